@@ -1,0 +1,194 @@
+package verbs
+
+import "fmt"
+
+// Device is a NIC that can be opened.
+type Device interface {
+	// Name is the device's name, such as "mlx5_0" or "soft0".
+	Name() string
+	// GUID is the node GUID.
+	GUID() GUID
+	// Open returns a new Context on the device. A device may be opened several
+	// times; objects of one Context are not valid in another.
+	Open() (Context, error)
+}
+
+// DeviceAttr says what a device is and where its limits lie (ibv_query_device(3)).
+type DeviceAttr struct {
+	// Provider names the software that drives the device: "softnic", "rdmacore".
+	Provider string
+	// Link says what carries the packets: "memory", "fault", "Ethernet", "InfiniBand".
+	Link         string
+	FWVersion    string
+	NodeGUID     GUID
+	SysImageGUID GUID
+	VendorID     uint32
+	VendorPartID uint32
+	HWVersion    uint32
+	Ports        int
+
+	MaxMRSize  uint64
+	MaxMR      int
+	MaxPD      int
+	MaxQP      int
+	MaxQPWR    int // work requests in one send or receive queue
+	MaxSGE     int // scatter-gather elements in one work request; never above the package's MaxSGE
+	MaxInline  int // inline bytes in one send, 0 if unknown before a QP is made
+	MaxCQ      int
+	MaxCQE     int
+	MaxSRQ     int
+	MaxSRQWR   int
+	MaxSRQSGE  int
+	MaxAH      int
+	MaxMsgSize uint64 // bytes in one RC or UC message
+
+	// MaxQPRdAtomic bounds the READs and atomics that one QP serves as target,
+	// MaxQPInitRdAtomic those that it has outstanding as initiator.
+	MaxQPRdAtomic     int
+	MaxQPInitRdAtomic int
+
+	Atomic       AtomicCap
+	Capabilities Capabilities
+}
+
+// AtomicCap says how far a device's atomics are atomic.
+type AtomicCap uint8
+
+// Atomic capabilities, numbered as in enum ibv_atomic_cap.
+const (
+	AtomicNone AtomicCap = iota // no atomics
+	AtomicHCA                   // atomic among the QPs of this device
+	AtomicGlob                  // atomic with the CPU and other devices too
+)
+
+// String returns the name that ibv_devinfo prints.
+func (a AtomicCap) String() string {
+	switch a {
+	case AtomicNone:
+		return "ATOMIC_NONE"
+	case AtomicHCA:
+		return "ATOMIC_HCA"
+	case AtomicGlob:
+		return "ATOMIC_GLOB"
+	}
+	return fmt.Sprintf("AtomicCap(%d)", uint8(a))
+}
+
+// Capabilities is a set of things that not every device can do.
+type Capabilities uint32
+
+// Capabilities of a device.
+const (
+	CapUC          Capabilities = 1 << iota // unreliable connected QPs
+	CapUD                                   // unreliable datagram QPs
+	CapSRQ                                  // shared receive queues
+	CapSRQOnUC                              // UC QPs may use an SRQ
+	CapSQD                                  // the send queue can be drained (SQD)
+	CapDMABuf                               // dma-buf memory can be registered
+	CapTimestamp                            // completions carry a timestamp
+	CapFlushOnPost                          // a receive posted in ERR is flushed at once
+)
+
+// PortState is the logical state of a port.
+type PortState uint8
+
+// Port states, numbered as in enum ibv_port_state.
+const (
+	PortNop         PortState = 0
+	PortDown        PortState = 1
+	PortInit        PortState = 2
+	PortArmed       PortState = 3
+	PortActive      PortState = 4
+	PortActiveDefer PortState = 5
+)
+
+// String returns the name that ibv_devinfo prints.
+func (s PortState) String() string {
+	switch s {
+	case PortNop:
+		return "PORT_NOP"
+	case PortDown:
+		return "PORT_DOWN"
+	case PortInit:
+		return "PORT_INIT"
+	case PortArmed:
+		return "PORT_ARMED"
+	case PortActive:
+		return "PORT_ACTIVE"
+	case PortActiveDefer:
+		return "PORT_ACTIVE_DEFER"
+	}
+	return fmt.Sprintf("PortState(%d)", uint8(s))
+}
+
+// LinkLayer is what runs below a port.
+type LinkLayer uint8
+
+// Link layers, numbered as in libibverbs.
+const (
+	LinkLayerUnspecified LinkLayer = 0
+	LinkLayerInfiniBand  LinkLayer = 1
+	LinkLayerEthernet    LinkLayer = 2
+)
+
+// String returns the name that ibv_devinfo prints.
+func (l LinkLayer) String() string {
+	switch l {
+	case LinkLayerUnspecified:
+		return "Unspecified"
+	case LinkLayerInfiniBand:
+		return "InfiniBand"
+	case LinkLayerEthernet:
+		return "Ethernet"
+	}
+	return fmt.Sprintf("LinkLayer(%d)", uint8(l))
+}
+
+// MTU is a path MTU: the payload bytes of one packet, as a code.
+type MTU uint8
+
+// MTU codes, numbered as in enum ibv_mtu.
+const (
+	MTU256  MTU = 1
+	MTU512  MTU = 2
+	MTU1024 MTU = 3
+	MTU2048 MTU = 4
+	MTU4096 MTU = 5
+)
+
+// Bytes returns the payload bytes of one packet, 0 for a code that does not exist.
+func (m MTU) Bytes() int {
+	if m < MTU256 || m > MTU4096 {
+		return 0
+	}
+	return 128 << m
+}
+
+// String returns the number of bytes and the code, as ibv_devinfo prints it.
+func (m MTU) String() string { return fmt.Sprintf("%d (%d)", m.Bytes(), uint8(m)) }
+
+// MTUOf returns the code for a number of bytes.
+func MTUOf(bytes int) (MTU, error) {
+	for m := MTU256; m <= MTU4096; m++ {
+		if m.Bytes() == bytes {
+			return m, nil
+		}
+	}
+	return 0, Invalidf("MTU of %d bytes: want 256, 512, 1024, 2048 or 4096", bytes)
+}
+
+// PortAttr says what a port is and how it stands (ibv_query_port(3)).
+type PortAttr struct {
+	State     PortState
+	MaxMTU    MTU
+	ActiveMTU MTU
+	GIDs      int // rows of the GID table
+	PKeys     int // rows of the P_Key table
+	MaxMsg    uint64
+	LID       uint16
+	SMLID     uint16
+	LMC       uint8
+	LinkLayer LinkLayer
+	// SpeedMbps is the rate of the port in megabits per second, 0 if unknown.
+	SpeedMbps uint32
+}

@@ -1,0 +1,66 @@
+package verbs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+)
+
+// GID is a global identifier: a port's 128-bit address. The zero GID is no address.
+type GID [16]byte
+
+// GIDFromAddr returns the GID of an IP address; IPv4 addresses are mapped into IPv6
+// (::ffff:a.b.c.d), as RoCE v2 does.
+func GIDFromAddr(a netip.Addr) GID { return GID(a.As16()) }
+
+// Addr returns the GID as an IP address, unmapped if it is an IPv4 one.
+func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
+
+// IsZero reports whether g is the zero GID.
+func (g GID) IsZero() bool { return g == GID{} }
+
+// String returns g as ibv_devinfo prints it: an IPv6 address, IPv4-mapped ones as
+// ::ffff:a.b.c.d.
+func (g GID) String() string { return netip.AddrFrom16(g).String() }
+
+// GIDType says which protocol a GID table entry speaks.
+type GIDType uint8
+
+// GID types, numbered as in enum ibv_gid_type.
+const (
+	GIDTypeIB     GIDType = 0
+	GIDTypeRoCEv1 GIDType = 1
+	GIDTypeRoCEv2 GIDType = 2
+)
+
+// String returns the name that ibv_devinfo prints.
+func (t GIDType) String() string {
+	switch t {
+	case GIDTypeIB:
+		return "IB"
+	case GIDTypeRoCEv1:
+		return "RoCE v1"
+	case GIDTypeRoCEv2:
+		return "RoCE v2"
+	}
+	return fmt.Sprintf("GIDType(%d)", uint8(t))
+}
+
+// GIDEntry is one row of a port's GID table.
+type GIDEntry struct {
+	GID   GID
+	Index int
+	Type  GIDType
+	// NetDev names the network interface behind the entry, empty if there is none.
+	NetDev string
+}
+
+// GUID is a 64-bit EUI identifier of a node or port, in host order.
+type GUID uint64
+
+// String returns the GUID as ibv_devinfo prints it: four groups of four hex digits.
+func (g GUID) String() string {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], uint64(g))
+	return fmt.Sprintf("%02x%02x:%02x%02x:%02x%02x:%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7])
+}

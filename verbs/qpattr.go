@@ -1,0 +1,101 @@
+package verbs
+
+import (
+	"fmt"
+	"strings"
+)
+
+// QPAttr holds the attributes of a QP (struct ibv_qp_attr).
+type QPAttr struct {
+	State     QPState
+	CurState  QPState // with AttrCurState: what the caller believes State is now
+	PathMTU   MTU
+	QKey      uint32
+	RQPSN     uint32 // the first PSN expected from the peer
+	SQPSN     uint32 // the first PSN sent
+	DestQPN   uint32
+	Access    Access // remote operations that the QP allows
+	AH        AHAttr
+	PKeyIndex uint16
+	Port      uint8
+
+	// MaxRdAtomic bounds the READs and atomics outstanding as initiator,
+	// MaxDestRdAtomic those served as target.
+	MaxRdAtomic     uint8
+	MaxDestRdAtomic uint8
+	// MinRNRTimer is the code of the time that the peer waits after RNR (RNRTimer).
+	MinRNRTimer uint8
+	// Timeout is the code of the acknowledgement timeout (AckTimeout); 0 waits for ever.
+	Timeout uint8
+	// RetryCount is how often a request is sent again after a timeout (at most 7).
+	RetryCount uint8
+	// RNRRetry is how often a request is sent again after RNR; 7 is without limit.
+	RNRRetry uint8
+	// SQDNotify asks for EventSQDrained, with the transition to SQD.
+	SQDNotify bool
+}
+
+// QPAttrMask says which attributes a Modify names.
+type QPAttrMask uint32
+
+// Attribute masks, numbered as in enum ibv_qp_attr_mask.
+const (
+	AttrState           QPAttrMask = 1 << 0
+	AttrCurState        QPAttrMask = 1 << 1
+	AttrSQDNotify       QPAttrMask = 1 << 2
+	AttrAccess          QPAttrMask = 1 << 3
+	AttrPKeyIndex       QPAttrMask = 1 << 4
+	AttrPort            QPAttrMask = 1 << 5
+	AttrQKey            QPAttrMask = 1 << 6
+	AttrAV              QPAttrMask = 1 << 7
+	AttrPathMTU         QPAttrMask = 1 << 8
+	AttrTimeout         QPAttrMask = 1 << 9
+	AttrRetryCount      QPAttrMask = 1 << 10
+	AttrRNRRetry        QPAttrMask = 1 << 11
+	AttrRQPSN           QPAttrMask = 1 << 12
+	AttrMaxRdAtomic     QPAttrMask = 1 << 13
+	AttrMinRNRTimer     QPAttrMask = 1 << 15
+	AttrSQPSN           QPAttrMask = 1 << 16
+	AttrMaxDestRdAtomic QPAttrMask = 1 << 17
+	AttrDestQPN         QPAttrMask = 1 << 20
+)
+
+var attrNames = map[QPAttrMask]string{
+	AttrState:           "STATE",
+	AttrCurState:        "CUR_STATE",
+	AttrSQDNotify:       "EN_SQD_ASYNC_NOTIFY",
+	AttrAccess:          "ACCESS_FLAGS",
+	AttrPKeyIndex:       "PKEY_INDEX",
+	AttrPort:            "PORT",
+	AttrQKey:            "QKEY",
+	AttrAV:              "AV",
+	AttrPathMTU:         "PATH_MTU",
+	AttrTimeout:         "TIMEOUT",
+	AttrRetryCount:      "RETRY_CNT",
+	AttrRNRRetry:        "RNR_RETRY",
+	AttrRQPSN:           "RQ_PSN",
+	AttrMaxRdAtomic:     "MAX_QP_RD_ATOMIC",
+	AttrMinRNRTimer:     "MIN_RNR_TIMER",
+	AttrSQPSN:           "SQ_PSN",
+	AttrMaxDestRdAtomic: "MAX_DEST_RD_ATOMIC",
+	AttrDestQPN:         "DEST_QPN",
+}
+
+// String lists the attributes by the names of libibverbs.
+func (m QPAttrMask) String() string {
+	if m == 0 {
+		return "none"
+	}
+	var parts []string
+	for bit := QPAttrMask(1); bit != 0; bit <<= 1 {
+		if m&bit == 0 {
+			continue
+		}
+		name, ok := attrNames[bit]
+		if !ok {
+			name = fmt.Sprintf("%#x", uint32(bit))
+		}
+		parts = append(parts, name)
+	}
+	return strings.Join(parts, ", ")
+}

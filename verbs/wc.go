@@ -1,0 +1,101 @@
+package verbs
+
+import "fmt"
+
+// WCOpcode says what kind of work request a successful completion ends.
+type WCOpcode uint8
+
+// Completion opcodes, numbered as in enum ibv_wc_opcode.
+const (
+	WCSend            WCOpcode = 0
+	WCRDMAWrite       WCOpcode = 1
+	WCRDMARead        WCOpcode = 2
+	WCCompSwap        WCOpcode = 3
+	WCFetchAdd        WCOpcode = 4
+	WCRecv            WCOpcode = 128
+	WCRecvRDMAWithImm WCOpcode = 129
+)
+
+// String returns the name of libibverbs without its prefix.
+func (o WCOpcode) String() string {
+	switch o {
+	case WCSend:
+		return "SEND"
+	case WCRDMAWrite:
+		return "RDMA_WRITE"
+	case WCRDMARead:
+		return "RDMA_READ"
+	case WCCompSwap:
+		return "COMP_SWAP"
+	case WCFetchAdd:
+		return "FETCH_ADD"
+	case WCRecv:
+		return "RECV"
+	case WCRecvRDMAWithImm:
+		return "RECV_RDMA_WITH_IMM"
+	}
+	return fmt.Sprintf("WCOpcode(%d)", uint8(o))
+}
+
+// WCFlags says which optional parts of a completion are there.
+type WCFlags uint8
+
+// Completion flags, numbered as in enum ibv_wc_flags.
+const (
+	// WCGRH says that the first 40 bytes of a UD receive buffer hold a GRH.
+	WCGRH WCFlags = 1 << 0
+	// WCWithImm says that Imm is valid.
+	WCWithImm WCFlags = 1 << 1
+)
+
+// WC is a work completion, a flat value without pointers. If Status is not
+// StatusSuccess only WRID, Status, QPN and VendorErr are valid.
+type WC struct {
+	WRID      uint64
+	Status    Status
+	Opcode    WCOpcode
+	Flags     WCFlags
+	SL        uint8
+	VendorErr uint32
+	// ByteLen is the number of bytes transferred: received (with the 40 bytes of
+	// the GRH on UD), read, or 8 for atomics. It is not valid on other sends.
+	ByteLen uint32
+	// Imm is the sender's immediate in host order, if Flags has WCWithImm.
+	Imm uint32
+	// QPN is the local QP.
+	QPN uint32
+	// SrcQPN is the sender's QP, on UD.
+	SrcQPN    uint32
+	SLID      uint16
+	PKeyIndex uint16
+	_         [4]byte
+	// Timestamp is in ticks of the device's clock, if the device has CapTimestamp
+	// and the CQ was made with it.
+	Timestamp uint64
+}
+
+// Err returns nil for a successful completion and a *WCError otherwise.
+func (w *WC) Err() error {
+	if w.Status == StatusSuccess {
+		return nil
+	}
+	return &WCError{Status: w.Status, VendorErr: w.VendorErr, QPN: w.QPN, WRID: w.WRID}
+}
+
+// WCError is a failed completion as an error.
+type WCError struct {
+	Status    Status
+	VendorErr uint32
+	QPN       uint32
+	WRID      uint64
+}
+
+// Error says the status in words, where it happened, and the likely cause.
+func (e *WCError) Error() string {
+	s := fmt.Sprintf("completion of wr_id %d on QP %#06x: %s (status %d, vendor error %#x)",
+		e.WRID, e.QPN, e.Status, uint8(e.Status), e.VendorErr)
+	if c := e.Status.Cause(); c != "" {
+		s += ": " + c
+	}
+	return s
+}

@@ -1,0 +1,158 @@
+package verbs
+
+import (
+	"fmt"
+	"strings"
+)
+
+// MaxSGE is how many scatter-gather elements a work request holds. Devices may
+// allow fewer (DeviceAttr.MaxSGE).
+const MaxSGE = 4
+
+// SGE is a scatter-gather element: Length bytes at Addr, in the region of LKey.
+type SGE struct {
+	Addr   uint64
+	Length uint32
+	LKey   uint32
+}
+
+// Opcode says what a send work request does.
+type Opcode uint8
+
+// Opcodes, numbered as in enum ibv_wr_opcode.
+const (
+	OpRDMAWrite         Opcode = 0
+	OpRDMAWriteWithImm  Opcode = 1
+	OpSend              Opcode = 2
+	OpSendWithImm       Opcode = 3
+	OpRDMARead          Opcode = 4
+	OpAtomicCmpAndSwp   Opcode = 5
+	OpAtomicFetchAndAdd Opcode = 6
+)
+
+var opcodeNames = [...]string{
+	OpRDMAWrite:         "RDMA_WRITE",
+	OpRDMAWriteWithImm:  "RDMA_WRITE_WITH_IMM",
+	OpSend:              "SEND",
+	OpSendWithImm:       "SEND_WITH_IMM",
+	OpRDMARead:          "RDMA_READ",
+	OpAtomicCmpAndSwp:   "ATOMIC_CMP_AND_SWP",
+	OpAtomicFetchAndAdd: "ATOMIC_FETCH_AND_ADD",
+}
+
+// String returns the name of libibverbs without its prefix.
+func (o Opcode) String() string {
+	if int(o) < len(opcodeNames) {
+		return opcodeNames[o]
+	}
+	return fmt.Sprintf("Opcode(%d)", uint8(o))
+}
+
+// SendFlags is a set of options of a send work request.
+type SendFlags uint8
+
+// Send flags, numbered as in enum ibv_send_flags.
+const (
+	// SendFence holds the request back until earlier READs and atomics of the QP
+	// are complete. RC only.
+	SendFence SendFlags = 1 << 0
+	// SendSignaled asks for a completion. Errors are reported without it.
+	SendSignaled SendFlags = 1 << 1
+	// SendSolicited makes the receiver's completion a solicited one.
+	SendSolicited SendFlags = 1 << 2
+	// SendInline takes the bytes at post time: the buffer may be reused when
+	// PostSend returns, and LKey is not looked at. The address must be readable
+	// memory of the process. Not legal on READ and atomics.
+	SendInline SendFlags = 1 << 3
+
+	sendFlagsAll = SendFence | SendSignaled | SendSolicited | SendInline
+)
+
+// Valid reports whether f has no unknown flag.
+func (f SendFlags) Valid() bool { return f&^sendFlagsAll == 0 }
+
+// String lists the flags.
+func (f SendFlags) String() string {
+	if f == 0 {
+		return "0"
+	}
+	var parts []string
+	for i, name := range [...]string{"FENCE", "SIGNALED", "SOLICITED", "INLINE"} {
+		if f&(1<<i) != 0 {
+			parts = append(parts, name)
+		}
+	}
+	if rest := f &^ sendFlagsAll; rest != 0 {
+		parts = append(parts, fmt.Sprintf("%#x", uint8(rest)))
+	}
+	return strings.Join(parts, "|")
+}
+
+// SendWR is a send work request. It is a flat value of two cache lines (128 bytes)
+// without pointers: a batch of them crosses into C in one call.
+//
+//	 0 WRID       8 RemoteAddr  16 CompareAdd  24 Swap
+//	32 AH        40 Imm         44 RKey        48 RemoteQPN  52 RemoteQKey
+//	56 Opcode    57 Flags       58 NumSGE      59 (zero)     64 SGE[0..3]
+type SendWR struct {
+	// WRID comes back in the completion.
+	WRID uint64
+	// RemoteAddr and RKey name the target of a WRITE, READ or atomic.
+	RemoteAddr uint64
+	// CompareAdd is the addend of FETCH_AND_ADD and the value compared with by
+	// CMP_AND_SWP; Swap is what that one stores.
+	CompareAdd uint64
+	Swap       uint64
+	// AH, RemoteQPN and RemoteQKey are the destination of a UD send.
+	AH AHHandle
+	// Imm is the immediate of the WITH_IMM opcodes, a number in host order;
+	// providers put it on the wire big-endian.
+	Imm        uint32
+	RKey       uint32
+	RemoteQPN  uint32
+	RemoteQKey uint32
+	Opcode     Opcode
+	Flags      SendFlags
+	// NumSGE says how many elements of SGE count; 0 is a zero-length operation.
+	NumSGE uint8
+	_      [5]byte
+	SGE    [MaxSGE]SGE
+}
+
+// SetSGE makes w carry the given elements. It panics if there are more than MaxSGE.
+func (w *SendWR) SetSGE(sges ...SGE) {
+	w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges))
+}
+
+// Length returns the bytes that the elements of w add up to.
+func (w *SendWR) Length() uint64 {
+	var n uint64
+	for i := range min(int(w.NumSGE), MaxSGE) {
+		n += uint64(w.SGE[i].Length)
+	}
+	return n
+}
+
+// RecvWR is a receive work request: a flat value without pointers.
+type RecvWR struct {
+	// WRID comes back in the completion.
+	WRID uint64
+	// NumSGE says how many elements of SGE count; 0 receives no bytes.
+	NumSGE uint8
+	_      [7]byte
+	SGE    [MaxSGE]SGE
+}
+
+// SetSGE makes w receive into the given elements. It panics if there are more than MaxSGE.
+func (w *RecvWR) SetSGE(sges ...SGE) {
+	w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges))
+}
+
+// Length returns the bytes that the elements of w add up to.
+func (w *RecvWR) Length() uint64 {
+	var n uint64
+	for i := range min(int(w.NumSGE), MaxSGE) {
+		n += uint64(w.SGE[i].Length)
+	}
+	return n
+}
