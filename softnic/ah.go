@@ -1,0 +1,66 @@
+package softnic
+
+import "ibverbx/verbs"
+
+// ah is an address handle: a path under a number.
+type ah struct {
+	pd     *pd
+	num    uint32
+	path   *path
+	closed bool
+}
+
+var _ verbs.AH = (*ah)(nil)
+
+func (d *pd) createAH(attr verbs.AHAttr) (*ah, error) {
+	p, err := d.ctx.nic.newPath(attr)
+	if err != nil {
+		return nil, err
+	}
+	a := &ah{pd: d, path: p}
+	if a.num = d.ctx.nic.ahs.add(a); a.num == 0 {
+		return nil, verbs.ErrLimit
+	}
+	d.ahs[a] = struct{}{}
+	return a, nil
+}
+
+// newPath checks an address vector and returns the way that it names.
+func (n *NIC) newPath(attr verbs.AHAttr) (*path, error) {
+	if attr.Port == 0 {
+		attr.Port = 1
+	}
+	if attr.HopLimit == 0 {
+		attr.HopLimit = 64
+	}
+	switch {
+	case attr.Port != 1:
+		return nil, verbs.Invalidf("address vector: port %d, the device has port 1 only", attr.Port)
+	case attr.DGID.IsZero():
+		return nil, verbs.Invalidf("address vector: no destination GID")
+	case attr.SGIDIndex < 0 || attr.SGIDIndex >= len(n.gids):
+		return nil, verbs.Invalidf("address vector: source GID index %d, the table has %d rows", attr.SGIDIndex, len(n.gids))
+	}
+	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr}
+	n.core.find(p)
+	return p, nil
+}
+
+func (a *ah) Handle() verbs.AHHandle { return verbs.AHHandle(a.num) }
+
+func (a *ah) Close() error {
+	c := a.pd.ctx.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a.destroy()
+	return nil
+}
+
+func (a *ah) destroy() {
+	if a.closed {
+		return
+	}
+	a.closed = true
+	a.pd.ctx.nic.ahs.remove(a.num)
+	delete(a.pd.ahs, a)
+}

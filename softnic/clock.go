@@ -1,0 +1,15 @@
+package softnic
+
+import (
+	"math"
+	"time"
+)
+
+// never is a time that does not come.
+const never = math.MaxInt64
+
+// monotonic returns a clock that counts nanoseconds from now.
+func monotonic() func() int64 {
+	start := time.Now()
+	return func() int64 { return int64(time.Since(start)) }
+}

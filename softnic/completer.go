@@ -1,0 +1,282 @@
+package softnic
+
+import (
+	"encoding/binary"
+	"time"
+
+	"ibverbx/internal/seqnum"
+	"ibverbx/verbs"
+)
+
+// receiveResponse takes an answer of the peer: an acknowledgement, a NAK, or the data
+// of a READ or atomic. What does not answer anything outstanding is dropped.
+func (q *qp) receiveResponse(p *packet, op uint8) {
+	if p.psn.Sub(q.una) < 0 || p.psn.Sub(q.maxPSN) >= 0 || q.state == verbs.StateRTR {
+		return
+	}
+	una := q.una
+	switch op {
+	case opAck:
+		q.acknowledge(p)
+	case opAtomicAck:
+		q.atomicResponse(p)
+	default:
+		q.readResponse(p, op)
+	}
+	if q.state == verbs.StateErr {
+		return
+	}
+	if q.una != una {
+		q.progressed()
+	}
+	if q.sqNext != q.sqTail || q.state == verbs.StateSQD {
+		q.core.schedule(q)
+	}
+}
+
+// progressed notes that the peer answered something new.
+func (q *qp) progressed() {
+	q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
+	q.wentBack = false
+	if q.snd.Sub(q.una) < 0 {
+		q.seek(q.una) // an answer to what was sent before going back
+	}
+	if q.una == q.snd && q.timerIdx >= 0 && !q.rnrWait {
+		q.core.timers.drop(q)
+	}
+}
+
+func (q *qp) acknowledge(p *packet) {
+	switch p.syndrome & synKindMask {
+	case synAck & synKindMask:
+		if q.ackTo(p.psn) {
+			q.goBackOnce()
+		}
+	case synRNR:
+		q.ackTo(p.psn.Add(seqnum.Mask))
+		if q.una == p.psn {
+			q.notReady(p.syndrome &^ synKindMask)
+		}
+	case synNak:
+		q.ackTo(p.psn.Add(seqnum.Mask))
+		if q.una == p.psn {
+			q.nak(p.syndrome)
+		} else {
+			q.goBackOnce() // an answer before it was lost
+		}
+	}
+}
+
+// ackTo completes what an acknowledgement of psn covers. It reports a gap: a READ or
+// atomic that was acknowledged although its answer has not come.
+func (q *qp) ackTo(psn seqnum.PSN) (gap bool) {
+	for q.sqHead != q.sqMax {
+		w := &q.sq[int(q.sqHead)&(len(q.sq)-1)]
+		if w.isRequest() {
+			return psn.Sub(q.una) >= 0 // una is within w: all before it has ended
+		}
+		if psn.Sub(w.last) < 0 {
+			if psn.Sub(q.una) >= 0 {
+				q.una = psn.Add(1)
+			}
+			return false
+		}
+		q.una = w.last.Add(1)
+		q.completeSend(w, verbs.StatusSuccess)
+	}
+	return false
+}
+
+// completeSend ends the oldest request. Unsignaled successes are silent; their slots
+// go back with the next completion.
+func (q *qp) completeSend(w *sendWQE, status verbs.Status) {
+	q.sqHead++
+	q.unreported++
+	if status == verbs.StatusSuccess && w.wr.Flags&verbs.SendSignaled == 0 && !q.signalAll {
+		return
+	}
+	wc := q.sendCQ.push(&q.sqUsed, q.unreported, status != verbs.StatusSuccess)
+	q.unreported = 0
+	*wc = verbs.WC{WRID: w.wr.WRID, Status: status, Opcode: wcOpcodes[w.wr.Opcode&7], QPN: q.num, ByteLen: w.length}
+}
+
+var wcOpcodes = [8]verbs.WCOpcode{
+	verbs.OpRDMAWrite:         verbs.WCRDMAWrite,
+	verbs.OpRDMAWriteWithImm:  verbs.WCRDMAWrite,
+	verbs.OpSend:              verbs.WCSend,
+	verbs.OpSendWithImm:       verbs.WCSend,
+	verbs.OpRDMARead:          verbs.WCRDMARead,
+	verbs.OpAtomicCmpAndSwp:   verbs.WCCompSwap,
+	verbs.OpAtomicFetchAndAdd: verbs.WCFetchAdd,
+}
+
+// answered returns the request that an answer with data is for: the oldest, if it is
+// of the right kind and psn is the next one that it waits for. Requests before it are
+// complete by the answer.
+func (q *qp) answered(psn seqnum.PSN, read bool) *sendWQE {
+	gap := q.ackTo(psn.Add(seqnum.Mask))
+	if gap || q.una != psn || q.sqHead == q.sqMax {
+		q.goBackOnce()
+		return nil
+	}
+	w := &q.sq[int(q.sqHead)&(len(q.sq)-1)]
+	if !w.isRequest() || (w.wr.Opcode == verbs.OpRDMARead) != read {
+		q.failSend(verbs.StatusBadRespErr)
+		return nil
+	}
+	return w
+}
+
+func (q *qp) readResponse(p *packet, op uint8) {
+	w := q.answered(p.psn, true)
+	if w == nil {
+		return
+	}
+	off := uint32(p.psn.Sub(w.first)) * q.seg
+	last := p.psn == w.last
+	if p.length != min(q.seg, w.length-off) || (traits[op]&opEnds != 0) != last {
+		q.failSend(verbs.StatusBadRespErr)
+		return
+	}
+	if s := q.scatter(w.wr.SGE[:w.wr.NumSGE], off, p); s != verbs.StatusSuccess {
+		q.failSend(s)
+		return
+	}
+	q.una = p.psn.Add(1)
+	if last {
+		q.endRequest(w)
+	}
+}
+
+func (q *qp) atomicResponse(p *packet) {
+	w := q.answered(p.psn, false)
+	if w == nil {
+		return
+	}
+	b := q.nic.word[:]
+	binary.NativeEndian.PutUint64(b, p.original)
+	if s := q.scatterBytes(w.wr.SGE[:w.wr.NumSGE], 0, b); s != verbs.StatusSuccess {
+		q.failSend(s)
+		return
+	}
+	q.una = p.psn.Add(1)
+	q.endRequest(w)
+}
+
+// endRequest completes a READ or atomic whose answer is in.
+func (q *qp) endRequest(w *sendWQE) {
+	if q.sqHead != q.sqNext {
+		q.reads-- // only those before next are counted
+	}
+	q.completeSend(w, verbs.StatusSuccess)
+}
+
+// notReady handles an RNR NAK: wait as long as the peer asks, then send again.
+func (q *qp) notReady(code uint8) {
+	if q.attr.RNRRetry != 7 {
+		if q.rnrLeft == 0 {
+			q.failSend(verbs.StatusRNRRetryExcErr)
+			return
+		}
+		q.rnrLeft--
+	}
+	q.retryLeft = q.attr.RetryCount // the peer is there: only its silence counts as a retry
+	q.rnrWait = true
+	q.seek(q.una)
+	q.core.timers.set(q, q.core.clock()+int64(verbs.RNRTimer(code)))
+}
+
+// nakStatus is what a requester reports for a NAK code (IBTA 1.4 table 61).
+var nakStatus = map[uint8]verbs.Status{
+	nakInvalid:   verbs.StatusRemInvReqErr,
+	nakAccess:    verbs.StatusRemAccessErr,
+	nakOperation: verbs.StatusRemOpErr,
+}
+
+// nak handles a NAK of the oldest request.
+func (q *qp) nak(syndrome uint8) {
+	if syndrome == nakSequence {
+		q.retry()
+		return
+	}
+	status, ok := nakStatus[syndrome]
+	if !ok {
+		status = verbs.StatusBadRespErr
+	}
+	q.failSend(status)
+}
+
+// retry sends again from the oldest unacknowledged packet on, as long as there are
+// retries left.
+func (q *qp) retry() {
+	if q.retryLeft == 0 {
+		q.failSend(verbs.StatusRetryExcErr)
+		return
+	}
+	q.retryLeft--
+	q.goBack()
+}
+
+// goBackOnce goes back unless that was done for the same gap already: the packets that
+// were in flight behind a loss all tell of it.
+func (q *qp) goBackOnce() {
+	if !q.wentBack {
+		q.wentBack = true
+		q.goBack()
+	}
+}
+
+func (q *qp) goBack() {
+	q.nic.stats.Retransmits++
+	q.seek(q.una)
+	q.core.schedule(q)
+}
+
+// seek moves the send cursor to psn, which must be between una and maxPSN.
+func (q *qp) seek(psn seqnum.PSN) {
+	q.reads = 0
+	q.snd, q.sqOff = psn, 0
+	for q.sqNext = q.sqHead; q.sqNext != q.sqMax; q.sqNext++ {
+		w := &q.sq[int(q.sqNext)&(len(q.sq)-1)]
+		if psn.Sub(w.last) <= 0 {
+			q.sqOff = uint32(psn.Sub(w.first)) * q.seg
+			return
+		}
+		if w.isRequest() {
+			q.reads++
+		}
+	}
+}
+
+// needsTimer reports whether the acknowledgement timer should run and does not.
+func (q *qp) needsTimer() bool {
+	return q.una != q.snd && q.timerIdx < 0 && q.attr.Timeout != 0 && !q.rnrWait && q.typ == verbs.RC &&
+		(q.state == verbs.StateRTS || q.state == verbs.StateSQD)
+}
+
+func (q *qp) armTimer(now int64) {
+	q.armedUna = q.una
+	q.core.timers.set(q, now+int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond)))
+}
+
+// timeout is called when the QP's timer has fired.
+func (q *qp) timeout(now int64) {
+	if q.state != verbs.StateRTS && q.state != verbs.StateSQD {
+		return
+	}
+	if q.rnrWait {
+		q.rnrWait = false
+		q.core.schedule(q)
+		return
+	}
+	if q.una == q.snd {
+		return
+	}
+	if q.una != q.armedUna {
+		q.armTimer(now) // something was answered since
+		return
+	}
+	q.nic.stats.Timeouts++
+	q.wentBack = false
+	q.retry()
+}

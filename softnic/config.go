@@ -1,0 +1,61 @@
+package softnic
+
+import (
+	"fmt"
+	"net/netip"
+
+	"ibverbx/verbs"
+)
+
+// Limits of every softnic. They are those of a mid-size ConnectX where one matters,
+// and what the layout of keys and QP numbers allows otherwise.
+const (
+	maxMsgSize  = 1 << 30
+	maxQP       = 1<<16 - 1
+	maxMR       = 1<<16 - 1
+	maxCQ       = 1 << 16
+	maxSRQ      = 1 << 16
+	maxPD       = 1 << 16
+	maxAH       = 1 << 16
+	maxWR       = 1 << 15
+	maxCQE      = 1 << 22
+	maxInline   = 1024
+	maxRdAtomic = 16
+	maxEvents   = 4096
+
+	// maxWindow is half the PSN space: what a requester may have unacknowledged at
+	// the most (IBTA 1.4 section 9.7.2).
+	maxWindow = 1 << 23
+)
+
+// Config describes a NIC. The zero value is a good one.
+type Config struct {
+	// Name is the device's name. Empty means "soft" and a number: the count of NICs
+	// on the link before it.
+	Name string
+	// Addr is the address of the port, in GID table row 1. Zero means one from
+	// 198.18.0.0/15 that is free on the link.
+	Addr netip.Addr
+	// MTU is the MTU of the port. Zero means 4096 bytes.
+	MTU verbs.MTU
+	// Seed makes keys and packet sequence numbers repeatable, for simulations. Zero
+	// means random ones that nobody can guess.
+	Seed uint64
+}
+
+func (cfg Config) withDefaults(ordinal uint32) Config {
+	if cfg.Name == "" {
+		cfg.Name = fmt.Sprintf("soft%d", ordinal-1)
+	}
+	if cfg.MTU == 0 {
+		cfg.MTU = verbs.MTU4096
+	}
+	return cfg
+}
+
+func (cfg Config) validate() error {
+	if cfg.MTU != 0 && cfg.MTU.Bytes() == 0 {
+		return verbs.Invalidf("Config.MTU is code %d: want verbs.MTU256 to verbs.MTU4096", uint8(cfg.MTU))
+	}
+	return nil
+}

@@ -1,0 +1,236 @@
+package softnic
+
+import (
+	"net/netip"
+	"sync"
+
+	"ibverbx/verbs"
+)
+
+// settleBudget bounds the packets that one call delivers from a link that queues
+// them, so that no post or poll holds the lock for long. The rest is done by the next
+// call or by the helper.
+const settleBudget = 4096
+
+// core is what the NICs of one link share: the lock, the clock, and the lists of what
+// wants to run. It is a state machine without a goroutine: every call into a NIC locks,
+// changes something and settles. In real time a helper settles when a timer is due.
+type core struct {
+	mu    sync.Mutex
+	link  Link
+	clock func() int64
+	// helper is nil on virtual time.
+	helper *helper
+	// timed says that the link queues packets, so that every call needs the time.
+	timed bool
+	// at is the time as of the last look at the clock.
+	at int64
+
+	acks   workList // QPs that owe an acknowledgement
+	tx     workList // QPs that may have something to send
+	watch  workList // QPs with unacknowledged packets and perhaps no timer
+	broken workList // QPs whose CQ overran
+	timers timerHeap
+
+	nics  map[verbs.GID]*NIC
+	count uint32 // NICs ever attached
+}
+
+func (c *core) init(link Link, now func() int64) {
+	c.link = link
+	c.nics = make(map[verbs.GID]*NIC)
+	if now != nil {
+		c.clock = now
+		return
+	}
+	c.clock = monotonic()
+	c.helper = newHelper(c)
+}
+
+// workList is a queue of QPs. It keeps its backing array, so that it stops allocating
+// once it has been as long as it gets.
+type workList struct {
+	qps  []*qp
+	head int
+}
+
+func (l *workList) push(q *qp) { l.qps = append(l.qps, q) }
+
+func (l *workList) empty() bool { return l.head == len(l.qps) }
+
+// pop returns the oldest QP, nil if there is none.
+func (l *workList) pop() *qp {
+	if l.head == len(l.qps) {
+		return nil
+	}
+	q := l.qps[l.head]
+	l.head++
+	if l.head == len(l.qps) {
+		l.qps, l.head = l.qps[:0], 0
+	}
+	return q
+}
+
+// schedule makes q transmit what it can.
+func (c *core) schedule(q *qp) {
+	if !q.inTx {
+		q.inTx = true
+		c.tx.push(q)
+	}
+}
+
+// settle runs until nothing can run at this time. The lock is held.
+func (c *core) settle() {
+	if c.timed {
+		c.at = c.clock()
+	}
+	c.work()
+	if c.watch.empty() && len(c.timers) == 0 && !c.timed {
+		return
+	}
+	c.settleTimed()
+}
+
+// work runs the QPs that have something to acknowledge or to send.
+func (c *core) work() {
+	for {
+		if q := c.acks.pop(); q != nil {
+			q.ackListed = false
+			q.flushAck()
+			continue
+		}
+		if q := c.tx.pop(); q != nil {
+			q.inTx = false
+			q.transmit()
+			continue
+		}
+		if q := c.broken.pop(); q != nil {
+			q.fatal()
+			continue
+		}
+		return
+	}
+}
+
+// settleTimed does the part of settle that looks at the clock: delivers packets that
+// are due and fires timers.
+func (c *core) settleTimed() {
+	if !c.unwatch() && len(c.timers) == 0 && !c.timed {
+		return
+	}
+	c.at = c.clock()
+	for budget := settleBudget; ; {
+		c.arm()
+		n := 0
+		if c.timed {
+			n = c.link.deliver(c.at, budget)
+			budget -= n
+		}
+		if n == 0 && !c.expire() {
+			break
+		}
+		c.work()
+		if budget <= 0 {
+			break
+		}
+	}
+	c.arm()
+	if c.helper != nil {
+		c.helper.wakeBy(c.next())
+	}
+}
+
+// unwatch drops the watched QPs that need no timer and reports whether any is left.
+func (c *core) unwatch() bool {
+	l := &c.watch
+	keep := l.qps[:0]
+	for _, q := range l.qps[l.head:] {
+		if q.needsTimer() {
+			keep = append(keep, q)
+		} else {
+			q.watched = false
+		}
+	}
+	l.qps, l.head = keep, 0
+	return len(keep) > 0
+}
+
+// arm starts the timers of the watched QPs.
+func (c *core) arm() {
+	for q := c.watch.pop(); q != nil; q = c.watch.pop() {
+		q.watched = false
+		if q.needsTimer() {
+			q.armTimer(c.at)
+		}
+	}
+}
+
+// expire fires the timers that are due and reports whether there were any.
+func (c *core) expire() bool {
+	fired := false
+	for len(c.timers) > 0 && c.timers[0].timerAt <= c.at {
+		q := c.timers[0]
+		c.timers.drop(q)
+		q.timeout(c.at)
+		fired = true
+	}
+	return fired
+}
+
+// next is the time at which something is due, never if nothing is.
+func (c *core) next() int64 { return min(c.timers.next(), c.link.next()) }
+
+// step is Step of the links.
+func (c *core) step() (next int64, pending bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.clock()
+	c.work()
+	c.settleTimed()
+	next = c.next()
+	return next, next != never
+}
+
+// attach plugs n in, under an address that no other NIC of the link has.
+func (c *core) attach(n *NIC, addr netip.Addr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count++
+	n.ordinal = c.count
+	if !addr.IsValid() {
+		// 198.18.0.0/15 is set aside for benchmarks of network devices (RFC 2544).
+		addr = netip.AddrFrom4([4]byte{198, 18 + byte(c.count>>16&1), byte(c.count >> 8), byte(c.count)})
+	}
+	gid := verbs.GIDFromAddr(addr)
+	if c.nics[gid] != nil {
+		return verbs.Invalidf("address %s is taken by %s on this link", addr, c.nics[gid].name)
+	}
+	n.setAddr(gid)
+	for _, e := range n.gids {
+		c.nics[e.GID] = n
+	}
+	return nil
+}
+
+// detach unplugs n. It returns a function that ends the helper if n was the last NIC;
+// it must be called without the lock.
+func (c *core) detach(n *NIC) (end func()) {
+	for _, e := range n.gids {
+		delete(c.nics, e.GID)
+	}
+	c.link.forget(n)
+	if len(c.nics) > 0 || c.helper == nil {
+		return func() {}
+	}
+	h := c.helper
+	c.helper = newHelper(c)
+	return h.end
+}
+
+// find returns the NIC at the far end of p, nil if there is none.
+func (c *core) find(p *path) *NIC {
+	if p.peer == nil || p.peer.closed {
+		p.peer = c.nics[p.dgid]
+	}
+	return p.peer
+}

@@ -1,0 +1,202 @@
+package softnic
+
+import (
+	"math/bits"
+
+	"ibverbx/verbs"
+)
+
+// cq is a completion queue: a ring of completions, and beside each the queue slots that
+// go back to their owner when it is polled (a work request is outstanding until its
+// completion, or that of a later one, has been taken).
+type cq struct {
+	ctx     *hostContext
+	core    *core
+	wcs     []verbs.WC
+	credits []credit
+	head    uint32
+	tail    uint32
+	armed   arming
+	waker   wakeTarget
+	overrun bool
+	closed  bool
+	users   int // QPs
+	lost    verbs.WC
+}
+
+// credit is how many slots of a queue a completion gives back.
+type credit struct {
+	used *uint32
+	n    uint32
+}
+
+// arming is what wakes an armed CQ.
+type arming uint8
+
+const (
+	disarmed arming = iota
+	armedSolicited
+	armedAny
+)
+
+var _ verbs.CQ = (*cq)(nil)
+
+func (x *hostContext) createCQ(cfg verbs.CQConfig) (*cq, error) {
+	switch {
+	case cfg.Depth <= 0 || cfg.Depth > maxCQE:
+		return nil, verbs.Invalidf("CQConfig.Depth is %d: want 1 to %d", cfg.Depth, maxCQE)
+	case cfg.Timestamp:
+		return nil, verbs.ErrNotSupported
+	case len(x.cqs) >= maxCQ:
+		return nil, verbs.ErrLimit
+	}
+	size := roundUp(cfg.Depth)
+	c := &cq{
+		ctx: x, core: x.core, wcs: make([]verbs.WC, size), credits: make([]credit, size),
+		waker: wakeTarget{cfg.Waker},
+	}
+	if x.cqs == nil {
+		x.cqs = make(map[*cq]struct{})
+	}
+	x.cqs[c] = struct{}{}
+	return c, nil
+}
+
+// roundUp returns the power of two that is n or next above it.
+func roundUp(n int) int { return 1 << bits.Len(uint(n-1)) }
+
+func (c *cq) Depth() int { return len(c.wcs) }
+
+// push returns the slot for a new completion, which gives n slots of used back when it
+// is polled. The caller fills the slot before it does anything else.
+func (c *cq) push(used *uint32, n uint32, solicited bool) *verbs.WC {
+	wcs, credits := c.wcs, c.credits
+	if c.tail-c.head == uint32(len(wcs)) || len(wcs) == 0 || len(credits) != len(wcs) {
+		c.overflow()
+		return &c.lost
+	}
+	i := int(c.tail) & (len(wcs) - 1)
+	credits[i] = credit{used, n}
+	c.tail++
+	if c.armed != disarmed && (solicited || c.armed == armedAny) {
+		c.armed = disarmed
+		c.waker.wake()
+	}
+	return &wcs[i]
+}
+
+// overflow marks the queue as overrun. The QPs on it cannot report any more and fail
+// (IBTA 1.4 section 11.6.3.1); that is done from the work list, because push may be in
+// the middle of one of them.
+func (c *cq) overflow() {
+	if c.overrun {
+		return
+	}
+	c.overrun = true
+	c.ctx.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
+	for q := range c.ctx.nic.qps.all() {
+		if q.sendCQ == c || q.recvCQ == c {
+			c.core.broken.push(q)
+		}
+	}
+	c.waker.wake()
+}
+
+func (c *cq) Poll(dst []verbs.WC) (int, error) {
+	k := c.core
+	k.mu.Lock()
+	n := c.take(dst)
+	if n == 0 && (len(k.timers) > 0 || k.timed) {
+		k.settle()
+		n = c.take(dst)
+	}
+	err := c.pollError(n, len(dst))
+	k.mu.Unlock()
+	return n, err
+}
+
+// pollError says what Poll returns beside n: an error only when there is nothing left
+// to take.
+func (c *cq) pollError(n, room int) error {
+	if c.closed {
+		return verbs.NewOpError("poll CQ", c.ctx.nic.name, 0, verbs.ErrClosed)
+	}
+	if c.overrun && n == 0 && room > 0 {
+		return verbs.NewOpError("poll CQ", c.ctx.nic.name, 0, verbs.ErrCQOverrun)
+	}
+	return nil
+}
+
+func (c *cq) take(dst []verbs.WC) int {
+	n := min(int(c.tail-c.head), len(dst))
+	wcs, credits := c.wcs, c.credits
+	if n == 0 || len(wcs) == 0 || len(credits) != len(wcs) {
+		return 0
+	}
+	mask := len(wcs) - 1
+	head := int(c.head)
+	for k := range dst[:n] {
+		i := (head + k) & mask
+		dst[k] = wcs[i]
+		cr := credits[i]
+		*cr.used -= cr.n
+	}
+	c.head += uint32(n)
+	return n
+}
+
+func (c *cq) Arm(solicitedOnly bool) error {
+	c.core.mu.Lock()
+	defer c.core.mu.Unlock()
+	switch {
+	case c.closed:
+		return verbs.NewOpError("arm CQ", c.ctx.nic.name, 0, verbs.ErrClosed)
+	case c.waker.w == nil:
+		return verbs.NewOpError("arm CQ", c.ctx.nic.name, 0, verbs.ErrNotSupported)
+	case !solicitedOnly:
+		c.armed = armedAny
+	case c.armed == disarmed:
+		c.armed = armedSolicited
+	}
+	return nil
+}
+
+// discard takes out the completions of a QP that is reset or destroyed. Its queues are
+// gone, so nothing is given back to them; an SRQ gets its slots back.
+func (c *cq) discard(q *qp) {
+	mask := uint32(len(c.wcs) - 1)
+	out := c.head
+	for i := c.head; i != c.tail; i++ {
+		from, to := i&mask, out&mask
+		if c.wcs[from].QPN == q.num {
+			if cr := c.credits[from]; q.srq != nil && cr.used == &q.srq.used {
+				*cr.used -= cr.n
+			}
+			continue
+		}
+		c.wcs[to], c.credits[to] = c.wcs[from], c.credits[from]
+		out++
+	}
+	c.tail = out
+}
+
+func (c *cq) Close() error {
+	c.core.mu.Lock()
+	defer c.core.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	if c.users > 0 {
+		return verbs.NewOpError("close CQ", c.ctx.nic.name, 0, busyQPs(c.users))
+	}
+	c.destroy()
+	return nil
+}
+
+func (c *cq) destroy() {
+	c.closed = true
+	c.head, c.tail = 0, 0
+	delete(c.ctx.cqs, c)
+	c.ctx.purge(func(e verbs.Event) bool { return e.CQ == verbs.CQ(c) })
+	c.waker.wake()
+}

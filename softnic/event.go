@@ -1,0 +1,71 @@
+package softnic
+
+import "ibverbx/verbs"
+
+// eventQueue holds the asynchronous events of a context until they are taken.
+type eventQueue struct {
+	pending []verbs.Event
+	waker   wakeTarget
+}
+
+// wakeTarget is a Waker or nothing.
+type wakeTarget struct{ w *verbs.Waker }
+
+func (t wakeTarget) wake() {
+	if t.w != nil {
+		t.w.Wake()
+	}
+}
+
+// raise queues an event; the lock is held. A queue that nobody empties stops at
+// maxEvents, and what does not fit is counted.
+func (x *hostContext) raise(e verbs.Event) {
+	if len(x.events.pending) >= maxEvents {
+		x.nic.stats.EventsLost++
+		return
+	}
+	x.events.pending = append(x.events.pending, e)
+	x.events.waker.wake()
+}
+
+func (x *hostContext) Events(dst []verbs.Event) (int, error) {
+	x.core.mu.Lock()
+	defer x.core.mu.Unlock()
+	if x.closed {
+		return 0, verbs.NewOpError("take events", x.nic.name, 0, verbs.ErrClosed)
+	}
+	n := copy(dst, x.events.pending)
+	rest := copy(x.events.pending, x.events.pending[n:])
+	clear(x.events.pending[rest:])
+	x.events.pending = x.events.pending[:rest]
+	if n == 0 && rest == 0 && x.nic.failed {
+		return 0, verbs.NewOpError("take events", x.nic.name, 0, verbs.ErrDeviceFatal)
+	}
+	return n, nil
+}
+
+func (x *hostContext) NotifyEvents(w *verbs.Waker) error {
+	x.core.mu.Lock()
+	defer x.core.mu.Unlock()
+	if x.closed {
+		return verbs.NewOpError("notify events", x.nic.name, 0, verbs.ErrClosed)
+	}
+	x.events.waker = wakeTarget{w}
+	if len(x.events.pending) > 0 {
+		x.events.waker.wake()
+	}
+	return nil
+}
+
+// purge drops the pending events of a QP, CQ or SRQ that is being destroyed, so that
+// nobody is handed a dead object.
+func (x *hostContext) purge(dead func(verbs.Event) bool) {
+	keep := x.events.pending[:0]
+	for _, e := range x.events.pending {
+		if !dead(e) {
+			keep = append(keep, e)
+		}
+	}
+	clear(x.events.pending[len(keep):])
+	x.events.pending = keep
+}

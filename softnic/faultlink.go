@@ -1,0 +1,287 @@
+package softnic
+
+import (
+	"math/rand/v2"
+
+	"ibverbx/verbs"
+)
+
+// FaultConfig describes a FaultLink. The zero value, or a nil pointer, is a link that
+// segments and queues packets but treats them well.
+type FaultConfig struct {
+	// Seed decides every fault. The same seed and the same traffic give the same
+	// faults.
+	Seed uint64
+	// Impairment is what happens to packets in every direction that Impair does not
+	// name. Zero is nothing.
+	Impairment Impairment
+	// Window is how many packets a requester may have unacknowledged. Zero means 128.
+	Window int
+	// Queue is how many packets of one NIC may be under way before it must wait.
+	// Zero means 1024.
+	Queue int
+	// Now is the clock; see MemoryConfig.Now.
+	Now func() int64
+}
+
+// FaultLink joins NICs of one process by packets of at most one MTU, which it copies,
+// queues, and treats as badly as it is told: it loses, repeats, delays, reorders and
+// corrupts them, and can be cut. Every decision comes from a seed.
+type FaultLink struct {
+	core       core
+	cfg        FaultConfig
+	rng        *rand.Rand
+	directions map[[2]*NIC]*direction
+	flights    flightHeap
+	free       []*flight
+	order      uint64
+}
+
+// direction is the state of one way between two NICs.
+type direction struct {
+	imp   Impairment
+	cut   bool
+	busy  int64 // when the wire is free again
+	last  int64 // when the last packet arrives: none that is not reordered comes before
+	stats FaultStats
+}
+
+// flight is a packet under way. It owns its payload.
+type flight struct {
+	at      int64
+	order   uint64
+	packet  packet
+	from    *NIC
+	to      *NIC
+	corrupt bool
+	dir     *direction
+	buf     []byte
+}
+
+// NewFaultLink returns a link without NICs. A nil cfg means the defaults.
+func NewFaultLink(cfg *FaultConfig) (*FaultLink, error) {
+	l := &FaultLink{directions: make(map[[2]*NIC]*direction)}
+	if cfg != nil {
+		l.cfg = *cfg
+	}
+	if err := l.cfg.Impairment.validate(); err != nil {
+		return nil, verbs.NewOpError("make fault link", "", 0, err)
+	}
+	if l.cfg.Window < 0 || l.cfg.Window > maxWindow || l.cfg.Queue < 0 {
+		return nil, verbs.NewOpError("make fault link", "", 0,
+			verbs.Invalidf("Window %d and Queue %d: want at least 0, and a window of at most %d", l.cfg.Window, l.cfg.Queue, maxWindow))
+	}
+	if l.cfg.Window == 0 {
+		l.cfg.Window = 128
+	}
+	if l.cfg.Queue == 0 {
+		l.cfg.Queue = 1024
+	}
+	l.rng = rand.New(rand.NewPCG(l.cfg.Seed, 0))
+	l.core.init(l, l.cfg.Now)
+	l.core.timed = true
+	return l, nil
+}
+
+// Step runs what is due at the present time of the link's clock. It returns the time
+// at which something will be due next, and whether anything will.
+func (l *FaultLink) Step() (next int64, pending bool) { return l.core.step() }
+
+// Impair sets what happens to packets from one NIC to another; the way back is not
+// touched.
+func (l *FaultLink) Impair(from, to *NIC, imp Impairment) error {
+	if err := imp.validate(); err != nil {
+		return verbs.NewOpError("impair", from.name, 0, err)
+	}
+	l.core.mu.Lock()
+	defer l.core.mu.Unlock()
+	l.direction(from, to).imp = imp
+	return nil
+}
+
+// Cut makes every packet from one NIC to another disappear, from now on and those
+// under way too, until Restore.
+func (l *FaultLink) Cut(from, to *NIC) { l.setCut(from, to, true) }
+
+// Restore ends a Cut.
+func (l *FaultLink) Restore(from, to *NIC) { l.setCut(from, to, false) }
+
+func (l *FaultLink) setCut(from, to *NIC, cut bool) {
+	l.core.mu.Lock()
+	defer l.core.mu.Unlock()
+	l.direction(from, to).cut = cut
+}
+
+// Stats returns what happened to packets from one NIC to another.
+func (l *FaultLink) Stats(from, to *NIC) FaultStats {
+	l.core.mu.Lock()
+	defer l.core.mu.Unlock()
+	return l.direction(from, to).stats
+}
+
+func (l *FaultLink) direction(from, to *NIC) *direction {
+	key := [2]*NIC{from, to}
+	d := l.directions[key]
+	if d == nil {
+		d = &direction{imp: l.cfg.Impairment}
+		l.directions[key] = d
+	}
+	return d
+}
+
+func (l *FaultLink) shared() *core                { return &l.core }
+func (l *FaultLink) kind() string                 { return "fault" }
+func (l *FaultLink) segment(mtu verbs.MTU) uint32 { return uint32(mtu.Bytes()) }
+func (l *FaultLink) window() uint32               { return uint32(l.cfg.Window) }
+
+func (l *FaultLink) room(from *NIC, q *qp) bool {
+	if from.queued < l.cfg.Queue {
+		return true
+	}
+	if !q.awaitsRoom {
+		q.awaitsRoom = true
+		from.waiting.push(q)
+	}
+	return false
+}
+
+func (l *FaultLink) next() int64 {
+	if len(l.flights) == 0 {
+		return never
+	}
+	return l.flights[0].at
+}
+
+func (l *FaultLink) forget(n *NIC) {
+	for key := range l.directions {
+		if key[0] == n || key[1] == n {
+			delete(l.directions, key)
+		}
+	}
+}
+
+func (l *FaultLink) send(from *NIC, p *packet) {
+	to := l.core.find(p.path)
+	switch {
+	case to == nil:
+		from.stats.Unroutable++
+		return
+	case !from.portUp:
+		from.stats.PortDownDrops++
+		return
+	}
+	d := l.direction(from, to)
+	d.stats.Sent++
+	if d.cut {
+		d.stats.Cut++
+		return
+	}
+	if l.happens(d.imp.Loss) {
+		d.stats.Lost++
+		return
+	}
+	l.launch(d, from, to, p)
+	if l.happens(d.imp.Duplicate) {
+		d.stats.Duplicated++
+		l.launch(d, from, to, p)
+	}
+}
+
+func (l *FaultLink) happens(probability float64) bool {
+	return probability > 0 && l.rng.Float64() < probability
+}
+
+// launch puts a copy of p under way.
+func (l *FaultLink) launch(d *direction, from, to *NIC, p *packet) {
+	f := l.take()
+	f.packet, f.from, f.to, f.dir = *p, from, to, d
+	f.buf = f.buf[:0]
+	for k := range p.numSegs {
+		f.buf = append(f.buf, p.segs[k]...)
+	}
+	clear(f.packet.segs[:])
+	f.packet.setPayload(f.buf)
+	if f.corrupt = l.happens(d.imp.Corrupt); f.corrupt {
+		d.stats.Corrupted++
+	}
+	l.timing(d, f)
+	from.queued++
+	l.flights.push(f)
+}
+
+// timing decides when f arrives. Packets of one direction arrive in order, except those
+// chosen to be overtaken by some of the next.
+func (l *FaultLink) timing(d *direction, f *flight) {
+	at := l.core.at
+	var wire int64
+	if d.imp.Rate > 0 {
+		wire = int64(float64(len(f.buf)+packetOverhead) / d.imp.Rate * 1e9)
+		at = max(at, d.busy) + wire
+		d.busy = at
+	}
+	at += int64(d.imp.Delay)
+	if d.imp.Jitter > 0 {
+		at += l.rng.Int64N(int64(d.imp.Jitter))
+	}
+	at = max(at, d.last)
+	d.last = at
+	l.order += orderStride
+	f.at, f.order = at, l.order
+	if l.happens(d.imp.Reorder) {
+		d.stats.Reordered++
+		behind := 1 + l.rng.Uint64N(maxOvertaken)
+		f.at += int64(behind) * wire
+		f.order += behind*orderStride + 1
+	}
+}
+
+const (
+	// packetOverhead is Ethernet, IPv4, UDP, BTH and ICRC around a payload.
+	packetOverhead = 14 + 20 + 8 + 12 + 4 + 4
+	// maxOvertaken is how many packets may overtake a reordered one.
+	maxOvertaken = 4
+	// orderStride leaves numbers free between two packets for overtaken ones.
+	orderStride = 8
+)
+
+func (l *FaultLink) take() *flight {
+	if n := len(l.free); n > 0 {
+		f := l.free[n-1]
+		l.free = l.free[:n-1]
+		return f
+	}
+	return &flight{}
+}
+
+func (l *FaultLink) deliver(now int64, budget int) int {
+	n := 0
+	for n < budget && len(l.flights) > 0 && l.flights[0].at <= now {
+		f := l.flights.pop()
+		l.land(f)
+		f.from, f.to, f.dir, f.packet.path = nil, nil, nil, nil
+		l.free = append(l.free, f)
+		n++
+	}
+	return n
+}
+
+// land hands a packet to its destination, and lets QPs go on that waited for room.
+func (l *FaultLink) land(f *flight) {
+	f.from.queued--
+	if f.from.queued <= l.cfg.Queue/2 {
+		for q := f.from.waiting.pop(); q != nil; q = f.from.waiting.pop() {
+			q.awaitsRoom = false
+			l.core.schedule(q)
+		}
+	}
+	switch {
+	case f.to.closed:
+	case f.dir.cut:
+		f.dir.stats.Cut++
+	case f.corrupt:
+		f.to.stats.BadICRC++
+	default:
+		f.dir.stats.Delivered++
+		f.to.receive(&f.packet)
+	}
+}

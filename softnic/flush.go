@@ -1,0 +1,95 @@
+package softnic
+
+import "ibverbx/verbs"
+
+// failSend ends the oldest request with an error. An RC QP goes to the error state; on
+// UC and UD only the send queue stops (IBTA 1.4 section 10.3.1).
+func (q *qp) failSend(status verbs.Status) {
+	w := &q.sq[int(q.sqHead)&(len(q.sq)-1)]
+	q.completeSend(w, status)
+	if q.typ == verbs.RC {
+		q.enterError()
+		return
+	}
+	q.state = verbs.StateSQE
+	q.flushSends()
+}
+
+// enterError moves the QP to the error state: everything outstanding is flushed, in
+// order, unsignaled requests too.
+func (q *qp) enterError() {
+	if q.state == verbs.StateErr || q.state == verbs.StateReset {
+		return
+	}
+	q.state = verbs.StateErr
+	q.core.timers.drop(q)
+	q.stopResponder()
+	q.flushSends()
+	q.flushReceives()
+	if q.srq != nil {
+		q.raise(verbs.EventLastWQEReached)
+	}
+}
+
+// stopResponder drops what is owed to the peer.
+func (q *qp) stopResponder() {
+	q.dropJobs()
+	q.ackDue, q.nakSent, q.dying, q.nakSyndrome = false, false, false, 0
+	q.msgKind = 0
+	q.rnrWait = false
+}
+
+// flushSends ends all posted sends with a flush error.
+func (q *qp) flushSends() {
+	for q.sqHead != q.sqTail {
+		w := &q.sq[int(q.sqHead)&(len(q.sq)-1)]
+		q.completeSend(w, verbs.StatusWRFlushErr)
+	}
+	q.sqNext, q.sqMax = q.sqTail, q.sqTail
+	q.sqOff, q.reads = 0, 0
+	q.una = q.snd
+	q.maxPSN = q.snd
+}
+
+// flushReceives ends all posted receives with a flush error.
+func (q *qp) flushReceives() {
+	if q.hasCur {
+		q.completeRecv(verbs.WC{Status: verbs.StatusWRFlushErr}, true)
+	}
+	if q.srq != nil {
+		return // the receives belong to the SRQ
+	}
+	for q.rq.pop(&q.cur) {
+		q.completeRecv(verbs.WC{Status: verbs.StatusWRFlushErr}, true)
+	}
+}
+
+// fatal ends the QP because it cannot report: its CQ overran.
+func (q *qp) fatal() {
+	if q.closed || q.state == verbs.StateErr || q.state == verbs.StateReset {
+		return
+	}
+	q.raise(verbs.EventQPFatal)
+	q.enterError()
+}
+
+// reset makes the QP as new: what was posted is gone without a completion, and
+// completions that were not polled are taken out of the CQs, as drivers of hardware do.
+func (q *qp) reset() {
+	q.core.timers.drop(q)
+	q.stopResponder()
+	if q.hasCur && q.srq != nil {
+		q.srq.used--
+	}
+	q.sendCQ.discard(q)
+	if q.recvCQ != q.sendCQ {
+		q.recvCQ.discard(q)
+	}
+	q.state = verbs.StateReset
+	q.sqHead, q.sqNext, q.sqMax, q.sqTail, q.sqUsed, q.unreported = 0, 0, 0, 0, 0, 0
+	q.sqOff, q.reads, q.drained, q.wentBack = 0, 0, false, false
+	q.snd, q.una, q.maxPSN = 0, 0, 0
+	q.rq.head, q.rq.tail, q.rq.used = 0, 0, 0
+	q.responder = responder{}
+	q.path, q.from = nil, nil
+}

@@ -1,0 +1,39 @@
+package softnic
+
+import "ibverbx/verbs"
+
+// Link is what carries the packets of the NICs that are plugged into it. The package's
+// links are MemoryLink and FaultLink. A link needs no closing: when its last NIC is
+// closed nothing of it is left.
+//
+// All methods but Step are called with the core's lock held.
+type Link interface {
+	// Step runs what is due: see MemoryLink.Step.
+	Step() (next int64, pending bool)
+
+	// shared returns the state that the NICs of the link share.
+	shared() *core
+	// kind names the link for DeviceAttr.Link.
+	kind() string
+	// segment returns the payload bytes of one packet at a path MTU.
+	segment(mtu verbs.MTU) uint32
+	// window returns how many packets a requester may have unacknowledged.
+	window() uint32
+	// send carries p. p and its payload are valid only during the call.
+	send(from *NIC, p *packet)
+	// room reports whether from may send another packet now. If not, the link
+	// schedules q when it may.
+	room(from *NIC, q *qp) bool
+	// deliver hands on at most budget packets that are due at now, and reports how
+	// many it handed on.
+	deliver(now int64, budget int) int
+	// next is the time at which a packet is due, never if there is none.
+	next() int64
+	// forget drops what the link keeps about a NIC that is being closed.
+	forget(n *NIC)
+}
+
+var (
+	_ Link = (*MemoryLink)(nil)
+	_ Link = (*FaultLink)(nil)
+)

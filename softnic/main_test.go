@@ -1,0 +1,11 @@
+package softnic_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// TestMain fails if a test leaves a goroutine behind: a link whose NICs are closed has
+// none.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,0 +1,153 @@
+package softnic
+
+import (
+	"errors"
+
+	"ibverbx/verbs"
+)
+
+func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
+	c := q.core
+	c.mu.Lock()
+	n, err := q.postSend(wrs)
+	if n > 0 {
+		c.schedule(q)
+		c.settle()
+	}
+	c.mu.Unlock()
+	if err != nil {
+		err = q.postError("post send", err)
+	}
+	return n, err
+}
+
+// postError wraps an error of a post; a full queue stays bare, so that back-pressure
+// costs nothing.
+func (q *qp) postError(op string, err error) error {
+	if errors.Is(err, verbs.ErrQueueFull) {
+		return verbs.ErrQueueFull
+	}
+	return q.opError(op, err)
+}
+
+// postSend puts requests into the ring until one does not fit or is not legal.
+func (q *qp) postSend(wrs []verbs.SendWR) (int, error) {
+	if err := q.sendable(); err != nil {
+		return 0, err
+	}
+	ring := q.sq
+	for i := range wrs {
+		wr := &wrs[i]
+		if q.sqUsed >= q.maxSend || len(ring) == 0 {
+			return i, verbs.ErrQueueFull
+		}
+		if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
+			return i, q.explainSend(i, wr)
+		}
+		var length uint64
+		for k := range wr.NumSGE & (2*verbs.MaxSGE - 1) {
+			length += uint64(wr.SGE[k].Length)
+		}
+		if length > maxMsgSize || wr.Opcode > verbs.OpRDMAWriteWithImm || wr.Flags&verbs.SendInline != 0 {
+			if err := q.checkSend(i, wr, length); err != nil {
+				return i, err
+			}
+		}
+		slot := int(q.sqTail) & (len(ring) - 1)
+		w := &ring[slot]
+		w.wr = *wr
+		w.length = uint32(length)
+		if wr.Flags&verbs.SendInline != 0 {
+			q.copyInline(slot, wr)
+		}
+		q.sqTail++
+		q.sqUsed++
+	}
+	return len(wrs), nil
+}
+
+// sendable says whether sends can be posted in the present state.
+func (q *qp) sendable() error {
+	switch q.state {
+	case verbs.StateRTS, verbs.StateSQD, verbs.StateSQE, verbs.StateErr:
+		return q.usable()
+	case verbs.StateReset, verbs.StateInit, verbs.StateRTR:
+	}
+	if err := q.usable(); err != nil {
+		return err
+	}
+	return stateError("sends", "RTS", q.state)
+}
+
+// explainSend says which rule of postSend a request breaks.
+func (q *qp) explainSend(i int, wr *verbs.SendWR) error {
+	switch {
+	case q.legal>>wr.Opcode&1 == 0:
+		return verbs.Invalidf("send %d of the chain: opcode %s is not legal on a %s QP", i, wr.Opcode, q.typ)
+	case wr.NumSGE > q.maxSendSGE:
+		return verbs.Invalidf("send %d of the chain: %d SGEs, the QP allows %d", i, wr.NumSGE, q.maxSendSGE)
+	}
+	return verbs.Invalidf("send %d of the chain: unknown flags %s", i, wr.Flags)
+}
+
+// checkSend holds the rules that only some requests must meet.
+func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
+	inline := wr.Flags&verbs.SendInline != 0
+	switch {
+	case length > maxMsgSize:
+		return verbs.Invalidf("send %d of the chain: %d bytes, the device's max_msg_sz is %d", i, length, maxMsgSize)
+	case inline && wr.Opcode >= verbs.OpRDMARead:
+		return verbs.Invalidf("send %d of the chain: INLINE is not legal on %s", i, wr.Opcode)
+	case inline && length > uint64(q.maxInline):
+		return verbs.Invalidf("send %d of the chain: %d inline bytes, the QP allows %d", i, length, q.maxInline)
+	case wr.Opcode >= verbs.OpAtomicCmpAndSwp && length != 8:
+		return verbs.Invalidf("send %d of the chain: an atomic needs a local buffer of 8 bytes, not %d", i, length)
+	case q.typ != verbs.UD:
+		return nil
+	}
+	if mtu := q.nic.cfg.MTU.Bytes(); length > uint64(mtu) {
+		return verbs.Invalidf("send %d of the chain: %d bytes do not fit a UD packet of %d", i, length, mtu)
+	}
+	if a := q.nic.ahs.get(uint32(wr.AH)); a == nil || a.pd != q.pd {
+		return verbs.Invalidf("send %d of the chain: AH %d is not an open address handle of the PD", i, wr.AH)
+	}
+	return nil
+}
+
+// copyInline takes the bytes of an INLINE request at post time.
+func (q *qp) copyInline(slot int, wr *verbs.SendWR) {
+	dst := q.inline[slot*int(q.maxInline):]
+	for k := range wr.NumSGE {
+		if s := &wr.SGE[k]; s.Length > 0 {
+			dst = dst[copy(dst, bytesAt(s.Addr, s.Length)):]
+		}
+	}
+}
+
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	q.core.mu.Lock()
+	n, err := q.postRecv(wrs)
+	q.core.mu.Unlock()
+	if err != nil {
+		err = q.postError("post receive", err)
+	}
+	return n, err
+}
+
+func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
+	if err := q.usable(); err != nil {
+		return 0, err
+	}
+	if q.srq != nil {
+		return 0, verbs.Invalidf("the QP takes its receives from an SRQ: post them there")
+	}
+	if q.state == verbs.StateReset {
+		return 0, stateError("receives", "INIT", q.state)
+	}
+	n, err := q.rq.post(wrs)
+	if q.state == verbs.StateErr {
+		q.flushReceives()
+		q.core.settle()
+	}
+	return n, err
+}

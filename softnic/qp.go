@@ -1,0 +1,251 @@
+package softnic
+
+import (
+	"ibverbx/internal/seqnum"
+	"ibverbx/verbs"
+)
+
+// firstQPN is the first QP number of every NIC; 0 and 1 are the management QPs of
+// InfiniBand, and a few more stay free as on hardware.
+const firstQPN = 0x11
+
+// qp is a queue pair. Everything in it is guarded by the core's lock.
+//
+// Its parts live in files of their own: state.go moves it between states, post.go
+// fills its queues, requester.go sends requests, completer.go takes the answers,
+// responder.go serves the peer, unreliable.go receives UC and UD, flush.go ends it.
+type qp struct {
+	pd        *pd
+	nic       *NIC
+	core      *core
+	link      Link
+	num       uint32
+	typ       verbs.QPType
+	state     verbs.QPState
+	transport uint8
+	legal     uint8 // bit i: opcode i may be posted
+	signalAll bool
+	closed    bool
+	sendCQ    *cq
+	recvCQ    *cq
+	srq       *srq
+	sgidIndex int
+	attr      verbs.QPAttr
+	firstPSN  seqnum.PSN // what Endpoint tells the peer
+
+	path   *path  // to the peer
+	from   *path  // the last path that a packet of the peer came on
+	seg    uint32 // payload bytes of a packet
+	window uint32 // packets unacknowledged at the most
+	// ackMask makes a long message ask for acknowledgements on its way, often enough
+	// for the window never to close for want of one: when PSN & ackMask is 0.
+	ackMask seqnum.PSN
+
+	inTx       bool // in core.tx
+	ackListed  bool // in core.acks
+	watched    bool // in core.watch
+	timerIdx   int  // in core.timers
+	timerAt    int64
+	awaitsRoom bool // in NIC.waiting
+
+	sendQueue
+	rq recvQueue
+	responder
+}
+
+// sendQueue is the requester's part of a QP: a ring of work requests with four cursors,
+//
+//	head <= next <= max <= tail
+//
+// head is the oldest request that has not completed, next the one being sent, max the
+// first that was never sent, tail the first free slot. next falls behind max when the
+// requester goes back. Slots from used before tail on are not free: their completion
+// has not been polled.
+type sendQueue struct {
+	sq                         []sendWQE
+	sqHead, sqNext, sqMax      uint32
+	sqTail, sqUsed, unreported uint32
+	maxSend                    uint32
+	maxSendSGE                 uint8
+	inline                     []byte // maxInline bytes per slot
+	maxInline                  uint32
+
+	sqOff  uint32     // bytes of request next that were sent
+	snd    seqnum.PSN // the next PSN to send
+	una    seqnum.PSN // the oldest PSN that is not acknowledged
+	maxPSN seqnum.PSN // the first PSN that was never sent
+
+	reads     uint8 // READs and atomics between head and next
+	retryLeft uint8
+	rnrLeft   uint8
+	rnrWait   bool
+	wentBack  bool       // went back for a gap at una already
+	armedUna  seqnum.PSN // una when the timer was armed
+	drained   bool       // SQD: nothing is in flight
+}
+
+// sendWQE is a posted send.
+type sendWQE struct {
+	wr          verbs.SendWR
+	length      uint32
+	first, last seqnum.PSN // valid from the first transmission on
+}
+
+// isRequest reports whether w is a READ or an atomic, which end with an answer of
+// their own.
+func (w *sendWQE) isRequest() bool { return w.wr.Opcode >= verbs.OpRDMARead }
+
+var _ verbs.QP = (*qp)(nil)
+
+// Opcodes that may be posted, by transport (IBTA 1.4 table 38).
+const (
+	legalUD = 1<<verbs.OpSend | 1<<verbs.OpSendWithImm
+	legalUC = legalUD | 1<<verbs.OpRDMAWrite | 1<<verbs.OpRDMAWriteWithImm
+	legalRC = legalUC | 1<<verbs.OpRDMARead | 1<<verbs.OpAtomicCmpAndSwp | 1<<verbs.OpAtomicFetchAndAdd
+)
+
+func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
+	sgidIndex, err := d.checkQPConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	n := d.ctx.nic
+	q := &qp{
+		pd: d, nic: n, core: n.core, link: n.link, typ: cfg.Type, signalAll: cfg.SignalAll,
+		sendCQ: cfg.SendCQ.(*cq), recvCQ: cfg.RecvCQ.(*cq), sgidIndex: sgidIndex, timerIdx: -1,
+	}
+	switch cfg.Type {
+	case verbs.RC:
+		q.transport, q.legal = transportRC, legalRC
+	case verbs.UC:
+		q.transport, q.legal = transportUC, legalUC
+	case verbs.UD:
+		q.transport, q.legal = transportUD, legalUD
+	}
+	q.maxSend = uint32(cfg.MaxSendWR)
+	q.maxSendSGE = uint8(max(cfg.MaxSendSGE, 1))
+	q.maxInline = uint32(cfg.MaxInline)
+	q.sq = make([]sendWQE, roundUp(max(cfg.MaxSendWR, 1)))
+	q.inline = make([]byte, len(q.sq)*cfg.MaxInline)
+	if cfg.SRQ != nil {
+		q.srq = cfg.SRQ.(*srq)
+	} else {
+		q.rq = newRecvQueue(cfg.MaxRecvWR, cfg.MaxRecvSGE)
+	}
+	if q.num = n.qps.add(q); q.num == 0 {
+		return nil, verbs.ErrLimit
+	}
+	if q.srq != nil {
+		q.srq.users++
+	}
+	q.sendCQ.users++
+	q.recvCQ.users++
+	q.firstPSN = n.randomPSN()
+	d.qps[q] = struct{}{}
+	return q, nil
+}
+
+func (n *NIC) randomPSN() seqnum.PSN { return seqnum.PSN(n.rng.Uint32()).Add(0) }
+
+// checkQPConfig returns the row of the GID table that the QP uses, or what is wrong.
+func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {
+	if cfg.Type != verbs.RC && cfg.Type != verbs.UC && cfg.Type != verbs.UD {
+		return 0, verbs.Invalidf("QPConfig.Type is %d: want RC, UC or UD", cfg.Type)
+	}
+	if err := d.ownCQ("SendCQ", cfg.SendCQ); err != nil {
+		return 0, err
+	}
+	if err := d.ownCQ("RecvCQ", cfg.RecvCQ); err != nil {
+		return 0, err
+	}
+	if cfg.SRQ != nil {
+		s, ok := cfg.SRQ.(*srq)
+		if !ok || s.pd != d || s.closed {
+			return 0, verbs.Invalidf("QPConfig.SRQ is closed or not of this PD")
+		}
+		if cfg.MaxRecvWR != 0 {
+			return 0, verbs.Invalidf("QPConfig.MaxRecvWR is %d: with an SRQ it must be 0", cfg.MaxRecvWR)
+		}
+	}
+	for _, f := range [...]struct {
+		name       string
+		value, max int
+	}{
+		{"MaxSendWR", cfg.MaxSendWR, maxWR},
+		{"MaxRecvWR", cfg.MaxRecvWR, maxWR},
+		{"MaxSendSGE", cfg.MaxSendSGE, verbs.MaxSGE},
+		{"MaxRecvSGE", cfg.MaxRecvSGE, verbs.MaxSGE},
+		{"MaxInline", cfg.MaxInline, maxInline},
+		{"Port", int(cfg.Port), 1},
+	} {
+		if f.value < 0 || f.value > f.max {
+			return 0, verbs.Invalidf("QPConfig.%s is %d: want 0 to %d", f.name, f.value, f.max)
+		}
+	}
+	if cfg.GID.IsZero() {
+		return 1, nil // the routable address
+	}
+	for i, e := range d.ctx.nic.gids {
+		if e.GID == cfg.GID {
+			return i, nil
+		}
+	}
+	return 0, verbs.Invalidf("QPConfig.GID %s is not in the GID table of port 1", cfg.GID)
+}
+
+func (d *pd) ownCQ(field string, c verbs.CQ) error {
+	own, ok := c.(*cq)
+	if !ok || own == nil || own.ctx != d.ctx || own.closed {
+		return verbs.Invalidf("QPConfig.%s is nil, closed or of another context", field)
+	}
+	return nil
+}
+
+func (q *qp) Num() uint32        { return q.num }
+func (q *qp) Type() verbs.QPType { return q.typ }
+
+func (q *qp) State() verbs.QPState {
+	q.core.mu.Lock()
+	defer q.core.mu.Unlock()
+	return q.state
+}
+
+func (q *qp) usable() error {
+	if q.closed {
+		return verbs.ErrClosed
+	}
+	return q.pd.usable()
+}
+
+func (q *qp) opError(op string, err error) error {
+	return verbs.NewOpError(op, q.nic.name, q.num, err)
+}
+
+func (q *qp) Close() error {
+	q.core.mu.Lock()
+	defer q.core.mu.Unlock()
+	q.destroy()
+	q.core.settle()
+	return nil
+}
+
+func (q *qp) destroy() {
+	if q.closed {
+		return
+	}
+	q.reset()
+	q.closed = true
+	q.sendCQ.users--
+	q.recvCQ.users--
+	if q.srq != nil {
+		q.srq.users--
+	}
+	q.nic.qps.remove(q.num)
+	delete(q.pd.qps, q)
+	q.pd.ctx.purge(func(e verbs.Event) bool { return e.QP == verbs.QP(q) })
+}
+
+// raise queues an event about the QP.
+func (q *qp) raise(typ verbs.EventType) {
+	q.pd.ctx.raise(verbs.Event{Type: typ, QP: q})
+}

@@ -1,0 +1,204 @@
+package softnic
+
+import (
+	"encoding/binary"
+
+	"ibverbx/internal/seqnum"
+	"ibverbx/verbs"
+)
+
+// job is the answer to a READ or an atomic: what is still to be sent of it.
+type job struct {
+	atomic   bool
+	again    bool // the request was a duplicate
+	rkey     uint32
+	psn      seqnum.PSN // of the next packet
+	va       uint64
+	length   uint32
+	off      uint32
+	original uint64
+}
+
+// atomicResult remembers what an atomic returned.
+type atomicResult struct {
+	valid    bool
+	psn      seqnum.PSN
+	original uint64
+}
+
+// addJob queues an answer and reports false if there is no room. New requests and
+// duplicates have as much room each, so that a network that repeats packets does not
+// use up what a peer was promised.
+func (q *qp) addJob(j job) bool {
+	kin := &q.jobCount[index(j.again)]
+	if *kin >= q.attr.MaxDestRdAtomic {
+		return false
+	}
+	*kin++
+	q.jobs[int(q.jobTail)&(len(q.jobs)-1)] = j
+	q.jobTail++
+	q.core.schedule(q)
+	return true
+}
+
+// responsePackets is how many packets answer a READ.
+func (q *qp) responsePackets(length uint32) uint32 {
+	if length == 0 {
+		return 1
+	}
+	return (length-1)/q.seg + 1
+}
+
+// serveRead begins to answer a new READ. The data is read when it is sent, which is
+// within the peer's rights: a READ is not ordered before later WRITEs without a fence.
+func (q *qp) serveRead(p *packet) {
+	if !q.readAllowed(p) {
+		q.refuse(nakAccess, verbs.StatusSuccess)
+		return
+	}
+	j := job{rkey: p.rkey, psn: p.psn, va: p.va, length: p.dmaLen}
+	if p.dmaLen > maxMsgSize || !q.addJob(j) {
+		q.refuse(nakInvalid, verbs.StatusSuccess) // more than the QP has resources for
+		return
+	}
+	q.nakSent = false
+	q.epsn = q.epsn.Add(q.responsePackets(p.dmaLen))
+	q.msn++
+}
+
+func (q *qp) readAllowed(p *packet) bool {
+	if q.attr.Access&verbs.AccessRemoteRead == 0 {
+		return false
+	}
+	if p.dmaLen == 0 {
+		return true
+	}
+	_, ok := q.nic.mrs.find(q.pd, p.rkey, p.va, p.dmaLen, verbs.AccessRemoteRead)
+	return ok
+}
+
+// serveAtomic executes a new atomic and remembers its result.
+func (q *qp) serveAtomic(p *packet, op uint8) {
+	if p.va%8 != 0 {
+		q.refuse(nakInvalid, verbs.StatusSuccess)
+		return
+	}
+	mem, ok := q.nic.mrs.find(q.pd, p.rkey, p.va, 8, verbs.AccessRemoteAtomic)
+	if !ok || q.attr.Access&verbs.AccessRemoteAtomic == 0 {
+		q.refuse(nakAccess, verbs.StatusSuccess)
+		return
+	}
+	original := binary.NativeEndian.Uint64(mem)
+	if !q.addJob(job{atomic: true, psn: p.psn, original: original}) {
+		q.refuse(nakInvalid, verbs.StatusSuccess)
+		return
+	}
+	switch {
+	case op == opFetchAdd:
+		binary.NativeEndian.PutUint64(mem, original+p.compare)
+	case original == p.compare:
+		binary.NativeEndian.PutUint64(mem, p.swap)
+	}
+	q.replay[q.replayNext] = atomicResult{valid: true, psn: p.psn, original: original}
+	q.replayNext = (q.replayNext + 1) % len(q.replay)
+	q.nakSent = false
+	q.epsn = q.epsn.Add(1)
+	q.msn++
+}
+
+// duplicate answers a request that was served before: a SEND or WRITE is acknowledged
+// again, a READ read again, an atomic answered from memory (IBTA 1.4 section
+// 9.7.4.1.5). What cannot be answered is dropped: the peer will ask again.
+func (q *qp) duplicate(p *packet, op uint8) {
+	q.nic.stats.Duplicates++
+	switch op {
+	case opReadRequest:
+		last := p.psn.Add(q.responsePackets(p.dmaLen) - 1)
+		if p.dmaLen <= maxMsgSize && last.Sub(q.epsn) < 0 && q.readAllowed(p) {
+			q.addJob(job{again: true, rkey: p.rkey, psn: p.psn, va: p.va, length: p.dmaLen})
+		}
+	case opCmpSwap, opFetchAdd:
+		for i := range q.replay {
+			if r := &q.replay[i]; r.valid && r.psn == p.psn {
+				q.addJob(job{again: true, atomic: true, psn: p.psn, original: r.original})
+				return
+			}
+		}
+	default:
+		q.owe()
+	}
+}
+
+// respond sends answers until all are sent or the link has no room. It reports whether
+// the QP can go on to its own requests.
+func (q *qp) respond() bool {
+	for q.jobHead != q.jobTail {
+		if !q.link.room(q.nic, q) {
+			return false
+		}
+		j := &q.jobs[int(q.jobHead)&(len(q.jobs)-1)]
+		p := &q.nic.scratch
+		p.path, p.destQPN, p.psn = q.path, q.attr.DestQPN, j.psn
+		p.ackReq, p.solicited = false, false
+		p.syndrome, p.msn = synAck, q.msn&seqnum.Mask
+		if j.atomic {
+			p.noPayload()
+			p.opcode, p.original = transportRC|opAtomicAck, j.original
+			q.endJob(j)
+		} else if !q.readPacket(j, p) {
+			q.dropJobs()
+			q.epsn = j.psn // what was asked for after it is not served
+			q.refuse(nakAccess, verbs.StatusSuccess)
+			return false
+		}
+		q.nic.stats.PacketsSent++
+		q.link.send(q.nic, p)
+	}
+	if q.ackDue || q.nakSyndrome != 0 {
+		q.listAck()
+	}
+	return true
+}
+
+// readPacket makes p the next packet of a READ answer. It reports false if the memory
+// has been deregistered meanwhile.
+func (q *qp) readPacket(j *job, p *packet) bool {
+	n := min(j.length-j.off, q.seg)
+	if n == 0 {
+		p.noPayload()
+	} else {
+		src, ok := q.nic.mrs.find(q.pd, j.rkey, j.va+uint64(j.off), n, verbs.AccessRemoteRead)
+		if !ok {
+			return false
+		}
+		p.setPayload(src)
+	}
+	first, last := j.off == 0, j.off+n == j.length
+	switch {
+	case first && last:
+		p.opcode = transportRC | opReadRespOnly
+	case first:
+		p.opcode = transportRC | opReadRespFirst
+	case last:
+		p.opcode = transportRC | opReadRespLast
+	default:
+		p.opcode = transportRC | opReadRespMid
+	}
+	j.off += n
+	j.psn = j.psn.Add(1)
+	if last {
+		q.endJob(j)
+	}
+	return true
+}
+
+// endJob takes the oldest answer, j, out of the queue.
+func (q *qp) endJob(j *job) {
+	q.jobCount[index(j.again)]--
+	q.jobHead++
+}
+
+// dropJobs takes all answers out of the queue.
+func (q *qp) dropJobs() {
+	q.jobHead, q.jobCount = q.jobTail, [2]uint8{}
+}

@@ -1,0 +1,260 @@
+package softnic
+
+import (
+	"fmt"
+
+	"ibverbx/internal/seqnum"
+	"ibverbx/verbs"
+)
+
+func stateError(what, from string, now verbs.QPState) error {
+	return fmt.Errorf("%w: %s can be posted from %s on, the QP is in %s", verbs.ErrState, what, from, now)
+}
+
+// transmit sends what the QP can send now: first what it owes the peer, then its own
+// requests. It is run from the work list and never nested.
+func (q *qp) transmit() {
+	switch q.state {
+	case verbs.StateRTR, verbs.StateRTS, verbs.StateSQD:
+	case verbs.StateSQE:
+		q.flushSends()
+	case verbs.StateErr:
+		q.flushSends()
+		return
+	case verbs.StateReset, verbs.StateInit:
+		return
+	}
+	if q.jobHead != q.jobTail && !q.respond() {
+		return
+	}
+	if q.state != verbs.StateRTS && q.state != verbs.StateSQD {
+		return
+	}
+	if q.typ == verbs.UD {
+		q.sendDatagrams()
+		return
+	}
+	q.sendMessages()
+	if q.una != q.snd && !q.watched && q.typ == verbs.RC && q.timerIdx < 0 {
+		q.watched = true
+		q.core.watch.push(q)
+	}
+	q.checkDrained()
+}
+
+// sendMessages sends packets until something must be waited for.
+func (q *qp) sendMessages() {
+	for q.sqNext != q.sqTail && !q.rnrWait {
+		w := &q.sq[int(q.sqNext)&(len(q.sq)-1)]
+		if q.sqOff == 0 && !q.mayStart(w) {
+			return
+		}
+		if uint32(q.snd.Sub(q.una)) >= q.window || !q.link.room(q.nic, q) {
+			return
+		}
+		if w.isRequest() {
+			if !q.sendRequest(w) {
+				return
+			}
+		} else if !q.sendData(w) {
+			return
+		}
+	}
+}
+
+// mayStart reports whether request next can begin, and numbers its packets if it never
+// did before.
+func (q *qp) mayStart(w *sendWQE) bool {
+	if q.state != verbs.StateRTS && q.sqNext == q.sqMax {
+		return false // SQD ends what was begun, and begins nothing
+	}
+	if w.wr.Flags&verbs.SendFence != 0 && q.reads > 0 {
+		return false
+	}
+	if w.isRequest() && q.reads >= q.attr.MaxRdAtomic {
+		if q.attr.MaxRdAtomic == 0 {
+			q.failLocal(verbs.StatusLocQPOpErr)
+		}
+		return false
+	}
+	if q.sqNext == q.sqMax {
+		w.first = q.snd
+		w.last = q.snd
+		if w.length > q.seg && w.wr.Opcode < verbs.OpAtomicCmpAndSwp {
+			w.last = q.snd.Add((w.length - 1) / q.seg)
+		}
+		q.sqMax++
+	}
+	return true
+}
+
+// sendData sends one packet of a SEND or WRITE.
+func (q *qp) sendData(w *sendWQE) bool {
+	p := &q.nic.scratch
+	off := q.sqOff
+	n := min(w.length-off, q.seg)
+	if n == 0 {
+		p.noPayload()
+	} else if !q.gather(w, off, n, p) {
+		q.failLocal(verbs.StatusLocProtErr)
+		return false
+	}
+	first, last := off == 0, off+n == w.length
+	op := sendOpcodes[w.wr.Opcode&3][index(first)][index(last)]
+	p.path, p.opcode, p.destQPN, p.psn = q.path, q.transport|op, q.attr.DestQPN, q.snd
+	p.va, p.rkey, p.dmaLen, p.imm = w.wr.RemoteAddr, w.wr.RKey, w.length, w.wr.Imm
+	p.ackReq = last || q.snd&q.ackMask == 0
+	p.solicited = last && w.wr.Flags&verbs.SendSolicited != 0
+	if last {
+		q.sqOff = 0
+		q.sqNext++
+	} else {
+		q.sqOff = off + n
+	}
+	q.advance(q.snd.Add(1))
+	q.nic.stats.PacketsSent++
+	q.link.send(q.nic, p)
+	if q.typ == verbs.UC {
+		q.una = q.snd
+		if last {
+			q.completeSend(w, verbs.StatusSuccess)
+		}
+	}
+	return true
+}
+
+// advance makes psn the next one to send.
+func (q *qp) advance(psn seqnum.PSN) {
+	q.snd = psn
+	if q.maxPSN.Sub(psn) < 0 {
+		q.maxPSN = psn
+	}
+}
+
+// sendRequest sends a READ or an atomic. A READ that was answered in part asks for the
+// rest only.
+func (q *qp) sendRequest(w *sendWQE) bool {
+	off := q.sqOff
+	if !q.writable(w) {
+		q.failLocal(verbs.StatusLocProtErr)
+		return false
+	}
+	p := &q.nic.scratch
+	p.noPayload()
+	p.path, p.destQPN, p.psn = q.path, q.attr.DestQPN, q.snd
+	p.va, p.rkey = w.wr.RemoteAddr+uint64(off), w.wr.RKey
+	p.ackReq, p.solicited = true, false
+	switch w.wr.Opcode {
+	case verbs.OpRDMARead:
+		p.opcode, p.dmaLen = transportRC|opReadRequest, w.length-off
+	case verbs.OpAtomicCmpAndSwp:
+		p.opcode, p.compare, p.swap = transportRC|opCmpSwap, w.wr.CompareAdd, w.wr.Swap
+	default:
+		p.opcode, p.compare, p.swap = transportRC|opFetchAdd, w.wr.CompareAdd, 0
+	}
+	q.sqOff = 0
+	q.sqNext++
+	q.reads++
+	q.advance(w.last.Add(1))
+	q.nic.stats.PacketsSent++
+	q.link.send(q.nic, p)
+	return true
+}
+
+// gather makes n bytes of w from off on the payload of p. It reports false if an SGE is
+// not within a region of the PD.
+func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
+	if w.wr.Flags&verbs.SendInline != 0 {
+		slot := int(q.sqNext) & (len(q.sq) - 1)
+		p.setPayload(q.inline[slot*int(q.maxInline)+int(off):][:n])
+		return true
+	}
+	if s := &w.wr.SGE[0]; off+n <= s.Length {
+		b, ok := q.nic.mrs.find(q.pd, s.LKey, s.Addr+uint64(off), n, 0)
+		if !ok {
+			return false
+		}
+		p.setPayload(b)
+		return true
+	}
+	return q.gatherList(w, off, n, p)
+}
+
+func (q *qp) gatherList(w *sendWQE, off, n uint32, p *packet) bool {
+	p.length, p.numSegs = n, 0
+	for k := range w.wr.NumSGE {
+		s := &w.wr.SGE[k]
+		if off >= s.Length {
+			off -= s.Length
+			continue
+		}
+		take := min(s.Length-off, n)
+		b, ok := q.nic.mrs.find(q.pd, s.LKey, s.Addr+uint64(off), take, 0)
+		if !ok {
+			return false
+		}
+		p.segs[p.numSegs] = b
+		p.numSegs++
+		if n -= take; n == 0 {
+			break
+		}
+		off = 0
+	}
+	return true
+}
+
+// writable reports whether an answer can be put into the SGEs of w.
+func (q *qp) writable(w *sendWQE) bool {
+	for k := range w.wr.NumSGE {
+		s := &w.wr.SGE[k]
+		if s.Length == 0 {
+			continue
+		}
+		if _, ok := q.nic.mrs.find(q.pd, s.LKey, s.Addr, s.Length, verbs.AccessLocalWrite); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// sendDatagrams sends UD messages: one packet each, complete when it is on its way.
+func (q *qp) sendDatagrams() {
+	p := &q.nic.scratch
+	for q.sqNext != q.sqTail && q.state == verbs.StateRTS && q.link.room(q.nic, q) {
+		w := &q.sq[int(q.sqNext)&(len(q.sq)-1)]
+		a := q.nic.ahs.get(uint32(w.wr.AH))
+		if a == nil {
+			q.failLocal(verbs.StatusLocQPOpErr)
+			return
+		}
+		if w.length == 0 {
+			p.noPayload()
+		} else if !q.gather(w, 0, w.length, p) {
+			q.failLocal(verbs.StatusLocProtErr)
+			return
+		}
+		op := sendOpcodes[w.wr.Opcode&3][1][1]
+		p.path, p.opcode, p.destQPN, p.psn = a.path, transportUD|op, w.wr.RemoteQPN, q.snd
+		p.qkey, p.srcQPN, p.imm = w.wr.RemoteQKey, q.num, w.wr.Imm
+		if p.qkey>>31 != 0 {
+			p.qkey = q.attr.QKey // a controlled Q_Key is replaced by the QP's (IBTA 1.4 section 10.2.5)
+		}
+		p.ackReq, p.solicited = false, w.wr.Flags&verbs.SendSolicited != 0
+		q.sqNext++
+		q.sqMax++
+		q.snd = q.snd.Add(1)
+		q.una = q.snd
+		q.nic.stats.PacketsSent++
+		q.link.send(q.nic, p)
+		q.completeSend(w, verbs.StatusSuccess)
+	}
+	q.checkDrained()
+}
+
+// failLocal ends request next with an error of this side. Requests before it must end
+// first; when they have, transmit comes here again.
+func (q *qp) failLocal(status verbs.Status) {
+	if q.sqNext == q.sqHead {
+		q.failSend(status)
+	}
+}

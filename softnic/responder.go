@@ -1,0 +1,304 @@
+package softnic
+
+import (
+	"ibverbx/internal/seqnum"
+	"ibverbx/verbs"
+)
+
+// responder is the part of a QP that serves the peer.
+type responder struct {
+	epsn    seqnum.PSN // the PSN expected next
+	msn     uint32     // messages completed
+	commEst bool       // the communication-established event was raised
+	ackDue  bool       // the peer asked for an acknowledgement
+	nakSent bool       // a gap was reported, and the PSN that fills it has not come
+	dying   bool       // a fatal NAK is on its way; nothing more is served
+
+	// nakSyndrome is the NAK to be sent when the answers before it are out, 0 if none.
+	nakSyndrome uint8
+	nakPSN      seqnum.PSN
+
+	// The message being received: its kind (opIsSend or opIsWrite, 0 between
+	// messages), the bytes placed, and for a WRITE where the rest goes.
+	msgKind opTraits
+	placed  uint32
+	va      uint64
+	rkey    uint32
+	left    uint32
+
+	// cur is the receive that the message being received has taken.
+	cur    recvWQE
+	hasCur bool
+
+	// jobs is a ring of READ and atomic answers to be sent; replay holds the results
+	// of the last atomics, so that a duplicate is not executed again.
+	jobs             []job
+	jobHead, jobTail uint32
+	jobCount         [2]uint8 // new ones, duplicates
+	replay           []atomicResult
+	replayNext       int
+}
+
+// receiveRequest takes a request packet of an RC peer.
+func (q *qp) receiveRequest(p *packet, op uint8) {
+	if q.dying {
+		return
+	}
+	if d := p.psn.Sub(q.epsn); d != 0 {
+		if d > 0 {
+			q.sequenceGap()
+		} else {
+			q.duplicate(p, op)
+		}
+		return
+	}
+	t := traits[op]
+	if !q.wellFormed(p, t) {
+		q.refuse(nakInvalid, verbs.StatusSuccess)
+		return
+	}
+	var done bool
+	switch {
+	case t&opIsWrite != 0:
+		done = q.placeWrite(p, t)
+	case t&opIsSend != 0:
+		done = q.placeSend(p, t)
+	case op == opReadRequest:
+		q.serveRead(p)
+		return
+	default:
+		q.serveAtomic(p, op)
+		return
+	}
+	if !done {
+		return
+	}
+	q.nakSent = false
+	q.epsn = q.epsn.Add(1)
+	if t&opEnds != 0 {
+		q.msn++
+	}
+	if p.ackReq {
+		q.owe()
+	}
+}
+
+// wellFormed checks that a packet continues the message before it, and has the length
+// that its place in the message asks for (IBTA 1.4 sections 9.7.4.1.1 to 9.7.4.1.4).
+func (q *qp) wellFormed(p *packet, t opTraits) bool {
+	if t&opStarts != 0 {
+		if q.msgKind != 0 {
+			return false
+		}
+	} else if q.msgKind == 0 || q.msgKind != t&(opIsSend|opIsWrite) {
+		return false
+	}
+	switch {
+	case t&opEnds == 0:
+		return p.length == q.seg
+	case t&opStarts == 0:
+		return p.length > 0 && p.length <= q.seg
+	}
+	return p.length <= q.seg
+}
+
+// owe notes that the peer wants an acknowledgement. It is sent when the packets at
+// hand have been served, so that one covers them all.
+func (q *qp) owe() {
+	q.ackDue = true
+	q.listAck()
+}
+
+func (q *qp) listAck() {
+	if !q.ackListed {
+		q.ackListed = true
+		q.core.acks.push(q)
+	}
+}
+
+// flushAck sends the acknowledgement or NAK that is due, unless answers to READs and
+// atomics must go first.
+func (q *qp) flushAck() {
+	if q.jobHead != q.jobTail || !receivable[q.state] {
+		return
+	}
+	syndrome, psn := uint8(synAck), q.epsn.Add(seqnum.Mask)
+	switch {
+	case q.nakSyndrome != 0:
+		syndrome, psn = q.nakSyndrome, q.nakPSN
+	case !q.ackDue:
+		return
+	}
+	q.ackDue, q.nakSyndrome = false, 0
+	p := &q.nic.scratch
+	p.noPayload()
+	p.path, p.opcode, p.destQPN, p.psn = q.path, transportRC|opAck, q.attr.DestQPN, psn
+	p.ackReq, p.solicited = false, false
+	p.syndrome, p.msn = syndrome, q.msn&seqnum.Mask
+	q.nic.stats.PacketsSent++
+	q.link.send(q.nic, p)
+	if q.dying {
+		q.enterError()
+	}
+}
+
+// sendNak makes a NAK for the expected PSN due.
+func (q *qp) sendNak(syndrome uint8) {
+	q.nakSent = true
+	q.nakSyndrome, q.nakPSN = syndrome, q.epsn
+	q.listAck()
+}
+
+// sequenceGap reports a lost packet, once (IBTA 1.4 section 9.7.5.2.8).
+func (q *qp) sequenceGap() {
+	q.nic.stats.OutOfOrder++
+	if !q.nakSent {
+		q.nic.stats.NAKsSent++
+		q.sendNak(nakSequence)
+	}
+}
+
+// receiverNotReady asks the peer to come again later.
+func (q *qp) receiverNotReady() {
+	q.nic.stats.RNRNAKsSent++
+	q.sendNak(synRNR | q.attr.MinRNRTimer)
+}
+
+// refuse ends the QP for a request that cannot be served: a NAK to the peer, an event
+// or a failed receive here, and then the error state (IBTA 1.4 section 9.9.3).
+func (q *qp) refuse(syndrome uint8, recvStatus verbs.Status) {
+	q.nic.stats.NAKsSent++
+	q.dying = true
+	q.sendNak(syndrome)
+	switch {
+	case recvStatus != verbs.StatusSuccess && q.hasCur:
+		q.completeRecv(verbs.WC{Status: recvStatus}, true)
+	case syndrome == nakAccess:
+		q.raise(verbs.EventQPAccessErr)
+	default:
+		q.raise(verbs.EventQPReqErr)
+	}
+}
+
+// placeSend puts the payload of a SEND into the receive that the message has taken. It
+// reports whether the packet is done.
+func (q *qp) placeSend(p *packet, t opTraits) bool {
+	if t&opStarts != 0 {
+		if !q.takeRecv() {
+			q.receiverNotReady()
+			return false
+		}
+		q.msgKind, q.placed = opIsSend, 0
+	}
+	if s := q.scatter(q.cur.sge[:q.cur.numSGE], q.placed, p); s != verbs.StatusSuccess {
+		if s == verbs.StatusLocLenErr {
+			q.refuse(nakInvalid, s)
+		} else {
+			q.refuse(nakOperation, s)
+		}
+		return false
+	}
+	q.placed += p.length
+	if t&opEnds != 0 {
+		q.endMessage(p, t, verbs.WCRecv)
+	}
+	return true
+}
+
+// placeWrite puts the payload of a WRITE where its RETH says. It reports whether the
+// packet is done.
+func (q *qp) placeWrite(p *packet, t opTraits) bool {
+	va, rkey, left, placed := q.va, q.rkey, q.left, q.placed
+	if t&opStarts != 0 {
+		va, rkey, left, placed = p.va, p.rkey, p.dmaLen, 0
+		if q.attr.Access&verbs.AccessRemoteWrite == 0 {
+			q.refuse(nakAccess, verbs.StatusSuccess)
+			return false
+		}
+	}
+	if p.length > left || (t&opEnds != 0 && p.length != left) {
+		q.refuse(nakInvalid, verbs.StatusSuccess)
+		return false
+	}
+	if left > 0 {
+		// The whole rest must be there, not only this packet's part. A WRITE of no
+		// bytes does not look at its key (IBTA 1.4 section 9.4.3.1.1).
+		dst, ok := q.nic.mrs.find(q.pd, rkey, va, left, verbs.AccessRemoteWrite)
+		if !ok {
+			q.refuse(nakAccess, verbs.StatusSuccess)
+			return false
+		}
+		if t&opHasImm != 0 && !q.takeRecv() {
+			q.receiverNotReady()
+			return false
+		}
+		for k := range p.numSegs {
+			dst = dst[place(dst, p.segs[k]):]
+		}
+	} else if t&opHasImm != 0 && !q.takeRecv() {
+		q.receiverNotReady()
+		return false
+	}
+	q.msgKind = opIsWrite
+	q.va, q.rkey, q.left, q.placed = va+uint64(p.length), rkey, left-p.length, placed+p.length
+	if t&opEnds != 0 {
+		q.endMessage(p, t, verbs.WCRecvRDMAWithImm)
+	}
+	return true
+}
+
+// endMessage completes the receive of a message that is wholly placed, if it took one.
+func (q *qp) endMessage(p *packet, t opTraits, op verbs.WCOpcode) {
+	q.msgKind = 0
+	if t&(opIsSend|opHasImm) == 0 {
+		return
+	}
+	wc := verbs.WC{Opcode: op, ByteLen: q.placed}
+	if t&opHasImm != 0 {
+		wc.Flags, wc.Imm = verbs.WCWithImm, p.imm
+	}
+	q.completeRecv(wc, p.solicited)
+}
+
+// takeRecv makes cur the next receive. A receive that was taken and not used stays.
+func (q *qp) takeRecv() bool {
+	if q.hasCur {
+		return true
+	}
+	if q.srq == nil {
+		q.hasCur = q.rq.pop(&q.cur)
+		return q.hasCur
+	}
+	if q.hasCur = q.srq.pop(&q.cur); q.hasCur {
+		q.srq.checkLimit()
+	}
+	return q.hasCur
+}
+
+// completeRecv reports cur.
+func (q *qp) completeRecv(wc verbs.WC, solicited bool) {
+	q.hasCur = false
+	wc.WRID, wc.QPN = q.cur.wrid, q.num
+	used := &q.rq.used
+	if q.srq != nil {
+		used = &q.srq.used
+	}
+	*q.recvCQ.push(used, 1, solicited || wc.Status != verbs.StatusSuccess) = wc
+}
+
+// knows reports whether p comes from the QP's peer, and remembers the path if so.
+func (q *qp) knows(p *path) bool {
+	if p.sgid != q.path.dgid {
+		return false
+	}
+	q.from = p
+	return true
+}
+
+// established raises the event that tells a QP in RTR that its peer has begun.
+func (q *qp) established() {
+	if !q.commEst {
+		q.commEst = true
+		q.raise(verbs.EventCommEst)
+	}
+}

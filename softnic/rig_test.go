@@ -1,0 +1,90 @@
+package softnic_test
+
+import (
+	"testing"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// rig is two NICs on a link, a context on each, and what tests need of them.
+type rig struct {
+	tb     testing.TB
+	a, b   *softnic.NIC
+	ca, cb verbs.Context
+	pa, pb verbs.PD
+}
+
+func newRig(tb testing.TB, link softnic.Link) *rig {
+	tb.Helper()
+	r := &rig{tb: tb}
+	r.a, r.ca, r.pa = plug(tb, link)
+	r.b, r.cb, r.pb = plug(tb, link)
+	return r
+}
+
+// plug opens a NIC on link; it is closed when the test ends.
+func plug(tb testing.TB, link softnic.Link) (*softnic.NIC, verbs.Context, verbs.PD) {
+	tb.Helper()
+	nic, err := softnic.New(link, softnic.Config{})
+	must(tb, err)
+	tb.Cleanup(func() { must(tb, nic.Close()) })
+	ctx, err := nic.Open()
+	must(tb, err)
+	pd, err := ctx.AllocPD()
+	must(tb, err)
+	return nic, ctx, pd
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// memory returns n touched bytes, registered for everything.
+func memory(tb testing.TB, pd verbs.PD, n int) (*verbs.Memory, verbs.MR) {
+	tb.Helper()
+	m, err := verbs.AllocMemory(n, nil)
+	must(tb, err)
+	tb.Cleanup(func() { must(tb, m.Free()) })
+	for i := range m.Bytes() {
+		m.Bytes()[i] = byte(i)
+	}
+	mr, err := pd.RegisterMemory(m, verbs.AccessAll)
+	must(tb, err)
+	tb.Cleanup(func() { must(tb, mr.Close()) })
+	return m, mr
+}
+
+func newCQ(tb testing.TB, ctx verbs.Context, depth int) verbs.CQ {
+	tb.Helper()
+	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: depth})
+	must(tb, err)
+	return cq
+}
+
+// pair returns two connected QPs whose completions go to the given CQs.
+func (r *rig) pair(typ verbs.QPType, cqA, cqB verbs.CQ, depth int) (qa, qb verbs.QP) {
+	r.tb.Helper()
+	cfg := verbs.QPConfig{Type: typ, MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: verbs.MaxSGE, MaxRecvSGE: verbs.MaxSGE, MaxInline: 64}
+	cfg.SendCQ, cfg.RecvCQ = cqA, cqA
+	qa, err := r.pa.CreateQP(cfg)
+	must(r.tb, err)
+	cfg.SendCQ, cfg.RecvCQ = cqB, cqB
+	qb, err = r.pb.CreateQP(cfg)
+	must(r.tb, err)
+	connect(r.tb, qa, qb)
+	return qa, qb
+}
+
+func connect(tb testing.TB, qa, qb verbs.QP) {
+	tb.Helper()
+	ea, err := qa.Endpoint()
+	must(tb, err)
+	eb, err := qb.Endpoint()
+	must(tb, err)
+	must(tb, qa.Connect(eb))
+	must(tb, qb.Connect(ea))
+}

@@ -1,0 +1,162 @@
+package softnic
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// recvWQE is a posted receive.
+type recvWQE struct {
+	wrid   uint64
+	numSGE uint8
+	sge    [verbs.MaxSGE]verbs.SGE
+}
+
+// recvQueue is a bounded queue of receives. used counts those whose completion has not
+// been polled yet, which is more than those still waiting between head and tail.
+type recvQueue struct {
+	ring   []recvWQE
+	head   uint32
+	tail   uint32
+	used   uint32
+	maxWR  uint32
+	maxSGE uint8
+}
+
+func newRecvQueue(maxWR, maxSGE int) recvQueue {
+	return recvQueue{ring: make([]recvWQE, roundUp(max(maxWR, 1))), maxWR: uint32(maxWR), maxSGE: uint8(max(maxSGE, 1))}
+}
+
+func (r *recvQueue) len() uint32 { return r.tail - r.head }
+
+// post takes receives until one does not fit or is not legal.
+func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
+	ring := r.ring
+	for i := range wrs {
+		wr := &wrs[i]
+		if r.used >= r.maxWR {
+			return i, verbs.ErrQueueFull
+		}
+		if wr.NumSGE > r.maxSGE {
+			return i, verbs.Invalidf("receive %d of the chain has %d SGEs, the queue allows %d", i, wr.NumSGE, r.maxSGE)
+		}
+		if len(ring) == 0 {
+			return i, verbs.ErrQueueFull
+		}
+		w := &ring[int(r.tail)&(len(ring)-1)]
+		w.wrid, w.numSGE = wr.WRID, wr.NumSGE
+		for k := range wr.NumSGE & (2*verbs.MaxSGE - 1) {
+			w.sge[k] = wr.SGE[k]
+		}
+		r.tail++
+		r.used++
+	}
+	return len(wrs), nil
+}
+
+// pop moves the oldest receive into w and reports whether there was one.
+func (r *recvQueue) pop(w *recvWQE) bool {
+	if r.head == r.tail {
+		return false
+	}
+	*w = r.ring[int(r.head)&(len(r.ring)-1)]
+	r.head++
+	return true
+}
+
+// srq is a shared receive queue.
+type srq struct {
+	recvQueue
+	pd     *pd
+	limit  uint32
+	users  int // QPs
+	closed bool
+}
+
+var _ verbs.SRQ = (*srq)(nil)
+
+func (d *pd) createSRQ(cfg verbs.SRQConfig) (*srq, error) {
+	switch {
+	case cfg.MaxWR <= 0 || cfg.MaxWR > maxWR:
+		return nil, verbs.Invalidf("SRQConfig.MaxWR is %d: want 1 to %d", cfg.MaxWR, maxWR)
+	case cfg.MaxSGE < 0 || cfg.MaxSGE > verbs.MaxSGE:
+		return nil, verbs.Invalidf("SRQConfig.MaxSGE is %d: want 0 to %d", cfg.MaxSGE, verbs.MaxSGE)
+	case cfg.Limit < 0 || cfg.Limit > cfg.MaxWR:
+		return nil, verbs.Invalidf("SRQConfig.Limit is %d: want 0 to MaxWR, %d", cfg.Limit, cfg.MaxWR)
+	case len(d.srqs) >= maxSRQ:
+		return nil, verbs.ErrLimit
+	}
+	s := &srq{pd: d, recvQueue: newRecvQueue(cfg.MaxWR, cfg.MaxSGE), limit: uint32(cfg.Limit)}
+	d.srqs[s] = struct{}{}
+	return s, nil
+}
+
+func (s *srq) MaxWR() int { return int(s.maxWR) }
+
+func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	c := s.pd.ctx.core
+	c.mu.Lock()
+	n, err := 0, s.usable()
+	if err == nil {
+		n, err = s.post(wrs)
+	}
+	c.mu.Unlock()
+	if err != nil && err != verbs.ErrQueueFull { //nolint:errorlint // post returns it bare
+		err = verbs.NewOpError("post receive to SRQ", s.pd.ctx.nic.name, 0, err)
+	}
+	return n, err
+}
+
+func (s *srq) usable() error {
+	if s.closed {
+		return verbs.ErrClosed
+	}
+	return s.pd.usable()
+}
+
+func (s *srq) SetLimit(limit int) error {
+	c := s.pd.ctx.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := s.usable()
+	if err == nil && (limit < 0 || uint32(limit) > s.maxWR) {
+		err = verbs.Invalidf("limit %d: want 0 to %d", limit, s.maxWR)
+	}
+	if err != nil {
+		return verbs.NewOpError("modify SRQ", s.pd.ctx.nic.name, 0, err)
+	}
+	s.limit = uint32(limit)
+	s.checkLimit()
+	return nil
+}
+
+// checkLimit raises the limit event, once, when the queue is below its limit.
+func (s *srq) checkLimit() {
+	if s.limit > 0 && s.len() < s.limit {
+		s.limit = 0
+		s.pd.ctx.raise(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s})
+	}
+}
+
+func (s *srq) Close() error {
+	c := s.pd.ctx.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	if s.users > 0 {
+		return verbs.NewOpError("close SRQ", s.pd.ctx.nic.name, 0, busyQPs(s.users))
+	}
+	s.destroy()
+	return nil
+}
+
+func (s *srq) destroy() {
+	s.closed = true
+	delete(s.pd.srqs, s)
+	s.pd.ctx.purge(func(e verbs.Event) bool { return e.SRQ == verbs.SRQ(s) })
+}
+
+func busyQPs(n int) error { return fmt.Errorf("%w: %d QPs use it", verbs.ErrBusy, n) }

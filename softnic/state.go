@@ -1,0 +1,206 @@
+package softnic
+
+import (
+	"fmt"
+
+	"ibverbx/internal/seqnum"
+	"ibverbx/verbs"
+)
+
+func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+	q.core.mu.Lock()
+	defer q.core.mu.Unlock()
+	err := q.usable()
+	if err == nil {
+		err = q.modify(attr, mask)
+	}
+	q.core.settle()
+	return q.opError("modify QP", err)
+}
+
+// modify checks everything before it changes anything.
+func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+	to := q.state
+	if mask&verbs.AttrState != 0 {
+		to = attr.State
+	}
+	if mask&verbs.AttrCurState != 0 && attr.CurState != q.state {
+		return fmt.Errorf("%w: the QP is in %s, the caller believes %s", verbs.ErrState, q.state, attr.CurState)
+	}
+	if err := verbs.CheckTransition(q.typ, q.state, to, mask); err != nil {
+		return err
+	}
+	if err := q.checkAttr(&attr, mask); err != nil {
+		return err
+	}
+	p := q.path
+	if mask&verbs.AttrAV != 0 {
+		var err error
+		if p, err = q.nic.newPath(attr.AH); err != nil {
+			return err
+		}
+	}
+	q.path = p
+	q.apply(&attr, mask)
+	if mask&verbs.AttrState != 0 {
+		q.enter(to)
+	}
+	return nil
+}
+
+// checkAttr checks the values that mask names.
+func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	for _, f := range [...]struct {
+		bit   verbs.QPAttrMask
+		bad   bool
+		what  string
+		value any
+	}{
+		{verbs.AttrPort, a.Port != 1, "Port: want 1", a.Port},
+		{verbs.AttrPKeyIndex, a.PKeyIndex != 0, "PKeyIndex: want 0", a.PKeyIndex},
+		{verbs.AttrAccess, a.Access&^verbs.AccessAll != 0, "Access: unknown flags", a.Access},
+		{verbs.AttrPathMTU, a.PathMTU.Bytes() == 0 || a.PathMTU > q.nic.cfg.MTU, "PathMTU: not a code, or above the port's", a.PathMTU},
+		{verbs.AttrDestQPN, a.DestQPN == 0 || a.DestQPN >= 1<<24, "DestQPN: want 24 bits above 0", a.DestQPN},
+		{verbs.AttrRQPSN, a.RQPSN > seqnum.Mask, "RQPSN: want 24 bits", a.RQPSN},
+		{verbs.AttrSQPSN, a.SQPSN > seqnum.Mask, "SQPSN: want 24 bits", a.SQPSN},
+		{verbs.AttrMaxRdAtomic, a.MaxRdAtomic > maxRdAtomic, "MaxRdAtomic: above the device's limit", a.MaxRdAtomic},
+		{verbs.AttrMaxDestRdAtomic, a.MaxDestRdAtomic > maxRdAtomic, "MaxDestRdAtomic: above the device's limit", a.MaxDestRdAtomic},
+		{verbs.AttrMinRNRTimer, a.MinRNRTimer > 31, "MinRNRTimer: want at most 31", a.MinRNRTimer},
+		{verbs.AttrTimeout, a.Timeout > 31, "Timeout: want at most 31", a.Timeout},
+		{verbs.AttrRetryCount, a.RetryCount > 7, "RetryCount: want at most 7", a.RetryCount},
+		{verbs.AttrRNRRetry, a.RNRRetry > 7, "RNRRetry: want at most 7", a.RNRRetry},
+	} {
+		if mask&f.bit != 0 && f.bad {
+			return verbs.Invalidf("QPAttr.%s, not %v", f.what, f.value)
+		}
+	}
+	return nil
+}
+
+// apply copies the attributes that mask names.
+func (q *qp) apply(a *verbs.QPAttr, mask verbs.QPAttrMask) {
+	has := func(bit verbs.QPAttrMask) bool { return mask&bit != 0 }
+	set(&q.attr.PathMTU, a.PathMTU, has(verbs.AttrPathMTU))
+	set(&q.attr.QKey, a.QKey, has(verbs.AttrQKey))
+	set(&q.attr.RQPSN, a.RQPSN, has(verbs.AttrRQPSN))
+	set(&q.attr.SQPSN, a.SQPSN, has(verbs.AttrSQPSN))
+	set(&q.attr.DestQPN, a.DestQPN, has(verbs.AttrDestQPN))
+	set(&q.attr.Access, a.Access, has(verbs.AttrAccess))
+	set(&q.attr.AH, a.AH, has(verbs.AttrAV))
+	set(&q.attr.PKeyIndex, a.PKeyIndex, has(verbs.AttrPKeyIndex))
+	set(&q.attr.Port, a.Port, has(verbs.AttrPort))
+	set(&q.attr.MaxRdAtomic, a.MaxRdAtomic, has(verbs.AttrMaxRdAtomic))
+	set(&q.attr.MaxDestRdAtomic, a.MaxDestRdAtomic, has(verbs.AttrMaxDestRdAtomic))
+	set(&q.attr.MinRNRTimer, a.MinRNRTimer, has(verbs.AttrMinRNRTimer))
+	set(&q.attr.Timeout, a.Timeout, has(verbs.AttrTimeout))
+	set(&q.attr.RetryCount, a.RetryCount, has(verbs.AttrRetryCount))
+	set(&q.attr.RNRRetry, a.RNRRetry, has(verbs.AttrRNRRetry))
+	set(&q.attr.SQDNotify, a.SQDNotify, has(verbs.AttrSQDNotify))
+}
+
+func set[T any](dst *T, v T, yes bool) {
+	if yes {
+		*dst = v
+	}
+}
+
+// enter moves the QP to a state that modify has found legal.
+func (q *qp) enter(to verbs.QPState) {
+	from := q.state
+	switch to {
+	case verbs.StateReset:
+		q.reset()
+		q.attr = verbs.QPAttr{}
+		q.firstPSN = q.nic.randomPSN()
+	case verbs.StateErr:
+		q.enterError()
+	case verbs.StateRTR:
+		q.readyToReceive()
+	case verbs.StateRTS:
+		if from == verbs.StateRTR {
+			q.snd = seqnum.PSN(q.attr.SQPSN)
+			q.una, q.maxPSN = q.snd, q.snd
+			q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
+		}
+		q.state = to
+		q.core.schedule(q)
+	case verbs.StateSQD:
+		q.state, q.drained = to, false
+		q.checkDrained()
+	default:
+		q.state = to
+	}
+}
+
+func (q *qp) readyToReceive() {
+	q.state = verbs.StateRTR
+	q.seg = q.link.segment(q.attr.PathMTU)
+	if q.typ == verbs.UD {
+		q.seg = uint32(q.nic.cfg.MTU.Bytes())
+	}
+	q.window = q.link.window()
+	q.ackMask = seqnum.PSN(roundUp(int(q.window+3)/4) - 1)
+	q.epsn = seqnum.PSN(q.attr.RQPSN)
+	q.jobs = make([]job, roundUp(2*int(q.attr.MaxDestRdAtomic)+1))
+	q.replay = make([]atomicResult, q.attr.MaxDestRdAtomic)
+}
+
+// checkDrained tells the user, once, that the last request that was begun before SQD
+// has ended.
+func (q *qp) checkDrained() {
+	if q.state != verbs.StateSQD || q.drained || q.sqHead != q.sqMax {
+		return
+	}
+	q.drained = true
+	if q.attr.SQDNotify {
+		q.raise(verbs.EventSQDrained)
+	}
+}
+
+func (q *qp) Query() (verbs.QPAttr, error) {
+	q.core.mu.Lock()
+	defer q.core.mu.Unlock()
+	if err := q.usable(); err != nil {
+		return verbs.QPAttr{}, q.opError("query QP", err)
+	}
+	a := q.attr
+	a.State, a.CurState = q.state, q.state
+	return a, nil
+}
+
+func (q *qp) Endpoint() (verbs.Endpoint, error) {
+	q.core.mu.Lock()
+	defer q.core.mu.Unlock()
+	if err := q.usable(); err != nil {
+		return verbs.Endpoint{}, q.opError("query endpoint", err)
+	}
+	return q.endpoint(), nil
+}
+
+func (q *qp) endpoint() verbs.Endpoint {
+	e := verbs.Endpoint{QPN: q.num, PSN: uint32(q.firstPSN), GID: q.nic.gids[q.sgidIndex].GID, MTU: q.nic.cfg.MTU}
+	switch q.typ {
+	case verbs.RC:
+		e.MaxRdAtomic, e.MaxDestRdAtomic = maxRdAtomic, maxRdAtomic
+	case verbs.UD:
+		e.QKey = verbs.DefaultQKey
+		if q.state != verbs.StateReset {
+			e.QKey = q.attr.QKey
+		}
+	case verbs.UC:
+	}
+	return e
+}
+
+func (q *qp) Connect(remote verbs.Endpoint) error {
+	if q.typ != verbs.UD {
+		if err := remote.Validate(); err != nil {
+			return q.opError("connect QP", err)
+		}
+	}
+	local, err := q.Endpoint()
+	if err != nil {
+		return err
+	}
+	return verbs.ConnectWith(q, verbs.ConnectAttr(local, remote, 1, q.sgidIndex))
+}

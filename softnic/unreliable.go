@@ -1,0 +1,142 @@
+package softnic
+
+import "ibverbx/verbs"
+
+// receiveUC takes a packet of a UC peer. There are no answers: a message that has lost
+// a packet, or cannot be placed, is dropped, and the next one begins afresh (IBTA 1.4
+// section 9.8.2.2).
+func (q *qp) receiveUC(p *packet, op uint8) {
+	t := traits[op]
+	if t&(opIsSend|opIsWrite) == 0 {
+		return
+	}
+	switch {
+	case t&opStarts != 0:
+		if q.msgKind != 0 {
+			q.dropMessage() // the rest of the one before was lost
+		}
+	case p.psn != q.epsn || q.msgKind != t&(opIsSend|opIsWrite):
+		if q.msgKind != 0 {
+			q.dropMessage()
+		}
+		return
+	}
+	q.epsn = p.psn.Add(1)
+	if !q.placeUC(p, t) {
+		q.dropMessage()
+	}
+}
+
+// dropMessage gives up the message being received. The receive that it took, if any,
+// serves the next one.
+func (q *qp) dropMessage() {
+	q.nic.stats.MessagesDropped++
+	q.msgKind = 0
+}
+
+// placeUC places one packet and reports whether the message goes on.
+func (q *qp) placeUC(p *packet, t opTraits) bool {
+	short := t&opEnds == 0 && p.length != q.seg
+	if short || p.length > q.seg {
+		return false
+	}
+	if t&opStarts != 0 {
+		q.placed = 0
+		if t&opIsWrite != 0 {
+			if q.attr.Access&verbs.AccessRemoteWrite == 0 {
+				return false
+			}
+			q.va, q.rkey, q.left = p.va, p.rkey, p.dmaLen
+		} else if !q.takeRecv() {
+			return false
+		}
+	}
+	q.msgKind = t & (opIsSend | opIsWrite)
+	if t&opIsSend != 0 {
+		return q.placeUCSend(p, t)
+	}
+	return q.placeUCWrite(p, t)
+}
+
+func (q *qp) placeUCSend(p *packet, t opTraits) bool {
+	switch q.scatter(q.cur.sge[:q.cur.numSGE], q.placed, p) {
+	case verbs.StatusSuccess:
+	case verbs.StatusLocProtErr:
+		q.failRecv(verbs.StatusLocProtErr)
+		return true
+	default:
+		return false
+	}
+	q.placed += p.length
+	if t&opEnds != 0 {
+		q.endMessage(p, t, verbs.WCRecv)
+	}
+	return true
+}
+
+func (q *qp) placeUCWrite(p *packet, t opTraits) bool {
+	if p.length > q.left || (t&opEnds != 0 && p.length != q.left) {
+		return false
+	}
+	if q.left > 0 {
+		dst, ok := q.nic.mrs.find(q.pd, q.rkey, q.va, q.left, verbs.AccessRemoteWrite)
+		if !ok {
+			return false
+		}
+		for k := range p.numSegs {
+			dst = dst[place(dst, p.segs[k]):]
+		}
+	}
+	if t&opHasImm != 0 && !q.takeRecv() {
+		return false
+	}
+	q.va += uint64(p.length)
+	q.left -= p.length
+	q.placed += p.length
+	if t&opEnds != 0 {
+		q.endMessage(p, t, verbs.WCRecvRDMAWithImm)
+	}
+	return true
+}
+
+// receiveDatagram takes a UD packet: Q_Key, then a receive, then 40 bytes of GRH and
+// the payload. What does not fit the QP is dropped without a word.
+func (q *qp) receiveDatagram(p *packet) {
+	t := traits[p.opcode&operationMask]
+	if t&opIsSend == 0 || t&opStarts == 0 || t&opEnds == 0 {
+		return
+	}
+	if p.qkey != q.attr.QKey {
+		q.nic.stats.BadQKey++
+		return
+	}
+	if q.state == verbs.StateRTR {
+		q.established()
+	}
+	if !q.takeRecv() {
+		q.dropMessage()
+		return
+	}
+	putGRH(&q.nic.grh, p.path, p.length)
+	sges := q.cur.sge[:q.cur.numSGE]
+	s := q.scatterBytes(sges, 0, q.nic.grh[:])
+	if s == verbs.StatusSuccess {
+		s = q.scatter(sges, verbs.GRHLen, p)
+	}
+	if s != verbs.StatusSuccess {
+		q.failRecv(s)
+		return
+	}
+	wc := verbs.WC{Opcode: verbs.WCRecv, Flags: verbs.WCGRH, ByteLen: verbs.GRHLen + p.length, SrcQPN: p.srcQPN, SL: p.path.attr.SL}
+	if t&opHasImm != 0 {
+		wc.Flags |= verbs.WCWithImm
+		wc.Imm = p.imm
+	}
+	q.completeRecv(wc, p.solicited)
+}
+
+// failRecv ends the receive at hand, and the QP, for a fault of this side.
+func (q *qp) failRecv(status verbs.Status) {
+	q.completeRecv(verbs.WC{Status: status}, true)
+	q.enterError()
+}
