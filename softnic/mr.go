@@ -83,6 +83,10 @@ type keyTable struct {
 const (
 	keyIndexBits = 16
 	keyIndexMask = 1<<keyIndexBits - 1
+
+	// keyReuseDelay is how many indices must be free before one is used again, as
+	// long as there are fresh ones.
+	keyReuseDelay = 1024
 )
 
 func (t *keyTable) init(rng *rand.Rand) {
@@ -95,7 +99,7 @@ func (t *keyTable) init(rng *rand.Rand) {
 func (t *keyTable) add(m *mr) bool {
 	var i uint32
 	switch {
-	case len(t.regions) <= maxMR && len(t.free) < reuseDelay:
+	case len(t.regions) <= maxMR && len(t.free) < keyReuseDelay:
 		i = uint32(len(t.regions))
 		t.regions = append(t.regions, nil)
 	case len(t.free) > 0:
