@@ -134,6 +134,8 @@ func (l *FaultLink) kind() string                 { return "fault" }
 func (l *FaultLink) segment(mtu verbs.MTU) uint32 { return uint32(mtu.Bytes()) }
 func (l *FaultLink) window() uint32               { return uint32(l.cfg.Window) }
 
+func (l *FaultLink) direct(*qp) *qp { return nil }
+
 func (l *FaultLink) room(from *NIC, q *qp) bool {
 	if from.queued < l.cfg.Queue {
 		return true
@@ -152,11 +154,21 @@ func (l *FaultLink) next() int64 {
 	return l.flights[0].at
 }
 
+// forget drops the packets from and to n, and what is set for its directions.
 func (l *FaultLink) forget(n *NIC) {
 	for key := range l.directions {
 		if key[0] == n || key[1] == n {
 			delete(l.directions, key)
 		}
+	}
+	old := l.flights
+	l.flights = nil
+	for _, f := range old {
+		if f.from == n || f.to == n {
+			f.from.queued--
+			continue
+		}
+		l.flights.push(f)
 	}
 }
 

@@ -54,13 +54,13 @@ func (q *qp) flushSends() {
 // flushReceives ends all posted receives with a flush error.
 func (q *qp) flushReceives() {
 	if q.hasCur {
-		q.completeRecv(verbs.WC{Status: verbs.StatusWRFlushErr}, true)
+		q.completeRecv(verbs.StatusWRFlushErr, true)
 	}
 	if q.srq != nil {
 		return // the receives belong to the SRQ
 	}
 	for q.rq.pop(&q.cur) {
-		q.completeRecv(verbs.WC{Status: verbs.StatusWRFlushErr}, true)
+		q.completeRecv(verbs.StatusWRFlushErr, true)
 	}
 }
 

@@ -21,6 +21,10 @@ type Link interface {
 	window() uint32
 	// send carries p. p and its payload are valid only during the call.
 	send(from *NIC, p *packet)
+	// direct returns the QP to which every packet of q goes, unharmed and at once,
+	// until the work list is next looked at; nil if that cannot be said. It saves
+	// finding the QP anew for every packet of a burst.
+	direct(q *qp) *qp
 	// room reports whether from may send another packet now. If not, the link
 	// schedules q when it may.
 	room(from *NIC, q *qp) bool

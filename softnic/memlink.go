@@ -40,6 +40,21 @@ func (l *MemoryLink) deliver(now int64, budget int) int { return 0 }
 func (l *MemoryLink) next() int64                       { return never }
 func (l *MemoryLink) forget(*NIC)                       {}
 
+func (l *MemoryLink) direct(q *qp) *qp {
+	to := l.core.find(q.path)
+	if to == nil || !q.nic.portUp || !to.portUp {
+		return nil
+	}
+	peer := to.qps.get(q.attr.DestQPN)
+	if peer == nil || peer.transport != transportRC || q.transport != transportRC || !receivable[peer.state] {
+		return nil
+	}
+	if (peer.from != q.path && !peer.knows(q.path)) || peer.state == verbs.StateRTR {
+		return nil
+	}
+	return peer
+}
+
 func (l *MemoryLink) send(from *NIC, p *packet) {
 	to := p.path.peer
 	if to == nil || to.closed {

@@ -11,6 +11,7 @@ type mr struct {
 	pd     *pd
 	key    uint32
 	addr   uint64
+	length uint64
 	access verbs.Access
 	bytes  []byte
 	memory *verbs.Memory
@@ -20,7 +21,7 @@ type mr struct {
 var _ verbs.MR = (*mr)(nil)
 
 func (m *mr) Addr() uint64 { return m.addr }
-func (m *mr) Len() uint64  { return uint64(len(m.bytes)) }
+func (m *mr) Len() uint64  { return m.length }
 func (m *mr) LKey() uint32 { return m.key }
 func (m *mr) RKey() uint32 { return m.key }
 
@@ -59,7 +60,7 @@ func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (*mr, error)
 	if err := mem.Retain(); err != nil {
 		return nil, err
 	}
-	m := &mr{pd: d, addr: mem.Addr(), access: access, bytes: mem.Bytes(), memory: mem}
+	m := &mr{pd: d, addr: mem.Addr(), length: uint64(mem.Len()), access: access, bytes: mem.Bytes(), memory: mem}
 	if !d.ctx.nic.mrs.add(m) {
 		mem.Release()
 		return nil, verbs.ErrLimit

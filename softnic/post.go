@@ -45,7 +45,7 @@ func (q *qp) postSend(wrs []verbs.SendWR) (int, error) {
 			return i, q.explainSend(i, wr)
 		}
 		var length uint64
-		for k := range wr.NumSGE & (2*verbs.MaxSGE - 1) {
+		for k := range min(wr.NumSGE, verbs.MaxSGE) {
 			length += uint64(wr.SGE[k].Length)
 		}
 		if length > maxMsgSize || wr.Opcode > verbs.OpRDMAWriteWithImm || wr.Flags&verbs.SendInline != 0 {

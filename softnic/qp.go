@@ -19,6 +19,7 @@ type qp struct {
 	nic       *NIC
 	core      *core
 	link      Link
+	paced     bool // the link queues packets and may have no room
 	num       uint32
 	typ       verbs.QPType
 	state     verbs.QPState
@@ -113,6 +114,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	q := &qp{
 		pd: d, nic: n, core: n.core, link: n.link, typ: cfg.Type, signalAll: cfg.SignalAll,
 		sendCQ: cfg.SendCQ.(*cq), recvCQ: cfg.RecvCQ.(*cq), sgidIndex: sgidIndex, timerIdx: -1,
+		paced: n.core.timed,
 	}
 	switch cfg.Type {
 	case verbs.RC:

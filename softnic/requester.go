@@ -44,19 +44,23 @@ func (q *qp) transmit() {
 
 // sendMessages sends packets until something must be waited for.
 func (q *qp) sendMessages() {
+	if q.sqNext == q.sqTail {
+		return
+	}
+	peer := q.link.direct(q)
 	for q.sqNext != q.sqTail && !q.rnrWait {
 		w := &q.sq[int(q.sqNext)&(len(q.sq)-1)]
 		if q.sqOff == 0 && !q.mayStart(w) {
 			return
 		}
-		if uint32(q.snd.Sub(q.una)) >= q.window || !q.link.room(q.nic, q) {
+		if uint32(q.snd.Sub(q.una)) >= q.window || (q.paced && !q.link.room(q.nic, q)) {
 			return
 		}
 		if w.isRequest() {
 			if !q.sendRequest(w) {
 				return
 			}
-		} else if !q.sendData(w) {
+		} else if !q.sendData(w, peer) {
 			return
 		}
 	}
@@ -68,7 +72,7 @@ func (q *qp) mayStart(w *sendWQE) bool {
 	if q.state != verbs.StateRTS && q.sqNext == q.sqMax {
 		return false // SQD ends what was begun, and begins nothing
 	}
-	if w.wr.Flags&verbs.SendFence != 0 && q.reads > 0 {
+	if q.reads > 0 && w.wr.Flags&verbs.SendFence != 0 {
 		return false
 	}
 	if w.isRequest() && q.reads >= q.attr.MaxRdAtomic {
@@ -88,32 +92,39 @@ func (q *qp) mayStart(w *sendWQE) bool {
 	return true
 }
 
-// sendData sends one packet of a SEND or WRITE.
-func (q *qp) sendData(w *sendWQE) bool {
-	p := &q.nic.scratch
-	off := q.sqOff
-	n := min(w.length-off, q.seg)
-	if n == 0 {
+// sendData sends one packet of a SEND or WRITE: straight to peer if that is not nil.
+func (q *qp) sendData(w *sendWQE, peer *qp) bool {
+	n := q.nic
+	p := &n.scratch
+	off, length := q.sqOff, w.length
+	size := min(length-off, q.seg)
+	if size == 0 {
 		p.noPayload()
-	} else if !q.gather(w, off, n, p) {
+	} else if !q.gather(w, off, size, p) {
 		q.failLocal(verbs.StatusLocProtErr)
 		return false
 	}
-	first, last := off == 0, off+n == w.length
-	op := sendOpcodes[w.wr.Opcode&3][index(first)][index(last)]
-	p.path, p.opcode, p.destQPN, p.psn = q.path, q.transport|op, q.attr.DestQPN, q.snd
-	p.va, p.rkey, p.dmaLen, p.imm = w.wr.RemoteAddr, w.wr.RKey, w.length, w.wr.Imm
-	p.ackReq = last || q.snd&q.ackMask == 0
+	last := off+size == length
+	op := sendOpcodes[w.wr.Opcode&3][index(off == 0)][index(last)]
+	psn := q.snd
+	p.path, p.opcode, p.destQPN, p.psn = q.path, q.transport|op, q.attr.DestQPN, psn
+	p.va, p.rkey, p.dmaLen, p.imm = w.wr.RemoteAddr, w.wr.RKey, length, w.wr.Imm
+	p.ackReq = last || psn&q.ackMask == 0
 	p.solicited = last && w.wr.Flags&verbs.SendSolicited != 0
 	if last {
 		q.sqOff = 0
 		q.sqNext++
 	} else {
-		q.sqOff = off + n
+		q.sqOff = off + size
 	}
-	q.advance(q.snd.Add(1))
-	q.nic.stats.PacketsSent++
-	q.link.send(q.nic, p)
+	q.advance(psn.Add(1))
+	n.stats.PacketsSent++
+	if peer != nil {
+		peer.nic.stats.PacketsReceived++
+		peer.receiveRequest(p, op)
+		return true
+	}
+	q.link.send(n, p)
 	if q.typ == verbs.UC {
 		q.una = q.snd
 		if last {

@@ -78,7 +78,7 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 	if t&opEnds != 0 {
 		q.msn++
 	}
-	if p.ackReq {
+	if p.ackReq && !(q.ackDue && q.ackListed) {
 		q.owe()
 	}
 }
@@ -172,7 +172,7 @@ func (q *qp) refuse(syndrome uint8, recvStatus verbs.Status) {
 	q.sendNak(syndrome)
 	switch {
 	case recvStatus != verbs.StatusSuccess && q.hasCur:
-		q.completeRecv(verbs.WC{Status: recvStatus}, true)
+		q.completeRecv(recvStatus, true)
 	case syndrome == nakAccess:
 		q.raise(verbs.EventQPAccessErr)
 	default:
@@ -239,25 +239,27 @@ func (q *qp) placeWrite(p *packet, t opTraits) bool {
 		q.receiverNotReady()
 		return false
 	}
-	q.msgKind = opIsWrite
-	q.va, q.rkey, q.left, q.placed = va+uint64(p.length), rkey, left-p.length, placed+p.length
+	placed += p.length
 	if t&opEnds != 0 {
-		q.endMessage(p, t, verbs.WCRecvRDMAWithImm)
+		q.msgKind, q.placed = 0, placed
+		if t&opHasImm != 0 {
+			q.endMessage(p, t, verbs.WCRecvRDMAWithImm)
+		}
+		return true
 	}
+	q.msgKind = opIsWrite
+	q.va, q.rkey, q.left, q.placed = va+uint64(p.length), rkey, left-p.length, placed
 	return true
 }
 
-// endMessage completes the receive of a message that is wholly placed, if it took one.
+// endMessage completes the receive of a message that is wholly placed.
 func (q *qp) endMessage(p *packet, t opTraits, op verbs.WCOpcode) {
 	q.msgKind = 0
-	if t&(opIsSend|opHasImm) == 0 {
-		return
-	}
-	wc := verbs.WC{Opcode: op, ByteLen: q.placed}
+	wc := q.completeRecv(verbs.StatusSuccess, p.solicited)
+	wc.Opcode, wc.ByteLen = op, q.placed
 	if t&opHasImm != 0 {
 		wc.Flags, wc.Imm = verbs.WCWithImm, p.imm
 	}
-	q.completeRecv(wc, p.solicited)
 }
 
 // takeRecv makes cur the next receive. A receive that was taken and not used stays.
@@ -275,15 +277,17 @@ func (q *qp) takeRecv() bool {
 	return q.hasCur
 }
 
-// completeRecv reports cur.
-func (q *qp) completeRecv(wc verbs.WC, solicited bool) {
+// completeRecv reports cur. The caller fills in what a success has beyond its status.
+func (q *qp) completeRecv(status verbs.Status, solicited bool) *verbs.WC {
 	q.hasCur = false
-	wc.WRID, wc.QPN = q.cur.wrid, q.num
 	used := &q.rq.used
 	if q.srq != nil {
 		used = &q.srq.used
 	}
-	*q.recvCQ.push(used, 1, solicited || wc.Status != verbs.StatusSuccess) = wc
+	wc := q.recvCQ.push(used, 1, solicited || status != verbs.StatusSuccess)
+	wc.WRID, wc.Status, wc.QPN = q.cur.wrid, status, q.num
+	wc.Opcode, wc.Flags, wc.SL, wc.VendorErr, wc.ByteLen, wc.Imm, wc.SrcQPN = verbs.WCRecv, 0, 0, 0, 0, 0, 0
+	return wc
 }
 
 // knows reports whether p comes from the QP's peer, and remembers the path if so.

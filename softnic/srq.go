@@ -46,7 +46,7 @@ func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
 		}
 		w := &ring[int(r.tail)&(len(ring)-1)]
 		w.wrid, w.numSGE = wr.WRID, wr.NumSGE
-		for k := range wr.NumSGE & (2*verbs.MaxSGE - 1) {
+		for k := range min(wr.NumSGE, verbs.MaxSGE) {
 			w.sge[k] = wr.SGE[k]
 		}
 		r.tail++

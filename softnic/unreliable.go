@@ -94,7 +94,10 @@ func (q *qp) placeUCWrite(p *packet, t opTraits) bool {
 	q.left -= p.length
 	q.placed += p.length
 	if t&opEnds != 0 {
-		q.endMessage(p, t, verbs.WCRecvRDMAWithImm)
+		q.msgKind = 0
+		if t&opHasImm != 0 {
+			q.endMessage(p, t, verbs.WCRecvRDMAWithImm)
+		}
 	}
 	return true
 }
@@ -127,16 +130,16 @@ func (q *qp) receiveDatagram(p *packet) {
 		q.failRecv(s)
 		return
 	}
-	wc := verbs.WC{Opcode: verbs.WCRecv, Flags: verbs.WCGRH, ByteLen: verbs.GRHLen + p.length, SrcQPN: p.srcQPN, SL: p.path.attr.SL}
+	wc := q.completeRecv(verbs.StatusSuccess, p.solicited)
+	wc.Flags, wc.ByteLen, wc.SrcQPN, wc.SL = verbs.WCGRH, verbs.GRHLen+p.length, p.srcQPN, p.path.attr.SL
 	if t&opHasImm != 0 {
 		wc.Flags |= verbs.WCWithImm
 		wc.Imm = p.imm
 	}
-	q.completeRecv(wc, p.solicited)
 }
 
 // failRecv ends the receive at hand, and the QP, for a fault of this side.
 func (q *qp) failRecv(status verbs.Status) {
-	q.completeRecv(verbs.WC{Status: status}, true)
+	q.completeRecv(status, true)
 	q.enterError()
 }
