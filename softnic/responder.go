@@ -1,6 +1,7 @@
 package softnic
 
 import (
+	"ibverbx/internal/bulk"
 	"ibverbx/internal/seqnum"
 	"ibverbx/verbs"
 )
@@ -233,7 +234,7 @@ func (q *qp) placeWrite(p *packet, t opTraits) bool {
 			return false
 		}
 		for k := range p.numSegs {
-			dst = dst[place(dst, p.segs[k]):]
+			dst = dst[bulk.Copy(dst, p.segs[k]):]
 		}
 	} else if t&opHasImm != 0 && !q.takeRecv() {
 		q.receiverNotReady()

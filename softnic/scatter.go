@@ -1,9 +1,9 @@
 package softnic
 
-import "ibverbx/verbs"
-
-// place copies src to the start of dst and returns how many bytes it copied.
-func place(dst, src []byte) int { return copy(dst, src) }
+import (
+	"ibverbx/internal/bulk"
+	"ibverbx/verbs"
+)
 
 // scatter puts the payload of p into the SGEs, off bytes after their start.
 func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet) verbs.Status {
@@ -33,7 +33,7 @@ func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte) verbs.Status {
 		if !ok {
 			return verbs.StatusLocProtErr
 		}
-		place(dst, b[:n])
+		bulk.Copy(dst, b[:n])
 		b, off = b[n:], 0
 	}
 	if len(b) > 0 {

@@ -1,6 +1,9 @@
 package softnic
 
-import "ibverbx/verbs"
+import (
+	"ibverbx/internal/bulk"
+	"ibverbx/verbs"
+)
 
 // receiveUC takes a packet of a UC peer. There are no answers: a message that has lost
 // a packet, or cannot be placed, is dropped, and the next one begins afresh (IBTA 1.4
@@ -84,7 +87,7 @@ func (q *qp) placeUCWrite(p *packet, t opTraits) bool {
 			return false
 		}
 		for k := range p.numSegs {
-			dst = dst[place(dst, p.segs[k]):]
+			dst = dst[bulk.Copy(dst, p.segs[k]):]
 		}
 	}
 	if t&opHasImm != 0 && !q.takeRecv() {

@@ -1,0 +1,208 @@
+package perf
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/verbs"
+)
+
+func TestConfigErrors(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		cfg  Config
+		want []string // parts of the error
+	}{
+		{"op", Config{Op: "push"}, []string{`operation "push"`, "write, read, send or atomic"}},
+		{"mode", Config{Mode: "speed"}, []string{`mode "speed"`}},
+		{"connection", Config{Connection: 9}, []string{"--connection", "RC, UC or UD"}},
+		{"read on UC", Config{Op: Read, Connection: verbs.UC}, []string{"--connection UC", "UC has no read", "--connection RC"}},
+		{"atomic on UD", Config{Op: Atomic, Connection: verbs.UD}, []string{"--connection UD", "UD has no atomic"}},
+		{"write on UD", Config{Connection: verbs.UD}, []string{"UD has no write", "measure send"}},
+		{"mtu", Config{MTU: 1500}, []string{"--mtu 1500", "256, 512, 1024, 2048 or 4096"}},
+		{"mtu of port", Config{MTU: 4096}, []string{"--mtu 4096", "at most 2048"}},
+		{"size", Config{Sizes: []int{-1}}, []string{"--size -1"}},
+		{"size and all", Config{Sizes: []int{8}, All: true}, []string{"--all", "--size"}},
+		{"size of atomic", Config{Op: Atomic, Sizes: []int{16}}, []string{"--size 16", "8 bytes"}},
+		{"all of atomic", Config{Op: Atomic, All: true}, []string{"--all", "8 bytes"}},
+		{"size on UD", Config{Op: Send, Connection: verbs.UD, Sizes: []int{2049}}, []string{"--size 2049", "2048", "--connection RC"}},
+		{"size of device", Config{Sizes: []int{1<<30 + 1}}, []string{"--size 1073741825", "1 GiB"}},
+		{"iters", Config{Iterations: -5}, []string{"--iters -5"}},
+		{"duration", Config{Duration: -time.Second}, []string{"--duration -1s"}},
+		{"iters and duration", Config{Iterations: 5, Duration: time.Second}, []string{"--iters", "--duration", "drop one"}},
+		{"qps", Config{QPs: -1}, []string{"--qp -1"}},
+		{"too many qps", Config{QPs: maxQPs + 1}, []string{"--qp 16385"}},
+		{"qps of device", Config{QPs: 5000}, []string{"--qp 5000", "4096"}},
+		{"depth", Config{TxDepth: -1}, []string{"--tx-depth -1"}},
+		{"depth of device", Config{TxDepth: 5000}, []string{"--tx-depth 5000", "4096"}},
+		{"cqe of device", Config{QPs: 1024, TxDepth: 4096}, []string{"--qp 1024", "--tx-depth"}},
+		{"cq-mod", Config{CQMod: -1}, []string{"--cq-mod -1"}},
+		{"cq-mod over depth", Config{CQMod: 9, TxDepth: 8}, []string{"--cq-mod 9", "--tx-depth"}},
+		{"memory", Config{QPs: 64, Sizes: []int{1 << 30}}, []string{"--size", "GiB"}},
+		{"lat with qps", Config{Mode: Latency, QPs: 2}, []string{"--qp 2", "--lat"}},
+		{"lat with depth", Config{Mode: Latency, TxDepth: 8}, []string{"--tx-depth 8", "--lat"}},
+		{"lat with cq-mod", Config{Mode: Latency, CQMod: 8}, []string{"--cq-mod 8", "--lat"}},
+		{"lat both ways", Config{Mode: Latency, Bidirectional: true}, []string{"--bidirectional", "--lat"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := newWire().pair()
+			_, err := New(a, b, tt.cfg)
+			var bad *ConfigError
+			if !errors.As(err, &bad) {
+				t.Fatalf("New = %v, want a ConfigError", err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestDeviceWithoutUC(t *testing.T) {
+	w := newWire()
+	w.attr = func(a *verbs.DeviceAttr) { a.Capabilities, a.Atomic = 0, verbs.AtomicNone }
+	a, b := w.pair()
+	for _, cfg := range []Config{{Connection: verbs.UC}, {Op: Send, Connection: verbs.UD}, {Op: Atomic}} {
+		var bad *ConfigError
+		if _, err := New(a, b, cfg); !errors.As(err, &bad) {
+			t.Errorf("New(%s on %s) = %v, want a ConfigError", cfg.Op, cfg.Connection, err)
+		}
+	}
+}
+
+func TestSweeps(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		cfg         Config
+		first, last int
+	}{
+		{"default", Config{}, 8, 16 << 20},
+		{"all", Config{All: true}, 2, 1 << 23},
+		{"all on UD", Config{Op: Send, Connection: verbs.UD, All: true}, 2, 2048},
+		{"all on UD with MTU", Config{Op: Send, Connection: verbs.UD, All: true, MTU: 512}, 2, 512},
+		{"UD", Config{Op: Send, Connection: verbs.UD}, 8, 2048},
+		{"atomic", Config{Op: Atomic}, 8, 8},
+		{"latency", Config{Mode: Latency}, 8, 1 << 20},
+		{"asked for", Config{Sizes: []int{3, 1}}, 3, 1},
+	} {
+		a, b := newWire().pair()
+		test, err := New(a, b, tt.cfg)
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		if s := test.Sizes(); s[0] != tt.first || s[len(s)-1] != tt.last {
+			t.Errorf("%s: sizes %v, want %d to %d", tt.name, s, tt.first, tt.last)
+		}
+	}
+}
+
+func TestPlanBounds(t *testing.T) {
+	for _, size := range []int{1, 64, 4096, 4097, 1 << 20, 16 << 20, 1 << 30} {
+		for _, cfg := range []Config{{}, {Check: true}, {Op: Send}, {Op: Send, Check: true}, {TxDepth: 1}, {TxDepth: 7, CQMod: 3}, {CQMod: 100}} {
+			c := cfg.withDefaults()
+			p := newPlan(&c, size)
+			if p.chain < 1 || p.window < 1 || p.slots < 1 || p.stride < size || p.stride%cacheLine != 0 {
+				t.Errorf("plan of %+v for %d is %+v", cfg, size, p)
+			}
+			if c.TxDepth > 0 && p.depth() > c.TxDepth {
+				t.Errorf("plan of %+v for %d has a depth of %d", cfg, size, p.depth())
+			}
+			if c.Check && p.slots*p.stride > max(checkBytes, p.stride) {
+				t.Errorf("plan of %+v for %d has %d bytes in flight", cfg, size, p.slots*p.stride)
+			}
+			if c.Op == Send && (p.recvs%p.chain != 0 || p.recvs < p.depth()) {
+				t.Errorf("plan of %+v for %d has %d receives for a depth of %d", cfg, size, p.recvs, p.depth())
+			}
+		}
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want int
+	}{
+		{"1", 1}, {"65536", 65536}, {"64K", 65536}, {"64KiB", 65536}, {"64kib", 65536}, {"1M", 1 << 20}, {"16 MiB", 16 << 20}, {"1g", 1 << 30}, {"8B", 8},
+	} {
+		if got, err := ParseSize(tt.in); err != nil || got != tt.want {
+			t.Errorf("ParseSize(%q) = %d, %v, want %d", tt.in, got, err, tt.want)
+		}
+	}
+	for _, in := range []string{"", "0", "-1", "K", "64KB", "1MB", "1.5M", "0x10", "9999999999G", "12Q", "99999999999999999999"} {
+		if got, err := ParseSize(in); err == nil {
+			t.Errorf("ParseSize(%q) = %d, want an error", in, got)
+		}
+	}
+}
+
+func TestFormatSize(t *testing.T) {
+	for n, want := range map[int]string{1: "1 B", 8: "8 B", 1500: "1500 B", 4096: "4 KiB", 64 << 10: "64 KiB", 16 << 20: "16 MiB", 1 << 30: "1 GiB", 1<<20 + 1024: "1025 KiB"} {
+		if got := FormatSize(n); got != want {
+			t.Errorf("FormatSize(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestPercentiles(t *testing.T) {
+	s := newSamples()
+	for i := 1000; i >= 1; i-- {
+		if s.add(time.Duration(i) * time.Microsecond) {
+			s.flush()
+		}
+	}
+	r := s.result(8, 1)
+	got := []float64{r.Min, r.Typical, r.P99, r.P999, r.Max, r.Avg, r.Stdev}
+	if want := []float64{1, 500.5, 990, 999, 1000, 500.5, 288.675}; !slices.Equal(got, want) {
+		t.Errorf("min, median, 99%%, 99.9%%, max, avg, stdev = %v, want %v", got, want)
+	}
+	if r.Iterations != 1000 {
+		t.Errorf("%d iterations, want 1000", r.Iterations)
+	}
+}
+
+func TestSamplesBeyondWhatIsKept(t *testing.T) {
+	s := newSamples()
+	s.limit = 1 << 12
+	n := int64(3*s.limit + 5)
+	for i := range n {
+		if s.add(time.Duration(1000 + i%100)) {
+			s.flush()
+		}
+	}
+	r := s.result(8, 0.5)
+	if r.Iterations != n || r.Min != 0.5 || r.Max != 0.5495 || r.Typical < 0.52 || r.Typical > 0.53 {
+		t.Errorf("result of %d samples: %+v, %d iterations", n, *r.LatencyResult, r.Iterations)
+	}
+	if len(s.kept) > s.limit {
+		t.Errorf("%d samples kept, want at most %d", len(s.kept), s.limit)
+	}
+}
+
+func TestPattern(t *testing.T) {
+	for _, n := range []int{1, 7, 8, 9, 100, 4096} {
+		b := make([]byte, n)
+		fillPattern(b, 42)
+		if _, _, ok := checkPattern(b, 42); !ok {
+			t.Errorf("the pattern of %d bytes is not itself", n)
+		}
+		for _, at := range []int{0, n / 2, n - 1} {
+			b[at] ^= 1
+			if off, want, ok := checkPattern(b, 42); ok || off != at || want != b[at]^1 {
+				t.Errorf("a wrong byte %d of %d was found at %d (%v)", at, n, off, ok)
+			}
+			b[at] ^= 1
+		}
+		if _, _, ok := checkPattern(b, 43); ok && n > 1 {
+			t.Errorf("the pattern of %d bytes is the same for two seeds", n)
+		}
+	}
+	if seed(0, 0, 1) == seed(0, 1, 0) || seed(0, 0, 1) == seed(1, 0, 1) {
+		t.Error("seeds of different messages are the same")
+	}
+}

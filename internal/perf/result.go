@@ -1,0 +1,95 @@
+package perf
+
+import (
+	"math"
+	"time"
+)
+
+// Report is the outcome of a test; its JSON form is what `ibverbx perf --json` prints.
+type Report struct {
+	Op       Op     `json:"op"`
+	Mode     Mode   `json:"mode"`
+	Provider string `json:"provider"`
+	Link     string `json:"link"`
+	// Device initiates and Peer is the target; with Bidirectional each is both.
+	Device     string `json:"device"`
+	Peer       string `json:"peer"`
+	Connection string `json:"connection"`
+	QPs        int    `json:"qps"`
+	// TxDepth bounds the requests that a QP has in flight; rows of large messages may
+	// have fewer if it was not asked for.
+	TxDepth int `json:"tx_depth"`
+	// CQMod is how many requests share a completion, if it was asked for.
+	CQMod int `json:"cq_mod,omitempty"`
+	// MTU is the path MTU in bytes.
+	MTU           int  `json:"mtu"`
+	Bidirectional bool `json:"bidirectional"`
+	// Checked says that every byte of the results was compared.
+	Checked bool `json:"checked"`
+	// Interrupted says that the test was ended early; the last result may then stand
+	// on fewer iterations than were asked for.
+	Interrupted bool     `json:"interrupted"`
+	Results     []Result `json:"results"`
+
+	// LinkLayer is the name of the port's link layer, for the table.
+	LinkLayer string `json:"-"`
+	// OutstandingReads is how many READs or atomics a QP may have outstanding, for
+	// the table.
+	OutstandingReads int `json:"-"`
+}
+
+// Result is one row. One of the embedded parts is there, by the mode of the test.
+type Result struct {
+	// Size is the message size in bytes.
+	Size int `json:"size"`
+	// Iterations counts messages over all QPs and both directions.
+	Iterations int64 `json:"iterations"`
+	*BandwidthResult
+	*LatencyResult
+}
+
+// BandwidthResult holds rates per second; bytes are bytes, not MiB.
+type BandwidthResult struct {
+	BytesPerSecond     float64 `json:"bytes_per_second"`
+	PeakBytesPerSecond float64 `json:"peak_bytes_per_second"`
+	MessagesPerSecond  float64 `json:"messages_per_second"`
+	// CopyBytesPerSecond is what Go's copy does between the same buffers: the median
+	// of several stretches between those of the transfer.
+	CopyBytesPerSecond float64 `json:"copy_bytes_per_second"`
+	// RatioToCopy is BytesPerSecond over CopyBytesPerSecond.
+	RatioToCopy float64 `json:"ratio_to_copy"`
+	// Lost counts messages that UC or UD did not deliver.
+	Lost int64 `json:"lost_messages,omitempty"`
+}
+
+// LatencyResult holds times in microseconds, exact to the nanosecond. Typical is the
+// median; percentiles are by nearest rank.
+type LatencyResult struct {
+	Min     float64 `json:"t_min_us"`
+	Max     float64 `json:"t_max_us"`
+	Typical float64 `json:"t_typical_us"`
+	Avg     float64 `json:"t_avg_us"`
+	Stdev   float64 `json:"t_stdev_us"`
+	P99     float64 `json:"t_p99_us"`
+	P999    float64 `json:"t_p999_us"`
+}
+
+// bandwidthResult makes a row from what was counted.
+func bandwidthResult(size int, messages, lost int64, elapsed time.Duration, peak, copyRate float64) Result {
+	b := &BandwidthResult{Lost: lost, CopyBytesPerSecond: math.Round(copyRate)}
+	if s := elapsed.Seconds(); s > 0 {
+		b.MessagesPerSecond = math.Round(float64(messages) / s)
+		b.BytesPerSecond = math.Round(float64(messages) * float64(size) / s)
+	}
+	b.PeakBytesPerSecond = math.Round(max(peak*float64(size), b.BytesPerSecond))
+	if b.CopyBytesPerSecond > 0 {
+		b.RatioToCopy = round(b.BytesPerSecond/b.CopyBytesPerSecond, 4)
+	}
+	return Result{Size: size, Iterations: messages, BandwidthResult: b}
+}
+
+// round keeps so many digits after the point.
+func round(x float64, digits int) float64 {
+	p := math.Pow10(digits)
+	return math.Round(x*p) / p
+}

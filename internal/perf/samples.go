@@ -1,0 +1,102 @@
+package perf
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	sampleBatch = 1 << 15
+	sampleLimit = 1 << 21
+)
+
+// samples collects the times of a latency test. Adding is one store; the arithmetic is
+// done by flush, outside of what is timed. Minimum, maximum, average and deviation are
+// of all samples. Percentiles are exact for up to limit samples; beyond, every
+// second, fourth, ... sample is kept for them.
+type samples struct {
+	batch []time.Duration // Invariant: len < cap between calls
+	kept  []time.Duration
+	limit int // how many are kept at most
+	every int // of the samples seen, each every-th is kept
+	skip  int // samples to pass over before the next is kept
+
+	count    int64
+	min, max time.Duration
+	mean, m2 float64 // Welford's running mean and sum of squared deviations
+}
+
+func newSamples() *samples {
+	return &samples{batch: make([]time.Duration, 0, sampleBatch), limit: sampleLimit, every: 1, min: math.MaxInt64}
+}
+
+// add takes a sample and reports whether flush must be called before the next.
+func (s *samples) add(d time.Duration) (full bool) {
+	s.batch = append(s.batch, d)
+	return len(s.batch) == cap(s.batch)
+}
+
+// flush works off the batch.
+func (s *samples) flush() {
+	for _, d := range s.batch {
+		s.count++
+		s.min, s.max = min(s.min, d), max(s.max, d)
+		delta := float64(d) - s.mean
+		s.mean += delta / float64(s.count)
+		s.m2 += delta * (float64(d) - s.mean)
+		if s.skip > 0 {
+			s.skip--
+			continue
+		}
+		s.kept = append(s.kept, d)
+		if len(s.kept) == s.limit {
+			s.thin()
+		}
+		s.skip = s.every - 1
+	}
+	s.batch = s.batch[:0]
+}
+
+// thin keeps every second of the kept samples.
+func (s *samples) thin() {
+	for i := range s.kept[:len(s.kept)/2] {
+		s.kept[i] = s.kept[2*i]
+	}
+	s.kept = s.kept[:len(s.kept)/2]
+	s.every *= 2
+}
+
+// result returns the row; a sample is scale times what was measured. There must be at
+// least one sample.
+func (s *samples) result(size int, scale float64) Result {
+	s.flush()
+	slices.Sort(s.kept)
+	us := func(ns float64) float64 { return round(ns*scale/1e3, 4) }
+	return Result{Size: size, Iterations: s.count, LatencyResult: &LatencyResult{
+		Min:     us(float64(s.min)),
+		Max:     us(float64(s.max)),
+		Typical: us(median(s.kept)),
+		Avg:     us(s.mean),
+		Stdev:   us(math.Sqrt(s.m2 / float64(s.count))),
+		P99:     us(float64(percentile(s.kept, 99, 100))),
+		P999:    us(float64(percentile(s.kept, 999, 1000))),
+	}}
+}
+
+// number is what median works on.
+type number interface{ ~int64 | ~float64 }
+
+// median returns the middle of a sorted slice that is not empty, the mean of the two
+// in the middle if there are two.
+func median[T number](sorted []T) float64 {
+	n := len(sorted)
+	return (float64(sorted[(n-1)/2]) + float64(sorted[n/2])) / 2
+}
+
+// percentile returns the smallest sample that num/den of all samples do not exceed
+// (nearest rank). The slice is sorted and not empty.
+func percentile[T number](sorted []T, num, den int) T {
+	rank := (len(sorted)*num + den - 1) / den
+	return sorted[max(rank, 1)-1]
+}
