@@ -92,14 +92,14 @@ func (q *qp) ackTo(psn seqnum.PSN) (gap bool) {
 func (q *qp) completeSend(w *sendWQE, status verbs.Status) {
 	q.sqHead++
 	q.unreported++
-	if status == verbs.StatusSuccess && w.wr.Flags&verbs.SendSignaled == 0 && !q.signalAll {
+	if status == verbs.StatusSuccess && w.flags&verbs.SendSignaled == 0 && !q.signalAll {
 		return
 	}
 	wc := q.sendCQ.push(&q.sqUsed, q.unreported, status != verbs.StatusSuccess)
 	q.unreported = 0
 	// Field by field: a composite literal is built aside and copied, which takes
 	// longer than the rest of the function.
-	wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = w.wr.WRID, status, wcOpcodes[w.wr.Opcode&7], q.num, w.length
+	wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = w.wrid, status, wcOpcodes[w.opcode&7], q.num, w.length
 	wc.Flags, wc.SL, wc.VendorErr, wc.Imm, wc.SrcQPN = 0, 0, 0, 0, 0
 }
 
@@ -123,7 +123,7 @@ func (q *qp) answered(psn seqnum.PSN, read bool) *sendWQE {
 		return nil
 	}
 	w := &q.sq[int(q.sqHead)&(len(q.sq)-1)]
-	if !w.isRequest() || (w.wr.Opcode == verbs.OpRDMARead) != read {
+	if !w.isRequest() || (w.opcode == verbs.OpRDMARead) != read {
 		q.failSend(verbs.StatusBadRespErr)
 		return nil
 	}
@@ -141,7 +141,7 @@ func (q *qp) readResponse(p *packet, op uint8) {
 		q.failSend(verbs.StatusBadRespErr)
 		return
 	}
-	if s := q.scatter(w.wr.SGE[:w.wr.NumSGE], off, p); s != verbs.StatusSuccess {
+	if s := q.scatter(w.sge[:w.numSGE], off, p); s != verbs.StatusSuccess {
 		q.failSend(s)
 		return
 	}
@@ -158,7 +158,7 @@ func (q *qp) atomicResponse(p *packet) {
 	}
 	b := q.nic.word[:]
 	binary.NativeEndian.PutUint64(b, p.original)
-	if s := q.scatterBytes(w.wr.SGE[:w.wr.NumSGE], 0, b); s != verbs.StatusSuccess {
+	if s := q.scatterBytes(w.sge[:w.numSGE], 0, b); s != verbs.StatusSuccess {
 		q.failSend(s)
 		return
 	}

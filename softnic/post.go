@@ -54,9 +54,7 @@ func (q *qp) postSend(wrs []verbs.SendWR) (int, error) {
 			}
 		}
 		slot := int(q.sqTail) & (len(ring) - 1)
-		w := &ring[slot]
-		w.wr = *wr
-		w.length = uint32(length)
+		ring[slot].set(wr, uint32(length))
 		if wr.Flags&verbs.SendInline != 0 {
 			q.copyInline(slot, wr)
 		}

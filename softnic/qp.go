@@ -85,16 +85,48 @@ type sendQueue struct {
 	drained   bool       // SQD: nothing is in flight
 }
 
-// sendWQE is a posted send.
+// sendWQE is a posted send, in two cache lines of which a request with one SGE needs
+// only the first:
+//
+//	 0 wrid     8 remoteAddr  16 rkey   20 imm     24 length  28 first  32 last
+//	36 opcode  37 flags       38 numSGE            40 sge[0]
+//	56 sge[1..3]             104 arg0              112 arg1
 type sendWQE struct {
-	wr          verbs.SendWR
+	wrid        uint64
+	remoteAddr  uint64
+	rkey        uint32
+	imm         uint32
 	length      uint32
 	first, last seqnum.PSN // valid from the first transmission on
+	opcode      verbs.Opcode
+	flags       verbs.SendFlags
+	numSGE      uint8
+	sge         [verbs.MaxSGE]verbs.SGE
+	// arg0 and arg1 are the operands of an atomic, or AH and QPN<<32|Q_Key of a
+	// datagram.
+	arg0, arg1 uint64
+	_          uint64
+}
+
+// set makes w the request wr of length bytes.
+func (w *sendWQE) set(wr *verbs.SendWR, length uint32) {
+	w.wrid, w.remoteAddr, w.rkey, w.imm = wr.WRID, wr.RemoteAddr, wr.RKey, wr.Imm
+	w.length, w.opcode, w.flags, w.numSGE = length, wr.Opcode, wr.Flags, wr.NumSGE
+	w.sge[0] = wr.SGE[0]
+	if wr.NumSGE > 1 {
+		w.sge = wr.SGE
+	}
+	switch {
+	case wr.Opcode >= verbs.OpAtomicCmpAndSwp:
+		w.arg0, w.arg1 = wr.CompareAdd, wr.Swap
+	case wr.AH != 0:
+		w.arg0, w.arg1 = uint64(wr.AH), uint64(wr.RemoteQPN)<<32|uint64(wr.RemoteQKey)
+	}
 }
 
 // isRequest reports whether w is a READ or an atomic, which end with an answer of
 // their own.
-func (w *sendWQE) isRequest() bool { return w.wr.Opcode >= verbs.OpRDMARead }
+func (w *sendWQE) isRequest() bool { return w.opcode >= verbs.OpRDMARead }
 
 var _ verbs.QP = (*qp)(nil)
 

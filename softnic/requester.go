@@ -48,6 +48,9 @@ func (q *qp) sendMessages() {
 		return
 	}
 	peer := q.link.direct(q)
+	if peer != nil {
+		q.express(peer)
+	}
 	for q.sqNext != q.sqTail && !q.rnrWait {
 		w := &q.sq[int(q.sqNext)&(len(q.sq)-1)]
 		if q.sqOff == 0 && !q.mayStart(w) {
@@ -72,7 +75,7 @@ func (q *qp) mayStart(w *sendWQE) bool {
 	if q.state != verbs.StateRTS && q.sqNext == q.sqMax {
 		return false // SQD ends what was begun, and begins nothing
 	}
-	if q.reads > 0 && w.wr.Flags&verbs.SendFence != 0 {
+	if q.reads > 0 && w.flags&verbs.SendFence != 0 {
 		return false
 	}
 	if w.isRequest() && q.reads >= q.attr.MaxRdAtomic {
@@ -84,7 +87,7 @@ func (q *qp) mayStart(w *sendWQE) bool {
 	if q.sqNext == q.sqMax {
 		w.first = q.snd
 		w.last = q.snd
-		if w.length > q.seg && w.wr.Opcode < verbs.OpAtomicCmpAndSwp {
+		if w.length > q.seg && w.opcode < verbs.OpAtomicCmpAndSwp {
 			w.last = q.snd.Add((w.length - 1) / q.seg)
 		}
 		q.sqMax++
@@ -105,12 +108,12 @@ func (q *qp) sendData(w *sendWQE, peer *qp) bool {
 		return false
 	}
 	last := off+size == length
-	op := sendOpcodes[w.wr.Opcode&3][index(off == 0)][index(last)]
+	op := sendOpcodes[w.opcode&3][index(off == 0)][index(last)]
 	psn := q.snd
 	p.path, p.opcode, p.destQPN, p.psn = q.path, q.transport|op, q.attr.DestQPN, psn
-	p.va, p.rkey, p.dmaLen, p.imm = w.wr.RemoteAddr, w.wr.RKey, length, w.wr.Imm
+	p.va, p.rkey, p.dmaLen, p.imm = w.remoteAddr, w.rkey, length, w.imm
 	p.ackReq = last || psn&q.ackMask == 0
-	p.solicited = last && w.wr.Flags&verbs.SendSolicited != 0
+	p.solicited = last && w.flags&verbs.SendSolicited != 0
 	if last {
 		q.sqOff = 0
 		q.sqNext++
@@ -153,15 +156,15 @@ func (q *qp) sendRequest(w *sendWQE) bool {
 	p := &q.nic.scratch
 	p.noPayload()
 	p.path, p.destQPN, p.psn = q.path, q.attr.DestQPN, q.snd
-	p.va, p.rkey = w.wr.RemoteAddr+uint64(off), w.wr.RKey
+	p.va, p.rkey = w.remoteAddr+uint64(off), w.rkey
 	p.ackReq, p.solicited = true, false
-	switch w.wr.Opcode {
+	switch w.opcode {
 	case verbs.OpRDMARead:
 		p.opcode, p.dmaLen = transportRC|opReadRequest, w.length-off
 	case verbs.OpAtomicCmpAndSwp:
-		p.opcode, p.compare, p.swap = transportRC|opCmpSwap, w.wr.CompareAdd, w.wr.Swap
+		p.opcode, p.compare, p.swap = transportRC|opCmpSwap, w.arg0, w.arg1
 	default:
-		p.opcode, p.compare, p.swap = transportRC|opFetchAdd, w.wr.CompareAdd, 0
+		p.opcode, p.compare, p.swap = transportRC|opFetchAdd, w.arg0, 0
 	}
 	q.sqOff = 0
 	q.sqNext++
@@ -175,12 +178,12 @@ func (q *qp) sendRequest(w *sendWQE) bool {
 // gather makes n bytes of w from off on the payload of p. It reports false if an SGE is
 // not within a region of the PD.
 func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
-	if w.wr.Flags&verbs.SendInline != 0 {
+	if w.flags&verbs.SendInline != 0 {
 		slot := int(q.sqNext) & (len(q.sq) - 1)
 		p.setPayload(q.inline[slot*int(q.maxInline)+int(off):][:n])
 		return true
 	}
-	if s := &w.wr.SGE[0]; off+n <= s.Length {
+	if s := &w.sge[0]; off+n <= s.Length {
 		b, ok := q.nic.mrs.find(q.pd, s.LKey, s.Addr+uint64(off), n, 0)
 		if !ok {
 			return false
@@ -193,8 +196,8 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 
 func (q *qp) gatherList(w *sendWQE, off, n uint32, p *packet) bool {
 	p.length, p.numSegs = n, 0
-	for k := range w.wr.NumSGE {
-		s := &w.wr.SGE[k]
+	for k := range w.numSGE {
+		s := &w.sge[k]
 		if off >= s.Length {
 			off -= s.Length
 			continue
@@ -216,8 +219,8 @@ func (q *qp) gatherList(w *sendWQE, off, n uint32, p *packet) bool {
 
 // writable reports whether an answer can be put into the SGEs of w.
 func (q *qp) writable(w *sendWQE) bool {
-	for k := range w.wr.NumSGE {
-		s := &w.wr.SGE[k]
+	for k := range w.numSGE {
+		s := &w.sge[k]
 		if s.Length == 0 {
 			continue
 		}
@@ -233,7 +236,7 @@ func (q *qp) sendDatagrams() {
 	p := &q.nic.scratch
 	for q.sqNext != q.sqTail && q.state == verbs.StateRTS && q.link.room(q.nic, q) {
 		w := &q.sq[int(q.sqNext)&(len(q.sq)-1)]
-		a := q.nic.ahs.get(uint32(w.wr.AH))
+		a := q.nic.ahs.get(uint32(w.arg0))
 		if a == nil {
 			q.failLocal(verbs.StatusLocQPOpErr)
 			return
@@ -244,13 +247,13 @@ func (q *qp) sendDatagrams() {
 			q.failLocal(verbs.StatusLocProtErr)
 			return
 		}
-		op := sendOpcodes[w.wr.Opcode&3][1][1]
-		p.path, p.opcode, p.destQPN, p.psn = a.path, transportUD|op, w.wr.RemoteQPN, q.snd
-		p.qkey, p.srcQPN, p.imm = w.wr.RemoteQKey, q.num, w.wr.Imm
+		op := sendOpcodes[w.opcode&3][1][1]
+		p.path, p.opcode, p.destQPN, p.psn = a.path, transportUD|op, uint32(w.arg1>>32), q.snd
+		p.qkey, p.srcQPN, p.imm = uint32(w.arg1), q.num, w.imm
 		if p.qkey>>31 != 0 {
 			p.qkey = q.attr.QKey // a controlled Q_Key is replaced by the QP's (IBTA 1.4 section 10.2.5)
 		}
-		p.ackReq, p.solicited = false, w.wr.Flags&verbs.SendSolicited != 0
+		p.ackReq, p.solicited = false, w.flags&verbs.SendSolicited != 0
 		q.sqNext++
 		q.sqMax++
 		q.snd = q.snd.Add(1)

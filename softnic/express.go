@@ -1,0 +1,50 @@
+package softnic
+
+import (
+	"ibverbx/internal/bulk"
+	"ibverbx/verbs"
+)
+
+// express does for a run of plain one-packet WRITEs what sendData and receiveRequest do
+// for each of them, without a packet in between: on a link that hands packets over at
+// once, requester and responder are both at hand, and where nothing is out of the
+// ordinary their steps reduce to two key checks, a copy and four counters. It is worth
+// half of the time of an 8-byte WRITE. Whatever is out of the ordinary, an error first
+// of all, ends the run and is left to the packets.
+func (q *qp) express(peer *qp) {
+	ready := q.state == verbs.StateRTS && q.sqNext == q.sqMax && q.sqOff == 0 && q.snd == q.maxPSN &&
+		peer.epsn == q.snd && peer.msgKind == 0 && !peer.dying && peer.attr.Access&verbs.AccessRemoteWrite != 0
+	if !ready {
+		return
+	}
+	ring := q.sq
+	psn, next := q.snd, q.sqNext
+	for ; next != q.sqTail; next++ {
+		w := &ring[int(next)&(len(ring)-1)]
+		if w.opcode != verbs.OpRDMAWrite || w.numSGE != 1 || w.flags&(verbs.SendInline|verbs.SendFence) != 0 || w.length-1 >= q.seg {
+			break
+		}
+		src, ok := q.nic.mrs.find(q.pd, w.sge[0].LKey, w.sge[0].Addr, w.length, 0)
+		if !ok {
+			break
+		}
+		dst, ok := peer.nic.mrs.find(peer.pd, w.rkey, w.remoteAddr, w.length, verbs.AccessRemoteWrite)
+		if !ok {
+			break
+		}
+		bulk.Copy(dst, src)
+		w.first, w.last = psn, psn
+		psn = psn.Add(1)
+	}
+	n := next - q.sqNext
+	if n == 0 {
+		return
+	}
+	q.sqNext, q.sqMax, q.snd, q.maxPSN = next, next, psn, psn
+	peer.epsn = psn
+	peer.msn += n
+	peer.nakSent = false
+	q.nic.stats.PacketsSent += uint64(n)
+	peer.nic.stats.PacketsReceived += uint64(n)
+	peer.owe()
+}
