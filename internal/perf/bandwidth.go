@@ -35,23 +35,28 @@ type bandwidth struct {
 func (r *row) bandwidth() (Result, error) {
 	var b bandwidth
 	err := r.warmUp()
+	lost := r.lost()
 	if err == nil {
 		err = r.stretches(&b)
 	}
 	if err != nil && !errors.Is(err, errCancelled) {
 		return Result{}, err
 	}
-	var lost int64
-	for _, f := range r.flows {
-		if f.recvs > 0 {
-			lost += f.sent - f.received
-		}
-	}
 	if b.done == 0 || len(b.copies) == 0 {
 		return Result{Size: r.size}, nil
 	}
 	slices.Sort(b.copies)
-	return bandwidthResult(r.size, b.done, lost, b.elapsed, b.peak, median(b.copies)), nil
+	return bandwidthResult(r.size, b.done, r.lost()-lost, b.elapsed, b.peak, median(b.copies)), nil
+}
+
+// lost counts the messages that were sent and not received so far.
+func (r *row) lost() (n int64) {
+	for _, f := range r.flows {
+		if f.recvs > 0 {
+			n += f.sent - f.received
+		}
+	}
+	return n
 }
 
 // warmUp runs what will be measured for a moment. With Check every message counts, so
@@ -126,13 +131,14 @@ func (r *row) transfer(b *bandwidth, n int64, d time.Duration) error {
 }
 
 // burst sends n messages on every QP, or as many as it can if d is above zero, waits
-// until all are complete, and adds them to b. Nothing in its loop allocates.
+// until all are complete, and adds them to b. The time ends with the last message that
+// came through. Nothing in its loop allocates.
 func (r *row) burst(b *bandwidth, n int64, d time.Duration) error {
 	for _, f := range r.flows {
 		f.start(n)
 	}
 	start := r.now()
-	now := start
+	last := start
 	var w waiting
 	for {
 		moved, idle := 0, true
@@ -144,9 +150,9 @@ func (r *row) burst(b *bandwidth, n int64, d time.Duration) error {
 			moved += k
 			idle = idle && f.idle()
 		}
-		now = r.now()
+		now := r.now()
 		if moved > 0 {
-			w = waiting{}
+			last, w = now, waiting{}
 			b.add(b.elapsed+now-start, moved)
 		}
 		if idle {
@@ -163,7 +169,7 @@ func (r *row) burst(b *bandwidth, n int64, d time.Duration) error {
 			}
 		}
 	}
-	b.elapsed += now - start
+	b.elapsed += last - start
 	return nil
 }
 

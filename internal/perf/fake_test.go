@@ -238,13 +238,14 @@ func (q *fakeQP) move(wr *verbs.SendWR) []byte {
 		binary.NativeEndian.PutUint64(local, old)
 		binary.NativeEndian.PutUint64(remote, old+wr.CompareAdd)
 		return remote
+	default:
+		remote := w.bytes(wr.RKey, wr.RemoteAddr, wr.SGE[0].Length)
+		if wr.Opcode == verbs.OpRDMARead {
+			local, remote = remote, local
+		}
+		copy(remote, local)
+		return remote
 	}
-	remote := w.bytes(wr.RKey, wr.RemoteAddr, wr.SGE[0].Length)
-	if wr.Opcode == verbs.OpRDMARead {
-		local, remote = remote, local
-	}
-	copy(remote, local)
-	return remote
 }
 
 func (q *fakeQP) deliver(wr *verbs.SendWR, b []byte) []byte {

@@ -51,7 +51,6 @@ type queue struct {
 	recvNext int
 	credits  int // receives that no message was sent for yet
 	consumed int // receives that are complete and not posted again yet
-	received int64
 }
 
 // newFlow makes buffers and work requests for the direction from one side to the
@@ -108,6 +107,7 @@ func (f *flow) sendChains(queue int, local, remote *region) [][]verbs.SendWR {
 				wr.RemoteAddr, wr.RKey = remote.sge(queue, message, 0).Addr, remote.rkey
 			case Atomic: // one counter per queue, and a place for each answer
 				wr.RemoteAddr, wr.RKey, wr.CompareAdd = remote.sge(queue, 0, 0).Addr, remote.rkey, 1
+			case Send: // the receiver says where it goes
 			}
 			message++
 		}
@@ -283,7 +283,6 @@ func (f *flow) pollRecvs() (done int, err error) {
 				return done, fmt.Errorf("a message of %d bytes arrived with %d", f.size, int(wc.ByteLen)-f.grh)
 			}
 			q := &f.queues[uint32(wc.WRID)]
-			q.received++
 			if q.consumed++; q.consumed == f.chain {
 				q.consumed = 0
 				if err := f.replenish(q); err != nil {

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// command runs a command line in process.
+func command(ctx context.Context, args ...string) (status int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	status = run(ctx, args, streams{in: strings.NewReader(""), out: &out, err: &err})
+	return status, out.String(), err.String()
+}
+
+// succeed runs a command line that must succeed without a word on stderr.
+func succeed(t *testing.T, args ...string) string {
+	t.Helper()
+	status, out, err := command(t.Context(), args...)
+	if status != exitOK || err != "" {
+		t.Fatalf("ibverbx %s: status %d, stderr %q", strings.Join(args, " "), status, err)
+	}
+	return out
+}
+
+// lineWith returns the first line that has the text.
+func lineWith(out, text string) string {
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, text) {
+			return strings.TrimRight(line, "\n")
+		}
+	}
+	return ""
+}
+
+// object runs a command line with --json and returns what it prints, one object.
+func object(t *testing.T, args ...string) map[string]any {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(succeed(t, append(args, "--json")...)))
+	var v map[string]any
+	if err := d.Decode(&v); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		t.Errorf("there is more than one object")
+	}
+	return v
+}
+
+func TestUsageErrors(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		want []string // parts of stderr
+	}{
+		{"prf", []string{`no command "prf"`, "did you mean perf?", "Run 'ibverbx --help'"}},
+		{"perf push", []string{`operation "push"`, "write, read, send or atomic", "Run 'ibverbx perf --help'"}},
+		{"perf read write", []string{"one operation", "Run 'ibverbx perf --help'"}},
+		{"perf --sice 8", []string{"unknown flag: --sice"}},
+		{"perf -s 64KB", []string{"--size", "64KiB"}},
+		{"perf -s 0", []string{"--size", "at least 1 byte"}},
+		{"perf -s 8,x", []string{"--size", `"x"`}},
+		{"perf -s 8 -a", []string{"--all", "--size"}},
+		{"perf -n 0", []string{"--iters", "from 1"}},
+		{"perf -n many", []string{"--iters", `"many"`}},
+		{"perf -D 0", []string{"--duration", "500ms"}},
+		{"perf -D soon", []string{"--duration", "500ms"}},
+		{"perf -n 5 -D 5", []string{"--iters", "--duration", "drop one"}},
+		{"perf -c XRC", []string{"--connection", "RC, UC or UD"}},
+		{"perf read -c UC", []string{"--connection UC", "UC has no read"}},
+		{"perf -c UD", []string{"UD has no write", "measure send"}},
+		{"perf send -c UD -s 8K", []string{"--size 8192", "4096"}},
+		{"perf -m 1500", []string{"--mtu 1500", "4096"}},
+		{"perf --lat -q 2", []string{"--qp 2", "--lat"}},
+		{"perf atomic -s 16", []string{"--size 16", "8 bytes"}},
+		{"devices soft0", []string{"no arguments", "Run 'ibverbx devices --help'"}},
+		{"version now", []string{"no arguments"}},
+	} {
+		status, out, stderr := command(t.Context(), strings.Fields(tt.args)...)
+		if status != exitUsage || out != "" {
+			t.Errorf("ibverbx %s: status %d, stdout %q; want %d and nothing", tt.args, status, out, exitUsage)
+		}
+		if !strings.HasPrefix(stderr, "ibverbx: ") {
+			t.Errorf("ibverbx %s: stderr %q does not begin with the name", tt.args, stderr)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("ibverbx %s: stderr %q does not say %q", tt.args, stderr, want)
+			}
+		}
+	}
+}
+
+func TestHelpTeaches(t *testing.T) {
+	for args, want := range map[string]string{
+		"":             "ibverbx perf",
+		"--help":       "ibverbx devices -v",
+		"perf --help":  "half of the round trip",
+		"devices -h":   "ibv_devinfo",
+		"help perf":    "--bidirectional",
+		"version -h":   "--json",
+		"help devices": "--ib-dev",
+	} {
+		if out := succeed(t, strings.Fields(args)...); !strings.Contains(out, want) {
+			t.Errorf("ibverbx %s does not say %q:\n%s", args, want, out)
+		}
+	}
+}
+
+// full is a disk without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, os.ErrClosed }
+
+func TestOutputErrorsAreNoticed(t *testing.T) {
+	for _, args := range []string{"perf -s 8 -n 10", "perf -s 8 -n 10 --json", "devices", "devices --json", "version", "version --json"} {
+		var stderr bytes.Buffer
+		status := run(t.Context(), strings.Fields(args), streams{out: full{}, err: &stderr})
+		if status != exitFailure || stderr.Len() == 0 {
+			t.Errorf("ibverbx %s: status %d, stderr %q; want %d and a reason", args, status, stderr.String(), exitFailure)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if out := succeed(t, "version"); !strings.HasPrefix(out, "ibverbx ") || !strings.Contains(out, "built with: go1.") {
+		t.Errorf("version prints %q", out)
+	}
+	if out := succeed(t, "--version"); !strings.HasPrefix(out, "ibverbx ") {
+		t.Errorf("--version prints %q", out)
+	}
+	v := object(t, "version")
+	for _, key := range []string{"module", "version", "go", "platform"} {
+		if s, _ := v[key].(string); s == "" {
+			t.Errorf("no %q in %v", key, v)
+		}
+	}
+}

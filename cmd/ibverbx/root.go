@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"ibverbx/internal/perf"
+)
+
+// Exit statuses.
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // as a shell reports a process ended by SIGINT
+)
+
+// errInterrupted says that Ctrl-C ended a measurement early.
+var errInterrupted = errors.New("interrupted")
+
+// streams are the files of a run, so that tests can run commands in process.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// usageError says that the command line is wrong. Command is where to find help.
+type usageError struct {
+	command string
+	err     error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// run runs a command line and returns its exit status. Errors are printed here and
+// nowhere else.
+func run(ctx context.Context, args []string, s streams) int {
+	root := newRoot(s)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(s.err, "ibverbx: %v\n", err)
+	var usage *usageError
+	var config *perf.ConfigError
+	switch {
+	case errors.Is(err, errInterrupted):
+		return exitInterrupted
+	case errors.As(err, &usage):
+		fmt.Fprintf(s.err, "Run '%s --help' for flags and examples.\n", usage.command)
+		return exitUsage
+	case errors.As(err, &config):
+		fmt.Fprintf(s.err, "Run '%s --help' for flags and examples.\n", cmd.CommandPath())
+		return exitUsage
+	}
+	return exitFailure
+}
+
+// newRoot builds the command tree.
+func newRoot(s streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "ibverbx",
+		Short: "Measure and inspect RDMA NICs, with hardware or without",
+		Long: `ibverbx measures and inspects RDMA NICs. It needs neither RDMA hardware nor root:
+without them it uses softnic, an RDMA NIC in software.`,
+		Example: `  ibverbx perf                 bandwidth of RDMA_WRITE over a sweep of sizes
+  ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
+  ibverbx perf send --lat      latency of SEND
+  ibverbx devices -v           devices, ports, GIDs and limits`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:       buildVersion().Version,
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.SetVersionTemplate("ibverbx {{.Version}}\n")
+	root.SetIn(s.in)
+	root.SetOut(s.out)
+	root.SetErr(s.err)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{command: cmd.CommandPath(), err: err}
+	})
+	root.AddCommand(newPerf(s), newDevices(s), newVersion(s))
+	return root
+}
+
+// noCommand refuses words that are not a command, and says what may have been meant.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := "say perf, devices or version"
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = "did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("there is no command %q; %s", args[0], hint)}
+}
+
+// noArgs refuses arguments to a command that has none.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("%s takes no arguments, got %q", cmd.Name(), args[0])}
+}
