@@ -60,7 +60,7 @@ func TestNoAllocations(t *testing.T) {
 			wrs[i] = writeWR(src, dst, 8)
 		}
 		allocs := testing.AllocsPerRun(100, func() {
-			if n, err := qa.PostSend(wrs); n != 64 || err != verbs.ErrQueueFull {
+			if n, err := qa.PostSend(wrs); n != 64 || err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
 				t.Fatal(n, err)
 			}
 			if n, err := cqA.Poll(wcs); n != 64 || err != nil {

@@ -76,10 +76,10 @@ func newWork(b *testing.B, op verbs.Opcode, size, qps, chain int) *work {
 	r := newRig(b, softnic.NewMemoryLink(nil))
 	src, srcMR := memory(b, r.pa, size)
 	dst, dstMR := memory(b, r.pb, size)
-	w := &work{b: b, cq: newCQ(b, r.ca, 4*batch), wrs: make([]verbs.SendWR, chain), wcs: make([]verbs.WC, batch)}
-	remote := newCQ(b, r.cb, 4*batch)
+	w := &work{b: b, cq: newCQ(b, r.ca, 2*batch), wrs: make([]verbs.SendWR, chain), wcs: make([]verbs.WC, batch)}
+	remote := newCQ(b, r.cb, 2*batch)
 	for range qps {
-		qa, _ := r.pair(verbs.RC, w.cq, remote, 2*batch)
+		qa, _ := r.pair(verbs.RC, w.cq, remote, batch)
 		w.qps = append(w.qps, qa)
 	}
 	for i := range w.wrs {
@@ -124,8 +124,8 @@ func BenchmarkSend(b *testing.B) {
 		r := newRig(b, softnic.NewMemoryLink(nil))
 		src, srcMR := memory(b, r.pa, 8)
 		dst, dstMR := memory(b, r.pb, 8)
-		cqA, cqB := newCQ(b, r.ca, 4*batch), newCQ(b, r.cb, 4*batch)
-		qa, qb := r.pair(verbs.RC, cqA, cqB, 2*batch)
+		cqA, cqB := newCQ(b, r.ca, 2*batch), newCQ(b, r.cb, 2*batch)
+		qa, qb := r.pair(verbs.RC, cqA, cqB, batch)
 		sends, recvs := make([]verbs.SendWR, batch), make([]verbs.RecvWR, batch)
 		for i := range sends {
 			sends[i] = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}

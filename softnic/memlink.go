@@ -31,14 +31,14 @@ func NewMemoryLink(cfg *MemoryConfig) *MemoryLink {
 // at which something will be due next, and whether anything will.
 func (l *MemoryLink) Step() (next int64, pending bool) { return l.core.step() }
 
-func (l *MemoryLink) shared() *core                     { return &l.core }
-func (l *MemoryLink) kind() string                      { return "memory" }
-func (l *MemoryLink) segment(verbs.MTU) uint32          { return maxMsgSize }
-func (l *MemoryLink) window() uint32                    { return maxWindow }
-func (l *MemoryLink) room(*NIC, *qp) bool               { return true }
-func (l *MemoryLink) deliver(now int64, budget int) int { return 0 }
-func (l *MemoryLink) next() int64                       { return never }
-func (l *MemoryLink) forget(*NIC)                       {}
+func (l *MemoryLink) shared() *core            { return &l.core }
+func (l *MemoryLink) kind() string             { return "memory" }
+func (l *MemoryLink) segment(verbs.MTU) uint32 { return maxMsgSize }
+func (l *MemoryLink) window() uint32           { return maxWindow }
+func (l *MemoryLink) room(*NIC, *qp) bool      { return true }
+func (l *MemoryLink) deliver(int64, int) int   { return 0 }
+func (l *MemoryLink) next() int64              { return never }
+func (l *MemoryLink) forget(*NIC)              {}
 
 func (l *MemoryLink) direct(q *qp) *qp {
 	to := l.core.find(q.path)

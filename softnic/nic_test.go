@@ -102,7 +102,7 @@ func TestAddressTaken(t *testing.T) {
 	cfg := softnic.Config{Addr: netip.MustParseAddr("10.1.2.3")}
 	a, err := softnic.New(link, cfg)
 	must(t, err)
-	defer a.Close() //nolint:errcheck // cannot fail
+	defer a.Close()
 	if _, err := softnic.New(link, cfg); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("second NIC at the same address: err = %v, want %v", err, verbs.ErrInvalid)
 	}

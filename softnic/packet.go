@@ -92,7 +92,7 @@ const (
 	synNak      = 0x60
 	synKindMask = 0x60
 
-	nakSequence  = synNak | 0
+	nakSequence  = synNak
 	nakInvalid   = synNak | 1
 	nakAccess    = synNak | 2
 	nakOperation = synNak | 3

@@ -79,7 +79,7 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 	if t&opEnds != 0 {
 		q.msn++
 	}
-	if p.ackReq && !(q.ackDue && q.ackListed) {
+	if p.ackReq && (!q.ackDue || !q.ackListed) {
 		q.owe()
 	}
 }

@@ -103,7 +103,7 @@ func InitQP(qp QP, port uint8) error {
 
 // step modifies qp to the next state, naming just the attributes that it needs.
 func step(qp QP, attr QPAttr, to QPState) error {
-	from := QPState(to - 1)
+	from := to - 1
 	attr.State = to
 	return qp.Modify(attr, AttrState|transitions[[2]QPState{from, to}].must[qp.Type()])
 }

@@ -6,7 +6,8 @@ import "context"
 // puts it there, Wait takes it. Wakes before a Wait are not lost, and several of
 // them count as one: whoever wakes up looks at everything that shares the Waker.
 //
-// Make one with NewWaker. Wake may be called by any goroutine at any time and never
+// CQs take one in their configuration, events by Context.NotifyEvents, and a timer by
+// time.AfterFunc(d, w.Wake). Make one with NewWaker. Wake may be called by any goroutine at any time and never
 // blocks; Wait is for one goroutine at a time.
 type Waker struct {
 	token chan struct{}

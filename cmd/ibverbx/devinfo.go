@@ -68,8 +68,14 @@ func capabilityNames(c verbs.Capabilities) []string {
 		bit  verbs.Capabilities
 		name string
 	}{
-		{verbs.CapUC, "UC"}, {verbs.CapUD, "UD"}, {verbs.CapSRQ, "SRQ"}, {verbs.CapSRQOnUC, "SRQ_ON_UC"}, {verbs.CapSQD, "SQD"},
-		{verbs.CapDMABuf, "DMABUF"}, {verbs.CapTimestamp, "TIMESTAMP"}, {verbs.CapFlushOnPost, "FLUSH_ON_POST"},
+		{verbs.CapUC, "UC"},
+		{verbs.CapUD, "UD"},
+		{verbs.CapSRQ, "SRQ"},
+		{verbs.CapSRQOnUC, "SRQ_ON_UC"},
+		{verbs.CapSQD, "SQD"},
+		{verbs.CapDMABuf, "DMABUF"},
+		{verbs.CapTimestamp, "TIMESTAMP"},
+		{verbs.CapFlushOnPost, "FLUSH_ON_POST"},
 	} {
 		if c&k.bit != 0 {
 			names = append(names, k.name)

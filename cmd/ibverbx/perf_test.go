@@ -112,10 +112,16 @@ func TestPerfJSON(t *testing.T) {
 		mode string
 		keys []string
 	}{
-		{[]string{"perf", "-s", "64", "-n", "100", "-q", "2"}, "bandwidth",
-			[]string{"size", "iterations", "bytes_per_second", "messages_per_second", "copy_bytes_per_second", "ratio_to_copy"}},
-		{[]string{"perf", "--lat", "-s", "64", "-n", "200"}, "latency",
-			[]string{"size", "iterations", "t_min_us", "t_typical_us", "t_avg_us", "t_p99_us", "t_p999_us", "t_max_us"}},
+		{
+			[]string{"perf", "-s", "64", "-n", "100", "-q", "2"},
+			"bandwidth",
+			[]string{"size", "iterations", "bytes_per_second", "messages_per_second", "copy_bytes_per_second", "ratio_to_copy"},
+		},
+		{
+			[]string{"perf", "--lat", "-s", "64", "-n", "200"},
+			"latency",
+			[]string{"size", "iterations", "t_min_us", "t_typical_us", "t_avg_us", "t_p99_us", "t_p999_us", "t_max_us"},
+		},
 	} {
 		v := object(t, tt.args...)
 		if v["op"] != "write" || v["mode"] != tt.mode || v["provider"] != "softnic" || v["link"] != "memory" || v["interrupted"] != false {

@@ -12,8 +12,12 @@ var units = [...]struct {
 	suffix string
 	shift  uint
 }{
-	{"KiB", 10}, {"MiB", 20}, {"GiB", 30},
-	{"K", 10}, {"M", 20}, {"G", 30},
+	{"KiB", 10},
+	{"MiB", 20},
+	{"GiB", 30},
+	{"K", 10},
+	{"M", 20},
+	{"G", 30},
 	{"B", 0},
 }
 

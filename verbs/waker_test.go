@@ -1,0 +1,139 @@
+package verbs_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ibverbx/verbs"
+)
+
+func TestWakerToken(t *testing.T) {
+	w := verbs.NewWaker()
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := w.Wait(done); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Wait without a token on a finished context = %v, want %v", err, context.Canceled)
+	}
+	// Wakes before a Wait are kept, and count as one. A token is taken even if the
+	// context has ended: whoever waits sees what happened first.
+	w.Wake()
+	w.Wake()
+	w.Wake()
+	if err := w.Wait(done); err != nil {
+		t.Fatalf("Wait after three Wakes = %v, want nil", err)
+	}
+	if err := w.Wait(done); !errors.Is(err, context.Canceled) {
+		t.Fatalf("second Wait after three Wakes = %v, want %v", err, context.Canceled)
+	}
+}
+
+func TestWakerSleeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := verbs.NewWaker()
+		var woken atomic.Bool
+		go func() {
+			if err := w.Wait(t.Context()); err != nil {
+				t.Errorf("Wait = %v", err)
+			}
+			woken.Store(true)
+		}()
+		synctest.Wait()
+		if woken.Load() {
+			t.Fatal("Wait returned although nobody called Wake")
+		}
+		w.Wake()
+		synctest.Wait()
+		if !woken.Load() {
+			t.Fatal("Wait still sleeps after Wake")
+		}
+	})
+}
+
+func TestWakerContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := verbs.NewWaker()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if err := w.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait = %v, want %v", err, context.DeadlineExceeded)
+		}
+		if slept := time.Since(start); slept != time.Second {
+			t.Errorf("Wait slept %v, want 1s", slept)
+		}
+		// The token that comes too late is there for the next Wait.
+		w.Wake()
+		if err := w.Wait(t.Context()); err != nil {
+			t.Errorf("Wait = %v", err)
+		}
+	})
+}
+
+// No wakeup is lost: a counter that is raised before each Wake is always seen in full
+// by a waiter that looks after each Wait.
+func TestWakerLosesNothing(t *testing.T) {
+	const wakers, rounds = 16, 500
+	w := verbs.NewWaker()
+	var count atomic.Int64
+	var wg sync.WaitGroup
+	for range wakers {
+		wg.Go(func() {
+			for range rounds {
+				count.Add(1)
+				w.Wake()
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for count.Load() < wakers*rounds {
+		if err := w.Wait(ctx); err != nil {
+			t.Fatalf("slept with %d of %d counted: %v", count.Load(), wakers*rounds, err)
+		}
+	}
+	wg.Wait()
+}
+
+// Wake happens before the return of the Wait that takes its token: the race detector
+// would object to the plain variable otherwise.
+func TestWakerOrders(t *testing.T) {
+	ping, pong := verbs.NewWaker(), verbs.NewWaker()
+	shared := 0
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 100 {
+			if err := ping.Wait(context.Background()); err != nil {
+				t.Errorf("Wait = %v", err)
+			}
+			shared++
+			pong.Wake()
+		}
+	})
+	for i := range 100 {
+		shared++
+		ping.Wake()
+		if err := pong.Wait(context.Background()); err != nil {
+			t.Fatalf("Wait = %v", err)
+		}
+		if want := 2 * (i + 1); shared != want {
+			t.Fatalf("shared = %d, want %d", shared, want)
+		}
+	}
+	wg.Wait()
+}
+
+func TestWakerAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	w := verbs.NewWaker()
+	ctx := context.Background()
+	if n := testing.AllocsPerRun(100, func() { w.Wake(); _ = w.Wait(ctx) }); n != 0 {
+		t.Errorf("Wake and Wait allocate %v times", n)
+	}
+}

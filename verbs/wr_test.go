@@ -1,0 +1,107 @@
+package verbs_test
+
+import (
+	"math"
+	"testing"
+
+	"ibverbx/verbs"
+)
+
+func TestSetSGE(t *testing.T) {
+	sges := []verbs.SGE{{1, 10, 100}, {2, 20, 200}, {3, 30, 300}, {4, 40, 400}}
+	var send verbs.SendWR
+	var recv verbs.RecvWR
+	var want uint64
+	for n := range len(sges) + 1 {
+		send.SetSGE(sges[:n]...)
+		recv.SetSGE(sges[:n]...)
+		if int(send.NumSGE) != n || int(recv.NumSGE) != n {
+			t.Fatalf("after SetSGE of %d elements NumSGE = %d (send), %d (receive)", n, send.NumSGE, recv.NumSGE)
+		}
+		if send.Length() != want || recv.Length() != want {
+			t.Fatalf("Length of %d elements = %d (send), %d (receive), want %d", n, send.Length(), recv.Length(), want)
+		}
+		for i := range n {
+			if send.SGE[i] != sges[i] || recv.SGE[i] != sges[i] {
+				t.Fatalf("SGE[%d] = %v (send), %v (receive), want %v", i, send.SGE[i], recv.SGE[i], sges[i])
+			}
+		}
+		if n < len(sges) {
+			want += uint64(sges[n].Length)
+		}
+	}
+	// Fewer elements than before: what is left of the old ones does not count.
+	if send.SetSGE(sges[0]); send.Length() != 10 {
+		t.Errorf("Length = %d, want 10", send.Length())
+	}
+}
+
+func TestSetSGETooMany(t *testing.T) {
+	five := make([]verbs.SGE, verbs.MaxSGE+1)
+	for name, set := range map[string]func(){
+		"SendWR": func() { new(verbs.SendWR).SetSGE(five...) },
+		"RecvWR": func() { new(verbs.RecvWR).SetSGE(five...) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s.SetSGE of %d elements did not panic", name, len(five))
+				}
+			}()
+			set()
+		}()
+	}
+}
+
+// Length neither overflows nor trusts NumSGE.
+func TestLengthBounds(t *testing.T) {
+	sge := verbs.SGE{Length: math.MaxUint32}
+	send := verbs.SendWR{NumSGE: 255, SGE: [verbs.MaxSGE]verbs.SGE{sge, sge, sge, sge}}
+	recv := verbs.RecvWR{NumSGE: 255, SGE: send.SGE}
+	const want = verbs.MaxSGE * math.MaxUint32
+	if send.Length() != want || recv.Length() != want {
+		t.Errorf("Length = %d (send), %d (receive), want %d", send.Length(), recv.Length(), uint64(want))
+	}
+}
+
+func TestSendFlags(t *testing.T) {
+	tests := []struct {
+		f     verbs.SendFlags
+		text  string
+		valid bool
+	}{
+		{0, "0", true},
+		{verbs.SendFence, "FENCE", true},
+		{verbs.SendSignaled, "SIGNALED", true},
+		{verbs.SendSolicited, "SOLICITED", true},
+		{verbs.SendInline, "INLINE", true},
+		{verbs.SendSignaled | verbs.SendInline, "SIGNALED|INLINE", true},
+		{15, "FENCE|SIGNALED|SOLICITED|INLINE", true},
+		{verbs.SendSignaled | 0x30, "SIGNALED|0x30", false},
+		{0x80, "0x80", false},
+	}
+	for _, tt := range tests {
+		if got := tt.f.String(); got != tt.text {
+			t.Errorf("SendFlags(%#x).String() = %q, want %q", uint8(tt.f), got, tt.text)
+		}
+		if got := tt.f.Valid(); got != tt.valid {
+			t.Errorf("SendFlags(%#x).Valid() = %v, want %v", uint8(tt.f), got, tt.valid)
+		}
+	}
+}
+
+// Filling and reading a work request is on the hot path.
+func TestWorkRequestAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	var wr verbs.SendWR
+	var sum uint64
+	n := testing.AllocsPerRun(100, func() {
+		wr.SetSGE(verbs.SGE{Addr: 1, Length: 2, LKey: 3}, verbs.SGE{Addr: 4, Length: 5, LKey: 6})
+		sum += wr.Length()
+	})
+	if n != 0 {
+		t.Errorf("SetSGE and Length allocate %v times", n)
+	}
+}
