@@ -77,6 +77,7 @@ func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (*mr, error)
 //	   tag    |   index
 type keyTable struct {
 	regions []*mr
+	none    *mr // stands where there is no region: it has no PD, so it is nobody's
 	free    []uint32 // indices given back, oldest first
 	rng     *rand.Rand
 }
@@ -92,7 +93,8 @@ const (
 
 func (t *keyTable) init(rng *rand.Rand) {
 	t.rng = rng
-	t.regions = make([]*mr, 1) // index 0 is never used, so key 0 is never valid
+	t.none = &mr{}
+	t.regions = []*mr{t.none} // index 0 is never used, so key 0 is never valid
 }
 
 // add gives m a key that neither its index's last region nor key 0 had. It reports
@@ -102,7 +104,7 @@ func (t *keyTable) add(m *mr) bool {
 	switch {
 	case len(t.regions) <= maxMR && len(t.free) < keyReuseDelay:
 		i = uint32(len(t.regions))
-		t.regions = append(t.regions, nil)
+		t.regions = append(t.regions, t.none)
 	case len(t.free) > 0:
 		i = t.free[0] >> keyIndexBits
 		// The upper half of a free entry is the index, the lower the last tag.
@@ -129,26 +131,20 @@ func (t *keyTable) place(m *mr, i, last uint32) {
 
 func (t *keyTable) remove(key uint32) {
 	i := key & keyIndexMask
-	t.regions[i] = nil
+	t.regions[i] = t.none
 	t.free = append(t.free, i<<keyIndexBits|key>>keyIndexBits)
 }
 
 // find returns the n bytes at addr of the region under key, if the region belongs to
-// d, holds all of them and allows need. Otherwise it returns nil and false. n may be
-// 0 only for a region that exists.
+// d, holds all of them and allows need. Otherwise it returns nil and false. It is small
+// enough to be inlined, which an 8-byte WRITE notices.
 func (t *keyTable) find(d *pd, key uint32, addr uint64, n uint32, need verbs.Access) ([]byte, bool) {
-	i := key & keyIndexMask
-	if i >= uint32(len(t.regions)) {
-		return nil, false
+	if i := int(key & keyIndexMask); i < len(t.regions) {
+		m := t.regions[i]
+		off := addr - m.addr
+		if m.key == key && m.pd == d && m.access&need == need && off <= m.length && uint64(n) <= m.length-off {
+			return m.bytes[off : off+uint64(n)], true
+		}
 	}
-	m := t.regions[i]
-	if m == nil || m.key != key || m.pd != d || m.access&need != need {
-		return nil, false
-	}
-	off := addr - m.addr
-	size := uint64(len(m.bytes))
-	if off > size || uint64(n) > size-off {
-		return nil, false
-	}
-	return m.bytes[off : off+uint64(n)], true
+	return nil, false
 }
