@@ -77,7 +77,7 @@ func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (*mr, error)
 //	   tag    |   index
 type keyTable struct {
 	regions []*mr
-	none    *mr // stands where there is no region: it has no PD, so it is nobody's
+	none    *mr      // stands where there is no region: it has no PD, so it is nobody's
 	free    []uint32 // indices given back, oldest first
 	rng     *rand.Rand
 }

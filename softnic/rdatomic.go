@@ -52,7 +52,11 @@ func (q *qp) responsePackets(length uint32) uint32 {
 // serveRead begins to answer a new READ. The data is read when it is sent, which is
 // within the peer's rights: a READ is not ordered before later WRITEs without a fence.
 func (q *qp) serveRead(p *packet) {
-	if !q.readAllowed(p) {
+	if q.attr.Access&verbs.AccessRemoteRead == 0 {
+		q.refuse(nakInvalid, verbs.StatusSuccess)
+		return
+	}
+	if !q.readable(p) {
 		q.refuse(nakAccess, verbs.StatusSuccess)
 		return
 	}
@@ -66,10 +70,9 @@ func (q *qp) serveRead(p *packet) {
 	q.msn++
 }
 
-func (q *qp) readAllowed(p *packet) bool {
-	if q.attr.Access&verbs.AccessRemoteRead == 0 {
-		return false
-	}
+// readable reports whether the memory that a READ names may be read; a READ of no bytes
+// does not look at its key.
+func (q *qp) readable(p *packet) bool {
 	if p.dmaLen == 0 {
 		return true
 	}
@@ -79,12 +82,12 @@ func (q *qp) readAllowed(p *packet) bool {
 
 // serveAtomic executes a new atomic and remembers its result.
 func (q *qp) serveAtomic(p *packet, op uint8) {
-	if p.va%8 != 0 {
+	if p.va%8 != 0 || q.attr.Access&verbs.AccessRemoteAtomic == 0 {
 		q.refuse(nakInvalid, verbs.StatusSuccess)
 		return
 	}
 	mem, ok := q.nic.mrs.find(q.pd, p.rkey, p.va, 8, verbs.AccessRemoteAtomic)
-	if !ok || q.attr.Access&verbs.AccessRemoteAtomic == 0 {
+	if !ok {
 		q.refuse(nakAccess, verbs.StatusSuccess)
 		return
 	}
@@ -114,7 +117,7 @@ func (q *qp) duplicate(p *packet, op uint8) {
 	switch op {
 	case opReadRequest:
 		last := p.psn.Add(q.responsePackets(p.dmaLen) - 1)
-		if p.dmaLen <= maxMsgSize && last.Sub(q.epsn) < 0 && q.readAllowed(p) {
+		if p.dmaLen <= maxMsgSize && last.Sub(q.epsn) < 0 && q.readable(p) {
 			q.addJob(job{again: true, rkey: p.rkey, psn: p.psn, va: p.va, length: p.dmaLen})
 		}
 	case opCmpSwap, opFetchAdd:

@@ -213,7 +213,10 @@ func (q *qp) placeWrite(p *packet, t opTraits) bool {
 	if t&opStarts != 0 {
 		va, rkey, left, placed = p.va, p.rkey, p.dmaLen, 0
 		if q.attr.Access&verbs.AccessRemoteWrite == 0 {
-			q.refuse(nakAccess, verbs.StatusSuccess)
+			// An operation that the receive queue does not support is an invalid
+			// request; only the region's refusal is an access error (IBTA 1.4
+			// section 11.6.2).
+			q.refuse(nakInvalid, verbs.StatusSuccess)
 			return false
 		}
 	}

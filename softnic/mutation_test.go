@@ -1,0 +1,116 @@
+package softnic_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// mutations are changes that break softnic. The tests of this package, the conformance
+// suite first of all, must catch every one of them.
+var mutations = []struct {
+	name, file, old, new string
+}{
+	{"a stale or guessed key is accepted", "mr.go", "m.key == key && ", ""},
+	{"a region of another PD is accepted", "mr.go", "m.pd == d && ", "m.pd != nil && "},
+	{"access flags are not looked at", "mr.go", "m.access&need == need && ", ""},
+	{"remote access flags of the QP are not looked at", "responder.go", "if q.attr.Access&verbs.AccessRemoteWrite == 0 {", "if false {"},
+	{"the express lane completes without copying", "express.go", "		bulk.Copy(dst, src)\n", "		_, _, _ = bulk.Copy, dst, src\n"},
+	{"the express lane ignores the QP's access flags", "express.go", " && peer.attr.Access&verbs.AccessRemoteWrite != 0", ""},
+	{
+		"a duplicate atomic is executed again", "rdatomic.go", "		for i := range q.replay {\n",
+		"		if mem, ok := q.nic.mrs.find(q.pd, p.rkey, p.va, 8, 0); ok && op == opFetchAdd {\n" +
+			"			binary.NativeEndian.PutUint64(mem, binary.NativeEndian.Uint64(mem)+p.compare)\n		}\n		for i := range q.replay {\n",
+	},
+	{"a misaligned atomic is executed", "rdatomic.go", "p.va%8 != 0 || ", ""},
+	{"completions come out of order", "cq.go", "i := (head + k) & mask", "i := (head + n - 1 - k) & mask"},
+	{"unsignaled requests complete loudly", "completer.go", "w.flags&verbs.SendSignaled == 0 && ", "false && "},
+	{"slots of unsignaled requests are not given back", "completer.go", "q.sendCQ.push(&q.sqUsed, q.unreported,", "q.sendCQ.push(&q.sqUsed, 1,"},
+	{"receives are not flushed", "flush.go", "	q.flushSends()\n	q.flushReceives()\n", "	q.flushSends()\n"},
+	{"FENCE is ignored", "requester.go", "if q.reads > 0 && w.flags&verbs.SendFence != 0 {", "if false {"},
+	{"the READ limit is ignored", "requester.go", "if w.isRequest() && q.reads >= q.attr.MaxRdAtomic {", "if w.isRequest() && q.attr.MaxRdAtomic == 0 {"},
+	{"the send queue takes one too many", "post.go", "q.sqUsed >= q.maxSend ||", "q.sqUsed > q.maxSend ||"},
+	{"the receive queue takes one too many", "srq.go", "if r.used >= r.maxWR {", "if r.used > r.maxWR {"},
+	{"inline bytes are not taken at post time", "post.go", "			q.copyInline(slot, wr)\n", "			_ = slot\n"},
+	{"a request after the refused one is posted", "post.go", "return i, q.explainSend(i, wr)", "continue"},
+	{"the immediate is turned around", "responder.go", "wc.Flags, wc.Imm = verbs.WCWithImm, p.imm", "wc.Flags, wc.Imm = verbs.WCWithImm, p.imm>>8|p.imm<<24"},
+	{"a WRITE_WITH_IMM needs no receive", "responder.go", "	} else if t&opHasImm != 0 && !q.takeRecv() {\n", "	} else if false {\n"},
+	{"a gap is not noticed", "responder.go", "			q.sequenceGap()\n		} else {", "			q.epsn = p.psn\n			q.receiveRequest(p, op)\n		} else {"},
+	{
+		"an acknowledgement passes for the answer to a READ", "completer.go",
+		"		if w.isRequest() {\n			return psn.Sub(q.una) >= 0", "		if false {\n			return psn.Sub(q.una) >= 0",
+	},
+	{"going back forgets how far a READ was", "completer.go", "q.sqOff = uint32(psn.Sub(w.first)) * q.seg", "q.sqOff = 0"},
+	{"a late packet of a broken UC message is placed", "unreliable.go", "case p.psn != q.epsn || ", "case "},
+	{"the Q_Key is not checked", "unreliable.go", "if p.qkey != q.attr.QKey {", "if false {"},
+	{"the GRH does not count", "unreliable.go", "verbs.GRHLen+p.length, p.srcQPN", "p.length, p.srcQPN"},
+	{"the limit event of an SRQ does not disarm", "srq.go", "		s.limit = 0\n		s.pd", "		s.pd"},
+	{"a CQ overruns silently", "cq.go", "	c.overrun = true\n", ""},
+	{"no event tells that communication is established", "responder.go", "		q.raise(verbs.EventCommEst)\n", ""},
+	{"no event tells that the last WQE is reached", "flush.go", "		q.raise(verbs.EventLastWQEReached)\n", ""},
+	{"a PD closes with regions in it", "pd.go", "n := len(d.mrs) + len(d.qps)", "n := len(d.qps)"},
+	{"a deregistered region keeps its memory", "mr.go", "	m.memory.Release()\n", ""},
+	{"completions of a closed QP stay", "flush.go", "	q.sendCQ.discard(q)\n", ""},
+	{"an illegal transition is taken", "state.go", "	if err := verbs.CheckTransition(q.typ, q.state, to, mask); err != nil {\n		return err\n	}\n", ""},
+}
+
+// TestMutations breaks softnic in one place at a time and wants the tests to notice. It
+// builds the package many times over, so it runs only on demand: make mutate.
+func TestMutations(t *testing.T) {
+	if os.Getenv("IBVERBX_MUTATE") == "" {
+		t.Skip("set IBVERBX_MUTATE=1 (make mutate, part of .ci/run): it takes minutes")
+	}
+	dir, err := filepath.Abs(".")
+	must(t, err)
+	for _, m := range mutations {
+		t.Run(strings.ReplaceAll(m.name, " ", "-"), func(t *testing.T) {
+			file := filepath.Join(dir, m.file)
+			src, err := os.ReadFile(file)
+			must(t, err)
+			if n := strings.Count(string(src), m.old); n != 1 {
+				t.Fatalf("%q occurs %d times in %s, want once: the code has moved on", m.old, n, m.file)
+			}
+			overlay := writeOverlay(t, file, strings.Replace(string(src), m.old, m.new, 1))
+			t.Logf("caught by %s", caughtBy(t, overlay))
+		})
+	}
+}
+
+// writeOverlay makes the go command read text in place of file.
+func writeOverlay(t *testing.T, file, text string) string {
+	t.Helper()
+	tmp := t.TempDir()
+	mutant, overlay := filepath.Join(tmp, "mutant.go"), filepath.Join(tmp, "overlay.json")
+	must(t, os.WriteFile(mutant, []byte(text), 0o600))
+	j, err := json.Marshal(map[string]map[string]string{"Replace": {file: mutant}})
+	must(t, err)
+	must(t, os.WriteFile(overlay, j, 0o600))
+	return overlay
+}
+
+// caughtBy runs the tests of the package with an overlay and returns the first that
+// failed. A mutant that does not compile, or that every test passes, fails the test.
+func caughtBy(t *testing.T, overlay string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", ".")
+	cmd.Env = append(os.Environ(), "IBVERBX_MUTATE=")
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err == nil:
+		t.Fatal("survived: no test failed")
+	case strings.Contains(string(out), "[build failed]") || ctx.Err() != nil:
+		t.Fatalf("no verdict: %v\n%s", err, out)
+	}
+	if found := regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`).FindAllStringSubmatch(string(out), -1); found != nil {
+		return found[len(found)-1][1]
+	}
+	return strings.SplitN(string(out), "\n", 2)[0]
+}
