@@ -1,0 +1,63 @@
+# The commands of this repository, by name. .ci/run runs most of them in order.
+
+GO   ?= go
+FUZZ ?= 5s
+
+# golangci-lint is built from source at this version and kept between runs.
+LINT_VERSION := v2.14.0
+CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
+LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
+
+.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke cover clean
+
+all: vet test lint
+
+build:
+	CGO_ENABLED=0 $(GO) build ./...
+
+test:
+	$(GO) test -count=1 ./...
+
+race:
+	CGO_ENABLED=1 $(GO) test -count=1 -race ./...
+
+# Memory for NICs on the Go heap, where the race detector sees it.
+heapmem:
+	CGO_ENABLED=1 $(GO) test -count=1 -race -tags heapmem ./verbs/... ./softnic/...
+
+vet:
+	$(GO) vet ./...
+	$(GO) vet -tags heapmem ./...
+
+# What other systems would say, without having one.
+cross:
+	GOOS=windows $(GO) vet ./...
+	GOOS=darwin $(GO) vet ./...
+	GOOS=linux GOARCH=arm64 $(GO) vet ./...
+
+fmt: $(LINT)
+	$(LINT) fmt
+
+lint: $(LINT)
+	$(LINT) run ./...
+
+$(LINT):
+	GOBIN=$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+bench:
+	$(GO) test -run '^$$' -bench . ./softnic ./internal/bulk
+
+# Every benchmark runs; what it prints means nothing.
+bench-smoke:
+	$(GO) test -run '^$$' -bench . -benchtime 10x ./...
+
+# Every fuzz target for a short while.
+fuzz-smoke:
+	.ci/fuzz $(FUZZ)
+
+cover:
+	$(GO) test -count=1 -coverpkg=./... -coverprofile=cover.out ./...
+	$(GO) tool cover -func=cover.out | tail -1
+
+clean:
+	rm -rf cover.out $(CACHE)

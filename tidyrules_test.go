@@ -1,0 +1,326 @@
+package ibverbx_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// rule is one thing that holds everywhere in the tree.
+type rule struct {
+	name  string
+	check func(*tree) []string // what is wrong, with file and line
+}
+
+var rules = []rule{
+	{"module", checkModule},
+	{"package comments", checkPackageComments},
+	{"arrows", checkArrows},
+	{"names", checkNames},
+	{"cgo", checkCgo},
+	{"unsafe", checkUnsafe},
+	{"file length", checkFileLength},
+	{"function length", checkFunctionLength},
+	{"state", checkState},
+	{"clock and goroutines", checkClock},
+	{"skips", checkSkips},
+	{"markers", checkMarkers},
+}
+
+func checkModule(tr *tree) []string {
+	first, _, _ := strings.Cut(tr.texts["go.mod"], "\n")
+	if want := "module " + module; first != want {
+		return []string{fmt.Sprintf("go.mod:1: %q, want %q", first, want)}
+	}
+	return nil
+}
+
+// checkPackageComments wants one package comment per package, in the usual form.
+func checkPackageComments(tr *tree) (findings []string) {
+	comments := map[string][]*goFile{}
+	for _, f := range tr.files {
+		if f.isTest() {
+			continue
+		}
+		with := comments[f.dir()]
+		if f.ast.Doc != nil {
+			with = append(with, f)
+		}
+		comments[f.dir()] = with
+	}
+	for _, dir := range slices.Sorted(maps.Keys(comments)) {
+		with := comments[dir]
+		if len(with) != 1 {
+			findings = append(findings, fmt.Sprintf("%s: %d package comments, want 1", dir, len(with)))
+			continue
+		}
+		f := with[0]
+		want := []string{"Package " + f.ast.Name.Name + " "}
+		if f.ast.Name.Name == "main" {
+			name := path.Base(dir)
+			want = []string{"Command " + name + " ", strings.ToUpper(name[:1]) + name[1:] + " "}
+		}
+		text := f.ast.Doc.Text()
+		if !slices.ContainsFunc(want, func(w string) bool { return strings.HasPrefix(text, w) }) {
+			findings = append(findings, tr.at(f.ast.Package, "the package comment starts with none of %q", want))
+		}
+	}
+	return findings
+}
+
+// arrows says what the packages of a directory may import of ours. Directories below
+// one that is listed follow it unless they are listed themselves. "pure" stands for
+// what is below internal without a line of its own here: algorithms that import
+// nothing of ours. "all" is for those who wire things together.
+var arrows = map[string][]string{
+	".":               {"verbs", "pure"},
+	"verbs":           {"pure"},
+	"verbs/verbstest": {"verbs", "pure"},
+	"softnic":         {"verbs", "pure"},
+	"rdmacore":        {"verbs", "pure"},
+	"bootstrap":       {"pure"},
+	"reliable":        {"verbs", "pure"},
+	"internal":        {},
+	"internal/perf":   {".", "verbs", "pure"},
+	"sim":             {"all"},
+	"peer":            {"all"},
+	"cmd":             {"all"},
+	"examples":        {"all"},
+}
+
+// place returns the line of arrows that a directory follows.
+func place(dir string) (string, bool) {
+	for d := dir; ; d = path.Dir(d) {
+		if _, ok := arrows[d]; ok && (d != "." || dir == ".") {
+			return d, true
+		}
+		if d == "." {
+			return "", false
+		}
+	}
+}
+
+// checkArrows holds the order of the packages. Tests may import what they like.
+func checkArrows(tr *tree) (findings []string) {
+	for _, f := range tr.files {
+		from, ok := place(f.dir())
+		if !ok {
+			findings = append(findings, tr.at(f.ast.Package, "directory %s has no place in the order of packages", f.dir()))
+			continue
+		}
+		if f.isTest() {
+			continue
+		}
+		for dir, spec := range f.ownImports() {
+			to, ok := place(dir)
+			if ok && !mayImport(from, dir, to) {
+				findings = append(findings, tr.at(spec.Pos(), "%s may not import %s", f.dir(), dir))
+			}
+		}
+	}
+	return findings
+}
+
+func mayImport(from, dir, to string) bool {
+	for _, allowed := range arrows[from] {
+		if allowed == "all" || allowed == dir || (allowed == "pure" && to == "internal") {
+			return true
+		}
+	}
+	return from == to && from != "internal" // a package and what is below it
+}
+
+// ownImports returns the imports that are of this module, by directory.
+func (f *goFile) ownImports() map[string]*ast.ImportSpec {
+	own := map[string]*ast.ImportSpec{}
+	for _, spec := range f.ast.Imports {
+		switch p := importPath(spec); {
+		case p == module:
+			own["."] = spec
+		case strings.HasPrefix(p, module+"/"):
+			own[strings.TrimPrefix(p, module+"/")] = spec
+		}
+	}
+	return own
+}
+
+func importPath(spec *ast.ImportSpec) string {
+	p, _ := strconv.Unquote(spec.Path.Value)
+	return p
+}
+
+// vague are names that say nothing about what they name. The file that runs softnic's
+// helper goroutine is called after it.
+var vague = []string{"util", "utils", "common", "helper", "helpers", "misc", "types"}
+
+const helperFile = "softnic/helper.go"
+
+func checkNames(tr *tree) (findings []string) {
+	for _, f := range tr.files {
+		stem := strings.TrimSuffix(strings.TrimSuffix(path.Base(f.path), ".go"), "_test")
+		if slices.Contains(vague, stem) && f.path != helperFile {
+			findings = append(findings, fmt.Sprintf("%s: a file is not called %s", f.path, stem))
+		}
+		for _, part := range strings.Split(f.dir(), "/") {
+			if slices.Contains(vague, part) {
+				findings = append(findings, fmt.Sprintf("%s: a directory is not called %s", f.path, part))
+			}
+		}
+		if name := strings.TrimSuffix(f.ast.Name.Name, "_test"); slices.Contains(vague, name) {
+			findings = append(findings, tr.at(f.ast.Package, "a package is not called %s", name))
+		}
+	}
+	return findings
+}
+
+// checkCgo confines cgo to one file.
+func checkCgo(tr *tree) []string {
+	return tr.importers("C", func(f *goFile) bool { return f.path == "rdmacore/cgo.go" })
+}
+
+// checkUnsafe confines unsafe to files that say so, and to the places whose business
+// is memory or C.
+func checkUnsafe(tr *tree) []string {
+	return tr.importers("unsafe", func(f *goFile) bool {
+		return f.isTest() || strings.HasSuffix(f.path, "_unsafe.go") || strings.HasPrefix(f.path, "verbs/memory") ||
+			f.dir() == "internal/bulk" || f.dir() == "rdmacore"
+	})
+}
+
+// importers returns a finding for each file that imports p and may not.
+func (tr *tree) importers(p string, allowed func(*goFile) bool) (findings []string) {
+	for _, f := range tr.files {
+		for _, spec := range f.ast.Imports {
+			if importPath(spec) == p && !allowed(f) {
+				findings = append(findings, tr.at(spec.Pos(), "import %q has no place in this file", p))
+			}
+		}
+	}
+	return findings
+}
+
+const (
+	maxFileLines     = 500
+	maxFunctionLines = 70
+)
+
+func checkFileLength(tr *tree) (findings []string) {
+	for _, f := range tr.files {
+		if n := strings.Count(f.text, "\n"); n > maxFileLines {
+			findings = append(findings, fmt.Sprintf("%s: %d lines, at most %d", f.path, n, maxFileLines))
+		}
+	}
+	return findings
+}
+
+// checkFunctionLength wants short functions, or a line //tidy:long with the reason in
+// the comment above them.
+func checkFunctionLength(tr *tree) (findings []string) {
+	for _, f := range tr.files {
+		for _, decl := range f.ast.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			lines := tr.fset.Position(fn.End()).Line - tr.fset.Position(fn.Pos()).Line + 1
+			if lines > maxFunctionLines && !hasReason(fn.Doc) {
+				findings = append(findings, tr.at(fn.Pos(), "%s has %d lines, at most %d without //tidy:long and a reason",
+					fn.Name.Name, lines, maxFunctionLines))
+			}
+		}
+	}
+	return findings
+}
+
+func hasReason(doc *ast.CommentGroup) bool {
+	if doc == nil {
+		return false
+	}
+	for _, c := range doc.List {
+		if reason, ok := strings.CutPrefix(c.Text, "//tidy:long "); ok && strings.TrimSpace(reason) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// clockFiles are the files of softnic in which real time and goroutines live. The rest
+// is driven from outside, so that a simulation can drive it on virtual time.
+var clockFiles = []string{helperFile, "softnic/clock.go"}
+
+var clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
+
+func checkClock(tr *tree) (findings []string) {
+	for _, f := range tr.files {
+		if f.dir() != "softnic" || f.isTest() || slices.Contains(clockFiles, f.path) {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				findings = append(findings, tr.at(n.Pos(), "a goroutine outside of %v", clockFiles))
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && x.Obj == nil && slices.Contains(clockFunctions, n.Sel.Name) {
+					findings = append(findings, tr.at(n.Pos(), "time.%s outside of %v", n.Sel.Name, clockFiles))
+				}
+			}
+			return true
+		})
+	}
+	return findings
+}
+
+// checkSkips wants every skipped test to say why.
+func checkSkips(tr *tree) (findings []string) {
+	for _, f := range tr.files {
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || len(call.Args) > 0 && !isEmptyString(call.Args[0]) {
+				return true
+			}
+			if name := sel.Sel.Name; name == "SkipNow" || name == "Skip" || name == "Skipf" {
+				if x, ok := sel.X.(*ast.Ident); ok && slices.Contains([]string{"t", "b", "f", "tb"}, x.Name) {
+					findings = append(findings, tr.at(call.Pos(), "%s without a reason", name))
+				}
+			}
+			return true
+		})
+	}
+	return findings
+}
+
+func isEmptyString(e ast.Expr) bool {
+	lit, ok := e.(*ast.BasicLit)
+	return ok && lit.Kind == token.STRING && (lit.Value == `""` || lit.Value == "``")
+}
+
+// markers are written in pieces, so that this file has none.
+var markers = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
+
+// checkMarkers wants what is left to do to be in the issue tracker.
+func checkMarkers(tr *tree) (findings []string) {
+	check := func(name, text string) {
+		for i, line := range strings.Split(text, "\n") {
+			if m := markers.FindString(line); m != "" {
+				findings = append(findings, fmt.Sprintf("%s:%d: %s", name, i+1, m))
+			}
+		}
+	}
+	for _, f := range tr.files {
+		check(f.path, f.text)
+	}
+	for _, name := range slices.Sorted(maps.Keys(tr.texts)) {
+		check(name, tr.texts[name])
+	}
+	return findings
+}

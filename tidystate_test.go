@@ -1,0 +1,119 @@
+package ibverbx_test
+
+import (
+	"go/ast"
+	"go/token"
+	"slices"
+)
+
+// checkState wants no init functions and no package-level state: no variable of a
+// package that is assigned to after its declaration or that exists to be changed.
+// Error values and lookup tables are variables only because Go has no such constants.
+func checkState(tr *tree) (findings []string) {
+	vars := map[string][]*ast.ValueSpec{} // by directory
+	for _, f := range tr.files {
+		if f.isTest() {
+			continue
+		}
+		for _, decl := range f.ast.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil && d.Name.Name == "init" {
+					findings = append(findings, tr.at(d.Pos(), "func init: construction is explicit here"))
+				}
+			case *ast.GenDecl:
+				if d.Tok == token.VAR {
+					for _, spec := range d.Specs {
+						vars[f.dir()] = append(vars[f.dir()], spec.(*ast.ValueSpec))
+					}
+				}
+			}
+		}
+	}
+	for _, specs := range vars {
+		for _, spec := range specs {
+			if isChangeable(spec.Type) {
+				findings = append(findings, tr.at(spec.Pos(), "%s is package-level state", spec.Names[0].Name))
+			}
+		}
+	}
+	for _, f := range tr.files {
+		if f.isTest() {
+			continue
+		}
+		for _, name := range assigned(f.ast, vars[f.dir()]) {
+			findings = append(findings, tr.at(name.Pos(), "%s is a package-level variable and is changed here", name.Name))
+		}
+	}
+	return findings
+}
+
+// isChangeable reports whether a type is one that only makes sense if it changes: a
+// channel, or something of package sync or sync/atomic.
+func isChangeable(typ ast.Expr) bool {
+	switch t := typ.(type) {
+	case *ast.ChanType:
+		return true
+	case *ast.SelectorExpr:
+		x, ok := t.X.(*ast.Ident)
+		return ok && (x.Name == "sync" || x.Name == "atomic")
+	case *ast.IndexExpr: // atomic.Pointer[T]
+		return isChangeable(t.X)
+	}
+	return false
+}
+
+// assigned returns the identifiers on the left of an assignment in the functions of a
+// file that name one of the given variables of its package.
+func assigned(file *ast.File, specs []*ast.ValueSpec) (found []*ast.Ident) {
+	check := func(e ast.Expr) {
+		id := root(e)
+		if id == nil || id.Name == "_" {
+			return
+		}
+		named := slices.ContainsFunc(specs, func(s *ast.ValueSpec) bool {
+			// Within its file an identifier is resolved to its declaration, and
+			// one that a variable of another file declares is not resolved.
+			return slices.ContainsFunc(s.Names, func(n *ast.Ident) bool { return n.Name == id.Name }) &&
+				(id.Obj == nil || id.Obj.Decl == s)
+		})
+		if named {
+			found = append(found, id)
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			if n.Tok != token.DEFINE {
+				for _, e := range n.Lhs {
+					check(e)
+				}
+			}
+		case *ast.IncDecStmt:
+			check(n.X)
+		}
+		return true
+	})
+	return found
+}
+
+// root returns the variable that an expression on the left of an assignment changes a
+// part of.
+func root(e ast.Expr) *ast.Ident {
+	for {
+		switch x := e.(type) {
+		case *ast.Ident:
+			return x
+		case *ast.SelectorExpr:
+			e = x.X
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.StarExpr:
+			e = x.X
+		case *ast.ParenExpr:
+			e = x.X
+		default:
+			return nil
+		}
+	}
+}
