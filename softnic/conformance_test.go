@@ -1,0 +1,50 @@
+package softnic_test
+
+import (
+	"testing"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
+)
+
+// open returns contexts on two NICs of a link.
+func open(tb testing.TB, link softnic.Link, cfg softnic.Config) verbstest.Pair {
+	tb.Helper()
+	var p verbstest.Pair
+	for i := range 2 {
+		nic, err := softnic.New(link, cfg)
+		must(tb, err)
+		tb.Cleanup(func() { must(tb, nic.Close()) })
+		ctx, err := nic.Open()
+		must(tb, err)
+		if i == 0 {
+			p.A = ctx
+		} else {
+			p.B = ctx
+		}
+	}
+	return p
+}
+
+// TestConformance runs the suite that every provider passes over the memory link.
+func TestConformance(t *testing.T) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		return open(tb, softnic.NewMemoryLink(nil), softnic.Config{})
+	})
+}
+
+// TestConformanceOverFaults runs the RC part of the suite over a network that loses,
+// repeats and reorders packets.
+func TestConformanceOverFaults(t *testing.T) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{
+			Seed:       1,
+			Impairment: softnic.Impairment{Loss: 0.02, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.005},
+		})
+		must(tb, err)
+		p := open(tb, link, softnic.Config{MTU: verbs.MTU1024})
+		p.Lossy = true
+		return p
+	})
+}

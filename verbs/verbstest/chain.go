@@ -1,0 +1,110 @@
+package verbstest
+
+import (
+	"errors"
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+var chainTests = []test{
+	{"Empty", chainEmpty},
+	{"BadSendAtEveryPosition", chainBadSend},
+	{"BadRecvAtEveryPosition", chainBadRecv},
+	{"CallerKeepsSlice", chainCallerKeepsSlice},
+}
+
+// An empty chain is nothing to do.
+func chainEmpty(e *env) {
+	c := e.rc()
+	for _, wrs := range [][]verbs.SendWR{nil, {}} {
+		if n, err := c.a.PostSend(wrs); n != 0 || err != nil {
+			e.Errorf("PostSend of no requests = %d, %v, want 0, nil", n, err)
+		}
+	}
+	if n, err := c.a.PostRecv(nil); n != 0 || err != nil {
+		e.Errorf("PostRecv of no requests = %d, %v, want 0, nil", n, err)
+	}
+	e.fence(c)
+}
+
+// n replaces bad_wr: what comes before the bad request is carried out, and nothing
+// after it was posted (ibv_post_send(3)).
+func chainBadSend(e *env) {
+	const count = 5
+	for bad := range count {
+		e.sub(fmt.Sprintf("position=%d", bad), func(e *env) {
+			c, src, dst := e.rc(), e.buf(e.a, count*8), e.buf(e.b, count*8)
+			dst.paint()
+			src.put(0, payload(1, count*8))
+			var wrs []verbs.SendWR
+			for i := range count {
+				wrs = append(wrs, write(uint64(i), dst, 8*i, src.sge(8*i, 8)))
+			}
+			wrs[bad].Opcode = 99
+			n, err := c.a.PostSend(wrs)
+			if n != bad {
+				e.Errorf("PostSend = %d, want %d", n, bad)
+			}
+			var op *verbs.OpError
+			if !errors.As(err, &op) || !errors.Is(err, verbs.ErrInvalid) {
+				e.Errorf("PostSend = %v, want an *OpError that wraps ErrInvalid", err)
+			}
+			for i, wc := range e.wait(c.a.cq, bad) {
+				e.ok(wc, c.a, uint64(i), verbs.WCRDMAWrite)
+			}
+			e.fence(c)
+			e.none(c.a.cq)
+			e.holds(dst, 0, payload(1, count*8)[:8*bad])
+		})
+	}
+}
+
+// The same for receives.
+func chainBadRecv(e *env) {
+	const count = 5
+	for bad := range count {
+		e.sub(fmt.Sprintf("position=%d", bad), func(e *env) {
+			c := e.rc()
+			var wrs []verbs.RecvWR
+			for i := range count {
+				wrs = append(wrs, recv(uint64(i)))
+			}
+			wrs[bad].NumSGE = verbs.MaxSGE + 1
+			n, err := c.b.PostRecv(wrs)
+			if n != bad || !errors.Is(err, verbs.ErrInvalid) {
+				e.Errorf("PostRecv = %d, %v, want %d and ErrInvalid", n, err, bad)
+			}
+			e.postRecv(c.b, recv(100))
+			for i := range uint64(bad) {
+				e.post(c.a, send(i))
+				e.received(e.waitOne(c.b.cq), c.b, i, 0)
+			}
+			e.post(c.a, send(99))
+			e.received(e.waitOne(c.b.cq), c.b, 100, 0)
+		})
+	}
+}
+
+// The slice of a chain belongs to the caller again when the call returns.
+func chainCallerKeepsSlice(e *env) {
+	c, src, dst := e.rc(), e.buf(e.a, 64), e.buf(e.b, 64)
+	src.put(0, payload(1, 64))
+	sends := []verbs.SendWR{send(1, src.sge(0, 32)), send(2, src.sge(32, 32))}
+	recvs := []verbs.RecvWR{recv(11, dst.sge(0, 32)), recv(12, dst.sge(32, 32))}
+	e.post(c.a, sends...) // they wait for the receives
+	for i := range sends {
+		sends[i] = verbs.SendWR{WRID: 666, Opcode: verbs.OpRDMAWrite, NumSGE: 1}
+	}
+	if n, err := c.b.PostRecv(recvs); n != 2 || err != nil {
+		e.Fatalf("PostRecv = %d, %v, want 2, nil", n, err)
+	}
+	for i := range recvs {
+		recvs[i] = verbs.RecvWR{WRID: 666}
+	}
+	e.received(e.waitOne(c.b.cq), c.b, 11, 32)
+	e.received(e.waitOne(c.b.cq), c.b, 12, 32)
+	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCSend)
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+	e.same(dst.bytes(), payload(1, 64))
+}

@@ -1,0 +1,398 @@
+package verbstest
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+var closeTests = []test{
+	{"PDBusy", closePDBusy},
+	{"SRQ", closeSRQ},
+	{"Idempotent", closeIdempotent},
+	{"QPMethods", closeQPMethods},
+	{"PDMethods", closePDMethods},
+	{"ContextDestroysAll", closeContextDestroysAll},
+	{"ContextOfPeer", closeContextOfPeer},
+	{"Reopen", closeReopen},
+	{"QPWithOutstanding", closeQPWithOutstanding},
+	{"QPDiscardsCompletions", closeQPDiscards},
+	{"MRUnderSend", closeMRUnderSend},
+	{"MRUnderRead", closeMRUnderRead},
+	{"AnyOrder", closeAnyOrder},
+	{"PeerFirst", closePeerFirst},
+}
+
+type closer interface{ Close() error }
+
+// A PD on which something stands does not close (ibv_dealloc_pd(3)); it goes on, and
+// closes when that is gone.
+func closePDBusy(e *env) {
+	for name, create := range map[string]func(e *env, s *side) closer{
+		"MR": func(e *env, s *side) closer { return e.buf(s, 64).mr },
+		"QP": func(e *env, s *side) closer {
+			return e.newQP(s, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 1, MaxRecvWR: 1})
+		},
+		"SRQ": func(e *env, s *side) closer {
+			e.needSRQ()
+			return e.newSRQ(s, verbs.SRQConfig{MaxWR: 4})
+		},
+		"AH": func(e *env, s *side) closer {
+			c := e.rc()
+			c.a.side = s
+			return e.ah(c.a, c.b)
+		},
+	} {
+		e.sub(name, func(e *env) {
+			s := *e.a
+			s.pd = e.newPD(e.a)
+			object := create(e, &s)
+			e.refused("Close of a PD with a "+name, s.pd.Close(), verbs.ErrBusy)
+			e.sub("StillUsable", func(e *env) {
+				cfg := verbs.QPConfig{Type: verbs.RC, MaxSendWR: 8, MaxRecvWR: 8}
+				c := &conn{a: e.newQP(&s, cfg), b: e.newQP(e.b, cfg)}
+				e.connect(c, connConfig{})
+				e.exchange(c, 100)
+			})
+			e.must(object.Close(), "Close of the %s", name)
+			e.must(s.pd.Close(), "Close of the PD after its %s", name)
+		})
+	}
+}
+
+// The same for an SRQ that a QP uses (ibv_destroy_srq(3)). Receives that are still in it
+// are gone.
+func closeSRQ(e *env) {
+	e.needSRQ()
+	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 4})
+	c := e.conn(connConfig{srqB: srq})
+	e.refused("Close of an SRQ with a QP", srq.Close(), verbs.ErrBusy)
+	e.postRecv(srq, recv(1), recv(2))
+	e.post(c.a, sendImm(2, 3))
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+	e.receivedImm(e.waitOne(c.b.cq), c.b, 1, verbs.WCRecv, 0, 3)
+	e.must(c.b.Close(), "Close of the QP")
+	e.must(srq.Close(), "Close of the SRQ")
+	e.srqGone(srq)
+	e.none(c.b.cq)
+}
+
+// Close may be called again: it does nothing then.
+func closeIdempotent(e *env) {
+	s := *e.a
+	s.pd = e.newPD(e.a)
+	c := e.rc()
+	ah := e.ah(&end{QP: c.a.QP, side: &s}, c.b)
+	q := e.newQP(&s, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 1, MaxRecvWR: 1})
+	b := e.buf(&s, 64)
+	objects := []closer{ah, q, q.cq, b.mr}
+	if e.a.attr.Capabilities&verbs.CapSRQ != 0 {
+		objects = append(objects, e.newSRQ(&s, verbs.SRQConfig{MaxWR: 1}))
+	}
+	for _, o := range append(objects, s.pd, e.b.ctx) {
+		for i := range 3 {
+			if err := o.Close(); err != nil {
+				e.Errorf("Close %d of a %T: %v", i+1, o, err)
+			}
+		}
+	}
+	e.must(b.mem.Free(), "Free")
+	e.must(b.mem.Free(), "Free a second time")
+}
+
+// gone fails the test unless err says that the object is closed.
+func (e *env) gone(what string, err error) {
+	e.Helper()
+	e.refused(what+" after Close", err, verbs.ErrClosed)
+}
+
+// qpGone calls all methods of a QP that is closed.
+func (e *env) qpGone(q verbs.QP, num uint32, remote verbs.Endpoint) {
+	e.Helper()
+	n, err := q.PostSend([]verbs.SendWR{send(1)})
+	e.gone(fmt.Sprintf("PostSend = %d", n), err)
+	m, err := q.PostRecv([]verbs.RecvWR{recv(1)})
+	e.gone(fmt.Sprintf("PostRecv = %d", m), err)
+	if n != 0 || m != 0 {
+		e.Errorf("PostSend and PostRecv on a closed QP took %d and %d requests", n, m)
+	}
+	e.gone("Modify to RESET", q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
+	_, err = q.Query()
+	e.gone("Query", err)
+	_, err = q.Endpoint()
+	e.gone("Endpoint", err)
+	e.gone("Connect", q.Connect(remote))
+	if q.Num() != num || q.Type() != verbs.RC {
+		e.Errorf("a closed QP is %v %#x, want RC %#x as before", q.Type(), q.Num(), num)
+	}
+	_ = q.State() // any, but it must not panic
+	e.must(q.Close(), "another Close of a QP")
+}
+
+// Methods of a closed QP say that it is closed, from whatever state it was.
+func closeQPMethods(e *env) {
+	c := e.rc()
+	remote := e.endpoint(c.b)
+	attr := e.connectAttr(c.a, remote)
+	for _, s := range []verbs.QPState{verbs.StateReset, verbs.StateInit, verbs.StateRTR, verbs.StateRTS, verbs.StateErr} {
+		e.sub(s.String(), func(e *env) {
+			q := e.newQP(e.a, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 2, MaxRecvWR: 2})
+			num := q.Num()
+			e.drive(q, attr, s)
+			e.must(q.Close(), "Close")
+			e.qpGone(q.QP, num, remote)
+			e.none(q.cq)
+		})
+	}
+}
+
+// srqGone calls all methods of an SRQ that is closed.
+func (e *env) srqGone(srq verbs.SRQ) {
+	e.Helper()
+	n, err := srq.PostRecv([]verbs.RecvWR{recv(1)})
+	e.gone(fmt.Sprintf("SRQ.PostRecv = %d", n), err)
+	e.gone("SetLimit", srq.SetLimit(1))
+	_ = srq.MaxWR()
+	e.must(srq.Close(), "another Close of an SRQ")
+}
+
+// pdGone calls all methods of a PD that is closed. cq is one of its context.
+func (e *env) pdGone(pd verbs.PD, cq verbs.CQ, ah verbs.AHAttr) {
+	e.Helper()
+	mem := e.memory(64)
+	_, err := pd.RegisterMemory(mem, verbs.AccessAll)
+	e.gone("RegisterMemory", err)
+	_, err = pd.RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessAll)
+	e.refused("RegisterDMABuf after Close", err, verbs.ErrClosed, verbs.ErrNotSupported)
+	_, err = pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
+	e.gone("CreateQP", err)
+	_, err = pd.CreateSRQ(verbs.SRQConfig{MaxWR: 1})
+	e.gone("CreateSRQ", err)
+	_, err = pd.CreateAH(ah)
+	e.gone("CreateAH", err)
+	e.must(pd.Close(), "another Close of a PD")
+	e.must(mem.Free(), "Free of memory that a closed PD refused") // it was not retained
+}
+
+// The same for a PD.
+func closePDMethods(e *env) {
+	c := e.rc()
+	pd := e.newPD(e.a)
+	e.must(pd.Close(), "Close")
+	e.pdGone(pd, e.newCQ(e.a, 8, nil), e.connectAttr(c.a, e.endpoint(c.b)).AH)
+}
+
+// contextGone calls all methods of a context that is closed.
+func (e *env) contextGone(ctx verbs.Context, port int) {
+	e.Helper()
+	_, err := ctx.QueryDevice()
+	e.gone("QueryDevice", err)
+	_, err = ctx.QueryPort(port)
+	e.gone("QueryPort", err)
+	_, err = ctx.QueryGID(port, 0)
+	e.gone("QueryGID", err)
+	_, err = ctx.AllocPD()
+	e.gone("AllocPD", err)
+	_, err = ctx.CreateCQ(verbs.CQConfig{Depth: 8})
+	e.gone("CreateCQ", err)
+	n, err := ctx.Events(make([]verbs.Event, 4))
+	e.gone(fmt.Sprintf("Events = %d", n), err)
+	e.gone("NotifyEvents", ctx.NotifyEvents(verbs.NewWaker()))
+	_ = ctx.Device() // any, but it must not panic
+	e.must(ctx.Close(), "another Close of a context")
+}
+
+// busy makes a connection with requests outstanding both ways that cannot end: nobody
+// posts receives, and the last ones wait behind.
+func (e *env) busy(cfg connConfig, local, remote *buf) *conn {
+	e.Helper()
+	c, n := e.conn(cfg), len(local.bytes())
+	e.post(c.a, send(1, local.sge(0, n)), write(2, remote, 0, local.sge(0, n)), read(3, remote, 0, local.sge(0, n)))
+	e.post(c.b, send(4, remote.sge(0, n)), write(5, local, 0, remote.sge(0, n)))
+	return c
+}
+
+// Closing a context destroys all that is open in it, as the kernel does when a process
+// ends, though traffic is under way. Then all of it is closed, and memory is free.
+func closeContextDestroysAll(e *env) {
+	w := verbs.NewWaker()
+	cq := e.newCQ(e.a, 200, w)
+	local, remote := e.buf(e.a, 1<<16), e.buf(e.b, 1<<16)
+	c := e.busy(connConfig{cqA: cq}, local, remote)
+	num, ep := c.a.Num(), e.endpoint(c.b)
+	ahAttr := e.connectAttr(c.a, ep).AH
+	ah := e.ah(c.a, c.b)
+	var srq verbs.SRQ
+	if e.a.attr.Capabilities&verbs.CapSRQ != 0 {
+		srq = e.newSRQ(e.a, verbs.SRQConfig{MaxWR: 4})
+		e.postRecv(srq, recv(1, local.sge(0, 8)))
+	}
+	e.must(e.a.ctx.NotifyEvents(w), "NotifyEvents")
+	e.arm(cq, false)
+	e.must(e.a.ctx.Close(), "Close of a context with everything open")
+	e.contextGone(e.a.ctx, int(e.a.port))
+	e.qpGone(c.a.QP, num, ep)
+	e.pdGone(e.a.pd, cq, ahAttr)
+	if srq != nil {
+		e.srqGone(srq)
+	}
+	n, err := cq.Poll(make([]verbs.WC, 8))
+	e.gone(fmt.Sprintf("Poll = %d", n), err)
+	e.gone("Arm", cq.Arm(false))
+	for _, o := range []closer{cq, ah, local.mr} {
+		e.must(o.Close(), "another Close of a %T", o)
+	}
+	e.must(local.mem.Free(), "Free of memory whose region went with the context")
+}
+
+// A peer whose context is gone does not answer any more, and that is all: the own
+// context goes on.
+func closeContextOfPeer(e *env) {
+	local, remote := e.buf(e.a, 4096), e.buf(e.b, 4096)
+	local.put(0, payload(1, 4096))
+	c := e.conn(connConfig{tweak: impatient})
+	own := e.loop()
+	e.must(e.b.ctx.Close(), "Close of the peer's context")
+	e.must(remote.mem.Free(), "Free of the peer's memory")
+	e.post(c.a, write(1, remote, 0, local.sge(0, 4096)), send(2))
+	e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusRetryExcErr)
+	e.flushed(c.a.cq, c.a, 2)
+	e.exchange(own, 1000)
+}
+
+// A device can be opened again after a context of it was closed.
+func closeReopen(e *env) {
+	device := e.a.ctx.Device()
+	e.busy(connConfig{}, e.buf(e.a, 64), e.buf(e.b, 64))
+	e.must(e.a.ctx.Close(), "Close")
+	ctx, err := device.Open()
+	e.must(err, "Open of a device whose context was closed")
+	e.closeLater("context", ctx)
+	e.a = e.side("A again", ctx, e.a.port, e.a.gid)
+	e.exchange(e.rc(), 5000)
+}
+
+// A QP that is closed takes its outstanding requests with it: they never complete, and
+// neither the peer nor others on the same queue are harmed (ibv_destroy_qp(3)).
+func closeQPWithOutstanding(e *env) {
+	cqA, cqB := e.newCQ(e.a, 300, nil), e.newCQ(e.b, 300, nil)
+	local, remote := e.buf(e.a, 1<<14), e.buf(e.b, 1<<14)
+	other := e.conn(connConfig{cqA: cqA, cqB: cqB})
+	for range 5 {
+		c := e.busy(connConfig{cqA: cqA, cqB: cqB, tweakB: impatient}, local, remote)
+		e.postRecv(c.a, recv(11), recv(12)) // B's requests may complete now
+		e.must(c.a.Close(), "Close of a QP with requests outstanding")
+		// B's requests end, in order, with success or because nobody answers.
+		status := verbs.StatusRetryExcErr
+		for _, id := range []uint64{4, 5} {
+			wc := e.waitOne(cqB)
+			if wc.Status != verbs.StatusSuccess {
+				e.failed(wc, c.b, id, status)
+				status = verbs.StatusWRFlushErr
+			} else if status != verbs.StatusRetryExcErr || wc.WRID != id {
+				e.Fatalf("wr_id %d of the peer succeeded when it was the turn of %d, expected to be %q at worst", wc.WRID, id, status)
+			}
+		}
+		e.exchange(other, 1000)
+		e.none(cqA)
+		e.must(c.b.Close(), "Close of the peer")
+	}
+	e.none(cqB)
+}
+
+// Completions of a QP that were not polled go with it; those of others stay, in order.
+func closeQPDiscards(e *env) {
+	cq := e.newCQ(e.a, 200, nil)
+	gone, stays := e.conn(connConfig{cqA: cq}), e.conn(connConfig{cqA: cq})
+	for id := range uint64(10) {
+		for _, c := range []*conn{gone, stays} {
+			e.postRecv(c.b, recv(id))
+			e.post(c.a, send(id))
+		}
+	}
+	e.wait(gone.b.cq, 10)
+	e.wait(stays.b.cq, 10)
+	e.must(gone.a.Close(), "Close of a QP with completions in its CQ")
+	for id, wc := range e.wait(cq, 10) {
+		e.ok(wc, stays.a, uint64(id), verbs.WCSend)
+	}
+	e.fence(stays)
+	e.none(cq)
+}
+
+// A region may be closed while a send that names it waits for its turn: the send fails
+// with a protection error, or what it carries was taken before.
+func closeMRUnderSend(e *env) {
+	const size = 10000
+	c, other := e.rc(), e.rc()
+	src, dst := e.buf(e.a, size), e.buf(e.b, size)
+	src.put(0, payload(1, size))
+	e.post(c.a, send(1, src.sge(0, size)))
+	e.fence(other)
+	e.must(src.mr.Close(), "Close of a region in use")
+	e.must(src.mem.Free(), "Free of its memory")
+	e.postRecv(c.b, recv(2, dst.sge(0, size)))
+	wc := e.waitOne(c.a.cq)
+	if wc.Status == verbs.StatusSuccess {
+		e.ok(wc, c.a, 1, verbs.WCSend)
+		e.received(e.waitOne(c.b.cq), c.b, 2, size)
+		e.same(dst.bytes(), payload(1, size))
+	} else {
+		e.failed(wc, c.a, 1, verbs.StatusLocProtErr)
+		e.inState(c.a, verbs.StateErr)
+	}
+	e.fence(other)
+}
+
+// The target of a READ is not touched once its region is closed.
+func closeMRUnderRead(e *env) {
+	c := e.rc()
+	local, remote := e.buf(e.a, 4096), e.buf(e.b, 4096)
+	remote.put(0, payload(1, 4096))
+	e.post(c.a, send(1), read(2, remote, 0, local.sge(0, 4096)))
+	e.must(local.mr.Close(), "Close of a region in use") // the READ waits behind the SEND
+	local.paint()
+	e.postRecv(c.b, recv(3))
+	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCSend)
+	e.failed(e.waitOne(c.a.cq), c.a, 2, verbs.StatusLocProtErr)
+	e.inState(c.a, verbs.StateErr)
+	e.untouched(local)
+}
+
+// Connections are closed in any order, either side first, without harm to the rest.
+func closeAnyOrder(e *env) {
+	const count = 12
+	cqA, cqB := e.newCQ(e.a, 300, nil), e.newCQ(e.b, 300, nil)
+	conns := make([]*conn, count)
+	for i := range conns {
+		conns[i] = e.conn(connConfig{cqA: cqA, cqB: cqB, sends: 8, recvs: 8})
+	}
+	turn := func(k int) *conn { return conns[5*k%count] } // each once, not as they were made
+	for k := range count {
+		first, second := turn(k).a, turn(k).b
+		if k%2 == 1 {
+			first, second = second, first
+		}
+		e.must(first.Close(), "Close of one side")
+		for rest := k + 1; rest < count; rest++ {
+			e.exchange(turn(rest), 100)
+		}
+		e.must(second.Close(), "Close of the other side")
+	}
+	e.none(cqA)
+	e.none(cqB)
+}
+
+// Whichever side is closed first, the requests of the other end with RETRY_EXC_ERR.
+func closePeerFirst(e *env) {
+	for k := range 4 {
+		c := e.conn(connConfig{tweak: impatient})
+		if k%2 == 1 {
+			c.a, c.b = c.b, c.a
+		}
+		e.must(c.b.Close(), "Close of one side")
+		e.unanswered(c)
+		e.must(c.a.Close(), "Close of the other side")
+		e.none(c.a.cq)
+	}
+}

@@ -1,0 +1,400 @@
+package verbstest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"ibverbx/verbs"
+)
+
+var concurrentTests = []test{
+	{"QPEach", concurrentQPEach},
+	{"OneSendQueue", concurrentOneSendQueue},
+	{"PostHerePollThere", concurrentPostPoll},
+	{"OneCQ", concurrentOneCQ},
+	{"BothDirections", concurrentBothDirections},
+	{"Churn", concurrentChurn},
+	{"CloseUnderTraffic", concurrentClose},
+}
+
+// All methods are safe for concurrent use (package verbs, Concurrency). The functions
+// below run on goroutines of their own: they return errors, because only the goroutine
+// of the test may end it.
+
+// together runs all functions at once and reports what they return.
+func (e *env) together(run ...func() error) {
+	e.Helper()
+	errs := make(chan error, len(run))
+	for _, f := range run {
+		go func() { errs <- f() }()
+	}
+	for range run {
+		if err := <-errs; err != nil {
+			e.Errorf("%v", err)
+		}
+	}
+}
+
+// postAll posts sends one by one, waiting for room where there is none.
+func postAll(q *end, wrs ...verbs.SendWR) error {
+	for i := range wrs {
+		for d := newDeadline(); ; {
+			n, err := q.PostSend(wrs[i : i+1])
+			if n == 1 && err == nil {
+				break
+			}
+			if !errors.Is(err, verbs.ErrQueueFull) || !d.pause() {
+				return fmt.Errorf("PostSend of wr_id %#x = %d, %w", wrs[i].WRID, n, err)
+			}
+		}
+	}
+	return nil
+}
+
+// takeAll takes n completions, all successes, and gives each to use.
+func takeAll(cq verbs.CQ, n int, use func(wc verbs.WC) error) error {
+	for range n {
+		wcs, err := pollN(cq, 1)
+		if err == nil {
+			err = wcs[0].Err()
+		}
+		if err == nil {
+			err = use(wcs[0])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// counted wants completions whose numbers rise from 0.
+func counted(number func(wc verbs.WC) uint64) func(wc verbs.WC) error {
+	next := uint64(0)
+	return func(wc verbs.WC) error {
+		if got := number(wc); got != next {
+			return fmt.Errorf("number %d came on QP %#x when it was the turn of %d", got, wc.QPN, next)
+		}
+		next++
+		return nil
+	}
+}
+
+// receiveAll takes n receives on q, keeping as many posted as there are at the start.
+func receiveAll(q *end, n int, use func(wc verbs.WC) error) error {
+	return takeAll(q.cq, n, func(wc verbs.WC) error {
+		if k, err := q.PostRecv([]verbs.RecvWR{recv(wc.WRID)}); k != 1 {
+			return fmt.Errorf("PostRecv = %d, %w", k, err)
+		}
+		return use(wc)
+	})
+}
+
+// stock posts receives for receiveAll.
+func (e *env) stock(q *end) {
+	e.Helper()
+	for id := range uint64(32) {
+		e.postRecv(q, recv(id))
+	}
+}
+
+// converse writes over c, says so in a message, and checks at the other end what came.
+func converse(c *conn, src, dst *buf, rounds int) error {
+	size := len(src.bytes())
+	for i := range rounds {
+		want := payload(uint64(c.a.Num())<<32|uint64(i), size)
+		src.put(0, want)
+		if n, err := c.b.PostRecv([]verbs.RecvWR{recv(uint64(i))}); n != 1 {
+			return fmt.Errorf("round %d: PostRecv = %d, %w", i, n, err)
+		}
+		if err := postAll(c.a, silent(write(1, dst, 0, src.sge(0, size))), sendImm(2, uint32(i))); err != nil {
+			return fmt.Errorf("round %d: %w", i, err)
+		}
+		for _, q := range []*end{c.b, c.a} {
+			id := uint64(2)
+			if q == c.b {
+				id = uint64(i)
+			}
+			wcs, err := pollN(q.cq, 1)
+			if err != nil || wcs[0].Err() != nil || wcs[0].QPN != q.Num() || wcs[0].WRID != id {
+				return fmt.Errorf("round %d: completion of QP %#x wr_id %d is due, got %s, %w", i, q.Num(), id, list(wcs), err)
+			}
+			if q == c.b && !bytes.Equal(dst.bytes(), want) {
+				return fmt.Errorf("round %d: the WRITE before the message is not there whole", i)
+			}
+		}
+	}
+	return nil
+}
+
+// Goroutines with a QP each do not notice each other.
+func concurrentQPEach(e *env) {
+	const workers, size = 8, 5000
+	var run []func() error
+	for range workers {
+		c, src, dst := e.rc(), e.buf(e.a, size), e.buf(e.b, size)
+		run = append(run, func() error { return converse(c, src, dst, e.rounds(200)) })
+	}
+	e.together(run...)
+}
+
+// Several goroutines post to one send queue while another polls: each request is done
+// once, those of a goroutine in its order, and the peer sees the order in which the
+// sender sees them complete.
+func concurrentOneSendQueue(e *env) {
+	const workers = 6
+	each := e.rounds(300)
+	c := e.rc()
+	e.stock(c.b)
+	var run []func() error
+	for g := range uint32(workers) {
+		var wrs []verbs.SendWR
+		for i := range uint32(each) {
+			wrs = append(wrs, sendImm(uint64(g)<<32|uint64(i), g<<24|i))
+		}
+		run = append(run, func() error { return postAll(c.a, wrs...) })
+	}
+	var sent, received []uint64
+	run = append(run,
+		func() error {
+			return takeAll(c.a.cq, workers*each, func(wc verbs.WC) error {
+				sent = append(sent, wc.WRID)
+				return nil
+			})
+		},
+		func() error {
+			return receiveAll(c.b, workers*each, func(wc verbs.WC) error {
+				received = append(received, uint64(wc.Imm>>24)<<32|uint64(wc.Imm&0xffffff))
+				return nil
+			})
+		})
+	e.together(run...)
+	if e.Failed() {
+		return
+	}
+	next := [workers]uint64{}
+	for k, id := range sent {
+		g := id >> 32
+		if g >= workers || id&0xffffffff != next[g] {
+			e.Fatalf("completion %d is of wr_id %#x, but the turn of that goroutine is %v", k, id, next)
+		}
+		next[g]++
+		if received[k] != id {
+			e.Fatalf("message %d is %#x, but completion %d is of wr_id %#x", k, received[k], k, id)
+		}
+	}
+	e.none(c.a.cq)
+}
+
+// Requests are posted by one goroutine and polled by another, at both ends, with the
+// content in place when the completion is polled.
+func concurrentPostPoll(e *env) {
+	const size = 300
+	rounds := e.rounds(1000)
+	c, src, dst := e.rc(), e.buf(e.a, rounds*size), e.buf(e.b, rounds*size)
+	e.stock(c.b)
+	want := payload(1, rounds*size)
+	src.put(0, want)
+	var wrs []verbs.SendWR
+	for i := range rounds {
+		wrs = append(wrs, writeImm(uint64(i), uint32(i), dst, i*size, src.sge(i*size, size)))
+	}
+	inOrder := counted(func(wc verbs.WC) uint64 { return uint64(wc.Imm) })
+	e.together(
+		func() error { return postAll(c.a, wrs...) },
+		func() error {
+			return takeAll(c.a.cq, rounds, counted(func(wc verbs.WC) uint64 { return wc.WRID }))
+		},
+		func() error {
+			return receiveAll(c.b, rounds, func(wc verbs.WC) error {
+				if err := inOrder(wc); err != nil {
+					return err
+				}
+				if at := int(wc.Imm) * size; !bytes.Equal(dst.bytes()[at:at+size], want[at:at+size]) {
+					return fmt.Errorf("message %d came before what it follows was there", wc.Imm)
+				}
+				return nil
+			})
+		})
+}
+
+// Several goroutines may poll one queue: each completion goes to one of them.
+func concurrentOneCQ(e *env) {
+	const pollers = 4
+	total := e.rounds(2000)
+	c := e.rc()
+	src, dst := e.buf(e.a, 8), e.buf(e.b, 8)
+	var wrs []verbs.SendWR
+	for id := range uint64(total) {
+		wrs = append(wrs, write(id, dst, 0, src.sge(0, 8)))
+	}
+	var mu sync.Mutex
+	times, taken := make([]int, total), 0
+	poll := func() error {
+		wcs := make([]verbs.WC, 3)
+		for d := newDeadline(); ; {
+			n, err := c.a.cq.Poll(wcs)
+			mu.Lock()
+			for _, wc := range wcs[:n] {
+				if wc.Status == verbs.StatusSuccess && wc.WRID < uint64(total) {
+					times[wc.WRID]++
+				}
+			}
+			taken += n
+			all := taken >= total
+			mu.Unlock()
+			if all || err != nil {
+				return err
+			}
+			if n == 0 && !d.pause() {
+				return fmt.Errorf("some of %d completions did not come", total)
+			}
+		}
+	}
+	run := []func() error{func() error { return postAll(c.a, wrs...) }}
+	for range pollers {
+		run = append(run, poll)
+	}
+	e.together(run...)
+	for id, n := range times {
+		if n != 1 {
+			e.Fatalf("wr_id %d succeeded and was polled %d times, want once", id, n)
+		}
+	}
+	e.none(c.a.cq)
+}
+
+// Both ends of a connection post, poll and receive, each from goroutines of its own.
+func concurrentBothDirections(e *env) {
+	rounds := e.rounds(1000)
+	cfg := verbs.QPConfig{Type: verbs.RC, MaxSendWR: 32, MaxRecvWR: 64}
+	var ends [2]*end
+	for i, s := range []*side{e.a, e.b} {
+		cfg.SendCQ = e.newCQ(s, 64, nil)
+		ends[i] = e.newQP(s, cfg)
+	}
+	e.connect(&conn{a: ends[0], b: ends[1]}, connConfig{})
+	var wrs []verbs.SendWR
+	for i := range uint32(rounds) {
+		wrs = append(wrs, sendImm(uint64(i), i))
+	}
+	var run []func() error
+	for _, q := range ends {
+		e.stock(q)
+		run = append(run,
+			func() error { return postAll(q, wrs...) },
+			func() error {
+				return takeAll(q.sendCQ, rounds, counted(func(wc verbs.WC) uint64 { return wc.WRID }))
+			},
+			func() error {
+				return receiveAll(q, rounds, counted(func(wc verbs.WC) uint64 { return uint64(wc.Imm) }))
+			})
+	}
+	e.together(run...)
+}
+
+// episode is the life of a connection: memory is registered, QPs are made and connected,
+// something is written, and all is closed again.
+func episode(sides [2]*side, mems [2]*verbs.Memory, cqs [2]verbs.CQ) (failure error) {
+	var ends [2]*end
+	var bufs [2]*buf
+	for i, s := range sides {
+		mr, err := s.pd.RegisterMemory(mems[i], verbs.AccessAll)
+		if err != nil {
+			return err
+		}
+		defer func() { failure = errors.Join(failure, mr.Close()) }()
+		bufs[i] = &buf{mem: mems[i], mr: mr}
+		qp, err := s.pd.CreateQP(verbs.QPConfig{
+			Type: verbs.RC, SendCQ: cqs[i], RecvCQ: cqs[i], MaxSendWR: 4, MaxRecvWR: 4, Port: s.port, GID: s.gid,
+		})
+		if err != nil {
+			return err
+		}
+		defer func() { failure = errors.Join(failure, qp.Close()) }()
+		ends[i] = &end{QP: qp, side: s, cq: cqs[i], sendCQ: cqs[i]}
+	}
+	for i, q := range ends {
+		remote, err := ends[1-i].Endpoint()
+		if err == nil {
+			err = q.Connect(remote)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return converse(&conn{a: ends[0], b: ends[1]}, bufs[0], bufs[1], 2)
+}
+
+// Memory is registered and QPs come and go while others work.
+func concurrentChurn(e *env) {
+	const workers = 3
+	busy, src, dst := e.rc(), e.buf(e.a, 3000), e.buf(e.b, 3000)
+	var left atomic.Int32
+	left.Store(workers)
+	run := []func() error{func() error {
+		for left.Load() > 0 {
+			if err := converse(busy, src, dst, 1); err != nil {
+				return fmt.Errorf("the connection that stays: %w", err)
+			}
+		}
+		return nil
+	}}
+	for g := range workers {
+		mems := [2]*verbs.Memory{e.memory(600), e.memory(600)}
+		cqs := [2]verbs.CQ{e.newCQ(e.a, 8, nil), e.newCQ(e.b, 8, nil)}
+		run = append(run, func() error {
+			defer left.Add(-1)
+			for i := range e.rounds(100) {
+				if err := episode([2]*side{e.a, e.b}, mems, cqs); err != nil {
+					return fmt.Errorf("connection %d of worker %d: %w", i, g, err)
+				}
+			}
+			return nil
+		})
+	}
+	e.together(run...)
+	e.exchange(busy, 100)
+}
+
+// A QP may be closed under the hands of those who post to it and poll its queue: they
+// are told, and nothing of it is polled later.
+func concurrentClose(e *env) {
+	for range e.rounds(40) {
+		c, src, dst := e.rc(), e.buf(e.a, 64), e.buf(e.b, 64)
+		var posted atomic.Int32
+		var closed atomic.Bool
+		post := func() error {
+			for {
+				switch err := postAll(c.a, write(1, dst, 0, src.sge(0, 64))); {
+				case errors.Is(err, verbs.ErrClosed):
+					return nil
+				case err != nil:
+					return err
+				}
+				posted.Add(1)
+			}
+		}
+		poll := func() error {
+			wcs := make([]verbs.WC, 4)
+			for !closed.Load() {
+				if n, err := c.a.cq.Poll(wcs); err != nil || n > 0 && wcs[0].Err() != nil {
+					return fmt.Errorf("Poll = %d, %w with %s", n, err, list(wcs[:n]))
+				}
+			}
+			return nil
+		}
+		destroy := func() error {
+			defer closed.Store(true)
+			for d := newDeadline(); posted.Load() < 8 && d.pause(); {
+			}
+			return c.a.Close()
+		}
+		e.together(post, poll, destroy)
+		e.none(c.a.cq)
+		e.inState(c.b, verbs.StateRTS)
+	}
+}

@@ -1,0 +1,291 @@
+package verbstest
+
+import (
+	"sync"
+
+	"ibverbx/verbs"
+)
+
+var connectTests = []test{
+	{"Endpoint", connectEndpoint},
+	{"Defaults", connectDefaults},
+	{"RdAtomicOfBothEnds", connectRdAtomic},
+	{"SmallerMTU", connectSmallerMTU},
+	{"EveryMTU", connectEveryMTU},
+	{"BadEndpoints", connectBadEndpoints},
+	{"FromInit", connectFromInit},
+	{"Twice", connectTwice},
+	{"UnreliableDefaults", connectUnreliable},
+	{"BothAtOnce", connectBothAtOnce},
+	{"Loopback", connectLoopback},
+	{"Itself", connectItself},
+	{"SameNumberOnTwoDevices", connectSameNumber},
+}
+
+// An endpoint is valid, is that of the QP, and stays the same until RESET.
+func connectEndpoint(e *env) {
+	e.types(func(e *env, fresh func() *end, attr verbs.QPAttr) {
+		q := fresh()
+		first := e.endpoint(q)
+		e.must(first.Validate(), "Validate")
+		if first.QPN != q.Num() {
+			e.Errorf("QPN = %#x, want %#x", first.QPN, q.Num())
+		}
+		port, err := e.a.ctx.QueryPort(int(e.a.port))
+		e.must(err, "QueryPort")
+		if first.MTU > port.ActiveMTU {
+			e.Errorf("MTU = %v, want at most the active one, %v", first.MTU, port.ActiveMTU)
+		}
+		if q.Type() == verbs.RC {
+			if n := int(first.MaxRdAtomic); n > e.a.attr.MaxQPInitRdAtomic {
+				e.Errorf("MaxRdAtomic = %d, want at most %d", n, e.a.attr.MaxQPInitRdAtomic)
+			}
+			if n := int(first.MaxDestRdAtomic); n > e.a.attr.MaxQPRdAtomic {
+				e.Errorf("MaxDestRdAtomic = %d, want at most %d", n, e.a.attr.MaxQPRdAtomic)
+			}
+		}
+		e.gidIndex(e.a, first.GID)
+		for _, s := range []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateRTS} {
+			e.must(modify(q, attr, s-1, s), "Modify to %v", s)
+			now := e.endpoint(q)
+			if now.QPN != first.QPN || now.PSN != first.PSN || now.GID != first.GID || now.LID != first.LID || now.MTU != first.MTU {
+				e.Errorf("endpoint in %v = %+v, want %+v as in RESET", s, now, first)
+			}
+		}
+	})
+}
+
+// Connect has the defaults that the issue of this package names, and takes the rest
+// from both endpoints.
+func connectDefaults(e *env) {
+	c := e.unconnected(connConfig{})
+	local, remote := e.endpoint(c.a), e.endpoint(c.b)
+	e.must(c.a.Connect(remote), "Connect")
+	e.inState(c.a, verbs.StateRTS)
+	got, err := c.a.Query()
+	e.must(err, "Query")
+	for _, tt := range []struct {
+		name      string
+		got, want uint32
+	}{
+		{"Timeout", uint32(got.Timeout), 14},
+		{"RetryCount", uint32(got.RetryCount), 7},
+		{"RNRRetry", uint32(got.RNRRetry), 7},
+		{"MinRNRTimer", uint32(got.MinRNRTimer), 12},
+		{"PathMTU", uint32(got.PathMTU), uint32(min(local.MTU, remote.MTU))},
+		{"DestQPN", got.DestQPN, remote.QPN},
+		{"RQPSN", got.RQPSN, remote.PSN},
+		{"SQPSN", got.SQPSN, local.PSN},
+		{"MaxRdAtomic", uint32(got.MaxRdAtomic), uint32(min(local.MaxRdAtomic, remote.MaxDestRdAtomic))},
+		{"MaxDestRdAtomic", uint32(got.MaxDestRdAtomic), uint32(min(local.MaxDestRdAtomic, remote.MaxRdAtomic))},
+		{"Port", uint32(got.Port), uint32(e.a.port)},
+		{"Access", uint32(got.Access &^ verbs.AccessLocalWrite), uint32(verbs.AccessAll &^ verbs.AccessLocalWrite)},
+	} {
+		if tt.got != tt.want {
+			e.Errorf("%s after Connect = %d, want %d", tt.name, tt.got, tt.want)
+		}
+	}
+	if got.AH.DGID != remote.GID {
+		e.Errorf("destination GID after Connect = %v, want %v", got.AH.DGID, remote.GID)
+	}
+}
+
+// The depth of READs and atomics is what both ends can bear.
+func connectRdAtomic(e *env) {
+	c := e.unconnected(connConfig{})
+	remote := e.endpoint(c.b)
+	if e.endpoint(c.a).MaxRdAtomic < 2 || e.endpoint(c.a).MaxDestRdAtomic < 2 {
+		e.Skip("the device does not have two READs outstanding")
+	}
+	remote.MaxRdAtomic, remote.MaxDestRdAtomic = 2, 1
+	e.must(c.a.Connect(remote), "Connect")
+	got, err := c.a.Query()
+	e.must(err, "Query")
+	if got.MaxRdAtomic != 1 || got.MaxDestRdAtomic != 2 {
+		e.Errorf("MaxRdAtomic = %d and MaxDestRdAtomic = %d, want 1 and 2", got.MaxRdAtomic, got.MaxDestRdAtomic)
+	}
+}
+
+// exchange moves n bytes over c in all the ways that RC has and checks them.
+func (e *env) exchange(c *conn, n int) {
+	e.Helper()
+	a, b := e.buf(c.a.side, 2*n), e.buf(c.b.side, 2*n)
+	a.put(0, payload(uint64(n), n))
+	e.postRecv(c.b, recv(1, b.sge(0, n)))
+	e.post(c.a, send(2, a.sge(0, n)), write(3, b, n, a.sge(0, n)), read(4, b, n, a.sge(n, n)))
+	e.ok(e.waitOne(c.a.sendCQ), c.a, 2, verbs.WCSend)
+	e.ok(e.waitOne(c.a.sendCQ), c.a, 3, verbs.WCRDMAWrite)
+	e.ok(e.waitOne(c.a.sendCQ), c.a, 4, verbs.WCRDMARead)
+	e.received(e.waitOne(c.b.cq), c.b, 1, n)
+	e.same(b.bytes()[:n], payload(uint64(n), n))
+	e.same(b.bytes()[n:], payload(uint64(n), n))
+	e.same(a.bytes()[n:], payload(uint64(n), n))
+}
+
+// The smaller MTU of both ends is used.
+func connectSmallerMTU(e *env) {
+	c := e.unconnected(connConfig{})
+	a, b := e.endpoint(c.a), e.endpoint(c.b)
+	b.MTU = verbs.MTU256
+	e.must(c.a.Connect(b), "Connect")
+	a.MTU = verbs.MTU256
+	e.must(c.b.Connect(a), "Connect")
+	for _, q := range []*end{c.a, c.b} {
+		if got, err := q.Query(); err != nil || got.PathMTU != verbs.MTU256 {
+			e.Errorf("PathMTU on %s = %v (%v), want %v", q.side.name, got.PathMTU, err, verbs.MTU256)
+		}
+	}
+	e.exchange(c, 5000)
+}
+
+// Every path MTU up to the active one carries messages that end on, before and after
+// the end of a packet.
+func connectEveryMTU(e *env) {
+	for mtu := verbs.MTU256; mtu <= verbs.MTU4096; mtu++ {
+		e.sub(mtu.String(), func(e *env) {
+			c := e.unconnected(connConfig{})
+			if mtu > min(e.endpoint(c.a).MTU, e.endpoint(c.b).MTU) {
+				e.Skipf("the ports have an active MTU below %v", mtu)
+			}
+			e.connect(c, connConfig{tweak: func(a *verbs.QPAttr) { a.PathMTU = mtu }})
+			n := mtu.Bytes()
+			for _, size := range []int{1, n - 1, n, n + 1, 2 * n, 3*n + 1} {
+				e.exchange(c, size)
+			}
+		})
+	}
+}
+
+// An endpoint comes from a peer: what cannot be right is refused, and the QP is not
+// connected.
+func connectBadEndpoints(e *env) {
+	c := e.unconnected(connConfig{})
+	good := e.endpoint(c.b)
+	for name, change := range map[string]func(ep *verbs.Endpoint){
+		"QPN 0":           func(ep *verbs.Endpoint) { ep.QPN = 0 },
+		"QPN of 25 bits":  func(ep *verbs.Endpoint) { ep.QPN |= 1 << 24 },
+		"PSN of 25 bits":  func(ep *verbs.Endpoint) { ep.PSN |= 1 << 24 },
+		"MTU 0":           func(ep *verbs.Endpoint) { ep.MTU = 0 },
+		"MTU 6":           func(ep *verbs.Endpoint) { ep.MTU = 6 },
+		"no address":      func(ep *verbs.Endpoint) { ep.GID, ep.LID = verbs.GID{}, 0 },
+		"too large Extra": func(ep *verbs.Endpoint) { ep.Extra = make([]byte, verbs.MaxEndpointExtra+1) },
+		"all zero":        func(ep *verbs.Endpoint) { *ep = verbs.Endpoint{} },
+	} {
+		bad := good
+		change(&bad)
+		e.refused("Connect with "+name, c.a.Connect(bad), verbs.ErrInvalid)
+		if s := c.a.State(); s != verbs.StateReset && s != verbs.StateInit {
+			e.Fatalf("state after Connect with %s = %v, want RESET or INIT", name, s)
+		}
+	}
+	e.connect(c, connConfig{})
+	e.fence(c)
+}
+
+// Connect goes on from INIT.
+func connectFromInit(e *env) {
+	c := e.unconnected(connConfig{})
+	for _, q := range []*end{c.a, c.b} {
+		e.must(verbs.InitQP(q.QP, q.side.port), "InitQP")
+	}
+	e.connect(c, connConfig{})
+	e.exchange(c, 100)
+}
+
+// A connected QP is not connected again, and does not suffer from the attempt.
+func connectTwice(e *env) {
+	c := e.rc()
+	e.refused("a second Connect", c.a.Connect(e.endpoint(c.b)), verbs.ErrState, verbs.ErrInvalid)
+	e.inState(c.a, verbs.StateRTS)
+	e.exchange(c, 100)
+}
+
+// Connect works on UC and UD; on UD the endpoint is not looked at.
+func connectUnreliable(e *env) {
+	e.sub("UC", func(e *env) {
+		e.needUC()
+		c := e.conn(connConfig{typ: verbs.UC})
+		got, err := c.a.Query()
+		e.must(err, "Query")
+		if got.State != verbs.StateRTS || got.DestQPN != c.b.Num() {
+			e.Errorf("state = %v and DestQPN = %#x, want RTS and %#x", got.State, got.DestQPN, c.b.Num())
+		}
+	})
+	e.sub("UD", func(e *env) {
+		e.needUD()
+		q := e.newQP(e.a, verbs.QPConfig{Type: verbs.UD, MaxSendWR: 1, MaxRecvWR: 1})
+		e.must(q.Connect(verbs.Endpoint{}), "Connect of a UD QP to nowhere")
+		e.inState(q, verbs.StateRTS)
+		if got := e.endpoint(q).QKey; got != verbs.DefaultQKey {
+			e.Errorf("QKey = %#x, want %#x", got, uint32(verbs.DefaultQKey))
+		}
+	})
+}
+
+// Both ends may connect at the same time.
+func connectBothAtOnce(e *env) {
+	for range 8 {
+		c := e.unconnected(connConfig{})
+		a, b := e.endpoint(c.a), e.endpoint(c.b)
+		var errs [2]error
+		var wg sync.WaitGroup
+		wg.Go(func() { errs[0] = c.a.Connect(b) })
+		wg.Go(func() { errs[1] = c.b.Connect(a) })
+		wg.Wait()
+		e.must(errs[0], "Connect of A")
+		e.must(errs[1], "Connect of B")
+		e.fence(c)
+	}
+}
+
+// loop returns two connected QPs of side A.
+func (e *env) loop() *conn {
+	e.Helper()
+	cfg := verbs.QPConfig{Type: verbs.RC, MaxSendWR: 16, MaxRecvWR: 16}
+	c := &conn{a: e.newQP(e.a, cfg), b: e.newQP(e.a, cfg)}
+	e.connect(c, connConfig{})
+	return c
+}
+
+// A QP can be connected to another one of the same context.
+func connectLoopback(e *env) {
+	c := e.loop()
+	e.exchange(c, 10000)
+	e.exchange(&conn{a: c.b, b: c.a}, 3)
+}
+
+// A QP can be connected to itself.
+func connectItself(e *env) {
+	q := e.newQP(e.a, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 16, MaxRecvWR: 16, SendCQ: e.newCQ(e.a, 64, nil)})
+	e.must(q.Connect(e.endpoint(q)), "Connect to itself")
+	e.exchange(&conn{a: q, b: q}, 10000)
+}
+
+// QP numbers count per device: the same number on both devices is two QPs.
+func connectSameNumber(e *env) {
+	if e.a.ctx.Device().Name() == e.b.ctx.Device().Name() {
+		e.Skip("both contexts are of one device")
+	}
+	cfg := verbs.QPConfig{Type: verbs.RC, MaxSendWR: 4, MaxRecvWR: 4}
+	onA, onB := map[uint32]*end{}, map[uint32]*end{}
+	for range 64 {
+		qa, qb := e.newQP(e.a, cfg), e.newQP(e.b, cfg)
+		onA[qa.Num()], onB[qb.Num()] = qa, qb
+		for _, num := range []uint32{qa.Num(), qb.Num()} {
+			if onA[num] == nil || onB[num] == nil {
+				continue
+			}
+			// Both twins have a partner of their own, on the other device.
+			first := &conn{a: onA[num], b: e.newQP(e.b, cfg)}
+			second := &conn{a: e.newQP(e.a, cfg), b: onB[num]}
+			e.connect(first, connConfig{})
+			e.connect(second, connConfig{})
+			e.exchange(first, 100)
+			e.exchange(second, 200)
+			e.exchange(&conn{a: first.b, b: first.a}, 300)
+			e.exchange(&conn{a: second.b, b: second.a}, 400)
+			return
+		}
+	}
+	e.Skip("no number came up on both devices among 64 QPs")
+}

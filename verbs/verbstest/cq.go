@@ -1,0 +1,369 @@
+package verbstest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"ibverbx/verbs"
+)
+
+var cqTests = []test{
+	{"Empty", cqEmpty},
+	{"SharedByQPs", cqShared},
+	{"SmallPolls", cqSmallPolls},
+	{"SeparateSendAndReceive", cqSeparate},
+	{"Depth", cqDepth},
+	{"Fits", cqFits},
+	{"BadDepth", cqBadDepth},
+	{"OverrunByReceives", cqOverrunByReceives},
+	{"OverrunBySends", cqOverrunBySends},
+	{"Timestamp", cqTimestamp},
+	{"BadCQs", cqBadCQs},
+	{"BusyWithQP", cqBusy},
+	{"Closed", cqClosed},
+}
+
+// A new queue is empty, and looking at it is no error (ibv_poll_cq(3) returns 0).
+func cqEmpty(e *env) {
+	cq := e.newCQ(e.a, 8, nil)
+	e.none(cq)
+	c := e.conn(connConfig{cqA: cq})
+	e.fence(c)
+	e.none(cq)
+}
+
+// inTurn takes the completions of several QPs from the queue that they share. The
+// requests of each are numbered from 0 and must complete in that order; which QP a
+// completion is of, its number says.
+func (e *env) inTurn(ends []*end, each int, check func(wc verbs.WC, i int, id uint64)) {
+	e.Helper()
+	next := make([]uint64, len(ends))
+	for _, wc := range e.wait(ends[0].cq, len(ends)*each) {
+		i := slices.IndexFunc(ends, func(q *end) bool { return q.Num() == wc.QPN })
+		if i < 0 {
+			e.Fatalf("completion of wr_id %d is of QP %#x, which does not use the CQ", wc.WRID, wc.QPN)
+		}
+		check(wc, i, next[i])
+		next[i]++
+	}
+}
+
+// A queue takes the completions of several QPs, each in its order, and the QP number
+// tells them apart (IBTA 11.4.2.1).
+func cqShared(e *env) {
+	const qps, each = 5, 12
+	cfg := connConfig{cqA: e.newCQ(e.a, qps*each, nil), cqB: e.newCQ(e.b, qps*each, nil)}
+	as, bs := make([]*end, qps), make([]*end, qps)
+	for i := range qps {
+		c := e.conn(cfg)
+		as[i], bs[i] = c.a, c.b
+	}
+	imm := func(i int, id uint64) uint32 { return uint32(i)<<16 | uint32(id) }
+	for id := range uint64(each) {
+		for i := range qps {
+			e.postRecv(bs[i], recv(id))
+			e.post(as[i], sendImm(id, imm(i, id)))
+		}
+	}
+	e.inTurn(as, each, func(wc verbs.WC, i int, id uint64) {
+		e.ok(wc, as[i], id, verbs.WCSend)
+	})
+	e.inTurn(bs, each, func(wc verbs.WC, i int, id uint64) {
+		e.receivedImm(wc, bs[i], id, verbs.WCRecv, 0, imm(i, id))
+	})
+	e.none(cfg.cqA)
+	e.none(cfg.cqB)
+}
+
+// A poll takes the oldest completions and leaves the others, in order; one with room
+// for none takes none (ibv_poll_cq(3)).
+func cqSmallPolls(e *env) {
+	const count = 20
+	c, other := e.rc(), e.rc()
+	for id := range uint64(count) {
+		e.postRecv(c.b, recv(id))
+		e.post(c.a, sendImm(100+id, uint32(id)))
+	}
+	for i, wc := range e.wait(c.a.cq, count) {
+		e.ok(wc, c.a, 100+uint64(i), verbs.WCSend)
+	}
+	e.fence(other)
+	next := uint64(0)
+	for _, size := range []int{1, 3, 0, 1, 7, 2, 0, 6} {
+		if n, err := c.b.cq.Poll(make([]verbs.WC, 0, size)); n != 0 || err != nil {
+			e.Fatalf("Poll without room = %d, %v, want 0, nil", n, err)
+		}
+		if n, err := c.b.cq.Poll(nil); n != 0 || err != nil {
+			e.Fatalf("Poll(nil) = %d, %v, want 0, nil", n, err)
+		}
+		for _, wc := range e.wait(c.b.cq, size) {
+			e.receivedImm(wc, c.b, next, verbs.WCRecv, 0, uint32(next))
+			next++
+		}
+	}
+	if next != count {
+		e.Fatalf("the polls had room for %d completions, want %d", next, count)
+	}
+	e.none(c.b.cq)
+}
+
+// Sends complete in the send queue's CQ, receives in that of the receive queue.
+func cqSeparate(e *env) {
+	const count = 10
+	c := e.conn(connConfig{sendA: e.newCQ(e.a, 32, nil)})
+	for id := range uint64(count) {
+		e.postRecv(c.a, recv(id))
+		e.postRecv(c.b, recv(id))
+		e.post(c.a, send(100+id))
+		e.post(c.b, send(200+id))
+	}
+	for i, wc := range e.wait(c.a.sendCQ, count) {
+		e.ok(wc, c.a, 100+uint64(i), verbs.WCSend)
+	}
+	for i, wc := range e.wait(c.a.cq, count) {
+		e.received(wc, c.a, uint64(i), 0)
+	}
+	e.none(c.a.sendCQ)
+	e.none(c.a.cq)
+	sends, recvs := uint64(200), uint64(0)
+	for _, wc := range e.wait(c.b.cq, 2*count) {
+		if wc.Opcode == verbs.WCSend {
+			e.ok(wc, c.b, sends, verbs.WCSend)
+			sends++
+		} else {
+			e.received(wc, c.b, recvs, 0)
+			recvs++
+		}
+	}
+}
+
+// depths are sizes that a queue is asked for, powers of two and their neighbours.
+func (e *env) depths(s *side) []int {
+	all := []int{1, 2, 3, 15, 16, 17, 100, 1000}
+	return slices.DeleteFunc(all, func(n int) bool { return n > s.attr.MaxCQE })
+}
+
+// A queue is at least as deep as was asked, up to what the device allows
+// (ibv_create_cq(3)).
+func cqDepth(e *env) {
+	for _, n := range append(e.depths(e.a), min(e.a.attr.MaxCQE, 1<<16)) {
+		cq := e.newCQ(e.a, n, nil)
+		if got := cq.Depth(); got < n || got > max(e.a.attr.MaxCQE, n) {
+			e.Errorf("Depth of a CQ made for %d = %d, want %d to %d", n, got, n, e.a.attr.MaxCQE)
+		}
+		e.must(cq.Close(), "Close")
+	}
+}
+
+// As many completions as a queue was made for wait in it without an overrun.
+func cqFits(e *env) {
+	for _, depth := range e.depths(e.b) {
+		if depth > min(e.a.attr.MaxQPWR, e.b.attr.MaxQPWR) {
+			continue
+		}
+		e.sub(fmt.Sprintf("depth=%d", depth), func(e *env) {
+			c := e.conn(connConfig{cqB: e.newCQ(e.b, depth, nil), sends: depth, recvs: depth})
+			for round := range uint64(3) { // the places are used again
+				for i := range uint64(depth) {
+					e.postRecv(c.b, recv(round<<32|i))
+					e.post(c.a, send(i))
+				}
+				for i, wc := range e.wait(c.a.cq, depth) {
+					e.ok(wc, c.a, uint64(i), verbs.WCSend)
+				}
+				for i, wc := range e.wait(c.b.cq, depth) {
+					e.received(wc, c.b, round<<32|uint64(i), 0)
+				}
+			}
+			e.none(c.b.cq)
+			e.inState(c.b, verbs.StateRTS)
+			if e.takeEvent(e.b, verbs.EventCQErr, c.b.cq) {
+				e.Error("a CQ that was just full reported an error")
+			}
+		})
+	}
+}
+
+// There is no queue without places, and none larger than the device allows.
+func cqBadDepth(e *env) {
+	for _, n := range []int{0, -1, math.MinInt32, e.a.attr.MaxCQE + 1, math.MaxInt32} {
+		if n > 0 && n <= e.a.attr.MaxCQE {
+			continue
+		}
+		cq, err := e.a.ctx.CreateCQ(verbs.CQConfig{Depth: n})
+		e.refused(fmt.Sprintf("CreateCQ with Depth %d", n), err, verbs.ErrInvalid, verbs.ErrLimit)
+		if err == nil {
+			e.closeLater("CQ", cq)
+		}
+	}
+}
+
+// overrun checks what a queue with too many completions leads to (IBTA 11.6.3.1 and
+// 10.2.4.4): an event about the queue, q in the error state, and no more success of
+// others on it. What fitted can be polled, and after it Poll says that some are lost.
+func (e *env) overrun(q, other *end, posted int, check func(wc verbs.WC, id uint64)) {
+	e.Helper()
+	e.event(q.side, verbs.EventCQErr, q.cq)
+	e.inState(q, verbs.StateErr)
+	e.post(other, send(1))
+	e.inState(other, verbs.StateErr)
+	good, failed := 0, 0
+	wcs := make([]verbs.WC, 16)
+	for d := newDeadline(); ; {
+		n, err := q.cq.Poll(wcs)
+		for _, wc := range wcs[:max(n, 0)] {
+			switch {
+			case wc.Status != verbs.StatusSuccess:
+				failed++ // flushed into a place that a poll made free
+			case failed > 0:
+				e.Fatalf("wr_id %d succeeded after another failed", wc.WRID)
+			default:
+				check(wc, uint64(good))
+				good++
+			}
+		}
+		if errors.Is(err, verbs.ErrCQOverrun) {
+			break
+		}
+		e.must(err, "Poll of a CQ that overran")
+		if n == 0 && !d.pause() {
+			e.Fatalf("Poll of a CQ that overran = 0, nil after %d completions, want ErrCQOverrun", good)
+		}
+	}
+	if good < q.cq.Depth() || good >= posted {
+		e.Errorf("%d of %d completions could be polled from a CQ of depth %d that overran", good, posted, q.cq.Depth())
+	}
+	n, err := q.cq.Poll(wcs)
+	e.refused(fmt.Sprintf("another Poll = %d", n), err, verbs.ErrCQOverrun)
+}
+
+// flood returns how many completions overrun cq even if it has more places than it
+// says.
+func (e *env) flood(cq verbs.CQ) int {
+	e.Helper()
+	n := 2*cq.Depth() + 16
+	if n > min(e.a.attr.MaxQPWR, e.b.attr.MaxQPWR) {
+		e.Skipf("the smallest CQ holds %d completions, more than a QP can have outstanding", cq.Depth())
+	}
+	return n
+}
+
+// A queue overruns if receives complete and nobody polls.
+func cqOverrunByReceives(e *env) {
+	cq := e.newCQ(e.b, 4, nil)
+	n := e.flood(cq)
+	c, other := e.conn(connConfig{cqB: cq, sends: n, recvs: n}), e.conn(connConfig{cqB: cq})
+	e.postRecv(other.a, recv(1))
+	for id := range uint64(n) {
+		e.postRecv(c.b, recv(id))
+	}
+	for id := range uint64(n) {
+		e.post(c.a, silent(sendImm(id, uint32(id))))
+	}
+	e.overrun(c.b, other.b, n, func(wc verbs.WC, id uint64) {
+		e.receivedImm(wc, c.b, id, verbs.WCRecv, 0, uint32(id))
+	})
+}
+
+// The same for sends.
+func cqOverrunBySends(e *env) {
+	cq := e.newCQ(e.a, 4, nil)
+	n := e.flood(cq)
+	c, other := e.conn(connConfig{cqA: cq, sends: n, recvs: n}), e.conn(connConfig{cqA: cq})
+	e.postRecv(other.b, recv(1))
+	src, dst := e.buf(e.a, 8), e.buf(e.b, 8)
+	for id := range uint64(n) {
+		// The last ones may find the QP in the error state, where they are taken too.
+		e.post(c.a, write(id, dst, 0, src.sge(0, 8)))
+	}
+	e.overrun(c.a, other.a, n, func(wc verbs.WC, id uint64) {
+		e.ok(wc, c.a, id, verbs.WCRDMAWrite)
+	})
+}
+
+// Timestamps are for devices that have them; on others asking for them is refused and
+// not ignored.
+func cqTimestamp(e *env) {
+	cq, err := e.a.ctx.CreateCQ(verbs.CQConfig{Depth: 64, Timestamp: true})
+	if e.a.attr.Capabilities&verbs.CapTimestamp == 0 {
+		e.refused("CreateCQ with Timestamp without CapTimestamp", err, verbs.ErrNotSupported)
+		if err == nil {
+			e.closeLater("CQ", cq)
+		}
+		return
+	}
+	e.must(err, "CreateCQ with Timestamp")
+	e.closeLater("CQ", cq)
+	c := e.conn(connConfig{cqA: cq})
+	e.postRecv(c.b, recv(1), recv(2))
+	e.post(c.a, send(1), send(2))
+	wcs := e.wait(cq, 2)
+	if wcs[0].Timestamp == 0 || wcs[1].Timestamp < wcs[0].Timestamp {
+		e.Errorf("timestamps of two completions = %d, %d, want them to rise from above 0", wcs[0].Timestamp, wcs[1].Timestamp)
+	}
+}
+
+// A QP needs two CQs of its own context that are open.
+func cqBadCQs(e *env) {
+	own, foreign, closed := e.newCQ(e.a, 8, nil), e.newCQ(e.b, 8, nil), e.newCQ(e.a, 8, nil)
+	e.must(closed.Close(), "Close")
+	for name, bad := range map[string]verbs.CQ{"nil": nil, "other context": foreign, "closed": closed} {
+		for field, cqs := range map[string][2]verbs.CQ{"SendCQ": {bad, own}, "RecvCQ": {own, bad}, "both": {bad, bad}} {
+			qp, err := e.a.pd.CreateQP(verbs.QPConfig{
+				Type: verbs.RC, SendCQ: cqs[0], RecvCQ: cqs[1], MaxSendWR: 1, MaxRecvWR: 1, Port: e.a.port, GID: e.a.gid,
+			})
+			want := []error{verbs.ErrInvalid}
+			if name == "closed" {
+				want = append(want, verbs.ErrClosed)
+			}
+			e.refused(fmt.Sprintf("CreateQP with %s: %s", field, name), err, want...)
+			if err == nil {
+				e.closeLater("QP", qp)
+			}
+		}
+	}
+	e.must(own.Close(), "Close of the CQ that no QP got")
+	e.must(foreign.Close(), "Close of the CQ of the other context")
+}
+
+// A queue that a QP uses, for sends or for receives, does not close; it goes on, and
+// closes when the QP is gone (ibv_destroy_cq(3)).
+func cqBusy(e *env) {
+	sends, recvs := e.newCQ(e.a, 200, nil), e.newCQ(e.a, 200, nil)
+	c := e.conn(connConfig{sendA: sends, cqA: recvs})
+	for name, cq := range map[string]verbs.CQ{"send": sends, "receive": recvs} {
+		e.refused("Close of the "+name+" CQ of a QP", cq.Close(), verbs.ErrBusy)
+	}
+	e.exchange(c, 100)
+	e.exchange(&conn{a: c.b, b: c.a}, 100)
+	e.must(c.a.Close(), "Close of the QP")
+	e.must(sends.Close(), "Close of the send CQ")
+	e.must(recvs.Close(), "Close of the receive CQ")
+}
+
+// A closed queue says so, whatever was in it.
+func cqClosed(e *env) {
+	for _, n := range []uint64{0, 3} {
+		cq := e.newCQ(e.a, 200, verbs.NewWaker())
+		c := e.conn(connConfig{cqA: cq})
+		for id := range n {
+			e.postRecv(c.b, recv(id))
+			e.post(c.a, send(id))
+		}
+		e.wait(c.b.cq, int(n))
+		e.must(c.a.Close(), "Close of the QP")
+		e.must(cq.Close(), "Close")
+		for _, dst := range [][]verbs.WC{make([]verbs.WC, 4), nil} {
+			got, err := cq.Poll(dst)
+			e.refused(fmt.Sprintf("Poll with room for %d after Close = %d", len(dst), got), err, verbs.ErrClosed)
+			if got != 0 {
+				e.Errorf("Poll after Close = %d completions, want none", got)
+			}
+		}
+		e.refused("Arm(false) after Close", cq.Arm(false), verbs.ErrClosed)
+		e.refused("Arm(true) after Close", cq.Arm(true), verbs.ErrClosed)
+		e.must(cq.Close(), "Close a second time")
+	}
+}

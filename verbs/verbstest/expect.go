@@ -1,0 +1,256 @@
+package verbstest
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"ibverbx/verbs"
+)
+
+// patience is how long something that must happen may take: far longer than it does on
+// the slowest device, because only a failing test ever waits for it.
+const patience = 20 * time.Second
+
+// deadline paces a loop that looks for something.
+type deadline struct {
+	start time.Time
+	turns int
+}
+
+func newDeadline() *deadline { return &deadline{start: time.Now()} }
+
+// pause lets others run for a moment and reports whether there is time left.
+func (d *deadline) pause() bool {
+	if d.turns++; d.turns < 200 {
+		runtime.Gosched()
+		return true
+	}
+	time.Sleep(min(time.Duration(d.turns)*time.Microsecond, time.Millisecond))
+	return time.Since(d.start) < patience
+}
+
+// poison is what completions are set to before a Poll, so that a field that the
+// provider forgot to write is seen.
+var poison = verbs.WC{
+	WRID: 0xdeadbeefdeadbeef, Status: 0xee, Opcode: 0xee, Flags: 0xff, SL: 0xee, VendorErr: 0xeeeeeeee,
+	ByteLen: 0xeeeeeeee, Imm: 0xeeeeeeee, QPN: 0xeeeeeeee, SrcQPN: 0xeeeeeeee, SLID: 0xeeee, PKeyIndex: 0xeeee,
+}
+
+// pollN takes just n completions. The time limit counts from the last one that came.
+func pollN(cq verbs.CQ, n int) ([]verbs.WC, error) {
+	got := slices.Repeat([]verbs.WC{poison}, n)
+	have := 0
+	for d := newDeadline(); have < n; {
+		k, err := cq.Poll(got[have:])
+		switch {
+		case k < 0 || k > n-have:
+			return got[:have], fmt.Errorf("Poll into %d completions = %d, %v", n-have, k, err)
+		case k > 0:
+			have += k
+			d = newDeadline()
+		case err != nil:
+			return got[:have], fmt.Errorf("Poll after %d of %d completions: %w", have, n, err)
+		case !d.pause():
+			return got[:have], fmt.Errorf("%d of %d completions, and none for %v", have, n, patience)
+		}
+	}
+	return got, nil
+}
+
+// wait takes the next n completions of cq, no more.
+func (e *env) wait(cq verbs.CQ, n int) []verbs.WC {
+	e.Helper()
+	wcs, err := pollN(cq, n)
+	if err != nil {
+		e.Fatalf("waiting for completions: %v; got %s; events: A %v, B %v", err, list(wcs), e.takeEvents(e.a), e.takeEvents(e.b))
+	}
+	return wcs
+}
+
+func (e *env) waitOne(cq verbs.CQ) verbs.WC {
+	e.Helper()
+	return e.wait(cq, 1)[0]
+}
+
+// list names completions by what is valid in all of them.
+func list(wcs []verbs.WC) string {
+	s := "["
+	for i, wc := range wcs {
+		if i > 0 {
+			s += ", "
+		}
+		s += fmt.Sprintf("wr_id %d: %v", wc.WRID, wc.Status)
+	}
+	return s + "]"
+}
+
+// none fails the test if there is a completion. Callers have seen something that comes
+// after whatever must not be there.
+func (e *env) none(cq verbs.CQ) {
+	e.Helper()
+	wcs := slices.Repeat([]verbs.WC{poison}, 8)
+	if n, err := cq.Poll(wcs); n != 0 || err != nil {
+		e.Fatalf("Poll = %d, %v with %s, want nothing", n, err, list(wcs[:max(n, 0)]))
+	}
+}
+
+// ok fails the test unless wc is the success of q's request id.
+func (e *env) ok(wc verbs.WC, q *end, id uint64, op verbs.WCOpcode) {
+	e.Helper()
+	if err := wc.Err(); err != nil {
+		e.Fatalf("completion on %s, want success of wr_id %d: %v", q.side.name, id, err)
+	}
+	if wc.WRID != id || wc.Opcode != op || wc.QPN != q.Num() {
+		e.Fatalf("completion on %s = wr_id %d %v QP %#x, want wr_id %d %v QP %#x",
+			q.side.name, wc.WRID, wc.Opcode, wc.QPN, id, op, q.Num())
+	}
+}
+
+// received fails the test unless wc is a receive of n bytes without an immediate.
+func (e *env) received(wc verbs.WC, q *end, id uint64, n int) {
+	e.Helper()
+	e.ok(wc, q, id, verbs.WCRecv)
+	if wc.ByteLen != uint32(n) || wc.Flags&verbs.WCWithImm != 0 {
+		e.Fatalf("receive = %d bytes, flags %#x, want %d bytes and no immediate", wc.ByteLen, uint8(wc.Flags), n)
+	}
+}
+
+// receivedImm fails the test unless wc is a receive of n bytes with the immediate.
+func (e *env) receivedImm(wc verbs.WC, q *end, id uint64, op verbs.WCOpcode, n int, imm uint32) {
+	e.Helper()
+	e.ok(wc, q, id, op)
+	if wc.ByteLen != uint32(n) || wc.Flags&verbs.WCWithImm == 0 || wc.Imm != imm {
+		e.Fatalf("receive = %d bytes, flags %#x, immediate %#x, want %d bytes and immediate %#x",
+			wc.ByteLen, uint8(wc.Flags), wc.Imm, n, imm)
+	}
+}
+
+// failed fails the test unless wc is the failure of q's request id with one of the
+// statuses. Only the fields that are valid in a failed completion are looked at
+// (ibv_poll_cq(3)).
+func (e *env) failed(wc verbs.WC, q *end, id uint64, want ...verbs.Status) {
+	e.Helper()
+	if wc.WRID != id || wc.QPN != q.Num() || !slices.Contains(want, wc.Status) {
+		e.Fatalf("completion on %s = wr_id %d QP %#x status %q, want wr_id %d QP %#x status %q",
+			q.side.name, wc.WRID, wc.QPN, wc.Status, id, q.Num(), want)
+	}
+	if wc.Err() == nil {
+		e.Fatalf("Err of a completion with status %q = nil", wc.Status)
+	}
+}
+
+// flushed takes the completions of the given requests from cq: all flushed, in order.
+func (e *env) flushed(cq verbs.CQ, q *end, ids ...uint64) {
+	e.Helper()
+	for i, wc := range e.wait(cq, len(ids)) {
+		e.failed(wc, q, ids[i], verbs.StatusWRFlushErr)
+	}
+}
+
+// answer returns the statuses that a requester may see if its peer refuses with s. The
+// peer goes to the error state and answers nothing more, so on a lossy path the answer
+// may be lost and the retries end (IBTA 9.9.2, requester errors).
+func (e *env) answer(s ...verbs.Status) []verbs.Status {
+	if e.pair.Lossy {
+		return append(slices.Clip(s), verbs.StatusRetryExcErr)
+	}
+	return s
+}
+
+// inState waits until q is in the state.
+func (e *env) inState(q *end, want verbs.QPState) {
+	e.Helper()
+	for d := newDeadline(); q.State() != want; {
+		if !d.pause() {
+			e.Fatalf("state of the QP on %s = %v after %v, want %v", q.side.name, q.State(), patience, want)
+		}
+	}
+	attr, err := q.Query()
+	e.must(err, "Query on %s", q.side.name)
+	if attr.State != want {
+		e.Fatalf("Query on %s: State = %v, but State() = %v", q.side.name, attr.State, want)
+	}
+}
+
+// takeEvents takes the events that are there and returns all that nobody asked for.
+func (e *env) takeEvents(s *side) []verbs.Event {
+	var evs [8]verbs.Event
+	for {
+		n, err := s.ctx.Events(evs[:])
+		if n <= 0 || err != nil {
+			return s.seen
+		}
+		s.seen = append(s.seen, evs[:n]...)
+	}
+}
+
+// event waits for an event of type t about obj (a QP, CQ or SRQ) and takes it.
+func (e *env) event(s *side, t verbs.EventType, obj any) {
+	e.Helper()
+	for d := newDeadline(); ; {
+		if e.takeEvent(s, t, obj) {
+			return
+		}
+		if !d.pause() {
+			e.Fatalf("no event %q on %s after %v; events that came: %v", t, s.name, patience, s.seen)
+		}
+	}
+}
+
+// takeEvent reports whether there is such an event, and takes it.
+func (e *env) takeEvent(s *side, t verbs.EventType, obj any) bool {
+	for i, ev := range e.takeEvents(s) {
+		if ev.Type == t && subject(ev) == obj {
+			s.seen = slices.Delete(s.seen, i, i+1)
+			return true
+		}
+	}
+	return false
+}
+
+// subject is the object that an event is about.
+func subject(ev verbs.Event) any {
+	switch {
+	case ev.QP != nil:
+		return ev.QP
+	case ev.CQ != nil:
+		return ev.CQ
+	case ev.SRQ != nil:
+		return ev.SRQ
+	}
+	return nil
+}
+
+// woken waits for the token of w and takes it.
+func (e *env) woken(w *verbs.Waker, why string) {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := w.Wait(ctx); err != nil {
+		e.Fatalf("no wake after %v: %s", patience, why)
+	}
+}
+
+// tokenThere takes the token of w if there is one and reports whether there was.
+func tokenThere(w *verbs.Waker) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return w.Wait(ctx) == nil
+}
+
+// fence sends a message each way on a connection of its own, so that both devices have
+// worked since.
+func (e *env) fence(c *conn) {
+	e.Helper()
+	e.postRecv(c.a, recv(901))
+	e.postRecv(c.b, recv(902))
+	e.post(c.a, send(903))
+	e.ok(e.waitOne(c.a.cq), c.a, 903, verbs.WCSend)
+	e.received(e.waitOne(c.b.cq), c.b, 902, 0)
+	e.post(c.b, send(904))
+	e.ok(e.waitOne(c.b.cq), c.b, 904, verbs.WCSend)
+	e.received(e.waitOne(c.a.cq), c.a, 901, 0)
+}

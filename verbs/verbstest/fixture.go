@@ -1,0 +1,282 @@
+package verbstest
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"ibverbx/verbs"
+)
+
+// env is what a test works with: two sides with a protection domain each, and helpers
+// that make objects which the end of the test closes in the right order.
+type env struct {
+	*testing.T
+	pair *Pair
+	name string // as in Pair.Departures
+	a, b *side
+}
+
+// side is one of the two contexts.
+type side struct {
+	name string
+	ctx  verbs.Context
+	attr verbs.DeviceAttr
+	port uint8
+	gid  verbs.GID
+	pd   verbs.PD
+	seen []verbs.Event // taken from ctx and not yet asked for
+}
+
+func (e *env) start() {
+	e.Helper()
+	e.a = e.side("A", e.pair.A, e.pair.PortA, e.pair.GIDA)
+	e.b = e.side("B", e.pair.B, e.pair.PortB, e.pair.GIDB)
+}
+
+func (e *env) side(name string, ctx verbs.Context, port uint8, gid verbs.GID) *side {
+	e.Helper()
+	attr, err := ctx.QueryDevice()
+	e.must(err, "QueryDevice of %s", name)
+	s := &side{name: name, ctx: ctx, attr: attr, port: max(port, 1), gid: gid}
+	s.pd = e.newPD(s)
+	return s
+}
+
+// sub runs a part of the test under a name of its own.
+func (e *env) sub(name string, run func(e *env)) {
+	e.Helper()
+	e.Run(name, func(t *testing.T) {
+		s := *e
+		s.T, s.name = t, e.name+"/"+name
+		s.skipDeparture()
+		run(&s)
+	})
+}
+
+func (e *env) skipDeparture() {
+	if reason, ok := e.pair.Departures[e.name]; ok {
+		e.Skipf("departs from the specification: %s", reason)
+	}
+}
+
+// must ends the test if err is not nil.
+func (e *env) must(err error, format string, args ...any) {
+	e.Helper()
+	if err != nil {
+		e.Fatalf(format+": %v", append(args, err)...)
+	}
+}
+
+// refused fails the test unless err is one of the given sentinels.
+func (e *env) refused(what string, err error, want ...error) {
+	e.Helper()
+	for _, w := range want {
+		if errors.Is(err, w) {
+			return
+		}
+	}
+	e.Errorf("%s = %v, want an error that wraps %q", what, err, want)
+}
+
+// closeLater closes c when the test ends. Close is idempotent, so tests may close
+// things themselves.
+func (e *env) closeLater(what string, c interface{ Close() error }) {
+	e.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			e.Errorf("close %s at the end of the test: %v", what, err)
+		}
+	})
+}
+
+// The need methods skip the test if one of the devices lacks something.
+
+func (e *env) needCap(c verbs.Capabilities, name string) {
+	e.Helper()
+	for _, s := range []*side{e.a, e.b} {
+		if s.attr.Capabilities&c == 0 {
+			e.Skipf("device %s lacks %s", s.ctx.Device().Name(), name)
+		}
+	}
+}
+
+func (e *env) needUC()  { e.Helper(); e.needCap(verbs.CapUC, "CapUC") }
+func (e *env) needUD()  { e.Helper(); e.needCap(verbs.CapUD, "CapUD") }
+func (e *env) needSRQ() { e.Helper(); e.needCap(verbs.CapSRQ, "CapSRQ") }
+
+func (e *env) needAtomics() {
+	e.Helper()
+	for _, s := range []*side{e.a, e.b} {
+		if s.attr.Atomic == verbs.AtomicNone {
+			e.Skipf("device %s has no atomics", s.ctx.Device().Name())
+		}
+	}
+}
+
+// needLossless skips the test on a lossy path.
+func (e *env) needLossless(why string) {
+	e.Helper()
+	if e.pair.Lossy {
+		e.Skipf("the path is lossy: %s", why)
+	}
+}
+
+// rounds scales the length of a long test.
+func (e *env) rounds(n int) int {
+	if testing.Short() || e.pair.Lossy {
+		return max(n/20, 1)
+	}
+	return n
+}
+
+func (e *env) newPD(s *side) verbs.PD {
+	e.Helper()
+	pd, err := s.ctx.AllocPD()
+	e.must(err, "AllocPD on %s", s.name)
+	e.closeLater("PD", pd)
+	return pd
+}
+
+func (e *env) newCQ(s *side, depth int, w *verbs.Waker) verbs.CQ {
+	e.Helper()
+	cq, err := s.ctx.CreateCQ(verbs.CQConfig{Depth: depth, Waker: w})
+	e.must(err, "CreateCQ on %s", s.name)
+	e.closeLater("CQ", cq)
+	return cq
+}
+
+func (e *env) newSRQ(s *side, cfg verbs.SRQConfig) verbs.SRQ {
+	e.Helper()
+	srq, err := s.pd.CreateSRQ(cfg)
+	e.must(err, "CreateSRQ on %s", s.name)
+	e.closeLater("SRQ", srq)
+	return srq
+}
+
+// buf is registered memory.
+type buf struct {
+	mem *verbs.Memory
+	mr  verbs.MR
+}
+
+// buf returns size bytes of zeroes on s that both sides may use in every way.
+func (e *env) buf(s *side, size int) *buf {
+	e.Helper()
+	return e.bufWith(s.pd, size, verbs.AccessAll)
+}
+
+func (e *env) bufWith(pd verbs.PD, size int, access verbs.Access) *buf {
+	e.Helper()
+	mem := e.memory(size)
+	return &buf{mem: mem, mr: e.register(pd, mem, access)}
+}
+
+func (e *env) memory(size int) *verbs.Memory {
+	e.Helper()
+	mem, err := verbs.AllocMemory(size, nil)
+	e.must(err, "AllocMemory(%d)", size)
+	e.Cleanup(func() {
+		if err := mem.Free(); err != nil {
+			e.Errorf("free memory at the end of the test: %v", err)
+		}
+	})
+	return mem
+}
+
+func (e *env) register(pd verbs.PD, mem *verbs.Memory, access verbs.Access) verbs.MR {
+	e.Helper()
+	mr, err := pd.RegisterMemory(mem, access)
+	e.must(err, "RegisterMemory of %d bytes with access %#x", mem.Len(), uint32(access))
+	e.closeLater("MR", mr)
+	return mr
+}
+
+func (b *buf) bytes() []byte { return b.mem.Bytes() }
+
+// at is the address of the byte at off.
+func (b *buf) at(off int) uint64 { return b.mr.Addr() + uint64(off) }
+
+func (b *buf) sge(off, n int) verbs.SGE {
+	return verbs.SGE{Addr: b.at(off), Length: uint32(n), LKey: b.mr.LKey()}
+}
+
+// part is the bytes at off as elements of a work request: none for no bytes, because
+// some hardware takes an element of length 0 for one of 2 GiB.
+func (b *buf) part(off, n int) []verbs.SGE {
+	if n == 0 {
+		return nil
+	}
+	return []verbs.SGE{b.sge(off, n)}
+}
+
+// guard is what memory holds that nobody may write to.
+const guard = 0xa5
+
+// paint fills the memory with guard bytes.
+func (b *buf) paint() {
+	for i := range b.bytes() {
+		b.bytes()[i] = guard
+	}
+}
+
+// put stores p at off.
+func (b *buf) put(off int, p []byte) { copy(b.bytes()[off:off+len(p)], p) }
+
+// holds fails the test unless the memory holds want at off and guard bytes, as paint
+// left them, everywhere else.
+func (e *env) holds(b *buf, off int, want []byte) {
+	e.Helper()
+	e.same(b.bytes()[off:off+len(want)], want)
+	for i, c := range b.bytes() {
+		if (i < off || i >= off+len(want)) && c != guard {
+			e.Fatalf("byte %d outside of [%d,%d) = %#02x, want it untouched (%#02x)", i, off, off+len(want), c, guard)
+		}
+	}
+}
+
+// untouched fails the test unless the memory is as paint left it.
+func (e *env) untouched(b *buf) {
+	e.Helper()
+	e.holds(b, 0, nil)
+}
+
+func (e *env) same(got, want []byte) {
+	e.Helper()
+	if bytes.Equal(got, want) {
+		return
+	}
+	for i := range want {
+		if i >= len(got) || got[i] != want[i] {
+			e.Fatalf("content differs at byte %d of %d: got % x, want % x", i, len(want),
+				got[min(i, len(got)):min(i+8, len(got))], want[i:min(i+8, len(want))])
+		}
+	}
+	e.Fatalf("content has %d bytes, want %d", len(got), len(want))
+}
+
+// payload returns n bytes that depend on seed and position and are never guard bytes
+// for long (a xorshift sequence).
+func payload(seed uint64, n int) []byte {
+	p := make([]byte, n)
+	x := seed*0x9e3779b97f4a7c15 + 0x2545f4914f6cdd1d
+	for i := range p {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		p[i] = byte(x >> 24)
+	}
+	return p
+}
+
+// sizes are the message sizes that cross every boundary: packets, pages, words.
+func (e *env) sizes() []int {
+	all := []int{0, 1, 7, 8, 4095, 4096, 4097, 1<<16 + 1, 1<<20 + 3}
+	limit := min(e.a.attr.MaxMsgSize, e.b.attr.MaxMsgSize)
+	var fit []int
+	for _, n := range all {
+		if uint64(n) <= limit {
+			fit = append(fit, n)
+		}
+	}
+	return fit
+}

@@ -1,0 +1,163 @@
+package verbstest
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+var flushTests = []test{
+	{"Receives", flushReceives},
+	{"Sends", flushSends},
+	{"SendsOfEveryKind", flushEveryKind},
+	{"SeparateCQs", flushSeparateCQs},
+	{"PostSendAfterwards", flushPostSend},
+	{"PostRecvAfterwards", flushPostRecv},
+	{"OnlyOnce", flushOnlyOnce},
+	{"ResetDiscards", flushResetDiscards},
+	{"FromInit", flushFromInit},
+}
+
+func (e *env) toErr(q *end) {
+	e.Helper()
+	e.must(q.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState), "Modify to ERR")
+}
+
+// A QP that goes to ERR completes all its receives with WR_FLUSH_ERR, in posting order
+// (IBTA 10.3.1.7).
+func flushReceives(e *env) {
+	c := e.rc()
+	dst := e.buf(e.b, 64)
+	dst.paint()
+	e.postRecv(c.b, recv(1), recv(2, dst.sge(0, 8)), recv(3), recv(4, dst.sge(8, 8)), recv(5))
+	e.toErr(c.b)
+	e.flushed(c.b.cq, c.b, 1, 2, 3, 4, 5)
+	e.none(c.b.cq)
+	e.inState(c.b, verbs.StateErr)
+	e.untouched(dst)
+}
+
+// And all its sends, signaled or not.
+func flushSends(e *env) {
+	c := e.rc()
+	// The peer has no receive, so none of them can be done.
+	e.post(c.a, send(1), silent(send(2)), silent(send(3)), send(4), silent(send(5)))
+	e.toErr(c.a)
+	e.flushed(c.a.cq, c.a, 1, 2, 3, 4, 5)
+	e.none(c.a.cq)
+	e.inState(c.a, verbs.StateErr)
+	e.none(c.b.cq)
+}
+
+// Every opcode is flushed when it waits behind a SEND that cannot be done.
+func flushEveryKind(e *env) {
+	e.needAtomics()
+	c := e.rc()
+	local, remote := e.buf(e.a, 64), e.buf(e.b, 64)
+	remote.paint()
+	// A WRITE that waits behind an RNR-NAKed SEND may have left for the peer, but the
+	// peer must not carry it out.
+	e.post(c.a, send(1), write(2, remote, 0, local.sge(0, 8)), silent(write(3, remote, 0, local.sge(0, 8))),
+		fetchAdd(4, remote, 0, 1, local.sge(0, 8)), sendImm(5, 1), silent(read(6, remote, 0, local.sge(0, 8))))
+	e.toErr(c.a)
+	e.flushed(c.a.cq, c.a, 1, 2, 3, 4, 5, 6)
+	e.untouched(remote)
+	e.same(local.bytes(), make([]byte, 64))
+}
+
+// Sends are flushed into the send CQ and receives into the receive CQ.
+func flushSeparateCQs(e *env) {
+	c := e.conn(connConfig{sendA: e.newCQ(e.a, 64, nil)})
+	e.post(c.a, send(1), send(2))
+	e.postRecv(c.a, recv(11), recv(12))
+	e.toErr(c.a)
+	e.flushed(c.a.cq, c.a, 11, 12)
+	e.flushed(c.a.sendCQ, c.a, 1, 2)
+	e.none(c.a.cq)
+	e.none(c.a.sendCQ)
+}
+
+// A send posted in ERR is taken and flushed (ibv_post_send(3)).
+func flushPostSend(e *env) {
+	c, dst := e.rc(), e.buf(e.b, 8)
+	src := e.buf(e.a, 8)
+	dst.paint()
+	e.toErr(c.a)
+	e.post(c.a, send(1), silent(write(2, dst, 0, src.sge(0, 8))))
+	e.flushed(c.a.cq, c.a, 1, 2)
+	e.post(c.a, read(3, dst, 0, src.sge(0, 8)))
+	e.flushed(c.a.cq, c.a, 3)
+	e.none(c.a.cq)
+	e.untouched(dst)
+}
+
+// A receive posted in ERR is taken; devices with CapFlushOnPost flush it at once, and
+// on others it ends when the QP does.
+func flushPostRecv(e *env) {
+	c := e.rc()
+	e.toErr(c.b)
+	e.postRecv(c.b, recv(1), recv(2))
+	if e.b.attr.Capabilities&verbs.CapFlushOnPost != 0 {
+		e.flushed(c.b.cq, c.b, 1, 2)
+		e.none(c.b.cq)
+	}
+	e.must(c.b.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
+}
+
+// Every request has one completion, even if it fails and the QP is put in ERR again.
+func flushOnlyOnce(e *env) {
+	c := e.rc()
+	e.post(c.a, send(1), send(2))
+	e.toErr(c.a)
+	e.toErr(c.a)
+	e.flushed(c.a.cq, c.a, 1, 2)
+	e.toErr(c.a)
+	e.post(c.a, send(3))
+	e.flushed(c.a.cq, c.a, 3)
+	e.none(c.a.cq)
+}
+
+// RESET discards what is outstanding without completions, and nothing of it shows in
+// the next life of the QP (IBTA 10.3.1.1).
+func flushResetDiscards(e *env) {
+	c := e.rc()
+	dst := e.buf(e.b, 64)
+	dst.paint()
+	e.post(c.a, send(1), send(2))
+	e.postRecv(c.a, recv(3), recv(4))
+	for _, q := range []*end{c.a, c.b} {
+		e.must(q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
+		e.inState(q, verbs.StateReset)
+	}
+	e.connect(c, connConfig{})
+	e.postRecv(c.a, recv(5))
+	e.postRecv(c.b, recv(6, dst.sge(0, 8)))
+	e.post(c.a, sendImm(7, 77))
+	e.receivedImm(e.waitOne(c.b.cq), c.b, 6, verbs.WCRecv, 0, 77)
+	e.ok(e.waitOne(c.a.cq), c.a, 7, verbs.WCSend)
+	e.post(c.b, sendImm(8, 88))
+	e.receivedImm(e.waitOne(c.a.cq), c.a, 5, verbs.WCRecv, 0, 88)
+	e.ok(e.waitOne(c.b.cq), c.b, 8, verbs.WCSend)
+	e.none(c.a.cq)
+	e.none(c.b.cq)
+	e.untouched(dst)
+}
+
+// A QP that never was connected flushes its receives too.
+func flushFromInit(e *env) {
+	for n := range uint64(3) {
+		e.sub(fmt.Sprintf("receives=%d", n), func(e *env) {
+			q := e.newQP(e.a, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 1, MaxRecvWR: 4})
+			e.must(verbs.InitQP(q.QP, e.a.port), "InitQP")
+			var ids []uint64
+			for id := range n {
+				e.postRecv(q, recv(id))
+				ids = append(ids, id)
+			}
+			e.toErr(q)
+			e.flushed(q.cq, q, ids...)
+			e.none(q.cq)
+			e.inState(q, verbs.StateErr)
+		})
+	}
+}

@@ -1,0 +1,283 @@
+package verbstest
+
+import (
+	"errors"
+	"testing"
+
+	"ibverbx/verbs"
+)
+
+var limitsTests = []test{
+	{"SendQueueFull", limitsSendQueueFull},
+	{"RecvQueueFull", limitsRecvQueueFull},
+	{"ZeroDepth", limitsZeroDepth},
+	{"TooManyElements", limitsTooManyElements},
+	{"MoreElementsThanAsked", limitsMoreElements},
+	{"TooMuchInline", limitsTooMuchInline},
+	{"InlineOnRead", limitsInlineOnRead},
+	{"UnknownOpcode", limitsUnknownOpcode},
+	{"UnknownFlags", limitsUnknownFlags},
+	{"MessageTooLong", limitsMessageTooLong},
+	{"CQOverrun", limitsCQOverrun},
+}
+
+// fill posts one request at a time by post until it is refused, which must be with
+// ErrQueueFull, and returns how many were taken.
+func (e *env) fill(what string, post func(id uint64) (int, error)) int {
+	e.Helper()
+	for id := range 1 << 16 {
+		n, err := post(uint64(id))
+		if err == nil && n == 1 {
+			continue
+		}
+		if n != 0 || !errors.Is(err, verbs.ErrQueueFull) {
+			e.Fatalf("%s number %d = %d, %v, want 1, nil or 0, ErrQueueFull", what, id, n, err)
+		}
+		return id
+	}
+	e.Fatalf("%s: no end after %d requests", what, 1<<16)
+	return 0
+}
+
+// A full send queue is ErrQueueFull, n says what was taken, and nothing after n was
+// posted. The peer has no receives, so that no slot becomes free.
+func limitsSendQueueFull(e *env) {
+	const depth = 8
+	c := e.conn(connConfig{sends: depth, cqA: e.newCQ(e.a, min(4096, e.a.attr.MaxCQE), nil)})
+	total := e.fill("PostSend", func(id uint64) (int, error) { return c.a.PostSend([]verbs.SendWR{sendImm(id, uint32(id))}) })
+	if total < depth {
+		e.Fatalf("the send queue took %d requests, want at least %d", total, depth)
+	}
+	// A chain that has no room at all.
+	if n, err := c.a.PostSend([]verbs.SendWR{send(7777), send(7778)}); n != 0 || !errors.Is(err, verbs.ErrQueueFull) {
+		e.Errorf("PostSend to a full queue = %d, %v, want 0, ErrQueueFull", n, err)
+	}
+	next := e.deliverAll(c, 0, total)
+	// A chain of which a part fits: the queue is empty now and takes total of them.
+	chain := make([]verbs.SendWR, total+3)
+	for i := range chain {
+		chain[i] = sendImm(uint64(next+i), uint32(next+i))
+	}
+	n, err := c.a.PostSend(chain)
+	if n != total || !errors.Is(err, verbs.ErrQueueFull) {
+		e.Fatalf("PostSend of %d requests to an empty queue of %d = %d, %v, want %d, ErrQueueFull", len(chain), total, n, err, total)
+	}
+	next = e.deliverAll(c, next, total)
+	e.post(c.a, sendImm(uint64(next), uint32(next)))
+	e.deliverAll(c, next, 1)
+	e.none(c.b.cq)
+}
+
+// deliverAll gives B a receive for each of count messages that A has posted, with wr_id
+// and immediate from first on, and takes the completions of both sides.
+func (e *env) deliverAll(c *conn, first, count int) (next int) {
+	e.Helper()
+	for i := first; i < first+count; i++ {
+		e.postRecv(c.b, recv(uint64(i)))
+		e.receivedImm(e.waitOne(c.b.cq), c.b, uint64(i), verbs.WCRecv, 0, uint32(i))
+	}
+	for i, wc := range e.wait(c.a.cq, count) {
+		e.ok(wc, c.a, uint64(first+i), verbs.WCSend)
+	}
+	return first + count
+}
+
+// The same for the receive queue.
+func limitsRecvQueueFull(e *env) {
+	const depth = 8
+	c := e.conn(connConfig{recvs: depth, cqB: e.newCQ(e.b, min(4096, e.b.attr.MaxCQE), nil)})
+	total := e.fill("PostRecv", func(id uint64) (int, error) { return c.b.PostRecv([]verbs.RecvWR{recv(id)}) })
+	if total < depth {
+		e.Fatalf("the receive queue took %d requests, want at least %d", total, depth)
+	}
+	if n, err := c.b.PostRecv([]verbs.RecvWR{recv(7777), recv(7778)}); n != 0 || !errors.Is(err, verbs.ErrQueueFull) {
+		e.Errorf("PostRecv to a full queue = %d, %v, want 0, ErrQueueFull", n, err)
+	}
+	// One message makes room for one receive.
+	e.post(c.a, sendImm(0, 0))
+	e.receivedImm(e.waitOne(c.b.cq), c.b, 0, verbs.WCRecv, 0, 0)
+	e.ok(e.waitOne(c.a.cq), c.a, 0, verbs.WCSend)
+	n, err := c.b.PostRecv([]verbs.RecvWR{recv(uint64(total)), recv(7777)})
+	if n != 1 || !errors.Is(err, verbs.ErrQueueFull) {
+		e.Fatalf("PostRecv of two requests to a queue with one place = %d, %v, want 1, ErrQueueFull", n, err)
+	}
+	for i := 1; i <= total; i++ {
+		e.post(c.a, sendImm(uint64(i), uint32(i)))
+		e.receivedImm(e.waitOne(c.b.cq), c.b, uint64(i), verbs.WCRecv, 0, uint32(i))
+		e.ok(e.waitOne(c.a.cq), c.a, uint64(i), verbs.WCSend)
+	}
+}
+
+// A queue of depth zero takes nothing.
+func limitsZeroDepth(e *env) {
+	cq := e.newCQ(e.a, 4, nil)
+	q := e.newQP(e.a, verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq})
+	peer := e.newQP(e.b, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 1, MaxRecvWR: 1})
+	e.connect(&conn{q, peer}, connConfig{})
+	if n, err := q.PostSend([]verbs.SendWR{send(1)}); n != 0 || err == nil {
+		e.Errorf("PostSend to a queue of depth 0 = %d, %v, want 0 and an error", n, err)
+	}
+	if n, err := q.PostRecv([]verbs.RecvWR{recv(1)}); n != 0 || err == nil {
+		e.Errorf("PostRecv to a queue of depth 0 = %d, %v, want 0 and an error", n, err)
+	}
+}
+
+// refusedSend posts one request that is not legal. Nothing may come of it, and the
+// connection goes on.
+func (e *env) refusedSend(c *conn, what string, wr verbs.SendWR) {
+	e.Helper()
+	n, err := c.a.PostSend([]verbs.SendWR{wr})
+	if n != 0 {
+		e.Errorf("PostSend with %s = %d, want 0", what, n)
+	}
+	e.refused("PostSend with "+what, err, verbs.ErrInvalid)
+	var op *verbs.OpError
+	if err != nil && (!errors.As(err, &op) || op.QPN != c.a.Num()) {
+		e.Errorf("PostSend with %s = %v, want an *OpError that names QP %#x", what, err, c.a.Num())
+	}
+	e.fence(c)
+}
+
+// No request has more elements than the package knows.
+func limitsTooManyElements(e *env) {
+	c := e.conn(connConfig{sges: e.sgeLimit()})
+	for _, k := range []uint8{verbs.MaxSGE + 1, 255} {
+		wr := send(1)
+		wr.NumSGE = k
+		e.refusedSend(c, "too many elements", wr)
+		n, err := c.a.PostRecv([]verbs.RecvWR{{WRID: 1, NumSGE: k}})
+		if n != 0 {
+			e.Errorf("PostRecv with %d elements = %d, want 0", k, n)
+		}
+		e.refused("PostRecv with too many elements", err, verbs.ErrInvalid)
+	}
+}
+
+// More elements than the QP was made for are refused, or are carried out if the
+// provider rounded the number up (ibv_create_qp(3): the actual values may be higher).
+func limitsMoreElements(e *env) {
+	if e.sgeLimit() < 2 {
+		e.Skip("the device takes one element")
+	}
+	c := e.conn(connConfig{sges: 1})
+	src, dst := e.buf(e.a, 64), e.buf(e.b, 64)
+	dst.paint()
+	src.put(0, payload(1, 64))
+	n, err := c.a.PostSend([]verbs.SendWR{write(1, dst, 0, src.sge(0, 10), src.sge(10, 10))})
+	switch {
+	case n == 1 && err == nil:
+		e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+		e.holds(dst, 0, payload(1, 64)[:20])
+	case n == 0:
+		e.refused("PostSend with two elements on a QP for one", err, verbs.ErrInvalid)
+		e.fence(c)
+		e.untouched(dst)
+	default:
+		e.Errorf("PostSend with two elements on a QP for one = %d, %v", n, err)
+	}
+}
+
+// More inline bytes than the QP takes are refused.
+func limitsTooMuchInline(e *env) {
+	c := e.conn(connConfig{inline: e.inlineSize()})
+	size := e.a.attr.MaxInline + 1
+	if size == 1 {
+		size = 1 << 20 // not known, but no device takes this much
+	}
+	e.refusedSend(c, "too many inline bytes", flagged(send(1, e.buf(e.a, size).sge(0, size)), verbs.SendInline))
+}
+
+// INLINE is for sends and writes (ibv_post_send(3)).
+func limitsInlineOnRead(e *env) {
+	c := e.conn(connConfig{inline: e.inlineSize()})
+	local, remote := e.buf(e.a, 8), e.buf(e.b, 8)
+	e.refusedSend(c, "INLINE on READ", flagged(read(1, remote, 0, local.sge(0, 8)), verbs.SendInline))
+	if e.a.attr.Atomic != verbs.AtomicNone {
+		e.refusedSend(c, "INLINE on an atomic", flagged(fetchAdd(1, remote, 0, 1, local.sge(0, 8)), verbs.SendInline))
+	}
+	e.same(remote.bytes(), make([]byte, 8))
+}
+
+func limitsUnknownOpcode(e *env) {
+	c := e.rc()
+	for _, op := range []verbs.Opcode{7, 100, 255} {
+		wr := send(1)
+		wr.Opcode = op
+		e.refusedSend(c, "an unknown opcode", wr)
+	}
+}
+
+func limitsUnknownFlags(e *env) {
+	c := e.rc()
+	for bit := verbs.SendFlags(1 << 4); bit != 0; bit <<= 1 {
+		e.refusedSend(c, "an unknown flag", flagged(send(1), bit))
+	}
+}
+
+// A message longer than the device's limit is refused, or completes with LOC_LEN_ERR
+// (IBTA 11.6.2 names that; ibv_post_send(3) allows an immediate error). The
+// elements are valid ones of one region, so no other error is right.
+func limitsMessageTooLong(e *env) {
+	limit := e.a.attr.MaxMsgSize
+	k := uint64(e.sgeLimit())
+	size := limit/k + 1
+	if size > 1<<29+1 || (testing.Short() && size > 1<<24) {
+		e.Skipf("a message of more than %d bytes is too large for a test", limit)
+	}
+	c := e.conn(connConfig{sges: int(k)})
+	mem := e.memory(int(size))
+	mr, err := e.a.pd.RegisterMemory(mem, 0)
+	if err != nil {
+		e.Skipf("cannot register %d bytes: %v", size, err)
+	}
+	e.closeLater("MR", mr)
+	wr := send(1)
+	for i := range k {
+		wr.SGE[i] = verbs.SGE{Addr: mr.Addr(), Length: uint32(size), LKey: mr.LKey()}
+	}
+	wr.NumSGE = uint8(k)
+	n, err := c.a.PostSend([]verbs.SendWR{wr})
+	if n == 0 {
+		e.refused("PostSend of a message above MaxMsgSize", err, verbs.ErrInvalid, verbs.ErrLimit)
+		e.fence(c)
+		return
+	}
+	e.must(err, "PostSend")
+	e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusLocLenErr)
+	e.inState(c.a, verbs.StateErr)
+}
+
+// A CQ that overruns loses completions and says so: an event, ErrCQOverrun once what
+// is left was polled, and the QPs on it go to the error state (ibv_get_async_event(3),
+// IBV_EVENT_CQ_ERR).
+func limitsCQOverrun(e *env) {
+	cq := e.newCQ(e.a, 4, nil)
+	depth := cq.Depth() + 4
+	if depth > e.a.attr.MaxQPWR {
+		e.Skipf("a send queue holds no %d requests", depth)
+	}
+	c := e.conn(connConfig{sends: depth, sendA: cq})
+	dst := e.buf(e.b, 8)
+	for id := range uint64(depth) {
+		// The QP may be in the error state before the last one; then that is flushed.
+		e.post(c.a, write(id, dst, 0))
+	}
+	e.event(e.a, verbs.EventCQErr, cq)
+	e.inState(c.a, verbs.StateErr)
+	wcs, err := pollN(cq, depth)
+	if !errors.Is(err, verbs.ErrCQOverrun) {
+		e.Errorf("Poll after an overrun = %v, want ErrCQOverrun", err)
+	}
+	if len(wcs) > cq.Depth() {
+		e.Errorf("%d completions came out of a CQ of depth %d that overran", len(wcs), cq.Depth())
+	}
+	for i, wc := range wcs {
+		if wc.WRID != uint64(i) || wc.Status != verbs.StatusSuccess {
+			e.Errorf("completion %d after an overrun = wr_id %d, %v, want the success of wr_id %d", i, wc.WRID, wc.Status, i)
+		}
+	}
+	var one [1]verbs.WC
+	if n, err := cq.Poll(one[:]); n != 0 || !errors.Is(err, verbs.ErrCQOverrun) {
+		e.Errorf("Poll once more = %d, %v, want 0, ErrCQOverrun", n, err)
+	}
+}

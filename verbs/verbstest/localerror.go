@@ -1,0 +1,164 @@
+package verbstest
+
+import "ibverbx/verbs"
+
+var localErrorTests = []test{
+	{"SendBadLKey", func(e *env) { e.localCases(sendCase) }},
+	{"WriteBadLKey", func(e *env) { e.localCases(writeCase) }},
+	{"ReadBadLKey", func(e *env) { e.localCases(readCase) }},
+	{"ReadIntoReadOnly", localReadOnlyRead},
+	{"AtomicIntoReadOnly", localReadOnlyAtomic},
+	{"SecondElementBad", localSecondElement},
+	{"ReceiveBadLKey", localReceiveBad},
+	{"ReceiveTooSmall", localReceiveTooSmall},
+	{"ReceiveWithoutBuffer", localReceiveWithoutBuffer},
+	{"EarlierRequestsSucceed", localEarlierSucceed},
+}
+
+// badLocal is a way to name local memory that is not allowed.
+type badLocal struct {
+	name string
+	sge  func(e *env, s *side) verbs.SGE
+}
+
+// badLocals all lead to LOC_PROT_ERR (IBTA 11.6.2, local protection error).
+var badLocals = []badLocal{
+	{"Key", func(e *env, s *side) verbs.SGE {
+		sge := e.buf(s, 64).sge(0, 64)
+		sge.LKey ^= 0x5a5a5a5a
+		return sge
+	}},
+	{"PastEnd", func(e *env, s *side) verbs.SGE { return e.buf(s, 64).sge(1, 64) }},
+	{"BeforeStart", func(e *env, s *side) verbs.SGE { return e.buf(s, 64).sge(-1, 64) }},
+	{"OtherPD", func(e *env, s *side) verbs.SGE { return e.bufWith(e.newPD(s), 64, verbs.AccessAll).sge(0, 64) }},
+	{"Deregistered", func(e *env, s *side) verbs.SGE {
+		b := e.buf(s, 64)
+		e.must(b.mr.Close(), "Close")
+		return b.sge(0, 64)
+	}},
+}
+
+// failsLocally posts bad and two more requests. The first must fail on this side
+// without the peer noticing, and the others are flushed.
+func (e *env) failsLocally(c *conn, bad verbs.SendWR, want verbs.Status) {
+	e.Helper()
+	bad.WRID = 1
+	e.postRecv(c.b, recv(11))
+	e.post(c.a, bad, send(2), silent(send(3)))
+	e.failed(e.waitOne(c.a.cq), c.a, 1, want)
+	e.flushed(c.a.cq, c.a, 2, 3)
+	e.inState(c.a, verbs.StateErr)
+	e.inState(c.b, verbs.StateRTS)
+	e.none(c.b.cq)
+}
+
+func (e *env) localCases(wr func(e *env, sge verbs.SGE) verbs.SendWR) {
+	for _, tt := range badLocals {
+		e.sub(tt.name, func(e *env) {
+			e.failsLocally(e.rc(), wr(e, tt.sge(e, e.a)), verbs.StatusLocProtErr)
+		})
+	}
+}
+
+func sendCase(_ *env, sge verbs.SGE) verbs.SendWR { return send(1, sge) }
+
+func writeCase(e *env, sge verbs.SGE) verbs.SendWR { return write(1, e.buf(e.b, 64), 0, sge) }
+
+func readCase(e *env, sge verbs.SGE) verbs.SendWR { return read(1, e.buf(e.b, 64), 0, sge) }
+
+// A READ needs local write access to where it puts the bytes.
+func localReadOnlyRead(e *env) {
+	c, src := e.rc(), e.buf(e.b, 64)
+	dst := e.bufWith(e.a.pd, 64, verbs.AccessRemoteRead)
+	dst.paint()
+	e.failsLocally(c, read(1, src, 0, dst.sge(0, 64)), verbs.StatusLocProtErr)
+	e.untouched(dst)
+}
+
+// So does an atomic.
+func localReadOnlyAtomic(e *env) {
+	e.needAtomics()
+	c, target := e.rc(), e.buf(e.b, 64)
+	result := e.bufWith(e.a.pd, 64, verbs.AccessRemoteRead)
+	result.paint()
+	e.failsLocally(c, fetchAdd(1, target, 0, 1, result.sge(0, 8)), verbs.StatusLocProtErr)
+	e.untouched(result)
+}
+
+// Every element is checked, not just the first.
+func localSecondElement(e *env) {
+	if e.sgeLimit() < 2 {
+		e.Skip("the device takes one element")
+	}
+	c := e.conn(connConfig{sges: 2})
+	src, dst := e.buf(e.a, 64), e.buf(e.b, 64)
+	e.failsLocally(c, write(1, dst, 0, src.sge(0, 8), src.sge(60, 8)), verbs.StatusLocProtErr)
+}
+
+// A receive that names memory it may not use fails when a message comes, and the
+// sender hears of an operational error (IBTA 9.9.3, responder errors).
+func localReceiveBad(e *env) {
+	cases := append([]badLocal{{"ReadOnly", func(e *env, s *side) verbs.SGE {
+		return e.bufWith(s.pd, 64, verbs.AccessRemoteRead).sge(0, 64)
+	}}}, badLocals...)
+	for _, tt := range cases {
+		e.sub(tt.name, func(e *env) {
+			c, src := e.rc(), e.buf(e.a, 64)
+			e.postRecv(c.b, recv(11, tt.sge(e, e.b)), recv(12))
+			e.post(c.a, send(1, src.sge(0, 64)), send(2))
+			e.failed(e.waitOne(c.b.cq), c.b, 11, verbs.StatusLocProtErr)
+			e.flushed(c.b.cq, c.b, 12)
+			e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(verbs.StatusRemOpErr)...)
+			e.flushed(c.a.cq, c.a, 2)
+			e.inState(c.a, verbs.StateErr)
+			e.inState(c.b, verbs.StateErr)
+		})
+	}
+}
+
+// tooLong sends n bytes into a receive that is shorter, and checks that the receiver
+// has a length error and the sender made an invalid request (IBTA 9.9.3 and 11.6.2).
+func (e *env) tooLong(n int, sges ...verbs.SGE) {
+	e.Helper()
+	c, src := e.rc(), e.buf(e.a, n)
+	e.postRecv(c.b, recv(11, sges...), recv(12))
+	e.post(c.a, send(1, src.sge(0, n)), send(2))
+	e.failed(e.waitOne(c.b.cq), c.b, 11, verbs.StatusLocLenErr)
+	e.flushed(c.b.cq, c.b, 12)
+	e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(verbs.StatusRemInvReqErr)...)
+	e.flushed(c.a.cq, c.a, 2)
+	e.inState(c.a, verbs.StateErr)
+	e.inState(c.b, verbs.StateErr)
+}
+
+// A message longer than the receive that is its turn is an error on both sides, and
+// nothing is written behind the receive's buffer.
+func localReceiveTooSmall(e *env) {
+	for name, size := range map[string]int{"OneByte": 1, "OnePacket": 100, "ManyPackets": 30000} {
+		e.sub(name, func(e *env) {
+			dst := e.buf(e.b, size+64)
+			dst.paint()
+			e.tooLong(size+1, dst.sge(0, size))
+			for i, c := range dst.bytes()[size:] {
+				if c != guard {
+					e.Fatalf("byte %d behind the receive buffer was written", i)
+				}
+			}
+		})
+	}
+}
+
+// The same if the receive has no buffer at all.
+func localReceiveWithoutBuffer(e *env) { e.tooLong(1) }
+
+// What was posted before the failing request is carried out and succeeds.
+func localEarlierSucceed(e *env) {
+	c, src, dst := e.rc(), e.buf(e.a, 64), e.buf(e.b, 128)
+	dst.paint()
+	src.put(0, payload(1, 64))
+	e.post(c.a, write(1, dst, 0, src.sge(0, 64)), write(2, dst, 0, src.sge(32, 64)), write(3, dst, 64, src.sge(0, 64)))
+	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	e.failed(e.waitOne(c.a.cq), c.a, 2, verbs.StatusLocProtErr)
+	e.flushed(c.a.cq, c.a, 3)
+	e.holds(dst, 0, payload(1, 64))
+}

@@ -1,0 +1,228 @@
+package verbstest
+
+import (
+	"slices"
+
+	"ibverbx/verbs"
+)
+
+var manyTests = []test{
+	{"QPs", manyQPs},
+	{"Loopback", manyLoopback},
+	{"SameNumbers", manySameNumbers},
+	{"MRs", manyMRs},
+}
+
+// crowd is many connections with one queue on each side.
+type crowd struct {
+	conns    []*conn
+	cqA, cqB verbs.CQ
+	batch    int // connections that may be busy at once without an overrun
+}
+
+// crowdSize is how many connections a test makes: 1,024, or what the devices allow.
+func (e *env) crowdSize() int {
+	n := e.rounds(1024)
+	for _, s := range []*side{e.a, e.b} {
+		n = min(n, s.attr.MaxQP/4) // others may use the device too
+	}
+	return max(n, 2)
+}
+
+// newCrowd returns n pairs of QPs, not connected yet.
+func (e *env) newCrowd(a, b *side, n int) *crowd {
+	e.Helper()
+	depth := min(4*n, a.attr.MaxCQE, b.attr.MaxCQE)
+	w := &crowd{cqA: e.newCQ(a, depth, nil), cqB: e.newCQ(b, depth, nil), batch: max(depth/4, 1)}
+	for range n {
+		cfg := verbs.QPConfig{Type: verbs.RC, MaxSendWR: 4, MaxRecvWR: 2, SendCQ: w.cqA, RecvCQ: w.cqA}
+		qa := e.newQP(a, cfg)
+		cfg.SendCQ, cfg.RecvCQ = w.cqB, w.cqB
+		w.conns = append(w.conns, &conn{a: qa, b: e.newQP(b, cfg)})
+	}
+	return w
+}
+
+// distinct fails the test if two of the QPs, which are of one device, have the same
+// number.
+func (e *env) distinct(ends []*end) {
+	e.Helper()
+	seen := map[uint32]bool{}
+	for i, q := range ends {
+		if seen[q.Num()] {
+			e.Fatalf("QP %d of %d has the number %#x of another one", i, len(ends), q.Num())
+		}
+		seen[q.Num()] = true
+	}
+}
+
+func (w *crowd) as() (ends []*end) {
+	for _, c := range w.conns {
+		ends = append(ends, c.a)
+	}
+	return ends
+}
+
+func (w *crowd) bs() (ends []*end) {
+	for _, c := range w.conns {
+		ends = append(ends, c.b)
+	}
+	return ends
+}
+
+// work makes each connection write its own content to its own place and then send a
+// message with its own immediate, and checks that all of it came where it should.
+func (e *env) work(w *crowd, seed uint64) {
+	e.Helper()
+	const size = 96
+	n := len(w.conns)
+	src, dst := e.buf(w.conns[0].a.side, n*size), e.buf(w.conns[0].b.side, n*size)
+	src.put(0, payload(seed, n*size))
+	dst.paint()
+	for from := 0; from < n; from += w.batch {
+		part := w.conns[from:min(from+w.batch, n)]
+		for i, c := range part {
+			at := (from + i) * size
+			e.postRecv(c.b, recv(uint64(from+i)))
+			e.post(c.a, write(1, dst, at, src.sge(at, size)), sendImm(2, uint32(from+i)))
+		}
+		e.workDone(w, from, part)
+	}
+	e.same(dst.bytes(), payload(seed, n*size))
+	e.none(w.cqA)
+	e.none(w.cqB)
+}
+
+// workDone takes the completions of a batch: each connection's in order, those of
+// different ones in any.
+func (e *env) workDone(w *crowd, from int, part []*conn) {
+	e.Helper()
+	index := map[uint32]int{}
+	for i, c := range part {
+		index[c.a.Num()] = i
+	}
+	next := make([]int, len(part))
+	for _, wc := range e.wait(w.cqA, 2*len(part)) {
+		i, ok := index[wc.QPN]
+		if !ok || next[i] > 1 {
+			e.Fatalf("completion of wr_id %d on QP %#x, which has none due", wc.WRID, wc.QPN)
+		}
+		e.ok(wc, part[i].a, uint64(next[i])+1, []verbs.WCOpcode{verbs.WCRDMAWrite, verbs.WCSend}[next[i]])
+		next[i]++
+	}
+	clear(index)
+	for i, c := range part {
+		index[c.b.Num()] = i
+	}
+	for _, wc := range e.wait(w.cqB, len(part)) {
+		i, ok := index[wc.QPN]
+		if !ok {
+			e.Fatalf("receive of wr_id %d on QP %#x, which has none due", wc.WRID, wc.QPN)
+		}
+		delete(index, wc.QPN)
+		e.receivedImm(wc, part[i].b, uint64(from+i), verbs.WCRecv, 0, uint32(from+i))
+	}
+}
+
+// A device has many QPs with a number each, and all of them work with one queue on
+// either side.
+func manyQPs(e *env) {
+	w := e.newCrowd(e.a, e.b, e.crowdSize())
+	e.distinct(w.as())
+	e.distinct(w.bs())
+	for _, c := range w.conns {
+		e.connect(c, connConfig{})
+	}
+	for seed := range uint64(3) {
+		e.work(w, seed)
+	}
+	slices.Reverse(w.conns) // the order of work is not that of creation
+	e.work(w, 4)
+}
+
+// QPs of one context can be connected to each other (IBTA 9.2.1.1, loopback), many of
+// them, and in both directions.
+func manyLoopback(e *env) {
+	w := e.newCrowd(e.a, e.a, max(e.crowdSize()/4, 2))
+	e.distinct(append(w.as(), w.bs()...))
+	for _, c := range w.conns {
+		e.connect(c, connConfig{})
+	}
+	e.work(w, 1)
+	back := &crowd{cqA: w.cqB, cqB: w.cqA, batch: w.batch}
+	for _, c := range w.conns {
+		back.conns = append(back.conns, &conn{a: c.b, b: c.a})
+	}
+	e.work(back, 2)
+}
+
+// A QP number means something on one device only: QPs of the same number on two
+// devices, connected crosswise, do not get each other's traffic.
+func manySameNumbers(e *env) {
+	w := e.newCrowd(e.a, e.b, max(e.crowdSize()/8, 2))
+	bs := w.bs()
+	twins := 0
+	for i, c := range w.conns {
+		if slices.ContainsFunc(bs, func(q *end) bool { return q.Num() == c.a.Num() }) {
+			twins++
+		}
+		c.b = bs[len(bs)-1-i]
+	}
+	if twins == 0 {
+		e.Skip("the devices, or two contexts of one device, gave no number twice")
+	}
+	for _, c := range w.conns {
+		e.connect(c, connConfig{})
+	}
+	e.work(w, 1)
+	e.work(w, 2)
+}
+
+// Regions by the thousand have keys of their own, and each key leads to the
+// bytes of its region.
+func manyMRs(e *env) {
+	const size, batch = 64, 32
+	n := max(min(e.rounds(1000), e.a.attr.MaxMR/4, e.b.attr.MaxMR/4), 2)
+	c := e.rc()
+	srcs, dsts := e.slices(e.a, n, size), e.slices(e.b, n, size)
+	for i := range n {
+		srcs[i].put(0, payload(uint64(i), size))
+	}
+	for from := 0; from < n; from += batch {
+		ids := min(batch, n-from)
+		for i := from; i < from+ids; i++ {
+			j := n - 1 - i // the keys are not used in the order of registration
+			e.post(c.a, write(uint64(i), dsts[j], 0, srcs[i].sge(0, size)))
+		}
+		for i, wc := range e.wait(c.a.cq, ids) {
+			e.ok(wc, c.a, uint64(from+i), verbs.WCRDMAWrite)
+		}
+	}
+	for i := range n {
+		e.same(dsts[n-1-i].bytes(), payload(uint64(i), size))
+	}
+	// A key is that of one region: its neighbour's bytes are out of its reach.
+	wrong := write(1, dsts[0], 0, srcs[0].sge(0, size))
+	wrong.RKey = dsts[1].mr.RKey()
+	e.failsRemotely(c, wrong, verbs.StatusRemAccessErr)
+	e.same(dsts[0].bytes(), payload(uint64(n-1), size))
+}
+
+// slices registers n pieces of one memory and checks that no key comes twice.
+func (e *env) slices(s *side, n, size int) []*buf {
+	e.Helper()
+	whole := e.memory(n * size)
+	bufs := make([]*buf, n)
+	lkeys, rkeys := map[uint32]bool{}, map[uint32]bool{}
+	for i := range bufs {
+		view, err := whole.Slice(i*size, size)
+		e.must(err, "Slice")
+		bufs[i] = &buf{mem: view, mr: e.register(s.pd, view, verbs.AccessAll)}
+		lkey, rkey := bufs[i].mr.LKey(), bufs[i].mr.RKey()
+		if lkeys[lkey] || rkeys[rkey] {
+			e.Fatalf("region %d of %d has a key, %#x or %#x, of another one", i, n, lkey, rkey)
+		}
+		lkeys[lkey], rkeys[rkey] = true, true
+	}
+	return bufs
+}

@@ -1,0 +1,224 @@
+package verbstest
+
+import (
+	"errors"
+
+	"ibverbx/verbs"
+)
+
+var memoryTests = []test{
+	{"Register", memoryRegister},
+	{"RegisterView", memoryRegisterView},
+	{"KeysDistinct", memoryKeysDistinct},
+	{"KeysNotCounted", memoryKeysNotCounted},
+	{"KeyNotReusedAtOnce", memoryKeyNotReused},
+	{"AccessRules", memoryAccessRules},
+	{"TwoRegionsOneMemory", memoryTwoRegions},
+	{"FreeRefusedWhileRegistered", memoryFreeRefused},
+	{"RegisterFreed", memoryRegisterFreed},
+	{"DeregisterUnderReceive", memoryDeregisterUnderReceive},
+	{"DeregisterUnderTraffic", memoryDeregisterUnderTraffic},
+}
+
+// A region has the address and length of its memory (ibv_reg_mr(3)).
+func memoryRegister(e *env) {
+	mem := e.memory(5000)
+	mr := e.register(e.a.pd, mem, verbs.AccessAll)
+	if mr.Addr() != mem.Addr() || mr.Len() != 5000 {
+		e.Errorf("region = %d bytes at %#x, want %d at %#x", mr.Len(), mr.Addr(), 5000, mem.Addr())
+	}
+	if again := mr.LKey(); again != mr.LKey() || mr.RKey() != mr.RKey() {
+		e.Errorf("the keys of a region change: LKey %#x, then %#x", again, mr.LKey())
+	}
+}
+
+// A view is registered on its own: work requests name its bytes, and only those.
+func memoryRegisterView(e *env) {
+	c := e.rc()
+	whole := e.memory(8192)
+	view, err := whole.Slice(1001, 500)
+	e.must(err, "Slice")
+	dst := &buf{mem: whole, mr: e.register(e.b.pd, view, verbs.AccessAll)}
+	if dst.mr.Addr() != whole.Addr()+1001 || dst.mr.Len() != 500 {
+		e.Errorf("region of the view = %d bytes at %#x, want 500 at %#x", dst.mr.Len(), dst.mr.Addr(), whole.Addr()+1001)
+	}
+	dst.paint()
+	src := e.buf(e.a, 600)
+	src.put(0, payload(3, 600))
+	e.post(c.a, write(1, dst, 0, src.sge(0, 500)))
+	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	e.holds(dst, 1001, payload(3, 600)[:500])
+	// The memory goes on behind the view, the region does not.
+	e.post(c.a, write(2, dst, 0, src.sge(0, 501)))
+	e.failed(e.waitOne(c.a.cq), c.a, 2, e.answer(verbs.StatusRemAccessErr)...)
+	e.holds(dst, 1001, payload(3, 600)[:500])
+}
+
+// regions registers one memory n times.
+func (e *env) regions(n int) []verbs.MR {
+	e.Helper()
+	mem := e.memory(4096)
+	mrs := make([]verbs.MR, n)
+	for i := range mrs {
+		mrs[i] = e.register(e.a.pd, mem, verbs.AccessAll)
+	}
+	return mrs
+}
+
+// No two regions share a key.
+func memoryKeysDistinct(e *env) {
+	lkeys, rkeys := map[uint32]int{}, map[uint32]int{}
+	for i, mr := range e.regions(64) {
+		if j, dup := lkeys[mr.LKey()]; dup {
+			e.Errorf("regions %d and %d have the same LKey %#x", j, i, mr.LKey())
+		}
+		if j, dup := rkeys[mr.RKey()]; dup {
+			e.Errorf("regions %d and %d have the same RKey %#x", j, i, mr.RKey())
+		}
+		lkeys[mr.LKey()], rkeys[mr.RKey()] = i, i
+	}
+}
+
+// Who has seen some keys cannot count on to the next one: an RKey is a permission.
+func memoryKeysNotCounted(e *env) {
+	mrs := e.regions(16)
+	steps := map[uint32]bool{}
+	for i := 1; i < len(mrs); i++ {
+		steps[mrs[i].RKey()-mrs[i-1].RKey()] = true
+	}
+	if len(steps) < 2 {
+		e.Errorf("the RKeys of %d regions rise by the same step %v, want keys that cannot be guessed by counting", len(mrs), steps)
+	}
+}
+
+// The key of a region that was just closed is not given to the next one.
+func memoryKeyNotReused(e *env) {
+	mem := e.memory(4096)
+	var last uint32
+	for i := range 64 {
+		mr := e.register(e.a.pd, mem, verbs.AccessAll)
+		if i > 0 && mr.RKey() == last {
+			e.Fatalf("registration %d got the RKey %#x that was closed just before", i, last)
+		}
+		last = mr.RKey()
+		e.must(mr.Close(), "Close of region %d", i)
+	}
+}
+
+// AccessLocalWrite must be set if remote writes or atomics are (ibv_reg_mr(3)), and
+// flags that do not exist are refused.
+func memoryAccessRules(e *env) {
+	mem := e.memory(4096)
+	for _, tt := range []struct {
+		access verbs.Access
+		legal  bool
+	}{
+		{0, true},
+		{verbs.AccessLocalWrite, true},
+		{verbs.AccessRemoteRead, true},
+		{verbs.AccessLocalWrite | verbs.AccessRemoteWrite, true},
+		{verbs.AccessLocalWrite | verbs.AccessRemoteAtomic, true},
+		{verbs.AccessAll, true},
+		{verbs.AccessAll | verbs.AccessRelaxedOrdering, true},
+		{verbs.AccessRemoteWrite, false},
+		{verbs.AccessRemoteAtomic, false},
+		{verbs.AccessRemoteRead | verbs.AccessRemoteWrite, false},
+		{verbs.AccessLocalWrite | 1<<15, false},
+	} {
+		mr, err := e.a.pd.RegisterMemory(mem, tt.access)
+		if tt.legal {
+			e.must(err, "RegisterMemory with access %#x", uint32(tt.access))
+			e.must(mr.Close(), "Close")
+			continue
+		}
+		if !errors.Is(err, verbs.ErrInvalid) && !errors.Is(err, verbs.ErrNotSupported) {
+			e.Errorf("RegisterMemory with access %#x = %v, want ErrInvalid", uint32(tt.access), err)
+		}
+		if err == nil {
+			e.must(mr.Close(), "Close")
+		}
+	}
+}
+
+// Two regions on one memory have their own permissions and their own lives.
+func memoryTwoRegions(e *env) {
+	c := e.rc()
+	readable := e.bufWith(e.b.pd, 64, verbs.AccessRemoteRead)
+	readable.put(0, payload(5, 64))
+	writable := &buf{mem: readable.mem, mr: e.register(e.b.pd, readable.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)}
+	local := e.buf(e.a, 64)
+	e.post(c.a, read(1, readable, 0, local.sge(0, 64)))
+	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMARead)
+	e.same(local.bytes(), payload(5, 64))
+	e.must(readable.mr.Close(), "Close of the first region")
+	local.put(0, payload(6, 64))
+	e.post(c.a, write(2, writable, 0, local.sge(0, 64)))
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+	e.same(writable.bytes(), payload(6, 64))
+	e.post(c.a, read(3, writable, 0, local.sge(0, 64)))
+	e.failed(e.waitOne(c.a.cq), c.a, 3, e.answer(verbs.StatusRemAccessErr)...)
+}
+
+// Memory cannot be freed under a registration.
+func memoryFreeRefused(e *env) {
+	mem := e.memory(4096)
+	first := e.register(e.a.pd, mem, verbs.AccessAll)
+	second := e.register(e.a.pd, mem, verbs.AccessAll)
+	e.refused("Free of memory with two regions", mem.Free(), verbs.ErrBusy)
+	e.must(first.Close(), "Close")
+	e.refused("Free of memory with one region", mem.Free(), verbs.ErrBusy)
+	mem.Bytes()[4095] = 7 // still mapped
+	e.must(second.Close(), "Close")
+	e.must(second.Close(), "Close a second time")
+	e.must(mem.Free(), "Free")
+}
+
+// Memory that was freed cannot be registered.
+func memoryRegisterFreed(e *env) {
+	mem := e.memory(4096)
+	e.must(mem.Free(), "Free")
+	_, err := e.a.pd.RegisterMemory(mem, verbs.AccessAll)
+	e.refused("RegisterMemory of freed memory", err, verbs.ErrClosed)
+}
+
+// When memory that a posted receive names is deregistered the receive fails later, and
+// the memory is not touched.
+func memoryDeregisterUnderReceive(e *env) {
+	c := e.rc()
+	dst, src := e.buf(e.b, 64), e.buf(e.a, 64)
+	dst.paint()
+	e.postRecv(c.b, recv(1, dst.sge(0, 64)))
+	e.must(dst.mr.Close(), "Close of a region in use")
+	src.put(0, payload(1, 64))
+	e.post(c.a, send(2, src.sge(0, 64)))
+	e.failed(e.waitOne(c.b.cq), c.b, 1, verbs.StatusLocProtErr)
+	e.failed(e.waitOne(c.a.cq), c.a, 2, e.answer(verbs.StatusRemOpErr)...)
+	e.untouched(dst)
+}
+
+// Deregistering the target of writes that are under way is safe: once Close returned
+// nothing is written.
+func memoryDeregisterUnderTraffic(e *env) {
+	const size = 1 << 16
+	c := e.rc()
+	dst, src := e.buf(e.b, size), e.buf(e.a, size)
+	src.put(0, payload(1, size))
+	for id := range uint64(32) {
+		e.post(c.a, write(id, dst, 0, src.sge(0, size)))
+	}
+	e.must(dst.mr.Close(), "Close of a region in use")
+	dst.paint()
+	failed := false
+	for id, wc := range e.wait(c.a.cq, 32) {
+		switch {
+		case wc.WRID != uint64(id):
+			e.Fatalf("completion %d has wr_id %d", id, wc.WRID)
+		case failed:
+			e.failed(wc, c.a, uint64(id), verbs.StatusWRFlushErr)
+		case wc.Status != verbs.StatusSuccess:
+			failed = true
+			e.failed(wc, c.a, uint64(id), e.answer(verbs.StatusRemAccessErr)...)
+		}
+	}
+	e.untouched(dst)
+}

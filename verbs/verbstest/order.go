@@ -1,0 +1,168 @@
+package verbstest
+
+import "ibverbx/verbs"
+
+var orderTests = []test{
+	{"MixedOpcodes", orderMixed},
+	{"UnsignaledIsSilent", orderUnsignaled},
+	{"UnsignaledFreesSlots", orderUnsignaledFrees},
+	{"UnsignaledErrorReported", orderUnsignaledError},
+	{"SignalAll", orderSignalAll},
+	{"WritesBeforeSend", orderWritesBeforeSend},
+	{"WritesBeforeWriteWithImm", orderWritesBeforeImm},
+	{"OneDoorbellOrMany", orderDoorbells},
+}
+
+// Requests of one send queue complete in posting order, whatever they are (IBTA 9.5,
+// transaction ordering).
+func orderMixed(e *env) {
+	const size = 1 << 17
+	c := e.rc()
+	local, remote := e.buf(e.a, size), e.buf(e.b, size)
+	kinds := []struct {
+		op verbs.WCOpcode
+		wr func(id uint64) verbs.SendWR
+	}{
+		{verbs.WCRDMARead, func(id uint64) verbs.SendWR { return read(id, remote, 0, local.sge(0, size)) }},
+		{verbs.WCRDMAWrite, func(id uint64) verbs.SendWR { return write(id, remote, 0, local.sge(0, 8)) }},
+		{verbs.WCSend, func(id uint64) verbs.SendWR { return send(id, local.sge(0, 100)) }},
+		{verbs.WCRDMARead, func(id uint64) verbs.SendWR { return read(id, remote, 0, local.sge(0, 8)) }},
+		{verbs.WCRDMAWrite, func(id uint64) verbs.SendWR { return writeImm(id, 1, remote, 0, local.sge(0, size)) }},
+		{verbs.WCFetchAdd, func(id uint64) verbs.SendWR { return fetchAdd(id, remote, 8, 1, local.sge(8, 8)) }},
+		{verbs.WCSend, func(id uint64) verbs.SendWR { return sendImm(id, 1) }},
+		{verbs.WCCompSwap, func(id uint64) verbs.SendWR { return compareSwap(id, remote, 16, 1, 2, local.sge(16, 8)) }},
+	}
+	var wrs []verbs.SendWR
+	var ops []verbs.WCOpcode
+	for len(wrs) < 48 {
+		k := kinds[(len(wrs)*5+len(wrs)/8)%len(kinds)]
+		if e.a.attr.Atomic == verbs.AtomicNone && (k.op == verbs.WCFetchAdd || k.op == verbs.WCCompSwap) {
+			k = kinds[1]
+		}
+		wrs, ops = append(wrs, k.wr(uint64(len(wrs)))), append(ops, k.op)
+	}
+	for id := range uint64(48) {
+		e.postRecv(c.b, recv(id, remote.sge(1024, 100)))
+	}
+	e.post(c.a, wrs...)
+	for i, wc := range e.wait(c.a.cq, len(wrs)) {
+		e.ok(wc, c.a, uint64(i), ops[i])
+	}
+}
+
+// An unsignaled request that succeeds has no completion.
+func orderUnsignaled(e *env) {
+	c := e.rc()
+	src, dst := e.buf(e.a, 64), e.buf(e.b, 64)
+	src.put(0, payload(1, 64))
+	e.postRecv(c.b, recv(1))
+	e.post(c.a, silent(write(2, dst, 0, src.sge(0, 64))), silent(send(3)), silent(read(4, dst, 0, src.sge(0, 64))),
+		write(5, dst, 0), silent(write(6, dst, 0)), write(7, dst, 0))
+	e.ok(e.waitOne(c.a.cq), c.a, 5, verbs.WCRDMAWrite)
+	e.ok(e.waitOne(c.a.cq), c.a, 7, verbs.WCRDMAWrite)
+	e.none(c.a.cq)
+	e.received(e.waitOne(c.b.cq), c.b, 1, 0)
+	e.same(dst.bytes(), payload(1, 64))
+}
+
+// The completion of a signaled request frees the slots of the unsignaled ones before
+// it (ibv_post_send(3) with sq_sig_all 0).
+func orderUnsignaledFrees(e *env) {
+	const depth = 8
+	c := e.conn(connConfig{sends: depth})
+	src, dst := e.buf(e.a, 64), e.buf(e.b, 64)
+	for round := range uint64(50) {
+		src.put(0, payload(round, 64))
+		var wrs []verbs.SendWR
+		for range depth - 1 {
+			wrs = append(wrs, silent(write(999, dst, 0)))
+		}
+		e.post(c.a, append(wrs, write(round, dst, 0, src.sge(0, 64)))...)
+		e.ok(e.waitOne(c.a.cq), c.a, round, verbs.WCRDMAWrite)
+		e.same(dst.bytes(), payload(round, 64))
+	}
+	e.none(c.a.cq)
+}
+
+// An unsignaled request that fails has a completion.
+func orderUnsignaledError(e *env) {
+	c, src, dst := e.rc(), e.buf(e.a, 64), e.buf(e.b, 64)
+	bad := silent(write(2, dst, 1, src.sge(0, 64)))
+	e.post(c.a, silent(write(1, dst, 0)), bad, silent(write(3, dst, 0)), write(4, dst, 0))
+	wc := e.waitOne(c.a.cq)
+	if e.pair.Lossy && wc.WRID == 1 {
+		e.failed(wc, c.a, 1, verbs.StatusRetryExcErr) // the answer to both was lost
+		e.flushed(c.a.cq, c.a, 2, 3, 4)
+		return
+	}
+	e.failed(wc, c.a, 2, e.answer(verbs.StatusRemAccessErr)...)
+	e.flushed(c.a.cq, c.a, 3, 4)
+}
+
+// A QP made with SignalAll completes every request.
+func orderSignalAll(e *env) {
+	c := e.conn(connConfig{signalAll: true})
+	dst, local := e.buf(e.b, 64), e.buf(e.a, 64)
+	e.postRecv(c.b, recv(9))
+	e.post(c.a, silent(write(1, dst, 0)), silent(send(2)), silent(read(3, dst, 0, local.sge(0, 64))), write(4, dst, 0))
+	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCRDMARead)
+	e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCRDMAWrite)
+	e.none(c.a.cq)
+}
+
+// writesThen posts unsignaled writes and a last request, and checks that B sees all of
+// them when its receive completes.
+func (e *env) writesThen(last func(id uint64) verbs.SendWR, op verbs.WCOpcode) {
+	e.Helper()
+	const count, size = 40, 3000
+	c := e.rc()
+	src, dst := e.buf(e.a, count*size), e.buf(e.b, count*size)
+	for round := range uint64(5) {
+		want := payload(round, count*size)
+		src.put(0, want)
+		var wrs []verbs.SendWR
+		for i := range count {
+			wrs = append(wrs, silent(write(0, dst, i*size, src.sge(i*size, size))))
+		}
+		e.postRecv(c.b, recv(round))
+		e.post(c.a, append(wrs, last(round))...)
+		e.ok(e.waitOne(c.b.cq), c.b, round, op)
+		e.same(dst.bytes(), want)
+		if wc := e.waitOne(c.a.cq); wc.WRID != round || wc.Err() != nil {
+			e.Fatalf("completion = wr_id %d, %v, want the success of wr_id %d", wc.WRID, wc.Err(), round)
+		}
+	}
+}
+
+// When a receive completes, the writes that the peer posted before the SEND are there
+// (IBTA 9.5).
+func orderWritesBeforeSend(e *env) {
+	e.writesThen(func(id uint64) verbs.SendWR { return send(id) }, verbs.WCRecv)
+}
+
+// The same holds for WRITE_WITH_IMM.
+func orderWritesBeforeImm(e *env) {
+	dst := e.buf(e.b, 8)
+	e.writesThen(func(id uint64) verbs.SendWR { return writeImm(id, 1, dst, 0) }, verbs.WCRecvRDMAWithImm)
+}
+
+// A chain does what single posts do, in the same order.
+func orderDoorbells(e *env) {
+	c := e.rc()
+	next := uint64(0)
+	for _, n := range []int{1, 5, 1, 1, 30, 2, 13} {
+		var wrs []verbs.SendWR
+		for range n {
+			e.postRecv(c.b, recv(next))
+			wrs = append(wrs, sendImm(next, uint32(next)))
+			next++
+		}
+		e.post(c.a, wrs...)
+	}
+	for id := range next {
+		e.ok(e.waitOne(c.a.cq), c.a, id, verbs.WCSend)
+		e.receivedImm(e.waitOne(c.b.cq), c.b, id, verbs.WCRecv, 0, uint32(id))
+	}
+}

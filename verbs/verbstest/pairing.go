@@ -1,0 +1,258 @@
+package verbstest
+
+import (
+	"slices"
+
+	"ibverbx/verbs"
+)
+
+// end is a QP with what it stands on.
+type end struct {
+	verbs.QP
+	side *side
+	// cq takes the receives, and the sends too unless sendCQ is another one.
+	cq, sendCQ verbs.CQ
+}
+
+// conn is two QPs that are connected to each other.
+type conn struct{ a, b *end }
+
+// connConfig describes a conn. The zero value is RC with queues of 64 requests of one
+// element, a CQ on each side, and the defaults of Connect.
+type connConfig struct {
+	typ            verbs.QPType
+	sends, recvs   int // depths of the work queues
+	sges           int
+	inline         int
+	signalAll      bool
+	cqA, cqB       verbs.CQ // used instead of new ones
+	sendA          verbs.CQ // takes the sends of A
+	srqB           verbs.SRQ
+	tweak          func(attr *verbs.QPAttr) // changes the attributes of both ends
+	tweakA, tweakB func(attr *verbs.QPAttr) // changes the attributes of one end
+}
+
+func (c *connConfig) defaults() {
+	if c.typ == 0 {
+		c.typ = verbs.RC
+	}
+	if c.sends == 0 {
+		c.sends = 64
+	}
+	if c.recvs == 0 {
+		c.recvs = 64
+	}
+}
+
+// rc returns a connected pair of RC QPs with the defaults.
+func (e *env) rc() *conn {
+	e.Helper()
+	return e.conn(connConfig{})
+}
+
+// conn returns a connected pair of QPs, a on side A and b on side B.
+func (e *env) conn(cfg connConfig) *conn {
+	e.Helper()
+	c := e.unconnected(cfg)
+	e.connect(c, cfg)
+	return c
+}
+
+// unconnected returns the QPs of a conn in RESET.
+func (e *env) unconnected(cfg connConfig) *conn {
+	e.Helper()
+	cfg.defaults()
+	q := verbs.QPConfig{
+		Type: cfg.typ, MaxSendWR: cfg.sends, MaxRecvWR: cfg.recvs, MaxSendSGE: cfg.sges, MaxRecvSGE: cfg.sges,
+		MaxInline: cfg.inline, SignalAll: cfg.signalAll, SendCQ: cfg.sendA, RecvCQ: cfg.cqA,
+	}
+	a := e.newQP(e.a, q)
+	q.SendCQ, q.RecvCQ, q.SRQ = cfg.cqB, cfg.cqB, cfg.srqB
+	if cfg.srqB != nil {
+		q.MaxRecvWR = 0
+	}
+	return &conn{a: a, b: e.newQP(e.b, q)}
+}
+
+// newQP returns a QP on s. It makes the CQs that cfg lacks.
+func (e *env) newQP(s *side, cfg verbs.QPConfig) *end {
+	e.Helper()
+	if cfg.RecvCQ == nil {
+		cfg.RecvCQ = e.newCQ(s, 2*(cfg.MaxSendWR+cfg.MaxRecvWR)+64, nil)
+	}
+	if cfg.SendCQ == nil {
+		cfg.SendCQ = cfg.RecvCQ
+	}
+	cfg.Port, cfg.GID = s.port, s.gid
+	qp, err := s.pd.CreateQP(cfg)
+	e.must(err, "CreateQP of type %v on %s", cfg.Type, s.name)
+	e.closeLater("QP", qp)
+	return &end{QP: qp, side: s, cq: cfg.RecvCQ, sendCQ: cfg.SendCQ}
+}
+
+// connect takes both QPs from RESET or INIT to RTS.
+func (e *env) connect(c *conn, cfg connConfig) {
+	e.Helper()
+	a, b := e.endpoint(c.a), e.endpoint(c.b)
+	e.join(c.a, b, cfg.tweak, cfg.tweakA)
+	e.join(c.b, a, cfg.tweak, cfg.tweakB)
+}
+
+func (e *env) endpoint(q *end) verbs.Endpoint {
+	e.Helper()
+	ep, err := q.Endpoint()
+	e.must(err, "Endpoint of QP %#x on %s", q.Num(), q.side.name)
+	return ep
+}
+
+// join connects q to remote: by Connect, or with changed attributes if there is a tweak.
+func (e *env) join(q *end, remote verbs.Endpoint, tweaks ...func(*verbs.QPAttr)) {
+	e.Helper()
+	tweaks = slices.DeleteFunc(tweaks, func(f func(*verbs.QPAttr)) bool { return f == nil })
+	if len(tweaks) == 0 {
+		e.must(q.Connect(remote), "Connect on %s", q.side.name)
+		return
+	}
+	attr := e.connectAttr(q, remote)
+	for _, tweak := range tweaks {
+		tweak(&attr)
+	}
+	e.must(verbs.ConnectWith(q.QP, attr), "ConnectWith on %s", q.side.name)
+}
+
+func (e *env) connectAttr(q *end, remote verbs.Endpoint) verbs.QPAttr {
+	e.Helper()
+	local := e.endpoint(q)
+	return verbs.ConnectAttr(local, remote, q.side.port, e.gidIndex(q.side, local.GID))
+}
+
+// gidIndex finds gid in the port's table; a RoCE v2 row wins over others.
+func (e *env) gidIndex(s *side, gid verbs.GID) int {
+	e.Helper()
+	found := -1
+	for _, g := range e.gids(s) {
+		if g.GID == gid && (found < 0 || g.Type == verbs.GIDTypeRoCEv2) {
+			found = g.Index
+		}
+	}
+	if found < 0 {
+		e.Fatalf("the GID %v of %s is not in the table of port %d", gid, s.name, s.port)
+	}
+	return found
+}
+
+// gids returns the rows of the GID table that are not empty.
+func (e *env) gids(s *side) []verbs.GIDEntry {
+	e.Helper()
+	port, err := s.ctx.QueryPort(int(s.port))
+	e.must(err, "QueryPort(%d) of %s", s.port, s.name)
+	var rows []verbs.GIDEntry
+	for i := range port.GIDs {
+		if row, err := s.ctx.QueryGID(int(s.port), i); err == nil && !row.GID.IsZero() {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// ah returns an address handle on from's side for the port of to.
+func (e *env) ah(from, to *end) verbs.AH {
+	e.Helper()
+	attr := e.connectAttr(from, e.endpoint(to)).AH
+	ah, err := from.side.pd.CreateAH(attr)
+	e.must(err, "CreateAH on %s", from.side.name)
+	e.closeLater("AH", ah)
+	return ah
+}
+
+// inlineSize is how many inline bytes the tests ask for.
+func (e *env) inlineSize() int {
+	if n := e.a.attr.MaxInline; n > 0 {
+		return min(n, 256)
+	}
+	return 64 // not known before a QP is made; every device at hand takes this
+}
+
+// sgeLimit is how many elements both devices take.
+func (e *env) sgeLimit() int { return min(e.a.attr.MaxSGE, e.b.attr.MaxSGE) }
+
+// Work requests. All are signaled; silent makes one that is not.
+
+func send(id uint64, sges ...verbs.SGE) verbs.SendWR {
+	w := verbs.SendWR{WRID: id, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	w.SetSGE(sges...)
+	return w
+}
+
+func sendImm(id uint64, imm uint32, sges ...verbs.SGE) verbs.SendWR {
+	w := send(id, sges...)
+	w.Opcode, w.Imm = verbs.OpSendWithImm, imm
+	return w
+}
+
+func oneSided(op verbs.Opcode, id uint64, target *buf, off int, sges ...verbs.SGE) verbs.SendWR {
+	w := send(id, sges...)
+	w.Opcode, w.RemoteAddr, w.RKey = op, target.at(off), target.mr.RKey()
+	return w
+}
+
+func write(id uint64, target *buf, off int, sges ...verbs.SGE) verbs.SendWR {
+	return oneSided(verbs.OpRDMAWrite, id, target, off, sges...)
+}
+
+func writeImm(id uint64, imm uint32, target *buf, off int, sges ...verbs.SGE) verbs.SendWR {
+	w := oneSided(verbs.OpRDMAWriteWithImm, id, target, off, sges...)
+	w.Imm = imm
+	return w
+}
+
+func read(id uint64, source *buf, off int, sges ...verbs.SGE) verbs.SendWR {
+	return oneSided(verbs.OpRDMARead, id, source, off, sges...)
+}
+
+func fetchAdd(id uint64, target *buf, off int, add uint64, result verbs.SGE) verbs.SendWR {
+	w := oneSided(verbs.OpAtomicFetchAndAdd, id, target, off, result)
+	w.CompareAdd = add
+	return w
+}
+
+func compareSwap(id uint64, target *buf, off int, compare, swap uint64, result verbs.SGE) verbs.SendWR {
+	w := oneSided(verbs.OpAtomicCmpAndSwp, id, target, off, result)
+	w.CompareAdd, w.Swap = compare, swap
+	return w
+}
+
+func silent(w verbs.SendWR) verbs.SendWR {
+	w.Flags &^= verbs.SendSignaled
+	return w
+}
+
+func flagged(w verbs.SendWR, f verbs.SendFlags) verbs.SendWR {
+	w.Flags |= f
+	return w
+}
+
+func recv(id uint64, sges ...verbs.SGE) verbs.RecvWR {
+	w := verbs.RecvWR{WRID: id}
+	w.SetSGE(sges...)
+	return w
+}
+
+// post posts sends, all of which must be taken.
+func (e *env) post(q *end, wrs ...verbs.SendWR) {
+	e.Helper()
+	if n, err := q.PostSend(wrs); n != len(wrs) || err != nil {
+		e.Fatalf("PostSend on %s = %d, %v, want %d, nil", q.side.name, n, err, len(wrs))
+	}
+}
+
+// postRecv posts receives, all of which must be taken.
+func (e *env) postRecv(q interface {
+	PostRecv(wrs []verbs.RecvWR) (n int, err error)
+}, wrs ...verbs.RecvWR,
+) {
+	e.Helper()
+	if n, err := q.PostRecv(wrs); n != len(wrs) || err != nil {
+		e.Fatalf("PostRecv = %d, %v, want %d, nil", n, err, len(wrs))
+	}
+}

@@ -1,0 +1,168 @@
+package verbstest
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+var readTests = []test{
+	{"Sizes", readSizes},
+	{"Scatter", readScatter},
+	{"MoreThanOutstanding", readMoreThanOutstanding},
+	{"SeesEarlierWrite", readSeesEarlierWrite},
+	{"FenceHoldsSend", readFenceHoldsSend},
+	{"FenceHoldsWrite", readFenceHoldsWrite},
+	{"ReadOnlySource", readReadOnlySource},
+	{"BothDirections", readBothDirections},
+}
+
+// Reads of all sizes, from and to odd addresses, fetch the bytes, report how many, and
+// touch nothing else.
+func readSizes(e *env) {
+	c := e.rc()
+	for _, n := range e.sizes() {
+		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
+			dst, src := e.buf(e.a, n+32), e.buf(e.b, n+5)
+			src.put(3, payload(uint64(n), n))
+			dst.paint()
+			e.post(c.a, read(1, src, 3, dst.part(13, n)...))
+			wc := e.waitOne(c.a.cq)
+			e.ok(wc, c.a, 1, verbs.WCRDMARead)
+			if wc.ByteLen != uint32(n) {
+				e.Errorf("ByteLen = %d, want %d", wc.ByteLen, n)
+			}
+			e.holds(dst, 13, payload(uint64(n), n))
+		})
+	}
+}
+
+// What is read is scattered over the elements in order.
+func readScatter(e *env) {
+	k := e.sgeLimit()
+	c := e.conn(connConfig{sges: k})
+	for _, n := range []int{64, 10001} {
+		dst, src := e.buf(e.a, n+64), e.buf(e.b, n)
+		src.put(0, payload(uint64(n), n))
+		dst.paint()
+		sges, places := dst.ragged(1, n, k)
+		e.post(c.a, read(1, src, 0, sges...))
+		e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMARead)
+		rest := payload(uint64(n), n)
+		for _, p := range places {
+			got := dst.bytes()[p[0] : p[0]+p[1]]
+			e.same(got, rest[:p[1]])
+			rest = rest[p[1]:]
+			for i := range got {
+				got[i] = guard
+			}
+		}
+		e.untouched(dst)
+	}
+}
+
+// More READs than max_rd_atomic may be posted: the rest waits its turn.
+func readMoreThanOutstanding(e *env) {
+	const count, size = 60, 5000
+	for _, depth := range []uint8{1, 2, 255} {
+		e.sub(fmt.Sprintf("depth=%d", depth), func(e *env) {
+			limit := func(a *verbs.QPAttr) {
+				a.MaxRdAtomic, a.MaxDestRdAtomic = min(a.MaxRdAtomic, depth), min(a.MaxDestRdAtomic, depth)
+			}
+			c := e.conn(connConfig{tweak: limit})
+			dst, src := e.buf(e.a, count*size), e.buf(e.b, count*size)
+			src.put(0, payload(1, count*size))
+			var wrs []verbs.SendWR
+			for i := range count {
+				wrs = append(wrs, read(uint64(i), src, i*size, dst.sge(i*size, size)))
+			}
+			e.post(c.a, wrs...)
+			for i, wc := range e.wait(c.a.cq, count) {
+				e.ok(wc, c.a, uint64(i), verbs.WCRDMARead)
+			}
+			e.same(dst.bytes(), payload(1, count*size))
+		})
+	}
+}
+
+// A READ sees what an earlier WRITE of the same QP wrote (IBTA 9.5).
+func readSeesEarlierWrite(e *env) {
+	const count, size = 16, 5000
+	c := e.rc()
+	src, back, remote := e.buf(e.a, count*size), e.buf(e.a, count*size), e.buf(e.b, size)
+	src.put(0, payload(1, count*size))
+	var wrs []verbs.SendWR
+	for i := range count {
+		wrs = append(wrs, silent(write(0, remote, 0, src.sge(i*size, size))), read(uint64(i), remote, 0, back.sge(i*size, size)))
+	}
+	e.post(c.a, wrs...)
+	// A later WRITE may overtake a READ that is under way, so the READ may return
+	// either content, or a mixture of them (IBTA 9.5: no order from READ to WRITE
+	// without a fence). The last READ has no WRITE behind it.
+	for i, wc := range e.wait(c.a.cq, count) {
+		e.ok(wc, c.a, uint64(i), verbs.WCRDMARead)
+	}
+	e.same(back.bytes()[(count-1)*size:], payload(1, count*size)[(count-1)*size:])
+}
+
+// A fenced SEND waits for earlier READs, so it may send what they fetch.
+func readFenceHoldsSend(e *env) {
+	const size = 1 << 18
+	c := e.rc()
+	local, remote := e.buf(e.a, size), e.buf(e.b, 2*size)
+	for round := range 4 {
+		want := payload(uint64(round), size)
+		remote.put(0, want)
+		e.postRecv(c.b, recv(1, remote.sge(size, size)))
+		e.post(c.a, silent(read(2, remote, 0, local.sge(0, size))), flagged(send(3, local.sge(0, size)), verbs.SendFence))
+		e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCSend)
+		e.received(e.waitOne(c.b.cq), c.b, 1, size)
+		e.same(remote.bytes()[size:], want)
+	}
+}
+
+// A fenced WRITE does not overtake an earlier READ of the same place.
+func readFenceHoldsWrite(e *env) {
+	const size = 1 << 18
+	c := e.rc()
+	local, fetched, remote := e.buf(e.a, size), e.buf(e.a, size), e.buf(e.b, size)
+	for round := range uint64(4) {
+		before, after := payload(2*round, size), payload(2*round+1, size)
+		remote.put(0, before)
+		local.put(0, after)
+		e.post(c.a, read(1, remote, 0, fetched.sge(0, size)), flagged(write(2, remote, 0, local.sge(0, size)), verbs.SendFence))
+		e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMARead)
+		e.same(fetched.bytes(), before)
+		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+		e.same(remote.bytes(), after)
+	}
+}
+
+// Remote read is all that the source of a READ needs, local write all that its target does.
+func readReadOnlySource(e *env) {
+	c := e.rc()
+	dst, src := e.bufWith(e.a.pd, 64, verbs.AccessLocalWrite), e.bufWith(e.b.pd, 64, verbs.AccessRemoteRead)
+	src.put(0, payload(1, 64))
+	e.post(c.a, read(1, src, 0, dst.sge(0, 64)))
+	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMARead)
+	e.same(dst.bytes(), payload(1, 64))
+}
+
+// Both ends read from each other at the same time.
+func readBothDirections(e *env) {
+	const count, size = 16, 20000
+	c := e.rc()
+	a, b := e.buf(e.a, 2*size), e.buf(e.b, 2*size)
+	a.put(0, payload(1, size))
+	b.put(0, payload(2, size))
+	for i := range uint64(count) {
+		e.post(c.a, read(i, b, 0, a.sge(size, size)))
+		e.post(c.b, read(i, a, 0, b.sge(size, size)))
+	}
+	for i := range uint64(count) {
+		e.ok(e.waitOne(c.a.cq), c.a, i, verbs.WCRDMARead)
+		e.ok(e.waitOne(c.b.cq), c.b, i, verbs.WCRDMARead)
+	}
+	e.same(a.bytes()[size:], payload(2, size))
+	e.same(b.bytes()[size:], payload(1, size))
+}

@@ -1,0 +1,178 @@
+package verbstest
+
+import "ibverbx/verbs"
+
+var remoteErrorTests = []test{
+	{"Write", func(e *env) { e.remoteCases(verbs.OpRDMAWrite) }},
+	{"WriteWithImm", func(e *env) { e.remoteCases(verbs.OpRDMAWriteWithImm) }},
+	{"Read", func(e *env) { e.remoteCases(verbs.OpRDMARead) }},
+	{"NotAllowedByQP", remoteNotAllowedByQP},
+	{"LongWriteChecksWholeRange", remoteLongWrite},
+	{"EarlierRequestsSucceed", remoteEarlierSucceed},
+	{"OtherConnectionsGoOn", remoteOthersGoOn},
+	{"BothSidesFlush", remoteBothFlush},
+}
+
+// failsRemotely posts bad and two more requests. The first must be refused by the peer
+// with one of the statuses; the others, and what the peer had posted, are flushed, and
+// both QPs are in the error state (IBTA 9.9.3, responder error class C).
+func (e *env) failsRemotely(c *conn, bad verbs.SendWR, want ...verbs.Status) {
+	e.Helper()
+	bad.WRID = 1
+	e.postRecv(c.b, recv(11), recv(12))
+	e.post(c.a, bad, send(2), silent(send(3)))
+	e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(want...)...)
+	e.flushed(c.a.cq, c.a, 2, 3)
+	e.inState(c.a, verbs.StateErr)
+	e.inState(c.b, verbs.StateErr)
+	first := []verbs.Status{verbs.StatusWRFlushErr}
+	if bad.Opcode == verbs.OpRDMAWriteWithImm {
+		// The request may have taken its receive before it was found bad, and then
+		// that fails with a status made for this case (IBTA 11.6.2).
+		first = append(first, verbs.StatusLocAccessErr)
+	}
+	e.failed(e.waitOne(c.b.cq), c.b, 11, first...)
+	e.flushed(c.b.cq, c.b, 12)
+}
+
+// badRemote is a way to name remote memory that is not allowed.
+type badRemote struct {
+	name   string
+	access verbs.Access // of the region; zero means all
+	change func(e *env, target *buf, w *verbs.SendWR)
+}
+
+// badRemotes all lead to REM_ACCESS_ERR (IBTA 11.6.2, remote access error).
+var badRemotes = []badRemote{
+	{"Key", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RKey ^= 0x5a5a5a5a }},
+	{"KeyZero", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RKey = 0 }},
+	{"StaleKey", 0, func(e *env, t *buf, _ *verbs.SendWR) { e.must(t.mr.Close(), "Close") }},
+	{"PastEnd", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr++ }},
+	{"BehindEnd", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr += 64 }},
+	{"BeforeStart", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr-- }},
+	{"AddressZero", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr = 0 }},
+	{"AddressWraps", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr = ^uint64(0) - 7 }},
+	{"LocalOnly", verbs.AccessLocalWrite, func(*env, *buf, *verbs.SendWR) {}},
+	{"OtherPD", 0, func(e *env, t *buf, w *verbs.SendWR) {
+		w.RKey = e.register(e.newPD(e.b), t.mem, verbs.AccessAll).RKey()
+	}},
+}
+
+func (e *env) remoteCases(op verbs.Opcode) {
+	cases := badRemotes
+	if op == verbs.OpRDMARead {
+		cases = append(cases[:len(cases):len(cases)],
+			badRemote{"WriteOnly", verbs.AccessAll &^ verbs.AccessRemoteRead, func(*env, *buf, *verbs.SendWR) {}})
+	} else {
+		cases = append(cases[:len(cases):len(cases)],
+			badRemote{"ReadOnly", verbs.AccessRemoteRead, func(*env, *buf, *verbs.SendWR) {}})
+	}
+	for _, tt := range cases {
+		e.sub(tt.name, func(e *env) {
+			access := tt.access
+			if access == 0 {
+				access = verbs.AccessAll
+			}
+			c, local, target := e.rc(), e.buf(e.a, 64), e.bufWith(e.b.pd, 64, access)
+			target.paint()
+			bad := oneSided(op, 1, target, 0, local.sge(0, 64))
+			tt.change(e, target, &bad)
+			e.failsRemotely(c, bad, verbs.StatusRemAccessErr)
+			e.untouched(target)
+			e.same(local.bytes(), make([]byte, 64))
+		})
+	}
+}
+
+// A QP serves only the operations that its access flags name. The responder calls it
+// an invalid request ("operation not supported by this receive queue", IBTA 11.6.2);
+// hardware that checks QP and region in one go reports an access error instead, so
+// both are taken.
+func remoteNotAllowedByQP(e *env) {
+	for _, tt := range []struct {
+		flag verbs.Access
+		op   verbs.Opcode
+	}{
+		{verbs.AccessRemoteWrite, verbs.OpRDMAWrite},
+		{verbs.AccessRemoteWrite, verbs.OpRDMAWriteWithImm},
+		{verbs.AccessRemoteRead, verbs.OpRDMARead},
+		{verbs.AccessRemoteAtomic, verbs.OpAtomicFetchAndAdd},
+		{verbs.AccessRemoteAtomic, verbs.OpAtomicCmpAndSwp},
+	} {
+		e.sub(tt.op.String(), func(e *env) {
+			if tt.flag == verbs.AccessRemoteAtomic {
+				e.needAtomics()
+			}
+			c := e.conn(connConfig{tweakB: func(a *verbs.QPAttr) { a.Access &^= tt.flag }})
+			local, target := e.buf(e.a, 64), e.buf(e.b, 64)
+			target.paint()
+			e.failsRemotely(c, oneSided(tt.op, 1, target, 0, local.sge(0, 8)), verbs.StatusRemInvReqErr, verbs.StatusRemAccessErr)
+			e.untouched(target)
+		})
+	}
+}
+
+// The first packet of a WRITE names the whole range: if its end is not allowed nothing
+// is written.
+func remoteLongWrite(e *env) {
+	const size = 30000
+	c, local, target := e.rc(), e.buf(e.a, size+1), e.buf(e.b, size)
+	target.paint()
+	e.failsRemotely(c, write(1, target, 0, local.sge(0, size+1)), verbs.StatusRemAccessErr)
+	e.untouched(target)
+}
+
+// What was posted before the failing request is carried out and succeeds; what comes
+// after it is not carried out.
+func remoteEarlierSucceed(e *env) {
+	e.needLossless("the answers to the earlier requests may be lost too")
+	c, src, dst := e.rc(), e.buf(e.a, 64), e.buf(e.b, 128)
+	dst.paint()
+	src.put(0, payload(1, 64))
+	e.post(c.a, write(1, dst, 0, src.sge(0, 32)), write(2, dst, 32, src.sge(32, 32)),
+		write(3, dst, 100, src.sge(0, 64)), write(4, dst, 64, src.sge(0, 64)))
+	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+	e.failed(e.waitOne(c.a.cq), c.a, 3, verbs.StatusRemAccessErr)
+	e.flushed(c.a.cq, c.a, 4)
+	e.holds(dst, 0, payload(1, 64))
+}
+
+// A failure concerns one connection.
+func remoteOthersGoOn(e *env) {
+	other := e.rc()
+	c, local, target := e.rc(), e.buf(e.a, 64), e.buf(e.b, 64)
+	e.failsRemotely(c, write(1, target, 1, local.sge(0, 64)), verbs.StatusRemAccessErr)
+	e.exchange(other, 1000)
+	e.inState(other.a, verbs.StateRTS)
+	e.inState(other.b, verbs.StateRTS)
+	e.exchange(e.rc(), 1000)
+}
+
+// The QP that refused flushes its sends as well as its receives.
+func remoteBothFlush(e *env) {
+	c := e.conn(connConfig{})
+	local, target := e.buf(e.a, 64), e.buf(e.b, 64)
+	// B's sends stay outstanding because A has no receive for them.
+	e.post(c.b, send(21), silent(send(22)))
+	e.postRecv(c.b, recv(11))
+	e.post(c.a, write(1, target, 1, local.sge(0, 64)))
+	e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
+	seen := map[uint64]verbs.Status{}
+	var sends []uint64
+	for _, wc := range e.wait(c.b.cq, 3) {
+		seen[wc.WRID] = wc.Status
+		if wc.WRID != 11 {
+			sends = append(sends, wc.WRID)
+		}
+	}
+	for _, id := range []uint64{11, 21, 22} {
+		if s, ok := seen[id]; !ok || s != verbs.StatusWRFlushErr {
+			e.Errorf("wr_id %d of B: completed %v with %q, want %q", id, ok, s, verbs.StatusWRFlushErr)
+		}
+	}
+	if len(sends) == 2 && sends[0] != 21 {
+		e.Errorf("sends of B flushed in the order %v, want 21, 22", sends)
+	}
+	e.inState(c.b, verbs.StateErr)
+}

@@ -1,0 +1,113 @@
+package verbstest
+
+import "ibverbx/verbs"
+
+var retryTests = []test{
+	{"PeerInReset", retryPeerInReset},
+	{"PeerClosed", retryPeerClosed},
+	{"PeerInErr", retryPeerInErr},
+	{"PeerNotConnected", retryPeerNotConnected},
+	{"OneSided", retryOneSided},
+	{"RNRExceeded", retryRNRExceeded},
+	{"RNRExceededOnImm", retryRNRExceededOnImm},
+}
+
+// impatient makes a QP give up soon: 1 ms timeout, one retry. It is for peers that
+// never answer, so that a slow device makes no difference.
+func impatient(a *verbs.QPAttr) { a.Timeout, a.RetryCount = 8, 1 }
+
+// unanswered posts requests to a peer that does not answer.
+func (e *env) unanswered(c *conn) {
+	e.Helper()
+	e.post(c.a, send(1), silent(send(2)), send(3))
+	e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusRetryExcErr)
+	e.flushed(c.a.cq, c.a, 2, 3)
+	e.inState(c.a, verbs.StateErr)
+}
+
+// A QP in RESET drops packets (IBTA 10.3.1.1).
+func retryPeerInReset(e *env) {
+	c := e.conn(connConfig{tweakA: impatient})
+	e.must(c.b.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
+	e.unanswered(c)
+	e.none(c.b.cq)
+}
+
+// The same for a QP that is gone.
+func retryPeerClosed(e *env) {
+	c := e.conn(connConfig{tweakA: impatient})
+	e.postRecv(c.b, recv(11))
+	e.must(c.b.Close(), "Close of the peer")
+	e.unanswered(c)
+	e.none(c.b.cq)
+}
+
+// The same for a QP in the error state (IBTA 10.3.1.7): it does not take part any more.
+func retryPeerInErr(e *env) {
+	c := e.conn(connConfig{tweakA: impatient})
+	e.postRecv(c.b, recv(11))
+	e.must(c.b.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState), "Modify to ERR")
+	e.flushed(c.b.cq, c.b, 11)
+	e.unanswered(c)
+	e.none(c.b.cq)
+}
+
+// A QP in INIT drops packets though receives are posted to it (IBTA 10.3.1.2).
+func retryPeerNotConnected(e *env) {
+	c := e.unconnected(connConfig{})
+	e.must(verbs.InitQP(c.b.QP, e.b.port), "InitQP")
+	e.postRecv(c.b, recv(11))
+	e.join(c.a, e.endpoint(c.b), impatient)
+	e.unanswered(c)
+	e.none(c.b.cq)
+	e.inState(c.b, verbs.StateInit)
+}
+
+// One-sided requests time out like others, and no memory changes on either side.
+func retryOneSided(e *env) {
+	for name, op := range map[string]verbs.Opcode{"Read": verbs.OpRDMARead, "Atomic": verbs.OpAtomicFetchAndAdd, "Write": verbs.OpRDMAWrite} {
+		e.sub(name, func(e *env) {
+			if op == verbs.OpAtomicFetchAndAdd {
+				e.needAtomics()
+			}
+			c := e.conn(connConfig{tweakA: impatient})
+			local, remote := e.buf(e.a, 8), e.buf(e.b, 8)
+			local.paint()
+			remote.put(0, payload(1, 8))
+			e.must(c.b.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
+			e.post(c.a, oneSided(op, 1, remote, 0, local.sge(0, 8)))
+			e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusRetryExcErr)
+			e.inState(c.a, verbs.StateErr)
+			e.untouched(local)
+			e.same(remote.bytes(), payload(1, 8))
+		})
+	}
+}
+
+// shortRNR gives up after one RNR retry of 10 µs.
+func shortRNR(a *verbs.QPAttr) { a.RNRRetry, a.MinRNRTimer = 1, 1 }
+
+// notReady posts a request that finds no receive.
+func (e *env) notReady(wr func(target *buf) verbs.SendWR) {
+	e.Helper()
+	c := e.conn(connConfig{tweak: shortRNR})
+	target := e.buf(e.b, 64)
+	e.post(c.a, wr(target), send(2))
+	e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(verbs.StatusRNRRetryExcErr)...)
+	e.flushed(c.a.cq, c.a, 2)
+	e.inState(c.a, verbs.StateErr)
+	// Having no receive is no error of the receiver.
+	e.inState(c.b, verbs.StateRTS)
+	e.none(c.b.cq)
+}
+
+// A receiver without receives, and a limit to the patience of the sender.
+func retryRNRExceeded(e *env) {
+	e.notReady(func(*buf) verbs.SendWR { return send(1) })
+}
+
+// WRITE_WITH_IMM needs a receive too.
+func retryRNRExceededOnImm(e *env) {
+	src := e.buf(e.a, 64)
+	e.notReady(func(target *buf) verbs.SendWR { return writeImm(1, 5, target, 0, src.sge(0, 64)) })
+}

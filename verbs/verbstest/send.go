@@ -1,0 +1,232 @@
+package verbstest
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+var sendTests = []test{
+	{"Sizes", sendSizes},
+	{"ExactFit", sendExactFit},
+	{"Immediate", sendImmediate},
+	{"ZeroLength", sendZeroLength},
+	{"GatherScatter", sendGatherScatter},
+	{"Inline", sendInline},
+	{"InlineUnregistered", sendInlineUnregistered},
+	{"InlineGather", sendInlineGather},
+	{"ManyInOrder", sendManyInOrder},
+	{"BothDirections", sendBothDirections},
+}
+
+// Messages of all sizes arrive whole, say how long they are, and touch nothing else.
+func sendSizes(e *env) {
+	c := e.rc()
+	for _, n := range e.sizes() {
+		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
+			src, dst := e.buf(e.a, n+5), e.buf(e.b, n+32)
+			src.put(3, payload(uint64(n), n))
+			dst.paint()
+			e.postRecv(c.b, recv(1, dst.sge(7, n+9)))
+			e.post(c.a, send(2, src.part(3, n)...))
+			e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+			e.received(e.waitOne(c.b.cq), c.b, 1, n)
+			e.holds(dst, 7, payload(uint64(n), n))
+		})
+	}
+}
+
+// A message may fill the receive to the last byte.
+func sendExactFit(e *env) {
+	c := e.rc()
+	for _, n := range []int{1, 4096, 10000} {
+		src, dst := e.buf(e.a, n), e.buf(e.b, n)
+		src.put(0, payload(uint64(n), n))
+		e.postRecv(c.b, recv(1, dst.sge(0, n)))
+		e.post(c.a, send(2, src.sge(0, n)))
+		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+		e.received(e.waitOne(c.b.cq), c.b, 1, n)
+		e.same(dst.bytes(), payload(uint64(n), n))
+	}
+}
+
+// SEND_WITH_IMM carries a number in host order; SEND carries none.
+func sendImmediate(e *env) {
+	c := e.rc()
+	src, dst := e.buf(e.a, 16), e.buf(e.b, 16)
+	src.put(0, payload(1, 16))
+	for i, imm := range []uint32{0, 1, 0x01020304, 0xfffffffe} {
+		n := 4 * i // the first has no payload
+		e.postRecv(c.b, recv(1, dst.sge(0, 16)), recv(2, dst.sge(0, 16)))
+		e.post(c.a, sendImm(3, imm, src.part(0, n)...), send(4, src.part(0, n)...))
+		e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCSend)
+		e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCSend)
+		e.receivedImm(e.waitOne(c.b.cq), c.b, 1, verbs.WCRecv, n, imm)
+		e.received(e.waitOne(c.b.cq), c.b, 2, n)
+		e.same(dst.bytes()[:n], payload(1, 16)[:n])
+	}
+}
+
+// A message of no bytes consumes a receive, with or without a buffer.
+func sendZeroLength(e *env) {
+	c := e.rc()
+	dst := e.buf(e.b, 16)
+	dst.paint()
+	e.postRecv(c.b, recv(1), recv(2, dst.sge(0, 16)))
+	e.post(c.a, send(3), send(4))
+	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCSend)
+	e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCSend)
+	e.received(e.waitOne(c.b.cq), c.b, 1, 0)
+	e.received(e.waitOne(c.b.cq), c.b, 2, 0)
+	e.untouched(dst)
+}
+
+// ragged cuts n bytes at off into k elements of different lengths, laid out in memory
+// in reverse order with a gap between them, and returns them with their bytes' places.
+func (b *buf) ragged(off, n, k int) (sges []verbs.SGE, places [][2]int) {
+	left, pos := n, off+n+8*k
+	for i := range k {
+		m := min(left, n/k+i-1)
+		if i == k-1 {
+			m = left
+		}
+		pos -= m + 8
+		sges, places = append(sges, b.sge(pos, m)), append(places, [2]int{pos, m})
+		left -= m
+	}
+	return sges, places
+}
+
+// The elements of a send are gathered in order and those of a receive are filled in
+// order; what lies between them is not touched.
+func sendGatherScatter(e *env) {
+	k := e.sgeLimit()
+	c := e.conn(connConfig{sges: k})
+	for _, n := range []int{64, 10001} {
+		src, dst := e.buf(e.a, n+64), e.buf(e.b, n+128)
+		want := payload(uint64(n), n)
+		sges, places := src.ragged(0, n, k)
+		rest := want
+		for _, p := range places {
+			src.put(p[0], rest[:p[1]])
+			rest = rest[p[1]:]
+		}
+		dst.paint()
+		// The receive is cut elsewhere than the send, and is longer than the message.
+		rsges, rplaces := dst.ragged(1, n+17, k)
+		e.postRecv(c.b, recv(1, rsges...))
+		e.post(c.a, send(2, sges...))
+		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+		e.received(e.waitOne(c.b.cq), c.b, 1, n)
+		rest = want
+		for _, p := range rplaces {
+			m := min(p[1], len(rest))
+			got := dst.bytes()[p[0] : p[0]+m]
+			e.same(got, rest[:m])
+			rest = rest[m:]
+			for i := range got {
+				got[i] = guard
+			}
+		}
+		e.untouched(dst)
+	}
+}
+
+// Inline bytes are taken at post time: the buffer may be reused when PostSend returns.
+func sendInline(e *env) {
+	limit := e.inlineSize()
+	c := e.conn(connConfig{inline: limit})
+	src, dst := e.buf(e.a, limit), e.buf(e.b, limit)
+	for _, n := range []int{0, 1, limit / 2, limit} {
+		want := payload(uint64(n), n)
+		src.put(0, want)
+		dst.paint()
+		e.post(c.a, flagged(send(2, src.part(0, n)...), verbs.SendInline))
+		for i := range src.bytes() {
+			src.bytes()[i] = 0 // before there is a receive to put the message into
+		}
+		e.postRecv(c.b, recv(1, dst.sge(0, limit)))
+		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+		e.received(e.waitOne(c.b.cq), c.b, 1, n)
+		e.holds(dst, 0, want)
+	}
+}
+
+// The keys of inline elements are not looked at, so the memory need not be registered
+// (ibv_post_send(3)).
+func sendInlineUnregistered(e *env) {
+	n := e.inlineSize()
+	c := e.conn(connConfig{inline: n})
+	mem, dst := e.memory(n), e.buf(e.b, n)
+	copy(mem.Bytes(), payload(4, n))
+	e.postRecv(c.b, recv(1, dst.sge(0, n)))
+	e.post(c.a, flagged(send(2, verbs.SGE{Addr: mem.Addr(), Length: uint32(n), LKey: 0xbadbad}), verbs.SendInline))
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+	e.received(e.waitOne(c.b.cq), c.b, 1, n)
+	e.same(dst.bytes(), payload(4, n))
+}
+
+// Inline bytes are gathered like others.
+func sendInlineGather(e *env) {
+	n, k := e.inlineSize(), e.sgeLimit()
+	c := e.conn(connConfig{inline: n, sges: k})
+	src, dst := e.buf(e.a, n+64), e.buf(e.b, n)
+	want := payload(8, n)
+	sges, places := src.ragged(0, n, k)
+	rest := want
+	for _, p := range places {
+		src.put(p[0], rest[:p[1]])
+		rest = rest[p[1]:]
+	}
+	e.postRecv(c.b, recv(1, dst.sge(0, n)))
+	e.post(c.a, flagged(send(2, sges...), verbs.SendInline))
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+	e.received(e.waitOne(c.b.cq), c.b, 1, n)
+	e.same(dst.bytes(), want)
+}
+
+// Messages arrive in posting order, each in the receive that is its turn.
+func sendManyInOrder(e *env) {
+	const count, size = 60, 100
+	c := e.rc()
+	src, dst := e.buf(e.a, count*size), e.buf(e.b, count*size)
+	src.put(0, payload(1, count*size))
+	var sends []verbs.SendWR
+	var recvs []verbs.RecvWR
+	for i := range count {
+		recvs = append(recvs, recv(uint64(i), dst.sge(i*size, size)))
+		sends = append(sends, sendImm(uint64(100+i), uint32(i), src.sge(i*size, size-i)))
+	}
+	e.postRecv(c.b, recvs...)
+	dst.paint()
+	e.post(c.a, sends...)
+	for i, wc := range e.wait(c.a.cq, count) {
+		e.ok(wc, c.a, uint64(100+i), verbs.WCSend)
+	}
+	for i, wc := range e.wait(c.b.cq, count) {
+		e.receivedImm(wc, c.b, uint64(i), verbs.WCRecv, size-i, uint32(i))
+		e.same(dst.bytes()[i*size:][:size-i], src.bytes()[i*size:][:size-i])
+	}
+}
+
+// Both ends of a connection send at the same time.
+func sendBothDirections(e *env) {
+	const count, size = 16, 5000
+	c := e.conn(connConfig{sendA: e.newCQ(e.a, 64, nil)})
+	a, b := e.buf(e.a, 2*size), e.buf(e.b, 2*size)
+	a.put(0, payload(1, size))
+	b.put(0, payload(2, size))
+	for i := range uint64(count) {
+		e.postRecv(c.a, recv(i, a.sge(size, size)))
+		e.postRecv(c.b, recv(i, b.sge(size, size)))
+		e.post(c.a, send(100+i, a.sge(0, size)))
+		e.post(c.b, silent(send(100+i, b.sge(0, size))))
+	}
+	for i := range uint64(count) {
+		e.ok(e.waitOne(c.a.sendCQ), c.a, 100+i, verbs.WCSend)
+		e.received(e.waitOne(c.a.cq), c.a, i, size)
+		e.received(e.waitOne(c.b.cq), c.b, i, size)
+	}
+	e.same(a.bytes()[size:], payload(2, size))
+	e.same(b.bytes()[size:], payload(1, size))
+}

@@ -1,0 +1,208 @@
+package verbstest
+
+import "ibverbx/verbs"
+
+// RTS to RTS changes what a QP may change while it works (ibv_modify_qp(3)).
+func stateModifyInPlace(e *env) {
+	c := e.rc()
+	mask := verbs.AttrState | verbs.AttrCurState | verbs.AttrMinRNRTimer | verbs.AttrAccess
+	want := verbs.QPAttr{State: verbs.StateRTS, CurState: verbs.StateRTS, MinRNRTimer: 5, Access: verbs.AccessRemoteRead}
+	e.must(c.a.Modify(want, mask), "Modify from RTS to RTS")
+	got, err := c.a.Query()
+	e.must(err, "Query")
+	if got.State != verbs.StateRTS || got.MinRNRTimer != 5 || got.Access&verbs.AccessAll&^verbs.AccessLocalWrite != verbs.AccessRemoteRead {
+		e.Errorf("after Modify: state %v, min RNR timer %d, access %#x, want RTS, 5, %#x",
+			got.State, got.MinRNRTimer, uint32(got.Access), uint32(verbs.AccessRemoteRead))
+	}
+	// B may not write any more, and may still read.
+	dst, local := e.buf(e.a, 64), e.buf(e.b, 64)
+	dst.put(0, payload(1, 64))
+	e.post(c.b, read(1, dst, 0, local.sge(0, 64)))
+	e.ok(e.waitOne(c.b.cq), c.b, 1, verbs.WCRDMARead)
+	e.same(local.bytes(), payload(1, 64))
+	local.paint()
+	e.post(c.b, write(2, dst, 0, local.sge(0, 64)))
+	e.failed(e.waitOne(c.b.cq), c.b, 2, e.answer(verbs.StatusRemInvReqErr, verbs.StatusRemAccessErr)...)
+	e.same(dst.bytes(), payload(1, 64))
+}
+
+// refuseSend checks that q takes no sends in its state.
+func (e *env) refuseSend(q *end, state verbs.QPState) {
+	e.Helper()
+	n, err := q.PostSend([]verbs.SendWR{send(1), send(2)})
+	if n != 0 {
+		e.Errorf("PostSend in %v = %d, want 0", state, n)
+	}
+	e.refused("PostSend in "+state.String(), err, verbs.ErrState)
+}
+
+// Nothing can be posted in RESET (ibv_post_send(3), ibv_post_recv(3)).
+func statePostInReset(e *env) {
+	e.types(func(e *env, fresh func() *end, _ verbs.QPAttr) {
+		q := fresh()
+		e.refuseSend(q, verbs.StateReset)
+		n, err := q.PostRecv([]verbs.RecvWR{recv(1)})
+		if n != 0 {
+			e.Errorf("PostRecv in RESET = %d, want 0", n)
+		}
+		e.refused("PostRecv in RESET", err, verbs.ErrState)
+		e.none(q.cq)
+	})
+}
+
+// Sends can be posted from RTS on, not in INIT and RTR (IBTA 10.3.1).
+func statePostSendBeforeRTS(e *env) {
+	e.types(func(e *env, fresh func() *end, attr verbs.QPAttr) {
+		for _, s := range []verbs.QPState{verbs.StateInit, verbs.StateRTR} {
+			q := fresh()
+			e.drive(q, attr, s)
+			e.refuseSend(q, s)
+			e.none(q.cq)
+		}
+	})
+}
+
+// Receives can be posted in INIT, before the peer is known, and are used later.
+func statePostRecvInInit(e *env) {
+	c := e.unconnected(connConfig{})
+	dst, src := e.buf(e.b, 64), e.buf(e.a, 64)
+	dst.paint()
+	src.put(0, payload(9, 64))
+	e.must(verbs.InitQP(c.b.QP, e.b.port), "InitQP")
+	e.inState(c.b, verbs.StateInit)
+	e.postRecv(c.b, recv(1, dst.sge(0, 20)), recv(2, dst.sge(20, 20)))
+	e.connect(c, connConfig{})
+	e.post(c.a, send(3, src.sge(0, 20)), send(4, src.sge(20, 20)))
+	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCSend)
+	e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCSend)
+	e.received(e.waitOne(c.b.cq), c.b, 1, 20)
+	e.received(e.waitOne(c.b.cq), c.b, 2, 20)
+	e.holds(dst, 0, payload(9, 64)[:40])
+}
+
+// A QP in RTR receives and serves, and can go to RTS afterwards.
+func stateReceiveInRTR(e *env) {
+	c := e.unconnected(connConfig{})
+	e.drive(c.b, e.connectAttr(c.b, e.endpoint(c.a)), verbs.StateRTR)
+	e.join(c.a, e.endpoint(c.b))
+	dst, src := e.buf(e.b, 64), e.buf(e.a, 64)
+	src.put(0, payload(2, 64))
+	e.postRecv(c.b, recv(1, dst.sge(0, 32)))
+	e.post(c.a, send(2, src.sge(0, 32)), write(3, dst, 32, src.sge(32, 32)))
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCRDMAWrite)
+	e.received(e.waitOne(c.b.cq), c.b, 1, 32)
+	e.same(dst.bytes(), payload(2, 64))
+	e.inState(c.b, verbs.StateRTR)
+	e.must(modify(c.b, e.connectAttr(c.b, e.endpoint(c.a)), verbs.StateRTR, verbs.StateRTS), "Modify from RTR to RTS")
+	e.postRecv(c.a, recv(4))
+	e.post(c.b, send(5))
+	e.ok(e.waitOne(c.b.cq), c.b, 5, verbs.WCSend)
+	e.received(e.waitOne(c.a.cq), c.a, 4, 0)
+}
+
+// A QP that failed can be used again by way of RESET.
+func stateErrResetReuse(e *env) {
+	c := e.rc()
+	for round := range uint64(3) {
+		e.fence(c)
+		for _, q := range []*end{c.a, c.b} {
+			e.must(q.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState), "Modify to ERR")
+			e.inState(q, verbs.StateErr)
+		}
+		for _, q := range []*end{c.a, c.b} {
+			e.must(q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
+			e.inState(q, verbs.StateReset)
+		}
+		e.connect(c, connConfig{})
+		src, dst := e.buf(e.a, 32), e.buf(e.b, 32)
+		src.put(0, payload(round, 32))
+		e.post(c.a, write(round, dst, 0, src.sge(0, 32)))
+		e.ok(e.waitOne(c.a.cq), c.a, round, verbs.WCRDMAWrite)
+		e.same(dst.bytes(), payload(round, 32))
+	}
+}
+
+var sqdTests = []test{
+	{"DrainedEvent", sqdDrainedEvent},
+	{"HoldsSends", sqdHoldsSends},
+	{"ReceivesGoOn", sqdReceivesGoOn},
+	{"Refused", sqdRefused},
+}
+
+// toSQD drains the send queue of q and waits for the event that says so.
+func (e *env) toSQD(q *end) {
+	e.Helper()
+	attr := verbs.QPAttr{State: verbs.StateSQD, SQDNotify: true}
+	e.must(q.Modify(attr, verbs.AttrState|verbs.AttrSQDNotify), "Modify to SQD")
+	e.event(q.side, verbs.EventSQDrained, q.QP)
+	e.inState(q, verbs.StateSQD)
+}
+
+// When the send queue counts as drained, what was begun has completed, and what was not
+// begun waits: the requests that are done are a prefix, and RTS does the rest (IBTA
+// 10.3.1.5).
+func sqdDrainedEvent(e *env) {
+	e.needCap(verbs.CapSQD, "CapSQD")
+	const size, count = 1 << 14, 16
+	c := e.rc()
+	src, dst := e.buf(e.a, count*size), e.buf(e.b, count*size)
+	src.put(0, payload(1, count*size))
+	for id := range count {
+		e.post(c.a, write(uint64(id), dst, id*size, src.sge(id*size, size)))
+	}
+	e.toSQD(c.a)
+	done := make([]verbs.WC, count)
+	n, err := c.a.cq.Poll(done)
+	e.must(err, "Poll after the event")
+	for id, wc := range done[:n] {
+		e.ok(wc, c.a, uint64(id), verbs.WCRDMAWrite)
+	}
+	e.none(c.a.cq)
+	e.must(c.a.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState), "Modify from SQD to RTS")
+	for i, wc := range e.wait(c.a.cq, count-n) {
+		e.ok(wc, c.a, uint64(n+i), verbs.WCRDMAWrite)
+	}
+	e.same(dst.bytes(), payload(1, count*size))
+}
+
+// Sends posted in SQD wait for RTS (IBTA 10.3.1.5).
+func sqdHoldsSends(e *env) {
+	e.needCap(verbs.CapSQD, "CapSQD")
+	c, other := e.rc(), e.rc()
+	src, dst := e.buf(e.a, 64), e.buf(e.b, 64)
+	src.put(0, payload(1, 64))
+	e.toSQD(c.a)
+	dst.paint()
+	e.post(c.a, write(1, dst, 0, src.sge(0, 64)))
+	e.fence(other)
+	e.none(c.a.cq)
+	e.untouched(dst)
+	e.must(c.a.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState), "Modify from SQD to RTS")
+	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	e.same(dst.bytes(), payload(1, 64))
+}
+
+// The receive side does not notice SQD.
+func sqdReceivesGoOn(e *env) {
+	e.needCap(verbs.CapSQD, "CapSQD")
+	c := e.rc()
+	e.toSQD(c.a)
+	e.postRecv(c.a, recv(1))
+	e.post(c.b, sendImm(2, 77))
+	e.ok(e.waitOne(c.b.cq), c.b, 2, verbs.WCSend)
+	e.receivedImm(e.waitOne(c.a.cq), c.a, 1, verbs.WCRecv, 0, 77)
+}
+
+// A device without SQD refuses it and goes on.
+func sqdRefused(e *env) {
+	if e.a.attr.Capabilities&verbs.CapSQD != 0 {
+		e.Skip("the device has CapSQD")
+	}
+	c := e.rc()
+	if err := c.a.Modify(verbs.QPAttr{State: verbs.StateSQD}, verbs.AttrState); err == nil {
+		e.Error("Modify to SQD without CapSQD = nil, want an error")
+	}
+	e.inState(c.a, verbs.StateRTS)
+	e.fence(c)
+}

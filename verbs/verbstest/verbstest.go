@@ -1,0 +1,132 @@
+// Package verbstest is the conformance suite of package verbs: every promise of the
+// seam as a named test that a provider passes or fails.
+//
+//	func TestConformance(t *testing.T) {
+//		verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+//			a, b := openTwoContexts(tb) // and tb.Cleanup to close them
+//			return verbstest.Pair{A: a, B: b}
+//		})
+//	}
+//
+// The InfiniBand Architecture Specification (IBTA) and the manual pages of libibverbs
+// decide what is right. Where they allow two outcomes a test takes both and says why;
+// where a provider departs from them, Pair.Departures names the test and the reason.
+//
+// No test depends on time or on the insides of a provider: completions are polled for
+// with a generous deadline, "nothing arrives" is shown by something later that does
+// arrive, and what a device can do is asked from the device. A test for something that
+// it cannot do is skipped and says so. Targets of one-sided writes are read only after
+// a completion, so that the suite is free of races with the build tag heapmem too.
+package verbstest
+
+import (
+	"strings"
+	"testing"
+
+	"ibverbx/verbs"
+)
+
+// Pair is two open contexts whose ports can reach each other. They may be contexts of
+// the same device.
+type Pair struct {
+	A, B verbs.Context
+
+	// Departures names the tests in which the provider departs from the
+	// specification, as "family/Test" or "family/Test/sub", and the reason of each.
+	// They are skipped.
+	Departures map[string]string
+	// Lossy says that the path may lose, reorder or duplicate packets. Then only
+	// what RC repairs is tested, and a requester whose peer went to the error state
+	// may find its retries exceeded instead of the peer's answer, which was lost.
+	Lossy bool
+
+	// PortA and PortB are the ports to use; zero means 1.
+	PortA, PortB uint8
+	// GIDA and GIDB are the source addresses to use; zero lets the provider choose.
+	GIDA, GIDB verbs.GID
+}
+
+// test is one promise. Its name is part of the public interface: Departures use it.
+type test struct {
+	name string
+	run  func(e *env)
+}
+
+// family is a group of tests about one subject.
+type family struct {
+	name  string
+	tests []test
+	// unreliable says that the tests need every packet to arrive.
+	unreliable bool
+}
+
+var families = []family{
+	{name: "device", tests: deviceTests},
+	{name: "memory", tests: memoryTests},
+	{name: "state", tests: stateTests},
+	{name: "sqd", tests: sqdTests},
+	{name: "connect", tests: connectTests},
+	{name: "send", tests: sendTests},
+	{name: "write", tests: writeTests},
+	{name: "read", tests: readTests},
+	{name: "atomic", tests: atomicTests},
+	{name: "order", tests: orderTests},
+	{name: "localerror", tests: localErrorTests},
+	{name: "remoteerror", tests: remoteErrorTests},
+	{name: "retry", tests: retryTests},
+	{name: "rnr", tests: rnrTests},
+	{name: "flush", tests: flushTests},
+	{name: "limits", tests: limitsTests},
+	{name: "chain", tests: chainTests},
+	{name: "cq", tests: cqTests},
+	{name: "wait", tests: waitTests},
+	{name: "srq", tests: srqTests},
+	{name: "uc", tests: ucTests, unreliable: true},
+	{name: "ud", tests: udTests, unreliable: true},
+	{name: "events", tests: eventsTests},
+	{name: "close", tests: closeTests},
+	{name: "concurrent", tests: concurrentTests},
+	{name: "many", tests: manyTests},
+}
+
+// Run runs the suite. It calls open for every test, so that none sees what another
+// left behind; open closes what it opened with tb.Cleanup.
+func Run(t *testing.T, open func(tb testing.TB) Pair) {
+	t.Run("departures", func(t *testing.T) { checkDepartures(t, open(t)) })
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			for _, tt := range f.tests {
+				t.Run(tt.name, func(t *testing.T) {
+					pair := open(t)
+					e := &env{T: t, pair: &pair, name: f.name + "/" + tt.name}
+					e.skipDeparture()
+					if f.unreliable && pair.Lossy {
+						t.Skip("the path is lossy, and only RC repairs that")
+					}
+					e.start()
+					tt.run(e)
+				})
+			}
+		})
+	}
+}
+
+// checkDepartures refuses a departure that names no test: it hides a typing error or a
+// test that has a new name.
+func checkDepartures(t *testing.T, pair Pair) {
+	known := map[string]bool{}
+	for _, f := range families {
+		for _, tt := range f.tests {
+			known[f.name+"/"+tt.name] = true
+		}
+	}
+	for name, reason := range pair.Departures {
+		parts := strings.SplitN(name, "/", 3)
+		if len(parts) < 2 || !known[parts[0]+"/"+parts[1]] {
+			t.Errorf("departure %q (%s) names no test", name, reason)
+		}
+		if reason == "" {
+			t.Errorf("departure %q has no reason", name)
+		}
+	}
+}

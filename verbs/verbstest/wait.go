@@ -1,0 +1,398 @@
+package verbstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"ibverbx/verbs"
+)
+
+var waitTests = []test{
+	{"NeedsWaker", waitNeedsWaker},
+	{"ArmThenCompletion", waitArmThenCompletion},
+	{"EveryKind", waitEveryKind},
+	{"CompletionThenArm", waitCompletionThenArm},
+	{"OneWakePerArm", waitOneWake},
+	{"SolicitedOnly", waitSolicitedOnly},
+	{"SolicitedOnlyFailed", waitSolicitedFailed},
+	{"AnyAfterSolicited", waitAnyAfterSolicited},
+	{"SolicitedAfterAny", waitSolicitedAfterAny},
+	{"SharedWaker", waitSharedWaker},
+	{"Cancel", waitCancel},
+	{"StaleToken", waitStaleToken},
+	{"PingPong", waitPingPong},
+}
+
+// sleepy is a connection whose end b sleeps on w, and another one with a Waker of its
+// own that shows when a wake of the first would have come.
+type sleepy struct {
+	*conn
+	w      *verbs.Waker
+	other  *conn
+	otherW *verbs.Waker
+}
+
+func (e *env) sleepy() *sleepy {
+	e.Helper()
+	w, otherW := verbs.NewWaker(), verbs.NewWaker()
+	return &sleepy{
+		conn: e.conn(connConfig{cqB: e.newCQ(e.b, 200, w)}), w: w,
+		other: e.conn(connConfig{cqB: e.newCQ(e.b, 200, otherW)}), otherW: otherW,
+	}
+}
+
+func (e *env) arm(cq verbs.CQ, solicitedOnly bool) {
+	e.Helper()
+	e.must(cq.Arm(solicitedOnly), "Arm(%v)", solicitedOnly)
+}
+
+// deliver sends a message from A to B, flags and all, and takes its completions.
+func (e *env) deliver(c *conn, id uint64, flags verbs.SendFlags) {
+	e.Helper()
+	e.postRecv(c.b, recv(id))
+	e.post(c.a, flagged(send(id), flags))
+	e.ok(e.waitOne(c.a.cq), c.a, id, verbs.WCSend)
+	e.received(e.waitOne(c.b.cq), c.b, id, 0)
+}
+
+// notWoken fails the test if w has been woken. A wake of another queue of the same
+// device, for a completion that came later, has come before it looks.
+func (e *env) notWoken(s *sleepy, why string) {
+	e.Helper()
+	e.arm(s.other.b.cq, false)
+	e.deliver(s.other, 77, 0)
+	e.woken(s.otherW, "the completion of another connection")
+	if tokenThere(s.w) {
+		e.Errorf("woken %s", why)
+	}
+}
+
+// A queue that was made without a Waker is for polling only.
+func waitNeedsWaker(e *env) {
+	cq := e.newCQ(e.a, 64, nil)
+	e.refused("Arm(false) without a Waker", cq.Arm(false), verbs.ErrNotSupported)
+	e.refused("Arm(true) without a Waker", cq.Arm(true), verbs.ErrNotSupported)
+	n, err := verbs.Wait(e.Context(), cq, verbs.NewWaker(), make([]verbs.WC, 1))
+	e.refused(fmt.Sprintf("Wait = %d", n), err, verbs.ErrNotSupported)
+	e.fence(e.conn(connConfig{cqA: cq}))
+}
+
+// An armed queue wakes when a completion comes (ibv_req_notify_cq(3)), whether anybody
+// sleeps yet or not, and can be armed again.
+func waitArmThenCompletion(e *env) {
+	s := e.sleepy()
+	for id := range uint64(5) {
+		e.arm(s.b.cq, false)
+		e.deliver(s.conn, id, 0)
+		e.woken(s.w, "a receive completed")
+	}
+}
+
+// Completions of all kinds wake: sends, one-sided requests, failures.
+func waitEveryKind(e *env) {
+	w := verbs.NewWaker()
+	cq := e.newCQ(e.a, 200, w)
+	c := e.conn(connConfig{cqA: cq})
+	local, remote := e.buf(e.a, 64), e.buf(e.b, 64)
+	for _, tt := range []struct {
+		wr verbs.SendWR
+		op verbs.WCOpcode
+	}{
+		{send(1), verbs.WCSend},
+		{write(2, remote, 0, local.sge(0, 64)), verbs.WCRDMAWrite},
+		{read(3, remote, 0, local.sge(0, 64)), verbs.WCRDMARead},
+	} {
+		e.postRecv(c.b, recv(1))
+		e.arm(cq, false)
+		e.post(c.a, tt.wr)
+		e.woken(w, fmt.Sprintf("a %v completed", tt.op))
+		e.ok(e.waitOne(cq), c.a, tt.wr.WRID, tt.op)
+	}
+	e.postRecv(c.a, recv(4))
+	e.arm(cq, false)
+	e.toErr(c.a)
+	e.woken(w, "a receive was flushed")
+	e.flushed(cq, c.a, 4)
+}
+
+// sleep takes one completion with verbs.Wait.
+func (e *env) sleep(cq verbs.CQ, w *verbs.Waker) verbs.WC {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	defer cancel()
+	wcs := []verbs.WC{poison}
+	if n, err := verbs.Wait(ctx, cq, w, wcs); n != 1 || err != nil {
+		e.Fatalf("Wait = %d, %v, want 1, nil", n, err)
+	}
+	return wcs[0]
+}
+
+// A completion that was there before Arm need not wake, so the poll after Arm finds
+// it: Wait loses none, wherever the completion comes in between.
+func waitCompletionThenArm(e *env) {
+	s := e.sleepy()
+	for id := range uint64(50) {
+		e.postRecv(s.b, recv(id))
+		e.post(s.a, send(id))
+		if id%2 == 0 { // otherwise it may come at any time from here on
+			e.ok(e.waitOne(s.a.cq), s.a, id, verbs.WCSend)
+			e.fence(s.other)
+		}
+		if id%4 < 2 {
+			e.arm(s.b.cq, false)
+		}
+		e.received(e.sleep(s.b.cq, s.w), s.b, id, 0)
+		if id%2 != 0 {
+			e.ok(e.waitOne(s.a.cq), s.a, id, verbs.WCSend)
+		}
+	}
+}
+
+// Arm is for one wake (ibv_req_notify_cq(3)): more completions do not wake until the
+// queue is armed again.
+func waitOneWake(e *env) {
+	s := e.sleepy()
+	e.deliver(s.conn, 100, verbs.SendSolicited)
+	e.notWoken(s, "although the CQ was not armed")
+	for id := range uint64(3) {
+		e.arm(s.b.cq, false)
+		e.deliver(s.conn, id, 0)
+		e.woken(s.w, "a receive completed")
+		e.deliver(s.conn, 10+id, 0)
+		e.deliver(s.conn, 20+id, verbs.SendSolicited)
+		e.notWoken(s, "twice although the CQ was armed once")
+	}
+}
+
+// Armed for solicited completions a queue wakes for a message that was sent with
+// SendSolicited and for no other success (IBTA 11.4.2.2).
+func waitSolicitedOnly(e *env) {
+	s := e.sleepy()
+	src, dst := e.buf(e.a, 8), e.buf(e.b, 8)
+	e.arm(s.b.cq, true)
+	for id := range uint64(3) {
+		e.deliver(s.conn, id, 0)
+	}
+	e.postRecv(s.a, recv(20))
+	e.post(s.b, flagged(send(21), verbs.SendSolicited)) // solicits at A, not at B
+	e.ok(e.waitOne(s.b.cq), s.b, 21, verbs.WCSend)
+	e.received(e.waitOne(s.a.cq), s.a, 20, 0)
+	e.notWoken(s, "by completions that were not solicited")
+	e.deliver(s.conn, 4, verbs.SendSolicited)
+	e.woken(s.w, "a solicited receive completed")
+	e.arm(s.b.cq, true)
+	e.postRecv(s.b, recv(30))
+	e.post(s.a, flagged(writeImm(31, 5, dst, 0, src.sge(0, 8)), verbs.SendSolicited))
+	e.woken(s.w, "a solicited WRITE_WITH_IMM completed")
+	e.receivedImm(e.waitOne(s.b.cq), s.b, 30, verbs.WCRecvRDMAWithImm, 8, 5)
+	e.ok(e.waitOne(s.a.cq), s.a, 31, verbs.WCRDMAWrite)
+}
+
+// A failed completion wakes too: there will be no solicited one after it (IBTA
+// 11.4.2.2, "solicited completion event").
+func waitSolicitedFailed(e *env) {
+	e.sub("FlushedReceive", func(e *env) {
+		s := e.sleepy()
+		e.postRecv(s.b, recv(1))
+		e.arm(s.b.cq, true)
+		e.toErr(s.b)
+		e.woken(s.w, "a receive was flushed")
+		e.flushed(s.b.cq, s.b, 1)
+	})
+	e.sub("FailedSend", func(e *env) {
+		s := e.sleepy()
+		local, remote := e.buf(e.b, 64), e.buf(e.a, 64)
+		e.arm(s.b.cq, true)
+		e.post(s.b, write(1, remote, 1, local.sge(0, 64)))
+		e.woken(s.w, "a WRITE failed")
+		e.failed(e.waitOne(s.b.cq), s.b, 1, e.answer(verbs.StatusRemAccessErr)...)
+	})
+}
+
+// The wider of two requests for a wake counts, in either order (IBTA 11.4.2.2).
+func waitAnyAfterSolicited(e *env) {
+	s := e.sleepy()
+	e.arm(s.b.cq, true)
+	e.arm(s.b.cq, false)
+	e.deliver(s.conn, 1, 0)
+	e.woken(s.w, "a receive completed after Arm(true) and Arm(false)")
+	e.deliver(s.conn, 2, verbs.SendSolicited)
+	e.notWoken(s, "twice after Arm(true) and Arm(false): they are one request")
+}
+
+func waitSolicitedAfterAny(e *env) {
+	s := e.sleepy()
+	e.arm(s.b.cq, false)
+	e.arm(s.b.cq, true)
+	e.deliver(s.conn, 1, 0)
+	e.woken(s.w, "a receive completed after Arm(false) and Arm(true)")
+}
+
+// One goroutine can wait for everything: two queues and the events of the context.
+func waitSharedWaker(e *env) {
+	e.needSRQ()
+	const rounds = 20
+	w := verbs.NewWaker()
+	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8})
+	first := e.conn(connConfig{cqB: e.newCQ(e.b, 200, w), srqB: srq})
+	second := e.conn(connConfig{cqB: e.newCQ(e.b, 200, w)})
+	e.must(e.b.ctx.NotifyEvents(w), "NotifyEvents")
+	for id := range uint64(rounds) {
+		e.postRecv(srq, recv(id))
+		e.must(srq.SetLimit(1), "SetLimit")
+		e.postRecv(second.b, recv(id))
+		sent := make(chan error, 1)
+		go func() {
+			_, err1 := first.a.PostSend([]verbs.SendWR{send(id)})
+			_, err2 := second.a.PostSend([]verbs.SendWR{send(id)})
+			sent <- errors.Join(err1, err2)
+		}()
+		e.findAll(w, srq, first.b, second.b, id)
+		e.must(<-sent, "PostSend")
+		e.ok(e.waitOne(first.a.cq), first.a, id, verbs.WCSend)
+		e.ok(e.waitOne(second.a.cq), second.a, id, verbs.WCSend)
+	}
+	e.must(e.b.ctx.NotifyEvents(nil), "NotifyEvents(nil)")
+}
+
+// findAll waits on w for a receive of each QP and the limit event of srq.
+func (e *env) findAll(w *verbs.Waker, srq verbs.SRQ, first, second *end, id uint64) {
+	e.Helper()
+	got := map[*end]bool{}
+	limit := false
+	look := func() bool {
+		for _, q := range []*end{first, second} {
+			wcs := []verbs.WC{poison}
+			n, err := q.cq.Poll(wcs)
+			e.must(err, "Poll")
+			if n > 0 {
+				e.received(wcs[0], q, id, 0)
+				got[q] = true
+			}
+		}
+		limit = e.takeEvent(e.b, verbs.EventSRQLimitReached, srq) || limit
+		return limit && got[first] && got[second]
+	}
+	for !look() {
+		e.arm(first.cq, false)
+		e.arm(second.cq, false)
+		if look() {
+			return
+		}
+		e.woken(w, fmt.Sprintf("receives found %d of 2, limit event found: %v", len(got), limit))
+	}
+}
+
+// Wait ends with its context and loses nothing by that; a completion that is there
+// comes before the end of the context.
+func waitCancel(e *env) {
+	s := e.sleepy()
+	for id := range uint64(10) {
+		ctx, cancel := context.WithCancel(e.Context())
+		ended := make(chan error, 1)
+		go func() {
+			n, err := verbs.Wait(ctx, s.b.cq, s.w, make([]verbs.WC, 4))
+			ended <- fmt.Errorf("%d, %w", n, err)
+		}()
+		e.fence(s.other)
+		cancel()
+		select {
+		case err := <-ended:
+			e.refused("Wait on a context that was cancelled", err, context.Canceled)
+		case <-time.After(patience):
+			e.Fatalf("Wait goes on %v after its context was cancelled", patience)
+		}
+		e.postRecv(s.b, recv(id))
+		e.post(s.a, send(id))
+		e.received(e.sleep(s.b.cq, s.w), s.b, id, 0)
+		e.ok(e.waitOne(s.a.cq), s.a, id, verbs.WCSend)
+	}
+}
+
+// A token that is left over makes Wait look once more and sleep again.
+func waitStaleToken(e *env) {
+	s := e.sleepy()
+	for id := range uint64(20) {
+		e.arm(s.b.cq, false)
+		e.deliver(s.conn, id, 0) // its wake stays
+		s.w.Wake()
+		e.postRecv(s.b, recv(100+id))
+		posted := make(chan error, 1)
+		go func() {
+			_, err := s.a.PostSend([]verbs.SendWR{send(100 + id)})
+			posted <- err
+		}()
+		e.received(e.sleep(s.b.cq, s.w), s.b, 100+id, 0)
+		e.must(<-posted, "PostSend")
+		e.ok(e.waitOne(s.a.cq), s.a, 100+id, verbs.WCSend)
+	}
+}
+
+// play is one side of a ping-pong: it sends a numbered message in each round, before or
+// after it has the one of the peer, and sleeps until that comes.
+func play(ctx context.Context, q *end, w *verbs.Waker, rounds uint32, begins bool) error {
+	wcs := make([]verbs.WC, 4)
+	received := uint32(0)
+	ask := func(i uint32) error {
+		n, err := q.PostSend([]verbs.SendWR{sendImm(uint64(i), i)})
+		if n != 1 {
+			return fmt.Errorf("round %d: PostSend = %d, %w", i, n, err)
+		}
+		return nil
+	}
+	for i := range rounds {
+		if begins {
+			if err := ask(i); err != nil {
+				return err
+			}
+		}
+		for received <= i {
+			n, err := verbs.Wait(ctx, q.cq, w, wcs)
+			if err != nil {
+				return fmt.Errorf("round %d of %d: Wait = %d, %w", i, rounds, n, err)
+			}
+			for _, wc := range wcs[:n] {
+				switch {
+				case wc.Err() != nil:
+					return fmt.Errorf("round %d: %w", i, wc.Err())
+				case wc.Opcode != verbs.WCRecv:
+					continue
+				case wc.Imm != received:
+					return fmt.Errorf("round %d: message %d came when it was the turn of %d", i, wc.Imm, received)
+				}
+				received++
+				if n, err := q.PostRecv([]verbs.RecvWR{recv(1)}); n != 1 {
+					return fmt.Errorf("round %d: PostRecv = %d, %w", i, n, err)
+				}
+			}
+		}
+		if !begins {
+			if err := ask(i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Two goroutines that wake each other by messages, over and over, miss none.
+func waitPingPong(e *env) {
+	rounds := uint32(e.rounds(1000))
+	wA, wB := verbs.NewWaker(), verbs.NewWaker()
+	c := e.conn(connConfig{cqA: e.newCQ(e.a, 300, wA), cqB: e.newCQ(e.b, 300, wB)})
+	e.postRecv(c.a, recv(1), recv(1))
+	e.postRecv(c.b, recv(1), recv(1))
+	ctx, cancel := context.WithTimeout(e.Context(), 3*patience)
+	defer cancel()
+	ended := make(chan error, 2)
+	go func() { ended <- play(ctx, c.a, wA, rounds, true) }()
+	go func() { ended <- play(ctx, c.b, wB, rounds, false) }()
+	for range 2 {
+		if err := <-ended; err != nil {
+			e.Errorf("ping-pong: %v", err)
+			cancel() // the other one waits in vain
+		}
+	}
+}

@@ -1,0 +1,190 @@
+package verbstest
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+var writeTests = []test{
+	{"Sizes", writeSizes},
+	{"Immediate", writeImmediate},
+	{"ImmediateIgnoresReceiveBuffer", writeImmediateIgnoresBuffer},
+	{"ConsumesNoReceive", writeConsumesNoReceive},
+	{"ZeroLengthIgnoresKey", writeZeroLength},
+	{"WholeRegion", writeWholeRegion},
+	{"Gather", writeGather},
+	{"Inline", writeInline},
+	{"LastOneWins", writeLastOneWins},
+	{"PassiveTarget", writePassiveTarget},
+}
+
+// Writes of all sizes, from and to odd addresses, put the bytes there and nowhere else.
+func writeSizes(e *env) {
+	c := e.rc()
+	for _, n := range e.sizes() {
+		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
+			src, dst := e.buf(e.a, n+5), e.buf(e.b, n+32)
+			src.put(3, payload(uint64(n), n))
+			dst.paint()
+			e.post(c.a, write(1, dst, 13, src.part(3, n)...))
+			e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+			e.holds(dst, 13, payload(uint64(n), n))
+		})
+	}
+}
+
+// WRITE_WITH_IMM writes like WRITE and then consumes a receive, which reports the
+// immediate and how many bytes were written; zero bytes too.
+func writeImmediate(e *env) {
+	c := e.rc()
+	for _, n := range e.sizes() {
+		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
+			src, dst := e.buf(e.a, n+5), e.buf(e.b, n+32)
+			src.put(3, payload(uint64(n), n))
+			dst.paint()
+			e.postRecv(c.b, recv(1))
+			e.post(c.a, writeImm(2, 0x01020300+uint32(n), dst, 13, src.part(3, n)...))
+			e.receivedImm(e.waitOne(c.b.cq), c.b, 1, verbs.WCRecvRDMAWithImm, n, 0x01020300+uint32(n))
+			// B sees the bytes once its receive completed; A need not have completed.
+			e.holds(dst, 13, payload(uint64(n), n))
+			e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+		})
+	}
+}
+
+// The buffer of the receive that a WRITE_WITH_IMM consumes is not touched.
+func writeImmediateIgnoresBuffer(e *env) {
+	c := e.rc()
+	src, dst, unused := e.buf(e.a, 64), e.buf(e.b, 64), e.buf(e.b, 8)
+	src.put(0, payload(1, 64))
+	unused.paint()
+	e.postRecv(c.b, recv(1, unused.sge(0, 8))) // shorter than the message, which is legal
+	e.post(c.a, writeImm(2, 5, dst, 0, src.sge(0, 64)))
+	e.receivedImm(e.waitOne(c.b.cq), c.b, 1, verbs.WCRecvRDMAWithImm, 64, 5)
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+	e.same(dst.bytes(), payload(1, 64))
+	e.untouched(unused)
+}
+
+// A plain WRITE leaves the receives of the peer alone.
+func writeConsumesNoReceive(e *env) {
+	c := e.rc()
+	src, dst := e.buf(e.a, 64), e.buf(e.b, 128)
+	src.put(0, payload(1, 64))
+	e.postRecv(c.b, recv(1, dst.sge(64, 64)))
+	e.post(c.a, write(2, dst, 0, src.sge(0, 64)), write(3, dst, 0), send(4, src.sge(0, 64)))
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCRDMAWrite)
+	e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCSend)
+	e.received(e.waitOne(c.b.cq), c.b, 1, 64)
+	e.none(c.b.cq)
+	e.same(dst.bytes()[:64], payload(1, 64))
+	e.same(dst.bytes()[64:], payload(1, 64))
+}
+
+// The key and address of a WRITE or READ of no bytes are not looked at (IBTA C9-88).
+func writeZeroLength(e *env) {
+	c := e.rc()
+	w, r := send(1), send(2)
+	w.Opcode, w.RKey, w.RemoteAddr = verbs.OpRDMAWrite, 0xbadbad, 8
+	r.Opcode, r.RKey, r.RemoteAddr = verbs.OpRDMARead, 0xbadbad, 8
+	e.post(c.a, w, r)
+	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMARead)
+	e.fence(c)
+}
+
+// The first and the last byte of a region belong to it.
+func writeWholeRegion(e *env) {
+	const size = 10007
+	c := e.rc()
+	src, dst := e.buf(e.a, size), e.buf(e.b, size)
+	src.put(0, payload(1, size))
+	e.post(c.a, write(1, dst, 0, src.sge(0, size)))
+	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	e.same(dst.bytes(), payload(1, size))
+	src.put(0, []byte{1, 2})
+	e.post(c.a, write(2, dst, 0, src.sge(0, 1)), write(3, dst, size-1, src.sge(1, 1)))
+	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCRDMAWrite)
+	if dst.bytes()[0] != 1 || dst.bytes()[size-1] != 2 {
+		e.Errorf("first and last byte = %d, %d, want 1, 2", dst.bytes()[0], dst.bytes()[size-1])
+	}
+	e.same(dst.bytes()[1:size-1], payload(1, size)[1:size-1])
+}
+
+// The elements of a WRITE are gathered in order into one range.
+func writeGather(e *env) {
+	k := e.sgeLimit()
+	c := e.conn(connConfig{sges: k})
+	for _, n := range []int{64, 10001} {
+		src, dst := e.buf(e.a, n+64), e.buf(e.b, n+32)
+		want := payload(uint64(n), n)
+		sges, places := src.ragged(0, n, k)
+		rest := want
+		for _, p := range places {
+			src.put(p[0], rest[:p[1]])
+			rest = rest[p[1]:]
+		}
+		dst.paint()
+		e.post(c.a, write(1, dst, 5, sges...))
+		e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+		e.holds(dst, 5, want)
+	}
+}
+
+// An inline WRITE takes its bytes at post time.
+func writeInline(e *env) {
+	n := e.inlineSize()
+	c := e.conn(connConfig{inline: n})
+	src, dst := e.buf(e.a, n), e.buf(e.b, 16*n+32)
+	dst.paint()
+	var want []byte
+	for i := range 16 {
+		src.put(0, payload(uint64(i), n))
+		want = append(want, payload(uint64(i), n)...)
+		e.post(c.a, flagged(write(uint64(i), dst, 9+i*n, src.sge(0, n)), verbs.SendInline))
+	}
+	for i, wc := range e.wait(c.a.cq, 16) {
+		e.ok(wc, c.a, uint64(i), verbs.WCRDMAWrite)
+	}
+	e.holds(dst, 9, want)
+}
+
+// Writes to the same place take effect in posting order (IBTA 9.5).
+func writeLastOneWins(e *env) {
+	const count, size = 32, 300
+	c := e.rc()
+	src, dst := e.buf(e.a, count*size), e.buf(e.b, size)
+	src.put(0, payload(1, count*size))
+	var wrs []verbs.SendWR
+	for i := range count {
+		wrs = append(wrs, write(uint64(i), dst, 0, src.sge(i*size, size)))
+	}
+	e.post(c.a, wrs...)
+	for i, wc := range e.wait(c.a.cq, count) {
+		e.ok(wc, c.a, uint64(i), verbs.WCRDMAWrite)
+	}
+	e.same(dst.bytes(), payload(1, count*size)[(count-1)*size:])
+}
+
+// The program of the target takes no part: its queues may have no room and it polls
+// nothing, and writes, reads and atomics are served all the same.
+func writePassiveTarget(e *env) {
+	e.needAtomics()
+	cq := e.newCQ(e.b, 1, nil)
+	target := e.newQP(e.b, verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq})
+	c := &conn{a: e.newQP(e.a, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 64, MaxRecvWR: 1}), b: target}
+	e.connect(c, connConfig{})
+	local, remote := e.buf(e.a, 2048), e.buf(e.b, 1024)
+	local.put(0, payload(1, 1024))
+	for i := range uint64(20) {
+		e.post(c.a, write(3*i, remote, 0, local.sge(0, 1024)), fetchAdd(3*i+1, remote, 0, 0, local.sge(1024, 8)),
+			read(3*i+2, remote, 0, local.sge(1024, 1024)))
+		e.ok(e.waitOne(c.a.cq), c.a, 3*i, verbs.WCRDMAWrite)
+		e.ok(e.waitOne(c.a.cq), c.a, 3*i+1, verbs.WCFetchAdd)
+		e.ok(e.waitOne(c.a.cq), c.a, 3*i+2, verbs.WCRDMARead)
+		e.same(local.bytes()[1024:], payload(1, 1024))
+	}
+}
