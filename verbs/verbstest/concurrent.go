@@ -20,9 +20,8 @@ var concurrentTests = []test{
 	{"CloseUnderTraffic", concurrentClose},
 }
 
-// All methods are safe for concurrent use (package verbs, Concurrency). The functions
-// below run on goroutines of their own: they return errors, because only the goroutine
-// of the test may end it.
+// All methods are safe for concurrent use (package verbs, Concurrency). What runs on
+// another goroutine returns errors, because only that of the test may end it.
 
 // together runs all functions at once and reports what they return.
 func (e *env) together(run ...func() error) {
@@ -120,7 +119,7 @@ func converse(c *conn, src, dst *buf, rounds int) error {
 			}
 			wcs, err := pollN(q.cq, 1)
 			if err != nil || wcs[0].Err() != nil || wcs[0].QPN != q.Num() || wcs[0].WRID != id {
-				return fmt.Errorf("round %d: completion of QP %#x wr_id %d is due, got %s, %w", i, q.Num(), id, list(wcs), err)
+				return fmt.Errorf("round %d: completion of QP %#x wr_id %d is due, got %s, %s", i, q.Num(), id, list(wcs), fmt.Sprint(err))
 			}
 			if q == c.b && !bytes.Equal(dst.bytes(), want) {
 				return fmt.Errorf("round %d: the WRITE before the message is not there whole", i)
@@ -382,7 +381,7 @@ func concurrentClose(e *env) {
 			wcs := make([]verbs.WC, 4)
 			for !closed.Load() {
 				if n, err := c.a.cq.Poll(wcs); err != nil || n > 0 && wcs[0].Err() != nil {
-					return fmt.Errorf("Poll = %d, %w with %s", n, err, list(wcs[:n]))
+					return fmt.Errorf("Poll = %d, %s with %s", n, fmt.Sprint(err), list(wcs[:n]))
 				}
 			}
 			return nil

@@ -73,6 +73,7 @@ var families = []family{
 	{name: "order", tests: orderTests},
 	{name: "localerror", tests: localErrorTests},
 	{name: "remoteerror", tests: remoteErrorTests},
+	{name: "keys", tests: keyTests},
 	{name: "retry", tests: retryTests},
 	{name: "rnr", tests: rnrTests},
 	{name: "flush", tests: flushTests},

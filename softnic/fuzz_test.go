@@ -1,0 +1,167 @@
+package softnic
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"ibverbx/internal/seqnum"
+	"ibverbx/verbs"
+)
+
+// hostile is a NIC under attack: one QP of each type connected to a peer that says
+// whatever it likes, and a region with guarded memory around it.
+type hostile struct {
+	nic  *NIC
+	link *FaultLink
+	mem  *verbs.Memory
+	mr   verbs.MR
+	qps  []*qp
+	cq   verbs.CQ
+}
+
+const (
+	guardBytes = 4096
+	targetSize = 8192
+)
+
+func newHostile(t *testing.T) *hostile {
+	var now int64
+	link, err := NewFaultLink(&FaultConfig{Now: func() int64 { now += 1000; return now }})
+	check(t, err)
+	h := &hostile{link: link}
+	h.nic, err = New(link, Config{Seed: 1, MTU: verbs.MTU256})
+	check(t, err)
+	t.Cleanup(func() { check(t, h.nic.Close()) })
+	ctx, err := h.nic.Open()
+	check(t, err)
+	pd, err := ctx.AllocPD()
+	check(t, err)
+	h.mem, err = verbs.AllocMemory(targetSize+2*guardBytes, nil)
+	check(t, err)
+	t.Cleanup(func() { check(t, h.mem.Free()) })
+	part, err := h.mem.Slice(guardBytes, targetSize)
+	check(t, err)
+	h.mr, err = pd.RegisterMemory(part, verbs.AccessAll)
+	check(t, err)
+	t.Cleanup(func() { check(t, h.mr.Close()) })
+	h.cq, err = ctx.CreateCQ(verbs.CQConfig{Depth: 256})
+	check(t, err)
+	peer := verbs.GID{10: 0xff, 11: 0xff, 12: 192, 15: 1}
+	for _, typ := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
+		q, err := pd.CreateQP(verbs.QPConfig{Type: typ, SendCQ: h.cq, RecvCQ: h.cq, MaxSendWR: 16, MaxRecvWR: 16})
+		check(t, err)
+		check(t, q.Connect(verbs.Endpoint{
+			QPN: 0x99, PSN: 0xfffff0, GID: peer, MTU: verbs.MTU256, MaxRdAtomic: 2, MaxDestRdAtomic: 2,
+		}))
+		var recv verbs.RecvWR
+		recv.SetSGE(verbs.SGE{Addr: h.mr.Addr(), Length: 1024, LKey: h.mr.LKey()})
+		for range 16 {
+			_, err = q.PostRecv([]verbs.RecvWR{recv})
+			check(t, err)
+		}
+		h.qps = append(h.qps, q.(*qp))
+	}
+	h.outstanding(t)
+	return h
+}
+
+// outstanding gives the RC QP requests for the peer to answer.
+func (h *hostile) outstanding(t *testing.T) {
+	var wrs []verbs.SendWR
+	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd, verbs.OpSend} {
+		wr := verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, RemoteAddr: 0x1000, RKey: 1}
+		wr.SetSGE(verbs.SGE{Addr: h.mr.Addr(), Length: 8, LKey: h.mr.LKey()})
+		if op == verbs.OpRDMARead {
+			wr.SGE[0].Length = 700
+		}
+		wrs = append(wrs, wr)
+	}
+	_, err := h.qps[0].PostSend(wrs)
+	check(t, err)
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// packetBytes is how many bytes of the fuzzer's input make a packet.
+const packetBytes = 24
+
+// packet makes a packet out of b: fields that could do harm come near their limits.
+func (h *hostile) packet(b []byte) *packet {
+	q := h.qps[int(b[0])%len(h.qps)]
+	p := &packet{path: &path{sgid: q.peerGID(), dgid: h.nic.gids[1].GID}}
+	p.opcode = q.transport | b[1]&operationMask
+	if b[0]&0x80 != 0 {
+		p.opcode = b[1]
+	}
+	p.destQPN = q.num
+	p.psn = q.epsn.Add(uint32(int8(b[2])))
+	if b[0]&0x40 != 0 {
+		p.psn = q.una.Add(uint32(int8(b[2])))
+	}
+	p.psn = p.psn.Add(uint32(b[3]&1) * seqnum.Half)
+	p.ackReq, p.solicited = b[3]&2 != 0, b[3]&4 != 0
+	p.rkey = h.mr.RKey()
+	if b[3]&8 != 0 {
+		p.rkey = binary.LittleEndian.Uint32(b[4:])
+	}
+	p.va = h.mr.Addr() + uint64(int64(int16(binary.LittleEndian.Uint16(b[8:]))))
+	p.dmaLen = binary.LittleEndian.Uint32(b[10:]) >> (b[3] >> 4 * 2)
+	p.syndrome, p.imm = b[14], uint32(b[15])
+	p.qkey, p.srcQPN = verbs.DefaultQKey, uint32(b[16])
+	p.compare, p.swap, p.original = uint64(b[17]), uint64(b[18]), uint64(b[19])
+	n := int(binary.LittleEndian.Uint16(b[20:])) % 600
+	if b[22]&1 != 0 {
+		n = int(min(p.dmaLen, 600))
+	}
+	p.setPayload(bytes.Repeat([]byte{b[23] | 1}, n))
+	return p
+}
+
+func (q *qp) peerGID() verbs.GID {
+	if q.path != nil {
+		return q.path.dgid
+	}
+	return verbs.GID{15: 1}
+}
+
+// FuzzReceive: whatever packets arrive, the NIC does not panic, does not write outside
+// of what it was given, does not answer beyond its bounds, and keeps its queues bounded.
+func FuzzReceive(f *testing.F) {
+	for op := range operationMask + 1 {
+		seed := make([]byte, 4*packetBytes)
+		for i := range 4 {
+			b := seed[i*packetBytes:]
+			b[1], b[2], b[10], b[20], b[22] = uint8(op), uint8(i), 200, 200, 1
+		}
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		h := newHostile(t)
+		wcs := make([]verbs.WC, 16)
+		for ; len(in) >= packetBytes; in = in[packetBytes:] {
+			p := h.packet(in)
+			h.link.core.mu.Lock()
+			h.nic.receive(p)
+			h.link.core.settle()
+			h.link.core.mu.Unlock()
+			if _, err := h.cq.Poll(wcs); err != nil {
+				t.Fatal(err)
+			}
+			for _, q := range h.qps {
+				if n := q.jobTail - q.jobHead; n > 2*uint32(q.attr.MaxDestRdAtomic) {
+					t.Fatalf("%d answers are queued, want at most %d", n, 2*q.attr.MaxDestRdAtomic)
+				}
+			}
+		}
+		guards := append(bytes.Clone(h.mem.Bytes()[:guardBytes]), h.mem.Bytes()[guardBytes+targetSize:]...)
+		if !bytes.Equal(guards, make([]byte, 2*guardBytes)) {
+			t.Fatal("memory outside of the region was written")
+		}
+	})
+}
