@@ -26,7 +26,8 @@ type CQ interface {
 	Arm(solicitedOnly bool) error
 	// Depth is how many completions the queue holds.
 	Depth() int
-	// Close destroys the CQ; ErrBusy while QPs use it.
+	// Close destroys the CQ; ErrBusy while QPs use it. Its Waker is woken, so that
+	// whoever sleeps in Wait finds ErrClosed.
 	Close() error
 }
 

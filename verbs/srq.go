@@ -6,7 +6,8 @@ type SRQConfig struct {
 	MaxWR int
 	// MaxSGE is how many elements a receive may have; zero means 1.
 	MaxSGE int
-	// Limit arms the limit event as SetLimit does; zero means not armed.
+	// Limit arms the limit event: it comes once when a message takes a receive and
+	// fewer than Limit are left. Zero means not armed.
 	Limit int
 }
 

@@ -86,6 +86,7 @@ var families = []family{
 	{name: "ud", tests: udTests, unreliable: true},
 	{name: "events", tests: eventsTests},
 	{name: "close", tests: closeTests},
+	{name: "closeorder", tests: closeOrderTests},
 	{name: "concurrent", tests: concurrentTests},
 	{name: "many", tests: manyTests},
 }
