@@ -8,7 +8,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke cover clean
+.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate cover clean
 
 all: vet test lint
 
@@ -54,6 +54,10 @@ bench-smoke:
 # Every fuzz target for a short while.
 fuzz-smoke:
 	.ci/fuzz $(FUZZ)
+
+# Breaks softnic in one place after the other; the tests must notice each time.
+mutate:
+	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -run TestMutations -v ./softnic
 
 cover:
 	$(GO) test -count=1 -coverpkg=./... -coverprofile=cover.out ./...

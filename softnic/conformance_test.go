@@ -34,6 +34,16 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// TestConformanceSegmented runs the suite over a link that cuts messages into packets and
+// queues them, and harms none: UC and UD too.
+func TestConformanceSegmented(t *testing.T) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		link, err := softnic.NewFaultLink(nil)
+		must(tb, err)
+		return open(tb, link, softnic.Config{MTU: verbs.MTU512})
+	})
+}
+
 // TestConformanceOverFaults runs the RC part of the suite over a network that loses,
 // repeats and reorders packets.
 func TestConformanceOverFaults(t *testing.T) {

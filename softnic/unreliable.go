@@ -81,6 +81,9 @@ func (q *qp) placeUCWrite(p *packet, t opTraits) bool {
 	if p.length > q.left || (t&opEnds != 0 && p.length != q.left) {
 		return false
 	}
+	if t&opHasImm != 0 && !q.takeRecv() {
+		return false
+	}
 	if q.left > 0 {
 		dst, ok := q.nic.mrs.find(q.pd, q.rkey, q.va, q.left, verbs.AccessRemoteWrite)
 		if !ok {
@@ -89,9 +92,6 @@ func (q *qp) placeUCWrite(p *packet, t opTraits) bool {
 		for k := range p.numSegs {
 			dst = dst[bulk.Copy(dst, p.segs[k]):]
 		}
-	}
-	if t&opHasImm != 0 && !q.takeRecv() {
-		return false
 	}
 	q.va += uint64(p.length)
 	q.left -= p.length
