@@ -16,7 +16,7 @@ const (
 	maxCQ       = 1 << 16
 	maxSRQ      = 1 << 16
 	maxPD       = 1 << 16
-	maxAH       = 1 << 16
+	maxAH       = 1<<16 - 1
 	maxWR       = 1 << 15
 	maxCQE      = 1 << 22
 	maxInline   = 1024

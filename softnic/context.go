@@ -66,7 +66,7 @@ func (n *NIC) attr() verbs.DeviceAttr {
 		MaxSRQ:            maxSRQ,
 		MaxSRQWR:          maxWR,
 		MaxSRQSGE:         verbs.MaxSGE,
-		MaxAH:             maxAH - 1,
+		MaxAH:             maxAH,
 		MaxMsgSize:        maxMsgSize,
 		MaxQPRdAtomic:     maxRdAtomic,
 		MaxQPInitRdAtomic: maxRdAtomic,
