@@ -47,7 +47,7 @@ func pollN(cq verbs.CQ, n int) ([]verbs.WC, error) {
 		k, err := cq.Poll(got[have:])
 		switch {
 		case k < 0 || k > n-have:
-			return got[:have], fmt.Errorf("Poll into %d completions = %d, %v", n-have, k, err)
+			return got[:have], fmt.Errorf("Poll into %d completions = %d, %w", n-have, k, err)
 		case k > 0:
 			have += k
 			d = newDeadline()

@@ -27,8 +27,9 @@ func memoryRegister(e *env) {
 	if mr.Addr() != mem.Addr() || mr.Len() != 5000 {
 		e.Errorf("region = %d bytes at %#x, want %d at %#x", mr.Len(), mr.Addr(), 5000, mem.Addr())
 	}
-	if again := mr.LKey(); again != mr.LKey() || mr.RKey() != mr.RKey() {
-		e.Errorf("the keys of a region change: LKey %#x, then %#x", again, mr.LKey())
+	lkey, rkey := mr.LKey(), mr.RKey()
+	if lkey != mr.LKey() || rkey != mr.RKey() {
+		e.Errorf("the keys of a region change: %#x and %#x, then %#x and %#x", lkey, rkey, mr.LKey(), mr.RKey())
 	}
 }
 

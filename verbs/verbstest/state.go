@@ -81,6 +81,7 @@ func (e *env) types(run func(e *env, fresh func() *end, attr verbs.QPAttr)) {
 	for _, t := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
 		e.sub(t.String(), func(e *env) {
 			switch t {
+			case verbs.RC:
 			case verbs.UC:
 				e.needUC()
 			case verbs.UD:

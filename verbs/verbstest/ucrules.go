@@ -210,7 +210,7 @@ func ucSQETransitions(e *env) {
 			e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusLocProtErr)
 			e.inState(c.a, verbs.StateSQE)
 			for _, bad := range []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateSQD, verbs.StateSQE} {
-				e.refusedChange(c.a, verbs.StateSQE, bad, attr, verbs.AttrState)
+				_ = e.refusedChange(c.a, verbs.StateSQE, bad, attr, verbs.AttrState)
 			}
 			e.must(c.a.Modify(verbs.QPAttr{State: to}, verbs.AttrState), "Modify from SQE to %v", to)
 			e.inState(c.a, to)
