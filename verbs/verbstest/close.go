@@ -230,6 +230,7 @@ func closeContextDestroysAll(e *env) {
 	e.must(e.a.ctx.NotifyEvents(w), "NotifyEvents")
 	e.arm(cq, false)
 	e.must(e.a.ctx.Close(), "Close of a context with everything open")
+	e.must(local.mem.Free(), "Free of memory whose region went with the context")
 	e.contextGone(e.a.ctx, int(e.a.port))
 	e.qpGone(c.a.QP, num, ep)
 	e.pdGone(e.a.pd, cq, ahAttr)
@@ -242,7 +243,6 @@ func closeContextDestroysAll(e *env) {
 	for _, o := range []closer{cq, ah, local.mr} {
 		e.must(o.Close(), "another Close of a %T", o)
 	}
-	e.must(local.mem.Free(), "Free of memory whose region went with the context")
 }
 
 // A peer whose context is gone does not answer any more, and that is all: the own

@@ -381,7 +381,7 @@ func concurrentClose(e *env) {
 			wcs := make([]verbs.WC, 4)
 			for !closed.Load() {
 				if n, err := c.a.cq.Poll(wcs); err != nil || n > 0 && wcs[0].Err() != nil {
-					return fmt.Errorf("Poll = %d, %s with %s", n, fmt.Sprint(err), list(wcs[:n]))
+					return fmt.Errorf("polled %d, %s with %s", n, fmt.Sprint(err), list(wcs[:n]))
 				}
 			}
 			return nil

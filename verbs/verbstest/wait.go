@@ -2,7 +2,6 @@ package verbstest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -74,9 +73,10 @@ func waitNeedsWaker(e *env) {
 	cq := e.newCQ(e.a, 64, nil)
 	e.refused("Arm(false) without a Waker", cq.Arm(false), verbs.ErrNotSupported)
 	e.refused("Arm(true) without a Waker", cq.Arm(true), verbs.ErrNotSupported)
-	n, err := verbs.Wait(e.Context(), cq, verbs.NewWaker(), make([]verbs.WC, 1))
+	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	defer cancel()
+	n, err := verbs.Wait(ctx, cq, verbs.NewWaker(), make([]verbs.WC, 1))
 	e.refused(fmt.Sprintf("Wait = %d", n), err, verbs.ErrNotSupported)
-	e.fence(e.conn(connConfig{cqA: cq}))
 }
 
 // An armed queue wakes when a completion comes (ibv_req_notify_cq(3)), whether anybody
@@ -123,9 +123,8 @@ func (e *env) sleep(cq verbs.CQ, w *verbs.Waker) verbs.WC {
 	ctx, cancel := context.WithTimeout(e.Context(), patience)
 	defer cancel()
 	wcs := []verbs.WC{poison}
-	if n, err := verbs.Wait(ctx, cq, w, wcs); n != 1 || err != nil {
-		e.Fatalf("Wait = %d, %v, want 1, nil", n, err)
-	}
+	n, err := verbs.Wait(ctx, cq, w, wcs)
+	e.must(err, "Wait = %d", n)
 	return wcs[0]
 }
 
@@ -230,58 +229,69 @@ func waitSolicitedAfterAny(e *env) {
 	e.woken(s.w, "a receive completed after Arm(false) and Arm(true)")
 }
 
+// postAside posts a send from another goroutine.
+func postAside(q *end, wr verbs.SendWR) <-chan error {
+	posted := make(chan error, 1)
+	go func() {
+		_, err := q.PostSend([]verbs.SendWR{wr})
+		posted <- err
+	}()
+	return posted
+}
+
 // One goroutine can wait for everything: two queues and the events of the context.
 func waitSharedWaker(e *env) {
 	e.needSRQ()
-	const rounds = 20
 	w := verbs.NewWaker()
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8})
-	first := e.conn(connConfig{cqB: e.newCQ(e.b, 200, w), srqB: srq})
-	second := e.conn(connConfig{cqB: e.newCQ(e.b, 200, w)})
+	// The last connection has a queue that does not wake, only its SRQ has an event.
+	conns := []*conn{
+		e.conn(connConfig{cqB: e.newCQ(e.b, 200, w)}), e.conn(connConfig{cqB: e.newCQ(e.b, 200, w)}), e.conn(connConfig{srqB: srq}),
+	}
 	e.must(e.b.ctx.NotifyEvents(w), "NotifyEvents")
-	for id := range uint64(rounds) {
+	for id := range uint64(30) {
+		e.postRecv(conns[0].b, recv(id))
+		e.postRecv(conns[1].b, recv(id))
 		e.postRecv(srq, recv(id))
 		e.must(srq.SetLimit(1), "SetLimit")
-		e.postRecv(second.b, recv(id))
-		sent := make(chan error, 1)
-		go func() {
-			_, err1 := first.a.PostSend([]verbs.SendWR{send(id)})
-			_, err2 := second.a.PostSend([]verbs.SendWR{send(id)})
-			sent <- errors.Join(err1, err2)
-		}()
-		e.findAll(w, srq, first.b, second.b, id)
-		e.must(<-sent, "PostSend")
-		e.ok(e.waitOne(first.a.cq), first.a, id, verbs.WCSend)
-		e.ok(e.waitOne(second.a.cq), second.a, id, verbs.WCSend)
+		for k := range 3 { // one by one, so that each must wake on its own
+			i := (int(id) + k) % 3
+			sent := postAside(conns[i].a, send(id))
+			e.findOne(w, srq, conns, i, id)
+			e.must(<-sent, "PostSend")
+			e.ok(e.waitOne(conns[i].a.cq), conns[i].a, id, verbs.WCSend)
+		}
+		e.received(e.waitOne(conns[2].b.cq), conns[2].b, id, 0)
 	}
 	e.must(e.b.ctx.NotifyEvents(nil), "NotifyEvents(nil)")
 }
 
-// findAll waits on w for a receive of each QP and the limit event of srq.
-func (e *env) findAll(w *verbs.Waker, srq verbs.SRQ, first, second *end, id uint64) {
+// findOne waits on w until there is a receive of connection i, or the limit event if i
+// is that of the SRQ. Nothing else may be there.
+func (e *env) findOne(w *verbs.Waker, srq verbs.SRQ, conns []*conn, i int, id uint64) {
 	e.Helper()
-	got := map[*end]bool{}
-	limit := false
-	look := func() bool {
-		for _, q := range []*end{first, second} {
+	look := func() (found bool) {
+		for k, c := range conns[:2] {
+			if k != i {
+				e.none(c.b.cq)
+				continue
+			}
 			wcs := []verbs.WC{poison}
-			n, err := q.cq.Poll(wcs)
+			n, err := c.b.cq.Poll(wcs)
 			e.must(err, "Poll")
-			if n > 0 {
-				e.received(wcs[0], q, id, 0)
-				got[q] = true
+			if found = n > 0; found {
+				e.received(wcs[0], c.b, id, 0)
 			}
 		}
-		limit = e.takeEvent(e.b, verbs.EventSRQLimitReached, srq) || limit
-		return limit && got[first] && got[second]
+		return found || i == 2 && e.takeEvent(e.b, verbs.EventSRQLimitReached, srq)
 	}
 	for !look() {
-		e.arm(first.cq, false)
-		e.arm(second.cq, false)
+		e.arm(conns[0].b.cq, false)
+		e.arm(conns[1].b.cq, false)
 		if look() {
 			return
 		}
-		e.woken(w, fmt.Sprintf("receives found %d of 2, limit event found: %v", len(got), limit))
+		e.woken(w, fmt.Sprintf("round %d, source %d", id, i))
 	}
 }
 
@@ -319,36 +329,26 @@ func waitStaleToken(e *env) {
 		e.deliver(s.conn, id, 0) // its wake stays
 		s.w.Wake()
 		e.postRecv(s.b, recv(100+id))
-		posted := make(chan error, 1)
-		go func() {
-			_, err := s.a.PostSend([]verbs.SendWR{send(100 + id)})
-			posted <- err
-		}()
+		posted := postAside(s.a, send(100+id))
 		e.received(e.sleep(s.b.cq, s.w), s.b, 100+id, 0)
 		e.must(<-posted, "PostSend")
 		e.ok(e.waitOne(s.a.cq), s.a, 100+id, verbs.WCSend)
 	}
 }
 
-// play is one side of a ping-pong: it sends a numbered message in each round, before or
-// after it has the one of the peer, and sleeps until that comes.
+// play is one side of a ping-pong: it sleeps until the message of the peer has come,
+// answers, and so on. The side that begins sends once more, to nobody, at the end.
 func play(ctx context.Context, q *end, w *verbs.Waker, rounds uint32, begins bool) error {
 	wcs := make([]verbs.WC, 4)
-	received := uint32(0)
-	ask := func(i uint32) error {
-		n, err := q.PostSend([]verbs.SendWR{sendImm(uint64(i), i)})
-		if n != 1 {
-			return fmt.Errorf("round %d: PostSend = %d, %w", i, n, err)
-		}
-		return nil
-	}
-	for i := range rounds {
-		if begins {
-			if err := ask(i); err != nil {
-				return err
+	sent, received := uint32(0), uint32(0)
+	for i := uint32(0); ; i++ {
+		if begins || i > 0 {
+			if n, err := q.PostSend([]verbs.SendWR{sendImm(1, sent)}); n != 1 {
+				return fmt.Errorf("round %d: PostSend = %d, %w", i, n, err)
 			}
+			sent++
 		}
-		for received <= i {
+		for received <= i && i < rounds {
 			n, err := verbs.Wait(ctx, q.cq, w, wcs)
 			if err != nil {
 				return fmt.Errorf("round %d of %d: Wait = %d, %w", i, rounds, n, err)
@@ -368,13 +368,10 @@ func play(ctx context.Context, q *end, w *verbs.Waker, rounds uint32, begins boo
 				}
 			}
 		}
-		if !begins {
-			if err := ask(i); err != nil {
-				return err
-			}
+		if i == rounds {
+			return nil
 		}
 	}
-	return nil
 }
 
 // Two goroutines that wake each other by messages, over and over, miss none.
