@@ -76,14 +76,13 @@ func ConnectAttr(local, remote Endpoint, port uint8, sgidIndex int) QPAttr {
 // ConnectWith takes qp from RESET or INIT to RTS with the given attributes, by
 // Modify. It is what providers build Connect from.
 func ConnectWith(qp QP, attr QPAttr) error {
-	t := qp.Type()
+	if qp.Type() != UD && attr.DestQPN == 0 {
+		return Invalidf("connect: destination QPN is 0")
+	}
 	if qp.State() == StateReset {
 		if err := step(qp, attr, StateInit); err != nil {
 			return err
 		}
-	}
-	if t != UD && attr.DestQPN == 0 {
-		return Invalidf("connect: destination QPN is 0")
 	}
 	if err := step(qp, attr, StateRTR); err != nil {
 		return err

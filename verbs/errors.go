@@ -56,8 +56,10 @@ func (e *OpError) Error() string {
 	if e.QPN != 0 {
 		fmt.Fprintf(&b, " (QP %#06x)", e.QPN)
 	}
-	b.WriteString(": ")
-	b.WriteString(e.Err.Error())
+	if e.Err != nil {
+		b.WriteString(": ")
+		b.WriteString(e.Err.Error())
+	}
 	return b.String()
 }
 

@@ -19,8 +19,8 @@ func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 // IsZero reports whether g is the zero GID.
 func (g GID) IsZero() bool { return g == GID{} }
 
-// String returns g as ibv_devinfo prints it: an IPv6 address, IPv4-mapped ones as
-// ::ffff:a.b.c.d.
+// String returns g as ibv_devinfo prints the GIDs of RoCE v2: an IPv6 address, IPv4-mapped
+// ones as ::ffff:a.b.c.d.
 func (g GID) String() string { return netip.AddrFrom16(g).String() }
 
 // GIDType says which protocol a GID table entry speaks.

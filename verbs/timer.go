@@ -14,9 +14,10 @@ func RNRTimer(code uint8) time.Duration { return rnrTimers[code&31] * 10 * time.
 
 // AckTimeout returns the acknowledgement timeout of a code: 4.096 µs times two to
 // the power of code. Code 0 means no timeout and returns 0.
+// Only the low five bits of code count, as on the wire.
 func AckTimeout(code uint8) time.Duration {
-	if code == 0 {
+	if code &= 31; code == 0 {
 		return 0
 	}
-	return 4096 * time.Nanosecond << (code & 31)
+	return 4096 * time.Nanosecond << code
 }
