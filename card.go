@@ -1,0 +1,190 @@
+package ibverbx
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"ibverbx/verbs"
+)
+
+// CardVersion is the version of the cards that this package writes and reads.
+const CardVersion = 1
+
+// maxCardBytes bounds a card: a thousand lanes with an address each need a quarter of it.
+const maxCardBytes = 1 << 20
+
+// Card is what a peer needs to connect to a VirtualQP. It comes from a peer: DecodeCard
+// and Connect check everything in it.
+type Card struct {
+	Version int `json:"version"`
+	// Rails is how many rails this side has; keys of its regions are counted by them.
+	Rails int `json:"rails"`
+	// MaxMsgSize is the largest fragment that all lanes of this side can carry.
+	MaxMsgSize uint64     `json:"max_msg_size"`
+	Lanes      []CardLane `json:"lanes"`
+}
+
+// CardLane is one lane: the rail that it is on, and the address of its QP.
+type CardLane struct {
+	Rail            int       `json:"rail"`
+	QPN             uint32    `json:"qpn"`
+	PSN             uint32    `json:"psn"`
+	LID             uint16    `json:"lid,omitempty"`
+	GID             verbs.GID `json:"gid"`
+	MTU             verbs.MTU `json:"mtu"`
+	MaxRdAtomic     uint8     `json:"max_rd_atomic"`
+	MaxDestRdAtomic uint8     `json:"max_dest_rd_atomic"`
+	Extra           []byte    `json:"extra,omitempty"`
+}
+
+// endpoint returns the address in the words of package verbs.
+func (l *CardLane) endpoint() verbs.Endpoint {
+	return verbs.Endpoint{
+		QPN: l.QPN, PSN: l.PSN, LID: l.LID, GID: l.GID, MTU: l.MTU,
+		MaxRdAtomic: l.MaxRdAtomic, MaxDestRdAtomic: l.MaxDestRdAtomic, Extra: l.Extra,
+	}
+}
+
+// Card returns what the peer needs.
+func (q *VirtualQP) Card() (*Card, error) {
+	c := &Card{Version: CardVersion, Rails: q.rails.Len(), MaxMsgSize: uint64(q.maxMsg)}
+	for i, l := range q.lanes {
+		e, err := l.qp.Endpoint()
+		if err != nil {
+			return nil, q.opError("make card", fmt.Errorf("lane %d: %w", i, err))
+		}
+		c.Lanes = append(c.Lanes, CardLane{
+			Rail: int(l.rail), QPN: e.QPN, PSN: e.PSN, LID: e.LID, GID: e.GID, MTU: e.MTU,
+			MaxRdAtomic: e.MaxRdAtomic, MaxDestRdAtomic: e.MaxDestRdAtomic, Extra: e.Extra,
+		})
+	}
+	return c, nil
+}
+
+// Encode returns the card as JSON.
+func (c *Card) Encode() ([]byte, error) { return json.Marshal(c) }
+
+// DecodeCard reads a card and checks it. An error says what is wrong and where.
+func DecodeCard(b []byte) (*Card, error) {
+	if len(b) > maxCardBytes {
+		return nil, fmt.Errorf("decode card: %w", verbs.Invalidf("%d bytes, at most %d are allowed", len(b), maxCardBytes))
+	}
+	if err := noDuplicates(b); err != nil {
+		return nil, fmt.Errorf("decode card: %w", err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	c := &Card{}
+	if err := dec.Decode(c); err != nil {
+		return nil, fmt.Errorf("decode card: %w: %w", verbs.ErrInvalid, err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("decode card: %w", verbs.Invalidf("something follows the card"))
+	}
+	if err := c.validate(); err != nil {
+		return nil, fmt.Errorf("decode card: %w", err)
+	}
+	return c, nil
+}
+
+// noDuplicates refuses a JSON object that names a field twice: encoding/json takes the
+// last, other readers the first, and a card must mean one thing.
+func noDuplicates(b []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	var open []map[string]bool // one for each open object, nil for an array
+	key := false               // the next token is a name
+	for {
+		t, err := dec.Token()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
+		}
+		switch t := t.(type) {
+		case json.Delim:
+			switch t {
+			case '{':
+				open = append(open, map[string]bool{})
+			case '[':
+				open = append(open, nil)
+			default:
+				open = open[:len(open)-1]
+			}
+		case string:
+			if key {
+				if open[len(open)-1][t] {
+					return verbs.Invalidf("field %q occurs twice", t)
+				}
+				open[len(open)-1][t] = true
+				key = false
+				continue
+			}
+		}
+		key = len(open) > 0 && open[len(open)-1] != nil
+	}
+}
+
+// validate checks a card on its own.
+func (c *Card) validate() error {
+	switch {
+	case c.Version != CardVersion:
+		return verbs.Invalidf("version %d, this side speaks %d", c.Version, CardVersion)
+	case c.Rails < 1 || c.Rails > MaxRails:
+		return verbs.Invalidf("%d rails: want 1 to %d", c.Rails, MaxRails)
+	case c.MaxMsgSize < 1:
+		return verbs.Invalidf("max_msg_size is 0")
+	case len(c.Lanes) < 1 || len(c.Lanes) > maxLanes:
+		return verbs.Invalidf("%d lanes: want 1 to %d", len(c.Lanes), maxLanes)
+	}
+	for i := range c.Lanes {
+		l := &c.Lanes[i]
+		if l.Rail < 0 || l.Rail >= c.Rails {
+			return verbs.Invalidf("lane %d is on rail %d of %d", i, l.Rail, c.Rails)
+		}
+		e := l.endpoint()
+		if err := e.Validate(); err != nil {
+			return fmt.Errorf("lane %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// Connect connects every lane to the lane of the same index of the peer. If one cannot be
+// connected the VirtualQP stays as it was, and the error says which and why.
+func (q *VirtualQP) Connect(remote *Card) error {
+	if q.state != stateNew {
+		return q.opError("connect", fmt.Errorf("%w: it was connected or closed before", verbs.ErrState))
+	}
+	if remote == nil {
+		return q.opError("connect", verbs.Invalidf("no card"))
+	}
+	if err := remote.validate(); err != nil {
+		return q.opError("connect", err)
+	}
+	if len(remote.Lanes) != len(q.lanes) {
+		return q.opError("connect", verbs.Invalidf("the peer has %d lanes, this side %d", len(remote.Lanes), len(q.lanes)))
+	}
+	for i, l := range q.lanes {
+		if err := l.qp.Connect(remote.Lanes[i].endpoint()); err != nil {
+			return q.opError("connect", errors.Join(fmt.Errorf("lane %d on rail %d (%s): %w", i, l.rail, q.rails.rails[l.rail].name, err), q.disconnect(i)))
+		}
+		l.remoteRail = uint8(remote.Lanes[i].Rail)
+	}
+	q.remoteRails = remote.Rails
+	q.maxMsg = uint32(min(uint64(q.maxMsg), remote.MaxMsgSize))
+	q.state = stateConnected
+	return nil
+}
+
+// disconnect takes the first n lanes back to RESET, and the one that failed.
+func (q *VirtualQP) disconnect(n int) error {
+	var errs []error
+	for _, l := range q.lanes[:n+1] {
+		errs = append(errs, l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
+	}
+	return errors.Join(errs...)
+}

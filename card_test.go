@@ -1,0 +1,101 @@
+package ibverbx_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+const goodCard = `{"version":1,"rails":2,"max_msg_size":1048576,"lanes":[
+ {"rail":0,"qpn":17,"psn":5,"gid":[0,0,0,0,0,0,0,0,0,0,255,255,10,0,0,1],"mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16},
+ {"rail":1,"qpn":17,"psn":6,"gid":[0,0,0,0,0,0,0,0,0,0,255,255,10,0,0,2],"mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16}]}`
+
+// TestDecodeCard: what came from a peer is refused with a reason if anything is wrong.
+func TestDecodeCard(t *testing.T) {
+	c, err := ibverbx.DecodeCard([]byte(goodCard))
+	if err != nil || len(c.Lanes) != 2 || c.Lanes[1].Rail != 1 {
+		t.Fatalf("DecodeCard of a good card = %+v, %v", c, err)
+	}
+	for name, change := range map[string][2]string{
+		"version":         {`"version":1`, `"version":2`},
+		"no rails":        {`"rails":2`, `"rails":0`},
+		"too many rails":  {`"rails":2`, `"rails":9`},
+		"rail of a lane":  {`"rail":1`, `"rail":2`},
+		"negative rail":   {`"rail":1`, `"rail":-1`},
+		"QPN 0":           {`"qpn":17,"psn":5`, `"qpn":0,"psn":5`},
+		"QPN too large":   {`"qpn":17,"psn":5`, `"qpn":16777216,"psn":5`},
+		"QPN a string":    {`"qpn":17,"psn":5`, `"qpn":"17","psn":5`},
+		"PSN too large":   {`"psn":5`, `"psn":16777216`},
+		"MTU":             {`"mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16},`, `"mtu":9,"max_rd_atomic":16,"max_dest_rd_atomic":16},`},
+		"max_msg_size 0":  {`"max_msg_size":1048576`, `"max_msg_size":0`},
+		"unknown field":   {`"rails":2`, `"rails":2,"colour":"red"`},
+		"field twice":     {`"rails":2`, `"rails":2,"rails":2`},
+		"field of a lane": {`"psn":5`, `"psn":5,"psn":6`},
+		"trailing text":   {`]}`, `]} true`},
+		"no lanes":        {goodCard[strings.Index(goodCard, "{\"rail\""):], "]}"},
+		"not JSON":        {`{"version"`, `{version`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !strings.Contains(goodCard, change[0]) {
+				t.Fatalf("%q is not in the card", change[0])
+			}
+			i := strings.LastIndex(goodCard, change[0])
+			text := goodCard[:i] + change[1] + goodCard[i+len(change[0]):]
+			if c, err := ibverbx.DecodeCard([]byte(text)); !errors.Is(err, verbs.ErrInvalid) {
+				t.Errorf("DecodeCard = %+v, %v; want %v", c, err, verbs.ErrInvalid)
+			}
+		})
+	}
+	if _, err := ibverbx.DecodeCard(make([]byte, 2<<20)); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("DecodeCard of 2 MiB = %v, want %v", err, verbs.ErrInvalid)
+	}
+}
+
+// TestConnectRefusals: peers that do not match are told why, and the VirtualQP can still
+// be connected afterwards.
+func TestConnectRefusals(t *testing.T) {
+	a := newHost(t, memoryLinks(1), ibverbx.Config{Lanes: 2})
+	three := newHost(t, memoryLinks(1), ibverbx.Config{Lanes: 3})
+	card, err := three.qp.Card()
+	must(t, err)
+	if err := a.qp.Connect(card); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("Connect to three lanes = %v, want %v", err, verbs.ErrInvalid)
+	}
+	if err := a.qp.Connect(nil); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("Connect(nil) = %v, want %v", err, verbs.ErrInvalid)
+	}
+	own, err := a.qp.Card()
+	must(t, err)
+	broken := *own
+	broken.Lanes = append([]ibverbx.CardLane(nil), own.Lanes...)
+	broken.Lanes[1].QPN = 0
+	if err := a.qp.Connect(&broken); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("Connect to QPN 0 = %v, want %v", err, verbs.ErrInvalid)
+	}
+	must(t, a.qp.Connect(own)) // to itself: every lane to its own other end
+	if err := a.qp.Connect(own); !errors.Is(err, verbs.ErrState) {
+		t.Errorf("second Connect = %v, want %v", err, verbs.ErrState)
+	}
+}
+
+func FuzzDecodeCard(f *testing.F) {
+	f.Add([]byte(goodCard))
+	f.Add([]byte(`{}`))
+	f.Add([]byte(`{"version":1,"rails":1,"lanes":[{"extra":"AAAA"}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := ibverbx.DecodeCard(b)
+		if err != nil {
+			return
+		}
+		text, err := c.Encode()
+		if err != nil {
+			t.Fatalf("a card that was decoded cannot be encoded: %v", err)
+		}
+		if _, err := ibverbx.DecodeCard(text); err != nil {
+			t.Fatalf("a card that was encoded cannot be decoded: %v", err)
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package ibverbx
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// completed takes a completion of a lane. Its tag says which entry of the ledger it ends;
+// RC completes in order, so the entries before it have ended well, asked or not.
+func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
+	t := tag(wc.WRID)
+	entry := t.entry()
+	inFlight := l.tail - uint32(len(l.stage)) - l.head
+	if t.generation() != l.generation || t.lane() != l.index || entry-l.head >= inFlight {
+		q.cq.stats.Stale++
+		return
+	}
+	for l.head != entry {
+		q.endFragment(l, verbs.StatusSuccess, 0)
+	}
+	q.endFragment(l, wc.Status, wc.VendorErr)
+	if wc.Status != verbs.StatusSuccess {
+		q.failed(l, wc.Status)
+	}
+}
+
+// endFragment takes the oldest entry out of a lane's ledger.
+func (q *VirtualQP) endFragment(l *lane, status verbs.Status, vendor uint32) {
+	e := l.ledger[int(l.head)&(len(l.ledger)-1)]
+	l.head++
+	l.bytes -= uint64(e.bytes)
+	s := q.slot(e.seq)
+	s.frags--
+	if status != verbs.StatusSuccess {
+		s.fail(status, vendor)
+	}
+}
+
+// reportable reports whether the oldest request has ended and waits to be told.
+func (q *VirtualQP) reportable() bool {
+	return q.reported != q.posted && q.slot(q.reported).ended()
+}
+
+// report writes the completions of requests that have ended, in posting order, and
+// returns how many it wrote. Unsignaled successes are passed over.
+func (q *VirtualQP) report(dst []WC) (n int) {
+	for q.reported != q.posted {
+		s := q.slot(q.reported)
+		if !s.ended() {
+			return n
+		}
+		if s.status == verbs.StatusSuccess && s.wr.Flags&verbs.SendSignaled == 0 {
+			q.reported++
+			continue
+		}
+		if n == len(dst) {
+			return n
+		}
+		wc := &dst[n]
+		wc.ID, wc.QP, wc.Status, wc.VendorErr = s.wr.ID, q, s.status, s.vendor
+		wc.Opcode, wc.Flags, wc.ByteLen, wc.Imm = wcOpcodes[s.wr.Opcode&7], WCHasLength, s.length, 0
+		n++
+		q.reported++
+	}
+	return n
+}
+
+var wcOpcodes = [8]verbs.WCOpcode{
+	verbs.OpRDMAWrite:         verbs.WCRDMAWrite,
+	verbs.OpRDMAWriteWithImm:  verbs.WCRDMAWrite,
+	verbs.OpSend:              verbs.WCSend,
+	verbs.OpSendWithImm:       verbs.WCSend,
+	verbs.OpRDMARead:          verbs.WCRDMARead,
+	verbs.OpAtomicCmpAndSwp:   verbs.WCCompSwap,
+	verbs.OpAtomicFetchAndAdd: verbs.WCFetchAdd,
+}
+
+// failed ends the VirtualQP because a request of a lane failed.
+func (q *VirtualQP) failed(l *lane, status verbs.Status) {
+	if q.err == nil {
+		q.fail(l, fmt.Errorf("%s: %s", status, status.Cause()))
+	}
+}
+
+// fail ends the VirtualQP: the error is visible at once, every lane stops, and what is
+// outstanding is flushed. Fragments that are with a NIC end when it says so, so that no
+// buffer is touched after its completion.
+func (q *VirtualQP) fail(l *lane, cause error) {
+	if q.err != nil {
+		return
+	}
+	q.err = q.opError(fmt.Sprintf("lane %d on rail %d (%s)", l.index, l.rail, q.rails.rails[l.rail].name), cause)
+	q.state = stateFailed
+	for _, l := range q.lanes {
+		// A QP that cannot go to ERR is there already, or gone.
+		_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
+	}
+	q.flushWaiting()
+}
+
+// flushWaiting ends what no NIC has: staged fragments, and requests that were not handed
+// over.
+func (q *VirtualQP) flushWaiting() {
+	for _, l := range q.lanes {
+		for range l.stage {
+			l.tail--
+			e := l.ledger[int(l.tail)&(len(l.ledger)-1)]
+			l.bytes -= uint64(e.bytes)
+			s := q.slot(e.seq)
+			s.frags--
+			s.fail(verbs.StatusWRFlushErr, 0)
+		}
+		l.stage, l.listed = l.stage[:0], false
+	}
+	q.staged = q.staged[:0]
+	for ; q.dispatched != q.posted; q.dispatched++ {
+		s := q.slot(q.dispatched)
+		s.whole = true
+		s.fail(verbs.StatusWRFlushErr, 0)
+	}
+	if q.reportable() {
+		q.cq.touch(q)
+	}
+}

@@ -1,0 +1,104 @@
+package ibverbx
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// Policy says which lane a fragment goes to.
+type Policy uint8
+
+// Policies.
+const (
+	// RoundRobin takes the lanes in turn. It is the default.
+	RoundRobin Policy = iota
+	// LeastBytes takes the lane with the fewest bytes outstanding.
+	LeastBytes
+)
+
+// String returns the name that the tool's flags use.
+func (p Policy) String() string {
+	switch p {
+	case RoundRobin:
+		return "round-robin"
+	case LeastBytes:
+		return "least-bytes"
+	}
+	return fmt.Sprintf("Policy(%d)", uint8(p))
+}
+
+// Config describes a VirtualQP. The zero value is a good one.
+type Config struct {
+	// Lanes is how many physical QPs carry data, spread evenly over the rails. Zero
+	// means 4 for every rail.
+	Lanes int
+	// Policy chooses the lane of a fragment. Zero means RoundRobin.
+	Policy Policy
+	// SendDepth and RecvDepth are how many requests can be outstanding. They are
+	// rounded up to powers of two. Zero means 256.
+	SendDepth, RecvDepth int
+	// LaneDepth is how many physical requests a lane can have outstanding. Zero
+	// means 128.
+	LaneDepth int
+	// FragmentSize is how many bytes a fragment carries. Zero means that it is chosen
+	// by the length of the request, so that a large one uses all lanes and a small one
+	// is not cut.
+	FragmentSize uint32
+	// MaxInline is how many bytes an inline request may carry. Zero means 64.
+	MaxInline int
+	// SignalInterval is how many physical requests of a lane share one completion at
+	// the most. Zero means 16.
+	SignalInterval int
+	// Track makes a VirtualQP with one lane keep track of its requests like one with
+	// many. Otherwise it passes them straight through.
+	Track bool
+}
+
+// Bounds of a Config.
+const (
+	maxDepth     = 1 << 16
+	maxInline    = 256
+	maxFragment  = 1 << 30
+	minFragment  = 16 << 10 // below it a chosen fragment is not worth its doorbell
+	wantFragment = 1 << 20  // above it a chosen fragment gains nothing
+)
+
+func (c Config) withDefaults(rails int) Config {
+	def := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	def(&c.Lanes, 4*rails)
+	def(&c.SendDepth, 256)
+	def(&c.RecvDepth, 256)
+	def(&c.LaneDepth, 128)
+	def(&c.MaxInline, 64)
+	def(&c.SignalInterval, 16)
+	return c
+}
+
+// validate checks a Config whose defaults are filled in.
+func (c *Config) validate() error {
+	for _, f := range [...]struct {
+		name        string
+		v, min, max int
+	}{
+		{"Lanes", c.Lanes, 1, maxLanes},
+		{"SendDepth", c.SendDepth, 1, maxDepth},
+		{"RecvDepth", c.RecvDepth, 1, maxDepth},
+		{"LaneDepth", c.LaneDepth, 1, maxDepth},
+		{"MaxInline", c.MaxInline, 0, maxInline},
+		{"SignalInterval", c.SignalInterval, 1, maxDepth},
+		{"FragmentSize", int(c.FragmentSize), 0, maxFragment},
+	} {
+		if f.v < f.min || f.v > f.max {
+			return verbs.Invalidf("Config.%s is %d: want %d to %d", f.name, f.v, f.min, f.max)
+		}
+	}
+	if c.Policy > LeastBytes {
+		return verbs.Invalidf("Config.Policy is %d: there is no such policy", c.Policy)
+	}
+	return nil
+}

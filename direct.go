@@ -1,0 +1,89 @@
+package ibverbx
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// passDown posts the requests of a VirtualQP with one lane: no tracking, no cutting, the
+// user's ID as wr_id.
+func (q *VirtualQP) passDown(wrs []SendWR) (n int, err error) {
+	if q.state != stateConnected {
+		return 0, q.opError("post send", q.notConnected())
+	}
+	l := q.lanes[0]
+	for n < len(wrs) {
+		chain := q.batch[:min(len(wrs)-n, len(q.batch))]
+		for i := range chain {
+			if err := q.translate(&wrs[n+i], l, &chain[i]); err != nil {
+				return q.postDirect(l, chain[:i], n, q.opError("post send", fmt.Errorf("request %d of the chain: %w", n+i, err)))
+			}
+		}
+		k, err := q.postDirect(l, chain, n, nil)
+		if k < n+len(chain) || err != nil {
+			return k, err
+		}
+		n = k
+	}
+	return n, nil
+}
+
+// postDirect posts a chain that begins at n and returns how many requests were taken in
+// all, with the error of the NIC or, if it took all of them, bad.
+func (q *VirtualQP) postDirect(l *lane, chain []verbs.SendWR, n int, bad error) (int, error) {
+	if len(chain) == 0 {
+		return n, bad
+	}
+	k, err := l.qp.PostSend(chain)
+	if k > 0 {
+		l.stats.Doorbells++
+		l.stats.Fragments += uint64(k)
+	}
+	if err != nil {
+		return n + k, err
+	}
+	return n + k, bad
+}
+
+// translate makes a physical request of a virtual one.
+func (q *VirtualQP) translate(wr *SendWR, l *lane, p *verbs.SendWR) error {
+	if wr.NumSGE > MaxSGE {
+		return verbs.Invalidf("%d SGEs, at most %d are allowed", wr.NumSGE, MaxSGE)
+	}
+	p.WRID, p.Opcode, p.Flags, p.NumSGE, p.Imm = wr.ID, wr.Opcode, wr.Flags, wr.NumSGE, wr.Imm
+	var length uint64
+	for i := range wr.NumSGE {
+		e := &wr.SGE[i]
+		if err := q.checkLocal(e); err != nil {
+			return fmt.Errorf("SGE %d: %w", i, err)
+		}
+		length += uint64(e.Length)
+		p.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[l.rail]}
+	}
+	if wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpSendWithImm {
+		return nil
+	}
+	if err := q.checkRemote(wr, length); err != nil {
+		return err
+	}
+	p.RemoteAddr, p.RKey = wr.Remote.Addr+wr.RemoteOffset, wr.Remote.RKeys[l.remoteRail]
+	p.CompareAdd, p.Swap = wr.CompareAdd, wr.Swap
+	return nil
+}
+
+// passUp makes a virtual completion of a physical one.
+func (q *VirtualQP) passUp(wc *verbs.WC, dst *WC) {
+	dst.ID, dst.QP, dst.Status, dst.VendorErr = wc.WRID, q, wc.Status, wc.VendorErr
+	dst.Opcode, dst.Flags, dst.ByteLen, dst.Imm = wc.Opcode, 0, wc.ByteLen, wc.Imm
+	if wc.Status != verbs.StatusSuccess {
+		q.failed(q.lanes[0], wc.Status)
+		return
+	}
+	if wc.Flags&verbs.WCWithImm != 0 {
+		dst.Flags |= WCHasImm
+	}
+	if wc.Opcode >= verbs.WCRecv {
+		dst.Flags |= WCHasLength
+	}
+}

@@ -1,0 +1,143 @@
+package ibverbx
+
+import "ibverbx/verbs"
+
+// dispatch hands requests to lanes: strictly in order, all of one before the next, as far
+// as the lanes have room. What goes to one lane is collected and posted as one chain.
+func (q *VirtualQP) dispatch() {
+	if q.state != stateConnected {
+		if q.state == stateFailed {
+			q.flushWaiting()
+		}
+		return
+	}
+	for q.dispatched != q.posted {
+		s := q.slot(q.dispatched)
+		if s.sent == 0 && !q.mayStart(s) {
+			break
+		}
+		if !q.handOver(s) {
+			break
+		}
+		s.whole = true
+		q.dispatched++
+	}
+	q.ring()
+}
+
+// mayStart holds back a fenced request until everything before it has ended.
+func (q *VirtualQP) mayStart(s *sendSlot) bool {
+	if s.wr.Flags&verbs.SendFence == 0 {
+		return true
+	}
+	for seq := q.reported; seq != q.dispatched; seq++ {
+		if !q.slot(seq).ended() {
+			return false
+		}
+	}
+	return true
+}
+
+// handOver cuts the request at dispatched into fragments and gives them to lanes. It
+// reports false if the lanes have no room for the rest.
+func (q *VirtualQP) handOver(s *sendSlot) bool {
+	size := q.fragmentSize(s.length)
+	for s.sent < s.length {
+		l := q.pick()
+		if l == nil {
+			return false
+		}
+		n := min(size, s.length-s.sent)
+		wr := l.add(kindData, q.dispatched, n)
+		wr.Opcode, wr.Flags = s.wr.Opcode, 0
+		wr.RemoteAddr = s.wr.Remote.Addr + s.wr.RemoteOffset + uint64(s.sent)
+		wr.RKey = s.wr.Remote.RKeys[l.remoteRail]
+		if s.wr.Flags&verbs.SendInline != 0 {
+			q.inlinePiece(wr, q.dispatched, s.sent, n)
+		} else {
+			cut(wr, &s.wr, l.rail, s.sent, n)
+		}
+		s.sent += n
+		s.frags++
+		q.list(l)
+		if len(l.stage) == cap(l.stage) {
+			q.ringLane(l)
+		}
+	}
+	return true
+}
+
+// cut makes n bytes of a request from off on the local pieces of a fragment.
+func cut(wr *verbs.SendWR, from *SendWR, rail uint8, off, n uint32) {
+	if e := &from.SGE[0]; off+n <= e.Length && off+n >= off {
+		wr.SGE[0] = verbs.SGE{Addr: e.Region.addr + e.Offset + uint64(off), Length: n, LKey: e.Region.lkeys[rail]}
+		wr.NumSGE = 1
+		return
+	}
+	k := uint8(0)
+	for i := range from.NumSGE {
+		e := &from.SGE[i]
+		if off >= e.Length {
+			off -= e.Length
+			continue
+		}
+		take := min(n, e.Length-off)
+		wr.SGE[k] = verbs.SGE{Addr: e.Region.addr + e.Offset + uint64(off), Length: take, LKey: e.Region.lkeys[rail]}
+		k++
+		if n -= take; n == 0 {
+			break
+		}
+		off = 0
+	}
+	wr.NumSGE = k
+}
+
+// list puts a lane with staged requests on the list for the doorbell.
+func (q *VirtualQP) list(l *lane) {
+	if !l.listed {
+		l.listed = true
+		q.staged = append(q.staged, l)
+	}
+}
+
+// ring rings the doorbells of all lanes that have something staged.
+func (q *VirtualQP) ring() {
+	keep := q.staged[:0]
+	for _, l := range q.staged {
+		if len(l.stage) > 0 {
+			q.ringLane(l)
+		}
+		if len(l.stage) > 0 && q.state == stateConnected {
+			keep = append(keep, l)
+		} else {
+			l.listed = false
+		}
+	}
+	q.staged = keep
+	if len(keep) > 0 {
+		q.cq.touch(q)
+	}
+}
+
+// ringLane posts what a lane has staged. A lane that cannot be used any more fails the
+// VirtualQP.
+func (q *VirtualQP) ringLane(l *lane) {
+	if err := l.ring(q.cfg.SignalInterval); err != nil {
+		q.fail(l, err)
+	}
+}
+
+// fragmentSize says how a request of so many bytes is cut: as Config says or, if that is
+// left open, into equal parts for all lanes, within bounds that make a fragment worth its
+// while and that every NIC can take.
+func (q *VirtualQP) fragmentSize(length uint32) uint32 {
+	if q.cfg.FragmentSize != 0 {
+		return min(q.cfg.FragmentSize, q.maxMsg)
+	}
+	if length <= minFragment {
+		return length
+	}
+	part := (length-1)/uint32(len(q.lanes)) + 1
+	part = (part + q.mtu - 1) / q.mtu * q.mtu
+	return min(max(part, minFragment), wantFragment, q.maxMsg)
+}

@@ -1,0 +1,132 @@
+package nullnic
+
+import "ibverbx/verbs"
+
+// NIC is a device and, opened, its only context.
+type NIC struct {
+	name    string
+	attr    verbs.DeviceAttr
+	gid     verbs.GID
+	qps     []*QP
+	nextQPN uint32
+	nextKey uint32
+}
+
+var (
+	_ verbs.Device  = (*NIC)(nil)
+	_ verbs.Context = (*NIC)(nil)
+)
+
+// New returns a NIC whose first QP has the number firstQPN, so that two of them can hand
+// out the same numbers.
+func New(name string, firstQPN uint32) *NIC {
+	return &NIC{
+		name: name, nextQPN: firstQPN, nextKey: 0x100, gid: verbs.GID{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 1},
+		attr: verbs.DeviceAttr{
+			Provider: "nullnic", Link: "none", Ports: 1, MaxMRSize: 1 << 62, MaxMR: 1 << 20, MaxPD: 1 << 10, MaxQP: 1 << 20,
+			MaxQPWR: 1 << 16, MaxSGE: verbs.MaxSGE, MaxInline: 256, MaxCQ: 1 << 16, MaxCQE: 1 << 24, MaxSRQ: 1 << 10,
+			MaxSRQWR: 1 << 16, MaxSRQSGE: verbs.MaxSGE, MaxAH: 1, MaxMsgSize: 1 << 30, MaxQPRdAtomic: 16,
+			MaxQPInitRdAtomic: 16, Atomic: verbs.AtomicHCA, Capabilities: verbs.CapFlushOnPost,
+		},
+	}
+}
+
+// SetMaxMsgSize changes the limit that the device states.
+func (n *NIC) SetMaxMsgSize(bytes uint64) { n.attr.MaxMsgSize = bytes }
+
+// QPs returns the QPs in the order in which they were made; closed ones stay.
+func (n *NIC) QPs() []*QP { return n.qps }
+
+// Name implements verbs.Device.
+func (n *NIC) Name() string { return n.name }
+
+// GUID implements verbs.Device.
+func (n *NIC) GUID() verbs.GUID { return 1 }
+
+// Open returns the NIC itself.
+func (n *NIC) Open() (verbs.Context, error) { return n, nil }
+
+// Device implements verbs.Context.
+func (n *NIC) Device() verbs.Device { return n }
+
+// QueryDevice implements verbs.Context.
+func (n *NIC) QueryDevice() (verbs.DeviceAttr, error) { return n.attr, nil }
+
+// QueryPort implements verbs.Context.
+func (n *NIC) QueryPort(int) (verbs.PortAttr, error) {
+	return verbs.PortAttr{State: verbs.PortActive, MaxMTU: verbs.MTU4096, ActiveMTU: verbs.MTU4096, GIDs: 1, MaxMsg: n.attr.MaxMsgSize}, nil
+}
+
+// QueryGID implements verbs.Context.
+func (n *NIC) QueryGID(int, int) (verbs.GIDEntry, error) {
+	return verbs.GIDEntry{GID: n.gid, Type: verbs.GIDTypeRoCEv2}, nil
+}
+
+// AllocPD implements verbs.Context.
+func (n *NIC) AllocPD() (verbs.PD, error) { return &pd{nic: n}, nil }
+
+// CreateCQ implements verbs.Context.
+func (n *NIC) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
+	size := 1
+	for size < cfg.Depth {
+		size *= 2
+	}
+	return &CQ{ring: make([]verbs.WC, size), waker: cfg.Waker}, nil
+}
+
+// Events implements verbs.Context.
+func (n *NIC) Events([]verbs.Event) (int, error) { return 0, nil }
+
+// NotifyEvents implements verbs.Context.
+func (n *NIC) NotifyEvents(*verbs.Waker) error { return nil }
+
+// Close implements verbs.Context.
+func (n *NIC) Close() error { return nil }
+
+// pd is a protection domain that protects nothing.
+type pd struct{ nic *NIC }
+
+func (d *pd) RegisterMemory(m *verbs.Memory, _ verbs.Access) (verbs.MR, error) {
+	if err := m.Retain(); err != nil {
+		return nil, err
+	}
+	d.nic.nextKey++
+	return &mr{memory: m, key: d.nic.nextKey}, nil
+}
+
+func (d *pd) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (verbs.MR, error) {
+	return nil, verbs.ErrNotSupported
+}
+
+func (d *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	q := &QP{
+		nic: d.nic, num: d.nic.nextQPN, cfg: cfg,
+		sends: cfg.SendCQ.(*CQ), recvs: cfg.RecvCQ.(*CQ),
+	}
+	d.nic.nextQPN++
+	d.nic.qps = append(d.nic.qps, q)
+	return q, nil
+}
+
+func (d *pd) CreateSRQ(verbs.SRQConfig) (verbs.SRQ, error) { return nil, verbs.ErrNotSupported }
+func (d *pd) CreateAH(verbs.AHAttr) (verbs.AH, error)      { return nil, verbs.ErrNotSupported }
+func (d *pd) Close() error                                 { return nil }
+
+type mr struct {
+	memory *verbs.Memory
+	key    uint32
+	closed bool
+}
+
+func (m *mr) Addr() uint64 { return m.memory.Addr() }
+func (m *mr) Len() uint64  { return uint64(m.memory.Len()) }
+func (m *mr) LKey() uint32 { return m.key }
+func (m *mr) RKey() uint32 { return m.key | 1<<31 }
+
+func (m *mr) Close() error {
+	if !m.closed {
+		m.closed = true
+		m.memory.Release()
+	}
+	return nil
+}

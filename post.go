@@ -1,0 +1,128 @@
+package ibverbx
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"ibverbx/verbs"
+)
+
+// PostSend posts requests. wrs[:n] were taken, nothing after n was. verbs.ErrQueueFull is
+// ordinary back-pressure: poll, then post the rest. A request that is taken completes:
+// in success, in error, or flushed.
+func (q *VirtualQP) PostSend(wrs []SendWR) (n int, err error) {
+	if q.direct {
+		return q.passDown(wrs)
+	}
+	if q.state == stateNew || q.state == stateClosed {
+		return 0, q.opError("post send", q.notConnected())
+	}
+	for n = range wrs {
+		wr := &wrs[n]
+		if q.full() {
+			q.dispatch()
+			return n, verbs.ErrQueueFull
+		}
+		length, bad := q.check(wr)
+		if bad != nil {
+			q.dispatch()
+			return n, q.opError("post send", fmt.Errorf("request %d of the chain: %w", n, bad))
+		}
+		s := q.slot(q.posted)
+		s.wr, s.length, s.sent, s.frags = *wr, uint32(length), 0, 0
+		s.whole, s.status, s.vendor = false, verbs.StatusSuccess, 0
+		if wr.Flags&verbs.SendInline != 0 {
+			q.copyInline(wr)
+		}
+		q.posted++
+	}
+	q.dispatch()
+	return len(wrs), nil
+}
+
+func (q *VirtualQP) notConnected() error {
+	if q.state == stateClosed {
+		return verbs.ErrClosed
+	}
+	return fmt.Errorf("%w: connect the virtual QP first", verbs.ErrState)
+}
+
+func (q *VirtualQP) opError(op string, err error) error {
+	return verbs.NewOpError(op, fmt.Sprintf("virtual QP %d", q.num), 0, err)
+}
+
+// check looks at everything that can be wrong with a request, before anything is done.
+func (q *VirtualQP) check(wr *SendWR) (length uint64, err error) {
+	if wr.NumSGE > MaxSGE {
+		return 0, verbs.Invalidf("%d SGEs, at most %d are allowed", wr.NumSGE, MaxSGE)
+	}
+	if !wr.Flags.Valid() {
+		return 0, verbs.Invalidf("unknown flags %s", wr.Flags)
+	}
+	if wr.Opcode != verbs.OpRDMAWrite && wr.Opcode != verbs.OpRDMARead {
+		return 0, verbs.Invalidf("opcode %s is not supported on several lanes", wr.Opcode)
+	}
+	inline := wr.Flags&verbs.SendInline != 0
+	for i := range wr.NumSGE {
+		e := &wr.SGE[i]
+		length += uint64(e.Length)
+		if err := q.checkLocal(e); err != nil {
+			return 0, fmt.Errorf("SGE %d: %w", i, err)
+		}
+	}
+	switch {
+	case length == 0:
+		return 0, verbs.Invalidf("%s of no bytes", wr.Opcode)
+	case length > math.MaxUint32:
+		return 0, verbs.Invalidf("%d bytes, at most %d fit one request", length, uint32(math.MaxUint32))
+	case inline && wr.Opcode == verbs.OpRDMARead:
+		return 0, verbs.Invalidf("INLINE is not legal on %s", wr.Opcode)
+	case inline && length > uint64(q.cfg.MaxInline):
+		return 0, verbs.Invalidf("%d inline bytes, Config.MaxInline is %d", length, q.cfg.MaxInline)
+	}
+	return length, q.checkRemote(wr, length)
+}
+
+func (q *VirtualQP) checkLocal(e *SGE) error {
+	switch {
+	case e.Region == nil:
+		return verbs.Invalidf("no region")
+	case e.Region.rails != q.rails:
+		return verbs.Invalidf("the region is registered on other rails")
+	case e.Offset > e.Region.length || uint64(e.Length) > e.Region.length-e.Offset:
+		return verbs.Invalidf("%d bytes at %d of a region of %d", e.Length, e.Offset, e.Region.length)
+	}
+	return nil
+}
+
+func (q *VirtualQP) checkRemote(wr *SendWR, length uint64) error {
+	m := wr.Remote
+	switch {
+	case m == nil:
+		return verbs.Invalidf("no remote region")
+	case wr.RemoteOffset > m.Length || length > m.Length-wr.RemoteOffset:
+		return verbs.Invalidf("%d bytes at %d of a remote region of %d", length, wr.RemoteOffset, m.Length)
+	case len(m.RKeys) < q.remoteRails:
+		return verbs.Invalidf("the remote region has keys for %d rails, the lanes use %d", len(m.RKeys), q.remoteRails)
+	}
+	return nil
+}
+
+// copyInline takes the bytes of an inline request: dispatch may be later than the post.
+func (q *VirtualQP) copyInline(wr *SendWR) {
+	dst := q.inlineOf(q.posted)
+	for i := range wr.NumSGE {
+		e := &wr.SGE[i]
+		dst = dst[copy(dst, e.Region.Bytes()[e.Offset:][:e.Length]):]
+	}
+}
+
+// inlineOf returns the inline bytes of a request.
+func (q *VirtualQP) inlineOf(seq uint32) []byte {
+	i := int(seq) & (len(q.sends) - 1)
+	return q.inline[i*q.cfg.MaxInline:][:q.cfg.MaxInline]
+}
+
+// isBackPressure reports whether a NIC refused for want of room.
+func isBackPressure(err error) bool { return errors.Is(err, verbs.ErrQueueFull) }

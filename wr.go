@@ -1,0 +1,83 @@
+package ibverbx
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// MaxSGE is how many pieces a request is made of at the most.
+const MaxSGE = verbs.MaxSGE
+
+// SGE is a piece of local memory: Length bytes at Offset of a Region.
+type SGE struct {
+	Region *Region
+	Offset uint64
+	Length uint32
+}
+
+// SendWR is a request of a VirtualQP, of any size up to 4 GiB - 1.
+type SendWR struct {
+	// ID comes back in the completion.
+	ID     uint64
+	Opcode verbs.Opcode
+	// Flags: SendSignaled asks for a completion, errors are reported without it.
+	// SendFence is a full barrier: the request begins when every earlier one has
+	// ended. SendInline takes the bytes at post time (Config.MaxInline).
+	Flags  verbs.SendFlags
+	NumSGE uint8
+	// Imm is the immediate of RDMA_WRITE_WITH_IMM and SEND_WITH_IMM, in host order.
+	Imm uint32
+	SGE [MaxSGE]SGE
+	// Remote and RemoteOffset say where a WRITE, READ or atomic goes.
+	Remote       *RemoteRegion
+	RemoteOffset uint64
+	// CompareAdd and Swap are the operands of an atomic.
+	CompareAdd, Swap uint64
+}
+
+// SetSGE makes w carry the given pieces. It panics if there are more than MaxSGE.
+func (w *SendWR) SetSGE(sges ...SGE) { w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges)) }
+
+// Length returns the bytes that the pieces of w add up to.
+func (w *SendWR) Length() uint64 {
+	var n uint64
+	for i := range min(int(w.NumSGE), MaxSGE) {
+		n += uint64(w.SGE[i].Length)
+	}
+	return n
+}
+
+// WCFlags says what a completion tells beyond its status.
+type WCFlags uint8
+
+// Completion flags.
+const (
+	// WCHasImm says that Imm is the sender's immediate.
+	WCHasImm WCFlags = 1 << 0
+	// WCHasLength says that ByteLen is the length of the message.
+	WCHasLength WCFlags = 1 << 1
+)
+
+// WC is a completion of a VirtualQP. If Status is not verbs.StatusSuccess only ID, QP,
+// Status and VendorErr are valid.
+type WC struct {
+	ID        uint64
+	QP        *VirtualQP
+	Status    verbs.Status
+	Opcode    verbs.WCOpcode
+	Flags     WCFlags
+	VendorErr uint32
+	ByteLen   uint32
+	Imm       uint32
+}
+
+// Err returns nil for a success, and otherwise an error that says what failed, where,
+// and why it usually does.
+func (w *WC) Err() error {
+	if w.Status == verbs.StatusSuccess {
+		return nil
+	}
+	e := &verbs.WCError{Status: w.Status, VendorErr: w.VendorErr, WRID: w.ID}
+	return fmt.Errorf("virtual QP %d: %w", w.QP.num, e)
+}
