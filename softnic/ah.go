@@ -21,7 +21,7 @@ func (d *pd) createAH(attr verbs.AHAttr) (*ah, error) {
 	if a.num = d.ctx.nic.ahs.add(a); a.num == 0 {
 		return nil, verbs.ErrLimit
 	}
-	d.ahs[a] = struct{}{}
+	d.ahs.add(a)
 	return a, nil
 }
 
@@ -62,5 +62,5 @@ func (a *ah) destroy() {
 	}
 	a.closed = true
 	a.pd.ctx.nic.ahs.remove(a.num)
-	delete(a.pd.ahs, a)
+	a.pd.ahs.remove(a)
 }

@@ -14,7 +14,6 @@ func (q *qp) receiveResponse(p *packet, op uint8) {
 	if p.psn.Sub(q.una) < 0 || p.psn.Sub(q.maxPSN) >= 0 || q.state == verbs.StateRTR {
 		return
 	}
-	una := q.una
 	switch op {
 	case opAck:
 		q.acknowledge(p)
@@ -26,18 +25,15 @@ func (q *qp) receiveResponse(p *packet, op uint8) {
 	if q.state == verbs.StateErr {
 		return
 	}
-	if q.una != una {
-		q.progressed()
-	}
 	if q.sqNext != q.sqTail || q.state == verbs.StateSQD {
 		q.core.schedule(q)
 	}
 }
 
-// progressed notes that the peer answered something new.
+// progressed notes that the peer answered something new. It comes before whatever else the
+// answer says, so that a NAK counts against the full number of retries.
 func (q *qp) progressed() {
 	q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
-	q.wentBack = false
 	if q.snd.Sub(q.una) < 0 {
 		q.seek(q.una) // an answer to what was sent before going back
 	}
@@ -70,6 +66,15 @@ func (q *qp) acknowledge(p *packet) {
 // ackTo completes what an acknowledgement of psn covers. It reports a gap: a READ or
 // atomic that was acknowledged although its answer has not come.
 func (q *qp) ackTo(psn seqnum.PSN) (gap bool) {
+	una := q.una
+	gap = q.retireTo(psn)
+	if q.una != una {
+		q.progressed()
+	}
+	return gap
+}
+
+func (q *qp) retireTo(psn seqnum.PSN) (gap bool) {
 	for q.sqHead != q.sqMax {
 		w := &q.sq[int(q.sqHead)&(len(q.sq)-1)]
 		if w.isRequest() {
@@ -95,7 +100,7 @@ func (q *qp) completeSend(w *sendWQE, status verbs.Status) {
 	if status == verbs.StatusSuccess && w.flags&verbs.SendSignaled == 0 && !q.signalAll {
 		return
 	}
-	wc := q.sendCQ.push(&q.sqUsed, q.unreported, status != verbs.StatusSuccess)
+	wc := q.sendCQ.push(q.sqUsed, q.unreported, status != verbs.StatusSuccess)
 	q.unreported = 0
 	// Field by field: a composite literal is built aside and copied, which takes
 	// longer than the rest of the function.
@@ -149,6 +154,7 @@ func (q *qp) readResponse(p *packet, op uint8) {
 	if last {
 		q.endRequest(w)
 	}
+	q.progressed()
 }
 
 func (q *qp) atomicResponse(p *packet) {
@@ -164,6 +170,7 @@ func (q *qp) atomicResponse(p *packet) {
 	}
 	q.una = p.psn.Add(1)
 	q.endRequest(w)
+	q.progressed()
 }
 
 // endRequest completes a READ or atomic whose answer is in.
@@ -223,8 +230,8 @@ func (q *qp) retry() {
 // goBackOnce goes back unless that was done for the same gap already: the packets that
 // were in flight behind a loss all tell of it.
 func (q *qp) goBackOnce() {
-	if !q.wentBack {
-		q.wentBack = true
+	if !q.wentBack || q.wentAt != q.una {
+		q.wentBack, q.wentAt = true, q.una
 		q.goBack()
 	}
 }

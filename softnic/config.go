@@ -23,6 +23,10 @@ const (
 	maxRdAtomic = 16
 	maxEvents   = 4096
 
+	// maxDeviceEvents is the room that events of the device, its port and CQs have
+	// beyond maxEvents.
+	maxDeviceEvents = 256
+
 	// maxWindow is half the PSN space: what a requester may have unacknowledged at
 	// the most (IBTA 1.4 section 9.7.2).
 	maxWindow = 1 << 23
@@ -31,7 +35,7 @@ const (
 // Config describes a NIC. The zero value is a good one.
 type Config struct {
 	// Name is the device's name. Empty means "soft" and a number: the count of NICs
-	// on the link before it.
+	// on the link before it. Give names where NICs of several links meet.
 	Name string
 	// Addr is the address of the port, in GID table row 1. Zero means one from
 	// 198.18.0.0/15 that is free on the link.

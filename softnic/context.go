@@ -9,8 +9,8 @@ type hostContext struct {
 	nic    *NIC
 	core   *core
 	closed bool
-	pds    map[*pd]struct{}
-	cqs    map[*cq]struct{}
+	pds    family[*pd]
+	cqs    family[*cq]
 	events eventQueue
 }
 
@@ -113,18 +113,12 @@ func (x *hostContext) QueryGID(port, index int) (e verbs.GIDEntry, err error) {
 }
 
 func (x *hostContext) AllocPD() (verbs.PD, error) {
-	d := &pd{
-		ctx: x, mrs: make(map[*mr]struct{}), qps: make(map[*qp]struct{}),
-		srqs: make(map[*srq]struct{}), ahs: make(map[*ah]struct{}),
-	}
+	d := &pd{ctx: x}
 	err := x.do("allocate PD", func() error {
-		if len(x.pds) >= maxPD {
+		if x.pds.len() >= maxPD {
 			return verbs.ErrLimit
 		}
-		if x.pds == nil {
-			x.pds = make(map[*pd]struct{})
-		}
-		x.pds[d] = struct{}{}
+		x.pds.add(d)
 		return nil
 	})
 	if err != nil {
@@ -157,13 +151,13 @@ func (x *hostContext) destroy() {
 	if x.closed {
 		return
 	}
-	for d := range x.pds {
+	for _, d := range x.pds.inOrder() {
 		d.destroy()
 	}
-	for c := range x.cqs {
+	for _, c := range x.cqs.inOrder() {
 		c.destroy()
 	}
 	x.closed = true
 	x.events.waker.wake()
-	delete(x.nic.contexts, x)
+	x.nic.contexts.remove(x)
 }

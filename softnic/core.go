@@ -26,14 +26,19 @@ type core struct {
 	// at is the time as of the last look at the clock.
 	at int64
 
-	acks   workList // QPs that owe an acknowledgement
-	tx     workList // QPs that may have something to send
-	watch  workList // QPs with unacknowledged packets and perhaps no timer
-	broken workList // QPs whose CQ overran
-	timers timerHeap
+	acks    workList // QPs that owe an acknowledgement
+	tx      workList // QPs that may have something to send
+	watch   workList // QPs with unacknowledged packets and perhaps no timer
+	broken  workList // QPs whose CQ overran
+	failing workList // UC and UD QPs that a receive has ended
+	timers  timerHeap
 
 	nics  map[verbs.GID]*NIC
 	count uint32 // NICs ever attached
+	// nonce tells the addresses and GUIDs of one link from those of another, so that
+	// QPs of two links cannot be connected by mistake. It is 0 on virtual time, where
+	// everything must repeat.
+	nonce uint32
 }
 
 func (c *core) init(link Link, now func() int64) {
@@ -45,6 +50,7 @@ func (c *core) init(link Link, now func() int64) {
 	}
 	c.clock = monotonic()
 	c.helper = newHelper(c)
+	c.nonce = newRand(0).Uint32()
 }
 
 // workList is a queue of QPs. It keeps its backing array, so that it stops allocating
@@ -64,6 +70,7 @@ func (l *workList) pop() *qp {
 		return nil
 	}
 	q := l.qps[l.head]
+	l.qps[l.head] = nil // or it would keep a closed QP alive
 	l.head++
 	if l.head == len(l.qps) {
 		l.qps, l.head = l.qps[:0], 0
@@ -105,7 +112,12 @@ func (c *core) work() {
 			continue
 		}
 		if q := c.broken.pop(); q != nil {
+			q.inBroken = false
 			q.fatal()
+			continue
+		}
+		if q := c.failing.pop(); q != nil {
+			q.enterError()
 			continue
 		}
 		return
@@ -151,6 +163,7 @@ func (c *core) unwatch() bool {
 			q.watched = false
 		}
 	}
+	clear(l.qps[len(keep):])
 	l.qps, l.head = keep, 0
 	return len(keep) > 0
 }
@@ -198,18 +211,33 @@ func (c *core) attach(n *NIC, addr netip.Addr) error {
 	c.count++
 	n.ordinal = c.count
 	if !addr.IsValid() {
-		// 198.18.0.0/15 is set aside for benchmarks of network devices (RFC 2544).
-		addr = netip.AddrFrom4([4]byte{198, 18 + byte(c.count>>16&1), byte(c.count >> 8), byte(c.count)})
+		addr = c.freeAddr()
 	}
-	gid := verbs.GIDFromAddr(addr)
-	if c.nics[gid] != nil {
-		return verbs.Invalidf("address %s is taken by %s on this link", addr, c.nics[gid].name)
+	if addr.IsUnspecified() || addr.IsMulticast() {
+		return verbs.Invalidf("address %s cannot be that of a port", addr)
 	}
-	n.setAddr(gid)
+	n.setAddr(verbs.GIDFromAddr(addr), c.nonce)
+	for _, e := range n.gids {
+		if other := c.nics[e.GID]; other != nil {
+			return verbs.Invalidf("address %s is taken by %s on this link", e.GID.Addr(), other.name)
+		}
+	}
 	for _, e := range n.gids {
 		c.nics[e.GID] = n
 	}
 	return nil
+}
+
+// freeAddr returns an address of 198.18.0.0/15, which is set aside for benchmarks of
+// network devices (RFC 2544), that no NIC of the link has.
+func (c *core) freeAddr() netip.Addr {
+	for k := c.nonce + c.count; ; k++ {
+		k := k % (1 << 17)
+		addr := netip.AddrFrom4([4]byte{198, 18 + byte(k>>16), byte(k >> 8), byte(k)})
+		if k != 0 && c.nics[verbs.GIDFromAddr(addr)] == nil {
+			return addr
+		}
+	}
 }
 
 // detach unplugs n. It returns a function that ends the helper if n was the last NIC;

@@ -47,7 +47,7 @@ func (x *hostContext) createCQ(cfg verbs.CQConfig) (*cq, error) {
 		return nil, verbs.Invalidf("CQConfig.Depth is %d: want 1 to %d", cfg.Depth, maxCQE)
 	case cfg.Timestamp:
 		return nil, verbs.ErrNotSupported
-	case len(x.cqs) >= maxCQ:
+	case x.cqs.len() >= maxCQ:
 		return nil, verbs.ErrLimit
 	}
 	size := roundUp(cfg.Depth)
@@ -55,10 +55,7 @@ func (x *hostContext) createCQ(cfg verbs.CQConfig) (*cq, error) {
 		ctx: x, core: x.core, wcs: make([]verbs.WC, size), credits: make([]credit, size),
 		waker: wakeTarget{cfg.Waker},
 	}
-	if x.cqs == nil {
-		x.cqs = make(map[*cq]struct{})
-	}
-	x.cqs[c] = struct{}{}
+	x.cqs.add(c)
 	return c, nil
 }
 
@@ -73,6 +70,7 @@ func (c *cq) push(used *uint32, n uint32, solicited bool) *verbs.WC {
 	wcs, credits := c.wcs, c.credits
 	if c.tail-c.head == uint32(len(wcs)) || len(wcs) == 0 || len(credits) != len(wcs) {
 		c.overflow()
+		*used -= n // nobody will poll it
 		return &c.lost
 	}
 	i := int(c.tail) & (len(wcs) - 1)
@@ -89,17 +87,17 @@ func (c *cq) push(used *uint32, n uint32, solicited bool) *verbs.WC {
 // (IBTA 1.4 section 11.6.3.1); that is done from the work list, because push may be in
 // the middle of one of them.
 func (c *cq) overflow() {
-	if c.overrun {
-		return
+	if !c.overrun {
+		c.overrun = true
+		c.ctx.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
+		c.waker.wake()
 	}
-	c.overrun = true
-	c.ctx.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
 	for q := range c.ctx.nic.qps.all() {
-		if q.sendCQ == c || q.recvCQ == c {
+		if (q.sendCQ == c || q.recvCQ == c) && !q.inBroken && q.state != verbs.StateErr {
+			q.inBroken = true
 			c.core.broken.push(q)
 		}
 	}
-	c.waker.wake()
 }
 
 func (c *cq) Poll(dst []verbs.WC) (int, error) {
@@ -169,7 +167,7 @@ func (c *cq) discard(q *qp) {
 	for i := c.head; i != c.tail; i++ {
 		from, to := i&mask, out&mask
 		if c.wcs[from].QPN == q.num {
-			if cr := c.credits[from]; q.srq != nil && cr.used == &q.srq.used {
+			if cr := c.credits[from]; q.srq != nil && cr.used == q.srq.used {
 				*cr.used -= cr.n
 			}
 			continue
@@ -196,7 +194,7 @@ func (c *cq) Close() error {
 func (c *cq) destroy() {
 	c.closed = true
 	c.head, c.tail = 0, 0
-	delete(c.ctx.cqs, c)
+	c.ctx.cqs.remove(c)
 	c.ctx.purge(func(e verbs.Event) bool { return e.CQ == verbs.CQ(c) })
 	c.waker.wake()
 }

@@ -20,7 +20,11 @@ func (t wakeTarget) wake() {
 // raise queues an event; the lock is held. A queue that nobody empties stops at
 // maxEvents, and what does not fit is counted.
 func (x *hostContext) raise(e verbs.Event) {
-	if len(x.events.pending) >= maxEvents {
+	limit := maxEvents
+	if e.QP == nil && e.SRQ == nil {
+		limit += maxDeviceEvents // what concerns many is not crowded out by what concerns one
+	}
+	if len(x.events.pending) >= limit {
 		x.nic.stats.EventsLost++
 		return
 	}

@@ -43,7 +43,7 @@ func (q *qp) express(peer *qp) {
 	q.sqNext, q.sqMax, q.snd, q.maxPSN = next, next, psn, psn
 	peer.epsn = psn
 	peer.msn += n
-	peer.nakSent = false
+	peer.filled()
 	q.nic.stats.PacketsSent += uint64(n)
 	peer.nic.stats.PacketsReceived += uint64(n)
 	peer.owe()

@@ -90,6 +90,9 @@ func (l *FaultLink) Step() (next int64, pending bool) { return l.core.step() }
 // Impair sets what happens to packets from one NIC to another; the way back is not
 // touched.
 func (l *FaultLink) Impair(from, to *NIC, imp Impairment) error {
+	if from == nil || to == nil {
+		return verbs.NewOpError("impair", "", 0, verbs.Invalidf("a NIC is nil"))
+	}
 	if err := imp.validate(); err != nil {
 		return verbs.NewOpError("impair", from.name, 0, err)
 	}
@@ -116,7 +119,10 @@ func (l *FaultLink) setCut(from, to *NIC, cut bool) {
 func (l *FaultLink) Stats(from, to *NIC) FaultStats {
 	l.core.mu.Lock()
 	defer l.core.mu.Unlock()
-	return l.direction(from, to).stats
+	if d := l.directions[[2]*NIC{from, to}]; d != nil {
+		return d.stats
+	}
+	return FaultStats{}
 }
 
 func (l *FaultLink) direction(from, to *NIC) *direction {
@@ -165,7 +171,8 @@ func (l *FaultLink) forget(n *NIC) {
 	l.flights = nil
 	for _, f := range old {
 		if f.from == n || f.to == n {
-			f.from.queued--
+			l.departed(f.from)
+			l.recycle(f)
 			continue
 		}
 		l.flights.push(f)
@@ -270,22 +277,34 @@ func (l *FaultLink) deliver(now int64, budget int) int {
 	for n < budget && len(l.flights) > 0 && l.flights[0].at <= now {
 		f := l.flights.pop()
 		l.land(f)
-		f.from, f.to, f.dir, f.packet.path = nil, nil, nil, nil
-		l.free = append(l.free, f)
+		l.recycle(f)
 		n++
 	}
 	return n
 }
 
-// land hands a packet to its destination, and lets QPs go on that waited for room.
-func (l *FaultLink) land(f *flight) {
-	f.from.queued--
-	if f.from.queued <= l.cfg.Queue/2 {
-		for q := f.from.waiting.pop(); q != nil; q = f.from.waiting.pop() {
-			q.awaitsRoom = false
-			l.core.schedule(q)
-		}
+// departed notes that a packet of n is no longer under way, and lets QPs go on that waited
+// for room.
+func (l *FaultLink) departed(n *NIC) {
+	n.queued--
+	if n.queued > l.cfg.Queue/2 {
+		return
 	}
+	for q := n.waiting.pop(); q != nil; q = n.waiting.pop() {
+		q.awaitsRoom = false
+		l.core.schedule(q)
+	}
+}
+
+// recycle keeps a flight for the next packet.
+func (l *FaultLink) recycle(f *flight) {
+	f.from, f.to, f.dir, f.packet.path = nil, nil, nil, nil
+	l.free = append(l.free, f)
+}
+
+// land hands a packet to its destination.
+func (l *FaultLink) land(f *flight) {
+	l.departed(f.from)
 	switch {
 	case f.to.closed:
 	case f.dir.cut:

@@ -79,17 +79,21 @@ func (q *qp) reset() {
 	q.core.timers.drop(q)
 	q.stopResponder()
 	if q.hasCur && q.srq != nil {
-		q.srq.used--
+		*q.srq.used--
 	}
 	q.sendCQ.discard(q)
 	if q.recvCQ != q.sendCQ {
 		q.recvCQ.discard(q)
 	}
 	q.state = verbs.StateReset
-	q.sqHead, q.sqNext, q.sqMax, q.sqTail, q.sqUsed, q.unreported = 0, 0, 0, 0, 0, 0
+	q.sqHead, q.sqNext, q.sqMax, q.sqTail, q.unreported = 0, 0, 0, 0, 0
+	*q.sqUsed = 0
 	q.sqOff, q.reads, q.drained, q.wentBack = 0, 0, false, false
 	q.snd, q.una, q.maxPSN = 0, 0, 0
-	q.rq.head, q.rq.tail, q.rq.used = 0, 0, 0
+	q.rq.head, q.rq.tail = 0, 0
+	if q.rq.used != nil {
+		*q.rq.used = 0
+	}
 	q.responder = responder{}
 	q.path, q.from = nil, nil
 }

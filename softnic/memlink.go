@@ -49,7 +49,7 @@ func (l *MemoryLink) direct(q *qp) *qp {
 	if peer == nil || peer.transport != transportRC || q.transport != transportRC || !receivable[peer.state] {
 		return nil
 	}
-	if (peer.from != q.path && !peer.knows(q.path)) || peer.state == verbs.StateRTR {
+	if !peer.knows(q.path) || peer.state == verbs.StateRTR {
 		return nil
 	}
 	return peer

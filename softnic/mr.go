@@ -41,7 +41,7 @@ func (m *mr) destroy() {
 	}
 	m.closed = true
 	m.pd.ctx.nic.mrs.remove(m.key)
-	delete(m.pd.mrs, m)
+	m.pd.mrs.remove(m)
 	m.bytes = nil
 	m.memory.Release()
 }
@@ -50,7 +50,7 @@ func (m *mr) destroy() {
 func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (*mr, error) {
 	const remoteWrites = verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
 	switch {
-	case mem == nil:
+	case mem == nil || mem.Len() == 0:
 		return nil, verbs.Invalidf("no memory")
 	case access&^(verbs.AccessAll|verbs.AccessRelaxedOrdering) != 0:
 		return nil, verbs.Invalidf("unknown access flags %#x", uint32(access))
@@ -65,7 +65,7 @@ func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (*mr, error)
 		mem.Release()
 		return nil, verbs.ErrLimit
 	}
-	d.mrs[m] = struct{}{}
+	d.mrs.add(m)
 	return m, nil
 }
 

@@ -16,6 +16,7 @@ type NIC struct {
 	name    string
 	cfg     Config
 	ordinal uint32
+	guid    verbs.GUID
 	gids    []verbs.GIDEntry
 	rng     *rand.Rand
 
@@ -26,7 +27,7 @@ type NIC struct {
 	qps      slots[*qp]
 	mrs      keyTable
 	ahs      slots[*ah]
-	contexts map[*hostContext]struct{}
+	contexts family[*hostContext]
 	stats    Stats
 	queued   int      // packets under way, on a link that queues
 	waiting  workList // QPs that wait for that to fall
@@ -42,8 +43,11 @@ func New(link Link, cfg Config) (*NIC, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
 	}
+	if link == nil || link.shared().link == nil {
+		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, verbs.Invalidf("no link: make one with NewMemoryLink or NewFaultLink"))
+	}
 	c := link.shared()
-	n := &NIC{core: c, link: link, portUp: true, contexts: make(map[*hostContext]struct{})}
+	n := &NIC{core: c, link: link, portUp: true}
 	n.cfg, n.name = cfg, cfg.Name
 	if err := c.attach(n, cfg.Addr); err != nil {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
@@ -54,7 +58,8 @@ func New(link Link, cfg Config) (*NIC, error) {
 // setAddr finishes the construction, once the link has given the NIC its number and
 // address. Row 0 of the GID table is the link-local address of the GUID, row 1 the
 // routable one.
-func (n *NIC) setAddr(gid verbs.GID) {
+func (n *NIC) setAddr(gid verbs.GID, nonce uint32) {
+	n.guid = verbs.GUID(0x0200_00ff_fe00_0000 | uint64(nonce&0xff)<<16 | uint64(nonce>>8&0xffff)<<40 | uint64(n.ordinal&0xffff))
 	n.cfg = n.cfg.withDefaults(n.ordinal)
 	n.name = n.cfg.Name
 	n.rng = newRand(n.cfg.Seed)
@@ -84,8 +89,8 @@ func newRand(seed uint64) *rand.Rand {
 // Name returns the device's name.
 func (n *NIC) Name() string { return n.name }
 
-// GUID returns a locally administered GUID, unique on the link.
-func (n *NIC) GUID() verbs.GUID { return verbs.GUID(0x0200_00ff_fe00_0000 | uint64(n.ordinal)) }
+// GUID returns a locally administered GUID.
+func (n *NIC) GUID() verbs.GUID { return n.guid }
 
 // Open returns a new context on the NIC.
 func (n *NIC) Open() (verbs.Context, error) {
@@ -98,7 +103,7 @@ func (n *NIC) Open() (verbs.Context, error) {
 		return nil, verbs.NewOpError("open device", n.name, 0, verbs.ErrDeviceFatal)
 	}
 	x := &hostContext{nic: n, core: n.core}
-	n.contexts[x] = struct{}{}
+	n.contexts.add(x)
 	return x, nil
 }
 
@@ -109,7 +114,7 @@ func (n *NIC) Close() error {
 		n.core.mu.Unlock()
 		return nil
 	}
-	for x := range n.contexts {
+	for _, x := range n.contexts.inOrder() {
 		x.destroy()
 	}
 	n.closed = true
@@ -133,7 +138,7 @@ func (n *NIC) SetPort(up bool) {
 	if up {
 		typ = verbs.EventPortActive
 	}
-	for x := range n.contexts {
+	for _, x := range n.contexts.inOrder() {
 		x.raise(verbs.Event{Type: typ, Port: 1})
 	}
 	n.core.settle()
@@ -148,11 +153,11 @@ func (n *NIC) Fail() {
 		return
 	}
 	n.failed = true
+	for _, x := range n.contexts.inOrder() {
+		x.raise(verbs.Event{Type: verbs.EventDeviceFatal})
+	}
 	for q := range n.qps.all() {
 		q.enterError()
-	}
-	for x := range n.contexts {
-		x.raise(verbs.Event{Type: verbs.EventDeviceFatal})
 	}
 	n.core.settle()
 }
@@ -185,7 +190,7 @@ func (n *NIC) receive(p *packet) {
 		q.receiveDatagram(p)
 		return
 	}
-	if p.path != q.from && !q.knows(p.path) {
+	if !q.knows(p.path) {
 		n.stats.WrongSource++
 		return
 	}

@@ -53,7 +53,6 @@ const (
 	opIsWrite                       // carries a RETH at its start
 	opHasImm                        // ends with an immediate
 	opResponse                      // goes to the requester
-	opRequest                       // READ or atomic: one packet, its own answer
 )
 
 var traits = [operationMask + 1]opTraits{
@@ -69,15 +68,15 @@ var traits = [operationMask + 1]opTraits{
 	opWriteLastImm:  opIsWrite | opEnds | opHasImm,
 	opWriteOnly:     opIsWrite | opStarts | opEnds,
 	opWriteOnlyImm:  opIsWrite | opStarts | opEnds | opHasImm,
-	opReadRequest:   opRequest | opStarts | opEnds,
+	opReadRequest:   opStarts | opEnds,
 	opReadRespFirst: opResponse | opStarts,
 	opReadRespMid:   opResponse,
 	opReadRespLast:  opResponse | opEnds,
 	opReadRespOnly:  opResponse | opStarts | opEnds,
 	opAck:           opResponse,
 	opAtomicAck:     opResponse,
-	opCmpSwap:       opRequest | opStarts | opEnds,
-	opFetchAdd:      opRequest | opStarts | opEnds,
+	opCmpSwap:       opStarts | opEnds,
+	opFetchAdd:      opStarts | opEnds,
 }
 
 // AETH syndromes (IBTA 1.4 section 9.7.5.2.3):

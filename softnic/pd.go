@@ -10,10 +10,10 @@ import (
 type pd struct {
 	ctx    *hostContext
 	closed bool
-	mrs    map[*mr]struct{}
-	qps    map[*qp]struct{}
-	srqs   map[*srq]struct{}
-	ahs    map[*ah]struct{}
+	mrs    family[*mr]
+	qps    family[*qp]
+	srqs   family[*srq]
+	ahs    family[*ah]
 }
 
 var _ verbs.PD = (*pd)(nil)
@@ -99,9 +99,9 @@ func (d *pd) Close() error {
 	if d.closed {
 		return nil
 	}
-	if n := len(d.mrs) + len(d.qps) + len(d.srqs) + len(d.ahs); n > 0 {
+	if n := d.mrs.len() + d.qps.len() + d.srqs.len() + d.ahs.len(); n > 0 {
 		err := fmt.Errorf("%w: %d MRs, %d QPs, %d SRQs and %d AHs are open in it",
-			verbs.ErrBusy, len(d.mrs), len(d.qps), len(d.srqs), len(d.ahs))
+			verbs.ErrBusy, d.mrs.len(), d.qps.len(), d.srqs.len(), d.ahs.len())
 		return verbs.NewOpError("close PD", d.ctx.nic.name, 0, err)
 	}
 	d.destroy()
@@ -110,18 +110,18 @@ func (d *pd) Close() error {
 
 // destroy closes the domain and all in it.
 func (d *pd) destroy() {
-	for q := range d.qps {
+	for _, q := range d.qps.inOrder() {
 		q.destroy()
 	}
-	for s := range d.srqs {
+	for _, s := range d.srqs.inOrder() {
 		s.destroy()
 	}
-	for a := range d.ahs {
+	for _, a := range d.ahs.inOrder() {
 		a.destroy()
 	}
-	for m := range d.mrs {
+	for _, m := range d.mrs.inOrder() {
 		m.destroy()
 	}
 	d.closed = true
-	delete(d.ctx.pds, d)
+	d.ctx.pds.remove(d)
 }

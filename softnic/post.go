@@ -35,10 +35,10 @@ func (q *qp) postSend(wrs []verbs.SendWR) (int, error) {
 	if err := q.sendable(); err != nil {
 		return 0, err
 	}
-	ring := q.sq
+	ring, used := q.sq, q.sqUsed
 	for i := range wrs {
 		wr := &wrs[i]
-		if q.sqUsed >= q.maxSend || len(ring) == 0 {
+		if *used >= q.maxSend || len(ring) == 0 {
 			return i, verbs.ErrQueueFull
 		}
 		if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
@@ -59,7 +59,7 @@ func (q *qp) postSend(wrs []verbs.SendWR) (int, error) {
 			q.copyInline(slot, wr)
 		}
 		q.sqTail++
-		q.sqUsed++
+		*used++
 	}
 	return len(wrs), nil
 }
@@ -106,7 +106,7 @@ func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
 	if mtu := q.nic.cfg.MTU.Bytes(); length > uint64(mtu) {
 		return verbs.Invalidf("send %d of the chain: %d bytes do not fit a UD packet of %d", i, length, mtu)
 	}
-	if a := q.nic.ahs.get(uint32(wr.AH)); a == nil || a.pd != q.pd {
+	if a := q.nic.ahs.get(uint32(wr.AH)); wr.AH>>32 != 0 || a == nil || a.pd != q.pd {
 		return verbs.Invalidf("send %d of the chain: AH %d is not an open address handle of the PD", i, wr.AH)
 	}
 	return nil

@@ -1,6 +1,8 @@
 package softnic
 
 import (
+	"fmt"
+
 	"ibverbx/internal/seqnum"
 	"ibverbx/verbs"
 )
@@ -43,6 +45,7 @@ type qp struct {
 	ackMask seqnum.PSN
 
 	inTx       bool // in core.tx
+	inBroken   bool // in core.broken
 	ackListed  bool // in core.acks
 	watched    bool // in core.watch
 	timerIdx   int  // in core.timers
@@ -60,16 +63,17 @@ type qp struct {
 //
 // head is the oldest request that has not completed, next the one being sent, max the
 // first that was never sent, tail the first free slot. next falls behind max when the
-// requester goes back. Slots from used before tail on are not free: their completion
-// has not been polled.
+// requester goes back. sqUsed slots before tail are not free: their completion has not
+// been polled.
 type sendQueue struct {
-	sq                         []sendWQE
-	sqHead, sqNext, sqMax      uint32
-	sqTail, sqUsed, unreported uint32
-	maxSend                    uint32
-	maxSendSGE                 uint8
-	inline                     []byte // maxInline bytes per slot
-	maxInline                  uint32
+	sq                    []sendWQE
+	sqHead, sqNext, sqMax uint32
+	sqTail, unreported    uint32
+	sqUsed                *uint32 // on its own: completions that were not polled point to it
+	maxSend               uint32
+	maxSendSGE            uint8
+	inline                []byte // maxInline bytes per slot
+	maxInline             uint32
 
 	sqOff  uint32     // bytes of request next that were sent
 	snd    seqnum.PSN // the next PSN to send
@@ -80,7 +84,8 @@ type sendQueue struct {
 	retryLeft uint8
 	rnrLeft   uint8
 	rnrWait   bool
-	wentBack  bool       // went back for a gap at una already
+	wentBack  bool // went back for a gap at wentAt
+	wentAt    seqnum.PSN
 	armedUna  seqnum.PSN // una when the timer was armed
 	drained   bool       // SQD: nothing is in flight
 }
@@ -156,6 +161,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	case verbs.UD:
 		q.transport, q.legal = transportUD, legalUD
 	}
+	q.sqUsed = new(uint32)
 	q.maxSend = uint32(cfg.MaxSendWR)
 	q.maxSendSGE = uint8(max(cfg.MaxSendSGE, 1))
 	q.maxInline = uint32(cfg.MaxInline)
@@ -175,7 +181,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	q.sendCQ.users++
 	q.recvCQ.users++
 	q.firstPSN = n.randomPSN()
-	d.qps[q] = struct{}{}
+	d.qps.add(q)
 	return q, nil
 }
 
@@ -194,8 +200,8 @@ func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {
 	}
 	if cfg.SRQ != nil {
 		s, ok := cfg.SRQ.(*srq)
-		if !ok || s.pd != d || s.closed {
-			return 0, verbs.Invalidf("QPConfig.SRQ is closed or not of this PD")
+		if !ok || s == nil || s.pd != d || s.closed {
+			return 0, verbs.Invalidf("QPConfig.SRQ is nil, closed or not of this PD")
 		}
 		if cfg.MaxRecvWR != 0 {
 			return 0, verbs.Invalidf("QPConfig.MaxRecvWR is %d: with an SRQ it must be 0", cfg.MaxRecvWR)
@@ -231,6 +237,9 @@ func (d *pd) ownCQ(field string, c verbs.CQ) error {
 	own, ok := c.(*cq)
 	if !ok || own == nil || own.ctx != d.ctx || own.closed {
 		return verbs.Invalidf("QPConfig.%s is nil, closed or of another context", field)
+	}
+	if own.overrun {
+		return fmt.Errorf("QPConfig.%s: %w", field, verbs.ErrCQOverrun)
 	}
 	return nil
 }
@@ -275,7 +284,7 @@ func (q *qp) destroy() {
 		q.srq.users--
 	}
 	q.nic.qps.remove(q.num)
-	delete(q.pd.qps, q)
+	q.pd.qps.remove(q)
 	q.pd.ctx.purge(func(e verbs.Event) bool { return e.QP == verbs.QP(q) })
 }
 

@@ -65,7 +65,7 @@ func (q *qp) serveRead(p *packet) {
 		q.refuse(nakInvalid, verbs.StatusSuccess) // more than the QP has resources for
 		return
 	}
-	q.nakSent = false
+	q.filled()
 	q.epsn = q.epsn.Add(q.responsePackets(p.dmaLen))
 	q.msn++
 }
@@ -104,7 +104,7 @@ func (q *qp) serveAtomic(p *packet, op uint8) {
 	}
 	q.replay[q.replayNext] = atomicResult{valid: true, psn: p.psn, original: original}
 	q.replayNext = (q.replayNext + 1) % len(q.replay)
-	q.nakSent = false
+	q.filled()
 	q.epsn = q.epsn.Add(1)
 	q.msn++
 }
@@ -121,8 +121,9 @@ func (q *qp) duplicate(p *packet, op uint8) {
 			q.addJob(job{again: true, rkey: p.rkey, psn: p.psn, va: p.va, length: p.dmaLen})
 		}
 	case opCmpSwap, opFetchAdd:
-		for i := range q.replay {
-			if r := &q.replay[i]; r.valid && r.psn == p.psn {
+		for i := range q.replay { // newest first: PSNs come round
+			r := &q.replay[(q.replayNext+len(q.replay)-1-i)%len(q.replay)]
+			if r.valid && r.psn == p.psn {
 				q.addJob(job{again: true, atomic: true, psn: p.psn, original: r.original})
 				return
 			}

@@ -74,7 +74,7 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 	if !done {
 		return
 	}
-	q.nakSent = false
+	q.filled()
 	q.epsn = q.epsn.Add(1)
 	if t&opEnds != 0 {
 		q.msn++
@@ -123,14 +123,25 @@ func (q *qp) flushAck() {
 	if q.jobHead != q.jobTail || !receivable[q.state] {
 		return
 	}
-	syndrome, psn := uint8(synAck), q.epsn.Add(seqnum.Mask)
-	switch {
-	case q.nakSyndrome != 0:
-		syndrome, psn = q.nakSyndrome, q.nakPSN
-	case !q.ackDue:
-		return
+	syndrome, psn := q.nakSyndrome, q.nakPSN
+	if syndrome == nakSequence {
+		// What filled the gap may have come meanwhile; what followed it was dropped and
+		// is still missing.
+		psn = q.epsn
+	}
+	if q.ackDue && (syndrome == 0 || syndrome == nakSequence) {
+		q.sendAck(synAck, q.epsn.Add(seqnum.Mask))
 	}
 	q.ackDue, q.nakSyndrome = false, 0
+	if syndrome != 0 {
+		q.sendAck(syndrome, psn)
+	}
+	if q.dying {
+		q.enterError()
+	}
+}
+
+func (q *qp) sendAck(syndrome uint8, psn seqnum.PSN) {
 	p := &q.nic.scratch
 	p.noPayload()
 	p.path, p.opcode, p.destQPN, p.psn = q.path, transportRC|opAck, q.attr.DestQPN, psn
@@ -138,9 +149,6 @@ func (q *qp) flushAck() {
 	p.syndrome, p.msn = syndrome, q.msn&seqnum.Mask
 	q.nic.stats.PacketsSent++
 	q.link.send(q.nic, p)
-	if q.dying {
-		q.enterError()
-	}
 }
 
 // sendNak makes a NAK for the expected PSN due.
@@ -148,6 +156,15 @@ func (q *qp) sendNak(syndrome uint8) {
 	q.nakSent = true
 	q.nakSyndrome, q.nakPSN = syndrome, q.epsn
 	q.listAck()
+}
+
+// filled notes that the expected PSN has come. The peer need not be told any more that
+// there was no receive for it.
+func (q *qp) filled() {
+	q.nakSent = false
+	if q.nakSyndrome&synKindMask == synRNR {
+		q.nakSyndrome = 0
+	}
 }
 
 // sequenceGap reports a lost packet, once (IBTA 1.4 section 9.7.5.2.8).
@@ -191,7 +208,11 @@ func (q *qp) placeSend(p *packet, t opTraits) bool {
 		}
 		q.msgKind, q.placed = opIsSend, 0
 	}
-	if s := q.scatter(q.cur.sge[:q.cur.numSGE], q.placed, p); s != verbs.StatusSuccess {
+	s := verbs.StatusLocLenErr
+	if q.placed+p.length <= maxMsgSize {
+		s = q.scatter(q.cur.sge[:q.cur.numSGE], q.placed, p)
+	}
+	if s != verbs.StatusSuccess {
 		if s == verbs.StatusLocLenErr {
 			q.refuse(nakInvalid, s)
 		} else {
@@ -220,7 +241,7 @@ func (q *qp) placeWrite(p *packet, t opTraits) bool {
 			return false
 		}
 	}
-	if p.length > left || (t&opEnds != 0 && p.length != left) {
+	if p.length > left || (t&opEnds != 0 && p.length != left) || left > maxMsgSize {
 		q.refuse(nakInvalid, verbs.StatusSuccess)
 		return false
 	}
@@ -284,9 +305,9 @@ func (q *qp) takeRecv() bool {
 // completeRecv reports cur. The caller fills in what a success has beyond its status.
 func (q *qp) completeRecv(status verbs.Status, solicited bool) *verbs.WC {
 	q.hasCur = false
-	used := &q.rq.used
+	used := q.rq.used
 	if q.srq != nil {
-		used = &q.srq.used
+		used = q.srq.used
 	}
 	wc := q.recvCQ.push(used, 1, solicited || status != verbs.StatusSuccess)
 	wc.WRID, wc.Status, wc.QPN = q.cur.wrid, status, q.num
@@ -296,6 +317,9 @@ func (q *qp) completeRecv(status verbs.Status, solicited bool) *verbs.WC {
 
 // knows reports whether p comes from the QP's peer, and remembers the path if so.
 func (q *qp) knows(p *path) bool {
+	if p == q.from {
+		return true
+	}
 	if p.sgid != q.path.dgid {
 		return false
 	}

@@ -19,13 +19,13 @@ type recvQueue struct {
 	ring   []recvWQE
 	head   uint32
 	tail   uint32
-	used   uint32
+	used   *uint32 // on its own: completions that were not polled point to it
 	maxWR  uint32
 	maxSGE uint8
 }
 
 func newRecvQueue(maxWR, maxSGE int) recvQueue {
-	return recvQueue{ring: make([]recvWQE, roundUp(max(maxWR, 1))), maxWR: uint32(maxWR), maxSGE: uint8(max(maxSGE, 1))}
+	return recvQueue{used: new(uint32), ring: make([]recvWQE, roundUp(max(maxWR, 1))), maxWR: uint32(maxWR), maxSGE: uint8(max(maxSGE, 1))}
 }
 
 func (r *recvQueue) len() uint32 { return r.tail - r.head }
@@ -35,7 +35,7 @@ func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
 	ring := r.ring
 	for i := range wrs {
 		wr := &wrs[i]
-		if r.used >= r.maxWR {
+		if *r.used >= r.maxWR {
 			return i, verbs.ErrQueueFull
 		}
 		if wr.NumSGE > r.maxSGE {
@@ -50,7 +50,7 @@ func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
 			w.sge[k] = wr.SGE[k]
 		}
 		r.tail++
-		r.used++
+		*r.used++
 	}
 	return len(wrs), nil
 }
@@ -84,11 +84,11 @@ func (d *pd) createSRQ(cfg verbs.SRQConfig) (*srq, error) {
 		return nil, verbs.Invalidf("SRQConfig.MaxSGE is %d: want 0 to %d", cfg.MaxSGE, verbs.MaxSGE)
 	case cfg.Limit < 0 || cfg.Limit > cfg.MaxWR:
 		return nil, verbs.Invalidf("SRQConfig.Limit is %d: want 0 to MaxWR, %d", cfg.Limit, cfg.MaxWR)
-	case len(d.srqs) >= maxSRQ:
+	case d.srqs.len() >= maxSRQ:
 		return nil, verbs.ErrLimit
 	}
 	s := &srq{pd: d, recvQueue: newRecvQueue(cfg.MaxWR, cfg.MaxSGE), limit: uint32(cfg.Limit)}
-	d.srqs[s] = struct{}{}
+	d.srqs.add(s)
 	return s, nil
 }
 
@@ -155,7 +155,7 @@ func (s *srq) Close() error {
 
 func (s *srq) destroy() {
 	s.closed = true
-	delete(s.pd.srqs, s)
+	s.pd.srqs.remove(s)
 	s.pd.ctx.purge(func(e verbs.Event) bool { return e.SRQ == verbs.SRQ(s) })
 }
 

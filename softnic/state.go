@@ -40,7 +40,12 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 			return err
 		}
 	}
-	q.path = p
+	if mask&verbs.AttrAV != 0 {
+		q.path, q.from = p, nil
+	}
+	if to == verbs.StateSQD && q.state == verbs.StateRTS {
+		q.attr.SQDNotify = false // asked for anew each time
+	}
 	q.apply(&attr, mask)
 	if mask&verbs.AttrState != 0 {
 		q.enter(to)
@@ -125,7 +130,9 @@ func (q *qp) enter(to verbs.QPState) {
 		q.state = to
 		q.core.schedule(q)
 	case verbs.StateSQD:
-		q.state, q.drained = to, false
+		if from != verbs.StateSQD {
+			q.state, q.drained = to, false
+		}
 		q.checkDrained()
 	default:
 		q.state = to
@@ -141,8 +148,11 @@ func (q *qp) readyToReceive() {
 	q.window = q.link.window()
 	q.ackMask = seqnum.PSN(roundUp(int(q.window+3)/4) - 1)
 	q.epsn = seqnum.PSN(q.attr.RQPSN)
-	q.jobs = make([]job, roundUp(2*int(q.attr.MaxDestRdAtomic)+1))
-	q.replay = make([]atomicResult, q.attr.MaxDestRdAtomic)
+	if q.typ == verbs.RC {
+		// For the most that there can be: SQD may raise the limit later.
+		q.jobs = make([]job, roundUp(2*maxRdAtomic))
+		q.replay = make([]atomicResult, maxRdAtomic)
+	}
 }
 
 // checkDrained tells the user, once, that the last request that was begun before SQD

@@ -10,7 +10,7 @@ import (
 // section 9.8.2.2).
 func (q *qp) receiveUC(p *packet, op uint8) {
 	t := traits[op]
-	if t&(opIsSend|opIsWrite) == 0 {
+	if t&(opIsSend|opIsWrite) == 0 || q.dying {
 		return
 	}
 	switch {
@@ -62,6 +62,9 @@ func (q *qp) placeUC(p *packet, t opTraits) bool {
 }
 
 func (q *qp) placeUCSend(p *packet, t opTraits) bool {
+	if q.placed+p.length > maxMsgSize {
+		return false
+	}
 	switch q.scatter(q.cur.sge[:q.cur.numSGE], q.placed, p) {
 	case verbs.StatusSuccess:
 	case verbs.StatusLocProtErr:
@@ -106,10 +109,11 @@ func (q *qp) placeUCWrite(p *packet, t opTraits) bool {
 }
 
 // receiveDatagram takes a UD packet: Q_Key, then a receive, then 40 bytes of GRH and
-// the payload. What does not fit the QP is dropped without a word.
+// the payload. What does not fit the QP or its receive is dropped without a word, and the
+// receive serves the next; only a receive that is itself wrong ends the QP.
 func (q *qp) receiveDatagram(p *packet) {
 	t := traits[p.opcode&operationMask]
-	if t&opIsSend == 0 || t&opStarts == 0 || t&opEnds == 0 {
+	if t&opIsSend == 0 || t&opStarts == 0 || t&opEnds == 0 || q.dying {
 		return
 	}
 	if p.qkey != q.attr.QKey {
@@ -129,7 +133,12 @@ func (q *qp) receiveDatagram(p *packet) {
 	if s == verbs.StatusSuccess {
 		s = q.scatter(sges, verbs.GRHLen, p)
 	}
-	if s != verbs.StatusSuccess {
+	switch s {
+	case verbs.StatusSuccess:
+	case verbs.StatusLocLenErr:
+		q.dropMessage() // whoever knows the Q_Key could end the QP otherwise
+		return
+	default:
 		q.failRecv(s)
 		return
 	}
@@ -141,8 +150,10 @@ func (q *qp) receiveDatagram(p *packet) {
 	}
 }
 
-// failRecv ends the receive at hand, and the QP, for a fault of this side.
+// failRecv ends the receive at hand, and the QP, for a fault of this side. The QP itself
+// is ended from the work list: it may be the sender too, and in the middle of it.
 func (q *qp) failRecv(status verbs.Status) {
 	q.completeRecv(status, true)
-	q.enterError()
+	q.dying = true
+	q.core.failing.push(q)
 }

@@ -86,7 +86,8 @@ type AH interface {
 	Close() error
 }
 
-// AHHandle names an address handle in a work request; 0 names none.
+// AHHandle names an address handle in a work request; 0 names none. It comes from the
+// caller: a provider looks it up and never takes it for an address.
 type AHHandle uint64
 
 // AHAttr is an address vector: the way to a port (struct ibv_ah_attr).

@@ -104,5 +104,8 @@ func InitQP(qp QP, port uint8) error {
 func step(qp QP, attr QPAttr, to QPState) error {
 	from := to - 1
 	attr.State = to
+	if qp.Type() == UC {
+		attr.Access &^= AccessRemoteRead | AccessRemoteAtomic // UC has neither, and drivers refuse them
+	}
 	return qp.Modify(attr, AttrState|transitions[[2]QPState{from, to}].must[qp.Type()])
 }

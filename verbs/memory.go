@@ -128,8 +128,10 @@ func (m *Memory) Free() error {
 	if m.refs > 0 {
 		return NewOpError("free memory", "", 0, fmt.Errorf("%w: %d memory regions are registered on it", ErrBusy, m.refs))
 	}
-	if err := m.unmap(); err != nil {
-		return NewOpError("free memory", "", 0, err)
+	if m.unmap != nil { // nil on a zero Memory
+		if err := m.unmap(); err != nil {
+			return NewOpError("free memory", "", 0, err)
+		}
 	}
 	m.freed = true
 	return nil

@@ -88,7 +88,7 @@ type QP interface {
 	// transition that is not legal, or lacks or has too many attributes, is a
 	// *TransitionError and changes nothing.
 	Modify(attr QPAttr, mask QPAttrMask) error
-	// Query returns all attributes.
+	// Query returns all attributes, as they were set; the PSNs are the initial ones.
 	Query() (QPAttr, error)
 
 	// Endpoint returns what a peer needs to connect to this QP. It stays the same

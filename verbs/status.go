@@ -46,7 +46,7 @@ var statusText = [...]struct{ words, cause string }{
 	StatusBadRespErr:       {"bad response error", "the peer answered with an unexpected transport opcode"},
 	StatusLocAccessErr:     {"local access error", "a protection error on a local data buffer while a WRITE_WITH_IMM was received"},
 	StatusRemInvReqErr:     {"remote invalid request error", "the responder found the request invalid: message longer than its receive buffer, misaligned atomic, or an operation its QP does not allow"},
-	StatusRemAccessErr:     {"remote access error", "the rkey is wrong or stale, the range is outside its region, or the region or the QP does not allow the access"},
+	StatusRemAccessErr:     {"remote access error", "the rkey is wrong or stale, the range is outside its region, or the region does not allow the access"},
 	StatusRemOpErr:         {"remote operation error", "the responder could not finish the operation: a bad receive request on its side"},
 	StatusRetryExcErr:      {"transport retry counter exceeded", "the peer did not answer: its QP is not connected or in error, its host or port is down, or the path loses packets"},
 	StatusRNRRetryExcErr:   {"RNR retry counter exceeded", "the receiver had no receive posted for too long"},
