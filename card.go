@@ -23,8 +23,17 @@ type Card struct {
 	// Rails is how many rails this side has; keys of its regions are counted by them.
 	Rails int `json:"rails"`
 	// MaxMsgSize is the largest fragment that all lanes of this side can carry.
-	MaxMsgSize uint64     `json:"max_msg_size"`
-	Lanes      []CardLane `json:"lanes"`
+	MaxMsgSize uint64 `json:"max_msg_size"`
+	// Scheme must be the same on both sides.
+	Scheme Scheme `json:"scheme"`
+	// DataLanes is how many of the lanes carry data; the message lane and, with Spray,
+	// the notify lane follow. With one lane there is only that.
+	DataLanes int `json:"data_lanes"`
+	// SendDepth is how many requests this side can have outstanding, and Window how many
+	// numbers of DQPLB it can put in order.
+	SendDepth int        `json:"send_depth"`
+	Window    uint32     `json:"window"`
+	Lanes     []CardLane `json:"lanes"`
 }
 
 // CardLane is one lane: the rail that it is on, and the address of its QP.
@@ -50,8 +59,11 @@ func (l *CardLane) endpoint() verbs.Endpoint {
 
 // Card returns what the peer needs.
 func (q *VirtualQP) Card() (*Card, error) {
-	c := &Card{Version: CardVersion, Rails: q.rails.Len(), MaxMsgSize: uint64(q.maxMsg)}
-	for i, l := range q.lanes {
+	c := &Card{
+		Version: CardVersion, Rails: q.rails.Len(), MaxMsgSize: uint64(q.maxMsg), Scheme: q.cfg.Scheme,
+		DataLanes: len(q.lanes), SendDepth: q.cfg.SendDepth, Window: q.dqplbWindow(),
+	}
+	for i, l := range q.all {
 		e, err := l.qp.Endpoint()
 		if err != nil {
 			return nil, q.opError("make card", fmt.Errorf("lane %d: %w", i, err))
@@ -137,6 +149,12 @@ func (c *Card) validate() error {
 		return verbs.Invalidf("%d rails: want 1 to %d", c.Rails, MaxRails)
 	case c.MaxMsgSize < 1:
 		return verbs.Invalidf("max_msg_size is 0")
+	case c.DataLanes < 1 || c.DataLanes > len(c.Lanes):
+		return verbs.Invalidf("%d of %d lanes carry data", c.DataLanes, len(c.Lanes))
+	case c.SendDepth < 1 || c.SendDepth > maxDepth:
+		return verbs.Invalidf("send_depth is %d: want 1 to %d", c.SendDepth, maxDepth)
+	case c.Window < 1 || c.Window > 1<<23:
+		return verbs.Invalidf("window is %d: want 1 to %d", c.Window, 1<<23)
 	case len(c.Lanes) < 1 || len(c.Lanes) > maxLanes:
 		return verbs.Invalidf("%d lanes: want 1 to %d", len(c.Lanes), maxLanes)
 	}
@@ -165,10 +183,14 @@ func (q *VirtualQP) Connect(remote *Card) error {
 	if err := remote.validate(); err != nil {
 		return q.opError("connect", err)
 	}
-	if len(remote.Lanes) != len(q.lanes) {
-		return q.opError("connect", verbs.Invalidf("the peer has %d lanes, this side %d", len(remote.Lanes), len(q.lanes)))
+	switch {
+	case remote.Scheme != q.cfg.Scheme:
+		return q.opError("connect", verbs.Invalidf("the peer's scheme is %s, this side's %s", remote.Scheme, q.cfg.Scheme))
+	case len(remote.Lanes) != len(q.all) || remote.DataLanes != len(q.lanes):
+		return q.opError("connect", verbs.Invalidf("the peer has %d lanes, %d of them for data, this side %d and %d",
+			len(remote.Lanes), remote.DataLanes, len(q.all), len(q.lanes)))
 	}
-	for i, l := range q.lanes {
+	for i, l := range q.all {
 		if err := l.qp.Connect(remote.Lanes[i].endpoint()); err != nil {
 			return q.opError("connect", errors.Join(fmt.Errorf("lane %d on rail %d (%s): %w", i, l.rail, q.rails.rails[l.rail].name, err), q.disconnect(i)))
 		}
@@ -176,15 +198,22 @@ func (q *VirtualQP) Connect(remote *Card) error {
 	}
 	q.remoteRails = remote.Rails
 	q.maxMsg = uint32(min(uint64(q.maxMsg), remote.MaxMsgSize))
+	if q.scheme != nil {
+		q.holdEarly(q.scheme.connected(remote))
+	}
 	q.state = stateConnected
 	return nil
 }
 
-// disconnect takes the first n lanes back to RESET, and the one that failed.
+// disconnect takes the first n lanes, and the one that failed, back to where they were.
 func (q *VirtualQP) disconnect(n int) error {
 	var errs []error
-	for _, l := range q.lanes[:n+1] {
-		errs = append(errs, l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
+	for _, l := range q.all[:n+1] {
+		err := l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState)
+		if err == nil {
+			err = q.prepare(l)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-const goodCard = `{"version":1,"rails":2,"max_msg_size":1048576,"lanes":[
+const goodCard = `{"version":1,"rails":2,"max_msg_size":1048576,"scheme":"tally","data_lanes":1,"send_depth":256,"window":64,"lanes":[
  {"rail":0,"qpn":17,"psn":5,"gid":[0,0,0,0,0,0,0,0,0,0,255,255,10,0,0,1],"mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16},
  {"rail":1,"qpn":17,"psn":6,"gid":[0,0,0,0,0,0,0,0,0,0,255,255,10,0,0,2],"mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16}]}`
 

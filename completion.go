@@ -11,6 +11,10 @@ import (
 func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 	t := tag(wc.WRID)
 	entry := t.entry()
+	if t.kind() == kindRecv {
+		q.recvCompleted(l, wc, t)
+		return
+	}
 	inFlight := l.tail - uint32(len(l.stage)) - l.head
 	if t.generation() != l.generation || t.lane() != l.index || entry-l.head >= inFlight {
 		q.cq.stats.Stale++
@@ -29,22 +33,43 @@ func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 func (q *VirtualQP) endFragment(l *lane, status verbs.Status, vendor uint32) {
 	e := l.ledger[int(l.head)&(len(l.ledger)-1)]
 	l.head++
+	if e.control {
+		return
+	}
 	l.bytes -= uint64(e.bytes)
 	s := q.slot(e.seq)
 	s.frags--
 	if status != verbs.StatusSuccess {
 		s.fail(status, vendor)
 	}
+	q.settle(s)
 }
 
-// reportable reports whether the oldest request has ended and waits to be told.
+// settle takes a request that has ended out of the count of open ones.
+func (q *VirtualQP) settle(s *sendSlot) {
+	if s.open && s.ended() {
+		s.open = false
+		q.open[kindIndex(s)]--
+	}
+}
+
+func kindIndex(s *sendSlot) int {
+	if s.isMessage() {
+		return 1
+	}
+	return 0
+}
+
+// reportable reports whether something waits to be told: the oldest request, or a
+// receive.
 func (q *VirtualQP) reportable() bool {
-	return q.reported != q.posted && q.slot(q.reported).ended()
+	return (q.reported != q.posted && q.slot(q.reported).ended()) || q.doneHead != q.doneTail
 }
 
 // report writes the completions of requests that have ended, in posting order, and
 // returns how many it wrote. Unsignaled successes are passed over.
 func (q *VirtualQP) report(dst []WC) (n int) {
+	n = q.reportReceives(dst)
 	for q.reported != q.posted {
 		s := q.slot(q.reported)
 		if !s.ended() {
@@ -92,17 +117,28 @@ func (q *VirtualQP) fail(l *lane, cause error) {
 	}
 	q.err = q.opError(fmt.Sprintf("lane %d on rail %d (%s)", l.index, l.rail, q.rails.rails[l.rail].name), cause)
 	q.state = stateFailed
-	for _, l := range q.lanes {
+	for _, l := range q.all {
 		// A QP that cannot go to ERR is there already, or gone.
 		_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
 	}
 	q.flushWaiting()
 }
 
+// unmarked reports whether a lane could not be asked yet about requests that ended in
+// silence.
+func (q *VirtualQP) unmarked() bool {
+	for _, l := range q.all {
+		if l.silent && l.head != l.tail {
+			return true
+		}
+	}
+	return false
+}
+
 // flushWaiting ends what no NIC has: staged fragments, and requests that were not handed
 // over.
 func (q *VirtualQP) flushWaiting() {
-	for _, l := range q.lanes {
+	for _, l := range q.all {
 		for range l.stage {
 			l.tail--
 			e := l.ledger[int(l.tail)&(len(l.ledger)-1)]
@@ -110,8 +146,10 @@ func (q *VirtualQP) flushWaiting() {
 			s := q.slot(e.seq)
 			s.frags--
 			s.fail(verbs.StatusWRFlushErr, 0)
+			q.settle(s)
 		}
 		l.stage, l.listed = l.stage[:0], false
+		l.mark()
 	}
 	q.staged = q.staged[:0]
 	for ; q.dispatched != q.posted; q.dispatched++ {
@@ -119,7 +157,15 @@ func (q *VirtualQP) flushWaiting() {
 		s.whole = true
 		s.fail(verbs.StatusWRFlushErr, 0)
 	}
-	if q.reportable() {
+	for seq := q.reported; seq != q.posted; seq++ {
+		if s := q.slot(seq); s.owes { // its receiver will not be told
+			s.owes = false
+			s.fail(verbs.StatusWRFlushErr, 0)
+			q.settle(s)
+		}
+	}
+	q.flushNotifications()
+	if q.reportable() || q.unmarked() {
 		q.cq.touch(q)
 	}
 }

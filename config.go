@@ -33,6 +33,9 @@ type Config struct {
 	// Lanes is how many physical QPs carry data, spread evenly over the rails. Zero
 	// means 4 for every rail.
 	Lanes int
+	// Scheme is how the receiver learns of a WRITE_WITH_IMM. Both sides must have the
+	// same. Zero means Tally.
+	Scheme Scheme
 	// Policy chooses the lane of a fragment. Zero means RoundRobin.
 	Policy Policy
 	// SendDepth and RecvDepth are how many requests can be outstanding. They are
@@ -41,6 +44,9 @@ type Config struct {
 	// LaneDepth is how many physical requests a lane can have outstanding. Zero
 	// means 128.
 	LaneDepth int
+	// NotifyDepth is how many receives the engine keeps posted on a lane for what a
+	// scheme sends. Zero means 64.
+	NotifyDepth int
 	// FragmentSize is how many bytes a fragment carries. Zero means that it is chosen
 	// by the length of the request, so that a large one uses all lanes and a small one
 	// is not cut.
@@ -74,6 +80,7 @@ func (c Config) withDefaults(rails int) Config {
 	def(&c.SendDepth, 256)
 	def(&c.RecvDepth, 256)
 	def(&c.LaneDepth, 128)
+	def(&c.NotifyDepth, 64)
 	def(&c.MaxInline, 64)
 	def(&c.SignalInterval, 16)
 	return c
@@ -89,6 +96,7 @@ func (c *Config) validate() error {
 		{"SendDepth", c.SendDepth, 1, maxDepth},
 		{"RecvDepth", c.RecvDepth, 1, maxDepth},
 		{"LaneDepth", c.LaneDepth, 1, maxDepth},
+		{"NotifyDepth", c.NotifyDepth, 1, maxDepth},
 		{"MaxInline", c.MaxInline, 0, maxInline},
 		{"SignalInterval", c.SignalInterval, 1, maxDepth},
 		{"FragmentSize", int(c.FragmentSize), 0, maxFragment},
@@ -96,6 +104,9 @@ func (c *Config) validate() error {
 		if f.v < f.min || f.v > f.max {
 			return verbs.Invalidf("Config.%s is %d: want %d to %d", f.name, f.v, f.min, f.max)
 		}
+	}
+	if c.Scheme > Spray {
+		return verbs.Invalidf("Config.Scheme is %d: there is no such scheme", c.Scheme)
 	}
 	if c.Policy > LeastBytes {
 		return verbs.Invalidf("Config.Policy is %d: there is no such policy", c.Policy)

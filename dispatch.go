@@ -13,43 +13,61 @@ func (q *VirtualQP) dispatch() {
 	}
 	for q.dispatched != q.posted {
 		s := q.slot(q.dispatched)
-		if s.sent == 0 && !q.mayStart(s) {
+		if !s.begun && !q.mayStart(s) {
 			break
 		}
 		if !q.handOver(s) {
 			break
 		}
 		s.whole = true
+		s.open = true
+		q.open[kindIndex(s)]++
 		q.dispatched++
+		q.settle(s)
 	}
+	q.scheme.advance()
 	q.ring()
 }
 
-// mayStart holds back a fenced request until everything before it has ended.
+// mayStart holds back a fenced request until everything before it has ended, and a message
+// or an atomic until all data before it has: it goes over another QP, which orders nothing
+// with the lanes.
 func (q *VirtualQP) mayStart(s *sendSlot) bool {
-	if s.wr.Flags&verbs.SendFence == 0 {
-		return true
+	if s.wr.Flags&verbs.SendFence != 0 {
+		return q.open == [2]int{}
 	}
-	for seq := q.reported; seq != q.dispatched; seq++ {
-		if !q.slot(seq).ended() {
-			return false
-		}
-	}
-	return true
+	return !s.isMessage() || q.open[0] == 0
 }
 
-// handOver cuts the request at dispatched into fragments and gives them to lanes. It
-// reports false if the lanes have no room for the rest.
+// handOver gives the request at dispatched to lanes. It reports false if they have no room
+// for the rest.
 func (q *VirtualQP) handOver(s *sendSlot) bool {
+	if s.isMessage() {
+		return q.sendMessage(s)
+	}
 	size := q.fragmentSize(s.length)
-	for s.sent < s.length {
+	empty := s.length == 0 && q.cfg.Scheme == DQPLB && !s.begun // its number is the news
+	for s.sent < s.length || empty {
+		n := min(size, s.length-s.sent)
+		last := s.sent+n == s.length
+		if !q.scheme.mayStage(s, last) {
+			return false
+		}
 		l := q.pick()
 		if l == nil {
 			return false
 		}
-		n := min(size, s.length-s.sent)
-		wr := l.add(kindData, q.dispatched, n)
-		wr.Opcode, wr.Flags = s.wr.Opcode, 0
+		q.fragment(l, s, n, last)
+		empty = false
+	}
+	return q.scheme.finish(s)
+}
+
+// fragment stages n bytes of s on l.
+func (q *VirtualQP) fragment(l *lane, s *sendSlot, n uint32, last bool) {
+	wr := l.add(kindData, q.dispatched, n)
+	wr.Flags, wr.NumSGE, wr.RemoteAddr, wr.RKey = 0, 0, 0, 0
+	if n > 0 {
 		wr.RemoteAddr = s.wr.Remote.Addr + s.wr.RemoteOffset + uint64(s.sent)
 		wr.RKey = s.wr.Remote.RKeys[l.remoteRail]
 		if s.wr.Flags&verbs.SendInline != 0 {
@@ -57,14 +75,20 @@ func (q *VirtualQP) handOver(s *sendSlot) bool {
 		} else {
 			cut(wr, &s.wr, l.rail, s.sent, n)
 		}
-		s.sent += n
-		s.frags++
-		q.list(l)
-		if len(l.stage) == cap(l.stage) {
-			q.ringLane(l)
-		}
 	}
-	return true
+	q.scheme.fragment(l, s, wr, last)
+	s.begun = true
+	s.sent += n
+	s.frags++
+	q.stageOn(l)
+}
+
+// stageOn notes that l has something staged, and rings if it is full.
+func (q *VirtualQP) stageOn(l *lane) {
+	q.list(l)
+	if len(l.stage) == cap(l.stage) {
+		q.ringLane(l)
+	}
 }
 
 // cut makes n bytes of a request from off on the local pieces of a fragment.

@@ -1,7 +1,30 @@
 // Package ibverbx makes many RDMA queue pairs, on several NICs, behave like one.
 //
-// The package will hold VirtualQP and VirtualCQ, the engine that cuts a request into
-// fragments, spreads them over its lanes and reports one completion per request, in
-// posting order. What stands today is what they are built on: the seam in package
-// verbs, and softnic, an RDMA NIC in pure Go. docs/architecture.md shows the house.
+// [Rails] are the NIC ports that are used together, and a [Region] is memory that is
+// registered on all of them. A [VirtualQP] is made of lanes, RC queue pairs spread over the
+// rails. It cuts a request into fragments, spreads them over its lanes, and reports exactly
+// one completion per request, in posting order, through a [VirtualCQ].
+//
+//	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic0}, ibverbx.RailConfig{Context: nic1})
+//	cq, err := rails.NewCQ(ibverbx.CQConfig{})
+//	qp, err := cq.NewQP(ibverbx.Config{Lanes: 16})
+//	card, err := qp.Card()   // give it to the peer, and take the peer's
+//	err = qp.Connect(peer)
+//
+// # What is ordered
+//
+// WRITEs and READs of different requests are not ordered among themselves. A request with
+// verbs.SendFence begins when every request before it has ended. When the receiver is told
+// of a WRITE_WITH_IMM, or gets a SEND, the bytes of that request and of all before it are
+// in its memory. How it is told is the [Scheme].
+//
+// # Concurrency
+//
+// A VirtualCQ and its VirtualQPs are for one goroutine at a time. They have no goroutine of
+// their own: Poll drives them, also on a side that only receives.
+//
+// # Status
+//
+// The package is being built. Failover, shared receive queues, waiting without polling and
+// the C++ business card are not there yet.
 package ibverbx

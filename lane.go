@@ -26,19 +26,28 @@ type lane struct {
 	ledger     []entry
 	head, tail uint32
 	depth      uint32
-	unsignaled int    // requests since the last that asked for a completion
-	bytes      uint64 // in flight or staged
-	refused    bool   // the NIC refused the staged requests; try again later
-	listed     bool   // in VirtualQP.staged
-	stage      []verbs.SendWR
+	unsignaled int // requests since the last that asked for a completion
+	// silent says that the last request that the NIC has did not ask for a completion:
+	// it refused those that would have.
+	silent  bool
+	bytes   uint64 // in flight or staged
+	refused bool   // the NIC refused the staged requests; try again later
+	listed  bool   // in VirtualQP.staged
+	stage   []verbs.SendWR
+	records []byte // a record for every slot of the ledger
+
+	// Receives: recvHead to recvTail are with the NIC.
+	recvHead, recvTail uint32
+	recvDepth          uint32
 
 	stats LaneStats
 }
 
 // entry says what a physical request belongs to.
 type entry struct {
-	seq   uint32 // of the request in its send ring
-	bytes uint32
+	seq     uint32 // of the request in its send ring
+	bytes   uint32
+	control bool // of no request
 }
 
 // LaneStats counts what a lane did.
@@ -52,21 +61,24 @@ type LaneStats struct {
 	Refusals  uint64 // posts that the NIC took only in part
 }
 
-func newLane(q *VirtualQP, index, rail int) (*lane, error) {
+func newLane(q *VirtualQP, index, rail, recvs int) (*lane, error) {
 	r := &q.rails.rails[rail]
 	cfg := &q.cfg
 	qp, err := r.pd.CreateQP(verbs.QPConfig{
 		Type: verbs.RC, SendCQ: q.cq.cqs[rail], RecvCQ: q.cq.cqs[rail],
-		MaxSendWR: cfg.LaneDepth, MaxRecvWR: cfg.RecvDepth, MaxSendSGE: MaxSGE, MaxRecvSGE: MaxSGE, MaxInline: cfg.MaxInline,
-		Port: r.cfg.Port, GID: r.cfg.GID,
+		MaxSendWR: cfg.LaneDepth, MaxRecvWR: recvs, MaxSendSGE: MaxSGE, MaxRecvSGE: MaxSGE,
+		MaxInline: max(cfg.MaxInline, recordSize),
+		Port:      r.cfg.Port, GID: r.cfg.GID,
 	})
 	if err != nil {
 		return nil, err
 	}
 	l := &lane{
 		owner: q, qp: qp, index: uint16(index), rail: uint8(rail), depth: uint32(cfg.LaneDepth),
-		ledger: make([]entry, ceilPow2(cfg.LaneDepth)), stage: make([]verbs.SendWR, 0, chainMax),
+		ledger: make([]entry, ceilPow2(cfg.LaneDepth+1)), stage: make([]verbs.SendWR, 0, chainMax),
+		recvDepth: uint32(recvs),
 	}
+	l.records = make([]byte, len(l.ledger)*recordSize)
 	l.stats.Rail, l.stats.QPN = rail, qp.Num()
 	return l, nil
 }
@@ -79,7 +91,7 @@ func (l *lane) room() bool {
 // add stages a request for seq of so many bytes and returns it to be filled in. The lane
 // must have room.
 func (l *lane) add(k kind, seq, bytes uint32) *verbs.SendWR {
-	l.ledger[int(l.tail)&(len(l.ledger)-1)] = entry{seq, bytes}
+	l.ledger[int(l.tail)&(len(l.ledger)-1)] = entry{seq: seq, bytes: bytes}
 	i := len(l.stage)
 	l.stage = l.stage[:i+1]
 	wr := &l.stage[i]
@@ -89,6 +101,12 @@ func (l *lane) add(k kind, seq, bytes uint32) *verbs.SendWR {
 	l.stats.Fragments++
 	l.stats.Bytes += uint64(bytes)
 	return wr
+}
+
+// recordBytes is where the record of a ledger entry stays until it is posted.
+func (l *lane) recordBytes(n uint32) []byte {
+	i := int(n) & (len(l.ledger) - 1)
+	return l.records[i*recordSize:][:recordSize]
 }
 
 // ring posts the staged requests as one chain. Only the last of it, and every interval-th
@@ -110,7 +128,7 @@ func (l *lane) ring(interval int) error {
 		l.stats.Doorbells++
 	}
 	if n == len(stage) {
-		l.stage = stage[:0]
+		l.stage, l.silent = stage[:0], false
 		return nil
 	}
 	return l.keep(n, err)
@@ -121,7 +139,10 @@ func (l *lane) ring(interval int) error {
 func (l *lane) keep(n int, err error) error {
 	l.stats.Refusals++
 	l.unsignaled = 0
-	if n > 0 && l.stage[n-1].Flags&verbs.SendSignaled == 0 {
+	if n > 0 {
+		l.silent = l.stage[n-1].Flags&verbs.SendSignaled == 0
+	}
+	if l.silent {
 		l.unsignaled = maxDepth
 	}
 	rest := copy(l.stage, l.stage[n:])
@@ -131,6 +152,27 @@ func (l *lane) keep(n int, err error) error {
 		return nil
 	}
 	return err
+}
+
+// mark asks for news of requests that ended, or were flushed, without a completion: a
+// request that is flushed behind them says that nothing of them is outstanding. The lane
+// must be in the error state with nothing staged. If the NIC has no room it is tried
+// again.
+func (l *lane) mark() {
+	if !l.silent || l.tail-l.head >= uint32(len(l.ledger)) {
+		return
+	}
+	l.stage = l.stage[:1]
+	l.stage[0] = verbs.SendWR{
+		WRID: uint64(newTag(l.generation, kindControl, l.index, l.tail)), Opcode: verbs.OpSend, Flags: verbs.SendSignaled,
+	}
+	n, _ := l.qp.PostSend(l.stage)
+	l.stage = l.stage[:0]
+	if n == 1 {
+		l.ledger[int(l.tail)&(len(l.ledger)-1)] = entry{control: true}
+		l.tail++
+		l.silent = false
+	}
 }
 
 func ceilPow2(n int) int {

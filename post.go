@@ -31,7 +31,8 @@ func (q *VirtualQP) PostSend(wrs []SendWR) (n int, err error) {
 		}
 		s := q.slot(q.posted)
 		s.wr, s.length, s.sent, s.frags = *wr, uint32(length), 0, 0
-		s.whole, s.status, s.vendor = false, verbs.StatusSuccess, 0
+		s.whole, s.begun, s.open, s.owes, s.numbered = false, false, false, false, false
+		s.status, s.vendor = verbs.StatusSuccess, 0
 		if wr.Flags&verbs.SendInline != 0 {
 			q.copyInline(wr)
 		}
@@ -60,8 +61,8 @@ func (q *VirtualQP) check(wr *SendWR) (length uint64, err error) {
 	if !wr.Flags.Valid() {
 		return 0, verbs.Invalidf("unknown flags %s", wr.Flags)
 	}
-	if wr.Opcode != verbs.OpRDMAWrite && wr.Opcode != verbs.OpRDMARead {
-		return 0, verbs.Invalidf("opcode %s is not supported on several lanes", wr.Opcode)
+	if wr.Opcode > verbs.OpAtomicFetchAndAdd {
+		return 0, verbs.Invalidf("unknown opcode %s", wr.Opcode)
 	}
 	inline := wr.Flags&verbs.SendInline != 0
 	for i := range wr.NumSGE {
@@ -71,15 +72,24 @@ func (q *VirtualQP) check(wr *SendWR) (length uint64, err error) {
 			return 0, fmt.Errorf("SGE %d: %w", i, err)
 		}
 	}
+	atomic := wr.Opcode >= verbs.OpAtomicCmpAndSwp
+	message := wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpSendWithImm
 	switch {
-	case length == 0:
+	case length == 0 && (wr.Opcode == verbs.OpRDMAWrite || wr.Opcode == verbs.OpRDMARead):
 		return 0, verbs.Invalidf("%s of no bytes", wr.Opcode)
+	case atomic && length != 8:
+		return 0, verbs.Invalidf("%s needs a local buffer of 8 bytes, not %d", wr.Opcode, length)
+	case message && length > uint64(q.maxMsg):
+		return 0, verbs.Invalidf("%s of %d bytes must fit one lane, which takes %d", wr.Opcode, length, q.maxMsg)
 	case length > math.MaxUint32:
 		return 0, verbs.Invalidf("%d bytes, at most %d fit one request", length, uint32(math.MaxUint32))
-	case inline && wr.Opcode == verbs.OpRDMARead:
+	case inline && (atomic || wr.Opcode == verbs.OpRDMARead):
 		return 0, verbs.Invalidf("INLINE is not legal on %s", wr.Opcode)
 	case inline && length > uint64(q.cfg.MaxInline):
 		return 0, verbs.Invalidf("%d inline bytes, Config.MaxInline is %d", length, q.cfg.MaxInline)
+	}
+	if message || (length == 0 && wr.Opcode == verbs.OpRDMAWriteWithImm) {
+		return length, nil // nothing at the other side is named
 	}
 	return length, q.checkRemote(wr, length)
 }

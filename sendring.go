@@ -23,8 +23,14 @@ type sendSlot struct {
 	sent   uint32 // bytes handed to lanes
 	frags  uint32 // fragments handed to lanes and not complete
 	whole  bool   // all of it was handed to lanes, or never will be
-	status verbs.Status
-	vendor uint32
+	begun  bool   // a part of it was handed to lanes
+	open   bool   // counted in VirtualQP.open
+	owes   bool   // Spray: its notification is still to come
+	// DQPLB: numbered says that the request has numbers, and firstSeq is the first.
+	numbered bool
+	firstSeq uint32
+	status   verbs.Status
+	vendor   uint32
 }
 
 // slot returns the slot of a sequence number.
@@ -37,7 +43,12 @@ func (r *sendRing) slot(seq uint32) *sendSlot {
 func (r *sendRing) full() bool { return r.posted-r.reported == uint32(len(r.sends)) }
 
 // ended reports whether nothing of the request is outstanding any more.
-func (s *sendSlot) ended() bool { return s.whole && s.frags == 0 }
+func (s *sendSlot) ended() bool { return s.whole && s.frags == 0 && !s.owes }
+
+// isMessage reports whether the request goes over the message lane.
+func (s *sendSlot) isMessage() bool {
+	return s.wr.Opcode == verbs.OpSend || s.wr.Opcode == verbs.OpSendWithImm || s.wr.Opcode >= verbs.OpAtomicCmpAndSwp
+}
 
 // fail notes an error of the request; the first one counts.
 func (s *sendSlot) fail(status verbs.Status, vendor uint32) {

@@ -20,6 +20,7 @@ const (
 	kindMessage                 // a SEND on the message lane
 	kindAtomic                  // a FETCH_AND_ADD or CMP_AND_SWP
 	kindRecv                    // a receive
+	kindControl                 // nobody's: it marks a place
 )
 
 // maxLanes is what the lane field of a tag holds.

@@ -168,7 +168,7 @@ func (c *VirtualCQ) report(dst []WC, n int) int {
 	for _, q := range c.touched {
 		q.dispatch()
 		n += q.report(dst[n:])
-		if q.reportable() || len(q.staged) > 0 {
+		if q.reportable() || len(q.staged) > 0 || (q.state == stateFailed && q.unmarked()) {
 			keep = append(keep, q)
 		} else {
 			q.touched = false

@@ -20,7 +20,11 @@ type VirtualQP struct {
 	rails *Rails
 	cq    *VirtualCQ
 	cfg   Config
-	lanes []*lane
+	// all are the lanes: those that carry data first (lanes), then the message lane and,
+	// with Spray, the notify lane.
+	all, lanes              []*lane
+	messageLane, notifyLane *lane
+	scheme                  notifier
 	// direct says that the only lane passes everything through.
 	direct bool
 	state  qpState
@@ -28,6 +32,9 @@ type VirtualQP struct {
 
 	sendRing
 	inline []byte // MaxInline bytes for every slot of the send ring
+	// open counts requests that were handed over and have not ended, data and messages.
+	open [2]int
+	receiver
 
 	remoteRails int    // rails of the peer, by which its keys are counted
 	maxMsg      uint32 // bytes of a fragment at the most
@@ -36,7 +43,9 @@ type VirtualQP struct {
 	cursor  int     // lane that round robin looks at next
 	staged  []*lane // lanes with requests that wait for the doorbell
 	touched bool    // in VirtualCQ.touched
-	batch   []verbs.SendWR
+
+	batch     []verbs.SendWR
+	recvBatch []verbs.RecvWR
 }
 
 // qpState is where a VirtualQP is in its life.
@@ -60,7 +69,7 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	c.qpCount++
 	q := &VirtualQP{
 		num: c.qpCount, rails: c.rails, cq: c, cfg: cfg,
-		direct: cfg.Lanes == 1 && !cfg.Track, batch: make([]verbs.SendWR, chainMax),
+		direct: cfg.Lanes == 1 && !cfg.Track, batch: make([]verbs.SendWR, chainMax), recvBatch: make([]verbs.RecvWR, chainMax),
 	}
 	q.maxMsg, q.mtu = maxFragment, 4096
 	for i := range c.rails.rails {
@@ -70,32 +79,76 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	}
 	q.sends = make([]sendSlot, cfg.SendDepth)
 	q.inline = make([]byte, cfg.SendDepth*cfg.MaxInline)
-	for i := range cfg.Lanes {
-		if err := q.addLane(i, i%c.rails.Len()); err != nil {
-			return nil, errors.Join(fmt.Errorf("make virtual QP: lane %d: %w", i, err), q.Close())
-		}
+	q.initReceiver(&cfg)
+	if err := q.build(); err != nil {
+		return nil, errors.Join(fmt.Errorf("make virtual QP: %w", err), q.Close())
 	}
-	q.staged = make([]*lane, 0, len(q.lanes))
 	return q, nil
 }
 
-// addLane makes a lane, books its completions and routes them to it.
-func (q *VirtualQP) addLane(index, rail int) error {
-	if err := q.cq.reserve(rail, q.laneCompletions()); err != nil {
-		return err
+// build makes the lanes and takes them to INIT, with the engine's receives posted.
+func (q *VirtualQP) build() error {
+	total, recvs := q.cfg.Lanes, q.cfg.NotifyDepth
+	if q.direct {
+		recvs = q.cfg.RecvDepth
+	} else {
+		var err error
+		if q.scheme, err = q.newNotifier(); err != nil {
+			return err
+		}
+		total = q.cfg.Lanes + 1
+		if q.cfg.Scheme == Spray {
+			total++
+		}
 	}
-	l, err := newLane(q, index, rail)
-	if err != nil {
-		q.cq.release(rail, q.laneCompletions())
-		return err
+	for i := range total {
+		n := recvs
+		if i == q.cfg.Lanes {
+			n = q.cfg.RecvDepth // the message lane holds the user's receives
+		}
+		if err := q.addLane(i, i%q.rails.Len(), n); err != nil {
+			return fmt.Errorf("lane %d: %w", i, err)
+		}
 	}
-	q.lanes = append(q.lanes, l)
-	q.cq.routes[rail].add(l)
+	q.lanes = q.all[:q.cfg.Lanes]
+	if !q.direct {
+		q.messageLane = q.all[q.cfg.Lanes]
+	}
+	if total > q.cfg.Lanes+1 {
+		q.notifyLane = q.all[q.cfg.Lanes+1]
+	}
+	q.staged = make([]*lane, 0, len(q.all))
+	for _, l := range q.all {
+		if err := q.prepare(l); err != nil {
+			return fmt.Errorf("lane %d: %w", l.index, err)
+		}
+	}
 	return nil
 }
 
-// laneCompletions is how many completions a lane can have outstanding.
-func (q *VirtualQP) laneCompletions() int { return q.cfg.LaneDepth + q.cfg.RecvDepth }
+// prepare takes a lane from RESET to INIT and posts the engine's receives.
+func (q *VirtualQP) prepare(l *lane) error {
+	if err := verbs.InitQP(l.qp, q.rails.rails[l.rail].cfg.Port); err != nil {
+		return err
+	}
+	l.recvHead, l.recvTail = 0, 0
+	return q.replenish(l)
+}
+
+// addLane makes a lane, books its completions and routes them to it.
+func (q *VirtualQP) addLane(index, rail, recvs int) error {
+	if err := q.cq.reserve(rail, q.cfg.LaneDepth+recvs); err != nil {
+		return err
+	}
+	l, err := newLane(q, index, rail, recvs)
+	if err != nil {
+		q.cq.release(rail, q.cfg.LaneDepth+recvs)
+		return err
+	}
+	q.all = append(q.all, l)
+	q.cq.routes[rail].add(l)
+	return nil
+}
 
 // Num is a number that is unique on the VirtualCQ.
 func (q *VirtualQP) Num() uint32 { return q.num }
@@ -107,14 +160,18 @@ func (q *VirtualQP) Err() error { return q.err }
 // Close destroys the lanes. Outstanding requests end without a completion.
 func (q *VirtualQP) Close() error {
 	var errs []error
-	for _, l := range q.lanes {
+	for _, l := range q.all {
 		rail := int(l.rail)
 		errs = append(errs, l.qp.Close())
 		q.cq.routes[rail].rebuild(l)
-		q.cq.release(rail, q.laneCompletions())
+		q.cq.release(rail, q.cfg.LaneDepth+int(l.recvDepth))
 	}
-	q.lanes, q.state = nil, stateClosed
+	if q.scheme != nil && q.state != stateClosed {
+		errs = append(errs, q.scheme.close())
+	}
+	q.all, q.lanes, q.state = nil, nil, stateClosed
 	q.reported, q.dispatched, q.posted = 0, 0, 0
+	q.receiver = receiver{}
 	if q.touched {
 		q.cq.forget(q)
 	}
@@ -123,8 +180,8 @@ func (q *VirtualQP) Close() error {
 
 // LaneStats returns what each lane did: proof of which NIC carried what.
 func (q *VirtualQP) LaneStats() []LaneStats {
-	s := make([]LaneStats, len(q.lanes))
-	for i, l := range q.lanes {
+	s := make([]LaneStats, len(q.all))
+	for i, l := range q.all {
 		s[i] = l.stats
 	}
 	return s

@@ -221,8 +221,16 @@ func TestBadConfig(t *testing.T) {
 	cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 1 << 10})
 	must(t, err)
 	for _, cfg := range []ibverbx.Config{
-		{Lanes: -1}, {Lanes: 1 << 20}, {SendDepth: -1}, {RecvDepth: -5}, {LaneDepth: -1}, {MaxInline: 1 << 20},
-		{SignalInterval: -1}, {Policy: 99}, {FragmentSize: 1<<32 - 1}, {Lanes: 64}, // 64 lanes overrun a CQ of 1024
+		{Lanes: -1},
+		{Lanes: 1 << 20},
+		{SendDepth: -1},
+		{RecvDepth: -5},
+		{LaneDepth: -1},
+		{MaxInline: 1 << 20},
+		{SignalInterval: -1},
+		{Policy: 99},
+		{FragmentSize: 1<<32 - 1},
+		{Lanes: 64}, // 64 lanes overrun a CQ of 1024
 	} {
 		if _, err := cq.NewQP(cfg); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("NewQP(%+v) = %v, want %v", cfg, err, verbs.ErrInvalid)

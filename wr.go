@@ -48,6 +48,19 @@ func (w *SendWR) Length() uint64 {
 	return n
 }
 
+// RecvWR is a receive of a VirtualQP. With no bytes it waits for a notification, the end
+// of a WRITE_WITH_IMM; with bytes it waits for a SEND. On several lanes these are two
+// queues, each in its own order.
+type RecvWR struct {
+	// ID comes back in the completion.
+	ID     uint64
+	NumSGE uint8
+	SGE    [MaxSGE]SGE
+}
+
+// SetSGE makes w receive into the given pieces. It panics if there are more than MaxSGE.
+func (w *RecvWR) SetSGE(sges ...SGE) { w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges)) }
+
 // WCFlags says what a completion tells beyond its status.
 type WCFlags uint8
 

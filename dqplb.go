@@ -1,0 +1,196 @@
+package ibverbx
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"ibverbx/verbs"
+)
+
+// dqplb is the original's other scheme, compatible with it on the wire. Every fragment of
+// a notified request is a WRITE_WITH_IMM, and the immediate is a number:
+//
+//	 31  | 30    24 | 23                    0
+//	last |  (zero)  |  0 .. 0xFFFFFE, in turn
+//
+// The receiver puts the numbers in order and completes a message when all up to its last
+// fragment are in. Lanes that carried plain WRITEs since the last notification are closed
+// by a WRITE_WITH_IMM of no bytes, so that those are covered too.
+type dqplb struct {
+	q *VirtualQP
+
+	// Sender.
+	seq   uint32   // the next number
+	plain []uint64 // lanes with plain WRITEs that no number covers
+
+	// Receiver: a window of numbers from next on.
+	next     uint32
+	consumed uint32 // numbers before next, counted without end
+	got      []numbered
+	length   uint32 // of the message being put together
+	window   uint32 // how far the sender may run ahead
+}
+
+const (
+	dqplbModulus = 1<<24 - 1 // the original never uses 0xFFFFFF
+	dqplbLast    = 1 << 31
+	dqplbMask    = 1<<24 - 1
+)
+
+// numbered is one number that has come.
+type numbered struct {
+	here, last bool
+	length     uint32
+}
+
+func newDQPLB(q *VirtualQP) *dqplb {
+	d := &dqplb{q: q, plain: make([]uint64, (q.cfg.Lanes+63)/64)}
+	// The peer runs at most the window ahead of what was acknowledged; and what was
+	// acknowledged may wait in the CQ of one rail while that of another is polled.
+	d.got = make([]numbered, 2*q.dqplbWindow())
+	return d
+}
+
+// dqplbWindow is how far the peer may run ahead: as far as the engine has receives.
+func (q *VirtualQP) dqplbWindow() uint32 { return uint32(ceilPow2(q.cfg.Lanes * q.cfg.NotifyDepth)) }
+
+func (d *dqplb) connected(remote *Card) int {
+	d.window = remote.Window
+	return len(d.got)
+}
+
+func (d *dqplb) close() error { return nil }
+func (d *dqplb) advance()     {}
+
+func (d *dqplb) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
+
+// wireImm makes an immediate of a number. The original writes it in the order of its host
+// and does not convert, which on the little-endian machines that it runs on is the wrong
+// way round: so do we.
+func wireImm(v uint32) uint32 {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], v)
+	return binary.BigEndian.Uint32(b[:])
+}
+
+// distance is how far b is ahead of a.
+func distance(a, b uint32) uint32 { return (b + dqplbModulus - a) % dqplbModulus }
+
+// mayStage keeps the numbers that are outstanding within the receiver's window, and closes
+// the lanes with plain WRITEs before the last fragment takes its number.
+func (d *dqplb) mayStage(s *sendSlot, last bool) bool {
+	if s.wr.Opcode != verbs.OpRDMAWriteWithImm {
+		return true
+	}
+	if last && !d.cover(s) {
+		return false
+	}
+	return d.room(s)
+}
+
+// room reports whether a number more fits the window.
+func (d *dqplb) room(s *sendSlot) bool {
+	oldest := s.firstSeq
+	if s.frags == 0 && s.sent == 0 {
+		oldest = d.seq
+	}
+	for seq := d.q.reported; seq != d.q.dispatched; seq++ {
+		if o := d.q.slot(seq); o.numbered && !o.ended() {
+			oldest = o.firstSeq
+			break
+		}
+	}
+	return distance(oldest, d.seq) < d.window
+}
+
+// cover stages the immediates that cover plain WRITEs.
+func (d *dqplb) cover(s *sendSlot) bool {
+	for i := range d.plain {
+		for d.plain[i] != 0 {
+			l := d.q.lanes[64*i+bits.TrailingZeros64(d.plain[i])]
+			if !l.room() || !d.room(s) {
+				return false
+			}
+			wr := l.add(kindNotify, d.q.dispatched, 0)
+			wr.Opcode, wr.Flags, wr.NumSGE, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWriteWithImm, 0, 0, 0, 0
+			wr.Imm = wireImm(d.number(s))
+			s.frags++
+			d.plain[i] &= d.plain[i] - 1
+			d.q.stageOn(l)
+		}
+	}
+	return true
+}
+
+// number gives out the next number, to s.
+func (d *dqplb) number(s *sendSlot) uint32 {
+	n := d.seq
+	if !s.numbered {
+		s.numbered, s.firstSeq = true, n
+	}
+	if d.seq++; d.seq == dqplbModulus {
+		d.seq = 0
+	}
+	return n
+}
+
+func (d *dqplb) fragment(l *lane, s *sendSlot, wr *verbs.SendWR, last bool) {
+	wr.Opcode = s.wr.Opcode
+	switch wr.Opcode {
+	case verbs.OpRDMAWriteWithImm:
+		imm := d.number(s)
+		if last {
+			imm |= dqplbLast
+			wr.Flags |= s.wr.Flags & verbs.SendSolicited
+		}
+		wr.Imm = wireImm(imm)
+		d.plain[l.index/64] &^= 1 << (l.index % 64)
+	case verbs.OpRDMAWrite:
+		d.plain[l.index/64] |= 1 << (l.index % 64)
+	default:
+	}
+}
+
+func (d *dqplb) finish(*sendSlot) bool { return true }
+
+// received puts a number in its place. One that is outside the window, or came before,
+// ends the VirtualQP.
+func (d *dqplb) received(l *lane, wc *verbs.WC, _ uint32) {
+	if wc.Opcode != verbs.WCRecvRDMAWithImm || wc.Flags&verbs.WCWithImm == 0 {
+		d.q.protocol(l, "%s without an immediate", wc.Opcode)
+		return
+	}
+	imm := wireImm(wc.Imm)
+	seq := imm & dqplbMask
+	ahead := distance(d.next, seq)
+	if seq >= dqplbModulus || ahead >= uint32(len(d.got)) || d.at(ahead).here {
+		d.q.protocol(l, "number %d, %d is expected", seq, d.next)
+		return
+	}
+	*d.at(ahead) = numbered{here: true, last: imm&dqplbLast != 0, length: wc.ByteLen}
+	d.consume()
+}
+
+// at is the place of the number that is so far ahead of next.
+func (d *dqplb) at(ahead uint32) *numbered {
+	return &d.got[(d.consumed+ahead)&uint32(len(d.got)-1)]
+}
+
+func (d *dqplb) consume() {
+	for {
+		n := d.at(0)
+		if !n.here {
+			return
+		}
+		d.length += n.length
+		if n.last {
+			d.q.arrived(message{length: d.length, flags: WCHasLength})
+			d.length = 0
+		}
+		*n = numbered{}
+		d.consumed++
+		if d.next++; d.next == dqplbModulus {
+			d.next = 0
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package ibverbx
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// receiver is the receiving half of a VirtualQP: two queues of the user's receives, and
+// what has arrived for them.
+//
+// Notification receives are numbers: the engine's own receives wait on the lanes, and a
+// message that is whole takes the oldest notification. If there is none it is held, as one
+// of a bounded number; then the engine stops posting receives, and the sender meets RNR.
+// Data receives lie on the message lane, which nothing of the engine's ever uses.
+type receiver struct {
+	notifications        []uint64 // IDs of notification receives
+	notifyHead, notifyTo uint32
+	early                []message // whole messages that nobody waits for yet
+	earlyHead, earlyTail uint32
+	dataIDs              []uint64 // IDs of data receives
+	dataHead, dataTail   uint32
+	done                 []WC // receives that have ended and were not reported
+	doneHead, doneTail   uint32
+	depth                uint32
+	starved              bool // receives were not posted again because too much was early
+}
+
+// message is what a scheme learned about a message that has wholly arrived.
+type message struct {
+	imm, length uint32
+	flags       WCFlags
+}
+
+func (r *receiver) initReceiver(cfg *Config) {
+	r.depth = uint32(cfg.RecvDepth)
+	size := ceilPow2(cfg.RecvDepth)
+	r.notifications = make([]uint64, size)
+	r.dataIDs = make([]uint64, size)
+	r.done = make([]WC, 2*size)
+}
+
+// holdEarly makes room for all messages that can be whole and not wanted yet: as many as
+// the engine holds before it stops posting receives, those that what is posted then can
+// bring, and those that were waiting for one before them.
+func (q *VirtualQP) holdEarly(waiting int) {
+	q.early = make([]message, ceilPow2(q.cfg.RecvDepth+(q.cfg.Lanes+1)*q.cfg.NotifyDepth+waiting))
+}
+
+// PostRecv posts receives. wrs[:n] were taken, nothing after n was.
+func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
+	if q.state == stateClosed {
+		return 0, q.opError("post receive", verbs.ErrClosed)
+	}
+	if q.direct {
+		return q.passRecv(wrs)
+	}
+	for n = range wrs {
+		wr := &wrs[n]
+		length, bad := q.checkRecv(wr)
+		if bad != nil {
+			return n, q.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n, bad))
+		}
+		if length == 0 {
+			if q.notifyTo-q.notifyHead >= q.depth || q.doneTail-q.doneHead >= uint32(len(q.done)/2) {
+				return n, verbs.ErrQueueFull
+			}
+			q.notifications[int(q.notifyTo)&(len(q.notifications)-1)] = wr.ID
+			q.notifyTo++
+			q.match()
+			continue
+		}
+		if err := q.postData(wr); err != nil {
+			return n, err
+		}
+	}
+	if q.state == stateFailed {
+		q.flushNotifications()
+	}
+	if q.starved {
+		q.feed()
+	}
+	if q.reportable() {
+		q.cq.touch(q)
+	}
+	return len(wrs), nil
+}
+
+func (q *VirtualQP) checkRecv(wr *RecvWR) (length uint64, err error) {
+	if wr.NumSGE > MaxSGE {
+		return 0, verbs.Invalidf("%d SGEs, at most %d are allowed", wr.NumSGE, MaxSGE)
+	}
+	for i := range wr.NumSGE {
+		if err := q.checkLocal(&wr.SGE[i]); err != nil {
+			return 0, fmt.Errorf("SGE %d: %w", i, err)
+		}
+		length += uint64(wr.SGE[i].Length)
+	}
+	return length, nil
+}
+
+// postData posts a data receive on the message lane.
+func (q *VirtualQP) postData(wr *RecvWR) error {
+	if q.dataTail-q.dataHead >= q.depth || q.doneTail-q.doneHead >= uint32(len(q.done)/2) {
+		return verbs.ErrQueueFull
+	}
+	l := q.messageLane
+	r := &q.recvBatch[0]
+	q.physicalRecv(wr, l, r)
+	r.WRID = uint64(newTag(l.generation, kindRecv, l.index, q.dataTail))
+	if _, err := l.qp.PostRecv(q.recvBatch[:1]); err != nil {
+		if isBackPressure(err) {
+			return verbs.ErrQueueFull
+		}
+		return q.opError("post receive", err)
+	}
+	q.dataIDs[int(q.dataTail)&(len(q.dataIDs)-1)] = wr.ID
+	q.dataTail++
+	return nil
+}
+
+func (q *VirtualQP) physicalRecv(wr *RecvWR, l *lane, r *verbs.RecvWR) {
+	r.WRID, r.NumSGE = wr.ID, wr.NumSGE
+	for i := range wr.NumSGE {
+		e := &wr.SGE[i]
+		r.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[l.rail]}
+	}
+}
+
+// passRecv posts the receives of a VirtualQP with one lane.
+func (q *VirtualQP) passRecv(wrs []RecvWR) (n int, err error) {
+	l := q.lanes[0]
+	for n < len(wrs) {
+		chain := q.recvBatch[:min(len(wrs)-n, len(q.recvBatch))]
+		for i := range chain {
+			if _, bad := q.checkRecv(&wrs[n+i]); bad != nil {
+				chain = chain[:i]
+				err = q.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n+i, bad))
+				break
+			}
+			q.physicalRecv(&wrs[n+i], l, &chain[i])
+		}
+		k, refused := l.qp.PostRecv(chain)
+		n += k
+		if refused != nil {
+			return n, refused
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// recvCompleted takes a receive that a NIC has ended.
+func (q *VirtualQP) recvCompleted(l *lane, wc *verbs.WC, t tag) {
+	if t.generation() != l.generation || t.lane() != l.index {
+		q.cq.stats.Stale++
+		return
+	}
+	if l == q.messageLane {
+		q.dataReceived(l, wc)
+		return
+	}
+	l.recvHead++
+	if wc.Status != verbs.StatusSuccess {
+		q.failed(l, wc.Status)
+		return
+	}
+	if q.state != stateConnected {
+		return
+	}
+	q.scheme.received(l, wc, t.entry())
+	if l.recvDepth-(l.recvTail-l.recvHead) >= min(chainMax, (l.recvDepth+1)/2) {
+		q.feedLane(l)
+	}
+}
+
+// dataReceived ends the oldest data receive.
+func (q *VirtualQP) dataReceived(l *lane, wc *verbs.WC) {
+	id := q.dataIDs[int(q.dataHead)&(len(q.dataIDs)-1)]
+	q.dataHead++
+	out := q.finished(id)
+	out.Status, out.VendorErr = wc.Status, wc.VendorErr
+	if wc.Status != verbs.StatusSuccess {
+		q.failed(l, wc.Status)
+		return
+	}
+	out.Opcode, out.ByteLen, out.Flags = verbs.WCRecv, wc.ByteLen, WCHasLength
+	if wc.Flags&verbs.WCWithImm != 0 {
+		out.Flags, out.Imm = WCHasLength|WCHasImm, wc.Imm
+	}
+}
+
+// finished adds a receive to those to be reported.
+func (q *VirtualQP) finished(id uint64) *WC {
+	wc := &q.done[int(q.doneTail)&(len(q.done)-1)]
+	q.doneTail++
+	*wc = WC{ID: id, QP: q}
+	return wc
+}
+
+// arrived takes a message that is whole.
+func (q *VirtualQP) arrived(m message) {
+	if q.earlyTail-q.earlyHead == uint32(len(q.early)) {
+		q.protocol(q.lanes[0], "more messages than receives were posted for")
+		return
+	}
+	q.early[int(q.earlyTail)&(len(q.early)-1)] = m
+	q.earlyTail++
+	q.match()
+}
+
+// match gives messages to the notification receives that wait.
+func (q *VirtualQP) match() {
+	for q.notifyHead != q.notifyTo && q.earlyHead != q.earlyTail {
+		m := &q.early[int(q.earlyHead)&(len(q.early)-1)]
+		wc := q.finished(q.notifications[int(q.notifyHead)&(len(q.notifications)-1)])
+		wc.Opcode, wc.Flags, wc.Imm, wc.ByteLen = verbs.WCRecvRDMAWithImm, m.flags, m.imm, m.length
+		q.notifyHead++
+		q.earlyHead++
+	}
+}
+
+// reportReceives writes the receives that have ended.
+func (q *VirtualQP) reportReceives(dst []WC) (n int) {
+	for q.doneHead != q.doneTail && n < len(dst) {
+		dst[n] = q.done[int(q.doneHead)&(len(q.done)-1)]
+		q.doneHead++
+		n++
+	}
+	return n
+}
+
+// flushNotifications ends the notification receives of a VirtualQP that has failed.
+func (q *VirtualQP) flushNotifications() {
+	for ; q.notifyHead != q.notifyTo; q.notifyHead++ {
+		wc := q.finished(q.notifications[int(q.notifyHead)&(len(q.notifications)-1)])
+		wc.Status = verbs.StatusWRFlushErr
+	}
+}
+
+// feedLane posts receives on a lane again, unless too many messages wait for the user.
+func (q *VirtualQP) feedLane(l *lane) {
+	if q.earlyTail-q.earlyHead >= q.depth {
+		q.starved = true
+		return
+	}
+	if err := q.replenish(l); err != nil {
+		q.fail(l, err)
+	}
+}
+
+// feed posts receives on all lanes again.
+func (q *VirtualQP) feed() {
+	q.starved = false
+	for _, l := range q.all {
+		if q.state == stateConnected {
+			q.feedLane(l)
+		}
+	}
+}
+
+// replenish fills the receive queue of a lane with the engine's receives. The message lane
+// and a lane that passes through hold the user's only.
+func (q *VirtualQP) replenish(l *lane) error {
+	if q.direct || l == q.messageLane || (q.cfg.Scheme == Spray && l != q.notifyLane) {
+		return nil
+	}
+	for l.recvTail-l.recvHead < l.recvDepth {
+		chain := q.recvBatch[:min(l.recvDepth-(l.recvTail-l.recvHead), chainMax)]
+		for i := range chain {
+			entry := l.recvTail + uint32(i)
+			q.scheme.recvSGE(l, entry, &chain[i])
+			chain[i].WRID = uint64(newTag(l.generation, kindRecv, l.index, entry))
+		}
+		n, err := l.qp.PostRecv(chain)
+		l.recvTail += uint32(n)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// protocol ends the VirtualQP because the peer broke the rules of the scheme.
+func (q *VirtualQP) protocol(l *lane, format string, args ...any) {
+	q.fail(l, fmt.Errorf("the peer does not keep to %s: %s", q.cfg.Scheme, fmt.Sprintf(format, args...)))
+}

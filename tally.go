@@ -1,0 +1,179 @@
+package ibverbx
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"ibverbx/verbs"
+)
+
+// tally is the default scheme. Each lane that carried data since the last notification
+// sends one record, behind that data on the same QP, which makes the data visible to
+// whoever sees the record (InfiniBand o9-20). The receiver completes message n when n-1
+// is complete and all records of n are in.
+//
+// A record, little-endian:
+//
+//	0         4          6          8         12        16
+//	| msgSeq  |  lanes   |  (zero)  |   imm   |  length  |
+type tally struct {
+	q *VirtualQP
+
+	// Sender: dirty has a bit for every lane that carried data since the last
+	// notification; closing is what is left of it while records are being staged.
+	dirty, closing []uint64
+	seq            uint32
+	records        uint16 // of the message being closed, 0 if none is
+
+	// Receiver: the messages from next on of which records have come.
+	window []tallied
+	next   uint32
+	memory *verbs.Memory
+	region *Region
+}
+
+const recordSize = 16
+
+// tallied counts the records of one message.
+type tallied struct {
+	got, want   uint16
+	imm, length uint32
+}
+
+func newTally(q *VirtualQP) (*tally, error) {
+	t := &tally{q: q, dirty: make([]uint64, (q.cfg.Lanes+63)/64), closing: make([]uint64, (q.cfg.Lanes+63)/64)}
+	var err error
+	if t.memory, err = verbs.AllocMemory(q.cfg.Lanes*q.cfg.NotifyDepth*recordSize, nil); err != nil {
+		return nil, err
+	}
+	if t.region, err = q.rails.Register(t.memory, verbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *tally) close() error {
+	if err := t.region.Close(); err != nil {
+		return err
+	}
+	return t.memory.Free()
+}
+
+// connected sizes the window: at most what the peer has outstanding, and what has come
+// and was not polled yet, can be ahead of the oldest message.
+func (t *tally) connected(remote *Card) int {
+	t.window = make([]tallied, ceilPow2(remote.SendDepth+t.q.cfg.Lanes*t.q.cfg.NotifyDepth))
+	return len(t.window)
+}
+
+func (t *tally) mayStage(*sendSlot, bool) bool { return true }
+
+func (t *tally) fragment(l *lane, s *sendSlot, wr *verbs.SendWR, _ bool) {
+	wr.Opcode = s.wr.Opcode
+	if wr.Opcode == verbs.OpRDMARead {
+		return
+	}
+	wr.Opcode = verbs.OpRDMAWrite
+	t.dirty[l.index/64] |= 1 << (l.index % 64)
+}
+
+func (t *tally) finish(s *sendSlot) bool {
+	if s.wr.Opcode != verbs.OpRDMAWriteWithImm {
+		return true
+	}
+	if t.records == 0 && !t.begin() {
+		return false
+	}
+	for i := range t.closing {
+		for t.closing[i] != 0 {
+			l := t.q.lanes[64*i+bits.TrailingZeros64(t.closing[i])]
+			if !l.room() {
+				return false
+			}
+			t.record(l, s)
+			t.closing[i] &= t.closing[i] - 1
+		}
+	}
+	t.records = 0
+	t.seq++
+	return true
+}
+
+// begin decides which lanes send a record. A message of no bytes after no data needs one
+// all the same.
+func (t *tally) begin() bool {
+	n := 0
+	for i, w := range t.dirty {
+		n += bits.OnesCount64(w)
+		t.closing[i] = w
+	}
+	if n == 0 {
+		l := t.q.pick()
+		if l == nil {
+			return false
+		}
+		t.closing[l.index/64] |= 1 << (l.index % 64)
+		n = 1
+	}
+	clear(t.dirty)
+	t.records = uint16(n)
+	return true
+}
+
+// record stages one record on l.
+func (t *tally) record(l *lane, s *sendSlot) {
+	b := l.recordBytes(l.tail)
+	binary.LittleEndian.PutUint32(b[0:], t.seq)
+	binary.LittleEndian.PutUint16(b[4:], t.records)
+	binary.LittleEndian.PutUint16(b[6:], 0)
+	binary.LittleEndian.PutUint32(b[8:], s.wr.Imm)
+	binary.LittleEndian.PutUint32(b[12:], s.length)
+	wr := l.add(kindNotify, t.q.dispatched, 0)
+	wr.Opcode, wr.Flags = verbs.OpSend, s.wr.Flags&verbs.SendSolicited
+	inlineBytes(wr, b)
+	s.frags++
+	t.q.stageOn(l)
+}
+
+func (t *tally) advance() {}
+
+func (t *tally) recvSGE(l *lane, entry uint32, r *verbs.RecvWR) {
+	off := t.place(l, entry)
+	r.SGE[0] = verbs.SGE{Addr: t.region.addr + uint64(off), Length: recordSize, LKey: t.region.lkeys[l.rail]}
+	r.NumSGE = 1
+}
+
+// place is where the record of a receive lies.
+func (t *tally) place(l *lane, entry uint32) int {
+	return (int(l.index)*t.q.cfg.NotifyDepth + int(entry)%t.q.cfg.NotifyDepth) * recordSize
+}
+
+// received counts a record. What cannot be a record of our peer ends the VirtualQP.
+func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
+	if wc.ByteLen != recordSize || wc.Opcode != verbs.WCRecv {
+		t.q.protocol(l, "a record of %d bytes (%s)", wc.ByteLen, wc.Opcode)
+		return
+	}
+	b := t.region.Bytes()[t.place(l, entry):][:recordSize]
+	seq, want := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:])
+	m := &t.window[int(seq)&(len(t.window)-1)]
+	switch {
+	case seq-t.next >= uint32(len(t.window)):
+		t.q.protocol(l, "record of message %d, %d is expected", seq, t.next)
+		return
+	case want == 0 || int(want) > len(t.q.lanes) || (m.got > 0 && m.want != want):
+		t.q.protocol(l, "message %d claims %d records", seq, want)
+		return
+	}
+	m.got++
+	m.want, m.imm, m.length = want, binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])
+	for {
+		m := &t.window[int(t.next)&(len(t.window)-1)]
+		if m.got == 0 || m.got < m.want {
+			return
+		}
+		t.q.arrived(message{imm: m.imm, length: m.length, flags: WCHasImm | WCHasLength})
+		*m = tallied{}
+		t.next++
+	}
+}
