@@ -213,7 +213,8 @@ func (c *core) attach(n *NIC, addr netip.Addr) error {
 	if !addr.IsValid() {
 		addr = c.freeAddr()
 	}
-	if addr.IsUnspecified() || addr.IsMulticast() {
+	addr = addr.Unmap()
+	if addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "" || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return verbs.Invalidf("address %s cannot be that of a port", addr)
 	}
 	n.setAddr(verbs.GIDFromAddr(addr), c.nonce)

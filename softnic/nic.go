@@ -43,7 +43,7 @@ func New(link Link, cfg Config) (*NIC, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
 	}
-	if link == nil || link.shared().link == nil {
+	if !made(link) {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, verbs.Invalidf("no link: make one with NewMemoryLink or NewFaultLink"))
 	}
 	c := link.shared()
@@ -53,6 +53,17 @@ func New(link Link, cfg Config) (*NIC, error) {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
 	}
 	return n, nil
+}
+
+// made reports whether link comes from NewMemoryLink or NewFaultLink.
+func made(link Link) bool {
+	switch l := link.(type) {
+	case *MemoryLink:
+		return l != nil && l.core.link != nil
+	case *FaultLink:
+		return l != nil && l.core.link != nil
+	}
+	return false
 }
 
 // setAddr finishes the construction, once the link has given the NIC its number and

@@ -1,0 +1,247 @@
+package softnic
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/verbs"
+)
+
+// chaosMode says in which world a chaos run takes place.
+type chaosMode struct {
+	name  string
+	fault bool // a link that loses, repeats and reorders packets
+	self  bool // UC and UD QPs that send to themselves too
+	depth int  // of the CQs; a small one overruns
+}
+
+// TestChaos does everything that a user can do, in random order, on two NICs with QPs of
+// all types: posts good and bad requests, polls, lets time pass, moves QPs between
+// states, closes them, takes ports down and deregisters memory. After every step the
+// state of the NICs must be consistent, as said at chaos.verify, and in the end
+// everything that was signaled must have completed: once, and in order.
+//
+// A seed decides everything. IBVERBX_CHAOS=N runs N seeds in place of a few.
+func TestChaos(t *testing.T) {
+	seeds := uint64(60)
+	if s := os.Getenv("IBVERBX_CHAOS"); s != "" {
+		n, err := strconv.ParseUint(s, 10, 32)
+		check(t, err)
+		seeds = n
+	}
+	for _, mode := range []chaosMode{
+		{name: "memory", depth: 512},
+		{name: "memory,self", self: true, depth: 512},
+		{name: "fault", fault: true, depth: 512},
+		{name: "fault,self", fault: true, self: true, depth: 512},
+		{name: "overrun", fault: true, self: true, depth: 32},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			for seed := range seeds {
+				t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { newChaos(t, mode, seed).run(600) })
+			}
+		})
+	}
+}
+
+// chaos is one run.
+type chaos struct {
+	t        *testing.T
+	r        *rand.Rand
+	mode     chaosMode
+	link     Link
+	core     *core
+	now      int64
+	stations []*station
+	srqs     []*srq // one per station
+	actors   []*actor
+	recvs    map[uint64]bool // receives posted and not completed
+	lastRecv uint64
+	log      []string
+}
+
+// actor is a QP and what is expected of it.
+type actor struct {
+	q        *qp
+	at       int // station
+	typ      verbs.QPType
+	peer     *actor
+	ah       verbs.AH
+	nextID   uint64
+	order    []uint64        // sends posted and not known to have ended, in order
+	pending  map[uint64]bool // those of them that were signaled
+	lastRecv uint64          // the last receive that completed
+}
+
+// recvID marks the WRIDs of receives.
+const recvID = 1 << 63
+
+func newChaos(t *testing.T, mode chaosMode, seed uint64) *chaos {
+	t.Helper()
+	c := &chaos{t: t, mode: mode, r: rand.New(rand.NewPCG(seed, 1)), recvs: map[uint64]bool{}}
+	now := func() int64 { return c.now }
+	if mode.fault {
+		imp := Impairment{
+			Loss: c.r.Float64() * 0.05, Duplicate: c.r.Float64() * 0.2, Reorder: c.r.Float64() * 0.3,
+			Delay: time.Duration(c.r.IntN(5000)),
+		}
+		if c.r.IntN(2) == 0 {
+			imp.Rate = 1e9
+		}
+		link, err := NewFaultLink(&FaultConfig{Seed: seed, Impairment: imp, Window: 1 + c.r.IntN(20), Queue: 1 + c.r.IntN(20), Now: now})
+		check(t, err)
+		c.link = link
+	} else {
+		c.link = NewMemoryLink(&MemoryConfig{Now: now})
+	}
+	c.core = c.link.shared()
+	for i := range 2 {
+		s := newStation(t, c.link, mode.depth, Config{Seed: seed + uint64(i) + 1})
+		q, err := s.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16, MaxSGE: 1})
+		check(t, err)
+		c.stations, c.srqs = append(c.stations, s), append(c.srqs, q.(*srq))
+	}
+	c.populate()
+	return c
+}
+
+// populate makes the QPs: pairs, some that are their own peer, and UD.
+func (c *chaos) populate() {
+	add := func(at int, typ verbs.QPType) *actor {
+		a := &actor{at: at, typ: typ}
+		c.actors = append(c.actors, a)
+		c.create(a)
+		return a
+	}
+	for _, typ := range []verbs.QPType{verbs.RC, verbs.RC, verbs.UC} {
+		a, b := add(0, typ), add(1, typ)
+		a.peer, b.peer = b, a
+		c.connect(a)
+	}
+	own := []verbs.QPType{verbs.RC}
+	if c.mode.self {
+		own = append(own, verbs.UC)
+	}
+	for _, typ := range own {
+		a := add(0, typ)
+		a.peer = a
+		c.connect(a)
+	}
+	for at := range c.stations {
+		to := 1 - at
+		if c.mode.self {
+			to = c.r.IntN(2)
+		}
+		a := add(at, verbs.UD)
+		var err error
+		a.ah, err = c.stations[at].pd.CreateAH(verbs.AHAttr{DGID: c.stations[to].nic.gids[1].GID, SGIDIndex: 1})
+		check(c.t, err)
+		c.connect(a)
+	}
+}
+
+// create gives a a new QP.
+func (c *chaos) create(a *actor) {
+	s := c.stations[a.at]
+	cfg := verbs.QPConfig{Type: a.typ, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 12, MaxSendSGE: 2, MaxInline: 64}
+	if c.r.IntN(2) == 0 {
+		cfg.SRQ = c.srqs[a.at]
+	} else {
+		cfg.MaxRecvWR = 12
+	}
+	q, err := s.pd.CreateQP(cfg)
+	check(c.t, err)
+	a.q = q.(*qp)
+}
+
+// connect brings the QP of a, and of its peer if it has one, to RTS from wherever it is.
+func (c *chaos) connect(a *actor) {
+	both := []*actor{a}
+	if a.peer != nil && a.peer != a {
+		both = append(both, a.peer)
+	}
+	for _, x := range both {
+		if x.q.State() != verbs.StateReset {
+			check(c.t, x.q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
+		}
+		x.order, x.pending, x.lastRecv = nil, map[uint64]bool{}, 0
+	}
+	for _, x := range both {
+		if x.typ == verbs.UD {
+			check(c.t, x.q.Connect(verbs.Endpoint{}))
+			continue
+		}
+		attr := verbs.ConnectAttr(x.q.endpoint(), x.peer.q.endpoint(), 1, 1)
+		attr.PathMTU, attr.Timeout, attr.MinRNRTimer = verbs.MTU256, 5, 1
+		attr.RetryCount = uint8(c.r.IntN(8))
+		attr.RNRRetry = []uint8{0, 1, 7}[c.r.IntN(3)]
+		attr.MaxRdAtomic, attr.MaxDestRdAtomic = 2, 2
+		check(c.t, verbs.ConnectWith(x.q, attr))
+	}
+}
+
+func (c *chaos) note(format string, args ...any) {
+	c.log = append(c.log, fmt.Sprintf(format, args...))
+	if len(c.log) > 60 {
+		c.log = append(c.log[:0], c.log[30:]...)
+	}
+}
+
+func (c *chaos) failf(format string, args ...any) {
+	c.t.Helper()
+	c.t.Fatalf("%s\nafter:\n%s", fmt.Sprintf(format, args...), strings.Join(c.log, "\n"))
+}
+
+// run does a number of steps, then lets everything come to rest.
+func (c *chaos) run(steps int) {
+	for range steps {
+		c.step(c.actors[c.r.IntN(len(c.actors))])
+		c.verify()
+	}
+	for _, s := range c.stations {
+		s.nic.SetPort(true)
+	}
+	for _, a := range c.actors {
+		if a.q.State() == verbs.StateSQD {
+			check(c.t, a.q.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState))
+		}
+	}
+	for i := 0; ; i++ {
+		next, pending := c.link.Step()
+		if !pending {
+			break
+		}
+		if i == 200_000 {
+			c.failf("the link does not come to rest")
+		}
+		c.now = max(c.now, next)
+		if i%50 == 0 {
+			for _, a := range c.actors {
+				c.postRecv(a, 1, false)
+				c.poll(a.at, 512)
+			}
+		}
+	}
+	c.verify()
+	c.verifyEnd()
+}
+
+// verifyEnd checks that, at rest, every signaled send has completed.
+func (c *chaos) verifyEnd() {
+	for at, s := range c.stations {
+		c.poll(at, 512)
+		if s.cq.(*cq).overrun && c.mode.depth >= 512 {
+			c.failf("the CQ of station %d overran", at)
+		}
+	}
+	for _, a := range c.actors {
+		if len(a.pending) > 0 && !a.q.sendCQ.overrun {
+			c.failf("QP %#x, %v in %v: %d signaled sends never completed", a.q.num, a.typ, a.q.state, len(a.pending))
+		}
+	}
+}

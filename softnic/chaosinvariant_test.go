@@ -1,0 +1,158 @@
+package softnic
+
+import (
+	"slices"
+
+	"ibverbx/verbs"
+)
+
+// sent checks the completion of a send: it comes once, not before those of signaled
+// sends that were posted before it, and not for one that asked for none, unless it failed.
+func (c *chaos) sent(a *actor, wc verbs.WC) {
+	if !a.pending[wc.WRID] && wc.Status == verbs.StatusSuccess {
+		c.failf("send %d succeeded again, or without having asked for a completion", wc.WRID)
+	}
+	i := slices.Index(a.order, wc.WRID)
+	if i < 0 {
+		c.failf("send %d completed twice", wc.WRID)
+	}
+	for _, id := range a.order[:i] {
+		if a.pending[id] && !a.q.sendCQ.overrun {
+			c.failf("send %d completed before %d", wc.WRID, id)
+		}
+		delete(a.pending, id)
+	}
+	a.order = a.order[i+1:]
+	delete(a.pending, wc.WRID)
+}
+
+// received checks the completion of a receive: it comes once, and on a QP with receives
+// of its own in the order in which they were posted.
+func (c *chaos) received(a *actor, wc verbs.WC) {
+	if !c.recvs[wc.WRID] {
+		c.failf("receive %#x completed, but is not outstanding", wc.WRID)
+	}
+	delete(c.recvs, wc.WRID)
+	if a.q.srq == nil && wc.WRID <= a.lastRecv {
+		c.failf("receive %#x completed after %#x", wc.WRID, a.lastRecv)
+	}
+	a.lastRecv = wc.WRID
+}
+
+// verify checks what holds between any two calls:
+//
+//   - nothing is left on the lists of work but what waits for time or room;
+//   - cursors are in order, head <= next <= max <= tail, and una <= snd <= maxPSN;
+//   - the READs and atomics in flight are counted right;
+//   - every slot that is not free is a request that waits, or a completion that nobody
+//     has polled;
+//   - a QP with something to do has a timer, or waits for room of a link that is full.
+func (c *chaos) verify() {
+	c.core.mu.Lock()
+	defer c.core.mu.Unlock()
+	for name, l := range map[string]*workList{
+		"acks": &c.core.acks, "tx": &c.core.tx, "broken": &c.core.broken, "failing": &c.core.failing,
+	} {
+		if !l.empty() {
+			c.failf("list %s is not empty between calls", name)
+		}
+	}
+	unpolled := c.unpolled()
+	for _, a := range c.actors {
+		c.verifySends(a.q, unpolled)
+		c.verifyRecvs(a.q, unpolled)
+		if a.typ == verbs.RC {
+			c.verifyReliable(a.q)
+		}
+		c.verifyRoom(a.q)
+	}
+	for _, s := range c.srqs {
+		c.verifySRQ(s, unpolled)
+	}
+}
+
+// unpolled adds up the slots that come back with completions nobody has polled.
+func (c *chaos) unpolled() map[*uint32]uint32 {
+	slots := map[*uint32]uint32{}
+	for _, s := range c.stations {
+		q := s.cq.(*cq)
+		for i := q.head; i != q.tail; i++ {
+			cr := q.credits[int(i)&(len(q.credits)-1)]
+			slots[cr.used] += cr.n
+		}
+	}
+	return slots
+}
+
+func (c *chaos) verifySends(q *qp, unpolled map[*uint32]uint32) {
+	waits := q.sqTail - q.sqHead
+	if *q.sqUsed != waits+q.unreported+unpolled[q.sqUsed] {
+		c.failf("QP %#x, %v: %d send slots in use, but %d wait, %d are unreported and %d unpolled",
+			q.num, q.typ, *q.sqUsed, waits, q.unreported, unpolled[q.sqUsed])
+	}
+	if q.sqNext-q.sqHead > q.sqMax-q.sqHead || q.sqMax-q.sqHead > waits || waits > uint32(len(q.sq)) {
+		c.failf("QP %#x: cursors head %d, next %d, max %d, tail %d", q.num, q.sqHead, q.sqNext, q.sqMax, q.sqTail)
+	}
+}
+
+func (c *chaos) verifyRecvs(q *qp, unpolled map[*uint32]uint32) {
+	if q.srq != nil {
+		return
+	}
+	want := q.rq.len() + unpolled[q.rq.used]
+	if q.hasCur {
+		want++
+	}
+	if *q.rq.used != want {
+		c.failf("QP %#x: %d receive slots in use, want %d", q.num, *q.rq.used, want)
+	}
+}
+
+func (c *chaos) verifySRQ(s *srq, unpolled map[*uint32]uint32) {
+	want := s.len() + unpolled[s.used]
+	for _, a := range c.actors {
+		if a.q.srq == s && a.q.hasCur {
+			want++
+		}
+	}
+	if *s.used != want {
+		c.failf("SRQ: %d slots in use, want %d", *s.used, want)
+	}
+}
+
+func (c *chaos) verifyReliable(q *qp) {
+	if q.snd.Sub(q.una) < 0 || q.maxPSN.Sub(q.snd) < 0 {
+		c.failf("QP %#x: una %d, snd %d, maxPSN %d", q.num, q.una, q.snd, q.maxPSN)
+	}
+	var reads uint8
+	for i := q.sqHead; i != q.sqNext; i++ {
+		if q.sq[int(i)&(len(q.sq)-1)].isRequest() {
+			reads++
+		}
+	}
+	if reads != q.reads {
+		c.failf("QP %#x: %d READs and atomics counted, there are %d", q.num, q.reads, reads)
+	}
+	if q.timerIdx >= 0 || q.awaitsRoom {
+		return
+	}
+	if q.una != q.snd && (q.state == verbs.StateRTS || q.state == verbs.StateSQD) {
+		c.failf("QP %#x: no timer, with packets unacknowledged from %d to %d", q.num, q.una, q.snd)
+	}
+	if q.state == verbs.StateRTS && q.sqHead != q.sqTail {
+		c.failf("QP %#x is stuck: head %d, next %d, max %d, tail %d, una %d, snd %d, RNR wait %v",
+			q.num, q.sqHead, q.sqNext, q.sqMax, q.sqTail, q.una, q.snd, q.rnrWait)
+	}
+}
+
+// verifyRoom: who waits for room is on the list of those who do, and there is something
+// whose arrival will make room.
+func (c *chaos) verifyRoom(q *qp) {
+	listed := slices.Contains(q.nic.waiting.qps[q.nic.waiting.head:], q)
+	if listed != q.awaitsRoom {
+		c.failf("QP %#x: waits for room %v, on the list of those who do %v", q.num, q.awaitsRoom, listed)
+	}
+	if q.awaitsRoom && q.nic.queued == 0 {
+		c.failf("QP %#x waits for room, and nothing is under way", q.num)
+	}
+}

@@ -1,0 +1,49 @@
+package softnic
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"ibverbx/verbs"
+)
+
+// TestDuplicateAtomicNewestResult: PSNs come round after 2^24 packets, so that a
+// responder may remember two atomics of one PSN. A duplicate is answered with the
+// result of the newer one.
+func TestDuplicateAtomicNewestResult(t *testing.T) {
+	link := NewMemoryLink(&MemoryConfig{Now: func() int64 { return 0 }})
+	a, b := pairOn(t, link, 64)
+	qa, qb := a.qp(verbs.RC, 8), b.qp(verbs.RC, 8)
+	join(t, qa, qb)
+	atomic := func(want uint64) {
+		t.Helper()
+		wr := a.to(b, verbs.OpAtomicFetchAndAdd)
+		wr.CompareAdd = 5
+		post(t, qa, wr)
+		if wcs := a.poll(); len(wcs) != 1 || wcs[0].Status != verbs.StatusSuccess {
+			t.Fatalf("completions = %+v, want one success", wcs)
+		}
+		if got := binary.NativeEndian.Uint64(a.mem.Bytes()); got != want {
+			t.Fatalf("the atomic returned %d, want %d", got, want)
+		}
+	}
+	psn := qa.snd
+	atomic(0)
+	// As if 2^24-1 WRITEs of one packet had followed.
+	qa.snd, qa.una, qa.maxPSN, qb.epsn = psn, psn, psn, psn
+	atomic(5)
+	// The answer was lost, and the request comes again.
+	qb.duplicate(&packet{
+		path: qa.path, opcode: opFetchAdd, destQPN: qb.num, psn: psn,
+		va: b.mr.Addr(), rkey: b.mr.RKey(), compare: 5,
+	}, opFetchAdd)
+	if qb.jobHead == qb.jobTail {
+		t.Fatal("the duplicate is not answered")
+	}
+	if got := qb.jobs[int(qb.jobHead)&(len(qb.jobs)-1)].original; got != 5 {
+		t.Errorf("the duplicate is answered with %d, want 5", got)
+	}
+	if got := binary.NativeEndian.Uint64(b.mem.Bytes()); got != 10 {
+		t.Errorf("memory holds %d after two additions of 5 and a duplicate, want 10", got)
+	}
+}
