@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"ibverbx/verbs"
 )
@@ -32,7 +33,7 @@ type Card struct {
 	// SendDepth is how many requests this side can have outstanding, and Window how many
 	// numbers of DQPLB it can put in order.
 	SendDepth int        `json:"send_depth"`
-	Window    uint32     `json:"window"`
+	Window    uint32     `json:"window,omitempty"`
 	Lanes     []CardLane `json:"lanes"`
 }
 
@@ -61,7 +62,10 @@ func (l *CardLane) endpoint() verbs.Endpoint {
 func (q *VirtualQP) Card() (*Card, error) {
 	c := &Card{
 		Version: CardVersion, Rails: q.rails.Len(), MaxMsgSize: uint64(q.maxMsg), Scheme: q.cfg.Scheme,
-		DataLanes: len(q.lanes), SendDepth: q.cfg.SendDepth, Window: q.dqplbWindow(),
+		DataLanes: len(q.lanes), SendDepth: q.cfg.SendDepth,
+	}
+	if q.cfg.Scheme == DQPLB {
+		c.Window = q.dqplbWindow()
 	}
 	for i, l := range q.all {
 		e, err := l.qp.Endpoint()
@@ -84,7 +88,7 @@ func DecodeCard(b []byte) (*Card, error) {
 	if len(b) > maxCardBytes {
 		return nil, fmt.Errorf("decode card: %w", verbs.Invalidf("%d bytes, at most %d are allowed", len(b), maxCardBytes))
 	}
-	if err := noDuplicates(b); err != nil {
+	if err := checkNames(b); err != nil {
 		return nil, fmt.Errorf("decode card: %w", err)
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
@@ -102,42 +106,62 @@ func DecodeCard(b []byte) (*Card, error) {
 	return c, nil
 }
 
-// noDuplicates refuses a JSON object that names a field twice: encoding/json takes the
-// last, other readers the first, and a card must mean one thing.
-func noDuplicates(b []byte) error {
+// cardFields are the names that a card must have.
+var cardFields = []string{"version", "rails", "max_msg_size", "scheme", "data_lanes", "send_depth", "lanes"}
+
+// checkNames refuses what encoding/json lets pass: a field that occurs twice, of which it
+// takes the last and other readers the first; a name in another case; and a field that is
+// missing. A card must mean one thing.
+func checkNames(b []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	var open []map[string]bool // one for each open object, nil for an array
-	key := false               // the next token is a name
+	var top map[string]bool
+	key := false // the next token is a name
 	for {
 		t, err := dec.Token()
 		if errors.Is(err, io.EOF) {
-			return nil
+			break
 		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
 		}
-		switch t := t.(type) {
-		case json.Delim:
-			switch t {
-			case '{':
-				open = append(open, map[string]bool{})
-			case '[':
-				open = append(open, nil)
-			default:
-				open = open[:len(open)-1]
+		if name, ok := t.(string); ok && key {
+			if err := addName(open[len(open)-1], name); err != nil {
+				return err
 			}
-		case string:
-			if key {
-				if open[len(open)-1][t] {
-					return verbs.Invalidf("field %q occurs twice", t)
-				}
-				open[len(open)-1][t] = true
-				key = false
-				continue
+			key = false
+			continue
+		}
+		switch t {
+		case json.Delim('{'):
+			open = append(open, map[string]bool{})
+			if top == nil {
+				top = open[0]
 			}
+		case json.Delim('['):
+			open = append(open, nil)
+		case json.Delim('}'), json.Delim(']'):
+			open = open[:len(open)-1]
 		}
 		key = len(open) > 0 && open[len(open)-1] != nil
 	}
+	for _, name := range cardFields {
+		if !top[name] {
+			return verbs.Invalidf("field %q is missing", name)
+		}
+	}
+	return nil
+}
+
+func addName(names map[string]bool, name string) error {
+	switch {
+	case name != strings.ToLower(name):
+		return verbs.Invalidf("field %q is not in lower case", name)
+	case names[name]:
+		return verbs.Invalidf("field %q occurs twice", name)
+	}
+	names[name] = true
+	return nil
 }
 
 // validate checks a card on its own.
@@ -153,7 +177,7 @@ func (c *Card) validate() error {
 		return verbs.Invalidf("%d of %d lanes carry data", c.DataLanes, len(c.Lanes))
 	case c.SendDepth < 1 || c.SendDepth > maxDepth:
 		return verbs.Invalidf("send_depth is %d: want 1 to %d", c.SendDepth, maxDepth)
-	case c.Window < 1 || c.Window > 1<<23:
+	case c.Scheme == DQPLB && (c.Window < 1 || c.Window > 1<<23):
 		return verbs.Invalidf("window is %d: want 1 to %d", c.Window, 1<<23)
 	case len(c.Lanes) < 1 || len(c.Lanes) > maxLanes:
 		return verbs.Invalidf("%d lanes: want 1 to %d", len(c.Lanes), maxLanes)
@@ -172,7 +196,8 @@ func (c *Card) validate() error {
 }
 
 // Connect connects every lane to the lane of the same index of the peer. If one cannot be
-// connected the VirtualQP stays as it was, and the error says which and why.
+// connected the VirtualQP can be connected again, with its receives still posted, and the
+// error says which and why; its card must be taken anew then.
 func (q *VirtualQP) Connect(remote *Card) error {
 	if q.state != stateNew {
 		return q.opError("connect", fmt.Errorf("%w: it was connected or closed before", verbs.ErrState))
@@ -209,6 +234,9 @@ func (q *VirtualQP) Connect(remote *Card) error {
 func (q *VirtualQP) disconnect(n int) error {
 	var errs []error
 	for _, l := range q.all[:n+1] {
+		if l.qp.State() == verbs.StateInit {
+			continue // it never left
+		}
 		err := l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState)
 		if err == nil {
 			err = q.prepare(l)

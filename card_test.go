@@ -10,8 +10,8 @@ import (
 )
 
 const goodCard = `{"version":1,"rails":2,"max_msg_size":1048576,"scheme":"tally","data_lanes":1,"send_depth":256,"window":64,"lanes":[
- {"rail":0,"qpn":17,"psn":5,"gid":[0,0,0,0,0,0,0,0,0,0,255,255,10,0,0,1],"mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16},
- {"rail":1,"qpn":17,"psn":6,"gid":[0,0,0,0,0,0,0,0,0,0,255,255,10,0,0,2],"mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16}]}`
+ {"rail":0,"qpn":17,"psn":5,"gid":"::ffff:10.0.0.1","mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16},
+ {"rail":1,"qpn":17,"psn":6,"gid":"::ffff:10.0.0.2","mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16}]}`
 
 // TestDecodeCard: what came from a peer is refused with a reason if anything is wrong.
 func TestDecodeCard(t *testing.T) {
@@ -34,6 +34,11 @@ func TestDecodeCard(t *testing.T) {
 		"unknown field":   {`"rails":2`, `"rails":2,"colour":"red"`},
 		"field twice":     {`"rails":2`, `"rails":2,"rails":2`},
 		"field of a lane": {`"psn":5`, `"psn":5,"psn":6`},
+		"other case":      {`"rails":2`, `"rails":2,"RAILS":2`},
+		"GID":             {`"::ffff:10.0.0.2"`, `"nowhere"`},
+		"GID of numbers":  {`"::ffff:10.0.0.2"`, `[1,2]`},
+		"no scheme":       {`"scheme":"tally",`, ``},
+		"unknown scheme":  {`"scheme":"tally"`, `"scheme":"chatter"`},
 		"trailing text":   {`]}`, `]} true`},
 		"no lanes":        {goodCard[strings.Index(goodCard, "{\"rail\""):], "]}"},
 		"not JSON":        {`{"version"`, `{version`},

@@ -36,6 +36,9 @@ func (q *VirtualQP) endFragment(l *lane, status verbs.Status, vendor uint32) {
 	if e.control {
 		return
 	}
+	if e.numbered {
+		q.scheme.acked(e.number)
+	}
 	l.bytes -= uint64(e.bytes)
 	s := q.slot(e.seq)
 	s.frags--

@@ -92,7 +92,7 @@ func (c *Config) validate() error {
 		name        string
 		v, min, max int
 	}{
-		{"Lanes", c.Lanes, 1, maxLanes},
+		{"Lanes", c.Lanes, 1, maxLanes - 2}, // the message and notify lanes need a number too
 		{"SendDepth", c.SendDepth, 1, maxDepth},
 		{"RecvDepth", c.RecvDepth, 1, maxDepth},
 		{"LaneDepth", c.LaneDepth, 1, maxDepth},

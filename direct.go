@@ -9,7 +9,7 @@ import (
 // passDown posts the requests of a VirtualQP with one lane: no tracking, no cutting, the
 // user's ID as wr_id.
 func (q *VirtualQP) passDown(wrs []SendWR) (n int, err error) {
-	if q.state != stateConnected {
+	if q.state != stateConnected && q.state != stateFailed {
 		return 0, q.opError("post send", q.notConnected())
 	}
 	l := q.lanes[0]
@@ -61,8 +61,9 @@ func (q *VirtualQP) translate(wr *SendWR, l *lane, p *verbs.SendWR) error {
 		length += uint64(e.Length)
 		p.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[l.rail]}
 	}
-	if wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpSendWithImm {
-		return nil
+	if wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpSendWithImm || (length == 0 && wr.Opcode == verbs.OpRDMAWriteWithImm) {
+		p.RemoteAddr, p.RKey = 0, 0
+		return nil // nothing at the other side is named
 	}
 	if err := q.checkRemote(wr, length); err != nil {
 		return err

@@ -27,14 +27,20 @@ func (q *VirtualQP) dispatch() {
 	}
 	q.scheme.advance()
 	q.ring()
+	if q.brokenLane != nil {
+		q.fail(q.brokenLane, q.brokenErr)
+	}
 }
 
 // mayStart holds back a fenced request until everything before it has ended, and a message
 // or an atomic until all data before it has: it goes over another QP, which orders nothing
-// with the lanes.
+// with the lanes. For the same reason a notification waits for messages before it.
 func (q *VirtualQP) mayStart(s *sendSlot) bool {
 	if s.wr.Flags&verbs.SendFence != 0 {
 		return q.open == [2]int{}
+	}
+	if s.wr.Opcode == verbs.OpRDMAWriteWithImm {
+		return q.open[1] == 0
 	}
 	return !s.isMessage() || q.open[0] == 0
 }
@@ -144,10 +150,10 @@ func (q *VirtualQP) ring() {
 }
 
 // ringLane posts what a lane has staged. A lane that cannot be used any more fails the
-// VirtualQP.
+// VirtualQP, at the end of dispatch and not in the midst of it.
 func (q *VirtualQP) ringLane(l *lane) {
-	if err := l.ring(q.cfg.SignalInterval); err != nil {
-		q.fail(l, err)
+	if err := l.ring(q.cfg.SignalInterval); err != nil && q.brokenLane == nil {
+		q.brokenLane, q.brokenErr = l, err
 	}
 }
 
@@ -161,7 +167,7 @@ func (q *VirtualQP) fragmentSize(length uint32) uint32 {
 	if length <= minFragment {
 		return length
 	}
-	part := (length-1)/uint32(len(q.lanes)) + 1
-	part = (part + q.mtu - 1) / q.mtu * q.mtu
-	return min(max(part, minFragment), wantFragment, q.maxMsg)
+	part := (uint64(length)-1)/uint64(len(q.lanes)) + 1
+	part = (part + uint64(q.mtu) - 1) / uint64(q.mtu) * uint64(q.mtu)
+	return uint32(min(max(part, minFragment), wantFragment, uint64(q.maxMsg)))
 }

@@ -19,9 +19,14 @@ import (
 type dqplb struct {
 	q *VirtualQP
 
-	// Sender.
-	seq   uint32   // the next number
-	plain []uint64 // lanes with plain WRITEs that no number covers
+	// Sender. given and oldest count numbers without end: those given out, and those
+	// before the first that the peer has not acknowledged; open says of each in between
+	// whether it is unacknowledged. plain are the lanes with plain WRITEs that no number
+	// covers.
+	seq           uint32 // the next number on the wire
+	given, oldest uint32
+	open          []bool
+	plain         []uint64
 
 	// Receiver: a window of numbers from next on.
 	next     uint32
@@ -45,22 +50,34 @@ type numbered struct {
 
 func newDQPLB(q *VirtualQP) *dqplb {
 	d := &dqplb{q: q, plain: make([]uint64, (q.cfg.Lanes+63)/64)}
-	// The peer runs at most the window ahead of what was acknowledged; and what was
-	// acknowledged may wait in the CQ of one rail while that of another is polled.
-	d.got = make([]numbered, 2*q.dqplbWindow())
+	// The peer runs at most the window ahead of what was acknowledged; what was
+	// acknowledged may wait in the CQ of one rail while that of another is polled, until
+	// its lanes are no longer fed (ahead), and then there is what is posted on them.
+	d.got = make([]numbered, 4*q.dqplbWindow())
 	return d
 }
 
 // dqplbWindow is how far the peer may run ahead: as far as the engine has receives.
-func (q *VirtualQP) dqplbWindow() uint32 { return uint32(ceilPow2(q.cfg.Lanes * q.cfg.NotifyDepth)) }
+func (q *VirtualQP) dqplbWindow() uint32 {
+	return uint32(min(ceilPow2(q.cfg.Lanes*q.cfg.NotifyDepth), maxDQPLBWindow))
+}
 
 func (d *dqplb) connected(remote *Card) int {
-	d.window = remote.Window
+	d.window = min(remote.Window, maxDQPLBWindow)
+	d.open = make([]bool, ceilPow2(int(d.window)))
 	return len(d.got)
 }
 
+// maxDQPLBWindow is how many numbers a sender has outstanding at the most, whatever the
+// peer allows.
+const maxDQPLBWindow = 1 << 16
+
 func (d *dqplb) close() error { return nil }
-func (d *dqplb) advance()     {}
+
+func (d *dqplb) ahead(l *lane) bool {
+	return int32(l.latest-d.consumed) >= int32(d.q.dqplbWindow())
+}
+func (d *dqplb) advance() {}
 
 func (d *dqplb) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
 
@@ -85,22 +102,18 @@ func (d *dqplb) mayStage(s *sendSlot, last bool) bool {
 	if last && !d.cover(s) {
 		return false
 	}
-	return d.room(s)
+	return d.room()
 }
 
 // room reports whether a number more fits the window.
-func (d *dqplb) room(s *sendSlot) bool {
-	oldest := s.firstSeq
-	if s.frags == 0 && s.sent == 0 {
-		oldest = d.seq
+func (d *dqplb) room() bool { return d.given-d.oldest < d.window }
+
+// acked notes that the peer has a number.
+func (d *dqplb) acked(number uint32) {
+	d.open[int(number)&(len(d.open)-1)] = false
+	for d.oldest != d.given && !d.open[int(d.oldest)&(len(d.open)-1)] {
+		d.oldest++
 	}
-	for seq := d.q.reported; seq != d.q.dispatched; seq++ {
-		if o := d.q.slot(seq); o.numbered && !o.ended() {
-			oldest = o.firstSeq
-			break
-		}
-	}
-	return distance(oldest, d.seq) < d.window
 }
 
 // cover stages the immediates that cover plain WRITEs.
@@ -108,12 +121,13 @@ func (d *dqplb) cover(s *sendSlot) bool {
 	for i := range d.plain {
 		for d.plain[i] != 0 {
 			l := d.q.lanes[64*i+bits.TrailingZeros64(d.plain[i])]
-			if !l.room() || !d.room(s) {
+			if !l.room() || !d.room() {
 				return false
 			}
 			wr := l.add(kindNotify, d.q.dispatched, 0)
+			l.number(d.given)
 			wr.Opcode, wr.Flags, wr.NumSGE, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWriteWithImm, 0, 0, 0, 0
-			wr.Imm = wireImm(d.number(s))
+			wr.Imm = wireImm(d.number())
 			s.frags++
 			d.plain[i] &= d.plain[i] - 1
 			d.q.stageOn(l)
@@ -122,12 +136,11 @@ func (d *dqplb) cover(s *sendSlot) bool {
 	return true
 }
 
-// number gives out the next number, to s.
-func (d *dqplb) number(s *sendSlot) uint32 {
+// number gives out the next number.
+func (d *dqplb) number() uint32 {
 	n := d.seq
-	if !s.numbered {
-		s.numbered, s.firstSeq = true, n
-	}
+	d.open[int(d.given)&(len(d.open)-1)] = true
+	d.given++
 	if d.seq++; d.seq == dqplbModulus {
 		d.seq = 0
 	}
@@ -138,7 +151,8 @@ func (d *dqplb) fragment(l *lane, s *sendSlot, wr *verbs.SendWR, last bool) {
 	wr.Opcode = s.wr.Opcode
 	switch wr.Opcode {
 	case verbs.OpRDMAWriteWithImm:
-		imm := d.number(s)
+		l.number(d.given)
+		imm := d.number()
 		if last {
 			imm |= dqplbLast
 			wr.Flags |= s.wr.Flags & verbs.SendSolicited
@@ -167,6 +181,7 @@ func (d *dqplb) received(l *lane, wc *verbs.WC, _ uint32) {
 		d.q.protocol(l, "number %d, %d is expected", seq, d.next)
 		return
 	}
+	l.latest = d.consumed + ahead
 	*d.at(ahead) = numbered{here: true, last: imm&dqplbLast != 0, length: wc.ByteLen}
 	d.consume()
 }

@@ -39,6 +39,8 @@ type lane struct {
 	// Receives: recvHead to recvTail are with the NIC.
 	recvHead, recvTail uint32
 	recvDepth          uint32
+	latest             uint32 // what came last, as its scheme counts
+	hungry             bool   // receives were not posted again
 
 	stats LaneStats
 }
@@ -48,6 +50,9 @@ type entry struct {
 	seq     uint32 // of the request in its send ring
 	bytes   uint32
 	control bool // of no request
+	// DQPLB: the request carries a number.
+	numbered bool
+	number   uint32
 }
 
 // LaneStats counts what a lane did.
@@ -101,6 +106,12 @@ func (l *lane) add(k kind, seq, bytes uint32) *verbs.SendWR {
 	l.stats.Fragments++
 	l.stats.Bytes += uint64(bytes)
 	return wr
+}
+
+// number notes that the request that was added last carries a number.
+func (l *lane) number(n uint32) {
+	e := &l.ledger[int(l.tail-1)&(len(l.ledger)-1)]
+	e.numbered, e.number = true, n
 }
 
 // recordBytes is where the record of a ledger entry stays until it is posted.

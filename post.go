@@ -31,7 +31,7 @@ func (q *VirtualQP) PostSend(wrs []SendWR) (n int, err error) {
 		}
 		s := q.slot(q.posted)
 		s.wr, s.length, s.sent, s.frags = *wr, uint32(length), 0, 0
-		s.whole, s.begun, s.open, s.owes, s.numbered = false, false, false, false, false
+		s.whole, s.begun, s.open, s.owes = false, false, false, false
 		s.status, s.vendor = verbs.StatusSuccess, 0
 		if wr.Flags&verbs.SendInline != 0 {
 			q.copyInline(wr)

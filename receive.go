@@ -18,12 +18,12 @@ type receiver struct {
 	notifyHead, notifyTo uint32
 	early                []message // whole messages that nobody waits for yet
 	earlyHead, earlyTail uint32
-	dataIDs              []uint64 // IDs of data receives
+	data                 []RecvWR // data receives, to be posted again if their lane is reset
 	dataHead, dataTail   uint32
 	done                 []WC // receives that have ended and were not reported
 	doneHead, doneTail   uint32
 	depth                uint32
-	starved              bool // receives were not posted again because too much was early
+	hungry               int // lanes whose receives were not posted again
 }
 
 // message is what a scheme learned about a message that has wholly arrived.
@@ -36,7 +36,7 @@ func (r *receiver) initReceiver(cfg *Config) {
 	r.depth = uint32(cfg.RecvDepth)
 	size := ceilPow2(cfg.RecvDepth)
 	r.notifications = make([]uint64, size)
-	r.dataIDs = make([]uint64, size)
+	r.data = make([]RecvWR, size)
 	r.done = make([]WC, 2*size)
 }
 
@@ -55,6 +55,19 @@ func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
 	if q.direct {
 		return q.passRecv(wrs)
 	}
+	n, err = q.takeReceives(wrs)
+	if q.state == stateFailed {
+		q.flushNotifications()
+	}
+	q.feedHungry()
+	if q.reportable() {
+		q.cq.touch(q)
+	}
+	return n, err
+}
+
+// takeReceives puts receives into their queues until one does not fit or is not legal.
+func (q *VirtualQP) takeReceives(wrs []RecvWR) (n int, err error) {
 	for n = range wrs {
 		wr := &wrs[n]
 		length, bad := q.checkRecv(wr)
@@ -73,15 +86,6 @@ func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
 		if err := q.postData(wr); err != nil {
 			return n, err
 		}
-	}
-	if q.state == stateFailed {
-		q.flushNotifications()
-	}
-	if q.starved {
-		q.feed()
-	}
-	if q.reportable() {
-		q.cq.touch(q)
 	}
 	return len(wrs), nil
 }
@@ -104,19 +108,24 @@ func (q *VirtualQP) postData(wr *RecvWR) error {
 	if q.dataTail-q.dataHead >= q.depth || q.doneTail-q.doneHead >= uint32(len(q.done)/2) {
 		return verbs.ErrQueueFull
 	}
-	l := q.messageLane
-	r := &q.recvBatch[0]
-	q.physicalRecv(wr, l, r)
-	r.WRID = uint64(newTag(l.generation, kindRecv, l.index, q.dataTail))
-	if _, err := l.qp.PostRecv(q.recvBatch[:1]); err != nil {
+	if err := q.postDataRecv(wr, q.dataTail); err != nil {
 		if isBackPressure(err) {
 			return verbs.ErrQueueFull
 		}
 		return q.opError("post receive", err)
 	}
-	q.dataIDs[int(q.dataTail)&(len(q.dataIDs)-1)] = wr.ID
+	q.data[int(q.dataTail)&(len(q.data)-1)] = *wr
 	q.dataTail++
 	return nil
+}
+
+// postDataRecv gives a data receive to the NIC.
+func (q *VirtualQP) postDataRecv(wr *RecvWR, seq uint32) error {
+	l := q.messageLane
+	q.physicalRecv(wr, l, &q.recvBatch[0])
+	q.recvBatch[0].WRID = uint64(newTag(l.generation, kindRecv, l.index, seq))
+	_, err := l.qp.PostRecv(q.recvBatch[:1])
+	return err
 }
 
 func (q *VirtualQP) physicalRecv(wr *RecvWR, l *lane, r *verbs.RecvWR) {
@@ -174,13 +183,13 @@ func (q *VirtualQP) recvCompleted(l *lane, wc *verbs.WC, t tag) {
 	if l.recvDepth-(l.recvTail-l.recvHead) >= min(chainMax, (l.recvDepth+1)/2) {
 		q.feedLane(l)
 	}
+	q.feedHungry()
 }
 
 // dataReceived ends the oldest data receive.
 func (q *VirtualQP) dataReceived(l *lane, wc *verbs.WC) {
-	id := q.dataIDs[int(q.dataHead)&(len(q.dataIDs)-1)]
+	out := q.finished(q.data[int(q.dataHead)&(len(q.data)-1)].ID)
 	q.dataHead++
-	out := q.finished(id)
 	out.Status, out.VendorErr = wc.Status, wc.VendorErr
 	if wc.Status != verbs.StatusSuccess {
 		q.failed(l, wc.Status)
@@ -240,31 +249,53 @@ func (q *VirtualQP) flushNotifications() {
 	}
 }
 
-// feedLane posts receives on a lane again, unless too many messages wait for the user.
+// feedLane posts receives on a lane again, unless too many messages wait for the user or
+// the lane is too far ahead of the others: then its sender meets RNR.
 func (q *VirtualQP) feedLane(l *lane) {
-	if q.earlyTail-q.earlyHead >= q.depth {
-		q.starved = true
+	if q.state != stateConnected {
 		return
+	}
+	if q.earlyTail-q.earlyHead >= q.depth || q.scheme.ahead(l) {
+		if !l.hungry {
+			l.hungry = true
+			q.hungry++
+		}
+		return
+	}
+	if l.hungry {
+		l.hungry = false
+		q.hungry--
 	}
 	if err := q.replenish(l); err != nil {
 		q.fail(l, err)
 	}
 }
 
-// feed posts receives on all lanes again.
-func (q *VirtualQP) feed() {
-	q.starved = false
+// feedHungry tries the lanes again that were not fed.
+func (q *VirtualQP) feedHungry() {
+	if q.hungry == 0 || q.earlyTail-q.earlyHead >= q.depth {
+		return
+	}
 	for _, l := range q.all {
-		if q.state == stateConnected {
+		if l.hungry {
 			q.feedLane(l)
 		}
 	}
 }
 
 // replenish fills the receive queue of a lane with the engine's receives. The message lane
-// and a lane that passes through hold the user's only.
+// holds the user's, which are posted again after a reset, and a lane that passes through
+// holds only what the user gave to it.
 func (q *VirtualQP) replenish(l *lane) error {
-	if q.direct || l == q.messageLane || (q.cfg.Scheme == Spray && l != q.notifyLane) {
+	if l == q.messageLane && !q.direct {
+		for seq := q.dataHead; seq != q.dataTail; seq++ {
+			if err := q.postDataRecv(&q.data[int(seq)&(len(q.data)-1)], seq); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if q.direct || (q.cfg.Scheme == Spray && l != q.notifyLane) {
 		return nil
 	}
 	for l.recvTail-l.recvHead < l.recvDepth {

@@ -62,6 +62,11 @@ type notifier interface {
 	// finish tells the receiver of s, whose data is staged. It reports false if lanes
 	// lack room: then it is called again.
 	finish(s *sendSlot) bool
+	// acked is called when a request that carried a number has ended.
+	acked(number uint32)
+	// ahead reports whether what came last on l is so far ahead of what is missing that
+	// the lane must wait: its receives are not posted again until the gap closes.
+	ahead(l *lane) bool
 	// advance is called after completions came in.
 	advance()
 	// received takes a receive of a data or notify lane that was filled.
@@ -82,5 +87,9 @@ func (q *VirtualQP) newNotifier() (notifier, error) {
 		return &spray{q: q}, nil
 	case Tally:
 	}
-	return newTally(q)
+	t, err := newTally(q)
+	if err != nil {
+		return nil, err // not a nil *tally in an interface
+	}
+	return t, nil
 }

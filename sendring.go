@@ -26,11 +26,8 @@ type sendSlot struct {
 	begun  bool   // a part of it was handed to lanes
 	open   bool   // counted in VirtualQP.open
 	owes   bool   // Spray: its notification is still to come
-	// DQPLB: numbered says that the request has numbers, and firstSeq is the first.
-	numbered bool
-	firstSeq uint32
-	status   verbs.Status
-	vendor   uint32
+	status verbs.Status
+	vendor uint32
 }
 
 // slot returns the slot of a sequence number.

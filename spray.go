@@ -13,6 +13,8 @@ type spray struct {
 }
 
 func (y *spray) connected(*Card) int                        { return 0 }
+func (y *spray) acked(uint32)                               {}
+func (y *spray) ahead(*lane) bool                           { return false }
 func (y *spray) close() error                               { return nil }
 func (y *spray) mayStage(*sendSlot, bool) bool              { return true }
 func (y *spray) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }

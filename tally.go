@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"encoding/binary"
+	"errors"
 	"math/bits"
 
 	"ibverbx/verbs"
@@ -43,11 +44,11 @@ type tallied struct {
 func newTally(q *VirtualQP) (*tally, error) {
 	t := &tally{q: q, dirty: make([]uint64, (q.cfg.Lanes+63)/64), closing: make([]uint64, (q.cfg.Lanes+63)/64)}
 	var err error
-	if t.memory, err = verbs.AllocMemory(q.cfg.Lanes*q.cfg.NotifyDepth*recordSize, nil); err != nil {
+	if t.memory, err = verbs.AllocMemory(q.cfg.Lanes*ceilPow2(q.cfg.NotifyDepth)*recordSize, nil); err != nil {
 		return nil, err
 	}
 	if t.region, err = q.rails.Register(t.memory, verbs.AccessLocalWrite); err != nil {
-		return nil, err
+		return nil, errors.Join(err, t.memory.Free())
 	}
 	return t, nil
 }
@@ -59,10 +60,11 @@ func (t *tally) close() error {
 	return t.memory.Free()
 }
 
-// connected sizes the window: at most what the peer has outstanding, and what has come
-// and was not polled yet, can be ahead of the oldest message.
+// connected sizes the window. A lane is fed until what came on it is RecvDepth ahead of the
+// oldest message; then what is posted on the lanes can come, and what the peer has
+// outstanding.
 func (t *tally) connected(remote *Card) int {
-	t.window = make([]tallied, ceilPow2(remote.SendDepth+t.q.cfg.Lanes*t.q.cfg.NotifyDepth))
+	t.window = make([]tallied, ceilPow2(t.q.cfg.RecvDepth+remote.SendDepth+t.q.cfg.Lanes*t.q.cfg.NotifyDepth))
 	return len(t.window)
 }
 
@@ -135,7 +137,10 @@ func (t *tally) record(l *lane, s *sendSlot) {
 	t.q.stageOn(l)
 }
 
-func (t *tally) advance() {}
+func (t *tally) advance()     {}
+func (t *tally) acked(uint32) {}
+
+func (t *tally) ahead(l *lane) bool { return int32(l.latest-t.next) >= int32(t.q.cfg.RecvDepth) }
 
 func (t *tally) recvSGE(l *lane, entry uint32, r *verbs.RecvWR) {
 	off := t.place(l, entry)
@@ -145,7 +150,8 @@ func (t *tally) recvSGE(l *lane, entry uint32, r *verbs.RecvWR) {
 
 // place is where the record of a receive lies.
 func (t *tally) place(l *lane, entry uint32) int {
-	return (int(l.index)*t.q.cfg.NotifyDepth + int(entry)%t.q.cfg.NotifyDepth) * recordSize
+	places := ceilPow2(t.q.cfg.NotifyDepth) // a power of two, because entry wraps
+	return (int(l.index)*places + int(entry)&(places-1)) * recordSize
 }
 
 // received counts a record. What cannot be a record of our peer ends the VirtualQP.
@@ -161,10 +167,11 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 	case seq-t.next >= uint32(len(t.window)):
 		t.q.protocol(l, "record of message %d, %d is expected", seq, t.next)
 		return
-	case want == 0 || int(want) > len(t.q.lanes) || (m.got > 0 && m.want != want):
+	case want == 0 || int(want) > len(t.q.lanes) || (m.got > 0 && (m.want != want || m.got == want)):
 		t.q.protocol(l, "message %d claims %d records", seq, want)
 		return
 	}
+	l.latest = seq
 	m.got++
 	m.want, m.imm, m.length = want, binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])
 	for {

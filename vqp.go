@@ -43,6 +43,9 @@ type VirtualQP struct {
 	cursor  int     // lane that round robin looks at next
 	staged  []*lane // lanes with requests that wait for the doorbell
 	touched bool    // in VirtualCQ.touched
+	// brokenLane cannot be used any more, for brokenErr; dispatch ends the VirtualQP.
+	brokenLane *lane
+	brokenErr  error
 
 	batch     []verbs.SendWR
 	recvBatch []verbs.RecvWR
@@ -106,7 +109,11 @@ func (q *VirtualQP) build() error {
 		if i == q.cfg.Lanes {
 			n = q.cfg.RecvDepth // the message lane holds the user's receives
 		}
-		if err := q.addLane(i, i%q.rails.Len(), n); err != nil {
+		rail := i % q.rails.Len()
+		if i == q.cfg.Lanes {
+			rail = 0 // the same for all VirtualQPs: atomics of two NICs are not atomic together
+		}
+		if err := q.addLane(i, rail, n); err != nil {
 			return fmt.Errorf("lane %d: %w", i, err)
 		}
 	}

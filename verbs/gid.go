@@ -23,6 +23,19 @@ func (g GID) IsZero() bool { return g == GID{} }
 // ones as ::ffff:a.b.c.d.
 func (g GID) String() string { return netip.AddrFrom16(g).String() }
 
+// MarshalText returns the same as String.
+func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (g *GID) UnmarshalText(b []byte) error {
+	a, err := netip.ParseAddr(string(b))
+	if err != nil || a.Zone() != "" {
+		return Invalidf("GID %q is not an address", b)
+	}
+	*g = GIDFromAddr(a)
+	return nil
+}
+
 // GIDType says which protocol a GID table entry speaks.
 type GIDType uint8
 

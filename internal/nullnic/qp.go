@@ -117,8 +117,12 @@ func (q *QP) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	q.attr, q.state = attr, attr.State
-	if attr.State == verbs.StateErr {
+	switch attr.State {
+	case verbs.StateErr:
 		q.flush()
+	case verbs.StateReset:
+		q.posted, q.waiting = nil, nil
+	default:
 	}
 	return nil
 }
@@ -167,7 +171,9 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 		return take, err
 	}
 	for i := range wrs[:take] {
-		if wr := &wrs[i]; wr.Flags&verbs.SendSignaled != 0 {
+		if wr := &wrs[i]; q.state == verbs.StateErr {
+			q.complete(wr, verbs.StatusWRFlushErr)
+		} else if wr.Flags&verbs.SendSignaled != 0 {
 			q.complete(wr, verbs.StatusSuccess)
 		}
 	}

@@ -1,0 +1,266 @@
+package ibverbx_test
+
+import (
+	"errors"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/nullnic"
+	"ibverbx/verbs"
+)
+
+// instrument is a connected VirtualQP over one NIC that does as it is told.
+type instrument struct {
+	nic    *nullnic.NIC
+	cq     *ibverbx.VirtualCQ
+	qp     *ibverbx.VirtualQP
+	region *ibverbx.Region
+}
+
+func newInstrument(t *testing.T, cfg ibverbx.Config) *instrument {
+	t.Helper()
+	x := &instrument{nic: nullnic.New("null0", 0x11)}
+	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: x.nic})
+	must(t, err)
+	x.cq, err = rails.NewCQ(ibverbx.CQConfig{})
+	must(t, err)
+	x.qp, err = x.cq.NewQP(cfg)
+	must(t, err)
+	t.Cleanup(func() { must(t, x.qp.Close()) })
+	card, err := x.qp.Card()
+	must(t, err)
+	must(t, x.qp.Connect(card))
+	mem, err := verbs.AllocMemory(1<<20, nil)
+	must(t, err)
+	x.region, err = rails.Register(mem, verbs.AccessAll)
+	must(t, err)
+	t.Cleanup(func() { must(t, x.region.Close()); must(t, mem.Free()) })
+	for _, q := range x.nic.QPs() {
+		q.Hold()
+	}
+	return x
+}
+
+func (x *instrument) request(id uint64, op verbs.Opcode, n uint32) ibverbx.SendWR {
+	wr := ibverbx.SendWR{ID: id, Opcode: op, Flags: verbs.SendSignaled, Remote: x.region.Remote()}
+	if n > 0 {
+		wr.SetSGE(x.region.SGE(0, n))
+	}
+	return wr
+}
+
+// TestLaneThatCannotBeUsed: a NIC that refuses for good, in the midst of a dispatch that
+// fills its chains, ends the VirtualQP, and every request is reported once.
+func TestLaneThatCannotBeUsed(t *testing.T) {
+	for name, work := range map[string]struct {
+		count int
+		op    verbs.Opcode
+		bytes uint32
+	}{
+		"one long WRITE":     {1, verbs.OpRDMAWrite, 1000},
+		"many SENDs":         {33, verbs.OpSend, 10},
+		"many notifications": {64, verbs.OpRDMAWriteWithImm, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newInstrument(t, ibverbx.Config{Lanes: 2, FragmentSize: 10, SendDepth: 64, LaneDepth: 64})
+			for _, q := range x.nic.QPs() {
+				q.RefuseAt(0, errors.New("the device says no"))
+			}
+			var wrs []ibverbx.SendWR
+			for i := range work.count {
+				wrs = append(wrs, x.request(uint64(i), work.op, work.bytes))
+			}
+			if n, err := x.qp.PostSend(wrs); n != len(wrs) || err != nil {
+				t.Fatal(n, err)
+			}
+			if x.qp.Err() == nil {
+				t.Error("Err = nil")
+			}
+			next := uint64(0)
+			for range 100 {
+				dst := make([]ibverbx.WC, 7)
+				n, err := x.cq.Poll(dst)
+				must(t, err)
+				for _, wc := range dst[:n] {
+					if wc.ID != next || wc.Status != verbs.StatusWRFlushErr {
+						t.Fatalf("completion = request %d, %v; want %d, flushed", wc.ID, wc.Status, next)
+					}
+					next++
+				}
+			}
+			if next != uint64(work.count) {
+				t.Errorf("%d of %d requests were reported", next, work.count)
+			}
+		})
+	}
+}
+
+// TestDQPLBLongMessage: a message with more fragments than the receiver's window goes on as
+// its numbers are acknowledged.
+func TestDQPLBLongMessage(t *testing.T) {
+	a, b := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, NotifyDepth: 4, FragmentSize: 10})
+	local, remote := a.region(1000), b.region(1000)
+	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+	wr.SetSGE(local.SGE(0, 1000))
+	if _, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 5}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.qp.PostSend([]ibverbx.SendWR{wr}); err != nil {
+		t.Fatal(err)
+	}
+	sent, told := 0, 0
+	for turns := 0; sent == 0 || told == 0; turns++ {
+		sent += len(poll(t, a))
+		for _, wc := range poll(t, b) {
+			if told++; wc.ByteLen != 1000 || wc.ID != 5 {
+				t.Fatalf("notification = %+v", wc)
+			}
+		}
+		if turns > 1_000_000 {
+			t.Fatal("the message does not arrive")
+		}
+	}
+}
+
+// TestPostRecvInPart: a PostRecv that takes only some of its receives still gives them what
+// waits for them.
+func TestPostRecvInPart(t *testing.T) {
+	for _, scheme := range schemes {
+		t.Run(scheme.String(), func(t *testing.T) {
+			a, b := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme, RecvDepth: 4, NotifyDepth: 8})
+			const messages = 12
+			for i := range messages {
+				wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}
+				if _, err := a.qp.PostSend([]ibverbx.SendWR{wr}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 200 {
+				poll(t, a)
+				poll(t, b)
+			}
+			told := 0
+			for turns := 0; told < messages; turns++ {
+				if n, err := b.qp.PostRecv(make([]ibverbx.RecvWR, 6)); n < 6 && err == nil {
+					t.Fatalf("PostRecv = %d of 6 without an error", n)
+				}
+				told += len(poll(t, b))
+				poll(t, a)
+				if turns > 100_000 {
+					t.Fatalf("told of %d of %d messages", told, messages)
+				}
+			}
+		})
+	}
+}
+
+// TestNotificationWaitsForMessages: a receiver is not told of a request while an atomic
+// before it is outstanding.
+func TestNotificationWaitsForMessages(t *testing.T) {
+	for _, scheme := range schemes {
+		t.Run(scheme.String(), func(t *testing.T) {
+			x := newInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
+			atomic, notify := x.request(1, verbs.OpAtomicFetchAndAdd, 8), x.request(2, verbs.OpRDMAWriteWithImm, 8)
+			if n, err := x.qp.PostSend([]ibverbx.SendWR{atomic, notify}); n != 2 {
+				t.Fatal(err)
+			}
+			lanes, message := x.nic.QPs(), x.nic.QPs()[2]
+			for range 10 {
+				for _, q := range lanes {
+					if q != message {
+						q.Complete(len(q.Posted()))
+					}
+				}
+				if _, err := x.cq.Poll(make([]ibverbx.WC, 4)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, q := range lanes {
+				for _, wr := range q.Taken {
+					if q != message && (wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpRDMAWriteWithImm) {
+						t.Fatal("the receiver is told while the atomic is outstanding")
+					}
+				}
+			}
+			message.Complete(1)
+			done := 0
+			for range 10 {
+				for _, q := range lanes {
+					q.Complete(len(q.Posted()))
+				}
+				n, err := x.cq.Poll(make([]ibverbx.WC, 4))
+				must(t, err)
+				done += n
+			}
+			if done != 2 {
+				t.Errorf("%d completions, want 2", done)
+			}
+		})
+	}
+}
+
+// noMemory is a NIC that has no memory regions left.
+type noMemory struct{ *nullnic.NIC }
+
+func (n noMemory) AllocPD() (verbs.PD, error) {
+	pd, err := n.NIC.AllocPD()
+	return noRegions{pd}, err
+}
+
+type noRegions struct{ verbs.PD }
+
+func (noRegions) RegisterMemory(*verbs.Memory, verbs.Access) (verbs.MR, error) {
+	return nil, verbs.ErrLimit
+}
+
+// TestNoRegionsLeft: what the engine cannot get for itself is an error, and nothing is left
+// behind.
+func TestNoRegionsLeft(t *testing.T) {
+	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: noMemory{nullnic.New("null0", 0x11)}})
+	must(t, err)
+	cq, err := rails.NewCQ(ibverbx.CQConfig{})
+	must(t, err)
+	if _, err := cq.NewQP(ibverbx.Config{Lanes: 2}); !errors.Is(err, verbs.ErrLimit) {
+		t.Errorf("NewQP = %v, want %v", err, verbs.ErrLimit)
+	}
+}
+
+// TestFailedConnectKeepsReceives: data receives that were posted before a Connect that
+// failed are still there, in their order.
+func TestFailedConnectKeepsReceives(t *testing.T) {
+	links := memoryLinks(1)
+	a, b := newHost(t, links, ibverbx.Config{Lanes: 2}), newHost(t, links, ibverbx.Config{Lanes: 2})
+	inbox, local := b.region(128), a.region(64)
+	local.Bytes()[0] = 77
+	first, second := ibverbx.RecvWR{ID: 1}, ibverbx.RecvWR{ID: 2}
+	first.SetSGE(inbox.SGE(0, 64))
+	second.SetSGE(inbox.SGE(64, 64))
+	if _, err := b.qp.PostRecv([]ibverbx.RecvWR{first}); err != nil {
+		t.Fatal(err)
+	}
+	cardA, err := a.qp.Card()
+	must(t, err)
+	broken := *cardA
+	broken.Lanes = append([]ibverbx.CardLane(nil), cardA.Lanes...)
+	broken.Lanes[2].GID = verbs.GID{} // refused by the NIC, after two lanes are connected
+	broken.Lanes[2].LID = 1
+	if err := b.qp.Connect(&broken); err == nil {
+		t.Fatal("Connect to a lane without an address succeeded")
+	}
+	cardB, err := b.qp.Card()
+	must(t, err)
+	must(t, b.qp.Connect(cardA))
+	must(t, a.qp.Connect(cardB))
+	if _, err := b.qp.PostRecv([]ibverbx.RecvWR{second}); err != nil {
+		t.Fatal(err)
+	}
+	wr := ibverbx.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	wr.SetSGE(local.SGE(0, 64))
+	if _, err := a.qp.PostSend([]ibverbx.SendWR{wr}); err != nil {
+		t.Fatal(err)
+	}
+	a.wait(1)
+	if wc := b.wait(1)[0]; wc.ID != 1 || inbox.Bytes()[0] != 77 {
+		t.Errorf("receive %d was reported, and the buffer of receive 1 begins with %d, want 77", wc.ID, inbox.Bytes()[0])
+	}
+}
