@@ -87,21 +87,11 @@ func (q *VirtualQP) report(dst []WC) (n int) {
 		}
 		wc := &dst[n]
 		wc.ID, wc.QP, wc.Status, wc.VendorErr = s.wr.ID, q, s.status, s.vendor
-		wc.Opcode, wc.Flags, wc.ByteLen, wc.Imm = wcOpcodes[s.wr.Opcode&7], WCHasLength, s.length, 0
+		wc.Opcode, wc.Flags, wc.ByteLen, wc.Imm = s.wr.Opcode.WC(), WCHasLength, s.length, 0
 		n++
 		q.reported++
 	}
 	return n
-}
-
-var wcOpcodes = [8]verbs.WCOpcode{
-	verbs.OpRDMAWrite:         verbs.WCRDMAWrite,
-	verbs.OpRDMAWriteWithImm:  verbs.WCRDMAWrite,
-	verbs.OpSend:              verbs.WCSend,
-	verbs.OpSendWithImm:       verbs.WCSend,
-	verbs.OpRDMARead:          verbs.WCRDMARead,
-	verbs.OpAtomicCmpAndSwp:   verbs.WCCompSwap,
-	verbs.OpAtomicFetchAndAdd: verbs.WCFetchAdd,
 }
 
 // failed ends the VirtualQP because a request of a lane failed.

@@ -120,6 +120,9 @@ func (b *bench) request(wr *verbs.SendWR) int { return int((wr.RemoteAddr - b.ba
 func (b *bench) look() {
 	for i, l := range b.lanes {
 		for ; b.seen[i] < len(l.Taken); b.seen[i]++ {
+			if marker(&l.Taken[b.seen[i]]) {
+				continue
+			}
 			k := b.request(&l.Taken[b.seen[i]])
 			if b.posted[k].Flags&verbs.SendFence == 0 {
 				continue
@@ -141,11 +144,20 @@ func (b *bench) complete() {
 	}
 	n := rapid.IntRange(1, len(l.Posted())).Draw(b.t, "count")
 	for i := range l.Posted()[:n] {
-		wr := &l.Posted()[i]
-		b.ended[b.request(wr)] += wr.Length()
+		b.end(&l.Posted()[i])
 	}
 	l.Complete(n)
 }
+
+// end counts the bytes of a fragment that a NIC has completed.
+func (b *bench) end(wr *verbs.SendWR) {
+	if !marker(wr) {
+		b.ended[b.request(wr)] += wr.Length()
+	}
+}
+
+// marker reports whether wr is not a fragment but marks a place (lane.mark).
+func marker(wr *verbs.SendWR) bool { return wr.Opcode == verbs.OpSend }
 
 // fail ends a lane's oldest request with an error, once.
 func (b *bench) fail() {
@@ -184,8 +196,7 @@ func (b *bench) drain() {
 		for _, l := range b.lanes {
 			l.RefuseAt(1<<20, nil)
 			for i := range l.Posted() {
-				wr := &l.Posted()[i]
-				b.ended[b.request(wr)] += wr.Length()
+				b.end(&l.Posted()[i])
 			}
 			l.Complete(len(l.Posted()))
 		}
@@ -277,6 +288,9 @@ func (b *bench) verifyBytes() {
 	for _, l := range b.lanes {
 		for i := range l.Taken {
 			wr := &l.Taken[i]
+			if marker(wr) {
+				continue
+			}
 			at := wr.RemoteAddr
 			for _, e := range wr.SGE[:wr.NumSGE] {
 				for n := range uint64(e.Length) {

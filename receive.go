@@ -174,12 +174,14 @@ func (q *VirtualQP) recvCompleted(l *lane, wc *verbs.WC, t tag) {
 	l.recvHead++
 	if wc.Status != verbs.StatusSuccess {
 		q.failed(l, wc.Status)
-		return
+	} else {
+		// Also after a failure: what has arrived was delivered.
+		q.scheme.received(l, wc, t.entry())
 	}
 	if q.state != stateConnected {
+		q.flushNotifications()
 		return
 	}
-	q.scheme.received(l, wc, t.entry())
 	if l.recvDepth-(l.recvTail-l.recvHead) >= min(chainMax, (l.recvDepth+1)/2) {
 		q.feedLane(l)
 	}
@@ -241,8 +243,15 @@ func (q *VirtualQP) reportReceives(dst []WC) (n int) {
 	return n
 }
 
-// flushNotifications ends the notification receives of a VirtualQP that has failed.
+// flushNotifications ends the notification receives of a VirtualQP that has failed, when
+// the lanes have given back all receives of the engine: until then a message may still be
+// on its way out of a CQ.
 func (q *VirtualQP) flushNotifications() {
+	for _, l := range q.all {
+		if l.recvHead != l.recvTail {
+			return
+		}
+	}
 	for ; q.notifyHead != q.notifyTo; q.notifyHead++ {
 		wc := q.finished(q.notifications[int(q.notifyHead)&(len(q.notifications)-1)])
 		wc.Status = verbs.StatusWRFlushErr

@@ -264,3 +264,41 @@ func TestFailedConnectKeepsReceives(t *testing.T) {
 		t.Errorf("receive %d was reported, and the buffer of receive 1 begins with %d, want 77", wc.ID, inbox.Bytes()[0])
 	}
 }
+
+// TestArrivedIsDelivered: a message that was in the CQ when the VirtualQP failed is
+// delivered; only the receives behind it are flushed.
+func TestArrivedIsDelivered(t *testing.T) {
+	for _, scheme := range schemes {
+		t.Run(scheme.String(), func(t *testing.T) {
+			a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 2, Scheme: scheme})
+			local, remote := a.region(64), b.region(64)
+			if _, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 1}, {ID: 2}}); err != nil {
+				t.Fatal(err)
+			}
+			wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			wr.SetSGE(local.SGE(0, 8))
+			if _, err := a.qp.PostSend([]ibverbx.SendWR{wr}); err != nil {
+				t.Fatal(err)
+			}
+			if wc := a.wait(1)[0]; wc.Err() != nil {
+				t.Fatal(wc.Err())
+			}
+			bad := local.Remote()
+			for i := range bad.RKeys {
+				bad.RKeys[i] ^= 1 << 20
+			}
+			fail := ibverbx.SendWR{ID: 9, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: bad}
+			fail.SetSGE(remote.SGE(0, 8))
+			if _, err := b.qp.PostSend([]ibverbx.SendWR{fail}); err != nil {
+				t.Fatal(err)
+			}
+			got := make(map[uint64]verbs.Status)
+			for _, wc := range b.wait(3) {
+				got[wc.ID] = wc.Status
+			}
+			if got[1] != verbs.StatusSuccess || got[2] != verbs.StatusWRFlushErr || got[9] != verbs.StatusRemAccessErr {
+				t.Errorf("statuses = %v, want success, flushed, remote access error", got)
+			}
+		})
+	}
+}

@@ -104,18 +104,8 @@ func (q *qp) completeSend(w *sendWQE, status verbs.Status) {
 	q.unreported = 0
 	// Field by field: a composite literal is built aside and copied, which takes
 	// longer than the rest of the function.
-	wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = w.wrid, status, wcOpcodes[w.opcode&7], q.num, w.length
+	wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = w.wrid, status, w.opcode.WC(), q.num, w.length
 	wc.Flags, wc.SL, wc.VendorErr, wc.Imm, wc.SrcQPN = 0, 0, 0, 0, 0
-}
-
-var wcOpcodes = [8]verbs.WCOpcode{
-	verbs.OpRDMAWrite:         verbs.WCRDMAWrite,
-	verbs.OpRDMAWriteWithImm:  verbs.WCRDMAWrite,
-	verbs.OpSend:              verbs.WCSend,
-	verbs.OpSendWithImm:       verbs.WCSend,
-	verbs.OpRDMARead:          verbs.WCRDMARead,
-	verbs.OpAtomicCmpAndSwp:   verbs.WCCompSwap,
-	verbs.OpAtomicFetchAndAdd: verbs.WCFetchAdd,
 }
 
 // answered returns the request that an answer with data is for: the oldest, if it is

@@ -37,6 +37,20 @@ func (o WCOpcode) String() string {
 	return fmt.Sprintf("WCOpcode(%d)", uint8(o))
 }
 
+// opcodeWC maps the opcodes of requests to those of their completions.
+var opcodeWC = [8]WCOpcode{
+	OpRDMAWrite:         WCRDMAWrite,
+	OpRDMAWriteWithImm:  WCRDMAWrite,
+	OpSend:              WCSend,
+	OpSendWithImm:       WCSend,
+	OpRDMARead:          WCRDMARead,
+	OpAtomicCmpAndSwp:   WCCompSwap,
+	OpAtomicFetchAndAdd: WCFetchAdd,
+}
+
+// WC returns the opcode of the completion that ends a request with opcode o.
+func (o Opcode) WC() WCOpcode { return opcodeWC[o&7] }
+
 // WCFlags says which optional parts of a completion are there.
 type WCFlags uint8
 

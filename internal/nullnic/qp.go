@@ -83,11 +83,7 @@ func (q *QP) complete(wr *verbs.SendWR, status verbs.Status) {
 		*wc = verbs.WC{WRID: wr.WRID, Status: status, QPN: q.num, VendorErr: 0xbad, Opcode: 0x7f, ByteLen: 0xdeadbeef, Imm: 0xdeadbeef, Flags: 0xff}
 		return
 	}
-	wc.WRID, wc.Status, wc.QPN, wc.Opcode, wc.ByteLen, wc.Flags = wr.WRID, status, q.num, wcOpcodes[wr.Opcode&7], 0, 0
-}
-
-var wcOpcodes = [8]verbs.WCOpcode{
-	verbs.WCRDMAWrite, verbs.WCRDMAWrite, verbs.WCSend, verbs.WCSend, verbs.WCRDMARead, verbs.WCCompSwap, verbs.WCFetchAdd,
+	wc.WRID, wc.Status, wc.QPN, wc.Opcode, wc.ByteLen, wc.Flags = wr.WRID, status, q.num, wr.Opcode.WC(), 0, 0
 }
 
 // Receive completes the oldest posted receive with wc; WRID and QPN are filled in. It
