@@ -20,11 +20,13 @@
 //
 // # Concurrency
 //
-// A VirtualCQ and its VirtualQPs are for one goroutine at a time. They have no goroutine of
-// their own: Poll drives them, also on a side that only receives.
+// A VirtualCQ and its VirtualQPs are for one goroutine at a time; under the race detector,
+// and with the build tag ibverbxdebug, a call that meets another panics. They have no goroutine of
+// their own: Poll drives them, also on a side that only receives; Wait and Serve poll and
+// sleep.
 //
 // # Status
 //
-// The package is being built. Failover, shared receive queues, waiting without polling and
-// the C++ business card are not there yet.
+// The package is being built. Failover, shared receive queues and the C++ business card are
+// not there yet.
 package ibverbx

@@ -1,7 +1,6 @@
 package ibverbx
 
 import (
-	"encoding/binary"
 	"math/bits"
 
 	"ibverbx/verbs"
@@ -81,14 +80,11 @@ func (d *dqplb) advance() {}
 
 func (d *dqplb) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
 
-// wireImm makes an immediate of a number. The original writes it in the order of its host
-// and does not convert, which on the little-endian machines that it runs on is the wrong
-// way round: so do we.
-func wireImm(v uint32) uint32 {
-	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], v)
-	return binary.BigEndian.Uint32(b[:])
-}
+// wireImm makes an immediate of a number, and a number of an immediate. The original hands
+// its number to the NIC in the order of its host, which is little-endian wherever it runs,
+// and does not convert: on the wire the lowest byte comes first. Our immediates are numbers
+// that providers write highest byte first, so the bytes are reversed, on every host.
+func wireImm(v uint32) uint32 { return bits.ReverseBytes32(v) }
 
 // distance is how far b is ahead of a.
 func distance(a, b uint32) uint32 { return (b + dqplbModulus - a) % dqplbModulus }

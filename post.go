@@ -12,6 +12,13 @@ import (
 // ordinary back-pressure: poll, then post the rest. A request that is taken completes:
 // in success, in error, or flushed.
 func (q *VirtualQP) PostSend(wrs []SendWR) (n int, err error) {
+	q.cq.guard.enter("PostSend")
+	n, err = q.postSend(wrs)
+	q.cq.guard.leave()
+	return n, err
+}
+
+func (q *VirtualQP) postSend(wrs []SendWR) (n int, err error) {
 	if q.direct {
 		return q.passDown(wrs)
 	}

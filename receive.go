@@ -49,6 +49,13 @@ func (q *VirtualQP) holdEarly(waiting int) {
 
 // PostRecv posts receives. wrs[:n] were taken, nothing after n was.
 func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
+	q.cq.guard.enter("PostRecv")
+	n, err = q.postRecv(wrs)
+	q.cq.guard.leave()
+	return n, err
+}
+
+func (q *VirtualQP) postRecv(wrs []RecvWR) (n int, err error) {
 	if q.state == stateClosed {
 		return 0, q.opError("post receive", verbs.ErrClosed)
 	}

@@ -57,7 +57,7 @@ func newHost(tb testing.TB, links []softnic.Link, cfg ibverbx.Config) *host {
 	h.rails, err = ibverbx.NewRails(cfgs...)
 	must(tb, err)
 	tb.Cleanup(func() { must(tb, h.rails.Close()) })
-	h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{})
+	h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
 	must(tb, err)
 	tb.Cleanup(func() { must(tb, h.cq.Close()) })
 	h.qp, err = h.cq.NewQP(cfg)

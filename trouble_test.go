@@ -1,7 +1,9 @@
 package ibverbx_test
 
 import (
+	"encoding/binary"
 	"errors"
+	"maps"
 	"testing"
 
 	"ibverbx"
@@ -300,5 +302,34 @@ func TestArrivedIsDelivered(t *testing.T) {
 				t.Errorf("statuses = %v, want success, flushed, remote access error", got)
 			}
 		})
+	}
+}
+
+// TestDQPLBWireBytes holds the immediates as they stand on the wire, where providers put
+// them big-endian. The original stores a number of its host (little-endian) as it is: the
+// number first, lowest byte first, and the bit of the last fragment in the fourth byte.
+func TestDQPLBWireBytes(t *testing.T) {
+	x := newInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
+	wrs := []ibverbx.SendWR{
+		x.request(1, verbs.OpRDMAWriteWithImm, 300), // 0, 1, 2 and last
+		x.request(2, verbs.OpRDMAWrite, 100),        // takes no number
+		x.request(3, verbs.OpRDMAWriteWithImm, 0),   // 3 covers the lane of the WRITE; 4 and last
+	}
+	if n, err := x.qp.PostSend(wrs); n != len(wrs) || err != nil {
+		t.Fatal(n, err)
+	}
+	got := make(map[[4]byte]uint64)
+	for _, q := range x.nic.QPs() {
+		for _, wr := range q.Taken {
+			if wr.Opcode == verbs.OpRDMAWriteWithImm {
+				var b [4]byte
+				binary.BigEndian.PutUint32(b[:], wr.Imm)
+				got[b] = wr.Length()
+			}
+		}
+	}
+	want := map[[4]byte]uint64{{0, 0, 0, 0}: 100, {1, 0, 0, 0}: 100, {2, 0, 0, 0x80}: 100, {3, 0, 0, 0}: 0, {4, 0, 0, 0x80}: 0}
+	if !maps.Equal(got, want) {
+		t.Errorf("immediates on the wire = % x, want % x", got, want)
 	}
 }

@@ -27,6 +27,8 @@ type CQConfig struct {
 type VirtualCQ struct {
 	rails   *Rails
 	cqs     []verbs.CQ
+	waker   *verbs.Waker
+	guard   guard
 	routes  []routeTable
 	used    []int // completions that the lanes of a rail can have outstanding
 	buf     [pollBatch]verbs.WC
@@ -50,7 +52,7 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	if cfg.Depth == 0 {
 		cfg.Depth = 1 << 16
 	}
-	c := &VirtualCQ{rails: r, routes: make([]routeTable, len(r.rails)), used: make([]int, len(r.rails))}
+	c := &VirtualCQ{rails: r, waker: cfg.Waker, routes: make([]routeTable, len(r.rails)), used: make([]int, len(r.rails))}
 	for i := range r.rails {
 		cq, err := r.rails[i].cfg.Context.CreateCQ(verbs.CQConfig{Depth: cfg.Depth, Waker: cfg.Waker})
 		if err != nil {
@@ -89,6 +91,13 @@ func (c *VirtualCQ) release(rail, n int) { c.used[rail] -= n }
 // each in posting order. What does not fit is kept. It never blocks, and an error never
 // loses a completion: it is returned when nothing else is.
 func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
+	c.guard.enter("Poll")
+	n, err = c.poll(dst)
+	c.guard.leave()
+	return n, err
+}
+
+func (c *VirtualCQ) poll(dst []WC) (n int, err error) {
 	if len(c.touched) > 0 {
 		n = c.report(dst, 0)
 	}

@@ -1,0 +1,18 @@
+//go:build race || ibverbxdebug
+
+package ibverbx
+
+import "sync/atomic"
+
+// guard catches concurrent use of a VirtualCQ and its VirtualQPs, as Go's maps catch
+// theirs: with a panic, because the state is lost. It is there under the race detector and
+// with the build tag ibverbxdebug.
+type guard struct{ busy atomic.Bool }
+
+func (g *guard) enter(op string) {
+	if g.busy.Swap(true) {
+		panic("ibverbx: " + op + ": concurrent use of a VirtualCQ or its VirtualQPs")
+	}
+}
+
+func (g *guard) leave() { g.busy.Store(false) }

@@ -1,0 +1,68 @@
+package ibverbx
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"ibverbx/verbs"
+)
+
+// spins is how often Wait polls before it goes to sleep: a completion that is about to
+// come is worth a few hundred nanoseconds of looking.
+const spins = 32
+
+// Wait polls until there is at least one completion. It looks for a short while and then
+// sleeps on the Waker of the CQConfig until a rail has news; without one it returns
+// verbs.ErrNotSupported. It returns ctx.Err() when ctx ends.
+func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
+	if c.waker == nil {
+		return 0, fmt.Errorf("wait: %w: the virtual CQ has no Waker", verbs.ErrNotSupported)
+	}
+	for len(dst) > 0 {
+		for range spins {
+			if n, err = c.Poll(dst); n > 0 || err != nil {
+				return n, err
+			}
+		}
+		for rail, cq := range c.cqs {
+			if err := cq.Arm(false); err != nil {
+				return 0, fmt.Errorf("wait: rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
+			}
+		}
+		// What came between the last poll and Arm woke nobody.
+		if n, err = c.Poll(dst); n > 0 || err != nil {
+			return n, err
+		}
+		if len(c.touched) > 0 {
+			// A NIC refused something, and no completion need come when it has room.
+			runtime.Gosched()
+			if err := ctx.Err(); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if err := c.waker.Wait(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return 0, nil
+}
+
+// Serve drives the virtual CQ of a side whose application only lends its memory: it polls
+// and sleeps until ctx ends, and hands completions to each, if that is not nil. It returns
+// ctx.Err() or the first error of the virtual CQ.
+func (c *VirtualCQ) Serve(ctx context.Context, each func(WC)) error {
+	wcs := make([]WC, pollBatch)
+	for {
+		n, err := c.Wait(ctx, wcs)
+		if err != nil {
+			return err
+		}
+		if each != nil {
+			for _, wc := range wcs[:n] {
+				each(wc)
+			}
+		}
+	}
+}
