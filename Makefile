@@ -1,7 +1,7 @@
 # The commands of this repository, by name. .ci/run runs most of them in order.
 
 GO   ?= go
-FUZZ ?= 5s
+FUZZ ?= 20000x
 
 # golangci-lint is built from source at this version and kept between runs.
 LINT_VERSION := v2.14.0
