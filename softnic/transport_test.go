@@ -137,3 +137,45 @@ func TestUCDropsBrokenMessages(t *testing.T) {
 		t.Errorf("%d messages received of %d with %d packets lost", len(received), messages, lost)
 	}
 }
+
+// TestReadWithoutDepth: a READ or atomic on a QP whose max_rd_atomic is 0 can never be sent.
+// It ends with LOC_QP_OP_ERR, after the requests before it, and takes the QP to ERR.
+func TestReadWithoutDepth(t *testing.T) {
+	for _, op := range []verbs.Opcode{verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd} {
+		t.Run(op.String(), func(t *testing.T) {
+			r := newRig(t, softnic.NewMemoryLink(nil))
+			_, src := memory(t, r.pa, 64)
+			_, dst := memory(t, r.pb, 64)
+			cqA, cqB := newCQ(t, r.ca, 8), newCQ(t, r.cb, 8)
+			qa, err := r.pa.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cqA, RecvCQ: cqA, MaxSendWR: 4})
+			must(t, err)
+			qb, err := r.pb.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cqB, RecvCQ: cqB, MaxSendWR: 4})
+			must(t, err)
+			ea, err := qa.Endpoint()
+			must(t, err)
+			eb, err := qb.Endpoint()
+			must(t, err)
+			eb.MaxDestRdAtomic = 0
+			must(t, qa.Connect(eb))
+			must(t, qb.Connect(ea))
+			bad := writeWR(src, dst, 8)
+			bad.Opcode = op
+			if n, err := qa.PostSend([]verbs.SendWR{writeWR(src, dst, 8), bad, writeWR(src, dst, 8)}); n != 3 || err != nil {
+				t.Fatal(n, err)
+			}
+			want := []verbs.Status{verbs.StatusSuccess, verbs.StatusLocQPOpErr, verbs.StatusWRFlushErr}
+			wcs := poll(t, cqA)
+			if len(wcs) != len(want) {
+				t.Fatalf("%d completions, want %d", len(wcs), len(want))
+			}
+			for i, wc := range wcs {
+				if wc.Status != want[i] {
+					t.Errorf("completion %d = %v, want %v", i, wc.Status, want[i])
+				}
+			}
+			if got := qa.State(); got != verbs.StateErr {
+				t.Errorf("state = %v, want %v", got, verbs.StateErr)
+			}
+		})
+	}
+}
