@@ -38,8 +38,9 @@ type Config struct {
 	Scheme Scheme
 	// Policy chooses the lane of a fragment. Zero means RoundRobin.
 	Policy Policy
-	// SendDepth and RecvDepth are how many requests can be outstanding. They are
-	// rounded up to powers of two. Zero means 256.
+	// SendDepth and RecvDepth are how many requests can be outstanding; RecvDepth counts
+	// notification and data receives each. SendDepth is rounded up to a power of two.
+	// Zero means 256.
 	SendDepth, RecvDepth int
 	// LaneDepth is how many physical requests a lane can have outstanding. Zero
 	// means 128.
