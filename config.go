@@ -15,17 +15,31 @@ const (
 	RoundRobin Policy = iota
 	// LeastBytes takes the lane with the fewest bytes outstanding.
 	LeastBytes
+	// TwoChoices looks at two lanes and takes the one that would be done first, by the
+	// bytes outstanding and the rate at which the lane has carried bytes lately. Lanes of
+	// unequal speed get unequal shares.
+	TwoChoices
 )
+
+var policyNames = [...]string{"round-robin", "least-bytes", "two-choices"}
 
 // String returns the name that the tool's flags use.
 func (p Policy) String() string {
-	switch p {
-	case RoundRobin:
-		return "round-robin"
-	case LeastBytes:
-		return "least-bytes"
+	if int(p) < len(policyNames) {
+		return policyNames[p]
 	}
 	return fmt.Sprintf("Policy(%d)", uint8(p))
+}
+
+// UnmarshalText reads a name.
+func (p *Policy) UnmarshalText(b []byte) error {
+	for i, name := range policyNames {
+		if name == string(b) {
+			*p = Policy(i)
+			return nil
+		}
+	}
+	return verbs.Invalidf("there is no policy %q: want round-robin, least-bytes or two-choices", b)
 }
 
 // Config describes a VirtualQP. The zero value is a good one.
@@ -109,7 +123,7 @@ func (c *Config) validate() error {
 	if c.Scheme > Spray {
 		return verbs.Invalidf("Config.Scheme is %d: there is no such scheme", c.Scheme)
 	}
-	if c.Policy > LeastBytes {
+	if c.Policy > TwoChoices {
 		return verbs.Invalidf("Config.Policy is %d: there is no such policy", c.Policy)
 	}
 	return nil

@@ -37,8 +37,8 @@ func (q *VirtualQP) postDirect(l *lane, chain []verbs.SendWR, n int, bad error) 
 	}
 	k, err := l.qp.PostSend(chain)
 	if k > 0 {
-		l.stats.Doorbells++
-		l.stats.Fragments += uint64(k)
+		l.counts.Doorbells++
+		l.counts.Fragments += uint64(k)
 	}
 	if err != nil {
 		return n + k, err

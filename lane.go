@@ -42,7 +42,7 @@ type lane struct {
 	latest             uint32 // what came last, as its scheme counts
 	hungry             bool   // receives were not posted again
 
-	stats LaneStats
+	counts Counts
 }
 
 // entry says what a physical request belongs to.
@@ -53,17 +53,6 @@ type entry struct {
 	// DQPLB: the request carries a number.
 	numbered bool
 	number   uint32
-}
-
-// LaneStats counts what a lane did.
-type LaneStats struct {
-	Rail      int
-	QPN       uint32
-	Fragments uint64
-	Bytes     uint64
-	Doorbells uint64
-	CQEs      uint64
-	Refusals  uint64 // posts that the NIC took only in part
 }
 
 func newLane(q *VirtualQP, index, rail, recvs int) (*lane, error) {
@@ -84,7 +73,6 @@ func newLane(q *VirtualQP, index, rail, recvs int) (*lane, error) {
 		recvDepth: uint32(recvs),
 	}
 	l.records = make([]byte, len(l.ledger)*recordSize)
-	l.stats.Rail, l.stats.QPN = rail, qp.Num()
 	return l, nil
 }
 
@@ -103,8 +91,8 @@ func (l *lane) add(k kind, seq, bytes uint32) *verbs.SendWR {
 	wr.WRID = uint64(newTag(l.generation, k, l.index, l.tail))
 	l.tail++
 	l.bytes += uint64(bytes)
-	l.stats.Fragments++
-	l.stats.Bytes += uint64(bytes)
+	l.counts.Fragments++
+	l.counts.Bytes += uint64(bytes)
 	return wr
 }
 
@@ -136,7 +124,7 @@ func (l *lane) ring(interval int) error {
 	}
 	n, err := l.qp.PostSend(stage)
 	if n > 0 {
-		l.stats.Doorbells++
+		l.counts.Doorbells++
 	}
 	if n == len(stage) {
 		l.stage, l.silent = stage[:0], false
@@ -148,7 +136,7 @@ func (l *lane) ring(interval int) error {
 // keep handles a post of which only n requests were taken. If they end without asking for
 // a completion the next one asks, so that nothing waits for ever.
 func (l *lane) keep(n int, err error) error {
-	l.stats.Refusals++
+	l.counts.Refusals++
 	l.unsignaled = 0
 	if n > 0 {
 		l.silent = l.stage[n-1].Flags&verbs.SendSignaled == 0

@@ -140,7 +140,7 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 			continue
 		}
 		q := l.owner
-		l.stats.CQEs++
+		l.counts.CQEs++
 		if q.direct {
 			q.passUp(wc, &dst[n])
 			n++

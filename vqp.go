@@ -47,6 +47,11 @@ type VirtualQP struct {
 	brokenLane *lane
 	brokenErr  error
 
+	counted struct {
+		posted, completed, recvPosted, recvCompleted uint64
+		highWater                                    int
+	}
+
 	batch     []verbs.SendWR
 	recvBatch []verbs.RecvWR
 }
@@ -183,13 +188,4 @@ func (q *VirtualQP) Close() error {
 		q.cq.forget(q)
 	}
 	return errors.Join(errs...)
-}
-
-// LaneStats returns what each lane did: proof of which NIC carried what.
-func (q *VirtualQP) LaneStats() []LaneStats {
-	s := make([]LaneStats, len(q.all))
-	for i, l := range q.all {
-		s[i] = l.stats
-	}
-	return s
 }

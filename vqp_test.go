@@ -81,7 +81,7 @@ func TestRailsShareTheLoad(t *testing.T) {
 	}
 	a.wait(1)
 	var rails [2]uint64
-	for _, s := range a.qp.LaneStats() {
+	for _, s := range a.qp.Stats().Lanes {
 		rails[s.Rail] += s.Bytes
 	}
 	if rails[0] != 4<<20 || rails[1] != 4<<20 {
@@ -207,7 +207,7 @@ func TestBadRequests(t *testing.T) {
 			}
 		})
 	}
-	for _, s := range a.qp.LaneStats() {
+	for _, s := range a.qp.Stats().Lanes {
 		if s.Fragments != 0 {
 			t.Errorf("a refused request was handed to a lane: %+v", s)
 		}

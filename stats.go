@@ -1,0 +1,81 @@
+package ibverbx
+
+// Counts is what a lane, a rail or a whole VirtualQP did. It costs a few additions per
+// physical request and is always on.
+type Counts struct {
+	Fragments uint64 // physical requests that a NIC took, records and notifications included
+	Bytes     uint64 // that they carried, or fetched
+	Doorbells uint64 // posts of which a NIC took something
+	CQEs      uint64 // physical completions, of sends and receives
+	Refusals  uint64 // posts that a NIC took only in part, or not at all
+	Stale     uint64 // completions of a lane as it was before
+	HighWater int    // the most requests that were outstanding at once
+}
+
+// add counts other into c. Marks of several queues do not add up: the highest stands.
+func (c *Counts) add(other *Counts) {
+	c.Fragments += other.Fragments
+	c.Bytes += other.Bytes
+	c.Doorbells += other.Doorbells
+	c.CQEs += other.CQEs
+	c.Refusals += other.Refusals
+	c.Stale += other.Stale
+	c.HighWater = max(c.HighWater, other.HighWater)
+}
+
+// LaneStats is what one lane did: proof of which QP carried what.
+type LaneStats struct {
+	Lane int
+	Rail int
+	QPN  uint32
+	// Role is "data", "message" or "notify".
+	Role string
+	Counts
+}
+
+// RailStats is what the lanes on one rail did together.
+type RailStats struct {
+	Rail int
+	// Device is the name of the NIC.
+	Device string
+	Counts
+}
+
+// Stats is what a VirtualQP did. Its own HighWater counts the user's send requests.
+type Stats struct {
+	Posted, Completed         uint64 // send requests taken, and ended
+	RecvPosted, RecvCompleted uint64 // receives, of both kinds
+	Counts
+	Lanes []LaneStats
+	Rails []RailStats
+}
+
+// Stats returns what the VirtualQP did so far, by lane and by rail. It may be called at
+// any time by the goroutine that uses the VirtualQP.
+func (q *VirtualQP) Stats() Stats {
+	s := Stats{
+		Posted: q.counted.posted, Completed: q.counted.completed,
+		RecvPosted: q.counted.recvPosted, RecvCompleted: q.counted.recvCompleted,
+	}
+	s.Rails = make([]RailStats, q.rails.Len())
+	for i := range s.Rails {
+		s.Rails[i].Rail, s.Rails[i].Device = i, q.rails.rails[i].name
+	}
+	for i, l := range q.all {
+		s.Lanes = append(s.Lanes, LaneStats{Lane: i, Rail: int(l.rail), QPN: l.qp.Num(), Role: q.role(l), Counts: l.counts})
+		s.add(&l.counts)
+		s.Rails[l.rail].add(&l.counts)
+	}
+	s.HighWater = q.counted.highWater
+	return s
+}
+
+func (q *VirtualQP) role(l *lane) string {
+	switch {
+	case int(l.index) < len(q.lanes):
+		return "data"
+	case l == q.notifyLane:
+		return "notify"
+	}
+	return "message"
+}
