@@ -10,75 +10,69 @@ import (
 // RC completes in order, so the entries before it have ended well, asked or not.
 func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 	t := tag(wc.WRID)
-	entry := t.entry()
 	if t.kind() == kindRecv {
 		q.recvCompleted(l, wc, t)
 		return
 	}
-	inFlight := l.tail - uint32(len(l.stage)) - l.head
-	if t.generation() != l.generation || t.lane() != l.index || entry-l.head >= inFlight {
-		q.cq.stats.Stale++
+	before := t.entry() - l.head
+	if t.generation() != l.generation || t.lane() != l.index || before >= l.posted-l.head {
+		q.stale(l)
 		return
 	}
-	for l.head != entry {
-		q.endFragment(l, verbs.StatusSuccess, 0)
-	}
-	q.endFragment(l, wc.Status, wc.VendorErr)
-	if wc.Status != verbs.StatusSuccess {
-		q.failed(l, wc.Status)
-	}
-}
-
-// endFragment takes the oldest entry out of a lane's ledger.
-func (q *VirtualQP) endFragment(l *lane, status verbs.Status, vendor uint32) {
-	e := l.ledger[int(l.head)&(len(l.ledger)-1)]
-	l.head++
-	if e.control {
+	if wc.Status == verbs.StatusSuccess {
+		q.retire(l, before+1)
 		return
 	}
-	if e.numbered {
-		q.scheme.acked(e.number)
+	q.retire(l, before)
+	if e := l.at(l.head); e.kind != kindControl {
+		q.sends[e.slot].fail(wc.Status, wc.VendorErr)
 	}
-	l.bytes -= uint64(e.bytes)
-	s := q.slot(e.seq)
-	s.frags--
-	if status != verbs.StatusSuccess {
-		s.fail(status, vendor)
-	}
-	q.settle(s)
+	q.retire(l, 1)
+	q.failed(l, wc.Status)
 }
 
-// settle takes a request that has ended out of the count of open ones.
-func (q *VirtualQP) settle(s *sendSlot) {
-	if s.open && s.ended() {
-		s.open = false
-		q.open[kindIndex(s)]--
+// retire takes the oldest n entries out of a lane's ledger.
+func (q *VirtualQP) retire(l *lane, n uint32) {
+	sends, head := q.sends, l.head
+	var bytes uint64
+	for end := head + n; head != end; head++ {
+		if e := l.at(head); e.kind != kindControl {
+			sends[e.slot].pending--
+			bytes += uint64(e.bytes)
+		}
+	}
+	l.head = head
+	l.bytes -= bytes
+	q.inflight -= int(n)
+	if q.cfg.Policy == TwoChoices {
+		q.measure(l, bytes)
 	}
 }
 
-func kindIndex(s *sendSlot) int {
-	if s.isMessage() {
-		return 1
-	}
-	return 0
+// stale counts a completion that belongs to nothing in flight.
+func (q *VirtualQP) stale(l *lane) {
+	l.counts.Stale++
+	q.cq.stats.Stale++
 }
 
 // reportable reports whether something waits to be told: the oldest request, or a
 // receive.
 func (q *VirtualQP) reportable() bool {
-	return (q.reported != q.posted && q.slot(q.reported).ended()) || q.doneHead != q.doneTail
+	return (q.reported != q.posted && q.slot(q.reported).pending == 0) || q.doneHead != q.doneTail
 }
 
 // report writes the completions of requests that have ended, in posting order, and
 // returns how many it wrote. Unsignaled successes are passed over.
 func (q *VirtualQP) report(dst []WC) (n int) {
-	n = q.reportReceives(dst)
+	if q.doneHead != q.doneTail {
+		n = q.reportReceives(dst)
+	}
 	for q.reported != q.posted {
 		s := q.slot(q.reported)
-		if !s.ended() {
+		if s.pending != 0 {
 			return n
 		}
-		if s.status == verbs.StatusSuccess && s.wr.Flags&verbs.SendSignaled == 0 {
+		if s.status == verbs.StatusSuccess && s.flags&verbs.SendSignaled == 0 {
 			q.reported++
 			continue
 		}
@@ -86,8 +80,11 @@ func (q *VirtualQP) report(dst []WC) (n int) {
 			return n
 		}
 		wc := &dst[n]
-		wc.ID, wc.QP, wc.Status, wc.VendorErr = s.wr.ID, q, s.status, s.vendor
-		wc.Opcode, wc.Flags, wc.ByteLen, wc.Imm = s.wr.Opcode.WC(), WCHasLength, s.length, 0
+		wc.ID, wc.QP, wc.Status, wc.VendorErr = s.id, q, s.status, 0
+		wc.Opcode, wc.Flags, wc.ByteLen, wc.Imm = s.op.WC(), WCHasLength, s.length, 0
+		if s.status != verbs.StatusSuccess {
+			wc.VendorErr = s.vendor
+		}
 		n++
 		q.reported++
 	}
@@ -110,6 +107,8 @@ func (q *VirtualQP) fail(l *lane, cause error) {
 	}
 	q.err = q.opError(fmt.Sprintf("lane %d on rail %d (%s)", l.index, l.rail, q.rails.rails[l.rail].name), cause)
 	q.state = stateFailed
+	q.failedAt = q.cq.passes
+	q.cq.notice(Event{Kind: EventFailed, QP: q, Lane: int(l.index), Rail: int(l.rail), Err: q.err})
 	for _, l := range q.all {
 		// A QP that cannot go to ERR is there already, or gone.
 		_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
@@ -117,48 +116,50 @@ func (q *VirtualQP) fail(l *lane, cause error) {
 	q.flushWaiting()
 }
 
-// unmarked reports whether a lane could not be asked yet about requests that ended in
-// silence.
-func (q *VirtualQP) unmarked() bool {
+// unsettled reports whether a VirtualQP that has failed must be looked at again although
+// nothing need come: a lane could not be asked yet about requests that ended in silence,
+// or receives wait for what may still be in a CQ.
+func (q *VirtualQP) unsettled() bool {
 	for _, l := range q.all {
 		if l.silent && l.head != l.tail {
 			return true
 		}
 	}
-	return false
+	return q.shared != nil && q.notifyHead != q.notifyTo
 }
 
 // flushWaiting ends what no NIC has: staged fragments, and requests that were not handed
 // over.
 func (q *VirtualQP) flushWaiting() {
 	for _, l := range q.all {
-		for range l.stage {
+		for l.tail != l.posted {
 			l.tail--
-			e := l.ledger[int(l.tail)&(len(l.ledger)-1)]
+			e := l.at(l.tail)
 			l.bytes -= uint64(e.bytes)
-			s := q.slot(e.seq)
-			s.frags--
+			q.inflight--
+			s := &q.sends[e.slot]
+			s.pending--
 			s.fail(verbs.StatusWRFlushErr, 0)
-			q.settle(s)
 		}
-		l.stage, l.listed = l.stage[:0], false
-		l.mark()
+		l.listed = false
+		q.mark(l)
 	}
 	q.staged = q.staged[:0]
 	for ; q.dispatched != q.posted; q.dispatched++ {
 		s := q.slot(q.dispatched)
-		s.whole = true
+		s.pending--
 		s.fail(verbs.StatusWRFlushErr, 0)
 	}
-	for seq := q.reported; seq != q.posted; seq++ {
+	for seq := q.reported; q.owed > 0 && seq != q.posted; seq++ {
 		if s := q.slot(seq); s.owes { // its receiver will not be told
 			s.owes = false
+			s.pending--
+			q.owed--
 			s.fail(verbs.StatusWRFlushErr, 0)
-			q.settle(s)
 		}
 	}
 	q.flushNotifications()
-	if q.reportable() || q.unmarked() {
+	if q.reportable() || q.unsettled() {
 		q.cq.touch(q)
 	}
 }

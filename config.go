@@ -71,6 +71,9 @@ type Config struct {
 	// SignalInterval is how many physical requests of a lane share one completion at
 	// the most. Zero means 16.
 	SignalInterval int
+	// Now is a clock in nanoseconds, which the policy TwoChoices measures lanes by: it is
+	// read once in a post or a poll. Nil means the monotonic clock.
+	Now func() int64
 	// Track makes a VirtualQP with one lane keep track of its requests like one with
 	// many. Otherwise it passes them straight through.
 	Track bool
@@ -81,6 +84,7 @@ const (
 	maxDepth     = 1 << 16
 	maxInline    = 256
 	maxFragment  = 1 << 30
+	maxMessage   = 1 << 31  // what one message may be at the most (IBTA: 2^31 bytes)
 	minFragment  = 16 << 10 // below it a chosen fragment is not worth its doorbell
 	wantFragment = 1 << 20  // above it a chosen fragment gains nothing
 )
@@ -98,6 +102,9 @@ func (c Config) withDefaults(rails int) Config {
 	def(&c.NotifyDepth, 64)
 	def(&c.MaxInline, 64)
 	def(&c.SignalInterval, 16)
+	if c.Now == nil {
+		c.Now = monotonic()
+	}
 	return c
 }
 

@@ -14,7 +14,7 @@ func (q *VirtualQP) passDown(wrs []SendWR) (n int, err error) {
 	}
 	l := q.lanes[0]
 	for n < len(wrs) {
-		chain := q.batch[:min(len(wrs)-n, len(q.batch))]
+		chain := q.chain[:min(len(wrs)-n, len(q.chain))]
 		for i := range chain {
 			if err := q.translate(&wrs[n+i], l, &chain[i]); err != nil {
 				return q.postDirect(l, chain[:i], n, q.opError("post send", fmt.Errorf("request %d of the chain: %w", n+i, err)))

@@ -11,19 +11,21 @@ func (q *VirtualQP) dispatch() {
 		}
 		return
 	}
+	q.tick()
 	for q.dispatched != q.posted {
 		s := q.slot(q.dispatched)
 		if !s.begun && !q.mayStart(s) {
 			break
 		}
-		if !q.handOver(s) {
+		if s.isMessage() {
+			if !q.sendMessage(s) {
+				break
+			}
+		} else if !q.scheme.handOver(s) {
 			break
 		}
-		s.whole = true
-		s.open = true
-		q.open[kindIndex(s)]++
+		s.pending-- // nothing of it is left
 		q.dispatched++
-		q.settle(s)
 	}
 	q.scheme.advance()
 	q.ring()
@@ -36,108 +38,55 @@ func (q *VirtualQP) dispatch() {
 // or an atomic until all data before it has: it goes over another QP, which orders nothing
 // with the lanes. For the same reason a notification waits for messages before it.
 func (q *VirtualQP) mayStart(s *sendSlot) bool {
-	if s.wr.Flags&verbs.SendFence != 0 {
-		return q.open == [2]int{}
+	switch {
+	case s.flags&verbs.SendFence != 0:
+		return q.inflight == 0 && q.owed == 0
+	case s.op == verbs.OpRDMAWriteWithImm:
+		return q.messageLane.idle()
+	case s.isMessage():
+		return q.inflight == int(q.messageLane.tail-q.messageLane.head) && q.owed == 0
 	}
-	if s.wr.Opcode == verbs.OpRDMAWriteWithImm {
-		return q.open[1] == 0
-	}
-	return !s.isMessage() || q.open[0] == 0
+	return true
 }
 
-// handOver gives the request at dispatched to lanes. It reports false if they have no room
-// for the rest.
-func (q *VirtualQP) handOver(s *sendSlot) bool {
-	if s.isMessage() {
-		return q.sendMessage(s)
+// spread gives the rest of a request to lanes, as fragments without a number. It reports
+// false if the lanes have no room for all of it.
+func (q *VirtualQP) spread(s *sendSlot) bool {
+	slot := q.index(q.dispatched)
+	whole := s.length <= s.cut
+	mark := uint64(1)
+	if s.op == verbs.OpRDMARead {
+		mark = 0 // leaves nothing at the peer
 	}
-	size := q.fragmentSize(s.length)
-	empty := s.length == 0 && q.cfg.Scheme == DQPLB && !s.begun // its number is the news
-	for s.sent < s.length || empty {
-		n := min(size, s.length-s.sent)
-		last := s.sent+n == s.length
-		if !q.scheme.mayStage(s, last) {
-			return false
-		}
-		l := q.pick()
+	for s.sent < s.length {
+		n := min(s.cut, s.length-s.sent)
+		l := q.pick(n, whole)
 		if l == nil {
 			return false
 		}
-		q.fragment(l, s, n, last)
-		empty = false
+		q.carried[l.index>>6] |= mark << (l.index & 63)
+		q.fragment(l, s, entry{slot: slot, kind: kindData, off: s.sent, bytes: n})
 	}
-	return q.scheme.finish(s)
+	return true
 }
 
-// fragment stages n bytes of s on l.
-func (q *VirtualQP) fragment(l *lane, s *sendSlot, n uint32, last bool) {
-	wr := l.add(kindData, q.dispatched, n)
-	wr.Flags, wr.NumSGE, wr.RemoteAddr, wr.RKey = 0, 0, 0, 0
-	if n > 0 {
-		wr.RemoteAddr = s.wr.Remote.Addr + s.wr.RemoteOffset + uint64(s.sent)
-		wr.RKey = s.wr.Remote.RKeys[l.remoteRail]
-		if s.wr.Flags&verbs.SendInline != 0 {
-			q.inlinePiece(wr, q.dispatched, s.sent, n)
-		} else {
-			cut(wr, &s.wr, l.rail, s.sent, n)
-		}
-	}
-	q.scheme.fragment(l, s, wr, last)
+// fragment stages a fragment of s.
+func (q *VirtualQP) fragment(l *lane, s *sendSlot, e entry) {
 	s.begun = true
-	s.sent += n
-	s.frags++
-	q.stageOn(l)
-}
-
-// stageOn notes that l has something staged, and rings if it is full.
-func (q *VirtualQP) stageOn(l *lane) {
-	q.list(l)
-	if len(l.stage) == cap(l.stage) {
-		q.ringLane(l)
-	}
-}
-
-// cut makes n bytes of a request from off on the local pieces of a fragment.
-func cut(wr *verbs.SendWR, from *SendWR, rail uint8, off, n uint32) {
-	if e := &from.SGE[0]; off+n <= e.Length && off+n >= off {
-		wr.SGE[0] = verbs.SGE{Addr: e.Region.addr + e.Offset + uint64(off), Length: n, LKey: e.Region.lkeys[rail]}
-		wr.NumSGE = 1
-		return
-	}
-	k := uint8(0)
-	for i := range from.NumSGE {
-		e := &from.SGE[i]
-		if off >= e.Length {
-			off -= e.Length
-			continue
-		}
-		take := min(n, e.Length-off)
-		wr.SGE[k] = verbs.SGE{Addr: e.Region.addr + e.Offset + uint64(off), Length: take, LKey: e.Region.lkeys[rail]}
-		k++
-		if n -= take; n == 0 {
-			break
-		}
-		off = 0
-	}
-	wr.NumSGE = k
-}
-
-// list puts a lane with staged requests on the list for the doorbell.
-func (q *VirtualQP) list(l *lane) {
-	if !l.listed {
-		l.listed = true
-		q.staged = append(q.staged, l)
-	}
+	s.sent += e.bytes
+	s.pending++
+	q.stage(l, e)
 }
 
 // ring rings the doorbells of all lanes that have something staged.
 func (q *VirtualQP) ring() {
+	q.run = 0
 	keep := q.staged[:0]
 	for _, l := range q.staged {
-		if len(l.stage) > 0 {
+		if l.posted != l.tail {
 			q.ringLane(l)
 		}
-		if len(l.stage) > 0 && q.state == stateConnected {
+		if l.posted != l.tail && q.state == stateConnected {
 			keep = append(keep, l)
 		} else {
 			l.listed = false
@@ -149,14 +98,6 @@ func (q *VirtualQP) ring() {
 	}
 }
 
-// ringLane posts what a lane has staged. A lane that cannot be used any more fails the
-// VirtualQP, at the end of dispatch and not in the midst of it.
-func (q *VirtualQP) ringLane(l *lane) {
-	if err := l.ring(q.cfg.SignalInterval); err != nil && q.brokenLane == nil {
-		q.brokenLane, q.brokenErr = l, err
-	}
-}
-
 // fragmentSize says how a request of so many bytes is cut: as Config says or, if that is
 // left open, into equal parts for all lanes, within bounds that make a fragment worth its
 // while and that every NIC can take.
@@ -165,7 +106,7 @@ func (q *VirtualQP) fragmentSize(length uint32) uint32 {
 		return min(q.cfg.FragmentSize, q.maxMsg)
 	}
 	if length <= minFragment {
-		return length
+		return min(max(length, 1), q.maxMsg)
 	}
 	part := (uint64(length)-1)/uint64(len(q.lanes)) + 1
 	part = (part + uint64(q.mtu) - 1) / uint64(q.mtu) * uint64(q.mtu)

@@ -18,14 +18,9 @@ import (
 type dqplb struct {
 	q *VirtualQP
 
-	// Sender. given and oldest count numbers without end: those given out, and those
-	// before the first that the peer has not acknowledged; open says of each in between
-	// whether it is unacknowledged. plain are the lanes with plain WRITEs that no number
-	// covers.
-	seq           uint32 // the next number on the wire
-	given, oldest uint32
-	open          []bool
-	plain         []uint64
+	// Sender. seq is the next number, and oldest one that the peer may still lack: none
+	// before it is outstanding.
+	seq, oldest uint32
 
 	// Receiver: a window of numbers from next on.
 	next     uint32
@@ -48,11 +43,11 @@ type numbered struct {
 }
 
 func newDQPLB(q *VirtualQP) *dqplb {
-	d := &dqplb{q: q, plain: make([]uint64, (q.cfg.Lanes+63)/64)}
+	d := &dqplb{q: q}
 	// The peer runs at most the window ahead of what was acknowledged; what was
 	// acknowledged may wait in the CQ of one rail while that of another is polled, until
 	// its lanes are no longer fed (ahead), and then there is what is posted on them.
-	d.got = make([]numbered, 4*q.dqplbWindow())
+	d.got = make([]numbered, 4*ceilPow2(max(int(q.dqplbWindow()), q.receives())))
 	return d
 }
 
@@ -63,7 +58,6 @@ func (q *VirtualQP) dqplbWindow() uint32 {
 
 func (d *dqplb) connected(remote *Card) int {
 	d.window = min(remote.Window, maxDQPLBWindow)
-	d.open = make([]bool, ceilPow2(int(d.window)))
 	return len(d.got)
 }
 
@@ -76,7 +70,9 @@ func (d *dqplb) close() error { return nil }
 func (d *dqplb) ahead(l *lane) bool {
 	return int32(l.latest-d.consumed) >= int32(d.q.dqplbWindow())
 }
-func (d *dqplb) advance() {}
+
+func (d *dqplb) advance()                          {}
+func (d *dqplb) wire(op verbs.Opcode) verbs.Opcode { return op }
 
 func (d *dqplb) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
 
@@ -87,46 +83,87 @@ func (d *dqplb) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
 func wireImm(v uint32) uint32 { return bits.ReverseBytes32(v) }
 
 // distance is how far b is ahead of a.
-func distance(a, b uint32) uint32 { return (b + dqplbModulus - a) % dqplbModulus }
+func distance(a, b uint32) uint32 {
+	if b >= a {
+		return b - a
+	}
+	return b + dqplbModulus - a
+}
 
-// mayStage keeps the numbers that are outstanding within the receiver's window, and closes
-// the lanes with plain WRITEs before the last fragment takes its number.
-func (d *dqplb) mayStage(s *sendSlot, last bool) bool {
-	if s.wr.Opcode != verbs.OpRDMAWriteWithImm {
-		return true
+// handOver gives a notified request to lanes with a number on every fragment, within the
+// receiver's window. Lanes with plain WRITEs are covered before the last fragment takes its
+// number; a request of no bytes is that number alone.
+func (d *dqplb) handOver(s *sendSlot) bool {
+	q := d.q
+	if s.op != verbs.OpRDMAWriteWithImm {
+		return q.spread(s)
 	}
-	if last && !d.cover(s) {
-		return false
+	slot, whole := q.index(q.dispatched), s.length <= s.cut
+	for {
+		e := entry{slot: slot, kind: kindData, off: s.sent, bytes: min(s.cut, s.length-s.sent)}
+		imm := uint32(0)
+		if s.sent+e.bytes == s.length {
+			if !d.cover(s) {
+				return false
+			}
+			imm, e.flags = dqplbLast, s.flags&verbs.SendSolicited
+		}
+		if !d.room() {
+			return false
+		}
+		l := q.pick(e.bytes, whole)
+		if l == nil {
+			return false
+		}
+		imm |= d.number()
+		e.imm = wireImm(imm)
+		q.carried[l.index>>6] &^= 1 << (l.index & 63)
+		q.fragment(l, s, e)
+		if imm&dqplbLast != 0 {
+			return true
+		}
 	}
-	return d.room()
 }
 
 // room reports whether a number more fits the window.
-func (d *dqplb) room() bool { return d.given-d.oldest < d.window }
+func (d *dqplb) room() bool {
+	if distance(d.oldest, d.seq) < d.window {
+		return true
+	}
+	d.advanceOldest()
+	return distance(d.oldest, d.seq) < d.window
+}
 
-// acked notes that the peer has a number.
-func (d *dqplb) acked(number uint32) {
-	d.open[int(number)&(len(d.open)-1)] = false
-	for d.oldest != d.given && !d.open[int(d.oldest)&(len(d.open)-1)] {
-		d.oldest++
+// advanceOldest looks for the oldest number that a lane has outstanding. Lanes complete in
+// order and numbers are given out in order, so it is the first one of some lane.
+func (d *dqplb) advanceOldest() {
+	ahead := distance(d.oldest, d.seq)
+	for _, l := range d.q.lanes {
+		for n := l.head; n != l.tail; n++ {
+			if e := l.at(n); e.kind == kindNotify || d.q.sends[e.slot].op == verbs.OpRDMAWriteWithImm {
+				ahead = min(ahead, distance(d.oldest, wireImm(e.imm)&dqplbMask))
+				break
+			}
+		}
+	}
+	if d.oldest += ahead; d.oldest >= dqplbModulus {
+		d.oldest -= dqplbModulus
 	}
 }
 
 // cover stages the immediates that cover plain WRITEs.
 func (d *dqplb) cover(s *sendSlot) bool {
-	for i := range d.plain {
-		for d.plain[i] != 0 {
-			l := d.q.lanes[64*i+bits.TrailingZeros64(d.plain[i])]
+	q := d.q
+	for i := range q.carried {
+		for q.carried[i] != 0 {
+			l := q.lanes[64*i+bits.TrailingZeros64(q.carried[i])]
 			if !l.room() || !d.room() {
 				return false
 			}
-			wr := l.add(kindNotify, d.q.dispatched, 0)
-			l.number(d.given)
-			wr.Opcode, wr.Flags, wr.NumSGE, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWriteWithImm, 0, 0, 0, 0
-			wr.Imm = wireImm(d.number())
-			s.frags++
-			d.plain[i] &= d.plain[i] - 1
-			d.q.stageOn(l)
+			q.carried[i] &= q.carried[i] - 1
+			s.begun = true
+			s.pending++
+			q.stage(l, entry{slot: q.index(q.dispatched), kind: kindNotify, imm: wireImm(d.number())})
 		}
 	}
 	return true
@@ -135,33 +172,11 @@ func (d *dqplb) cover(s *sendSlot) bool {
 // number gives out the next number.
 func (d *dqplb) number() uint32 {
 	n := d.seq
-	d.open[int(d.given)&(len(d.open)-1)] = true
-	d.given++
 	if d.seq++; d.seq == dqplbModulus {
 		d.seq = 0
 	}
 	return n
 }
-
-func (d *dqplb) fragment(l *lane, s *sendSlot, wr *verbs.SendWR, last bool) {
-	wr.Opcode = s.wr.Opcode
-	switch wr.Opcode {
-	case verbs.OpRDMAWriteWithImm:
-		l.number(d.given)
-		imm := d.number()
-		if last {
-			imm |= dqplbLast
-			wr.Flags |= s.wr.Flags & verbs.SendSolicited
-		}
-		wr.Imm = wireImm(imm)
-		d.plain[l.index/64] &^= 1 << (l.index % 64)
-	case verbs.OpRDMAWrite:
-		d.plain[l.index/64] |= 1 << (l.index % 64)
-	default:
-	}
-}
-
-func (d *dqplb) finish(*sendSlot) bool { return true }
 
 // received puts a number in its place. One that is outside the window, or came before,
 // ends the VirtualQP.
@@ -178,30 +193,35 @@ func (d *dqplb) received(l *lane, wc *verbs.WC, _ uint32) {
 		return
 	}
 	l.latest = d.consumed + ahead
-	*d.at(ahead) = numbered{here: true, last: imm&dqplbLast != 0, length: wc.ByteLen}
-	d.consume()
+	if ahead > 0 {
+		*d.at(ahead) = numbered{here: true, last: imm&dqplbLast != 0, length: wc.ByteLen}
+		return
+	}
+	d.consume(numbered{last: imm&dqplbLast != 0, length: wc.ByteLen})
 }
 
 // at is the place of the number that is so far ahead of next.
 func (d *dqplb) at(ahead uint32) *numbered {
-	return &d.got[(d.consumed+ahead)&uint32(len(d.got)-1)]
+	return &d.got[int(d.consumed+ahead)&(len(d.got)-1)]
 }
 
-func (d *dqplb) consume() {
+// consume takes the number that was expected, and those that were waiting for it.
+func (d *dqplb) consume(n numbered) {
 	for {
-		n := d.at(0)
-		if !n.here {
-			return
-		}
 		d.length += n.length
 		if n.last {
 			d.q.arrived(message{length: d.length, flags: WCHasLength})
 			d.length = 0
 		}
-		*n = numbered{}
 		d.consumed++
 		if d.next++; d.next == dqplbModulus {
 			d.next = 0
 		}
+		p := d.at(0)
+		if !p.here {
+			return
+		}
+		n = *p
+		*p = numbered{}
 	}
 }

@@ -2,39 +2,37 @@ package ibverbx
 
 import "ibverbx/verbs"
 
-// chainMax is how many requests a lane collects before it rings the doorbell.
+// chainMax is how many requests a doorbell hands over at the most.
 const chainMax = 32
 
 // lane is one physical QP of a VirtualQP, with the ledger of what is in flight on it.
 //
 // The ledger is a ring of the requests that were given to the lane, oldest first:
 //
-//	head <= tail - len(stage) <= tail
+//	head <= posted <= tail
 //
-// Those before tail-len(stage) are with the NIC; the rest is staged, waiting for the
-// doorbell or refused by it. RC completes in order, so a completion of one entry ends all
-// before it.
+// Those below posted are with the NIC; the rest is staged, waiting for the doorbell or
+// refused by it. RC completes in order, so a completion of one entry ends all before it.
+// The physical requests are made of the ledger at the doorbell (render.go), in memory that
+// all lanes share: sixteen lanes with a chain each would not fit the first-level cache.
 type lane struct {
-	owner *VirtualQP
-	qp    verbs.QP
-	index uint16
-	rail  uint8
-	// remoteRail is the rail of the peer's end.
-	remoteRail uint8
-	generation uint16
-
-	ledger     []entry
-	head, tail uint32
-	depth      uint32
-	unsignaled int // requests since the last that asked for a completion
+	ledger             []entry
+	head, posted, tail uint32
+	depth              uint32
+	base               tag    // generation and index: what all its tags have in common
+	bytes              uint64 // in flight or staged
+	index              uint16
+	rail               uint8
+	remoteRail         uint8 // of the peer's end
+	refused            bool  // the NIC refused the staged requests; try again later
+	listed             bool  // in VirtualQP.staged
 	// silent says that the last request that the NIC has did not ask for a completion:
 	// it refused those that would have.
-	silent  bool
-	bytes   uint64 // in flight or staged
-	refused bool   // the NIC refused the staged requests; try again later
-	listed  bool   // in VirtualQP.staged
-	stage   []verbs.SendWR
-	records []byte // a record for every slot of the ledger
+	silent     bool
+	generation uint16
+	num        uint32 // of the QP
+	owner      *VirtualQP
+	qp         verbs.QP
 
 	// Receives: recvHead to recvTail are with the NIC.
 	recvHead, recvTail uint32
@@ -42,25 +40,33 @@ type lane struct {
 	latest             uint32 // what came last, as its scheme counts
 	hungry             bool   // receives were not posted again
 
+	speed  speed
 	counts Counts
 }
 
-// entry says what a physical request belongs to.
+// entry says what a physical request is: enough to make it, and to make it again.
 type entry struct {
-	seq     uint32 // of the request in its send ring
-	bytes   uint32
-	control bool // of no request
-	// DQPLB: the request carries a number.
-	numbered bool
-	number   uint32
+	slot  uint16 // of the request in its send ring
+	kind  kind
+	flags verbs.SendFlags
+	off   uint32 // of its bytes in the request
+	bytes uint32
+	imm   uint32 // as the NIC gets it
 }
 
-func newLane(q *VirtualQP, index, rail, recvs int) (*lane, error) {
-	r := &q.rails.rails[rail]
+// laneConfig says what a lane is made for.
+type laneConfig struct {
+	index, rail int
+	recvs       int       // depth of its receive queue
+	srq         verbs.SRQ // or where its receives come from
+}
+
+func newLane(q *VirtualQP, lc laneConfig) (*lane, error) {
+	r := &q.rails.rails[lc.rail]
 	cfg := &q.cfg
 	qp, err := r.pd.CreateQP(verbs.QPConfig{
-		Type: verbs.RC, SendCQ: q.cq.cqs[rail], RecvCQ: q.cq.cqs[rail],
-		MaxSendWR: cfg.LaneDepth, MaxRecvWR: recvs, MaxSendSGE: MaxSGE, MaxRecvSGE: MaxSGE,
+		Type: verbs.RC, SendCQ: q.cq.cqs[lc.rail], RecvCQ: q.cq.cqs[lc.rail], SRQ: lc.srq,
+		MaxSendWR: cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxSendSGE: MaxSGE, MaxRecvSGE: MaxSGE,
 		MaxInline: max(cfg.MaxInline, recordSize),
 		Port:      r.cfg.Port, GID: r.cfg.GID,
 	})
@@ -68,84 +74,77 @@ func newLane(q *VirtualQP, index, rail, recvs int) (*lane, error) {
 		return nil, err
 	}
 	l := &lane{
-		owner: q, qp: qp, index: uint16(index), rail: uint8(rail), depth: uint32(cfg.LaneDepth),
-		ledger: make([]entry, ceilPow2(cfg.LaneDepth+1)), stage: make([]verbs.SendWR, 0, chainMax),
-		recvDepth: uint32(recvs),
+		owner: q, qp: qp, num: qp.Num(), index: uint16(lc.index), rail: uint8(lc.rail), depth: uint32(cfg.LaneDepth),
+		ledger: make([]entry, ceilPow2(cfg.LaneDepth+1)), recvDepth: uint32(lc.recvs),
 	}
-	l.records = make([]byte, len(l.ledger)*recordSize)
+	l.base = newTag(l.generation, 0, l.index, 0)
 	return l, nil
 }
 
 // room reports whether the lane can take another request.
-func (l *lane) room() bool {
-	return l.tail-l.head < l.depth && len(l.stage) < cap(l.stage) && !l.refused
-}
+func (l *lane) room() bool { return l.tail-l.head < l.depth && !l.refused }
 
-// add stages a request for seq of so many bytes and returns it to be filled in. The lane
-// must have room.
-func (l *lane) add(k kind, seq, bytes uint32) *verbs.SendWR {
-	l.ledger[int(l.tail)&(len(l.ledger)-1)] = entry{seq: seq, bytes: bytes}
-	i := len(l.stage)
-	l.stage = l.stage[:i+1]
-	wr := &l.stage[i]
-	wr.WRID = uint64(newTag(l.generation, k, l.index, l.tail))
+// idle reports whether nothing is in flight or staged.
+func (l *lane) idle() bool { return l.head == l.tail }
+
+// staged is how many requests wait for the doorbell.
+func (l *lane) staged() uint32 { return l.tail - l.posted }
+
+// at returns an entry of the ledger.
+func (l *lane) at(n uint32) *entry { return &l.ledger[int(n)&(len(l.ledger)-1)] }
+
+// stage gives a request to a lane that has room, and rings if that makes a full chain.
+func (q *VirtualQP) stage(l *lane, e entry) {
+	*l.at(l.tail) = e
 	l.tail++
-	l.bytes += uint64(bytes)
-	l.counts.Fragments++
-	l.counts.Bytes += uint64(bytes)
-	return wr
+	l.bytes += uint64(e.bytes)
+	q.inflight++
+	if !l.listed {
+		l.listed = true
+		q.staged = append(q.staged, l)
+	} else if l.tail-l.posted >= chainMax {
+		q.ringLane(l)
+	}
 }
 
-// number notes that the request that was added last carries a number.
-func (l *lane) number(n uint32) {
-	e := &l.ledger[int(l.tail-1)&(len(l.ledger)-1)]
-	e.numbered, e.number = true, n
-}
-
-// recordBytes is where the record of a ledger entry stays until it is posted.
-func (l *lane) recordBytes(n uint32) []byte {
-	i := int(n) & (len(l.ledger) - 1)
-	return l.records[i*recordSize:][:recordSize]
-}
-
-// ring posts the staged requests as one chain. Only the last of it, and every interval-th
-// before it, asks for a completion. What the NIC refuses stays staged, with the numbers
-// that it has; err is not nil if the lane cannot be used any more.
-func (l *lane) ring(interval int) error {
+// ringLane posts what a lane has staged, in chains. What the NIC refuses stays staged. A
+// lane that cannot be used any more fails the VirtualQP, at the end of dispatch and not in
+// the midst of it.
+func (q *VirtualQP) ringLane(l *lane) {
 	l.refused = false
-	stage := l.stage
-	for i := range stage {
-		if l.unsignaled++; l.unsignaled >= interval || i == len(stage)-1 {
-			stage[i].Flags |= verbs.SendSignaled
-			l.unsignaled = 0
-		} else {
-			stage[i].Flags &^= verbs.SendSignaled
+	for l.posted != l.tail {
+		chain := q.chain[:min(l.tail-l.posted, chainMax)]
+		bytes := q.render(l, chain)
+		n, err := l.qp.PostSend(chain)
+		if n < len(chain) {
+			if err = l.keep(chain, n, err); err != nil && q.brokenLane == nil {
+				q.brokenLane, q.brokenErr = l, err
+			}
+			return
 		}
-	}
-	n, err := l.qp.PostSend(stage)
-	if n > 0 {
+		l.posted += uint32(n)
+		l.silent = false
 		l.counts.Doorbells++
+		l.counts.Fragments += uint64(n)
+		l.counts.Bytes += bytes
 	}
-	if n == len(stage) {
-		l.stage, l.silent = stage[:0], false
-		return nil
-	}
-	return l.keep(n, err)
+	l.counts.HighWater = max(l.counts.HighWater, int(l.tail-l.head))
 }
 
 // keep handles a post of which only n requests were taken. If they end without asking for
-// a completion the next one asks, so that nothing waits for ever.
-func (l *lane) keep(n int, err error) error {
+// a completion the next one asks, so that nothing waits for ever. err comes back if the
+// lane cannot be used any more.
+func (l *lane) keep(chain []verbs.SendWR, n int, err error) error {
 	l.counts.Refusals++
-	l.unsignaled = 0
 	if n > 0 {
-		l.silent = l.stage[n-1].Flags&verbs.SendSignaled == 0
+		l.silent = chain[n-1].Flags&verbs.SendSignaled == 0
+		l.counts.Doorbells++
+		l.counts.Fragments += uint64(n)
 	}
-	if l.silent {
-		l.unsignaled = maxDepth
+	for range n {
+		l.counts.Bytes += uint64(l.at(l.posted).bytes)
+		l.posted++
 	}
-	rest := copy(l.stage, l.stage[n:])
-	l.stage = l.stage[:rest]
 	l.refused = true
 	if isBackPressure(err) {
 		return nil
@@ -157,19 +156,17 @@ func (l *lane) keep(n int, err error) error {
 // request that is flushed behind them says that nothing of them is outstanding. The lane
 // must be in the error state with nothing staged. If the NIC has no room it is tried
 // again.
-func (l *lane) mark() {
+func (q *VirtualQP) mark(l *lane) {
 	if !l.silent || l.tail-l.head >= uint32(len(l.ledger)) {
 		return
 	}
-	l.stage = l.stage[:1]
-	l.stage[0] = verbs.SendWR{
-		WRID: uint64(newTag(l.generation, kindControl, l.index, l.tail)), Opcode: verbs.OpSend, Flags: verbs.SendSignaled,
-	}
-	n, _ := l.qp.PostSend(l.stage)
-	l.stage = l.stage[:0]
-	if n == 1 {
-		l.ledger[int(l.tail)&(len(l.ledger)-1)] = entry{control: true}
+	chain := q.chain[:1]
+	chain[0] = verbs.SendWR{WRID: uint64(l.base | kindControl.tag() | tag(l.tail)), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	if n, _ := l.qp.PostSend(chain); n == 1 {
+		*l.at(l.tail) = entry{kind: kindControl}
 		l.tail++
+		l.posted++
+		q.inflight++
 		l.silent = false
 	}
 }

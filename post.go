@@ -25,28 +25,74 @@ func (q *VirtualQP) postSend(wrs []SendWR) (n int, err error) {
 	if q.state == stateNew || q.state == stateClosed {
 		return 0, q.opError("post send", q.notConnected())
 	}
-	for n = range wrs {
+	take := min(len(wrs), q.room())
+	for n < take {
 		wr := &wrs[n]
-		if q.full() {
-			q.dispatch()
-			return n, verbs.ErrQueueFull
-		}
-		length, bad := q.check(wr)
-		if bad != nil {
-			q.dispatch()
-			return n, q.opError("post send", fmt.Errorf("request %d of the chain: %w", n, bad))
-		}
-		s := q.slot(q.posted)
-		s.wr, s.length, s.sent, s.frags = *wr, uint32(length), 0, 0
-		s.whole, s.begun, s.open, s.owes = false, false, false, false
-		s.status, s.vendor = verbs.StatusSuccess, 0
-		if wr.Flags&verbs.SendInline != 0 {
-			q.copyInline(wr)
+		if !q.takePlain(wr) {
+			if err = q.takeOther(wr); err != nil {
+				err = q.opError("post send", fmt.Errorf("request %d of the chain: %w", n, err))
+				break
+			}
 		}
 		q.posted++
+		n++
 	}
+	q.counted.posted += uint64(n)
+	q.counted.highWater = max(q.counted.highWater, int(q.posted-q.reported))
 	q.dispatch()
-	return len(wrs), nil
+	if err == nil && n < len(wrs) {
+		err = verbs.ErrQueueFull
+	}
+	return n, err
+}
+
+// takePlain puts a request into the slot at posted if it is a WRITE or READ of one piece
+// without anything special about it, and right. Whatever it does not take, takeOther
+// looks at more closely.
+func (q *VirtualQP) takePlain(wr *SendWR) bool {
+	e, m := &wr.SGE[0], wr.Remote
+	r := e.Region
+	length := uint64(e.Length)
+	if wr.NumSGE != 1 || wr.Opcode > verbs.OpRDMARead || wr.Flags&^(verbs.SendSignaled|verbs.SendSolicited|verbs.SendFence) != 0 ||
+		isMessage(wr.Opcode) || r == nil || r.rails != q.rails || m == nil || length == 0 ||
+		e.Offset > r.length || length > r.length-e.Offset ||
+		wr.RemoteOffset > m.Length || length > m.Length-wr.RemoteOffset || len(m.RKeys) < q.remoteRails {
+		return false
+	}
+	s := q.slot(q.posted)
+	s.id, s.local, s.region = wr.ID, r.addr+e.Offset, r
+	s.target, s.remote = m.Addr+wr.RemoteOffset, m
+	s.length, s.sent, s.pending, s.cut = e.Length, 0, 1, q.fragmentSize(e.Length)
+	s.op, s.wire, s.flags, s.status, s.numSGE = wr.Opcode, q.wire[wr.Opcode&7], wr.Flags, verbs.StatusSuccess, 1
+	s.plain, s.begun, s.owes = true, false, false
+	s.imm = wr.Imm
+	return true
+}
+
+// takeOther checks everything that can be wrong with a request and puts it into the slot
+// at posted.
+func (q *VirtualQP) takeOther(wr *SendWR) error {
+	length, err := q.check(wr)
+	if err != nil {
+		return err
+	}
+	s := q.slot(q.posted)
+	*s = sendSlot{
+		id: wr.ID, length: uint32(length), pending: 1, cut: q.fragmentSize(uint32(length)),
+		op: wr.Opcode, wire: q.wire[wr.Opcode&7], flags: wr.Flags, numSGE: wr.NumSGE,
+		imm: wr.Imm, compareAdd: wr.CompareAdd, swap: wr.Swap, sge: wr.SGE,
+	}
+	if !isMessage(wr.Opcode) && length > 0 {
+		s.target, s.remote = wr.Remote.Addr+wr.RemoteOffset, wr.Remote
+	}
+	switch {
+	case wr.Flags&verbs.SendInline != 0:
+		q.copyInline(wr)
+	case wr.NumSGE == 1 && length > 0:
+		e := &wr.SGE[0]
+		s.plain, s.local, s.region = true, e.Region.addr+e.Offset, e.Region
+	}
+	return nil
 }
 
 func (q *VirtualQP) notConnected() error {
@@ -79,8 +125,7 @@ func (q *VirtualQP) check(wr *SendWR) (length uint64, err error) {
 			return 0, fmt.Errorf("SGE %d: %w", i, err)
 		}
 	}
-	atomic := wr.Opcode >= verbs.OpAtomicCmpAndSwp
-	message := wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpSendWithImm
+	atomic, message := isAtomic(wr.Opcode), isMessage(wr.Opcode)
 	switch {
 	case length == 0 && (wr.Opcode == verbs.OpRDMAWrite || wr.Opcode == verbs.OpRDMARead):
 		return 0, verbs.Invalidf("%s of no bytes", wr.Opcode)

@@ -44,7 +44,15 @@ func (r *receiver) initReceiver(cfg *Config) {
 // the engine holds before it stops posting receives, those that what is posted then can
 // bring, and those that were waiting for one before them.
 func (q *VirtualQP) holdEarly(waiting int) {
-	q.early = make([]message, ceilPow2(q.cfg.RecvDepth+(q.cfg.Lanes+1)*q.cfg.NotifyDepth+waiting))
+	q.early = make([]message, ceilPow2(q.cfg.RecvDepth+q.receives()+waiting))
+}
+
+// receives is how many receives of the engine's can be filled before it looks at any.
+func (q *VirtualQP) receives() int {
+	if q.shared != nil {
+		return q.shared.depth * q.rails.Len()
+	}
+	return (q.cfg.Lanes + 1) * q.cfg.NotifyDepth
 }
 
 // PostRecv posts receives. wrs[:n] were taken, nothing after n was.
@@ -63,6 +71,7 @@ func (q *VirtualQP) postRecv(wrs []RecvWR) (n int, err error) {
 		return q.passRecv(wrs)
 	}
 	n, err = q.takeReceives(wrs)
+	q.counted.recvPosted += uint64(n)
 	if q.state == stateFailed {
 		q.flushNotifications()
 	}
@@ -129,9 +138,9 @@ func (q *VirtualQP) postData(wr *RecvWR) error {
 // postDataRecv gives a data receive to the NIC.
 func (q *VirtualQP) postDataRecv(wr *RecvWR, seq uint32) error {
 	l := q.messageLane
-	q.physicalRecv(wr, l, &q.recvBatch[0])
-	q.recvBatch[0].WRID = uint64(newTag(l.generation, kindRecv, l.index, seq))
-	_, err := l.qp.PostRecv(q.recvBatch[:1])
+	q.physicalRecv(wr, l, &q.recvChain[0])
+	q.recvChain[0].WRID = uint64(newTag(l.generation, kindRecv, l.index, seq))
+	_, err := l.qp.PostRecv(q.recvChain[:1])
 	return err
 }
 
@@ -147,7 +156,7 @@ func (q *VirtualQP) physicalRecv(wr *RecvWR, l *lane, r *verbs.RecvWR) {
 func (q *VirtualQP) passRecv(wrs []RecvWR) (n int, err error) {
 	l := q.lanes[0]
 	for n < len(wrs) {
-		chain := q.recvBatch[:min(len(wrs)-n, len(q.recvBatch))]
+		chain := q.recvChain[:min(len(wrs)-n, len(q.recvChain))]
 		for i := range chain {
 			if _, bad := q.checkRecv(&wrs[n+i]); bad != nil {
 				chain = chain[:i]
@@ -170,8 +179,12 @@ func (q *VirtualQP) passRecv(wrs []RecvWR) (n int, err error) {
 
 // recvCompleted takes a receive that a NIC has ended.
 func (q *VirtualQP) recvCompleted(l *lane, wc *verbs.WC, t tag) {
+	if q.takesShared(l) {
+		q.sharedReceived(l, wc, t.entry())
+		return
+	}
 	if t.generation() != l.generation || t.lane() != l.index {
-		q.cq.stats.Stale++
+		q.stale(l)
 		return
 	}
 	if l == q.messageLane {
@@ -215,29 +228,37 @@ func (q *VirtualQP) finished(id uint64) *WC {
 	wc := &q.done[int(q.doneTail)&(len(q.done)-1)]
 	q.doneTail++
 	*wc = WC{ID: id, QP: q}
+	q.counted.recvCompleted++
 	return wc
 }
 
 // arrived takes a message that is whole.
 func (q *VirtualQP) arrived(m message) {
+	if q.earlyHead == q.earlyTail && q.notifyHead != q.notifyTo {
+		q.notify(&m)
+		return
+	}
 	if q.earlyTail-q.earlyHead == uint32(len(q.early)) {
 		q.protocol(q.lanes[0], "more messages than receives were posted for")
 		return
 	}
 	q.early[int(q.earlyTail)&(len(q.early)-1)] = m
 	q.earlyTail++
-	q.match()
 }
 
 // match gives messages to the notification receives that wait.
 func (q *VirtualQP) match() {
 	for q.notifyHead != q.notifyTo && q.earlyHead != q.earlyTail {
-		m := &q.early[int(q.earlyHead)&(len(q.early)-1)]
-		wc := q.finished(q.notifications[int(q.notifyHead)&(len(q.notifications)-1)])
-		wc.Opcode, wc.Flags, wc.Imm, wc.ByteLen = verbs.WCRecvRDMAWithImm, m.flags, m.imm, m.length
-		q.notifyHead++
+		q.notify(&q.early[int(q.earlyHead)&(len(q.early)-1)])
 		q.earlyHead++
 	}
+}
+
+// notify ends the oldest notification receive with a message.
+func (q *VirtualQP) notify(m *message) {
+	wc := q.finished(q.notifications[int(q.notifyHead)&(len(q.notifications)-1)])
+	wc.Opcode, wc.Flags, wc.Imm, wc.ByteLen = verbs.WCRecvRDMAWithImm, m.flags, m.imm, m.length
+	q.notifyHead++
 }
 
 // reportReceives writes the receives that have ended.
@@ -254,6 +275,9 @@ func (q *VirtualQP) reportReceives(dst []WC) (n int) {
 // the lanes have given back all receives of the engine: until then a message may still be
 // on its way out of a CQ.
 func (q *VirtualQP) flushNotifications() {
+	if q.shared != nil && q.cq.passes < q.failedAt+2 {
+		return // a rail may have been polled before the failure, and not since
+	}
 	for _, l := range q.all {
 		if l.recvHead != l.recvTail {
 			return
@@ -311,11 +335,11 @@ func (q *VirtualQP) replenish(l *lane) error {
 		}
 		return nil
 	}
-	if q.direct || (q.cfg.Scheme == Spray && l != q.notifyLane) {
+	if q.direct || q.takesShared(l) || (q.cfg.Scheme == Spray && l != q.notifyLane) {
 		return nil
 	}
 	for l.recvTail-l.recvHead < l.recvDepth {
-		chain := q.recvBatch[:min(l.recvDepth-(l.recvTail-l.recvHead), chainMax)]
+		chain := q.recvChain[:min(l.recvDepth-(l.recvTail-l.recvHead), chainMax)]
 		for i := range chain {
 			entry := l.recvTail + uint32(i)
 			q.scheme.recvSGE(l, entry, &chain[i])

@@ -55,22 +55,18 @@ func (s *Scheme) UnmarshalText(b []byte) error {
 
 // notifier is what a scheme does. It is chosen when the VirtualQP is made.
 type notifier interface {
-	// fragment makes wr, staged on l, a fragment of s: its opcode and its immediate.
-	fragment(l *lane, s *sendSlot, wr *verbs.SendWR, last bool)
-	// mayStage reports whether another fragment of a notified request may be staged.
-	mayStage(s *sendSlot, last bool) bool
-	// finish tells the receiver of s, whose data is staged. It reports false if lanes
-	// lack room: then it is called again.
-	finish(s *sendSlot) bool
-	// acked is called when a request that carried a number has ended.
-	acked(number uint32)
-	// ahead reports whether what came last on l is so far ahead of what is missing that
-	// the lane must wait: its receives are not posted again until the gap closes.
-	ahead(l *lane) bool
-	// advance is called after completions came in.
+	// wire says what the fragments of a request are.
+	wire(op verbs.Opcode) verbs.Opcode
+	// handOver gives a WRITE or READ to lanes, with what tells the receiver. It reports
+	// false if lanes lack room: then it is called again and goes on where it stopped.
+	handOver(s *sendSlot) bool
+	// advance is called after completions came in and before doorbells are rung.
 	advance()
 	// received takes a receive of a data or notify lane that was filled.
 	received(l *lane, wc *verbs.WC, entry uint32)
+	// ahead reports whether what came last on l is so far ahead of what is missing that
+	// the lane must wait: its receives are not posted again until the gap closes.
+	ahead(l *lane) bool
 	// recvSGE makes r, the receive entry of l, fit to take what the peer sends.
 	recvSGE(l *lane, entry uint32, r *verbs.RecvWR)
 	// connected learns what the peer's card says, and returns how many messages can wait

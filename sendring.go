@@ -16,18 +16,34 @@ type sendRing struct {
 	reported, dispatched, posted uint32
 }
 
-// sendSlot is one request.
+// sendSlot is one request. Its first 64 bytes are all that a plain request needs on its
+// way from the post to the report; the rest is for the others.
 type sendSlot struct {
-	wr     SendWR
+	id     uint64
+	local  uint64 // address of the bytes of a plain request
+	region *Region
+	target uint64 // address at the peer
+	remote *RemoteRegion
 	length uint32
 	sent   uint32 // bytes handed to lanes
-	frags  uint32 // fragments handed to lanes and not complete
-	whole  bool   // all of it was handed to lanes, or never will be
-	begun  bool   // a part of it was handed to lanes
-	open   bool   // counted in VirtualQP.open
-	owes   bool   // Spray: its notification is still to come
-	status verbs.Status
-	vendor uint32
+	// pending counts what the request waits for: its fragments that lanes have, one for
+	// the rest that no lane has yet, and one for a notification that is still to be sent.
+	pending uint32
+	cut     uint32 // bytes of a fragment
+	op      verbs.Opcode
+	wire    verbs.Opcode // what its fragments are
+	flags   verbs.SendFlags
+	status  verbs.Status
+	numSGE  uint8
+	plain   bool // one piece of memory, not inline, not empty
+	begun   bool // a part of it was handed to lanes
+	owes    bool // Spray: its notification is still to come
+
+	record           [recordSize]byte // Tally: what its lanes tell the receiver
+	imm              uint32
+	vendor           uint32
+	compareAdd, swap uint64
+	sge              [MaxSGE]SGE // of a request that is not plain
 }
 
 // slot returns the slot of a sequence number.
@@ -36,16 +52,17 @@ func (r *sendRing) slot(seq uint32) *sendSlot {
 	return &s[int(seq)&(len(s)-1)]
 }
 
-// full reports whether the ring takes no more.
-func (r *sendRing) full() bool { return r.posted-r.reported == uint32(len(r.sends)) }
+// index is the place of a sequence number, as ledgers keep it.
+func (r *sendRing) index(seq uint32) uint16 { return uint16(seq & uint32(len(r.sends)-1)) }
 
-// ended reports whether nothing of the request is outstanding any more.
-func (s *sendSlot) ended() bool { return s.whole && s.frags == 0 && !s.owes }
+// room is how many requests the ring takes.
+func (r *sendRing) room() int { return len(r.sends) - int(r.posted-r.reported) }
 
 // isMessage reports whether the request goes over the message lane.
-func (s *sendSlot) isMessage() bool {
-	return s.wr.Opcode == verbs.OpSend || s.wr.Opcode == verbs.OpSendWithImm || s.wr.Opcode >= verbs.OpAtomicCmpAndSwp
-}
+func (s *sendSlot) isMessage() bool { return isMessage(s.op) || isAtomic(s.op) }
+
+func isMessage(op verbs.Opcode) bool { return op == verbs.OpSend || op == verbs.OpSendWithImm }
+func isAtomic(op verbs.Opcode) bool  { return op >= verbs.OpAtomicCmpAndSwp }
 
 // fail notes an error of the request; the first one counts.
 func (s *sendSlot) fail(status verbs.Status, vendor uint32) {

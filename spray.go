@@ -13,21 +13,26 @@ type spray struct {
 }
 
 func (y *spray) connected(*Card) int                        { return 0 }
-func (y *spray) acked(uint32)                               {}
 func (y *spray) ahead(*lane) bool                           { return false }
 func (y *spray) close() error                               { return nil }
-func (y *spray) mayStage(*sendSlot, bool) bool              { return true }
 func (y *spray) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
 
-func (y *spray) fragment(_ *lane, s *sendSlot, wr *verbs.SendWR, _ bool) {
-	wr.Opcode = s.wr.Opcode
-	if wr.Opcode == verbs.OpRDMAWriteWithImm {
-		wr.Opcode = verbs.OpRDMAWrite
+func (y *spray) wire(op verbs.Opcode) verbs.Opcode {
+	if op == verbs.OpRDMAWriteWithImm {
+		return verbs.OpRDMAWrite
 	}
+	return op
 }
 
-func (y *spray) finish(s *sendSlot) bool {
-	s.owes = s.wr.Opcode == verbs.OpRDMAWriteWithImm
+func (y *spray) handOver(s *sendSlot) bool {
+	if !y.q.spread(s) {
+		return false
+	}
+	if s.op == verbs.OpRDMAWriteWithImm {
+		s.owes = true
+		s.pending++
+		y.q.owed++
+	}
 	return true
 }
 
@@ -38,23 +43,22 @@ func (y *spray) advance() {
 	if y.next-q.reported > uint32(len(q.sends)) {
 		y.next = q.reported // all before it was reported meanwhile
 	}
-	for q.state == stateConnected && y.next != q.dispatched {
+	for y.next != q.dispatched {
 		s := q.slot(y.next)
-		if s.frags > 0 {
-			return
-		}
-		if s.owes {
-			l := q.notifyLane
-			if !l.room() {
+		if !s.owes {
+			if s.pending > 0 {
 				return
 			}
-			wr := l.add(kindNotify, y.next, 0)
-			wr.Opcode, wr.Flags, wr.Imm, wr.NumSGE = verbs.OpRDMAWriteWithImm, s.wr.Flags&verbs.SendSolicited, s.wr.Imm, 0
-			wr.RemoteAddr, wr.RKey = 0, 0
-			s.owes = false
-			s.frags++
-			q.stageOn(l)
+			y.next++
+			continue
 		}
+		if s.pending > 1 || !q.notifyLane.room() {
+			return
+		}
+		// What it owed it now waits for: pending stays as it is.
+		s.owes = false
+		q.owed--
+		q.stage(q.notifyLane, entry{slot: q.index(y.next), kind: kindNotify, flags: s.flags & verbs.SendSolicited, imm: s.imm})
 		y.next++
 	}
 }

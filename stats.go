@@ -54,7 +54,7 @@ type Stats struct {
 // any time by the goroutine that uses the VirtualQP.
 func (q *VirtualQP) Stats() Stats {
 	s := Stats{
-		Posted: q.counted.posted, Completed: q.counted.completed,
+		Posted: q.counted.posted, Completed: q.counted.posted - uint64(q.posted-q.reported),
 		RecvPosted: q.counted.recvPosted, RecvCompleted: q.counted.recvCompleted,
 	}
 	s.Rails = make([]RailStats, q.rails.Len())

@@ -16,7 +16,8 @@ type kind uint8
 
 const (
 	kindData    kind = iota + 1 // a fragment
-	kindNotify                  // a record or an immediate that tells the receiver
+	kindNotify                  // an immediate of no bytes that tells the receiver
+	kindRecord                  // a record of Tally that tells the receiver
 	kindMessage                 // a SEND on the message lane
 	kindAtomic                  // a FETCH_AND_ADD or CMP_AND_SWP
 	kindRecv                    // a receive
@@ -29,6 +30,9 @@ const maxLanes = 1 << 12
 func newTag(generation uint16, k kind, lane uint16, entry uint32) tag {
 	return tag(generation)<<48 | tag(k)<<44 | tag(lane)<<32 | tag(entry)
 }
+
+// tag is the part of a tag that says the kind.
+func (k kind) tag() tag { return tag(k) << 44 }
 
 func (t tag) generation() uint16 { return uint16(t >> 48) }
 func (t tag) kind() kind         { return kind(t >> 44 & 0xf) }

@@ -20,11 +20,11 @@ import (
 type tally struct {
 	q *VirtualQP
 
-	// Sender: dirty has a bit for every lane that carried data since the last
-	// notification; closing is what is left of it while records are being staged.
-	dirty, closing []uint64
-	seq            uint32
-	records        uint16 // of the message being closed, 0 if none is
+	// Sender: closing are the lanes that must still send a record of the message that is
+	// being closed.
+	closing []uint64
+	seq     uint32
+	open    bool // a message is being closed
 
 	// Receiver: the messages from next on of which records have come.
 	window []tallied
@@ -42,7 +42,10 @@ type tallied struct {
 }
 
 func newTally(q *VirtualQP) (*tally, error) {
-	t := &tally{q: q, dirty: make([]uint64, (q.cfg.Lanes+63)/64), closing: make([]uint64, (q.cfg.Lanes+63)/64)}
+	t := &tally{q: q, closing: make([]uint64, (q.cfg.Lanes+63)/64)}
+	if q.shared != nil {
+		return t, nil
+	}
 	var err error
 	if t.memory, err = verbs.AllocMemory(q.cfg.Lanes*ceilPow2(q.cfg.NotifyDepth)*recordSize, nil); err != nil {
 		return nil, err
@@ -54,6 +57,9 @@ func newTally(q *VirtualQP) (*tally, error) {
 }
 
 func (t *tally) close() error {
+	if t.region == nil {
+		return nil // the receives are not its own
+	}
 	if err := t.region.Close(); err != nil {
 		return err
 	}
@@ -64,81 +70,73 @@ func (t *tally) close() error {
 // oldest message; then what is posted on the lanes can come, and what the peer has
 // outstanding.
 func (t *tally) connected(remote *Card) int {
-	t.window = make([]tallied, ceilPow2(t.q.cfg.RecvDepth+remote.SendDepth+t.q.cfg.Lanes*t.q.cfg.NotifyDepth))
+	t.window = make([]tallied, ceilPow2(t.q.cfg.RecvDepth+remote.SendDepth+t.q.receives()))
 	return len(t.window)
 }
 
-func (t *tally) mayStage(*sendSlot, bool) bool { return true }
-
-func (t *tally) fragment(l *lane, s *sendSlot, wr *verbs.SendWR, _ bool) {
-	wr.Opcode = s.wr.Opcode
-	if wr.Opcode == verbs.OpRDMARead {
-		return
+func (t *tally) wire(op verbs.Opcode) verbs.Opcode {
+	if op == verbs.OpRDMAWriteWithImm {
+		return verbs.OpRDMAWrite
 	}
-	wr.Opcode = verbs.OpRDMAWrite
-	t.dirty[l.index/64] |= 1 << (l.index % 64)
+	return op
 }
 
-func (t *tally) finish(s *sendSlot) bool {
-	if s.wr.Opcode != verbs.OpRDMAWriteWithImm {
-		return true
-	}
-	if t.records == 0 && !t.begin() {
+func (t *tally) handOver(s *sendSlot) bool {
+	if !t.q.spread(s) {
 		return false
 	}
+	return s.op != verbs.OpRDMAWriteWithImm || t.finish(s)
+}
+
+// finish stages the records of a message whose data is staged, on every lane that carried
+// data since the last notification.
+func (t *tally) finish(s *sendSlot) bool {
+	if !t.open && !t.begin(s) {
+		return false
+	}
+	q, slot := t.q, t.q.index(t.q.dispatched)
 	for i := range t.closing {
 		for t.closing[i] != 0 {
-			l := t.q.lanes[64*i+bits.TrailingZeros64(t.closing[i])]
+			l := q.lanes[64*i+bits.TrailingZeros64(t.closing[i])]
 			if !l.room() {
 				return false
 			}
-			t.record(l, s)
 			t.closing[i] &= t.closing[i] - 1
+			s.pending++
+			q.stage(l, entry{slot: slot, kind: kindRecord, flags: s.flags & verbs.SendSolicited})
 		}
 	}
-	t.records = 0
+	t.open = false
 	t.seq++
 	return true
 }
 
-// begin decides which lanes send a record. A message of no bytes after no data needs one
-// all the same.
-func (t *tally) begin() bool {
+// begin decides which lanes send a record, and writes it: the same for all of them. A
+// message of no bytes after no data needs one all the same.
+func (t *tally) begin(s *sendSlot) bool {
 	n := 0
-	for i, w := range t.dirty {
+	for i, w := range t.q.carried {
 		n += bits.OnesCount64(w)
 		t.closing[i] = w
+		t.q.carried[i] = 0
 	}
 	if n == 0 {
-		l := t.q.pick()
+		l := t.q.pick(0, true)
 		if l == nil {
 			return false
 		}
 		t.closing[l.index/64] |= 1 << (l.index % 64)
 		n = 1
 	}
-	clear(t.dirty)
-	t.records = uint16(n)
+	b := s.record[:]
+	binary.LittleEndian.PutUint64(b[0:], uint64(t.seq)|uint64(n)<<32)
+	binary.LittleEndian.PutUint32(b[8:], s.imm)
+	binary.LittleEndian.PutUint32(b[12:], s.length)
+	s.begun, t.open = true, true
 	return true
 }
 
-// record stages one record on l.
-func (t *tally) record(l *lane, s *sendSlot) {
-	b := l.recordBytes(l.tail)
-	binary.LittleEndian.PutUint32(b[0:], t.seq)
-	binary.LittleEndian.PutUint16(b[4:], t.records)
-	binary.LittleEndian.PutUint16(b[6:], 0)
-	binary.LittleEndian.PutUint32(b[8:], s.wr.Imm)
-	binary.LittleEndian.PutUint32(b[12:], s.length)
-	wr := l.add(kindNotify, t.q.dispatched, 0)
-	wr.Opcode, wr.Flags = verbs.OpSend, s.wr.Flags&verbs.SendSolicited
-	inlineBytes(wr, b)
-	s.frags++
-	t.q.stageOn(l)
-}
-
-func (t *tally) advance()     {}
-func (t *tally) acked(uint32) {}
+func (t *tally) advance() {}
 
 func (t *tally) ahead(l *lane) bool { return int32(l.latest-t.next) >= int32(t.q.cfg.RecvDepth) }
 
@@ -160,7 +158,12 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 		t.q.protocol(l, "a record of %d bytes (%s)", wc.ByteLen, wc.Opcode)
 		return
 	}
-	b := t.region.Bytes()[t.place(l, entry):][:recordSize]
+	var b []byte
+	if t.q.shared != nil {
+		b = t.q.shared.record(l.rail, entry)
+	} else {
+		b = t.region.Bytes()[t.place(l, entry):][:recordSize]
+	}
 	seq, want := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:])
 	m := &t.window[int(seq)&(len(t.window)-1)]
 	switch {

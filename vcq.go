@@ -8,15 +8,18 @@ import (
 	"ibverbx/verbs"
 )
 
-// pollBatch is how many physical completions are taken at once.
-const pollBatch = 64
-
 // CQConfig describes a VirtualCQ.
 type CQConfig struct {
 	// Depth is how many physical completions each rail must hold: at least the sum of
 	// LaneDepth and RecvDepth over the lanes that the VirtualQPs have on it, which
 	// NewQP checks. Zero means 65536.
 	Depth int
+	// SharedReceives makes the lanes of all VirtualQPs take the receives that the engine
+	// keeps posted from one SRQ per rail, which holds so many, instead of NotifyDepth
+	// from a queue of each lane. It is what makes a thousand lanes affordable; a peer that
+	// sends more than the user receives is not held back but fails its VirtualQP. Zero
+	// means a queue for each lane.
+	SharedReceives int
 	// Waker is woken when a rail that was armed has a completion. Nil means polling
 	// only.
 	Waker *verbs.Waker
@@ -32,12 +35,18 @@ type VirtualCQ struct {
 	routes  []routeTable
 	used    []int // completions that the lanes of a rail can have outstanding
 	buf     [pollBatch]verbs.WC
-	touched []*VirtualQP // have new completions, or could not report all
-	next    int          // rail that the next Poll begins with
-	err     error        // to be returned when nothing else is
+	each    [pollBatch]WC
+	shared  *sharedReceives // nil if every lane has receives of its own
+	touched []*VirtualQP    // have new completions, or could not report all
+	kept    []WC            // taken, and had no room in what the caller gave
+	next    int             // rail that the next Poll begins with
+	passes  uint64          // polls that found every rail empty in the end
+	err     error           // to be returned when nothing else is
 	qpCount uint32
 
-	stats CQStats
+	events []Event
+	news   bool // an event came that has not ended a Wait
+	stats  CQStats
 }
 
 // CQStats counts what a VirtualCQ met.
@@ -45,6 +54,8 @@ type CQStats struct {
 	CQEs    uint64
 	Stale   uint64 // completions of a lane as it was before
 	Unknown uint64 // completions of a QP that is not registered
+	// EventsLost counts events that nobody took in time.
+	EventsLost uint64
 }
 
 // NewCQ creates a CQ on every rail.
@@ -61,7 +72,26 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 		c.cqs = append(c.cqs, cq)
 		c.routes[i].init(0)
 	}
+	if cfg.SharedReceives != 0 {
+		if err := c.shareReceives(cfg.SharedReceives); err != nil {
+			return nil, errors.Join(fmt.Errorf("make virtual CQ: %w", err), c.Close())
+		}
+	}
 	return c, nil
+}
+
+// shareReceives makes the SRQs and books their completions.
+func (c *VirtualCQ) shareReceives(depth int) (err error) {
+	if depth < 2 || depth > maxDepth {
+		return verbs.Invalidf("CQConfig.SharedReceives is %d: want 2 to %d, or 0", depth, maxDepth)
+	}
+	for rail := range c.cqs {
+		if err := c.reserve(rail, depth); err != nil {
+			return err
+		}
+	}
+	c.shared, err = newSharedReceives(c.rails, depth)
+	return err
 }
 
 // Stats returns the counters of the queue.
@@ -70,6 +100,10 @@ func (c *VirtualCQ) Stats() CQStats { return c.stats }
 // Close destroys the CQs; the VirtualQPs must be closed first.
 func (c *VirtualCQ) Close() error {
 	var errs []error
+	if c.shared != nil {
+		errs = append(errs, c.shared.close())
+		c.shared = nil
+	}
 	for _, cq := range c.cqs {
 		errs = append(errs, cq.Close())
 	}
@@ -86,106 +120,6 @@ func (c *VirtualCQ) reserve(rail, n int) error {
 }
 
 func (c *VirtualCQ) release(rail, n int) { c.used[rail] -= n }
-
-// Poll takes completions of all rails and returns up to len(dst) of the VirtualQPs: for
-// each in posting order. What does not fit is kept. It never blocks, and an error never
-// loses a completion: it is returned when nothing else is.
-func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
-	c.guard.enter("Poll")
-	n, err = c.poll(dst)
-	c.guard.leave()
-	return n, err
-}
-
-func (c *VirtualCQ) poll(dst []WC) (n int, err error) {
-	if len(c.touched) > 0 {
-		n = c.report(dst, 0)
-	}
-	rails := len(c.cqs)
-	for k := range rails {
-		rail := c.next + k
-		if rail >= rails {
-			rail -= rails
-		}
-		for n < len(dst) {
-			got, err := c.cqs[rail].Poll(c.buf[:min(pollBatch, len(dst)-n)])
-			if err != nil && c.err == nil {
-				c.err = fmt.Errorf("poll rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
-			}
-			if got == 0 {
-				break
-			}
-			n = c.process(rail, c.buf[:got], dst, n)
-			n = c.report(dst, n)
-		}
-	}
-	if c.next++; c.next == rails {
-		c.next = 0
-	}
-	if n == 0 && c.err != nil {
-		err, c.err = c.err, nil
-	}
-	return n, err
-}
-
-// process routes completions of one rail. Those of a VirtualQP that passes through go
-// straight to dst, which has room for them; n counts what is in it.
-func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
-	c.stats.CQEs += uint64(len(wcs))
-	for i := range wcs {
-		wc := &wcs[i]
-		l := c.routes[rail].find(wc.QPN)
-		if l == nil {
-			c.unknown(rail, wc)
-			continue
-		}
-		q := l.owner
-		l.counts.CQEs++
-		if q.direct {
-			q.passUp(wc, &dst[n])
-			n++
-			continue
-		}
-		q.completed(l, wc)
-		c.touch(q)
-	}
-	return n
-}
-
-// touch makes the next report look at q.
-func (c *VirtualCQ) touch(q *VirtualQP) {
-	if !q.touched {
-		q.touched = true
-		c.touched = append(c.touched, q)
-	}
-}
-
-// unknown notes a completion that belongs to nobody.
-func (c *VirtualCQ) unknown(rail int, wc *verbs.WC) {
-	c.stats.Unknown++
-	if c.err == nil {
-		c.err = fmt.Errorf("poll rail %d (%s): %w: completion of QP %#06x, which is not registered",
-			rail, c.rails.rails[rail].name, verbs.ErrNotFound, wc.QPN)
-	}
-}
-
-// report lets the VirtualQPs that have something new dispatch and report. Those that
-// could not report everything stay on the list, and so do those of which a NIC refused
-// something: no completion need come that would make them try again.
-func (c *VirtualCQ) report(dst []WC, n int) int {
-	keep := c.touched[:0]
-	for _, q := range c.touched {
-		q.dispatch()
-		n += q.report(dst[n:])
-		if q.reportable() || len(q.staged) > 0 || (q.state == stateFailed && q.unmarked()) {
-			keep = append(keep, q)
-		} else {
-			q.touched = false
-		}
-	}
-	c.touched = keep
-	return n
-}
 
 // forget takes a VirtualQP that is being closed off the list.
 func (c *VirtualCQ) forget(q *VirtualQP) {

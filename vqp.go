@@ -27,20 +27,37 @@ type VirtualQP struct {
 	scheme                  notifier
 	// direct says that the only lane passes everything through.
 	direct bool
-	state  qpState
-	err    error
+	// shared is where the engine's receives come from, nil if lanes have their own.
+	shared   *sharedReceives
+	state    qpState
+	err      error
+	failedAt uint64 // VirtualCQ.passes when it failed
 
 	sendRing
 	inline []byte // MaxInline bytes for every slot of the send ring
-	// open counts requests that were handed over and have not ended, data and messages.
-	open [2]int
+	// inflight counts the physical requests that lanes have, and owed the notifications
+	// that are still to be sent.
+	inflight, owed int
+	wire           [8]verbs.Opcode // what the fragments of a request are
+	// carried has a bit for every lane that carried bytes to the peer's memory since the
+	// last notification.
+	carried []uint64
 	receiver
 
 	remoteRails int    // rails of the peer, by which its keys are counted
 	maxMsg      uint32 // bytes of a fragment at the most
 	mtu         uint32 // the smallest of the rails
 
-	cursor  int     // lane that round robin looks at next
+	// The policy: the lane that round robin looks at next, the lane that small requests
+	// share, a state of random numbers, the time, and the rate of the fastest lane.
+	cursor   int
+	run      int
+	runBytes uint32
+	runLane  *lane
+	random   uint64
+	now      int64
+	fastest  float64
+
 	staged  []*lane // lanes with requests that wait for the doorbell
 	touched bool    // in VirtualCQ.touched
 	// brokenLane cannot be used any more, for brokenErr; dispatch ends the VirtualQP.
@@ -48,12 +65,12 @@ type VirtualQP struct {
 	brokenErr  error
 
 	counted struct {
-		posted, completed, recvPosted, recvCompleted uint64
-		highWater                                    int
+		posted, recvPosted, recvCompleted uint64
+		highWater                         int
 	}
 
-	batch     []verbs.SendWR
-	recvBatch []verbs.RecvWR
+	chain     []verbs.SendWR // where a chain is made
+	recvChain []verbs.RecvWR
 }
 
 // qpState is where a VirtualQP is in its life.
@@ -77,9 +94,10 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	c.qpCount++
 	q := &VirtualQP{
 		num: c.qpCount, rails: c.rails, cq: c, cfg: cfg,
-		direct: cfg.Lanes == 1 && !cfg.Track, batch: make([]verbs.SendWR, chainMax), recvBatch: make([]verbs.RecvWR, chainMax),
+		direct: cfg.Lanes == 1 && !cfg.Track, chain: make([]verbs.SendWR, chainMax), recvChain: make([]verbs.RecvWR, chainMax),
+		carried: make([]uint64, (cfg.Lanes+63)/64), random: uint64(c.qpCount)*0x9e3779b97f4a7c15 | 1,
 	}
-	q.maxMsg, q.mtu = maxFragment, 4096
+	q.maxMsg, q.mtu = maxMessage, 4096
 	for i := range c.rails.rails {
 		r := &c.rails.rails[i]
 		q.maxMsg = uint32(min(uint64(q.maxMsg), r.attr.MaxMsgSize))
@@ -101,8 +119,12 @@ func (q *VirtualQP) build() error {
 		recvs = q.cfg.RecvDepth
 	} else {
 		var err error
+		q.shared = q.cq.shared
 		if q.scheme, err = q.newNotifier(); err != nil {
 			return err
+		}
+		for op := range q.wire {
+			q.wire[op] = q.scheme.wire(verbs.Opcode(op))
 		}
 		total = q.cfg.Lanes + 1
 		if q.cfg.Scheme == Spray {
@@ -110,15 +132,15 @@ func (q *VirtualQP) build() error {
 		}
 	}
 	for i := range total {
-		n := recvs
+		lc := laneConfig{index: i, rail: i % q.rails.Len(), recvs: recvs}
 		if i == q.cfg.Lanes {
-			n = q.cfg.RecvDepth // the message lane holds the user's receives
+			// The message lane: it holds the user's receives, and is on the same rail for
+			// all VirtualQPs, because atomics of two NICs are not atomic together.
+			lc.rail, lc.recvs = 0, q.cfg.RecvDepth
+		} else if q.shared != nil {
+			lc.srq, lc.recvs = q.shared.rails[lc.rail].srq, 0
 		}
-		rail := i % q.rails.Len()
-		if i == q.cfg.Lanes {
-			rail = 0 // the same for all VirtualQPs: atomics of two NICs are not atomic together
-		}
-		if err := q.addLane(i, rail, n); err != nil {
+		if err := q.addLane(lc); err != nil {
 			return fmt.Errorf("lane %d: %w", i, err)
 		}
 	}
@@ -148,17 +170,17 @@ func (q *VirtualQP) prepare(l *lane) error {
 }
 
 // addLane makes a lane, books its completions and routes them to it.
-func (q *VirtualQP) addLane(index, rail, recvs int) error {
-	if err := q.cq.reserve(rail, q.cfg.LaneDepth+recvs); err != nil {
+func (q *VirtualQP) addLane(lc laneConfig) error {
+	if err := q.cq.reserve(lc.rail, q.cfg.LaneDepth+lc.recvs); err != nil {
 		return err
 	}
-	l, err := newLane(q, index, rail, recvs)
+	l, err := newLane(q, lc)
 	if err != nil {
-		q.cq.release(rail, q.cfg.LaneDepth+recvs)
+		q.cq.release(lc.rail, q.cfg.LaneDepth+lc.recvs)
 		return err
 	}
 	q.all = append(q.all, l)
-	q.cq.routes[rail].add(l)
+	q.cq.routes[lc.rail].add(l)
 	return nil
 }
 

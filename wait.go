@@ -12,7 +12,7 @@ import (
 // come is worth a few hundred nanoseconds of looking.
 const spins = 32
 
-// Wait polls until there is at least one completion. It looks for a short while and then
+// Wait polls until there is at least one completion, or an event: then n is 0. It looks for a short while and then
 // sleeps on the Waker of the CQConfig until a rail has news; without one it returns
 // verbs.ErrNotSupported. It returns ctx.Err() when ctx ends.
 func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
@@ -24,6 +24,10 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 			if n, err = c.Poll(dst); n > 0 || err != nil {
 				return n, err
 			}
+		}
+		if c.news {
+			c.news = false
+			return 0, nil
 		}
 		for rail, cq := range c.cqs {
 			if err := cq.Arm(false); err != nil {

@@ -10,6 +10,10 @@ type NIC struct {
 	qps     []*QP
 	nextQPN uint32
 	nextKey uint32
+	regions map[uint32]*mr // by local key
+	wire    *Wire
+	events  []verbs.Event
+	waker   *verbs.Waker
 }
 
 var (
@@ -22,6 +26,7 @@ var (
 func New(name string, firstQPN uint32) *NIC {
 	return &NIC{
 		name: name, nextQPN: firstQPN, nextKey: 0x100, gid: verbs.GID{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 1},
+		regions: make(map[uint32]*mr),
 		attr: verbs.DeviceAttr{
 			Provider: "nullnic", Link: "none", Ports: 1, MaxMRSize: 1 << 62, MaxMR: 1 << 20, MaxPD: 1 << 10, MaxQP: 1 << 20,
 			MaxQPWR: 1 << 16, MaxSGE: verbs.MaxSGE, MaxInline: 256, MaxCQ: 1 << 16, MaxCQE: 1 << 24, MaxSRQ: 1 << 10,
@@ -74,11 +79,26 @@ func (n *NIC) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	return &CQ{ring: make([]verbs.WC, size), waker: cfg.Waker}, nil
 }
 
+// Raise makes the NIC report an asynchronous event.
+func (n *NIC) Raise(e verbs.Event) {
+	n.events = append(n.events, e)
+	if n.waker != nil {
+		n.waker.Wake()
+	}
+}
+
 // Events implements verbs.Context.
-func (n *NIC) Events([]verbs.Event) (int, error) { return 0, nil }
+func (n *NIC) Events(dst []verbs.Event) (int, error) {
+	k := copy(dst, n.events)
+	n.events = n.events[k:]
+	return k, nil
+}
 
 // NotifyEvents implements verbs.Context.
-func (n *NIC) NotifyEvents(*verbs.Waker) error { return nil }
+func (n *NIC) NotifyEvents(w *verbs.Waker) error {
+	n.waker = w
+	return nil
+}
 
 // Close implements verbs.Context.
 func (n *NIC) Close() error { return nil }
@@ -86,47 +106,27 @@ func (n *NIC) Close() error { return nil }
 // pd is a protection domain that protects nothing.
 type pd struct{ nic *NIC }
 
-func (d *pd) RegisterMemory(m *verbs.Memory, _ verbs.Access) (verbs.MR, error) {
-	if err := m.Retain(); err != nil {
-		return nil, err
-	}
-	d.nic.nextKey++
-	return &mr{memory: m, key: d.nic.nextKey}, nil
-}
-
-func (d *pd) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (verbs.MR, error) {
-	return nil, verbs.ErrNotSupported
-}
-
 func (d *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	q := &QP{
 		nic: d.nic, num: d.nic.nextQPN, cfg: cfg,
 		sends: cfg.SendCQ.(*CQ), recvs: cfg.RecvCQ.(*CQ),
+	}
+	q.pool = &q.own
+	if cfg.SRQ != nil {
+		q.pool = &cfg.SRQ.(*SRQ).receives
 	}
 	d.nic.nextQPN++
 	d.nic.qps = append(d.nic.qps, q)
 	return q, nil
 }
 
-func (d *pd) CreateSRQ(verbs.SRQConfig) (verbs.SRQ, error) { return nil, verbs.ErrNotSupported }
-func (d *pd) CreateAH(verbs.AHAttr) (verbs.AH, error)      { return nil, verbs.ErrNotSupported }
-func (d *pd) Close() error                                 { return nil }
-
-type mr struct {
-	memory *verbs.Memory
-	key    uint32
-	closed bool
+func (d *pd) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
+	return &SRQ{nic: d.nic, receives: receives{max: cfg.MaxWR}, limit: cfg.Limit}, nil
 }
 
-func (m *mr) Addr() uint64 { return m.memory.Addr() }
-func (m *mr) Len() uint64  { return uint64(m.memory.Len()) }
-func (m *mr) LKey() uint32 { return m.key }
-func (m *mr) RKey() uint32 { return m.key | 1<<31 }
-
-func (m *mr) Close() error {
-	if !m.closed {
-		m.closed = true
-		m.memory.Release()
-	}
-	return nil
+func (d *pd) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (verbs.MR, error) {
+	return nil, verbs.ErrNotSupported
 }
+
+func (d *pd) CreateAH(verbs.AHAttr) (verbs.AH, error) { return nil, verbs.ErrNotSupported }
+func (d *pd) Close() error                            { return nil }

@@ -17,85 +17,57 @@ type QP struct {
 	// Taken is every send that a held QP ever took, in order.
 	Taken []verbs.SendWR
 
-	held    bool
-	posted  []verbs.SendWR // taken and not complete, while held
-	waiting []verbs.RecvWR
+	held  bool
+	queue queue
+	own   receives
+	pool  *receives // own, or those of an SRQ
 
 	refuseAt  int // one more than the position in the next chain to refuse from, 0 for none
 	refuseErr error
 	limit     int // sends outstanding before the queue is full, 0 for no limit
+	occupied  int // slots of the send queue that no completion has given back, while held
+
+	peerGID verbs.GID
+	peerQPN uint32
 }
 
 var _ verbs.QP = (*QP)(nil)
-
-// Hold makes the QP keep sends until Complete or Fail.
-func (q *QP) Hold() { q.held = true }
 
 // Limit makes the send queue full with n sends outstanding.
 func (q *QP) Limit(n int) { q.limit = n }
 
 // RefuseAt makes the next PostSend refuse the request at position k of its chain, and all
-// after it, with err.
-func (q *QP) RefuseAt(k int, err error) { q.refuseAt, q.refuseErr = k+1, err }
-
-// Posted returns the sends that are outstanding on a held QP, oldest first.
-func (q *QP) Posted() []verbs.SendWR { return q.posted }
-
-// Waiting returns the receives that are posted, oldest first.
-func (q *QP) Waiting() []verbs.RecvWR { return q.waiting }
-
-// Complete ends the oldest n sends with success: a completion for each signaled one.
-func (q *QP) Complete(n int) {
-	for _, wr := range q.posted[:n] {
-		if wr.Flags&verbs.SendSignaled != 0 || q.cfg.SignalAll {
-			q.complete(&wr, verbs.StatusSuccess)
-		}
-	}
-	q.posted = append(q.posted[:0], q.posted[n:]...)
-}
-
-// Fail ends the oldest send with a status and flushes everything behind it.
-func (q *QP) Fail(status verbs.Status) {
-	if len(q.posted) > 0 {
-		q.complete(&q.posted[0], status)
-		q.posted = append(q.posted[:0], q.posted[1:]...)
-	}
-	q.flush()
-}
-
-func (q *QP) flush() {
-	q.state = verbs.StateErr
-	for i := range q.posted {
-		q.complete(&q.posted[i], verbs.StatusWRFlushErr)
-	}
-	q.posted = q.posted[:0]
-	for _, wr := range q.waiting {
-		*q.recvs.push() = verbs.WC{WRID: wr.WRID, Status: verbs.StatusWRFlushErr, QPN: q.num, Opcode: 0x7f}
-	}
-	q.waiting = q.waiting[:0]
-}
+// after it, with err. A negative k takes that back.
+func (q *QP) RefuseAt(k int, err error) { q.refuseAt, q.refuseErr = max(k+1, 0), err }
 
 // complete writes a send completion. In a failed one every field that is not valid holds
 // rubbish, as on hardware.
 func (q *QP) complete(wr *verbs.SendWR, status verbs.Status) {
 	wc := q.sends.push()
 	if status != verbs.StatusSuccess {
-		*wc = verbs.WC{WRID: wr.WRID, Status: status, QPN: q.num, VendorErr: 0xbad, Opcode: 0x7f, ByteLen: 0xdeadbeef, Imm: 0xdeadbeef, Flags: 0xff}
+		spoil(wc, wr.WRID, status, q.num)
 		return
 	}
 	wc.WRID, wc.Status, wc.QPN, wc.Opcode, wc.ByteLen, wc.Flags = wr.WRID, status, q.num, wr.Opcode.WC(), 0, 0
 }
 
-// Receive completes the oldest posted receive with wc; WRID and QPN are filled in. It
-// reports false if there is none: the sender would meet RNR.
-func (q *QP) Receive(wc verbs.WC) bool {
-	if len(q.waiting) == 0 {
-		return false
+// spoil makes wc a failed completion: only wr_id, status, qp_num and vendor_err of it mean
+// anything. It stays out of the way of the completions that succeed.
+//
+//go:noinline
+func spoil(wc *verbs.WC, id uint64, status verbs.Status, qpn uint32) {
+	*wc = verbs.WC{
+		WRID: id, Status: status, QPN: qpn, VendorErr: 0xbad,
+		Opcode: 0x7f, Flags: 0xff, SL: 0xff, ByteLen: 0xdeadbeef, Imm: 0xdeadbeef,
+		SrcQPN: 0xdeadbeef, SLID: 0xdead, PKeyIndex: 0xdead, Timestamp: 0xdeadbeef,
 	}
-	wc.WRID, wc.QPN = q.waiting[0].WRID, q.num
-	*q.recvs.push() = wc
-	q.waiting = append(q.waiting[:0], q.waiting[1:]...)
-	return true
+}
+
+// flush ends everything that is outstanding, in order.
+func (q *QP) flush() {
+	q.state = verbs.StateErr
+	q.flushSends()
+	q.flushRecvs()
 }
 
 // Num implements verbs.QP.
@@ -114,10 +86,15 @@ func (q *QP) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	q.attr, q.state = attr, attr.State
 	switch attr.State {
+	case verbs.StateRTR:
+		q.peerGID, q.peerQPN = attr.AH.DGID, attr.DestQPN
 	case verbs.StateErr:
+		q.keepLate()
 		q.flush()
 	case verbs.StateReset:
-		q.posted, q.waiting = nil, nil
+		q.queue = queue{}
+		q.own = receives{}
+		q.occupied = 0
 	default:
 	}
 	return nil
@@ -149,45 +126,23 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	if q.refuseAt > 0 && q.refuseAt <= len(wrs) {
 		take, err, q.refuseAt = q.refuseAt-1, q.refuseErr, 0
 	}
-	if q.limit > 0 && len(q.posted)+take > q.limit {
-		take, err = max(q.limit-len(q.posted), 0), verbs.ErrQueueFull
-	}
 	if q.state != verbs.StateRTS && q.state != verbs.StateErr {
 		return 0, verbs.ErrState
+	}
+	if q.held {
+		return q.hold(wrs, take, err)
 	}
 	if take > 0 {
 		q.Doorbells++
 	}
-	if q.held {
-		q.posted = append(q.posted, wrs[:take]...)
-		q.Taken = append(q.Taken, wrs[:take]...)
-		if q.state == verbs.StateErr {
-			q.flush()
-		}
+	if q.state == verbs.StateRTS {
+		q.sends.succeed(q.num, wrs[:take])
 		return take, err
 	}
 	for i := range wrs[:take] {
-		if wr := &wrs[i]; q.state == verbs.StateErr {
-			q.complete(wr, verbs.StatusWRFlushErr)
-		} else if wr.Flags&verbs.SendSignaled != 0 {
-			q.complete(wr, verbs.StatusSuccess)
-		}
+		q.complete(&wrs[i], verbs.StatusWRFlushErr)
 	}
 	return take, err
-}
-
-// PostRecv implements verbs.QP.
-func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	room := q.cfg.MaxRecvWR - len(q.waiting)
-	if room < len(wrs) {
-		q.waiting = append(q.waiting, wrs[:room]...)
-		return room, verbs.ErrQueueFull
-	}
-	q.waiting = append(q.waiting, wrs...)
-	if q.state == verbs.StateErr {
-		q.flush()
-	}
-	return len(wrs), nil
 }
 
 // Close implements verbs.QP.

@@ -1,0 +1,131 @@
+package nullnic
+
+import "ibverbx/verbs"
+
+// queue is the send queue of a held QP: what was taken and is not complete, oldest first.
+type queue struct {
+	posted []verbs.SendWR
+	inline [][]byte // of each of posted, nil if it is not inline
+	// carried is how many of posted the peer has executed.
+	carried int
+	// silent counts requests that ended and asked for no completion: the next one that
+	// is taken gives their slots back too.
+	silent int
+	// repeat makes READs fetch their bytes once more when they complete.
+	repeat bool
+	// late are requests that were on their way when the QP was taken to ERR.
+	late []lateSend
+	// chains are the lengths of the chains that were taken.
+	chains []int
+}
+
+// lateSend is a request whose packets may still arrive after its flush, with the bytes
+// that it had then: a NIC does not read a buffer after its completion.
+type lateSend struct {
+	wr    verbs.SendWR
+	bytes []byte
+}
+
+// Hold makes the QP keep sends until Complete or Fail. A held send queue has the depth that
+// the QP was made with; a slot is free again when a completion of it, or of one behind it,
+// was polled.
+func (q *QP) Hold() { q.held = true }
+
+// RepeatReads makes READs fetch their bytes once more when they complete, as a READ does
+// whose answer was lost: RC does not order a READ before the WRITEs behind it.
+func (q *QP) RepeatReads() { q.queue.repeat = true }
+
+// Posted returns the sends that are outstanding on a held QP, oldest first.
+func (q *QP) Posted() []verbs.SendWR { return q.queue.posted }
+
+// Carried returns how many of Posted have been executed by the peer.
+func (q *QP) Carried() int { return q.queue.carried }
+
+// Chains returns the lengths of the chains that a held QP took: one for each doorbell.
+func (q *QP) Chains() []int { return q.queue.chains }
+
+// Inline returns the bytes of a send in Posted as they were when it was posted, nil if it
+// is not inline.
+func (q *QP) Inline(i int) []byte { return q.queue.inline[i] }
+
+// hold takes the first take requests of a chain, as far as there is room for them.
+func (q *QP) hold(wrs []verbs.SendWR, take int, err error) (int, error) {
+	s := &q.queue
+	room := take
+	if q.limit > 0 {
+		room = q.limit - len(s.posted)
+	}
+	if q.cfg.MaxSendWR > 0 {
+		room = min(room, q.cfg.MaxSendWR-q.occupied)
+	}
+	if room = max(room, 0); room < take {
+		take, err = room, verbs.ErrQueueFull
+	}
+	if take == 0 {
+		return 0, err
+	}
+	q.Doorbells++
+	s.chains = append(s.chains, take)
+	for i := range wrs[:take] {
+		var b []byte
+		if wrs[i].Flags&verbs.SendInline != 0 {
+			b = inlineBytes(&wrs[i])
+		}
+		s.inline = append(s.inline, b)
+	}
+	s.posted = append(s.posted, wrs[:take]...)
+	q.Taken = append(q.Taken, wrs[:take]...)
+	q.occupied += take
+	if q.state == verbs.StateErr {
+		q.flush()
+	}
+	return take, err
+}
+
+// Complete ends the oldest n sends with success: a completion for each signaled one.
+func (q *QP) Complete(n int) {
+	for i := range n {
+		wr := &q.queue.posted[i]
+		if q.queue.repeat && wr.Opcode == verbs.OpRDMARead && i < q.queue.carried {
+			q.execute(wr, nil)
+		}
+		if wr.Flags&verbs.SendSignaled != 0 || q.cfg.SignalAll {
+			q.end(wr, verbs.StatusSuccess)
+		} else {
+			q.queue.silent++
+		}
+	}
+	q.drop(n)
+}
+
+// Fail ends the oldest send with a status and flushes everything behind it. If the peer has
+// executed the send only its acknowledgement was lost.
+func (q *QP) Fail(status verbs.Status) {
+	if len(q.queue.posted) > 0 {
+		q.end(&q.queue.posted[0], status)
+		q.drop(1)
+	}
+	q.flush()
+}
+
+func (q *QP) flushSends() {
+	for i := range q.queue.posted {
+		q.end(&q.queue.posted[i], verbs.StatusWRFlushErr)
+	}
+	q.drop(len(q.queue.posted))
+}
+
+// end writes the completion of a held send.
+func (q *QP) end(wr *verbs.SendWR, status verbs.Status) {
+	q.sends.freeing(q, q.queue.silent+1)
+	q.queue.silent = 0
+	q.complete(wr, status)
+}
+
+// drop takes the oldest n sends out of the queue.
+func (q *QP) drop(n int) {
+	s := &q.queue
+	s.posted = append(s.posted[:0], s.posted[n:]...)
+	s.inline = append(s.inline[:0], s.inline[n:]...)
+	s.carried = max(s.carried-n, 0)
+}

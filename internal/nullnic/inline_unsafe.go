@@ -1,0 +1,19 @@
+package nullnic
+
+import (
+	"unsafe"
+
+	"ibverbx/verbs"
+)
+
+// inlineBytes copies the bytes of an inline request, which are named by address without a
+// key and must be taken within the post. The address goes through a variable because it
+// may be that of mmap memory, which Go's pointer rules do not cover.
+func inlineBytes(wr *verbs.SendWR) []byte {
+	b := make([]byte, 0, wr.Length())
+	for _, e := range wr.SGE[:wr.NumSGE] {
+		a := uintptr(e.Addr)
+		b = append(b, unsafe.Slice(*(**byte)(unsafe.Pointer(&a)), e.Length)...)
+	}
+	return b
+}

@@ -1,0 +1,88 @@
+package nullnic
+
+import "ibverbx/verbs"
+
+// receives is a receive queue, of a QP or shared: those from head on are posted.
+type receives struct {
+	queue []verbs.RecvWR
+	head  int
+	max   int
+}
+
+func (r *receives) waiting() []verbs.RecvWR { return r.queue[r.head:] }
+
+// post takes receives as far as there is room.
+func (r *receives) post(wrs []verbs.RecvWR) (int, error) {
+	n := max(min(r.max-len(r.waiting()), len(wrs)), 0)
+	if len(r.queue)+n > cap(r.queue) {
+		r.queue, r.head = r.queue[:copy(r.queue, r.waiting())], 0
+	}
+	r.queue = append(r.queue, wrs[:n]...)
+	if n < len(wrs) {
+		return n, verbs.ErrQueueFull
+	}
+	return n, nil
+}
+
+// take removes the oldest receive; it is good until the next post.
+func (r *receives) take() *verbs.RecvWR {
+	r.head++
+	return &r.queue[r.head-1]
+}
+
+// Waiting returns the receives that are posted on the QP, or in its SRQ, oldest first.
+func (q *QP) Waiting() []verbs.RecvWR { return q.pool.waiting() }
+
+// Receive completes the oldest posted receive with wc; WRID and QPN are filled in. It
+// reports false if there is none: the sender would meet RNR.
+func (q *QP) Receive(wc verbs.WC) bool { return q.Deliver(wc, nil) }
+
+// Deliver is Receive with a payload, which goes to the buffers of the receive; ByteLen is
+// as wc says. It panics if the payload does not fit: a test has made a mistake, or the
+// receive does not have the room that was agreed upon.
+func (q *QP) Deliver(wc verbs.WC, payload []byte) bool {
+	if len(q.pool.waiting()) == 0 {
+		return false
+	}
+	wr := q.pool.take()
+	if len(payload) > 0 && !q.nic.scatter(wr.SGE[:wr.NumSGE], payload) {
+		panic("ibverbx/internal/nullnic: the receive cannot take the payload")
+	}
+	wc.WRID, wc.QPN = wr.WRID, q.num
+	*q.recvs.push() = wc
+	q.low()
+	return true
+}
+
+// FailRecv ends the oldest posted receive with a status and takes the QP to ERR, where
+// everything else is flushed.
+func (q *QP) FailRecv(status verbs.Status) {
+	if len(q.pool.waiting()) > 0 {
+		spoil(q.recvs.push(), q.pool.take().WRID, status, q.num)
+	}
+	q.keepLate()
+	q.flush()
+}
+
+// flushRecvs ends the receives of the QP. Those of an SRQ are not its own and stay.
+func (q *QP) flushRecvs() {
+	for len(q.own.waiting()) > 0 {
+		spoil(q.recvs.push(), q.own.take().WRID, verbs.StatusWRFlushErr, q.num)
+	}
+}
+
+// PostRecv implements verbs.QP.
+func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	if q.cfg.SRQ != nil {
+		return 0, verbs.ErrInvalid
+	}
+	if q.state == verbs.StateReset {
+		return 0, verbs.ErrState
+	}
+	q.own.max = q.cfg.MaxRecvWR
+	n, err := q.own.post(wrs)
+	if q.state == verbs.StateErr {
+		q.flushRecvs()
+	}
+	return n, err
+}

@@ -1,0 +1,88 @@
+package nullnic
+
+import "ibverbx/verbs"
+
+// remoteBit tells a remote key from the local key of the same region.
+const remoteBit = 1 << 31
+
+// mr is a memory region. Its keys are known to the NIC that made it and to no other that
+// is joined with it, so that a key of the wrong rail does not pass for a good one.
+type mr struct {
+	nic    *NIC
+	memory *verbs.Memory
+	key    uint32
+	closed bool
+}
+
+func (d *pd) RegisterMemory(m *verbs.Memory, _ verbs.Access) (verbs.MR, error) {
+	if err := m.Retain(); err != nil {
+		return nil, err
+	}
+	d.nic.nextKey++
+	r := &mr{nic: d.nic, memory: m, key: d.nic.nextKey}
+	d.nic.regions[r.key] = r
+	return r, nil
+}
+
+func (m *mr) Addr() uint64 { return m.memory.Addr() }
+func (m *mr) Len() uint64  { return uint64(m.memory.Len()) }
+func (m *mr) LKey() uint32 { return m.key }
+func (m *mr) RKey() uint32 { return m.key | remoteBit }
+
+func (m *mr) Close() error {
+	if !m.closed {
+		m.closed = true
+		delete(m.nic.regions, m.key)
+		m.memory.Release()
+	}
+	return nil
+}
+
+// local returns the bytes of a scatter-gather element, false if its key or its range is
+// wrong.
+func (n *NIC) local(e verbs.SGE) ([]byte, bool) { return n.bytes(e.LKey, e.Addr, uint64(e.Length)) }
+
+// remote returns the bytes that a peer names by a remote key.
+func (n *NIC) remote(key uint32, addr, length uint64) ([]byte, bool) {
+	if key&remoteBit == 0 {
+		return nil, false
+	}
+	return n.bytes(key&^remoteBit, addr, length)
+}
+
+func (n *NIC) bytes(key uint32, addr, length uint64) ([]byte, bool) {
+	r := n.regions[key]
+	if r == nil || addr < r.Addr() || addr-r.Addr() > r.Len() || length > r.Len()-(addr-r.Addr()) {
+		return nil, false
+	}
+	return r.memory.Bytes()[addr-r.Addr():][:length], true
+}
+
+// gather returns a copy of the bytes that elements name.
+func (n *NIC) gather(sges []verbs.SGE) ([]byte, bool) {
+	var all []byte
+	for _, e := range sges {
+		b, ok := n.local(e)
+		if !ok {
+			return nil, false
+		}
+		all = append(all, b...)
+	}
+	return all, true
+}
+
+// scatter copies b to the places that elements name. It reports false if they have no room
+// for all of it, or one is wrong.
+func (n *NIC) scatter(sges []verbs.SGE, b []byte) bool {
+	for _, e := range sges {
+		if len(b) == 0 {
+			break
+		}
+		to, ok := n.local(e)
+		if !ok {
+			return false
+		}
+		b = b[copy(to, b):]
+	}
+	return len(b) == 0
+}

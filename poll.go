@@ -1,0 +1,209 @@
+package ibverbx
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+const (
+	// pollBatch is how many physical completions are taken at once.
+	pollBatch = 64
+	// pollTurns is how many batches of a rail one Poll takes, so that a rail whose
+	// completions beget new ones does not keep it from the others.
+	pollTurns = 64
+)
+
+// Poll takes completions of all rails and returns up to len(dst) of the VirtualQPs: for
+// each in posting order. What does not fit is kept. It never blocks, and an error never
+// loses a completion: it is returned when nothing else is.
+func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
+	c.guard.enter("Poll")
+	n, err = c.poll(dst, c.next, len(c.cqs))
+	if c.next++; c.next >= len(c.cqs) {
+		c.next = 0
+	}
+	c.guard.leave()
+	return n, err
+}
+
+// PollRail is Poll for the completions of one rail, for a caller to whom one matters more
+// than the others. It returns what requests are complete, wherever their fragments were.
+func (c *VirtualCQ) PollRail(rail int, dst []WC) (n int, err error) {
+	if rail < 0 || rail >= len(c.cqs) {
+		return 0, fmt.Errorf("poll: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
+	}
+	c.guard.enter("PollRail")
+	n, err = c.poll(dst, rail, 1)
+	c.guard.leave()
+	return n, err
+}
+
+// PollOne is Poll for one completion. It reports false if there is none.
+func (c *VirtualCQ) PollOne() (wc WC, ok bool, err error) {
+	var one [1]WC
+	n, err := c.Poll(one[:])
+	return one[0], n == 1, err
+}
+
+// Each calls fn with every completion that is there, one after the other, until fn returns
+// false: what is left then is kept. It returns how many fn was called with. fn may post;
+// the completion is valid until fn returns.
+func (c *VirtualCQ) Each(fn func(wc *WC) bool) (n int, err error) {
+	for {
+		got, err := c.Poll(c.each[:])
+		if got == 0 {
+			return n, err
+		}
+		for i := range got {
+			n++
+			if !fn(&c.each[i]) {
+				c.kept = append(c.kept, c.each[i+1:got]...)
+				return n, nil
+			}
+		}
+	}
+}
+
+// CQ returns the physical queue of a rail, for callers who poll it themselves and hand what
+// they find to ProcessCompletions.
+func (c *VirtualCQ) CQ(rail int) verbs.CQ { return c.cqs[rail] }
+
+// ProcessCompletions is Poll for callers who have polled the physical queue of a rail
+// themselves. All of wcs are taken; completions that do not fit dst are kept for the next
+// call.
+func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n int, err error) {
+	if rail < 0 || rail >= len(c.cqs) {
+		return 0, fmt.Errorf("process completions: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
+	}
+	c.guard.enter("ProcessCompletions")
+	n = c.giveKept(dst)
+	n = c.process(rail, wcs, dst, n)
+	n = c.report(dst, n)
+	if n == 0 {
+		err, c.err = c.err, nil
+	}
+	c.guard.leave()
+	return n, err
+}
+
+// poll takes completions of so many rails, beginning with one.
+func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
+	if len(c.kept) > 0 {
+		n = c.giveKept(dst)
+	}
+	if len(c.touched) > 0 {
+		n = c.report(dst, n)
+	}
+	empty := 0
+	for ; rails > 0; rails-- {
+		for turn := 0; n < len(dst) && turn < pollTurns; turn++ {
+			// What passes through needs a place in dst for each.
+			want := min(pollBatch, len(dst)-n)
+			got, err := c.cqs[rail].Poll(c.buf[:want])
+			if err != nil && c.err == nil {
+				c.err = fmt.Errorf("poll rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
+			}
+			if got > 0 {
+				n = c.process(rail, c.buf[:got], dst, n)
+				n = c.report(dst, n)
+			}
+			if got < want {
+				empty++
+				break
+			}
+		}
+		if rail++; rail == len(c.cqs) {
+			rail = 0
+		}
+	}
+	if empty == len(c.cqs) {
+		c.passes++
+	}
+	if n == 0 && c.err != nil {
+		err, c.err = c.err, nil
+	}
+	return n, err
+}
+
+// giveKept hands out completions that had no room before.
+func (c *VirtualCQ) giveKept(dst []WC) int {
+	n := copy(dst, c.kept)
+	c.kept = append(c.kept[:0], c.kept[n:]...)
+	return n
+}
+
+// process routes completions of one rail. Those of a VirtualQP that passes through go
+// straight to dst; n counts what is in it.
+func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
+	c.stats.CQEs += uint64(len(wcs))
+	var l *lane // of the completion before: they come in runs
+	for i := range wcs {
+		wc := &wcs[i]
+		if l == nil || l.num != wc.QPN {
+			if l = c.routes[rail].find(wc.QPN); l == nil {
+				c.unknown(rail, wc)
+				continue
+			}
+		}
+		q := l.owner
+		l.counts.CQEs++
+		if !q.direct {
+			c.touch(q)
+			q.completed(l, wc)
+			continue
+		}
+		if n == len(dst) {
+			c.kept = append(c.kept, WC{})
+			q.passUp(wc, &c.kept[len(c.kept)-1])
+			continue
+		}
+		q.passUp(wc, &dst[n])
+		n++
+	}
+	return n
+}
+
+// touch makes the next report look at q.
+func (c *VirtualCQ) touch(q *VirtualQP) {
+	if !q.touched {
+		q.touched = true
+		c.touched = append(c.touched, q)
+		q.tick()
+	}
+}
+
+// unknown notes a completion that belongs to nobody. A receive of the SRQ that a lane had
+// taken before it was closed goes back.
+func (c *VirtualCQ) unknown(rail int, wc *verbs.WC) {
+	if t := tag(wc.WRID); c.shared != nil && t.kind() == kindRecv && int(t.entry()) < c.shared.depth && t == newTag(0, kindRecv, 0, t.entry()) {
+		c.stats.Stale++
+		if err := c.shared.used(uint8(rail), t.entry()); err != nil && c.err == nil {
+			c.err = err
+		}
+		return
+	}
+	c.stats.Unknown++
+	if c.err == nil {
+		c.err = fmt.Errorf("poll rail %d (%s): %w: completion of QP %#06x, which is not registered",
+			rail, c.rails.rails[rail].name, verbs.ErrNotFound, wc.QPN)
+	}
+}
+
+// report lets the VirtualQPs that have something new dispatch and report. Those that
+// could not report everything stay on the list, and so do those of which a NIC refused
+// something: no completion need come that would make them try again.
+func (c *VirtualCQ) report(dst []WC, n int) int {
+	keep := c.touched[:0]
+	for _, q := range c.touched {
+		q.dispatch()
+		n += q.report(dst[n:])
+		if q.reportable() || len(q.staged) > 0 || (q.state == stateFailed && q.unsettled()) {
+			keep = append(keep, q)
+		} else {
+			q.touched = false
+		}
+	}
+	c.touched = keep
+	return n
+}

@@ -1,0 +1,131 @@
+package ibverbx
+
+import (
+	"errors"
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// sharedReceives is where all lanes of all VirtualQPs of a VirtualCQ take the engine's
+// receives from: one SRQ for every rail. It costs the same for one lane and for a
+// thousand. A receive is known by its index, which is where its record lies:
+//
+//	rail 0: | 0 | 1 | ... | depth-1 |  rail 1: | 0 | 1 | ...      16 bytes each
+//
+// What was used is posted again, all at once, when fewer than low receives are left.
+// Messages of one VirtualQP can therefore not be held back: one that brings more than it
+// has receives for fails, and the others go on.
+type sharedReceives struct {
+	depth, low int
+	memory     *verbs.Memory
+	region     *Region
+	rails      []sharedRail
+	chain      []verbs.RecvWR
+}
+
+// sharedRail is the SRQ of one rail and the receives that are not in it.
+type sharedRail struct {
+	srq  verbs.SRQ
+	free []uint32
+}
+
+func newSharedReceives(r *Rails, depth int) (*sharedReceives, error) {
+	h := &sharedReceives{depth: depth, low: depth / 2, chain: make([]verbs.RecvWR, depth)}
+	var err error
+	if h.memory, err = verbs.AllocMemory(len(r.rails)*depth*recordSize, nil); err != nil {
+		return nil, err
+	}
+	if h.region, err = r.Register(h.memory, verbs.AccessLocalWrite); err != nil {
+		return nil, errors.Join(err, h.memory.Free())
+	}
+	for i := range r.rails {
+		srq, err := r.rails[i].pd.CreateSRQ(verbs.SRQConfig{MaxWR: depth, MaxSGE: 1})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("rail %d (%s): %w", i, r.rails[i].name, err), h.close())
+		}
+		h.rails = append(h.rails, sharedRail{srq: srq, free: make([]uint32, 0, depth)})
+		for k := range depth {
+			h.rails[i].free = append(h.rails[i].free, uint32(k))
+		}
+		if err := h.refill(i); err != nil {
+			return nil, errors.Join(fmt.Errorf("rail %d (%s): %w", i, r.rails[i].name, err), h.close())
+		}
+	}
+	return h, nil
+}
+
+func (h *sharedReceives) close() error {
+	for i := range h.rails {
+		if err := h.rails[i].srq.Close(); err != nil {
+			return err // its lanes are still there, and so must the memory be
+		}
+	}
+	if err := h.region.Close(); err != nil {
+		return err
+	}
+	return h.memory.Free()
+}
+
+// place is where the record of a receive lies.
+func (h *sharedReceives) place(rail uint8, index uint32) int {
+	return (int(rail)*h.depth + int(index)) * recordSize
+}
+
+// record returns the bytes of a receive.
+func (h *sharedReceives) record(rail uint8, index uint32) []byte {
+	return h.region.Bytes()[h.place(rail, index):][:recordSize]
+}
+
+// used takes a receive back, and fills the SRQ when it has run low.
+func (h *sharedReceives) used(rail uint8, index uint32) error {
+	r := &h.rails[rail]
+	r.free = append(r.free, index)
+	if h.depth-len(r.free) >= h.low {
+		return nil
+	}
+	return h.refill(int(rail))
+}
+
+// refill posts every receive that is not in the SRQ, in one call. What the NIC refuses is
+// tried again later.
+func (h *sharedReceives) refill(rail int) error {
+	r := &h.rails[rail]
+	chain := h.chain[:len(r.free)]
+	for i, index := range r.free {
+		chain[i].WRID = uint64(newTag(0, kindRecv, 0, index))
+		chain[i].NumSGE = 1
+		chain[i].SGE[0] = verbs.SGE{
+			Addr: h.region.addr + uint64(h.place(uint8(rail), index)), Length: recordSize, LKey: h.region.lkeys[rail],
+		}
+	}
+	n, err := r.srq.PostRecv(chain)
+	r.free = append(r.free[:0], r.free[n:]...)
+	if err != nil && !isBackPressure(err) {
+		return err
+	}
+	return nil
+}
+
+// takesShared reports whether the receives of a lane come from the SRQ.
+func (q *VirtualQP) takesShared(l *lane) bool { return q.shared != nil && l != q.messageLane }
+
+// sharedReceived takes a receive of the SRQ that a lane has filled. It cannot name its
+// lane; the rail and the QP number of the completion did.
+func (q *VirtualQP) sharedReceived(l *lane, wc *verbs.WC, index uint32) {
+	if int(index) >= q.shared.depth {
+		q.stale(l)
+		return
+	}
+	if wc.Status != verbs.StatusSuccess {
+		q.failed(l, wc.Status)
+	} else {
+		q.scheme.received(l, wc, index)
+	}
+	if err := q.shared.used(l.rail, index); err != nil {
+		q.fail(l, err)
+	}
+	if q.state != stateConnected {
+		q.flushNotifications()
+	}
+}
