@@ -24,8 +24,8 @@ func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 		return
 	}
 	q.retire(l, before)
-	if e := l.at(l.head); e.kind != kindControl {
-		q.sends[e.slot].fail(wc.Status, wc.VendorErr)
+	if e := l.at(l.head); e.kind() != kindControl {
+		q.sends[e.slot()].fail(wc.Status, wc.VendorErr)
 	}
 	q.retire(l, 1)
 	q.failed(l, wc.Status)
@@ -33,11 +33,12 @@ func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 
 // retire takes the oldest n entries out of a lane's ledger.
 func (q *VirtualQP) retire(l *lane, n uint32) {
-	sends, head := q.sends, l.head
+	sends, ledger, head := q.sends, l.ledger, l.head
 	var bytes uint64
 	for end := head + n; head != end; head++ {
-		if e := l.at(head); e.kind != kindControl {
-			sends[e.slot].pending--
+		e := &ledger[int(head)&(len(ledger)-1)]
+		if h := e.head; kind(h>>16) != kindControl {
+			sends[uint16(h)].pending--
 			bytes += uint64(e.bytes)
 		}
 	}
@@ -137,7 +138,7 @@ func (q *VirtualQP) flushWaiting() {
 			e := l.at(l.tail)
 			l.bytes -= uint64(e.bytes)
 			q.inflight--
-			s := &q.sends[e.slot]
+			s := &q.sends[e.slot()]
 			s.pending--
 			s.fail(verbs.StatusWRFlushErr, 0)
 		}

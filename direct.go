@@ -15,12 +15,20 @@ func (q *VirtualQP) passDown(wrs []SendWR) (n int, err error) {
 	l := q.lanes[0]
 	for n < len(wrs) {
 		chain := q.chain[:min(len(wrs)-n, len(q.chain))]
+		var bytes uint64
 		for i := range chain {
-			if err := q.translate(&wrs[n+i], l, &chain[i]); err != nil {
-				return q.postDirect(l, chain[:i], n, q.opError("post send", fmt.Errorf("request %d of the chain: %w", n+i, err)))
+			wr := &wrs[n+i]
+			if q.isPlain(wr) {
+				passPlain(wr, l, &chain[i])
+				bytes += uint64(wr.SGE[0].Length)
+				continue
 			}
+			if err := q.translate(wr, l, &chain[i]); err != nil {
+				return q.postDirect(l, chain[:i], n, 0, q.opError("post send", fmt.Errorf("request %d of the chain: %w", n+i, err)))
+			}
+			bytes += wr.Length()
 		}
-		k, err := q.postDirect(l, chain, n, nil)
+		k, err := q.postDirect(l, chain, n, bytes, nil)
 		if k < n+len(chain) || err != nil {
 			return k, err
 		}
@@ -30,20 +38,39 @@ func (q *VirtualQP) passDown(wrs []SendWR) (n int, err error) {
 }
 
 // postDirect posts a chain that begins at n and returns how many requests were taken in
-// all, with the error of the NIC or, if it took all of them, bad.
-func (q *VirtualQP) postDirect(l *lane, chain []verbs.SendWR, n int, bad error) (int, error) {
+// all, with the error of the NIC or, if it took all of them, bad. bytes is what the chain
+// carries, 0 if that must be counted.
+func (q *VirtualQP) postDirect(l *lane, chain []verbs.SendWR, n int, bytes uint64, bad error) (int, error) {
 	if len(chain) == 0 {
 		return n, bad
 	}
 	k, err := l.qp.PostSend(chain)
+	if k < len(chain) || bytes == 0 {
+		bytes = 0
+		for i := range chain[:k] {
+			bytes += chain[i].Length()
+		}
+	}
 	if k > 0 {
 		l.counts.Doorbells++
 		l.counts.Fragments += uint64(k)
+		l.counts.Bytes += bytes
+		q.counted.posted += uint64(k)
 	}
 	if err != nil {
+		l.counts.Refusals++
 		return n + k, err
 	}
 	return n + k, bad
+}
+
+// passPlain makes a physical request of a plain one.
+func passPlain(wr *SendWR, l *lane, p *verbs.SendWR) {
+	e, m := &wr.SGE[0], wr.Remote
+	p.WRID, p.Opcode, p.Flags, p.NumSGE, p.Imm = wr.ID, wr.Opcode, wr.Flags, 1, wr.Imm
+	p.RemoteAddr, p.RKey = m.Addr+wr.RemoteOffset, m.RKeys[l.remoteRail]
+	g := &p.SGE[0]
+	g.Addr, g.Length, g.LKey = e.Region.addr+e.Offset, e.Length, e.Region.lkeys[l.rail]
 }
 
 // translate makes a physical request of a virtual one.

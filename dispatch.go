@@ -52,30 +52,71 @@ func (q *VirtualQP) mayStart(s *sendSlot) bool {
 // spread gives the rest of a request to lanes, as fragments without a number. It reports
 // false if the lanes have no room for all of it.
 func (q *VirtualQP) spread(s *sendSlot) bool {
-	slot := q.index(q.dispatched)
 	whole := s.length <= s.cut
-	mark := uint64(1)
-	if s.op == verbs.OpRDMARead {
-		mark = 0 // leaves nothing at the peer
+	if !whole && q.cfg.Policy == RoundRobin {
+		return q.stripe(s, s.length, nil)
 	}
+	head := entryHead(q.index(q.dispatched), s.dataKind(), 0)
 	for s.sent < s.length {
 		n := min(s.cut, s.length-s.sent)
 		l := q.pick(n, whole)
 		if l == nil {
 			return false
 		}
-		q.carried[l.index>>6] |= mark << (l.index & 63)
-		q.fragment(l, s, entry{slot: slot, kind: kindData, off: s.sent, bytes: n})
+		if s.op != verbs.OpRDMARead { // which leaves nothing at the peer
+			q.carried[l.index>>6] |= 1 << (l.index & 63)
+		}
+		off := s.sent
+		s.begun = true
+		s.sent += n
+		s.pending++
+		q.add(l, head, off, n, 0)
 	}
 	return true
 }
 
-// fragment stages a fragment of s.
-func (q *VirtualQP) fragment(l *lane, s *sendSlot, e entry) {
-	s.begun = true
-	s.sent += e.bytes
-	s.pending++
-	q.stage(l, e)
+// stripe is spread for round robin, up to the byte at end: it is what most of the time of
+// a long request goes into, so it does by itself what choose and add do. With d every
+// fragment takes one of its numbers, of which there must be enough.
+func (q *VirtualQP) stripe(s *sendSlot, end uint32, d *dqplb) bool {
+	lanes, cursor := q.lanes, q.cursor
+	head := entryHead(q.index(q.dispatched), s.dataKind(), 0)
+	sent, count, full, imm := s.sent, 0, 0, uint32(0)
+	marks := s.op != verbs.OpRDMARead && d == nil
+	for sent < end && full < len(lanes) {
+		l := lanes[cursor]
+		if cursor++; cursor == len(lanes) {
+			cursor = 0
+		}
+		if l.tail-l.head >= l.depth || l.refused {
+			full++
+			continue
+		}
+		full = 0
+		if d != nil {
+			imm = wireImm(d.number())
+			q.carried[l.index>>6] &^= 1 << (l.index & 63)
+		} else if marks {
+			q.carried[l.index>>6] |= 1 << (l.index & 63)
+		}
+		n := min(s.cut, s.length-sent)
+		e := &l.ledger[int(l.tail)&(len(l.ledger)-1)]
+		e.head, e.off, e.bytes, e.imm = head, sent, n, imm
+		sent += n
+		count++
+		l.tail++
+		l.bytes += uint64(n)
+		if !l.listed {
+			q.list(l)
+		} else if l.tail-l.posted >= chainMax {
+			q.ringLane(l)
+		}
+	}
+	q.inflight += count
+	s.pending += uint32(count)
+	s.begun = s.begun || count > 0
+	s.sent, q.cursor = sent, cursor
+	return sent >= end
 }
 
 // ring rings the doorbells of all lanes that have something staged.

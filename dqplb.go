@@ -98,31 +98,46 @@ func (d *dqplb) handOver(s *sendSlot) bool {
 	if s.op != verbs.OpRDMAWriteWithImm {
 		return q.spread(s)
 	}
-	slot, whole := q.index(q.dispatched), s.length <= s.cut
+	whole := s.length <= s.cut
 	for {
-		e := entry{slot: slot, kind: kindData, off: s.sent, bytes: min(s.cut, s.length-s.sent)}
-		imm := uint32(0)
-		if s.sent+e.bytes == s.length {
-			if !d.cover(s) {
-				return false
-			}
-			imm, e.flags = dqplbLast, s.flags&verbs.SendSolicited
-		}
-		if !d.room() {
+		n := min(s.cut, s.length-s.sent)
+		last := s.sent+n == s.length
+		if (last && !d.cover(s)) || !d.room() {
 			return false
 		}
-		l := q.pick(e.bytes, whole)
+		if !last && q.cfg.Policy == RoundRobin {
+			if !q.stripe(s, d.reach(s), d) {
+				return false
+			}
+			continue
+		}
+		l := q.pick(n, whole)
 		if l == nil {
 			return false
 		}
-		imm |= d.number()
-		e.imm = wireImm(imm)
+		imm, flags := d.number(), verbs.SendFlags(0)
+		if last {
+			imm |= dqplbLast
+			flags = s.flags & verbs.SendSolicited
+		}
+		off := s.sent
 		q.carried[l.index>>6] &^= 1 << (l.index & 63)
-		q.fragment(l, s, e)
-		if imm&dqplbLast != 0 {
+		s.begun = true
+		s.sent += n
+		s.pending++
+		q.add(l, entryHead(q.index(q.dispatched), s.dataKind(), flags), off, n, wireImm(imm))
+		if last {
 			return true
 		}
 	}
+}
+
+// reach is how far into a request its fragments may go now: as the window has numbers, and
+// not into the last one, which may have others to wait for.
+func (d *dqplb) reach(s *sendSlot) uint32 {
+	numbers := uint64(d.window - distance(d.oldest, d.seq))
+	lastAt := (s.length - 1) / s.cut * s.cut
+	return uint32(min(uint64(s.sent)+numbers*uint64(s.cut), uint64(lastAt)))
 }
 
 // room reports whether a number more fits the window.
@@ -140,7 +155,7 @@ func (d *dqplb) advanceOldest() {
 	ahead := distance(d.oldest, d.seq)
 	for _, l := range d.q.lanes {
 		for n := l.head; n != l.tail; n++ {
-			if e := l.at(n); e.kind == kindNotify || d.q.sends[e.slot].op == verbs.OpRDMAWriteWithImm {
+			if e := l.at(n); e.kind() == kindNotify || d.q.sends[e.slot()].op == verbs.OpRDMAWriteWithImm {
 				ahead = min(ahead, distance(d.oldest, wireImm(e.imm)&dqplbMask))
 				break
 			}
@@ -163,7 +178,7 @@ func (d *dqplb) cover(s *sendSlot) bool {
 			q.carried[i] &= q.carried[i] - 1
 			s.begun = true
 			s.pending++
-			q.stage(l, entry{slot: q.index(q.dispatched), kind: kindNotify, imm: wireImm(d.number())})
+			q.add(l, entryHead(q.index(q.dispatched), kindNotify, 0), 0, 0, wireImm(d.number()))
 		}
 	}
 	return true

@@ -9,10 +9,13 @@ func (q *VirtualQP) sendMessage(s *sendSlot) bool {
 	if !l.room() {
 		return false
 	}
-	e := entry{slot: q.index(q.dispatched), kind: kindMessage, flags: s.flags & verbs.SendSolicited, bytes: s.length, imm: s.imm}
+	k := kindMessage
 	if isAtomic(s.op) {
-		e.kind = kindAtomic
+		k = kindAtomic
 	}
-	q.fragment(l, s, e)
+	s.begun = true
+	s.sent = s.length
+	s.pending++
+	q.add(l, entryHead(q.index(q.dispatched), k, s.flags&verbs.SendSolicited), 0, s.length, s.imm)
 	return true
 }

@@ -137,28 +137,40 @@ func (c *VirtualCQ) giveKept(dst []WC) int {
 // straight to dst; n counts what is in it.
 func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 	c.stats.CQEs += uint64(len(wcs))
-	var l *lane // of the completion before: they come in runs
-	for i := range wcs {
-		wc := &wcs[i]
-		if l == nil || l.num != wc.QPN {
-			if l = c.routes[rail].find(wc.QPN); l == nil {
-				c.unknown(rail, wc)
-				continue
+	for len(wcs) > 0 {
+		// Completions come in runs of one lane.
+		qpn, run := wcs[0].QPN, 1
+		for run < len(wcs) && wcs[run].QPN == qpn {
+			run++
+		}
+		l := c.routes[rail].find(qpn)
+		switch {
+		case l == nil:
+			c.unknown(rail, wcs[:run])
+		case l.owner.direct:
+			n = c.passUp(l, wcs[:run], dst, n)
+		default:
+			c.touch(l.owner)
+			for i := range wcs[:run] {
+				l.owner.completed(l, &wcs[i])
 			}
+			l.counts.CQEs += uint64(run)
 		}
-		q := l.owner
-		l.counts.CQEs++
-		if !q.direct {
-			c.touch(q)
-			q.completed(l, wc)
-			continue
-		}
+		wcs = wcs[run:]
+	}
+	return n
+}
+
+// passUp hands on completions of a lane that passes through. What does not fit is kept.
+func (c *VirtualCQ) passUp(l *lane, wcs []verbs.WC, dst []WC, n int) int {
+	l.counts.CQEs += uint64(len(wcs))
+	for i := range wcs {
 		if n == len(dst) {
 			c.kept = append(c.kept, WC{})
-			q.passUp(wc, &c.kept[len(c.kept)-1])
+			l.owner.passUp(&wcs[i], &c.kept[len(c.kept)-1])
 			continue
 		}
-		q.passUp(wc, &dst[n])
+		l.owner.passUp(&wcs[i], &dst[n])
 		n++
 	}
 	return n
@@ -173,20 +185,23 @@ func (c *VirtualCQ) touch(q *VirtualQP) {
 	}
 }
 
-// unknown notes a completion that belongs to nobody. A receive of the SRQ that a lane had
+// unknown notes completions that belong to nobody. A receive of the SRQ that a lane had
 // taken before it was closed goes back.
-func (c *VirtualCQ) unknown(rail int, wc *verbs.WC) {
-	if t := tag(wc.WRID); c.shared != nil && t.kind() == kindRecv && int(t.entry()) < c.shared.depth && t == newTag(0, kindRecv, 0, t.entry()) {
-		c.stats.Stale++
-		if err := c.shared.used(uint8(rail), t.entry()); err != nil && c.err == nil {
-			c.err = err
+func (c *VirtualCQ) unknown(rail int, wcs []verbs.WC) {
+	for i := range wcs {
+		t := tag(wcs[i].WRID)
+		if c.shared != nil && t == newTag(0, kindRecv, 0, t.entry()) && int(t.entry()) < c.shared.depth {
+			c.stats.Stale++
+			if err := c.shared.used(uint8(rail), t.entry()); err != nil && c.err == nil {
+				c.err = err
+			}
+			continue
 		}
-		return
-	}
-	c.stats.Unknown++
-	if c.err == nil {
-		c.err = fmt.Errorf("poll rail %d (%s): %w: completion of QP %#06x, which is not registered",
-			rail, c.rails.rails[rail].name, verbs.ErrNotFound, wc.QPN)
+		c.stats.Unknown++
+		if c.err == nil {
+			c.err = fmt.Errorf("poll rail %d (%s): %w: completion of QP %#06x, which is not registered",
+				rail, c.rails.rails[rail].name, verbs.ErrNotFound, wcs[i].QPN)
+		}
 	}
 }
 

@@ -28,11 +28,11 @@ func (q *VirtualQP) postSend(wrs []SendWR) (n int, err error) {
 	take := min(len(wrs), q.room())
 	for n < take {
 		wr := &wrs[n]
-		if !q.takePlain(wr) {
-			if err = q.takeOther(wr); err != nil {
-				err = q.opError("post send", fmt.Errorf("request %d of the chain: %w", n, err))
-				break
-			}
+		if q.isPlain(wr) {
+			q.takePlain(wr)
+		} else if err = q.takeOther(wr); err != nil {
+			err = q.opError("post send", fmt.Errorf("request %d of the chain: %w", n, err))
+			break
 		}
 		q.posted++
 		n++
@@ -46,27 +46,48 @@ func (q *VirtualQP) postSend(wrs []SendWR) (n int, err error) {
 	return n, err
 }
 
-// takePlain puts a request into the slot at posted if it is a WRITE or READ of one piece
-// without anything special about it, and right. Whatever it does not take, takeOther
-// looks at more closely.
-func (q *VirtualQP) takePlain(wr *SendWR) bool {
+// isPlain reports whether a request is a WRITE or READ of one piece without anything
+// special about it, and right. Whatever is not is looked at more closely.
+func (q *VirtualQP) isPlain(wr *SendWR) bool {
 	e, m := &wr.SGE[0], wr.Remote
 	r := e.Region
 	length := uint64(e.Length)
-	if wr.NumSGE != 1 || wr.Opcode > verbs.OpRDMARead || wr.Flags&^(verbs.SendSignaled|verbs.SendSolicited|verbs.SendFence) != 0 ||
-		isMessage(wr.Opcode) || r == nil || r.rails != q.rails || m == nil || length == 0 ||
-		e.Offset > r.length || length > r.length-e.Offset ||
-		wr.RemoteOffset > m.Length || length > m.Length-wr.RemoteOffset || len(m.RKeys) < q.remoteRails {
-		return false
-	}
+	return wr.NumSGE == 1 && plainOps>>(wr.Opcode&31)&1 != 0 && wr.Flags&^plainFlags == 0 &&
+		r != nil && m != nil && r.rails == q.rails && length != 0 &&
+		e.Offset <= r.length && length <= r.length-e.Offset &&
+		wr.RemoteOffset <= m.Length && length <= m.Length-wr.RemoteOffset && len(m.RKeys) >= q.remoteRails
+}
+
+const (
+	plainOps   = 1<<verbs.OpRDMAWrite | 1<<verbs.OpRDMAWriteWithImm | 1<<verbs.OpRDMARead
+	plainFlags = verbs.SendSignaled | verbs.SendSolicited | verbs.SendFence
+)
+
+// takePlain puts a plain request into the slot at posted.
+func (q *VirtualQP) takePlain(wr *SendWR) {
+	e, m := &wr.SGE[0], wr.Remote
+	r := e.Region
 	s := q.slot(q.posted)
-	s.id, s.local, s.region = wr.ID, r.addr+e.Offset, r
-	s.target, s.remote = m.Addr+wr.RemoteOffset, m
+	s.id, s.local, s.target = wr.ID, r.addr+e.Offset, m.Addr+wr.RemoteOffset
 	s.length, s.sent, s.pending, s.cut = e.Length, 0, 1, q.fragmentSize(e.Length)
 	s.op, s.wire, s.flags, s.status, s.numSGE = wr.Opcode, q.wire[wr.Opcode&7], wr.Flags, verbs.StatusSuccess, 1
 	s.plain, s.begun, s.owes = true, false, false
 	s.imm = wr.Imm
-	return true
+	q.setKeys(s, r, m)
+}
+
+// setKeys notes the keys of a request for every rail that lanes use.
+func (q *VirtualQP) setKeys(s *sendSlot, r *Region, m *RemoteRegion) {
+	if r != nil {
+		for i := range q.rails.rails {
+			s.keys[i].local = r.lkeys[i]
+		}
+	}
+	if m != nil {
+		for i := range q.remoteRails {
+			s.keys[i].remote = m.RKeys[i]
+		}
+	}
 }
 
 // takeOther checks everything that can be wrong with a request and puts it into the slot
@@ -83,14 +104,16 @@ func (q *VirtualQP) takeOther(wr *SendWR) error {
 		imm: wr.Imm, compareAdd: wr.CompareAdd, swap: wr.Swap, sge: wr.SGE,
 	}
 	if !isMessage(wr.Opcode) && length > 0 {
-		s.target, s.remote = wr.Remote.Addr+wr.RemoteOffset, wr.Remote
+		s.target = wr.Remote.Addr + wr.RemoteOffset
+		q.setKeys(s, nil, wr.Remote)
 	}
 	switch {
 	case wr.Flags&verbs.SendInline != 0:
 		q.copyInline(wr)
 	case wr.NumSGE == 1 && length > 0:
 		e := &wr.SGE[0]
-		s.plain, s.local, s.region = true, e.Region.addr+e.Offset, e.Region
+		s.plain, s.local = true, e.Region.addr+e.Offset
+		q.setKeys(s, e.Region, nil)
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ type Region struct {
 	lkeys  [MaxRails]uint32
 }
 
-// RemoteRegion is what a peer needs to reach a Region: hand it over by any means. It
-// must not be changed while requests that name it are outstanding.
+// RemoteRegion is what a peer needs to reach a Region: hand it over by any means. A post
+// takes what it needs of it.
 type RemoteRegion struct {
 	Addr   uint64   `json:"addr"`
 	Length uint64   `json:"length"`

@@ -6,40 +6,45 @@ import "ibverbx/verbs"
 // entry posted+i. Only the last of a chain, and every SignalInterval-th before it, asks for
 // a completion; so does the first if the lane is silent. It returns the bytes of the chain.
 func (q *VirtualQP) render(l *lane, chain []verbs.SendWR) (bytes uint64) {
-	sends, rail, remoteRail := q.sends, l.rail, int(l.remoteRail)
-	left := q.cfg.SignalInterval
+	sends, ledger, base := q.sends, l.ledger, l.base
+	rail, remoteRail := l.rail&(MaxRails-1), l.remoteRail&(MaxRails-1)
+	interval := q.cfg.SignalInterval
+	left := interval
 	if l.silent {
 		left = 1
 	}
+	n := l.posted
 	for i := range chain {
-		n := l.posted + uint32(i)
-		e, wr := l.at(n), &chain[i]
-		wr.WRID = uint64(l.base | e.kind.tag() | tag(n))
-		wr.Flags = e.flags
-		if left--; left == 0 || i == len(chain)-1 {
+		e, wr := &ledger[int(n)&(len(ledger)-1)], &chain[i]
+		head := e.head
+		wr.WRID = uint64(base | tag(head>>16&0xff)<<44 | tag(n))
+		wr.Flags = verbs.SendFlags(head >> 24)
+		if left--; left == 0 {
 			wr.Flags |= verbs.SendSignaled
-			left = q.cfg.SignalInterval
+			left = interval
 		}
+		n++
 		wr.Imm = e.imm
 		bytes += uint64(e.bytes)
-		s := &sends[e.slot]
-		if e.kind != kindData || !s.plain {
+		s := &sends[uint16(head)]
+		if kind(head>>16) != kindPlain {
 			q.renderOther(l, s, e, wr)
 			continue
 		}
-		wr.Opcode = s.wire
-		wr.NumSGE = 1
-		wr.SGE[0] = verbs.SGE{Addr: s.local + uint64(e.off), Length: e.bytes, LKey: s.region.lkeys[rail]}
-		wr.RemoteAddr = s.target + uint64(e.off)
-		wr.RKey = s.remote.RKeys[remoteRail]
+		off := uint64(e.off)
+		wr.Opcode, wr.NumSGE = s.wire, 1
+		wr.RemoteAddr, wr.RKey = s.target+off, s.keys[remoteRail].remote
+		g := &wr.SGE[0]
+		g.Addr, g.Length, g.LKey = s.local+off, e.bytes, s.keys[rail].local
 	}
+	chain[len(chain)-1].Flags |= verbs.SendSignaled
 	return bytes
 }
 
 // renderOther makes what is not a plain fragment.
 func (q *VirtualQP) renderOther(l *lane, s *sendSlot, e *entry, wr *verbs.SendWR) {
 	wr.NumSGE, wr.RemoteAddr, wr.RKey = 0, 0, 0
-	switch e.kind {
+	switch e.kind() {
 	case kindRecord:
 		wr.Opcode = verbs.OpSend
 		inlineBytes(wr, s.record[:])
@@ -55,16 +60,15 @@ func (q *VirtualQP) renderOther(l *lane, s *sendSlot, e *entry, wr *verbs.SendWR
 	if e.bytes == 0 {
 		return
 	}
-	if s.remote != nil {
-		wr.RemoteAddr = s.target + uint64(e.off)
-		wr.RKey = s.remote.RKeys[l.remoteRail]
+	if !isMessage(s.op) {
+		wr.RemoteAddr, wr.RKey = s.target+uint64(e.off), s.keys[l.remoteRail].remote
 	}
 	switch {
 	case s.flags&verbs.SendInline != 0:
-		inlineBytes(wr, q.inlineOf(uint32(e.slot))[e.off:][:e.bytes])
+		inlineBytes(wr, q.inlineOf(uint32(e.slot()))[e.off:][:e.bytes])
 	case s.plain:
 		wr.NumSGE = 1
-		wr.SGE[0] = verbs.SGE{Addr: s.local + uint64(e.off), Length: e.bytes, LKey: s.region.lkeys[l.rail]}
+		wr.SGE[0] = verbs.SGE{Addr: s.local + uint64(e.off), Length: e.bytes, LKey: s.keys[l.rail].local}
 	default:
 		gather(wr, s, l.rail, e.off, e.bytes)
 	}

@@ -16,14 +16,12 @@ type sendRing struct {
 	reported, dispatched, posted uint32
 }
 
-// sendSlot is one request. Its first 64 bytes are all that a plain request needs on its
-// way from the post to the report; the rest is for the others.
+// sendSlot is one request. Its first 64 bytes are all that a plain request on one or two
+// rails needs on its way from the post to the report; they hold no pointer.
 type sendSlot struct {
 	id     uint64
 	local  uint64 // address of the bytes of a plain request
-	region *Region
 	target uint64 // address at the peer
-	remote *RemoteRegion
 	length uint32
 	sent   uint32 // bytes handed to lanes
 	// pending counts what the request waits for: its fragments that lanes have, one for
@@ -38,6 +36,7 @@ type sendSlot struct {
 	plain   bool // one piece of memory, not inline, not empty
 	begun   bool // a part of it was handed to lanes
 	owes    bool // Spray: its notification is still to come
+	keys    [MaxRails]keyPair
 
 	record           [recordSize]byte // Tally: what its lanes tell the receiver
 	imm              uint32
@@ -45,6 +44,10 @@ type sendSlot struct {
 	compareAdd, swap uint64
 	sge              [MaxSGE]SGE // of a request that is not plain
 }
+
+// keyPair is the key of the local memory on one of our rails, and of the remote memory on
+// the peer's rail of the same index.
+type keyPair struct{ local, remote uint32 }
 
 // slot returns the slot of a sequence number.
 func (r *sendRing) slot(seq uint32) *sendSlot {
@@ -63,6 +66,14 @@ func (s *sendSlot) isMessage() bool { return isMessage(s.op) || isAtomic(s.op) }
 
 func isMessage(op verbs.Opcode) bool { return op == verbs.OpSend || op == verbs.OpSendWithImm }
 func isAtomic(op verbs.Opcode) bool  { return op >= verbs.OpAtomicCmpAndSwp }
+
+// dataKind is the kind of its fragments.
+func (s *sendSlot) dataKind() kind {
+	if s.plain {
+		return kindPlain
+	}
+	return kindData
+}
 
 // fail notes an error of the request; the first one counts.
 func (s *sendSlot) fail(status verbs.Status, vendor uint32) {

@@ -58,7 +58,7 @@ func (y *spray) advance() {
 		// What it owed it now waits for: pending stays as it is.
 		s.owes = false
 		q.owed--
-		q.stage(q.notifyLane, entry{slot: q.index(y.next), kind: kindNotify, flags: s.flags & verbs.SendSolicited, imm: s.imm})
+		q.add(q.notifyLane, entryHead(q.index(y.next), kindNotify, s.flags&verbs.SendSolicited), 0, 0, s.imm)
 		y.next++
 	}
 }

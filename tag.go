@@ -15,7 +15,8 @@ type tag uint64
 type kind uint8
 
 const (
-	kindData    kind = iota + 1 // a fragment
+	kindPlain   kind = iota + 1 // a fragment of one piece of memory
+	kindData                    // another fragment
 	kindNotify                  // an immediate of no bytes that tells the receiver
 	kindRecord                  // a record of Tally that tells the receiver
 	kindMessage                 // a SEND on the message lane

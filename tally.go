@@ -94,7 +94,7 @@ func (t *tally) finish(s *sendSlot) bool {
 	if !t.open && !t.begin(s) {
 		return false
 	}
-	q, slot := t.q, t.q.index(t.q.dispatched)
+	q, head := t.q, entryHead(t.q.index(t.q.dispatched), kindRecord, s.flags&verbs.SendSolicited)
 	for i := range t.closing {
 		for t.closing[i] != 0 {
 			l := q.lanes[64*i+bits.TrailingZeros64(t.closing[i])]
@@ -103,7 +103,7 @@ func (t *tally) finish(s *sendSlot) bool {
 			}
 			t.closing[i] &= t.closing[i] - 1
 			s.pending++
-			q.stage(l, entry{slot: slot, kind: kindRecord, flags: s.flags & verbs.SendSolicited})
+			q.add(l, head, 0, 0, 0)
 		}
 	}
 	t.open = false
