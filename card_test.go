@@ -9,7 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-const goodCard = `{"version":1,"rails":2,"max_msg_size":1048576,"scheme":"tally","data_lanes":1,"send_depth":256,"window":64,"lanes":[
+const goodCard = `{"version":1,"incarnation":77,"rails":2,"max_msg_sz":1048576,"max_rd_atomic":16,"scheme":"tally","data_lanes":1,
+ "atomic_rail":1,"message_lane":1,"notify_lane":-1,"limits":{"send_depth":256,"recv_depth":128},"window":64,"lanes":[
  {"rail":0,"qpn":17,"psn":5,"gid":"::ffff:10.0.0.1","mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16},
  {"rail":1,"qpn":17,"psn":6,"gid":"::ffff:10.0.0.2","mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16}]}`
 
@@ -30,7 +31,15 @@ func TestDecodeCard(t *testing.T) {
 		"QPN a string":    {`"qpn":17,"psn":5`, `"qpn":"17","psn":5`},
 		"PSN too large":   {`"psn":5`, `"psn":16777216`},
 		"MTU":             {`"mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16},`, `"mtu":9,"max_rd_atomic":16,"max_dest_rd_atomic":16},`},
-		"max_msg_size 0":  {`"max_msg_size":1048576`, `"max_msg_size":0`},
+		"max_msg_sz 0":    {`"max_msg_sz":1048576`, `"max_msg_sz":0`},
+		"incarnation 0":   {`"incarnation":77`, `"incarnation":0`},
+		"incarnation":     {`"incarnation":77`, `"incarnation":9007199254740992`},
+		"atomic rail":     {`"atomic_rail":1`, `"atomic_rail":0`},
+		"message lane":    {`"message_lane":1`, `"message_lane":0`},
+		"no message lane": {`"message_lane":1`, `"message_lane":-1`},
+		"notify lane":     {`"notify_lane":-1`, `"notify_lane":2`},
+		"send depth":      {`"send_depth":256`, `"send_depth":0`},
+		"limits":          {`"recv_depth":128`, `"recv_depth":-1`},
 		"unknown field":   {`"rails":2`, `"rails":2,"colour":"red"`},
 		"field twice":     {`"rails":2`, `"rails":2,"rails":2`},
 		"field of a lane": {`"psn":5`, `"psn":5,"psn":6`},

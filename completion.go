@@ -37,10 +37,15 @@ func (q *VirtualQP) retire(l *lane, n uint32) {
 	var bytes uint64
 	for end := head + n; head != end; head++ {
 		e := &ledger[int(head)&(len(ledger)-1)]
-		if h := e.head; kind(h>>16) != kindControl {
-			sends[uint16(h)].pending--
-			bytes += uint64(e.bytes)
+		h := e.head
+		if k := kind(h >> 16); k >= kindMessage {
+			if k == kindControl {
+				continue
+			}
+			q.messages--
 		}
+		sends[uint16(h)].pending--
+		bytes += uint64(e.bytes)
 	}
 	l.head = head
 	l.bytes -= bytes
@@ -138,6 +143,9 @@ func (q *VirtualQP) flushWaiting() {
 			e := l.at(l.tail)
 			l.bytes -= uint64(e.bytes)
 			q.inflight--
+			if e.kind() >= kindMessage {
+				q.messages--
+			}
 			s := &q.sends[e.slot()]
 			s.pending--
 			s.fail(verbs.StatusWRFlushErr, 0)

@@ -74,6 +74,12 @@ type Config struct {
 	// Now is a clock in nanoseconds, which the policy TwoChoices measures lanes by: it is
 	// read once in a post or a poll. Nil means the monotonic clock.
 	Now func() int64
+	// Original says that the peer is a VirtualQP of the C++ original (ConnectOriginal). The
+	// scheme must be DQPLB or Spray; lanes are laid out over the rails as it does; and on
+	// several lanes there are no SENDs and no data receives.
+	Original bool
+	// Incarnation is the number of this VirtualQP in its card. Zero means a random one.
+	Incarnation uint64
 	// Track makes a VirtualQP with one lane keep track of its requests like one with
 	// many. Otherwise it passes them straight through.
 	Track bool
@@ -129,6 +135,15 @@ func (c *Config) validate() error {
 	}
 	if c.Scheme > Spray {
 		return verbs.Invalidf("Config.Scheme is %d: there is no such scheme", c.Scheme)
+	}
+	if c.Original && c.Scheme == Tally {
+		return verbs.Invalidf("Config.Scheme is tally: the C++ original knows dqplb and spray")
+	}
+	if c.Original && c.Track && c.Lanes == 1 {
+		return verbs.Invalidf("Config.Track: the C++ original does not track a single lane")
+	}
+	if c.Incarnation >= 1<<53 {
+		return verbs.Invalidf("Config.Incarnation is %d: want less than 2^53", c.Incarnation)
 	}
 	if c.Policy > TwoChoices {
 		return verbs.Invalidf("Config.Policy is %d: there is no such policy", c.Policy)

@@ -56,6 +56,7 @@ func (q *VirtualQP) postDirect(l *lane, chain []verbs.SendWR, n int, bytes uint6
 		l.counts.Fragments += uint64(k)
 		l.counts.Bytes += bytes
 		q.counted.posted += uint64(k)
+		q.counted.highWater = max(q.counted.highWater, int(q.counted.posted-q.counted.passed))
 	}
 	if err != nil {
 		l.counts.Refusals++
@@ -113,5 +114,8 @@ func (q *VirtualQP) passUp(wc *verbs.WC, dst *WC) {
 	}
 	if wc.Opcode >= verbs.WCRecv {
 		dst.Flags |= WCHasLength
+		q.counted.recvCompleted++
+		return
 	}
+	q.counted.passed++
 }

@@ -42,9 +42,9 @@ func (q *VirtualQP) mayStart(s *sendSlot) bool {
 	case s.flags&verbs.SendFence != 0:
 		return q.inflight == 0 && q.owed == 0
 	case s.op == verbs.OpRDMAWriteWithImm:
-		return q.messageLane.idle()
+		return q.messages == 0
 	case s.isMessage():
-		return q.inflight == int(q.messageLane.tail-q.messageLane.head) && q.owed == 0
+		return q.inflight == q.messages && q.owed == 0
 	}
 	return true
 }

@@ -23,6 +23,7 @@ type lane struct {
 	bytes              uint64 // in flight or staged
 	index              uint16
 	rail               uint8
+	role               role
 	remoteRail         uint8 // of the peer's end
 	refused            bool  // the NIC refused the staged requests; try again later
 	listed             bool  // in VirtualQP.staged
@@ -64,9 +65,21 @@ func (e *entry) slot() uint16           { return uint16(e.head) }
 func (e *entry) kind() kind             { return kind(e.head >> 16) }
 func (e *entry) flags() verbs.SendFlags { return verbs.SendFlags(e.head >> 24) }
 
+// role is what a lane carries.
+type role uint8
+
+const (
+	roleData role = iota
+	roleMessage
+	roleNotify
+)
+
+var roleNames = [...]string{"data", "message", "notify"}
+
 // laneConfig says what a lane is made for.
 type laneConfig struct {
 	index, rail int
+	role        role
 	recvs       int       // depth of its receive queue
 	srq         verbs.SRQ // or where its receives come from
 }
@@ -84,7 +97,7 @@ func newLane(q *VirtualQP, lc laneConfig) (*lane, error) {
 		return nil, err
 	}
 	l := &lane{
-		owner: q, qp: qp, num: qp.Num(), index: uint16(lc.index), rail: uint8(lc.rail), depth: uint32(cfg.LaneDepth),
+		owner: q, qp: qp, num: qp.Num(), index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role, depth: uint32(cfg.LaneDepth),
 		ledger: q.newLedger(lc.index), recvDepth: uint32(lc.recvs),
 	}
 	l.base = newTag(l.generation, 0, l.index, 0)

@@ -16,6 +16,7 @@ func (q *VirtualQP) sendMessage(s *sendSlot) bool {
 	s.begun = true
 	s.sent = s.length
 	s.pending++
+	q.messages++
 	q.add(l, entryHead(q.index(q.dispatched), k, s.flags&verbs.SendSolicited), 0, s.length, s.imm)
 	return true
 }

@@ -52,14 +52,14 @@ func (q *VirtualQP) isPlain(wr *SendWR) bool {
 	e, m := &wr.SGE[0], wr.Remote
 	r := e.Region
 	length := uint64(e.Length)
-	return wr.NumSGE == 1 && plainOps>>(wr.Opcode&31)&1 != 0 && wr.Flags&^plainFlags == 0 &&
+	return wr.NumSGE == 1 && plainOps>>wr.Opcode&1 != 0 && wr.Flags&^plainFlags == 0 &&
 		r != nil && m != nil && r.rails == q.rails && length != 0 &&
 		e.Offset <= r.length && length <= r.length-e.Offset &&
 		wr.RemoteOffset <= m.Length && length <= m.Length-wr.RemoteOffset && len(m.RKeys) >= q.remoteRails
 }
 
 const (
-	plainOps   = 1<<verbs.OpRDMAWrite | 1<<verbs.OpRDMAWriteWithImm | 1<<verbs.OpRDMARead
+	plainOps   = uint32(1<<verbs.OpRDMAWrite | 1<<verbs.OpRDMAWriteWithImm | 1<<verbs.OpRDMARead)
 	plainFlags = verbs.SendSignaled | verbs.SendSolicited | verbs.SendFence
 )
 
@@ -154,6 +154,8 @@ func (q *VirtualQP) check(wr *SendWR) (length uint64, err error) {
 		return 0, verbs.Invalidf("%s of no bytes", wr.Opcode)
 	case atomic && length != 8:
 		return 0, verbs.Invalidf("%s needs a local buffer of 8 bytes, not %d", wr.Opcode, length)
+	case message && q.cfg.Original && !q.direct:
+		return 0, verbs.Invalidf("%s on several lanes: a C++ peer has no lane for messages", wr.Opcode)
 	case message && length > uint64(q.maxMsg):
 		return 0, verbs.Invalidf("%s of %d bytes must fit one lane, which takes %d", wr.Opcode, length, q.maxMsg)
 	case length > math.MaxUint32:

@@ -37,7 +37,9 @@ func (r *receiver) initReceiver(cfg *Config) {
 	size := ceilPow2(cfg.RecvDepth)
 	r.notifications = make([]uint64, size)
 	r.data = make([]RecvWR, size)
-	r.done = make([]WC, 2*size)
+	// Of each kind so many can wait, and as many that have ended are there before no more
+	// are taken.
+	r.done = make([]WC, 4*size)
 }
 
 // holdEarly makes room for all messages that can be whole and not wanted yet: as many as
@@ -91,7 +93,7 @@ func (q *VirtualQP) takeReceives(wrs []RecvWR) (n int, err error) {
 			return n, q.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n, bad))
 		}
 		if length == 0 {
-			if q.notifyTo-q.notifyHead >= q.depth || q.doneTail-q.doneHead >= uint32(len(q.done)/2) {
+			if q.notifyTo-q.notifyHead >= q.depth || q.doneTail-q.doneHead >= uint32(len(q.data)) {
 				return n, verbs.ErrQueueFull
 			}
 			q.notifications[int(q.notifyTo)&(len(q.notifications)-1)] = wr.ID
@@ -116,12 +118,15 @@ func (q *VirtualQP) checkRecv(wr *RecvWR) (length uint64, err error) {
 		}
 		length += uint64(wr.SGE[i].Length)
 	}
+	if length > 0 && q.cfg.Original && !q.direct {
+		return 0, verbs.Invalidf("a receive of %d bytes: a C++ peer does not send messages on several lanes", length)
+	}
 	return length, nil
 }
 
 // postData posts a data receive on the message lane.
 func (q *VirtualQP) postData(wr *RecvWR) error {
-	if q.dataTail-q.dataHead >= q.depth || q.doneTail-q.doneHead >= uint32(len(q.done)/2) {
+	if q.dataTail-q.dataHead >= q.depth || q.doneTail-q.doneHead >= uint32(len(q.data)) {
 		return verbs.ErrQueueFull
 	}
 	if err := q.postDataRecv(wr, q.dataTail); err != nil {
@@ -167,6 +172,7 @@ func (q *VirtualQP) passRecv(wrs []RecvWR) (n int, err error) {
 		}
 		k, refused := l.qp.PostRecv(chain)
 		n += k
+		q.counted.recvPosted += uint64(k)
 		if refused != nil {
 			return n, refused
 		}
@@ -187,7 +193,7 @@ func (q *VirtualQP) recvCompleted(l *lane, wc *verbs.WC, t tag) {
 		q.stale(l)
 		return
 	}
-	if l == q.messageLane {
+	if l.role == roleMessage {
 		q.dataReceived(l, wc)
 		return
 	}
@@ -327,7 +333,7 @@ func (q *VirtualQP) feedHungry() {
 // holds the user's, which are posted again after a reset, and a lane that passes through
 // holds only what the user gave to it.
 func (q *VirtualQP) replenish(l *lane) error {
-	if l == q.messageLane && !q.direct {
+	if l.role == roleMessage {
 		for seq := q.dataHead; seq != q.dataTail; seq++ {
 			if err := q.postDataRecv(&q.data[int(seq)&(len(q.data)-1)], seq); err != nil {
 				return err

@@ -42,6 +42,20 @@ func overTheWire(tb testing.TB, c *ibverbx.Card) *ibverbx.Card {
 
 func newHost(tb testing.TB, links []softnic.Link, cfg ibverbx.Config) *host {
 	tb.Helper()
+	h := newRails(tb, links)
+	var err error
+	h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
+	must(tb, err)
+	tb.Cleanup(func() { must(tb, h.cq.Close()) })
+	h.qp, err = h.cq.NewQP(cfg)
+	must(tb, err)
+	tb.Cleanup(func() { must(tb, h.qp.Close()) })
+	return h
+}
+
+// newRails returns a host with a NIC on every link and nothing else.
+func newRails(tb testing.TB, links []softnic.Link) *host {
+	tb.Helper()
 	h := &host{tb: tb}
 	var cfgs []ibverbx.RailConfig
 	for _, link := range links {
@@ -57,12 +71,6 @@ func newHost(tb testing.TB, links []softnic.Link, cfg ibverbx.Config) *host {
 	h.rails, err = ibverbx.NewRails(cfgs...)
 	must(tb, err)
 	tb.Cleanup(func() { must(tb, h.rails.Close()) })
-	h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
-	must(tb, err)
-	tb.Cleanup(func() { must(tb, h.cq.Close()) })
-	h.qp, err = h.cq.NewQP(cfg)
-	must(tb, err)
-	tb.Cleanup(func() { must(tb, h.qp.Close()) })
 	return h
 }
 

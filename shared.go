@@ -3,6 +3,8 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 
 	"ibverbx/verbs"
 )
@@ -108,7 +110,7 @@ func (h *sharedReceives) refill(rail int) error {
 }
 
 // takesShared reports whether the receives of a lane come from the SRQ.
-func (q *VirtualQP) takesShared(l *lane) bool { return q.shared != nil && l != q.messageLane }
+func (q *VirtualQP) takesShared(l *lane) bool { return q.shared != nil && l.role != roleMessage }
 
 // sharedReceived takes a receive of the SRQ that a lane has filled. It cannot name its
 // lane; the rail and the QP number of the completion did.
@@ -127,5 +129,41 @@ func (q *VirtualQP) sharedReceived(l *lane, wc *verbs.WC, index uint32) {
 	}
 	if q.state != stateConnected {
 		q.flushNotifications()
+	}
+}
+
+// drainTurns bounds how often a VirtualQP that is being closed looks for the completions
+// of its lanes. They come at once from a NIC in software, and within microseconds from
+// others.
+const drainTurns = 10_000
+
+// drain ends all that the lanes have in flight, so that the receives they took from the SRQ
+// come back before the QPs are gone: a completion that goes with its QP would take its
+// receive along.
+func (q *VirtualQP) drain() {
+	for _, l := range q.all {
+		// A QP that cannot go to ERR is there already, or was never connected.
+		_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
+	}
+	q.state = stateFailed
+	c := q.cq
+	for range drainTurns {
+		empty := true
+		for rail, cq := range c.cqs {
+			got, err := cq.Poll(c.buf[:])
+			if got > 0 {
+				empty = false
+				c.process(rail, c.buf[:got], nil, 0) // what passes through is kept
+			}
+			if err != nil && c.err == nil {
+				c.err = err
+			}
+		}
+		if empty && !slices.ContainsFunc(q.all, func(l *lane) bool { return l.head != l.posted }) {
+			return
+		}
+		if empty {
+			runtime.Gosched()
+		}
 	}
 }

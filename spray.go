@@ -58,9 +58,18 @@ func (y *spray) advance() {
 		// What it owed it now waits for: pending stays as it is.
 		s.owes = false
 		q.owed--
-		q.add(q.notifyLane, entryHead(q.index(y.next), kindNotify, s.flags&verbs.SendSolicited), 0, 0, s.imm)
+		q.add(q.notifyLane, entryHead(q.index(y.next), kindNotify, s.flags&verbs.SendSolicited), 0, 0, y.imm(s.imm))
 		y.next++
 	}
+}
+
+// imm converts an immediate to what is on the wire, and back: the C++ original hands it to
+// the NIC in the order of its host (see wireImm).
+func (y *spray) imm(v uint32) uint32 {
+	if y.q.cfg.Original {
+		return wireImm(v)
+	}
+	return v
 }
 
 func (y *spray) received(l *lane, wc *verbs.WC, _ uint32) {
@@ -68,5 +77,5 @@ func (y *spray) received(l *lane, wc *verbs.WC, _ uint32) {
 		y.q.protocol(l, "%s of %d bytes is not a notification", wc.Opcode, wc.ByteLen)
 		return
 	}
-	y.q.arrived(message{imm: wc.Imm, flags: WCHasImm})
+	y.q.arrived(message{imm: y.imm(wc.Imm), flags: WCHasImm})
 }

@@ -41,7 +41,9 @@ type RailStats struct {
 	Counts
 }
 
-// Stats is what a VirtualQP did. Its own HighWater counts the user's send requests.
+// Stats is what a VirtualQP did. Its own HighWater counts the user's send requests. A
+// VirtualQP that passes everything through knows of requests what the NIC tells: Completed
+// counts the completions that it reported.
 type Stats struct {
 	Posted, Completed         uint64 // send requests taken, and ended
 	RecvPosted, RecvCompleted uint64 // receives, of both kinds
@@ -62,20 +64,13 @@ func (q *VirtualQP) Stats() Stats {
 		s.Rails[i].Rail, s.Rails[i].Device = i, q.rails.rails[i].name
 	}
 	for i, l := range q.all {
-		s.Lanes = append(s.Lanes, LaneStats{Lane: i, Rail: int(l.rail), QPN: l.qp.Num(), Role: q.role(l), Counts: l.counts})
+		s.Lanes = append(s.Lanes, LaneStats{Lane: i, Rail: int(l.rail), QPN: l.qp.Num(), Role: roleNames[l.role], Counts: l.counts})
 		s.add(&l.counts)
 		s.Rails[l.rail].add(&l.counts)
 	}
 	s.HighWater = q.counted.highWater
-	return s
-}
-
-func (q *VirtualQP) role(l *lane) string {
-	switch {
-	case int(l.index) < len(q.lanes):
-		return "data"
-	case l == q.notifyLane:
-		return "notify"
+	if q.direct {
+		s.Completed = q.counted.passed
 	}
-	return "message"
+	return s
 }

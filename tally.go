@@ -70,7 +70,7 @@ func (t *tally) close() error {
 // oldest message; then what is posted on the lanes can come, and what the peer has
 // outstanding.
 func (t *tally) connected(remote *Card) int {
-	t.window = make([]tallied, ceilPow2(t.q.cfg.RecvDepth+remote.SendDepth+t.q.receives()))
+	t.window = make([]tallied, ceilPow2(t.q.cfg.RecvDepth+remote.Limits.SendDepth+t.q.receives()))
 	return len(t.window)
 }
 

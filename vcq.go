@@ -42,7 +42,8 @@ type VirtualCQ struct {
 	next    int             // rail that the next Poll begins with
 	passes  uint64          // polls that found every rail empty in the end
 	err     error           // to be returned when nothing else is
-	qpCount uint32
+	qpCount uint32 // VirtualQPs that were ever made
+	open    int    // and those that are not closed
 
 	events []Event
 	news   bool // an event came that has not ended a Wait
@@ -97,11 +98,17 @@ func (c *VirtualCQ) shareReceives(depth int) (err error) {
 // Stats returns the counters of the queue.
 func (c *VirtualCQ) Stats() CQStats { return c.stats }
 
-// Close destroys the CQs; the VirtualQPs must be closed first.
+// Close destroys the CQs. The VirtualQPs must be closed first: while there are any it
+// returns verbs.ErrBusy, and nothing has changed.
 func (c *VirtualCQ) Close() error {
+	if c.open > 0 {
+		return fmt.Errorf("close virtual CQ: %w: %d virtual QPs are open", verbs.ErrBusy, c.open)
+	}
 	var errs []error
 	if c.shared != nil {
-		errs = append(errs, c.shared.close())
+		if err := c.shared.close(); err != nil {
+			return fmt.Errorf("close virtual CQ: %w", err)
+		}
 		c.shared = nil
 	}
 	for _, cq := range c.cqs {

@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 
 	"ibverbx/verbs"
 )
@@ -35,15 +36,17 @@ type VirtualQP struct {
 
 	sendRing
 	inline []byte // MaxInline bytes for every slot of the send ring
-	// inflight counts the physical requests that lanes have, and owed the notifications
-	// that are still to be sent.
-	inflight, owed int
-	wire           [8]verbs.Opcode // what the fragments of a request are
+	// inflight counts the physical requests that lanes have, messages those of them that
+	// are SENDs or atomics, and owed the notifications that are still to be sent.
+	inflight, messages, owed int
+	wire                     [8]verbs.Opcode // what the fragments of a request are
 	// carried has a bit for every lane that carried bytes to the peer's memory since the
 	// last notification.
 	carried []uint64
 	receiver
 
+	incarnation uint64 // of this VirtualQP
+	peer        uint64 // and of the peer's
 	remoteRails int    // rails of the peer, by which its keys are counted
 	maxMsg      uint32 // bytes of a fragment at the most
 	mtu         uint32 // the smallest of the rails
@@ -65,8 +68,8 @@ type VirtualQP struct {
 	brokenErr  error
 
 	counted struct {
-		posted, recvPosted, recvCompleted uint64
-		highWater                         int
+		posted, passed, recvPosted, recvCompleted uint64
+		highWater                                 int
 	}
 
 	chain     []verbs.SendWR // where a chain is made
@@ -91,9 +94,13 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 		return nil, fmt.Errorf("make virtual QP: %w", err)
 	}
 	cfg.SendDepth = ceilPow2(cfg.SendDepth)
+	if cfg.Incarnation == 0 {
+		cfg.Incarnation = rand.Uint64N(1<<53-1) + 1
+	}
 	c.qpCount++
+	c.open++
 	q := &VirtualQP{
-		num: c.qpCount, rails: c.rails, cq: c, cfg: cfg,
+		num: c.qpCount, incarnation: cfg.Incarnation, rails: c.rails, cq: c, cfg: cfg,
 		direct: cfg.Lanes == 1 && !cfg.Track, chain: make([]verbs.SendWR, chainMax), recvChain: make([]verbs.RecvWR, chainMax),
 		carried: make([]uint64, (cfg.Lanes+63)/64), random: uint64(c.qpCount)*0x9e3779b97f4a7c15 | 1,
 	}
@@ -112,13 +119,41 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	return q, nil
 }
 
-// build makes the lanes and takes them to INIT, with the engine's receives posted.
-func (q *VirtualQP) build() error {
-	total, recvs := q.cfg.Lanes, q.cfg.NotifyDepth
+// plan says which lanes a VirtualQP has: those that carry data, spread over the rails,
+// then the message lane and, with Spray, the notify lane. The C++ original lays blocks of
+// QPs over the rails, and has one QP more for notifications, which takes atomics too.
+func (q *VirtualQP) plan() (lanes []laneConfig) {
+	n, rails := q.cfg.Lanes, q.rails.Len()
+	for i := range n {
+		lc := laneConfig{index: i, rail: i % rails, recvs: q.cfg.NotifyDepth}
+		if q.cfg.Original {
+			lc.rail = i * rails / n
+		}
+		if q.direct {
+			lc.recvs = q.cfg.RecvDepth
+		}
+		lanes = append(lanes, lc)
+	}
 	if q.direct {
-		recvs = q.cfg.RecvDepth
-	} else {
-		var err error
+		return lanes
+	}
+	// The message lane holds the user's receives. It is on the same rail for all
+	// VirtualQPs, because atomics of two NICs are not atomic together.
+	message := laneConfig{index: n, role: roleMessage, recvs: q.cfg.RecvDepth}
+	notify := laneConfig{index: n + 1, role: roleNotify, rail: (n + 1) % rails, recvs: q.cfg.NotifyDepth}
+	switch {
+	case q.cfg.Scheme != Spray:
+		return append(lanes, message)
+	case q.cfg.Original:
+		notify.index, notify.rail = n, 0
+		return append(lanes, notify)
+	}
+	return append(lanes, message, notify)
+}
+
+// build makes the lanes and takes them to INIT, with the engine's receives posted.
+func (q *VirtualQP) build() (err error) {
+	if !q.direct {
 		q.shared = q.cq.shared
 		if q.scheme, err = q.newNotifier(); err != nil {
 			return err
@@ -126,31 +161,26 @@ func (q *VirtualQP) build() error {
 		for op := range q.wire {
 			q.wire[op] = q.scheme.wire(verbs.Opcode(op))
 		}
-		total = q.cfg.Lanes + 1
-		if q.cfg.Scheme == Spray {
-			total++
-		}
 	}
-	for i := range total {
-		lc := laneConfig{index: i, rail: i % q.rails.Len(), recvs: recvs}
-		if i == q.cfg.Lanes {
-			// The message lane: it holds the user's receives, and is on the same rail for
-			// all VirtualQPs, because atomics of two NICs are not atomic together.
-			lc.rail, lc.recvs = 0, q.cfg.RecvDepth
-		} else if q.shared != nil {
+	for i, lc := range q.plan() {
+		if q.shared != nil && lc.role != roleMessage {
 			lc.srq, lc.recvs = q.shared.rails[lc.rail].srq, 0
 		}
 		if err := q.addLane(lc); err != nil {
 			return fmt.Errorf("lane %d: %w", i, err)
 		}
+		switch l := q.all[i]; lc.role {
+		case roleMessage:
+			q.messageLane = l
+		case roleNotify:
+			q.notifyLane = l
+			if q.messageLane == nil {
+				q.messageLane = l
+			}
+		case roleData:
+		}
 	}
 	q.lanes = q.all[:q.cfg.Lanes]
-	if !q.direct {
-		q.messageLane = q.all[q.cfg.Lanes]
-	}
-	if total > q.cfg.Lanes+1 {
-		q.notifyLane = q.all[q.cfg.Lanes+1]
-	}
 	q.staged = make([]*lane, 0, len(q.all))
 	for _, l := range q.all {
 		if err := q.prepare(l); err != nil {
@@ -194,13 +224,20 @@ func (q *VirtualQP) Err() error { return q.err }
 // Close destroys the lanes. Outstanding requests end without a completion.
 func (q *VirtualQP) Close() error {
 	var errs []error
+	if q.state == stateClosed {
+		return nil
+	}
+	if q.shared != nil {
+		q.drain()
+	}
+	q.cq.open--
 	for _, l := range q.all {
 		rail := int(l.rail)
 		errs = append(errs, l.qp.Close())
 		q.cq.routes[rail].rebuild(l)
 		q.cq.release(rail, q.cfg.LaneDepth+int(l.recvDepth))
 	}
-	if q.scheme != nil && q.state != stateClosed {
+	if q.scheme != nil {
 		errs = append(errs, q.scheme.close())
 	}
 	q.all, q.lanes, q.state = nil, nil, stateClosed

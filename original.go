@@ -1,0 +1,183 @@
+package ibverbx
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+
+	"ibverbx/verbs"
+)
+
+// originalWindow is how far a C++ peer may run ahead with the numbers of DQPLB.
+const originalWindow = 1 << 23
+
+// BusinessCard is the card of the C++ original. It has QP numbers and nothing else: what
+// else a peer must know (addresses, MTU, packet sequence numbers of 0) is agreed elsewhere.
+//
+//	{"qpNums":["0000000017","0000000018"],"notifyQpNum":"0000000019"}
+type BusinessCard struct {
+	// QPNums are the QPs that carry data, and NotifyQPNum the one for notifications,
+	// which the original has with more than one QP in every scheme; 0 if there is none.
+	QPNums      []uint32
+	NotifyQPNum uint32
+}
+
+// MarshalJSON writes the card as the original does: every number as a string of ten
+// digits, so that cards of as many QPs are equally long.
+func (b *BusinessCard) MarshalJSON() ([]byte, error) {
+	var out bytes.Buffer
+	out.WriteString(`{"qpNums":[`)
+	for i, n := range b.QPNums {
+		if i > 0 {
+			out.WriteByte(',')
+		}
+		fmt.Fprintf(&out, `"%010d"`, n)
+	}
+	fmt.Fprintf(&out, `],"notifyQpNum":"%010d"}`, b.NotifyQPNum)
+	return out.Bytes(), nil
+}
+
+// DecodeBusinessCard reads a card of the original and checks it. It takes the fields in any
+// order, numbers as strings of decimal digits, and nothing else.
+func DecodeBusinessCard(text []byte) (*BusinessCard, error) {
+	b, err := decodeBusinessCard(text)
+	if err != nil {
+		return nil, fmt.Errorf("decode business card: %w", err)
+	}
+	return b, nil
+}
+
+func decodeBusinessCard(text []byte) (*BusinessCard, error) {
+	var raw struct {
+		QPNums      []string `json:"qpNums"`
+		NotifyQPNum *string  `json:"notifyQpNum"`
+	}
+	legal := func(name string) bool { return name == "qpNums" || name == "notifyQpNum" }
+	if err := decodeStrict(text, []string{"qpNums"}, legal, &raw); err != nil {
+		return nil, err
+	}
+	if n := len(raw.QPNums); n < 1 || n > maxLanes-1 {
+		return nil, verbs.Invalidf("%d qpNums: want 1 to %d", n, maxLanes-1)
+	}
+	b := &BusinessCard{}
+	for i, text := range raw.QPNums {
+		n, err := parseQPNum(text, 1)
+		if err != nil {
+			return nil, fmt.Errorf("qpNums[%d]: %w", i, err)
+		}
+		b.QPNums = append(b.QPNums, n)
+	}
+	if raw.NotifyQPNum != nil {
+		n, err := parseQPNum(*raw.NotifyQPNum, 0)
+		if err != nil {
+			return nil, fmt.Errorf("notifyQpNum: %w", err)
+		}
+		b.NotifyQPNum = n
+	}
+	if len(b.QPNums) > 1 && b.NotifyQPNum == 0 {
+		return nil, verbs.Invalidf("%d qpNums and no notifyQpNum", len(b.QPNums))
+	}
+	return b, nil
+}
+
+// parseQPNum reads a QP number: 24 bits, digits and nothing else.
+func parseQPNum(text string, lowest uint64) (uint32, error) {
+	for _, c := range []byte(text) {
+		if c < '0' || c > '9' {
+			return 0, verbs.Invalidf("%q is not a number", text)
+		}
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n < lowest || n >= 1<<24 {
+		return 0, verbs.Invalidf("%q is not a QP number: want %d to %d", text, lowest, 1<<24-1)
+	}
+	return uint32(n), nil
+}
+
+// BusinessCard returns what a C++ peer needs. The VirtualQP must be made for one
+// (Config.Original).
+func (q *VirtualQP) BusinessCard() (*BusinessCard, error) {
+	if q.state == stateClosed {
+		return nil, q.opError("make business card", verbs.ErrClosed)
+	}
+	if !q.cfg.Original {
+		return nil, q.opError("make business card", verbs.Invalidf("Config.Original is not set"))
+	}
+	b := &BusinessCard{}
+	for _, l := range q.lanes {
+		b.QPNums = append(b.QPNums, l.num)
+	}
+	if !q.direct {
+		b.NotifyQPNum = q.all[len(q.lanes)].num
+	}
+	return b, nil
+}
+
+// ConnectOriginal connects to a C++ peer. paths are the addresses of its devices (GID or
+// LID, MTU, depths of READ), in its order; QP i of n is on device i*len(paths)/n, and the
+// notify QP on the first, as the original lays them out. Packet sequence numbers are 0 on
+// both sides.
+func (q *VirtualQP) ConnectOriginal(b *BusinessCard, paths []verbs.Endpoint) error {
+	switch {
+	case !q.cfg.Original:
+		return q.opError("connect", verbs.Invalidf("Config.Original is not set"))
+	case b == nil:
+		return q.opError("connect", verbs.Invalidf("no business card"))
+	case len(paths) < 1 || len(paths) > MaxRails:
+		return q.opError("connect", verbs.Invalidf("%d paths: want one for each device of the peer, 1 to %d", len(paths), MaxRails))
+	}
+	remote := &Card{
+		Version: CardVersion, Incarnation: 1, Scheme: q.cfg.Scheme, Rails: len(paths), DataLanes: len(b.QPNums),
+		MessageLane: -1, NotifyLane: -1, MaxMsgSize: maxFragment, Window: originalWindow,
+		Limits: CardLimits{SendDepth: maxDepth, RecvDepth: maxDepth},
+	}
+	add := func(rail int, qpn uint32) {
+		p := &paths[rail]
+		remote.Lanes = append(remote.Lanes, CardLane{
+			Rail: rail, QPN: qpn, LID: p.LID, GID: p.GID, MTU: p.MTU, MaxRdAtomic: p.MaxRdAtomic, MaxDestRdAtomic: p.MaxDestRdAtomic,
+		})
+	}
+	for i, qpn := range b.QPNums {
+		add(i*len(paths)/len(b.QPNums), qpn)
+	}
+	if len(b.QPNums) > 1 {
+		add(0, b.NotifyQPNum)
+		remote.MessageLane = len(b.QPNums)
+		if q.cfg.Scheme == Spray {
+			remote.NotifyLane = len(b.QPNums)
+		}
+	}
+	if err := remote.validate(); err != nil {
+		return q.opError("connect", err)
+	}
+	return q.connect(remote, q.connectFromZero)
+}
+
+// connectFromZero connects a lane with packet sequence numbers of 0 on both sides.
+func (q *VirtualQP) connectFromZero(l *lane, to verbs.Endpoint) error {
+	local, err := l.qp.Endpoint()
+	if err != nil {
+		return err
+	}
+	r := &q.rails.rails[l.rail]
+	index, err := gidIndex(r, local.GID)
+	if err != nil {
+		return err
+	}
+	local.PSN, to.PSN = 0, 0
+	return verbs.ConnectWith(l.qp, verbs.ConnectAttr(local, to, r.cfg.Port, index))
+}
+
+// gidIndex finds the row of a GID in the table of a rail's port.
+func gidIndex(r *rail, gid verbs.GID) (int, error) {
+	port, err := r.cfg.Context.QueryPort(int(r.cfg.Port))
+	if err != nil {
+		return 0, err
+	}
+	for i := range port.GIDs {
+		if row, err := r.cfg.Context.QueryGID(int(r.cfg.Port), i); err == nil && row.GID == gid {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: GID %s is not in the table of port %d", verbs.ErrNotFound, gid, r.cfg.Port)
+}

@@ -1,0 +1,246 @@
+package ibverbx_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/nullnic"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// sharedHost is a host whose VirtualQPs take their receives from one SRQ per rail.
+func sharedHost(tb testing.TB, links []softnic.Link, depth int, cfgs ...ibverbx.Config) (*host, []*ibverbx.VirtualQP) {
+	tb.Helper()
+	h := newRails(tb, links)
+	var err error
+	h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{SharedReceives: depth})
+	must(tb, err)
+	tb.Cleanup(func() { must(tb, h.cq.Close()) })
+	var qps []*ibverbx.VirtualQP
+	for _, cfg := range cfgs {
+		q, err := h.cq.NewQP(cfg)
+		must(tb, err)
+		tb.Cleanup(func() { must(tb, q.Close()) })
+		qps = append(qps, q)
+	}
+	return h, qps
+}
+
+func connectQPs(tb testing.TB, a, b *ibverbx.VirtualQP) {
+	tb.Helper()
+	cardA, err := a.Card()
+	must(tb, err)
+	cardB, err := b.Card()
+	must(tb, err)
+	must(tb, a.Connect(overTheWire(tb, cardB)))
+	must(tb, b.Connect(overTheWire(tb, cardA)))
+}
+
+// TestSharedReceives: two VirtualQPs of a host share the receives of a rail, far fewer than
+// they have lanes; many more messages than that arrive, whole and in order.
+func TestSharedReceives(t *testing.T) {
+	for _, scheme := range schemes {
+		for _, rails := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s/rails=%d", scheme, rails), func(t *testing.T) {
+				links := memoryLinks(rails)
+				cfg := ibverbx.Config{Lanes: 16, Scheme: scheme, FragmentSize: 16, RecvDepth: 512}
+				a, qa := sharedHost(t, links, 8, cfg, cfg)
+				b, qb := sharedHost(t, links, 8, cfg, cfg)
+				for i := range qa {
+					connectQPs(t, qa[i], qb[i])
+				}
+				local, remote := a.region(8192), b.region(8192)
+				const messages = 300
+				for i, q := range qb {
+					wrs := make([]ibverbx.RecvWR, messages)
+					for k := range wrs {
+						wrs[k].ID = uint64(i*messages + k)
+					}
+					if n, err := q.PostRecv(wrs); n != messages {
+						t.Fatalf("PostRecv = %d, %v", n, err)
+					}
+				}
+				wcs := sendMany(t, a, b, qa, local, remote, messages)
+				wcs = append(wcs, b.wait(len(qb)*messages-len(wcs))...)
+				next := map[*ibverbx.VirtualQP]uint64{qb[0]: 0, qb[1]: messages}
+				for _, wc := range wcs {
+					if wc.Err() != nil || wc.ID != next[wc.QP] {
+						t.Fatalf("completion %d, %v; want %d", wc.ID, wc.Err(), next[wc.QP])
+					}
+					if wc.Flags&ibverbx.WCHasImm != 0 && uint64(wc.Imm) != wc.ID%messages {
+						t.Fatalf("immediate %d of completion %d", wc.Imm, wc.ID)
+					}
+					next[wc.QP]++
+				}
+			})
+		}
+	}
+}
+
+// sendMany posts so many notified WRITEs on each VirtualQP of a, takes their completions,
+// and returns those of the peer meanwhile.
+func sendMany(t *testing.T, a, peer *host, qps []*ibverbx.VirtualQP, local, remote *ibverbx.Region, messages int) (received []ibverbx.WC) {
+	t.Helper()
+	wcs := make([]ibverbx.WC, 64)
+	sent, done := 0, 0
+	for turns := 0; done < messages*len(qps); turns++ {
+		if turns > 1_000_000 {
+			t.Fatalf("%d of %d sends complete", done, messages*len(qps))
+		}
+		if sent < messages*len(qps) {
+			k := sent / len(qps)
+			wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(k), Remote: remote.Remote()}
+			wr.SetSGE(local.SGE(0, uint32(1+k%64)))
+			n, err := qps[sent%len(qps)].PostSend([]ibverbx.SendWR{wr})
+			if n == 0 && !errors.Is(err, verbs.ErrQueueFull) {
+				t.Fatal(err)
+			}
+			sent += n
+		}
+		done += len(pollGood(t, a, wcs))
+		received = append(received, pollGood(t, peer, wcs)...)
+	}
+	return received
+}
+
+// pollGood returns completions, none of them of a failure.
+func pollGood(t *testing.T, h *host, wcs []ibverbx.WC) []ibverbx.WC {
+	t.Helper()
+	n, err := h.cq.Poll(wcs)
+	must(t, err)
+	for i := range wcs[:n] {
+		if wcs[i].Err() != nil {
+			t.Fatal(wcs[i].Err())
+		}
+	}
+	return wcs[:n]
+}
+
+// TestSharedReceivesExcess: a VirtualQP whose peer sends more than it has receives for
+// fails, with an error that says so; the other one on the same SRQ goes on.
+func TestSharedReceivesExcess(t *testing.T) {
+	links := memoryLinks(1)
+	cfg := ibverbx.Config{Lanes: 2, RecvDepth: 4, SendDepth: 4}
+	a, qa := sharedHost(t, links, 16, cfg, cfg)
+	b, qb := sharedHost(t, links, 16, cfg, cfg)
+	connectQPs(t, qa[0], qb[0])
+	connectQPs(t, qa[1], qb[1])
+	local, remote := a.region(64), b.region(64)
+	post := func(q *ibverbx.VirtualQP) {
+		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
+		wr.SetSGE(local.SGE(0, 8))
+		_, _ = q.PostSend([]ibverbx.SendWR{wr}) // it fails when the peer has given up
+	}
+	wcs := make([]ibverbx.WC, 16)
+	for range 10_000 {
+		post(qa[0])
+		_, err := a.cq.Poll(wcs)
+		must(t, err)
+		_, err = b.cq.Poll(wcs)
+		must(t, err)
+	}
+	if err := qb[0].Err(); err == nil || !strings.Contains(err.Error(), "more messages than receives") {
+		t.Fatalf("Err of the VirtualQP with too many messages = %v", err)
+	}
+	var events [4]ibverbx.Event
+	if n := b.cq.Events(events[:]); n != 1 || events[0].Kind != ibverbx.EventFailed || events[0].QP != qb[0] || events[0].Err == nil {
+		t.Errorf("events %+v, want one of the VirtualQP that failed", events[:n])
+	}
+	recv := ibverbx.RecvWR{ID: 9}
+	if n, err := qb[1].PostRecv([]ibverbx.RecvWR{recv}); n != 1 {
+		t.Fatal(err)
+	}
+	post(qa[1])
+	if wc := b.wait(1)[0]; wc.QP != qb[1] || wc.ID != 9 || wc.Err() != nil {
+		t.Errorf("completion of the other VirtualQP: %+v, %v", wc, wc.Err())
+	}
+	if qb[1].Err() != nil {
+		t.Errorf("the other VirtualQP failed: %v", qb[1].Err())
+	}
+}
+
+// TestSharedReceivesComeBack: VirtualQPs that are closed with work in flight leave no
+// receive of the SRQ behind.
+func TestSharedReceivesComeBack(t *testing.T) {
+	links := memoryLinks(1)
+	a, _ := sharedHost(t, links, 4)
+	b, _ := sharedHost(t, links, 4)
+	local, remote := a.region(64), b.region(64)
+	cfg := ibverbx.Config{Lanes: 2}
+	for i := range 50 {
+		qa, err := a.cq.NewQP(cfg)
+		must(t, err)
+		qb, err := b.cq.NewQP(cfg)
+		must(t, err)
+		connectQPs(t, qa, qb)
+		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
+		wr.SetSGE(local.SGE(0, 8))
+		wrs := []ibverbx.SendWR{wr, wr, wr}
+		if n, err := qa.PostSend(wrs); n != 3 {
+			t.Fatalf("round %d: PostSend = %d, %v", i, n, err)
+		}
+		must(t, qb.Close()) // three receives are filled and nobody has polled
+		must(t, qa.Close())
+	}
+	qa, err := a.cq.NewQP(cfg)
+	must(t, err)
+	defer func() { must(t, qa.Close()) }()
+	qb, err := b.cq.NewQP(cfg)
+	must(t, err)
+	defer func() { must(t, qb.Close()) }()
+	connectQPs(t, qa, qb)
+	if n, err := qb.PostRecv([]ibverbx.RecvWR{{ID: 1}}); n != 1 {
+		t.Fatal(err)
+	}
+	wcs := sendMany(t, a, b, []*ibverbx.VirtualQP{qa}, local, remote, 1)
+	wcs = append(wcs, b.wait(1-len(wcs))...)
+	if wcs[0].ID != 1 {
+		t.Errorf("completion of receive %d, want 1", wcs[0].ID)
+	}
+}
+
+// TestSharedReceivesAreRefilledAtOnce: nothing is posted until half of the receives are
+// used, and then all of them.
+func TestSharedReceivesAreRefilledAtOnce(t *testing.T) {
+	nic := nullnic.New("null0", 0x11)
+	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
+	must(t, err)
+	const depth = 16
+	cq, err := rails.NewCQ(ibverbx.CQConfig{SharedReceives: depth})
+	must(t, err)
+	q, err := cq.NewQP(ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, RecvDepth: 64})
+	must(t, err)
+	card, err := q.Card()
+	must(t, err)
+	must(t, q.Connect(card))
+	notify := nic.QPs()[3]
+	wcs := make([]ibverbx.WC, 4)
+	for i := range depth/2 + 1 {
+		if left := len(notify.Waiting()); left != depth-i {
+			t.Fatalf("%d receives left after %d messages, want %d", left, i, depth-i)
+		}
+		if !notify.Receive(verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm}) {
+			t.Fatal("no receive for the message")
+		}
+		_, err := cq.Poll(wcs)
+		must(t, err)
+	}
+	if left := len(notify.Waiting()); left != depth {
+		t.Errorf("%d receives after the low-water mark, want %d", left, depth)
+	}
+}
+
+// TestSharedReceivesDepth: a depth that cannot work is refused.
+func TestSharedReceivesDepth(t *testing.T) {
+	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
+	must(t, err)
+	for _, depth := range []int{-1, 1, 1 << 20} {
+		if _, err := rails.NewCQ(ibverbx.CQConfig{SharedReceives: depth}); err == nil {
+			t.Errorf("NewCQ with SharedReceives %d works", depth)
+		}
+	}
+}
