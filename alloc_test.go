@@ -3,42 +3,108 @@
 package ibverbx_test
 
 import (
+	"fmt"
 	"testing"
 
 	"ibverbx"
 	"ibverbx/verbs"
 )
 
-// TestNoAllocations holds post and poll to zero allocations. The race detector allocates,
-// so it is left out there.
+// TestNoAllocations holds post and poll on both sides to zero allocations, in every scheme
+// and with every way to poll. The race detector allocates, so it is left out there.
 func TestNoAllocations(t *testing.T) {
-	for name, cfg := range map[string]ibverbx.Config{
-		"one lane":   {Lanes: 1},
-		"many lanes": {Lanes: 8, FragmentSize: 1024},
-	} {
-		t.Run(name, func(t *testing.T) {
-			a, b := hostPair(t, memoryLinks(1), cfg)
-			local, remote := a.region(8192), b.region(8192)
-			wrs := make([]ibverbx.SendWR, 16)
-			for i := range wrs {
-				wrs[i] = ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
-				wrs[i].SetSGE(local.SGE(0, 4000))
+	for _, scheme := range schemes {
+		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead, verbs.OpSend, verbs.OpAtomicFetchAndAdd} {
+			for _, lanes := range []int{1, 8} {
+				t.Run(fmt.Sprintf("%s/%s/lanes=%d", scheme, op, lanes), func(t *testing.T) {
+					testNoAllocations(t, ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 1024}, op)
+				})
 			}
-			wcs := make([]ibverbx.WC, 16)
-			if allocs := testing.AllocsPerRun(100, func() {
-				if n, err := a.qp.PostSend(wrs); n != len(wrs) || err != nil {
-					t.Fatal(n, err)
-				}
-				for left := len(wrs); left > 0; {
-					n, err := a.cq.Poll(wcs)
-					if err != nil || (n > 0 && wcs[0].Status != verbs.StatusSuccess) {
-						t.Fatal(err, wcs[0].Err())
-					}
-					left -= n
-				}
-			}); allocs != 0 {
-				t.Errorf("%v allocations for %d requests, want 0", allocs, len(wrs))
+		}
+	}
+}
+
+func testNoAllocations(t *testing.T, cfg ibverbx.Config, op verbs.Opcode) {
+	a, b := hostPair(t, memoryLinks(2), cfg)
+	local, remote := a.region(8192), b.region(8192)
+	const batch = 16
+	wrs, recvs := make([]ibverbx.SendWR, batch), make([]ibverbx.RecvWR, batch)
+	length := uint32(4000)
+	if op == verbs.OpAtomicFetchAndAdd {
+		length = 8
+	}
+	for i := range wrs {
+		wrs[i] = ibverbx.SendWR{Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+		wrs[i].SetSGE(local.SGE(0, length))
+		if op == verbs.OpSend {
+			recvs[i].SetSGE(remote.SGE(0, length))
+		}
+	}
+	notified := op == verbs.OpRDMAWriteWithImm || op == verbs.OpSend
+	wcs := make([]ibverbx.WC, batch)
+	round := func() {
+		if notified {
+			if n, err := b.qp.PostRecv(recvs); n != batch {
+				t.Fatal(n, err)
 			}
-		})
+		}
+		if n, err := a.qp.PostSend(wrs); n != batch {
+			t.Fatal(n, err)
+		}
+		sent, received := 0, 0
+		if !notified {
+			received = batch
+		}
+		for sent < batch || received < batch {
+			n, err := a.cq.Poll(wcs)
+			if err != nil || (n > 0 && wcs[0].Status != verbs.StatusSuccess) {
+				t.Fatal(err, wcs[0].Err())
+			}
+			sent += n
+			n, err = b.cq.Each(func(wc *ibverbx.WC) bool {
+				received++
+				return wc.Status == verbs.StatusSuccess
+			})
+			if err != nil {
+				t.Fatal(n, err)
+			}
+		}
+	}
+	round() // what grows to its size in the beginning
+	if allocs := testing.AllocsPerRun(50, round); allocs != 0 {
+		t.Errorf("%v allocations for %d requests, want 0", allocs, batch)
+	}
+}
+
+// TestNoAllocationsShared is the same with receives of an SRQ.
+func TestNoAllocationsShared(t *testing.T) {
+	links := memoryLinks(1)
+	a, qa := sharedHost(t, links, 64, ibverbx.Config{Lanes: 4})
+	b, qb := sharedHost(t, links, 64, ibverbx.Config{Lanes: 4})
+	connectQPs(t, qa[0], qb[0])
+	a.qp, b.qp = qa[0], qb[0]
+	local, remote := a.region(64), b.region(64)
+	wr := []ibverbx.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}}
+	wr[0].SetSGE(local.SGE(0, 64))
+	recv := make([]ibverbx.RecvWR, 1)
+	round := func() {
+		if n, err := b.qp.PostRecv(recv); n != 1 {
+			t.Fatal(err)
+		}
+		if n, err := a.qp.PostSend(wr); n != 1 {
+			t.Fatal(err)
+		}
+		for sent, received := false, false; !sent || !received; {
+			_, ok, err := a.cq.PollOne()
+			must(t, err)
+			sent = sent || ok
+			_, ok, err = b.cq.PollOne()
+			must(t, err)
+			received = received || ok
+		}
+	}
+	round()
+	if allocs := testing.AllocsPerRun(200, round); allocs != 0 {
+		t.Errorf("%v allocations for a message, want 0", allocs)
 	}
 }

@@ -1,9 +1,12 @@
 package ibverbx_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"testing"
+	"time"
 
 	"ibverbx"
 	"ibverbx/internal/nullnic"
@@ -14,7 +17,8 @@ import (
 const messageBatch = 64
 
 // BenchmarkMessage measures what the engine adds to a request, over a NIC that does
-// nothing: 64 posted, then all polled.
+// nothing: 64 posted, then all polled. side=recv is what the receiver of a notified request
+// pays: 64 receives posted, then all polled; what the NIC does in between is not counted.
 func BenchmarkMessage(b *testing.B) {
 	for _, scheme := range schemes {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
@@ -24,34 +28,44 @@ func BenchmarkMessage(b *testing.B) {
 						continue // it passes through
 					}
 					name := map[verbs.Opcode]string{verbs.OpRDMAWrite: "write", verbs.OpRDMAWriteWithImm: "writeimm"}[op]
-					b.Run(fmt.Sprintf("scheme=%s/op=%s/lanes=%d/frags=%d/side=send", scheme, name, lanes, frags), func(b *testing.B) {
-						benchMessage(b, scheme, op, lanes, frags)
-					})
+					name = fmt.Sprintf("scheme=%s/op=%s/lanes=%d/frags=%d/side=", scheme, name, lanes, frags)
+					b.Run(name+"send", func(b *testing.B) { benchSend(b, scheme, op, lanes, frags) })
+					if op == verbs.OpRDMAWriteWithImm {
+						b.Run(name+"recv", func(b *testing.B) { benchRecv(b, scheme, lanes, frags) })
+					}
 				}
 			}
 		}
 	}
 }
 
-func benchMessage(b *testing.B, scheme ibverbx.Scheme, op verbs.Opcode, lanes, frags int) {
-	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
+const benchFragment = 4096
+
+// benchQP returns a VirtualQP over a NIC that does nothing.
+func benchQP(b *testing.B, scheme ibverbx.Scheme, lanes, notifyDepth int) (*nullnic.NIC, *ibverbx.Rails, *ibverbx.VirtualCQ, *ibverbx.VirtualQP) {
+	nic := nullnic.New("null0", 0x11)
+	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
 	must(b, err)
-	cq, err := rails.NewCQ(ibverbx.CQConfig{})
+	cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 1 << 18})
 	must(b, err)
-	const fragment = 4096
-	q, err := cq.NewQP(ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: fragment, LaneDepth: 256})
+	q, err := cq.NewQP(ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: benchFragment, LaneDepth: 256, NotifyDepth: notifyDepth})
 	must(b, err)
 	card, err := q.Card()
 	must(b, err)
 	must(b, q.Connect(card))
-	mem, err := verbs.AllocMemory(frags*fragment, nil)
+	return nic, rails, cq, q
+}
+
+func benchSend(b *testing.B, scheme ibverbx.Scheme, op verbs.Opcode, lanes, frags int) {
+	_, rails, cq, q := benchQP(b, scheme, lanes, 0)
+	mem, err := verbs.AllocMemory(frags*benchFragment, nil)
 	must(b, err)
 	region, err := rails.Register(mem, verbs.AccessAll)
 	must(b, err)
 	wrs := make([]ibverbx.SendWR, messageBatch)
 	for i := range wrs {
 		wrs[i] = ibverbx.SendWR{ID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, Remote: region.Remote()}
-		wrs[i].SetSGE(region.SGE(0, uint32(frags*fragment)))
+		wrs[i].SetSGE(region.SGE(0, uint32(frags*benchFragment)))
 	}
 	wcs := make([]ibverbx.WC, messageBatch)
 	b.ReportAllocs()
@@ -72,6 +86,88 @@ func benchMessage(b *testing.B, scheme ibverbx.Scheme, op verbs.Opcode, lanes, f
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N), "ns/msg")
+}
+
+func benchRecv(b *testing.B, scheme ibverbx.Scheme, lanes, frags int) {
+	// Twice what comes between two polls: half of it is posted again meanwhile.
+	perLane := messageBatch
+	if scheme != ibverbx.Spray {
+		perLane = (messageBatch*frags + lanes - 1) / lanes
+	}
+	nic, _, cq, q := benchQP(b, scheme, lanes, max(16, 2*perLane))
+	wrs := make([]ibverbx.RecvWR, messageBatch)
+	wcs := make([]ibverbx.WC, messageBatch)
+	peer := benchPeer{qps: nic.QPs(), scheme: scheme, lanes: lanes, frags: frags}
+	var spent time.Duration
+	b.ReportAllocs()
+	b.ResetTimer()
+	for done := 0; done < b.N; done += messageBatch {
+		start := time.Now()
+		if n, err := q.PostRecv(wrs); n != messageBatch {
+			b.Fatal(err)
+		}
+		spent += time.Since(start)
+		for range messageBatch {
+			peer.send(b)
+		}
+		start = time.Now()
+		for polled := 0; polled < messageBatch; {
+			polled += pollAll(b, cq, wcs)
+		}
+		spent += time.Since(start)
+	}
+	b.ReportMetric(float64(spent.Nanoseconds())/float64(b.N), "ns/msg")
+}
+
+// benchPeer makes the receives of a VirtualQP complete as a sender of its scheme would.
+type benchPeer struct {
+	qps          []*nullnic.QP
+	scheme       ibverbx.Scheme
+	lanes, frags int
+	cursor       int
+	seq          uint32
+	record       [16]byte
+}
+
+// send is a notified request of so many fragments.
+func (p *benchPeer) send(b *testing.B) {
+	wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ByteLen: benchFragment}
+	switch {
+	case p.lanes == 1:
+		p.deliver(b, 0, wc, nil)
+	case p.scheme == ibverbx.Spray:
+		wc.ByteLen = 0
+		p.deliver(b, p.lanes+1, wc, nil)
+	case p.scheme == ibverbx.DQPLB:
+		for i := range p.frags {
+			imm := p.seq % (1<<24 - 1)
+			if p.seq++; i == p.frags-1 {
+				imm |= 1 << 31
+			}
+			wc.Imm = bits.ReverseBytes32(imm)
+			p.deliver(b, p.next(), wc, nil)
+		}
+	default:
+		n := min(p.frags, p.lanes)
+		binary.LittleEndian.PutUint32(p.record[0:], p.seq)
+		binary.LittleEndian.PutUint16(p.record[4:], uint16(n))
+		p.seq++
+		wc = verbs.WC{Opcode: verbs.WCRecv, ByteLen: 16}
+		for range n {
+			p.deliver(b, p.next(), wc, p.record[:])
+		}
+	}
+}
+
+func (p *benchPeer) next() int {
+	p.cursor = (p.cursor + 1) % p.lanes
+	return p.cursor
+}
+
+func (p *benchPeer) deliver(b *testing.B, qp int, wc verbs.WC, payload []byte) {
+	if !p.qps[qp].Deliver(wc, payload) {
+		b.Fatal("the VirtualQP has no receive posted")
+	}
 }
 
 func pollAll(b *testing.B, cq *ibverbx.VirtualCQ, wcs []ibverbx.WC) int {
