@@ -50,12 +50,12 @@ func (t *routeTable) put(l *lane) {
 	t.count++
 }
 
-// rebuild makes the table anew, with room to grow and without one lane.
-func (t *routeTable) rebuild(without *lane) {
+// rebuild makes the table anew, with room to grow and without the lanes of one VirtualQP.
+func (t *routeTable) rebuild(without *VirtualQP) {
 	old := t.slots
 	t.init(2 * t.count)
 	for _, s := range old {
-		if s.lane != nil && s.lane != without {
+		if s.lane != nil && s.lane.owner != without {
 			t.put(s.lane)
 		}
 	}

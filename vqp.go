@@ -234,8 +234,10 @@ func (q *VirtualQP) Close() error {
 	for _, l := range q.all {
 		rail := int(l.rail)
 		errs = append(errs, l.qp.Close())
-		q.cq.routes[rail].rebuild(l)
 		q.cq.release(rail, q.cfg.LaneDepth+int(l.recvDepth))
+	}
+	for i := range q.cq.routes {
+		q.cq.routes[i].rebuild(q)
 	}
 	if q.scheme != nil {
 		errs = append(errs, q.scheme.close())

@@ -100,14 +100,18 @@ func (w *WC) Err() error {
 type WCError struct {
 	Status    Status
 	VendorErr uint32
-	QPN       uint32
+	QPN       uint32 // 0 if it is not of one QP
 	WRID      uint64
 }
 
 // Error says the status in words, where it happened, and the likely cause.
 func (e *WCError) Error() string {
-	s := fmt.Sprintf("completion of wr_id %d on QP %#06x: %s (status %d, vendor error %#x)",
-		e.WRID, e.QPN, e.Status, uint8(e.Status), e.VendorErr)
+	where := ""
+	if e.QPN != 0 {
+		where = fmt.Sprintf(" on QP %#06x", e.QPN)
+	}
+	s := fmt.Sprintf("completion of wr_id %d%s: %s (status %d, vendor error %#x)",
+		e.WRID, where, e.Status, uint8(e.Status), e.VendorErr)
 	if c := e.Status.Cause(); c != "" {
 		s += ": " + c
 	}

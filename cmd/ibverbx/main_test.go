@@ -79,7 +79,7 @@ func TestUsageErrors(t *testing.T) {
 		{"perf -c UD", []string{"UD has no write", "measure send"}},
 		{"perf send -c UD -s 8K", []string{"--size 8192", "4096"}},
 		{"perf -m 1500", []string{"--mtu 1500", "4096"}},
-		{"perf --lat -q 2", []string{"--qp 2", "--lat"}},
+		{"perf --lat -t 2", []string{"--tx-depth 2", "--lat"}},
 		{"perf atomic -s 16", []string{"--size 16", "8 bytes"}},
 		{"devices soft0", []string{"no arguments", "Run 'ibverbx devices --help'"}},
 		{"version now", []string{"no arguments"}},

@@ -2,42 +2,38 @@ package main
 
 import (
 	"errors"
+	"fmt"
 
+	"ibverbx"
+	"ibverbx/internal/perf"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-// nics are the devices of this process: two software NICs on one memory link.
+// provider opens NICs; --provider names one.
+type provider interface {
+	// open opens so many rails for each of two ends. Rail i of one end reaches rail i of
+	// the other, and rails share nothing that a NIC of its own would not share. After an
+	// error nothing is left open.
+	open(rails int) (*nics, error)
+}
+
+// nics are open NICs of both ends. The caller closes them.
 type nics struct {
+	// ends are the rails of the initiator and of the target.
+	ends [2][]ibverbx.RailConfig
+	// contexts are the same NICs in the order of their names.
 	contexts []verbs.Context
 	closers  []func() error
 }
 
-// openNICs makes and opens soft0 and soft1. The caller closes them.
-func openNICs() (*nics, error) {
-	n := &nics{}
-	link := softnic.NewMemoryLink(nil)
-	for _, name := range []string{"soft0", "soft1"} {
-		if err := n.open(link, name); err != nil {
-			return nil, errors.Join(err, n.close())
-		}
-	}
-	return n, nil
-}
+// onClose makes close call f, before what was given to it earlier.
+func (n *nics) onClose(f func() error) { n.closers = append(n.closers, f) }
 
-func (n *nics) open(link *softnic.MemoryLink, name string) error {
-	nic, err := softnic.New(link, softnic.Config{Name: name})
-	if err != nil {
-		return err
-	}
-	n.closers = append(n.closers, nic.Close)
-	ctx, err := nic.Open()
-	if err != nil {
-		return err
-	}
-	n.closers = append(n.closers, ctx.Close)
-	n.contexts = append(n.contexts, ctx)
-	return nil
+// add makes an open NIC the next rail of an end.
+func (n *nics) add(end int, rail ibverbx.RailConfig) {
+	n.ends[end] = append(n.ends[end], rail)
+	n.contexts = append(n.contexts, rail.Context)
 }
 
 // close closes everything in reverse order and returns all errors.
@@ -48,4 +44,61 @@ func (n *nics) close() error {
 	}
 	n.closers = nil
 	return errors.Join(errs...)
+}
+
+// Names of providers. Auto takes the best that is there.
+const (
+	providerAuto     = "auto"
+	providerSoftNIC  = "softnic"
+	providerRDMACore = "rdmacore"
+)
+
+// providerNamed returns the provider of a name.
+func providerNamed(name string) (provider, error) {
+	switch name {
+	case providerAuto, providerSoftNIC:
+		return softNICs{}, nil
+	case providerRDMACore:
+		return nil, &perf.ConfigError{
+			Where: "--provider " + name, Problem: "this program has no driver for RDMA hardware", Fix: "use --provider softnic",
+		}
+	}
+	return nil, &perf.ConfigError{
+		Where: "--provider " + name, Problem: "there is no such provider", Fix: "use softnic, rdmacore or auto",
+	}
+}
+
+// openNICs opens the NICs of one rail: soft0 and soft1.
+func openNICs() (*nics, error) { return softNICs{}.open(1) }
+
+// softNICs opens software NICs. Rail i is a memory link of its own between soft2i and
+// soft2i+1.
+type softNICs struct{}
+
+func (softNICs) open(rails int) (*nics, error) {
+	n := &nics{}
+	for i := range rails {
+		link := softnic.NewMemoryLink(nil)
+		for end := range n.ends {
+			if err := n.openSoft(link, end, fmt.Sprintf("soft%d", 2*i+end)); err != nil {
+				return nil, errors.Join(err, n.close())
+			}
+		}
+	}
+	return n, nil
+}
+
+func (n *nics) openSoft(link *softnic.MemoryLink, end int, name string) error {
+	nic, err := softnic.New(link, softnic.Config{Name: name})
+	if err != nil {
+		return err
+	}
+	n.onClose(nic.Close)
+	ctx, err := nic.Open()
+	if err != nil {
+		return err
+	}
+	n.onClose(ctx.Close)
+	n.add(end, ibverbx.RailConfig{Context: ctx})
+	return nil
 }

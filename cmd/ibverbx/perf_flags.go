@@ -1,14 +1,47 @@
 package main
 
 import (
+	"encoding"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"ibverbx"
 	"ibverbx/internal/perf"
 	"ibverbx/verbs"
 )
+
+// define adds the flags of perf to a command, in the order of its help.
+func (f *perfFlags) define(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	c := &f.cfg
+	fl.VarP((*sizes)(&c.Sizes), "size", "s", "message `size`, or several with commas: 65536, 64KiB, 8,4K,1M (default: a short sweep)")
+	fl.BoolVarP(&c.All, "all", "a", false, "all sizes from 2 to 2^23 bytes in powers of two")
+	fl.VarP((*count)(&c.Iterations), "iters", "n", "`messages` per size and direction (default: as many as --duration allows)")
+	fl.VarP((*seconds)(&c.Duration), "duration", "D", "`time` to measure each size, in seconds or as 500ms (default 200ms)")
+	fl.Var((*count)(&c.Rails), "rails", "`NICs` of each end, 1 to 8, each on a link of its own (default 2; with one lane 1)")
+	fl.VarP((*count)(&c.QPs), "qp", "q", "number of `lanes`; one passes straight through (default 4 per rail)")
+	fl.Var(named{&c.Scheme, schemeNames()}, "scheme", "how the receiver learns of a write with --imm: tally, dqplb or spray (default tally)")
+	fl.Var(named{&c.Policy, policyNames()}, "policy", "which lane a fragment goes to: round-robin, least-bytes or two-choices (default round-robin)")
+	fl.Var((*fragment)(&c.Fragment), "fragment", "`size` of a fragment, at most 1GiB; 0 chooses it by the length of the message (default 0)")
+	fl.BoolVar(&c.Imm, "imm", false, "write with an immediate: the receiver is notified of each message and counts it")
+	fl.VarP((*count)(&c.TxDepth), "tx-depth", "t", "`messages` in flight (default 128, fewer if that is more than 16 MiB)")
+	fl.VarP((*count)(&c.CQMod), "cq-mod", "Q", "`messages` posted at once, with one completion (default by size, at most 64)")
+	fl.VarP((*count)(&c.MTU), "mtu", "m", "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096 (default: of the ports; the memory link cuts nothing)")
+	fl.VarP((*connection)(&c.Connection), "connection", "c", "`transport`: RC, UC (write, send) or UD (send) (default RC)")
+	fl.BoolVarP(&c.Bidirectional, "bidirectional", "b", false, "both ends send at once; rates are sums")
+	fl.BoolVar(&c.Check, "check", false, "compare every byte that arrives")
+	fl.BoolVar(&f.lat, "lat", false, "measure latency instead of bandwidth")
+	fl.StringVar(&f.provider, "provider", providerAuto, "`NICs` to use: softnic (in software), rdmacore (hardware; not in this program) or auto")
+	fl.BoolVar(&f.gbits, "report_gbits", false, "rates in Gb/sec instead of MiB/sec")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "a line for every lane, however many there are")
+	fl.BoolVar(&f.json, "json", false, "print one JSON object; bytes and seconds, not MiB")
+}
 
 // sizes is a flag that takes one message size or several with commas.
 type sizes []int
@@ -77,3 +110,45 @@ func (v *connection) Set(s string) error {
 
 func (v *connection) String() string { return "" }
 func (v *connection) Type() string   { return "transport" }
+
+// fragment is a flag that takes the size of a fragment, or 0.
+type fragment int
+
+func (v *fragment) Set(s string) error {
+	if s == "0" {
+		*v = 0
+		return nil
+	}
+	n, err := perf.ParseSize(s)
+	*v = fragment(n)
+	return err
+}
+
+func (v *fragment) String() string { return "" }
+func (v *fragment) Type() string   { return "size" }
+
+// named is a flag that takes one of a few names.
+type named struct {
+	value encoding.TextUnmarshaler
+	names []string
+}
+
+func (v named) Set(s string) error {
+	s = strings.ToLower(s)
+	if !slices.Contains(v.names, s) {
+		last := len(v.names) - 1
+		return errors.New("want " + strings.Join(v.names[:last], ", ") + " or " + v.names[last])
+	}
+	return v.value.UnmarshalText([]byte(s))
+}
+
+func (v named) String() string { return "" }
+func (v named) Type() string   { return "name" }
+
+func schemeNames() []string {
+	return []string{ibverbx.Tally.String(), ibverbx.DQPLB.String(), ibverbx.Spray.String()}
+}
+
+func policyNames() []string {
+	return []string{ibverbx.RoundRobin.String(), ibverbx.LeastBytes.String(), ibverbx.TwoChoices.String()}
+}

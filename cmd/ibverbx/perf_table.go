@@ -31,13 +31,14 @@ type perfTable struct {
 	head  perf.Report
 	unit  string
 	scale float64 // units of the columns in one byte per second
+	all   bool    // a line for every lane
 }
 
 // newPerfTable prints the head of the table.
-func newPerfTable(w io.Writer, head perf.Report, gbits bool) *perfTable {
-	t := &perfTable{printer: printer{w: w}, head: head, unit: "MiB/sec", scale: 1.0 / mebibyte}
+func newPerfTable(w io.Writer, head perf.Report, f *perfFlags) *perfTable {
+	t := &perfTable{printer: printer{w: w}, head: head, unit: "MiB/sec", scale: 1.0 / mebibyte, all: f.verbose}
 	columns := bandwidthHead
-	if gbits {
+	if f.gbits {
 		t.unit, t.scale, columns = "Gb/sec", 8/1e9, bandwidthHeadGig
 	}
 	if head.Mode == perf.Latency {
@@ -54,7 +55,7 @@ func newPerfTable(w io.Writer, head perf.Report, gbits bool) *perfTable {
 // title is the name that perftest gives the test.
 func title(r perf.Report) string {
 	words := map[perf.Op]string{
-		perf.Write: "RDMA_Write", perf.Read: "RDMA_Read", perf.Send: "Send", perf.Atomic: "Atomic FETCH_AND_ADD",
+		perf.Write: "RDMA_Write", perf.WriteImm: "RDMA_Write_With_Imm", perf.Read: "RDMA_Read", perf.Send: "Send", perf.Atomic: "Atomic FETCH_AND_ADD",
 	}[r.Op]
 	if r.Bidirectional {
 		words += " Bidirectional"
@@ -77,6 +78,7 @@ func (t *perfTable) parameters() {
 	both("Number of qps", strconv.Itoa(r.QPs), "Transport type", "IB")
 	both("Connection type", r.Connection, "Using SRQ", "OFF")
 	both("Provider", r.Provider, "Link", r.Link)
+	t.virtual()
 	t.printf(" TX depth        : %d\n", r.TxDepth)
 	if r.CQMod > 0 {
 		t.printf(" CQ Moderation   : %d\n", r.CQMod)
@@ -91,6 +93,27 @@ func (t *perfTable) parameters() {
 		t.printf(" Max inline data : 0[B]\n")
 	}
 	t.printf(" Data check      : %s\n", onOff(r.Checked))
+}
+
+// virtual prints what shapes the VirtualQP. A single lane passes straight through, so that
+// neither scheme nor policy matters.
+func (t *perfTable) virtual() {
+	r := &t.head
+	if r.Lanes == 0 {
+		return // UC or UD
+	}
+	lanes := strconv.Itoa(r.Lanes)
+	if r.Lanes == 1 {
+		t.printf(" Rails           : %-13dLanes          : %s, straight through\n", r.Rails, lanes)
+		return
+	}
+	cut := "by size"
+	if r.Fragment > 0 {
+		cut = perf.FormatSize(r.Fragment)
+	}
+	t.printf(" Rails           : %-13dLanes          : %s\n", r.Rails, lanes)
+	t.printf(" Scheme          : %-13sPolicy         : %s\n", r.Scheme, r.Policy)
+	t.printf(" Fragment        : %s\n", cut)
 }
 
 func onOff(b bool) string {
@@ -119,9 +142,12 @@ func (t *perfTable) row(r perf.Result) {
 // end prints what stands below the rows, and returns the first error of all printing.
 func (t *perfTable) end(r perf.Report) error {
 	t.println(tableRule)
+	if len(r.Results) > 0 {
+		t.carried(&r)
+	}
 	if r.Mode == perf.Latency {
 		what := "from the post to the completion in hand, a full round trip"
-		if r.Op == perf.Send {
+		if r.Op == perf.Send || r.Op == perf.WriteImm {
 			what = "half of the round trip of a ping-pong"
 		}
 		t.printf(" t is %s; usec = 10^-6 s\n", what)

@@ -8,92 +8,33 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"ibverbx/internal/perf"
 )
 
-func TestPerfTable(t *testing.T) {
+func TestPerfRows(t *testing.T) {
 	out := succeed(t, "perf", "-s", "8,64KiB,1M", "-n", "200")
-	for _, want := range []string{
-		strings.Repeat("-", 87) + "\n                    RDMA_Write BW Test\n",
-		" #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]   memcpy[MiB/sec]  ratio\n",
-		" Connection type : RC",
-		" Number of qps   : 1",
-		" TX depth        : 128\n",
-		"\n memcpy on this machine: ",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
-	}
 	if line := lineWith(out, "memcpy on this machine"); !regexp.MustCompile(`: [0-9.]+ MiB/sec \([0-9.]+ GB/s\) at 1 MiB$`).MatchString(line) {
-		t.Errorf("the memcpy line is %q", line)
+		t.Errorf("the memcpy line is %q, want a rate at 1 MiB", line)
 	}
 	for _, size := range []string{"8", "65536", "1048576"} {
-		line := lineWith(out, " "+size+"  ")
+		line := ""
+		for row := range strings.Lines(out) {
+			if strings.HasPrefix(row, " "+size+"  ") && line == "" {
+				line = row
+			}
+		}
 		if f := strings.Fields(line); len(f) != 7 || f[0] != size || f[1] != "200" {
 			t.Errorf("the row of %s is %q, want 7 columns and 200 iterations", size, line)
 		}
 	}
 }
 
-func TestPerfGbits(t *testing.T) {
-	out := succeed(t, "perf", "-s", "4K", "-n", "100", "--report_gbits")
-	want := " #bytes     #iterations    BW peak[Gb/sec]     BW average[Gb/sec]    MsgRate[Mpps]   memcpy[Gb/sec]   ratio\n"
-	if !strings.Contains(out, want) {
-		t.Errorf("no %q in\n%s", want, out)
-	}
-}
-
-func TestPerfLatencyTable(t *testing.T) {
-	for op, title := range map[string]string{"write": "RDMA_Write Latency Test", "send": "Send Latency Test"} {
-		out := succeed(t, "perf", op, "--lat", "-s", "8", "-n", "100")
-		for _, want := range []string{
-			"                    " + title + "\n",
-			" #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]\n",
-			" TX depth        : 1\n",
-		} {
-			if !strings.Contains(out, want) {
-				t.Errorf("no %q in\n%s", want, out)
-			}
-		}
-		if strings.Contains(out, "memcpy") {
-			t.Errorf("a latency test speaks of memcpy:\n%s", out)
-		}
-	}
-}
-
-// Every column head stands right above its column.
-func TestPerfTableAligned(t *testing.T) {
-	for _, tt := range []struct {
-		head string
-		row  perf.Result
-	}{
-		{bandwidthHead, perf.Result{Size: 8388608, Iterations: 1234567890, BandwidthResult: &perf.BandwidthResult{BytesPerSecond: 9e12, PeakBytesPerSecond: 9e12, MessagesPerSecond: 123e6, CopyBytesPerSecond: 9e12}}},
-		{latencyHead, perf.Result{Size: 524288, Iterations: 123456789, LatencyResult: &perf.LatencyResult{Max: 99999}}},
-	} {
-		var b bytes.Buffer
-		table := perfTable{printer: printer{w: &b}, scale: 1.0 / mebibyte}
-		table.row(tt.row)
-		starts := func(s string) (at []int) {
-			for _, m := range regexp.MustCompile(`\S+`).FindAllStringIndex(s, -1) {
-				at = append(at, m[0])
-			}
-			return at
-		}
-		// Heads of two words, as "BW peak[MiB/sec]", count as one.
-		head := starts(regexp.MustCompile(`(BW|%) `).ReplaceAllString(tt.head, "${1}_"))
-		if got := starts(b.String()); !slices.Equal(got, head) {
-			t.Errorf("columns at %v under heads at %v:\n%s\n%s", got, head, tt.head, b.String())
-		}
-	}
-}
-
 func TestPerfOperations(t *testing.T) {
 	for _, args := range []string{
-		"read -s 64,8K", "send -s 64,8K", "atomic", "send -c UD -s 64,2K", "write -c UC -s 8K", "send -c UC -s 100",
+		"send -c UD -s 64,2K", "write -c UC -s 8K", "send -c UC -s 100", "write -c UC -q 4 -b -s 64,8K", "send -c UD -q 4 -b -s 64,2K",
 		"write -q 4 -b -s 64,8K", "send -q 4 -b -s 64,8K", "write -m 512 -s 8K", "write -t 7 -Q 3 -s 8", "write -a -n 2",
-		"read --lat -s 64", "send --lat -c UD -s 64", "atomic --lat",
+		"write --imm -b -s 64,100K", "write --rails 8 -s 1M -n 5", "write --imm -q 100 -s 1M -n 5", "read --fragment 1000 -s 64K",
+		"write --imm --fragment 100 -s 10K --scheme dqplb", "write --policy least-bytes -s 1M -n 5", "write --policy two-choices -s 1M -n 5",
+		"send --lat -c UD -s 64", "write --lat -c UC -s 64", "write --provider softnic -s 8",
 	} {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()
@@ -106,42 +47,24 @@ func TestPerfOperations(t *testing.T) {
 	}
 }
 
-func TestPerfJSON(t *testing.T) {
-	for _, tt := range []struct {
-		args []string
-		mode string
-		keys []string
-	}{
-		{
-			[]string{"perf", "-s", "64", "-n", "100", "-q", "2"},
-			"bandwidth",
-			[]string{"size", "iterations", "bytes_per_second", "messages_per_second", "copy_bytes_per_second", "ratio_to_copy"},
-		},
-		{
-			[]string{"perf", "--lat", "-s", "64", "-n", "200"},
-			"latency",
-			[]string{"size", "iterations", "t_min_us", "t_typical_us", "t_avg_us", "t_p99_us", "t_p999_us", "t_max_us"},
-		},
-	} {
-		v := object(t, tt.args...)
-		if v["op"] != "write" || v["mode"] != tt.mode || v["provider"] != "softnic" || v["link"] != "memory" || v["interrupted"] != false {
-			t.Errorf("%s: the head is %v", tt.mode, v)
-		}
-		if tt.mode == "bandwidth" && v["qps"] != 2.0 {
-			t.Errorf("qps is %v, want 2", v["qps"])
-		}
-		rows := v["results"].([]any)
-		if len(rows) != 1 {
-			t.Fatalf("%s: %d results, want 1", tt.mode, len(rows))
-		}
-		row := rows[0].(map[string]any)
-		for _, key := range tt.keys {
-			if n, ok := row[key].(float64); !ok || n <= 0 {
-				t.Errorf("%s: %s is %v", tt.mode, key, row[key])
+// Every operation in every scheme over one and two rails, one and several lanes, for
+// bandwidth and latency, every byte compared.
+func TestPerfMatrix(t *testing.T) {
+	for _, op := range []string{"write", "write --imm", "read", "send", "atomic"} {
+		for _, scheme := range schemeNames() {
+			for _, shape := range []string{"--rails 1 -q 1", "--rails 1 -q 3", "--rails 2 -q 1", "--rails 2 -q 5"} {
+				for _, mode := range []string{"", "--lat"} {
+					args := strings.Join([]string{op, "--scheme", scheme, shape, mode}, " ")
+					t.Run(args, func(t *testing.T) {
+						t.Parallel()
+						words := append([]string{"perf", "-n", "20", "--check"}, strings.Fields(args)...)
+						if op != "atomic" {
+							words = append(words, "-s", "8,40000")
+						}
+						succeed(t, words...)
+					})
+				}
 			}
-		}
-		if row["size"] != 64.0 || row["iterations"] != 200.0 {
-			t.Errorf("%s: size %v and iterations %v, want 64 and 200", tt.mode, row["size"], row["iterations"])
 		}
 	}
 }
@@ -191,6 +114,89 @@ func TestPerfInterruptedBeforeAnything(t *testing.T) {
 			}
 			if err := json.Unmarshal([]byte(out), &v); err != nil || !v.Interrupted || v.Results == nil {
 				t.Errorf("%v: %v in %s", args, err, out)
+			}
+		}
+	}
+}
+
+func TestPerfFlagErrors(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		want []string // parts of stderr
+	}{
+		{"--rails 9", []string{"--rails 9", "use 1 to 8"}},
+		{"--rails 0", []string{"--rails", "from 1"}},
+		{"--rails two", []string{"--rails", `"two"`}},
+		{"--rails 2 -c UC", []string{"--rails 2", "RC QPs", "--connection RC"}},
+		{"-q 0", []string{"--qp", "from 1"}},
+		{"-q 5000", []string{"--qp 5000", "lanes", "use 1 to 4094"}},
+		{"--lat -c UC -q 2", []string{"--qp 2", "--lat"}},
+		{"--scheme x", []string{"--scheme", `"x"`, "tally, dqplb or spray"}},
+		{"--policy x", []string{"--policy", `"x"`, "round-robin, least-bytes or two-choices"}},
+		{"--fragment 3GiB", []string{"--fragment 3221225472", "1 GiB", "or 0"}},
+		{"--fragment 64KB", []string{"--fragment", "64KiB"}},
+		{"--fragment much", []string{"--fragment", `"much"`, "64KiB"}},
+		{"--fragment 4K -q 1", []string{"--fragment 4096", "--qp 2"}},
+		{"send --fragment 4K", []string{"--fragment 4096", "one lane"}},
+		{"read --imm", []string{"--imm", "WRITE_WITH_IMM", "measure write"}},
+		{"-q 1 -s 3G", []string{"--size 3221225472", "1 GiB", "--qp 2"}},
+		{"--provider rdmacore", []string{"--provider rdmacore", "--provider softnic"}},
+		{"--provider x", []string{"--provider x", "softnic, rdmacore or auto"}},
+	} {
+		status, out, stderr := command(t.Context(), append([]string{"perf"}, strings.Fields(tt.args)...)...)
+		if status != exitUsage || out != "" {
+			t.Errorf("perf %s: status %d, stdout %q; want %d and nothing", tt.args, status, out, exitUsage)
+		}
+		for _, want := range append(tt.want, "Run 'ibverbx perf --help'") {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("perf %s: stderr %q does not say %q", tt.args, stderr, want)
+			}
+		}
+	}
+}
+
+func TestPerfHelp(t *testing.T) {
+	out := succeed(t, "perf", "--help")
+	for _, want := range []string{
+		"VirtualQP", "--rails NICs", "--qp lanes", "--scheme name", "--policy name", "--fragment size", "--imm", "--provider NICs",
+		"tally, dqplb or spray", "ibverbx perf --imm --scheme dqplb", "passes requests straight through", "-v, --verbose",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the help of perf does not say %q:\n%s", want, out)
+		}
+	}
+}
+
+// Software NICs of a rail share a link, and rails share none.
+func TestSoftNICs(t *testing.T) {
+	n, err := softNICs{}.open(3)
+	if err != nil {
+		t.Fatalf("open: got %v, want no error", err)
+	}
+	defer func() {
+		if err := n.close(); err != nil {
+			t.Errorf("close: got %v, want no error", err)
+		}
+	}()
+	var names []string
+	for _, ctx := range n.contexts {
+		names = append(names, ctx.Device().Name())
+	}
+	if want := []string{"soft0", "soft1", "soft2", "soft3", "soft4", "soft5"}; !slices.Equal(names, want) {
+		t.Errorf("the NICs are %v, want %v", names, want)
+	}
+	for end := range n.ends {
+		for i, rail := range n.ends[end] {
+			if rail.Context != n.contexts[2*i+end] {
+				t.Errorf("rail %d of end %d is %s, want %s", i, end, rail.Context.Device().Name(), names[2*i+end])
+			}
+			attr, err := rail.Context.QueryDevice()
+			if err != nil {
+				t.Fatalf("QueryDevice: got %v, want no error", err)
+			}
+			// The last bits of a GUID count the NICs of a link.
+			if got := uint64(attr.NodeGUID) & 0xffff; got != uint64(end+1) {
+				t.Errorf("rail %d of end %d is NIC %d of its link, want %d", i, end, got, end+1)
 			}
 		}
 	}

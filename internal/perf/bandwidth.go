@@ -27,7 +27,7 @@ type bandwidth struct {
 
 	peak      float64       // messages per second
 	spanStart time.Duration // on the axis of elapsed
-	spanDone  int
+	spanDone  int64
 }
 
 // bandwidth measures the row. If it was cancelled it returns what it has; a result
@@ -36,6 +36,7 @@ func (r *row) bandwidth() (Result, error) {
 	var b bandwidth
 	err := r.warmUp()
 	lost := r.lost()
+	r.mark()
 	if err == nil {
 		err = r.stretches(&b)
 	}
@@ -137,25 +138,21 @@ func (r *row) burst(b *bandwidth, n int64, d time.Duration) error {
 	for _, f := range r.flows {
 		f.start(n)
 	}
-	start := r.now()
+	start, done := r.now(), r.done()
 	last := start
 	var w waiting
 	for {
-		moved, idle := 0, true
-		for _, f := range r.flows {
-			k, err := f.step()
-			if err != nil {
-				return err
-			}
-			moved += k
-			idle = idle && f.idle()
+		if err := r.step(); err != nil {
+			return err
 		}
-		now := r.now()
+		now, before := r.now(), done
+		done = r.done()
+		moved := done - before
 		if moved > 0 {
 			last, w = now, waiting{}
 			b.add(b.elapsed+now-start, moved)
 		}
-		if idle {
+		if r.idle() {
 			break
 		}
 		if d > 0 && now-start >= d || r.cancelled.Load() && !r.cfg.Check {
@@ -175,8 +172,8 @@ func (r *row) burst(b *bandwidth, n int64, d time.Duration) error {
 
 // add counts messages that were complete when the row had transferred for so long.
 // Between bursts that time stands still, so that a peak may span several of them.
-func (b *bandwidth) add(now time.Duration, messages int) {
-	b.done += int64(messages)
+func (b *bandwidth) add(now time.Duration, messages int64) {
+	b.done += messages
 	b.spanDone += messages
 	if span := now - b.spanStart; span >= peakSpan {
 		b.peak = max(b.peak, float64(b.spanDone)/span.Seconds())

@@ -16,6 +16,9 @@ func (f *flow) prepare(n int64) {
 		}
 		for m := q.sent; m < q.sent+n; m++ {
 			fillPattern(f.source.message(i, m), seed(f.index, i, m))
+			if f.op == WriteImm {
+				q.request(m).Imm = uint32(m)
+			}
 		}
 	}
 }

@@ -2,49 +2,71 @@ package perf
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
+	"ibverbx"
 	"ibverbx/verbs"
 )
 
-// Defaults and bounds. Depth and the upper bound of QPs are perftest's.
+// Defaults and bounds. Depth and the upper bound of UC and UD QPs are perftest's; lanes,
+// fragments and requests are bounded as ibverbx.Config bounds them.
 const (
 	defaultDuration = 200 * time.Millisecond
 	defaultTxDepth  = 128
+	defaultRails    = 2
+	lanesPerRail    = 4
 	maxQPs          = 16384
+	maxLanes        = 4094
+	maxRequests     = 1 << 16
+	maxFragment     = 1 << 30
+	maxMessage      = 1 << 31
 	maxChain        = 64
 	atomicSize      = 8
 )
 
-// Config says what to measure. The zero value measures the bandwidth of RDMA_WRITE on
-// one RC QP over a short sweep of sizes.
+// Config says what to measure. The zero value measures the bandwidth of RDMA_WRITE over
+// one VirtualQP of eight lanes on two rails, over a short sweep of sizes.
 type Config struct {
 	// Op is the operation. If empty, Write.
 	Op Op
+	// Imm makes Write a WRITE_WITH_IMM: the target waits for a notification of each
+	// message, and in latency mode the notification is the ping.
+	Imm bool
 	// Mode is what is measured. If empty, Bandwidth.
 	Mode Mode
-	// Connection is the transport. If zero, RC.
+	// Connection is the transport. If zero, RC: the QPs are lanes of one VirtualQP. UC
+	// and UD QPs, which a VirtualQP cannot use, are measured by themselves on one rail.
 	Connection verbs.QPType
+	// Rails is how many NICs each end has, each on a link of its own. If zero, 2, but no
+	// more than there are lanes; 1 on UC and UD.
+	Rails int
+	// QPs is how many QPs carry data: the lanes of the VirtualQP, or UC or UD QPs that
+	// each send messages of their own. If zero, 4 for each rail on RC, otherwise 1. A
+	// single lane passes requests straight through.
+	QPs int
+	// Scheme, Policy and Fragment (bytes) are those of ibverbx.Config.
+	Scheme   ibverbx.Scheme
+	Policy   ibverbx.Policy
+	Fragment int
 	// Sizes are the message sizes in bytes, one row each. If empty, a short sweep.
 	Sizes []int
 	// All is perftest's sweep, 2 to 2^23 bytes in powers of two, as far as the
 	// transport can carry them. It excludes Sizes.
 	All bool
-	// Iterations is how many messages each QP sends per row. If zero, a row lasts
-	// Duration.
+	// Iterations is how many messages the VirtualQP, or each UC or UD QP, sends per row
+	// and direction. If zero, a row lasts Duration.
 	Iterations int
 	// Duration is how long a row is measured, excluding the copy next to it. It
 	// excludes Iterations. If both are zero, 200 ms.
 	Duration time.Duration
-	// QPs is how many QPs share the work. If zero, 1.
-	QPs int
-	// TxDepth is how many requests a QP keeps in flight. If zero, 128, or fewer if
-	// that is more than 16 MiB (at least 2).
+	// TxDepth is how many messages the VirtualQP, or each UC or UD QP, keeps in flight.
+	// If zero, 128, or fewer if that is more than 16 MiB (at least 2).
 	TxDepth int
-	// CQMod is how many requests go as one chain with one doorbell and one
-	// completion. If zero, up to half of the depth and 64, or fewer if that is more
-	// than 256 KiB.
+	// CQMod is how many messages are posted at once, of which the last asks for a
+	// completion. If zero, up to half of the depth and 64, or fewer if that is more than
+	// 256 KiB.
 	CQMod int
 	// MTU is the path MTU in bytes. If zero, what both ports have.
 	MTU int
@@ -87,111 +109,55 @@ func (c Config) withDefaults() Config {
 	if c.Iterations == 0 && c.Duration == 0 {
 		c.Duration = defaultDuration
 	}
+	if c.Rails == 0 {
+		c.Rails = 1
+		if c.virtual() && c.QPs != 1 {
+			c.Rails = defaultRails
+		}
+	}
 	if c.QPs == 0 {
 		c.QPs = 1
+		if c.virtual() {
+			c.QPs = lanesPerRail * c.Rails
+		}
 	}
 	return c
 }
 
-// validate returns the first thing in c that cannot be. c has its defaults.
-func (c *Config) validate() error {
-	if _, err := ParseOp(string(c.Op)); err != nil {
-		return err
+// virtual reports whether the QPs are lanes of a VirtualQP.
+func (c *Config) virtual() bool { return c.Connection == verbs.RC }
+
+// direct reports whether there is one lane, which passes requests straight through.
+func (c *Config) direct() bool { return c.virtual() && c.QPs == 1 }
+
+// op is the operation with the immediate taken into account.
+func (c *Config) op() Op {
+	if c.Op == Write && c.Imm {
+		return WriteImm
 	}
-	if c.Mode != Bandwidth && c.Mode != Latency {
-		return refuse("mode "+quote(string(c.Mode)), "there is no such mode", "use bandwidth or latency")
-	}
-	if err := c.validateTransport(); err != nil {
-		return err
-	}
-	if err := c.validateSizes(); err != nil {
-		return err
-	}
-	if err := c.validateAmount(); err != nil {
-		return err
-	}
-	return c.validateQueues()
+	return c.Op
 }
 
-func (c *Config) validateTransport() error {
-	switch c.Connection {
-	case verbs.RC, verbs.UC, verbs.UD:
-	default:
-		return refuse(flagValue("connection", c.Connection), "there is no such transport", "use RC, UC or UD")
-	}
-	if !c.Op.runsOn(c.Connection) {
-		fix := "use --connection RC"
-		if c.Connection == verbs.UD {
-			fix += ", or measure send"
-		} else {
-			fix += ", or measure write or send"
-		}
-		return refuse(flagValue("connection", c.Connection), fmt.Sprintf("%s has no %s", c.Connection, c.Op), fix)
-	}
-	if c.MTU != 0 {
-		if _, err := verbs.MTUOf(c.MTU); err != nil {
-			return refuse(flagValue("mtu", c.MTU), "there is no such path MTU", "use 256, 512, 1024, 2048 or 4096")
-		}
-	}
-	return nil
+// Complete returns c with its defaults filled in, and a *ConfigError if something in it
+// cannot be, whatever the devices are.
+func (c Config) Complete() (Config, error) {
+	c = c.withDefaults()
+	return c, c.validate()
 }
 
-func (c *Config) validateSizes() error {
-	if c.All && len(c.Sizes) > 0 {
-		return refuse("--all", "it brings its own sizes", "drop --all or --size")
-	}
-	if c.Op == Atomic && c.All {
-		return refuse("--all", "an atomic is always 8 bytes", "drop --all")
-	}
-	for _, s := range c.Sizes {
-		switch {
-		case s < 1:
-			return refuse(flagValue("size", s), "a message has at least 1 byte", "use a larger size")
-		case c.Op == Atomic && s != atomicSize:
-			return refuse(flagValue("size", s), "an atomic is always 8 bytes", "drop --size")
-		}
-	}
-	return nil
-}
-
-func (c *Config) validateAmount() error {
+// limit is the largest message of the test between devices that take maxMsg bytes in one
+// physical request, over the given MTU. Lanes cut a WRITE or a READ, up to what one request
+// can say; a SEND goes over one lane.
+func (c *Config) limit(maxMsg uint64, mtu int) uint64 {
 	switch {
-	case c.Iterations < 0:
-		return refuse(flagValue("iters", c.Iterations), "it counts messages", "use 1 or more")
-	case c.Duration < 0:
-		return refuse(flagValue("duration", c.Duration), "time does not run backwards", "use a time above 0, such as 5 or 500ms")
-	case c.Iterations > 0 && c.Duration > 0:
-		return refuse("--iters with --duration", "a row ends by count or by time", "drop one of them")
+	case c.Connection == verbs.UD:
+		return uint64(mtu)
+	case !c.virtual() || c.direct():
+		return min(maxMsg, math.MaxUint32, math.MaxInt)
+	case c.Op == Send:
+		return min(maxMsg, maxMessage)
 	}
-	return nil
-}
-
-func (c *Config) validateQueues() error {
-	switch {
-	case c.QPs < 1 || c.QPs > maxQPs:
-		return refuse(flagValue("qp", c.QPs), "it counts QPs", fmt.Sprintf("use 1 to %d", maxQPs))
-	case c.TxDepth < 0:
-		return refuse(flagValue("tx-depth", c.TxDepth), "it counts requests in flight", "use 1 or more")
-	case c.CQMod < 0:
-		return refuse(flagValue("cq-mod", c.CQMod), "it counts requests per completion", "use 1 or more")
-	case c.TxDepth > 0 && c.CQMod > c.TxDepth, c.TxDepth == 0 && c.CQMod > defaultTxDepth:
-		return refuse(flagValue("cq-mod", c.CQMod), "a QP would be full before it asks for a completion", "use at most --tx-depth")
-	}
-	if c.Mode != Latency {
-		return nil
-	}
-	const one = "latency is measured with one message in flight on one QP"
-	switch {
-	case c.QPs > 1:
-		return refuse(flagValue("qp", c.QPs), one, "drop --qp or --lat")
-	case c.TxDepth > 1:
-		return refuse(flagValue("tx-depth", c.TxDepth), one, "drop --tx-depth or --lat")
-	case c.CQMod > 1:
-		return refuse(flagValue("cq-mod", c.CQMod), one, "drop --cq-mod or --lat")
-	case c.Bidirectional:
-		return refuse("--bidirectional", one, "drop --bidirectional or --lat")
-	}
-	return nil
+	return min(math.MaxUint32, math.MaxInt)
 }
 
 // rows returns the sizes to measure. limit is the largest message that the transport
@@ -199,11 +165,15 @@ func (c *Config) validateQueues() error {
 func (c *Config) rows(limit uint64) ([]int, error) {
 	for _, s := range c.Sizes {
 		if uint64(s) > limit {
-			problem := fmt.Sprintf("the devices carry messages of at most %s", FormatSize(int(limit)))
+			problem := fmt.Sprintf("a message has at most %s here", FormatSize(int(limit)))
 			fix := "use a smaller size"
-			if c.Connection == verbs.UD {
+			switch {
+			case c.Connection == verbs.UD:
 				problem = fmt.Sprintf("a UD message is one packet, at most %d bytes with this MTU", limit)
 				fix += ", or --connection RC"
+			case c.direct() && c.Op != Send && uint64(s) <= math.MaxUint32:
+				problem = fmt.Sprintf("one lane does not cut, and the devices carry messages of at most %s", FormatSize(int(limit)))
+				fix += ", or several lanes, such as --qp 2"
 			}
 			return nil, refuse(flagValue("size", s), problem, fix)
 		}

@@ -1,13 +1,18 @@
-// Package perf measures what a pair of NICs can do, in the words and with the habits
-// of linux-rdma perftest: bandwidth with a window of requests in flight, latency with
-// one. Both ends live in one process and are served by the goroutine that calls Run.
+// Package perf measures what a VirtualQP does over the NICs that it is given, in the words
+// and with the habits of linux-rdma perftest: bandwidth with a window of messages in
+// flight, latency with one. Both ends live in one process and are served by the goroutine
+// that calls Run.
+//
+// A row is one message size. It has a pair of ends, made for it and closed after it: on RC
+// a VirtualQP each, connected by their cards; on UC and UD, which a VirtualQP cannot use,
+// QPs in its clothes, so that there is one flow of messages for both.
 //
 // # Bandwidth
 //
-// Every QP keeps up to a window of requests in flight. Requests are posted as chains,
-// one doorbell each, and only the last request of a chain asks for a completion (CQ
-// moderation). The clock is read once per round over all QPs, never per message, and
-// nothing is allocated between the first post and the last completion.
+// Up to a window of messages is in flight. They are posted as chains, and only the last
+// message of a chain asks for a completion (CQ moderation). The clock is read once per
+// round over both ends, never per message, and nothing is allocated between the first post
+// and the last completion.
 //
 // BW average is bytes over time from the first post to the last completion. BW peak is
 // the best stretch of at least half a millisecond. Next to each of them stands a plain
@@ -17,13 +22,20 @@
 // # Latency
 //
 // WRITE, READ and atomics: from the post of one request to its completion in hand, a
-// full round trip. SEND: half of the round trip of a ping-pong. (perftest's write
-// latency is half of a ping-pong as well; it spins on a byte of the target, which is
-// not allowed here: see package verbs on memory.)
+// full round trip. SEND and WRITE_WITH_IMM: half of the round trip of a ping-pong, where
+// the message or the notification is the ping. (perftest's write latency is half of a
+// ping-pong as well; it spins on a byte of the target, which is not allowed here: see
+// package verbs on memory.)
 //
 // # Check
 //
 // With Config.Check every message carries a pattern made from its QP, its number and
-// the offset, and every byte is compared after it has arrived. Requests then go in
-// bursts, and the time spent on making and comparing patterns is not counted.
+// the offset, and every byte is compared after it has arrived; an immediate is the number
+// of its message. Requests then go in bursts, and the time spent on making and comparing
+// patterns is not counted.
+//
+// # What carried it
+//
+// Report.PerLane and Report.PerRail come from the counters of the VirtualQP, over all rows
+// and without warm-up: the bytes of all lanes are the bytes of all results.
 package perf

@@ -2,17 +2,21 @@ package perf
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
+	"unsafe"
 
+	"ibverbx"
 	"ibverbx/verbs"
 )
 
 // wire joins fake devices: every request is carried out inside PostSend. It is a NIC
-// without a network, for one goroutine, whose faults a test can choose.
+// without a network, for one goroutine, whose faults a test can choose. What a real NIC
+// would wait for is a panic: a test that meets none has shown that nothing waits.
 type wire struct {
 	qps  map[uint32]*fakeQP
 	mem  map[uint32]*verbs.Memory // by key; lkey and rkey are the same
-	sent int                      // messages so far
+	sent int                      // requests with payload so far: messages, if nothing is cut
 
 	// after, if not nil, sees each message where it has arrived.
 	after func(message int, b []byte)
@@ -22,6 +26,12 @@ type wire struct {
 	hang int
 	// fail makes that message end with a remote access error.
 	fail int
+	// imm, if not nil, changes immediates on their way.
+	imm func(uint32) uint32
+	// length, if not nil, changes what receivers are told of the length of messages.
+	length func(uint32) uint32
+	// polls counts the polls of the CQs of each device.
+	polls map[string]int
 	// attr, if not nil, changes what the devices say of themselves.
 	attr func(*verbs.DeviceAttr)
 	// open counts objects that were made and not closed.
@@ -29,12 +39,16 @@ type wire struct {
 }
 
 func newWire() *wire {
-	return &wire{qps: map[uint32]*fakeQP{}, mem: map[uint32]*verbs.Memory{}, hang: -1, fail: -1}
+	return &wire{polls: map[string]int{}, qps: map[uint32]*fakeQP{}, mem: map[uint32]*verbs.Memory{}, hang: -1, fail: -1}
 }
 
-// pair returns two contexts on the wire.
-func (w *wire) pair() (a, b verbs.Context) {
-	return &fakeContext{wire: w, name: "fake0"}, &fakeContext{wire: w, name: "fake1"}
+// pair returns two ends on the wire with so many devices each.
+func (w *wire) pair(rails int) (a, b []ibverbx.RailConfig) {
+	for i := range rails {
+		a = append(a, ibverbx.RailConfig{Context: &fakeContext{wire: w, name: fmt.Sprintf("fake%d", 2*i)}})
+		b = append(b, ibverbx.RailConfig{Context: &fakeContext{wire: w, name: fmt.Sprintf("fake%d", 2*i+1)}})
+	}
+	return a, b
 }
 
 func (w *wire) opened() int { w.open++; return w.open }
@@ -85,7 +99,7 @@ func (c *fakeContext) AllocPD() (verbs.PD, error) {
 
 func (c *fakeContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	c.wire.opened()
-	return &fakeCQ{wire: c.wire, ring: make([]verbs.WC, cfg.Depth)}, nil
+	return &fakeCQ{wire: c.wire, device: c.name, ring: make([]verbs.WC, cfg.Depth)}, nil
 }
 
 type fakePD struct {
@@ -138,6 +152,7 @@ func (a *fakeAH) Close() error           { a.wire.open--; return nil }
 type fakeCQ struct {
 	verbs.CQ
 	wire       *wire
+	device     string
 	ring       []verbs.WC
 	head, tail int
 }
@@ -151,6 +166,7 @@ func (c *fakeCQ) push(wc verbs.WC) {
 }
 
 func (c *fakeCQ) Poll(dst []verbs.WC) (n int, err error) {
+	c.wire.polls[c.device]++
 	for ; n < len(dst) && c.head < c.tail; n++ {
 		dst[n] = c.ring[c.head%len(c.ring)]
 		c.head++
@@ -158,6 +174,7 @@ func (c *fakeCQ) Poll(dst []verbs.WC) (n int, err error) {
 	return n, nil
 }
 
+func (c *fakeCQ) Depth() int   { return len(c.ring) }
 func (c *fakeCQ) Close() error { c.wire.open--; return nil }
 
 type fakeQP struct {
@@ -165,13 +182,22 @@ type fakeQP struct {
 	wire       *wire
 	cfg        verbs.QPConfig
 	num        uint32
+	state      verbs.QPState
 	peer       uint32
 	mtu        verbs.MTU
 	recvs      []verbs.RecvWR
 	head, tail int
 }
 
-func (q *fakeQP) Close() error { q.wire.open--; return nil }
+func (q *fakeQP) Close() error         { q.wire.open--; return nil }
+func (q *fakeQP) Num() uint32          { return q.num }
+func (q *fakeQP) Type() verbs.QPType   { return q.cfg.Type }
+func (q *fakeQP) State() verbs.QPState { return q.state }
+
+func (q *fakeQP) Modify(attr verbs.QPAttr, _ verbs.QPAttrMask) error {
+	q.state = attr.State
+	return nil
+}
 
 func (q *fakeQP) Endpoint() (verbs.Endpoint, error) {
 	return verbs.Endpoint{QPN: q.num, MTU: verbs.MTU2048, GID: fakeGID(), QKey: 0x1234}, nil
@@ -194,6 +220,9 @@ func (q *fakeQP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 }
 
 func (q *fakeQP) PostSend(wrs []verbs.SendWR) (int, error) {
+	if len(wrs) > q.cfg.MaxSendWR {
+		panic(fmt.Sprintf("a chain of %d on a send queue of %d", len(wrs), q.cfg.MaxSendWR))
+	}
 	for i := range wrs {
 		q.carry(&wrs[i])
 	}
@@ -202,8 +231,11 @@ func (q *fakeQP) PostSend(wrs []verbs.SendWR) (int, error) {
 
 func (q *fakeQP) carry(wr *verbs.SendWR) {
 	w := q.wire
-	message := w.sent
-	w.sent++
+	message := -2 // of no message: a record, or a notification on a lane of its own
+	if wr.NumSGE > 0 && wr.Flags&verbs.SendInline == 0 {
+		message = w.sent
+		w.sent++
+	}
 	if w.hang >= 0 && message >= w.hang {
 		return
 	}
@@ -228,7 +260,13 @@ func (q *fakeQP) carry(wr *verbs.SendWR) {
 // move carries the bytes of a request and returns them where they arrived.
 func (q *fakeQP) move(wr *verbs.SendWR) []byte {
 	w := q.wire
-	local := w.bytes(wr.SGE[0].LKey, wr.SGE[0].Addr, wr.SGE[0].Length)
+	var local []byte
+	switch {
+	case wr.Flags&verbs.SendInline != 0:
+		local = unsafe.Slice(*(**byte)(unsafe.Pointer(&wr.SGE[0].Addr)), wr.SGE[0].Length)
+	case wr.NumSGE > 0:
+		local = w.bytes(wr.SGE[0].LKey, wr.SGE[0].Addr, wr.SGE[0].Length)
+	}
 	switch wr.Opcode {
 	case verbs.OpSend:
 		return q.deliver(wr, local)
@@ -239,11 +277,17 @@ func (q *fakeQP) move(wr *verbs.SendWR) []byte {
 		binary.NativeEndian.PutUint64(remote, old+wr.CompareAdd)
 		return remote
 	default:
-		remote := w.bytes(wr.RKey, wr.RemoteAddr, wr.SGE[0].Length)
+		var remote []byte
+		if len(local) > 0 {
+			remote = w.bytes(wr.RKey, wr.RemoteAddr, wr.SGE[0].Length)
+		}
 		if wr.Opcode == verbs.OpRDMARead {
 			local, remote = remote, local
 		}
 		copy(remote, local)
+		if wr.Opcode == verbs.OpRDMAWriteWithImm {
+			q.notify(wr)
+		}
 		return remote
 	}
 }
@@ -257,15 +301,44 @@ func (q *fakeQP) deliver(wr *verbs.SendWR, b []byte) []byte {
 		to, grh = wr.RemoteQPN, verbs.GRHLen
 	}
 	p := q.wire.qps[to]
-	if p.head == p.tail {
-		panic("message without a receive")
-	}
-	r := &p.recvs[p.head%len(p.recvs)]
-	p.head++
+	r := p.takeRecv()
 	dst := q.wire.bytes(r.SGE[0].LKey, r.SGE[0].Addr, r.SGE[0].Length)[grh:]
 	n := copy(dst, b)
-	p.cfg.RecvCQ.(*fakeCQ).push(verbs.WC{WRID: r.WRID, QPN: p.num, Opcode: verbs.WCRecv, ByteLen: uint32(n) + grh})
+	p.cfg.RecvCQ.(*fakeCQ).push(verbs.WC{WRID: r.WRID, QPN: p.num, Opcode: verbs.WCRecv, ByteLen: p.told(uint32(n)) + grh})
 	return dst
+}
+
+// notify takes a receive of the peer for a WRITE_WITH_IMM.
+func (q *fakeQP) notify(wr *verbs.SendWR) {
+	imm := wr.Imm
+	if q.wire.imm != nil {
+		imm = q.wire.imm(imm)
+	}
+	p := q.wire.qps[q.peer]
+	n := uint32(0)
+	if wr.NumSGE > 0 {
+		n = wr.SGE[0].Length
+	}
+	p.cfg.RecvCQ.(*fakeCQ).push(verbs.WC{
+		WRID: p.takeRecv().WRID, QPN: p.num, Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: imm, ByteLen: p.told(n),
+	})
+}
+
+// told is the length that a completion says for n bytes of payload.
+func (q *fakeQP) told(n uint32) uint32 {
+	if q.wire.length != nil {
+		return q.wire.length(n)
+	}
+	return n
+}
+
+func (q *fakeQP) takeRecv() *verbs.RecvWR {
+	if q.head == q.tail {
+		panic("message without a receive")
+	}
+	r := &q.recvs[q.head%len(q.recvs)]
+	q.head++
+	return r
 }
 
 // bytes returns registered memory, and panics where a NIC would report an error.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"ibverbx"
 	"ibverbx/verbs"
 )
 
@@ -13,62 +14,70 @@ const endless = math.MaxInt64
 // pollBatch is how many completions one poll takes.
 const pollBatch = 64
 
-// flow is one direction of a row: QPs of one side that initiate, and their partners.
-// It is for one goroutine.
+// flow is one direction of a row: QPs of one end that initiate, and their partners. It is
+// for one goroutine.
 type flow struct {
 	plan
 	op       Op
 	index    int
 	grh      int  // bytes that a receive finds before the message
 	reliable bool // a message that was sent arrives, or the QP fails
+	check    bool // every message is compared, and its immediate
 
-	sendCQ, recvCQ verbs.CQ // of the initiator, and of the target
 	queues         []queue
-	source, target *region // where the bytes come from and where they go
-	wcs            [pollBatch]verbs.WC
+	source, target *buffer // where the bytes come from and where they go
 
-	posting  int // queues with something left to post
-	inFlight int // chains, over all queues
-	sent     int64
-	received int64 // Send only
-	lost     int64
+	posting   int // queues with something left to post
+	inFlight  int // chains, over all queues
+	sent      int64
+	completed int64 // messages whose chain is complete at the initiator
+	received  int64 // messages that the target took a receive for
+	lost      int64
 }
 
 // queue is one QP of a flow and its partner.
 type queue struct {
-	qp, partner verbs.QP
-	chains      [][]verbs.SendWR // posted in turn
-	next        int              // the chain to post next
-	tail        []verbs.SendWR   // the chain that ends a quota
-	left        int64            // messages of the quota not posted yet
+	qp, partner poster
+	chains      [][]ibverbx.SendWR // posted in turn
+	next        int                // the chain to post next
+	tail        []ibverbx.SendWR   // the chain that ends a quota
+	left        int64              // messages of the quota not posted yet
 	sent        int64
+	received    int64
 	inFlight    int    // chains
 	counter     uint64 // with Check, what an atomic counter held before a burst
 
-	// Receives at the partner, for Send.
+	// Receives at the partner, for operations that take them.
 	// Invariant: credits + consumed + messages in flight = plan.recvs.
-	recvs    [][]verbs.RecvWR // posted in turn
+	recvs    [][]ibverbx.RecvWR // posted in turn
 	recvNext int
 	credits  int // receives that no message was sent for yet
 	consumed int // receives that are complete and not posted again yet
 }
 
-// newFlow makes buffers and work requests for the direction from one side to the
-// other, and posts the receives.
+// The ID of a request says what its completion means:
+//
+//	  63   | 62           32 | 31         0
+//	receive|    messages     |    queue
+//
+// A send completion stands for so many messages, a receive for one.
+const receiveID = 1 << 63
+
+func requestID(queue, messages int) uint64 { return uint64(messages)<<32 | uint64(uint32(queue)) }
+
+func queueOf(id uint64) int { return int(uint32(id)) }
+
+func messagesOf(id uint64) int64 { return int64(id &^ receiveID >> 32) }
+
+// newFlow makes buffers and work requests for the direction that the end of that index
+// initiates, and posts the receives.
 func (pr *pair) newFlow(index int, c *Config, p *plan) (*flow, error) {
-	from, to := &pr.sides[index], &pr.sides[1-index]
-	f := &flow{plan: *p, op: c.Op, index: index, reliable: c.Connection == verbs.RC, sendCQ: from.sendCQ, recvCQ: to.recvCQ}
+	from, to := pr.ends[index].posters(), pr.ends[1-index].posters()
+	f := &flow{plan: *p, op: c.op(), index: index, reliable: c.Connection == verbs.RC, check: c.Check}
 	if c.Connection == verbs.UD {
 		f.grh = verbs.GRHLen
 	}
-	local, err := pr.newRegion(from, p, p.slots)
-	if err != nil {
-		return nil, err
-	}
-	remote, err := pr.newRegion(to, p, max(p.recvSlots, p.slots))
-	if err != nil {
-		return nil, err
-	}
+	local, remote := pr.memory[index].buffer(p, p.slots), pr.memory[1-index].buffer(p, p.targetSlots())
 	f.source, f.target = local, remote
 	if c.Op == Read {
 		f.source, f.target = remote, local
@@ -76,11 +85,8 @@ func (pr *pair) newFlow(index int, c *Config, p *plan) (*flow, error) {
 	f.queues = make([]queue, p.qps)
 	for i := range f.queues {
 		q := &f.queues[i]
-		q.qp, q.partner = from.qps[i], to.qps[i]
+		q.qp, q.partner = from[i], to[i]
 		q.chains = f.sendChains(i, local, remote)
-		if c.Connection == verbs.UD {
-			address(q.chains, from.ah, &to.ends[i])
-		}
 		if err := f.postRecvs(i, remote); err != nil {
 			return nil, err
 		}
@@ -91,22 +97,22 @@ func (pr *pair) newFlow(index int, c *Config, p *plan) (*flow, error) {
 // sendChains builds the work requests of a queue once; posting only reads them. With
 // as many places as requests in flight there is a chain for each of the window,
 // otherwise one chain serves for all.
-func (f *flow) sendChains(queue int, local, remote *region) [][]verbs.SendWR {
+func (f *flow) sendChains(queue int, local, remote *buffer) [][]ibverbx.SendWR {
 	count := max(1, f.slots/f.chain)
-	chains := make([][]verbs.SendWR, count)
+	chains := make([][]ibverbx.SendWR, count)
 	message := int64(0)
 	for c := range chains {
-		chain := make([]verbs.SendWR, f.chain)
+		chain := make([]ibverbx.SendWR, f.chain)
 		for i := range chain {
 			wr := &chain[i]
-			wr.WRID = wrid(queue, f.chain)
+			wr.ID = requestID(queue, f.chain)
 			wr.Opcode = f.op.opcode()
 			wr.SetSGE(local.sge(queue, message, 0))
 			switch f.op {
-			case Write, Read:
-				wr.RemoteAddr, wr.RKey = remote.sge(queue, message, 0).Addr, remote.rkey
+			case Write, WriteImm, Read:
+				wr.Remote, wr.RemoteOffset = remote.remote, uint64(remote.offset(queue, message))
 			case Atomic: // one counter per queue, and a place for each answer
-				wr.RemoteAddr, wr.RKey, wr.CompareAdd = remote.sge(queue, 0, 0).Addr, remote.rkey, 1
+				wr.Remote, wr.RemoteOffset, wr.CompareAdd = remote.remote, uint64(remote.offset(queue, 0)), 1
 			case Send: // the receiver says where it goes
 			}
 			message++
@@ -117,32 +123,29 @@ func (f *flow) sendChains(queue int, local, remote *region) [][]verbs.SendWR {
 	return chains
 }
 
-// wrid says which queue a completion belongs to and how many messages it stands for.
-func wrid(queue, messages int) uint64 { return uint64(messages)<<32 | uint64(uint32(queue)) }
-
-// address makes UD requests go to a QP.
-func address(chains [][]verbs.SendWR, ah verbs.AHHandle, to *verbs.Endpoint) {
-	for _, chain := range chains {
-		for i := range chain {
-			chain[i].AH, chain[i].RemoteQPN, chain[i].RemoteQKey = ah, to.QPN, to.QKey
-		}
-	}
+// request is the work request of a message, if every message has a place of its own.
+func (q *queue) request(message int64) *ibverbx.SendWR {
+	chain := int64(len(q.chains[0]))
+	return &q.chains[message/chain%int64(len(q.chains))][message%chain]
 }
 
-// postRecvs builds the receives of a queue and posts all of them.
-func (f *flow) postRecvs(queue int, target *region) error {
+// postRecvs builds the receives of a queue and posts all of them. Without places they
+// wait for notifications.
+func (f *flow) postRecvs(queue int, target *buffer) error {
 	if f.recvs == 0 {
 		return nil
 	}
 	q := &f.queues[queue]
-	q.recvs = make([][]verbs.RecvWR, max(1, f.recvSlots/f.chain))
+	q.recvs = make([][]ibverbx.RecvWR, max(1, f.recvSlots/f.chain))
 	message := int64(0)
 	for c := range q.recvs {
-		q.recvs[c] = make([]verbs.RecvWR, f.chain)
+		q.recvs[c] = make([]ibverbx.RecvWR, f.chain)
 		for i := range q.recvs[c] {
 			wr := &q.recvs[c][i]
-			wr.WRID = wrid(queue, 1)
-			wr.SetSGE(target.sge(queue, message, f.grh))
+			wr.ID = requestID(queue, 1) | receiveID
+			if f.recvSlots > 0 {
+				wr.SetSGE(target.sge(queue, message, f.grh))
+			}
 			message++
 		}
 	}
@@ -180,7 +183,7 @@ func (f *flow) start(n int64) {
 		last := (q.next + int(n/int64(f.chain)%int64(len(q.chains)))) % len(q.chains)
 		q.tail = append(q.tail[:0], q.chains[last][:rest]...)
 		q.tail[rest-1].Flags = verbs.SendSignaled
-		q.tail[rest-1].WRID = wrid(i, rest)
+		q.tail[rest-1].ID = requestID(i, rest)
 	}
 }
 
@@ -192,28 +195,34 @@ func (f *flow) stop() {
 	f.posting = 0
 }
 
-// idle reports whether everything posted is complete and, for Send, received.
+// idle reports whether everything posted is complete and, where receives are taken,
+// received.
 func (f *flow) idle() bool {
 	return f.posting == 0 && f.inFlight == 0 && (f.recvs == 0 || f.received+f.lost >= f.sent)
 }
 
-// step posts at most one chain per queue, polls, and returns how many messages were
-// completed; for Send, received.
-func (f *flow) step() (done int, err error) {
-	if f.posting > 0 {
-		for i := range f.queues {
-			if q := &f.queues[i]; q.left > 0 && q.inFlight < f.window {
-				if err := f.post(q); err != nil {
-					return 0, err
-				}
+// done counts the messages that came through: those received, or complete at the
+// initiator of an operation that takes no receives.
+func (f *flow) done() int64 {
+	if f.recvs > 0 {
+		return f.received
+	}
+	return f.completed
+}
+
+// postAll posts at most one chain per queue.
+func (f *flow) postAll() error {
+	if f.posting == 0 {
+		return nil
+	}
+	for i := range f.queues {
+		if q := &f.queues[i]; q.left > 0 && q.inFlight < f.window {
+			if err := f.post(q); err != nil {
+				return err
 			}
 		}
 	}
-	done, err = f.pollSends()
-	if err == nil && f.recvs > 0 {
-		done, err = f.pollRecvs()
-	}
-	return done, err
+	return nil
 }
 
 // post posts the next chain of a queue, unless its partner lacks receives.
@@ -245,57 +254,31 @@ func (f *flow) post(q *queue) error {
 	return nil
 }
 
-// pollSends takes completions of chains and returns how many messages they stand for.
-func (f *flow) pollSends() (done int, err error) {
-	for {
-		n, err := f.sendCQ.Poll(f.wcs[:])
-		if err != nil {
-			return done, err
-		}
-		for i := range n {
-			wc := &f.wcs[i]
-			if wc.Status != verbs.StatusSuccess {
-				return done, wc.Err()
-			}
-			f.queues[uint32(wc.WRID)].inFlight--
-			f.inFlight--
-			done += int(wc.WRID >> 32)
-		}
-		if n < len(f.wcs) {
-			return done, nil
-		}
-	}
+// completedSend takes a completion of a chain.
+func (f *flow) completedSend(wc *ibverbx.WC) {
+	f.queues[queueOf(wc.ID)].inFlight--
+	f.inFlight--
+	f.completed += messagesOf(wc.ID)
 }
 
-// pollRecvs takes received messages and posts their receives again, a chain at a time.
-func (f *flow) pollRecvs() (done int, err error) {
-	for {
-		n, err := f.recvCQ.Poll(f.wcs[:])
-		if err != nil {
-			return done, err
-		}
-		for i := range n {
-			wc := &f.wcs[i]
-			if wc.Status != verbs.StatusSuccess {
-				return done, wc.Err()
-			}
-			if int(wc.ByteLen) != f.size+f.grh {
-				return done, fmt.Errorf("a message of %d bytes arrived with %d", f.size, int(wc.ByteLen)-f.grh)
-			}
-			q := &f.queues[uint32(wc.WRID)]
-			if q.consumed++; q.consumed == f.chain {
-				q.consumed = 0
-				if err := f.replenish(q); err != nil {
-					return done, err
-				}
-			}
-		}
-		f.received += int64(n)
-		done += n
-		if n < len(f.wcs) {
-			return done, nil
-		}
+// completedRecv takes a message or a notification and posts receives again, a chain at a
+// time. Schemes differ in what the completion says of the message; what it says must be
+// right.
+func (f *flow) completedRecv(wc *ibverbx.WC) error {
+	q := &f.queues[queueOf(wc.ID)]
+	if wc.Flags&ibverbx.WCHasLength != 0 && int(wc.ByteLen) != f.size+f.grh {
+		return fmt.Errorf("a message of %d bytes arrived with %d", f.size, int(wc.ByteLen)-f.grh)
 	}
+	if f.check && wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(q.received) {
+		return &ImmediateError{Device: f.target.device, Message: q.received, Got: wc.Imm}
+	}
+	q.received++
+	f.received++
+	if q.consumed++; q.consumed == f.chain {
+		q.consumed = 0
+		return f.replenish(q)
+	}
+	return nil
 }
 
 // writeOff counts messages that did not arrive as lost and takes their receives, which

@@ -16,7 +16,7 @@ const latencyWarmUp = 64
 // no iterations is none.
 func (r *row) latency() (Result, error) {
 	one, scale := r.roundTrip, 1.0
-	if r.cfg.Op == Send {
+	if r.cfg.op().received() {
 		one, scale = r.pingPong, 0.5
 	}
 	s := newSamples()
@@ -50,6 +50,10 @@ func (r *row) samples(s *samples, one func() error) error {
 			return err
 		}
 		if count < 0 {
+			if count == -1 {
+				r.mark()
+				end = r.now()
+			}
 			begin = end
 			continue
 		}
@@ -100,16 +104,16 @@ func (r *row) roundTrip() error {
 	q.inFlight++
 	f.sent++
 	f.inFlight++
-	return r.await(f, (*flow).pollSends)
+	return r.await(f.index, &f.completed)
 }
 
-// pingPong sends a message from the first side to the second and one back.
+// pingPong sends a message from the first end to the second and one back.
 func (r *row) pingPong() error {
 	for _, f := range r.flows {
 		if err := r.ping(f); err != nil {
 			return err
 		}
-		if err := r.await(f, (*flow).pollRecvs); err != nil {
+		if err := r.await(1-f.index, &f.received); err != nil {
 			return err
 		}
 	}
@@ -136,14 +140,15 @@ func (r *row) ping(f *flow) error {
 	if q.inFlight < pingWindow {
 		return nil
 	}
-	return r.await(f, (*flow).pollSends)
+	return r.await(f.index, &f.completed)
 }
 
-// await polls until something is complete.
-func (r *row) await(f *flow, poll func(*flow) (int, error)) error {
+// await polls one end until a counter of completions there moves.
+func (r *row) await(side int, counter *int64) error {
+	before := *counter
 	var w waiting
 	for {
-		if done, err := poll(f); done > 0 || err != nil {
+		if err := r.poll(side); err != nil || *counter != before {
 			return err
 		}
 		if err := r.foundNothing(&w); err != nil {

@@ -11,6 +11,9 @@ const (
 	Read   Op = "read"   // RDMA_READ
 	Send   Op = "send"   // SEND into posted receives
 	Atomic Op = "atomic" // ATOMIC_FETCH_AND_ADD on 8 bytes
+
+	// WriteImm is what a report calls Write with Config.Imm: RDMA_WRITE_WITH_IMM.
+	WriteImm Op = "writeimm"
 )
 
 // ParseOp returns the operation of that name.
@@ -18,6 +21,7 @@ func ParseOp(s string) (Op, error) {
 	switch op := Op(s); op {
 	case Write, Read, Send, Atomic:
 		return op, nil
+	case WriteImm: // by --imm only: one way to say it
 	}
 	return "", &ConfigError{Where: "operation " + quote(s), Problem: "there is no such operation", Fix: "say write, read, send or atomic"}
 }
@@ -25,6 +29,8 @@ func ParseOp(s string) (Op, error) {
 // opcode is what a work request of the operation says.
 func (o Op) opcode() verbs.Opcode {
 	switch o {
+	case WriteImm:
+		return verbs.OpRDMAWriteWithImm
 	case Read:
 		return verbs.OpRDMARead
 	case Send:
@@ -36,12 +42,15 @@ func (o Op) opcode() verbs.Opcode {
 	}
 }
 
+// received reports whether the target takes a receive for each message.
+func (o Op) received() bool { return o == Send || o == WriteImm }
+
 // runsOn reports whether the transport has the operation (IBTA 1.4 table 37).
 func (o Op) runsOn(t verbs.QPType) bool {
 	switch o {
 	case Send:
 		return true
-	case Write:
+	case Write, WriteImm:
 		return t != verbs.UD
 	default:
 		return t == verbs.RC

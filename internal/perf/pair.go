@@ -2,43 +2,54 @@ package perf
 
 import (
 	"errors"
-	"fmt"
 
+	"ibverbx"
 	"ibverbx/verbs"
 )
 
-// port is the port that is measured, on both devices.
-const port = 1
-
-// side is one end of a test: the objects on one device.
-type side struct {
-	name           string
-	pd             verbs.PD
-	sendCQ, recvCQ verbs.CQ
-	qps            []verbs.QP
-	ends           []verbs.Endpoint
-	ah             verbs.AHHandle // to the other side, on UD
+// poster is a QP as a flow needs it: a VirtualQP, or a UC or UD QP in its clothes.
+type poster interface {
+	PostSend(wrs []ibverbx.SendWR) (n int, err error)
+	PostRecv(wrs []ibverbx.RecvWR) (n int, err error)
 }
 
-// pair is both ends of a row, with their QPs connected one to one. What it opens is
-// closed by close, in reverse order.
+// end is one end of a row: QPs that share a completion queue, and registered memory.
+type end interface {
+	// Poll takes completions of sends and receives, as VirtualCQ.Poll does.
+	Poll(dst []ibverbx.WC) (n int, err error)
+	posters() []poster
+	// register makes memory known to the devices. It is called once. local is what an
+	// SGE names; remote is for the other end.
+	register(mem *verbs.Memory) (local *ibverbx.Region, remote *ibverbx.RemoteRegion, err error)
+	// lanes says what the QPs did so far.
+	lanes() []ibverbx.LaneStats
+	// failure adds to an error what is known about its cause.
+	failure(err error) error
+}
+
+// pair is both ends of a row, connected, with their memory. What it opens is closed by
+// close, in reverse order.
 type pair struct {
-	sides   [2]side
+	ends    [2]end
+	memory  [2]memory
 	closers []func() error
 }
 
-// openPair makes and connects the QPs of a row.
-func openPair(ctxs [2]verbs.Context, c *Config, p *plan) (*pair, error) {
-	pr := &pair{}
-	for i := range pr.sides {
-		if err := pr.openSide(&pr.sides[i], ctxs[i], c, p); err != nil {
-			return nil, errors.Join(err, pr.close())
+// openPair makes and connects the ends of a row and gives them memory.
+func openPair(rails *[2][]ibverbx.RailConfig, c *Config, p *plan) (pr *pair, err error) {
+	pr = &pair{}
+	if c.virtual() {
+		err = pr.openVirtual(rails, c, p)
+	} else {
+		err = pr.openPlain(rails, c, p)
+	}
+	for side := range pr.ends {
+		if err == nil {
+			err = pr.newMemory(side, deviceNames(rails[side]), p)
 		}
 	}
-	for i := range pr.sides {
-		if err := pr.connect(&pr.sides[i], &pr.sides[1-i], ctxs[i], c); err != nil {
-			return nil, errors.Join(err, pr.close())
-		}
+	if err != nil {
+		return nil, errors.Join(err, pr.close())
 	}
 	return pr, nil
 }
@@ -55,137 +66,58 @@ func (pr *pair) close() error {
 	return errors.Join(errs...)
 }
 
-// openSide makes PD, CQs and QPs. The CQs hold every request of every QP, so that not
-// even a flush overruns them.
-func (pr *pair) openSide(s *side, ctx verbs.Context, c *Config, p *plan) (err error) {
-	s.name = ctx.Device().Name()
-	if s.pd, err = ctx.AllocPD(); err != nil {
+// memory is the registered memory of one end, from which buffers are cut.
+type memory struct {
+	bytes  []byte
+	used   int
+	region *ibverbx.Region
+	remote *ibverbx.RemoteRegion
+	device string
+}
+
+// newMemory allocates, registers and touches what the flows need at one end.
+func (pr *pair) newMemory(side int, device string, p *plan) error {
+	mem, err := verbs.AllocMemory(p.endBytes(side), nil)
+	if err != nil {
 		return err
 	}
-	pr.onClose(s.pd.Close)
-	if s.sendCQ, err = ctx.CreateCQ(verbs.CQConfig{Depth: p.qps * p.depth()}); err != nil {
+	pr.onClose(mem.Free)
+	m := &pr.memory[side]
+	if m.region, m.remote, err = pr.ends[side].register(mem); err != nil {
 		return err
 	}
-	pr.onClose(s.sendCQ.Close)
-	if s.recvCQ, err = ctx.CreateCQ(verbs.CQConfig{Depth: max(1, p.qps*p.recvs)}); err != nil {
-		return err
-	}
-	pr.onClose(s.recvCQ.Close)
-	for range p.qps {
-		qp, err := s.pd.CreateQP(verbs.QPConfig{
-			Type:      c.Connection,
-			SendCQ:    s.sendCQ,
-			RecvCQ:    s.recvCQ,
-			MaxSendWR: p.depth(),
-			MaxRecvWR: p.recvs,
-			Port:      port,
-		})
-		if err != nil {
-			return err
-		}
-		pr.onClose(qp.Close)
-		end, err := qp.Endpoint()
-		if err != nil {
-			return err
-		}
-		s.qps, s.ends = append(s.qps, qp), append(s.ends, end)
-	}
+	m.bytes, m.device = mem.Bytes(), device
+	clear(m.bytes) // the first touch is the system's work, not the NIC's
 	return nil
 }
 
-// connect takes the QPs of s to RTS, each with its partner on the other side.
-func (pr *pair) connect(s, other *side, ctx verbs.Context, c *Config) error {
-	for i, qp := range s.qps {
-		remote := other.ends[i]
-		if c.MTU != 0 {
-			asked, err := verbs.MTUOf(c.MTU)
-			if err != nil {
-				return err
-			}
-			remote.MTU = min(remote.MTU, asked) // Connect takes the smaller of both ends
-		}
-		if err := qp.Connect(remote); err != nil {
-			return err
-		}
-	}
-	if c.Connection != verbs.UD {
-		return nil
-	}
-	index, err := gidIndex(ctx, s.ends[0].GID)
-	if err != nil {
-		return err
-	}
-	ah, err := s.pd.CreateAH(verbs.AHAttr{DGID: other.ends[0].GID, DLID: other.ends[0].LID, SGIDIndex: index, Port: port})
-	if err != nil {
-		return err
-	}
-	pr.onClose(ah.Close)
-	s.ah = ah.Handle()
-	return nil
-}
-
-// gidIndex returns the row of a GID in the table of the port.
-func gidIndex(ctx verbs.Context, gid verbs.GID) (int, error) {
-	attr, err := ctx.QueryPort(port)
-	if err != nil {
-		return 0, err
-	}
-	for i := range attr.GIDs {
-		if e, err := ctx.QueryGID(port, i); err == nil && e.GID == gid {
-			return i, nil
-		}
-	}
-	if gid.IsZero() {
-		return 0, nil // plain InfiniBand, where the LID is the address
-	}
-	return 0, fmt.Errorf("GID %s is not in the table of port %d of %s: %w", gid, port, ctx.Device().Name(), verbs.ErrNotFound)
-}
-
-// region is registered memory that holds places for messages, so many per QP.
-type region struct {
-	bytes        []byte
-	addr         uint64
-	lkey, rkey   uint32
+// buffer is places for messages in the memory of one end, so many per QP.
+type buffer struct {
+	*memory
+	base         int
 	places       int // per QP
 	stride, head int
 	size         int
-	device       string
 }
 
-// newRegion allocates, touches and registers the memory of one side of a flow.
-func (pr *pair) newRegion(s *side, p *plan, places int) (*region, error) {
-	mem, err := verbs.AllocMemory(p.qps*places*p.stride, nil)
-	if err != nil {
-		return nil, err
-	}
-	pr.onClose(mem.Free)
-	mr, err := s.pd.RegisterMemory(mem, verbs.AccessAll)
-	if err != nil {
-		return nil, err
-	}
-	pr.onClose(mr.Close)
-	clear(mem.Bytes()) // the first touch is the system's work, not the NIC's
-	return &region{
-		bytes: mem.Bytes(), addr: mr.Addr(), lkey: mr.LKey(), rkey: mr.RKey(),
-		places: places, stride: p.stride, head: p.head, size: p.size, device: s.name,
-	}, nil
+// buffer cuts so many places per QP from the memory.
+func (m *memory) buffer(p *plan, places int) *buffer {
+	b := &buffer{memory: m, base: m.used, places: places, stride: p.stride, head: p.head, size: p.size}
+	m.used += p.areaBytes(places)
+	return b
 }
 
-func (r *region) offset(queue int, message int64) int {
-	return (queue*r.places+int(message%int64(r.places)))*r.stride + r.head
+func (b *buffer) offset(queue int, message int64) int {
+	return b.base + (queue*b.places+int(message%int64(b.places)))*b.stride + b.head
 }
 
 // message returns the bytes of a message: where it stands or will stand.
-func (r *region) message(queue int, message int64) []byte {
-	off := r.offset(queue, message)
-	return r.bytes[off : off+r.size : off+r.size]
+func (b *buffer) message(queue int, message int64) []byte {
+	off := b.offset(queue, message)
+	return b.bytes[off : off+b.size : off+b.size]
 }
 
 // sge names the place of a message, with grh bytes before it.
-func (r *region) sge(queue int, message int64, grh int) verbs.SGE {
-	return verbs.SGE{
-		Addr:   r.addr + uint64(r.offset(queue, message)-grh),
-		Length: uint32(r.size + grh),
-		LKey:   r.lkey,
-	}
+func (b *buffer) sge(queue int, message int64, grh int) ibverbx.SGE {
+	return ibverbx.SGE{Region: b.region, Offset: uint64(b.offset(queue, message) - grh), Length: uint32(b.size + grh)}
 }

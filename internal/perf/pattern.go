@@ -69,6 +69,18 @@ func (e *MismatchError) Error() string {
 		e.Op, FormatSize(e.Size), e.QP, e.Message, e.Offset, e.Device, e.Got, e.Want)
 }
 
+// ImmediateError says that a notification came with the immediate of another message.
+type ImmediateError struct {
+	Device  string
+	Message int64
+	Got     uint32
+}
+
+// Error implements error.
+func (e *ImmediateError) Error() string {
+	return fmt.Sprintf("--check: the notification of message %d on %s has the immediate %d, want %d", e.Message, e.Device, e.Got, uint32(e.Message))
+}
+
 // AtomicMismatchError says that atomics were lost, repeated or reordered.
 type AtomicMismatchError struct {
 	Device  string

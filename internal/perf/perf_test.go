@@ -2,7 +2,6 @@ package perf
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"ibverbx"
 	"ibverbx/verbs"
 )
 
@@ -21,16 +21,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // run measures on a wire and checks that everything was closed.
 func run(t *testing.T, w *wire, cfg Config) (Report, error) {
 	t.Helper()
-	a, b := w.pair()
-	test, err := New(a, b, cfg)
-	if err != nil {
-		t.Fatalf("New: %v", err)
-	}
-	rep, err := test.Run(t.Context(), Observer{})
+	rep, err := newTest(t, w, cfg).Run(t.Context(), Observer{})
 	if w.open != 0 {
-		t.Errorf("%d objects were left open", w.open)
+		t.Errorf("%d objects were left open, want 0", w.open)
 	}
 	return rep, err
+}
+
+func newTest(t *testing.T, w *wire, cfg Config) *Test {
+	t.Helper()
+	a, b := w.pair(cfg.withDefaults().Rails)
+	test, err := New(a, b, cfg)
+	if err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	return test
 }
 
 // variant is a test that every option has to get through.
@@ -39,21 +44,35 @@ type variant struct {
 	cfg  Config
 }
 
+// variants are all operations over all shapes of a VirtualQP, and over UC and UD.
 func variants() []variant {
 	var vs []variant
-	for _, op := range []Op{Write, Read, Send, Atomic} {
-		for _, conn := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
+	for _, op := range []Op{Write, WriteImm, Read, Send, Atomic} {
+		cfg := Config{Op: op, Sizes: []int{1, 1500}, Iterations: 333, TxDepth: 30, CQMod: 8}
+		if op == WriteImm {
+			cfg.Op, cfg.Imm = Write, true
+		}
+		if op == Atomic {
+			cfg.Sizes = nil
+		}
+		for _, conn := range []verbs.QPType{verbs.UC, verbs.UD} {
 			for _, qps := range []int{1, 3} {
-				for _, bidi := range []bool{false, true} {
-					if !op.runsOn(conn) {
-						continue
+				if op.runsOn(conn) && !cfg.Imm {
+					cfg := cfg
+					cfg.Connection, cfg.QPs = conn, qps
+					vs = append(vs, variant{fmt.Sprintf("%s/%s/qps=%d", op, conn, qps), cfg})
+				}
+			}
+		}
+		for _, scheme := range []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray} {
+			for _, rails := range []int{1, 2} {
+				for _, lanes := range []int{1, 5} {
+					cfg := cfg
+					cfg.Scheme, cfg.Rails, cfg.QPs = scheme, rails, lanes
+					if lanes > 1 && (op == Write || op == WriteImm || op == Read) {
+						cfg.Fragment, cfg.Policy = 400, ibverbx.LeastBytes // 1500 bytes are four fragments
 					}
-					sizes := []int{1, 100, 1500}
-					if op == Atomic {
-						sizes = nil
-					}
-					cfg := Config{Op: op, Connection: conn, QPs: qps, Bidirectional: bidi, Sizes: sizes, Iterations: 333, TxDepth: 30, CQMod: 8}
-					vs = append(vs, variant{fmt.Sprintf("%s/%s/qps=%d/bidi=%v", op, conn, qps, bidi), cfg})
+					vs = append(vs, variant{fmt.Sprintf("%s/%s/rails=%d/lanes=%d", op, scheme, rails, lanes), cfg})
 				}
 			}
 		}
@@ -63,15 +82,19 @@ func variants() []variant {
 
 func TestBandwidth(t *testing.T) {
 	for _, v := range variants() {
+		// Both directions with and without comparing would say the same twice.
 		for _, check := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/check=%v", v.name, check), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/check,bidi=%v", v.name, check), func(t *testing.T) {
 				cfg := v.cfg
-				cfg.Check = check
+				cfg.Check, cfg.Bidirectional = check, check
 				rep, err := run(t, newWire(), cfg)
 				if err != nil {
-					t.Fatal(err)
+					t.Fatalf("Run: got %v, want no error", err)
 				}
-				want := int64(cfg.Iterations * cfg.QPs)
+				want := int64(cfg.Iterations)
+				if cfg.Connection != 0 {
+					want *= int64(cfg.QPs)
+				}
 				if cfg.Bidirectional {
 					want *= 2
 				}
@@ -83,6 +106,7 @@ func TestBandwidth(t *testing.T) {
 						t.Errorf("size %d: rates do not make sense: %+v", r.Size, *r.BandwidthResult)
 					}
 				}
+				checkCarried(t, &cfg, &rep)
 			})
 		}
 	}
@@ -90,7 +114,7 @@ func TestBandwidth(t *testing.T) {
 
 func TestLatency(t *testing.T) {
 	for _, v := range variants() {
-		if v.cfg.QPs > 1 || v.cfg.Bidirectional {
+		if v.cfg.QPs > 1 && v.cfg.Connection != 0 {
 			continue
 		}
 		for _, check := range []bool{false, true} {
@@ -99,7 +123,7 @@ func TestLatency(t *testing.T) {
 				cfg.Mode, cfg.TxDepth, cfg.CQMod, cfg.Check = Latency, 0, 0, check
 				rep, err := run(t, newWire(), cfg)
 				if err != nil {
-					t.Fatal(err)
+					t.Fatalf("Run: got %v, want no error", err)
 				}
 				for _, r := range rep.Results {
 					l := r.LatencyResult
@@ -110,6 +134,7 @@ func TestLatency(t *testing.T) {
 						t.Errorf("size %d: times do not make sense: %+v", r.Size, *l)
 					}
 				}
+				checkCarried(t, &cfg, &rep)
 			})
 		}
 	}
@@ -126,36 +151,68 @@ func TestDurationEndsRow(t *testing.T) {
 
 func TestCheckFindsCorruption(t *testing.T) {
 	for _, mode := range []Mode{Bandwidth, Latency} {
-		for _, op := range []Op{Write, Read, Send, Atomic} {
-			t.Run(fmt.Sprintf("%s/%s", mode, op), func(t *testing.T) {
-				w := newWire()
-				offset := 77
-				cfg := Config{Op: op, Mode: mode, Sizes: []int{100}, Iterations: 200, Check: true}
-				if op == Atomic {
-					cfg.Sizes, offset = nil, 0
-				}
-				const victim = 120
-				w.after = func(message int, b []byte) {
-					if message == victim {
-						b[offset] ^= 0x10
+		for _, op := range []Op{Write, WriteImm, Read, Send, Atomic} {
+			for _, lanes := range []int{1, 4} {
+				t.Run(fmt.Sprintf("%s/%s/lanes=%d", mode, op, lanes), func(t *testing.T) {
+					w := newWire()
+					offset := 77
+					cfg := Config{Op: op, Mode: mode, QPs: lanes, Sizes: []int{100}, Iterations: 200, Check: true}
+					switch op {
+					case Atomic:
+						cfg.Sizes, offset = nil, 0
+					case WriteImm:
+						cfg.Op, cfg.Imm = Write, true
+					default:
 					}
-				}
-				_, err := run(t, w, cfg)
-				if op == Atomic {
-					var bad *AtomicMismatchError
-					if !errors.As(err, &bad) || bad.Got-bad.Want != 0x10 && bad.Want-bad.Got != 0x10 {
-						t.Fatalf("error %v, want a counter that is off by 16", err)
+					const victim = 120
+					w.after = func(message int, b []byte) {
+						if message == victim {
+							b[offset] ^= 0x10
+						}
 					}
-					return
-				}
-				var bad *MismatchError
-				if !errors.As(err, &bad) || bad.Offset != offset || bad.Got != bad.Want^0x10 {
-					t.Fatalf("error %v, want a mismatch at byte %d by bit 4", err, offset)
-				}
-				if want := fmt.Sprintf("byte %d on ", offset); !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q does not say %q", err, want)
-				}
-			})
+					_, err := run(t, w, cfg)
+					wantMismatch(t, op, offset, err)
+				})
+			}
+		}
+	}
+}
+
+// wantMismatch checks the error of a test in which bit 4 of a byte was wrong.
+func wantMismatch(t *testing.T, op Op, offset int, err error) {
+	t.Helper()
+	if op == Atomic {
+		var bad *AtomicMismatchError
+		if !errors.As(err, &bad) || bad.Got-bad.Want != 0x10 && bad.Want-bad.Got != 0x10 {
+			t.Fatalf("error %v, want a counter that is off by 16", err)
+		}
+		return
+	}
+	var bad *MismatchError
+	if !errors.As(err, &bad) || bad.Op != op || bad.Offset != offset || bad.Got != bad.Want^0x10 {
+		t.Fatalf("error %v, want a mismatch of %s at byte %d by bit 4", err, op, offset)
+	}
+	if want := fmt.Sprintf("byte %d on ", offset); !strings.Contains(err.Error(), want) {
+		t.Errorf("error %q does not say %q", err, want)
+	}
+}
+
+// A notification with a wrong immediate is found where the scheme carries it.
+func TestCheckFindsWrongImmediate(t *testing.T) {
+	for _, cfg := range []Config{{QPs: 1}, {QPs: 4, Scheme: ibverbx.Spray}} {
+		cfg.Imm, cfg.Check, cfg.Sizes, cfg.Iterations = true, true, []int{100}, 200
+		w := newWire()
+		seen := 0
+		w.imm = func(imm uint32) uint32 {
+			if seen++; seen == 121 {
+				return imm + 7
+			}
+			return imm
+		}
+		_, err := run(t, w, cfg)
+		var bad *ImmediateError
+		if !errors.As(err, &bad) || bad.Message != 120 || bad.Got != 127 {
+			t.Errorf("%d lanes: error %v, want the immediate 127 of message 120", cfg.QPs, err)
 		}
 	}
 }
@@ -171,18 +228,30 @@ func TestCheckFindsMissingMessage(t *testing.T) {
 }
 
 func TestFailedCompletionEndsRun(t *testing.T) {
-	w := newWire()
-	w.fail = 20
-	rep, err := run(t, w, Config{Sizes: []int{8, 16}, Iterations: 10, TxDepth: 4})
-	var bad *verbs.WCError
-	if !errors.As(err, &bad) || bad.Status != verbs.StatusRemAccessErr {
-		t.Fatalf("error %v, want a remote access error", err)
-	}
-	if !strings.Contains(err.Error(), "write bandwidth of ") {
-		t.Errorf("error %q does not say what was measured", err)
-	}
-	if len(rep.Results) > 1 {
-		t.Errorf("%d results, want only rows before the failure", len(rep.Results))
+	for _, tt := range []struct {
+		cfg  Config
+		want []string // parts of the error
+	}{
+		{Config{QPs: 1}, []string{"lane 0 on rail 0 (fake0)", verbs.StatusRemAccessErr.String()}},
+		{Config{QPs: 4}, []string{"on rail ", "(fake", verbs.StatusRemAccessErr.String()}},
+		{Config{Connection: verbs.UC}, []string{verbs.StatusRemAccessErr.String()}},
+	} {
+		w := newWire()
+		w.fail = 20
+		tt.cfg.Sizes, tt.cfg.Iterations, tt.cfg.TxDepth = []int{8, 16}, 10, 4
+		rep, err := run(t, w, tt.cfg)
+		var bad *verbs.WCError
+		if !errors.As(err, &bad) {
+			t.Fatalf("%d lanes: error %v, want one of a completion", tt.cfg.QPs, err)
+		}
+		for _, want := range append(tt.want, "write bandwidth of ") {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%d lanes: error %q does not say %q", tt.cfg.QPs, err, want)
+			}
+		}
+		if len(rep.Results) > 1 {
+			t.Errorf("%d results, want only rows before the failure", len(rep.Results))
+		}
 	}
 }
 
@@ -191,21 +260,17 @@ func TestLostMessagesAreCounted(t *testing.T) {
 	w.drop = func(message int) bool { return message%100 == 99 }
 	rep, err := run(t, w, Config{Op: Send, Connection: verbs.UD, Sizes: []int{64}, Iterations: 500, TxDepth: 500})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("Run: got %v, want no error", err)
 	}
 	if r := rep.Results[0]; r.Lost == 0 || r.Iterations == 0 || r.Iterations >= 500 {
-		t.Errorf("%d received and %d lost of 500", r.Iterations, r.Lost)
+		t.Errorf("%d received and %d lost of 500, want both above 0 and below 500", r.Iterations, r.Lost)
 	}
 }
 
 func TestCancelKeepsResults(t *testing.T) {
 	for _, mode := range []Mode{Bandwidth, Latency} {
 		w := newWire()
-		a, b := w.pair()
-		test, err := New(a, b, Config{Mode: mode, Sizes: []int{8, 16, 32}, Iterations: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
+		test := newTest(t, w, Config{Mode: mode, Sizes: []int{8, 16, 32}, Iterations: 300})
 		ctx, cancel := context.WithCancel(t.Context())
 		rep, err := test.Run(ctx, Observer{Result: func(r Result) {
 			if r.Size == 16 {
@@ -216,59 +281,26 @@ func TestCancelKeepsResults(t *testing.T) {
 			t.Errorf("%s: %d results, interrupted %v, error %v; want 2, true, nil", mode, len(rep.Results), rep.Interrupted, err)
 		}
 		if w.open != 0 {
-			t.Errorf("%d objects were left open", w.open)
+			t.Errorf("%d objects were left open, want 0", w.open)
 		}
+		checkCarried(t, &Config{Mode: mode}, &rep)
 	}
 }
 
 // A row that hangs must end soon after a cancellation, with what it has.
 func TestCancelEndsHangingRow(t *testing.T) {
 	for _, mode := range []Mode{Bandwidth, Latency} {
-		w := newWire()
-		w.hang = 200
-		a, b := w.pair()
-		test, err := New(a, b, Config{Mode: mode, Sizes: []int{8}, Duration: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(10*time.Millisecond, cancel)
-		rep, err := test.Run(ctx, Observer{})
-		if err != nil || !rep.Interrupted {
-			t.Errorf("%s: interrupted %v, error %v", mode, rep.Interrupted, err)
-		}
-	}
-}
-
-func TestReportJSON(t *testing.T) {
-	for _, tt := range []struct {
-		mode Mode
-		row  []string
-	}{
-		{Bandwidth, []string{"size", "iterations", "bytes_per_second", "messages_per_second", "copy_bytes_per_second", "ratio_to_copy"}},
-		{Latency, []string{"size", "iterations", "t_min_us", "t_typical_us", "t_avg_us", "t_p99_us", "t_p999_us", "t_max_us"}},
-	} {
-		rep, err := run(t, newWire(), Config{Mode: tt.mode, Sizes: []int{8}, Iterations: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := json.Marshal(rep)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got map[string]any
-		if err := json.Unmarshal(text, &got); err != nil {
-			t.Fatal(err)
-		}
-		for _, key := range []string{"op", "mode", "provider", "link", "qps", "results"} {
-			if _, ok := got[key]; !ok {
-				t.Errorf("%s: no %q in %s", tt.mode, key, text)
+		for _, lanes := range []int{1, 4} {
+			w := newWire()
+			w.hang = 200
+			test := newTest(t, w, Config{Mode: mode, QPs: lanes, Sizes: []int{8}, Duration: time.Hour})
+			ctx, cancel := context.WithCancel(t.Context())
+			rep, err := test.Run(ctx, Observer{Progress: func(Progress) { time.AfterFunc(10*time.Millisecond, cancel) }})
+			if err != nil || !rep.Interrupted {
+				t.Errorf("%s on %d lanes: interrupted %v, error %v; want true and nil", mode, lanes, rep.Interrupted, err)
 			}
-		}
-		row, _ := got["results"].([]any)[0].(map[string]any)
-		for _, key := range tt.row {
-			if _, ok := row[key]; !ok {
-				t.Errorf("%s: no %q in %v", tt.mode, key, row)
+			if w.open != 0 {
+				t.Errorf("%d objects were left open, want 0", w.open)
 			}
 		}
 	}
@@ -278,26 +310,30 @@ func TestBurstDoesNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	for _, op := range []Op{Write, Send} {
-		a, b := newWire().pair()
-		test, err := New(a, b, Config{Op: op, QPs: 2, Sizes: []int{8}})
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, cfg := range []Config{
+		{QPs: 1},
+		{QPs: 4},
+		{QPs: 4, Imm: true},
+		{QPs: 4, Imm: true, Scheme: ibverbx.DQPLB},
+		{QPs: 4, Imm: true, Scheme: ibverbx.Spray},
+		{QPs: 4, Op: Send},
+		{QPs: 2, Op: Send, Connection: verbs.UD},
+	} {
+		test := newTest(t, newWire(), cfg)
 		r, err := test.openRow(8, new(atomic.Bool), func(float64) {})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("openRow: got %v, want no error", err)
 		}
 		var total bandwidth
 		if n := testing.AllocsPerRun(10, func() {
 			if err := r.burst(&total, 1000, 0); err != nil {
-				t.Fatal(err)
+				t.Fatalf("burst: got %v, want no error", err)
 			}
 		}); n != 0 {
-			t.Errorf("%s: %v allocations in a burst, want 0", op, n)
+			t.Errorf("%+v: %v allocations in a burst, want 0", cfg, n)
 		}
 		if err := r.pair.close(); err != nil {
-			t.Error(err)
+			t.Errorf("close: got %v, want no error", err)
 		}
 	}
 }

@@ -11,15 +11,22 @@ type Report struct {
 	Mode     Mode   `json:"mode"`
 	Provider string `json:"provider"`
 	Link     string `json:"link"`
-	// Device initiates and Peer is the target; with Bidirectional each is both.
+	// Device initiates and Peer is the target; with Bidirectional each is both. With
+	// several rails they are lists with commas.
 	Device     string `json:"device"`
 	Peer       string `json:"peer"`
 	Connection string `json:"connection"`
-	QPs        int    `json:"qps"`
-	// TxDepth bounds the requests that a QP has in flight; rows of large messages may
-	// have fewer if it was not asked for.
+	// QPs is how many QPs carry data, and Lanes how many of them are lanes of one
+	// VirtualQP: all of them, or on UC and UD none.
+	QPs   int `json:"qps"`
+	Lanes int `json:"lanes"`
+	Rails int `json:"rails"`
+	// Scheme is that of the VirtualQP, "none" on UC and UD.
+	Scheme string `json:"scheme"`
+	// TxDepth bounds the messages in flight; rows of large messages may have fewer if it
+	// was not asked for.
 	TxDepth int `json:"tx_depth"`
-	// CQMod is how many requests share a completion, if it was asked for.
+	// CQMod is how many messages share a completion, if it was asked for.
 	CQMod int `json:"cq_mod,omitempty"`
 	// MTU is the path MTU in bytes.
 	MTU           int  `json:"mtu"`
@@ -30,7 +37,14 @@ type Report struct {
 	// on fewer iterations than were asked for.
 	Interrupted bool     `json:"interrupted"`
 	Results     []Result `json:"results"`
+	// PerRail and PerLane say what each carried, over all results. PerLane is empty
+	// without results; on UC and UD its lanes are the QPs.
+	PerRail []Rail `json:"per_rail"`
+	PerLane []Lane `json:"per_lane"`
 
+	// Policy and Fragment (bytes, 0 if by size) are those of the VirtualQP, for the table.
+	Policy   string `json:"-"`
+	Fragment int    `json:"-"`
 	// LinkLayer is the name of the port's link layer, for the table.
 	LinkLayer string `json:"-"`
 	// OutstandingReads is how many READs or atomics a QP may have outstanding, for
@@ -42,7 +56,7 @@ type Report struct {
 type Result struct {
 	// Size is the message size in bytes.
 	Size int `json:"size"`
-	// Iterations counts messages over all QPs and both directions.
+	// Iterations counts messages in both directions, on UC and UD over all QPs.
 	Iterations int64 `json:"iterations"`
 	*BandwidthResult
 	*LatencyResult

@@ -6,6 +6,9 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"ibverbx"
+	"ibverbx/verbs"
 )
 
 const (
@@ -18,6 +21,9 @@ const (
 	cancelAfter = 20 * time.Millisecond
 	// pollsPerYield is how many polls may find nothing before others get the core.
 	pollsPerYield = 64
+	// quietRounds is how many rounds an end is not polled at which nothing is expected:
+	// a VirtualQP wants to be polled while it is connected, but not all the time.
+	quietRounds = 64
 )
 
 // row is one message size being measured.
@@ -26,6 +32,10 @@ type row struct {
 	cfg       *Config
 	pair      *pair
 	flows     []*flow
+	wcs       [pollBatch]ibverbx.WC
+	quiet     [2]bool // nothing is expected to complete at that end
+	round     int
+	before    [][]ibverbx.LaneStats // what lanes had done when mark was called
 	cancelled *atomic.Bool
 	epoch     time.Time
 	progress  func(fraction float64) // called between stretches, never inside one
@@ -33,12 +43,16 @@ type row struct {
 
 // openRow makes everything that a row needs.
 func (t *Test) openRow(size int, cancelled *atomic.Bool, progress func(float64)) (*row, error) {
-	r := &row{plan: newPlan(&t.cfg, size), cfg: &t.cfg, cancelled: cancelled, epoch: time.Now(), progress: progress}
-	pr, err := openPair(t.ctxs, r.cfg, &r.plan)
+	r := &row{
+		plan: newPlan(&t.cfg, size, t.maxWR), cfg: &t.cfg,
+		cancelled: cancelled, epoch: time.Now(), progress: progress,
+	}
+	pr, err := openPair(&t.rails, r.cfg, &r.plan)
 	if err != nil {
 		return nil, err
 	}
 	r.pair = pr
+	r.quiet[1] = r.directions == 1 && r.recvs == 0
 	for i := range r.directions {
 		f, err := pr.newFlow(i, r.cfg, &r.plan)
 		if err != nil {
@@ -51,6 +65,69 @@ func (t *Test) openRow(size int, cancelled *atomic.Bool, progress func(float64))
 
 // now is the time since the row was opened: one reading of the monotonic clock.
 func (r *row) now() time.Duration { return time.Since(r.epoch) }
+
+// step posts what there is room for at either end and takes what is complete.
+func (r *row) step() error {
+	for _, f := range r.flows {
+		if err := f.postAll(); err != nil {
+			return r.pair.ends[f.index].failure(err)
+		}
+	}
+	r.round++
+	for side := range r.pair.ends {
+		if r.quiet[side] && r.round%quietRounds != 0 {
+			continue
+		}
+		if err := r.poll(side); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// poll takes all completions of one end: sends of the direction that it initiates, and
+// receives of the other.
+func (r *row) poll(side int) error {
+	e := r.pair.ends[side]
+	for {
+		n, err := e.Poll(r.wcs[:])
+		if err != nil {
+			return e.failure(err)
+		}
+		for i := range n {
+			wc := &r.wcs[i]
+			if wc.Status != verbs.StatusSuccess {
+				return e.failure(wc.Err())
+			}
+			if wc.ID&receiveID == 0 {
+				r.flows[side].completedSend(wc)
+			} else if err := r.flows[1-side].completedRecv(wc); err != nil {
+				return e.failure(err)
+			}
+		}
+		if n < len(r.wcs) {
+			return nil
+		}
+	}
+}
+
+// done counts the messages that came through in both directions.
+func (r *row) done() (n int64) {
+	for _, f := range r.flows {
+		n += f.done()
+	}
+	return n
+}
+
+// idle reports whether both directions are.
+func (r *row) idle() bool {
+	for _, f := range r.flows {
+		if !f.idle() {
+			return false
+		}
+	}
+	return true
+}
 
 // errCancelled ends a row whose requests do not complete after a cancellation.
 var errCancelled = errors.New("cancelled")
@@ -68,6 +145,11 @@ func (r *row) foundNothing(w *waiting) error {
 		return nil
 	}
 	runtime.Gosched()
+	for side := range r.pair.ends {
+		if err := r.poll(side); err != nil {
+			return err
+		}
+	}
 	now := r.now()
 	if w.since == 0 {
 		w.since = now
@@ -77,8 +159,8 @@ func (r *row) foundNothing(w *waiting) error {
 	case waited > cancelAfter && r.cancelled.Load():
 		return errCancelled
 	case waited > stallAfter:
-		f := r.flows[0]
-		return fmt.Errorf("no completion for %v after %d messages: is the peer's port up?", stallAfter, f.sent)
+		err := fmt.Errorf("no completion for %v after %d messages: is the peer's port up?", stallAfter, r.flows[0].sent)
+		return r.pair.ends[1].failure(r.pair.ends[0].failure(err)) // an end that has failed says why
 	case waited > lossAfter:
 		return r.writeOff()
 	}

@@ -5,17 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 
+	"ibverbx"
 	"ibverbx/verbs"
 )
 
-// Test is a measurement between two devices. Make one with New; Run may be called
-// several times, by one goroutine at a time.
+// Test is a measurement between two ends. Make one with New; Run may be called several
+// times, by one goroutine at a time.
 type Test struct {
 	cfg   Config
-	ctxs  [2]verbs.Context
+	rails [2][]ibverbx.RailConfig
 	sizes []int
+	maxWR int // what a queue of any of the devices holds
 	head  Report
 }
 
@@ -36,27 +39,32 @@ type Progress struct {
 	Done float64
 }
 
-// New checks a Config against two open devices. A Config that cannot be is a
+// New checks a Config against two ends, which have as many rails each as the completed
+// Config says; rail i of one reaches rail i of the other. A Config that cannot be is a
 // *ConfigError.
-func New(initiator, target verbs.Context, cfg Config) (*Test, error) {
-	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
+func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
+	cfg, err := cfg.Complete()
+	if err != nil {
 		return nil, err
 	}
-	t := &Test{cfg: cfg, ctxs: [2]verbs.Context{initiator, target}}
+	if len(initiator) != cfg.Rails || len(target) != cfg.Rails {
+		return nil, fmt.Errorf("%d and %d rails were opened, want %d at each end", len(initiator), len(target), cfg.Rails)
+	}
+	t := &Test{cfg: cfg, rails: [2][]ibverbx.RailConfig{initiator, target}}
 	attrs, err := t.describe()
 	if err != nil {
 		return nil, err
 	}
-	limit := min(attrs[0].MaxMsgSize, attrs[1].MaxMsgSize, math.MaxUint32, math.MaxInt)
-	if cfg.Connection == verbs.UD {
-		limit = uint64(t.head.MTU)
+	maxMsg := uint64(math.MaxUint64)
+	t.maxWR = math.MaxInt
+	for i := range attrs {
+		maxMsg, t.maxWR = min(maxMsg, attrs[i].MaxMsgSize), min(t.maxWR, attrs[i].MaxQPWR)
 	}
-	if t.sizes, err = cfg.rows(limit); err != nil {
+	if t.sizes, err = cfg.rows(cfg.limit(maxMsg, t.head.MTU)); err != nil {
 		return nil, err
 	}
 	for _, size := range t.sizes {
-		p := newPlan(&t.cfg, size)
+		p := newPlan(&t.cfg, size, t.maxWR)
 		for i := range attrs {
 			if err := p.fits(&t.cfg, &attrs[i]); err != nil {
 				return nil, err
@@ -66,44 +74,65 @@ func New(initiator, target verbs.Context, cfg Config) (*Test, error) {
 	return t, nil
 }
 
-// describe asks the devices what they are and fills in the head of the report.
-func (t *Test) describe() (attrs [2]verbs.DeviceAttr, err error) {
-	mtu := verbs.MTU4096
+// describe asks the devices what they are and fills in the head of the report. It returns
+// the attributes of all devices.
+func (t *Test) describe() (attrs []verbs.DeviceAttr, err error) {
+	mtu, reads := verbs.MTU4096, math.MaxInt
 	var link verbs.LinkLayer
-	for i, ctx := range t.ctxs {
-		if attrs[i], err = ctx.QueryDevice(); err != nil {
-			return attrs, err
+	for side := range t.rails {
+		for i := range t.rails[side] {
+			rail := &t.rails[side][i]
+			attr, err := rail.Context.QueryDevice()
+			if err != nil {
+				return nil, err
+			}
+			p, err := rail.Context.QueryPort(portOf(rail))
+			if err != nil {
+				return nil, err
+			}
+			if p.State != verbs.PortActive {
+				return nil, fmt.Errorf("port %d of %s is %s, not %s", portOf(rail), rail.Context.Device().Name(), p.State, verbs.PortActive)
+			}
+			mtu, link = min(mtu, p.ActiveMTU), p.LinkLayer
+			reads = min(reads, []int{attr.MaxQPInitRdAtomic, attr.MaxQPRdAtomic}[side])
+			attrs = append(attrs, attr)
 		}
-		p, err := ctx.QueryPort(port)
-		if err != nil {
-			return attrs, err
-		}
-		if p.State != verbs.PortActive {
-			return attrs, fmt.Errorf("port %d of %s is %s, not %s", port, ctx.Device().Name(), p.State, verbs.PortActive)
-		}
-		mtu, link = min(mtu, p.ActiveMTU), p.LinkLayer
 	}
 	if want := t.cfg.MTU; want > mtu.Bytes() {
-		return attrs, refuse(flagValue("mtu", want), fmt.Sprintf("the ports carry at most %d bytes", mtu.Bytes()), "use a smaller MTU")
+		return nil, refuse(flagValue("mtu", want), fmt.Sprintf("the ports carry at most %d bytes", mtu.Bytes()), "use a smaller MTU")
 	}
-	t.head = Report{
-		Op: t.cfg.Op, Mode: t.cfg.Mode, Provider: attrs[0].Provider, Link: attrs[0].Link,
-		Device: t.ctxs[0].Device().Name(), Peer: t.ctxs[1].Device().Name(),
-		Connection: t.cfg.Connection.String(), QPs: t.cfg.QPs, TxDepth: t.cfg.TxDepth, CQMod: t.cfg.CQMod, MTU: t.cfg.MTU,
-		Bidirectional: t.cfg.Bidirectional, Checked: t.cfg.Check,
-		Results:          []Result{},
-		LinkLayer:        link.String(),
-		OutstandingReads: min(attrs[0].MaxQPInitRdAtomic, attrs[1].MaxQPRdAtomic),
-	}
+	t.describeTest(&attrs[0])
+	t.head.LinkLayer, t.head.OutstandingReads = link.String(), reads
 	if t.head.MTU == 0 {
 		t.head.MTU = mtu.Bytes()
 	}
-	if t.cfg.Mode == Latency {
+	return attrs, nil
+}
+
+// describeTest fills in what the Config says. attr is of the first device.
+func (t *Test) describeTest(attr *verbs.DeviceAttr) {
+	c := &t.cfg
+	t.head = Report{
+		Op: c.op(), Mode: c.Mode, Provider: attr.Provider, Link: attr.Link,
+		Device: deviceNames(t.rails[0]), Peer: deviceNames(t.rails[1]),
+		Connection: c.Connection.String(), QPs: c.QPs, Rails: c.Rails, Scheme: "none",
+		TxDepth: c.TxDepth, CQMod: c.CQMod, MTU: c.MTU,
+		Bidirectional: c.Bidirectional, Checked: c.Check,
+		Results: []Result{}, PerLane: []Lane{},
+		Policy: c.Policy.String(), Fragment: c.Fragment,
+	}
+	if c.virtual() {
+		t.head.Lanes, t.head.Scheme = c.QPs, c.Scheme.String()
+	}
+	for i := range c.Rails {
+		rail := Rail{Rail: i, Device: deviceNames(t.rails[0][i : i+1]), Peer: deviceNames(t.rails[1][i : i+1])}
+		t.head.PerRail = append(t.head.PerRail, rail)
+	}
+	if c.Mode == Latency {
 		t.head.TxDepth = 1
-	} else if t.head.TxDepth == 0 {
+	} else if c.TxDepth == 0 {
 		t.head.TxDepth = defaultTxDepth
 	}
-	return attrs, nil
 }
 
 // Head returns the report without results: what will be measured.
@@ -120,6 +149,7 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 	defer context.AfterFunc(ctx, func() { cancelled.Store(true) })()
 	report := t.head
 	report.Results = make([]Result, 0, len(t.sizes))
+	report.PerRail, report.PerLane = slices.Clone(report.PerRail), []Lane{}
 	for i, size := range t.sizes {
 		if ctx.Err() != nil {
 			break
@@ -129,9 +159,9 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 				o.Progress(Progress{Row: i, Rows: len(t.sizes), Size: size, Done: min(done, 1)})
 			}
 		}
-		result, err := t.runRow(size, &cancelled, progress)
+		result, err := t.runRow(size, &report, &cancelled, progress)
 		if err != nil {
-			return report, fmt.Errorf("%s %s of %s over %s: %w", t.cfg.Op, t.cfg.Mode, FormatSize(size), t.cfg.Connection, err)
+			return report, fmt.Errorf("%s %s of %s over %s: %w", t.head.Op, t.cfg.Mode, FormatSize(size), t.cfg.Connection, err)
 		}
 		if result.Iterations == 0 {
 			break
@@ -145,8 +175,8 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 	return report, nil
 }
 
-// runRow opens, measures and closes one row.
-func (t *Test) runRow(size int, cancelled *atomic.Bool, progress func(float64)) (res Result, err error) {
+// runRow opens, measures and closes one row, and adds to the report what its lanes did.
+func (t *Test) runRow(size int, rep *Report, cancelled *atomic.Bool, progress func(float64)) (res Result, err error) {
 	r, err := t.openRow(size, cancelled, progress)
 	if err != nil {
 		return Result{}, err
@@ -154,7 +184,12 @@ func (t *Test) runRow(size int, cancelled *atomic.Bool, progress func(float64)) 
 	defer func() { err = errors.Join(err, r.pair.close()) }()
 	progress(0)
 	if t.cfg.Mode == Latency {
-		return r.latency()
+		res, err = r.latency()
+	} else {
+		res, err = r.bandwidth()
 	}
-	return r.bandwidth()
+	if err == nil && res.Iterations > 0 {
+		r.account(rep)
+	}
+	return res, err
 }

@@ -6,57 +6,84 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx"
 	"ibverbx/internal/perf"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-// faulty opens two software NICs on a link that segments messages and treats packets
-// badly.
-func faulty(t *testing.T, imp softnic.Impairment) (link *softnic.FaultLink, nics [2]*softnic.NIC, ctxs [2]verbs.Context) {
+// rails opens so many rails of software NICs, each on a link of its own.
+func rails[L softnic.Link](t *testing.T, n int, link func(rail int) L) (links []L, nics [][2]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
 	t.Helper()
-	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: imp})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range nics {
-		if nics[i], err = softnic.New(link, softnic.Config{Name: fmt.Sprintf("soft%d", i)}); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := nics[i].Close(); err != nil {
-				t.Error(err)
+	for rail := range n {
+		l := link(rail)
+		var pair [2]*softnic.NIC
+		for side := range pair {
+			nic, err := softnic.New(l, softnic.Config{Name: fmt.Sprintf("soft%d", 2*rail+side)})
+			if err != nil {
+				t.Fatalf("softnic.New: got %v, want no error", err)
 			}
-		})
-		if ctxs[i], err = nics[i].Open(); err != nil {
-			t.Fatal(err)
+			t.Cleanup(func() {
+				if err := nic.Close(); err != nil {
+					t.Errorf("Close: got %v, want no error", err)
+				}
+			})
+			ctx, err := nic.Open()
+			if err != nil {
+				t.Fatalf("Open: got %v, want no error", err)
+			}
+			pair[side] = nic
+			ends[side] = append(ends[side], ibverbx.RailConfig{Context: ctx})
 		}
+		links, nics = append(links, l), append(nics, pair)
 	}
-	return link, nics, ctxs
+	return links, nics, ends
+}
+
+// faulty opens rails whose links segment messages and treat packets badly.
+func faulty(t *testing.T, n int, imp softnic.Impairment) (links []*softnic.FaultLink, nics [][2]*softnic.NIC, ends [2][]ibverbx.RailConfig) {
+	t.Helper()
+	return rails(t, n, func(rail int) *softnic.FaultLink {
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp})
+		if err != nil {
+			t.Fatalf("NewFaultLink: got %v, want no error", err)
+		}
+		return link
+	})
 }
 
 // RC must bring every byte through a bad link, and the test must see that.
 func TestCheckOverFaultyLink(t *testing.T) {
 	bad := softnic.Impairment{Loss: 0.002, Duplicate: 0.002, Reorder: 0.002, Corrupt: 0.002}
-	for _, op := range []perf.Op{perf.Write, perf.Read, perf.Send, perf.Atomic} {
-		t.Run(string(op), func(t *testing.T) {
+	for _, cfg := range []perf.Config{
+		{},
+		{QPs: 1},
+		{QPs: 1, Imm: true},
+		{Imm: true},
+		{Imm: true, Scheme: ibverbx.DQPLB},
+		{Imm: true, Scheme: ibverbx.Spray},
+		{Op: perf.Read},
+		{Op: perf.Send},
+		{Op: perf.Atomic},
+	} {
+		t.Run(fmt.Sprintf("op=%s/imm=%v/%s/lanes=%d", cfg.Op, cfg.Imm, cfg.Scheme, cfg.QPs), func(t *testing.T) {
 			t.Parallel()
-			_, _, ctxs := faulty(t, bad)
-			cfg := perf.Config{Op: op, Sizes: []int{100, 20000}, Iterations: 40, TxDepth: 20, QPs: 2, Bidirectional: true, Check: true, MTU: 1024}
-			if op == perf.Atomic {
-				cfg.Sizes = nil
+			_, _, ends := faulty(t, 2, bad)
+			cfg.Rails, cfg.Iterations, cfg.TxDepth, cfg.Bidirectional, cfg.Check, cfg.MTU = 2, 40, 20, true, true, 1024
+			if cfg.Op != perf.Atomic {
+				cfg.Sizes = []int{100, 70000}
 			}
-			test, err := perf.New(ctxs[0], ctxs[1], cfg)
+			test, err := perf.New(ends[0], ends[1], cfg)
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("New: got %v, want no error", err)
 			}
 			rep, err := test.Run(t.Context(), perf.Observer{})
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("Run: got %v, want no error", err)
 			}
 			for _, r := range rep.Results {
-				if r.Iterations != 160 {
-					t.Errorf("size %d: %d iterations, want 160", r.Size, r.Iterations)
+				if r.Iterations != 80 {
+					t.Errorf("size %d: %d iterations, want 80", r.Size, r.Iterations)
 				}
 			}
 		})
@@ -65,33 +92,74 @@ func TestCheckOverFaultyLink(t *testing.T) {
 
 // UD loses messages; the test counts them and goes on.
 func TestLossOverFaultyLink(t *testing.T) {
-	_, _, ctxs := faulty(t, softnic.Impairment{Loss: 0.1})
-	test, err := perf.New(ctxs[0], ctxs[1], perf.Config{Op: perf.Send, Connection: verbs.UD, Sizes: []int{64}, Iterations: 500, TxDepth: 500})
+	_, _, ends := faulty(t, 1, softnic.Impairment{Loss: 0.1})
+	test, err := perf.New(ends[0], ends[1], perf.Config{Op: perf.Send, Connection: verbs.UD, Sizes: []int{64}, Iterations: 500, TxDepth: 500})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("New: got %v, want no error", err)
 	}
 	rep, err := test.Run(t.Context(), perf.Observer{})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("Run: got %v, want no error", err)
 	}
 	if r := rep.Results[0]; r.Iterations == 0 || r.Lost == 0 {
-		t.Errorf("%d messages received and %d lost", r.Iterations, r.Lost)
+		t.Errorf("%d messages received and %d lost, want both above 0", r.Iterations, r.Lost)
 	}
 }
 
 // Cancelling ends a test at once, even if nothing comes through any more.
 func TestCancelOverCutLink(t *testing.T) {
-	link, nics, ctxs := faulty(t, softnic.Impairment{})
-	test, err := perf.New(ctxs[0], ctxs[1], perf.Config{Sizes: []int{64}, Duration: time.Hour})
-	if err != nil {
-		t.Fatal(err)
+	for _, lanes := range []int{1, 4} {
+		links, nics, ends := faulty(t, 2, softnic.Impairment{})
+		test, err := perf.New(ends[0], ends[1], perf.Config{Rails: 2, QPs: lanes, Sizes: []int{64}, Duration: time.Hour})
+		if err != nil {
+			t.Fatalf("New: got %v, want no error", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		rep, err := test.Run(ctx, perf.Observer{Progress: func(perf.Progress) {
+			for i, link := range links {
+				link.Cut(nics[i][0], nics[i][1])
+			}
+			time.AfterFunc(10*time.Millisecond, cancel)
+		}})
+		if err != nil || !rep.Interrupted {
+			t.Errorf("%d lanes: interrupted %v, error %v; want true and nil", lanes, rep.Interrupted, err)
+		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	rep, err := test.Run(ctx, perf.Observer{Progress: func(perf.Progress) {
-		link.Cut(nics[0], nics[1])
-		time.AfterFunc(10*time.Millisecond, cancel)
-	}})
-	if err != nil || !rep.Interrupted {
-		t.Errorf("interrupted %v, error %v", rep.Interrupted, err)
+}
+
+// No sender ever meets a receiver that is not ready: a test must measure the NICs, not
+// their timers. On a memory link everything happens inside the calls of the test, so the
+// count is exact.
+func TestReceiverIsReady(t *testing.T) {
+	for _, cfg := range []perf.Config{
+		{Op: perf.Send},
+		{Op: perf.Send, QPs: 1},
+		{Imm: true, QPs: 1},
+		{Imm: true, QPs: 2},
+		{Imm: true},
+		{Imm: true, Policy: ibverbx.LeastBytes},
+		{Imm: true, Fragment: 1000, QPs: 3},
+		{Imm: true, Bidirectional: true, TxDepth: 1000, CQMod: 500},
+	} {
+		for _, scheme := range []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray} {
+			cfg.Scheme, cfg.Sizes, cfg.Iterations = scheme, []int{8, 40000}, 400
+			cfg, err := cfg.Complete()
+			if err != nil {
+				t.Fatalf("Complete(%+v): got %v, want no error", cfg, err)
+			}
+			_, nics, ends := rails(t, cfg.Rails, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
+			test, err := perf.New(ends[0], ends[1], cfg)
+			if err != nil {
+				t.Fatalf("New: got %v, want no error", err)
+			}
+			if _, err := test.Run(t.Context(), perf.Observer{}); err != nil {
+				t.Fatalf("Run(%+v): got %v, want no error", cfg, err)
+			}
+			for i := range nics {
+				if a, b := nics[i][0].Stats().RNRNAKsSent, nics[i][1].Stats().RNRNAKsSent; a != 0 || b != 0 {
+					t.Errorf("%+v: the NICs of rail %d were not ready %d and %d times, want 0", cfg, i, a, b)
+				}
+			}
+		}
 	}
 }

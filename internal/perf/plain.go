@@ -1,0 +1,208 @@
+package perf
+
+import (
+	"fmt"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// plainEnd is an end with UC or UD QPs, which a VirtualQP cannot use. They take the
+// requests of one and complete as one does, so that a flow is the same over either.
+type plainEnd struct {
+	pair *pair
+	pd   verbs.PD
+	cq   verbs.CQ
+	qps  []*plainQP
+	wcs  [pollBatch]verbs.WC
+}
+
+// plainQP is one UC or UD QP.
+type plainQP struct {
+	verbs.QP
+	endpoint verbs.Endpoint
+	send     []verbs.SendWR // a chain, with what all requests have in common filled in
+	recv     []verbs.RecvWR
+	base     uint64 // address of the memory of this end
+	lkey     uint32
+	ibverbx.Counts
+}
+
+// openPlain makes the QPs of both ends and connects them one to one.
+func (pr *pair) openPlain(rails *[2][]ibverbx.RailConfig, c *Config, p *plan) error {
+	var ends [2]*plainEnd
+	for i := range ends {
+		e := &plainEnd{pair: pr}
+		ends[i], pr.ends[i] = e, e
+		if err := e.open(&rails[i][0], c, p); err != nil {
+			return err
+		}
+	}
+	for i, e := range ends {
+		if err := e.connect(ends[1-i], &rails[i][0], c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open makes PD, CQ and QPs.
+func (e *plainEnd) open(rail *ibverbx.RailConfig, c *Config, p *plan) (err error) {
+	if e.pd, err = rail.Context.AllocPD(); err != nil {
+		return err
+	}
+	e.pair.onClose(e.pd.Close)
+	if e.cq, err = rail.Context.CreateCQ(verbs.CQConfig{Depth: p.completions(c)}); err != nil {
+		return err
+	}
+	e.pair.onClose(e.cq.Close)
+	for range p.qps {
+		qp, err := e.pd.CreateQP(verbs.QPConfig{
+			Type: c.Connection, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: p.depth(), MaxRecvWR: p.recvs, Port: rail.Port, GID: rail.GID,
+		})
+		if err != nil {
+			return err
+		}
+		e.pair.onClose(qp.Close)
+		end, err := qp.Endpoint()
+		if err != nil {
+			return err
+		}
+		e.qps = append(e.qps, &plainQP{QP: qp, endpoint: end, send: make([]verbs.SendWR, p.chain), recv: make([]verbs.RecvWR, p.chain)})
+	}
+	return nil
+}
+
+// connect takes the QPs to RTS, each with its partner at the other end.
+func (e *plainEnd) connect(other *plainEnd, rail *ibverbx.RailConfig, c *Config) error {
+	for i, qp := range e.qps {
+		remote := other.qps[i].endpoint
+		if c.MTU != 0 {
+			asked, err := verbs.MTUOf(c.MTU)
+			if err != nil {
+				return err
+			}
+			remote.MTU = min(remote.MTU, asked) // Connect takes the smaller of both ends
+		}
+		if err := qp.Connect(remote); err != nil {
+			return err
+		}
+	}
+	if c.Connection != verbs.UD {
+		return nil
+	}
+	index, err := gidIndex(rail, e.qps[0].endpoint.GID)
+	if err != nil {
+		return err
+	}
+	to := &other.qps[0].endpoint
+	ah, err := e.pd.CreateAH(verbs.AHAttr{DGID: to.GID, DLID: to.LID, SGIDIndex: index, Port: uint8(portOf(rail))})
+	if err != nil {
+		return err
+	}
+	e.pair.onClose(ah.Close)
+	for i, qp := range e.qps {
+		for k := range qp.send {
+			qp.send[k].AH, qp.send[k].RemoteQPN, qp.send[k].RemoteQKey = ah.Handle(), other.qps[i].endpoint.QPN, other.qps[i].endpoint.QKey
+		}
+	}
+	return nil
+}
+
+// portOf is the port of a rail.
+func portOf(rail *ibverbx.RailConfig) int { return int(max(rail.Port, 1)) }
+
+// gidIndex returns the row of a GID in the table of the port.
+func gidIndex(rail *ibverbx.RailConfig, gid verbs.GID) (int, error) {
+	ctx, port := rail.Context, portOf(rail)
+	attr, err := ctx.QueryPort(port)
+	if err != nil {
+		return 0, err
+	}
+	for i := range attr.GIDs {
+		if e, err := ctx.QueryGID(port, i); err == nil && e.GID == gid {
+			return i, nil
+		}
+	}
+	if gid.IsZero() {
+		return 0, nil // plain InfiniBand, where the LID is the address
+	}
+	return 0, fmt.Errorf("GID %s is not in the table of port %d of %s: %w", gid, port, ctx.Device().Name(), verbs.ErrNotFound)
+}
+
+func (e *plainEnd) posters() (list []poster) {
+	for _, qp := range e.qps {
+		list = append(list, qp)
+	}
+	return list
+}
+
+func (e *plainEnd) failure(err error) error { return err }
+
+func (e *plainEnd) register(mem *verbs.Memory) (*ibverbx.Region, *ibverbx.RemoteRegion, error) {
+	mr, err := e.pd.RegisterMemory(mem, verbs.AccessAll)
+	if err != nil {
+		return nil, nil, err
+	}
+	e.pair.onClose(mr.Close)
+	for _, qp := range e.qps {
+		qp.base, qp.lkey = mr.Addr(), mr.LKey()
+	}
+	return nil, &ibverbx.RemoteRegion{Addr: mr.Addr(), Length: mr.Len(), RKeys: []uint32{mr.RKey()}}, nil
+}
+
+func (e *plainEnd) lanes() (stats []ibverbx.LaneStats) {
+	for i, qp := range e.qps {
+		stats = append(stats, ibverbx.LaneStats{Lane: i, QPN: qp.Num(), Role: "data", Counts: qp.Counts})
+	}
+	return stats
+}
+
+// PostSend posts a chain of requests with one SGE each, one doorbell in all.
+func (q *plainQP) PostSend(wrs []ibverbx.SendWR) (n int, err error) {
+	chain := q.send[:len(wrs)]
+	for i := range wrs {
+		wr, p := &wrs[i], &chain[i]
+		p.WRID, p.Opcode, p.Flags = wr.ID, wr.Opcode, wr.Flags
+		p.SGE[0] = verbs.SGE{Addr: q.base + wr.SGE[0].Offset, Length: wr.SGE[0].Length, LKey: q.lkey}
+		p.NumSGE = 1
+		if wr.Remote != nil {
+			p.RemoteAddr, p.RKey = wr.Remote.Addr+wr.RemoteOffset, wr.Remote.RKeys[0]
+		}
+	}
+	n, err = q.QP.PostSend(chain)
+	if n > 0 {
+		q.Doorbells++
+		q.Fragments += uint64(n)
+		q.Bytes += uint64(n) * uint64(wrs[0].SGE[0].Length) // all of a chain are alike
+	}
+	if err != nil {
+		q.Refusals++
+	}
+	return n, err
+}
+
+// PostRecv posts a chain of receives with one SGE each.
+func (q *plainQP) PostRecv(wrs []ibverbx.RecvWR) (n int, err error) {
+	chain := q.recv[:len(wrs)]
+	for i := range wrs {
+		e := &wrs[i].SGE[0]
+		chain[i].WRID, chain[i].NumSGE = wrs[i].ID, 1
+		chain[i].SGE[0] = verbs.SGE{Addr: q.base + e.Offset, Length: e.Length, LKey: q.lkey}
+	}
+	return q.QP.PostRecv(chain)
+}
+
+// Poll takes completions. One that failed is returned as an error.
+func (e *plainEnd) Poll(dst []ibverbx.WC) (n int, err error) {
+	got, err := e.cq.Poll(e.wcs[:min(len(dst), len(e.wcs))])
+	for i := range got {
+		from, wc := &e.wcs[i], &dst[i]
+		if from.Status != verbs.StatusSuccess {
+			return i, from.Err()
+		}
+		e.qps[queueOf(from.WRID)].CQEs++
+		wc.ID, wc.Status, wc.Flags, wc.ByteLen = from.WRID, from.Status, ibverbx.WCHasLength, from.ByteLen
+	}
+	return got, err
+}
