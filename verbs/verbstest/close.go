@@ -280,7 +280,7 @@ func closeQPWithOutstanding(e *env) {
 	other := e.conn(connConfig{cqA: cqA, cqB: cqB})
 	for range 5 {
 		c := e.busy(connConfig{cqA: cqA, cqB: cqB, tweakB: impatient}, local, remote)
-		e.postRecv(c.a, recv(11), recv(12)) // B's requests may complete now
+		e.postRecv(c.a, recv(11, local.sge(0, 1<<14)), recv(12)) // B's requests may complete now
 		e.must(c.a.Close(), "Close of a QP with requests outstanding")
 		// B's requests end, in order, with success or because nobody answers.
 		status := verbs.StatusRetryExcErr

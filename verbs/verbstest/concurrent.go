@@ -224,7 +224,7 @@ func concurrentPostPoll(e *env) {
 func concurrentOneCQ(e *env) {
 	const pollers = 4
 	total := e.rounds(2000)
-	c := e.rc()
+	c := e.conn(connConfig{cqA: e.newCQ(e.a, min(total+64, e.a.attr.MaxCQE), nil)}) // has room for all
 	src, dst := e.buf(e.a, 8), e.buf(e.b, 8)
 	var wrs []verbs.SendWR
 	for id := range uint64(total) {
@@ -363,7 +363,8 @@ func concurrentChurn(e *env) {
 // are told, and nothing of it is polled later.
 func concurrentClose(e *env) {
 	for range e.rounds(40) {
-		c, src, dst := e.rc(), e.buf(e.a, 64), e.buf(e.b, 64)
+		// Nobody promises that the poller keeps up, so the queue has room.
+		c, src, dst := e.conn(connConfig{cqA: e.newCQ(e.a, min(1<<14, e.a.attr.MaxCQE), nil)}), e.buf(e.a, 64), e.buf(e.b, 64)
 		var posted atomic.Int32
 		var closed atomic.Bool
 		post := func() error {

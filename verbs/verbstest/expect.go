@@ -134,7 +134,7 @@ func (e *env) receivedImm(wc verbs.WC, q *end, id uint64, op verbs.WCOpcode, n i
 func (e *env) failed(wc verbs.WC, q *end, id uint64, want ...verbs.Status) {
 	e.Helper()
 	if wc.WRID != id || wc.QPN != q.Num() || !slices.Contains(want, wc.Status) {
-		e.Fatalf("completion on %s = wr_id %d QP %#x status %q, want wr_id %d QP %#x status %q",
+		e.Fatalf("completion on %s = wr_id %d QP %#x status %q, want wr_id %d QP %#x status %v",
 			q.side.name, wc.WRID, wc.QPN, wc.Status, id, q.Num(), want)
 	}
 	if wc.Err() == nil {
