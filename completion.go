@@ -10,9 +10,15 @@ import (
 // RC completes in order, so the entries before it have ended well, asked or not.
 func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 	t := tag(wc.WRID)
-	if t.kind() == kindRecv {
-		q.recvCompleted(l, wc, t)
-		return
+	if t.kind() >= kindRecv {
+		if t.kind() == kindRecv {
+			q.recvCompleted(l, wc, t)
+			return
+		}
+		if t.kind() == kindProbe {
+			q.probed(l, wc, t)
+			return
+		}
 	}
 	before := t.entry() - l.head
 	if t.generation() != l.generation || t.lane() != l.index || before >= l.posted-l.head {
@@ -23,7 +29,15 @@ func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 		q.retire(l, before+1)
 		return
 	}
-	q.retire(l, before)
+	if !l.life.failing {
+		q.retire(l, before)
+	}
+	if l.life.state != laneUp || q.survives(wc.Status) {
+		// In doubt, as is everything since the first that failed.
+		l.life.failing, l.life.drained = true, t.entry()+1
+		q.laneDown(l, statusError(wc.Status))
+		return
+	}
 	if e := l.at(l.head); e.kind() != kindControl {
 		q.sends[e.slot()].fail(wc.Status, wc.VendorErr)
 	}
@@ -100,9 +114,12 @@ func (q *VirtualQP) report(dst []WC) (n int) {
 // failed ends the VirtualQP because a request of a lane failed.
 func (q *VirtualQP) failed(l *lane, status verbs.Status) {
 	if q.err == nil {
-		q.fail(l, fmt.Errorf("%s: %s", status, status.Cause()))
+		q.fail(l, statusError(status))
 	}
 }
+
+// statusError puts the status of a completion into words.
+func statusError(status verbs.Status) error { return fmt.Errorf("%s: %s", status, status.Cause()) }
 
 // fail ends the VirtualQP: the error is visible at once, every lane stops, and what is
 // outstanding is flushed. Fragments that are with a NIC end when it says so, so that no
@@ -113,12 +130,17 @@ func (q *VirtualQP) fail(l *lane, cause error) {
 	}
 	q.err = q.opError(fmt.Sprintf("lane %d on rail %d (%s)", l.index, l.rail, q.rails.rails[l.rail].name), cause)
 	q.state = stateFailed
-	q.failedAt = q.cq.passes
+	q.failedAt = q.cq.idle
 	q.cq.notice(Event{Kind: EventFailed, QP: q, Lane: int(l.index), Rail: int(l.rail), Err: q.err})
 	for _, l := range q.all {
+		if l.life.state != laneUp {
+			q.abandon(l)
+			continue
+		}
 		// A QP that cannot go to ERR is there already, or gone.
 		_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
 	}
+	q.tellReset()
 	q.flushWaiting()
 }
 

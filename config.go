@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"fmt"
+	"time"
 
 	"ibverbx/verbs"
 )
@@ -74,6 +75,17 @@ type Config struct {
 	// Now is a clock in nanoseconds, which the policy TwoChoices measures lanes by: it is
 	// read once in a post or a poll. Nil means the monotonic clock.
 	Now func() int64
+	// Control is how the two ends agree on lanes that are lost and bring them back. Nil
+	// means that the loss of a lane ends the VirtualQP. With it both ends must poll as
+	// long as they are connected, and the events of the rails' Contexts belong to the
+	// VirtualCQ.
+	Control Control
+	// Deadline is how long a request may take, recovery included, before the VirtualQP
+	// ends in ErrDeadline. Zero means 60 s. It needs Control.
+	Deadline time.Duration
+	// KeepAtomics keeps the VirtualQP up when an atomic is in doubt because its lane was
+	// lost: only the atomic fails then.
+	KeepAtomics bool
 	// Original says that the peer is a VirtualQP of the C++ original (ConnectOriginal). The
 	// scheme must be DQPLB or Spray; lanes are laid out over the rails as it does; and on
 	// several lanes there are no SENDs and no data receives.
@@ -108,6 +120,10 @@ func (c Config) withDefaults(rails int) Config {
 	def(&c.NotifyDepth, 64)
 	def(&c.MaxInline, 64)
 	def(&c.SignalInterval, 16)
+	if c.Deadline == 0 {
+		c.Deadline = time.Minute
+	}
+	c.Track = c.Track || c.Control != nil
 	if c.Now == nil {
 		c.Now = monotonic()
 	}
@@ -135,6 +151,12 @@ func (c *Config) validate() error {
 	}
 	if c.Scheme > Spray {
 		return verbs.Invalidf("Config.Scheme is %d: there is no such scheme", c.Scheme)
+	}
+	if c.Deadline < 0 {
+		return verbs.Invalidf("Config.Deadline is %v: want more than 0", c.Deadline)
+	}
+	if c.Original && c.Control != nil {
+		return verbs.Invalidf("Config.Control: the C++ original cannot bring lanes back")
 	}
 	if c.Original && c.Scheme == Tally {
 		return verbs.Invalidf("Config.Scheme is tally: the C++ original knows dqplb and spray")

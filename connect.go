@@ -42,6 +42,13 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 		q.holdEarly(q.scheme.connected(remote))
 	}
 	q.state = stateConnected
+	if q.cfg.Control != nil {
+		for i := range q.rails.rails {
+			q.falls[i] = q.rails.rails[i].falls.Load()
+		}
+		q.tick()
+		q.cq.driven = append(q.cq.driven, q)
+	}
 	return nil
 }
 

@@ -12,6 +12,9 @@ func (q *VirtualQP) dispatch() {
 		return
 	}
 	q.tick()
+	if q.out > 0 {
+		q.rehome()
+	}
 	for q.dispatched != q.posted {
 		s := q.slot(q.dispatched)
 		if !s.begun && !q.mayStart(s) {
@@ -30,7 +33,8 @@ func (q *VirtualQP) dispatch() {
 	q.scheme.advance()
 	q.ring()
 	if q.brokenLane != nil {
-		q.fail(q.brokenLane, q.brokenErr)
+		q.laneBroken(q.brokenLane, q.brokenErr)
+		q.brokenLane = nil
 	}
 }
 
@@ -42,7 +46,7 @@ func (q *VirtualQP) mayStart(s *sendSlot) bool {
 	case s.flags&verbs.SendFence != 0:
 		return q.inflight == 0 && q.owed == 0
 	case s.op == verbs.OpRDMAWriteWithImm:
-		return q.messages == 0
+		return q.messages == 0 && q.homeless() == 0
 	case s.isMessage():
 		return q.inflight == q.messages && q.owed == 0
 	}
@@ -82,13 +86,16 @@ func (q *VirtualQP) stripe(s *sendSlot, end uint32, d *dqplb) bool {
 	lanes, cursor := q.lanes, q.cursor
 	head := entryHead(q.index(q.dispatched), s.dataKind(), 0)
 	sent, count, full, imm := s.sent, 0, 0, uint32(0)
+	if d != nil {
+		head |= entryConsumes
+	}
 	marks := s.op != verbs.OpRDMARead && d == nil
 	for sent < end && full < len(lanes) {
 		l := lanes[cursor]
 		if cursor++; cursor == len(lanes) {
 			cursor = 0
 		}
-		if l.tail-l.head >= l.depth || l.refused {
+		if l.tail-l.head >= l.depth || l.barred != 0 {
 			full++
 			continue
 		}
@@ -124,10 +131,10 @@ func (q *VirtualQP) ring() {
 	q.run = 0
 	keep := q.staged[:0]
 	for _, l := range q.staged {
-		if l.posted != l.tail {
+		if l.posted != l.tail && l.barred&barOut == 0 {
 			q.ringLane(l)
 		}
-		if l.posted != l.tail && q.state == stateConnected {
+		if l.posted != l.tail && q.state == stateConnected && l.barred&barOut == 0 {
 			keep = append(keep, l)
 		} else {
 			l.listed = false

@@ -72,6 +72,7 @@ func (d *dqplb) ahead(l *lane) bool {
 }
 
 func (d *dqplb) advance()                          {}
+func (d *dqplb) moved(_, _ *lane)                  {}
 func (d *dqplb) wire(op verbs.Opcode) verbs.Opcode { return op }
 
 func (d *dqplb) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
@@ -125,7 +126,7 @@ func (d *dqplb) handOver(s *sendSlot) bool {
 		s.begun = true
 		s.sent += n
 		s.pending++
-		q.add(l, entryHead(q.index(q.dispatched), s.dataKind(), flags), off, n, wireImm(imm))
+		q.add(l, entryHead(q.index(q.dispatched), s.dataKind(), flags)|entryConsumes, off, n, wireImm(imm))
 		if last {
 			return true
 		}
@@ -171,14 +172,14 @@ func (d *dqplb) cover(s *sendSlot) bool {
 	q := d.q
 	for i := range q.carried {
 		for q.carried[i] != 0 {
-			l := q.lanes[64*i+bits.TrailingZeros64(q.carried[i])]
-			if !l.room() || !d.room() {
+			l := q.standIn(q.lanes[64*i+bits.TrailingZeros64(q.carried[i])])
+			if l == nil || !l.room() || !d.room() {
 				return false
 			}
 			q.carried[i] &= q.carried[i] - 1
 			s.begun = true
 			s.pending++
-			q.add(l, entryHead(q.index(q.dispatched), kindNotify, 0), 0, 0, wireImm(d.number()))
+			q.add(l, entryHead(q.index(q.dispatched), kindNotify, 0)|entryConsumes, 0, 0, wireImm(d.number()))
 		}
 	}
 	return true

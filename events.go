@@ -1,5 +1,7 @@
 package ibverbx
 
+import "fmt"
+
 // EventKind says what happened to a VirtualQP.
 type EventKind uint8
 
@@ -8,14 +10,29 @@ const (
 	// EventFailed says that the VirtualQP has ended in an error. What is outstanding is
 	// flushed.
 	EventFailed EventKind = iota + 1
+	// EventLaneDown says that a lane is out of service; the others carry on. EventLaneUp
+	// says that it is back.
+	EventLaneDown
+	EventLaneUp
+	// EventRailDown says that the last data lane on a rail is out of service, EventRailUp
+	// that the first is back.
+	EventRailDown
+	EventRailUp
+	// EventRecovered says that all lanes are in service again.
+	EventRecovered
 )
+
+var eventNames = [...]string{
+	EventFailed: "failed", EventLaneDown: "lane down", EventLaneUp: "lane up",
+	EventRailDown: "rail down", EventRailUp: "rail up", EventRecovered: "recovered",
+}
 
 // String names the event.
 func (k EventKind) String() string {
-	if k == EventFailed {
-		return "failed"
+	if int(k) < len(eventNames) && eventNames[k] != "" {
+		return eventNames[k]
 	}
-	return "unknown"
+	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
 // Event is something that happened to a VirtualQP outside of its requests.
@@ -50,5 +67,29 @@ func (c *VirtualCQ) notice(e Event) {
 	c.news = true
 	if c.waker != nil {
 		c.waker.Wake()
+	}
+}
+
+// noticeLane adds the event of a lane that went out of service or came back, and those of
+// its rail and of the VirtualQP if it was the last or the first.
+func (q *VirtualQP) noticeLane(kind EventKind, l *lane, cause error) {
+	e := Event{Kind: kind, QP: q, Lane: int(l.index), Rail: int(l.rail), Err: cause}
+	q.cq.notice(e)
+	alone := l.role == roleData // of the lanes in service on its rail
+	for _, other := range q.lanes {
+		if other != l && other.rail == l.rail && other.life.state == laneUp {
+			alone = false
+		}
+	}
+	if alone {
+		e.Kind = EventRailDown
+		if kind == EventLaneUp {
+			e.Kind = EventRailUp
+		}
+		q.cq.notice(e)
+	}
+	if kind == EventLaneUp && q.out == 0 {
+		e.Kind = EventRecovered
+		q.cq.notice(e)
 	}
 }

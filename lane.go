@@ -25,7 +25,7 @@ type lane struct {
 	rail               uint8
 	role               role
 	remoteRail         uint8 // of the peer's end
-	refused            bool  // the NIC refused the staged requests; try again later
+	barred             bar   // why it takes no requests, 0 if it does
 	listed             bool  // in VirtualQP.staged
 	// silent says that the last request that the NIC has did not ask for a completion:
 	// it refused those that would have.
@@ -43,18 +43,23 @@ type lane struct {
 
 	speed  speed
 	counts Counts
+	life   life
 }
 
 // entry says what a physical request is: enough to make it, and to make it again.
 //
-//	31   24 | 23   16 | 15        0
-//	 flags  |  kind   |    slot        head
+//	   31    | 30   24 | 23   16 | 15        0
+//	consumes |  flags  |  kind   |    slot        head
+//
+// consumes says that it uses up a receive of the peer.
 type entry struct {
 	head  uint32
 	off   uint32 // of its bytes in the request
 	bytes uint32
 	imm   uint32 // as the NIC gets it
 }
+
+const entryConsumes = 1 << 31
 
 func entryHead(slot uint16, k kind, flags verbs.SendFlags) uint32 {
 	return uint32(flags)<<24 | uint32(k)<<16 | uint32(slot)
@@ -63,7 +68,17 @@ func entryHead(slot uint16, k kind, flags verbs.SendFlags) uint32 {
 // slot is the place of the request in its send ring.
 func (e *entry) slot() uint16           { return uint16(e.head) }
 func (e *entry) kind() kind             { return kind(e.head >> 16) }
-func (e *entry) flags() verbs.SendFlags { return verbs.SendFlags(e.head >> 24) }
+func (e *entry) flags() verbs.SendFlags { return verbs.SendFlags(e.head >> 24 & 0x7f) }
+func (e *entry) consumes() bool         { return e.head&entryConsumes != 0 }
+
+// bar is a reason why a lane takes no requests.
+type bar uint8
+
+const (
+	barRefused bar = 1 << iota // the NIC refused the staged requests; try again later
+	barOut                     // out of service: see life
+	barReserved                // what is left of another lane is to be moved here
+)
 
 // role is what a lane carries.
 type role uint8
@@ -85,23 +100,28 @@ type laneConfig struct {
 }
 
 func newLane(q *VirtualQP, lc laneConfig) (*lane, error) {
-	r := &q.rails.rails[lc.rail]
-	cfg := &q.cfg
-	qp, err := r.pd.CreateQP(verbs.QPConfig{
-		Type: verbs.RC, SendCQ: q.cq.cqs[lc.rail], RecvCQ: q.cq.cqs[lc.rail], SRQ: lc.srq,
-		MaxSendWR: cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxSendSGE: MaxSGE, MaxRecvSGE: MaxSGE,
-		MaxInline: max(cfg.MaxInline, recordSize),
-		Port:      r.cfg.Port, GID: r.cfg.GID,
-	})
+	qp, err := q.createQP(lc)
 	if err != nil {
 		return nil, err
 	}
 	l := &lane{
-		owner: q, qp: qp, num: qp.Num(), index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role, depth: uint32(cfg.LaneDepth),
+		owner: q, qp: qp, num: qp.Num(), index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role, depth: uint32(q.cfg.LaneDepth),
 		ledger: q.newLedger(lc.index), recvDepth: uint32(lc.recvs),
 	}
+	l.life.home = l.rail
 	l.base = newTag(l.generation, 0, l.index, 0)
 	return l, nil
+}
+
+// createQP makes the physical QP of a lane.
+func (q *VirtualQP) createQP(lc laneConfig) (verbs.QP, error) {
+	r := &q.rails.rails[lc.rail]
+	return r.pd.CreateQP(verbs.QPConfig{
+		Type: verbs.RC, SendCQ: q.cq.cqs[lc.rail], RecvCQ: q.cq.cqs[lc.rail], SRQ: lc.srq,
+		MaxSendWR: q.cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxSendSGE: MaxSGE, MaxRecvSGE: MaxSGE,
+		MaxInline: max(q.cfg.MaxInline, recordSize),
+		Port:      r.cfg.Port, GID: r.cfg.GID,
+	})
 }
 
 // ledgerShift is by how many entries the ledger of a lane is shifted against that of the
@@ -118,7 +138,7 @@ func (q *VirtualQP) newLedger(index int) []entry {
 }
 
 // room reports whether the lane can take another request.
-func (l *lane) room() bool { return l.tail-l.head < l.depth && !l.refused }
+func (l *lane) room() bool { return l.tail-l.head < l.depth && l.barred == 0 }
 
 // idle reports whether nothing is in flight or staged.
 func (l *lane) idle() bool { return l.head == l.tail }
@@ -160,10 +180,10 @@ func (q *VirtualQP) list(l *lane) {
 // lane that cannot be used any more fails the VirtualQP, at the end of dispatch and not in
 // the midst of it.
 func (q *VirtualQP) ringLane(l *lane) {
-	l.refused = false
+	l.barred &^= barRefused
 	for l.posted != l.tail {
 		chain := q.chain[:min(l.tail-l.posted, chainMax)]
-		bytes := q.render(l, chain)
+		bytes, consuming := q.render(l, chain)
 		n, err := l.qp.PostSend(chain)
 		if n < len(chain) {
 			if err = l.keep(chain, n, err); err != nil && q.brokenLane == nil {
@@ -176,6 +196,7 @@ func (q *VirtualQP) ringLane(l *lane) {
 		l.counts.Doorbells++
 		l.counts.Fragments += uint64(n)
 		l.counts.Bytes += bytes
+		l.life.sent += consuming
 	}
 	l.counts.HighWater = max(l.counts.HighWater, int(l.tail-l.head))
 }
@@ -191,10 +212,12 @@ func (l *lane) keep(chain []verbs.SendWR, n int, err error) error {
 		l.counts.Fragments += uint64(n)
 	}
 	for range n {
-		l.counts.Bytes += uint64(l.at(l.posted).bytes)
+		e := l.at(l.posted)
+		l.counts.Bytes += uint64(e.bytes)
+		l.life.sent += e.head >> 31
 		l.posted++
 	}
-	l.refused = true
+	l.barred |= barRefused
 	if isBackPressure(err) {
 		return nil
 	}

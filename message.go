@@ -9,14 +9,17 @@ func (q *VirtualQP) sendMessage(s *sendSlot) bool {
 	if !l.room() {
 		return false
 	}
-	k := kindMessage
+	head := entryHead(q.index(q.dispatched), kindMessage, s.flags&verbs.SendSolicited) | entryConsumes
 	if isAtomic(s.op) {
-		k = kindAtomic
+		if l.rail != l.life.home {
+			return false // atomics of two NICs are not atomic together: wait for the rail
+		}
+		head = entryHead(q.index(q.dispatched), kindAtomic, 0)
 	}
 	s.begun = true
 	s.sent = s.length
 	s.pending++
 	q.messages++
-	q.add(l, entryHead(q.index(q.dispatched), k, s.flags&verbs.SendSolicited), 0, s.length, s.imm)
+	q.add(l, head, 0, s.length, s.imm)
 	return true
 }

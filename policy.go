@@ -129,10 +129,10 @@ func (v *speed) eta(bytes uint64, fastest float64) float64 {
 // rateShare is the weight of a new sample of a lane's rate.
 const rateShare = 1.0 / 8
 
-// tick reads the clock if the policy needs one. Time is the same for everything that
-// happens in one call.
+// tick reads the clock if somebody needs it. Time is the same for everything that happens
+// in one call.
 func (q *VirtualQP) tick() {
-	if q.cfg.Policy == TwoChoices {
+	if q.cfg.Policy == TwoChoices || q.cfg.Control != nil {
 		q.now = q.cfg.Now()
 	}
 }

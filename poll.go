@@ -71,7 +71,7 @@ func (c *VirtualCQ) CQ(rail int) verbs.CQ { return c.cqs[rail] }
 
 // ProcessCompletions is Poll for callers who have polled the physical queue of a rail
 // themselves. All of wcs are taken; completions that do not fit dst are kept for the next
-// call.
+// call. It must also be called when the queue was found empty: some things wait for that.
 func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n int, err error) {
 	if rail < 0 || rail >= len(c.cqs) {
 		return 0, fmt.Errorf("process completions: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
@@ -79,6 +79,9 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 	c.guard.enter("ProcessCompletions")
 	n = c.giveKept(dst)
 	n = c.process(rail, wcs, dst, n)
+	if len(wcs) == 0 {
+		c.idle[rail]++
+	}
 	n = c.report(dst, n)
 	if n == 0 {
 		err, c.err = c.err, nil
@@ -95,7 +98,6 @@ func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 	if len(c.touched) > 0 {
 		n = c.report(dst, n)
 	}
-	empty := 0
 	for ; rails > 0; rails-- {
 		for turn := 0; n < len(dst) && turn < pollTurns; turn++ {
 			// What passes through needs a place in dst for each.
@@ -109,7 +111,7 @@ func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 				n = c.report(dst, n)
 			}
 			if got < want {
-				empty++
+				c.idle[rail]++
 				break
 			}
 		}
@@ -117,13 +119,24 @@ func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 			rail = 0
 		}
 	}
-	if empty == len(c.cqs) {
-		c.passes++
+	if len(c.driven) > 0 {
+		if c.polls++; n == 0 || c.polls%driveEvery == 0 {
+			c.drive()
+			n = c.report(dst, n)
+		}
 	}
 	if n == 0 && c.err != nil {
 		err, c.err = c.err, nil
 	}
 	return n, err
+}
+
+// drive lets the VirtualQPs with a Control do what is due.
+func (c *VirtualCQ) drive() {
+	c.rails.watch()
+	for _, q := range c.driven {
+		q.drive()
+	}
 }
 
 // giveKept hands out completions that had no room before.

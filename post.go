@@ -37,6 +37,9 @@ func (q *VirtualQP) postSend(wrs []SendWR) (n int, err error) {
 		q.posted++
 		n++
 	}
+	if q.cfg.Control != nil {
+		q.setDeadlines(uint32(n))
+	}
 	q.counted.posted += uint64(n)
 	q.counted.highWater = max(q.counted.highWater, int(q.posted-q.reported))
 	q.dispatch()
@@ -44,6 +47,14 @@ func (q *VirtualQP) postSend(wrs []SendWR) (n int, err error) {
 		err = verbs.ErrQueueFull
 	}
 	return n, err
+}
+
+// setDeadlines notes when the last n requests must have ended.
+func (q *VirtualQP) setDeadlines(n uint32) {
+	q.tick()
+	for seq := q.posted - n; seq != q.posted; seq++ {
+		q.slot(seq).deadline = q.now + int64(q.cfg.Deadline)
+	}
 }
 
 // isPlain reports whether a request is a WRITE or READ of one piece without anything

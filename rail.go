@@ -3,6 +3,8 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"ibverbx/verbs"
 )
@@ -24,7 +26,8 @@ type RailConfig struct {
 // completion queues, virtual QPs) is registered or present on every one of them. A rail
 // is known by its index.
 type Rails struct {
-	rails []rail
+	rails    []rail
+	watching sync.Mutex
 }
 
 // rail is one NIC port and a protection domain on it.
@@ -34,6 +37,9 @@ type rail struct {
 	attr verbs.DeviceAttr
 	mtu  int
 	pd   verbs.PD
+	// falls counts how often the port or the device was lost.
+	falls atomic.Uint64
+	fatal bool // the device has said so
 }
 
 // NewRails allocates a protection domain on every NIC.
@@ -41,37 +47,64 @@ func NewRails(cfgs ...RailConfig) (*Rails, error) {
 	if len(cfgs) == 0 || len(cfgs) > MaxRails {
 		return nil, fmt.Errorf("make rails: %w", verbs.Invalidf("%d rails: want 1 to %d", len(cfgs), MaxRails))
 	}
-	r := &Rails{}
+	r := &Rails{rails: make([]rail, len(cfgs))}
 	for i, cfg := range cfgs {
-		one, err := openRail(cfg)
-		if err != nil {
+		if err := r.rails[i].open(cfg); err != nil {
+			r.rails = r.rails[:i]
 			return nil, errors.Join(fmt.Errorf("make rails: rail %d: %w", i, err), r.Close())
 		}
-		r.rails = append(r.rails, one)
 	}
 	return r, nil
 }
 
-func openRail(cfg RailConfig) (rail, error) {
+func (r *rail) open(cfg RailConfig) error {
 	if cfg.Context == nil {
-		return rail{}, verbs.Invalidf("RailConfig.Context is nil")
+		return verbs.Invalidf("RailConfig.Context is nil")
 	}
 	if cfg.Port == 0 {
 		cfg.Port = 1
 	}
 	attr, err := cfg.Context.QueryDevice()
 	if err != nil {
-		return rail{}, err
+		return err
 	}
 	port, err := cfg.Context.QueryPort(int(cfg.Port))
 	if err != nil {
-		return rail{}, err
+		return err
 	}
 	pd, err := cfg.Context.AllocPD()
 	if err != nil {
-		return rail{}, err
+		return err
 	}
-	return rail{cfg: cfg, name: cfg.Context.Device().Name(), attr: attr, mtu: port.ActiveMTU.Bytes(), pd: pd}, nil
+	r.cfg, r.name, r.attr, r.mtu, r.pd = cfg, cfg.Context.Device().Name(), attr, port.ActiveMTU.Bytes(), pd
+	return nil
+}
+
+// watch takes the asynchronous events of the NICs and counts those that take a rail down.
+func (r *Rails) watch() {
+	r.watching.Lock()
+	defer r.watching.Unlock()
+	var events [8]verbs.Event
+	for i := range r.rails {
+		one := &r.rails[i]
+		n, err := one.cfg.Context.Events(events[:])
+		for _, e := range events[:n] {
+			switch {
+			case e.Type == verbs.EventPortErr && (e.Port == 0 || e.Port == one.cfg.Port):
+				one.falls.Add(1)
+			case e.Type == verbs.EventDeviceFatal:
+				one.falls.Add(1)
+				one.fatal = true
+			}
+		}
+		if errors.Is(err, verbs.ErrDeviceFatal) && !one.fatal {
+			one.fatal = true
+			one.falls.Add(1)
+		}
+		if err == nil && n == 0 {
+			one.fatal = false
+		}
+	}
 }
 
 // Len is the number of rails.

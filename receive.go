@@ -143,9 +143,13 @@ func (q *VirtualQP) postData(wr *RecvWR) error {
 // postDataRecv gives a data receive to the NIC.
 func (q *VirtualQP) postDataRecv(wr *RecvWR, seq uint32) error {
 	l := q.messageLane
+	if !l.life.receives() {
+		return nil // it is posted with the next generation of the lane
+	}
 	q.physicalRecv(wr, l, &q.recvChain[0])
 	q.recvChain[0].WRID = uint64(newTag(l.generation, kindRecv, l.index, seq))
-	_, err := l.qp.PostRecv(q.recvChain[:1])
+	n, err := l.qp.PostRecv(q.recvChain[:1])
+	l.recvTail += uint32(n)
 	return err
 }
 
@@ -189,20 +193,28 @@ func (q *VirtualQP) recvCompleted(l *lane, wc *verbs.WC, t tag) {
 		q.sharedReceived(l, wc, t.entry())
 		return
 	}
-	if t.generation() != l.generation || t.lane() != l.index {
+	if t.generation() != l.generation || t.lane() != l.index || l.life.state == laneIdle {
 		q.stale(l)
 		return
 	}
-	if l.role == roleMessage {
-		q.dataReceived(l, wc)
-		return
-	}
 	l.recvHead++
-	if wc.Status != verbs.StatusSuccess {
-		q.failed(l, wc.Status)
-	} else {
+	switch {
+	case wc.Status == verbs.StatusSuccess:
 		// Also after a failure: what has arrived was delivered.
+		l.life.received++
+		if l.role == roleMessage {
+			q.dataReceived(wc)
+			return
+		}
 		q.scheme.received(l, wc, t.entry())
+	case q.survives(wc.Status):
+		q.laneDown(l, statusError(wc.Status)) // the receive is posted again with the lane
+		return
+	default:
+		if l.role == roleMessage {
+			q.dataReceived(wc)
+		}
+		q.failed(l, wc.Status)
 	}
 	if q.state != stateConnected {
 		q.flushNotifications()
@@ -215,12 +227,11 @@ func (q *VirtualQP) recvCompleted(l *lane, wc *verbs.WC, t tag) {
 }
 
 // dataReceived ends the oldest data receive.
-func (q *VirtualQP) dataReceived(l *lane, wc *verbs.WC) {
+func (q *VirtualQP) dataReceived(wc *verbs.WC) {
 	out := q.finished(q.data[int(q.dataHead)&(len(q.data)-1)].ID)
 	q.dataHead++
 	out.Status, out.VendorErr = wc.Status, wc.VendorErr
 	if wc.Status != verbs.StatusSuccess {
-		q.failed(l, wc.Status)
 		return
 	}
 	out.Opcode, out.ByteLen, out.Flags = verbs.WCRecv, wc.ByteLen, WCHasLength
@@ -281,11 +292,16 @@ func (q *VirtualQP) reportReceives(dst []WC) (n int) {
 // the lanes have given back all receives of the engine: until then a message may still be
 // on its way out of a CQ.
 func (q *VirtualQP) flushNotifications() {
-	if q.shared != nil && q.cq.passes < q.failedAt+2 {
-		return // a rail may have been polled before the failure, and not since
+	if q.shared != nil {
+		for rail := range q.cq.cqs {
+			// The first poll may have been under way when it failed.
+			if q.cq.idle[rail] < q.failedAt[rail]+2 {
+				return
+			}
+		}
 	}
 	for _, l := range q.all {
-		if l.recvHead != l.recvTail {
+		if l.role != roleMessage && l.recvHead != l.recvTail {
 			return
 		}
 	}
@@ -298,7 +314,7 @@ func (q *VirtualQP) flushNotifications() {
 // feedLane posts receives on a lane again, unless too many messages wait for the user or
 // the lane is too far ahead of the others: then its sender meets RNR.
 func (q *VirtualQP) feedLane(l *lane) {
-	if q.state != stateConnected {
+	if q.state != stateConnected || !l.life.receives() {
 		return
 	}
 	if q.earlyTail-q.earlyHead >= q.depth || q.scheme.ahead(l) {

@@ -4,8 +4,9 @@ import "ibverbx/verbs"
 
 // render makes the physical requests of what a lane has staged: chain[i] of the ledger's
 // entry posted+i. Only the last of a chain, and every SignalInterval-th before it, asks for
-// a completion; so does the first if the lane is silent. It returns the bytes of the chain.
-func (q *VirtualQP) render(l *lane, chain []verbs.SendWR) (bytes uint64) {
+// a completion; so does the first if the lane is silent. It returns the bytes of the
+// chain, and how many receives of the peer it uses up.
+func (q *VirtualQP) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming uint32) {
 	sends, ledger, base := q.sends, l.ledger, l.base
 	rail, remoteRail := l.rail&(MaxRails-1), l.remoteRail&(MaxRails-1)
 	interval := q.cfg.SignalInterval
@@ -18,7 +19,8 @@ func (q *VirtualQP) render(l *lane, chain []verbs.SendWR) (bytes uint64) {
 		e, wr := &ledger[int(n)&(len(ledger)-1)], &chain[i]
 		head := e.head
 		wr.WRID = uint64(base | tag(head>>16&0xff)<<44 | tag(n))
-		wr.Flags = verbs.SendFlags(head >> 24)
+		wr.Flags = verbs.SendFlags(head >> 24 & 0x7f)
+		consuming += head >> 31
 		if left--; left == 0 {
 			wr.Flags |= verbs.SendSignaled
 			left = interval
@@ -38,7 +40,7 @@ func (q *VirtualQP) render(l *lane, chain []verbs.SendWR) (bytes uint64) {
 		g.Addr, g.Length, g.LKey = s.local+off, e.bytes, s.keys[rail].local
 	}
 	chain[len(chain)-1].Flags |= verbs.SendSignaled
-	return bytes
+	return bytes, consuming
 }
 
 // renderOther makes what is not a plain fragment.

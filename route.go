@@ -41,13 +41,31 @@ func (t *routeTable) add(l *lane) {
 }
 
 func (t *routeTable) put(l *lane) {
-	qpn := l.qp.Num()
-	i := t.home(qpn)
+	i := t.home(l.num)
 	for t.slots[i].lane != nil {
 		i = (i + 1) & (len(t.slots) - 1)
 	}
-	t.slots[i] = route{qpn, l}
+	t.slots[i] = route{l.num, l}
 	t.count++
+}
+
+// remove takes out one lane. What follows it in its run of slots is put again.
+func (t *routeTable) remove(l *lane) {
+	mask := len(t.slots) - 1
+	for i := t.home(l.num); t.slots[i&mask].lane != nil; i++ {
+		if t.slots[i&mask].lane != l {
+			continue
+		}
+		t.slots[i&mask] = route{}
+		t.count--
+		for k := i + 1; t.slots[k&mask].lane != nil; k++ {
+			again := t.slots[k&mask].lane
+			t.slots[k&mask] = route{}
+			t.count--
+			t.put(again)
+		}
+		return
+	}
 }
 
 // rebuild makes the table anew, with room to grow and without the lanes of one VirtualQP.

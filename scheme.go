@@ -62,6 +62,9 @@ type notifier interface {
 	handOver(s *sendSlot) bool
 	// advance is called after completions came in and before doorbells are rung.
 	advance()
+	// moved is called when everything that a lane out of service had left was given to
+	// another one.
+	moved(from, to *lane)
 	// received takes a receive of a data or notify lane that was filled.
 	received(l *lane, wc *verbs.WC, entry uint32)
 	// ahead reports whether what came last on l is so far ahead of what is missing that

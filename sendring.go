@@ -41,6 +41,7 @@ type sendSlot struct {
 	record           [recordSize]byte // Tally: what its lanes tell the receiver
 	imm              uint32
 	vendor           uint32
+	deadline         int64 // with Config.Control
 	compareAdd, swap uint64
 	sge              [MaxSGE]SGE // of a request that is not plain
 }

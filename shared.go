@@ -119,10 +119,16 @@ func (q *VirtualQP) sharedReceived(l *lane, wc *verbs.WC, index uint32) {
 		q.stale(l)
 		return
 	}
-	if wc.Status != verbs.StatusSuccess {
-		q.failed(l, wc.Status)
-	} else {
+	switch {
+	case l.life.state == laneGone || l.life.state == laneIdle:
+		q.stale(l) // of a generation that is out of service
+	case wc.Status == verbs.StatusSuccess:
+		l.life.received++
 		q.scheme.received(l, wc, index)
+	case q.survives(wc.Status):
+		q.laneDown(l, statusError(wc.Status))
+	default:
+		q.failed(l, wc.Status)
 	}
 	if err := q.shared.used(l.rail, index); err != nil {
 		q.fail(l, err)

@@ -244,3 +244,52 @@ func TestSharedReceivesDepth(t *testing.T) {
 		}
 	}
 }
+
+// TestSharedReceivesFlushWithoutPoll: every receive of a VirtualQP that has failed ends,
+// also with shared receives and for callers who use PollRail, or poll the physical queues
+// themselves.
+func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
+	for _, how := range []string{"Poll", "PollRail", "ProcessCompletions"} {
+		t.Run(how, func(t *testing.T) {
+			links, cfg := memoryLinks(2), ibverbx.Config{Lanes: 2}
+			a, qa := sharedHost(t, links, 64, cfg)
+			b, qb := sharedHost(t, links, 64, cfg)
+			connectQPs(t, qa[0], qb[0])
+			local, remote := a.region(64), b.region(64)
+			if n, err := qa[0].PostRecv([]ibverbx.RecvWR{{ID: 7}}); n != 1 {
+				t.Fatalf("PostRecv = %d, %v; want 1", n, err)
+			}
+			bad := remote.Remote()
+			bad.RKeys[0] ^= 0x10000
+			wr := ibverbx.SendWR{ID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: bad}
+			wr.SetSGE(local.SGE(0, 64))
+			if n, err := qa[0].PostSend([]ibverbx.SendWR{wr}); n != 1 {
+				t.Fatalf("PostSend = %d, %v; want 1", n, err)
+			}
+			ended := map[uint64]verbs.Status{}
+			wcs, physical := make([]ibverbx.WC, 8), make([]verbs.WC, 8)
+			for turn := range 1000 {
+				rail, n := turn%2, 0
+				var err error
+				switch how {
+				case "Poll":
+					n, err = a.cq.Poll(wcs)
+				case "PollRail":
+					n, err = a.cq.PollRail(rail, wcs)
+				default:
+					var k int
+					k, err = a.cq.CQ(rail).Poll(physical)
+					must(t, err)
+					n, err = a.cq.ProcessCompletions(rail, physical[:k], wcs)
+				}
+				must(t, err)
+				for _, wc := range wcs[:n] {
+					ended[wc.ID] = wc.Status
+				}
+			}
+			if ended[1] != verbs.StatusRemAccessErr || ended[7] != verbs.StatusWRFlushErr {
+				t.Errorf("ended = %v, want request 1 with %v and receive 7 with %v", ended, verbs.StatusRemAccessErr, verbs.StatusWRFlushErr)
+			}
+		})
+	}
+}

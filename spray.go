@@ -15,6 +15,7 @@ type spray struct {
 func (y *spray) connected(*Card) int                        { return 0 }
 func (y *spray) ahead(*lane) bool                           { return false }
 func (y *spray) close() error                               { return nil }
+func (y *spray) moved(_, _ *lane)                           {}
 func (y *spray) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
 
 func (y *spray) wire(op verbs.Opcode) verbs.Opcode {
@@ -58,7 +59,7 @@ func (y *spray) advance() {
 		// What it owed it now waits for: pending stays as it is.
 		s.owes = false
 		q.owed--
-		q.add(q.notifyLane, entryHead(q.index(y.next), kindNotify, s.flags&verbs.SendSolicited), 0, 0, y.imm(s.imm))
+		q.add(q.notifyLane, entryHead(q.index(y.next), kindNotify, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, y.imm(s.imm))
 		y.next++
 	}
 }

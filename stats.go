@@ -30,6 +30,13 @@ type LaneStats struct {
 	QPN  uint32
 	// Role is "data", "message" or "notify".
 	Role string
+	// State is "up", or where the lane is on its way out of service and back: "dying",
+	// "gone", "idle", "offered", "probing". Generation counts its QPs.
+	State      string
+	Generation int
+	// Deaths counts how often it went out of service, and Replayed the requests that
+	// others took over from it.
+	Deaths, Replayed uint64
 	Counts
 }
 
@@ -64,7 +71,8 @@ func (q *VirtualQP) Stats() Stats {
 		s.Rails[i].Rail, s.Rails[i].Device = i, q.rails.rails[i].name
 	}
 	for i, l := range q.all {
-		s.Lanes = append(s.Lanes, LaneStats{Lane: i, Rail: int(l.rail), QPN: l.qp.Num(), Role: roleNames[l.role], Counts: l.counts})
+		s.Lanes = append(s.Lanes, LaneStats{Lane: i, Rail: int(l.rail), QPN: l.qp.Num(), Role: roleNames[l.role], State: l.life.state.String(), Generation: int(l.generation),
+			Deaths: l.life.deaths, Replayed: l.life.replayed, Counts: l.counts})
 		s.add(&l.counts)
 		s.Rails[l.rail].add(&l.counts)
 	}

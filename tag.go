@@ -23,6 +23,7 @@ const (
 	kindAtomic                  // a FETCH_AND_ADD or CMP_AND_SWP
 	kindRecv                    // a receive
 	kindControl                 // nobody's: it marks a place
+	kindProbe                   // nobody's: it tries a lane
 )
 
 // maxLanes is what the lane field of a tag holds.

@@ -94,11 +94,11 @@ func (t *tally) finish(s *sendSlot) bool {
 	if !t.open && !t.begin(s) {
 		return false
 	}
-	q, head := t.q, entryHead(t.q.index(t.q.dispatched), kindRecord, s.flags&verbs.SendSolicited)
+	q, head := t.q, entryHead(t.q.index(t.q.dispatched), kindRecord, s.flags&verbs.SendSolicited)|entryConsumes
 	for i := range t.closing {
 		for t.closing[i] != 0 {
-			l := q.lanes[64*i+bits.TrailingZeros64(t.closing[i])]
-			if !l.room() {
+			l := q.standIn(q.lanes[64*i+bits.TrailingZeros64(t.closing[i])])
+			if l == nil || !l.room() {
 				return false
 			}
 			t.closing[i] &= t.closing[i] - 1
@@ -137,6 +137,19 @@ func (t *tally) begin(s *sendSlot) bool {
 }
 
 func (t *tally) advance() {}
+
+// moved makes the record that a lane still owes of the message being closed follow the
+// fragments that it covers.
+func (t *tally) moved(from, to *lane) {
+	bit := uint64(1) << (from.index & 63)
+	if !t.open || t.closing[from.index>>6]&bit == 0 {
+		return
+	}
+	t.closing[from.index>>6] &^= bit
+	s := t.q.slot(t.q.dispatched)
+	s.pending++
+	t.q.add(to, entryHead(t.q.index(t.q.dispatched), kindRecord, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, 0)
+}
 
 func (t *tally) ahead(l *lane) bool { return int32(l.latest-t.next) >= int32(t.q.cfg.RecvDepth) }
 

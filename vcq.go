@@ -36,15 +36,17 @@ type VirtualCQ struct {
 	used    []int // completions that the lanes of a rail can have outstanding
 	buf     [pollBatch]verbs.WC
 	each    [pollBatch]WC
-	shared  *sharedReceives // nil if every lane has receives of its own
-	touched []*VirtualQP    // have new completions, or could not report all
-	kept    []WC            // taken, and had no room in what the caller gave
-	next    int             // rail that the next Poll begins with
-	passes  uint64          // polls that found every rail empty in the end
-	err     error           // to be returned when nothing else is
-	qpCount uint32 // VirtualQPs that were ever made
-	open    int    // and those that are not closed
+	shared  *sharedReceives  // nil if every lane has receives of its own
+	touched []*VirtualQP     // have new completions, or could not report all
+	kept    []WC             // taken, and had no room in what the caller gave
+	next    int              // rail that the next Poll begins with
+	idle    [MaxRails]uint64 // polls of each rail that left nothing in it
+	err     error            // to be returned when nothing else is
+	qpCount uint32           // VirtualQPs that were ever made
+	open    int              // and those that are not closed
 
+	driven []*VirtualQP // with a Control
+	polls  uint64
 	events []Event
 	news   bool // an event came that has not ended a Wait
 	stats  CQStats

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"ibverbx/verbs"
 )
@@ -32,7 +33,7 @@ type VirtualQP struct {
 	shared   *sharedReceives
 	state    qpState
 	err      error
-	failedAt uint64 // VirtualCQ.passes when it failed
+	failedAt [MaxRails]uint64 // VirtualCQ.idle when it failed
 
 	sendRing
 	inline []byte // MaxInline bytes for every slot of the send ring
@@ -60,6 +61,13 @@ type VirtualQP struct {
 	random   uint64
 	now      int64
 	fastest  float64
+
+	// Failover: how many lanes are out of service, what the rails told, and a place for
+	// control messages.
+	out          int
+	falls        [MaxRails]uint64
+	control      [MaxControl]byte
+	controlStats struct{ bad, stale, unsent uint64 }
 
 	staged  []*lane // lanes with requests that wait for the doorbell
 	touched bool    // in VirtualCQ.touched
@@ -227,10 +235,14 @@ func (q *VirtualQP) Close() error {
 	if q.state == stateClosed {
 		return nil
 	}
+	if q.state == stateConnected {
+		q.tellReset()
+	}
 	if q.shared != nil {
 		q.drain()
 	}
 	q.cq.open--
+	q.cq.driven = slices.DeleteFunc(q.cq.driven, func(other *VirtualQP) bool { return other == q })
 	for _, l := range q.all {
 		rail := int(l.rail)
 		errs = append(errs, l.qp.Close())

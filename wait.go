@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"time"
 
 	"ibverbx/verbs"
 )
@@ -46,11 +47,37 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 			}
 			continue
 		}
-		if err := c.waker.Wait(ctx); err != nil {
+		if err := c.sleep(ctx); err != nil {
 			return 0, err
 		}
 	}
 	return 0, nil
+}
+
+// How long Wait sleeps at the most if there are VirtualQPs with a Control: while lanes are
+// out of service, and otherwise, for deadlines and for Controls that wake nobody.
+const (
+	busySleep = time.Millisecond
+	calmSleep = 50 * time.Millisecond
+)
+
+// sleep waits for the Waker, and no longer than VirtualQPs can do without a poll.
+func (c *VirtualCQ) sleep(ctx context.Context) error {
+	if len(c.driven) == 0 {
+		return c.waker.Wait(ctx)
+	}
+	limit := calmSleep
+	for _, q := range c.driven {
+		if q.out > 0 {
+			limit = busySleep
+		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := c.waker.Wait(bounded); err != nil && bounded.Err() == nil {
+		return err
+	}
+	return ctx.Err()
 }
 
 // Serve drives the virtual CQ of a side whose application only lends its memory: it polls

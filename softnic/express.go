@@ -14,7 +14,7 @@ import (
 func (q *qp) express(peer *qp) {
 	ready := q.state == verbs.StateRTS && q.sqNext == q.sqMax && q.sqOff == 0 && q.snd == q.maxPSN &&
 		peer.epsn == q.snd && peer.msgKind == 0 && !peer.dying && peer.attr.Access&verbs.AccessRemoteWrite != 0
-	if !ready {
+	if !ready || observed(q.nic, peer.nic) {
 		return
 	}
 	ring := q.sq

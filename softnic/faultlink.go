@@ -44,6 +44,9 @@ type direction struct {
 	busy  int64 // when the wire is free again
 	last  int64 // when the last packet arrives: none that is not reordered comes before
 	stats FaultStats
+	// holding keeps packets back when they arrive, in kept.
+	holding bool
+	kept    []*flight
 }
 
 // flight is a packet under way. It owns its payload.
@@ -277,7 +280,6 @@ func (l *FaultLink) deliver(now int64, budget int) int {
 	for n < budget && len(l.flights) > 0 && l.flights[0].at <= now {
 		f := l.flights.pop()
 		l.land(f)
-		l.recycle(f)
 		n++
 	}
 	return n
@@ -302,9 +304,19 @@ func (l *FaultLink) recycle(f *flight) {
 	l.free = append(l.free, f)
 }
 
-// land hands a packet to its destination.
+// land hands a packet to its destination, unless its direction is held.
 func (l *FaultLink) land(f *flight) {
 	l.departed(f.from)
+	if f.dir.holding {
+		f.dir.kept = append(f.dir.kept, f)
+		return
+	}
+	l.arrive(f)
+	l.recycle(f)
+}
+
+// arrive hands a packet on, or not, as its direction and its destination are now.
+func (l *FaultLink) arrive(f *flight) {
 	switch {
 	case f.to.closed:
 	case f.dir.cut:

@@ -34,6 +34,7 @@ type NIC struct {
 	scratch  packet   // the packet being built
 	word     [8]byte  // the answer of an atomic on its way to memory
 	grh      [verbs.GRHLen]byte
+	observe  func(Touch) // nil if nobody looks
 }
 
 var _ verbs.Device = (*NIC)(nil)

@@ -9,7 +9,13 @@ import (
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	c := q.core
 	c.mu.Lock()
-	n, err := q.postSend(wrs)
+	var n int
+	var err error
+	if q.injected == nil {
+		n, err = q.postSend(wrs)
+	} else {
+		n, err = q.postSendInjected(wrs)
+	}
 	if n > 0 {
 		c.schedule(q)
 		c.settle()
@@ -114,6 +120,9 @@ func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
 
 // copyInline takes the bytes of an INLINE request at post time.
 func (q *qp) copyInline(slot int, wr *verbs.SendWR) {
+	if q.nic.observe != nil {
+		q.touchInline(wr)
+	}
 	dst := q.inline[slot*int(q.maxInline):]
 	for k := range wr.NumSGE {
 		if s := &wr.SGE[k]; s.Length > 0 {
@@ -142,7 +151,13 @@ func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
 	if q.state == verbs.StateReset {
 		return 0, stateError("receives", "INIT", q.state)
 	}
-	n, err := q.rq.post(wrs)
+	var n int
+	var err error
+	if q.injected == nil {
+		n, err = q.rq.post(wrs)
+	} else {
+		n, err = q.postRecvInjected(wrs)
+	}
 	if q.state == verbs.StateErr {
 		q.flushReceives()
 		q.core.settle()

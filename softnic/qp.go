@@ -51,6 +51,7 @@ type qp struct {
 	timerIdx   int  // in core.timers
 	timerAt    int64
 	awaitsRoom bool // in NIC.waiting
+	injected   *injected
 
 	sendQueue
 	rq recvQueue

@@ -96,6 +96,9 @@ func (q *qp) serveAtomic(p *packet, op uint8) {
 		q.refuse(nakInvalid, verbs.StatusSuccess)
 		return
 	}
+	if q.nic.observe != nil {
+		q.touch(TouchRemoteAtomic, p.va, 8)
+	}
 	switch {
 	case op == opFetchAdd:
 		binary.NativeEndian.PutUint64(mem, original+p.compare)
@@ -174,6 +177,9 @@ func (q *qp) readPacket(j *job, p *packet) bool {
 		src, ok := q.nic.mrs.find(q.pd, j.rkey, j.va+uint64(j.off), n, verbs.AccessRemoteRead)
 		if !ok {
 			return false
+		}
+		if q.nic.observe != nil {
+			q.touch(TouchRemoteRead, j.va+uint64(j.off), n)
 		}
 		p.setPayload(src)
 	}

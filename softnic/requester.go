@@ -188,6 +188,9 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 		if !ok {
 			return false
 		}
+		if q.nic.observe != nil {
+			q.touch(TouchGather, s.Addr+uint64(off), n)
+		}
 		p.setPayload(b)
 		return true
 	}
@@ -206,6 +209,9 @@ func (q *qp) gatherList(w *sendWQE, off, n uint32, p *packet) bool {
 		b, ok := q.nic.mrs.find(q.pd, s.LKey, s.Addr+uint64(off), take, 0)
 		if !ok {
 			return false
+		}
+		if q.nic.observe != nil {
+			q.touch(TouchGather, s.Addr+uint64(off), take)
 		}
 		p.segs[p.numSegs] = b
 		p.numSegs++

@@ -257,6 +257,9 @@ func (q *qp) placeWrite(p *packet, t opTraits) bool {
 			q.receiverNotReady()
 			return false
 		}
+		if q.nic.observe != nil && p.length > 0 {
+			q.touch(TouchRemoteWrite, va, p.length)
+		}
 		for k := range p.numSegs {
 			dst = dst[bulk.Copy(dst, p.segs[k]):]
 		}

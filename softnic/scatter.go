@@ -33,6 +33,9 @@ func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte) verbs.Status {
 		if !ok {
 			return verbs.StatusLocProtErr
 		}
+		if q.nic.observe != nil {
+			q.touch(TouchScatter, s.Addr+uint64(off), uint32(n))
+		}
 		bulk.Copy(dst, b[:n])
 		b, off = b[n:], 0
 	}

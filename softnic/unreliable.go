@@ -92,6 +92,9 @@ func (q *qp) placeUCWrite(p *packet, t opTraits) bool {
 		if !ok {
 			return false
 		}
+		if q.nic.observe != nil && p.length > 0 {
+			q.touch(TouchRemoteWrite, q.va, p.length)
+		}
 		for k := range p.numSegs {
 			dst = dst[bulk.Copy(dst, p.segs[k]):]
 		}

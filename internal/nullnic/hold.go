@@ -6,6 +6,7 @@ import "ibverbx/verbs"
 type queue struct {
 	posted []verbs.SendWR
 	inline [][]byte // of each of posted, nil if it is not inline
+	taken  [][]byte // of each of QP.Taken
 	// carried is how many of posted the peer has executed.
 	carried int
 	// silent counts requests that ended and asked for no completion: the next one that
@@ -44,9 +45,9 @@ func (q *QP) Carried() int { return q.queue.carried }
 // Chains returns the lengths of the chains that a held QP took: one for each doorbell.
 func (q *QP) Chains() []int { return q.queue.chains }
 
-// Inline returns the bytes of a send in Posted as they were when it was posted, nil if it
-// is not inline.
-func (q *QP) Inline(i int) []byte { return q.queue.inline[i] }
+// Inline returns the bytes of Taken[i] as they were when it was posted, nil if it is not
+// inline.
+func (q *QP) Inline(i int) []byte { return q.queue.taken[i] }
 
 // hold takes the first take requests of a chain, as far as there is room for them.
 func (q *QP) hold(wrs []verbs.SendWR, take int, err error) (int, error) {
@@ -55,8 +56,9 @@ func (q *QP) hold(wrs []verbs.SendWR, take int, err error) (int, error) {
 	if q.limit > 0 {
 		room = q.limit - len(s.posted)
 	}
-	if q.cfg.MaxSendWR > 0 {
-		room = min(room, q.cfg.MaxSendWR-q.occupied)
+	if q.cfg.MaxSendWR > 0 && q.cfg.MaxSendWR-q.occupied < room {
+		room = q.cfg.MaxSendWR - q.occupied
+		q.Overruns++
 	}
 	if room = max(room, 0); room < take {
 		take, err = room, verbs.ErrQueueFull
@@ -72,6 +74,7 @@ func (q *QP) hold(wrs []verbs.SendWR, take int, err error) (int, error) {
 			b = inlineBytes(&wrs[i])
 		}
 		s.inline = append(s.inline, b)
+		s.taken = append(s.taken, b)
 	}
 	s.posted = append(s.posted, wrs[:take]...)
 	q.Taken = append(q.Taken, wrs[:take]...)

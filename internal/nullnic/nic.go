@@ -8,6 +8,7 @@ type NIC struct {
 	attr    verbs.DeviceAttr
 	gid     verbs.GID
 	qps     []*QP
+	srqs    []*SRQ
 	nextQPN uint32
 	nextKey uint32
 	regions map[uint32]*mr // by local key
@@ -41,6 +42,9 @@ func (n *NIC) SetMaxMsgSize(bytes uint64) { n.attr.MaxMsgSize = bytes }
 
 // QPs returns the QPs in the order in which they were made; closed ones stay.
 func (n *NIC) QPs() []*QP { return n.qps }
+
+// SRQs returns the SRQs in the order in which they were made; closed ones stay.
+func (n *NIC) SRQs() []*SRQ { return n.srqs }
 
 // Name implements verbs.Device.
 func (n *NIC) Name() string { return n.name }
@@ -121,7 +125,9 @@ func (d *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 }
 
 func (d *pd) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
-	return &SRQ{nic: d.nic, receives: receives{max: cfg.MaxWR}, limit: cfg.Limit}, nil
+	s := &SRQ{nic: d.nic, receives: receives{max: cfg.MaxWR}, limit: cfg.Limit}
+	d.nic.srqs = append(d.nic.srqs, s)
+	return s, nil
 }
 
 func (d *pd) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (verbs.MR, error) {

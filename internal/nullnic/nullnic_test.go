@@ -228,6 +228,27 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
+// TestCarryOneByOne: requests are carried one at a time, in order, and Carried counts them.
+func TestCarryOneByOne(t *testing.T) {
+	a, b := pair(t)
+	second := a.request(verbs.OpRDMAWrite, 4, b)
+	second.RemoteAddr += 100
+	a.post(t, a.request(verbs.OpRDMAWrite, 4, b), second)
+	copy(a.memory.Bytes(), "abcd")
+	a.carry(t)
+	if got := string(b.memory.Bytes()[100:104]) + string(b.memory.Bytes()[200:204]); got != "abcd\x00\x00\x00\x00" || a.qp.Carried() != 1 {
+		t.Errorf("after one Carry the memory is %q and %d are carried, want the first of two", got, a.qp.Carried())
+	}
+	a.carry(t)
+	a.qp.Complete(1)
+	if got := string(b.memory.Bytes()[200:204]); got != "abcd" || a.qp.Carried() != 1 {
+		t.Errorf("after the second Carry and one Complete the memory is %q and %d are carried, want abcd and 1", got, a.qp.Carried())
+	}
+	if _, done := a.qp.Carry(); done {
+		t.Error("Carry carried a third of two")
+	}
+}
+
 // TestInlineIsTakenAtPost: what is carried later is what the bytes were then.
 func TestInlineIsTakenAtPost(t *testing.T) {
 	a, b := pair(t)
@@ -291,9 +312,55 @@ func TestSlots(t *testing.T) {
 	if got := a.poll(t); len(got) != 1 {
 		t.Fatalf("%d completions, want 1", len(got))
 	}
-	full(false)
-	if got := a.qp.Chains(); len(got) != 2 || got[0] != 4 || got[1] != 1 {
-		t.Errorf("chains = %v, want [4 1]", got)
+	for range 4 {
+		full(false) // all four are free
+	}
+	full(true)
+	if got := a.qp.Chains(); len(got) != 5 || got[0] != 4 || got[1] != 1 {
+		t.Errorf("chains = %v, want [4 1 1 1 1]", got)
+	}
+}
+
+// TestRefusals: a chain is refused from a position on, then others as a whole, and what was
+// taken is taken. A held QP counts chains that it had no room for.
+func TestRefusals(t *testing.T) {
+	a, b := pair(t)
+	wr := a.request(verbs.OpRDMAWrite, 4, b)
+	chain := []verbs.SendWR{wr, wr}
+	a.qp.RefuseAt(1, verbs.ErrLimit)
+	a.qp.RefuseMore(2)
+	for i, want := range []int{1, 0, 0, 2} {
+		n, err := a.qp.PostSend(chain)
+		if n != want || (want < 2) != errors.Is(err, verbs.ErrLimit) {
+			t.Errorf("post %d = %d, %v; want %d", i, n, err, want)
+		}
+	}
+	a.qp.RefuseAt(0, verbs.ErrLimit)
+	a.qp.RefuseAt(-1, nil)
+	if n, err := a.qp.PostSend(chain); n != 1 || !errors.Is(err, verbs.ErrQueueFull) || a.qp.Overruns != 1 {
+		t.Errorf("PostSend = %d, %v, %d overruns; want 1, %v, 1", n, err, a.qp.Overruns, verbs.ErrQueueFull)
+	}
+	if got := a.qp.Chains(); len(got) != 3 || len(a.qp.Posted()) != 4 || len(a.qp.Taken) != 4 {
+		t.Errorf("chains %v with %d requests posted and %d taken, want three with 4", got, len(a.qp.Posted()), len(a.qp.Taken))
+	}
+}
+
+// TestRepeatReads: a READ whose answer is lost fetches its bytes again, and finds what was
+// written meanwhile.
+func TestRepeatReads(t *testing.T) {
+	for repeat, want := range map[bool]string{false: "then", true: "now!"} {
+		a, b := pair(t)
+		if repeat {
+			a.qp.RepeatReads()
+		}
+		copy(b.memory.Bytes()[100:], "then")
+		a.post(t, a.request(verbs.OpRDMARead, 4, b))
+		a.carry(t)
+		copy(b.memory.Bytes()[100:], "now!")
+		a.qp.Complete(1)
+		if got := string(a.memory.Bytes()[:4]); got != want {
+			t.Errorf("with repetition %v a READ brought %q, want %q", repeat, got, want)
+		}
 	}
 }
 
@@ -341,6 +408,12 @@ func TestSRQ(t *testing.T) {
 	}
 	if s.qp.Receive(verbs.WC{}) {
 		t.Error("a receive was taken from an empty SRQ")
+	}
+	if n, err := srq.PostRecv(make([]verbs.RecvWR, 1)); n != 1 {
+		t.Fatalf("PostRecv = %d, %v; want 1", n, err)
+	}
+	if s.qp.Fail(verbs.StatusSuccess); len(nic.SRQs()[0].Waiting()) != 1 {
+		t.Errorf("%d receives are left in the SRQ of a QP that was flushed, want 1", len(nic.SRQs()[0].Waiting()))
 	}
 	if n, err := s.qp.PostRecv(make([]verbs.RecvWR, 1)); n != 0 || err == nil {
 		t.Errorf("PostRecv on a QP with an SRQ = %d, %v; want an error", n, err)

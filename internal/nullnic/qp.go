@@ -14,6 +14,8 @@ type QP struct {
 
 	// Doorbells counts calls of PostSend that took something.
 	Doorbells int
+	// Overruns counts chains for which a held QP, as deep as it was made, had no room.
+	Overruns int
 	// Taken is every send that a held QP ever took, in order.
 	Taken []verbs.SendWR
 
@@ -24,6 +26,7 @@ type QP struct {
 
 	refuseAt  int // one more than the position in the next chain to refuse from, 0 for none
 	refuseErr error
+	refusals  int // chains to refuse as a whole after that
 	limit     int // sends outstanding before the queue is full, 0 for no limit
 	occupied  int // slots of the send queue that no completion has given back, while held
 
@@ -38,7 +41,11 @@ func (q *QP) Limit(n int) { q.limit = n }
 
 // RefuseAt makes the next PostSend refuse the request at position k of its chain, and all
 // after it, with err. A negative k takes that back.
-func (q *QP) RefuseAt(k int, err error) { q.refuseAt, q.refuseErr = max(k+1, 0), err }
+func (q *QP) RefuseAt(k int, err error) { q.refuseAt, q.refuseErr, q.refusals = max(k+1, 0), err, 0 }
+
+// RefuseMore makes the QP refuse the n chains as a whole that come after the one that
+// RefuseAt is about.
+func (q *QP) RefuseMore(n int) { q.refusals = n }
 
 // complete writes a send completion. In a failed one every field that is not valid holds
 // rubbish, as on hardware.
@@ -92,7 +99,7 @@ func (q *QP) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		q.keepLate()
 		q.flush()
 	case verbs.StateReset:
-		q.queue = queue{}
+		q.queue = queue{taken: q.queue.taken, chains: q.queue.chains, repeat: q.queue.repeat}
 		q.own = receives{}
 		q.occupied = 0
 	default:
@@ -124,7 +131,7 @@ func (q *QP) Connect(remote verbs.Endpoint) error {
 func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	take, err := len(wrs), error(nil)
 	if q.refuseAt > 0 && q.refuseAt <= len(wrs) {
-		take, err, q.refuseAt = q.refuseAt-1, q.refuseErr, 0
+		take, err = q.refuse(q.refuseAt - 1)
 	}
 	if q.state != verbs.StateRTS && q.state != verbs.StateErr {
 		return 0, verbs.ErrState
@@ -145,6 +152,15 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	return take, err
 }
 
+// refuse refuses a chain from position k on, and says what becomes of the next.
+func (q *QP) refuse(k int) (take int, err error) {
+	if q.refuseAt = 0; q.refusals > 0 {
+		q.refuseAt = 1
+		q.refusals--
+	}
+	return k, q.refuseErr
+}
+
 // Close implements verbs.QP.
 func (q *QP) Close() error {
 	q.closed = true
@@ -153,3 +169,6 @@ func (q *QP) Close() error {
 
 // Closed reports whether Close was called.
 func (q *QP) Closed() bool { return q.closed }
+
+// SendCQ returns the CQ of the QP's sends.
+func (q *QP) SendCQ() *CQ { return q.sends }

@@ -1,0 +1,184 @@
+package ibverbx
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+
+	"ibverbx/verbs"
+)
+
+// Control carries small datagrams between the two ends of a VirtualQP, beside its lanes:
+// by it they agree which lanes are out of service and how to bring them back. Neither call
+// blocks. It may lose, repeat, delay and reorder what it carries. If it can it should wake
+// the Waker of the VirtualCQ when a datagram has come.
+type Control interface {
+	// Send sends a datagram of at most MaxControl bytes. An error means that this one is
+	// lost; it will be sent again.
+	Send(b []byte) error
+	// Recv takes a datagram into b, which has MaxControl bytes. n is 0 if there is none.
+	Recv(b []byte) (n int, err error)
+}
+
+// MaxControl is how long a datagram of a Control is at the most.
+const MaxControl = 512
+
+// ctlKind says what a datagram is about.
+type ctlKind uint8
+
+const (
+	// ctlDown says that a generation of a lane is out of service at this side.
+	ctlDown ctlKind = iota + 1
+	// ctlOffer has the address of a lane's next generation.
+	ctlOffer
+	// ctlReset answers a datagram for a VirtualQP that is not there any more.
+	ctlReset
+)
+
+// ctlMessage is a datagram:
+//
+//	0        4         5      6      8            10      12     16          24         32
+//	| "ibvx" | version | kind | lane | generation | flags | recv |   from    |    to    | endpoint (offer) ...
+//
+// All numbers are little-endian. from and to are the incarnations of the two ends. recv is
+// how many receive completions the generation delivered (down). The endpoint of an offer:
+//
+//	32    36    40    42    43   44          45             46      48     64
+//	| qpn | psn | lid | mtu | rail | rd atomic | dest rd atomic | extra | gid  | extra bytes
+type ctlMessage struct {
+	kind       ctlKind
+	lane       uint16
+	generation uint16
+	flags      uint16
+	received   uint32
+	from, to   uint64
+	rail       uint8
+	endpoint   verbs.Endpoint
+}
+
+const (
+	ctlVersion = 1
+	ctlMagic   = "ibvx"
+	ctlHeader  = 32
+	ctlOffered = 64
+	// ctlHave says in an offer that this side has the other's: its QP is connected.
+	ctlHave = 1 << 0
+	// ctlAnswer says in a down that it answers one: no answer is due.
+	ctlAnswer = 1 << 1
+)
+
+// encode writes the datagram into b and returns its length, or an error if it does not fit.
+func (m *ctlMessage) encode(b []byte) (int, error) {
+	copy(b, ctlMagic)
+	b[4], b[5] = ctlVersion, byte(m.kind)
+	le := binary.LittleEndian
+	le.PutUint16(b[6:], m.lane)
+	le.PutUint16(b[8:], m.generation)
+	le.PutUint16(b[10:], m.flags)
+	le.PutUint32(b[12:], m.received)
+	le.PutUint64(b[16:], m.from)
+	le.PutUint64(b[24:], m.to)
+	if m.kind != ctlOffer {
+		return ctlHeader, nil
+	}
+	e := &m.endpoint
+	n := ctlOffered + len(e.Extra)
+	if n > min(len(b), MaxControl) {
+		return 0, verbs.Invalidf("the endpoint has %d bytes of its provider's: at most %d fit a control message", len(e.Extra), MaxControl-ctlOffered)
+	}
+	le.PutUint32(b[32:], e.QPN)
+	le.PutUint32(b[36:], e.PSN)
+	le.PutUint16(b[40:], e.LID)
+	b[42], b[43], b[44], b[45] = byte(e.MTU), m.rail, e.MaxRdAtomic, e.MaxDestRdAtomic
+	le.PutUint16(b[46:], uint16(len(e.Extra)))
+	copy(b[48:64], e.GID[:])
+	copy(b[ctlOffered:], e.Extra)
+	return n, nil
+}
+
+// decodeControl reads a datagram. It came from a peer: whatever is not exactly right is an
+// error.
+func decodeControl(b []byte) (m ctlMessage, err error) {
+	if len(b) < ctlHeader || string(b[:4]) != ctlMagic {
+		return m, verbs.Invalidf("%d bytes are not a control message", len(b))
+	}
+	if b[4] != ctlVersion {
+		return m, verbs.Invalidf("control message of version %d, this side speaks %d", b[4], ctlVersion)
+	}
+	le := binary.LittleEndian
+	m.kind, m.lane, m.generation = ctlKind(b[5]), le.Uint16(b[6:]), le.Uint16(b[8:])
+	m.flags, m.received, m.from, m.to = le.Uint16(b[10:]), le.Uint32(b[12:]), le.Uint64(b[16:]), le.Uint64(b[24:])
+	switch m.kind {
+	case ctlDown, ctlReset:
+		if len(b) != ctlHeader {
+			return m, verbs.Invalidf("control message of kind %d with %d bytes, want %d", m.kind, len(b), ctlHeader)
+		}
+		return m, nil
+	case ctlOffer:
+	default:
+		return m, verbs.Invalidf("there is no control message of kind %d", m.kind)
+	}
+	if len(b) < ctlOffered || len(b) != ctlOffered+int(le.Uint16(b[46:])) {
+		return m, verbs.Invalidf("offer of %d bytes does not hold what it says", len(b))
+	}
+	m.rail = b[43]
+	m.endpoint = verbs.Endpoint{
+		QPN: le.Uint32(b[32:]), PSN: le.Uint32(b[36:]), LID: le.Uint16(b[40:]), MTU: verbs.MTU(b[42]),
+		MaxRdAtomic: b[44], MaxDestRdAtomic: b[45],
+	}
+	copy(m.endpoint.GID[:], b[48:64])
+	if len(b) > ctlOffered {
+		m.endpoint.Extra = append([]byte(nil), b[ctlOffered:]...)
+	}
+	if err := m.endpoint.Validate(); err != nil {
+		return m, fmt.Errorf("offer for lane %d: %w", m.lane, err)
+	}
+	return m, nil
+}
+
+// pipe is one end of a ControlPair.
+type pipe struct {
+	mu   sync.Mutex
+	in   [][]byte
+	peer *pipe
+	wake *verbs.Waker
+}
+
+// pipeDepth is how many datagrams wait in a pipe before new ones are lost.
+const pipeDepth = 256
+
+// ControlPair returns the two ends of a Control within one process. a and b, if not nil,
+// are woken when something has come for the first and the second end.
+func ControlPair(a, b *verbs.Waker) (Control, Control) {
+	x, y := &pipe{wake: a}, &pipe{wake: b}
+	x.peer, y.peer = y, x
+	return x, y
+}
+
+// Send implements Control.
+func (p *pipe) Send(b []byte) error {
+	to := p.peer
+	to.mu.Lock()
+	if len(to.in) == pipeDepth {
+		to.mu.Unlock()
+		return verbs.ErrQueueFull
+	}
+	to.in = append(to.in, append([]byte(nil), b...))
+	to.mu.Unlock()
+	if to.wake != nil {
+		to.wake.Wake()
+	}
+	return nil
+}
+
+// Recv implements Control.
+func (p *pipe) Recv(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.in) == 0 {
+		return 0, nil
+	}
+	n := copy(b, p.in[0])
+	p.in = append(p.in[:0], p.in[1:]...)
+	return n, nil
+}

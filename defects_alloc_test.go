@@ -1,0 +1,44 @@
+//go:build !race
+
+package ibverbx_test
+
+import (
+	"testing"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// TestDefectG33ReceivesAllocate: the original made vectors for every poll and every receive.
+// Posting, telling and polling in both directions allocates nothing. The race detector
+// allocates, so it is left out there.
+func TestDefectG33ReceivesAllocate(t *testing.T) {
+	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for _, lanes := range []int{1, 4} {
+			a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 100})
+			local, remote := a.region(1000), b.region(1000)
+			wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			wr.SetSGE(local.SGE(0, 1000))
+			wrs, recvs, wcs := []ibverbx.SendWR{wr, wr, wr, wr}, make([]ibverbx.RecvWR, 4), make([]ibverbx.WC, 8)
+			if allocs := testing.AllocsPerRun(200, func() {
+				if n, err := b.qp.PostRecv(recvs); n != len(recvs) || err != nil {
+					t.Fatalf("PostRecv = %d, %v; want %d", n, err, len(recvs))
+				}
+				if n, err := a.qp.PostSend(wrs); n != len(wrs) || err != nil {
+					t.Fatalf("PostSend = %d, %v; want %d", n, err, len(wrs))
+				}
+				for left := len(wrs) + len(recvs); left > 0; {
+					for _, h := range [...]*host{a, b} {
+						n, err := h.cq.Poll(wcs)
+						if err != nil || (n > 0 && wcs[0].Status != verbs.StatusSuccess) {
+							t.Fatalf("Poll = %d, %v, %v; want successes", n, err, wcs[0].Err())
+						}
+						left -= n
+					}
+				}
+			}); allocs != 0 {
+				t.Errorf("%d lanes: %v allocations for %d messages, want 0", lanes, allocs, len(wrs))
+			}
+		}
+	})
+}

@@ -1,0 +1,378 @@
+package ibverbx
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"ibverbx/verbs"
+)
+
+// laneState is where a lane is in its life. It is written in failover.go, down.go and
+// recovery.go, and nowhere else.
+//
+//	            error, event, peer's Down             drained             peer's Down
+//	   up  ------------------------------->  dying ----------->  gone  --------------> idle
+//	    ^                                      ^                                         |
+//	    |  probe came back                     | any error                              | back-off,
+//	    +------------------  probing  <--------+--- offered <---------------------------+ peer's offer
+//	                           both have the other's address       new QP, next generation
+type laneState uint8
+
+const (
+	laneUp      laneState = iota // in service
+	laneDying                    // its QP is in ERR; completions are being drained
+	laneGone                     // its QP is in RESET; whether the peer's is, is not known
+	laneIdle                     // both are out of service: nothing late can land
+	laneOffered                  // a new QP waits for the peer's
+	laneProbing                  // connected; a probe is under way
+)
+
+var laneStateNames = [...]string{"up", "dying", "gone", "idle", "offered", "probing"}
+
+// String names the state.
+func (s laneState) String() string { return laneStateNames[s] }
+
+// life is what a lane keeps for failover.
+type life struct {
+	state laneState
+	home  uint8 // the rail that it was made on
+	// sent counts the requests of this generation that use up a receive of the peer and
+	// that the NIC took, received the receives that this generation delivered.
+	sent, received uint32
+	// failing says that a request of this generation failed; those from it on are in
+	// doubt. drained is one more than the last of which a completion came.
+	failing bool
+	drained uint32
+
+	due     int64 // when the next step is to be taken, or a message sent again
+	since   int64 // when the lane came to this state
+	backoff int64 // before the next attempt to bring it back
+	idle    uint64 // VirtualCQ.idle of the rail at that time
+	cause   error
+
+	peerDown     bool // the peer has said that this generation is out of service
+	peerReceived uint32
+	// last is what this side said of the generation before.
+	last struct {
+		valid      bool
+		generation uint16
+		received   uint32
+	}
+
+	heir      *lane // is to take what is left of the generation, and reserved for it
+	offer     *ctlMessage
+	peerHas   bool // the peer has this side's offer
+	connected bool
+
+	deaths, replayed uint64
+}
+
+// receives reports whether the lane's receives are with a NIC that may fill them.
+func (v *life) receives() bool {
+	return v.state == laneUp || v.state == laneOffered || v.state == laneProbing
+}
+
+// Times of failover, in nanoseconds.
+const (
+	drainTime  = int64(100 * time.Millisecond) // for a NIC to flush a QP in ERR
+	resendTime = int64(2 * time.Millisecond)   // before a control message is sent again, at first
+	resendMax  = int64(100 * time.Millisecond)
+	backoffMin = int64(1 * time.Millisecond) // before a lane is brought back, at first
+	backoffMax = int64(2 * time.Second)
+	// steadyTime is how long a lane must hold before its failures are forgotten.
+	steadyTime = int64(10 * time.Second)
+	driveEvery = 64 // polls with completions between two looks at control and clock
+)
+
+// survives reports whether the VirtualQP can live on after a lane ended with status. Other
+// statuses are mistakes of the program, which another lane would make again.
+func (q *VirtualQP) survives(status verbs.Status) bool {
+	if q.cfg.Control == nil || q.state != stateConnected {
+		return false
+	}
+	switch status {
+	case verbs.StatusRetryExcErr, verbs.StatusRNRRetryExcErr, verbs.StatusWRFlushErr:
+		return true
+	default:
+		return false
+	}
+}
+
+// laneBroken handles a lane whose NIC takes no requests any more.
+func (q *VirtualQP) laneBroken(l *lane, err error) {
+	if q.cfg.Control == nil || q.state != stateConnected || errors.Is(err, verbs.ErrInvalid) {
+		q.fail(l, err)
+		return
+	}
+	q.laneDown(l, err)
+}
+
+// laneDown takes a lane out of service at once: it gets no more work, and its QP goes to
+// ERR, which makes the NIC give back what it has.
+func (q *VirtualQP) laneDown(l *lane, cause error) {
+	v := &l.life
+	switch v.state {
+	case laneDying, laneGone, laneIdle:
+		return
+	case laneOffered:
+		if !v.connected {
+			// Nobody can have reached it: the same generation is tried again.
+			q.withdraw(l, cause)
+			return
+		}
+	case laneUp:
+		q.out++
+		if q.now-v.since > steadyTime {
+			v.backoff = 0
+		}
+		q.noticeLane(EventLaneDown, l, cause)
+	case laneProbing:
+	}
+	v.state, v.since, v.cause, v.idle = laneDying, q.now, cause, q.cq.idle[l.rail]
+	v.due = q.now + drainTime
+	v.deaths++
+	l.barred |= barOut
+	// A QP that cannot go to ERR is there already, or gone.
+	_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
+	q.cq.touch(q)
+}
+
+// drained reports whether the NIC has given back everything that a dying lane had.
+func (q *VirtualQP) drained(l *lane) bool {
+	v := &l.life
+	if l.head != l.posted && !(v.failing && v.drained == l.posted) {
+		return false
+	}
+	if q.takesShared(l) {
+		return q.cq.idle[l.rail] >= v.idle+2
+	}
+	return l.recvHead == l.recvTail
+}
+
+// reset takes a dying lane's QP to RESET: from here on nothing that this generation sent or
+// asked for can touch memory at this side. Then the peer is told.
+func (q *VirtualQP) reset(l *lane) {
+	q.retireGeneration(l)
+	l.life.due = q.now
+	q.sayDown(l)
+}
+
+// retireGeneration ends a generation at this side. Completions that are still in a CQ bear
+// its number and are dropped.
+func (q *VirtualQP) retireGeneration(l *lane) {
+	v := &l.life
+	// A QP that cannot be reset is destroyed with the next generation at the latest.
+	_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState)
+	v.state, v.since = laneGone, q.now
+	q.nextGeneration(l)
+	l.recvHead = l.recvTail
+	l.barred &^= barRefused
+	l.silent = false
+	if l.hungry {
+		l.hungry = false
+		q.hungry--
+	}
+	v.received, v.failing = 0, false
+}
+
+// nextGeneration counts a lane's generation on, and keeps what is to be said of the last.
+func (q *VirtualQP) nextGeneration(l *lane) {
+	v := &l.life
+	v.last.valid, v.last.generation, v.last.received = true, l.generation, v.received
+	l.generation++
+	l.base = newTag(l.generation, 0, l.index, 0)
+	v.offer = nil
+}
+
+// abandon takes a lane out of service for good, because the VirtualQP has failed: what it
+// has in its ledger no NIC has any more.
+func (q *VirtualQP) abandon(l *lane) {
+	if l.life.state != laneGone && l.life.state != laneIdle {
+		q.retireGeneration(l)
+	}
+	q.release(l)
+	l.posted = l.head
+}
+
+// standIn returns a lane that is in service for one that should carry something: itself,
+// or any other if it is out and has nothing left that must come first. It returns nil if
+// there is none yet.
+func (q *VirtualQP) standIn(l *lane) *lane {
+	if l.barred&barOut == 0 {
+		return l
+	}
+	if q.homeless() > 0 {
+		return nil
+	}
+	return q.choose(0)
+}
+
+// homeless counts the data lanes out of service that still have requests in their ledgers.
+func (q *VirtualQP) homeless() (n int) {
+	if q.out == 0 {
+		return 0
+	}
+	for _, l := range q.lanes {
+		if l.barred&barOut != 0 && !l.idle() {
+			n++
+		}
+	}
+	return n
+}
+
+// rehome moves what data lanes out of service have left to one other lane each, all of it
+// at once and in order: a record of Tally stays behind the fragments that it covers. A
+// lane that is to take it, and has too much of its own, gets nothing else until then. The
+// message and notify lanes have no heirs: what they have left waits for their next
+// generation.
+func (q *VirtualQP) rehome() {
+	for _, l := range q.lanes {
+		v := &l.life
+		if v.state != laneIdle || l.idle() {
+			continue
+		}
+		if v.heir != nil && v.heir.barred&barOut != 0 {
+			q.release(l)
+		}
+		if v.heir == nil {
+			v.heir = q.roomiest()
+		}
+		h := v.heir
+		if h == nil {
+			continue
+		}
+		if h.depth-(h.tail-h.head) <= l.tail-l.head { // one more for a record
+			h.barred |= barReserved
+			continue
+		}
+		q.release(l)
+		q.handDown(l, h)
+	}
+}
+
+// roomiest returns the data lane in service that has the least in flight and that nobody
+// else waits for, nil if there is none.
+func (q *VirtualQP) roomiest() (best *lane) {
+	for _, l := range q.lanes {
+		if l.barred == 0 && (best == nil || l.tail-l.head < best.tail-best.head) {
+			best = l
+		}
+	}
+	return best
+}
+
+// release gives up what a lane has reserved of its heir.
+func (q *VirtualQP) release(l *lane) {
+	if h := l.life.heir; h != nil {
+		h.barred &^= barReserved
+		l.life.heir = nil
+	}
+}
+
+// handDown moves everything that a lane has left to another one.
+func (q *VirtualQP) handDown(l, h *lane) {
+	for !l.idle() {
+		e := *l.at(l.head)
+		l.head++
+		l.posted = l.head
+		l.bytes -= uint64(e.bytes)
+		q.inflight--
+		l.life.replayed++
+		if !e.consumes() && e.kind() <= kindData && q.sends[e.slot()].op != verbs.OpRDMARead {
+			q.carried[h.index>>6] |= 1 << (h.index & 63)
+		}
+		q.add(h, e.head, e.off, e.bytes, e.imm)
+	}
+	q.carried[l.index>>6] &^= 1 << (l.index & 63)
+	q.scheme.moved(l, h)
+}
+
+// drive does what is due: control messages, lanes that are dying or coming back, and
+// deadlines.
+func (q *VirtualQP) drive() {
+	if q.state != stateConnected && q.state != stateFailed {
+		return
+	}
+	q.now = q.cfg.Now()
+	q.listen()
+	if q.state != stateConnected {
+		return
+	}
+	q.watchRails()
+	if q.out > 0 {
+		for _, l := range q.all {
+			q.driveLane(l)
+			if q.state != stateConnected {
+				return
+			}
+		}
+		q.cq.touch(q)
+	}
+	if q.reported != q.posted && q.now > q.slot(q.reported).deadline {
+		q.expire()
+	}
+}
+
+// driveLane takes the next step of a lane that is out of service.
+func (q *VirtualQP) driveLane(l *lane) {
+	v := &l.life
+	switch v.state {
+	case laneDying:
+		if q.drained(l) || q.now >= v.due {
+			q.reset(l)
+		}
+	case laneGone:
+		if v.peerDown {
+			q.settle(l)
+		} else if q.now >= v.due {
+			q.sayDown(l)
+		}
+	case laneIdle:
+		if q.now >= v.due {
+			q.rebuild(l)
+		}
+	case laneOffered:
+		if q.now >= v.due {
+			q.sayOffer(l)
+		}
+		q.meet(l)
+	case laneProbing, laneUp:
+	}
+}
+
+// watchRails takes lanes out of service whose rail has lost its port or its device.
+func (q *VirtualQP) watchRails() {
+	for i := range q.rails.rails {
+		falls := q.rails.rails[i].falls.Load()
+		if falls == q.falls[i] {
+			continue
+		}
+		q.falls[i] = falls
+		for _, l := range q.all {
+			if int(l.rail) == i {
+				q.laneDown(l, fmt.Errorf("rail %d (%s) is down", i, q.rails.rails[i].name))
+			}
+		}
+	}
+}
+
+// expire ends the VirtualQP because its oldest request has not ended in time.
+func (q *VirtualQP) expire() {
+	s := q.slot(q.reported)
+	s.fail(verbs.StatusRetryExcErr, 0)
+	l := q.all[0]
+	for _, other := range q.all {
+		if other.life.state != laneUp {
+			l = other
+		}
+	}
+	cause := fmt.Errorf("%w: a request has not ended within %v", ErrDeadline, q.cfg.Deadline)
+	if l.life.cause != nil {
+		cause = fmt.Errorf("%w; lane %d is out of service: %w", cause, l.index, l.life.cause)
+	}
+	q.fail(l, cause)
+}
+
+// ErrDeadline says that a request did not end within Config.Deadline.
+var ErrDeadline = errors.New("deadline exceeded")

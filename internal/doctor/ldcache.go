@@ -1,0 +1,58 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// The cache of the dynamic loader as glibc writes it since 2.2: a header, a table of
+// entries, and strings. The numbers are in the order of the machine, which is little
+// endian on every machine that this program knows. An older format may stand before it.
+const (
+	cacheMagic     = "glibc-ld.so.cache1.1"
+	cacheHeader    = 48 // magic, number of libraries, length of strings, flags, extensions
+	cacheEntry     = 24 // flags, key, value, OS version, hardware capabilities
+	cacheCountAt   = 20
+	cacheKeyAt     = 4
+	cacheValueAt   = 8
+	cacheMaxString = 4096 // PATH_MAX
+)
+
+// cachedPaths returns the paths that a loader cache has for a library, in its order. What
+// is not a cache, or is cut off or damaged, has none.
+func cachedPaths(cache []byte, soname string) []string {
+	start := bytes.Index(cache, []byte(cacheMagic))
+	if start < 0 || len(cache)-start < cacheHeader {
+		return nil
+	}
+	cache = cache[start:]
+	n := int(binary.LittleEndian.Uint32(cache[cacheCountAt:]))
+	if n > (len(cache)-cacheHeader)/cacheEntry {
+		return nil
+	}
+	var paths []string
+	for i := range n {
+		entry := cache[cacheHeader+i*cacheEntry:]
+		if cacheString(cache, binary.LittleEndian.Uint32(entry[cacheKeyAt:])) != soname {
+			continue
+		}
+		if p := cacheString(cache, binary.LittleEndian.Uint32(entry[cacheValueAt:])); p != "" && p[0] == '/' {
+			paths = append(paths, p)
+		}
+	}
+	return paths
+}
+
+// cacheString returns the string at an offset, "" if there is none.
+func cacheString(cache []byte, offset uint32) string {
+	if uint64(offset) >= uint64(len(cache)) {
+		return ""
+	}
+	s := cache[offset:]
+	s = s[:min(len(s), cacheMaxString)]
+	end := bytes.IndexByte(s, 0)
+	if end < 0 {
+		return ""
+	}
+	return string(s[:end])
+}

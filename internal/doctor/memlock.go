@@ -1,0 +1,119 @@
+package doctor
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Memlock is the limit on locked memory. Memory that a NIC may touch is locked.
+type Memlock struct {
+	Soft int64 `json:"soft_bytes"` // -1 is unlimited
+	Hard int64 `json:"hard_bytes"` // -1 is unlimited
+
+	// Exempt says that the limit does not hold for this process: it has CAP_IPC_LOCK.
+	Exempt bool `json:"exempt"`
+
+	known bool // the limits could be read
+}
+
+// Below stopBytes not even the queues of a few queue pairs fit, below smallBytes not the
+// buffers of most programs.
+const (
+	stopBytes  = 1 << 20
+	smallBytes = 1 << 30
+)
+
+// readMemlock reads the limits and the capabilities of this process.
+func (e *exam) readMemlock() {
+	for line := range strings.Lines(e.text("/proc/self/limits")) {
+		if rest, ok := strings.CutPrefix(line, "Max locked memory"); ok {
+			if f := strings.Fields(rest); len(f) >= 2 {
+				e.Memlock.Soft, e.Memlock.Hard, e.Memlock.known = limit(f[0]), limit(f[1]), true
+			}
+		}
+	}
+	for line := range strings.Lines(e.text("/proc/self/status")) {
+		if rest, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			const ipcLock = 14 // CAP_IPC_LOCK
+			caps, _ := strconv.ParseUint(strings.TrimSpace(rest), 16, 64)
+			e.Memlock.Exempt = caps>>ipcLock&1 != 0 && e.firstUserNamespace()
+		}
+	}
+}
+
+// limit reads a limit as /proc writes it.
+func limit(s string) int64 {
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return n
+	}
+	return -1
+}
+
+// firstUserNamespace says whether this process is in the first user namespace: the
+// capabilities of another one do not lift the limits of the machine.
+func (e *exam) firstUserNamespace() bool {
+	f := strings.Fields(e.text("/proc/self/uid_map"))
+	return len(f) == 3 && f[0] == "0" && f[1] == "0" && f[2] == "4294967295"
+}
+
+// judgeMemlock reports a limit that registration of memory will run into.
+func (e *exam) judgeMemlock() {
+	m := &e.Memlock
+	switch {
+	case !m.known:
+		e.report("memlock", Note, "the limit on locked memory is not known: /proc/self/limits cannot be read",
+			"Registration of memory fails with ENOMEM where the limit is low.", "ulimit -l prints it.")
+		return
+	case m.Soft < 0:
+		e.ok("memlock", "locked memory is not limited")
+		return
+	case m.Exempt:
+		e.ok("memlock", "locked memory is limited to %s, but this process is exempt (CAP_IPC_LOCK)", bytesText(m.Soft))
+		return
+	case m.Soft >= smallBytes:
+		e.ok("memlock", "locked memory is limited to %s", bytesText(m.Soft))
+		return
+	}
+	level := Warning
+	means := "Registration of memory beyond that fails with ENOMEM (\"cannot allocate memory\"), though memory is free."
+	if m.Soft < stopBytes {
+		level = Problem
+		means = "Not even the queues of a queue pair fit. Everything fails with ENOMEM (\"cannot allocate memory\")."
+	}
+	e.report("memlock", level, "locked memory is limited to "+bytesText(m.Soft), means, e.raise()...)
+}
+
+// raise says how to raise the limit where this process runs.
+func (e *exam) raise() []string {
+	switch e.System.Container {
+	case "":
+	case "kubernetes":
+		return []string{
+			"Raise the limit of the container runtime on the node: LimitMEMLOCK=infinity in the unit of containerd or CRI-O, and restart it.",
+			"Or give the container the capability IPC_LOCK and do not use a user namespace.",
+		}
+	default:
+		return []string{"Start the container with --ulimit memlock=-1."}
+	}
+	var do []string
+	if e.Memlock.Hard < 0 {
+		do = append(do, "In this shell: ulimit -l unlimited")
+	}
+	return append(do,
+		`For people who log in: echo '* - memlock unlimited' > /etc/security/limits.d/rdma.conf as root, and log in again.`,
+		"For a service: LimitMEMLOCK=infinity in its systemd unit.")
+}
+
+// bytesText writes a number of bytes for people.
+func bytesText(n int64) string {
+	for _, u := range []struct {
+		bytes int64
+		name  string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= u.bytes {
+			return fmt.Sprintf("%s %s", strconv.FormatFloat(float64(n)/float64(u.bytes), 'f', -1, 64), u.name)
+		}
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

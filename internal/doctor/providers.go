@@ -1,0 +1,89 @@
+package doctor
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// driverConfig is where packages announce providers to libibverbs.
+const driverConfig = "/etc/libibverbs.d"
+
+// Provider is a library through which libibverbs drives one kind of device.
+type Provider struct {
+	Name string `json:"name"` // mlx5, rxe, ...
+
+	// Path is its library, "" if it is announced but not there.
+	Path string `json:"path,omitempty"`
+}
+
+// readProviders reads which providers are announced, and looks for their libraries where
+// libibverbs does: in the directory libibverbs next to itself, then as the loader does.
+func (e *exam) readProviders() {
+	for _, file := range e.list(driverConfig) {
+		if !strings.HasSuffix(file, ".driver") {
+			continue
+		}
+		for line := range strings.Lines(e.text(path.Join(driverConfig, file))) {
+			fields := strings.Fields(line)
+			if len(fields) == 2 && fields[0] == "driver" {
+				e.Providers = append(e.Providers, Provider{Name: path.Base(fields[1]), Path: e.findProvider(fields[1])})
+			}
+		}
+	}
+}
+
+// findProvider returns the path of a provider's library, "" if there is none that this
+// libibverbs would load. The driver may be a name or, as in private builds, a path.
+func (e *exam) findProvider(driver string) string {
+	abi := e.Library.ProviderABI
+	if e.Library.Path == "" || abi == "" {
+		return ""
+	}
+	if strings.HasPrefix(driver, "/") {
+		if p := driver + "-" + abi + ".so"; e.exists(p) {
+			return p
+		}
+		return ""
+	}
+	file := "lib" + driver + "-" + abi + ".so"
+	if p := path.Join(path.Dir(e.Library.Path), "libibverbs", file); e.exists(p) {
+		return p
+	}
+	return e.findLibrary(file)
+}
+
+// judgeProviders reports which devices have no provider.
+func (e *exam) judgeProviders() {
+	if e.Library.Path == "" || !e.isELF(e.Library.Path) {
+		return // a finding of its own, and there is nobody to load providers
+	}
+	install := e.install("ibverbs-providers", "libibverbs rdma-core")
+	if e.Library.ProviderABI == "" {
+		// Not the library of rdma-core; what it loads is not known.
+		e.report("library", Warning, e.Library.Path+" does not say which providers it loads",
+			"It is not a libibverbs of rdma-core, or it is damaged.", e.install("--reinstall libibverbs1 ibverbs-providers", "libibverbs")...)
+	}
+	for i := range e.Devices {
+		d := &e.Devices[i]
+		if d.Driver == "" || e.Library.ProviderABI == "" {
+			d.served = true // nothing is known against it
+			continue
+		}
+		j := slices.IndexFunc(e.Providers, func(p Provider) bool { return p.Name == d.Driver })
+		switch {
+		case j < 0:
+			e.report("providers", Problem, fmt.Sprintf("no provider for %s: %s/%s.driver is missing", d.Name, driverConfig, d.Driver),
+				"libibverbs is installed, but not the part of it that drives this device, so programs do not see the device.", install...)
+		case e.Providers[j].Path == "":
+			e.report("providers", Problem, fmt.Sprintf("no provider for %s: there is no lib%s-%s.so", d.Name, d.Driver, e.Library.ProviderABI),
+				"The provider is announced but its library is missing, or it belongs to another version of libibverbs. "+
+					"Two installations of RDMA libraries (a distribution's and a vendor's) often leave such a mixture.",
+				append(slices.Clone(install), "find / -name 'lib"+d.Driver+"-rdmav*.so' shows what is there; remove what does not belong to "+e.Library.Path)...)
+		default:
+			d.served = true
+			e.ok("providers", "%s is driven by %s", d.Name, e.Providers[j].Path)
+		}
+	}
+}

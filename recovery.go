@@ -1,0 +1,229 @@
+package ibverbx
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// This file brings lanes back: a new QP with a new number and the next generation on both
+// ends, tried with real traffic before it carries anything.
+
+// rebuild makes the QP of the next generation and offers it to the peer.
+func (q *VirtualQP) rebuild(l *lane) {
+	v := &l.life
+	rail, ok := q.chooseRail(l)
+	if !ok {
+		return
+	}
+	v.state = laneOffered // its receives go to the NIC
+	if err := q.renew(l, rail); err != nil {
+		v.state, v.cause = laneIdle, err
+		v.backoff = min(2*v.backoff, backoffMax)
+		v.due = q.now + q.jitter(v.backoff)
+		return
+	}
+	q.release(l)
+	v.since = q.now
+	v.sent, v.drained, v.connected, v.peerHas = 0, l.head, false, false
+	q.sayOffer(l)
+	q.meet(l)
+}
+
+// chooseRail says where the next generation of a lane is made. A data lane stays on its
+// rail. The message and notify lanes go where a data lane is in service, home if that is
+// possible: there is only one of each. Both ends must choose alike, so the one with the
+// smaller incarnation leads, and the other takes the rail that faces what it was offered.
+func (q *VirtualQP) chooseRail(l *lane) (rail uint8, ok bool) {
+	if l.role == roleData {
+		return l.rail, true
+	}
+	if q.peer < q.incarnation {
+		if l.life.offer == nil {
+			return 0, false
+		}
+		return q.facing(l.life.offer.rail)
+	}
+	rail = l.life.home
+	for i, other := range q.lanes {
+		if other.life.state != laneUp {
+			continue
+		}
+		if other.rail == l.life.home {
+			return l.life.home, true
+		}
+		// Another rail each time, in case one does not work.
+		if rail == l.life.home || uint64(i)%uint64(len(q.lanes)) == l.life.deaths%uint64(len(q.lanes)) {
+			rail = other.rail
+		}
+	}
+	return rail, true
+}
+
+// facing is the rail at this side that faces a rail of the peer.
+func (q *VirtualQP) facing(remote uint8) (rail uint8, ok bool) {
+	for _, l := range q.lanes {
+		if l.remoteRail == remote {
+			return l.rail, true
+		}
+	}
+	return 0, false
+}
+
+// renew replaces the QP of a lane by a new one, in INIT with its receives posted.
+func (q *VirtualQP) renew(l *lane, rail uint8) error {
+	lc := laneConfig{index: int(l.index), rail: int(rail), role: l.role, recvs: int(l.recvDepth)}
+	if q.takesShared(l) {
+		lc.srq = q.shared.rails[rail].srq
+	}
+	if rail != l.rail {
+		if err := q.cq.reserve(int(rail), q.cfg.LaneDepth+lc.recvs); err != nil {
+			return err
+		}
+	}
+	qp, err := q.createQP(lc)
+	if err != nil {
+		if rail != l.rail {
+			q.cq.release(int(rail), q.cfg.LaneDepth+lc.recvs)
+		}
+		return err
+	}
+	q.cq.routes[l.rail].remove(l)
+	err = l.qp.Close() // a QP of a dead device may refuse; it is of no use to anybody
+	_ = err
+	if rail != l.rail {
+		q.cq.release(int(l.rail), q.cfg.LaneDepth+lc.recvs)
+	}
+	l.qp, l.num, l.rail = qp, qp.Num(), rail
+	q.cq.routes[rail].add(l)
+	return q.prepare(l)
+}
+
+// withdraw takes back an offer that the peer has not taken up.
+func (q *VirtualQP) withdraw(l *lane, cause error) {
+	v := &l.life
+	_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) // renew destroys it
+	l.recvHead = l.recvTail
+	v.state, v.since, v.cause = laneIdle, q.now, cause
+	v.backoff = min(max(backoffMin, 2*v.backoff), backoffMax)
+	v.due = q.now + q.jitter(v.backoff)
+}
+
+// jitter spreads attempts, so that many VirtualQPs do not come back at the same moment.
+func (q *VirtualQP) jitter(d int64) int64 {
+	x := q.random
+	x ^= x << 13
+	x ^= x >> 7
+	x ^= x << 17
+	q.random = x
+	return d + int64(x%uint64(d/2+1))
+}
+
+// sayOffer tells the peer the address of the new QP, and whether this side has the peer's.
+func (q *VirtualQP) sayOffer(l *lane) {
+	v := &l.life
+	v.due = q.now + q.again(v)
+	e, err := l.qp.Endpoint()
+	if err != nil {
+		q.laneDown(l, err)
+		return
+	}
+	m := &ctlMessage{kind: ctlOffer, lane: l.index, generation: l.generation, from: q.incarnation, to: q.peer, rail: l.rail, endpoint: e}
+	if v.connected {
+		m.flags |= ctlHave
+	}
+	q.say(m)
+}
+
+// hearOffer takes the peer's address of a lane's next generation.
+func (q *VirtualQP) hearOffer(l *lane, m *ctlMessage) {
+	v := &l.life
+	if m.generation != l.generation || v.state == laneDying {
+		q.controlStats.stale++
+		return
+	}
+	if int(m.rail) >= q.remoteRails {
+		q.lied("lane %d is offered on rail %d of %d", l.index, m.rail, q.remoteRails)
+		return
+	}
+	switch v.state {
+	case laneGone:
+		v.offer = m // for when the Downs have met
+	case laneIdle:
+		v.offer = m
+		v.due = q.now
+	case laneOffered:
+		if !v.connected {
+			v.offer = m
+		}
+		v.peerHas = v.peerHas || m.flags&ctlHave != 0
+		q.meet(l)
+	case laneProbing, laneUp:
+		if m.flags&ctlHave == 0 {
+			q.sayOffer(l) // ours was lost
+		}
+	case laneDying:
+	}
+}
+
+// meet connects a lane when the peer's address is known, and tries it when the peer has
+// said that it is connected too.
+func (q *VirtualQP) meet(l *lane) {
+	v := &l.life
+	if v.state != laneOffered || v.offer == nil {
+		return
+	}
+	if !v.connected {
+		if err := l.qp.Connect(v.offer.endpoint); err != nil {
+			q.laneDown(l, fmt.Errorf("connect: %w", err))
+			return
+		}
+		l.remoteRail = v.offer.rail
+		v.connected = true
+		v.peerHas = v.offer.flags&ctlHave != 0
+		q.sayOffer(l)
+	}
+	if v.peerHas {
+		q.probe(l)
+	}
+}
+
+// probe sends a WRITE of no bytes: it names no memory, and comes back if the path and the
+// peer's QP work.
+func (q *VirtualQP) probe(l *lane) {
+	chain := q.chain[:1]
+	chain[0] = verbs.SendWR{WRID: uint64(l.base | kindProbe.tag()), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
+	if _, err := l.qp.PostSend(chain); err != nil {
+		q.laneDown(l, err)
+		return
+	}
+	l.life.state, l.life.since = laneProbing, q.now
+}
+
+// probed takes the completion of a probe.
+func (q *VirtualQP) probed(l *lane, wc *verbs.WC, t tag) {
+	switch {
+	case t.generation() != l.generation || l.life.state != laneProbing:
+		q.stale(l)
+	case wc.Status != verbs.StatusSuccess:
+		q.laneDown(l, statusError(wc.Status))
+	default:
+		q.laneBack(l)
+	}
+}
+
+// laneBack takes a lane into service again. What its last generation left undone, if no
+// other lane has taken it, goes first.
+func (q *VirtualQP) laneBack(l *lane) {
+	v := &l.life
+	v.state, v.since, v.offer = laneUp, q.now, nil
+	l.barred = 0
+	l.posted = l.head
+	l.speed = speed{}
+	q.out--
+	q.noticeLane(EventLaneUp, l, nil)
+	if l.posted != l.tail && !l.listed {
+		q.list(l)
+	}
+	q.cq.touch(q)
+}
