@@ -8,7 +8,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate cover clean
+.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate test-rxe cover clean
 
 all: vet test lint
 
@@ -23,7 +23,7 @@ race:
 
 # Memory for NICs on the Go heap, where the race detector sees it.
 heapmem:
-	CGO_ENABLED=1 $(GO) test -count=1 -race -tags heapmem ./verbs/... ./softnic/...
+	CGO_ENABLED=1 $(GO) test -count=1 -race -tags heapmem . ./verbs/... ./softnic/...
 
 vet:
 	$(GO) vet ./...
@@ -45,11 +45,15 @@ $(LINT):
 	GOBIN=$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
 bench:
-	$(GO) test -run '^$$' -bench . ./softnic ./internal/bulk
+	$(GO) test -run '^$$' -bench . . ./softnic ./internal/bulk
 
 # Every benchmark runs; what it prints means nothing.
 bench-smoke:
 	$(GO) test -run '^$$' -bench . -benchtime 10x ./...
+
+# The tests that need a real kernel RDMA device, in a virtual machine (test/rxe/README.md).
+test-rxe:
+	test/rxe/all
 
 # Every fuzz target for a short while.
 fuzz-smoke:

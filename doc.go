@@ -25,8 +25,9 @@
 // their own: Poll drives them, also on a side that only receives; Wait and Serve poll and
 // sleep.
 //
-// # Status
+// # Losing lanes
 //
-// The package is being built. Failover, shared receive queues and the C++ business card are
-// not there yet.
+// With Config.Control, a channel for small datagrams beside the lanes, the loss of a lane or
+// of a rail costs nothing but time: the two ends agree on what has arrived, other lanes carry
+// the rest, and the lane comes back when it can. VirtualCQ.Events tells of it.
 package ibverbx

@@ -73,7 +73,8 @@ without them it uses softnic, an RDMA NIC in software.`,
 		Example: `  ibverbx perf                 bandwidth of RDMA_WRITE over a sweep of sizes
   ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
   ibverbx perf send --lat      latency of SEND
-  ibverbx devices -v           devices, ports, GIDs and limits`,
+  ibverbx devices -v           devices, ports, GIDs and limits
+  ibverbx doctor               what this machine lacks for RDMA`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noCommand,
@@ -97,7 +98,7 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	hint := "say perf, devices or version"
+	hint := "say perf, devices, doctor or version"
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = "did you mean " + strings.Join(near, " or ") + "?"
 	}
