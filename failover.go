@@ -11,12 +11,12 @@ import (
 // laneState is where a lane is in its life. It is written in failover.go, down.go and
 // recovery.go, and nowhere else.
 //
-//	            error, event, peer's Down             drained             peer's Down
-//	   up  ------------------------------->  dying ----------->  gone  --------------> idle
-//	    ^                                      ^                                         |
-//	    |  probe came back                     | any error                              | back-off,
-//	    +------------------  probing  <--------+--- offered <---------------------------+ peer's offer
-//	                           both have the other's address       new QP, next generation
+//	         error, event, peer's Down             drained             peer's Down
+//	up  ------------------------------->  dying ----------->  gone  --------------> idle
+//	 ^                                      ^                                         |
+//	 |  probe came back                     | any error                              | back-off,
+//	 +------------------  probing  <--------+--- offered <---------------------------+ peer's offer
+//	                        both have the other's address       new QP, next generation
 type laneState uint8
 
 const (
@@ -45,9 +45,9 @@ type life struct {
 	failing bool
 	drained uint32
 
-	due     int64 // when the next step is to be taken, or a message sent again
-	since   int64 // when the lane came to this state
-	backoff int64 // before the next attempt to bring it back
+	due     int64  // when the next step is to be taken, or a message sent again
+	since   int64  // when the lane came to this state
+	backoff int64  // before the next attempt to bring it back
 	idle    uint64 // VirtualCQ.idle of the rail at that time
 	cause   error
 
@@ -84,6 +84,15 @@ const (
 	steadyTime = int64(10 * time.Second)
 	driveEvery = 64 // polls with completions between two looks at control and clock
 )
+
+// KillLane takes the QP of a lane to ERR, as a NIC does when it gives a connection up: a
+// drill for programs that must live with that.
+func (q *VirtualQP) KillLane(lane int) error {
+	if lane < 0 || lane >= len(q.all) {
+		return q.opError("kill lane", verbs.Invalidf("lane %d of %d", lane, len(q.all)))
+	}
+	return q.all[lane].qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
+}
 
 // survives reports whether the VirtualQP can live on after a lane ended with status. Other
 // statuses are mistakes of the program, which another lane would make again.
@@ -141,7 +150,7 @@ func (q *VirtualQP) laneDown(l *lane, cause error) {
 // drained reports whether the NIC has given back everything that a dying lane had.
 func (q *VirtualQP) drained(l *lane) bool {
 	v := &l.life
-	if l.head != l.posted && !(v.failing && v.drained == l.posted) {
+	if l.head != l.posted && (!v.failing || v.drained != l.posted) {
 		return false
 	}
 	if q.takesShared(l) {

@@ -66,18 +66,17 @@ func entryHead(slot uint16, k kind, flags verbs.SendFlags) uint32 {
 }
 
 // slot is the place of the request in its send ring.
-func (e *entry) slot() uint16           { return uint16(e.head) }
-func (e *entry) kind() kind             { return kind(e.head >> 16) }
-func (e *entry) flags() verbs.SendFlags { return verbs.SendFlags(e.head >> 24 & 0x7f) }
-func (e *entry) consumes() bool         { return e.head&entryConsumes != 0 }
+func (e *entry) slot() uint16   { return uint16(e.head) }
+func (e *entry) kind() kind     { return kind(e.head >> 16) }
+func (e *entry) consumes() bool { return e.head&entryConsumes != 0 }
 
 // bar is a reason why a lane takes no requests.
 type bar uint8
 
 const (
-	barRefused bar = 1 << iota // the NIC refused the staged requests; try again later
-	barOut                     // out of service: see life
-	barReserved                // what is left of another lane is to be moved here
+	barRefused  bar = 1 << iota // the NIC refused the staged requests; try again later
+	barOut                      // out of service: see life
+	barReserved                 // what is left of another lane is to be moved here
 )
 
 // role is what a lane carries.
@@ -142,9 +141,6 @@ func (l *lane) room() bool { return l.tail-l.head < l.depth && l.barred == 0 }
 
 // idle reports whether nothing is in flight or staged.
 func (l *lane) idle() bool { return l.head == l.tail }
-
-// staged is how many requests wait for the doorbell.
-func (l *lane) staged() uint32 { return l.tail - l.posted }
 
 // at returns an entry of the ledger.
 func (l *lane) at(n uint32) *entry { return &l.ledger[int(n)&(len(l.ledger)-1)] }

@@ -71,8 +71,10 @@ func (q *VirtualQP) Stats() Stats {
 		s.Rails[i].Rail, s.Rails[i].Device = i, q.rails.rails[i].name
 	}
 	for i, l := range q.all {
-		s.Lanes = append(s.Lanes, LaneStats{Lane: i, Rail: int(l.rail), QPN: l.qp.Num(), Role: roleNames[l.role], State: l.life.state.String(), Generation: int(l.generation),
-			Deaths: l.life.deaths, Replayed: l.life.replayed, Counts: l.counts})
+		s.Lanes = append(s.Lanes, LaneStats{
+			Lane: i, Rail: int(l.rail), QPN: l.qp.Num(), Role: roleNames[l.role], State: l.life.state.String(), Generation: int(l.generation),
+			Deaths: l.life.deaths, Replayed: l.life.replayed, Counts: l.counts,
+		})
 		s.add(&l.counts)
 		s.Rails[l.rail].add(&l.counts)
 	}

@@ -41,10 +41,11 @@ func (e *Endpoint) Validate() error {
 }
 
 // Defaults of Connect. A timeout code of 14 is 67 ms; 7 RNR retries are without
-// limit; RNR timer code 12 is 0.64 ms.
+// limit; RNR timer code 12 is 0.64 ms. Seven retries would be the most, but the kernel's
+// Soft-RoCE takes 7 for "without limit" there too.
 const (
 	DefaultTimeout     = 14
-	DefaultRetryCount  = 7
+	DefaultRetryCount  = 6
 	DefaultRNRRetry    = 7
 	DefaultMinRNRTimer = 12
 	DefaultQKey        = 0x11111111

@@ -69,7 +69,7 @@ func TestConnectAttr(t *testing.T) {
 		MaxDestRdAtomic: 4,
 		MinRNRTimer:     12,
 		Timeout:         14,
-		RetryCount:      7,
+		RetryCount:      6,
 		RNRRetry:        7,
 	}
 	if got := verbs.ConnectAttr(local, remote, 2, 3); !reflect.DeepEqual(got, want) {
