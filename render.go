@@ -29,7 +29,12 @@ func (q *VirtualQP) render(l *lane, chain []verbs.SendWR) (bytes uint64, consumi
 		wr.Imm = e.imm
 		bytes += uint64(e.bytes)
 		s := &sends[uint16(head)]
-		if kind(head>>16) != kindPlain {
+		if k := kind(head >> 16); k != kindPlain {
+			if k == kindRecord {
+				wr.Opcode, wr.NumSGE = verbs.OpSend, 1
+				inlineRecord(wr, s)
+				continue
+			}
 			q.renderOther(l, s, e, wr)
 			continue
 		}
@@ -47,10 +52,6 @@ func (q *VirtualQP) render(l *lane, chain []verbs.SendWR) (bytes uint64, consumi
 func (q *VirtualQP) renderOther(l *lane, s *sendSlot, e *entry, wr *verbs.SendWR) {
 	wr.NumSGE, wr.RemoteAddr, wr.RKey = 0, 0, 0
 	switch e.kind() {
-	case kindRecord:
-		wr.Opcode = verbs.OpSend
-		inlineBytes(wr, s.record[:])
-		return
 	case kindNotify:
 		wr.Opcode = verbs.OpRDMAWriteWithImm
 		return

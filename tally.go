@@ -94,21 +94,38 @@ func (t *tally) finish(s *sendSlot) bool {
 	if !t.open && !t.begin(s) {
 		return false
 	}
-	q, head := t.q, entryHead(t.q.index(t.q.dispatched), kindRecord, s.flags&verbs.SendSolicited)|entryConsumes
+	q, count := t.q, 0
+	head := entryHead(q.index(q.dispatched), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
+	whole := true
 	for i := range t.closing {
-		for t.closing[i] != 0 {
-			l := q.standIn(q.lanes[64*i+bits.TrailingZeros64(t.closing[i])])
-			if l == nil || !l.room() {
-				return false
+		left := t.closing[i]
+		for ; left != 0 && whole; left &= left - 1 {
+			l := q.lanes[64*i+bits.TrailingZeros64(left)]
+			if !l.room() {
+				if l = q.standIn(l); l == nil || !l.room() {
+					whole = false
+					break
+				}
 			}
-			t.closing[i] &= t.closing[i] - 1
-			s.pending++
-			q.add(l, head, 0, 0, 0)
+			e := l.at(l.tail)
+			e.head, e.off, e.bytes, e.imm = head, 0, 0, 0
+			count++
+			l.tail++
+			if !l.listed {
+				q.list(l)
+			} else if l.tail-l.posted >= chainMax {
+				q.ringLane(l)
+			}
 		}
+		t.closing[i] = left
 	}
-	t.open = false
-	t.seq++
-	return true
+	q.inflight += count
+	s.pending += uint32(count)
+	if whole {
+		t.open = false
+		t.seq++
+	}
+	return whole
 }
 
 // begin decides which lanes send a record, and writes it: the same for all of them. A
