@@ -90,6 +90,7 @@ var arrows = map[string][]string{
 	"internal/perf":    {".", "verbs", "pure"},
 	"internal/nullnic": {"verbs", "pure"},
 	"sim":              {"all"},
+	"test":             {"all"},
 	"peer":             {"all"},
 	"cmd":              {"all"},
 	"examples":         {"all"},
