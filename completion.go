@@ -100,6 +100,9 @@ func (q *VirtualQP) report(dst []WC) (n int) {
 			return n
 		}
 		wc := &dst[n]
+		if q.err != nil {
+			q.afterFailure(s)
+		}
 		wc.ID, wc.QP, wc.Status, wc.VendorErr = s.id, q, s.status, 0
 		wc.Opcode, wc.Flags, wc.ByteLen, wc.Imm = s.op.WC(), WCHasLength, s.length, 0
 		if s.status != verbs.StatusSuccess {
@@ -109,6 +112,16 @@ func (q *VirtualQP) report(dst []WC) (n int) {
 		q.reported++
 	}
 	return n
+}
+
+// afterFailure makes a notified request behind one that failed end as flushed, although all
+// of it may have been acknowledged: its receiver, who is told in order, never learns of it.
+func (q *VirtualQP) afterFailure(s *sendSlot) {
+	if s.status != verbs.StatusSuccess {
+		q.broken = true
+	} else if q.broken && s.op == verbs.OpRDMAWriteWithImm {
+		s.fail(verbs.StatusWRFlushErr, 0)
+	}
 }
 
 // failed ends the VirtualQP because a request of a lane failed.
@@ -190,6 +203,7 @@ func (q *VirtualQP) flushWaiting() {
 		}
 	}
 	q.flushNotifications()
+	q.flushData()
 	if q.reportable() || q.unsettled() {
 		q.cq.touch(q)
 	}

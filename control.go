@@ -63,7 +63,7 @@ const (
 	ctlOffered = 64
 	// ctlHave says in an offer that this side has the other's: its QP is connected.
 	ctlHave = 1 << 0
-	// ctlAnswer says in a down that it answers one: no answer is due.
+	// ctlAnswer says that it answers another: no answer is due.
 	ctlAnswer = 1 << 1
 )
 

@@ -251,7 +251,9 @@ func (q *VirtualQP) rehome() {
 		if h == nil {
 			continue
 		}
-		if h.depth-(h.tail-h.head) <= l.tail-l.head { // one more for a record
+		// One without anything takes whatever there is: a ledger has room for a little
+		// more than its depth, and the NIC refuses what is too much for it.
+		if h.depth-min(h.depth, h.tail-h.head) < l.tail-l.head && !h.idle() {
 			h.barred |= barReserved
 			continue
 		}
@@ -309,7 +311,7 @@ func (q *VirtualQP) drive() {
 		return
 	}
 	q.watchRails()
-	if q.out > 0 {
+	if q.out > 0 || q.away {
 		for _, l := range q.all {
 			q.driveLane(l)
 			if q.state != stateConnected {
@@ -318,9 +320,7 @@ func (q *VirtualQP) drive() {
 		}
 		q.cq.touch(q)
 	}
-	if q.reported != q.posted && q.now > q.slot(q.reported).deadline {
-		q.expire()
-	}
+	q.checkDeadline()
 }
 
 // driveLane takes the next step of a lane that is out of service.
@@ -328,7 +328,9 @@ func (q *VirtualQP) driveLane(l *lane) {
 	v := &l.life
 	switch v.state {
 	case laneDying:
-		if q.drained(l) || q.now >= v.due {
+		// RESET takes completions out of the CQ: what the NIC has acknowledged must have
+		// been seen before.
+		if q.drained(l) || (q.now >= v.due && q.cq.idle[l.rail] >= v.idle+2) {
 			q.reset(l)
 		}
 	case laneGone:
@@ -346,7 +348,9 @@ func (q *VirtualQP) driveLane(l *lane) {
 			q.sayOffer(l)
 		}
 		q.meet(l)
-	case laneProbing, laneUp:
+	case laneUp:
+		q.goHome(l)
+	case laneProbing:
 	}
 }
 
@@ -366,9 +370,34 @@ func (q *VirtualQP) watchRails() {
 	}
 }
 
-// expire ends the VirtualQP because its oldest request has not ended in time.
-func (q *VirtualQP) expire() {
-	s := q.slot(q.reported)
+// lateness is how long after it was first seen that a deadline has passed a VirtualQP ends
+// although there may be completions that nobody has polled.
+const lateness = int64(time.Second)
+
+// checkDeadline ends the VirtualQP if a request has not ended in time. What has ended and
+// was not taken is in time, and so is what a CQ has: they are looked at first.
+func (q *VirtualQP) checkDeadline() {
+	seq := q.reported
+	for seq != q.posted && q.slot(seq).pending == 0 {
+		seq++
+	}
+	if seq == q.posted || q.now <= q.slot(seq).deadline {
+		q.late = false
+		return
+	}
+	if !q.late {
+		q.late, q.lateAt, q.lateSince = true, q.cq.idle, q.now
+	}
+	for rail := range q.cq.cqs {
+		if q.cq.idle[rail] < q.lateAt[rail]+2 && q.now <= q.lateSince+lateness {
+			return
+		}
+	}
+	q.expire(q.slot(seq))
+}
+
+// expire ends the VirtualQP because a request has not ended in time.
+func (q *VirtualQP) expire(s *sendSlot) {
 	s.fail(verbs.StatusRetryExcErr, 0)
 	l := q.all[0]
 	for _, other := range q.all {

@@ -129,9 +129,13 @@ func (q *VirtualQP) createQP(lc laneConfig) (verbs.QP, error) {
 // would share one set of the first-level cache, which has room for twelve.
 const ledgerShift = 20
 
+// ledgerSpare is how many entries more than its depth a ledger holds: a mark (mark), and
+// records that follow what they cover to another lane (Tally).
+const ledgerSpare = 8
+
 // newLedger returns the ledger of a lane.
 func (q *VirtualQP) newLedger(index int) []entry {
-	n := ceilPow2(q.cfg.LaneDepth + 1)
+	n := ceilPow2(q.cfg.LaneDepth + ledgerSpare)
 	shift := index * ledgerShift % 256
 	return make([]entry, shift+n+256)[shift:][:n:n]
 }
@@ -178,7 +182,13 @@ func (q *VirtualQP) list(l *lane) {
 func (q *VirtualQP) ringLane(l *lane) {
 	l.barred &^= barRefused
 	for l.posted != l.tail {
-		chain := q.chain[:min(l.tail-l.posted, chainMax)]
+		// What was moved here may be more than the NIC takes at once; a chain that it took
+		// in part would be silent with nothing behind it.
+		room := l.depth - min(l.depth, l.posted-l.head)
+		if room == 0 {
+			return
+		}
+		chain := q.chain[:min(l.tail-l.posted, chainMax, room)]
 		bytes, consuming := q.render(l, chain)
 		n, err := l.qp.PostSend(chain)
 		if n < len(chain) {

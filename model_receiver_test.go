@@ -360,6 +360,7 @@ func TestModelReceiver(t *testing.T) {
 				}
 			},
 			"send message": r.sendMessage,
+			"take in":      r.takeIn,
 		})
 		r.drain()
 		r.verify()

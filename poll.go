@@ -83,6 +83,7 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 		c.idle[rail]++
 	}
 	n = c.report(dst, n)
+	n = c.drive(dst, n)
 	if n == 0 {
 		err, c.err = c.err, nil
 	}
@@ -120,10 +121,7 @@ func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 		}
 	}
 	if len(c.driven) > 0 {
-		if c.polls++; n == 0 || c.polls%driveEvery == 0 {
-			c.drive()
-			n = c.report(dst, n)
-		}
+		n = c.drive(dst, n)
 	}
 	if n == 0 && c.err != nil {
 		err, c.err = c.err, nil
@@ -131,12 +129,17 @@ func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 	return n, err
 }
 
-// drive lets the VirtualQPs with a Control do what is due.
-func (c *VirtualCQ) drive() {
+// drive lets the VirtualQPs with a Control do what is due: after an empty poll, and now and
+// then.
+func (c *VirtualCQ) drive(dst []WC, n int) int {
+	if c.polls++; len(c.driven) == 0 || (n > 0 && c.polls%driveEvery != 0) {
+		return n
+	}
 	c.rails.watch()
 	for _, q := range c.driven {
 		q.drive()
 	}
+	return c.report(dst, n)
 }
 
 // giveKept hands out completions that had no room before.

@@ -28,6 +28,7 @@ type RailConfig struct {
 type Rails struct {
 	rails    []rail
 	watching sync.Mutex
+	events   [8]verbs.Event
 }
 
 // rail is one NIC port and a protection domain on it.
@@ -84,11 +85,10 @@ func (r *rail) open(cfg RailConfig) error {
 func (r *Rails) watch() {
 	r.watching.Lock()
 	defer r.watching.Unlock()
-	var events [8]verbs.Event
 	for i := range r.rails {
 		one := &r.rails[i]
-		n, err := one.cfg.Context.Events(events[:])
-		for _, e := range events[:n] {
+		n, err := one.cfg.Context.Events(r.events[:])
+		for _, e := range r.events[:n] {
 			switch {
 			case e.Type == verbs.EventPortErr && (e.Port == 0 || e.Port == one.cfg.Port):
 				one.falls.Add(1)

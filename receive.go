@@ -76,6 +76,7 @@ func (q *VirtualQP) postRecv(wrs []RecvWR) (n int, err error) {
 	q.counted.recvPosted += uint64(n)
 	if q.state == stateFailed {
 		q.flushNotifications()
+		q.flushData()
 	}
 	q.feedHungry()
 	if q.reportable() {
@@ -311,6 +312,17 @@ func (q *VirtualQP) flushNotifications() {
 	}
 }
 
+// flushData ends the data receives of a VirtualQP that has failed while no NIC had them.
+func (q *VirtualQP) flushData() {
+	if q.messageLane == nil || q.messageLane.life.state == laneUp {
+		return // the NIC gives them back
+	}
+	for ; q.dataHead != q.dataTail; q.dataHead++ {
+		wc := q.finished(q.data[int(q.dataHead)&(len(q.data)-1)].ID)
+		wc.Status = verbs.StatusWRFlushErr
+	}
+}
+
 // feedLane posts receives on a lane again, unless too many messages wait for the user or
 // the lane is too far ahead of the others: then its sender meets RNR.
 func (q *VirtualQP) feedLane(l *lane) {
@@ -329,7 +341,7 @@ func (q *VirtualQP) feedLane(l *lane) {
 		q.hungry--
 	}
 	if err := q.replenish(l); err != nil {
-		q.fail(l, err)
+		q.laneBroken(l, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package ibverbx
 
 import (
+	"errors"
 	"fmt"
 
 	"ibverbx/verbs"
@@ -119,20 +120,26 @@ func (q *VirtualQP) jitter(d int64) int64 {
 	return d + int64(x%uint64(d/2+1))
 }
 
-// sayOffer tells the peer the address of the new QP, and whether this side has the peer's.
+// sayOffer tells the peer the address of the new QP, and again until the lane is in service.
 func (q *VirtualQP) sayOffer(l *lane) {
-	v := &l.life
-	v.due = q.now + q.again(v)
+	l.life.due = q.now + q.again(&l.life)
+	q.offer(l, 0)
+}
+
+// offer tells the peer the address of a lane's QP, and whether this side has the peer's.
+func (q *VirtualQP) offer(l *lane, flags uint16) {
 	e, err := l.qp.Endpoint()
 	if err != nil {
 		q.laneDown(l, err)
 		return
 	}
-	m := &ctlMessage{kind: ctlOffer, lane: l.index, generation: l.generation, from: q.incarnation, to: q.peer, rail: l.rail, endpoint: e}
-	if v.connected {
-		m.flags |= ctlHave
+	if l.life.connected {
+		flags |= ctlHave
 	}
-	q.say(m)
+	q.say(&ctlMessage{
+		kind: ctlOffer, lane: l.index, generation: l.generation, flags: flags,
+		from: q.incarnation, to: q.peer, rail: l.rail, endpoint: e,
+	})
 }
 
 // hearOffer takes the peer's address of a lane's next generation.
@@ -159,8 +166,8 @@ func (q *VirtualQP) hearOffer(l *lane, m *ctlMessage) {
 		v.peerHas = v.peerHas || m.flags&ctlHave != 0
 		q.meet(l)
 	case laneProbing, laneUp:
-		if m.flags&ctlHave == 0 {
-			q.sayOffer(l) // ours was lost
+		if m.flags&ctlAnswer == 0 {
+			q.offer(l, ctlAnswer) // ours was lost
 		}
 	case laneDying:
 	}
@@ -221,9 +228,29 @@ func (q *VirtualQP) laneBack(l *lane) {
 	l.posted = l.head
 	l.speed = speed{}
 	q.out--
+	q.away = q.away || l.rail != v.home
 	q.noticeLane(EventLaneUp, l, nil)
 	if l.posted != l.tail && !l.listed {
 		q.list(l)
 	}
 	q.cq.touch(q)
+}
+
+// errGoingHome is why a lane that works is taken out of service.
+var errGoingHome = errors.New("it returns to the rail that it was made on")
+
+// goHome takes a message or notify lane that was rebuilt on another rail out of service, to
+// be rebuilt at home, when that is back and nothing is in flight. Atomics wait for it. The
+// end that leads in chooseRail decides.
+func (q *VirtualQP) goHome(l *lane) {
+	v := &l.life
+	if l.rail == v.home || q.peer < q.incarnation || !l.idle() || q.now-v.since < backoffMax/8 {
+		return
+	}
+	for _, other := range q.lanes {
+		if other.rail == v.home && other.life.state == laneUp {
+			q.laneDown(l, errGoingHome)
+			return
+		}
+	}
 }

@@ -28,6 +28,7 @@ type tally struct {
 
 	// Receiver: the messages from next on of which records have come.
 	window []tallied
+	limit  int32 // how far ahead a lane may be
 	next   uint32
 	memory *verbs.Memory
 	region *Region
@@ -66,11 +67,13 @@ func (t *tally) close() error {
 	return t.memory.Free()
 }
 
-// connected sizes the window. A lane is fed until what came on it is RecvDepth ahead of the
-// oldest message; then what is posted on the lanes can come, and what the peer has
-// outstanding.
+// connected sizes the window. A lane is fed until what came on it is further ahead of the
+// oldest message than the peer has requests outstanding, or the user receives: what is
+// missing may be behind it on the same lane, if that has taken over from another one. Then
+// what is posted on the lanes can come, and what the peer has outstanding.
 func (t *tally) connected(remote *Card) int {
-	t.window = make([]tallied, ceilPow2(t.q.cfg.RecvDepth+remote.Limits.SendDepth+t.q.receives()))
+	t.limit = int32(max(t.q.cfg.RecvDepth, remote.Limits.SendDepth))
+	t.window = make([]tallied, ceilPow2(int(t.limit)+remote.Limits.SendDepth+t.q.receives()))
 	return len(t.window)
 }
 
@@ -168,7 +171,7 @@ func (t *tally) moved(from, to *lane) {
 	t.q.add(to, entryHead(t.q.index(t.q.dispatched), kindRecord, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, 0)
 }
 
-func (t *tally) ahead(l *lane) bool { return int32(l.latest-t.next) >= int32(t.q.cfg.RecvDepth) }
+func (t *tally) ahead(l *lane) bool { return int32(l.latest-t.next) >= t.limit }
 
 func (t *tally) recvSGE(l *lane, entry uint32, r *verbs.RecvWR) {
 	off := t.place(l, entry)

@@ -65,12 +65,17 @@ type VirtualQP struct {
 	// Failover: how many lanes are out of service, what the rails told, and a place for
 	// control messages.
 	out          int
+	away         bool             // a message or notify lane was rebuilt on another rail
+	late         bool             // a deadline has passed,
+	lateAt       [MaxRails]uint64 // when VirtualCQ.idle was this,
+	lateSince    int64            // and the time that
 	falls        [MaxRails]uint64
 	control      [MaxControl]byte
 	controlStats struct{ bad, stale, unsent uint64 }
 
 	staged  []*lane // lanes with requests that wait for the doorbell
 	touched bool    // in VirtualCQ.touched
+	broken  bool    // a request that failed was reported
 	// brokenLane cannot be used any more, for brokenErr; dispatch ends the VirtualQP.
 	brokenLane *lane
 	brokenErr  error
@@ -204,6 +209,10 @@ func (q *VirtualQP) prepare(l *lane) error {
 		return err
 	}
 	l.recvHead, l.recvTail = 0, 0
+	if q.state == stateConnected && l.role != roleMessage {
+		q.feedLane(l) // unless too many messages wait already
+		return nil
+	}
 	return q.replenish(l)
 }
 

@@ -1,0 +1,97 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// ah is an address handle. closed is guarded by the lock of the context, the table of
+// handles by its own.
+type ah struct {
+	pd     *pd
+	h      handle
+	num    verbs.AHHandle
+	closed bool
+}
+
+var _ verbs.AH = (*ah)(nil)
+
+func (d *pd) createAH(attr verbs.AHAttr) (*ah, error) {
+	x := d.ctx
+	global, err := x.checkAV(&attr)
+	if err != nil {
+		return nil, err
+	}
+	h, errno := cCreateAH(x.lib, d.h, &attr, global)
+	if errno != 0 {
+		return nil, fmt.Errorf("destination %s: %w", attr.DGID, inWords(errno))
+	}
+	a := &ah{pd: d, h: h, num: verbs.AHHandle(x.next())}
+	x.ahMu.Lock()
+	x.ahs[a.num] = a
+	x.ahMu.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	d.ahs.add(a)
+	return a, nil
+}
+
+// checkAV fills in the defaults of an address vector, checks it, and reports whether
+// packets carry a GRH: always on Ethernet, and on InfiniBand if there is a destination
+// GID and no LID leads there.
+func (x *nicContext) checkAV(a *verbs.AHAttr) (global bool, err error) {
+	if a.Port == 0 {
+		a.Port = 1
+	}
+	if a.HopLimit == 0 {
+		a.HopLimit = 64
+	}
+	if err := x.checkPort(int(a.Port)); err != nil {
+		return false, fmt.Errorf("address vector: %w", err)
+	}
+	ethernet := x.attr.Link == verbs.LinkLayerEthernet.String()
+	switch {
+	case a.DGID.IsZero() && (ethernet || a.DLID == 0):
+		return false, verbs.Invalidf("address vector: no destination")
+	case a.SGIDIndex < 0 || a.SGIDIndex > 255:
+		return false, verbs.Invalidf("address vector: source GID index %d, want 0 to 255", a.SGIDIndex)
+	case a.FlowLabel >= 1<<20:
+		return false, verbs.Invalidf("address vector: flow label %#x has more than 20 bits", a.FlowLabel)
+	case a.SL > 15:
+		return false, verbs.Invalidf("address vector: service level %d, want at most 15", a.SL)
+	}
+	return ethernet || !a.DGID.IsZero() && a.DLID == 0, nil
+}
+
+func (a *ah) Handle() verbs.AHHandle { return a.num }
+
+func (a *ah) Close() error {
+	return ignoreClosed(a.pd.ctx.do("close AH", a.destroy))
+}
+
+func (a *ah) destroy() error {
+	x := a.pd.ctx
+	x.mu.Lock()
+	if a.closed {
+		x.mu.Unlock()
+		return nil
+	}
+	a.closed = true
+	x.mu.Unlock()
+	// Who posts a datagram holds the table while the driver reads the handle.
+	x.ahMu.Lock()
+	delete(x.ahs, a.num)
+	x.ahMu.Unlock()
+	errno := cDestroyAH(x.lib, a.h)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if errno != 0 {
+		a.closed = false
+		return inWords(errno)
+	}
+	left(a.pd, a.pd.ahs, a)
+	return nil
+}

@@ -1,0 +1,69 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// channel is the completion channel of a context: all its CQs with a Waker report there.
+// It is made with the first of them.
+type channel struct {
+	h       handle
+	watcher *watcher
+}
+
+// channelFor returns the completion channel, which it makes if there is none.
+func (x *nicContext) channelFor() (handle, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.channel.h != 0 {
+		return x.channel.h, nil
+	}
+	h, fd, errno := cCreateChannel(x.lib, x.h)
+	if errno != 0 {
+		return 0, inWords(errno)
+	}
+	w, err := watch(fd, "completion events", func() bool { return x.takeCompletions(h) })
+	if err != nil {
+		_ = cDestroyChannel(x.lib, h)
+		return 0, err
+	}
+	x.channel = channel{h: h, watcher: w}
+	return h, nil
+}
+
+// takeCompletions takes all completion events that the kernel has and wakes the Wakers
+// of their CQs. A CQ cannot be destroyed between its event and the acknowledgement; one
+// that is being destroyed is not known any more.
+func (x *nicContext) takeCompletions(h handle) (end bool) {
+	for {
+		key, errno := cCQEvent(x.lib, h)
+		switch errno {
+		case 0:
+		case unix.EAGAIN:
+			return false
+		case unix.EINTR:
+			continue
+		default:
+			x.events.fail()
+			return true
+		}
+		if ev, ok := x.events.lookup(key); ok {
+			if c, ok := ev.CQ.(*cq); ok && c.waker != nil {
+				c.waker.Wake()
+			}
+		}
+		cAckCQEvent(x.lib, key)
+	}
+}
+
+// close ends the channel; its CQs are gone.
+func (c *channel) close(lib handle) {
+	if c.h == 0 {
+		return
+	}
+	c.watcher.stop()
+	_ = cDestroyChannel(lib, c.h) // fails only while CQs use it
+	*c = channel{}
+}

@@ -1,0 +1,155 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"ibverbx/verbs"
+)
+
+// nicContext is an open device.
+//
+// Locks are taken in the order of its fields, and after them those of QPs and CQs. The
+// library may wait, when an object is destroyed, for the goroutines that handle events;
+// so those take no lock but that of the events.
+type nicContext struct {
+	dev        *Device
+	lib        handle
+	h          handle
+	open       opened
+	attr       verbs.DeviceAttr
+	timestamps bool
+	probed     sync.Once // fills caps
+	caps       verbs.Capabilities
+
+	// life is held for reading by everything that makes, changes or destroys an
+	// object, and for writing by Close.
+	life   sync.RWMutex
+	closed bool
+	// numbers is held while a QP is made or destroyed, so that the number of one that
+	// is gone cannot come back before its completions are out of its CQs.
+	numbers sync.Mutex
+	// mu guards the sets below and the users of every object. It is held for moments.
+	mu      sync.Mutex
+	pds     set[*pd]
+	cqs     set[*cq]
+	serial  uint64 // of the last CQ or AH
+	channel channel
+
+	ahMu sync.RWMutex
+	ahs  map[verbs.AHHandle]*ah
+
+	events  eventQueue
+	watcher *watcher // of asynchronous events
+}
+
+// set is a set of objects that are open.
+type set[T comparable] map[T]struct{}
+
+func (s *set[T]) add(v T) {
+	if *s == nil {
+		*s = set[T]{}
+	}
+	(*s)[v] = struct{}{}
+}
+
+var _ verbs.Context = (*nicContext)(nil)
+
+func newContext(d *Device, o opened) (*nicContext, error) {
+	x := &nicContext{dev: d, lib: d.lib.h, h: o.ctx, open: o, ahs: map[verbs.AHHandle]*ah{}}
+	x.events.objects = map[handle]verbs.Event{}
+	if err := x.describe(); err != nil {
+		return nil, err
+	}
+	w, err := watch(o.asyncFD, "asynchronous events", x.takeAsync)
+	if err != nil {
+		return nil, err
+	}
+	x.watcher = w
+	return x, nil
+}
+
+func (x *nicContext) Device() verbs.Device { return x.dev }
+
+// do runs f if the context is open, and keeps it open meanwhile.
+func (x *nicContext) do(op string, f func() error) error {
+	x.life.RLock()
+	defer x.life.RUnlock()
+	if x.closed {
+		return verbs.NewOpError(op, x.dev.Name(), 0, verbs.ErrClosed)
+	}
+	return verbs.NewOpError(op, x.dev.Name(), 0, f())
+}
+
+func (x *nicContext) AllocPD() (verbs.PD, error) {
+	var d *pd
+	err := x.do("allocate PD", func() error {
+		h, errno := cAllocPD(x.lib, x.h)
+		if errno != 0 {
+			return inWords(errno)
+		}
+		d = &pd{ctx: x, h: h}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.pds.add(d)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (x *nicContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
+	var c *cq
+	err := x.do("create CQ", func() (err error) {
+		c, err = x.createCQ(cfg)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close destroys what is open: QPs before what they stand on, the PDs last.
+func (x *nicContext) Close() error {
+	x.life.Lock()
+	defer x.life.Unlock()
+	if x.closed {
+		return nil
+	}
+	var errs []error
+	for d := range x.pds {
+		errs = append(errs, d.destroyContents())
+	}
+	for c := range x.cqs {
+		errs = append(errs, c.destroy())
+	}
+	for d := range x.pds {
+		errs = append(errs, d.destroy())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return verbs.NewOpError("close device", x.dev.Name(), 0, fmt.Errorf("an object cannot be destroyed: %w", err))
+	}
+	x.channel.close(x.lib)
+	x.watcher.stop()
+	if errno := cClose(x.lib, x.h); errno != 0 {
+		return verbs.NewOpError("close device", x.dev.Name(), 0, inWords(errno))
+	}
+	x.closed = true
+	x.events.close()
+	x.dev.lib.unuse()
+	return nil
+}
+
+// next returns a number that no other CQ or AH of the context has had.
+func (x *nicContext) next() uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.serial++
+	return x.serial
+}

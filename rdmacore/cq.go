@@ -1,0 +1,208 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"ibverbx/verbs"
+)
+
+// cq is a completion queue.
+type cq struct {
+	ctx     *nicContext
+	h, key  handle
+	depth   int
+	order   uint64 // locks of two CQs are taken in this order
+	waker   *verbs.Waker
+	users   int         // QPs that use it; guarded by the lock of the context
+	overrun atomic.Bool // an event said so
+
+	mu     sync.Mutex
+	closed bool
+	// stash holds completions that were taken from the library's queue when a QP was
+	// closed or reset. They are older than what is there now.
+	stash []verbs.WC
+	// into is never set. That it could be makes the compiler put the slices of callers
+	// on the heap, where they have one address: a stack may move before C is reached.
+	into      *verbs.WC
+	crossings uint64 // polls that went into C, for tests
+}
+
+var _ verbs.CQ = (*cq)(nil)
+
+func (x *nicContext) createCQ(cfg verbs.CQConfig) (*cq, error) {
+	if cfg.Depth < 1 || cfg.Depth > x.attr.MaxCQE {
+		return nil, verbs.Invalidf("CQConfig.Depth is %d: want 1 to %d", cfg.Depth, x.attr.MaxCQE)
+	}
+	if cfg.Timestamp && x.capabilities()&verbs.CapTimestamp == 0 {
+		return nil, fmt.Errorf("%w: completions of this device carry no timestamp", verbs.ErrNotSupported)
+	}
+	c := &cq{ctx: x, waker: cfg.Waker, order: x.next()}
+	var ch handle
+	if cfg.Waker != nil {
+		var err error
+		if ch, err = x.channelFor(); err != nil {
+			return nil, err
+		}
+	}
+	vector := int(c.order % uint64(max(x.open.vectors, 1)))
+	q, err := x.makeCQ(cfg, ch, vector)
+	if err != nil {
+		return nil, err
+	}
+	c.h, c.key, c.depth = q.h, q.key, q.depth
+	x.events.know(c.key, verbs.Event{CQ: c})
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.cqs.add(c)
+	return c, nil
+}
+
+// makeCQ makes an extended CQ if one is wanted and the device has them, otherwise a
+// plain one.
+func (x *nicContext) makeCQ(cfg verbs.CQConfig, ch handle, vector int) (queue, error) {
+	if x.open.extendedCQ && (cfg.Timestamp || x.dev.lib.cfg.ExtendedCQ) {
+		fields := uint64(cqFields)
+		if cfg.Timestamp {
+			fields |= cqTimestamp
+		}
+		q, errno := cCreateCQ(x.lib, x.h, cfg.Depth, ch, vector, fields)
+		if errno == 0 || cfg.Timestamp || errno != unix.EOPNOTSUPP && errno != unix.ENOSYS && errno != unix.EINVAL {
+			return q, inWords(errno)
+		}
+	}
+	q, errno := cCreateCQ(x.lib, x.h, cfg.Depth, ch, vector, 0)
+	return q, inWords(errno)
+}
+
+func (c *cq) Depth() int { return c.depth }
+
+func (c *cq) Poll(dst []verbs.WC) (int, error) {
+	c.mu.Lock()
+	if c.closed || len(c.stash) > 0 || len(dst) == 0 {
+		defer c.mu.Unlock()
+		return c.pollRest(dst)
+	}
+	n := c.poll(dst)
+	c.mu.Unlock()
+	if n > 0 {
+		return n, nil
+	}
+	if n == 0 && !c.overrun.Load() {
+		return 0, nil
+	}
+	return 0, c.pollError(n)
+}
+
+// poll goes into C once. It returns how many completions there are or a negative errno.
+func (c *cq) poll(dst []verbs.WC) int {
+	into := unsafe.SliceData(dst)
+	if c.h == 0 {
+		c.into = into
+	}
+	n := cPoll(c.h, uintptr(unsafe.Pointer(into)), len(dst))
+	runtime.KeepAlive(into)
+	c.crossings++
+	return int(n)
+}
+
+// pollRest serves what is out of the ordinary: a closed CQ, no room, a stash.
+func (c *cq) pollRest(dst []verbs.WC) (int, error) {
+	if c.closed {
+		return 0, verbs.NewOpError("poll CQ", c.ctx.dev.Name(), 0, verbs.ErrClosed)
+	}
+	n := copy(dst, c.stash)
+	c.stash = slices.Delete(c.stash, 0, n)
+	if len(c.stash) == 0 {
+		c.stash = nil
+	}
+	return n, nil
+}
+
+// pollError says why there is no completion: an overrun, or an errno of the driver.
+func (c *cq) pollError(n int) error {
+	if n < 0 {
+		return verbs.NewOpError("poll CQ", c.ctx.dev.Name(), 0, inWords(unix.Errno(-n)))
+	}
+	return verbs.NewOpError("poll CQ", c.ctx.dev.Name(), 0, verbs.ErrCQOverrun)
+}
+
+// discard takes the completions of a QP out of the queue. The lock is held, and the QP
+// makes no more of them.
+func (c *cq) discard(qpn uint32) {
+	dead := func(wc verbs.WC) bool { return wc.QPN == qpn }
+	c.stash = slices.DeleteFunc(c.stash, dead)
+	batch := make([]verbs.WC, 64)
+	for {
+		n := c.poll(batch)
+		if n <= 0 {
+			break
+		}
+		c.stash = append(c.stash, slices.DeleteFunc(batch[:n:n], dead)...)
+	}
+	if len(c.stash) == 0 {
+		c.stash = nil
+	}
+}
+
+func (c *cq) Arm(solicitedOnly bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	const op = "arm CQ"
+	switch {
+	case c.closed:
+		return verbs.NewOpError(op, c.ctx.dev.Name(), 0, verbs.ErrClosed)
+	case c.waker == nil:
+		return verbs.NewOpError(op, c.ctx.dev.Name(), 0, fmt.Errorf("%w: the CQ was made without a Waker", verbs.ErrNotSupported))
+	}
+	if errno := cArm(c.h, solicitedOnly); errno != 0 {
+		return verbs.NewOpError(op, c.ctx.dev.Name(), 0, inWords(errno))
+	}
+	return nil
+}
+
+func (c *cq) Close() error {
+	return ignoreClosed(c.ctx.do("close CQ", c.destroy))
+}
+
+func (c *cq) destroy() error {
+	x := c.ctx
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	x.mu.Lock()
+	users := c.users
+	if users == 0 {
+		c.closed = true // no QP takes it from here on
+	}
+	x.mu.Unlock()
+	if users > 0 {
+		return fmt.Errorf("%w: %d queues of QPs", verbs.ErrBusy, users)
+	}
+	x.events.forget(c.key)
+	if errno := cDestroyCQ(x.lib, c.h); errno != 0 {
+		x.mu.Lock()
+		c.closed = false
+		x.mu.Unlock()
+		x.events.know(c.key, verbs.Event{CQ: c})
+		return inWords(errno)
+	}
+	c.stash = nil
+	x.mu.Lock()
+	delete(x.cqs, c)
+	x.mu.Unlock()
+	if c.waker != nil {
+		c.waker.Wake()
+	}
+	return nil
+}

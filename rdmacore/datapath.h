@@ -1,0 +1,302 @@
+// Posting and polling: the part of shim.c that runs for every work request. It is in a
+// file of its own for the reader; only shim.c includes it.
+
+#ifndef IBVERBX_DATAPATH_H
+#define IBVERBX_DATAPATH_H
+
+#include "shim.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <string.h>
+
+struct cq {
+	struct vb_cq *cq;
+	int (*poll)(struct vb_cq *, int, struct vb_wc *);
+	struct vb_cq_ex *ex; // NULL for a plain CQ
+	uint64_t wc_flags;
+};
+
+struct srq {
+	struct vb_srq *srq;
+	int (*post)(struct vb_srq *, struct vb_recv_wr *, struct vb_recv_wr **);
+	uint32_t max_sge;
+};
+
+struct qp {
+	struct vb_qp *qp;
+	int (*post_send)(struct vb_qp *, struct vb_send_wr *, struct vb_send_wr **);
+	int (*post_recv)(struct vb_qp *, struct vb_recv_wr *, struct vb_recv_wr **);
+	uint64_t max_msg;
+	uint32_t max_inline;
+	uint32_t legal; // a bit per opcode
+	uint32_t plain; // those that need no look at more than their length
+	uint32_t max_send_sge;
+	uint32_t max_recv_sge;
+	uint32_t datagrams;
+};
+
+// failed turns what a verb returned into an errno: most return one, some return -1 and
+// set errno, some return a negative errno.
+static int failed(int rc)
+{
+	if (rc >= 0)
+		return rc;
+	if (rc == -1)
+		return errno ? errno : EIO;
+	return -rc;
+}
+
+static int64_t result(uint32_t taken, int why)
+{
+	return (int64_t)taken << 32 | (uint32_t)why;
+}
+
+// check says what is wrong with a request, 0 if nothing is.
+static int check(const struct qp *q, const struct flat_send *in)
+{
+	const int is_inline = in->flags & 8;
+	uint64_t length = 0;
+
+	if (in->opcode > 6 || !(q->legal >> in->opcode & 1))
+		return SHIM_BAD_OPCODE;
+	if (in->num_sge > q->max_send_sge)
+		return SHIM_BAD_SGES;
+	if (in->flags & 0xf0)
+		return SHIM_BAD_FLAGS;
+	for (unsigned int i = 0; i < in->num_sge; i++)
+		length += in->sge[i].length;
+	if (length > q->max_msg)
+		return SHIM_TOO_LONG;
+	if (is_inline && in->opcode >= 4)
+		return SHIM_INLINE_OPCODE;
+	if (is_inline && length > q->max_inline)
+		return SHIM_INLINE_LENGTH;
+	if (in->opcode > 4 && length != 8)
+		return SHIM_ATOMIC_LENGTH;
+	if (q->datagrams && !in->ah)
+		return SHIM_NO_AH;
+	return 0;
+}
+
+// plain reports whether a request is one of the usual kind, with nothing to check: on a
+// connected QP, no atomic, not inline, at most one element, not too long. The opcode,
+// the flags and the number of elements lie in a row and are looked at together.
+static inline int plain(const struct qp *q, const struct flat_send *in)
+{
+	uint32_t head;
+
+	memcpy(&head, &in->opcode, sizeof(head));
+	return !(head & htonl(0xf8f8fe00)) && q->plain >> in->opcode & 1 && in->sge[0].length <= q->max_msg;
+}
+
+// build makes a request of the library's kind from a flat one. The elements stay where
+// they are: they have the library's layout.
+static inline void build(const struct flat_send *in, struct vb_send_wr *out)
+{
+	out->wr_id = in->wrid;
+	out->next = out + 1;
+	out->sg_list = (struct vb_sge *)in->sge;
+	out->num_sge = in->num_sge;
+	out->opcode = in->opcode;
+	out->send_flags = in->flags;
+	out->imm_data = htonl(in->imm);
+	out->wr.rdma.remote_addr = in->remote_addr;
+	out->wr.rdma.rkey = in->rkey;
+}
+
+// build_other does what build leaves out: atomics and datagrams.
+static void build_other(const struct qp *q, const struct flat_send *in, struct vb_send_wr *out)
+{
+	if (q->datagrams) {
+		out->wr.ud.ah = (struct vb_ah *)in->ah;
+		out->wr.ud.remote_qpn = in->remote_qpn;
+		out->wr.ud.remote_qkey = in->remote_qkey;
+	} else if (in->opcode > 4) {
+		out->wr.atomic.compare_add = in->compare_add;
+		out->wr.atomic.swap = in->swap;
+		out->wr.atomic.rkey = in->rkey;
+	}
+}
+
+// part builds up to limit requests and says what is wrong with the one after the last.
+static inline uint32_t part(const struct qp *q, const struct flat_send *in, uint32_t limit, struct vb_send_wr *chain, int *why)
+{
+	for (uint32_t i = 0; i < limit; i++) {
+		build(&in[i], &chain[i]);
+		if (__builtin_expect(plain(q, &in[i]), 1))
+			continue;
+		*why = check(q, &in[i]);
+		if (*why)
+			return i;
+		build_other(q, &in[i], &chain[i]);
+	}
+	return limit;
+}
+
+// CHAIN is how many requests go to the driver at once; longer chains go in parts.
+enum { CHAIN = 256 };
+
+int64_t shim_post_send(uintptr_t qp, uintptr_t wrs, uint32_t count)
+{
+	const struct qp *q = (struct qp *)qp;
+	const struct flat_send *in = (struct flat_send *)wrs;
+	struct vb_send_wr chain[CHAIN], *bad;
+	uint32_t taken = 0;
+	int why = 0, err;
+
+	while (taken < count && !why) {
+		uint32_t n = part(q, &in[taken], count - taken < CHAIN ? count - taken : CHAIN, chain, &why);
+
+		if (n == 0)
+			break;
+		chain[n - 1].next = NULL;
+		bad = NULL;
+		err = q->post_send(q->qp, chain, &bad);
+		if (err)
+			return result(taken + (bad ? bad - chain : 0), failed(err));
+		taken += n;
+	}
+	return result(taken, why);
+}
+
+// receives posts to a queue that is either a QP's own or a shared one.
+static int64_t receives(const struct qp *q, const struct srq *s, uint32_t max_sge, const struct flat_recv *in, uint32_t count)
+{
+	struct vb_recv_wr chain[CHAIN], *bad;
+	uint32_t taken = 0;
+	int why = 0, err;
+
+	while (taken < count && !why) {
+		uint32_t n, limit = count - taken < CHAIN ? count - taken : CHAIN;
+
+		for (n = 0; n < limit; n++) {
+			const struct flat_recv *r = &in[taken + n];
+
+			if (r->num_sge > max_sge) {
+				why = SHIM_BAD_SGES;
+				break;
+			}
+			chain[n].wr_id = r->wrid;
+			chain[n].next = &chain[n + 1];
+			chain[n].sg_list = (struct vb_sge *)r->sge;
+			chain[n].num_sge = r->num_sge;
+		}
+		if (n == 0)
+			break;
+		chain[n - 1].next = NULL;
+		bad = NULL;
+		err = q ? q->post_recv(q->qp, chain, &bad) : s->post(s->srq, chain, &bad);
+		if (err)
+			return result(taken + (bad ? bad - chain : 0), failed(err));
+		taken += n;
+	}
+	return result(taken, why);
+}
+
+int64_t shim_post_recv(uintptr_t qp, uintptr_t wrs, uint32_t count)
+{
+	const struct qp *q = (struct qp *)qp;
+
+	return receives(q, NULL, q->max_recv_sge, (struct flat_recv *)wrs, count);
+}
+
+int64_t shim_post_srq(uintptr_t srq, uintptr_t wrs, uint32_t count)
+{
+	const struct srq *s = (struct srq *)srq;
+
+	return receives(NULL, s, s->max_sge, (struct flat_recv *)wrs, count);
+}
+
+// flatten rewrites a completion where it lies. Of a failed one only four fields are
+// valid; the others become zero. Each field is read on its own: the driver has just
+// stored them one by one, and a load across several stores has to wait for all of them.
+static inline void flatten(struct flat_wc *place)
+{
+	const struct vb_wc *in = (const struct vb_wc *)place;
+	uint64_t wrid = in->wr_id;
+	uint32_t status = in->status, opcode = in->opcode, vendor_err = in->vendor_err, byte_len = in->byte_len;
+	uint32_t imm = in->imm_data, qpn = in->qp_num, src_qpn = in->src_qp, flags = in->wc_flags;
+	uint16_t pkey_index = in->pkey_index, slid = in->slid;
+	uint8_t sl = in->sl;
+
+	if (status)
+		opcode = byte_len = imm = src_qpn = flags = pkey_index = slid = sl = 0;
+	place->wrid = wrid;
+	place->status = status;
+	place->opcode = opcode;
+	place->flags = flags & 3;
+	place->sl = sl;
+	place->vendor_err = vendor_err;
+	place->byte_len = byte_len;
+	place->imm = ntohl(imm);
+	place->qpn = qpn;
+	place->src_qpn = src_qpn;
+	place->slid = slid;
+	place->pkey_index = pkey_index;
+	place->zero = 0;
+	place->timestamp = 0;
+}
+
+// flatten_ex reads the present completion of an extended CQ.
+static void flatten_ex(const struct cq *c, struct flat_wc *out)
+{
+	struct vb_cq_ex *ex = c->ex;
+
+	memset(out, 0, sizeof(*out));
+	out->wrid = ex->wr_id;
+	out->status = ex->status;
+	out->qpn = ex->read_qp_num(ex);
+	if (ex->status) {
+		out->vendor_err = ex->read_vendor_err(ex);
+		return;
+	}
+	out->opcode = ex->read_opcode(ex);
+	out->flags = ex->read_wc_flags(ex) & 3;
+	out->sl = ex->read_sl(ex);
+	out->byte_len = ex->read_byte_len(ex);
+	if (out->flags & 2)
+		out->imm = ntohl(ex->read_imm_data(ex));
+	out->src_qpn = ex->read_src_qp(ex);
+	out->slid = ex->read_slid(ex);
+	if (c->wc_flags & VB_CQ_EX_TIMESTAMP)
+		out->timestamp = ex->read_completion_ts(ex);
+}
+
+// poll_ex takes one completion at a time from start to end. Going on with next_poll
+// would save a lock per completion, but when that finds nothing the drivers of Soft-RoCE
+// up to rdma-core 57 skip an entry in the end_poll that must follow.
+static int64_t poll_ex(const struct cq *c, struct flat_wc *dst, uint32_t count)
+{
+	struct vb_poll_cq_attr attr = {0};
+	uint32_t n;
+	int err;
+
+	for (n = 0; n < count; n++) {
+		err = c->ex->start_poll(c->ex, &attr);
+		if (err && n == 0 && err != ENOENT)
+			return -failed(err);
+		if (err)
+			break;
+		flatten_ex(c, &dst[n]);
+		c->ex->end_poll(c->ex);
+	}
+	return n;
+}
+
+int64_t shim_poll(uintptr_t cq, uintptr_t dst, uint32_t count)
+{
+	const struct cq *c = (struct cq *)cq;
+	struct flat_wc *out = (struct flat_wc *)dst;
+	int n;
+
+	if (c->ex)
+		return poll_ex(c, out, count);
+	errno = 0;
+	n = c->poll(c->cq, count, (struct vb_wc *)out);
+	for (int i = 0; i < n; i++)
+		flatten(&out[i]);
+	return n < 0 ? -failed(n) : n;
+}
+
+#endif

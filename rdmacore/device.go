@@ -1,0 +1,65 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore
+
+import (
+	"fmt"
+	"slices"
+
+	"ibverbx/verbs"
+)
+
+// Device is an RDMA device that libibverbs lists.
+type Device struct {
+	lib  *Library
+	info deviceInfo
+}
+
+var _ verbs.Device = (*Device)(nil)
+
+// Name is the name of the kernel's device, such as "mlx5_0" or "rxe0".
+func (d *Device) Name() string { return d.info.name }
+
+// GUID is the node GUID.
+func (d *Device) GUID() verbs.GUID { return d.info.guid }
+
+// Driver names the kernel's driver, such as "mlx5_core" or "rdma_rxe"; it is empty if
+// sysfs does not tell.
+func (d *Device) Driver() string { return driverOf(d.info.path) }
+
+// Open returns a new context on the device. Each open asks the library for its devices
+// anew, so a device that was unplugged is verbs.ErrNotFound.
+func (d *Device) Open() (verbs.Context, error) {
+	const op = "open device"
+	if err := d.lib.use(); err != nil {
+		return nil, verbs.NewOpError(op, d.Name(), 0, err)
+	}
+	x, err := d.open()
+	if err != nil {
+		d.lib.unuse()
+		return nil, verbs.NewOpError(op, d.Name(), 0, err)
+	}
+	return x, nil
+}
+
+func (d *Device) open() (*nicContext, error) {
+	list, infos, errno := cDevices(d.lib.h)
+	if errno != 0 {
+		return nil, noDeviceList(errno)
+	}
+	defer cFreeDevices(d.lib.h, list)
+	i := slices.IndexFunc(infos, func(info deviceInfo) bool { return info.name == d.info.name })
+	if i < 0 {
+		return nil, fmt.Errorf("%w: the library does not list it any more", verbs.ErrNotFound)
+	}
+	o, errno := cOpen(d.lib.h, list, i)
+	if errno != 0 {
+		return nil, openError(errno)
+	}
+	x, err := newContext(d, o)
+	if err != nil {
+		_ = cClose(d.lib.h, o.ctx)
+		return nil, err
+	}
+	return x, nil
+}

@@ -1,0 +1,93 @@
+package rdmacore
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// GIDChoice is the row of a GID table that packets carry as their source, and why.
+type GIDChoice struct {
+	Entry verbs.GIDEntry
+	// Why says in a few words what made the row the best one.
+	Why string
+}
+
+// rank is how good a row is as a source; a higher one wins, and of equal ones the one
+// with the lower index.
+type rank struct {
+	value int
+	why   string
+}
+
+// Ranks on Ethernet, best first. RoCE v2 is routed and is what both ends of a cluster
+// have; IPv4-mapped addresses are the ones that people configure; a link-local address
+// reaches one segment only, and a peer may have the same interface name and another
+// segment.
+var (
+	rankV2IPv4      = rank{8, "RoCE v2 over a routable IPv4 address"}
+	rankV2IPv6      = rank{7, "RoCE v2 over a routable IPv6 address"}
+	rankV1IPv4      = rank{5, "RoCE v1 with an IPv4 address: there is no routable RoCE v2 row"}
+	rankV1IPv6      = rank{4, "RoCE v1 with an IPv6 address: there is no routable RoCE v2 row"}
+	rankV2LinkLocal = rank{3, "RoCE v2 over a link-local address, because the port has no other"}
+	rankV1LinkLocal = rank{2, "RoCE v1 with a link-local address, because the port has no other"}
+	rankOther       = rank{1, "the only kind of address that the port has"}
+	rankIB          = rank{9, "the port GID of an InfiniBand port"}
+)
+
+// ChooseGID chooses the source address of a port from the rows of its GID table that are
+// not empty. A wanted GID that is not zero is taken as it is, in its RoCE v2 row if there
+// are several. Otherwise routable RoCE v2 rows come first, IPv4-mapped ones before IPv6,
+// and link-local ones last.
+func ChooseGID(link verbs.LinkLayer, rows []verbs.GIDEntry, wanted verbs.GID) (GIDChoice, error) {
+	var (
+		best  GIDChoice
+		found rank
+	)
+	for _, row := range rows {
+		if row.GID.IsZero() || !wanted.IsZero() && row.GID != wanted {
+			continue
+		}
+		r := rankOf(link, row)
+		if r.value > found.value || r.value == found.value && row.Index < best.Entry.Index {
+			found, best = r, GIDChoice{Entry: row, Why: r.why}
+		}
+	}
+	switch {
+	case found.value == 0 && !wanted.IsZero():
+		return best, verbs.Invalidf("GID %s is not in the table of the port", wanted)
+	case found.value == 0:
+		return best, fmt.Errorf("%w: the GID table is empty: give the network interface of the port an address and set it up", verbs.ErrNotFound)
+	case !wanted.IsZero():
+		best.Why = "asked for"
+	}
+	return best, nil
+}
+
+func rankOf(link verbs.LinkLayer, row verbs.GIDEntry) rank {
+	if link != verbs.LinkLayerEthernet {
+		return rankIB
+	}
+	addr := row.GID.Addr()
+	local := addr.IsLinkLocalUnicast() || addr.IsLoopback()
+	switch row.Type {
+	case verbs.GIDTypeRoCEv2:
+		switch {
+		case local:
+			return rankV2LinkLocal
+		case addr.Is4():
+			return rankV2IPv4
+		}
+		return rankV2IPv6
+	case verbs.GIDTypeRoCEv1:
+		switch {
+		case local:
+			return rankV1LinkLocal
+		case addr.Is4():
+			return rankV1IPv4
+		}
+		return rankV1IPv6
+	case verbs.GIDTypeIB:
+	}
+	return rankOther
+}

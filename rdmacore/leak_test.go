@@ -1,0 +1,110 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore_test
+
+import (
+	"bufio"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/rdmacore"
+	"ibverbx/verbs"
+)
+
+// usage is what a process has.
+type usage struct{ fds, mappings, goroutines int }
+
+func measure(t *testing.T) usage {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	ok(t, err, "read /proc/self/fd")
+	f, err := os.Open("/proc/self/maps")
+	ok(t, err, "open /proc/self/maps")
+	defer f.Close()
+	u := usage{fds: len(fds), goroutines: runtime.NumGoroutine()}
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		// Threads come and go with their stacks, and so do the arenas of both
+		// languages; what names a file is a mapping that somebody made.
+		if strings.Contains(sc.Text(), "/") {
+			u.mappings++
+		}
+	}
+	return u
+}
+
+// lifetime opens a device, makes one object of each kind, uses them, and closes all: by
+// hand, or by closing the context.
+func lifetime(t *testing.T, dev verbs.Device, byHand bool) {
+	t.Helper()
+	ctx, err := dev.Open()
+	ok(t, err, "Open")
+	pd, err := ctx.AllocPD()
+	ok(t, err, "AllocPD")
+	w := verbs.NewWaker()
+	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 16, Waker: w})
+	ok(t, err, "CreateCQ")
+	mem, err := verbs.AllocMemory(4096, nil)
+	ok(t, err, "AllocMemory")
+	mr, err := pd.RegisterMemory(mem, verbs.AccessAll)
+	ok(t, err, "RegisterMemory")
+	srq, err := pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16, Limit: 1})
+	ok(t, err, "CreateSRQ")
+	qp, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, SRQ: srq, MaxSendWR: 16})
+	ok(t, err, "CreateQP")
+	ep, err := qp.Endpoint()
+	ok(t, err, "Endpoint")
+	ah, err := pd.CreateAH(verbs.AHAttr{DGID: ep.GID, SGIDIndex: 1})
+	ok(t, err, "CreateAH")
+	ok(t, qp.Connect(ep), "Connect")
+	ok(t, cq.Arm(false), "Arm")
+	wr := verbs.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey()}
+	if n, err := qp.PostSend([]verbs.SendWR{wr, wr}); n != 2 || err != nil {
+		t.Fatalf("PostSend = %d, %v, want 2, nil", n, err)
+	}
+	wcs := make([]verbs.WC, 1)
+	if n, err := verbs.Wait(t.Context(), cq, w, wcs); n != 1 || err != nil || wcs[0].Err() != nil {
+		t.Fatalf("Wait = %d, %v, %v, want a success", n, err, wcs[0].Err())
+	}
+	if byHand {
+		for _, c := range []interface{ Close() error }{ah, qp, srq, mr, cq, pd} {
+			ok(t, c.Close(), "Close")
+		}
+	}
+	ok(t, ctx.Close(), "Close of the context")
+	ok(t, mem.Free(), "Free")
+}
+
+// noLeak runs lifetimes and compares what the process has before and after.
+func noLeak(t *testing.T, dev verbs.Device, rounds int) {
+	t.Helper()
+	for i := range 20 { // what is made once is made
+		lifetime(t, dev, i%2 == 0)
+	}
+	before := measure(t)
+	for i := range rounds {
+		lifetime(t, dev, i%2 == 0)
+	}
+	after := measure(t)
+	for range 1000 { // a goroutine that has told that it ends may not have ended yet
+		if after.goroutines == before.goroutines {
+			break
+		}
+		time.Sleep(time.Millisecond)
+		after = measure(t)
+	}
+	if after.fds != before.fds || after.goroutines != before.goroutines || after.mappings > before.mappings {
+		t.Errorf("after %d lifetimes the process has %+v, want %+v", rounds, after, before)
+	}
+}
+
+// Opening and closing everything a thousand times leaves nothing: no descriptor, no
+// goroutine, no mapping, and no object of the library.
+func TestNoLeak(t *testing.T) {
+	lib, _ := loadStandin(t, rdmacore.Config{}) // counts what is alive at the end
+	devices, err := lib.Devices()
+	ok(t, err, "Devices")
+	noLeak(t, devices[0], 1000)
+}

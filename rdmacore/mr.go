@@ -1,0 +1,128 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// mr is a registered region. closed is guarded by the lock of the context.
+type mr struct {
+	pd         *pd
+	h          handle
+	mem        *verbs.Memory // nil for a dma-buf
+	addr, size uint64
+	lkey, rkey uint32
+	closed     bool
+}
+
+var _ verbs.MR = (*mr)(nil)
+
+const accessFlags = verbs.AccessAll | verbs.AccessRelaxedOrdering
+
+// checkAccess holds the rules of ibv_reg_mr(3), which not every driver checks.
+func checkAccess(a verbs.Access) error {
+	switch {
+	case a&^accessFlags != 0:
+		return verbs.Invalidf("unknown access flags %#x", uint32(a&^accessFlags))
+	case a&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && a&verbs.AccessLocalWrite == 0:
+		return verbs.Invalidf("access %#x: remote write and remote atomic need local write", uint32(a))
+	}
+	return nil
+}
+
+func (d *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
+	var r *mr
+	err := d.create("register memory", func() (err error) {
+		r, err = d.register(m, access)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (d *pd) register(m *verbs.Memory, access verbs.Access) (*mr, error) {
+	if m == nil {
+		return nil, verbs.Invalidf("no memory")
+	}
+	if err := checkAccess(access); err != nil {
+		return nil, err
+	}
+	if err := m.Retain(); err != nil {
+		return nil, err
+	}
+	size := uint64(m.Len())
+	got, errno := cRegMR(d.ctx.lib, d.h, m.Addr(), size, access)
+	if errno != 0 {
+		m.Release()
+		return nil, registerError(errno, size)
+	}
+	return d.addMR(&mr{pd: d, h: got.mr, mem: m, addr: m.Addr(), size: size, lkey: got.lkey, rkey: got.rkey}), nil
+}
+
+func (d *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
+	var r *mr
+	err := d.create("register dma-buf", func() error {
+		if d.ctx.capabilities()&verbs.CapDMABuf == 0 {
+			return fmt.Errorf("%w: the device or the library cannot register a dma-buf", verbs.ErrNotSupported)
+		}
+		if err := checkAccess(access); err != nil {
+			return err
+		}
+		got, errno := cRegDMABuf(d.ctx.lib, d.h, offset, length, iova, fd, access)
+		if errno != 0 {
+			return registerError(errno, length)
+		}
+		r = d.addMR(&mr{pd: d, h: got.mr, addr: iova, size: length, lkey: got.lkey, rkey: got.rkey})
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (d *pd) addMR(m *mr) *mr {
+	d.ctx.mu.Lock()
+	defer d.ctx.mu.Unlock()
+	d.mrs.add(m)
+	return m
+}
+
+func (m *mr) Addr() uint64 { return m.addr }
+func (m *mr) Len() uint64  { return m.size }
+func (m *mr) LKey() uint32 { return m.lkey }
+func (m *mr) RKey() uint32 { return m.rkey }
+
+func (m *mr) Close() error {
+	return ignoreClosed(m.pd.ctx.do("deregister memory", m.destroy))
+}
+
+// destroy deregisters the region. If that fails the memory stays retained: the NIC may
+// still reach it.
+func (m *mr) destroy() error {
+	x := m.pd.ctx
+	x.mu.Lock()
+	if m.closed {
+		x.mu.Unlock()
+		return nil
+	}
+	m.closed = true
+	x.mu.Unlock()
+	errno := cDeregMR(x.lib, m.h)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if errno != 0 {
+		m.closed = false
+		return inWords(errno)
+	}
+	left(m.pd, m.pd.mrs, m)
+	if m.mem != nil {
+		m.mem.Release()
+	}
+	return nil
+}

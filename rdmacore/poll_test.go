@@ -1,0 +1,231 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore_test
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+
+	"ibverbx/rdmacore"
+	"ibverbx/verbs"
+)
+
+// cqKinds runs a test with a plain CQ, with an extended one, and on a device whose
+// contexts know plain ones only.
+func cqKinds(t *testing.T, run func(t *testing.T, r *rig)) {
+	t.Run("plain", func(t *testing.T) { run(t, newRig(t, rdmacore.Config{}, verbs.RC)) })
+	t.Run("extended", func(t *testing.T) {
+		r := newRig(t, rdmacore.Config{ExtendedCQ: true}, verbs.RC)
+		if r.state.extendedCalls == 0 {
+			t.Fatal("no extended operation was called, want an extended CQ")
+		}
+		run(t, r)
+	})
+}
+
+// post posts n signaled writes numbered from first on.
+func (r *rig) post(tb testing.TB, qp verbs.QP, first, n int) {
+	tb.Helper()
+	wrs := make([]verbs.SendWR, n)
+	for i := range wrs {
+		wrs[i] = verbs.SendWR{WRID: uint64(first + i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Imm: 0x01020304}
+	}
+	if got, err := qp.PostSend(wrs); got != n || err != nil {
+		tb.Fatalf("PostSend of %d = %d, %v, want all", n, got, err)
+	}
+}
+
+// Every field of a completion comes over; of a failed one only those that are valid.
+func TestPollFields(t *testing.T) {
+	cqKinds(t, func(t *testing.T, r *rig) {
+		r.post(t, r.qp, 42, 1)
+		wcs := []verbs.WC{{WRID: 1, Status: 2, Opcode: 3, Flags: 0xff, ByteLen: 5, SrcQPN: 6, PKeyIndex: 7, Timestamp: 8}, {WRID: 99}}
+		n, err := r.cq.Poll(wcs)
+		want := verbs.WC{
+			WRID: 42, Opcode: verbs.WCRDMAWrite, Flags: verbs.WCGRH | verbs.WCWithImm, SL: 7, VendorErr: 0x77, ByteLen: 1234, Imm: 0x01020304,
+			QPN: r.qp.Num(), SrcQPN: 0x99, SLID: 6, PKeyIndex: 5,
+		}
+		if wcs[0].PKeyIndex == 0 { // an extended CQ does not tell
+			want.PKeyIndex, want.VendorErr = 0, 0
+		}
+		if n != 1 || err != nil || wcs[0] != want || wcs[1] != (verbs.WC{WRID: 99}) {
+			t.Errorf("Poll = %d, %v with %+v, want %+v and the second untouched", n, err, wcs, want)
+		}
+		r.state.status = uint64(verbs.StatusRemAccessErr)
+		r.post(t, r.qp, 43, 1)
+		n, err = r.cq.Poll(wcs)
+		want = verbs.WC{WRID: 43, Status: verbs.StatusRemAccessErr, VendorErr: 0x77, QPN: r.qp.Num()}
+		if n != 1 || err != nil || wcs[0] != want {
+			t.Errorf("Poll of a failure = %d, %v with %+v, want %+v", n, err, wcs[0], want)
+		}
+	})
+}
+
+// Completions come oldest first, however many a poll takes.
+func TestPollBatches(t *testing.T) {
+	cqKinds(t, func(t *testing.T, r *rig) {
+		next := uint64(0)
+		for _, size := range []int{1, 3, 16, 300, 2, 256} {
+			r.post(t, r.qp, int(next), min(size, 200))
+			left := min(size, 200)
+			for left > 0 {
+				wcs := make([]verbs.WC, size)
+				n, err := r.cq.Poll(wcs)
+				if n < 1 || err != nil {
+					t.Fatalf("Poll into %d = %d, %v with %d left, want some", size, n, err, left)
+				}
+				for _, wc := range wcs[:n] {
+					if wc.WRID != next {
+						t.Fatalf("completion %d came when it was the turn of %d", wc.WRID, next)
+					}
+					next++
+				}
+				left -= n
+			}
+			for _, dst := range [][]verbs.WC{make([]verbs.WC, 4), nil} {
+				if n, err := r.cq.Poll(dst); n != 0 || err != nil {
+					t.Fatalf("Poll of an empty CQ = %d, %v, want 0, nil", n, err)
+				}
+			}
+		}
+	})
+}
+
+// A driver that cannot be polled is an error.
+func TestPollError(t *testing.T) {
+	r := newRig(t, rdmacore.Config{}, verbs.RC)
+	r.state.failWith(verbPoll, syscall.EIO)
+	n, err := r.cq.Poll(make([]verbs.WC, 4))
+	if n != 0 {
+		t.Errorf("Poll of a broken CQ = %d, want 0", n)
+	}
+	wants(t, "Poll of a broken CQ", err, verbs.ErrDeviceFatal, "poll CQ")
+	r.state.failWith(verbPoll, 0)
+}
+
+// Closing or resetting a QP takes its completions out of its CQ and leaves those of
+// others there, in order, although numbers of QPs are soon used again.
+func TestDiscard(t *testing.T) {
+	cqKinds(t, func(t *testing.T, r *rig) {
+		other := r.newQP(t, verbs.QPConfig{Type: verbs.RC})
+		ok(t, connect(other), "Connect")
+		r.post(t, other, 99, 1)
+		ok(t, other.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
+		if n, err := r.cq.Poll(make([]verbs.WC, 4)); n != 0 || err != nil {
+			t.Fatalf("Poll after RESET = %d, %v, want 0, nil", n, err)
+		}
+		ok(t, connect(other), "Connect again")
+		for i := range 30 {
+			r.post(t, r.qp, i, 1)
+			r.post(t, other, 100+i, 1)
+		}
+		ok(t, other.Close(), "Close")
+		r.post(t, r.qp, 30, 1)
+		wcs := make([]verbs.WC, 7)
+		next := uint64(0)
+		for next <= 30 {
+			n, err := r.cq.Poll(wcs)
+			if n < 1 || err != nil {
+				t.Fatalf("Poll = %d, %v after %d completions, want 31", n, err, next)
+			}
+			for _, wc := range wcs[:n] {
+				if wc.WRID != next || wc.QPN != r.qp.Num() {
+					t.Fatalf("completion %d of QP %#x, want %d of %#x", wc.WRID, wc.QPN, next, r.qp.Num())
+				}
+				next++
+			}
+		}
+		if n, err := r.cq.Poll(wcs); n != 0 || err != nil {
+			t.Errorf("Poll at the end = %d, %v, want 0, nil", n, err)
+		}
+	})
+}
+
+// An armed CQ wakes its Waker through the completion channel, once.
+func TestArm(t *testing.T) {
+	cqKinds(t, func(t *testing.T, r *rig) {
+		for i := range 3 {
+			ok(t, r.cq.Arm(false), "Arm")
+			r.post(t, r.qp, i, 1)
+			wcs := make([]verbs.WC, 2)
+			ok(t, r.waker.Wait(t.Context()), "Wait for the wake")
+			if n, err := r.cq.Poll(wcs); n != 1 || err != nil {
+				t.Fatalf("Poll after the wake = %d, %v, want 1, nil", n, err)
+			}
+		}
+		r.state.failWith(verbArm, syscall.EINVAL)
+		wants(t, "Arm that the driver refuses", r.cq.Arm(false), verbs.ErrInvalid, "arm CQ")
+		r.state.failWith(verbArm, 0)
+	})
+}
+
+// Wait ends with its context, and with its CQ.
+func TestWaitEnds(t *testing.T) {
+	r := newRig(t, rdmacore.Config{}, verbs.RC)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := verbs.Wait(ctx, r.cq, r.waker, make([]verbs.WC, 1))
+		ended <- err
+	}()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait on a context that was cancelled = %v, want context.Canceled", err)
+	}
+	go func() {
+		_, err := verbs.Wait(t.Context(), r.cq, r.waker, make([]verbs.WC, 1))
+		ended <- err
+	}()
+	wants(t, "Close of a CQ in use", r.cq.Close(), verbs.ErrBusy)
+	ok(t, r.qp.Close(), "Close of the QP")
+	ok(t, r.cq.Close(), "Close of the CQ")
+	if err := <-ended; !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("Wait on a CQ that was closed = %v, want ErrClosed", err)
+	}
+}
+
+// Timestamps need an extended CQ; where there is none asking for them is refused.
+func TestTimestamps(t *testing.T) {
+	for _, tt := range []struct {
+		name                   string
+		timestamps, oldContext uint64
+		refused                bool
+	}{
+		{"device has them", 1, 0, false},
+		{"device has none", 0, 0, true},
+		{"context is old", 1, 1, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lib, s := loadStandin(t, rdmacore.Config{})
+			s.timestamps, s.oldContext = tt.timestamps, tt.oldContext
+			devices, err := lib.Devices()
+			ok(t, err, "Devices")
+			ctx, err := devices[0].Open()
+			ok(t, err, "Open")
+			defer func() { ok(t, ctx.Close(), "Close") }()
+			attr, err := ctx.QueryDevice()
+			ok(t, err, "QueryDevice")
+			if has := attr.Capabilities&verbs.CapTimestamp != 0; has == tt.refused {
+				t.Errorf("CapTimestamp is %v, want %v", has, !tt.refused)
+			}
+			cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 16, Timestamp: true})
+			if tt.refused {
+				wants(t, "CreateCQ with Timestamp", err, verbs.ErrNotSupported)
+				return
+			}
+			ok(t, err, "CreateCQ")
+			pd, err := ctx.AllocPD()
+			ok(t, err, "AllocPD")
+			r := &rig{state: s, ctx: ctx, pd: pd, cq: cq}
+			qp := r.newQP(t, verbs.QPConfig{Type: verbs.RC})
+			ok(t, connect(qp), "Connect")
+			r.post(t, qp, 1, 2)
+			wcs := make([]verbs.WC, 2)
+			if n, err := cq.Poll(wcs); n != 2 || err != nil || wcs[0].Timestamp != 1000 || wcs[1].Timestamp != 1001 {
+				t.Errorf("Poll = %d, %v with timestamps %d and %d, want 1000 and 1001", n, err, wcs[0].Timestamp, wcs[1].Timestamp)
+			}
+		})
+	}
+}

@@ -1,0 +1,96 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore
+
+import (
+	"golang.org/x/sys/unix"
+
+	"ibverbx/verbs"
+)
+
+// probe finds out what the device can do, by trying. libibverbs has no call that tells
+// whether a transport exists.
+func (x *nicContext) probe() {
+	caps := verbs.Capabilities(0)
+	if x.attr.MaxSRQ > 0 {
+		caps |= verbs.CapSRQ
+	}
+	if x.timestamps && x.open.extendedCQ {
+		caps |= verbs.CapTimestamp
+	}
+	if x.open.dmaBuf && x.knowsDMABuf() {
+		caps |= verbs.CapDMABuf
+	}
+	caps |= x.probeTransports()
+	caps |= driverCaps(x.dev.Driver())
+	x.caps = caps
+}
+
+// driverCaps is what no call can find out without a peer: how a driver behaves once a
+// QP is in the error state. None has CapSQD: drivers of current hardware refuse SQD, and
+// Soft-RoCE takes it and then forgets, on the way back to RTS, what was posted meanwhile.
+func driverCaps(driver string) verbs.Capabilities {
+	if driver == "rdma_rxe" {
+		return 0 // a receive posted in ERR waits until the QP is reset
+	}
+	return verbs.CapFlushOnPost
+}
+
+// probeTransports makes QPs of the kinds that not every device has.
+func (x *nicContext) probeTransports() (caps verbs.Capabilities) {
+	pd, errno := cAllocPD(x.lib, x.h)
+	if errno != 0 {
+		return 0
+	}
+	defer func() { _ = cDeallocPD(x.lib, pd) }()
+	cq, errno := cCreateCQ(x.lib, x.h, 1, 0, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	defer func() { _ = cDestroyCQ(x.lib, cq.h) }()
+	exists := func(t verbs.QPType, srq handle) bool {
+		in := qpInit{typ: t, sendCQ: cq.h, recvCQ: cq.h, srq: srq, maxSendWR: 1, maxSendSGE: 1, maxRecvSGE: 1}
+		if srq == 0 {
+			in.maxRecvWR = 1
+		}
+		q, errno := cCreateQP(x.lib, pd, &in)
+		if errno != 0 {
+			return false
+		}
+		return cDestroyQP(x.lib, q.h) == 0
+	}
+	if exists(verbs.UC, 0) {
+		caps |= verbs.CapUC
+	}
+	if exists(verbs.UD, 0) {
+		caps |= verbs.CapUD
+	}
+	if x.attr.MaxSRQ == 0 || caps&verbs.CapUC == 0 {
+		return caps
+	}
+	srq, errno := cCreateSRQ(x.lib, pd, 1, 1)
+	if errno != 0 {
+		return caps
+	}
+	defer func() { _ = cDestroySRQ(x.lib, srq.h) }()
+	if exists(verbs.UC, srq.h) {
+		caps |= verbs.CapSRQOnUC
+	}
+	return caps
+}
+
+// knowsDMABuf registers a dma-buf that does not exist: a driver that knows dma-bufs
+// says so by the errno.
+func (x *nicContext) knowsDMABuf() bool {
+	pd, errno := cAllocPD(x.lib, x.h)
+	if errno != 0 {
+		return false
+	}
+	defer func() { _ = cDeallocPD(x.lib, pd) }()
+	r, errno := cRegDMABuf(x.lib, pd, 0, 4096, 0, -1, verbs.AccessLocalWrite)
+	if errno == 0 {
+		_ = cDeregMR(x.lib, r.mr)
+		return true
+	}
+	return errno == unix.EBADF
+}

@@ -1,0 +1,320 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"ibverbx/verbs"
+)
+
+// qp is a queue pair. post.go fills its queues, state.go moves it between states.
+type qp struct {
+	pd             *pd
+	h, key         handle
+	num            uint32
+	typ            verbs.QPType
+	sendCQ, recvCQ *cq
+	srq            *srq
+	port           uint8
+	gid            verbs.GIDEntry // the source of packets
+	maxMsg         uint64
+	maxInline      int
+	maxSendSGE     int
+	maxRecvSGE     int
+
+	// ctl guards what Modify changes.
+	ctl  sync.Mutex
+	attr verbs.QPAttr // as it was set; State is the device's
+	psn  uint32       // what Endpoint tells the peer
+
+	send sendSide
+	recv recvSide
+}
+
+// sendSide is what PostSend needs, under a lock of its own.
+type sendSide struct {
+	mu    sync.Mutex
+	ready bool // sends can be posted: open, and in RTS or beyond
+	// closed, and the state as far as Modify knows it, say why not.
+	closed    bool
+	state     verbs.QPState
+	depth     int
+	from      *verbs.SendWR  // as cq.into
+	datagrams []verbs.SendWR // room for UD requests with the library's handles in them
+	crossings uint64         // posts that went into C, for tests
+}
+
+// recvSide is what PostRecv needs, under a lock of its own.
+type recvSide struct {
+	mu        sync.Mutex
+	ready     bool // receives can be posted: open, not in RESET, no SRQ
+	closed    bool
+	depth     int
+	from      *verbs.RecvWR // as cq.into
+	crossings uint64        // posts that went into C, for tests
+}
+
+var _ verbs.QP = (*qp)(nil)
+
+// Opcodes that may be posted, by transport (IBTA 1.4 table 38).
+const (
+	legalUD = 1<<verbs.OpSend | 1<<verbs.OpSendWithImm
+	legalUC = legalUD | 1<<verbs.OpRDMAWrite | 1<<verbs.OpRDMAWriteWithImm
+	legalRC = legalUC | 1<<verbs.OpRDMARead | 1<<verbs.OpAtomicCmpAndSwp | 1<<verbs.OpAtomicFetchAndAdd
+)
+
+// datagramBatch is how many datagrams go into C at once.
+const datagramBatch = 64
+
+func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
+	x := d.ctx
+	q := &qp{pd: d, typ: cfg.Type, port: max(cfg.Port, 1), maxSendSGE: orOne(cfg.MaxSendSGE), maxRecvSGE: orOne(cfg.MaxRecvSGE)}
+	legal, err := x.checkQPConfig(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.choosePath(cfg.GID); err != nil {
+		return nil, err
+	}
+	if err := q.take(cfg); err != nil {
+		return nil, err
+	}
+	in := qpInit{
+		typ: cfg.Type, sendCQ: q.sendCQ.h, recvCQ: q.recvCQ.h, maxSendWR: cfg.MaxSendWR, maxRecvWR: cfg.MaxRecvWR,
+		maxSendSGE: q.maxSendSGE, maxRecvSGE: q.maxRecvSGE, maxInline: cfg.MaxInline, maxMsg: q.maxMsg, legal: legal, signalAll: cfg.SignalAll,
+	}
+	if q.srq != nil {
+		in.srq = q.srq.h
+	}
+	x.numbers.Lock()
+	made, errno := cCreateQP(x.lib, d.h, &in)
+	x.numbers.Unlock()
+	if errno != 0 {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		q.give()
+		return nil, inWords(errno)
+	}
+	q.h, q.key, q.num, q.maxInline = made.h, made.key, made.num, made.maxInline
+	q.psn = randomPSN()
+	q.send.depth, q.recv.depth = cfg.MaxSendWR, cfg.MaxRecvWR
+	if q.typ == verbs.UD {
+		q.send.datagrams = make([]verbs.SendWR, datagramBatch)
+	}
+	x.events.know(q.key, verbs.Event{QP: q})
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	d.qps.add(q)
+	return q, nil
+}
+
+func randomPSN() uint32 { return rand.Uint32() & 0xffffff }
+
+// checkQPConfig returns the opcodes that the QP takes, or what is wrong.
+func (x *nicContext) checkQPConfig(cfg *verbs.QPConfig) (legal uint8, err error) {
+	switch cfg.Type {
+	case verbs.RC:
+		legal = legalRC
+	case verbs.UC:
+		legal = legalUC
+	case verbs.UD:
+		legal = legalUD
+	default:
+		return 0, verbs.Invalidf("QPConfig.Type is %d: want RC, UC or UD", cfg.Type)
+	}
+	if needs := map[verbs.QPType]verbs.Capabilities{verbs.UC: verbs.CapUC, verbs.UD: verbs.CapUD}[cfg.Type]; needs&^x.capabilities() != 0 {
+		return 0, fmt.Errorf("%w: the device has no %s QPs", verbs.ErrNotSupported, cfg.Type)
+	}
+	if cfg.SRQ != nil && cfg.MaxRecvWR != 0 {
+		return 0, verbs.Invalidf("QPConfig.MaxRecvWR is %d: with an SRQ it must be 0", cfg.MaxRecvWR)
+	}
+	for _, f := range [...]struct {
+		name       string
+		value, max int
+	}{
+		{"MaxSendWR", cfg.MaxSendWR, x.attr.MaxQPWR},
+		{"MaxRecvWR", cfg.MaxRecvWR, x.attr.MaxQPWR},
+		{"MaxSendSGE", cfg.MaxSendSGE, x.attr.MaxSGE},
+		{"MaxRecvSGE", cfg.MaxRecvSGE, x.attr.MaxSGE},
+		{"MaxInline", cfg.MaxInline, 1 << 20},
+		{"Port", int(cfg.Port), x.attr.Ports},
+	} {
+		if f.value < 0 || f.value > f.max {
+			return 0, verbs.Invalidf("QPConfig.%s is %d: want 0 to %d", f.name, f.value, f.max)
+		}
+	}
+	return legal, nil
+}
+
+// choosePath finds the source address of the QP, and the longest message: that of the
+// port, on UD one packet.
+func (q *qp) choosePath(gid verbs.GID) error {
+	x := q.pd.ctx
+	port, err := x.port(int(q.port))
+	if err != nil {
+		return err
+	}
+	rows, err := x.gids(int(q.port), port)
+	if err != nil {
+		return err
+	}
+	choice, err := ChooseGID(port.LinkLayer, rows, gid)
+	if err != nil {
+		return fmt.Errorf("port %d: %w", q.port, err)
+	}
+	q.gid, q.maxMsg = choice.Entry, port.MaxMsg
+	if q.typ == verbs.UD {
+		q.maxMsg = uint64(port.ActiveMTU.Bytes())
+	}
+	return nil
+}
+
+// take counts the QP as a user of its CQs and its SRQ, if they are of its context and
+// open.
+func (q *qp) take(cfg verbs.QPConfig) error {
+	x := q.pd.ctx
+	send, sendOK := cfg.SendCQ.(*cq)
+	recv, recvOK := cfg.RecvCQ.(*cq)
+	if !sendOK || send == nil || send.ctx != x {
+		return verbs.Invalidf("QPConfig.SendCQ is nil or of another context")
+	}
+	if !recvOK || recv == nil || recv.ctx != x {
+		return verbs.Invalidf("QPConfig.RecvCQ is nil or of another context")
+	}
+	var shared *srq
+	if cfg.SRQ != nil {
+		s, ok := cfg.SRQ.(*srq)
+		if !ok || s == nil || s.pd != q.pd {
+			return verbs.Invalidf("QPConfig.SRQ is nil or of another PD")
+		}
+		shared = s
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case send.closed || recv.closed:
+		return verbs.Invalidf("QPConfig.SendCQ or RecvCQ is closed")
+	case shared != nil && shared.closed:
+		return verbs.Invalidf("QPConfig.SRQ is closed")
+	}
+	q.sendCQ, q.recvCQ, q.srq = send, recv, shared
+	send.users++
+	recv.users++
+	if shared != nil {
+		shared.users++
+	}
+	return nil
+}
+
+// give undoes take. The lock of the context is held.
+func (q *qp) give() {
+	q.sendCQ.users--
+	q.recvCQ.users--
+	if q.srq != nil {
+		q.srq.users--
+	}
+}
+
+func (q *qp) Num() uint32        { return q.num }
+func (q *qp) Type() verbs.QPType { return q.typ }
+
+func (q *qp) opError(op string, err error) error {
+	return verbs.NewOpError(op, q.pd.ctx.dev.Name(), q.num, err)
+}
+
+// do runs f if the QP is open, and keeps it open meanwhile.
+func (q *qp) do(op string, f func() error) error {
+	x := q.pd.ctx
+	x.life.RLock()
+	defer x.life.RUnlock()
+	q.ctl.Lock()
+	defer q.ctl.Unlock()
+	if q.send.closed { // written under ctl too
+		return q.opError(op, verbs.ErrClosed)
+	}
+	return q.opError(op, f())
+}
+
+func (q *qp) Close() error {
+	return ignoreClosed(q.pd.ctx.do("close QP", q.destroy))
+}
+
+func (q *qp) destroy() error {
+	x := q.pd.ctx
+	x.numbers.Lock()
+	defer x.numbers.Unlock()
+	q.ctl.Lock()
+	defer q.ctl.Unlock()
+	if q.send.closed {
+		return nil
+	}
+	q.stop(true)
+	x.events.forget(q.key)
+	unlock := q.lockCQs()
+	errno := cDestroyQP(x.lib, q.h)
+	if errno == 0 {
+		q.discardCompletions()
+	}
+	unlock()
+	if errno != 0 {
+		x.events.know(q.key, verbs.Event{QP: q})
+		q.open()
+		return inWords(errno)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	q.give()
+	left(q.pd, q.pd.qps, q)
+	return nil
+}
+
+// stop makes both queues refuse requests.
+func (q *qp) stop(closed bool) {
+	q.send.mu.Lock()
+	q.send.ready, q.send.closed = false, closed
+	q.send.mu.Unlock()
+	q.recv.mu.Lock()
+	q.recv.ready, q.recv.closed = false, closed
+	q.recv.mu.Unlock()
+}
+
+// open undoes stop, as far as the state allows.
+func (q *qp) open() {
+	q.send.mu.Lock()
+	q.send.closed = false
+	q.send.mu.Unlock()
+	q.recv.mu.Lock()
+	q.recv.closed = false
+	q.recv.mu.Unlock()
+	q.reached(q.send.state)
+}
+
+// lockCQs keeps others from polling the CQs of the QP.
+func (q *qp) lockCQs() (unlock func()) {
+	first, second := q.sendCQ, q.recvCQ
+	if first == second {
+		first.mu.Lock()
+		return first.mu.Unlock
+	}
+	if first.order > second.order {
+		first, second = second, first
+	}
+	first.mu.Lock()
+	second.mu.Lock()
+	return func() {
+		second.mu.Unlock()
+		first.mu.Unlock()
+	}
+}
+
+// discardCompletions takes the completions of the QP out of its CQs, as drivers of
+// hardware do by themselves. The CQs are locked.
+func (q *qp) discardCompletions() {
+	q.sendCQ.discard(q.num)
+	if q.recvCQ != q.sendCQ {
+		q.recvCQ.discard(q.num)
+	}
+}

@@ -1,0 +1,180 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"ibverbx/verbs"
+)
+
+// describe asks the device for what does not change.
+func (x *nicContext) describe() error {
+	attr, timestamps, errno := cQueryDevice(x.lib, x.h)
+	if errno != 0 {
+		return fmt.Errorf("query device: %w", inWords(errno))
+	}
+	port, errno := cQueryPort(x.lib, x.h, 1)
+	if errno != 0 {
+		return fmt.Errorf("query port 1: %w", inWords(errno))
+	}
+	attr.Provider, attr.Link, attr.MaxMsgSize = "rdmacore", port.LinkLayer.String(), port.MaxMsg
+	if attr.MaxSRQ <= 0 || attr.MaxSRQWR <= 0 {
+		attr.MaxSRQ, attr.MaxSRQWR, attr.MaxSRQSGE = 0, 0, 0
+	}
+	x.attr, x.timestamps = attr, timestamps
+	return nil
+}
+
+func (x *nicContext) QueryDevice() (attr verbs.DeviceAttr, err error) {
+	err = x.do("query device", func() error {
+		attr = x.attr
+		attr.Capabilities = x.capabilities()
+		return nil
+	})
+	return attr, err
+}
+
+// capabilities is what the device can do. It is found out when somebody first asks.
+func (x *nicContext) capabilities() verbs.Capabilities {
+	x.probed.Do(x.probe)
+	return x.caps
+}
+
+// checkPort refuses a port that the device does not have.
+func (x *nicContext) checkPort(port int) error {
+	if port < 1 || port > x.attr.Ports {
+		return verbs.Invalidf("port %d: the device has ports 1 to %d", port, x.attr.Ports)
+	}
+	return nil
+}
+
+func (x *nicContext) port(port int) (verbs.PortAttr, error) {
+	if err := x.checkPort(port); err != nil {
+		return verbs.PortAttr{}, err
+	}
+	attr, errno := cQueryPort(x.lib, x.h, port)
+	return attr, inWords(errno)
+}
+
+func (x *nicContext) QueryPort(port int) (attr verbs.PortAttr, err error) {
+	err = x.do("query port", func() (err error) {
+		attr, err = x.port(port)
+		return err
+	})
+	return attr, err
+}
+
+func (x *nicContext) QueryGID(port, index int) (row verbs.GIDEntry, err error) {
+	err = x.do("query GID", func() (err error) {
+		row, err = x.gid(port, index)
+		return err
+	})
+	return row, err
+}
+
+func (x *nicContext) gid(port, index int) (verbs.GIDEntry, error) {
+	if err := x.checkPort(port); err != nil {
+		return verbs.GIDEntry{}, err
+	}
+	if index < 0 || index >= 1<<16 {
+		return verbs.GIDEntry{}, verbs.Invalidf("row %d of a GID table", index)
+	}
+	r, errno := cQueryGID(x.lib, x.h, port, index)
+	if errno != 0 {
+		return verbs.GIDEntry{}, fmt.Errorf("row %d of port %d: %w", index, port, inWords(errno))
+	}
+	if r.GID.IsZero() {
+		return verbs.GIDEntry{}, fmt.Errorf("row %d of port %d is empty: %w", index, port, verbs.ErrNotFound)
+	}
+	x.complete(&r)
+	r.NetDev = x.gidAttribute(port, "ndevs", index)
+	return r.GIDEntry, nil
+}
+
+// complete fills in the type of a row that the library did not tell.
+func (x *nicContext) complete(r *gidRow) {
+	if r.hasType {
+		return
+	}
+	r.Type = verbs.GIDTypeIB
+	switch x.gidAttribute(r.port, "types", r.Index) {
+	case "RoCE v2":
+		r.Type = verbs.GIDTypeRoCEv2
+	case "IB/RoCE v1":
+		if x.attr.Link == verbs.LinkLayerEthernet.String() {
+			r.Type = verbs.GIDTypeRoCEv1
+		}
+	}
+}
+
+// gidAttribute reads what sysfs says about a row of a GID table; empty if nothing.
+func (x *nicContext) gidAttribute(port int, what string, index int) string {
+	b, err := os.ReadFile(filepath.Join(x.dev.info.path, "ports", fmt.Sprint(port), "gid_attrs", what, fmt.Sprint(index)))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// gids returns the rows of a port's GID table that are not empty.
+func (x *nicContext) gids(port int, attr verbs.PortAttr) ([]verbs.GIDEntry, error) {
+	rows, errno := cGIDTable(x.lib, x.h, attr.GIDs*x.attr.Ports)
+	if errno != 0 && errno != unix.ENOSYS && errno != unix.EOPNOTSUPP {
+		return nil, fmt.Errorf("read the GID table: %w", inWords(errno))
+	}
+	var found []verbs.GIDEntry
+	if errno == 0 {
+		for _, r := range rows {
+			if r.port == port && !r.GID.IsZero() {
+				found = append(found, r.GIDEntry)
+			}
+		}
+		return found, nil
+	}
+	for i := range attr.GIDs {
+		row, err := x.gid(port, i)
+		if errors.Is(err, verbs.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, row)
+	}
+	return found, nil
+}
+
+// guid returns a GUID that lies in memory big-endian.
+func guid(raw uint64) verbs.GUID {
+	return verbs.GUID(binary.BigEndian.Uint64((*[8]byte)(unsafe.Pointer(&raw))[:]))
+}
+
+// linkLayer reads the code of a port; drivers that leave it out mean InfiniBand
+// (ibv_query_port(3)).
+func linkLayer(code uint8) verbs.LinkLayer {
+	if code == 0 {
+		return verbs.LinkLayerInfiniBand
+	}
+	return verbs.LinkLayer(code)
+}
+
+// driverOf names the kernel driver of the device with a path in sysfs. Devices made of
+// software have no link to one; rxe is told by the network interface that it names.
+func driverOf(path string) string {
+	if target, err := os.Readlink(filepath.Join(path, "device", "driver")); err == nil {
+		return filepath.Base(target)
+	}
+	if _, err := os.Stat(filepath.Join(path, "parent")); err == nil {
+		return "rdma_rxe"
+	}
+	return ""
+}

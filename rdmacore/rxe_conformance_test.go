@@ -1,0 +1,76 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore_test
+
+import (
+	"os"
+	"testing"
+
+	"ibverbx/rdmacore"
+	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
+)
+
+// rxeDevices returns the Soft-RoCE devices of the test machine by name.
+func rxeDevices(tb testing.TB, cfg rdmacore.Config) map[string]*rdmacore.Device {
+	tb.Helper()
+	if os.Getenv("IBVERBX_RXE") != "1" {
+		tb.Skip("needs the Soft-RoCE devices of test/rxe (IBVERBX_RXE=1)")
+	}
+	lib, err := rdmacore.Load(cfg)
+	if err != nil {
+		tb.Fatalf("Load = %v, want the library of the test machine", err)
+	}
+	tb.Cleanup(func() {
+		if err := lib.Close(); err != nil {
+			tb.Errorf("close the library: %v", err)
+		}
+	})
+	devices, err := lib.Devices()
+	if err != nil {
+		tb.Fatalf("Devices = %v, want rxe0 and rxe1", err)
+	}
+	byName := map[string]*rdmacore.Device{}
+	for _, d := range devices {
+		byName[d.Name()] = d
+	}
+	return byName
+}
+
+// openRXE opens a device until the end of the test.
+func openRXE(tb testing.TB, d *rdmacore.Device) verbs.Context {
+	tb.Helper()
+	if d == nil {
+		tb.Fatal("a device is nil, want rxe0 and rxe1 to be there")
+	}
+	ctx, err := d.Open()
+	if err != nil {
+		tb.Fatalf("Open of %s = %v, want a context", d.Name(), err)
+	}
+	tb.Cleanup(func() {
+		if err := ctx.Close(); err != nil {
+			tb.Errorf("close %s: %v", d.Name(), err)
+		}
+	})
+	return ctx
+}
+
+func runRXE(t *testing.T, a, b string, cfg rdmacore.Config, departures map[string]string) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		devices := rxeDevices(tb, cfg)
+		return verbstest.Pair{A: openRXE(tb, devices[a]), B: openRXE(tb, devices[b]), Departures: departures}
+	})
+}
+
+// TestConformanceRXE runs the suite that every provider passes on one Soft-RoCE device.
+func TestConformanceRXE(t *testing.T) { runRXE(t, "rxe0", "rxe0", rdmacore.Config{}, rxeLoopback) }
+
+// TestConformanceRXEPair runs it between two devices.
+func TestConformanceRXEPair(t *testing.T) {
+	runRXE(t, "rxe0", "rxe1", rdmacore.Config{}, rxeDepartures)
+}
+
+// TestConformanceRXEExtended runs it with extended CQs.
+func TestConformanceRXEExtended(t *testing.T) {
+	runRXE(t, "rxe0", "rxe0", rdmacore.Config{ExtendedCQ: true}, rxeLoopback)
+}

@@ -1,0 +1,14 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore_test
+
+import (
+	"testing"
+
+	"ibverbx/rdmacore"
+)
+
+// The same on a kernel's device: uverbs objects, pinned pages and mapped queues too.
+func TestNoLeakRXE(t *testing.T) {
+	noLeak(t, rxeDevices(t, rdmacore.Config{})["rxe0"], 1000)
+}

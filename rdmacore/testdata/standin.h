@@ -1,0 +1,99 @@
+// What the stand-in and its test share, and the objects of the stand-in.
+
+#ifndef IBVERBX_STANDIN_H
+#define IBVERBX_STANDIN_H
+
+#include "../abi.h"
+
+// Kinds of objects that are counted, and verbs that can be made to fail. standin_test.go
+// has the same lists.
+enum { L_LIST, L_CONTEXT, L_PD, L_MR, L_CHANNEL, L_CQ, L_SRQ, L_QP, L_AH, L_KINDS };
+enum {
+	V_DEVICES, V_OPEN, V_CLOSE, V_QUERY, V_GID, V_PD, V_DEALLOC_PD, V_MR, V_DEREG, V_CHANNEL, V_CQ, V_DESTROY_CQ,
+	V_ARM, V_ASYNC, V_SRQ, V_MODIFY_SRQ, V_QP, V_QUERY_QP, V_MODIFY_QP, V_DESTROY_QP, V_AH, V_FORK, V_POST, V_POLL,
+	V_VERBS = 32
+};
+
+enum { SEEN = 8 };
+
+// seen is a work request as the driver got it.
+struct seen {
+	uint64_t wr_id, remote_addr, compare_add, swap;
+	uint32_t opcode, flags, imm, num_sge, rkey, ah, qpn, qkey;
+	struct vb_sge sge[4];
+};
+
+// standin is the file that test and stand-in both map. All numbers have 64 bits.
+struct standin {
+	int64_t live[16];
+	int64_t fail[V_VERBS]; // errno of each verb, 0 for success
+	uint64_t devices;      // how many there are
+	uint64_t old_context;  // contexts have no newer operations
+	uint64_t no_uc;        // there are no UC QPs
+	uint64_t timestamps;   // completions can carry one
+	uint64_t room;         // requests that a post takes before it fails
+	uint64_t record;       // keep requests in seen
+	uint64_t endless;      // a CQ is always full of completions
+	uint64_t idle;         // posts return at once and look at nothing
+	uint64_t status;       // of completions
+	uint64_t keys, numbers, access, forks, acks, extended_calls;
+	uint64_t posted, received, doorbells, polls;
+	uint64_t modify_mask;
+	struct seen seen[SEEN];
+	struct vb_qp_attr modify; // the last
+};
+
+extern struct standin *shared;
+
+// Objects. What libibverbs declares comes first. serial tells an object from another one
+// that has its address later; events counts those that were read and not yet
+// acknowledged.
+struct s_context {
+	struct vb_context_ex ex;
+	int async_in; // where events are written
+};
+
+struct s_channel {
+	struct vb_comp_channel channel;
+	int in;
+};
+
+enum { RING = 1 << 10 };
+
+struct s_cq {
+	struct vb_cq_ex ex;
+	unsigned int head, tail;
+	int armed, events, polling;
+	uint32_t serial;
+	struct vb_wc ring[RING];
+};
+
+struct s_qp {
+	struct vb_qp qp;
+	struct vb_qp_attr attr;
+	int signal_all, events;
+	uint32_t serial;
+};
+
+struct s_srq {
+	struct vb_srq srq;
+	int events;
+	uint32_t serial;
+};
+
+// news is an event on its way through a pipe.
+struct news {
+	void *object;
+	uint32_t serial;
+	int type;
+};
+
+int standin_post_send(struct vb_qp *, struct vb_send_wr *, struct vb_send_wr **);
+int standin_post_recv(struct vb_qp *, struct vb_recv_wr *, struct vb_recv_wr **);
+int standin_post_srq(struct vb_srq *, struct vb_recv_wr *, struct vb_recv_wr **);
+int standin_poll(struct vb_cq *, int, struct vb_wc *);
+int standin_arm(struct vb_cq *, int);
+struct vb_cq_ex *standin_create_cq_ex(struct vb_context *, struct vb_cq_init_attr_ex *);
+struct vb_cq *ibv_create_cq(struct vb_context *, int, void *, struct vb_comp_channel *, int);
+
+#endif
