@@ -24,7 +24,10 @@ type nics struct {
 	ends [2][]ibverbx.RailConfig
 	// contexts are the same NICs in the order of their names.
 	contexts []verbs.Context
-	closers  []func() error
+	// setPort takes the ports of both NICs of a rail down or up. It is nil if that is not
+	// the program's business.
+	setPort func(rail int, up bool)
+	closers []func() error
 }
 
 // onClose makes close call f, before what was given to it earlier.
@@ -77,28 +80,36 @@ type softNICs struct{}
 
 func (softNICs) open(rails int) (*nics, error) {
 	n := &nics{}
+	pairs := make([][2]*softnic.NIC, rails)
+	n.setPort = func(rail int, up bool) {
+		for _, nic := range pairs[rail] {
+			nic.SetPort(up)
+		}
+	}
 	for i := range rails {
 		link := softnic.NewMemoryLink(nil)
 		for end := range n.ends {
-			if err := n.openSoft(link, end, fmt.Sprintf("soft%d", 2*i+end)); err != nil {
+			nic, err := n.openSoft(link, end, fmt.Sprintf("soft%d", 2*i+end))
+			if err != nil {
 				return nil, errors.Join(err, n.close())
 			}
+			pairs[i][end] = nic
 		}
 	}
 	return n, nil
 }
 
-func (n *nics) openSoft(link *softnic.MemoryLink, end int, name string) error {
+func (n *nics) openSoft(link *softnic.MemoryLink, end int, name string) (*softnic.NIC, error) {
 	nic, err := softnic.New(link, softnic.Config{Name: name})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n.onClose(nic.Close)
 	ctx, err := nic.Open()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n.onClose(ctx.Close)
 	n.add(end, ibverbx.RailConfig{Context: ctx})
-	return nil
+	return nic, nil
 }

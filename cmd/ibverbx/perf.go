@@ -39,6 +39,14 @@ QPs. There -q, -n and -t count QPs, messages per QP and messages in flight per Q
 --check fills every message with a pattern of its own and compares every byte that
 arrives; the time for that is not counted. Atomics are fetch-and-add on 8 bytes.
 
+--kill-rail takes the ports of a rail down in the midst of one transfer, --at a time after
+its start, and up again --back later; every byte is compared all along. The lanes of the
+other rails carry on, take over what was under way, and give back when the rail returns.
+Below the tables: the rate of each rail over time, the rates before, during and after the
+outage, and what happened when. Rates leave out the time for making and comparing
+patterns. Software NICs work on the core of the caller: there one rail alone moves as much
+as two.
+
 Units: MiB = 2^20 bytes, Gb = 10^9 bits, Mpps = 10^6 messages per second, usec = 10^-6 s.
 Ctrl-C prints what was measured so far and ends with status 130.`
 
@@ -52,6 +60,8 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf send -c UD -a          SEND over UD, every size up to the MTU
   ibverbx perf -s 8,4K,1M -n 5000     three sizes, 5000 messages each
   ibverbx perf --check -b             both directions at once, every byte compared
+  ibverbx perf -D 6 --kill-rail 1 --at 2s
+                                      lose a NIC under load, go on, take it back
   ibverbx perf --json | jq .per_rail  for machines`
 
 // perfFlags are the flags of perf as they are given.
@@ -111,6 +121,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
+	cfg.Kill.SetPort = n.setPort
 	test, err := perf.New(n.ends[0], n.ends[1], cfg)
 	if err != nil {
 		return err

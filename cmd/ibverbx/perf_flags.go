@@ -36,6 +36,9 @@ func (f *perfFlags) define(cmd *cobra.Command) {
 	fl.VarP((*connection)(&c.Connection), "connection", "c", "`transport`: RC, UC (write, send) or UD (send) (default RC)")
 	fl.BoolVarP(&c.Bidirectional, "bidirectional", "b", false, "both ends send at once; rates are sums")
 	fl.BoolVar(&c.Check, "check", false, "compare every byte that arrives")
+	fl.Var((*rail)(&c.Kill), "kill-rail", "lose this `rail`, 0 to --rails less 1, under load and take it back; implies --check (default size 1MiB)")
+	fl.Var((*seconds)(&c.Kill.At), "at", "`time` after the start at which --kill-rail takes the rail down (default 1s)")
+	fl.Var((*seconds)(&c.Kill.Back), "back", "`time` after the loss at which --kill-rail takes the rail up (default 1s)")
 	fl.BoolVar(&f.lat, "lat", false, "measure latency instead of bandwidth")
 	fl.StringVar(&f.provider, "provider", providerAuto, "`NICs` to use: softnic (in software), rdmacore (hardware; not in this program) or auto")
 	fl.BoolVar(&f.gbits, "report_gbits", false, "rates in Gb/sec instead of MiB/sec")
@@ -94,6 +97,21 @@ func (v *seconds) Set(s string) error {
 
 func (v *seconds) String() string { return "" }
 func (v *seconds) Type() string   { return "time" }
+
+// rail is a flag that takes the number of a rail to lose; unset there is none.
+type rail perf.Kill
+
+func (v *rail) Set(s string) error {
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err != nil || n < 0 {
+		return errors.New("want the number of a rail: 0, 1 and so on")
+	}
+	v.On, v.Rail = true, int(n)
+	return nil
+}
+
+func (v *rail) String() string { return "" }
+func (v *rail) Type() string   { return "rail" }
 
 // connection is a flag that takes the name of a transport; unset it is 0.
 type connection verbs.QPType

@@ -145,6 +145,9 @@ func (t *perfTable) end(r perf.Report) error {
 	if len(r.Results) > 0 {
 		t.carried(&r)
 	}
+	if r.Failover != nil {
+		t.failover(&r)
+	}
 	if r.Mode == perf.Latency {
 		what := "from the post to the completion in hand, a full round trip"
 		if r.Op == perf.Send || r.Op == perf.WriteImm {

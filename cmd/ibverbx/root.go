@@ -89,7 +89,7 @@ without them it uses softnic, an RDMA NIC in software.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{command: cmd.CommandPath(), err: err}
 	})
-	root.AddCommand(newPerf(s), newDevices(s), newDoctor(s), newVersion(s))
+	root.AddCommand(newPerf(s), newDevices(s), newDoctor(s), newSim(s), newVersion(s))
 	return root
 }
 

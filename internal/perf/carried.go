@@ -56,9 +56,11 @@ func (r *row) lanes() (stats [][]ibverbx.LaneStats) {
 // mark says that what counts begins now, behind the warm-up.
 func (r *row) mark() { r.before = r.lanes() }
 
-// account adds to a report what the lanes did since mark.
+// account adds to a report what the lanes did since mark, or since it was last called. A
+// lane that lost its rail may come back on another: it is counted where it is now.
 func (r *row) account(rep *Report) {
-	for side, lanes := range r.lanes() {
+	lanes := r.lanes()
+	for side, lanes := range lanes {
 		for i, now := range lanes {
 			if i == len(rep.PerLane) {
 				rep.PerLane = append(rep.PerLane, Lane{Lane: now.Lane, Rail: now.Rail, Role: now.Role})
@@ -75,8 +77,9 @@ func (r *row) account(rep *Report) {
 			lane.add(moved)
 			rep.PerRail[now.Rail].add(moved)
 			if side == 0 {
-				lane.QPN = now.QPN
+				lane.QPN, lane.Rail = now.QPN, now.Rail
 			}
 		}
 	}
+	r.before = lanes
 }

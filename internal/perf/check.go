@@ -14,11 +14,17 @@ func (f *flow) prepare(n int64) {
 			q.counter = binary.NativeEndian.Uint64(f.target.message(i, 0))
 			continue
 		}
-		for m := q.sent; m < q.sent+n; m++ {
-			fillPattern(f.source.message(i, m), seed(f.index, i, m))
-			if f.op == WriteImm {
-				q.request(m).Imm = uint32(m)
-			}
+		f.fill(i, q.sent, q.sent+n)
+	}
+}
+
+// fill writes the patterns of the messages from first up to end of a queue to their places
+// at the source.
+func (f *flow) fill(queue int, first, end int64) {
+	for m := first; m < end; m++ {
+		fillPattern(f.source.message(queue, m), seed(f.index, queue, m))
+		if f.op == WriteImm {
+			f.queues[queue].request(m).Imm = uint32(m)
 		}
 	}
 }
@@ -38,11 +44,19 @@ func (f *flow) verify(n int64) error {
 				}
 				continue
 			}
-			b := f.target.message(i, m)
-			if off, want, ok := checkPattern(b, seed(f.index, i, m)); !ok {
-				return &MismatchError{Op: f.op, Size: f.size, Device: f.target.device, QP: i, Message: m, Offset: off, Want: want, Got: b[off]}
+			if err := f.verifyMessage(i, m); err != nil {
+				return err
 			}
 		}
+	}
+	return nil
+}
+
+// verifyMessage compares what stands at the target with the pattern of message m.
+func (f *flow) verifyMessage(queue int, m int64) error {
+	b := f.target.message(queue, m)
+	if off, want, ok := checkPattern(b, seed(f.index, queue, m)); !ok {
+		return &MismatchError{Op: f.op, Size: f.size, Device: f.target.device, QP: queue, Message: m, Offset: off, Want: want, Got: b[off]}
 	}
 	return nil
 }

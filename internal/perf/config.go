@@ -74,6 +74,8 @@ type Config struct {
 	Bidirectional bool
 	// Check compares every byte that arrives.
 	Check bool
+	// Kill loses a rail in the midst of the test and gets it back.
+	Kill Kill
 }
 
 // ConfigError says what in a Config cannot be, and what to do about it.
@@ -105,6 +107,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Connection == 0 {
 		c.Connection = verbs.RC
+	}
+	if c.Kill.On {
+		c.Kill.withDefaults(&c)
 	}
 	if c.Iterations == 0 && c.Duration == 0 {
 		c.Duration = defaultDuration
@@ -183,6 +188,8 @@ func (c *Config) rows(limit uint64) ([]int, error) {
 	}
 	sweep := []int{8, 64, 512, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20}
 	switch {
+	case c.Kill.On:
+		sweep = []int{killSize}
 	case c.Op == Atomic:
 		sweep = []int{atomicSize}
 	case c.All:

@@ -34,6 +34,15 @@
 // of its message. Requests then go in bursts, and the time spent on making and comparing
 // patterns is not counted.
 //
+// # Losing a rail
+//
+// With Config.Kill the ends have a control channel, and the ports of a rail go down in the
+// midst of one long transfer and come up again. There are no pauses: a message gets its
+// pattern right before it is posted and is compared when it is complete, while others are
+// in flight, and in the end all places are compared once more. Times are those of a clock
+// that stands for nobody; rates leave out the time for patterns, as with Check. The row
+// lasts until the rail is back, even beyond Config.Duration.
+//
 // # What carried it
 //
 // Report.PerLane and Report.PerRail come from the counters of the VirtualQP, over all rows

@@ -23,6 +23,7 @@ type flow struct {
 	grh      int  // bytes that a receive finds before the message
 	reliable bool // a message that was sent arrives, or the QP fails
 	check    bool // every message is compared, and its immediate
+	rolling  rolling
 
 	queues         []queue
 	source, target *buffer // where the bytes come from and where they go
@@ -44,6 +45,7 @@ type queue struct {
 	left        int64              // messages of the quota not posted yet
 	sent        int64
 	received    int64
+	checked     int64  // with rolling, messages that were compared
 	inFlight    int    // chains
 	counter     uint64 // with Check, what an atomic counter held before a burst
 
@@ -231,10 +233,13 @@ func (f *flow) post(q *queue) error {
 	if q.left < int64(len(chain)) {
 		chain = q.tail
 	}
+	if f.recvs > 0 && q.credits < len(chain) {
+		return nil
+	}
+	if f.rolling.on && !f.renew(queueOf(chain[0].ID), len(chain)) {
+		return nil
+	}
 	if f.recvs > 0 {
-		if q.credits < len(chain) {
-			return nil
-		}
 		q.credits -= len(chain)
 	}
 	if n, err := q.qp.PostSend(chain); err != nil {
@@ -255,10 +260,14 @@ func (f *flow) post(q *queue) error {
 }
 
 // completedSend takes a completion of a chain.
-func (f *flow) completedSend(wc *ibverbx.WC) {
+func (f *flow) completedSend(wc *ibverbx.WC) error {
 	f.queues[queueOf(wc.ID)].inFlight--
 	f.inFlight--
 	f.completed += messagesOf(wc.ID)
+	if f.rolling.on && f.recvs == 0 {
+		return f.compare(queueOf(wc.ID), messagesOf(wc.ID))
+	}
+	return nil
 }
 
 // completedRecv takes a message or a notification and posts receives again, a chain at a
@@ -274,6 +283,11 @@ func (f *flow) completedRecv(wc *ibverbx.WC) error {
 	}
 	q.received++
 	f.received++
+	if f.rolling.on {
+		if err := f.compare(queueOf(wc.ID), 1); err != nil {
+			return err
+		}
+	}
 	if q.consumed++; q.consumed == f.chain {
 		q.consumed = 0
 		return f.replenish(q)

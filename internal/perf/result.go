@@ -41,6 +41,8 @@ type Report struct {
 	// without results; on UC and UD its lanes are the QPs.
 	PerRail []Rail `json:"per_rail"`
 	PerLane []Lane `json:"per_lane"`
+	// Failover is there with Config.Kill.
+	Failover *Failover `json:"failover,omitempty"`
 
 	// Policy and Fragment (bytes, 0 if by size) are those of the VirtualQP, for the table.
 	Policy   string `json:"-"`

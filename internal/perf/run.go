@@ -50,6 +50,9 @@ func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 	if len(initiator) != cfg.Rails || len(target) != cfg.Rails {
 		return nil, fmt.Errorf("%d and %d rails were opened, want %d at each end", len(initiator), len(target), cfg.Rails)
 	}
+	if cfg.Kill.On && cfg.Kill.SetPort == nil {
+		return nil, refuse(flagValue("kill-rail", cfg.Kill.Rail), "the ports of these NICs are not the program's to take down", "use --provider softnic")
+	}
 	t := &Test{cfg: cfg, rails: [2][]ibverbx.RailConfig{initiator, target}}
 	attrs, err := t.describe()
 	if err != nil {
@@ -183,9 +186,12 @@ func (t *Test) runRow(size int, rep *Report, cancelled *atomic.Bool, progress fu
 	}
 	defer func() { err = errors.Join(err, r.pair.close()) }()
 	progress(0)
-	if t.cfg.Mode == Latency {
+	switch {
+	case t.cfg.Kill.On:
+		return r.failover(rep) // it accounts for itself, because lanes change rails
+	case t.cfg.Mode == Latency:
 		res, err = r.latency()
-	} else {
+	default:
 		res, err = r.bandwidth()
 	}
 	if err == nil && res.Iterations > 0 {

@@ -13,14 +13,20 @@ type virtualEnd struct {
 	rails *ibverbx.Rails
 	cq    *ibverbx.VirtualCQ
 	qp    *ibverbx.VirtualQP
+
+	control ibverbx.Control // with Config.Kill
 }
 
 // openVirtual makes a VirtualQP at each end and connects the two.
 func (pr *pair) openVirtual(rails *[2][]ibverbx.RailConfig, c *Config, p *plan) error {
 	var ends [2]*virtualEnd
 	var cards [2]*ibverbx.Card
+	var controls [2]ibverbx.Control // nil unless lanes are to come back: it costs time
+	if c.Kill.On {
+		controls[0], controls[1] = ibverbx.ControlPair(nil, nil)
+	}
 	for i := range ends {
-		e := &virtualEnd{pair: pr}
+		e := &virtualEnd{pair: pr, control: controls[i]}
 		ends[i], pr.ends[i] = e, e
 		if err := e.open(rails[i], c, p); err != nil {
 			return err
@@ -57,7 +63,9 @@ func (e *virtualEnd) open(rails []ibverbx.RailConfig, c *Config, p *plan) (err e
 		return err
 	}
 	e.pair.onClose(e.cq.Close)
-	if e.qp, err = e.cq.NewQP(p.virtualConfig(c)); err != nil {
+	cfg := p.virtualConfig(c)
+	cfg.Control = e.control
+	if e.qp, err = e.cq.NewQP(cfg); err != nil {
 		return err
 	}
 	e.pair.onClose(e.qp.Close)
