@@ -32,7 +32,7 @@ func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 	if !l.life.failing {
 		q.retire(l, before)
 	}
-	if l.life.state != laneUp || q.survives(wc.Status) {
+	if l.life.state != laneUp || q.survives(l, wc.Status) {
 		// In doubt, as is everything since the first that failed.
 		l.life.failing, l.life.drained = true, t.entry()+1
 		q.laneDown(l, statusError(wc.Status))

@@ -95,8 +95,9 @@ func (q *VirtualQP) KillLane(lane int) error {
 }
 
 // survives reports whether the VirtualQP can live on after a lane ended with status. Other
-// statuses are mistakes of the program, which another lane would make again.
-func (q *VirtualQP) survives(status verbs.Status) bool {
+// statuses are mistakes of the program, which another lane would make again; unless the
+// port is down: then drivers report what comes to them (Soft-RoCE: LOC_QP_OP_ERR).
+func (q *VirtualQP) survives(l *lane, status verbs.Status) bool {
 	if q.cfg.Control == nil || q.state != stateConnected {
 		return false
 	}
@@ -104,8 +105,10 @@ func (q *VirtualQP) survives(status verbs.Status) bool {
 	case verbs.StatusRetryExcErr, verbs.StatusRNRRetryExcErr, verbs.StatusWRFlushErr:
 		return true
 	default:
-		return false
 	}
+	r := &q.rails.rails[l.rail].cfg
+	port, err := r.Context.QueryPort(int(r.Port))
+	return err == nil && port.State != verbs.PortActive
 }
 
 // laneBroken handles a lane whose NIC takes no requests any more.

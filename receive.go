@@ -208,7 +208,7 @@ func (q *VirtualQP) recvCompleted(l *lane, wc *verbs.WC, t tag) {
 			return
 		}
 		q.scheme.received(l, wc, t.entry())
-	case q.survives(wc.Status):
+	case q.survives(l, wc.Status):
 		q.laneDown(l, statusError(wc.Status)) // the receive is posted again with the lane
 		return
 	default:

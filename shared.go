@@ -125,7 +125,7 @@ func (q *VirtualQP) sharedReceived(l *lane, wc *verbs.WC, index uint32) {
 	case wc.Status == verbs.StatusSuccess:
 		l.life.received++
 		q.scheme.received(l, wc, index)
-	case q.survives(wc.Status):
+	case q.survives(l, wc.Status):
 		q.laneDown(l, statusError(wc.Status))
 	default:
 		q.failed(l, wc.Status)

@@ -1,0 +1,90 @@
+package engine_test
+
+import (
+	"bytes"
+	"os/exec"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// run runs a command of the machine.
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+}
+
+// loseRail sends notified WRITEs over two rails, loses the second in the midst of them, and
+// takes it back: everything arrives, once and in order, on the rail that is left; then all
+// lanes return.
+func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
+	a, b := pair(t, 2, ibverbx.Config{Lanes: 4, FragmentSize: 8192, Deadline: 55 * time.Second})
+	const messages, size = 12, 100_000
+	local, remote := a.region(messages*size), b.region(messages*size)
+	fill(local, 9)
+	post := func(first, count int) {
+		for i := first; i < first+count; i++ {
+			if k, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: uint64(i)}}); k != 1 {
+				t.Fatal(err)
+			}
+			wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
+			wr.SetSGE(local.SGE(uint64(i*size), size))
+			if k, err := a.qp.PostSend([]ibverbx.SendWR{wr}); k != 1 {
+				t.Fatal(err)
+			}
+		}
+	}
+	post(0, 4)
+	lose(t)
+	defer restore(t) // also if the test ends early: the next one wants the rail
+	post(4, 8)
+	wcs := wait(t, "all complete on one rail", []int{messages, messages}, a, b)
+	for i := range messages {
+		if wcs[0][i].ID != uint64(i) || wcs[1][i].ID != uint64(i) {
+			t.Fatalf("completion %d is of %d and %d", i, wcs[0][i].ID, wcs[1][i].ID)
+		}
+	}
+	if !bytes.Equal(local.Bytes(), remote.Bytes()) {
+		t.Error("the bytes differ")
+	}
+	if a.qp.Stats().Lanes[1].Deaths == 0 {
+		t.Error("lane 1 on the lost rail was never out of service")
+	}
+	restore(t)
+	poll(t, "all lanes are back", func() bool {
+		for _, h := range []*host{a, b} {
+			for _, l := range h.qp.Stats().Lanes {
+				if l.State != "up" {
+					return false
+				}
+			}
+		}
+		return true
+	}, a, b)
+}
+
+// TestRailLosesEverything: all packets of a rail are lost for a while.
+func TestRailLosesEverything(t *testing.T) {
+	lost := false
+	loseRail(t, func(t *testing.T) {
+		lost = true
+		run(t, "tc", "qdisc", "add", "dev", "net2", "root", "netem", "loss", "100%")
+		run(t, "tc", "qdisc", "add", "dev", "net3", "root", "netem", "loss", "100%")
+	}, func(t *testing.T) {
+		if lost {
+			lost = false
+			run(t, "tc", "qdisc", "del", "dev", "net2", "root")
+			run(t, "tc", "qdisc", "del", "dev", "net3", "root")
+		}
+	})
+}
+
+// TestRailDown: the network device of a rail goes down and comes up again.
+func TestRailDown(t *testing.T) {
+	loseRail(t, func(t *testing.T) { run(t, "ip", "link", "set", "net2", "down") },
+		func(t *testing.T) { run(t, "ip", "link", "set", "net2", "up") })
+}
