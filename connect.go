@@ -34,6 +34,7 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 			return q.opError("connect", errors.Join(fmt.Errorf("lane %d on rail %d (%s): %w", i, l.rail, q.rails.rails[l.rail].name, err), q.disconnect(i)))
 		}
 		l.remoteRail = uint8(remote.Lanes[i].Rail)
+		l.life.remoteHome = l.remoteRail
 	}
 	q.remoteRails = remote.Rails
 	q.peer = remote.Incarnation

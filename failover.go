@@ -37,6 +37,8 @@ func (s laneState) String() string { return laneStateNames[s] }
 type life struct {
 	state laneState
 	home  uint8 // the rail that it was made on
+	// remoteHome is the rail of the peer's end when the two met.
+	remoteHome uint8
 	// sent counts the requests of this generation that use up a receive of the peer and
 	// that the NIC took, received the receives that this generation delivered.
 	sent, received uint32
@@ -65,7 +67,7 @@ type life struct {
 	peerHas   bool // the peer has this side's offer
 	connected bool
 
-	deaths, replayed uint64
+	deaths, replayed, attempts uint64
 }
 
 // receives reports whether the lane's receives are with a NIC that may fill them.
@@ -347,6 +349,10 @@ func (q *VirtualQP) driveLane(l *lane) {
 			q.rebuild(l)
 		}
 	case laneOffered:
+		if !v.connected && q.now-v.since > offerTime {
+			q.withdraw(l, errNoAnswer)
+			return
+		}
 		if q.now >= v.due {
 			q.sayOffer(l)
 		}

@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"ibverbx/verbs"
 )
@@ -17,6 +18,7 @@ func (q *VirtualQP) rebuild(l *lane) {
 	if !ok {
 		return
 	}
+	v.attempts++
 	v.state = laneOffered // its receives go to the NIC
 	if err := q.renew(l, rail); err != nil {
 		v.state, v.cause = laneIdle, err
@@ -54,18 +56,19 @@ func (q *VirtualQP) chooseRail(l *lane) (rail uint8, ok bool) {
 			return l.life.home, true
 		}
 		// Another rail each time, in case one does not work.
-		if rail == l.life.home || uint64(i)%uint64(len(q.lanes)) == l.life.deaths%uint64(len(q.lanes)) {
+		if rail == l.life.home || uint64(i)%uint64(len(q.lanes)) == l.life.attempts%uint64(len(q.lanes)) {
 			rail = other.rail
 		}
 	}
 	return rail, true
 }
 
-// facing is the rail at this side that faces a rail of the peer.
+// facing is the rail at this side that faces a rail of the peer: as the lanes were laid out
+// when the two met.
 func (q *VirtualQP) facing(remote uint8) (rail uint8, ok bool) {
-	for _, l := range q.lanes {
-		if l.remoteRail == remote {
-			return l.rail, true
+	for _, l := range q.all {
+		if l.life.remoteHome == remote {
+			return l.life.home, true
 		}
 	}
 	return 0, false
@@ -235,6 +238,11 @@ func (q *VirtualQP) laneBack(l *lane) {
 	}
 	q.cq.touch(q)
 }
+
+// offerTime is how long an offer waits for the peer's before another rail is tried.
+const offerTime = int64(500 * time.Millisecond)
+
+var errNoAnswer = errors.New("the peer does not answer")
 
 // errGoingHome is why a lane that works is taken out of service.
 var errGoingHome = errors.New("it returns to the rail that it was made on")
