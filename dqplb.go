@@ -21,6 +21,7 @@ type dqplb struct {
 	// Sender. seq is the next number, and oldest one that the peer may still lack: none
 	// before it is outstanding.
 	seq, oldest uint32
+	mixed       bool // a lane has taken over numbers from another
 
 	// Receiver: a window of numbers from next on.
 	next     uint32
@@ -72,7 +73,7 @@ func (d *dqplb) ahead(l *lane) bool {
 }
 
 func (d *dqplb) advance()                          {}
-func (d *dqplb) moved(_, _ *lane)                  {}
+func (d *dqplb) moved(_, _ *lane)                  { d.mixed = true }
 func (d *dqplb) wire(op verbs.Opcode) verbs.Opcode { return op }
 
 func (d *dqplb) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
@@ -151,14 +152,17 @@ func (d *dqplb) room() bool {
 }
 
 // advanceOldest looks for the oldest number that a lane has outstanding. Lanes complete in
-// order and numbers are given out in order, so it is the first one of some lane.
+// order and numbers are given out in order, so it is the first one of some lane, unless a
+// lane has taken over from another: then older ones may be behind newer ones.
 func (d *dqplb) advanceOldest() {
 	ahead := distance(d.oldest, d.seq)
 	for _, l := range d.q.lanes {
 		for n := l.head; n != l.tail; n++ {
 			if e := l.at(n); e.kind() == kindNotify || d.q.sends[e.slot()].op == verbs.OpRDMAWriteWithImm {
 				ahead = min(ahead, distance(d.oldest, wireImm(e.imm)&dqplbMask))
-				break
+				if !d.mixed {
+					break
+				}
 			}
 		}
 	}

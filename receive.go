@@ -1,6 +1,7 @@
 package ibverbx
 
 import (
+	"errors"
 	"fmt"
 
 	"ibverbx/verbs"
@@ -134,7 +135,10 @@ func (q *VirtualQP) postData(wr *RecvWR) error {
 		if isBackPressure(err) {
 			return verbs.ErrQueueFull
 		}
-		return q.opError("post receive", err)
+		if q.cfg.Control == nil || q.state != stateConnected || errors.Is(err, verbs.ErrInvalid) {
+			return q.opError("post receive", err)
+		}
+		q.laneDown(q.messageLane, err) // it is posted with the next generation
 	}
 	q.data[int(q.dataTail)&(len(q.data)-1)] = *wr
 	q.dataTail++

@@ -131,7 +131,7 @@ func (q *VirtualQP) sharedReceived(l *lane, wc *verbs.WC, index uint32) {
 		q.failed(l, wc.Status)
 	}
 	if err := q.shared.used(l.rail, index); err != nil {
-		q.fail(l, err)
+		q.laneBroken(l, err)
 	}
 	if q.state != stateConnected {
 		q.flushNotifications()

@@ -3,7 +3,9 @@
 package rdmacore_test
 
 import (
+	"bytes"
 	"os"
+	"regexp"
 	"testing"
 
 	"ibverbx/rdmacore"
@@ -56,10 +58,30 @@ func openRXE(tb testing.TB, d *rdmacore.Device) verbs.Context {
 }
 
 func runRXE(t *testing.T, a, b string, cfg rdmacore.Config, departures map[string]string) {
+	for _, s := range rxeSubstitutes {
+		t.Logf("substitute %q for %q: %s", s.reported, s.right, s.reason)
+	}
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		devices := rxeDevices(tb, cfg)
-		return verbstest.Pair{A: openRXE(tb, devices[a]), B: openRXE(tb, devices[b]), Departures: departures}
+		return verbstest.Pair{A: openRXE(tb, devices[a]), B: openRXE(tb, devices[b]), Departures: departures, Substitutes: substitutes()}
 	})
+}
+
+// TestVersionsRXE says what the suite ran on: docs/conformance.md repeats it.
+func TestVersionsRXE(t *testing.T) {
+	if rxeDevices(t, rdmacore.Config{})["rxe0"] == nil { // loads the library
+		t.Fatal("no device rxe0, want the test machine")
+	}
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	ok(t, err, "read the release of the kernel")
+	maps, err := os.ReadFile("/proc/self/maps")
+	ok(t, err, "read the mappings")
+	library := regexp.MustCompile(`libibverbs\.so[.0-9]*`).Find(maps)
+	if library == nil {
+		t.Fatal("no libibverbs is mapped, want the library of the test machine")
+	}
+	t.Logf("version of Linux: %s", bytes.TrimSpace(release))
+	t.Logf("version of rdma-core: %s", library)
 }
 
 // TestConformanceRXE runs the suite that every provider passes on one Soft-RoCE device.

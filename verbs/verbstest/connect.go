@@ -55,7 +55,7 @@ func connectEndpoint(e *env) {
 	})
 }
 
-// Connect has the defaults that the issue of this package names, and takes the rest
+// Connect has the defaults that package verbs documents, and takes the rest
 // from both endpoints.
 func connectDefaults(e *env) {
 	c := e.unconnected(connConfig{})
@@ -69,7 +69,7 @@ func connectDefaults(e *env) {
 		got, want uint32
 	}{
 		{"Timeout", uint32(got.Timeout), 14},
-		{"RetryCount", uint32(got.RetryCount), 7},
+		{"RetryCount", uint32(got.RetryCount), 6},
 		{"RNRRetry", uint32(got.RNRRetry), 7},
 		{"MinRNRTimer", uint32(got.MinRNRTimer), 12},
 		{"PathMTU", uint32(got.PathMTU), uint32(min(local.MTU, remote.MTU))},

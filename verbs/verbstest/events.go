@@ -30,11 +30,12 @@ func eventsNeverBlocks(e *env) {
 	if n, err := e.b.ctx.Events(evs[:]); n != 0 || err != nil {
 		e.Errorf("Events on an idle context = %d, %v, want 0, nil", n, err)
 	}
-	c := e.accessError()
+	b := e.newBell()
+	e.ring(b)
 	if n, err := e.b.ctx.Events(nil); n != 0 || err != nil {
 		e.Errorf("Events into nothing = %d, %v, want 0, nil", n, err)
 	}
-	e.event(e.b, verbs.EventQPAccessErr, c.b.QP)
+	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
 }
 
 // The first packet that a QP gets in RTR establishes communication
@@ -82,8 +83,9 @@ func eventsNoneForCompleted(e *env) {
 	e.failed(e.waitOne(c.b.cq), c.b, 1, verbs.StatusLocLenErr)
 	e.failed(e.waitOne(c.a.cq), c.a, 2, e.answer(verbs.StatusRemInvReqErr)...)
 	e.inState(c.b, verbs.StateErr)
-	later := e.accessError() // its event comes behind any that the first error had
-	e.event(e.b, verbs.EventQPAccessErr, later.b.QP)
+	later := e.newBell()
+	e.ring(later) // its event comes behind any that the error had
+	e.event(e.b, verbs.EventSRQLimitReached, later.srq)
 	for _, s := range []*side{e.a, e.b} {
 		for _, ev := range e.takeEvents(s) {
 			if ev.QP == c.a.QP || ev.QP == c.b.QP {
@@ -100,10 +102,10 @@ func eventsNotifyWakes(e *env) {
 	if tokenThere(w) && len(e.takeEvents(e.b)) == 0 {
 		e.Error("woken without an event")
 	}
+	b := e.newBell()
 	for range 3 {
-		c := e.accessError()
-		e.woken(w, "an event came")
-		e.event(e.b, verbs.EventQPAccessErr, c.b.QP)
+		e.raised(b, w)
+		e.event(e.b, verbs.EventSRQLimitReached, b.srq)
 	}
 }
 
@@ -111,12 +113,12 @@ func eventsNotifyWakes(e *env) {
 func eventsNotifyQueued(e *env) {
 	w := verbs.NewWaker()
 	e.must(e.b.ctx.NotifyEvents(w), "NotifyEvents")
-	c := e.accessError()
-	e.woken(w, "an event came")
+	b := e.newBell()
+	e.raised(b, w)
 	late := verbs.NewWaker()
 	e.must(e.b.ctx.NotifyEvents(late), "NotifyEvents")
 	e.woken(late, "an event was queued when NotifyEvents was called")
-	e.event(e.b, verbs.EventQPAccessErr, c.b.QP)
+	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
 }
 
 // NotifyEvents(nil) ends the waking.
@@ -126,8 +128,9 @@ func eventsNotifyEnds(e *env) {
 	e.must(e.b.ctx.NotifyEvents(nil), "NotifyEvents(nil)")
 	e.takeEvents(e.b)
 	tokenThere(w)
-	c := e.accessError()
-	e.event(e.b, verbs.EventQPAccessErr, c.b.QP)
+	b := e.newBell()
+	e.ring(b)
+	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
 	if tokenThere(w) {
 		e.Error("woken after NotifyEvents(nil)")
 	}
@@ -135,23 +138,20 @@ func eventsNotifyEnds(e *env) {
 
 // Events come in the order in which things happened, however few are taken at a time.
 func eventsInOrder(e *env) {
-	w := verbs.NewWaker()
-	e.takeEvents(e.b)
-	e.must(e.b.ctx.NotifyEvents(w), "NotifyEvents")
-	tokenThere(w)
-	var want []verbs.QP
-	for range 5 {
-		want = append(want, e.accessError().b.QP)
-		e.woken(w, "an event came")
+	bells := make([]*bell, 5)
+	for i := range bells {
+		bells[i] = e.newBell()
 	}
-	for i := range want {
+	w := e.listen()
+	order := []int{3, 0, 4, 1, 2} // not that in which the objects were made
+	for _, k := range order {
+		e.raised(bells[k], w)
+	}
+	for i, k := range order {
 		var one [1]verbs.Event
 		n, err := e.b.ctx.Events(one[:])
-		for err == nil && n == 1 && one[0].Type != verbs.EventQPAccessErr {
-			n, err = e.b.ctx.Events(one[:])
-		}
-		if n != 1 || err != nil || one[0].QP != want[i] {
-			e.Fatalf("event %d = %d, %v, %v, want that of QP %#x", i, n, err, one[0], want[i].Num())
+		if n != 1 || err != nil || one[0].Type != verbs.EventSRQLimitReached || one[0].SRQ != bells[k].srq {
+			e.Fatalf("event %d = %d, %v, %v, want that of SRQ %d of the order %v", i, n, err, one[0], k, order)
 		}
 	}
 }
@@ -160,10 +160,11 @@ func eventsInOrder(e *env) {
 func eventsOtherContext(e *env) {
 	second := e.again(e.b)
 	e.takeEvents(second)
-	c := e.accessError()
-	e.event(e.b, verbs.EventQPAccessErr, c.b.QP)
+	b := e.newBell()
+	e.ring(b)
+	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
 	for _, ev := range e.takeEvents(second) {
-		if ev.QP != nil {
+		if subject(ev) != nil {
 			e.Errorf("another context of the device has the event %v", ev)
 		}
 	}

@@ -10,7 +10,8 @@
 //
 // The InfiniBand Architecture Specification (IBTA) and the manual pages of libibverbs
 // decide what is right. Where they allow two outcomes a test takes both and says why;
-// where a provider departs from them, Pair.Departures names the test and the reason.
+// where a provider departs from them, Pair.Departures names the test and the reason, and
+// Pair.Substitutes the statuses that it confuses.
 //
 // No test depends on time or on the insides of a provider: completions are polled for
 // with a generous deadline, "nothing arrives" is shown by something later that does
@@ -20,6 +21,7 @@
 package verbstest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,6 +37,10 @@ type Pair struct {
 	// specification, as "family/Test" or "family/Test/sub", and the reason of each.
 	// They are skipped.
 	Departures map[string]string
+	// Substitutes lists, for a status that the specification names, others that the
+	// provider reports in its place. A failed completion with one of them is taken for
+	// the one that is right, so that the rest of a test still counts.
+	Substitutes map[verbs.Status][]verbs.Status
 	// Lossy says that the path may lose, reorder or duplicate packets. Then only
 	// what RC repairs is tested, and a requester whose peer went to the error state
 	// may find its retries exceeded instead of the peer's answer, which was lost.
@@ -118,7 +124,8 @@ func Run(t *testing.T, open func(tb testing.TB) Pair) {
 }
 
 // checkDepartures refuses a departure that names no test: it hides a typing error or a
-// test that has a new name.
+// test that has a new name. It refuses success as a substitute, too: a request that must
+// fail and does not is no matter of wording.
 func checkDepartures(t *testing.T, pair Pair) {
 	known := map[string]bool{}
 	for _, f := range families {
@@ -133,6 +140,11 @@ func checkDepartures(t *testing.T, pair Pair) {
 		}
 		if reason == "" {
 			t.Errorf("departure %q has no reason", name)
+		}
+	}
+	for right, others := range pair.Substitutes {
+		if right == verbs.StatusSuccess || slices.Contains(others, verbs.StatusSuccess) {
+			t.Errorf("substitutes %v for %v: want failures for a failure", others, right)
 		}
 	}
 }
