@@ -371,10 +371,18 @@ func (q *VirtualQP) watchRails() {
 			continue
 		}
 		q.falls[i] = falls
-		for _, l := range q.all {
-			if int(l.rail) == i {
-				q.laneDown(l, fmt.Errorf("rail %d (%s) is down", i, q.rails.rails[i].name))
-			}
+		q.railDown(i, fmt.Errorf("rail %d (%s) is down", i, q.rails.rails[i].name))
+	}
+}
+
+// railDown takes all lanes on a rail out of service.
+func (q *VirtualQP) railDown(rail int, cause error) {
+	if q.state != stateConnected {
+		return
+	}
+	for _, l := range q.all {
+		if int(l.rail) == rail {
+			q.laneDown(l, cause)
 		}
 	}
 }

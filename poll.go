@@ -1,6 +1,7 @@
 package ibverbx
 
 import (
+	"errors"
 	"fmt"
 
 	"ibverbx/verbs"
@@ -104,8 +105,8 @@ func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 			// What passes through needs a place in dst for each.
 			want := min(pollBatch, len(dst)-n)
 			got, err := c.cqs[rail].Poll(c.buf[:want])
-			if err != nil && c.err == nil {
-				c.err = fmt.Errorf("poll rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
+			if err != nil {
+				c.pollFailed(rail, err)
 			}
 			if got > 0 {
 				n = c.process(rail, c.buf[:got], dst, n)
@@ -127,6 +128,41 @@ func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 		err, c.err = c.err, nil
 	}
 	return n, err
+}
+
+// pollFailed notes that the CQ of a rail cannot be polled. One that has overrun is replaced
+// if there are VirtualQPs whose lanes can be made anew.
+func (c *VirtualCQ) pollFailed(rail int, err error) {
+	err = fmt.Errorf("poll rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
+	if len(c.driven) > 0 && errors.Is(err, verbs.ErrCQOverrun) {
+		if again := c.renewCQ(rail); again == nil {
+			c.railLost(rail, err)
+			return
+		}
+	}
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// railLost takes all lanes on a rail whose CQ was replaced out of service. VirtualQPs that
+// cannot do without them end: nothing will tell what became of their requests.
+func (c *VirtualCQ) railLost(rail int, cause error) {
+	for _, s := range c.routes[rail].slots {
+		if s.lane == nil {
+			continue
+		}
+		if q := s.lane.owner; q.cfg.Control == nil {
+			q.fail(s.lane, cause)
+			q.abandon(s.lane)
+			if !q.direct {
+				q.flushWaiting()
+			}
+		}
+	}
+	for _, q := range c.driven {
+		q.railDown(rail, cause)
+	}
 }
 
 // drive lets the VirtualQPs with a Control do what is due: after an empty poll, and now and

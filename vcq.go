@@ -44,6 +44,8 @@ type VirtualCQ struct {
 	err     error            // to be returned when nothing else is
 	qpCount uint32           // VirtualQPs that were ever made
 	open    int              // and those that are not closed
+	depth   int              // of the CQs
+	retired []verbs.CQ
 
 	driven []*VirtualQP // with a Control
 	polls  uint64
@@ -66,7 +68,7 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	if cfg.Depth == 0 {
 		cfg.Depth = 1 << 16
 	}
-	c := &VirtualCQ{rails: r, waker: cfg.Waker, routes: make([]routeTable, len(r.rails)), used: make([]int, len(r.rails))}
+	c := &VirtualCQ{rails: r, waker: cfg.Waker, depth: cfg.Depth, routes: make([]routeTable, len(r.rails)), used: make([]int, len(r.rails))}
 	for i := range r.rails {
 		cq, err := r.rails[i].cfg.Context.CreateCQ(verbs.CQConfig{Depth: cfg.Depth, Waker: cfg.Waker})
 		if err != nil {
@@ -113,10 +115,35 @@ func (c *VirtualCQ) Close() error {
 		}
 		c.shared = nil
 	}
+	errs = append(errs, c.closeRetired())
 	for _, cq := range c.cqs {
 		errs = append(errs, cq.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// renewCQ replaces the CQ of a rail that has failed. It has taken all its QPs along; the next
+// generations of their lanes use the new one. The old one goes when the last of them has
+// been replaced, with the VirtualCQ at the latest.
+func (c *VirtualCQ) renewCQ(rail int) error {
+	r := &c.rails.rails[rail]
+	cq, err := r.cfg.Context.CreateCQ(verbs.CQConfig{Depth: c.depth, Waker: c.waker})
+	if err != nil {
+		return fmt.Errorf("replace the CQ of rail %d (%s): %w", rail, r.name, err)
+	}
+	c.retired = append(c.retired, c.cqs[rail])
+	c.cqs[rail] = cq
+	return nil
+}
+
+// closeRetired closes the CQs that were replaced and that no QP uses any more.
+func (c *VirtualCQ) closeRetired() (err error) {
+	c.retired = slices.DeleteFunc(c.retired, func(cq verbs.CQ) bool {
+		e := cq.Close()
+		err = errors.Join(err, e)
+		return e == nil
+	})
+	return err
 }
 
 // reserve books room for the completions of a lane, and release gives it back.

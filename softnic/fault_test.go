@@ -347,8 +347,8 @@ func TestFaultLinkCut(t *testing.T) {
 			if got := r.write(w); got.Status != verbs.StatusRetryExcErr {
 				t.Errorf("write over a cut link = %v, want %v", got.Status, verbs.StatusRetryExcErr)
 			}
-			// Retries take 1 + 7 timeouts of 67 ms.
-			if want := 8 * verbs.AckTimeout(verbs.DefaultTimeout); w.now < int64(want) {
+			// Each try takes a timeout of 67 ms.
+			if want := (1 + verbs.DefaultRetryCount) * verbs.AckTimeout(verbs.DefaultTimeout); w.now < int64(want) {
 				t.Errorf("gave up after %v, want at least %v", time.Duration(w.now), want)
 			}
 			w.link.Restore(from, to)
