@@ -68,6 +68,7 @@ type life struct {
 	connected bool
 
 	deaths, replayed, attempts uint64
+	before                     Counts // what it had done when it came to its rail
 }
 
 // receives reports whether the lane's receives are with a NIC that may fill them.

@@ -368,3 +368,35 @@ func TestFailoverEmptyPollAllocs(t *testing.T) {
 		t.Fatalf("%v allocations per poll, want 0", n)
 	}
 }
+
+// TestRailStatsOfMovedLane: what the message lane carried over rail 0 stays rail 0's when
+// the lane comes back on rail 1.
+func TestRailStatsOfMovedLane(t *testing.T) {
+	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
+	const size = 8192
+	local, remote := d.hosts[0].region(2*size), d.hosts[1].region(2*size)
+	send := func(i int) {
+		recv := ibverbx.RecvWR{ID: uint64(i)}
+		recv.SetSGE(remote.SGE(uint64(i*size), size))
+		post1(t, d.hosts[1], &recv)
+		wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+		wr.SetSGE(local.SGE(uint64(i*size), size))
+		if n, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
+			t.Fatalf("PostSend: %d taken, error %v, want 1", n, err)
+		}
+		d.until("complete", func() bool { return len(d.got[0]) == i+1 && len(d.got[1]) == i+1 })
+	}
+	send(0)
+	for _, h := range d.hosts {
+		h.nics[0].SetPort(false)
+	}
+	d.until("the message lane is on rail 1", func() bool {
+		l := d.hosts[0].qp.Stats().Lanes[2]
+		return l.Rail == 1 && l.State == "up"
+	})
+	send(1)
+	rails := d.hosts[0].qp.Stats().Rails
+	if rails[0].Bytes != size || rails[1].Bytes != size {
+		t.Errorf("the rails carried %d and %d bytes, want %d each", rails[0].Bytes, rails[1].Bytes, size)
+	}
+}

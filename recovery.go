@@ -97,6 +97,9 @@ func (q *VirtualQP) renew(l *lane, rail uint8) error {
 	_ = err
 	if rail != l.rail {
 		q.cq.release(int(l.rail), q.cfg.LaneDepth+lc.recvs)
+		there := l.counts.since(&l.life.before)
+		q.railPast[l.rail].add(&there)
+		l.life.before = l.counts
 	}
 	l.qp, l.num, l.rail = qp, qp.Num(), rail
 	q.cq.routes[rail].add(l)
@@ -229,6 +232,7 @@ func (q *VirtualQP) laneBack(l *lane) {
 	v.state, v.since, v.offer = laneUp, q.now, nil
 	l.barred = 0
 	l.posted = l.head
+	v.replayed += uint64(l.tail - l.head)
 	l.speed = speed{}
 	q.out--
 	q.away = q.away || l.rail != v.home

@@ -23,6 +23,17 @@ func (c *Counts) add(other *Counts) {
 	c.HighWater = max(c.HighWater, other.HighWater)
 }
 
+// since returns what was counted after before was.
+func (c Counts) since(before *Counts) Counts {
+	c.Fragments -= before.Fragments
+	c.Bytes -= before.Bytes
+	c.Doorbells -= before.Doorbells
+	c.CQEs -= before.CQEs
+	c.Refusals -= before.Refusals
+	c.Stale -= before.Stale
+	return c
+}
+
 // LaneStats is what one lane did: proof of which QP carried what.
 type LaneStats struct {
 	Lane int
@@ -35,7 +46,7 @@ type LaneStats struct {
 	State      string
 	Generation int
 	// Deaths counts how often it went out of service, and Replayed the requests that
-	// others took over from it.
+	// others took over from it or that its next generation sent again.
 	Deaths, Replayed uint64
 	Counts
 }
@@ -68,7 +79,7 @@ func (q *VirtualQP) Stats() Stats {
 	}
 	s.Rails = make([]RailStats, q.rails.Len())
 	for i := range s.Rails {
-		s.Rails[i].Rail, s.Rails[i].Device = i, q.rails.rails[i].name
+		s.Rails[i].Rail, s.Rails[i].Device, s.Rails[i].Counts = i, q.rails.rails[i].name, q.railPast[i]
 	}
 	for i, l := range q.all {
 		s.Lanes = append(s.Lanes, LaneStats{
@@ -76,7 +87,8 @@ func (q *VirtualQP) Stats() Stats {
 			Deaths: l.life.deaths, Replayed: l.life.replayed, Counts: l.counts,
 		})
 		s.add(&l.counts)
-		s.Rails[l.rail].add(&l.counts)
+		here := l.counts.since(&l.life.before)
+		s.Rails[l.rail].add(&here)
 	}
 	s.HighWater = q.counted.highWater
 	if q.direct {

@@ -65,6 +65,7 @@ type VirtualQP struct {
 	// Failover: how many lanes are out of service, what the rails told, and a place for
 	// control messages.
 	out          int
+	railPast     [MaxRails]Counts // what lanes did on a rail that they left
 	away         bool             // a message or notify lane was rebuilt on another rail
 	late         bool             // a deadline has passed,
 	lateAt       [MaxRails]uint64 // when VirtualCQ.idle was this,

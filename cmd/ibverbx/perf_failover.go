@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"ibverbx/internal/perf"
+)
+
+const (
+	phaseRow  = " %-9s %-10.3f %-10.3f %-21.2f %s\n"
+	eventHead = " time[s]    end        event"
+	eventRow  = " %-10.3f %-10s %s\n"
+
+	// sparkColumns is how many columns a timeline has at the most; longer ones are folded.
+	sparkColumns = 64
+)
+
+// sparks are blocks by height. A rate of nothing is a blank.
+var sparks = [...]rune{'▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'}
+
+// failover prints how the loss of a rail went: rates over time, before, during and after
+// it, what happened when, and what was repeated.
+func (t *perfTable) failover(r *perf.Report) {
+	f := r.Failover
+	t.timeline(r)
+	t.phases(r)
+	t.println(eventHead)
+	for _, e := range folded(f.Events) {
+		t.printf(eventRow, e.At, e.End, eventText(r, &e))
+	}
+	t.println(tableRule)
+	messages := int64(0)
+	for i := range r.Results {
+		messages += r.Results[i].Iterations
+	}
+	t.printf(" lanes out of service: %d; requests that other lanes took over: %d\n", f.LanesDown, f.Replayed)
+	if messages > 0 {
+		t.printf(" every byte of %d messages was compared when it arrived, and the last of them once more in the end\n", messages)
+	}
+}
+
+// timeline prints the rate of each rail over time as a line of blocks.
+func (t *perfTable) timeline(r *perf.Report) {
+	spans := fold(r.Failover.Timeline)
+	if len(spans) == 0 {
+		return
+	}
+	top := 0.0
+	for i := range spans {
+		top = max(top, slices.Max(spans[i].PerRail))
+	}
+	for rail := range r.PerRail {
+		var line strings.Builder
+		for i := range spans {
+			line.WriteRune(spark(spans[i].PerRail[rail], top))
+		}
+		name := r.PerRail[rail].Device + " -> " + r.PerRail[rail].Peer
+		t.printf(" rail %-2d %-18s|%s|\n", rail, name, line.String())
+	}
+	t.printf(" a column is %.0f ms, a full block %.2f %s\n", 1000*spans[len(spans)-1].To/float64(len(spans)), top*t.scale, t.unit)
+	t.println(tableRule)
+}
+
+// spark is a block as high as the rate is, where top fills it.
+func spark(rate, top float64) rune {
+	if rate <= 0 || top <= 0 {
+		return ' '
+	}
+	return sparks[min(int(rate/top*float64(len(sparks))), len(sparks)-1)]
+}
+
+// fold joins neighbours until a timeline is short enough to read.
+func fold(spans []perf.Span) []perf.Span {
+	per := (len(spans) + sparkColumns - 1) / sparkColumns
+	if per <= 1 {
+		return spans
+	}
+	var out []perf.Span
+	for part := range slices.Chunk(spans, per) {
+		sum := perf.Span{From: part[0].From, To: part[len(part)-1].To, PerRail: make([]float64, len(part[0].PerRail))}
+		for i := range part {
+			for rail, rate := range part[i].PerRail {
+				sum.PerRail[rail] += rate
+			}
+		}
+		for rail := range sum.PerRail {
+			sum.PerRail[rail] /= float64(len(part))
+		}
+		out = append(out, sum)
+	}
+	return out
+}
+
+// phases prints the rates before, during and after the outage, and the share of each rail.
+func (t *perfTable) phases(r *perf.Report) {
+	head := fmt.Sprintf(" %-9s %-10s %-10s %-21s", "phase", "from[s]", "to[s]", "BW average["+t.unit+"]")
+	for rail := range r.PerRail {
+		head += fmt.Sprintf(" %-10s", fmt.Sprintf("rail %d[%%]", rail))
+	}
+	t.println(strings.TrimRight(head, " "))
+	for i, s := range r.Failover.Phases {
+		total := 0.0
+		for _, rate := range s.PerRail {
+			total += rate
+		}
+		shares := make([]string, len(s.PerRail))
+		for rail, rate := range s.PerRail {
+			share := 0.0
+			if total > 0 {
+				share = 100 * rate / total
+			}
+			shares[rail] = fmt.Sprintf("%-10.2f", share)
+		}
+		name := [...]string{"before", "during", "after"}[i]
+		t.printf(phaseRow, name, s.From, s.To, s.BytesPerSecond*t.scale, strings.TrimRight(strings.Join(shares, " "), " "))
+	}
+	t.println(tableRule)
+}
+
+// foldedEvent is an event of one lane, or the same event of several.
+type foldedEvent struct {
+	perf.FailoverEvent
+	lanes []int
+}
+
+// folded joins events of lanes that happened to several of them at once, as a reader sees
+// it: to the millisecond. The event of their rail may stand in between.
+func folded(events []perf.FailoverEvent) (out []foldedEvent) {
+	for i := range events {
+		e := &events[i]
+		if e.Lane == nil {
+			out = append(out, foldedEvent{FailoverEvent: *e})
+			continue
+		}
+		same := slices.IndexFunc(out, func(o foldedEvent) bool {
+			return o.lanes != nil && o.End == e.End && o.Event == e.Event && o.Rail == e.Rail && o.Cause == e.Cause && e.At-o.At < 0.001
+		})
+		if same < 0 {
+			out = append(out, foldedEvent{FailoverEvent: *e, lanes: []int{*e.Lane}})
+			continue
+		}
+		out[same].lanes = append(out[same].lanes, *e.Lane)
+	}
+	return out
+}
+
+// eventText says what happened, to which lanes or which rail, and why.
+func eventText(r *perf.Report, e *foldedEvent) string {
+	rail := &r.PerRail[e.Rail]
+	text := ""
+	switch {
+	case e.lanes != nil:
+		text = fmt.Sprintf("%s %s (rail %d)", laneList(e.lanes), strings.TrimPrefix(e.Event, "lane "), e.Rail)
+	case e.End == "both":
+		text = fmt.Sprintf("ports of rail %d %s: %s and %s", e.Rail, strings.TrimPrefix(e.Event, "port "), rail.Device, rail.Peer)
+	case strings.HasPrefix(e.Event, "rail "):
+		return fmt.Sprintf("rail %d %s", e.Rail, strings.TrimPrefix(e.Event, "rail "))
+	case e.Event == "recovered":
+		text = "recovered: all lanes are in service"
+	default:
+		text = e.Event
+	}
+	if e.Cause != "" {
+		text += ": " + e.Cause
+	}
+	return text
+}
+
+// laneList names lanes, the first and last few if they are many.
+func laneList(lanes []int) string {
+	const shown = 8
+	names := make([]string, len(lanes))
+	for i, l := range lanes {
+		names[i] = strconv.Itoa(l)
+	}
+	switch n := len(names); {
+	case n == 1:
+		return "lane " + names[0]
+	case n > shown:
+		return fmt.Sprintf("%d lanes, %s to %s,", n, names[0], names[n-1])
+	}
+	return "lanes " + strings.Join(names, ", ")
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"ibverbx/internal/perf"
+)
+
+// lost are the flags of a short transfer that loses a rail for a moment.
+const lost = "-D 300ms --at 50ms --back 50ms"
+
+// Every operation in every scheme loses a rail and takes it back. (Package perf loses either
+// one.)
+func TestPerfKillRail(t *testing.T) {
+	for i, op := range []string{"write", "write --imm", "read", "send", "write --imm -b"} {
+		for k, scheme := range schemeNames() {
+			rail := (i + k) % 2
+			args := fmt.Sprintf("perf %s --scheme %s --kill-rail %d -s 20000 %s", op, scheme, rail, lost)
+			t.Run(args, func(t *testing.T) {
+				t.Parallel()
+				out := succeed(t, strings.Fields(args)...)
+				for _, want := range []string{
+					fmt.Sprintf("both       ports of rail %d down: soft%d and soft%d\n", rail, 2*rail, 2*rail+1),
+					fmt.Sprintf("both       ports of rail %d up: soft%d and soft%d\n", rail, 2*rail, 2*rail+1),
+					fmt.Sprintf("initiator  rail %d down\n", rail),
+					fmt.Sprintf("target     rail %d up\n", rail),
+					"initiator  recovered: all lanes are in service\n",
+					"target     recovered: all lanes are in service\n",
+					"every byte of ",
+				} {
+					if !strings.Contains(out, want) {
+						t.Errorf("no %q in\n%s", want, out)
+					}
+				}
+			})
+		}
+	}
+}
+
+// The order of what happens at the two ends is not given; how it is told is.
+func TestPerfKillRailTable(t *testing.T) {
+	out := succeed(t, strings.Fields("perf --kill-rail 1 -q 2 -s 64K "+lost)...)
+	_, rest, _ := strings.Cut(out, "records and notifications included\n")
+	lines := regexp.MustCompile(`\|[▁▂▃▄▅▆▇█ ]+\|`).ReplaceAllString(rest, " |blocks|")
+	lines = regexp.MustCompile(` +`).ReplaceAllString(lines, " ")
+	lines = regexp.MustCompile(`\b[0-9]+\.[0-9]+\b`).ReplaceAllString(lines, "N")
+	lines = regexp.MustCompile(`\b[0-9]+ (ms|messages)`).ReplaceAllString(lines, "N $1")
+	lines = strings.ReplaceAll(lines, tableRule, "---")
+	for _, want := range []string{
+		" rail 0 soft0 -> soft1 |blocks|\n rail 1 soft2 -> soft3 |blocks|\n a column is N ms, a full block N MiB/sec\n---\n",
+		" phase from[s] to[s] BW average[MiB/sec] rail 0[%] rail 1[%]\n before N N N N N\n during N N N N N\n after N N N N N\n---\n time[s] end event\n",
+		" N both ports of rail 1 down: soft2 and soft3\n",
+		" N initiator lane 1 down (rail 1): ",
+		" N target lane 1 up (rail 1)\n",
+		" lanes out of service: 1; requests that other lanes took over: ", "\n every byte of N messages was compared",
+		" memcpy on this machine: ",
+	} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("no %q in\n%s", want, lines)
+		}
+	}
+	if head := lineWith(out, "Data check"); !strings.HasSuffix(head, ": ON") {
+		t.Errorf("the parameters say %q, want the check to be on", head)
+	}
+}
+
+// wantFailover is what --json adds, with N for every number and E and S for what the lists
+// of events and spans hold.
+const wantFailover = `
+  "failover": {
+    "kill_rail": N,
+    "killed_at": N,
+    "back_at": N,
+    "recovered_at": N,
+    "lanes_down": N,
+    "replayed": N,
+    "before_bytes_per_second": N,
+    "during_bytes_per_second": N,
+    "after_bytes_per_second": N,
+    "events": [E],
+    "timeline": [S]
+  }
+}
+`
+
+const (
+	wantEvent = `{ "at": N, "end": "initiator", "event": "lane up", "rail": N, "lane": N }`
+	wantPort  = `{ "at": N, "end": "both", "event": "port down", "rail": N }`
+	wantSpan  = `{ "from": N, "to": N, "bytes_per_second": N, "per_rail": [ N, N ] }`
+)
+
+func TestPerfKillRailJSONGolden(t *testing.T) {
+	out := succeed(t, strings.Fields("perf --kill-rail 1 -q 2 -s 64K --json "+lost)...)
+	out = regexp.MustCompile(`([ :\[])[0-9][0-9.e+-]*`).ReplaceAllString(out, "${1}N")
+	_, got, _ := strings.Cut(out, "\n  ],\n  \"failover\"")
+	got = "\n  \"failover\"" + got
+	list := func(name, letter string) string {
+		re := regexp.MustCompile(`(?s)"` + name + `": \[\n(.*?)\n    \]`)
+		text := re.FindString(got)
+		got = re.ReplaceAllString(got, `"`+name+`": [`+letter+`]`)
+		return regexp.MustCompile(`\s+`).ReplaceAllString(text, " ")
+	}
+	events, spans := list("events", "E"), list("timeline", "S")
+	if got != wantFailover {
+		t.Errorf("--json adds\n%s\nwant\n%s", got, wantFailover)
+	}
+	for want, in := range map[string]string{wantEvent: events, wantPort: events, wantSpan: spans} {
+		if !strings.Contains(in, want) {
+			t.Errorf("no %s in\n%s", want, in)
+		}
+	}
+}
+
+func TestPerfKillRailJSON(t *testing.T) {
+	v := object(t, strings.Fields("perf --kill-rail 1 -s 64K "+lost)...)
+	f := v["failover"].(map[string]any)
+	for key, least := range map[string]float64{
+		"kill_rail": 1, "killed_at": 0.05, "back_at": 0.1, "recovered_at": 0.1, "lanes_down": 4, "replayed": 1,
+		"before_bytes_per_second": 1, "during_bytes_per_second": 1, "after_bytes_per_second": 1,
+	} {
+		if got, ok := f[key].(float64); !ok || got < least {
+			t.Errorf("%s is %v, want at least %v", key, f[key], least)
+		}
+	}
+	if v["checked"] != true || len(v["results"].([]any)) != 1 {
+		t.Errorf("checked is %v and there are %d results, want true and 1", v["checked"], len(v["results"].([]any)))
+	}
+	if _, has := object(t, "perf", "-s", "8", "-n", "100")["failover"]; has {
+		t.Error("there is a failover in the object of a test that lost nothing")
+	}
+}
+
+func TestPerfKillFlagErrors(t *testing.T) {
+	for args, wants := range map[string][]string{
+		"--kill-rail x":                     {"--kill-rail", `"x"`, "number of a rail"},
+		"--kill-rail -1":                    {"--kill-rail", "number of a rail"},
+		"--kill-rail 2":                     {"--kill-rail 2", "use 0 to 1"},
+		"--kill-rail 0 -q 1":                {"--kill-rail 0", "--qp 2"},
+		"--kill-rail 0 --rails 1":           {"--kill-rail 0", "--rails 2"},
+		"--kill-rail 0 -c UC":               {"--kill-rail 0", "--connection RC"},
+		"send --kill-rail 0 -c UD":          {"--kill-rail 0", "--connection RC"},
+		"atomic --kill-rail 0":              {"--kill-rail 0", "in doubt"},
+		"--kill-rail 0 --lat":               {"--kill-rail 0", "--lat"},
+		"--kill-rail 0 -n 100":              {"--kill-rail 0", "--duration"},
+		"--kill-rail 0 --at 2s -D 1":        {"--at 2s", "ends after 1s"},
+		"--kill-rail 0 --back 2 -D 2":       {"--back 2s", "after the end"},
+		"--kill-rail 0 --at 0":              {"--at", "500ms"},
+		"--kill-rail 0 -a":                  {"--kill-rail 0", "one --size"},
+		"--at 1s":                           {"--at 1s", "add --kill-rail"},
+		"--back 1s":                         {"--back 1s", "add --kill-rail"},
+		"--kill-rail 0 --provider rdmacore": {"--provider rdmacore", "--provider softnic"},
+	} {
+		status, out, stderr := command(t.Context(), append([]string{"perf"}, strings.Fields(args)...)...)
+		if status != exitUsage || out != "" {
+			t.Errorf("perf %s: status %d, stdout %q; want %d and nothing", args, status, out, exitUsage)
+		}
+		for _, want := range append(wants, "Run 'ibverbx perf --help'") {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("perf %s: stderr %q does not say %q", args, stderr, want)
+			}
+		}
+	}
+}
+
+func TestSpark(t *testing.T) {
+	for rate, want := range map[float64]rune{0: ' ', 0.001: '▁', 49: '▄', 50: '▅', 99: '█', 100: '█'} {
+		if got := spark(rate, 100); got != want {
+			t.Errorf("spark(%v, 100) = %q, want %q", rate, got, want)
+		}
+	}
+	if got := spark(0, 0); got != ' ' {
+		t.Errorf("spark(0, 0) = %q, want a blank", got)
+	}
+}
+
+// A timeline of any length becomes one that can be read, and is the mean of what it was.
+func TestFoldTimeline(t *testing.T) {
+	for _, tt := range []struct{ spans, want int }{{0, 0}, {1, 1}, {64, 64}, {65, 33}, {600, 60}} {
+		var spans []perf.Span
+		for i := range tt.spans {
+			spans = append(spans, perf.Span{From: float64(i), To: float64(i + 1), PerRail: []float64{8, float64(i % 2)}})
+		}
+		got := fold(spans)
+		if len(got) != tt.want {
+			t.Fatalf("%d spans become %d, want %d", tt.spans, len(got), tt.want)
+		}
+		if tt.want == 0 {
+			continue
+		}
+		if last := got[len(got)-1]; got[0].From != 0 || last.To != float64(tt.spans) || got[0].PerRail[0] != 8 {
+			t.Errorf("%d spans become %+v to %+v, want 0 to %d at 8", tt.spans, got[0], last, tt.spans)
+		}
+	}
+}
+
+// Events of lanes are told together if they happened together, at one end.
+func TestFoldEvents(t *testing.T) {
+	lane := func(at float64, end, event string, n int) perf.FailoverEvent {
+		return perf.FailoverEvent{At: at, End: end, Event: event, Rail: 1, Lane: &n}
+	}
+	events := []perf.FailoverEvent{
+		lane(1, "initiator", "lane down", 1), lane(1, "target", "lane down", 1), lane(1.0005, "initiator", "lane down", 3),
+		{At: 1.0005, End: "initiator", Event: "rail down", Rail: 1, Cause: "why"},
+		lane(1.0006, "target", "lane down", 3), lane(2, "initiator", "lane up", 3),
+		{At: 2, End: "initiator", Event: "failed", Rail: 1, Cause: "why"},
+	}
+	for n := range 9 {
+		events = append(events, lane(3, "target", "lane up", 2*n))
+	}
+	var b bytes.Buffer
+	table := perfTable{printer: printer{w: &b}, unit: "MiB/sec"}
+	table.failover(&perf.Report{PerRail: make([]perf.Rail, 2), Failover: &perf.Failover{Events: events}})
+	want := eventHead + `
+ 1.000      initiator  lanes 1, 3 down (rail 1)
+ 1.000      target     lanes 1, 3 down (rail 1)
+ 1.000      initiator  rail 1 down
+ 2.000      initiator  lane 3 up (rail 1)
+ 2.000      initiator  failed: why
+ 3.000      target     9 lanes, 0 to 16, up (rail 1)
+`
+	if got := b.String(); !strings.Contains(got, want) {
+		t.Errorf("the events are printed as\n%s\nwant\n%s", got, want)
+	}
+}
+
+// The ports of a rail are those of its two NICs, and nobody else's.
+func TestSetPort(t *testing.T) {
+	n, err := softNICs{}.open(2)
+	if err != nil {
+		t.Fatalf("open: got %v, want no error", err)
+	}
+	defer func() {
+		if err := n.close(); err != nil {
+			t.Errorf("close: got %v, want no error", err)
+		}
+	}()
+	states := func() (text string) {
+		for _, ctx := range n.contexts {
+			p, err := ctx.QueryPort(1)
+			if err != nil {
+				t.Fatalf("QueryPort: got %v, want no error", err)
+			}
+			text += p.State.String() + " "
+		}
+		return text
+	}
+	before := states()
+	n.setPort(1, false)
+	down := strings.Fields(states())
+	if down[0] != down[1] || down[2] != down[3] || down[0] == down[2] {
+		t.Errorf("the ports are %v, want those of rail 1 down", down)
+	}
+	if n.setPort(1, true); states() != before {
+		t.Errorf("the ports are %s afterwards, want %s", states(), before)
+	}
+}

@@ -1,0 +1,170 @@
+// Command failover moves data over two rails of software NICs, loses one of them in the
+// midst, and gets it back. The one thing to see is that the program does nothing about it:
+// it gives both ends a control channel (Config.Control), and polls. Requests that were
+// under way on the lost rail are repeated on the other one by the VirtualQP, and each
+// completes once, in order, as if nothing had happened.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"ibverbx"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+const (
+	size     = 64 << 10 // of a message
+	messages = 512      // each has a place of its own, so that all can be compared
+)
+
+func main() {
+	if err := run(os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "failover:", err)
+		os.Exit(1)
+	}
+}
+
+// host is one end: two NICs, a VirtualQP over both, and memory that both know.
+type host struct {
+	nics   [2]*softnic.NIC
+	cq     *ibverbx.VirtualCQ
+	qp     *ibverbx.VirtualQP
+	mem    *verbs.Memory
+	region *ibverbx.Region
+	done   int // requests that have completed
+}
+
+func run(w io.Writer) error {
+	var links [2]*softnic.MemoryLink // a rail is a link with a NIC of each host
+	for i := range links {
+		links[i] = softnic.NewMemoryLink(nil)
+	}
+	toB, toA := ibverbx.ControlPair(nil, nil) // between hosts: a TCP connection, say
+	a, b := newHost(links, toB), newHost(links, toA)
+	defer a.close()
+	defer b.close()
+	cardA, cardB := must(a.qp.Card()), must(b.qp.Card())
+	if err := errors.Join(a.qp.Connect(cardB), b.qp.Connect(cardA)); err != nil {
+		return err
+	}
+	for i := range a.mem.Bytes() {
+		a.mem.Bytes()[i] = byte(i % 251)
+	}
+	posted := 0
+	for limit := time.Now().Add(4 * time.Second); ; {
+		switch posted { // rail 1 is gone for the second quarter of the messages
+		case messages / 4:
+			fmt.Fprintln(w, "rail 1 loses its ports")
+			setPorts(a, b, false)
+		case messages / 2:
+			fmt.Fprintln(w, "rail 1 gets its ports back")
+			setPorts(a, b, true)
+		}
+		if posted < messages {
+			if err := a.write(posted, b.region.Remote()); err != nil {
+				return err
+			}
+			posted++
+		}
+		// Both ends poll, also the one that only lends its memory.
+		if err := errors.Join(a.poll(w, "a"), b.poll(io.Discard, "b")); err != nil {
+			return err
+		}
+		if a.done == messages && a.whole() && b.whole() {
+			break
+		}
+		if time.Now().After(limit) {
+			return fmt.Errorf("%d of %d messages are complete after 4 s, want all, and all lanes up", a.done, messages)
+		}
+	}
+	if !bytes.Equal(a.mem.Bytes(), b.mem.Bytes()) {
+		return errors.New("the bytes at b differ from those at a")
+	}
+	repeated := uint64(0)
+	for _, lane := range a.qp.Stats().Lanes {
+		repeated += lane.Replayed
+	}
+	fmt.Fprintf(w, "%d messages are complete, every byte is right, %d requests were repeated on the other rail\n", a.done, repeated)
+	return nil
+}
+
+// write posts message i: to the same place at the other end.
+func (h *host) write(i int, remote *ibverbx.RemoteRegion) error {
+	wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote, RemoteOffset: uint64(i * size)}
+	wr.SetSGE(h.region.SGE(uint64(i*size), size))
+	_, err := h.qp.PostSend([]ibverbx.SendWR{wr})
+	return err
+}
+
+// poll takes completions, which must come in order, and tells what happened to rails.
+func (h *host) poll(w io.Writer, name string) error {
+	var wcs [16]ibverbx.WC
+	n, err := h.cq.Poll(wcs[:])
+	for i := range wcs[:n] {
+		err = errors.Join(err, wcs[i].Err())
+		if wcs[i].ID != uint64(h.done) {
+			err = errors.Join(err, fmt.Errorf("message %d completed, want %d", wcs[i].ID, h.done))
+		}
+		h.done++
+	}
+	var events [16]ibverbx.Event
+	for _, e := range events[:h.cq.Events(events[:])] {
+		switch e.Kind {
+		case ibverbx.EventRailDown, ibverbx.EventRailUp:
+			fmt.Fprintf(w, "%s: %s: rail %d\n", name, e.Kind, e.Rail)
+		case ibverbx.EventRecovered:
+			fmt.Fprintf(w, "%s: %s: all lanes are in service\n", name, e.Kind)
+		default: // single lanes
+		}
+	}
+	return err
+}
+
+// whole reports whether all lanes are in service, and rail 1 was made anew.
+func (h *host) whole() bool {
+	for _, lane := range h.qp.Stats().Lanes {
+		if lane.State != "up" || (lane.Rail == 1 && lane.Generation == 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// setPorts takes the ports at both ends of rail 1 down or up, as a switch that dies does.
+func setPorts(a, b *host, up bool) {
+	a.nics[1].SetPort(up)
+	b.nics[1].SetPort(up)
+}
+
+// newHost makes everything up to a VirtualQP that is not connected yet.
+func newHost(links [2]*softnic.MemoryLink, control ibverbx.Control) *host {
+	h := &host{}
+	var rails []ibverbx.RailConfig
+	for i, link := range links {
+		h.nics[i] = must(softnic.New(link, softnic.Config{}))
+		rails = append(rails, ibverbx.RailConfig{Context: must(h.nics[i].Open())})
+	}
+	all := must(ibverbx.NewRails(rails...))
+	h.cq = must(all.NewCQ(ibverbx.CQConfig{}))
+	h.qp = must(h.cq.NewQP(ibverbx.Config{Lanes: 4, SendDepth: messages, Control: control}))
+	h.mem = must(verbs.AllocMemory(messages*size, nil))
+	h.region = must(all.Register(h.mem, verbs.AccessAll))
+	return h
+}
+
+// close closes the NICs, and with them everything that is open on them.
+func (h *host) close() { _ = errors.Join(h.nics[0].Close(), h.nics[1].Close(), h.mem.Free()) }
+
+// must is for set-up that cannot fail on a software NIC.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
