@@ -41,7 +41,8 @@ const (
 //	| "ibvx" | version | kind | lane | generation | flags | recv |   from    |    to    | endpoint (offer) ...
 //
 // All numbers are little-endian. from and to are the incarnations of the two ends. recv is
-// how many receive completions the generation delivered (down). The endpoint of an offer:
+// how many receive completions the generation delivered (down), or with ctlHave which QP of
+// the other side this one is connected to (offer). The endpoint of an offer:
 //
 //	32    36    40    42    43   44          45             46      48     64
 //	| qpn | psn | lid | mtu | rail | rd atomic | dest rd atomic | extra | gid  | extra bytes
@@ -108,6 +109,9 @@ func decodeControl(b []byte) (m ctlMessage, err error) {
 	le := binary.LittleEndian
 	m.kind, m.lane, m.generation = ctlKind(b[5]), le.Uint16(b[6:]), le.Uint16(b[8:])
 	m.flags, m.received, m.from, m.to = le.Uint16(b[10:]), le.Uint32(b[12:]), le.Uint64(b[16:]), le.Uint64(b[24:])
+	if m.flags&^(ctlHave|ctlAnswer) != 0 {
+		return m, verbs.Invalidf("control message with unknown flags %#x", m.flags)
+	}
 	switch m.kind {
 	case ctlDown, ctlReset:
 		if len(b) != ctlHeader {

@@ -51,6 +51,7 @@ type life struct {
 	since   int64  // when the lane came to this state
 	backoff int64  // before the next attempt to bring it back
 	idle    uint64 // VirtualCQ.idle of the rail at that time
+	overdue uint64 // and when the time to drain was over
 	cause   error
 
 	peerDown     bool // the peer has said that this generation is out of service
@@ -64,7 +65,8 @@ type life struct {
 
 	heir      *lane // is to take what is left of the generation, and reserved for it
 	offer     *ctlMessage
-	peerHas   bool // the peer has this side's offer
+	mine      uint32 // names the QP that this side offered
+	peerHas   bool   // the peer has this side's offer
 	connected bool
 
 	deaths, replayed, attempts uint64
@@ -145,7 +147,7 @@ func (q *VirtualQP) laneDown(l *lane, cause error) {
 	case laneProbing:
 	}
 	v.state, v.since, v.cause, v.idle = laneDying, q.now, cause, q.cq.idle[l.rail]
-	v.due = q.now + drainTime
+	v.due, v.overdue = q.now+drainTime, q.cq.idle[l.rail]
 	v.deaths++
 	l.barred |= barOut
 	// A QP that cannot go to ERR is there already, or gone.
@@ -289,6 +291,7 @@ func (q *VirtualQP) release(l *lane) {
 
 // handDown moves everything that a lane has left to another one.
 func (q *VirtualQP) handDown(l, h *lane) {
+	h.grow(l.tail - l.head + 1) // and a record
 	for !l.idle() {
 		e := *l.at(l.head)
 		l.head++
@@ -336,7 +339,10 @@ func (q *VirtualQP) driveLane(l *lane) {
 	case laneDying:
 		// RESET takes completions out of the CQ: what the NIC has acknowledged must have
 		// been seen before.
-		if q.drained(l) || (q.now >= v.due && q.cq.idle[l.rail] >= v.idle+2) {
+		if q.now < v.due {
+			v.overdue = q.cq.idle[l.rail]
+		}
+		if q.drained(l) || q.cq.idle[l.rail] >= v.overdue+2 {
 			q.reset(l)
 		}
 	case laneGone:

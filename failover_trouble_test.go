@@ -56,7 +56,7 @@ func newDuoTapped(t *testing.T, rails int, cfg ibverbx.Config, cqcfg ibverbx.CQC
 func ctlKindOf(b []byte) byte    { return b[5] }
 func ctlFlagsOf(b []byte) uint16 { return binary.LittleEndian.Uint16(b[10:]) }
 
-// R1: a lane that is full when its rail is lost for good must be carried by the other rail.
+// A lane that is full when its rail is lost for good must be carried by the other rail.
 func TestFailoverFullLaneMoves(t *testing.T) {
 	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for _, depth := range []int{1, 4} {
@@ -79,7 +79,7 @@ func TestFailoverFullLaneMoves(t *testing.T) {
 	})
 }
 
-// R2: one lost control message (the offer that says "connected") must not keep a lane out.
+// One lost control message (the offer that says "connected") must not keep a lane out.
 func TestFailoverLostHave(t *testing.T) {
 	for host := range 2 {
 		d, taps := newDuoTapped(t, 1, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
@@ -104,7 +104,7 @@ func TestFailoverLostHave(t *testing.T) {
 	}
 }
 
-// R3: a data receive ends when the VirtualQP fails while its message lane is out of service.
+// A data receive ends when the VirtualQP fails while its message lane is out of service.
 func TestFailoverDataReceiveFlushed(t *testing.T) {
 	d, taps := newDuoTapped(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second}, ibverbx.CQConfig{})
 	local, remote := d.hosts[0].region(4096), d.hosts[1].region(4096)
@@ -139,7 +139,7 @@ func TestFailoverDataReceiveFlushed(t *testing.T) {
 	}
 }
 
-// R4: a receiver that takes completions one by one and slowly.
+// A receiver that takes completions one by one and slowly.
 func TestFailoverSlowReceiver(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2, NotifyDepth: 256})
 	const messages, size = 200, 4096
@@ -185,7 +185,7 @@ func TestFailoverSlowReceiver(t *testing.T) {
 	d.check(messages, local, remote)
 }
 
-// R5: requests that have ended in time are reported as they ended, however late.
+// Requests that have ended in time are reported as they ended, however late.
 func TestFailoverLatePoll(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second})
 	const messages, size = 8, 4096
@@ -218,7 +218,7 @@ func TestFailoverLatePoll(t *testing.T) {
 	}
 }
 
-// R6: a caller of ProcessCompletions gets failover too.
+// A caller of ProcessCompletions gets failover too.
 func TestFailoverProcessCompletionsDrives(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	local, remote := d.hosts[0].region(4*65536), d.hosts[1].region(4*65536)
@@ -249,7 +249,7 @@ func TestFailoverProcessCompletionsDrives(t *testing.T) {
 	d.check(4, local, remote)
 }
 
-// R7: atomics go on when the rail of the message lane is back.
+// Atomics go on when the rail of the message lane is back.
 func TestFailoverAtomicsGoHome(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	local, remote := d.hosts[0].region(64), d.hosts[1].region(64)
@@ -293,7 +293,7 @@ func TestFailoverAtomicsGoHome(t *testing.T) {
 	}
 }
 
-// R8: what a dead lane leaves to one that waits for it.
+// What a dead lane leaves to one that waits for it.
 func TestFailoverAheadOfTheDead(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 4, NotifyDepth: 4, LaneDepth: 256, Deadline: 30 * time.Second})
 	const messages, size = 64, 64
@@ -325,7 +325,7 @@ func TestFailoverAheadOfTheDead(t *testing.T) {
 	d.check(messages, local, remote)
 }
 
-// R9: a receiver that nobody reads from, whose lanes die again and again.
+// A receiver that nobody reads from, whose lanes die again and again.
 func TestFailoverStarvedFlap(t *testing.T) {
 	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Scheme: scheme, SendDepth: 4, RecvDepth: 1, NotifyDepth: 4, Deadline: time.Hour})
@@ -360,7 +360,7 @@ func TestFailoverStarvedFlap(t *testing.T) {
 	})
 }
 
-// R10: a poll of nothing allocates nothing.
+// A poll of nothing allocates nothing.
 func TestFailoverEmptyPollAllocs(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	var wcs [16]ibverbx.WC

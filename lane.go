@@ -129,15 +129,26 @@ func (q *VirtualQP) createQP(lc laneConfig) (verbs.QP, error) {
 // would share one set of the first-level cache, which has room for twelve.
 const ledgerShift = 20
 
-// ledgerSpare is how many entries more than its depth a ledger holds: a mark (mark), and
-// records that follow what they cover to another lane (Tally).
-const ledgerSpare = 8
+// ledgerSpare is how many entries more than its depth a ledger holds: a mark (mark).
+const ledgerSpare = 1
 
 // newLedger returns the ledger of a lane.
 func (q *VirtualQP) newLedger(index int) []entry {
 	n := ceilPow2(q.cfg.LaneDepth + ledgerSpare)
 	shift := index * ledgerShift % 256
 	return make([]entry, shift+n+256)[shift:][:n:n]
+}
+
+// grow makes the ledger hold n entries more than it has.
+func (l *lane) grow(n uint32) {
+	if l.tail-l.head+n <= uint32(len(l.ledger)) {
+		return
+	}
+	larger := make([]entry, ceilPow2(int(l.tail-l.head+n)))
+	for i := l.head; i != l.tail; i++ {
+		larger[int(i)&(len(larger)-1)] = *l.at(i)
+	}
+	l.ledger = larger
 }
 
 // room reports whether the lane can take another request.

@@ -22,6 +22,7 @@ func (q *VirtualQP) rebuild(l *lane) {
 	v.state = laneOffered // its receives go to the NIC
 	if err := q.renew(l, rail); err != nil {
 		v.state, v.cause = laneIdle, err
+		l.recvHead = l.recvTail // if some were posted: the QP is replaced
 		v.backoff = min(2*v.backoff, backoffMax)
 		v.due = q.now + q.jitter(v.backoff)
 		return
@@ -139,45 +140,69 @@ func (q *VirtualQP) offer(l *lane, flags uint16) {
 		q.laneDown(l, err)
 		return
 	}
-	if l.life.connected {
+	has := uint32(0)
+	if l.life.mine = qpName(&e); l.life.connected {
 		flags |= ctlHave
+		has = qpName(&l.life.offer.endpoint)
 	}
 	q.say(&ctlMessage{
-		kind: ctlOffer, lane: l.index, generation: l.generation, flags: flags,
+		kind: ctlOffer, lane: l.index, generation: l.generation, flags: flags, received: has,
 		from: q.incarnation, to: q.peer, rail: l.rail, endpoint: e,
 	})
 }
 
+// qpName tells a QP of a lane from others that had the same generation.
+func qpName(e *verbs.Endpoint) uint32 { return e.QPN ^ e.PSN<<8 }
+
 // hearOffer takes the peer's address of a lane's next generation.
 func (q *VirtualQP) hearOffer(l *lane, m *ctlMessage) {
 	v := &l.life
-	if m.generation != l.generation || v.state == laneDying {
+	switch {
+	case int(m.rail) >= q.remoteRails:
+		q.lied("lane %d is offered on rail %d of %d", l.index, m.rail, q.remoteRails)
+		return
+	case v.last.valid && m.generation == v.last.generation && v.state != laneGone:
+		q.answerDown(l) // the peer is behind
+		return
+	case m.generation != l.generation || v.state == laneDying:
 		q.controlStats.stale++
 		return
 	}
-	if int(m.rail) >= q.remoteRails {
-		q.lied("lane %d is offered on rail %d of %d", l.index, m.rail, q.remoteRails)
-		return
-	}
+	// The QP that the peer is connected to may be one that was withdrawn.
+	misled := m.flags&ctlHave != 0 && (v.state == laneIdle || m.received != v.mine)
+	other := v.offer != nil && v.connected && qpName(&m.endpoint) != qpName(&v.offer.endpoint)
 	switch v.state {
 	case laneGone:
 		v.offer = m // for when the Downs have met
 	case laneIdle:
+		if misled {
+			q.skipGeneration(l)
+			return
+		}
 		v.offer = m
 		v.due = q.now
 	case laneOffered:
-		if !v.connected {
+		switch {
+		case misled && !v.connected:
+			q.skipGeneration(l)
+			return
+		case misled || other:
+			q.laneDown(l, errOtherQP)
+			return
+		case !v.connected:
 			v.offer = m
 		}
 		v.peerHas = v.peerHas || m.flags&ctlHave != 0
 		q.meet(l)
 	case laneProbing, laneUp:
-		if m.flags&ctlAnswer == 0 {
+		if m.flags&ctlAnswer == 0 && !misled && !other {
 			q.offer(l, ctlAnswer) // ours was lost
 		}
 	case laneDying:
 	}
 }
+
+var errOtherQP = errors.New("the peer has made another QP")
 
 // meet connects a lane when the peer's address is known, and tries it when the peer has
 // said that it is connected too.
@@ -229,7 +254,7 @@ func (q *VirtualQP) probed(l *lane, wc *verbs.WC, t tag) {
 // other lane has taken it, goes first.
 func (q *VirtualQP) laneBack(l *lane) {
 	v := &l.life
-	v.state, v.since, v.offer = laneUp, q.now, nil
+	v.state, v.since = laneUp, q.now
 	l.barred = 0
 	l.posted = l.head
 	v.replayed += uint64(l.tail - l.head)

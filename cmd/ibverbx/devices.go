@@ -15,19 +15,27 @@ func newDevices(s streams) *cobra.Command {
 	var (
 		verbose, list, asJSON bool
 		name                  string
+		nics                  providerFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "devices",
 		Short: "List devices, ports, GIDs and limits",
 		Long: `List the RDMA devices that this program can use, in the layout of ibv_devinfo(1).
-soft0 and soft1 are software NICs on a memory link inside this process: the pair that
-perf measures.`,
+Without RDMA hardware these are soft0 and soft1, software NICs on a memory link inside
+this process: the first rail of perf.`,
 		Example: `  ibverbx devices                   what there is
   ibverbx devices -v -d soft0       limits and GID table of one device
   ibverbx devices --json | jq .`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) (err error) {
-			n, err := openNICs()
+			from, why, err := nics.choose()
+			if err != nil {
+				return err
+			}
+			if why != "" && !asJSON && !list {
+				fmt.Fprintf(s.err, "provider: %s\n", why)
+			}
+			n, err := from.all()
 			if err != nil {
 				return err
 			}
@@ -55,6 +63,7 @@ perf measures.`,
 	fl.BoolVarP(&verbose, "verbose", "v", false, "print limits, capabilities and the GID table")
 	fl.StringVarP(&name, "ib-dev", "d", "", "only the `device` of that name")
 	fl.BoolVarP(&list, "list", "l", false, "print names only")
+	nics.define(cmd, s)
 	fl.BoolVar(&asJSON, "json", false, "print one JSON object, with everything that --verbose prints")
 	return cmd
 }

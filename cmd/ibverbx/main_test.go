@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // command runs a command line in process.
 func command(ctx context.Context, args ...string) (status int, stdout, stderr string) {
 	var out, err bytes.Buffer
-	status = run(ctx, args, streams{in: strings.NewReader(""), out: &out, err: &err})
+	status = run(ctx, args, streams{in: strings.NewReader(""), out: &out, err: &err, provider: providerSoftNIC})
 	return status, out.String(), err.String()
 }
 
@@ -123,7 +123,7 @@ func (full) Write([]byte) (int, error) { return 0, os.ErrClosed }
 func TestOutputErrorsAreNoticed(t *testing.T) {
 	for _, args := range []string{"perf -s 8 -n 10", "perf -s 8 -n 10 --json", "devices", "devices --json", "version", "version --json"} {
 		var stderr bytes.Buffer
-		status := run(t.Context(), strings.Fields(args), streams{out: full{}, err: &stderr})
+		status := run(t.Context(), strings.Fields(args), streams{out: full{}, err: &stderr, provider: providerSoftNIC})
 		if status != exitFailure || stderr.Len() == 0 {
 			t.Errorf("ibverbx %s: status %d, stderr %q; want %d and a reason", args, status, stderr.String(), exitFailure)
 		}

@@ -5,13 +5,14 @@ import (
 	"fmt"
 
 	"ibverbx"
-	"ibverbx/internal/perf"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
 // provider opens NICs; --provider names one.
 type provider interface {
+	// all opens every NIC once, to be looked at.
+	all() (*nics, error)
 	// open opens so many rails for each of two ends. Rail i of one end reaches rail i of
 	// the other, and rails share nothing that a NIC of its own would not share. After an
 	// error nothing is left open.
@@ -49,34 +50,11 @@ func (n *nics) close() error {
 	return errors.Join(errs...)
 }
 
-// Names of providers. Auto takes the best that is there.
-const (
-	providerAuto     = "auto"
-	providerSoftNIC  = "softnic"
-	providerRDMACore = "rdmacore"
-)
-
-// providerNamed returns the provider of a name.
-func providerNamed(name string) (provider, error) {
-	switch name {
-	case providerAuto, providerSoftNIC:
-		return softNICs{}, nil
-	case providerRDMACore:
-		return nil, &perf.ConfigError{
-			Where: "--provider " + name, Problem: "this program has no driver for RDMA hardware", Fix: "use --provider softnic",
-		}
-	}
-	return nil, &perf.ConfigError{
-		Where: "--provider " + name, Problem: "there is no such provider", Fix: "use softnic, rdmacore or auto",
-	}
-}
-
-// openNICs opens the NICs of one rail: soft0 and soft1.
-func openNICs() (*nics, error) { return softNICs{}.open(1) }
-
 // softNICs opens software NICs. Rail i is a memory link of its own between soft2i and
 // soft2i+1.
 type softNICs struct{}
+
+func (p softNICs) all() (*nics, error) { return p.open(1) }
 
 func (softNICs) open(rails int) (*nics, error) {
 	n := &nics{}

@@ -66,12 +66,12 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
 
 // perfFlags are the flags of perf as they are given.
 type perfFlags struct {
-	cfg      perf.Config
-	provider string
-	lat      bool
-	json     bool
-	gbits    bool
-	verbose  bool
+	cfg     perf.Config
+	nics    providerFlags
+	lat     bool
+	json    bool
+	gbits   bool
+	verbose bool
 }
 
 // newPerf builds the perf command.
@@ -101,7 +101,7 @@ func newPerf(s streams) *cobra.Command {
 			return runPerf(cmd.Context(), s, &f)
 		},
 	}
-	f.define(cmd)
+	f.define(cmd, s)
 	return cmd
 }
 
@@ -112,9 +112,12 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	from, err := providerNamed(f.provider)
+	from, why, err := f.nics.choose()
 	if err != nil {
 		return err
+	}
+	if why != "" && !f.json {
+		fmt.Fprintf(s.err, "provider: %s\n", why)
 	}
 	n, err := from.open(cfg.Rails)
 	if err != nil {

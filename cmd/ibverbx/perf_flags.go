@@ -16,7 +16,7 @@ import (
 )
 
 // define adds the flags of perf to a command, in the order of its help.
-func (f *perfFlags) define(cmd *cobra.Command) {
+func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	c := &f.cfg
@@ -40,7 +40,7 @@ func (f *perfFlags) define(cmd *cobra.Command) {
 	fl.Var((*seconds)(&c.Kill.At), "at", "`time` after the start at which --kill-rail takes the rail down (default 1s)")
 	fl.Var((*seconds)(&c.Kill.Back), "back", "`time` after the loss at which --kill-rail takes the rail up (default 1s)")
 	fl.BoolVar(&f.lat, "lat", false, "measure latency instead of bandwidth")
-	fl.StringVar(&f.provider, "provider", providerAuto, "`NICs` to use: softnic (in software), rdmacore (hardware; not in this program) or auto")
+	f.nics.define(cmd, s)
 	fl.BoolVar(&f.gbits, "report_gbits", false, "rates in Gb/sec instead of MiB/sec")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "a line for every lane, however many there are")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object; bytes and seconds, not MiB")

@@ -27,6 +27,8 @@ var errInterrupted = errors.New("interrupted")
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
+	// provider is the default of --provider, empty for auto: tests name one.
+	provider string
 }
 
 // usageError says that the command line is wrong. Command is where to find help.

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// TestAutoSaysWhy: auto names the provider that it takes, and the reason.
+func TestAutoSaysWhy(t *testing.T) {
+	for _, args := range []string{"perf -s 8 -n 100 --provider auto", "devices --provider auto"} {
+		var out, stderr bytes.Buffer
+		status := run(t.Context(), strings.Fields(args), streams{out: &out, err: &stderr})
+		if status != exitOK || !strings.HasPrefix(stderr.String(), "provider: ") || !strings.Contains(stderr.String(), ", because ") {
+			t.Errorf("ibverbx %s: status %d, stderr %q; want a provider and why", args, status, stderr.String())
+		}
+	}
+}
+
+// TestNoSuchDevice: a provider or a device that is not there ends the command with a reason
+// and what to do.
+func TestNoSuchDevice(t *testing.T) {
+	for _, args := range []string{
+		"perf -s 8 -n 100 --provider rdmacore --devices =nothere0",
+		"devices --provider rdmacore --devices =nothere0",
+		"perf -s 8 -n 100 --devices =nothere0",
+	} {
+		status, out, stderr := command(t.Context(), append(strings.Fields(args), "--provider", "rdmacore")...)
+		if status == exitOK || out != "" || !strings.HasPrefix(stderr, "ibverbx: ") || len(stderr) < 40 {
+			t.Errorf("ibverbx %s: status %d, stdout %q, stderr %q; want a reason", args, status, out, stderr)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	numbers = regexp.MustCompile(`[0-9a-f]{4}:[0-9a-f:]{4,}|0x[0-9a-f]+|[0-9]+(\.[0-9]+)?`)
+	blanks  = regexp.MustCompile(`[ \t]+`)
+	rules   = regexp.MustCompile(`-{5,}`)
+	blocks  = regexp.MustCompile("[▁▂▃▄▅▆▇█]+")
+)
+
+// withoutNumbers is what a command prints, without its numbers: those change.
+func withoutNumbers(out string) string {
+	out = numbers.ReplaceAllString(out, "N")
+	out = rules.ReplaceAllString(out, "-----")
+	out = blocks.ReplaceAllString(out, "B")
+	var lines []string
+	for line := range strings.Lines(out) {
+		lines = append(lines, strings.TrimSpace(blanks.ReplaceAllString(line, " ")))
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// TestRXE runs the tool on the kernel's rxe devices, in the virtual machine of test/rxe, and
+// compares what it prints with what is kept in testdata.
+func TestRXE(t *testing.T) {
+	if os.Getenv("IBVERBX_RXE") != "1" {
+		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
+	}
+	for name, args := range map[string]string{
+		"devices": "devices --provider rdmacore --devices =rxe0",
+		"perf":    "perf write -s 64KiB -n 200 --provider rdmacore --devices rxe0,rxe1 --rails 1 -q 4 --check",
+		"imm":     "perf write --imm --scheme dqplb -s 4KiB -n 200 --provider rdmacore --rails 2 -q 4",
+		"lat":     "perf send --lat -s 64 -n 100 --provider auto --rails 1 -q 1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, out, stderr := command(t.Context(), strings.Fields(args)...)
+			if status != exitOK {
+				t.Fatalf("ibverbx %s: status %d, stderr %q", args, status, stderr)
+			}
+			file := filepath.Join("testdata", "rxe-"+name+".txt")
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Error(err)
+			}
+			if got := withoutNumbers(out); got != string(want) {
+				t.Errorf("ibverbx %s prints, without its numbers:\n%s\n%s has:\n%s", args, got, file, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"ibverbx/sim"
+)
+
+const simLong = `Run VirtualQPs in a deterministic world and check that every promise of the engine is
+kept: hosts, NICs, rails, traffic and faults are made of a seed, time is virtual, and the
+same seed gives the same run, event by event. The engine and the NICs are the real ones.
+
+Checked are: every byte, where and when it should be; one completion per signaled request,
+in order; a notification means that everything before it is in memory; no touch of a buffer
+after its completion; the first error wins; every request ends; work goes on when faults
+have healed; queues are bounded; nothing leaks.
+
+--seeds M runs M seeds, from --seed on, on all processors. If a promise is broken the first
+such seed is printed with what happened, then the smallest scenario found that breaks the
+same promise, and the command that runs it again; the exit status is 1.
+
+A scenario is a text of settings and faults, one per line; what it does not fix is decided
+by the seed. --list names those that are built in, and any file can be one:
+
+  about A lane dies while a large message is under way.
+  rails 2                                       # a value, or a range: 1..3
+  connection 0 lanes 4 scheme tally             # of one connection; or for all: lanes 4
+  end 0a messages 1                             # of one end, a or b
+  rail 1 loss 2% delay 5us..20us rate 1GB/s     # of one network; or for all: loss 2%
+  ops write imm                                 # of write imm read send atomic
+  sizes 64KiB..256KiB
+  fault lane-error end 0a lane 1 at 20us
+  fault cut rail 0 from 0 to 1 at 1ms for 20ms
+  faults 0..4                                   # that the seed makes up
+  expect failure                                # or success, or contract
+  sweep k 0..63                                 # once for each value of $k
+
+docs/reliability.md has all settings and faults.`
+
+const simExample = `  ibverbx sim                             one seed of the mixed world
+  ibverbx sim --seeds 2000                two thousand of them
+  ibverbx sim --scenario loss --seeds 100 a scenario that is built in
+  ibverbx sim --scenario mine.txt --seed 7 --trace trace.jsonl
+  ibverbx sim --seeds 500 --json | jq .faults`
+
+// simFlags are the flags of sim as they are given.
+type simFlags struct {
+	seed     uint64
+	seeds    uint64
+	scenario string
+	trace    string
+	json     bool
+	list     bool
+}
+
+// newSim builds the sim command.
+func newSim(s streams) *cobra.Command {
+	var f simFlags
+	cmd := &cobra.Command{
+		Use:     "sim",
+		Short:   "Run the engine in a simulated world, and check every promise",
+		Long:    simLong,
+		Example: simExample,
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runSim(cmd.Context(), cmd, s, &f) },
+	}
+	flags := cmd.Flags()
+	flags.Uint64Var(&f.seed, "seed", 1, "the first seed")
+	flags.Uint64Var(&f.seeds, "seeds", 1, "how many seeds")
+	flags.StringVar(&f.scenario, "scenario", "mixed", "name of a scenario that is built in, or a file")
+	flags.StringVar(&f.trace, "trace", "", "write everything that happens to a file, as lines of JSON (one seed)")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	flags.BoolVar(&f.list, "list", false, "list the scenarios that are built in")
+	return cmd
+}
+
+func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) error {
+	if f.list {
+		return listScenarios(s)
+	}
+	wrong := func(format string, args ...any) error {
+		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf(format, args...)}
+	}
+	if f.seeds == 0 {
+		return wrong("--seeds 0: want at least 1")
+	}
+	if f.trace != "" && f.seeds != 1 {
+		return wrong("--trace is for one seed, not for --seeds %d", f.seeds)
+	}
+	scenario, err := findScenario(f.scenario)
+	if err != nil {
+		return wrong("--scenario: %w", err)
+	}
+	line := newSimProgress(s.err)
+	var sum sim.Summary
+	if f.trace != "" {
+		sum, err = traceSeed(scenario, f)
+	} else {
+		runner := sim.Runner{Scenario: scenario, First: f.seed, Seeds: f.seeds, Progress: line.show}
+		sum, err = runner.Run(ctx)
+	}
+	line.clear()
+	if err != nil {
+		return err
+	}
+	return reportSim(ctx, s, f, sum, line)
+}
+
+// findScenario returns a scenario by its name, or from a file.
+func findScenario(name string) (*sim.Scenario, error) {
+	if !strings.ContainsAny(name, `/\.`) {
+		return sim.Named(name)
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return sim.Parse(strings.TrimSuffix(filepath.Base(name), ".txt"), string(text))
+}
+
+func listScenarios(s streams) error {
+	p := printer{w: s.out}
+	for _, name := range sim.Names() {
+		scenario, err := sim.Named(name)
+		if err != nil {
+			return err
+		}
+		p.printf("%-24s %s\n", name, scenario.About)
+	}
+	return p.err
+}
+
+// traceSeed runs the worlds of one seed and writes what happens in them to a file.
+func traceSeed(scenario *sim.Scenario, f *simFlags) (sum sim.Summary, err error) {
+	file, err := os.Create(f.trace)
+	if err != nil {
+		return sum, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	runner := sim.Runner{Scenario: scenario, First: f.seed, Seeds: 1, Workers: 1, Trace: file}
+	return runner.Run(context.Background())
+}

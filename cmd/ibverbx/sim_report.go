@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"ibverbx/sim"
+)
+
+// simReport is what --json prints.
+type simReport struct {
+	Scenario    string         `json:"scenario"`
+	Seed        uint64         `json:"seed"`
+	Seeds       uint64         `json:"seeds"`
+	Worlds      int            `json:"worlds"`
+	Messages    int            `json:"messages"`
+	Faults      map[string]int `json:"faults"`
+	Failures    []simFailure   `json:"failures"`
+	Metrics     simMetrics     `json:"metrics"`
+	Interrupted bool           `json:"interrupted,omitempty"`
+}
+
+// simMetrics are what a scenario measures beside its verdict.
+type simMetrics struct {
+	Bytes          int     `json:"bytes"`
+	VirtualSeconds float64 `json:"virtual_seconds"`
+	Packets        uint64  `json:"packets"`
+	Retransmits    uint64  `json:"retransmits"`
+	Timeouts       uint64  `json:"timeouts"`
+	RNRNAKs        uint64  `json:"rnr_naks"`
+	LaneDeaths     uint64  `json:"lane_deaths"`
+	Replayed       uint64  `json:"replayed"`
+	FailedQPs      int     `json:"failed_qps"`
+	Seconds        float64 `json:"seconds"`
+}
+
+// simFailure is a seed that broke a promise.
+type simFailure struct {
+	Seed uint64 `json:"seed"`
+	sim.Failure
+	// Scenario is the smallest one that was found.
+	Scenario string `json:"scenario"`
+	Command  string `json:"command"`
+}
+
+// shrinkBudget is how many worlds may be run to find a smaller one.
+const shrinkBudget = 400
+
+// reportSim prints what the seeds came to. The error says whether promises were broken.
+func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, line *simProgress) error {
+	failures, err := shrinkAll(sum.Failures, f)
+	if err != nil {
+		return err
+	}
+	interrupted := ctx.Err() != nil && sum.Seeds < sum.Of
+	if f.json {
+		err = printJSON(s.out, simReport{
+			Scenario: sum.Scenario, Seed: sum.First, Seeds: sum.Seeds, Worlds: sum.Worlds, Messages: sum.Messages,
+			Faults: sum.Faults, Failures: failures, Interrupted: interrupted,
+			Metrics: simMetrics{
+				Bytes: sum.Bytes, VirtualSeconds: sum.Virtual.Seconds(), Packets: sum.Packets, Retransmits: sum.Resent,
+				Timeouts: sum.Timeouts, RNRNAKs: sum.RNRs, LaneDeaths: sum.Deaths, Replayed: sum.Replayed, FailedQPs: sum.FailedQPs, Seconds: line.elapsed().Seconds(),
+			},
+		})
+	} else {
+		err = printSim(s.out, sum, failures, line.elapsed())
+	}
+	switch {
+	case err != nil:
+		return err
+	case len(failures) > 0:
+		return fmt.Errorf("%d of %d worlds broke a promise, the first is of seed %d", sum.Failed, sum.Worlds, failures[0].Seed)
+	case interrupted:
+		return fmt.Errorf("%w: %d of %d seeds were run", errInterrupted, sum.Seeds, sum.Of)
+	}
+	return nil
+}
+
+// shrinkAll makes failures ready to be told: the first one as small as it can be made.
+func shrinkAll(reports []*sim.Report, f *simFlags) (failures []simFailure, err error) {
+	failures = []simFailure{} // an empty list, not null
+	for i, r := range reports {
+		plan := r.Plan
+		if i == 0 {
+			pool := sim.NewPool()
+			plan = sim.Shrink(plan, r.Failure.Check, sim.Options{Pool: pool}, shrinkBudget)
+			// What a broken world has left registered cannot be freed, and goes with the
+			// process.
+			err = errors.Join(err, ignoreBusy(pool.Close()))
+		}
+		failures = append(failures, simFailure{
+			Seed: plan.Seed, Failure: *r.Failure, Scenario: plan.String(),
+			Command: fmt.Sprintf("ibverbx sim --seed %d --scenario %s", plan.Seed, f.scenario),
+		})
+	}
+	return failures, err
+}
+
+func printSim(w io.Writer, sum sim.Summary, failures []simFailure, took time.Duration) error {
+	p := printer{w: w}
+	p.printf("scenario %s: %d seeds from %d, %d worlds, %d messages, %s in %.1f s (%.0f seeds/s)\n",
+		sum.Scenario, sum.Seeds, sum.First, sum.Worlds, sum.Messages, bytesText(sum.Bytes), took.Seconds(), float64(sum.Seeds)/took.Seconds())
+	p.printf("%.3f s of virtual time, %d packets, %d times sent again, %d timeouts, %d RNR NAKs\n",
+		sum.Virtual.Seconds(), sum.Packets, sum.Resent, sum.Timeouts, sum.RNRs)
+	p.printf("%d lanes died and %d requests of theirs went over others, %d VirtualQPs ended in an error\n", sum.Deaths, sum.Replayed, sum.FailedQPs)
+	var faults []string
+	for _, name := range slices.Sorted(maps.Keys(sum.Faults)) {
+		faults = append(faults, fmt.Sprintf("%s %d", name, sum.Faults[name]))
+	}
+	if len(faults) > 0 {
+		p.printf("faults: %s\n", strings.Join(faults, ", "))
+	}
+	if len(failures) == 0 {
+		p.println("every promise was kept")
+		return p.err
+	}
+	for i := range failures {
+		f := &failures[i]
+		p.printf("\nseed %d broke a promise: %v\n", f.Seed, f.Error())
+		p.printf("  again:  %s\n", f.Command)
+		if i == 0 {
+			p.printf("  smaller: save this as small.txt, then  ibverbx sim --seed %d --scenario small.txt\n\n", f.Seed)
+			for line := range strings.Lines(f.Scenario) {
+				p.printf("    %s", line)
+			}
+		}
+	}
+	return p.err
+}
+
+func bytesText(n int) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

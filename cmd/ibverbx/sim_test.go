@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/sim"
+)
+
+func TestSim(t *testing.T) {
+	out := succeed(t, "sim", "--seeds", "5")
+	for _, want := range []string{"scenario mixed: 5 seeds from 1", "every promise was kept", "faults: "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("sim does not say %q:\n%s", want, out)
+		}
+	}
+	v := object(t, "sim", "--seed", "3", "--seeds", "2", "--scenario", "loss")
+	if v["seeds"] != 2.0 || v["seed"] != 3.0 || v["messages"].(float64) == 0 {
+		t.Errorf("seeds, seed and messages = %v, %v, %v; want 2, 3 and some", v["seeds"], v["seed"], v["messages"])
+	}
+	if failures, ok := v["failures"].([]any); !ok || len(failures) != 0 {
+		t.Errorf("failures = %v, want an empty list", v["failures"])
+	}
+	if faults, ok := v["faults"].(map[string]any); !ok || len(faults) != 0 {
+		t.Errorf("faults = %v, want none in scenario loss", v["faults"])
+	}
+}
+
+func TestSimList(t *testing.T) {
+	out := succeed(t, "sim", "--list")
+	for _, name := range sim.Names() {
+		if line := lineWith(out, name+" "); len(strings.Fields(line)) < 3 {
+			t.Errorf("sim --list does not say what %s is: %q", name, line)
+		}
+	}
+}
+
+// TestSimTrace: a trace is lines of JSON, and the same each time.
+func TestSimTrace(t *testing.T) {
+	read := func(name string) string {
+		file := filepath.Join(t.TempDir(), name)
+		succeed(t, "sim", "--seed", "4", "--trace", file)
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	first := read("a")
+	for line := range strings.Lines(first) {
+		if !json.Valid([]byte(line)) {
+			t.Fatalf("not a line of JSON: %q", line)
+		}
+	}
+	if second := read("b"); first == "" || first != second {
+		t.Errorf("two traces of one seed have %d and %d bytes, want the same ones", len(first), len(second))
+	}
+}
+
+// TestSimFailure: a scenario that is not kept ends with status 1, the seed, a smaller
+// scenario that fails as well, and the command.
+func TestSimFailure(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "wrong.txt")
+	text := "about It wants success and brings a failure.\nfailover off\nconnections 1\nhosts 2\ngap 5us\n" +
+		"end 0a messages 60\nfault bad-key end 0a at 0s\nfault slow at 1us for 1ms\nexpect success\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, out, stderr := command(t.Context(), "sim", "--seed", "5", "--scenario", file)
+	if status != exitFailure || !strings.Contains(stderr, "broke a promise") {
+		t.Fatalf("status %d, stderr %q; want %d and what happened", status, stderr, exitFailure)
+	}
+	for _, want := range []string{"seed 5 broke a promise: expectation", "ibverbx sim --seed 5 --scenario " + file, "fault bad-key end 0a"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("sim does not say %q:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "fault slow") {
+		t.Errorf("the smaller scenario has a fault that it does not need:\n%s", out)
+	}
+	var small strings.Builder
+	for line := range strings.Lines(out) {
+		if rest, ok := strings.CutPrefix(line, "    "); ok {
+			small.WriteString(rest)
+		}
+	}
+	if err := os.WriteFile(file, []byte(small.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, stderr := command(t.Context(), "sim", "--seed", "5", "--scenario", file); status != exitFailure {
+		t.Errorf("the smaller scenario: status %d, stderr %q; want %d", status, stderr, exitFailure)
+	}
+}
+
+func TestSimInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if status, _, stderr := command(ctx, "sim", "--seeds", "1000"); status != exitInterrupted || !strings.Contains(stderr, "0 of 1000") {
+		t.Errorf("status %d, stderr %q; want %d and how far it came", status, stderr, exitInterrupted)
+	}
+}
+
+func TestSimUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"sim --seeds 0":              "at least 1",
+		"sim --scenario nothing":     "no scenario \"nothing\"",
+		"sim --scenario ./none.txt":  "none.txt",
+		"sim --seeds 2 --trace file": "one seed",
+		"sim now":                    "no arguments",
+	} {
+		if status, _, stderr := command(t.Context(), strings.Fields(args)...); status != exitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("ibverbx %s: status %d, stderr %q; want %d and %q", args, status, stderr, exitUsage, want)
+		}
+	}
+}
+
+func TestSimProgress(t *testing.T) {
+	got := simProgressText(sim.Summary{Seeds: 50, Of: 200}, 5*time.Second)
+	for _, want := range []string{"50/200", "25%", "10 seeds/s", "15s left"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the line is %q, want %q in it", got, want)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"regexp"
+	"strings"
+)
+
+// testLog is what go test -v printed.
+type testLog struct {
+	verdicts map[string]string   // PASS, FAIL or SKIP, by full name of a test
+	lines    map[string][]string // what a test logged, without file and line
+	order    []string            // tests in the order in which they began
+}
+
+var (
+	beganLine   = regexp.MustCompile(`^=== (RUN|NAME|CONT) +(\S+)$`)
+	verdictLine = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP): (\S+) \(`)
+	loggedLine  = regexp.MustCompile(`^ +[\w.-]+\.go:\d+: (.*)$`)
+)
+
+// readLog understands the plain form of go test -v: what a test logs comes after the line
+// that says whose turn it is.
+func readLog(r io.Reader) (*testLog, error) {
+	l := &testLog{verdicts: map[string]string{}, lines: map[string][]string{}}
+	current := ""
+	sc := bufio.NewScanner(r)
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		line := strings.TrimSuffix(sc.Text(), "\r")
+		if m := beganLine.FindStringSubmatch(line); m != nil {
+			if current = m[2]; m[1] == "RUN" {
+				l.order = append(l.order, current)
+			}
+		} else if m := verdictLine.FindStringSubmatch(line); m != nil {
+			l.verdicts[m[2]] = m[1]
+		} else if m := loggedLine.FindStringSubmatch(line); m != nil {
+			l.lines[current] = append(l.lines[current], m[1])
+		}
+	}
+	return l, sc.Err()
+}
+
+// below returns the tests under name, in order.
+func (l *testLog) below(name string) []string {
+	var names []string
+	for _, n := range l.order {
+		if strings.HasPrefix(n, name+"/") {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// find returns what any test logged behind a prefix.
+func (l *testLog) find(prefix string) []string {
+	var found []string
+	for _, name := range l.order {
+		for _, line := range l.lines[name] {
+			if rest, ok := strings.CutPrefix(line, prefix); ok {
+				found = append(found, rest)
+			}
+		}
+	}
+	return found
+}
