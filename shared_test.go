@@ -203,6 +203,38 @@ func TestSharedReceivesComeBack(t *testing.T) {
 	}
 }
 
+// TestCloseLeavesNothing: after Close neither completions nor events of a VirtualQP come.
+func TestCloseLeavesNothing(t *testing.T) {
+	links := memoryLinks(1)
+	for _, lanes := range []int{1, 2} {
+		cfg := ibverbx.Config{Lanes: lanes}
+		a, qa := sharedHost(t, links, 16, cfg)
+		b, qb := sharedHost(t, links, 16, cfg)
+		connectQPs(t, qa[0], qb[0])
+		if n, err := qb[0].PostRecv([]ibverbx.RecvWR{{ID: 1}, {ID: 2}}); n != 2 {
+			t.Fatal(err)
+		}
+		local, remote := a.region(64), b.region(64)
+		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote(), Flags: verbs.SendSignaled}
+		wr.SetSGE(local.SGE(0, 8))
+		if n, err := qa[0].PostSend([]ibverbx.SendWR{wr, wr, wr}); n != 3 {
+			t.Fatal(err)
+		}
+		must(t, qb[0].Close())
+		must(t, qa[0].Close())
+		for _, h := range []*host{a, b} {
+			for range 10 {
+				if n, err := h.cq.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+					t.Errorf("%d lanes: Poll after Close = %d, %v; want nothing", lanes, n, err)
+				}
+			}
+			if n := h.cq.Events(make([]ibverbx.Event, 4)); n != 0 {
+				t.Errorf("%d lanes: %d events after Close, want none", lanes, n)
+			}
+		}
+	}
+}
+
 // TestSharedReceivesAreRefilledAtOnce: nothing is posted until half of the receives are
 // used, and then all of them.
 func TestSharedReceivesAreRefilledAtOnce(t *testing.T) {

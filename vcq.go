@@ -157,8 +157,11 @@ func (c *VirtualCQ) reserve(rail, n int) error {
 
 func (c *VirtualCQ) release(rail, n int) { c.used[rail] -= n }
 
-// forget takes a VirtualQP that is being closed off the list.
+// forget drops what is left of a VirtualQP that is being closed: its turn to report,
+// completions that were kept, and events.
 func (c *VirtualCQ) forget(q *VirtualQP) {
 	c.touched = slices.DeleteFunc(c.touched, func(other *VirtualQP) bool { return other == q })
+	c.kept = slices.DeleteFunc(c.kept, func(wc WC) bool { return wc.QP == q })
+	c.events = slices.DeleteFunc(c.events, func(e Event) bool { return e.QP == q })
 	q.touched = false
 }

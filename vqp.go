@@ -267,8 +267,6 @@ func (q *VirtualQP) Close() error {
 	q.all, q.lanes, q.state = nil, nil, stateClosed
 	q.reported, q.dispatched, q.posted = 0, 0, 0
 	q.receiver = receiver{}
-	if q.touched {
-		q.cq.forget(q)
-	}
+	q.cq.forget(q)
 	return errors.Join(errs...)
 }
