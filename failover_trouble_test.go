@@ -95,7 +95,7 @@ func TestFailoverLostHave(t *testing.T) {
 		d.kill(0, 0)
 		d.post(0, 4, 4096, local, remote)
 		d.until("all complete", func() bool { return len(d.got[0]) == 4 && len(d.got[1]) == 4 })
-		for end := d.now + int64(20*time.Second); !(d.up() && lost == 1); d.step() {
+		for end := d.now + int64(20*time.Second); !d.up() || lost != 1; d.step() {
 			if d.now > end {
 				t.Fatalf("host %d lost one offer: after 20 s %s and %s, want up", host,
 					d.hosts[0].qp.Stats().Lanes[0].State, d.hosts[1].qp.Stats().Lanes[0].State)

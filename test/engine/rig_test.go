@@ -106,7 +106,7 @@ func poll(t *testing.T, what string, done func() bool, hosts ...*host) [][]ibver
 	t.Helper()
 	got := make([][]ibverbx.WC, len(hosts))
 	wcs := make([]ibverbx.WC, 64)
-	collect(t, what, func(all [][]ibverbx.WC) bool { return done() }, got, wcs, hosts)
+	collect(t, what, func([][]ibverbx.WC) bool { return done() }, got, wcs, hosts)
 	return got
 }
 
