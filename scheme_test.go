@@ -134,11 +134,12 @@ func pollOnce(t *testing.T, h *host, next int) int {
 func TestMoreMessagesThanReceives(t *testing.T) {
 	each(t, 3, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
 		a, b := hostPair(t, links(), ibverbx.Config{Lanes: 3, Scheme: scheme, RecvDepth: 8, NotifyDepth: 4, SendDepth: 512})
-		local, remote := a.region(64), b.region(64)
+		// Each has a place of its own: two rails write without knowing of each other.
 		const messages = 300
+		local, remote := a.region(messages*64), b.region(messages*64)
 		for i := range messages {
-			wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote()}
-			wr.SetSGE(local.SGE(0, 64))
+			wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * 64)}
+			wr.SetSGE(local.SGE(uint64(i*64), 64))
 			if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
 				t.Fatal(i, err)
 			}
