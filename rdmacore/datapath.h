@@ -264,8 +264,8 @@ static void flatten_ex(const struct cq *c, struct flat_wc *out)
 }
 
 // poll_ex takes one completion at a time from start to end. Going on with next_poll
-// would save a lock per completion, but when that finds nothing the drivers of Soft-RoCE
-// up to rdma-core 57 skip an entry in the end_poll that must follow.
+// would save a lock per completion, but when that finds nothing a driver of Soft-RoCE may
+// skip an entry in the end_poll that must follow: it counts on in both.
 static int64_t poll_ex(const struct cq *c, struct flat_wc *dst, uint32_t count)
 {
 	struct vb_poll_cq_attr attr = {0};

@@ -28,7 +28,7 @@ var rxeSubstitutes = []struct {
 	},
 	{
 		verbs.StatusRemInvReqErr, verbs.StatusRemOpErr,
-		"the sender of a message that is too long for its receive is told of an operation that failed; IBTA 9.9.3 has the responder answer that the request is invalid",
+		"the sender of a message that is too long for its receive is told of an operation that failed; IBTA 11.6.2 names REM_INV_REQ_ERR",
 	},
 }
 
@@ -48,7 +48,7 @@ const (
 	rxeNoCommEst   = "raises no COMM_EST; ibv_get_async_event(3)"
 	rxeNoLastWQE   = "raises no LAST_WQE_REACHED for a QP with an SRQ; ibv_get_async_event(3)"
 	rxeOverrun     = "drops completions that do not fit, raises CQ_ERR and leaves the QPs as they are; IBTA 11.6.3.1 takes them to ERR"
-	rxeMisaligned  = "its library refuses a misaligned atomic when it is posted, so that the responder never sees one"
+	rxeMisaligned  = "refuses a misaligned atomic when it is posted, in its library, so that the responder never sees one; IBTA 9.4.5"
 	rxeLoopbackGRH = "delivers an IPv4 header without checksum for datagrams that stay in the device"
 )
 

@@ -431,7 +431,7 @@ struct vb_qp *ibv_create_qp(struct vb_pd *pd, struct vb_qp_init_attr *attr)
 	q->qp.recv_cq = attr->recv_cq;
 	q->qp.srq = attr->srq;
 	q->qp.qp_type = attr->qp_type;
-	q->qp.qp_num = 0x100 + shared->numbers++ % 16; // soon used again
+	q->qp.qp_num = 0x100 + shared->numbers++ % 64; // soon used again
 	q->signal_all = attr->sq_sig_all;
 	q->serial = born();
 	pthread_mutex_init(&q->qp.mutex, NULL);

@@ -27,6 +27,8 @@ func keysRemoteEveryBit(e *env) {
 	}
 }
 
+// So does a local key: a request with one that differs in a single bit fails, and nothing
+// is written.
 func keysLocalEveryBit(e *env) {
 	for bit := range 32 {
 		e.sub(fmt.Sprintf("bit=%d", bit), func(e *env) {

@@ -198,6 +198,7 @@ func limitsInlineOnRead(e *env) {
 	e.same(remote.bytes(), make([]byte, 8))
 }
 
+// An opcode that does not exist is refused.
 func limitsUnknownOpcode(e *env) {
 	c := e.rc()
 	for _, op := range []verbs.Opcode{7, 100, 255} {
@@ -207,6 +208,7 @@ func limitsUnknownOpcode(e *env) {
 	}
 }
 
+// So are flags that do not exist.
 func limitsUnknownFlags(e *env) {
 	c := e.rc()
 	for bit := verbs.SendFlags(1 << 4); bit != 0; bit <<= 1 {

@@ -56,6 +56,8 @@ func (e *env) failsLocally(c *conn, bad verbs.SendWR, want verbs.Status) {
 	}
 }
 
+// Every way to name local memory that is not allowed fails the request that does it, here
+// and not at the peer.
 func (e *env) localCases(wr func(e *env, sge verbs.SGE) verbs.SendWR) {
 	for _, tt := range badLocals {
 		e.sub(tt.name, func(e *env) {

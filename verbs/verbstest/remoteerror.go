@@ -58,6 +58,7 @@ var badRemotes = []badRemote{
 	}},
 }
 
+// Every way to name remote memory that is not allowed is refused by the peer.
 func (e *env) remoteCases(op verbs.Opcode) {
 	cases := badRemotes
 	if op == verbs.OpRDMARead {

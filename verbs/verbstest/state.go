@@ -105,6 +105,7 @@ func (e *env) states() []verbs.QPState {
 	return s
 }
 
+// A new QP is in RESET, and its number has 24 bits and is not 0.
 func stateNewIsReset(e *env) {
 	e.types(func(e *env, fresh func() *end, _ verbs.QPAttr) {
 		q := fresh()

@@ -51,6 +51,7 @@ func ucSend(e *env) {
 	})
 }
 
+// SEND_WITH_IMM carries its number on UC too.
 func ucSendImm(e *env) {
 	c, src, dst := e.uc(), e.buf(e.a, 16), e.buf(e.b, 16)
 	src.put(0, payload(1, 16))
@@ -78,6 +79,7 @@ func ucWrite(e *env) {
 	})
 }
 
+// WRITE_WITH_IMM writes and then consumes a receive on UC too.
 func ucWriteImm(e *env) {
 	c := e.uc()
 	e.ucSizes(func(e *env, n int) {
@@ -92,6 +94,7 @@ func ucWriteImm(e *env) {
 	})
 }
 
+// Inline bytes are taken at post time on UC too.
 func ucInline(e *env) {
 	n := e.inlineSize()
 	c, src, dst := e.uc(), e.buf(e.a, n), e.buf(e.b, n)
@@ -183,6 +186,7 @@ func ucBadKey(e *env) {
 	e.holds(dst, 0, payload(3, 100))
 }
 
+// An unsignaled request that succeeds has no completion on UC either.
 func ucUnsignaled(e *env) {
 	c, dst := e.uc(), e.buf(e.b, 8)
 	e.postRecv(c.b, recv(1))

@@ -88,6 +88,7 @@ func udSendSizes(e *env) {
 	}
 }
 
+// A datagram carries an immediate if it was sent with one.
 func udImmediate(e *env) {
 	d, dst := e.ud(), e.buf(e.b, 128)
 	e.postRecv(d.b, recv(1, dst.sge(0, 128)), recv(2, dst.sge(0, 128)))
@@ -178,6 +179,7 @@ func udGather(e *env) {
 	e.holds(dst, 3, payload(1, 100))
 }
 
+// Inline bytes are taken at post time on UD too.
 func udInline(e *env) {
 	n := e.inlineSize()
 	d, src, dst := e.ud(), e.buf(e.a, n), e.buf(e.b, n+verbs.GRHLen)

@@ -221,6 +221,7 @@ func waitAnyAfterSolicited(e *env) {
 	e.notWoken(s, "twice after Arm(true) and Arm(false): they are one request")
 }
 
+// A narrower request does not take back a wider one.
 func waitSolicitedAfterAny(e *env) {
 	s := e.sleepy()
 	e.arm(s.b.cq, false)
