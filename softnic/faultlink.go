@@ -227,6 +227,11 @@ func (l *FaultLink) launch(d *direction, from, to *NIC, p *packet) {
 		d.stats.Corrupted++
 	}
 	l.timing(d, f)
+	if to.egress != nil && !to.egress.pass(f) {
+		d.stats.Overflow++
+		l.recycle(f)
+		return
+	}
 	from.queued++
 	l.flights.push(f)
 }

@@ -53,4 +53,5 @@ type FaultStats struct {
 	Reordered  uint64
 	Corrupted  uint64
 	Cut        uint64
+	Overflow   uint64 // lost because the queue of a Bottleneck was full
 }

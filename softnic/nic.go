@@ -35,6 +35,7 @@ type NIC struct {
 	word     [8]byte  // the answer of an atomic on its way to memory
 	grh      [verbs.GRHLen]byte
 	observe  func(Touch) // nil if nobody looks
+	egress   *egress     // the port of a switch that leads here, nil if there is none
 }
 
 var _ verbs.Device = (*NIC)(nil)

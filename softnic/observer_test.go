@@ -54,6 +54,7 @@ func TestObserver(t *testing.T) {
 				{verbs.OpRDMARead, 0, 24, []string{"b remote-read 16+24", "a scatter 8+24"}},
 				{verbs.OpAtomicFetchAndAdd, 0, 8, []string{"b remote-atomic 16+8", "a scatter 8+8"}},
 				{verbs.OpSend, 0, 24, []string{"a gather 8+24", "b scatter 200+24"}},
+				{verbs.OpRDMAWrite, 0, 101, []string{"a gather 8+16", "a gather 64+85", "b remote-write 16+101"}},
 				{verbs.OpRDMAWrite, 0, 0, nil},
 			} {
 				w.touches = nil
@@ -73,13 +74,19 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// post posts a request of n bytes at 8 of the source for 16 of the destination and lets it
-// end.
+// post posts a request of n bytes at 8 of the source, if they are many in two pieces, for 16
+// of the destination and lets it end.
 func (w *watched) post(t *testing.T, q verbs.QP, op verbs.Opcode, flags verbs.SendFlags, n uint32) {
 	t.Helper()
 	wr := verbs.SendWR{Opcode: op, Flags: flags, RemoteAddr: w.dst.Addr() + 16, RKey: w.dst.RKey()}
-	if n > 0 {
-		wr.SetSGE(verbs.SGE{Addr: w.src.Addr() + 8, Length: n, LKey: w.src.LKey()})
+	piece := func(off uint64, n uint32) verbs.SGE {
+		return verbs.SGE{Addr: w.src.Addr() + off, Length: n, LKey: w.src.LKey()}
+	}
+	switch {
+	case n > 100: // two pieces, apart from each other
+		wr.SetSGE(piece(8, 16), piece(64, n-16))
+	case n > 0:
+		wr.SetSGE(piece(8, n))
 	}
 	if _, err := q.PostSend([]verbs.SendWR{wr}); err != nil {
 		t.Fatal(err)

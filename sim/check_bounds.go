@@ -1,0 +1,89 @@
+package sim
+
+import "ibverbx"
+
+// This file holds: queues are as deep as they were made, and no deeper; what they held comes
+// back, so that they can be filled again as often as one likes.
+
+// sendDepth is how many requests a VirtualQP takes.
+func (e *end) sendDepth() int {
+	if e.straight() {
+		return e.plan.LaneDepth
+	}
+	depth := 1
+	for depth < e.plan.SendDepth {
+		depth *= 2
+	}
+	return depth
+}
+
+// checkCapacity fills the queues of an end that works: they must take all that they were
+// made for, now that nothing is outstanding.
+func (e *end) checkCapacity() {
+	if e.crashed || e.qp.Err() != nil || e.excused() || (e.straight() && e.refused) {
+		return // a refusal that is still to come reaches the application
+	}
+	n := e.sendDepth()
+	last := e.last(spareEnd)
+	for range n - 1 {
+		r := &request{id: uint64(len(e.sends) + len(e.backlog)), length: 8, wr: last.wr}
+		r.wr.ID, r.wr.Flags = r.id, 0
+		e.backlog = append(e.backlog, r)
+	}
+	last.id = uint64(len(e.sends) + len(e.backlog))
+	last.wr.ID = last.id
+	e.backlog = append(e.backlog, last)
+	e.barrier, e.ended = last, false
+	e.post()
+	if left := len(e.backlog); left > 0 {
+		e.fail("bounds", "an idle VirtualQP took %d of %d requests", n-left, n)
+	}
+	if e.straight() {
+		return
+	}
+	for q := &e.receives[kindNotify]; ; {
+		if !e.postRecv(kindNotify) {
+			if q.waiting() != e.plan.RecvDepth {
+				e.fail("bounds", "the VirtualQP holds %d notification receives, want %d", q.waiting(), e.plan.RecvDepth)
+			}
+			return
+		}
+	}
+}
+
+// checkStats looks at what the VirtualQP counted.
+func (e *end) checkStats() {
+	if e.w.failure != nil || e.crashed {
+		return
+	}
+	s := e.qp.Stats()
+	// One that passes everything through does not know of unsignaled requests that ended.
+	if s.HighWater > e.sendDepth() && !e.failed && !e.straight() {
+		e.fail("bounds", "%d requests were outstanding, the queue holds %d", s.HighWater, e.sendDepth())
+	}
+	for i := range s.Lanes {
+		if l := &s.Lanes[i]; l.HighWater > e.plan.LaneDepth && !e.failed {
+			e.fail("bounds", "lane %d had %d requests outstanding, its depth is %d", l.Lane, l.HighWater, e.plan.LaneDepth)
+		}
+	}
+	if want := uint64(len(e.sends)); s.Posted != want {
+		e.fail("leaks", "Stats counts %d requests, %d were posted", s.Posted, want)
+	} else if !e.straight() && e.head == len(e.sends) && s.Completed != want {
+		e.fail("leaks", "Stats counts %d requests that have ended, want %d", s.Completed, want)
+	}
+	if !e.w.plan.Failover && s.Stale != 0 {
+		e.fail("leaks", "%d completions belonged to nothing in flight", s.Stale)
+	}
+}
+
+// checkCQ looks at what the VirtualCQ counted.
+func (h *host) checkCQ() {
+	s := h.cq.Stats()
+	if s.Unknown != 0 || s.EventsLost != 0 {
+		h.w.fail("leaks", "", "host %d: %d completions of nobody, %d events lost", h.index, s.Unknown, s.EventsLost)
+	}
+	n, err := h.cq.Poll(make([]ibverbx.WC, 1))
+	if n != 0 || (err != nil && !h.cqFailed) {
+		h.w.fail("completions", "", "host %d: Poll = %d, %v after everything has ended", h.index, n, err)
+	}
+}

@@ -1,0 +1,102 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// This file holds: every request ends, in success or in error, and whoever is to be told of
+// one is told; and when faults have healed, work goes on. The last request of every end is a
+// fenced one, whose completion says that all before it have ended.
+
+// postBarrier posts the last request of an end.
+func (e *end) postBarrier() {
+	if e.crashed {
+		return
+	}
+	r := e.last(spareEnd)
+	r.wr.Flags |= verbs.SendFence
+	e.barrier = r
+	e.backlog = append(e.backlog, r)
+	e.post()
+	e.ended = e.excused() && len(e.backlog) == 0 && e.sends[len(e.sends)-1] != r
+}
+
+// Ranges that are kept: for the last request, and for one that asks whether those before it
+// have ended. There is one of each kind at a time.
+const (
+	spareEnd = iota
+	spareAsk
+)
+
+// last makes a signaled WRITE between ranges that are kept for it.
+func (e *end) last(kind int) *request {
+	r := &request{id: uint64(len(e.sends)), length: 8, content: uint32(e.w.rng.IntN(contentSpace))}
+	r.local, r.remote = e.spare[kind][0], e.peer.spare[kind][1]
+	for _, s := range []*span{r.local, r.remote} {
+		s.label, s.id, s.ended, s.known, s.touches = e.name, r.id, false, false, 0
+	}
+	copy(r.local.bytes(), e.w.pool.content(r.content, r.length))
+	r.local.allow, r.remote.allow = setOf(softnic.TouchGather), setOf(softnic.TouchRemoteWrite)
+	r.wr.ID, r.wr.Opcode, r.wr.Flags = r.id, verbs.OpRDMAWrite, verbs.SendSignaled
+	r.wr.SetSGE(e.host.region.SGE(uint64(r.local.off), 8))
+	r.wr.Remote, r.wr.RemoteOffset = e.peer.host.remote, uint64(r.remote.off)
+	return r
+}
+
+// over reports whether all requests of an end have ended and the peer was told of all that
+// it must be told of.
+func (e *end) over() bool {
+	if e.crashed {
+		return true
+	}
+	if !e.ended || (e.head < len(e.sends) && !e.excused()) {
+		return false
+	}
+	if e.failed && e.receives[kindNotify].waiting()+e.receives[kindData].waiting() > 0 {
+		return false // they are flushed
+	}
+	if e.lost() {
+		return true
+	}
+	for k := range e.messages {
+		if q := &e.messages[k]; q.head < len(q.sent) {
+			return false
+		}
+	}
+	return true
+}
+
+// outstanding says who waits for what.
+func (w *world) outstanding() string {
+	var s []string
+	for _, e := range w.ends {
+		if e.crashed {
+			continue
+		}
+		if e.head < len(e.sends) {
+			s = append(s, fmt.Sprintf("end %s waits for %v of %d", e.name, e.sends[e.head], len(e.sends)))
+		}
+		if len(e.backlog) > 0 {
+			s = append(s, fmt.Sprintf("end %s cannot post %v", e.name, e.backlog[0]))
+		}
+		for k := range e.messages {
+			if q := &e.messages[k]; q.head < len(q.sent) && !e.lost() {
+				s = append(s, fmt.Sprintf("end %s was not told of %v", e.peer.name, q.sent[q.head]))
+			}
+		}
+		if e.budget > 0 && !e.failed {
+			s = append(s, fmt.Sprintf("end %s has %d requests to make", e.name, e.budget))
+		}
+		if n := e.receives[kindNotify].waiting() + e.receives[kindData].waiting(); n > 0 && e.failed {
+			s = append(s, fmt.Sprintf("end %s waits for %d receives to be flushed", e.name, n))
+		}
+		if err := e.qp.Err(); err != nil {
+			s = append(s, fmt.Sprintf("end %s has failed: %v", e.name, err))
+		}
+	}
+	return strings.Join(s, "; ")
+}

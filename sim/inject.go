@@ -1,0 +1,260 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"ibverbx"
+	"ibverbx/softnic"
+)
+
+// errBroken is what a lane says that refuses a post for good.
+var errBroken = errors.New("sim: the device refuses the request")
+
+// schedule enters the faults of the plan into the agenda.
+func (w *world) schedule() {
+	for i := range w.plan.Faults {
+		f := &w.plan.Faults[i]
+		w.healed = max(w.healed, int64(f.At+f.length()))
+		if f.outage() {
+			w.outage += f.length()
+		}
+		w.agenda.add(int64(f.At), func() { w.strike(f) })
+	}
+	w.agenda.add(w.healed, nil)
+}
+
+// length is how long a fault lasts in all.
+func (f *Fault) length() time.Duration {
+	if f.Kind == FaultFlap {
+		return 2 * f.For * time.Duration(f.Times)
+	}
+	return f.For
+}
+
+// outage reports whether the fault makes NICs wait for answers.
+func (f *Fault) outage() bool {
+	switch f.Kind {
+	case FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold:
+		return true
+	default:
+		return false
+	}
+}
+
+// strike makes a fault happen. What a plan names counts round: host 5 of 2 is host 1.
+func (w *world) strike(f *Fault) {
+	w.stats.faults[f.Kind]++
+	w.trace.fault(w.now, f)
+	w.excuse(f)
+	rail := f.Rail % len(w.links)
+	link, from, to := w.links[rail], w.hosts[f.From%len(w.hosts)], w.hosts[f.To%len(w.hosts)]
+	e := w.victim(f)
+	nic, other := from.nics[rail], to.nics[rail]
+	over := w.now + int64(f.For)
+	w.healed = max(w.healed, w.now+int64(f.length())) // time moves in steps
+	w.agenda.add(w.healed, nil)
+	switch f.Kind {
+	case FaultCut:
+		link.Cut(nic, other)
+		link.Cut(other, nic)
+		w.agenda.add(over, func() { link.Restore(nic, other); link.Restore(other, nic) })
+	case FaultBlackHole:
+		link.Cut(nic, other)
+		w.agenda.add(over, func() { link.Restore(nic, other) })
+	case FaultPort:
+		nic.SetPort(false)
+		w.agenda.add(over, func() { nic.SetPort(true) })
+	case FaultFlap:
+		for i := range f.Times {
+			at := w.now + 2*int64(i)*int64(f.For)
+			w.agenda.add(at, func() { nic.SetPort(false) })
+			w.agenda.add(at+int64(f.For), func() { nic.SetPort(true) })
+		}
+	case FaultHold:
+		link.Hold(nic, other)
+		w.agenda.add(over, func() { link.Release(nic, other) })
+	case FaultSlow:
+		w.slow(link, nic, other, over)
+		w.slow(link, other, nic, over)
+	case FaultReset:
+		nic.Reset()
+	case FaultDead:
+		nic.Fail()
+		w.agenda.add(over, nic.Recover)
+	case FaultCQ:
+		from.cqFailed = true
+		_ = nic.FailCQ(from.cq.CQ(rail)) // it is open
+	case FaultPause:
+		from.paused = max(from.paused, over)
+		w.agenda.add(over, nil)
+	case FaultStarve:
+		e.starved = max(e.starved, over)
+		w.agenda.add(over, nil)
+	case FaultBadKey:
+		e.badKey = true
+	case FaultCrash:
+		w.crash(e, over)
+	case FaultQP, FaultRefuse, FaultBroken:
+		e.strikeLane(f)
+	default:
+		w.strikeControl(e, f, over)
+	}
+}
+
+// victim is the end that a fault names.
+func (w *world) victim(f *Fault) *end { return w.ends[(2*f.Connect+f.End)%(2*len(w.plan.Connects))] }
+
+// strikeLane makes something happen to one lane.
+func (e *end) strikeLane(f *Fault) {
+	if f.Kind == FaultQP && f.After > 0 {
+		e.w.watches = append(e.w.watches, &watch{fault: f, end: e})
+		return
+	}
+	lanes := e.qp.Stats().Lanes
+	if len(lanes) == 0 {
+		return // it is closed
+	}
+	e.hitLane(f, &lanes[f.Lane%len(lanes)])
+}
+
+// watch is a lane death that waits for packets to be placed.
+type watch struct {
+	fault  *Fault
+	end    *end
+	placed int
+}
+
+// placed counts a packet of a WRITE that a NIC has placed, and lets the lanes die that
+// waited for it: within the same time, when nobody holds a lock.
+func (w *world) placed(t *softnic.Touch) {
+	for _, x := range w.watches {
+		lane := x.end.laneOf(t)
+		if lane < 0 {
+			continue
+		}
+		if x.placed++; x.placed == x.fault.After {
+			w.agenda.add(w.now, func() {
+				if lanes := x.end.qp.Stats().Lanes; lane < len(lanes) { // or it is closed
+					x.end.hitLane(x.fault, &lanes[lane])
+				}
+			})
+		}
+	}
+}
+
+// laneOf is the lane of a connection that a QP belongs to, at either end; -1 if it is of
+// another.
+func (e *end) laneOf(t *softnic.Touch) int {
+	for _, side := range []*end{e, e.peer} {
+		if !slices.Contains(side.host.nics, t.NIC) {
+			continue
+		}
+		for _, l := range side.qp.Stats().Lanes {
+			if l.QPN == t.QPN && side.host.nics[l.Rail] == t.NIC {
+				return l.Lane
+			}
+		}
+	}
+	return -1
+}
+
+// hitLane does to a lane what the fault says.
+func (e *end) hitLane(f *Fault, l *ibverbx.LaneStats) {
+	nic := e.host.nics[l.Rail]
+	var err error
+	switch f.Kind {
+	case FaultRefuse:
+		e.refused = true
+		err = nic.RefuseSend(l.QPN, f.After, nil)
+	case FaultBroken:
+		err = nic.RefuseSend(l.QPN, f.After, errBroken)
+	default:
+		err = nic.FailQP(l.QPN)
+	}
+	if err != nil {
+		e.fail("world", "lane %d: %v", l.Lane, err)
+	}
+}
+
+// slow makes one direction slow for a while: slow enough to be noticed, and fast enough for
+// a full queue to drain before a timer of RC fires.
+func (w *world) slow(link *softnic.FaultLink, from, to *softnic.NIC, over int64) {
+	before := link.Impairment(from, to)
+	after := before
+	after.Delay += 300 * time.Microsecond
+	if after.Rate == 0 || after.Rate > slowRate {
+		after.Rate = slowRate
+	}
+	_ = link.Impair(from, to, after) // it is valid
+	w.agenda.add(over, func() { _ = link.Impair(from, to, before) })
+}
+
+const slowRate = 250e6
+
+// struck is a fault that has happened, and when it is over.
+type struck struct {
+	fault *Fault
+	over  int64
+}
+
+// excuse notes which ends a fault gives reason to fail.
+func (w *world) excuse(f *Fault) {
+	w.struck = append(w.struck, struck{fault: f, over: w.now + int64(f.length())})
+	for _, e := range w.ends {
+		e.excuseFor(f)
+	}
+}
+
+// excuseFor notes whether a fault gives an end and its peer reason to fail.
+func (e *end) excuseFor(f *Fault) {
+	w := e.w
+	if !w.meets(f, e) {
+		return
+	}
+	switch {
+	case f.Kind == FaultBadKey:
+		e.mayFail, e.peer.mayFail = true, true
+		return
+	case f.Kind == FaultCrash:
+	case f.Kind == FaultCQ && e.onlyOn(f.Rail%len(w.links)):
+		// It does not come back, and no other rail has a lane.
+	case w.plan.Shared > 0 && (f.Kind == FaultStarve || f.Kind == FaultPause):
+		// Nothing holds back a peer whose receives are shared.
+	case w.plan.Failover:
+		return
+	case f.fatal() || (f.outage() && w.outage > survivable):
+	default:
+		return
+	}
+	for _, one := range []*end{e, e.peer} {
+		one.mayFail = true
+		one.reasons++
+	}
+}
+
+// onlyOn reports whether all data lanes are on one rail.
+func (e *end) onlyOn(rail int) bool {
+	for i := range e.conn.Lanes {
+		if i%len(e.w.links) != rail {
+			return false
+		}
+	}
+	return true
+}
+
+// meets reports whether a fault touches an end or its peer.
+func (w *world) meets(f *Fault, e *end) bool {
+	uses := func(t targets) bool { return f.Kind.uses(t) }
+	hosts := len(w.hosts)
+	at := func(host int) bool { return e.host.index == host%hosts || e.peer.host.index == host%hosts }
+	switch {
+	case uses(atEnd):
+		return w.victim(f).index/2 == e.index/2
+	case uses(atPath):
+		return at(f.From) && at(f.To)
+	default:
+		return at(f.From)
+	}
+}

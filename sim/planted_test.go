@@ -1,0 +1,93 @@
+package sim
+
+import (
+	"slices"
+	"testing"
+
+	"ibverbx/verbs"
+)
+
+// planted is a fault behind the back of the world, and who must find it.
+type planted struct {
+	name     string
+	scenario string // settings beside those that all share
+	within   uint64 // seeds
+	checks   []string
+	options  Options
+}
+
+var plants = []planted{
+	{"a fragment is dropped", "ops write", 3, []string{"bytes"}, Options{wrap: lie(dropFragment)}},
+	{"a fragment of a message is dropped", "ops imm", 3, []string{"notifications", "bytes"}, Options{wrap: lie(dropFragment)}},
+	{"a post is swallowed", "ops write", 5, []string{"progress", "bytes"}, Options{wrap: lie(swallow)}},
+	{"a WRITE is repeated late", "ops write\nlanes 1\nburst 4", 5, []string{"touch"}, Options{wrap: lie(repeatLate)}},
+	{
+		"the record comes before the data", "ops imm\nscheme tally\nlanes 2\nfragment 0\nsizes 16..2048", 5,
+		[]string{"notifications"},
+		Options{wrap: lie(recordFirst)},
+	},
+	{"an atomic happens twice", "ops atomic", 5, []string{"bytes"}, Options{wrap: lie(twiceAtomic)}},
+	{"a sequence number is left out", "ops imm\nscheme dqplb\nlanes 2", 5, []string{"progress", "first error"}, Options{wrap: lie(skipNumber)}},
+	{
+		"a refused fragment is lost", "ops write\nlanes 2\nfragment 256\nlane-depth 8\nfault refuse end 0a lane 0 after 9 at 0s", 5,
+		[]string{"progress", "bytes"},
+		Options{wrap: lie(loseRefused)},
+	},
+	{"a QP is never closed", "", 1, []string{"leaks"}, Options{wrap: func(ctx verbs.Context) verbs.Context {
+		return &liar{Context: ctx, extra: true}
+	}}},
+	{"a completion is repeated", "", 3, []string{"completions"}, Options{tamper: everyNth(20, repeat)}},
+	{"a completion is lost", "", 3, []string{"completions", "progress"}, Options{tamper: everyNth(20, lose)}},
+	{"two completions are exchanged", "batch 64", 5, []string{"completions"}, Options{tamper: everyNth(20, swap)}},
+	{"a completion comes before its data", "ops write\nburst 64\ngap 0s\npolls 0s", 5, []string{"bytes", "completions"}, Options{tamper: early}},
+	{"a success is reported as a failure", "", 3, []string{"first error"}, Options{tamper: everyNth(20, fake)}},
+	{"failures are reported as successes", "ops write\ngap 5us\nfault lane-error end 0a lane 0 at 10us", 5, []string{"bytes", "first error", "completions"}, Options{tamper: hush}},
+	{"a message is told of with wrong words", "ops imm", 3, []string{"notifications"}, Options{tamper: wrongWords}},
+	{
+		"lanes that died stay in service",
+		"failover on\nrails 2\nlanes 4\nops write\nsizes 64..1024\nburst 4\ngap 20us\nloss 0%\nlane-depth 32\nsend-depth 64\n" +
+			"end 0a messages 400\nfault hold rail 0 from 0 to 1 at 200us for 900ms", 3,
+		[]string{"touch", "first error"}, // a late packet, or the completion of a QP that should be gone
+		Options{wrap: func(ctx verbs.Context) verbs.Context { return &liar{Context: ctx, immortal: true} }},
+	},
+	{"slots are lost", "send-depth 16..64\nlane-depth 64", 3, []string{"bounds"}, Options{meddle: stingy}},
+}
+
+// TestPlanted: every checker finds what is planted for it, within a number of seeds, and
+// nothing is found in the same worlds without it.
+func TestPlanted(t *testing.T) {
+	found := map[string]bool{}
+	for _, plant := range plants {
+		t.Run(plant.name, func(t *testing.T) {
+			s, err := Parse("planted", "failover off\nunsignaled 0%\nshared 0\nlanes 2..4\nconnections 1\nhosts 2\n"+plant.scenario)
+			if err != nil {
+				t.Fatal(err)
+			}
+			clean(t, s, plant.within)
+			pool := NewPool() // what a lie leaves registered is not freed
+			plant.options.Pool = pool
+			for seed := range plant.within {
+				plans, err := s.Plans(seed + 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f := plans[0].Run(plant.options).Failure
+				if f == nil {
+					continue
+				}
+				if !slices.Contains(plant.checks, f.Check) {
+					t.Fatalf("seed %d: found by %v, want one of %q", seed+1, f, plant.checks)
+				}
+				t.Logf("seed %d: %v", seed+1, f)
+				found[f.Check] = true
+				return
+			}
+			t.Fatalf("not found in %d seeds", plant.within)
+		})
+	}
+	for _, check := range []string{"bytes", "completions", "notifications", "touch", "first error", "progress", "leaks", "bounds"} {
+		if !found[check] {
+			t.Errorf("no plant was found by the checker of %s", check)
+		}
+	}
+}

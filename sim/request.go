@@ -1,0 +1,256 @@
+package sim
+
+import (
+	"fmt"
+
+	"ibverbx"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// request is one send of an end and what is expected of it.
+type request struct {
+	id      uint64
+	wr      ibverbx.SendWR
+	length  int
+	content uint32
+	local   *span // nil if it has no bytes
+	remote  *span // nil if it writes nothing
+	pin     *request
+	pinned  bool // a later request reads what this one writes
+	// bad says that it names a key that is not valid.
+	bad bool
+	// word, place and was are those of an atomic: on which counter, its number among those
+	// of the counter, and what the counter must hold before it.
+	word, place int
+	was         uint64
+	shared      bool
+
+	posted   int64
+	late     bool // posted after the VirtualQP had failed
+	done     bool
+	status   verbs.Status
+	told     bool // the peer was told of it
+	verified bool // its bytes were seen at the peer
+}
+
+func (r *request) signaled() bool { return r.wr.Flags&verbs.SendSignaled != 0 }
+func (r *request) atomic() bool   { return r.wr.Opcode >= verbs.OpAtomicCmpAndSwp }
+func (r *request) imm() bool      { return r.wr.Opcode == verbs.OpRDMAWriteWithImm }
+
+func (r *request) message() bool {
+	return r.wr.Opcode == verbs.OpSend || r.wr.Opcode == verbs.OpSendWithImm
+}
+
+// writes reports whether the request leaves bytes in the peer's memory.
+func (r *request) writes() bool {
+	return r.wr.Opcode == verbs.OpRDMAWrite || r.wr.Opcode == verbs.OpRDMAWriteWithImm
+}
+
+func (r *request) String() string {
+	return fmt.Sprintf("request %d (%s, %d bytes, %s)", r.id, r.wr.Opcode, r.length, r.wr.Flags)
+}
+
+// makeRequest draws a request. It returns nil if there is no room for its bytes now.
+func (e *end) makeRequest() *request {
+	w, rng := e.w, e.w.rng
+	p := &w.plan.Work
+	r := &request{id: uint64(len(e.sends) + len(e.backlog)), content: uint32(rng.IntN(contentSpace))}
+	percent := func(n int) bool { return rng.IntN(100) < n }
+	if !percent(p.Silent) || e.mustSignal() {
+		r.wr.Flags |= verbs.SendSignaled
+	}
+	if percent(p.Fence) {
+		r.wr.Flags |= verbs.SendFence
+	}
+	if percent(10) {
+		r.wr.Flags |= verbs.SendSolicited
+	}
+	r.wr.ID, r.wr.Imm = r.id, rng.Uint32()
+	op := w.drawOp()
+	r.length = w.drawSize(op)
+	switch op {
+	case OpWrite, OpImm:
+		r.wr.Opcode = verbs.OpRDMAWrite
+		if op == OpImm {
+			r.wr.Opcode = verbs.OpRDMAWriteWithImm
+		}
+		if !e.aim(r) {
+			return nil
+		}
+	case OpRead:
+		r.wr.Opcode = verbs.OpRDMARead
+		e.aimRead(r)
+	case OpSend:
+		r.wr.Opcode = verbs.OpSend + verbs.Opcode(rng.IntN(2))
+	default:
+		r.wr.Opcode = verbs.OpAtomicCmpAndSwp + verbs.Opcode(rng.IntN(2))
+		r.wr.Remote = e.peer.host.remote
+	}
+	if !e.fill(r, percent(p.Inline), percent(p.Scatter)) {
+		if r.remote != nil { // the newest of its zone
+			r.remote.ended = true
+			r.remote.zone.release()
+		}
+		return nil
+	}
+	if r.pin != nil {
+		r.pin.pinned = true
+	}
+	if r.atomic() {
+		e.aimAtomic(r)
+	}
+	if e.badKey && (r.writes() || r.wr.Opcode == verbs.OpRDMARead) && r.length > 0 {
+		e.badKey = false
+		r.bad = true
+		r.wr.Remote = e.peer.host.wrongRemote()
+	}
+	return r
+}
+
+// mustSignal says that a VirtualQP which passes everything through would run out of slots
+// without a completion.
+func (e *end) mustSignal() bool {
+	if !e.straight() {
+		return false
+	}
+	return e.silentRun+1 >= max(e.plan.LaneDepth/2, 1)
+}
+
+func (w *world) drawOp() OpSet {
+	for {
+		if op := OpSet(1) << w.rng.IntN(len(opNames)); w.plan.Work.Ops&op != 0 {
+			return op
+		}
+	}
+}
+
+// drawSize is mostly small, and now and then anything that the plan allows.
+func (w *world) drawSize(op OpSet) int {
+	low, high := w.plan.Work.Sizes[0], w.plan.Work.Sizes[1]
+	if op == OpSend {
+		high = w.maxSend()
+	}
+	small := low + (high-low)/16
+	n := low + w.rng.IntN(small-low+1)
+	if w.rng.IntN(8) == 0 {
+		n = low + w.rng.IntN(high-low+1)
+	}
+	switch op {
+	case OpAtomic:
+		return 8
+	case OpRead:
+		return max(min(n, librarySize), 1)
+	case OpWrite:
+		return max(n, 1)
+	default:
+		return n
+	}
+}
+
+// aim gives a WRITE a range of the peer's memory, and fills that with something else.
+func (e *end) aim(r *request) bool {
+	r.wr.Remote = e.peer.host.remote
+	if r.length == 0 {
+		r.wr.Remote = nil
+		return true
+	}
+	if r.remote = e.peer.in.alloc(r.length, e.w.rng.IntN(64)); r.remote == nil {
+		return false
+	}
+	r.remote.label, r.remote.id = e.name, r.id
+	r.wr.RemoteOffset = uint64(r.remote.off)
+	copy(r.remote.bytes(), e.w.pool.content((r.content+contentSpace/2)%contentSpace, r.length))
+	return true
+}
+
+// aimRead makes a READ fetch from what never changes or, if it is fenced, from what the
+// WRITE before it leaves.
+func (e *end) aimRead(r *request) {
+	r.wr.Remote = e.peer.host.remote
+	last := e.lastMade()
+	if last != nil && last.writes() && last.remote != nil && !last.bad && !last.pinned && e.w.rng.IntN(2) == 0 {
+		r.wr.Flags |= verbs.SendFence
+		r.pin, r.length, r.content = last, last.length, last.content
+		r.wr.RemoteOffset = last.wr.RemoteOffset
+		return
+	}
+	off := e.w.rng.IntN(librarySize - r.length + 1)
+	r.content = e.peer.libraryContent + uint32(off)
+	r.wr.RemoteOffset = uint64(e.peer.library.off + off)
+}
+
+// lastMade is the newest request that was made, nil if there is none that has not ended.
+func (e *end) lastMade() *request {
+	if n := len(e.backlog); n > 0 {
+		return e.backlog[n-1]
+	}
+	if n := len(e.sends); n > e.head {
+		return e.sends[n-1]
+	}
+	return nil
+}
+
+// fill gives a request its local bytes.
+func (e *end) fill(r *request, inline, scatter bool) bool {
+	if r.length == 0 {
+		return true
+	}
+	if r.local = e.out.alloc(r.length, e.w.rng.IntN(64)); r.local == nil {
+		return false
+	}
+	r.local.label, r.local.id = e.name, r.id
+	fetches := r.atomic() || r.wr.Opcode == verbs.OpRDMARead
+	if inline && !fetches && r.length <= maxInline {
+		r.wr.Flags |= verbs.SendInline
+	}
+	pieces := 1
+	if scatter && !r.atomic() {
+		pieces = 1 + e.w.rng.IntN(min(ibverbx.MaxSGE, r.length))
+	}
+	e.cut(r, pieces, !fetches)
+	r.local.allow = setOf(softnic.TouchGather)
+	switch {
+	case fetches:
+		r.local.allow = setOf(softnic.TouchScatter)
+	case r.wr.Flags&verbs.SendInline != 0:
+		r.local.allow = setOf(softnic.TouchInline) // within the post
+	}
+	if r.remote != nil {
+		r.remote.allow = setOf(softnic.TouchRemoteWrite)
+	}
+	return true
+}
+
+// cut makes the local bytes of a request of several pieces, which lie in its range in the
+// opposite order, and puts the content there.
+func (e *end) cut(r *request, pieces int, source bool) {
+	var sges [ibverbx.MaxSGE]ibverbx.SGE
+	done, end := 0, r.length
+	for i := range pieces {
+		n := r.length - done
+		if i < pieces-1 {
+			n = 1 + e.w.rng.IntN(n-(pieces-1-i))
+		}
+		end -= n
+		sges[i] = e.host.region.SGE(uint64(r.local.off+end), uint32(n))
+		if source {
+			copy(r.local.bytes()[end:][:n], e.w.pool.content(r.content+uint32(done), n))
+		}
+		done += n
+	}
+	if !source {
+		copy(r.local.bytes(), e.w.pool.content((r.content+contentSpace/2)%contentSpace, r.length))
+	}
+	r.wr.SetSGE(sges[:pieces]...)
+}
+
+// wrongRemote is the memory of the host under keys that nobody has.
+func (h *host) wrongRemote() *ibverbx.RemoteRegion {
+	m := *h.remote
+	m.RKeys = append([]uint32(nil), m.RKeys...)
+	for i := range m.RKeys {
+		m.RKeys[i] ^= 0x5aa5 << 16
+	}
+	return &m
+}

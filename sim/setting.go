@@ -1,0 +1,89 @@
+package sim
+
+// setting is one thing that a scenario can fix, by name.
+type setting struct {
+	name      string
+	unit      unit
+	low, high int64 // what is legal
+	about     string
+}
+
+// Where a setting may stand: alone, or for one rail, connection or end.
+var (
+	planSettings = []setting{
+		{"hosts", unitCount, 2, 4, "how many hosts there are"},
+		{"rails", unitCount, 1, 4, "how many networks join them"},
+		{"connections", unitCount, 1, 8, "how many pairs of VirtualQPs there are"},
+		{"shared", unitCount, 0, 1024, "receives in the SRQs of a host, 0 for queues of each lane"},
+		{"failover", unitSwitch, 0, 1, "whether VirtualQPs have a control channel"},
+		{"keep-atomics", unitSwitch, 0, 1, "whether an atomic in doubt leaves its VirtualQP up, with failover"},
+		{"quantum", unitTime, 0, 1e9, "the least that time moves on"},
+		{"sizes", unitBytes, 0, maxMessage, "bytes of a request, always a range"},
+		{"burst", unitCount, 1, 256, "requests of one post at the most"},
+		{"gap", unitTime, 0, 1e9, "time between two posts at the most"},
+		{"batch", unitCount, 1, 64, "completions of one poll at the most"},
+		{"polls", unitTime, 0, 1e9, "time between two polls at the most"},
+		{"inline", unitPercent, 0, 10000, "of small requests"},
+		{"fence", unitPercent, 0, 10000, "of requests"},
+		{"unsignaled", unitPercent, 0, 10000, "of requests"},
+		{"scatter", unitPercent, 0, 10000, "of requests have several pieces"},
+		{"faults", unitCount, 0, 64, "that the seed makes, beside those that are named"},
+	}
+	railSettings = []setting{
+		{"mtu", unitMTU, 1, 5, "of the ports"},
+		{"window", unitCount, 1, 1 << 16, "packets of a QP under way at the most"},
+		{"queue", unitCount, 1, 1 << 16, "packets of a NIC under way at the most"},
+		{"loss", unitPercent, 0, 10000, "of packets"},
+		{"duplicate", unitPercent, 0, 10000, "of packets"},
+		{"reorder", unitPercent, 0, 10000, "of packets"},
+		{"corrupt", unitPercent, 0, 10000, "of packets"},
+		{"delay", unitTime, 0, 1e9, "of every packet"},
+		{"jitter", unitTime, 0, 1e9, "added at random at the most"},
+		{"rate", unitRate, 0, 1 << 50, "of the wire"},
+		{"port-rate", unitRate, 0, 1 << 50, "of the switch port in front of every NIC, none for no switch"},
+		{"port-queue", unitBytes, 0, 1 << 30, "bytes that may wait there; what does not fit is lost"},
+	}
+	connectSettings = []setting{
+		{"from", unitCount, 0, 3, "host of end a"},
+		{"to", unitCount, 0, 3, "host of end b"},
+		{"lanes", unitCount, 1, 64, "that carry data"},
+		{"track", unitSwitch, 0, 1, "whether a single lane is tracked"},
+		{"scheme", unitScheme, 0, 2, "tally, dqplb or spray"},
+		{"policy", unitPolicy, 0, 2, "round-robin, least-bytes or two-choices"},
+		{"fragment", unitBytes, 0, 1 << 30, "bytes of a fragment, 0 if it is chosen by length"},
+	}
+	endSettings = []setting{
+		{"send-depth", unitCount, 1, 4096, "requests outstanding"},
+		{"recv-depth", unitCount, 1, 4096, "receives outstanding"},
+		{"lane-depth", unitCount, 1, 4096, "physical requests of a lane"},
+		{"notify-depth", unitCount, 1, 4096, "receives that the engine keeps on a lane"},
+		{"signal-interval", unitCount, 1, 4096, "physical requests that share a completion"},
+		{"receives", unitCount, 1, 4096, "that the application keeps posted"},
+		{"messages", unitCount, 0, 100000, "that the end sends"},
+	}
+	faultSettings = []setting{
+		{"rail", unitCount, 0, 3, ""},
+		{"host", unitCount, 0, 3, ""},
+		{"from", unitCount, 0, 3, ""},
+		{"to", unitCount, 0, 3, ""},
+		{"connection", unitCount, 0, 7, ""},
+		{"lane", unitCount, 0, 65, ""},
+		{"after", unitCount, 0, 1 << 20, ""},
+		{"times", unitCount, 1, 100, ""},
+		{"at", unitTime, 0, 1e15, ""},
+		{"for", unitTime, 0, 1e15, ""},
+	}
+)
+
+// settingNamed finds a setting.
+func settingNamed(list []setting, name string) *setting {
+	for i := range list {
+		if list[i].name == name {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// scopes are the lists in which a setting without a place is looked for.
+var scopes = [][]setting{planSettings, railSettings, connectSettings, endSettings}

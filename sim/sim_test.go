@@ -1,0 +1,69 @@
+package sim
+
+import (
+	"os"
+	"strconv"
+	"testing"
+)
+
+// seeds is how many seeds a test runs: some hundred, or what IBVERBX_SIM_SEEDS says.
+func seeds(t *testing.T, n uint64) uint64 {
+	t.Helper()
+	if s := os.Getenv("IBVERBX_SIM_SEEDS"); s != "" {
+		v, err := strconv.ParseUint(s, 10, 32)
+		if err != nil {
+			t.Fatalf("IBVERBX_SIM_SEEDS is %q: want a number", s)
+		}
+		return v
+	}
+	if testing.Short() {
+		return max(n/10, 1)
+	}
+	return n
+}
+
+// TestMixed runs the mixed world on some hundred seeds. Every promise must hold.
+func TestMixed(t *testing.T) {
+	s, err := Named("mixed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clean(t, s, seeds(t, 300))
+}
+
+// clean runs a scenario and wants every promise to hold.
+func clean(t *testing.T, s *Scenario, n uint64) Summary {
+	t.Helper()
+	r := Runner{Scenario: s, First: 1, Seeds: n}
+	sum, err := r.Run(t.Context())
+	if err != nil {
+		t.Fatalf("scenario %s: %v", s.Name, err)
+	}
+	for _, f := range sum.Failures {
+		t.Errorf("scenario %s, seed %d: %v\n%s", s.Name, f.Plan.Seed, f.Failure, f.Plan)
+	}
+	if sum.Seeds != n || sum.Messages == 0 {
+		t.Errorf("scenario %s: %d of %d seeds, %d messages", s.Name, sum.Seeds, n, sum.Messages)
+	}
+	return sum
+}
+
+// TestScenarios runs every scenario that is built in on some seeds.
+func TestScenarios(t *testing.T) {
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			s, err := Named(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.About == "" {
+				t.Errorf("scenario %s does not say what it is about", name)
+			}
+			n := seeds(t, 10)
+			if len(s.sweeps) > 0 {
+				n = min(n, 1)
+			}
+			clean(t, s, n)
+		})
+	}
+}

@@ -1,0 +1,235 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"ibverbx"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// world is one run of a plan. Everything in it happens in one goroutine.
+type world struct {
+	plan    *Plan
+	pool    *Pool
+	opts    *Options
+	now     int64
+	rng     *rand.Rand
+	links   []*softnic.FaultLink
+	hosts   []*host
+	ends    []*end
+	agenda  agenda
+	trace   *tracer
+	failure *Failure
+	phase   phase
+	healed  int64 // when the last fault was over
+	still   int   // turns in which nobody found anything to do
+	outage  time.Duration
+	stats   counters
+	control []*controlPair
+	watches []*watch
+	struck  []struck
+	tick    time.Duration
+}
+
+// phase is how far a run is.
+type phase uint8
+
+const (
+	phaseWork     phase = iota // requests are made and faults happen
+	phaseBarrier               // the last request of every end is under way
+	phaseCapacity              // every queue is filled once more
+	phaseDone
+)
+
+// counters are what a report tells of a run.
+type counters struct {
+	messages, bytes, turns int
+	faults                 [numFaults]int
+	failedQPs              int
+}
+
+// build makes everything that a plan says.
+func (w *world) build(p *Plan, o *Options) error {
+	w.plan, w.pool, w.opts, w.tick = p, o.Pool, o, minTick
+	w.rng = rand.New(rand.NewPCG(p.Seed, 2))
+	if o.Trace != nil {
+		w.trace = newTracer(o.Trace)
+	}
+	clock := func() int64 { return w.now }
+	for i, rp := range p.Rails {
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{
+			Seed: p.Seed*31 + uint64(i), Impairment: rp.Impairment, Window: rp.Window, Queue: rp.Queue, Now: clock,
+		})
+		if err != nil {
+			return err
+		}
+		w.links = append(w.links, link)
+	}
+	for i := range p.Hosts {
+		h, err := w.newHost(i)
+		w.hosts = append(w.hosts, h)
+		if err != nil {
+			return fmt.Errorf("host %d: %w", i, err)
+		}
+	}
+	for i := range p.Connects {
+		if err := w.connect(&p.Connects[i]); err != nil {
+			return fmt.Errorf("connection %d: %w", i, err)
+		}
+	}
+	w.schedule()
+	return nil
+}
+
+// host is a machine: a NIC on every rail, one completion queue, memory, and the ends of
+// connections.
+type host struct {
+	w      *world
+	index  int
+	nics   []*softnic.NIC
+	rails  *ibverbx.Rails
+	cq     *ibverbx.VirtualCQ
+	memory *verbs.Memory
+	region *ibverbx.Region
+	remote *ibverbx.RemoteRegion
+	owners []*span // by granule of memory
+	// laidOut is how many granules zones have taken.
+	laidOut int
+	shared  *span // counters that all peers add to
+	sum     [2]uint64
+
+	ends     []*end
+	byQP     map[*ibverbx.VirtualQP]*end
+	wcs      []ibverbx.WC
+	events   []ibverbx.Event
+	batch    int
+	look     int64 // when it looks next, never if nothing has happened since it last did
+	paused   int64 // until then it does not
+	cqFailed bool
+	poll     pollFunc
+}
+
+func (w *world) newHost(index int) (*host, error) {
+	h := &host{w: w, index: index, byQP: make(map[*ibverbx.VirtualQP]*end), wcs: make([]ibverbx.WC, 64), events: make([]ibverbx.Event, 16)}
+	h.batch = 1 + w.rng.IntN(w.plan.Work.Batch)
+	var cfgs []ibverbx.RailConfig
+	for r, link := range w.links {
+		nic, err := softnic.New(link, softnic.Config{
+			Name: fmt.Sprintf("h%dr%d", index, r), MTU: w.plan.Rails[r].MTU, Seed: w.plan.Seed<<8 + uint64(index*16+r) + 1,
+		})
+		if err != nil {
+			return h, err
+		}
+		h.nics = append(h.nics, nic)
+		nic.Observe(h.touched)
+		if err := link.Bottleneck(nic, w.plan.Rails[r].PortRate, w.plan.Rails[r].PortQueue); err != nil {
+			return h, err
+		}
+		var ctx verbs.Context
+		if ctx, err = nic.Open(); err != nil {
+			return h, err
+		}
+		if w.opts.wrap != nil {
+			ctx = w.opts.wrap(ctx)
+		}
+		cfgs = append(cfgs, ibverbx.RailConfig{Context: ctx})
+	}
+	var err error
+	if h.rails, err = ibverbx.NewRails(cfgs...); err != nil {
+		return h, err
+	}
+	if h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{Depth: w.cqDepth(index), SharedReceives: w.plan.Shared}); err != nil {
+		return h, err
+	}
+	h.poll = h.cq.Poll
+	if w.opts.tamper != nil {
+		h.poll = w.opts.tamper(h.poll)
+	}
+	if h.memory, err = w.pool.take(w.memorySize(index)); err != nil {
+		return h, err
+	}
+	h.owners = make([]*span, h.memory.Len()/granule)
+	if h.region, err = h.rails.Register(h.memory, verbs.AccessAll); err != nil {
+		return h, err
+	}
+	h.remote = h.region.Remote()
+	h.shared = h.newZone(granule).static(setOf(softnic.TouchRemoteAtomic), "shared counters")
+	clear(h.shared.bytes())
+	return h, nil
+}
+
+// static makes a zone one range that never goes back.
+func (z *zone) static(allow touchSet, label string) *span {
+	s := &span{zone: z, off: z.at * granule, len: z.size * granule, allow: allow, label: label}
+	for i := range z.size {
+		z.host.owners[z.at+i] = s
+	}
+	return s
+}
+
+// cqDepth is what the CQs of a host must hold.
+func (w *world) cqDepth(host int) int {
+	depth := w.plan.Shared + 16
+	w.eachEnd(host, func(c *ConnectPlan, e *EndPlan) { depth += c.completions(e) })
+	return depth
+}
+
+// memorySize is what the zones of a host take.
+func (w *world) memorySize(host int) int {
+	size := 4 * granule
+	w.eachEnd(host, func(_ *ConnectPlan, e *EndPlan) { size += w.endSize(e) + 16*granule })
+	return size
+}
+
+// eachEnd calls f for every end that a host will have: those of the plan, and those that
+// take the place of ones that crash.
+func (w *world) eachEnd(host int, f func(*ConnectPlan, *EndPlan)) {
+	both := func(c *ConnectPlan) {
+		for side, at := range [2]int{c.From, c.To} {
+			if at == host {
+				f(c, &c.Ends[side])
+			}
+		}
+	}
+	for i := range w.plan.Connects {
+		both(&w.plan.Connects[i])
+	}
+	for i := range w.plan.Faults {
+		if x := &w.plan.Faults[i]; x.Kind == FaultCrash {
+			both(&w.plan.Connects[x.Connect%len(w.plan.Connects)])
+		}
+	}
+}
+
+// close ends the world and reports what could not be closed. What is left open after an
+// error goes with the NICs.
+func (w *world) close() error {
+	var errs []error
+	for _, e := range w.ends {
+		if e.qp != nil {
+			errs = append(errs, e.qp.Close())
+		}
+	}
+	for _, h := range w.hosts {
+		if h.cq != nil {
+			errs = append(errs, h.cq.Close())
+		}
+		if h.region != nil {
+			errs = append(errs, h.region.Close())
+		}
+		if h.rails != nil {
+			errs = append(errs, h.rails.Close())
+		}
+		for _, nic := range h.nics {
+			errs = append(errs, nic.Close())
+		}
+		if h.memory != nil {
+			w.pool.give(h.memory)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,69 @@
+package softnic_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// TestBottleneck: two senders that meet at a port lose what its queue cannot hold, send it
+// again, and end; one that keeps to the port's pace loses nothing and takes as long as the
+// port needs.
+func TestBottleneck(t *testing.T) {
+	const size = 64 << 10
+	run := func(queue, senders int) (lost uint64, took time.Duration) {
+		w := newWorld(t, softnic.FaultConfig{Impairment: softnic.Impairment{Delay: time.Microsecond, Rate: 10e9}})
+		r := newRig(t, w.link)
+		third, ctx, pd := plug(t, w.link)
+		must(t, w.link.Bottleneck(r.b, 1e9, queue))
+		_, dst := memory(t, r.pb, size)
+		cqB := newCQ(t, r.cb, 16)
+		for i, s := range []struct {
+			ctx verbs.Context
+			pd  verbs.PD
+		}{{r.ca, r.pa}, {ctx, pd}}[:senders] {
+			_, src := memory(t, s.pd, size)
+			cq := newCQ(t, s.ctx, 16)
+			cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4}
+			qa, err := s.pd.CreateQP(cfg)
+			must(t, err)
+			cfg.SendCQ, cfg.RecvCQ = cqB, cqB
+			qb, err := r.pb.CreateQP(cfg)
+			must(t, err)
+			connect(t, qa, qb)
+			if _, err := qa.PostSend([]verbs.SendWR{writeWR(src, dst, size)}); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if wcs := poll(t, cq); len(wcs) != 1 || wcs[0].Err() != nil {
+					t.Errorf("sender %d: completions = %+v, want one success", i, wcs)
+				}
+			}()
+		}
+		w.settle(t)
+		return w.link.Stats(r.a, r.b).Overflow + w.link.Stats(third, r.b).Overflow, time.Duration(w.now)
+	}
+	if lost, took := run(1<<20, 1); lost != 0 || took < 64*time.Microsecond {
+		t.Errorf("one sender and a long queue: %d lost in %v, want none in at least 64µs", lost, took)
+	}
+	if lost, _ := run(1<<20, 2); lost != 0 {
+		t.Errorf("two senders and a long queue: %d lost, want none", lost)
+	}
+	if lost, _ := run(16<<10, 2); lost == 0 {
+		t.Error("two senders and a short queue: nothing was lost")
+	}
+}
+
+// TestBottleneckRefuses: what makes no sense is refused.
+func TestBottleneckRefuses(t *testing.T) {
+	w := newWorld(t, softnic.FaultConfig{})
+	r := newRig(t, w.link)
+	for _, err := range []error{w.link.Bottleneck(nil, 1, 1), w.link.Bottleneck(r.a, -1, 1), w.link.Bottleneck(r.a, 1, -1)} {
+		if !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("Bottleneck = %v, want %v", err, verbs.ErrInvalid)
+		}
+	}
+}
