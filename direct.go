@@ -56,7 +56,7 @@ func (q *VirtualQP) postDirect(l *lane, chain []verbs.SendWR, n int, bytes uint6
 		l.counts.Fragments += uint64(k)
 		l.counts.Bytes += bytes
 		q.counted.posted += uint64(k)
-		q.counted.highWater = max(q.counted.highWater, int(q.counted.posted-q.counted.passed))
+		q.counted.highWater = max(q.counted.highWater, min(int(q.counted.posted-q.counted.passed), q.cfg.LaneDepth))
 	}
 	if err != nil {
 		l.counts.Refusals++

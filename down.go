@@ -212,10 +212,13 @@ func (q *VirtualQP) sift(l *lane, arrived uint32) (ok bool) {
 	return ok
 }
 
+// ErrAtomicInDoubt says that a lane was lost with an atomic on it.
+var ErrAtomicInDoubt = errors.New("an atomic is in doubt")
+
 // atomicInDoubt ends the VirtualQP, unless Config keeps it up: nobody knows whether an
 // atomic was carried out, and it cannot be repeated.
 func (q *VirtualQP) atomicInDoubt(l *lane) {
 	if !q.cfg.KeepAtomics {
-		q.fail(l, fmt.Errorf("an atomic is in doubt: %w", l.life.cause))
+		q.fail(l, fmt.Errorf("%w: %w", ErrAtomicInDoubt, l.life.cause))
 	}
 }

@@ -269,6 +269,9 @@ func TestAtomicInDoubt(t *testing.T) {
 		if d.got[0][0].Status == verbs.StatusSuccess {
 			t.Errorf("the atomic succeeded: %+v", d.got[0][0])
 		}
+		if err := d.hosts[0].qp.Err(); !keep && !errors.Is(err, ibverbx.ErrAtomicInDoubt) {
+			t.Errorf("Err = %v, want %v", err, ibverbx.ErrAtomicInDoubt)
+		}
 		if up := d.hosts[0].qp.Err() == nil; up != keep {
 			t.Errorf("KeepAtomics %v: Err = %v", keep, d.hosts[0].qp.Err())
 		}
