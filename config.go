@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"ibverbx/verbs"
@@ -86,6 +87,10 @@ type Config struct {
 	// KeepAtomics keeps the VirtualQP up when an atomic is in doubt because its lane was
 	// lost: only the atomic fails then.
 	KeepAtomics bool
+	// Log gets a record of every event of the VirtualQP: lanes and rails that are lost
+	// are warnings, those that return are for information, its end in an error is an
+	// error. Nil means no log; the events are there in any case (VirtualCQ.Events).
+	Log *slog.Logger
 	// Original says that the peer is a VirtualQP of the C++ original (ConnectOriginal). The
 	// scheme must be DQPLB or Spray; lanes are laid out over the rails as it does; and on
 	// several lanes there are no SENDs and no data receives.

@@ -46,6 +46,7 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 	if q.cfg.Control != nil {
 		for i := range q.rails.rails {
 			q.falls[i] = q.rails.rails[i].falls.Load()
+			q.deaths[i] = q.rails.rails[i].deaths.Load()
 		}
 		q.tick()
 		q.cq.driven = append(q.cq.driven, q)

@@ -163,8 +163,8 @@ func (q *VirtualQP) settle(l *lane) {
 	}
 	v.peerDown, v.sent = false, 0
 	v.state, v.since = laneIdle, q.now
+	v.due = q.now + v.backoff // at once, unless it has been back for a short time only
 	v.backoff = min(max(backoffMin, 2*v.backoff), backoffMax)
-	v.due = q.now + v.backoff
 	ok := q.sift(l, arrived)
 	if l.idle() && l.role == roleData {
 		q.carried[l.index>>6] &^= 1 << (l.index & 63) // all of it has arrived

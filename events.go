@@ -1,6 +1,10 @@
 package ibverbx
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+	"log/slog"
+)
 
 // EventKind says what happened to a VirtualQP.
 type EventKind uint8
@@ -20,11 +24,14 @@ const (
 	EventRailUp
 	// EventRecovered says that all lanes are in service again.
 	EventRecovered
+	// EventDegraded says that a lane is out of service when all were in service before. It
+	// comes once until EventRecovered.
+	EventDegraded
 )
 
 var eventNames = [...]string{
 	EventFailed: "failed", EventLaneDown: "lane down", EventLaneUp: "lane up",
-	EventRailDown: "rail down", EventRailUp: "rail up", EventRecovered: "recovered",
+	EventRailDown: "rail down", EventRailUp: "rail up", EventRecovered: "recovered", EventDegraded: "degraded",
 }
 
 // String names the event.
@@ -57,8 +64,11 @@ func (c *VirtualCQ) Events(dst []Event) int {
 	return n
 }
 
-// notice adds an event and wakes whoever waits.
+// notice adds an event and a record in the log, and wakes whoever waits.
 func (c *VirtualCQ) notice(e Event) {
+	if e.QP.cfg.Log != nil {
+		e.log(e.QP.cfg.Log)
+	}
 	if len(c.events) == maxEvents {
 		c.stats.EventsLost++
 		return
@@ -88,8 +98,31 @@ func (q *VirtualQP) noticeLane(kind EventKind, l *lane, cause error) {
 		}
 		q.cq.notice(e)
 	}
-	if kind == EventLaneUp && q.out == 0 {
+	switch {
+	case kind == EventLaneUp && q.out == 0:
 		e.Kind = EventRecovered
 		q.cq.notice(e)
+	case kind == EventLaneDown && q.out == 1:
+		e.Kind = EventDegraded
+		q.cq.notice(e)
 	}
+}
+
+// log writes a record. What costs capacity is a warning, what ends the VirtualQP an error,
+// and what brings something back is for information.
+func (e *Event) log(to *slog.Logger) {
+	level := slog.LevelInfo
+	switch e.Kind {
+	case EventFailed:
+		level = slog.LevelError
+	case EventLaneDown, EventRailDown, EventDegraded:
+		level = slog.LevelWarn
+	case EventLaneUp, EventRailUp, EventRecovered:
+	}
+	attrs := make([]slog.Attr, 0, 5)
+	attrs = append(attrs, slog.Uint64("vqp", e.QP.incarnation), slog.Int("lane", e.Lane), slog.Int("rail", e.Rail), slog.String("device", e.QP.rails.rails[e.Rail].name))
+	if e.Err != nil {
+		attrs = append(attrs, slog.Any("cause", e.Err))
+	}
+	to.LogAttrs(context.Background(), level, e.Kind.String(), attrs...)
 }

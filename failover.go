@@ -88,6 +88,10 @@ const (
 	// steadyTime is how long a lane must hold before its failures are forgotten.
 	steadyTime = int64(10 * time.Second)
 	driveEvery = 64 // polls with completions between two looks at control and clock
+	// and the time between two, if that is over before: calmly, and while lanes are out
+	// of service.
+	driveCalm = int64(50 * time.Microsecond)
+	driveBusy = int64(5 * time.Microsecond)
 )
 
 // KillLane takes the QP of a lane to ERR, as a NIC does when it gives a connection up: a
@@ -140,6 +144,7 @@ func (q *VirtualQP) laneDown(l *lane, cause error) {
 		}
 	case laneUp:
 		q.out++
+		q.nextDrive = q.now
 		if q.now-v.since > steadyTime {
 			v.backoff = 0
 		}
@@ -316,6 +321,9 @@ func (q *VirtualQP) drive() {
 	}
 	q.now = q.cfg.Now()
 	q.listen()
+	if q.nextDrive = q.now + driveCalm; q.out > 0 {
+		q.nextDrive = q.now + driveBusy
+	}
 	if q.state != stateConnected {
 		return
 	}
@@ -370,17 +378,33 @@ func (q *VirtualQP) driveLane(l *lane) {
 	}
 }
 
-// watchRails takes lanes out of service whose rail has lost its port or its device.
+// watchRails takes lanes out of service whose rail has lost its port, its device or their
+// QPs.
 func (q *VirtualQP) watchRails() {
 	for i := range q.rails.rails {
-		falls := q.rails.rails[i].falls.Load()
-		if falls == q.falls[i] {
-			continue
+		r := &q.rails.rails[i]
+		if falls := r.falls.Load(); falls != q.falls[i] {
+			q.falls[i] = falls
+			q.railDown(i, fmt.Errorf("rail %d (%s) is down", i, r.name))
 		}
-		q.falls[i] = falls
-		q.railDown(i, fmt.Errorf("rail %d (%s) is down", i, q.rails.rails[i].name))
+		if deaths := r.deaths.Load(); deaths != q.deaths[i] {
+			q.deaths[i] = deaths
+			q.inspect(i)
+		}
 	}
 }
+
+// inspect takes the lanes on a rail out of service whose QPs have failed. A lane that has
+// nothing in flight has no completion that would tell.
+func (q *VirtualQP) inspect(rail int) {
+	for _, l := range q.all {
+		if int(l.rail) == rail && l.life.state == laneUp && l.qp.State() == verbs.StateErr {
+			q.laneDown(l, errQPFatal)
+		}
+	}
+}
+
+var errQPFatal = errors.New("the NIC has given its QP up")
 
 // railDown takes all lanes on a rail out of service.
 func (q *VirtualQP) railDown(rail int, cause error) {
@@ -393,48 +417,3 @@ func (q *VirtualQP) railDown(rail int, cause error) {
 		}
 	}
 }
-
-// lateness is how long after it was first seen that a deadline has passed a VirtualQP ends
-// although there may be completions that nobody has polled.
-const lateness = int64(time.Second)
-
-// checkDeadline ends the VirtualQP if a request has not ended in time. What has ended and
-// was not taken is in time, and so is what a CQ has: they are looked at first.
-func (q *VirtualQP) checkDeadline() {
-	seq := q.reported
-	for seq != q.posted && q.slot(seq).pending == 0 {
-		seq++
-	}
-	if seq == q.posted || q.now <= q.slot(seq).deadline {
-		q.late = false
-		return
-	}
-	if !q.late {
-		q.late, q.lateAt, q.lateSince = true, q.cq.idle, q.now
-	}
-	for rail := range q.cq.cqs {
-		if q.cq.idle[rail] < q.lateAt[rail]+2 && q.now <= q.lateSince+lateness {
-			return
-		}
-	}
-	q.expire(q.slot(seq))
-}
-
-// expire ends the VirtualQP because a request has not ended in time.
-func (q *VirtualQP) expire(s *sendSlot) {
-	s.fail(verbs.StatusRetryExcErr, 0)
-	l := q.all[0]
-	for _, other := range q.all {
-		if other.life.state != laneUp {
-			l = other
-		}
-	}
-	cause := fmt.Errorf("%w: a request has not ended within %v", ErrDeadline, q.cfg.Deadline)
-	if l.life.cause != nil {
-		cause = fmt.Errorf("%w; lane %d is out of service: %w", cause, l.index, l.life.cause)
-	}
-	q.fail(l, cause)
-}
-
-// ErrDeadline says that a request did not end within Config.Deadline.
-var ErrDeadline = errors.New("deadline exceeded")

@@ -168,7 +168,7 @@ func (c *VirtualCQ) railLost(rail int, cause error) {
 // drive lets the VirtualQPs with a Control do what is due: after an empty poll, and now and
 // then.
 func (c *VirtualCQ) drive(dst []WC, n int) int {
-	if c.polls++; len(c.driven) == 0 || (n > 0 && c.polls%driveEvery != 0) {
+	if c.polls++; len(c.driven) == 0 || (n > 0 && c.polls%driveEvery != 0 && !c.driveDue()) {
 		return n
 	}
 	c.rails.watch()
@@ -176,6 +176,17 @@ func (c *VirtualCQ) drive(dst []WC, n int) int {
 		q.drive()
 	}
 	return c.report(dst, n)
+}
+
+// driveDue reports whether a VirtualQP that has just had completions, and so knows the time,
+// has not looked at its Control for long.
+func (c *VirtualCQ) driveDue() bool {
+	for _, q := range c.driven {
+		if q.now >= q.nextDrive {
+			return true
+		}
+	}
+	return false
 }
 
 // giveKept hands out completions that had no room before.

@@ -40,7 +40,9 @@ type rail struct {
 	pd   verbs.PD
 	// falls counts how often the port or the device was lost.
 	falls atomic.Uint64
-	fatal bool // the device has said so
+	// deaths counts how often a QP was lost without a completion that would tell.
+	deaths atomic.Uint64
+	fatal  bool // the device has said so
 }
 
 // NewRails allocates a protection domain on every NIC.
@@ -81,7 +83,8 @@ func (r *rail) open(cfg RailConfig) error {
 	return nil
 }
 
-// watch takes the asynchronous events of the NICs and counts those that take a rail down.
+// watch takes the asynchronous events of the NICs and counts those that take a rail or a QP
+// down.
 func (r *Rails) watch() {
 	r.watching.Lock()
 	defer r.watching.Unlock()
@@ -95,6 +98,8 @@ func (r *Rails) watch() {
 			case e.Type == verbs.EventDeviceFatal:
 				one.falls.Add(1)
 				one.fatal = true
+			case e.Type == verbs.EventQPFatal:
+				one.deaths.Add(1)
 			}
 		}
 		if errors.Is(err, verbs.ErrDeviceFatal) && !one.fatal {

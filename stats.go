@@ -48,6 +48,8 @@ type LaneStats struct {
 	// Deaths counts how often it went out of service, and Replayed the requests that
 	// others took over from it or that its next generation sent again.
 	Deaths, Replayed uint64
+	// Cause is why it is out of service; nil while it is up.
+	Cause error
 	Counts
 }
 
@@ -56,6 +58,8 @@ type RailStats struct {
 	Rail int
 	// Device is the name of the NIC.
 	Device string
+	// Up is how many data lanes are in service on it.
+	Up int
 	Counts
 }
 
@@ -65,6 +69,8 @@ type RailStats struct {
 type Stats struct {
 	Posted, Completed         uint64 // send requests taken, and ended
 	RecvPosted, RecvCompleted uint64 // receives, of both kinds
+	// Out is how many lanes are out of service.
+	Out int
 	Counts
 	Lanes []LaneStats
 	Rails []RailStats
@@ -75,7 +81,7 @@ type Stats struct {
 func (q *VirtualQP) Stats() Stats {
 	s := Stats{
 		Posted: q.counted.posted, Completed: q.counted.posted - uint64(q.posted-q.reported),
-		RecvPosted: q.counted.recvPosted, RecvCompleted: q.counted.recvCompleted,
+		RecvPosted: q.counted.recvPosted, RecvCompleted: q.counted.recvCompleted, Out: q.out,
 	}
 	s.Rails = make([]RailStats, q.rails.Len())
 	for i := range s.Rails {
@@ -86,6 +92,11 @@ func (q *VirtualQP) Stats() Stats {
 			Lane: i, Rail: int(l.rail), QPN: l.qp.Num(), Role: roleNames[l.role], State: l.life.state.String(), Generation: int(l.generation),
 			Deaths: l.life.deaths, Replayed: l.life.replayed, Counts: l.counts,
 		})
+		if l.life.state != laneUp {
+			s.Lanes[i].Cause = l.life.cause
+		} else if l.role == roleData {
+			s.Rails[l.rail].Up++
+		}
 		s.add(&l.counts)
 		here := l.counts.since(&l.life.before)
 		s.Rails[l.rail].add(&here)

@@ -65,12 +65,14 @@ type VirtualQP struct {
 	// Failover: how many lanes are out of service, what the rails told, and a place for
 	// control messages.
 	out          int
+	nextDrive    int64            // when a poll that finds something looks at control and clock too
 	railPast     [MaxRails]Counts // what lanes did on a rail that they left
 	away         bool             // a message or notify lane was rebuilt on another rail
 	late         bool             // a deadline has passed,
 	lateAt       [MaxRails]uint64 // when VirtualCQ.idle was this,
 	lateSince    int64            // and the time that
 	falls        [MaxRails]uint64
+	deaths       [MaxRails]uint64
 	control      [MaxControl]byte
 	controlStats struct{ bad, stale, unsent uint64 }
 

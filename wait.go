@@ -55,10 +55,12 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 }
 
 // How long Wait sleeps at the most if there are VirtualQPs with a Control: while lanes are
-// out of service, and otherwise, for deadlines and for Controls that wake nobody.
+// out of service, and otherwise, for Controls that wake nobody. What is due before that
+// shortens it, but not below what a timer costs.
 const (
 	busySleep = time.Millisecond
 	calmSleep = 50 * time.Millisecond
+	minSleep  = 20 * time.Microsecond
 )
 
 // sleep waits for the Waker, and no longer than VirtualQPs can do without a poll.
@@ -69,8 +71,9 @@ func (c *VirtualCQ) sleep(ctx context.Context) error {
 	limit := calmSleep
 	for _, q := range c.driven {
 		if q.out > 0 {
-			limit = busySleep
+			limit = min(limit, busySleep)
 		}
+		limit = min(limit, max(time.Duration(q.due()-q.cfg.Now()), minSleep))
 	}
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
