@@ -1,0 +1,143 @@
+// Command alternate compares the benchmarks of two commits on a machine that is not quiet:
+// it builds the test binary of both, runs them in turn many times, and prints the median of
+// the ratios of neighbouring runs. What disturbs one run disturbs its neighbour as often.
+//
+//	go run ./test/alternate -base 'HEAD~1' -bench 'BenchmarkMessage/.*/lanes=16' -rounds 30
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "alternate:", err)
+		os.Exit(1)
+	}
+}
+
+// figures are the nanoseconds of each benchmark of one run.
+type figures map[string]float64
+
+func run() (err error) {
+	base := flag.String("base", "HEAD~1", "the commit to compare with")
+	head := flag.String("head", "HEAD", "the commit to measure")
+	pkg := flag.String("package", ".", "the package whose benchmarks are run")
+	bench := flag.String("bench", ".", "which benchmarks (go test -bench)")
+	benchtime := flag.String("benchtime", "10ms", "how long each runs in a round (go test -benchtime)")
+	rounds := flag.Int("rounds", 30, "how often the two are run in turn")
+	flag.Parse()
+	if *rounds < 1 {
+		return errors.New("-rounds must be at least 1")
+	}
+	dir, err := os.MkdirTemp("", "alternate")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	var binaries [2]string
+	for i, commit := range []string{*base, *head} {
+		if binaries[i], err = build(filepath.Join(dir, strconv.Itoa(i)), commit, *pkg); err != nil {
+			return err
+		}
+	}
+	args := []string{"-test.run=^$", "-test.bench=" + *bench, "-test.benchtime=" + *benchtime}
+	ratios := map[string][]float64{}
+	for round := range *rounds {
+		var pair [2]figures
+		for turn := range 2 {
+			i := turn ^ round&1 // each is first as often as the other
+			if pair[i], err = measure(binaries[i], args); err != nil {
+				return err
+			}
+		}
+		for name, ns := range pair[1] {
+			if before, ok := pair[0][name]; ok && before > 0 {
+				ratios[name] = append(ratios[name], ns/before)
+			}
+		}
+		fmt.Fprintf(os.Stderr, "\rround %d of %d", round+1, *rounds)
+	}
+	fmt.Fprintln(os.Stderr)
+	return report(os.Stdout, ratios, *rounds)
+}
+
+// build checks a commit out below dir and makes its test binary.
+func build(dir, commit, pkg string) (string, error) {
+	hash, err := command(".", "git", "rev-parse", "--verify", commit+"^{commit}")
+	if err != nil {
+		return "", err
+	}
+	if _, err := command(".", "git", "clone", "-q", "--no-checkout", ".", dir); err != nil {
+		return "", err
+	}
+	if _, err := command(dir, "git", "checkout", "-q", hash); err != nil {
+		return "", err
+	}
+	binary := dir + ".test"
+	_, err = command(dir, "go", "test", "-c", "-o", binary, pkg)
+	return binary, err
+}
+
+// command runs a program in a directory and returns what it prints.
+func command(dir string, args ...string) (string, error) {
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// measure runs the benchmarks once.
+func measure(binary string, args []string) (figures, error) {
+	out, err := exec.Command(binary, args...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", filepath.Base(binary), err, out)
+	}
+	got := figures{}
+	for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
+		fields := strings.Fields(s.Text())
+		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") || fields[3] != "ns/op" {
+			continue
+		}
+		if ns, err := strconv.ParseFloat(fields[2], 64); err == nil {
+			got[fields[0]] = ns
+		}
+	}
+	return got, nil
+}
+
+// report prints the median ratio of each benchmark, with the quartiles, and of all.
+func report(to *os.File, ratios map[string][]float64, rounds int) error {
+	if len(ratios) == 0 {
+		return errors.New("no benchmark ran in both commits: check -bench and -package")
+	}
+	var names []string
+	var medians []float64
+	for name := range ratios {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	fmt.Fprintf(to, "%-80s %8s %8s %8s\n", "new / old, "+strconv.Itoa(rounds)+" rounds", "median", "25%", "75%")
+	for _, name := range names {
+		r := ratios[name]
+		slices.Sort(r)
+		medians = append(medians, r[len(r)/2])
+		fmt.Fprintf(to, "%-80s %8.3f %8.3f %8.3f\n", name, r[len(r)/2], r[len(r)/4], r[3*len(r)/4])
+	}
+	slices.Sort(medians)
+	fmt.Fprintf(to, "%-80s %8.3f %8.3f %8.3f\n", "median of the medians, least and greatest", medians[len(medians)/2], medians[0], medians[len(medians)-1])
+	return nil
+}
