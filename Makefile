@@ -8,7 +8,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate test-rxe cover clean
+.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted test-rxe cover clean
 
 all: vet test lint
 
@@ -28,6 +28,7 @@ heapmem:
 vet:
 	$(GO) vet ./...
 	$(GO) vet -tags heapmem ./...
+	$(GO) vet -tags plant . ./sim
 
 # What other systems would say, without having one.
 cross:
@@ -62,6 +63,10 @@ fuzz-smoke:
 # Breaks softnic in one place after the other; the tests must notice each time.
 mutate:
 	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -run TestMutations -v ./softnic
+
+# Plants mistakes in the engine itself; the checkers of the simulator must find each.
+planted:
+	$(GO) test -count=1 -tags plant -run TestPlantedInEngine -v ./sim
 
 cover:
 	$(GO) test -count=1 -coverpkg=./... -coverprofile=cover.out ./...

@@ -354,7 +354,7 @@ func (q *VirtualQP) driveLane(l *lane) {
 			q.reset(l)
 		}
 	case laneGone:
-		if v.peerDown {
+		if v.peerDown || q.planted.has(plantReplayEarly) {
 			q.settle(l)
 		} else if q.now >= v.due {
 			q.sayDown(l)
