@@ -1,0 +1,196 @@
+package roce
+
+import "encoding/binary"
+
+// Reason says what a datagram is, or why it is none. It is small and dense, so that it can
+// be the index of an array of counters.
+type Reason uint8
+
+const (
+	// OK is a packet for a QP.
+	OK Reason = iota
+	// Congestion is a CNP: it is for the congestion control of DestQPN and carries
+	// nothing else.
+	Congestion
+	// BadLength is a datagram that is too short or too long for what it says to be.
+	BadLength
+	// BadVersion is a transport version other than 0.
+	BadVersion
+	// BadOpcode is an opcode that does not exist or that no verb uses.
+	BadOpcode
+	// BadPad is a pad count that the payload does not have.
+	BadPad
+	// BadSyndrome is an AETH with a reserved code, or with a NAK in a packet that
+	// carries an answer.
+	BadSyndrome
+	// BadICRC is for the caller, who checks the ICRC after Decode; Decode never
+	// returns it.
+	BadICRC
+
+	// NumReasons is how many reasons there are.
+	NumReasons
+)
+
+var reasons = [NumReasons]string{
+	OK:          "ok",
+	Congestion:  "congestion notification",
+	BadLength:   "bad length",
+	BadVersion:  "bad version",
+	BadOpcode:   "bad opcode",
+	BadPad:      "bad pad",
+	BadSyndrome: "bad syndrome",
+	BadICRC:     "bad ICRC",
+}
+
+// String returns the reason in words.
+func (r Reason) String() string {
+	if r < NumReasons {
+		return reasons[r]
+	}
+	return "unknown reason"
+}
+
+// AETH syndromes (IBTA volume 1, section 9.7.5.2.3). Bit 7 is not looked at.
+//
+//	7 | 6  5 | 4 .. 0
+//	r | 0  0 | credit count     ACK
+//	r | 0  1 | timer code       RNR NAK
+//	r | 1  0 | reserved
+//	r | 1  1 | NAK code         0 to 4
+const (
+	syndromeKind     = 3 << 5
+	syndromeAck      = 0 << 5
+	syndromeReserved = 2 << 5
+	syndromeNak      = 3 << 5
+	syndromeCode     = 1<<5 - 1
+	lastNakCode      = 4
+)
+
+// Decode reads a datagram. If it returns OK or Congestion, h has its headers and payload is
+// the part of the datagram without headers, pad and ICRC; otherwise h is not to be used.
+// The ICRC is not looked at; see [Flow.Check].
+//
+// It refuses what cannot be right whoever the peer is: lengths that the opcode does not
+// have, of which FIRST and MIDDLE packets have a whole MTU of 256 to 4096 bytes and LAST
+// ones at least a byte, pad where there is no payload, and reserved opcodes and syndromes.
+// What depends on the QP, such as its MTU, its P_Key and its type, is for the caller.
+func (h *Header) Decode(datagram []byte) (payload []byte, r Reason) {
+	if len(datagram) < MinDatagram || len(datagram) > MaxDatagram || len(datagram)&3 != 0 {
+		return nil, BadLength
+	}
+	flags := datagram[bthFlags]
+	if flags&versionMask != 0 {
+		return nil, BadVersion
+	}
+	f := forms[datagram[0]]
+	if f.layout == 0 {
+		return nil, BadOpcode
+	}
+	pad := int(flags >> padShift & padMask)
+	begin, end := int(f.length), len(datagram)-icrcLen
+	if begin > end {
+		return nil, BadLength
+	}
+	if r := checkPayload(f.layout, end-begin, pad); r != OK {
+		return nil, r
+	}
+	h.Opcode = datagram[0]
+	h.Solicited = flags&flagSolicited != 0
+	h.Migrated = flags&flagMigrated != 0
+	h.PKey = binary.BigEndian.Uint16(datagram[bthPKey:])
+	h.FECN = datagram[bthECN]&flagFECN != 0
+	h.BECN = datagram[bthECN]&flagBECN != 0
+	h.DestQPN = binary.BigEndian.Uint32(datagram[bthECN:]) & mask24
+	h.AckReq = datagram[bthAck]&flagAckReq != 0
+	h.PSN = binary.BigEndian.Uint32(datagram[bthAck:]) & mask24
+	if !h.readExtended(datagram[bthLen:begin], f.layout) {
+		return nil, BadSyndrome
+	}
+	if f.layout&hasCNP != 0 {
+		return nil, Congestion
+	}
+	return datagram[begin : end-pad : end-pad], OK
+}
+
+// checkPayload says whether a packet may have a payload and pad of n bytes together, of
+// which pad are pad.
+func checkPayload(l layout, n, pad int) Reason {
+	switch {
+	case l&maybe != 0:
+		if n > MaxPayload {
+			return BadLength
+		}
+		if pad > n {
+			return BadPad
+		}
+	case l&some != 0:
+		if n == 0 || n > MaxPayload {
+			return BadLength
+		}
+	case l&full != 0:
+		if n < minMTU || n > MaxPayload || n&(n-1) != 0 {
+			return BadLength
+		}
+		if pad != 0 {
+			return BadPad
+		}
+	default:
+		if n != 0 {
+			return BadLength
+		}
+		if pad != 0 {
+			return BadPad
+		}
+	}
+	return OK
+}
+
+// readExtended reads the extended headers, which extend draws. It reports whether the
+// syndrome, if there is one, is one that exists.
+func (h *Header) readExtended(b []byte, l layout) bool {
+	if l&hasDETH != 0 {
+		h.QKey = binary.BigEndian.Uint32(b)
+		h.SrcQPN = binary.BigEndian.Uint32(b[4:]) & mask24
+		b = b[dethLen:]
+	}
+	if l&(hasRETH|hasAtomic) != 0 {
+		h.VA = binary.BigEndian.Uint64(b)
+		h.RKey = binary.BigEndian.Uint32(b[8:])
+		if l&hasAtomic != 0 {
+			h.SwapAdd = binary.BigEndian.Uint64(b[12:])
+			h.Compare = binary.BigEndian.Uint64(b[20:])
+			return true
+		}
+		h.DMALen = binary.BigEndian.Uint32(b[12:])
+		b = b[rethLen:]
+	}
+	if l&hasAETH != 0 {
+		h.Syndrome = b[0]
+		h.MSN = binary.BigEndian.Uint32(b) & mask24
+		if !validSyndrome(h.Syndrome, l) {
+			return false
+		}
+		b = b[aethLen:]
+	}
+	if l&hasAnswer != 0 {
+		h.Original = binary.BigEndian.Uint64(b)
+	}
+	if l&hasImm != 0 {
+		h.Imm = binary.BigEndian.Uint32(b)
+	}
+	return true
+}
+
+func validSyndrome(s uint8, l layout) bool {
+	switch s & syndromeKind {
+	case syndromeAck:
+		return true
+	case syndromeReserved:
+		return false
+	case syndromeNak:
+		if s&syndromeCode > lastNakCode {
+			return false
+		}
+	}
+	return l&answers == 0
+}

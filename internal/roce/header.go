@@ -1,0 +1,149 @@
+package roce
+
+import "encoding/binary"
+
+// Header is the headers of one packet. Which fields count is said by Opcode; Encode does
+// not look at the others, and Decode leaves them as they were.
+type Header struct {
+	// BTH
+	Opcode    uint8 // transport and operation, or CNP
+	Solicited bool
+	Migrated  bool // MigReq: the path is the one that was migrated to; NICs without migration set it
+	AckReq    bool
+	FECN      bool // congestion met on the way, says the packet
+	BECN      bool // congestion met on the way back
+	PKey      uint16
+	DestQPN   uint32 // 24 bits
+	PSN       uint32 // 24 bits
+
+	// DETH
+	QKey   uint32
+	SrcQPN uint32 // 24 bits
+
+	// RETH and AtomicETH
+	VA     uint64
+	RKey   uint32
+	DMALen uint32 // RETH only
+	// SwapAdd is what CMP_SWAP stores and FETCH_ADD adds; Compare is what CMP_SWAP
+	// compares with, and 0 in a FETCH_ADD.
+	SwapAdd uint64
+	Compare uint64
+
+	// AETH and AtomicAckETH
+	Syndrome uint8
+	MSN      uint32 // 24 bits
+	Original uint64
+
+	// ImmDt
+	Imm uint32
+}
+
+// The base transport header (IBTA volume 1, section 9.2). SE is the solicited event, M
+// MigReq, Pad the number of pad bytes, TVer the version, which is 0; F and B are FECN and
+// BECN of annex A17, A asks for an acknowledgement. What is marked r is sent as 0 and not
+// looked at when received.
+//
+//	    7   6   5   4   3   2   1   0
+//	0 |            opcode             |
+//	1 |SE | M |  Pad  |     TVer      |
+//	2 |            P_Key              |
+//	4 | F | B | r   r   r   r   r   r |
+//	5 |      destination QP, 24 bits  |
+//	8 | A | r   r   r   r   r   r   r |
+//	9 |      PSN, 24 bits             |
+const (
+	bthFlags = 1
+	bthPKey  = 2
+	bthECN   = 4
+	bthQPN   = 5
+	bthAck   = 8
+	bthPSN   = 9
+
+	flagSolicited = 1 << 7
+	flagMigrated  = 1 << 6
+	padShift      = 4
+	padMask       = 3
+	versionMask   = 0x0f
+	flagFECN      = 1 << 7
+	flagBECN      = 1 << 6
+	flagAckReq    = 1 << 7
+)
+
+// Encode writes the headers of a packet with a payload of that many bytes to the beginning
+// of b, which has room for HeaderLen(h.Opcode) bytes; it returns how many that are. The
+// payload, Pad(payload) bytes of 0 and the ICRC follow. An opcode that does not exist writes
+// nothing and returns 0.
+func (h *Header) Encode(b []byte, payload int) int {
+	f := forms[h.Opcode]
+	if f.length == 0 {
+		return 0
+	}
+	n := int(f.length)
+	b = b[:n:n]
+	flags := uint8(Pad(payload)) << padShift
+	if h.Solicited {
+		flags |= flagSolicited
+	}
+	if h.Migrated {
+		flags |= flagMigrated
+	}
+	var ecn, ack uint32
+	if h.FECN {
+		ecn = flagFECN
+	}
+	if h.BECN {
+		ecn |= flagBECN
+	}
+	if h.AckReq {
+		ack = flagAckReq
+	}
+	b[0] = h.Opcode
+	b[bthFlags] = flags
+	binary.BigEndian.PutUint16(b[bthPKey:], h.PKey)
+	binary.BigEndian.PutUint32(b[bthECN:], ecn<<24|h.DestQPN&mask24)
+	binary.BigEndian.PutUint32(b[bthAck:], ack<<24|h.PSN&mask24)
+	h.extend(b[bthLen:], f.layout)
+	return n
+}
+
+const mask24 = 1<<24 - 1
+
+// extend writes the extended headers (IBTA volume 1, sections 9.3 and 9.4):
+//
+//	DETH          Q_Key 4 | reserved 1 | source QP 3
+//	RETH          address 8 | R_Key 4 | length 4
+//	AtomicETH     address 8 | R_Key 4 | swap or add 8 | compare 8
+//	AETH          syndrome 1 | MSN 3
+//	AtomicAckETH  original 8
+//	ImmDt         immediate 4
+func (h *Header) extend(b []byte, l layout) {
+	if l&hasDETH != 0 {
+		binary.BigEndian.PutUint32(b, h.QKey)
+		binary.BigEndian.PutUint32(b[4:], h.SrcQPN&mask24)
+		b = b[dethLen:]
+	}
+	if l&(hasRETH|hasAtomic) != 0 {
+		binary.BigEndian.PutUint64(b, h.VA)
+		binary.BigEndian.PutUint32(b[8:], h.RKey)
+		if l&hasAtomic != 0 {
+			binary.BigEndian.PutUint64(b[12:], h.SwapAdd)
+			binary.BigEndian.PutUint64(b[20:], h.Compare)
+			return
+		}
+		binary.BigEndian.PutUint32(b[12:], h.DMALen)
+		b = b[rethLen:]
+	}
+	if l&hasAETH != 0 {
+		binary.BigEndian.PutUint32(b, uint32(h.Syndrome)<<24|h.MSN&mask24)
+		b = b[aethLen:]
+	}
+	if l&hasAnswer != 0 {
+		binary.BigEndian.PutUint64(b, h.Original)
+	}
+	if l&hasImm != 0 {
+		binary.BigEndian.PutUint32(b, h.Imm)
+	}
+	if l&hasCNP != 0 {
+		clear(b)
+	}
+}

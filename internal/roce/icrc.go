@@ -1,0 +1,157 @@
+package roce
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net/netip"
+)
+
+// ErrFlow is returned by NewFlow for addresses that do not belong together.
+var ErrFlow = errors.New("roce: not the two ends of a flow")
+
+// The ICRC is the CRC-32 of Ethernet over the packet from its first network header on, with
+// all that a router may change replaced by ones, and eight bytes of ones where InfiniBand
+// has its LRH (IBTA volume 1, section 7.8.1 and annex A17.3.3). It is the last four bytes of
+// the datagram, the low byte first. Here ** is a byte of ones.
+//
+//	IPv4   0 | **  **  **  **  **  **  **  ** |
+//	       8 | 45 | ToS ** | total length     |
+//	      12 | identification | 40 | 00       |   flags: don't fragment
+//	      16 | TTL ** | 11 | checksum **  **  |
+//	      20 | source address                 |
+//	      24 | destination address            |
+//	UDP   28 | source port | destination port |
+//	      32 | length      | checksum **  **  |
+//	BTH   36 | opcode | flags | P_Key         |
+//	      40 | **  | destination QP           |   the byte of FECN and BECN
+//
+//	IPv6   0 | **  **  **  **  **  **  **  ** |
+//	       8 | 6* | **  **  **                |   class and flow label are ones
+//	      12 | payload length | 11 | hops **  |
+//	      16 | source address, 16 bytes       |
+//	      32 | destination address, 16 bytes  |
+//	UDP   48 | source port | destination port |
+//	      52 | length      | checksum **  **  |
+//	BTH   56 | as above                       |
+const (
+	lrhLen = 8
+	ip4Len = 20
+	ip6Len = 40
+	udpLen = 8
+
+	prefix4 = lrhLen + ip4Len + udpLen
+	prefix6 = lrhLen + ip6Len + udpLen
+
+	protocolUDP = 17
+	dontFrag    = 0x40
+)
+
+// Flow is what the ICRC covers of the IP and UDP headers and all packets from one address
+// and port to another have in common. It is a value of eight bytes; whoever sends or
+// receives keeps one per peer. The zero Flow is not one.
+//
+// IPv4 packets are taken to be without options and with "don't fragment" set, as annex A17
+// wants them.
+type Flow struct {
+	seed uint32
+	ipv6 bool
+}
+
+// NewFlow returns the flow of the packets from src to dst. It does not allocate unless it
+// fails. IPv4 addresses may be in IPv6 form; zones do not matter.
+func NewFlow(src, dst netip.AddrPort) (Flow, error) {
+	from, to := src.Addr().Unmap(), dst.Addr().Unmap()
+	if !from.IsValid() || from.BitLen() != to.BitLen() {
+		return Flow{}, fmt.Errorf("%w: %v and %v: want two IPv4 or two IPv6 addresses", ErrFlow, src, dst)
+	}
+	var b [prefix6]byte
+	for i := range b {
+		b[i] = 0xff
+	}
+	if from.Is6() {
+		s, d := from.As16(), to.As16()
+		b[8], b[12], b[13], b[14] = 0x6f, 0, 0, protocolUDP
+		copy(b[16:], s[:])
+		copy(b[32:], d[:])
+		putUDP(b[48:], src.Port(), dst.Port())
+		return Flow{seed: update(0, b[:]), ipv6: true}, nil
+	}
+	s, d := from.As4(), to.As4()
+	b[8], b[17] = 0x45, protocolUDP
+	b[10], b[11], b[12], b[13], b[14], b[15] = 0, 0, 0, 0, dontFrag, 0
+	copy(b[20:], s[:])
+	copy(b[24:], d[:])
+	putUDP(b[28:], src.Port(), dst.Port())
+	return Flow{seed: update(0, b[:prefix4])}, nil
+}
+
+// putUDP writes the UDP header for the seed of a flow, with length 0.
+func putUDP(b []byte, src, dst uint16) {
+	binary.BigEndian.PutUint16(b, src)
+	binary.BigEndian.PutUint16(b[2:], dst)
+	b[4], b[5] = 0, 0
+}
+
+// IPv6 reports whether the flow is one of IPv6, whose ICRC is exact: there is no
+// identification.
+func (f Flow) IPv6() bool { return f.ipv6 }
+
+// Sum is the ICRC of a packet as far as it has been added up.
+type Sum uint32
+
+// Begin begins the ICRC of a datagram of that length, the ICRC included, with its first
+// bytes, which are at least the BTH: what Encode wrote. The length is one that DatagramLen
+// returns. id is the identification of the IPv4 header; it does not matter for IPv6.
+func (f Flow) Begin(headers []byte, length int, id uint16) Sum {
+	// CRC is linear, so each field that differs from the seed's adds its own
+	// difference, and the byte that counts as ones is brought in ahead of time.
+	c := f.seed ^ reserved[headers[bthECN]]
+	if f.ipv6 {
+		c ^= ipv6Lengths[length>>2]
+	} else {
+		c ^= ipv4Lengths[length>>2] ^ identification.of(id)
+	}
+	return Sum(crc32.Update(c, crc32.IEEETable, headers))
+}
+
+// Add adds the next bytes of the datagram. Parts of 64 bytes and more, in multiples of
+// sixteen, are the fastest.
+func (s Sum) Add(b []byte) Sum { return Sum(crc32.Update(uint32(s), crc32.IEEETable, b)) }
+
+// Finish writes pad bytes of 0 and the ICRC to the beginning of tail, which has room for
+// MaxTail bytes, and returns how many that are.
+func (s Sum) Finish(tail []byte, pad int) int {
+	clear(tail[:pad])
+	s = s.Add(tail[:pad])
+	binary.LittleEndian.PutUint32(tail[pad:], uint32(s))
+	return pad + icrcLen
+}
+
+// ICRC returns the ICRC that a datagram should have; its last four bytes do not count. The
+// length of the datagram is one that Decode accepts.
+func (f Flow) ICRC(datagram []byte, id uint16) uint32 {
+	return uint32(f.Begin(datagram[:len(datagram)-icrcLen], len(datagram), id))
+}
+
+// Received returns the ICRC that a datagram has.
+func Received(datagram []byte) uint32 {
+	return binary.LittleEndian.Uint32(datagram[len(datagram)-icrcLen:])
+}
+
+// Seal writes the ICRC into the last four bytes of a datagram that is otherwise complete.
+func (f Flow) Seal(datagram []byte, id uint16) {
+	binary.LittleEndian.PutUint32(datagram[len(datagram)-icrcLen:], f.ICRC(datagram, id))
+}
+
+// Check reports whether the ICRC of a datagram is right, and for which identification. Over
+// IPv6 that is exact and id is 0; over IPv4 the identification is one that [Explainer]
+// finds. The length of the datagram is one that Decode accepts.
+func (f Flow) Check(datagram []byte, e *Explainer) (id uint16, ok bool) {
+	received, computed := Received(datagram), f.ICRC(datagram, 0)
+	if received == computed || f.ipv6 {
+		return 0, received == computed
+	}
+	return e.Explain(received, computed, len(datagram))
+}
