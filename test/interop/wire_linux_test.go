@@ -1,0 +1,162 @@
+package interop_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"testing"
+
+	"ibverbx/internal/roce"
+	"ibverbx/verbs"
+)
+
+// TestKernelPackets makes the kernel send every kind of packet that there is and holds
+// internal/roce against each: it decodes, its ICRC is right with the identification of its
+// IP header, that identification is found without looking at it, and encoding what was
+// decoded gives the same bytes. With IBVERBX_PACKETS=1 it prints one packet of each kind,
+// as internal/roce/testdata has them.
+func TestKernelPackets(t *testing.T) {
+	for row, family := range []string{"ipv6", "ipv4"} {
+		t.Run(family, func(t *testing.T) {
+			seen := map[uint8]packet{}
+			var e roce.Explainer
+			var ids int
+			for _, traffic := range []struct {
+				typ verbs.QPType
+				run func(t *testing.T, a, b *end)
+			}{
+				{verbs.RC, reliable},
+				{verbs.RC, notReady},
+				{verbs.RC, badKey},
+				{verbs.UC, unreliable},
+				{verbs.UD, datagrams},
+			} {
+				for _, p := range watch(t, traffic.typ, row, traffic.run) {
+					check(t, p, &e)
+					if _, ok := seen[p.datagram[0]]; !ok || p.datagram[0] == roce.OpAck {
+						report(t, family, p)
+					}
+					seen[p.datagram[0]] = p
+					if p.id != 0 {
+						ids++
+					}
+				}
+			}
+			for op := range 256 {
+				if _, ok := seen[uint8(op)]; ok != (roce.HeaderLen(uint8(op)) > 0 && uint8(op) != roce.CNP) {
+					t.Errorf("opcode %#x was seen: %v, want every opcode but CNP", op, ok)
+				}
+			}
+			t.Logf("%d packets had an identification other than 0", ids)
+		})
+	}
+}
+
+// watch runs traffic between rxe0 and rxe1 and returns its packets, as net0 saw them.
+func watch(t *testing.T, typ verbs.QPType, row int, run func(t *testing.T, a, b *end)) []packet {
+	t.Helper()
+	a, b := newEnd(t, "rxe0", typ, row), newEnd(t, "rxe1", typ, row)
+	for i := range a.mem.Bytes() {
+		a.mem.Bytes()[i] = byte(i*7 + i>>8)
+	}
+	connect(t, a, b, verbs.MTU256)
+	net0 := newTap(t, "net0")
+	run(t, a, b)
+	packets := net0.take()
+	if len(packets) == 0 {
+		t.Fatalf("no packet was seen on net0, want those of a %v QP", typ)
+	}
+	return packets
+}
+
+// check holds internal/roce against a packet of the kernel.
+func check(t *testing.T, p packet, e *roce.Explainer) {
+	t.Helper()
+	var h roce.Header
+	payload, reason := h.Decode(p.datagram)
+	if reason != roce.OK {
+		t.Fatalf("Decode = %v, want ok: %x", reason, p.bytes)
+	}
+	flow, err := roce.NewFlow(p.src, p.dst)
+	must(t, err)
+	if got, want := flow.ICRC(p.datagram, p.id), roce.Received(p.datagram); got != want {
+		t.Fatalf("ICRC = %#x, want the kernel's %#x: %x", got, want, p.bytes)
+	}
+	if id, ok := flow.Check(p.datagram, e); !ok || id != p.id {
+		t.Fatalf("Check = %d, %v, want %d, true: %x", id, ok, p.id, p.bytes)
+	}
+	again := make([]byte, len(p.datagram))
+	n := h.Encode(again, len(payload))
+	copy(again[n:], payload)
+	flow.Seal(again, p.id)
+	if !bytes.Equal(again, p.datagram) {
+		t.Fatalf("encoded again:\n%x, want\n%x", again, p.datagram)
+	}
+}
+
+func report(t *testing.T, family string, p packet) {
+	if os.Getenv("IBVERBX_PACKETS") == "1" {
+		fmt.Printf("packet %s %02x %x\n", family, p.datagram[0], p.bytes)
+		t.Helper()
+	}
+}
+
+// messages posts the SENDs and WRITEs that RC and UC have: of one packet and of several,
+// with and without an immediate, of lengths that want pad.
+func messages(a, b *end) {
+	for _, n := range []int{700, 256, 5, 0} {
+		for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendWithImm, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
+			received := 0
+			if op != verbs.OpRDMAWrite {
+				b.recv(memory / 2)
+				received = 1
+			}
+			a.send(verbs.SendWR{Opcode: op, Imm: 0x01020304, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}, n, n)
+			a.wait(1, verbs.StatusSuccess)
+			b.wait(received, verbs.StatusSuccess)
+		}
+	}
+}
+
+func reliable(_ *testing.T, a, b *end) {
+	messages(a, b)
+	for _, n := range []int{700, 256, 6} {
+		a.send(verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}, 0, n)
+		a.wait(1, verbs.StatusSuccess)
+	}
+	for _, op := range []verbs.Opcode{verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd} {
+		a.send(verbs.SendWR{Opcode: op, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(), CompareAdd: 0x0102030405060708, Swap: 0x1112131415161718}, 0, 8)
+		a.wait(1, verbs.StatusSuccess)
+	}
+}
+
+// notReady brings an RNR NAK about.
+func notReady(t *testing.T, a, b *end) {
+	a.send(verbs.SendWR{Opcode: verbs.OpSend}, 0, 9)
+	b.wait(0, verbs.StatusSuccess)
+	wcs := make([]verbs.WC, 1)
+	if n, err := a.cq.Poll(wcs); n != 0 || err != nil {
+		t.Fatalf("Poll = %d, %v, want nothing before there is a receive", n, err)
+	}
+	b.recv(memory / 2)
+	a.wait(1, verbs.StatusSuccess)
+}
+
+// badKey brings a NAK about.
+func badKey(_ *testing.T, a, b *end) {
+	a.send(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey() ^ 0x5a5a00}, 0, 9)
+	a.wait(1, verbs.StatusRemAccessErr)
+}
+
+func unreliable(_ *testing.T, a, b *end) { messages(a, b) }
+
+func datagrams(t *testing.T, a, b *end) {
+	ah, err := a.pd.CreateAH(verbs.AHAttr{DGID: b.row.GID, SGIDIndex: a.row.Index, Port: 1})
+	must(t, err)
+	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendWithImm} {
+		b.recv(memory / 2)
+		a.send(verbs.SendWR{Opcode: op, Imm: 0x01020304, AH: ah.Handle(), RemoteQPN: b.at.QPN, RemoteQKey: b.at.QKey}, 0, 97)
+		a.wait(1, verbs.StatusSuccess)
+		b.wait(1, verbs.StatusSuccess)
+	}
+}
