@@ -1,0 +1,123 @@
+package roce_test
+
+import (
+	"fmt"
+	"hash/crc32"
+	"net/netip"
+	"testing"
+
+	"ibverbx/internal/roce"
+)
+
+var (
+	from4 = netip.MustParseAddrPort("10.77.0.1:49152")
+	to4   = netip.MustParseAddrPort("10.77.0.2:4791")
+	from6 = netip.MustParseAddrPort("[fd00::1]:49152")
+	to6   = netip.MustParseAddrPort("[fd00::2]:4791")
+)
+
+// TestNoAllocations: nothing that is done per packet allocates.
+func TestNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	b, tail := datagram(roce.OpWriteOnly, 4096), make([]byte, roce.MaxTail)
+	h := roce.Header{Opcode: roce.OpWriteOnly, PKey: roce.PKeyDefault}
+	var e roce.Explainer
+	var flow roce.Flow
+	for _, tt := range []struct {
+		name string
+		run  func()
+	}{
+		{"NewFlow IPv4", func() { flow, _ = roce.NewFlow(from4, to4) }},
+		{"NewFlow IPv6", func() { flow, _ = roce.NewFlow(from6, to6) }},
+		{"Encode", func() { h.Encode(b, 4096) }},
+		{"Decode", func() { _, _ = h.Decode(b) }},
+		{"Seal", func() { flow.Seal(b, 7) }},
+		{"in parts", func() { flow.Begin(b[:28], len(b), 7).Add(b[28:1000]).Add(b[1000:len(b)-4]).Finish(tail, 0) }},
+		{"Check", func() { flow.Check(b, &e) }},
+		{"Explain", func() { e.Explain(1, 2, len(b)) }},
+		{"Reason", func() { _ = roce.BadPad.String() }},
+	} {
+		if got := testing.AllocsPerRun(100, tt.run); got != 0 {
+			t.Errorf("%s: %v allocations, want 0", tt.name, got)
+		}
+	}
+}
+
+func BenchmarkEncode(b *testing.B) {
+	h := roce.Header{Opcode: roce.OpWriteOnly, PKey: roce.PKeyDefault, DestQPN: 17, VA: 1 << 40, RKey: 5, DMALen: 4096}
+	buf := make([]byte, roce.MaxHeader)
+	b.ReportAllocs()
+	for b.Loop() {
+		h.PSN++
+		h.Encode(buf, 4096)
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	buf := datagram(roce.OpWriteOnly, 4096)
+	var h roce.Header
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, r := h.Decode(buf); r != roce.OK {
+			b.Fatalf("Decode = %v, want ok", r)
+		}
+	}
+}
+
+// BenchmarkICRC makes the ICRC of a whole datagram; CRC32 beside it is the least that can
+// cost, without the headers before the BTH.
+func BenchmarkICRC(b *testing.B) {
+	for _, size := range []int{8, 1024, 4096} {
+		buf := datagram(roce.OpWriteOnly, size)
+		for _, family := range []string{"ipv4", "ipv6"} {
+			flow, _ := roce.NewFlow(from4, to4)
+			if family == "ipv6" {
+				flow, _ = roce.NewFlow(from6, to6)
+			}
+			b.Run(fmt.Sprintf("family=%s/size=%d", family, size), func(b *testing.B) {
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				for b.Loop() {
+					flow.Seal(buf, 0)
+				}
+			})
+		}
+		b.Run(fmt.Sprintf("crc32/size=%d", size), func(b *testing.B) {
+			b.SetBytes(int64(size))
+			for b.Loop() {
+				crc32.Update(0, crc32.IEEETable, buf)
+			}
+		})
+	}
+}
+
+// BenchmarkCheck checks a datagram whose identification is 0, and one where it has to be
+// found.
+func BenchmarkCheck(b *testing.B) {
+	for _, size := range []int{8, 4096} {
+		for _, id := range []uint16{0, 0x1234} {
+			b.Run(fmt.Sprintf("size=%d/id=%d", size, id), func(b *testing.B) {
+				flow, _ := roce.NewFlow(from4, to4)
+				buf := datagram(roce.OpWriteOnly, size)
+				flow.Seal(buf, id)
+				var e roce.Explainer
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, ok := flow.Check(buf, &e); !ok {
+						b.Fatal("Check = false, want true")
+					}
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkNewFlow(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = roce.NewFlow(from4, to4)
+	}
+}
