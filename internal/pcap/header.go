@@ -1,0 +1,84 @@
+package pcap
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+const (
+	ip4Len = 20
+	ip6Len = 40
+	udpLen = 8
+
+	protocolUDP = 17
+	hops        = 64
+	dontFrag    = 0x4000
+)
+
+// appendIPv4 appends the header of a packet of n bytes (RFC 791): no options, "don't
+// fragment", 64 hops, and a checksum.
+func appendIPv4(b []byte, src, dst netip.Addr, n int, id uint16) []byte {
+	begin := len(b)
+	from, to := src.As4(), dst.As4()
+	b = append(b, 0x45, 0)
+	b = binary.BigEndian.AppendUint16(b, uint16(n))
+	b = binary.BigEndian.AppendUint16(b, id)
+	b = binary.BigEndian.AppendUint16(b, dontFrag)
+	b = append(b, hops, protocolUDP, 0, 0)
+	b = append(b, from[:]...)
+	b = append(b, to[:]...)
+	binary.BigEndian.PutUint16(b[begin+10:], ^fold(add(0, b[begin:])))
+	return b
+}
+
+// appendIPv6 appends the header of a packet of n bytes (RFC 8200).
+func appendIPv6(b []byte, src, dst netip.Addr, n int) []byte {
+	from, to := src.As16(), dst.As16()
+	b = append(b, 0x60, 0, 0, 0)
+	b = binary.BigEndian.AppendUint16(b, uint16(n-ip6Len))
+	b = append(b, protocolUDP, hops)
+	b = append(b, from[:]...)
+	return append(b, to[:]...)
+}
+
+// appendUDP appends the header of n bytes of UDP, without a checksum, which IPv4 allows.
+func appendUDP(b []byte, src, dst uint16, n int) []byte {
+	b = binary.BigEndian.AppendUint16(b, src)
+	b = binary.BigEndian.AppendUint16(b, dst)
+	b = binary.BigEndian.AppendUint16(b, uint16(n))
+	return append(b, 0, 0)
+}
+
+// sumUDP makes the checksum of UDP, which IPv6 demands (RFC 8200 section 8.1): over the
+// addresses, length and protocol of the IP header, and all of udp.
+func sumUDP(ip, udp []byte) {
+	sum := add(uint64(len(udp))+protocolUDP, ip[8:ip6Len])
+	s := ^fold(add(sum, udp))
+	if s == 0 {
+		s = 0xffff // 0 would mean that there is none
+	}
+	binary.BigEndian.PutUint16(udp[6:], s)
+}
+
+// add adds b to a sum of 16-bit words (RFC 1071).
+func add(sum uint64, b []byte) uint64 {
+	for ; len(b) >= 4; b = b[4:] {
+		sum += uint64(binary.BigEndian.Uint32(b))
+	}
+	if len(b) >= 2 {
+		sum += uint64(binary.BigEndian.Uint16(b))
+		b = b[2:]
+	}
+	if len(b) == 1 {
+		sum += uint64(b[0]) << 8
+	}
+	return sum
+}
+
+// fold brings a sum down to 16 bits.
+func fold(sum uint64) uint16 {
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return uint16(sum)
+}
