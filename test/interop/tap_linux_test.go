@@ -15,8 +15,9 @@ import (
 
 // tap sees the packets that enter and leave a network interface.
 type tap struct {
-	t  *testing.T
-	fd int
+	t       *testing.T
+	fd      int
+	packets []packet
 }
 
 func newTap(t *testing.T, netdev string) *tap {
@@ -32,20 +33,20 @@ func newTap(t *testing.T, netdev string) *tap {
 	return &tap{t: t, fd: fd}
 }
 
-// take returns the RoCE packets that have passed, each from its IP header on.
-func (tp *tap) take() (packets []packet) {
+// take returns the RoCE packets that have passed since the tap was made.
+func (tp *tap) take() []packet {
 	tp.t.Helper()
 	buf := make([]byte, 1<<16)
 	for {
 		n, _, err := unix.Recvfrom(tp.fd, buf, 0)
 		if errors.Is(err, unix.EAGAIN) {
-			return packets
+			return tp.packets
 		}
 		must(tp.t, err)
 		p, err := parse(append([]byte(nil), buf[:n]...))
 		must(tp.t, err)
 		if p.dst.Port() == roce.Port {
-			packets = append(packets, p)
+			tp.packets = append(tp.packets, p)
 		}
 	}
 }

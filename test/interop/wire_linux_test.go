@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
+	"time"
 
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
@@ -24,7 +26,7 @@ func TestKernelPackets(t *testing.T) {
 			var ids int
 			for _, traffic := range []struct {
 				typ verbs.QPType
-				run func(t *testing.T, a, b *end)
+				run func(net0 *tap, a, b *end)
 			}{
 				{verbs.RC, reliable},
 				{verbs.RC, notReady},
@@ -58,7 +60,7 @@ func TestKernelPackets(t *testing.T) {
 }
 
 // watch runs traffic between rxe0 and rxe1 and returns its packets, as net0 saw them.
-func watch(t *testing.T, typ verbs.QPType, row int, run func(t *testing.T, a, b *end)) []packet {
+func watch(t *testing.T, typ verbs.QPType, row int, run func(net0 *tap, a, b *end)) []packet {
 	t.Helper()
 	a, b := newEnd(t, "rxe0", typ, row), newEnd(t, "rxe1", typ, row)
 	for i := range a.mem.Bytes() {
@@ -66,7 +68,7 @@ func watch(t *testing.T, typ verbs.QPType, row int, run func(t *testing.T, a, b 
 	}
 	connect(t, a, b, verbs.MTU256)
 	net0 := newTap(t, "net0")
-	run(t, a, b)
+	run(net0, a, b)
 	packets := net0.take()
 	if len(packets) == 0 {
 		t.Fatalf("no packet was seen on net0, want those of a %v QP", typ)
@@ -116,7 +118,7 @@ func messages(a, b *end) {
 	}
 }
 
-func reliable(_ *testing.T, a, b *end) {
+func reliable(_ *tap, a, b *end) {
 	messages(a, b)
 	for _, n := range []int{700, 256, 6} {
 		a.send(verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}, 0, n)
@@ -128,29 +130,31 @@ func reliable(_ *testing.T, a, b *end) {
 	}
 }
 
-// notReady brings an RNR NAK about.
-func notReady(t *testing.T, a, b *end) {
+// notReady brings an RNR NAK about: there is no receive before it was seen.
+func notReady(net0 *tap, a, b *end) {
 	a.send(verbs.SendWR{Opcode: verbs.OpSend}, 0, 9)
-	b.wait(0, verbs.StatusSuccess)
-	wcs := make([]verbs.WC, 1)
-	if n, err := a.cq.Poll(wcs); n != 0 || err != nil {
-		t.Fatalf("Poll = %d, %v, want nothing before there is a receive", n, err)
+	for deadline := time.Now().Add(patience); !slices.ContainsFunc(net0.take(), isNotReady); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			a.t.Fatalf("no RNR NAK after %v, want one", patience)
+		}
 	}
 	b.recv(memory / 2)
 	a.wait(1, verbs.StatusSuccess)
 }
 
+func isNotReady(p packet) bool { return p.datagram[0] == roce.OpAck && p.datagram[12]&0x60 == 0x20 }
+
 // badKey brings a NAK about.
-func badKey(_ *testing.T, a, b *end) {
+func badKey(_ *tap, a, b *end) {
 	a.send(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey() ^ 0x5a5a00}, 0, 9)
 	a.wait(1, verbs.StatusRemAccessErr)
 }
 
-func unreliable(_ *testing.T, a, b *end) { messages(a, b) }
+func unreliable(_ *tap, a, b *end) { messages(a, b) }
 
-func datagrams(t *testing.T, a, b *end) {
+func datagrams(_ *tap, a, b *end) {
 	ah, err := a.pd.CreateAH(verbs.AHAttr{DGID: b.row.GID, SGIDIndex: a.row.Index, Port: 1})
-	must(t, err)
+	must(a.t, err)
 	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendWithImm} {
 		b.recv(memory / 2)
 		a.send(verbs.SendWR{Opcode: op, Imm: 0x01020304, AH: ah.Handle(), RemoteQPN: b.at.QPN, RemoteQKey: b.at.QKey}, 0, 97)
