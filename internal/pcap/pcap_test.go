@@ -48,6 +48,29 @@ func TestBytes(t *testing.T) {
 	}
 }
 
+// TestChecksum: no packet has a UDP checksum of 0 over IPv6, where that would mean none.
+func TestChecksum(t *testing.T) {
+	var out bytes.Buffer
+	w, err := pcap.New(&out, pcap.Config{})
+	must(t, err)
+	for v := range 1 << 16 {
+		w.Packet(0, from6, to6, 0, binary.BigEndian.AppendUint16(nil, uint16(v)))
+	}
+	must(t, w.Close())
+	ones := 0
+	for i, p := range records(t, out.Bytes()) {
+		switch binary.BigEndian.Uint16(p[46:]) {
+		case 0:
+			t.Fatalf("packet %d has a checksum of 0, want another", i)
+		case 0xffff:
+			ones++
+		}
+	}
+	if ones == 0 {
+		t.Error("no checksum came out as 0 and was replaced by 0xffff, want one")
+	}
+}
+
 // records returns the packets of a file.
 func records(t *testing.T, file []byte) (packets [][]byte) {
 	t.Helper()

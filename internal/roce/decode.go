@@ -75,7 +75,7 @@ const (
 // ones at least a byte, pad where there is no payload, and reserved opcodes and syndromes.
 // What depends on the QP, such as its MTU, its P_Key and its type, is for the caller.
 func (h *Header) Decode(datagram []byte) (payload []byte, r Reason) {
-	if len(datagram) < MinDatagram || len(datagram) > MaxDatagram || len(datagram)&3 != 0 {
+	if !validLength(len(datagram)) {
 		return nil, BadLength
 	}
 	flags := datagram[bthFlags]

@@ -34,7 +34,7 @@ func (e *Explainer) Explain(received, computed uint32, length int) (id uint16, o
 	if difference == 0 {
 		return 0, true
 	}
-	if length < MinDatagram || length > MaxDatagram || length&3 != 0 {
+	if !validLength(length) {
 		return 0, false
 	}
 	q := e.tables[length>>2].Load()

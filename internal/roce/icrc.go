@@ -147,8 +147,11 @@ func (f Flow) Seal(datagram []byte, id uint16) {
 
 // Check reports whether the ICRC of a datagram is right, and for which identification. Over
 // IPv6 that is exact and id is 0; over IPv4 the identification is one that [Explainer]
-// finds. The length of the datagram is one that Decode accepts.
+// finds. It is never right for a length that no datagram has.
 func (f Flow) Check(datagram []byte, e *Explainer) (id uint16, ok bool) {
+	if !validLength(len(datagram)) {
+		return 0, false
+	}
 	received, computed := Received(datagram), f.ICRC(datagram, 0)
 	if received == computed || f.ipv6 {
 		return 0, received == computed

@@ -2,6 +2,7 @@ package roce_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"net/netip"
 	"sync"
@@ -15,6 +16,11 @@ import (
 // slowICRC is the ICRC by its definition: the whole packet is written down, what does not
 // count is replaced by ones, and the CRC is taken.
 func slowICRC(src, dst netip.AddrPort, datagram []byte, id uint16) uint32 {
+	return slowICRCFlags(src, dst, datagram, id, 0x40)
+}
+
+// slowICRCFlags is slowICRC for an IPv4 header with other flags than "don't fragment".
+func slowICRCFlags(src, dst netip.AddrPort, datagram []byte, id uint16, flags byte) uint32 {
 	ones := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	b := append([]byte{}, ones...)
 	udp := len(datagram) + 8
@@ -22,7 +28,7 @@ func slowICRC(src, dst netip.AddrPort, datagram []byte, id uint16) uint32 {
 		b = append(b, 0x45, 0xff)
 		b = binary.BigEndian.AppendUint16(b, uint16(udp+20))
 		b = binary.BigEndian.AppendUint16(b, id)
-		b = append(b, 0x40, 0, 0xff, 17, 0xff, 0xff)
+		b = append(b, flags, 0, 0xff, 17, 0xff, 0xff)
 	} else {
 		b = append(b, 0x6f, 0xff, 0xff, 0xff)
 		b = binary.BigEndian.AppendUint16(b, uint16(udp))
@@ -150,12 +156,93 @@ func TestExplainRefuses(t *testing.T) {
 			taken++
 		}
 	}
-	if taken > 64 {
+	if taken > 40 {
 		t.Fatalf("%d of %d random differences were explained, want about %d", taken, n, n>>16)
 	}
-	for _, length := range []int{-4, 0, 12, 17, 1043, roce.MaxDatagram + 4, 1 << 30} {
-		if id, ok := e.Explain(1, 0, length); ok {
+}
+
+// TestExplainLengths: what would be an identification is none at a length that no datagram
+// has.
+func TestExplainLengths(t *testing.T) {
+	var e roce.Explainer
+	flow, b := newFlow(t, from4, to4), make([]byte, 1044)
+	difference := flow.ICRC(b, 5) ^ flow.ICRC(b, 0)
+	if id, ok := e.Explain(difference, 0, len(b)); id != 5 || !ok {
+		t.Errorf("Explain for a length of %d = %d, %v, want 5, true", len(b), id, ok)
+	}
+	for _, length := range []int{-4, 0, 12, 17, 1045, 1046, 1047, roce.MaxDatagram + 4, 1 << 30} {
+		if id, ok := e.Explain(difference, 0, length); ok {
 			t.Errorf("Explain for a length of %d = %d, true, want false", length, id)
+		}
+	}
+}
+
+// TestCheckFlags: the identification explains no other field. The flags are next to it.
+func TestCheckFlags(t *testing.T) {
+	var e roce.Explainer
+	flow, b := newFlow(t, from4, to4), datagram(roce.OpSendOnly, 16)
+	for flags := range 256 {
+		binary.LittleEndian.PutUint32(b[len(b)-4:], slowICRCFlags(from4, to4, b, 9, byte(flags)))
+		if id, ok := flow.Check(b, &e); ok != (flags == 0x40) {
+			t.Errorf("flags %#x: Check = %d, %v, want true only for 0x40", flags, id, ok)
+		}
+	}
+}
+
+// TestCheckRefuses changes each bit of a datagram. Only those of the byte that routers may
+// change do not count.
+func TestCheckRefuses(t *testing.T) {
+	var e roce.Explainer
+	for _, flow := range []roce.Flow{newFlow(t, from4, to4), newFlow(t, from6, to6)} {
+		b := datagram(roce.OpWriteOnly, 32)
+		flow.Seal(b, 0x1234)
+		for bit := range 8 * len(b) {
+			b[bit/8] ^= 1 << (bit % 8)
+			if id, ok := flow.Check(b, &e); ok != (bit/8 == 4) {
+				t.Errorf("IPv6 %v, bit %d changed: Check = %d, %v, want %v", flow.IPv6(), bit, id, ok, !ok)
+			}
+			b[bit/8] ^= 1 << (bit % 8)
+		}
+	}
+}
+
+// TestCheckIPv6: there is no identification that could explain anything.
+func TestCheckIPv6(t *testing.T) {
+	var e roce.Explainer
+	four, six, b := newFlow(t, from4, to4), newFlow(t, from6, to6), datagram(roce.OpSendOnly, 16)
+	six.Seal(b, 0)
+	if id, ok := six.Check(b, &e); id != 0 || !ok {
+		t.Errorf("Check = %d, %v, want 0, true", id, ok)
+	}
+	wrong := roce.Received(b) ^ four.ICRC(b, 5) ^ four.ICRC(b, 0)
+	binary.LittleEndian.PutUint32(b[len(b)-4:], wrong)
+	if id, ok := six.Check(b, &e); ok {
+		t.Errorf("Check of another ICRC = %d, true, want false", id)
+	}
+}
+
+func TestCheckLengths(t *testing.T) {
+	var e roce.Explainer
+	flow := newFlow(t, from4, to4)
+	for _, n := range []int{0, 3, 4, 12, 17, roce.MaxDatagram + 1, roce.MaxDatagram + 4, 65_507} {
+		if id, ok := flow.Check(make([]byte, n), &e); ok {
+			t.Errorf("Check of %d bytes = %d, true, want false", n, id)
+		}
+	}
+}
+
+func TestNewFlow(t *testing.T) {
+	mapped := netip.AddrPortFrom(netip.AddrFrom16(from4.Addr().As16()), from4.Port())
+	if a, b := newFlow(t, mapped, to4), newFlow(t, from4, to4); a != b || a.IPv6() {
+		t.Errorf("a flow from %v is %v, want that from %v, %v", mapped, a, from4, b)
+	}
+	zoned := netip.AddrPortFrom(from6.Addr().WithZone("eth0"), from6.Port())
+	if a, b := newFlow(t, zoned, to6), newFlow(t, from6, to6); a != b || !a.IPv6() {
+		t.Errorf("a flow from %v is %v, want that from %v, %v", zoned, a, from6, b)
+	}
+	for _, ends := range [][2]netip.AddrPort{{from4, to6}, {from6, to4}, {{}, to4}, {from4, {}}, {}} {
+		if _, err := roce.NewFlow(ends[0], ends[1]); !errors.Is(err, roce.ErrFlow) {
+			t.Errorf("NewFlow(%v, %v) = %v, want %v", ends[0], ends[1], err, roce.ErrFlow)
 		}
 	}
 }

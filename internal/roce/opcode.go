@@ -183,3 +183,6 @@ func Pad(payload int) int { return -payload & 3 }
 func DatagramLen(opcode uint8, payload int) int {
 	return HeaderLen(opcode) + payload + Pad(payload) + icrcLen
 }
+
+// validLength reports whether there are datagrams of that length.
+func validLength(n int) bool { return n >= MinDatagram && n <= MaxDatagram && n&3 == 0 }
