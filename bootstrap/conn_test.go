@@ -1,0 +1,355 @@
+package bootstrap
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A peer that went away without a word is dead after so much silence, and one that only
+// lets bytes drip too.
+func TestSilence(t *testing.T) {
+	cfg := plainConfig()
+	cfg.DeadAfter = 200 * time.Millisecond
+	d := newDoor(t, cfg)
+	for name, drip := range map[string]bool{"silent": false, "dripping": true} {
+		c := d.connect(t)
+		wireMeet(t, c)
+		got, err := d.Accept(soon(t))
+		if err != nil {
+			t.Fatalf("Accept: got %v, want no error", err)
+		}
+		if drip {
+			go func() {
+				for _, b := range appendFrame(nil, frameMessage, KindCard, make([]byte, 100)) {
+					if _, err := c.Write([]byte{b}); err != nil {
+						return
+					}
+					time.Sleep(20 * time.Millisecond)
+				}
+			}()
+		}
+		<-got.Done()
+		wants(t, name, got.Err(), ErrSilent)
+		_, err = got.Recv(t.Context())
+		wants(t, "Recv", err, ErrSilent)
+		wants(t, "Send", got.Send(t.Context(), KindCard, nil), ErrSilent)
+		if err := got.Close(); err != nil {
+			t.Errorf("Close: got %v, want no error", err)
+		}
+	}
+}
+
+// Two sides that have nothing to say stay connected, also if only one is impatient.
+func TestKeepalive(t *testing.T) {
+	impatient := tokenConfig()
+	impatient.DeadAfter = 150 * time.Millisecond
+	x, y := newDoor(t, tokenConfig()).meet(t, impatient)
+	time.Sleep(600 * time.Millisecond)
+	carry(t, x, y, "still here")
+	carry(t, y, x, "so am I")
+	if s := x.Stats(); s.KeepalivesIn == 0 {
+		t.Errorf("the impatient side has heard %d keepalives, want some", s.KeepalivesIn)
+	}
+}
+
+// A peer that was started anew is noticed on both sides.
+func TestRestart(t *testing.T) {
+	d := newDoor(t, tokenConfig())
+	me := tokenConfig()
+	me.Name, me.Incarnation = "me", 1
+	you := tokenConfig()
+	you.Name, you.Incarnation = "you", 2
+	_, first := d.meet(t, me)
+	_, other := d.meet(t, you)
+	_, again := d.meet(t, me) // the same process may come twice
+	me.Incarnation = 3
+	x, third := d.meet(t, me)
+	<-first.Done()
+	<-again.Done()
+	wants(t, "the Conn of the incarnation before", first.Err(), ErrRestarted)
+	wants(t, "its second Conn", again.Err(), ErrRestarted)
+	if other.Err() != nil || third.Err() != nil {
+		t.Errorf("other Conns ended in %v and %v, want none", other.Err(), third.Err())
+	}
+	me.PeerIncarnation = x.Peer().Incarnation
+	d.meet(t, me)
+	me.PeerIncarnation++
+	_, err := Dial(soon(t), d.Addr().String(), me)
+	wants(t, "Dial of another incarnation", err, ErrRestarted)
+}
+
+// One certificate cannot end the Conns of another by taking its name.
+func TestRestartOfAnother(t *testing.T) {
+	a := newAuthority(t)
+	d := newDoor(t, a.config("server", nil))
+	me, thief := a.config("me", nil), a.config("thief", nil)
+	me.Name, thief.Name = "me", "me"
+	_, mine := d.meet(t, me)
+	d.meet(t, thief)
+	carryOn := make(chan struct{})
+	time.AfterFunc(50*time.Millisecond, func() { close(carryOn) })
+	select {
+	case <-mine.Done():
+		t.Errorf("the Conn ended in %v because another took its name, want it to live", mine.Err())
+	case <-carryOn:
+	}
+}
+
+// A sender waits for room, in order, and datagrams pass all the while.
+func TestRoom(t *testing.T) {
+	x, y := newDoor(t, tokenConfig()).meet(t, tokenConfig())
+	in, out := y.Control(nil), x.Control(nil)
+	const total = 64
+	sent := make(chan error, 1)
+	go func() {
+		for i := range total {
+			b := binary.BigEndian.AppendUint32(nil, uint32(i))
+			if err := x.Send(context.WithoutCancel(t.Context()), KindApplication, append(b, make([]byte, 256<<10)...)); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	for x.Stats().MessagesOut < window/(256<<10)-1 {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(20 * time.Millisecond)
+	if n := x.Stats().MessagesOut; n >= window/(256<<10) {
+		t.Errorf("%d messages were sent to a peer that takes none, want fewer than %d", n, window/(256<<10))
+	}
+	if err := out.Send([]byte("past the queue")); err != nil {
+		t.Fatalf("Control.Send: got %v, want no error", err)
+	}
+	if got := datagram(t, in); got != "past the queue" {
+		t.Errorf("the datagram is %q, want %q", got, "past the queue")
+	}
+	for i := range total {
+		m, err := y.Recv(soon(t))
+		if err != nil || binary.BigEndian.Uint32(m.Body) != uint32(i) {
+			t.Fatalf("message %d: got %v and %v", i, m.Body[:4], err)
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Errorf("Send: got %v, want no error", err)
+	}
+}
+
+// When a queue of datagrams is full the oldest go.
+func TestDatagramsLost(t *testing.T) {
+	var r ring
+	if !r.put([]byte("x")) || r.take(make([]byte, 1)) != 0 {
+		t.Errorf("a ring that is not in use keeps a datagram, want it lost")
+	}
+	r.slots = make([]slot, ringDepth)
+	lost := 0
+	for i := range ringDepth + 10 {
+		if r.put(fmt.Append(nil, i)) {
+			lost++
+		}
+	}
+	b := make([]byte, MaxDatagram)
+	for i := 10; i < ringDepth+10; i++ {
+		if got := string(b[:r.take(b)]); got != fmt.Sprint(i) {
+			t.Fatalf("datagram %q comes out, want %d", got, i)
+		}
+	}
+	if n := r.take(b); n != 0 || lost != 10 {
+		t.Errorf("%d bytes are left and %d datagrams were lost, want 0 and 10", n, lost)
+	}
+}
+
+// Control allocates nothing and wakes whom it was told to.
+func TestControlWakes(t *testing.T) {
+	x, y := newDoor(t, plainConfig()).meet(t, plainConfig())
+	woken := make(chan struct{}, 1000)
+	in := y.Control(func() { woken <- struct{}{} })
+	if err := x.Control(nil).Send([]byte("hello")); err != nil {
+		t.Fatalf("Control.Send: got %v, want no error", err)
+	}
+	<-woken
+	if got := datagram(t, in); got != "hello" {
+		t.Errorf("the datagram is %q, want %q", got, "hello")
+	}
+	if err := x.Close(); err != nil {
+		t.Errorf("Close: got %v, want no error", err)
+	}
+	<-woken // the end is news too
+	wants(t, "Send", x.Control(nil).Send([]byte("x")), ErrClosed)
+	_, err := in.Recv(make([]byte, MaxDatagram))
+	wants(t, "Recv", err, ErrClosed)
+}
+
+// What was sent before Close arrives, and then the peer learns of the end and its reason.
+func TestClose(t *testing.T) {
+	for name, cfg := range map[string]Config{"plain": plainConfig(), "token": tokenConfig()} {
+		x, y := newDoor(t, cfg).meet(t, cfg)
+		for range 3 {
+			if err := x.Send(soon(t), KindApplication, make([]byte, MaxMessage)); err != nil {
+				t.Fatalf("Send: got %v, want no error", err)
+			}
+		}
+		if err := y.Send(soon(t), KindApplication, []byte("nobody reads this")); err != nil {
+			t.Fatalf("Send: got %v, want no error", err)
+		}
+		if err := x.CloseWith("enough\x1b[2J"); err != nil {
+			t.Errorf("%s: Close: got %v, want no error", name, err)
+		}
+		for i := range 3 {
+			if m, err := y.Recv(soon(t)); err != nil || len(m.Body) != MaxMessage {
+				t.Errorf("%s: message %d: got %d bytes and %v, want %d", name, i, len(m.Body), err, MaxMessage)
+			}
+		}
+		_, err := y.Recv(soon(t))
+		if !errors.Is(err, ErrPeerClosed) || !strings.Contains(err.Error(), `"enough\x1b[2J"`) {
+			t.Errorf("%s: after the end: got %v, want %v and the reason in quotes", name, err, ErrPeerClosed)
+		}
+		for range 2 {
+			if err := errors.Join(x.Close(), y.Close()); err != nil {
+				t.Errorf("%s: Close again: got %v, want no error", name, err)
+			}
+		}
+		wants(t, name+": Send after Close", x.Send(t.Context(), KindCard, nil), ErrClosed)
+	}
+}
+
+// Close does not wait for ever for a peer that reads nothing.
+func TestCloseStuck(t *testing.T) {
+	d := newDoor(t, plainConfig())
+	c := d.connect(t)
+	wireMeet(t, c)
+	got, err := d.Accept(soon(t))
+	if err != nil {
+		t.Fatalf("Accept: got %v, want no error", err)
+	}
+	for range 3 {
+		if err := got.Send(soon(t), KindApplication, make([]byte, MaxMessage)); err != nil {
+			t.Fatalf("Send: got %v, want no error", err)
+		}
+	}
+	if err := got.Close(); err != nil {
+		t.Errorf("Close: got %v, want no error", err)
+	}
+}
+
+// A peer that hangs up in the midst is noticed at once.
+func TestHangUp(t *testing.T) {
+	d := newDoor(t, plainConfig())
+	c := d.connect(t)
+	wireMeet(t, c)
+	got, err := d.Accept(soon(t))
+	if err != nil {
+		t.Fatalf("Accept: got %v, want no error", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatalf("hang up: got %v, want no error", err)
+	}
+	<-got.Done()
+	wants(t, "the Conn", got.Err(), ErrPeerClosed)
+	if err := got.Close(); err != nil {
+		t.Errorf("Close: got %v, want no error", err)
+	}
+}
+
+// Peers that nobody accepts are told that there are too many.
+func TestBacklog(t *testing.T) {
+	cfg := plainConfig()
+	cfg.Backlog = 2
+	d := newDoor(t, cfg)
+	for range 2 {
+		d.dial(t, plainConfig())
+	}
+	for d.Stats().Admitted < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	c := d.dial(t, plainConfig())
+	<-c.Done()
+	if err := c.Err(); !errors.Is(err, ErrPeerClosed) || !strings.Contains(err.Error(), "too many") {
+		t.Errorf("the third peer: got %v, want %v because there are too many", err, ErrPeerClosed)
+	}
+	wants(t, "the listener", d.rejection(t), ErrBusy)
+}
+
+// What a peer may not send after the handshake ends the Conn.
+func TestViolations(t *testing.T) {
+	d := newDoor(t, plainConfig())
+	window4 := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
+	for name, b := range map[string][]byte{
+		"a preface":           appendFrame(nil, framePreface, 0, preface{Version, AuthNone}.encode()),
+		"a refusal":           appendFrame(nil, frameRefusal, 0, []byte{1}),
+		"no kind":             appendFrame(nil, frameMessage, 0, nil),
+		"an unknown kind":     appendFrame(nil, frameMessage, kindEnd, nil),
+		"a kind of nothing":   appendFrame(nil, frameKeepalive, KindCard, nil),
+		"a long keepalive":    appendFrame(nil, frameKeepalive, 0, []byte{1}),
+		"an empty datagram":   appendFrame(nil, frameDatagram, 0, nil),
+		"a long datagram":     appendFrame(nil, frameDatagram, 0, make([]byte, MaxDatagram+1)),
+		"no room":             appendFrame(nil, frameWindow, 0, window4(0)),
+		"too much room":       appendFrame(nil, frameWindow, 0, window4(maxWindow)),
+		"a message too long":  {0, 0x10, 0, 1, byte(frameMessage), byte(KindCard), 0, 0},
+		"more than there is":  flood(),
+		"an unknown type":     appendFrame(nil, 99, 0, nil),
+		"something set":       {0, 0, 0, 0, byte(frameKeepalive), 0, 0, 1},
+		"a long farewell":     appendFrame(nil, frameBye, 0, make([]byte, maxText+1)),
+		"a length of 4 GiB":   {0xff, 0xff, 0xff, 0xff, byte(frameMessage), byte(KindCard), 0, 0},
+		"a hello of too much": appendFrame(nil, frameHello, 0, make([]byte, helloMin)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := d.connect(t)
+			wireMeet(t, c)
+			got, err := d.Accept(soon(t))
+			if err != nil {
+				t.Fatalf("Accept: got %v, want no error", err)
+			}
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+			_, _ = c.Write(b) // it may be cut off
+			<-got.Done()
+			wants(t, "the Conn", got.Err(), ErrProtocol)
+			if err := got.Close(); err != nil {
+				t.Errorf("Close: got %v, want no error", err)
+			}
+		})
+	}
+}
+
+// flood is one empty message more than there is room for.
+func flood() (b []byte) {
+	for range window/messageCost + 1 {
+		b = appendFrame(b, frameMessage, KindApplication, nil)
+	}
+	return b
+}
+
+// Hellos that a peer may not say.
+func TestBadHellos(t *testing.T) {
+	good := hello{incarnation: 1, deadAfter: time.Second, window: window, name: "x"}
+	for name, spoil := range map[string]func(*hello){
+		"no incarnation":       func(h *hello) { h.incarnation = 0 },
+		"too large a number":   func(h *hello) { h.incarnation = 1 << 53 },
+		"impatience":           func(h *hello) { h.deadAfter = minDeadAfter - time.Millisecond },
+		"too much patience":    func(h *hello) { h.deadAfter = maxDeadAfter + time.Millisecond },
+		"too small a window":   func(h *hello) { h.window = minWindow - 1 },
+		"too large a window":   func(h *hello) { h.window = maxWindow + 1 },
+		"a name that is not":   func(h *hello) { h.name = "\xff" },
+		"a name that is long":  func(h *hello) { h.name = strings.Repeat("x", maxName+1) },
+		"nothing wrong at all": func(*hello) {},
+	} {
+		h := good
+		spoil(&h)
+		got, err := decodeHello(h.encode())
+		if ok := strings.HasPrefix(name, "nothing"); (err == nil) != ok || (ok && got != good) || (err != nil && !errors.Is(err, ErrProtocol)) {
+			t.Errorf("%s: got %+v, %v", name, got, err)
+		}
+	}
+}
+
+// wires is a pipe whose ends have TCP-like addresses, for fuzzing without a network.
+type wires struct{ net.Conn }
+
+func (wires) RemoteAddr() net.Addr { return address("127.0.0.1:1") }

@@ -1,0 +1,44 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"net"
+)
+
+// Dial connects to a listener and returns when each side has proved itself to the other.
+// addr is "host:port". The Conn does not depend on ctx.
+func Dial(ctx context.Context, addr string, cfg Config) (*Conn, error) {
+	c, err := dial(ctx, addr, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", addr, err)
+	}
+	return c, nil
+}
+
+func dial(ctx context.Context, addr string, cfg Config) (*Conn, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	cred, err := cfg.load(true)
+	if err != nil {
+		return nil, err
+	}
+	d := net.Dialer{Timeout: cfg.HandshakeTimeout}
+	raw, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	s := &stranger{raw: raw, cfg: &cfg, cred: cred, dialed: true, host: host}
+	c, err := s.admit(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.start(nil)
+	return c, nil
+}

@@ -1,0 +1,127 @@
+package bootstrap
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// frameType says what a frame is.
+type frameType uint8
+
+const (
+	framePreface frameType = 1 // version and way of proof
+	frameProof   frameType = 2 // with a token
+	frameHello   frameType = 3 // who, and how much room there is
+	frameRefusal frameType = 4 // the handshake is over
+
+	frameMessage   frameType = 16 // of a kind
+	frameDatagram  frameType = 17 // of the control channel
+	frameWindow    frameType = 18 // room for so many more bytes of messages
+	frameKeepalive frameType = 19
+	frameBye       frameType = 20 // nothing more will come
+)
+
+// Kind says what a message is about.
+type Kind uint8
+
+// Kinds of messages.
+const (
+	KindOffer       Kind = iota + 1 // what a side can do
+	KindCard                        // how to connect to a VirtualQP
+	KindRegions                     // memory that a side lends
+	KindReady                       // the peer may begin
+	KindApplication                 // bytes of the program's own
+	kindEnd
+)
+
+// Lengths of what a frame carries.
+const (
+	headerLen = 8
+	// MaxMessage is how long a message is at the most, and MaxDatagram a datagram.
+	MaxMessage  = 1 << 20
+	MaxDatagram = 512
+	maxText     = 256
+	prefaceLen  = 12
+	helloMin    = 16
+	windowLen   = 4
+)
+
+// header is the first eight bytes of a frame:
+//
+//	0                 4      5      6          8
+//	| payload length  | type | kind | 0      0 |
+//
+// kind is 0 unless the frame is a message.
+type header struct {
+	length uint32
+	typ    frameType
+	kind   Kind
+}
+
+// appendFrame adds a frame to b.
+func appendFrame(b []byte, typ frameType, kind Kind, payload []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(len(payload)))
+	b = append(b, byte(typ), byte(kind), 0, 0)
+	return append(b, payload...)
+}
+
+// decodeHeader reads a header that came from a peer.
+func decodeHeader(b *[headerLen]byte) (h header, err error) {
+	h = header{length: binary.BigEndian.Uint32(b[:]), typ: frameType(b[4]), kind: Kind(b[5])}
+	least, most := uint32(0), uint32(0)
+	switch h.typ {
+	case framePreface:
+		least, most = prefaceLen, prefaceLen
+	case frameProof:
+		least, most = proofLen, proofLen
+	case frameHello:
+		least, most = helloMin, helloMin+maxName
+	case frameRefusal:
+		least, most = 1, 1+maxText
+	case frameMessage:
+		most = MaxMessage
+	case frameDatagram:
+		least, most = 1, MaxDatagram
+	case frameWindow:
+		least, most = windowLen, windowLen
+	case frameBye:
+		most = maxText
+	case frameKeepalive:
+	default:
+		if b[0] == 0x16 && b[1] == 3 {
+			return h, violation("the peer speaks TLS, and this side does not")
+		}
+		return h, violation("there is no frame of type %d", h.typ)
+	}
+	switch {
+	case b[6] != 0 || b[7] != 0:
+		return h, violation("a frame of type %d has %#x where zeros belong", h.typ, b[6:8])
+	case (h.typ == frameMessage) != (h.kind != 0) || h.kind >= kindEnd:
+		return h, violation("a frame of type %d is of kind %d", h.typ, h.kind)
+	case h.length < least || h.length > most:
+		return h, violation("a frame of type %d has %d bytes: want %d to %d", h.typ, h.length, least, most)
+	}
+	return h, nil
+}
+
+// readHeader takes a header.
+func readHeader(r io.Reader) (header, error) {
+	var b [headerLen]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return header{}, err
+	}
+	return decodeHeader(&b)
+}
+
+// readPayload takes what follows a header. Its length is bounded by the type.
+func readPayload(r io.Reader, h header) ([]byte, error) {
+	if h.length == 0 {
+		return nil, nil
+	}
+	b := make([]byte, h.length)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, fmt.Errorf("a frame of %d bytes: %w", h.length, err)
+	}
+	return b, nil
+}

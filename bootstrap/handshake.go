@@ -1,0 +1,248 @@
+package bootstrap
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// Peer is who is at the other end of a Conn.
+type Peer struct {
+	Addr net.Addr
+	// Auth says how it has proved itself, and Certificate what it has shown with
+	// AuthCertificate; otherwise it is nil.
+	Auth        Auth
+	Certificate *x509.Certificate
+	// Name is what it calls itself: any peer can choose any name.
+	Name string
+	// Incarnation tells its process from those before.
+	Incarnation uint64
+}
+
+// identity is what two Conns of one peer have in common, "" if that cannot be said.
+func (p *Peer) identity() string {
+	if p.Name == "" {
+		return ""
+	}
+	if p.Certificate == nil {
+		return p.Name
+	}
+	return string(p.Certificate.RawSubjectPublicKeyInfo) + p.Name
+}
+
+// stranger is a connection whose other end has not proved itself. There is nothing that it
+// could be told by mistake: only admit makes a Conn of it.
+type stranger struct {
+	raw    net.Conn
+	stream net.Conn // raw, or TLS on it
+	cfg    *Config
+	cred   *credentials
+	dialed bool
+	host   string // that was dialed
+}
+
+// admit does the whole handshake within Config.HandshakeTimeout, and as long as ctx lasts.
+// After an error nothing is left open.
+func (s *stranger) admit(ctx context.Context) (_ *Conn, err error) {
+	if err := s.raw.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout)); err != nil {
+		return nil, errors.Join(err, s.raw.Close())
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.raw.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	s.stream = s.raw
+	peer, h, err := s.meet()
+	if err == nil && !stop() {
+		err = ctx.Err() // the deadline of the connection may be in the past now
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		err = handshakeError(err)
+		s.turnAway(err)
+		return nil, err
+	}
+	if err := s.raw.SetDeadline(time.Time{}); err != nil {
+		return nil, errors.Join(err, s.raw.Close())
+	}
+	return newConn(s, peer, h), nil
+}
+
+// meet proves each side to the other and learns who the peer is. The dialer is the first to
+// speak at every step, so that who merely connects is shown nothing to guess a token by.
+func (s *stranger) meet() (peer Peer, h hello, err error) {
+	peer = Peer{Addr: s.raw.RemoteAddr(), Auth: s.cred.auth}
+	if err := s.cred.allows(peer.Addr); err != nil {
+		return peer, h, err
+	}
+	var state tls.ConnectionState
+	if s.cred.tls != nil {
+		if state, err = s.startTLS(); err != nil {
+			return peer, h, err
+		}
+		if s.cred.auth == AuthCertificate {
+			peer.Certificate = state.PeerCertificates[0]
+		}
+	}
+	if err := s.exchange(framePreface, preface{Version, s.cred.auth}.encode(), s.checkPreface); err != nil {
+		return peer, h, err
+	}
+	if s.cred.key != nil {
+		if err := s.prove(&state); err != nil {
+			return peer, h, err
+		}
+	}
+	mine := hello{incarnation: s.cfg.Incarnation, deadAfter: s.cfg.DeadAfter, window: window, name: s.cfg.Name}
+	err = s.exchange(frameHello, mine.encode(), func(b []byte) (err error) {
+		h, err = decodeHello(b)
+		return err
+	})
+	if err != nil {
+		return peer, h, err
+	}
+	peer.Name, peer.Incarnation = h.name, h.incarnation
+	if want := s.cfg.PeerIncarnation; s.dialed && want != 0 && want != h.incarnation {
+		return peer, h, fmt.Errorf("%w: it is incarnation %d, and was %d", ErrRestarted, h.incarnation, want)
+	}
+	return peer, h, nil
+}
+
+func (s *stranger) startTLS() (tls.ConnectionState, error) {
+	cfg := s.cred.tls
+	var c *tls.Conn
+	if s.dialed {
+		if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
+			cfg = cfg.Clone()
+			cfg.ServerName = s.host
+		}
+		c = tls.Client(s.raw, cfg)
+	} else {
+		c = tls.Server(s.raw, cfg)
+	}
+	s.stream = c
+	if err := c.Handshake(); err != nil {
+		return tls.ConnectionState{}, err
+	}
+	state := c.ConnectionState()
+	if state.NegotiatedProtocol != alpn {
+		return state, violation("the peer speaks TLS and no %s in it", alpn)
+	}
+	return state, nil
+}
+
+// checkPreface compares the peer's preface with what this side speaks.
+func (s *stranger) checkPreface(b []byte) error {
+	p, err := decodePreface(b)
+	switch {
+	case err != nil:
+		return err
+	case p.version != Version:
+		return fmt.Errorf("%w: the peer speaks version %d, this side %d", ErrVersion, p.version, Version)
+	case p.auth != s.cred.auth:
+		return fmt.Errorf("%w: the peer proves itself by %v, this side wants %v", ErrAuth, p.auth, s.cred.auth)
+	}
+	return nil
+}
+
+// prove shows that both sides know the token. A listener shows its proof only to a dialer
+// that has shown a right one.
+func (s *stranger) prove(state *tls.ConnectionState) error {
+	dialer, listener, err := proofs(s.cred.key, state)
+	if err != nil {
+		return err
+	}
+	mine, theirs := listener, dialer
+	if s.dialed {
+		mine, theirs = dialer, listener
+	}
+	return s.exchange(frameProof, mine[:], func(b []byte) error {
+		if !proves(b, theirs) {
+			return fmt.Errorf("%w: the peer does not have the same token", ErrAuth)
+		}
+		return nil
+	})
+}
+
+// exchange sends one frame and takes one of the same type. The dialer sends first; the
+// listener sends only after check has found the dialer's right.
+func (s *stranger) exchange(typ frameType, mine []byte, check func(theirs []byte) error) error {
+	if s.dialed {
+		if err := s.send(typ, mine); err != nil {
+			return err
+		}
+	}
+	theirs, err := s.take(typ)
+	if err != nil {
+		return err
+	}
+	if err := check(theirs); err != nil || s.dialed {
+		return err
+	}
+	return s.send(typ, mine)
+}
+
+func (s *stranger) send(typ frameType, payload []byte) error {
+	_, err := s.stream.Write(appendFrame(nil, typ, 0, payload))
+	return err
+}
+
+// take reads one frame, of the given type or a refusal.
+func (s *stranger) take(want frameType) ([]byte, error) {
+	h, err := readHeader(s.stream)
+	if err != nil {
+		return nil, err
+	}
+	if h.typ != want && h.typ != frameRefusal {
+		return nil, violation("a frame of type %d, where one of type %d belongs", h.typ, want)
+	}
+	b, err := readPayload(s.stream, h)
+	if err != nil || h.typ == want {
+		return b, err
+	}
+	r, err := decodeRefusal(b)
+	if err != nil {
+		return nil, err
+	}
+	return nil, &r
+}
+
+// Bounds of a parting.
+const (
+	lingerTime  = time.Second
+	lingerBytes = 64 << 10
+)
+
+// turnAway tells the peer why, if it can still listen, and hangs up. What it has sent is
+// read first, within bounds: hanging up on unread bytes would take the answer with it.
+func (s *stranger) turnAway(cause error) {
+	if speaks(cause) && s.raw.SetDeadline(time.Now().Add(lingerTime)) == nil {
+		c, secure := s.stream.(*tls.Conn)
+		if !secure || c.ConnectionState().HandshakeComplete {
+			_ = s.send(frameRefusal, refusalOf(cause).encode())
+		}
+		hangUp(s.raw)
+	}
+	_ = s.raw.Close()
+}
+
+// speaks reports whether a peer that is turned away for err is told so. One that has
+// refused this side knows, one that is too slow does not listen, and where plain text is
+// refused nothing is said in it.
+func speaks(err error) bool {
+	var told *refusal
+	return !errors.As(err, &told) && !errors.Is(err, ErrInsecure) && !errors.Is(err, ErrTimeout) &&
+		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, net.ErrClosed)
+}
+
+// hangUp says that nothing more will come, and reads what the peer has sent until it hangs
+// up too. The deadlines of raw bound it.
+func hangUp(raw net.Conn) {
+	if half, ok := raw.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_, _ = io.CopyN(io.Discard, raw, lingerBytes)
+	}
+}

@@ -1,0 +1,150 @@
+package bootstrap
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// Version is the version of the protocol.
+const Version = 1
+
+const magic = "ibverbx\n"
+
+// preface is the first thing that a side says:
+//
+//	0              8         10     11  12
+//	| "ibverbx\n"  | version | auth | 0 |
+type preface struct {
+	version uint16
+	auth    Auth
+}
+
+func (p preface) encode() []byte {
+	b := append(make([]byte, 0, prefaceLen), magic...)
+	b = binary.BigEndian.AppendUint16(b, p.version)
+	return append(b, byte(p.auth), 0)
+}
+
+// decodePreface reads the preface of a peer. That of another version may go on as it
+// likes: only what is common to all is looked at.
+func decodePreface(b []byte) (p preface, err error) {
+	if len(b) != prefaceLen || string(b[:8]) != magic {
+		return p, violation("that is not a preface of ibverbx")
+	}
+	p = preface{version: binary.BigEndian.Uint16(b[8:]), auth: Auth(b[10])}
+	if p.version == Version && (p.auth < AuthCertificate || p.auth > AuthNone || b[11] != 0) {
+		return p, violation("a preface with way of proof %d and %#x behind it", b[10], b[11])
+	}
+	return p, nil
+}
+
+// hello says who a side is and how much it bears:
+//
+//	0             8            12         16
+//	| incarnation | dead after | window   | name ...
+//
+// dead after is in milliseconds; window is how many bytes of messages may be sent before
+// the first frameWindow.
+type hello struct {
+	incarnation uint64
+	deadAfter   time.Duration
+	window      uint32
+	name        string
+}
+
+func (h *hello) encode() []byte {
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, helloMin+len(h.name)), h.incarnation)
+	b = binary.BigEndian.AppendUint32(b, uint32(h.deadAfter/time.Millisecond))
+	b = binary.BigEndian.AppendUint32(b, h.window)
+	return append(b, h.name...)
+}
+
+func decodeHello(b []byte) (h hello, err error) {
+	if len(b) < helloMin || len(b) > helloMin+maxName {
+		return h, violation("a hello of %d bytes", len(b))
+	}
+	h = hello{
+		incarnation: binary.BigEndian.Uint64(b), deadAfter: time.Duration(binary.BigEndian.Uint32(b[8:])) * time.Millisecond,
+		window: binary.BigEndian.Uint32(b[12:]), name: string(b[helloMin:]),
+	}
+	switch {
+	case h.incarnation == 0 || h.incarnation > maxIncarnate:
+		return h, violation("incarnation %d: want 1 to 2^53-1", h.incarnation)
+	case h.deadAfter < minDeadAfter || h.deadAfter > maxDeadAfter:
+		return h, violation("the peer bears %v of silence: want %v to %v", h.deadAfter, minDeadAfter, maxDeadAfter)
+	case h.window < minWindow || h.window > maxWindow:
+		return h, violation("a window of %d bytes: want %d to %d", h.window, minWindow, maxWindow)
+	case !utf8.ValidString(h.name):
+		return h, violation("a name that is not UTF-8")
+	}
+	return h, nil
+}
+
+// refusal ends a handshake:
+//
+//	0      1
+//	| code | text ...
+type refusal struct {
+	code refusalCode
+	text string
+}
+
+type refusalCode uint8
+
+const (
+	refusedVersion refusalCode = iota + 1
+	refusedAuth
+	refusedProtocol
+	refusedBusy
+	refusalEnd
+)
+
+// sentinels are what the codes mean.
+var sentinels = [refusalEnd]error{
+	refusedVersion: ErrVersion, refusedAuth: ErrAuth, refusedProtocol: ErrProtocol, refusedBusy: ErrBusy,
+}
+
+func (r *refusal) encode() []byte { return append([]byte{byte(r.code)}, clip(r.text)...) }
+
+func decodeRefusal(b []byte) (r refusal, err error) {
+	if len(b) < 1 || len(b) > 1+maxText || b[0] == 0 || b[0] >= byte(refusalEnd) {
+		return r, violation("a refusal of %d bytes that says nothing", len(b))
+	}
+	return refusal{code: refusalCode(b[0]), text: string(b[1:])}, nil
+}
+
+// Error says it in the peer's words, quoted: they may be anything.
+func (r *refusal) Error() string {
+	return fmt.Sprintf("%v: the peer refused this side: %s", sentinels[r.code], quoted(r.text))
+}
+
+func (r *refusal) Unwrap() error { return sentinels[r.code] }
+
+// refusalOf is what to tell a peer that is turned away for err. A peer that has not proved
+// itself learns no more than it needs to.
+func refusalOf(err error) *refusal {
+	switch {
+	case errors.Is(err, ErrVersion):
+		return &refusal{code: refusedVersion, text: fmt.Sprintf("this side speaks version %d", Version)}
+	case errors.Is(err, ErrAuth):
+		return &refusal{code: refusedAuth, text: "proof missing or wrong"}
+	case errors.Is(err, ErrBusy):
+		return &refusal{code: refusedBusy, text: "too many peers wait already"}
+	}
+	return &refusal{code: refusedProtocol, text: "not understood"}
+}
+
+// quoted makes a peer's text fit for a terminal.
+func quoted(text string) string { return strconv.Quote(clip(text)) }
+
+// clip cuts a text to what fits a frame.
+func clip(text string) string {
+	if len(text) > maxText {
+		return text[:maxText]
+	}
+	return text
+}

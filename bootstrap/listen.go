@@ -1,0 +1,253 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// Listener lets peers in that can prove who they are.
+type Listener struct {
+	cfg    Config
+	cred   *credentials
+	socket net.Listener
+	ctx    context.Context // ends with the Listener
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	ready  chan *Conn
+
+	mu     sync.Mutex
+	closed bool
+	// half are the connections that have not proved themselves, oldest first.
+	half  []*visit
+	known map[string]map[*Conn]struct{} // live Conns by the identity of the peer
+	stats ListenerStats
+}
+
+// visit is a stranger at the door.
+type visit struct {
+	raw    net.Conn
+	bumped bool // it has made way for another
+}
+
+// ListenerStats counts what came to a Listener.
+type ListenerStats struct {
+	// Admitted counts peers that proved themselves, Rejected all others.
+	Admitted, Rejected uint64
+	// HalfOpen is how many have connected and not proved themselves yet.
+	HalfOpen int
+}
+
+// Listen opens a port for peers. addr is "host:port"; an empty host means all addresses.
+// ctx bounds opening it, not its life.
+func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	cred, err := cfg.load(false)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := cred.allows(socket.Addr()); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on %s: %w", addr, err), socket.Close())
+	}
+	l := &Listener{
+		cfg: cfg, cred: cred, socket: socket, ready: make(chan *Conn, cfg.Backlog),
+		known: map[string]map[*Conn]struct{}{},
+	}
+	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	l.work.Add(1)
+	go l.accept()
+	return l, nil
+}
+
+// Addr is where the Listener can be reached.
+func (l *Listener) Addr() net.Addr { return l.socket.Addr() }
+
+// Stats returns the counters.
+func (l *Listener) Stats() ListenerStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.stats
+	s.HalfOpen = len(l.half)
+	return s
+}
+
+// Accept returns the next peer that has proved itself and is still there. A peer that is
+// turned away ends nothing: Config.Rejected is told.
+func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
+	for {
+		select {
+		case c := <-l.ready:
+			if c.Err() == nil {
+				return c, nil
+			}
+			_ = c.Close()
+		case <-ctx.Done():
+			return nil, fmt.Errorf("accept on %v: %w", l.Addr(), ctx.Err())
+		case <-l.ctx.Done():
+			return nil, fmt.Errorf("accept on %v: %w", l.Addr(), ErrClosed)
+		}
+	}
+}
+
+// accept takes connections from the socket until it is closed.
+func (l *Listener) accept() {
+	defer l.work.Done()
+	for {
+		raw, err := l.socket.Accept()
+		if err != nil {
+			if l.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of descriptors, say: others may be given back.
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-l.ctx.Done():
+			}
+			continue
+		}
+		l.visit(raw)
+	}
+}
+
+// visit gives a connection a place among the half-open ones, that of the oldest if there is
+// none left. A peer that means it needs a few round trips, so whoever is the oldest of
+// many is not in a hurry.
+func (l *Listener) visit(raw net.Conn) {
+	v := &visit{raw: raw}
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		_ = raw.Close()
+		return
+	}
+	if len(l.half) >= l.cfg.MaxHandshakes {
+		oldest := l.half[0]
+		oldest.bumped = true
+		l.half = append(l.half[:0], l.half[1:]...)
+		_ = oldest.raw.Close()
+	}
+	l.half = append(l.half, v)
+	l.work.Add(1)
+	l.mu.Unlock()
+	go l.receive(v)
+}
+
+// receive sees a visit through.
+func (l *Listener) receive(v *visit) {
+	defer l.work.Done()
+	s := &stranger{raw: v.raw, cfg: &l.cfg, cred: l.cred}
+	c, err := s.admit(l.ctx)
+	if l.leave(v) {
+		_ = v.raw.Close() // it may have proved itself just then
+		err = fmt.Errorf("%w: others came while it was slow to prove itself", ErrBusy)
+	}
+	if err == nil {
+		err = l.enter(c)
+	}
+	if err == nil {
+		return
+	}
+	l.mu.Lock()
+	l.stats.Rejected++
+	l.mu.Unlock()
+	if l.cfg.Rejected != nil && l.ctx.Err() == nil {
+		l.cfg.Rejected(v.raw.RemoteAddr(), err)
+	}
+}
+
+// leave takes a visit from the half-open ones and reports whether it had lost its place.
+func (l *Listener) leave(v *visit) (bumped bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, other := range l.half {
+		if other == v {
+			l.half = append(l.half[:i], l.half[i+1:]...)
+			break
+		}
+	}
+	return v.bumped
+}
+
+// enter hands an admitted peer to Accept, and ends the Conns of its earlier incarnations.
+func (l *Listener) enter(c *Conn) error {
+	id := c.peer.identity()
+	c.start(func() { l.forget(id, c) })
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return errors.Join(ErrClosed, c.Close())
+	}
+	var gone []*Conn
+	if id != "" {
+		for other := range l.known[id] {
+			if other.peer.Incarnation != c.peer.Incarnation {
+				gone = append(gone, other)
+			}
+		}
+		if l.known[id] == nil {
+			l.known[id] = map[*Conn]struct{}{}
+		}
+		l.known[id][c] = struct{}{}
+	}
+	queued := false
+	select {
+	case l.ready <- c:
+		queued = true
+		l.stats.Admitted++
+	default:
+	}
+	l.mu.Unlock()
+	for _, other := range gone {
+		other.fail(fmt.Errorf("%w: %q is now incarnation %d, and was %d", ErrRestarted, c.peer.Name, c.peer.Incarnation, other.peer.Incarnation))
+	}
+	if c.Err() != nil {
+		l.forget(id, c) // it ended before it was known
+	}
+	if !queued {
+		return errors.Join(fmt.Errorf("%w: %d wait for Accept", ErrBusy, l.cfg.Backlog), c.CloseWith("too many peers wait already"))
+	}
+	return nil
+}
+
+// forget drops a Conn that has ended.
+func (l *Listener) forget(id string, c *Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.known[id], c)
+	if len(l.known[id]) == 0 {
+		delete(l.known, id)
+	}
+}
+
+// Close closes the port and turns away whoever has not been accepted. Conns that were
+// accepted live on.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	first := !l.closed
+	l.closed = true
+	l.mu.Unlock()
+	var err error
+	if first {
+		l.cancel()
+		err = l.socket.Close()
+	}
+	l.work.Wait()
+	for {
+		select {
+		case c := <-l.ready:
+			_ = c.Close()
+		default:
+			return err
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package bootstrap
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// reader takes frames until the Conn ends. It never waits for anything but the peer: room
+// for what it takes was set aside before.
+func (c *Conn) reader() {
+	defer c.loops.Done()
+	for {
+		if err := c.readFrame(); err != nil {
+			c.fail(c.readError(err))
+			return
+		}
+	}
+}
+
+// readFrame takes one frame, which must be there before the peer counts as dead: bytes that
+// drip in do not keep it alive.
+func (c *Conn) readFrame() error {
+	if err := c.raw.SetReadDeadline(time.Now().Add(c.dead)); err != nil {
+		return err
+	}
+	return c.takeFrame()
+}
+
+// takeFrame takes one frame and does what it says.
+func (c *Conn) takeFrame() error {
+	h, err := readHeader(c.read)
+	if err != nil {
+		return err
+	}
+	switch h.typ {
+	case frameMessage:
+		return c.readMessage(h)
+	case frameDatagram:
+		return c.readDatagram(h)
+	case frameWindow:
+		var b [windowLen]byte
+		if _, err := io.ReadFull(c.read, b[:]); err != nil {
+			return err
+		}
+		return c.granted(binary.BigEndian.Uint32(b[:]))
+	case frameKeepalive:
+		c.mu.Lock()
+		c.stats.KeepalivesIn++
+		c.mu.Unlock()
+		return nil
+	case frameBye:
+		text, err := readPayload(c.read, h)
+		if err != nil {
+			return err
+		}
+		if len(text) > 0 {
+			return fmt.Errorf("%w: %s", ErrPeerClosed, quoted(string(text)))
+		}
+		return ErrPeerClosed
+	default:
+		return violation("a frame of type %d after the handshake", h.typ)
+	}
+}
+
+func (c *Conn) readMessage(h header) error {
+	n := int(h.length) + messageCost
+	c.mu.Lock()
+	ok := n <= c.open
+	if ok {
+		c.open -= n
+	}
+	c.mu.Unlock()
+	if !ok {
+		return violation("a message of %d bytes without room for it", h.length)
+	}
+	body, err := readPayload(c.read, h)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inbox = append(c.inbox, Message{Kind: h.kind, Body: body})
+	c.stats.MessagesIn++
+	c.changed.Broadcast()
+	return nil
+}
+
+func (c *Conn) readDatagram(h header) error {
+	var b [MaxDatagram]byte
+	if _, err := io.ReadFull(c.read, b[:h.length]); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	wake := c.onDatum
+	c.stats.DatagramsIn++
+	if c.datagrams.in.put(b[:h.length]) {
+		c.stats.DatagramsLost++
+	}
+	c.mu.Unlock()
+	if wake != nil {
+		wake()
+	}
+	return nil
+}
+
+// granted adds to what this side may send.
+func (c *Conn) granted(n uint32) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n == 0 || int64(c.credit)+int64(n) > maxWindow {
+		return violation("room for %d more bytes, where %d are free", n, c.credit)
+	}
+	c.credit += int(n)
+	c.changed.Broadcast()
+	return nil
+}
+
+// readError says what it means that the peer cannot be heard.
+func (c *Conn) readError(err error) error {
+	c.mu.Lock()
+	closing := c.closing
+	c.mu.Unlock()
+	switch {
+	case closing:
+		return ErrClosed
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("%w: nothing for %v", ErrSilent, c.dead)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w without a word", ErrPeerClosed)
+	}
+	return err
+}

@@ -1,0 +1,104 @@
+package bootstrap
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+)
+
+// batchBytes is how much is written at once, about.
+const batchBytes = 64 << 10
+
+// writer writes what is queued, and keepalives when nothing is.
+func (c *Conn) writer() {
+	defer c.loops.Done()
+	quiet := time.NewTimer(c.interval)
+	defer quiet.Stop()
+	var batch []byte
+	for {
+		var last bool
+		batch, last = c.collect(batch[:0])
+		if len(batch) == 0 {
+			select {
+			case <-c.done:
+				return
+			case <-c.wake:
+				continue
+			case <-quiet.C:
+				batch = appendFrame(batch, frameKeepalive, 0, nil)
+			}
+		}
+		if err := c.writeBatch(batch); err != nil {
+			c.fail(err)
+			return
+		}
+		quiet.Reset(c.interval)
+		if last {
+			c.sayNoMore()
+			return
+		}
+	}
+}
+
+// collect takes what is to be written next: datagrams first, because they may decide
+// whether lanes come back. last says that nothing will follow.
+func (c *Conn) collect(batch []byte) (_ []byte, last bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var b [MaxDatagram]byte
+	for len(batch) < batchBytes {
+		n := c.datagrams.out.take(b[:])
+		if n == 0 {
+			break
+		}
+		batch = appendFrame(batch, frameDatagram, 0, b[:n])
+		c.stats.DatagramsOut++
+	}
+	if c.owed >= window/4 {
+		c.open += c.owed
+		batch = appendFrame(batch, frameWindow, 0, binary.BigEndian.AppendUint32(nil, uint32(c.owed)))
+		c.owed = 0
+	}
+	for len(c.outbox) > 0 && len(batch) < batchBytes {
+		batch = append(batch, c.outbox[0]...)
+		c.outbox[0] = nil
+		c.outbox = c.outbox[1:]
+	}
+	if c.closing && len(c.outbox) == 0 {
+		return appendFrame(batch, frameBye, 0, []byte(c.parting)), true
+	}
+	return batch, false
+}
+
+// writeBatch writes, and gives the peer as long to take it as it may be silent.
+func (c *Conn) writeBatch(b []byte) error {
+	if err := c.raw.SetWriteDeadline(time.Now().Add(c.dead)); err != nil {
+		return c.writeError(err)
+	}
+	_, err := c.stream.Write(b)
+	return c.writeError(err)
+}
+
+// writeError says what it means that the peer cannot be reached.
+func (c *Conn) writeError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("%w: it has taken nothing for %v", ErrSilent, c.dead)
+	case errors.Is(err, net.ErrClosed):
+		return ErrClosed
+	}
+	return fmt.Errorf("%w: %w", ErrPeerClosed, err)
+}
+
+// sayNoMore ends this direction. The peer answers by hanging up; the reader sees that, or
+// the time of Close is over.
+func (c *Conn) sayNoMore() {
+	if half, ok := c.raw.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
+		_ = c.raw.Close()
+	}
+}
