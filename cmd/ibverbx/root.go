@@ -91,7 +91,7 @@ without them it uses softnic, an RDMA NIC in software.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{command: cmd.CommandPath(), err: err}
 	})
-	root.AddCommand(newPerf(s), newDevices(s), newDoctor(s), newSim(s), newVersion(s))
+	root.AddCommand(newPerf(s), newDevices(s), newDoctor(s), newSim(s), newCert(s), newVersion(s))
 	return root
 }
 
@@ -100,7 +100,7 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	hint := "say perf, devices, doctor or version"
+	hint := "say perf, devices, doctor, cert or version"
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = "did you mean " + strings.Join(near, " or ") + "?"
 	}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"ibverbx/bootstrap"
+)
+
+// certConfig names the files of one side.
+func certConfig(dir, side string) bootstrap.Config {
+	in := func(name string) string { return filepath.Join(dir, name) }
+	return bootstrap.Config{CAFile: in("ca.pem"), CertFile: in(side + ".pem"), KeyFile: in(side + ".key")}
+}
+
+// The files of one command let two sides meet, by every name that was asked for.
+func TestCertMeet(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "certs")
+	out := succeed(t, "cert", dir, "--host", "node7", "--host", "127.0.0.1")
+	for _, want := range []string{"perf --server --ca", "perf node7 --ca", "certificate of the server (node7, 127.0.0.1)"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("cert does not print %q:\n%s", want, out)
+		}
+	}
+	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", certConfig(dir, "server"))
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer func() { _ = l.Close() }()
+	for name, ok := range map[string]bool{"": true, "node7": true, "node8": false} {
+		cfg := certConfig(dir, "client")
+		cfg.ServerName = name
+		c, err := bootstrap.Dial(t.Context(), l.Addr().String(), cfg)
+		if (err == nil) != ok {
+			t.Errorf("Dial as %q: got %v, want success %v", name, err, ok)
+		}
+		if err == nil {
+			_ = c.Close()
+		}
+	}
+	// The certificate of a client is none of a server.
+	wrong, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", certConfig(dir, "client"))
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer func() { _ = wrong.Close() }()
+	if _, err := bootstrap.Dial(t.Context(), wrong.Addr().String(), certConfig(dir, "client")); err == nil {
+		t.Errorf("Dial of a listener with a client's certificate: got no error, want one")
+	}
+}
+
+func TestCertFiles(t *testing.T) {
+	dir := t.TempDir()
+	succeed(t, "cert", dir)
+	names := []string{"ca.pem", "ca.key", "server.pem", "server.key", "client.pem", "client.key"}
+	before := map[string]string{}
+	for _, name := range names {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatalf("Stat: got %v, want no error", err)
+		}
+		want := os.FileMode(0o644)
+		if strings.HasSuffix(name, ".key") {
+			want = 0o600
+		}
+		if got := info.Mode().Perm(); got&^want != 0 && runtime.GOOS != "windows" {
+			t.Errorf("%s has mode %o, want no more than %o", name, got, want)
+		}
+		before[name] = read(t, filepath.Join(dir, name))
+	}
+	status, out, stderr := command(t.Context(), "cert", dir)
+	if status != exitFailure || out != "" || !strings.Contains(stderr, "--force") {
+		t.Errorf("cert over files that are there: got status %d, %q, %q, want %d and a word of --force", status, out, stderr, exitFailure)
+	}
+	if err := os.Remove(filepath.Join(dir, "ca.pem")); err != nil {
+		t.Fatalf("Remove: got %v, want no error", err)
+	}
+	command(t.Context(), "cert", dir)
+	if _, err := os.Stat(filepath.Join(dir, "ca.pem")); err == nil {
+		t.Errorf("cert wrote one file although others are there, want none")
+	}
+	// A link is replaced, and what it points to stays as it is.
+	aside := filepath.Join(t.TempDir(), "aside")
+	if err := os.Rename(filepath.Join(dir, "server.key"), aside); err != nil {
+		t.Fatalf("Rename: got %v, want no error", err)
+	}
+	if err := os.Symlink(aside, filepath.Join(dir, "server.key")); err != nil && runtime.GOOS != "windows" {
+		t.Fatalf("Symlink: got %v, want no error", err)
+	}
+	succeed(t, "cert", dir, "--force")
+	if read(t, aside) != before["server.key"] {
+		t.Errorf("cert --force wrote through a link, want the link replaced")
+	}
+	for _, name := range names {
+		if read(t, filepath.Join(dir, name)) == before[name] {
+			t.Errorf("cert --force left %s as it was, want a new one", name)
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("read: got %v, want no error", err)
+	}
+	return string(b)
+}
+
+func TestCertFlagErrors(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "x")
+	for args, want := range map[string]string{
+		"a b": "one directory", "--days 0": "--days 0", "--host node:18515": "without a port", "--days x": "--days",
+	} {
+		words := append([]string{"cert"}, strings.Fields(args)...)
+		if !strings.Contains(args, "a b") {
+			words = append(words, dir)
+		}
+		status, out, stderr := command(t.Context(), words...)
+		if status == exitOK || out != "" || !strings.Contains(stderr, want) {
+			t.Errorf("cert %s: got status %d, %q, %q, want an error that says %q", args, status, out, stderr, want)
+		}
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Errorf("a refused command made %s, want nothing", dir)
+	}
+}
