@@ -38,9 +38,15 @@ func BenchmarkCgoPost(b *testing.B) {
 	}
 }
 
-// BenchmarkCgoPoll measures what a poll of a CQ full of completions costs on this side.
-func BenchmarkCgoPoll(b *testing.B) {
-	r := newRig(b, rdmacore.Config{}, verbs.RC)
+// BenchmarkCgoPoll measures what a poll of a CQ full of completions costs on this side. It
+// is an extended one, and its driver a stand-in whose calls do nothing but load a field.
+func BenchmarkCgoPoll(b *testing.B) { benchmarkPoll(b, rdmacore.Config{}) }
+
+// BenchmarkCgoPollPlain is the same with a plain CQ.
+func BenchmarkCgoPollPlain(b *testing.B) { benchmarkPoll(b, rdmacore.Config{PlainCQ: true}) }
+
+func benchmarkPoll(b *testing.B, cfg rdmacore.Config) {
+	r := newRig(b, cfg, verbs.RC)
 	for _, n := range batches {
 		b.Run(fmt.Sprintf("wcs=%d", n), func(b *testing.B) {
 			r.state.endless = 1
@@ -61,8 +67,13 @@ func BenchmarkCgoPoll(b *testing.B) {
 }
 
 // BenchmarkCgoPollEmpty measures a poll that finds nothing.
-func BenchmarkCgoPollEmpty(b *testing.B) {
-	r := newRig(b, rdmacore.Config{}, verbs.RC)
+func BenchmarkCgoPollEmpty(b *testing.B) { benchmarkPollEmpty(b, rdmacore.Config{}) }
+
+// BenchmarkCgoPollEmptyPlain is the same with a plain CQ.
+func BenchmarkCgoPollEmptyPlain(b *testing.B) { benchmarkPollEmpty(b, rdmacore.Config{PlainCQ: true}) }
+
+func benchmarkPollEmpty(b *testing.B, cfg rdmacore.Config) {
+	r := newRig(b, cfg, verbs.RC)
 	wcs := make([]verbs.WC, 16)
 	b.ReportAllocs()
 	for b.Loop() {

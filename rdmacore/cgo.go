@@ -4,14 +4,6 @@ package rdmacore
 
 // #cgo CFLAGS: -O2 -Wall -fno-strict-aliasing
 // #cgo LDFLAGS: -ldl
-// #cgo noescape shim_post_send
-// #cgo nocallback shim_post_send
-// #cgo noescape shim_post_recv
-// #cgo nocallback shim_post_recv
-// #cgo noescape shim_post_srq
-// #cgo nocallback shim_post_srq
-// #cgo noescape shim_poll
-// #cgo nocallback shim_poll
 // #include <stdlib.h>
 // #include "shim.h"
 import "C"
@@ -85,6 +77,8 @@ const (
 	inlineLength = C.SHIM_INLINE_LENGTH
 	atomicLength = C.SHIM_ATOMIC_LENGTH
 	noAH         = C.SHIM_NO_AH
+	stopped      = C.SHIM_STOPPED
+	busy         = C.SHIM_BUSY
 )
 
 // What an extended CQ is asked to tell.
@@ -95,9 +89,18 @@ const (
 
 func (h handle) c() C.uintptr_t { return C.uintptr_t(h) }
 
+// flag is a bool of C.
+func flag(b bool) C.uint32_t {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // The data path. The addresses are those of Go memory, as numbers: a typed pointer
 // would make cgo look at every request. The caller keeps the memory alive, and on the
-// heap, until the call returns.
+// heap, until the call returns. Numbers do not escape, so noescape would say nothing, and
+// nocallback would cost two calls.
 
 func cPostSend(qp handle, wrs uintptr, n int) int64 {
 	return int64(C.shim_post_send(qp.c(), C.uintptr_t(wrs), C.uint32_t(n)))
@@ -334,9 +337,11 @@ type queue struct {
 	depth  int
 }
 
-func cCreateCQ(lib, ctx handle, depth int, channel handle, vector int, fields uint64) (queue, syscall.Errno) {
+// cCreateCQ makes an extended CQ if there are fields. singlePoll is for drivers that do not
+// bear ibv_next_poll.
+func cCreateCQ(lib, ctx handle, depth int, channel handle, vector int, fields uint64, singlePoll bool) (queue, syscall.Errno) {
 	var q C.struct_shim_queue
-	e := C.shim_create_cq(lib.c(), ctx.c(), C.uint32_t(depth), channel.c(), C.uint32_t(vector), C.uint64_t(fields), &q)
+	e := C.shim_create_cq(lib.c(), ctx.c(), C.uint32_t(depth), channel.c(), C.uint32_t(vector), C.uint64_t(fields), flag(singlePoll), &q)
 	return queue{h: handle(q.queue), key: handle(q.key), depth: int(q.depth)}, syscall.Errno(e)
 }
 
@@ -345,11 +350,7 @@ func cDestroyCQ(lib, cq handle) syscall.Errno {
 }
 
 func cArm(cq handle, solicitedOnly bool) syscall.Errno {
-	s := C.int(0)
-	if solicitedOnly {
-		s = 1
-	}
-	return syscall.Errno(C.shim_arm(cq.c(), s))
+	return syscall.Errno(C.shim_arm(cq.c(), flag(solicitedOnly)))
 }
 
 func cCQEvent(lib, channel handle) (key handle, errno syscall.Errno) {
@@ -401,10 +402,7 @@ func cCreateQP(lib, pd handle, in *qpInit) (madeQP, syscall.Errno) {
 			max_send_wr: C.uint32_t(in.maxSendWR), max_recv_wr: C.uint32_t(in.maxRecvWR),
 			max_send_sge: C.uint32_t(in.maxSendSGE), max_recv_sge: C.uint32_t(in.maxRecvSGE), max_inline_data: C.uint32_t(in.maxInline),
 		},
-		_type: C.uint8_t(in.typ), legal: C.uint8_t(in.legal),
-	}
-	if in.signalAll {
-		init.signal_all = 1
+		_type: C.uint8_t(in.typ), legal: C.uint8_t(in.legal), signal_all: C.uint8_t(flag(in.signalAll)),
 	}
 	var made C.struct_shim_qp_made
 	e := C.shim_create_qp(lib.c(), pd.c(), &init, &made)
@@ -414,6 +412,15 @@ func cCreateQP(lib, pd handle, in *qpInit) (madeQP, syscall.Errno) {
 func cDestroyQP(lib, qp handle) syscall.Errno {
 	return syscall.Errno(C.shim_destroy_qp(lib.c(), qp.c()))
 }
+
+func cFreeQP(qp handle) { C.shim_free_qp(qp.c()) }
+
+// cSetGate returns false if somebody is posting.
+func cSetGate(qp handle, side gateSide, open bool) bool {
+	return C.shim_set_gate(qp.c(), C.uint32_t(side), flag(open)) == 0
+}
+
+func cPosts(qp handle) uint64 { return uint64(C.shim_posts(qp.c())) }
 
 func toAHAttr(a *verbs.AHAttr, global bool) (out C.struct_vb_ah_attr) {
 	*(*verbs.GID)(unsafe.Pointer(&out.grh.dgid)) = a.DGID

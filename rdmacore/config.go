@@ -17,10 +17,11 @@ type Config struct {
 	// ForkSafe calls ibv_fork_init(3) first. It costs time at every registration, and
 	// is for C code in the process that forks without exec on kernels before 5.12.
 	ForkSafe bool
-	// ExtendedCQ makes extended CQs (ibv_create_cq_ex(3)) where the device has them. They
-	// behave like plain ones and are slower to poll, a call per field instead of one per
-	// batch, so by default only CQs with timestamps are extended.
-	ExtendedCQ bool
+	// PlainCQ makes plain CQs also where the device has extended ones (ibv_create_cq_ex(3)),
+	// but for those with timestamps. They behave alike. What is faster depends on the driver:
+	// a plain CQ is polled by one call for a batch, an extended one by a call for each
+	// completion and one for each field that means something in it.
+	PlainCQ bool
 }
 
 func (c *Config) library() string {

@@ -22,6 +22,7 @@ type nicContext struct {
 	open       opened
 	attr       verbs.DeviceAttr
 	timestamps bool
+	singlePoll bool      // the driver does not bear ibv_next_poll; see datapath.h
 	probed     sync.Once // fills caps
 	caps       verbs.Capabilities
 
@@ -59,7 +60,7 @@ func (s *set[T]) add(v T) {
 var _ verbs.Context = (*nicContext)(nil)
 
 func newContext(d *Device, o opened) (*nicContext, error) {
-	x := &nicContext{dev: d, lib: d.lib.h, h: o.ctx, open: o, ahs: map[verbs.AHHandle]*ah{}}
+	x := &nicContext{dev: d, lib: d.lib.h, h: o.ctx, open: o, singlePoll: d.Driver() == driverRXE, ahs: map[verbs.AHHandle]*ah{}}
 	x.events.objects = map[handle]verbs.Event{}
 	if err := x.describe(); err != nil {
 		return nil, err

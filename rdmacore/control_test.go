@@ -130,7 +130,7 @@ func TestControlErrors(t *testing.T) {
 
 // A context of an older library has no newer operations, and works.
 func TestOldContext(t *testing.T) {
-	lib, s := loadStandin(t, rdmacore.Config{ExtendedCQ: true})
+	lib, s := loadStandin(t, rdmacore.Config{})
 	s.oldContext, s.noUC = 1, 1
 	devices, err := lib.Devices()
 	ok(t, err, "Devices")

@@ -66,20 +66,20 @@ func (x *nicContext) createCQ(cfg verbs.CQConfig) (*cq, error) {
 	return c, nil
 }
 
-// makeCQ makes an extended CQ if one is wanted and the device has them, otherwise a
-// plain one.
+// makeCQ makes an extended CQ if the device has them, otherwise a plain one. A device may
+// say that it has them and then not make one.
 func (x *nicContext) makeCQ(cfg verbs.CQConfig, ch handle, vector int) (queue, error) {
-	if x.open.extendedCQ && (cfg.Timestamp || x.dev.lib.cfg.ExtendedCQ) {
+	if x.open.extendedCQ && (cfg.Timestamp || !x.dev.lib.cfg.PlainCQ) {
 		fields := uint64(cqFields)
 		if cfg.Timestamp {
 			fields |= cqTimestamp
 		}
-		q, errno := cCreateCQ(x.lib, x.h, cfg.Depth, ch, vector, fields)
+		q, errno := cCreateCQ(x.lib, x.h, cfg.Depth, ch, vector, fields, x.singlePoll)
 		if errno == 0 || cfg.Timestamp || errno != unix.EOPNOTSUPP && errno != unix.ENOSYS && errno != unix.EINVAL {
 			return q, inWords(errno)
 		}
 	}
-	q, errno := cCreateCQ(x.lib, x.h, cfg.Depth, ch, vector, 0)
+	q, errno := cCreateCQ(x.lib, x.h, cfg.Depth, ch, vector, 0, false)
 	return q, inWords(errno)
 }
 

@@ -13,8 +13,10 @@
 struct cq {
 	struct vb_cq *cq;
 	int (*poll)(struct vb_cq *, int, struct vb_wc *);
-	struct vb_cq_ex *ex; // NULL for a plain CQ
-	uint64_t wc_flags;
+	struct vb_cq_ex *ex;  // NULL for a plain CQ
+	uint32_t timestamps;  // completions of an extended CQ have one
+	uint32_t single_poll; // the driver does not bear next_poll; see poll_ex
+	uint32_t datagrams;   // a UD QP receives here, from now on and for ever
 };
 
 struct srq {
@@ -23,7 +25,18 @@ struct srq {
 	uint32_t max_sge;
 };
 
+// gate keeps a queue alive while somebody posts to it, and makes posts take turns. Closing
+// it costs one atomic operation, opening it none, where a lock of Go takes two.
+struct gate {
+	uint32_t state;
+	uint64_t posts; // that went through, for tests
+} __attribute__((aligned(64))); // the two sides of a QP do not share a cache line
+
+enum { GATE_STOPPED, GATE_OPEN, GATE_BUSY };
+
+// qp is freed when nobody can post any more, not when the library's QP is destroyed.
 struct qp {
+	struct gate send, recv;
 	struct vb_qp *qp;
 	int (*post_send)(struct vb_qp *, struct vb_send_wr *, struct vb_send_wr **);
 	int (*post_recv)(struct vb_qp *, struct vb_recv_wr *, struct vb_recv_wr **);
@@ -50,6 +63,55 @@ static int failed(int rc)
 static int64_t result(uint32_t taken, int why)
 {
 	return (int64_t)taken << 32 | (uint32_t)why;
+}
+
+static inline void pause_cpu(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+// enter returns 0 if the caller may post and must leave, SHIM_STOPPED if the queue takes
+// nothing, and SHIM_BUSY if another thread has been posting for so long that this one had
+// better sleep.
+static inline int enter(struct gate *g)
+{
+	for (int tries = 0; tries < 200; tries++) {
+		uint32_t seen = GATE_OPEN;
+
+		if (__atomic_compare_exchange_n(&g->state, &seen, GATE_BUSY, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+			return 0;
+		if (seen == GATE_STOPPED)
+			return SHIM_STOPPED;
+		pause_cpu();
+	}
+	return SHIM_BUSY;
+}
+
+static inline void leave(struct gate *g)
+{
+	__atomic_store_n(&g->state, GATE_OPEN, __ATOMIC_RELEASE);
+}
+
+int shim_set_gate(uintptr_t qp, uint32_t recv, uint32_t open)
+{
+	struct qp *q = (struct qp *)qp;
+	struct gate *g = recv ? &q->recv : &q->send;
+
+	if (enter(g) == SHIM_BUSY)
+		return SHIM_BUSY;
+	__atomic_store_n(&g->state, open ? GATE_OPEN : GATE_STOPPED, __ATOMIC_RELEASE);
+	return 0;
+}
+
+uint64_t shim_posts(uintptr_t qp)
+{
+	struct qp *q = (struct qp *)qp;
+
+	return __atomic_load_n(&q->send.posts, __ATOMIC_RELAXED) + __atomic_load_n(&q->recv.posts, __ATOMIC_RELAXED);
 }
 
 // check says what is wrong with a request, 0 if nothing is.
@@ -137,10 +199,8 @@ static inline uint32_t part(const struct qp *q, const struct flat_send *in, uint
 // CHAIN is how many requests go to the driver at once; longer chains go in parts.
 enum { CHAIN = 256 };
 
-int64_t shim_post_send(uintptr_t qp, uintptr_t wrs, uint32_t count)
+static inline int64_t sends(const struct qp *q, const struct flat_send *in, uint32_t count)
 {
-	const struct qp *q = (struct qp *)qp;
-	const struct flat_send *in = (struct flat_send *)wrs;
 	struct vb_send_wr chain[CHAIN], *bad;
 	uint32_t taken = 0;
 	int why = 0, err;
@@ -158,6 +218,19 @@ int64_t shim_post_send(uintptr_t qp, uintptr_t wrs, uint32_t count)
 		taken += n;
 	}
 	return result(taken, why);
+}
+
+int64_t shim_post_send(uintptr_t qp, uintptr_t wrs, uint32_t count)
+{
+	struct qp *q = (struct qp *)qp;
+	int64_t r = enter(&q->send);
+
+	if (r)
+		return r;
+	q->send.posts++;
+	r = sends(q, (struct flat_send *)wrs, count);
+	leave(&q->send);
+	return r;
 }
 
 // receives posts to a queue that is either a QP's own or a shared one.
@@ -196,9 +269,15 @@ static int64_t receives(const struct qp *q, const struct srq *s, uint32_t max_sg
 
 int64_t shim_post_recv(uintptr_t qp, uintptr_t wrs, uint32_t count)
 {
-	const struct qp *q = (struct qp *)qp;
+	struct qp *q = (struct qp *)qp;
+	int64_t r = enter(&q->recv);
 
-	return receives(q, NULL, q->max_recv_sge, (struct flat_recv *)wrs, count);
+	if (r)
+		return r;
+	q->recv.posts++;
+	r = receives(q, NULL, q->max_recv_sge, (struct flat_recv *)wrs, count);
+	leave(&q->recv);
+	return r;
 }
 
 int64_t shim_post_srq(uintptr_t srq, uintptr_t wrs, uint32_t count)
@@ -208,24 +287,40 @@ int64_t shim_post_srq(uintptr_t srq, uintptr_t wrs, uint32_t count)
 	return receives(NULL, s, s->max_sge, (struct flat_recv *)wrs, count);
 }
 
-// flatten rewrites a completion where it lies. Of a failed one only four fields are
-// valid; the others become zero. Each field is read on its own: the driver has just
-// stored them one by one, and a load across several stores has to wait for all of them.
-static inline void flatten(struct flat_wc *place)
+// Opcodes of completions: receives have a bit of their own, and sends below WC_READ move
+// bytes of which nobody learns how many.
+enum { WC_READ = 2, WC_RECV = 1 << 7 };
+
+// flatten rewrites a completion where it lies. What has no meaning in it becomes zero: of a
+// failed one all but four fields, of a send what only receives have. Each field is read on
+// its own: the driver has just stored them one by one, and a load across several stores has
+// to wait for all of them.
+static inline void flatten(struct flat_wc *place, uint32_t datagrams)
 {
 	const struct vb_wc *in = (const struct vb_wc *)place;
 	uint64_t wrid = in->wr_id;
 	uint32_t status = in->status, opcode = in->opcode, vendor_err = in->vendor_err, byte_len = in->byte_len;
-	uint32_t imm = in->imm_data, qpn = in->qp_num, src_qpn = in->src_qp, flags = in->wc_flags;
-	uint16_t pkey_index = in->pkey_index, slid = in->slid;
+	uint32_t imm = in->imm_data, qpn = in->qp_num, src_qpn = in->src_qp, flags = in->wc_flags & 3;
+	uint16_t slid = in->slid;
 	uint8_t sl = in->sl;
 
 	if (status)
-		opcode = byte_len = imm = src_qpn = flags = pkey_index = slid = sl = 0;
+		opcode = byte_len = 0;
+	else
+		vendor_err = 0;
+	if (!(opcode & WC_RECV)) {
+		flags = 0;
+		if (opcode < WC_READ)
+			byte_len = 0;
+	}
+	if (!(flags & 2))
+		imm = 0;
+	if (!datagrams || !(opcode & WC_RECV))
+		src_qpn = slid = sl = 0;
 	place->wrid = wrid;
 	place->status = status;
 	place->opcode = opcode;
-	place->flags = flags & 3;
+	place->flags = flags;
 	place->sl = sl;
 	place->vendor_err = vendor_err;
 	place->byte_len = byte_len;
@@ -233,15 +328,17 @@ static inline void flatten(struct flat_wc *place)
 	place->qpn = qpn;
 	place->src_qpn = src_qpn;
 	place->slid = slid;
-	place->pkey_index = pkey_index;
+	place->pkey_index = 0; // only management datagrams have one
 	place->zero = 0;
 	place->timestamp = 0;
 }
 
-// flatten_ex reads the present completion of an extended CQ.
-static void flatten_ex(const struct cq *c, struct flat_wc *out)
+// flatten_ex does the same with the present completion of an extended CQ. Each field is a
+// call into the driver, so only those that mean something are asked for.
+static inline void flatten_ex(const struct cq *c, uint32_t datagrams, struct flat_wc *out)
 {
 	struct vb_cq_ex *ex = c->ex;
+	uint32_t opcode;
 
 	memset(out, 0, sizeof(*out));
 	out->wrid = ex->wr_id;
@@ -251,51 +348,61 @@ static void flatten_ex(const struct cq *c, struct flat_wc *out)
 		out->vendor_err = ex->read_vendor_err(ex);
 		return;
 	}
-	out->opcode = ex->read_opcode(ex);
-	out->flags = ex->read_wc_flags(ex) & 3;
-	out->sl = ex->read_sl(ex);
-	out->byte_len = ex->read_byte_len(ex);
-	if (out->flags & 2)
-		out->imm = ntohl(ex->read_imm_data(ex));
-	out->src_qpn = ex->read_src_qp(ex);
-	out->slid = ex->read_slid(ex);
-	if (c->wc_flags & VB_CQ_EX_TIMESTAMP)
+	out->opcode = opcode = ex->read_opcode(ex);
+	if (opcode >= WC_READ)
+		out->byte_len = ex->read_byte_len(ex);
+	if (opcode & WC_RECV) {
+		out->flags = ex->read_wc_flags(ex) & 3;
+		if (out->flags & 2)
+			out->imm = ntohl(ex->read_imm_data(ex));
+		if (datagrams) {
+			out->src_qpn = ex->read_src_qp(ex);
+			out->slid = ex->read_slid(ex);
+			out->sl = ex->read_sl(ex);
+		}
+	}
+	if (c->timestamps)
 		out->timestamp = ex->read_completion_ts(ex);
 }
 
-// poll_ex takes one completion at a time from start to end. Going on with next_poll
-// would save a lock per completion, but when that finds nothing a driver of Soft-RoCE may
-// skip an entry in the end_poll that must follow: it counts on in both.
-static int64_t poll_ex(const struct cq *c, struct flat_wc *dst, uint32_t count)
+// poll_ex polls an extended CQ: one completion is there between start and end, each next
+// brings another one. With single_poll every completion has a start and an end of its own,
+// because the driver of Soft-RoCE steps over an entry when a next that found nothing is
+// followed by the end, which must follow it: it counts on in both.
+static int64_t poll_ex(const struct cq *c, uint32_t datagrams, struct flat_wc *dst, uint32_t count)
 {
 	struct vb_poll_cq_attr attr = {0};
-	uint32_t n;
+	struct vb_cq_ex *ex = c->ex;
+	uint32_t n = 0;
 	int err;
 
-	for (n = 0; n < count; n++) {
-		err = c->ex->start_poll(c->ex, &attr);
+	do {
+		err = ex->start_poll(ex, &attr);
 		if (err && n == 0 && err != ENOENT)
 			return -failed(err);
 		if (err)
 			break;
-		flatten_ex(c, &dst[n]);
-		c->ex->end_poll(c->ex);
-	}
+		do
+			flatten_ex(c, datagrams, &dst[n++]);
+		while (n < count && !c->single_poll && !ex->next_poll(ex));
+		ex->end_poll(ex);
+	} while (c->single_poll && n < count);
 	return n;
 }
 
 int64_t shim_poll(uintptr_t cq, uintptr_t dst, uint32_t count)
 {
 	const struct cq *c = (struct cq *)cq;
+	const uint32_t datagrams = __atomic_load_n(&c->datagrams, __ATOMIC_RELAXED);
 	struct flat_wc *out = (struct flat_wc *)dst;
 	int n;
 
 	if (c->ex)
-		return poll_ex(c, out, count);
+		return poll_ex(c, datagrams, out, count);
 	errno = 0;
 	n = c->poll(c->cq, count, (struct vb_wc *)out);
 	for (int i = 0; i < n; i++)
-		flatten(&out[i]);
+		flatten(&out[i], datagrams);
 	return n < 0 ? -failed(n) : n;
 }
 

@@ -12,17 +12,36 @@ import (
 	"ibverbx/verbs"
 )
 
-// cqKinds runs a test with a plain CQ, with an extended one, and on a device whose
-// contexts know plain ones only.
+// cqKinds runs a test with a plain CQ, on a device that has extended ones and on one that
+// has not, with an extended CQ, and with one whose driver steps over entries as that of
+// Soft-RoCE does.
 func cqKinds(t *testing.T, run func(t *testing.T, r *rig)) {
-	t.Run("plain", func(t *testing.T) { run(t, newRig(t, rdmacore.Config{}, verbs.RC)) })
-	t.Run("extended", func(t *testing.T) {
-		r := newRig(t, rdmacore.Config{ExtendedCQ: true}, verbs.RC)
-		if r.state.extendedCalls == 0 {
-			t.Fatal("no extended operation was called, want an extended CQ")
-		}
-		run(t, r)
-	})
+	for _, kind := range []struct {
+		name     string
+		plain    bool
+		old, rxe bool
+		extended uint64 // CQs
+	}{
+		{name: "plain", plain: true},
+		{name: "old", old: true},
+		{name: "extended", extended: 1},
+		{name: "rxe", rxe: true, extended: 1},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			lib, s := loadStandin(t, rdmacore.Config{PlainCQ: kind.plain})
+			if kind.old {
+				s.oldContext = 1
+			}
+			if kind.rxe {
+				s.beRXE(t)
+			}
+			r := newRigOn(t, lib, s, verbs.RC)
+			if got := s.extendedCQs; got != kind.extended {
+				t.Fatalf("%d extended CQs were made, want %d", got, kind.extended)
+			}
+			run(t, r)
+		})
+	}
 }
 
 // post posts n signaled writes numbered from first on.
@@ -37,28 +56,64 @@ func (r *rig) post(tb testing.TB, qp verbs.QP, first, n int) {
 	}
 }
 
-// Every field of a completion comes over; of a failed one only those that are valid.
+// Every field of a completion that means something comes over, whatever the kind of the CQ,
+// and the others are zero.
 func TestPollFields(t *testing.T) {
 	cqKinds(t, func(t *testing.T, r *rig) {
-		r.post(t, r.qp, 42, 1)
-		wcs := []verbs.WC{{WRID: 1, Status: 2, Opcode: 3, Flags: 0xff, ByteLen: 5, SrcQPN: 6, PKeyIndex: 7, Timestamp: 8}, {WRID: 99}}
-		n, err := r.cq.Poll(wcs)
-		want := verbs.WC{
-			WRID: 42, Opcode: verbs.WCRDMAWrite, Flags: verbs.WCGRH | verbs.WCWithImm, SL: 7, VendorErr: 0x77, ByteLen: 1234, Imm: 0x01020304,
-			QPN: r.qp.Num(), SrcQPN: 0x99, SLID: 6, PKeyIndex: 5,
+		qpn := r.qp.Num()
+		datagrams := false
+		for _, tt := range []struct {
+			what string
+			want verbs.WC
+		}{
+			{"a write", verbs.WC{Opcode: verbs.WCRDMAWrite}},
+			{"a read", verbs.WC{Opcode: verbs.WCRDMARead, ByteLen: 1234}},
+			{"an atomic", verbs.WC{Opcode: verbs.WCFetchAdd, ByteLen: 1234}},
+			{"a receive", verbs.WC{Opcode: verbs.WCRecv, ByteLen: 1234, Flags: verbs.WCGRH | verbs.WCWithImm, Imm: 0x01020304}},
+			{"a failure", verbs.WC{Status: verbs.StatusRemAccessErr, VendorErr: 0x77}},
+			{"a datagram", verbs.WC{
+				Opcode: verbs.WCRecv, ByteLen: 1234, Flags: verbs.WCGRH | verbs.WCWithImm, Imm: 0x01020304, SrcQPN: 0x99, SLID: 6, SL: 7,
+			}},
+			{"a write beside datagrams", verbs.WC{Opcode: verbs.WCRDMAWrite}},
+			{"a failure beside datagrams", verbs.WC{Status: verbs.StatusRemAccessErr, VendorErr: 0x77}},
+		} {
+			if tt.want.SrcQPN != 0 && !datagrams {
+				datagrams = true
+				r.newQP(t, verbs.QPConfig{Type: verbs.UD}) // receives into the same CQ
+			}
+			r.state.opcode, r.state.status = uint64(tt.want.Opcode)+1, uint64(tt.want.Status)
+			if tt.want.Status != verbs.StatusSuccess {
+				r.state.opcode = uint64(verbs.WCRecv) + 1 // not valid, and must not show
+			}
+			r.post(t, r.qp, 42, 1)
+			wcs := []verbs.WC{{WRID: 1, Status: 2, Opcode: 3, Flags: 0xff, ByteLen: 5, SrcQPN: 6, PKeyIndex: 7, Timestamp: 8}, {WRID: 99}}
+			n, err := r.cq.Poll(wcs)
+			tt.want.WRID, tt.want.QPN = 42, qpn
+			if n != 1 || err != nil || wcs[0] != tt.want || wcs[1] != (verbs.WC{WRID: 99}) {
+				t.Errorf("Poll of %s = %d, %v with %+v, want %+v and the second untouched", tt.what, n, err, wcs, tt.want)
+			}
 		}
-		if wcs[0].PKeyIndex == 0 { // an extended CQ does not tell
-			want.PKeyIndex, want.VendorErr = 0, 0
+	})
+}
+
+// A poll asks the driver of a plain CQ once, that of an extended one to begin once; but that
+// of Soft-RoCE, which cannot go on to the next, once for each.
+func TestPollAsksOnce(t *testing.T) {
+	cqKinds(t, func(t *testing.T, r *rig) {
+		r.post(t, r.qp, 0, 16)
+		polls, crossings := r.state.polls, rdmacore.Crossings(r.cq)
+		if n, err := r.cq.Poll(make([]verbs.WC, 16)); n != 16 || err != nil {
+			t.Fatalf("Poll = %d, %v, want 16, nil", n, err)
 		}
-		if n != 1 || err != nil || wcs[0] != want || wcs[1] != (verbs.WC{WRID: 99}) {
-			t.Errorf("Poll = %d, %v with %+v, want %+v and the second untouched", n, err, wcs, want)
+		want := uint64(1)
+		if r.state.steps != 0 {
+			want = 16
 		}
-		r.state.status = uint64(verbs.StatusRemAccessErr)
-		r.post(t, r.qp, 43, 1)
-		n, err = r.cq.Poll(wcs)
-		want = verbs.WC{WRID: 43, Status: verbs.StatusRemAccessErr, VendorErr: 0x77, QPN: r.qp.Num()}
-		if n != 1 || err != nil || wcs[0] != want {
-			t.Errorf("Poll of a failure = %d, %v with %+v, want %+v", n, err, wcs[0], want)
+		if got := r.state.polls - polls; got != want {
+			t.Errorf("the driver was asked %d times for 16 completions, want %d", got, want)
+		}
+		if got := rdmacore.Crossings(r.cq) - crossings; got != 1 {
+			t.Errorf("%d crossings for one poll, want 1", got)
 		}
 	})
 }
@@ -95,14 +150,15 @@ func TestPollBatches(t *testing.T) {
 
 // A driver that cannot be polled is an error.
 func TestPollError(t *testing.T) {
-	r := newRig(t, rdmacore.Config{}, verbs.RC)
-	r.state.failWith(verbPoll, syscall.EIO)
-	n, err := r.cq.Poll(make([]verbs.WC, 4))
-	if n != 0 {
-		t.Errorf("Poll of a broken CQ = %d, want 0", n)
-	}
-	wants(t, "Poll of a broken CQ", err, verbs.ErrDeviceFatal, "poll CQ")
-	r.state.failWith(verbPoll, 0)
+	cqKinds(t, func(t *testing.T, r *rig) {
+		r.state.failWith(verbPoll, syscall.EIO)
+		n, err := r.cq.Poll(make([]verbs.WC, 4))
+		if n != 0 {
+			t.Errorf("Poll of a broken CQ = %d, want 0", n)
+		}
+		wants(t, "Poll of a broken CQ", err, verbs.ErrDeviceFatal, "poll CQ")
+		r.state.failWith(verbPoll, 0)
+	})
 }
 
 // Closing or resetting a QP takes its completions out of its CQ and leaves those of

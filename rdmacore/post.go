@@ -15,41 +15,80 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	if len(wrs) == 0 {
 		return 0, nil
 	}
-	s := &q.send
-	s.mu.Lock()
-	if !s.ready || s.datagrams != nil {
-		defer s.mu.Unlock()
-		return q.postRare(wrs)
+	if q.send.datagrams != nil {
+		return q.postDatagrams(wrs)
 	}
 	from := unsafe.SliceData(wrs)
 	if q.h == 0 {
-		s.from = from // never; see cq.into
+		q.send.from = from // never; see cq.into
 	}
 	r := cPostSend(q.h, uintptr(unsafe.Pointer(from)), len(wrs))
 	runtime.KeepAlive(from)
-	s.crossings++
-	s.mu.Unlock()
-	n := int(r >> 32)
-	if why := uint32(r); why != 0 {
-		return n, q.sendError(n, wrs, why)
+	runtime.KeepAlive(q) // the handle goes with it
+	if uint32(r) != 0 {
+		return q.postRest(wrs, r)
 	}
-	return n, nil
+	return int(r >> 32), nil
 }
 
-// postRare refuses sends that the state does not allow, and posts datagrams.
-func (q *qp) postRare(wrs []verbs.SendWR) (int, error) {
-	s := &q.send
-	switch {
-	case s.closed:
-		return 0, q.opError("post send", verbs.ErrClosed)
-	case s.state < verbs.StateRTS:
-		return 0, q.opError("post send", fmt.Errorf("%w: sends can be posted from RTS on, the QP is in %s", verbs.ErrState, s.state))
-	case s.depth == 0:
-		return 0, verbs.ErrQueueFull
+// cross does the same where a call more does not matter.
+func (q *qp) cross(wrs []verbs.SendWR) int64 {
+	from := unsafe.SliceData(wrs)
+	if q.h == 0 {
+		q.send.from = from // never; see cq.into
 	}
-	// The handles of datagrams are looked up, never followed: they come from the
-	// caller. While C reads what they stand for nobody can destroy it.
-	x := q.pd.ctx
+	r := cPostSend(q.h, uintptr(unsafe.Pointer(from)), len(wrs))
+	runtime.KeepAlive(from)
+	runtime.KeepAlive(q) // the handle goes with it
+	return r
+}
+
+// postRest goes on with sends that were not all taken. Those who wait at the gate do it
+// under the lock, all but one asleep.
+func (q *qp) postRest(wrs []verbs.SendWR, r int64) (int, error) {
+	for {
+		n, why := int(r>>32), uint32(r)
+		switch why {
+		case 0:
+			return n, nil
+		case stopped, busy:
+		default:
+			return n, q.sendError(n, wrs, why)
+		}
+		q.send.mu.Lock()
+		if !q.send.ready {
+			defer q.send.mu.Unlock()
+			return 0, q.sendRefused()
+		}
+		r = q.cross(wrs)
+		q.send.mu.Unlock()
+		runtime.Gosched()
+	}
+}
+
+// sendRefused says why the QP takes no sends. The lock is held.
+func (q *qp) sendRefused() error {
+	switch s := &q.send; {
+	case s.closed:
+		return q.opError("post send", verbs.ErrClosed)
+	case s.state < verbs.StateRTS:
+		return q.opError("post send", fmt.Errorf("%w: sends can be posted from RTS on, the QP is in %s", verbs.ErrState, s.state))
+	case s.depth == 0:
+		return verbs.ErrQueueFull
+	default:
+		return q.opError("post send", fmt.Errorf("%w: the QP is being reset", verbs.ErrState))
+	}
+}
+
+// postDatagrams posts datagrams. Their handles are looked up, never followed: they come
+// from the caller. While C reads what they stand for nobody can destroy it.
+func (q *qp) postDatagrams(wrs []verbs.SendWR) (int, error) {
+	s, x := &q.send, q.pd.ctx
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ready {
+		return 0, q.sendRefused()
+	}
 	x.ahMu.RLock()
 	defer x.ahMu.RUnlock()
 	for done := 0; ; {
@@ -62,8 +101,7 @@ func (q *qp) postRare(wrs []verbs.SendWR) (int, error) {
 				wr.AH = 0
 			}
 		}
-		r := cPostSend(q.h, uintptr(unsafe.Pointer(unsafe.SliceData(s.datagrams))), n)
-		s.crossings++
+		r := q.cross(s.datagrams[:n]) // the gate is free: it is set, and datagrams are posted, under the lock
 		done += int(r >> 32)
 		if why := uint32(r); why != 0 {
 			return done, q.sendError(done, wrs, why)
@@ -108,28 +146,48 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if len(wrs) == 0 {
 		return 0, nil
 	}
-	s := &q.recv
-	s.mu.Lock()
-	if !s.ready {
-		defer s.mu.Unlock()
-		return 0, q.recvRefused()
+	r := q.crossRecv(wrs)
+	if uint32(r) != 0 {
+		return q.recvRest(wrs, r)
 	}
+	return int(r >> 32), nil
+}
+
+// crossRecv posts receives in C, if the gate is open.
+func (q *qp) crossRecv(wrs []verbs.RecvWR) int64 {
 	from := unsafe.SliceData(wrs)
 	if q.h == 0 {
-		s.from = from // never; see cq.into
+		q.recv.from = from // never; see cq.into
 	}
 	r := cPostRecv(q.h, uintptr(unsafe.Pointer(from)), len(wrs))
 	runtime.KeepAlive(from)
-	s.crossings++
-	s.mu.Unlock()
-	n := int(r >> 32)
-	if why := uint32(r); why != 0 {
-		return n, q.pd.ctx.recvError(q.num, n, wrs, why, q.maxRecvSGE)
-	}
-	return n, nil
+	runtime.KeepAlive(q) // the handle goes with it
+	return r
 }
 
-// recvRefused says why the QP takes no receives.
+// recvRest goes on with receives that were not all taken, as postRest does.
+func (q *qp) recvRest(wrs []verbs.RecvWR, r int64) (int, error) {
+	for {
+		n, why := int(r>>32), uint32(r)
+		switch why {
+		case 0:
+			return n, nil
+		case stopped, busy:
+		default:
+			return n, q.pd.ctx.recvError(q.num, n, wrs, why, q.maxRecvSGE)
+		}
+		q.recv.mu.Lock()
+		if !q.recv.ready {
+			defer q.recv.mu.Unlock()
+			return 0, q.recvRefused()
+		}
+		r = q.crossRecv(wrs)
+		q.recv.mu.Unlock()
+		runtime.Gosched()
+	}
+}
+
+// recvRefused says why the QP takes no receives. The lock is held.
 func (q *qp) recvRefused() error {
 	var err error
 	switch {

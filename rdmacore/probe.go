@@ -43,7 +43,7 @@ func (x *nicContext) probeTransports() (caps verbs.Capabilities) {
 		return 0
 	}
 	defer func() { _ = cDeallocPD(x.lib, pd) }()
-	cq, errno := cCreateCQ(x.lib, x.h, 1, 0, 0, 0)
+	cq, errno := cCreateCQ(x.lib, x.h, 1, 0, 0, 0, false)
 	if errno != 0 {
 		return 0
 	}
@@ -57,6 +57,7 @@ func (x *nicContext) probeTransports() (caps verbs.Capabilities) {
 		if errno != 0 {
 			return false
 		}
+		defer cFreeQP(q.h)
 		return cDestroyQP(x.lib, q.h) == 0
 	}
 	if exists(verbs.UC, 0) {

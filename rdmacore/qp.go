@@ -5,6 +5,7 @@ package rdmacore
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 
 	"ibverbx/verbs"
@@ -34,7 +35,8 @@ type qp struct {
 	recv recvSide
 }
 
-// sendSide is what PostSend needs, under a lock of its own.
+// sendSide says whether and why not sends can be posted. Posts do not look here: they go
+// through a gate in C, which follows ready, and come here when it is shut.
 type sendSide struct {
 	mu    sync.Mutex
 	ready bool // sends can be posted: open, and in RTS or beyond
@@ -44,17 +46,31 @@ type sendSide struct {
 	depth     int
 	from      *verbs.SendWR  // as cq.into
 	datagrams []verbs.SendWR // room for UD requests with the library's handles in them
-	crossings uint64         // posts that went into C, for tests
 }
 
-// recvSide is what PostRecv needs, under a lock of its own.
+// recvSide is the same for receives.
 type recvSide struct {
-	mu        sync.Mutex
-	ready     bool // receives can be posted: open, not in RESET, no SRQ
-	closed    bool
-	depth     int
-	from      *verbs.RecvWR // as cq.into
-	crossings uint64        // posts that went into C, for tests
+	mu     sync.Mutex
+	ready  bool // receives can be posted: open, not in RESET, no SRQ
+	closed bool
+	depth  int
+	from   *verbs.RecvWR // as cq.into
+}
+
+// gateSide names one of the two gates of a QP.
+type gateSide int
+
+const (
+	sendGate gateSide = iota
+	recvGate
+)
+
+// gate opens or stops a side, whose lock is held. When it returns nobody is posting
+// through a gate that was stopped.
+func (q *qp) gate(side gateSide, open bool) {
+	for !cSetGate(q.h, side, open) {
+		runtime.Gosched()
+	}
 }
 
 var _ verbs.QP = (*qp)(nil)
@@ -99,6 +115,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 		return nil, inWords(errno)
 	}
 	q.h, q.key, q.num, q.maxInline = made.h, made.key, made.num, made.maxInline
+	runtime.AddCleanup(q, cFreeQP, q.h) // not before: somebody may be posting when it is closed
 	q.psn = randomPSN()
 	q.send.depth, q.recv.depth = cfg.MaxSendWR, cfg.MaxRecvWR
 	if q.typ == verbs.UD {
@@ -271,13 +288,15 @@ func (q *qp) destroy() error {
 	return nil
 }
 
-// stop makes both queues refuse requests.
+// stop makes both queues refuse requests, and waits for posts that are under way.
 func (q *qp) stop(closed bool) {
 	q.send.mu.Lock()
 	q.send.ready, q.send.closed = false, closed
+	q.gate(sendGate, false)
 	q.send.mu.Unlock()
 	q.recv.mu.Lock()
 	q.recv.ready, q.recv.closed = false, closed
+	q.gate(recvGate, false)
 	q.recv.mu.Unlock()
 }
 

@@ -167,6 +167,9 @@ func linkLayer(code uint8) verbs.LinkLayer {
 	return verbs.LinkLayer(code)
 }
 
+// driverRXE is the kernel's driver of Soft-RoCE.
+const driverRXE = "rdma_rxe"
+
 // driverOf names the kernel driver of the device with a path in sysfs. Devices made of
 // software have no link to one; rxe is told by the network interface that it names.
 func driverOf(path string) string {
@@ -174,7 +177,7 @@ func driverOf(path string) string {
 		return filepath.Base(target)
 	}
 	if _, err := os.Stat(filepath.Join(path, "parent")); err == nil {
-		return "rdma_rxe"
+		return driverRXE
 	}
 	return ""
 }

@@ -92,7 +92,7 @@ func TestConformanceRXEPair(t *testing.T) {
 	runRXE(t, "rxe0", "rxe1", rdmacore.Config{}, rxeDepartures)
 }
 
-// TestConformanceRXEExtended runs it with extended CQs.
-func TestConformanceRXEExtended(t *testing.T) {
-	runRXE(t, "rxe0", "rxe0", rdmacore.Config{ExtendedCQ: true}, rxeLoopback)
+// TestConformanceRXEPlain runs it with plain CQs.
+func TestConformanceRXEPlain(t *testing.T) {
+	runRXE(t, "rxe0", "rxe0", rdmacore.Config{PlainCQ: true}, rxeLoopback)
 }

@@ -284,7 +284,7 @@ int shim_destroy_channel(uintptr_t lib, uintptr_t channel)
 }
 
 int shim_create_cq(uintptr_t lib, uintptr_t ctx, uint32_t depth, uintptr_t channel, uint32_t vector, uint64_t wc_flags,
-		   struct shim_queue *out)
+		   uint32_t single_poll, struct shim_queue *out)
 {
 	struct cq *c = calloc(1, sizeof(*c));
 	int err;
@@ -311,7 +311,8 @@ int shim_create_cq(uintptr_t lib, uintptr_t ctx, uint32_t depth, uintptr_t chann
 		return err;
 	}
 	c->poll = CTX(ctx)->ops.poll_cq;
-	c->wc_flags = wc_flags;
+	c->timestamps = (wc_flags & VB_CQ_EX_TIMESTAMP) != 0;
+	c->single_poll = single_poll;
 	out->queue = (uintptr_t)c;
 	out->key = (uintptr_t)c->cq;
 	out->depth = c->cq->cqe;
@@ -328,7 +329,7 @@ int shim_destroy_cq(uintptr_t lib, uintptr_t cq)
 	return err;
 }
 
-int shim_arm(uintptr_t cq, int solicited_only)
+int shim_arm(uintptr_t cq, uint32_t solicited_only)
 {
 	struct vb_cq *c = ((struct cq *)cq)->cq;
 
@@ -402,11 +403,12 @@ int shim_create_qp(uintptr_t lib, uintptr_t pd, const struct shim_qp_init *init,
 		.qp_type = init->type,
 		.sq_sig_all = init->signal_all,
 	};
-	struct qp *q = calloc(1, sizeof(*q));
+	struct qp *q = aligned_alloc(_Alignof(struct qp), sizeof(*q));
 	int err;
 
 	if (!q)
 		return ENOMEM;
+	memset(q, 0, sizeof(*q));
 	errno = 0;
 	q->qp = LIB(lib)->create_qp((struct vb_pd *)pd, &attr);
 	if (!q->qp) {
@@ -423,6 +425,8 @@ int shim_create_qp(uintptr_t lib, uintptr_t pd, const struct shim_qp_init *init,
 	q->max_send_sge = init->cap.max_send_sge;
 	q->max_recv_sge = init->cap.max_recv_sge;
 	q->datagrams = init->type == 4;
+	if (q->datagrams) // others may be polling
+		__atomic_store_n(&((struct cq *)init->recv_cq)->datagrams, 1, __ATOMIC_RELAXED);
 	out->qp = (uintptr_t)q;
 	out->key = (uintptr_t)q->qp;
 	out->num = q->qp->qp_num;
@@ -432,13 +436,10 @@ int shim_create_qp(uintptr_t lib, uintptr_t pd, const struct shim_qp_init *init,
 
 int shim_destroy_qp(uintptr_t lib, uintptr_t qp)
 {
-	struct qp *q = (struct qp *)qp;
-	int err = failed(LIB(lib)->destroy_qp(q->qp));
-
-	if (!err)
-		free(q);
-	return err;
+	return failed(LIB(lib)->destroy_qp(((struct qp *)qp)->qp));
 }
+
+void shim_free_qp(uintptr_t qp) { free((void *)qp); }
 
 int shim_modify_qp(uintptr_t lib, uintptr_t qp, struct vb_qp_attr *attr, int mask)
 {

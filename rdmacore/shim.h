@@ -61,6 +61,8 @@ enum {
 	SHIM_INLINE_LENGTH,
 	SHIM_ATOMIC_LENGTH,
 	SHIM_NO_AH,
+	SHIM_STOPPED, // the gate is not open
+	SHIM_BUSY,    // somebody else is in the gate
 };
 
 // Results of shim_load.
@@ -126,8 +128,9 @@ int shim_dereg_mr(uintptr_t lib, uintptr_t mr);
 int shim_create_channel(uintptr_t lib, uintptr_t ctx, uintptr_t *channel, int32_t *fd);
 int shim_destroy_channel(uintptr_t lib, uintptr_t channel);
 
-// shim_create_cq makes a plain CQ, or an extended one if there are wc_flags. key is what
-// completion events and asynchronous events name the CQ by.
+// shim_create_cq makes a plain CQ, or an extended one if there are wc_flags. single_poll
+// says that the driver of extended CQs does not bear next_poll. key is what completion
+// events and asynchronous events name the CQ by.
 struct shim_queue {
 	uintptr_t queue;
 	uintptr_t key;
@@ -135,9 +138,9 @@ struct shim_queue {
 	uint32_t extended;
 };
 int shim_create_cq(uintptr_t lib, uintptr_t ctx, uint32_t depth, uintptr_t channel, uint32_t vector, uint64_t wc_flags,
-		   struct shim_queue *out);
+		   uint32_t single_poll, struct shim_queue *out);
 int shim_destroy_cq(uintptr_t lib, uintptr_t cq);
-int shim_arm(uintptr_t cq, int solicited_only);
+int shim_arm(uintptr_t cq, uint32_t solicited_only);
 // shim_cq_event takes a completion event and returns EAGAIN if there is none. The CQ of
 // the event cannot be destroyed before shim_ack_cq_event.
 int shim_cq_event(uintptr_t lib, uintptr_t channel, uintptr_t *key);
@@ -167,7 +170,14 @@ struct shim_qp_made {
 	uint32_t max_inline;
 };
 int shim_create_qp(uintptr_t lib, uintptr_t pd, const struct shim_qp_init *init, struct shim_qp_made *out);
+// shim_destroy_qp destroys the library's QP. The handle is good for posts, which a stopped
+// gate refuses, until shim_free_qp.
 int shim_destroy_qp(uintptr_t lib, uintptr_t qp);
+void shim_free_qp(uintptr_t qp);
+// shim_set_gate makes one side of a QP take posts, or refuse them with SHIM_STOPPED. It
+// returns SHIM_BUSY, and has done nothing, while somebody posts. Both sides of a new QP are
+// stopped. One thread at a time may call it for a side.
+int shim_set_gate(uintptr_t qp, uint32_t recv, uint32_t open);
 int shim_modify_qp(uintptr_t lib, uintptr_t qp, struct vb_qp_attr *attr, int mask);
 int shim_query_qp_state(uintptr_t lib, uintptr_t qp, int32_t *state);
 
@@ -191,5 +201,7 @@ int64_t shim_post_send(uintptr_t qp, uintptr_t wrs, uint32_t count);
 int64_t shim_post_recv(uintptr_t qp, uintptr_t wrs, uint32_t count);
 int64_t shim_post_srq(uintptr_t srq, uintptr_t wrs, uint32_t count);
 int64_t shim_poll(uintptr_t cq, uintptr_t dst, uint32_t count);
+// shim_posts returns how many posts went through the gates of a QP, for tests.
+uint64_t shim_posts(uintptr_t qp);
 
 #endif

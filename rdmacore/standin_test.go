@@ -71,19 +71,32 @@ type seen struct {
 // standin is struct standin of testdata/standin.h: what the stand-in for libibverbs is
 // told, and what it tells. Both sides map it.
 type standin struct {
-	live                                                         [16]int64
-	fail                                                         [32]int64
-	devices, oldContext, noUC, timestamps, room, record, endless uint64
-	idle, status                                                 uint64
-	keys, numbers, access, forks, acks, extendedCalls            uint64
-	posted, received, doorbells, polls                           uint64
-	modifyMask                                                   uint64
-	seen                                                         [8]seen
-	modify                                                       [36]uint32
+	live                                                           [16]int64
+	fail                                                           [32]int64
+	devices, oldContext, noUC, timestamps, room, record, endless   uint64
+	idle, status, opcode, linger, overlaps, steps                  uint64
+	keys, numbers, access, forks, acks, extendedCalls, extendedCQs uint64
+	posted, received, doorbells, polls                             uint64
+	modifyMask                                                     uint64
+	seen                                                           [8]seen
+	modify                                                         [36]uint32
+	sysfs                                                          [128]byte
 }
 
 // failWith makes a verb fail with an errno from now on; 0 ends that.
 func (s *standin) failWith(verb int, errno syscall.Errno) { s.fail[verb] = int64(errno) }
+
+// beRXE gives the stand-in the sysfs entry of a Soft-RoCE device, and its quirk.
+func (s *standin) beRXE(tb testing.TB) {
+	tb.Helper()
+	dir := tb.TempDir()
+	if n := copy(s.sysfs[:len(s.sysfs)-1], dir); n != len(dir) {
+		tb.Fatalf("the path %s has %d bytes, want at most %d", dir, len(dir), n)
+	}
+	ok(tb, os.Mkdir(filepath.Join(dir, "standin0"), 0o700), "Mkdir")
+	ok(tb, os.WriteFile(filepath.Join(dir, "standin0", "parent"), []byte("net0\n"), 0o600), "WriteFile")
+	s.steps = 1
+}
 
 // compileStandin compiles the stand-in with a version script for the linker, a file in
 // testdata or elsewhere, and returns the library.
@@ -193,6 +206,12 @@ type rig struct {
 func openStandin(tb testing.TB, cfg rdmacore.Config) (verbs.Context, *standin) {
 	tb.Helper()
 	lib, s := loadStandin(tb, cfg)
+	return openFirst(tb, lib), s
+}
+
+// openFirst opens the device of a stand-in until the end of the test.
+func openFirst(tb testing.TB, lib *rdmacore.Library) verbs.Context {
+	tb.Helper()
 	devices, err := lib.Devices()
 	if err != nil {
 		tb.Fatalf("Devices = %v, want the device of the stand-in", err)
@@ -206,13 +225,18 @@ func openStandin(tb testing.TB, cfg rdmacore.Config) (verbs.Context, *standin) {
 			tb.Errorf("close the context: %v", err)
 		}
 	})
-	return ctx, s
+	return ctx
 }
 
 func newRig(tb testing.TB, cfg rdmacore.Config, typ verbs.QPType) *rig {
 	tb.Helper()
-	r := &rig{waker: verbs.NewWaker()}
-	r.ctx, r.state = openStandin(tb, cfg)
+	lib, s := loadStandin(tb, cfg)
+	return newRigOn(tb, lib, s, typ)
+}
+
+func newRigOn(tb testing.TB, lib *rdmacore.Library, s *standin, typ verbs.QPType) *rig {
+	tb.Helper()
+	r := &rig{state: s, waker: verbs.NewWaker(), ctx: openFirst(tb, lib)}
 	var err error
 	r.pd, err = r.ctx.AllocPD()
 	ok(tb, err, "AllocPD")

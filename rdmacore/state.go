@@ -104,9 +104,11 @@ func (q *qp) reached(s verbs.QPState) {
 	q.send.mu.Lock()
 	q.send.state = s
 	q.send.ready = s >= verbs.StateRTS && q.send.depth > 0
+	q.gate(sendGate, q.send.ready)
 	q.send.mu.Unlock()
 	q.recv.mu.Lock()
 	q.recv.ready = s != verbs.StateReset && q.recv.depth > 0 && q.srq == nil
+	q.gate(recvGate, q.recv.ready)
 	q.recv.mu.Unlock()
 }
 

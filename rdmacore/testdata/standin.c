@@ -127,7 +127,7 @@ struct vb_device **ibv_get_device_list(int *count)
 	for (int i = 0; i < n; i++) {
 		list[i] = calloc(1, sizeof(**list));
 		snprintf(list[i]->name, VB_NAME_MAX, "standin%d", i);
-		snprintf(list[i]->ibdev_path, VB_PATH_MAX, "/nonexistent/standin%d", i);
+		snprintf(list[i]->ibdev_path, VB_PATH_MAX, "%s/standin%d", shared->sysfs[0] ? shared->sysfs : "/nonexistent", i);
 	}
 	if (count)
 		*count = n;
@@ -468,6 +468,7 @@ int ibv_destroy_qp(struct vb_qp *v)
 
 	if (fails(V_DESTROY_QP))
 		return shared->fail[V_DESTROY_QP];
+	shared->overlaps += q->inside;
 	dies(q->serial);
 	settle(&v->mutex, &v->cond, &q->events);
 	return gone(L_QP, q);

@@ -36,11 +36,16 @@ struct standin {
 	uint64_t endless;      // a CQ is always full of completions
 	uint64_t idle;         // posts return at once and look at nothing
 	uint64_t status;       // of completions
-	uint64_t keys, numbers, access, forks, acks, extended_calls;
+	uint64_t opcode;       // of completions and 1, 0 for that of the request
+	uint64_t linger;       // a post of sends takes so many turns of a loop
+	uint64_t overlaps;     // posts that met another post, or the end, of their QP
+	uint64_t steps;        // extended CQs step over an entry as Soft-RoCE does
+	uint64_t keys, numbers, access, forks, acks, extended_calls, extended_cqs;
 	uint64_t posted, received, doorbells, polls;
 	uint64_t modify_mask;
 	struct seen seen[SEEN];
 	struct vb_qp_attr modify; // the last
+	char sysfs[128];          // where devices have their directories; empty for nowhere
 };
 
 extern struct standin *shared;
@@ -71,7 +76,7 @@ struct s_cq {
 struct s_qp {
 	struct vb_qp qp;
 	struct vb_qp_attr attr;
-	int signal_all, events;
+	int signal_all, events, inside;
 	uint32_t serial;
 };
 

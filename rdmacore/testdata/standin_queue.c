@@ -65,7 +65,7 @@ static void finish(struct vb_qp *v, const struct vb_send_wr *wr)
 	struct vb_wc wc = {
 		.wr_id = wr->wr_id,
 		.status = shared->status,
-		.opcode = done[wr->opcode],
+		.opcode = shared->opcode ? shared->opcode - 1 : done[wr->opcode],
 		.vendor_err = 0x77,
 		.byte_len = 1234,
 		.imm_data = wr->imm_data,
@@ -80,7 +80,7 @@ static void finish(struct vb_qp *v, const struct vb_send_wr *wr)
 	complete(v->send_cq, &wc);
 }
 
-int standin_post_send(struct vb_qp *v, struct vb_send_wr *wr, struct vb_send_wr **bad)
+static int post_send(struct vb_qp *v, struct vb_send_wr *wr, struct vb_send_wr **bad)
 {
 	const int signal_all = ((struct s_qp *)v)->signal_all, keep = shared->record;
 	uint64_t left = shared->room, taken = 0;
@@ -100,6 +100,22 @@ int standin_post_send(struct vb_qp *v, struct vb_send_wr *wr, struct vb_send_wr 
 	}
 	shared->posted += taken;
 	return wr ? shared->fail[V_POST] : 0;
+}
+
+int standin_post_send(struct vb_qp *v, struct vb_send_wr *wr, struct vb_send_wr **bad)
+{
+	struct s_qp *q = (struct s_qp *)v;
+	int err;
+
+	if (!shared->linger)
+		return post_send(v, wr, bad);
+	if (__atomic_fetch_add(&q->inside, 1, __ATOMIC_SEQ_CST))
+		__atomic_fetch_add(&shared->overlaps, 1, __ATOMIC_SEQ_CST);
+	for (uint64_t i = 0; i < shared->linger; i++)
+		__asm__ volatile("" ::: "memory");
+	err = post_send(v, wr, bad);
+	__atomic_fetch_sub(&q->inside, 1, __ATOMIC_SEQ_CST);
+	return err;
 }
 
 static int receives(struct vb_recv_wr *wr, struct vb_recv_wr **bad)
@@ -178,7 +194,9 @@ static int start_poll(struct vb_cq_ex *ex, struct vb_poll_cq_attr *attr)
 	shared->polls++;
 	if (attr->comp_mask || cq->polling)
 		return EINVAL;
-	if (cq->head == cq->tail)
+	if (shared->fail[V_POLL])
+		return shared->fail[V_POLL];
+	if (cq->head == cq->tail && !shared->endless)
 		return ENOENT;
 	cq->polling = 1;
 	present(cq);
@@ -189,8 +207,11 @@ static int next_poll(struct vb_cq_ex *ex)
 {
 	struct s_cq *cq = (struct s_cq *)ex;
 
+	if (shared->endless)
+		return 0;
 	if (cq->polling != 1 || cq->head + 1 == cq->tail) {
 		cq->polling = 2; // the last one was shown
+		cq->head += shared->steps;
 		return ENOENT;
 	}
 	cq->head++;
@@ -204,7 +225,7 @@ static void end_poll(struct vb_cq_ex *ex)
 
 	if (!cq->polling)
 		abort();
-	cq->head++;
+	cq->head += !shared->endless;
 	cq->polling = 0;
 }
 
@@ -228,6 +249,7 @@ struct vb_cq_ex *standin_create_cq_ex(struct vb_context *c, struct vb_cq_init_at
 	if (!ex)
 		return NULL;
 	shared->extended_calls++;
+	shared->extended_cqs++;
 	ex->start_poll = start_poll;
 	ex->next_poll = next_poll;
 	ex->end_poll = end_poll;
