@@ -82,7 +82,7 @@ func withoutCause(err error) string {
 // describe puts a physical request into words: what it is in its scheme, where it goes and
 // how long it is, and whether it asks for a completion.
 func (x *actor) describe(lane, at int) string {
-	wr, inline := &x.lanes[lane].Taken[at], x.lanes[lane].Inline(at)
+	wr, inline := x.lanes[lane].Request(at), x.lanes[lane].Inline(at)
 	var b strings.Builder
 	switch role := x.roles[lane]; {
 	case role == "data" && wr.Opcode == verbs.OpSend && len(inline) == 16:

@@ -10,13 +10,61 @@ import (
 	"ibverbx/verbs"
 )
 
+// stageNIC is a NIC whose lanes keep what they are given until a transcript says how it ends.
+type stageNIC interface {
+	context() verbs.Context
+	// lane returns the QP with a number, from now on held.
+	lane(qpn uint32) stageLane
+	// leave is called when everything of the engine is closed.
+	leave(tb testing.TB)
+}
+
+// stageLane is a held QP. nullnic.QP says what each of these does.
+type stageLane interface {
+	Posted() []verbs.SendWR
+	Chains() []int
+	Request(i int) *verbs.SendWR // Taken[i]
+	Inline(i int) []byte
+	Waiting() []verbs.RecvWR
+	Complete(n int)
+	Fail(status verbs.Status)
+	FailRecv(status verbs.Status)
+	RefuseAt(k int, err error)
+	Deliver(wc verbs.WC, payload []byte) bool
+}
+
+// nullStage is a NIC that moves nothing.
+type nullStage struct{ nic *nullnic.NIC }
+
+func openNullStage(_ testing.TB, rail int) stageNIC {
+	return nullStage{nic: nullnic.New(fmt.Sprintf("null%d", rail), 0x11)} // the same QP numbers on each
+}
+
+func (n nullStage) context() verbs.Context { return n.nic }
+func (n nullStage) leave(testing.TB)       {}
+
+func (n nullStage) lane(qpn uint32) stageLane {
+	for _, q := range n.nic.QPs() {
+		if q.Num() == qpn && !q.Closed() {
+			q.Hold()
+			return nullLane{q}
+		}
+	}
+	return nil
+}
+
+type nullLane struct{ *nullnic.QP }
+
+func (l nullLane) Request(i int) *verbs.SendWR { return &l.Taken[i] }
+
 // stage is the world of a transcript: rails of held NICs, a VirtualCQ, and one or more
 // VirtualQPs, each connected to a peer that nobody plays but the transcript.
 type stage struct {
 	tb    testing.TB
 	place string // file and line that is played
 
-	nics    []*nullnic.NIC
+	open    func(tb testing.TB, rail int) stageNIC
+	nics    []stageNIC
 	rails   *ibverbx.Rails
 	cq      *ibverbx.VirtualCQ
 	memory  *verbs.Memory
@@ -31,7 +79,7 @@ type actor struct {
 	qp     *ibverbx.VirtualQP
 	scheme ibverbx.Scheme
 	base   uint64 // address of the region, local and remote
-	lanes  []*nullnic.QP
+	lanes  []stageLane
 	roles  []string
 	rail   []int
 	rung   []int // doorbells of each lane that were told of
@@ -43,12 +91,12 @@ const stageMemory = 16 << 20
 // build makes the world anew with a first VirtualQP.
 func (st *stage) build(a *args) []string {
 	st.close()
-	*st = stage{tb: st.tb, place: st.place}
+	*st = stage{tb: st.tb, place: st.place, open: st.open}
 	var cfgs []ibverbx.RailConfig
 	for i := range a.number("rails", 1) {
-		nic := nullnic.New(fmt.Sprintf("null%d", i), 0x11) // the same QP numbers on each
+		nic := st.open(st.tb, i)
 		st.nics = append(st.nics, nic)
-		cfgs = append(cfgs, ibverbx.RailConfig{Context: nic})
+		cfgs = append(cfgs, ibverbx.RailConfig{Context: nic.context()})
 	}
 	var err error
 	st.rails, err = ibverbx.NewRails(cfgs...)
@@ -89,11 +137,8 @@ func (st *stage) join(a *args) []string {
 	must(st.tb, err)
 	must(st.tb, x.qp.Connect(card))
 	for _, l := range x.qp.Stats().Lanes {
-		for _, q := range st.nics[l.Rail].QPs() {
-			if q.Num() == l.QPN && !q.Closed() {
-				q.Hold()
-				x.lanes = append(x.lanes, q)
-			}
+		if held := st.nics[l.Rail].lane(l.QPN); held != nil {
+			x.lanes = append(x.lanes, held)
 		}
 		x.roles, x.rail = append(x.roles, l.Role), append(x.rail, l.Rail)
 	}
@@ -115,7 +160,10 @@ func (st *stage) close() {
 		errs = append(errs, st.region.Close(), st.memory.Free(), st.cq.Close(), st.rails.Close())
 	}
 	must(st.tb, errors.Join(errs...))
-	st.actors, st.region = nil, nil
+	for _, nic := range st.nics {
+		nic.leave(st.tb)
+	}
+	st.actors, st.region, st.nics = nil, nil, nil
 }
 
 // actor returns the VirtualQP that a line is about.
@@ -131,7 +179,7 @@ func (st *stage) actor(a *args) *actor {
 }
 
 // lane returns the lane that a line is about: a number, "message" or "notify".
-func (x *actor) lane(a *args) *nullnic.QP {
+func (x *actor) lane(a *args) stageLane {
 	name := a.text("lane", "")
 	for i, role := range x.roles {
 		if name == role || name == fmt.Sprint(i) {

@@ -14,7 +14,7 @@ import (
 // line, after "> ", what came of it. testdata/transcripts/README.txt describes the
 // language; the files of the test that read it are transcript_args_test.go (words),
 // transcript_stage_test.go (the world), transcript_act_test.go (commands) and
-// transcript_print_test.go (answers).
+// transcript_print_test.go (answers). transcript_kernel_test.go plays them on kernel devices.
 //
 //	config lanes=2 fragment=100       makes a VirtualQP over held NICs; starts anew
 //	post write id=1 len=150           PostSend of one request
@@ -36,7 +36,10 @@ import (
 var updateTranscripts = flag.Bool("update", false, "rewrite the answers in testdata/transcripts")
 
 // TestTranscripts plays every transcript.
-func TestTranscripts(t *testing.T) {
+func TestTranscripts(t *testing.T) { transcripts(t, openNullStage, *updateTranscripts) }
+
+// transcripts plays every transcript on NICs of a kind.
+func transcripts(t *testing.T, open func(tb testing.TB, rail int) stageNIC, update bool) {
 	files, err := filepath.Glob(filepath.Join("testdata", "transcripts", "*.txt"))
 	must(t, err)
 	if len(files) < 10 {
@@ -51,8 +54,8 @@ func TestTranscripts(t *testing.T) {
 			text, err := os.ReadFile(file)
 			must(t, err)
 			lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
-			played := playTranscript(t, file, lines)
-			if *updateTranscripts {
+			played := playTranscript(t, file, lines, open)
+			if update {
 				must(t, os.WriteFile(file, []byte(strings.Join(played, "\n")+"\n"), 0o644))
 				return
 			}
@@ -63,10 +66,11 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// playTranscript does what the lines say and returns them with the answers that came.
-func playTranscript(tb testing.TB, file string, lines []string) (played []string) {
+// playTranscript does what the lines say, on NICs of a kind, and returns them with the
+// answers that came.
+func playTranscript(tb testing.TB, file string, lines []string, open func(tb testing.TB, rail int) stageNIC) (played []string) {
 	tb.Helper()
-	st := &stage{tb: tb}
+	st := &stage{tb: tb, open: open}
 	defer st.close()
 	for i, line := range lines {
 		line = strings.TrimRight(line, " \t")
@@ -133,7 +137,7 @@ func TestTranscriptsCanFail(t *testing.T) {
 		"poll",
 		"> wc id=1 success write len=50",
 	}
-	if d := besideTranscript(good, playTranscript(t, "good", good)); d != "" {
+	if d := besideTranscript(good, playTranscript(t, "good", good, openNullStage)); d != "" {
 		t.Fatalf("the transcript does not go as it is written:\n%s", d)
 	}
 	for i, line := range good {
@@ -145,7 +149,7 @@ func TestTranscriptsCanFail(t *testing.T) {
 			"missing":  append(append([]string{}, good[:i]...), good[i+1:]...),
 			"too many": append(append(append([]string{}, good[:i]...), line, line), good[i+1:]...),
 		} {
-			d := besideTranscript(bad, playTranscript(t, "bad", bad))
+			d := besideTranscript(bad, playTranscript(t, "bad", bad, openNullStage))
 			if !strings.Contains(d, " | ") || !strings.Contains(d, line) {
 				t.Errorf("answer %q %s: the difference shows\n%s", line, name, d)
 			}
