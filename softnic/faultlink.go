@@ -47,6 +47,7 @@ type direction struct {
 	// holding keeps packets back when they arrive, in kept.
 	holding bool
 	kept    []*flight
+	routes  []*route // the paths between the two, none if there is one only
 }
 
 // flight is a packet under way. It owns its payload.
@@ -58,6 +59,7 @@ type flight struct {
 	to      *NIC
 	corrupt bool
 	dir     *direction
+	route   *route // nil if its direction has no paths
 	buf     []byte
 }
 
@@ -194,7 +196,8 @@ func (l *FaultLink) send(from *NIC, p *packet) {
 	}
 	d := l.direction(from, to)
 	d.stats.Sent++
-	if d.cut {
+	r := l.route(d, from, to, p)
+	if d.cut || (r != nil && r.Cut) {
 		d.stats.Cut++
 		return
 	}
@@ -202,10 +205,10 @@ func (l *FaultLink) send(from *NIC, p *packet) {
 		d.stats.Lost++
 		return
 	}
-	l.launch(d, from, to, p)
+	l.launch(d, r, from, to, p)
 	if l.happens(d.imp.Duplicate) {
 		d.stats.Duplicated++
-		l.launch(d, from, to, p)
+		l.launch(d, r, from, to, p)
 	}
 }
 
@@ -214,9 +217,9 @@ func (l *FaultLink) happens(probability float64) bool {
 }
 
 // launch puts a copy of p under way.
-func (l *FaultLink) launch(d *direction, from, to *NIC, p *packet) {
+func (l *FaultLink) launch(d *direction, r *route, from, to *NIC, p *packet) {
 	f := l.take()
-	f.packet, f.from, f.to, f.dir = *p, from, to, d
+	f.packet, f.from, f.to, f.dir, f.route = *p, from, to, d, r
 	f.buf = f.buf[:0]
 	for k := range p.numSegs {
 		f.buf = append(f.buf, p.segs[k]...)
@@ -227,7 +230,7 @@ func (l *FaultLink) launch(d *direction, from, to *NIC, p *packet) {
 		d.stats.Corrupted++
 	}
 	l.timing(d, f)
-	if to.egress != nil && !to.egress.pass(f) {
+	if (r != nil && !r.pass(f)) || (to.egress != nil && !to.egress.pass(f)) {
 		d.stats.Overflow++
 		l.recycle(f)
 		return
@@ -305,7 +308,7 @@ func (l *FaultLink) departed(n *NIC) {
 
 // recycle keeps a flight for the next packet.
 func (l *FaultLink) recycle(f *flight) {
-	f.from, f.to, f.dir, f.packet.path = nil, nil, nil, nil
+	f.from, f.to, f.dir, f.route, f.packet.path = nil, nil, nil, nil, nil
 	l.free = append(l.free, f)
 }
 
@@ -324,7 +327,7 @@ func (l *FaultLink) land(f *flight) {
 func (l *FaultLink) arrive(f *flight) {
 	switch {
 	case f.to.closed:
-	case f.dir.cut:
+	case f.dir.cut || (f.route != nil && f.route.Cut):
 		f.dir.stats.Cut++
 	case f.corrupt:
 		f.to.stats.BadICRC++

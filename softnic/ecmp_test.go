@@ -1,0 +1,155 @@
+package softnic_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// flow is a QP of a NIC that writes to another.
+type flow struct {
+	qp       verbs.QP
+	cq       verbs.CQ
+	src, dst verbs.MR
+	path     int
+}
+
+// fabric is two NICs with several paths from the first to the second, and flows until every
+// path has at least two.
+type fabric struct {
+	w     *world
+	r     *rig
+	flows []flow
+}
+
+const flowBytes = 64 << 10
+
+func newFabric(t *testing.T, paths ...softnic.Path) *fabric {
+	t.Helper()
+	f := &fabric{w: newWorld(t, softnic.FaultConfig{Seed: 3, Window: 1024, Impairment: softnic.Impairment{Delay: time.Microsecond}})}
+	f.r = newRig(t, f.w.link)
+	must(t, f.w.link.SetPaths(f.r.a, f.r.b, paths...))
+	count := make([]int, len(paths))
+	for short := len(paths); short > 0; {
+		_, src := memory(t, f.r.pa, flowBytes)
+		_, dst := memory(t, f.r.pb, flowBytes)
+		x := flow{cq: newCQ(t, f.r.ca, 16), src: src, dst: dst}
+		cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 4}
+		var err error
+		x.qp, err = f.r.pa.CreateQP(cfg)
+		must(t, err)
+		cfg.SendCQ = newCQ(t, f.r.cb, 16)
+		cfg.RecvCQ = cfg.SendCQ
+		peer, err := f.r.pb.CreateQP(cfg)
+		must(t, err)
+		connect(t, x.qp, peer)
+		x.path = f.w.link.PathOf(f.r.a, f.r.b, peer.Num(), 0)
+		if count[x.path]++; count[x.path] == 2 {
+			short--
+		}
+		f.flows = append(f.flows, x)
+		if len(f.flows) > 200 {
+			t.Fatalf("%d flows took the paths %v times: a path gets none", len(f.flows), count)
+		}
+	}
+	return f
+}
+
+// run lets flows write at the same time, and returns how long it took and how each ended.
+func (f *fabric) run(t *testing.T, flows ...flow) (took time.Duration, ends []verbs.Status) {
+	t.Helper()
+	start := f.w.now
+	for _, x := range flows {
+		if n, err := x.qp.PostSend([]verbs.SendWR{writeWR(x.src, x.dst, flowBytes)}); n != 1 {
+			t.Fatalf("PostSend = %d, %v; want 1", n, err)
+		}
+	}
+	f.w.settle(t)
+	for _, x := range flows {
+		wcs := poll(t, x.cq)
+		if len(wcs) != 1 {
+			t.Fatalf("%d completions, want 1", len(wcs))
+		}
+		ends = append(ends, wcs[0].Status)
+	}
+	return time.Duration(f.w.now - start), ends
+}
+
+// on returns the first n flows of a path.
+func (f *fabric) on(path, n int) (flows []flow) {
+	for _, x := range f.flows {
+		if x.path == path && len(flows) < n {
+			flows = append(flows, x)
+		}
+	}
+	return flows
+}
+
+// TestPathsPinFlows: two flows that meet on one path share its rate; two on different paths
+// do not.
+func TestPathsPinFlows(t *testing.T) {
+	f := newFabric(t, softnic.Path{Rate: 1e9, Queue: 1 << 20}, softnic.Path{Rate: 1e9, Queue: 1 << 20})
+	alone, _ := f.run(t, f.on(0, 1)...)
+	apart, _ := f.run(t, f.on(0, 1)[0], f.on(1, 1)[0])
+	together, _ := f.run(t, f.on(0, 2)...)
+	if apart > alone*11/10 || together < alone*18/10 {
+		t.Errorf("one flow took %v, two on two paths %v, two on one path %v; want the same, and twice as long", alone, apart, together)
+	}
+}
+
+// TestPathCut: a path that is cut ends the flows that are pinned to it, and no other; a slow
+// one slows its own down.
+func TestPathCut(t *testing.T) {
+	f := newFabric(t, softnic.Path{}, softnic.Path{Delay: 5 * time.Microsecond}, softnic.Path{})
+	quick, _ := f.run(t, f.on(0, 1)...)
+	if slow, _ := f.run(t, f.on(1, 1)...); slow < quick+5*time.Microsecond {
+		t.Errorf("a path with 5us more took %v, one without %v", slow, quick)
+	}
+	if paths := f.w.link.Paths(f.r.a, f.r.b); len(paths) != 3 || paths[1].Delay != 5*time.Microsecond {
+		t.Errorf("Paths = %+v, want the three that were set", paths)
+	}
+	must(t, f.w.link.SetPath(f.r.a, f.r.b, 1, softnic.Path{Cut: true}))
+	_, ends := f.run(t, f.flows...)
+	for i, x := range f.flows {
+		want := verbs.StatusSuccess
+		if x.path == 1 {
+			want = verbs.StatusRetryExcErr
+		}
+		if ends[i] != want {
+			t.Errorf("a flow on path %d ended with %s, want %s", x.path, ends[i], want)
+		}
+	}
+}
+
+// TestPathQueue: what does not fit the queue of a path is lost, sent again and counted.
+func TestPathQueue(t *testing.T) {
+	f := newFabric(t, softnic.Path{Rate: 1e9, Queue: 16 << 10})
+	if _, ends := f.run(t, f.on(0, 2)...); ends[0] != verbs.StatusSuccess || ends[1] != verbs.StatusSuccess {
+		t.Errorf("two flows ended with %v, want success", ends)
+	}
+	if n := f.w.link.Stats(f.r.a, f.r.b).Overflow; n == 0 {
+		t.Error("a short queue lost nothing of two flows that sent four times as much at once")
+	}
+}
+
+// TestPathsRefuse: what makes no sense is refused.
+func TestPathsRefuse(t *testing.T) {
+	w := newWorld(t, softnic.FaultConfig{})
+	r := newRig(t, w.link)
+	if got := w.link.PathOf(r.a, r.b, 1, 0); got != -1 {
+		t.Errorf("PathOf without paths = %d, want -1", got)
+	}
+	must(t, w.link.SetPaths(r.a, r.b, softnic.Path{}))
+	for _, err := range []error{
+		w.link.SetPaths(nil, r.b), w.link.SetPaths(r.a, nil), w.link.SetPaths(r.a, r.b, softnic.Path{Rate: -1}),
+		w.link.SetPaths(r.a, r.b, softnic.Path{Queue: -1}), w.link.SetPath(r.a, r.b, 0, softnic.Path{Delay: -1}),
+		w.link.SetPath(r.a, r.b, 1, softnic.Path{}), w.link.SetPath(r.b, r.a, 0, softnic.Path{}), w.link.SetPath(r.a, r.b, -1, softnic.Path{}),
+	} {
+		if !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%v, want %v", err, verbs.ErrInvalid)
+		}
+	}
+}
