@@ -23,7 +23,7 @@ func (q *VirtualQP) pick(n uint32, whole bool) *lane {
 	}
 	l := q.choose(n)
 	if l != nil && l.idle() {
-		l.speed.since, l.speed.done = q.now, 0
+		l.speed.begin(q.now)
 	}
 	if whole && n < runBytes {
 		q.run, q.runBytes, q.runLane = runMax-1, runBytes-n, l
@@ -40,9 +40,7 @@ func (q *VirtualQP) choose(n uint32) *lane {
 	case LeastBytes:
 		return q.leastBytes()
 	case TwoChoices:
-		if l := q.twoChoices(n); l != nil {
-			return l
-		}
+		return q.twoChoices(n)
 	case RoundRobin:
 	}
 	lanes := q.lanes
@@ -79,55 +77,136 @@ func (q *VirtualQP) leastBytes() *lane {
 	return best
 }
 
-// twoChoices looks at two lanes at random and takes the one that would be done with n more
-// bytes first; nil if neither has room.
+// twoChoices draws two lanes and takes the one that would be done with n more bytes first.
+// Lanes are drawn as often as they are fast: if all were drawn alike, two slow ones would
+// meet too often where most lanes are slow. If that does not find two with room it looks at
+// all of them; nil if none has any.
 func (q *VirtualQP) twoChoices(n uint32) *lane {
-	k := uint64(len(q.lanes))
-	if k == 1 {
-		return nil
+	a, b := q.drawLane(), q.drawLane()
+	if a == nil || b == nil || a == b {
+		return q.soonest(n)
 	}
-	// xorshift64: the choice must be cheap and the same in every run, not secret.
-	x := q.random
-	x ^= x << 13
-	x ^= x >> 7
-	x ^= x << 17
-	q.random = x
-	i := uint64(uint32(x)) * k >> 32
-	j := (i + 1 + (x>>32)*(k-1)>>32) % k
-	a, b := q.lanes[i], q.lanes[j]
-	if !a.room() {
-		a, b = b, a
-	}
-	if !a.room() {
-		return nil
-	}
-	if b.room() && b.speed.eta(b.bytes+uint64(n), q.fastest) < a.speed.eta(a.bytes+uint64(n), q.fastest) {
+	if q.eta(b, n) < q.eta(a, n) {
 		return b
 	}
 	return a
 }
 
-// speed is how fast a lane has carried bytes lately. RC completes in order, so a lane is a
-// queue with one server: while it is never idle, what completes between two looks at the
-// clock is its rate.
-type speed struct {
-	rate  float64 // bytes per nanosecond, averaged; 0 if unknown
-	since int64   // when the lane last completed something, or got work after being idle
-	done  uint64  // bytes completed since
-}
+// drawTries is how many lanes drawLane looks at.
+const drawTries = 4
 
-// eta is how long so many bytes take. A lane that was never measured counts as fast as the
-// fastest, so that it is tried.
-func (v *speed) eta(bytes uint64, fastest float64) float64 {
-	rate := v.rate
-	if rate == 0 {
-		rate = max(fastest, 1)
+// drawLane returns a lane with room at random, weighted by rate; nil if it has found none.
+func (q *VirtualQP) drawLane() *lane {
+	for range drawTries {
+		// xorshift64: the choice must be cheap and the same in every run, not secret.
+		x := q.random
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		q.random = x
+		l := q.lanes[uint64(uint32(x))*uint64(len(q.lanes))>>32]
+		u := float64(x>>32) * (1.0 / (1 << 32))
+		if l.takes() && u*u*q.fastest <= l.speed.weight(q.fastest) {
+			return l
+		}
 	}
-	return float64(bytes) / rate
+	return nil
 }
 
-// rateShare is the weight of a new sample of a lane's rate.
-const rateShare = 1.0 / 8
+// takes reports whether the policy may give the lane more: it has room, and no more than it
+// has carried so far. At first nobody knows how long a lane will take, and what waits there
+// may hold up everything behind it: so lanes get a little at first, and twice as much with
+// every answer. If that holds a request back, a completion is due that brings it on.
+func (l *lane) takes() bool { return l.room() && l.bytes < l.speed.carried+untriedBytes }
+
+// untriedBytes is what a lane gets that has carried nothing yet.
+const untriedBytes = 64 << 10
+
+// soonest returns the lane of all that would be done with n more bytes first, nil if none
+// has room. It begins where round robin would, so that equal lanes are taken in turn.
+func (q *VirtualQP) soonest(n uint32) (best *lane) {
+	least := 0.0
+	for range q.lanes {
+		l := q.lanes[q.cursor]
+		if q.cursor++; q.cursor == len(q.lanes) {
+			q.cursor = 0
+		}
+		if !l.takes() {
+			continue
+		}
+		if t := q.eta(l, n); best == nil || t < least {
+			best, least = l, t
+		}
+	}
+	if best != nil {
+		if q.cursor = int(best.index) + 1; q.cursor == len(q.lanes) {
+			q.cursor = 0
+		}
+	}
+	return best
+}
+
+// speed is how fast a lane has carried bytes lately, and how long one takes that does not
+// wait. RC completes in order, so a lane is a queue with one server: while it is never idle,
+// what completes between two looks at the clock says its rate, and what the first bytes
+// after an idle time take beyond that is its latency.
+type speed struct {
+	// Bytes that were carried in so many nanoseconds, of which the older count less and
+	// less; their quotient is the rate, 0 if it is not known.
+	bytes, time float64
+	rate        float64
+	latency     float64 // in nanoseconds, averaged
+	since       int64   // when the lane last completed something, or got work after being idle
+	done        uint64  // bytes completed since
+	carried     uint64  // bytes completed in all
+	waits       bool    // it got work after being idle, and none of that has completed
+	known       bool    // latency is
+}
+
+// A new sample of a rate, and of a latency, counts so much against all before it.
+const (
+	rateShare    = 1.0 / 16
+	latencyShare = 1.0 / 8
+)
+
+// weight is how often a lane is drawn. One that was never measured counts as fast as the
+// fastest, so that it is tried.
+func (v *speed) weight(fastest float64) float64 {
+	if v.rate == 0 {
+		return fastest
+	}
+	return v.rate
+}
+
+// stale is after how many times of its own length the estimate for an idle lane has lost
+// half of its weight: a lane that was slow once is tried again, and if it still is that
+// costs little.
+const stale = 16
+
+// eta is how long a lane takes for n bytes more. If it has said nothing for longer than
+// that, it takes at least as long again: a path that is dead gets nothing more, long before
+// its NIC gives up.
+func (q *VirtualQP) eta(l *lane, n uint32) float64 {
+	v := &l.speed
+	rate := v.weight(max(q.fastest, 1))
+	t := v.latency + float64(l.bytes+uint64(n))/rate
+	age := float64(q.now - v.since)
+	if !l.idle() {
+		return max(t, age)
+	}
+	return t * t / (t + age/stale + 1)
+}
+
+// begin notes that an idle lane gets work. What was measured before counts the less the
+// longer ago that is.
+func (v *speed) begin(now int64) {
+	if v.time > 0 {
+		f := v.time / (v.time + float64(now-v.since))
+		v.bytes *= f
+		v.time *= f
+	}
+	v.since, v.done, v.waits = now, 0, true
+}
 
 // tick reads the clock if somebody needs it. Time is the same for everything that happens
 // in one call.
@@ -141,17 +220,37 @@ func (q *VirtualQP) tick() {
 func (q *VirtualQP) measure(l *lane, bytes uint64) {
 	v := &l.speed
 	v.done += bytes
+	v.carried += bytes
 	took := q.now - v.since
 	if took <= 0 || v.done == 0 {
 		return
 	}
-	sample := float64(v.done) / float64(took)
-	if v.rate == 0 {
-		v.rate = sample
+	if v.waits {
+		v.delayed(float64(took), float64(v.done))
+	} else {
+		v.bytes += float64(v.done) - v.bytes*rateShare
+		v.time += float64(took) - v.time*rateShare
+		v.rate = v.bytes / v.time
 	}
-	v.rate += (sample - v.rate) * rateShare
-	q.fastest = max(q.fastest, v.rate)
-	v.since, v.done = q.now, 0
+	// The fastest must have been measured lately.
+	q.fastest = max(q.fastest*(1-rateShare/16), v.rate)
+	v.since, v.done, v.waits = q.now, 0, false
+}
+
+// delayed takes the time of the first bytes after an idle time. If the rate is not known, or
+// they came sooner than it allows, all of it counts for both, until there is more to go by.
+func (v *speed) delayed(took, bytes float64) {
+	if took*v.rate > bytes {
+		took -= bytes / v.rate
+	} else {
+		v.bytes, v.time = bytes/4, took/4 // for a start: what comes counts more
+		v.rate = v.bytes / v.time
+	}
+	if !v.known {
+		v.known, v.latency = true, took
+		return
+	}
+	v.latency += (took - v.latency) * latencyShare
 }
 
 // monotonic is the clock of a Config without one.

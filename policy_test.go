@@ -8,54 +8,156 @@ import (
 	"ibverbx/verbs"
 )
 
-// unequal is a VirtualQP with a lane that completes four fragments in a microsecond and
-// one that completes one. It posts as much as it can for so long, and returns how many
-// fragments each lane carried in the second half of the time.
-func unequal(t *testing.T, policy ibverbx.Policy, microseconds int) (fast, slow int) {
+// paced is a VirtualQP on a NIC whose lanes complete as the test says, with requests of four
+// fragments.
+type paced struct {
+	q     *ibverbx.VirtualQP
+	cq    *ibverbx.VirtualCQ
+	lanes []*nullnic.QP
+	wr    ibverbx.SendWR
+	now   int64
+	posts int // requests that a step posts, 0 for as many as it can
+}
+
+func newPaced(t *testing.T, policy ibverbx.Policy, lanes, depth int) *paced {
 	t.Helper()
+	x := &paced{}
 	nic := nullnic.New("null0", 0x11)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
 	must(t, err)
-	cq, err := rails.NewCQ(ibverbx.CQConfig{})
+	x.cq, err = rails.NewCQ(ibverbx.CQConfig{})
 	must(t, err)
-	var now int64
-	q, err := cq.NewQP(ibverbx.Config{
-		Lanes: 2, Policy: policy, FragmentSize: 4096, SendDepth: 16, LaneDepth: 64,
-		Now: func() int64 { return now },
+	x.q, err = x.cq.NewQP(ibverbx.Config{
+		Lanes: lanes, Policy: policy, FragmentSize: 4096, SendDepth: depth, LaneDepth: 4 * depth,
+		Now: func() int64 { return x.now },
 	})
 	must(t, err)
-	card, err := q.Card()
+	card, err := x.q.Card()
 	must(t, err)
-	must(t, q.Connect(card))
+	must(t, x.q.Connect(card))
 	mem, err := verbs.AllocMemory(16384, nil)
 	must(t, err)
 	region, err := rails.Register(mem, verbs.AccessAll)
 	must(t, err)
 	t.Cleanup(func() { must(t, region.Close()); must(t, mem.Free()) })
-	lanes := nic.QPs()[:2]
-	lanes[0].Hold()
-	lanes[1].Hold()
-	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Remote: region.Remote()}
-	wr.SetSGE(region.SGE(0, 16384)) // four fragments
+	x.lanes = nic.QPs()[:lanes]
+	for _, l := range x.lanes {
+		l.Hold()
+	}
+	x.wr = ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Remote: region.Remote()}
+	x.wr.SetSGE(region.SGE(0, 16384))
+	return x
+}
+
+// step posts, lets a microsecond pass in which every lane completes at most
+// so many fragments, and returns how many each did.
+func (x *paced) step(t *testing.T, rates ...int) (done []int) {
+	t.Helper()
+	for i := 0; x.posts == 0 || i < x.posts; i++ {
+		if n, _ := x.q.PostSend([]ibverbx.SendWR{x.wr}); n == 0 {
+			break
+		}
+	}
+	x.now += 1000
+	for i, l := range x.lanes {
+		n := min(rates[i], len(l.Posted()))
+		l.Complete(n)
+		done = append(done, n)
+	}
+	_, err := x.cq.Poll(make([]ibverbx.WC, 64))
+	must(t, err)
+	return done
+}
+
+// unequal lets two lanes run, one of which completes four fragments in a microsecond and the
+// other one, and returns how many each carried in the second half of the time.
+func unequal(t *testing.T, policy ibverbx.Policy, microseconds int) (fast, slow int) {
+	t.Helper()
+	x := newPaced(t, policy, 2, 16)
 	for step := range microseconds {
-		for {
-			if n, _ := q.PostSend([]ibverbx.SendWR{wr}); n == 0 {
-				break
-			}
-		}
-		now += 1000
-		done := [2]int{min(4, len(lanes[0].Posted())), min(1, len(lanes[1].Posted()))}
-		for i, l := range lanes {
-			l.Complete(done[i])
-		}
+		done := x.step(t, 4, 1)
 		if step >= microseconds/2 {
 			fast += done[0]
 			slow += done[1]
 		}
-		_, err := cq.Poll(make([]ibverbx.WC, 16))
-		must(t, err)
 	}
 	return fast, slow
+}
+
+// TestTwoChoicesManySlowLanes: of sixteen lanes twelve are slow. Two at random would be slow
+// ones more than half of the time; they must get what they can carry, a quarter.
+func TestTwoChoicesManySlowLanes(t *testing.T) {
+	x := newPaced(t, ibverbx.TwoChoices, 16, 256)
+	rates := make([]int, 16)
+	for i := range rates {
+		rates[i] = 1
+		if i < 4 {
+			rates[i] = 9
+		}
+	}
+	const time = 4000
+	total := 0
+	for step := range time {
+		for _, n := range x.step(t, rates...) {
+			if step >= time/2 {
+				total += n
+			}
+		}
+	}
+	if want := time / 2 * (4*9 + 12); total < want*95/100 {
+		t.Errorf("%d fragments in %d microseconds, want 95 of 100 that the lanes can carry (%d)", total, time/2, want)
+	}
+}
+
+// TestTwoChoicesSilentLane: a lane that says nothing any more gets nothing more, although its
+// NIC has not given up and the others cannot carry all that is posted; when it speaks again
+// it gets its share.
+func TestTwoChoicesSilentLane(t *testing.T) {
+	x := newPaced(t, ibverbx.TwoChoices, 4, 1024)
+	x.posts = 2 // as many fragments as the lanes complete together
+	run := func(steps int, rates ...int) (sum [4]int) {
+		for range steps {
+			for i, n := range x.step(t, rates...) {
+				sum[i] += n
+			}
+		}
+		return sum
+	}
+	run(500, 2, 2, 2, 2)
+	run(10, 2, 0, 2, 2)
+	before := len(x.lanes[1].Posted())
+	others := run(200, 2, 0, 2, 2)
+	if got := len(x.lanes[1].Posted()) - before; got > 4 {
+		t.Errorf("a lane that had been silent for 10 us got %d fragments in the next 200 us, in which the lanes completed %v; want none", got, others)
+	}
+	run(1000, 4, 4, 4, 4)
+	if sum := run(1000, 2, 2, 2, 2); sum[1] < 1500 {
+		t.Errorf("after a lane is back the lanes carried %v fragments in 1000 us, want 2000 each", sum)
+	}
+}
+
+// TestTwoChoicesForgetsSlowness: a lane that was very slow is tried again, and gets its share
+// when it is not any more.
+func TestTwoChoicesForgetsSlowness(t *testing.T) {
+	x := newPaced(t, ibverbx.TwoChoices, 2, 16)
+	for range 50 {
+		for i := range 100 {
+			slow := 0
+			if i == 0 {
+				slow = 1
+			}
+			x.step(t, 4, slow)
+		}
+	}
+	slow := 0
+	for i := range 60000 {
+		if done := x.step(t, 4, 4); i >= 50000 {
+			slow += done[1]
+		}
+	}
+	if slow < 10000 {
+		t.Errorf("a lane that was slow once carried %d fragments in 10000 us, want at least one in each", slow)
+	}
 }
 
 // TestTwoChoicesWeighsLanes: unequal lanes carry unequal shares, so that both are busy.
