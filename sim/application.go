@@ -182,6 +182,9 @@ func (e *end) post() bool {
 	e.checkPosted(n, len(wrs), err)
 	for _, r := range e.backlog[:n] {
 		r.posted, r.late = e.w.now, failed
+		if e.index%2 == 0 {
+			e.w.meter.begin(e.w.now)
+		}
 		e.sends = append(e.sends, r)
 		e.w.stats.messages++
 		e.w.stats.bytes += r.length

@@ -29,6 +29,7 @@ func (w *world) verdict() {
 			h.checkCQ()
 		}
 		w.checkExpectation()
+		w.checkGoodput()
 	}
 	if err := w.close(); err != nil {
 		w.fail("leaks", "", "not everything could be closed: %v", err)

@@ -26,6 +26,7 @@ func (s *Scenario) draw(seed uint64) *Plan {
 	p.Failover = d.pick("", "failover", func() int64 { return d.Int64N(2) }) != 0
 	p.KeepAtomics = d.pick("", "keep-atomics", func() int64 { return d.Int64N(2) }) != 0
 	p.Shared = int(d.pick("", "shared", func() int64 { return d.oneOf(0, 0, 0, 64, 256) }))
+	p.Goodput = int(d.pick("", "goodput", func() int64 { return 0 }))
 	p.Quantum = time.Duration(d.pick("", "quantum", func() int64 { return d.oneOf(0, 200, 1000, 4000) }))
 	for i := range int(d.pick("", "rails", func() int64 { return d.oneOf(1, 2, 2, 2, 3) })) {
 		p.Rails = append(p.Rails, d.rail(fmt.Sprintf("rail %d ", i)))
@@ -90,6 +91,10 @@ func (d *drawer) rail(place string) RailPlan {
 		},
 		PortRate:  float64(get("port-rate", func() int64 { return d.oneOf(0, 0, 0, 1e9, 10e9) })),
 		PortQueue: int(get("port-queue", func() int64 { return d.oneOf(16<<10, 64<<10, 256<<10) })),
+		Paths:     int(get("paths", func() int64 { return d.oneOf(1, 1, 2, 4) })),
+		PathRate:  float64(get("path-rate", func() int64 { return d.oneOf(0, 0, 0, 1e9, 10e9) })),
+		PathQueue: int(get("path-queue", func() int64 { return d.oneOf(16<<10, 64<<10, 256<<10) })),
+		Skew:      time.Duration(get("skew", func() int64 { return d.upTo(10_000) })),
 	}
 }
 
@@ -109,6 +114,7 @@ func (d *drawer) work() {
 	w.Inline = percent("inline", 0, 1000, 5000)
 	w.Fence = percent("fence", 0, 0, 500, 3000)
 	w.Silent = percent("unsignaled", 0, 3000, 9000)
+	w.Room = get("room", func() int64 { return 3 })
 	w.Scatter = percent("scatter", 0, 1000, 5000)
 }
 
@@ -165,6 +171,7 @@ func (d *drawer) named(l *faultLine) Fault {
 	get("to", &f.To)
 	get("connection", &f.Connect)
 	get("lane", &f.Lane)
+	get("path", &f.Path)
 	get("after", &f.After)
 	get("times", &f.Times)
 	if l.end >= 0 {
@@ -187,6 +194,7 @@ var gentle = []FaultKind{
 	FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold, FaultSlow, FaultRefuse, FaultStarve, FaultPause,
 	FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold, FaultSlow, FaultRefuse, FaultStarve, FaultPause,
 	FaultQP, FaultQP, FaultReset, FaultDead, FaultBroken, FaultBadKey, FaultCQ, FaultCrash,
+	FaultPathCut, FaultPathSlow,
 }
 
 // rough are those with failover, which survives nearly everything.
@@ -195,6 +203,7 @@ var rough = []FaultKind{
 	FaultQP, FaultQP, FaultReset, FaultDead, FaultBroken,
 	FaultQP, FaultQP, FaultReset, FaultDead, FaultBroken, FaultBadKey, FaultCQ, FaultCrash,
 	FaultControlCut, FaultControlDelay, FaultControlRepeat, FaultControlReorder, FaultControlLoss,
+	FaultPathCut, FaultPathCut, FaultPathSlow,
 }
 
 // fault draws a fault.
@@ -221,6 +230,9 @@ func (d *drawer) place(k FaultKind) Fault {
 	}
 	if k.uses(atPath) {
 		f.To = (f.From + 1 + d.IntN(d.p.Hosts-1)) % d.p.Hosts
+	}
+	if k.uses(atRoute) {
+		f.Path = d.IntN(d.p.Rails[f.Rail].Paths)
 	}
 	if k.uses(atEnd) {
 		f.Connect, f.End = d.IntN(len(d.p.Connects)), d.IntN(2)

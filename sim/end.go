@@ -154,7 +154,9 @@ const librarySize = 16 << 10
 // because those would wait for notifications.
 func (w *world) maxSend() int { return max(min(w.plan.Work.Sizes[1], 4<<10), 8) }
 
-func (w *world) ringSize() int { return 3*(w.plan.Work.Sizes[1]+4*granule) + 64*granule }
+func (w *world) ringSize() int {
+	return w.plan.Work.Room*(w.plan.Work.Sizes[1]+4*granule) + 64*granule
+}
 
 func (w *world) inboxSize(p *EndPlan) int { return (p.Receives + 4) * (w.maxSend() + 4*granule) }
 

@@ -55,6 +55,11 @@ const (
 	FaultControlReorder
 	// FaultControlLoss makes it lose some.
 	FaultControlLoss
+	// FaultPathCut makes one of the paths of a rail between two hosts lose everything, in
+	// both directions: the flows that are pinned to it, and no other.
+	FaultPathCut
+	// FaultPathSlow makes one of the paths slow.
+	FaultPathSlow
 
 	numFaults
 )
@@ -63,11 +68,12 @@ const (
 type targets uint16
 
 const (
-	atRail targets = 1 << iota // a rail
-	atPath                     // two hosts, from and to
-	atHost                     // one host
-	atEnd                      // a connection and one of its ends
-	atLane                     // a lane of it
+	atRail  targets = 1 << iota // a rail
+	atPath                      // two hosts, from and to
+	atHost                      // one host
+	atEnd                       // a connection and one of its ends
+	atLane                      // a lane of it
+	atRoute                     // one of the paths between the two hosts
 	hasAfter
 	hasFor
 	hasTimes
@@ -101,6 +107,8 @@ var faultTable = [numFaults]struct {
 	FaultControlRepeat:  {"control-repeat", atEnd | hasFor | needsFailover},
 	FaultControlReorder: {"control-reorder", atEnd | hasFor | needsFailover},
 	FaultControlLoss:    {"control-loss", atEnd | hasFor | needsFailover},
+	FaultPathCut:        {"path-cut", atRail | atPath | atRoute | hasFor},
+	FaultPathSlow:       {"path-slow", atRail | atPath | atRoute | hasFor},
 }
 
 // String returns the name that scenarios use.
@@ -132,6 +140,8 @@ type Fault struct {
 	Rail int
 	// From and To are hosts; a fault of one host has From.
 	From, To int
+	// Path is one of the paths between them.
+	Path int
 	// Connect and End name a VirtualQP, Lane one of its lanes.
 	Connect, End, Lane int
 	// After is how many posts are taken before one is refused, or packets placed before a
@@ -152,7 +162,7 @@ func (f *Fault) fatal() bool {
 		return true
 	}
 	switch f.Kind {
-	case FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold:
+	case FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold, FaultPathCut:
 		return f.For*time.Duration(max(f.Times, 1)) > survivable
 	default:
 		return false

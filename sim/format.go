@@ -25,6 +25,9 @@ func (f *Fault) String() string {
 	if k.uses(atPath) {
 		fmt.Fprintf(&b, " from %d to %d", f.From, f.To)
 	}
+	if k.uses(atRoute) {
+		fmt.Fprintf(&b, " path %d", f.Path)
+	}
 	if k.uses(hasAfter) {
 		fmt.Fprintf(&b, " after %d", f.After)
 	}
@@ -57,6 +60,7 @@ func (p *Plan) String() string {
 	line(planSettings, "failover", flag[p.Failover])
 	line(planSettings, "keep-atomics", flag[p.KeepAtomics])
 	line(planSettings, "quantum", int64(p.Quantum))
+	line(planSettings, "goodput", int64(p.Goodput))
 	fmt.Fprintf(&b, "sizes %d..%d\n", w.Sizes[0], w.Sizes[1])
 	b.WriteString("ops")
 	for i, name := range opNames {
@@ -73,6 +77,7 @@ func (p *Plan) String() string {
 	line(planSettings, "fence", int64(w.Fence)*100)
 	line(planSettings, "unsignaled", int64(w.Silent)*100)
 	line(planSettings, "scatter", int64(w.Scatter)*100)
+	line(planSettings, "room", int64(w.Room))
 	line(planSettings, "faults", 0)
 	for i := range p.Rails {
 		fmt.Fprintf(&b, "rail %d", i)
@@ -112,6 +117,10 @@ func (r *RailPlan) format(put func([]setting, string, int64)) {
 	put(railSettings, "rate", int64(i.Rate))
 	put(railSettings, "port-rate", int64(r.PortRate))
 	put(railSettings, "port-queue", int64(r.PortQueue))
+	put(railSettings, "paths", int64(r.Paths))
+	put(railSettings, "path-rate", int64(r.PathRate))
+	put(railSettings, "path-queue", int64(r.PathQueue))
+	put(railSettings, "skew", int64(r.Skew))
 }
 
 func (c *ConnectPlan) format(put func([]setting, string, int64)) {

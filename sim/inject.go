@@ -36,7 +36,7 @@ func (f *Fault) length() time.Duration {
 // outage reports whether the fault makes NICs wait for answers.
 func (f *Fault) outage() bool {
 	switch f.Kind {
-	case FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold:
+	case FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold, FaultPathCut:
 		return true
 	default:
 		return false
@@ -76,8 +76,10 @@ func (w *world) strike(f *Fault) {
 		link.Hold(nic, other)
 		w.agenda.add(over, func() { link.Release(nic, other) })
 	case FaultSlow:
-		w.slow(link, nic, other, over)
-		w.slow(link, other, nic, over)
+		w.slow(rail, nic, other, over)
+		w.slow(rail, other, nic, over)
+	case FaultPathCut, FaultPathSlow:
+		w.strikePath(f, over)
 	case FaultReset:
 		nic.Reset()
 	case FaultDead:
@@ -180,18 +182,26 @@ func (e *end) hitLane(f *Fault, l *ibverbx.LaneStats) {
 
 // slow makes one direction slow for a while: slow enough to be noticed, and fast enough for
 // a full queue to drain before a timer of RC fires.
-func (w *world) slow(link *softnic.FaultLink, from, to *softnic.NIC, over int64) {
-	before := link.Impairment(from, to)
-	after := before
-	after.Delay += 300 * time.Microsecond
-	if after.Rate == 0 || after.Rate > slowRate {
-		after.Rate = slowRate
+func (w *world) slow(rail int, from, to *softnic.NIC, over int64) {
+	link := w.links[rail]
+	change := func(more time.Duration) {
+		imp, plan := link.Impairment(from, to), &w.plan.Rails[rail].Impairment
+		// Another one may have come in the meantime, and last longer.
+		imp.Delay, imp.Rate = imp.Delay+more, plan.Rate
+		if imp.Delay > plan.Delay && (imp.Rate == 0 || imp.Rate > slowRate) {
+			imp.Rate = slowRate
+		}
+		_ = link.Impair(from, to, imp) // it is valid
 	}
-	_ = link.Impair(from, to, after) // it is valid
-	w.agenda.add(over, func() { _ = link.Impair(from, to, before) })
+	change(slowDelay)
+	w.agenda.add(over, func() { change(-slowDelay) })
 }
 
-const slowRate = 250e6
+// What is slow has so much more delay, and no more rate than this.
+const (
+	slowDelay = 300 * time.Microsecond
+	slowRate  = 250e6
+)
 
 // struck is a fault that has happened, and when it is over.
 type struck struct {
@@ -252,6 +262,8 @@ func (w *world) meets(f *Fault, e *end) bool {
 	switch {
 	case uses(atEnd):
 		return w.victim(f).index/2 == e.index/2
+	case uses(atRoute):
+		return at(f.From) && at(f.To) && e.takes(f)
 	case uses(atPath):
 		return at(f.From) && at(f.To)
 	default:

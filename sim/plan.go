@@ -27,6 +27,9 @@ type Plan struct {
 	Failover bool
 	// KeepAtomics lets an atomic in doubt fail by itself.
 	KeepAtomics bool
+	// Goodput is the least share, in hundredths of a percent, of what the rails can carry
+	// that ends a must reach. 0 is not to measure it.
+	Goodput int
 	// Quantum is the least that time moves on at once.
 	Quantum time.Duration
 }
@@ -40,6 +43,13 @@ type RailPlan struct {
 	// no switch.
 	PortRate  float64
 	PortQueue int
+	// Paths is how many equal ways lead from one host to another, each with a rate and a
+	// queue of its own and up to Skew more delay; a rate of 0 is without limit. A flow is
+	// pinned to one of them.
+	Paths     int
+	PathRate  float64
+	PathQueue int
+	Skew      time.Duration
 }
 
 // ConnectPlan is a connection of two VirtualQPs.
@@ -74,6 +84,7 @@ type WorkPlan struct {
 	Fence   int           // of 100 requests so many are fenced
 	Silent  int           // of 100 requests so many are not signaled
 	Scatter int           // of 100 requests so many have several pieces
+	Room    int           // of the largest requests so many fit an end's memory
 }
 
 // OpSet is a set of kinds of requests.

@@ -63,6 +63,9 @@ type Report struct {
 	FailedQPs int
 	// Deaths counts lanes that were lost, and Replayed what left over another one then.
 	Deaths, Replayed uint64
+	// Goodput is what ends a carried, in bytes per second, and Capacity what the rails can
+	// carry, if the plan wants that to be measured.
+	Goodput, Capacity float64
 	// Turns counts how often everybody looked.
 	Turns int
 	// Virtual is how long the world lasted.
@@ -93,10 +96,14 @@ func (p *Plan) Run(o Options) (report *Report) {
 	if err := w.trace.flush(); err != nil {
 		w.fail("world", "", "the trace could not be written: %v", err)
 	}
-	return &Report{
+	report = &Report{
 		Plan: p, Failure: w.failure, Messages: w.stats.messages, Bytes: w.stats.bytes, Faults: w.stats.faults,
 		FailedQPs: w.stats.failedQPs, Deaths: deaths, Replayed: replayed, Turns: w.stats.turns, Virtual: time.Duration(w.now), NICs: nics,
 	}
+	if p.Goodput > 0 {
+		report.Goodput, report.Capacity = w.meter.rate(), w.capable
+	}
+	return report
 }
 
 // fail notes that a promise was broken. The first one counts: what follows may follow from

@@ -43,6 +43,9 @@ type Summary struct {
 	RNRs      uint64
 	Deaths    uint64 // lanes that were lost
 	Replayed  uint64 // requests of theirs that left over another lane
+	// Goodput is the least that a world carried, in bytes per second, and Share the least
+	// of what its rails could; both are 0 if no scenario asked for them.
+	Goodput, Share float64
 	// Failed counts the worlds that broke a promise; Failures are the first of them, by
 	// seed.
 	Failed   int
@@ -67,6 +70,15 @@ func (s *Summary) add(r *Report) {
 	s.RNRs += r.NICs.RNRNAKsSent
 	s.Deaths += r.Deaths
 	s.Replayed += r.Replayed
+	if r.Capacity > 0 {
+		share := r.Goodput / r.Capacity
+		if s.Share == 0 || share < s.Share {
+			s.Share = share
+		}
+		if s.Goodput == 0 || r.Goodput < s.Goodput {
+			s.Goodput = r.Goodput
+		}
+	}
 }
 
 // maxFailures is how many failures are kept: one is enough to act on.

@@ -27,6 +27,8 @@ var (
 		{"fence", unitPercent, 0, 10000, "of requests"},
 		{"unsignaled", unitPercent, 0, 10000, "of requests"},
 		{"scatter", unitPercent, 0, 10000, "of requests have several pieces"},
+		{"room", unitCount, 3, 64, "of the largest requests so many fit the memory of an end"},
+		{"goodput", unitPercent, 0, 10000, "least share of what the rails can carry that ends a reach, 0% to not measure"},
 		{"faults", unitCount, 0, 64, "that the seed makes, beside those that are named"},
 	}
 	railSettings = []setting{
@@ -42,6 +44,10 @@ var (
 		{"rate", unitRate, 0, 1 << 50, "of the wire"},
 		{"port-rate", unitRate, 0, 1 << 50, "of the switch port in front of every NIC, none for no switch"},
 		{"port-queue", unitBytes, 0, 1 << 30, "bytes that may wait there; what does not fit is lost"},
+		{"paths", unitCount, 1, 16, "equal ways between two hosts; a flow is pinned to one of them"},
+		{"path-rate", unitRate, 0, 1 << 50, "of one of them, none for no limit"},
+		{"path-queue", unitBytes, 0, 1 << 30, "bytes that may wait for it; what does not fit is lost"},
+		{"skew", unitTime, 0, 1e5, "added to the delay of a path at the most"},
 	}
 	connectSettings = []setting{
 		{"from", unitCount, 0, 3, "host of end a"},
@@ -68,6 +74,7 @@ var (
 		{"to", unitCount, 0, 3, ""},
 		{"connection", unitCount, 0, 7, ""},
 		{"lane", unitCount, 0, 65, ""},
+		{"path", unitCount, 0, 15, ""},
 		{"after", unitCount, 0, 1 << 20, ""},
 		{"times", unitCount, 1, 100, ""},
 		{"at", unitTime, 0, 1e15, ""},

@@ -42,6 +42,9 @@ func (e *end) finish(r *request, status verbs.Status) {
 	if status == verbs.StatusSuccess {
 		e.checkEffect(r)
 		e.checkLate(r)
+		if e.index%2 == 0 && e.w.phase < phaseCapacity && r != e.barrier {
+			e.w.meter.count(e.w.now, r)
+		}
 	}
 	if r == e.barrier {
 		e.ended = true

@@ -32,6 +32,8 @@ type world struct {
 	control []*controlPair
 	watches []*watch
 	struck  []struck
+	meter   meter
+	capable float64 // what the rails can carry, if that was asked
 	tick    time.Duration
 }
 
@@ -75,6 +77,9 @@ func (w *world) build(p *Plan, o *Options) error {
 		if err != nil {
 			return fmt.Errorf("host %d: %w", i, err)
 		}
+	}
+	if err := w.layPaths(); err != nil {
+		return err
 	}
 	for i := range p.Connects {
 		if err := w.connect(&p.Connects[i]); err != nil {

@@ -37,7 +37,10 @@ type simMetrics struct {
 	LaneDeaths     uint64  `json:"lane_deaths"`
 	Replayed       uint64  `json:"replayed"`
 	FailedQPs      int     `json:"failed_qps"`
-	Seconds        float64 `json:"seconds"`
+	// Of the slowest world, if the scenario measures it.
+	GoodputGbps float64 `json:"goodput_gbps,omitempty"`
+	RatioToSum  float64 `json:"ratio_to_sum,omitempty"`
+	Seconds     float64 `json:"seconds"`
 }
 
 // simFailure is a seed that broke a promise.
@@ -65,7 +68,8 @@ func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, lin
 			Faults: sum.Faults, Failures: failures, Interrupted: interrupted,
 			Metrics: simMetrics{
 				Bytes: sum.Bytes, VirtualSeconds: sum.Virtual.Seconds(), Packets: sum.Packets, Retransmits: sum.Resent,
-				Timeouts: sum.Timeouts, RNRNAKs: sum.RNRs, LaneDeaths: sum.Deaths, Replayed: sum.Replayed, FailedQPs: sum.FailedQPs, Seconds: line.elapsed().Seconds(),
+				Timeouts: sum.Timeouts, RNRNAKs: sum.RNRs, LaneDeaths: sum.Deaths, Replayed: sum.Replayed, FailedQPs: sum.FailedQPs,
+				GoodputGbps: sum.Goodput * 8e-9, RatioToSum: sum.Share, Seconds: line.elapsed().Seconds(),
 			},
 		})
 	} else {
@@ -109,6 +113,9 @@ func printSim(w io.Writer, sum sim.Summary, failures []simFailure, took time.Dur
 	p.printf("%.3f s of virtual time, %d packets, %d times sent again, %d timeouts, %d RNR NAKs\n",
 		sum.Virtual.Seconds(), sum.Packets, sum.Resent, sum.Timeouts, sum.RNRs)
 	p.printf("%d lanes died and %d requests of theirs went over others, %d VirtualQPs ended in an error\n", sum.Deaths, sum.Replayed, sum.FailedQPs)
+	if sum.Share > 0 {
+		p.printf("goodput %.1f Gb/s, %.1f%% of what the rails can carry\n", sum.Goodput*8e-9, sum.Share*100)
+	}
 	var faults []string
 	for _, name := range slices.Sorted(maps.Keys(sum.Faults)) {
 		faults = append(faults, fmt.Sprintf("%s %d", name, sum.Faults[name]))

@@ -1,0 +1,54 @@
+package sim
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestLearningCarriesMore: where lanes are unequal, because rails are or because two of them
+// meet on one path, the policy that learns reaches what the scenario wants and taking lanes
+// in turn does not come near it.
+func TestLearningCarriesMore(t *testing.T) {
+	for _, c := range []struct {
+		scenario string
+		inTurn   float64 // what round robin reaches at the most
+	}{{"unequal-rails", 0.75}, {"ecmp-collision", 0.85}} {
+		s, err := Named(c.scenario)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum := clean(t, s, 3); sum.Share < 0.95 || sum.Goodput <= 0 {
+			t.Errorf("scenario %s: %.3f of what the rails carry, want 0.95", c.scenario, sum.Share)
+		}
+		turn, err := Parse(c.scenario, strings.Replace(s.text, "policy two-choices", "policy round-robin", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := Runner{Scenario: turn, First: 1, Seeds: 3}
+		sum, err := r.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum.Failed == 0 || sum.Failures[0].Failure.Check != "goodput" || sum.Share > c.inTurn {
+			t.Errorf("scenario %s, lanes in turn: %d of %d worlds failed, %.3f of what the rails carry; want the check of goodput to fail, and %.2f at the most",
+				c.scenario, sum.Failed, sum.Worlds, sum.Share, c.inTurn)
+		}
+	}
+}
+
+// TestGoodputNeedsRates: a scenario that asks for goodput without saying what rails carry is
+// a mistake, not a success.
+func TestGoodputNeedsRates(t *testing.T) {
+	s, err := Parse("test", "goodput 10%\nrate none\nport-rate none\npath-rate none\nfaults 0\nhosts 2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Runner{Scenario: s, First: 1, Seeds: 1}
+	sum, err := r.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum.Failed != 1 || sum.Failures[0].Failure.Check != "world" {
+		t.Errorf("%d worlds failed, %+v; want one that says that a rail has no rate", sum.Failed, sum.Failures)
+	}
+}
