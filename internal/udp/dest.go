@@ -1,0 +1,22 @@
+package udp
+
+import "net/netip"
+
+// Dest is where datagrams go: an address as the kernel wants it. It does not change.
+type Dest struct {
+	addr netip.AddrPort
+	raw  rawAddr
+	// runs says that the receiver can tell the datagrams of a run apart.
+	runs bool
+}
+
+// NewDest returns the destination addr. With runs, datagrams to it may leave in runs of equal
+// ones (UDP_SEGMENT).
+func NewDest(addr netip.AddrPort, runs bool) *Dest {
+	d := &Dest{addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), runs: runs}
+	d.raw.set(d.addr)
+	return d
+}
+
+// Addr returns the address and port.
+func (d *Dest) Addr() netip.AddrPort { return d.addr }

@@ -1,0 +1,119 @@
+//go:build linux
+
+package udp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// mmsghdr is struct mmsghdr: a message of sendmmsg and recvmmsg. The compiler pads it to the
+// alignment of Msghdr, as C does.
+type mmsghdr struct {
+	hdr unix.Msghdr
+	len uint32
+}
+
+// control is room for the control message UDP_SEGMENT, or UDP_GRO, and one that is longer
+// than both and not looked at.
+//
+//	0 length of header and value, 8 (4 on 32-bit systems) | level 4 | type 4 | value
+type control [64]byte
+
+// rawAddr is a socket address as the kernel wants it, of either family.
+type rawAddr struct {
+	any unix.RawSockaddrInet6
+	len uint32
+}
+
+func (r *rawAddr) set(addr netip.AddrPort) {
+	port := addr.Port()
+	if a := addr.Addr(); a.Is4() {
+		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(&r.any))
+		v4.Family, v4.Addr = unix.AF_INET, a.As4()
+		putPort(&v4.Port, port)
+		r.len = unix.SizeofSockaddrInet4
+		return
+	}
+	r.any.Family, r.any.Addr = unix.AF_INET6, addr.Addr().As16()
+	putPort(&r.any.Port, port)
+	r.len = unix.SizeofSockaddrInet6
+}
+
+// putPort writes a port in network order.
+func putPort(dst *uint16, port uint16) {
+	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(dst))[:], port)
+}
+
+// get returns the address, IPv4 ones mapped into IPv6, and the port.
+func (r *rawAddr) get(addr *[16]byte) (port uint16) {
+	if r.any.Family == unix.AF_INET {
+		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(&r.any))
+		*addr = [16]byte{10: 0xff, 11: 0xff}
+		copy(addr[12:], v4.Addr[:])
+	} else {
+		*addr = r.any.Addr
+	}
+	return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&r.any.Port))[:])
+}
+
+// name makes r the address of a message.
+func (h *mmsghdr) name(r *rawAddr, n uint32) {
+	h.hdr.Name, h.hdr.Namelen = (*byte)(unsafe.Pointer(&r.any)), n
+}
+
+// vectors makes iovs the payload of a message.
+func (h *mmsghdr) vectors(iovs []unix.Iovec) {
+	h.hdr.Iov = &iovs[0]
+	h.hdr.SetIovlen(len(iovs))
+}
+
+// controls makes the first n bytes of c the control messages of a message.
+func (h *mmsghdr) controls(c *control, n int) {
+	h.hdr.Control = &c[0]
+	h.hdr.SetControllen(n)
+}
+
+// segmentControlLen is the length of the control message that setSegment writes.
+var segmentControlLen = unix.CmsgSpace(2)
+
+// setSegment makes c the control message UDP_SEGMENT.
+func (c *control) setSegment(size uint16) {
+	h := (*unix.Cmsghdr)(unsafe.Pointer(c))
+	h.Level, h.Type = unix.SOL_UDP, unix.UDP_SEGMENT
+	h.SetLen(unix.CmsgLen(2))
+	binary.NativeEndian.PutUint16(c[unix.CmsgLen(0):], size)
+}
+
+// segment returns the value of the control message UDP_GRO if it is the first of the n bytes
+// that the kernel wrote to c, 0 otherwise. Nothing else is asked for.
+func (c *control) segment(n int) int {
+	h := (*unix.Cmsghdr)(unsafe.Pointer(c))
+	if n < unix.CmsgLen(4) || h.Level != unix.SOL_UDP || h.Type != unix.UDP_GRO {
+		return 0
+	}
+	return int(int32(binary.NativeEndian.Uint32(c[unix.CmsgLen(0):])))
+}
+
+// startsAt reports whether b is what follows v in memory.
+func startsAt(v *unix.Iovec, b []byte) bool {
+	return uintptr(unsafe.Pointer(v.Base))+uintptr(v.Len) == uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+}
+
+// sendmmsg sends messages and returns how many were taken.
+func sendmmsg(fd int, msgs []mmsghdr) (int, syscall.Errno) {
+	n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(msgs))),
+		uintptr(len(msgs)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	return int(n), errno
+}
+
+// recvmmsg receives messages that are there and returns how many.
+func recvmmsg(fd int, msgs []mmsghdr) (int, syscall.Errno) {
+	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(msgs))),
+		uintptr(len(msgs)), unix.MSG_DONTWAIT, 0, 0)
+	return int(n), errno
+}

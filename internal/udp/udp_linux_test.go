@@ -1,0 +1,350 @@
+package udp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+var (
+	loopback4 = netip.MustParseAddr("127.0.0.1")
+	loopback6 = netip.MustParseAddr("::1")
+)
+
+// testPort is where tests look for a free port: others may have the usual ones.
+const testPort = 20000
+
+func open(tb testing.TB, cfg Config) *Conn {
+	tb.Helper()
+	if !cfg.Addr.IsValid() {
+		cfg.Addr = loopback4
+	}
+	if cfg.Port == 0 {
+		cfg.Port = testPort
+	}
+	c, err := Open(cfg)
+	if err != nil {
+		tb.Fatalf("Open(%+v): %v", cfg, err)
+	}
+	tb.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			tb.Errorf("Close = %v, want nil", err)
+		}
+	})
+	return c
+}
+
+// put sends b as one datagram, half of it copied.
+func put(w *Writer, to *Dest, socket int, b []byte) int {
+	half := len(b) / 2
+	k := w.Begin(to, socket, len(b), 1, half)
+	copy(w.Take(half), b)
+	w.Attach(b[half:])
+	return k
+}
+
+// got reads until n datagrams have come and returns them, runs taken apart.
+func got(tb testing.TB, c *Conn, r *Reader, n int) (datagrams [][]byte, entries int) {
+	tb.Helper()
+	for deadline := time.Now().Add(10 * time.Second); len(datagrams) < n; {
+		if time.Now().After(deadline) {
+			tb.Fatalf("%d datagrams after 10 s, want %d", len(datagrams), n)
+		}
+		k, err := r.Read()
+		if err != nil {
+			tb.Fatalf("Read: %v", err)
+		}
+		if k == 0 {
+			if err := c.Wait(); err != nil {
+				tb.Fatalf("Wait: %v", err)
+			}
+		}
+		entries += k
+		for i := range k {
+			d := r.Datagram(i)
+			for b := d.Data; len(b) > 0; {
+				size := min(d.Segment, len(b))
+				datagrams = append(datagrams, bytes.Clone(b[:size]))
+				b = b[size:]
+			}
+		}
+	}
+	return datagrams, entries
+}
+
+// pattern returns n bytes that tell of their place and of seed.
+func pattern(n, seed int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + seed*31 + i>>8)
+	}
+	return b
+}
+
+// variants are the ways in which a Conn can be set up.
+func variants(t *testing.T, f func(t *testing.T, cfg Config)) {
+	for _, v := range []struct {
+		name string
+		cfg  Config
+	}{
+		{"ipv4", Config{Addr: loopback4}},
+		{"ipv6", Config{Addr: loopback6}},
+		{"ipv4/no segment", Config{Addr: loopback4, NoSegment: true}},
+		{"ipv4/no coalesce", Config{Addr: loopback4, NoCoalesce: true}},
+		{"ipv6/neither", Config{Addr: loopback6, NoSegment: true, NoCoalesce: true}},
+	} {
+		t.Run(v.name, func(t *testing.T) { f(t, v.cfg) })
+	}
+}
+
+// What is sent arrives, byte by byte and in order, in whatever runs it left.
+func TestRoundTrip(t *testing.T) {
+	variants(t, func(t *testing.T, cfg Config) {
+		c := open(t, cfg)
+		w, r := c.NewWriter(), c.NewReader()
+		rapid.Check(t, func(rt *rapid.T) {
+			to := NewDest(c.Addr(), rapid.Bool().Draw(rt, "runs"))
+			var sent [][]byte
+			for range rapid.IntRange(1, 5).Draw(rt, "groups") {
+				size := rapid.IntRange(1, 6000).Draw(rt, "size")
+				for range rapid.IntRange(1, 20).Draw(rt, "count") {
+					b := pattern(size, len(sent))
+					k := put(w, to, 3, b)
+					if k >= max(c.Segments(), 1) || (k > 0 && !to.runs) {
+						rt.Fatalf("datagram %d of a run of at most %d, runs allowed %v", k, c.Segments(), to.runs)
+					}
+					sent = append(sent, b)
+				}
+			}
+			if dropped := w.Flush(); dropped != 0 {
+				rt.Fatalf("Flush = %d dropped, want 0", dropped)
+			}
+			arrived, _ := got(t, c, r, len(sent))
+			for i := range sent {
+				if !bytes.Equal(arrived[i], sent[i]) {
+					rt.Fatalf("datagram %d of %d bytes arrived as %d others", i, len(sent[i]), len(arrived[i]))
+				}
+			}
+		})
+	})
+}
+
+// Equal datagrams to one destination leave as one and arrive as one, and only they.
+func TestRuns(t *testing.T) {
+	c := open(t, Config{})
+	if c.Segments() == 1 || !c.Coalesces() {
+		t.Skip("the kernel has no UDP_SEGMENT or no UDP_GRO")
+	}
+	w, r := c.NewWriter(), c.NewReader()
+	to, other := NewDest(c.Addr(), true), NewDest(c.Addr(), true)
+	steps := []struct {
+		to     *Dest
+		socket int
+		size   int
+		want   int
+	}{
+		{to, 0, 1000, 0},
+		{to, 0, 1000, 1},
+		{to, 0, 1000, 2},
+		{to, 1, 1000, 0},    // another socket
+		{other, 1, 1000, 0}, // another destination
+		{other, 1, 900, 1},  // shorter: the last of its run
+		{other, 1, 900, 0},
+		{other, 1, 901, 0}, // longer
+	}
+	for i, s := range steps {
+		if k := put(w, s.to, s.socket, pattern(s.size, i)); k != s.want {
+			t.Errorf("datagram %d is number %d of its run, want %d", i, k, s.want)
+		}
+	}
+	w.Flush()
+	arrived, entries := got(t, c, r, len(steps))
+	if entries != 5 {
+		t.Errorf("%d entries, want the 5 runs", entries)
+	}
+	for i, s := range steps {
+		if !bytes.Equal(arrived[i], pattern(s.size, i)) {
+			t.Errorf("datagram %d has other bytes than were sent", i)
+		}
+	}
+}
+
+// A run has at most as many datagrams, and bytes, as the kernel takes.
+func TestRunLimits(t *testing.T) {
+	for _, size := range []int{1, 40, 4112, 32000} {
+		c := open(t, Config{})
+		w, r := c.NewWriter(), c.NewReader()
+		to := NewDest(c.Addr(), true)
+		n := 3 * maxSegments / 2
+		if size*n > 1<<20 {
+			n = 1 << 20 / size
+		}
+		for i := range n {
+			if k := put(w, to, 0, pattern(size, i)); (k+1)*size > MaxDatagram || k >= maxSegments {
+				t.Fatalf("datagram %d of %d bytes in a run", k, size)
+			}
+		}
+		if dropped := w.Flush(); dropped != 0 {
+			t.Fatalf("size %d: %d dropped, want 0", size, dropped)
+		}
+		got(t, c, r, n)
+	}
+}
+
+// Every socket of the pool sends from its own port, and the receiver is told.
+func TestSourcePorts(t *testing.T) {
+	for _, addr := range []netip.Addr{loopback4, loopback6} {
+		c := open(t, Config{Addr: addr, Sockets: 4})
+		if c.Sockets() != 4 {
+			t.Fatalf("Sockets = %d, want 4", c.Sockets())
+		}
+		w, r := c.NewWriter(), c.NewReader()
+		to := NewDest(c.Addr(), true)
+		seen := map[uint16]bool{}
+		for s := range 4 {
+			put(w, to, s, pattern(10, s))
+			w.Flush()
+			got(t, c, r, 1)
+			d := r.Datagram(0)
+			if d.Port != c.SourcePort(s) || d.Port < firstSourcePort || d.From != addr.As16() {
+				t.Errorf("socket %d: from %v port %d, want %v port %d", s, d.From, d.Port, addr, c.SourcePort(s))
+			}
+			seen[d.Port] = true
+		}
+		if len(seen) != 4 {
+			t.Errorf("%d source ports, want 4", len(seen))
+		}
+	}
+}
+
+// Two on one address take two ports.
+func TestPortTaken(t *testing.T) {
+	a, b := open(t, Config{}), open(t, Config{})
+	if a.Addr().Port() == b.Addr().Port() || b.Addr().Port() < testPort {
+		t.Errorf("ports %d and %d, want two from %d on", a.Addr().Port(), b.Addr().Port(), testPort)
+	}
+}
+
+// Interrupt ends a Wait, and those after it.
+func TestInterrupt(t *testing.T) {
+	c := open(t, Config{})
+	done := make(chan error)
+	go func() { done <- c.Wait() }()
+	if err := c.Interrupt(); err != nil {
+		t.Fatalf("Interrupt = %v, want nil", err)
+	}
+	if err := <-done; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Wait that was interrupted = %v, want os.ErrClosed", err)
+	}
+	if err := c.Wait(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Wait after Interrupt = %v, want os.ErrClosed", err)
+	}
+}
+
+// A datagram that does not fit the path is dropped and counted, and the next one goes.
+func TestDropped(t *testing.T) {
+	c := open(t, Config{})
+	w, r := c.NewWriter(), c.NewReader()
+	to := NewDest(c.Addr(), false)
+	put(w, to, 0, pattern(65536, 0))
+	put(w, to, 0, pattern(100, 1))
+	if dropped := w.Flush(); dropped != 1 {
+		t.Errorf("Flush = %d dropped, want 1", dropped)
+	}
+	if arrived, _ := got(t, c, r, 1); !bytes.Equal(arrived[0], pattern(100, 1)) {
+		t.Error("the datagram after a dropped one has not arrived")
+	}
+}
+
+// Nothing is allocated per datagram.
+func TestNoAllocations(t *testing.T) {
+	c := open(t, Config{})
+	w, r := c.NewWriter(), c.NewReader()
+	to, b := NewDest(c.Addr(), true), pattern(100, 0)
+	allocs := testing.AllocsPerRun(100, func() {
+		for range 10 {
+			put(w, to, 0, b)
+		}
+		w.Flush()
+		for n := 0; n == 0; {
+			n, _ = r.Read()
+			if n == 0 {
+				_ = c.Wait()
+			}
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations for ten datagrams, want 0", allocs)
+	}
+}
+
+// The IPv4 header has identification 0 and forbids fragments: the ICRC of RoCE covers both.
+func TestIdentification(t *testing.T) {
+	raw, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
+	if errors.Is(err, os.ErrPermission) {
+		t.Skip("raw sockets need CAP_NET_RAW")
+	}
+	if err != nil {
+		t.Fatalf("raw socket: %v", err)
+	}
+	defer func() { _ = unix.Close(raw) }()
+	timeout := unix.Timeval{Sec: 10}
+	if err := unix.SetsockoptTimeval(raw, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+		t.Fatalf("SO_RCVTIMEO: %v", err)
+	}
+	c := open(t, Config{})
+	w := c.NewWriter()
+	for i := range 3 {
+		put(w, NewDest(c.Addr(), true), i, pattern(20, i))
+		w.Flush()
+		b := make([]byte, 1<<16)
+		for {
+			n, _, err := unix.Recvfrom(raw, b, 0)
+			if err != nil {
+				t.Fatalf("receive on a raw socket: %v", err)
+			}
+			if n >= 28 && binary.BigEndian.Uint16(b[22:]) == c.Addr().Port() {
+				break
+			}
+		}
+		if id, flags := binary.BigEndian.Uint16(b[4:]), binary.BigEndian.Uint16(b[6:]); id != 0 || flags != 0x4000 {
+			t.Errorf("identification %d, flags %#04x, want 0 and 0x4000", id, flags)
+		}
+	}
+}
+
+func TestInterfaceMTU(t *testing.T) {
+	for _, a := range []string{"127.0.0.1", "127.3.2.1", "::1"} {
+		if mtu, name, err := InterfaceMTU(netip.MustParseAddr(a)); err != nil || mtu < 1280 || name == "" {
+			t.Errorf("InterfaceMTU(%s) = %d, %q, %v, want that of the loopback", a, mtu, name, err)
+		}
+	}
+	if _, _, err := InterfaceMTU(netip.MustParseAddr("192.0.2.1")); err == nil {
+		t.Error("InterfaceMTU of a foreign address = nil, want an error")
+	}
+}
+
+// A configuration that cannot be right is refused.
+func TestConfig(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"no address":       {Port: testPort},
+		"foreign address":  {Addr: netip.MustParseAddr("192.0.2.1"), Port: testPort},
+		"unspecified":      {Addr: netip.IPv4Unspecified(), Port: testPort},
+		"no port":          {Addr: loopback4},
+		"port of senders":  {Addr: loopback4, Port: 0xc000},
+		"negative sockets": {Addr: loopback4, Port: testPort, Sockets: -1},
+		"negative buffer":  {Addr: loopback4, Port: testPort, Buffer: -1},
+	} {
+		if c, err := Open(cfg); err == nil {
+			_ = c.Close()
+			t.Errorf("%s: Open = nil, want an error", name)
+		}
+	}
+}
