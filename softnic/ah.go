@@ -13,7 +13,7 @@ type ah struct {
 var _ verbs.AH = (*ah)(nil)
 
 func (d *pd) createAH(attr verbs.AHAttr) (*ah, error) {
-	p, err := d.ctx.nic.newPath(attr)
+	p, err := d.ctx.nic.newPath(attr, true)
 	if err != nil {
 		return nil, err
 	}
@@ -25,8 +25,9 @@ func (d *pd) createAH(attr verbs.AHAttr) (*ah, error) {
 	return a, nil
 }
 
-// newPath checks an address vector and returns the way that it names.
-func (n *NIC) newPath(attr verbs.AHAttr) (*path, error) {
+// newPath checks an address vector and returns the way that it names, for datagrams or for a
+// connection.
+func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool) (*path, error) {
 	if attr.Port == 0 {
 		attr.Port = 1
 	}
@@ -41,8 +42,10 @@ func (n *NIC) newPath(attr verbs.AHAttr) (*path, error) {
 	case attr.SGIDIndex < 0 || attr.SGIDIndex >= len(n.gids):
 		return nil, verbs.Invalidf("address vector: source GID index %d, the table has %d rows", attr.SGIDIndex, len(n.gids))
 	}
-	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr}
-	n.core.find(p)
+	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr, datagrams: datagrams}
+	if err := n.link.route(n, p); err != nil {
+		return nil, err
+	}
 	return p, nil
 }
 

@@ -22,6 +22,7 @@ func (q *qp) receiveResponse(p *packet, op uint8) {
 	default:
 		q.readResponse(p, op)
 	}
+	q.charge()
 	if q.state == verbs.StateErr {
 		return
 	}
@@ -132,7 +133,9 @@ func (q *qp) readResponse(p *packet, op uint8) {
 	}
 	off := uint32(p.psn.Sub(w.first)) * q.seg
 	last := p.psn == w.last
-	if p.length != min(q.seg, w.length-off) || (traits[op]&opEnds != 0) != last {
+	// An answer ends where its request did: see sendRequest.
+	ends := last || (q.readAhead > 0 && (off/q.seg+1)%q.readAhead == 0)
+	if p.length != min(q.seg, w.length-off) || (traits[op]&opEnds != 0) != ends {
 		q.failSend(verbs.StatusBadRespErr)
 		return
 	}
@@ -140,9 +143,12 @@ func (q *qp) readResponse(p *packet, op uint8) {
 		q.failSend(s)
 		return
 	}
+	if ends && q.snd.Sub(p.psn) > 0 {
+		q.reads-- // only those before snd are counted
+	}
 	q.una = p.psn.Add(1)
 	if last {
-		q.endRequest(w)
+		q.completeSend(w, verbs.StatusSuccess)
 	}
 	q.progressed()
 }
@@ -158,17 +164,12 @@ func (q *qp) atomicResponse(p *packet) {
 		q.failSend(s)
 		return
 	}
-	q.una = p.psn.Add(1)
-	q.endRequest(w)
-	q.progressed()
-}
-
-// endRequest completes a READ or atomic whose answer is in.
-func (q *qp) endRequest(w *sendWQE) {
-	if q.sqHead != q.sqNext {
-		q.reads-- // only those before next are counted
+	if q.snd.Sub(p.psn) > 0 {
+		q.reads--
 	}
+	q.una = p.psn.Add(1)
 	q.completeSend(w, verbs.StatusSuccess)
+	q.progressed()
 }
 
 // notReady handles an RNR NAK: wait as long as the peer asks, then send again.

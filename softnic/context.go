@@ -90,6 +90,9 @@ func (x *hostContext) QueryPort(port int) (attr verbs.PortAttr, err error) {
 			MaxMsg:    maxMsgSize,
 			LinkLayer: verbs.LinkLayerEthernet,
 		}
+		if u := x.nic.udp; u != nil {
+			attr.LID = u.lid()
+		}
 		if x.nic.portUp {
 			attr.State = verbs.PortActive
 		}

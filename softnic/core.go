@@ -23,6 +23,8 @@ type core struct {
 	helper *helper
 	// timed says that the link queues packets, so that every call needs the time.
 	timed bool
+	// batched says that the link collects packets until it is flushed.
+	batched bool
 	// at is the time as of the last look at the clock.
 	at int64
 
@@ -92,10 +94,12 @@ func (c *core) settle() {
 		c.at = c.clock()
 	}
 	c.work()
-	if c.watch.empty() && len(c.timers) == 0 && !c.timed {
-		return
+	if !c.watch.empty() || len(c.timers) > 0 || c.timed {
+		c.settleTimed()
 	}
-	c.settleTimed()
+	if c.batched {
+		c.link.flush()
+	}
 }
 
 // work runs the QPs that have something to acknowledge or to send.
@@ -200,6 +204,7 @@ func (c *core) step() (next int64, pending bool) {
 	c.at = c.clock()
 	c.work()
 	c.settleTimed()
+	c.link.flush()
 	next = c.next()
 	return next, next != never
 }
@@ -211,7 +216,10 @@ func (c *core) attach(n *NIC, addr netip.Addr) error {
 	c.count++
 	n.ordinal = c.count
 	if !addr.IsValid() {
-		addr = c.freeAddr()
+		var err error
+		if addr, err = c.link.address(); err != nil {
+			return err
+		}
 	}
 	addr = addr.Unmap()
 	if addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "" || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
@@ -222,6 +230,9 @@ func (c *core) attach(n *NIC, addr netip.Addr) error {
 		if other := c.nics[e.GID]; other != nil {
 			return verbs.Invalidf("address %s is taken by %s on this link", e.GID.Addr(), other.name)
 		}
+	}
+	if err := c.link.plug(n); err != nil {
+		return err
 	}
 	for _, e := range n.gids {
 		c.nics[e.GID] = n

@@ -109,7 +109,14 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 		n = c.take(dst)
 	}
 	err := c.pollError(n, len(dst))
+	u, watched := c.ctx.nic.udp, c.armed != disarmed
 	k.mu.Unlock()
+	if u != nil && n == 0 && err == nil && u.poll(watched) {
+		k.mu.Lock()
+		n = c.take(dst)
+		err = c.pollError(n, len(dst))
+		k.mu.Unlock()
+	}
 	return n, err
 }
 
@@ -155,6 +162,9 @@ func (c *cq) Arm(solicitedOnly bool) error {
 		c.armed = armedAny
 	case c.armed == disarmed:
 		c.armed = armedSolicited
+	}
+	if u := c.ctx.nic.udp; u != nil {
+		u.awaited()
 	}
 	return nil
 }

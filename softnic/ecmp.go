@@ -96,8 +96,8 @@ func (l *FaultLink) PathOf(from, to *NIC, qpn, flowLabel uint32) int {
 	return l.pin(from, to, qpn, flowLabel, len(d.routes))
 }
 
-// route returns the path of a packet, nil if there are none.
-func (l *FaultLink) route(d *direction, from, to *NIC, p *packet) *route {
+// routeOf returns the path of a packet, nil if there are none.
+func (l *FaultLink) routeOf(d *direction, from, to *NIC, p *packet) *route {
 	switch n := len(d.routes); n {
 	case 0:
 		return nil

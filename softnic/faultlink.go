@@ -1,6 +1,10 @@
 package softnic
 
-import "ibverbx/verbs"
+import (
+	"net/netip"
+
+	"ibverbx/verbs"
+)
 
 // FaultConfig describes a FaultLink. The zero value, or a nil pointer, is a link that
 // segments and queues packets but treats them well.
@@ -50,7 +54,7 @@ func NewFaultLink(cfg *FaultConfig) (*FaultLink, error) {
 		l.cfg.Queue = 1024
 	}
 	l.core.init(l, l.cfg.Now)
-	l.faults.init(&l.core, l.cfg.Seed, l.cfg.Queue, l.land)
+	l.init(&l.core, l.cfg.Seed, l.cfg.Queue, l.land)
 	l.core.timed = true
 	return l, nil
 }
@@ -110,7 +114,17 @@ func (l *FaultLink) direction(from, to *NIC) *direction {
 func (l *FaultLink) shared() *core                { return &l.core }
 func (l *FaultLink) kind() string                 { return "fault" }
 func (l *FaultLink) segment(mtu verbs.MTU) uint32 { return uint32(mtu.Bytes()) }
-func (l *FaultLink) window() uint32               { return uint32(l.cfg.Window) }
+func (l *FaultLink) window(*path) uint32          { return uint32(l.cfg.Window) }
+func (l *FaultLink) readAhead() uint32            { return 0 }
+func (l *FaultLink) flush()                       {}
+func (l *FaultLink) plug(*NIC) error              { return nil }
+
+func (l *FaultLink) address() (netip.Addr, error) { return l.core.freeAddr(), nil }
+
+func (l *FaultLink) route(_ *NIC, p *path) error {
+	l.core.find(p)
+	return nil
+}
 
 func (l *FaultLink) direct(*qp) *qp { return nil }
 
@@ -135,7 +149,7 @@ func (l *FaultLink) send(from *NIC, p *packet) {
 		return
 	}
 	d := l.direction(from, to)
-	l.carry(d, l.route(d, from, to, p), from, to, p)
+	l.carry(d, l.routeOf(d, from, to, p), from, to, p)
 }
 
 // land hands a packet to its destination, unless its direction is held.

@@ -49,6 +49,7 @@ func (q *qp) flushSends() {
 	q.sqOff, q.reads = 0, 0
 	q.una = q.snd
 	q.maxPSN = q.snd
+	q.charge()
 }
 
 // flushReceives ends all posted receives with a flush error.
@@ -90,6 +91,7 @@ func (q *qp) reset() {
 	*q.sqUsed = 0
 	q.sqOff, q.reads, q.drained, q.wentBack = 0, 0, false, false
 	q.snd, q.una, q.maxPSN = 0, 0, 0
+	q.charge()
 	q.rq.head, q.rq.tail = 0, 0
 	if q.rq.used != nil {
 		*q.rq.used = 0

@@ -66,6 +66,7 @@ func (h *helper) look() time.Duration {
 	c.at = c.clock()
 	c.work()
 	c.settleTimed()
+	c.link.flush()
 	h.wakeAt = c.next()
 	if h.wakeAt == never {
 		return -1

@@ -1,9 +1,13 @@
 package softnic
 
-import "ibverbx/verbs"
+import (
+	"net/netip"
+
+	"ibverbx/verbs"
+)
 
 // Link is what carries the packets of the NICs that are plugged into it. The package's
-// links are MemoryLink and FaultLink. A link needs no closing: when its last NIC is
+// links are MemoryLink, FaultLink and UDPLink. A link needs no closing: when its last NIC is
 // closed nothing of it is left.
 //
 // All methods but Step are called with the core's lock held.
@@ -17,8 +21,11 @@ type Link interface {
 	kind() string
 	// segment returns the payload bytes of one packet at a path MTU.
 	segment(mtu verbs.MTU) uint32
-	// window returns how many packets a requester may have unacknowledged.
-	window() uint32
+	// window returns how many packets a requester may have unacknowledged on a path.
+	window(p *path) uint32
+	// readAhead returns how many packets one READ request may ask for; 0 is without
+	// limit. A longer READ is made of several.
+	readAhead() uint32
 	// send carries p. p and its payload are valid only during the call.
 	send(from *NIC, p *packet)
 	// direct returns the QP to which every packet of q goes, unharmed and at once,
@@ -33,6 +40,14 @@ type Link interface {
 	deliver(now int64, budget int) int
 	// next is the time at which a packet is due, never if there is none.
 	next() int64
+	// flush hands on what send has collected. It is called before the lock is released.
+	flush()
+	// address returns an address for a NIC that was given none.
+	address() (netip.Addr, error)
+	// plug makes the link ready for a NIC that has its address.
+	plug(n *NIC) error
+	// route fills in what the link needs to know about a path of n.
+	route(n *NIC, p *path) error
 	// forget drops what the link keeps about a NIC that is being closed.
 	forget(n *NIC)
 }
@@ -40,4 +55,5 @@ type Link interface {
 var (
 	_ Link = (*MemoryLink)(nil)
 	_ Link = (*FaultLink)(nil)
+	_ Link = (*UDPLink)(nil)
 )

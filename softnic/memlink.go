@@ -1,6 +1,10 @@
 package softnic
 
-import "ibverbx/verbs"
+import (
+	"net/netip"
+
+	"ibverbx/verbs"
+)
 
 // MemoryConfig describes a MemoryLink. The zero value, or a nil pointer, is real time.
 type MemoryConfig struct {
@@ -34,11 +38,21 @@ func (l *MemoryLink) Step() (next int64, pending bool) { return l.core.step() }
 func (l *MemoryLink) shared() *core            { return &l.core }
 func (l *MemoryLink) kind() string             { return "memory" }
 func (l *MemoryLink) segment(verbs.MTU) uint32 { return maxMsgSize }
-func (l *MemoryLink) window() uint32           { return maxWindow }
+func (l *MemoryLink) window(*path) uint32      { return maxWindow }
+func (l *MemoryLink) readAhead() uint32        { return 0 }
+func (l *MemoryLink) flush()                   {}
+func (l *MemoryLink) plug(*NIC) error          { return nil }
 func (l *MemoryLink) room(*NIC, *qp) bool      { return true }
 func (l *MemoryLink) deliver(int64, int) int   { return 0 }
 func (l *MemoryLink) next() int64              { return never }
 func (l *MemoryLink) forget(*NIC)              {}
+
+func (l *MemoryLink) address() (netip.Addr, error) { return l.core.freeAddr(), nil }
+
+func (l *MemoryLink) route(_ *NIC, p *path) error {
+	l.core.find(p)
+	return nil
+}
 
 func (l *MemoryLink) direct(q *qp) *qp {
 	to := l.core.find(q.path)

@@ -18,7 +18,9 @@ type NIC struct {
 	ordinal uint32
 	guid    verbs.GUID
 	gids    []verbs.GIDEntry
-	rng     *rand.Rand
+	// mtuGiven says that the MTU is not a default.
+	mtuGiven bool
+	rng      *rand.Rand
 
 	// All below is guarded by the core's lock.
 	closed   bool
@@ -31,11 +33,15 @@ type NIC struct {
 	stats    Stats
 	queued   int      // packets under way, on a link that queues
 	waiting  workList // QPs that wait for that to fall
+	limit    uint32   // packets of all QPs that may be unacknowledged, 0 without limit
+	inFlight uint32   // those that are
+	starved  workList // QPs that wait for that to fall
 	scratch  packet   // the packet being built
 	word     [8]byte  // the answer of an atomic on its way to memory
 	grh      [verbs.GRHLen]byte
 	observe  func(Touch) // nil if nobody looks
 	egress   *egress     // the port of a switch that leads here, nil if there is none
+	udp      *udpPort    // the sockets, on a UDPLink
 }
 
 var _ verbs.Device = (*NIC)(nil)
@@ -46,23 +52,25 @@ func New(link Link, cfg Config) (*NIC, error) {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
 	}
 	if !made(link) {
-		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, verbs.Invalidf("no link: make one with NewMemoryLink or NewFaultLink"))
+		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, verbs.Invalidf("no link: make one with NewMemoryLink, NewFaultLink or NewUDPLink"))
 	}
 	c := link.shared()
 	n := &NIC{core: c, link: link, portUp: true}
-	n.cfg, n.name = cfg, cfg.Name
+	n.cfg, n.name, n.mtuGiven = cfg, cfg.Name, cfg.MTU != 0
 	if err := c.attach(n, cfg.Addr); err != nil {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
 	}
 	return n, nil
 }
 
-// made reports whether link comes from NewMemoryLink or NewFaultLink.
+// made reports whether link comes from NewMemoryLink, NewFaultLink or NewUDPLink.
 func made(link Link) bool {
 	switch l := link.(type) {
 	case *MemoryLink:
 		return l != nil && l.core.link != nil
 	case *FaultLink:
+		return l != nil && l.core.link != nil
+	case *UDPLink:
 		return l != nil && l.core.link != nil
 	}
 	return false
@@ -135,6 +143,9 @@ func (n *NIC) Close() error {
 	n.core.settle()
 	n.core.mu.Unlock()
 	end()
+	if n.udp != nil {
+		return verbs.NewOpError("close NIC", n.name, 0, n.udp.close())
+	}
 	return nil
 }
 

@@ -102,8 +102,11 @@ const (
 type path struct {
 	sgid, dgid verbs.GID
 	attr       verbs.AHAttr
+	datagrams  bool // of an address handle
 	// peer is the NIC of dgid if the link has found it; only the link looks at it.
 	peer *NIC
+	// way is what a UDPLink knows of the path; only it looks at it.
+	way *udpWay
 }
 
 // packet is one packet: exactly the headers of the wire, and a payload that refers to

@@ -40,6 +40,8 @@ type qp struct {
 	from   *path  // the last path that a packet of the peer came on
 	seg    uint32 // payload bytes of a packet
 	window uint32 // packets unacknowledged at the most
+	// readAhead is how many packets one READ request asks for; 0 is without limit.
+	readAhead uint32
 	// ackMask makes a long message ask for acknowledgements on its way, often enough
 	// for the window never to close for want of one: when PSN & ackMask is 0.
 	ackMask seqnum.PSN
@@ -51,6 +53,8 @@ type qp struct {
 	timerIdx   int  // in core.timers
 	timerAt    int64
 	awaitsRoom bool // in NIC.waiting
+	starved    bool // in NIC.starved
+	charged    uint32
 	injected   *injected
 
 	sendQueue
@@ -224,7 +228,7 @@ func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {
 		}
 	}
 	if cfg.GID.IsZero() {
-		return 1, nil // the routable address
+		return len(d.ctx.nic.gids) - 1, nil // the routable address
 	}
 	for i, e := range d.ctx.nic.gids {
 		if e.GID == cfg.GID {

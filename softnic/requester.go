@@ -35,6 +35,7 @@ func (q *qp) transmit() {
 		return
 	}
 	q.sendMessages()
+	q.charge()
 	if q.una != q.snd && !q.watched && q.typ == verbs.RC && q.timerIdx < 0 {
 		q.watched = true
 		q.core.watch.push(q)
@@ -56,7 +57,7 @@ func (q *qp) sendMessages() {
 		if q.sqOff == 0 && !q.mayStart(w) {
 			return
 		}
-		if uint32(q.snd.Sub(q.una)) >= q.window || (q.paced && !q.link.room(q.nic, q)) {
+		if f := q.inFlight(); f >= q.window || (q.nic.limit > 0 && !q.mayAdd(f)) || (q.paced && !q.link.room(q.nic, q)) {
 			return
 		}
 		if w.isRequest() {
@@ -146,9 +147,17 @@ func (q *qp) advance(psn seqnum.PSN) {
 }
 
 // sendRequest sends a READ or an atomic. A READ that was answered in part asks for the
-// rest only.
+// rest only, and on a link that bounds what one request asks for, for the next part.
 func (q *qp) sendRequest(w *sendWQE) bool {
-	off := q.sqOff
+	off, end, last := q.sqOff, w.length, w.last
+	if part := q.readAhead * q.seg; part > 0 && w.opcode == verbs.OpRDMARead {
+		if q.reads >= q.attr.MaxRdAtomic {
+			return false
+		}
+		if next := (off/part + 1) * part; next < end {
+			end, last = next, w.first.Add(next/q.seg-1)
+		}
+	}
 	if !q.writable(w) {
 		q.failLocal(verbs.StatusLocProtErr)
 		return false
@@ -160,16 +169,18 @@ func (q *qp) sendRequest(w *sendWQE) bool {
 	p.ackReq, p.solicited = true, false
 	switch w.opcode {
 	case verbs.OpRDMARead:
-		p.opcode, p.dmaLen = transportRC|opReadRequest, w.length-off
+		p.opcode, p.dmaLen = transportRC|opReadRequest, end-off
 	case verbs.OpAtomicCmpAndSwp:
 		p.opcode, p.compare, p.swap = transportRC|opCmpSwap, w.arg0, w.arg1
 	default:
 		p.opcode, p.compare, p.swap = transportRC|opFetchAdd, w.arg0, 0
 	}
-	q.sqOff = 0
-	q.sqNext++
+	if q.sqOff = end; end == w.length {
+		q.sqOff = 0
+		q.sqNext++
+	}
 	q.reads++
-	q.advance(w.last.Add(1))
+	q.advance(last.Add(1))
 	q.nic.stats.PacketsSent++
 	q.link.send(q.nic, p)
 	return true

@@ -36,7 +36,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	p := q.path
 	if mask&verbs.AttrAV != 0 {
 		var err error
-		if p, err = q.nic.newPath(attr.AH); err != nil {
+		if p, err = q.nic.newPath(attr.AH, false); err != nil {
 			return err
 		}
 	}
@@ -145,7 +145,8 @@ func (q *qp) readyToReceive() {
 	if q.typ == verbs.UD {
 		q.seg = uint32(q.nic.cfg.MTU.Bytes())
 	}
-	q.window = q.link.window()
+	q.window = q.link.window(q.path)
+	q.readAhead = q.link.readAhead()
 	q.ackMask = seqnum.PSN(roundUp(int(q.window+3)/4) - 1)
 	q.epsn = seqnum.PSN(q.attr.RQPSN)
 	if q.typ == verbs.RC {
@@ -189,6 +190,9 @@ func (q *qp) Endpoint() (verbs.Endpoint, error) {
 
 func (q *qp) endpoint() verbs.Endpoint {
 	e := verbs.Endpoint{QPN: q.num, PSN: uint32(q.firstPSN), GID: q.nic.gids[q.sgidIndex].GID, MTU: q.nic.cfg.MTU}
+	if u := q.nic.udp; u != nil {
+		e.LID, e.Extra = u.lid(), u.extra()
+	}
 	switch q.typ {
 	case verbs.RC:
 		e.MaxRdAtomic, e.MaxDestRdAtomic = maxRdAtomic, maxRdAtomic
@@ -211,6 +215,11 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	local, err := q.Endpoint()
 	if err != nil {
 		return err
+	}
+	if u := q.nic.udp; u != nil {
+		q.core.mu.Lock()
+		u.learn(&remote)
+		q.core.mu.Unlock()
 	}
 	return verbs.ConnectWith(q, verbs.ConnectAttr(local, remote, 1, q.sgidIndex))
 }

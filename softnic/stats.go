@@ -20,8 +20,14 @@ type Stats struct {
 	WrongSource   uint64 // not from the QP's peer
 	BadICRC       uint64
 	BadQKey       uint64
+	BadPKey       uint64
+	Malformed     uint64 // not a packet: length, version, opcode, pad or syndrome
+	SendDrops     uint64 // refused by the kernel
 	Unroutable    uint64
 	PortDownDrops uint64
+
+	CongestionNotices uint64 // CNPs received
+	ReceiveErrors     uint64 // of the receiving socket
 
 	// EventsLost counts asynchronous events that found their queue full.
 	EventsLost uint64

@@ -55,6 +55,7 @@ func (c *Conn) open(cfg *Config) (err error) {
 		}
 		c.send, c.ports = append(c.send, fd), append(c.ports, port)
 	}
+	c.send, c.ports = append(c.send, c.recv), append(c.ports, c.port)
 	c.segments.Store(1)
 	if !cfg.NoSegment && unix.SetsockoptInt(c.send[0], unix.SOL_UDP, unix.UDP_SEGMENT, 0) == nil {
 		c.segments.Store(maxSegments)
@@ -117,7 +118,7 @@ func (c *Conn) bindSource(buffer int) (int, uint16, error) {
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // nobody reads it
 	for range portTries {
-		port := uint16(firstSourcePort + rand.Uint32N(1<<16-firstSourcePort))
+		port := uint16(FirstSourcePort + rand.Uint32N(1<<16-FirstSourcePort))
 		err = unix.Bind(fd, c.sockaddr(port))
 		if err == nil {
 			return fd, port, nil
@@ -140,8 +141,9 @@ func (c *Conn) sockaddr(port uint16) unix.Sockaddr {
 // Addr returns the address and port on which the Conn receives.
 func (c *Conn) Addr() netip.AddrPort { return netip.AddrPortFrom(c.addr, c.port) }
 
-// Sockets returns how many sockets there are to send from.
-func (c *Conn) Sockets() int { return len(c.send) }
+// Sockets returns how many sockets there are to send from, 0 and up. There is one more, the
+// one that receives: what is sent from it tells its receiver where to answer.
+func (c *Conn) Sockets() int { return len(c.send) - 1 }
 
 // SourcePort returns the port of a socket to send from.
 func (c *Conn) SourcePort(socket int) uint16 { return c.ports[socket] }
@@ -179,7 +181,9 @@ func (c *Conn) closeSockets() {
 		_ = unix.Close(c.recv)
 	}
 	for _, fd := range c.send {
-		_ = unix.Close(fd)
+		if fd != c.recv {
+			_ = unix.Close(fd)
+		}
 	}
 }
 

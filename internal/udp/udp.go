@@ -33,9 +33,9 @@ const (
 	// MaxDatagram is the most bytes of one datagram, or of a run of them.
 	MaxDatagram = 65535 - 20 - 8
 
-	// Source ports of senders are from here up, as of RoCE hardware; the port on which
-	// a Conn receives is below.
-	firstSourcePort = 0xc000
+	// FirstSourcePort is the first port from which a Conn sends, as RoCE hardware does.
+	// The port on which it receives is below.
+	FirstSourcePort = 0xc000
 
 	// portTries is how many ports beyond the wanted one are tried for receiving.
 	portTries = 4096
@@ -69,8 +69,8 @@ func (cfg *Config) complete() error {
 	switch {
 	case !cfg.Addr.IsValid() || cfg.Addr.IsUnspecified() || cfg.Addr.IsMulticast():
 		return fmt.Errorf("udp: %v is not an address of one port of this host", cfg.Addr)
-	case cfg.Port == 0 || cfg.Port >= firstSourcePort-portTries:
-		return fmt.Errorf("udp: port %d: want 1 to %d", cfg.Port, firstSourcePort-portTries-1)
+	case cfg.Port == 0 || cfg.Port >= FirstSourcePort-portTries:
+		return fmt.Errorf("udp: port %d: want 1 to %d", cfg.Port, FirstSourcePort-portTries-1)
 	case cfg.Sockets < 0 || cfg.Sockets > 1024 || cfg.Buffer < 0:
 		return fmt.Errorf("udp: %d sockets with buffers of %d bytes: want 1 to 1024, and at least 0", cfg.Sockets, cfg.Buffer)
 	}

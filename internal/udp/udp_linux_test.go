@@ -202,8 +202,8 @@ func TestRunLimits(t *testing.T) {
 func TestSourcePorts(t *testing.T) {
 	for _, addr := range []netip.Addr{loopback4, loopback6} {
 		c := open(t, Config{Addr: addr, Sockets: 4})
-		if c.Sockets() != 4 {
-			t.Fatalf("Sockets = %d, want 4", c.Sockets())
+		if c.Sockets() != 4 || c.SourcePort(4) != c.Addr().Port() {
+			t.Fatalf("Sockets = %d, and then port %d, want 4 and %d", c.Sockets(), c.SourcePort(4), c.Addr().Port())
 		}
 		w, r := c.NewWriter(), c.NewReader()
 		to := NewDest(c.Addr(), true)
@@ -213,7 +213,7 @@ func TestSourcePorts(t *testing.T) {
 			w.Flush()
 			got(t, c, r, 1)
 			d := r.Datagram(0)
-			if d.Port != c.SourcePort(s) || d.Port < firstSourcePort || d.From != addr.As16() {
+			if d.Port != c.SourcePort(s) || d.Port < FirstSourcePort || d.From != addr.As16() {
 				t.Errorf("socket %d: from %v port %d, want %v port %d", s, d.From, d.Port, addr, c.SourcePort(s))
 			}
 			seen[d.Port] = true

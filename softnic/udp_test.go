@@ -1,0 +1,71 @@
+//go:build linux
+
+package softnic_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
+)
+
+// openUDP returns contexts on NICs at two addresses, on one link if they differ.
+func openUDP(tb testing.TB, cfg *softnic.UDPConfig, nic softnic.Config, addrs ...string) verbstest.Pair {
+	tb.Helper()
+	link, err := softnic.NewUDPLink(cfg)
+	must(tb, err)
+	var ctx [2]verbs.Context
+	for i, a := range addrs {
+		if i == 1 && a == addrs[0] {
+			link, err = softnic.NewUDPLink(cfg)
+			must(tb, err)
+		}
+		nic.Addr = netip.MustParseAddr(a)
+		n, err := softnic.New(link, nic)
+		must(tb, err)
+		tb.Cleanup(func() { must(tb, n.Close()) })
+		ctx[i], err = n.Open()
+		must(tb, err)
+	}
+	return verbstest.Pair{A: ctx[0], B: ctx[1]}
+}
+
+// TestConformanceUDP runs the suite over UDP on the loopback: with runs of datagrams and
+// without, over both versions of IP, between NICs of one link and of two, which have to take
+// different ports.
+func TestConformanceUDP(t *testing.T) {
+	plain := softnic.UDPConfig{NoSegment: true, NoCoalesce: true}
+	for _, v := range []struct {
+		name string
+		cfg  softnic.UDPConfig
+		mtu  verbs.MTU
+		a, b string
+	}{
+		{"ipv4", softnic.UDPConfig{}, 0, "127.0.0.1", "127.0.0.2"},
+		{"ipv4 plain", plain, verbs.MTU1024, "127.0.0.1", "127.0.0.2"},
+		{"ipv4 two links", softnic.UDPConfig{}, verbs.MTU256, "127.0.0.3", "127.0.0.3"},
+		{"ipv6 two links", softnic.UDPConfig{}, 0, "::1", "::1"},
+		{"ipv6 plain", plain, verbs.MTU2048, "::1", "::1"},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+				return openUDP(tb, &v.cfg, softnic.Config{MTU: v.mtu}, v.a, v.b)
+			})
+		})
+	}
+}
+
+// TestConformanceUDPOverFaults runs the RC part of the suite over UDP with a layer that
+// loses, repeats, reorders and corrupts packets on their way out.
+func TestConformanceUDPOverFaults(t *testing.T) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		p := openUDP(tb, &softnic.UDPConfig{
+			Seed:       1,
+			Impairment: softnic.Impairment{Loss: 0.02, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.005},
+		}, softnic.Config{MTU: verbs.MTU1024}, "127.0.0.1", "127.0.0.2")
+		p.Lossy = true
+		return p
+	})
+}

@@ -1,0 +1,96 @@
+package softnic
+
+import (
+	"runtime"
+	"time"
+)
+
+// pollPause is how long a port's goroutine stays away while the program polls. While it is
+// away nobody is woken by packets, which would cost the program a core.
+const pollPause = time.Millisecond
+
+// start starts the port's goroutine.
+func (u *udpPort) start() {
+	a := &u.attention
+	a.alarm, a.stop = make(chan struct{}, 1), make(chan struct{})
+	a.stopped.Add(1)
+	go u.run()
+}
+
+// end stops the goroutine and waits for it.
+func (u *udpPort) end() error {
+	close(u.attention.stop)
+	err := u.conn.Interrupt()
+	u.attention.stopped.Wait()
+	return err
+}
+
+// run serves packets that come while the program does not poll.
+func (u *udpPort) run() {
+	defer u.attention.stopped.Done()
+	pause := time.NewTimer(time.Hour)
+	defer pause.Stop()
+	for u.attend(pause) {
+		if u.conn.Wait() != nil {
+			return // interrupted
+		}
+	}
+}
+
+// attend reads until nothing has come for a while. It reports false when the port is closed.
+func (u *udpPort) attend(pause *time.Timer) bool {
+	a := &u.attention
+	polls := a.polls.Load()
+	idle := time.Now()
+	for {
+		select {
+		case <-a.stop:
+			return false
+		default:
+		}
+		u.reading.Lock()
+		some := u.read()
+		u.reading.Unlock()
+		if now := a.polls.Load(); now != polls {
+			pause.Reset(pollPause)
+			select {
+			case <-pause.C:
+			case <-a.alarm:
+			case <-a.stop:
+				return false
+			}
+			polls, idle = a.polls.Load(), time.Now()
+			continue
+		}
+		if some {
+			idle = time.Now()
+			continue
+		}
+		if time.Since(idle) >= u.link.cfg.Spin {
+			return true
+		}
+		runtime.Gosched()
+	}
+}
+
+// poll reads for a program that has found its CQ empty, and reports whether something came.
+// watched says that the program will sleep rather than poll again.
+func (u *udpPort) poll(watched bool) bool {
+	if !watched {
+		u.attention.polls.Add(1)
+	}
+	if !u.reading.TryLock() {
+		return true // somebody else reads: there may be something now
+	}
+	some := u.read()
+	u.reading.Unlock()
+	return some
+}
+
+// awaited makes the goroutine attend: the program is about to sleep.
+func (u *udpPort) awaited() {
+	select {
+	case u.attention.alarm <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,131 @@
+package softnic
+
+import (
+	"net/netip"
+
+	"ibverbx/internal/roce"
+	"ibverbx/internal/udp"
+	"ibverbx/verbs"
+)
+
+// read takes the packets that are there and serves them, and reports whether there were any.
+// The port's reading is held, the core's lock is not.
+func (u *udpPort) read() bool {
+	if u.closed {
+		return false
+	}
+	n, err := u.reader.Read()
+	c := u.nic.core
+	if err != nil {
+		c.mu.Lock()
+		u.nic.stats.ReceiveErrors++
+		c.mu.Unlock()
+		return false
+	}
+	if n == 0 {
+		return false
+	}
+	c.mu.Lock()
+	for i := range n {
+		u.serve(u.reader.Datagram(i))
+	}
+	c.settle()
+	c.mu.Unlock()
+	return true
+}
+
+// serve takes datagrams of one sender apart and hands them to the NIC.
+func (u *udpPort) serve(d *udp.Datagram) {
+	if u.nic.closed {
+		return
+	}
+	from := u.sender(udpSource{d.From, d.Port})
+	if from == nil {
+		u.nic.stats.Malformed++
+		return
+	}
+	for b := d.Data; len(b) > 0; {
+		size := min(d.Segment, len(b))
+		u.serveOne(from, b[:size:size])
+		b = b[size:]
+	}
+}
+
+// serveOne hands one datagram to the NIC, if it is a packet and unharmed.
+func (u *udpPort) serveOne(from *udpSender, b []byte) {
+	stats := &u.nic.stats
+	payload, reason := u.in.Decode(b)
+	switch {
+	case reason == roce.Congestion:
+	case reason != roce.OK:
+		stats.Malformed++
+		return
+	}
+	id, ok := from.flow.Check(b, &u.link.explain)
+	switch {
+	case !ok:
+		stats.BadICRC++
+		return
+	case reason == roce.Congestion:
+		stats.CongestionNotices++
+		return
+	case !roce.PKeysMatch(u.in.PKey, roce.PKeyDefault):
+		stats.BadPKey++
+		return
+	}
+	if u.link.cfg.Capture != nil {
+		u.captureReceived(from, id, b)
+	}
+	p := &u.packet
+	packetOf(p, &u.in)
+	p.path = &from.path
+	if len(payload) == 0 {
+		p.noPayload()
+	} else {
+		p.setPayload(payload)
+	}
+	if p.opcode&transportMask == transportUD && from.source.port < udp.FirstSourcePort && from.source.port != roce.Port {
+		u.hear(from, p.srcQPN)
+	}
+	u.nic.receive(p)
+}
+
+// sender returns what is remembered about a source of packets, nil if it cannot be one.
+func (u *udpPort) sender(s udpSource) *udpSender {
+	if u.last != nil && u.last.source == s {
+		return u.last
+	}
+	from := u.sources[s]
+	if from == nil {
+		if from = u.meet(s); from == nil {
+			return nil
+		}
+	}
+	u.last = from
+	return from
+}
+
+// meet remembers a new source. Whoever sends from many addresses makes the port forget others,
+// which costs time and nothing else.
+func (u *udpPort) meet(s udpSource) *udpSender {
+	addr := netip.AddrPortFrom(s.gid.Addr(), s.port)
+	flow, err := roce.NewFlow(addr, u.conn.Addr())
+	if err != nil {
+		return nil
+	}
+	if len(u.sources) >= maxUDPSenders {
+		clear(u.sources)
+	}
+	own := u.nic.gids[0].GID
+	from := &udpSender{
+		source: s, flow: flow, addr: addr,
+		path: path{sgid: s.gid, dgid: own, attr: verbs.AHAttr{DGID: own, HopLimit: 64, Port: 1}},
+	}
+	u.sources[s] = from
+	return from
+}
+
+func (u *udpPort) captureReceived(from *udpSender, id uint16, b []byte) {
+	u.parts[0] = b
+	u.link.cfg.Capture(&CapturedPacket{From: from.addr, To: u.conn.Addr(), ID: id, Received: true, Datagram: u.parts[:1]})
+}
