@@ -71,6 +71,9 @@ func (q *qp) ackTo(psn seqnum.PSN) (gap bool) {
 	gap = q.retireTo(psn)
 	if q.una != una {
 		q.progressed()
+		if q.probed {
+			q.afterProbe(una)
+		}
 	}
 	return gap
 }
@@ -257,7 +260,18 @@ func (q *qp) needsTimer() bool {
 
 func (q *qp) armTimer(now int64) {
 	q.armedUna = q.una
-	q.core.timers.set(q, now+int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond)))
+	q.deadline = now + int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond))
+	q.probePause = int64(q.core.probeAfter)
+	q.setTimer(now)
+}
+
+// setTimer makes the timer fire when the peer's time is up, or before that for a probe.
+func (q *qp) setTimer(now int64) {
+	at := q.deadline
+	if q.probePause > 0 {
+		at = min(at, now+q.probePause)
+	}
+	q.core.timers.set(q, at)
 }
 
 // timeout is called when the QP's timer has fired.
@@ -275,6 +289,10 @@ func (q *qp) timeout(now int64) {
 	}
 	if q.una != q.armedUna {
 		q.armTimer(now) // something was answered since
+		return
+	}
+	if now < q.deadline {
+		q.probe(now)
 		return
 	}
 	q.nic.stats.Timeouts++

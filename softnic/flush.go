@@ -89,7 +89,7 @@ func (q *qp) reset() {
 	q.state = verbs.StateReset
 	q.sqHead, q.sqNext, q.sqMax, q.sqTail, q.unreported = 0, 0, 0, 0, 0
 	*q.sqUsed = 0
-	q.sqOff, q.reads, q.drained, q.wentBack = 0, 0, false, false
+	q.sqOff, q.reads, q.drained, q.wentBack, q.probed = 0, 0, false, false, false
 	q.snd, q.una, q.maxPSN = 0, 0, 0
 	q.charge()
 	q.rq.head, q.rq.tail = 0, 0

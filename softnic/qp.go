@@ -92,7 +92,12 @@ type sendQueue struct {
 	wentBack  bool // went back for a gap at wentAt
 	wentAt    seqnum.PSN
 	armedUna  seqnum.PSN // una when the timer was armed
-	drained   bool       // SQD: nothing is in flight
+	deadline  int64      // when the peer's time is up
+	// probePause is the time to the next probe, 0 for none; probing is set while one is
+	// sent, probed until something was acknowledged since.
+	probePause      int64
+	probing, probed bool
+	drained         bool // SQD: nothing is in flight
 }
 
 // sendWQE is a posted send, in two cache lines of which a request with one SGE needs

@@ -8,6 +8,7 @@ type Stats struct {
 	// Reliability.
 	Retransmits     uint64 // times that a requester went back
 	Timeouts        uint64 // acknowledgement timers that fired
+	Probes          uint64 // packets sent again to make a silent peer answer
 	NAKsSent        uint64 // sequence and fatal ones
 	RNRNAKsSent     uint64
 	Duplicates      uint64 // requests received again

@@ -65,6 +65,10 @@ const (
 	// window are all that holds them back.
 	udpReadAhead = 64
 
+	// udpProbeAfter is much more than a round trip, and much less than the usual
+	// timeout of a QP.
+	udpProbeAfter = 2 * time.Millisecond
+
 	// udpQueue is how many packets of a NIC an Impairment may keep under way.
 	udpQueue = 1024
 )
@@ -98,7 +102,7 @@ func NewUDPLink(cfg *UDPConfig) (*UDPLink, error) {
 		return nil, verbs.NewOpError("make UDP link", "", 0, err)
 	}
 	l.core.init(l, nil)
-	l.core.batched = true
+	l.core.batched, l.core.probeAfter = true, udpProbeAfter
 	l.init(&l.core, l.cfg.Seed, udpQueue, l.land)
 	l.core.timed = l.cfg.Impairment != Impairment{}
 	return l, nil

@@ -1,0 +1,163 @@
+//go:build linux
+
+package softnic_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// The benchmarks of UDP run on the loopback, each side on a link of its own, as two processes
+// would: beside them are what the same system calls, checksums and one copy cost without a
+// protocol (BenchmarkUDPFloor), a ping-pong of bare datagrams (BenchmarkUDPRawLatency), and
+// TCP (BenchmarkTCP).
+
+var udpSizes = []struct {
+	name  string
+	bytes int
+}{{"8B", 8}, {"64KiB", 64 * kib}, {"1MiB", mib}}
+
+// udpDepth is how many requests of a size are outstanding.
+func udpDepth(size int) int { return max(4, min(1024, 4*mib/size)) }
+
+// BenchmarkUDPWrite keeps RC writes outstanding on one QP.
+func BenchmarkUDPWrite(b *testing.B) {
+	for _, s := range udpSizes {
+		b.Run(fmt.Sprintf("size=%s/mtu=4096", s.name), func(b *testing.B) {
+			w := newUDPWork(b, s.bytes, udpDepth(s.bytes))
+			w.stream(b.N)
+			w.report()
+		})
+	}
+}
+
+// BenchmarkUDPWriteLatency posts one write and polls its completion: a round trip.
+func BenchmarkUDPWriteLatency(b *testing.B) {
+	b.Run("size=8B", func(b *testing.B) {
+		w := newUDPWork(b, 8, 1)
+		for range b.N {
+			w.stream(1)
+		}
+		w.report()
+	})
+}
+
+// udpWork is a QP over UDP and a chain of equal requests for it.
+type udpWork struct {
+	b   *testing.B
+	cq  verbs.CQ
+	qp  verbs.QP
+	wrs []verbs.SendWR
+	wcs []verbs.WC
+}
+
+func newUDPWork(b *testing.B, size, depth int) *udpWork {
+	b.Helper()
+	var pds [2]verbs.PD
+	var ctxs [2]verbs.Context
+	for i, addr := range []string{"127.0.0.1", "127.0.0.2"} {
+		link, err := softnic.NewUDPLink(nil)
+		must(b, err)
+		nic, err := softnic.New(link, softnic.Config{Addr: netip.MustParseAddr(addr)})
+		must(b, err)
+		b.Cleanup(func() {
+			if s := nic.Stats(); s.Retransmits+s.BadICRC+s.SendDrops > 0 && testing.Verbose() {
+				b.Logf("%s: %+v", addr, s)
+			}
+			must(b, nic.Close())
+		})
+		ctxs[i], err = nic.Open()
+		must(b, err)
+		pds[i], err = ctxs[i].AllocPD()
+		must(b, err)
+	}
+	r := &rig{tb: b, pa: pds[0], pb: pds[1]}
+	src, srcMR := memory(b, pds[0], size)
+	dst, dstMR := memory(b, pds[1], size)
+	w := &udpWork{b: b, cq: newCQ(b, ctxs[0], 2*depth), wrs: make([]verbs.SendWR, depth), wcs: make([]verbs.WC, 64)}
+	w.qp, _ = r.pair(verbs.RC, w.cq, newCQ(b, ctxs[1], 16), depth)
+	for i := range w.wrs {
+		wr := &w.wrs[i]
+		*wr = verbs.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: dst.Addr(), RKey: dstMR.RKey()}
+		wr.SetSGE(verbs.SGE{Addr: src.Addr(), Length: uint32(size), LKey: srcMR.LKey()})
+	}
+	b.ReportAllocs()
+	b.SetBytes(int64(size))
+	b.ResetTimer()
+	return w
+}
+
+// stream posts n requests, as many as fit at a time, and polls until all are complete.
+func (w *udpWork) stream(n int) {
+	for posted, done := 0, 0; done < n; {
+		if free := len(w.wrs) - (posted - done); posted < n && free >= len(w.wrs)/4 {
+			k, err := w.qp.PostSend(w.wrs[:min(free, n-posted)])
+			if err != nil {
+				w.b.Fatalf("PostSend = %d, %v, want no error", k, err)
+			}
+			posted += k
+		}
+		k, err := w.cq.Poll(w.wcs)
+		if err != nil {
+			w.b.Fatalf("Poll = %d, %v, want no error", k, err)
+		}
+		for i := range w.wcs[:k] {
+			if w.wcs[i].Status != verbs.StatusSuccess {
+				w.b.Fatal(w.wcs[i].Err())
+			}
+		}
+		done += k
+	}
+}
+
+func (w *udpWork) report() {
+	w.b.ReportMetric(float64(w.b.N)/w.b.Elapsed().Seconds(), "msgs/s")
+}
+
+// BenchmarkTCP sends messages over a TCP connection of the loopback.
+func BenchmarkTCP(b *testing.B) {
+	for _, s := range udpSizes {
+		b.Run("size="+s.name, func(b *testing.B) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			must(b, err)
+			defer func() { must(b, l.Close()) }()
+			out, err := net.Dial("tcp", l.Addr().String())
+			must(b, err)
+			in, err := l.Accept()
+			must(b, err)
+			done := make(chan error, 1)
+			go func() {
+				buf := make([]byte, max(s.bytes, 64*kib))
+				for left := s.bytes * b.N; left > 0; {
+					n, err := in.Read(buf[:min(left, len(buf))])
+					if err != nil {
+						done <- err
+						return
+					}
+					left -= n
+				}
+				_, err := in.Write(buf[:1])
+				done <- err
+			}()
+			buf := make([]byte, s.bytes)
+			b.SetBytes(int64(s.bytes))
+			b.ResetTimer()
+			for range b.N {
+				_, err := out.Write(buf)
+				must(b, err)
+			}
+			_, err = io.ReadFull(out, buf[:1])
+			must(b, err)
+			b.StopTimer()
+			must(b, <-done)
+			must(b, out.Close())
+			must(b, in.Close())
+		})
+	}
+}

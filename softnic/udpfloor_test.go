@@ -1,0 +1,183 @@
+//go:build linux
+
+package softnic_test
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"net/netip"
+	"runtime"
+	"sync"
+	"testing"
+
+	"ibverbx/internal/udp"
+)
+
+// floorPair is two sets of sockets on the loopback.
+func floorPair(b *testing.B) (a, c *udp.Conn) {
+	b.Helper()
+	open := func(addr string) *udp.Conn {
+		conn, err := udp.Open(udp.Config{Addr: netip.MustParseAddr(addr), Port: 20000})
+		must(b, err)
+		b.Cleanup(func() { must(b, conn.Close()) })
+		return conn
+	}
+	return open("127.0.0.1"), open("127.0.0.2")
+}
+
+const (
+	floorMTU    = 4096
+	floorHeader = 12 // a BTH
+	floorFirst  = 28 // a BTH and a RETH
+	floorICRC   = 4
+	floorWindow = 512 // packets
+)
+
+// BenchmarkUDPFloor moves messages as cheaply as the system calls allow: datagrams of the
+// same sizes and in the same runs as those of RoCE, a CRC over each on both sides, a copy of
+// its payload to where it belongs, and a number back for every batch, so that no buffer
+// overflows. There are no PSNs, keys, QPs or completions, and nothing is repaired.
+func BenchmarkUDPFloor(b *testing.B) {
+	for _, s := range udpSizes {
+		b.Run("size="+s.name, func(b *testing.B) {
+			from, to := floorPair(b)
+			var done sync.WaitGroup
+			done.Add(1)
+			packets := b.N * max(1, s.bytes/floorMTU)
+			go func() {
+				defer done.Done()
+				floorReceive(b, to, udp.NewDest(from.Addr(), true), s.bytes, packets)
+			}()
+			b.SetBytes(int64(s.bytes))
+			b.ResetTimer()
+			floorSend(b, from, udp.NewDest(to.Addr(), true), s.bytes, packets)
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msgs/s")
+			b.StopTimer()
+			done.Wait()
+		})
+	}
+}
+
+func floorSend(b *testing.B, conn *udp.Conn, to *udp.Dest, size, packets int) {
+	w, r := conn.NewWriter(), conn.NewReader()
+	src := make([]byte, size)
+	perMessage := max(1, size/floorMTU)
+	for sent, acked := 0, 0; acked < packets; {
+		room := floorWindow - (sent - acked)
+		if n := min(room, packets-sent); n >= floorWindow/4 || (n > 0 && n == packets-sent) {
+			for ; n > 0; n-- {
+				floorPacket(w, to, src, sent%perMessage)
+				sent++
+			}
+			if dropped := w.Flush(); dropped != 0 {
+				b.Errorf("%d datagrams dropped, want 0", dropped)
+			}
+		}
+		k, err := r.Read()
+		if err != nil {
+			b.Errorf("Read = %v, want no error", err)
+			return
+		}
+		for i := range k {
+			d := r.Datagram(i).Data
+			acked = max(acked, int(binary.BigEndian.Uint64(d[len(d)-8:])))
+		}
+	}
+}
+
+// floorPacket sends packet k of a message.
+func floorPacket(w *udp.Writer, to *udp.Dest, src []byte, k int) {
+	header := floorHeader
+	if k == 0 {
+		header = floorFirst
+	}
+	payload := src[k*min(floorMTU, len(src)):]
+	payload = payload[:min(floorMTU, len(payload))]
+	size := header + len(payload) + floorICRC
+	if len(payload) < 512 {
+		w.Begin(to, 0, size, 0, size)
+		d := w.Take(size)
+		copy(d[header:], payload)
+		binary.LittleEndian.PutUint32(d[size-floorICRC:], crc32.ChecksumIEEE(d[:size-floorICRC]))
+		return
+	}
+	w.Begin(to, 0, size, 1, header+floorICRC)
+	sum := crc32.ChecksumIEEE(w.Take(header))
+	w.Attach(payload)
+	sum = crc32.Update(sum, crc32.IEEETable, payload)
+	binary.LittleEndian.PutUint32(w.Take(floorICRC), sum)
+}
+
+func floorReceive(b *testing.B, conn *udp.Conn, back *udp.Dest, size, packets int) {
+	r, w := conn.NewReader(), conn.NewWriter()
+	dst := make([]byte, size)
+	perMessage := max(1, size/floorMTU)
+	for got := 0; got < packets; {
+		n, err := r.Read()
+		if err != nil {
+			b.Errorf("Read = %v, want no error", err)
+			return
+		}
+		if n == 0 {
+			runtime.Gosched()
+			continue
+		}
+		for i := range n {
+			d := r.Datagram(i)
+			for p := d.Data; len(p) > 0; got++ {
+				one := p[:min(d.Segment, len(p))]
+				p = p[len(one):]
+				k, body := got%perMessage, one[:len(one)-floorICRC]
+				if crc32.ChecksumIEEE(body) != binary.LittleEndian.Uint32(one[len(body):]) {
+					b.Errorf("datagram %d has a wrong CRC", got)
+				}
+				copy(dst[k*min(floorMTU, size):], body[floorHeader:])
+			}
+		}
+		w.Begin(back, 0, 8, 0, 8)
+		binary.BigEndian.PutUint64(w.Take(8), uint64(got))
+		w.Flush()
+	}
+}
+
+// BenchmarkUDPRawLatency sends datagrams of the sizes of an 8-byte WRITE and its
+// acknowledgement forth and back, both sides reading as a NIC does.
+func BenchmarkUDPRawLatency(b *testing.B) {
+	a, c := floorPair(b)
+	var done sync.WaitGroup
+	done.Add(1)
+	n := b.N
+	pong := func(conn *udp.Conn, to *udp.Dest, size int, first bool) {
+		w, r := conn.NewWriter(), conn.NewReader()
+		for i := range n {
+			if first || i > 0 {
+				w.Begin(to, 0, size, 0, size)
+				w.Take(size)
+				w.Flush()
+			}
+			for k := 0; k == 0; {
+				var err error
+				if k, err = r.Read(); err != nil {
+					b.Errorf("Read = %v, want no error", err)
+					return
+				}
+				if k == 0 && !first {
+					runtime.Gosched()
+				}
+			}
+		}
+		if !first {
+			w.Begin(to, 0, size, 0, size)
+			w.Take(size)
+			w.Flush()
+		}
+	}
+	go func() {
+		defer done.Done()
+		pong(c, udp.NewDest(a.Addr(), true), 20, false)
+	}()
+	b.ResetTimer()
+	pong(a, udp.NewDest(c.Addr(), true), 40, true)
+	b.StopTimer()
+	done.Wait()
+}
