@@ -292,3 +292,39 @@ func TestCloseWithHalfOpen(t *testing.T) {
 		wants(t, name+": Accept", err, ErrClosed)
 	}
 }
+
+// A dialer that must not speak plain text with an address says nothing at all to it.
+func TestPlainTextSaysNothing(t *testing.T) {
+	x, y := net.Pipe()
+	heard := make(chan int, 1)
+	go func() {
+		b, _ := io.ReadAll(y)
+		heard <- len(b)
+	}()
+	cfg := plainConfig().withDefaults()
+	s := &stranger{raw: far{x}, cfg: &cfg, cred: &credentials{auth: AuthNone}, dialed: true}
+	_, err := s.admit(t.Context())
+	wants(t, "admit", err, ErrInsecure)
+	if n := <-heard; n != 0 {
+		t.Errorf("the dialer said %d bytes, want 0", n)
+	}
+	_ = y.Close()
+}
+
+// far is a connection to somewhere else.
+type far struct{ net.Conn }
+
+func (far) RemoteAddr() net.Addr { return address("10.0.0.1:5") }
+
+// A peer that claims another way of proof is turned away before any proof.
+func TestOtherProof(t *testing.T) {
+	d := newDoor(t, tokenConfig())
+	for _, auth := range []Auth{AuthCertificate, AuthNone} {
+		c := secure(t, d.connect(t))
+		wireSend(t, c, framePreface, 0, preface{Version, auth}.encode())
+		if h, _ := wireTake(t, c); h.typ != frameRefusal {
+			t.Errorf("proof by %v is answered with type %d, want a refusal", auth, h.typ)
+		}
+		wants(t, "the listener", d.rejection(t), ErrAuth)
+	}
+}

@@ -1,0 +1,125 @@
+package peer
+
+import (
+	"fmt"
+	"time"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/verbs"
+)
+
+// Config says what a side has and wants. Both sides have one; they need not be alike.
+type Config struct {
+	// Door says how to meet the peer. It must have certificates or a token.
+	Door bootstrap.Config
+
+	// Rails are NICs that are open. They must outlive the Session and stay the caller's.
+	// With failover their events belong to one Session at a time.
+	Rails []ibverbx.RailConfig
+	// Open opens NICs if Rails is empty; the Session closes them.
+	Open func() (NICs, error)
+
+	// Regions is the memory that the peer may use. At most 1024.
+	Regions []RegionConfig
+
+	// QP describes the VirtualQP. Lanes, SendDepth, RecvDepth, LaneDepth and FragmentSize
+	// are wishes: if both sides have one the smaller counts, and neither gets more than
+	// both can do. Zero means that the peer may choose. Scheme and Control must be zero:
+	// see Schemes and NoFailover.
+	QP ibverbx.Config
+	// Schemes are those that this side takes, the best first. The dialer's order counts.
+	// Empty means all: Tally, DQPLB, Spray.
+	Schemes []ibverbx.Scheme
+	// MTU is the path MTU in bytes, a wish as well. Zero means what both sides' ports
+	// have.
+	MTU int
+	// Least is what this side cannot do without. Zeros mean that anything will do.
+	Least Limits
+	// NoFailover does without a control channel: the loss of a lane ends the VirtualQP. It
+	// is so if one side wants it.
+	NoFailover bool
+
+	// CQ describes the VirtualCQ. Zero means a depth that is enough, and a Waker.
+	CQ ibverbx.CQConfig
+	// Timeout is how long it may take from meeting the peer until it is ready. Zero means
+	// 30 s.
+	Timeout time.Duration
+}
+
+// Limits are numbers that two sides agree on. Those of Config.Least that are zero mean
+// nothing.
+type Limits struct {
+	Lanes, SendDepth, RecvDepth, LaneDepth int
+	FragmentSize                           int // bytes
+	MTU                                    int // bytes
+}
+
+// NICs are open NICs.
+type NICs struct {
+	Rails []ibverbx.RailConfig
+	// Close closes them. Nil means that there is nothing to close.
+	Close func() error
+}
+
+// RegionConfig describes memory that the peer may use.
+type RegionConfig struct {
+	// Name is what the peer knows it by, at most 64 bytes. It may be empty.
+	Name string
+	// Memory is the memory; it stays the caller's. Nil means that Size bytes are
+	// allocated, which the Session frees.
+	Memory *verbs.Memory
+	Size   int
+	// Access is what the peer may do. Zero means verbs.AccessAll.
+	Access verbs.Access
+}
+
+const (
+	defaultTimeout = 30 * time.Second
+	maxRegions     = 1024
+	maxRegionName  = 64
+)
+
+// withDefaults returns c with what was left zero.
+func (c Config) withDefaults() Config {
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	if len(c.Schemes) == 0 {
+		c.Schemes = []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray}
+	}
+	return c
+}
+
+// validate checks what the peer has no part in.
+func (c *Config) validate() error {
+	switch {
+	case c.QP.Control != nil:
+		return verbs.Invalidf("Config.QP.Control is set: the connection to the peer is the control channel")
+	case c.QP.Scheme != 0:
+		return verbs.Invalidf("Config.QP.Scheme is %s: say it in Config.Schemes", c.QP.Scheme)
+	case c.QP.Original:
+		return verbs.Invalidf("Config.QP.Original: the C++ original does not speak this protocol")
+	case len(c.Rails) == 0 && c.Open == nil:
+		return verbs.Invalidf("Config has neither Rails nor Open: there is no NIC")
+	case c.Timeout < 0:
+		return verbs.Invalidf("Config.Timeout is %v: want more than 0", c.Timeout)
+	case len(c.Regions) > maxRegions:
+		return verbs.Invalidf("Config.Regions has %d: want at most %d", len(c.Regions), maxRegions)
+	}
+	for i := range c.Regions {
+		r := &c.Regions[i]
+		switch {
+		case len(r.Name) > maxRegionName:
+			return verbs.Invalidf("Config.Regions[%d].Name has %d bytes: want at most %d", i, len(r.Name), maxRegionName)
+		case r.Memory == nil && r.Size < 1:
+			return verbs.Invalidf("Config.Regions[%d] (%q) has neither Memory nor a Size above 0", i, r.Name)
+		}
+	}
+	if c.MTU != 0 {
+		if _, err := verbs.MTUOf(c.MTU); err != nil {
+			return fmt.Errorf("Config.MTU: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package peer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/verbs"
+)
+
+// Dial meets the listener at addr ("host:port") and returns when both sides are ready.
+func Dial(ctx context.Context, addr string, cfg Config) (*Session, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("dial %s: %w", addr, err)
+	}
+	conn, err := bootstrap.Dial(ctx, addr, cfg.Door)
+	if err != nil {
+		return nil, err
+	}
+	return join(ctx, conn, true, &cfg)
+}
+
+// Accept waits at addr ("host:port", or ":port" for all addresses) for one peer that can
+// prove who it is, and returns when both sides are ready. It turns away whoever cannot.
+func Accept(ctx context.Context, addr string, cfg Config) (*Session, error) {
+	l, err := Listen(ctx, addr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	s, err := l.Accept(ctx)
+	return s, errors.Join(err, l.Close())
+}
+
+// Connect makes a Session of a connection that is there already and whose messages nobody
+// takes meanwhile. One of the two sides is the dialer. The connection belongs to the
+// Session from then on; after an error it is closed.
+func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config) (*Session, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, errors.Join(fmt.Errorf("connect: %w", err), conn.Close())
+	}
+	return join(ctx, conn, dialer, &cfg)
+}
+
+// join takes a connection all the way to a Session.
+func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	s := &Session{Conn: conn}
+	why := ""
+	s.onClose(func() error { return conn.CloseWith(why) })
+	if err := s.join(ctx, dialer, c); err != nil {
+		role := "this side listens"
+		if dialer {
+			role = "this side dials"
+		}
+		err = fmt.Errorf("connect to %v (%s): %w", conn.Peer().Addr, role, err)
+		why = err.Error()
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// join agrees with the peer on what to make, makes it, and connects it.
+func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
+	rails := c.Rails
+	if len(rails) == 0 {
+		nics, err := c.Open()
+		if err != nil {
+			return fmt.Errorf("open NICs: %w", err)
+		}
+		if nics.Close != nil {
+			s.onClose(nics.Close)
+		}
+		rails = nics.Rails
+	}
+	if err := s.agree(ctx, dialer, c, rails); err != nil {
+		return err
+	}
+	if err := s.build(c, rails); err != nil {
+		return err
+	}
+	card, err := s.exchangeCards(ctx, c)
+	if err != nil {
+		return err
+	}
+	for i := range card.Lanes { // a lane takes the smaller MTU of both ends
+		card.Lanes[i].MTU = min(card.Lanes[i].MTU, s.Agreed.MTU)
+	}
+	if err := s.QP.Connect(card); err != nil {
+		return err
+	}
+	return s.ready(ctx)
+}
+
+// agree exchanges offers.
+func (s *Session) agree(ctx context.Context, dialer bool, c *Config, rails []ibverbx.RailConfig) error {
+	mine, err := c.newOffer(rails)
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(mine)
+	if err != nil {
+		return err
+	}
+	if err := s.Conn.Send(ctx, bootstrap.KindOffer, b); err != nil {
+		return err
+	}
+	if b, err = s.take(ctx, bootstrap.KindOffer); err != nil {
+		return err
+	}
+	theirs, err := decodeOffer(b)
+	if err != nil {
+		return err
+	}
+	if dialer {
+		s.Agreed, err = Negotiate(mine, theirs)
+	} else {
+		s.Agreed, err = Negotiate(theirs, mine)
+	}
+	return err
+}
+
+// exchangeCards tells the peer how to connect and which memory it may use, and learns the
+// same of it.
+func (s *Session) exchangeCards(ctx context.Context, c *Config) (*ibverbx.Card, error) {
+	card, err := s.QP.Card()
+	if err != nil {
+		return nil, err
+	}
+	b, err := card.Encode()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Conn.Send(ctx, bootstrap.KindCard, b); err != nil {
+		return nil, err
+	}
+	if b, err = encodeRegions(c.Regions, s.Local); err != nil {
+		return nil, err
+	}
+	if err := s.Conn.Send(ctx, bootstrap.KindRegions, b); err != nil {
+		return nil, err
+	}
+	if b, err = s.take(ctx, bootstrap.KindCard); err != nil {
+		return nil, err
+	}
+	if card, err = ibverbx.DecodeCard(b); err != nil {
+		return nil, err
+	}
+	if b, err = s.take(ctx, bootstrap.KindRegions); err != nil {
+		return nil, err
+	}
+	s.Remote, err = decodeRegions(b, card.Rails)
+	return card, err
+}
+
+// ready tells the peer that the QPs of this side are in RTR, and waits until the peer's are
+// too: a request that comes before would find nobody.
+func (s *Session) ready(ctx context.Context) error {
+	if err := s.Conn.Send(ctx, bootstrap.KindReady, nil); err != nil {
+		return err
+	}
+	b, err := s.take(ctx, bootstrap.KindReady)
+	if err == nil && len(b) > 0 {
+		err = verbs.Invalidf("a ready of %d bytes", len(b))
+	}
+	return err
+}

@@ -1,0 +1,7 @@
+package peer
+
+// What came from a peer.
+var (
+	DecodeOffer   = decodeOffer
+	DecodeRegions = decodeRegions
+)

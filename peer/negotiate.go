@@ -1,0 +1,151 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// ErrMismatch says that two sides have nothing in common that would do for both.
+var ErrMismatch = errors.New("the two sides do not match")
+
+// MismatchError is an ErrMismatch that says what does not match and what either side has.
+type MismatchError struct {
+	What             string // "lanes"
+	Dialer, Listener string // "needs at least 8", "can do at most 4"
+}
+
+// Error implements error.
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("%v: %s: the dialer %s, the listener %s", ErrMismatch, e.What, e.Dialer, e.Listener)
+}
+
+// Unwrap returns ErrMismatch.
+func (e *MismatchError) Unwrap() error { return ErrMismatch }
+
+// Agreement is what two sides have agreed on.
+type Agreement struct {
+	Scheme                                 ibverbx.Scheme
+	Lanes, SendDepth, RecvDepth, LaneDepth int
+	// FragmentSize is 0 if it is chosen by the length of each request.
+	FragmentSize int
+	MTU          verbs.MTU
+	Failover     bool
+	Track        bool
+}
+
+// Defaults for what neither side asks for; lanes are for each rail of the side that has
+// more of them.
+const (
+	lanesPerRail     = 4
+	defaultDepth     = 256
+	defaultLaneDepth = 128
+)
+
+// Negotiate returns what suits both sides. It depends on the two offers alone, which must
+// be valid, so both sides come to the same result. An error is a *MismatchError.
+func Negotiate(dialer, listener *Offer) (a Agreement, err error) {
+	if err := reachable(dialer, listener); err != nil {
+		return a, err
+	}
+	if a.Scheme, err = commonScheme(dialer.Schemes, listener.Schemes); err != nil {
+		return a, err
+	}
+	a.Failover = dialer.Failover && listener.Failover
+	a.Track = dialer.Track || listener.Track || a.Failover
+	lanes := min(lanesPerRail*max(len(dialer.Rails), len(listener.Rails)), maxLanes)
+	mtu := 0
+	for _, f := range [...]struct {
+		what     string
+		d, l     Range
+		fallback int // 0 means that it is left open
+		to       *int
+	}{
+		{"lanes", dialer.Lanes, listener.Lanes, lanes, &a.Lanes},
+		{"send depth", dialer.SendDepth, listener.SendDepth, defaultDepth, &a.SendDepth},
+		{"receive depth", dialer.RecvDepth, listener.RecvDepth, defaultDepth, &a.RecvDepth},
+		{"lane depth", dialer.LaneDepth, listener.LaneDepth, defaultLaneDepth, &a.LaneDepth},
+		{"fragment size", dialer.Fragment, listener.Fragment, 0, &a.FragmentSize},
+		{"MTU", dialer.MTU, listener.MTU, maxMTU, &mtu},
+	} {
+		if *f.to, err = meet(f.what, f.d, f.l, f.fallback); err != nil {
+			return a, err
+		}
+	}
+	a.MTU = mtuWithin(mtu)
+	return a, nil
+}
+
+// meet returns what of something that is counted suits both: the smaller wish, or the
+// fallback, within what both can do and need.
+func meet(what string, d, l Range, fallback int) (int, error) {
+	for _, one := range [...]struct {
+		needs, has Range
+		dialer     bool
+	}{{d, l, true}, {l, d, false}} {
+		if one.needs.Min <= one.has.Max {
+			continue
+		}
+		needs, has := fmt.Sprintf("needs at least %d", one.needs.Min), fmt.Sprintf("can do at most %d", one.has.Max)
+		if one.dialer {
+			return 0, &MismatchError{What: what, Dialer: needs, Listener: has}
+		}
+		return 0, &MismatchError{What: what, Dialer: has, Listener: needs}
+	}
+	want := max(d.Want, l.Want)
+	if d.Want > 0 && l.Want > 0 {
+		want = min(d.Want, l.Want)
+	}
+	if want == 0 && fallback == 0 {
+		return 0, nil
+	}
+	if want == 0 {
+		want = fallback
+	}
+	return min(max(want, d.Min, l.Min), d.Max, l.Max), nil
+}
+
+// mtuWithin returns the largest MTU of at most so many bytes.
+func mtuWithin(size int) verbs.MTU {
+	m := verbs.MTU4096
+	for m > verbs.MTU256 && m.Bytes() > size {
+		m--
+	}
+	return m
+}
+
+// commonScheme returns the first scheme of the dialer that the listener takes too.
+func commonScheme(dialer, listener []ibverbx.Scheme) (ibverbx.Scheme, error) {
+	for _, s := range dialer {
+		if slices.Contains(listener, s) {
+			return s, nil
+		}
+	}
+	takes := func(schemes []ibverbx.Scheme) string {
+		var names []string
+		for _, s := range schemes {
+			names = append(names, s.String())
+		}
+		return "takes " + strings.Join(names, ", ")
+	}
+	return 0, &MismatchError{What: "scheme", Dialer: takes(dialer), Listener: takes(listener)}
+}
+
+// reachable refuses rails that have no network in common: lane i of one side goes to lane i
+// of the other, and lanes are laid over the rails in turn.
+func reachable(dialer, listener *Offer) error {
+	for i := range max(len(dialer.Rails), len(listener.Rails)) {
+		d, l := dialer.Rails[i%len(dialer.Rails)], listener.Rails[i%len(listener.Rails)]
+		if d.Network != l.Network {
+			return &MismatchError{
+				What:   "network",
+				Dialer: fmt.Sprintf("has %q on %s", d.Device, d.Network), Listener: fmt.Sprintf("has %q on %s", l.Device, l.Network),
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package peer_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"ibverbx"
+	"ibverbx/peer"
+	"ibverbx/verbs"
+)
+
+var (
+	mtus       = []int{256, 512, 1024, 2048, 4096}
+	allSchemes = []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray}
+)
+
+func drawRange(t *rapid.T, name string, limit int) peer.Range {
+	var r peer.Range
+	r.Max = rapid.IntRange(1, limit).Draw(t, name+" max")
+	r.Min = rapid.IntRange(1, min(r.Max, 1+r.Max/2)).Draw(t, name+" min")
+	if rapid.Bool().Draw(t, name+" wanted") {
+		r.Want = rapid.IntRange(1, limit).Draw(t, name+" want")
+	}
+	return r
+}
+
+func drawOffer(t *rapid.T, name string) *peer.Offer {
+	o := &peer.Offer{
+		Version: peer.OfferVersion, Failover: rapid.Bool().Draw(t, name+" failover"), Track: rapid.Bool().Draw(t, name+" track"),
+		Lanes: drawRange(t, name+" lanes", 64), SendDepth: drawRange(t, name+" send", 1<<16), RecvDepth: drawRange(t, name+" recv", 1<<16),
+		LaneDepth: drawRange(t, name+" lane depth", 1<<10), Fragment: drawRange(t, name+" fragment", 1<<30),
+	}
+	o.MTU = peer.Range{Min: 256, Max: rapid.SampledFrom(mtus).Draw(t, name+" mtu"), Want: rapid.SampledFrom(append(mtus, 0)).Draw(t, name+" mtu wanted")}
+	network := rapid.SampledFrom([]string{"roce", "roce", "roce", "memory"}).Draw(t, name+" network")
+	for i := range rapid.IntRange(1, ibverbx.MaxRails).Draw(t, name+" rails") {
+		o.Rails = append(o.Rails, peer.OfferRail{Device: fmt.Sprint("nic", i), Network: network})
+	}
+	schemes := rapid.Permutation(allSchemes).Draw(t, name+" schemes")
+	o.Schemes = schemes[:rapid.IntRange(1, 3).Draw(t, name+" scheme count")]
+	return o
+}
+
+// Whatever two sides offer: the result is within what both can do and need, a wish is
+// exceeded only by a need, and there is a mismatch exactly where nothing would do for both.
+func TestNegotiateProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d, l := drawOffer(t, "dialer"), drawOffer(t, "listener")
+		for _, o := range []*peer.Offer{d, l} {
+			if err := o.Validate(); err != nil {
+				t.Fatalf("the offer %+v is refused: %v", o, err)
+			}
+		}
+		a, err := peer.Negotiate(d, l)
+		if why := mismatch(d, l); (err == nil) != (why == "") {
+			t.Fatalf("Negotiate: got %+v and %v, want a mismatch of %q", a, err, why)
+		} else if err != nil {
+			var m *peer.MismatchError
+			if !errors.As(err, &m) || !errors.Is(err, peer.ErrMismatch) || m.What != why || m.Dialer == "" || m.Listener == "" {
+				t.Fatalf("the mismatch is %v, want one of %q with both sides", err, why)
+			}
+			return
+		}
+		for _, f := range []struct {
+			what string
+			got  int
+			d, l peer.Range
+			open bool
+		}{
+			{"lanes", a.Lanes, d.Lanes, l.Lanes, false},
+			{"send depth", a.SendDepth, d.SendDepth, l.SendDepth, false},
+			{"receive depth", a.RecvDepth, d.RecvDepth, l.RecvDepth, false},
+			{"lane depth", a.LaneDepth, d.LaneDepth, l.LaneDepth, false},
+			{"fragment size", a.FragmentSize, d.Fragment, l.Fragment, true},
+			{"MTU", a.MTU.Bytes(), d.MTU, l.MTU, false},
+		} {
+			checkAgreed(t, f.what, f.got, f.d, f.l, f.open)
+		}
+		if !slices.Contains(d.Schemes, a.Scheme) || !slices.Contains(l.Schemes, a.Scheme) {
+			t.Fatalf("the scheme is %s, want one of both", a.Scheme)
+		}
+		for _, better := range d.Schemes[:slices.Index(d.Schemes, a.Scheme)] {
+			if slices.Contains(l.Schemes, better) {
+				t.Fatalf("the scheme is %s, want %s, which the dialer likes better", a.Scheme, better)
+			}
+		}
+		if a.Failover != (d.Failover && l.Failover) || a.Track != (d.Track || l.Track || a.Failover) {
+			t.Fatalf("failover %v and track %v of %+v and %+v", a.Failover, a.Track, d, l)
+		}
+	})
+}
+
+// mismatch says what of two offers cannot be reconciled, "" if nothing.
+func mismatch(d, l *peer.Offer) string {
+	if d.Rails[0].Network != l.Rails[0].Network {
+		return "network"
+	}
+	if !slices.ContainsFunc(d.Schemes, func(s ibverbx.Scheme) bool { return slices.Contains(l.Schemes, s) }) {
+		return "scheme"
+	}
+	for _, f := range []struct {
+		what string
+		d, l peer.Range
+	}{
+		{"lanes", d.Lanes, l.Lanes},
+		{"send depth", d.SendDepth, l.SendDepth},
+		{"receive depth", d.RecvDepth, l.RecvDepth},
+		{"lane depth", d.LaneDepth, l.LaneDepth},
+		{"fragment size", d.Fragment, l.Fragment},
+		{"MTU", d.MTU, l.MTU},
+	} {
+		if f.d.Min > f.l.Max || f.l.Min > f.d.Max {
+			return f.what
+		}
+	}
+	return ""
+}
+
+func checkAgreed(t *rapid.T, what string, got int, d, l peer.Range, open bool) {
+	most, need := min(d.Max, l.Max), max(d.Min, l.Min)
+	if got == 0 && open && d.Want == 0 && l.Want == 0 {
+		return
+	}
+	if got < need || got > most {
+		t.Fatalf("%s is %d of %+v and %+v, want %d to %d", what, got, d, l, need, most)
+	}
+	for _, side := range []peer.Range{d, l} {
+		if side.Want > 0 && got > max(side.Want, need) {
+			t.Fatalf("%s is %d of %+v and %+v, want no more than was wished for", what, got, d, l)
+		}
+	}
+	if want := max(d.Want, l.Want); min(d.Want, l.Want) == 0 && want > 0 && got != min(max(want, need), most) {
+		t.Fatalf("%s is %d of %+v and %+v, want the one wish", what, got, d, l)
+	}
+}
+
+func offer() *peer.Offer {
+	return &peer.Offer{
+		Version: peer.OfferVersion, Rails: []peer.OfferRail{{Device: "soft0", Network: "roce"}}, Schemes: allSchemes,
+		Lanes: peer.Range{Min: 1, Max: 64}, SendDepth: peer.Range{Min: 1, Max: 1024}, RecvDepth: peer.Range{Min: 1, Max: 1024},
+		LaneDepth: peer.Range{Min: 1, Max: 1024}, Fragment: peer.Range{Min: 1, Max: 1 << 20}, MTU: peer.Range{Min: 256, Max: 1024},
+	}
+}
+
+// A mismatch says what, and what either side has.
+func TestMismatchSaysWhatAndWhere(t *testing.T) {
+	for _, tt := range []struct {
+		spoil func(d, l *peer.Offer)
+		want  []string
+	}{
+		{func(d, l *peer.Offer) { d.Lanes.Min, d.Lanes.Max, l.Lanes.Max = 8, 16, 4 }, []string{"lanes", "dialer needs at least 8", "listener can do at most 4"}},
+		{func(d, l *peer.Offer) { l.MTU.Min, l.MTU.Max, d.MTU.Max = 4096, 4096, 1024 }, []string{"MTU", "dialer can do at most 1024", "listener needs at least 4096"}},
+		{func(d, l *peer.Offer) { d.Schemes, l.Schemes = allSchemes[:1], allSchemes[1:] }, []string{"scheme", "dialer takes tally", "listener takes dqplb, spray"}},
+		{func(_, l *peer.Offer) { l.Rails[0] = peer.OfferRail{Device: "mlx5_0", Network: "infiniband"} }, []string{"network", `"soft0" on roce`, `"mlx5_0" on infiniband`}},
+	} {
+		d, l := offer(), offer()
+		tt.spoil(d, l)
+		_, err := peer.Negotiate(d, l)
+		if !errors.Is(err, peer.ErrMismatch) {
+			t.Errorf("%v: got %v, want a mismatch", tt.want, err)
+			continue
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("the mismatch is %q, want it to say %q", err, want)
+			}
+		}
+	}
+	a, err := peer.Negotiate(offer(), offer())
+	want := peer.Agreement{Lanes: 4, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU1024}
+	if err != nil || a != want {
+		t.Errorf("without wishes: got %+v, %v, want %+v", a, err, want)
+	}
+}
+
+// Whatever a peer sends as an offer is refused, or is valid and written just so.
+func FuzzOffer(f *testing.F) {
+	good, err := json.Marshal(offer())
+	if err != nil {
+		f.Fatalf("Marshal: got %v, want no error", err)
+	}
+	f.Add(good)
+	f.Add([]byte(strings.Replace(string(good), `"version":1`, `"version":1,"version":1`, 1)))
+	f.Add([]byte(strings.Replace(string(good), `"max":64`, `"max":64000`, 1)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		o, err := peer.DecodeOffer(b)
+		if err != nil {
+			return
+		}
+		if err := o.Validate(); err != nil {
+			t.Errorf("%s is taken, and is not valid: %v", b, err)
+		}
+		if again, err := json.Marshal(o); err != nil || string(again) != string(b) {
+			t.Errorf("%s is written back as %s, %v", b, again, err)
+		}
+		if a, err := peer.Negotiate(o, offer()); err == nil && (a.Lanes < 1 || a.Lanes > 64) {
+			t.Errorf("%s leads to %+v", b, a)
+		}
+	})
+}
+
+func FuzzRegions(f *testing.F) {
+	f.Add([]byte(`{"regions":[{"name":"a","addr":4096,"length":4096,"rkeys":[1,2]}]}`))
+	f.Add([]byte(`{"regions":[]}`))
+	f.Add([]byte(`{"regions":[{"name":"a","addr":18446744073709551615,"length":4096,"rkeys":[1,2]}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		regions, err := peer.DecodeRegions(b, 2)
+		if err != nil {
+			return
+		}
+		for _, r := range regions {
+			if len(r.RKeys) != 2 || r.Length == 0 || r.Addr+r.Length < r.Addr || len(r.Name) > 64 {
+				t.Errorf("%s is taken as %+v", b, r)
+			}
+		}
+	})
+}

@@ -1,0 +1,186 @@
+package peer
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// OfferVersion is the version of the offers that this package writes and reads.
+const OfferVersion = 1
+
+// maxOffer bounds an offer in bytes.
+const maxOffer = 16 << 10
+
+// Range is what a side wants and bears of something that is counted.
+type Range struct {
+	// Want is what it would like, 0 if it leaves that to the peer.
+	Want int `json:"want"`
+	// Min is what it cannot do without, and Max what it can do at the most.
+	Min int `json:"min"`
+	Max int `json:"max"`
+}
+
+// Offer is what a side says of itself before the two agree. It holds no address and no
+// key.
+type Offer struct {
+	Version int `json:"version"`
+	// Rails are the NIC ports.
+	Rails []OfferRail `json:"rails"`
+	// Schemes are those that it takes, the best first.
+	Schemes   []ibverbx.Scheme `json:"schemes"`
+	Lanes     Range            `json:"lanes"`
+	SendDepth Range            `json:"send_depth"`
+	RecvDepth Range            `json:"recv_depth"`
+	LaneDepth Range            `json:"lane_depth"`
+	Fragment  Range            `json:"fragment"` // bytes
+	MTU       Range            `json:"mtu"`      // bytes
+	// Failover says that it can bring lanes back, and Track that it wants a single lane
+	// tracked.
+	Failover bool `json:"failover"`
+	Track    bool `json:"track"`
+}
+
+// OfferRail is one NIC port.
+type OfferRail struct {
+	Device string `json:"device"`
+	// Network is what its packets travel on: "memory", "infiniband" or "roce".
+	Network string `json:"network"`
+}
+
+// Bounds of an Offer, which are those of ibverbx.Config.
+const (
+	maxLanes    = 4094
+	maxDepth    = 1 << 16
+	maxFragment = 1 << 30
+	maxMTU      = 4096
+	maxDevice   = 64
+)
+
+// network says what the packets of a device travel on.
+func network(attr *verbs.DeviceAttr, port *verbs.PortAttr) string {
+	switch {
+	case attr.Link == "memory" || attr.Link == "fault":
+		return "memory"
+	case port.LinkLayer == verbs.LinkLayerInfiniBand:
+		return "infiniband"
+	}
+	return "roce"
+}
+
+// newOffer asks the NICs what they can do.
+func (c *Config) newOffer(rails []ibverbx.RailConfig) (*Offer, error) {
+	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, Track: c.QP.Track}
+	qps, wrs, mtu, msg := math.MaxInt, math.MaxInt, maxMTU, uint64(maxFragment)
+	for i := range rails {
+		ctx, port := rails[i].Context, max(int(rails[i].Port), 1)
+		if ctx == nil {
+			return nil, verbs.Invalidf("rail %d has no Context", i)
+		}
+		attr, err := ctx.QueryDevice()
+		if err != nil {
+			return nil, fmt.Errorf("rail %d: %w", i, err)
+		}
+		p, err := ctx.QueryPort(port)
+		if err != nil {
+			return nil, fmt.Errorf("rail %d: %w", i, err)
+		}
+		if p.State != verbs.PortActive {
+			return nil, verbs.Invalidf("rail %d: port %d of %s is %s, not %s", i, port, ctx.Device().Name(), p.State, verbs.PortActive)
+		}
+		name := ctx.Device().Name()
+		o.Rails = append(o.Rails, OfferRail{Device: name[:min(len(name), maxDevice)], Network: network(&attr, &p)})
+		qps, wrs, mtu, msg = min(qps, attr.MaxQP), min(wrs, attr.MaxQPWR), min(mtu, p.ActiveMTU.Bytes()), min(msg, attr.MaxMsgSize)
+	}
+	bound := func(want, least, most int) Range { return Range{Want: want, Min: max(least, 1), Max: most} }
+	o.Lanes = bound(c.QP.Lanes, c.Least.Lanes, min(maxLanes, max(qps-2, 1)*len(rails)))
+	o.SendDepth = bound(c.QP.SendDepth, c.Least.SendDepth, maxDepth)
+	o.RecvDepth = bound(c.QP.RecvDepth, c.Least.RecvDepth, min(maxDepth, wrs))
+	o.LaneDepth = bound(c.QP.LaneDepth, c.Least.LaneDepth, min(maxDepth, wrs))
+	o.Fragment = bound(int(c.QP.FragmentSize), c.Least.FragmentSize, int(msg))
+	o.MTU = bound(c.MTU, max(c.Least.MTU, verbs.MTU256.Bytes()), mtu)
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("what is asked for is more than the NICs of this side can do: %w", err)
+	}
+	return o, nil
+}
+
+// Validate returns an error that says what in an offer cannot be.
+func (o *Offer) Validate() error {
+	if o.Version != OfferVersion {
+		return verbs.Invalidf("an offer of version %d, this side speaks %d", o.Version, OfferVersion)
+	}
+	if len(o.Rails) < 1 || len(o.Rails) > ibverbx.MaxRails {
+		return verbs.Invalidf("%d rails: want 1 to %d", len(o.Rails), ibverbx.MaxRails)
+	}
+	for i, r := range o.Rails {
+		if len(r.Device) > maxDevice || (r.Network != "memory" && r.Network != "infiniband" && r.Network != "roce") {
+			return verbs.Invalidf("rail %d: device %.64q on network %.64q", i, r.Device, r.Network)
+		}
+	}
+	if len(o.Schemes) < 1 || len(o.Schemes) > 3 {
+		return verbs.Invalidf("%d schemes: want 1 to 3", len(o.Schemes))
+	}
+	for _, s := range o.Schemes {
+		if s > ibverbx.Spray {
+			return verbs.Invalidf("there is no scheme %d", s)
+		}
+	}
+	for _, f := range [...]struct {
+		name  string
+		r     Range
+		bound int
+	}{
+		{"lanes", o.Lanes, maxLanes},
+		{"send depth", o.SendDepth, maxDepth},
+		{"receive depth", o.RecvDepth, maxDepth},
+		{"lane depth", o.LaneDepth, maxDepth},
+		{"fragment size", o.Fragment, maxFragment},
+		{"MTU", o.MTU, maxMTU},
+	} {
+		if f.r.Min < 1 || f.r.Max < f.r.Min || f.r.Max > f.bound || f.r.Want < 0 {
+			return verbs.Invalidf("%s: %d wanted, at least %d needed, at most %d possible: the limit is %d", f.name, f.r.Want, f.r.Min, f.r.Max, f.bound)
+		}
+	}
+	for _, mtu := range []int{o.MTU.Want, o.MTU.Max} {
+		if _, err := verbs.MTUOf(mtu); err != nil && mtu != 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+// decodeOffer reads the offer of a peer.
+func decodeOffer(b []byte) (*Offer, error) {
+	o := &Offer{}
+	if err := decodeExact(b, maxOffer, o); err != nil {
+		return nil, fmt.Errorf("decode offer: %w", err)
+	}
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("decode offer: %w", err)
+	}
+	return o, nil
+}
+
+// decodeExact reads JSON that came from a peer and that must be written just as this
+// package writes it: no unknown, missing or repeated field, nothing after it.
+func decodeExact(b []byte, limit int, v any) error {
+	if len(b) > limit {
+		return verbs.Invalidf("%d bytes, at most %d are allowed", len(b), limit)
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
+	}
+	again, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
+	}
+	if !bytes.Equal(b, again) {
+		return verbs.Invalidf("it is not written as it should be: a field is missing, repeated or unknown")
+	}
+	return nil
+}

@@ -1,0 +1,321 @@
+package peer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/peer"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+var token = []byte("a token for tests, and long enough")
+
+// network is rails in memory: each is a link, and a host has a NIC on every one.
+type network []*softnic.MemoryLink
+
+func newNetwork(rails int) (n network) {
+	for range rails {
+		n = append(n, softnic.NewMemoryLink(nil))
+	}
+	return n
+}
+
+// open is peer.Config.Open of a host on the first so many rails.
+func (n network) open(rails int, cfg softnic.Config) func() (peer.NICs, error) {
+	return func() (nics peer.NICs, err error) {
+		var closers []func() error
+		nics.Close = func() error {
+			var errs []error
+			for _, f := range closers {
+				errs = append(errs, f())
+			}
+			return errors.Join(errs...)
+		}
+		for _, link := range n[:rails] {
+			nic, err := softnic.New(link, cfg)
+			if err != nil {
+				return nics, err
+			}
+			closers = append(closers, nic.Close)
+			ctx, err := nic.Open()
+			if err != nil {
+				return nics, err
+			}
+			nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
+		}
+		return nics, nil
+	}
+}
+
+func config(open func() (peer.NICs, error)) peer.Config {
+	return peer.Config{
+		Door: bootstrap.Config{Token: token}, Open: open,
+		Regions: []peer.RegionConfig{{Name: "data", Size: 1 << 20}},
+	}
+}
+
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// meet brings two sides together. Either may fail.
+func meet(t *testing.T, dialer, listener peer.Config) (d, l *peer.Session, dialErr, listenErr error) {
+	t.Helper()
+	door, err := peer.Listen(soon(t), "127.0.0.1:0", listener)
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	done := make(chan struct{})
+	ctx := soon(t)
+	go func() {
+		defer close(done)
+		l, listenErr = door.Accept(ctx)
+	}()
+	d, dialErr = peer.Dial(ctx, door.Addr().String(), dialer)
+	<-done
+	if err := door.Close(); err != nil {
+		t.Errorf("Close: got %v, want no error", err)
+	}
+	for _, s := range []*peer.Session{d, l} {
+		if s != nil {
+			t.Cleanup(func() {
+				if err := s.Close(); err != nil {
+					t.Errorf("Session.Close: got %v, want no error", err)
+				}
+			})
+		}
+	}
+	return d, l, dialErr, listenErr
+}
+
+func mustMeet(t *testing.T, dialer, listener peer.Config) (d, l *peer.Session) {
+	t.Helper()
+	d, l, dialErr, listenErr := meet(t, dialer, listener)
+	if dialErr != nil || listenErr != nil {
+		t.Fatalf("got %v and %v, want no errors", dialErr, listenErr)
+	}
+	return d, l
+}
+
+// write moves all bytes of one side's memory to the other's and waits until it is told.
+func write(t *testing.T, from, to *peer.Session, fill byte) {
+	t.Helper()
+	for i := range from.Local[0].Bytes() {
+		from.Local[0].Bytes()[i] = fill + byte(i%251)
+	}
+	if _, err := to.QP.PostRecv([]ibverbx.RecvWR{{ID: 9}}); err != nil {
+		t.Fatalf("PostRecv: got %v, want no error", err)
+	}
+	wr := ibverbx.SendWR{ID: 7, Opcode: verbs.OpRDMAWriteWithImm, Imm: 1, Flags: verbs.SendSignaled, Remote: from.Region("data")}
+	wr.SetSGE(from.Local[0].SGE(0, 1<<20))
+	if _, err := from.QP.PostSend([]ibverbx.SendWR{wr}); err != nil {
+		t.Fatalf("PostSend: got %v, want no error", err)
+	}
+	var wcs [4]ibverbx.WC
+	ended := map[uint64]bool{}
+	for limit := time.Now().Add(20 * time.Second); len(ended) < 2; {
+		for _, s := range []*peer.Session{from, to} {
+			n, err := s.CQ.Poll(wcs[:])
+			if err != nil {
+				t.Fatalf("Poll: got %v, want no error", err)
+			}
+			for i := range wcs[:n] {
+				if err := wcs[i].Err(); err != nil {
+					t.Fatalf("a request ended in %v, want success", err)
+				}
+				ended[wcs[i].ID] = true
+			}
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("after 20 s %v have ended, want the write and its notification", ended)
+		}
+	}
+	if !bytes.Equal(from.Local[0].Bytes(), to.Local[0].Bytes()) {
+		t.Errorf("the bytes differ, want them equal")
+	}
+}
+
+// Two sides of any shape come to a Session over which bytes go both ways.
+func TestSession(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(d, l *peer.Config)
+		want   peer.Agreement
+	}{
+		{"as it is", func(*peer.Config, *peer.Config) {}, peer.Agreement{
+			Lanes: 8, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true, Track: true,
+		}},
+		{"wishes of both", func(d, l *peer.Config) {
+			d.QP = ibverbx.Config{Lanes: 16, SendDepth: 64, FragmentSize: 64 << 10}
+			l.QP = ibverbx.Config{Lanes: 6, LaneDepth: 32}
+			l.MTU, d.Schemes, l.Schemes = 1024, []ibverbx.Scheme{ibverbx.Spray, ibverbx.DQPLB}, []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB}
+		}, peer.Agreement{
+			Scheme: ibverbx.DQPLB, Lanes: 6, SendDepth: 64, RecvDepth: 256, LaneDepth: 32, FragmentSize: 64 << 10, MTU: verbs.MTU1024, Failover: true, Track: true,
+		}},
+		{"one lane, straight through", func(d, l *peer.Config) { d.QP.Lanes, l.NoFailover = 1, true }, peer.Agreement{
+			Lanes: 1, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096,
+		}},
+		{"one lane with failover", func(d, _ *peer.Config) { d.QP.Lanes = 1 }, peer.Agreement{
+			Lanes: 1, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true, Track: true,
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNetwork(2)
+			dc, lc := config(n.open(2, softnic.Config{})), config(n.open(2, softnic.Config{}))
+			tt.change(&dc, &lc)
+			d, l := mustMeet(t, dc, lc)
+			if d.Agreed != tt.want || l.Agreed != tt.want {
+				t.Errorf("agreed on %+v and %+v, want %+v", d.Agreed, l.Agreed, tt.want)
+			}
+			write(t, d, l, 1)
+			write(t, l, d, 99)
+			if err := d.Send(soon(t), []byte("well done")); err != nil {
+				t.Errorf("Send: got %v, want no error", err)
+			}
+			if b, err := l.Recv(soon(t)); err != nil || string(b) != "well done" {
+				t.Errorf("Recv: got %q, %v, want %q", b, err, "well done")
+			}
+		})
+	}
+}
+
+// A lane that is lost comes back by the control channel of the Session.
+func TestSessionFailover(t *testing.T) {
+	n := newNetwork(2)
+	d, l := mustMeet(t, config(n.open(2, softnic.Config{})), config(n.open(2, softnic.Config{})))
+	write(t, d, l, 1)
+	if err := d.QP.KillLane(3); err != nil {
+		t.Fatalf("KillLane: got %v, want no error", err)
+	}
+	var wcs [4]ibverbx.WC
+	back := func() bool {
+		lane := d.QP.Stats().Lanes[3]
+		return lane.Generation > 0 && lane.State == "up"
+	}
+	for limit := time.Now().Add(20 * time.Second); !back(); {
+		write(t, d, l, 5)
+		for _, s := range []*peer.Session{d, l} {
+			if _, err := s.CQ.Poll(wcs[:]); err != nil {
+				t.Fatalf("Poll: got %v, want no error", err)
+			}
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("after 20 s lane 3 is %+v, want it up again", d.QP.Stats().Lanes[3])
+		}
+	}
+	if s := d.Conn.Stats(); s.DatagramsIn == 0 || s.DatagramsOut == 0 {
+		t.Errorf("the control channel carried %d and %d datagrams, want some", s.DatagramsIn, s.DatagramsOut)
+	}
+}
+
+// What does not match is an error on both sides, with both values.
+func TestSessionMismatch(t *testing.T) {
+	n := newNetwork(1)
+	dc, lc := config(n.open(1, softnic.Config{})), config(n.open(1, softnic.Config{MTU: verbs.MTU1024}))
+	dc.Least.MTU = 2048
+	_, _, dialErr, listenErr := meet(t, dc, lc)
+	for name, err := range map[string]error{"Dial": dialErr, "Accept": listenErr} {
+		if !errors.Is(err, peer.ErrMismatch) || !strings.Contains(err.Error(), "MTU: the dialer needs at least 2048, the listener can do at most 1024") {
+			t.Errorf("%s: got %v, want a mismatch of the MTU", name, err)
+		}
+	}
+	if !strings.Contains(dialErr.Error(), "this side dials") || !strings.Contains(listenErr.Error(), "this side listens") {
+		t.Errorf("got %v and %v, want each to say which side it is", dialErr, listenErr)
+	}
+}
+
+// A side that cannot go on says so to the other.
+func TestSessionFails(t *testing.T) {
+	n := newNetwork(1)
+	good := config(n.open(1, softnic.Config{}))
+	broken := good
+	broken.Open = func() (peer.NICs, error) { return peer.NICs{}, errors.New("no NIC today") }
+	tooMuch := good
+	tooMuch.Least.RecvDepth = 1 << 16 // more than a queue of softnic holds
+	for name, spoiled := range map[string]peer.Config{"no NIC today": broken, "more than the NICs": tooMuch} {
+		_, _, dialErr, listenErr := meet(t, spoiled, good)
+		if dialErr == nil || !strings.Contains(dialErr.Error(), name) {
+			t.Errorf("Dial: got %v, want that there is %s", dialErr, name)
+		}
+		if !errors.Is(listenErr, bootstrap.ErrPeerClosed) || !strings.Contains(listenErr.Error(), name) {
+			t.Errorf("Accept: got %v, want that the peer has %s", listenErr, name)
+		}
+	}
+}
+
+// A peer that is let in and then says nothing, or nonsense, is given up.
+func TestSessionOfSilence(t *testing.T) {
+	n := newNetwork(1)
+	cfg := config(n.open(1, softnic.Config{}))
+	cfg.Timeout = 300 * time.Millisecond
+	for name, say := range map[string]func(c *bootstrap.Conn) error{
+		"deadline":       func(*bootstrap.Conn) error { return nil },
+		"decode offer":   func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, []byte("{}")) },
+		"of kind":        func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindCard, []byte("{}")) },
+		"version 2":      func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, newer(t)) },
+		"as it should":   func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, []byte(`{"x":1}`)) },
+		"at most 16384 ": func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, make([]byte, 20000)) },
+	} {
+		door, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
+		if err != nil {
+			t.Fatalf("Listen: got %v, want no error", err)
+		}
+		c, err := bootstrap.Dial(soon(t), door.Addr().String(), cfg.Door)
+		if err != nil {
+			t.Fatalf("Dial: got %v, want no error", err)
+		}
+		if err := say(c); err != nil {
+			t.Fatalf("Send: got %v, want no error", err)
+		}
+		if _, err := door.Accept(soon(t)); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("Accept: got %v, want %q", err, name)
+		}
+		if err := errors.Join(c.Close(), door.Close()); err != nil {
+			t.Errorf("Close: got %v, want no error", err)
+		}
+	}
+}
+
+// newer is an offer of another version.
+func newer(t *testing.T) []byte {
+	t.Helper()
+	return []byte(`{"version":2,"rails":null,"schemes":null,"lanes":{"want":0,"min":0,"max":0},"send_depth":{"want":0,"min":0,"max":0},` +
+		`"recv_depth":{"want":0,"min":0,"max":0},"lane_depth":{"want":0,"min":0,"max":0},"fragment":{"want":0,"min":0,"max":0},` +
+		`"mtu":{"want":0,"min":0,"max":0},"failover":false,"track":false}`)
+}
+
+func TestConfigRefused(t *testing.T) {
+	n := newNetwork(1)
+	for name, spoil := range map[string]func(*peer.Config){
+		"neither Rails":     func(c *peer.Config) { c.Open = nil },
+		"QP.Control":        func(c *peer.Config) { c.QP.Control, _ = ibverbx.ControlPair(nil, nil) },
+		"QP.Scheme":         func(c *peer.Config) { c.QP.Scheme = ibverbx.Spray },
+		"QP.Original":       func(c *peer.Config) { c.QP.Original = true },
+		"Timeout":           func(c *peer.Config) { c.Timeout = -1 },
+		"MTU":               func(c *peer.Config) { c.MTU = 1500 },
+		"Regions[0]":        func(c *peer.Config) { c.Regions[0].Size = 0 },
+		"Regions[0].Name":   func(c *peer.Config) { c.Regions[0].Name = strings.Repeat("x", 65) },
+		"Regions has 1025:": func(c *peer.Config) { c.Regions = make([]peer.RegionConfig, 1025) },
+	} {
+		cfg := config(n.open(1, softnic.Config{}))
+		spoil(&cfg)
+		_, dialErr := peer.Dial(t.Context(), "127.0.0.1:1", cfg)
+		_, listenErr := peer.Listen(t.Context(), "127.0.0.1:0", cfg)
+		for _, err := range []error{dialErr, listenErr} {
+			if !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(fmt.Sprint(err), name) {
+				t.Errorf("%s: got %v, want that it is invalid", name, err)
+			}
+		}
+	}
+}
