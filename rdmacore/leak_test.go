@@ -88,7 +88,7 @@ func noLeak(t *testing.T, dev verbs.Device, rounds int) {
 		lifetime(t, dev, i%2 == 0)
 	}
 	after := measure(t)
-	for range 1000 { // a goroutine that has told that it ends may not have ended yet
+	for range 60_000 { // a goroutine that has told that it ends may not have ended yet
 		if after.goroutines == before.goroutines {
 			break
 		}

@@ -33,7 +33,7 @@ func shell(t *testing.T, command string) string {
 func settled(t *testing.T, usable bool, want string) Report {
 	t.Helper()
 	var r Report
-	for range 100 {
+	for range 3000 { // a minute: only a failing test waits so long
 		r = Examine(Host())
 		if r.Usable == usable && findings(&r) == want {
 			checkReport(t, &r)

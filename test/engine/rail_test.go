@@ -22,7 +22,7 @@ func run(t *testing.T, name string, args ...string) {
 // takes it back: everything arrives, once and in order, on the rail that is left; then all
 // lanes return.
 func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
-	a, b := pair(t, 2, ibverbx.Config{Lanes: 4, FragmentSize: 8192, Deadline: 55 * time.Second})
+	a, b := pair(t, 2, ibverbx.Config{Lanes: 4, FragmentSize: 8192, Deadline: patience - 10*time.Second})
 	const messages, size = 12, 100_000
 	local, remote := a.region(messages*size), b.region(messages*size)
 	fill(local, 9)

@@ -164,7 +164,7 @@ func TestLaneForcedToERR(t *testing.T) {
 	for _, scheme := range schemes {
 		for side := range 2 {
 			t.Run(fmt.Sprintf("%s/side=%d", scheme, side), func(t *testing.T) {
-				a, b := pair(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 8192, Deadline: 50 * time.Second})
+				a, b := pair(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 8192, Deadline: patience - 10*time.Second})
 				const messages, size = 6, 400_000
 				local, remote := a.region(messages*size), b.region(messages*size)
 				fill(local, 5)

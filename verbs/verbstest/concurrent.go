@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -369,12 +370,18 @@ func concurrentChurn(e *env) {
 // are told, and nothing of it is polled later.
 func concurrentClose(e *env) {
 	for range e.rounds(40) {
-		// Nobody promises that the poller keeps up, so the queue has room.
-		c, src, dst := e.conn(connConfig{cqA: e.newCQ(e.a, min(1<<14, e.a.attr.MaxCQE), nil)}), e.buf(e.a, 64), e.buf(e.b, 64)
-		var posted atomic.Int32
+		// Nobody promises that the poller keeps up or that the QP is closed soon, so there is
+		// room for all that is ever unpolled.
+		const ahead = 200
+		c, src, dst := e.conn(connConfig{cqA: e.newCQ(e.a, roomFor(ahead), nil)}), e.buf(e.a, 64), e.buf(e.b, 64)
+		var posted, polled atomic.Int32
 		var closed atomic.Bool
 		post := func() error {
 			for {
+				if posted.Load()-polled.Load() >= ahead && !closed.Load() {
+					runtime.Gosched()
+					continue
+				}
 				switch err := postAll(c.a, write(1, dst, 0, src.sge(0, 64))); {
 				case errors.Is(err, verbs.ErrClosed):
 					return nil
@@ -387,9 +394,11 @@ func concurrentClose(e *env) {
 		poll := func() error {
 			wcs := make([]verbs.WC, 4)
 			for !closed.Load() {
-				if n, err := c.a.cq.Poll(wcs); err != nil || n > 0 && wcs[0].Err() != nil {
+				n, err := c.a.cq.Poll(wcs)
+				if err != nil || n > 0 && wcs[0].Err() != nil {
 					return fmt.Errorf("polled %d, %s with %s", n, fmt.Sprint(err), list(wcs[:n]))
 				}
+				polled.Add(int32(n))
 			}
 			return nil
 		}

@@ -105,13 +105,21 @@ func (e *env) endpoint(q *end) verbs.Endpoint {
 	return ep
 }
 
-// join connects q to remote: by Connect, or with changed attributes if there is a tweak.
+// lasting makes a QP hold on for seconds, where the defaults give up after half a second
+// without an answer: a machine that has no time for a device is not what is tested.
+func lasting(a *verbs.QPAttr) { a.Timeout = 17 }
+
+// join connects q to remote: by Connect, or with changed attributes if there is a tweak. RC
+// QPs last, unless the path is lossy and lives by its timeouts.
 func (e *env) join(q *end, remote verbs.Endpoint, tweaks ...func(*verbs.QPAttr)) {
 	e.Helper()
 	tweaks = slices.DeleteFunc(tweaks, func(f func(*verbs.QPAttr)) bool { return f == nil })
-	if len(tweaks) == 0 {
+	if len(tweaks) == 0 && (e.pair.Lossy || q.Type() != verbs.RC) {
 		e.must(q.Connect(remote), "Connect on %s", q.side.name)
 		return
+	}
+	if len(tweaks) == 0 {
+		tweaks = append(tweaks, lasting)
 	}
 	attr := e.connectAttr(q, remote)
 	for _, tweak := range tweaks {
