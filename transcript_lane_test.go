@@ -104,7 +104,7 @@ func (l *kernelLane) PostSend(wrs []verbs.SendWR) (int, error) {
 }
 
 func (l *kernelLane) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	if l.broken { // Soft-RoCE does not flush what is posted in ERR (docs/conformance.md)
+	if l.broken { // Soft-RoCE has no CapFlushOnPost
 		for i := range wrs {
 			l.tell(verbs.WC{WRID: wrs[i].WRID, Status: verbs.StatusWRFlushErr, QPN: l.Num()})
 		}

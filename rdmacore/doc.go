@@ -16,9 +16,21 @@
 //
 // # Crossing into C
 //
-// A call into C costs about 45 ns, more than some NICs need for the work itself. So one
+// A call into C costs about 40 ns, more than some NICs need for the work itself. So one
 // call posts a whole chain or polls a whole slice: batches are what makes this provider
-// fast. Requests are checked and built in C, on its stack, and nothing is allocated.
+// fast. Requests are checked and built in C, on its stack, and nothing is allocated. Posts
+// to one queue take turns at a gate in C, which also keeps the queue alive until they are
+// through; it costs one atomic operation, and no lock of Go is taken.
+//
+// # Completion queues
+//
+// CQs are extended ones (ibv_create_cq_ex(3)) where the device has them, and plain ones
+// otherwise or with Config.PlainCQ; they behave alike. A plain CQ is polled by one call
+// into the driver, an extended one by a call for each completion and one for each field:
+// only those that mean something are asked for. Against a driver that only loads the field
+// an extended CQ costs about 4 ns more for each completion (BenchmarkCgoPoll,
+// BenchmarkCgoPollPlain). The driver of Soft-RoCE loses entries if several are taken in one
+// go, so there each completion is polled by itself, in the same crossing.
 //
 // # What this provider adds to libibverbs
 //

@@ -5,7 +5,9 @@ import "context"
 // CQConfig describes a completion queue.
 type CQConfig struct {
 	// Depth is how many completions the queue must hold; providers may round up.
-	// Zero is an error: there is no size that fits all.
+	// Zero is an error: there is no size that fits all. Count every completion that
+	// may be unpolled: room in a send queue does not bound them, because a NIC may free
+	// the place of a request when it completes it, before anybody polls (Soft-RoCE does).
 	Depth int
 	// Waker is woken when the CQ is armed and a completion arrives. Nil means
 	// polling only, and Arm returns ErrNotSupported. Several CQs may share one.
