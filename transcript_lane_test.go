@@ -47,7 +47,7 @@ func (p *kernelPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 // Connect connects the lane to its peer, whatever the engine says, with more patience than
 // usual: a slow machine is no failure.
 func (l *kernelLane) Connect(verbs.Endpoint) error {
-	mine, err := l.QP.Endpoint()
+	mine, err := l.Endpoint()
 	must(l.k.tb, err)
 	theirs, err := l.peer.Endpoint()
 	must(l.k.tb, err)
