@@ -33,6 +33,7 @@ func (e *end) checkFailure(ev *ibverbx.Event) {
 	case !e.excused():
 		e.fail("first error", "the VirtualQP failed, and nothing gave it reason to: %v", ev.Err)
 	}
+	e.checkGone(ev.Err)
 	e.failed, e.err = true, ev.Err
 	e.w.stats.failedQPs++
 	for _, other := range []*end{e, e.peer} {
@@ -97,7 +98,7 @@ func (w *world) rightful(status verbs.Status) bool {
 }
 
 // otherReason reports whether something beside a wrong key gave the end reason to fail.
-func (e *end) otherReason() bool { return e.reasons > 0 }
+func (e *end) otherReason() bool { return e.reasons > 0 || e.bereft }
 
 // checkFailed wants a failed completion to come from a VirtualQP that says that it failed.
 func (e *end) checkFailed(status verbs.Status, what string) {

@@ -17,6 +17,7 @@ type controlWay struct {
 	queue []datagram // by time of arrival
 	// until when the direction has a fault, by kind.
 	faults [numFaults]int64
+	mute   bool // nobody is there to send
 }
 
 // datagram is a message under way.
@@ -38,7 +39,7 @@ type channel struct {
 func (c channel) Send(b []byte) error {
 	w, way := c.pair.w, &c.pair.ways[c.side]
 	has := func(k FaultKind) bool { return w.now < way.faults[k] }
-	if has(FaultControlCut) || (has(FaultControlLoss) && w.rng.IntN(2) == 0) {
+	if way.mute || has(FaultControlCut) || (has(FaultControlLoss) && w.rng.IntN(2) == 0) {
 		return nil
 	}
 	copies := 1
@@ -78,6 +79,32 @@ func (c channel) Recv(b []byte) (n int, err error) {
 	n = copy(b, way.queue[0].b)
 	way.queue = slices.Delete(way.queue, 0, 1)
 	return n, nil
+}
+
+// heir is the control channel of a process that came in the place of one that crashed: it
+// also gets what the peer of that one sends, and answers where a datagram came from, as one
+// does that is reached under the same address.
+type heir struct {
+	own, old channel
+	answers  bool // what was received last came from the old peer
+}
+
+func (h *heir) Send(b []byte) error {
+	if h.answers {
+		h.answers = false
+		return h.old.Send(b)
+	}
+	return h.own.Send(b)
+}
+
+func (h *heir) Recv(b []byte) (n int, err error) {
+	h.answers = false
+	if n, err = h.own.Recv(b); n > 0 || err != nil {
+		return n, err
+	}
+	n, err = h.old.Recv(b)
+	h.answers = n > 0
+	return n, err
 }
 
 // next is when a datagram arrives that nobody has seen.

@@ -5,24 +5,38 @@ import (
 	"time"
 )
 
-// crash ends the process of an end: its VirtualQP is gone, and the peer hears nothing more.
-// When the time has come another process takes its place.
-func (w *world) crash(e *end, restart int64) {
+// crash ends the process of an end: its VirtualQP is gone. When the time has come another
+// process takes its place, with a new connection. If it inherits the control channel it gets
+// what the old peer sends, and answers; otherwise the peer hears nothing more.
+func (w *world) crash(e *end, restart int64, inherits bool) {
 	if e.crashed {
 		return
 	}
-	if w.plan.Failover {
+	if w.plan.Failover && !inherits {
 		for i := range w.channelOf(e).pair.ways {
 			w.channelOf(e).pair.ways[i].faults[FaultControlCut] = never
 		}
 	}
 	e.crashed, e.failed, e.ended = true, true, true
+	e.die()
+	e.host.ends = slices.DeleteFunc(e.host.ends, func(other *end) bool { return other == e })
+	e.bury()
+	w.agenda.add(restart, func() { w.restart(e, inherits, 0) })
+}
+
+// die ends a VirtualQP without a word: what Close would say to the peer is lost.
+func (e *end) die() {
+	var way *controlWay
+	if e.w.plan.Failover {
+		way = &e.w.channelOf(e).pair.ways[e.index%2]
+		way.mute = true
+	}
 	if err := e.qp.Close(); err != nil {
 		e.fail("leaks", "a VirtualQP in use could not be closed: %v", err)
 	}
-	e.host.ends = slices.DeleteFunc(e.host.ends, func(other *end) bool { return other == e })
-	e.bury()
-	w.agenda.add(restart, func() { w.restart(e.conn, 0) })
+	if way != nil {
+		way.mute = false
+	}
 }
 
 // bury takes back the memory of an end that is gone: from here on no NIC may touch it. What
@@ -57,10 +71,17 @@ const (
 
 // restart makes the connection anew, for the process that takes the place of one that
 // crashed.
-func (w *world) restart(c *ConnectPlan, try int) {
-	err := w.connect(c)
+func (w *world) restart(e *end, inherits bool, try int) {
+	c, from := e.conn, (*end)(nil)
+	if inherits {
+		from = e
+	}
+	err := w.connect(c, from)
 	switch {
 	case err == nil:
+		if inherits {
+			e.peer.replaced = w.now
+		}
 		w.wake()
 	case w.hosts[c.From].cqFailed || w.hosts[c.To].cqFailed:
 		// No QP can be made on a host whose CQ has failed.
@@ -69,6 +90,6 @@ func (w *world) restart(c *ConnectPlan, try int) {
 	default:
 		at := w.now + int64(restartEvery)
 		w.healed = max(w.healed, at)
-		w.agenda.add(at, func() { w.restart(c, try+1) })
+		w.agenda.add(at, func() { w.restart(e, inherits, try+1) })
 	}
 }

@@ -203,7 +203,7 @@ var rough = []FaultKind{
 	FaultQP, FaultQP, FaultReset, FaultDead, FaultBroken,
 	FaultQP, FaultQP, FaultReset, FaultDead, FaultBroken, FaultBadKey, FaultCQ, FaultCrash,
 	FaultControlCut, FaultControlDelay, FaultControlRepeat, FaultControlReorder, FaultControlLoss,
-	FaultPathCut, FaultPathCut, FaultPathSlow,
+	FaultPathCut, FaultPathCut, FaultPathSlow, FaultRestart,
 }
 
 // fault draws a fault.

@@ -47,13 +47,18 @@ type end struct {
 	refused   bool            // a post is refused at some time
 
 	mayFail bool     // a fault gave it reason to
-	reasons int      // how many did, wrong keys not counted
+	reasons int      // how many did, wrong keys and crashes not counted
+	bereft  bool     // it or its peer has crashed
 	bad     *request // the oldest WRITE with a wrong key
 	failed  bool     // an event said so
 	err     error
 	barrier *request
 	ended   bool // the barrier has ended
 	crashed bool // its process is gone
+	// inherited is the end that crashed whose control channel this one also hears, nil if
+	// there is none; replaced is when a process came in the place of the peer and answers.
+	inherited *end
+	replaced  int64
 }
 
 // kinds of receives. A VirtualQP that passes everything through has only the second.
@@ -62,9 +67,10 @@ const (
 	kindData
 )
 
-// connect makes both ends of a connection and connects them. If that fails nothing of it is
-// left.
-func (w *world) connect(c *ConnectPlan) (err error) {
+// connect makes both ends of a connection and connects them. The one that takes the place of
+// an end that crashed inherits its control channel, if one is named. If that fails nothing of
+// it is left.
+func (w *world) connect(c *ConnectPlan, crashed *end) (err error) {
 	var pair [2]*end
 	defer func() {
 		if err != nil {
@@ -78,6 +84,9 @@ func (w *world) connect(c *ConnectPlan) (err error) {
 			conn: c, plan: &c.Ends[side], budget: c.Ends[side].Messages,
 		}
 		pair[side] = e
+		if crashed != nil && crashed.index%2 == side {
+			e.inherited = crashed
+		}
 		if e.qp, err = e.host.cq.NewQP(w.config(e)); err != nil {
 			return err
 		}
@@ -121,7 +130,7 @@ func (e *end) join() {
 	e.host.ends = append(e.host.ends, e)
 	e.host.byQP[e.qp] = e
 	for _, s := range e.w.struck {
-		if s.over > e.w.now && s.fault.Kind != FaultCrash {
+		if s.over > e.w.now && s.fault.Kind != FaultCrash && s.fault.Kind != FaultRestart {
 			e.excuseFor(s.fault)
 		}
 	}

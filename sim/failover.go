@@ -23,6 +23,9 @@ const (
 // failover gives a VirtualQP what it needs to survive the loss of lanes.
 func (w *world) failover(e *end, cfg *ibverbx.Config) {
 	cfg.Control = w.channelOf(e)
+	if e.inherited != nil {
+		cfg.Control = &heir{own: w.channelOf(e), old: w.channelOf(e.inherited)}
+	}
 	cfg.Deadline = deadline
 	cfg.KeepAtomics = w.plan.KeepAtomics
 }

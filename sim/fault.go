@@ -45,6 +45,9 @@ const (
 	// FaultCrash ends the process of an end without a word; after a while another one comes
 	// in its place, with a connection of its own to the same host.
 	FaultCrash
+	// FaultRestart is a crash after which the new process, of another incarnation, answers
+	// on the control channel of the old one, whose peer still uses it.
+	FaultRestart
 	// FaultControlCut makes the control channel of a connection lose everything.
 	FaultControlCut
 	// FaultControlDelay makes it slow.
@@ -102,6 +105,7 @@ var faultTable = [numFaults]struct {
 	FaultPause:          {"pause", atHost | hasFor},
 	FaultBadKey:         {"bad-key", atEnd | ends},
 	FaultCrash:          {"crash", atEnd | hasFor | ends},
+	FaultRestart:        {"restart", atEnd | hasFor | ends | needsFailover},
 	FaultControlCut:     {"control-cut", atEnd | hasFor | needsFailover},
 	FaultControlDelay:   {"control-delay", atEnd | hasFor | needsFailover},
 	FaultControlRepeat:  {"control-repeat", atEnd | hasFor | needsFailover},

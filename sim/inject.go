@@ -97,7 +97,9 @@ func (w *world) strike(f *Fault) {
 	case FaultBadKey:
 		e.badKey = true
 	case FaultCrash:
-		w.crash(e, over)
+		w.crash(e, over, false)
+	case FaultRestart:
+		w.crash(e, over, w.plan.Failover)
 	case FaultQP, FaultRefuse, FaultBroken:
 		e.strikeLane(f)
 	default:
@@ -227,7 +229,11 @@ func (e *end) excuseFor(f *Fault) {
 	case f.Kind == FaultBadKey:
 		e.mayFail, e.peer.mayFail = true, true
 		return
-	case f.Kind == FaultCrash:
+	case f.Kind == FaultCrash || f.Kind == FaultRestart:
+		for _, one := range []*end{e, e.peer} {
+			one.mayFail, one.bereft = true, true
+		}
+		return
 	case f.Kind == FaultCQ && e.onlyOn(f.Rail%len(w.links)):
 		// It does not come back, and no other rail has a lane.
 	case w.plan.Shared > 0 && (f.Kind == FaultStarve || f.Kind == FaultPause):

@@ -82,7 +82,7 @@ func (w *world) build(p *Plan, o *Options) error {
 		return err
 	}
 	for i := range p.Connects {
-		if err := w.connect(&p.Connects[i]); err != nil {
+		if err := w.connect(&p.Connects[i], nil); err != nil {
 			return fmt.Errorf("connection %d: %w", i, err)
 		}
 	}
@@ -204,7 +204,7 @@ func (w *world) eachEnd(host int, f func(*ConnectPlan, *EndPlan)) {
 		both(&w.plan.Connects[i])
 	}
 	for i := range w.plan.Faults {
-		if x := &w.plan.Faults[i]; x.Kind == FaultCrash {
+		if x := &w.plan.Faults[i]; x.Kind == FaultCrash || x.Kind == FaultRestart {
 			both(&w.plan.Connects[x.Connect%len(w.plan.Connects)])
 		}
 	}
