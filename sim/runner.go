@@ -34,7 +34,8 @@ type Summary struct {
 	Worlds    int
 	Messages  int
 	Bytes     int
-	Faults    map[string]int
+	Faults    map[string]int // how often each kind happened,
+	Struck    map[string]int // and in how many worlds
 	FailedQPs int
 	Virtual   time.Duration
 	Packets   uint64
@@ -60,6 +61,7 @@ func (s *Summary) add(r *Report) {
 	for k, n := range r.Faults {
 		if n > 0 {
 			s.Faults[FaultKind(k).String()] += n
+			s.Struck[FaultKind(k).String()]++
 		}
 	}
 	s.FailedQPs += r.FailedQPs
@@ -91,7 +93,7 @@ const progressEvery = 16
 // not fit for it; broken promises are in the summary.
 func (r *Runner) Run(ctx context.Context) (Summary, error) {
 	seeds := max(r.Seeds, 1)
-	sum := Summary{Scenario: r.Scenario.Name, First: r.First, Of: seeds, Faults: make(map[string]int)}
+	sum := Summary{Scenario: r.Scenario.Name, First: r.First, Of: seeds, Faults: make(map[string]int), Struck: make(map[string]int)}
 	workers := r.Workers
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)

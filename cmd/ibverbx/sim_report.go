@@ -21,6 +21,7 @@ type simReport struct {
 	Worlds      int            `json:"worlds"`
 	Messages    int            `json:"messages"`
 	Faults      map[string]int `json:"faults"`
+	FaultWorlds map[string]int `json:"fault_worlds"`
 	Failures    []simFailure   `json:"failures"`
 	Metrics     simMetrics     `json:"metrics"`
 	Interrupted bool           `json:"interrupted,omitempty"`
@@ -65,7 +66,7 @@ func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, lin
 	if f.json {
 		err = printJSON(s.out, simReport{
 			Scenario: sum.Scenario, Seed: sum.First, Seeds: sum.Seeds, Worlds: sum.Worlds, Messages: sum.Messages,
-			Faults: sum.Faults, Failures: failures, Interrupted: interrupted,
+			Faults: sum.Faults, FaultWorlds: sum.Struck, Failures: failures, Interrupted: interrupted,
 			Metrics: simMetrics{
 				Bytes: sum.Bytes, VirtualSeconds: sum.Virtual.Seconds(), Packets: sum.Packets, Retransmits: sum.Resent,
 				Timeouts: sum.Timeouts, RNRNAKs: sum.RNRs, LaneDeaths: sum.Deaths, Replayed: sum.Replayed, FailedQPs: sum.FailedQPs,

@@ -29,6 +29,15 @@ func TestSim(t *testing.T) {
 	if faults, ok := v["faults"].(map[string]any); !ok || len(faults) != 0 {
 		t.Errorf("faults = %v, want none in scenario loss", v["faults"])
 	}
+	v = object(t, "sim", "--scenario", "path-loss", "--seeds", "2")
+	faults, worlds := v["faults"].(map[string]any), v["fault_worlds"].(map[string]any)
+	if faults["path-cut"] != 2.0 || worlds["path-cut"] != 2.0 || len(faults) != 1 {
+		t.Errorf("faults = %v and fault_worlds = %v, want path-cut twice, in two worlds", faults, worlds)
+	}
+	metrics := object(t, "sim", "--scenario", "ecmp-collision")["metrics"].(map[string]any)
+	if gbps, ratio := metrics["goodput_gbps"].(float64), metrics["ratio_to_sum"].(float64); ratio < 0.95 || ratio > 1 || gbps < 90 {
+		t.Errorf("goodput_gbps = %v and ratio_to_sum = %v, want at least 95%% of one or two paths of 100 Gb/s", gbps, ratio)
+	}
 }
 
 func TestSimList(t *testing.T) {

@@ -1,0 +1,26 @@
+package sim
+
+import "testing"
+
+// TestEveryFaultHappens: every kind of fault happens in at least one of a hundred mixed
+// worlds.
+func TestEveryFaultHappens(t *testing.T) {
+	s, err := Named("mixed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const worlds = 400
+	r := Runner{Scenario: s, First: 1, Seeds: worlds}
+	sum, err := r.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := range numFaults {
+		if n := sum.Struck[k.String()]; n < worlds/100 {
+			t.Errorf("fault %s happened in %d of %d worlds, want at least %d", k, n, worlds, worlds/100)
+		}
+		if n, worlds := sum.Faults[k.String()], sum.Struck[k.String()]; n < worlds {
+			t.Errorf("fault %s happened %d times, and in %d worlds", k, n, worlds)
+		}
+	}
+}
