@@ -13,3 +13,6 @@ func monotonic() func() int64 {
 	start := time.Now()
 	return func() int64 { return int64(time.Since(start)) }
 }
+
+// wallClock returns the time in nanoseconds since 1970, for files that others read.
+func wallClock() int64 { return time.Now().UnixNano() }

@@ -30,6 +30,9 @@ const (
 	// maxWindow is half the PSN space: what a requester may have unacknowledged at
 	// the most (IBTA 1.4 section 9.7.2).
 	maxWindow = 1 << 23
+
+	// maxReadAhead is the longest message in packets of the largest MTU.
+	maxReadAhead = maxMsgSize >> 12
 )
 
 // Config describes a NIC. The zero value is a good one.

@@ -26,8 +26,7 @@ type core struct {
 	timed bool
 	// batched says that the link collects packets until it is flushed.
 	batched bool
-	// probeAfter is how long an answer is waited for before a probe is sent, on a link
-	// that may lose packets and lives in real time; 0 for never.
+	// probeAfter is how long an answer is waited for before a probe is sent, 0 for never.
 	probeAfter time.Duration
 	// at is the time as of the last look at the clock.
 	at int64

@@ -129,6 +129,8 @@ func TestRCOverFaults(t *testing.T) {
 		w := newWorld(t, softnic.FaultConfig{
 			Seed: rapid.Uint64().Draw(rt, "seed"), Impairment: imp,
 			Window: rapid.IntRange(1, 64).Draw(rt, "window"), Queue: rapid.IntRange(1, 64).Draw(rt, "queue"),
+			ReadAhead:  rapid.SampledFrom([]int{0, 1, 2, 3, 7}).Draw(rt, "read ahead"),
+			ProbeAfter: time.Duration(rapid.SampledFrom([]int{0, 10_000, 300_000}).Draw(rt, "probe after")),
 		})
 		faultyRun(t, rt, w)
 	})

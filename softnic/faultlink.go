@@ -2,6 +2,7 @@ package softnic
 
 import (
 	"net/netip"
+	"time"
 
 	"ibverbx/verbs"
 )
@@ -20,6 +21,13 @@ type FaultConfig struct {
 	// Queue is how many packets of one NIC may be under way before it must wait.
 	// Zero means 1024.
 	Queue int
+	// ReadAhead is how many packets one READ request asks for at the most: longer READs
+	// are made of several, as over UDP. Zero is without limit.
+	ReadAhead int
+	// ProbeAfter is how long a requester waits for an answer before it sends its oldest
+	// unacknowledged packet again, to make its peer speak, as over UDP; that is no
+	// retry. Zero is never.
+	ProbeAfter time.Duration
 	// Now is the clock; see MemoryConfig.Now.
 	Now func() int64
 }
@@ -47,6 +55,10 @@ func NewFaultLink(cfg *FaultConfig) (*FaultLink, error) {
 		return nil, verbs.NewOpError("make fault link", "", 0,
 			verbs.Invalidf("Window %d and Queue %d: want at least 0, and a window of at most %d", l.cfg.Window, l.cfg.Queue, maxWindow))
 	}
+	if l.cfg.ReadAhead < 0 || l.cfg.ReadAhead > maxReadAhead || l.cfg.ProbeAfter < 0 {
+		return nil, verbs.NewOpError("make fault link", "", 0,
+			verbs.Invalidf("ReadAhead %d and ProbeAfter %v: want 0 to %d, and at least 0", l.cfg.ReadAhead, l.cfg.ProbeAfter, maxReadAhead))
+	}
 	if l.cfg.Window == 0 {
 		l.cfg.Window = 128
 	}
@@ -55,7 +67,7 @@ func NewFaultLink(cfg *FaultConfig) (*FaultLink, error) {
 	}
 	l.core.init(l, l.cfg.Now)
 	l.init(&l.core, l.cfg.Seed, l.cfg.Queue, l.land)
-	l.core.timed = true
+	l.core.timed, l.core.probeAfter = true, l.cfg.ProbeAfter
 	return l, nil
 }
 
@@ -115,7 +127,7 @@ func (l *FaultLink) shared() *core                { return &l.core }
 func (l *FaultLink) kind() string                 { return "fault" }
 func (l *FaultLink) segment(mtu verbs.MTU) uint32 { return uint32(mtu.Bytes()) }
 func (l *FaultLink) window(*path) uint32          { return uint32(l.cfg.Window) }
-func (l *FaultLink) readAhead() uint32            { return 0 }
+func (l *FaultLink) readAhead() uint32            { return uint32(l.cfg.ReadAhead) }
 func (l *FaultLink) flush()                       {}
 func (l *FaultLink) plug(*NIC) error              { return nil }
 

@@ -34,25 +34,22 @@ type UDPConfig struct {
 	// Spin is how long a NIC looks for more packets after the last before it sleeps, if
 	// the program does not poll. Zero means 20 microseconds, less than zero not at all.
 	Spin time.Duration
-	// Capture, if it is not nil, is called with every packet that is sent or received,
-	// in the order in which the NIC does so, with the link's lock held: it must be quick
-	// and not call the NIC. The bytes are valid during the call.
-	Capture func(*CapturedPacket)
+	// Capture takes every packet that a NIC sends, and every good one that it receives
+	// from elsewhere than a NIC of this link. Nil means none.
+	Capture Capture
 	// Seed and Impairment make a bad network of a good one: they decide what happens to
 	// packets on their way out, as on a FaultLink. Zero does nothing.
 	Seed       uint64
 	Impairment Impairment
 }
 
-// CapturedPacket is a packet as UDPConfig.Capture sees it.
-type CapturedPacket struct {
-	// From and To are the ends. ID is the identification of the IPv4 header of a packet
-	// that is sent; on one that was received it is what the ICRC says it was.
-	From, To netip.AddrPort
-	ID       uint16
-	Received bool
-	// Datagram is the UDP payload in one or more parts: from the BTH to the ICRC.
-	Datagram [][]byte
+// Capture takes packets as a UDPLink sends and receives them.
+type Capture interface {
+	// Packet takes one packet: the time in nanoseconds since 1970, the two ends, the
+	// identification of the IPv4 header, and the parts of which the UDP datagram is
+	// made, from the BTH to the ICRC. They are valid during the call only. It must be
+	// quick and must not call a NIC.
+	Packet(at int64, src, dst netip.AddrPort, id uint16, parts ...[]byte)
 }
 
 const (

@@ -126,6 +126,9 @@ func (u *udpPort) meet(s udpSource) *udpSender {
 }
 
 func (u *udpPort) captureReceived(from *udpSender, id uint16, b []byte) {
+	if u.link.core.nics[from.path.sgid] != nil {
+		return // was captured when it was sent
+	}
 	u.parts[0] = b
-	u.link.cfg.Capture(&CapturedPacket{From: from.addr, To: u.conn.Addr(), ID: id, Received: true, Datagram: u.parts[:1]})
+	u.link.cfg.Capture.Packet(wallClock(), from.addr, u.conn.Addr(), id, u.parts[:1]...)
 }

@@ -111,8 +111,6 @@ func (u *udpPort) flush() {
 }
 
 func (u *udpPort) captureSent(way *udpWay, id uint16, parts [][]byte) {
-	u.link.cfg.Capture(&CapturedPacket{
-		From: netip.AddrPortFrom(u.conn.Addr().Addr(), u.conn.SourcePort(way.socket)), To: way.dest.Addr(),
-		ID: id, Datagram: parts,
-	})
+	from := netip.AddrPortFrom(u.conn.Addr().Addr(), u.conn.SourcePort(way.socket))
+	u.link.cfg.Capture.Packet(wallClock(), from, way.dest.Addr(), id, parts...)
 }

@@ -1,0 +1,47 @@
+//go:build linux && !race
+
+package softnic_test
+
+import (
+	"testing"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// TestUDPNoAllocations holds the way over UDP, there and back, to zero allocations.
+func TestUDPNoAllocations(t *testing.T) {
+	u := newUDPRig(t, softnic.UDPConfig{})
+	_, src := memory(t, u.pa, 64*kib)
+	_, dst := memory(t, u.pb, 64*kib)
+	cq := newCQ(t, u.ca, 64)
+	qa, _ := u.pair(verbs.RC, cq, newCQ(t, u.cb, 64), 64)
+	wcs := make([]verbs.WC, 64)
+	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd} {
+		for _, size := range []uint32{8, 64 * kib} {
+			if op == verbs.OpAtomicFetchAndAdd && size > 8 {
+				continue
+			}
+			wrs := make([]verbs.SendWR, 8)
+			for i := range wrs {
+				wrs[i] = writeWR(src, dst, size)
+				wrs[i].Opcode = op
+			}
+			allocs := testing.AllocsPerRun(50, func() {
+				if n, err := qa.PostSend(wrs); n != len(wrs) {
+					t.Fatalf("PostSend = %d, %v, want %d", n, err, len(wrs))
+				}
+				for left := len(wrs); left > 0; {
+					n, err := cq.Poll(wcs)
+					if err != nil {
+						t.Fatalf("Poll: %v", err)
+					}
+					left -= n
+				}
+			})
+			if allocs >= 1 {
+				t.Errorf("%v of %d bytes: %v allocations, want 0", op, size, allocs)
+			}
+		}
+	}
+}

@@ -1,0 +1,184 @@
+//go:build linux
+
+package softnic
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"ibverbx/internal/roce"
+	"ibverbx/internal/udp"
+	"ibverbx/verbs"
+)
+
+// besieged is a NIC on UDP with one QP of each type, connected to a peer that is not there, and
+// memory with guards around it.
+type besieged struct {
+	nic  *NIC
+	mem  *verbs.Memory
+	qps  []*qp
+	from udp.Datagram
+	flow roce.Flow
+}
+
+func newBesieged(t *testing.T) *besieged {
+	t.Helper()
+	link, err := NewUDPLink(nil)
+	check(t, err)
+	s := &besieged{}
+	s.nic, err = New(link, Config{Addr: netip.MustParseAddr("127.0.0.21"), MTU: verbs.MTU256})
+	check(t, err)
+	t.Cleanup(func() { check(t, s.nic.Close()) })
+	ctx, err := s.nic.Open()
+	check(t, err)
+	pd, err := ctx.AllocPD()
+	check(t, err)
+	s.mem, err = verbs.AllocMemory(3*guardBytes, nil)
+	check(t, err)
+	t.Cleanup(func() { check(t, s.mem.Free()) })
+	part, err := s.mem.Slice(guardBytes, guardBytes)
+	check(t, err)
+	mr, err := pd.RegisterMemory(part, verbs.AccessAll)
+	check(t, err)
+	t.Cleanup(func() { check(t, mr.Close()) })
+	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 1024})
+	check(t, err)
+	peer := netip.MustParseAddrPort("127.0.0.22:50000")
+	for _, typ := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
+		q, err := pd.CreateQP(verbs.QPConfig{Type: typ, SendCQ: cq, RecvCQ: cq, MaxSendWR: 16, MaxRecvWR: 16})
+		check(t, err)
+		check(t, q.Connect(verbs.Endpoint{
+			QPN: 0x99, PSN: 0, GID: verbs.GIDFromAddr(peer.Addr()), MTU: verbs.MTU256, MaxRdAtomic: 2, MaxDestRdAtomic: 2,
+		}))
+		var recv verbs.RecvWR
+		recv.SetSGE(verbs.SGE{Addr: mr.Addr(), Length: 1024, LKey: mr.LKey()})
+		_, err = q.PostRecv([]verbs.RecvWR{recv, recv})
+		check(t, err)
+		s.qps = append(s.qps, q.(*qp))
+	}
+	s.from = udp.Datagram{From: verbs.GIDFromAddr(peer.Addr()), Port: peer.Port()}
+	s.flow, err = roce.NewFlow(peer, s.nic.udp.conn.Addr())
+	check(t, err)
+	return s
+}
+
+// attack serves a datagram, or a run of them, as if it had come from the peer.
+func (s *besieged) attack(b []byte, segment int) {
+	u := s.nic.udp
+	u.reading.Lock()
+	defer u.reading.Unlock()
+	u.nic.core.mu.Lock()
+	defer u.nic.core.mu.Unlock()
+	d := s.from
+	d.Data, d.Segment = b, segment
+	u.serve(&d)
+	u.nic.core.settle()
+}
+
+// FuzzUDPReceive throws datagrams at a NIC: as they are, and with the ICRC put right and a QP
+// that exists, so that they get further. Nothing outside of registered memory may change, and
+// nothing may panic.
+func FuzzUDPReceive(f *testing.F) {
+	f.Add([]byte{}, uint16(0), false)
+	f.Add([]byte{roce.OpSendOnly, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0}, uint16(0), true)
+	f.Add(append([]byte{roce.OpWriteOnly, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0x80, 0, 0, 0}, make([]byte, 24)...), uint16(36), true)
+	f.Add(append([]byte{roce.OpReadRequest, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0x80, 0, 0, 0}, make([]byte, 20)...), uint16(0), true)
+	f.Add(append([]byte{roce.OpAck, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 0, 0x1f}, make([]byte, 7)...), uint16(20), true)
+	f.Add(append([]byte{roce.UD | roce.OpSendOnly, 0, 0xff, 0xff, 0, 0, 0, 0x13, 0, 0, 0, 0, 0x11, 0x11, 0x11, 0x11}, make([]byte, 12)...), uint16(0), true)
+	f.Fuzz(func(t *testing.T, b []byte, segment uint16, sealed bool) {
+		s := newBesieged(t)
+		size := int(segment)
+		if size == 0 {
+			size = len(b)
+		}
+		if sealed {
+			for k := 0; k < len(b); k += size {
+				if one := b[k:min(k+size, len(b))]; len(one) >= roce.MinDatagram && len(one) <= roce.MaxDatagram && len(one)&3 == 0 {
+					s.flow.Seal(one, uint16(k/size))
+				}
+			}
+		}
+		s.attack(b, size)
+		guard := make([]byte, guardBytes)
+		if m := s.mem.Bytes(); !bytes.Equal(m[:guardBytes], guard) || !bytes.Equal(m[2*guardBytes:], guard) {
+			t.Error("bytes outside of the region have changed")
+		}
+	})
+}
+
+// What a peer says in Extra is taken only if it is whole and of a version that is known.
+func TestUDPExtra(t *testing.T) {
+	s := newBesieged(t)
+	u := s.nic.udp
+	good := u.extra()
+	for name, extra := range map[string][]byte{
+		"empty": nil, "short": good[:7], "other": []byte("mlx5data"), "version": append([]byte{'s', 'n', 2}, good[3:]...),
+	} {
+		u.learn(&verbs.Endpoint{GID: verbs.GID{15: 1}, Extra: extra})
+		if len(u.peers) != 0 {
+			t.Errorf("%s: learned %v, want nothing", name, u.peers)
+			clear(u.peers)
+		}
+	}
+	u.learn(&verbs.Endpoint{GID: verbs.GID{15: 1}, LID: 4792, Extra: good})
+	got, ok := u.peers[udpPeer{verbs.GID{15: 1}, 4792}]
+	if want := uint32(u.conn.Buffer()) &^ 1023; !ok || !got.runs || got.buffer != want {
+		t.Errorf("learned %+v, %v, want runs and a buffer of %d", got, ok, want)
+	}
+}
+
+// What others make a NIC remember is bounded.
+func TestUDPMemoryOfOthers(t *testing.T) {
+	s := newBesieged(t)
+	u := s.nic.udp
+	for k := range 3 * maxUDPSenders {
+		from := u.sender(udpSource{s.from.From, uint16(1000 + k)})
+		u.hear(from, uint32(k))
+	}
+	if len(u.sources) > maxUDPSenders || len(u.heard) > maxUDPSenders {
+		t.Errorf("%d sources and %d speakers remembered, want at most %d", len(u.sources), len(u.heard), maxUDPSenders)
+	}
+}
+
+// The NIC's count of unacknowledged packets is the sum over its QPs, and nothing is left of it
+// when they are done: a window that leaks would close for good.
+func TestUDPWindowCount(t *testing.T) {
+	s := newBesieged(t)
+	q := s.qps[0]
+	var wrs []verbs.SendWR
+	for range 10 {
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
+		wr.SetSGE(verbs.SGE{Addr: s.mem.Addr() + guardBytes, Length: 1000, LKey: s.nic.mrs.regions[1].key})
+		wrs = append(wrs, wr)
+	}
+	_, err := q.PostSend(wrs)
+	check(t, err)
+	s.nic.core.mu.Lock()
+	defer s.nic.core.mu.Unlock()
+	if s.nic.inFlight != 40 {
+		t.Errorf("%d packets in flight, want 40", s.nic.inFlight)
+	}
+	q.enterError()
+	if s.nic.inFlight != 0 {
+		t.Errorf("%d packets in flight after an error, want 0", s.nic.inFlight)
+	}
+}
+
+// A QP that the NIC's window holds back has its share all the same, and goes on when the others
+// are done.
+func TestUDPWindowShare(t *testing.T) {
+	s := newBesieged(t)
+	n, q := s.nic, s.qps[0]
+	n.core.mu.Lock()
+	defer n.core.mu.Unlock()
+	n.inFlight = n.limit // of others
+	if !q.mayAdd(fairShare-1) || q.mayAdd(fairShare) || !q.starved {
+		t.Errorf("may add at %d: %v, at %d: %v, want true and false", fairShare-1, q.mayAdd(fairShare-1), fairShare, q.mayAdd(fairShare))
+	}
+	n.inFlight = 0
+	q.charge()
+	if q.starved || !q.inTx {
+		t.Errorf("starved %v, scheduled %v when the window has opened, want false and true", q.starved, q.inTx)
+	}
+}
