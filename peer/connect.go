@@ -21,7 +21,7 @@ func Dial(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return join(ctx, conn, true, &cfg)
+	return own(join(ctx, conn, true, &cfg))
 }
 
 // Accept waits at addr ("host:port", or ":port" for all addresses) for one peer that can
@@ -35,9 +35,10 @@ func Accept(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	return s, errors.Join(err, l.Close())
 }
 
-// Connect makes a Session of a connection that is there already and whose messages nobody
-// takes meanwhile. One of the two sides is the dialer. The connection belongs to the
-// Session from then on; after an error it is closed.
+// Connect makes a Session of a connection that is there already, and whose messages nobody
+// takes meanwhile. One of the two sides is the dialer. The connection stays the caller's:
+// when the Session is closed at both sides another can be made of it. After an error it is
+// closed.
 func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -46,21 +47,26 @@ func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config)
 	return join(ctx, conn, dialer, &cfg)
 }
 
-// join takes a connection all the way to a Session.
+// own makes the connection a part of the Session.
+func own(s *Session, err error) (*Session, error) {
+	if err == nil {
+		s.closers = append([]func() error{s.Conn.Close}, s.closers...)
+	}
+	return s, err
+}
+
+// join takes a connection all the way to a Session, or closes it.
 func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	s := &Session{Conn: conn}
-	why := ""
-	s.onClose(func() error { return conn.CloseWith(why) })
 	if err := s.join(ctx, dialer, c); err != nil {
 		role := "this side listens"
 		if dialer {
 			role = "this side dials"
 		}
 		err = fmt.Errorf("connect to %v (%s): %w", conn.Peer().Addr, role, err)
-		why = err.Error()
-		return nil, errors.Join(err, s.Close())
+		return nil, errors.Join(err, s.Close(), conn.CloseWith(err.Error()))
 	}
 	return s, nil
 }

@@ -38,7 +38,7 @@ func (l *Listener) Accept(ctx context.Context) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return join(ctx, conn, false, &l.cfg)
+	return own(join(ctx, conn, false, &l.cfg))
 }
 
 // Close closes the port. Sessions live on.

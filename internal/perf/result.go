@@ -35,8 +35,12 @@ type Report struct {
 	Checked bool `json:"checked"`
 	// Interrupted says that the test was ended early; the last result may then stand
 	// on fewer iterations than were asked for.
-	Interrupted bool     `json:"interrupted"`
-	Results     []Result `json:"results"`
+	Interrupted bool `json:"interrupted"`
+	// Role is "client" or "server" if the other end is in another process, and Remote is
+	// the address of that end; both are empty in a test within one process.
+	Role    string   `json:"role,omitempty"`
+	Remote  string   `json:"remote,omitempty"`
+	Results []Result `json:"results"`
 	// PerRail and PerLane say what each carried, over all results. PerLane is empty
 	// without results; on UC and UD its lanes are the QPs.
 	PerRail []Rail `json:"per_rail"`

@@ -29,6 +29,8 @@ type Observer struct {
 	Progress func(Progress)
 	// Result is called with each row as it is complete.
 	Result func(Result)
+	// Head is called by Remote.Run alone, when it is known what the ends agreed on.
+	Head func(Report)
 }
 
 // Progress says how far a test is.

@@ -1,0 +1,287 @@
+package perf_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/internal/perf"
+	"ibverbx/peer"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// partner is one end of a connection, with NICs that it was given.
+type partner struct {
+	conn   *bootstrap.Conn
+	dialer bool
+	nics   []ibverbx.RailConfig
+	spoil  func(*perf.Link) // before a row, nil for nothing
+}
+
+func (p *partner) Send(ctx context.Context, b []byte) error {
+	return p.conn.Send(ctx, bootstrap.KindApplication, b)
+}
+
+func (p *partner) Recv(ctx context.Context) ([]byte, error) {
+	m, err := p.conn.Recv(ctx)
+	return m.Body, err
+}
+
+func (p *partner) Open(rails int) ([]ibverbx.RailConfig, error) {
+	return p.nics[:min(rails, len(p.nics))], nil
+}
+
+func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error) {
+	one, err := peer.Connect(ctx, p.conn, p.dialer, peer.Config{
+		Rails: p.nics, QP: s.QP, Schemes: s.Schemes, MTU: s.MTU, NoFailover: s.Direct,
+		Regions: []peer.RegionConfig{{Size: max(s.Bytes, 1)}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	l := &perf.Link{
+		QP: one.QP, CQ: one.CQ, Local: one.Local[0], Remote: &one.Remote[0].RemoteRegion, Lanes: one.Agreed.Lanes,
+		Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(), Scheme: one.Agreed.Scheme, Close: one.Close,
+	}
+	if p.spoil != nil {
+		p.spoil(l)
+	}
+	return l, nil
+}
+
+// partners are a client and a server in one process, with rails in memory between them.
+func partners(t *testing.T, n int) [2]*partner {
+	t.Helper()
+	_, _, ends := rails(t, n, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
+	door := bootstrap.Config{InsecurePlaintextOnLoopback: true}
+	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", door)
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	c, err := bootstrap.Dial(t.Context(), l.Addr().String(), door)
+	if err != nil {
+		t.Fatalf("Dial: got %v, want no error", err)
+	}
+	s, err := l.Accept(t.Context())
+	if err != nil {
+		t.Fatalf("Accept: got %v, want no error", err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(c.Close(), s.Close(), l.Close()); err != nil {
+			t.Logf("close: %v", err)
+		}
+	})
+	return [2]*partner{{conn: c, dialer: true, nics: ends[0]}, {conn: s, nics: ends[1]}}
+}
+
+// outcome is what one end of a test came to.
+type outcome struct {
+	report perf.Report
+	err    error
+}
+
+// both runs a test at both ends. serve is what the server wants.
+func both(ctx context.Context, ends [2]*partner, cfg, serve perf.Config) (client, server outcome) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var r *perf.Remote
+		if r, server.err = perf.NewServer(context.WithoutCancel(ctx), ends[1], serve); server.err == nil {
+			server.report, server.err = r.Run(context.WithoutCancel(ctx), perf.Observer{})
+		}
+		if server.err != nil {
+			_ = ends[1].conn.Close()
+		}
+	}()
+	var r *perf.Remote
+	if r, client.err = perf.NewClient(context.WithoutCancel(ctx), ends[0], cfg); client.err == nil {
+		client.report, client.err = r.Run(ctx, perf.Observer{})
+	}
+	if client.err != nil {
+		_ = ends[0].conn.Close()
+	}
+	<-done
+	return client, server
+}
+
+func TestRemote(t *testing.T) {
+	sizes := []int{8, 5000, 100000}
+	for _, op := range []perf.Op{perf.Write, perf.Read, perf.Send, perf.Atomic, perf.WriteImm} {
+		for _, mode := range []perf.Mode{perf.Bandwidth, perf.Latency} {
+			for _, lanes := range []int{1, 4} {
+				for _, more := range []string{"", "check", "bidirectional", "check bidirectional"} {
+					if mode == perf.Latency && strings.Contains(more, "bidirectional") {
+						continue
+					}
+					t.Run(fmt.Sprintf("%s/%s/lanes=%d/%s", op, mode, lanes, more), func(t *testing.T) {
+						cfg := perf.Config{
+							Op: op, Mode: mode, Rails: 2, QPs: lanes, Sizes: sizes, Iterations: 301,
+							Check: strings.Contains(more, "check"), Bidirectional: strings.Contains(more, "bidirectional"),
+						}
+						if op == perf.WriteImm {
+							cfg.Op, cfg.Imm = perf.Write, true
+						}
+						if op == perf.Atomic {
+							cfg.Sizes = []int{8}
+						}
+						client, server := both(t.Context(), partners(t, 2), cfg, perf.Config{})
+						if client.err != nil || server.err != nil {
+							t.Fatalf("got %v and %v, want no errors", client.err, server.err)
+						}
+						checkRemote(t, &cfg, &client.report, &server.report)
+					})
+				}
+			}
+		}
+	}
+}
+
+// checkRemote compares what the two ends report.
+func checkRemote(t *testing.T, cfg *perf.Config, client, server *perf.Report) {
+	t.Helper()
+	if client.Role != "client" || server.Role != "server" || client.Device != server.Device || client.Peer != server.Peer {
+		t.Errorf("the ends are %s %s to %s, and %s %s to %s", client.Role, client.Device, client.Peer, server.Role, server.Device, server.Peer)
+	}
+	if len(client.Results) != len(cfg.Sizes) || len(server.Results) != len(cfg.Sizes) {
+		t.Fatalf("%d and %d results, want %d", len(client.Results), len(server.Results), len(cfg.Sizes))
+	}
+	want := int64(cfg.Iterations)
+	if cfg.Bidirectional {
+		want *= 2
+	}
+	bytes := uint64(0)
+	for i := range client.Results {
+		c, s := &client.Results[i], &server.Results[i]
+		if c.Iterations != want || s.Iterations != want || c.Size != cfg.Sizes[i] {
+			t.Errorf("row %d: %d and %d messages of %d bytes, want %d", i, c.Iterations, s.Iterations, c.Size, want)
+		}
+		bytes += uint64(want) * uint64(cfg.Sizes[i])
+		switch {
+		case cfg.Mode == perf.Latency:
+			if c.LatencyResult == nil || s.LatencyResult == nil || *c.LatencyResult != *s.LatencyResult || c.Typical <= 0 {
+				t.Errorf("row %d: latency %+v and %+v, want the same", i, c.LatencyResult, s.LatencyResult)
+			}
+		case *c.BandwidthResult != *s.BandwidthResult || c.BytesPerSecond <= 0:
+			t.Errorf("row %d: bandwidth %+v and %+v, want the same", i, c.BandwidthResult, s.BandwidthResult)
+		}
+	}
+	if cfg.Mode == perf.Latency {
+		return // a ping-pong has an answer for each
+	}
+	for name, rep := range map[string]*perf.Report{"client": client, "server": server} {
+		carried := uint64(0)
+		for _, rail := range rep.PerRail {
+			carried += rail.Bytes
+		}
+		if rep.Op == perf.WriteImm && rep.Scheme == "tally" && rep.Lanes > 1 {
+			continue // records have bytes too
+		}
+		if carried != bytes {
+			t.Errorf("the rails of the %s carried %d bytes, want %d", name, carried, bytes)
+		}
+	}
+}
+
+// A row lasts as long as it was asked to, and what the ends want is settled.
+func TestRemoteSettled(t *testing.T) {
+	cfg := perf.Config{Rails: 2, QPs: 8, Sizes: []int{1 << 20}, Duration: 50 * time.Millisecond, MTU: 2048, Scheme: ibverbx.DQPLB, Imm: true, Fragment: 64 << 10}
+	client, server := both(t.Context(), partners(t, 2), cfg, perf.Config{QPs: 3, MTU: 1024, Fragment: 32 << 10})
+	if client.err != nil || server.err != nil {
+		t.Fatalf("got %v and %v, want no errors", client.err, server.err)
+	}
+	for _, r := range []perf.Report{client.report, server.report} {
+		if r.Lanes != 3 || r.MTU != 1024 || r.Scheme != "dqplb" || r.Fragment != 32<<10 || r.Results[0].Iterations == 0 {
+			t.Errorf("%s: %d lanes, MTU %d, %s, fragments of %d, %d messages, want 3, 1024, dqplb, 32768 and some", r.Role, r.Lanes, r.MTU, r.Scheme, r.Fragment, r.Results[0].Iterations)
+		}
+	}
+}
+
+// Wrong bytes are found, at whichever end they stand: the client is given an address that
+// is one message off.
+func TestRemoteCheckFinds(t *testing.T) {
+	for _, op := range []perf.Op{perf.Write, perf.Read} {
+		for _, mode := range []perf.Mode{perf.Bandwidth, perf.Latency} {
+			ends := partners(t, 1)
+			ends[0].spoil = func(l *perf.Link) {
+				l.Remote = &ibverbx.RemoteRegion{Addr: l.Remote.Addr + 64, Length: l.Remote.Length, RKeys: l.Remote.RKeys}
+			}
+			cfg := perf.Config{Op: op, Mode: mode, Rails: 1, QPs: 2, Sizes: []int{64}, Iterations: 64, Check: true}
+			client, server := both(t.Context(), ends, cfg, perf.Config{})
+			if client.err == nil || !strings.Contains(client.err.Error(), "--check") || server.err == nil {
+				t.Errorf("%s %s: got %v and %v, want what --check found", op, mode, client.err, server.err)
+			}
+		}
+	}
+}
+
+// The client may have had enough; both ends report what there is.
+func TestRemoteInterrupted(t *testing.T) {
+	for _, mode := range []perf.Mode{perf.Bandwidth, perf.Latency} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		cfg := perf.Config{Mode: mode, Rails: 1, QPs: 2, Sizes: []int{64, 128}, Duration: time.Hour}
+		client, server := both(ctx, partners(t, 1), cfg, perf.Config{})
+		cancel()
+		for _, o := range []outcome{client, server} {
+			if o.err != nil || !o.report.Interrupted || len(o.report.Results) != 1 || o.report.Results[0].Iterations == 0 {
+				t.Errorf("%s: got %+v and %v, want one row, interrupted", mode, o.report.Results, o.err)
+			}
+		}
+	}
+}
+
+// What cannot be is refused, with the reason at both ends.
+func TestRemoteRefused(t *testing.T) {
+	var config *perf.ConfigError
+	for name, cfg := range map[string]perf.Config{
+		"--connection UD": {Op: perf.Send, Connection: verbs.UD},
+		"--kill-rail 0":   {Kill: perf.Kill{On: true}},
+		"--size":          {Sizes: []int{3 << 30}},
+	} {
+		_, err := perf.NewClient(t.Context(), partners(t, 1)[0], cfg)
+		if !errors.As(err, &config) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v, want it refused", name, err)
+		}
+	}
+	for text, want := range map[string]string{
+		`{}`:                         "written",
+		`not JSON`:                   "partner",
+		spec(`"version":2`):          "version 2",
+		spec(`"sizes":[]`):           "sizes",
+		spec(`"sizes":[4294967295]`): "--size",
+		spec(`"rails":0`):            "leaves out",
+		spec(`"op":"jump"`):          "no such operation",
+		spec(`"duration_ns":-1`):     "leaves out",
+		spec(`"lanes":5000`):         "--qp 5000",
+		strings.Replace(spec(""), `"imm"`, `"imm":1,"imm"`, 1): "partner",
+	} {
+		ends := partners(t, 1)
+		if err := ends[0].Send(t.Context(), []byte(text)); err != nil {
+			t.Fatalf("Send: got %v, want no error", err)
+		}
+		if _, err := perf.NewServer(t.Context(), ends[1], perf.Config{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want it refused for %q", text, err, want)
+		}
+	}
+}
+
+// spec is what a client sends, with one field changed.
+func spec(change string) string {
+	s := `{"version":1,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
+		`"bidirectional":false,"check":false,"rails":1,"lanes":1,"fragment":0}`
+	name, _, _ := strings.Cut(change, ":")
+	if name == "" {
+		return s
+	}
+	at := strings.Index(s, name)
+	end := at + strings.IndexByte(s[at:], ',')
+	if strings.HasPrefix(change, `"sizes"`) {
+		end = at + strings.IndexByte(s[at:], ']') + 1
+	}
+	return s[:at] + change + s[end:]
+}
