@@ -97,6 +97,14 @@ func (c *Conn) bindFrom(port uint16, buffer int) (int, uint16, error) {
 		return -1, 0, err
 	}
 	enlarge(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, buffer)
+	if c.addr.Is6() {
+		// Others, the kernel's Soft-RoCE among them, leave the UDP checksum out, which IPv6
+		// takes for a damaged datagram unless told otherwise: the ICRC is there for that.
+		if err := unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
+			_ = unix.Close(fd)
+			return -1, 0, os.NewSyscallError("setsockopt UDP_NO_CHECK6_RX", err)
+		}
+	}
 	for k := range uint16(portTries) {
 		err = unix.Bind(fd, c.sockaddr(port+k))
 		if err == nil {

@@ -348,3 +348,22 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+// Over IPv6 a datagram without a checksum is received too: the kernel's Soft-RoCE sends none.
+func TestNoChecksum(t *testing.T) {
+	c := open(t, Config{Addr: loopback6, Sockets: 1})
+	w, r := c.NewWriter(), c.NewReader()
+	to := NewDest(c.Addr(), false)
+	for i, off := range []int{1, 0} {
+		if err := unix.SetsockoptInt(c.send[0], unix.SOL_UDP, unix.UDP_NO_CHECK6_TX, off); err != nil {
+			t.Fatalf("setsockopt UDP_NO_CHECK6_TX = %v, want nil", err)
+		}
+		put(w, to, 0, pattern(10, i))
+		if dropped := w.Flush(); dropped != 0 {
+			t.Fatalf("%d datagrams dropped, want 0", dropped)
+		}
+	}
+	if first, _ := got(t, c, r, 1); !bytes.Equal(first[0], pattern(10, 0)) {
+		t.Fatalf("the first datagram is %x, want %x, the one without a checksum", first[0], pattern(10, 0))
+	}
+}
