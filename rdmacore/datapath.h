@@ -294,37 +294,35 @@ enum { WC_READ = 2, WC_RECV = 1 << 7 };
 // flatten rewrites a completion where it lies. What has no meaning in it becomes zero: of a
 // failed one all but four fields, of a send what only receives have. Each field is read on
 // its own: the driver has just stored them one by one, and a load across several stores has
-// to wait for all of them.
+// to wait for all of them. wr_id is in the same place on both sides and stays there.
 static inline void flatten(struct flat_wc *place, uint32_t datagrams)
 {
 	const struct vb_wc *in = (const struct vb_wc *)place;
-	uint64_t wrid = in->wr_id;
-	uint32_t status = in->status, opcode = in->opcode, vendor_err = in->vendor_err, byte_len = in->byte_len;
-	uint32_t imm = in->imm_data, qpn = in->qp_num, src_qpn = in->src_qp, flags = in->wc_flags & 3;
-	uint16_t slid = in->slid;
-	uint8_t sl = in->sl;
+	uint32_t status = in->status, opcode = in->opcode, qpn = in->qp_num, byte_len = in->byte_len;
+	uint32_t vendor_err = 0, imm = 0, src_qpn = 0, flags = 0, slid = 0, sl = 0;
 
-	if (status)
+	if (__builtin_expect(status, 0)) {
+		vendor_err = in->vendor_err;
 		opcode = byte_len = 0;
-	else
-		vendor_err = 0;
-	if (!(opcode & WC_RECV)) {
-		flags = 0;
-		if (opcode < WC_READ)
-			byte_len = 0;
+	} else if (opcode & WC_RECV) {
+		flags = in->wc_flags & 3;
+		if (flags & 2)
+			imm = ntohl(in->imm_data);
+		if (datagrams) {
+			src_qpn = in->src_qp;
+			slid = in->slid;
+			sl = in->sl;
+		}
+	} else if (opcode < WC_READ) {
+		byte_len = 0;
 	}
-	if (!(flags & 2))
-		imm = 0;
-	if (!datagrams || !(opcode & WC_RECV))
-		src_qpn = slid = sl = 0;
-	place->wrid = wrid;
 	place->status = status;
 	place->opcode = opcode;
 	place->flags = flags;
 	place->sl = sl;
 	place->vendor_err = vendor_err;
 	place->byte_len = byte_len;
-	place->imm = ntohl(imm);
+	place->imm = imm;
 	place->qpn = qpn;
 	place->src_qpn = src_qpn;
 	place->slid = slid;

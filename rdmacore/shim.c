@@ -21,6 +21,7 @@ _Static_assert(sizeof(struct flat_send) == 128, "verbs.SendWR has 128 bytes");
 _Static_assert(sizeof(struct flat_recv) == 80, "verbs.RecvWR has 80 bytes");
 _Static_assert(sizeof(struct flat_wc) == 48, "verbs.WC has 48 bytes");
 _Static_assert(sizeof(struct vb_wc) == sizeof(struct flat_wc), "completions are converted where they lie");
+_Static_assert(offsetof(struct vb_wc, wr_id) == offsetof(struct flat_wc, wrid), "wr_id stays where it is");
 _Static_assert(sizeof(struct vb_sge) == 16, "elements cross as they are");
 _Static_assert(sizeof(void *) == 8, "the flat values are laid out for 64 bits");
 
