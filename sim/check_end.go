@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -23,6 +24,27 @@ func (e *end) postBarrier() {
 	e.backlog = append(e.backlog, r)
 	e.post()
 	e.ended = e.excused() && len(e.backlog) == 0 && e.sends[len(e.sends)-1] != r
+}
+
+// lateEnd is how long after its deadline a request may end: the engine looks for completions
+// that nobody has polled for 1 s at the most, and hosts look every 20 ms at least, except
+// while they are paused.
+const lateEnd = 2 * time.Second
+
+// checkDeadline wants a request of a VirtualQP that has deadlines to have ended by its own.
+func (e *end) checkDeadline(r *request) {
+	if !e.w.plan.Failover {
+		return
+	}
+	limit := deadline + lateEnd
+	for _, s := range e.w.struck {
+		if s.fault.Kind == FaultPause {
+			limit += s.fault.For
+		}
+	}
+	if took := time.Duration(e.w.now - r.posted); took > limit {
+		e.fail("deadline", "%v ended after %v, its deadline is %v", r, took, deadline)
+	}
 }
 
 // Ranges that are kept: for the last request, and for one that asks whether those before it

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"ibverbx"
 	"ibverbx/verbs"
@@ -20,7 +21,7 @@ func (e *end) checkFailure(ev *ibverbx.Event) {
 	if e.w.plan.Failover && ev.Err != nil {
 		e.excuseFailover(ev.Err)
 	}
-	if e.overflowed(ev.Rail) {
+	if ev.Err != nil && (e.overflowed(ev) || e.overfed(ev.Err)) {
 		e.mayFail, e.peer.mayFail = true, true
 		e.reasons++
 		e.peer.reasons++
@@ -43,16 +44,34 @@ func (e *end) checkFailure(ev *ibverbx.Event) {
 	}
 }
 
-// overflowed reports whether a switch has lost packets of the connection on a rail. RC knows
-// nothing of congestion: senders that go back together overrun a short queue again and
-// again, until one of them gives up.
-func (e *end) overflowed(rail int) bool {
-	if e.w.plan.Failover {
-		return false // lanes come back
+// overflowed reports whether a VirtualQP may give up because switches have lost packets of
+// its connection on a rail. RC knows nothing of congestion: senders that go back together
+// overrun a short queue again and again, until one of them has tried so often in vain that it
+// ends in RETRY_EXC. Each time at least one packet was lost; only with failover lanes come
+// back.
+func (e *end) overflowed(ev *ibverbx.Event) bool {
+	if e.w.plan.Failover || !strings.Contains(ev.Err.Error(), verbs.StatusRetryExcErr.String()) {
+		return false
 	}
-	a, b := e.host.nics[rail], e.peer.host.nics[rail]
-	return e.w.links[rail].Stats(a, b).Overflow+e.w.links[rail].Stats(b, a).Overflow > 0
+	a, b := e.host.nics[ev.Rail], e.peer.host.nics[ev.Rail]
+	link := e.w.links[ev.Rail]
+	return link.Stats(a, b).Overflow+link.Stats(b, a).Overflow >= givesUpAfter
 }
+
+// overfed reports whether a VirtualQP may fail because it was brought more messages than it
+// can hold. Nothing holds back a peer whose receives are shared, while the application posts
+// none or does not poll; without that, or with receives of its own, it is no excuse. Others
+// on the same queue are not excused.
+func (e *end) overfed(err error) bool {
+	return e.w.plan.Shared > 0 && strings.Contains(err.Error(), "more messages than receives were posted for") &&
+		slices.ContainsFunc(e.w.struck, func(s struck) bool {
+			starved := s.fault.Kind == FaultStarve && e.w.victim(s.fault) == e
+			return starved || (s.fault.Kind == FaultPause && e.host == e.w.hosts[s.fault.From%len(e.w.hosts)])
+		})
+}
+
+// givesUpAfter is how often RC sends a packet before it gives up.
+const givesUpAfter = 8
 
 // checkErr wants the error to be there from its event on, and to stay as it is.
 func (e *end) checkErr() {
@@ -68,14 +87,14 @@ func (e *end) checkErr() {
 
 // checkError looks at the completion of a request that failed.
 func (e *end) checkError(r *request, wc *ibverbx.WC) {
-	if e.doubtful(r) {
+	if e.doubtful(r, wc.Status) {
 		return
 	}
 	e.checkFailed(wc.Status, r.String())
 	switch {
 	case wc.Status == verbs.StatusRemAccessErr && !r.bad:
 		e.fail("first error", "%v failed with %s, and its key is valid", r, wc.Status)
-	case r.bad && !e.otherReason() && !e.w.rightful(wc.Status):
+	case r.bad && !e.otherReason() && !e.rightful(wc.Status):
 		e.fail("first error", "%v failed with %s, want %s", r, wc.Status, verbs.StatusRemAccessErr)
 	case r.late && wc.Status != verbs.StatusWRFlushErr && !e.straight():
 		e.fail("first error", "%v was posted after the failure and ended with %s", r, wc.Status)
@@ -83,18 +102,29 @@ func (e *end) checkError(r *request, wc *ibverbx.WC) {
 }
 
 // rightful reports whether a request with a wrong key may end so: the peer says what is
-// wrong, once, and is silent from then on. If that is lost the requester gives up.
-func (w *world) rightful(status verbs.Status) bool {
+// wrong, once, and is silent from then on. Only if a packet from the peer was lost can that
+// have been it, and the requester gives up; with failover it asks again over another lane.
+func (e *end) rightful(status verbs.Status) bool {
 	switch status {
 	case verbs.StatusRemAccessErr, verbs.StatusWRFlushErr:
 		return true
 	case verbs.StatusRetryExcErr:
-		return w.outage > 0 || slices.ContainsFunc(w.plan.Rails, func(r RailPlan) bool {
-			return r.Impairment.Loss > 0 || r.Impairment.Corrupt > 0
-		})
+		return !e.w.plan.Failover && e.unheard()
 	default:
 		return false
 	}
+}
+
+// unheard reports whether a packet of the peer was lost, or kept back for a while.
+func (e *end) unheard() bool {
+	for i, link := range e.w.links {
+		from, to := e.peer.host.nics[i], e.host.nics[i]
+		s := link.Stats(from, to)
+		if s.Lost+s.Corrupted+s.Cut+s.Overflow+from.Stats().PortDownDrops+to.Stats().PortDownDrops > 0 {
+			return true
+		}
+	}
+	return slices.ContainsFunc(e.w.struck, func(s struck) bool { return s.fault.Kind == FaultHold && e.w.meets(s.fault, e) })
 }
 
 // otherReason reports whether something beside a wrong key gave the end reason to fail.

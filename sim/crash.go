@@ -17,6 +17,7 @@ func (w *world) crash(e *end, restart int64, inherits bool) {
 			w.channelOf(e).pair.ways[i].faults[FaultControlCut] = never
 		}
 	}
+	e.host.takeEvents() // what it was told before: nothing may come of it afterwards
 	e.crashed, e.failed, e.ended = true, true, true
 	e.die()
 	e.host.ends = slices.DeleteFunc(e.host.ends, func(other *end) bool { return other == e })

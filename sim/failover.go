@@ -31,23 +31,27 @@ func (w *world) failover(e *end, cfg *ibverbx.Config) {
 }
 
 // excuseFailover looks at what ended a VirtualQP that has a control channel: an atomic that
-// may have happened or not, unless it is to be left up then; or the end of its peer.
+// may have happened or not, unless it is to be left up then; the end of its peer; or a
+// deadline, if something that it met has lasted as long.
 func (e *end) excuseFailover(err error) {
 	doubt := strings.Contains(err.Error(), "atomic is in doubt") && !e.w.plan.KeepAtomics &&
 		slices.ContainsFunc(e.sends, func(r *request) bool { return r.atomic() && (!r.done || r.status != verbs.StatusSuccess) })
-	if doubt || (errors.Is(err, ibverbx.ErrPeerGone) && e.peer.failed) {
+	long := errors.Is(err, ibverbx.ErrDeadline) && slices.ContainsFunc(e.w.struck, func(s struck) bool {
+		return s.fault.outage() && s.fault.For >= deadline && e.w.meets(s.fault, e)
+	})
+	if doubt || long || (errors.Is(err, ibverbx.ErrPeerGone) && e.peer.failed) {
 		e.mayFail, e.peer.mayFail = true, true
 	}
 }
 
 // doubtful reports whether a request may fail although its VirtualQP has not: an atomic that
-// may have happened or not. Nothing is known of its counter from then on.
-func (e *end) doubtful(r *request) bool {
-	if !r.atomic() || !e.mayDoubt() {
+// may have happened or not.
+func (e *end) doubtful(r *request, status verbs.Status) bool {
+	if !r.atomic() || !e.mayDoubt() || status != verbs.StatusRetryExcErr {
 		return false
 	}
 	if !r.shared {
-		e.atomics[r.word].unknown = true
+		e.atomics[r.word].doubt(r)
 	}
 	return true
 }

@@ -236,8 +236,6 @@ func (e *end) excuseFor(f *Fault) {
 		return
 	case f.Kind == FaultCQ && e.onlyOn(f.Rail%len(w.links)):
 		// It does not come back, and no other rail has a lane.
-	case w.plan.Shared > 0 && (f.Kind == FaultStarve || f.Kind == FaultPause):
-		// Nothing holds back a peer whose receives are shared.
 	case w.plan.Failover:
 		return
 	case f.fatal() || (f.outage() && w.outage > survivable):

@@ -20,11 +20,10 @@ type request struct {
 	pinned  bool // a later request reads what this one writes
 	// bad says that it names a key that is not valid.
 	bad bool
-	// word, place and was are those of an atomic: on which counter, its number among those
-	// of the counter, and what the counter must hold before it.
-	word, place int
-	was         uint64
-	shared      bool
+	// word and place are those of an atomic: on which counter, and its number among those of
+	// the counter. doubted says that it failed and its VirtualQP did not.
+	word, place     int
+	shared, doubted bool
 
 	posted   int64
 	late     bool // posted after the VirtualQP had failed

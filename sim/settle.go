@@ -33,6 +33,7 @@ func (h *host) completed(wc *ibverbx.WC) {
 	r := e.sends[e.head]
 	e.head++
 	e.checkStatus(r, wc)
+	e.checkDeadline(r)
 	e.finish(r, wc.Status)
 }
 
@@ -111,10 +112,7 @@ func (h *host) takeEvents() {
 		for i := range h.events[:n] {
 			ev := &h.events[i]
 			e := h.byQP[ev.QP]
-			if e != nil && e.crashed {
-				continue // from before it was closed
-			}
-			if e == nil {
+			if e == nil || e.crashed {
 				h.w.fail("first error", "", "host %d: event %s of a VirtualQP that is not there", h.index, ev.Kind)
 				return
 			}
