@@ -63,6 +63,9 @@ func TestScenarios(t *testing.T) {
 			if len(s.sweeps) > 0 {
 				n = min(n, 1)
 			}
+			if _, measures := s.pins["goodput"]; measures {
+				n = min(n, 3) // many megabytes each
+			}
 			clean(t, s, n)
 		})
 	}
