@@ -260,8 +260,9 @@ func (q *qp) needsTimer() bool {
 
 func (q *qp) armTimer(now int64) {
 	q.armedUna = q.una
-	q.deadline = now + int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond))
-	q.probePause = int64(q.core.probeAfter)
+	// The time may be up to four times that of the code (IBTA 1.4 section 9.7.6.1.3).
+	q.deadline = now + int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond))<<min(q.nic.patience, 2)
+	q.probePause = int64(q.core.probeAfter) << q.nic.patience
 	q.setTimer(now)
 }
 
@@ -273,6 +274,10 @@ func (q *qp) setTimer(now int64) {
 	}
 	q.core.timers.set(q, at)
 }
+
+// lateTimer is how late a timer may be. One that is later tells of this process, which was
+// not running, and nothing of the peer: its time begins anew.
+const lateTimer = 20 * time.Millisecond
 
 // timeout is called when the QP's timer has fired.
 func (q *qp) timeout(now int64) {
@@ -291,11 +296,20 @@ func (q *qp) timeout(now int64) {
 		q.armTimer(now) // something was answered since
 		return
 	}
+	if q.core.batched && now-q.timerAt > int64(lateTimer) {
+		q.armTimer(now)
+	}
 	if now < q.deadline {
 		q.probe(now)
 		return
 	}
 	q.nic.stats.Timeouts++
 	q.wentBack = false
-	q.retry()
+	if q.core.probeAfter == 0 || q.retryLeft == 0 {
+		q.retry()
+		return
+	}
+	q.retryLeft--
+	q.armTimer(now)
+	q.probe(now)
 }

@@ -13,6 +13,10 @@ import (
 // call or by the helper.
 const settleBudget = 4096
 
+// readerGrace is how long timers wait for somebody who reads packets that may answer to
+// them.
+const readerGrace = time.Millisecond
+
 // core is what the NICs of one link share: the lock, the clock, and the lists of what
 // wants to run. It is a state machine without a goroutine: every call into a NIC locks,
 // changes something and settles. In real time a helper settles when a timer is due.
@@ -28,6 +32,8 @@ type core struct {
 	batched bool
 	// probeAfter is how long an answer is waited for before a probe is sent, 0 for never.
 	probeAfter time.Duration
+	// notBefore is a time before which there is no use in looking at the timers.
+	notBefore int64
 	// at is the time as of the last look at the clock.
 	at int64
 
@@ -145,6 +151,17 @@ func (c *core) settleTimed() {
 			n = c.link.deliver(c.at, budget)
 			budget -= n
 		}
+		if c.batched && c.due() {
+			// What answers to the timers that are due may be there already.
+			read, busy := c.link.pump()
+			if busy {
+				c.notBefore = c.at + int64(readerGrace) // whoever reads settles, too
+				break
+			}
+			if read {
+				c.work()
+			}
+		}
 		if n == 0 && !c.expire() {
 			break
 		}
@@ -185,10 +202,13 @@ func (c *core) arm() {
 	}
 }
 
+// due reports whether a timer is due.
+func (c *core) due() bool { return len(c.timers) > 0 && c.timers[0].timerAt <= c.at }
+
 // expire fires the timers that are due and reports whether there were any.
 func (c *core) expire() bool {
 	fired := false
-	for len(c.timers) > 0 && c.timers[0].timerAt <= c.at {
+	for c.due() {
 		q := c.timers[0]
 		c.timers.drop(q)
 		q.timeout(c.at)
@@ -198,7 +218,7 @@ func (c *core) expire() bool {
 }
 
 // next is the time at which something is due, never if nothing is.
-func (c *core) next() int64 { return min(c.timers.next(), c.link.next()) }
+func (c *core) next() int64 { return max(min(c.timers.next(), c.link.next()), c.notBefore) }
 
 // step is Step of the links.
 func (c *core) step() (next int64, pending bool) {

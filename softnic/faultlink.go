@@ -129,6 +129,7 @@ func (l *FaultLink) segment(mtu verbs.MTU) uint32 { return uint32(mtu.Bytes()) }
 func (l *FaultLink) window(*path) uint32          { return uint32(l.cfg.Window) }
 func (l *FaultLink) readAhead() uint32            { return uint32(l.cfg.ReadAhead) }
 func (l *FaultLink) flush()                       {}
+func (l *FaultLink) pump() (read, busy bool)      { return false, false }
 func (l *FaultLink) plug(*NIC) error              { return nil }
 
 func (l *FaultLink) address() (netip.Addr, error) { return l.core.freeAddr(), nil }

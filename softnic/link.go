@@ -40,6 +40,9 @@ type Link interface {
 	deliver(now int64, budget int) int
 	// next is the time at which a packet is due, never if there is none.
 	next() int64
+	// pump takes the packets that have arrived, on a link to which others send, and
+	// reports whether there were any, or that somebody else is at it.
+	pump() (read, busy bool)
 	// flush hands on what send has collected. It is called before the lock is released.
 	flush()
 	// address returns an address for a NIC that was given none.

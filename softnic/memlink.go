@@ -41,6 +41,7 @@ func (l *MemoryLink) segment(verbs.MTU) uint32 { return maxMsgSize }
 func (l *MemoryLink) window(*path) uint32      { return maxWindow }
 func (l *MemoryLink) readAhead() uint32        { return 0 }
 func (l *MemoryLink) flush()                   {}
+func (l *MemoryLink) pump() (read, busy bool)  { return false, false }
 func (l *MemoryLink) plug(*NIC) error          { return nil }
 func (l *MemoryLink) room(*NIC, *qp) bool      { return true }
 func (l *MemoryLink) deliver(int64, int) int   { return 0 }

@@ -36,6 +36,7 @@ type NIC struct {
 	limit    uint32   // packets of all QPs that may be unacknowledged, 0 without limit
 	inFlight uint32   // those that are
 	starved  workList // QPs that wait for that to fall
+	patience uint8    // how often the time to the first probe is doubled
 	scratch  packet   // the packet being built
 	word     [8]byte  // the answer of an atomic on its way to memory
 	grh      [verbs.GRHLen]byte

@@ -25,7 +25,12 @@ func openUDP(tb testing.TB, cfg *softnic.UDPConfig, nic softnic.Config, addrs ..
 		nic.Addr = netip.MustParseAddr(a)
 		n, err := softnic.New(link, nic)
 		must(tb, err)
-		tb.Cleanup(func() { must(tb, n.Close()) })
+		tb.Cleanup(func() {
+			if tb.Failed() {
+				tb.Logf("%s: %+v", a, n.Stats())
+			}
+			must(tb, n.Close())
+		})
 		ctx[i], err = n.Open()
 		must(tb, err)
 	}

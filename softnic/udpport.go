@@ -23,8 +23,10 @@ type udpPort struct {
 	// Under the core's lock.
 	writer *udp.Writer
 	dirty  bool // in link.dirty
+	served bool // packets were just read, by whoever has the lock
 	next   int  // the socket of the next path
 	peers  map[udpPeer]udpTraits
+	dests  map[udpPeer]*udp.Dest // so that packets of several QPs can leave in one run
 	heard  map[udpSpeaker]*udpWay
 	out    roce.Header
 	parts  [verbs.MaxSGE + 2][]byte // of a captured packet
@@ -138,7 +140,7 @@ func (l *UDPLink) plug(n *NIC) error {
 	}
 	u := &udpPort{
 		nic: n, link: l, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
-		peers: make(map[udpPeer]udpTraits), heard: make(map[udpSpeaker]*udpWay), sources: make(map[udpSource]*udpSender),
+		peers: make(map[udpPeer]udpTraits), heard: make(map[udpSpeaker]*udpWay), dests: make(map[udpPeer]*udp.Dest), sources: make(map[udpSource]*udpSender),
 	}
 	u.out.PKey, u.out.Migrated = roce.PKeyDefault, true
 	n.udp, n.limit = u, uint32(l.cfg.NICWindow)
@@ -206,11 +208,24 @@ func (u *udpPort) way(p *path, to udpPeer) (*udpWay, error) {
 		return nil, verbs.Invalidf("address vector: no way from %s to %s: %v", p.sgid, p.dgid, err)
 	}
 	traits, known := u.peers[to]
-	way := &udpWay{dest: udp.NewDest(dest, known && traits.runs), flow: flow, socket: socket, window: maxWindow, guessed: p.attr.DLID == 0}
+	way := &udpWay{dest: u.dest(to, dest, known && traits.runs), flow: flow, socket: socket, window: maxWindow, guessed: p.attr.DLID == 0}
 	if known {
 		way.window = max(traits.buffer/2/(uint32(u.nic.cfg.MTU.Bytes())+udpSlack), minUDPWindow)
 	}
 	return way, nil
+}
+
+// dest returns the destination of a peer.
+func (u *udpPort) dest(to udpPeer, addr netip.AddrPort, runs bool) *udp.Dest {
+	d := u.dests[to]
+	if d == nil || d.Runs() != runs {
+		if len(u.dests) >= maxUDPPeers {
+			clear(u.dests)
+		}
+		d = udp.NewDest(addr, runs)
+		u.dests[to] = d
+	}
+	return d
 }
 
 // close ends the port's goroutine and closes its sockets. The core's lock must not be held.

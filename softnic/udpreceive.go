@@ -29,9 +29,34 @@ func (u *udpPort) read() bool {
 	for i := range n {
 		u.serve(u.reader.Datagram(i))
 	}
+	u.served = true
 	c.settle()
+	u.served = false
 	c.mu.Unlock()
 	return true
+}
+
+// pump takes a batch of packets for every NIC. The core's lock is held, so nobody is waited
+// for who reads.
+func (l *UDPLink) pump() (read, busy bool) {
+	for _, n := range l.core.nics {
+		u := n.udp
+		if u.served {
+			continue
+		}
+		if !u.reading.TryLock() {
+			return read, true
+		}
+		if !u.closed {
+			k, _ := u.reader.Read() // an error comes again, to those who count it
+			for i := range k {
+				u.serve(u.reader.Datagram(i))
+			}
+			read = read || k > 0
+		}
+		u.reading.Unlock()
+	}
+	return read, false
 }
 
 // serve takes datagrams of one sender apart and hands them to the NIC.

@@ -18,5 +18,8 @@ func NewDest(addr netip.AddrPort, runs bool) *Dest {
 	return d
 }
 
+// Runs reports whether datagrams to the destination may leave in runs.
+func (d *Dest) Runs() bool { return d.runs }
+
 // Addr returns the address and port.
 func (d *Dest) Addr() netip.AddrPort { return d.addr }

@@ -154,6 +154,7 @@ func TestRuns(t *testing.T) {
 		{to, 0, 1000, 1},
 		{to, 0, 1000, 2},
 		{to, 1, 1000, 0},    // another socket
+		{to, 0, 1000, 3},    // and back
 		{other, 1, 1000, 0}, // another destination
 		{other, 1, 900, 1},  // shorter: the last of its run
 		{other, 1, 900, 0},
@@ -169,9 +170,9 @@ func TestRuns(t *testing.T) {
 	if entries != 5 {
 		t.Errorf("%d entries, want the 5 runs", entries)
 	}
-	for i, s := range steps {
-		if !bytes.Equal(arrived[i], pattern(s.size, i)) {
-			t.Errorf("datagram %d has other bytes than were sent", i)
+	for i, k := range []int{0, 1, 2, 4, 3, 5, 6, 7, 8} { // socket by socket
+		if !bytes.Equal(arrived[i], pattern(steps[k].size, k)) {
+			t.Errorf("datagram %d has other bytes than number %d that was sent", i, k)
 		}
 	}
 }

@@ -12,22 +12,32 @@ const (
 	// kernels before 6.9.
 	maxSegments = 64
 
-	writerMessages = 64
-	writerVectors  = 2048
-	writerBytes    = 128 << 10
+	// What a batch of one socket holds before it must be sent.
+	batchMessages = 64
+	batchVectors  = 2048
+	batchBytes    = 128 << 10
 
 	// sendPatience is how long a full socket buffer is waited for, in milliseconds,
 	// before datagrams are dropped.
 	sendPatience = 20
 )
 
-// Writer sends datagrams of a Conn in batches. It is for one goroutine at a time.
+// Writer sends datagrams of a Conn in batches, one per socket: what is written to one socket
+// leaves in the order in which it was written. It is for one goroutine at a time.
 type Writer struct {
-	conn     *Conn
-	msgs     [writerMessages]mmsghdr
-	controls [writerMessages]control
-	sockets  [writerMessages]int16
-	counts   [writerMessages]uint8 // datagrams of a message
+	conn    *Conn
+	batches []*batch // by socket, made when first used
+	pending []*batch // those with something to send
+	now     *batch   // that of the datagram being written
+	dropped int
+}
+
+// batch is what will be sent from one socket.
+type batch struct {
+	fd       int
+	msgs     [batchMessages]mmsghdr
+	controls [batchMessages]control
+	counts   [batchMessages]uint8 // datagrams of a message
 	iovs     []unix.Iovec
 	bytes    []byte
 	n        int // messages
@@ -35,85 +45,90 @@ type Writer struct {
 	used     int // of bytes
 
 	// The last message, to which more datagrams may be added.
-	to       *Dest
-	socket   int
-	size     int // of a datagram
-	total    int
-	firstVec int
-	open     bool
-
-	dropped int
+	to    *Dest
+	size  int // of a datagram
+	total int
+	first int // its first vector
+	open  bool
 }
 
 // NewWriter returns a Writer that sends from the Conn's sockets.
-func (c *Conn) NewWriter() *Writer {
-	return &Writer{conn: c, iovs: make([]unix.Iovec, writerVectors), bytes: make([]byte, writerBytes)}
-}
+func (c *Conn) NewWriter() *Writer { return &Writer{conn: c, batches: make([]*batch, len(c.send))} }
 
 // Begin begins a datagram of size bytes, from a socket of the pool. The caller gives its bytes
 // by Take and Attach, in their order, before it begins the next; at most vectors calls of
 // Attach and room bytes of Take. It returns the number of the datagram within its run: 0 if
 // it is the first or leaves alone.
 func (w *Writer) Begin(to *Dest, socket, size, vectors, room int) int {
-	if w.vectors+2*vectors+2 > len(w.iovs) || w.used+room > len(w.bytes) {
-		w.send()
+	b := w.batches[socket]
+	if b == nil {
+		b = &batch{fd: w.conn.send[socket], iovs: make([]unix.Iovec, batchVectors), bytes: make([]byte, batchBytes)}
+		w.batches[socket] = b
 	}
-	if w.n > 0 && w.open && to == w.to && socket == w.socket && size <= w.size && w.total+size <= MaxDatagram {
-		k := int(w.counts[w.n-1])
+	w.now = b
+	if b.vectors+2*vectors+2 > len(b.iovs) || b.used+room > len(b.bytes) {
+		w.send(b)
+	}
+	if b.open && to == b.to && size <= b.size && b.total+size <= MaxDatagram {
+		k := int(b.counts[b.n-1])
 		if k < int(w.conn.segments.Load()) {
-			w.counts[w.n-1]++
-			w.total += size
-			w.open = size == w.size // a shorter one ends the run
+			b.counts[b.n-1]++
+			b.total += size
+			b.open = size == b.size // a shorter one ends the run
 			return k
 		}
 	}
-	if w.n == writerMessages {
-		w.send()
+	if b.n == batchMessages {
+		w.send(b)
 	}
-	w.end()
-	w.to, w.socket, w.size, w.total, w.firstVec = to, socket, size, size, w.vectors
-	w.open = to.runs
-	w.sockets[w.n], w.counts[w.n] = int16(socket), 1
-	w.n++
+	b.end()
+	if b.n == 0 {
+		w.pending = append(w.pending, b)
+	}
+	b.to, b.size, b.total, b.first, b.open = to, size, size, b.vectors, to.runs
+	b.counts[b.n] = 1
+	b.n++
 	return 0
 }
 
 // Take returns the next n bytes of the datagram, for the caller to fill.
 func (w *Writer) Take(n int) []byte {
-	b := w.bytes[w.used : w.used+n : w.used+n]
-	w.used += n
-	w.Attach(b)
-	return b
+	b := w.now
+	p := b.bytes[b.used : b.used+n : b.used+n]
+	b.used += n
+	w.Attach(p)
+	return p
 }
 
-// Attach makes b the next bytes of the datagram. It must not change before Flush.
-func (w *Writer) Attach(b []byte) {
-	if len(b) == 0 {
+// Attach makes p the next bytes of the datagram. It must not change before Flush.
+func (w *Writer) Attach(p []byte) {
+	if len(p) == 0 {
 		return
 	}
-	if w.vectors > w.firstVec {
-		if v := &w.iovs[w.vectors-1]; startsAt(v, b) {
-			v.SetLen(int(v.Len) + len(b))
+	b := w.now
+	if b.vectors > b.first {
+		if v := &b.iovs[b.vectors-1]; startsAt(v, p) {
+			v.SetLen(int(v.Len) + len(p))
 			return
 		}
 	}
-	v := &w.iovs[w.vectors]
-	v.Base = &b[0]
-	v.SetLen(len(b))
-	w.vectors++
+	v := &b.iovs[b.vectors]
+	v.Base = &p[0]
+	v.SetLen(len(p))
+	b.vectors++
 }
 
 // end completes the last message.
-func (w *Writer) end() {
-	if w.n == 0 || w.vectors == w.firstVec {
+func (b *batch) end() {
+	if b.n == 0 || b.vectors == b.first {
 		return
 	}
-	m := &w.msgs[w.n-1]
-	m.vectors(w.iovs[w.firstVec:w.vectors])
-	m.name(&w.to.raw, w.to.raw.len)
-	if w.counts[w.n-1] > 1 {
-		c := &w.controls[w.n-1]
-		c.setSegment(uint16(w.size))
+	m := &b.msgs[b.n-1]
+	m.vectors(b.iovs[b.first:b.vectors])
+	m.name(&b.to.raw, b.to.raw.len)
+	if b.counts[b.n-1] > 1 {
+		c := &b.controls[b.n-1]
+		c.setSegment(uint16(b.size))
 		m.controls(c, segmentControlLen)
 	} else {
 		m.hdr.Control = nil
@@ -124,47 +139,38 @@ func (w *Writer) end() {
 // Flush sends what was begun. It returns how many datagrams could not be sent since the last
 // Flush.
 func (w *Writer) Flush() (dropped int) {
-	if w.n > 0 {
-		w.send()
+	for _, b := range w.pending {
+		if b.n > 0 {
+			w.send(b)
+		}
 	}
+	w.pending = w.pending[:0]
 	dropped, w.dropped = w.dropped, 0
 	return dropped
 }
 
-// send hands all messages to the kernel, those of one socket with one call.
-func (w *Writer) send() {
-	w.end()
-	for from := 0; from < w.n; {
-		to := from + 1
-		for to < w.n && w.sockets[to] == w.sockets[from] {
-			to++
-		}
-		w.sendFrom(w.conn.send[w.sockets[from]], from, to)
-		from = to
-	}
-	// What was sent is the program's memory, which may be unmapped and used again.
-	clear(w.iovs[:w.vectors])
-	w.n, w.vectors, w.used, w.firstVec, w.open, w.to = 0, 0, 0, 0, false, nil
-}
-
-// sendFrom sends messages from one socket. Those that the kernel refuses are dropped, as a
+// send hands the messages of a batch to the kernel. Those that it refuses are dropped, as a
 // network may do.
-func (w *Writer) sendFrom(fd, from, to int) {
-	for from < to {
-		n, errno := sendmmsg(fd, w.msgs[from:to])
+func (w *Writer) send(b *batch) {
+	b.end()
+	for from := 0; from < b.n; {
+		n, errno := sendmmsg(b.fd, b.msgs[from:b.n])
 		if errno == 0 {
 			from += n
 			continue
 		}
-		if errno == syscall.EINTR || (errno == syscall.EAGAIN && writable(fd)) {
+		if errno == syscall.EINTR || (errno == syscall.EAGAIN && writable(b.fd)) {
 			continue
 		}
-		if w.counts[from] > 1 && refusesRuns(errno) {
+		if b.counts[from] > 1 && refusesRuns(errno) {
 			w.conn.segments.Store(1) // the device cannot: none from now on
 		}
-		w.dropped += int(w.counts[from])
+		w.dropped += int(b.counts[from])
 		from++
 	}
+	// What was sent is the program's memory, which may be unmapped and used again.
+	clear(b.iovs[:b.vectors])
+	b.n, b.vectors, b.used, b.first, b.open, b.to = 0, 0, 0, 0, false, nil
 }
 
 // refusesRuns reports whether an error may mean that the device takes no UDP_SEGMENT.
