@@ -13,7 +13,15 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asCommand makes the test binary the command itself, for tests of several processes.
+const asCommand = "IBVERBX_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // command runs a command line in process.
 func command(ctx context.Context, args ...string) (status int, stdout, stderr string) {

@@ -47,6 +47,14 @@ outage, and what happened when. Rates leave out the time for making and comparin
 patterns. Software NICs work on the core of the caller: there one rail alone moves as much
 as two.
 
+Two processes, on one host or two: --server waits for clients on port 18515, serves them one
+after the other until Ctrl-C, and turns away whoever cannot prove itself; HOST makes this the
+client, who says what is measured. Both have --token-file with the same secret, or certificates
+(ibverbx cert). What the two sides' flags say of lanes, fragments and MTU is settled between them,
+the smaller counts; both print the results. NICs are software ones that speak RoCE v2 over UDP, on
+the address of the connection or on those of --addr; --provider rdmacore takes real ones. Lanes
+that are lost come back. There is no memcpy to compare with.
+
 Units: MiB = 2^20 bytes, Gb = 10^9 bits, Mpps = 10^6 messages per second, usec = 10^-6 s.
 Ctrl-C prints what was measured so far and ends with status 130.`
 
@@ -62,7 +70,9 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf --check -b             both directions at once, every byte compared
   ibverbx perf -D 6 --kill-rail 1 --at 2s
                                       lose a NIC under load, go on, take it back
-  ibverbx perf --json | jq .per_rail  for machines`
+  ibverbx perf --json | jq .per_rail  for machines
+  ibverbx perf --server --token-file t      on one host, and on another
+  ibverbx perf read node1 --token-file t    RDMA_READ from the first`
 
 // perfFlags are the flags of perf as they are given.
 type perfFlags struct {
@@ -72,37 +82,75 @@ type perfFlags struct {
 	json    bool
 	gbits   bool
 	verbose bool
+
+	// Between processes.
+	door   doorFlags
+	host   string // of the server, for a client
+	server bool
+	listen string
+	once   bool
+	addrs  []string
 }
 
 // newPerf builds the perf command.
 func newPerf(s streams) *cobra.Command {
 	var f perfFlags
 	cmd := &cobra.Command{
-		Use:       "perf [write|read|send|atomic]",
+		Use:       "perf [write|read|send|atomic] [HOST[:PORT]]",
 		Short:     "Measure bandwidth or latency",
 		Long:      perfLong,
 		Example:   perfExample,
 		ValidArgs: []string{string(perf.Write), string(perf.Read), string(perf.Send), string(perf.Atomic)},
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("one operation at a time, got %q and %q", args[0], args[1])}
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if len(args) == 1 {
-				if f.cfg.Op, err = perf.ParseOp(args[0]); err != nil {
-					return err
-				}
-			}
+		Args:      func(cmd *cobra.Command, args []string) error { return f.arguments(cmd, args) },
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if f.lat {
 				f.cfg.Mode = perf.Latency
+			}
+			switch {
+			case f.server:
+				return runServer(cmd.Context(), s, &f)
+			case f.host != "":
+				return runClient(cmd.Context(), s, &f)
 			}
 			return runPerf(cmd.Context(), s, &f)
 		},
 	}
 	f.define(cmd, s)
 	return cmd
+}
+
+// arguments takes an operation and a host. A word that is exactly an operation is one.
+func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
+	wrong := func(format string, more ...any) error {
+		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf(format, more...)}
+	}
+	rest := args
+	if len(rest) > 0 {
+		if op, err := perf.ParseOp(rest[0]); err == nil {
+			f.cfg.Op, rest = op, rest[1:]
+		}
+	}
+	if len(rest) > 0 {
+		f.host, rest = rest[0], rest[1:]
+	}
+	_, notHost := perf.ParseOp(f.host)
+	switch {
+	case notHost == nil:
+		return wrong("one operation at a time, got %q", args)
+	case len(rest) > 0:
+		return wrong("one operation and one host at a time, got %q", args)
+	case f.server && len(args) > 0:
+		return wrong("--server takes what clients ask for, got %q; say it at the client", args[0])
+	case f.server && f.lat:
+		return wrong("--server takes what clients ask for; say --lat at the client")
+	case !f.server && (f.listen != "" || f.once):
+		return wrong("--listen and --once are for --server")
+	case f.host != "" && f.door == doorFlags{}:
+		return wrong("there is no operation %q; say write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
+	case f.host == "" && !f.server && (f.door != doorFlags{} || len(f.addrs) > 0):
+		return wrong("there is no other process without a host or --server: drop the flags for one, or name it")
+	}
+	return nil
 }
 
 // runPerf measures and prints. If ctx ends early what was measured is printed, and the

@@ -43,6 +43,11 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	f.nics.define(cmd, s)
 	fl.BoolVar(&f.gbits, "report_gbits", false, "rates in Gb/sec instead of MiB/sec")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "a line for every lane, however many there are")
+	fl.BoolVar(&f.server, "server", false, "wait for clients and serve them one after the other, until Ctrl-C")
+	fl.StringVar(&f.listen, "listen", "", "`address` at which --server waits (default :18515)")
+	fl.BoolVar(&f.once, "once", false, "end --server after one client")
+	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs between processes, one for each rail (default that of the connection)")
+	f.door.define(cmd)
 	fl.BoolVar(&f.json, "json", false, "print one JSON object; bytes and seconds, not MiB")
 }
 

@@ -18,6 +18,7 @@ const (
 	bandwidthHead    = " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]   memcpy[MiB/sec]  ratio"
 	bandwidthHeadGig = " #bytes     #iterations    BW peak[Gb/sec]     BW average[Gb/sec]    MsgRate[Mpps]   memcpy[Gb/sec]   ratio"
 	bandwidthRow     = " %-10d %-14d %-19.2f %-21.2f %-15.6f %-16.2f %.2f\n"
+	remoteRow        = " %-10d %-14d %-19.2f %-21.2f %.6f\n"
 
 	latencyHead = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]"
 	latencyRow  = " %-21s %-14.3f %-12.3f %-18.3f %-14.3f %-15.3f %-22.3f %.3f\n"
@@ -40,6 +41,9 @@ func newPerfTable(w io.Writer, head perf.Report, f *perfFlags) *perfTable {
 	columns := bandwidthHead
 	if f.gbits {
 		t.unit, t.scale, columns = "Gb/sec", 8/1e9, bandwidthHeadGig
+	}
+	if head.Remote != "" {
+		columns, _, _ = strings.Cut(columns, "   memcpy")
 	}
 	if head.Mode == perf.Latency {
 		columns = latencyHead
@@ -73,6 +77,9 @@ func (t *perfTable) parameters() {
 	// perftest aligns with tabs; the columns are the same.
 	both := func(left, value, right, other string) {
 		t.printf(" %-16s: %-13s%-15s: %s\n", left, value, right, other)
+	}
+	if r.Remote != "" {
+		t.printf(" This side       : %-13sOther side     : %s\n", r.Role, r.Remote)
 	}
 	both("Dual-port", "OFF", "Device", r.Device+" -> "+r.Peer)
 	both("Number of qps", strconv.Itoa(r.QPs), "Transport type", "IB")
@@ -132,6 +139,10 @@ func (t *perfTable) row(r perf.Result) {
 		return
 	}
 	b := r.BandwidthResult
+	if t.head.Remote != "" {
+		t.printf(remoteRow, r.Size, r.Iterations, b.PeakBytesPerSecond*t.scale, b.BytesPerSecond*t.scale, b.MessagesPerSecond/1e6)
+		return
+	}
 	t.printf(bandwidthRow, r.Size, r.Iterations, b.PeakBytesPerSecond*t.scale, b.BytesPerSecond*t.scale,
 		b.MessagesPerSecond/1e6, b.CopyBytesPerSecond*t.scale, b.RatioToCopy)
 	if b.Lost > 0 {
@@ -156,7 +167,9 @@ func (t *perfTable) end(r perf.Report) error {
 		t.printf(" t is %s; usec = 10^-6 s\n", what)
 		return t.err
 	}
-	if len(r.Results) > 0 {
+	if len(r.Results) > 0 && t.head.Remote != "" {
+		t.printf(" MiB = 2^20 bytes, Mpps = 10^6 messages/s\n")
+	} else if len(r.Results) > 0 {
 		t.printf(" memcpy on this machine: %s\n", t.memcpy(r.Results))
 		t.printf(" ratio is BW average over memcpy of the same size; MiB = 2^20 bytes, GB = 10^9 bytes, Mpps = 10^6 messages/s\n")
 	}

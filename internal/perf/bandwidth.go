@@ -25,6 +25,7 @@ type bandwidth struct {
 	done    int64
 	copies  []float64 // bytes per second, one for each stretch
 
+	atLeast   time.Duration // over which a peak counts; zero means peakSpan
 	peak      float64       // messages per second
 	spanStart time.Duration // on the axis of elapsed
 	spanDone  int64
@@ -175,7 +176,7 @@ func (r *row) burst(b *bandwidth, n int64, d time.Duration) error {
 func (b *bandwidth) add(now time.Duration, messages int64) {
 	b.done += messages
 	b.spanDone += messages
-	if span := now - b.spanStart; span >= peakSpan {
+	if span := now - b.spanStart; span >= max(b.atLeast, peakSpan) {
 		b.peak = max(b.peak, float64(b.spanDone)/span.Seconds())
 		b.spanStart, b.spanDone = now, 0
 	}

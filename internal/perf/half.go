@@ -15,13 +15,17 @@ import (
 const (
 	// noteRounds is how many rounds go by between two looks at the partner's notes.
 	noteRounds = 64
-	// passiveSleep is how long an end sleeps that only lends its memory, or waits for a
-	// word: the core is better used by who works on it.
-	passiveSleep = 200 * time.Microsecond
+	// passiveSleep is how long an end sleeps that only lends its memory, and quietSleep one
+	// that waits for a word: the core is better used by who works on it.
+	passiveSleep = 2 * time.Millisecond
+	quietSleep   = 200 * time.Microsecond
 	// progressEvery is how often an end says that it is still at it, and newsAfter how
 	// long it waits for such a word.
 	progressEvery = time.Second
 	newsAfter     = 90 * time.Second
+	// remotePeakSpan is the shortest time over which a peak counts between processes, where
+	// completions come in larger heaps.
+	remotePeakSpan = 10 * time.Millisecond
 	// lastWordsAfter is how long the result of a partner that has gone may take.
 	lastWordsAfter = 10 * time.Second
 )
@@ -200,9 +204,18 @@ func (h *half) listen() error {
 }
 
 // nap waits a little for a note. Who spins instead keeps Go's scheduler from looking at the
-// network: notes would take ten milliseconds.
+// network: notes would take ten milliseconds. The CQs are armed, as before any sleep, so that
+// a NIC in software looks after itself meanwhile.
 func (h *half) nap() error {
-	h.timer.Reset(passiveSleep)
+	for rail := range h.link.Rails {
+		// An error shows in the next poll.
+		_ = h.link.CQ.CQ(rail).Arm(false)
+	}
+	if h.passive() {
+		h.timer.Reset(passiveSleep)
+	} else {
+		h.timer.Reset(quietSleep)
+	}
 	select {
 	case n := <-h.notes.ch:
 		return h.heard(&n)

@@ -91,7 +91,7 @@ func (h *half) interrupted() bool { return h.stop.Err() != nil }
 
 // bandwidth sends what the row asks for.
 func (h *half) bandwidth(mine *over) error {
-	var b bandwidth
+	b := bandwidth{atLeast: remotePeakSpan}
 	if !h.cfg.Check {
 		warm := int64(h.window) * int64(h.chain)
 		if n := int64(h.cfg.Iterations); n > 0 {

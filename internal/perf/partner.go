@@ -40,9 +40,9 @@ type Link struct {
 	CQ     *ibverbx.VirtualCQ
 	Local  *ibverbx.Region
 	Remote *ibverbx.RemoteRegion
-	// What was settled: Direct that the lane passes requests through.
+	Rails  int // of this end
+	// What was settled.
 	Lanes, Fragment, MTU int
 	Scheme               ibverbx.Scheme
-	Direct               bool
 	Close                func() error
 }

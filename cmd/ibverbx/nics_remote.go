@@ -1,0 +1,102 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"ibverbx"
+	"ibverbx/internal/perf"
+	"ibverbx/softnic"
+)
+
+// remote returns the provider of NICs that reach another process. local is this side's
+// address on the way there. Without a choice it is software NICs: they need nothing at
+// either side.
+func (f *providerFlags) remote(local net.Addr, addrs []string) (opener, error) {
+	switch f.name {
+	case providerRDMACore:
+		return rdmaNICs{spec: f.devices}, nil
+	case providerSoftNIC, providerAuto:
+		on, err := nicAddrs(local, addrs)
+		return udpNICs{addrs: on}, err
+	}
+	_, _, err := f.choose()
+	return nil, err
+}
+
+// opener opens NICs of one end: so many, or fewer if there are no more.
+type opener interface {
+	openEnd(rails int) (*nics, error)
+}
+
+// nicAddrs returns the addresses of software NICs, in the order of the rails.
+func nicAddrs(local net.Addr, addrs []string) (on []netip.Addr, err error) {
+	for _, list := range addrs {
+		for part := range strings.SplitSeq(list, ",") {
+			a, err := netip.ParseAddr(part)
+			if err != nil {
+				return nil, &perf.ConfigError{Where: "--addr " + part, Problem: "that is no IP address", Fix: "use one that this host has, such as 10.0.0.1"}
+			}
+			on = append(on, a)
+		}
+	}
+	if len(on) > 0 {
+		return on, nil
+	}
+	ap, err := netip.ParseAddrPort(local.String())
+	if err != nil {
+		return nil, fmt.Errorf("the address %s of this side: %w", local, err)
+	}
+	return []netip.Addr{ap.Addr().Unmap()}, nil
+}
+
+// udpNICs opens software NICs that speak RoCE v2 over UDP. Rail i is on address i, and begins
+// anew behind the last; every rail is a link of its own.
+type udpNICs struct{ addrs []netip.Addr }
+
+func (u udpNICs) openEnd(rails int) (*nics, error) {
+	n := &nics{}
+	for i := range rails {
+		if err := n.openUDP(i, u.addrs[i%len(u.addrs)]); err != nil {
+			return nil, errors.Join(err, n.close())
+		}
+	}
+	return n, nil
+}
+
+func (n *nics) openUDP(i int, addr netip.Addr) error {
+	link, err := softnic.NewUDPLink(nil)
+	if err != nil {
+		return err
+	}
+	nic, err := softnic.New(link, softnic.Config{Name: fmt.Sprintf("soft%d", i), Addr: addr})
+	if err != nil {
+		return err
+	}
+	n.onClose(nic.Close)
+	ctx, err := nic.Open()
+	if err != nil {
+		return err
+	}
+	n.onClose(ctx.Close)
+	n.add(0, ibverbx.RailConfig{Context: ctx})
+	return nil
+}
+
+// openEnd opens the chosen devices in order, at most so many.
+func (r rdmaNICs) openEnd(rails int) (*nics, error) {
+	active, err := r.found()
+	if err != nil {
+		return nil, err
+	}
+	n := &nics{}
+	for _, c := range active[:min(rails, len(active))] {
+		if err := n.openReal(c, 0); err != nil {
+			return nil, errors.Join(err, n.close())
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/internal/perf"
+	"ibverbx/peer"
+)
+
+// partner is the other process of a test.
+type partner struct {
+	conn   *bootstrap.Conn
+	dialer bool
+	from   opener
+	nics   *nics
+}
+
+// newPartner makes one of a connection; close closes what it opened, and the connection.
+func newPartner(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*partner, error) {
+	from, err := f.nics.remote(conn.LocalAddr(), f.addrs)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &partner{conn: conn, dialer: dialer, from: from}, nil
+}
+
+func (p *partner) close(why error) error {
+	var errs []error
+	if p.nics != nil {
+		errs = append(errs, p.nics.close())
+	}
+	if why != nil {
+		return errors.Join(append(errs, p.conn.CloseWith(why.Error()))...)
+	}
+	return errors.Join(append(errs, p.conn.Close())...)
+}
+
+// Send implements perf.Partner.
+func (p *partner) Send(ctx context.Context, b []byte) error {
+	return p.conn.Send(ctx, bootstrap.KindApplication, b)
+}
+
+// Recv implements perf.Partner.
+func (p *partner) Recv(ctx context.Context) ([]byte, error) {
+	m, err := p.conn.Recv(ctx)
+	if err == nil && m.Kind != bootstrap.KindApplication {
+		err = fmt.Errorf("receive from %v: %w: a message of kind %d in the midst of a test", p.conn.Peer().Addr, bootstrap.ErrProtocol, m.Kind)
+	}
+	return m.Body, err
+}
+
+// Open implements perf.Partner.
+func (p *partner) Open(rails int) ([]ibverbx.RailConfig, error) {
+	n, err := p.from.openEnd(rails)
+	if err != nil {
+		return nil, err
+	}
+	p.nics = n
+	return n.ends[0], nil
+}
+
+// Connect implements perf.Partner.
+func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error) {
+	cfg := peer.Config{
+		Rails: p.nics.ends[0], QP: s.QP, Schemes: s.Schemes, MTU: s.MTU, NoFailover: s.Direct,
+		Least:   peer.Limits{SendDepth: s.QP.SendDepth, RecvDepth: s.QP.RecvDepth},
+		Regions: []peer.RegionConfig{{Size: max(s.Bytes, 1)}},
+	}
+	if s.Direct {
+		cfg.Least.LaneDepth = s.QP.SendDepth
+	}
+	one, err := peer.Connect(ctx, p.conn, p.dialer, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if len(one.Remote) != 1 {
+		return nil, errors.Join(fmt.Errorf("the partner lends %d regions, want 1", len(one.Remote)), one.Close())
+	}
+	return &perf.Link{
+		QP: one.QP, CQ: one.CQ, Local: one.Local[0], Remote: &one.Remote[0].RemoteRegion, Rails: one.Rails.Len(), Lanes: one.Agreed.Lanes,
+		Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(), Scheme: one.Agreed.Scheme, Close: one.Close,
+	}, nil
+}
+
+// runClient measures against a server.
+func runClient(ctx context.Context, s streams, f *perfFlags) (err error) {
+	if _, err := f.cfg.Complete(); err != nil {
+		return err
+	}
+	door, err := f.door.config()
+	if err != nil {
+		return err
+	}
+	conn, err := bootstrap.Dial(ctx, withPort(f.host), door)
+	if err != nil {
+		return err
+	}
+	p, err := newPartner(conn, true, f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.close(err)) }()
+	test, err := perf.NewClient(ctx, p, f.cfg)
+	if err != nil {
+		return err
+	}
+	report, err := showRemote(ctx, s, s.out, f, test, conn)
+	if err == nil && report.Interrupted {
+		err = fmt.Errorf("%w: measured %d of %d sizes, the last perhaps in part", errInterrupted, len(report.Results), len(test.Sizes()))
+	}
+	return err
+}
+
+// showRemote runs a test and prints it.
+func showRemote(ctx context.Context, s streams, out io.Writer, f *perfFlags, test *perf.Remote, conn *bootstrap.Conn) (perf.Report, error) {
+	line := newProgressLine(s.err)
+	remote := conn.Peer().Addr.String()
+	var t *perfTable
+	o := perf.Observer{Progress: line.show}
+	if !f.json {
+		o.Head = func(r perf.Report) {
+			line.clear()
+			r.Remote = remote
+			t = newPerfTable(out, r, f)
+		}
+		o.Result = func(r perf.Result) { line.clear(); t.row(r) }
+	}
+	report, err := test.Run(ctx, o)
+	line.clear()
+	report.Remote = remote
+	switch {
+	case f.json && err == nil:
+		err = printJSON(out, report)
+	case t != nil:
+		err = errors.Join(err, t.end(report))
+	}
+	return report, err
+}

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/internal/perf"
+)
+
+// process is a command that runs in a process of its own.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stdout bytes.Buffer
+	lines  chan string // of stderr
+	said   []string
+}
+
+// begin starts a command in a process of its own.
+func begin(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: exec.CommandContext(t.Context(), os.Args[0], args...), lines: make(chan string, 1000)}
+	p.cmd.Env = append(os.Environ(), asCommand+"=1")
+	p.cmd.Stdout = &p.stdout
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatalf("StderrPipe: got %v, want no error", err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("Start: got %v, want no error", err)
+	}
+	go func() {
+		defer close(p.lines)
+		for s := bufio.NewScanner(stderr); s.Scan(); {
+			p.lines <- s.Text()
+		}
+	}()
+	return p
+}
+
+// line waits for a line of stderr with a text.
+func (p *process) line(text string) string {
+	p.t.Helper()
+	limit := time.After(60 * time.Second)
+	for {
+		select {
+		case line, ok := <-p.lines:
+			if !ok {
+				p.t.Fatalf("the process ended and said %q, want %q", p.said, text)
+			}
+			p.said = append(p.said, line)
+			if strings.Contains(line, text) {
+				return line
+			}
+		case <-limit:
+			p.t.Fatalf("in 60 s the process said %q, want %q", p.said, text)
+		}
+	}
+}
+
+// end waits for the end of the process and returns its status.
+func (p *process) end() int {
+	for line := range p.lines {
+		p.said = append(p.said, line)
+	}
+	_ = p.cmd.Wait()
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// interrupt is Ctrl-C.
+func (p *process) interrupt() int {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		p.t.Skipf("this system has no way to interrupt a process: %v", err)
+	}
+	return p.end()
+}
+
+// newToken writes a file with a secret.
+func newToken(t *testing.T, secret string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(name, []byte(secret+"\n"), 0o600); err != nil {
+		t.Fatalf("write a token: got %v, want no error", err)
+	}
+	return name
+}
+
+// serve starts a server and returns it with its address.
+func serve(t *testing.T, args ...string) (*process, string) {
+	t.Helper()
+	p := begin(t, append([]string{"perf", "--server", "--listen", "127.0.0.1:0"}, args...)...)
+	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.end() })
+	_, addr, _ := strings.Cut(p.line("listening on "), "listening on ")
+	return p, addr
+}
+
+// Two real processes measure everything there is over UDP, one client after the other, and
+// both report the same.
+func TestPerfTwoProcesses(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	server, addr := serve(t, "--token-file", token, "--json")
+	tests := []string{
+		"write -s 64,64K", "read -s 64,64K", "send -s 64,8K", "atomic", "write --imm -s 64K", "write --imm --scheme dqplb -s 64K", "write --imm --scheme spray -s 64K",
+		"write -q 1 -s 4K", "write --rails 1 -q 3 -s 1M --fragment 64K", "write -b -s 64,64K", "send -b -s 4K", "write -m 1024 -s 64K",
+		"write --lat -s 8,4K", "read --lat -s 8", "send --lat -s 8", "atomic --lat", "write --lat --imm -s 8",
+	}
+	var clients []perf.Report
+	for _, args := range tests {
+		words := append([]string{"perf"}, strings.Fields(args)...)
+		words = append(words, addr, "--token-file", token, "--json", "--check", "-n", "64")
+		status, out, stderr := command(t.Context(), words...)
+		var r perf.Report
+		if err := json.Unmarshal([]byte(out), &r); status != exitOK || err != nil {
+			t.Fatalf("perf %s: status %d, %s, %v", args, status, stderr, err)
+		}
+		if r.Role != "client" || r.Remote != addr || !r.Checked || r.Link != "udp" {
+			t.Errorf("perf %s: role %s of %s, checked %v, over %s, want a checked client of %s over udp", args, r.Role, r.Remote, r.Checked, r.Link, addr)
+		}
+		clients = append(clients, r)
+		server.line("done")
+	}
+	if status := server.interrupt(); status != exitOK {
+		t.Errorf("the server ended with status %d, want %d", status, exitOK)
+	}
+	d := json.NewDecoder(&server.stdout)
+	for i, c := range clients {
+		var s perf.Report
+		if err := d.Decode(&s); err != nil {
+			t.Fatalf("report %d of the server: got %v, want no error", i, err)
+		}
+		if s.Role != "server" || fmt.Sprint(results(t, s)) != fmt.Sprint(results(t, c)) || fmt.Sprint(s.PerLane) != fmt.Sprint(c.PerLane) {
+			t.Errorf("perf %s: the server reports\n%v\n%v\nand the client\n%v\n%v", tests[i], results(t, s), s.PerLane, results(t, c), c.PerLane)
+		}
+	}
+	if _, err := d.Token(); err != io.EOF {
+		t.Errorf("the server prints more than %d reports, want no more", len(clients))
+	}
+}
+
+// results is what a report says of its rows, as text.
+func results(t *testing.T, r perf.Report) string {
+	t.Helper()
+	b, err := json.Marshal(r.Results)
+	if err != nil {
+		t.Fatalf("Marshal: got %v, want no error", err)
+	}
+	return string(b)
+}
+
+// Whoever has no part in it is turned away and ends nothing; --once ends with the first who
+// has.
+func TestPerfServerKeepsOthersOut(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	server, addr := serve(t, "--token-file", token, "--once")
+	wrong := newToken(t, "another secret, also long enough")
+	status, out, stderr := command(t.Context(), "perf", addr, "--token-file", wrong)
+	if status != exitFailure || out != "" || !strings.Contains(stderr, "not authenticated") {
+		t.Errorf("a wrong token: status %d, %q, %q, want %d and that it is not authenticated", status, out, stderr, exitFailure)
+	}
+	server.line("turned away")
+	status, _, stderr = command(t.Context(), "perf", addr, "--insecure-plaintext-on-loopback")
+	if status != exitFailure || stderr == "" {
+		t.Errorf("plain text: status %d, %q, want %d", status, stderr, exitFailure)
+	}
+	server.line("turned away")
+	status, out, stderr = command(t.Context(), "perf", addr, "--token-file", token, "-s", "64", "-n", "100")
+	if status != exitOK || stderr != "" {
+		t.Errorf("the right token: status %d, %q, want %d", status, stderr, exitOK)
+	}
+	for _, want := range []string{"This side       : client", "Other side     : " + addr, "#rail  device -> peer", "MsgRate[Mpps]\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the client prints no %q in\n%s", want, out)
+		}
+	}
+	if status := server.end(); status != exitOK || !strings.Contains(server.stdout.String(), "This side       : server") {
+		t.Errorf("the server ended with status %d after\n%s\nwant %d and a table", status, server.stdout.String(), exitOK)
+	}
+}
+
+// A client whose test cannot be, and one that goes away in the midst, end nothing but
+// themselves. The certificates are those of ibverbx cert.
+func TestPerfServerGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	succeed(t, "cert", dir)
+	door := func(side string) []string {
+		return []string{"--ca", filepath.Join(dir, "ca.pem"), "--cert", filepath.Join(dir, side+".pem"), "--key", filepath.Join(dir, side+".key")}
+	}
+	server, addr := serve(t, door("server")...)
+	gone := begin(t, append([]string{"perf", addr, "-s", "64K", "-D", "600"}, door("client")...)...)
+	time.Sleep(300 * time.Millisecond)
+	if err := gone.cmd.Process.Kill(); err != nil {
+		t.Fatalf("Kill: got %v, want no error", err)
+	}
+	gone.end()
+	server.line("client 127.0.0.1")
+	refused := append([]string{"perf", "send", addr, "-s", "8", "-t", "40000"}, door("client")...)
+	if status, _, stderr := command(t.Context(), refused...); status == exitOK || stderr == "" {
+		t.Errorf("a test that cannot be: status %d, %q, want an error", status, stderr)
+	}
+	stopped := begin(t, append([]string{"perf", addr, "-s", "64K", "-D", "600"}, door("client")...)...)
+	time.Sleep(500 * time.Millisecond)
+	if status := stopped.interrupt(); status != exitInterrupted && status != exitFailure {
+		t.Errorf("an interrupted client: status %d, want %d", status, exitInterrupted)
+	}
+	server.line("client 127.0.0.1")
+	good := append([]string{"perf", addr, "-s", "64K", "-n", "100", "--check"}, door("client")...)
+	if status, _, stderr := command(t.Context(), good...); status != exitOK {
+		t.Errorf("a good client: status %d, %q, want %d", status, stderr, exitOK)
+	}
+	if status := server.interrupt(); status != exitOK {
+		t.Errorf("the server ended with status %d, want %d", status, exitOK)
+	}
+}
+
+func TestPerfRemoteFlagErrors(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	for args, want := range map[string]string{
+		"--server":                                     "--token-file",
+		"node1":                                        "--token-file",
+		"node1 node2 --token-file T":                   "one host",
+		"write read --token-file T":                    "one operation",
+		"--server write --token-file T":                "at the client",
+		"--server --lat --token-file T":                "at the client",
+		"--once":                                       "--server",
+		"--token-file T":                               "no other process",
+		"node1 -c UD send --token-file T":              "one host",
+		"--server --addr x --token-file T":             "--addr x",
+		"--server --provider x --token-file T":         "--provider x",
+		"--server --token-file T --listen 1.2.3.4.5:1": "1.2.3.4.5",
+		"--server --insecure-plaintext-on-loopback --listen 0.0.0.0:0": "loopback",
+		"write 127.0.0.1:1 --token-file T -s 0":                        "--size",
+		"127.0.0.1:1 --token-file T":                                   "refused",
+		"127.0.0.1:1 --token-file none":                                "none",
+	} {
+		words := strings.Fields(strings.ReplaceAll(args, "T", token))
+		status, out, stderr := command(t.Context(), append([]string{"perf"}, words...)...)
+		if status == exitOK || out != "" || !strings.Contains(stderr, want) {
+			t.Errorf("perf %s: status %d, %q, %q, want an error that says %q", args, status, out, stderr, want)
+		}
+	}
+}
+
+func TestWithPort(t *testing.T) {
+	for host, want := range map[string]string{
+		"node1": "node1:18515", "node1:1": "node1:1", "10.0.0.1": "10.0.0.1:18515", "fe80::1": "[fe80::1]:18515", "[::1]:7": "[::1]:7", "[::1]": "[::1]:18515", ":5": ":5",
+	} {
+		if got := withPort(host); got != want {
+			t.Errorf("withPort(%q) = %q, want %q", host, got, want)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"ibverbx/bootstrap"
+	"ibverbx/internal/perf"
+)
+
+// runServer serves one client after the other until ctx ends, or one with --once. A client
+// that is turned away, or whose test fails, ends nothing but itself.
+func runServer(ctx context.Context, s streams, f *perfFlags) error {
+	door, err := f.door.config()
+	if err != nil {
+		return err
+	}
+	if _, err := f.nics.remote(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, f.addrs); err != nil {
+		return err
+	}
+	tell := &teller{s: s}
+	door.Rejected = func(from net.Addr, err error) { tell.say("turned away %v: %v", from, err) }
+	listen := f.listen
+	if listen == "" {
+		listen = ":" + defaultPort
+	}
+	l, err := bootstrap.Listen(ctx, withPort(listen), door)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
+	tell.say("listening on %v", l.Addr())
+	for {
+		conn, err := l.Accept(ctx)
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil // Ctrl-C is how a server ends
+		}
+		if err != nil {
+			return err
+		}
+		from := conn.Peer().Addr
+		err = serveClient(ctx, s, f, conn)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case f.once:
+			return err
+		case err != nil:
+			tell.say("client %v: %v", from, err)
+		default:
+			tell.say("client %v: done", from)
+		}
+	}
+}
+
+// serveClient takes part in the test of one client.
+func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.Conn) (err error) {
+	p, err := newPartner(conn, false, f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.close(err)) }()
+	test, err := perf.NewServer(ctx, p, f.cfg)
+	if err != nil {
+		return err
+	}
+	_, err = showRemote(ctx, s, s.out, f, test, conn)
+	return err
+}
+
+// teller writes lines of several goroutines to stderr.
+type teller struct {
+	mu sync.Mutex
+	s  streams
+}
+
+func (t *teller) say(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fmt.Fprintf(t.s.err, "ibverbx: "+format+"\n", args...)
+}
