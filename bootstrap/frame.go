@@ -32,6 +32,7 @@ const (
 	KindRegions                     // memory that a side lends
 	KindReady                       // the peer may begin
 	KindApplication                 // bytes of the program's own
+	KindDone                        // the peer may go
 	kindEnd
 )
 

@@ -17,7 +17,9 @@ type Config struct {
 	// Rails are NICs that are open. They must outlive the Session and stay the caller's.
 	// With failover their events belong to one Session at a time.
 	Rails []ibverbx.RailConfig
-	// Open opens NICs if Rails is empty; the Session closes them.
+	// Open opens NICs if Rails is empty; the Session closes them. SoftNICs and Devices
+	// return such functions. Nil means one software NIC on the address that leads to the
+	// peer.
 	Open func() (NICs, error)
 
 	// Regions is the memory that the peer may use. At most 1024.
@@ -100,8 +102,6 @@ func (c *Config) validate() error {
 		return verbs.Invalidf("Config.QP.Scheme is %s: say it in Config.Schemes", c.QP.Scheme)
 	case c.QP.Original:
 		return verbs.Invalidf("Config.QP.Original: the C++ original does not speak this protocol")
-	case len(c.Rails) == 0 && c.Open == nil:
-		return verbs.Invalidf("Config has neither Rails nor Open: there is no NIC")
 	case c.Timeout < 0:
 		return verbs.Invalidf("Config.Timeout is %v: want more than 0", c.Timeout)
 	case len(c.Regions) > maxRegions:

@@ -75,7 +75,11 @@ func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*S
 func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	rails := c.Rails
 	if len(rails) == 0 {
-		nics, err := c.Open()
+		open := c.Open
+		if open == nil {
+			open = func() (NICs, error) { return openOn(s.Conn.LocalAddr()) }
+		}
+		nics, err := open()
 		if err != nil {
 			return fmt.Errorf("open NICs: %w", err)
 		}

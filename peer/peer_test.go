@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,8 @@ import (
 )
 
 var token = []byte("a token for tests, and long enough")
+
+var loopback = netip.MustParseAddr("127.0.0.1")
 
 // network is rails in memory: each is a link, and a host has a NIC on every one.
 type network []*softnic.MemoryLink
@@ -186,6 +189,14 @@ func TestSession(t *testing.T) {
 			if b, err := l.Recv(soon(t)); err != nil || string(b) != "well done" {
 				t.Errorf("Recv: got %q, %v, want %q", b, err, "well done")
 			}
+			brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			if err := d.Finish(brief); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Finish before the peer does: got %v, want it to wait", err)
+			}
+			if err := errors.Join(d.Send(soon(t), []byte("lost")), l.Finish(soon(t)), d.Finish(soon(t))); err != nil {
+				t.Errorf("Finish: got %v, want no error", err)
+			}
 		})
 	}
 }
@@ -298,7 +309,6 @@ func newer(t *testing.T) []byte {
 func TestConfigRefused(t *testing.T) {
 	n := newNetwork(1)
 	for name, spoil := range map[string]func(*peer.Config){
-		"neither Rails":     func(c *peer.Config) { c.Open = nil },
 		"QP.Control":        func(c *peer.Config) { c.QP.Control, _ = ibverbx.ControlPair(nil, nil) },
 		"QP.Scheme":         func(c *peer.Config) { c.QP.Scheme = ibverbx.Spray },
 		"QP.Original":       func(c *peer.Config) { c.QP.Original = true },

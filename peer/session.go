@@ -56,7 +56,24 @@ func (s *Session) Recv(ctx context.Context) ([]byte, error) {
 	return s.take(ctx, bootstrap.KindApplication)
 }
 
-// Close closes everything that the call made or opened, in the right order.
+// Finish tells the peer that this side has all it wanted of it, and waits until the peer
+// says the same, or ctx ends: then neither closes while the other still waits for a
+// completion. Requests of this side must have ended. Messages that nobody has taken are
+// lost.
+func (s *Session) Finish(ctx context.Context) error {
+	if err := s.Conn.Send(ctx, bootstrap.KindDone, nil); err != nil {
+		return err
+	}
+	for {
+		m, err := s.Conn.Recv(ctx)
+		if err != nil || m.Kind == bootstrap.KindDone {
+			return err
+		}
+	}
+}
+
+// Close closes everything that the call made or opened, in the right order. A peer whose
+// requests have not ended sees them fail (ibverbx.ErrPeerGone): see Finish.
 func (s *Session) Close() error {
 	var errs []error
 	for i := len(s.closers) - 1; i >= 0; i-- {

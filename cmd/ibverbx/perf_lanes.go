@@ -48,6 +48,13 @@ func (t *perfTable) carried(r *perf.Report) {
 		t.println(summary(hidden, &total))
 	}
 	t.println(tableRule)
+	deaths := uint64(0)
+	for i := range lanes {
+		deaths += lanes[i].Deaths
+	}
+	if deaths > 0 {
+		t.printf(" lanes were lost %d times and rebuilt\n", deaths)
+	}
 	t.printf(" share is of the bytes of all results; fragments are physical requests, records and notifications included\n")
 }
 

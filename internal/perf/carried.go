@@ -33,6 +33,9 @@ type Lane struct {
 	QPN uint32 `json:"qpn"`
 	// Role is "data", "message" or "notify".
 	Role string `json:"role"`
+	// Deaths counts how often the lane was lost in a test between processes; it came back
+	// as often, or is about to.
+	Deaths uint64 `json:"deaths,omitempty"`
 	Carried
 }
 

@@ -1,7 +1,7 @@
 // Package perf measures what a VirtualQP does over the NICs that it is given, in the words
 // and with the habits of linux-rdma perftest: bandwidth with a window of messages in
 // flight, latency with one. Both ends live in one process and are served by the goroutine
-// that calls Run.
+// that calls Run, or they live in two.
 //
 // A row is one message size. It has a pair of ends, made for it and closed after it: on RC
 // a VirtualQP each, connected by their cards; on UC and UD, which a VirtualQP cannot use,
@@ -42,6 +42,15 @@
 // in flight, and in the end all places are compared once more. Times are those of a clock
 // that stands for nobody; rates leave out the time for patterns, as with Check. The row
 // lasts until the rail is back, even beyond Config.Duration.
+//
+// # Two processes
+//
+// [Remote] is a test whose other end is in another process, which a [Partner] leads to. The
+// client says what is measured; each end plays its own half of a row, with the buffers laid
+// out alike, and they tell each other what they must know in notes: that receives are
+// posted, that all is sent, what to make recognisable and what to compare, and in the end
+// what each has measured. A rate is that of the end that sends, from its first post to its last
+// completion; with two directions it is the sum. Notes are bounded and strictly read.
 //
 // # What carried it
 //

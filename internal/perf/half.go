@@ -2,10 +2,8 @@ package perf
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
-	"strings"
 	"time"
 
 	"ibverbx"
@@ -55,7 +53,7 @@ type half struct {
 	started, peerDone bool
 	peerSent          int64
 	pending           *note // a compare that waits for messages
-	answer            *note
+	asked, answer     *note // what this end has asked for, and the answer
 	theirs            *over
 }
 
@@ -281,15 +279,29 @@ func (h *half) until(ok func() bool) error {
 
 // ask has the partner fill or compare messages and waits for its answer.
 func (h *half) ask(kind noteKind, first, n int64) error {
-	h.answer = nil
-	if err := h.say(&note{Kind: kind, First: first, N: n}); err != nil {
+	if err := h.begin(kind, first, n); err != nil {
 		return err
+	}
+	return h.answered()
+}
+
+// begin asks the partner for something, and does not wait.
+func (h *half) begin(kind noteKind, first, n int64) error {
+	h.answer, h.asked = nil, &note{Kind: kind, First: first, N: n}
+	return h.say(h.asked)
+}
+
+// answered waits for the answer to what begin asked for, if there was something.
+func (h *half) answered() error {
+	if h.asked == nil {
+		return nil
 	}
 	if err := h.until(func() bool { return h.answer != nil }); err != nil {
 		return err
 	}
+	h.asked = nil
 	if h.answer.Text != "" {
-		return errors.New(strings.TrimSpace("the partner found: " + strings.ToValidUTF8(h.answer.Text, "?")))
+		return fmt.Errorf("the partner found %q", h.answer.Text)
 	}
 	return nil
 }
@@ -305,7 +317,7 @@ func (h *half) carried() []Lane {
 	}
 	for i, now := range h.link.QP.Stats().Lanes {
 		before := &h.before[i]
-		lanes = append(lanes, Lane{Lane: now.Lane, Rail: now.Rail, QPN: now.QPN, Role: now.Role, Carried: Carried{
+		lanes = append(lanes, Lane{Lane: now.Lane, Rail: now.Rail, QPN: now.QPN, Role: now.Role, Deaths: now.Deaths - before.Deaths, Carried: Carried{
 			Fragments: now.Fragments - before.Fragments, Bytes: now.Bytes - before.Bytes, Doorbells: now.Doorbells - before.Doorbells,
 			CQEs: now.CQEs - before.CQEs, Refusals: now.Refusals - before.Refusals,
 		}})

@@ -21,7 +21,8 @@ func (h *half) prepare(n int64) error {
 	}
 }
 
-// verify compares the last n messages of this end's direction, which are complete.
+// verify compares the last n messages of this end's direction, which are complete. If the
+// partner has to do it it is asked to: answered waits for what it found.
 func (h *half) verify(n int64) error {
 	f := h.out
 	q := &f.queues[0]
@@ -39,10 +40,16 @@ func (h *half) verify(n int64) error {
 		default:
 		}
 	}
-	if f.op == Read {
+	if f.op == Read || n == 0 {
 		return nil
 	}
-	return h.ask(noteCompare, q.sent-n, n)
+	if err := h.answered(); err != nil {
+		return err
+	}
+	if f.op == Atomic { // the counter must stand still
+		return h.ask(noteCompare, q.sent-n, n)
+	}
+	return h.begin(noteCompare, q.sent-n, n)
 }
 
 // compare looks at messages that the partner has sent here.

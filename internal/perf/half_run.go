@@ -144,18 +144,26 @@ func (h *half) burst(b *bandwidth, n int64, d time.Duration) error {
 	return nil
 }
 
-// checkedBursts sends in bursts that fit the buffers, and has every message compared.
+// checkedBursts sends in bursts that fit the buffers, and has every message compared. The
+// partner compares one burst while the next is under way: a burst is half of what there are
+// places for.
 func (h *half) checkedBursts(b *bandwidth) error {
 	left, start := int64(h.cfg.Iterations), h.now()
 	if left == 0 {
 		left = endless
 	}
+	half := int64(h.chain) * int64(max(1, h.window/2))
 	for left > 0 && !h.interrupted() {
-		part := min(left, int64(h.depth()))
+		part := min(left, half)
+		before := h.out.sent
+		if h.asked != nil && before+part > h.asked.First+int64(h.depth()) {
+			if err := h.answered(); err != nil {
+				return err
+			}
+		}
 		if err := h.prepare(part); err != nil {
 			return err
 		}
-		before := h.out.sent
 		if err := h.burst(b, part, 0); err != nil {
 			return err
 		}
@@ -167,10 +175,10 @@ func (h *half) checkedBursts(b *bandwidth) error {
 		spent := h.now() - start
 		h.progress(max(fraction(b.done, int64(h.cfg.Iterations)), fraction(int64(spent), int64(h.cfg.Duration))))
 		if d := h.cfg.Duration; d > 0 && spent >= d {
-			return nil
+			break
 		}
 	}
-	return nil
+	return h.answered()
 }
 
 // latency measures one message at a time.
@@ -194,7 +202,7 @@ func (h *half) latency(mine *over) error {
 		}
 		end := h.now()
 		if h.cfg.Check && !h.cfg.op().received() {
-			if err := h.verify(1); err != nil {
+			if err := errors.Join(h.verify(1), h.answered()); err != nil {
 				return err
 			}
 		}

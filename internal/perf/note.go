@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"ibverbx"
 )
 
 // noteKind says what one end tells the other during a row.
@@ -54,11 +56,26 @@ func (n *note) check() error {
 	case n.Over != nil && (n.Over.Messages < 0 || n.Over.Elapsed < 0 || n.Over.Peak < 0 || len(n.Over.Lanes) > maxLanes+2):
 		return errors.New("the partner's result makes no sense")
 	}
+	if n.Over != nil {
+		for i := range n.Over.Lanes {
+			if err := n.Over.Lanes[i].check(i); err != nil {
+				return err
+			}
+		}
+	}
 	switch n.Kind {
 	case noteStart, noteProgress, noteFill, noteCompare, noteAnswer, noteDone, noteOver:
 		return nil
 	}
 	return fmt.Errorf("there is no note %.32q", n.Kind)
+}
+
+// check says what in a lane of a partner cannot be: it is printed.
+func (l *Lane) check(i int) error {
+	if l.Lane != i || l.Rail < 0 || l.Rail >= ibverbx.MaxRails || l.QPN >= 1<<24 || (l.Role != "data" && l.Role != "message" && l.Role != "notify") {
+		return fmt.Errorf("the partner's result has a lane %d that cannot be", i)
+	}
+	return nil
 }
 
 // heard is a note of the partner, or why none will come.

@@ -43,3 +43,33 @@ func FuzzNote(f *testing.F) {
 		}
 	})
 }
+
+// What a partner says of itself is printed, so it must be harmless.
+func TestNotesRefused(t *testing.T) {
+	good := note{Kind: noteOver, Over: &over{Messages: 5, Lanes: []Lane{{Role: "data"}, {Lane: 1, Role: "message"}}}}
+	if err := good.check(); err != nil {
+		t.Errorf("a good note: got %v, want no error", err)
+	}
+	for name, n := range map[string]note{
+		"an unknown kind":     {Kind: "jump"},
+		"over without result": {Kind: noteOver},
+		"a result too early":  {Kind: noteDone, Over: &over{}},
+		"less than nothing":   {Kind: noteDone, N: -1},
+		"more than there is":  {Kind: noteCompare, First: 1 << 62, N: 1 << 62},
+		"a role":              {Kind: noteOver, Over: &over{Lanes: []Lane{{Role: "\x1b[2J"}}}},
+		"a lane":              {Kind: noteOver, Over: &over{Lanes: []Lane{{Lane: 7, Role: "data"}}}},
+		"a rail":              {Kind: noteOver, Over: &over{Lanes: []Lane{{Rail: 8, Role: "data"}}}},
+		"a time":              {Kind: noteOver, Over: &over{Elapsed: -1}},
+	} {
+		if err := n.check(); err == nil {
+			t.Errorf("%s: got no error, want one", name)
+		}
+	}
+	for name, h := range map[string]hostInfo{
+		"no device": {}, "a device": {Devices: []string{"a\x1bb"}}, "a long device": {Devices: []string{string(make([]byte, 65))}}, "nine": {Devices: make([]string, 9)},
+	} {
+		if err := h.check(); err == nil {
+			t.Errorf("%s: got no error, want one", name)
+		}
+	}
+}

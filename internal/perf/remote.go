@@ -114,7 +114,7 @@ func (r *Remote) meet(ctx context.Context) (h hostInfo, err error) {
 		return h, err
 	}
 	if h.Text != "" {
-		return h, fmt.Errorf("the server refuses: %s", strings.ToValidUTF8(h.Text, "?"))
+		return h, fmt.Errorf("the partner refuses: %q", h.Text)
 	}
 	return h, nil
 }
@@ -284,6 +284,7 @@ func (r *Remote) account(rep *Report, ends []*over) {
 			}
 			rep.PerLane[i].add(lane.Carried)
 			rep.PerLane[i].QPN = lane.QPN
+			rep.PerLane[i].Deaths += lane.Deaths
 			rep.PerRail[max(lane.Rail, 0)%len(rep.PerRail)].add(lane.Carried)
 		}
 	}

@@ -1,0 +1,99 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"ibverbx"
+	"ibverbx/rdmacore"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// SoftNICs returns a Config.Open that opens software NICs, which speak RoCE v2 over UDP and
+// need neither hardware nor privilege: one rail on each of the given addresses of this
+// host, every one on a link of its own.
+func SoftNICs(addrs ...netip.Addr) func() (NICs, error) {
+	return func() (NICs, error) {
+		var n NICs
+		held := &closers{}
+		n.Close = held.close
+		for i, addr := range addrs {
+			ctx, err := openSoft(held, fmt.Sprintf("soft%d", i), addr)
+			if err != nil {
+				return NICs{}, errors.Join(fmt.Errorf("rail %d on %v: %w", i, addr, err), held.close())
+			}
+			n.Rails = append(n.Rails, ibverbx.RailConfig{Context: ctx})
+		}
+		return n, nil
+	}
+}
+
+func openSoft(c *closers, name string, addr netip.Addr) (verbs.Context, error) {
+	link, err := softnic.NewUDPLink(nil)
+	if err != nil {
+		return nil, err
+	}
+	nic, err := softnic.New(link, softnic.Config{Name: name, Addr: addr})
+	if err != nil {
+		return nil, err
+	}
+	c.add(nic.Close)
+	return nic.Open()
+}
+
+// Devices returns a Config.Open that opens real NICs through libibverbs, one rail for each
+// device that spec names ("mlx5_0:1,mlx5_1"; see rdmacore.Select). Empty means all.
+func Devices(spec string) func() (NICs, error) {
+	return func() (NICs, error) {
+		lib, err := rdmacore.Load(rdmacore.Config{})
+		if err != nil {
+			return NICs{}, err
+		}
+		all, err := lib.Devices()
+		if err != nil {
+			return NICs{}, err
+		}
+		chosen, err := rdmacore.Select(spec, all)
+		if err != nil {
+			return NICs{}, err
+		}
+		var n NICs
+		held := &closers{}
+		n.Close = held.close
+		for _, one := range chosen[:min(len(chosen), ibverbx.MaxRails)] {
+			ctx, err := one.Device.Open()
+			if err != nil {
+				return NICs{}, errors.Join(err, held.close())
+			}
+			held.add(ctx.Close)
+			n.Rails = append(n.Rails, ibverbx.RailConfig{Context: ctx, Port: uint8(one.Port)})
+		}
+		return n, nil
+	}
+}
+
+// closers close things in reverse order.
+type closers struct{ list []func() error }
+
+func (c *closers) add(f func() error) { c.list = append(c.list, f) }
+
+func (c *closers) close() error {
+	var errs []error
+	for i := len(c.list) - 1; i >= 0; i-- {
+		errs = append(errs, c.list[i]())
+	}
+	c.list = nil
+	return errors.Join(errs...)
+}
+
+// openOn opens a software NIC on the address that leads to the peer.
+func openOn(local net.Addr) (NICs, error) {
+	ap, err := netip.ParseAddrPort(local.String())
+	if err != nil {
+		return NICs{}, fmt.Errorf("the address %v of this side: %w", local, err)
+	}
+	return SoftNICs(ap.Addr().Unmap())()
+}

@@ -1,0 +1,104 @@
+package peer_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/bootstrap"
+	"ibverbx/peer"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// A side does not return before the other is ready: the other here is a mirror, which sends
+// back what it gets, and is slow to say that it is ready.
+func TestReady(t *testing.T) {
+	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{Token: token})
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer func() { _ = l.Close() }()
+	type outcome struct {
+		s   *peer.Session
+		err error
+	}
+	returned := make(chan outcome, 1)
+	ctx := soon(t)
+	go func() {
+		s, err := peer.Dial(ctx, l.Addr().String(), config(newNetwork(1).open(1, softnic.Config{})))
+		returned <- outcome{s, err}
+	}()
+	c, err := l.Accept(ctx)
+	if err != nil {
+		t.Fatalf("Accept: got %v, want no error", err)
+	}
+	defer func() { _ = c.Close() }()
+	for _, kind := range []bootstrap.Kind{bootstrap.KindOffer, bootstrap.KindCard, bootstrap.KindRegions, bootstrap.KindReady} {
+		m, err := c.Recv(ctx)
+		if err != nil || m.Kind != kind {
+			t.Fatalf("Recv: got kind %d and %v, want %d", m.Kind, err, kind)
+		}
+		if kind == bootstrap.KindReady {
+			time.Sleep(50 * time.Millisecond)
+			select {
+			case o := <-returned:
+				t.Fatalf("Dial returned %v before the peer was ready, want it to wait", o.err)
+			default:
+			}
+		}
+		if err := c.Send(ctx, kind, m.Body); err != nil {
+			t.Fatalf("Send: got %v, want no error", err)
+		}
+	}
+	o := <-returned
+	if o.err != nil {
+		t.Fatalf("Dial: got %v, want no error", o.err)
+	}
+	if err := o.s.Close(); err != nil {
+		t.Errorf("Close: got %v, want no error", err)
+	}
+}
+
+func TestRegionsRefused(t *testing.T) {
+	const good = `{"regions":[{"name":"a","addr":4096,"length":4096,"rkeys":[1,2]}]}`
+	if r, err := peer.DecodeRegions([]byte(good), 2); err != nil || len(r) != 1 || r[0].Name != "a" || r[0].RKeys[1] != 2 {
+		t.Errorf("a good region: got %+v and %v, want it taken", r, err)
+	}
+	for name, text := range map[string]string{
+		"keys":        strings.Replace(good, "[1,2]", "[1]", 1),
+		"no keys":     strings.Replace(good, "[1,2]", "null", 1),
+		"length":      strings.Replace(good, `"length":4096`, `"length":0`, 1),
+		"end":         strings.Replace(good, `"addr":4096`, `"addr":18446744073709551000`, 1),
+		"name":        strings.Replace(good, `"a"`, `"`+strings.Repeat("x", 65)+`"`, 1),
+		"repeated":    strings.Replace(good, `"name":"a"`, `"name":"a","name":"a"`, 1),
+		"another":     strings.Replace(good, `"name"`, `"game"`, 1),
+		"more behind": good + "{}",
+		"nothing":     `{"regions":null}`,
+	} {
+		if r, err := peer.DecodeRegions([]byte(text), 2); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%s: got %+v and %v, want it refused", name, r, err)
+		}
+	}
+}
+
+// Without a NIC named there is one in software on the way to the peer; and on several
+// addresses there are several. They speak over UDP.
+func TestSessionOverUDP(t *testing.T) {
+	d, l := mustMeet(t, config(nil), config(nil))
+	write(t, d, l, 1)
+	write(t, l, d, 9)
+	two := config(peer.SoftNICs(loopback, loopback))
+	two.QP.Lanes = 6
+	d, l = mustMeet(t, two, two)
+	write(t, d, l, 3)
+	for i, rail := range d.QP.Stats().Rails {
+		if rail.Bytes == 0 {
+			t.Errorf("rail %d carried nothing, want half", i)
+		}
+	}
+	if _, _, err, _ := meet(t, config(peer.Devices("none_such")), config(nil)); err == nil {
+		t.Errorf("Dial with a device that is not there: got no error, want one")
+	}
+}
