@@ -121,6 +121,12 @@ const (
 	// its payload.
 	udpSlack = 1024
 
+	// strangerWindow is the window toward a peer that has not said how much it can hold: as
+	// many packets as the kernel's Soft-RoCE sends ahead itself. It answers every packet that
+	// comes twice, so more of them than it works off within the timeout of a QP would keep
+	// it busy with those until the retries are used up.
+	strangerWindow = 128
+
 	// minUDPWindow keeps a QP going toward a peer with next to no buffer.
 	minUDPWindow = 8
 )
@@ -211,6 +217,9 @@ func (u *udpPort) way(p *path, to udpPeer) (*udpWay, error) {
 	way := &udpWay{dest: u.dest(to, dest, known && traits.runs), flow: flow, socket: socket, window: maxWindow, guessed: p.attr.DLID == 0}
 	if known {
 		way.window = max(traits.buffer/2/(uint32(u.nic.cfg.MTU.Bytes())+udpSlack), minUDPWindow)
+	}
+	if !known {
+		way.window = strangerWindow
 	}
 	return way, nil
 }
