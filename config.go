@@ -13,17 +13,20 @@ type Policy uint8
 
 // Policies.
 const (
-	// RoundRobin takes the lanes in turn. It is the default.
-	RoundRobin Policy = iota
+	// AutoPolicy is TwoChoices if the ports of the rails differ in speed, and RoundRobin
+	// otherwise: lanes in turn would make a fast rail wait for a slow one.
+	AutoPolicy Policy = iota
+	// RoundRobin takes the lanes in turn.
+	RoundRobin
 	// LeastBytes takes the lane with the fewest bytes outstanding.
 	LeastBytes
 	// TwoChoices looks at two lanes and takes the one that would be done first, by the
-	// bytes outstanding and the rate at which the lane has carried bytes lately. Lanes of
-	// unequal speed get unequal shares.
+	// bytes outstanding and the rate and latency that the lane had lately. Lanes of unequal
+	// speed get unequal shares, and one that is silent gets nothing.
 	TwoChoices
 )
 
-var policyNames = [...]string{"round-robin", "least-bytes", "two-choices"}
+var policyNames = [...]string{"auto", "round-robin", "least-bytes", "two-choices"}
 
 // String returns the name that the tool's flags use.
 func (p Policy) String() string {
@@ -41,7 +44,7 @@ func (p *Policy) UnmarshalText(b []byte) error {
 			return nil
 		}
 	}
-	return verbs.Invalidf("there is no policy %q: want round-robin, least-bytes or two-choices", b)
+	return verbs.Invalidf("there is no policy %q: want auto, round-robin, least-bytes or two-choices", b)
 }
 
 // Config describes a VirtualQP. The zero value is a good one.
@@ -52,7 +55,7 @@ type Config struct {
 	// Scheme is how the receiver learns of a WRITE_WITH_IMM. Both sides must have the
 	// same. Zero means Tally.
 	Scheme Scheme
-	// Policy chooses the lane of a fragment. Zero means RoundRobin.
+	// Policy chooses the lane of a fragment. Zero means AutoPolicy.
 	Policy Policy
 	// SendDepth and RecvDepth are how many requests can be outstanding; RecvDepth counts
 	// notification and data receives each. SendDepth is rounded up to a power of two.

@@ -11,7 +11,8 @@ import (
 // Control carries small datagrams between the two ends of a VirtualQP, beside its lanes:
 // by it they agree which lanes are out of service and how to bring them back. Neither call
 // blocks. It may lose, repeat, delay and reorder what it carries. If it can it should wake
-// the Waker of the VirtualCQ when a datagram has come.
+// the Waker of the VirtualCQ when a datagram has come. A Control is for one VirtualQP at each
+// end: what is for another is answered as if that were gone.
 type Control interface {
 	// Send sends a datagram of at most MaxControl bytes. An error means that this one is
 	// lost; it will be sent again.

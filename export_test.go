@@ -10,3 +10,6 @@ func ControlRoundTrip(b []byte) ([]byte, error) {
 	n, err := m.encode(out)
 	return out[:n], err
 }
+
+// PolicyInUse is the policy that a VirtualQP follows.
+func PolicyInUse(q *VirtualQP) Policy { return q.cfg.Policy }

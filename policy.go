@@ -41,7 +41,7 @@ func (q *VirtualQP) choose(n uint32) *lane {
 		return q.leastBytes()
 	case TwoChoices:
 		return q.twoChoices(n)
-	case RoundRobin:
+	case AutoPolicy, RoundRobin:
 	}
 	lanes := q.lanes
 	for range lanes {

@@ -37,6 +37,7 @@ type rail struct {
 	name string
 	attr verbs.DeviceAttr
 	mtu  int
+	mbps uint32 // 0 if it is not known
 	pd   verbs.PD
 	// falls counts how often the port or the device was lost.
 	falls atomic.Uint64
@@ -79,7 +80,8 @@ func (r *rail) open(cfg RailConfig) error {
 	if err != nil {
 		return err
 	}
-	r.cfg, r.name, r.attr, r.mtu, r.pd = cfg, cfg.Context.Device().Name(), attr, port.ActiveMTU.Bytes(), pd
+	r.cfg, r.name, r.attr, r.pd = cfg, cfg.Context.Device().Name(), attr, pd
+	r.mtu, r.mbps = port.ActiveMTU.Bytes(), port.SpeedMbps
 	return nil
 }
 
@@ -110,6 +112,16 @@ func (r *Rails) watch() {
 			one.fatal = false
 		}
 	}
+}
+
+// policy is what AutoPolicy means on these rails.
+func (r *Rails) policy() Policy {
+	for i := range r.rails {
+		if r.rails[i].mbps != r.rails[0].mbps {
+			return TwoChoices
+		}
+	}
+	return RoundRobin
 }
 
 // Len is the number of rails.

@@ -261,7 +261,7 @@ func (q *VirtualQP) arrived(m message) {
 		return
 	}
 	if q.earlyTail-q.earlyHead == uint32(len(q.early)) {
-		q.protocol(q.lanes[0], "more messages than receives were posted for")
+		q.fail(q.lanes[0], errTooEarly)
 		return
 	}
 	q.early[int(q.earlyTail)&(len(q.early)-1)] = m
@@ -391,6 +391,10 @@ func (q *VirtualQP) replenish(l *lane) error {
 	}
 	return nil
 }
+
+// errTooEarly is the end of a VirtualQP whose receives come from an SRQ: that cannot hold a
+// peer back.
+var errTooEarly = errors.New("more messages than receives were posted for, by more than Config.RecvDepth: post receives sooner, or more of them")
 
 // protocol ends the VirtualQP because the peer broke the rules of the scheme.
 func (q *VirtualQP) protocol(l *lane, format string, args ...any) {

@@ -111,6 +111,9 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 		return nil, fmt.Errorf("make virtual QP: %w", err)
 	}
 	cfg.SendDepth = ceilPow2(cfg.SendDepth)
+	if cfg.Policy == AutoPolicy {
+		cfg.Policy = c.rails.policy()
+	}
 	if cfg.Incarnation == 0 {
 		cfg.Incarnation = rand.Uint64N(1<<53-1) + 1
 	}

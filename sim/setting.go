@@ -55,7 +55,7 @@ var (
 		{"lanes", unitCount, 1, 64, "that carry data"},
 		{"track", unitSwitch, 0, 1, "whether a single lane is tracked"},
 		{"scheme", unitScheme, 0, 2, "tally, dqplb or spray"},
-		{"policy", unitPolicy, 0, 2, "round-robin, least-bytes or two-choices"},
+		{"policy", unitPolicy, 0, 3, "auto, round-robin, least-bytes or two-choices"},
 		{"fragment", unitBytes, 0, 1 << 30, "bytes of a fragment, 0 if it is chosen by length"},
 	}
 	endSettings = []setting{

@@ -13,23 +13,33 @@ import (
 	"ibverbx/verbs"
 )
 
+// sent counts the packets that are sent to an address, by their numbers.
+type sent struct {
+	mu   sync.Mutex
+	psns map[uint32]bool
+}
+
+func (s *sent) Packet(_ int64, _, dst netip.AddrPort, _ uint16, parts ...[]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if dst.Addr() == nobody {
+		s.psns[binary.BigEndian.Uint32(parts[0][8:])&0xffffff] = true
+	}
+}
+
+func (s *sent) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.psns)
+}
+
+var nobody = netip.MustParseAddr("127.0.0.77")
+
 // A peer that has not said how much it can hold, as Soft-RoCE and hardware, is sent 128 packets
 // ahead of its answers and no more.
 func TestUDPStrangerWindow(t *testing.T) {
-	var mu sync.Mutex
-	seen := map[uint32]bool{}
-	count := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(seen)
-	}
-	pair := openUDP(t, &softnic.UDPConfig{Capture: func(p *softnic.CapturedPacket) {
-		mu.Lock()
-		defer mu.Unlock()
-		if !p.Received {
-			seen[binary.BigEndian.Uint32(p.Datagram[0][8:])&0xffffff] = true
-		}
-	}}, softnic.Config{MTU: verbs.MTU256}, "127.0.0.1", "127.0.0.2")
+	seen := &sent{psns: map[uint32]bool{}}
+	pair := openUDP(t, &softnic.UDPConfig{Capture: seen}, softnic.Config{MTU: verbs.MTU256}, "127.0.0.1", "127.0.0.2")
 	pd, err := pair.A.AllocPD()
 	must(t, err)
 	cq, err := pair.A.CreateCQ(verbs.CQConfig{Depth: 16})
@@ -43,8 +53,7 @@ func TestUDPStrangerWindow(t *testing.T) {
 	t.Cleanup(func() { must(t, pair.A.Close()) })
 	mr, err := pd.RegisterMemory(mem, verbs.AccessAll)
 	must(t, err)
-	// Nobody is at that address.
-	must(t, qp.Connect(verbs.Endpoint{QPN: 17, MTU: verbs.MTU256, GID: verbs.GIDFromAddr(netip.MustParseAddr("127.0.0.77"))}))
+	must(t, qp.Connect(verbs.Endpoint{QPN: 17, MTU: verbs.MTU256, GID: verbs.GIDFromAddr(nobody)}))
 	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: 1 << 20, RKey: 1}
 	wr.SetSGE(verbs.SGE{Addr: mr.Addr(), Length: size, LKey: mr.LKey()})
 	_, err = qp.PostSend([]verbs.SendWR{wr})
@@ -54,7 +63,7 @@ func TestUDPStrangerWindow(t *testing.T) {
 		n, err = cq.Poll(wcs)
 		must(t, err)
 	}
-	if got := count(); got != 128 || wcs[0].Status != verbs.StatusRetryExcErr {
+	if got := seen.count(); got != 128 || wcs[0].Status != verbs.StatusRetryExcErr {
 		t.Fatalf("%d packets were sent and the WRITE ended with %v, want 128 and %v", got, wcs[0].Status, verbs.StatusRetryExcErr)
 	}
 }

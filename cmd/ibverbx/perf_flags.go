@@ -27,7 +27,7 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.Var((*count)(&c.Rails), "rails", "`NICs` of each end, 1 to 8, each on a link of its own (default 2; with one lane 1)")
 	fl.VarP((*count)(&c.QPs), "qp", "q", "number of `lanes`; one passes straight through (default 4 per rail)")
 	fl.Var(named{&c.Scheme, schemeNames()}, "scheme", "how the receiver learns of a write with --imm: tally, dqplb or spray (default tally)")
-	fl.Var(named{&c.Policy, policyNames()}, "policy", "which lane a fragment goes to: round-robin, least-bytes or two-choices (default round-robin)")
+	fl.Var(named{&c.Policy, policyNames()}, "policy", "which lane a fragment goes to: auto, round-robin, least-bytes or two-choices (default auto: two-choices if the rails differ in speed, else round-robin)")
 	fl.Var((*fragment)(&c.Fragment), "fragment", "`size` of a fragment, at most 1GiB; 0 chooses it by the length of the message (default 0)")
 	fl.BoolVar(&c.Imm, "imm", false, "write with an immediate: the receiver is notified of each message and counts it")
 	fl.VarP((*count)(&c.TxDepth), "tx-depth", "t", "`messages` in flight (default 128, fewer if that is more than 16 MiB)")
@@ -173,5 +173,5 @@ func schemeNames() []string {
 }
 
 func policyNames() []string {
-	return []string{ibverbx.RoundRobin.String(), ibverbx.LeastBytes.String(), ibverbx.TwoChoices.String()}
+	return []string{ibverbx.AutoPolicy.String(), ibverbx.RoundRobin.String(), ibverbx.LeastBytes.String(), ibverbx.TwoChoices.String()}
 }

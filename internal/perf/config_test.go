@@ -65,7 +65,7 @@ func TestVirtualConfigErrors(t *testing.T) {
 		{"rails on UC", Config{Connection: verbs.UC, Rails: 2}, []string{"--rails 2", "RC QPs", "--connection RC"}},
 		{"scheme", Config{Scheme: 3}, []string{"--scheme", "tally, dqplb or spray"}},
 		{"scheme on UD", Config{Op: Send, Connection: verbs.UD, Scheme: ibverbx.Spray}, []string{"--scheme spray", "--connection RC"}},
-		{"policy", Config{Policy: 3}, []string{"--policy", "round-robin, least-bytes or two-choices"}},
+		{"policy", Config{Policy: 4}, []string{"--policy", "auto, round-robin, least-bytes or two-choices"}},
 		{"policy on UC", Config{Connection: verbs.UC, Policy: ibverbx.LeastBytes}, []string{"--policy least-bytes", "--connection RC"}},
 		{"imm of send", Config{Op: Send, Imm: true}, []string{"--imm", "WRITE_WITH_IMM", "send"}},
 		{"imm on UC", Config{Connection: verbs.UC, Imm: true}, []string{"--imm", "--connection RC"}},

@@ -56,7 +56,7 @@ func (c *Config) validateVirtual() error {
 	case c.Scheme > ibverbx.Spray:
 		return refuse(flagValue("scheme", c.Scheme), "there is no such scheme", "use tally, dqplb or spray")
 	case c.Policy > ibverbx.TwoChoices:
-		return refuse(flagValue("policy", c.Policy), "there is no such policy", "use round-robin, least-bytes or two-choices")
+		return refuse(flagValue("policy", c.Policy), "there is no such policy", "use auto, round-robin, least-bytes or two-choices")
 	case c.Imm && c.Op != Write:
 		return refuse("--imm", fmt.Sprintf("it makes a WRITE a WRITE_WITH_IMM, and this is %s", c.Op), "measure write, or drop --imm")
 	}
@@ -74,7 +74,7 @@ func (c *Config) validatePlain() error {
 		where = flagValue("rails", c.Rails)
 	case c.Scheme != ibverbx.Tally:
 		where = flagValue("scheme", c.Scheme)
-	case c.Policy != ibverbx.RoundRobin:
+	case c.Policy != ibverbx.AutoPolicy:
 		where = flagValue("policy", c.Policy)
 	case c.Fragment != 0:
 		where = flagValue("fragment", c.Fragment)
