@@ -47,10 +47,12 @@ type half struct {
 	timer    *time.Timer
 	before   []ibverbx.LaneStats
 	progress func(float64)
-	spoke    time.Duration // when this end last said that it is at it
+	every    time.Duration // between two words that this end is at it
+	spoke    time.Duration // when it last said so
 	news     time.Duration // when the partner last said something
 
 	started, peerDone bool
+	parted            bool // it has said its last word of the row
 	peerSent          int64
 	pending           *note // a compare that waits for messages
 	asked, answer     *note // what this end has asked for, and the answer
@@ -59,7 +61,7 @@ type half struct {
 
 // openHalf lays out the buffers as the partner does and posts receives.
 func openHalf(ctx context.Context, c *Config, p plan, side int, link *Link, partner Partner, device string) (*half, error) {
-	h := &half{plan: p, ctx: ctx, cfg: c, side: side, link: link, partner: partner, epoch: time.Now(), progress: func(float64) {}, timer: time.NewTimer(time.Hour)}
+	h := &half{plan: p, ctx: ctx, cfg: c, side: side, link: link, partner: partner, epoch: time.Now(), every: progressEvery, progress: func(float64) {}, timer: time.NewTimer(time.Hour)}
 	var memories [2]memory
 	memories[side] = memory{bytes: link.Local.Bytes(), region: link.Local, device: device}
 	memories[1-side] = memory{remote: link.Remote}
@@ -141,7 +143,7 @@ func (h *half) passive() bool { return h.out == nil && h.in.recvs == 0 }
 // speak says now and then that this end is still at it, and notices if the other is not.
 func (h *half) speak() error {
 	now := h.now()
-	if now-h.spoke >= progressEvery {
+	if now-h.spoke >= h.every && !h.parted {
 		h.spoke = now
 		if err := h.say(&note{Kind: noteProgress}); err != nil {
 			return err

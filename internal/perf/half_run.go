@@ -55,6 +55,7 @@ func (h *half) part(sent int64, mine *over) error {
 	if err != nil {
 		return err
 	}
+	h.parted = true // what it said now would be taken for a word of the next row
 	if err := h.say(&note{Kind: noteOver, Over: mine}); err != nil {
 		return err
 	}

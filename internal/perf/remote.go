@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"ibverbx"
 )
@@ -20,6 +21,7 @@ type Remote struct {
 	rails   []ibverbx.RailConfig
 	sizes   []int
 	head    Report
+	chatter time.Duration // between words of progress, for tests; zero means progressEvery
 }
 
 // NewClient asks the server for a test. A Config that cannot be is a *ConfigError.
@@ -219,6 +221,9 @@ func (r *Remote) row(talk, stop context.Context, size int, rep *Report, progress
 		return res, false, err
 	}
 	h.stop, h.progress = stop, progress
+	if r.chatter > 0 {
+		h.every = r.chatter
+	}
 	hearing, cancel := context.WithCancel(talk)
 	h.notes = newNotes(hearing, r.partner)
 	defer func() {

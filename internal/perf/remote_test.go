@@ -193,6 +193,32 @@ func checkRemote(t *testing.T, cfg *perf.Config, client, server *perf.Report) {
 	}
 }
 
+// An end that speaks all the time says nothing behind its last word of a row, which the next
+// would stumble over.
+func TestRemoteChatter(t *testing.T) {
+	ends := partners(t, 1)
+	cfg := perf.Config{Op: perf.Send, Mode: perf.Latency, Rails: 1, QPs: 1, Sizes: []int{8, 64, 512, 4096, 8, 64, 512, 4096}, Iterations: 100}
+	done := make(chan error, 1)
+	go func() {
+		r, err := perf.NewServer(context.WithoutCancel(t.Context()), ends[1], perf.Config{})
+		if err == nil {
+			r.Chatter(1)
+			_, err = r.Run(context.WithoutCancel(t.Context()), perf.Observer{})
+		}
+		_ = ends[1].conn.Close()
+		done <- err
+	}()
+	r, err := perf.NewClient(t.Context(), ends[0], cfg)
+	if err == nil {
+		r.Chatter(1)
+		_, err = r.Run(t.Context(), perf.Observer{})
+	}
+	_ = ends[0].conn.Close()
+	if served := <-done; err != nil || served != nil {
+		t.Errorf("got %v and %v, want no errors", err, served)
+	}
+}
+
 // A row lasts as long as it was asked to, and what the ends want is settled.
 func TestRemoteSettled(t *testing.T) {
 	cfg := perf.Config{Rails: 2, QPs: 8, Sizes: []int{1 << 20}, Duration: 50 * time.Millisecond, MTU: 2048, Scheme: ibverbx.DQPLB, Imm: true, Fragment: 64 << 10}
