@@ -1,0 +1,85 @@
+package peer_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/peer"
+	"ibverbx/softnic"
+)
+
+// badHost opens NICs over UDP whose network loses packets, and keeps them.
+func badHost(t *testing.T, rails int, imp softnic.Impairment, kept *[]*softnic.NIC) func() (peer.NICs, error) {
+	t.Helper()
+	return func() (n peer.NICs, err error) {
+		var closers []func() error
+		n.Close = func() (err error) {
+			for _, f := range closers {
+				err = errors.Join(err, f())
+			}
+			return err
+		}
+		for i := range rails {
+			link, err := softnic.NewUDPLink(&softnic.UDPConfig{Seed: uint64(i + 1), Impairment: imp})
+			if err != nil {
+				return n, err
+			}
+			nic, err := softnic.New(link, softnic.Config{Name: fmt.Sprint("bad", i), Addr: loopback})
+			if err != nil {
+				return n, err
+			}
+			closers = append(closers, nic.Close)
+			*kept = append(*kept, nic)
+			ctx, err := nic.Open()
+			if err != nil {
+				return n, err
+			}
+			n.Rails = append(n.Rails, ibverbx.RailConfig{Context: ctx})
+		}
+		return n, nil
+	}
+}
+
+// Over UDP that loses one packet in a hundred every byte arrives, and so it does when a rail
+// is cut and comes back.
+func TestSessionSurvives(t *testing.T) {
+	for name, loss := range map[string]float64{"loss": 0.01, "cut": 0} {
+		t.Run(name, func(t *testing.T) {
+			var nics [2][]*softnic.NIC
+			imp := softnic.Impairment{Loss: loss}
+			d, l := mustMeet(t, config(badHost(t, 2, imp, &nics[0])), config(badHost(t, 2, imp, &nics[1])))
+			for i := range 10 {
+				write(t, d, l, byte(i))
+			}
+			if name != "cut" {
+				return
+			}
+			for _, nic := range []*softnic.NIC{nics[0][1], nics[1][1]} {
+				nic.SetPort(false)
+			}
+			for i := range 10 {
+				write(t, d, l, byte(100+i))
+			}
+			for _, nic := range []*softnic.NIC{nics[0][1], nics[1][1]} {
+				nic.SetPort(true)
+			}
+			whole := func() bool {
+				for _, lane := range d.QP.Stats().Lanes {
+					if lane.State != "up" || (lane.Rail == 1 && lane.Generation == 0) {
+						return false
+					}
+				}
+				return true
+			}
+			for limit := time.Now().Add(20 * time.Second); !whole(); {
+				write(t, d, l, 200)
+				if time.Now().After(limit) {
+					t.Fatalf("after 20 s the lanes are %+v, want all up", d.QP.Stats().Lanes)
+				}
+			}
+		})
+	}
+}
