@@ -104,7 +104,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	k := c.core
 	k.mu.Lock()
 	n := c.take(dst)
-	if n == 0 && (len(k.timers) > 0 || k.timed) {
+	if n == 0 && (k.timed || (len(k.timers) > 0 && !k.batched)) { // there the helper looks at timers
 		k.settle()
 		n = c.take(dst)
 	}

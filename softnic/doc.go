@@ -16,7 +16,8 @@
 // One requester and one responder stand on a [Link]. A [MemoryLink] joins NICs of one
 // process: a packet is a header and a reference to the sender's bytes, of any length,
 // so that a transfer is one copy. A [FaultLink] segments by MTU and loses, repeats,
-// delays, reorders and corrupts packets by a seed.
+// delays, reorders and corrupts packets by a seed. A [UDPLink] carries packets as RoCE v2
+// to other processes and hosts.
 //
 // # Time and concurrency
 //
