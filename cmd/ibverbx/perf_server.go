@@ -45,6 +45,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 			return err
 		}
 		from := conn.Peer().Addr
+		tell.say("let in %v", from)
 		err = serveClient(ctx, s, f, conn)
 		switch {
 		case ctx.Err() != nil:

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,6 +12,14 @@ import (
 
 	"ibverbx/internal/perf"
 )
+
+// stopped is how long the server stands still: more than the retries of a QP take.
+func stopped() time.Duration {
+	if os.Getenv("IBVERBX_LONG") == "1" {
+		return 10 * time.Second
+	}
+	return 4 * time.Second
+}
 
 // A server that stands still for so long that all lanes exceed their retries costs time and
 // nothing else: they are rebuilt, and every byte is right.
@@ -20,13 +29,15 @@ func TestPerfSurvivesStop(t *testing.T) {
 	}
 	token := newToken(t, "a secret of this test, long enough")
 	server, addr := serve(t, "--token-file", token, "--once")
-	client := begin(t, "perf", addr, "--token-file", token, "-s", "64K", "-t", "512", "-D", "8", "--check", "--json")
-	for range 3 { // one of them finds requests in flight
-		for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-			time.Sleep(1300 * time.Millisecond)
-			if err := server.cmd.Process.Signal(signal); err != nil {
-				t.Fatalf("Signal: got %v, want no error", err)
-			}
+	client := begin(t, "perf", addr, "--token-file", token, "-s", "64K", "-t", "512", "-D", "12", "--check", "--json")
+	server.line("let in") // from here on most of the time something is in flight
+	time.Sleep(time.Second)
+	for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+		if err := server.cmd.Process.Signal(signal); err != nil {
+			t.Fatalf("Signal: got %v, want no error", err)
+		}
+		if signal == syscall.SIGSTOP {
+			time.Sleep(stopped())
 		}
 	}
 	if status := client.end(); status != exitOK {
