@@ -154,12 +154,12 @@ func (c *core) settleTimed() {
 		if c.batched && c.due() {
 			// What answers to the timers that are due may be there already.
 			read, busy := c.link.pump()
+			if read {
+				c.work()
+			}
 			if busy {
 				c.notBefore = c.at + int64(readerGrace) // whoever reads settles, too
 				break
-			}
-			if read {
-				c.work()
 			}
 		}
 		if n == 0 && !c.expire() {

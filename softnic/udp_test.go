@@ -55,6 +55,9 @@ func TestConformanceUDP(t *testing.T) {
 		{"ipv6 plain", plain, verbs.MTU2048, "::1", "::1"},
 	} {
 		t.Run(v.name, func(t *testing.T) {
+			if heapMemory && v.a == v.b {
+				t.Skip("two links share no lock, and the race detector does not see that a packet comes after it was sent")
+			}
 			verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 				return openUDP(tb, &v.cfg, softnic.Config{MTU: v.mtu}, v.a, v.b)
 			})

@@ -1,0 +1,73 @@
+//go:build linux
+
+package softnic
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"ibverbx/internal/roce"
+	"ibverbx/verbs"
+)
+
+// TestUDPPumpRunsWhatItRead: of two NICs on a link one is being read by somebody else when a
+// timer is due. What was read for the other must be acted on all the same; nobody comes back
+// for it.
+func TestUDPPumpRunsWhatItRead(t *testing.T) {
+	link, err := NewUDPLink(nil)
+	check(t, err)
+	var nics [2]*NIC
+	for i := range nics {
+		nics[i], err = New(link, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, byte(31 + i)})})
+		check(t, err)
+		t.Cleanup(func() { check(t, nics[i].Close()) })
+	}
+	ctx, err := nics[0].Open()
+	check(t, err)
+	pd, err := ctx.AllocPD()
+	check(t, err)
+	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 16})
+	check(t, err)
+	v, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4})
+	check(t, err)
+	check(t, v.Connect(verbs.Endpoint{QPN: 0x99, GID: nics[1].gids[0].GID, LID: 9, MTU: verbs.MTU256, MaxRdAtomic: 1, MaxDestRdAtomic: 1}))
+	q := v.(*qp)
+	for range 2 { // one READ may be outstanding: the second waits for the first
+		_, err = v.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled}})
+		check(t, err)
+	}
+	answer := make([]byte, roce.DatagramLen(roce.OpReadResponseOnly, 0))
+	for _, u := range []*udpPort{nics[0].udp, nics[1].udp} {
+		u.reading.Lock() // nobody else reads
+	}
+	conn := nics[1].udp.conn
+	flow, err := roce.NewFlow(netip.AddrPortFrom(conn.Addr().Addr(), conn.SourcePort(0)), nics[0].udp.conn.Addr())
+	check(t, err)
+	link.core.mu.Lock()
+	h := roce.Header{Opcode: roce.OpReadResponseOnly, PKey: roce.PKeyDefault, DestQPN: q.num, PSN: uint32(q.una), Syndrome: synAck}
+	h.Encode(answer, 0)
+	flow.Seal(answer, 0)
+	w := conn.NewWriter()
+	w.Begin(nics[1].udp.dest(udpPeer{}, nics[0].udp.conn.Addr(), false), 0, len(answer), 0, len(answer))
+	copy(w.Take(len(answer)), answer)
+	w.Flush()
+	for range 100 { // maps have no order: the busy NIC may come first
+		nics[0].udp.reading.Unlock()
+		link.core.at = q.timerAt + int64(time.Millisecond)
+		link.core.clock = func() int64 { return link.core.at }
+		link.core.settleTimed()
+		nics[0].udp.reading.Lock()
+		if q.sqHead == 1 {
+			break
+		}
+	}
+	if q.sqHead != 1 || q.sqNext != 2 {
+		t.Errorf("%d READs answered, %d sent, want 1 and 2", q.sqHead, q.sqNext)
+	}
+	link.core.clock = monotonic()
+	link.core.mu.Unlock()
+	for _, n := range nics {
+		n.udp.reading.Unlock()
+	}
+}
