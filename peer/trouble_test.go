@@ -3,6 +3,7 @@ package peer_test
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,5 +82,39 @@ func TestSessionSurvives(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// No packet is longer than the MTU that the sides agreed on.
+func TestSessionMTU(t *testing.T) {
+	var longest atomic.Int64
+	open := func() (n peer.NICs, err error) {
+		link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: func(p *softnic.CapturedPacket) {
+			size := int64(0)
+			for _, part := range p.Datagram {
+				size += int64(len(part))
+			}
+			longest.Store(max(longest.Load(), size))
+		}})
+		if err != nil {
+			return n, err
+		}
+		nic, err := softnic.New(link, softnic.Config{Addr: loopback})
+		if err != nil {
+			return n, err
+		}
+		n.Close = nic.Close
+		ctx, err := nic.Open()
+		n.Rails = append(n.Rails, ibverbx.RailConfig{Context: ctx})
+		return n, err
+	}
+	small := config(open)
+	small.MTU = 512
+	d, l := mustMeet(t, small, config(open))
+	write(t, d, l, 1)
+	write(t, l, d, 2)
+	const headers = 64 // BTH, RETH, immediate and ICRC
+	if got := longest.Load(); d.Agreed.MTU.Bytes() != 512 || got <= 512 || got > 512+headers {
+		t.Errorf("the longest packet has %d bytes with an MTU of %d, want 512 and its headers", got, d.Agreed.MTU.Bytes())
 	}
 }

@@ -12,13 +12,13 @@ func TestRXETwoProcesses(t *testing.T) {
 		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
 	}
 	token := newToken(t, "a secret of this test, long enough")
-	server, addr := serve(t, "--token-file", token, "--provider", "rdmacore", "--devices", "=rxe1,=rxe3")
+	server, addr := serve(t, "--token-file", token, "--provider", "rdmacore", "--devices", "=rxe1,rxe3")
 	for _, args := range []string{
 		"write -s 64K", "read -s 64K", "send -s 4K", "atomic", "write --imm -s 64K", "write --imm --scheme dqplb -s 64K", "write -q 1 --rails 1 -s 4K",
 		"write -b -s 64K", "send --lat -s 64", "write --lat -s 64",
 	} {
 		words := append([]string{"perf"}, strings.Fields(args)...)
-		words = append(words, addr, "--token-file", token, "--provider", "rdmacore", "--devices", "=rxe0,=rxe2", "--check", "-n", "64")
+		words = append(words, addr, "--token-file", token, "--provider", "rdmacore", "--devices", "=rxe0,rxe2", "--check", "-n", "64")
 		status, out, stderr := command(t.Context(), words...)
 		if status != exitOK || !strings.Contains(out, "rdmacore") {
 			t.Errorf("perf %s: status %d, %s\n%s", args, status, stderr, out)
