@@ -3,6 +3,7 @@ package peer_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -85,17 +86,23 @@ func TestSessionSurvives(t *testing.T) {
 	}
 }
 
+// ruler keeps the length of the longest packet.
+type ruler struct{ atomic.Int64 }
+
+func (r *ruler) Packet(_ int64, _, _ netip.AddrPort, _ uint16, parts ...[]byte) {
+	size := int64(0)
+	for _, part := range parts {
+		size += int64(len(part))
+	}
+	for was := r.Load(); size > was && !r.CompareAndSwap(was, size); was = r.Load() {
+	}
+}
+
 // No packet is longer than the MTU that the sides agreed on.
 func TestSessionMTU(t *testing.T) {
-	var longest atomic.Int64
+	var longest ruler
 	open := func() (n peer.NICs, err error) {
-		link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: func(p *softnic.CapturedPacket) {
-			size := int64(0)
-			for _, part := range p.Datagram {
-				size += int64(len(part))
-			}
-			longest.Store(max(longest.Load(), size))
-		}})
+		link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: &longest})
 		if err != nil {
 			return n, err
 		}
