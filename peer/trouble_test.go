@@ -86,42 +86,43 @@ func TestSessionSurvives(t *testing.T) {
 	}
 }
 
-// ruler keeps the length of the longest packet.
-type ruler struct{ atomic.Int64 }
+// longest is a Capture that keeps the length of the longest packet.
+type longest struct{ atomic.Int64 }
 
-func (r *ruler) Packet(_ int64, _, _ netip.AddrPort, _ uint16, parts ...[]byte) {
+func (l *longest) Packet(_ int64, _, _ netip.AddrPort, _ uint16, parts ...[]byte) {
 	size := int64(0)
 	for _, part := range parts {
 		size += int64(len(part))
 	}
-	for was := r.Load(); size > was && !r.CompareAndSwap(was, size); was = r.Load() {
-	}
+	l.Store(max(l.Load(), size))
 }
 
 // No packet is longer than the MTU that the sides agreed on.
 func TestSessionMTU(t *testing.T) {
-	var longest ruler
-	open := func() (n peer.NICs, err error) {
-		link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: &longest})
-		if err != nil {
+	var seen [2]longest
+	open := func(capture softnic.Capture) func() (peer.NICs, error) {
+		return func() (n peer.NICs, err error) {
+			link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: capture})
+			if err != nil {
+				return n, err
+			}
+			nic, err := softnic.New(link, softnic.Config{Addr: loopback})
+			if err != nil {
+				return n, err
+			}
+			n.Close = nic.Close
+			ctx, err := nic.Open()
+			n.Rails = append(n.Rails, ibverbx.RailConfig{Context: ctx})
 			return n, err
 		}
-		nic, err := softnic.New(link, softnic.Config{Addr: loopback})
-		if err != nil {
-			return n, err
-		}
-		n.Close = nic.Close
-		ctx, err := nic.Open()
-		n.Rails = append(n.Rails, ibverbx.RailConfig{Context: ctx})
-		return n, err
 	}
-	small := config(open)
+	small := config(open(&seen[0]))
 	small.MTU = 512
-	d, l := mustMeet(t, small, config(open))
+	d, l := mustMeet(t, small, config(open(&seen[1])))
 	write(t, d, l, 1)
 	write(t, l, d, 2)
 	const headers = 64 // BTH, RETH, immediate and ICRC
-	if got := longest.Load(); d.Agreed.MTU.Bytes() != 512 || got <= 512 || got > 512+headers {
+	if got := max(seen[0].Load(), seen[1].Load()); d.Agreed.MTU.Bytes() != 512 || got <= 512 || got > 512+headers {
 		t.Errorf("the longest packet has %d bytes with an MTU of %d, want 512 and its headers", got, d.Agreed.MTU.Bytes())
 	}
 }

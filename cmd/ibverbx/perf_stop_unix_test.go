@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -22,36 +23,49 @@ func stopped() time.Duration {
 }
 
 // A server that stands still for so long that all lanes exceed their retries costs time and
-// nothing else: they are rebuilt, and every byte is right.
+// nothing else: they are rebuilt, and every byte is right. Without --check there are requests
+// in flight all the time; with it there may be none when the server stops.
 func TestPerfSurvivesStop(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds")
 	}
+	for _, check := range []bool{false, true} {
+		t.Run(fmt.Sprint("check=", check), func(t *testing.T) {
+			t.Parallel()
+			survivesStop(t, check)
+		})
+	}
+}
+
+func survivesStop(t *testing.T, check bool) {
 	token := newToken(t, "a secret of this test, long enough")
 	server, addr := serve(t, "--token-file", token, "--once")
-	client := begin(t, "perf", addr, "--token-file", token, "-s", "64K", "-t", "512", "-D", "12", "--check", "--json")
-	server.line("let in") // from here on most of the time something is in flight
+	args := []string{"perf", addr, "--token-file", token, "-s", "1M", "-D", "12", "--json"}
+	if check {
+		args = append(args, "--check")
+	}
+	client := begin(t, args...)
+	server.line("let in")
 	time.Sleep(time.Second)
-	for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-		if err := server.cmd.Process.Signal(signal); err != nil {
-			t.Fatalf("Signal: got %v, want no error", err)
-		}
-		if signal == syscall.SIGSTOP {
-			time.Sleep(stopped())
-		}
+	if err := server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatalf("Signal: got %v, want no error", err)
+	}
+	time.Sleep(stopped())
+	if err := server.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatalf("Signal: got %v, want no error", err)
 	}
 	if status := client.end(); status != exitOK {
 		t.Fatalf("the client ended with status %d: %s, want %d", status, strings.Join(client.said, "\n"), exitOK)
 	}
 	var r perf.Report
-	if err := json.Unmarshal(client.stdout.Bytes(), &r); err != nil || len(r.Results) != 1 || r.Results[0].Iterations == 0 || !r.Checked {
-		t.Errorf("the client reports %+v, %v, want one row, checked", r.Results, err)
+	if err := json.Unmarshal(client.stdout.Bytes(), &r); err != nil || len(r.Results) != 1 || r.Results[0].Iterations == 0 || r.Checked != check {
+		t.Errorf("the client reports %+v, %v, want one row, checked %v", r.Results, err, check)
 	}
 	deaths := uint64(0)
 	for _, lane := range r.PerLane {
 		deaths += lane.Deaths
 	}
-	if deaths < uint64(r.Lanes) {
+	if !check && deaths < uint64(r.Lanes) {
 		t.Errorf("%d lanes were lost, want all %d at least once", deaths, r.Lanes)
 	}
 	if status := server.end(); status != exitOK {
