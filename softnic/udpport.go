@@ -35,6 +35,7 @@ type udpPort struct {
 	reading sync.Mutex
 	reader  *udp.Reader
 	closed  bool
+	vain    int // reads of the program, one after the other, that found nothing
 	sources map[udpSource]*udpSender
 	last    *udpSender
 	in      roce.Header

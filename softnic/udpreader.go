@@ -3,11 +3,17 @@ package softnic
 import (
 	"runtime"
 	"time"
+
+	"ibverbx/internal/udp"
 )
 
 // pollPause is how long a port's goroutine stays away while the program polls. While it is
 // away nobody is woken by packets, which would cost the program a core.
 const pollPause = time.Millisecond
+
+// yieldAfter is how many reads of a polling program may be in vain before it lets others have
+// its processor: what it waits for may be done by one of them.
+const yieldAfter = 100
 
 // start starts the port's goroutine.
 func (u *udpPort) start() {
@@ -83,7 +89,16 @@ func (u *udpPort) poll(watched bool) bool {
 		return true // somebody else reads: there may be something now
 	}
 	some := u.read()
+	if some {
+		u.vain = 0
+	} else {
+		u.vain++
+	}
+	yield := u.vain > yieldAfter
 	u.reading.Unlock()
+	if yield {
+		udp.Yield()
+	}
 	return some
 }
 

@@ -195,6 +195,9 @@ func (c *Conn) closeSockets() {
 	}
 }
 
+// Yield lets other threads have the processor, if one waits for it.
+func Yield() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
 // bell waits for a socket through the runtime's poller. The poller does not watch the socket
 // itself: then every datagram would wake a thread, also while somebody else reads. It watches
 // an epoll instance in which the socket is armed for one event, by wait.
