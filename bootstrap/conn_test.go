@@ -166,7 +166,7 @@ func TestDatagramsLost(t *testing.T) {
 	}
 }
 
-// Control allocates nothing and wakes whom it was told to.
+// Control wakes whom it was told to, also when the Conn ends.
 func TestControlWakes(t *testing.T) {
 	x, y := newDoor(t, plainConfig()).meet(t, plainConfig())
 	woken := make(chan struct{}, 1000)

@@ -3,6 +3,8 @@
 //
 //	ibverbx perf             bandwidth of RDMA_WRITE, next to that of memcpy
 //	ibverbx perf send --lat  latency of SEND
+//	ibverbx perf --server    wait for clients, and on another host: ibverbx perf HOST
+//	ibverbx cert             certificates for the two
 //	ibverbx devices -v       devices, ports, GIDs and limits
 //	ibverbx version
 //

@@ -75,6 +75,8 @@ without them it uses softnic, an RDMA NIC in software.`,
 		Example: `  ibverbx perf                 bandwidth of RDMA_WRITE over a sweep of sizes
   ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
   ibverbx perf send --lat      latency of SEND
+  ibverbx perf --server        wait for clients; on another host: ibverbx perf HOST
+  ibverbx cert                 certificates for the two
   ibverbx devices -v           devices, ports, GIDs and limits
   ibverbx doctor               what this machine lacks for RDMA`,
 		SilenceErrors: true,

@@ -73,3 +73,32 @@ func TestNotesRefused(t *testing.T) {
 		}
 	}
 }
+
+// A partner cannot keep this end busy: it may ask for what makes sense and is bounded.
+func TestAskedTooMuch(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		cfg  Config
+		n    note
+		in   bool
+	}{
+		{"a fill of too many", Config{Op: Read, Check: true}, note{Kind: noteFill, N: 5}, true},
+		{"a compare of too many", Config{Op: Write, Check: true}, note{Kind: noteCompare, N: 5}, true},
+		{"a fill of a write", Config{Op: Write, Check: true}, note{Kind: noteFill, N: 4}, true},
+		{"a compare of a read", Config{Op: Read, Check: true}, note{Kind: noteCompare, N: 4}, true},
+		{"a compare without --check", Config{Op: Write}, note{Kind: noteCompare, N: 4}, true},
+		{"a compare of what nobody sends", Config{Op: Write, Check: true}, note{Kind: noteCompare, N: 4}, false},
+	} {
+		h := &half{plan: plan{chain: 2, window: 2}, cfg: &tt.cfg}
+		if tt.in {
+			h.in = &flow{}
+		}
+		if err := h.hear(&tt.n); err == nil || h.pending != nil {
+			t.Errorf("%s: got %v and it is taken up %v, want it refused", tt.name, err, h.pending != nil)
+		}
+	}
+	h := &half{plan: plan{chain: 2, window: 2}, cfg: &Config{Op: Write, Check: true}, in: &flow{}}
+	if err := h.hear(&note{Kind: noteCompare, N: 4}); err != nil || h.pending == nil {
+		t.Errorf("a compare: got %v, want it taken up", err)
+	}
+}

@@ -251,6 +251,15 @@ func TestRemoteCheckFinds(t *testing.T) {
 	}
 }
 
+// With places for one burst alone the next waits until the partner has compared it.
+func TestRemoteCheckOneBurst(t *testing.T) {
+	cfg := perf.Config{Rails: 1, QPs: 2, Sizes: []int{1 << 20}, Iterations: 100, TxDepth: 4, CQMod: 4, Check: true}
+	client, server := both(t.Context(), partners(t, 1), cfg, perf.Config{})
+	if client.err != nil || server.err != nil {
+		t.Errorf("got %v and %v, want no errors", client.err, server.err)
+	}
+}
+
 // The client may have had enough; both ends report what there is.
 func TestRemoteInterrupted(t *testing.T) {
 	for _, mode := range []perf.Mode{perf.Bandwidth, perf.Latency} {
