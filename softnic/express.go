@@ -41,7 +41,7 @@ func (q *qp) express(peer *qp) {
 		return
 	}
 	q.sqNext, q.sqMax, q.snd, q.maxPSN = next, next, psn, psn
-	peer.epsn = psn
+	peer.epsn, peer.asked = psn, 0
 	peer.msn += n
 	peer.filled()
 	q.nic.stats.PacketsSent += uint64(n)

@@ -66,8 +66,7 @@ func (q *qp) serveRead(p *packet) {
 		return
 	}
 	q.filled()
-	q.epsn = q.epsn.Add(q.responsePackets(p.dmaLen))
-	q.msn++
+	q.serve(q.responsePackets(p.dmaLen))
 }
 
 // readable reports whether the memory that a READ names may be read; a READ of no bytes
@@ -108,7 +107,13 @@ func (q *qp) serveAtomic(p *packet, op uint8) {
 	q.replay[q.replayNext] = atomicResult{valid: true, psn: p.psn, original: original}
 	q.replayNext = (q.replayNext + 1) % len(q.replay)
 	q.filled()
-	q.epsn = q.epsn.Add(1)
+	q.serve(1)
+}
+
+// serve counts a READ or atomic that was taken, and its PSNs.
+func (q *qp) serve(psns uint32) {
+	q.epsn = q.epsn.Add(psns)
+	q.asked = min(q.asked+psns, maxWindow-1)
 	q.msn++
 }
 
@@ -154,7 +159,7 @@ func (q *qp) respond() bool {
 			q.endJob(j)
 		} else if !q.readPacket(j, p) {
 			q.dropJobs()
-			q.epsn = j.psn // what was asked for after it is not served
+			q.epsn, q.asked = j.psn, 0 // what was asked for after it is not served
 			q.refuse(nakAccess, verbs.StatusSuccess)
 			return false
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"ibverbx/internal/seqnum"
 	"ibverbx/verbs"
 )
 
@@ -45,5 +46,40 @@ func TestDuplicateAtomicNewestResult(t *testing.T) {
 	}
 	if got := binary.NativeEndian.Uint64(b.mem.Bytes()); got != 10 {
 		t.Errorf("memory holds %d after two additions of 5 and a duplicate, want 10", got)
+	}
+}
+
+// TestAckNamesNoAnswer: an acknowledgement names the last SEND or WRITE, never a READ or an
+// atomic behind it. The kernel's Soft-RoCE takes one that does for the whole answer, and
+// completes an atomic without its result if that comes later or is lost.
+func TestAckNamesNoAnswer(t *testing.T) {
+	var now int64
+	link, err := NewFaultLink(&FaultConfig{Now: func() int64 { return now }})
+	check(t, err)
+	a, b := pairOn(t, link, 64)
+	qa, qb := a.qp(verbs.RC, 8), b.qp(verbs.RC, 8)
+	join(t, qa, qb)
+	want := qb.epsn.Add(seqnum.Mask)
+	if got := qb.ackPSN(); got != want {
+		t.Fatalf("before all requests PSN %#x is acknowledged, want %#x", got, want)
+	}
+	for _, op := range []verbs.Opcode{
+		verbs.OpRDMAWrite, verbs.OpAtomicFetchAndAdd, verbs.OpRDMARead, verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpRDMAWrite,
+	} {
+		wr := a.to(b, op)
+		if op == verbs.OpRDMARead {
+			wr.SetSGE(a.sge(0, 3*4096)) // of several PSNs
+		}
+		post(t, qa, wr)
+		settleLink(t, link, &now)
+		if wcs := a.poll(); len(wcs) != 1 || wcs[0].Status != verbs.StatusSuccess {
+			t.Fatalf("%v: completions = %+v, want one success", op, wcs)
+		}
+		if op == verbs.OpRDMAWrite {
+			want = qb.epsn.Add(seqnum.Mask)
+		}
+		if got := qb.ackPSN(); got != want {
+			t.Fatalf("after %v PSN %#x is acknowledged, want %#x, of the last WRITE", op, got, want)
+		}
 	}
 }

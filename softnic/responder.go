@@ -9,6 +9,7 @@ import (
 // responder is the part of a QP that serves the peer.
 type responder struct {
 	epsn    seqnum.PSN // the PSN expected next
+	asked   uint32     // how many PSNs right before it are of READs and atomics
 	msn     uint32     // messages completed
 	commEst bool       // the communication-established event was raised
 	ackDue  bool       // the peer asked for an acknowledgement
@@ -75,7 +76,7 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 		return
 	}
 	q.filled()
-	q.epsn = q.epsn.Add(1)
+	q.epsn, q.asked = q.epsn.Add(1), 0
 	if t&opEnds != 0 {
 		q.msn++
 	}
@@ -130,7 +131,7 @@ func (q *qp) flushAck() {
 		psn = q.epsn
 	}
 	if q.ackDue && (syndrome == 0 || syndrome == nakSequence) {
-		q.sendAck(synAck, q.epsn.Add(seqnum.Mask))
+		q.sendAck(synAck, q.ackPSN())
 	}
 	q.ackDue, q.nakSyndrome = false, 0
 	if syndrome != 0 {
@@ -140,6 +141,12 @@ func (q *qp) flushAck() {
 		q.enterError()
 	}
 }
+
+// ackPSN returns the PSN that an acknowledgement names: that of the last SEND or WRITE. READs
+// and atomics behind it are answered by their data. An acknowledgement that names one of them
+// may come before the data, or the data may be lost, and the kernel's Soft-RoCE takes it for
+// the whole answer.
+func (q *qp) ackPSN() seqnum.PSN { return q.epsn.Add(seqnum.Mask - q.asked) }
 
 func (q *qp) sendAck(syndrome uint8, psn seqnum.PSN) {
 	p := &q.nic.scratch

@@ -148,7 +148,7 @@ func (q *qp) readyToReceive() {
 	q.window = q.link.window(q.path)
 	q.readAhead = q.link.readAhead()
 	q.ackMask = seqnum.PSN(roundUp(int(q.window+3)/4) - 1)
-	q.epsn = seqnum.PSN(q.attr.RQPSN)
+	q.epsn, q.asked = seqnum.PSN(q.attr.RQPSN), 0
 	if q.typ == verbs.RC {
 		// For the most that there can be: SQD may raise the limit later.
 		q.jobs = make([]job, roundUp(2*maxRdAtomic))
