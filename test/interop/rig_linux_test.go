@@ -16,7 +16,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// end is one QP on a device of the kernel, with a CQ and some memory.
+// end is one QP, with a CQ and some memory.
 type end struct {
 	t   *testing.T
 	ctx verbs.Context
@@ -29,40 +29,52 @@ type end struct {
 	row verbs.GIDEntry
 }
 
-const memory = 8192
+// memory is the bytes of an end; receives of recv are in the second half.
+const memory = 512 << 10
 
-// newEnd makes a QP on a device; row is the row of the GID table that it uses.
-func newEnd(t *testing.T, device string, typ verbs.QPType, row int) *end {
+// newEnd makes a QP with the address gid, until the end of the test.
+func newEnd(t *testing.T, ctx verbs.Context, typ verbs.QPType, row verbs.GIDEntry) *end {
 	t.Helper()
-	e := &end{t: t, ctx: openDevice(t, device)}
+	e := &end{t: t, ctx: ctx, row: row}
 	var err error
-	e.row, err = e.ctx.QueryGID(1, row)
-	must(t, err)
-	e.pd, err = e.ctx.AllocPD()
-	must(t, err)
-	e.cq, err = e.ctx.CreateCQ(verbs.CQConfig{Depth: 256})
-	must(t, err)
 	e.mem, err = verbs.AllocMemory(memory, nil)
 	must(t, err)
 	t.Cleanup(func() { must(t, e.mem.Free()) })
-	t.Cleanup(func() { must(t, e.ctx.Close()) })
+	e.pd, err = e.ctx.AllocPD()
+	must(t, err)
+	t.Cleanup(func() { must(t, e.pd.Close()) })
+	e.cq, err = e.ctx.CreateCQ(verbs.CQConfig{Depth: 256})
+	must(t, err)
+	t.Cleanup(func() { must(t, e.cq.Close()) })
 	e.mr, err = e.pd.RegisterMemory(e.mem, verbs.AccessAll)
 	must(t, err)
+	t.Cleanup(func() { must(t, e.mr.Close()) })
 	e.qp, err = e.pd.CreateQP(verbs.QPConfig{
-		Type: typ, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 64, MaxRecvWR: 64, GID: e.row.GID,
+		Type: typ, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 64, MaxRecvWR: 64, GID: row.GID,
 	})
 	must(t, err)
+	t.Cleanup(func() { must(t, e.qp.Close()) })
 	e.at, err = e.qp.Endpoint()
 	must(t, err)
 	return e
 }
 
-// openDevice opens a device of the kernel; whoever calls it closes the context.
+// rowOf returns the row of a GID table that has an address.
+func rowOf(t *testing.T, ctx verbs.Context, gid verbs.GID) verbs.GIDEntry {
+	t.Helper()
+	for i := range 16 {
+		if row, err := ctx.QueryGID(1, i); err == nil && row.GID == gid && row.Type == verbs.GIDTypeRoCEv2 {
+			return row
+		}
+	}
+	t.Fatalf("no row of the GID table has %s, want one", gid)
+	return verbs.GIDEntry{}
+}
+
+// openDevice opens a device of the kernel until the end of the test.
 func openDevice(t *testing.T, name string) verbs.Context {
 	t.Helper()
-	if os.Getenv("IBVERBX_RXE") != "1" {
-		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
-	}
+	wantMachine(t)
 	lib, err := rdmacore.Load(rdmacore.Config{})
 	must(t, err)
 	devices, err := lib.Devices()
@@ -71,6 +83,7 @@ func openDevice(t *testing.T, name string) verbs.Context {
 		if d.Name() == name {
 			ctx, err := d.Open()
 			must(t, err)
+			t.Cleanup(func() { must(t, ctx.Close()) })
 			return ctx
 		}
 	}
@@ -78,13 +91,25 @@ func openDevice(t *testing.T, name string) verbs.Context {
 	return nil
 }
 
-// connect connects two ends with the given MTU.
-func connect(t *testing.T, a, b *end, mtu verbs.MTU) {
+// wantMachine skips a test that is not in the machine of test/rxe.
+func wantMachine(t *testing.T) {
+	t.Helper()
+	if os.Getenv("IBVERBX_RXE") != "1" {
+		t.Skip("needs the kernel's rxe devices: run test/rxe/all")
+	}
+}
+
+// connect connects two ends with the given MTU, and what change does to the attributes.
+func connect(t *testing.T, a, b *end, mtu verbs.MTU, change ...func(*verbs.QPAttr)) {
 	t.Helper()
 	for _, ends := range [][2]*end{{a, b}, {b, a}} {
 		local, remote := ends[0], ends[1].at
 		remote.MTU = mtu
-		must(t, verbs.ConnectWith(local.qp, verbs.ConnectAttr(local.at, remote, 1, local.row.Index)))
+		attr := verbs.ConnectAttr(local.at, remote, 1, local.row.Index)
+		for _, f := range change {
+			f(&attr)
+		}
+		must(t, verbs.ConnectWith(local.qp, attr))
 	}
 }
 
@@ -100,10 +125,15 @@ func (e *end) send(wr verbs.SendWR, off, n int) {
 }
 
 // recv posts a receive of n bytes at the second half of the memory.
-func (e *end) recv(n int) {
+func (e *end) recv(n int) { e.recvAt(memory/2, n) }
+
+// recvAt posts a receive of n bytes at an offset of the memory.
+func (e *end) recvAt(off, n int) {
 	e.t.Helper()
 	var wr verbs.RecvWR
-	wr.SetSGE(verbs.SGE{Addr: e.mr.Addr() + memory/2, Length: uint32(n), LKey: e.mr.LKey()})
+	if n > 0 {
+		wr.SetSGE(verbs.SGE{Addr: e.mr.Addr() + uint64(off), Length: uint32(n), LKey: e.mr.LKey()})
+	}
 	_, err := e.qp.PostRecv([]verbs.RecvWR{wr})
 	must(e.t, err)
 }
@@ -112,20 +142,25 @@ func (e *end) recv(n int) {
 const patience = 60 * time.Second
 
 // wait takes so many completions and wants that status of each.
-func (e *end) wait(n int, status verbs.Status) {
+func (e *end) wait(n int, status verbs.Status) []verbs.WC {
 	e.t.Helper()
 	wcs := make([]verbs.WC, n)
-	for deadline := time.Now().Add(patience); n > 0; {
-		k, err := e.cq.Poll(wcs[:n])
+	got := 0
+	for deadline := time.Now().Add(patience); got < n; {
+		k, err := e.cq.Poll(wcs[got:])
 		must(e.t, err)
-		for _, wc := range wcs[:k] {
+		for _, wc := range wcs[got : got+k] {
 			if wc.Status != status {
 				e.t.Fatalf("a completion with %v, want %v", wc.Status, status)
 			}
 		}
-		if n -= k; n > 0 && time.Now().After(deadline) {
-			e.t.Fatalf("%d completions are missing after %v, want all", n, patience)
+		if got += k; k > 0 {
+			continue
+		}
+		if time.Now().After(deadline) {
+			e.t.Fatalf("%d completions of %d after %v, want all", got, n, patience)
 		}
 		time.Sleep(time.Millisecond)
 	}
+	return wcs
 }

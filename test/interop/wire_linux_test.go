@@ -62,7 +62,14 @@ func TestKernelPackets(t *testing.T) {
 // watch runs traffic between rxe0 and rxe1 and returns its packets, as net0 saw them.
 func watch(t *testing.T, typ verbs.QPType, row int, run func(net0 *tap, a, b *end)) []packet {
 	t.Helper()
-	a, b := newEnd(t, "rxe0", typ, row), newEnd(t, "rxe1", typ, row)
+	var ends [2]*end
+	for i, device := range []string{"rxe0", "rxe1"} {
+		ctx := openDevice(t, device)
+		gid, err := ctx.QueryGID(1, row)
+		must(t, err)
+		ends[i] = newEnd(t, ctx, typ, gid)
+	}
+	a, b := ends[0], ends[1]
 	for i := range a.mem.Bytes() {
 		a.mem.Bytes()[i] = byte(i*7 + i>>8)
 	}
@@ -155,6 +162,7 @@ func unreliable(_ *tap, a, b *end) { messages(a, b) }
 func datagrams(_ *tap, a, b *end) {
 	ah, err := a.pd.CreateAH(verbs.AHAttr{DGID: b.row.GID, SGIDIndex: a.row.Index, Port: 1})
 	must(a.t, err)
+	a.t.Cleanup(func() { must(a.t, ah.Close()) })
 	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendWithImm} {
 		b.recv(memory / 2)
 		a.send(verbs.SendWR{Opcode: op, Imm: 0x01020304, AH: ah.Handle(), RemoteQPN: b.at.QPN, RemoteQKey: b.at.QKey}, 0, 97)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -16,6 +17,7 @@ type document struct {
 	linux       string
 	rdmaCore    string
 	substitutes []string
+	interop     []string // the table of test/interop, line by line
 	// departures and lacks are reasons with what they are the reason of, in order.
 	departures, lacks, swaps []group
 }
@@ -54,6 +56,14 @@ func newDocument(families []family, softnic, rxe *testLog) (*document, error) {
 	}
 	if d.rdmaCore, err = only(rxe, "version of rdma-core: "); err != nil {
 		return nil, err
+	}
+	if d.interop = rxe.find("interop table: "); len(d.interop) == 0 {
+		return nil, errors.New("the log has no interop table: run all tests of test/interop")
+	}
+	for _, line := range d.interop {
+		if !strings.HasPrefix(line, "|--") && strings.Contains(line, "| no") {
+			return nil, fmt.Errorf("the interop table has %q: want no operation that failed or did not run", line)
+		}
 	}
 	for _, s := range rxe.find("substitute ") {
 		if !slices.Contains(d.substitutes, s) {
@@ -172,12 +182,23 @@ test/rxe/all . -- -test.run TestTranscriptsRXE
 ` + "```" + `
 `
 
+const interopHead = `
+## softnic and rxe on one wire
+
+softnic over UDP ([test/interop](../test/interop)) against rxe: RoCEv2 on a veth pair, with softnic in a network
+namespace of its own at one end, and as the requester ("softnic to rxe") and as the responder ("rxe to softnic").
+Every request is tried in lengths at which packets end, begin, are padded and are empty, and the whole memory of
+both sides is compared with what it should be. "Loss" and the like are netem's, in both directions. A VirtualQP has
+two rails of such wires and four lanes, and where lanes are lost or a rail is cut a control channel.
+
+`
+
 const again = `
 ## How to run it
 
 ` + "```" + `
 go test -count=1 -v -run 'TestConformance(Segmented)?$' ./softnic >softnic.log
-test/rxe/all ./rdmacore >rxe.log        # in a virtual machine, some minutes
+test/rxe/all ./rdmacore ./test/interop >rxe.log        # in a virtual machine, some minutes
 go run ./test/rxe/conformance softnic.log rxe.log >docs/conformance.md
 ` + "```" + `
 
@@ -222,6 +243,10 @@ func (d *document) write(w io.Writer) {
 	fmt.Fprint(w, "\n## What is not there\n\n")
 	d.writeGroups(w, d.lacks, all)
 	fmt.Fprint(w, beyond)
+	fmt.Fprint(w, interopHead)
+	for _, line := range d.interop {
+		fmt.Fprintln(w, line)
+	}
 	fmt.Fprint(w, again)
 }
 

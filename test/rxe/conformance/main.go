@@ -1,8 +1,9 @@
 // Command conformance writes docs/conformance.md: every item of the conformance suite with
-// what softnic and the kernel's Soft-RoCE make of it. It reads what go test -v printed:
+// what softnic and the kernel's Soft-RoCE make of it, and what they make of each other. It
+// reads what go test -v printed:
 //
 //	go test -count=1 -v -run 'TestConformance(Segmented)?$' ./softnic >softnic.log
-//	test/rxe/all ./rdmacore >rxe.log
+//	test/rxe/all ./rdmacore ./test/interop >rxe.log
 //	go run ./test/rxe/conformance softnic.log rxe.log >docs/conformance.md
 //
 // It runs in the root of the tree, where it finds the names and promises of the items in

@@ -46,6 +46,7 @@ func TestDocument(t *testing.T) {
 		"- \"bad\" for \"worse\": it does not know better.\n",
 		"- \"bad\" is taken for \"worse\": `send/Sizes`\n",
 		"- device rxe0 lacks CapUC: `uc/Drops` (rxe)\n",
+		"\n\n| requests | softnic to rxe | rxe to softnic |\n|---|---|---|\n| RC SEND | yes | yes |\n\n## How",
 	} {
 		if n := strings.Count(doc, want); n != 1 {
 			t.Errorf("the document has %q %d times, want once", want, n)
@@ -66,6 +67,9 @@ func TestRefuses(t *testing.T) {
 		{"failed part", "--- SKIP: TestConformanceRXE/send/Parts/one", "--- FAIL: TestConformanceRXE/send/Parts/one", "verdict FAIL on TestConformanceRXE/send/Parts/one"},
 		{"cut off", "--- SKIP: TestConformanceRXEPlain/uc/SQE", "", "no verdict on TestConformanceRXEPlain/uc/SQE"},
 		{"not run", "TestConformanceRXEPair/", "TestOther/", "no verdict on TestConformanceRXEPair/send/Sizes"},
+		{"no interop", "interop table: ", "", "no interop table"},
+		{"interop failed", "| RC SEND | yes | yes |", "| RC SEND | yes | no |", "| RC SEND | yes | no |"},
+		{"interop not run", "| RC SEND | yes | yes |", "| RC SEND | not run | yes |", "| RC SEND | not run | yes |"},
 		{"no version", "version of Linux", "", "version of Linux"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

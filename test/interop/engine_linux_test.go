@@ -1,0 +1,247 @@
+package interop_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// host is one side of a VirtualQP on the two wires of a world.
+type host struct {
+	t     *testing.T
+	rails *ibverbx.Rails
+	cq    *ibverbx.VirtualCQ
+	qp    *ibverbx.VirtualQP
+	got   []ibverbx.WC
+}
+
+// newHosts connects a VirtualQP on softnic with one on rxe: a is the side asker. Each has a
+// control channel to the other if cfg has a deadline.
+func newHosts(t *testing.T, w *world, family, asker int, cfg ibverbx.Config) (a, b *host) {
+	t.Helper()
+	t.Cleanup(func() { w.tell(t, family) })
+	var controls [2]ibverbx.Control
+	if cfg.Deadline != 0 {
+		controls[0], controls[1] = ibverbx.ControlPair(nil, nil)
+	}
+	var hosts [2]*host
+	for side := range sides {
+		h := &host{t: t}
+		var rails []ibverbx.RailConfig
+		for i := range w.wires {
+			ctx, row := w.wires[i].open(t, family, side)
+			rails = append(rails, ibverbx.RailConfig{Context: ctx, GID: row.GID})
+		}
+		var err error
+		h.rails, err = ibverbx.NewRails(rails...)
+		must(t, err)
+		t.Cleanup(func() { must(t, h.rails.Close()) })
+		h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{Depth: 4096})
+		must(t, err)
+		t.Cleanup(func() { must(t, h.cq.Close()) })
+		cfg.Control = controls[side]
+		h.qp, err = h.cq.NewQP(cfg)
+		must(t, err)
+		t.Cleanup(func() { must(t, h.qp.Close()) })
+		hosts[side] = h
+	}
+	for side, h := range hosts {
+		card, err := hosts[1-side].qp.Card()
+		must(t, err)
+		must(t, h.qp.Connect(card))
+	}
+	return hosts[asker], hosts[1-asker]
+}
+
+// region returns n registered bytes, filled at random.
+func (h *host) region(n int, seed uint64) *ibverbx.Region {
+	h.t.Helper()
+	mem, err := verbs.AllocMemory(n, nil)
+	must(h.t, err)
+	h.t.Cleanup(func() { must(h.t, mem.Free()) })
+	r, err := h.rails.Register(mem, verbs.AccessAll)
+	must(h.t, err)
+	h.t.Cleanup(func() { must(h.t, r.Close()) })
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for i := range r.Bytes() {
+		r.Bytes()[i] = byte(rng.Uint32())
+	}
+	return r
+}
+
+// drive polls both hosts until done holds. Every completion must be good, and in order of IDs.
+func drive(t *testing.T, what string, done func() bool, hosts ...*host) {
+	t.Helper()
+	wcs := make([]ibverbx.WC, 64)
+	for deadline := time.Now().Add(patience); !done(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("not after %v: %s, want it within that time; %+v", patience, what, hosts[0].qp.Stats())
+		}
+		some := 0
+		for i, h := range hosts {
+			n, err := h.cq.Poll(wcs)
+			must(t, err)
+			for _, wc := range wcs[:n] {
+				if wc.Err() != nil {
+					t.Fatalf("%s: host %d has the completion %v (%v), want success", what, i, wc.Err(), h.qp.Err())
+				}
+			}
+			h.got = append(h.got, wcs[:n]...)
+			some += n
+		}
+		if some == 0 {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+}
+
+// complete waits for so many completions of each side and returns them.
+func complete(t *testing.T, what string, a, b *host, asked, told int) (ofA, ofB []ibverbx.WC) {
+	t.Helper()
+	drive(t, what, func() bool { return len(a.got) >= asked && len(b.got) >= told }, a, b)
+	ofA, ofB = a.got, b.got
+	if len(ofA) != asked || len(ofB) != told {
+		t.Fatalf("%s: %d and %d completions, want %d and %d", what, len(ofA), len(ofB), asked, told)
+	}
+	a.got, b.got = nil, nil
+	return ofA, ofB
+}
+
+func (h *host) post(wr ibverbx.SendWR) {
+	h.t.Helper()
+	wr.Flags |= verbs.SendSignaled
+	if n, err := h.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
+		h.t.Fatalf("PostSend = %d, %v, want 1, nil", n, err)
+	}
+}
+
+func (h *host) recv(wr ibverbx.RecvWR) {
+	h.t.Helper()
+	if n, err := h.qp.PostRecv([]ibverbx.RecvWR{wr}); n != 1 {
+		h.t.Fatalf("PostRecv = %d, %v, want 1, nil", n, err)
+	}
+}
+
+// virtual tries all operations of a VirtualQP in a scheme.
+func virtual(scheme ibverbx.Scheme) func(t *testing.T, w *world, family, asker int) {
+	return func(t *testing.T, w *world, family, asker int) {
+		a, b := newHosts(t, w, family, asker, ibverbx.Config{Scheme: scheme, Lanes: 4, FragmentSize: 8192})
+		const size = 120_000
+		local, remote := a.region(size, 1), b.region(size, 2)
+		want := bytes.Clone(remote.Bytes())
+		off := 0
+		for i, n := range []int{1, 4096, 8193, 40_000} {
+			b.recv(ibverbx.RecvWR{ID: uint64(i)})
+			for k, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
+				wr := ibverbx.SendWR{ID: uint64(k), Opcode: op, Imm: uint32(1000 + i), Remote: remote.Remote(), RemoteOffset: uint64(off)}
+				wr.SetSGE(local.SGE(uint64(off), uint32(n)))
+				a.post(wr)
+				off += copy(want[off:], local.Bytes()[off:off+n])
+			}
+			_, told := complete(t, "writes", a, b, 2, 1)
+			if wc := told[0]; wc.ID != uint64(i) || wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(1000+i) {
+				t.Fatalf("the receiver was told %+v, want receive %d with %d", wc, i, 1000+i)
+			}
+			if !bytes.Equal(remote.Bytes(), want) {
+				t.Fatalf("the responder's bytes differ after writes of %d, want those of the requester", n)
+			}
+		}
+		read := ibverbx.SendWR{ID: 7, Opcode: verbs.OpRDMARead, Remote: remote.Remote()}
+		read.SetSGE(local.SGE(0, size))
+		a.post(read)
+		complete(t, "read", a, b, 1, 0)
+		if !bytes.Equal(local.Bytes(), want) {
+			t.Fatal("the bytes that were read differ, want those of the responder")
+		}
+		talkBack(t, a, b, local, remote, want)
+	}
+}
+
+// talkBack tries SENDs in both directions, and atomics.
+func talkBack(t *testing.T, a, b *host, local, remote *ibverbx.Region, want []byte) {
+	t.Helper()
+	for i, h := range []*host{a, b} {
+		peer, from, to := []*host{b, a}[i], []*ibverbx.Region{local, remote}[i], []*ibverbx.Region{remote, local}[i]
+		recv := ibverbx.RecvWR{ID: 5}
+		recv.SetSGE(to.SGE(1000, 9000))
+		peer.recv(recv)
+		send := ibverbx.SendWR{ID: 6, Opcode: verbs.OpSendWithImm, Imm: 77}
+		send.SetSGE(from.SGE(50_000, 9000))
+		h.post(send)
+		_, told := complete(t, "send", h, peer, 1, 1)
+		if wc := told[0]; wc.ID != 5 || wc.ByteLen != 9000 || wc.Imm != 77 || !bytes.Equal(to.Bytes()[1000:10_000], want[50_000:59_000]) {
+			t.Fatalf("received %+v, want receive 5 with 9000 bytes, all the same, and 77", wc)
+		}
+	}
+	old := binary.NativeEndian.Uint64(remote.Bytes())
+	for range 10 {
+		add := ibverbx.SendWR{Opcode: verbs.OpAtomicFetchAndAdd, CompareAdd: 3, Remote: remote.Remote()}
+		add.SetSGE(local.SGE(0, 8))
+		a.post(add)
+	}
+	complete(t, "atomics", a, b, 10, 0)
+	if sum, last := binary.NativeEndian.Uint64(remote.Bytes())-old, binary.NativeEndian.Uint64(local.Bytes())-old; sum != 30 || last != 27 {
+		t.Fatalf("the counter went up by %d, and by %d before the last, want 30 and 27", sum, last)
+	}
+}
+
+// notified sends WRITEs with a notification, calls disturb in their midst, and wants all of
+// them to arrive once and in order; then all lanes to be up, and disturb to have hit one.
+func notified(t *testing.T, w *world, family, asker int, scheme ibverbx.Scheme, disturb func(a, b *host) (restore func())) {
+	a, b := newHosts(t, w, family, asker, ibverbx.Config{Scheme: scheme, Lanes: 4, FragmentSize: 8192, Deadline: patience})
+	const count, size = 8, 60_000
+	local, remote := a.region(count*size, 1), b.region(count*size, 2)
+	restore := func() {}
+	for i := range count {
+		b.recv(ibverbx.RecvWR{ID: uint64(i)})
+		wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
+		wr.SetSGE(local.SGE(uint64(i*size), size))
+		a.post(wr)
+		if i == count/2 {
+			restore = disturb(a, b)
+		}
+	}
+	asked, told := complete(t, "all arrive", a, b, count, count)
+	for i := range count {
+		if asked[i].ID != uint64(i) || told[i].ID != uint64(i) {
+			t.Fatalf("completion %d is of requests %d and %d, want the order of posting", i, asked[i].ID, told[i].ID)
+		}
+	}
+	if !bytes.Equal(local.Bytes(), remote.Bytes()) {
+		t.Fatal("the bytes differ, want them all to have arrived")
+	}
+	restore()
+	drive(t, "all lanes are up", func() bool {
+		deaths := uint64(0)
+		for _, h := range []*host{a, b} {
+			for _, l := range h.qp.Stats().Lanes {
+				if l.State != "up" {
+					return false
+				}
+				deaths += l.Deaths
+			}
+		}
+		return deaths > 0
+	}, a, b)
+}
+
+// loseLanes takes a lane to ERR on either side; the control channel brings it back.
+func loseLanes(scheme ibverbx.Scheme) func(t *testing.T, w *world, family, asker int) {
+	return func(t *testing.T, w *world, family, asker int) {
+		notified(t, w, family, asker, scheme, func(a, b *host) func() {
+			must(t, a.qp.KillLane(1))
+			must(t, b.qp.KillLane(2))
+			return func() {}
+		})
+	}
+}
+
+// cutRail loses all packets of one of two rails.
+func cutRail(t *testing.T, w *world, family, asker int) {
+	notified(t, w, family, asker, ibverbx.Tally, func(*host, *host) func() { return w.impair(t, 1, "loss", "100%") })
+}

@@ -1,0 +1,206 @@
+package interop_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+
+	"ibverbx/verbs"
+)
+
+// talk is a connection of which one side, the requester, asks and the other serves. What the
+// memory of both should hold is kept beside it.
+type talk struct {
+	t      *testing.T
+	w      *world
+	family int
+	asker  int  // which side the requester is
+	a, b   *end // requester and responder
+	mtu    int
+	rng    *rand.Rand
+	want   [2][]byte  // the memory of a and of b
+	next   int        // where the next request has its bytes
+	posted []asked    // requests without a completion yet
+	silent bool       // nobody will say when the last request has been served
+	told   []verbs.WC // what the receives should say that have no completion yet
+}
+
+// newTalk connects a softnic with the kernel's device on wire 0. The responder's memory is
+// not that of the requester, so that bytes which did not come are noticed.
+func newTalk(t *testing.T, w *world, family, asker int, typ verbs.QPType, mtu verbs.MTU, change ...func(*verbs.QPAttr)) *talk {
+	t.Helper()
+	c := &talk{t: t, w: w, family: family, asker: asker, mtu: mtu.Bytes(), rng: rand.New(rand.NewPCG(uint64(typ), uint64(mtu)))}
+	t.Cleanup(func() { w.tell(t, family) })
+	var ends [2]*end
+	for side := range sides {
+		ctx, row := w.wires[0].open(t, family, side)
+		ends[side] = newEnd(t, ctx, typ, row)
+	}
+	c.a, c.b = ends[asker], ends[1-asker]
+	for i, e := range []*end{c.a, c.b} {
+		c.want[i] = make([]byte, memory)
+		for k := range c.want[i] {
+			c.want[i][k] = byte(c.rng.Uint32())
+		}
+		copy(e.mem.Bytes(), c.want[i])
+	}
+	connect(t, c.a, c.b, mtu, change...)
+	return c
+}
+
+// counter is where the word is that atomics change; requests have their bytes behind it.
+const counter = 64
+
+// place returns an offset for n bytes that no other request has had since the memory was
+// last checked. It is odd at times.
+func (c *talk) place(n int) int {
+	if c.next == 0 || c.next+n+16 > memory {
+		c.settle()
+		c.next = 2 * counter
+	}
+	off := c.next + c.rng.IntN(8)
+	c.next = off + n + 2 + c.rng.IntN(8)
+	return off
+}
+
+// ask posts a request of n bytes and notes what it should do to the memory of either side.
+func (c *talk) ask(op verbs.Opcode, n int) {
+	c.t.Helper()
+	src := c.place(n)
+	dst := src ^ 1 // another alignment
+	wr := verbs.SendWR{Opcode: op, Imm: c.rng.Uint32(), RemoteAddr: c.b.mr.Addr() + uint64(dst), RKey: c.b.mr.RKey()}
+	switch op {
+	case verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp:
+		c.atomic(&wr, src)
+		n = 8
+	case verbs.OpRDMARead:
+		copy(c.want[0][src:], c.want[1][dst:dst+n])
+	default:
+		copy(c.want[1][dst:], c.want[0][src:src+n])
+	}
+	c.hear(op, dst, n, wr.Imm)
+	c.a.send(wr, src, n)
+	c.silent = op == verbs.OpRDMAWrite && c.a.qp.Type() == verbs.UC
+	if c.posted = append(c.posted, asked{op, [2]int{src, dst}, n}); len(c.posted) == 32 {
+		c.settle()
+	}
+}
+
+// asked is a request that was posted: what, where in the memory of either side, and how long.
+type asked struct {
+	op verbs.Opcode
+	at [2]int
+	n  int
+}
+
+// hear posts the receive that a request needs, if it needs one.
+func (c *talk) hear(op verbs.Opcode, dst, n int, imm uint32) {
+	c.t.Helper()
+	wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: uint32(n)}
+	switch op {
+	case verbs.OpSendWithImm:
+		wc.Flags, wc.Imm = verbs.WCWithImm, imm
+	case verbs.OpRDMAWriteWithImm:
+		wc.Opcode, wc.Flags, wc.Imm = verbs.WCRecvRDMAWithImm, verbs.WCWithImm, imm
+		dst, n = 0, 0
+	case verbs.OpSend:
+	default:
+		return
+	}
+	c.b.recvAt(dst, n)
+	c.told = append(c.told, wc)
+}
+
+// atomic makes an atomic of wr that changes the counter, or not.
+func (c *talk) atomic(wr *verbs.SendWR, src int) {
+	wr.RemoteAddr = c.b.mr.Addr() + counter
+	old := binary.NativeEndian.Uint64(c.want[1][counter:])
+	binary.NativeEndian.PutUint64(c.want[0][src:], old)
+	next := c.rng.Uint64()
+	switch {
+	case wr.Opcode == verbs.OpAtomicFetchAndAdd:
+		wr.CompareAdd = next
+		next += old
+	case c.rng.IntN(2) == 0: // it compares equal
+		wr.CompareAdd, wr.Swap = old, next
+	default:
+		wr.CompareAdd, wr.Swap = old+1+c.rng.Uint64N(1<<62), next
+		next = old
+	}
+	binary.NativeEndian.PutUint64(c.want[1][counter:], next)
+}
+
+// settle waits for all completions and compares the memory of both sides, every byte.
+func (c *talk) settle() {
+	c.t.Helper()
+	if c.silent {
+		c.ask(verbs.OpSend, 1) // it is received behind all others
+	}
+	c.a.wait(len(c.posted), verbs.StatusSuccess)
+	for i, wc := range c.b.wait(len(c.told), verbs.StatusSuccess) {
+		got := verbs.WC{Opcode: wc.Opcode, Flags: wc.Flags & verbs.WCWithImm, Imm: wc.Imm, ByteLen: wc.ByteLen}
+		if got.Flags == 0 {
+			got.Imm = 0 // not valid then
+		}
+		if got != c.told[i] {
+			c.t.Fatalf("receive %d says %+v, want %+v", i, got, c.told[i])
+		}
+	}
+	for i, e := range []*end{c.a, c.b} {
+		if got := e.mem.Bytes(); !bytes.Equal(got, c.want[i]) {
+			c.blame(i, got)
+		}
+	}
+	c.posted, c.told = c.posted[:0], c.told[:0]
+}
+
+// blame fails the test, and says which requests were to touch the bytes of a side that differ.
+func (c *talk) blame(side int, got []byte) {
+	c.t.Helper()
+	for k := 0; k < len(got); k++ {
+		if got[k] == c.want[side][k] {
+			continue
+		}
+		first := k
+		for k++; k < len(got) && got[k] != c.want[side][k]; k++ {
+		}
+		c.t.Errorf("bytes %d to %d of the %s are %x, want %x", first, k-1, [2]string{"requester", "responder"}[side],
+			got[first:min(k, first+8)], c.want[side][first:min(k, first+8)])
+		for i, q := range c.posted {
+			if at := q.at[side]; at < k && first < at+q.n {
+				c.t.Errorf("they are bytes %d and on of request %d of %d, %v of %d bytes", max(first-at, 0), i, len(c.posted), q.op, q.n)
+			}
+		}
+	}
+	c.t.FailNow()
+}
+
+// lengths are those at which packets end, begin, are padded and are empty.
+func (c *talk) lengths() []int {
+	return []int{0, 1, 2, 3, 5, 64, c.mtu - 1, c.mtu, c.mtu + 1, 2*c.mtu - 3, 2 * c.mtu, 5*c.mtu + 6, 64<<10 + 7}
+}
+
+// every asks for one operation in all lengths, one after the other, and then all at once.
+func (c *talk) every(op verbs.Opcode) {
+	c.t.Helper()
+	for range 2 {
+		for _, n := range c.lengths() {
+			c.ask(op, n)
+		}
+		c.settle()
+	}
+}
+
+// mix asks for so many operations of all kinds that RC has.
+func (c *talk) mix(count int) {
+	c.t.Helper()
+	ops := []verbs.Opcode{
+		verbs.OpSend, verbs.OpSendWithImm, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm,
+		verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp,
+	}
+	for range count {
+		c.ask(ops[c.rng.IntN(len(ops))], c.rng.IntN(12*c.mtu))
+	}
+	c.settle()
+}
