@@ -150,8 +150,19 @@ func (u *udpPort) meet(s udpSource) *udpSender {
 	return from
 }
 
+// sends reports whether packets of the NIC leave from a port. Another process on the same
+// address has other ports.
+func (u *udpPort) sends(port uint16) bool {
+	for socket := range u.conn.Sockets() + 1 {
+		if u.conn.SourcePort(socket) == port {
+			return true
+		}
+	}
+	return false
+}
+
 func (u *udpPort) captureReceived(from *udpSender, id uint16, b []byte) {
-	if u.link.core.nics[from.path.sgid] != nil {
+	if n := u.link.core.nics[from.path.sgid]; n != nil && n.udp.sends(from.source.port) {
 		return // was captured when it was sent
 	}
 	u.parts[0] = b

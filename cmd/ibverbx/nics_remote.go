@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"ibverbx"
+	"ibverbx/internal/pcap"
 	"ibverbx/internal/perf"
 	"ibverbx/softnic"
 )
@@ -15,15 +16,15 @@ import (
 // remote returns the provider of NICs that reach another process. local is this side's
 // address on the way there. Without a choice it is software NICs: they need nothing at
 // either side.
-func (f *providerFlags) remote(local net.Addr, addrs []string) (opener, error) {
-	switch f.name {
+func (f *perfFlags) remote(local net.Addr) (opener, error) {
+	switch f.nics.name {
 	case providerRDMACore:
-		return rdmaNICs{spec: f.devices}, nil
+		return rdmaNICs{spec: f.nics.devices}, nil
 	case providerSoftNIC, providerAuto:
-		on, err := nicAddrs(local, addrs)
-		return udpNICs{addrs: on}, err
+		on, err := nicAddrs(local, f.addrs)
+		return udpNICs{addrs: on, capture: f.capture}, err
 	}
-	_, _, err := f.choose()
+	_, _, err := f.nics.choose()
 	return nil, err
 }
 
@@ -55,20 +56,23 @@ func nicAddrs(local net.Addr, addrs []string) (on []netip.Addr, err error) {
 
 // udpNICs opens software NICs that speak RoCE v2 over UDP. Rail i is on address i, and begins
 // anew behind the last; every rail is a link of its own.
-type udpNICs struct{ addrs []netip.Addr }
+type udpNICs struct {
+	addrs   []netip.Addr
+	capture *pcap.Writer // nil for none
+}
 
 func (u udpNICs) openEnd(rails int) (*nics, error) {
 	n := &nics{}
 	for i := range rails {
-		if err := n.openUDP(i, u.addrs[i%len(u.addrs)]); err != nil {
+		if err := n.openUDP(i, u.addrs[i%len(u.addrs)], udpConfig(u.capture)); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 	}
 	return n, nil
 }
 
-func (n *nics) openUDP(i int, addr netip.Addr) error {
-	link, err := softnic.NewUDPLink(nil)
+func (n *nics) openUDP(i int, addr netip.Addr, cfg *softnic.UDPConfig) error {
+	link, err := softnic.NewUDPLink(cfg)
 	if err != nil {
 		return err
 	}

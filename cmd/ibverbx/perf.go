@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ibverbx/internal/pcap"
 	"ibverbx/internal/perf"
 )
 
@@ -72,7 +73,9 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
                                       lose a NIC under load, go on, take it back
   ibverbx perf --json | jq .per_rail  for machines
   ibverbx perf --server --token-file t      on one host, and on another
-  ibverbx perf read node1 --token-file t    RDMA_READ from the first`
+  ibverbx perf read node1 --token-file t    RDMA_READ from the first
+  ibverbx perf -n 5 -s 8K node1 --token-file t --pcap roce.pcap
+                                      and its packets, for tshark or Wireshark`
 
 // perfFlags are the flags of perf as they are given.
 type perfFlags struct {
@@ -90,6 +93,9 @@ type perfFlags struct {
 	listen string
 	once   bool
 	addrs  []string
+	// pcap names a file for the packets of software NICs, and capture is what writes it.
+	pcap    string
+	capture *pcap.Writer
 }
 
 // newPerf builds the perf command.
@@ -108,9 +114,9 @@ func newPerf(s streams) *cobra.Command {
 			}
 			switch {
 			case f.server:
-				return runServer(cmd.Context(), s, &f)
+				return f.captured(cmd.Context(), s, runServer)
 			case f.host != "":
-				return runClient(cmd.Context(), s, &f)
+				return f.captured(cmd.Context(), s, runClient)
 			}
 			return runPerf(cmd.Context(), s, &f)
 		},
@@ -147,6 +153,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong("--listen and --once are for --server")
 	case f.host != "" && f.door == doorFlags{}:
 		return wrong("there is no operation %q; say write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
+	case f.host == "" && !f.server && f.pcap != "":
+		return wrong("--pcap is for tests between two processes: in one process there are no packets on a wire")
 	case f.host == "" && !f.server && (f.door != doorFlags{} || len(f.addrs) > 0):
 		return wrong("there is no other process without a host or --server: drop the flags for one, or name it")
 	}

@@ -47,6 +47,7 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.StringVar(&f.listen, "listen", "", "`address` at which --server waits (default :18515)")
 	fl.BoolVar(&f.once, "once", false, "end --server after one client")
 	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs between processes, one for each rail (default that of the connection)")
+	fl.StringVar(&f.pcap, "pcap", "", "write the packets of software NICs between processes to `file`, for tshark and Wireshark")
 	f.door.define(cmd)
 	fl.BoolVar(&f.json, "json", false, "print one JSON object; bytes and seconds, not MiB")
 }

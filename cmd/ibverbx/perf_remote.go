@@ -22,7 +22,7 @@ type partner struct {
 
 // newPartner makes one of a connection; close closes what it opened, and the connection.
 func newPartner(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*partner, error) {
-	from, err := f.nics.remote(conn.LocalAddr(), f.addrs)
+	from, err := f.remote(conn.LocalAddr())
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

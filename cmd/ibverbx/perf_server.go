@@ -18,7 +18,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.nics.remote(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, f.addrs); err != nil {
+	if _, err := f.remote(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}); err != nil {
 		return err
 	}
 	tell := &teller{s: s}
