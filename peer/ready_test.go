@@ -98,7 +98,7 @@ func TestSessionOverUDP(t *testing.T) {
 			t.Errorf("rail %d carried nothing, want half", i)
 		}
 	}
-	if _, _, err, _ := meet(t, config(peer.Devices("none_such")), config(nil)); err == nil {
-		t.Errorf("Dial with a device that is not there: got no error, want one")
+	if _, _, _, err := meet(t, config(nil), config(peer.Devices("none_such"))); err == nil {
+		t.Errorf("Accept with a device that is not there: got no error, want one")
 	}
 }
