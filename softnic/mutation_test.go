@@ -46,6 +46,8 @@ var mutations = []struct {
 		"an acknowledgement passes for the answer to a READ", "completer.go",
 		"		if w.isRequest() {\n			return psn.Sub(q.una) >= 0", "		if false {\n			return psn.Sub(q.una) >= 0",
 	},
+	{"an acknowledgement names an atomic", "responder.go", "q.epsn.Add(seqnum.Mask - q.asked)", "q.epsn.Add(seqnum.Mask)"},
+	{"a stranger is sent all that the link has room for", "udpport.go", "way.window = strangerWindow", "way.window = maxWindow"},
 	{"going back forgets how far a READ was", "completer.go", "q.sqOff = uint32(psn.Sub(w.first)) * q.seg", "q.sqOff = 0"},
 	{"a late packet of a broken UC message is placed", "unreliable.go", "case p.psn != q.epsn || ", "case "},
 	{"the Q_Key is not checked", "unreliable.go", "if p.qkey != q.attr.QKey {", "if false {"},
