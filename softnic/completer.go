@@ -259,7 +259,7 @@ func (q *qp) needsTimer() bool {
 }
 
 func (q *qp) armTimer(now int64) {
-	q.armedUna = q.una
+	q.armedUna, q.excused = q.una, false
 	// The time may be up to four times that of the code (IBTA 1.4 section 9.7.6.1.3).
 	q.deadline = now + int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond))<<min(q.nic.patience, 2)
 	q.probePause = int64(q.core.probeAfter) << q.nic.patience
@@ -276,7 +276,8 @@ func (q *qp) setTimer(now int64) {
 }
 
 // lateTimer is how late a timer may be. One that is later tells of this process, which was
-// not running, and nothing of the peer: its time begins anew.
+// not running, and nothing of the peer: its time begins anew, once. A process that is always
+// late would never give up a peer otherwise.
 const lateTimer = 20 * time.Millisecond
 
 // timeout is called when the QP's timer has fired.
@@ -296,8 +297,9 @@ func (q *qp) timeout(now int64) {
 		q.armTimer(now) // something was answered since
 		return
 	}
-	if q.core.batched && now-q.timerAt > int64(lateTimer) {
+	if q.core.batched && !q.excused && now-q.timerAt > int64(lateTimer) {
 		q.armTimer(now)
+		q.excused = true
 	}
 	if now < q.deadline {
 		q.probe(now)

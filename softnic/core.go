@@ -34,6 +34,8 @@ type core struct {
 	probeAfter time.Duration
 	// notBefore is a time before which there is no use in looking at the timers.
 	notBefore int64
+	// caughtUp says that what may answer to the timers that are due was just read.
+	caughtUp bool
 	// at is the time as of the last look at the clock.
 	at int64
 
@@ -151,14 +153,16 @@ func (c *core) settleTimed() {
 			n = c.link.deliver(c.at, budget)
 			budget -= n
 		}
-		if c.batched && c.due() {
+		if c.batched && !c.caughtUp && c.due() {
 			// What answers to the timers that are due may be there already.
 			read, busy := c.link.pump()
 			if read {
 				c.work()
 			}
 			if busy {
-				c.notBefore = c.at + int64(readerGrace) // whoever reads settles, too
+				// Whoever reads settles, too, if there is something. If not, the
+				// helper waits for them, however busy they are.
+				c.notBefore = c.at + int64(readerGrace)
 				break
 			}
 		}

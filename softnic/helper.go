@@ -16,6 +16,7 @@ type helper struct {
 	poke    chan struct{}
 	stop    chan struct{}
 	done    sync.WaitGroup
+	nics    []*NIC // to be read before timers fire
 }
 
 func newHelper(c *core) *helper {
@@ -60,18 +61,43 @@ func (h *helper) run() {
 // look runs what is due and returns how long to sleep, -1 for until poked.
 func (h *helper) look() time.Duration {
 	c := h.core
+	caughtUp := h.catchUp()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h.wakeAt = 0 // awake: nobody needs to poke
 	c.at = c.clock()
 	c.work()
+	c.caughtUp = caughtUp
 	c.settleTimed()
+	c.caughtUp = false
 	c.link.flush()
 	h.wakeAt = c.next()
 	if h.wakeAt == never {
 		return -1
 	}
 	return time.Duration(max(h.wakeAt-c.at, 0))
+}
+
+// catchUp reads what has arrived on a link to which others send, if a timer is due: it may
+// answer to it. It reports whether it did. The core's lock is not held.
+func (h *helper) catchUp() bool {
+	c := h.core
+	if !c.batched {
+		return false
+	}
+	c.mu.Lock()
+	c.at = c.clock()
+	due := c.due()
+	h.nics = h.nics[:0]
+	if due {
+		for _, n := range c.nics {
+			h.nics = append(h.nics, n)
+		}
+	}
+	c.mu.Unlock()
+	catchUp(h.nics)
+	clear(h.nics)
+	return due
 }
 
 // end stops the goroutine and waits for it. The core's lock must not be held.

@@ -93,6 +93,7 @@ type sendQueue struct {
 	wentAt    seqnum.PSN
 	armedUna  seqnum.PSN // una when the timer was armed
 	deadline  int64      // when the peer's time is up
+	excused   bool       // the timer was late, and the peer's time began anew
 	// probePause is the time to the next probe, 0 for none; probing is set while one is
 	// sent, probed until something was acknowledged since.
 	probePause      int64

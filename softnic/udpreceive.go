@@ -37,7 +37,7 @@ func (u *udpPort) read() bool {
 }
 
 // pump takes a batch of packets for every NIC. The core's lock is held, so nobody is waited
-// for who reads.
+// for who reads; catchUp does that.
 func (l *UDPLink) pump() (read, busy bool) {
 	for _, n := range l.core.nics {
 		u := n.udp
@@ -45,7 +45,8 @@ func (l *UDPLink) pump() (read, busy bool) {
 			continue
 		}
 		if !u.reading.TryLock() {
-			return read, true
+			busy = true
+			continue
 		}
 		if !u.closed {
 			k, _ := u.reader.Read() // an error comes again, to those who count it
@@ -56,7 +57,17 @@ func (l *UDPLink) pump() (read, busy bool) {
 		}
 		u.reading.Unlock()
 	}
-	return read, false
+	return read, busy
+}
+
+// catchUp serves what has arrived for some NICs. Whoever reads is waited for, and the core's
+// lock must not be held.
+func catchUp(nics []*NIC) {
+	for _, n := range nics {
+		n.udp.reading.Lock()
+		n.udp.read()
+		n.udp.reading.Unlock()
+	}
 }
 
 // serve takes datagrams of one sender apart and hands them to the NIC.

@@ -1,0 +1,72 @@
+//go:build linux
+
+package softnic
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"ibverbx/verbs"
+)
+
+// ask posts a WRITE to the peer of a besieged NIC, which is not there.
+func (s *besieged) ask(t *testing.T) *qp {
+	t.Helper()
+	q := s.qps[0]
+	_, err := q.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}})
+	check(t, err)
+	return q
+}
+
+// TestUDPTimersOfBusyNICs: somebody reads all the time, as programs do that poll. A peer that
+// does not answer is given up all the same.
+func TestUDPTimersOfBusyNICs(t *testing.T) {
+	s := newBesieged(t)
+	stop := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			s.nic.udp.reading.Lock()
+			time.Sleep(time.Millisecond)
+			s.nic.udp.reading.Unlock()
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	q := s.ask(t)
+	for deadline := time.Now().Add(20 * time.Second); q.State() != verbs.StateErr; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("the QP is in %s after 20 s with a peer that is gone, %+v, want %s", q.State(), s.nic.Stats(), verbs.StateErr)
+			break
+		}
+	}
+	close(stop)
+	done.Wait()
+}
+
+// TestUDPTimersAlwaysLate: a process that is always late gives up a peer that is gone, after
+// twice the time that it would have had.
+func TestUDPTimersAlwaysLate(t *testing.T) {
+	s := newBesieged(t)
+	q := s.ask(t)
+	c := s.nic.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	retries, begin := int(q.attr.RetryCount)+1, q.timerAt
+	const late = lateTimer + time.Millisecond
+	for k := 0; q.state == verbs.StateRTS; k++ {
+		now := q.timerAt + int64(late)
+		if limit := 3 * retries * int(verbs.AckTimeout(q.attr.Timeout)+late); now-begin > int64(limit) {
+			t.Fatalf("%d timeouts after %v, want %d and the QP in error", s.nic.stats.Timeouts, time.Duration(now-begin), retries)
+		}
+		c.timers.drop(q)
+		q.timeout(now)
+	}
+	if got := s.nic.stats.Timeouts; int(got) != retries {
+		t.Errorf("given up after %d timeouts, want %d", got, retries)
+	}
+}
