@@ -51,7 +51,7 @@ func (q *qp) acknowledge(p *packet) {
 		}
 	case synRNR:
 		q.ackTo(p.psn.Add(seqnum.Mask))
-		if q.una == p.psn {
+		if q.una == p.psn && !q.rnrWait { // a probe, or a packet that came twice, is refused as well
 			q.notReady(p.syndrome &^ synKindMask)
 		}
 	case synNak:

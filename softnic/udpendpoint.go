@@ -40,10 +40,14 @@ func (u *udpPort) lid() uint16 {
 }
 
 // learn remembers what a peer says of itself. Extra of other providers, and of versions to
-// come, says nothing.
+// come, says nothing; then the LID, of which some drivers for Ethernet say 1, is no port.
 func (u *udpPort) learn(e *verbs.Endpoint) {
 	b := e.Extra
-	if len(b) < extraLen || b[0] != 's' || b[1] != 'n' || b[2] != extraVersion || len(u.peers) >= maxUDPPeers {
+	if len(b) < 2 || b[0] != 's' || b[1] != 'n' {
+		e.LID = 0
+		return
+	}
+	if len(b) < extraLen || b[2] != extraVersion || len(u.peers) >= maxUDPPeers {
 		return
 	}
 	port := e.LID

@@ -76,7 +76,7 @@ func (u *udpPort) serve(d *udp.Datagram) {
 		return
 	}
 	from := u.sender(udpSource{d.From, d.Port})
-	if from == nil {
+	if from == nil || len(d.Data) == 0 {
 		u.nic.stats.Malformed++
 		return
 	}
@@ -120,10 +120,17 @@ func (u *udpPort) serveOne(from *udpSender, b []byte) {
 	} else {
 		p.setPayload(payload)
 	}
-	if p.opcode&transportMask == transportUD && from.source.port < udp.FirstSourcePort && from.source.port != roce.Port {
+	if p.opcode&transportMask == transportUD && from.source.port < udp.FirstSourcePort && from.source.port != roce.Port && u.nic.expects(p) {
 		u.hear(from, p.srcQPN)
 	}
 	u.nic.receive(p)
+}
+
+// expects reports whether a datagram is for a QP that takes it: what others send must not say
+// where answers go.
+func (n *NIC) expects(p *packet) bool {
+	q := n.qps.get(p.destQPN)
+	return q != nil && q.typ == verbs.UD && receivable[q.state] && p.qkey == q.attr.QKey
 }
 
 // sender returns what is remembered about a source of packets, nil if it cannot be one.
