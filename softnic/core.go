@@ -41,6 +41,7 @@ type core struct {
 
 	acks    workList // QPs that owe an acknowledgement
 	tx      workList // QPs that may have something to send
+	later   workList // QPs that have sent enough for one call
 	watch   workList // QPs with unacknowledged packets and perhaps no timer
 	broken  workList // QPs whose CQ overran
 	failing workList // UC and UD QPs that a receive has ended
@@ -99,13 +100,30 @@ func (c *core) schedule(q *qp) {
 	}
 }
 
+// putOff makes q transmit in the next call, or by the helper: others have a turn before that.
+func (c *core) putOff(q *qp) {
+	if !q.inLater {
+		q.inLater = true
+		c.later.push(q)
+	}
+}
+
+// resume schedules the QPs that were put off.
+func (c *core) resume() {
+	for q := c.later.pop(); q != nil; q = c.later.pop() {
+		q.inLater = false
+		c.schedule(q)
+	}
+}
+
 // settle runs until nothing can run at this time. The lock is held.
 func (c *core) settle() {
 	if c.timed {
 		c.at = c.clock()
 	}
+	c.resume()
 	c.work()
-	if !c.watch.empty() || len(c.timers) > 0 || c.timed {
+	if !c.watch.empty() || len(c.timers) > 0 || c.timed || !c.later.empty() {
 		c.settleTimed()
 	}
 	if c.batched {
@@ -142,7 +160,7 @@ func (c *core) work() {
 // settleTimed does the part of settle that looks at the clock: delivers packets that
 // are due and fires timers.
 func (c *core) settleTimed() {
-	if !c.unwatch() && len(c.timers) == 0 && !c.timed {
+	if !c.unwatch() && len(c.timers) == 0 && !c.timed && c.later.empty() {
 		return
 	}
 	c.at = c.clock()
@@ -222,13 +240,19 @@ func (c *core) expire() bool {
 }
 
 // next is the time at which something is due, never if nothing is.
-func (c *core) next() int64 { return max(min(c.timers.next(), c.link.next()), c.notBefore) }
+func (c *core) next() int64 {
+	if !c.later.empty() {
+		return c.at
+	}
+	return max(min(c.timers.next(), c.link.next()), c.notBefore)
+}
 
 // step is Step of the links.
 func (c *core) step() (next int64, pending bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at = c.clock()
+	c.resume()
 	c.work()
 	c.settleTimed()
 	c.link.flush()

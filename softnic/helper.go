@@ -66,6 +66,7 @@ func (h *helper) look() time.Duration {
 	defer c.mu.Unlock()
 	h.wakeAt = 0 // awake: nobody needs to poke
 	c.at = c.clock()
+	c.resume()
 	c.work()
 	c.caughtUp = caughtUp
 	c.settleTimed()

@@ -47,6 +47,7 @@ type qp struct {
 	ackMask seqnum.PSN
 
 	inTx       bool // in core.tx
+	inLater    bool // in core.later
 	inBroken   bool // in core.broken
 	ackListed  bool // in core.acks
 	watched    bool // in core.watch

@@ -141,11 +141,20 @@ func (q *qp) duplicate(p *packet, op uint8) {
 	}
 }
 
+// respondBudget bounds the packets of answers that a QP sends in one call over UDP, so that a
+// peer that READs a gigabyte with one request, as others than softnic do, stops nobody else's
+// traffic for that long. It is more than what a softnic asks for at a time.
+const respondBudget = 2 * maxRdAtomic * udpReadAhead
+
 // respond sends answers until all are sent or the link has no room. It reports whether
 // the QP can go on to its own requests.
 func (q *qp) respond() bool {
-	for q.jobHead != q.jobTail {
+	for sent := 0; q.jobHead != q.jobTail; sent++ {
 		if !q.link.room(q.nic, q) {
+			return false
+		}
+		if sent == respondBudget && q.core.batched {
+			q.core.putOff(q)
 			return false
 		}
 		j := &q.jobs[int(q.jobHead)&(len(q.jobs)-1)]
