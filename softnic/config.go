@@ -41,9 +41,11 @@ type Config struct {
 	// on the link before it. Give names where NICs of several links meet.
 	Name string
 	// Addr is the address of the port, in GID table row 1. Zero means one from
-	// 198.18.0.0/15 that is free on the link.
+	// 198.18.0.0/15 that is free on the link. On a UDPLink it is an address of the host,
+	// in row 0, and zero means the next of UDPConfig.Addrs.
 	Addr netip.Addr
-	// MTU is the MTU of the port. Zero means 4096 bytes.
+	// MTU is the MTU of the port. Zero means 4096 bytes, on a UDPLink the most that fits
+	// the interface.
 	MTU verbs.MTU
 	// Seed makes keys and packet sequence numbers repeatable, for simulations. Zero
 	// means random ones that nobody can guess.

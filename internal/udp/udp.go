@@ -8,7 +8,7 @@
 // in segment k of a run), which the checksum of RoCE v2 covers.
 //
 //	w := conn.NewWriter()                      r := conn.NewReader()
-//	k := w.Begin(dest, socket, size)           n, err := r.Read()     // never blocks
+//	k := w.Begin(dest, socket, size, 1, 12)    n, err := r.Read()     // never blocks
 //	copy(w.Take(12), header)                   d := r.Datagram(0)     // d.Data in parts of d.Segment
 //	w.Attach(payload)                          err = conn.Wait()      // until there is more
 //	dropped := w.Flush()
