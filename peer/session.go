@@ -97,13 +97,20 @@ func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error)
 	return m.Body, nil
 }
 
-// build makes the VirtualQP that was agreed on, and registers memory. The connection
-// carries its control channel.
+// build registers memory and makes the VirtualQP that was agreed on. The connection carries
+// its control channel.
 func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 	if s.Rails, err = ibverbx.NewRails(rails...); err != nil {
 		return err
 	}
 	s.onClose(s.Rails.Close)
+	// Memory goes behind the VirtualQP: requests that the peer has under way would meet dead
+	// keys otherwise, and say so instead of that this side has gone.
+	for i := range c.Regions {
+		if err := s.register(&c.Regions[i]); err != nil {
+			return fmt.Errorf("region %d (%q): %w", i, c.Regions[i].Name, err)
+		}
+	}
 	cfg := c.QP
 	a := &s.Agreed
 	cfg.Lanes, cfg.SendDepth, cfg.RecvDepth, cfg.LaneDepth = a.Lanes, a.SendDepth, a.RecvDepth, a.LaneDepth
@@ -126,11 +133,6 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 		return err
 	}
 	s.onClose(s.QP.Close)
-	for i := range c.Regions {
-		if err := s.register(&c.Regions[i]); err != nil {
-			return fmt.Errorf("region %d (%q): %w", i, c.Regions[i].Name, err)
-		}
-	}
 	return nil
 }
 
