@@ -3,6 +3,7 @@ package peer
 import (
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"ibverbx"
 	"ibverbx/bootstrap"
@@ -27,8 +28,9 @@ type Config struct {
 
 	// QP describes the VirtualQP. Lanes, SendDepth, RecvDepth, LaneDepth and FragmentSize
 	// are wishes: if both sides have one the smaller counts, and neither gets more than
-	// both can do. Zero means that the peer may choose. Scheme and Control must be zero:
-	// see Schemes and NoFailover.
+	// both can do. Zero means that the peer may choose, within reason: all lanes together
+	// then hold some 2^18 requests at the most. Scheme and Control must be zero: see Schemes
+	// and NoFailover.
 	QP ibverbx.Config
 	// Schemes are those that this side takes, the best first. The dialer's order counts.
 	// Empty means all: Tally, DQPLB, Spray.
@@ -66,7 +68,7 @@ type NICs struct {
 
 // RegionConfig describes memory that the peer may use.
 type RegionConfig struct {
-	// Name is what the peer knows it by, at most 64 bytes. It may be empty.
+	// Name is what the peer knows it by, at most 64 bytes of UTF-8. It may be empty.
 	Name string
 	// Memory is the memory; it stays the caller's. Nil means that Size bytes are
 	// allocated, which the Session frees.
@@ -110,8 +112,8 @@ func (c *Config) validate() error {
 	for i := range c.Regions {
 		r := &c.Regions[i]
 		switch {
-		case len(r.Name) > maxRegionName:
-			return verbs.Invalidf("Config.Regions[%d].Name has %d bytes: want at most %d", i, len(r.Name), maxRegionName)
+		case len(r.Name) > maxRegionName || !utf8.ValidString(r.Name):
+			return verbs.Invalidf("Config.Regions[%d].Name has %d bytes: want at most %d of UTF-8", i, len(r.Name), maxRegionName)
 		case r.Memory == nil && r.Size < 1:
 			return verbs.Invalidf("Config.Regions[%d] (%q) has neither Memory nor a Size above 0", i, r.Name)
 		}

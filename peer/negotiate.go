@@ -44,6 +44,11 @@ const (
 	lanesPerRail     = 4
 	defaultDepth     = 256
 	defaultLaneDepth = 128
+	// laneRequests is how many requests all lanes hold together, about, unless this side has
+	// asked for deeper ones itself: the peer's wish must not take this side's memory. A lane
+	// holds minLaneDepth in any case.
+	laneRequests = 1 << 18
+	minLaneDepth = 16
 )
 
 // Negotiate returns what suits both sides. It depends on the two offers alone, which must
@@ -72,12 +77,21 @@ func Negotiate(dialer, listener *Offer) (a Agreement, err error) {
 		{"fragment size", dialer.Fragment, listener.Fragment, 0, &a.FragmentSize},
 		{"MTU", dialer.MTU, listener.MTU, maxMTU, &mtu},
 	} {
+		if f.to == &a.LaneDepth {
+			f.d, f.l = f.d.among(a.Lanes), f.l.among(a.Lanes)
+		}
 		if *f.to, err = meet(f.what, f.d, f.l, f.fallback); err != nil {
 			return a, err
 		}
 	}
 	a.MTU = mtuWithin(mtu)
 	return a, nil
+}
+
+// among bounds the depth that a side bears for each of so many lanes.
+func (r Range) among(lanes int) Range {
+	r.Max = min(r.Max, max(laneRequests/lanes, minLaneDepth, r.Want, r.Min))
+	return r
 }
 
 // meet returns what of something that is counted suits both: the smaller wish, or the

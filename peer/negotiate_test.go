@@ -178,6 +178,34 @@ func TestMismatchSaysWhatAndWhere(t *testing.T) {
 	}
 }
 
+// A peer cannot make this side hold more than is good for it by wishing for many deep lanes;
+// where both wish for them they get them.
+func TestDeepLanesAreBounded(t *testing.T) {
+	wide := func() *peer.Offer {
+		o := offer()
+		o.Lanes.Max, o.LaneDepth.Max = 4094, 1<<15
+		return o
+	}
+	for name, tt := range map[string]struct {
+		spoil func(d, l *peer.Offer)
+		depth int // 0 for a mismatch
+	}{
+		"one wants":    {func(d, _ *peer.Offer) { d.Lanes.Want, d.LaneDepth.Want = 4094, 1<<15 }, 64},
+		"shallow":      {func(d, _ *peer.Offer) { d.Lanes.Want = 4094 }, 64},
+		"a few":        {func(d, _ *peer.Offer) { d.Lanes.Want, d.LaneDepth.Want = 4, 1<<15 }, 1 << 15},
+		"both want":    {func(d, l *peer.Offer) { d.Lanes.Want, d.LaneDepth.Want, l.LaneDepth.Want = 1000, 1<<15, 1024 }, 1024},
+		"one needs":    {func(d, _ *peer.Offer) { d.Lanes.Want, d.LaneDepth.Min = 1000, 1<<15 }, 0},
+		"the other is": {func(_, l *peer.Offer) { l.Lanes.Want, l.LaneDepth.Want = 1000, 1<<15 }, 262},
+	} {
+		d, l := wide(), wide()
+		tt.spoil(d, l)
+		a, err := peer.Negotiate(d, l)
+		if a.LaneDepth != tt.depth || (tt.depth == 0) != errors.Is(err, peer.ErrMismatch) {
+			t.Errorf("%s: got a lane depth of %d and %v, want %d", name, a.LaneDepth, err, tt.depth)
+		}
+	}
+}
+
 // Whatever a peer sends as an offer is refused, or is valid and written just so.
 func FuzzOffer(f *testing.F) {
 	good, err := json.Marshal(offer())

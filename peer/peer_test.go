@@ -270,7 +270,6 @@ func TestSessionFails(t *testing.T) {
 func TestSessionOfSilence(t *testing.T) {
 	n := newNetwork(1)
 	cfg := config(n.open(1, softnic.Config{}))
-	cfg.Timeout = 300 * time.Millisecond
 	for name, say := range map[string]func(c *bootstrap.Conn) error{
 		"deadline":       func(*bootstrap.Conn) error { return nil },
 		"decode offer":   func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, []byte("{}")) },
@@ -279,6 +278,9 @@ func TestSessionOfSilence(t *testing.T) {
 		"as it should":   func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, []byte(`{"x":1}`)) },
 		"at most 16384 ": func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, make([]byte, 20000)) },
 	} {
+		if cfg.Timeout = 0; name == "deadline" {
+			cfg.Timeout = 300 * time.Millisecond
+		}
 		door, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 		if err != nil {
 			t.Fatalf("Listen: got %v, want no error", err)
@@ -317,6 +319,7 @@ func TestConfigRefused(t *testing.T) {
 		"MTU":               func(c *peer.Config) { c.MTU = 1500 },
 		"Regions[0]":        func(c *peer.Config) { c.Regions[0].Size = 0 },
 		"Regions[0].Name":   func(c *peer.Config) { c.Regions[0].Name = strings.Repeat("x", 65) },
+		"of UTF-8":          func(c *peer.Config) { c.Regions[0].Name = "\xff" },
 		"Regions has 1025:": func(c *peer.Config) { c.Regions = make([]peer.RegionConfig, 1025) },
 	} {
 		cfg := config(n.open(1, softnic.Config{}))
