@@ -121,19 +121,18 @@ func (h *half) turn() error {
 	if err := h.listen(); err != nil {
 		return err
 	}
+	if h.round%noteRounds == 0 { // also if there is always something complete
+		if err := h.speak(); err != nil {
+			return err
+		}
+	}
 	if h.moved {
 		return nil
 	}
 	if h.quiet || h.passive() {
-		if err := h.nap(); err != nil {
-			return err
-		}
-	} else {
-		runtime.Gosched()
+		return h.nap()
 	}
-	if h.round%noteRounds == 0 {
-		return h.speak()
-	}
+	runtime.Gosched()
 	return nil
 }
 

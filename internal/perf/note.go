@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"ibverbx"
@@ -130,5 +131,6 @@ func say(ctx context.Context, p Partner, v any) error {
 	return p.Send(ctx, b)
 }
 
-// brief cuts a text to what a note may hold.
-func brief(s string) string { return s[:min(len(s), maxTextBytes)] }
+// brief cuts a text to what a note may hold. JSON holds UTF-8 only: what is none, or no
+// longer whole, is left out.
+func brief(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxTextBytes)], "") }

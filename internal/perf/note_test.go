@@ -2,8 +2,23 @@ package perf
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 )
+
+// A text is cut between letters: half of one would be refused as a note.
+func TestBriefText(t *testing.T) {
+	for _, text := range []string{"short", strings.Repeat("x", maxTextBytes-1) + "é and more", "\xff broken"} {
+		b, err := json.Marshal(&note{Kind: noteAnswer, Text: brief(text)})
+		if err != nil {
+			t.Fatalf("Marshal: got %v, want no error", err)
+		}
+		var n note
+		if err := decodeNote(b, &n); err != nil || n.check() != nil || n.Text == "" {
+			t.Errorf("%.20q: got %q, %v and %v, want a note that the partner takes", text, n.Text, err, n.check())
+		}
+	}
+}
 
 // Whatever a partner says is refused, or makes sense and is written just so.
 func FuzzNote(f *testing.F) {

@@ -69,8 +69,28 @@ func NewClient(ctx context.Context, p Partner, cfg Config) (*Remote, error) {
 
 // NewServer takes the test that a client asks for. own is what this end wants of its
 // VirtualQP, as far as the client leaves a choice; its zero value wants nothing. If the
-// test cannot be the client is told why.
+// test cannot be the client is told why. A client that asks for nothing is not waited for:
+// others may want to be served.
 func NewServer(ctx context.Context, p Partner, own Config) (*Remote, error) {
+	return newServer(ctx, p, own, askAfter)
+}
+
+// askAfter is how long a client may take to say what it wants.
+const askAfter = 30 * time.Second
+
+func newServer(ctx context.Context, p Partner, own Config, limit time.Duration) (*Remote, error) {
+	late := fmt.Errorf("the client has not said within %v what to measure", limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
+	defer cancel()
+	r, err := serverOf(ctx, p, own)
+	if err != nil && errors.Is(context.Cause(ctx), late) {
+		err = fmt.Errorf("%w: %w", late, err)
+	}
+	return r, err
+}
+
+// serverOf is NewServer as long as ctx lasts.
+func serverOf(ctx context.Context, p Partner, own Config) (*Remote, error) {
 	b, err := p.Recv(ctx)
 	if err != nil {
 		return nil, err
@@ -176,9 +196,6 @@ func (r *Remote) Run(ctx context.Context, o Observer) (Report, error) {
 		defer context.AfterFunc(ctx, cancel)()
 	}
 	for i, size := range r.sizes {
-		if ctx.Err() != nil && i > 0 {
-			break
-		}
 		progress := func(done float64) {
 			if o.Progress != nil {
 				o.Progress(Progress{Row: i, Rows: len(r.sizes), Size: size, Done: min(done, 1)})

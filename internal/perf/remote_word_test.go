@@ -1,0 +1,75 @@
+package perf_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ibverbx/internal/perf"
+)
+
+// counting counts how often the other end says that it is still at it.
+type counting struct {
+	*partner
+	progress atomic.Int64
+}
+
+func (c *counting) Recv(ctx context.Context) ([]byte, error) {
+	b, err := c.partner.Recv(ctx)
+	if strings.Contains(string(b), `"kind":"progress"`) {
+		c.progress.Add(1)
+	}
+	return b, err
+}
+
+// An end that finds something complete whenever it looks says all the same that it is at it:
+// otherwise the other gives it up.
+func TestRemoteSpeaksUnderLoad(t *testing.T) {
+	ends := partners(t, 1)
+	server := &counting{partner: ends[1]}
+	done := make(chan error, 1)
+	go func() {
+		r, err := perf.NewServer(context.WithoutCancel(t.Context()), server, perf.Config{})
+		if err == nil {
+			_, err = r.Run(context.WithoutCancel(t.Context()), perf.Observer{})
+		}
+		_ = ends[1].conn.Close()
+		done <- err
+	}()
+	r, err := perf.NewClient(t.Context(), ends[0], perf.Config{Rails: 1, QPs: 1, Sizes: []int{8}, Iterations: 200000})
+	if err == nil {
+		r.Chatter(1)
+		_, err = r.Run(t.Context(), perf.Observer{})
+	}
+	_ = ends[0].conn.Close()
+	if served := <-done; err != nil || served != nil {
+		t.Fatalf("got %v and %v, want no errors", err, served)
+	}
+	if n := server.progress.Load(); n < 10 {
+		t.Errorf("the client said %d times that it is at it, want 10 or more in 200000 messages", n)
+	}
+}
+
+// A client that has had enough between two rows says so, and both ends know.
+func TestRemoteInterruptedBetweenRows(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cfg := perf.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128, 256}, Iterations: 100}
+	client, server := observed(ctx, partners(t, 1), cfg, perf.Config{}, perf.Observer{Result: func(perf.Result) { cancel() }})
+	for _, o := range []outcome{client, server} {
+		if o.err != nil || !o.report.Interrupted || len(o.report.Results) == 3 {
+			t.Errorf("%s: got %d rows, interrupted %t, and %v, want fewer than 3, interrupted", o.report.Role, len(o.report.Results), o.report.Interrupted, o.err)
+		}
+	}
+}
+
+// A client that is let in and asks for nothing does not keep the others waiting for ever.
+func TestRemoteSilentClient(t *testing.T) {
+	ends := partners(t, 1)
+	_, err := perf.NewServerWithin(t.Context(), ends[1], 50*time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "has not said within 50ms what to measure") {
+		t.Errorf("got %v, want that the client is not waited for", err)
+	}
+}
