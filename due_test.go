@@ -121,6 +121,26 @@ func TestDue(t *testing.T) {
 	}
 }
 
+// TestDeadlineNever: a Deadline beyond all clocks is never over, and makes nobody wake up.
+func TestDeadlineNever(t *testing.T) {
+	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: math.MaxInt64})
+	local, remote := d.hosts[0].region(8), d.hosts[1].region(8)
+	a, b := d.hosts[0].nics[0], d.hosts[1].nics[0]
+	d.links[0].Cut(a, b)
+	d.post(0, 1, 8, local, remote)
+	if due := d.hosts[0].cq.Due(); due != math.MaxInt64 {
+		t.Errorf("Due with a request that has for ever = %d, want never", due)
+	}
+	for range 10 {
+		d.step()
+	}
+	if err := d.hosts[0].qp.Err(); err != nil {
+		t.Errorf("Err = %v, want none", err)
+	}
+	d.links[0].Restore(a, b)
+	d.until("it ended", func() bool { return len(d.got[0]) == 1 })
+}
+
 // TestEventsAndLog follows the loss of a rail: the events come in order with causes, Stats
 // show the same, and the log has a record for each.
 func TestEventsAndLog(t *testing.T) {

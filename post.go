@@ -49,11 +49,13 @@ func (q *VirtualQP) postSend(wrs []SendWR) (n int, err error) {
 	return n, err
 }
 
-// setDeadlines notes when the last n requests must have ended.
+// setDeadlines notes when the last n requests must have ended. A Deadline that is longer than
+// the clock goes on means never.
 func (q *VirtualQP) setDeadlines(n uint32) {
 	q.tick()
+	deadline := q.now + min(int64(q.cfg.Deadline), math.MaxInt64-1-max(q.now, 0))
 	for seq := q.posted - n; seq != q.posted; seq++ {
-		q.slot(seq).deadline = q.now + int64(q.cfg.Deadline)
+		q.slot(seq).deadline = deadline
 	}
 }
 

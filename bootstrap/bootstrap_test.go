@@ -181,6 +181,10 @@ func TestConfigRefused(t *testing.T) {
 			t.Errorf("Dial with %s: got %v, %v, want %v", name, c, err, ErrConfig)
 		}
 	}
+	// What cannot be read is not taken for an empty or a shorter token.
+	if _, err := Listen(t.Context(), "127.0.0.1:0", Config{TokenFile: dir}); !errors.Is(err, ErrConfig) || strings.Contains(err.Error(), "has 0 bytes") {
+		t.Errorf("Listen with a directory as token: got %v, want %v that says that it cannot be read", err, ErrConfig)
+	}
 	if _, err := Dial(t.Context(), "no port", tokenConfig()); !errors.Is(err, ErrConfig) {
 		t.Errorf("Dial without a port: got %v, want %v", err, ErrConfig)
 	}

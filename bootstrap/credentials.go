@@ -9,7 +9,9 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"net/netip"
@@ -147,17 +149,11 @@ func readBounded(name string, limit int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, limit)
-	n := 0
-	for n < limit && err == nil {
-		var m int
-		m, err = f.Read(b[n:])
-		n += m
+	b, err := io.ReadAll(io.LimitReader(f, int64(limit)))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, err // half of a token would be another one
 	}
-	if e := f.Close(); e != nil {
-		return nil, e
-	}
-	return b[:n], nil
+	return b, nil
 }
 
 // baseTLS is what every session has: TLS 1.3 alone, and no resumption, so that each is
