@@ -16,7 +16,7 @@ import (
 // lets bytes drip too.
 func TestSilence(t *testing.T) {
 	cfg := plainConfig()
-	cfg.DeadAfter = 200 * time.Millisecond
+	cfg.DeadAfter = 500 * time.Millisecond
 	d := newDoor(t, cfg)
 	for name, drip := range map[string]bool{"silent": false, "dripping": true} {
 		c := d.connect(t)
@@ -49,9 +49,9 @@ func TestSilence(t *testing.T) {
 // Two sides that have nothing to say stay connected, also if only one is impatient.
 func TestKeepalive(t *testing.T) {
 	impatient := tokenConfig()
-	impatient.DeadAfter = 150 * time.Millisecond
+	impatient.DeadAfter = time.Second
 	x, y := newDoor(t, tokenConfig()).meet(t, impatient)
-	time.Sleep(600 * time.Millisecond)
+	time.Sleep(1500 * time.Millisecond)
 	carry(t, x, y, "still here")
 	carry(t, y, x, "so am I")
 	if s := x.Stats(); s.KeepalivesIn == 0 {

@@ -197,7 +197,7 @@ func TestPerfServerGoesOn(t *testing.T) {
 	}
 	server, addr := serve(t, door("server")...)
 	gone := begin(t, append([]string{"perf", addr, "-s", "64K", "-D", "600"}, door("client")...)...)
-	time.Sleep(300 * time.Millisecond)
+	server.line("let in") // before that the server need not know of it
 	if err := gone.cmd.Process.Kill(); err != nil {
 		t.Fatalf("Kill: got %v, want no error", err)
 	}
@@ -207,7 +207,9 @@ func TestPerfServerGoesOn(t *testing.T) {
 	if status, _, stderr := command(t.Context(), refused...); status == exitOK || stderr == "" {
 		t.Errorf("a test that cannot be: status %d, %q, want an error", status, stderr)
 	}
+	server.line("client 127.0.0.1")
 	stopped := begin(t, append([]string{"perf", addr, "-s", "64K", "-D", "600"}, door("client")...)...)
+	server.line("let in")
 	time.Sleep(500 * time.Millisecond)
 	if status := stopped.interrupt(); status != exitInterrupted && status != exitFailure {
 		t.Errorf("an interrupted client: status %d, want %d", status, exitInterrupted)
@@ -235,6 +237,7 @@ func TestPerfRemoteFlagErrors(t *testing.T) {
 		"--token-file T":                               "no other process",
 		"node1 -c UD send --token-file T":              "one host",
 		"--server --addr x --token-file T":             "--addr x",
+		"--server -m 77 --token-file T":                "--mtu 77",
 		"--server --provider x --token-file T":         "--provider x",
 		"--server --token-file T --listen 1.2.3.4.5:1": "1.2.3.4.5",
 		"--server --insecure-plaintext-on-loopback --listen 0.0.0.0:0": "loopback",

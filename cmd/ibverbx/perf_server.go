@@ -14,6 +14,9 @@ import (
 // runServer serves one client after the other until ctx ends, or one with --once. A client
 // that is turned away, or whose test fails, ends nothing but itself.
 func runServer(ctx context.Context, s streams, f *perfFlags) error {
+	if _, err := f.cfg.Complete(); err != nil {
+		return err // otherwise every client would be told so
+	}
 	door, err := f.door.config()
 	if err != nil {
 		return err

@@ -24,8 +24,10 @@ const (
 	// remotePeakSpan is the shortest time over which a peak counts between processes, where
 	// completions come in larger heaps.
 	remotePeakSpan = 10 * time.Millisecond
-	// lastWordsAfter is how long the result of a partner that has gone may take.
+	// lastWordsAfter is how long the result of a partner that has gone may take, and
+	// reasonAfter its reason.
 	lastWordsAfter = 10 * time.Second
+	reasonAfter    = 3 * time.Second
 )
 
 // half is one end of a row whose other end is in another process. It is for one goroutine.

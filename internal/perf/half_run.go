@@ -87,6 +87,26 @@ func (h *half) lastWords() error {
 	return nil
 }
 
+// because adds to the news that the partner's VirtualQP is gone what the partner says of it: a
+// partner that gives up closes its VirtualQP, and then the connection with the reason.
+func (h *half) because(err error) error {
+	if !errors.Is(err, ibverbx.ErrPeerGone) {
+		return err
+	}
+	limit := time.NewTimer(reasonAfter)
+	defer limit.Stop()
+	for {
+		select {
+		case n := <-h.notes.ch:
+			if n.err != nil {
+				return fmt.Errorf("%w (%w)", n.err, err)
+			}
+		case <-limit.C:
+			return err
+		}
+	}
+}
+
 // interrupted reports whether the user has had enough.
 func (h *half) interrupted() bool { return h.stop.Err() != nil }
 

@@ -250,7 +250,7 @@ func (r *Remote) row(talk, stop context.Context, size int, rep *Report, progress
 	progress(0)
 	mine, theirs, err := h.run()
 	if err != nil {
-		return res, false, err
+		return res, false, h.because(err)
 	}
 	return r.settle(size, rep, mine, theirs), !mine.Interrupted && !theirs.Interrupted, nil
 }

@@ -73,3 +73,31 @@ func TestRemoteSilentClient(t *testing.T) {
 		t.Errorf("got %v, want that the client is not waited for", err)
 	}
 }
+
+// A client whose server gives up says why, whichever of the two it learns first: that the
+// VirtualQP at the other end is gone, or that the connection is.
+func TestRemoteSaysWhy(t *testing.T) {
+	ends := partners(t, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		r, err := perf.NewServer(ctx, ends[1], perf.Config{})
+		if err == nil {
+			_, err = r.Run(ctx, perf.Observer{})
+		}
+		_ = ends[1].conn.CloseWith("no more today")
+		done <- err
+	}()
+	r, err := perf.NewClient(t.Context(), ends[0], perf.Config{Rails: 1, QPs: 2, Sizes: []int{4096}, Duration: time.Hour})
+	if err == nil {
+		_, err = r.Run(t.Context(), perf.Observer{Progress: func(p perf.Progress) {
+			if p.Done > 0 {
+				cancel()
+			}
+		}})
+	}
+	if served := <-done; served == nil || err == nil || !strings.Contains(err.Error(), "no more today") {
+		t.Errorf("the server ended in %v and the client in %v, want what the server said in both", served, err)
+	}
+}
