@@ -17,7 +17,9 @@ type Control interface {
 	// Send sends a datagram of at most MaxControl bytes. An error means that this one is
 	// lost; it will be sent again.
 	Send(b []byte) error
-	// Recv takes a datagram into b, which has MaxControl bytes. n is 0 if there is none.
+	// Recv takes a datagram into b, which has MaxControl bytes. n is 0 if there is none. An
+	// error that wraps ErrPeerGone ends the VirtualQP: the channel knows that nobody is at the
+	// other end, and lanes would only wait for it. Others mean nothing.
 	Recv(b []byte) (n int, err error)
 }
 

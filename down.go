@@ -14,8 +14,11 @@ import (
 func (q *VirtualQP) listen() {
 	for range pollBatch {
 		n, err := q.cfg.Control.Recv(q.control[:])
+		if errors.Is(err, ErrPeerGone) && q.state == stateConnected {
+			q.fail(q.all[0], err)
+		}
 		if err != nil || n == 0 {
-			return // an error of the channel is a message that is lost
+			return // any other error of the channel is a message that is lost
 		}
 		m, err := decodeControl(q.control[:min(n, MaxControl)])
 		if err != nil {

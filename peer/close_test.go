@@ -1,11 +1,13 @@
 package peer_test
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"testing"
 
 	"ibverbx"
+	"ibverbx/bootstrap"
 	"ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -84,5 +86,29 @@ func TestSessionCloseOrder(t *testing.T) {
 	last := slices.Index(seen.entries, "MR")
 	if last < 2 || slices.Contains(seen.entries[last:], "QP") {
 		t.Errorf("closed in the order %v, want all QPs before the memory that the peer uses", seen.entries)
+	}
+}
+
+// A side that has asked for nothing and only waits for the peer learns that it has died.
+func TestSessionPeerDies(t *testing.T) {
+	n := newNetwork(1)
+	d, l := mustMeet(t, config(n.open(1, softnic.Config{})), config(n.open(1, softnic.Config{})))
+	if _, err := d.QP.PostRecv([]ibverbx.RecvWR{{ID: 5}}); err != nil {
+		t.Fatalf("PostRecv: got %v, want no error", err)
+	}
+	if err := l.Conn.Close(); err != nil { // as the host does for a process that is killed
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	var wcs [4]ibverbx.WC
+	for ctx := soon(t); wcs[0].ID != 5; {
+		if _, err := d.CQ.Wait(ctx, wcs[:]); err != nil {
+			t.Fatalf("Wait: got %v, want the receive flushed", err)
+		}
+	}
+	if err := d.QP.Err(); wcs[0].Status != verbs.StatusWRFlushErr || !errors.Is(err, ibverbx.ErrPeerGone) || !errors.Is(err, bootstrap.ErrPeerClosed) {
+		t.Errorf("the receive ended in %v and the VirtualQP in %v, want %v and %v", wcs[0].Err(), err, verbs.StatusWRFlushErr, ibverbx.ErrPeerGone)
+	}
+	if err := l.QP.Err(); err != nil {
+		t.Errorf("the side that closed its connection: got %v, want nothing of the peer", err)
 	}
 }

@@ -12,7 +12,9 @@ import (
 
 // Session is a VirtualQP that is connected to one of a peer, and what belongs to it. The
 // VirtualCQ and the VirtualQP are for one goroutine at a time; with failover both sides
-// must poll as long as the Session is open.
+// must poll as long as the Session is open. A peer that dies ends the VirtualQP in
+// ibverbx.ErrPeerGone, at once if its host says so and otherwise when it has been silent for
+// too long; without failover only requests to it notice, and Conn.Done.
 type Session struct {
 	QP    *ibverbx.VirtualQP
 	CQ    *ibverbx.VirtualCQ
@@ -123,7 +125,7 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 		queue.Depth = completions(&cfg, len(rails), queue.SharedReceives)
 	}
 	if a.Failover {
-		cfg.Control = s.Conn.Control(queue.Waker.Wake)
+		cfg.Control = &control{Control: s.Conn.Control(queue.Waker.Wake), conn: s.Conn}
 	}
 	if s.CQ, err = s.Rails.NewCQ(queue); err != nil {
 		return err
@@ -134,6 +136,28 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 	}
 	s.onClose(s.QP.Close)
 	return nil
+}
+
+// control is the control channel of a Session. When the connection has ended, and not by this
+// side, the peer is gone: a side that only waits for the peer would not learn of it otherwise.
+type control struct {
+	*bootstrap.Control
+	conn *bootstrap.Conn
+	gone error
+}
+
+// Recv implements ibverbx.Control.
+func (c *control) Recv(b []byte) (int, error) {
+	n, err := c.Control.Recv(b)
+	if err == nil {
+		return n, nil
+	}
+	if c.gone == nil {
+		if c.gone = c.conn.Err(); !errors.Is(c.gone, bootstrap.ErrClosed) {
+			c.gone = fmt.Errorf("%w: %w", ibverbx.ErrPeerGone, c.gone)
+		}
+	}
+	return 0, c.gone
 }
 
 // completions is how many of them a rail can have outstanding: those of its share of the
