@@ -273,6 +273,33 @@ func TestSlowAndHalfOpen(t *testing.T) {
 	}
 }
 
+// A host that fills the places of the half-open takes them from itself, and not from another
+// that needs a few round trips.
+func TestCrowdMakesWay(t *testing.T) {
+	visits := func(addrs ...address) (half []*visit) {
+		for _, a := range addrs {
+			half = append(half, &visit{from: origin(a)})
+		}
+		return half
+	}
+	for name, tt := range map[string]struct {
+		half []*visit
+		want int
+	}{
+		"a crowd":         {visits("10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:2", "10.0.0.2:3"), 1},
+		"all alike":       {visits("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"), 0},
+		"mapped":          {visits("10.0.0.1:1", "[::ffff:10.0.0.2]:1", "10.0.0.2:2"), 1},
+		"one IPv6 host":   {visits("[2001:db8::1]:1", "[2001:db8:0:1::1]:1", "[2001:db8:0:1::2]:1"), 1},
+		"link-local":      {visits("10.0.0.1:1", "[fe80::1%eth0]:1", "[fe80::2%eth1]:1"), 1},
+		"nobody knows":    {visits("10.0.0.1:1", "pipe", "pipe"), 1},
+		"the only one is": {visits("10.0.0.1:1"), 0},
+	} {
+		if got := nextToGo(tt.half); got != tt.want {
+			t.Errorf("%s: number %d makes way, want %d", name, got, tt.want)
+		}
+	}
+}
+
 // Closing a listener does not wait for peers that are slow.
 func TestCloseWithHalfOpen(t *testing.T) {
 	for name, cfg := range map[string]Config{"plain": plainConfig(), "token": tokenConfig()} {

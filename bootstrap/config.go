@@ -48,7 +48,8 @@ type Config struct {
 	// HandshakeTimeout is how long a peer has to prove itself. Zero means 10 s.
 	HandshakeTimeout time.Duration
 	// MaxHandshakes is how many peers of a listener may be about to do so; one more takes
-	// the place of the one that has taken longest. Zero means 64.
+	// the place of the one that has taken longest, of those from the host that has most.
+	// Zero means 64.
 	MaxHandshakes int
 	// Backlog is how many Conns wait for Accept; others are told that the listener is
 	// busy. Zero means 16.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -30,7 +32,35 @@ type Listener struct {
 // visit is a stranger at the door.
 type visit struct {
 	raw    net.Conn
+	from   netip.Prefix
 	bumped bool // it has made way for another
+}
+
+// origin is what strangers of one host have in common: the address, or of IPv6 the part that
+// a host does not choose.
+func origin(addr net.Addr) netip.Prefix {
+	ap, err := netip.ParseAddrPort(addr.String())
+	if err != nil {
+		return netip.Prefix{}
+	}
+	a, bits := ap.Addr().Unmap(), 32
+	if a.Is6() {
+		bits = 64
+	}
+	p, _ := a.WithZone("").Prefix(bits) // there are as many bits
+	return p
+}
+
+// nextToGo returns which of the half-open makes way for another: the oldest of the origin that
+// has most of them.
+func nextToGo(half []*visit) (index int) {
+	count := map[netip.Prefix]int{}
+	most := 0
+	for _, v := range half {
+		count[v.from]++
+		most = max(most, count[v.from])
+	}
+	return slices.IndexFunc(half, func(v *visit) bool { return count[v.from] == most })
 }
 
 // ListenerStats counts what came to a Listener.
@@ -119,11 +149,11 @@ func (l *Listener) accept() {
 	}
 }
 
-// visit gives a connection a place among the half-open ones, that of the oldest if there is
-// none left. A peer that means it needs a few round trips, so whoever is the oldest of
-// many is not in a hurry.
+// visit gives a connection a place among the half-open ones, that of another if there is none
+// left. A peer that means it needs a few round trips, so whoever is the oldest of many is not
+// in a hurry; and a host that takes many places takes them from itself.
 func (l *Listener) visit(raw net.Conn) {
-	v := &visit{raw: raw}
+	v := &visit{raw: raw, from: origin(raw.RemoteAddr())}
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
@@ -131,10 +161,11 @@ func (l *Listener) visit(raw net.Conn) {
 		return
 	}
 	if len(l.half) >= l.cfg.MaxHandshakes {
-		oldest := l.half[0]
-		oldest.bumped = true
-		l.half = append(l.half[:0], l.half[1:]...)
-		_ = oldest.raw.Close()
+		i := nextToGo(l.half)
+		goes := l.half[i]
+		goes.bumped = true
+		l.half = append(l.half[:i], l.half[i+1:]...)
+		_ = goes.raw.Close()
 	}
 	l.half = append(l.half, v)
 	l.work.Add(1)
