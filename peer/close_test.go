@@ -112,3 +112,32 @@ func TestSessionPeerDies(t *testing.T) {
 		t.Errorf("the side that closed its connection: got %v, want nothing of the peer", err)
 	}
 }
+
+// A side that waits in Finish does its part when a lane of the other is lost.
+func TestFinishBringsLanesBack(t *testing.T) {
+	n := newNetwork(2)
+	d, l := mustMeet(t, config(n.open(2, softnic.Config{})), config(n.open(2, softnic.Config{})))
+	ctx := soon(t)
+	finished := make(chan error, 1)
+	go func() { finished <- l.Finish(ctx) }()
+	if err := d.QP.KillLane(0); err != nil {
+		t.Fatalf("KillLane: got %v, want no error", err)
+	}
+	wr := ibverbx.SendWR{ID: 7, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: d.Region("data")}
+	wr.SetSGE(d.Local[0].SGE(0, 1<<20))
+	if _, err := d.QP.PostSend([]ibverbx.SendWR{wr}); err != nil {
+		t.Fatalf("PostSend: got %v, want no error", err)
+	}
+	var wcs [4]ibverbx.WC
+	for wcs[0].ID != 7 {
+		if _, err := d.CQ.Wait(ctx, wcs[:]); err != nil {
+			t.Fatalf("Wait: got %v, want a completion", err)
+		}
+	}
+	if err := wcs[0].Err(); err != nil {
+		t.Errorf("the request ended in %v, want success", err)
+	}
+	if mine, theirs := d.Finish(ctx), <-finished; mine != nil || theirs != nil {
+		t.Errorf("Finish: got %v and %v, want no errors", mine, theirs)
+	}
+}

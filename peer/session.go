@@ -60,12 +60,28 @@ func (s *Session) Recv(ctx context.Context) ([]byte, error) {
 
 // Finish tells the peer that this side has all it wanted of it, and waits until the peer
 // says the same, or ctx ends: then neither closes while the other still waits for a
-// completion. Requests of this side must have ended. Messages that nobody has taken are
+// completion. Meanwhile it polls, because the peer may need this side to bring a lane back.
+// Requests of this side must have ended; completions and messages that nobody has taken are
 // lost.
 func (s *Session) Finish(ctx context.Context) error {
 	if err := s.Conn.Send(ctx, bootstrap.KindDone, nil); err != nil {
 		return err
 	}
+	polling, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		done <- s.takeDone(ctx)
+		stop()
+	}()
+	// It ends when the peer is done, or the VirtualCQ can be polled no more, which does not
+	// matter here.
+	_ = s.CQ.Serve(polling, nil)
+	return <-done
+}
+
+// takeDone waits until the peer says that it is done.
+func (s *Session) takeDone(ctx context.Context) error {
 	for {
 		m, err := s.Conn.Recv(ctx)
 		if err != nil || m.Kind == bootstrap.KindDone {
