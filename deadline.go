@@ -17,6 +17,7 @@ const lateness = int64(time.Second)
 // was not taken is in time, and so is what a CQ has: they are looked at first.
 func (q *VirtualQP) checkDeadline() {
 	seq, ok := q.oldest()
+	q.askIfSilent(seq, ok)
 	if !ok || q.now <= q.slot(seq).deadline {
 		q.late = false
 		return
@@ -40,6 +41,35 @@ func (q *VirtualQP) oldest() (seq uint32, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// askTime is how long the oldest request waits before the peer is asked whether it is still
+// the one that was connected, and then how often.
+const askTime = int64(500 * time.Millisecond)
+
+// askIfSilent asks the peer for a sign that it is gone if the oldest request does not end.
+// Lanes need not notice that: a request may wait for something that only the peer can do,
+// with nothing in flight.
+func (q *VirtualQP) askIfSilent(oldest uint32, waiting bool) {
+	if !waiting || !q.asking || oldest != q.askFor {
+		q.asking, q.askFor, q.askAt = waiting, oldest, q.now+askTime
+		return
+	}
+	if q.now >= q.askAt {
+		q.askAt = q.now + askTime
+		q.ask()
+	}
+}
+
+// ask says something that the peer need not answer, but that another VirtualQP in its place
+// answers with a Reset.
+func (q *VirtualQP) ask() {
+	l := q.all[0]
+	if l.life.receives() {
+		q.offer(l, ctlAnswer)
+	} else if l.life.last.valid {
+		q.answerDown(l)
+	}
 }
 
 // expire ends the VirtualQP because a request has not ended in time.
@@ -81,6 +111,11 @@ func (q *VirtualQP) due() int64 {
 	}
 	if seq, ok := q.oldest(); ok {
 		due = q.slot(seq).deadline + 1
+		if q.asking {
+			due = min(due, max(q.askAt, q.now+1))
+		} else {
+			due = min(due, q.now+askTime)
+		}
 	}
 	if q.out == 0 && !q.away {
 		return due

@@ -69,6 +69,9 @@ type VirtualQP struct {
 	nextDrive    int64            // when a poll that finds something looks at control and clock too
 	railPast     [MaxRails]Counts // what lanes did on a rail that they left
 	away         bool             // a message or notify lane was rebuilt on another rail
+	asking       bool             // the oldest request has been
+	askFor       uint32           // this one
+	askAt        int64            // and the peer is asked at that time
 	late         bool             // a deadline has passed,
 	lateAt       [MaxRails]uint64 // when VirtualCQ.idle was this,
 	lateSince    int64            // and the time that

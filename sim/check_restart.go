@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/verbs"
 )
 
 // This file holds: when another process answers in the place of a peer that crashed, the old
@@ -20,13 +21,21 @@ func (e *end) checkGone(err error) {
 	if e.replaced == 0 || e.reasons > 0 || e.bad != nil {
 		return // or it has failed for another reason
 	}
+	if errors.Is(err, ibverbx.ErrAtomicInDoubt) && !e.w.plan.KeepAtomics {
+		return // the peer had taken its leave of a lane with an atomic on it before it crashed
+	}
 	if !errors.Is(err, ibverbx.ErrPeerGone) {
 		e.fail("restart", "another process answers for the peer, and the VirtualQP ended with %v; want %v", err, ibverbx.ErrPeerGone)
 		return
 	}
 	from := max(e.replaced, e.w.healed)
-	if e.head < len(e.sends) {
-		from = max(from, e.sends[e.head].posted)
+	// What has succeeded needs no peer any more; of an unsignaled request nobody knows whether
+	// it has.
+	for _, r := range e.sends {
+		if r.signaled() && (!r.done || r.status != verbs.StatusSuccess) {
+			from = max(from, r.posted)
+			break
+		}
 	}
 	if took := time.Duration(e.w.now - from); took > goneTime {
 		e.fail("restart", "another process answers for the peer, and the VirtualQP ended %v after that could be known; want %v at the most", took, goneTime)
