@@ -38,6 +38,7 @@ type batch struct {
 	msgs     [batchMessages]mmsghdr
 	controls [batchMessages]control
 	counts   [batchMessages]uint8 // datagrams of a message
+	dests    [batchMessages]*Dest
 	iovs     []unix.Iovec
 	bytes    []byte
 	n        int // messages
@@ -85,8 +86,8 @@ func (w *Writer) Begin(to *Dest, socket, size, vectors, room int) int {
 	if b.n == 0 {
 		w.pending = append(w.pending, b)
 	}
-	b.to, b.size, b.total, b.first, b.open = to, size, size, b.vectors, to.runs
-	b.counts[b.n] = 1
+	b.to, b.size, b.total, b.first, b.open = to, size, size, b.vectors, to.runs && !to.refused
+	b.counts[b.n], b.dests[b.n] = 1, to
 	b.n++
 	return 0
 }
@@ -162,20 +163,21 @@ func (w *Writer) send(b *batch) {
 		if errno == syscall.EINTR || (errno == syscall.EAGAIN && writable(b.fd)) {
 			continue
 		}
-		if b.counts[from] > 1 && refusesRuns(errno) {
-			w.conn.segments.Store(1) // the device cannot: none from now on
+		if b.counts[from] > 1 {
+			switch errno {
+			case syscall.EIO, syscall.EOPNOTSUPP:
+				w.conn.segments.Store(1) // the device cannot: none from now on
+			case syscall.EINVAL, syscall.EMSGSIZE:
+				b.dests[from].refused = true // the way there cannot, or has a smaller MTU
+			}
 		}
 		w.dropped += int(b.counts[from])
 		from++
 	}
 	// What was sent is the program's memory, which may be unmapped and used again.
 	clear(b.iovs[:b.vectors])
+	clear(b.dests[:b.n])
 	b.n, b.vectors, b.used, b.first, b.open, b.to = 0, 0, 0, 0, false, nil
-}
-
-// refusesRuns reports whether an error may mean that the device takes no UDP_SEGMENT.
-func refusesRuns(errno syscall.Errno) bool {
-	return errno == syscall.EIO || errno == syscall.EINVAL || errno == syscall.EOPNOTSUPP
 }
 
 // writable waits until a socket takes more, for a while.
