@@ -95,7 +95,7 @@ func atomicHostOrder(e *env) {
 	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCFetchAdd)
 	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCRDMARead)
 	if local.word(0) != 0x1122334455667788 || local.word(16) != 0x1122334455667798 {
-		e.Errorf("fetched %#x, then read %#x, want %#x and %#x", local.word(0), local.word(16), 0x1122334455667788, 0x1122334455667798)
+		e.Errorf("fetched %#x, then read %#x, want %#x and %#x", local.word(0), local.word(16), uint64(0x1122334455667788), uint64(0x1122334455667798))
 	}
 }
 
