@@ -163,13 +163,12 @@ func (w *Writer) send(b *batch) {
 		if errno == syscall.EINTR || (errno == syscall.EAGAIN && writable(b.fd)) {
 			continue
 		}
-		if b.counts[from] > 1 {
-			switch errno {
-			case syscall.EIO, syscall.EOPNOTSUPP:
-				w.conn.segments.Store(1) // the device cannot: none from now on
-			case syscall.EINVAL, syscall.EMSGSIZE:
-				b.dests[from].refused = true // the way there cannot, or has a smaller MTU
-			}
+		switch {
+		case b.counts[from] == 1:
+		case errno == syscall.EIO || errno == syscall.EOPNOTSUPP:
+			w.conn.segments.Store(1) // the device cannot: none from now on
+		case errno == syscall.EINVAL || errno == syscall.EMSGSIZE:
+			b.dests[from].refused = true // the way there cannot, or has a smaller MTU
 		}
 		w.dropped += int(b.counts[from])
 		from++
