@@ -1,0 +1,86 @@
+package wire
+
+import "encoding/binary"
+
+// Sizes of control packets. A UD receive needs 40 bytes more, for the GRH.
+const (
+	ControlLen    = 8
+	MaxControlLen = 1024
+)
+
+// Control packet:
+//
+//	 0         8         16                 31
+//	+---------+---------+-------------------+
+//	| version | records |         0         |  0
+//	+---------+---------+-------------------+
+//	|       connection of the receiver      |  4
+//	+---------------------------------------+
+//	|              records ...              |  8
+//
+// Records are idempotent: one that comes twice, late or never is no harm.
+
+// StartControl appends the front of a control packet without records to b, which is empty.
+func StartControl(b []byte, conn uint32) []byte {
+	b = append(b, Version, 0, 0, 0)
+	return binary.BigEndian.AppendUint32(b, conn)
+}
+
+// AddRecord appends r to the control packet b and reports whether it fits MaxControlLen
+// and 255 records; if not, b comes back as it was.
+func AddRecord(b []byte, r *Record) ([]byte, bool) {
+	if len(b)+r.size() > MaxControlLen || b[1] == 255 {
+		return b, false
+	}
+	b[1]++
+	return r.append(b), true
+}
+
+// Reader takes a control packet apart. The zero value is empty.
+type Reader struct {
+	Conn uint32
+	rest []byte
+	left int
+}
+
+// Open begins with a packet. The whole of it is checked: if one record is wrong there is
+// an error and no record comes out.
+func (r *Reader) Open(b []byte) error {
+	*r = Reader{}
+	switch {
+	case len(b) < ControlLen || len(b) > MaxControlLen:
+		return malformedf("control packet of %d bytes, want %d to %d", len(b), ControlLen, MaxControlLen)
+	case b[0] != Version:
+		return malformedf("control packet of version %d, this is %d", b[0], Version)
+	case b[2] != 0 || b[3] != 0:
+		return malformedf("control packet with reserved bits set")
+	case b[1] == 0:
+		return malformedf("control packet without records")
+	}
+	rest := b[ControlLen:]
+	for range int(b[1]) {
+		var rec Record
+		n, err := rec.decode(rest)
+		if err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	if len(rest) != 0 {
+		return malformedf("control packet with %d bytes after its %d records", len(rest), b[1])
+	}
+	r.Conn = binary.BigEndian.Uint32(b[4:])
+	r.rest, r.left = b[ControlLen:], int(b[1])
+	return nil
+}
+
+// Next fills rec with the next record and reports whether there was one.
+func (r *Reader) Next(rec *Record) bool {
+	if r.left == 0 {
+		return false
+	}
+	r.left--
+	n, err := rec.decode(r.rest)
+	r.rest = r.rest[n:]
+	return err == nil
+}

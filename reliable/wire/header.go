@@ -1,0 +1,137 @@
+package wire
+
+import "encoding/binary"
+
+// Op says what the receiver does with a chunk that has a Header.
+type Op uint8
+
+const (
+	// OpWrite is a piece of an RDMA WRITE, sent again: the receiver checks key, address
+	// and length against its own regions and copies the bytes.
+	OpWrite Op = 1
+	// OpEager is a piece of a SEND: the bytes belong into the receive of its number.
+	OpEager Op = 2
+	// OpNotify ends a WRITE_WITH_IMM: it has no bytes and completes the receive of its
+	// number.
+	OpNotify Op = 3
+)
+
+// HeaderFlags is a set of properties of a chunk.
+type HeaderFlags uint8
+
+const (
+	// FlagLast marks the last piece of a SEND, and every notification.
+	FlagLast HeaderFlags = 1 << 0
+	// FlagImm says that Imm is the user's immediate.
+	FlagImm HeaderFlags = 1 << 1
+	// FlagSolicited asks for a solicited completion.
+	FlagSolicited HeaderFlags = 1 << 2
+
+	headerFlagsAll = FlagLast | FlagImm | FlagSolicited
+)
+
+// HeaderLen is the length of a Header.
+const HeaderLen = 24
+
+// Header stands in front of the bytes of a chunk that travels as a SEND. Flow and CSN are
+// in the immediate.
+//
+//	 0         8         16        24       31
+//	+---------+---------+---------+---------+
+//	| version |   op    |  flags  |  xmit   |  0
+//	+---------+---------+---------+---------+
+//	|      origPath     |     origEpoch     |  4
+//	+-------------------+-------------------+
+//	|  WRITE: address  | others: message no. |  8
+//	+                  +- - - - - - - - - - -+
+//	|                  | offset, or total    | 12
+//	+-------------------+-------------------+
+//	|  WRITE: rkey     | others: immediate   | 16
+//	+-------------------+-------------------+
+//	|        length of the bytes            | 20
+//	+---------------------------------------+
+//
+// The field at 12 is the offset of the bytes in their SEND and, in a notification, the
+// length of the WRITE that it ends.
+type Header struct {
+	Op    Op
+	Flags HeaderFlags
+	// Xmit counts the transmissions of the chunk before this one.
+	Xmit uint8
+	// OrigPath and OrigEpoch say where the one-sided WRITE of the chunk went, if it had
+	// one: the fence (see package core) is about them.
+	OrigPath, OrigEpoch uint16
+	// Addr and RKey are the target, in OpWrite.
+	Addr uint64
+	RKey uint32
+	// Message counts the messages that take a receive; in OpEager and OpNotify.
+	Message uint32
+	// Offset is the place of the bytes in their SEND, or the length of the WRITE.
+	Offset uint32
+	Imm    uint32
+	Len    uint32
+}
+
+// Put writes h into b, which has at least HeaderLen bytes.
+func (h *Header) Put(b []byte) {
+	_ = b[HeaderLen-1]
+	b[0], b[1], b[2], b[3] = Version, byte(h.Op), byte(h.Flags), h.Xmit
+	binary.BigEndian.PutUint16(b[4:], h.OrigPath)
+	binary.BigEndian.PutUint16(b[6:], h.OrigEpoch)
+	if h.Op == OpWrite {
+		binary.BigEndian.PutUint64(b[8:], h.Addr)
+		binary.BigEndian.PutUint32(b[16:], h.RKey)
+	} else {
+		binary.BigEndian.PutUint32(b[8:], h.Message)
+		binary.BigEndian.PutUint32(b[12:], h.Offset)
+		binary.BigEndian.PutUint32(b[16:], h.Imm)
+	}
+	binary.BigEndian.PutUint32(b[20:], h.Len)
+}
+
+// DecodeHeader returns the header at the front of a message. The rest of b must be just
+// the bytes that it announces.
+func DecodeHeader(b []byte) (Header, error) {
+	if len(b) < HeaderLen {
+		return Header{}, malformedf("chunk of %d bytes, its header has %d", len(b), HeaderLen)
+	}
+	h := Header{
+		Op: Op(b[1]), Flags: HeaderFlags(b[2]), Xmit: b[3],
+		OrigPath:  binary.BigEndian.Uint16(b[4:]),
+		OrigEpoch: binary.BigEndian.Uint16(b[6:]),
+		Len:       binary.BigEndian.Uint32(b[20:]),
+	}
+	if h.Op == OpWrite {
+		h.Addr = binary.BigEndian.Uint64(b[8:])
+		h.RKey = binary.BigEndian.Uint32(b[16:])
+	} else {
+		h.Message = binary.BigEndian.Uint32(b[8:])
+		h.Offset = binary.BigEndian.Uint32(b[12:])
+		h.Imm = binary.BigEndian.Uint32(b[16:])
+	}
+	if b[0] != Version {
+		return Header{}, malformedf("chunk of version %d, this is %d", b[0], Version)
+	}
+	return h, h.validate(len(b) - HeaderLen)
+}
+
+// validate says what is wrong with h in front of n bytes.
+func (h *Header) validate(n int) error {
+	switch {
+	case h.Op < OpWrite || h.Op > OpNotify:
+		return malformedf("chunk with the unknown op %d", h.Op)
+	case h.Flags&^headerFlagsAll != 0:
+		return malformedf("chunk with unknown flags %#x", h.Flags)
+	case uint64(h.Len) != uint64(n):
+		return malformedf("chunk says %d bytes and has %d", h.Len, n)
+	case h.Op == OpWrite && (h.Xmit == 0 || h.Flags != 0):
+		return malformedf("repeated WRITE with transmission %d and flags %#x: want above 0 and none", h.Xmit, h.Flags)
+	case h.Op == OpNotify && (h.Len != 0 || h.Flags&FlagLast == 0):
+		return malformedf("notification with %d bytes and flags %#x: want none, and the last one marked", h.Len, h.Flags)
+	case h.Op == OpEager && uint64(h.Offset)+uint64(h.Len) > 1<<32-1:
+		return malformedf("chunk at %d with %d bytes ends beyond 32 bits", h.Offset, h.Len)
+	case h.Flags&FlagImm == 0 && h.Imm != 0:
+		return malformedf("chunk with an immediate that its flags do not announce")
+	}
+	return nil
+}

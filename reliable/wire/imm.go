@@ -1,0 +1,67 @@
+package wire
+
+// Kind says what a message on a data path is.
+type Kind uint8
+
+const (
+	// KindData is an RDMA WRITE_WITH_IMM: its bytes are in place already. It is always
+	// the first transmission of its chunk.
+	KindData Kind = 0
+	// KindChunk is a SEND with a Header and bytes that software places: a
+	// retransmission, a SEND of the user, or a notification.
+	KindChunk Kind = 1
+	// KindControl is a SEND whose payload is a control packet.
+	KindControl Kind = 2
+)
+
+// Imm is the immediate of a message on a data path.
+//
+//	31   30 | 29  |   28   | 27           16 | 15            0
+//	 kind   |  0  | ackReq |   flow, 12 bit  |   CSN, 16 bit
+//
+// CSN is the chunk's sequence number; it wraps, and comparisons are by serial arithmetic.
+// A control packet has CSN 0.
+type Imm struct {
+	Kind   Kind
+	AckReq bool
+	Flow   uint16
+	CSN    uint16
+}
+
+const (
+	immKindShift = 30
+	immReserved  = 1 << 29
+	immAckReq    = 1 << 28
+	immFlowShift = 16
+
+	// MaxFlow is the largest flow number.
+	MaxFlow = 1<<12 - 1
+)
+
+// Encode returns the 32 bits of i. Flow must not be above MaxFlow.
+func (i Imm) Encode() uint32 {
+	v := uint32(i.Kind)<<immKindShift | uint32(i.Flow&MaxFlow)<<immFlowShift | uint32(i.CSN)
+	if i.AckReq {
+		v |= immAckReq
+	}
+	return v
+}
+
+// DecodeImm returns what v says.
+func DecodeImm(v uint32) (Imm, error) {
+	i := Imm{
+		Kind:   Kind(v >> immKindShift),
+		AckReq: v&immAckReq != 0,
+		Flow:   uint16(v>>immFlowShift) & MaxFlow,
+		CSN:    uint16(v),
+	}
+	switch {
+	case i.Kind > KindControl:
+		return Imm{}, malformedf("immediate %#08x has the unknown kind %d", v, i.Kind)
+	case v&immReserved != 0:
+		return Imm{}, malformedf("immediate %#08x has its reserved bit set", v)
+	case i.Kind == KindControl && (i.CSN != 0 || i.AckReq):
+		return Imm{}, malformedf("immediate %#08x is of a control packet and has a CSN or asks for an acknowledgement", v)
+	}
+	return i, nil
+}
