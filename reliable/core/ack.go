@@ -1,0 +1,208 @@
+package core
+
+import "ibverbx/reliable/wire"
+
+// onRecord takes a record of a control packet. The peer may send anything: what cannot be is
+// counted and changes nothing.
+func (c *Conn) onRecord(ev *Event) {
+	r := &ev.Record
+	switch r.Type {
+	case wire.Ack:
+		if !c.failed {
+			c.onAck(r, ev.Route)
+		}
+	case wire.Solicit:
+		c.onSolicit(r)
+	case wire.Offer:
+		c.onOffer(r)
+	case wire.Ping:
+		c.onPing(r, ev.Route)
+	case wire.Pong:
+		c.onPong(r, ev.Route)
+	case wire.Fault:
+		c.onFault(r)
+	case wire.CreditRequest, wire.Credit:
+		c.stats.BadRecords++
+	default:
+		c.stats.BadRecords++
+	}
+}
+
+// onAck takes an acknowledgement. One that is older than what is known already says nothing
+// new, and its window may be outdated; one for what was never sent is not true.
+func (c *Conn) onAck(r *wire.Record, route Route) {
+	d := int64(int16(r.Cum - uint16(c.una)))
+	if d < 0 {
+		return
+	}
+	cum := c.una + uint64(d)
+	if cum > c.nxt || !c.bitmapFits(r, cum) {
+		c.stats.BadRecords++
+		return
+	}
+	if route < RoutePath {
+		c.route = route
+	}
+	if c.window = int(r.Window); c.window == 0 {
+		c.window = 1
+	}
+	if int32(r.RecvLimit-c.recvLimit) > 0 {
+		c.recvLimit = r.RecvLimit
+		c.recvProbes = 0
+		c.progressAt = c.now
+	}
+	c.noteDup(r)
+	bytes, before := c.flyingBytes, c.una
+	sample := c.onEcho(r)
+	for csn := c.una; csn < cum; csn++ {
+		c.acked(csn, false)
+	}
+	for w := range int(r.Words) {
+		for b := r.Bitmap[w]; b != 0; b &= b - 1 {
+			c.acked(cum+1+uint64(w*64+trailing(b)), false)
+		}
+	}
+	c.una = max(c.una, cum)
+	for c.una < c.nxt && c.chunk(c.una).state == chunkAcked {
+		c.una++
+	}
+	if c.una > before || c.flyingBytes < bytes {
+		c.cfg.Congestion.OnAck(c.now, bytes-c.flyingBytes, sample)
+	}
+	c.answered(r)
+	c.findLost()
+}
+
+// bitmapFits reports whether an acknowledgement names only chunks that were sent.
+func (c *Conn) bitmapFits(r *wire.Record, cum uint64) bool {
+	if r.Words == 0 {
+		return true
+	}
+	top := uint64(r.Words)*64 - 1 - uint64(leading(r.Bitmap[r.Words-1]))
+	return cum+1+top < c.nxt
+}
+
+// onEcho takes the news of the transmission that the acknowledgement repeats: it is exact, and
+// so the only one to measure time by. It returns the round trip time, or 0.
+func (c *Conn) onEcho(r *wire.Record) int64 {
+	if r.Flags&wire.AckEcho == 0 {
+		return 0
+	}
+	d := int64(int16(r.EchoCSN - uint16(c.una)))
+	if d < 0 || c.una+uint64(d) >= c.nxt {
+		return 0
+	}
+	csn := c.una + uint64(d)
+	ch := c.chunk(csn)
+	if ch.state == chunkAcked || ch.xmits != r.EchoXmit+1 {
+		return 0
+	}
+	sample := max(c.now-ch.sentAt-int64(r.RxDelay), 1)
+	c.acked(csn, true)
+	c.measure(&c.rtt, sample)
+	if p := &c.paths[ch.path]; ch.epoch == p.epoch {
+		c.measure(&p.rtt, sample)
+		p.measured, p.measuredAt = true, c.now
+	}
+	return sample
+}
+
+func (c *Conn) measure(r *rtt, sample int64) {
+	if c.cfg.FixedRTT == 0 {
+		r.add(sample)
+	}
+}
+
+// acked notes that a chunk has arrived; exact says that its last transmission has.
+func (c *Conn) acked(csn uint64, exact bool) {
+	ch := c.chunk(csn)
+	if csn < c.una || ch.state == chunkAcked {
+		return
+	}
+	p := &c.paths[ch.path]
+	switch ch.state {
+	case chunkFlying:
+		c.land(p, ch)
+	case chunkLost:
+		c.unlose(csn)
+	case chunkAcked:
+	}
+	ch.state = chunkAcked
+	c.probes, c.probeAt, c.progressAt = 0, never, c.now
+	if exact || ch.xmits == 1 {
+		c.rackAt = max(c.rackAt, ch.sentAt)
+		if ch.epoch == p.epoch && p.carries() && int32(ch.pseq+1-p.acked) > 0 {
+			p.acked = ch.pseq + 1
+		}
+	} else if ch.moved {
+		return // nobody knows which path it came on
+	}
+	if ch.epoch == p.epoch && p.carries() {
+		p.loss -= p.loss >> 4
+		p.attempts = 0
+		c.setState(int(ch.path), PathUp)
+	}
+}
+
+// land takes a chunk out of what is in flight.
+func (c *Conn) land(p *path, ch *chunk) {
+	c.flying--
+	c.flyingBytes -= int(ch.len)
+	if ch.epoch == p.epoch {
+		p.inflight -= int(ch.len)
+	}
+}
+
+// unlose takes a chunk off the list of what is to be sent again.
+func (c *Conn) unlose(csn uint64) {
+	c.chunk(csn).state = chunkFlying
+	c.lostCount--
+}
+
+// answered takes the answer to a Solicit: what was sent before it and is not acknowledged now
+// was not there yet.
+func (c *Conn) answered(r *wire.Record) {
+	if r.Flags&wire.AckNonce == 0 || r.Nonce != c.nonce || c.nonceAt == never {
+		return
+	}
+	c.rackAt = max(c.rackAt, c.nonceAt)
+	c.nonceAt = never
+	if c.una < c.nxt {
+		c.probes, c.probeAt = 0, never
+	}
+	if c.noRecv && c.una == c.nxt {
+		c.progressAt = c.now // the peer lives, it only has no receive
+	}
+}
+
+// noteDup widens what counts as reordering when something was repeated in vain, and narrows
+// it again after a while.
+func (c *Conn) noteDup(r *wire.Record) {
+	if r.Flags&wire.AckDup != 0 {
+		c.calm = 0
+		if c.reorderShift < 4 {
+			c.reorderShift++
+		}
+		return
+	}
+	if c.calm++; c.calm >= 64 {
+		c.calm = 0
+		if c.reorderShift > 0 {
+			c.reorderShift--
+		}
+	}
+}
+
+// onFault ends the connection for something that the peer cannot take. Everything before it
+// has arrived.
+func (c *Conn) onFault(r *wire.Record) {
+	d := int64(int16(r.CSN - uint16(c.una)))
+	if c.failed || d < 0 || c.una+uint64(d) >= c.nxt {
+		c.stats.BadRecords++
+		return
+	}
+	for n := c.una + uint64(d); c.una < n; c.una++ {
+		c.acked(c.una, false)
+	}
+	c.fail(r.Status)
+}

@@ -1,0 +1,84 @@
+package core
+
+import "testing"
+
+// TestNoAllocations moves chunks between two connections and wants no allocation: neither for
+// new chunks nor for repeated ones, acknowledgements or paths that fail and come back.
+func TestNoAllocations(t *testing.T) {
+	cfg := Config{Paths: 16, ChunkBytes: 1024, PeerCredit: 256}
+	a, err := New(cfg)
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	b, err := New(cfg)
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	w := wireless{ends: [2]*Conn{a, b}, queue: make([]Event, 0, 4096), to: make([]int, 0, 4096)}
+	round := func() {
+		for range 8 {
+			w.step(0, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 8 << 10}})
+		}
+		w.drain()
+	}
+	round()
+	if n := testing.AllocsPerRun(200, round); n != 0 {
+		t.Fatalf("%v allocations per 64 chunks, want 0", n)
+	}
+	if s := a.Stats(); s.Retransmitted == 0 || a.Room() != a.cfg.SendDepth {
+		t.Fatalf("%+v with room for %d: want retransmissions, and all messages completed", s, a.Room())
+	}
+}
+
+// wireless joins two connections by a queue that loses every 31st chunk. It does not carry
+// bytes.
+type wireless struct {
+	ends  [2]*Conn
+	now   int64
+	queue []Event
+	to    []int
+	count int
+}
+
+func (w *wireless) step(i int, ev *Event) {
+	for _, a := range w.ends[i].Step(w.now, ev) {
+		switch a.Kind {
+		case ActSend:
+			w.push(i, Event{Kind: EvSent, Path: a.Path, Epoch: a.Epoch, Count: 1})
+			if w.count++; w.count%31 == 0 {
+				continue
+			}
+			kind := EvData
+			if a.Imm.Kind != 0 {
+				kind = EvChunk
+			}
+			w.push(1-i, Event{Kind: kind, Path: a.Path, Epoch: a.Epoch, Imm: a.Imm, Header: a.Header, Count: int(a.Len)})
+		case ActControl:
+			w.push(1-i, Event{Kind: EvRecord, Route: a.Route, Record: a.Record})
+		default:
+		}
+	}
+}
+
+func (w *wireless) push(to int, ev Event) {
+	w.queue = append(w.queue, ev)
+	w.to = append(w.to, to)
+}
+
+// drain goes on until everything is acknowledged.
+func (w *wireless) drain() {
+	for {
+		for i := 0; i < len(w.queue); i++ {
+			w.now += 100
+			w.step(w.to[i], &w.queue[i])
+		}
+		w.queue, w.to = w.queue[:0], w.to[:0]
+		if w.ends[0].Room() == w.ends[0].cfg.SendDepth {
+			return
+		}
+		for i := range w.ends {
+			w.now = max(w.now, min(w.ends[i].Deadline(), w.now+1_000_000))
+			w.step(i, &Event{Kind: EvTick})
+		}
+	}
+}

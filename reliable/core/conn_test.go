@@ -1,0 +1,35 @@
+package core
+
+import (
+	"testing"
+)
+
+// modest is a configuration with tiny chunks, so that tests have many.
+func modest() Config {
+	return Config{Paths: 4, Window: 64, ChunkBytes: 16, PathDepth: 32, PeerCredit: 64}
+}
+
+const second = 1_000_000_000
+
+func TestMovesMessages(t *testing.T) {
+	l := newLine(t, modest(), modest(), 4096, 1)
+	for range 4 {
+		l.receive(1, 200)
+	}
+	l.post(0, Message{Kind: MsgWrite}, bytesOf(1000, 1), 0)
+	l.post(0, Message{Kind: MsgWriteImm, Flags: 2, Imm: 0xfedcba98}, bytesOf(500, 2), 1000)
+	l.post(0, Message{Kind: MsgSend}, bytesOf(200, 3), 0)
+	l.post(0, Message{Kind: MsgSide}, nil, 0)
+	l.post(0, Message{Kind: MsgSend, Flags: 2, Imm: 7}, nil, 0)
+	l.post(0, Message{Kind: MsgWriteImm}, nil, 0)
+	l.post(0, Message{Kind: MsgWrite}, nil, 0)
+	if !l.run(second, func() bool { return l.finished(0) }) {
+		t.Fatalf("7 messages end in %v after %d ns, want all", l.ends[0].done, l.now)
+	}
+	if l.now > 1_000_000 {
+		t.Fatalf("took %d ns, want at most 1 ms", l.now)
+	}
+	if n := l.ends[0].conn.Stats().Retransmitted; n != 0 {
+		t.Fatalf("%d chunks were repeated without a loss", n)
+	}
+}

@@ -1,0 +1,138 @@
+package core
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// tiny is a configuration for the explorer: two paths, a window of four, times that do not
+// depend on what was measured and limits that are out of reach.
+func tiny() Config {
+	return Config{
+		Paths: 2, Window: 4, ChunkBytes: 16, PathDepth: 8, SendDepth: 4, PeerCredit: 4,
+		FixedRTT: 10_000, GiveUp: maxDuration, MaxAge: maxDuration,
+	}
+}
+
+// scene is what the explorer plays.
+type scene struct {
+	name  string
+	posts []Message
+	sizes []int
+}
+
+// Scenes, from the smallest on: the less there is to send, the more can happen to it.
+var (
+	oneWrite  = scene{"write", []Message{{Kind: MsgWrite}}, []int{16}}
+	twoChunks = scene{"two chunks", []Message{{Kind: MsgWrite}}, []int{32}}
+	notified  = scene{"notified write", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16}}
+	mixed     = scene{"write, send", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}, {Kind: MsgSend}}, []int{32, 8}}
+)
+
+// model returns the first state of a scene: receives are posted, and the peer knows.
+func (s scene) model(tb testing.TB) *model {
+	tb.Helper()
+	m, err := newModel(tiny(), tiny(), 32)
+	if err != nil {
+		tb.Fatalf("newModel = %v, want none", err)
+	}
+	for range s.posts {
+		m.receive(1, 8)
+	}
+	for len(m.ctrl[1]) > 0 {
+		m.fair()
+	}
+	for i, p := range s.posts {
+		m.post(0, p, bytesOf(s.sizes[i], uint64(i)), 0)
+	}
+	return m
+}
+
+// finished reports whether everything has completed and was delivered.
+func (s scene) finished(m *model) bool {
+	want := 0
+	for _, p := range s.posts {
+		if p.Kind != MsgWrite {
+			want++
+		}
+	}
+	return m.finished(0) && len(m.ends[1].got) == want
+}
+
+// explore explores a scene within bounds, with a fault planted.
+func explore(tb testing.TB, s scene, b bounds, p plant) *explorer {
+	tb.Helper()
+	x := &explorer{bounds: b, finish: s.finished, fairRun: 400}
+	m := s.model(tb)
+	m.plant = p
+	x.run(m)
+	return x
+}
+
+// more is by how many faults and timers the bounds are wider, from the environment.
+func more(tb testing.TB) int {
+	tb.Helper()
+	s := os.Getenv("IBVERBX_EXPLORE")
+	if s == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		tb.Fatalf("IBVERBX_EXPLORE is %q, want a number", s)
+	}
+	return n
+}
+
+// TestExplore is the small model check: no interleaving of arrivals, timers and faults breaks
+// a promise or leads to a state from which a fair network does not finish.
+func TestExplore(t *testing.T) {
+	for _, tt := range []struct {
+		scene
+		bounds
+	}{
+		{oneWrite, bounds{0, 2}},
+		{oneWrite, bounds{0, 3}},
+		{oneWrite, bounds{1, 2}},
+		{oneWrite, bounds{3, 1}},
+		{oneWrite, bounds{2, 2}},
+		{oneWrite, bounds{1, 3}},
+		{oneWrite, bounds{0, 4}},
+		{twoChunks, bounds{0, 2}},
+		{twoChunks, bounds{1, 1}},
+		{notified, bounds{1, 1}},
+		{mixed, bounds{1, 1}},
+		{mixed, bounds{3, 0}},
+	} {
+		n := more(t)
+		x := explore(t, tt.scene, bounds{tt.faults + n, tt.ticks + n}, plantNone)
+		if x.found != "" {
+			t.Fatalf("%s, faults %d, timers %d: %s", tt.name, tt.faults, tt.ticks, x.found)
+		}
+		t.Logf("%s, faults %d, timers %d: %d states, %d of them finished", tt.name, tt.faults, tt.ticks, x.states, x.ends)
+	}
+}
+
+// TestExploreFinds plants faults that the exploration must find.
+func TestExploreFinds(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		plant
+		scene
+		bounds
+		want string
+	}{
+		{"no fence", plantNoFence, oneWrite, bounds{0, 3}, "fence: "},
+		{"silence at duplicates", plantSilent, oneWrite, bounds{1, 0}, "hang: "},
+		{"the same QP number", plantSameNumber, oneWrite, bounds{0, 4}, "fence: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			x := explore(t, tt.scene, tt.bounds, tt.plant)
+			if !strings.HasPrefix(x.found, tt.want) {
+				t.Fatalf("%d states, found %q, want %q", x.states, x.found, tt.want)
+			}
+			t.Logf("%d states: %s", x.states, x.found)
+		})
+	}
+}

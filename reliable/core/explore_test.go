@@ -1,0 +1,328 @@
+package core
+
+import (
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strings"
+
+	"ibverbx/reliable/wire"
+)
+
+// explorer visits every state that a small rig can reach: in each one, any packet that may
+// arrive next arrives, or a timer fires, or a fault happens, as long as the bounds allow.
+//
+// Paths are queues whose first packet may arrive at any time, or never if it is lost: so a
+// late original, and any order across paths, is part of it without counting as a fault.
+// Control packets arrive in any order.
+type explorer struct {
+	bounds  bounds
+	seen    map[uint64]struct{}
+	good    map[uint64]struct{} // states from which a fair schedule finishes
+	seed    maphash.Seed
+	states  int
+	ends    int
+	limit   int // states at the most; 0 is without limit
+	trail   []string
+	found   string
+	finish  func(*model) bool
+	fairRun int // steps that a fair schedule may take
+}
+
+// bounds is what may still happen.
+type bounds struct {
+	faults, ticks int
+}
+
+// model is a state: two ends and what is between them.
+type model struct {
+	rig
+	paths [2][]([]*packet) // by sender, path
+	ctrl  [2][]*packet     // by sender
+	dead  uint             // paths that carry nothing any more
+	left  bounds
+}
+
+func newModel(a, b Config, inbox int) (*model, error) {
+	r, err := newRig(a, b, inbox)
+	if err != nil {
+		return nil, err
+	}
+	m := &model{rig: *r}
+	for i := range m.paths {
+		m.paths[i] = make([][]*packet, a.Paths)
+	}
+	m.send = m.take
+	return m, nil
+}
+
+func (m *model) take(from int, p *packet) {
+	p.rec.RxDelay = 0 // no round trip is measured
+	if p.route < RoutePath {
+		m.ctrl[from] = append(m.ctrl[from], p)
+		return
+	}
+	if i := int(p.route - RoutePath); m.dead&(1<<i) == 0 {
+		m.paths[from][i] = append(m.paths[from][i], p)
+	}
+}
+
+// clone returns a copy that shares nothing that changes.
+func (m *model) clone() *model {
+	n := new(model)
+	*n = *m
+	n.send = n.take // of the copy
+	for i := range n.ends {
+		n.ends[i] = m.ends[i].clone()
+		n.ctrl[i] = slices.Clone(m.ctrl[i])
+		n.paths[i] = make([][]*packet, len(m.paths[i]))
+		for j := range n.paths[i] {
+			n.paths[i][j] = slices.Clone(m.paths[i][j])
+		}
+	}
+	return n
+}
+
+func (e *end) clone() end {
+	n := *e
+	c := *e.conn
+	c.out = nil
+	c.paths = slices.Clone(c.paths)
+	for i := range c.paths {
+		c.paths[i].ledger = slices.Clone(c.paths[i].ledger)
+	}
+	c.up = append(make([]uint16, 0, len(c.paths)), c.up...)
+	c.msgs = slices.Clone(c.msgs)
+	c.chunks = slices.Clone(c.chunks)
+	c.have = slices.Clone(c.have)
+	c.slots = slices.Clone(c.slots)
+	n.conn = &c
+	n.qps = slices.Clone(e.qps)
+	n.out = slices.Clone(e.out)
+	n.done = slices.Clone(e.done)
+	n.inbox = slices.Clone(e.inbox)
+	n.settled = slices.Clone(e.settled)
+	n.got = slices.Clone(e.got)
+	n.receives = make([][]byte, len(e.receives))
+	for i := range n.receives {
+		n.receives[i] = slices.Clone(e.receives[i])
+	}
+	n.events = nil
+	return n
+}
+
+// move is one thing that can happen next.
+type move struct {
+	kind  moveKind
+	from  int
+	index int
+}
+
+type moveKind uint8
+
+const (
+	moveArrive moveKind = iota // the first packet of a path arrives
+	moveCtrl                   // a control packet arrives
+	moveTick
+	moveLose // the first packet of a path is lost
+	moveLoseCtrl
+	moveRepeatCtrl
+	moveKill // a path dies
+)
+
+var moveNames = [...]string{"arrive", "control", "tick", "lose", "lose control", "repeat control", "kill path"}
+
+func (v move) String() string { return fmt.Sprintf("%s %d/%d", moveNames[v.kind], v.from, v.index) }
+
+// moves returns what can happen.
+func (m *model) moves() (all []move) {
+	for from := range m.paths {
+		for i := range m.paths[from] {
+			if len(m.paths[from][i]) > 0 {
+				all = append(all, move{moveArrive, from, i})
+				if m.left.faults > 0 {
+					all = append(all, move{moveLose, from, i})
+				}
+			}
+		}
+		for i := range m.ctrl[from] {
+			all = append(all, move{moveCtrl, from, i})
+			if m.left.faults > 0 {
+				all = append(all, move{moveLoseCtrl, from, i}, move{moveRepeatCtrl, from, i})
+			}
+		}
+		if m.left.ticks > 0 && m.ends[from].conn.Deadline() != Never {
+			all = append(all, move{moveTick, from, 0})
+		}
+	}
+	if m.left.faults > 0 && m.dead == 0 { // one path lives: GiveUp is out of reach
+		for i := range m.paths[0] {
+			all = append(all, move{moveKill, 0, i})
+		}
+	}
+	return all
+}
+
+// play makes a move.
+func (m *model) play(v move) {
+	switch v.kind {
+	case moveArrive:
+		q := m.paths[v.from][v.index]
+		p := q[0]
+		m.paths[v.from][v.index] = q[1:]
+		m.hand(1-v.from, p)
+		m.forget()
+	case moveLose:
+		m.left.faults--
+		m.paths[v.from][v.index] = m.paths[v.from][v.index][1:]
+	case moveCtrl, moveLoseCtrl, moveRepeatCtrl:
+		q := m.ctrl[v.from]
+		p := q[v.index]
+		if v.kind != moveRepeatCtrl {
+			m.ctrl[v.from] = slices.Delete(q, v.index, v.index+1)
+		}
+		if v.kind != moveCtrl {
+			m.left.faults--
+		}
+		if v.kind != moveLoseCtrl {
+			m.hand(1-v.from, p)
+			m.forget()
+		}
+	case moveTick:
+		m.left.ticks--
+		m.tick(v.from)
+	case moveKill:
+		m.left.faults--
+		m.dead |= 1 << v.index
+	}
+}
+
+// forget takes acknowledgements away that are older than what their receiver knows: they
+// would change nothing, now or later.
+func (m *model) forget() {
+	for from := range m.ctrl {
+		una := uint16(m.ends[1-from].conn.una)
+		m.ctrl[from] = slices.DeleteFunc(m.ctrl[from], func(p *packet) bool {
+			return p.rec.Type == wire.Ack && int16(p.rec.Cum-una) < 0
+		})
+	}
+}
+
+func (m *model) hand(to int, p *packet) {
+	m.arrive(to, p)
+	m.step(to, Event{Kind: EvFlush})
+}
+
+func (m *model) tick(i int) {
+	m.now = max(m.now, m.ends[i].conn.Deadline())
+	m.step(i, Event{Kind: EvTick})
+}
+
+// run explores from m on, and reports whether no promise is broken.
+func (x *explorer) run(m *model) bool {
+	x.seen, x.good, x.seed = map[uint64]struct{}{}, map[uint64]struct{}{}, maphash.MakeSeed()
+	m.left = x.bounds
+	x.visit(m)
+	return x.found == ""
+}
+
+func (x *explorer) visit(m *model) {
+	h := m.fingerprint(x.seed, true)
+	if _, ok := x.seen[h]; ok {
+		return
+	}
+	x.seen[h] = struct{}{}
+	if x.states++; x.limit > 0 && x.states > x.limit {
+		return
+	}
+	x.hangs(m)
+	if x.finish(m) {
+		// What is left is data that comes late; the rest only could prevent it.
+		x.ends++
+		m = m.clone()
+		m.left = bounds{}
+		m.ctrl = [2][]*packet{}
+	}
+	for _, v := range m.moves() {
+		if x.found != "" {
+			return
+		}
+		next := m.clone()
+		x.trail = append(x.trail, v.String())
+		if broken := attempt(func() { next.play(v) }); broken != "" {
+			x.report(broken)
+			return
+		}
+		x.visit(next)
+		x.trail = x.trail[:len(x.trail)-1]
+	}
+}
+
+func (x *explorer) report(what string) {
+	if x.found == "" {
+		x.found = what + "\n  " + strings.Join(x.trail, "\n  ")
+	}
+}
+
+// hangs checks that a network that has become fair lets everything finish: every packet
+// arrives in order, and timers fire when nothing is under way.
+func (x *explorer) hangs(m *model) {
+	if x.found != "" {
+		return
+	}
+	var path []uint64
+	n := m.clone()
+	for range x.fairRun {
+		h := n.fingerprint(x.seed, false)
+		if _, ok := x.good[h]; ok || x.finish(n) {
+			for _, h := range path {
+				x.good[h] = struct{}{}
+			}
+			x.good[h] = struct{}{}
+			return
+		}
+		path = append(path, h)
+		if broken := attempt(func() { n.fair() }); broken != "" {
+			x.report("on a fair schedule: " + broken)
+			return
+		}
+	}
+	x.report(fmt.Sprintf("hang: a fair network does not finish in %d steps: %v and %v have ended",
+		x.fairRun, n.ends[0].done, n.ends[1].done))
+}
+
+// fair makes the move that a network without faults would make next.
+func (m *model) fair() {
+	for from := range m.paths {
+		if len(m.ctrl[from]) > 0 {
+			m.play(move{moveCtrl, from, 0})
+			return
+		}
+		for i := range m.paths[from] {
+			if len(m.paths[from][i]) > 0 {
+				m.play(move{moveArrive, from, i})
+				return
+			}
+		}
+	}
+	at, i := m.deadline()
+	if at == Never {
+		violatef("hang: nothing is under way and no timer is set: %v and %v have ended", m.ends[0].done, m.ends[1].done)
+	}
+	m.tick(i)
+}
+
+// attempt runs f and returns the promise that it broke, if any.
+func attempt(f func()) (broken string) {
+	defer func() {
+		if v := recover(); v != nil {
+			if s, ok := v.(violation); ok {
+				broken = string(s)
+				return
+			}
+			panic(v)
+		}
+	}()
+	f()
+	return ""
+}

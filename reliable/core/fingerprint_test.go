@@ -1,0 +1,195 @@
+package core
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"reflect"
+	"testing"
+
+	"ibverbx/reliable/wire"
+)
+
+// fingerprint returns a hash of everything that decides what a model does next. Times count
+// from now; what lies outside of the windows is left over and does not count.
+func (m *model) fingerprint(seed maphash.Seed, withBounds bool) uint64 {
+	b := make([]byte, 0, 2048)
+	for i := range m.ends {
+		b = m.ends[i].fingerprint(b, m.now)
+		// Control packets arrive in any order: the sum of their hashes does not know one.
+		var sum uint64
+		for j := range m.ctrl[i] {
+			sum += maphash.Bytes(seed, m.ctrl[i][j].fingerprint(nil))
+		}
+		b = putInts(b, sum)
+		for _, q := range m.paths[i] {
+			b = putInts(b, len(q))
+			for j := range q {
+				b = q[j].fingerprint(b)
+			}
+		}
+	}
+	b = putInts(b, int(m.dead))
+	if withBounds {
+		b = putInts(b, m.left.faults, m.left.ticks)
+	}
+	return maphash.Bytes(seed, b)
+}
+
+type integer interface {
+	~int | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64
+}
+
+func putInts[T integer](b []byte, vs ...T) []byte {
+	for _, v := range vs {
+		b = binary.AppendUvarint(b, uint64(v))
+	}
+	return b
+}
+
+func putBools(b []byte, vs ...bool) []byte {
+	for _, v := range vs {
+		if v {
+			b = append(b, 1)
+		} else {
+			b = append(b, 0)
+		}
+	}
+	return b
+}
+
+// putTimes appends times as they are seen from now.
+func putTimes(b []byte, now int64, vs ...int64) []byte {
+	for _, v := range vs {
+		switch v {
+		case never:
+			b = append(b, 0xff, 1)
+		case -never:
+			b = append(b, 0xff, 2)
+		default:
+			b = binary.AppendVarint(b, v-now)
+		}
+	}
+	return b
+}
+
+func (p *packet) fingerprint(b []byte) []byte {
+	b = putInts(b, int(p.route), int(p.qpn), int(p.imm.Encode()), p.at, len(p.data))
+	if p.imm.Kind == wire.KindChunk {
+		var h [wire.HeaderLen]byte
+		p.hdr.Put(h[:])
+		b = append(b, h[:]...)
+	}
+	if p.rec.Type != 0 {
+		pkt, _ := wire.AddRecord(wire.StartControl(make([]byte, 0, 64), 0), &p.rec)
+		b = append(b, pkt...)
+	}
+	return b
+}
+
+func (e *end) fingerprint(b []byte, now int64) []byte {
+	for _, q := range e.qps {
+		b = putInts(b, int(q.qpn), int(q.peer), int(q.epoch))
+		b = putBools(b, q.dead)
+	}
+	b = putInts(b, len(e.out), len(e.got), len(e.receives), int(e.fault), int(e.nextQPN))
+	b = append(b, e.done...)
+	b = append(b, e.inbox...)
+	b = putBools(b, e.settled...)
+	for _, r := range e.receives {
+		b = append(b, r...)
+	}
+	return e.conn.fingerprint(b, now)
+}
+
+func (c *Conn) fingerprint(b []byte, now int64) []byte {
+	b = putBools(b, c.failed)
+	b = c.sender.fingerprint(b, now)
+	for i := c.reported; i < c.posted; i++ {
+		m := c.message(i)
+		b = putInts(b, uint64(m.off), m.end, uint64(m.refs), uint64(m.number))
+		b = putBools(b, m.begun, m.side)
+	}
+	for csn := c.una; csn < c.nxt; csn++ {
+		b = c.chunk(csn).fingerprint(b, now)
+	}
+	for i := range c.paths {
+		b = c.paths[i].fingerprint(b, now)
+	}
+	b = c.receiver.fingerprint(b, now)
+	for csn := c.rcvNxt; csn < c.rcvNxt+uint64(len(c.have)); csn++ {
+		i := csn & uint64(len(c.have)-1)
+		b = putBools(b, c.have[i])
+		if s := c.slots[i]; c.have[i] {
+			b = putInts(b, uint32(s.op), uint32(s.flags), uint32(s.status), s.message, s.offset, s.imm, s.len)
+		}
+	}
+	b = putInts(b, uint32(c.route), c.requests%6, c.nonce) // 6: three routes, up to two paths
+	return putTimes(b, now, c.nonceAt)
+}
+
+func (s *sender) fingerprint(b []byte, now int64) []byte {
+	b = putInts(b, s.posted, s.cut, s.reported, uint64(s.messageNo), s.una, s.nxt)
+	b = putInts(b, s.lostCount, s.flying, s.flyingBytes, s.window, int(s.recvLimit), s.sides)
+	b = putInts(b, s.reorderShift, s.probes, s.recvProbes) // calm never gets to its limit here
+	b = putInts(b, int(s.last), int(s.lastBytes))
+	b = putBools(b, s.noRecv, s.busy)
+	// progressAt counts only for GiveUp, which is out of reach; rtt is fixed.
+	return putTimes(b, now, s.rackAt, s.reorderAt, s.probeAt)
+}
+
+func (ch *chunk) fingerprint(b []byte, now int64) []byte {
+	b = putInts(b, ch.msg, uint64(ch.off), uint64(ch.len), uint64(ch.pseq), uint64(ch.path), uint64(ch.epoch),
+		uint64(ch.origPath), uint64(ch.origEpoch), uint64(ch.op), uint64(ch.flags), uint64(ch.xmits), uint64(ch.state))
+	b = putBools(b, ch.moved)
+	return putTimes(b, now, ch.sentAt)
+}
+
+func (p *path) fingerprint(b []byte, now int64) []byte {
+	b = putInts(b, uint32(p.state), uint32(p.epoch), p.low, p.done, p.next, max(p.acked, p.low), uint32(p.inflight), uint32(p.loss))
+	b = putInts(b, uint32(p.attempts), uint32(p.tries), uint32(p.pongs), p.qpn, p.psn, p.peerQPN, p.peerPSN, p.pingNonce)
+	b = putBools(b, p.measured, p.havePeer, p.peerHas)
+	for i := p.low; i != p.next; i++ {
+		e := p.entry(i)
+		b = putInts(b, e.csn, e.msg)
+		b = putTimes(b, now, e.sentAt)
+	}
+	// measuredAt counts only for MaxAge, which is out of reach, pingAt for measuring.
+	if p.state == PathSuspect {
+		b = putTimes(b, now, p.suspectAt)
+	}
+	return putTimes(b, now, p.timerAt)
+}
+
+func (r *receiver) fingerprint(b []byte, now int64) []byte {
+	b = putInts(b, r.rcvNxt, r.highest, uint64(r.fault), uint64(r.message), uint64(r.placed), uint64(r.posted32), uint64(r.told))
+	b = putInts(b, r.owed, r.owedBytes, int(min(r.stale, 2)), int(r.ackRoute))
+	b = putBools(b, r.faulty, r.ackNow, r.dup, r.echoing, r.nonceDue)
+	if r.echoing {
+		b = putInts(b, uint32(r.echoCSN), uint32(r.echoXmit))
+	}
+	return putTimes(b, now, r.ackAt)
+}
+
+// TestFingerprintComplete notices a field that was added and not thought of in the
+// fingerprints, which would make states look alike that are not.
+func TestFingerprintComplete(t *testing.T) {
+	for _, tt := range []struct {
+		v    any
+		want int
+	}{
+		{Conn{}, 11},
+		{sender{}, 27},
+		{control{}, 4},
+		{message{}, 7},
+		{chunk{}, 14},
+		{path{}, 25},
+		{entry{}, 3},
+		{receiver{}, 23},
+		{slot{}, 7},
+		{rtt{}, 3},
+	} {
+		if got := reflect.TypeOf(tt.v).NumField(); got != tt.want {
+			t.Errorf("%T has %d fields, want %d: add the new one to its fingerprint", tt.v, got, tt.want)
+		}
+	}
+}

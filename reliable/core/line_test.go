@@ -1,0 +1,126 @@
+package core
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"testing"
+)
+
+// line is a network on virtual time for a rig: every path and every control QP is a line of
+// its own, with faults. Paths keep their order; control packets need not.
+type line struct {
+	*rig
+	rng     *rand.Rand
+	queue   flights
+	seq     uint64
+	last    map[lineKey]int64
+	Delay   int64
+	Jitter  int64
+	Loss    float64 // of everything
+	CtrlDup float64
+	// Lose, if not nil, decides about a packet, too.
+	Lose func(from int, p *packet) bool
+	// Extra is added to the delay of a packet.
+	Extra func(from int, p *packet) int64
+	sent  int
+}
+
+type lineKey struct {
+	from  int
+	route Route
+}
+
+type flight struct {
+	at   int64
+	seq  uint64
+	to   int
+	pack packet
+}
+
+type flights []flight
+
+func (f flights) Len() int { return len(f) }
+func (f flights) Less(i, j int) bool {
+	return f[i].at < f[j].at || (f[i].at == f[j].at && f[i].seq < f[j].seq)
+}
+func (f flights) Swap(i, j int) { f[i], f[j] = f[j], f[i] }
+func (f *flights) Push(x any)   { *f = append(*f, x.(flight)) }
+func (f *flights) Pop() any {
+	old := *f
+	x := old[len(old)-1]
+	*f = old[:len(old)-1]
+	return x
+}
+
+func newLine(tb testing.TB, a, b Config, inbox int, seed uint64) *line {
+	tb.Helper()
+	r, err := newRig(a, b, inbox)
+	if err != nil {
+		tb.Fatalf("newRig = %v, want none", err)
+	}
+	l := &line{rig: r, rng: rand.New(rand.NewPCG(seed, 7)), last: map[lineKey]int64{}, Delay: 10_000}
+	r.send = l.take
+	return l
+}
+
+func (l *line) take(from int, p *packet) {
+	l.sent++
+	if l.rng.Float64() < l.Loss || (l.Lose != nil && l.Lose(from, p)) {
+		return
+	}
+	l.launch(from, p)
+	if p.route < RoutePath && l.rng.Float64() < l.CtrlDup {
+		l.launch(from, p)
+	}
+}
+
+func (l *line) launch(from int, p *packet) {
+	at := l.now + l.Delay
+	if l.Jitter > 0 {
+		at += l.rng.Int64N(l.Jitter)
+	}
+	if l.Extra != nil {
+		at += l.Extra(from, p)
+	}
+	if p.route >= RoutePath {
+		key := lineKey{from, p.route}
+		at = max(at, l.last[key])
+		l.last[key] = at
+	}
+	l.seq++
+	heap.Push(&l.queue, flight{at: at, seq: l.seq, to: 1 - from, pack: *p})
+}
+
+// run goes on until stop is true, or until nothing will ever happen, or until the time is up,
+// and reports whether it stopped.
+func (l *line) run(limit int64, stop func() bool) bool {
+	for !stop() {
+		at, i := l.deadline()
+		if len(l.queue) > 0 && l.queue[0].at <= at {
+			f := heap.Pop(&l.queue).(flight)
+			if f.at > limit {
+				return false
+			}
+			l.now = max(l.now, f.at)
+			l.arrive(f.to, &f.pack)
+			l.step(f.to, Event{Kind: EvFlush})
+			continue
+		}
+		if at == Never || at > limit {
+			return false
+		}
+		l.now = max(l.now, at)
+		l.step(i, Event{Kind: EvTick})
+	}
+	return true
+}
+
+// bytesOf returns n bytes that no other seed gives.
+func bytesOf(n int, seed uint64) []byte {
+	b := make([]byte, n)
+	r := rand.New(rand.NewPCG(seed, 99))
+	for i := range b {
+		b[i] = byte(r.Uint32()) | 1
+	}
+	return b
+}

@@ -1,0 +1,314 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"ibverbx/reliable/wire"
+)
+
+// transfer posts one WRITE of n chunks and runs until it has ended, and returns the line.
+func transfer(t *testing.T, n int, set func(l *line)) *line {
+	t.Helper()
+	l := newLine(t, modest(), modest(), 16*n, 1)
+	set(l)
+	l.post(0, Message{Kind: MsgWrite}, bytesOf(16*n, 1), 0)
+	if !l.run(second, func() bool { return l.finished(0) }) {
+		t.Fatalf("stuck at %d ns with %d of %d chunks acknowledged", l.now, l.ends[0].conn.una, n)
+	}
+	if s := l.ends[0].done[0]; s != statusSuccess {
+		t.Fatalf("ended with %d, want success", s)
+	}
+	return l
+}
+
+// isChunk reports whether p carries chunk csn for the first time.
+func isChunk(p *packet, csn int) bool {
+	return p.route >= RoutePath && p.imm.Kind == wire.KindData && int(p.imm.CSN) == csn
+}
+
+// TestEverySingleLoss loses each chunk of 40 once, and every pair of 12: each costs just one
+// repetition, and little time.
+func TestEverySingleLoss(t *testing.T) {
+	base := transfer(t, 40, func(*line) {}).now
+	for k := range 40 {
+		l := transfer(t, 40, func(l *line) {
+			l.Lose = func(from int, p *packet) bool { return from == 0 && isChunk(p, k) }
+		})
+		if s := l.ends[0].conn.Stats(); s.Retransmitted != 1 {
+			t.Fatalf("chunk %d lost: %d repetitions, want 1", k, s.Retransmitted)
+		}
+		if l.now > base+400_000 {
+			t.Fatalf("chunk %d lost: took %d ns instead of %d", k, l.now, base)
+		}
+	}
+	for a := range 12 {
+		for b := range a {
+			l := transfer(t, 12, func(l *line) {
+				l.Lose = func(from int, p *packet) bool { return from == 0 && (isChunk(p, a) || isChunk(p, b)) }
+			})
+			if s := l.ends[0].conn.Stats(); s.Retransmitted != 2 {
+				t.Fatalf("chunks %d and %d lost: %d repetitions, want 2", a, b, s.Retransmitted)
+			}
+		}
+	}
+}
+
+// TestSamePathLossIsImmediate loses one chunk in the middle of a stream: it is found by the
+// next one of its path, before any timer.
+func TestSamePathLossIsImmediate(t *testing.T) {
+	l := transfer(t, 40, func(l *line) {
+		l.Lose = func(from int, p *packet) bool { return from == 0 && isChunk(p, 7) }
+	})
+	if s := l.ends[0].conn.Stats(); s.SamePathLoss != 1 || s.ReorderLoss != 0 || s.TimeoutLoss != 0 {
+		t.Fatalf("found %d by the path, %d by others, %d by time, want 1, 0, 0", s.SamePathLoss, s.ReorderLoss, s.TimeoutLoss)
+	}
+}
+
+// TestLastAckLost loses the first acknowledgements of a message. In UCCL a repetition that the
+// receiver has already is dropped without an answer, and the sender repeats it for ever.
+func TestLastAckLost(t *testing.T) {
+	for lost := 1; lost <= 6; lost++ {
+		left := lost
+		l := transfer(t, 1, func(l *line) {
+			l.Lose = func(from int, p *packet) bool {
+				if from != 1 || p.rec.Type != wire.Ack || left == 0 {
+					return false
+				}
+				left--
+				return true
+			}
+		})
+		if l.now > 50_000_000 {
+			t.Fatalf("%d acknowledgements lost: took %d ns, want at most 50 ms", lost, l.now)
+		}
+	}
+}
+
+// TestDuplicateIsAcknowledged steps a receiver with the same chunk twice: the second time it
+// answers at once and says so.
+func TestDuplicateIsAcknowledged(t *testing.T) {
+	c, err := New(modest())
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	ev := Event{Kind: EvData, Imm: wire.Imm{CSN: 0}, Count: 16}
+	c.Step(1, &ev)
+	acts := c.Step(2, &ev)
+	if len(acts) != 1 || acts[0].Kind != ActControl || acts[0].Record.Flags&wire.AckDup == 0 || acts[0].Record.Cum != 1 {
+		t.Fatalf("a duplicate leads to %+v, want one acknowledgement of 1 that says so", acts)
+	}
+}
+
+// TestAcksLost loses half of all control packets, and repeats some.
+func TestAcksLost(t *testing.T) {
+	for seed := range uint64(20) {
+		transfer(t, 200, func(l *line) {
+			l.rng = rand.New(rand.NewPCG(seed, 1))
+			l.CtrlDup = 0.1
+			l.Lose = func(_ int, p *packet) bool { return p.route < RoutePath && l.rng.IntN(2) == 0 }
+		})
+	}
+}
+
+// TestControlPathsDead loses every datagram: acknowledgements find their way over the data
+// paths.
+func TestControlPathsDead(t *testing.T) {
+	l := transfer(t, 100, func(l *line) {
+		l.Lose = func(_ int, p *packet) bool { return p.route < RoutePath }
+	})
+	if l.now > 100_000_000 {
+		t.Fatalf("took %d ns, want at most 100 ms", l.now)
+	}
+}
+
+// TestBlackHole kills paths in the middle of a transfer, in one direction or both. In UCCL a
+// repetition stays on the path of the original, for ever.
+func TestBlackHole(t *testing.T) {
+	base := transfer(t, 400, func(*line) {}).now
+	for _, dead := range []int{1, 2, 3} {
+		for _, way := range []string{"both", "there", "back"} {
+			t.Run(fmt.Sprintf("paths=%d/way=%s", dead, way), func(t *testing.T) {
+				l := transfer(t, 400, func(l *line) {
+					l.Lose = func(from int, p *packet) bool {
+						return l.now > 15_000 && p.route >= RoutePath && int(p.route-RoutePath) < dead &&
+							(way == "both" || (way == "there") == (from == 0))
+					}
+				})
+				if l.now > base+1_000_000 {
+					t.Fatalf("took %d ns instead of %d, want at most 1 ms more", l.now, base)
+				}
+				s := l.ends[0].conn.Stats()
+				if want := uint64(dead); way != "back" && s.PathsDown < want {
+					t.Fatalf("%d paths went down, want %d", s.PathsDown, want)
+				}
+			})
+		}
+	}
+}
+
+// TestAllPathsDead wants an error within the stated time, with everything flushed in order.
+func TestAllPathsDead(t *testing.T) {
+	cfg := modest()
+	l := newLine(t, cfg, cfg, 4096, 1)
+	l.Lose = func(_ int, p *packet) bool { return p.route >= RoutePath }
+	for range 3 {
+		l.post(0, Message{Kind: MsgWrite}, bytesOf(64, 1), 0)
+	}
+	if !l.run(10*second, func() bool { return l.finished(0) }) {
+		t.Fatalf("hangs at %d ns with %v", l.now, l.ends[0].done)
+	}
+	if d := l.ends[0].done; d[0] != statusRetryExc || d[1] != statusFlush || d[2] != statusFlush {
+		t.Fatalf("messages end with %v, want %d and flushes", d, statusRetryExc)
+	}
+	if l.now != 5*second {
+		t.Fatalf("gave up after %d ns, want 5 s", l.now)
+	}
+	l.post(0, Message{Kind: MsgWrite}, bytesOf(64, 1), 0)
+	if d := l.ends[0].done; len(d) != 4 || d[3] != statusFlush {
+		t.Fatalf("a later message ends with %v, want a flush", d)
+	}
+	if at := l.ends[0].conn.Deadline(); at != Never {
+		t.Fatalf("a failed connection has a timer at %d, want none", at)
+	}
+}
+
+// TestPathComesBack kills a path for a while: it goes down, comes back with new QPs, and
+// carries data again.
+func TestPathComesBack(t *testing.T) {
+	l := newLine(t, modest(), modest(), 1<<16, 1)
+	l.Lose = func(_ int, p *packet) bool {
+		return p.route == RoutePath && l.now > 15_000 && l.now < 10_000_000
+	}
+	onPath := 0
+	l.Extra = func(from int, p *packet) int64 {
+		if from == 0 && p.route == RoutePath && p.imm.Kind != wire.KindControl && l.now > 10_000_000 {
+			onPath++
+		}
+		return 0
+	}
+	next := 0
+	ok := l.run(second, func() bool {
+		for l.ends[0].conn.Room() > 250 && next < 60_000 {
+			l.post(0, Message{Kind: MsgWrite}, bytesOf(160, uint64(next)), next)
+			next += 160
+		}
+		return next >= 60_000 && l.finished(0) && l.ends[0].conn.PathState(0) == PathUp
+	})
+	if !ok {
+		t.Fatalf("at %d ns path 0 is %v, %d messages ended", l.now, l.ends[0].conn.PathState(0), len(l.ends[0].done))
+	}
+	a, b := l.ends[0].conn, l.ends[1].conn
+	if a.Epoch(0) == 0 || a.Epoch(0) != b.Epoch(0) {
+		t.Fatalf("path 0 is in epochs %d and %d, want the same one above 0", a.Epoch(0), b.Epoch(0))
+	}
+	l.post(0, Message{Kind: MsgWrite}, bytesOf(64*16, 5), next)
+	if !l.run(2*second, func() bool { return l.finished(0) }) || onPath == 0 {
+		t.Fatalf("%d chunks on the path since it is back, want some", onPath)
+	}
+}
+
+// TestLateOriginal holds the packets of a path for 5 ms and lets them go after the failover:
+// nothing is written after the completion. The rig panics if it is.
+func TestLateOriginal(t *testing.T) {
+	for _, p := range []plant{plantNone, plantNoFence} {
+		broken := attempt(func() {
+			cfg := modest()
+			cfg.Recovery = second // the path must not come back before
+			l := newLine(t, cfg, cfg, 16*40, 1)
+			l.plant = p
+			l.Extra = func(from int, p *packet) int64 {
+				if from == 0 && p.route == RoutePath {
+					return 5_000_000
+				}
+				return 0
+			}
+			l.post(0, Message{Kind: MsgWrite}, bytesOf(16*40, 1), 0)
+			if !l.run(second, func() bool { return l.finished(0) }) {
+				t.Fatalf("stuck at %d ns", l.now)
+			}
+			if l.now > 4_000_000 {
+				t.Fatalf("took %d ns, want the failover before the packets come", l.now)
+			}
+			l.run(l.now+20_000_000, func() bool { return false })
+		})
+		if (broken != "") != (p == plantNoFence) {
+			t.Fatalf("plant %d: broken promise %q, want one only without the fence", p, broken)
+		}
+	}
+}
+
+// TestFenceBeforeAck looks at the order of actions when a piece of a WRITE comes on another
+// path: the old path is reset, then the bytes are placed, then it is acknowledged.
+func TestFenceBeforeAck(t *testing.T) {
+	c, err := New(modest())
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	acts := c.Step(1, &Event{
+		Kind: EvChunk, Path: 1, Imm: wire.Imm{Kind: wire.KindChunk, AckReq: true},
+		Header: wire.Header{Op: wire.OpWrite, Xmit: 2, OrigPath: 3, Len: 16},
+	})
+	want := []ActionKind{ActReset, ActPlace, ActControl}
+	for i, k := range want {
+		if len(acts) != len(want) || acts[i].Kind != k {
+			t.Fatalf("actions %+v, want kinds %v", acts, want)
+		}
+	}
+	if acts[0].Path != 3 {
+		t.Fatalf("path %d is reset, want 3", acts[0].Path)
+	}
+}
+
+// TestWrap sends 200,000 chunks: the sequence numbers wrap three times.
+func TestWrap(t *testing.T) {
+	l := newLine(t, modest(), modest(), 1<<12, 1)
+	l.Loss = 0.002
+	n := 0
+	ok := l.run(60*second, func() bool {
+		for l.ends[0].conn.Room() > 0 && n < 1000 {
+			l.post(0, Message{Kind: MsgWrite}, make([]byte, 16*200), 0)
+			n++
+		}
+		clear(l.ends[1].settled) // the range is used again and again
+		return n == 1000 && l.finished(0)
+	})
+	if !ok || l.ends[0].conn.nxt != 200_000 {
+		t.Fatalf("%d chunks sent at %d ns, %d messages of 1000 ended", l.ends[0].conn.nxt, l.now, len(l.ends[0].done))
+	}
+}
+
+// TestSlowPath adds 100 us and 10 ms to one path: everything arrives, and new chunks avoid it.
+func TestSlowPath(t *testing.T) {
+	for _, extra := range []int64{100_000, 10_000_000} {
+		l := transfer(t, 2000, func(l *line) {
+			l.Extra = func(_ int, p *packet) int64 {
+				if p.route == RoutePath {
+					return extra
+				}
+				return 0
+			}
+		})
+		s := l.ends[0].conn.Stats()
+		if s.Retransmitted > s.Chunks/50 {
+			t.Fatalf("%d ns more: %d of %d chunks were repeated, want at most 2%%", extra, s.Retransmitted, s.Chunks)
+		}
+	}
+}
+
+// TestNoStormWhenTimeStretches multiplies the round trip time by ten in the middle.
+func TestNoStormWhenTimeStretches(t *testing.T) {
+	l := transfer(t, 2000, func(l *line) {
+		l.Extra = func(int, *packet) int64 {
+			if l.now > 100_000 {
+				return 90_000
+			}
+			return 0
+		}
+	})
+	s := l.ends[0].conn.Stats()
+	if s.Retransmitted > s.Chunks/50 || s.PathsDown > 0 {
+		t.Fatalf("%d of %d chunks repeated, %d paths down, want at most 2%% and none", s.Retransmitted, s.Chunks, s.PathsDown)
+	}
+}

@@ -1,0 +1,102 @@
+package core
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// trial is a random network and random messages.
+type trial struct {
+	*line
+	heal int64
+}
+
+// drawTrial makes a rig whose network loses, delays and repeats until a time, and whose paths
+// and control QPs die, in one direction or both.
+func drawTrial(t *rapid.T, tb testing.TB) *trial {
+	cfg := Config{
+		Paths:      rapid.SampledFrom([]int{1, 2, 4, 16}).Draw(t, "paths"),
+		Window:     rapid.SampledFrom([]int{2, 4, 16, 64}).Draw(t, "window"),
+		ChunkBytes: 16,
+		PathDepth:  rapid.SampledFrom([]int{2, 8, 32}).Draw(t, "depth"),
+		Seed:       rapid.Uint64().Draw(t, "seed"),
+		PeerCredit: rapid.SampledFrom([]int{1, 8, 64}).Draw(t, "credit"),
+	}
+	tr := &trial{line: newLine(tb, cfg, cfg, 1<<16, cfg.Seed)}
+	tr.Loss = rapid.SampledFrom([]float64{0, 0.001, 0.01, 0.05, 0.3}).Draw(t, "loss")
+	tr.CtrlDup = rapid.SampledFrom([]float64{0, 0.1}).Draw(t, "dup")
+	tr.Delay = rapid.SampledFrom([]int64{1_000, 10_000, 200_000}).Draw(t, "delay")
+	tr.Jitter = rapid.SampledFrom([]int64{0, 1_000, 1_000_000}).Draw(t, "jitter")
+	dead := rapid.SliceOfN(rapid.IntRange(0, 2*(cfg.Paths+2)-1), 0, 4).Draw(t, "dead")
+	ackLoss := rapid.SampledFrom([]float64{0, 0, 0.5}).Draw(t, "ackLoss")
+	slow := rapid.IntRange(-1, cfg.Paths-1).Draw(t, "slow")
+	tr.heal = rapid.SampledFrom([]int64{0, 1_000_000, 20_000_000, 300_000_000}).Draw(t, "heal")
+	tr.Lose = func(from int, p *packet) bool {
+		if tr.now >= tr.heal {
+			return false
+		}
+		for _, d := range dead {
+			if d/2 == int(p.route) && d%2 == from {
+				return true
+			}
+		}
+		return p.route < RoutePath && tr.rng.Float64() < ackLoss
+	}
+	tr.Extra = func(_ int, p *packet) int64 {
+		if int(p.route-RoutePath) == slow && tr.now < tr.heal {
+			return 5_000_000
+		}
+		return 0
+	}
+	return tr
+}
+
+// TestTransfers plays random messages, in both directions, over random networks, and wants
+// every byte, every completion in order and no write after a completion, within a time.
+func TestTransfers(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		tr := drawTrial(rt, t)
+		defer func() {
+			if v := recover(); v != nil {
+				rt.Fatalf("at %d ns: %v", tr.now, v)
+			}
+		}()
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "traffic"), 3))
+		var target [2]int
+		both := rapid.Bool().Draw(rt, "both")
+		for n := range rapid.IntRange(1, 12).Draw(rt, "messages") {
+			i := 0
+			if both {
+				i = n % 2
+			}
+			m := Message{Kind: MessageKind(rng.IntN(4)), Fence: rng.IntN(8) == 0}
+			if rng.IntN(2) == 0 && m.Kind != MsgWrite {
+				m.Flags, m.Imm = 2, rng.Uint32()
+			}
+			size := rng.IntN(40) * rng.IntN(40)
+			if m.Kind == MsgSide {
+				size = 0
+			}
+			tr.receive(1-i, 1600)
+			tr.post(i, m, bytesOf(size, rng.Uint64()), target[i])
+			target[i] += size
+		}
+		tr.Loss = min(tr.Loss, 0.05) // enough to be hard, too little to last for ever
+		if !tr.run(tr.heal+4*second, func() bool { return tr.finished(0) && tr.finished(1) }) {
+			rt.Fatalf("stuck at %d ns: %v and %v of %d and %d have ended", tr.now,
+				tr.ends[0].done, tr.ends[1].done, len(tr.ends[0].out), len(tr.ends[1].out))
+		}
+		for i := range tr.ends {
+			for n, s := range tr.ends[i].done {
+				if s != statusSuccess {
+					rt.Fatalf("message %d of end %d ends with %d, want success", n, i, s)
+				}
+			}
+			if c := tr.ends[i].conn; c.flying != 0 || c.flyingBytes != 0 || c.lostCount != 0 {
+				rt.Fatalf("end %d is left with %d flying, %d bytes, %d lost, want none", i, c.flying, c.flyingBytes, c.lostCount)
+			}
+		}
+	})
+}

@@ -1,0 +1,330 @@
+package core
+
+import (
+	"bytes"
+	"fmt"
+
+	"ibverbx/reliable/wire"
+)
+
+// rig is two ends of a connection with a model of what their owners have: QPs, memory,
+// receives. What carries their packets is up to the test. A broken promise is a panic with a
+// violation.
+type rig struct {
+	now  int64
+	ends [2]end
+	// send takes a packet from an end.
+	send func(from int, p *packet)
+	// plant is a fault of the owner, to see that it is found.
+	plant plant
+}
+
+// plant is something that an owner, or a worse protocol, would get wrong.
+type plant uint8
+
+const (
+	plantNone plant = iota
+	// plantNoFence leaves the QP of a fenced path in service at the receiver.
+	plantNoFence
+	// plantSilent acknowledges neither duplicates nor questions.
+	plantSilent
+	// plantSameNumber brings a path back with the QP number that it had.
+	plantSameNumber
+)
+
+type violation string
+
+func violatef(format string, args ...any) { panic(violation(fmt.Sprintf(format, args...))) }
+
+// end is one end.
+type end struct {
+	conn    *Conn
+	qps     []modelQP
+	nextQPN uint32 // numbers are never used again
+
+	out      []modelMessage // what was posted, by token
+	done     []uint8        // statuses of completions, in order
+	inbox    []byte         // memory that the peer writes
+	settled  []bool         // bytes of inbox that belong to a completed message
+	got      []delivery
+	receives [][]byte
+	fault    uint8
+	events   []Event
+	landing  []byte // the bytes of the chunk that is being stepped
+	// refuse is what the check of addresses says to a repeated WRITE.
+	refuse uint8
+}
+
+type modelQP struct {
+	qpn, peer uint32
+	epoch     uint16
+	dead      bool
+}
+
+// modelMessage is a posted message; a WRITE goes to its own range of the peer's inbox.
+type modelMessage struct {
+	Message
+	data   []byte
+	target int
+}
+
+type delivery struct {
+	header wire.Header
+	bytes  []byte
+	len    uint32
+}
+
+// packet is what travels: on a path if route is RoutePath or above, otherwise as a datagram.
+type packet struct {
+	route Route
+	qpn   uint32 // where to, on a path
+	imm   wire.Imm
+	hdr   wire.Header
+	rec   wire.Record
+	data  []byte
+	at    int // target of a WRITE in the inbox
+}
+
+func newRig(a, b Config, inbox int) (*rig, error) {
+	r := &rig{}
+	for i, cfg := range []Config{a, b} {
+		c, err := New(cfg)
+		if err != nil {
+			return nil, err
+		}
+		e := &r.ends[i]
+		e.conn = c
+		e.inbox, e.settled = make([]byte, inbox), make([]bool, inbox)
+		for j := range c.paths {
+			e.qps = append(e.qps, modelQP{qpn: uint32(j + 1), peer: uint32(j + 1)})
+		}
+		e.nextQPN = uint32(len(c.paths) + 1)
+	}
+	return r, nil
+}
+
+// post posts a message of end i. The bytes of a WRITE go to target of the peer's inbox.
+func (r *rig) post(i int, m Message, data []byte, target int) {
+	e := &r.ends[i]
+	m.Token, m.Length = uint32(len(e.out)), uint32(len(data))
+	e.out = append(e.out, modelMessage{Message: m, data: data, target: target})
+	r.step(i, Event{Kind: EvPost, Message: m})
+}
+
+// receive posts a receive of so many bytes at end i.
+func (r *rig) receive(i, size int) {
+	e := &r.ends[i]
+	e.receives = append(e.receives, make([]byte, size))
+	r.step(i, Event{Kind: EvReceives, Count: 1})
+}
+
+// step steps end i and carries out its actions, and what follows from them.
+func (r *rig) step(i int, ev Event) {
+	e := &r.ends[i]
+	e.events = append(e.events, ev)
+	for len(e.events) > 0 {
+		next := e.events[0]
+		e.events = e.events[1:]
+		for _, a := range e.conn.Step(r.now, &next) {
+			r.carry(i, &next, &a)
+		}
+	}
+}
+
+func (r *rig) carry(i int, ev *Event, a *Action) {
+	e := &r.ends[i]
+	switch a.Kind {
+	case ActSend:
+		r.transmit(i, a)
+	case ActControl:
+		if r.plant == plantSilent && a.Record.Flags&(wire.AckDup|wire.AckNonce) != 0 && a.Record.Type == wire.Ack {
+			return
+		}
+		p := packet{route: a.Route, rec: a.Record}
+		if a.Route >= RoutePath {
+			q := &e.qps[a.Route-RoutePath]
+			if q.dead || q.peer == 0 {
+				return
+			}
+			p.qpn, p.imm = q.peer, wire.Imm{Kind: wire.KindControl}
+		}
+		r.send(i, &p)
+	case ActPlace:
+		e.place(ev)
+	case ActDeliver:
+		r.deliver(i, a)
+	case ActComplete:
+		r.complete(i, a)
+	case ActReset:
+		if q := &e.qps[a.Path]; q.epoch == a.Epoch && (r.plant != plantNoFence || i == 0) {
+			q.dead = true
+		}
+	case ActRebuild:
+		if r.plant == plantSameNumber {
+			e.nextQPN = uint32(a.Path)
+		}
+		e.nextQPN++
+		e.qps[a.Path] = modelQP{qpn: e.nextQPN, epoch: a.Epoch}
+		e.events = append(e.events, Event{Kind: EvRebuilt, Path: a.Path, Epoch: a.Epoch, QPN: e.nextQPN})
+	case ActConnect:
+		if q := &e.qps[a.Path]; q.epoch == a.Epoch {
+			q.peer = a.QPN
+		}
+	case ActSide:
+		e.events = append(e.events, Event{Kind: EvSide, Token: a.Token})
+	case ActFault:
+		e.fault = a.Status
+	}
+}
+
+func (r *rig) transmit(i int, a *Action) {
+	e := &r.ends[i]
+	q := &e.qps[a.Path]
+	if q.dead || q.peer == 0 || q.epoch != a.Epoch {
+		violatef("end %d: transmission on path %d in epoch %d, whose QP is %+v", i, a.Path, a.Epoch, *q)
+	}
+	if int(a.Token) < len(e.done) {
+		violatef("end %d: transmission of message %d, which has completed", i, a.Token)
+	}
+	m := &e.out[a.Token]
+	p := packet{
+		route: RoutePath + Route(a.Path), qpn: q.peer, imm: a.Imm, hdr: a.Header,
+		data: m.data[a.Offset : a.Offset+a.Len], at: m.target + int(a.Offset),
+	}
+	if p.hdr.Op == wire.OpWrite {
+		p.hdr.Addr = uint64(p.at)
+	}
+	e.events = append(e.events, Event{Kind: EvSent, Path: a.Path, Epoch: a.Epoch, Count: 1})
+	r.send(i, &p)
+}
+
+// arrive hands a packet to end i.
+func (r *rig) arrive(i int, p *packet) {
+	e := &r.ends[i]
+	if p.route < RoutePath {
+		r.step(i, Event{Kind: EvRecord, Route: p.route, Record: p.rec})
+		return
+	}
+	path := int(p.route - RoutePath)
+	q := &e.qps[path]
+	if q.dead || q.qpn != p.qpn || q.peer == 0 {
+		return // nobody has that number
+	}
+	ev := Event{Path: uint16(path), Epoch: q.epoch, Imm: p.imm, Header: p.hdr, Route: p.route}
+	switch p.imm.Kind {
+	case wire.KindData:
+		ev.Kind, ev.Count = EvData, len(p.data)
+		e.write(p.at, p.data)
+	case wire.KindChunk:
+		ev.Kind, ev.Status = EvChunk, e.check(&p.hdr)
+		e.landing = p.data
+	case wire.KindControl:
+		ev.Kind, ev.Record = EvRecord, p.rec
+	}
+	r.step(i, ev)
+}
+
+// check is the owner's look at a chunk before it is placed.
+func (e *end) check(h *wire.Header) uint8 {
+	switch {
+	case h.Op == wire.OpWrite:
+		return e.refuse
+	case int(h.Message) >= len(e.receives):
+		return StatusNoRecv
+	case h.Op == wire.OpEager && int(h.Offset+h.Len) > len(e.receives[h.Message]):
+		return statusInvalid
+	}
+	return statusSuccess
+}
+
+// place copies the bytes of a chunk.
+func (e *end) place(ev *Event) {
+	switch h := &ev.Header; h.Op {
+	case wire.OpWrite:
+		e.write(int(h.Addr), e.landing)
+	case wire.OpEager:
+		copy(e.receives[h.Message][h.Offset:], e.landing)
+	case wire.OpNotify:
+	}
+}
+
+// write is a write to the inbox, by the NIC or by software.
+func (e *end) write(at int, data []byte) {
+	for i, b := range data {
+		if e.settled[at+i] {
+			violatef("fence: byte %d is written although its message has completed", at+i)
+		}
+		e.inbox[at+i] = b
+	}
+}
+
+// deliver completes a receive: all messages up to it must be in memory, for good.
+func (r *rig) deliver(i int, a *Action) {
+	e, peer := &r.ends[i], &r.ends[1-i]
+	if int(a.Header.Message) != len(e.got) {
+		violatef("end %d: message %d is delivered, want %d", i, a.Header.Message, len(e.got))
+	}
+	d := delivery{header: a.Header, len: a.Len}
+	if a.Header.Op == wire.OpEager {
+		d.bytes = e.receives[a.Header.Message][:a.Len]
+	}
+	e.got = append(e.got, d)
+	n := -1
+	for t := range peer.out {
+		m := &peer.out[t]
+		r.settle(i, m)
+		if m.Kind == MsgWriteImm || m.Kind == MsgSend {
+			if n++; n == int(a.Header.Message) {
+				checkDelivery(m, &d)
+				return
+			}
+		}
+	}
+	violatef("end %d: message %d was never sent", i, a.Header.Message)
+}
+
+func checkDelivery(m *modelMessage, d *delivery) {
+	switch {
+	case d.len != m.Length || d.header.Imm != m.Imm:
+		violatef("a message of %d bytes, immediate %#x, arrives with %d and %#x", m.Length, m.Imm, d.len, d.header.Imm)
+	case m.Kind == MsgSend && !bytes.Equal(d.bytes, m.data):
+		violatef("the bytes of a SEND are wrong: %x, want %x", d.bytes, m.data)
+	}
+}
+
+// settle checks that a WRITE to end i is in memory, and lets nobody change it any more.
+func (r *rig) settle(i int, m *modelMessage) {
+	if m.Kind != MsgWrite && m.Kind != MsgWriteImm {
+		return
+	}
+	e := &r.ends[i]
+	for j, b := range m.data {
+		if e.inbox[m.target+j] != b {
+			violatef("byte %d of message %d is %#x, want %#x", j, m.Token, e.inbox[m.target+j], b)
+		}
+		e.settled[m.target+j] = true
+	}
+}
+
+func (r *rig) complete(i int, a *Action) {
+	e := &r.ends[i]
+	if int(a.Token) != len(e.done) {
+		violatef("end %d: completion of message %d, want %d", i, a.Token, len(e.done))
+	}
+	e.done = append(e.done, a.Status)
+	if a.Status == statusSuccess {
+		r.settle(1-i, &e.out[a.Token])
+	}
+}
+
+// finished reports whether everything that end i posted has completed.
+func (r *rig) finished(i int) bool { return len(r.ends[i].done) == len(r.ends[i].out) }
+
+// deadline is when an end has something to do, and which one.
+func (r *rig) deadline() (at int64, i int) {
+	a, b := r.ends[0].conn.Deadline(), r.ends[1].conn.Deadline()
+	if b < a {
+		return b, 1
+	}
+	return a, 0
+}
