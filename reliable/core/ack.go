@@ -21,8 +21,10 @@ func (c *Conn) onRecord(ev *Event) {
 		c.onPong(r, ev.Route)
 	case wire.Fault:
 		c.onFault(r)
-	case wire.CreditRequest, wire.Credit:
-		c.stats.BadRecords++
+	case wire.CreditRequest:
+		c.onCreditRequest(r)
+	case wire.Credit:
+		c.onCredit(r)
 	default:
 		c.stats.BadRecords++
 	}

@@ -40,6 +40,12 @@ type Config struct {
 	PeerCredit int
 	// Congestion bounds the bytes in flight. Nil means a FixedWindow of 4 MiB.
 	Congestion Congestion
+	// Credits makes senders wait for credit of the receiver (see Pacer). Both ends
+	// need the same, and owners that grant.
+	Credits bool
+	// Speculative is how many bytes a sender may send before any are granted, the
+	// same at both ends. Zero means 128 KiB.
+	Speculative int
 	// Rate is what a path is expected to carry, in bytes per second; with it bytes in
 	// flight are compared with round trip times. Zero means 12.5e9.
 	Rate float64
@@ -83,6 +89,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	setDefault(&cfg.PathDepth, 64)
 	setDefault(&cfg.RecvCredit, cfg.Window)
 	setDefault(&cfg.PeerCredit, 1)
+	setDefault(&cfg.Speculative, 128<<10)
 	setDefault(&cfg.Rate, 12.5e9)
 	setDefault(&cfg.InitialRTT, 100_000)
 	setDefault(&cfg.MinProbe, 50_000)
@@ -119,6 +126,7 @@ func (cfg *Config) validate() error {
 		{"PathDepth", int64(cfg.PathDepth), 2, 1 << 12},
 		{"RecvCredit", int64(cfg.RecvCredit), 1, 1<<16 - 1},
 		{"PeerCredit", int64(cfg.PeerCredit), 1, 1<<16 - 1},
+		{"Speculative", int64(cfg.Speculative), 1, 1 << 40},
 		{"InitialRTT", cfg.InitialRTT, 1, maxDuration},
 		{"FixedRTT", cfg.FixedRTT, 0, maxDuration},
 		{"MinProbe", cfg.MinProbe, 1, maxDuration},

@@ -23,6 +23,7 @@ type Conn struct {
 	sender
 	receiver
 	control
+	creditor
 }
 
 // sender is the sending half.
@@ -134,6 +135,7 @@ func New(cfg Config) (*Conn, error) {
 	c.reorderAt, c.probeAt, c.nonceAt = never, never, never
 	c.rtt = rtt{srtt: cfg.InitialRTT, rttvar: cfg.InitialRTT / 2}
 	c.initReceiver()
+	c.initCredit()
 	c.up = make([]uint16, 0, cfg.Paths)
 	c.paths = make([]path, cfg.Paths)
 	for i := range c.paths {
@@ -175,6 +177,8 @@ func (c *Conn) Step(now int64, ev *Event) []Action {
 		c.flushAck()
 	case EvSide:
 		c.onSide(ev)
+	case EvGrant:
+		c.onGrant(ev.Count)
 	case EvClose:
 		c.fail(ev.Status)
 	}
@@ -194,6 +198,7 @@ func (c *Conn) settle() {
 	}
 	if !c.failed {
 		c.arm()
+		c.ask()
 	}
 	c.ackIfDue()
 }

@@ -31,6 +31,8 @@ const (
 	EvFlush
 	// EvSide says that the side message Token has ended with Status.
 	EvSide
+	// EvGrant says that the peer may send Count bytes more.
+	EvGrant
 	// EvClose says that the user gives up: everything outstanding ends with Status.
 	EvClose
 )
@@ -110,6 +112,8 @@ const (
 	ActConnect
 	// ActSide is to start the side message Token, and to answer with EvSide.
 	ActSide
+	// ActDemand says that the peer would like to have Bytes more of credit.
+	ActDemand
 	// ActFault says that the peer sent what cannot be taken: Status. The receiving half
 	// has ended.
 	ActFault
@@ -125,6 +129,7 @@ type Action struct {
 	Token       uint32
 	Offset, Len uint32
 	QPN, PSN    uint32
+	Bytes       uint64
 	Header      wire.Header
 	Record      wire.Record
 }

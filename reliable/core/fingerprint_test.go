@@ -124,6 +124,7 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 		}
 	}
 	b = putInts(b, uint32(c.route), c.requests%6, c.nonce) // 6: three routes, up to two paths
+	// No credits here: creditor does not count.
 	return putTimes(b, now, c.nonceAt)
 }
 
@@ -177,7 +178,7 @@ func TestFingerprintComplete(t *testing.T) {
 		v    any
 		want int
 	}{
-		{Conn{}, 11},
+		{Conn{}, 12},
 		{sender{}, 27},
 		{control{}, 4},
 		{message{}, 7},
@@ -186,7 +187,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{entry{}, 3},
 		{receiver{}, 23},
 		{slot{}, 7},
-		{rtt{}, 3},
+		{rtt{}, 3}, {creditor{}, 9},
 	} {
 		if got := reflect.TypeOf(tt.v).NumField(); got != tt.want {
 			t.Errorf("%T has %d fields, want %d: add the new one to its fingerprint", tt.v, got, tt.want)

@@ -97,10 +97,10 @@ func (l *line) run(limit int64, stop func() bool) bool {
 	for !stop() {
 		at, i := l.deadline()
 		if len(l.queue) > 0 && l.queue[0].at <= at {
-			f := heap.Pop(&l.queue).(flight)
-			if f.at > limit {
+			if l.queue[0].at > limit {
 				return false
 			}
+			f := heap.Pop(&l.queue).(flight)
 			l.now = max(l.now, f.at)
 			l.arrive(f.to, &f.pack)
 			l.step(f.to, Event{Kind: EvFlush})

@@ -17,6 +17,10 @@ type rig struct {
 	send func(from int, p *packet)
 	// plant is a fault of the owner, to see that it is found.
 	plant plant
+	// grant makes owners grant at once all that is asked for; demandTo, if not nil, is
+	// told of it instead.
+	grant    bool
+	demandTo func(bytes uint64)
 }
 
 // plant is something that an owner, or a worse protocol, would get wrong.
@@ -49,6 +53,7 @@ type end struct {
 	got      []delivery
 	receives [][]byte
 	fault    uint8
+	demand   uint64
 	events   []Event
 	landing  []byte // the bytes of the chunk that is being stepped
 	// refuse is what the check of addresses says to a repeated WRITE.
@@ -172,6 +177,14 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 		}
 	case ActSide:
 		e.events = append(e.events, Event{Kind: EvSide, Token: a.Token})
+	case ActDemand:
+		e.demand = a.Bytes
+		if r.demandTo != nil {
+			r.demandTo(a.Bytes)
+		}
+		if r.grant {
+			e.events = append(e.events, Event{Kind: EvGrant, Count: int(a.Bytes)})
+		}
 	case ActFault:
 		e.fault = a.Status
 	}

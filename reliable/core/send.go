@@ -29,6 +29,7 @@ func (c *Conn) post(m *Message) {
 		c.messageNo++
 	}
 	c.posted++
+	c.demand += uint64(m.Length)
 }
 
 // dispatch sends what may be sent: what was lost first.
@@ -36,7 +37,7 @@ func (c *Conn) dispatch() {
 	if c.lostCount > 0 {
 		c.resendLost()
 	}
-	c.noRecv = false
+	c.noRecv, c.blocked = false, false
 	for c.cut < c.posted && c.sendNew() {
 		if c.failed {
 			return
@@ -110,7 +111,7 @@ func (c *Conn) sendNew() bool {
 		c.noRecv = true
 		return false
 	}
-	if !c.mayFly(int(ch.len)) {
+	if !c.mayFly(int(ch.len)) || !c.hasCredit(ch.len) {
 		return false
 	}
 	i := c.choose(ch.len)
@@ -121,6 +122,7 @@ func (c *Conn) sendNew() bool {
 	ch.origPath, ch.origEpoch = uint16(i), c.paths[i].epoch
 	m.begun = true
 	m.off += ch.len
+	c.sent += uint64(ch.len)
 	if ch.flags&wire.FlagLast != 0 {
 		m.end = c.nxt + 1
 		c.cut++
@@ -256,7 +258,7 @@ func (c *Conn) fail(status uint8) {
 		c.down(i)
 		c.paths[i].timerAt = never
 	}
-	c.reorderAt, c.probeAt, c.nonceAt = never, never, never
+	c.reorderAt, c.probeAt, c.nonceAt, c.askAt = never, never, never, never
 	c.report()
 	for c.reported < c.posted {
 		a := c.act(ActComplete)

@@ -4,7 +4,7 @@ import "ibverbx/reliable/wire"
 
 // Deadline is the time at which EvTick is due, or a time that does not come.
 func (c *Conn) Deadline() int64 {
-	d := min(c.reorderAt, c.probeAt, c.ackAt)
+	d := min(c.reorderAt, c.probeAt, c.ackAt, c.askAt)
 	if c.busy && !c.failed {
 		d = min(d, c.progressAt+c.cfg.GiveUp)
 	}
