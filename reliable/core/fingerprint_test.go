@@ -187,7 +187,8 @@ func TestFingerprintComplete(t *testing.T) {
 		{entry{}, 3},
 		{receiver{}, 23},
 		{slot{}, 7},
-		{rtt{}, 3}, {creditor{}, 9},
+		{rtt{}, 3},
+		{creditor{}, 9},
 	} {
 		if got := reflect.TypeOf(tt.v).NumField(); got != tt.want {
 			t.Errorf("%T has %d fields, want %d: add the new one to its fingerprint", tt.v, got, tt.want)
