@@ -96,7 +96,7 @@ func (c *Conn) onEcho(r *wire.Record) int64 {
 	}
 	csn := c.una + uint64(d)
 	ch := c.chunk(csn)
-	if ch.state == chunkAcked || ch.xmits != r.EchoXmit+1 {
+	if ch.state == chunkAcked || ch.xmits != r.EchoXmit+1 || !covers(r, r.EchoCSN) {
 		return 0
 	}
 	sample := max(c.now-ch.sentAt-int64(r.RxDelay), 1)
@@ -107,6 +107,16 @@ func (c *Conn) onEcho(r *wire.Record) int64 {
 		p.measured, p.measuredAt = true, c.now
 	}
 	return sample
+}
+
+// covers reports whether an acknowledgement says that a chunk has arrived.
+func covers(r *wire.Record, csn uint16) bool {
+	d := int(int16(csn - r.Cum))
+	if d < 0 {
+		return true
+	}
+	d--
+	return d >= 0 && d < 64*int(r.Words) && r.Bitmap[d/64]>>(d%64)&1 != 0
 }
 
 func (c *Conn) measure(r *rtt, sample int64) {

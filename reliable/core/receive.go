@@ -73,12 +73,12 @@ func (c *Conn) onChunk(ev *Event) {
 		c.ackNow = true
 		return
 	}
-	c.echo(ev.Imm.CSN, h.Xmit)
 	s := slot{status: ev.Status, len: h.Len}
 	if h.Op != wire.OpWrite {
 		s.op, s.flags, s.message, s.offset, s.imm = h.Op, h.Flags, h.Message, h.Offset, h.Imm
 	}
 	if ev.Status == statusSuccess {
+		c.echo(ev.Imm.CSN, h.Xmit)
 		c.act(ActPlace)
 	}
 	c.accept(csn, s, int(h.Len))

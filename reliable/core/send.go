@@ -173,12 +173,12 @@ func (c *Conn) startSide(m *message) bool {
 func (c *Conn) onSide(ev *Event) {
 	for i := c.reported; i < c.cut; i++ {
 		if m := c.message(i); m.side && m.Token == ev.Token {
-			m.side = false
 			c.sides--
 			if ev.Status != statusSuccess {
 				c.report()
 				c.fail(ev.Status)
 			}
+			m.side = false
 			return
 		}
 	}

@@ -1,0 +1,79 @@
+package core
+
+import (
+	"slices"
+	"testing"
+
+	"ibverbx/reliable/wire"
+)
+
+// TestFault refuses a repeated WRITE, as a receiver does whose regions do not allow it: what
+// came before succeeds, the request fails with the status, the rest is flushed.
+func TestFault(t *testing.T) {
+	const refused = 10
+	l := newLine(t, modest(), modest(), 4096, 1)
+	l.ends[1].refuse = refused
+	l.Lose = func(from int, p *packet) bool { return from == 0 && p.imm.Kind == wire.KindData && p.at >= 64 && p.at < 128 }
+	for i := range 4 {
+		l.post(0, Message{Kind: MsgWrite}, bytesOf(64, uint64(i)), 64*i)
+	}
+	if !l.run(second, func() bool { return l.finished(0) }) {
+		t.Fatalf("stuck at %d ns with %v", l.now, l.ends[0].done)
+	}
+	want := []uint8{statusSuccess, refused, statusFlush, statusFlush}
+	if got := l.ends[0].done; !slices.Equal(got, want) || l.ends[1].fault != refused {
+		t.Fatalf("messages end with %v and the receiver with %d, want %v and %d", got, l.ends[1].fault, want, refused)
+	}
+}
+
+// TestFaultIsRepeated loses the first words about a fault.
+func TestFaultIsRepeated(t *testing.T) {
+	l := newLine(t, modest(), modest(), 4096, 1)
+	l.receive(1, 4)
+	left := 3
+	l.Lose = func(_ int, p *packet) bool {
+		if p.rec.Type != wire.Fault || left == 0 {
+			return false
+		}
+		left--
+		return true
+	}
+	l.post(0, Message{Kind: MsgSend}, bytesOf(5, 1), 0) // longer than the receive
+	if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusInvalid {
+		t.Fatalf("ends with %v at %d ns, want %d", l.ends[0].done, l.now, statusInvalid)
+	}
+}
+
+// TestSideFails ends a side message with an error: it and no other has that status.
+func TestSideFails(t *testing.T) {
+	c, err := New(modest())
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgSide, Token: 7}})
+	c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgSide, Token: 8}})
+	acts := c.Step(2, &Event{Kind: EvSide, Token: 7, Status: 4})
+	var got []uint8
+	for _, a := range acts {
+		if a.Kind == ActComplete {
+			got = append(got, a.Status)
+		}
+	}
+	if !slices.Equal(got, []uint8{4, statusFlush}) {
+		t.Fatalf("ends with %v, want 4 and a flush", got)
+	}
+}
+
+// TestEchoAlone steps a sender with an acknowledgement whose echo names what the rest of it
+// does not: nothing is acknowledged.
+func TestEchoAlone(t *testing.T) {
+	c, err := New(modest())
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 64}})
+	c.Step(2, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Flags: wire.AckEcho, EchoCSN: 2, Window: 64}})
+	if c.chunk(2).state == chunkAcked {
+		t.Fatalf("chunk 2 counts as acknowledged by an echo alone")
+	}
+}
