@@ -177,6 +177,8 @@ func (c *Conn) Step(now int64, ev *Event) []Action {
 		c.flushAck()
 	case EvSide:
 		c.onSide(ev)
+	case EvCredit:
+		c.credit = min(max(ev.Count, 1), 1<<16-1)
 	case EvGrant:
 		c.onGrant(ev.Count)
 	case EvClose:

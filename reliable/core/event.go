@@ -31,6 +31,9 @@ const (
 	EvFlush
 	// EvSide says that the side message Token has ended with Status.
 	EvSide
+	// EvCredit says that this end keeps Count receives for what arrives: from now on that
+	// is what the peer is told in place of Config.RecvCredit.
+	EvCredit
 	// EvGrant says that the peer may send Count bytes more.
 	EvGrant
 	// EvClose says that the user gives up: everything outstanding ends with Status.

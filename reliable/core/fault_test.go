@@ -13,7 +13,9 @@ func TestFault(t *testing.T) {
 	const refused = 10
 	l := newLine(t, modest(), modest(), 4096, 1)
 	l.ends[1].refuse = refused
-	l.Lose = func(from int, p *packet) bool { return from == 0 && p.imm.Kind == wire.KindData && p.at >= 64 && p.at < 128 }
+	l.Lose = func(from int, p *packet) bool {
+		return from == 0 && p.imm.Kind == wire.KindData && p.at >= 64 && p.at < 128
+	}
 	for i := range 4 {
 		l.post(0, Message{Kind: MsgWrite}, bytesOf(64, uint64(i)), 64*i)
 	}
@@ -75,5 +77,62 @@ func TestEchoAlone(t *testing.T) {
 	c.Step(2, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Flags: wire.AckEcho, EchoCSN: 2, Window: 64}})
 	if c.chunk(2).state == chunkAcked {
 		t.Fatalf("chunk 2 counts as acknowledged by an echo alone")
+	}
+}
+
+// TestFaultOutOfOrder lets the chunk that cannot be taken come before the one in front of it:
+// it must not count as arrived.
+func TestFaultOutOfOrder(t *testing.T) {
+	l := newLine(t, modest(), modest(), 4096, 1)
+	l.receive(1, 20)
+	l.Extra = func(from int, p *packet) int64 {
+		if from == 0 && p.imm.Kind == wire.KindChunk && p.imm.CSN == 0 {
+			return 20_000
+		}
+		return 0
+	}
+	l.post(0, Message{Kind: MsgSend}, bytesOf(32, 1), 0) // two chunks, the second is too long
+	if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusInvalid {
+		t.Fatalf("ends with %v at %d ns, want %d", l.ends[0].done, l.now, statusInvalid)
+	}
+}
+
+// TestCreditChanges tells the peer of fewer receives in the next acknowledgement.
+func TestCreditChanges(t *testing.T) {
+	c, err := New(modest())
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	c.Step(1, &Event{Kind: EvCredit, Count: 5})
+	acts := c.Step(2, &Event{Kind: EvData, Imm: wire.Imm{AckReq: true}})
+	if len(acts) != 1 || acts[0].Record.Window != 5 {
+		t.Fatalf("actions %+v, want an acknowledgement with a window of 5", acts)
+	}
+}
+
+// TestMessageWaitsForSide holds a SEND back until the READ before it has ended; a WRITE goes.
+func TestMessageWaitsForSide(t *testing.T) {
+	c, err := New(modest())
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	c.Step(1, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Window: 64, RecvLimit: 9}})
+	sends := func(acts []Action) (n int) {
+		for _, a := range acts {
+			if a.Kind == ActSend {
+				n++
+			}
+		}
+		return n
+	}
+	c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgSide, Token: 7}})
+	if n := sends(c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 8, Token: 8}})); n != 1 {
+		t.Fatalf("%d transmissions of a WRITE behind a READ, want 1", n)
+	}
+	if n := sends(c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgSend, Length: 8, Token: 9}})); n != 0 {
+		t.Fatalf("%d transmissions of a SEND behind a READ that has not ended, want 0", n)
+	}
+	if n := sends(c.Step(2, &Event{Kind: EvSide, Token: 7})); n != 1 {
+		t.Fatalf("%d transmissions of the SEND when the READ has ended, want 1", n)
 	}
 }

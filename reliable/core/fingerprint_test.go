@@ -163,7 +163,7 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 
 func (r *receiver) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, r.rcvNxt, r.highest, uint64(r.fault), uint64(r.message), uint64(r.placed), uint64(r.posted32), uint64(r.told))
-	b = putInts(b, r.owed, r.owedBytes, int(min(r.stale, 2)), int(r.ackRoute))
+	b = putInts(b, r.credit, r.owed, r.owedBytes, int(min(r.stale, 2)), int(r.ackRoute))
 	b = putBools(b, r.faulty, r.ackNow, r.dup, r.echoing, r.nonceDue)
 	if r.echoing {
 		b = putInts(b, uint32(r.echoCSN), uint32(r.echoXmit))
@@ -185,7 +185,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{chunk{}, 14},
 		{path{}, 25},
 		{entry{}, 3},
-		{receiver{}, 23},
+		{receiver{}, 24},
 		{slot{}, 7},
 		{rtt{}, 3},
 		{creditor{}, 9},

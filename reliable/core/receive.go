@@ -20,6 +20,7 @@ type receiver struct {
 	placed   uint32 // bytes of it that are in order
 	posted32 uint32 // receives that the user has posted
 	told     uint32 // of which the peer knows
+	credit   int    // receives that this end keeps for what arrives
 
 	ackAt     int64
 	ackNow    bool
@@ -51,6 +52,7 @@ func (c *Conn) initReceiver() {
 	c.have = make([]bool, c.cfg.Window)
 	c.slots = make([]slot, c.cfg.Window)
 	c.ackAt = never
+	c.credit = c.cfg.RecvCredit
 }
 
 // onData takes a piece of a WRITE that the NIC has placed.
@@ -259,7 +261,7 @@ func (c *Conn) ackIfDue() {
 func (c *Conn) fillAck(r *wire.Record) {
 	*r = wire.Record{
 		Type: wire.Ack, Cum: uint16(c.rcvNxt),
-		Window: uint16(c.cfg.RecvCredit), RecvLimit: c.posted32,
+		Window: uint16(c.credit), RecvLimit: c.posted32,
 	}
 	if c.dup {
 		r.Flags |= wire.AckDup
@@ -278,7 +280,7 @@ func (c *Conn) fillAck(r *wire.Record) {
 	}
 	mask := uint64(len(c.have) - 1)
 	for csn := c.rcvNxt + 1; csn < c.highest; csn++ {
-		if c.have[csn&mask] {
+		if c.have[csn&mask] && c.slots[csn&mask].status == statusSuccess {
 			bit := csn - c.rcvNxt - 1
 			r.Bitmap[bit/64] |= 1 << (bit % 64)
 			r.Words = uint8(bit/64 + 1)

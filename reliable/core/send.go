@@ -107,6 +107,9 @@ func (c *Conn) sendNew() bool {
 	}
 	var ch chunk
 	c.nextPiece(m, &ch)
+	if ch.op != 0 && c.sides > 0 {
+		return false // the receiver is not told if something before fails
+	}
 	if ch.op != 0 && int32(m.number-c.recvLimit) >= 0 {
 		c.noRecv = true
 		return false

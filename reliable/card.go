@@ -1,0 +1,91 @@
+package reliable
+
+import (
+	"encoding/binary"
+
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// card is what a QP tells its peer in Endpoint.Extra, beside the endpoint of its side QP.
+//
+//	 0         8         16                  31
+//	+---------+---------+-------------------+
+//	| version |    0    |       paths       |  0
+//	+---------+---------+-------------------+
+//	|      window       |   receive credit  |  4
+//	+-------------------+-------------------+
+//	|            bytes of a chunk           |  8
+//	+---------------------------------------+
+//	|          number of the connection     | 12
+//	+---------------------------------------+
+//	|        QPN of control QP 0 and 1      | 16, 20
+//	+---------------------------------------+
+//	|      QPN, PSN of path 0, 1, ...       | 24
+type card struct {
+	window, credit int
+	chunk          uint32
+	conn           uint32
+	control        [2]uint32
+	paths          []pathAddr
+}
+
+type pathAddr struct{ qpn, psn uint32 }
+
+const cardLen = 24
+
+func (c *card) encode() []byte {
+	be := binary.BigEndian
+	b := []byte{wire.Version, 0}
+	b = be.AppendUint16(b, uint16(len(c.paths)))
+	b = be.AppendUint16(b, uint16(c.window))
+	b = be.AppendUint16(b, uint16(c.credit))
+	b = be.AppendUint32(b, c.chunk)
+	b = be.AppendUint32(b, c.conn)
+	for _, q := range c.control {
+		b = be.AppendUint32(b, q)
+	}
+	for _, p := range c.paths {
+		b = be.AppendUint32(b, p.qpn)
+		b = be.AppendUint32(b, p.psn)
+	}
+	return b
+}
+
+// decodeCard reads what a peer says. It must fit the own configuration.
+func decodeCard(b []byte, cfg *Config) (*card, error) {
+	be := binary.BigEndian
+	switch {
+	case len(b) == 0:
+		return nil, verbs.Invalidf("the peer's endpoint has no Extra: its QP is not of a wrapped context")
+	case len(b) < cardLen || b[0] != wire.Version || b[1] != 0:
+		return nil, verbs.Invalidf("the peer's Extra of %d bytes is not of version %d of this protocol", len(b), wire.Version)
+	}
+	n := int(be.Uint16(b[2:]))
+	c := &card{
+		window: int(be.Uint16(b[4:])), credit: int(be.Uint16(b[6:])), chunk: be.Uint32(b[8:]), conn: be.Uint32(b[12:]),
+		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])},
+	}
+	switch {
+	case n != cfg.Paths || c.window != cfg.Window || int64(c.chunk) != int64(cfg.ChunkBytes):
+		return nil, verbs.Invalidf("the peer has %d paths, a window of %d and chunks of %d bytes, this end %d, %d and %d: give both the same Config",
+			n, c.window, c.chunk, cfg.Paths, cfg.Window, cfg.ChunkBytes)
+	case len(b) != cardLen+8*n:
+		return nil, verbs.Invalidf("the peer's Extra has %d bytes, want %d for %d paths", len(b), cardLen+8*n, n)
+	case c.credit == 0:
+		return nil, verbs.Invalidf("the peer says that it has no receives")
+	}
+	for _, q := range c.control {
+		if q == 0 || q >= 1<<24 {
+			return nil, verbs.Invalidf("the peer's control QPN %#x is not a 24-bit QP number above 0", q)
+		}
+	}
+	for i := range n {
+		p := pathAddr{be.Uint32(b[cardLen+8*i:]), be.Uint32(b[cardLen+8*i+4:])}
+		if p.qpn == 0 || p.qpn >= 1<<24 || p.psn >= 1<<24 {
+			return nil, verbs.Invalidf("path %d of the peer has QPN %#x and PSN %#x: want 24 bits each, and a QPN", i, p.qpn, p.psn)
+		}
+		c.paths = append(c.paths, p)
+	}
+	return c, nil
+}

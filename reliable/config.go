@@ -1,0 +1,91 @@
+package reliable
+
+import (
+	"ibverbx/reliable/core"
+	"ibverbx/verbs"
+)
+
+// Config describes a wrapped context. The zero value is a good one.
+type Config struct {
+	// Paths is how many UC QPs a wrapped QP is made of, at most 256. Zero means 16.
+	// Both ends need the same.
+	Paths int
+	// ChunkBytes is the most that one message on a path carries. Zero means 32 KiB.
+	ChunkBytes int
+	// Window is how many chunks of a QP may be unacknowledged, a power of two, at most
+	// 256. Zero means 256. Both ends need the same.
+	Window int
+	// WindowBytes is how many bytes of a QP may be in flight. Zero means 4 MiB.
+	WindowBytes int
+	// RecvDepth is how many buffers of ChunkBytes each PD keeps for what arrives, and so
+	// the memory that a PD costs. QPs share them; a QP needs 16, and more QPs than
+	// RecvDepth/16 are refused. Zero means 512, which is 16 MiB.
+	RecvDepth int
+	// GiveUp is how long, in nanoseconds, a QP goes on without any progress; then its
+	// requests end with RETRY_EXC. Zero means 5 s.
+	GiveUp int64
+	// MinProbe is the least that a sender waits, in nanoseconds, before it asks for an
+	// acknowledgement. Zero means 1 ms: the answer comes from a program that may not be
+	// running.
+	MinProbe int64
+	// Now is the clock, in nanoseconds. Nil means the monotonic clock of the system and
+	// a goroutine that does what is due. With a clock there is no goroutine: the owner
+	// calls Step (see Stepper).
+	Now func() int64
+}
+
+// minShare is how many receive buffers a QP needs.
+const minShare = 16
+
+func (cfg Config) withDefaults() (Config, error) {
+	if cfg.Paths == 0 {
+		cfg.Paths = 16
+	}
+	if cfg.ChunkBytes == 0 {
+		cfg.ChunkBytes = 32 << 10
+	}
+	if cfg.Window == 0 {
+		cfg.Window = 256
+	}
+	if cfg.WindowBytes == 0 {
+		cfg.WindowBytes = 4 << 20
+	}
+	if cfg.RecvDepth == 0 {
+		cfg.RecvDepth = 512
+	}
+	if cfg.MinProbe == 0 {
+		cfg.MinProbe = 1_000_000
+	}
+	if cfg.RecvDepth < minShare || cfg.RecvDepth > 1<<15 {
+		return cfg, verbs.Invalidf("Config.RecvDepth is %d: want %d to %d", cfg.RecvDepth, minShare, 1<<15)
+	}
+	if cfg.ChunkBytes < 256 || cfg.ChunkBytes > core.MaxChunk {
+		return cfg, verbs.Invalidf("Config.ChunkBytes is %d: want 256 to %d", cfg.ChunkBytes, core.MaxChunk)
+	}
+	// The rest is checked by the core.
+	if _, err := core.New(cfg.core(0, 1, 1)); err != nil {
+		return cfg, verbs.Invalidf("Config: %v", err)
+	}
+	return cfg, nil
+}
+
+// pathDepth is how many transmissions a path may have under way.
+const pathDepth = 64
+
+// core returns the configuration of a connection.
+func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
+	return core.Config{
+		Paths: cfg.Paths, Window: cfg.Window, ChunkBytes: uint32(cfg.ChunkBytes), SendDepth: max(sends, 1),
+		PathDepth: pathDepth, RecvCredit: credit, PeerCredit: peerCredit, GiveUp: cfg.GiveUp,
+		Congestion: &core.FixedWindow{Bytes: cfg.WindowBytes}, MinProbe: cfg.MinProbe,
+		InitialRTT: cfg.MinProbe,
+	}
+}
+
+// Stepper is implemented by wrapped contexts. With Config.Now the owner calls Step whenever
+// something may have happened, and at the time that it returns.
+type Stepper interface {
+	// Step does what is due. It returns when something is due next, and whether
+	// anything is.
+	Step() (next int64, pending bool)
+}

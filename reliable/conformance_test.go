@@ -1,0 +1,66 @@
+package reliable_test
+
+import (
+	"testing"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
+)
+
+// open returns wrapped contexts on two NICs of a link.
+func open(tb testing.TB, link softnic.Link) verbstest.Pair {
+	tb.Helper()
+	var ctx [2]verbs.Context
+	for i := range ctx {
+		nic, err := softnic.New(link, softnic.Config{})
+		must(tb, err)
+		tb.Cleanup(func() { must(tb, nic.Close()) })
+		inner, err := nic.Open()
+		must(tb, err)
+		ctx[i], err = reliable.Wrap(inner, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvDepth: 8192})
+		must(tb, err)
+		tb.Cleanup(func() { must(tb, ctx[i].Close()) })
+	}
+	return verbstest.Pair{A: ctx[0], B: ctx[1], Departures: departures()}
+}
+
+// departures are the tests of the suite that a wrapped QP does not pass, and why.
+func departures() map[string]string {
+	const modify = "Modify cannot connect: it has no place for what the peer must tell of its paths"
+	const spread = "requests travel on many paths: others are under way when one turns out to be wrong"
+	d := map[string]string{
+		"remoteerror/LongWriteChecksWholeRange": spread,
+		"remoteerror/EarlierRequestsSucceed":    spread,
+		"write/LastOneWins":                     "WRITEs of different requests travel on different paths and are not ordered among themselves",
+	}
+	for _, name := range []string{
+		"state/Legal/RC", "state/Illegal/RC", "state/MissingAttributes/RC", "state/UnexpectedAttributes/RC",
+		"state/BadValues", "state/ModifyInPlace", "state/PostSendBeforeRTS/RC", "state/ReceiveInRTR",
+		"connect/Endpoint/RC", "connect/EveryMTU", "read/MoreThanOutstanding", "atomic/ManyOutstanding",
+		"remoteerror/NotAllowedByQP", "retry/PeerInReset", "retry/PeerClosed", "retry/PeerInErr",
+		"retry/PeerNotConnected", "retry/OneSided", "retry/RNRExceeded", "retry/RNRExceededOnImm",
+		"events/CommEst", "eventrules/CommEstByWrite", "close/QPMethods", "close/ContextOfPeer",
+		"close/QPWithOutstanding", "close/PeerFirst",
+	} {
+		d[name] = modify
+	}
+	return d
+}
+
+// TestConformance runs the suite that every provider passes on a wrapped context.
+func TestConformance(t *testing.T) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair { return open(tb, softnic.NewMemoryLink(nil)) })
+}
+
+// TestConformanceOverLoss runs its RC part over a network that loses packets.
+func TestConformanceOverLoss(t *testing.T) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.01}})
+		must(tb, err)
+		p := open(tb, link)
+		p.Lossy = true
+		return p
+	})
+}

@@ -1,0 +1,144 @@
+package reliable
+
+import (
+	"errors"
+	"sync"
+
+	"ibverbx/verbs"
+)
+
+// device is an open device whose RC QPs are made of paths.
+type device struct {
+	inner verbs.Context
+	cfg   Config
+	attr  verbs.DeviceAttr
+	clock func() int64
+
+	mu       sync.Mutex // guards everything below, and all objects of the device
+	cq       verbs.CQ   // takes the completions of all inner QPs
+	wcs      []verbs.WC
+	stash    []verbs.WC // taken from cq and not looked at yet
+	stashed  int        // of which were looked at
+	wakeAt   int64      // when the keeper looks next
+	now      int64      // read once per batch
+	routes   routes
+	qps      []*qp // by number of the connection; nil is free
+	live     []*qp // connected
+	domains  []*domain
+	prepared uint32 // counts what domains have made
+	events   []verbs.Event
+	eventErr error
+	notify   *verbs.Waker
+	cqs      []*cq
+	dirty    []*qp // have something to post
+	keeper   *keeper
+	closed   bool
+}
+
+var (
+	_ verbs.Context = (*device)(nil)
+	_ Stepper       = (*device)(nil)
+)
+
+// engineDepth is how many completions of inner QPs may wait.
+const engineDepth = 1 << 14
+
+// Wrap returns a context whose RC QPs are made of paths on ctx, which it takes over: closing
+// the wrapped context closes ctx. Other QPs are those of ctx. ErrNotSupported if the device
+// has no UC, or cannot use a shared receive queue with it.
+func Wrap(ctx verbs.Context, cfg Config) (verbs.Context, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, verbs.NewOpError("wrap context", "", 0, err)
+	}
+	attr, err := ctx.QueryDevice()
+	if err != nil {
+		return nil, err
+	}
+	if need := verbs.CapUC | verbs.CapUD | verbs.CapSRQ | verbs.CapSRQOnUC; attr.Capabilities&need != need || attr.MaxSGE < 2 {
+		return nil, verbs.NewOpError("wrap context", ctx.Device().Name(), 0, errors.Join(verbs.ErrNotSupported,
+			errors.New("the device lacks UC, UD, or an SRQ for UC: use its RC QPs")))
+	}
+	d := &device{inner: ctx, cfg: cfg, attr: attr, clock: cfg.Now, wcs: make([]verbs.WC, 64)}
+	d.stash = make([]verbs.WC, 0, 256)
+	waker := verbs.NewWaker()
+	if d.clock == nil {
+		d.clock = monotonic()
+		d.keeper = newKeeper(d, waker)
+	}
+	d.cq, err = ctx.CreateCQ(verbs.CQConfig{Depth: min(engineDepth, attr.MaxCQE), Waker: waker})
+	if err != nil {
+		return nil, err
+	}
+	if d.keeper != nil {
+		if err := ctx.NotifyEvents(waker); err != nil {
+			return nil, errors.Join(err, d.cq.Close())
+		}
+		d.keeper.start()
+	}
+	return d, nil
+}
+
+// Device returns the device; what it opens is wrapped, too.
+func (d *device) Device() verbs.Device { return wrapped{d.inner.Device(), d.cfg} }
+
+// wrapped is a device that opens wrapped contexts.
+type wrapped struct {
+	verbs.Device
+	cfg Config
+}
+
+// Open implements verbs.Device.
+func (w wrapped) Open() (verbs.Context, error) {
+	ctx, err := w.Device.Open()
+	if err != nil {
+		return nil, err
+	}
+	return Wrap(ctx, w.cfg)
+}
+
+// QueryDevice tells the limits of wrapped QPs: an element of each request is for the header.
+func (d *device) QueryDevice() (verbs.DeviceAttr, error) {
+	a, err := d.inner.QueryDevice()
+	a.Provider = "reliable over " + a.Provider
+	a.MaxSGE = min(a.MaxSGE, verbs.MaxSGE) - 1
+	a.MaxQP = min(a.MaxQP/(d.cfg.Paths+2), d.cfg.RecvDepth/minShare)
+	a.MaxInline = min(a.MaxInline, maxInline)
+	a.MaxMsgSize = min(a.MaxMsgSize, 1<<30)
+	a.Capabilities &^= verbs.CapSRQ | verbs.CapSRQOnUC | verbs.CapSQD | verbs.CapDMABuf | verbs.CapTimestamp
+	a.Capabilities |= verbs.CapFlushOnPost
+	a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
+	return a, err
+}
+
+func (d *device) QueryPort(port int) (verbs.PortAttr, error) { return d.inner.QueryPort(port) }
+
+func (d *device) QueryGID(port, index int) (verbs.GIDEntry, error) {
+	return d.inner.QueryGID(port, index)
+}
+
+// Close ends the goroutine and closes everything.
+func (d *device) Close() error {
+	if d.keeper != nil {
+		d.keeper.end()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	for _, q := range d.qps {
+		if q != nil {
+			q.destroy()
+		}
+	}
+	for len(d.domains) > 0 {
+		d.domains[0].free()
+	}
+	d.closed = true
+	return d.inner.Close()
+}
+
+func (d *device) opError(op string, qpn uint32, err error) error {
+	return verbs.NewOpError(op, d.inner.Device().Name(), qpn, err)
+}

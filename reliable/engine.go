@@ -1,0 +1,266 @@
+package reliable
+
+import (
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// Step does what is due, and arms the inner CQ so that the keeper wakes for the next
+// completion.
+func (d *device) Step() (next int64, pending bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return 0, false
+	}
+	d.collect()
+	d.drive()
+	if d.keeper != nil {
+		_ = d.cq.Arm(false) // it has a Waker
+		d.drive()
+	}
+	d.wakeAt = core.Never
+	for _, q := range d.live {
+		d.wakeAt = min(d.wakeAt, q.conn.Deadline())
+	}
+	return d.wakeAt, d.wakeAt != core.Never
+}
+
+// rekick wakes the keeper if a timer of q is due before it would look.
+func (d *device) rekick(q *qp) {
+	if q.conn == nil {
+		return
+	}
+	if at := q.conn.Deadline(); at < d.wakeAt {
+		d.wakeAt = at
+		d.keeper.kick()
+	}
+}
+
+// rounds bounds what one call does.
+const rounds = 1024
+
+// drive takes the completions of the inner QPs, runs what is due and posts what comes of it.
+func (d *device) drive() {
+	for range rounds {
+		if d.stashed == len(d.stash) {
+			d.stash, d.stashed = d.stash[:0], 0
+			n, _ := d.cq.Poll(d.wcs) // its depth is beyond what can be outstanding
+			if n == 0 {
+				break
+			}
+			d.stash = append(d.stash, d.wcs[:n]...)
+			d.now = d.clock()
+		}
+		wc := d.stash[d.stashed]
+		d.stashed++
+		d.dispatch(&wc)
+	}
+	d.now = d.clock()
+	for i := 0; i < len(d.live); i++ {
+		if q := d.live[i]; q.state == verbs.StateRTS && q.side.State() == verbs.StateErr {
+			q.fail() // the peer's READ or atomic was wrong
+		}
+		if q := d.live[i]; d.now >= q.conn.Deadline() || len(q.queue) > 0 {
+			q.ev = core.Event{Kind: core.EvTick}
+			q.step(&q.ev)
+		}
+	}
+	for i := 0; i < len(d.dirty); i++ {
+		q := d.dirty[i]
+		q.ev = core.Event{Kind: core.EvFlush}
+		q.step(&q.ev)
+	}
+	d.flush()
+	for _, p := range d.domains {
+		if 4*len(p.refill) >= d.cfg.RecvDepth || len(p.refill) >= 32 {
+			p.topUp()
+		}
+	}
+}
+
+// drain takes all completions of the inner QPs into the stash, to be looked at later: a QP
+// that is closed takes its completions with it.
+func (d *device) drain() {
+	for {
+		n, _ := d.cq.Poll(d.wcs)
+		if n == 0 {
+			return
+		}
+		d.stash = append(d.stash, d.wcs[:n]...)
+	}
+}
+
+// flush posts the chains and control packets of all QPs that have some.
+func (d *device) flush() {
+	for _, q := range d.dirty {
+		q.dirty = false
+		for i := range q.paths {
+			if len(q.paths[i].chain) > 0 {
+				q.ring(i)
+			}
+		}
+		for i := range q.outbox {
+			q.mail(i)
+		}
+	}
+	d.dirty = d.dirty[:0]
+}
+
+// ring posts the chain of a path, with one doorbell. What is refused stays.
+func (q *qp) ring(i int) {
+	p := &q.paths[i]
+	if p.qp == nil {
+		p.chain = p.chain[:0]
+		return
+	}
+	for k := range p.chain {
+		if k%8 == 7 || k == len(p.chain)-1 {
+			p.chain[k].Flags |= verbs.SendSignaled
+		}
+	}
+	n, err := p.qp.PostSend(p.chain)
+	p.chain = p.chain[:copy(p.chain, p.chain[n:])]
+	if err != nil && err != verbs.ErrQueueFull { //nolint:errorlint // it comes bare
+		q.queue = append(q.queue, core.Event{Kind: core.EvPathFailed, Path: uint16(i), Epoch: p.epoch})
+	}
+}
+
+// dispatch takes one completion of an inner QP.
+func (d *device) dispatch(wc *verbs.WC) {
+	kind, conn, path, n := untag(wc.WRID)
+	switch kind {
+	case tagPath:
+		if q := d.lookup(conn); q != nil && path < len(q.paths) {
+			q.sent(path, n, wc)
+		}
+	case tagArrival:
+		d.arrived(conn, n, wc)
+	case tagControlSend:
+		if p := d.domain(conn); p != nil && path < len(p.control) {
+			p.control[path].free = append(p.control[path].free, n)
+		}
+	case tagControlRecv:
+		d.controlArrived(n, wc)
+	case tagSide:
+		if q := d.lookup(conn); q != nil && q.conn != nil && wc.QPN == q.num {
+			q.ev = core.Event{Kind: core.EvSide, Token: n, Status: uint8(wc.Status)}
+			q.step(&q.ev)
+		}
+	}
+}
+
+func (d *device) lookup(conn uint32) *qp {
+	if int(conn) < len(d.qps) {
+		return d.qps[conn]
+	}
+	return nil
+}
+
+// sent takes the completion of send n of a path, and of those before it.
+func (q *qp) sent(i int, n uint32, wc *verbs.WC) {
+	p := &q.paths[i]
+	if p.qp == nil || wc.QPN != p.qp.Num() || q.conn == nil {
+		return // of an epoch that is over
+	}
+	if wc.Status != verbs.StatusSuccess {
+		q.ev = core.Event{Kind: core.EvPathFailed, Path: uint16(i), Epoch: p.epoch}
+		if wc.Status != verbs.StatusWRFlushErr {
+			// The request itself is wrong: no path would take it.
+			q.ev = core.Event{Kind: core.EvClose, Status: uint8(wc.Status)}
+		}
+		q.step(&q.ev)
+		return
+	}
+	count := 0
+	for ; int32(n-p.done) >= 0; p.done++ {
+		if !p.control[p.done%pathSlots] {
+			count++
+		}
+	}
+	q.ev = core.Event{Kind: core.EvSent, Path: uint16(i), Epoch: p.epoch, Count: count}
+	q.step(&q.ev)
+}
+
+// arrived takes a message on a path, and gives its receive buffer back.
+func (d *device) arrived(domain, slot uint32, wc *verbs.WC) {
+	p := d.domain(domain)
+	if p == nil || int(slot) >= d.cfg.RecvDepth {
+		return
+	}
+	if r := d.routes.find(wc.QPN); r != nil && r.qp != nil && r.qp.conn != nil {
+		if wc.Status == verbs.StatusSuccess {
+			r.qp.take1(int(r.path), wc, p.arrival.slot(int(slot)))
+		} else {
+			r.qp.ev = core.Event{Kind: core.EvPathFailed, Path: r.path, Epoch: r.qp.paths[r.path].epoch}
+			r.qp.step(&r.qp.ev)
+		}
+	}
+	p.recycle(int(slot))
+}
+
+// take1 takes a message that arrived on path i; buf holds it if it was a SEND.
+func (q *qp) take1(i int, wc *verbs.WC, buf []byte) {
+	imm, err := wire.DecodeImm(wc.Imm)
+	if err != nil || wc.Flags&verbs.WCWithImm == 0 || int64(wc.ByteLen) > int64(len(buf)) {
+		return
+	}
+	isWrite := wc.Opcode == verbs.WCRecvRDMAWithImm
+	if isWrite != (imm.Kind == wire.KindData) {
+		return
+	}
+	q.ev = core.Event{Path: uint16(i), Epoch: q.paths[i].epoch, Imm: imm}
+	switch imm.Kind {
+	case wire.KindData:
+		q.ev.Kind, q.ev.Count = core.EvData, int(wc.ByteLen)
+	case wire.KindChunk:
+		h, err := wire.DecodeHeader(buf[:wc.ByteLen])
+		if err != nil {
+			return
+		}
+		q.ev.Kind, q.ev.Header, q.ev.Status = core.EvChunk, h, q.check(&h)
+		q.landing = buf[wire.HeaderLen:wc.ByteLen]
+	case wire.KindControl:
+		q.records(buf[:wc.ByteLen], core.RoutePath+core.Route(i))
+		return
+	}
+	q.step(&q.ev)
+}
+
+// records takes a control packet that came by route.
+func (q *qp) records(b []byte, route core.Route) {
+	var r wire.Reader
+	if r.Open(b) != nil || r.Conn != q.id {
+		return
+	}
+	for q.conn != nil {
+		q.ev = core.Event{Kind: core.EvRecord, Route: route}
+		if !r.Next(&q.ev.Record) {
+			return
+		}
+		q.step(&q.ev)
+	}
+}
+
+// controlArrived takes a datagram. Anyone could have sent it: it must come from the control QP
+// of the connection that it names.
+func (d *device) controlArrived(slot uint32, wc *verbs.WC) {
+	r := d.routes.find(wc.QPN)
+	if r == nil || r.control == nil || slot >= controlRecvs {
+		return
+	}
+	c := r.control
+	if wc.Status == verbs.StatusSuccess && wc.ByteLen > verbs.GRHLen {
+		b := c.in.slot(int(slot))[verbs.GRHLen:wc.ByteLen]
+		var rd wire.Reader
+		if rd.Open(b) == nil {
+			if q := d.lookup(rd.Conn); q != nil && q.peer != nil && q.pd == c.pd && wc.SrcQPN == q.peer.control[c.index] {
+				q.records(b, core.Route(c.index))
+			}
+		}
+	}
+	if c.qp != nil && wc.Status == verbs.StatusSuccess {
+		c.post(slot)
+	}
+}

@@ -1,0 +1,303 @@
+package reliable
+
+import (
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// maxInline is how many inline bytes a request may have.
+const maxInline = 256
+
+// qp is a wrapped QP. Everything in it is guarded by the device's lock.
+type qp struct {
+	ctx    *device
+	pd     *domain
+	cfg    verbs.QPConfig
+	sendCQ *cq
+	recvCQ *cq
+	id     uint32 // number of the connection
+	state  verbs.QPState
+	closed bool
+	broken bool // its CQ overran
+
+	side    verbs.QP // carries READs and atomics; its number is that of the QP
+	num     uint32
+	conn    *core.Conn // nil until connected
+	peer    *card
+	remote  verbs.Endpoint
+	ah      verbs.AH
+	share   int // receive buffers of the domain that are its own
+	paths   []pathQP
+	headers pool // one slot per transmission of each path
+	inline  pool // one slot per request
+	outbox  [2][]byte
+	queue   []core.Event
+	ev      core.Event
+	dirty   bool
+	landing []byte // the bytes of the chunk being stepped
+
+	sends      []sendSlot
+	sendHead   uint32 // the oldest that has not ended
+	sendTail   uint32
+	recvs      []verbs.RecvWR
+	recvHead   uint32 // the oldest that has not ended: the next message
+	recvTail   uint32
+	sendSGE    int
+	recvSGE    int
+	sideWR     [1]verbs.SendWR
+	faultLocal verbs.Status // what the receive ends with that a fault is about
+}
+
+// pathQP is a path's QP of the present epoch.
+type pathQP struct {
+	qp     verbs.QP // nil if the path has none
+	epoch  uint16
+	posted uint32 // sends handed over, counted from the start of the epoch
+	done   uint32 // of which left the memory
+	// chain is what is to be posted; control says which sends are control packets.
+	chain   []verbs.SendWR
+	control [pathSlots]bool
+}
+
+// pathSlots is how many sends a path's QP takes: transmissions and a few control packets.
+const pathSlots = 2 * pathDepth
+
+// sendSlot is a posted request.
+type sendSlot struct {
+	wr     verbs.SendWR
+	length uint32
+	bad    verbs.Status // what is wrong with it
+}
+
+var _ verbs.QP = (*qp)(nil)
+
+// CreateQP implements verbs.PD. An RC QP is made of paths, others are those of the inner PD.
+func (p *domain) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	d := p.ctx
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	send, ok1 := cfg.SendCQ.(*cq)
+	recv, ok2 := cfg.RecvCQ.(*cq)
+	if !ok1 || !ok2 || send == nil || recv == nil || send.ctx != d || recv.ctx != d || send.closed || recv.closed {
+		return nil, d.opError("create QP", 0, verbs.Invalidf("QPConfig.SendCQ or RecvCQ is nil, closed or of another context"))
+	}
+	inner := cfg
+	inner.SendCQ, inner.RecvCQ = send.inner, recv.inner
+	if cfg.Type != verbs.RC {
+		return p.inner.CreateQP(inner)
+	}
+	q := &qp{ctx: d, pd: p, cfg: cfg, sendCQ: send, recvCQ: recv, recvSGE: max(cfg.MaxRecvSGE, 1), sendSGE: max(cfg.MaxSendSGE, 1)}
+	if err := q.checkConfig(); err != nil {
+		return nil, d.opError("create QP", 0, err)
+	}
+	if err := q.build(); err != nil {
+		q.destroy()
+		return nil, err
+	}
+	send.users++
+	recv.users++
+	return q, nil
+}
+
+func (q *qp) checkConfig() error {
+	d := q.ctx
+	if q.cfg.SRQ != nil {
+		return verbs.Invalidf("QPConfig.SRQ: a wrapped RC QP has its own receive queue")
+	}
+	for _, f := range [...]struct {
+		name       string
+		value, max int
+	}{
+		{"MaxSendWR", q.cfg.MaxSendWR, min(d.attr.MaxQPWR, 1<<15)},
+		{"MaxRecvWR", q.cfg.MaxRecvWR, min(d.attr.MaxQPWR, 1<<15)},
+		{"MaxSendSGE", q.cfg.MaxSendSGE, verbs.MaxSGE - 1},
+		{"MaxRecvSGE", q.cfg.MaxRecvSGE, verbs.MaxSGE - 1},
+		{"MaxInline", q.cfg.MaxInline, maxInline},
+	} {
+		if f.value < 0 || f.value > f.max {
+			return verbs.Invalidf("QPConfig.%s is %d: want 0 to %d", f.name, f.value, f.max)
+		}
+	}
+	if q.sendCQ.overrun || q.recvCQ.overrun {
+		return verbs.ErrCQOverrun
+	}
+	return nil
+}
+
+// build makes the parts of a QP.
+func (q *qp) build() (err error) {
+	d, p := q.ctx, q.pd
+	if (p.users+1)*minShare > d.cfg.RecvDepth {
+		return d.opError("create QP", 0, verbs.ErrLimit)
+	}
+	if err = p.prepare(); err != nil {
+		return err
+	}
+	p.users++
+	q.take()
+	p.divide()
+	side := verbs.QPConfig{
+		Type: verbs.RC, SendCQ: d.cq, RecvCQ: d.cq, MaxSendWR: max(q.cfg.MaxSendWR, 1), MaxSendSGE: q.sendSGE,
+		Port: q.cfg.Port, GID: q.cfg.GID,
+	}
+	if q.side, err = p.inner.CreateQP(side); err != nil {
+		return err
+	}
+	q.num = q.side.Num()
+	depth := ceilPow2(max(q.cfg.MaxSendWR, 1))
+	q.sends = make([]sendSlot, depth)
+	q.recvs = make([]verbs.RecvWR, ceilPow2(max(q.cfg.MaxRecvWR, 1)))
+	if q.headers, err = newPool(p.inner, d.cfg.Paths*pathSlots, headerSlot); err != nil {
+		return err
+	}
+	if q.cfg.MaxInline > 0 {
+		if q.inline, err = newPool(p.inner, depth, q.cfg.MaxInline); err != nil {
+			return err
+		}
+	}
+	q.paths = make([]pathQP, d.cfg.Paths)
+	for i := range q.paths {
+		q.paths[i].chain = make([]verbs.SendWR, 0, pathSlots)
+		if err = q.makePath(i, 0); err != nil {
+			return err
+		}
+	}
+	for i := range q.outbox {
+		q.outbox[i] = make([]byte, 0, wire.MaxControlLen)
+	}
+	return nil
+}
+
+// headerSlot holds a chunk header or a small control packet.
+const headerSlot = 96
+
+func ceilPow2(n int) int {
+	p := 1
+	for p < n {
+		p *= 2
+	}
+	return p
+}
+
+// take gives the QP the number of a connection.
+func (q *qp) take() {
+	d := q.ctx
+	for i, o := range d.qps {
+		if o == nil {
+			d.qps[i], q.id = q, uint32(i)
+			return
+		}
+	}
+	q.id = uint32(len(d.qps))
+	d.qps = append(d.qps, q)
+}
+
+// makePath makes the QP of a path for an epoch.
+func (q *qp) makePath(i int, epoch uint16) error {
+	d := q.ctx
+	inner, err := q.pd.inner.CreateQP(verbs.QPConfig{
+		Type: verbs.UC, SendCQ: d.cq, RecvCQ: d.cq, SRQ: q.pd.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
+		Port: q.cfg.Port, GID: q.cfg.GID,
+	})
+	if err != nil {
+		return err
+	}
+	p := &q.paths[i]
+	p.qp, p.epoch, p.posted, p.done, p.chain = inner, epoch, 0, 0, p.chain[:0]
+	d.routes.add(routeSlot{qpn: inner.Num(), path: uint16(i), qp: q})
+	return nil
+}
+
+// dropPath takes the QP of a path out of service: when it returns nothing lands any more and
+// no request refers to memory. What has arrived before stays in the stash of the device, so
+// that no receive buffer is lost.
+func (q *qp) dropPath(i int) {
+	p := &q.paths[i]
+	if p.qp == nil {
+		return
+	}
+	if s := p.qp.State(); s != verbs.StateReset && s != verbs.StateErr {
+		_ = p.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // Close does it otherwise
+	}
+	q.ctx.drain()
+	q.ctx.routes.remove(p.qp.Num())
+	_ = p.qp.Close() // nothing stands on it
+	p.qp = nil
+	p.chain = p.chain[:0]
+}
+
+// Num implements verbs.QP.
+func (q *qp) Num() uint32 { return q.num }
+
+// Type implements verbs.QP.
+func (q *qp) Type() verbs.QPType { return verbs.RC }
+
+// State implements verbs.QP.
+func (q *qp) State() verbs.QPState {
+	q.ctx.mu.Lock()
+	defer q.ctx.mu.Unlock()
+	return q.state
+}
+
+// Close implements verbs.QP.
+func (q *qp) Close() error {
+	q.ctx.mu.Lock()
+	defer q.ctx.mu.Unlock()
+	if q.closed || q.ctx.closed {
+		return nil
+	}
+	q.destroy()
+	q.sendCQ.users--
+	q.recvCQ.users--
+	q.sendCQ.discard(q.num)
+	q.recvCQ.discard(q.num)
+	q.ctx.forget(func(ev verbs.Event) bool { return ev.QP == verbs.QP(q) })
+	return nil
+}
+
+// destroy frees the parts of a QP, also of one that was not built to the end.
+func (q *qp) destroy() {
+	if q.closed {
+		return
+	}
+	q.closed = true
+	q.unplug()
+	for i := range q.paths {
+		q.dropPath(i)
+	}
+	if q.side != nil {
+		_ = q.side.Close() // nothing stands on it
+	}
+	q.headers.free()
+	q.inline.free()
+	p := q.pd
+	if q.share > 0 {
+		q.ctx.qps[q.id] = nil
+		p.users--
+	}
+	if p.users == 0 {
+		q.ctx.drain()
+		p.release()
+	} else {
+		p.divide()
+	}
+}
+
+// unplug ends the connection.
+func (q *qp) unplug() {
+	d := q.ctx
+	for i, o := range d.live {
+		if o == q {
+			d.live = append(d.live[:i], d.live[i+1:]...)
+			break
+		}
+	}
+	if q.ah != nil {
+		_ = q.ah.Close() // nothing stands on it
+		q.ah = nil
+	}
+	q.conn, q.peer = nil, nil
+}
+
+func (q *qp) opError(op string, err error) error { return q.ctx.opError(op, q.num, err) }

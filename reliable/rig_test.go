@@ -1,0 +1,120 @@
+package reliable_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// side is one wrapped context with a connected QP and memory.
+type side struct {
+	nic *softnic.NIC
+	ctx verbs.Context
+	pd  verbs.PD
+	cq  verbs.CQ
+	qp  verbs.QP
+	mem *verbs.Memory
+	mr  verbs.MR
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatalf("error %v, want none", err)
+	}
+}
+
+// newSide opens a wrapped context on a new NIC of the link. It is closed with the test.
+func newSide(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) *side {
+	tb.Helper()
+	nic, err := softnic.New(link, softnic.Config{})
+	must(tb, err)
+	tb.Cleanup(func() { must(tb, nic.Close()) })
+	inner, err := nic.Open()
+	must(tb, err)
+	s := &side{nic: nic}
+	s.ctx, err = reliable.Wrap(inner, cfg)
+	must(tb, err)
+	s.pd, err = s.ctx.AllocPD()
+	must(tb, err)
+	s.cq, err = s.ctx.CreateCQ(verbs.CQConfig{Depth: 1024})
+	must(tb, err)
+	s.qp, err = s.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64})
+	must(tb, err)
+	s.mem, err = verbs.AllocMemory(size, nil)
+	must(tb, err)
+	s.mr, err = s.pd.RegisterMemory(s.mem, verbs.AccessAll)
+	must(tb, err)
+	tb.Cleanup(func() {
+		must(tb, s.qp.Close())
+		must(tb, s.cq.Close())
+		must(tb, s.mr.Close())
+		must(tb, s.pd.Close())
+		must(tb, s.ctx.Close())
+		must(tb, s.mem.Free())
+	})
+	return s
+}
+
+// newPair returns two connected sides.
+func newPair(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) (a, b *side) {
+	tb.Helper()
+	a, b = newSide(tb, link, cfg, size), newSide(tb, link, cfg, size)
+	ea, err := a.qp.Endpoint()
+	must(tb, err)
+	eb, err := b.qp.Endpoint()
+	must(tb, err)
+	must(tb, a.qp.Connect(eb))
+	must(tb, b.qp.Connect(ea))
+	return a, b
+}
+
+func (s *side) sge(off, n int) verbs.SGE {
+	return verbs.SGE{Addr: s.mr.Addr() + uint64(off), Length: uint32(n), LKey: s.mr.LKey()}
+}
+
+// post posts one request.
+func (s *side) post(tb testing.TB, wr verbs.SendWR) {
+	tb.Helper()
+	if n, err := s.qp.PostSend([]verbs.SendWR{wr}); n != 1 {
+		tb.Fatalf("PostSend = %d, %v, want 1", n, err)
+	}
+}
+
+func (s *side) recv(tb testing.TB, id uint64, off, n int) {
+	tb.Helper()
+	wr := verbs.RecvWR{WRID: id}
+	wr.SetSGE(s.sge(off, n))
+	if n, err := s.qp.PostRecv([]verbs.RecvWR{wr}); n != 1 {
+		tb.Fatalf("PostRecv = %d, %v, want 1", n, err)
+	}
+}
+
+// wait polls for n completions.
+func (s *side) wait(tb testing.TB, n int) []verbs.WC {
+	tb.Helper()
+	var got []verbs.WC
+	for start := time.Now(); len(got) < n; {
+		var wcs [16]verbs.WC
+		k, err := s.cq.Poll(wcs[:min(16, n-len(got))])
+		if err != nil && !errors.Is(err, verbs.ErrCQOverrun) {
+			tb.Fatalf("Poll = %v, want none", err)
+		}
+		got = append(got, wcs[:k]...)
+		if time.Since(start) > 20*time.Second {
+			tb.Fatalf("%d completions of %d: %+v", len(got), n, got)
+		}
+	}
+	return got
+}
+
+func (s *side) fill(seed byte) {
+	b := s.mem.Bytes()
+	for i := range b {
+		b[i] = byte(i>>8)*7 + byte(i)*13 + seed
+	}
+}
