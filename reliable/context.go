@@ -29,6 +29,7 @@ type device struct {
 	events   []verbs.Event
 	eventErr error
 	notify   *verbs.Waker
+	polled   bool // since the keeper looked
 	cqs      []*cq
 	dirty    []*qp // have something to post
 	keeper   *keeper
@@ -55,9 +56,9 @@ func Wrap(ctx verbs.Context, cfg Config) (verbs.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	if need := verbs.CapUC | verbs.CapUD | verbs.CapSRQ | verbs.CapSRQOnUC; attr.Capabilities&need != need || attr.MaxSGE < 2 {
+	if need := verbs.CapUC | verbs.CapUD | verbs.CapSRQ | verbs.CapSRQOnUC; attr.Capabilities&need != need || attr.MaxSGE < verbs.MaxSGE {
 		return nil, verbs.NewOpError("wrap context", ctx.Device().Name(), 0, errors.Join(verbs.ErrNotSupported,
-			errors.New("the device lacks UC, UD, or an SRQ for UC: use its RC QPs")))
+			errors.New("the device lacks UC, UD, an SRQ for UC, or four elements per request: use its RC QPs")))
 	}
 	d := &device{inner: ctx, cfg: cfg, attr: attr, clock: cfg.Now, wcs: make([]verbs.WC, 64)}
 	d.stash = make([]verbs.WC, 0, 256)
@@ -97,11 +98,10 @@ func (w wrapped) Open() (verbs.Context, error) {
 	return Wrap(ctx, w.cfg)
 }
 
-// QueryDevice tells the limits of wrapped QPs: an element of each request is for the header.
+// QueryDevice tells the limits of wrapped QPs.
 func (d *device) QueryDevice() (verbs.DeviceAttr, error) {
 	a, err := d.inner.QueryDevice()
 	a.Provider = "reliable over " + a.Provider
-	a.MaxSGE = min(a.MaxSGE, verbs.MaxSGE) - 1
 	a.MaxQP = min(a.MaxQP/(d.cfg.Paths+2), d.cfg.RecvDepth/minShare)
 	a.MaxInline = min(a.MaxInline, maxInline)
 	a.MaxMsgSize = min(a.MaxMsgSize, 1<<30)

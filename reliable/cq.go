@@ -44,6 +44,7 @@ func (c *cq) Poll(dst []verbs.WC) (n int, err error) {
 	if c.closed || c.ctx.closed {
 		return c.inner.Poll(dst)
 	}
+	c.ctx.polled = true
 	if c.len < len(dst) {
 		c.ctx.drive()
 	}
@@ -77,6 +78,7 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	defer c.ctx.mu.Unlock()
 	c.solicited = solicitedOnly && (c.solicited || !c.armed)
 	c.armed = true
+	c.ctx.keeper.kick()
 	return nil
 }
 

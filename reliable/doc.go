@@ -19,6 +19,5 @@
 //
 // QPs are connected by Endpoint and Connect; Modify cannot take one to RTR or RTS, because it
 // has no place for what the peer must tell. WRITEs of different requests are not ordered among
-// themselves; a receive that is completed says that everything before it is in memory. A
-// request has at most three elements. There are no SRQs for wrapped QPs.
+// themselves; a receive that is completed says that everything before it is in memory. There are no SRQs for wrapped QPs.
 package reliable

@@ -16,15 +16,36 @@ func (d *device) Step() (next int64, pending bool) {
 	}
 	d.collect()
 	d.drive()
-	if d.keeper != nil {
-		_ = d.cq.Arm(false) // it has a Waker
-		d.drive()
-	}
 	d.wakeAt = core.Never
+	if d.keeper != nil {
+		if d.attended() {
+			d.wakeAt = d.now + lookAgain
+		} else {
+			_ = d.cq.Arm(false) // it has a Waker
+			d.drive()
+		}
+	}
 	for _, q := range d.live {
 		d.wakeAt = min(d.wakeAt, q.conn.Deadline())
 	}
 	return d.wakeAt, d.wakeAt != core.Never
+}
+
+// lookAgain is how long the keeper leaves completions to a program that polls.
+const lookAgain = 1_000_000
+
+// attended reports whether the program has polled since the last time, and so takes the
+// completions itself: then the keeper would only be in its way. A program that sleeps until a
+// CQ wakes it does not.
+func (d *device) attended() bool {
+	polled := d.polled
+	d.polled = false
+	for _, c := range d.cqs {
+		if c.armed {
+			return false
+		}
+	}
+	return polled
 }
 
 // rekick wakes the keeper if a timer of q is due before it would look.

@@ -78,6 +78,10 @@ func (q *qp) enqueue(wr *verbs.SendWR) {
 		q.copyInline(s, i)
 	}
 	m := core.Message{Token: token, Length: s.length, Imm: wr.Imm, Fence: wr.Flags&verbs.SendFence != 0}
+	if wr.NumSGE == verbs.MaxSGE {
+		// A chunk with a header has one element less.
+		m.Break = s.length - s.wr.SGE[verbs.MaxSGE-1].Length
+	}
 	if wr.Flags&verbs.SendSolicited != 0 {
 		m.Flags |= wire.FlagSolicited
 	}

@@ -111,8 +111,8 @@ func (q *qp) checkConfig() error {
 	}{
 		{"MaxSendWR", q.cfg.MaxSendWR, min(d.attr.MaxQPWR, 1<<15)},
 		{"MaxRecvWR", q.cfg.MaxRecvWR, min(d.attr.MaxQPWR, 1<<15)},
-		{"MaxSendSGE", q.cfg.MaxSendSGE, verbs.MaxSGE - 1},
-		{"MaxRecvSGE", q.cfg.MaxRecvSGE, verbs.MaxSGE - 1},
+		{"MaxSendSGE", q.cfg.MaxSendSGE, verbs.MaxSGE},
+		{"MaxRecvSGE", q.cfg.MaxRecvSGE, verbs.MaxSGE},
 		{"MaxInline", q.cfg.MaxInline, maxInline},
 	} {
 		if f.value < 0 || f.value > f.max {

@@ -23,8 +23,15 @@ func TestMovesMessages(t *testing.T) {
 	l.post(0, Message{Kind: MsgSend, Flags: 2, Imm: 7}, nil, 0)
 	l.post(0, Message{Kind: MsgWriteImm}, nil, 0)
 	l.post(0, Message{Kind: MsgWrite}, nil, 0)
+	l.Extra = func(from int, p *packet) int64 {
+		if from == 0 && p.at < 3007 && p.at+len(p.data) > 3007 {
+			t.Errorf("a chunk of %d bytes at %d goes over the break at 3007", len(p.data), p.at)
+		}
+		return 0
+	}
+	l.post(0, Message{Kind: MsgWrite, Break: 7}, bytesOf(20, 4), 3000)
 	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("7 messages end in %v after %d ns, want all", l.ends[0].done, l.now)
+		t.Fatalf("8 messages end in %v after %d ns, want all", l.ends[0].done, l.now)
 	}
 	if l.now > 1_000_000 {
 		t.Fatalf("took %d ns, want at most 1 ms", l.now)

@@ -84,6 +84,9 @@ type Message struct {
 	Token uint32
 	// Length is in bytes.
 	Length uint32
+	// Break is an offset at which a chunk ends: none has bytes on both sides of it. Zero
+	// means none.
+	Break uint32
 	// Imm is the user's immediate, with FlagImm.
 	Imm uint32
 }

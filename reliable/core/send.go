@@ -142,6 +142,9 @@ func (c *Conn) sendNew() bool {
 func (c *Conn) nextPiece(m *message, ch *chunk) {
 	left := m.Length - m.off
 	ch.off, ch.len = m.off, min(left, c.cfg.ChunkBytes)
+	if m.off < m.Break {
+		ch.len = min(ch.len, m.Break-m.off)
+	}
 	switch m.Kind {
 	case MsgSend:
 		ch.op = wire.OpEager

@@ -1,0 +1,127 @@
+package reliable_test
+
+import (
+	"fmt"
+	"testing"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// newRaw returns two connected RC QPs of softnic itself, to compare with.
+func newRaw(tb testing.TB, size int) (a, b *side) {
+	tb.Helper()
+	link := softnic.NewMemoryLink(nil)
+	make1 := func() *side {
+		nic, err := softnic.New(link, softnic.Config{})
+		must(tb, err)
+		s := &side{nic: nic}
+		s.ctx, err = nic.Open()
+		must(tb, err)
+		s.pd, err = s.ctx.AllocPD()
+		must(tb, err)
+		s.cq, err = s.ctx.CreateCQ(verbs.CQConfig{Depth: 1024})
+		must(tb, err)
+		s.qp, err = s.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 64, MaxRecvWR: 64})
+		must(tb, err)
+		s.mem, err = verbs.AllocMemory(size, nil)
+		must(tb, err)
+		s.mr, err = s.pd.RegisterMemory(s.mem, verbs.AccessAll)
+		must(tb, err)
+		tb.Cleanup(func() {
+			must(tb, s.ctx.Close())
+			must(tb, nic.Close())
+			must(tb, s.mem.Free())
+		})
+		return s
+	}
+	a, b = make1(), make1()
+	ea, err := a.qp.Endpoint()
+	must(tb, err)
+	eb, err := b.qp.Endpoint()
+	must(tb, err)
+	must(tb, a.qp.Connect(eb))
+	must(tb, b.qp.Connect(ea))
+	return a, b
+}
+
+// stream keeps eight WRITEs in flight, n in all. b may be nil: then its goroutine does its
+// part.
+func stream(tb testing.TB, a, b *side, size, n int) {
+	wrs := make([]verbs.SendWR, 1)
+	wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(), NumSGE: 1}
+	wrs[0].SGE[0] = a.sge(0, size)
+	var wcs [16]verbs.WC
+	for posted, done := 0, 0; done < n; {
+		for posted < n && posted-done < 8 {
+			if k, err := a.qp.PostSend(wrs); k != 1 {
+				tb.Fatalf("PostSend = %d, %v, want 1", k, err)
+			}
+			posted++
+		}
+		if _, err := b.cq.Poll(wcs[:]); err != nil {
+			tb.Fatalf("Poll = %v, want none", err)
+		}
+		k, err := a.cq.Poll(wcs[:])
+		if err != nil {
+			tb.Fatalf("Poll = %v, want none", err)
+		}
+		for _, wc := range wcs[:k] {
+			if wc.Status != verbs.StatusSuccess {
+				tb.Fatalf("completion %v, want success", wc.Status)
+			}
+		}
+		done += k
+	}
+}
+
+func BenchmarkReliable(b *testing.B) {
+	for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
+		run := func(name string, open func(tb testing.TB) (x, y *side)) {
+			b.Run(fmt.Sprintf("size=%dKiB/%s", size>>10, name), func(b *testing.B) {
+				x, y := open(b)
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				b.ResetTimer()
+				stream(b, x, y, size, b.N)
+			})
+		}
+		run("paths=16", func(tb testing.TB) (x, y *side) {
+			return newPair(tb, softnic.NewMemoryLink(nil), reliable.Config{}, size)
+		})
+		run("rc", func(tb testing.TB) (x, y *side) { return newRaw(tb, size) })
+	}
+}
+
+// TestNoAllocations wants no allocation per message of many chunks.
+func TestNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	now := int64(0)
+	clock := func() int64 { now += 100; return now }
+	x, y := newPair(t, softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock}), reliable.Config{Now: clock}, 1<<20)
+	stream(t, x, y, 1<<20, 20)
+	wrs := make([]verbs.SendWR, 1)
+	wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey(), NumSGE: 1}
+	wrs[0].SGE[0] = x.sge(0, 1<<20)
+	var wcs [16]verbs.WC
+	if n := testing.AllocsPerRun(50, func() {
+		if k, err := x.qp.PostSend(wrs); k != 1 {
+			t.Fatalf("PostSend = %d, %v, want 1", k, err)
+		}
+		for done := 0; done < 1; {
+			if _, err := y.cq.Poll(wcs[:]); err != nil {
+				t.Fatalf("Poll = %v, want none", err)
+			}
+			k, err := x.cq.Poll(wcs[:])
+			if err != nil {
+				t.Fatalf("Poll = %v, want none", err)
+			}
+			done += k
+		}
+	}); n != 0 {
+		t.Fatalf("%v allocations per message of 32 chunks, want 0", n)
+	}
+}

@@ -1,0 +1,89 @@
+package reliable
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"ibverbx/verbs"
+)
+
+func testCard() (card, Config) {
+	cfg := Config{Paths: 2, Window: 64, ChunkBytes: 4096}
+	return card{
+		window: 64, credit: 100, chunk: 4096, conn: 7, control: [2]uint32{0x11, 0x12},
+		paths: []pathAddr{{0x13, 0xabcdef}, {0x14, 1}},
+	}, cfg
+}
+
+func TestCard(t *testing.T) {
+	c, cfg := testCard()
+	b := c.encode()
+	want := []byte{
+		1, 0, 0, 2, 0, 64, 0, 100, 0, 0, 16, 0, 0, 0, 0, 7, 0, 0, 0, 0x11, 0, 0, 0, 0x12,
+		0, 0, 0, 0x13, 0, 0xab, 0xcd, 0xef, 0, 0, 0, 0x14, 0, 0, 0, 1,
+	}
+	if !bytes.Equal(b, want) {
+		t.Fatalf("the card is %x, want %x", b, want)
+	}
+	if got, err := decodeCard(b, &cfg); err != nil || got.conn != 7 || got.paths[1] != c.paths[1] {
+		t.Fatalf("decodeCard = %+v, %v, want the same card", got, err)
+	}
+	for i, set := range map[int]byte{0: 2, 1: 1, 3: 3, 5: 65, 7: 0, 10: 17, 16: 1, 19: 0, 24: 1, 27: 0, 28: 1} {
+		bad := bytes.Clone(b)
+		bad[i] = set
+		if got, err := decodeCard(bad, &cfg); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("byte %d = %d: decodeCard = %+v, %v, want ErrInvalid", i, set, got, err)
+		}
+	}
+	for n := range b {
+		if got, err := decodeCard(b[:n], &cfg); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%d bytes: decodeCard = %+v, %v, want ErrInvalid", n, got, err)
+		}
+	}
+}
+
+// FuzzCard: a card is refused or comes out again as the same bytes.
+func FuzzCard(f *testing.F) {
+	c, cfg := testCard()
+	f.Add(c.encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if got, err := decodeCard(b, &cfg); err == nil && !bytes.Equal(got.encode(), b) {
+			t.Fatalf("%x comes out as %x", b, got.encode())
+		}
+	})
+}
+
+// TestRoutes adds and removes numbers that collide.
+func TestRoutes(t *testing.T) {
+	var r routes
+	qps := make([]qp, 300)
+	for round := range 3 {
+		for i := range qps {
+			r.add(routeSlot{qpn: uint32(i*64 + 17), path: uint16(round), qp: &qps[i]})
+		}
+		for i := range qps {
+			if s := r.find(uint32(i*64 + 17)); s == nil || s.qp != &qps[i] || int(s.path) != round {
+				t.Fatalf("round %d: number %#x finds %+v", round, i*64+17, s)
+			}
+			if r.find(uint32(i*64+18)) != nil || r.find(0) != nil {
+				t.Fatalf("round %d: a number that is not there is found", round)
+			}
+		}
+		for i := range qps {
+			if i%2 == round%2 || round == 2 {
+				r.remove(uint32(i*64 + 17))
+			}
+		}
+		for i := range qps {
+			gone := i%2 == round%2 || round == 2
+			if (r.find(uint32(i*64+17)) == nil) != gone {
+				t.Fatalf("round %d: number %#x, removed %v, is not as it should", round, i*64+17, gone)
+			}
+			r.remove(uint32(i*64 + 17))
+		}
+		if r.used != 0 {
+			t.Fatalf("round %d: %d left, want 0", round, r.used)
+		}
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package reliable_test
+
+const raceEnabled = false

@@ -1,0 +1,134 @@
+package reliable_test
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// pathNumbers returns the QP numbers of the paths of a QP that is not connected or whose
+// paths have not changed: they are at offset 24 of its card, eight bytes each.
+func pathNumbers(tb testing.TB, q verbs.QP) (nums []uint32) {
+	tb.Helper()
+	ep, err := q.Endpoint()
+	must(tb, err)
+	for b := ep.Extra[24:]; len(b) >= 8; b = b[8:] {
+		nums = append(nums, binary.BigEndian.Uint32(b))
+	}
+	return nums
+}
+
+// TestPathsFail ends the QPs of paths, at either end, while messages move: every message
+// arrives, and the paths come back.
+func TestPathsFail(t *testing.T) {
+	const size = 1 << 16
+	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.002}})
+	must(t, err)
+	a, b := newPair(t, link, reliable.Config{Paths: 4, ChunkBytes: 4096}, size)
+	before := pathNumbers(t, a.qp)
+	for i := range 40 {
+		switch i {
+		case 5, 6:
+			must(t, a.nic.FailQP(before[i-5]))
+		case 20:
+			must(t, b.nic.FailQP(pathNumbers(t, b.qp)[3]))
+		}
+		transfer(t, a, b, verbs.OpRDMAWriteWithImm, size-i)
+		transfer(t, a, b, verbs.OpSend, 5000)
+	}
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		now, err := a.qp.Endpoint()
+		if err == nil && binary.BigEndian.Uint32(now.Extra[24:]) != before[0] {
+			break
+		}
+		if time.Since(start) > 20*time.Second {
+			t.Fatalf("path 0 of A has not come back: %v", err)
+		}
+	}
+	transfer(t, a, b, verbs.OpRDMAWriteWithImm, size)
+}
+
+// TestPassiveTarget writes to a side that neither posts nor polls: its goroutine acknowledges.
+func TestPassiveTarget(t *testing.T) {
+	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{}, 1<<20)
+	for range 20 {
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+		wr.SetSGE(a.sge(0, 1<<20))
+		a.post(t, wr)
+		if wc := a.wait(t, 1)[0]; wc.Err() != nil {
+			t.Fatalf("completion %v, want success", wc.Err())
+		}
+	}
+}
+
+// TestPeerGone wants RETRY_EXC within the stated time when the peer's NIC is gone, and
+// everything behind flushed.
+func TestPeerGone(t *testing.T) {
+	link, err := softnic.NewFaultLink(nil)
+	must(t, err)
+	a, b := newPair(t, link, reliable.Config{GiveUp: int64(200 * time.Millisecond)}, 4096)
+	link.Cut(a.nic, b.nic)
+	for range 3 {
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()} // errors come unsignaled, too
+		wr.SetSGE(a.sge(0, 100))
+		a.post(t, wr)
+	}
+	wcs := a.wait(t, 3)
+	if wcs[0].Status != verbs.StatusRetryExcErr || wcs[1].Status != verbs.StatusWRFlushErr || wcs[2].Status != verbs.StatusWRFlushErr {
+		t.Fatalf("completions %+v, want RETRY_EXC and two flushes", wcs)
+	}
+	if s := a.qp.State(); s != verbs.StateErr {
+		t.Fatalf("the QP is in %v, want ERR", s)
+	}
+}
+
+// TestVirtualTime runs two wrapped contexts on a clock of the test, without a goroutine, over a
+// network that loses packets: the same seed gives the same time.
+func TestVirtualTime(t *testing.T) {
+	run := func() int64 {
+		now := int64(1)
+		clock := func() int64 { return now }
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{
+			Seed: 3, Now: clock, Impairment: softnic.Impairment{Loss: 0.01, Delay: 10 * time.Microsecond},
+		})
+		must(t, err)
+		a, b := newPair(t, link, reliable.Config{Now: clock, MinProbe: 50_000}, 1<<20)
+		a.fill(1)
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+		wr.SetSGE(a.sge(0, 1<<20))
+		a.post(t, wr)
+		for now < int64(time.Second) {
+			next, ok := link.Step()
+			for _, s := range []*side{a, b} {
+				if at, pending := s.ctx.(reliable.Stepper).Step(); pending && (!ok || at < next) {
+					next, ok = at, true
+				}
+			}
+			var wc [1]verbs.WC
+			if n, err := a.cq.Poll(wc[:]); n == 1 {
+				must(t, wc[0].Err())
+				return now
+			} else if err != nil {
+				t.Fatalf("Poll = %v, want none", err)
+			}
+			if at, pending := link.Next(); pending && at < next {
+				next = at
+			}
+			if !ok {
+				t.Fatalf("nothing is due at %d ns and the WRITE has not ended", now)
+			}
+			now = max(now, next)
+		}
+		t.Fatal("a WRITE of 1 MiB has not ended after a second")
+		return 0
+	}
+	first, second := run(), run()
+	t.Logf("1 MiB over 1%% loss in %d us of virtual time", first/1000)
+	if first != second {
+		t.Fatalf("took %d ns, then %d ns: want the same", first, second)
+	}
+}
