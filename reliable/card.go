@@ -7,11 +7,12 @@ import (
 	"ibverbx/verbs"
 )
 
-// card is what a QP tells its peer in Endpoint.Extra, beside the endpoint of its side QP.
+// card is what a QP tells its peer in Endpoint.Extra, beside the endpoint of its side QP, or,
+// if it was connected by Modify, in a message on the side QP.
 //
 //	 0         8         16                  31
 //	+---------+---------+-------------------+
-//	| version |    0    |       paths       |  0
+//	| version |  flags  |       paths       |  0    flags: 1 answer with yours
 //	+---------+---------+-------------------+
 //	|      window       |   receive credit  |  4
 //	+-------------------+-------------------+
@@ -28,15 +29,22 @@ type card struct {
 	conn           uint32
 	control        [2]uint32
 	paths          []pathAddr
+	want           bool
 }
 
 type pathAddr struct{ qpn, psn uint32 }
 
-const cardLen = 24
+const (
+	cardLen  = 24
+	cardWant = 1
+)
 
 func (c *card) encode() []byte {
 	be := binary.BigEndian
 	b := []byte{wire.Version, 0}
+	if c.want {
+		b[1] = cardWant
+	}
 	b = be.AppendUint16(b, uint16(len(c.paths)))
 	b = be.AppendUint16(b, uint16(c.window))
 	b = be.AppendUint16(b, uint16(c.credit))
@@ -58,13 +66,13 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 	switch {
 	case len(b) == 0:
 		return nil, verbs.Invalidf("the peer's endpoint has no Extra: its QP is not of a wrapped context")
-	case len(b) < cardLen || b[0] != wire.Version || b[1] != 0:
+	case len(b) < cardLen || b[0] != wire.Version || b[1]&^cardWant != 0:
 		return nil, verbs.Invalidf("the peer's Extra of %d bytes is not of version %d of this protocol", len(b), wire.Version)
 	}
 	n := int(be.Uint16(b[2:]))
 	c := &card{
 		window: int(be.Uint16(b[4:])), credit: int(be.Uint16(b[6:])), chunk: be.Uint32(b[8:]), conn: be.Uint32(b[12:]),
-		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])},
+		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, want: b[1]&cardWant != 0,
 	}
 	switch {
 	case n != cfg.Paths || c.window != cfg.Window || int64(c.chunk) != int64(cfg.ChunkBytes):

@@ -212,6 +212,9 @@ func (q *qp) scatter(wr *verbs.RecvWR, off uint32) {
 // belong is compared with what the user has registered and posted here.
 func (q *qp) check(h *wire.Header) uint8 {
 	if h.Op == wire.OpWrite {
+		if q.access&verbs.AccessRemoteWrite == 0 {
+			return uint8(verbs.StatusRemInvReqErr)
+		}
 		if _, ok := q.pd.remote(h.RKey, h.Addr, h.Len); !ok && h.Len > 0 {
 			return uint8(verbs.StatusRemAccessErr)
 		}
@@ -307,6 +310,18 @@ func (q *qp) startSide(token uint32) {
 	}
 }
 
+// failWith takes the QP to the error state; the oldest request ends with status.
+func (q *qp) failWith(status verbs.Status) {
+	switch {
+	case q.state != verbs.StateRTS:
+	case q.conn != nil:
+		q.run(&core.Event{Kind: core.EvClose, Status: uint8(status)})
+	case q.sendHead != q.sendTail:
+		q.completeSend(q.sendHead, status)
+	}
+	q.fail()
+}
+
 // fail takes the QP to the error state: everything outstanding is flushed.
 func (q *qp) fail() {
 	if q.state == verbs.StateErr || q.state == verbs.StateReset {
@@ -315,6 +330,9 @@ func (q *qp) fail() {
 	q.state, q.broken = verbs.StateErr, false
 	if q.conn != nil {
 		q.run(&core.Event{Kind: core.EvClose, Status: uint8(verbs.StatusWRFlushErr)})
+	}
+	for q.sendHead != q.sendTail { // what still waited for the peer's card
+		q.completeSend(q.sendHead, verbs.StatusWRFlushErr)
 	}
 	_ = q.side.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // it may be there already
 	q.flushRecvs()

@@ -1,6 +1,8 @@
 package reliable
 
 import (
+	"time"
+
 	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
@@ -16,22 +18,31 @@ func (q *qp) Endpoint() (verbs.Endpoint, error) {
 	if err != nil {
 		return ep, err
 	}
-	c := card{window: q.ctx.cfg.Window, credit: q.share, chunk: uint32(q.ctx.cfg.ChunkBytes), conn: q.id}
+	c, err := q.card()
+	if err != nil {
+		return ep, q.opError("query endpoint", err)
+	}
+	ep.Extra = c.encode()
+	return ep, nil
+}
+
+// card returns what the peer must know.
+func (q *qp) card() (*card, error) {
+	c := &card{window: q.ctx.cfg.Window, credit: q.share, chunk: uint32(q.ctx.cfg.ChunkBytes), conn: q.id}
 	for i := range c.control {
 		c.control[i] = q.pd.control[i].qp.Num()
 	}
 	for i := range q.paths {
 		if q.paths[i].qp == nil {
-			return ep, q.opError("query endpoint", verbs.ErrState)
+			return nil, verbs.ErrState
 		}
 		pe, err := q.paths[i].qp.Endpoint()
 		if err != nil {
-			return ep, err
+			return nil, err
 		}
 		c.paths = append(c.paths, pathAddr{pe.QPN, pe.PSN})
 	}
-	ep.Extra = c.encode()
-	return ep, nil
+	return c, nil
 }
 
 // Connect implements verbs.QP.
@@ -51,80 +62,23 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	if err != nil {
 		return q.opError("connect QP", err)
 	}
-	return q.plug(peer, remote)
-}
-
-// plug connects all parts to those of the peer.
-func (q *qp) plug(peer *card, remote verbs.Endpoint) error {
-	d := q.ctx
-	d.now = d.clock()
 	remote.Extra = nil
-	q.peer, q.remote = peer, remote
-	attr, err := q.addressVector()
-	if err != nil {
-		return err
-	}
-	if q.ah, err = q.pd.inner.CreateAH(attr); err != nil {
-		return err
+	if q.state == verbs.StateReset {
+		if err := verbs.InitQP(q.side, q.cfg.Port); err != nil {
+			return err
+		}
+		q.state = verbs.StateInit
+		q.awaitCards()
 	}
 	if err := q.side.Connect(remote); err != nil {
 		return err
 	}
-	for i, a := range peer.paths {
-		if err := q.join(i, a); err != nil {
-			return err
-		}
-	}
-	q.conn, err = core.New(d.cfg.core(q.cfg.MaxSendWR, q.share, peer.credit))
-	if err != nil {
-		return q.opError("connect QP", err)
-	}
-	d.live = append(d.live, q)
 	q.state = verbs.StateRTS
-	if n := int(q.recvTail - q.recvHead); n > 0 {
-		q.step(&core.Event{Kind: core.EvReceives, Count: n})
-	}
-	d.flush()
-	return nil
+	return q.plug(peer)
 }
 
-// addressVector returns the way to the peer's port, as the side QP would take it.
-func (q *qp) addressVector() (verbs.AHAttr, error) {
-	local, err := q.side.Endpoint()
-	if err != nil {
-		return verbs.AHAttr{}, err
-	}
-	port := max(q.cfg.Port, 1)
-	index, err := q.ctx.gidIndex(int(port), local.GID)
-	if err != nil {
-		return verbs.AHAttr{}, err
-	}
-	return verbs.ConnectAttr(local, q.remote, port, index).AH, nil
-}
-
-// gidIndex returns the row of a GID in a port's table.
-func (d *device) gidIndex(port int, gid verbs.GID) (int, error) {
-	attr, err := d.inner.QueryPort(port)
-	if err != nil {
-		return 0, err
-	}
-	for i := range attr.GIDs {
-		if e, err := d.inner.QueryGID(port, i); err == nil && e.GID == gid {
-			return i, nil
-		}
-	}
-	return 0, d.opError("find GID", 0, verbs.ErrNotFound)
-}
-
-// join connects the QP of path i.
-func (q *qp) join(i int, a pathAddr) error {
-	ep := q.remote
-	ep.QPN, ep.PSN = a.qpn, a.psn
-	return q.paths[i].qp.Connect(ep)
-}
-
-// Modify implements verbs.QP, as far as it can be done without the peer: to INIT, ERR and
-// RESET.
+// Modify implements verbs.QP. A QP that is taken to RTS in this way learns of the peer's paths
+// by a card on the side QP, when there is something to send.
 func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()
@@ -142,21 +96,132 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return q.opError("modify QP", err)
 	}
 	switch to {
-	case verbs.StateInit:
-		if err := q.side.Modify(attr, mask); err != nil {
-			return err
-		}
-		q.state = verbs.StateInit
 	case verbs.StateErr:
 		q.ctx.now = q.ctx.clock()
 		q.fail()
 		q.ctx.flush()
+		return nil
 	case verbs.StateReset:
 		return q.reset()
+	case verbs.StateInit, verbs.StateRTR, verbs.StateRTS:
 	default:
 		return q.opError("modify QP", verbs.ErrNotSupported)
 	}
+	if err := q.side.Modify(attr, mask); err != nil {
+		return err
+	}
+	first := q.state == verbs.StateReset
+	q.state = to
+	if first {
+		q.awaitCards()
+	}
+	if mask&verbs.AttrAccess != 0 {
+		q.allow(attr.Access)
+	}
 	return nil
+}
+
+// allow sets what the peer may do. Reading and atomics are the side QP's matter.
+func (q *qp) allow(access verbs.Access) {
+	q.access = access
+	for i := range q.paths {
+		if p := q.paths[i].qp; p != nil && p.State() == verbs.StateRTS {
+			_ = p.Modify(verbs.QPAttr{Access: access & verbs.AccessRemoteWrite}, verbs.AttrAccess) // what it places is checked by nobody else
+		}
+	}
+}
+
+// awaitCards posts the receives of the side QP: for the peer's question and its answer.
+func (q *qp) awaitCards() {
+	var wrs [2]verbs.RecvWR
+	for i := range wrs {
+		wrs[i] = verbs.RecvWR{WRID: tagCardRecv.with(q.id, 0, uint32(2+i))}
+		wrs[i].SetSGE(q.cards.sge(2+i, q.cards.size))
+	}
+	_, _ = q.side.PostRecv(wrs[:]) // there is room for two
+}
+
+// sendCard sends the own card on the side QP, from a slot; want asks for that of the peer.
+func (q *qp) sendCard(slot int, want bool) {
+	c, err := q.card()
+	if err != nil {
+		return
+	}
+	c.want = want
+	n := copy(q.cards.slot(slot), c.encode())
+	q.sideWR[0] = verbs.SendWR{WRID: tagCardSend.with(q.id, 0, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	q.sideWR[0].SetSGE(q.cards.sge(slot, n))
+	_, _ = q.side.PostSend(q.sideWR[:]) // if it is refused the QP is in error, which drive finds
+}
+
+// gotCard takes the peer's card from a slot.
+func (q *qp) gotCard(slot uint32, wc *verbs.WC) {
+	if wc.Status != verbs.StatusSuccess || slot < 2 || slot > 3 || int(wc.ByteLen) > q.cards.size {
+		return
+	}
+	c, err := decodeCard(q.cards.slot(int(slot))[:wc.ByteLen], &q.ctx.cfg)
+	if err != nil {
+		q.ctx.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
+		q.fail()
+		return
+	}
+	if c.want {
+		q.sendCard(0, false)
+	}
+	if q.conn == nil && (q.state == verbs.StateRTR || q.state == verbs.StateRTS) && q.plug(c) != nil {
+		q.fail()
+	}
+}
+
+// plug connects all parts to those of the peer, and sends what was waiting for it.
+func (q *qp) plug(peer *card) error {
+	d := q.ctx
+	d.now = d.clock()
+	q.peer = peer
+	attr, err := q.side.Query()
+	if err != nil {
+		return err
+	}
+	q.access = attr.Access
+	if q.ah, err = q.pd.inner.CreateAH(attr.AH); err != nil {
+		return err
+	}
+	for i, a := range peer.paths {
+		if err := q.join(i, a); err != nil {
+			return err
+		}
+	}
+	cfg := d.cfg.core(q.cfg.MaxSendWR, q.share, peer.credit)
+	if attr.RNRRetry < 7 && q.state == verbs.StateRTS {
+		cfg.RecvPatience = int64(max(verbs.RNRTimer(attr.MinRNRTimer), time.Millisecond)) * int64(attr.RNRRetry+1)
+	}
+	if q.conn, err = core.New(cfg); err != nil {
+		return q.opError("connect QP", err)
+	}
+	d.live = append(d.live, q)
+	if n := int(q.recvTail - q.recvHead); n > 0 {
+		q.step(&core.Event{Kind: core.EvReceives, Count: n})
+	}
+	for t := q.sendHead; t != q.sendTail; t++ {
+		q.launch(t)
+	}
+	d.flush()
+	return nil
+}
+
+// join connects the QP of path i, as the side QP is connected.
+func (q *qp) join(i int, a pathAddr) error {
+	p := q.paths[i].qp
+	attr, err := q.side.Query()
+	if err != nil {
+		return err
+	}
+	own, err := p.Endpoint()
+	if err != nil {
+		return err
+	}
+	attr.DestQPN, attr.RQPSN, attr.SQPSN, attr.Access = a.qpn, a.psn, own.PSN, q.access&verbs.AccessRemoteWrite
+	return verbs.ConnectWith(p, attr)
 }
 
 // reset makes the QP as new, with new paths.
@@ -165,7 +230,7 @@ func (q *qp) reset() error {
 	q.sendCQ.discard(q.num)
 	q.recvCQ.discard(q.num)
 	q.sendHead, q.sendTail, q.recvHead, q.recvTail = 0, 0, 0, 0
-	q.queue, q.faultLocal, q.state = q.queue[:0], 0, verbs.StateReset
+	q.queue, q.faultLocal, q.introduced, q.state = q.queue[:0], 0, false, verbs.StateReset
 	if err := q.side.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
 		return err
 	}

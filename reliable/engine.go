@@ -164,6 +164,14 @@ func (d *device) dispatch(wc *verbs.WC) {
 		}
 	case tagControlRecv:
 		d.controlArrived(n, wc)
+	case tagCardSend:
+		if q := d.lookup(conn); q != nil && wc.QPN == q.num && wc.Status != verbs.StatusSuccess {
+			q.failWith(wc.Status) // as the first request would have
+		}
+	case tagCardRecv:
+		if q := d.lookup(conn); q != nil && wc.QPN == q.num {
+			q.gotCard(n, wc)
+		}
 	case tagSide:
 		if q := d.lookup(conn); q != nil && q.conn != nil && wc.QPN == q.num {
 			q.ev = core.Event{Kind: core.EvSide, Token: n, Status: uint8(wc.Status)}

@@ -77,6 +77,20 @@ func (q *qp) enqueue(wr *verbs.SendWR) {
 	if wr.Flags&verbs.SendInline != 0 {
 		q.copyInline(s, i)
 	}
+	if !q.introduced {
+		// A peer that was connected by Modify knows nothing of the paths yet.
+		q.introduced = true
+		q.sendCard(1, q.conn == nil)
+	}
+	if q.conn != nil {
+		q.launch(token) // otherwise when the peer has answered
+	}
+}
+
+// launch hands a request to the connection.
+func (q *qp) launch(token uint32) {
+	s := &q.sends[int(token)&(len(q.sends)-1)]
+	wr := &s.wr
 	m := core.Message{Token: token, Length: s.length, Imm: wr.Imm, Fence: wr.Flags&verbs.SendFence != 0}
 	if wr.NumSGE == verbs.MaxSGE {
 		// A chunk with a header has one element less.

@@ -25,17 +25,20 @@ type qp struct {
 	num     uint32
 	conn    *core.Conn // nil until connected
 	peer    *card
-	remote  verbs.Endpoint
 	ah      verbs.AH
 	share   int // receive buffers of the domain that are its own
 	paths   []pathQP
 	headers pool // one slot per transmission of each path
 	inline  pool // one slot per request
-	outbox  [2][]byte
-	queue   []core.Event
-	ev      core.Event
-	dirty   bool
-	landing []byte // the bytes of the chunk being stepped
+	cards   pool // two slots to send cards, two to receive them
+	access  verbs.Access
+	// introduced says that the own card was sent on the side QP.
+	introduced bool
+	outbox     [2][]byte
+	queue      []core.Event
+	ev         core.Event
+	dirty      bool
+	landing    []byte // the bytes of the chunk being stepped
 
 	sends      []sendSlot
 	sendHead   uint32 // the oldest that has not ended
@@ -138,8 +141,9 @@ func (q *qp) build() (err error) {
 	q.take()
 	p.divide()
 	side := verbs.QPConfig{
-		Type: verbs.RC, SendCQ: d.cq, RecvCQ: d.cq, MaxSendWR: max(q.cfg.MaxSendWR, 1), MaxSendSGE: q.sendSGE,
-		Port: q.cfg.Port, GID: q.cfg.GID,
+		Type: verbs.RC, SendCQ: d.cq, RecvCQ: d.cq, MaxSendWR: max(q.cfg.MaxSendWR, 1) + 2, MaxSendSGE: q.sendSGE,
+		MaxRecvWR: 2,
+		Port:      q.cfg.Port, GID: q.cfg.GID,
 	}
 	if q.side, err = p.inner.CreateQP(side); err != nil {
 		return err
@@ -155,6 +159,9 @@ func (q *qp) build() (err error) {
 		if q.inline, err = newPool(p.inner, depth, q.cfg.MaxInline); err != nil {
 			return err
 		}
+	}
+	if q.cards, err = newPool(p.inner, 4, cardLen+8*d.cfg.Paths); err != nil {
+		return err
 	}
 	q.paths = make([]pathQP, d.cfg.Paths)
 	for i := range q.paths {
@@ -271,6 +278,7 @@ func (q *qp) destroy() {
 	}
 	q.headers.free()
 	q.inline.free()
+	q.cards.free()
 	p := q.pd
 	if q.share > 0 {
 		q.ctx.qps[q.id] = nil

@@ -12,6 +12,8 @@ const (
 	tagControlSend tag = 3 // a control packet; the number is its slot
 	tagControlRecv tag = 4 // a receive of a control QP; the number is its slot
 	tagSide        tag = 5 // a READ or an atomic; the number is its token
+	tagCardSend    tag = 6 // a card on the side QP
+	tagCardRecv    tag = 7 // a receive for a card; the number is its slot
 )
 
 func (t tag) with(conn uint32, path int, n uint32) uint64 {

@@ -67,6 +67,9 @@ type Config struct {
 	// GiveUp is how long a sender goes on without any progress; then the connection
 	// fails with RETRY_EXC. Zero means 5 s.
 	GiveUp int64
+	// RecvPatience is how long a sender waits for a receive of the peer; then the
+	// connection fails with RNR_RETRY_EXC. Zero means for ever.
+	RecvPatience int64
 	// AckDelay is how long an acknowledgement may wait for more to acknowledge. Zero
 	// means 50 us.
 	AckDelay int64
@@ -133,6 +136,7 @@ func (cfg *Config) validate() error {
 		{"MaxProbe", cfg.MaxProbe, 1, maxDuration},
 		{"MinReorder", cfg.MinReorder, 1, maxDuration},
 		{"GiveUp", cfg.GiveUp, 1, maxDuration},
+		{"RecvPatience", cfg.RecvPatience, 0, maxDuration},
 		{"AckDelay", cfg.AckDelay, 1, maxDuration},
 		{"Recovery", cfg.Recovery, 1, maxDuration},
 		{"MaxAge", cfg.MaxAge, 1, maxDuration},

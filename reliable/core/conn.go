@@ -45,6 +45,7 @@ type sender struct {
 	recvLimit uint32 // the first message that the peer has no receive for
 	noRecv    bool   // the front message waits for one
 	sides     int    // side messages under way
+	noRecvAt  int64  // since when it waits
 
 	rtt          rtt
 	rackAt       int64 // when the latest transmission was sent that is known to have arrived

@@ -153,4 +153,5 @@ const (
 	statusFlush    uint8 = 5
 	statusInvalid  uint8 = 9
 	statusRetryExc uint8 = 12
+	statusRNRExc   uint8 = 13
 )

@@ -136,3 +136,19 @@ func TestMessageWaitsForSide(t *testing.T) {
 		t.Fatalf("%d transmissions of the SEND when the READ has ended, want 1", n)
 	}
 }
+
+// TestRecvPatience gives up on a peer that posts no receive, after the stated time.
+func TestRecvPatience(t *testing.T) {
+	cfg := modest()
+	cfg.RecvPatience = 3_000_000
+	l := newLine(t, cfg, cfg, 64, 1)
+	l.receive(1, 16)
+	l.post(0, Message{Kind: MsgSend}, bytesOf(8, 1), 0)
+	l.post(0, Message{Kind: MsgSend}, bytesOf(8, 2), 0)
+	if !l.run(second, func() bool { return l.finished(0) }) || !slices.Equal(l.ends[0].done, []uint8{0, statusRNRExc}) {
+		t.Fatalf("ends with %v at %d ns, want success and %d", l.ends[0].done, l.now, statusRNRExc)
+	}
+	if l.now < 3_000_000 || l.now > 3_500_000 {
+		t.Fatalf("gave up after %d ns, want 3 ms", l.now)
+	}
+}

@@ -134,7 +134,7 @@ func (s *sender) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, s.reorderShift, s.probes, s.recvProbes) // calm never gets to its limit here
 	b = putInts(b, int(s.last), int(s.lastBytes))
 	b = putBools(b, s.noRecv, s.busy)
-	// progressAt counts only for GiveUp, which is out of reach; rtt is fixed.
+	// noRecvAt counts only for RecvPatience, which is for ever; progressAt counts only for GiveUp, which is out of reach; rtt is fixed.
 	return putTimes(b, now, s.rackAt, s.reorderAt, s.probeAt)
 }
 
@@ -179,7 +179,7 @@ func TestFingerprintComplete(t *testing.T) {
 		want int
 	}{
 		{Conn{}, 12},
-		{sender{}, 27},
+		{sender{}, 28},
 		{control{}, 4},
 		{message{}, 7},
 		{chunk{}, 14},

@@ -8,11 +8,17 @@ func (c *Conn) Deadline() int64 {
 	if c.busy && !c.failed {
 		d = min(d, c.progressAt+c.cfg.GiveUp)
 	}
+	if c.impatient() {
+		d = min(d, c.noRecvAt+c.cfg.RecvPatience)
+	}
 	for i := range c.paths {
 		d = min(d, c.paths[i].timerAt)
 	}
 	return d
 }
+
+// impatient reports whether the wait for a receive has an end.
+func (c *Conn) impatient() bool { return c.noRecv && !c.failed && c.cfg.RecvPatience > 0 }
 
 // Never is what Deadline returns when nothing is due.
 const Never int64 = never
@@ -27,6 +33,10 @@ func (c *Conn) tick() {
 	}
 	if c.busy && c.now >= c.progressAt+c.cfg.GiveUp {
 		c.fail(statusRetryExc)
+		return
+	}
+	if c.impatient() && c.now >= c.noRecvAt+c.cfg.RecvPatience {
+		c.fail(statusRNRExc)
 		return
 	}
 	if c.now >= c.reorderAt {
@@ -45,6 +55,9 @@ func (c *Conn) tick() {
 // arm sets the timers of the sender.
 func (c *Conn) arm() {
 	waits := c.una < c.nxt
+	if !c.noRecv {
+		c.noRecvAt = c.now
+	}
 	busy := waits || (c.cut < c.posted && !c.noRecv && c.sides == 0)
 	if busy && !c.busy {
 		c.progressAt = c.now

@@ -1,0 +1,162 @@
+package core
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"ibverbx/reliable/wire"
+)
+
+// TestFalseAcks steps a sender with acknowledgements of what was never sent: they are counted
+// and change nothing.
+func TestFalseAcks(t *testing.T) {
+	for _, r := range []wire.Record{
+		{Type: wire.Ack, Cum: 5, Window: 1},
+		{Type: wire.Ack, Cum: 0x7000, Window: 1},
+		{Type: wire.Ack, Cum: 0, Window: 1, Words: 1, Bitmap: [4]uint64{1 << 3}},
+		{Type: wire.Ack, Cum: 4, Window: 1, Words: 1, Bitmap: [4]uint64{1}},
+		{Type: wire.Ack, Cum: 2, Window: 1, Words: 4, Bitmap: [4]uint64{0, 0, 0, 1 << 63}},
+		{Type: wire.Fault, Status: 10, CSN: 4},
+		{Type: wire.Fault, Status: 10, CSN: 0xffff},
+		{Type: wire.Offer, Path: 4, Epoch: 1, QPN: 1},
+		{Type: wire.Ping, Path: 4},
+		{Type: wire.Pong, Path: 4},
+		{Type: wire.Ping, Path: 1},
+		{Type: wire.Credit, Bytes: 1},
+		{Type: wire.CreditRequest, Bytes: 1},
+	} {
+		c, err := New(modest())
+		if err != nil {
+			t.Fatalf("New = %v, want none", err)
+		}
+		c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 64}}) // chunks 0 to 3
+		acts := c.Step(2, &Event{Kind: EvRecord, Record: r})
+		if len(acts) != 0 || c.una != 0 || c.flying != 4 || c.window != 64 || c.Stats().BadRecords != 1 {
+			t.Fatalf("%+v leads to %d actions, una %d, %d flying, a window of %d, %d bad records; want 0, 0, 4, 64, 1",
+				r, len(acts), c.una, c.flying, c.window, c.Stats().BadRecords)
+		}
+	}
+}
+
+// TestWindowEdge takes the last chunk of the window and not the one behind it.
+func TestWindowEdge(t *testing.T) {
+	for _, tt := range []struct {
+		csn     uint16
+		refused uint64
+	}{{63, 0}, {64, 1}, {0x7fff, 1}} {
+		c, err := New(modest())
+		if err != nil {
+			t.Fatalf("New = %v, want none", err)
+		}
+		acts := c.Step(1, &Event{Kind: EvData, Imm: wire.Imm{CSN: tt.csn}})
+		if len(acts) != 1 || acts[0].Record.Type != wire.Ack || c.Stats().Refused != tt.refused {
+			t.Fatalf("chunk %d: %d actions, %d refused, want an acknowledgement and %d", tt.csn, len(acts), c.Stats().Refused, tt.refused)
+		}
+	}
+}
+
+// TestMessagesMustCount refuses chunks of SENDs that do not follow each other.
+func TestMessagesMustCount(t *testing.T) {
+	for _, h := range []wire.Header{
+		{Op: wire.OpEager, Flags: wire.FlagLast, Message: 1},
+		{Op: wire.OpEager, Flags: wire.FlagLast, Offset: 8},
+		{Op: wire.OpNotify, Flags: wire.FlagLast, Message: 7},
+	} {
+		c, err := New(modest())
+		if err != nil {
+			t.Fatalf("New = %v, want none", err)
+		}
+		faults := 0
+		for _, a := range c.Step(1, &Event{Kind: EvChunk, Imm: wire.Imm{Kind: wire.KindChunk}, Header: h}) {
+			if a.Kind == ActDeliver {
+				t.Fatalf("%+v is delivered", h)
+			}
+			if a.Kind == ActFault && a.Status == statusInvalid {
+				faults++
+			}
+		}
+		if faults != 1 {
+			t.Fatalf("%+v leads to %d faults, want 1", h, faults)
+		}
+	}
+}
+
+// TestFutureEpoch refuses a piece of a WRITE whose original went where there never was a path.
+func TestFutureEpoch(t *testing.T) {
+	for _, h := range []wire.Header{
+		{Op: wire.OpWrite, Xmit: 1, OrigPath: 2, OrigEpoch: 1},
+		{Op: wire.OpWrite, Xmit: 1, OrigPath: 4},
+	} {
+		c, err := New(modest())
+		if err != nil {
+			t.Fatalf("New = %v, want none", err)
+		}
+		c.Step(1, &Event{Kind: EvChunk, Path: 1, Imm: wire.Imm{Kind: wire.KindChunk}, Header: h})
+		if c.Stats().Refused != 1 || c.rcvNxt != 0 {
+			t.Fatalf("%+v: %d refused, next %d, want 1 and 0", h, c.Stats().Refused, c.rcvNxt)
+		}
+	}
+}
+
+// TestHostile feeds a connection with whatever decodes, true or not, in any order: it must not
+// panic, and what it does stays within its bounds.
+func TestHostile(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		cfg := modest()
+		cfg.Credits = rapid.Bool().Draw(rt, "credits")
+		c, err := New(cfg)
+		if err != nil {
+			rt.Fatalf("New = %v, want none", err)
+		}
+		now := int64(1)
+		tokens := uint32(0)
+		for range rapid.IntRange(1, 60).Draw(rt, "events") {
+			ev := drawEvent(rt)
+			if ev.Kind == EvPost {
+				if c.Room() == 0 {
+					continue
+				}
+				ev.Message.Token = tokens
+				tokens++
+			}
+			now += int64(rapid.IntRange(0, 3_000_000).Draw(rt, "time"))
+			for _, a := range c.Step(now, &ev) {
+				if a.Kind == ActSend && (int(a.Path) >= cfg.Paths || a.Token >= tokens || a.Len > cfg.ChunkBytes) {
+					rt.Fatalf("a transmission of %d bytes of message %d on path %d", a.Len, a.Token, a.Path)
+				}
+			}
+			if c.flying < 0 || c.flyingBytes < 0 || c.lostCount < 0 || c.una > c.nxt || c.nxt-c.una > uint64(cfg.Window) {
+				rt.Fatalf("%d flying, %d bytes, %d lost, chunks %d to %d", c.flying, c.flyingBytes, c.lostCount, c.una, c.nxt)
+			}
+		}
+	})
+}
+
+func drawEvent(rt *rapid.T) Event {
+	u16 := func(name string, top uint16) uint16 { return rapid.Uint16Range(0, top).Draw(rt, name) }
+	ev := Event{
+		Kind: EventKind(rapid.IntRange(0, int(EvGrant)).Draw(rt, "kind")), Path: u16("path", 5), Epoch: u16("epoch", 2),
+		Count: rapid.IntRange(0, 300).Draw(rt, "count"), Status: rapid.SampledFrom([]uint8{0, 0, 0, 9, StatusNoRecv}).Draw(rt, "status"),
+		QPN: 1, Token: rapid.Uint32Range(0, 5).Draw(rt, "token"), Route: Route(u16("route", 7)),
+	}
+	ev.Imm = wire.Imm{CSN: rapid.OneOf(rapid.Uint16Range(0, 70), rapid.Uint16()).Draw(rt, "csn"), AckReq: true}
+	ev.Message = Message{Kind: MessageKind(u16("message", 3)), Length: rapid.Uint32Range(0, 300).Draw(rt, "length")}
+	ev.Header = wire.Header{
+		Op: wire.Op(1 + u16("op", 2)), Xmit: uint8(u16("xmit", 3)), OrigPath: u16("origPath", 5), OrigEpoch: u16("origEpoch", 2),
+		Flags: wire.HeaderFlags(u16("flags", 7)), Message: rapid.Uint32Range(0, 3).Draw(rt, "number"), Len: 16,
+	}
+	ev.Record = wire.Record{
+		Type: wire.Type(1 + u16("type", 7)), Flags: uint8(u16("recordFlags", 7)), Status: 10, Cum: rapid.OneOf(rapid.Uint16Range(0, 30), rapid.Uint16()).Draw(rt, "cum"),
+		Words: uint8(u16("words", 4)), Window: u16("window", 9), EchoCSN: u16("echo", 30), EchoXmit: uint8(u16("echoXmit", 3)),
+		RxDelay: rapid.Uint32().Draw(rt, "rxDelay"), RecvLimit: rapid.Uint32Range(0, 9).Draw(rt, "limit"), Nonce: rapid.Uint32Range(0, 3).Draw(rt, "nonce"),
+		Path: u16("recordPath", 5), Epoch: u16("recordEpoch", 3), QPN: 5, CSN: u16("faultCSN", 30), Bytes: rapid.Uint64().Draw(rt, "bytes"),
+	}
+	for i := range int(ev.Record.Words) {
+		ev.Record.Bitmap[i] = rapid.Uint64().Draw(rt, "bitmap")
+	}
+	if w := ev.Record.Words; w > 0 && ev.Record.Bitmap[w-1] == 0 {
+		ev.Record.Bitmap[w-1] = 1
+	}
+	return ev
+}
