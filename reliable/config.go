@@ -22,7 +22,8 @@ type Config struct {
 	// RecvDepth/16 are refused. Zero means 512, which is 16 MiB.
 	RecvDepth int
 	// GiveUp is how long, in nanoseconds, a QP goes on without any progress; then its
-	// requests end with RETRY_EXC. Zero means 5 s.
+	// requests end with RETRY_EXC. Zero means 5 s, or, for a QP that Modify has
+	// connected, what its Timeout and RetryCount say, but at least 50 ms.
 	GiveUp int64
 	// MinProbe is the least that a sender waits, in nanoseconds, before it asks for an
 	// acknowledgement. Zero means 1 ms: the answer comes from a program that may not be

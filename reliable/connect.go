@@ -73,7 +73,7 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	if err := q.side.Connect(remote); err != nil {
 		return err
 	}
-	q.state = verbs.StateRTS
+	q.state, q.modified = verbs.StateRTS, false
 	return q.plug(peer)
 }
 
@@ -111,7 +111,7 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	first := q.state == verbs.StateReset
-	q.state = to
+	q.state, q.modified = to, true
 	if first {
 		q.awaitCards()
 	}
@@ -173,6 +173,10 @@ func (q *qp) gotCard(slot uint32, wc *verbs.WC) {
 	}
 }
 
+// minGiveUp is the least time without progress after which a QP gives up, whatever its timeout
+// is: the peer's answers come from a program.
+const minGiveUp = int64(50 * time.Millisecond)
+
 // plug connects all parts to those of the peer, and sends what was waiting for it.
 func (q *qp) plug(peer *card) error {
 	d := q.ctx
@@ -192,6 +196,9 @@ func (q *qp) plug(peer *card) error {
 		}
 	}
 	cfg := d.cfg.core(q.cfg.MaxSendWR, q.share, peer.credit)
+	if q.modified && attr.Timeout != 0 && d.cfg.GiveUp == 0 {
+		cfg.GiveUp = max(int64(verbs.AckTimeout(attr.Timeout))*int64(attr.RetryCount+1), minGiveUp)
+	}
 	if attr.RNRRetry < 7 && q.state == verbs.StateRTS {
 		cfg.RecvPatience = int64(max(verbs.RNRTimer(attr.MinRNRTimer), time.Millisecond)) * int64(attr.RNRRetry+1)
 	}
@@ -230,7 +237,7 @@ func (q *qp) reset() error {
 	q.sendCQ.discard(q.num)
 	q.recvCQ.discard(q.num)
 	q.sendHead, q.sendTail, q.recvHead, q.recvTail = 0, 0, 0, 0
-	q.queue, q.faultLocal, q.introduced, q.state = q.queue[:0], 0, false, verbs.StateReset
+	q.queue, q.faultLocal, q.introduced, q.modified, q.state = q.queue[:0], 0, false, false, verbs.StateReset
 	if err := q.side.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@
 //
 // # What differs from RC
 //
-// QPs are connected by Endpoint and Connect; Modify cannot take one to RTR or RTS, because it
-// has no place for what the peer must tell. WRITEs of different requests are not ordered among
-// themselves; a receive that is completed says that everything before it is in memory. There are no SRQs for wrapped QPs.
+// WRITEs of different requests are not ordered among themselves; a receive that is completed says
+// that everything before it is in memory. When a WRITE fails, others posted after it may have been
+// written. There are no SRQs for wrapped QPs, and no dma-buf.
 package reliable

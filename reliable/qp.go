@@ -34,6 +34,7 @@ type qp struct {
 	access  verbs.Access
 	// introduced says that the own card was sent on the side QP.
 	introduced bool
+	modified   bool // connected by Modify, with timeouts of the user's
 	outbox     [2][]byte
 	queue      []core.Event
 	ev         core.Event
