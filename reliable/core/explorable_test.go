@@ -106,7 +106,8 @@ func TestExplore(t *testing.T) {
 		{mixed, bounds{3, 0}},
 	} {
 		n := more(t)
-		x := explore(t, tt.scene, bounds{tt.faults + n, tt.ticks + n}, plantNone)
+		tt.faults, tt.ticks = tt.faults+n, tt.ticks+n
+		x := explore(t, tt.scene, tt.bounds, plantNone)
 		if x.found != "" {
 			t.Fatalf("%s, faults %d, timers %d: %s", tt.name, tt.faults, tt.ticks, x.found)
 		}

@@ -312,3 +312,30 @@ func TestNoStormWhenTimeStretches(t *testing.T) {
 		t.Fatalf("%d of %d chunks repeated, %d paths down, want at most 2%% and none", s.Retransmitted, s.Chunks, s.PathsDown)
 	}
 }
+
+// TestSuspectReturns loses the last chunk of a message: its path becomes suspect, carries the
+// chunk again, and is up.
+func TestSuspectReturns(t *testing.T) {
+	suspects := 0
+	l := transfer(t, 12, func(l *line) {
+		l.Lose = func(from int, p *packet) bool { return from == 0 && isChunk(p, 11) }
+		l.Extra = func(from int, p *packet) int64 {
+			if from == 0 && p.imm.Kind == wire.KindChunk && l.ends[0].conn.PathState(int(p.route-RoutePath)) == PathSuspect {
+				suspects++
+			}
+			return 0
+		}
+	})
+	if suspects != 1 {
+		t.Fatalf("%d repetitions on a suspect path, want 1", suspects)
+	}
+	c := l.ends[0].conn
+	for i := range c.paths {
+		if s := c.PathState(i); s != PathUp {
+			t.Fatalf("path %d is %v in the end, want UP", i, s)
+		}
+	}
+	if c.Stats().PathsDown != 0 || len(c.up) != len(c.paths) {
+		t.Fatalf("%d paths went down, %d are up, want 0 and %d", c.Stats().PathsDown, len(c.up), len(c.paths))
+	}
+}
