@@ -41,8 +41,8 @@ var (
 	_ Stepper       = (*device)(nil)
 )
 
-// engineDepth is how many completions of inner QPs may wait.
-const engineDepth = 1 << 14
+// engineDepth is how many completions of inner QPs may wait: the windows of 256 QPs, full.
+const engineDepth = 1 << 16
 
 // Wrap returns a context whose RC QPs are made of paths on ctx, which it takes over: closing
 // the wrapped context closes ctx. Other QPs are those of ctx. ErrNotSupported if the device

@@ -16,6 +16,7 @@ type domain struct {
 	inner  verbs.PD
 	byLKey map[uint32]*region
 	byRKey map[uint32]*region
+	recent *region // the last one found by lkey
 	users  int
 	closed bool
 
@@ -82,7 +83,7 @@ func (p *domain) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR,
 	if err != nil {
 		return nil, err
 	}
-	r := &region{MR: mr, pd: p, access: access, mem: m}
+	r := &region{MR: mr, pd: p, access: access, mem: m, lkey: mr.LKey()}
 	p.ctx.mu.Lock()
 	defer p.ctx.mu.Unlock()
 	p.byLKey[mr.LKey()] = r

@@ -9,6 +9,7 @@ type region struct {
 	pd     *domain
 	access verbs.Access
 	mem    *verbs.Memory
+	lkey   uint32
 }
 
 var _ verbs.MR = (*region)(nil)
@@ -18,6 +19,9 @@ func (r *region) Close() error {
 	r.pd.ctx.mu.Lock()
 	defer r.pd.ctx.mu.Unlock()
 	delete(r.pd.byLKey, r.LKey())
+	if r.pd.recent == r {
+		r.pd.recent = nil
+	}
 	delete(r.pd.byRKey, r.RKey())
 	return r.MR.Close()
 }
@@ -47,7 +51,12 @@ func (d *domain) remote(rkey uint32, addr uint64, n uint32) ([]byte, bool) {
 // local returns the bytes of an element, or false if the key does not cover them; write asks
 // for the right to write.
 func (d *domain) local(s *verbs.SGE, write bool) ([]byte, bool) {
-	r := d.byLKey[s.LKey]
+	r := d.recent // most requests name the region that the one before named
+	if r == nil || r.lkey != s.LKey {
+		if r = d.byLKey[s.LKey]; r != nil {
+			d.recent = r
+		}
+	}
 	if r == nil || (write && r.access&verbs.AccessLocalWrite == 0) {
 		return nil, false
 	}
