@@ -151,7 +151,7 @@ func (c *Conn) acked(csn uint64, exact bool) {
 	}
 	if ch.epoch == p.epoch && p.carries() {
 		p.loss -= p.loss >> 4
-		p.attempts = 0
+		p.attempts, p.silent = 0, false
 		c.setState(int(ch.path), PathUp)
 	}
 }

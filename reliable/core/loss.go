@@ -52,19 +52,34 @@ func (c *Conn) loseLate() {
 				break
 			}
 			c.stats.ReorderLoss++
-			again := p.state == PathSuspect && e.sentAt >= p.suspectAt
 			c.lose(e.csn, false)
-			if again {
-				c.down(i)
+			if c.blame(i, p, e.sentAt) {
 				break
-			}
-			if p.state == PathUp {
-				p.suspectAt = c.now
-				c.setState(i, PathSuspect)
 			}
 			p.low++
 		}
+		// What silence has ended counts against the path, too, once the peer has shown
+		// that it was not the peer that was silent.
+		if p.silent && p.carries() && p.silentAt+reorder <= c.rackAt && c.now >= p.silentAt+c.patience(p)+reorder {
+			p.silent = false
+			c.blame(i, p, p.silentAt)
+		}
 	}
+}
+
+// blame counts a transmission that was sent at a time and lost while others arrived against
+// its path: the first makes it suspect; one that was sent since then takes it down, and blame
+// reports that.
+func (c *Conn) blame(i int, p *path, sentAt int64) bool {
+	switch {
+	case p.state == PathUp:
+		p.suspectAt = c.now
+		c.setState(i, PathSuspect)
+	case p.state == PathSuspect && sentAt >= p.suspectAt:
+		c.down(i)
+		return true
+	}
+	return false
 }
 
 // patience is how long a transmission on p may take.

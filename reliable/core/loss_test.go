@@ -339,3 +339,19 @@ func TestSuspectReturns(t *testing.T) {
 		t.Fatalf("%d paths went down, %d are up, want 0 and %d", c.Stats().PathsDown, len(c.up), len(c.paths))
 	}
 }
+
+// TestDeadPathAndDatagrams kills a path and all datagrams of the sender, with little room on
+// each path: what silence has ended counts against the path when an answer comes. Before it
+// did, the chunk was repeated on the dead path until its count was used up.
+func TestDeadPathAndDatagrams(t *testing.T) {
+	cfg := Config{Paths: 4, Window: 2, ChunkBytes: 16, PathDepth: 2, Seed: 2, PeerCredit: 1}
+	l := newLine(t, cfg, cfg, 100, 2)
+	l.Lose = func(from int, p *packet) bool { return from == 0 && p.route <= RoutePath }
+	l.post(0, Message{Kind: MsgWrite}, bytesOf(100, 1), 0)
+	if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusSuccess {
+		t.Fatalf("ends with %v at %d ns, want success", l.ends[0].done, l.now)
+	}
+	if l.now > 20_000_000 {
+		t.Fatalf("took %d ns, want at most 20 ms", l.now)
+	}
+}

@@ -43,6 +43,8 @@ type path struct {
 	rtt             rtt
 	measuredAt      int64
 	suspectAt       int64
+	silentAt        int64 // when the last transmission was sent that silence has ended
+	silent          bool  // there is one, and nothing was acknowledged since
 	loss            uint8 // share of chunks lost, in 256ths
 
 	// The rest is about bringing it back.

@@ -112,6 +112,9 @@ func (c *Conn) probe() {
 		if ch.state == chunkFlying {
 			c.stats.TimeoutLoss++
 			c.lose(csn, true)
+			p := &c.paths[ch.path]
+			p.silent, p.silentAt = true, ch.sentAt
+			c.loseBefore(int(ch.path), p) // makes room for it
 		}
 		return
 	}
