@@ -56,47 +56,51 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 // TestTransfers plays random messages, in both directions, over random networks, and wants
 // every byte, every completion in order and no write after a completion, within a time.
 func TestTransfers(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		tr := drawTrial(rt, t)
-		defer func() {
-			if v := recover(); v != nil {
-				rt.Fatalf("at %d ns: %v", tr.now, v)
-			}
-		}()
-		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "traffic"), 3))
-		var target [2]int
-		both := rapid.Bool().Draw(rt, "both")
-		for n := range rapid.IntRange(1, 12).Draw(rt, "messages") {
-			i := 0
-			if both {
-				i = n % 2
-			}
-			m := Message{Kind: MessageKind(rng.IntN(4)), Fence: rng.IntN(8) == 0}
-			if rng.IntN(2) == 0 && m.Kind != MsgWrite {
-				m.Flags, m.Imm = 2, rng.Uint32()
-			}
-			size := rng.IntN(40) * rng.IntN(40)
-			if m.Kind == MsgSide {
-				size = 0
-			}
-			tr.receive(1-i, 1600)
-			tr.post(i, m, bytesOf(size, rng.Uint64()), target[i])
-			target[i] += size
+	for range 20 { // rapid's own count is for cheaper tests
+		rapid.Check(t, func(rt *rapid.T) { playTrial(rt, t) })
+	}
+}
+
+func playTrial(rt *rapid.T, t *testing.T) {
+	tr := drawTrial(rt, t)
+	defer func() {
+		if v := recover(); v != nil {
+			rt.Fatalf("at %d ns: %v", tr.now, v)
 		}
-		tr.Loss = min(tr.Loss, 0.05) // enough to be hard, too little to last for ever
-		if !tr.run(tr.heal+4*second, func() bool { return tr.finished(0) && tr.finished(1) }) {
-			rt.Fatalf("stuck at %d ns: %v and %v of %d and %d have ended", tr.now,
-				tr.ends[0].done, tr.ends[1].done, len(tr.ends[0].out), len(tr.ends[1].out))
+	}()
+	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "traffic"), 3))
+	var target [2]int
+	both := rapid.Bool().Draw(rt, "both")
+	for n := range rapid.IntRange(1, 12).Draw(rt, "messages") {
+		i := 0
+		if both {
+			i = n % 2
 		}
-		for i := range tr.ends {
-			for n, s := range tr.ends[i].done {
-				if s != statusSuccess {
-					rt.Fatalf("message %d of end %d ends with %d, want success", n, i, s)
-				}
-			}
-			if c := tr.ends[i].conn; c.flying != 0 || c.flyingBytes != 0 || c.lostCount != 0 {
-				rt.Fatalf("end %d is left with %d flying, %d bytes, %d lost, want none", i, c.flying, c.flyingBytes, c.lostCount)
+		m := Message{Kind: MessageKind(rng.IntN(4)), Fence: rng.IntN(8) == 0}
+		if rng.IntN(2) == 0 && m.Kind != MsgWrite {
+			m.Flags, m.Imm = 2, rng.Uint32()
+		}
+		size := rng.IntN(40) * rng.IntN(40)
+		if m.Kind == MsgSide {
+			size = 0
+		}
+		tr.receive(1-i, 1600)
+		tr.post(i, m, bytesOf(size, rng.Uint64()), target[i])
+		target[i] += size
+	}
+	tr.Loss = min(tr.Loss, 0.05) // enough to be hard, too little to last for ever
+	if !tr.run(tr.heal+4*second, func() bool { return tr.finished(0) && tr.finished(1) }) {
+		rt.Fatalf("stuck at %d ns: %v and %v of %d and %d have ended", tr.now,
+			tr.ends[0].done, tr.ends[1].done, len(tr.ends[0].out), len(tr.ends[1].out))
+	}
+	for i := range tr.ends {
+		for n, s := range tr.ends[i].done {
+			if s != statusSuccess {
+				rt.Fatalf("message %d of end %d ends with %d, want success", n, i, s)
 			}
 		}
-	})
+		if c := tr.ends[i].conn; c.flying != 0 || c.flyingBytes != 0 || c.lostCount != 0 {
+			rt.Fatalf("end %d is left with %d flying, %d bytes, %d lost, want none", i, c.flying, c.flyingBytes, c.lostCount)
+		}
+	}
 }
