@@ -32,6 +32,8 @@ func departures() map[string]string {
 	const receiver = "a QP in RTR cannot answer on its side QP, and so not tell its peer of its paths"
 	return map[string]string{
 		"state/ReceiveInRTR":                    receiver,
+		"events/CommEst":                        receiver,
+		"eventrules/CommEstByWrite":             receiver,
 		"remoteerror/LongWriteChecksWholeRange": spread,
 		"remoteerror/EarlierRequestsSucceed":    spread,
 		"write/LastOneWins":                     "WRITEs of different requests travel on different paths and are not ordered among themselves",
