@@ -70,8 +70,8 @@ func (e *end) overfed(err error) bool {
 		})
 }
 
-// givesUpAfter is how often RC sends a packet before it gives up.
-const givesUpAfter = 8
+// givesUpAfter is how often RC sends a packet before it gives up: once, and the retries.
+const givesUpAfter = verbs.DefaultRetryCount + 1
 
 // checkErr wants the error to be there from its event on, and to stay as it is.
 func (e *end) checkErr() {
