@@ -103,13 +103,14 @@ func (e *end) checkError(r *request, wc *ibverbx.WC) {
 
 // rightful reports whether a request with a wrong key may end so: the peer says what is
 // wrong, once, and is silent from then on. Only if a packet from the peer was lost can that
-// have been it, and the requester gives up; with failover it asks again over another lane.
+// have been it, and the requester gives up; with failover it asks again over another lane. A
+// peer that has failed by itself does not answer at all.
 func (e *end) rightful(status verbs.Status) bool {
 	switch status {
 	case verbs.StatusRemAccessErr, verbs.StatusWRFlushErr:
 		return true
 	case verbs.StatusRetryExcErr:
-		return !e.w.plan.Failover && e.unheard()
+		return !e.w.plan.Failover && (e.unheard() || e.peer.failed)
 	default:
 		return false
 	}
