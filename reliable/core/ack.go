@@ -174,16 +174,19 @@ func (c *Conn) unlose(csn uint64) {
 // answered takes the answer to a Solicit: what was sent before it and is not acknowledged now
 // was not there yet.
 func (c *Conn) answered(r *wire.Record) {
-	if r.Flags&wire.AckNonce == 0 || r.Nonce != c.nonce || c.nonceAt == never {
+	if r.Flags&wire.AckNonce == 0 {
+		return
+	}
+	if c.noRecv && c.una == c.nxt {
+		c.progressAt = c.now // the peer lives, late or not; it only has no receive
+	}
+	if r.Nonce != c.nonce || c.nonceAt == never {
 		return
 	}
 	c.rackAt = max(c.rackAt, c.nonceAt)
 	c.nonceAt = never
 	if c.una < c.nxt {
 		c.probes, c.probeAt = 0, never
-	}
-	if c.noRecv && c.una == c.nxt {
-		c.progressAt = c.now // the peer lives, it only has no receive
 	}
 }
 

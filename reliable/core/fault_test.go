@@ -152,3 +152,20 @@ func TestRecvPatience(t *testing.T) {
 		t.Fatalf("gave up after %d ns, want 3 ms", l.now)
 	}
 }
+
+// TestPeerGoneWithoutReceive waits for a receive of a peer that has gone: silence ends in
+// RETRY_EXC, as RC's would. A peer that answers, however late, may take its time.
+func TestPeerGoneWithoutReceive(t *testing.T) {
+	gone := int64(20 * second)
+	l := newLine(t, modest(), modest(), 64, 1)
+	l.Extra = func(int, *packet) int64 { return 90_000_000 } // longer than any two questions are apart
+	l.Lose = func(int, *packet) bool { return l.now > gone }
+	l.post(0, Message{Kind: MsgSend}, bytesOf(8, 1), 0)
+	l.post(0, Message{Kind: MsgSend}, bytesOf(8, 2), 0)
+	if l.run(gone, func() bool { return l.finished(0) }) {
+		t.Fatalf("ended with %v at %d ns, while the peer answered", l.ends[0].done, l.now)
+	}
+	if !l.run(gone+10*second, func() bool { return l.finished(0) }) || !slices.Equal(l.ends[0].done, []uint8{statusRetryExc, statusFlush}) {
+		t.Fatalf("ends with %v at %d ns, want %d and a flush", l.ends[0].done, l.now, statusRetryExc)
+	}
+}

@@ -58,7 +58,7 @@ func (c *Conn) arm() {
 	if !c.noRecv {
 		c.noRecvAt = c.now
 	}
-	busy := waits || (c.cut < c.posted && !c.noRecv && c.sides == 0)
+	busy := waits || (c.cut < c.posted && c.sides == 0)
 	if busy && !c.busy {
 		c.progressAt = c.now
 	}
