@@ -8,6 +8,7 @@ type egress struct {
 	rate  float64 // bytes per second
 	limit float64 // bytes that may wait
 	busy  int64   // when the queue is empty again
+	rest  float64 // of a nanosecond, which the next packet has to wait, too
 }
 
 // Bottleneck makes all packets to a NIC go through one port of a switch, of a rate in bytes
@@ -29,12 +30,15 @@ func (l *FaultLink) Bottleneck(to *NIC, rate float64, queue int) error {
 // pass makes a packet wait its turn. It reports false if the queue has no room for it. A
 // packet that finds the port idle is never refused, however short the queue is.
 func (e *egress) pass(f *flight) bool {
-	size := float64(len(f.buf) + packetOverhead)
+	size := float64(len(f.buf) + PacketOverhead)
 	waiting := float64(max(e.busy-f.at, 0)) * e.rate / 1e9
 	if waiting > 0 && waiting+size > e.limit {
 		return false
 	}
-	f.at = max(f.at, e.busy) + int64(size/e.rate*1e9)
+	exact := size/e.rate*1e9 + e.rest
+	wire := int64(exact)
+	e.rest = exact - float64(wire)
+	f.at = max(f.at, e.busy) + wire
 	e.busy = f.at
 	return true
 }

@@ -19,8 +19,9 @@ type faults struct {
 type direction struct {
 	imp   Impairment
 	cut   bool
-	busy  int64 // when the wire is free again
-	last  int64 // when the last packet arrives: none that is not reordered comes before
+	busy  int64   // when the wire is free again
+	rest  float64 // of a nanosecond, which the next packet has to wait, too
+	last  int64   // when the last packet arrives: none that is not reordered comes before
 	stats FaultStats
 	// holding keeps packets back when they arrive, in kept.
 	holding bool
@@ -86,10 +87,12 @@ func (l *faults) carry(d *direction, r *route, from, to *NIC, p *packet) {
 	d.stats.Sent++
 	if d.cut || (r != nil && r.Cut) {
 		d.stats.Cut++
+		l.occupy(d, int(p.length))
 		return
 	}
 	if l.happens(d.imp.Loss) {
 		d.stats.Lost++
+		l.occupy(d, int(p.length))
 		return
 	}
 	l.launch(d, r, from, to, p)
@@ -129,13 +132,7 @@ func (l *faults) launch(d *direction, r *route, from, to *NIC, p *packet) {
 // timing decides when f arrives. Packets of one direction arrive in order, except those
 // chosen to be overtaken by some of the next.
 func (l *faults) timing(d *direction, f *flight) {
-	at := l.core.at
-	var wire int64
-	if d.imp.Rate > 0 {
-		wire = int64(float64(len(f.buf)+packetOverhead) / d.imp.Rate * 1e9)
-		at = max(at, d.busy) + wire
-		d.busy = at
-	}
+	at, wire := l.occupy(d, len(f.buf))
 	at += int64(d.imp.Delay)
 	if d.imp.Jitter > 0 {
 		at += l.rng.Int64N(int64(d.imp.Jitter))
@@ -152,9 +149,26 @@ func (l *faults) timing(d *direction, f *flight) {
 	}
 }
 
+// occupy takes the wire for a packet, lost on its way or not. It returns when the packet has
+// left, and how long the wire takes for it.
+func (l *faults) occupy(d *direction, payload int) (at, wire int64) {
+	at = l.core.at
+	if d.imp.Rate > 0 {
+		exact := float64(payload+PacketOverhead)/d.imp.Rate*1e9 + d.rest
+		wire = int64(exact)
+		d.rest = exact - float64(wire)
+		at = max(at, d.busy) + wire
+		d.busy = at
+	}
+	return at, wire
+}
+
+// PacketOverhead is what every packet of a link with a rate counts beside its payload, in
+// bytes: Ethernet with its check sum, IPv4, UDP, BTH and ICRC. The headers that only some
+// packets have, preamble and gap do not count.
+const PacketOverhead = 14 + 20 + 8 + 12 + 4 + 4
+
 const (
-	// packetOverhead is Ethernet, IPv4, UDP, BTH and ICRC around a payload.
-	packetOverhead = 14 + 20 + 8 + 12 + 4 + 4
 	// maxOvertaken is how many packets may overtake a reordered one.
 	maxOvertaken = 4
 	// orderStride leaves numbers free between two packets for overtaken ones.
