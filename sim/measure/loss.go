@@ -1,0 +1,87 @@
+package measure
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+)
+
+// The network of the loss scenarios: 400 Gb/s, a round trip of 20 us, packets of 4096 bytes.
+const (
+	fastRate  = 50e9
+	fastDelay = 10 * time.Microsecond
+	fastMTU   = 4096
+	// fastBytes is what is moved.
+	fastBytes = 256 << 20
+)
+
+// fastReliable is how package reliable is set up there: the defaults, with a window of bytes
+// half as large again as what the link holds in a round trip, and probes for a network whose
+// round trips are known to be short.
+func fastReliable() *reliable.Config {
+	return &reliable.Config{Paths: 16, ChunkBytes: 32 << 10, Window: 256, WindowBytes: 1536 << 10, MinProbe: 50_000}
+}
+
+// The RC QP gets what serves it best on this network: a window of packets that just keeps the
+// link full, because whatever is behind a lost packet is sent again, and a short timeout.
+const (
+	rcWindow  = 512
+	rcTimeout = 5 // 131 us
+)
+
+// lossScenarios move 256 MiB over a link that loses packets in both directions.
+func lossScenarios() (all []Scenario) {
+	for _, c := range []struct {
+		percent string
+		loss    float64
+		aim     float64
+	}{{"0", 0, 0.97}, {"0.01", 0.0001, 0.95}, {"0.1", 0.001, 0.90}, {"1", 0.01, 0.75}} {
+		all = append(all, Scenario{
+			Name:  "reliable-400g-loss-" + c.percent,
+			About: fmt.Sprintf("256 MiB over 16 UC paths of package reliable at 400 Gb/s, RTT 20 us, %s%% of all packets lost.", c.percent),
+			Aims:  []Aim{{Figure: "goodput_ratio", AtLeast: c.aim}},
+			run:   func(o Options, r *Result) error { return runLoss(o, r, fastReliable(), c.loss) },
+		}, Scenario{
+			Name:  "rc-400g-loss-" + c.percent,
+			About: fmt.Sprintf("The same over one RC QP of the NIC, %s%% of all packets lost.", c.percent),
+			run:   func(o Options, r *Result) error { return runLoss(o, r, nil, c.loss) },
+		})
+	}
+	return all
+}
+
+func runLoss(o Options, r *Result, cfg *reliable.Config, loss float64) (err error) {
+	w, f, err := pair(WorldConfig{
+		Seed: o.Seed, Window: rcWindow,
+		Impairment: softnic.Impairment{Loss: loss, Delay: fastDelay, Rate: fastRate},
+	}, cfg, FlowConfig{Bytes: o.bytes(fastBytes), AckTimeout: rcTimeout})
+	defer func() { err = errors.Join(err, w.Close()) }()
+	if err != nil {
+		return err
+	}
+	if err := w.Run(); err != nil {
+		return err
+	}
+	r.Measure(w, fastRate, fastMTU, f)
+	return nil
+}
+
+// pair returns a world of two hosts and a flow from one to the other. The world is to be
+// closed also if there is an error.
+func pair(wc WorldConfig, cfg *reliable.Config, fc FlowConfig) (*World, *Flow, error) {
+	w, err := NewWorld(wc)
+	if err != nil {
+		return &World{}, nil, err
+	}
+	if fc.From, err = w.AddHost(cfg); err != nil {
+		return w, nil, err
+	}
+	if fc.To, err = w.AddHost(cfg); err != nil {
+		return w, nil, err
+	}
+	f, err := w.AddFlow(fc)
+	return w, f, err
+}

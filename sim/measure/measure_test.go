@@ -1,0 +1,163 @@
+package measure
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatalf("error %v, want none", err)
+	}
+}
+
+// TestAims runs every scenario with the seed that is the default of the tool: each reaches its
+// aims. Under the race detector it only runs a part of each.
+func TestAims(t *testing.T) {
+	for _, s := range Scenarios() {
+		t.Run(s.Name, func(t *testing.T) {
+			o := Options{Seed: 1}
+			if raced {
+				o.Bytes = 8 << 20
+			}
+			r, err := s.Run(o)
+			must(t, err)
+			t.Logf("goodput_ratio %.4f, p99.9 %.1f us, cost %.1f us, %+v", r.GoodputRatio, r.Latency.P999, r.CostUS, r.Counters)
+			if missed := r.Missed(); len(missed) > 0 && !raced {
+				t.Fatalf("missed %q", missed)
+			}
+			if r.GoodputRatio <= 0 || r.GoodputRatio > 1 {
+				t.Fatalf("goodput_ratio is %v, want a share", r.GoodputRatio)
+			}
+		})
+	}
+}
+
+// TestSameSeed wants the same JSON of the same seed, and another of another.
+func TestSameSeed(t *testing.T) {
+	run := func(seed uint64) string {
+		s, ok := Named("reliable-400g-loss-1")
+		if !ok {
+			t.Fatalf("there is no such scenario in %v", Scenarios())
+		}
+		r, err := s.Run(Options{Seed: seed, Bytes: 8 << 20})
+		must(t, err)
+		r.Seed = 0
+		b, err := json.Marshal(r)
+		must(t, err)
+		return string(b)
+	}
+	first, second, other := run(3), run(3), run(4)
+	if first != second {
+		t.Errorf("seed 3 gave\n%s\nand then\n%s", first, second)
+	}
+	if first == other {
+		t.Errorf("seeds 3 and 4 gave the same: %s", first)
+	}
+}
+
+// small returns a world with one wrapped flow of 1 MiB.
+func small(t *testing.T, i softnic.Impairment) (*World, *Flow) {
+	t.Helper()
+	w, f, err := pair(WorldConfig{Seed: 1, Impairment: i}, fastReliable(), FlowConfig{MessageBytes: 64 << 10, Depth: 4, Bytes: 1 << 20})
+	t.Cleanup(func() { must(t, w.Close()) })
+	must(t, err)
+	return w, f
+}
+
+// TestWrongBytes changes a byte of a message that has ended: the run ends in an error. That is
+// what a late write would do.
+func TestWrongBytes(t *testing.T) {
+	for _, at := range []time.Duration{100 * time.Microsecond, 500 * time.Microsecond} {
+		w, f := small(t, softnic.Impairment{Delay: fastDelay, Rate: fastRate})
+		w.At(at, func() error {
+			f.to.mem.Bytes()[3<<16] ^= 1
+			return nil
+		})
+		if err := w.Run(); err == nil || !strings.Contains(err.Error(), "not those that were written") {
+			t.Fatalf("Run = %v after a wrong byte at %v, want an error that says so", err, at)
+		}
+	}
+}
+
+// TestDeadLink wants an error, not a hang, if nothing gets through.
+func TestDeadLink(t *testing.T) {
+	w, f := small(t, softnic.Impairment{Delay: fastDelay, Rate: fastRate})
+	w.At(20*time.Microsecond, func() error {
+		w.Link.Cut(f.from.host.NIC, f.to.host.NIC)
+		return nil
+	})
+	if err := w.Run(); err == nil || !strings.Contains(err.Error(), verbs.StatusRetryExcErr.String()) {
+		t.Fatalf("Run = %v over a dead link, want %v", err, verbs.StatusRetryExcErr)
+	}
+}
+
+// TestPaced posts a message every 50 us on a link that takes 21.4 us for one, then one every
+// microsecond: 16 messages, two at a time, and the latency counts from when they were due.
+func TestPaced(t *testing.T) {
+	for _, c := range []struct {
+		every     time.Duration
+		low, high float64
+	}{{50 * time.Microsecond, 21, 22}, {time.Microsecond, 60, 200}} {
+		w, f, err := pair(WorldConfig{Seed: 1, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate}}, nil,
+			FlowConfig{MessageBytes: 64 << 10, Depth: 2, Bytes: 1 << 20, Every: c.every})
+		t.Cleanup(func() { must(t, w.Close()) })
+		must(t, err)
+		must(t, w.Run())
+		if p50 := f.Latency().Quantiles().P50; p50 < c.low || p50 > c.high {
+			t.Errorf("every %v: p50 is %.1f us, want %v to %v", c.every, p50, c.low, c.high)
+		}
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	var l Latency
+	if got := l.Quantile(0.5); got != 0 {
+		t.Errorf("the median of nothing is %d, want 0", got)
+	}
+	for i := range int64(1000) {
+		l.add(1000 * (1000 - i))
+	}
+	if got, want := l.Quantiles(), (Quantiles{P50: 500, P99: 990, P999: 999}); got != want {
+		t.Errorf("quantiles of 1 to 1000 us are %v, want %v", got, want)
+	}
+}
+
+func TestMedian(t *testing.T) {
+	var results []*Result
+	for _, v := range []float64{0.5, 0.9, 0.7} {
+		results = append(results, &Result{GoodputRatio: v, Aims: []Aim{{Figure: "goodput_ratio", AtLeast: 0.8}, {Figure: "cost_us", Below: 1}}})
+	}
+	m := Median(results)
+	if m.GoodputRatio != 0.7 || m.Seeds != 3 {
+		t.Errorf("the median of three seeds is %v of %d, want 0.7 of 3", m.GoodputRatio, m.Seeds)
+	}
+	if missed := m.Missed(); len(missed) != 1 || !strings.Contains(missed[0], "0.7, want goodput_ratio at least 0.8") {
+		t.Errorf("missed %q, want the goodput alone", missed)
+	}
+	if even := Median(results[:2]); even.GoodputRatio != 0.7 || even.Aims[0].Reached {
+		t.Errorf("the median of 0.5 and 0.9 is %v, reached %v; want 0.7 and no", even.GoodputRatio, even.Aims[0].Reached)
+	}
+}
+
+// TestScenarios wants names that no other has, something about each, and aims that exist.
+func TestScenarios(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range Scenarios() {
+		if seen[s.Name] || s.About == "" {
+			t.Errorf("%q is there twice, or about nothing: %q", s.Name, s.About)
+		}
+		seen[s.Name] = true
+		for _, a := range s.Aims {
+			if (&Result{}).figureNamed(a.Figure) == nil {
+				t.Errorf("%s has an aim for %q, which is no figure", s.Name, a.Figure)
+			}
+		}
+	}
+}
