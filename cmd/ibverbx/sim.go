@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/sim"
+	"ibverbx/sim/measure"
 )
 
 const simLong = `Run VirtualQPs in a deterministic world and check that every promise of the engine is
@@ -42,13 +43,20 @@ by the seed. --list names those that are built in, and any file can be one:
   expect failure                                # or success, or contract
   sweep k 0..63                                 # once for each value of $k
 
-docs/reliability.md has all settings and faults.`
+docs/reliability.md has all settings and faults.
+
+Scenarios that --list marks as measured are programs, not texts: flows over package reliable
+or RC, on virtual time, with every byte compared. They print goodput_ratio (payload over what
+a lossless link carries after headers) and latency_us; with --seeds the medians. The exit
+status is 1 if an aim is missed. --measured runs all of them. docs/reliable.md has the table.`
 
 const simExample = `  ibverbx sim                             one seed of the mixed world
   ibverbx sim --seeds 2000                two thousand of them
   ibverbx sim --scenario loss --seeds 100 a scenario that is built in
   ibverbx sim --scenario mine.txt --seed 7 --trace trace.jsonl
-  ibverbx sim --seeds 500 --json | jq .faults`
+  ibverbx sim --seeds 500 --json | jq .faults
+  ibverbx sim --scenario reliable-400g-loss-1 --json | jq .goodput_ratio
+  ibverbx sim --measured                  all measured scenarios, as a table`
 
 // simFlags are the flags of sim as they are given.
 type simFlags struct {
@@ -58,6 +66,7 @@ type simFlags struct {
 	trace    string
 	json     bool
 	list     bool
+	measured bool
 }
 
 // newSim builds the sim command.
@@ -78,6 +87,7 @@ func newSim(s streams) *cobra.Command {
 	flags.StringVar(&f.trace, "trace", "", "write everything that happens to a file, as lines of JSON (one seed)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	flags.BoolVar(&f.list, "list", false, "list the scenarios that are built in")
+	flags.BoolVar(&f.measured, "measured", false, "run all measured scenarios, and fail if an aim is missed")
 	return cmd
 }
 
@@ -90,6 +100,15 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) err
 	}
 	if f.seeds == 0 {
 		return wrong("--seeds 0: want at least 1")
+	}
+	if f.measured && (f.trace != "" || cmd.Flags().Changed("scenario")) {
+		return wrong("--measured runs all measured scenarios: it goes without --scenario and --trace")
+	}
+	if f.measured {
+		return runAllMeasured(ctx, s, f)
+	}
+	if m, ok := measure.Named(f.scenario); ok {
+		return runMeasured(ctx, cmd, s, f, m)
 	}
 	if f.trace != "" && f.seeds != 1 {
 		return wrong("--trace is for one seed, not for --seeds %d", f.seeds)
@@ -133,6 +152,9 @@ func listScenarios(s streams) error {
 			return err
 		}
 		p.printf("%-24s %s\n", name, scenario.About)
+	}
+	for _, m := range measure.Scenarios() {
+		p.printf("%-24s Measured: %s\n", m.Name, m.About)
 	}
 	return p.err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ibverbx/sim"
+	"ibverbx/sim/measure"
 )
 
 func TestSim(t *testing.T) {
@@ -45,6 +46,41 @@ func TestSimList(t *testing.T) {
 	for _, name := range sim.Names() {
 		if line := lineWith(out, name+" "); len(strings.Fields(line)) < 3 {
 			t.Errorf("sim --list does not say what %s is: %q", name, line)
+		}
+	}
+	for _, m := range measure.Scenarios() {
+		if line := lineWith(out, m.Name+" "); !strings.Contains(line, "Measured: ") {
+			t.Errorf("sim --list does not say that %s is measured: %q", m.Name, line)
+		}
+	}
+}
+
+// TestSimMeasured: a measured scenario prints what was promised, and the same each time.
+func TestSimMeasured(t *testing.T) {
+	args := []string{"sim", "--scenario", "reliable-400g-loss-0.1", "--seed", "7"}
+	v := object(t, args...)
+	if ratio, ok := v["goodput_ratio"].(float64); !ok || ratio < 0.9 || ratio > 1 {
+		t.Errorf("goodput_ratio = %v, want at least 0.9", v["goodput_ratio"])
+	}
+	latency, ok := v["latency_us"].(map[string]any)
+	if !ok {
+		t.Fatalf("latency_us = %v, want an object", v["latency_us"])
+	}
+	p50, p99, p999 := latency["p50"].(float64), latency["p99"].(float64), latency["p999"].(float64)
+	if !(20 < p50 && p50 <= p99 && p99 <= p999) {
+		t.Errorf("latency_us = %v, want p50 above a round trip of 20 us, and p99 and p999 not below it", latency)
+	}
+	if v["bytes"].(float64) < 256<<20 {
+		t.Errorf("bytes = %v, want at least 256 MiB", v["bytes"])
+	}
+	first := succeed(t, append(args, "--json")...)
+	if second := succeed(t, append(args, "--json")...); first != second {
+		t.Errorf("two runs of one seed differ:\n%s\n%s", first, second)
+	}
+	out := succeed(t, args...)
+	for _, want := range []string{"goodput ", "p99.9", "aim: goodput_ratio at least 0.9: reached"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("sim does not say %q:\n%s", want, out)
 		}
 	}
 }
@@ -117,11 +153,13 @@ func TestSimInterrupted(t *testing.T) {
 
 func TestSimUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"sim --seeds 0":              "at least 1",
-		"sim --scenario nothing":     "no scenario \"nothing\"",
-		"sim --scenario ./none.txt":  "none.txt",
-		"sim --seeds 2 --trace file": "one seed",
-		"sim now":                    "no arguments",
+		"sim --seeds 0":                                 "at least 1",
+		"sim --scenario nothing":                        "no scenario \"nothing\"",
+		"sim --scenario ./none.txt":                     "none.txt",
+		"sim --seeds 2 --trace file":                    "one seed",
+		"sim now":                                       "no arguments",
+		"sim --measured --trace x":                      "without --scenario and --trace",
+		"sim --scenario reliable-400g-loss-0 --trace x": "is measured",
 	} {
 		if status, _, stderr := command(t.Context(), strings.Fields(args)...); status != exitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("ibverbx %s: status %d, stderr %q; want %d and %q", args, status, stderr, exitUsage, want)

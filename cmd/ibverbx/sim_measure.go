@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"ibverbx/sim/measure"
+)
+
+// errAims says that a measured scenario does not reach what it has to.
+var errAims = errors.New("not every aim is reached")
+
+// runMeasured runs one measured scenario, and prints its result, or the medians of several
+// seeds.
+func runMeasured(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags, scenario *measure.Scenario) error {
+	if f.trace != "" {
+		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--trace is not for scenario %s, which is measured", scenario.Name)}
+	}
+	result, err := measureSeeds(ctx, f, scenario)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		err = printJSON(s.out, result)
+	} else {
+		err = printMeasured(s, result)
+	}
+	if err != nil {
+		return err
+	}
+	return missedAims(result.Missed())
+}
+
+// measureSeeds runs the seeds that the flags say, until ctx ends.
+func measureSeeds(ctx context.Context, f *simFlags, scenario *measure.Scenario) (*measure.Result, error) {
+	var results []*measure.Result
+	for i := range f.seeds {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%w: %d of %d seeds were run", errInterrupted, i, f.seeds)
+		}
+		r, err := scenario.Run(measure.Options{Seed: f.seed + i})
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, r)
+	}
+	return measure.Median(results), nil
+}
+
+func missedAims(missed []string) error {
+	if len(missed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", errAims, strings.Join(missed, "; "))
+}
+
+func printMeasured(s streams, r *measure.Result) error {
+	p := printer{w: s.out}
+	p.printf("scenario %s: %s in %.1f us of virtual time\n", r.Scenario, bytesText(r.Bytes), r.VirtualUS)
+	if r.Seeds > 1 {
+		p.printf("medians of %d seeds from %d; counters are of the first\n", r.Seeds, r.Seed)
+	}
+	p.printf("goodput %.1f Gb/s, %.2f%% of a lossless link after headers\n", r.GoodputGbps, r.GoodputRatio*100)
+	p.printf("latency of a message: p50 %.1f us, p99 %.1f us, p99.9 %.1f us\n", r.Latency.P50, r.Latency.P99, r.Latency.P999)
+	if r.CostUS != 0 {
+		p.printf("the fault costs %.1f us\n", r.CostUS)
+	}
+	c := &r.Counters
+	p.printf("%d packets, %d lost, %.2f%% of what was sent was sent again\n", c.Packets, c.PacketsLost, r.RetransmitRatio*100)
+	if c.Chunks > 0 {
+		p.printf("%d chunks lost on one path, %d across paths, %d by silence; %d duplicates, %d paths down\n",
+			c.SamePathLoss, c.ReorderLoss, c.TimeoutLoss, c.Duplicates, c.PathsDown)
+	} else {
+		p.printf("went back %d times, %d timeouts\n", c.GoBacks, c.Timeouts)
+	}
+	for i := range r.Aims {
+		verdict := "MISSED"
+		if r.Aims[i].Reached {
+			verdict = "reached"
+		}
+		p.printf("aim: %s: %s\n", r.Aims[i].String(), verdict)
+	}
+	return p.err
+}
+
+// runAllMeasured runs every measured scenario and prints a table. It fails if an aim is missed.
+func runAllMeasured(ctx context.Context, s streams, f *simFlags) error {
+	var results []*measure.Result
+	var missed []string
+	p := printer{w: s.out}
+	if !f.json {
+		p.printf("%-32s %8s %8s %9s %9s %9s %9s  %s\n", "scenario", "goodput", "Gb/s", "p50 us", "p99 us", "p99.9 us", "cost us", "aims")
+	}
+	for _, scenario := range measure.Scenarios() {
+		r, err := measureSeeds(ctx, f, &scenario)
+		if err != nil {
+			return err
+		}
+		results = append(results, r)
+		missed = append(missed, r.Missed()...)
+		if !f.json {
+			p.println(measuredRow(r))
+		}
+	}
+	if f.json {
+		p.err = printJSON(s.out, results)
+	}
+	if p.err != nil {
+		return p.err
+	}
+	return missedAims(missed)
+}
+
+// measuredRow is the line of a result in the table of all.
+func measuredRow(r *measure.Result) string {
+	cost := "-"
+	if r.CostUS != 0 {
+		cost = fmt.Sprintf("%.1f", r.CostUS)
+	}
+	var aims []string
+	for i := range r.Aims {
+		text := r.Aims[i].String()
+		if !r.Aims[i].Reached {
+			text += " MISSED"
+		}
+		aims = append(aims, text)
+	}
+	return strings.TrimRight(fmt.Sprintf("%-32s %8.4f %8.1f %9.1f %9.1f %9.1f %9s  %s", r.Scenario, r.GoodputRatio, r.GoodputGbps,
+		r.Latency.P50, r.Latency.P99, r.Latency.P999, cost, strings.Join(aims, ", ")), " ")
+}
