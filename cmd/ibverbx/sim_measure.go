@@ -66,8 +66,8 @@ func printMeasured(s streams, r *measure.Result) error {
 	}
 	p.printf("goodput %.1f Gb/s, %.2f%% of a lossless link after headers\n", r.GoodputGbps, r.GoodputRatio*100)
 	p.printf("latency of a message: p50 %.1f us, p99 %.1f us, p99.9 %.1f us\n", r.Latency.P50, r.Latency.P99, r.Latency.P999)
-	if r.CostUS != 0 {
-		p.printf("the fault costs %.1f us\n", r.CostUS)
+	if r.CostUS != nil {
+		p.printf("the fault costs %.1f us\n", *r.CostUS)
 	}
 	c := &r.Counters
 	p.printf("%d packets, %d lost, %.2f%% of what was sent was sent again\n", c.Packets, c.PacketsLost, r.RetransmitRatio*100)
@@ -118,8 +118,8 @@ func runAllMeasured(ctx context.Context, s streams, f *simFlags) error {
 // measuredRow is the line of a result in the table of all.
 func measuredRow(r *measure.Result) string {
 	cost := "-"
-	if r.CostUS != 0 {
-		cost = fmt.Sprintf("%.1f", r.CostUS)
+	if r.CostUS != nil {
+		cost = fmt.Sprintf("%.1f", *r.CostUS)
 	}
 	var aims []string
 	for i := range r.Aims {

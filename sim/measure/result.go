@@ -26,8 +26,9 @@ type Result struct {
 	Latency Quantiles `json:"latency_us"`
 	// VirtualUS is the time from the first post to the last completion.
 	VirtualUS float64 `json:"virtual_us"`
-	// CostUS is how much longer it took than the same without the fault.
-	CostUS float64 `json:"cost_us,omitempty"`
+	// CostUS is how much longer it took than the same without the fault, nil if there is
+	// none.
+	CostUS *float64 `json:"cost_us,omitempty"`
 
 	// RetransmitRatio is how many chunks, or packets of RC, were sent again for one that
 	// was sent.
@@ -78,7 +79,7 @@ func (c *Counters) Add(from, to core.Stats) {
 // in bytes per second and packets of mtu bytes.
 func (r *Result) Measure(w *World, rate float64, mtu int, flows ...*Flow) {
 	var latency Latency
-	first, last := int64(never), int64(0)
+	first, last := never, int64(0)
 	for _, f := range flows {
 		latency.Merge(&f.latency)
 		first, last = min(first, f.first), max(last, f.last)
@@ -124,7 +125,7 @@ func Capacity(rate float64, mtu int) float64 {
 	return rate * float64(mtu) / float64(mtu+softnic.PacketOverhead)
 }
 
-// figure is a number of a result, by its name in JSON.
+// figure is a number of a result, by its name in JSON; of returns nil if it was not measured.
 type figure struct {
 	name string
 	of   func(*Result) *float64
@@ -138,11 +139,12 @@ var figures = [...]figure{
 	{"latency_us.p99", func(r *Result) *float64 { return &r.Latency.P99 }},
 	{"latency_us.p999", func(r *Result) *float64 { return &r.Latency.P999 }},
 	{"virtual_us", func(r *Result) *float64 { return &r.VirtualUS }},
-	{"cost_us", func(r *Result) *float64 { return &r.CostUS }},
+	{"cost_us", func(r *Result) *float64 { return r.CostUS }},
 	{"retransmit_ratio", func(r *Result) *float64 { return &r.RetransmitRatio }},
 }
 
-// figureNamed returns a figure of a result, nil if there is none of that name.
+// figureNamed returns a figure of a result, nil if there is none of that name or it was not
+// measured.
 func (r *Result) figureNamed(name string) *float64 {
 	for _, f := range figures {
 		if f.name == name {
@@ -157,13 +159,20 @@ func (r *Result) figureNamed(name string) *float64 {
 func Median(results []*Result) *Result {
 	m := *results[0]
 	m.Seeds = uint64(len(results))
+	if m.CostUS != nil {
+		m.CostUS = new(float64)
+	}
 	for _, f := range figures {
 		var values []float64
 		for _, r := range results {
-			values = append(values, *f.of(r))
+			if v := f.of(r); v != nil {
+				values = append(values, *v)
+			}
 		}
-		slices.Sort(values)
-		*f.of(&m) = (values[(len(values)-1)/2] + values[len(values)/2]) / 2
+		if n := len(values); n > 0 && f.of(&m) != nil {
+			slices.Sort(values)
+			*f.of(&m) = (values[(n-1)/2] + values[n/2]) / 2
+		}
 	}
 	m.judge()
 	return &m
