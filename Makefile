@@ -8,7 +8,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted test-rxe cover clean
+.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted scenarios plots test-rxe cover clean
 
 all: vet test lint
 
@@ -67,6 +67,14 @@ mutate:
 # Plants mistakes in the engine itself; the checkers of the simulator must find each.
 planted:
 	$(GO) test -count=1 -tags plant -run TestPlantedInEngine -v ./sim
+
+# The measured scenarios, as a table; fails if one of them misses its aim.
+scenarios:
+	$(GO) run ./cmd/ibverbx sim --measured
+
+# The pictures of docs/reliable.md, from the scenarios themselves.
+plots:
+	$(GO) run ./docs/plot
 
 cover:
 	$(GO) test -count=1 -coverpkg=./... -coverprofile=cover.out ./...

@@ -40,26 +40,25 @@ func lossScenarios() (all []Scenario) {
 		percent string
 		loss    float64
 		aim     float64
-	}{{"0", 0, 0.97}, {"0.01", 0.0001, 0.95}, {"0.1", 0.001, 0.90}, {"1", 0.01, 0.75}} {
+	}{{"0", 0, 0.97}, {"0.01", 0.0001, 0.95}, {"0.1", 0.001, 0.90}, {"1", 0.01, 0.75}, {"5", 0.05, 0.50}} {
+		network := softnic.Impairment{Loss: c.loss, Delay: fastDelay, Rate: fastRate}
 		all = append(all, Scenario{
 			Name:  "reliable-400g-loss-" + c.percent,
 			About: fmt.Sprintf("256 MiB over 16 UC paths of package reliable at 400 Gb/s, RTT 20 us, %s%% of all packets lost.", c.percent),
 			Aims:  []Aim{{Figure: "goodput_ratio", AtLeast: c.aim}},
-			run:   func(o Options, r *Result) error { return runLoss(o, r, fastReliable(), c.loss) },
+			run:   func(o Options, r *Result) error { return runFast(o, r, fastReliable(), network, fastBytes) },
 		}, Scenario{
 			Name:  "rc-400g-loss-" + c.percent,
 			About: fmt.Sprintf("The same over one RC QP of the NIC, %s%% of all packets lost.", c.percent),
-			run:   func(o Options, r *Result) error { return runLoss(o, r, nil, c.loss) },
+			run:   func(o Options, r *Result) error { return runFast(o, r, nil, network, fastBytes) },
 		})
 	}
 	return all
 }
 
-func runLoss(o Options, r *Result, cfg *reliable.Config, loss float64) (err error) {
-	w, f, err := pair(WorldConfig{
-		Seed: o.Seed, Window: rcWindow,
-		Impairment: softnic.Impairment{Loss: loss, Delay: fastDelay, Rate: fastRate},
-	}, cfg, FlowConfig{Bytes: o.bytes(fastBytes), AckTimeout: rcTimeout})
+// runFast moves bytes over the fast network, with package reliable or without.
+func runFast(o Options, r *Result, cfg *reliable.Config, network softnic.Impairment, bytes int) (err error) {
+	w, f, err := pair(WorldConfig{Seed: o.Seed, Window: rcWindow, Impairment: network}, cfg, FlowConfig{Bytes: o.bytes(bytes), AckTimeout: rcTimeout})
 	defer func() { err = errors.Join(err, w.Close()) }()
 	if err != nil {
 		return err
