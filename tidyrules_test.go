@@ -94,6 +94,7 @@ var arrows = map[string][]string{
 	"peer":             {"all"},
 	"cmd":              {"all"},
 	"examples":         {"all"},
+	"docs":             {"all"},
 }
 
 // place returns the line of arrows that a directory follows.

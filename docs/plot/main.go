@@ -1,0 +1,57 @@
+// Command plot makes the pictures of docs/reliable.md: it runs the measured scenarios, on
+// virtual time, and writes SVG.
+//
+//	go run ./docs/plot [-o docs/img] [-seeds 5]
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"ibverbx/sim/measure"
+)
+
+// picture is one file and what makes it.
+type picture struct {
+	name string
+	draw func(measured) ([]byte, error)
+}
+
+// pictures are all that there are.
+func pictures() []picture {
+	return []picture{{"goodput-loss.svg", goodputLoss}}
+}
+
+// measured returns the result of a scenario.
+type measured func(name string) (*measure.Result, error)
+
+func main() {
+	dir := flag.String("o", filepath.Join("docs", "img"), "directory for the pictures")
+	seeds := flag.Uint64("seeds", 5, "how many seeds the medians are of")
+	flag.Parse()
+	if err := run(*dir, *seeds); err != nil {
+		fmt.Fprintln(os.Stderr, "plot:", err)
+		os.Exit(1)
+	}
+}
+
+func run(dir string, seeds uint64) error {
+	for _, p := range pictures() {
+		svg, err := p.draw(func(name string) (*measure.Result, error) {
+			s, ok := measure.Named(name)
+			if !ok {
+				return nil, fmt.Errorf("there is no measured scenario %q", name)
+			}
+			return s.RunSeeds(measure.Options{Seed: 1}, seeds)
+		})
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, p.name), svg, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
