@@ -9,6 +9,7 @@ type egress struct {
 	limit float64 // bytes that may wait
 	busy  int64   // when the queue is empty again
 	rest  float64 // of a nanosecond, which the next packet has to wait, too
+	peak  float64 // the most bytes that have waited
 }
 
 // Bottleneck makes all packets to a NIC go through one port of a switch, of a rate in bytes
@@ -27,6 +28,17 @@ func (l *FaultLink) Bottleneck(to *NIC, rate float64, queue int) error {
 	return nil
 }
 
+// LongestQueue returns the most bytes that have waited at the port that Bottleneck has made,
+// since then. It is 0 if there is none.
+func (l *FaultLink) LongestQueue(to *NIC) int {
+	l.core.mu.Lock()
+	defer l.core.mu.Unlock()
+	if to == nil || to.egress == nil {
+		return 0
+	}
+	return int(to.egress.peak)
+}
+
 // pass makes a packet wait its turn. It reports false if the queue has no room for it. A
 // packet that finds the port idle is never refused, however short the queue is.
 func (e *egress) pass(f *flight) bool {
@@ -35,6 +47,7 @@ func (e *egress) pass(f *flight) bool {
 	if waiting > 0 && waiting+size > e.limit {
 		return false
 	}
+	e.peak = max(e.peak, waiting+size)
 	exact := size/e.rate*1e9 + e.rest
 	wire := int64(exact)
 	e.rest = exact - float64(wire)

@@ -44,6 +44,10 @@ func TestBottleneck(t *testing.T) {
 			}()
 		}
 		w.settle(t)
+		if longest := w.link.LongestQueue(r.b); longest <= 0 || longest > max(queue, 4096+62) || w.link.LongestQueue(r.a) != 0 {
+			t.Errorf("the longest queue had %d bytes, and where there is no port %d, want at most %d, and 0",
+				longest, w.link.LongestQueue(r.a), queue)
+		}
 		return w.link.Stats(r.a, r.b).Overflow + w.link.Stats(third, r.b).Overflow, time.Duration(w.now)
 	}
 	if lost, took := run(1<<20, 1); lost != 0 || took < 64*time.Microsecond {
