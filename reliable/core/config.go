@@ -43,8 +43,8 @@ type Config struct {
 	// Credits makes senders wait for credit of the receiver (see Pacer). Both ends
 	// need the same, and owners that grant.
 	Credits bool
-	// Speculative is how many bytes a sender may send before any are granted, the
-	// same at both ends. Zero means 128 KiB.
+	// Speculative is how many bytes of credit a sender has in hand, before any are
+	// granted and whenever it is idle, the same at both ends. Zero means 128 KiB.
 	Speculative int
 	// Rate is what a path is expected to carry, in bytes per second; with it bytes in
 	// flight are compared with round trip times. Zero means 12.5e9.
@@ -129,7 +129,7 @@ func (cfg *Config) validate() error {
 		{"PathDepth", int64(cfg.PathDepth), 2, 1 << 12},
 		{"RecvCredit", int64(cfg.RecvCredit), 1, 1<<16 - 1},
 		{"PeerCredit", int64(cfg.PeerCredit), 1, 1<<16 - 1},
-		{"Speculative", int64(cfg.Speculative), 1, 1 << 40},
+		{"Speculative", int64(cfg.Speculative), 1, 1 << 30},
 		{"InitialRTT", cfg.InitialRTT, 1, maxDuration},
 		{"FixedRTT", cfg.FixedRTT, 0, maxDuration},
 		{"MinProbe", cfg.MinProbe, 1, maxDuration},

@@ -7,6 +7,12 @@ import "ibverbx/reliable/wire"
 // owner grants them at the pace of its link, in turn to all who ask (see Pacer). Both numbers
 // only grow, so that a record that is lost, late or repeated does no harm: the next one says
 // it all. Chunks that are sent again need no credit.
+//
+//	arrived <= granted <= arrived + reach      what a peer has and does not use is bounded
+//	granted <= wanted + Speculative            an idle peer has so much in hand
+//
+// What a peer has in hand lets a message leave without a round trip. It is paid for when it
+// is used: ActDemand tells the owner, who grants that much later.
 
 // creditor is the credit state of both halves.
 type creditor struct {
@@ -20,11 +26,24 @@ type creditor struct {
 
 	wanted  uint64 // by the peer
 	granted uint64 // to the peer
+	pledged uint64 // what the owner was asked to grant, in all
+	arrived uint64 // bytes of the peer that were taken
 }
+
+// maxIdleAsks is how often a sender that can go on repeats its wish for more.
+const maxIdleAsks = 3
 
 func (c *Conn) initCredit() {
 	c.askAt = never
 	c.limit, c.granted = uint64(c.cfg.Speculative), uint64(c.cfg.Speculative)
+	c.pledged = c.granted
+}
+
+// reach is how many bytes may be granted to the peer beyond those that have arrived: what it
+// can have in flight, and what it has in hand. A peer that has gone, or asks for what it
+// does not send, takes no more than that from the others.
+func (c *Conn) reach() uint64 {
+	return uint64(c.cfg.Window)*uint64(c.cfg.ChunkBytes) + uint64(c.cfg.Speculative)
 }
 
 // hasCredit reports whether n more bytes may be sent.
@@ -33,19 +52,26 @@ func (c *Conn) hasCredit(n uint32) bool {
 	return !c.blocked
 }
 
-// ask tells the peer of new demand beyond what it has granted, and again if it does not
-// answer.
+// ask tells the peer of new demand when half of what is in hand is spoken for, and again if it
+// does not answer.
 func (c *Conn) ask() {
-	if !c.cfg.Credits || c.demand <= c.limit {
+	spare := uint64(c.cfg.Speculative)
+	if !c.cfg.Credits || c.demand+spare/2 <= c.limit {
 		c.askAt, c.tries = never, 0
 		return
 	}
-	if c.asked == c.demand && (c.askAt == never || c.now < c.askAt) {
+	// As long as the peer knows of more than it has granted, small news can wait.
+	news := c.demand > c.asked && (c.asked <= c.limit || c.demand-c.asked >= spare/4)
+	due := c.askAt != never && c.now >= c.askAt
+	if !news && !due && (c.askAt != never || !c.blocked) {
 		return
 	}
 	route := c.route
-	if c.asked == c.demand {
-		c.tries = min(c.tries+1, 30)
+	if !news {
+		if c.tries = min(c.tries+1, 30); !c.blocked && c.tries > maxIdleAsks {
+			c.askAt = never // the next message asks anew
+			return
+		}
 		route = c.nextRoute()
 	}
 	c.asked = c.demand
@@ -77,22 +103,41 @@ func (c *Conn) onCreditRequest(r *wire.Record) {
 		c.stats.BadRecords++
 		return
 	}
+	used := uint64(0)
 	if r.Bytes > c.wanted {
+		used = min(r.Bytes, c.granted) - min(c.wanted, c.granted)
 		c.wanted = r.Bytes
-		if c.wanted > c.granted {
-			a := c.act(ActDemand)
-			a.Bytes = c.wanted - c.granted
-		}
 	}
+	c.pledge(used)
 	c.sendCredit()
+}
+
+// pledge tells the owner what the peer may be granted, if that is more than it knows, and of
+// bytes that come on credit that the peer had in hand.
+func (c *Conn) pledge(used uint64) {
+	if !c.cfg.Credits || c.failed {
+		return
+	}
+	spare := uint64(c.cfg.Speculative)
+	bound := c.arrived + c.reach()
+	top := min(c.wanted, bound) + spare // wanted may be anything: no sum with it overflows
+	top = min(top, bound)
+	if top <= c.pledged && used == 0 {
+		return
+	}
+	c.pledged = max(c.pledged, top)
+	a := c.act(ActDemand)
+	a.Bytes = min(max(c.wanted, c.granted), c.pledged) - c.granted
+	a.Spare = c.pledged - c.granted - a.Bytes
+	a.Used = used
 }
 
 // onGrant takes what the owner grants to the peer.
 func (c *Conn) onGrant(n int) {
-	if !c.cfg.Credits || c.failed {
+	if !c.cfg.Credits || c.failed || n <= 0 {
 		return
 	}
-	c.granted += uint64(n)
+	c.granted = min(c.granted+uint64(n), c.pledged)
 	c.sendCredit()
 }
 
@@ -100,60 +145,4 @@ func (c *Conn) sendCredit() {
 	a := c.act(ActControl)
 	a.Route = c.ackRoute
 	a.Record = wire.Record{Type: wire.Credit, Bytes: c.granted}
-}
-
-// Pacer shares the rate of a link among the connections that ask for credit: a quantum each,
-// in turn. It has no clock; it is for one goroutine at a time.
-type Pacer struct {
-	rate    float64
-	quantum int
-	want    []uint64
-	ring    []uint32
-	head    int
-	count   int
-	dueAt   int64
-}
-
-// NewPacer returns a Pacer for connections 0 to n-1, which grants rate bytes per second, a
-// quantum at a time.
-func NewPacer(n int, rate float64, quantum int) *Pacer {
-	return &Pacer{rate: rate, quantum: quantum, want: make([]uint64, n), ring: make([]uint32, n)}
-}
-
-// Want notes that a connection wants so many bytes, in place of what it wanted before.
-func (p *Pacer) Want(conn int, bytes uint64) {
-	if p.want[conn] == 0 && bytes > 0 {
-		p.ring[(p.head+p.count)%len(p.ring)] = uint32(conn)
-		p.count++
-	}
-	p.want[conn] = bytes
-}
-
-// Deadline is when the next grant is due.
-func (p *Pacer) Deadline() int64 {
-	if p.count == 0 {
-		return never
-	}
-	return p.dueAt
-}
-
-// Next returns the next grant that is due at now, if there is one.
-func (p *Pacer) Next(now int64) (conn, bytes int, ok bool) {
-	for p.count > 0 && now >= p.dueAt {
-		conn = int(p.ring[p.head])
-		p.head = (p.head + 1) % len(p.ring)
-		p.count--
-		want := p.want[conn]
-		if want == 0 {
-			continue // it was withdrawn
-		}
-		bytes = int(min(want, uint64(p.quantum)))
-		p.want[conn] = 0
-		p.Want(conn, want-uint64(bytes))
-		// Time that went by unused does not become a burst, but for one quantum.
-		pause := int64(float64(bytes) * 1e9 / p.rate)
-		p.dueAt = max(p.dueAt, now-pause) + pause
-		return conn, bytes, true
-	}
-	return 0, 0, false
 }

@@ -51,38 +51,40 @@ func TestCreditRecordsLost(t *testing.T) {
 	}
 }
 
-// TestPacer shares a rate among three who ask, in turn, and saves up no burst.
-func TestPacer(t *testing.T) {
-	p := NewPacer(3, 1e9, 1000) // a byte per nanosecond
-	if p.Deadline() != Never {
-		t.Fatalf("Deadline = %d without demand, want never", p.Deadline())
-	}
-	p.Want(0, 2500)
-	p.Want(2, 1000)
-	p.Want(1, 5000)
-	p.Want(1, 1500)
-	var order []int
-	got := [3]int{}
-	now := int64(1_000_000)
-	for p.Deadline() != Never {
-		now = max(now, p.Deadline())
-		c, n, ok := p.Next(now)
-		if !ok {
-			t.Fatalf("no grant at %d, want one: it was due", now)
+// TestCreditInHand lets a sender that is idle send at once what it has in hand, again and
+// again: a grant fills its hand up before the next message, not after it.
+func TestCreditInHand(t *testing.T) {
+	cfg := modest()
+	cfg.Credits, cfg.Speculative = true, 64
+	l := newLine(t, cfg, cfg, 1<<12, 1)
+	l.grant = true
+	for i := range 20 {
+		l.post(0, Message{Kind: MsgWrite}, bytesOf(60, 1), 60*i)
+		if c := l.ends[0].conn; c.sent != c.demand || c.blocked {
+			t.Fatalf("message %d: %d of %d bytes left at once, want all", i, c.sent, c.demand)
 		}
-		order = append(order, c)
-		got[c] += n
+		l.run(l.now+10_000_000, func() bool { return l.finished(0) && l.ends[0].conn.askAt == never })
 	}
-	if got != [3]int{2500, 1500, 1000} {
-		t.Fatalf("granted %v, want [2500 1500 1000]", got)
+	if c := l.ends[0].conn; c.limit != c.demand+64 {
+		t.Fatalf("%d bytes may be sent, %d were: want 64 in hand", c.limit, c.demand)
 	}
-	for i, want := range []int{0, 2, 1, 0, 1, 0} {
-		if order[i] != want {
-			t.Fatalf("granted in the order %v, want 0 2 1 0 1 0", order)
+}
+
+// TestCreditReach wants a peer that asks for more than it sends to be granted a window, and no
+// more: whatever it says.
+func TestCreditReach(t *testing.T) {
+	cfg := modest()
+	cfg.Credits, cfg.Speculative = true, 64
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatalf("New = %v, want a connection", err)
+	}
+	for _, bytes := range []uint64{1 << 20, 1<<64 - 1, 5} {
+		c.Step(1, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.CreditRequest, Bytes: bytes}})
+		c.Step(1, &Event{Kind: EvGrant, Count: 1 << 40})
+		if want := uint64(cfg.Window)*uint64(cfg.ChunkBytes) + 64; c.granted != want {
+			t.Fatalf("%d bytes granted to a peer that asks for %d, want %d", c.granted, bytes, want)
 		}
-	}
-	if took := now - 1_000_000; took < 3500 || took > 5000 {
-		t.Fatalf("5000 bytes took %d ns, want the time of 3.5 to 5 quanta at a byte per ns", took)
 	}
 }
 
@@ -92,12 +94,13 @@ func TestIncast(t *testing.T) {
 	const senders, chunk = 15, 1 << 10
 	queue := func(credits bool) int {
 		cfg := Config{Paths: 4, Window: 64, ChunkBytes: chunk, PeerCredit: 64, Credits: credits, Speculative: 2 * chunk}
-		p := NewPacer(senders, 0.9e9, 4*chunk) // the rest is for headers
+		p := NewPacer(0.9e9, 4*chunk, 0) // the rest is for headers
+		p.Join(senders - 1)
 		lines := make([]*line, senders)
 		now, busy, most := int64(0), int64(0), 0
 		for i := range lines {
 			l := newLine(t, cfg, cfg, 1<<18, uint64(i))
-			l.demandTo = func(bytes uint64) { p.Want(i, bytes) }
+			l.demandTo = func(a *Action) { p.Want(l.now, i, a.Bytes, a.Spare, a.Used) }
 			l.Extra = func(from int, q *packet) int64 { // the one link to the receiver
 				if from != 0 {
 					return 0

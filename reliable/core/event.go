@@ -34,7 +34,8 @@ const (
 	// EvCredit says that this end keeps Count receives for what arrives: from now on that
 	// is what the peer is told in place of Config.RecvCredit.
 	EvCredit
-	// EvGrant says that the peer may send Count bytes more.
+	// EvGrant says that the peer may send Count bytes more: no more than the last ActDemand
+	// has asked for.
 	EvGrant
 	// EvClose says that the user gives up: everything outstanding ends with Status.
 	EvClose
@@ -118,7 +119,9 @@ const (
 	ActConnect
 	// ActSide is to start the side message Token, and to answer with EvSide.
 	ActSide
-	// ActDemand says that the peer would like to have Bytes more of credit.
+	// ActDemand says what credit the peer may be given by EvGrant, in place of what the last
+	// one said: Bytes for what it wants to send, and Spare to have in hand. Used bytes are
+	// on their way on credit that it had in hand.
 	ActDemand
 	// ActFault says that the peer sent what cannot be taken: Status. The receiving half
 	// has ended.
@@ -136,6 +139,7 @@ type Action struct {
 	Offset, Len uint32
 	QPN, PSN    uint32
 	Bytes       uint64
+	Spare, Used uint64
 	Header      wire.Header
 	Record      wire.Record
 }

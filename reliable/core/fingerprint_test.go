@@ -191,7 +191,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{receiver{}, 24},
 		{slot{}, 7},
 		{rtt{}, 3},
-		{creditor{}, 9},
+		{creditor{}, 11},
 	} {
 		if got := reflect.TypeOf(tt.v).NumField(); got != tt.want {
 			t.Errorf("%T has %d fields, want %d: add the new one to its fingerprint", tt.v, got, tt.want)

@@ -24,7 +24,11 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 		Seed:       rapid.Uint64().Draw(t, "seed"),
 		PeerCredit: rapid.SampledFrom([]int{1, 8, 64}).Draw(t, "credit"),
 	}
+	if cfg.Speculative = rapid.SampledFrom([]int{0, 0, 16, 100}).Draw(t, "speculative"); cfg.Speculative > 0 {
+		cfg.Credits = true
+	}
 	tr := &trial{line: newLine(tb, cfg, cfg, 1<<16, cfg.Seed)}
+	tr.grant = true
 	tr.Loss = rapid.SampledFrom([]float64{0, 0.001, 0.01, 0.05, 0.3}).Draw(t, "loss")
 	tr.CtrlDup = rapid.SampledFrom([]float64{0, 0.1}).Draw(t, "dup")
 	tr.Delay = rapid.SampledFrom([]int64{1_000, 10_000, 200_000}).Draw(t, "delay")

@@ -155,6 +155,8 @@ func (c *Conn) accept(csn uint64, s slot, bytes int) {
 	c.slots[csn&mask] = s
 	c.highest = max(c.highest, csn+1)
 	c.stale = 0
+	c.arrived += uint64(bytes)
+	c.pledge(0)
 	c.owed++
 	c.owedBytes += bytes
 	if c.owed >= ackChunks || c.owedBytes >= ackBytes {

@@ -20,7 +20,7 @@ type rig struct {
 	// grant makes owners grant at once all that is asked for; demandTo, if not nil, is
 	// told of it instead.
 	grant    bool
-	demandTo func(bytes uint64)
+	demandTo func(*Action)
 }
 
 // plant is something that an owner, or a worse protocol, would get wrong.
@@ -180,10 +180,10 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 	case ActDemand:
 		e.demand = a.Bytes
 		if r.demandTo != nil {
-			r.demandTo(a.Bytes)
+			r.demandTo(a)
 		}
 		if r.grant {
-			e.events = append(e.events, Event{Kind: EvGrant, Count: int(a.Bytes)})
+			e.events = append(e.events, Event{Kind: EvGrant, Count: int(a.Bytes + a.Spare)})
 		}
 	case ActFault:
 		e.fault = a.Status
