@@ -99,9 +99,15 @@ func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
+	t.Run("fixed", func(t *testing.T) { noAllocations(t, reliable.Config{}) })
+	t.Run("credits", func(t *testing.T) { noAllocations(t, reliable.Config{Credits: true}) })
+}
+
+func noAllocations(t *testing.T, cfg reliable.Config) {
 	now := int64(0)
 	clock := func() int64 { now += 100; return now }
-	x, y := newPair(t, softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock}), reliable.Config{Now: clock}, 1<<20)
+	cfg.Now = clock
+	x, y := newPair(t, softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock}), cfg, 1<<20)
 	stream(t, x, y, 1<<20, 20)
 	wrs := make([]verbs.SendWR, 1)
 	wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey(), NumSGE: 1}

@@ -23,6 +23,9 @@ import (
 //	|        QPN of control QP 0 and 1      | 16, 20
 //	+---------------------------------------+
 //	|      QPN, PSN of path 0, 1, ...       | 24
+//	+---------------------------------------+
+//	|    bytes of credit that a QP has      |       with flag 4: senders wait for credit
+//	+---------------------------------------+
 type card struct {
 	window, credit int
 	chunk          uint32
@@ -30,13 +33,16 @@ type card struct {
 	control        [2]uint32
 	paths          []pathAddr
 	want           bool
+	speculative    uint32 // 0 if senders do not wait for credit
 }
 
 type pathAddr struct{ qpn, psn uint32 }
 
 const (
-	cardLen  = 24
-	cardWant = 1
+	cardLen     = 24
+	cardWant    = 1
+	cardCredits = 4
+	creditsLen  = 4
 )
 
 func (c *card) encode() []byte {
@@ -44,6 +50,9 @@ func (c *card) encode() []byte {
 	b := []byte{wire.Version, 0}
 	if c.want {
 		b[1] = cardWant
+	}
+	if c.speculative > 0 {
+		b[1] |= cardCredits
 	}
 	b = be.AppendUint16(b, uint16(len(c.paths)))
 	b = be.AppendUint16(b, uint16(c.window))
@@ -57,6 +66,9 @@ func (c *card) encode() []byte {
 		b = be.AppendUint32(b, p.qpn)
 		b = be.AppendUint32(b, p.psn)
 	}
+	if c.speculative > 0 {
+		b = be.AppendUint32(b, c.speculative)
+	}
 	return b
 }
 
@@ -66,7 +78,7 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 	switch {
 	case len(b) == 0:
 		return nil, verbs.Invalidf("the peer's endpoint has no Extra: its QP is not of a wrapped context")
-	case len(b) < cardLen || b[0] != wire.Version || b[1]&^cardWant != 0:
+	case len(b) < cardLen || b[0] != wire.Version || b[1]&^(cardWant|cardCredits) != 0:
 		return nil, verbs.Invalidf("the peer's Extra of %d bytes is not of version %d of this protocol", len(b), wire.Version)
 	}
 	n := int(be.Uint16(b[2:]))
@@ -74,14 +86,21 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 		window: int(be.Uint16(b[4:])), credit: int(be.Uint16(b[6:])), chunk: be.Uint32(b[8:]), conn: be.Uint32(b[12:]),
 		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, want: b[1]&cardWant != 0,
 	}
+	want := cardLen + 8*n
+	if b[1]&cardCredits != 0 {
+		want += creditsLen
+	}
 	switch {
 	case n != cfg.Paths || c.window != cfg.Window || int64(c.chunk) != int64(cfg.ChunkBytes):
 		return nil, verbs.Invalidf("the peer has %d paths, a window of %d and chunks of %d bytes, this end %d, %d and %d: give both the same Config",
 			n, c.window, c.chunk, cfg.Paths, cfg.Window, cfg.ChunkBytes)
-	case len(b) != cardLen+8*n:
-		return nil, verbs.Invalidf("the peer's Extra has %d bytes, want %d for %d paths", len(b), cardLen+8*n, n)
+	case len(b) != want:
+		return nil, verbs.Invalidf("the peer's Extra has %d bytes, want %d for %d paths", len(b), want, n)
 	case c.credit == 0:
 		return nil, verbs.Invalidf("the peer says that it has no receives")
+	}
+	if err := c.takeCredits(b, cfg); err != nil {
+		return nil, err
 	}
 	for _, q := range c.control {
 		if q == 0 || q >= 1<<24 {
@@ -96,4 +115,22 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 		c.paths = append(c.paths, p)
 	}
 	return c, nil
+}
+
+// takeCredits reads what the peer says about credit, from a card of the right length.
+func (c *card) takeCredits(b []byte, cfg *Config) error {
+	has := b[1]&cardCredits != 0
+	switch {
+	case has && !cfg.Credits:
+		return verbs.Invalidf("the peer grants credit and waits for it, this end does neither: give both the same Config.Credits")
+	case !has && cfg.Credits:
+		return verbs.Invalidf("this end grants credit and waits for it, the peer does neither: give both the same Config.Credits")
+	case !has:
+		return nil
+	}
+	c.speculative = binary.BigEndian.Uint32(b[len(b)-creditsLen:])
+	if int64(c.speculative) != int64(cfg.Speculative) {
+		return verbs.Invalidf("the peer has %d bytes of credit in hand, this end %d: give both the same Config.Speculative", c.speculative, cfg.Speculative)
+	}
+	return nil
 }

@@ -61,6 +61,7 @@ func (q *qp) carry(ev *core.Event, a *core.Action) {
 	case core.ActFault:
 		q.fault(verbs.Status(a.Status))
 	case core.ActDemand:
+		q.demand(a)
 	}
 }
 
@@ -328,6 +329,7 @@ func (q *qp) fail() {
 		return
 	}
 	q.state, q.broken = verbs.StateErr, false
+	q.dismiss()
 	if q.conn != nil {
 		q.run(&core.Event{Kind: core.EvClose, Status: uint8(verbs.StatusWRFlushErr)})
 	}

@@ -17,6 +17,17 @@ type Config struct {
 	Window int
 	// WindowBytes is how many bytes of a QP may be in flight. Zero means 4 MiB.
 	WindowBytes int
+	// Credits makes senders wait for credit of the receiver, so that many senders do not fill
+	// the queue in front of its link: a receiver grants to all its QPs together what its link
+	// carries, in turn. Both ends need the same. Zero is without.
+	Credits bool
+	// CreditRate is how many bytes per second of payload each port of this end grants: a
+	// little less than its link carries after headers. The ends may differ. Zero means 95 %
+	// of the speed of the port, and of 100 Gb/s if the device does not tell it.
+	CreditRate float64
+	// Speculative is how many bytes of credit a QP that is idle has in hand, to send without
+	// asking first. Zero means 128 KiB. With Credits both ends need the same.
+	Speculative int
 	// RecvDepth is how many buffers of ChunkBytes each PD keeps for what arrives, and so
 	// the memory that a PD costs. QPs share them; a QP needs 16, and more QPs than
 	// RecvDepth/16 are refused. Zero means 512, which is 16 MiB.
@@ -51,6 +62,9 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.WindowBytes == 0 {
 		cfg.WindowBytes = 4 << 20
 	}
+	if cfg.Speculative == 0 {
+		cfg.Speculative = 128 << 10
+	}
 	if cfg.RecvDepth == 0 {
 		cfg.RecvDepth = 512
 	}
@@ -62,6 +76,9 @@ func (cfg Config) withDefaults() (Config, error) {
 	}
 	if cfg.ChunkBytes < 256 || cfg.ChunkBytes > core.MaxChunk {
 		return cfg, verbs.Invalidf("Config.ChunkBytes is %d: want 256 to %d", cfg.ChunkBytes, core.MaxChunk)
+	}
+	if !(cfg.CreditRate >= 0 && cfg.CreditRate <= maxCreditRate) {
+		return cfg, verbs.Invalidf("Config.CreditRate is %v: want bytes per second, 0 to %v", cfg.CreditRate, maxCreditRate)
 	}
 	// The rest is checked by the core.
 	if _, err := core.New(cfg.core(0, 1, 1)); err != nil {
@@ -79,7 +96,7 @@ func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
 		Paths: cfg.Paths, Window: cfg.Window, ChunkBytes: uint32(cfg.ChunkBytes), SendDepth: max(sends, 1),
 		PathDepth: pathDepth, RecvCredit: credit, PeerCredit: peerCredit, GiveUp: cfg.GiveUp,
 		Congestion: &core.FixedWindow{Bytes: cfg.WindowBytes}, MinProbe: cfg.MinProbe,
-		InitialRTT: cfg.MinProbe,
+		InitialRTT: cfg.MinProbe, Credits: cfg.Credits, Speculative: cfg.Speculative,
 	}
 }
 

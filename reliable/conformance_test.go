@@ -10,8 +10,9 @@ import (
 )
 
 // open returns wrapped contexts on two NICs of a link.
-func open(tb testing.TB, link softnic.Link) verbstest.Pair {
+func open(tb testing.TB, link softnic.Link, cfg reliable.Config) verbstest.Pair {
 	tb.Helper()
+	cfg.Paths, cfg.ChunkBytes, cfg.RecvDepth = 4, 4096, 8192
 	var ctx [2]verbs.Context
 	for i := range ctx {
 		nic, err := softnic.New(link, softnic.Config{})
@@ -19,7 +20,7 @@ func open(tb testing.TB, link softnic.Link) verbstest.Pair {
 		tb.Cleanup(func() { must(tb, nic.Close()) })
 		inner, err := nic.Open()
 		must(tb, err)
-		ctx[i], err = reliable.Wrap(inner, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvDepth: 8192})
+		ctx[i], err = reliable.Wrap(inner, cfg)
 		must(tb, err)
 		tb.Cleanup(func() { must(tb, ctx[i].Close()) })
 	}
@@ -42,7 +43,7 @@ func departures() map[string]string {
 
 // TestConformance runs the suite that every provider passes on a wrapped context.
 func TestConformance(t *testing.T) {
-	verbstest.Run(t, func(tb testing.TB) verbstest.Pair { return open(tb, softnic.NewMemoryLink(nil)) })
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair { return open(tb, softnic.NewMemoryLink(nil), reliable.Config{}) })
 }
 
 // TestConformanceOverLoss runs its RC part over a network that loses packets.
@@ -50,8 +51,18 @@ func TestConformanceOverLoss(t *testing.T) {
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.01}})
 		must(tb, err)
-		p := open(tb, link)
+		p := open(tb, link, reliable.Config{})
 		p.Lossy = true
+		return p
+	})
+}
+
+// TestConformanceCredits runs the RC part of the suite with receiver credits, of which a QP has
+// little in hand.
+func TestConformanceCredits(t *testing.T) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		p := open(tb, softnic.NewMemoryLink(nil), reliable.Config{Credits: true, Speculative: 4096})
+		p.Lossy = true // no UC and UD, which know nothing of credits
 		return p
 	})
 }

@@ -29,6 +29,9 @@ func (q *qp) Endpoint() (verbs.Endpoint, error) {
 // card returns what the peer must know.
 func (q *qp) card() (*card, error) {
 	c := &card{window: q.ctx.cfg.Window, credit: q.share, chunk: uint32(q.ctx.cfg.ChunkBytes), conn: q.id}
+	if q.ctx.cfg.Credits {
+		c.speculative = uint32(q.ctx.cfg.Speculative)
+	}
 	for i := range c.control {
 		c.control[i] = q.pd.control[i].qp.Num()
 	}
@@ -201,6 +204,9 @@ func (q *qp) plug(peer *card) error {
 	}
 	if attr.RNRRetry < 7 && q.state == verbs.StateRTS {
 		cfg.RecvPatience = int64(max(verbs.RNRTimer(attr.MinRNRTimer), time.Millisecond)) * int64(attr.RNRRetry+1)
+	}
+	if err := q.enroll(attr.Port); err != nil {
+		return err
 	}
 	if q.conn, err = core.New(cfg); err != nil {
 		return q.opError("connect QP", err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 
+	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
@@ -31,7 +32,8 @@ type device struct {
 	notify   *verbs.Waker
 	polled   bool // since the keeper looked
 	cqs      []*cq
-	dirty    []*qp // have something to post
+	dirty    []*qp         // have something to post
+	pacers   []*core.Pacer // by port, nil for those without; only with Config.Credits
 	keeper   *keeper
 	closed   bool
 }

@@ -25,6 +25,7 @@ func (d *device) Step() (next int64, pending bool) {
 			d.drive()
 		}
 	}
+	d.wakeAt = min(d.wakeAt, d.grantAt())
 	for _, q := range d.live {
 		d.wakeAt = min(d.wakeAt, q.conn.Deadline())
 	}
@@ -88,6 +89,7 @@ func (d *device) drive() {
 			q.step(&q.ev)
 		}
 	}
+	d.grant()
 	for i := 0; i < len(d.dirty); i++ {
 		q := d.dirty[i]
 		q.ev = core.Event{Kind: core.EvFlush}

@@ -32,6 +32,7 @@ type qp struct {
 	inline  pool // one slot per request
 	cards   pool // two slots to send cards, two to receive them
 	access  verbs.Access
+	pacer   *core.Pacer // grants to the peer, with Config.Credits
 	// introduced says that the own card was sent on the side QP.
 	introduced bool
 	modified   bool // connected by Modify, with timeouts of the user's
@@ -161,7 +162,7 @@ func (q *qp) build() (err error) {
 			return err
 		}
 	}
-	if q.cards, err = newPool(p.inner, 4, cardLen+8*d.cfg.Paths); err != nil {
+	if q.cards, err = newPool(p.inner, 4, cardLen+8*d.cfg.Paths+creditsLen); err != nil {
 		return err
 	}
 	q.paths = make([]pathQP, d.cfg.Paths)
@@ -296,6 +297,7 @@ func (q *qp) destroy() {
 // unplug ends the connection.
 func (q *qp) unplug() {
 	d := q.ctx
+	q.dismiss()
 	for i, o := range d.live {
 		if o == q {
 			d.live = append(d.live[:i], d.live[i+1:]...)

@@ -1,0 +1,98 @@
+package reliable
+
+import "ibverbx/reliable/core"
+
+const (
+	// maxCreditRate is far beyond any link.
+	maxCreditRate = 1e15
+	// creditQuantum is what a QP is granted in its turn.
+	creditQuantum = 64 << 10
+	// creditSlack is by how much grants may be late and are made up for, in nanoseconds:
+	// the keeper does not wake in time for each.
+	creditSlack = 100_000
+	// unknownSpeed is what a port counts as that does not tell its speed, in Mb/s.
+	unknownSpeed = 100_000
+)
+
+// pacer returns the pacer of a port: all connections through it share the link.
+func (d *device) pacer(port uint8) (*core.Pacer, error) {
+	port = max(port, 1)
+	for len(d.pacers) <= int(port) {
+		d.pacers = append(d.pacers, nil)
+	}
+	if d.pacers[port] != nil {
+		return d.pacers[port], nil
+	}
+	rate := d.cfg.CreditRate
+	if rate == 0 {
+		attr, err := d.inner.QueryPort(int(port))
+		if err != nil {
+			return nil, err
+		}
+		if attr.SpeedMbps == 0 {
+			attr.SpeedMbps = unknownSpeed
+		}
+		rate = 0.95 * float64(attr.SpeedMbps) * 1e6 / 8
+	}
+	d.pacers[port] = core.NewPacer(rate, creditQuantum, creditSlack)
+	return d.pacers[port], nil
+}
+
+// enroll makes a QP one of those that share the link of a port.
+func (q *qp) enroll(port uint8) error {
+	if !q.ctx.cfg.Credits {
+		return nil
+	}
+	p, err := q.ctx.pacer(port)
+	if err != nil {
+		return err
+	}
+	p.Join(int(q.id))
+	q.pacer = p
+	return nil
+}
+
+// dismiss ends what enroll began: the link's time is for others.
+func (q *qp) dismiss() {
+	if q.pacer != nil {
+		q.pacer.Leave(int(q.id))
+		q.pacer = nil
+	}
+}
+
+// demand takes what the peer asks for.
+func (q *qp) demand(a *core.Action) {
+	if q.pacer != nil {
+		q.pacer.Want(q.ctx.now, int(q.id), a.Bytes, a.Spare, a.Used)
+	}
+}
+
+// grant gives the credit that is due.
+func (d *device) grant() {
+	for _, p := range d.pacers {
+		if p == nil {
+			continue
+		}
+		for {
+			conn, n, ok := p.Next(d.now)
+			if !ok {
+				break
+			}
+			if q := d.lookup(uint32(conn)); q != nil && q.pacer == p {
+				q.ev = core.Event{Kind: core.EvGrant, Count: n}
+				q.step(&q.ev)
+			}
+		}
+	}
+}
+
+// grantAt is when the next grant is due.
+func (d *device) grantAt() int64 {
+	at := core.Never
+	for _, p := range d.pacers {
+		if p != nil {
+			at = min(at, p.Deadline())
+		}
+	}
+	return at
+}
