@@ -2,6 +2,7 @@ package softnic
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"ibverbx/verbs"
@@ -33,23 +34,34 @@ type route struct {
 // a switch does that knows equal ways (ECMP): several flows may meet on one path while
 // another is idle. No paths takes them away again.
 func (l *FaultLink) SetPaths(from, to *NIC, paths ...Path) error {
-	if from == nil || to == nil {
+	return l.SharePaths([]*NIC{from}, []*NIC{to}, paths...)
+}
+
+// SharePaths joins each of some NICs to each of some others by the same paths, as the uplinks of
+// a switch do: what any of them sends to any of the others may meet there. The rest is as with
+// SetPaths.
+func (l *FaultLink) SharePaths(from, to []*NIC, paths ...Path) error {
+	if slices.Contains(from, nil) || slices.Contains(to, nil) {
 		return verbs.NewOpError("set paths", "", 0, verbs.Invalidf("a NIC is nil"))
 	}
 	routes := make([]*route, len(paths))
 	for i, p := range paths {
 		routes[i] = &route{}
 		if err := routes[i].set(p); err != nil {
-			return verbs.NewOpError("set paths", from.name, 0, err)
+			return verbs.NewOpError("set paths", "", 0, err)
 		}
 	}
 	l.core.mu.Lock()
 	defer l.core.mu.Unlock()
-	l.direction(from, to).routes = routes
+	for _, a := range from {
+		for _, b := range to {
+			l.direction(a, b).routes = routes
+		}
+	}
 	return nil
 }
 
-// SetPath changes one of the paths that SetPaths has made.
+// SetPath changes one of the paths that SetPaths or SharePaths has made, for all who share it.
 func (l *FaultLink) SetPath(from, to *NIC, path int, p Path) error {
 	l.core.mu.Lock()
 	defer l.core.mu.Unlock()

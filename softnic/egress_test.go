@@ -71,3 +71,59 @@ func TestBottleneckRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestInTurn lets two NICs send to one port at once, one of them more than its own wire carries
+// in that time: in turn the port serves both alike; without, whoever sends first is first with
+// all it has.
+func TestInTurn(t *testing.T) {
+	const size = 256 << 10
+	run := func(inTurn bool) (first, second int64) {
+		w := newWorld(t, softnic.FaultConfig{InTurn: inTurn, Window: 256, Impairment: softnic.Impairment{Delay: time.Microsecond, Rate: 1e9}})
+		r := newRig(t, w.link)
+		third, ctx, pd := plug(t, w.link)
+		must(t, w.link.SharePaths([]*softnic.NIC{r.a, third}, []*softnic.NIC{r.b}, softnic.Path{Rate: 1e9, Queue: 1 << 20}))
+		_, dst := memory(t, r.pb, size)
+		var cqs []verbs.CQ
+		for _, s := range []struct {
+			ctx  verbs.Context
+			pd   verbs.PD
+			size int
+		}{{r.ca, r.pa, size}, {ctx, pd, size / 4}} {
+			_, src := memory(t, s.pd, size)
+			cq := newCQ(t, s.ctx, 16)
+			qa, err := s.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4})
+			must(t, err)
+			cqB := newCQ(t, r.cb, 16)
+			qb, err := r.pb.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cqB, RecvCQ: cqB, MaxSendWR: 4})
+			must(t, err)
+			connect(t, qa, qb)
+			if _, err := qa.PostSend([]verbs.SendWR{writeWR(src, dst, uint32(s.size))}); err != nil {
+				t.Fatal(err)
+			}
+			cqs = append(cqs, cq)
+		}
+		var ends [2]int64
+		for ends[0] == 0 || ends[1] == 0 {
+			w.link.Step()
+			for i, cq := range cqs {
+				for _, wc := range poll(t, cq) {
+					must(t, wc.Err())
+					ends[i] = w.now
+				}
+			}
+			at, pending := w.link.Next()
+			if !pending && (ends[0] == 0 || ends[1] == 0) {
+				t.Fatalf("nothing is due at %d and the WRITEs ended at %v, want both to end", w.now, ends)
+			}
+			w.now = max(w.now, at)
+		}
+		return ends[0], ends[1]
+	}
+	// A quarter as much, served alike, takes the time of half, and all the time of 1.25.
+	if first, second := run(true); second > first/2 {
+		t.Errorf("in turn, a quarter of the bytes took %d ns and the whole %d, want 2/5 of it", second, first)
+	}
+	if first, second := run(false); second < first {
+		t.Errorf("not in turn, who sent second ended at %d, before the first at %d", second, first)
+	}
+}

@@ -28,6 +28,11 @@ type FaultConfig struct {
 	// unacknowledged packet again, to make its peer speak, as over UDP; that is no
 	// retry. Zero is never.
 	ProbeAfter time.Duration
+	// InTurn makes packets come to the queues of paths and bottlenecks when their time has
+	// come, and so in turn with those of other senders, as it is in a fabric. Without it they
+	// take their place there when they are sent, which is less work and right for one
+	// sender.
+	InTurn bool
 	// Now is the clock; see MemoryConfig.Now.
 	Now func() int64
 }
@@ -67,6 +72,7 @@ func NewFaultLink(cfg *FaultConfig) (*FaultLink, error) {
 	}
 	l.core.init(l, l.cfg.Now)
 	l.init(&l.core, l.cfg.Seed, l.cfg.Queue, l.land)
+	l.inTurn = l.cfg.InTurn
 	l.core.timed, l.core.probeAfter = true, l.cfg.ProbeAfter
 	return l, nil
 }

@@ -8,7 +8,8 @@ import "math/rand/v2"
 type faults struct {
 	core    *core
 	rng     *rand.Rand
-	queue   int // packets of one NIC that may be under way
+	queue   int  // packets of one NIC that may be under way
+	inTurn  bool // packets come to the queues of the fabric one after the other
 	land    func(*flight)
 	flights flightHeap
 	free    []*flight
@@ -39,6 +40,7 @@ type flight struct {
 	corrupt bool
 	dir     *direction
 	route   *route // nil if its direction has no paths
+	hops    int    // queues of the fabric that are behind it
 	buf     []byte
 }
 
@@ -109,7 +111,7 @@ func (l *faults) happens(probability float64) bool {
 // launch puts a copy of p under way.
 func (l *faults) launch(d *direction, r *route, from, to *NIC, p *packet) {
 	f := l.take()
-	f.packet, f.from, f.to, f.dir, f.route = *p, from, to, d, r
+	f.packet, f.from, f.to, f.dir, f.route, f.hops = *p, from, to, d, r, 0
 	f.buf = f.buf[:0]
 	for k := range p.numSegs {
 		f.buf = append(f.buf, p.segs[k]...)
@@ -120,13 +122,10 @@ func (l *faults) launch(d *direction, r *route, from, to *NIC, p *packet) {
 		d.stats.Corrupted++
 	}
 	l.timing(d, f)
-	if (r != nil && !r.pass(f)) || (to != nil && to.egress != nil && !to.egress.pass(f)) {
-		d.stats.Overflow++
-		l.recycle(f)
-		return
-	}
 	from.queued++
-	l.flights.push(f)
+	if l.inTurn || l.forward(f, never) {
+		l.flights.push(f)
+	}
 }
 
 // timing decides when f arrives. Packets of one direction arrive in order, except those
@@ -189,11 +188,40 @@ func (l *faults) deliver(now int64, budget int) int {
 	n := 0
 	for n < budget && len(l.flights) > 0 && l.flights[0].at <= now {
 		f := l.flights.pop()
+		n++
+		if !l.forward(f, now) {
+			continue
+		}
 		l.departed(f.from)
 		l.land(f)
-		n++
 	}
 	return n
+}
+
+// forward takes a packet that is due through the queues of the fabric that are still before it:
+// that of its path and that of the port of its destination, as far as it gets to them until
+// now. It reports whether it has arrived; if not it is under way again, or lost.
+func (l *faults) forward(f *flight, now int64) bool {
+	for f.hops < 2 {
+		f.hops++
+		fits := true
+		if f.hops == 1 {
+			fits = f.route == nil || f.route.pass(f)
+		} else {
+			fits = f.to == nil || f.to.egress == nil || f.to.egress.pass(f)
+		}
+		if !fits {
+			f.dir.stats.Overflow++
+			l.departed(f.from)
+			l.recycle(f)
+			return false
+		}
+		if f.at > now {
+			l.flights.push(f)
+			return false
+		}
+	}
+	return true
 }
 
 // departed notes that a packet of n is no longer under way, and lets QPs go on that waited
