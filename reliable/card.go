@@ -13,7 +13,7 @@ import (
 //	 0         8         16                  31
 //	+---------+---------+-------------------+
 //	| version |  flags  |       paths       |  0    flags: 1 answer with yours
-//	+---------+---------+-------------------+
+//	+---------+---------+-------------------+           2 every path has its part of the credit
 //	|      window       |   receive credit  |  4
 //	+-------------------+-------------------+
 //	|            bytes of a chunk           |  8
@@ -34,6 +34,7 @@ type card struct {
 	paths          []pathAddr
 	want           bool
 	speculative    uint32 // 0 if senders do not wait for credit
+	perPath        bool
 }
 
 type pathAddr struct{ qpn, psn uint32 }
@@ -43,6 +44,7 @@ const (
 	cardWant    = 1
 	cardCredits = 4
 	creditsLen  = 4
+	cardPerPath = 2
 )
 
 func (c *card) encode() []byte {
@@ -53,6 +55,9 @@ func (c *card) encode() []byte {
 	}
 	if c.speculative > 0 {
 		b[1] |= cardCredits
+	}
+	if c.perPath {
+		b[1] |= cardPerPath
 	}
 	b = be.AppendUint16(b, uint16(len(c.paths)))
 	b = be.AppendUint16(b, uint16(c.window))
@@ -78,13 +83,13 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 	switch {
 	case len(b) == 0:
 		return nil, verbs.Invalidf("the peer's endpoint has no Extra: its QP is not of a wrapped context")
-	case len(b) < cardLen || b[0] != wire.Version || b[1]&^(cardWant|cardCredits) != 0:
+	case len(b) < cardLen || b[0] != wire.Version || b[1]&^(cardWant|cardPerPath|cardCredits) != 0:
 		return nil, verbs.Invalidf("the peer's Extra of %d bytes is not of version %d of this protocol", len(b), wire.Version)
 	}
 	n := int(be.Uint16(b[2:]))
 	c := &card{
 		window: int(be.Uint16(b[4:])), credit: int(be.Uint16(b[6:])), chunk: be.Uint32(b[8:]), conn: be.Uint32(b[12:]),
-		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, want: b[1]&cardWant != 0,
+		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, want: b[1]&cardWant != 0, perPath: b[1]&cardPerPath != 0,
 	}
 	want := cardLen + 8*n
 	if b[1]&cardCredits != 0 {

@@ -26,10 +26,15 @@ func TestCard(t *testing.T) {
 	if !bytes.Equal(b, want) {
 		t.Fatalf("the card is %x, want %x", b, want)
 	}
+	full := c
+	full.want, full.perPath = true, true
+	if got, err := decodeCard(full.encode(), &cfg); err != nil || !got.want || !got.perPath {
+		t.Fatalf("decodeCard = %+v, %v, want both flags", got, err)
+	}
 	if got, err := decodeCard(b, &cfg); err != nil || got.conn != 7 || got.paths[1] != c.paths[1] {
 		t.Fatalf("decodeCard = %+v, %v, want the same card", got, err)
 	}
-	for i, set := range map[int]byte{0: 2, 1: 2, 3: 3, 5: 65, 7: 0, 10: 17, 16: 1, 19: 0, 24: 1, 27: 0, 28: 1} {
+	for i, set := range map[int]byte{0: 2, 1: 4, 3: 3, 5: 65, 7: 0, 10: 17, 16: 1, 19: 0, 24: 1, 27: 0, 28: 1} {
 		bad := bytes.Clone(b)
 		bad[i] = set
 		if got, err := decodeCard(bad, &cfg); !errors.Is(err, verbs.ErrInvalid) {

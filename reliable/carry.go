@@ -15,12 +15,17 @@ func (q *qp) step(ev *core.Event) {
 		q.queue = q.queue[:copy(q.queue, q.queue[1:])]
 		q.run(&next)
 	}
+	q.touch()
+	if q.broken || (q.conn != nil && q.conn.Failed() && q.state == verbs.StateRTS) {
+		q.fail()
+	}
+}
+
+// touch notes that the QP may have something to post.
+func (q *qp) touch() {
 	if !q.dirty {
 		q.dirty = true
 		q.ctx.dirty = append(q.ctx.dirty, q)
-	}
-	if q.broken || (q.conn != nil && q.conn.Failed() && q.state == verbs.StateRTS) {
-		q.fail()
 	}
 }
 

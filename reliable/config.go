@@ -32,6 +32,9 @@ type Config struct {
 	// the memory that a PD costs. QPs share them; a QP needs 16, and more QPs than
 	// RecvDepth/16 are refused. Zero means 512, which is 16 MiB.
 	RecvDepth int
+	// PathRecv is how many of these buffers each path of a QP keeps where UC QPs cannot
+	// use a shared receive queue: then a QP needs Paths*PathRecv of them. Zero means 8.
+	PathRecv int
 	// GiveUp is how long, in nanoseconds, a QP goes on without any progress; then its
 	// requests end with RETRY_EXC. Zero means 5 s, or, for a QP that Modify has
 	// connected, what its Timeout and RetryCount say, but at least 50 ms.
@@ -46,8 +49,21 @@ type Config struct {
 	Now func() int64
 }
 
-// minShare is how many receive buffers a QP needs.
-const minShare = 16
+const (
+	// minShare is how many receive buffers a QP needs.
+	minShare = 16
+	// A path that has its own receives has at least and at most so many.
+	minPathRecv, maxPathRecv = 4, 64
+)
+
+// advertised is how many of n receive buffers a peer is told of. The others are those that
+// wait to be posted again, and for what comes without credit: control packets on data paths,
+// and chunks that are repeated although they have arrived.
+func advertised(n int) int { return n - n/4 }
+
+// lowWater is how many of n receive buffers may wait to be posted again: less than what
+// advertised keeps back.
+func lowWater(n int) int { return min(max(n/16, 1), 32) }
 
 func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Paths == 0 {
@@ -68,11 +84,17 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.RecvDepth == 0 {
 		cfg.RecvDepth = 512
 	}
+	if cfg.PathRecv == 0 {
+		cfg.PathRecv = 8
+	}
 	if cfg.MinProbe == 0 {
 		cfg.MinProbe = 1_000_000
 	}
 	if cfg.RecvDepth < minShare || cfg.RecvDepth > 1<<15 {
 		return cfg, verbs.Invalidf("Config.RecvDepth is %d: want %d to %d", cfg.RecvDepth, minShare, 1<<15)
+	}
+	if cfg.PathRecv < minPathRecv || cfg.PathRecv > maxPathRecv {
+		return cfg, verbs.Invalidf("Config.PathRecv is %d: want %d to %d", cfg.PathRecv, minPathRecv, maxPathRecv)
 	}
 	if cfg.ChunkBytes < 256 || cfg.ChunkBytes > core.MaxChunk {
 		return cfg, verbs.Invalidf("Config.ChunkBytes is %d: want 256 to %d", cfg.ChunkBytes, core.MaxChunk)

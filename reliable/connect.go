@@ -28,7 +28,7 @@ func (q *qp) Endpoint() (verbs.Endpoint, error) {
 
 // card returns what the peer must know.
 func (q *qp) card() (*card, error) {
-	c := &card{window: q.ctx.cfg.Window, credit: q.share, chunk: uint32(q.ctx.cfg.ChunkBytes), conn: q.id}
+	c := &card{window: q.ctx.cfg.Window, credit: q.share, chunk: uint32(q.ctx.cfg.ChunkBytes), conn: q.id, perPath: !q.ctx.shared}
 	if q.ctx.cfg.Credits {
 		c.speculative = uint32(q.ctx.cfg.Speculative)
 	}
@@ -199,6 +199,7 @@ func (q *qp) plug(peer *card) error {
 		}
 	}
 	cfg := d.cfg.core(q.cfg.MaxSendWR, q.share, peer.credit)
+	cfg.PathCredit = peer.perPath
 	if q.modified && attr.Timeout != 0 && d.cfg.GiveUp == 0 {
 		cfg.GiveUp = max(int64(verbs.AckTimeout(attr.Timeout))*int64(attr.RetryCount+1), minGiveUp)
 	}
@@ -234,6 +235,9 @@ func (q *qp) join(i int, a pathAddr) error {
 		return err
 	}
 	attr.DestQPN, attr.RQPSN, attr.SQPSN, attr.Access = a.qpn, a.psn, own.PSN, q.access&verbs.AccessRemoteWrite
+	if err := q.openReceives(i, &attr); err != nil {
+		return err
+	}
 	return verbs.ConnectWith(p, attr)
 }
 

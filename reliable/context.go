@@ -14,6 +14,8 @@ type device struct {
 	cfg   Config
 	attr  verbs.DeviceAttr
 	clock func() int64
+	// shared says that UC QPs can use a shared receive queue.
+	shared bool
 
 	mu       sync.Mutex // guards everything below, and all objects of the device
 	cq       verbs.CQ   // takes the completions of all inner QPs
@@ -47,8 +49,8 @@ var (
 const engineDepth = 1 << 16
 
 // Wrap returns a context whose RC QPs are made of paths on ctx, which it takes over: closing
-// the wrapped context closes ctx. Other QPs are those of ctx. ErrNotSupported if the device
-// has no UC, or cannot use a shared receive queue with it.
+// the wrapped context closes ctx. Other QPs are those of ctx. [ErrNoUC] if the device has no
+// UC; then ctx stays open, and its owner's.
 func Wrap(ctx verbs.Context, cfg Config) (verbs.Context, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -58,11 +60,15 @@ func Wrap(ctx verbs.Context, cfg Config) (verbs.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	if need := verbs.CapUC | verbs.CapUD | verbs.CapSRQ | verbs.CapSRQOnUC; attr.Capabilities&need != need || attr.MaxSGE < verbs.MaxSGE {
-		return nil, verbs.NewOpError("wrap context", ctx.Device().Name(), 0, errors.Join(verbs.ErrNotSupported,
-			errors.New("the device lacks UC, UD, an SRQ for UC, or four elements per request: use its RC QPs")))
+	shared, err := probe(ctx, &attr)
+	if err == nil && !shared && cfg.pathShare() > cfg.RecvDepth {
+		err = verbs.Invalidf("UC QPs of the device cannot use a shared receive queue, and Config.RecvDepth is %d: want Paths*PathRecv, %d, for each QP",
+			cfg.RecvDepth, cfg.pathShare())
 	}
-	d := &device{inner: ctx, cfg: cfg, attr: attr, clock: cfg.Now, wcs: make([]verbs.WC, 64)}
+	if err != nil {
+		return nil, verbs.NewOpError("wrap context", ctx.Device().Name(), 0, err)
+	}
+	d := &device{inner: ctx, cfg: cfg, attr: attr, clock: cfg.Now, shared: shared, wcs: make([]verbs.WC, 64)}
 	d.stash = make([]verbs.WC, 0, 256)
 	waker := verbs.NewWaker()
 	if d.clock == nil {
@@ -104,7 +110,7 @@ func (w wrapped) Open() (verbs.Context, error) {
 func (d *device) QueryDevice() (verbs.DeviceAttr, error) {
 	a, err := d.inner.QueryDevice()
 	a.Provider = "reliable over " + a.Provider
-	a.MaxQP = min(a.MaxQP/(d.cfg.Paths+2), d.cfg.RecvDepth/minShare)
+	a.MaxQP = min(a.MaxQP/(d.cfg.Paths+2), d.cfg.RecvDepth/d.quota())
 	a.MaxInline = min(a.MaxInline, maxInline)
 	a.MaxMsgSize = min(a.MaxMsgSize, 1<<30)
 	a.Capabilities &^= verbs.CapSRQ | verbs.CapSRQOnUC | verbs.CapSQD | verbs.CapDMABuf | verbs.CapTimestamp

@@ -10,7 +10,7 @@ import (
 )
 
 // domain is a protection domain with what its wrapped QPs share: receive buffers in one SRQ,
-// and two control QPs. They are made with the first QP and freed with the last.
+// if UC QPs can use one, and two control QPs. They are made with the first QP and freed with the last.
 type domain struct {
 	ctx    *device
 	inner  verbs.PD
@@ -21,6 +21,7 @@ type domain struct {
 	closed bool
 
 	id      uint32 // new with each prepare
+	ready   bool   // what follows is there
 	srq     verbs.SRQ
 	arrival pool // bytes of chunks
 	refill  []verbs.RecvWR
@@ -141,33 +142,47 @@ func (p *domain) free() {
 
 // prepare makes what QPs share, if it is not there.
 func (p *domain) prepare() error {
-	if p.srq != nil {
+	if p.ready {
 		return nil
 	}
 	p.ctx.prepared++
 	p.id = p.ctx.prepared & maxConn
-	n := p.ctx.cfg.RecvDepth
-	srq, err := p.inner.CreateSRQ(verbs.SRQConfig{MaxWR: n, MaxSGE: 1})
-	if err != nil {
-		return err
-	}
-	p.srq = srq
-	if p.arrival, err = newPool(p.inner, n, p.ctx.cfg.ChunkBytes+wire.HeaderLen); err != nil {
+	if err := p.makeReceives(); err != nil {
 		p.release()
 		return err
 	}
-	for i := range n {
-		p.recycle(i)
-	}
-	p.topUp()
 	for i := range p.control {
 		if err := p.control[i].open(p, i); err != nil {
 			p.release()
 			return err
 		}
 	}
+	p.ready = true
 	return nil
 }
+
+// makeReceives makes the shared receive queue and fills it, if UC QPs can use one.
+func (p *domain) makeReceives() (err error) {
+	if !p.ctx.shared {
+		return nil
+	}
+	n := p.ctx.cfg.RecvDepth
+	if p.srq, err = p.inner.CreateSRQ(verbs.SRQConfig{MaxWR: n, MaxSGE: 1}); err != nil {
+		p.srq = nil
+		return err
+	}
+	if p.arrival, err = newPool(p.inner, n, p.ctx.arrivalSize()); err != nil {
+		return err
+	}
+	for i := range n {
+		p.recycle(i)
+	}
+	p.topUp()
+	return nil
+}
+
+// arrivalSize is how long a receive buffer is.
+func (d *device) arrivalSize() int { return d.cfg.ChunkBytes + wire.HeaderLen }
 
 // release undoes prepare.
 func (p *domain) release() {
@@ -179,16 +194,16 @@ func (p *domain) release() {
 		p.srq = nil
 	}
 	p.arrival.free()
-	p.refill = nil
+	p.refill, p.ready = nil, false
 }
 
 // divide shares the receive buffers among the QPs. Each tells its peer of its part with the
 // next acknowledgement; until then a peer may go by what it had before.
 func (p *domain) divide() {
-	if p.users == 0 {
+	if p.users == 0 || !p.ctx.shared {
 		return
 	}
-	share := p.ctx.cfg.RecvDepth / p.users
+	share := advertised(p.ctx.cfg.RecvDepth / p.users)
 	for _, q := range p.ctx.qps {
 		if q != nil && q.pd == p {
 			q.share = share
@@ -202,7 +217,7 @@ func (p *domain) divide() {
 // domain returns the domain of an id, or nil if it is gone.
 func (d *device) domain(id uint32) *domain {
 	for _, p := range d.domains {
-		if p.id == id && p.srq != nil {
+		if p.id == id && p.ready {
 			return p
 		}
 	}

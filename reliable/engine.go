@@ -95,12 +95,12 @@ func (d *device) drive() {
 		q.ev = core.Event{Kind: core.EvFlush}
 		q.step(&q.ev)
 	}
-	d.flush()
 	for _, p := range d.domains {
-		if 4*len(p.refill) >= d.cfg.RecvDepth || len(p.refill) >= 32 {
-			p.topUp()
+		if len(p.refill) >= lowWater(d.cfg.RecvDepth) {
+			p.topUp() // before acknowledgements leave, which invite more
 		}
 	}
+	d.flush()
 }
 
 // drain takes all completions of the inner QPs into the stash, to be looked at later: a QP
@@ -119,6 +119,9 @@ func (d *device) drain() {
 func (d *device) flush() {
 	for _, q := range d.dirty {
 		q.dirty = false
+		if !d.shared {
+			q.refillPaths()
+		}
 		for i := range q.paths {
 			if len(q.paths[i].chain) > 0 {
 				q.ring(i)
@@ -160,6 +163,10 @@ func (d *device) dispatch(wc *verbs.WC) {
 		}
 	case tagArrival:
 		d.arrived(conn, n, wc)
+	case tagPathRecv:
+		if q := d.lookup(conn); q != nil {
+			q.arrivedOn(path, n, wc)
+		}
 	case tagControlSend:
 		if p := d.domain(conn); p != nil && path < len(p.control) {
 			p.control[path].free = append(p.control[path].free, n)

@@ -1,6 +1,8 @@
 package reliable
 
 import (
+	"fmt"
+
 	"ibverbx/reliable/core"
 	"ibverbx/reliable/wire"
 	"ibverbx/verbs"
@@ -20,14 +22,16 @@ type qp struct {
 	state  verbs.QPState
 	closed bool
 	broken bool // its CQ overran
+	member bool // of its domain's users
 
 	side    verbs.QP // carries READs and atomics; its number is that of the QP
 	num     uint32
 	conn    *core.Conn // nil until connected
 	peer    *card
 	ah      verbs.AH
-	share   int // receive buffers of the domain that are its own
+	share   int // receive buffers that its peer is told of
 	paths   []pathQP
+	arrival pool // PathRecv slots per path, if they have their own receives
 	headers pool // one slot per transmission of each path
 	inline  pool // one slot per request
 	cards   pool // two slots to send cards, two to receive them
@@ -58,8 +62,9 @@ type qp struct {
 type pathQP struct {
 	qp     verbs.QP // nil if the path has none
 	epoch  uint16
-	posted uint32 // sends handed over, counted from the start of the epoch
-	done   uint32 // of which left the memory
+	posted uint32         // sends handed over, counted from the start of the epoch
+	done   uint32         // of which left the memory
+	refill []verbs.RecvWR // its own receives that are to be posted
 	// chain is what is to be posted; control says which sends are control packets.
 	chain   []verbs.SendWR
 	control [pathSlots]bool
@@ -133,13 +138,15 @@ func (q *qp) checkConfig() error {
 // build makes the parts of a QP.
 func (q *qp) build() (err error) {
 	d, p := q.ctx, q.pd
-	if (p.users+1)*minShare > d.cfg.RecvDepth {
-		return d.opError("create QP", 0, verbs.ErrLimit)
+	if (p.users+1)*d.quota() > d.cfg.RecvDepth {
+		return d.opError("create QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d QPs of a PD",
+			verbs.ErrLimit, d.cfg.RecvDepth, d.cfg.RecvDepth/d.quota()))
 	}
 	if err = p.prepare(); err != nil {
 		return err
 	}
 	p.users++
+	q.member = true
 	q.take()
 	p.divide()
 	side := verbs.QPConfig{
@@ -166,6 +173,9 @@ func (q *qp) build() (err error) {
 		return err
 	}
 	q.paths = make([]pathQP, d.cfg.Paths)
+	if err = q.makeReceives(); err != nil {
+		return err
+	}
 	for i := range q.paths {
 		q.paths[i].chain = make([]verbs.SendWR, 0, pathSlots)
 		if err = q.makePath(i, 0); err != nil {
@@ -205,10 +215,14 @@ func (q *qp) take() {
 // makePath makes the QP of a path for an epoch.
 func (q *qp) makePath(i int, epoch uint16) error {
 	d := q.ctx
-	inner, err := q.pd.inner.CreateQP(verbs.QPConfig{
+	cfg := verbs.QPConfig{
 		Type: verbs.UC, SendCQ: d.cq, RecvCQ: d.cq, SRQ: q.pd.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
 		Port: q.cfg.Port, GID: q.cfg.GID,
-	})
+	}
+	if !d.shared {
+		cfg.MaxRecvWR = d.cfg.PathRecv
+	}
+	inner, err := q.pd.inner.CreateQP(cfg)
 	if err != nil {
 		return err
 	}
@@ -278,11 +292,12 @@ func (q *qp) destroy() {
 	if q.side != nil {
 		_ = q.side.Close() // nothing stands on it
 	}
+	q.arrival.free()
 	q.headers.free()
 	q.inline.free()
 	q.cards.free()
 	p := q.pd
-	if q.share > 0 {
+	if q.member {
 		q.ctx.qps[q.id] = nil
 		p.users--
 	}

@@ -36,6 +36,13 @@ func newSide(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) *s
 	tb.Cleanup(func() { must(tb, nic.Close()) })
 	inner, err := nic.Open()
 	must(tb, err)
+	return newSideOn(tb, nic, inner, cfg, size)
+}
+
+// newSideOn wraps an open context of a NIC.
+func newSideOn(tb testing.TB, nic *softnic.NIC, inner verbs.Context, cfg reliable.Config, size int) *side {
+	tb.Helper()
+	var err error
 	s := &side{nic: nic}
 	s.ctx, err = reliable.Wrap(inner, cfg)
 	must(tb, err)
@@ -64,13 +71,18 @@ func newSide(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) *s
 func newPair(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) (a, b *side) {
 	tb.Helper()
 	a, b = newSide(tb, link, cfg, size), newSide(tb, link, cfg, size)
+	connect(tb, a, b)
+	return a, b
+}
+
+func connect(tb testing.TB, a, b *side) {
+	tb.Helper()
 	ea, err := a.qp.Endpoint()
 	must(tb, err)
 	eb, err := b.qp.Endpoint()
 	must(tb, err)
 	must(tb, a.qp.Connect(eb))
 	must(tb, b.qp.Connect(ea))
-	return a, b
 }
 
 func (s *side) sge(off, n int) verbs.SGE {

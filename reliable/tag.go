@@ -14,6 +14,7 @@ const (
 	tagSide        tag = 5 // a READ or an atomic; the number is its token
 	tagCardSend    tag = 6 // a card on the side QP
 	tagCardRecv    tag = 7 // a receive for a card; the number is its slot
+	tagPathRecv    tag = 8 // a receive of a path; the number is its buffer
 )
 
 func (t tag) with(conn uint32, path int, n uint32) uint64 {

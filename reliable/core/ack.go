@@ -162,6 +162,7 @@ func (c *Conn) land(p *path, ch *chunk) {
 	c.flyingBytes -= int(ch.len)
 	if ch.epoch == p.epoch {
 		p.inflight -= int(ch.len)
+		p.flying--
 	}
 }
 

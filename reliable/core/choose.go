@@ -12,7 +12,7 @@ const (
 // suspect has to do.
 func (c *Conn) choose(n uint32) int {
 	if c.last >= 0 && n <= c.cfg.ChunkBytes/small && c.lastBytes+n <= c.cfg.ChunkBytes/smallSum {
-		if p := &c.paths[c.last]; p.state == PathUp && p.room() {
+		if p := &c.paths[c.last]; p.state == PathUp && c.room(p) {
 			c.lastBytes += n
 			return int(c.last)
 		}
@@ -41,10 +41,10 @@ func (c *Conn) better() int {
 	}
 	i, j := int(c.up[a]), int(c.up[b])
 	p, q := &c.paths[i], &c.paths[j]
-	if !p.room() || (q.room() && c.preferred(q, p)) {
+	if !c.room(p) || (c.room(q) && c.preferred(q, p)) {
 		i, p = j, q
 	}
-	if !p.room() {
+	if !c.room(p) {
 		return -1
 	}
 	return i
@@ -79,14 +79,14 @@ func (c *Conn) anyPath() int {
 		start := int(c.random() % uint64(k))
 		for j := range k {
 			i := int(c.up[(start+j)%k])
-			if c.paths[i].room() {
+			if c.room(&c.paths[i]) {
 				return i
 			}
 		}
 		return -1
 	}
 	for i := range c.paths {
-		if c.paths[i].state == PathSuspect && c.paths[i].room() {
+		if c.paths[i].state == PathSuspect && c.room(&c.paths[i]) {
 			return i
 		}
 	}

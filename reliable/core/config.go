@@ -38,6 +38,9 @@ type Config struct {
 	// PeerCredit is the peer's RecvCredit, as far as it is known before its first
 	// acknowledgement. Zero means 1.
 	PeerCredit int
+	// PathCredit says that the receives of which the peer tells are those of its paths
+	// together, an equal part for each, and that no path can use those of another.
+	PathCredit bool
 	// Congestion bounds the bytes in flight. Nil means a FixedWindow of 4 MiB.
 	Congestion Congestion
 	// Credits makes senders wait for credit of the receiver (see Pacer). Both ends

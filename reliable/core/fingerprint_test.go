@@ -146,7 +146,7 @@ func (ch *chunk) fingerprint(b []byte, now int64) []byte {
 }
 
 func (p *path) fingerprint(b []byte, now int64) []byte {
-	b = putInts(b, uint32(p.state), uint32(p.epoch), p.low, p.done, p.next, max(p.acked, p.low), uint32(p.inflight), uint32(p.loss))
+	b = putInts(b, uint32(p.state), uint32(p.epoch), p.low, p.done, p.next, max(p.acked, p.low), uint32(p.inflight), uint32(p.flying), uint32(p.loss))
 	b = putInts(b, uint32(p.attempts), uint32(p.tries), uint32(p.pongs), p.qpn, p.psn, p.peerQPN, p.peerPSN, p.pingNonce)
 	b = putBools(b, p.measured, p.havePeer, p.peerHas, p.silent)
 	if p.silent {
@@ -186,7 +186,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{control{}, 4},
 		{message{}, 7},
 		{chunk{}, 14},
-		{path{}, 27},
+		{path{}, 28},
 		{entry{}, 3},
 		{receiver{}, 24},
 		{slot{}, 7},

@@ -40,6 +40,7 @@ type path struct {
 	low, done, next uint32
 	acked           uint32
 	inflight        int // bytes
+	flying          int // transmissions neither acknowledged nor lost
 	rtt             rtt
 	measuredAt      int64
 	suspectAt       int64
@@ -74,13 +75,21 @@ func (p *path) init(cfg *Config) {
 
 func (p *path) entry(pseq uint32) *entry { return &p.ledger[pseq&uint32(len(p.ledger)-1)] }
 
-// room reports whether one more can be sent.
+// room reports whether the ledger takes one more.
 func (p *path) room() bool {
 	oldest := p.low
 	if int32(p.done-oldest) < 0 {
 		oldest = p.done
 	}
 	return p.next-oldest < uint32(len(p.ledger))
+}
+
+// room reports whether one more can be sent on p: its ledger has room, and the peer a receive.
+func (c *Conn) room(p *path) bool {
+	if c.cfg.PathCredit && p.flying >= max(c.window/len(c.paths), 1) {
+		return false
+	}
+	return p.room()
 }
 
 // carries reports whether the path can carry what it lost.

@@ -23,6 +23,7 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 		PathDepth:  rapid.SampledFrom([]int{2, 8, 32}).Draw(t, "depth"),
 		Seed:       rapid.Uint64().Draw(t, "seed"),
 		PeerCredit: rapid.SampledFrom([]int{1, 8, 64}).Draw(t, "credit"),
+		PathCredit: rapid.Bool().Draw(t, "pathCredit"),
 	}
 	if cfg.Speculative = rapid.SampledFrom([]int{0, 0, 16, 100}).Draw(t, "speculative"); cfg.Speculative > 0 {
 		cfg.Credits = true

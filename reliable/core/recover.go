@@ -36,7 +36,7 @@ func (c *Conn) down(i int) {
 	for ; p.done != p.next; p.done++ {
 		c.message(p.entry(p.done).msg).refs--
 	}
-	p.acked, p.inflight, p.measured, p.loss, p.silent = p.next, 0, false, 0, false
+	p.acked, p.inflight, p.flying, p.measured, p.loss, p.silent = p.next, 0, 0, false, 0, false
 	c.stats.PathsDown++
 	p.timerAt = c.now + c.cfg.Recovery<<p.attempts
 	p.attempts = min(p.attempts+1, 6)

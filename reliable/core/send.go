@@ -75,7 +75,7 @@ func (c *Conn) pathAgain(ch *chunk) int {
 	if p := &c.paths[i]; p.epoch == epoch && p.carries() {
 		if ch.xmits >= maxSamePath && !ch.moved && p.state == PathUp && len(c.up) > 1 {
 			c.down(i)
-		} else if p.room() {
+		} else if c.room(p) {
 			return i
 		} else {
 			return -1
@@ -203,6 +203,7 @@ func (c *Conn) transmit(csn uint64, i int) {
 	ch.path, ch.epoch, ch.pseq, ch.sentAt, ch.state = uint16(i), p.epoch, p.next, c.now, chunkFlying
 	p.next++
 	p.inflight += int(ch.len)
+	p.flying++
 	c.flying++
 	c.flyingBytes += int(ch.len)
 	m.refs++

@@ -1,0 +1,35 @@
+package core
+
+import "testing"
+
+// TestPathCredit lets a peer have two receives on each of four paths: never are more chunks
+// under way on one path, and with loss everything still arrives.
+func TestPathCredit(t *testing.T) {
+	for _, loss := range []float64{0, 0.05} {
+		cfg := modest()
+		cfg.PathCredit, cfg.PeerCredit, cfg.RecvCredit = true, 8, 8
+		l := newLine(t, cfg, cfg, 1<<13, 1)
+		l.Loss = loss
+		most := 0
+		l.Lose = func(from int, p *packet) bool {
+			if from != 0 || p.route < RoutePath {
+				return false
+			}
+			n := 1
+			for _, f := range l.queue {
+				if f.to == 1 && f.pack.route == p.route {
+					n++
+				}
+			}
+			most = max(most, n)
+			return false
+		}
+		l.post(0, Message{Kind: MsgWrite}, bytesOf(1<<13, 1), 0)
+		if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusSuccess {
+			t.Fatalf("loss %v: %v at %d ns, want success", loss, l.ends[0].done, l.now)
+		}
+		if loss == 0 && most != 2 {
+			t.Fatalf("%d chunks were under way on one path, want 2", most)
+		}
+	}
+}

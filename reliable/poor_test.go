@@ -1,0 +1,143 @@
+package reliable_test
+
+import (
+	"errors"
+	"testing"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
+)
+
+// poor is a context that refuses some QPs.
+type poor struct {
+	verbs.Context
+	// refuse says which; nil refuses none.
+	refuse func(*verbs.QPConfig) bool
+	// hide are capabilities that it does not announce.
+	hide verbs.Capabilities
+}
+
+func (p *poor) QueryDevice() (verbs.DeviceAttr, error) {
+	a, err := p.Context.QueryDevice()
+	a.Capabilities &^= p.hide
+	return a, err
+}
+
+func (p *poor) AllocPD() (verbs.PD, error) {
+	pd, err := p.Context.AllocPD()
+	return poorPD{pd, p}, err
+}
+
+type poorPD struct {
+	verbs.PD
+	ctx *poor
+}
+
+func (p poorPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	if p.ctx.refuse != nil && p.ctx.refuse(&cfg) {
+		return nil, verbs.NewOpError("create QP", "poor", 0, verbs.ErrNotSupported)
+	}
+	return p.PD.CreateQP(cfg)
+}
+
+// noSharedUC refuses UC QPs with a shared receive queue.
+func noSharedUC(cfg *verbs.QPConfig) bool { return cfg.Type == verbs.UC && cfg.SRQ != nil }
+
+// openPoor returns an open context of a new NIC of the link, which refuses.
+func openPoor(tb testing.TB, link softnic.Link, refuse func(*verbs.QPConfig) bool, hide verbs.Capabilities) (*softnic.NIC, *poor) {
+	tb.Helper()
+	nic, err := softnic.New(link, softnic.Config{})
+	must(tb, err)
+	tb.Cleanup(func() { must(tb, nic.Close()) })
+	inner, err := nic.Open()
+	must(tb, err)
+	tb.Cleanup(func() { must(tb, inner.Close()) })
+	return nic, &poor{Context: inner, refuse: refuse, hide: hide}
+}
+
+// TestConformanceWithoutSRQ runs the suite on devices whose UC QPs cannot use a shared receive
+// queue: one end finds out by what the device says, the other by trying.
+func TestConformanceWithoutSRQ(t *testing.T) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		link := softnic.NewMemoryLink(nil)
+		var ctx [2]verbs.Context
+		for i, hide := range []verbs.Capabilities{verbs.CapSRQOnUC, 0} {
+			_, inner := openPoor(tb, link, noSharedUC, hide)
+			var err error
+			ctx[i], err = reliable.Wrap(inner, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvDepth: 8192})
+			must(tb, err)
+			tb.Cleanup(func() { must(tb, ctx[i].Close()) })
+		}
+		return verbstest.Pair{A: ctx[0], B: ctx[1], Departures: departures()}
+	})
+}
+
+// TestMixedReceives connects an end whose paths have their own receives to one with a shared
+// receive queue, over loss, with as few receives as can be, and paths that fail.
+func TestMixedReceives(t *testing.T) {
+	const size = 1 << 18
+	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.005}})
+	must(t, err)
+	cfg := reliable.Config{Paths: 4, ChunkBytes: 4096, PathRecv: 4, RecvDepth: 16}
+	a := newSide(t, link, cfg, size)
+	nic, inner := openPoor(t, link, noSharedUC, 0)
+	b := newSideOn(t, nic, inner, cfg, size)
+	connect(t, a, b)
+	for i := range 30 {
+		from, to := a, b
+		if i%2 == 1 {
+			from, to = b, a
+		}
+		if i == 10 || i == 20 {
+			must(t, b.nic.FailQP(pathNumbers(t, b.qp)[i/10]))
+		}
+		transfer(t, from, to, verbs.OpRDMAWriteWithImm, size-i)
+		transfer(t, from, to, verbs.OpSend, 9000)
+	}
+}
+
+// TestTooManyQPs wants QPs beyond what the receives can serve to be refused, with and without
+// a shared receive queue, and room again when one is closed.
+func TestTooManyQPs(t *testing.T) {
+	for name, tt := range map[string]struct {
+		refuse func(*verbs.QPConfig) bool
+		want   int
+	}{"shared": {nil, 4}, "per path": {noSharedUC, 2}} {
+		t.Run(name, func(t *testing.T) {
+			nic, inner := openPoor(t, softnic.NewMemoryLink(nil), tt.refuse, 0)
+			s := newSideOn(t, nic, inner, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvDepth: 64}, 4096)
+			attr, err := s.ctx.QueryDevice()
+			must(t, err)
+			if attr.MaxQP != tt.want {
+				t.Fatalf("MaxQP is %d, want %d", attr.MaxQP, tt.want)
+			}
+			cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 1}
+			qps := make([]verbs.QP, tt.want-1) // the side has one
+			for i := range qps {
+				qps[i], err = s.pd.CreateQP(cfg)
+				must(t, err)
+				t.Cleanup(func() { must(t, qps[i].Close()) })
+			}
+			if _, err := s.pd.CreateQP(cfg); !errors.Is(err, verbs.ErrLimit) {
+				t.Fatalf("one QP more: %v, want ErrLimit", err)
+			}
+			must(t, qps[0].Close())
+			qps[0], err = s.pd.CreateQP(cfg)
+			must(t, err)
+		})
+	}
+}
+
+// TestNoRoomForPaths wants an error that says what to change if the receives do not suffice for
+// the paths of one QP.
+func TestNoRoomForPaths(t *testing.T) {
+	_, inner := openPoor(t, softnic.NewMemoryLink(nil), noSharedUC, 0)
+	if _, err := reliable.Wrap(inner, reliable.Config{RecvDepth: 127}); !errors.Is(err, verbs.ErrInvalid) {
+		t.Fatalf("Wrap = %v, want ErrInvalid: 16 paths need 128 receives", err)
+	}
+	ctx, err := reliable.Wrap(inner, reliable.Config{RecvDepth: 128})
+	must(t, err)
+	must(t, ctx.Close())
+}
