@@ -335,6 +335,7 @@ func (q *qp) fail() {
 	}
 	q.state, q.broken = verbs.StateErr, false
 	q.dismiss()
+	q.wait(0)
 	if q.conn != nil {
 		q.run(&core.Event{Kind: core.EvClose, Status: uint8(verbs.StatusWRFlushErr)})
 	}

@@ -136,12 +136,59 @@ func (q *qp) allow(access verbs.Access) {
 
 // awaitCards posts the receives of the side QP: for the peer's question and its answer.
 func (q *qp) awaitCards() {
-	var wrs [2]verbs.RecvWR
-	for i := range wrs {
-		wrs[i] = verbs.RecvWR{WRID: tagCardRecv.with(q.id, 0, uint32(2+i))}
-		wrs[i].SetSGE(q.cards.sge(2+i, q.cards.size))
+	q.awaitCard(2)
+	q.awaitCard(3)
+}
+
+// awaitCard posts the receive for a card of a slot.
+func (q *qp) awaitCard(slot int) {
+	var wr [1]verbs.RecvWR
+	wr[0].WRID = tagCardRecv.with(q.id, 0, uint32(slot))
+	wr[0].SetSGE(q.cards.sge(slot, q.cards.size))
+	_, _ = q.side.PostRecv(wr[:]) // there is room for two
+}
+
+// askAgain is how long a QP waits for the card of its peer, which has got its own, before it
+// sends it again, in nanoseconds. If the peer has gone meanwhile that ends in RC's RETRY_EXC.
+const askAgain = int64(20 * time.Millisecond)
+
+// introduce sends the own card with the first request: a peer that was connected by Modify
+// knows nothing of the paths yet.
+func (q *qp) introduce() {
+	if !q.introduced {
+		q.introduced = true
+		q.sendCard(1, q.conn == nil)
 	}
-	_, _ = q.side.PostRecv(wrs[:]) // there is room for two
+}
+
+// cardSent takes the completion of the own card.
+func (q *qp) cardSent(wc *verbs.WC) {
+	switch {
+	case wc.Status != verbs.StatusSuccess:
+		q.failWith(wc.Status) // as the first request would have
+	case q.conn == nil && q.state == verbs.StateRTS && q.introduced:
+		q.wait(q.ctx.now + askAgain)
+	}
+}
+
+// wait sets the time at which the own card is sent again; zero is never.
+func (q *qp) wait(at int64) {
+	if q.askAt != 0 {
+		q.ctx.asking--
+	}
+	if q.askAt = at; at != 0 {
+		q.ctx.asking++
+	}
+}
+
+// askForCards sends the cards again that nobody has answered.
+func (d *device) askForCards() {
+	for _, q := range d.qps {
+		if q != nil && q.askAt != 0 && d.now >= q.askAt {
+			q.wait(0)
+			q.sendCard(1, true)
+		}
+	}
 }
 
 // sendCard sends the own card on the side QP, from a slot; want asks for that of the peer.
@@ -168,6 +215,7 @@ func (q *qp) gotCard(slot uint32, wc *verbs.WC) {
 		q.fail()
 		return
 	}
+	q.awaitCard(int(slot))
 	if c.want {
 		q.sendCard(0, false)
 	}
@@ -184,6 +232,7 @@ const minGiveUp = int64(50 * time.Millisecond)
 func (q *qp) plug(peer *card) error {
 	d := q.ctx
 	d.now = d.clock()
+	q.wait(0)
 	q.peer = peer
 	attr, err := q.side.Query()
 	if err != nil {

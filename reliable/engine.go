@@ -29,6 +29,11 @@ func (d *device) Step() (next int64, pending bool) {
 	for _, q := range d.live {
 		d.wakeAt = min(d.wakeAt, q.conn.Deadline())
 	}
+	for _, q := range d.qps {
+		if q != nil && q.askAt != 0 {
+			d.wakeAt = min(d.wakeAt, q.askAt)
+		}
+	}
 	return d.wakeAt, d.wakeAt != core.Never
 }
 
@@ -80,6 +85,9 @@ func (d *device) drive() {
 		d.dispatch(&wc)
 	}
 	d.now = d.clock()
+	if d.asking > 0 {
+		d.askForCards()
+	}
 	for i := 0; i < len(d.live); i++ {
 		if q := d.live[i]; q.state == verbs.StateRTS && q.side.State() == verbs.StateErr {
 			q.fail() // the peer's READ or atomic was wrong
@@ -174,8 +182,8 @@ func (d *device) dispatch(wc *verbs.WC) {
 	case tagControlRecv:
 		d.controlArrived(n, wc)
 	case tagCardSend:
-		if q := d.lookup(conn); q != nil && wc.QPN == q.num && wc.Status != verbs.StatusSuccess {
-			q.failWith(wc.Status) // as the first request would have
+		if q := d.lookup(conn); q != nil && wc.QPN == q.num {
+			q.cardSent(wc)
 		}
 	case tagCardRecv:
 		if q := d.lookup(conn); q != nil && wc.QPN == q.num {

@@ -77,11 +77,7 @@ func (q *qp) enqueue(wr *verbs.SendWR) {
 	if wr.Flags&verbs.SendInline != 0 {
 		q.copyInline(s, i)
 	}
-	if !q.introduced {
-		// A peer that was connected by Modify knows nothing of the paths yet.
-		q.introduced = true
-		q.sendCard(1, q.conn == nil)
-	}
+	q.introduce()
 	if q.conn != nil {
 		q.launch(token) // otherwise when the peer has answered
 	}

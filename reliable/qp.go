@@ -39,7 +39,8 @@ type qp struct {
 	pacer   *core.Pacer // grants to the peer, with Config.Credits
 	// introduced says that the own card was sent on the side QP.
 	introduced bool
-	modified   bool // connected by Modify, with timeouts of the user's
+	askAt      int64 // when it is sent again; zero is never
+	modified   bool  // connected by Modify, with timeouts of the user's
 	outbox     [2][]byte
 	queue      []core.Event
 	ev         core.Event
@@ -313,6 +314,7 @@ func (q *qp) destroy() {
 func (q *qp) unplug() {
 	d := q.ctx
 	q.dismiss()
+	q.wait(0)
 	for i, o := range d.live {
 		if o == q {
 			d.live = append(d.live[:i], d.live[i+1:]...)

@@ -1,0 +1,93 @@
+package reliable_test
+
+import (
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// world is wrapped contexts and their network on a clock of the test.
+type world struct {
+	now  int64
+	link *softnic.FaultLink
+}
+
+func newWorld(tb testing.TB, i softnic.Impairment) *world {
+	tb.Helper()
+	w := &world{now: 1}
+	var err error
+	w.link, err = softnic.NewFaultLink(&softnic.FaultConfig{Seed: 3, Now: func() int64 { return w.now }, Impairment: i})
+	must(tb, err)
+	return w
+}
+
+// config returns cfg with the clock of the world.
+func (w *world) config(cfg reliable.Config) reliable.Config {
+	cfg.Now = func() int64 { return w.now }
+	return cfg
+}
+
+// step does what is due in the network and at those who are awake, and goes on to the time
+// when something is due next, at the latest to limit.
+func (w *world) step(limit int64, awake []*side) {
+	next := limit
+	if at, ok := w.link.Step(); ok {
+		next = min(next, at)
+	}
+	for _, s := range awake {
+		if at, ok := s.ctx.(reliable.Stepper).Step(); ok {
+			next = min(next, at)
+		}
+	}
+	if at, ok := w.link.Next(); ok {
+		next = min(next, at)
+	}
+	w.now = max(w.now, next)
+}
+
+// byModify connects the QP of s to that of peer as a program does that knows only Modify.
+func (s *side) byModify(tb testing.TB, peer verbs.Endpoint) {
+	tb.Helper()
+	own, err := s.qp.Endpoint()
+	must(tb, err)
+	attr := verbs.ConnectAttr(own, peer, 1, 1)
+	attr.Timeout, attr.RetryCount = 8, 1 // 1 ms
+	must(tb, verbs.ConnectWith(s.qp, attr))
+}
+
+// TestPeerLeavesUnanswered closes a QP that has got its peer's card, by the NIC, and has not
+// answered: the peer's request must end, as on RC, and not wait for the answer for ever.
+func TestPeerLeavesUnanswered(t *testing.T) {
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+	a := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
+	b := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
+	ea, err := a.qp.Endpoint()
+	must(t, err)
+	eb, err := b.qp.Endpoint()
+	must(t, err)
+	a.byModify(t, eb)
+	b.byModify(t, ea)
+	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	wr.SetSGE(a.sge(0, 100))
+	a.post(t, wr)
+	for w.now < int64(time.Millisecond) { // the NIC of B takes the card, B does not look
+		w.step(int64(time.Millisecond), []*side{a})
+	}
+	must(t, b.qp.Close())
+	for w.now < int64(10*time.Second) {
+		var wc [1]verbs.WC
+		if n, err := a.cq.Poll(wc[:]); n == 1 {
+			if wc[0].Status != verbs.StatusRetryExcErr {
+				t.Fatalf("the request ended with %v, want RETRY_EXC", wc[0].Status)
+			}
+			return
+		} else if err != nil {
+			t.Fatalf("Poll = %v, want none", err)
+		}
+		w.step(int64(10*time.Second), []*side{a, b})
+	}
+	t.Fatalf("the request of a QP whose peer has gone has not ended after 10 s, want RETRY_EXC")
+}
