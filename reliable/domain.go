@@ -197,8 +197,8 @@ func (p *domain) release() {
 	p.refill, p.ready = nil, false
 }
 
-// divide shares the receive buffers among the QPs. Each tells its peer of its part with the
-// next acknowledgement; until then a peer may go by what it had before.
+// divide shares the receive buffers among the QPs. Each tells its peer of its part: at once if
+// that has become smaller, so that peers know before a new QP is connected.
 func (p *domain) divide() {
 	if p.users == 0 || !p.ctx.shared {
 		return

@@ -77,12 +77,27 @@ func newPair(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) (a
 
 func connect(tb testing.TB, a, b *side) {
 	tb.Helper()
-	ea, err := a.qp.Endpoint()
+	join(tb, a.qp, b.qp)
+}
+
+// join connects two QPs to each other.
+func join(tb testing.TB, a, b verbs.QP) {
+	tb.Helper()
+	ea, err := a.Endpoint()
 	must(tb, err)
-	eb, err := b.qp.Endpoint()
+	eb, err := b.Endpoint()
 	must(tb, err)
-	must(tb, a.qp.Connect(eb))
-	must(tb, b.qp.Connect(ea))
+	must(tb, a.Connect(eb))
+	must(tb, b.Connect(ea))
+}
+
+// another makes one more QP like that of s. It is closed with the test.
+func (s *side) another(tb testing.TB) verbs.QP {
+	tb.Helper()
+	q, err := s.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64})
+	must(tb, err)
+	tb.Cleanup(func() { must(tb, q.Close()) })
+	return q
 }
 
 func (s *side) sge(off, n int) verbs.SGE {

@@ -140,7 +140,7 @@ func (c *Conn) acked(csn uint64, exact bool) {
 	case chunkAcked:
 	}
 	ch.state = chunkAcked
-	c.probes, c.probeAt, c.progressAt = 0, never, c.now
+	c.probes, c.probeAt, c.progressAt, c.ghosts = 0, never, c.now, 0
 	if exact || ch.xmits == 1 {
 		c.rackAt = max(c.rackAt, ch.sentAt)
 		if ch.epoch == p.epoch && p.carries() && int32(ch.pseq+1-p.acked) > 0 {
@@ -185,7 +185,7 @@ func (c *Conn) answered(r *wire.Record) {
 		return
 	}
 	c.rackAt = max(c.rackAt, c.nonceAt)
-	c.nonceAt = never
+	c.nonceAt, c.ghosts = never, 0
 	if c.una < c.nxt {
 		c.probes, c.probeAt = 0, never
 	}

@@ -33,7 +33,8 @@ type Config struct {
 	// two. Zero means 64.
 	PathDepth int
 	// RecvCredit is how many receives this end keeps posted for the connection, of
-	// which it tells the peer. Zero means Window.
+	// which it tells the peer; it needs an eighth more for what is repeated in vain. Zero
+	// means Window.
 	RecvCredit int
 	// PeerCredit is the peer's RecvCredit, as far as it is known before its first
 	// acknowledgement. Zero means 1.

@@ -40,6 +40,7 @@ type sender struct {
 	lostCount   int
 	flying      int // transmissions neither acknowledged nor lost
 	flyingBytes int
+	ghosts      int // transmissions that silence has ended since the last progress: they may still come
 
 	window    int    // what the peer has receives for
 	recvLimit uint32 // the first message that the peer has no receive for
@@ -179,7 +180,9 @@ func (c *Conn) Step(now int64, ev *Event) []Action {
 	case EvSide:
 		c.onSide(ev)
 	case EvCredit:
+		before := c.credit
 		c.credit = min(max(ev.Count, 1), 1<<16-1)
+		c.ackNow = c.ackNow || c.credit < before // others count on what the peer must no longer use
 	case EvGrant:
 		c.onGrant(ev.Count)
 	case EvClose:

@@ -130,7 +130,7 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 
 func (s *sender) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, s.posted, s.cut, s.reported, uint64(s.messageNo), s.una, s.nxt)
-	b = putInts(b, s.lostCount, s.flying, s.flyingBytes, s.window, int(s.recvLimit), s.sides)
+	b = putInts(b, s.lostCount, s.flying, s.flyingBytes, s.ghosts, s.window, int(s.recvLimit), s.sides)
 	b = putInts(b, s.reorderShift, s.probes, s.recvProbes) // calm never gets to its limit here
 	b = putInts(b, int(s.last), int(s.lastBytes))
 	b = putBools(b, s.noRecv, s.busy)
@@ -182,7 +182,7 @@ func TestFingerprintComplete(t *testing.T) {
 		want int
 	}{
 		{Conn{}, 12},
-		{sender{}, 28},
+		{sender{}, 29},
 		{control{}, 4},
 		{message{}, 7},
 		{chunk{}, 14},

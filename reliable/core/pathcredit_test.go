@@ -33,3 +33,17 @@ func TestPathCredit(t *testing.T) {
 		}
 	}
 }
+
+// TestCreditShrinks wants a peer to be told at once that it has fewer receives.
+func TestCreditShrinks(t *testing.T) {
+	c, err := New(modest())
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	if a := c.Step(1, &Event{Kind: EvCredit, Count: 40}); len(a) != 1 || a[0].Record.Window != 40 {
+		t.Fatalf("%+v, want an acknowledgement with a window of 40", a)
+	}
+	if a := c.Step(2, &Event{Kind: EvCredit, Count: 50}); len(a) != 0 {
+		t.Fatalf("%+v for more receives, want nothing", a)
+	}
+}

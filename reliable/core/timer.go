@@ -88,7 +88,8 @@ func (c *Conn) probeWait(n uint8) int64 {
 }
 
 // probe breaks the silence: it asks for an acknowledgement, each time on another way, and
-// from the second time on sends the oldest chunk again, on its path.
+// from the second time on sends the oldest chunk again, on its path, unless the peer may have no
+// receive for it: one that stalls has all those before still to take.
 func (c *Conn) probe() {
 	c.probeAt = never
 	if c.una == c.nxt {
@@ -104,6 +105,9 @@ func (c *Conn) probe() {
 		return
 	}
 	c.solicit(c.nextRoute())
+	if c.flying+c.ghosts >= c.window+c.window/8 { // peers have some receives more than they tell
+		return
+	}
 	for csn := c.una; csn < c.nxt; csn++ {
 		ch := c.chunk(csn)
 		if ch.state == chunkAcked {
@@ -111,6 +115,7 @@ func (c *Conn) probe() {
 		}
 		if ch.state == chunkFlying {
 			c.stats.TimeoutLoss++
+			c.ghosts++
 			c.lose(csn, true)
 			p := &c.paths[ch.path]
 			p.silent, p.silentAt = true, ch.sentAt

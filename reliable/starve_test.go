@@ -1,0 +1,114 @@
+package reliable_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// TestStarvation lets 64 senders write and send to 64 QPs of one context, whose program stalls
+// for 10 ms in the middle, with as few receives as 64 QPs need: not one message is dropped for
+// want of a receive, everything arrives, and nothing hangs. On virtual time.
+func TestStarvation(t *testing.T) {
+	for name, tt := range map[string]struct {
+		refuse func(*verbs.QPConfig) bool
+		depth  int
+	}{"shared": {nil, 64 * 16}, "per path": {noSharedUC, 64 * 2 * 8}} {
+		t.Run(name, func(t *testing.T) { starve(t, tt.refuse, tt.depth) })
+	}
+}
+
+const (
+	starveSenders = 64
+	starveRounds  = 4
+	starveBytes   = 20_000
+)
+
+func starve(t *testing.T, refuse func(*verbs.QPConfig) bool, depth int) {
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+	cfg := w.config(reliable.Config{Paths: 2, ChunkBytes: 1024, Window: 64, MinProbe: 50_000, RecvDepth: depth})
+	nic, inner := openPoor(t, w.link, refuse, 0)
+	b := newSideOn(t, nic, inner, cfg, starveSenders*starveRounds*2*starveBytes)
+	qps := []verbs.QP{b.qp}
+	for len(qps) < starveSenders {
+		qps = append(qps, b.another(t))
+	}
+	cfg.RecvDepth = 16 // nobody sends to the senders
+	senders := make([]*side, starveSenders)
+	for i := range senders {
+		a := newSide(t, w.link, cfg, 2*starveRounds*starveBytes)
+		senders[i] = a
+		a.fill(byte(i))
+		join(t, a.qp, qps[i])
+		base := 2 * starveRounds * starveBytes * i
+		for r := range starveRounds {
+			off := 2 * r * starveBytes
+			rw := verbs.RecvWR{}
+			rw.SetSGE(b.sge(base+off+starveBytes, starveBytes))
+			if n, err := qps[i].PostRecv([]verbs.RecvWR{rw}); n != 1 {
+				t.Fatalf("PostRecv = %d, %v, want 1", n, err)
+			}
+			wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr() + uint64(base+off), RKey: b.mr.RKey()}
+			wr.SetSGE(a.sge(off, starveBytes))
+			a.post(t, wr)
+			wr = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+			wr.SetSGE(a.sge(off+starveBytes, starveBytes))
+			a.post(t, wr)
+		}
+	}
+	w.stall(t, b, senders)
+	for i, a := range senders {
+		base := 2 * starveRounds * starveBytes * i
+		if !bytes.Equal(a.mem.Bytes(), b.mem.Bytes()[base:base+2*starveRounds*starveBytes]) {
+			t.Fatalf("the bytes of sender %d differ", i)
+		}
+	}
+	st := nic.Stats()
+	if st.MessagesDropped != 0 {
+		t.Fatalf("%d messages were dropped for want of a receive, want 0", st.MessagesDropped)
+	}
+	t.Logf("done after %d us, %d packets", w.now/1000, st.PacketsReceived)
+}
+
+// stall lets everyone run until all have completed; b does nothing from 100 us on, for 10 ms.
+func (w *world) stall(t *testing.T, b *side, senders []*side) {
+	const from, to, end = int64(100 * time.Microsecond), int64(10100 * time.Microsecond), int64(2 * time.Second)
+	everyone := append([]*side{b}, senders...)
+	left, taken := starveSenders*starveRounds, starveSenders*starveRounds
+	var wcs [16]verbs.WC
+	take := func(s *side, rest *int) {
+		for {
+			n, err := s.cq.Poll(wcs[:])
+			must(t, err)
+			for _, wc := range wcs[:n] {
+				must(t, wc.Err())
+			}
+			if *rest -= n; n == 0 {
+				return
+			}
+		}
+	}
+	for left+taken > 0 {
+		switch {
+		case w.now >= from && w.now < to:
+			w.step(to, senders)
+		case w.now < from:
+			w.step(from, everyone)
+		default:
+			w.step(end, everyone)
+		}
+		for _, s := range senders {
+			take(s, &left)
+		}
+		if w.now < from || w.now >= to {
+			take(b, &taken)
+		}
+		if w.now >= end {
+			t.Fatalf("after 2 s %d sends and %d receives have not completed", left, taken)
+		}
+	}
+}
