@@ -22,7 +22,7 @@ func (q *qp) Endpoint() (verbs.Endpoint, error) {
 	if err != nil {
 		return ep, q.opError("query endpoint", err)
 	}
-	ep.Extra = c.encode()
+	ep.Extra = joinExtra(c.encode(), ep.Extra)
 	return ep, nil
 }
 
@@ -61,11 +61,15 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	if q.state != verbs.StateReset && q.state != verbs.StateInit {
 		return q.opError("connect QP", verbs.ErrState)
 	}
-	peer, err := decodeCard(remote.Extra, &q.ctx.cfg)
+	b, inner, err := splitExtra(remote.Extra)
 	if err != nil {
 		return q.opError("connect QP", err)
 	}
-	remote.Extra = nil
+	peer, err := decodeCard(b, &q.ctx.cfg)
+	if err != nil {
+		return q.opError("connect QP", err)
+	}
+	remote.Extra = inner
 	if q.state == verbs.StateReset {
 		if err := verbs.InitQP(q.side, q.cfg.Port); err != nil {
 			return err

@@ -40,29 +40,10 @@ func newStar(tb testing.TB, imp softnic.Impairment, cfg reliable.Config, n int, 
 			s.more = append(s.more, qp)
 		}
 		from := newSide(tb, s.link, cfg, size)
-		introduce(tb, from.qp, qp)
+		join(tb, from.qp, qp)
 		s.senders = append(s.senders, from)
 	}
 	return s
-}
-
-// another makes one more QP like the first.
-func (s *side) another(tb testing.TB) verbs.QP {
-	tb.Helper()
-	qp, err := s.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 64, MaxRecvWR: 64})
-	must(tb, err)
-	tb.Cleanup(func() { must(tb, qp.Close()) })
-	return qp
-}
-
-func introduce(tb testing.TB, a, b verbs.QP) {
-	tb.Helper()
-	ea, err := a.Endpoint()
-	must(tb, err)
-	eb, err := b.Endpoint()
-	must(tb, err)
-	must(tb, a.Connect(eb))
-	must(tb, b.Connect(ea))
 }
 
 // write posts a WRITE of n bytes from sender i to the receiver.
@@ -220,7 +201,7 @@ func TestCreditsClose(t *testing.T) {
 	}
 	from := newSide(t, s.link, reliable.Config{Now: func() int64 { return s.now }, MinProbe: 50_000, Credits: true}, size)
 	s.senders = append(s.senders, from)
-	introduce(t, from.qp, again)
+	join(t, from.qp, again)
 	start = s.now
 	s.write(t, 3, size)
 	if wc := s.until(t, start+int64(time.Second), 1)[0]; wc.Err() != nil || s.now-start > int64(6*time.Millisecond) {

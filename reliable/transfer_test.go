@@ -3,6 +3,7 @@ package reliable_test
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"ibverbx/reliable"
@@ -20,11 +21,22 @@ func links(tb testing.TB) map[string]func() softnic.Link {
 			return l
 		}
 	}
+	// The NICs are not on the usual port: only the endpoint of the inner QP says on which.
+	overUDP := func(i softnic.Impairment) func() softnic.Link {
+		return func() softnic.Link {
+			addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")}
+			l, err := softnic.NewUDPLink(&softnic.UDPConfig{Addrs: addrs, Port: 14791, Seed: 1, Impairment: i})
+			must(tb, err)
+			return l
+		}
+	}
 	return map[string]func() softnic.Link{
-		"memory":  func() softnic.Link { return softnic.NewMemoryLink(nil) },
-		"clean":   fault(softnic.Impairment{}),
-		"loss=1%": fault(softnic.Impairment{Loss: 0.01}),
-		"loss=5%": fault(softnic.Impairment{Loss: 0.05}),
+		"memory":       func() softnic.Link { return softnic.NewMemoryLink(nil) },
+		"udp":          overUDP(softnic.Impairment{}),
+		"udp, loss=1%": overUDP(softnic.Impairment{Loss: 0.01}),
+		"clean":        fault(softnic.Impairment{}),
+		"loss=1%":      fault(softnic.Impairment{Loss: 0.01}),
+		"loss=5%":      fault(softnic.Impairment{Loss: 0.05}),
 	}
 }
 
