@@ -37,6 +37,12 @@ below the results say what each rail and each lane carried.
 -c UC and -c UD measure such QPs by themselves, on one rail: a VirtualQP is made of RC
 QPs. There -q, -n and -t count QPs, messages per QP and messages in flight per QP.
 
+--transport uc is something else than -c UC. With -c UC the QPs are raw: what is lost is lost,
+and the messages that did not arrive are counted. --transport uc makes every RC QP, and so every
+lane, of 16 UC QPs, with reliability in software (package reliable): chunks travel on all of them,
+what is lost is sent again, a path that dies is left, and every operation, read and atomic too,
+works as on RC. The NICs need UC QPs that share a receive queue.
+
 --check fills every message with a pattern of its own and compares every byte that
 arrives; the time for that is not counted. Atomics are fetch-and-add on 8 bytes.
 
@@ -67,6 +73,8 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf -s 16M --fragment 64K --policy least-bytes
   ibverbx perf read -s 64KiB -D 5     RDMA_READ of 64 KiB for 5 seconds
   ibverbx perf send -c UD -a          SEND over UD, every size up to the MTU
+  ibverbx perf --transport uc --check every lane made of 16 UC QPs, reliable in software
+  ibverbx perf -c UC -q 16            16 raw UC QPs, nothing repaired
   ibverbx perf -s 8,4K,1M -n 5000     three sizes, 5000 messages each
   ibverbx perf --check -b             both directions at once, every byte compared
   ibverbx perf -D 6 --kill-rail 1 --at 2s
@@ -149,6 +157,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong("--server takes what clients ask for, got %q; say it at the client", args[0])
 	case f.server && f.lat:
 		return wrong("--server takes what clients ask for; say --lat at the client")
+	case f.server && f.cfg.Transport != "":
+		return wrong("--server takes what clients ask for; say --transport at the client")
 	case !f.server && (f.listen != "" || f.once):
 		return wrong("--listen and --once are for --server")
 	case f.host != "" && f.door == doorFlags{}:
@@ -180,6 +190,9 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
+	if err := n.wrap(cfg.Wish()); err != nil {
+		return err
+	}
 	cfg.Kill.SetPort = n.setPort
 	test, err := perf.New(n.ends[0], n.ends[1], cfg)
 	if err != nil {

@@ -33,7 +33,8 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.VarP((*count)(&c.TxDepth), "tx-depth", "t", "`messages` in flight (default 128, fewer if that is more than 16 MiB)")
 	fl.VarP((*count)(&c.CQMod), "cq-mod", "Q", "`messages` posted at once, with one completion (default by size, at most 64)")
 	fl.VarP((*count)(&c.MTU), "mtu", "m", "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096 (default: of the ports; the memory link cuts nothing)")
-	fl.VarP((*connection)(&c.Connection), "connection", "c", "`transport`: RC, UC (write, send) or UD (send) (default RC)")
+	fl.VarP((*connection)(&c.Connection), "connection", "c", "`type` of QP: RC, or UC (write, send) or UD (send) by themselves, raw (default RC)")
+	fl.Var((*transport)(&c.Transport), "transport", "`what` makes RC QPs reliable: rc, the NIC, or uc, software over many UC QPs each (default rc; raw UC is -c UC)")
 	fl.BoolVarP(&c.Bidirectional, "bidirectional", "b", false, "both ends send at once; rates are sums")
 	fl.BoolVar(&c.Check, "check", false, "compare every byte that arrives")
 	fl.Var((*rail)(&c.Kill), "kill-rail", "lose this `rail`, 0 to --rails less 1, under load and take it back; implies --check (default size 1MiB)")
@@ -119,7 +120,7 @@ func (v *rail) Set(s string) error {
 func (v *rail) String() string { return "" }
 func (v *rail) Type() string   { return "rail" }
 
-// connection is a flag that takes the name of a transport; unset it is 0.
+// connection is a flag that takes the name of a type of QP; unset it is 0.
 type connection verbs.QPType
 
 func (v *connection) Set(s string) error {
@@ -133,7 +134,7 @@ func (v *connection) Set(s string) error {
 }
 
 func (v *connection) String() string { return "" }
-func (v *connection) Type() string   { return "transport" }
+func (v *connection) Type() string   { return "type" }
 
 // fragment is a flag that takes the size of a fragment, or 0.
 type fragment int

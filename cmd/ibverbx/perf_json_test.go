@@ -14,6 +14,7 @@ const wantJSON = `{
   "device": "soft0,soft2",
   "peer": "soft1,soft3",
   "connection": "RC",
+  "transport": "rc",
   "qps": N,
   "lanes": N,
   "rails": N,

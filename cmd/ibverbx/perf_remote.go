@@ -55,13 +55,13 @@ func (p *partner) Recv(ctx context.Context) ([]byte, error) {
 }
 
 // Open implements perf.Partner.
-func (p *partner) Open(rails int) ([]ibverbx.RailConfig, error) {
-	n, err := p.from.openEnd(rails)
+func (p *partner) Open(w perf.Wish) ([]ibverbx.RailConfig, error) {
+	n, err := p.from.openEnd(w.Rails)
 	if err != nil {
 		return nil, err
 	}
 	p.nics = n
-	return n.ends[0], nil
+	return n.ends[0], n.wrap(w)
 }
 
 // Connect implements perf.Partner.

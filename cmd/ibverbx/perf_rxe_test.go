@@ -15,7 +15,7 @@ func TestRXETwoProcesses(t *testing.T) {
 	server, addr := serve(t, "--token-file", token, "--provider", "rdmacore", "--devices", "=rxe1,rxe3")
 	for _, args := range []string{
 		"write -s 64K", "read -s 64K", "send -s 4K", "atomic", "write --imm -s 64K", "write --imm --scheme dqplb -s 64K", "write -q 1 --rails 1 -s 4K",
-		"write -b -s 64K", "send --lat -s 64", "write --lat -s 64",
+		"write -b -s 64K", "write -q 2 -s 64K --transport uc", "read -q 1 -s 64K --transport uc", "send --lat -s 64", "write --lat -s 64",
 	} {
 		words := append([]string{"perf"}, strings.Fields(args)...)
 		words = append(words, addr, "--token-file", token, "--provider", "rdmacore", "--devices", "=rxe0,rxe2", "--check", "-n", "64")

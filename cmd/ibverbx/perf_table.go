@@ -76,7 +76,7 @@ func (t *perfTable) parameters() {
 	r := &t.head
 	// perftest aligns with tabs; the columns are the same.
 	both := func(left, value, right, other string) {
-		t.printf(" %-16s: %-13s%-15s: %s\n", left, value, right, other)
+		t.printf(" %-16s: %-12s %-15s: %s\n", left, value, right, other)
 	}
 	if r.Remote != "" {
 		t.printf(" This side       : %-13sOther side     : %s\n", r.Role, r.Remote)
@@ -85,6 +85,7 @@ func (t *perfTable) parameters() {
 	both("Number of qps", strconv.Itoa(r.QPs), "Transport type", "IB")
 	both("Connection type", r.Connection, "Using SRQ", "OFF")
 	both("Provider", r.Provider, "Link", r.Link)
+	t.printf(" Transport       : %s\n", transportText(r.Transport))
 	t.virtual()
 	t.printf(" TX depth        : %d\n", r.TxDepth)
 	if r.CQMod > 0 {
@@ -121,6 +122,18 @@ func (t *perfTable) virtual() {
 	t.printf(" Rails           : %-13dLanes          : %s\n", r.Rails, lanes)
 	t.printf(" Scheme          : %-13sPolicy         : %s\n", r.Scheme, r.Policy)
 	t.printf(" Fragment        : %s\n", cut)
+}
+
+// transportText says what makes the QPs reliable.
+func transportText(t perf.Transport) string {
+	switch t {
+	case perf.TransportUC:
+		return fmt.Sprintf("uc, RC made of %d UC QPs each, in software", wrapPaths)
+	case perf.TransportRaw:
+		return "raw, nothing is repaired"
+	case perf.TransportRC:
+	}
+	return "rc, by the NIC"
 }
 
 func onOff(b bool) string {

@@ -39,6 +39,7 @@ func TestPerfTableGolden(t *testing.T) {
  Number of qps : 3 Transport type : IB
  Connection type : RC Using SRQ : OFF
  Provider : softnic Link : memory
+ Transport : rc, by the NIC
  Rails : 2 Lanes : 3
  Scheme : dqplb Policy : least-bytes
  Fragment : 4 KiB
@@ -76,6 +77,7 @@ func TestPerfLatencyTableGolden(t *testing.T) {
  Number of qps : 1 Transport type : IB
  Connection type : RC Using SRQ : OFF
  Provider : softnic Link : memory
+ Transport : rc, by the NIC
  Rails : 1 Lanes : 1, straight through
  TX depth : 1
  Mtu : 4096[B]

@@ -37,6 +37,7 @@ func TestRXE(t *testing.T) {
 		"devices": "devices --provider rdmacore --devices =rxe0",
 		"perf":    "perf write -s 64KiB -n 200 --provider rdmacore --devices rxe0,rxe1 --rails 1 -q 4 --check",
 		"imm":     "perf write --imm --scheme dqplb -s 4KiB -n 200 --provider rdmacore --rails 2 -q 4",
+		"uc":      "perf write -s 64KiB -n 50 --provider rdmacore --devices rxe0,rxe1 --rails 1 -q 4 --check --transport uc",
 		"lat":     "perf send --lat -s 64 -n 100 --provider auto --rails 1 -q 1",
 	} {
 		t.Run(name, func(t *testing.T) {

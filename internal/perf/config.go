@@ -39,6 +39,9 @@ type Config struct {
 	// Connection is the transport. If zero, RC: the QPs are lanes of one VirtualQP. UC
 	// and UD QPs, which a VirtualQP cannot use, are measured by themselves on one rail.
 	Connection verbs.QPType
+	// Transport is what makes RC QPs reliable. If empty, TransportRC. With UC and UD it
+	// must be that: nothing makes those reliable.
+	Transport Transport
 	// Rails is how many NICs each end has, each on a link of its own. If zero, 2, but no
 	// more than there are lanes; 1 on UC and UD.
 	Rails int
@@ -107,6 +110,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Connection == 0 {
 		c.Connection = verbs.RC
+	}
+	if c.Transport == "" {
+		c.Transport = TransportRC
 	}
 	if c.Kill.On {
 		c.Kill.withDefaults(&c)

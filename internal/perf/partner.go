@@ -11,8 +11,9 @@ type Partner interface {
 	// Send sends a message of at most 1 MiB and Recv takes one, in order.
 	Send(ctx context.Context, b []byte) error
 	Recv(ctx context.Context) ([]byte, error)
-	// Open opens so many NICs for this end, or fewer if it has no more. It is called once.
-	Open(rails int) ([]ibverbx.RailConfig, error)
+	// Open opens NICs for this end, fewer than the wish says if it has no more. It is
+	// called once.
+	Open(w Wish) ([]ibverbx.RailConfig, error)
 	// Connect makes a VirtualQP that is connected to one of the partner, who calls it at
 	// the same time, and registers memory at both ends. Meanwhile nobody calls Send or
 	// Recv.

@@ -49,7 +49,7 @@ func NewClient(ctx context.Context, p Partner, cfg Config) (*Remote, error) {
 		}
 	}
 	r := &Remote{cfg: cfg, own: cfg, partner: p, sizes: sizes}
-	mine, err := r.open(cfg.Rails)
+	mine, err := r.open(cfg.Wish())
 	if err != nil {
 		return nil, err
 	}
@@ -103,9 +103,9 @@ func serverOf(ctx context.Context, p Partner, own Config) (*Remote, error) {
 	var mine hostInfo
 	if r.cfg, err = s.config(); err == nil {
 		r.sizes = s.Sizes
-		wanted := r.cfg.Rails
+		wanted := r.cfg.Wish()
 		if own.Rails > 0 {
-			wanted = own.Rails
+			wanted.Rails = own.Rails
 		}
 		mine, err = r.open(wanted)
 	}
@@ -142,9 +142,9 @@ func (r *Remote) meet(ctx context.Context) (h hostInfo, err error) {
 }
 
 // open opens NICs and begins the head of the report.
-func (r *Remote) open(rails int) (hostInfo, error) {
+func (r *Remote) open(w Wish) (hostInfo, error) {
 	var err error
-	if r.rails, err = r.partner.Open(rails); err != nil {
+	if r.rails, err = r.partner.Open(w); err != nil {
 		return hostInfo{}, err
 	}
 	info, attr, port, err := describeHost(r.rails)
@@ -156,6 +156,7 @@ func (r *Remote) open(rails int) (hostInfo, error) {
 func (r *Remote) describe(client, server hostInfo) {
 	c, h := &r.cfg, &r.head
 	h.Op, h.Mode, h.Connection, h.Scheme = c.op(), c.Mode, c.Connection.String(), r.scheme().String()
+	h.Transport = c.transport()
 	h.Device, h.Peer = strings.Join(client.Devices, ","), strings.Join(server.Devices, ",")
 	h.Rails, h.QPs, h.Lanes = len(r.rails), c.QPs, c.QPs
 	h.TxDepth, h.CQMod, h.Bidirectional, h.Checked = c.TxDepth, c.CQMod, c.Bidirectional, c.Check

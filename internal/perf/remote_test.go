@@ -33,8 +33,8 @@ func (p *partner) Recv(ctx context.Context) ([]byte, error) {
 	return m.Body, err
 }
 
-func (p *partner) Open(rails int) ([]ibverbx.RailConfig, error) {
-	return p.nics[:min(rails, len(p.nics))], nil
+func (p *partner) Open(w perf.Wish) ([]ibverbx.RailConfig, error) {
+	return p.nics[:min(w.Rails, len(p.nics))], nil
 }
 
 func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error) {

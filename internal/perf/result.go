@@ -16,6 +16,9 @@ type Report struct {
 	Device     string `json:"device"`
 	Peer       string `json:"peer"`
 	Connection string `json:"connection"`
+	// Transport is what made the QPs reliable: "rc", the device, "uc", package reliable
+	// over UC QPs of the device, or "raw", nothing.
+	Transport Transport `json:"transport"`
 	// QPs is how many QPs carry data, and Lanes how many of them are lanes of one
 	// VirtualQP: all of them, or on UC and UD none.
 	QPs   int `json:"qps"`

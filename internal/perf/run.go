@@ -120,7 +120,7 @@ func (t *Test) describeTest(attr *verbs.DeviceAttr) {
 	t.head = Report{
 		Op: c.op(), Mode: c.Mode, Provider: attr.Provider, Link: attr.Link,
 		Device: deviceNames(t.rails[0]), Peer: deviceNames(t.rails[1]),
-		Connection: c.Connection.String(), QPs: c.QPs, Rails: c.Rails, Scheme: "none",
+		Connection: c.Connection.String(), Transport: c.transport(), QPs: c.QPs, Rails: c.Rails, Scheme: "none",
 		TxDepth: c.TxDepth, CQMod: c.CQMod, MTU: c.MTU,
 		Bidirectional: c.Bidirectional, Checked: c.Check,
 		Results: []Result{}, PerLane: []Lane{},

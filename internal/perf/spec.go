@@ -2,6 +2,7 @@ package perf
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,20 +40,26 @@ type spec struct {
 	Rails         int           `json:"rails"`
 	Lanes         int           `json:"lanes"`
 	Fragment      int           `json:"fragment"`
+	// Transport is left out for TransportRC, the only one that there was once.
+	Transport Transport `json:"transport,omitempty"`
 }
 
 // specOf describes a completed Config, whose rows are known.
 func specOf(c *Config, sizes []int) spec {
-	return spec{
+	s := spec{
 		Version: specVersion, Op: c.Op, Imm: c.Imm, Mode: c.Mode, Sizes: sizes, Iterations: c.Iterations, Duration: c.Duration,
 		TxDepth: c.TxDepth, CQMod: c.CQMod, Bidirectional: c.Bidirectional, Check: c.Check, Rails: c.Rails, Lanes: c.QPs, Fragment: c.Fragment,
 	}
+	if c.Transport != TransportRC {
+		s.Transport = c.Transport
+	}
+	return s
 }
 
 // config returns the Config that a partner's spec means, or an error if it cannot be.
 func (s *spec) config() (Config, error) {
 	c := Config{
-		Op: s.Op, Imm: s.Imm, Mode: s.Mode, Connection: verbs.RC, Sizes: s.Sizes, Iterations: s.Iterations, Duration: s.Duration,
+		Op: s.Op, Imm: s.Imm, Mode: s.Mode, Connection: verbs.RC, Transport: cmp.Or(s.Transport, TransportRC), Sizes: s.Sizes, Iterations: s.Iterations, Duration: s.Duration,
 		TxDepth: s.TxDepth, CQMod: s.CQMod, Bidirectional: s.Bidirectional, Check: s.Check, Rails: s.Rails, QPs: s.Lanes, Fragment: s.Fragment,
 	}
 	switch {

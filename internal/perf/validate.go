@@ -16,7 +16,7 @@ func (c *Config) validate() error {
 		return refuse("mode "+quote(string(c.Mode)), "there is no such mode", "use bandwidth or latency")
 	}
 	for _, check := range []func() error{
-		c.validateTransport, c.validateVirtual, c.validateSizes, c.validateAmount, c.validateQueues, c.validateLatency, c.validateKill,
+		c.validateTransport, c.validateReliable, c.validateVirtual, c.validateSizes, c.validateAmount, c.validateQueues, c.validateLatency, c.validateKill,
 	} {
 		if err := check(); err != nil {
 			return err

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/perf"
+	"ibverbx/verbs"
+)
+
+// Every operation over RC QPs made of UC QPs, with every scheme, over one and several lanes,
+// every byte compared.
+func TestPerfTransportUC(t *testing.T) {
+	for _, args := range []string{
+		"write -s 8,64K,1M", "write --imm -s 64K --scheme tally", "write --imm -s 64K --scheme dqplb", "write --imm -s 64K --scheme spray",
+		"read -s 8,64K", "send -s 8,64K", "atomic", "write -b -s 64K", "write -q 1 -s 64K", "write --imm -q 1 -s 64K", "send -q 1 -b -s 4K",
+		"write --rails 1 -q 3 -s 1M --fragment 64K", "write -q 80 -s 1M", "write --lat -s 8", "write --lat --imm -s 8", "send --lat -s 64", "read --lat -s 8", "atomic --lat",
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			words := append([]string{"perf", "--transport", "uc", "--check", "-n", "40"}, strings.Fields(args)...)
+			if out := succeed(t, words...); !strings.Contains(out, "Transport       : uc, RC made of 16 UC QPs each") {
+				t.Errorf("the table does not name the transport uc:\n%s", out)
+			}
+		})
+	}
+}
+
+func TestPerfTransportTableGolden(t *testing.T) {
+	golden(t, `---
+ RDMA_Write BW Test
+ Dual-port : OFF Device : soft0 -> soft1
+ Number of qps : 2 Transport type : IB
+ Connection type : RC Using SRQ : OFF
+ Provider : reliable over softnic Link : memory
+ Transport : uc, RC made of 16 UC QPs each, in software
+ Rails : 1 Lanes : 2
+ Scheme : tally Policy : auto
+ Fragment : by size
+ TX depth : 128
+ CQ Moderation : by size
+ Mtu : 4096[B]
+ Link type : Ethernet
+ Max inline data : 0[B]
+ Data check : ON
+---
+ #bytes #iterations BW peak[MiB/sec] BW average[MiB/sec] MsgRate[Mpps] memcpy[MiB/sec] ratio
+ N N N N N N N
+---
+ #rail device -> peer share[%] bytes fragments doorbells CQEs refusals
+ N soft0 -> soft1 N N N N N N
+---
+ #lane rail QPN role share[%] bytes fragments doorbells CQEs refusals
+ N N 0x data N N N N N N
+ N N 0x data N N N N N N
+ N N 0x message N N N N N N
+---
+ share is of the bytes of all results; fragments are physical requests, records and notifications included
+ memcpy on this machine: N MiB/sec (N GB/s) at N KiB
+ ratio is BW average over memcpy of the same size; MiB = 2^20 bytes, GB = 10^9 bytes, Mpps = 10^6 messages/s
+`, "perf", "-s", "64K", "-n", "100", "--rails", "1", "-q", "2", "--transport", "uc", "--check")
+}
+
+// The table and the JSON say which transport ran, raw QPs included.
+func TestPerfTransportSaid(t *testing.T) {
+	for _, tt := range []struct{ args, transport, connection, provider, table string }{
+		{"", "rc", "RC", "softnic", "rc, by the NIC"},
+		{"--transport rc", "rc", "RC", "softnic", "rc, by the NIC"},
+		{"--transport uc", "uc", "RC", "reliable over softnic", "uc, RC made of 16 UC QPs each, in software"},
+		{"-c UC", "raw", "UC", "softnic", "raw, nothing is repaired"},
+		{"-c UC --transport rc", "raw", "UC", "softnic", "raw, nothing is repaired"},
+	} {
+		words := append([]string{"perf", "-s", "64", "-n", "20"}, strings.Fields(tt.args)...)
+		v := object(t, words...)
+		if v["transport"] != tt.transport || v["connection"] != tt.connection || v["provider"] != tt.provider {
+			t.Errorf("perf %s: transport %v, connection %v, provider %v, want %s, %s, %s", tt.args, v["transport"], v["connection"], v["provider"], tt.transport, tt.connection, tt.provider)
+		}
+		if line := lineWith(succeed(t, words...), " Transport       :"); !strings.HasSuffix(line, ": "+tt.table) {
+			t.Errorf("perf %s: the table says %q, want %q", tt.args, line, tt.table)
+		}
+	}
+}
+
+func TestPerfTransportErrors(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		want []string
+	}{
+		{"--transport tcp", []string{"--transport", `"tcp"`, "want rc or uc"}},
+		{"--transport raw", []string{"--transport", "want rc or uc"}},
+		{"--transport uc -c UC", []string{"--transport uc", "measures UC QPs as they are", "drop --connection UC"}},
+		{"send --transport uc -c UD", []string{"--transport uc", "no RC QPs in a test of UD", "drop --connection UD"}},
+		{"--server --transport uc", []string{"--server", "say --transport at the client"}},
+	} {
+		status, out, stderr := command(t.Context(), append([]string{"perf"}, strings.Fields(tt.args)...)...)
+		if status != exitUsage || out != "" {
+			t.Errorf("perf %s: status %d, stdout %q; want %d and nothing", tt.args, status, out, exitUsage)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("perf %s: stderr %q does not say %q", tt.args, stderr, want)
+			}
+		}
+	}
+}
+
+// The help tells --transport uc from -c UC.
+func TestPerfTransportHelp(t *testing.T) {
+	out := succeed(t, "perf", "--help")
+	for _, want := range []string{
+		"--transport uc is something else than -c UC", "With -c UC the QPs are raw", "of 16 UC QPs", "raw UC is -c UC",
+		"ibverbx perf --transport uc --check", "ibverbx perf -c UC -q 16",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the help of perf does not say %q:\n%s", want, out)
+		}
+	}
+}
+
+// withoutUC is a NIC that has no UC QPs.
+type withoutUC struct{ verbs.Context }
+
+func (c withoutUC) QueryDevice() (verbs.DeviceAttr, error) {
+	a, err := c.Context.QueryDevice()
+	a.Capabilities &^= verbs.CapUC | verbs.CapSRQOnUC
+	return a, err
+}
+
+// A NIC without UC is refused in words that say what to do.
+func TestPerfTransportNoUC(t *testing.T) {
+	n, err := softNICs{}.open(1)
+	if err != nil {
+		t.Fatalf("open: got %v, want no error", err)
+	}
+	defer func() {
+		if err := n.close(); err != nil {
+			t.Errorf("close: got %v, want no error", err)
+		}
+	}()
+	n.ends[1][0] = ibverbx.RailConfig{Context: withoutUC{n.ends[1][0].Context}}
+	err = n.wrap(perf.Wish{Rails: 1, Transport: perf.TransportUC, Lanes: 1})
+	for _, want := range []string{"--transport uc: ", "soft1", "lacks UC", "--transport rc"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("wrap of a NIC without UC: got %v, want an error that says %q", err, want)
+		}
+	}
+}
+
+// A rail is lost and comes back under lanes that are made of UC QPs.
+func TestPerfTransportKillRail(t *testing.T) {
+	out := succeed(t, "perf", "--transport", "uc", "-s", "256K", "-D", "1.5", "--kill-rail", "1", "--at", "0.3", "--back", "0.3")
+	for _, want := range []string{"ports of rail 1 down", "recovered: all lanes are in service", "every byte of "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// Two processes measure over UDP with lanes that are made of UC QPs; the client says so, and
+// the same server serves clients of either transport.
+func TestPerfTransportTwoProcesses(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	server, addr := serve(t, "--token-file", token, "--json")
+	tests := []string{
+		"write -s 64,64K --transport uc", "write -s 64K", "write --imm -s 64K --transport uc", "read -s 64K --transport uc",
+		"send -b -s 4K --transport uc", "atomic --transport uc", "write --lat -s 8 --transport uc",
+	}
+	var clients []perf.Report
+	for _, args := range tests {
+		words := append([]string{"perf"}, strings.Fields(args)...)
+		words = append(words, addr, "--token-file", token, "--json", "--check", "-n", "64")
+		status, out, stderr := command(t.Context(), words...)
+		var r perf.Report
+		if err := json.Unmarshal([]byte(out), &r); status != exitOK || err != nil {
+			t.Fatalf("perf %s: status %d, %s, %v", args, status, stderr, err)
+		}
+		want := perf.TransportRC
+		if slices.Contains(words, "uc") {
+			want = perf.TransportUC
+		}
+		if r.Transport != want || !r.Checked || r.Link != "udp" {
+			t.Errorf("perf %s: transport %s, checked %v, over %s, want %s, checked, over udp", args, r.Transport, r.Checked, r.Link, want)
+		}
+		clients = append(clients, r)
+		server.line("done")
+	}
+	if status := server.interrupt(); status != exitOK {
+		t.Errorf("the server ended with status %d, want %d", status, exitOK)
+	}
+	d := json.NewDecoder(&server.stdout)
+	for i, c := range clients {
+		var s perf.Report
+		if err := d.Decode(&s); err != nil {
+			t.Fatalf("report %d of the server: got %v, want no error", i, err)
+		}
+		if s.Transport != c.Transport || s.Provider != c.Provider || fmt.Sprint(results(t, s)) != fmt.Sprint(results(t, c)) {
+			t.Errorf("perf %s: the server reports %s on %s\n%v\nand the client %s on %s\n%v", tests[i], s.Transport, s.Provider, results(t, s), c.Transport, c.Provider, results(t, c))
+		}
+	}
+}
