@@ -1,7 +1,6 @@
 package reliable_test
 
 import (
-	"fmt"
 	"testing"
 
 	"ibverbx/reliable"
@@ -37,12 +36,7 @@ func newRaw(tb testing.TB, size int) (a, b *side) {
 		return s
 	}
 	a, b = make1(), make1()
-	ea, err := a.qp.Endpoint()
-	must(tb, err)
-	eb, err := b.qp.Endpoint()
-	must(tb, err)
-	must(tb, a.qp.Connect(eb))
-	must(tb, b.qp.Connect(ea))
+	connect(tb, a, b)
 	return a, b
 }
 
@@ -76,23 +70,32 @@ func stream(tb testing.TB, a, b *side, size, n int) {
 	}
 }
 
-func BenchmarkReliable(b *testing.B) {
-	for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
-		run := func(name string, open func(tb testing.TB) (x, y *side)) {
-			b.Run(fmt.Sprintf("size=%dKiB/%s", size>>10, name), func(b *testing.B) {
-				x, y := open(b)
-				b.SetBytes(int64(size))
-				b.ReportAllocs()
-				b.ResetTimer()
-				stream(b, x, y, size, b.N)
-			})
-		}
-		run("paths=16", func(tb testing.TB) (x, y *side) {
-			return newPair(tb, softnic.NewMemoryLink(nil), reliable.Config{}, size)
+// benchmark measures a stream of WRITEs of several sizes. suffix stands behind the size in the
+// name.
+func benchmark(b *testing.B, suffix string, open func(tb testing.TB, size int) (x, y *side)) {
+	for _, s := range []struct {
+		name string
+		size int
+	}{{"8B", 8}, {"4KiB", 4 << 10}, {"64KiB", 64 << 10}, {"1MiB", 1 << 20}} {
+		b.Run("size="+s.name+suffix, func(b *testing.B) {
+			x, y := open(b, s.size)
+			b.SetBytes(int64(s.size))
+			b.ReportAllocs()
+			b.ResetTimer()
+			stream(b, x, y, s.size, b.N)
 		})
-		run("rc", func(tb testing.TB) (x, y *side) { return newRaw(tb, size) })
 	}
 }
+
+// BenchmarkReliable is a wrapped QP of 16 paths on a link in memory.
+func BenchmarkReliable(b *testing.B) {
+	benchmark(b, "/paths=16", func(tb testing.TB, size int) (x, y *side) {
+		return newPair(tb, softnic.NewMemoryLink(nil), reliable.Config{}, size)
+	})
+}
+
+// BenchmarkRC is an RC QP of the same NICs, to compare with.
+func BenchmarkRC(b *testing.B) { benchmark(b, "", newRaw) }
 
 // TestNoAllocations wants no allocation per message of many chunks.
 func TestNoAllocations(t *testing.T) {

@@ -113,12 +113,16 @@ func (d *device) QueryDevice() (verbs.DeviceAttr, error) {
 	a.Provider = "reliable over " + a.Provider
 	a.MaxQP = min(a.MaxQP/(d.cfg.Paths+2), d.cfg.RecvDepth/d.quota())
 	a.MaxInline = min(a.MaxInline, maxInline)
-	a.MaxMsgSize = min(a.MaxMsgSize, 1<<30)
+	a.MaxMsgSize = d.maxMsg()
 	a.Capabilities &^= verbs.CapSRQ | verbs.CapSRQOnUC | verbs.CapSQD | verbs.CapDMABuf | verbs.CapTimestamp
 	a.Capabilities |= verbs.CapFlushOnPost
 	a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
 	return a, err
 }
+
+// maxMsg is how long a message may be. The core counts its bytes in 32 bits, and a READ goes to the
+// inner device as it is.
+func (d *device) maxMsg() uint64 { return min(d.attr.MaxMsgSize, 1<<30) }
 
 func (d *device) QueryPort(port int) (verbs.PortAttr, error) { return d.inner.QueryPort(port) }
 

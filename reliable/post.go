@@ -51,8 +51,8 @@ func (q *qp) checkSend(wr *verbs.SendWR) error {
 		return verbs.Invalidf("flags %#x are not known", uint8(wr.Flags))
 	case int(wr.NumSGE) > q.sendSGE:
 		return verbs.Invalidf("%d elements, the QP was made for %d", wr.NumSGE, q.sendSGE)
-	case n > 1<<30:
-		return verbs.Invalidf("%d bytes, at most %d", n, 1<<30)
+	case n > q.ctx.maxMsg():
+		return verbs.Invalidf("%d bytes, at most %d", n, q.ctx.maxMsg())
 	case wr.Opcode >= verbs.OpAtomicCmpAndSwp && n != 8:
 		return verbs.Invalidf("an atomic with %d bytes, want 8", n)
 	case wr.Flags&verbs.SendInline != 0 && wr.Opcode >= verbs.OpRDMARead:

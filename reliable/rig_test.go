@@ -35,6 +35,12 @@ func must(tb testing.TB, err error) {
 // newSide opens a wrapped context on a new NIC of the link. It is closed with the test.
 func newSide(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) *side {
 	tb.Helper()
+	return newSideOver(tb, link, cfg, size, func(inner verbs.Context) verbs.Context { return inner })
+}
+
+// newSideOver is newSide with something between the NIC and what wraps it.
+func newSideOver(tb testing.TB, link softnic.Link, cfg reliable.Config, size int, between func(verbs.Context) verbs.Context) *side {
+	tb.Helper()
 	if cfg.GiveUp == 0 && cfg.Now == nil {
 		cfg.GiveUp = int64(patience)
 	}
@@ -43,7 +49,7 @@ func newSide(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) *s
 	tb.Cleanup(func() { must(tb, nic.Close()) })
 	inner, err := nic.Open()
 	must(tb, err)
-	return newSideOn(tb, nic, inner, cfg, size)
+	return newSideOn(tb, nic, between(inner), cfg, size)
 }
 
 // newSideOn wraps an open context of a NIC.
