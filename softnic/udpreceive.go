@@ -8,7 +8,12 @@ import (
 	"ibverbx/verbs"
 )
 
-// read takes the packets that are there and serves them, and reports whether there were any.
+// catchUpReads is how many batches are read before timers count: what answers to them may be
+// behind other packets.
+const catchUpReads = 4
+
+// read takes the packets that are there, up to a batch, and serves them, and reports whether
+// there were any.
 // The port's reading is held, the core's lock is not.
 func (u *udpPort) read() bool {
 	if u.closed {
@@ -36,7 +41,7 @@ func (u *udpPort) read() bool {
 	return true
 }
 
-// pump takes a batch of packets for every NIC. The core's lock is held, so nobody is waited
+// pump takes some batches of packets for every NIC. The core's lock is held, so nobody is waited
 // for who reads; catchUp does that.
 func (l *UDPLink) pump() (read, busy bool) {
 	for _, n := range l.core.nics {
@@ -48,8 +53,8 @@ func (l *UDPLink) pump() (read, busy bool) {
 			busy = true
 			continue
 		}
-		if !u.closed {
-			k, _ := u.reader.Read() // an error comes again, to those who count it
+		for k, left := 1, catchUpReads; left > 0 && k > 0 && !u.closed; left-- {
+			k, _ = u.reader.Read() // an error comes again, to those who count it
 			for i := range k {
 				u.serve(u.reader.Datagram(i))
 			}
@@ -65,7 +70,8 @@ func (l *UDPLink) pump() (read, busy bool) {
 func catchUp(nics []*NIC) {
 	for _, n := range nics {
 		n.udp.reading.Lock()
-		n.udp.read()
+		for left := catchUpReads; left > 0 && n.udp.read(); left-- {
+		}
 		n.udp.reading.Unlock()
 	}
 }

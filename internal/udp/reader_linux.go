@@ -13,12 +13,23 @@ const (
 	runSlots, runSlotSize = 16, 1 << 16
 	// Without runs a slot needs to hold one datagram; RoCE has 4 KiB and its headers.
 	plainSlots, plainSlotSize = 64, 8 << 10
+
+	// readTarget is about how many bytes one Read takes, so that the second-level cache
+	// holds them, what they were copied from and where they go.
+	readTarget = 256 << 10
+
+	// slotOffset is where the first slot begins. The headers in front of most payloads are
+	// 12 or 28 bytes, so this puts the payloads at multiples of 8. The builtin copy takes
+	// twice as long from anywhere else: 65 instead of 31 us for a MiB in pieces of 4 KiB
+	// (Sapphire Rapids, Go 1.26).
+	slotOffset = 4
 )
 
 // Reader receives datagrams of a Conn in batches. It is for one goroutine at a time.
 type Reader struct {
 	conn      *Conn
 	slot      int // bytes
+	next      int // messages that the next Read takes at the most
 	bytes     []byte
 	msgs      []mmsghdr
 	iovs      []unix.Iovec
@@ -34,7 +45,7 @@ func (c *Conn) NewReader() *Reader {
 		n, slot = runSlots, runSlotSize
 	}
 	r := &Reader{
-		conn: c, slot: slot, bytes: make([]byte, n*slot), msgs: make([]mmsghdr, n), iovs: make([]unix.Iovec, n),
+		conn: c, slot: slot, next: n, bytes: make([]byte, slotOffset+n*slot)[slotOffset:], msgs: make([]mmsghdr, n), iovs: make([]unix.Iovec, n),
 		names: make([]rawAddr, n), controls: make([]control, n), datagrams: make([]Datagram, n),
 	}
 	for i := range r.msgs {
@@ -57,19 +68,23 @@ func (r *Reader) prepare(i int) {
 }
 
 // Read takes the datagrams that are there, up to what fits, and returns how many entries
-// Datagram has; 0 if there are none. It never blocks. What it returned before is
-// overwritten.
+// Datagram has; 0 if there are none. It never blocks, and it may leave some for the next
+// call. What it returned before is overwritten.
 func (r *Reader) Read() (int, error) {
-	n, errno := recvmmsg(r.conn.recv, r.msgs)
+	n, errno := recvmmsg(r.conn.recv, r.msgs[:r.next])
 	if errno != 0 {
 		if errno == syscall.EAGAIN || errno == syscall.EINTR {
 			return 0, nil
 		}
 		return 0, fmt.Errorf("udp: receive on %v: %w", r.conn.Addr(), os.NewSyscallError("recvmmsg", errno))
 	}
+	bytes := 0
 	for i := range n {
+		bytes += int(r.msgs[i].len)
 		r.take(i)
 	}
+	// What comes next is like what came.
+	r.next = min(max(readTarget*n/max(bytes, 1), 1), len(r.msgs))
 	return n, nil
 }
 

@@ -1,0 +1,107 @@
+package udp
+
+import (
+	"bytes"
+	"testing"
+	"unsafe"
+)
+
+// TestBatchOfLongRuns: long datagrams leave in batches that a cache holds, before anybody
+// flushes, and short ones wait for the flush.
+func TestBatchOfLongRuns(t *testing.T) {
+	c := open(t, Config{})
+	if c.Segments() == 1 {
+		t.Skip("the kernel has no UDP_SEGMENT")
+	}
+	w, r := c.NewWriter(), c.NewReader()
+	to := NewDest(c.Addr(), true)
+	long := pattern(4000, 1)
+	perRun := MaxDatagram / len(long)
+	n := 3*perRun + 1 // two runs make a batch; the fourth begins after it has left
+	if holds(c, len(long)) < n {
+		t.Skipf("the socket buffer of %d bytes holds fewer than %d datagrams", c.Buffer(), n)
+	}
+	for range n {
+		put(w, to, 0, long)
+	}
+	early, _ := got(t, c, r, 2*perRun)
+	if len(early) != 2*perRun {
+		t.Errorf("%d datagrams came before the flush, want %d: two runs", len(early), 2*perRun)
+	}
+	if dropped := w.Flush(); dropped != 0 {
+		t.Fatalf("%d datagrams dropped, want 0", dropped)
+	}
+	late, _ := got(t, c, r, n-len(early))
+	for i, b := range append(early, late...) {
+		if !bytes.Equal(b, long) {
+			t.Fatalf("datagram %d of %d is not what was sent", i, n)
+		}
+	}
+	for range 100 {
+		put(w, to, 0, long[:20])
+	}
+	if k, err := r.Read(); k != 0 || err != nil {
+		t.Errorf("Read before the flush = %d, %v, want 0, nil: short datagrams wait", k, err)
+	}
+	if dropped := w.Flush(); dropped != 0 {
+		t.Fatalf("%d datagrams dropped, want 0", dropped)
+	}
+	got(t, c, r, 100)
+}
+
+// TestReadTarget: after long datagrams a Read takes no more than a cache holds, after short ones
+// as many as there is room for.
+func TestReadTarget(t *testing.T) {
+	c := open(t, Config{})
+	w, r := c.NewWriter(), c.NewReader()
+	to := NewDest(c.Addr(), false)
+	send := func(size int) {
+		t.Helper()
+		for range min(len(r.msgs), holds(c, size)) {
+			put(w, to, 0, pattern(size, 1))
+		}
+		if dropped := w.Flush(); dropped != 0 {
+			t.Fatalf("%d datagrams of %d bytes dropped, want 0", dropped, size)
+		}
+	}
+	size := min(60000, len(r.bytes)/len(r.msgs))
+	if c.Buffer() < 4*readTarget {
+		t.Skipf("the socket buffer is %d bytes, too small for the test", c.Buffer())
+	}
+	send(size)
+	if _, err := r.Read(); err != nil {
+		t.Fatalf("Read = %v, want nil", err)
+	}
+	if most := readTarget / size; r.next != most {
+		t.Errorf("after datagrams of %d bytes a Read takes %d, want %d", size, r.next, most)
+	}
+	send(size)
+	for {
+		k, err := r.Read()
+		if err != nil {
+			t.Fatalf("Read = %v, want nil", err)
+		}
+		if k == 0 {
+			break
+		}
+		if k > readTarget/size {
+			t.Errorf("Read = %d datagrams of %d bytes, want %d at the most", k, size, readTarget/size)
+		}
+	}
+	send(20)
+	if _, err := r.Read(); err != nil || r.next != len(r.msgs) {
+		t.Errorf("after datagrams of 20 bytes a Read takes %d, %v, want %d, nil", r.next, err, len(r.msgs))
+	}
+}
+
+// TestPayloadAlignment: the payload behind a header of 12 or 28 bytes is where copy is fast.
+func TestPayloadAlignment(t *testing.T) {
+	r := open(t, Config{}).NewReader()
+	for i := range r.iovs {
+		for _, header := range []uintptr{12, 28} {
+			if at := uintptr(unsafe.Pointer(r.iovs[i].Base)) + header; at%8 != 0 {
+				t.Fatalf("slot %d: the payload behind %d bytes is at %#x, want a multiple of 8", i, header, at)
+			}
+		}
+	}
+}
