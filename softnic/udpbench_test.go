@@ -132,20 +132,19 @@ func BenchmarkTCP(b *testing.B) {
 			in, err := l.Accept()
 			must(b, err)
 			done := make(chan error, 1)
+			buf, into := bytesOf(b, s.bytes), bytesOf(b, max(s.bytes, 64*kib))
 			go func() {
-				buf := make([]byte, max(s.bytes, 64*kib))
 				for left := s.bytes * b.N; left > 0; {
-					n, err := in.Read(buf[:min(left, len(buf))])
+					n, err := in.Read(into[:min(left, len(into))])
 					if err != nil {
 						done <- err
 						return
 					}
 					left -= n
 				}
-				_, err := in.Write(buf[:1])
+				_, err := in.Write(into[:1])
 				done <- err
 			}()
-			buf := make([]byte, s.bytes)
 			b.SetBytes(int64(s.bytes))
 			b.ResetTimer()
 			for range b.N {
