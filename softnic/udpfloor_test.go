@@ -4,12 +4,12 @@ package softnic_test
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"net/netip"
 	"runtime"
 	"sync"
 	"testing"
 
+	"ibverbx/internal/roce"
 	"ibverbx/internal/udp"
 	"ibverbx/verbs"
 )
@@ -35,7 +35,7 @@ const (
 )
 
 // BenchmarkUDPFloor moves messages as cheaply as the system calls allow: datagrams of the
-// same sizes and in the same runs as those of RoCE, a CRC over each on both sides, a copy of
+// same sizes and in the same runs as those of RoCE, the same CRC over each on both sides, a copy of
 // its payload to where it belongs, and a number back for every quarter of the window, so that
 // no buffer overflows. The memory is of the same kind and size. There are no PSNs, keys, QPs or
 // completions, and nothing is repaired.
@@ -114,14 +114,13 @@ func floorPacket(w *udp.Writer, to *udp.Dest, src []byte, k int) {
 		w.Begin(to, 0, size, 0, size)
 		d := w.Take(size)
 		copy(d[header:], payload)
-		binary.LittleEndian.PutUint32(d[size-floorICRC:], crc32.ChecksumIEEE(d[:size-floorICRC]))
+		binary.LittleEndian.PutUint32(d[size-floorICRC:], uint32(roce.Sum(0).Add(d[:size-floorICRC])))
 		return
 	}
 	w.Begin(to, 0, size, 1, header+floorICRC)
-	sum := crc32.ChecksumIEEE(w.Take(header))
+	sum := roce.Sum(0).Add(w.Take(header))
 	w.Attach(payload)
-	sum = crc32.Update(sum, crc32.IEEETable, payload)
-	binary.LittleEndian.PutUint32(w.Take(floorICRC), sum)
+	binary.LittleEndian.PutUint32(w.Take(floorICRC), uint32(sum.Add(payload)))
 }
 
 func floorReceive(b *testing.B, conn *udp.Conn, back *udp.Dest, dst []byte, packets int) {
@@ -145,7 +144,7 @@ func floorReceive(b *testing.B, conn *udp.Conn, back *udp.Dest, dst []byte, pack
 				one := p[:min(d.Segment, len(p))]
 				p = p[len(one):]
 				k, body := got%perMessage, one[:len(one)-floorICRC]
-				if crc32.ChecksumIEEE(body) != binary.LittleEndian.Uint32(one[len(body):]) {
+				if uint32(roce.Sum(0).Add(body)) != binary.LittleEndian.Uint32(one[len(body):]) {
 					b.Errorf("datagram %d has a wrong CRC", got)
 				}
 				copy(dst[k*min(floorMTU, len(dst)):], body[floorHeader:])

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"net/netip"
 )
 
@@ -113,12 +112,12 @@ func (f Flow) Begin(headers []byte, length int, id uint16) Sum {
 	} else {
 		c ^= ipv4Lengths[length>>2] ^ identification.of(id)
 	}
-	return Sum(crc32.Update(c, crc32.IEEETable, headers))
+	return Sum(checksum(c, headers))
 }
 
-// Add adds the next bytes of the datagram. Parts of 64 bytes and more, in multiples of
+// Add adds the next bytes of the datagram. Parts of 256 bytes and more, in multiples of
 // sixteen, are the fastest.
-func (s Sum) Add(b []byte) Sum { return Sum(crc32.Update(uint32(s), crc32.IEEETable, b)) }
+func (s Sum) Add(b []byte) Sum { return Sum(checksum(uint32(s), b)) }
 
 // Finish writes pad bytes of 0 and the ICRC to the beginning of tail, which has room for
 // MaxTail bytes, and returns how many that are.

@@ -1,0 +1,49 @@
+package roce
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
+
+// checksum is crc32.Update of the polynomial of Ethernet, and faster: for long buffers where
+// the processor multiplies 64 bytes at a time (crc_amd64.go), for short ones because a table
+// of four bytes at a time beats one of one.
+func checksum(crc uint32, b []byte) uint32 {
+	if wide && len(b) >= foldMin {
+		return foldLong(crc, b)
+	}
+	if len(b) > shortMax {
+		return crc32.Update(crc, crc32.IEEETable, b)
+	}
+	return ^short(^crc, b)
+}
+
+// shortMax is the length up to which short is faster than hash/crc32.
+const shortMax = 63
+
+// short is the CRC without the inversion before and after.
+func short(crc uint32, b []byte) uint32 {
+	for ; len(b) >= 4; b = b[4:] {
+		crc ^= binary.LittleEndian.Uint32(b)
+		crc = slices[3][crc&0xff] ^ slices[2][crc>>8&0xff] ^ slices[1][crc>>16&0xff] ^ slices[0][crc>>24]
+	}
+	for _, v := range b {
+		crc = crc>>8 ^ slices[0][byte(crc)^v]
+	}
+	return crc
+}
+
+// slices are the differences that a byte makes: the last of a word, the one before it, and so
+// on.
+var slices = newSlices()
+
+func newSlices() *[4][256]uint32 {
+	s := &[4][256]uint32{0: *crc32.IEEETable}
+	for k := 1; k < len(s); k++ {
+		for v := range s[k] {
+			before := s[k-1][v]
+			s[k][v] = before>>8 ^ crc32.IEEETable[before&0xff]
+		}
+	}
+	return s
+}

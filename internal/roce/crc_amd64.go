@@ -1,0 +1,45 @@
+package roce
+
+import "golang.org/x/sys/cpu"
+
+// wide says that the processor multiplies polynomials of 64 bits eight at a time. The flags
+// include the operating system's consent to use the registers.
+var wide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512VPCLMULQDQ
+
+// foldMin is the least that fold takes.
+const foldMin = 256
+
+// A message is a polynomial whose remainder is wanted, so a part of it may be replaced by
+// anything with the same remainder. 128 bits that stand d bits before another 128 are folded
+// onto them: each half is multiplied by the power of x that its distance gives, modulo the
+// polynomial, and both products are added to what is there. (Gopal and others, "Fast CRC
+// Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009.)
+//
+//	bits   0..63   times x^(d+32)     the first half, further from the end
+//	     64..127   times x^(d-32)
+//
+// The 32 is the room that the remainder takes. Factors have their highest bit, 63, for x^-1,
+// because a product of two such polynomials has one bit less than room for it.
+type factors [2]uint64
+
+// folds are the factors for the distances of fold: four registers of 512 bits, one, and 128
+// bits.
+var folds = [3]factors{newFactors(4 * 512), newFactors(512), newFactors(128)}
+
+func newFactors(bits int) factors {
+	return factors{uint64(power(one>>1, bits+32)) << 1, uint64(power(one>>1, bits-32)) << 1}
+}
+
+// foldLong is checksum for at least foldMin bytes.
+func foldLong(crc uint32, b []byte) uint32 {
+	n := len(b) &^ 15
+	var rest [16]byte
+	fold(^crc, &b[0], n, &folds, &rest)
+	return ^short(short(0, rest[:]), b[n:])
+}
+
+// fold folds n bytes, a multiple of 16 and at least foldMin, before which the CRC was crc, to 16
+// with the same CRC.
+//
+//go:noescape
+func fold(crc uint32, p *byte, n int, k *[3]factors, rest *[16]byte)
