@@ -33,7 +33,7 @@ func TestPictures(t *testing.T) {
 		}
 		d := xml.NewDecoder(bytes.NewReader(svg))
 		for {
-			if _, err := d.Token(); err == io.EOF {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
 				break
 			} else if err != nil {
 				t.Fatalf("%s is not well-formed: %v", p.name, err)
