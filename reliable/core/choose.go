@@ -57,15 +57,16 @@ func (c *Conn) preferred(q, p *path) bool {
 	return dq < dp || (dq == dp && int32(q.next-p.next) < 0)
 }
 
-// expected is the delay that a path is expected to have, in nanoseconds. One that was never
-// measured counts as fast, so that it is tried; a measurement that is old counts for no more
-// than that of the whole connection; losses count as delay.
+// expected is the delay that a path is expected to have, in nanoseconds: the latest one, because
+// queues come and go faster than a mean of many follows. A path that was never measured counts
+// as fast, so that it is tried; a measurement that is old counts for no more than that of the
+// whole connection; losses count as delay.
 func (c *Conn) expected(p *path) int64 {
 	d := int64(float64(p.inflight) * 1e9 / c.cfg.Rate)
 	if !p.measured {
 		return d
 	}
-	base := p.rtt.srtt
+	base := p.rtt.last
 	if c.now-p.measuredAt > c.cfg.MaxAge {
 		base = min(base, c.rtt.srtt)
 	}

@@ -135,7 +135,7 @@ func New(cfg Config) (*Conn, error) {
 	c.window = cfg.PeerCredit
 	c.rackAt, c.last = -never, -1
 	c.reorderAt, c.probeAt, c.nonceAt = never, never, never
-	c.rtt = rtt{srtt: cfg.InitialRTT, rttvar: cfg.InitialRTT / 2}
+	c.rtt = newRTT(cfg.InitialRTT)
 	c.initReceiver()
 	c.initCredit()
 	c.up = make([]uint16, 0, cfg.Paths)

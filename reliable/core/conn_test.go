@@ -40,3 +40,30 @@ func TestMovesMessages(t *testing.T) {
 		t.Fatalf("%d chunks were repeated without a loss", n)
 	}
 }
+
+// TestLatestDelayCounts wants a path to be left as soon as one measurement says that a queue has
+// grown on it, however good it was before, and to be taken again as soon as one says that it is
+// gone.
+func TestLatestDelayCounts(t *testing.T) {
+	c, err := New(Config{Paths: 2})
+	if err != nil {
+		t.Fatalf("New = %v, want a connection", err)
+	}
+	p, q := &c.paths[0], &c.paths[1]
+	p.measured, q.measured = true, true
+	c.measure(&q.rtt, 50_000)
+	for range 20 {
+		c.measure(&p.rtt, 10_000)
+	}
+	if c.preferred(q, p) {
+		t.Errorf("a path of 50 us is preferred to one of 10 us")
+	}
+	c.measure(&p.rtt, 200_000)
+	if !c.preferred(q, p) {
+		t.Errorf("a path that took 200 us is preferred to one of 50 us: it is expected to take %d and %d ns", c.expected(p), c.expected(q))
+	}
+	c.measure(&p.rtt, 10_000)
+	if c.preferred(q, p) {
+		t.Errorf("a path that takes 10 us again is not taken: it is expected to take %d and %d ns", c.expected(p), c.expected(q))
+	}
+}

@@ -190,7 +190,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{entry{}, 3},
 		{receiver{}, 24},
 		{slot{}, 7},
-		{rtt{}, 3},
+		{rtt{}, 4},
 		{creditor{}, 11},
 	} {
 		if got := reflect.TypeOf(tt.v).NumField(); got != tt.want {

@@ -69,7 +69,7 @@ type entry struct {
 
 func (p *path) init(cfg *Config) {
 	p.ledger = make([]entry, cfg.PathDepth)
-	p.rtt = rtt{srtt: cfg.InitialRTT, rttvar: cfg.InitialRTT / 2}
+	p.rtt = newRTT(cfg.InitialRTT)
 	p.timerAt = never
 }
 
@@ -146,10 +146,15 @@ func (c *Conn) onSent(ev *Event) {
 // rtt is a smoothed round trip time and its variation (RFC 6298, section 2).
 type rtt struct {
 	srtt, rttvar int64
+	last         int64 // the latest sample
 	samples      uint32
 }
 
+// newRTT returns what counts before anything is measured.
+func newRTT(initial int64) rtt { return rtt{srtt: initial, rttvar: initial / 2, last: initial} }
+
 func (r *rtt) add(sample int64) {
+	r.last = sample
 	if r.samples++; r.samples == 1 {
 		r.srtt, r.rttvar = sample, sample/2
 		return

@@ -200,7 +200,7 @@ func (c *Conn) onPong(r *wire.Record, route Route) {
 		return
 	}
 	sample := max(c.now-p.pingAt, 1)
-	p.rtt = rtt{srtt: c.cfg.InitialRTT, rttvar: c.cfg.InitialRTT / 2}
+	p.rtt = newRTT(c.cfg.InitialRTT)
 	c.measure(&p.rtt, sample)
 	p.tries = 0
 	if p.pongs++; p.pongs < pongsToUp {
