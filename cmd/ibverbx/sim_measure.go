@@ -69,6 +69,12 @@ func printMeasured(s streams, r *measure.Result) error {
 	if r.CostUS != nil {
 		p.printf("the fault costs %.1f us\n", *r.CostUS)
 	}
+	if len(r.FlowRatios) > 0 {
+		p.printf("of the worst flow; all: %.3f\n", r.FlowRatios)
+	}
+	if r.QueueBytes > 0 {
+		p.printf("longest queue where flows meet: %s\n", bytesText(int(r.QueueBytes)))
+	}
 	c := &r.Counters
 	p.printf("%d packets, %d lost, %.2f%% of what was sent was sent again\n", c.Packets, c.PacketsLost, r.RetransmitRatio*100)
 	if c.Chunks > 0 {

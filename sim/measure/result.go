@@ -29,6 +29,11 @@ type Result struct {
 	// CostUS is how much longer it took than the same without the fault, nil if there is
 	// none.
 	CostUS *float64 `json:"cost_us,omitempty"`
+	// FlowRatios are the goodput ratios of the flows, each by itself, where goodput_ratio is
+	// that of the worst.
+	FlowRatios []float64 `json:"flow_ratios,omitempty"`
+	// QueueBytes is the longest queue at the port where flows meet.
+	QueueBytes float64 `json:"queue_bytes,omitempty"`
 
 	// RetransmitRatio is how many chunks, or packets of RC, were sent again for one that
 	// was sent.
@@ -92,7 +97,8 @@ func (r *Result) Measure(w *World, rate float64, mtu int, flows ...*Flow) {
 		r.Counters.GoBacks += s.Retransmits
 		r.Counters.Timeouts += s.Timeouts
 		for _, b := range w.hosts {
-			r.Counters.PacketsLost += w.Link.Stats(a.NIC, b.NIC).Lost
+			s := w.Link.Stats(a.NIC, b.NIC)
+			r.Counters.PacketsLost += s.Lost + s.Overflow
 		}
 	}
 	took := float64(last-first) / 1e9
@@ -140,6 +146,7 @@ var figures = [...]figure{
 	{"latency_us.p999", func(r *Result) *float64 { return &r.Latency.P999 }},
 	{"virtual_us", func(r *Result) *float64 { return &r.VirtualUS }},
 	{"cost_us", func(r *Result) *float64 { return r.CostUS }},
+	{"queue_bytes", func(r *Result) *float64 { return &r.QueueBytes }},
 	{"retransmit_ratio", func(r *Result) *float64 { return &r.RetransmitRatio }},
 }
 

@@ -36,7 +36,7 @@ func (o *Options) bytes(n int) int {
 
 // Scenarios returns all scenarios, by name.
 func Scenarios() []Scenario {
-	all := slices.Concat(lossScenarios(), deadPathScenarios(), hardScenarios())
+	all := slices.Concat(lossScenarios(), deadPathScenarios(), hardScenarios(), incastScenarios(), ecmpScenarios())
 	slices.SortFunc(all, func(a, b Scenario) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

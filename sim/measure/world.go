@@ -62,7 +62,7 @@ func NewWorld(cfg WorldConfig) (*World, error) {
 	}
 	var err error
 	w.Link, err = softnic.NewFaultLink(&softnic.FaultConfig{
-		Seed: cfg.Seed, Impairment: cfg.Impairment, Window: cfg.Window, Queue: cfg.Queue, Now: w.Now,
+		Seed: cfg.Seed, Impairment: cfg.Impairment, Window: cfg.Window, Queue: cfg.Queue, InTurn: true, Now: w.Now,
 	})
 	return w, err
 }
