@@ -204,7 +204,7 @@ func (l *faults) deliver(now int64, budget int) int {
 func (l *faults) forward(f *flight, now int64) bool {
 	for f.hops < 2 {
 		f.hops++
-		fits := true
+		var fits bool
 		if f.hops == 1 {
 			fits = f.route == nil || f.route.pass(f)
 		} else {
