@@ -82,7 +82,7 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 	be := binary.BigEndian
 	switch {
 	case len(b) == 0:
-		return nil, verbs.Invalidf("the peer's endpoint has no Extra: its QP is not of a wrapped context")
+		return nil, verbs.Invalidf("the peer's endpoint has no Extra: its QP is not of a wrapped context, or of one that fell back to RC")
 	case len(b) < cardLen || b[0] != wire.Version || b[1]&^(cardWant|cardPerPath|cardCredits) != 0:
 		return nil, verbs.Invalidf("the peer's Extra of %d bytes is not of version %d of this protocol", len(b), wire.Version)
 	}

@@ -35,6 +35,10 @@ type Config struct {
 	// PathRecv is how many of these buffers each path of a QP keeps where UC QPs cannot
 	// use a shared receive queue: then a QP needs Paths*PathRecv of them. Zero means 8.
 	PathRecv int
+	// FallBackToRC makes Wrap return, where a device has no UC or lacks something else
+	// that paths need, a context whose QPs are the device's own. Both ends need the same kind of
+	// QP; Carrier says which it is. False means that Wrap fails.
+	FallBackToRC bool
 	// GiveUp is how long, in nanoseconds, a QP goes on without any progress; then its
 	// requests end with RETRY_EXC. Zero means 5 s, or, for a QP that Modify has
 	// connected, what its Timeout and RetryCount say, but at least 50 ms.

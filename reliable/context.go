@@ -2,6 +2,7 @@ package reliable
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"ibverbx/reliable/core"
@@ -51,7 +52,8 @@ const engineDepth = 1 << 16
 
 // Wrap returns a context whose RC QPs are made of paths on ctx, which it takes over: closing
 // the wrapped context closes ctx. Other QPs are those of ctx. [ErrNoUC] if the device has no
-// UC; then ctx stays open, and its owner's.
+// UC; then ctx stays open, and its owner's. With Config.FallBackToRC there is a context in its
+// place whose QPs are those of ctx; see [Carrier].
 func Wrap(ctx verbs.Context, cfg Config) (verbs.Context, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -62,9 +64,15 @@ func Wrap(ctx verbs.Context, cfg Config) (verbs.Context, error) {
 		return nil, err
 	}
 	shared, err := probe(ctx, &attr)
+	if cfg.FallBackToRC && errors.Is(err, verbs.ErrNotSupported) {
+		return plain{ctx, cfg}, nil
+	}
 	if err == nil && !shared && cfg.pathShare() > cfg.RecvDepth {
 		err = verbs.Invalidf("UC QPs of the device cannot use a shared receive queue, and Config.RecvDepth is %d: want Paths*PathRecv, %d, for each QP",
 			cfg.RecvDepth, cfg.pathShare())
+	}
+	if errors.Is(err, verbs.ErrNotSupported) {
+		err = fmt.Errorf("%w; use the context as it is, or set Config.FallBackToRC at both ends", err)
 	}
 	if err != nil {
 		return nil, verbs.NewOpError("wrap context", ctx.Device().Name(), 0, err)

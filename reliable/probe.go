@@ -41,6 +41,9 @@ func probe(ctx verbs.Context, attr *verbs.DeviceAttr) (shared bool, err error) {
 func probeUC(pd verbs.PD, cq verbs.CQ, attr *verbs.DeviceAttr) (shared bool, err error) {
 	cfg := verbs.QPConfig{Type: verbs.UC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1}
 	qp, err := pd.CreateQP(cfg)
+	if errors.Is(err, verbs.ErrLimit) || errors.Is(err, verbs.ErrClosed) {
+		return false, err // it says nothing about UC
+	}
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", ErrNoUC, err)
 	}
