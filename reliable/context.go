@@ -28,6 +28,7 @@ type device struct {
 	routes   routes
 	qps      []*qp // by number of the connection; nil is free
 	live     []*qp // connected
+	sidesAt  int64 // when the side QPs are looked at next
 	asking   int   // QPs that wait for the card of their peer
 	domains  []*domain
 	prepared uint32 // counts what domains have made

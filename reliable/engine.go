@@ -29,6 +29,11 @@ func (d *device) Step() (next int64, pending bool) {
 	for _, q := range d.live {
 		d.wakeAt = min(d.wakeAt, q.conn.Deadline())
 	}
+	for _, q := range d.live {
+		if q.sideDown {
+			d.wakeAt = min(d.wakeAt, d.sidesAt)
+		}
+	}
 	for _, q := range d.qps {
 		if q != nil && q.askAt != 0 {
 			d.wakeAt = min(d.wakeAt, q.askAt)
@@ -88,10 +93,10 @@ func (d *device) drive() {
 	if d.asking > 0 {
 		d.askForCards()
 	}
+	if d.now >= d.sidesAt {
+		d.watchSides()
+	}
 	for i := 0; i < len(d.live); i++ {
-		if q := d.live[i]; q.state == verbs.StateRTS && q.side.State() == verbs.StateErr {
-			q.fail() // the peer's READ or atomic was wrong
-		}
 		if q := d.live[i]; d.now >= q.conn.Deadline() || len(q.queue) > 0 {
 			q.ev = core.Event{Kind: core.EvTick}
 			q.step(&q.ev)

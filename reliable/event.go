@@ -47,6 +47,7 @@ func (d *device) collect() {
 		if n == 0 {
 			return
 		}
+		d.sidesAt = 0 // it may be about one of them
 		for _, ev := range buf[:n] {
 			if ev, ok := d.translate(ev); ok {
 				d.raise(ev)

@@ -24,19 +24,20 @@ type qp struct {
 	broken bool // its CQ overran
 	member bool // of its domain's users
 
-	side    verbs.QP // carries READs and atomics; its number is that of the QP
-	num     uint32
-	conn    *core.Conn // nil until connected
-	peer    *card
-	ah      verbs.AH
-	share   int // receive buffers that its peer is told of
-	paths   []pathQP
-	arrival pool // PathRecv slots per path, if they have their own receives
-	headers pool // one slot per transmission of each path
-	inline  pool // one slot per request
-	cards   pool // two slots to send cards, two to receive them
-	access  verbs.Access
-	pacer   *core.Pacer // grants to the peer, with Config.Credits
+	side     verbs.QP // carries READs and atomics; its number is that of the QP
+	num      uint32
+	sideDown bool       // it was in the error state when it was looked at
+	conn     *core.Conn // nil until connected
+	peer     *card
+	ah       verbs.AH
+	share    int // receive buffers that its peer is told of
+	paths    []pathQP
+	arrival  pool // PathRecv slots per path, if they have their own receives
+	headers  pool // one slot per transmission of each path
+	inline   pool // one slot per request
+	cards    pool // two slots to send cards, two to receive them
+	access   verbs.Access
+	pacer    *core.Pacer // grants to the peer, with Config.Credits
 	// introduced says that the own card was sent on the side QP.
 	introduced bool
 	askAt      int64 // when it is sent again; zero is never
@@ -325,7 +326,7 @@ func (q *qp) unplug() {
 		_ = q.ah.Close() // nothing stands on it
 		q.ah = nil
 	}
-	q.conn, q.peer = nil, nil
+	q.conn, q.peer, q.sideDown = nil, nil, false
 }
 
 func (q *qp) opError(op string, err error) error { return q.ctx.opError(op, q.num, err) }
