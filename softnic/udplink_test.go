@@ -204,6 +204,7 @@ func TestUDPGarbage(t *testing.T) {
 	defer func() { must(t, conn.Close()) }()
 	good := make([]byte, 20) // an acknowledgement with a wrong ICRC
 	good[0] = roce.OpAck
+	spoil(t, good, conn.LocalAddr(), conn.RemoteAddr())
 	for _, b := range [][]byte{{}, {1}, make([]byte, 15), make([]byte, 16), make([]byte, 9000), bytes.Repeat([]byte{0xff}, 64), good} {
 		_, err := conn.Write(b)
 		must(t, err)
@@ -215,6 +216,23 @@ func TestUDPGarbage(t *testing.T) {
 	if s := u.b.Stats(); s.Malformed < 4 || s.BadICRC != 1 {
 		t.Errorf("malformed %d, bad ICRC %d, want at least 4, and 1", s.Malformed, s.BadICRC)
 	}
+}
+
+// spoil gives a datagram an ICRC that is wrong whatever the identification of its IPv4 header.
+// One at random is right for some identification once in 65,536 times.
+func spoil(t *testing.T, datagram []byte, from, to net.Addr) {
+	t.Helper()
+	flow, err := roce.NewFlow(from.(*net.UDPAddr).AddrPort(), to.(*net.UDPAddr).AddrPort())
+	must(t, err)
+	var e roce.Explainer
+	for bit := range 32 {
+		flow.Seal(datagram, 0)
+		datagram[len(datagram)-1-bit/8] ^= 1 << (bit % 8)
+		if _, ok := flow.Check(datagram, &e); !ok {
+			return
+		}
+	}
+	t.Fatalf("an ICRC with any one bit changed is right, want at least one that is not")
 }
 
 // A configuration that cannot be right is refused, with the reason.
