@@ -97,5 +97,6 @@ func (q *qp) reset() {
 		*q.rq.used = 0
 	}
 	q.responder = responder{}
+	q.headFor(nil)
 	q.path, q.from = nil, nil
 }

@@ -33,9 +33,7 @@ type NIC struct {
 	stats    Stats
 	queued   int      // packets under way, on a link that queues
 	waiting  workList // QPs that wait for that to fall
-	limit    uint32   // packets of all QPs that may be unacknowledged, 0 without limit
-	inFlight uint32   // those that are
-	starved  workList // QPs that wait for that to fall
+	budget   budget   // of all QPs
 	patience uint8    // how often the time to the first probe is doubled
 	scratch  packet   // the packet being built
 	word     [8]byte  // the answer of an atomic on its way to memory

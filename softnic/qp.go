@@ -53,9 +53,10 @@ type qp struct {
 	watched    bool // in core.watch
 	timerIdx   int  // in core.timers
 	timerAt    int64
-	awaitsRoom bool // in NIC.waiting
-	starved    bool // in NIC.starved
-	charged    uint32
+	awaitsRoom bool    // in NIC.waiting
+	starved    bool    // in budget.starved
+	charged    uint32  // packets that count in the NIC's budget, and in to
+	to         *budget // that of the peer's NIC, nil if it is not known
 	injected   *injected
 
 	sendQueue

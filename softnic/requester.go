@@ -57,7 +57,7 @@ func (q *qp) sendMessages() {
 		if q.sqOff == 0 && !q.mayStart(w) {
 			return
 		}
-		if f := q.inFlight(); f >= q.window || (q.nic.limit > 0 && !q.mayAdd(f)) || (q.paced && !q.link.room(q.nic, q)) {
+		if f := q.inFlight(); f >= q.window || (q.nic.budget.limit > 0 && !q.mayAdd(f)) || (q.paced && !q.link.room(q.nic, q)) {
 			return
 		}
 		if w.isRequest() {
@@ -113,7 +113,7 @@ func (q *qp) sendData(w *sendWQE, peer *qp) bool {
 	psn := q.snd
 	p.path, p.opcode, p.destQPN, p.psn = q.path, q.transport|op, q.attr.DestQPN, psn
 	p.va, p.rkey, p.dmaLen, p.imm = w.remoteAddr, w.rkey, length, w.imm
-	p.ackReq = last || psn&q.ackMask == 0 || q.probing
+	p.ackReq = last || psn&q.ackMask == 0 || q.probing || (n.budget.limit > 0 && q.holder(q.inFlight()+1) != nil)
 	p.solicited = last && w.flags&verbs.SendSolicited != 0
 	if last {
 		q.sqOff = 0

@@ -42,6 +42,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	if mask&verbs.AttrAV != 0 {
 		q.path, q.from = p, nil
+		q.headFor(p)
 	}
 	if to == verbs.StateSQD && q.state == verbs.StateRTS {
 		q.attr.SQDNotify = false // asked for anew each time

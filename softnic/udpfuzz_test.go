@@ -156,12 +156,12 @@ func TestUDPWindowCount(t *testing.T) {
 	check(t, err)
 	s.nic.core.mu.Lock()
 	defer s.nic.core.mu.Unlock()
-	if s.nic.inFlight != 40 {
-		t.Errorf("%d packets in flight, want 40", s.nic.inFlight)
+	if s.nic.budget.inFlight != 40 {
+		t.Errorf("%d packets in flight, want 40", s.nic.budget.inFlight)
 	}
 	q.enterError()
-	if s.nic.inFlight != 0 {
-		t.Errorf("%d packets in flight after an error, want 0", s.nic.inFlight)
+	if s.nic.budget.inFlight != 0 {
+		t.Errorf("%d packets in flight after an error, want 0", s.nic.budget.inFlight)
 	}
 }
 
@@ -172,11 +172,11 @@ func TestUDPWindowShare(t *testing.T) {
 	n, q := s.nic, s.qps[0]
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
-	n.inFlight = n.limit // of others
+	n.budget.inFlight = n.budget.limit // of others
 	if !q.mayAdd(fairShare-1) || q.mayAdd(fairShare) || !q.starved {
 		t.Errorf("may add at %d: %v, at %d: %v, want true and false", fairShare-1, q.mayAdd(fairShare-1), fairShare, q.mayAdd(fairShare))
 	}
-	n.inFlight = 0
+	n.budget.inFlight = 0
 	q.charge()
 	if q.starved || !q.inTx {
 		t.Errorf("starved %v, scheduled %v when the window has opened, want false and true", q.starved, q.inTx)

@@ -21,15 +21,16 @@ type udpPort struct {
 	conn *udp.Conn
 
 	// Under the core's lock.
-	writer *udp.Writer
-	dirty  bool // in link.dirty
-	served bool // packets were just read, by whoever has the lock
-	next   int  // the socket of the next path
-	peers  map[udpPeer]udpTraits
-	dests  map[udpPeer]*udp.Dest // so that packets of several QPs can leave in one run
-	heard  map[udpSpeaker]*udpWay
-	out    roce.Header
-	parts  [verbs.MaxSGE + 2][]byte // of a captured packet
+	writer  *udp.Writer
+	dirty   bool // in link.dirty
+	served  bool // packets were just read, by whoever has the lock
+	next    int  // the socket of the next path
+	peers   map[udpPeer]udpTraits
+	dests   map[udpPeer]*udp.Dest // so that packets of several QPs can leave in one run
+	budgets map[udpPeer]*budget
+	heard   map[udpSpeaker]*udpWay
+	out     roce.Header
+	parts   [verbs.MaxSGE + 2][]byte // of a captured packet
 
 	// reading is held by whoever reads, and taken before the core's lock.
 	reading sync.Mutex
@@ -83,6 +84,7 @@ type udpWay struct {
 	flow   roce.Flow
 	socket int
 	window uint32
+	budget *budget // of all QPs whose peers are on that NIC, nil if its buffer is not known
 	// guessed says that nobody has said on which port the peer receives.
 	guessed bool
 }
@@ -147,10 +149,11 @@ func (l *UDPLink) plug(n *NIC) error {
 	}
 	u := &udpPort{
 		nic: n, link: l, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
-		peers: make(map[udpPeer]udpTraits), heard: make(map[udpSpeaker]*udpWay), dests: make(map[udpPeer]*udp.Dest), sources: make(map[udpSource]*udpSender),
+		peers: make(map[udpPeer]udpTraits), heard: make(map[udpSpeaker]*udpWay), dests: make(map[udpPeer]*udp.Dest), budgets: make(map[udpPeer]*budget),
+		sources: make(map[udpSource]*udpSender),
 	}
 	u.out.PKey, u.out.Migrated = roce.PKeyDefault, true
-	n.udp, n.limit = u, uint32(l.cfg.NICWindow)
+	n.udp, n.budget.limit = u, uint32(l.cfg.NICWindow)
 	// Over UDP an address is one of the host: there is no row for another.
 	n.gids = []verbs.GIDEntry{{GID: verbs.GIDFromAddr(addr), Index: 0, Type: verbs.GIDTypeRoCEv2}}
 	u.start()
@@ -218,6 +221,7 @@ func (u *udpPort) way(p *path, to udpPeer) (*udpWay, error) {
 	way := &udpWay{dest: u.dest(to, dest, known && traits.runs), flow: flow, socket: socket, window: maxWindow, guessed: p.attr.DLID == 0}
 	if known {
 		way.window = max(traits.buffer/2/(uint32(u.nic.cfg.MTU.Bytes())+udpSlack), minUDPWindow)
+		way.budget = u.budget(to, way.window)
 	}
 	if !known {
 		way.window = strangerWindow
@@ -236,6 +240,20 @@ func (u *udpPort) dest(to udpPeer, addr netip.AddrPort, runs bool) *udp.Dest {
 		u.dests[to] = d
 	}
 	return d
+}
+
+// budget returns the window that all QPs share whose peers are on one NIC.
+func (u *udpPort) budget(to udpPeer, limit uint32) *budget {
+	b := u.budgets[to]
+	if b == nil {
+		if len(u.budgets) >= maxUDPPeers {
+			clear(u.budgets)
+		}
+		b = &budget{}
+		u.budgets[to] = b
+	}
+	b.limit = limit // it may have come back with another buffer
+	return b
 }
 
 // close ends the port's goroutine and closes its sockets. The core's lock must not be held.

@@ -1,40 +1,85 @@
 package softnic
 
-// fairShare is how many packets a QP may have unacknowledged however many its NIC has: one
-// peer that does not answer must not stop the way to others.
-const fairShare = 16
+const (
+	// fairShare is how many packets a QP may have unacknowledged however many its NIC
+	// has: one peer that does not answer must not stop the way to others.
+	fairShare = 16
+
+	// peerShare is how many it may have however many others have to the same peer: one
+	// keeps it going, and the peer's buffer need not hold more than that for every QP.
+	peerShare = 1
+)
+
+// budget is a window that several QPs share.
+type budget struct {
+	limit    uint32   // packets that may be unacknowledged, 0 without limit
+	inFlight uint32   // those that are
+	starved  workList // QPs that wait for that to fall
+}
 
 // inFlight is how many packets are sent and not acknowledged.
 func (q *qp) inFlight() uint32 { return uint32(q.snd.Sub(q.una)) }
 
-// mayAdd reports whether the NIC lets a QP that has f packets unacknowledged send another. If
-// not, the QP goes on when others have been answered.
+// holder returns the budget that keeps a QP with f packets unacknowledged from sending another,
+// nil if none does.
+func (q *qp) holder(f uint32) *budget {
+	if b := &q.nic.budget; f >= fairShare && b.inFlight-q.charged+f >= b.limit {
+		return b
+	}
+	if b := q.to; b != nil && f >= peerShare && b.inFlight-q.charged+f >= b.limit {
+		return b
+	}
+	return nil
+}
+
+// mayAdd reports whether a QP that has f packets unacknowledged may send another. If not, the
+// QP goes on when others have been answered.
 func (q *qp) mayAdd(f uint32) bool {
-	n := q.nic
-	if f < fairShare || n.inFlight-q.charged+f < n.limit {
+	b := q.holder(f)
+	if b == nil {
 		return true
 	}
 	if !q.starved {
 		q.starved = true
-		n.starved.push(q)
+		b.starved.push(q)
 	}
 	return false
 }
 
-// charge brings the NIC's count of unacknowledged packets up to date with this QP's.
+// charge brings the counts of unacknowledged packets up to date with this QP's.
 func (q *qp) charge() {
-	n := q.nic
-	if n.limit == 0 {
+	if q.nic.budget.limit == 0 {
 		return
 	}
 	f := q.inFlight()
-	n.inFlight += f - q.charged
+	change := f - q.charged
 	q.charged = f
-	if n.starved.empty() || n.inFlight > n.limit-n.limit/4 {
+	q.nic.budget.add(q.core, change)
+	if q.to != nil {
+		q.to.add(q.core, change)
+	}
+}
+
+// add adds packets, or takes some away, and lets others go on if it can.
+func (b *budget) add(c *core, change uint32) {
+	b.inFlight += change
+	if b.starved.empty() || b.inFlight > b.limit-b.limit/4 {
 		return
 	}
-	for s := n.starved.pop(); s != nil; s = n.starved.pop() {
+	for s := b.starved.pop(); s != nil; s = b.starved.pop() {
 		s.starved = false
-		q.core.schedule(s)
+		c.schedule(s)
+	}
+}
+
+// headFor makes the QP's packets count as those of another path.
+func (q *qp) headFor(p *path) {
+	if q.to != nil {
+		q.to.add(q.core, -q.charged)
+		q.to = nil
+	}
+	if p != nil && p.way != nil && p.way.budget != nil {
+		q.to = p.way.budget
+		q.to.add(q.core, q.charged)
 	}
 }

@@ -1,0 +1,140 @@
+//go:build linux
+
+package softnic
+
+import (
+	"bytes"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"ibverbx/internal/roce"
+	"ibverbx/verbs"
+)
+
+// lastOf is a Capture that keeps the last packet to every QP, and counts them.
+type lastOf struct {
+	mu    sync.Mutex
+	count map[uint32]int
+	last  map[uint32]roce.Header
+}
+
+func (l *lastOf) Packet(_ int64, _, _ netip.AddrPort, _ uint16, parts ...[]byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var h roce.Header
+	if _, r := h.Decode(bytes.Join(parts, nil)); r != roce.OK {
+		return
+	}
+	l.count[h.DestQPN]++
+	l.last[h.DestQPN] = h
+}
+
+// silentPeers returns QPs of one NIC that are connected to QPs of another, of which nobody answers
+// and whose socket buffer has so many bytes. The window of the NIC is large.
+func silentPeers(t *testing.T, capture Capture, qps int, buffer int) []*qp {
+	t.Helper()
+	link, err := NewUDPLink(&UDPConfig{Capture: capture, NICWindow: 1 << 20})
+	check(t, err)
+	nic, err := New(link, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, 61})})
+	check(t, err)
+	t.Cleanup(func() { check(t, nic.Close()) })
+	ctx, err := nic.Open()
+	check(t, err)
+	pd, err := ctx.AllocPD()
+	check(t, err)
+	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 16})
+	check(t, err)
+	mem, err := verbs.AllocMemory(1<<20, nil)
+	check(t, err)
+	mr, err := pd.RegisterMemory(mem, 0)
+	check(t, err)
+	extra := []byte{'s', 'n', extraVersion, extraRuns, 0, 0, byte(buffer >> 18), byte(buffer >> 10)}
+	all := make([]*qp, qps)
+	for i := range all {
+		v, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4})
+		check(t, err)
+		to := verbs.Endpoint{
+			QPN: uint32(100 + i), GID: verbs.GIDFromAddr(netip.AddrFrom4([4]byte{127, 0, 0, 62})), LID: 9,
+			MTU: verbs.MTU4096, MaxRdAtomic: 1, MaxDestRdAtomic: 1, Extra: extra,
+		}
+		check(t, v.Connect(to))
+		all[i] = v.(*qp)
+	}
+	for _, q := range all {
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
+		wr.SetSGE(verbs.SGE{Addr: mem.Addr(), Length: 1 << 20, LKey: mr.LKey()})
+		_, err := q.PostSend([]verbs.SendWR{wr})
+		check(t, err)
+	}
+	return all
+}
+
+// TestUDPPeerBudget: however many QPs write to the QPs of one NIC, together they send no more
+// than its buffer holds, but for one packet each. The last packet that a QP may send asks for an
+// acknowledgement: nothing else would make the peer say that there is room again.
+func TestUDPPeerBudget(t *testing.T) {
+	const qps, buffer = 12, 400 << 10
+	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
+	all := silentPeers(t, seen, qps, buffer)
+	c := all[0].core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	b := all[0].to
+	if b == nil || b.limit != buffer/2/(4096+udpSlack) {
+		t.Fatalf("the budget of the peer is %+v, want a limit of %d", b, buffer/2/(4096+udpSlack))
+	}
+	total := uint32(0)
+	for _, q := range all {
+		if q.to != b {
+			t.Fatalf("QP %#x has a budget of its own, want that of its peer's NIC", q.num)
+		}
+		total += q.inFlight()
+		if n, h := seen.count[q.attr.DestQPN], seen.last[q.attr.DestQPN]; n == 0 || !h.AckReq {
+			t.Errorf("QP %#x has sent %d packets, the last asks for an acknowledgement: %v; want some, and true", q.num, n, h.AckReq)
+		}
+	}
+	if total != b.inFlight || total < b.limit || total > b.limit+qps*peerShare {
+		t.Errorf("%d packets in flight, %d in the budget, want the same, and %d to %d", total, b.inFlight, b.limit, b.limit+qps*peerShare)
+	}
+	// The first is answered: the others go on.
+	first := all[0]
+	first.ackTo(first.snd.Add(1<<24 - 1))
+	first.charge()
+	scheduled := 0
+	for _, q := range all[1:] {
+		if q.inTx {
+			scheduled++
+		}
+	}
+	if scheduled != qps-1 {
+		t.Errorf("%d QPs go on when there is room, want %d", scheduled, qps-1)
+	}
+	for _, q := range all {
+		q.enterError()
+	}
+	if b.inFlight != 0 {
+		t.Errorf("%d packets in the budget after all QPs have failed, want 0", b.inFlight)
+	}
+}
+
+// TestUDPPeerBudgetMoves: a QP that is connected anew counts toward its new peer only.
+func TestUDPPeerBudgetMoves(t *testing.T) {
+	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
+	q := silentPeers(t, seen, 1, 1<<20)[0]
+	c := q.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, sent := q.to, q.charged
+	after := &budget{limit: 1000}
+	q.headFor(&path{way: &udpWay{budget: after}})
+	if before.inFlight != 0 || after.inFlight != sent || sent == 0 {
+		t.Errorf("%d packets count toward the old peer and %d toward the new, want 0 and %d", before.inFlight, after.inFlight, sent)
+	}
+	q.reset()
+	if after.inFlight != 0 || q.to != nil {
+		t.Errorf("%d packets count after a reset, want 0", after.inFlight)
+	}
+}
