@@ -48,6 +48,8 @@ var mutations = []struct {
 	},
 	{"an acknowledgement names an atomic", "responder.go", "q.epsn.Add(seqnum.Mask - q.asked)", "q.epsn.Add(seqnum.Mask)"},
 	{"a stranger is sent all that the link has room for", "udpport.go", "way.window = strangerWindow", "way.window = maxWindow"},
+	{"QPs to one NIC do not share its buffer", "window.go", "if b := q.to; b != nil &&", "if b := q.to; b == nil &&"},
+	{"a QP that is held back does not ask for an acknowledgement", "requester.go", " || (n.budget.limit > 0 && q.holder(q.inFlight()+1) != nil)", ""},
 	{"going back forgets how far a READ was", "completer.go", "q.sqOff = uint32(psn.Sub(w.first)) * q.seg", "q.sqOff = 0"},
 	{"a late packet of a broken UC message is placed", "unreliable.go", "case p.psn != q.epsn || ", "case "},
 	{"the Q_Key is not checked", "unreliable.go", "if p.qkey != q.attr.QKey {", "if false {"},
