@@ -37,18 +37,11 @@ func runMeasured(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags
 
 // measureSeeds runs the seeds that the flags say, until ctx ends.
 func measureSeeds(ctx context.Context, f *simFlags, scenario *measure.Scenario) (*measure.Result, error) {
-	var results []*measure.Result
-	for i := range f.seeds {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%w: %d of %d seeds were run", errInterrupted, i, f.seeds)
-		}
-		r, err := scenario.Run(measure.Options{Seed: f.seed + i})
-		if err != nil {
-			return nil, err
-		}
-		results = append(results, r)
+	r, err := scenario.RunSeeds(ctx, measure.Options{Seed: f.seed}, f.seeds)
+	if errors.Is(err, context.Canceled) {
+		return nil, fmt.Errorf("%w: %w", errInterrupted, err)
 	}
-	return measure.Median(results), nil
+	return r, err
 }
 
 func missedAims(missed []string) error {

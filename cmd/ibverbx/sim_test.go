@@ -149,6 +149,9 @@ func TestSimInterrupted(t *testing.T) {
 	if status, _, stderr := command(ctx, "sim", "--seeds", "1000"); status != exitInterrupted || !strings.Contains(stderr, "0 of 1000") {
 		t.Errorf("status %d, stderr %q; want %d and how far it came", status, stderr, exitInterrupted)
 	}
+	if status, _, stderr := command(ctx, "sim", "--measured"); status != exitInterrupted || !strings.Contains(stderr, "0 of 1 seeds") {
+		t.Errorf("--measured: status %d, stderr %q; want %d and how far it came", status, stderr, exitInterrupted)
+	}
 }
 
 func TestSimUsage(t *testing.T) {

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -21,7 +22,7 @@ type picture struct {
 
 // pictures are all that there are.
 func pictures() []picture {
-	return []picture{{"goodput-loss.svg", goodputLoss}}
+	return []picture{{"goodput-loss.svg", goodputLoss}, {"incast-latency.svg", incastLatency}}
 }
 
 // measured returns the result of a scenario.
@@ -44,7 +45,7 @@ func run(dir string, seeds uint64) error {
 			if !ok {
 				return nil, fmt.Errorf("there is no measured scenario %q", name)
 			}
-			return s.RunSeeds(measure.Options{Seed: 1}, seeds)
+			return s.RunSeeds(context.Background(), measure.Options{Seed: 1}, seeds)
 		})
 		if err != nil {
 			return err

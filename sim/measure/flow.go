@@ -289,8 +289,7 @@ func fill(b []byte, message uint64) {
 // Bytes is what has ended.
 func (f *Flow) Bytes() int { return f.bytes }
 
-// First and Last are when the first message was posted and when the last one ended, in
-// nanoseconds of virtual time.
+// First is when the first message was posted, in nanoseconds of virtual time.
 func (f *Flow) First() int64 { return f.first }
 
 // Last is when the last message ended.
@@ -310,6 +309,3 @@ func (f *Flow) Counters() (from, to core.Stats) {
 	}
 	return from, to
 }
-
-// Endpoint returns the two QPs of the flow.
-func (f *Flow) Endpoint() (from, to verbs.QP) { return f.from.qp, f.to.qp }

@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -62,10 +63,13 @@ func (s *Scenario) Run(o Options) (*Result, error) {
 	return r, nil
 }
 
-// RunSeeds runs seeds from o.Seed on and returns the medians.
-func (s *Scenario) RunSeeds(o Options, seeds uint64) (*Result, error) {
+// RunSeeds runs seeds from o.Seed on and returns the medians. It stops when ctx ends.
+func (s *Scenario) RunSeeds(ctx context.Context, o Options, seeds uint64) (*Result, error) {
 	var results []*Result
-	for range max(seeds, 1) {
+	for i := range max(seeds, 1) {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("scenario %s: %d of %d seeds were run: %w", s.Name, i, seeds, err)
+		}
 		r, err := s.Run(o)
 		if err != nil {
 			return nil, err
