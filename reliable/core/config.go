@@ -51,7 +51,8 @@ type Config struct {
 	// granted and whenever it is idle, the same at both ends. Zero means 128 KiB.
 	Speculative int
 	// Rate is what a path is expected to carry, in bytes per second; with it bytes in
-	// flight are compared with round trip times. Zero means 12.5e9.
+	// flight are compared with round trip times. Zero means 3e9: no path has a link of
+	// 100 Gb/s to itself, and one that has more in flight than others should wait.
 	Rate float64
 
 	// InitialRTT is what a round trip counts as before one was measured, in
@@ -97,7 +98,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	setDefault(&cfg.RecvCredit, cfg.Window)
 	setDefault(&cfg.PeerCredit, 1)
 	setDefault(&cfg.Speculative, 128<<10)
-	setDefault(&cfg.Rate, 12.5e9)
+	setDefault(&cfg.Rate, 3e9)
 	setDefault(&cfg.InitialRTT, 100_000)
 	setDefault(&cfg.MinProbe, 50_000)
 	setDefault(&cfg.MaxProbe, 64_000_000)
