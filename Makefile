@@ -24,6 +24,7 @@ race:
 # Memory for NICs on the Go heap, where the race detector sees it.
 heapmem:
 	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -tags heapmem . ./verbs/... ./softnic/...
+	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -tags heapmem -run 'Transfer|VirtualQP|Path|Peer|Passive' ./reliable
 
 vet:
 	$(GO) vet ./...
@@ -46,7 +47,7 @@ $(LINT):
 	GOBIN=$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
 bench:
-	$(GO) test -run '^$$' -bench . . ./softnic ./internal/bulk
+	$(GO) test -run '^$$' -bench . . ./softnic ./reliable ./internal/bulk
 
 # Every benchmark runs; what it prints means nothing.
 bench-smoke:
@@ -60,9 +61,9 @@ test-rxe:
 fuzz-smoke:
 	.ci/fuzz $(FUZZ)
 
-# Breaks softnic in one place after the other; the tests must notice each time.
+# Breaks softnic and reliable in one place after the other; the tests must notice each time.
 mutate:
-	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -run TestMutations -v ./softnic
+	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -p 1 -run TestMutations -v ./softnic ./reliable
 
 # Plants mistakes in the engine itself; the checkers of the simulator must find each.
 planted:

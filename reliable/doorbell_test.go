@@ -68,7 +68,7 @@ func (c *counted) quantum(t *testing.T, what string, call func()) (rang, request
 // TestOneDoorbellPerPath wants that what one call brings to a path leaves as one chain, with
 // one doorbell, however many chunks that is.
 func TestOneDoorbellPerPath(t *testing.T) {
-	const size, chunk = 4 << 20, 32 << 10
+	const size, chunk, parts = 4 << 20, 32 << 10, 8
 	now := int64(0)
 	clock := func() int64 { now += 100; return now }
 	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock})
@@ -77,18 +77,27 @@ func TestOneDoorbellPerPath(t *testing.T) {
 	a := newSideOver(t, link, cfg, size, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
 	b := newSide(t, link, cfg, size)
 	connect(t, a, b)
-	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
-	wr.SetSGE(a.sge(0, size))
-	rang, requests := c.quantum(t, "the first post", func() { a.post(t, wr) })
+	var wrs []verbs.SendWR
+	for i := range parts {
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+		wr.SetSGE(a.sge(i*size/parts, size/parts))
+		wrs = append(wrs, wr)
+	}
+	post := func() {
+		if n, err := a.qp.PostSend(wrs); n != parts {
+			t.Fatalf("PostSend = %d, %v, want %d", n, err, parts)
+		}
+	}
+	rang, requests := c.quantum(t, "the first post", post)
 	// The window of bytes is full: 128 chunks on 16 paths.
 	if want := size / chunk; requests != want || rang > len(c.paths) {
-		t.Fatalf("a post of %d chunks left as %d requests with %d doorbells, want %d and 16 at most", want, requests, rang, want)
+		t.Fatalf("a chain of %d chunks left as %d requests with %d doorbells, want %d and 16 at most", want, requests, rang, want)
 	}
-	c.quantum(t, "a second post", func() { a.post(t, wr) })
+	c.quantum(t, "a second post", post)
 	total, bells, done := requests, rang, 0
-	for polls := 0; done < 2; polls++ {
+	for polls := 0; done < 2*parts; polls++ {
 		if polls == 1000 {
-			t.Fatalf("%d requests done after %d polls, want 2", done, polls)
+			t.Fatalf("%d requests done after %d polls, want %d", done, polls, 2*parts)
 		}
 		var wcs [16]verbs.WC
 		if _, err := b.cq.Poll(wcs[:]); err != nil {

@@ -1,15 +1,9 @@
 package softnic_test
 
 import (
-	"context"
-	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
-	"time"
+
+	"ibverbx/internal/mutant"
 )
 
 // mutations are changes that break softnic. The tests of this package, the conformance
@@ -64,57 +58,11 @@ var mutations = []struct {
 	{"an illegal transition is taken", "state.go", "	if err := verbs.CheckTransition(q.typ, q.state, to, mask); err != nil {\n		return err\n	}\n", ""},
 }
 
-// TestMutations breaks softnic in one place at a time and wants the tests to notice. It
-// builds the package many times over, so it runs only on demand: make mutate.
+// TestMutations breaks softnic in one place at a time and wants the tests to notice.
 func TestMutations(t *testing.T) {
-	if os.Getenv("IBVERBX_MUTATE") == "" {
-		t.Skip("set IBVERBX_MUTATE=1 (make mutate, part of .ci/run): it takes minutes")
-	}
-	dir, err := filepath.Abs(".")
-	must(t, err)
+	var changes []mutant.Change
 	for _, m := range mutations {
-		t.Run(strings.ReplaceAll(m.name, " ", "-"), func(t *testing.T) {
-			file := filepath.Join(dir, m.file)
-			src, err := os.ReadFile(file)
-			must(t, err)
-			if n := strings.Count(string(src), m.old); n != 1 {
-				t.Fatalf("%q occurs %d times in %s, want once: the code has moved on", m.old, n, m.file)
-			}
-			overlay := writeOverlay(t, file, strings.Replace(string(src), m.old, m.new, 1))
-			t.Logf("caught by %s", caughtBy(t, overlay))
-		})
+		changes = append(changes, mutant.Change{Name: m.name, File: m.file, Old: m.old, New: m.new})
 	}
-}
-
-// writeOverlay makes the go command read text in place of file.
-func writeOverlay(t *testing.T, file, text string) string {
-	t.Helper()
-	tmp := t.TempDir()
-	mutant, overlay := filepath.Join(tmp, "mutant.go"), filepath.Join(tmp, "overlay.json")
-	must(t, os.WriteFile(mutant, []byte(text), 0o600))
-	j, err := json.Marshal(map[string]map[string]string{"Replace": {file: mutant}})
-	must(t, err)
-	must(t, os.WriteFile(overlay, j, 0o600))
-	return overlay
-}
-
-// caughtBy runs the tests of the package with an overlay and returns the first that
-// failed. A mutant that does not compile, or that every test passes, fails the test.
-func caughtBy(t *testing.T, overlay string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", ".")
-	cmd.Env = append(os.Environ(), "IBVERBX_MUTATE=")
-	out, err := cmd.CombinedOutput()
-	switch {
-	case err == nil:
-		t.Fatal("survived: no test failed")
-	case strings.Contains(string(out), "[build failed]") || ctx.Err() != nil:
-		t.Fatalf("no verdict: %v\n%s", err, out)
-	}
-	if found := regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`).FindAllStringSubmatch(string(out), -1); found != nil {
-		return found[len(found)-1][1]
-	}
-	return strings.SplitN(string(out), "\n", 2)[0]
+	mutant.Run(t, changes)
 }

@@ -1,0 +1,55 @@
+package reliable_test
+
+import (
+	"testing"
+
+	"ibverbx/internal/mutant"
+)
+
+// mutations are changes that break the driver. The core has its own: what TestExploreFinds of
+// package core leaves out.
+var mutations = []mutant.Change{
+	{
+		Name: "a repeated piece of a WRITE is not copied", Tests: "TestTransfer", File: "carry.go",
+		Old: "			copy(b, q.landing)\n", New: "			_ = b\n",
+	},
+	{
+		Name: "every chunk of a SEND lands at the start", Tests: "TestTransfer", File: "carry.go",
+		Old: "b[off:], rest", New: "b, rest",
+	},
+	{
+		Name: "a piece of a WRITE is placed without a key", Tests: "TestConformance/(keys|remoteerror)", File: "carry.go",
+		Old: "!ok && h.Len > 0 {\n			return uint8(verbs.StatusRemAccessErr)", New: "!ok && h.Len > 1<<31 {\n			return uint8(verbs.StatusRemAccessErr)",
+	},
+	{
+		Name: "a SEND may be longer than its receive", Tests: "TestConformance/(send|localerror|remoteerror)", File: "carry.go",
+		Old: "uint64(h.Offset)+uint64(h.Len) > wr.Length()", New: "false",
+	},
+	{
+		Name: "local keys are not looked at", Tests: "TestConformance/(keys|localerror)", File: "post.go",
+		Old: "if _, ok := q.pd.local(g, false); !ok {", New: "if false {",
+	},
+	{
+		Name: "inline bytes are not taken at post time", Tests: "TestConformance/(send|write)", File: "post.go",
+		Old: "		q.copyInline(s, i)\n", New: "		_ = i\n",
+	},
+	{
+		Name: "unsignaled requests complete loudly", Tests: "TestConformance/order", File: "carry.go",
+		Old: "s.wr.Flags&verbs.SendSignaled == 0 && !q.cfg.SignalAll", New: "false",
+	},
+	{
+		Name: "the inner provider's word is lost", Tests: "TestTransfer/udp", File: "connect.go",
+		Old: "	remote.Extra = inner\n", New: "	_, remote.Extra = inner, nil\n",
+	},
+	{
+		Name: "every request rings the bell", Tests: "TestOneDoorbell", File: "post.go",
+		Old: "		q.enqueue(&wrs[i])\n", New: "		q.enqueue(&wrs[i])\n		d.flush()\n",
+	},
+	{
+		Name: "a side QP that is down flushes what it failed", Tests: "TestSide", File: "side.go",
+		Old: "if q.sideDown {", New: "if true {",
+	},
+}
+
+// TestMutations breaks the driver in one place at a time and wants the tests to notice.
+func TestMutations(t *testing.T) { mutant.Run(t, mutations) }
