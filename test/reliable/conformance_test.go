@@ -1,0 +1,42 @@
+package reliable_test
+
+import (
+	"testing"
+
+	"ibverbx/reliable"
+	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
+)
+
+// TestConformance runs the RC part of the suite that every provider passes on wrapped devices,
+// over a network that loses packets.
+func TestConformance(t *testing.T) {
+	lose(t, "net0", "net1")
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		cfg := reliable.Config{Paths: 2, ChunkBytes: 1024, RecvDepth: 1024, MinProbe: 20_000_000}
+		return verbstest.Pair{A: open(tb, "rxe0", cfg), B: open(tb, "rxe1", cfg), Lossy: true, Departures: departures(), Substitutes: substitutes()}
+	})
+}
+
+// substitutes are statuses that rxe confuses: requests whose memory is found bad when they are
+// sent end like those that do not fit the QP.
+func substitutes() map[verbs.Status][]verbs.Status {
+	return map[verbs.Status][]verbs.Status{verbs.StatusLocProtErr: {verbs.StatusLocQPOpErr}}
+}
+
+// departures are the tests of the suite that a wrapped rxe does not pass, and why.
+func departures() map[string]string {
+	const spread = "requests travel on many paths: others are under way when one turns out to be wrong"
+	const receiver = "a QP in RTR cannot answer on its side QP, and so not tell its peer of its paths"
+	const misaligned = "rxe refuses a misaligned atomic when it is posted, in its library, so that the responder never sees one"
+	return map[string]string{
+		"state/ReceiveInRTR":                    receiver,
+		"events/CommEst":                        receiver,
+		"eventrules/CommEstByWrite":             receiver,
+		"remoteerror/LongWriteChecksWholeRange": spread,
+		"remoteerror/EarlierRequestsSucceed":    spread,
+		"write/LastOneWins":                     "WRITEs of different requests travel on different paths and are not ordered among themselves",
+		"atomic/Misaligned":                     misaligned,
+		"events/RequestError":                   misaligned,
+	}
+}

@@ -1,0 +1,145 @@
+package reliable_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/reliable"
+	"ibverbx/verbs"
+)
+
+// host is one side of a VirtualQP on two wrapped rails.
+type host struct {
+	rails  *ibverbx.Rails
+	region *ibverbx.Region
+	cq     *ibverbx.VirtualCQ
+	qp     *ibverbx.VirtualQP
+}
+
+func newHost(t *testing.T, names []string, wrap reliable.Config, cfg ibverbx.Config, size int) *host {
+	t.Helper()
+	h := &host{}
+	mem, err := verbs.AllocMemory(size, nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, mem.Free()) })
+	var rails []ibverbx.RailConfig
+	for _, name := range names {
+		rails = append(rails, ibverbx.RailConfig{Context: open(t, name, wrap)})
+	}
+	h.rails, err = ibverbx.NewRails(rails...)
+	must(t, err)
+	t.Cleanup(func() { must(t, h.rails.Close()) })
+	h.region, err = h.rails.Register(mem, verbs.AccessAll)
+	must(t, err)
+	t.Cleanup(func() { must(t, h.region.Close()) })
+	h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{Depth: 16384})
+	must(t, err)
+	t.Cleanup(func() { must(t, h.cq.Close()) })
+	h.qp, err = h.cq.NewQP(cfg)
+	must(t, err)
+	t.Cleanup(func() { must(t, h.qp.Close()) })
+	return h
+}
+
+// wait takes so many good completions of each host.
+func wait(t *testing.T, what string, hosts [2]*host, want [2]int) (got [2][]ibverbx.WC) {
+	t.Helper()
+	var wcs [16]ibverbx.WC
+	for end := time.Now().Add(patience); len(got[0]) < want[0] || len(got[1]) < want[1]; {
+		idle := true
+		for i, h := range hosts {
+			n, err := h.cq.Poll(wcs[:])
+			must(t, err)
+			for _, wc := range wcs[:n] {
+				if wc.Err() != nil {
+					t.Fatalf("%s: completion %d of host %d is %v (%v), want success", what, len(got[i]), i, wc.Err(), h.qp.Err())
+				}
+			}
+			got[i] = append(got[i], wcs[:n]...)
+			idle = idle && n == 0
+		}
+		if idle {
+			if time.Now().After(end) {
+				t.Fatalf("%s: %d and %d completions after %v, want %v", what, len(got[0]), len(got[1]), patience, want)
+			}
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+	return got
+}
+
+// TestVirtualQP moves data through a VirtualQP of four lanes on two wrapped rails, which lose
+// one packet of a hundred, with every scheme and every operation.
+func TestVirtualQP(t *testing.T) {
+	lose(t, "net0", "net1", "net2", "net3")
+	for _, scheme := range []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray} {
+		t.Run(scheme.String(), func(t *testing.T) { virtual(t, scheme, onePacket()) })
+	}
+}
+
+func virtual(t *testing.T, scheme ibverbx.Scheme, wrap reliable.Config) {
+	const size = 400_000
+	cfg := ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 50_000}
+	wrap.Paths = 4
+	hosts := [2]*host{
+		newHost(t, []string{"rxe0", "rxe2"}, wrap, cfg, size),
+		newHost(t, []string{"rxe1", "rxe3"}, wrap, cfg, size),
+	}
+	a, b := hosts[0], hosts[1]
+	ca, err := a.qp.Card()
+	must(t, err)
+	cb, err := b.qp.Card()
+	must(t, err)
+	must(t, a.qp.Connect(cb))
+	must(t, b.qp.Connect(ca))
+	local, remote := a.region.Bytes(), b.region.Bytes()
+	rng := rand.New(rand.NewPCG(uint64(scheme), 7))
+	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpSendWithImm, verbs.OpRDMARead} {
+		for i := range local {
+			local[i], remote[i] = byte(rng.Uint32()), byte(i)
+		}
+		want := bytes.Clone(local)
+		wcs := [2]int{1, 0}
+		if op != verbs.OpRDMAWrite && op != verbs.OpRDMARead {
+			wcs[1] = 1
+			recv := ibverbx.RecvWR{ID: 7} // without bytes it waits for a notification
+			if op != verbs.OpRDMAWriteWithImm {
+				recv.SetSGE(b.region.SGE(0, size))
+			}
+			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{recv}); n != 1 {
+				t.Fatalf("PostRecv = %d, %v, want 1", n, err)
+			}
+		}
+		wr := ibverbx.SendWR{ID: 1, Opcode: op, Imm: 42, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
+		wr.SetSGE(a.region.SGE(0, size))
+		if op == verbs.OpRDMARead {
+			want = bytes.Clone(remote)
+		}
+		if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
+			t.Fatalf("PostSend of %v = %d, %v, want 1", op, n, err)
+		}
+		got := wait(t, op.String(), hosts, wcs)
+		if op != verbs.OpRDMAWrite && op != verbs.OpRDMARead && got[1][0].ID != 7 {
+			t.Fatalf("%v: receive %+v, want that of 7", op, got[1][0])
+		}
+		if !bytes.Equal(local, want) || !bytes.Equal(remote, want) {
+			t.Fatalf("%v: %d bytes have moved and differ", op, size)
+		}
+	}
+	clear(remote[:8])
+	for range 10 {
+		add := ibverbx.SendWR{Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 3, Remote: b.region.Remote()}
+		add.SetSGE(a.region.SGE(0, 8))
+		if n, err := a.qp.PostSend([]ibverbx.SendWR{add}); n != 1 {
+			t.Fatalf("PostSend = %d, %v, want 1", n, err)
+		}
+	}
+	wait(t, "atomics", hosts, [2]int{10, 0})
+	if sum := binary.NativeEndian.Uint64(remote); sum != 30 {
+		t.Errorf("the counter is %d, want 30", sum)
+	}
+}
