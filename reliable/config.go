@@ -17,6 +17,11 @@ type Config struct {
 	Window int
 	// WindowBytes is how many bytes of a QP may be in flight. Zero means 4 MiB.
 	WindowBytes int
+	// TargetDelay makes the bytes in flight follow the round trip time, in nanoseconds: one
+	// chunk more per round trip as long as it is within TargetDelay, less when it is beyond,
+	// and WindowBytes at the most (Swift). The ends may differ. Zero means a window that does
+	// not change.
+	TargetDelay int64
 	// Credits makes senders wait for credit of the receiver, so that many senders do not fill
 	// the queue in front of its link: a receiver grants to all its QPs together what its link
 	// carries, in turn. Both ends need the same. Zero is without.
@@ -103,6 +108,9 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.ChunkBytes < 256 || cfg.ChunkBytes > core.MaxChunk {
 		return cfg, verbs.Invalidf("Config.ChunkBytes is %d: want 256 to %d", cfg.ChunkBytes, core.MaxChunk)
 	}
+	if cfg.TargetDelay < 0 {
+		return cfg, verbs.Invalidf("Config.TargetDelay is %d: want nanoseconds, at least 0", cfg.TargetDelay)
+	}
 	if !(cfg.CreditRate >= 0 && cfg.CreditRate <= maxCreditRate) {
 		return cfg, verbs.Invalidf("Config.CreditRate is %v: want bytes per second, 0 to %v", cfg.CreditRate, maxCreditRate)
 	}
@@ -116,12 +124,20 @@ func (cfg Config) withDefaults() (Config, error) {
 // pathDepth is how many transmissions a path may have under way.
 const pathDepth = 64
 
+// congestion returns what bounds the bytes in flight of one connection.
+func (cfg *Config) congestion() core.Congestion {
+	if cfg.TargetDelay > 0 {
+		return core.NewSwift(cfg.TargetDelay, cfg.ChunkBytes, cfg.WindowBytes)
+	}
+	return &core.FixedWindow{Bytes: cfg.WindowBytes}
+}
+
 // core returns the configuration of a connection.
 func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
 	return core.Config{
 		Paths: cfg.Paths, Window: cfg.Window, ChunkBytes: uint32(cfg.ChunkBytes), SendDepth: max(sends, 1),
 		PathDepth: pathDepth, RecvCredit: credit, PeerCredit: peerCredit, GiveUp: cfg.GiveUp,
-		Congestion: &core.FixedWindow{Bytes: cfg.WindowBytes}, MinProbe: cfg.MinProbe,
+		Congestion: cfg.congestion(), MinProbe: cfg.MinProbe,
 		InitialRTT: cfg.MinProbe, Credits: cfg.Credits, Speculative: cfg.Speculative,
 	}
 }

@@ -1,0 +1,37 @@
+package reliable_test
+
+import (
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+)
+
+// TestSwiftActs lets four senders share the port of one receiver: when their windows have found
+// their size the queue stays near what the target leaves room for, and the port is busy.
+func TestSwiftActs(t *testing.T) {
+	const senders, size, rate, target = 4, 8 << 20, 12.5e9, 50_000
+	run := func(cfg reliable.Config) (queue int, took int64) {
+		s := newStar(t, softnic.Impairment{Delay: 5 * time.Microsecond, Rate: rate}, cfg, senders, rate, size)
+		for i := range senders {
+			s.write(t, i, size)
+		}
+		s.until(t, s.now+int64(time.Millisecond), 0)
+		must(t, s.link.Bottleneck(s.to.nic, rate, 1<<30)) // count anew
+		for _, wc := range s.until(t, int64(time.Second), senders) {
+			must(t, wc.Err())
+		}
+		return s.link.LongestQueue(s.to.nic), s.now
+	}
+	fixed, _ := run(reliable.Config{})
+	swift, took := run(reliable.Config{TargetDelay: target})
+	t.Logf("queue of %d bytes with fixed windows, of %d with a target of %d us, in %d us", fixed, swift, target/1000, took/1000)
+	// A round trip of 10 us leaves 40 us for the queue.
+	if room := int(40e-6 * rate); swift > 2*room || 4*swift > fixed {
+		t.Errorf("a queue of %d bytes, and of %d with fixed windows: want no more than twice the %d that the target leaves room for", swift, fixed, room)
+	}
+	if ideal := float64(senders*size) / rate * 1e9; float64(took) > ideal/0.9 {
+		t.Errorf("took %d ns, want at most %.0f: 0.9 of the rate of the port", took, ideal/0.9)
+	}
+}
