@@ -26,8 +26,21 @@ const (
 // incastReliable is how package reliable is set up there: the defaults, with a window of three
 // times what the link holds in a round trip, and probes for a network whose round trips are
 // known to be short. Credits are granted at 95 % of the link.
-func incastReliable(credits bool) *reliable.Config {
-	return &reliable.Config{WindowBytes: 768 << 10, MinProbe: 50_000, Credits: credits, CreditRate: 0.95 * incastRate}
+func incastReliable() *reliable.Config {
+	return &reliable.Config{WindowBytes: 768 << 10, MinProbe: 50_000}
+}
+
+func withCredits() *reliable.Config {
+	cfg := incastReliable()
+	cfg.Credits, cfg.CreditRate = true, 0.95*incastRate
+	return cfg
+}
+
+// withTarget aims at three times the round trip of the idle network.
+func withTarget() *reliable.Config {
+	cfg := incastReliable()
+	cfg.TargetDelay = int64(6 * incastDelay)
+	return cfg
 }
 
 // victimP999 is a third of the victim's p99.9 without credits, in microseconds: the aim with
@@ -39,12 +52,17 @@ func incastScenarios() []Scenario {
 		Name:  "reliable-incast-15to1-fixed",
 		About: "15 hosts send 320 MiB to one at 100 Gb/s with fixed windows; the latency is that of 4 KiB messages of another QP to the same host.",
 		Aims:  []Aim{{Figure: "goodput_ratio", AtLeast: 0.9}},
-		run:   func(o Options, r *Result) error { return runIncast(o, r, incastReliable(false)) },
+		run:   func(o Options, r *Result) error { return runIncast(o, r, incastReliable()) },
 	}, {
 		Name:  "reliable-incast-15to1-credits",
 		About: "The same with receiver credits.",
 		Aims:  []Aim{{Figure: "goodput_ratio", AtLeast: 0.9}, {Figure: "latency_us.p999", Below: victimP999}},
-		run:   func(o Options, r *Result) error { return runIncast(o, r, incastReliable(true)) },
+		run:   func(o Options, r *Result) error { return runIncast(o, r, withCredits()) },
+	}, {
+		Name:  "reliable-incast-15to1-swift",
+		About: "The same with windows that follow the round trip time, aiming at 60 us.",
+		Aims:  []Aim{{Figure: "goodput_ratio", AtLeast: 0.9}},
+		run:   func(o Options, r *Result) error { return runIncast(o, r, withTarget()) },
 	}}
 }
 
