@@ -7,9 +7,11 @@ const (
 	maxCreditRate = 1e15
 	// creditQuantum is what a QP is granted in its turn.
 	creditQuantum = 64 << 10
-	// creditSlack is by how much grants may be late and are made up for, in nanoseconds:
-	// the keeper does not wake in time for each.
+	// creditSlack is by how much grants may be late and are made up for, in nanoseconds, and
+	// keeperSlack the same where a keeper grants while nobody polls: it wakes a millisecond
+	// late, when the link could have carried a hundred quanta.
 	creditSlack = 100_000
+	keeperSlack = 2_000_000
 	// unknownSpeed is what a port counts as that does not tell its speed, in Mb/s.
 	unknownSpeed = 100_000
 )
@@ -34,7 +36,11 @@ func (d *device) pacer(port uint8) (*core.Pacer, error) {
 		}
 		rate = 0.95 * float64(attr.SpeedMbps) * 1e6 / 8
 	}
-	d.pacers[port] = core.NewPacer(rate, creditQuantum, creditSlack)
+	slack := int64(creditSlack)
+	if d.keeper != nil {
+		slack = keeperSlack
+	}
+	d.pacers[port] = core.NewPacer(rate, creditQuantum, slack)
 	return d.pacers[port], nil
 }
 
