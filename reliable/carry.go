@@ -16,7 +16,7 @@ func (q *qp) step(ev *core.Event) {
 		q.run(&next)
 	}
 	q.touch()
-	if q.broken || (q.conn != nil && q.conn.Failed() && q.state == verbs.StateRTS) {
+	if q.broken || (q.conn != nil && q.conn.Failed(0) && q.state == verbs.StateRTS) {
 		q.fail()
 	}
 }

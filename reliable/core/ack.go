@@ -7,20 +7,20 @@ import "ibverbx/reliable/wire"
 func (c *Conn) onRecord(ev *Event) {
 	r := &ev.Record
 	switch r.Type {
-	case wire.Ack:
-		if !c.failed {
-			c.onAck(r, ev.Route)
+	case wire.Ack, wire.Solicit, wire.Fault:
+		f := c.flow(r.Flow)
+		if f == nil {
+			c.stats.BadRecords++
+			return
 		}
-	case wire.Solicit:
-		c.onSolicit(r)
+		c.touch(f)
+		c.onFlowRecord(f, r, ev.Route)
 	case wire.Offer:
 		c.onOffer(r)
 	case wire.Ping:
 		c.onPing(r, ev.Route)
 	case wire.Pong:
 		c.onPong(r, ev.Route)
-	case wire.Fault:
-		c.onFault(r)
 	case wire.CreditRequest:
 		c.onCreditRequest(r)
 	case wire.Credit:
@@ -30,15 +30,29 @@ func (c *Conn) onRecord(ev *Event) {
 	}
 }
 
+// onFlowRecord takes a record about a flow.
+func (c *Conn) onFlowRecord(f *flow, r *wire.Record, route Route) {
+	switch r.Type {
+	case wire.Ack:
+		if !f.failed {
+			c.onAck(f, r, route)
+		}
+	case wire.Solicit:
+		c.onSolicit(f, r)
+	default:
+		c.onFault(f, r)
+	}
+}
+
 // onAck takes an acknowledgement. One that is older than what is known already says nothing
 // new, and its window may be outdated; one for what was never sent is not true.
-func (c *Conn) onAck(r *wire.Record, route Route) {
-	d := int64(int16(r.Cum - uint16(c.una)))
+func (c *Conn) onAck(f *flow, r *wire.Record, route Route) {
+	d := int64(int16(r.Cum - uint16(f.una)))
 	if d < 0 {
 		return
 	}
-	cum := c.una + uint64(d)
-	if cum > c.nxt || !c.bitmapFits(r, cum) {
+	cum := f.una + uint64(d)
+	if cum > f.nxt || !f.bitmapFits(r, cum) {
 		c.stats.BadRecords++
 		return
 	}
@@ -48,59 +62,59 @@ func (c *Conn) onAck(r *wire.Record, route Route) {
 	if c.window = int(r.Window); c.window == 0 {
 		c.window = 1
 	}
-	if int32(r.RecvLimit-c.recvLimit) > 0 {
-		c.recvLimit = r.RecvLimit
-		c.recvProbes = 0
-		c.progressAt = c.now
+	if int32(r.RecvLimit-f.recvLimit) > 0 {
+		f.recvLimit = r.RecvLimit
+		f.recvProbes, f.noRecv = 0, false
+		f.progressAt = c.now
 	}
 	c.noteDup(r)
-	bytes, before := c.flyingBytes, c.una
-	sample := c.onEcho(r)
-	for csn := c.una; csn < cum; csn++ {
-		c.acked(csn, false)
+	bytes, before := c.flyingBytes, f.una
+	sample := c.onEcho(f, r)
+	for csn := f.una; csn < cum; csn++ {
+		c.acked(f, csn, false)
 	}
 	for w := range int(r.Words) {
 		for b := r.Bitmap[w]; b != 0; b &= b - 1 {
-			c.acked(cum+1+uint64(w*64+trailing(b)), false)
+			c.acked(f, cum+1+uint64(w*64+trailing(b)), false)
 		}
 	}
-	c.una = max(c.una, cum)
-	for c.una < c.nxt && c.chunk(c.una).state == chunkAcked {
-		c.una++
+	f.una = max(f.una, cum)
+	for f.una < f.nxt && f.chunk(f.una).state == chunkAcked {
+		f.una++
 	}
-	if c.una > before || c.flyingBytes < bytes {
+	if f.una > before || c.flyingBytes < bytes {
 		c.cfg.Congestion.OnAck(c.now, bytes-c.flyingBytes, sample)
 	}
-	c.answered(r)
-	c.findLost()
+	c.answered(f, r)
+	c.findLost(f)
 }
 
 // bitmapFits reports whether an acknowledgement names only chunks that were sent.
-func (c *Conn) bitmapFits(r *wire.Record, cum uint64) bool {
+func (s *sender) bitmapFits(r *wire.Record, cum uint64) bool {
 	if r.Words == 0 {
 		return true
 	}
 	top := uint64(r.Words)*64 - 1 - uint64(leading(r.Bitmap[r.Words-1]))
-	return cum+1+top < c.nxt
+	return cum+1+top < s.nxt
 }
 
 // onEcho takes the news of the transmission that the acknowledgement repeats: it is exact, and
 // so the only one to measure time by. It returns the round trip time, or 0.
-func (c *Conn) onEcho(r *wire.Record) int64 {
+func (c *Conn) onEcho(f *flow, r *wire.Record) int64 {
 	if r.Flags&wire.AckEcho == 0 {
 		return 0
 	}
-	d := int64(int16(r.EchoCSN - uint16(c.una)))
-	if d < 0 || c.una+uint64(d) >= c.nxt {
+	d := int64(int16(r.EchoCSN - uint16(f.una)))
+	if d < 0 || f.una+uint64(d) >= f.nxt {
 		return 0
 	}
-	csn := c.una + uint64(d)
-	ch := c.chunk(csn)
+	csn := f.una + uint64(d)
+	ch := f.chunk(csn)
 	if ch.state == chunkAcked || ch.xmits != r.EchoXmit+1 || !covers(r, r.EchoCSN) {
 		return 0
 	}
 	sample := max(c.now-ch.sentAt-int64(r.RxDelay), 1)
-	c.acked(csn, true)
+	c.acked(f, csn, true)
 	c.measure(&c.rtt, sample)
 	if p := &c.paths[ch.path]; ch.epoch == p.epoch {
 		c.measure(&p.rtt, sample)
@@ -126,9 +140,9 @@ func (c *Conn) measure(r *rtt, sample int64) {
 }
 
 // acked notes that a chunk has arrived; exact says that its last transmission has.
-func (c *Conn) acked(csn uint64, exact bool) {
-	ch := c.chunk(csn)
-	if csn < c.una || ch.state == chunkAcked {
+func (c *Conn) acked(f *flow, csn uint64, exact bool) {
+	ch := f.chunk(csn)
+	if csn < f.una || ch.state == chunkAcked {
 		return
 	}
 	p := &c.paths[ch.path]
@@ -136,15 +150,16 @@ func (c *Conn) acked(csn uint64, exact bool) {
 	case chunkFlying:
 		c.land(p, ch)
 	case chunkLost:
-		c.unlose(csn)
+		c.unlose(f, csn)
 	case chunkAcked:
 	}
 	ch.state = chunkAcked
-	c.probes, c.probeAt, c.progressAt, c.ghosts = 0, never, c.now, 0
+	f.probes, f.probeAt, f.progressAt, c.ghosts = 0, never, c.now, 0
 	if exact || ch.xmits == 1 {
+		f.rackAt = max(f.rackAt, ch.sentAt)
 		c.rackAt = max(c.rackAt, ch.sentAt)
-		if ch.epoch == p.epoch && p.carries() && int32(ch.pseq+1-p.acked) > 0 {
-			p.acked = ch.pseq + 1
+		if last := &f.acked[ch.path]; ch.epoch == p.epoch && p.carries() && p.next-(ch.pseq+1) < p.next-*last {
+			*last = ch.pseq + 1
 		}
 	} else if ch.moved {
 		return // nobody knows which path it came on
@@ -167,27 +182,29 @@ func (c *Conn) land(p *path, ch *chunk) {
 }
 
 // unlose takes a chunk off the list of what is to be sent again.
-func (c *Conn) unlose(csn uint64) {
-	c.chunk(csn).state = chunkFlying
-	c.lostCount--
+func (c *Conn) unlose(f *flow, csn uint64) {
+	f.chunk(csn).state = chunkFlying
+	f.lostCount--
+	c.lost--
 }
 
 // answered takes the answer to a Solicit: what was sent before it and is not acknowledged now
 // was not there yet.
-func (c *Conn) answered(r *wire.Record) {
+func (c *Conn) answered(f *flow, r *wire.Record) {
 	if r.Flags&wire.AckNonce == 0 {
 		return
 	}
-	if c.noRecv && c.una == c.nxt {
-		c.progressAt = c.now // the peer lives, late or not; it only has no receive
+	if f.noRecv && f.una == f.nxt {
+		f.progressAt = c.now // the peer lives, late or not; it only has no receive
 	}
-	if r.Nonce != c.nonce || c.nonceAt == never {
+	if r.Nonce != f.nonce || f.nonceAt == never {
 		return
 	}
-	c.rackAt = max(c.rackAt, c.nonceAt)
-	c.nonceAt, c.ghosts = never, 0
-	if c.una < c.nxt {
-		c.probes, c.probeAt = 0, never
+	f.rackAt = max(f.rackAt, f.nonceAt)
+	c.rackAt = max(c.rackAt, f.nonceAt)
+	f.nonceAt, c.ghosts = never, 0
+	if f.una < f.nxt {
+		f.probes, f.probeAt = 0, never
 	}
 }
 
@@ -209,16 +226,16 @@ func (c *Conn) noteDup(r *wire.Record) {
 	}
 }
 
-// onFault ends the connection for something that the peer cannot take. Everything before it
-// has arrived.
-func (c *Conn) onFault(r *wire.Record) {
-	d := int64(int16(r.CSN - uint16(c.una)))
-	if c.failed || d < 0 || c.una+uint64(d) >= c.nxt {
+// onFault ends a flow for something that the peer cannot take. Everything before it has
+// arrived.
+func (c *Conn) onFault(f *flow, r *wire.Record) {
+	d := int64(int16(r.CSN - uint16(f.una)))
+	if f.failed || d < 0 || f.una+uint64(d) >= f.nxt {
 		c.stats.BadRecords++
 		return
 	}
-	for n := c.una + uint64(d); c.una < n; c.una++ {
-		c.acked(c.una, false)
+	for n := f.una + uint64(d); f.una < n; f.una++ {
+		c.acked(f, f.una, false)
 	}
-	c.fail(r.Status)
+	c.fail(f, r.Status)
 }

@@ -5,28 +5,33 @@ import "testing"
 // TestNoAllocations moves chunks between two connections and wants no allocation: neither for
 // new chunks nor for repeated ones, acknowledgements or paths that fail and come back.
 func TestNoAllocations(t *testing.T) {
-	cfg := Config{Paths: 16, ChunkBytes: 1024, PeerCredit: 256}
-	a, err := New(cfg)
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
-	b, err := New(cfg)
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
-	w := wireless{ends: [2]*Conn{a, b}, queue: make([]Event, 0, 4096), to: make([]int, 0, 4096)}
-	round := func() {
-		for range 8 {
-			w.step(0, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 8 << 10}})
+	for _, flows := range []int{1, 8} {
+		w := wireless{queue: make([]Event, 0, 4096), to: make([]int, 0, 4096)}
+		for i := range w.ends {
+			c, err := New(Config{Paths: 16, ChunkBytes: 1024, PeerCredit: 256, Flows: flows})
+			if err != nil {
+				t.Fatalf("New = %v, want none", err)
+			}
+			for k := range flows {
+				if err := c.Open(k, FlowConfig{}); flows > 1 && err != nil {
+					t.Fatalf("Open(%d) = %v, want none", k, err)
+				}
+			}
+			w.ends[i] = c
 		}
-		w.drain()
-	}
-	round()
-	if n := testing.AllocsPerRun(200, round); n != 0 {
-		t.Fatalf("%v allocations per 64 chunks, want 0", n)
-	}
-	if s := a.Stats(); s.Retransmitted == 0 || a.Room() != a.cfg.SendDepth {
-		t.Fatalf("%+v with room for %d: want retransmissions, and all messages completed", s, a.Room())
+		round := func() {
+			for i := range 8 {
+				w.step(0, &Event{Kind: EvPost, Flow: uint16(i % flows), Message: Message{Kind: MsgWrite, Length: 8 << 10}})
+			}
+			w.drain()
+		}
+		round()
+		if n := testing.AllocsPerRun(200, round); n != 0 {
+			t.Fatalf("%d flows: %v allocations per 64 chunks, want 0", flows, n)
+		}
+		if s := w.ends[0].Stats(); s.Retransmitted == 0 || !w.idle() {
+			t.Fatalf("%d flows: %+v: want retransmissions, and all messages completed", flows, s)
+		}
 	}
 }
 
@@ -65,6 +70,16 @@ func (w *wireless) push(to int, ev Event) {
 	w.to = append(w.to, to)
 }
 
+// idle reports whether all messages have completed.
+func (w *wireless) idle() bool {
+	for _, f := range w.ends[0].flows {
+		if f.posted != f.reported {
+			return false
+		}
+	}
+	return true
+}
+
 // drain goes on until everything is acknowledged.
 func (w *wireless) drain() {
 	for {
@@ -73,7 +88,7 @@ func (w *wireless) drain() {
 			w.step(w.to[i], &w.queue[i])
 		}
 		w.queue, w.to = w.queue[:0], w.to[:0]
-		if w.ends[0].Room() == w.ends[0].cfg.SendDepth {
+		if w.idle() {
 			return
 		}
 		for i := range w.ends {

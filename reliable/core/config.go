@@ -10,9 +10,12 @@ import (
 // Limits of a connection.
 const (
 	MaxPaths  = 256
+	MaxFlows  = 1 << 12
 	MaxWindow = 64 * wire.MaxAckWords
 	MaxChunk  = 256 << 10
 	minChunk  = 16
+
+	maxSendDepth = 1 << 15
 )
 
 // ErrConfig says that a Config has a field that cannot be.
@@ -22,12 +25,14 @@ var ErrConfig = errors.New("invalid configuration")
 type Config struct {
 	// Paths is the number of paths. Zero means 16.
 	Paths int
-	// Window is how many chunks may be unacknowledged: a power of two, at most
+	// Flows is how many flows there may be, at most MaxFlows. Zero means 1.
+	Flows int
+	// Window is how many chunks of a flow may be unacknowledged: a power of two, at most
 	// MaxWindow. Zero means 256.
 	Window int
 	// ChunkBytes is the most that one transmission carries. Zero means 32 KiB.
 	ChunkBytes uint32
-	// SendDepth is how many messages may be posted and not completed. Zero means 256.
+	// SendDepth is how many messages of a flow may be posted and not completed. Zero means 256.
 	SendDepth int
 	// PathDepth is how many transmissions one path may have under way, a power of
 	// two. Zero means 64.
@@ -69,11 +74,11 @@ type Config struct {
 	// MinReorder is the least by which paths may differ before a chunk counts as
 	// lost. Zero means 5 us.
 	MinReorder int64
-	// GiveUp is how long a sender goes on without any progress; then the connection
-	// fails with RETRY_EXC. Zero means 5 s.
+	// GiveUp is how long a flow goes on without any progress; then it fails with
+	// RETRY_EXC. Zero means 5 s.
 	GiveUp int64
-	// RecvPatience is how long a sender waits for a receive of the peer; then the
-	// connection fails with RNR_RETRY_EXC. Zero means for ever.
+	// RecvPatience is how long a flow waits for a receive of the peer; then it fails with
+	// RNR_RETRY_EXC. Zero means for ever.
 	RecvPatience int64
 	// AckDelay is how long an acknowledgement may wait for more to acknowledge. Zero
 	// means 50 us.
@@ -91,6 +96,7 @@ type Config struct {
 // withDefaults returns cfg with every zero replaced, or what is wrong with it.
 func (cfg Config) withDefaults() (Config, error) {
 	setDefault(&cfg.Paths, 16)
+	setDefault(&cfg.Flows, 1)
 	setDefault(&cfg.Window, 256)
 	setDefault(&cfg.ChunkBytes, 32<<10)
 	setDefault(&cfg.SendDepth, 256)
@@ -128,9 +134,10 @@ func (cfg *Config) validate() error {
 		value, low, top int64
 	}{
 		{"Paths", int64(cfg.Paths), 1, MaxPaths},
+		{"Flows", int64(cfg.Flows), 1, MaxFlows},
 		{"Window", int64(cfg.Window), 2, MaxWindow},
 		{"ChunkBytes", int64(cfg.ChunkBytes), minChunk, MaxChunk},
-		{"SendDepth", int64(cfg.SendDepth), 1, 1 << 15},
+		{"SendDepth", int64(cfg.SendDepth), 1, maxSendDepth},
 		{"PathDepth", int64(cfg.PathDepth), 2, 1 << 12},
 		{"RecvCredit", int64(cfg.RecvCredit), 1, 1<<16 - 1},
 		{"PeerCredit", int64(cfg.PeerCredit), 1, 1<<16 - 1},

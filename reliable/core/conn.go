@@ -8,67 +8,78 @@ import (
 
 // Conn is one end of a connection. It is for one goroutine at a time.
 //
-// Its parts live in files of their own: send.go cuts messages and transmits, ack.go takes
-// acknowledgements, loss.go finds what is lost, choose.go picks paths, recover.go brings them
-// back, receive.go is the other half, timer.go is about time.
+// Its parts live in files of their own: flow.go holds the flows, send.go cuts messages and
+// transmits, ack.go takes acknowledgements, loss.go finds what is lost, choose.go picks paths,
+// recover.go brings them back, receive.go is the other half, timer.go is about time.
 type Conn struct {
-	cfg    Config
-	now    int64
-	out    []Action
-	rng    uint64
-	failed bool
-	stats  Stats
-	paths  []path
-	up     []uint16 // the paths that are up
-	sender
-	receiver
+	cfg   Config
+	now   int64
+	out   []Action
+	rng   uint64
+	stats Stats
+	paths []path
+	up    []uint16 // the paths that are up
+	schedule
+	traffic
 	control
 	creditor
 }
 
-// sender is the sending half.
-//
-//	reported <= cut <= posted    messages: completed, cut into chunks, posted
-//	una <= nxt                   chunks: the oldest unacknowledged, the next to make
-type sender struct {
-	msgs                  []message
-	posted, cut, reported uint64
-	messageNo             uint32 // of the next message that takes a receive
-
-	chunks      []chunk
-	una, nxt    uint64
-	lostCount   int
+// traffic is what the flows of the sending half share.
+type traffic struct {
+	lost        int // chunks to be sent again
 	flying      int // transmissions neither acknowledged nor lost
 	flyingBytes int
 	ghosts      int // transmissions that silence has ended since the last progress: they may still come
-
-	window    int    // what the peer has receives for
-	recvLimit uint32 // the first message that the peer has no receive for
-	noRecv    bool   // the front message waits for one
-	sides     int    // side messages under way
-	noRecvAt  int64  // since when it waits
+	window      int // what the peer has receives for
 
 	rtt          rtt
-	rackAt       int64 // when the latest transmission was sent that is known to have arrived
+	rackAt       int64 // the latest of its flows
 	reorderAt    int64 // when the next chunk counts as lost
 	reorderShift uint8
 	calm         uint8 // acknowledgements since the last spurious loss
-
-	probeAt    int64
-	probes     uint8 // since the last progress
-	recvProbes uint8 // for want of a receive
-	busy       bool  // something is to be done for which GiveUp counts
-	progressAt int64
-	last       int32 // the path of the last small chunk, or -1
-	lastBytes  uint32
+	last         int32 // the path of the last small chunk, or -1
+	lastBytes    uint32
 }
 
 // control is the state of control packets.
 type control struct {
 	route    Route // the control QP in use
 	requests uint32
-	nonce    uint32 // of the last Solicit
-	nonceAt  int64  // when it was sent, never if it is answered
+	ackRoute Route  // by which acknowledgements go
+	stale    uint32 // duplicates and questions in a row
+	credit   int    // receives that this end keeps for what arrives
+}
+
+// sender is the sending half of a flow.
+//
+//	reported <= cut <= posted    messages: completed, cut into chunks, posted
+//	una <= nxt                   chunks: the oldest unacknowledged, the next to make
+type sender struct {
+	msgs                  []message
+	depth                 int
+	posted, cut, reported uint64
+	messageNo             uint32 // of the next message that takes a receive
+
+	chunks    []chunk
+	una, nxt  uint64
+	lostCount int
+	// acked is, by path, one above the last transmission that is known to have arrived.
+	acked  []uint32
+	rackAt int64 // when the latest transmission was sent that is known to have arrived
+
+	recvLimit uint32 // the first message that the peer has no receive for
+	noRecv    bool   // the front message waits for one
+	sides     int    // side messages under way
+	noRecvAt  int64  // since when it waits
+
+	probeAt    int64
+	probes     uint8  // since the last progress
+	recvProbes uint8  // for want of a receive
+	nonce      uint32 // of the last Solicit
+	nonceAt    int64  // when it was sent, never if it is answered
+	busy       bool   // something is to be done for which GiveUp counts
+	progressAt int64
 }
 
 // message is a posted message. Its chunks end before end.
@@ -115,7 +126,7 @@ type Stats struct {
 	Probes        uint64
 	Acks          uint64 // sent
 	Duplicates    uint64 // received
-	Refused       uint64 // received and not taken: beyond the window, or without a receive
+	Refused       uint64 // received and not taken: beyond the window, without a receive, or of no flow
 	Fences        uint64
 	PathsDown     uint64
 	PathsUp       uint64 // after they were down
@@ -129,14 +140,10 @@ func New(cfg Config) (*Conn, error) {
 		return nil, err
 	}
 	c := &Conn{cfg: cfg, rng: cfg.Seed ^ 0x9e3779b97f4a7c15}
-	c.out = make([]Action, 0, 2*cfg.Window+2*cfg.Paths+16)
-	c.msgs = make([]message, ceilPow2(cfg.SendDepth))
-	c.chunks = make([]chunk, cfg.Window)
-	c.window = cfg.PeerCredit
-	c.rackAt, c.last = -never, -1
-	c.reorderAt, c.probeAt, c.nonceAt = never, never, never
+	c.out = make([]Action, 0, 2*cfg.Window+2*cfg.Paths+2*cfg.Flows+16)
+	c.window, c.credit = cfg.PeerCredit, cfg.RecvCredit
+	c.rackAt, c.last, c.reorderAt = -never, -1, never
 	c.rtt = newRTT(cfg.InitialRTT)
-	c.initReceiver()
 	c.initCredit()
 	c.up = make([]uint16, 0, cfg.Paths)
 	c.paths = make([]path, cfg.Paths)
@@ -144,7 +151,18 @@ func New(cfg Config) (*Conn, error) {
 		c.paths[i].init(&cfg)
 		c.up = append(c.up, uint16(i))
 	}
-	return c, nil
+	return c, c.initFlows()
+}
+
+func (f *flow) initSender(c *Conn, depth int) {
+	f.msgs = make([]message, ceilPow2(depth))
+	f.chunks = make([]chunk, c.cfg.Window)
+	f.depth = depth
+	f.acked = make([]uint32, len(c.paths))
+	for i := range c.paths {
+		f.acked[i] = c.paths[i].next
+	}
+	f.rackAt, f.probeAt, f.nonceAt = -never, never, never
 }
 
 func ceilPow2(n int) int { return 1 << bits.Len(uint(n-1)) }
@@ -157,8 +175,6 @@ func (c *Conn) Step(now int64, ev *Event) []Action {
 	switch ev.Kind {
 	case EvTick:
 		c.tick()
-	case EvPost:
-		c.post(&ev.Message)
 	case EvData:
 		c.onData(ev)
 	case EvChunk:
@@ -173,40 +189,63 @@ func (c *Conn) Step(now int64, ev *Event) []Action {
 		}
 	case EvRebuilt:
 		c.onRebuilt(ev)
-	case EvReceives:
-		c.onReceives(ev.Count)
 	case EvFlush:
-		c.flushAck()
-	case EvSide:
-		c.onSide(ev)
+		c.flush()
 	case EvCredit:
-		before := c.credit
-		c.credit = min(max(ev.Count, 1), 1<<16-1)
-		c.ackNow = c.ackNow || c.credit < before // others count on what the peer must no longer use
+		c.onRecvCredit(ev.Count)
 	case EvGrant:
 		c.onGrant(ev.Count)
-	case EvClose:
-		c.fail(ev.Status)
+	case EvPost, EvReceives, EvSide, EvClose:
+		if f := c.flow(ev.Flow); f != nil {
+			c.onUser(f, ev)
+		}
 	}
 	c.settle()
 	return c.out
 }
 
+// onUser takes what the user of a flow does.
+func (c *Conn) onUser(f *flow, ev *Event) {
+	switch ev.Kind {
+	case EvPost:
+		c.post(f, &ev.Message)
+	case EvReceives:
+		c.onReceives(f, ev.Count)
+	case EvSide:
+		c.onSide(f, ev)
+	default:
+		c.fail(f, ev.Status)
+	}
+	c.touch(f)
+}
+
 // settle does what has become possible.
 func (c *Conn) settle() {
-	if !c.failed {
-		for again := true; again && !c.failed; {
-			before := c.reported
-			c.dispatch()
-			c.report()
-			again = c.reported != before // a fence may wait for just that
+	for again := true; again && !c.over(); {
+		c.dispatch()
+		again = false // a fence may wait for a message to end
+		for i := 0; i < len(c.touched); i++ {
+			if f := c.flows[c.touched[i]]; !f.failed && c.report(f) {
+				c.touch(f)
+				again = true
+			}
 		}
 	}
-	if !c.failed {
-		c.arm()
+	for _, n := range c.touched {
+		if f := c.flows[n]; !f.failed {
+			c.arm(f)
+		}
+	}
+	if !c.over() {
 		c.ask()
 	}
-	c.ackIfDue()
+	for _, n := range c.touched {
+		f := c.flows[n]
+		c.ackIfDue(f)
+		f.touched = false
+		c.retime(f, c.deadline(f))
+	}
+	c.touched = c.touched[:0]
 }
 
 // act appends an action. The pointer is valid until the next one.
@@ -215,11 +254,14 @@ func (c *Conn) act(kind ActionKind) *Action {
 	return &c.out[len(c.out)-1]
 }
 
-// Room is how many messages may be posted.
-func (c *Conn) Room() int { return c.cfg.SendDepth - int(c.posted-c.reported) }
+// Room is how many messages may be posted on a flow.
+func (c *Conn) Room(number int) int {
+	f := c.flows[number]
+	return f.depth - int(f.posted-f.reported)
+}
 
-// Failed reports whether the sending half has ended in an error.
-func (c *Conn) Failed() bool { return c.failed }
+// Failed reports whether the sending half of a flow has ended in an error.
+func (c *Conn) Failed(number int) bool { return c.flows[number].failed }
 
 // Stats returns what the connection has done.
 func (c *Conn) Stats() Stats { return c.stats }
@@ -230,8 +272,8 @@ func (c *Conn) Epoch(path int) uint16 { return c.paths[path].epoch }
 // PathState returns the state of a path.
 func (c *Conn) PathState(path int) PathState { return c.paths[path].state }
 
-func (c *Conn) message(i uint64) *message { return &c.msgs[i&uint64(len(c.msgs)-1)] }
-func (c *Conn) chunk(csn uint64) *chunk   { return &c.chunks[csn&uint64(len(c.chunks)-1)] }
+func (s *sender) message(i uint64) *message { return &s.msgs[i&uint64(len(s.msgs)-1)] }
+func (s *sender) chunk(csn uint64) *chunk   { return &s.chunks[csn&uint64(len(s.chunks)-1)] }
 
 // random returns the next number of a xorshift generator.
 func (c *Conn) random() uint64 {

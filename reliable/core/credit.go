@@ -23,6 +23,8 @@ type creditor struct {
 	blocked bool   // a chunk waits for credit
 	tries   uint8
 	askAt   int64
+	// grantedAt is when the peer last answered although a chunk waited for credit.
+	grantedAt int64
 
 	wanted  uint64 // by the peer
 	granted uint64 // to the peer
@@ -83,12 +85,12 @@ func (c *Conn) ask() {
 
 // onCredit takes a grant.
 func (c *Conn) onCredit(r *wire.Record) {
-	if !c.cfg.Credits || c.failed {
+	if !c.cfg.Credits || c.over() {
 		c.stats.BadRecords++
 		return
 	}
-	if c.blocked && c.una == c.nxt {
-		c.progressAt = c.now // the peer lives, and is busy with others
+	if c.blocked {
+		c.grantedAt = c.now // the peer lives, and is busy with others
 	}
 	if r.Bytes > c.limit {
 		c.limit = r.Bytes
@@ -99,7 +101,7 @@ func (c *Conn) onCredit(r *wire.Record) {
 
 // onCreditRequest takes the peer's demand, and repeats what was granted.
 func (c *Conn) onCreditRequest(r *wire.Record) {
-	if !c.cfg.Credits || c.failed {
+	if !c.cfg.Credits || c.over() {
 		c.stats.BadRecords++
 		return
 	}
@@ -115,7 +117,7 @@ func (c *Conn) onCreditRequest(r *wire.Record) {
 // pledge tells the owner what the peer may be granted, if that is more than it knows, and of
 // bytes that come on credit that the peer had in hand.
 func (c *Conn) pledge(used uint64) {
-	if !c.cfg.Credits || c.failed {
+	if !c.cfg.Credits || c.over() {
 		return
 	}
 	spare := uint64(c.cfg.Speculative)
@@ -134,7 +136,7 @@ func (c *Conn) pledge(used uint64) {
 
 // onGrant takes what the owner grants to the peer.
 func (c *Conn) onGrant(n int) {
-	if !c.cfg.Credits || c.failed || n <= 0 {
+	if !c.cfg.Credits || c.over() || n <= 0 {
 		return
 	}
 	c.granted = min(c.granted+uint64(n), c.pledged)

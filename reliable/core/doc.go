@@ -15,6 +15,12 @@
 // exact (a chunk is lost as soon as a later one of the same path has arrived) and what makes
 // a repetition on the same path safe (the original cannot come after it).
 //
+// # Flows
+//
+// A connection carries up to 4,096 flows, each of which is a QP to its user: messages in order,
+// receives, completions. They share the paths, and take turns by chunks. What is lost is
+// known flow by flow; see [Conn.Open].
+//
 // # Rules for the owner
 //
 // Actions are carried out in their order, each one whole before the next. That matters for

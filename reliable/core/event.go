@@ -37,7 +37,8 @@ const (
 	// EvGrant says that the peer may send Count bytes more: no more than the last ActDemand
 	// has asked for.
 	EvGrant
-	// EvClose says that the user gives up: everything outstanding ends with Status.
+	// EvClose says that the user of Flow gives up: its first message that is outstanding ends
+	// with Status, the others are flushed.
 	EvClose
 )
 
@@ -48,6 +49,7 @@ const StatusNoRecv uint8 = 255
 type Event struct {
 	Kind        EventKind
 	Status      uint8
+	Flow        uint16 // of EvPost, EvReceives, EvSide, EvClose
 	Path, Epoch uint16
 	Route       Route
 	Imm         wire.Imm
@@ -132,6 +134,7 @@ const (
 type Action struct {
 	Kind        ActionKind
 	Status      uint8
+	Flow        uint16 // of all that are about a message
 	Path, Epoch uint16
 	Route       Route
 	Imm         wire.Imm

@@ -21,44 +21,56 @@ type scene struct {
 	name  string
 	posts []Message
 	sizes []int
+	flows int // posts go to them in turn; 0 is one
 }
 
 // Scenes, from the smallest on: the less there is to send, the more can happen to it.
 var (
-	oneWrite  = scene{"write", []Message{{Kind: MsgWrite}}, []int{16}}
-	twoChunks = scene{"two chunks", []Message{{Kind: MsgWrite}}, []int{32}}
-	notified  = scene{"notified write", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16}}
-	mixed     = scene{"write, send", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}, {Kind: MsgSend}}, []int{32, 8}}
+	oneWrite  = scene{"write", []Message{{Kind: MsgWrite}}, []int{16}, 0}
+	twoChunks = scene{"two chunks", []Message{{Kind: MsgWrite}}, []int{32}, 0}
+	notified  = scene{"notified write", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16}, 0}
+	mixed     = scene{"write, send", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}, {Kind: MsgSend}}, []int{32, 8}, 0}
+	twoFlows  = scene{"two flows", []Message{{Kind: MsgWrite}, {Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16, 16}, 2}
 )
 
 // model returns the first state of a scene: receives are posted, and the peer knows.
 func (s scene) model(tb testing.TB) *model {
 	tb.Helper()
-	m, err := newModel(tiny(), tiny(), 32)
+	cfg := tiny()
+	cfg.Flows = s.flows
+	m, err := newModel(cfg, cfg, 32)
 	if err != nil {
 		tb.Fatalf("newModel = %v, want none", err)
 	}
-	for range s.posts {
-		m.receive(1, 8)
+	flows := max(s.flows, 1)
+	for i := range s.posts {
+		m.receiveOn(1, i%flows, 8)
 	}
 	for len(m.ctrl[1]) > 0 {
 		m.fair()
 	}
+	target := 0
 	for i, p := range s.posts {
-		m.post(0, p, bytesOf(s.sizes[i], uint64(i)), 0)
+		m.postOn(0, i%flows, p, bytesOf(s.sizes[i], uint64(i)), target)
+		if p.Kind != MsgSend {
+			target += s.sizes[i]
+		}
 	}
 	return m
 }
 
 // finished reports whether everything has completed and was delivered.
 func (s scene) finished(m *model) bool {
-	want := 0
+	want, got := 0, 0
 	for _, p := range s.posts {
 		if p.Kind != MsgWrite {
 			want++
 		}
 	}
-	return m.finished(0) && len(m.ends[1].got) == want
+	for _, f := range m.ends[1].flows {
+		got += len(f.got)
+	}
+	return m.finished(0) && got == want
 }
 
 // explore explores a scene within bounds, with a fault planted.
@@ -104,6 +116,8 @@ func TestExplore(t *testing.T) {
 		{notified, bounds{1, 1}},
 		{mixed, bounds{1, 1}},
 		{mixed, bounds{3, 0}},
+		{twoFlows, bounds{0, 1}},
+		{twoFlows, bounds{1, 0}},
 	} {
 		n := more(t)
 		tt.faults, tt.ticks = tt.faults+n, tt.ticks+n

@@ -92,23 +92,50 @@ func (e *end) clone() end {
 		c.paths[i].ledger = slices.Clone(c.paths[i].ledger)
 	}
 	c.up = append(make([]uint16, 0, len(c.paths)), c.up...)
-	c.msgs = slices.Clone(c.msgs)
-	c.chunks = slices.Clone(c.chunks)
-	c.have = slices.Clone(c.have)
-	c.slots = slices.Clone(c.slots)
+	c.cloneSchedule()
 	n.conn = &c
 	n.qps = slices.Clone(e.qps)
-	n.out = slices.Clone(e.out)
-	n.done = slices.Clone(e.done)
 	n.inbox = slices.Clone(e.inbox)
 	n.settled = slices.Clone(e.settled)
-	n.got = slices.Clone(e.got)
-	n.receives = make([][]byte, len(e.receives))
-	for i := range n.receives {
-		n.receives[i] = slices.Clone(e.receives[i])
+	n.flows = make([]*modelFlow, len(e.flows))
+	for i, f := range e.flows {
+		n.flows[i] = f.clone()
 	}
+	n.modelFlow = n.flows[0]
 	n.events = nil
 	return n
+}
+
+func (f *modelFlow) clone() *modelFlow {
+	n := *f
+	n.out = slices.Clone(f.out)
+	n.done = slices.Clone(f.done)
+	n.got = slices.Clone(f.got)
+	n.receives = make([][]byte, len(f.receives))
+	for i := range n.receives {
+		n.receives[i] = slices.Clone(f.receives[i])
+	}
+	return &n
+}
+
+// cloneSchedule makes the flows of a copied connection its own. Between steps no flow is touched.
+func (c *Conn) cloneSchedule() {
+	n := len(c.flows)
+	c.flows = slices.Clone(c.flows)
+	for i, f := range c.flows {
+		g := *f
+		g.msgs = slices.Clone(g.msgs)
+		g.chunks = slices.Clone(g.chunks)
+		g.acked = slices.Clone(g.acked)
+		g.have = slices.Clone(g.have)
+		g.slots = slices.Clone(g.slots)
+		c.flows[i] = &g
+	}
+	c.ready.slots = slices.Clone(c.ready.slots)
+	c.losers = append(make([]uint16, 0, n), c.losers...)
+	c.owing = append(make([]uint16, 0, n), c.owing...)
+	c.touched = make([]uint16, 0, n)
+	c.heap = slices.Clone(c.heap)
 }
 
 // move is one thing that can happen next.
@@ -201,9 +228,9 @@ func (m *model) play(v move) {
 // would change nothing, now or later.
 func (m *model) forget() {
 	for from := range m.ctrl {
-		una := uint16(m.ends[1-from].conn.una)
+		flows := m.ends[1-from].conn.flows
 		m.ctrl[from] = slices.DeleteFunc(m.ctrl[from], func(p *packet) bool {
-			return p.rec.Type == wire.Ack && int16(p.rec.Cum-una) < 0
+			return p.rec.Type == wire.Ack && int16(p.rec.Cum-uint16(flows[p.rec.Flow].una)) < 0
 		})
 	}
 }

@@ -91,51 +91,72 @@ func (e *end) fingerprint(b []byte, now int64) []byte {
 		b = putInts(b, int(q.qpn), int(q.peer), int(q.epoch))
 		b = putBools(b, q.dead)
 	}
-	b = putInts(b, len(e.out), len(e.got), len(e.receives), int(e.fault), int(e.nextQPN))
-	b = append(b, e.done...)
+	b = putInts(b, e.nextQPN)
 	b = append(b, e.inbox...)
 	b = putBools(b, e.settled...)
-	for _, r := range e.receives {
-		b = append(b, r...)
+	for _, f := range e.flows {
+		b = putInts(b, len(f.out), len(f.got), len(f.receives), int(f.fault))
+		b = append(b, f.done...)
+		for _, r := range f.receives {
+			b = append(b, r...)
+		}
 	}
 	return e.conn.fingerprint(b, now)
 }
 
 func (c *Conn) fingerprint(b []byte, now int64) []byte {
-	b = putBools(b, c.failed)
-	b = c.sender.fingerprint(b, now)
-	for i := c.reported; i < c.posted; i++ {
-		m := c.message(i)
-		b = putInts(b, uint64(m.off), m.end, uint64(m.refs), uint64(m.number))
-		b = putBools(b, m.begun, m.side)
+	// opened never changes here; heap and due are made of the timers; touched is empty.
+	b = putInts(b, c.alive, c.ready.count, len(c.losers), len(c.owing))
+	for i := range c.ready.count {
+		b = putInts(b, c.ready.slots[(c.ready.head+i)%len(c.ready.slots)])
 	}
-	for csn := c.una; csn < c.nxt; csn++ {
-		b = c.chunk(csn).fingerprint(b, now)
+	b = putInts(b, c.losers...)
+	b = putInts(b, c.owing...)
+	for _, f := range c.flows {
+		b = f.fingerprint(b, now)
+		for i, n := range f.acked {
+			b = putInts(b, max(n, c.paths[i].low)) // what is below makes no difference
+		}
 	}
 	for i := range c.paths {
 		b = c.paths[i].fingerprint(b, now)
 	}
-	b = c.receiver.fingerprint(b, now)
-	for csn := c.rcvNxt; csn < c.rcvNxt+uint64(len(c.have)); csn++ {
-		i := csn & uint64(len(c.have)-1)
-		b = putBools(b, c.have[i])
-		if s := c.slots[i]; c.have[i] {
+	b = putInts(b, c.lost, c.flying, c.flyingBytes, c.ghosts, c.window, c.credit)
+	b = putInts(b, int(c.last), int(c.lastBytes), int(c.reorderShift))                 // calm never gets to its limit here
+	b = putInts(b, uint32(c.route), c.requests%6, min(c.stale, 2), uint32(c.ackRoute)) // 6: three routes, up to two paths
+	// No credits here: creditor does not count; rtt is fixed.
+	return putTimes(b, now, c.rackAt, c.reorderAt)
+}
+
+func (f *flow) fingerprint(b []byte, now int64) []byte {
+	b = putBools(b, f.failed, f.queued, f.losing, f.owing)
+	b = f.sender.fingerprint(b, now)
+	for i := f.reported; i < f.posted; i++ {
+		m := f.message(i)
+		b = putInts(b, uint64(m.off), m.end, uint64(m.refs), uint64(m.number))
+		b = putBools(b, m.begun, m.side)
+	}
+	for csn := f.una; csn < f.nxt; csn++ {
+		b = f.chunk(csn).fingerprint(b, now)
+	}
+	b = f.receiver.fingerprint(b, now)
+	for csn := f.rcvNxt; csn < f.rcvNxt+uint64(len(f.have)); csn++ {
+		i := csn & uint64(len(f.have)-1)
+		b = putBools(b, f.have[i])
+		if s := f.slots[i]; f.have[i] {
 			b = putInts(b, uint32(s.op), uint32(s.flags), uint32(s.status), s.message, s.offset, s.imm, s.len)
 		}
 	}
-	b = putInts(b, uint32(c.route), c.requests%6, c.nonce) // 6: three routes, up to two paths
-	// No credits here: creditor does not count.
-	return putTimes(b, now, c.nonceAt)
+	return b
 }
 
 func (s *sender) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, s.posted, s.cut, s.reported, uint64(s.messageNo), s.una, s.nxt)
-	b = putInts(b, s.lostCount, s.flying, s.flyingBytes, s.ghosts, s.window, int(s.recvLimit), s.sides)
-	b = putInts(b, s.reorderShift, s.probes, s.recvProbes) // calm never gets to its limit here
-	b = putInts(b, int(s.last), int(s.lastBytes))
+	b = putInts(b, s.lostCount, int(s.recvLimit), s.sides, int(s.nonce))
+	b = putInts(b, s.probes, s.recvProbes)
 	b = putBools(b, s.noRecv, s.busy)
-	// noRecvAt counts only for RecvPatience, which is for ever; progressAt counts only for GiveUp, which is out of reach; rtt is fixed.
-	return putTimes(b, now, s.rackAt, s.reorderAt, s.probeAt)
+	// noRecvAt counts only for RecvPatience, which is for ever; progressAt counts only for GiveUp, which is out of reach.
+	return putTimes(b, now, s.rackAt, s.probeAt, s.nonceAt)
 }
 
 func (ch *chunk) fingerprint(b []byte, now int64) []byte {
@@ -146,7 +167,7 @@ func (ch *chunk) fingerprint(b []byte, now int64) []byte {
 }
 
 func (p *path) fingerprint(b []byte, now int64) []byte {
-	b = putInts(b, uint32(p.state), uint32(p.epoch), p.low, p.done, p.next, max(p.acked, p.low), uint32(p.inflight), uint32(p.flying), uint32(p.loss))
+	b = putInts(b, uint32(p.state), uint32(p.epoch), p.low, p.done, p.next, uint32(p.inflight), uint32(p.flying), uint32(p.loss))
 	b = putInts(b, uint32(p.attempts), uint32(p.tries), uint32(p.pongs), p.qpn, p.psn, p.peerQPN, p.peerPSN, p.pingNonce)
 	b = putBools(b, p.measured, p.havePeer, p.peerHas, p.silent)
 	if p.silent {
@@ -154,7 +175,7 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 	}
 	for i := p.low; i != p.next; i++ {
 		e := p.entry(i)
-		b = putInts(b, e.csn, e.msg)
+		b = putInts(b, e.csn, e.msg, uint64(e.flow))
 		b = putTimes(b, now, e.sentAt)
 	}
 	// measuredAt counts only for MaxAge, which is out of reach, pingAt for measuring.
@@ -165,8 +186,8 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 }
 
 func (r *receiver) fingerprint(b []byte, now int64) []byte {
-	b = putInts(b, r.rcvNxt, r.highest, uint64(r.fault), uint64(r.message), uint64(r.placed), uint64(r.posted32), uint64(r.told))
-	b = putInts(b, r.credit, r.owed, r.owedBytes, int(min(r.stale, 2)), int(r.ackRoute))
+	b = putInts(b, r.rcvNxt, r.highest, uint64(r.fault), uint64(r.turn), uint64(r.placed), uint64(r.posted32), uint64(r.told))
+	b = putInts(b, r.owed, r.owedBytes)
 	b = putBools(b, r.faulty, r.ackNow, r.dup, r.echoing, r.nonceDue)
 	if r.echoing {
 		b = putInts(b, uint32(r.echoCSN), uint32(r.echoXmit))
@@ -181,17 +202,21 @@ func TestFingerprintComplete(t *testing.T) {
 		v    any
 		want int
 	}{
-		{Conn{}, 12},
-		{sender{}, 29},
-		{control{}, 4},
+		{Conn{}, 11},
+		{sender{}, 23},
+		{control{}, 5},
+		{traffic{}, 12},
+		{schedule{}, 8},
+		{ring{}, 3},
+		{flow{}, 12},
 		{message{}, 7},
 		{chunk{}, 14},
-		{path{}, 28},
-		{entry{}, 3},
-		{receiver{}, 24},
+		{path{}, 27},
+		{entry{}, 4},
+		{receiver{}, 21},
 		{slot{}, 7},
 		{rtt{}, 4},
-		{creditor{}, 11},
+		{creditor{}, 12},
 	} {
 		if got := reflect.TypeOf(tt.v).NumField(); got != tt.want {
 			t.Errorf("%T has %d fields, want %d: add the new one to its fingerprint", tt.v, got, tt.want)

@@ -32,9 +32,9 @@ func TestFalseAcks(t *testing.T) {
 		}
 		c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 64}}) // chunks 0 to 3
 		acts := c.Step(2, &Event{Kind: EvRecord, Record: r})
-		if len(acts) != 0 || c.una != 0 || c.flying != 4 || c.window != 64 || c.Stats().BadRecords != 1 {
+		if len(acts) != 0 || c.flows[0].una != 0 || c.flying != 4 || c.window != 64 || c.Stats().BadRecords != 1 {
 			t.Fatalf("%+v leads to %d actions, una %d, %d flying, a window of %d, %d bad records; want 0, 0, 4, 64, 1",
-				r, len(acts), c.una, c.flying, c.window, c.Stats().BadRecords)
+				r, len(acts), c.flows[0].una, c.flying, c.window, c.Stats().BadRecords)
 		}
 	}
 }
@@ -93,8 +93,8 @@ func TestFutureEpoch(t *testing.T) {
 			t.Fatalf("New = %v, want none", err)
 		}
 		c.Step(1, &Event{Kind: EvChunk, Path: 1, Imm: wire.Imm{Kind: wire.KindChunk}, Header: h})
-		if c.Stats().Refused != 1 || c.rcvNxt != 0 {
-			t.Fatalf("%+v: %d refused, next %d, want 1 and 0", h, c.Stats().Refused, c.rcvNxt)
+		if c.Stats().Refused != 1 || c.flows[0].rcvNxt != 0 {
+			t.Fatalf("%+v: %d refused, next %d, want 1 and 0", h, c.Stats().Refused, c.flows[0].rcvNxt)
 		}
 	}
 }
@@ -105,16 +105,22 @@ func TestHostile(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := modest()
 		cfg.Credits = rapid.Bool().Draw(rt, "credits")
+		cfg.Flows = rapid.IntRange(1, 3).Draw(rt, "flows")
 		c, err := New(cfg)
 		if err != nil {
 			rt.Fatalf("New = %v, want none", err)
+		}
+		for k := range cfg.Flows - 1 { // the last one is not open, unless it is the only one
+			if err := c.Open(k, FlowConfig{}); err != nil {
+				rt.Fatalf("Open(%d) = %v, want none", k, err)
+			}
 		}
 		now := int64(1)
 		tokens := uint32(0)
 		for range rapid.IntRange(1, 60).Draw(rt, "events") {
 			ev := drawEvent(rt)
 			if ev.Kind == EvPost {
-				if c.Room() == 0 {
+				if c.flow(ev.Flow) == nil || c.Room(int(ev.Flow)) == 0 {
 					continue
 				}
 				ev.Message.Token = tokens
@@ -122,32 +128,60 @@ func TestHostile(t *testing.T) {
 			}
 			now += int64(rapid.IntRange(0, 3_000_000).Draw(rt, "time"))
 			for _, a := range c.Step(now, &ev) {
-				if a.Kind == ActSend && (int(a.Path) >= cfg.Paths || a.Token >= tokens || a.Len > cfg.ChunkBytes) {
+				if a.Kind == ActSend && (int(a.Path) >= cfg.Paths || c.flow(a.Flow) == nil || a.Token >= tokens || a.Len > cfg.ChunkBytes) {
 					rt.Fatalf("a transmission of %d bytes of message %d on path %d", a.Len, a.Token, a.Path)
 				}
 			}
-			if c.flying < 0 || c.flyingBytes < 0 || c.lostCount < 0 || c.una > c.nxt || c.nxt-c.una > uint64(cfg.Window) {
-				rt.Fatalf("%d flying, %d bytes, %d lost, chunks %d to %d", c.flying, c.flyingBytes, c.lostCount, c.una, c.nxt)
-			}
+			checkBounds(rt, c)
 		}
 	})
+}
+
+// checkBounds checks that the numbers of a connection can be.
+func checkBounds(rt *rapid.T, c *Conn) {
+	flying, bytes, lost := 0, 0, 0
+	for k, f := range c.flows {
+		if f == nil {
+			continue
+		}
+		if f.una > f.nxt || f.nxt-f.una > uint64(c.cfg.Window) {
+			rt.Fatalf("flow %d: chunks %d to %d", k, f.una, f.nxt)
+		}
+		own := 0
+		for csn := f.una; csn < f.nxt; csn++ {
+			switch ch := f.chunk(csn); ch.state {
+			case chunkFlying:
+				flying++
+				bytes += int(ch.len)
+			case chunkLost:
+				own++
+			case chunkAcked:
+			}
+		}
+		if lost += own; own != f.lostCount {
+			rt.Fatalf("flow %d: %d are lost and %d count as lost", k, own, f.lostCount)
+		}
+	}
+	if flying != c.flying || bytes != c.flyingBytes || lost != c.lost {
+		rt.Fatalf("%d with %d bytes fly, %d are lost; counted as %d, %d, %d", flying, bytes, lost, c.flying, c.flyingBytes, c.lost)
+	}
 }
 
 func drawEvent(rt *rapid.T) Event {
 	u16 := func(name string, top uint16) uint16 { return rapid.Uint16Range(0, top).Draw(rt, name) }
 	ev := Event{
-		Kind: EventKind(rapid.IntRange(0, int(EvGrant)).Draw(rt, "kind")), Path: u16("path", 5), Epoch: u16("epoch", 2),
+		Kind: EventKind(rapid.IntRange(0, int(EvClose)).Draw(rt, "kind")), Flow: u16("flow", 3), Path: u16("path", 5), Epoch: u16("epoch", 2),
 		Count: rapid.IntRange(0, 300).Draw(rt, "count"), Status: rapid.SampledFrom([]uint8{0, 0, 0, 9, StatusNoRecv}).Draw(rt, "status"),
 		QPN: 1, Token: rapid.Uint32Range(0, 5).Draw(rt, "token"), Route: Route(u16("route", 7)),
 	}
-	ev.Imm = wire.Imm{CSN: rapid.OneOf(rapid.Uint16Range(0, 70), rapid.Uint16()).Draw(rt, "csn"), AckReq: true}
+	ev.Imm = wire.Imm{Flow: u16("immFlow", 3), CSN: rapid.OneOf(rapid.Uint16Range(0, 70), rapid.Uint16()).Draw(rt, "csn"), AckReq: true}
 	ev.Message = Message{Kind: MessageKind(u16("message", 3)), Length: rapid.Uint32Range(0, 300).Draw(rt, "length")}
 	ev.Header = wire.Header{
 		Op: wire.Op(1 + u16("op", 2)), Xmit: uint8(u16("xmit", 3)), OrigPath: u16("origPath", 5), OrigEpoch: u16("origEpoch", 2),
 		Flags: wire.HeaderFlags(u16("flags", 7)), Message: rapid.Uint32Range(0, 3).Draw(rt, "number"), Len: 16,
 	}
 	ev.Record = wire.Record{
-		Type: wire.Type(1 + u16("type", 7)), Flags: uint8(u16("recordFlags", 7)), Status: 10, Cum: rapid.OneOf(rapid.Uint16Range(0, 30), rapid.Uint16()).Draw(rt, "cum"),
+		Type: wire.Type(1 + u16("type", 7)), Flow: u16("recordFlow", 3), Flags: uint8(u16("recordFlags", 7)), Status: 10, Cum: rapid.OneOf(rapid.Uint16Range(0, 30), rapid.Uint16()).Draw(rt, "cum"),
 		Words: uint8(u16("words", 4)), Window: u16("window", 9), EchoCSN: u16("echo", 30), EchoXmit: uint8(u16("echoXmit", 3)),
 		RxDelay: rapid.Uint32().Draw(rt, "rxDelay"), RecvLimit: rapid.Uint32Range(0, 9).Draw(rt, "limit"), Nonce: rapid.Uint32Range(0, 3).Draw(rt, "nonce"),
 		Path: u16("recordPath", 5), Epoch: u16("recordEpoch", 3), QPN: 5, CSN: u16("faultCSN", 30), Bytes: rapid.Uint64().Draw(rt, "bytes"),

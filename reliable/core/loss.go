@@ -5,59 +5,65 @@ import "math/bits"
 func trailing(w uint64) int { return bits.TrailingZeros64(w) }
 func leading(w uint64) int  { return bits.LeadingZeros64(w) }
 
-// findLost finds what is lost after news of the peer, first exactly, then by time.
-func (c *Conn) findLost() {
+// findLost finds what is lost after news of a flow, first exactly, then by time.
+func (c *Conn) findLost(f *flow) {
 	for i := range c.paths {
 		if p := &c.paths[i]; p.low != p.next {
-			c.loseBefore(i, p)
+			c.loseBefore(f, i, p)
 		}
 	}
 	c.loseLate()
 }
 
-// loseBefore finds what is lost on one path: whatever was sent before something that has
-// arrived and has not arrived itself. A path does not reorder, and an acknowledgement that
-// told of the later one would have told of the earlier one too.
-func (c *Conn) loseBefore(i int, p *path) {
-	for int32(p.acked-p.low) > 0 {
-		if c.outstanding(i, p, p.low) {
-			c.stats.SamePathLoss++
-			c.lose(p.entry(p.low).csn, false)
+// loseBefore finds what a flow has lost on one path: whatever was sent before something of it
+// that has arrived and has not arrived itself. A path does not reorder, and an acknowledgement
+// that told of the later one would have told of the earlier one too.
+func (c *Conn) loseBefore(f *flow, i int, p *path) {
+	if n := f.acked[i] - p.low; n <= p.next-p.low {
+		for k := p.low; k != f.acked[i]; k++ {
+			if e := p.entry(k); e.flow == f.number && c.outstanding(i, p, k) {
+				c.stats.SamePathLoss++
+				c.lose(e, false)
+			}
 		}
-		p.low++
 	}
+	c.sweep(i, p)
+}
+
+// sweep forgets the oldest transmissions of a path that are not in flight.
+func (c *Conn) sweep(i int, p *path) {
 	for p.low != p.next && !c.outstanding(i, p, p.low) {
 		p.low++
 	}
 }
 
 // loseLate finds what is lost across paths (RACK, RFC 8985, with a clock per path): what was
-// sent well before something that has arrived, and has had the time that its path takes.
+// sent well before something of its flow that has arrived, and has had the time that its path
+// takes.
 func (c *Conn) loseLate() {
 	c.reorderAt = never
 	reorder := max(c.rtt.srtt/4, c.cfg.MinReorder) << c.reorderShift
 	for i := range c.paths {
 		p := &c.paths[i]
-		for p.low != p.next {
-			e := p.entry(p.low)
-			if !c.outstanding(i, p, p.low) {
-				p.low++
-				continue
-			}
+		for k := p.low; k != p.next; k++ {
+			e := p.entry(k)
 			if e.sentAt+reorder > c.rackAt {
 				break
+			}
+			if e.sentAt+reorder > c.flows[e.flow].rackAt || !c.outstanding(i, p, k) {
+				continue
 			}
 			if due := e.sentAt + c.patience(p) + reorder; c.now < due {
 				c.reorderAt = min(c.reorderAt, due)
 				break
 			}
 			c.stats.ReorderLoss++
-			c.lose(e.csn, false)
+			c.lose(e, false)
 			if c.blame(i, p, e.sentAt) {
 				break
 			}
-			p.low++
 		}
+		c.sweep(i, p)
 		// What silence has ended counts against the path, too, once the peer has shown
 		// that it was not the peer that was silent.
 		if p.silent && p.carries() && p.silentAt+reorder <= c.rackAt && c.now >= p.silentAt+c.patience(p)+reorder {
@@ -93,13 +99,21 @@ func (c *Conn) patience(p *path) int64 {
 	return c.rtt.bound()
 }
 
-// lose puts a chunk that is in flight on the list of what is to be sent again.
-func (c *Conn) lose(csn uint64, timeout bool) {
-	ch := c.chunk(csn)
+// lose puts the chunk of a transmission that is in flight on the list of what is to be sent
+// again.
+func (c *Conn) lose(e *entry, timeout bool) {
+	f := c.flows[e.flow]
+	ch := f.chunk(e.csn)
 	p := &c.paths[ch.path]
 	c.land(p, ch)
 	ch.state = chunkLost
-	c.lostCount++
+	c.lost++
+	f.lostCount++
+	if !f.losing {
+		f.losing = true
+		c.losers = append(c.losers, f.number)
+	}
+	c.touch(f)
 	p.loss += (255 - p.loss) >> 4
 	c.cfg.Congestion.OnLoss(c.now, int(ch.len), timeout)
 }

@@ -30,7 +30,6 @@ func (s PathState) String() string { return pathStateNames[s] }
 //
 //	low  <= next    below low nothing is in flight
 //	done <= next    below done the NIC no longer needs the memory
-//	acked           one above the highest that is known to have arrived
 type path struct {
 	state    PathState
 	epoch    uint16
@@ -38,7 +37,6 @@ type path struct {
 
 	ledger          []entry
 	low, done, next uint32
-	acked           uint32
 	inflight        int // bytes
 	flying          int // transmissions neither acknowledged nor lost
 	rtt             rtt
@@ -65,6 +63,7 @@ type entry struct {
 	csn    uint64
 	msg    uint64
 	sentAt int64
+	flow   uint16
 }
 
 func (p *path) init(cfg *Config) {
@@ -103,10 +102,11 @@ func (p *path) alive() bool {
 // outstanding reports whether transmission pseq of path i is in flight.
 func (c *Conn) outstanding(i int, p *path, pseq uint32) bool {
 	e := p.entry(pseq)
-	if e.csn < c.una || e.csn >= c.nxt {
+	f := c.flows[e.flow]
+	if e.csn < f.una || e.csn >= f.nxt {
 		return false
 	}
-	ch := c.chunk(e.csn)
+	ch := f.chunk(e.csn)
 	return ch.state == chunkFlying && int(ch.path) == i && ch.pseq == pseq && ch.epoch == p.epoch
 }
 
@@ -138,9 +138,17 @@ func (c *Conn) onSent(ev *Event) {
 		if p.done == p.next {
 			return
 		}
-		c.message(p.entry(p.done).msg).refs--
-		p.done++
+		c.unref(p)
 	}
+}
+
+// unref notes that the oldest transmission that referred to memory does so no more.
+func (c *Conn) unref(p *path) {
+	e := p.entry(p.done)
+	f := c.flows[e.flow]
+	f.message(e.msg).refs--
+	p.done++
+	c.touch(f)
 }
 
 // rtt is a smoothed round trip time and its variation (RFC 6298, section 2).

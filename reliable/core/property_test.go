@@ -24,6 +24,7 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 		Seed:       rapid.Uint64().Draw(t, "seed"),
 		PeerCredit: rapid.SampledFrom([]int{1, 8, 64}).Draw(t, "credit"),
 		PathCredit: rapid.Bool().Draw(t, "pathCredit"),
+		Flows:      rapid.SampledFrom([]int{1, 1, 2, 5}).Draw(t, "flows"),
 	}
 	if cfg.Speculative = rapid.SampledFrom([]int{0, 0, 16, 100}).Draw(t, "speculative"); cfg.Speculative > 0 {
 		cfg.Credits = true
@@ -89,8 +90,9 @@ func playTrial(rt *rapid.T, t *testing.T) {
 		if m.Kind == MsgSide {
 			size = 0
 		}
-		tr.receive(1-i, 1600)
-		tr.post(i, m, bytesOf(size, rng.Uint64()), target[i])
+		flow := rng.IntN(len(tr.ends[0].flows))
+		tr.receiveOn(1-i, flow, 1600)
+		tr.postOn(i, flow, m, bytesOf(size, rng.Uint64()), target[i])
 		target[i] += size
 	}
 	tr.Loss = min(tr.Loss, 0.05) // enough to be hard, too little to last for ever
@@ -99,13 +101,18 @@ func playTrial(rt *rapid.T, t *testing.T) {
 			tr.ends[0].done, tr.ends[1].done, len(tr.ends[0].out), len(tr.ends[1].out))
 	}
 	for i := range tr.ends {
-		for n, s := range tr.ends[i].done {
-			if s != statusSuccess {
-				rt.Fatalf("message %d of end %d ends with %d, want success", n, i, s)
+		for k, f := range tr.ends[i].flows {
+			for n, s := range f.done {
+				if s != statusSuccess {
+					rt.Fatalf("message %d of flow %d, end %d ends with %d, want success", n, k, i, s)
+				}
+			}
+			if n := tr.ends[i].conn.flows[k].lostCount; n != 0 {
+				rt.Fatalf("flow %d of end %d is left with %d lost, want none", k, i, n)
 			}
 		}
-		if c := tr.ends[i].conn; c.flying != 0 || c.flyingBytes != 0 || c.lostCount != 0 {
-			rt.Fatalf("end %d is left with %d flying, %d bytes, %d lost, want none", i, c.flying, c.flyingBytes, c.lostCount)
+		if c := tr.ends[i].conn; c.flying != 0 || c.flyingBytes != 0 || c.lost != 0 {
+			rt.Fatalf("end %d is left with %d flying, %d bytes, %d lost, want none", i, c.flying, c.flyingBytes, c.lost)
 		}
 	}
 }

@@ -8,7 +8,7 @@ const (
 	ackBytes  = 128 << 10
 )
 
-// receiver is the receiving half.
+// receiver is the receiving half of a flow.
 type receiver struct {
 	rcvNxt   uint64 // the first chunk that has not arrived
 	have     []bool // by csn % window
@@ -16,11 +16,10 @@ type receiver struct {
 	highest  uint64 // one above the last chunk that has arrived
 	faulty   bool   // the chunk at rcvNxt cannot be taken
 	fault    uint8
-	message  uint32 // the message that takes the next receive
+	turn     uint32 // the message that takes the next receive
 	placed   uint32 // bytes of it that are in order
 	posted32 uint32 // receives that the user has posted
 	told     uint32 // of which the peer knows
-	credit   int    // receives that this end keeps for what arrives
 
 	ackAt     int64
 	ackNow    bool
@@ -33,8 +32,6 @@ type receiver struct {
 	echoAt    int64
 	nonceDue  bool
 	dueNonce  uint32
-	stale     uint32 // duplicates and questions in a row
-	ackRoute  Route
 }
 
 // slot is what is known of a chunk that has arrived and is not in order yet.
@@ -48,31 +45,47 @@ type slot struct {
 	len     uint32
 }
 
-func (c *Conn) initReceiver() {
-	c.have = make([]bool, c.cfg.Window)
-	c.slots = make([]slot, c.cfg.Window)
-	c.ackAt = never
-	c.credit = c.cfg.RecvCredit
+func (r *receiver) initReceiver(window int) {
+	r.have = make([]bool, window)
+	r.slots = make([]slot, window)
+	r.ackAt = never
+}
+
+// onRecvCredit takes how many receives this end keeps. A peer that has fewer than before is
+// told at once: others count on the rest.
+func (c *Conn) onRecvCredit(n int) {
+	before := c.credit
+	c.credit = min(max(n, 1), 1<<16-1)
+	if c.credit >= before {
+		return
+	}
+	for _, f := range c.flows {
+		if f != nil && !f.failed {
+			f.ackNow = true
+			c.touch(f)
+			return
+		}
+	}
 }
 
 // onData takes a piece of a WRITE that the NIC has placed.
 func (c *Conn) onData(ev *Event) {
-	if csn, ok := c.fresh(ev, 0); ok {
-		c.echo(ev.Imm.CSN, 0)
-		c.accept(csn, slot{}, ev.Count)
+	if f, csn, ok := c.fresh(ev, 0); ok {
+		c.echo(f, ev.Imm.CSN, 0)
+		c.accept(f, csn, slot{}, ev.Count)
 	}
 }
 
 // onChunk takes a chunk that has to be placed.
 func (c *Conn) onChunk(ev *Event) {
 	h := &ev.Header
-	csn, ok := c.fresh(ev, h.Xmit)
+	f, csn, ok := c.fresh(ev, h.Xmit)
 	if !ok {
 		return
 	}
 	if ev.Status == StatusNoRecv || !c.fenced(ev) {
 		c.stats.Refused++
-		c.ackNow = true
+		f.ackNow = true
 		return
 	}
 	s := slot{status: ev.Status, len: h.Len}
@@ -80,43 +93,46 @@ func (c *Conn) onChunk(ev *Event) {
 		s.op, s.flags, s.message, s.offset, s.imm = h.Op, h.Flags, h.Message, h.Offset, h.Imm
 	}
 	if ev.Status == statusSuccess {
-		c.echo(ev.Imm.CSN, h.Xmit)
-		c.act(ActPlace)
+		c.echo(f, ev.Imm.CSN, h.Xmit)
+		a := c.act(ActPlace)
+		a.Flow = f.number
 	}
-	c.accept(csn, s, int(h.Len))
+	c.accept(f, csn, s, int(h.Len))
 }
 
 // fresh reports whether a chunk is new and within the window. Whatever it is, it leads to an
 // acknowledgement: a duplicate means that the last one was lost.
-func (c *Conn) fresh(ev *Event, xmit uint8) (uint64, bool) {
-	if c.failed || ev.Imm.Flow != 0 {
+func (c *Conn) fresh(ev *Event, xmit uint8) (*flow, uint64, bool) {
+	f := c.flow(ev.Imm.Flow)
+	if f == nil || f.failed {
 		c.stats.Refused++
-		return 0, false
+		return f, 0, false
 	}
+	c.touch(f)
 	if ev.Imm.AckReq {
-		c.ackNow = true
+		f.ackNow = true
 	}
-	d := int64(int16(ev.Imm.CSN - uint16(c.rcvNxt)))
-	csn := c.rcvNxt + uint64(d)
+	d := int64(int16(ev.Imm.CSN - uint16(f.rcvNxt)))
+	csn := f.rcvNxt + uint64(d)
 	switch {
-	case d >= int64(len(c.have)):
+	case d >= int64(len(f.have)):
 		c.stats.Refused++
-		c.ackNow = true
-		return 0, false
-	case d < 0 || c.have[csn&uint64(len(c.have)-1)]:
+		f.ackNow = true
+		return f, 0, false
+	case d < 0 || f.have[csn&uint64(len(f.have)-1)]:
 		c.stats.Duplicates++
-		c.ackNow, c.dup = true, true
+		f.ackNow, f.dup = true, true
 		c.stale++
-		c.echo(ev.Imm.CSN, xmit)
-		return 0, false
+		c.echo(f, ev.Imm.CSN, xmit)
+		return f, 0, false
 	}
-	return csn, true
+	return f, csn, true
 }
 
 // echo remembers the transmission that the next acknowledgement repeats: one that was taken,
 // now or before.
-func (c *Conn) echo(csn uint16, xmit uint8) {
-	c.echoing, c.echoCSN, c.echoXmit, c.echoAt = true, csn, xmit, c.now
+func (c *Conn) echo(f *flow, csn uint16, xmit uint8) {
+	f.echoing, f.echoCSN, f.echoXmit, f.echoAt = true, csn, xmit, c.now
 }
 
 // fenced keeps the fence: before a piece of a WRITE is taken from another path than that of
@@ -142,102 +158,121 @@ func (c *Conn) fenced(ev *Event) bool {
 }
 
 // accept notes that a chunk is in place, and goes on with what is in order now.
-func (c *Conn) accept(csn uint64, s slot, bytes int) {
-	mask := uint64(len(c.have) - 1)
-	gap := csn != c.rcvNxt
-	if gap && csn+1 > c.highest && (c.highest <= c.rcvNxt || csn > c.highest) {
-		c.ackNow = true // the first sight of a gap
+func (c *Conn) accept(f *flow, csn uint64, s slot, bytes int) {
+	mask := uint64(len(f.have) - 1)
+	gap := csn != f.rcvNxt
+	if gap && csn+1 > f.highest && (f.highest <= f.rcvNxt || csn > f.highest) {
+		f.ackNow = true // the first sight of a gap
 	}
-	if !gap && c.highest > c.rcvNxt {
-		c.ackNow = true // a gap is closed
+	if !gap && f.highest > f.rcvNxt {
+		f.ackNow = true // a gap is closed
 	}
-	c.have[csn&mask] = true
-	c.slots[csn&mask] = s
-	c.highest = max(c.highest, csn+1)
+	f.have[csn&mask] = true
+	f.slots[csn&mask] = s
+	f.highest = max(f.highest, csn+1)
 	c.stale = 0
 	c.arrived += uint64(bytes)
 	c.pledge(0)
-	c.owed++
-	c.owedBytes += bytes
-	if c.owed >= ackChunks || c.owedBytes >= ackBytes {
-		c.ackNow = true
+	f.owed++
+	f.owedBytes += bytes
+	if f.owed >= ackChunks || f.owedBytes >= ackBytes {
+		f.ackNow = true
 	}
-	if c.ackAt == never {
-		c.ackAt = c.now + c.cfg.AckDelay
-	}
-	for c.have[c.rcvNxt&mask] && !c.faulty {
-		if !c.inOrder(&c.slots[c.rcvNxt&mask]) {
+	c.owe(f)
+	for f.have[f.rcvNxt&mask] && !f.faulty {
+		if !c.inOrder(f, &f.slots[f.rcvNxt&mask]) {
 			return
 		}
-		c.have[c.rcvNxt&mask] = false
-		c.rcvNxt++
+		f.have[f.rcvNxt&mask] = false
+		f.rcvNxt++
+	}
+}
+
+// owe notes that a flow owes the peer an acknowledgement, with the end of the batch or later.
+func (c *Conn) owe(f *flow) {
+	if f.ackAt == never {
+		f.ackAt = c.now + c.cfg.AckDelay
+	}
+	if !f.owing {
+		f.owing = true
+		c.owing = append(c.owing, f.number)
 	}
 }
 
 // inOrder takes the chunk that is next, and reports whether it can be taken.
-func (c *Conn) inOrder(s *slot) bool {
+func (c *Conn) inOrder(f *flow, s *slot) bool {
 	switch {
 	case s.status != statusSuccess:
-		c.refuse(s.status)
+		c.refuse(f, s.status)
 		return false
 	case s.op == 0:
 		return true
-	case s.message != c.receiver.message || (s.op == wire.OpEager && s.offset != c.placed) ||
-		(s.op == wire.OpNotify && c.placed != 0):
-		c.refuse(statusInvalid) // the peer does not count as it should
+	case s.message != f.turn || (s.op == wire.OpEager && s.offset != f.placed) ||
+		(s.op == wire.OpNotify && f.placed != 0):
+		c.refuse(f, statusInvalid) // the peer does not count as it should
 		return false
 	}
-	c.placed += s.len
+	f.placed += s.len
 	if s.flags&wire.FlagLast == 0 {
 		return true
 	}
 	a := c.act(ActDeliver)
-	a.Len = c.placed
+	a.Flow, a.Len = f.number, f.placed
 	if s.op == wire.OpNotify {
 		a.Len = s.offset
 	}
 	a.Header = wire.Header{Op: s.op, Flags: s.flags, Message: s.message, Imm: s.imm}
-	c.placed = 0
-	c.receiver.message++
+	f.placed = 0
+	f.turn++
 	return true
 }
 
-// refuse ends the receiving half at the chunk that is next.
-func (c *Conn) refuse(status uint8) {
-	c.faulty, c.fault, c.ackNow = true, status, true
+// refuse ends the receiving half of a flow at the chunk that is next.
+func (c *Conn) refuse(f *flow, status uint8) {
+	f.faulty, f.fault, f.ackNow = true, status, true
 	a := c.act(ActFault)
-	a.Status = status
+	a.Flow, a.Status = f.number, status
 }
 
 // onSolicit answers a question at once.
-func (c *Conn) onSolicit(r *wire.Record) {
-	c.nonceDue, c.dueNonce, c.ackNow = true, r.Nonce, true
+func (c *Conn) onSolicit(f *flow, r *wire.Record) {
+	f.nonceDue, f.dueNonce, f.ackNow = true, r.Nonce, true
 	c.stale++
 }
 
 // onReceives tells the peer of receives that the user has posted, at once if it had none.
-func (c *Conn) onReceives(n int) {
-	none := c.told == c.receiver.message
-	c.posted32 += uint32(n)
-	switch {
-	case none:
-		c.ackNow = true
-	case c.ackAt == never:
-		c.ackAt = c.now + c.cfg.AckDelay
+func (c *Conn) onReceives(f *flow, n int) {
+	none := f.told == f.turn
+	f.posted32 += uint32(n)
+	if none {
+		f.ackNow = true
+		return
 	}
+	c.owe(f)
 }
 
-// flushAck acknowledges what waits for it.
-func (c *Conn) flushAck() {
-	if c.owed > 0 || c.told != c.posted32 {
-		c.ackNow = true
+// flush acknowledges what waits for it, of all flows.
+func (c *Conn) flush() {
+	for _, n := range c.owing {
+		f := c.flows[n]
+		f.owing = false
+		f.flushAck()
+		c.touch(f)
 	}
-	c.ackAt = never
+	c.owing = c.owing[:0]
+}
+
+// flushAck makes an acknowledgement leave if one waits.
+func (r *receiver) flushAck() {
+	if r.owed > 0 || r.told != r.posted32 {
+		r.ackNow = true
+	}
+	r.ackAt = never
 }
 
 // ackIfDue sends an acknowledgement if one is due, and the fault if there is one.
-func (c *Conn) ackIfDue() {
-	if !c.ackNow {
+func (c *Conn) ackIfDue(f *flow) {
+	if !f.ackNow {
 		return
 	}
 	if c.stale >= 2 {
@@ -248,42 +283,42 @@ func (c *Conn) ackIfDue() {
 	}
 	a := c.act(ActControl)
 	a.Route = c.ackRoute
-	c.fillAck(&a.Record)
-	if c.faulty {
+	c.fillAck(f, &a.Record)
+	if f.faulty {
 		a := c.act(ActControl)
 		a.Route = c.ackRoute
-		a.Record = wire.Record{Type: wire.Fault, Status: c.fault, CSN: uint16(c.rcvNxt)}
+		a.Record = wire.Record{Type: wire.Fault, Flow: f.number, Status: f.fault, CSN: uint16(f.rcvNxt)}
 	}
 	c.stats.Acks++
-	c.ackNow, c.dup, c.echoing, c.nonceDue = false, false, false, false
-	c.owed, c.owedBytes, c.ackAt = 0, 0, never
-	c.told = c.posted32
+	f.ackNow, f.dup, f.echoing, f.nonceDue = false, false, false, false
+	f.owed, f.owedBytes, f.ackAt = 0, 0, never
+	f.told = f.posted32
 }
 
-func (c *Conn) fillAck(r *wire.Record) {
+func (c *Conn) fillAck(f *flow, r *wire.Record) {
 	*r = wire.Record{
-		Type: wire.Ack, Cum: uint16(c.rcvNxt),
-		Window: uint16(c.credit), RecvLimit: c.posted32,
+		Type: wire.Ack, Flow: f.number, Cum: uint16(f.rcvNxt),
+		Window: uint16(c.credit), RecvLimit: f.posted32,
 	}
-	if c.dup {
+	if f.dup {
 		r.Flags |= wire.AckDup
 	}
-	if c.echoing {
+	if f.echoing {
 		r.Flags |= wire.AckEcho
-		r.EchoCSN, r.EchoXmit = c.echoCSN, c.echoXmit
-		r.RxDelay = uint32(min(c.now-c.echoAt, 1<<32-1))
+		r.EchoCSN, r.EchoXmit = f.echoCSN, f.echoXmit
+		r.RxDelay = uint32(min(c.now-f.echoAt, 1<<32-1))
 	}
-	if c.nonceDue {
+	if f.nonceDue {
 		r.Flags |= wire.AckNonce
-		r.Nonce = c.dueNonce
+		r.Nonce = f.dueNonce
 	}
-	if c.faulty {
+	if f.faulty {
 		return // what is beyond will never be in order
 	}
-	mask := uint64(len(c.have) - 1)
-	for csn := c.rcvNxt + 1; csn < c.highest; csn++ {
-		if c.have[csn&mask] && c.slots[csn&mask].status == statusSuccess {
-			bit := csn - c.rcvNxt - 1
+	mask := uint64(len(f.have) - 1)
+	for csn := f.rcvNxt + 1; csn < f.highest; csn++ {
+		if f.have[csn&mask] && f.slots[csn&mask].status == statusSuccess {
+			bit := csn - f.rcvNxt - 1
 			r.Bitmap[bit/64] |= 1 << (bit % 64)
 			r.Words = uint8(bit/64 + 1)
 		}

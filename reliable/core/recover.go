@@ -30,13 +30,13 @@ func (c *Conn) down(i int) {
 	a.Path, a.Epoch = uint16(i), p.epoch
 	for ; p.low != p.next; p.low++ {
 		if c.outstanding(i, p, p.low) {
-			c.lose(p.entry(p.low).csn, false)
+			c.lose(p.entry(p.low), false)
 		}
 	}
-	for ; p.done != p.next; p.done++ {
-		c.message(p.entry(p.done).msg).refs--
+	for p.done != p.next {
+		c.unref(p)
 	}
-	p.acked, p.inflight, p.flying, p.measured, p.loss, p.silent = p.next, 0, 0, false, 0, false
+	p.inflight, p.flying, p.measured, p.loss, p.silent = 0, 0, false, 0, false
 	c.stats.PathsDown++
 	p.timerAt = c.now + c.cfg.Recovery<<p.attempts
 	p.attempts = min(p.attempts+1, 6)
@@ -79,7 +79,7 @@ func (c *Conn) onRebuilt(ev *Event) {
 		return
 	}
 	p := &c.paths[ev.Path]
-	if p.state != PathBuilding || p.epoch != ev.Epoch || c.failed {
+	if p.state != PathBuilding || p.epoch != ev.Epoch || c.over() {
 		return
 	}
 	p.qpn, p.psn = ev.QPN, ev.PSN
@@ -128,7 +128,7 @@ func (c *Conn) sendOffer(i int) {
 
 // onOffer takes the peer's offer. The later epoch wins.
 func (c *Conn) onOffer(r *wire.Record) {
-	if c.failed || int(r.Path) >= len(c.paths) {
+	if c.over() || int(r.Path) >= len(c.paths) {
 		c.stats.BadRecords++
 		return
 	}
@@ -177,7 +177,7 @@ func (c *Conn) sendPing(i int) {
 // onPing answers on the same path. It shows, too, that the peer is connected.
 func (c *Conn) onPing(r *wire.Record, route Route) {
 	i := int(r.Path)
-	if c.failed || i >= len(c.paths) || route != RoutePath+Route(i) || !c.paths[i].alive() {
+	if c.over() || i >= len(c.paths) || route != RoutePath+Route(i) || !c.paths[i].alive() {
 		c.stats.BadRecords++
 		return
 	}

@@ -46,18 +46,25 @@ type end struct {
 	qps     []modelQP
 	nextQPN uint32 // numbers are never used again
 
+	*modelFlow // that of flow 0
+	flows      []*modelFlow
+
+	inbox   []byte // memory that the peer writes
+	settled []bool // bytes of inbox that belong to a completed message
+	demand  uint64
+	events  []Event
+	landing []byte // the bytes of the chunk that is being stepped
+	// refuse is what the check of addresses says to a repeated WRITE.
+	refuse uint8
+}
+
+// modelFlow is what the user of a flow sees.
+type modelFlow struct {
 	out      []modelMessage // what was posted, by token
 	done     []uint8        // statuses of completions, in order
-	inbox    []byte         // memory that the peer writes
-	settled  []bool         // bytes of inbox that belong to a completed message
 	got      []delivery
 	receives [][]byte
 	fault    uint8
-	demand   uint64
-	events   []Event
-	landing  []byte // the bytes of the chunk that is being stepped
-	// refuse is what the check of addresses says to a repeated WRITE.
-	refuse uint8
 }
 
 type modelQP struct {
@@ -99,6 +106,17 @@ func newRig(a, b Config, inbox int) (*rig, error) {
 		}
 		e := &r.ends[i]
 		e.conn = c
+		for range c.flows {
+			e.flows = append(e.flows, &modelFlow{})
+		}
+		e.modelFlow = e.flows[0]
+		for n := range c.flows {
+			if len(c.flows) > 1 {
+				if err := c.Open(n, FlowConfig{}); err != nil {
+					return nil, err
+				}
+			}
+		}
 		e.inbox, e.settled = make([]byte, inbox), make([]bool, inbox)
 		for j := range c.paths {
 			e.qps = append(e.qps, modelQP{qpn: uint32(j + 1), peer: uint32(j + 1)})
@@ -108,19 +126,24 @@ func newRig(a, b Config, inbox int) (*rig, error) {
 	return r, nil
 }
 
-// post posts a message of end i. The bytes of a WRITE go to target of the peer's inbox.
-func (r *rig) post(i int, m Message, data []byte, target int) {
-	e := &r.ends[i]
-	m.Token, m.Length = uint32(len(e.out)), uint32(len(data))
-	e.out = append(e.out, modelMessage{Message: m, data: data, target: target})
-	r.step(i, Event{Kind: EvPost, Message: m})
+// post posts a message of end i, on flow 0. The bytes of a WRITE go to target of the peer's
+// inbox.
+func (r *rig) post(i int, m Message, data []byte, target int) { r.postOn(i, 0, m, data, target) }
+
+func (r *rig) postOn(i, flow int, m Message, data []byte, target int) {
+	f := r.ends[i].flows[flow]
+	m.Token, m.Length = uint32(len(f.out)), uint32(len(data))
+	f.out = append(f.out, modelMessage{Message: m, data: data, target: target})
+	r.step(i, Event{Kind: EvPost, Flow: uint16(flow), Message: m})
 }
 
-// receive posts a receive of so many bytes at end i.
-func (r *rig) receive(i, size int) {
-	e := &r.ends[i]
-	e.receives = append(e.receives, make([]byte, size))
-	r.step(i, Event{Kind: EvReceives, Count: 1})
+// receive posts a receive of so many bytes at end i, on flow 0.
+func (r *rig) receive(i, size int) { r.receiveOn(i, 0, size) }
+
+func (r *rig) receiveOn(i, flow, size int) {
+	f := r.ends[i].flows[flow]
+	f.receives = append(f.receives, make([]byte, size))
+	r.step(i, Event{Kind: EvReceives, Flow: uint16(flow), Count: 1})
 }
 
 // step steps end i and carries out its actions, and what follows from them.
@@ -176,7 +199,7 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 			q.peer = a.QPN
 		}
 	case ActSide:
-		e.events = append(e.events, Event{Kind: EvSide, Token: a.Token})
+		e.events = append(e.events, Event{Kind: EvSide, Flow: a.Flow, Token: a.Token})
 	case ActDemand:
 		e.demand = a.Bytes
 		if r.demandTo != nil {
@@ -186,7 +209,7 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 			e.events = append(e.events, Event{Kind: EvGrant, Count: int(a.Bytes + a.Spare)})
 		}
 	case ActFault:
-		e.fault = a.Status
+		e.flows[a.Flow].fault = a.Status
 	}
 }
 
@@ -196,10 +219,11 @@ func (r *rig) transmit(i int, a *Action) {
 	if q.dead || q.peer == 0 || q.epoch != a.Epoch {
 		violatef("end %d: transmission on path %d in epoch %d, whose QP is %+v", i, a.Path, a.Epoch, *q)
 	}
-	if int(a.Token) < len(e.done) {
+	f := e.flows[a.Flow]
+	if int(a.Token) < len(f.done) {
 		violatef("end %d: transmission of message %d, which has completed", i, a.Token)
 	}
-	m := &e.out[a.Token]
+	m := &f.out[a.Token]
 	p := packet{
 		route: RoutePath + Route(a.Path), qpn: q.peer, imm: a.Imm, hdr: a.Header,
 		data: m.data[a.Offset : a.Offset+a.Len], at: m.target + int(a.Offset),
@@ -229,7 +253,7 @@ func (r *rig) arrive(i int, p *packet) {
 		ev.Kind, ev.Count = EvData, len(p.data)
 		e.write(p.at, p.data)
 	case wire.KindChunk:
-		ev.Kind, ev.Status = EvChunk, e.check(&p.hdr)
+		ev.Kind, ev.Status = EvChunk, e.check(p.imm.Flow, &p.hdr)
 		e.landing = p.data
 	case wire.KindControl:
 		ev.Kind, ev.Record = EvRecord, p.rec
@@ -238,13 +262,14 @@ func (r *rig) arrive(i int, p *packet) {
 }
 
 // check is the owner's look at a chunk before it is placed.
-func (e *end) check(h *wire.Header) uint8 {
-	switch {
-	case h.Op == wire.OpWrite:
+func (e *end) check(flow uint16, h *wire.Header) uint8 {
+	if h.Op == wire.OpWrite {
 		return e.refuse
-	case int(h.Message) >= len(e.receives):
+	}
+	switch receives := e.flows[flow].receives; {
+	case int(h.Message) >= len(receives):
 		return StatusNoRecv
-	case h.Op == wire.OpEager && int(h.Offset+h.Len) > len(e.receives[h.Message]):
+	case h.Op == wire.OpEager && int(h.Offset+h.Len) > len(receives[h.Message]):
 		return statusInvalid
 	}
 	return statusSuccess
@@ -256,7 +281,7 @@ func (e *end) place(ev *Event) {
 	case wire.OpWrite:
 		e.write(int(h.Addr), e.landing)
 	case wire.OpEager:
-		copy(e.receives[h.Message][h.Offset:], e.landing)
+		copy(e.flows[ev.Imm.Flow].receives[h.Message][h.Offset:], e.landing)
 	case wire.OpNotify:
 	}
 }
@@ -273,15 +298,15 @@ func (e *end) write(at int, data []byte) {
 
 // deliver completes a receive: all messages up to it must be in memory, for good.
 func (r *rig) deliver(i int, a *Action) {
-	e, peer := &r.ends[i], &r.ends[1-i]
-	if int(a.Header.Message) != len(e.got) {
-		violatef("end %d: message %d is delivered, want %d", i, a.Header.Message, len(e.got))
+	f, peer := r.ends[i].flows[a.Flow], r.ends[1-i].flows[a.Flow]
+	if int(a.Header.Message) != len(f.got) {
+		violatef("end %d: message %d is delivered, want %d", i, a.Header.Message, len(f.got))
 	}
 	d := delivery{header: a.Header, len: a.Len}
 	if a.Header.Op == wire.OpEager {
-		d.bytes = e.receives[a.Header.Message][:a.Len]
+		d.bytes = f.receives[a.Header.Message][:a.Len]
 	}
-	e.got = append(e.got, d)
+	f.got = append(f.got, d)
 	n := -1
 	for t := range peer.out {
 		m := &peer.out[t]
@@ -320,18 +345,25 @@ func (r *rig) settle(i int, m *modelMessage) {
 }
 
 func (r *rig) complete(i int, a *Action) {
-	e := &r.ends[i]
-	if int(a.Token) != len(e.done) {
-		violatef("end %d: completion of message %d, want %d", i, a.Token, len(e.done))
+	f := r.ends[i].flows[a.Flow]
+	if int(a.Token) != len(f.done) {
+		violatef("end %d: completion of message %d of flow %d, want %d", i, a.Token, a.Flow, len(f.done))
 	}
-	e.done = append(e.done, a.Status)
+	f.done = append(f.done, a.Status)
 	if a.Status == statusSuccess {
-		r.settle(1-i, &e.out[a.Token])
+		r.settle(1-i, &f.out[a.Token])
 	}
 }
 
 // finished reports whether everything that end i posted has completed.
-func (r *rig) finished(i int) bool { return len(r.ends[i].done) == len(r.ends[i].out) }
+func (r *rig) finished(i int) bool {
+	for _, f := range r.ends[i].flows {
+		if len(f.done) != len(f.out) {
+			return false
+		}
+	}
+	return true
+}
 
 // deadline is when an end has something to do, and which one.
 func (r *rig) deadline() (at int64, i int) {

@@ -13,43 +13,78 @@ const (
 )
 
 // post takes a message. After a failure it ends at once.
-func (c *Conn) post(m *Message) {
-	if c.failed {
-		a := c.act(ActComplete)
-		a.Token, a.Status = m.Token, statusFlush
+func (c *Conn) post(f *flow, m *Message) {
+	if f.failed {
+		c.complete(f, m.Token, statusFlush)
 		return
 	}
-	if c.Room() == 0 {
+	if f.posted-f.reported >= uint64(f.depth) {
 		panic("core: a message was posted although Room is 0")
 	}
-	slot := c.message(c.posted)
+	slot := f.message(f.posted)
 	*slot = message{Message: *m}
 	if m.Kind == MsgWriteImm || m.Kind == MsgSend {
-		slot.number = c.messageNo
-		c.messageNo++
+		slot.number = f.messageNo
+		f.messageNo++
 	}
-	c.posted++
+	f.posted++
 	c.demand += uint64(m.Length)
 }
 
-// dispatch sends what may be sent: what was lost first.
+func (c *Conn) complete(f *flow, token uint32, status uint8) {
+	a := c.act(ActComplete)
+	a.Flow, a.Token, a.Status = f.number, token, status
+}
+
+// dispatch sends what may be sent: what was lost first, then of every flow that has something
+// to send a chunk in turn.
 func (c *Conn) dispatch() {
-	if c.lostCount > 0 {
-		c.resendLost()
+	c.blocked = false
+	if c.lost > 0 {
+		c.resendAll()
 	}
-	c.noRecv, c.blocked = false, false
-	for c.cut < c.posted && c.sendNew() {
-		if c.failed {
+	for c.ready.count > 0 {
+		f := c.flows[c.ready.slots[c.ready.head]]
+		if f.failed || f.cut == f.posted {
+			c.ready.pop()
+			f.queued = false
+			continue
+		}
+		switch c.sendNew(f) {
+		case sentOne:
+			c.ready.pop()
+			c.ready.push(f.number)
+		case flowWaits:
+			c.ready.pop()
+			f.queued = false
+			c.mark(f) // it may have to ask for what it waits for
+		case connWaits:
 			return
 		}
 	}
 }
 
-// resendLost sends lost chunks again, oldest first, as far as their paths have room.
-func (c *Conn) resendLost() {
-	left := c.lostCount
-	for csn := c.una; csn < c.nxt && left > 0; csn++ {
-		ch := c.chunk(csn)
+// resendAll sends lost chunks of all flows again.
+func (c *Conn) resendAll() {
+	kept := 0
+	for i := 0; i < len(c.losers); i++ {
+		f := c.flows[c.losers[i]]
+		if f.lostCount > 0 {
+			c.resendLost(f)
+		}
+		if f.losing = f.lostCount > 0; f.losing {
+			c.losers[kept] = f.number
+			kept++
+		}
+	}
+	c.losers = c.losers[:kept]
+}
+
+// resendLost sends lost chunks of a flow again, oldest first, as far as their paths have room.
+func (c *Conn) resendLost(f *flow) {
+	left := f.lostCount
+	for csn := f.una; csn < f.nxt && left > 0; csn++ {
+		ch := f.chunk(csn)
 		if ch.state != chunkLost {
 			continue
 		}
@@ -58,12 +93,12 @@ func (c *Conn) resendLost() {
 			return
 		}
 		if ch.xmits == maxXmits {
-			c.fail(statusRetryExc)
+			c.fail(f, statusRetryExc)
 			return
 		}
 		if i := c.pathAgain(ch); i >= 0 {
-			c.unlose(csn)
-			c.transmit(csn, i)
+			c.unlose(f, csn)
+			c.transmit(f, csn, i)
 		}
 	}
 }
@@ -92,50 +127,63 @@ func (c *Conn) mayFly(n int) bool {
 	return c.flying < c.window && c.flyingBytes+n <= c.cfg.Congestion.Window()
 }
 
-// sendNew cuts one chunk from the front message and sends it, and reports whether it is worth
-// while to go on.
-func (c *Conn) sendNew() bool {
-	m := c.message(c.cut)
-	if m.Fence && !m.begun && c.reported != c.cut {
-		return false
+// turn is how the turn of a flow ended.
+type turn uint8
+
+const (
+	sentOne   turn = iota
+	flowWaits      // for something that only it waits for
+	connWaits      // for something that others wait for, too
+)
+
+// sendNew cuts one chunk from the front message of a flow and sends it.
+func (c *Conn) sendNew(f *flow) turn {
+	waited := f.noRecv
+	f.noRecv = false
+	m := f.message(f.cut)
+	if m.Fence && !m.begun && f.reported != f.cut {
+		return flowWaits
 	}
 	if m.Kind == MsgSide {
-		return c.startSide(m)
+		return c.startSide(f, m)
 	}
-	if c.nxt-c.una >= uint64(len(c.chunks)) {
-		return false
+	if f.nxt-f.una >= uint64(len(f.chunks)) {
+		return flowWaits
 	}
 	var ch chunk
 	c.nextPiece(m, &ch)
-	if ch.op != 0 && c.sides > 0 {
-		return false // the receiver is not told if something before fails
+	if ch.op != 0 && f.sides > 0 {
+		return flowWaits // the receiver is not told if something before fails
 	}
-	if ch.op != 0 && int32(m.number-c.recvLimit) >= 0 {
-		c.noRecv = true
-		return false
+	if ch.op != 0 && int32(m.number-f.recvLimit) >= 0 {
+		f.noRecv = true
+		if !waited {
+			f.noRecvAt = c.now
+		}
+		return flowWaits
 	}
 	if !c.mayFly(int(ch.len)) || !c.hasCredit(ch.len) {
-		return false
+		return connWaits
 	}
 	i := c.choose(ch.len)
 	if i < 0 {
-		return false
+		return connWaits
 	}
-	ch.msg = c.cut
+	ch.msg = f.cut
 	ch.origPath, ch.origEpoch = uint16(i), c.paths[i].epoch
 	m.begun = true
 	m.off += ch.len
 	c.sent += uint64(ch.len)
 	if ch.flags&wire.FlagLast != 0 {
-		m.end = c.nxt + 1
-		c.cut++
+		m.end = f.nxt + 1
+		f.cut++
 	}
-	csn := c.nxt
-	c.nxt++
-	*c.chunk(csn) = ch
+	csn := f.nxt
+	f.nxt++
+	*f.chunk(csn) = ch
 	c.stats.Chunks++
-	c.transmit(csn, i)
-	return true
+	c.transmit(f, csn, i)
+	return sentOne
 }
 
 // nextPiece fills ch with what comes next of m. FlagLast says that it is the last piece.
@@ -163,26 +211,27 @@ func (c *Conn) nextPiece(m *message, ch *chunk) {
 }
 
 // startSide starts a side message when everything before it is acknowledged.
-func (c *Conn) startSide(m *message) bool {
-	if c.una != c.nxt {
-		return false
+func (c *Conn) startSide(f *flow, m *message) turn {
+	if f.una != f.nxt {
+		return flowWaits
 	}
-	m.begun, m.side, m.end = true, true, c.nxt
-	c.cut++
-	c.sides++
+	m.begun, m.side, m.end = true, true, f.nxt
+	f.cut++
+	f.sides++
 	a := c.act(ActSide)
-	a.Token = m.Token
-	return true
+	a.Flow, a.Token = f.number, m.Token
+	c.mark(f)
+	return sentOne
 }
 
 // onSide ends a side message.
-func (c *Conn) onSide(ev *Event) {
-	for i := c.reported; i < c.cut; i++ {
-		if m := c.message(i); m.side && m.Token == ev.Token {
-			c.sides--
+func (c *Conn) onSide(f *flow, ev *Event) {
+	for i := f.reported; i < f.cut; i++ {
+		if m := f.message(i); m.side && m.Token == ev.Token {
+			f.sides--
 			if ev.Status != statusSuccess {
-				c.report()
-				c.fail(ev.Status)
+				c.report(f)
+				c.fail(f, ev.Status)
 			}
 			m.side = false
 			return
@@ -191,10 +240,11 @@ func (c *Conn) onSide(ev *Event) {
 }
 
 // transmit sends a chunk on path i, which has room.
-func (c *Conn) transmit(csn uint64, i int) {
-	ch, p := c.chunk(csn), &c.paths[i]
-	m := c.message(ch.msg)
-	*p.entry(p.next) = entry{csn: csn, msg: ch.msg, sentAt: c.now}
+func (c *Conn) transmit(f *flow, csn uint64, i int) {
+	c.mark(f)
+	ch, p := f.chunk(csn), &c.paths[i]
+	m := f.message(ch.msg)
+	*p.entry(p.next) = entry{csn: csn, msg: ch.msg, sentAt: c.now, flow: f.number}
 	again := ch.xmits > 0
 	if again {
 		c.stats.Retransmitted++
@@ -210,8 +260,8 @@ func (c *Conn) transmit(csn uint64, i int) {
 	c.cfg.Congestion.OnSent(c.now, int(ch.len))
 
 	a := c.act(ActSend)
-	a.Path, a.Epoch, a.Token, a.Offset, a.Len = uint16(i), p.epoch, m.Token, ch.off, ch.len
-	a.Imm = wire.Imm{Kind: wire.KindData, AckReq: again || c.asksAck(csn, ch), CSN: uint16(csn)}
+	a.Flow, a.Path, a.Epoch, a.Token, a.Offset, a.Len = f.number, uint16(i), p.epoch, m.Token, ch.off, ch.len
+	a.Imm = wire.Imm{Kind: wire.KindData, AckReq: again || c.asksAck(f, csn, ch), Flow: f.number, CSN: uint16(csn)}
 	if again || ch.op != 0 {
 		a.Imm.Kind = wire.KindChunk
 		a.Header = wire.Header{Op: ch.op, Xmit: ch.xmits, OrigPath: ch.origPath, OrigEpoch: ch.origEpoch, Len: ch.len}
@@ -236,43 +286,81 @@ func (c *Conn) fillHeader(h *wire.Header, m *message, ch *chunk) {
 
 // asksAck reports whether a new chunk asks for an acknowledgement at once: the last one for
 // now, one that closes the window, and every ackEvery-th.
-func (c *Conn) asksAck(csn uint64, ch *chunk) bool {
-	return csn%ackEvery == ackEvery-1 || c.nxt-c.una == uint64(len(c.chunks)) ||
-		c.flying >= c.window || (ch.flags&wire.FlagLast != 0 && c.cut == c.posted)
+func (c *Conn) asksAck(f *flow, csn uint64, ch *chunk) bool {
+	return csn%ackEvery == ackEvery-1 || f.nxt-f.una == uint64(len(f.chunks)) ||
+		c.flying >= c.window || (ch.flags&wire.FlagLast != 0 && f.cut == f.posted)
 }
 
-// report completes messages in order.
-func (c *Conn) report() {
-	for c.reported < c.cut {
-		m := c.message(c.reported)
-		if m.end > c.una || m.refs != 0 || m.side {
-			return
+// report completes messages of a flow in order, and reports whether there were any.
+func (c *Conn) report(f *flow) bool {
+	before := f.reported
+	for f.reported < f.cut {
+		m := f.message(f.reported)
+		if m.end > f.una || m.refs != 0 || m.side {
+			break
 		}
-		c.reported++
-		a := c.act(ActComplete)
-		a.Token, a.Status = m.Token, statusSuccess
+		f.reported++
+		c.complete(f, m.Token, statusSuccess)
 	}
+	return f.reported != before
 }
 
-// fail ends the connection: all paths are reset, the oldest message that is not done ends
-// with status, the others are flushed.
-func (c *Conn) fail(status uint8) {
-	if c.failed {
+// fail ends a flow: the oldest message that is not done ends with status, the others are
+// flushed. Before that nothing refers to their memory any more: paths that might are reset, all
+// of them with the last flow.
+func (c *Conn) fail(f *flow, status uint8) {
+	if f.failed {
 		return
 	}
-	c.failed = true
-	for i := range c.paths {
-		c.down(i)
-		c.paths[i].timerAt = never
+	f.failed = true
+	c.alive--
+	c.touch(f)
+	c.resetFor(f)
+	for csn := f.una; csn < f.nxt; csn++ {
+		switch ch := f.chunk(csn); ch.state {
+		case chunkFlying:
+			c.land(&c.paths[ch.path], ch)
+		case chunkLost:
+			c.lost--
+		case chunkAcked:
+		}
 	}
-	c.reorderAt, c.probeAt, c.nonceAt, c.askAt = never, never, never, never
-	c.report()
-	for c.reported < c.posted {
-		a := c.act(ActComplete)
-		a.Token, a.Status = c.message(c.reported).Token, status
+	f.lostCount = 0
+	f.probeAt, f.nonceAt = never, never
+	c.report(f)
+	for i := f.cut; i < f.posted; i++ {
+		m := f.message(i)
+		c.sent += uint64(m.Length - m.off) // what was asked for and is not needed
+	}
+	for ; f.reported < f.posted; f.reported++ {
+		c.complete(f, f.message(f.reported).Token, status)
 		status = statusFlush
-		c.reported++
 	}
-	c.cut = c.posted
-	c.una, c.lostCount, c.flying, c.flyingBytes = c.nxt, 0, 0, 0
+	f.cut, f.una = f.posted, f.nxt
+}
+
+// resetFor takes the paths out of service that may still refer to memory of a flow that fails.
+func (c *Conn) resetFor(f *flow) {
+	for i := range c.paths {
+		p := &c.paths[i]
+		if c.over() || c.refers(p, f) {
+			c.down(i)
+		}
+		if c.over() {
+			p.timerAt = never
+		}
+	}
+	if c.over() {
+		c.reorderAt, c.askAt = never, never
+	}
+}
+
+// refers reports whether a transmission of f on p may still need its memory.
+func (c *Conn) refers(p *path, f *flow) bool {
+	for k := p.done; k != p.next; k++ {
+		if p.entry(k).flow == f.number {
+			return true
+		}
+	}
+	return false
 }

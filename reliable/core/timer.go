@@ -4,46 +4,61 @@ import "ibverbx/reliable/wire"
 
 // Deadline is the time at which EvTick is due, or a time that does not come.
 func (c *Conn) Deadline() int64 {
-	d := min(c.reorderAt, c.probeAt, c.ackAt, c.askAt)
-	if c.busy && !c.failed {
-		d = min(d, c.progressAt+c.cfg.GiveUp)
-	}
-	if c.impatient() {
-		d = min(d, c.noRecvAt+c.cfg.RecvPatience)
-	}
+	d := min(c.reorderAt, c.askAt, c.nextFlowTimer())
 	for i := range c.paths {
 		d = min(d, c.paths[i].timerAt)
 	}
 	return d
 }
 
+// deadline is when something is due for a flow.
+func (c *Conn) deadline(f *flow) int64 {
+	d := min(f.probeAt, f.ackAt)
+	if f.failed {
+		return d
+	}
+	if f.busy {
+		d = min(d, c.since(f)+f.giveUp)
+	}
+	if f.impatient() {
+		d = min(d, f.noRecvAt+f.patience)
+	}
+	return d
+}
+
+// since is when a flow was last known to get on. One that has nothing under way and waits for
+// credit does so as long as the peer answers.
+func (c *Conn) since(f *flow) int64 {
+	if f.una == f.nxt {
+		return max(f.progressAt, c.grantedAt)
+	}
+	return f.progressAt
+}
+
 // impatient reports whether the wait for a receive has an end.
-func (c *Conn) impatient() bool { return c.noRecv && !c.failed && c.cfg.RecvPatience > 0 }
+func (f *flow) impatient() bool { return f.noRecv && f.patience > 0 }
 
 // Never is what Deadline returns when nothing is due.
 const Never int64 = never
 
 // tick does what is due.
 func (c *Conn) tick() {
-	if c.now >= c.ackAt {
-		c.flushAck()
+	for c.nextFlowTimer() <= c.now {
+		f := c.flows[c.heap[0]]
+		c.retime(f, never) // until the step ends
+		c.touch(f)
+		c.flowTimer(f)
 	}
-	if c.failed {
-		return
-	}
-	if c.busy && c.now >= c.progressAt+c.cfg.GiveUp {
-		c.fail(statusRetryExc)
-		return
-	}
-	if c.impatient() && c.now >= c.noRecvAt+c.cfg.RecvPatience {
-		c.fail(statusRNRExc)
+	if c.over() {
 		return
 	}
 	if c.now >= c.reorderAt {
 		c.loseLate()
 	}
-	if c.now >= c.probeAt {
-		c.probe()
+	for i := 0; i < len(c.touched); i++ {
+		if f := c.flows[c.touched[i]]; !f.failed && c.now >= f.probeAt {
+			c.probe(f)
+		}
 	}
 	for i := range c.paths {
 		if c.now >= c.paths[i].timerAt {
@@ -52,32 +67,43 @@ func (c *Conn) tick() {
 	}
 }
 
-// arm sets the timers of the sender.
-func (c *Conn) arm() {
-	waits := c.una < c.nxt
-	if !c.noRecv {
-		c.noRecvAt = c.now
+// flowTimer does what is due for a flow, but for probes: news may make them needless.
+func (c *Conn) flowTimer(f *flow) {
+	if c.now >= f.ackAt {
+		f.flushAck()
 	}
-	busy := waits || (c.cut < c.posted && c.sides == 0)
-	if busy && !c.busy {
-		c.progressAt = c.now
+	switch {
+	case f.failed:
+	case f.busy && c.now >= c.since(f)+f.giveUp:
+		c.fail(f, statusRetryExc)
+	case f.impatient() && c.now >= f.noRecvAt+f.patience:
+		c.fail(f, statusRNRExc)
 	}
-	c.busy = busy
+}
+
+// arm sets the timers of a flow's sender.
+func (c *Conn) arm(f *flow) {
+	waits := f.una < f.nxt
+	busy := waits || (f.cut < f.posted && f.sides == 0)
+	if busy && !f.busy {
+		f.progressAt = c.now
+	}
+	f.busy = busy
 	switch {
 	case waits:
-		if c.probeAt == never {
-			c.probeAt = c.now + c.probeWait(c.probes)
+		if f.probeAt == never {
+			f.probeAt = c.now + c.probeWait(f.probes)
 		}
-	case c.noRecv:
-		if c.probeAt == never {
-			if c.recvProbes == 0 {
-				c.recvProbes = 1
-				c.solicit(c.route) // the first one at once: perhaps it is known there already
+	case f.noRecv:
+		if f.probeAt == never {
+			if f.recvProbes == 0 {
+				f.recvProbes = 1
+				c.solicit(f, c.route) // the first one at once: perhaps it is known there already
 			}
-			c.probeAt = c.now + c.probeWait(c.recvProbes)
+			f.probeAt = c.now + c.probeWait(f.recvProbes)
 		}
 	default:
-		c.probeAt, c.probes, c.recvProbes = never, 0, 0
+		f.probeAt, f.probes, f.recvProbes = never, 0, 0
 	}
 }
 
@@ -90,49 +116,49 @@ func (c *Conn) probeWait(n uint8) int64 {
 // probe breaks the silence: it asks for an acknowledgement, each time on another way, and
 // from the second time on sends the oldest chunk again, on its path, unless the peer may have no
 // receive for it: one that stalls has all those before still to take.
-func (c *Conn) probe() {
-	c.probeAt = never
-	if c.una == c.nxt {
-		if c.noRecv {
-			c.recvProbes = min(c.recvProbes+1, 30)
-			c.solicit(c.nextRoute())
+func (c *Conn) probe(f *flow) {
+	f.probeAt = never
+	if f.una == f.nxt {
+		if f.noRecv {
+			f.recvProbes = min(f.recvProbes+1, 30)
+			c.solicit(f, c.nextRoute())
 		}
 		return
 	}
-	c.probes = min(c.probes+1, 30)
-	if c.probes == 1 {
-		c.solicit(c.route)
+	f.probes = min(f.probes+1, 30)
+	if f.probes == 1 {
+		c.solicit(f, c.route)
 		return
 	}
-	c.solicit(c.nextRoute())
+	c.solicit(f, c.nextRoute())
 	if c.flying+c.ghosts >= c.window+c.window/8 { // peers have some receives more than they tell
 		return
 	}
-	for csn := c.una; csn < c.nxt; csn++ {
-		ch := c.chunk(csn)
+	for csn := f.una; csn < f.nxt; csn++ {
+		ch := f.chunk(csn)
 		if ch.state == chunkAcked {
 			continue
 		}
 		if ch.state == chunkFlying {
 			c.stats.TimeoutLoss++
 			c.ghosts++
-			c.lose(csn, true)
 			p := &c.paths[ch.path]
+			c.lose(p.entry(ch.pseq), true)
 			p.silent, p.silentAt = true, ch.sentAt
-			c.loseBefore(int(ch.path), p) // makes room for it
+			c.loseBefore(f, int(ch.path), p) // makes room for it
 		}
 		return
 	}
 }
 
-// solicit asks the peer for an acknowledgement.
-func (c *Conn) solicit(route Route) {
+// solicit asks the peer for an acknowledgement of a flow.
+func (c *Conn) solicit(f *flow, route Route) {
 	c.stats.Probes++
-	c.nonce++
-	c.nonceAt = c.now
+	f.nonce++
+	f.nonceAt = c.now
 	a := c.act(ActControl)
 	a.Route = route
-	a.Record = wire.Record{Type: wire.Solicit, Nonce: c.nonce}
+	a.Record = wire.Record{Type: wire.Solicit, Flow: f.number, Nonce: f.nonce}
 }
 
 // nextRoute goes around the control QPs and the paths that are up: whatever is dead, one of

@@ -1,0 +1,306 @@
+package core
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"ibverbx/reliable/wire"
+)
+
+// manyFlows returns a line with n flows, on each of which a WRITE of so many bytes is posted.
+func manyFlows(t *testing.T, cfg Config, n, size int) *line {
+	t.Helper()
+	cfg.Flows = n
+	l := newLine(t, cfg, cfg, n*size, 1)
+	for k := range n {
+		l.postOn(0, k, Message{Kind: MsgWrite}, bytesOf(size, uint64(k)), k*size)
+	}
+	return l
+}
+
+// allSucceeded fails unless every message of end 0 ended with success.
+func (l *line) allSucceeded(t *testing.T) {
+	t.Helper()
+	for k, f := range l.ends[0].flows {
+		if len(f.done) != len(f.out) || slices.ContainsFunc(f.done, func(s uint8) bool { return s != statusSuccess }) {
+			t.Fatalf("flow %d: %v of %d messages at %d ns, want success", k, f.done, len(f.out), l.now)
+		}
+	}
+}
+
+// TestManyFlows moves messages of 64 flows both ways over four paths that lose, repeat and
+// die: the rig checks every byte, and the order of completions of each flow.
+func TestManyFlows(t *testing.T) {
+	const flows, rounds = 64, 4
+	cfg := modest()
+	cfg.Flows = flows
+	l := newLine(t, cfg, cfg, flows*rounds*100, 1)
+	l.Loss, l.CtrlDup, l.Jitter = 0.02, 0.1, 20_000
+	l.Lose = func(_ int, p *packet) bool { return p.route == RoutePath+1 && l.now < 3_000_000 }
+	for r := range rounds {
+		for k := range flows {
+			for i := range 2 {
+				l.receiveOn(1-i, k, 60)
+				l.receiveOn(1-i, k, 60)
+				l.postOn(i, k, Message{Kind: MsgWriteImm, Flags: wire.FlagImm, Imm: uint32(k)}, bytesOf(100, uint64(r)), (r*flows+k)*100)
+				l.postOn(i, k, Message{Kind: MsgSend}, bytesOf(60, uint64(k)), 0)
+			}
+		}
+	}
+	if !l.run(4*second, func() bool { return l.finished(0) && l.finished(1) }) {
+		t.Fatalf("stuck at %d ns", l.now)
+	}
+	l.allSucceeded(t)
+	for k, f := range l.ends[1].flows {
+		if len(f.got) != 2*rounds {
+			t.Fatalf("flow %d: %d messages delivered, want %d", k, len(f.got), 2*rounds)
+		}
+	}
+	c := l.ends[0].conn
+	if c.flying != 0 || c.lost != 0 || c.Stats().PathsDown == 0 || c.Stats().Retransmitted == 0 {
+		t.Fatalf("%d flying, %d lost, %+v: want none left, and a path that went down", c.flying, c.lost, c.Stats())
+	}
+}
+
+// TestAllFlows opens as many flows as there can be.
+func TestAllFlows(t *testing.T) {
+	l := manyFlows(t, Config{Paths: 4, Window: 2, ChunkBytes: 16, SendDepth: 1, PeerCredit: 64, PathDepth: 32}, MaxFlows, 32)
+	l.Loss = 0.01
+	if !l.run(4*second, func() bool { return l.finished(0) }) {
+		t.Fatalf("stuck at %d ns", l.now)
+	}
+	l.allSucceeded(t)
+}
+
+// TestFlowsTakeTurns lets one flow have ten times as much to send as the others, posted before
+// theirs: they are not held up by it.
+func TestFlowsTakeTurns(t *testing.T) {
+	const flows, size = 8, 800
+	cfg := modest()
+	cfg.Flows, cfg.PeerCredit, cfg.RecvCredit = flows, 8, 8
+	l := newLine(t, cfg, cfg, 10*flows*size, 1)
+	l.postOn(0, 0, Message{Kind: MsgWrite}, bytesOf(10*size, 1), 0)
+	for k := 1; k < flows; k++ {
+		l.postOn(0, k, Message{Kind: MsgWrite}, bytesOf(size, uint64(k)), (9+k)*size)
+	}
+	others := func() bool {
+		for _, f := range l.ends[0].flows[1:] {
+			if len(f.done) == 0 {
+				return false
+			}
+		}
+		return true
+	}
+	if !l.run(second, others) {
+		t.Fatalf("stuck at %d ns", l.now)
+	}
+	sent := int(l.ends[0].conn.flows[0].nxt) * 16
+	if sent > size+size/2 {
+		t.Fatalf("flow 0 has sent %d bytes when the others had done with %d each, want about as much", sent, size)
+	}
+	if !l.run(second, func() bool { return l.finished(0) }) {
+		t.Fatalf("stuck at %d ns", l.now)
+	}
+	l.allSucceeded(t)
+}
+
+// TestOneFlowFails lets the peer refuse what one flow sends: its messages fail, those of the
+// others do not.
+func TestOneFlowFails(t *testing.T) {
+	cfg := modest()
+	cfg.Flows = 4
+	l := newLine(t, cfg, cfg, 1<<13, 1)
+	for k := range 4 {
+		l.receiveOn(1, k, 8*(1+k%2)) // too short for some
+		l.receiveOn(1, k, 16)
+	}
+	for k := range 4 {
+		l.postOn(0, k, Message{Kind: MsgSend}, bytesOf(16, uint64(k)), 0)
+		l.postOn(0, k, Message{Kind: MsgSend}, bytesOf(16, uint64(k)), 0)
+		l.postOn(0, k, Message{Kind: MsgWrite}, bytesOf(500, uint64(k)), k*500)
+	}
+	if !l.run(second, func() bool { return l.finished(0) }) {
+		t.Fatalf("stuck at %d ns", l.now)
+	}
+	for k, f := range l.ends[0].flows {
+		want := []uint8{0, 0, 0}
+		if k%2 == 0 {
+			want = []uint8{statusInvalid, statusFlush, statusFlush}
+		}
+		if !slices.Equal(f.done, want) || l.ends[0].conn.Failed(k) != (k%2 == 0) {
+			t.Fatalf("flow %d ended with %v, want %v", k, f.done, want)
+		}
+	}
+	if c := l.ends[0].conn; c.flying != 0 || c.flyingBytes != 0 || c.lost != 0 || c.over() {
+		t.Fatalf("%d flying, %d bytes, %d lost, over %v: want none", c.flying, c.flyingBytes, c.lost, c.over())
+	}
+	l.postOn(0, 0, Message{Kind: MsgWrite}, bytesOf(16, 1), 4000)
+	l.postOn(0, 1, Message{Kind: MsgWrite}, bytesOf(16, 1), 4100)
+	if !l.run(l.now+second, func() bool { return l.finished(0) }) || l.ends[0].flows[0].done[3] != statusFlush || l.ends[0].flows[1].done[3] != 0 {
+		t.Fatalf("flows 0 and 1 ended with %v and %v, want a flush and a success", l.ends[0].flows[0].done, l.ends[0].flows[1].done)
+	}
+}
+
+// TestCloseInFlight closes a flow whose transmissions have not left the memory: no path refers to
+// it when its messages end, and the other flow goes on.
+func TestCloseInFlight(t *testing.T) {
+	cfg := modest()
+	cfg.Flows = 2
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	for k := range 2 {
+		if err := c.Open(k, FlowConfig{}); err != nil {
+			t.Fatalf("Open(%d) = %v, want none", k, err)
+		}
+	}
+	used := map[uint16]bool{}
+	for _, a := range c.Step(1, &Event{Kind: EvPost, Flow: 1, Message: Message{Kind: MsgWrite, Length: 20}}) {
+		if a.Kind == ActSend {
+			used[a.Path] = true
+		}
+	}
+	c.Step(2, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 300}})
+	acts := c.Step(3, &Event{Kind: EvClose, Flow: 1, Status: statusFlush})
+	ended := false
+	for _, a := range acts {
+		switch a.Kind {
+		case ActReset:
+			if ended || !used[a.Path] {
+				t.Fatalf("path %d is reset, ended %v: want those of %v, before the completion", a.Path, ended, used)
+			}
+			delete(used, a.Path)
+		case ActComplete:
+			if ended = true; a.Flow != 1 || a.Status != statusFlush {
+				t.Fatalf("%+v, want flow 1 flushed", a)
+			}
+		default:
+		}
+	}
+	if !ended || len(used) != 0 || c.over() || c.Failed(0) {
+		t.Fatalf("ended %v, paths %v not reset: want all of them, and flow 0 alive", ended, used)
+	}
+	acts = c.Step(4, &Event{Kind: EvClose, Flow: 0, Status: statusFlush})
+	resets := 0
+	for _, a := range acts {
+		if a.Kind == ActReset {
+			resets++
+		}
+	}
+	if !c.over() || resets+int(c.Stats().PathsDown) < cfg.Paths || c.Deadline() != Never {
+		t.Fatalf("over %v, %d resets, deadline %d: want every path reset and no timer with the last flow", c.over(), resets, c.Deadline())
+	}
+}
+
+// TestNoSuchFlow counts and drops what names a flow that is not open.
+func TestNoSuchFlow(t *testing.T) {
+	cfg := modest()
+	cfg.Flows = 3
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	if err := c.Open(1, FlowConfig{}); err != nil {
+		t.Fatalf("Open = %v, want none", err)
+	}
+	for _, n := range []uint16{0, 2, 3, wire.MaxFlow} {
+		before := c.Stats()
+		for _, ev := range []Event{
+			{Kind: EvData, Imm: wire.Imm{Flow: n, AckReq: true}},
+			{Kind: EvChunk, Imm: wire.Imm{Kind: wire.KindChunk, Flow: n}, Header: wire.Header{Op: wire.OpNotify}},
+			{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Flow: n}},
+			{Kind: EvRecord, Record: wire.Record{Type: wire.Solicit, Flow: n}},
+			{Kind: EvRecord, Record: wire.Record{Type: wire.Fault, Flow: n}},
+		} {
+			if acts := c.Step(1, &ev); len(acts) != 0 {
+				t.Fatalf("%+v of flow %d leads to %+v, want nothing", ev, n, acts)
+			}
+		}
+		if after := c.Stats(); after.Refused != before.Refused+2 || after.BadRecords != before.BadRecords+3 {
+			t.Fatalf("flow %d: %+v after %+v, want 2 refused and 3 bad records more", n, after, before)
+		}
+	}
+	for _, n := range []int{-1, 1, 3} {
+		if err := c.Open(n, FlowConfig{}); err == nil {
+			t.Fatalf("Open(%d) = nil, want an error", n)
+		}
+	}
+}
+
+// TestAckOfOneFlow acknowledges a chunk of one flow that was sent after one of another on the
+// same path: that says nothing about the other, whose own acknowledgement may be under way.
+func TestAckOfOneFlow(t *testing.T) {
+	cfg := modest()
+	cfg.Flows, cfg.Paths = 2, 1
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	for k := range 2 {
+		if err := c.Open(k, FlowConfig{}); err != nil {
+			t.Fatalf("Open(%d) = %v, want none", k, err)
+		}
+		c.Step(1+100_000*int64(k), &Event{Kind: EvPost, Flow: uint16(k), Message: Message{Kind: MsgWrite, Length: 16}})
+	}
+	c.Step(500_000, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Flow: 1, Cum: 1, Window: 64}})
+	if s := c.Stats(); s.SamePathLoss+s.ReorderLoss != 0 || c.flying != 1 {
+		t.Fatalf("%+v, %d flying: want nothing lost", s, c.flying)
+	}
+}
+
+// TestIdleThenNoReceive posts a SEND after a long silence to a peer without a receive: its
+// patience begins then, and not with the last event before.
+func TestIdleThenNoReceive(t *testing.T) {
+	cfg := modest()
+	cfg.RecvPatience = 1_000_000
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	c.Step(1, &Event{Kind: EvFlush})
+	c.Step(second, &Event{Kind: EvPost, Message: Message{Kind: MsgSend, Length: 1}})
+	c.Step(second+900_000, &Event{Kind: EvTick})
+	if c.Failed(0) {
+		t.Fatalf("the SEND has failed after 0.9 ms, want 1 ms of patience")
+	}
+	c.Step(second+1_100_000, &Event{Kind: EvTick})
+	if !c.Failed(0) {
+		t.Fatalf("the SEND has not failed after 1.1 ms, want 1 ms of patience")
+	}
+}
+
+// TestFlowTimers compares the heap of timers with a plain search.
+func TestFlowTimers(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.IntRange(2, 20).Draw(rt, "flows")
+		c, err := New(Config{Paths: 1, Window: 2, SendDepth: 1, Flows: n})
+		if err != nil {
+			rt.Fatalf("New = %v, want none", err)
+		}
+		for k := range n {
+			if err := c.Open(k, FlowConfig{}); err != nil {
+				rt.Fatalf("Open(%d) = %v, want none", k, err)
+			}
+		}
+		for range 100 {
+			at := rapid.Int64Range(0, 50).Draw(rt, "at")
+			if at == 0 {
+				at = never
+			}
+			c.retime(c.flows[rapid.IntRange(0, n-1).Draw(rt, "flow")], at)
+			want := int64(never)
+			for k, f := range c.flows {
+				want = min(want, f.due)
+				if int(c.heap[f.place]) != k {
+					rt.Fatalf("flow %d is at %d of the heap, where flow %d is", k, f.place, c.heap[f.place])
+				}
+			}
+			if got := c.nextFlowTimer(); got != want {
+				rt.Fatalf("the next timer is at %d, want %d", got, want)
+			}
+		}
+	})
+}
