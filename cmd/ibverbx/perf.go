@@ -41,7 +41,7 @@ QPs. There -q, -n and -t count QPs, messages per QP and messages in flight per Q
 and the messages that did not arrive are counted. --transport uc makes every RC QP, and so every
 lane, of 16 UC QPs, with reliability in software (package reliable): chunks travel on all of them,
 what is lost is sent again, a path that dies is left, and every operation, read and atomic too,
-works as on RC. The NICs need UC QPs that share a receive queue.
+works as on RC. The NICs need UC, which not all have.
 
 --check fills every message with a pattern of its own and compares every byte that
 arrives; the time for that is not counted. Atomics are fetch-and-add on 8 bytes.

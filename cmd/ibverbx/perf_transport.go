@@ -24,12 +24,12 @@ func (v *transport) Set(s string) error {
 func (v *transport) String() string { return "" }
 func (v *transport) Type() string   { return "transport" }
 
-// wrapPaths is how many UC QPs an RC QP is made of.
-const wrapPaths = 16
-
-// Receive buffers of a wrapped NIC. Each QP wants minShare of reliable.Config.RecvDepth for
-// itself; twice as many leave room for lanes that are being replaced.
+// What an RC QP is made of, and how many receive buffers a wrapped NIC has for each: twice what
+// reliable.Config.RecvDepth wants, so that lanes can be replaced, and as many as all paths keep
+// where they cannot share them.
 const (
+	wrapPaths     = 16
+	wrapPathRecvs = 8
 	wrapRecvs     = 32
 	minWrapRecvs  = 512
 	maxWrapRecvs  = 1 << 15
@@ -43,15 +43,11 @@ func (n *nics) wrap(w perf.Wish) error {
 		return nil
 	}
 	lanes := (w.Lanes+w.Rails-1)/w.Rails + wrapMoreLanes
-	cfg := reliable.Config{Paths: wrapPaths, RecvDepth: min(max(wrapRecvs*lanes, minWrapRecvs), maxWrapRecvs)}
 	n.contexts = nil
 	for end := range n.ends {
 		for i := range n.ends[end] {
 			rail := &n.ends[end][i]
-			ctx, err := reliable.Wrap(rail.Context, cfg)
-			if errors.Is(err, verbs.ErrNotSupported) {
-				return fmt.Errorf("--transport uc: %w; --transport rc uses the RC QPs of %s", err, rail.Context.Device().Name())
-			}
+			ctx, err := wrapContext(rail.Context, lanes)
 			if err != nil {
 				return err
 			}
@@ -61,4 +57,27 @@ func (n *nics) wrap(w perf.Wish) error {
 		}
 	}
 	return nil
+}
+
+// wrapContext makes RC QPs of a NIC, at most so many, out of UC QPs.
+func wrapContext(ctx verbs.Context, lanes int) (verbs.Context, error) {
+	attr, err := ctx.QueryDevice()
+	if err != nil {
+		return nil, err
+	}
+	recvs := wrapRecvs * lanes
+	if attr.Capabilities&verbs.CapSRQOnUC == 0 {
+		recvs = wrapPaths * wrapPathRecvs * lanes
+	}
+	wrapped, err := reliable.Wrap(ctx, reliable.Config{
+		Paths: wrapPaths, PathRecv: wrapPathRecvs, RecvDepth: min(max(recvs, minWrapRecvs), maxWrapRecvs),
+	})
+	name := ctx.Device().Name()
+	switch {
+	case errors.Is(err, reliable.ErrNoUC):
+		return nil, fmt.Errorf("--transport uc: %s: %w; use --transport rc", name, reliable.ErrNoUC)
+	case errors.Is(err, verbs.ErrNotSupported):
+		return nil, fmt.Errorf("--transport uc: %w; use --transport rc with %s", err, name)
+	}
+	return wrapped, err
 }

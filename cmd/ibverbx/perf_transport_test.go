@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/perf"
+	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
 
@@ -143,10 +145,52 @@ func TestPerfTransportNoUC(t *testing.T) {
 	}()
 	n.ends[1][0] = ibverbx.RailConfig{Context: withoutUC{n.ends[1][0].Context}}
 	err = n.wrap(perf.Wish{Rails: 1, Transport: perf.TransportUC, Lanes: 1})
-	for _, want := range []string{"--transport uc: ", "soft1", "lacks UC", "--transport rc"} {
+	if !errors.Is(err, reliable.ErrNoUC) {
+		t.Errorf("wrap of a NIC without UC: got %v, want ErrNoUC", err)
+	}
+	for _, want := range []string{"--transport uc: ", "soft1", "has no UC QPs", "use --transport rc"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("wrap of a NIC without UC: got %v, want an error that says %q", err, want)
 		}
+	}
+}
+
+// withoutSRQ is a NIC whose UC QPs cannot share a receive queue.
+type withoutSRQ struct{ verbs.Context }
+
+func (c withoutSRQ) QueryDevice() (verbs.DeviceAttr, error) {
+	a, err := c.Context.QueryDevice()
+	a.Capabilities &^= verbs.CapSRQOnUC
+	return a, err
+}
+
+// A NIC whose UC QPs cannot share a receive queue gets more receives, enough for all lanes.
+func TestPerfTransportNoSRQ(t *testing.T) {
+	n, err := softNICs{}.open(1)
+	if err != nil {
+		t.Fatalf("open: got %v, want no error", err)
+	}
+	defer func() {
+		if err := n.close(); err != nil {
+			t.Errorf("close: got %v, want no error", err)
+		}
+	}()
+	for end := range n.ends {
+		n.ends[end][0] = ibverbx.RailConfig{Context: withoutSRQ{n.ends[end][0].Context}}
+	}
+	cfg, err := perf.Config{Rails: 1, QPs: 20, Sizes: []int{200000}, Iterations: 10, Transport: perf.TransportUC, Check: true}.Complete()
+	if err != nil {
+		t.Fatalf("Complete: got %v, want no error", err)
+	}
+	if err := n.wrap(cfg.Wish()); err != nil {
+		t.Fatalf("wrap: got %v, want no error", err)
+	}
+	test, err := perf.New(n.ends[0], n.ends[1], cfg)
+	if err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	if r, err := test.Run(t.Context(), perf.Observer{}); err != nil || len(r.Results) != 1 || r.Results[0].Iterations != 10 {
+		t.Errorf("Run: got %+v and %v, want 10 messages", r.Results, err)
 	}
 }
 
