@@ -26,7 +26,7 @@ type udpPort struct {
 	served  bool // packets were just read, by whoever has the lock
 	next    int  // the socket of the next path
 	peers   map[udpPeer]udpTraits
-	dests   map[udpPeer]*udp.Dest // so that packets of several QPs can leave in one run
+	dests   map[udpTarget]*udp.Dest // so that packets of several QPs can leave in one run
 	budgets map[udpPeer]*budget
 	heard   map[udpSpeaker]*udpWay
 	out     roce.Header
@@ -57,6 +57,12 @@ type attention struct {
 type udpPeer struct {
 	gid  verbs.GID
 	port uint16
+}
+
+// udpTarget is where packets go, and what their IP headers say on the way.
+type udpTarget struct {
+	udpPeer
+	marks udp.Marks
 }
 
 // udpTraits is what a peer has said of itself in an endpoint.
@@ -149,7 +155,7 @@ func (l *UDPLink) plug(n *NIC) error {
 	}
 	u := &udpPort{
 		nic: n, link: l, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
-		peers: make(map[udpPeer]udpTraits), heard: make(map[udpSpeaker]*udpWay), dests: make(map[udpPeer]*udp.Dest), budgets: make(map[udpPeer]*budget),
+		peers: make(map[udpPeer]udpTraits), heard: make(map[udpSpeaker]*udpWay), dests: make(map[udpTarget]*udp.Dest), budgets: make(map[udpPeer]*budget),
 		sources: make(map[udpSource]*udpSender),
 	}
 	u.out.PKey, u.out.Migrated = roce.PKeyDefault, true
@@ -218,7 +224,8 @@ func (u *udpPort) way(p *path, to udpPeer) (*udpWay, error) {
 		return nil, verbs.Invalidf("address vector: no way from %s to %s: %v", p.sgid, p.dgid, err)
 	}
 	traits, known := u.peers[to]
-	way := &udpWay{dest: u.dest(to, dest, known && traits.runs), flow: flow, socket: socket, window: maxWindow, guessed: p.attr.DLID == 0}
+	target := udpTarget{to, udp.Marks{Class: p.attr.TrafficClass, Hops: p.attr.HopLimit}}
+	way := &udpWay{dest: u.dest(target, dest, known && traits.runs), flow: flow, socket: socket, window: maxWindow, guessed: p.attr.DLID == 0}
 	if known {
 		way.window = max(traits.buffer/2/(uint32(u.nic.cfg.MTU.Bytes())+udpSlack), minUDPWindow)
 		way.budget = u.budget(to, way.window)
@@ -230,13 +237,13 @@ func (u *udpPort) way(p *path, to udpPeer) (*udpWay, error) {
 }
 
 // dest returns the destination of a peer.
-func (u *udpPort) dest(to udpPeer, addr netip.AddrPort, runs bool) *udp.Dest {
+func (u *udpPort) dest(to udpTarget, addr netip.AddrPort, runs bool) *udp.Dest {
 	d := u.dests[to]
 	if d == nil || d.Runs() != runs {
 		if len(u.dests) >= maxUDPPeers {
 			clear(u.dests)
 		}
-		d = udp.NewDest(addr, runs)
+		d = udp.NewDest(addr, runs).Mark(to.marks)
 		u.dests[to] = d
 	}
 	return d

@@ -49,7 +49,7 @@ func TestUDPPumpRunsWhatItRead(t *testing.T) {
 	h.Encode(answer, 0)
 	flow.Seal(answer, 0)
 	w := conn.NewWriter()
-	w.Begin(nics[1].udp.dest(udpPeer{}, nics[0].udp.conn.Addr(), false), 0, len(answer), 0, len(answer))
+	w.Begin(nics[1].udp.dest(udpTarget{}, nics[0].udp.conn.Addr(), false), 0, len(answer), 0, len(answer))
 	copy(w.Take(len(answer)), answer)
 	w.Flush()
 	for range 100 { // maps have no order: the busy NIC may come first

@@ -78,6 +78,14 @@ func (c *Conn) socket(buffer int) (int, error) {
 		_ = unix.Close(fd)
 		return -1, os.NewSyscallError("setsockopt IP_MTU_DISCOVER", err)
 	}
+	option = unix.IP_TTL
+	if c.addr.Is6() {
+		option = unix.IPV6_UNICAST_HOPS
+	}
+	if err := unix.SetsockoptInt(fd, level, option, DefaultHops); err != nil {
+		_ = unix.Close(fd)
+		return -1, os.NewSyscallError("setsockopt IP_TTL", err)
+	}
 	enlarge(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, buffer)
 	return fd, nil
 }

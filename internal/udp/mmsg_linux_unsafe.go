@@ -18,11 +18,12 @@ type mmsghdr struct {
 	len uint32
 }
 
-// control is room for the control message UDP_SEGMENT, or UDP_GRO, and one that is longer
-// than both and not looked at.
+// control is room for the control messages of a message that is sent, UDP_SEGMENT and the two of
+// its marks, and for UDP_GRO of one that is received and one that is longer and not looked at.
+// Each is
 //
 //	0 length of header and value, 8 (4 on 32-bit systems) | level 4 | type 4 | value
-type control [64]byte
+type control [80]byte
 
 // rawAddr is a socket address as the kernel wants it, of either family.
 type rawAddr struct {
@@ -78,15 +79,37 @@ func (h *mmsghdr) controls(c *control, n int) {
 	h.hdr.SetControllen(n)
 }
 
-// segmentControlLen is the length of the control message that setSegment writes.
-var segmentControlLen = unix.CmsgSpace(2)
+// addSegment adds the control message UDP_SEGMENT to the first n bytes of c, and returns how
+// many there are then.
+func (c *control) addSegment(n int, size uint16) int {
+	binary.NativeEndian.PutUint16(c.add(n, unix.SOL_UDP, unix.UDP_SEGMENT, 2), size)
+	return n + unix.CmsgSpace(2)
+}
 
-// setSegment makes c the control message UDP_SEGMENT.
-func (c *control) setSegment(size uint16) {
-	h := (*unix.Cmsghdr)(unsafe.Pointer(c))
-	h.Level, h.Type = unix.SOL_UDP, unix.UDP_SEGMENT
-	h.SetLen(unix.CmsgLen(2))
-	binary.NativeEndian.PutUint16(c[unix.CmsgLen(0):], size)
+// addMarks adds the control messages of those marks that a socket does not have by itself.
+func (c *control) addMarks(n int, m Marks, ipv6 bool) int {
+	level, class, hops := int32(unix.SOL_IP), int32(unix.IP_TOS), int32(unix.IP_TTL)
+	if ipv6 {
+		level, class, hops = unix.SOL_IPV6, unix.IPV6_TCLASS, unix.IPV6_HOPLIMIT
+	}
+	if m.Class != 0 {
+		binary.NativeEndian.PutUint32(c.add(n, level, class, 4), uint32(m.Class))
+		n += unix.CmsgSpace(4)
+	}
+	if m.Hops != DefaultHops {
+		binary.NativeEndian.PutUint32(c.add(n, level, hops, 4), uint32(m.Hops))
+		n += unix.CmsgSpace(4)
+	}
+	return n
+}
+
+// add writes the header of a control message behind the first n bytes of c, and returns the
+// room for its value.
+func (c *control) add(n int, level, kind int32, size int) []byte {
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&c[n]))
+	h.Level, h.Type = level, kind
+	h.SetLen(unix.CmsgLen(size))
+	return c[n+unix.CmsgLen(0):][:size]
 }
 
 // segment returns the value of the control message UDP_GRO if it is the first of the n bytes

@@ -135,10 +135,12 @@ func (b *batch) end() {
 	m := &b.msgs[b.n-1]
 	m.vectors(b.iovs[b.first:b.vectors])
 	m.name(&b.to.raw, b.to.raw.len)
+	c, n := &b.controls[b.n-1], 0
 	if b.counts[b.n-1] > 1 {
-		c := &b.controls[b.n-1]
-		c.setSegment(uint16(b.size))
-		m.controls(c, segmentControlLen)
+		n = c.addSegment(n, uint16(b.size))
+	}
+	if n = c.addMarks(n, b.to.marks, b.to.addr.Addr().Is6()); n > 0 {
+		m.controls(c, n)
 	} else {
 		m.hdr.Control = nil
 		m.hdr.SetControllen(0)
