@@ -28,7 +28,7 @@ func TestUDPMarks(t *testing.T) {
 	if got, want := to(0xb8, 5).Marks(), (udp.Marks{Class: 0xb8, Hops: 5}); got != want {
 		t.Errorf("the marks of a path are %+v, want %+v", got, want)
 	}
-	if to(0xb8, 5) != to(0xb8, 5) {
+	if one, other := to(0xb8, 5), to(0xb8, 5); one != other {
 		t.Error("two paths with the same marks have two destinations, want one")
 	}
 	if to(0, 0) == to(0xb8, 0) || to(0, 64) != to(0, 0) {
