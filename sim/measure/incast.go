@@ -55,12 +55,12 @@ func incastScenarios() []Scenario {
 		run:   func(o Options, r *Result) error { return runIncast(o, r, incastReliable()) },
 	}, {
 		Name:  "reliable-incast-15to1-credits",
-		About: "The same with receiver credits.",
+		About: "15 hosts send 320 MiB to one at 100 Gb/s with receiver credits; the latency is that of 4 KiB messages of another QP to the same host.",
 		Aims:  []Aim{{Figure: "goodput_ratio", AtLeast: 0.9}, {Figure: "latency_us.p999", Below: victimP999}},
 		run:   func(o Options, r *Result) error { return runIncast(o, r, withCredits()) },
 	}, {
 		Name:  "reliable-incast-15to1-swift",
-		About: "The same with windows that follow the round trip time, aiming at 60 us.",
+		About: "15 hosts send 320 MiB to one at 100 Gb/s with windows that aim at a round trip of 60 us; the latency is that of 4 KiB messages of another QP to the same host.",
 		Aims:  []Aim{{Figure: "goodput_ratio", AtLeast: 0.9}},
 		run:   func(o Options, r *Result) error { return runIncast(o, r, withTarget()) },
 	}}
