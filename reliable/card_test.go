@@ -48,13 +48,42 @@ func TestCard(t *testing.T) {
 	}
 }
 
-// FuzzCard: a card is refused or comes out again as the same bytes.
+// TestCardCredits: the credit in hand stands at the end, and must be the same.
+func TestCardCredits(t *testing.T) {
+	c, cfg := testCard()
+	plain := c.encode()
+	cfg.Credits, cfg.Speculative, c.speculative = true, 0x12345, 0x12345
+	b := c.encode()
+	want := append(bytes.Clone(plain), 0, 1, 0x23, 0x45)
+	want[1] = 4
+	if !bytes.Equal(b, want) {
+		t.Fatalf("the card is %x, want %x", b, want)
+	}
+	if got, err := decodeCard(b, &cfg); err != nil || got.speculative != 0x12345 {
+		t.Fatalf("decodeCard = %+v, %v, want the same card", got, err)
+	}
+	for name, bad := range map[string][]byte{
+		"without credits": plain, "cut short": b[:len(b)-1], "with other credits": append(b[:len(b)-1:len(b)-1], 0x46),
+		"with credits and no flag": append(plain[:len(plain):len(plain)], 0, 1, 0x23, 0x45),
+	} {
+		if got, err := decodeCard(bad, &cfg); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("a card %s: decodeCard = %+v, %v, want ErrInvalid", name, got, err)
+		}
+	}
+}
+
+// FuzzCard: a card is refused or comes out again as the same bytes, with credits and without.
 func FuzzCard(f *testing.F) {
 	c, cfg := testCard()
 	f.Add(c.encode())
+	credits := cfg
+	credits.Credits, credits.Speculative, c.speculative = true, 4096, 4096
+	f.Add(c.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if got, err := decodeCard(b, &cfg); err == nil && !bytes.Equal(got.encode(), b) {
-			t.Fatalf("%x comes out as %x", b, got.encode())
+		for _, cfg := range []*Config{&cfg, &credits} {
+			if got, err := decodeCard(b, cfg); err == nil && !bytes.Equal(got.encode(), b) {
+				t.Fatalf("%x comes out as %x", b, got.encode())
+			}
 		}
 	})
 }
