@@ -97,40 +97,45 @@ func BenchmarkReliable(b *testing.B) {
 // BenchmarkRC is an RC QP of the same NICs, to compare with.
 func BenchmarkRC(b *testing.B) { benchmark(b, "", newRaw) }
 
-// TestNoAllocations wants no allocation per message of many chunks.
+// TestNoAllocations wants no allocation per message of many chunks, whatever its kind.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	t.Run("fixed", func(t *testing.T) { noAllocations(t, reliable.Config{}) })
-	t.Run("credits", func(t *testing.T) { noAllocations(t, reliable.Config{Credits: true}) })
-}
-
-func noAllocations(t *testing.T, cfg reliable.Config) {
+	const size = 1 << 20
 	now := int64(0)
 	clock := func() int64 { now += 100; return now }
-	cfg.Now = clock
-	x, y := newPair(t, softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock}), cfg, 1<<20)
-	stream(t, x, y, 1<<20, 20)
-	wrs := make([]verbs.SendWR, 1)
-	wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey(), NumSGE: 1}
-	wrs[0].SGE[0] = x.sge(0, 1<<20)
+	x, y := newPair(t, softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock}), reliable.Config{Now: clock}, size)
+	stream(t, x, y, size, 20)
+	wrs, recvs := make([]verbs.SendWR, 1), make([]verbs.RecvWR, 1)
+	recvs[0].SetSGE(y.sge(0, size))
 	var wcs [16]verbs.WC
-	if n := testing.AllocsPerRun(50, func() {
-		if k, err := x.qp.PostSend(wrs); k != 1 {
-			t.Fatalf("PostSend = %d, %v, want 1", k, err)
+	for op := verbs.OpRDMAWrite; op <= verbs.OpRDMARead; op++ {
+		wrs[0] = verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey(), NumSGE: 1}
+		wrs[0].SGE[0] = x.sge(0, size)
+		takes := 0
+		if op == verbs.OpRDMAWriteWithImm || op == verbs.OpSend || op == verbs.OpSendWithImm {
+			takes = 1
 		}
-		for done := 0; done < 1; {
-			if _, err := y.cq.Poll(wcs[:]); err != nil {
-				t.Fatalf("Poll = %v, want none", err)
+		n := testing.AllocsPerRun(50, func() {
+			if k, err := y.qp.PostRecv(recvs[:takes]); k != takes {
+				t.Fatalf("PostRecv = %d, %v, want %d", k, err, takes)
 			}
-			k, err := x.cq.Poll(wcs[:])
-			if err != nil {
-				t.Fatalf("Poll = %v, want none", err)
+			if k, err := x.qp.PostSend(wrs); k != 1 {
+				t.Fatalf("PostSend = %d, %v, want 1", k, err)
 			}
-			done += k
+			for done := 0; done < 1+takes; {
+				for _, s := range [...]*side{x, y} {
+					k, err := s.cq.Poll(wcs[:])
+					if err != nil {
+						t.Fatalf("Poll = %v, want none", err)
+					}
+					done += k
+				}
+			}
+		})
+		if n != 0 {
+			t.Errorf("%v: %v allocations per message of 32 chunks, want 0", op, n)
 		}
-	}); n != 0 {
-		t.Fatalf("%v allocations per message of 32 chunks, want 0", n)
 	}
 }
