@@ -159,8 +159,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong("--server takes what clients ask for; say --lat at the client")
 	case f.server && f.cfg.Transport != "":
 		return wrong("--server takes what clients ask for; say --transport at the client")
-	case !f.server && (f.listen != "" || f.once):
-		return wrong("--listen and --once are for --server")
+	case !f.server && (f.listen != "" || f.once || f.cfg.Lend != 0):
+		return wrong("--listen, --once and --lend are for --server")
 	case f.host != "" && f.door == doorFlags{}:
 		return wrong("there is no operation %q; say write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
 	case f.host == "" && !f.server && f.pcap != "":

@@ -47,6 +47,7 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.BoolVar(&f.server, "server", false, "wait for clients and serve them one after the other, until Ctrl-C")
 	fl.StringVar(&f.listen, "listen", "", "`address` at which --server waits (default :18515)")
 	fl.BoolVar(&f.once, "once", false, "end --server after one client")
+	fl.Var((*fragment)(&c.Lend), "lend", "`memory` that --server takes for the buffers of a client, at most 2GiB (default 256MiB)")
 	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs between processes, one for each rail (default that of the connection)")
 	fl.StringVar(&f.pcap, "pcap", "", "write the packets of software NICs between processes to `file`, for tshark and Wireshark")
 	f.door.define(cmd)

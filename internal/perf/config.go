@@ -16,6 +16,7 @@ const (
 	defaultDuration = 200 * time.Millisecond
 	defaultTxDepth  = 128
 	defaultRails    = 2
+	defaultLend     = 256 << 20
 	lanesPerRail    = 4
 	maxQPs          = 16384
 	maxLanes        = 4094
@@ -77,6 +78,9 @@ type Config struct {
 	Bidirectional bool
 	// Check compares every byte that arrives.
 	Check bool
+	// Lend is the most that a server takes for the buffers of a client's test, in bytes. If
+	// zero, 256 MiB; more than 2 GiB is never taken.
+	Lend int
 	// Kill loses a rail in the midst of the test and gets it back.
 	Kill Kill
 }

@@ -102,6 +102,9 @@ func serverOf(ctx context.Context, p Partner, own Config) (*Remote, error) {
 	r := &Remote{own: own, side: 1, partner: p}
 	var mine hostInfo
 	if r.cfg, err = s.config(); err == nil {
+		err = own.lends(&r.cfg, s.Sizes)
+	}
+	if err == nil {
 		r.sizes = s.Sizes
 		wanted := r.cfg.Wish()
 		if own.Rails > 0 {

@@ -314,6 +314,33 @@ func TestRemoteRefused(t *testing.T) {
 	}
 }
 
+// TestRemoteLends: a client cannot make a server take more memory than its owner wants.
+func TestRemoteLends(t *testing.T) {
+	for _, tt := range []struct {
+		lend int
+		want string
+	}{
+		{0, "which lends 256"},
+		{64 << 20, "which lends 64"},
+		{1 << 30, ""},
+	} {
+		ends := partners(t, 1)
+		for _, text := range []string{spec(`"sizes":[64,536870912]`), `{"devices":["mem"],"reads":1,"text":""}`} {
+			if err := ends[0].Send(t.Context(), []byte(text)); err != nil {
+				t.Fatalf("Send: got %v, want no error", err)
+			}
+		}
+		_, err := perf.NewServer(t.Context(), ends[1], perf.Config{Lend: tt.lend})
+		var config *perf.ConfigError
+		switch {
+		case tt.want == "" && err != nil:
+			t.Errorf("a server that lends %d bytes: got %v, want no error", tt.lend, err)
+		case tt.want != "" && (!errors.As(err, &config) || !strings.Contains(err.Error(), tt.want)):
+			t.Errorf("a server that lends %d bytes: got %v, want it refused with %q", tt.lend, err, tt.want)
+		}
+	}
+}
+
 // spec is what a client sends, with one field changed.
 func spec(change string) string {
 	s := `{"version":1,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +

@@ -98,6 +98,22 @@ func remoteFits(c *Config, size int) error {
 	return nil
 }
 
+// lends refuses a test whose buffers would take more of a server than its owner wants.
+func (c *Config) lends(test *Config, sizes []int) error {
+	most := c.Lend
+	if most == 0 {
+		most = defaultLend
+	}
+	for _, size := range sizes {
+		p := newPlan(test, size, maxRequests)
+		if n := p.endBytes(1); n > most {
+			return refuse(flagValue("size", size), fmt.Sprintf("the buffers would take %d MiB of the server, which lends %d", n>>20, most>>20),
+				"use a smaller size or a smaller --tx-depth, or start the server with a larger --lend")
+		}
+	}
+	return nil
+}
+
 // hostInfo is what an end tells of its NICs.
 type hostInfo struct {
 	Devices []string `json:"devices"` // by rail
