@@ -89,7 +89,7 @@ func (q *VirtualQP) sayDown(l *lane) {
 	q.say(&ctlMessage{
 		kind: ctlDown, lane: l.index, generation: v.last.generation, received: v.last.received, from: q.incarnation, to: q.peer,
 	})
-	v.due = q.now + q.again(v)
+	v.due, v.mute = q.now+q.again(v), false
 }
 
 // again is how long to wait before a message is repeated: longer each time.

@@ -55,6 +55,7 @@ type life struct {
 	cause   error
 
 	peerDown     bool // the peer has said that this generation is out of service
+	mute         bool // this side has not said so yet
 	peerReceived uint32
 	// last is what this side said of the generation before.
 	last struct {
@@ -83,8 +84,10 @@ const (
 	drainTime  = int64(100 * time.Millisecond) // for a NIC to flush a QP in ERR
 	resendTime = int64(2 * time.Millisecond)   // before a control message is sent again, at first
 	resendMax  = int64(100 * time.Millisecond)
-	backoffMin = int64(1 * time.Millisecond) // before a lane is brought back, at first
-	backoffMax = int64(2 * time.Second)
+	// refusalTime is how long a NAK may take that a control message must not overtake.
+	refusalTime = int64(2 * time.Millisecond)
+	backoffMin  = int64(1 * time.Millisecond) // before a lane is brought back, at first
+	backoffMax  = int64(2 * time.Second)
 	// steadyTime is how long a lane must hold before its failures are forgotten.
 	steadyTime = int64(10 * time.Second)
 	driveEvery = 64 // polls with completions between two looks at control and clock
@@ -173,10 +176,17 @@ func (q *VirtualQP) drained(l *lane) bool {
 }
 
 // reset takes a dying lane's QP to RESET: from here on nothing that this generation sent or
-// asked for can touch memory at this side. Then the peer is told.
+// asked for can touch memory at this side. Then the peer is told; a while later, if it has
+// asked for what cannot be: it must hear so from its NIC, and does not if it takes the lane out
+// of service before. It would only ask again on another lane.
 func (q *VirtualQP) reset(l *lane) {
+	v := &l.life
+	refused := q.rails.hasRefused(int(l.rail), l.qp.Num())
 	q.retireGeneration(l)
-	l.life.due = q.now
+	if v.due, v.mute = q.now, refused; refused {
+		v.due += refusalTime
+		return
+	}
 	q.sayDown(l)
 }
 
@@ -355,6 +365,9 @@ func (q *VirtualQP) driveLane(l *lane) {
 		}
 	case laneGone:
 		if v.peerDown || q.planted.has(plantReplayEarly) {
+			if v.mute {
+				q.sayDown(l)
+			}
 			q.settle(l)
 		} else if q.now >= v.due {
 			q.sayDown(l)

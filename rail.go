@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -44,6 +45,10 @@ type rail struct {
 	// deaths counts how often a QP was lost without a completion that would tell.
 	deaths atomic.Uint64
 	fatal  bool // the device has said so
+	// refusals are the numbers of the QPs that were the last to refuse what a peer asked
+	// for; refused counts all of them.
+	refusals [16]uint32
+	refused  int
 }
 
 // NewRails allocates a protection domain on every NIC.
@@ -102,6 +107,9 @@ func (r *Rails) watch() {
 				one.fatal = true
 			case e.Type == verbs.EventQPFatal:
 				one.deaths.Add(1)
+			case (e.Type == verbs.EventQPAccessErr || e.Type == verbs.EventQPReqErr) && e.QP != nil:
+				one.refusals[one.refused%len(one.refusals)] = e.QP.Num()
+				one.refused++
 			}
 		}
 		if errors.Is(err, verbs.ErrDeviceFatal) && !one.fatal {
@@ -112,6 +120,16 @@ func (r *Rails) watch() {
 			one.fatal = false
 		}
 	}
+}
+
+// hasRefused reports whether a QP has ended, not long ago, because it refused what its peer
+// asked for.
+func (r *Rails) hasRefused(rail int, qpn uint32) bool {
+	r.watch()
+	r.watching.Lock()
+	defer r.watching.Unlock()
+	one := &r.rails[rail]
+	return slices.Contains(one.refusals[:min(one.refused, len(one.refusals))], qpn)
 }
 
 // policy is what AutoPolicy means on these rails.
