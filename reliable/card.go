@@ -18,7 +18,7 @@ import (
 //	+-------------------+-------------------+
 //	|            bytes of a chunk           |  8
 //	+---------------------------------------+
-//	|          number of the connection     | 12
+//	| flow, 12 |  number of the connection  | 12
 //	+---------------------------------------+
 //	|        QPN of control QP 0 and 1      | 16, 20
 //	+---------------------------------------+
@@ -30,6 +30,7 @@ type card struct {
 	window, credit int
 	chunk          uint32
 	conn           uint32
+	flow           uint16 // of the QP in the connection
 	control        [2]uint32
 	paths          []pathAddr
 	want           bool
@@ -63,7 +64,7 @@ func (c *card) encode() []byte {
 	b = be.AppendUint16(b, uint16(c.window))
 	b = be.AppendUint16(b, uint16(c.credit))
 	b = be.AppendUint32(b, c.chunk)
-	b = be.AppendUint32(b, c.conn)
+	b = be.AppendUint32(b, uint32(c.flow)<<connBits|c.conn)
 	for _, q := range c.control {
 		b = be.AppendUint32(b, q)
 	}
@@ -88,7 +89,8 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 	}
 	n := int(be.Uint16(b[2:]))
 	c := &card{
-		window: int(be.Uint16(b[4:])), credit: int(be.Uint16(b[6:])), chunk: be.Uint32(b[8:]), conn: be.Uint32(b[12:]),
+		window: int(be.Uint16(b[4:])), credit: int(be.Uint16(b[6:])), chunk: be.Uint32(b[8:]), conn: be.Uint32(b[12:]) & maxConn,
+		flow:    uint16(be.Uint32(b[12:]) >> connBits),
 		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, want: b[1]&cardWant != 0, perPath: b[1]&cardPerPath != 0,
 	}
 	want := cardLen + 8*n
@@ -101,6 +103,9 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 			n, c.window, c.chunk, cfg.Paths, cfg.Window, cfg.ChunkBytes)
 	case len(b) != want:
 		return nil, verbs.Invalidf("the peer's Extra has %d bytes, want %d for %d paths", len(b), want, n)
+	case int(c.flow) >= cfg.Flows:
+		return nil, verbs.Invalidf("the peer's QP is number %d of those that share a connection, of which there are %d here: give both the same Config.Flows",
+			c.flow, cfg.Flows)
 	case c.credit == 0:
 		return nil, verbs.Invalidf("the peer says that it has no receives")
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 func testCard() (card, Config) {
-	cfg := Config{Paths: 2, Window: 64, ChunkBytes: 4096}
+	cfg := Config{Paths: 2, Flows: 1, Window: 64, ChunkBytes: 4096}
 	return card{
 		window: 64, credit: 100, chunk: 4096, conn: 7, control: [2]uint32{0x11, 0x12},
 		paths: []pathAddr{{0x13, 0xabcdef}, {0x14, 1}},
@@ -34,7 +34,7 @@ func TestCard(t *testing.T) {
 	if got, err := decodeCard(b, &cfg); err != nil || got.conn != 7 || got.paths[1] != c.paths[1] {
 		t.Fatalf("decodeCard = %+v, %v, want the same card", got, err)
 	}
-	for i, set := range map[int]byte{0: 2, 1: 4, 3: 3, 5: 65, 7: 0, 10: 17, 16: 1, 19: 0, 24: 1, 27: 0, 28: 1} {
+	for i, set := range map[int]byte{0: 2, 1: 4, 3: 3, 5: 65, 7: 0, 10: 17, 13: 0x10, 16: 1, 19: 0, 24: 1, 27: 0, 28: 1} {
 		bad := bytes.Clone(b)
 		bad[i] = set
 		if got, err := decodeCard(bad, &cfg); !errors.Is(err, verbs.ErrInvalid) {
@@ -91,25 +91,25 @@ func FuzzCard(f *testing.F) {
 // TestRoutes adds and removes numbers that collide.
 func TestRoutes(t *testing.T) {
 	var r routes
-	qps := make([]qp, 300)
+	links := make([]link, 300)
 	for round := range 3 {
-		for i := range qps {
-			r.add(routeSlot{qpn: uint32(i*64 + 17), path: uint16(round), qp: &qps[i]})
+		for i := range links {
+			r.add(routeSlot{qpn: uint32(i*64 + 17), path: uint16(round), link: &links[i]})
 		}
-		for i := range qps {
-			if s := r.find(uint32(i*64 + 17)); s == nil || s.qp != &qps[i] || int(s.path) != round {
+		for i := range links {
+			if s := r.find(uint32(i*64 + 17)); s == nil || s.link != &links[i] || int(s.path) != round {
 				t.Fatalf("round %d: number %#x finds %+v", round, i*64+17, s)
 			}
 			if r.find(uint32(i*64+18)) != nil || r.find(0) != nil {
 				t.Fatalf("round %d: a number that is not there is found", round)
 			}
 		}
-		for i := range qps {
+		for i := range links {
 			if i%2 == round%2 || round == 2 {
 				r.remove(uint32(i*64 + 17))
 			}
 		}
-		for i := range qps {
+		for i := range links {
 			gone := i%2 == round%2 || round == 2
 			if (r.find(uint32(i*64+17)) == nil) != gone {
 				t.Fatalf("round %d: number %#x, removed %v, is not as it should", round, i*64+17, gone)

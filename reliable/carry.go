@@ -8,86 +8,116 @@ import (
 
 // step tells the connection what happened and carries out what it answers, and what follows
 // from that.
-func (q *qp) step(ev *core.Event) {
-	q.run(ev)
-	for len(q.queue) > 0 && q.conn != nil {
-		next := q.queue[0]
-		q.queue = q.queue[:copy(q.queue, q.queue[1:])]
-		q.run(&next)
+func (l *link) step(ev *core.Event) {
+	l.run(ev)
+	for len(l.queue) > 0 && l.conn != nil {
+		next := l.queue[0]
+		l.queue = l.queue[:copy(l.queue, l.queue[1:])]
+		l.run(&next)
 	}
-	q.touch()
-	if q.broken || (q.conn != nil && q.conn.Failed(0) && q.state == verbs.StateRTS) {
-		q.fail()
+	l.touch()
+	if l.sick {
+		l.failMembers()
+	}
+}
+
+// step tells the connection what happened to the flow of the QP.
+func (q *qp) step(ev *core.Event) {
+	ev.Flow = q.flow
+	q.link.step(ev)
+}
+
+// failMembers takes the QPs to the error state whose flow has failed, or whose CQ overran.
+func (l *link) failMembers() {
+	l.sick = false
+	for _, q := range l.members {
+		if q != nil && (q.broken || (q.conn != nil && q.conn.Failed(int(q.flow)) && q.state == verbs.StateRTS)) {
+			q.fail()
+		}
 	}
 }
 
 // touch notes that the QP may have something to post.
-func (q *qp) touch() {
-	if !q.dirty {
-		q.dirty = true
-		q.ctx.dirty = append(q.ctx.dirty, q)
+func (l *link) touch() {
+	if !l.dirty {
+		l.dirty = true
+		l.ctx.dirty = append(l.ctx.dirty, l)
 	}
 }
 
-func (q *qp) run(ev *core.Event) {
-	if q.conn == nil {
+func (l *link) run(ev *core.Event) {
+	if l.conn == nil {
 		return
 	}
-	actions := q.conn.Step(q.ctx.now, ev)
+	actions := l.conn.Step(l.ctx.now, ev)
 	for i := range actions {
-		q.carry(ev, &actions[i])
+		l.carry(ev, &actions[i])
 	}
 }
 
+func (l *link) carry(ev *core.Event, a *core.Action) {
+	switch a.Kind {
+	case core.ActControl:
+		l.tell(a)
+	case core.ActReset:
+		l.dropPath(int(a.Path))
+	case core.ActRebuild:
+		l.rebuild(a)
+	case core.ActConnect:
+		if p := &l.paths[a.Path]; p.qp != nil && p.epoch == a.Epoch {
+			if l.join(int(a.Path), pathAddr{a.QPN, a.PSN}) != nil {
+				l.queue = append(l.queue, core.Event{Kind: core.EvPathFailed, Path: a.Path, Epoch: a.Epoch})
+			}
+		}
+	case core.ActDemand:
+		l.demand(a)
+	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActSide, core.ActFault:
+		if q := l.members[a.Flow]; q != nil { // it may have left
+			q.carry(ev, a)
+		}
+	}
+}
+
+// carry carries out what is to be done for a message of the QP.
 func (q *qp) carry(ev *core.Event, a *core.Action) {
 	switch a.Kind {
 	case core.ActSend:
 		q.transmit(a)
-	case core.ActControl:
-		q.tell(a)
 	case core.ActPlace:
 		q.place(&ev.Header)
 	case core.ActDeliver:
 		q.deliver(a)
 	case core.ActComplete:
-		q.completeSend(a.Token, verbs.Status(a.Status))
-	case core.ActReset:
-		q.dropPath(int(a.Path))
-	case core.ActRebuild:
-		q.rebuild(a)
-	case core.ActConnect:
-		if p := &q.paths[a.Path]; p.qp != nil && p.epoch == a.Epoch {
-			if q.join(int(a.Path), pathAddr{a.QPN, a.PSN}) != nil {
-				q.queue = append(q.queue, core.Event{Kind: core.EvPathFailed, Path: a.Path, Epoch: a.Epoch})
-			}
+		if a.Status != 0 {
+			q.link.sick = true
 		}
+		q.completeSend(a.Token, verbs.Status(a.Status))
 	case core.ActSide:
 		q.startSide(a.Token)
-	case core.ActFault:
+	default:
 		q.fault(verbs.Status(a.Status))
-	case core.ActDemand:
-		q.demand(a)
 	}
 }
 
 // rebuild makes the next QP of a path. If none can be had the path stays down.
-func (q *qp) rebuild(a *core.Action) {
-	q.dropPath(int(a.Path))
-	if q.makePath(int(a.Path), a.Epoch) != nil {
+func (l *link) rebuild(a *core.Action) {
+	l.dropPath(int(a.Path))
+	if l.makePath(int(a.Path), a.Epoch) != nil {
 		return
 	}
-	ep, err := q.paths[a.Path].qp.Endpoint()
+	ep, err := l.paths[a.Path].qp.Endpoint()
 	if err != nil {
 		return
 	}
-	q.queue = append(q.queue, core.Event{Kind: core.EvRebuilt, Path: a.Path, Epoch: a.Epoch, QPN: ep.QPN, PSN: ep.PSN})
+	l.queue = append(l.queue, core.Event{Kind: core.EvRebuilt, Path: a.Path, Epoch: a.Epoch, QPN: ep.QPN, PSN: ep.PSN})
 }
 
 // transmit puts a chunk into the chain of its path.
 func (q *qp) transmit(a *core.Action) {
-	p := &q.paths[a.Path]
+	l := q.link
+	p := &l.paths[a.Path]
 	s := &q.sends[int(a.Token)&(len(q.sends)-1)]
-	wr, slot := q.stage(int(a.Path), false)
+	wr, slot := l.stage(int(a.Path), int32(q.flow))
 	wr.Imm = a.Imm.Encode()
 	if a.Imm.Kind == wire.KindData {
 		wr.Opcode, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWriteWithImm, s.wr.RemoteAddr+uint64(a.Offset), s.wr.RKey
@@ -96,21 +126,22 @@ func (q *qp) transmit(a *core.Action) {
 		if h.Op == wire.OpWrite {
 			h.Addr, h.RKey = s.wr.RemoteAddr+uint64(a.Offset), s.wr.RKey
 		}
-		h.Put(q.headers.slot(slot))
+		h.Put(l.headers.slot(slot))
 		wr.Opcode = verbs.OpSendWithImm
-		wr.SGE[0] = q.headers.sge(slot, wire.HeaderLen)
+		wr.SGE[0] = l.headers.sge(slot, wire.HeaderLen)
 		wr.NumSGE = 1
 	}
 	gather(wr, &s.wr, a.Offset, a.Len)
 	p.posted++
 }
 
-// stage appends a send to the chain of a path, and returns it with its slot for a header.
-func (q *qp) stage(i int, control bool) (*verbs.SendWR, int) {
-	p := &q.paths[i]
+// stage appends a send of a flow to the chain of a path, or a control packet if owner is -1, and
+// returns it with its slot for a header.
+func (l *link) stage(i int, owner int32) (*verbs.SendWR, int) {
+	p := &l.paths[i]
 	n := p.posted % pathSlots
-	p.control[n] = control
-	p.chain = append(p.chain, verbs.SendWR{WRID: tagPath.with(q.id, i, p.posted)})
+	p.owner[n] = owner
+	p.chain = append(p.chain, verbs.SendWR{WRID: tagPath.with(l.id, i, p.posted)})
 	return &p.chain[len(p.chain)-1], i*pathSlots + int(n)
 }
 
@@ -136,46 +167,46 @@ func gather(wr, from *verbs.SendWR, off, n uint32) {
 
 // tell sends a record: with others of its batch on a control QP, on its own on a path. If
 // there is no room it is lost, which the protocol can bear.
-func (q *qp) tell(a *core.Action) {
+func (l *link) tell(a *core.Action) {
 	if a.Route < core.RoutePath {
-		b := q.outbox[a.Route]
+		b := l.outbox[a.Route]
 		if len(b) == 0 {
-			b = wire.StartControl(b, q.peer.conn)
+			b = wire.StartControl(b, l.peer.conn)
 		}
 		b, ok := wire.AddRecord(b, &a.Record)
 		if !ok {
-			q.mail(int(a.Route))
-			b, _ = wire.AddRecord(wire.StartControl(q.outbox[a.Route][:0], q.peer.conn), &a.Record)
+			l.mail(int(a.Route))
+			b, _ = wire.AddRecord(wire.StartControl(l.outbox[a.Route][:0], l.peer.conn), &a.Record)
 		}
-		q.outbox[a.Route] = b
+		l.outbox[a.Route] = b
 		return
 	}
 	i := int(a.Route - core.RoutePath)
-	p := &q.paths[i]
+	p := &l.paths[i]
 	if p.qp == nil || p.posted-p.done >= pathSlots-4 {
 		return
 	}
-	wr, slot := q.stage(i, true)
-	b, _ := wire.AddRecord(wire.StartControl(q.headers.slot(slot)[:0], q.peer.conn), &a.Record)
+	wr, slot := l.stage(i, -1)
+	b, _ := wire.AddRecord(wire.StartControl(l.headers.slot(slot)[:0], l.peer.conn), &a.Record)
 	wr.Opcode, wr.Imm = verbs.OpSendWithImm, wire.Imm{Kind: wire.KindControl}.Encode()
-	wr.SGE[0], wr.NumSGE = q.headers.sge(slot, len(b)), 1
+	wr.SGE[0], wr.NumSGE = l.headers.sge(slot, len(b)), 1
 	p.posted++
 }
 
 // mail sends the control packet that was put together for a control QP.
-func (q *qp) mail(i int) {
-	b := q.outbox[i]
-	c := &q.pd.control[i]
-	q.outbox[i] = b[:0]
-	if len(b) == 0 || len(c.free) == 0 || q.ah == nil {
+func (l *link) mail(i int) {
+	b := l.outbox[i]
+	c := &l.pd.control[i]
+	l.outbox[i] = b[:0]
+	if len(b) == 0 || len(c.free) == 0 || l.ah == nil {
 		return
 	}
 	slot := c.free[len(c.free)-1]
 	copy(c.out.slot(int(slot)), b)
 	wr := &c.send[0]
 	*wr = verbs.SendWR{
-		WRID: tagControlSend.with(q.pd.id, i, slot), Opcode: verbs.OpSend, Flags: verbs.SendSignaled,
-		AH: q.ah.Handle(), RemoteQPN: q.peer.control[i], RemoteQKey: verbs.DefaultQKey, NumSGE: 1,
+		WRID: tagControlSend.with(l.pd.id, i, slot), Opcode: verbs.OpSend, Flags: verbs.SendSignaled,
+		AH: l.ah.Handle(), RemoteQPN: l.peer.control[i], RemoteQKey: verbs.DefaultQKey, NumSGE: 1,
 	}
 	wr.SGE[0] = c.out.sge(int(slot), len(b))
 	if n, _ := c.qp.PostSend(c.send[:]); n == 1 {
@@ -188,7 +219,7 @@ func (q *qp) place(h *wire.Header) {
 	switch h.Op {
 	case wire.OpWrite:
 		if b, ok := q.pd.remote(h.RKey, h.Addr, h.Len); ok {
-			copy(b, q.landing)
+			copy(b, q.link.landing)
 		}
 	case wire.OpEager:
 		q.scatter(&q.recvs[int(h.Message)&(len(q.recvs)-1)], h.Offset)
@@ -198,7 +229,7 @@ func (q *qp) place(h *wire.Header) {
 
 // scatter copies the bytes of a chunk into a receive, from off on.
 func (q *qp) scatter(wr *verbs.RecvWR, off uint32) {
-	rest := q.landing
+	rest := q.link.landing
 	for k := range int(wr.NumSGE) {
 		g := wr.SGE[k]
 		if off >= g.Length {
@@ -216,6 +247,13 @@ func (q *qp) scatter(wr *verbs.RecvWR, off uint32) {
 
 // check looks at a chunk before it is placed: whatever the peer says about where its bytes
 // belong is compared with what the user has registered and posted here.
+func (l *link) check(flow uint16, h *wire.Header) uint8 {
+	if int(flow) >= len(l.members) || l.members[flow] == nil {
+		return 0 // the core does not take it
+	}
+	return l.members[flow].check(h)
+}
+
 func (q *qp) check(h *wire.Header) uint8 {
 	if h.Op == wire.OpWrite {
 		if q.access&verbs.AccessRemoteWrite == 0 {
@@ -281,7 +319,7 @@ func (q *qp) fault(status verbs.Status) {
 		q.recvHead++
 		q.recvCQ.push(&verbs.WC{WRID: wr.WRID, QPN: q.num, Status: q.faultLocal}, true)
 	}
-	q.broken = true
+	q.broken, q.link.sick = true, true
 }
 
 // completeSend ends a request.
@@ -305,14 +343,14 @@ func (q *qp) completeSend(token uint32, status verbs.Status) {
 func (q *qp) startSide(token uint32) {
 	s := &q.sends[int(token)&(len(q.sends)-1)]
 	if s.bad != 0 {
-		q.queue = append(q.queue, core.Event{Kind: core.EvSide, Token: token, Status: uint8(s.bad)})
+		q.link.queue = append(q.link.queue, core.Event{Kind: core.EvSide, Flow: q.flow, Token: token, Status: uint8(s.bad)})
 		return
 	}
 	q.sideWR[0] = s.wr
 	q.sideWR[0].WRID = tagSide.with(q.id, 0, token)
 	q.sideWR[0].Flags = verbs.SendSignaled | s.wr.Flags&verbs.SendFence
 	if n, _ := q.side.PostSend(q.sideWR[:]); n != 1 {
-		q.queue = append(q.queue, core.Event{Kind: core.EvSide, Token: token, Status: uint8(verbs.StatusLocQPOpErr)})
+		q.link.queue = append(q.link.queue, core.Event{Kind: core.EvSide, Flow: q.flow, Token: token, Status: uint8(verbs.StatusLocQPOpErr)})
 	}
 }
 
@@ -321,7 +359,7 @@ func (q *qp) failWith(status verbs.Status) {
 	switch {
 	case q.state != verbs.StateRTS:
 	case q.conn != nil:
-		q.run(&core.Event{Kind: core.EvClose, Status: uint8(status)})
+		q.link.run(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(status)})
 	case q.sendHead != q.sendTail:
 		q.completeSend(q.sendHead, status)
 	}
@@ -334,10 +372,12 @@ func (q *qp) fail() {
 		return
 	}
 	q.state, q.broken = verbs.StateErr, false
-	q.dismiss()
 	q.wait(0)
 	if q.conn != nil {
-		q.run(&core.Event{Kind: core.EvClose, Status: uint8(verbs.StatusWRFlushErr)})
+		q.link.run(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(verbs.StatusWRFlushErr)})
+		if q.conn.Over() {
+			q.link.dismiss()
+		}
 	}
 	for q.sendHead != q.sendTail { // what still waited for the peer's card
 		q.completeSend(q.sendHead, verbs.StatusWRFlushErr)

@@ -10,6 +10,11 @@ type Config struct {
 	// Paths is how many UC QPs a wrapped QP is made of, at most 256. Zero means 16.
 	// Both ends need the same.
 	Paths int
+	// Flows is how many QPs of a PD share one set of paths, at most 4096. They are put
+	// together in the order in which they are created, which must be the same at both ends:
+	// the first so many QPs make up a connection, the next the second one, and so on. Zero
+	// means 1. Both ends need the same.
+	Flows int
 	// ChunkBytes is the most that one message on a path carries. Zero means 32 KiB.
 	ChunkBytes int
 	// Window is how many chunks of a QP may be unacknowledged, a power of two, at most
@@ -34,11 +39,11 @@ type Config struct {
 	// asking first. Zero means 128 KiB. With Credits both ends need the same.
 	Speculative int
 	// RecvDepth is how many buffers of ChunkBytes each PD keeps for what arrives, and so
-	// the memory that a PD costs. QPs share them; a QP needs 16, and more QPs than
-	// RecvDepth/16 are refused. Zero means 512, which is 16 MiB.
+	// the memory that a PD costs. Connections, of Flows QPs each, share them; each needs
+	// 16, and more than RecvDepth/16 are refused. Zero means 512, which is 16 MiB.
 	RecvDepth int
-	// PathRecv is how many of these buffers each path of a QP keeps where UC QPs cannot
-	// use a shared receive queue: then a QP needs Paths*PathRecv of them. Zero means 8.
+	// PathRecv is how many of these buffers each path keeps where UC QPs cannot use a
+	// shared receive queue: then a connection needs Paths*PathRecv of them. Zero means 8.
 	PathRecv int
 	// FallBackToRC makes Wrap return, where a device has no UC or lacks something else
 	// that paths need, a context whose QPs are the device's own. Both ends need the same kind of
@@ -77,6 +82,9 @@ func lowWater(n int) int { return min(max(n/16, 1), 32) }
 func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Paths == 0 {
 		cfg.Paths = 16
+	}
+	if cfg.Flows == 0 {
+		cfg.Flows = 1
 	}
 	if cfg.ChunkBytes == 0 {
 		cfg.ChunkBytes = 32 << 10
@@ -135,7 +143,7 @@ func (cfg *Config) congestion() core.Congestion {
 // core returns the configuration of a connection.
 func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
 	return core.Config{
-		Paths: cfg.Paths, Window: cfg.Window, ChunkBytes: uint32(cfg.ChunkBytes), SendDepth: max(sends, 1),
+		Paths: cfg.Paths, Flows: cfg.Flows, Window: cfg.Window, ChunkBytes: uint32(cfg.ChunkBytes), SendDepth: max(sends, 1),
 		PathDepth: pathDepth, RecvCredit: credit, PeerCredit: peerCredit, GiveUp: cfg.GiveUp,
 		Congestion: cfg.congestion(), MinProbe: cfg.MinProbe,
 		InitialRTT: cfg.MinProbe, Credits: cfg.Credits, Speculative: cfg.Speculative,

@@ -14,38 +14,31 @@ func (q *qp) Endpoint() (verbs.Endpoint, error) {
 	if q.closed {
 		return verbs.Endpoint{}, q.opError("query endpoint", verbs.ErrClosed)
 	}
+	if err := q.enlist(); err != nil {
+		return verbs.Endpoint{}, err
+	}
 	ep, err := q.side.Endpoint()
 	if err != nil {
 		return ep, err
 	}
-	c, err := q.card()
-	if err != nil {
-		return ep, q.opError("query endpoint", err)
-	}
-	ep.Extra = joinExtra(c.encode(), ep.Extra)
+	ep.Extra = joinExtra(q.card().encode(), ep.Extra)
 	return ep, nil
 }
 
 // card returns what the peer must know.
-func (q *qp) card() (*card, error) {
-	c := &card{window: q.ctx.cfg.Window, credit: q.share, chunk: uint32(q.ctx.cfg.ChunkBytes), conn: q.id, perPath: !q.ctx.shared}
+func (q *qp) card() *card {
+	l := q.link
+	c := &card{window: q.ctx.cfg.Window, credit: l.share, chunk: uint32(q.ctx.cfg.ChunkBytes), conn: l.id, flow: q.flow, perPath: !q.ctx.shared}
 	if q.ctx.cfg.Credits {
 		c.speculative = uint32(q.ctx.cfg.Speculative)
 	}
 	for i := range c.control {
 		c.control[i] = q.pd.control[i].qp.Num()
 	}
-	for i := range q.paths {
-		if q.paths[i].qp == nil {
-			return nil, verbs.ErrState
-		}
-		pe, err := q.paths[i].qp.Endpoint()
-		if err != nil {
-			return nil, err
-		}
-		c.paths = append(c.paths, pathAddr{pe.QPN, pe.PSN})
+	for i := range l.paths {
+		c.paths = append(c.paths, l.paths[i].addr)
 	}
-	return c, nil
+	return c
 }
 
 // Connect implements verbs.QP.
@@ -60,6 +53,9 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	}
 	if q.state != verbs.StateReset && q.state != verbs.StateInit {
 		return q.opError("connect QP", verbs.ErrState)
+	}
+	if err := q.enlist(); err != nil {
+		return err
 	}
 	b, inner, err := splitExtra(remote.Extra)
 	if err != nil {
@@ -114,6 +110,9 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	default:
 		return q.opError("modify QP", verbs.ErrNotSupported)
 	}
+	if err := q.enlist(); err != nil {
+		return err
+	}
 	if err := q.side.Modify(attr, mask); err != nil {
 		return err
 	}
@@ -131,11 +130,7 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 // allow sets what the peer may do. Reading and atomics are the side QP's matter.
 func (q *qp) allow(access verbs.Access) {
 	q.access = access
-	for i := range q.paths {
-		if p := q.paths[i].qp; p != nil && p.State() == verbs.StateRTS {
-			_ = p.Modify(verbs.QPAttr{Access: access & verbs.AccessRemoteWrite}, verbs.AttrAccess) // what it places is checked by nobody else
-		}
-	}
+	q.link.allow()
 }
 
 // awaitCards posts the receives of the side QP: for the peer's question and its answer.
@@ -197,10 +192,7 @@ func (d *device) askForCards() {
 
 // sendCard sends the own card on the side QP, from a slot; want asks for that of the peer.
 func (q *qp) sendCard(slot int, want bool) {
-	c, err := q.card()
-	if err != nil {
-		return
-	}
+	c := q.card()
 	c.want = want
 	n := copy(q.cards.slot(slot), c.encode())
 	q.sideWR[0] = verbs.SendWR{WRID: tagCardSend.with(q.id, 0, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
@@ -232,40 +224,27 @@ func (q *qp) gotCard(slot uint32, wc *verbs.WC) {
 // is: the peer's answers come from a program.
 const minGiveUp = int64(50 * time.Millisecond)
 
-// plug connects all parts to those of the peer, and sends what was waiting for it.
+// plug connects the QP to that of the peer, its link if this is the first of its QPs, and sends
+// what was waiting for it.
 func (q *qp) plug(peer *card) error {
-	d := q.ctx
+	d, l := q.ctx, q.link
 	d.now = d.clock()
 	q.wait(0)
-	q.peer = peer
 	attr, err := q.side.Query()
 	if err != nil {
 		return err
 	}
 	q.access = attr.Access
-	if q.ah, err = q.pd.inner.CreateAH(attr.AH); err != nil {
+	cfg := q.flowConfig(&attr)
+	if err := l.meet(q, peer, &attr, cfg); err != nil {
 		return err
 	}
-	for i, a := range peer.paths {
-		if err := q.join(i, a); err != nil {
-			return err
+	if d.cfg.Flows > 1 {
+		if err := l.conn.Open(int(q.flow), cfg); err != nil {
+			return q.opError("connect QP", err)
 		}
 	}
-	cfg := d.cfg.core(q.cfg.MaxSendWR, q.share, peer.credit)
-	cfg.PathCredit = peer.perPath
-	if q.modified && attr.Timeout != 0 && d.cfg.GiveUp == 0 {
-		cfg.GiveUp = max(int64(verbs.AckTimeout(attr.Timeout))*int64(attr.RetryCount+1), minGiveUp)
-	}
-	if attr.RNRRetry < 7 && q.state == verbs.StateRTS {
-		cfg.RecvPatience = int64(max(verbs.RNRTimer(attr.MinRNRTimer), time.Millisecond)) * int64(attr.RNRRetry+1)
-	}
-	if err := q.enroll(attr.Port); err != nil {
-		return err
-	}
-	if q.conn, err = core.New(cfg); err != nil {
-		return q.opError("connect QP", err)
-	}
-	d.live = append(d.live, q)
+	q.conn = l.conn
 	if n := int(q.recvTail - q.recvHead); n > 0 {
 		q.step(&core.Event{Kind: core.EvReceives, Count: n})
 	}
@@ -276,41 +255,30 @@ func (q *qp) plug(peer *card) error {
 	return nil
 }
 
-// join connects the QP of path i, as the side QP is connected.
-func (q *qp) join(i int, a pathAddr) error {
-	p := q.paths[i].qp
-	attr, err := q.side.Query()
-	if err != nil {
-		return err
+// flowConfig returns the configuration of the QP's flow.
+func (q *qp) flowConfig(attr *verbs.QPAttr) core.FlowConfig {
+	cfg := core.FlowConfig{SendDepth: max(q.cfg.MaxSendWR, 1)}
+	if q.modified && attr.Timeout != 0 && q.ctx.cfg.GiveUp == 0 {
+		cfg.GiveUp = max(int64(verbs.AckTimeout(attr.Timeout))*int64(attr.RetryCount+1), minGiveUp)
 	}
-	own, err := p.Endpoint()
-	if err != nil {
-		return err
+	if attr.RNRRetry < 7 && q.state == verbs.StateRTS {
+		cfg.RecvPatience = int64(max(verbs.RNRTimer(attr.MinRNRTimer), time.Millisecond)) * int64(attr.RNRRetry+1)
 	}
-	attr.DestQPN, attr.RQPSN, attr.SQPSN, attr.Access = a.qpn, a.psn, own.PSN, q.access&verbs.AccessRemoteWrite
-	if err := q.openReceives(i, &attr); err != nil {
-		return err
-	}
-	return verbs.ConnectWith(p, attr)
+	return cfg
 }
 
-// reset makes the QP as new, with new paths.
+// reset makes the QP as new, on a new link or with a new flow.
 func (q *qp) reset() error {
-	q.unplug()
-	q.sendCQ.discard(q.num)
-	q.recvCQ.discard(q.num)
-	q.sendHead, q.sendTail, q.recvHead, q.recvTail = 0, 0, 0, 0
-	q.queue, q.faultLocal, q.introduced, q.modified, q.state = q.queue[:0], 0, false, false, verbs.StateReset
 	if err := q.side.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
 		return err
 	}
-	for i := range q.paths {
-		q.dropPath(i)
-		if err := q.makePath(i, 0); err != nil {
-			return err
-		}
-	}
-	return nil
+	q.leave()
+	q.ctx.disregard(q.num)
+	q.sendCQ.discard(q.num)
+	q.recvCQ.discard(q.num)
+	q.sendHead, q.sendTail, q.recvHead, q.recvTail = 0, 0, 0, 0
+	q.faultLocal, q.broken, q.introduced, q.modified, q.state = 0, false, false, false, verbs.StateReset
+	return q.enlist()
 }
 
 // Query implements verbs.QP.

@@ -26,10 +26,12 @@ type device struct {
 	wakeAt   int64      // when the keeper looks next
 	now      int64      // read once per batch
 	routes   routes
-	qps      []*qp // by number of the connection; nil is free
-	live     []*qp // connected
-	sidesAt  int64 // when the side QPs are looked at next
-	asking   int   // QPs that wait for the card of their peer
+	qps      []*qp   // by number; nil is free
+	links    []*link // by number of the connection; nil is free
+	lives    uint32  // counts the links that there were
+	live     []*link // connected
+	sidesAt  int64   // when the side QPs are looked at next
+	asking   int     // QPs that wait for the card of their peer
 	domains  []*domain
 	prepared uint32 // counts what domains have made
 	events   []verbs.Event
@@ -37,7 +39,7 @@ type device struct {
 	notify   *verbs.Waker
 	polled   bool // since the keeper looked
 	cqs      []*cq
-	dirty    []*qp         // have something to post
+	dirty    []*link       // have something to post
 	pacers   []*core.Pacer // by port, nil for those without; only with Config.Credits
 	keeper   *keeper
 	closed   bool
@@ -120,7 +122,7 @@ func (w wrapped) Open() (verbs.Context, error) {
 func (d *device) QueryDevice() (verbs.DeviceAttr, error) {
 	a, err := d.inner.QueryDevice()
 	a.Provider = "reliable over " + a.Provider
-	a.MaxQP = min(a.MaxQP/(d.cfg.Paths+2), d.cfg.RecvDepth/d.quota())
+	a.MaxQP = min(a.MaxQP/(d.cfg.Paths+d.cfg.Flows+1), d.maxLinks()) * d.cfg.Flows
 	a.MaxInline = min(a.MaxInline, maxInline)
 	a.MaxMsgSize = d.maxMsg()
 	a.Capabilities &^= verbs.CapSRQ | verbs.CapSRQOnUC | verbs.CapSQD | verbs.CapDMABuf | verbs.CapTimestamp

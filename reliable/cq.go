@@ -112,6 +112,9 @@ func (c *cq) push(wc *verbs.WC, solicited bool) {
 		for _, q := range c.ctx.qps {
 			if q != nil && (q.sendCQ == c || q.recvCQ == c) {
 				q.broken = true
+				if q.link != nil {
+					q.link.sick = true
+				}
 				c.ctx.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
 			}
 		}

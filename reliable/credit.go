@@ -44,32 +44,32 @@ func (d *device) pacer(port uint8) (*core.Pacer, error) {
 	return d.pacers[port], nil
 }
 
-// enroll makes a QP one of those that share the link of a port.
-func (q *qp) enroll(port uint8) error {
-	if !q.ctx.cfg.Credits {
+// enroll makes a link one of those that share the link of a port.
+func (l *link) enroll(port uint8) error {
+	if !l.ctx.cfg.Credits {
 		return nil
 	}
-	p, err := q.ctx.pacer(port)
+	p, err := l.ctx.pacer(port)
 	if err != nil {
 		return err
 	}
-	p.Join(int(q.id))
-	q.pacer = p
+	p.Join(l.index())
+	l.pacer = p
 	return nil
 }
 
 // dismiss ends what enroll began: the link's time is for others.
-func (q *qp) dismiss() {
-	if q.pacer != nil {
-		q.pacer.Leave(int(q.id))
-		q.pacer = nil
+func (l *link) dismiss() {
+	if l.pacer != nil {
+		l.pacer.Leave(l.index())
+		l.pacer = nil
 	}
 }
 
 // demand takes what the peer asks for.
-func (q *qp) demand(a *core.Action) {
-	if q.pacer != nil {
-		q.pacer.Want(q.ctx.now, int(q.id), a.Bytes, a.Spare, a.Used)
+func (l *link) demand(a *core.Action) {
+	if l.pacer != nil {
+		l.pacer.Want(l.ctx.now, l.index(), a.Bytes, a.Spare, a.Used)
 	}
 }
 
@@ -84,9 +84,9 @@ func (d *device) grant() {
 			if !ok {
 				break
 			}
-			if q := d.lookup(uint32(conn)); q != nil && q.pacer == p {
-				q.ev = core.Event{Kind: core.EvGrant, Count: n}
-				q.step(&q.ev)
+			if l := d.links[conn]; l != nil && l.pacer == p {
+				l.ev = core.Event{Kind: core.EvGrant, Count: n}
+				l.step(&l.ev)
 			}
 		}
 	}

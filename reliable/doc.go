@@ -9,6 +9,8 @@
 //	               +-- 2 UD QPs      acknowledgements, shared by the QPs of a PD
 //	               +-- 1 RC QP       READ and atomics, when everything before is acknowledged
 //
+// With Config.Flows several QPs share one set of paths.
+//
 // The protocol is in package core, which knows no NIC, its formats in package wire, and both
 // are described in docs/reliable.md. This package is their driver. It runs inside of the
 // caller's posts and polls; a goroutine per context sleeps until a timer is due or a

@@ -17,7 +17,8 @@ type domain struct {
 	byLKey map[uint32]*region
 	byRKey map[uint32]*region
 	recent *region // the last one found by lkey
-	users  int
+	users  int     // links
+	open   *link   // that takes the next QP, or nil
 	closed bool
 
 	id      uint32 // new with each prepare
@@ -197,18 +198,18 @@ func (p *domain) release() {
 	p.refill, p.ready = nil, false
 }
 
-// divide shares the receive buffers among the QPs. Each tells its peer of its part: at once if
+// divide shares the receive buffers among the links. Each tells its peer of its part: at once if
 // that has become smaller, so that peers know before a new QP is connected.
 func (p *domain) divide() {
 	if p.users == 0 || !p.ctx.shared {
 		return
 	}
 	share := advertised(p.ctx.cfg.RecvDepth / p.users)
-	for _, q := range p.ctx.qps {
-		if q != nil && q.pd == p {
-			q.share = share
-			if q.conn != nil {
-				q.step(&core.Event{Kind: core.EvCredit, Count: share})
+	for _, l := range p.ctx.links {
+		if l != nil && l.pd == p {
+			l.share = share
+			if l.conn != nil {
+				l.step(&core.Event{Kind: core.EvCredit, Count: share})
 			}
 		}
 	}

@@ -26,15 +26,13 @@ func (d *device) Step() (next int64, pending bool) {
 		}
 	}
 	d.wakeAt = min(d.wakeAt, d.grantAt())
-	for _, q := range d.live {
-		d.wakeAt = min(d.wakeAt, q.conn.Deadline())
-	}
-	for _, q := range d.live {
-		if q.sideDown {
-			d.wakeAt = min(d.wakeAt, d.sidesAt)
-		}
+	for _, l := range d.live {
+		d.wakeAt = min(d.wakeAt, l.conn.Deadline())
 	}
 	for _, q := range d.qps {
+		if q != nil && q.sideDown {
+			d.wakeAt = min(d.wakeAt, d.sidesAt)
+		}
 		if q != nil && q.askAt != 0 {
 			d.wakeAt = min(d.wakeAt, q.askAt)
 		}
@@ -97,16 +95,16 @@ func (d *device) drive() {
 		d.watchSides()
 	}
 	for i := 0; i < len(d.live); i++ {
-		if q := d.live[i]; d.now >= q.conn.Deadline() || len(q.queue) > 0 {
-			q.ev = core.Event{Kind: core.EvTick}
-			q.step(&q.ev)
+		if l := d.live[i]; d.now >= l.conn.Deadline() || len(l.queue) > 0 {
+			l.ev = core.Event{Kind: core.EvTick}
+			l.step(&l.ev)
 		}
 	}
 	d.grant()
 	for i := 0; i < len(d.dirty); i++ {
-		q := d.dirty[i]
-		q.ev = core.Event{Kind: core.EvFlush}
-		q.step(&q.ev)
+		l := d.dirty[i]
+		l.ev = core.Event{Kind: core.EvFlush}
+		l.step(&l.ev)
 	}
 	for _, p := range d.domains {
 		if len(p.refill) >= lowWater(d.cfg.RecvDepth) {
@@ -128,28 +126,37 @@ func (d *device) drain() {
 	}
 }
 
-// flush posts the chains and control packets of all QPs that have some.
-func (d *device) flush() {
-	for _, q := range d.dirty {
-		q.dirty = false
-		if !d.shared {
-			q.refillPaths()
+// disregard drops what the stash has of a QP that begins a new life with the number it had.
+func (d *device) disregard(qpn uint32) {
+	for i := d.stashed; i < len(d.stash); i++ {
+		if d.stash[i].QPN == qpn {
+			d.stash[i].WRID = 0 // of no kind
 		}
-		for i := range q.paths {
-			if len(q.paths[i].chain) > 0 {
-				q.ring(i)
+	}
+}
+
+// flush posts the chains and control packets of all links that have some.
+func (d *device) flush() {
+	for _, l := range d.dirty {
+		l.dirty = false
+		if !d.shared {
+			l.refillPaths()
+		}
+		for i := range l.paths {
+			if len(l.paths[i].chain) > 0 {
+				l.ring(i)
 			}
 		}
-		for i := range q.outbox {
-			q.mail(i)
+		for i := range l.outbox {
+			l.mail(i)
 		}
 	}
 	d.dirty = d.dirty[:0]
 }
 
 // ring posts the chain of a path, with one doorbell. What is refused stays.
-func (q *qp) ring(i int) {
-	p := &q.paths[i]
+func (l *link) ring(i int) {
+	p := &l.paths[i]
 	if p.qp == nil {
 		p.chain = p.chain[:0]
 		return
@@ -162,7 +169,7 @@ func (q *qp) ring(i int) {
 	n, err := p.qp.PostSend(p.chain)
 	p.chain = p.chain[:copy(p.chain, p.chain[n:])]
 	if err != nil && err != verbs.ErrQueueFull { //nolint:errorlint // it comes bare
-		q.queue = append(q.queue, core.Event{Kind: core.EvPathFailed, Path: uint16(i), Epoch: p.epoch})
+		l.queue = append(l.queue, core.Event{Kind: core.EvPathFailed, Path: uint16(i), Epoch: p.epoch})
 	}
 }
 
@@ -171,14 +178,14 @@ func (d *device) dispatch(wc *verbs.WC) {
 	kind, conn, path, n := untag(wc.WRID)
 	switch kind {
 	case tagPath:
-		if q := d.lookup(conn); q != nil && path < len(q.paths) {
-			q.sent(path, n, wc)
+		if l := d.lookup(conn); l != nil && path < len(l.paths) {
+			l.sent(path, n, wc)
 		}
 	case tagArrival:
 		d.arrived(conn, n, wc)
 	case tagPathRecv:
-		if q := d.lookup(conn); q != nil {
-			q.arrivedOn(path, n, wc)
+		if l := d.lookup(conn); l != nil {
+			l.arrivedOn(path, n, wc)
 		}
 	case tagControlSend:
 		if p := d.domain(conn); p != nil && path < len(p.control) {
@@ -187,51 +194,59 @@ func (d *device) dispatch(wc *verbs.WC) {
 	case tagControlRecv:
 		d.controlArrived(n, wc)
 	case tagCardSend:
-		if q := d.lookup(conn); q != nil && wc.QPN == q.num {
+		if q := d.member(conn); q != nil && wc.QPN == q.num {
 			q.cardSent(wc)
 		}
 	case tagCardRecv:
-		if q := d.lookup(conn); q != nil && wc.QPN == q.num {
+		if q := d.member(conn); q != nil && wc.QPN == q.num {
 			q.gotCard(n, wc)
 		}
 	case tagSide:
-		if q := d.lookup(conn); q != nil && q.conn != nil && wc.QPN == q.num {
-			q.ev = core.Event{Kind: core.EvSide, Token: n, Status: uint8(wc.Status)}
-			q.step(&q.ev)
+		if q := d.member(conn); q != nil && q.conn != nil && wc.QPN == q.num {
+			q.step(&core.Event{Kind: core.EvSide, Token: n, Status: uint8(wc.Status)})
 		}
 	}
 }
 
-func (d *device) lookup(conn uint32) *qp {
-	if int(conn) < len(d.qps) {
-		return d.qps[conn]
+// lookup returns the link of a number, or nil.
+func (d *device) lookup(conn uint32) *link {
+	if i := int(conn & maxIndex); i < len(d.links) && d.links[i] != nil && d.links[i].id == conn {
+		return d.links[i]
+	}
+	return nil
+}
+
+// member returns the QP of a number, or nil.
+func (d *device) member(id uint32) *qp {
+	if int(id) < len(d.qps) {
+		return d.qps[id]
 	}
 	return nil
 }
 
 // sent takes the completion of send n of a path, and of those before it.
-func (q *qp) sent(i int, n uint32, wc *verbs.WC) {
-	p := &q.paths[i]
-	if p.qp == nil || wc.QPN != p.qp.Num() || q.conn == nil {
+func (l *link) sent(i int, n uint32, wc *verbs.WC) {
+	p := &l.paths[i]
+	if p.qp == nil || wc.QPN != p.qp.Num() || l.conn == nil {
 		return // of an epoch that is over
 	}
 	if wc.Status != verbs.StatusSuccess {
-		q.ev = core.Event{Kind: core.EvPathFailed, Path: uint16(i), Epoch: p.epoch}
-		if wc.Status != verbs.StatusWRFlushErr {
+		if flow := p.owner[n%pathSlots]; wc.Status != verbs.StatusWRFlushErr && flow >= 0 {
 			// The request itself is wrong: no path would take it.
-			q.ev = core.Event{Kind: core.EvClose, Status: uint8(wc.Status)}
+			l.step(&core.Event{Kind: core.EvClose, Flow: uint16(flow), Status: uint8(wc.Status)})
 		}
-		q.step(&q.ev)
+		l.ev = core.Event{Kind: core.EvPathFailed, Path: uint16(i), Epoch: p.epoch}
+		l.step(&l.ev)
 		return
 	}
 	count := 0
 	for ; int32(n-p.done) >= 0; p.done++ {
-		if !p.control[p.done%pathSlots] {
+		if p.owner[p.done%pathSlots] >= 0 {
 			count++
 		}
 	}
-	q.ev = core.Event{Kind: core.EvSent, Path: uint16(i), Epoch: p.epoch, Count: count}
-	q.step(&q.ev)
+	l.ev = core.Event{Kind: core.EvSent, Path: uint16(i), Epoch: p.epoch, Count: count}
+	l.step(&l.ev)
 }
 
 // arrived takes a message on a path, and gives its receive buffer back.
@@ -240,19 +255,19 @@ func (d *device) arrived(domain, slot uint32, wc *verbs.WC) {
 	if p == nil || int(slot) >= d.cfg.RecvDepth {
 		return
 	}
-	if r := d.routes.find(wc.QPN); r != nil && r.qp != nil && r.qp.conn != nil {
+	if r := d.routes.find(wc.QPN); r != nil && r.link != nil && r.link.conn != nil {
 		if wc.Status == verbs.StatusSuccess {
-			r.qp.take1(int(r.path), wc, p.arrival.slot(int(slot)))
+			r.link.take1(int(r.path), wc, p.arrival.slot(int(slot)))
 		} else {
-			r.qp.ev = core.Event{Kind: core.EvPathFailed, Path: r.path, Epoch: r.qp.paths[r.path].epoch}
-			r.qp.step(&r.qp.ev)
+			r.link.ev = core.Event{Kind: core.EvPathFailed, Path: r.path, Epoch: r.link.paths[r.path].epoch}
+			r.link.step(&r.link.ev)
 		}
 	}
 	p.recycle(int(slot))
 }
 
 // take1 takes a message that arrived on path i; buf holds it if it was a SEND.
-func (q *qp) take1(i int, wc *verbs.WC, buf []byte) {
+func (l *link) take1(i int, wc *verbs.WC, buf []byte) {
 	imm, err := wire.DecodeImm(wc.Imm)
 	if err != nil || wc.Flags&verbs.WCWithImm == 0 || int64(wc.ByteLen) > int64(len(buf)) {
 		return
@@ -261,36 +276,36 @@ func (q *qp) take1(i int, wc *verbs.WC, buf []byte) {
 	if isWrite != (imm.Kind == wire.KindData) {
 		return
 	}
-	q.ev = core.Event{Path: uint16(i), Epoch: q.paths[i].epoch, Imm: imm}
+	l.ev = core.Event{Path: uint16(i), Epoch: l.paths[i].epoch, Imm: imm}
 	switch imm.Kind {
 	case wire.KindData:
-		q.ev.Kind, q.ev.Count = core.EvData, int(wc.ByteLen)
+		l.ev.Kind, l.ev.Count = core.EvData, int(wc.ByteLen)
 	case wire.KindChunk:
 		h, err := wire.DecodeHeader(buf[:wc.ByteLen])
 		if err != nil {
 			return
 		}
-		q.ev.Kind, q.ev.Header, q.ev.Status = core.EvChunk, h, q.check(&h)
-		q.landing = buf[wire.HeaderLen:wc.ByteLen]
+		l.ev.Kind, l.ev.Header, l.ev.Status = core.EvChunk, h, l.check(imm.Flow, &h)
+		l.landing = buf[wire.HeaderLen:wc.ByteLen]
 	case wire.KindControl:
-		q.records(buf[:wc.ByteLen], core.RoutePath+core.Route(i))
+		l.records(buf[:wc.ByteLen], core.RoutePath+core.Route(i))
 		return
 	}
-	q.step(&q.ev)
+	l.step(&l.ev)
 }
 
 // records takes a control packet that came by route.
-func (q *qp) records(b []byte, route core.Route) {
+func (l *link) records(b []byte, route core.Route) {
 	var r wire.Reader
-	if r.Open(b) != nil || r.Conn != q.id {
+	if r.Open(b) != nil || r.Conn != l.id {
 		return
 	}
-	for q.conn != nil {
-		q.ev = core.Event{Kind: core.EvRecord, Route: route}
-		if !r.Next(&q.ev.Record) {
+	for l.conn != nil {
+		l.ev = core.Event{Kind: core.EvRecord, Route: route}
+		if !r.Next(&l.ev.Record) {
 			return
 		}
-		q.step(&q.ev)
+		l.step(&l.ev)
 	}
 }
 
@@ -306,8 +321,8 @@ func (d *device) controlArrived(slot uint32, wc *verbs.WC) {
 		b := c.in.slot(int(slot))[verbs.GRHLen:wc.ByteLen]
 		var rd wire.Reader
 		if rd.Open(b) == nil {
-			if q := d.lookup(rd.Conn); q != nil && q.peer != nil && q.pd == c.pd && wc.SrcQPN == q.peer.control[c.index] {
-				q.records(b, core.Route(c.index))
+			if l := d.lookup(rd.Conn); l != nil && l.peer != nil && l.pd == c.pd && wc.SrcQPN == l.peer.control[c.index] {
+				l.records(b, core.Route(c.index))
 			}
 		}
 	}

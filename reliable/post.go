@@ -115,8 +115,9 @@ func (q *qp) launch(token uint32) {
 			m.Kind, m.Length = core.MsgSide, 0
 		}
 	}
-	q.ev = core.Event{Kind: core.EvPost, Message: m}
-	q.step(&q.ev)
+	ev := &q.link.ev
+	*ev = core.Event{Kind: core.EvPost, Message: m}
+	q.step(ev)
 }
 
 // copyInline keeps the bytes of an inline request.
@@ -177,8 +178,9 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 	case q.state == verbs.StateErr:
 		q.flushRecvs()
 	case n > 0 && q.conn != nil:
-		q.ev = core.Event{Kind: core.EvReceives, Count: n}
-		q.step(&q.ev)
+		ev := &q.link.ev
+		*ev = core.Event{Kind: core.EvReceives, Count: n}
+		q.step(ev)
 		d.flush()
 		d.rekick(q)
 	}

@@ -1,10 +1,7 @@
 package reliable
 
 import (
-	"fmt"
-
 	"ibverbx/reliable/core"
-	"ibverbx/reliable/wire"
 	"ibverbx/verbs"
 )
 
@@ -18,35 +15,26 @@ type qp struct {
 	cfg    verbs.QPConfig
 	sendCQ *cq
 	recvCQ *cq
-	id     uint32 // number of the connection
+	id     uint32 // its number on the device
 	state  verbs.QPState
 	closed bool
-	broken bool // its CQ overran
-	member bool // of its domain's users
+	taken  bool // it has an id
+	broken bool // its CQ overran, or the peer sent what cannot be taken
 
-	side     verbs.QP // carries READs and atomics; its number is that of the QP
-	num      uint32
-	sideDown bool       // it was in the error state when it was looked at
-	conn     *core.Conn // nil until connected
-	peer     *card
-	ah       verbs.AH
-	share    int // receive buffers that its peer is told of
-	paths    []pathQP
-	arrival  pool // PathRecv slots per path, if they have their own receives
-	headers  pool // one slot per transmission of each path
+	link *link
+	flow uint16   // its number on the link
+	side verbs.QP // carries READs and atomics; its number is that of the QP
+	num  uint32
+	conn *core.Conn // that of the link; nil until the QP is connected
+	// sideDown says that the side QP was in the error state when it was looked at.
+	sideDown bool
 	inline   pool // one slot per request
 	cards    pool // two slots to send cards, two to receive them
 	access   verbs.Access
-	pacer    *core.Pacer // grants to the peer, with Config.Credits
 	// introduced says that the own card was sent on the side QP.
 	introduced bool
 	askAt      int64 // when it is sent again; zero is never
 	modified   bool  // connected by Modify, with timeouts of the user's
-	outbox     [2][]byte
-	queue      []core.Event
-	ev         core.Event
-	dirty      bool
-	landing    []byte // the bytes of the chunk being stepped
 
 	sends      []sendSlot
 	sendHead   uint32 // the oldest that has not ended
@@ -67,9 +55,11 @@ type pathQP struct {
 	posted uint32         // sends handed over, counted from the start of the epoch
 	done   uint32         // of which left the memory
 	refill []verbs.RecvWR // its own receives that are to be posted
-	// chain is what is to be posted; control says which sends are control packets.
-	chain   []verbs.SendWR
-	control [pathSlots]bool
+	addr   pathAddr       // of the QP, or of the last one
+	// chain is what is to be posted; owner says whose sends were posted, by flow, or -1
+	// for control packets.
+	chain []verbs.SendWR
+	owner [pathSlots]int32
 }
 
 // pathSlots is how many sends a path's QP takes: transmissions and a few control packets.
@@ -140,17 +130,10 @@ func (q *qp) checkConfig() error {
 // build makes the parts of a QP.
 func (q *qp) build() (err error) {
 	d, p := q.ctx, q.pd
-	if (p.users+1)*d.quota() > d.cfg.RecvDepth {
-		return d.opError("create QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d QPs of a PD",
-			verbs.ErrLimit, d.cfg.RecvDepth, d.cfg.RecvDepth/d.quota()))
-	}
-	if err = p.prepare(); err != nil {
+	if err = q.enlist(); err != nil {
 		return err
 	}
-	p.users++
-	q.member = true
 	q.take()
-	p.divide()
 	side := verbs.QPConfig{
 		Type: verbs.RC, SendCQ: d.cq, RecvCQ: d.cq, MaxSendWR: max(q.cfg.MaxSendWR, 1) + 2, MaxSendSGE: q.sendSGE,
 		MaxRecvWR: 2,
@@ -163,31 +146,13 @@ func (q *qp) build() (err error) {
 	depth := ceilPow2(max(q.cfg.MaxSendWR, 1))
 	q.sends = make([]sendSlot, depth)
 	q.recvs = make([]verbs.RecvWR, ceilPow2(max(q.cfg.MaxRecvWR, 1)))
-	if q.headers, err = newPool(p.inner, d.cfg.Paths*pathSlots, headerSlot); err != nil {
-		return err
-	}
 	if q.cfg.MaxInline > 0 {
 		if q.inline, err = newPool(p.inner, depth, q.cfg.MaxInline); err != nil {
 			return err
 		}
 	}
-	if q.cards, err = newPool(p.inner, 4, cardLen+8*d.cfg.Paths+creditsLen); err != nil {
-		return err
-	}
-	q.paths = make([]pathQP, d.cfg.Paths)
-	if err = q.makeReceives(); err != nil {
-		return err
-	}
-	for i := range q.paths {
-		q.paths[i].chain = make([]verbs.SendWR, 0, pathSlots)
-		if err = q.makePath(i, 0); err != nil {
-			return err
-		}
-	}
-	for i := range q.outbox {
-		q.outbox[i] = make([]byte, 0, wire.MaxControlLen)
-	}
-	return nil
+	q.cards, err = newPool(p.inner, 4, cardLen+8*d.cfg.Paths+creditsLen)
+	return err
 }
 
 // headerSlot holds a chunk header or a small control packet.
@@ -201,9 +166,10 @@ func ceilPow2(n int) int {
 	return p
 }
 
-// take gives the QP the number of a connection.
+// take gives the QP a number.
 func (q *qp) take() {
 	d := q.ctx
+	q.taken = true
 	for i, o := range d.qps {
 		if o == nil {
 			d.qps[i], q.id = q, uint32(i)
@@ -212,44 +178,6 @@ func (q *qp) take() {
 	}
 	q.id = uint32(len(d.qps))
 	d.qps = append(d.qps, q)
-}
-
-// makePath makes the QP of a path for an epoch.
-func (q *qp) makePath(i int, epoch uint16) error {
-	d := q.ctx
-	cfg := verbs.QPConfig{
-		Type: verbs.UC, SendCQ: d.cq, RecvCQ: d.cq, SRQ: q.pd.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
-		Port: q.cfg.Port, GID: q.cfg.GID,
-	}
-	if !d.shared {
-		cfg.MaxRecvWR = d.cfg.PathRecv
-	}
-	inner, err := q.pd.inner.CreateQP(cfg)
-	if err != nil {
-		return err
-	}
-	p := &q.paths[i]
-	p.qp, p.epoch, p.posted, p.done, p.chain = inner, epoch, 0, 0, p.chain[:0]
-	d.routes.add(routeSlot{qpn: inner.Num(), path: uint16(i), qp: q})
-	return nil
-}
-
-// dropPath takes the QP of a path out of service: when it returns nothing lands any more and
-// no request refers to memory. What has arrived before stays in the stash of the device, so
-// that no receive buffer is lost.
-func (q *qp) dropPath(i int) {
-	p := &q.paths[i]
-	if p.qp == nil {
-		return
-	}
-	if s := p.qp.State(); s != verbs.StateReset && s != verbs.StateErr {
-		_ = p.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // Close does it otherwise
-	}
-	q.ctx.drain()
-	q.ctx.routes.remove(p.qp.Num())
-	_ = p.qp.Close() // nothing stands on it
-	p.qp = nil
-	p.chain = p.chain[:0]
 }
 
 // Num implements verbs.QP.
@@ -287,46 +215,15 @@ func (q *qp) destroy() {
 		return
 	}
 	q.closed = true
-	q.unplug()
-	for i := range q.paths {
-		q.dropPath(i)
-	}
+	q.leave()
 	if q.side != nil {
 		_ = q.side.Close() // nothing stands on it
 	}
-	q.arrival.free()
-	q.headers.free()
 	q.inline.free()
 	q.cards.free()
-	p := q.pd
-	if q.member {
+	if q.taken {
 		q.ctx.qps[q.id] = nil
-		p.users--
 	}
-	if p.users == 0 {
-		q.ctx.drain()
-		p.release()
-	} else {
-		p.divide()
-	}
-}
-
-// unplug ends the connection.
-func (q *qp) unplug() {
-	d := q.ctx
-	q.dismiss()
-	q.wait(0)
-	for i, o := range d.live {
-		if o == q {
-			d.live = append(d.live[:i], d.live[i+1:]...)
-			break
-		}
-	}
-	if q.ah != nil {
-		_ = q.ah.Close() // nothing stands on it
-		q.ah = nil
-	}
-	q.conn, q.peer, q.sideDown = nil, nil, false
 }
 
 func (q *qp) opError(op string, err error) error { return q.ctx.opError(op, q.num, err) }

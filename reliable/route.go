@@ -7,11 +7,11 @@ type routes struct {
 	used  int
 }
 
-// routeSlot is a path of a QP, or a control QP.
+// routeSlot is a path of a link, or a control QP.
 type routeSlot struct {
 	qpn     uint32
 	path    uint16
-	qp      *qp
+	link    *link
 	control *controlQP
 }
 

@@ -11,8 +11,8 @@ import "ibverbx/verbs"
 // the completions were taken.
 func (d *device) watchSides() {
 	d.sidesAt = d.now + lookAgain
-	for _, q := range d.live {
-		if q.state != verbs.StateRTS || q.side.State() != verbs.StateErr {
+	for _, q := range d.qps {
+		if q == nil || q.conn == nil || q.state != verbs.StateRTS || q.side.State() != verbs.StateErr {
 			continue
 		}
 		if q.sideDown {

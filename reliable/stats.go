@@ -36,15 +36,18 @@ func (q *qp) Stats() core.Stats {
 func (q *qp) Paths() []PathInfo {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()
-	infos := make([]PathInfo, len(q.paths))
+	if q.link == nil {
+		return nil
+	}
+	infos := make([]PathInfo, len(q.link.paths))
 	for i := range infos {
-		p := &q.paths[i]
+		p := &q.link.paths[i]
 		infos[i].Epoch = p.epoch
 		if p.qp != nil {
 			infos[i].QPN = p.qp.Num()
 		}
-		if q.conn != nil {
-			infos[i].State = q.conn.PathState(i)
+		if c := q.link.conn; c != nil {
+			infos[i].State = c.PathState(i)
 		}
 	}
 	return infos

@@ -4,6 +4,8 @@ package reliable
 //
 //	63    60 | 59          40 | 39   32 | 31        0
 //	  kind   |   connection   |   path  |    number
+//
+// With tagSide, tagCardSend and tagCardRecv it is the number of a QP in place of the connection.
 type tag uint8
 
 const (
@@ -25,5 +27,11 @@ func untag(id uint64) (t tag, conn uint32, path int, n uint32) {
 	return tag(id >> 60), uint32(id>>40) & maxConn, int(id>>32) & 0xff, uint32(id)
 }
 
-// maxConn is the largest number of a connection, and its bits are all one.
-const maxConn = 1<<20 - 1
+const (
+	connBits = 20
+	// maxConn is the largest number of a connection, and its bits are all one.
+	maxConn = 1<<connBits - 1
+	// Of a connection's number these bits are its place in the table.
+	indexBits = 14
+	maxIndex  = 1<<indexBits - 1
+)

@@ -21,7 +21,7 @@ type peer struct {
 	qp     *ibverbx.VirtualQP
 }
 
-func newPeer(t *testing.T, links []softnic.Link, size int, scheme ibverbx.Scheme) *peer {
+func newPeer(t *testing.T, links []softnic.Link, size int, scheme ibverbx.Scheme, flows int) *peer {
 	t.Helper()
 	p := &peer{}
 	var rails []ibverbx.RailConfig
@@ -31,7 +31,7 @@ func newPeer(t *testing.T, links []softnic.Link, size int, scheme ibverbx.Scheme
 		t.Cleanup(func() { must(t, nic.Close()) })
 		inner, err := nic.Open()
 		must(t, err)
-		ctx, err := reliable.Wrap(inner, reliable.Config{Paths: 4, GiveUp: int64(patience)})
+		ctx, err := reliable.Wrap(inner, reliable.Config{Paths: 4, GiveUp: int64(patience), Flows: flows})
 		must(t, err)
 		t.Cleanup(func() { must(t, ctx.Close()) })
 		rails = append(rails, ibverbx.RailConfig{Context: ctx})
@@ -79,11 +79,12 @@ func wait(t *testing.T, what string, peers [2]*peer, want [2]int) (got [2][]ibve
 // one packet of a hundred, with every scheme and every operation: each lane is four paths.
 func TestVirtualQP(t *testing.T) {
 	for _, scheme := range []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray} {
-		t.Run(scheme.String(), func(t *testing.T) { virtual(t, scheme) })
+		t.Run(scheme.String(), func(t *testing.T) { virtual(t, scheme, 1) })
 	}
+	t.Run("shared paths", func(t *testing.T) { virtual(t, ibverbx.Spray, 2) }) // two lanes of a rail have the same
 }
 
-func virtual(t *testing.T, scheme ibverbx.Scheme) {
+func virtual(t *testing.T, scheme ibverbx.Scheme, flows int) {
 	const size = 1<<20 + 12_345
 	var links []softnic.Link
 	for seed := range uint64(2) {
@@ -91,7 +92,7 @@ func virtual(t *testing.T, scheme ibverbx.Scheme) {
 		must(t, err)
 		links = append(links, l)
 	}
-	peers := [2]*peer{newPeer(t, links, size, scheme), newPeer(t, links, size, scheme)}
+	peers := [2]*peer{newPeer(t, links, size, scheme, flows), newPeer(t, links, size, scheme, flows)}
 	a, b := peers[0], peers[1]
 	ca, err := a.qp.Card()
 	must(t, err)

@@ -56,6 +56,7 @@ func (c *Conn) onAck(f *flow, r *wire.Record, route Route) {
 		c.stats.BadRecords++
 		return
 	}
+	f.held = false
 	if route < RoutePath {
 		c.route = route
 	}
@@ -230,7 +231,8 @@ func (c *Conn) noteDup(r *wire.Record) {
 // arrived.
 func (c *Conn) onFault(f *flow, r *wire.Record) {
 	d := int64(int16(r.CSN - uint16(f.una)))
-	if f.failed || d < 0 || f.una+uint64(d) >= f.nxt {
+	waits := d == 0 && f.una == f.nxt && f.cut < f.posted // for a receive, and the peer has failed
+	if f.failed || d < 0 || (f.una+uint64(d) >= f.nxt && !waits) {
 		c.stats.BadRecords++
 		return
 	}

@@ -129,7 +129,7 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 }
 
 func (f *flow) fingerprint(b []byte, now int64) []byte {
-	b = putBools(b, f.failed, f.queued, f.losing, f.owing)
+	b = putBools(b, f.failed, f.held, f.queued, f.losing, f.owing)
 	b = f.sender.fingerprint(b, now)
 	for i := f.reported; i < f.posted; i++ {
 		m := f.message(i)
@@ -171,6 +171,7 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, uint32(p.attempts), uint32(p.tries), uint32(p.pongs), p.qpn, p.psn, p.peerQPN, p.peerPSN, p.pingNonce)
 	b = putBools(b, p.measured, p.havePeer, p.peerHas, p.silent)
 	if p.silent {
+		b = putInts(b, p.silentFlow)
 		b = putTimes(b, now, p.silentAt)
 	}
 	for i := p.low; i != p.next; i++ {
@@ -208,10 +209,10 @@ func TestFingerprintComplete(t *testing.T) {
 		{traffic{}, 12},
 		{schedule{}, 8},
 		{ring{}, 3},
-		{flow{}, 12},
+		{flow{}, 13},
 		{message{}, 7},
 		{chunk{}, 14},
-		{path{}, 27},
+		{path{}, 28},
 		{entry{}, 4},
 		{receiver{}, 21},
 		{slot{}, 7},

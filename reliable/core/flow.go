@@ -15,6 +15,7 @@ type flow struct {
 	sender
 	receiver
 
+	held    bool  // what it has lost waits for its probes; see hold
 	queued  bool  // in the ring of those that have something to send
 	losing  bool  // in the list of those that have lost something
 	owing   bool  // in the list of those that owe an acknowledgement
@@ -65,8 +66,8 @@ func (c *Conn) Open(number int, cfg FlowConfig) error {
 	switch {
 	case number < 0 || number >= len(c.flows):
 		return fmt.Errorf("%w: flow %d, want 0 to %d", ErrConfig, number, len(c.flows)-1)
-	case c.flows[number] != nil || c.over():
-		return fmt.Errorf("%w: flow %d was opened before, or all flows of the connection have failed", ErrConfig, number)
+	case c.flows[number] != nil:
+		return fmt.Errorf("%w: flow %d was opened before", ErrConfig, number)
 	case cfg.SendDepth < 1 || cfg.SendDepth > maxSendDepth || cfg.GiveUp < 1 || cfg.GiveUp > maxDuration ||
 		cfg.RecvPatience < 0 || cfg.RecvPatience > maxDuration:
 		return fmt.Errorf("%w: flow %d with %+v", ErrConfig, number, cfg)
@@ -82,8 +83,11 @@ func (c *Conn) Open(number int, cfg FlowConfig) error {
 	return nil
 }
 
-// over reports whether every flow has failed: then the connection has ended.
-func (c *Conn) over() bool { return c.opened > 0 && c.alive == 0 }
+// over reports whether every flow there can be has failed: then the connection has ended.
+func (c *Conn) over() bool { return c.alive == 0 && c.opened == len(c.flows) }
+
+// Over reports whether the connection has ended: every flow that there can be has failed.
+func (c *Conn) Over() bool { return c.over() }
 
 // flow returns the open flow of a number, or nil.
 func (c *Conn) flow(number uint16) *flow {

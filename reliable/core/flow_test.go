@@ -304,3 +304,55 @@ func TestFlowTimers(t *testing.T) {
 		}
 	})
 }
+
+// TestFailedFlowAnswers sends on a flow that the peer has given up: it ends with RETRY_EXC, as if
+// nobody were there, at once, also if it waits for a receive, and no path suffers.
+func TestFailedFlowAnswers(t *testing.T) {
+	for _, kind := range []MessageKind{MsgWrite, MsgSend} {
+		cfg := modest()
+		cfg.Flows = 2
+		l := newLine(t, cfg, cfg, 1<<12, 1)
+		l.step(1, Event{Kind: EvClose, Flow: 1, Status: statusFlush})
+		l.postOn(0, 1, Message{Kind: kind}, bytesOf(500, 1), 0)
+		l.postOn(0, 1, Message{Kind: MsgWrite}, bytesOf(5, 1), 600)
+		l.postOn(0, 0, Message{Kind: MsgWrite}, bytesOf(500, 1), 1000)
+		if !l.run(200_000, func() bool { return l.finished(0) }) {
+			t.Fatalf("kind %d: %v has ended after 200 us, want RETRY_EXC", kind, l.ends[0].flows[1].done)
+		}
+		if got := l.ends[0].flows[1].done; !slices.Equal(got, []uint8{statusRetryExc, statusFlush}) || l.ends[0].done[0] != statusSuccess {
+			t.Fatalf("kind %d: ended with %v and %v, want RETRY_EXC, a flush, and a success of flow 0", kind, got, l.ends[0].done)
+		}
+		for i := range l.ends {
+			if s := l.ends[i].conn.Stats(); s.PathsDown != 0 {
+				t.Fatalf("kind %d: %d paths of end %d went down, want none", kind, s.PathsDown, i)
+			}
+		}
+	}
+}
+
+// TestSilentFlow lets one flow get no answers, as if the peer had not opened it, while another is
+// busy: that says nothing about paths.
+func TestSilentFlow(t *testing.T) {
+	cfg := modest()
+	cfg.Flows = 2
+	l := newLine(t, cfg, cfg, 1<<16, 1)
+	l.Lose = func(from int, p *packet) bool {
+		if p.rec.Type != 0 {
+			return from == 0 && p.rec.Type == wire.Solicit && p.rec.Flow == 1
+		}
+		return from == 0 && p.imm.Flow == 1
+	}
+	l.postOn(0, 1, Message{Kind: MsgWrite}, bytesOf(100, 1), 0)
+	for i := range 100 {
+		l.postOn(0, 0, Message{Kind: MsgWrite}, bytesOf(600, uint64(i)), 1000+600*i)
+		limit := int64(i+1) * 5_000_000
+		l.run(limit, func() bool { return false })
+		l.now = max(l.now, limit)
+	}
+	if n := len(l.ends[0].done); n != 100 {
+		t.Fatalf("%d messages of flow 0 have ended after %d ns, want 100", n, l.now)
+	}
+	if s := l.ends[0].conn.Stats(); s.PathsDown != 0 {
+		t.Fatalf("%d paths went down for a flow that gets no answer, want none", s.PathsDown)
+	}
+}

@@ -65,8 +65,8 @@ func (c *Conn) loseLate() {
 		}
 		c.sweep(i, p)
 		// What silence has ended counts against the path, too, once the peer has shown
-		// that it was not the peer that was silent.
-		if p.silent && p.carries() && p.silentAt+reorder <= c.rackAt && c.now >= p.silentAt+c.patience(p)+reorder {
+		// that it was not the peer's flow that was silent.
+		if p.silent && p.carries() && p.silentAt+reorder <= c.flows[p.silentFlow].rackAt && c.now >= p.silentAt+c.patience(p)+reorder {
 			p.silent = false
 			c.blame(i, p, p.silentAt)
 		}
@@ -99,13 +99,19 @@ func (c *Conn) patience(p *path) int64 {
 	return c.rtt.bound()
 }
 
-// lose puts the chunk of a transmission that is in flight on the list of what is to be sent
-// again.
+// lose notes that a transmission that is in flight is lost.
 func (c *Conn) lose(e *entry, timeout bool) {
 	f := c.flows[e.flow]
 	ch := f.chunk(e.csn)
 	p := &c.paths[ch.path]
 	c.land(p, ch)
+	c.noteLost(f, ch)
+	p.loss += (255 - p.loss) >> 4
+	c.cfg.Congestion.OnLoss(c.now, int(ch.len), timeout)
+}
+
+// noteLost puts a chunk on the list of what is to be sent again.
+func (c *Conn) noteLost(f *flow, ch *chunk) {
 	ch.state = chunkLost
 	c.lost++
 	f.lostCount++
@@ -114,6 +120,4 @@ func (c *Conn) lose(e *entry, timeout bool) {
 		c.losers = append(c.losers, f.number)
 	}
 	c.touch(f)
-	p.loss += (255 - p.loss) >> 4
-	c.cfg.Congestion.OnLoss(c.now, int(ch.len), timeout)
 }

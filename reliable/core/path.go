@@ -43,6 +43,7 @@ type path struct {
 	measuredAt      int64
 	suspectAt       int64
 	silentAt        int64 // when the last transmission was sent that silence has ended
+	silentFlow      uint16
 	silent          bool  // there is one, and nothing was acknowledged since
 	loss            uint8 // share of chunks lost, in 256ths
 

@@ -104,11 +104,16 @@ func (c *Conn) onChunk(ev *Event) {
 // acknowledgement: a duplicate means that the last one was lost.
 func (c *Conn) fresh(ev *Event, xmit uint8) (*flow, uint64, bool) {
 	f := c.flow(ev.Imm.Flow)
-	if f == nil || f.failed {
+	if f == nil {
 		c.stats.Refused++
-		return f, 0, false
+		return nil, 0, false
 	}
 	c.touch(f)
+	if f.failed {
+		c.stats.Refused++
+		f.ackNow = true // the answer is a Fault
+		return f, 0, false
+	}
 	if ev.Imm.AckReq {
 		f.ackNow = true
 	}

@@ -69,7 +69,7 @@ func (c *Conn) resendAll() {
 	kept := 0
 	for i := 0; i < len(c.losers); i++ {
 		f := c.flows[c.losers[i]]
-		if f.lostCount > 0 {
+		if f.lostCount > 0 && !f.held {
 			c.resendLost(f)
 		}
 		if f.losing = f.lostCount > 0; f.losing {
@@ -313,6 +313,9 @@ func (c *Conn) fail(f *flow, status uint8) {
 		return
 	}
 	f.failed = true
+	if !f.faulty { // whatever the peer still sends ends as if nobody were there
+		f.faulty, f.fault = true, statusRetryExc
+	}
 	c.alive--
 	c.touch(f)
 	c.resetFor(f)

@@ -130,7 +130,12 @@ func (c *Conn) probe(f *flow) {
 		c.solicit(f, c.route)
 		return
 	}
+	asked := f.nonceAt
 	c.solicit(f, c.nextRoute())
+	if asked != never && c.rackAt >= asked {
+		c.hold(f)
+		return
+	}
 	if c.flying+c.ghosts >= c.window+c.window/8 { // peers have some receives more than they tell
 		return
 	}
@@ -144,8 +149,41 @@ func (c *Conn) probe(f *flow) {
 			c.ghosts++
 			p := &c.paths[ch.path]
 			c.lose(p.entry(ch.pseq), true)
-			p.silent, p.silentAt = true, ch.sentAt
+			p.silent, p.silentAt, p.silentFlow = true, ch.sentAt, f.number
 			c.loseBefore(f, int(ch.path), p) // makes room for it
+		}
+		return
+	}
+}
+
+// hold takes what a flow has in flight out of the way of the others: its question was not
+// answered although something that was sent after it has arrived, so that it is not the network
+// that is silent but the peer's flow, which may not be open yet. Until it is heard of only the
+// oldest chunk is sent, with each probe.
+func (c *Conn) hold(f *flow) {
+	f.held = true
+	for csn := f.una; csn < f.nxt; csn++ {
+		if ch := f.chunk(csn); ch.state == chunkFlying {
+			p := &c.paths[ch.path]
+			c.land(p, ch)
+			c.noteLost(f, ch)
+			c.sweep(int(ch.path), p)
+		}
+	}
+	for csn := f.una; csn < f.nxt; csn++ {
+		ch := f.chunk(csn)
+		if ch.state != chunkLost {
+			continue
+		}
+		i, p := int(ch.path), &c.paths[ch.path]
+		if p.epoch != ch.epoch || !p.carries() {
+			i = c.choose(ch.len)
+		} else if !c.room(p) {
+			i = -1
+		}
+		if i >= 0 && ch.xmits < maxXmits && c.mayFly(int(ch.len)) {
+			c.unlose(f, csn)
+			c.transmit(f, csn, i)
 		}
 		return
 	}

@@ -1,0 +1,179 @@
+package reliable_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
+)
+
+// TestConformanceOfFlows runs the suite on contexts whose QPs share paths by fours.
+func TestConformanceOfFlows(t *testing.T) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		link := softnic.NewMemoryLink(nil)
+		var ctx [2]verbs.Context
+		for i := range ctx {
+			_, inner := openPoor(tb, link, nil, 0)
+			var err error
+			ctx[i], err = reliable.Wrap(inner, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvDepth: 8192, Flows: 4})
+			must(tb, err)
+			tb.Cleanup(func() { must(tb, ctx[i].Close()) })
+		}
+		d := departures()
+		for _, name := range []string{
+			"connect/Loopback", "connect/SameNumberOnTwoDevices", "close/PDBusy", "close/ContextOfPeer", "close/Reopen",
+			"many/Loopback", "many/SameNumbers", "concurrent/Churn", "concurrent/CloseUnderTraffic",
+		} {
+			d[name] = "QPs that share paths are connected to one peer, and made, connected and closed in the same order there; the test does otherwise"
+		}
+		return verbstest.Pair{A: ctx[0], B: ctx[1], Departures: d}
+	})
+}
+
+// fan is QPs of two sides, connected one to one.
+type fan struct {
+	a, b   *side
+	qa, qb []verbs.QP
+}
+
+// newFan connects n pairs of QPs, so many of which share paths.
+func newFan(tb testing.TB, link softnic.Link, cfg reliable.Config, n, size int) *fan {
+	tb.Helper()
+	f := &fan{a: newSide(tb, link, cfg, size), b: newSide(tb, link, cfg, size)}
+	f.qa, f.qb = []verbs.QP{f.a.qp}, []verbs.QP{f.b.qp}
+	for range n - 1 {
+		f.qa, f.qb = append(f.qa, f.a.another(tb)), append(f.qb, f.b.another(tb))
+	}
+	for i := range f.qa {
+		join(tb, f.qa[i], f.qb[i])
+	}
+	return f
+}
+
+// through makes QP i the one that the sides use.
+func (f *fan) through(i int) (a, b *side) {
+	a, b = new(side), new(side)
+	*a, *b = *f.a, *f.b
+	a.qp, b.qp = f.qa[i], f.qb[i]
+	return a, b
+}
+
+// TestSharedPaths moves messages of 64 QPs over the same four paths, which lose packets.
+func TestSharedPaths(t *testing.T) {
+	const n, size = 64, 20_000
+	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.01}})
+	must(t, err)
+	f := newFan(t, link, reliable.Config{Paths: 4, ChunkBytes: 4096, RecvDepth: 64, Flows: n}, n, 2*n*size)
+	paths := f.qa[0].(reliable.Counted).Paths()
+	for i, q := range f.qa {
+		if got := q.(reliable.Counted).Paths(); !slices.Equal(got, paths) {
+			t.Fatalf("QP %d has the paths %+v, want those of the first, %+v", i, got, paths)
+		}
+	}
+	f.a.fill(3)
+	for i := range n {
+		rw := verbs.RecvWR{WRID: uint64(i)}
+		rw.SetSGE(f.b.sge((n+i)*size, size))
+		if k, err := f.qb[i].PostRecv([]verbs.RecvWR{rw}); k != 1 {
+			t.Fatalf("PostRecv = %d, %v, want 1", k, err)
+		}
+		write := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: f.b.mr.Addr() + uint64(i*size), RKey: f.b.mr.RKey()}
+		write.SetSGE(f.a.sge(i*size, size))
+		send := verbs.SendWR{WRID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+		send.SetSGE(f.a.sge((n+i)*size, size))
+		if k, err := f.qa[i].PostSend([]verbs.SendWR{write, send}); k != 2 {
+			t.Fatalf("PostSend = %d, %v, want 2", k, err)
+		}
+	}
+	for _, s := range []*side{f.a, f.b} {
+		seen := map[uint32]bool{}
+		for _, wc := range s.wait(t, n) {
+			must(t, wc.Err())
+			seen[wc.QPN] = true
+		}
+		if len(seen) != n {
+			t.Fatalf("completions of %d QPs, want %d", len(seen), n)
+		}
+	}
+	if !slices.Equal(f.a.mem.Bytes(), f.b.mem.Bytes()) {
+		t.Fatalf("the bytes differ")
+	}
+	for op := verbs.OpRDMAWrite; op <= verbs.OpRDMARead; op++ {
+		a, b := f.through(int(op) * 9)
+		transfer(t, a, b, op, size)
+	}
+}
+
+// TestOneOfManyFails lets one QP write where it must not: it fails, and those that share its paths
+// go on.
+func TestOneOfManyFails(t *testing.T) {
+	f := newFan(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 4, Flows: 4}, 4, 1<<16)
+	a, b := f.through(2)
+	wr := verbs.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey() + 1}
+	wr.SetSGE(a.sge(0, 100))
+	a.post(t, wr)
+	if wc := a.wait(t, 1)[0]; wc.Status != verbs.StatusRemAccessErr || wc.QPN != a.qp.Num() {
+		t.Fatalf("completion %+v, want a remote access error", wc)
+	}
+	for start := time.Now(); a.qp.State() != verbs.StateErr || b.qp.State() != verbs.StateErr; time.Sleep(time.Millisecond) {
+		if time.Since(start) > 20*time.Second {
+			t.Fatalf("the QPs are in %v and %v, want ERR", a.qp.State(), b.qp.State())
+		}
+	}
+	for _, i := range []int{0, 1, 3} {
+		a, b := f.through(i)
+		transfer(t, a, b, verbs.OpRDMAWriteWithImm, 1<<16)
+		if a.qp.State() != verbs.StateRTS || b.qp.State() != verbs.StateRTS {
+			t.Fatalf("QP %d is in %v, its peer in %v, want RTS", i, a.qp.State(), b.qp.State())
+		}
+	}
+}
+
+// TestOneOfManyCloses closes QPs with requests under way: the others go on, and the last one
+// takes the paths with it.
+func TestOneOfManyCloses(t *testing.T) {
+	f := newFan(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 4, Flows: 4, GiveUp: int64(100 * time.Millisecond)}, 4, 1<<18)
+	for i := range 3 {
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: f.b.mr.Addr(), RKey: f.b.mr.RKey()}
+		wr.SetSGE(f.a.sge(0, 1<<18))
+		if k, err := f.qa[i].PostSend([]verbs.SendWR{wr}); k != 1 {
+			t.Fatalf("PostSend = %d, %v, want 1", k, err)
+		}
+		must(t, f.qa[i].Close())
+		a, b := f.through(i + 1)
+		transfer(t, a, b, verbs.OpSend, 1<<18)
+	}
+	// What is left of the link takes a QP that comes now: all its numbers are used.
+	if got, old := f.a.another(t).(reliable.Counted).Paths(), f.qa[3].(reliable.Counted).Paths(); got[0].QPN == old[0].QPN {
+		t.Fatalf("a new QP has path %d of a link whose flows are used up, want a new link", got[0].QPN)
+	}
+}
+
+// TestWrongOrder connects QPs that share a connection to others than those of its peer, and wants
+// an error that says what to do.
+func TestWrongOrder(t *testing.T) {
+	link := softnic.NewMemoryLink(nil)
+	cfg := reliable.Config{Paths: 2, Flows: 2}
+	a, b, c := newSide(t, link, cfg, 4096), newSide(t, link, cfg, 4096), newSide(t, link, cfg, 4096)
+	a1, b1, c1 := a.another(t), b.another(t), c.another(t)
+	try := func(q, peer verbs.QP, say string) {
+		t.Helper()
+		ep, err := peer.Endpoint()
+		must(t, err)
+		if err := q.Connect(ep); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), say) {
+			t.Fatalf("Connect = %v, want ErrInvalid with %q", err, say)
+		}
+	}
+	try(a.another(t), b1, "in the same order")
+	join(t, a.qp, b.qp)
+	try(a1, c1, "to the same peer")
+	_ = b1
+	other := newSide(t, link, reliable.Config{Paths: 2, Flows: 1}, 4096)
+	try(other.qp, c1, "the same Config.Flows")
+}
