@@ -99,17 +99,15 @@ func (q *qp) carry(ev *core.Event, a *core.Action) {
 	}
 }
 
-// rebuild makes the next QP of a path. If none can be had the path stays down.
+// rebuild makes the next QP of a path. If none can be had now it is tried again later.
 func (l *link) rebuild(a *core.Action) {
 	l.dropPath(int(a.Path))
 	if l.makePath(int(a.Path), a.Epoch) != nil {
+		l.queue = append(l.queue, core.Event{Kind: core.EvPathFailed, Path: a.Path, Epoch: a.Epoch})
 		return
 	}
-	ep, err := l.paths[a.Path].qp.Endpoint()
-	if err != nil {
-		return
-	}
-	l.queue = append(l.queue, core.Event{Kind: core.EvRebuilt, Path: a.Path, Epoch: a.Epoch, QPN: ep.QPN, PSN: ep.PSN})
+	p := &l.paths[a.Path]
+	l.queue = append(l.queue, core.Event{Kind: core.EvRebuilt, Path: a.Path, Epoch: a.Epoch, QPN: p.addr.qpn, PSN: p.addr.psn})
 }
 
 // transmit puts a chunk into the chain of its path.

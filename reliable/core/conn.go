@@ -185,7 +185,7 @@ func (c *Conn) Step(now int64, ev *Event) []Action {
 		c.onSent(ev)
 	case EvPathFailed:
 		if int(ev.Path) < len(c.paths) && c.paths[ev.Path].epoch == ev.Epoch {
-			c.down(int(ev.Path))
+			c.pathFailed(int(ev.Path))
 		}
 	case EvRebuilt:
 		c.onRebuilt(ev)

@@ -21,7 +21,7 @@ const (
 	EvRecord
 	// EvSent says that Count more transmissions on Path, in Epoch, left the memory.
 	EvSent
-	// EvPathFailed says that the QP of Path failed in Epoch.
+	// EvPathFailed says that the QP of Path failed in Epoch, or could not be made.
 	EvPathFailed
 	// EvRebuilt answers ActRebuild: the new QP of Path for Epoch is QPN with PSN.
 	EvRebuilt

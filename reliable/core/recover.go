@@ -38,9 +38,26 @@ func (c *Conn) down(i int) {
 	}
 	p.inflight, p.flying, p.measured, p.loss, p.silent = 0, 0, false, 0, false
 	c.stats.PathsDown++
+	c.pause(p)
+	c.setState(i, PathDown)
+}
+
+// pathFailed takes a path out of service whose QP has failed. One whose QP could not be made is
+// tried again after a pause.
+func (c *Conn) pathFailed(i int) {
+	p := &c.paths[i]
+	if p.state != PathBuilding || c.over() {
+		c.down(i)
+		return
+	}
+	c.pause(p)
+	c.setState(i, PathDown)
+}
+
+// pause sets the time at which a path is tried again.
+func (c *Conn) pause(p *path) {
 	p.timerAt = c.now + c.cfg.Recovery<<p.attempts
 	p.attempts = min(p.attempts+1, 6)
-	c.setState(i, PathDown)
 }
 
 // pathTimer does what is due on a path that is being brought back.
