@@ -37,6 +37,7 @@ type udpPort struct {
 	reader  *udp.Reader
 	closed  bool
 	vain    int // reads of the program, one after the other, that found nothing
+	batch   int // bytes of the last read that found something
 	sources map[udpSource]*udpSender
 	last    *udpSender
 	in      roce.Header

@@ -15,6 +15,15 @@ const pollPause = time.Millisecond
 // its processor: what it waits for may be done by one of them.
 const yieldAfter = 100
 
+// streamBytes is what a batch has at least if it is part of a long message, and streamYield how
+// many reads in vain after such a batch the port's goroutine makes before it lets others have its
+// processor. Who sends may be one of them, and is faster than being woken would be. After short
+// messages it stays: then who sends waits for an answer.
+const (
+	streamBytes = 16 << 10
+	streamYield = 10
+)
+
 // start starts the port's goroutine.
 func (u *udpPort) start() {
 	a := &u.attention
@@ -47,7 +56,7 @@ func (u *udpPort) run() {
 func (u *udpPort) attend(pause *time.Timer) bool {
 	a := &u.attention
 	polls := a.polls.Load()
-	idle := time.Now()
+	idle, vain := time.Now(), 0
 	for {
 		select {
 		case <-a.stop:
@@ -55,7 +64,7 @@ func (u *udpPort) attend(pause *time.Timer) bool {
 		default:
 		}
 		u.reading.Lock()
-		some := u.read()
+		some, stream := u.read(), u.batch >= streamBytes
 		u.reading.Unlock()
 		if now := a.polls.Load(); now != polls {
 			pause.Reset(pollPause)
@@ -69,11 +78,14 @@ func (u *udpPort) attend(pause *time.Timer) bool {
 			continue
 		}
 		if some {
-			idle = time.Now()
+			idle, vain = time.Now(), 0
 			continue
 		}
 		if time.Since(idle) >= u.link.cfg.Spin {
 			return true
+		}
+		if vain++; stream && vain > streamYield {
+			udp.Yield()
 		}
 		runtime.Gosched()
 	}

@@ -31,8 +31,11 @@ func (u *udpPort) read() bool {
 		return false
 	}
 	c.mu.Lock()
+	u.batch = 0
 	for i := range n {
-		u.serve(u.reader.Datagram(i))
+		d := u.reader.Datagram(i)
+		u.batch += len(d.Data)
+		u.serve(d)
 	}
 	u.served = true
 	c.settle()
