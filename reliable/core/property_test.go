@@ -29,7 +29,13 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 	if cfg.Speculative = rapid.SampledFrom([]int{0, 0, 16, 100}).Draw(t, "speculative"); cfg.Speculative > 0 {
 		cfg.Credits = true
 	}
-	tr := &trial{line: newLine(tb, cfg, cfg, 1<<16, cfg.Seed)}
+	other := cfg
+	if target := rapid.SampledFrom([]int64{0, 0, 1, 30_000, 10_000_000}).Draw(t, "swift"); target > 0 {
+		most := rapid.SampledFrom([]int{16, 1 << 20}).Draw(t, "swiftMost")
+		cfg.Congestion = NewSwift(target, int(cfg.ChunkBytes), most)
+		other.Congestion = NewSwift(target, int(cfg.ChunkBytes), most)
+	}
+	tr := &trial{line: newLine(tb, cfg, other, 1<<16, cfg.Seed)}
 	tr.grant = true
 	tr.Loss = rapid.SampledFrom([]float64{0, 0.001, 0.01, 0.05, 0.3}).Draw(t, "loss")
 	tr.CtrlDup = rapid.SampledFrom([]float64{0, 0.1}).Draw(t, "dup")
@@ -76,6 +82,7 @@ func playTrial(rt *rapid.T, t *testing.T) {
 	}()
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "traffic"), 3))
 	var target [2]int
+	var late []func() // receives that the user posts when senders have waited
 	both := rapid.Bool().Draw(rt, "both")
 	for n := range rapid.IntRange(1, 12).Draw(rt, "messages") {
 		i := 0
@@ -91,12 +98,23 @@ func playTrial(rt *rapid.T, t *testing.T) {
 			size = 0
 		}
 		flow := rng.IntN(len(tr.ends[0].flows))
-		tr.receiveOn(1-i, flow, 1600)
+		if rng.IntN(4) > 0 {
+			tr.receiveOn(1-i, flow, 1600)
+		} else {
+			late = append(late, func() { tr.receiveOn(1-i, flow, 1600) })
+		}
+		if rng.IntN(3) == 0 {
+			tr.run(tr.now+rng.Int64N(200_000), func() bool { return false })
+		}
 		tr.postOn(i, flow, m, bytesOf(size, rng.Uint64()), target[i])
 		target[i] += size
 	}
+	for _, receive := range late {
+		tr.run(tr.now+rng.Int64N(3_000_000), func() bool { return false })
+		receive()
+	}
 	tr.Loss = min(tr.Loss, 0.05) // enough to be hard, too little to last for ever
-	if !tr.run(tr.heal+4*second, func() bool { return tr.finished(0) && tr.finished(1) }) {
+	if !tr.run(max(tr.heal, tr.now)+4*second, func() bool { return tr.finished(0) && tr.finished(1) }) {
 		rt.Fatalf("stuck at %d ns: %v and %v of %d and %d have ended", tr.now,
 			tr.ends[0].done, tr.ends[1].done, len(tr.ends[0].out), len(tr.ends[1].out))
 	}
