@@ -38,7 +38,9 @@ func (c *Conn) onFlowRecord(f *flow, r *wire.Record, route Route) {
 			c.onAck(f, r, route)
 		}
 	case wire.Solicit:
-		c.onSolicit(f, r)
+		if !f.failed || f.faulty { // as on RC one that has failed does not answer
+			c.onSolicit(f, r)
+		}
 	default:
 		c.onFault(f, r)
 	}
@@ -156,6 +158,7 @@ func (c *Conn) acked(f *flow, csn uint64, exact bool) {
 	}
 	ch.state = chunkAcked
 	f.probes, f.probeAt, f.progressAt, c.ghosts = 0, never, c.now, 0
+	c.arrivedAt = c.now
 	if exact || ch.xmits == 1 {
 		f.rackAt = max(f.rackAt, ch.sentAt)
 		c.rackAt = max(c.rackAt, ch.sentAt)

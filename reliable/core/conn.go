@@ -30,8 +30,9 @@ type traffic struct {
 	lost        int // chunks to be sent again
 	flying      int // transmissions neither acknowledged nor lost
 	flyingBytes int
-	ghosts      int // transmissions that silence has ended since the last progress: they may still come
-	window      int // what the peer has receives for
+	ghosts      int   // transmissions that silence has ended since the last progress: they may still come
+	window      int   // what the peer has receives for
+	arrivedAt   int64 // when something was last known to have arrived, of any flow
 
 	rtt          rtt
 	rackAt       int64 // the latest of its flows

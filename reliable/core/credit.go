@@ -16,9 +16,9 @@ import "ibverbx/reliable/wire"
 
 // creditor is the credit state of both halves.
 type creditor struct {
-	demand  uint64 // bytes that the user has posted
+	demand  uint64 // bytes that the user has posted, without those of flows that have failed
 	asked   uint64 // of which the peer was told
-	sent    uint64 // bytes sent for the first time
+	sent    uint64 // of which were sent
 	limit   uint64 // bytes that may be sent
 	blocked bool   // a chunk waits for credit
 	tries   uint8
@@ -52,6 +52,14 @@ func (c *Conn) reach() uint64 {
 func (c *Conn) hasCredit(n uint32) bool {
 	c.blocked = c.cfg.Credits && c.sent+uint64(n) > c.limit
 	return !c.blocked
+}
+
+// unsend takes back bytes of a flow that has failed, which the peer will perhaps never count as
+// arrived: they must not be missing to other flows. What the peer was told of them stays told: it
+// grants to the flows that are left what these had asked for, within its reach.
+func (c *Conn) unsend(n uint32) {
+	c.sent -= uint64(n)
+	c.demand -= uint64(n)
 }
 
 // ask tells the peer of new demand when half of what is in hand is spoken for, and again if it

@@ -51,6 +51,24 @@ func TestCreditRecordsLost(t *testing.T) {
 	}
 }
 
+// TestLateCredit grants long after GiveUp, to a sender that has asked all the time and was answered:
+// what it sends then has its time like everything else.
+func TestLateCredit(t *testing.T) {
+	cfg := modest()
+	cfg.Credits, cfg.Speculative, cfg.GiveUp = true, 16, 5_000_000
+	l := newLine(t, cfg, cfg, 1<<12, 1)
+	l.post(0, Message{Kind: MsgWrite}, bytesOf(1000, 1), 0)
+	l.run(100_000_000, func() bool { return false })
+	if len(l.ends[0].done) != 0 {
+		t.Fatalf("ended with %v although the peer answers, want it to wait", l.ends[0].done)
+	}
+	l.now = 100_000_000
+	l.step(1, Event{Kind: EvGrant, Count: 1 << 20})
+	if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusSuccess {
+		t.Fatalf("%v at %d ns, want success", l.ends[0].done, l.now)
+	}
+}
+
 // TestCreditInHand lets a sender that is idle send at once what it has in hand, again and
 // again: a grant fills its hand up before the next message, not after it.
 func TestCreditInHand(t *testing.T) {

@@ -105,7 +105,7 @@ func (e *end) fingerprint(b []byte, now int64) []byte {
 }
 
 func (c *Conn) fingerprint(b []byte, now int64) []byte {
-	// opened never changes here; heap and due are made of the timers; touched is empty.
+	// opened and hurry never change here; heap and due are made of the timers; touched is empty.
 	b = putInts(b, c.alive, c.ready.count, len(c.losers), len(c.owing))
 	for i := range c.ready.count {
 		b = putInts(b, c.ready.slots[(c.ready.head+i)%len(c.ready.slots)])
@@ -155,7 +155,7 @@ func (s *sender) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, s.lostCount, int(s.recvLimit), s.sides, int(s.nonce))
 	b = putInts(b, s.probes, s.recvProbes)
 	b = putBools(b, s.noRecv, s.busy)
-	// noRecvAt counts only for RecvPatience, which is for ever; progressAt counts only for GiveUp, which is out of reach.
+	// noRecvAt counts only for RecvPatience, which is for ever; progressAt and arrivedAt count only for GiveUp, which is out of reach.
 	return putTimes(b, now, s.rackAt, s.probeAt, s.nonceAt)
 }
 
@@ -206,8 +206,8 @@ func TestFingerprintComplete(t *testing.T) {
 		{Conn{}, 11},
 		{sender{}, 23},
 		{control{}, 5},
-		{traffic{}, 12},
-		{schedule{}, 8},
+		{traffic{}, 13},
+		{schedule{}, 9},
 		{ring{}, 3},
 		{flow{}, 13},
 		{message{}, 7},

@@ -43,11 +43,13 @@ type schedule struct {
 	owing   []uint16
 	touched []uint16
 	heap    []uint16 // open flows, by due
+	hurry   int64    // the least GiveUp of a flow
 }
 
 func (c *Conn) initFlows() error {
 	n := c.cfg.Flows
 	c.flows = make([]*flow, n)
+	c.hurry = never
 	c.ready.init(n)
 	c.losers, c.owing, c.touched = make([]uint16, 0, n), make([]uint16, 0, n), make([]uint16, 0, n)
 	c.heap = make([]uint16, 0, n)
@@ -76,6 +78,7 @@ func (c *Conn) Open(number int, cfg FlowConfig) error {
 	f.initSender(c, cfg.SendDepth)
 	f.initReceiver(c.cfg.Window)
 	c.flows[number] = f
+	c.hurry = min(c.hurry, cfg.GiveUp)
 	c.opened++
 	c.alive++
 	f.place = len(c.heap)

@@ -178,6 +178,9 @@ func (c *Conn) sendNew(f *flow) turn {
 		m.end = f.nxt + 1
 		f.cut++
 	}
+	if f.una == f.nxt {
+		f.progressAt = c.now // however long it has waited for its turn
+	}
 	csn := f.nxt
 	f.nxt++
 	*f.chunk(csn) = ch
@@ -320,26 +323,32 @@ func (c *Conn) fail(f *flow, status uint8) {
 	c.touch(f)
 	c.resetFor(f)
 	for csn := f.una; csn < f.nxt; csn++ {
-		switch ch := f.chunk(csn); ch.state {
+		ch := f.chunk(csn)
+		switch ch.state {
 		case chunkFlying:
 			c.land(&c.paths[ch.path], ch)
 		case chunkLost:
 			c.lost--
 		case chunkAcked:
+			continue
 		}
+		c.unsend(ch.len)
 	}
 	f.lostCount = 0
 	f.probeAt, f.nonceAt = never, never
 	c.report(f)
 	for i := f.cut; i < f.posted; i++ {
 		m := f.message(i)
-		c.sent += uint64(m.Length - m.off) // what was asked for and is not needed
+		c.demand -= uint64(m.Length - m.off)
 	}
 	for ; f.reported < f.posted; f.reported++ {
 		c.complete(f, f.message(f.reported).Token, status)
 		status = statusFlush
 	}
 	f.cut, f.una = f.posted, f.nxt
+	for i := range c.paths {
+		c.sweep(i, &c.paths[i]) // makes room for other flows
+	}
 }
 
 // resetFor takes the paths out of service that may still refer to memory of a flow that fails.

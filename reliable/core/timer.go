@@ -26,11 +26,11 @@ func (c *Conn) deadline(f *flow) int64 {
 	return d
 }
 
-// since is when a flow was last known to get on. One that has nothing under way and waits for
-// credit does so as long as the peer answers.
+// since is when a flow was last known to get on. One that has nothing under way waits for its
+// turn as long as others get on, and for credit as long as the peer answers.
 func (c *Conn) since(f *flow) int64 {
 	if f.una == f.nxt {
-		return max(f.progressAt, c.grantedAt)
+		return max(f.progressAt, c.arrivedAt, c.grantedAt)
 	}
 	return f.progressAt
 }
@@ -107,10 +107,11 @@ func (c *Conn) arm(f *flow) {
 	}
 }
 
-// probeWait is how long silence may last before probe number n.
+// probeWait is how long silence may last before probe number n. Some fit into every GiveUp: a
+// peer that lives answers one of them.
 func (c *Conn) probeWait(n uint8) int64 {
 	base := c.rtt.bound() + max(c.rtt.srtt, c.cfg.MinProbe)
-	return min(base<<min(n, 20), max(c.cfg.MaxProbe, base))
+	return min(base<<min(n, 20), max(min(c.cfg.MaxProbe, c.hurry/4), base))
 }
 
 // probe breaks the silence: it asks for an acknowledgement, each time on another way, and

@@ -1,0 +1,154 @@
+package core
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"ibverbx/reliable/wire"
+)
+
+// TestCreditAfterFailedFlows fails flows one after the other, with most of their messages unsent and
+// the rest under way: the credit that they asked for and what they had sent and nobody took must
+// not be missing to those that are left.
+func TestCreditAfterFailedFlows(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  int // that gives the flow up
+	}{{"sender", 0}, {"receiver", 1}} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := modest()
+			cfg.Flows, cfg.Credits, cfg.Speculative = 6, true, 64
+			l := newLine(t, cfg, cfg, 1<<16, 1)
+			l.grant = true
+			for k := 1; k < cfg.Flows; k++ {
+				l.ends[0].conn.flows[k].giveUp = 20_000_000
+				l.postOn(0, k, Message{Kind: MsgWrite}, bytesOf(8000, 1), 8000*k)
+				l.run(l.now+30_000, func() bool { return false })
+				l.step(tt.end, Event{Kind: EvClose, Flow: uint16(k), Status: statusFlush})
+				l.run(l.now+50_000_000, func() bool { return len(l.ends[0].flows[k].done) == 1 })
+			}
+			l.post(0, Message{Kind: MsgWrite}, bytesOf(4000, 1), 0)
+			if !l.run(l.now+second, func() bool { return len(l.ends[0].done) == 1 }) || l.ends[0].done[0] != statusSuccess {
+				c := l.ends[0].conn
+				t.Fatalf("the flow that is left has %v, blocked %v with %d bytes sent of %d granted, want success",
+					l.ends[0].done, c.blocked, c.sent, c.limit)
+			}
+		})
+	}
+}
+
+// TestWaitingFlowIsPatient lets flows wait for their turn for longer than GiveUp: the peer takes chunk
+// after chunk, so that none fails.
+func TestWaitingFlowIsPatient(t *testing.T) {
+	cfg := modest()
+	cfg.Flows, cfg.GiveUp = 100, 1_000_000
+	cfg.Congestion = &FixedWindow{Bytes: 16} // one chunk per round trip, of 20 us
+	l := newLine(t, cfg, cfg, 1<<13, 1)
+	for k := range cfg.Flows {
+		l.postOn(0, k, Message{Kind: MsgWrite}, bytesOf(64, 1), 64*k)
+	}
+	if !l.run(second, func() bool { return l.finished(0) }) {
+		t.Fatalf("stuck at %d ns, want all messages to end", l.now)
+	}
+	for k, f := range l.ends[0].flows {
+		if f.done[0] != statusSuccess {
+			t.Fatalf("flow %d ends with %d, want success: the peer was never silent", k, f.done[0])
+		}
+	}
+}
+
+// TestFailedFlowMakesRoom fills the only path with chunks of a flow that nobody takes: when it fails
+// the path is for the others.
+func TestFailedFlowMakesRoom(t *testing.T) {
+	cfg := modest()
+	cfg.Paths, cfg.PathDepth, cfg.Flows = 1, 8, 2
+	l := newLine(t, cfg, cfg, 1<<12, 1)
+	l.Lose = func(from int, p *packet) bool { return from == 0 && p.imm.Flow == 1 }
+	l.ends[0].conn.flows[1].giveUp = 200_000 // before it repeats anything
+	l.postOn(0, 1, Message{Kind: MsgWrite}, bytesOf(1000, 1), 0)
+	l.postOn(0, 0, Message{Kind: MsgWrite}, bytesOf(1000, 1), 2000)
+	if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusSuccess {
+		t.Fatalf("%v at %d ns, want success", l.ends[0].done, l.now)
+	}
+}
+
+// TestWaitForReceive waits for a receive for much longer than GiveUp. The peer answers, so that
+// the sender does not fail, whatever its GiveUp is.
+func TestWaitForReceive(t *testing.T) {
+	for _, giveUp := range []int64{1_000_000, 50_000_000, 200_000_000} {
+		cfg := modest()
+		cfg.GiveUp, cfg.FixedRTT = giveUp, 20_000
+		l := newLine(t, cfg, cfg, 1<<12, 1)
+		l.post(0, Message{Kind: MsgSend}, bytesOf(50, 1), 0)
+		l.run(3*second, func() bool { return l.finished(0) })
+		l.receive(1, 50)
+		if !l.run(5*second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusSuccess {
+			t.Fatalf("GiveUp of %d ns: %v at %d ns, want success", giveUp, l.ends[0].done, l.now)
+		}
+	}
+}
+
+// TestWaitForFailedPeer waits for a receive of a peer that has failed: as on RC nobody answers,
+// and the sender gives up.
+func TestWaitForFailedPeer(t *testing.T) {
+	for _, flows := range []int{1, 2} {
+		cfg := modest()
+		cfg.Flows, cfg.GiveUp = flows, 200_000_000
+		l := newLine(t, cfg, cfg, 1<<12, 1)
+		l.post(0, Message{Kind: MsgSend}, bytesOf(50, 1), 0)
+		l.run(1_000_000, func() bool { return false })
+		l.step(1, Event{Kind: EvClose, Status: statusFlush})
+		if !l.run(second, func() bool { return l.finished(0) }) || l.ends[0].done[0] != statusRetryExc {
+			t.Fatalf("%d flows: %v after %d ns, want RETRY_EXC", flows, l.ends[0].done, l.now)
+		}
+	}
+}
+
+// TestFlowsFailAlone closes some flows at random times, at either end, over random networks: every
+// message of the others arrives, and those of the closed ones end.
+func TestFlowsFailAlone(t *testing.T) {
+	for range 5 {
+		rapid.Check(t, func(rt *rapid.T) { playFailures(rt, t) })
+	}
+}
+
+func playFailures(rt *rapid.T, t *testing.T) {
+	tr := drawTrial(rt, t)
+	defer func() {
+		if v := recover(); v != nil {
+			rt.Fatalf("at %d ns: %v", tr.now, v)
+		}
+	}()
+	flows := len(tr.ends[0].flows)
+	for i := range tr.ends {
+		for k, f := range tr.ends[i].conn.flows {
+			if k > 0 {
+				f.giveUp = 500_000_000 + tr.heal // those that are closed at the other end only
+			}
+		}
+	}
+	for n := range rapid.IntRange(1, 20).Draw(rt, "messages") {
+		i, k := n%2, rapid.IntRange(0, flows-1).Draw(rt, "flow")
+		tr.receiveOn(1-i, k, 1600)
+		kind := rapid.SampledFrom([]MessageKind{MsgWrite, MsgWriteImm, MsgSend}).Draw(rt, "kind")
+		tr.postOn(i, k, Message{Kind: kind, Flags: wire.FlagImm}, bytesOf(rapid.IntRange(0, 1600).Draw(rt, "size"), uint64(n)), 1600*n)
+		tr.run(tr.now+rapid.Int64Range(0, 300_000).Draw(rt, "pause"), func() bool { return false })
+		if k := rapid.IntRange(1, 10).Draw(rt, "closed"); k < flows {
+			tr.step(rapid.IntRange(0, 1).Draw(rt, "end"), Event{Kind: EvClose, Flow: uint16(k), Status: statusFlush})
+		}
+	}
+	tr.Loss = min(tr.Loss, 0.05)
+	if !tr.run(max(tr.heal, tr.now)+4*second, func() bool { return tr.finished(0) && tr.finished(1) }) {
+		rt.Fatalf("stuck at %d ns: %v and %v of %d and %d have ended", tr.now,
+			tr.ends[0].done, tr.ends[1].done, len(tr.ends[0].out), len(tr.ends[1].out))
+	}
+	for i := range tr.ends {
+		for n, s := range tr.ends[i].done {
+			if s != statusSuccess {
+				rt.Fatalf("message %d of flow 0, end %d ends with %d, want success", n, i, s)
+			}
+		}
+		checkBounds(rt, tr.ends[i].conn)
+	}
+}
