@@ -14,8 +14,8 @@ import (
 type domain struct {
 	ctx    *device
 	inner  verbs.PD
-	byLKey map[uint32]*region
-	byRKey map[uint32]*region
+	byLKey keys
+	byRKey keys
 	recent *region // the last one found by lkey
 	users  int     // links
 	open   *link   // that takes the next QP, or nil
@@ -72,7 +72,7 @@ func (d *device) AllocPD() (verbs.PD, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &domain{ctx: d, inner: inner, byLKey: map[uint32]*region{}, byRKey: map[uint32]*region{}}
+	p := &domain{ctx: d, inner: inner}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.domains = append(d.domains, p)
@@ -88,8 +88,8 @@ func (p *domain) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR,
 	r := &region{MR: mr, pd: p, access: access, mem: m, lkey: mr.LKey()}
 	p.ctx.mu.Lock()
 	defer p.ctx.mu.Unlock()
-	p.byLKey[mr.LKey()] = r
-	p.byRKey[mr.RKey()] = r
+	p.byLKey.add(mr.LKey(), r)
+	p.byRKey.add(mr.RKey(), r)
 	return r, nil
 }
 

@@ -18,11 +18,11 @@ var _ verbs.MR = (*region)(nil)
 func (r *region) Close() error {
 	r.pd.ctx.mu.Lock()
 	defer r.pd.ctx.mu.Unlock()
-	delete(r.pd.byLKey, r.LKey())
+	r.pd.byLKey.remove(r.LKey(), r)
 	if r.pd.recent == r {
 		r.pd.recent = nil
 	}
-	delete(r.pd.byRKey, r.RKey())
+	r.pd.byRKey.remove(r.RKey(), r)
 	return r.MR.Close()
 }
 
@@ -41,7 +41,7 @@ func (r *region) bytes(addr uint64, n uint32) ([]byte, bool) {
 
 // remote returns the bytes that a peer may write to, or false if it may not.
 func (d *domain) remote(rkey uint32, addr uint64, n uint32) ([]byte, bool) {
-	r := d.byRKey[rkey]
+	r := d.byRKey.find(rkey)
 	if r == nil || r.access&verbs.AccessRemoteWrite == 0 {
 		return nil, false
 	}
@@ -53,7 +53,7 @@ func (d *domain) remote(rkey uint32, addr uint64, n uint32) ([]byte, bool) {
 func (d *domain) local(s *verbs.SGE, write bool) ([]byte, bool) {
 	r := d.recent // most requests name the region that the one before named
 	if r == nil || r.lkey != s.LKey {
-		if r = d.byLKey[s.LKey]; r != nil {
+		if r = d.byLKey.find(s.LKey); r != nil {
 			d.recent = r
 		}
 	}
