@@ -130,7 +130,7 @@ func (q *qp) checkConfig() error {
 // build makes the parts of a QP.
 func (q *qp) build() (err error) {
 	d, p := q.ctx, q.pd
-	if err = q.enlist(); err != nil {
+	if err = p.prepare(); err != nil {
 		return err
 	}
 	q.take()
@@ -143,6 +143,9 @@ func (q *qp) build() (err error) {
 		return err
 	}
 	q.num = q.side.Num()
+	if err = q.enlist(); err != nil {
+		return err
+	}
 	depth := ceilPow2(max(q.cfg.MaxSendWR, 1))
 	q.sends = make([]sendSlot, depth)
 	q.recvs = make([]verbs.RecvWR, ceilPow2(max(q.cfg.MaxRecvWR, 1)))
@@ -223,6 +226,9 @@ func (q *qp) destroy() {
 	q.cards.free()
 	if q.taken {
 		q.ctx.qps[q.id] = nil
+	}
+	if q.pd.users == 0 {
+		q.pd.release() // what was prepared for a QP that was not built to the end
 	}
 }
 
