@@ -181,9 +181,10 @@ func (l *link) tell(a *core.Action) {
 	}
 	i := int(a.Route - core.RoutePath)
 	p := &l.paths[i]
-	if p.qp == nil || p.posted-p.done >= pathSlots-4 {
+	if p.qp == nil || p.orders == maxOrders {
 		return
 	}
+	p.orders++
 	wr, slot := l.stage(i, -1)
 	b, _ := wire.AddRecord(wire.StartControl(l.headers.slot(slot)[:0], l.peer.conn), &a.Record)
 	wr.Opcode, wr.Imm = verbs.OpSendWithImm, wire.Imm{Kind: wire.KindControl}.Encode()

@@ -243,6 +243,8 @@ func (l *link) sent(i int, n uint32, wc *verbs.WC) {
 	for ; int32(n-p.done) >= 0; p.done++ {
 		if p.owner[p.done%pathSlots] >= 0 {
 			count++
+		} else {
+			p.orders--
 		}
 	}
 	l.ev = core.Event{Kind: core.EvSent, Path: uint16(i), Epoch: p.epoch, Count: count}

@@ -294,7 +294,7 @@ func (l *link) makePath(i int, epoch uint16) error {
 	}
 	p := &l.paths[i]
 	p.addr = pathAddr{ep.QPN, ep.PSN}
-	p.qp, p.epoch, p.posted, p.done, p.chain = inner, epoch, 0, 0, p.chain[:0]
+	p.qp, p.epoch, p.posted, p.done, p.orders, p.chain = inner, epoch, 0, 0, 0, p.chain[:0]
 	d.routes.add(routeSlot{qpn: inner.Num(), path: uint16(i), link: l})
 	return nil
 }

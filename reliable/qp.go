@@ -54,6 +54,7 @@ type pathQP struct {
 	epoch  uint16
 	posted uint32         // sends handed over, counted from the start of the epoch
 	done   uint32         // of which left the memory
+	orders uint32         // control packets among those that have not
 	refill []verbs.RecvWR // its own receives that are to be posted
 	addr   pathAddr       // of the QP, or of the last one
 	// chain is what is to be posted; owner says whose sends were posted, by flow, or -1
@@ -62,8 +63,11 @@ type pathQP struct {
 	owner [pathSlots]int32
 }
 
-// pathSlots is how many sends a path's QP takes: transmissions and a few control packets.
-const pathSlots = 2 * pathDepth
+// pathSlots is how many sends a path's QP takes: transmissions and maxOrders control packets.
+const (
+	pathSlots = 2 * pathDepth
+	maxOrders = pathSlots - pathDepth
+)
 
 // sendSlot is a posted request.
 type sendSlot struct {

@@ -38,9 +38,7 @@ func (c *Conn) onFlowRecord(f *flow, r *wire.Record, route Route) {
 			c.onAck(f, r, route)
 		}
 	case wire.Solicit:
-		if !f.failed || f.faulty { // as on RC one that has failed does not answer
-			c.onSolicit(f, r)
-		}
+		c.onSolicit(f, r)
 	default:
 		c.onFault(f, r)
 	}

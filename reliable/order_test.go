@@ -1,0 +1,60 @@
+package reliable
+
+import (
+	"testing"
+
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// TestControlPacketsLeaveRoom answers a peer that asks far more on one path than its QP takes: the
+// answers that are staged leave room for all chunks that the core may send, each with a slot of
+// its own for its header, and those that have left make room for others.
+func TestControlPacketsLeaveRoom(t *testing.T) {
+	nic, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{})
+	fatal(t, err)
+	inner, err := nic.Open()
+	fatal(t, err)
+	now := int64(1)
+	ctx, err := Wrap(inner, Config{Paths: 1, Now: func() int64 { return now }})
+	fatal(t, err)
+	pd, err := ctx.AllocPD()
+	fatal(t, err)
+	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 16})
+	fatal(t, err)
+	q, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
+	fatal(t, err)
+	ep, err := q.Endpoint()
+	fatal(t, err)
+	fatal(t, q.Connect(ep)) // to itself
+	l := q.(*qp).link
+	for round := range 10 {
+		for range 3 * pathSlots {
+			l.tell(&core.Action{Route: core.RoutePath, Record: wire.Record{Type: wire.Solicit}})
+		}
+		p := &l.paths[0]
+		if n := p.posted - p.done; n != maxOrders || n+pathDepth > pathSlots {
+			t.Fatalf("round %d: %d control packets are staged, want %d: a path has %d sends and %d chunks", round, n, maxOrders, pathSlots, pathDepth)
+		}
+		l.touch()
+		for range 100 {
+			if _, err := cq.Poll(make([]verbs.WC, 1)); err != nil {
+				t.Fatalf("Poll = %v, want none", err)
+			}
+			if now++; p.posted == p.done {
+				break
+			}
+		}
+	}
+	fatal(t, ctx.Close())
+	fatal(t, nic.Close())
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("error %v, want none", err)
+	}
+}
