@@ -77,7 +77,11 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 		return err
 	}
 	q.state, q.modified = verbs.StateRTS, false
-	return q.plug(peer)
+	if err := q.plug(peer); err != nil {
+		q.fail() // some of its parts may be connected
+		return err
+	}
+	return nil
 }
 
 // Modify implements verbs.QP. A QP that is taken to RTS in this way learns of the peer's paths

@@ -115,7 +115,11 @@ func (w wrapped) Open() (verbs.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Wrap(ctx, w.cfg)
+	c, err := Wrap(ctx, w.cfg)
+	if err != nil {
+		return nil, errors.Join(err, ctx.Close())
+	}
+	return c, nil
 }
 
 // QueryDevice tells the limits of wrapped QPs.
