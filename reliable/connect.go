@@ -128,6 +128,24 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if mask&verbs.AttrAccess != 0 {
 		q.allow(attr.Access)
 	}
+	if mask&(verbs.AttrTimeout|verbs.AttrRetryCount|verbs.AttrRNRRetry) != 0 {
+		return q.retime()
+	}
+	return nil
+}
+
+// retime lets the times count that Modify has set after the QP got its peer's card.
+func (q *qp) retime() error {
+	if q.conn == nil || q.state != verbs.StateRTS {
+		return nil
+	}
+	attr, err := q.side.Query()
+	if err != nil {
+		return err
+	}
+	cfg := q.flowConfig(&attr)
+	q.conn.Retime(int(q.flow), cfg.GiveUp, cfg.RecvPatience)
+	q.ctx.rekick(q)
 	return nil
 }
 

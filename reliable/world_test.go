@@ -91,3 +91,59 @@ func TestPeerLeavesUnanswered(t *testing.T) {
 	}
 	t.Fatalf("the request of a QP whose peer has gone has not ended after 10 s, want RETRY_EXC")
 }
+
+// halfway is a QP that calls pause before it is taken to RTS.
+type halfway struct {
+	verbs.QP
+	pause func()
+}
+
+func (h halfway) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+	if mask&verbs.AttrState != 0 && attr.State == verbs.StateRTS {
+		h.pause()
+	}
+	return h.QP.Modify(attr, mask)
+}
+
+// TestPatienceOfRTS lets a QP learn of its peer's paths while it is RTR. What Modify says when it
+// takes it to RTS counts all the same: a SEND without a receive ends as RNRRetry says.
+func TestPatienceOfRTS(t *testing.T) {
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+	a := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
+	b := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
+	ea, err := a.qp.Endpoint()
+	must(t, err)
+	eb, err := b.qp.Endpoint()
+	must(t, err)
+	poll := func(s *side, want verbs.Status) {
+		t.Helper()
+		for limit := w.now + int64(10*time.Second); w.now < limit; w.step(limit, []*side{a, b}) {
+			var wc [1]verbs.WC
+			if n, err := s.cq.Poll(wc[:]); n == 1 {
+				if wc[0].Status != want {
+					t.Fatalf("the request ended with %v, want %v", wc[0].Status, want)
+				}
+				return
+			} else if err != nil {
+				t.Fatalf("Poll = %v, want none", err)
+			}
+		}
+		t.Fatalf("the request has not ended after 10 s, want %v", want)
+	}
+	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	wr.SetSGE(a.sge(0, 100))
+	attr := verbs.ConnectAttr(eb, ea, 1, 1)
+	attr.RNRRetry = 1
+	must(t, verbs.ConnectWith(halfway{b.qp, func() {
+		a.byModify(t, eb)
+		a.post(t, wr)
+		for limit := w.now + int64(time.Millisecond); w.now < limit; { // B gets the card of A
+			w.step(limit, []*side{a, b})
+		}
+	}}, attr))
+	poll(a, verbs.StatusSuccess)
+	send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	send.SetSGE(b.sge(0, 100))
+	b.post(t, send)
+	poll(b, verbs.StatusRNRRetryExcErr)
+}

@@ -43,7 +43,7 @@ type schedule struct {
 	owing   []uint16
 	touched []uint16
 	heap    []uint16 // open flows, by due
-	hurry   int64    // the least GiveUp of a flow
+	hurry   int64    // the least GiveUp that a flow has had
 }
 
 func (c *Conn) initFlows() error {
@@ -84,6 +84,16 @@ func (c *Conn) Open(number int, cfg FlowConfig) error {
 	f.place = len(c.heap)
 	c.heap = append(c.heap, f.number)
 	return nil
+}
+
+// Retime changes GiveUp and RecvPatience of an open flow, of which zero means those of the connection.
+func (c *Conn) Retime(number int, giveUp, recvPatience int64) {
+	setDefault(&giveUp, c.cfg.GiveUp)
+	setDefault(&recvPatience, c.cfg.RecvPatience)
+	f := c.flows[number]
+	f.giveUp, f.patience = min(max(giveUp, 1), maxDuration), min(max(recvPatience, 0), maxDuration)
+	c.hurry = min(c.hurry, f.giveUp)
+	c.retime(f, c.deadline(f))
 }
 
 // over reports whether every flow there can be has failed: then the connection has ended.
