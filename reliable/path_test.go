@@ -2,12 +2,10 @@ package reliable_test
 
 import (
 	"encoding/binary"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"ibverbx/reliable"
-	"ibverbx/reliable/core"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -133,39 +131,4 @@ func TestVirtualTime(t *testing.T) {
 	if first != second {
 		t.Fatalf("took %d ns, then %d ns: want the same", first, second)
 	}
-}
-
-// TestNoQPForPath lets a path fail while the device makes no QPs: the path comes back when it does
-// again.
-func TestNoQPForPath(t *testing.T) {
-	var refuse atomic.Bool
-	var refused atomic.Int32
-	link := softnic.NewMemoryLink(nil)
-	cfg := reliable.Config{Paths: 2, ChunkBytes: 4096}
-	nic, inner := openPoor(t, link, func(c *verbs.QPConfig) bool {
-		if c.Type != verbs.UC || !refuse.Load() {
-			return false
-		}
-		refused.Add(1)
-		return true
-	}, 0)
-	a, b := newSideOn(t, nic, inner, cfg, 1<<16), newSide(t, link, cfg, 1<<16)
-	connect(t, a, b)
-	transfer(t, a, b, verbs.OpRDMAWriteWithImm, 1<<16)
-	path := func() reliable.PathInfo { return a.qp.(reliable.Counted).Paths()[0] }
-	old := path().QPN
-	refuse.Store(true)
-	must(t, nic.FailQP(old))
-	await := func(what string, done func() bool) {
-		t.Helper()
-		for start := time.Now(); !done(); time.Sleep(time.Millisecond) {
-			transfer(t, a, b, verbs.OpRDMAWriteWithImm, 1<<12)
-			if time.Since(start) > 20*time.Second {
-				t.Fatalf("path 0 is %+v, want it %s", path(), what)
-			}
-		}
-	}
-	await("without a QP, tried twice", func() bool { return path().QPN == 0 && refused.Load() >= 2 })
-	refuse.Store(false)
-	await("up with another QP", func() bool { p := path(); return p.QPN != 0 && p.QPN != old && p.State == core.PathUp })
 }

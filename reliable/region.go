@@ -14,7 +14,8 @@ type region struct {
 
 var _ verbs.MR = (*region)(nil)
 
-// Close implements verbs.MR. Nothing is copied through the region after it returns.
+// Close implements verbs.MR. Nothing is copied through the region after it returns. Its keys may
+// be another's by now if it was closed before.
 func (r *region) Close() error {
 	r.pd.ctx.mu.Lock()
 	defer r.pd.ctx.mu.Unlock()

@@ -1,0 +1,55 @@
+package reliable_test
+
+import (
+	"testing"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// sameKeys is a context whose regions all have the same keys: one that is closed and one that
+// comes after it look alike, as they do where a device gives a key away again.
+type sameKeys struct{ verbs.Context }
+
+type sameKeysPD struct{ verbs.PD }
+
+type sameKeysMR struct{ verbs.MR }
+
+func (c sameKeys) AllocPD() (verbs.PD, error) {
+	pd, err := c.Context.AllocPD()
+	return sameKeysPD{pd}, err
+}
+
+func (p sameKeysPD) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
+	mr, err := p.PD.RegisterMemory(m, access)
+	if err != nil || access&verbs.AccessRemoteRead == 0 { // one of the wrapper's own
+		return mr, err
+	}
+	return sameKeysMR{mr}, nil
+}
+
+func (sameKeysMR) LKey() uint32 { return 7 }
+func (sameKeysMR) RKey() uint32 { return 7 }
+
+// TestRegionClosedTwice closes a region again after its key was given to another one, which must
+// still be known: a SEND into it arrives.
+func TestRegionClosedTwice(t *testing.T) {
+	link := softnic.NewMemoryLink(nil)
+	a := newSide(t, link, reliable.Config{Paths: 2}, 4096)
+	b := newSideOver(t, link, reliable.Config{Paths: 2}, 4096, func(inner verbs.Context) verbs.Context { return sameKeys{inner} })
+	connect(t, a, b)
+	old := b.mr
+	must(t, old.Close())
+	var err error
+	b.mr, err = b.pd.RegisterMemory(b.mem, verbs.AccessAll)
+	must(t, err)
+	must(t, old.Close())
+	b.recv(t, 1, 0, 100)
+	wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	wr.SetSGE(a.sge(0, 100))
+	a.post(t, wr)
+	if wc := b.wait(t, 1)[0]; wc.Err() != nil {
+		t.Fatalf("the receive ended with %v, want success", wc.Err())
+	}
+}
