@@ -23,6 +23,7 @@ type device struct {
 	wcs      []verbs.WC
 	stash    []verbs.WC // taken from cq and not looked at yet
 	stashed  int        // of which were looked at
+	more     bool       // the last drive has not taken all
 	wakeAt   int64      // when the keeper looks next
 	now      int64      // read once per batch
 	routes   routes

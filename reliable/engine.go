@@ -25,6 +25,9 @@ func (d *device) Step() (next int64, pending bool) {
 			d.drive()
 		}
 	}
+	if d.more || d.stashed < len(d.stash) {
+		d.wakeAt = d.now // no completion will wake the keeper for what is there already
+	}
 	d.wakeAt = min(d.wakeAt, d.grantAt())
 	for _, l := range d.live {
 		d.wakeAt = min(d.wakeAt, l.conn.Deadline())
@@ -73,11 +76,13 @@ const rounds = 1024
 
 // drive takes the completions of the inner QPs, runs what is due and posts what comes of it.
 func (d *device) drive() {
+	d.more = true
 	for range rounds {
 		if d.stashed == len(d.stash) {
 			d.stash, d.stashed = d.stash[:0], 0
 			n, _ := d.cq.Poll(d.wcs) // its depth is beyond what can be outstanding
 			if n == 0 {
+				d.more = false
 				break
 			}
 			d.stash = append(d.stash, d.wcs[:n]...)

@@ -80,7 +80,7 @@ func TestNoQPForPath(t *testing.T) {
 		p := s.qp.(reliable.Counted).Paths()[1]
 		return p.State == core.PathUp && p.Epoch > 0
 	}
-	for w.now < int64(time.Second) && !(up(a) && up(b)) {
+	for w.now < int64(time.Second) && (!up(a) || !up(b)) {
 		w.step(int64(time.Second), []*side{a, b})
 	}
 	if !up(a) || !up(b) || c.noUC != 0 {

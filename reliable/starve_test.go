@@ -112,3 +112,28 @@ func (w *world) stall(t *testing.T, b *side, senders []*side) {
 		}
 	}
 }
+
+// TestMoreThanOneStep lets more arrive than one Step takes: it says that it has more to do, at
+// once, and does not leave the rest to the next timer.
+func TestMoreThanOneStep(t *testing.T) {
+	const senders, chunk, window = 8, 1024, 256
+	s := newStar(t, softnic.Impairment{Delay: time.Microsecond},
+		reliable.Config{Paths: 2, ChunkBytes: chunk, Window: window, RecvDepth: 4096}, senders, 1e12, chunk*window)
+	for i := range senders {
+		s.write(t, i, chunk*window)
+	}
+	for range 20 { // the receiver does not look
+		s.now += 1000
+		s.link.Step()
+	}
+	steps := 0
+	for {
+		at, ok := s.to.ctx.(reliable.Stepper).Step()
+		if steps++; !ok || at > s.now || steps > 10 {
+			break
+		}
+	}
+	if steps < 2 || steps > 4 {
+		t.Fatalf("%d steps for %d chunks, want one per 1024, and perhaps one more", steps, senders*window)
+	}
+}
