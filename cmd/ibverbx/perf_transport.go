@@ -42,9 +42,10 @@ func (n *nics) wrap(w perf.Wish) error {
 	if w.Transport != perf.TransportUC {
 		return nil
 	}
-	lanes := (w.Lanes+w.Rails-1)/w.Rails + wrapMoreLanes
 	n.contexts = nil
 	for end := range n.ends {
+		rails := max(len(n.ends[end]), 1) // there may be fewer than the test wishes for
+		lanes := (w.Lanes+rails-1)/rails + wrapMoreLanes
 		for i := range n.ends[end] {
 			rail := &n.ends[end][i]
 			ctx, err := wrapContext(rail.Context, lanes)

@@ -194,6 +194,30 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 	}
 }
 
+// An end that has fewer NICs than the test wishes for has all lanes on those, and receives for
+// them.
+func TestPerfTransportFewerRails(t *testing.T) {
+	n, err := softNICs{}.open(1)
+	if err != nil {
+		t.Fatalf("open: got %v, want no error", err)
+	}
+	defer func() {
+		if err := n.close(); err != nil {
+			t.Errorf("close: got %v, want no error", err)
+		}
+	}()
+	const lanes = 64
+	if err := n.wrap(perf.Wish{Rails: 8, Transport: perf.TransportUC, Lanes: lanes}); err != nil {
+		t.Fatalf("wrap: got %v, want no error", err)
+	}
+	for end := range n.ends {
+		attr, err := n.ends[end][0].Context.QueryDevice()
+		if err != nil || attr.MaxQP < lanes+wrapMoreLanes {
+			t.Errorf("end %d, one NIC for a test of 8 rails and %d lanes: room for %d QPs, %v; want at least %d", end, lanes, attr.MaxQP, err, lanes+wrapMoreLanes)
+		}
+	}
+}
+
 // A rail is lost and comes back under lanes that are made of UC QPs.
 func TestPerfTransportKillRail(t *testing.T) {
 	out := succeed(t, "perf", "--transport", "uc", "-s", "256K", "-D", "1.5", "--kill-rail", "1", "--at", "0.3", "--back", "0.3")
