@@ -21,6 +21,9 @@ func TestDeathAtAnyTime(t *testing.T) {
 		if c := r.Counters; c.Retransmitted > 1 && c.PathsDown != 1 {
 			t.Errorf("a death after %.2f of the transfer: %d chunks were sent again and %d paths are down, want 1", share, c.Retransmitted, c.PathsDown)
 		}
+		if c := r.Counters; c.Retransmitted > 0 && c.PacketsLost == 0 {
+			t.Errorf("a death after %.2f of the transfer: %d chunks were sent again and no packet counts as lost, want some", share, c.Retransmitted)
+		}
 		if r.Counters.PathsDown == 1 {
 			noticed++
 		}

@@ -98,7 +98,7 @@ func (r *Result) Measure(w *World, rate float64, mtu int, flows ...*Flow) {
 		r.Counters.Timeouts += s.Timeouts
 		for _, b := range w.hosts {
 			s := w.Link.Stats(a.NIC, b.NIC)
-			r.Counters.PacketsLost += s.Lost + s.Overflow
+			r.Counters.PacketsLost += s.Lost + s.Cut + s.Overflow
 		}
 	}
 	took := float64(last-first) / 1e9
