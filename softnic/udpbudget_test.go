@@ -138,3 +138,28 @@ func TestUDPPeerBudgetMoves(t *testing.T) {
 		t.Errorf("%d packets count after a reset, want 0", after.inFlight)
 	}
 }
+
+// TestUDPPeerBudgetLeftWaiting: a QP that waits for the budget of one peer and is then connected
+// to another waits for that of the new one only.
+func TestUDPPeerBudgetLeftWaiting(t *testing.T) {
+	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
+	all := silentPeers(t, seen, 4, 400<<10)
+	c := all[0].core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := all[len(all)-1]
+	if !q.starved {
+		t.Fatalf("QP %#x does not wait although its peer's budget is used up: %+v", q.num, q.to)
+	}
+	before, after := q.to, &budget{limit: 1}
+	q.headFor(&path{way: &udpWay{budget: after}})
+	if before.inFlight <= before.limit-before.limit/4 {
+		t.Fatalf("%d packets of %d in flight to the old peer: too few for the test", before.inFlight, before.limit)
+	}
+	if q.starved {
+		t.Error("the QP still waits for its old peer, want it to go on")
+	}
+	if q.mayAdd(peerShare) || !q.starved || after.starved.empty() {
+		t.Errorf("may add: %v, waits: %v, want the QP to wait for its new peer", q.mayAdd(peerShare), q.starved)
+	}
+}

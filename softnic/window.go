@@ -63,9 +63,13 @@ func (q *qp) charge() {
 // add adds packets, or takes some away, and lets others go on if it can.
 func (b *budget) add(c *core, change uint32) {
 	b.inFlight += change
-	if b.starved.empty() || b.inFlight > b.limit-b.limit/4 {
-		return
+	if !b.starved.empty() && b.inFlight <= b.limit-b.limit/4 {
+		b.wake(c)
 	}
+}
+
+// wake lets all go on that wait. Who may not, waits again.
+func (b *budget) wake(c *core) {
 	for s := b.starved.pop(); s != nil; s = b.starved.pop() {
 		s.starved = false
 		c.schedule(s)
@@ -76,6 +80,9 @@ func (b *budget) add(c *core, change uint32) {
 func (q *qp) headFor(p *path) {
 	if q.to != nil {
 		q.to.add(q.core, -q.charged)
+		if q.starved {
+			q.to.wake(q.core) // or it would wait there for a window that is no longer its own
+		}
 		q.to = nil
 	}
 	if p != nil && p.way != nil && p.way.budget != nil {
