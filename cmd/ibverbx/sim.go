@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -135,14 +136,24 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) err
 // findScenario returns a scenario by its name, or from a file.
 func findScenario(name string) (*sim.Scenario, error) {
 	if !strings.ContainsAny(name, `/\.`) {
-		return sim.Named(name)
+		scenario, err := sim.Named(name)
+		if err != nil {
+			err = fmt.Errorf("%w, or one of the measured ones of --list", err)
+		}
+		return scenario, err
 	}
 	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w, nor a scenario of --list", err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return sim.Parse(strings.TrimSuffix(filepath.Base(name), ".txt"), string(text))
 }
+
+// scenarioLine is a line of the list: a name, the longest has 29 letters, and what it is about.
+const scenarioLine = "%-29s %s\n"
 
 func listScenarios(s streams) error {
 	p := printer{w: s.out}
@@ -151,10 +162,10 @@ func listScenarios(s streams) error {
 		if err != nil {
 			return err
 		}
-		p.printf("%-24s %s\n", name, scenario.About)
+		p.printf(scenarioLine, name, scenario.About)
 	}
 	for _, m := range measure.Scenarios() {
-		p.printf("%-24s Measured: %s\n", m.Name, m.About)
+		p.printf(scenarioLine, m.Name, "Measured: "+m.About)
 	}
 	return p.err
 }
