@@ -218,6 +218,27 @@ func TestPerfTransportFewerRails(t *testing.T) {
 	}
 }
 
+// A client cannot make a server take more for receives than its owner lends.
+func TestPerfTransportLends(t *testing.T) {
+	for _, tt := range []struct {
+		lanes, memory int
+		fits          bool
+	}{{8, 64 << 20, true}, {4000, 256 << 20, false}, {100, 16 << 20, false}, {4000, 0, true}} {
+		n, err := softNICs{}.open(2)
+		if err != nil {
+			t.Fatalf("open: got %v, want no error", err)
+		}
+		err = n.wrap(perf.Wish{Rails: 2, Transport: perf.TransportUC, Lanes: tt.lanes, Memory: tt.memory})
+		var refused *perf.ConfigError
+		if tt.fits && err != nil || !tt.fits && (!errors.As(err, &refused) || !strings.Contains(err.Error(), "larger --lend")) {
+			t.Errorf("%d lanes with %d bytes lent: got %v, want them to fit: %v", tt.lanes, tt.memory, err, tt.fits)
+		}
+		if err := n.close(); err != nil {
+			t.Errorf("close: got %v, want no error", err)
+		}
+	}
+}
+
 // A rail is lost and comes back under lanes that are made of UC QPs.
 func TestPerfTransportKillRail(t *testing.T) {
 	out := succeed(t, "perf", "--transport", "uc", "-s", "256K", "-D", "1.5", "--kill-rail", "1", "--at", "0.3", "--back", "0.3")

@@ -101,12 +101,14 @@ func serverOf(ctx context.Context, p Partner, own Config) (*Remote, error) {
 	}
 	r := &Remote{own: own, side: 1, partner: p}
 	var mine hostInfo
+	left := 0
 	if r.cfg, err = s.config(); err == nil {
-		err = own.lends(&r.cfg, s.Sizes)
+		left, err = own.lends(&r.cfg, s.Sizes)
 	}
 	if err == nil {
 		r.sizes = s.Sizes
 		wanted := r.cfg.Wish()
+		wanted.Memory = left
 		if own.Rails > 0 {
 			wanted.Rails = own.Rails
 		}

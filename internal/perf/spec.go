@@ -98,20 +98,21 @@ func remoteFits(c *Config, size int) error {
 	return nil
 }
 
-// lends refuses a test whose buffers would take more of a server than its owner wants.
-func (c *Config) lends(test *Config, sizes []int) error {
-	most := c.Lend
-	if most == 0 {
-		most = defaultLend
-	}
+// lends refuses a test whose buffers would take more of a server than its owner wants, and
+// returns what they leave: at least a byte.
+func (c *Config) lends(test *Config, sizes []int) (left int, err error) {
+	most := cmp.Or(c.Lend, defaultLend)
+	left = most
 	for _, size := range sizes {
 		p := newPlan(test, size, maxRequests)
-		if n := p.endBytes(1); n > most {
-			return refuse(flagValue("size", size), fmt.Sprintf("the buffers would take %d MiB of the server, which lends %d", n>>20, most>>20),
+		n := p.endBytes(1)
+		if n > most {
+			return 0, refuse(flagValue("size", size), fmt.Sprintf("the buffers would take %d MiB of the server, which lends %d", n>>20, most>>20),
 				"use a smaller size or a smaller --tx-depth, or start the server with a larger --lend")
 		}
+		left = min(left, most-n)
 	}
-	return nil
+	return max(left, 1), nil
 }
 
 // hostInfo is what an end tells of its NICs.

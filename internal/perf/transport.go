@@ -64,6 +64,9 @@ type Wish struct {
 	// Lanes is how many lanes there will be, over all rails, besides those for messages
 	// and notifications.
 	Lanes int
+	// Memory is the most that receives of wrapped NICs may take, in bytes. Zero means what
+	// they need.
+	Memory int
 }
 
 // Wish returns what a completed Config wants of the NICs of an end.

@@ -63,6 +63,10 @@ func TestTransportIsTheClients(t *testing.T) {
 			t.Errorf("the client reports transport %s, want %s", r.Head().Transport, transport)
 		}
 		want := perf.Wish{Rails: 2, Transport: transport, Lanes: 6}
+		if lent := wishes[1].Memory; lent <= 0 || lent >= 256<<20 {
+			t.Errorf("the server lends its NICs %d bytes, want what its buffers leave of 256 MiB", lent)
+		}
+		wishes[1].Memory = 0
 		if wishes[0] != want || wishes[1] != want {
 			t.Errorf("the ends opened NICs for %+v and %+v, want %+v", wishes[0], wishes[1], want)
 		}
