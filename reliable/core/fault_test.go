@@ -169,3 +169,23 @@ func TestPeerGoneWithoutReceive(t *testing.T) {
 		t.Fatalf("ends with %v at %d ns, want %d and a flush", l.ends[0].done, l.now, statusRetryExc)
 	}
 }
+
+// TestNoQPForOffer fails to make the QP that the peer's offer asks for. The one that comes later is
+// of another epoch: it is not connected to the QP of the offer.
+func TestNoQPForOffer(t *testing.T) {
+	c, err := New(modest())
+	if err != nil {
+		t.Fatalf("New = %v, want none", err)
+	}
+	c.Step(1, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Offer, Path: 1, Epoch: 1, QPN: 77}})
+	c.Step(1, &Event{Kind: EvPathFailed, Path: 1, Epoch: 1})
+	acts := c.Step(c.Deadline(), &Event{Kind: EvTick})
+	if len(acts) != 1 || acts[0].Kind != ActRebuild || acts[0].Epoch != 2 {
+		t.Fatalf("%+v after the pause, want one more attempt, of epoch 2", acts)
+	}
+	for _, a := range c.Step(c.now, &Event{Kind: EvRebuilt, Path: 1, Epoch: 2, QPN: 5}) {
+		if a.Kind == ActConnect {
+			t.Fatalf("the QP of epoch 2 is connected to %d, which the peer offered for epoch 1", a.QPN)
+		}
+	}
+}

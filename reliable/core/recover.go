@@ -50,6 +50,7 @@ func (c *Conn) pathFailed(i int) {
 		c.down(i)
 		return
 	}
+	p.peerQPN = 0 // the peer has offered it for the epoch that is over
 	c.pause(p)
 	c.setState(i, PathDown)
 }
