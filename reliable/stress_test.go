@@ -1,0 +1,138 @@
+package reliable_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// stress is pairs of QPs between two sides, on a clock of the test, with random settings.
+type stress struct {
+	*world
+	rng   *rand.Rand
+	sides [2]*side
+	qps   [2][]verbs.QP
+	left  int
+}
+
+const (
+	stressOps  = 48
+	stressSize = 2000
+)
+
+func newStress(t *testing.T, seed uint64) *stress {
+	s := &stress{rng: rand.New(rand.NewPCG(seed, 11))}
+	pick := func(of ...int) int { return of[s.rng.IntN(len(of))] }
+	s.world = newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond, Loss: float64(pick(0, 1, 5)) / 100})
+	cfg := s.config(reliable.Config{
+		Paths: pick(1, 2, 4), Flows: pick(1, 1, 3), ChunkBytes: 512, Window: pick(4, 32, 256), RecvDepth: 256, PathRecv: pick(4, 8),
+		Credits: pick(0, 1) == 1, Speculative: pick(1000, 64<<10), CreditRate: 1e9, TargetDelay: int64(pick(0, 0, 50_000)), MinProbe: 50_000,
+	})
+	shared := pick(0, 1) == 1
+	t.Logf("%d paths, %d flows, window %d, credits %v, shared receives %v", cfg.Paths, cfg.Flows, cfg.Window, cfg.Credits, shared)
+	for i := range s.sides {
+		s.sides[i] = newSideOver(t, s.link, cfg, stressOps*stressSize, func(inner verbs.Context) verbs.Context {
+			if shared {
+				return inner
+			}
+			return &poor{Context: inner, refuse: noSharedUC}
+		})
+		s.qps[i] = []verbs.QP{s.sides[i].qp, s.sides[i].another(t), s.sides[i].another(t)}
+	}
+	for k := range s.qps[0] {
+		join(t, s.qps[0][k], s.qps[1][k])
+	}
+	return s
+}
+
+// post posts operation n, from one side to its own part of the other's memory.
+func (s *stress) post(t *testing.T, n int) (check func() bool) {
+	k, from := s.rng.IntN(len(s.qps[0])), s.rng.IntN(2)
+	a, b := s.sides[from], s.sides[1-from]
+	op := []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpRDMARead}[s.rng.IntN(4)]
+	off, size := n*stressSize, s.rng.IntN(stressSize)
+	if op == verbs.OpSend || op == verbs.OpRDMAWriteWithImm {
+		wr := verbs.RecvWR{WRID: uint64(n)}
+		wr.SetSGE(b.sge(off, stressSize))
+		if _, err := s.qps[1-from][k].PostRecv([]verbs.RecvWR{wr}); err != nil {
+			t.Fatalf("PostRecv = %v, want none", err)
+		}
+		s.left++
+	}
+	wr := verbs.SendWR{WRID: uint64(n), Opcode: op, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr() + uint64(off), RKey: b.mr.RKey()}
+	wr.SetSGE(a.sge(off, size))
+	src, dst := a.mem.Bytes()[off:off+size], b.mem.Bytes()[off:off+size]
+	if op == verbs.OpRDMARead {
+		src, dst = dst, src
+	}
+	for i := range src {
+		src[i] = byte(s.rng.Uint32())
+	}
+	want := bytes.Clone(src)
+	if _, err := s.qps[from][k].PostSend([]verbs.SendWR{wr}); err != nil {
+		t.Fatalf("PostSend = %v, want none", err)
+	}
+	s.left++
+	return func() bool { return bytes.Equal(dst, want) }
+}
+
+// poll takes completions: all succeed, and those of a QP come in the order of posting.
+func (s *stress) poll(t *testing.T, last map[string]uint64) {
+	for i, e := range s.sides {
+		var wcs [16]verbs.WC
+		n, err := e.cq.Poll(wcs[:])
+		must(t, err)
+		for _, wc := range wcs[:n] {
+			must(t, wc.Err())
+			key := fmt.Sprint(i, wc.QPN, wc.Opcode&verbs.WCRecv != 0)
+			if wc.WRID+1 <= last[key] {
+				t.Fatalf("request %d of QP %d of side %d ends after %d, want them in order", wc.WRID, wc.QPN, i, last[key]-1)
+			}
+			last[key] = wc.WRID + 1
+			s.left--
+		}
+	}
+}
+
+// TestRandomTraffic moves random messages of three pairs of QPs over random settings and networks,
+// with paths that fail on the way.
+func TestRandomTraffic(t *testing.T) {
+	for seed := range uint64(24) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			s := newStress(t, seed)
+			last := map[string]uint64{}
+			var checks []func() bool
+			for n := range stressOps {
+				checks = append(checks, s.post(t, n))
+				for limit := s.now + s.rng.Int64N(100_000); s.now < limit; {
+					s.step(limit, s.sides[:])
+					s.poll(t, last)
+				}
+				if s.rng.IntN(8) == 0 {
+					i := s.rng.IntN(2)
+					paths := s.qps[i][s.rng.IntN(3)].(reliable.Counted).Paths()
+					if p := paths[s.rng.IntN(len(paths))]; p.QPN != 0 {
+						must(t, s.sides[i].nic.FailQP(p.QPN))
+					}
+				}
+			}
+			for limit := s.now + int64(4*time.Second); s.left > 0; s.poll(t, last) {
+				if s.now >= limit {
+					t.Fatalf("%d completions are missing after 4 s, want none", s.left)
+				}
+				s.step(limit, s.sides[:])
+			}
+			for n, check := range checks {
+				if !check() {
+					t.Fatalf("the bytes of operation %d are wrong, want those that were posted", n)
+				}
+			}
+		})
+	}
+}
