@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,10 +19,12 @@ type stress struct {
 	rng   *rand.Rand
 	sides [2]*side
 	qps   [2][]verbs.QP
-	left  int
+	left  [stressQPs]int  // completions to come, by pair
+	gone  [stressQPs]bool // a QP of the pair was closed
 }
 
 const (
+	stressQPs  = 3
 	stressOps  = 48
 	stressSize = 2000
 )
@@ -53,7 +56,10 @@ func newStress(t *testing.T, seed uint64) *stress {
 
 // post posts operation n, from one side to its own part of the other's memory.
 func (s *stress) post(t *testing.T, n int) (check func() bool) {
-	k, from := s.rng.IntN(len(s.qps[0])), s.rng.IntN(2)
+	k, from := s.rng.IntN(stressQPs), s.rng.IntN(2)
+	if s.gone[k] {
+		return nil
+	}
 	a, b := s.sides[from], s.sides[1-from]
 	op := []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpRDMARead}[s.rng.IntN(4)]
 	off, size := n*stressSize, s.rng.IntN(stressSize)
@@ -63,7 +69,7 @@ func (s *stress) post(t *testing.T, n int) (check func() bool) {
 		if _, err := s.qps[1-from][k].PostRecv([]verbs.RecvWR{wr}); err != nil {
 			t.Fatalf("PostRecv = %v, want none", err)
 		}
-		s.left++
+		s.left[k]++
 	}
 	wr := verbs.SendWR{WRID: uint64(n), Opcode: op, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr() + uint64(off), RKey: b.mr.RKey()}
 	wr.SetSGE(a.sge(off, size))
@@ -78,8 +84,8 @@ func (s *stress) post(t *testing.T, n int) (check func() bool) {
 	if _, err := s.qps[from][k].PostSend([]verbs.SendWR{wr}); err != nil {
 		t.Fatalf("PostSend = %v, want none", err)
 	}
-	s.left++
-	return func() bool { return bytes.Equal(dst, want) }
+	s.left[k]++
+	return func() bool { return s.gone[k] || bytes.Equal(dst, want) }
 }
 
 // poll takes completions: all succeed, and those of a QP come in the order of posting.
@@ -89,19 +95,39 @@ func (s *stress) poll(t *testing.T, last map[string]uint64) {
 		n, err := e.cq.Poll(wcs[:])
 		must(t, err)
 		for _, wc := range wcs[:n] {
+			k := slices.IndexFunc(s.qps[i], func(q verbs.QP) bool { return q.Num() == wc.QPN })
+			if s.gone[k] {
+				continue
+			}
 			must(t, wc.Err())
 			key := fmt.Sprint(i, wc.QPN, wc.Opcode&verbs.WCRecv != 0)
 			if wc.WRID+1 <= last[key] {
 				t.Fatalf("request %d of QP %d of side %d ends after %d, want them in order", wc.WRID, wc.QPN, i, last[key]-1)
 			}
 			last[key] = wc.WRID + 1
-			s.left--
+			s.left[k]--
+		}
+	}
+}
+
+// trouble lets a path fail, or closes a QP that is not the last.
+func (s *stress) trouble(t *testing.T, closing bool) {
+	i, k := s.rng.IntN(2), s.rng.IntN(stressQPs)
+	switch {
+	case s.gone[k]:
+	case closing && k > 0 && s.rng.IntN(4) == 0:
+		must(t, s.qps[i][k].Close())
+		s.gone[k], s.left[k] = true, 0
+	default:
+		paths := s.qps[i][k].(reliable.Counted).Paths()
+		if p := paths[s.rng.IntN(len(paths))]; p.QPN != 0 {
+			must(t, s.sides[i].nic.FailQP(p.QPN))
 		}
 	}
 }
 
 // TestRandomTraffic moves random messages of three pairs of QPs over random settings and networks,
-// with paths that fail on the way.
+// with paths that fail on the way, and QPs that are closed, which must not touch the others.
 func TestRandomTraffic(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -109,22 +135,20 @@ func TestRandomTraffic(t *testing.T) {
 			last := map[string]uint64{}
 			var checks []func() bool
 			for n := range stressOps {
-				checks = append(checks, s.post(t, n))
+				if check := s.post(t, n); check != nil {
+					checks = append(checks, check)
+				}
 				for limit := s.now + s.rng.Int64N(100_000); s.now < limit; {
 					s.step(limit, s.sides[:])
 					s.poll(t, last)
 				}
 				if s.rng.IntN(8) == 0 {
-					i := s.rng.IntN(2)
-					paths := s.qps[i][s.rng.IntN(3)].(reliable.Counted).Paths()
-					if p := paths[s.rng.IntN(len(paths))]; p.QPN != 0 {
-						must(t, s.sides[i].nic.FailQP(p.QPN))
-					}
+					s.trouble(t, seed%2 == 1)
 				}
 			}
-			for limit := s.now + int64(4*time.Second); s.left > 0; s.poll(t, last) {
+			for limit := s.now + int64(4*time.Second); s.left != [stressQPs]int{}; s.poll(t, last) {
 				if s.now >= limit {
-					t.Fatalf("%d completions are missing after 4 s, want none", s.left)
+					t.Fatalf("%v completions are missing after 4 s, want none", s.left)
 				}
 				s.step(limit, s.sides[:])
 			}
