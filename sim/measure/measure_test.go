@@ -161,3 +161,23 @@ func TestScenarios(t *testing.T) {
 		}
 	}
 }
+
+// TestNames wants the scenarios that others run by name, and the fields that they read.
+func TestNames(t *testing.T) {
+	for _, name := range []string{
+		"reliable-400g-loss-0", "reliable-400g-loss-0.01", "reliable-400g-loss-0.1", "reliable-400g-loss-1",
+		"rc-400g-loss-0", "rc-400g-loss-0.01", "rc-400g-loss-0.1", "rc-400g-loss-1", "reliable-path-dead",
+		"reliable-incast-15to1-fixed", "reliable-incast-15to1-credits", "reliable-ecmp-collision", "single-ecmp-collision",
+	} {
+		if _, ok := Named(name); !ok {
+			t.Errorf("there is no scenario %s", name)
+		}
+	}
+	b, err := json.Marshal(Result{})
+	must(t, err)
+	for _, field := range []string{`"goodput_ratio":0`, `"latency_us":{"p50":0,"p99":0,"p999":0}`} {
+		if !strings.Contains(string(b), field) {
+			t.Errorf("a result has no %s: %s", field, b)
+		}
+	}
+}
