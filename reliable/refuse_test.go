@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"ibverbx/reliable"
+	"ibverbx/reliable/core"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -14,6 +15,7 @@ import (
 type scarce struct {
 	verbs.Context
 	caps   verbs.Capabilities // that it does not have
+	noUC   int                // UC QPs that it refuses
 	noAH   int                // address handles
 	closed *int
 }
@@ -43,12 +45,47 @@ func (c *scarce) Close() error {
 	return c.Context.Close()
 }
 
+func (p scarcePD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	if cfg.Type == verbs.UC && p.ctx.noUC > 0 {
+		p.ctx.noUC--
+		return nil, errScarce
+	}
+	return p.PD.CreateQP(cfg)
+}
+
 func (p scarcePD) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
 	if p.ctx.noAH > 0 {
 		p.ctx.noAH--
 		return nil, errScarce
 	}
 	return p.PD.CreateAH(attr)
+}
+
+// TestNoQPForPath fails a path while the device has no QP for it: when there is one the path comes
+// back.
+func TestNoQPForPath(t *testing.T) {
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+	c := &scarce{}
+	a := newSideOver(t, w.link, w.config(reliable.Config{Paths: 2, ChunkBytes: 1024}), 4096, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
+	b := newSide(t, w.link, w.config(reliable.Config{Paths: 2, ChunkBytes: 1024}), 4096)
+	connect(t, a, b)
+	c.noUC = 3
+	must(t, a.nic.FailQP(pathNumbers(t, a.qp)[1]))
+	for range 64 { // some go by that path
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+		wr.SetSGE(a.sge(0, 4096))
+		a.post(t, wr)
+	}
+	up := func(s *side) bool {
+		p := s.qp.(reliable.Counted).Paths()[1]
+		return p.State == core.PathUp && p.Epoch > 0
+	}
+	for w.now < int64(time.Second) && (!up(a) || !up(b)) {
+		w.step(int64(time.Second), []*side{a, b})
+	}
+	if !up(a) || !up(b) || c.noUC != 0 {
+		t.Fatalf("the paths are %+v and %+v after a second, want them up again", a.qp.(reliable.Counted).Paths(), b.qp.(reliable.Counted).Paths())
+	}
 }
 
 // TestConnectFails lets Connect fail half way: the QP is of no use, and says so, until it is reset.
