@@ -11,7 +11,7 @@ import (
 var mutations = []mutant.Change{
 	{
 		Name: "a repeated piece of a WRITE is not copied", Tests: "TestTransfer", File: "carry.go",
-		Old: "			copy(b, q.landing)\n", New: "			_ = b\n",
+		Old: "			copy(b, q.link.landing)\n", New: "			_ = b\n",
 	},
 	{
 		Name: "every chunk of a SEND lands at the start", Tests: "TestTransfer", File: "carry.go",

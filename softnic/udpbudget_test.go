@@ -162,4 +162,7 @@ func TestUDPPeerBudgetLeftWaiting(t *testing.T) {
 	if q.mayAdd(peerShare) || !q.starved || after.starved.empty() {
 		t.Errorf("may add: %v, waits: %v, want the QP to wait for its new peer", q.mayAdd(peerShare), q.starved)
 	}
+	if after.add(c, 0); after.inFlight < after.limit || !q.starved {
+		t.Errorf("%d packets of %d in flight, waits: %v, want the QP to wait while the window is full", after.inFlight, after.limit, q.starved)
+	}
 }

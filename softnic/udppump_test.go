@@ -4,6 +4,7 @@ package softnic
 
 import (
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -57,7 +58,11 @@ func TestUDPPumpRunsWhatItRead(t *testing.T) {
 		link.core.at = q.timerAt + int64(time.Millisecond)
 		link.core.clock = func() int64 { return link.core.at }
 		link.core.settleTimed()
-		nics[0].udp.reading.Lock()
+		for !nics[0].udp.reading.TryLock() { // the port's own reader was faster, and waits for the core
+			link.core.mu.Unlock()
+			runtime.Gosched()
+			link.core.mu.Lock()
+		}
 		if q.sqHead == 1 {
 			break
 		}

@@ -60,10 +60,11 @@ func (q *qp) charge() {
 	}
 }
 
-// add adds packets, or takes some away, and lets others go on if it can.
+// add adds packets, or takes some away, and lets others go on if it can. A window that is full
+// wakes nobody, however short it is: who cannot go on would be woken again and again.
 func (b *budget) add(c *core, change uint32) {
 	b.inFlight += change
-	if !b.starved.empty() && b.inFlight <= b.limit-b.limit/4 {
+	if !b.starved.empty() && b.inFlight < b.limit && b.inFlight <= b.limit-b.limit/4 {
 		b.wake(c)
 	}
 }
