@@ -228,8 +228,10 @@ func TestTwoProcesses(t *testing.T) {
 	if farErr := far.Wait(); err != nil || farErr != nil {
 		t.Errorf("the exchange ended in %v here and %v on the far side, which says %q; want no errors", err, farErr, said.String())
 	}
-	if lost, cut := rails.harm(); lost == 0 || cut == 0 {
-		t.Errorf("%d packets were lost and %d cut, want some of both", lost, cut)
+	// Its cut may have taken nothing: where the control channel told of the lanes' death before the
+	// first byte of the phase was here, nothing is sent on them. The far side's takes some.
+	if lost, _ := rails.harm(); lost == 0 {
+		t.Error("no packet was lost, want some")
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("Close: got %v, want no error", err)
@@ -274,6 +276,9 @@ func nearSide(ctx context.Context, s *peer.Session, rails *badRails) error {
 			}
 		}
 	}
+	if r.deaths() == 0 {
+		return errors.New("no lane of rail 1 died here, want those that died on the far side")
+	}
 	return s.Finish(ctx)
 }
 
@@ -303,6 +308,7 @@ func lead(ctx context.Context, s *peer.Session, rails *badRails) error {
 		return err
 	}
 	phase, answers, rounds, ended := phaseWhole, 0, [relaySlots]int{}, 0
+	var before uint64              // how many lanes of rail 1 had died before the cut, as of a machine that stood still
 	var out, said [relaySlots]bool // not answered; told that it was the last
 	took := func(i relayImm) error {
 		if i.slot() >= relaySlots || i.round() != rounds[i.slot()] {
@@ -316,8 +322,8 @@ func lead(ctx context.Context, s *peer.Session, rails *badRails) error {
 		return nil
 	}
 	for ended < relaySlots || r.sending != [relaySlots]bool{} {
-		if phase != phaseLast && answers >= relayRounds*relaySlots && r.passed(phase) {
-			phase, answers = phase+1, 0
+		if phase != phaseLast && answers >= relayRounds*relaySlots && r.passed(phase, before) {
+			phase, answers, before = phase+1, 0, r.deaths()
 			rails.cut(phase == phaseCut)
 		}
 		for slot := range out {
@@ -337,18 +343,26 @@ func lead(ctx context.Context, s *peer.Session, rails *badRails) error {
 	return s.Finish(ctx)
 }
 
-// passed reports whether a phase has shown what it is for.
-func (r *relay) passed(phase int) bool {
-	lost, up := false, true
-	for _, lane := range r.s.QP.Stats().Lanes {
-		lost = lost || (lane.Rail == 1 && lane.Deaths > 0)
-		up = up && lane.State == "up"
+// passed reports whether a phase has shown what it is for. Before is how many lanes of rail 1 had
+// died when it began.
+func (r *relay) passed(phase int, before uint64) bool {
+	if phase == phaseCut {
+		return r.deaths() > before
 	}
-	switch phase {
-	case phaseCut:
-		return lost
-	case phaseBack:
-		return up
+	for _, lane := range r.s.QP.Stats().Lanes {
+		if lane.State != "up" {
+			return false
+		}
 	}
 	return true
+}
+
+// deaths returns how often lanes of rail 1 have died.
+func (r *relay) deaths() (n uint64) {
+	for _, lane := range r.s.QP.Stats().Lanes {
+		if lane.Rail == 1 {
+			n += lane.Deaths
+		}
+	}
+	return n
 }
