@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"ibverbx/internal/property"
 )
 
 // TestMain fails if a test leaves a goroutine behind. In the process that TestTwoProcesses
@@ -18,5 +20,6 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	property.Seed()
 	goleak.VerifyTestMain(m)
 }

@@ -1,0 +1,34 @@
+package property
+
+import (
+	"flag"
+	"testing"
+)
+
+func TestSeed(t *testing.T) {
+	for _, c := range []struct {
+		seed string
+		args []string
+		want uint64
+		ok   bool
+	}{
+		{"", nil, 0, true},
+		{"17", nil, 17, true},
+		{"17", []string{"-rapid.seed=4"}, 4, true},
+		{"18446744073709551616", nil, 0, false},
+		{"x", nil, 0, false},
+	} {
+		flags := flag.NewFlagSet("test", flag.ContinueOnError)
+		got := flags.Uint64(seedFlag, 0, "")
+		if err := use(flags, c.seed); (err == nil) != c.ok {
+			t.Errorf("use(%q) = %v, want an error: %t", c.seed, err, !c.ok)
+			continue
+		}
+		if err := flags.Parse(c.args); err != nil || (c.ok && *got != c.want) {
+			t.Errorf("with %q and %q the seed is %d (%v), want %d", c.seed, c.args, *got, err, c.want)
+		}
+	}
+	if err := use(flag.NewFlagSet("test", flag.ContinueOnError), "17"); err == nil {
+		t.Error("use without the flag: got no error, want one")
+	}
+}
