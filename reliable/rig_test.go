@@ -23,6 +23,27 @@ type side struct {
 	qp  verbs.QP
 	mem *verbs.Memory
 	mr  verbs.MR
+	// away is memory that the peer has read: it may ask again for what it has, so nobody may
+	// write there before the NIC is closed.
+	away *[]shelf
+}
+
+// shelf is memory of which a peer reads.
+type shelf struct {
+	mem *verbs.Memory
+	mr  verbs.MR
+}
+
+// shelf returns new memory of n bytes for the peer to read. It is closed with the side.
+func (s *side) shelf(tb testing.TB, n int, seed byte) shelf {
+	tb.Helper()
+	mem, err := verbs.AllocMemory(max(n, 1), nil)
+	must(tb, err)
+	pattern(mem.Bytes(), seed)
+	mr, err := s.pd.RegisterMemory(mem, verbs.AccessAll)
+	must(tb, err)
+	*s.away = append(*s.away, shelf{mem, mr})
+	return shelf{mem, mr}
 }
 
 func must(tb testing.TB, err error) {
@@ -56,7 +77,7 @@ func newSideOver(tb testing.TB, link softnic.Link, cfg reliable.Config, size int
 func newSideOn(tb testing.TB, nic *softnic.NIC, inner verbs.Context, cfg reliable.Config, size int) *side {
 	tb.Helper()
 	var err error
-	s := &side{nic: nic}
+	s := &side{nic: nic, away: new([]shelf)}
 	s.ctx, err = reliable.Wrap(inner, cfg)
 	must(tb, err)
 	s.pd, err = s.ctx.AllocPD()
@@ -72,10 +93,14 @@ func newSideOn(tb testing.TB, nic *softnic.NIC, inner verbs.Context, cfg reliabl
 	tb.Cleanup(func() {
 		must(tb, s.qp.Close())
 		must(tb, s.cq.Close())
-		must(tb, s.mr.Close())
+		for _, f := range append(*s.away, shelf{s.mem, s.mr}) {
+			must(tb, f.mr.Close())
+		}
 		must(tb, s.pd.Close())
 		must(tb, s.ctx.Close())
-		must(tb, s.mem.Free())
+		for _, f := range append(*s.away, shelf{s.mem, s.mr}) {
+			must(tb, f.mem.Free())
+		}
 	})
 	return s
 }
@@ -152,8 +177,10 @@ func (s *side) wait(tb testing.TB, n int) []verbs.WC {
 	return got
 }
 
-func (s *side) fill(seed byte) {
-	b := s.mem.Bytes()
+func (s *side) fill(seed byte) { pattern(s.mem.Bytes(), seed) }
+
+// pattern writes bytes of which neighbours and pages differ.
+func pattern(b []byte, seed byte) {
 	for i := range b {
 		b[i] = byte(i>>8)*7 + byte(i)*13 + seed
 	}

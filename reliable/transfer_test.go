@@ -58,16 +58,16 @@ func TestTransfer(t *testing.T) {
 func transfer(t *testing.T, a, b *side, op verbs.Opcode, n int) {
 	a.fill(byte(op) + byte(n))
 	b.fill(200)
-	from, to := a, b
+	want, to, far := bytes.Clone(a.mem.Bytes()[:n]), b, b.mr
 	if op == verbs.OpRDMARead {
-		from, to = b, a
+		from := b.shelf(t, n, 200)
+		want, to, far = bytes.Clone(from.mem.Bytes()[:n]), a, from.mr
 	}
-	want := bytes.Clone(from.mem.Bytes()[:n])
 	takes := op == verbs.OpRDMAWriteWithImm || op == verbs.OpSend || op == verbs.OpSendWithImm
 	if takes {
 		b.recv(t, 7, 0, n)
 	}
-	wr := verbs.SendWR{WRID: 9, Opcode: op, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(), Imm: 0xfedcba98}
+	wr := verbs.SendWR{WRID: 9, Opcode: op, Flags: verbs.SendSignaled, RemoteAddr: far.Addr(), RKey: far.RKey(), Imm: 0xfedcba98}
 	if n > 1 {
 		wr.SetSGE(a.sge(0, n/3), a.sge(n/3, n-n/3))
 	} else {

@@ -100,11 +100,19 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, flows int) {
 	must(t, err)
 	must(t, a.qp.Connect(cb))
 	must(t, b.qp.Connect(ca))
+	read := false
 	for i, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpSendWithImm, verbs.OpRDMARead, verbs.OpRDMAWriteWithImm} {
 		local, remote := a.region.Bytes(), b.region.Bytes()
 		for k := range local {
-			local[k], remote[k] = byte(k*7)+byte(k>>9)+byte(i), byte(k)
+			local[k] = byte(k*7) + byte(k>>9) + byte(i)
 		}
+		for k := range remote {
+			if read {
+				break // who has read may ask again for what it has
+			}
+			remote[k] = byte(k)
+		}
+		read = op == verbs.OpRDMARead
 		want, wcs := bytes.Clone(local), [2]int{1, 0}
 		switch op {
 		case verbs.OpRDMARead:
