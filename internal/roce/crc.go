@@ -18,6 +18,15 @@ func checksum(crc uint32, b []byte) uint32 {
 	return ^short(^crc, b)
 }
 
+// checksumCopy copies src to dst, which is no shorter, and is checksum of what it has copied: others
+// may change src meanwhile.
+func checksumCopy(crc uint32, dst, src []byte) uint32 {
+	if wide && len(src) >= foldMin {
+		return copyLong(crc, dst, src)
+	}
+	return checksum(crc, dst[:copy(dst, src)])
+}
+
 // shortMax is the length up to which short is faster than hash/crc32.
 const shortMax = 63
 

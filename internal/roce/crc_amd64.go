@@ -22,24 +22,48 @@ const foldMin = 256
 // because a product of two such polynomials has one bit less than room for it.
 type factors [2]uint64
 
-// folds are the factors for the distances of fold: four registers of 512 bits, one, and 128
-// bits.
-var folds = [3]factors{newFactors(4 * 512), newFactors(512), newFactors(128)}
+// factorTable is the factors that fold takes, by the bits between what is folded and where it
+// goes:
+//
+//	 0 | 2048 | 1536 | 1024 |  512 |   four registers, and one after the other onto the last
+//	64 |  384 |  256 |  128 |    - |   the lanes of one register
+type factorTable [8]factors
 
-func newFactors(bits int) factors {
-	return factors{uint64(power(one>>1, bits+32)) << 1, uint64(power(one>>1, bits-32)) << 1}
+var folds = newFactorTable(4*512, 3*512, 2*512, 512, 3*128, 2*128, 128)
+
+func newFactorTable(bits ...int) *factorTable {
+	t := &factorTable{}
+	for i, b := range bits {
+		t[i] = factors{uint64(power(one>>1, b+32)) << 1, uint64(power(one>>1, b-32)) << 1}
+	}
+	return t
 }
 
 // foldLong is checksum for at least foldMin bytes.
 func foldLong(crc uint32, b []byte) uint32 {
 	n := len(b) &^ 15
 	var rest [16]byte
-	fold(^crc, &b[0], n, &folds, &rest)
+	fold(^crc, &b[0], n, folds, &rest)
 	return ^short(short(0, rest[:]), b[n:])
+}
+
+// copyLong is checksumCopy for at least foldMin bytes.
+func copyLong(crc uint32, dst, src []byte) uint32 {
+	n := len(src) &^ 15
+	dst = dst[:len(src)]
+	var rest [16]byte
+	foldCopy(^crc, &dst[0], &src[0], n, folds, &rest)
+	copy(dst[n:], src[n:])
+	return ^short(short(0, rest[:]), dst[n:])
 }
 
 // fold folds n bytes, a multiple of 16 and at least foldMin, before which the CRC was crc, to 16
 // with the same CRC.
 //
 //go:noescape
-func fold(crc uint32, p *byte, n int, k *[3]factors, rest *[16]byte)
+func fold(crc uint32, p *byte, n int, k *factorTable, rest *[16]byte)
+
+// foldCopy is fold of bytes that it copies.
+//
+//go:noescape
+func foldCopy(crc uint32, dst, src *byte, n int, k *factorTable, rest *[16]byte)

@@ -9,3 +9,5 @@ const wide = false
 const foldMin = 0
 
 func foldLong(uint32, []byte) uint32 { return 0 }
+
+func copyLong(uint32, []byte, []byte) uint32 { return 0 }

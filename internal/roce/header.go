@@ -97,9 +97,9 @@ func (h *Header) Encode(b []byte, payload int) int {
 	if h.AckReq {
 		ack = flagAckReq
 	}
-	b[0] = h.Opcode
-	b[bthFlags] = flags
-	binary.BigEndian.PutUint16(b[bthPKey:], h.PKey)
+	// Whole words: the CRC reads words, and a word that was stored in pieces has to be waited for
+	// until it is in the cache.
+	binary.BigEndian.PutUint32(b, uint32(h.Opcode)<<24|uint32(flags)<<16|uint32(h.PKey))
 	binary.BigEndian.PutUint32(b[bthECN:], ecn<<24|h.DestQPN&mask24)
 	binary.BigEndian.PutUint32(b[bthAck:], ack<<24|h.PSN&mask24)
 	h.extend(b[bthLen:], f.layout)

@@ -119,6 +119,10 @@ func (f Flow) Begin(headers []byte, length int, id uint16) Sum {
 // sixteen, are the fastest.
 func (s Sum) Add(b []byte) Sum { return Sum(checksum(uint32(s), b)) }
 
+// Copy copies the next bytes of the datagram to dst, which has room for them, and adds them: what
+// was copied, even if src changes meanwhile.
+func (s Sum) Copy(dst, src []byte) Sum { return Sum(checksumCopy(uint32(s), dst[:len(src)], src)) }
+
 // Finish writes pad bytes of 0 and the ICRC to the beginning of tail, which has room for
 // MaxTail bytes, and returns how many that are.
 func (s Sum) Finish(tail []byte, pad int) int {
