@@ -43,7 +43,8 @@ type qp struct {
 	// readAhead is how many packets one READ request asks for; 0 is without limit.
 	readAhead uint32
 	// ackMask makes a long message ask for acknowledgements on its way, often enough
-	// for the window never to close for want of one: when PSN & ackMask is 0.
+	// for the window never to close for want of one: when the packets before it in the
+	// message are ackMask, or as many more as a multiple of ackMask + 1.
 	ackMask seqnum.PSN
 
 	inTx       bool // in core.tx

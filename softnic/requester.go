@@ -113,7 +113,7 @@ func (q *qp) sendData(w *sendWQE, peer *qp) bool {
 	psn := q.snd
 	p.path, p.opcode, p.destQPN, p.psn = q.path, q.transport|op, q.attr.DestQPN, psn
 	p.va, p.rkey, p.dmaLen, p.imm = w.remoteAddr, w.rkey, length, w.imm
-	p.ackReq = last || psn&q.ackMask == 0 || q.probing || (n.budget.limit > 0 && q.holder(q.inFlight()+1) != nil)
+	p.ackReq = last || (psn-w.first)&q.ackMask == q.ackMask || q.probing || (n.budget.limit > 0 && q.holder(q.inFlight()+1) != nil)
 	p.solicited = last && w.flags&verbs.SendSolicited != 0
 	if last {
 		q.sqOff = 0
