@@ -36,8 +36,3 @@ func packetOf(p *packet, h *roce.Header) {
 		p.compare, p.swap = h.Compare, h.SwapAdd
 	}
 }
-
-// isReadAnswer reports whether the payload is memory that was read for the peer.
-func (p *packet) isReadAnswer() bool {
-	return p.opcode >= transportRC|opReadRespFirst && p.opcode <= transportRC|opReadRespOnly
-}

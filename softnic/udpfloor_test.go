@@ -110,17 +110,9 @@ func floorPacket(w *udp.Writer, to *udp.Dest, src []byte, k int) {
 	payload := src[k*min(floorMTU, len(src)):]
 	payload = payload[:min(floorMTU, len(payload))]
 	size := header + len(payload) + floorICRC
-	if len(payload) < 512 {
-		w.Begin(to, 0, size, 0, size)
-		d := w.Take(size)
-		copy(d[header:], payload)
-		binary.LittleEndian.PutUint32(d[size-floorICRC:], uint32(roce.Sum(0).Add(d[:size-floorICRC])))
-		return
-	}
-	w.Begin(to, 0, size, 1, header+floorICRC)
-	sum := roce.Sum(0).Add(w.Take(header))
-	w.Attach(payload)
-	binary.LittleEndian.PutUint32(w.Take(floorICRC), uint32(sum.Add(payload)))
+	d, _ := w.Next(to, 0, size)
+	sum := roce.Sum(0).Add(d[:header]).Copy(d[header:], payload)
+	binary.LittleEndian.PutUint32(d[size-floorICRC:], uint32(sum))
 }
 
 func floorReceive(b *testing.B, conn *udp.Conn, back *udp.Dest, dst []byte, packets int) {
@@ -152,8 +144,8 @@ func floorReceive(b *testing.B, conn *udp.Conn, back *udp.Dest, dst []byte, pack
 		}
 		if got-told >= floorWindow/4 || got == packets {
 			told = got
-			w.Begin(back, 0, 8, 0, 8)
-			binary.BigEndian.PutUint64(w.Take(8), uint64(got))
+			d, _ := w.Next(back, 0, 8)
+			binary.BigEndian.PutUint64(d, uint64(got))
 			w.Flush()
 		}
 	}
@@ -194,8 +186,7 @@ func BenchmarkUDPRawLatency(b *testing.B) {
 		var idle patience
 		for i := range n {
 			if first || i > 0 {
-				w.Begin(to, 0, size, 0, size)
-				w.Take(size)
+				w.Next(to, 0, size)
 				w.Flush()
 			}
 			for k := 0; k == 0; {
@@ -212,8 +203,7 @@ func BenchmarkUDPRawLatency(b *testing.B) {
 			}
 		}
 		if !first {
-			w.Begin(to, 0, size, 0, size)
-			w.Take(size)
+			w.Next(to, 0, size)
 			w.Flush()
 		}
 	}

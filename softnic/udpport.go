@@ -30,14 +30,15 @@ type udpPort struct {
 	budgets map[udpPeer]*budget
 	heard   map[udpSpeaker]*udpWay
 	out     roce.Header
-	parts   [verbs.MaxSGE + 2][]byte // of a captured packet
+	parts   [1][]byte // a captured packet, here so that nothing is allocated for it
 
 	// reading is held by whoever reads, and taken before the core's lock.
 	reading sync.Mutex
 	reader  *udp.Reader
 	closed  bool
-	vain    int // reads of the program, one after the other, that found nothing
-	batch   int // bytes of the last read that found something
+	vain    int  // reads of the program, one after the other, that found nothing
+	batch   int  // bytes of the last read that found something
+	midway  bool // its last packet was not the last of its message
 	sources map[udpSource]*udpSender
 	last    *udpSender
 	in      roce.Header

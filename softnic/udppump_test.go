@@ -50,8 +50,8 @@ func TestUDPPumpRunsWhatItRead(t *testing.T) {
 	h.Encode(answer, 0)
 	flow.Seal(answer, 0)
 	w := conn.NewWriter()
-	w.Begin(nics[1].udp.dest(udpTarget{}, nics[0].udp.conn.Addr(), false), 0, len(answer), 0, len(answer))
-	copy(w.Take(len(answer)), answer)
+	d, _ := w.Next(nics[1].udp.dest(udpTarget{}, nics[0].udp.conn.Addr(), false), 0, len(answer))
+	copy(d, answer)
 	w.Flush()
 	for range 100 { // maps have no order: the busy NIC may come first
 		nics[0].udp.reading.Unlock()

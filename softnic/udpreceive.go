@@ -37,6 +37,8 @@ func (u *udpPort) read() bool {
 		u.batch += len(d.Data)
 		u.serve(d)
 	}
+	t := traits[u.in.Opcode&operationMask]
+	u.midway = t&(opIsSend|opIsWrite) != 0 && t&opEnds == 0
 	u.served = true
 	c.settle()
 	u.served = false
@@ -193,5 +195,5 @@ func (u *udpPort) captureReceived(from *udpSender, id uint16, b []byte) {
 		return // was captured when it was sent
 	}
 	u.parts[0] = b
-	u.link.cfg.Capture.Packet(wallClock(), from.addr, u.conn.Addr(), id, u.parts[:1]...)
+	u.link.cfg.Capture.Packet(wallClock(), from.addr, u.conn.Addr(), id, u.parts[:]...)
 }

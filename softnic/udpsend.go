@@ -6,10 +6,6 @@ import (
 	"ibverbx/internal/roce"
 )
 
-// udpCopyBelow is the payload below which bytes are copied next to their headers: a vector
-// of its own costs the kernel more.
-const udpCopyBelow = 512
-
 func (l *UDPLink) send(from *NIC, p *packet) {
 	switch {
 	case p.path.way == nil:
@@ -48,9 +44,10 @@ func (l *UDPLink) land(f *flight) {
 	l.recycle(f)
 }
 
-// write adds a packet to those that leave with the next flush. Its payload is referred to, not
-// copied, unless it is short, or an answer to a READ: others may change that memory at any
-// time, and then the ICRC would be wrong.
+// write adds a packet to those that leave with the next flush. Its payload is copied next to its
+// headers while it is summed up, so that the ICRC is that of the bytes that leave, whatever the
+// program does to its memory, and so that the kernel has one piece to copy instead of two per packet: for
+// long messages that is faster than to refer to the payload (docs/performance.md).
 func (u *udpPort) write(p *packet, corrupt bool) {
 	if !u.dirty {
 		u.dirty = true
@@ -59,48 +56,19 @@ func (u *udpPort) write(p *packet, corrupt bool) {
 	way, h, length := u.wayOf(p), &u.out, int(p.length)
 	headerOf(h, p)
 	size := roce.DatagramLen(p.opcode, length)
-	if length < udpCopyBelow || p.isReadAnswer() {
-		id := uint16(u.writer.Begin(way.dest, way.socket, size, 0, size))
-		b := u.writer.Take(size)
-		n := h.Encode(b, length)
-		for k := range p.numSegs {
-			n += copy(b[n:], p.segs[k])
-		}
-		clear(b[n:])
-		way.flow.Seal(b, id)
-		if corrupt {
-			b[size-1] ^= 1
-		}
-		if u.link.cfg.Capture != nil {
-			u.parts[0] = b
-			u.captureSent(way, id, u.parts[:1])
-		}
-		return
-	}
-	u.writeParts(p, way, size, corrupt)
-}
-
-// writeParts is write for a payload that is referred to.
-func (u *udpPort) writeParts(p *packet, way *udpWay, size int, corrupt bool) {
-	pad, headers := roce.Pad(int(p.length)), roce.HeaderLen(p.opcode)
-	id := uint16(u.writer.Begin(way.dest, way.socket, size, int(p.numSegs), headers+roce.MaxTail))
-	head := u.writer.Take(headers)
-	u.out.Encode(head, int(p.length))
-	sum := way.flow.Begin(head, size, id)
+	b, k := u.writer.Next(way.dest, way.socket, size)
+	id, n := uint16(k), h.Encode(b, length)
+	sum := way.flow.Begin(b[:n], size, id)
 	for k := range p.numSegs {
-		u.writer.Attach(p.segs[k])
-		sum = sum.Add(p.segs[k])
+		sum = sum.Copy(b[n:], p.segs[k])
+		n += len(p.segs[k])
 	}
-	tail := u.writer.Take(size - headers - int(p.length))
-	sum.Finish(tail, pad)
+	sum.Finish(b[n:], roce.Pad(length))
 	if corrupt {
-		tail[len(tail)-1] ^= 1
+		b[size-1] ^= 1
 	}
 	if u.link.cfg.Capture != nil {
-		u.parts[0] = head
-		n := copy(u.parts[1:], p.segs[:p.numSegs])
-		u.parts[n+1] = tail
-		u.captureSent(way, id, u.parts[:n+2])
+		u.captureSent(way, id, b)
 	}
 }
 
@@ -110,7 +78,8 @@ func (u *udpPort) flush() {
 	u.nic.stats.SendDrops += uint64(u.writer.Flush())
 }
 
-func (u *udpPort) captureSent(way *udpWay, id uint16, parts [][]byte) {
+func (u *udpPort) captureSent(way *udpWay, id uint16, b []byte) {
+	u.parts[0] = b
 	from := netip.AddrPortFrom(u.conn.Addr().Addr(), u.conn.SourcePort(way.socket))
-	u.link.cfg.Capture.Packet(wallClock(), from, way.dest.Addr(), id, parts...)
+	u.link.cfg.Capture.Packet(wallClock(), from, way.dest.Addr(), id, u.parts[:]...)
 }

@@ -99,9 +99,41 @@ func TestReadTarget(t *testing.T) {
 	}
 }
 
+// TestDrained: a Read that takes as much as it may has perhaps left something, one that takes less
+// has not.
+func TestDrained(t *testing.T) {
+	c := open(t, Config{NoCoalesce: true})
+	w, r := c.NewWriter(), c.NewReader()
+	to := NewDest(c.Addr(), false)
+	if n := len(r.msgs) + 1; holds(c, 20) < n {
+		t.Skipf("the socket buffer of %d bytes holds fewer than %d datagrams", c.Buffer(), n)
+	}
+	for range len(r.msgs) + 1 {
+		put(w, to, 0, pattern(20, 1))
+	}
+	if dropped := w.Flush(); dropped != 0 {
+		t.Fatalf("%d datagrams dropped, want 0", dropped)
+	}
+	for _, want := range []struct {
+		n       int
+		drained bool
+	}{{len(r.msgs), false}, {1, true}, {0, true}} {
+		if n, err := r.Read(); n != want.n || err != nil || r.Drained() != want.drained {
+			t.Errorf("Read = %d, %v, Drained = %t, want %d, nil, %t", n, err, r.Drained(), want.n, want.drained)
+		}
+	}
+}
+
 // TestPayloadAlignment: the payload behind a header of 12 or 28 bytes is where copy is fast.
 func TestPayloadAlignment(t *testing.T) {
-	r := open(t, Config{}).NewReader()
+	c := open(t, Config{})
+	r, w := c.NewReader(), c.NewWriter()
+	for _, header := range []uintptr{12, 28} {
+		d, _ := w.Next(NewDest(c.Addr(), false), 0, int(header)+4096+4)
+		if at := uintptr(unsafe.Pointer(&d[0])) + header; at%8 != 0 {
+			t.Fatalf("the payload behind %d bytes is written to %#x, want a multiple of 8", header, at)
+		}
+	}
 	for i := range r.iovs {
 		for _, header := range []uintptr{12, 28} {
 			if at := uintptr(unsafe.Pointer(r.iovs[i].Base)) + header; at%8 != 0 {

@@ -51,20 +51,17 @@ type Reader struct{}
 // Read takes the datagrams that are there.
 func (r *Reader) Read() (int, error) { return 0, ErrNotSupported }
 
+// Drained reports whether the last Read took all that was there.
+func (r *Reader) Drained() bool { return true }
+
 // Datagram returns entry i of the last Read.
 func (r *Reader) Datagram(int) *Datagram { return &Datagram{} }
 
 // Writer sends datagrams of a Conn in batches.
 type Writer struct{}
 
-// Begin begins a datagram.
-func (w *Writer) Begin(*Dest, int, int, int, int) int { return 0 }
-
-// Take returns the next n bytes of the datagram.
-func (w *Writer) Take(n int) []byte { return make([]byte, n) }
-
-// Attach makes b the next bytes of the datagram.
-func (w *Writer) Attach([]byte) {}
+// Next returns room for the next datagram.
+func (w *Writer) Next(_ *Dest, _, size int) (datagram []byte, k int) { return make([]byte, size), 0 }
 
 // Flush sends what was begun.
 func (w *Writer) Flush() (dropped int) { return 0 }

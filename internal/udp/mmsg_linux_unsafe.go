@@ -122,21 +122,21 @@ func (c *control) segment(n int) int {
 	return int(int32(binary.NativeEndian.Uint32(c[unix.CmsgLen(0):])))
 }
 
-// startsAt reports whether b is what follows v in memory.
-func startsAt(v *unix.Iovec, b []byte) bool {
-	return uintptr(unsafe.Pointer(v.Base))+uintptr(v.Len) == uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-}
+// Neither of the two calls below waits, and what they copy is bounded by a batch, so the scheduler
+// is not told of them (RawSyscall): a processor that is in a call for more than 20 us is taken
+// away from its goroutine if others could use it, and such a goroutine then queues for another.
+// A batch takes about as long, so a program that keeps all its processors busy lost them at random.
 
 // sendmmsg sends messages and returns how many were taken.
 func sendmmsg(fd int, msgs []mmsghdr) (int, syscall.Errno) {
-	n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(msgs))),
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(msgs))),
 		uintptr(len(msgs)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	return int(n), errno
 }
 
 // recvmmsg receives messages that are there and returns how many.
 func recvmmsg(fd int, msgs []mmsghdr) (int, syscall.Errno) {
-	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(msgs))),
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(msgs))),
 		uintptr(len(msgs)), unix.MSG_DONTWAIT, 0, 0)
 	return int(n), errno
 }

@@ -30,6 +30,7 @@ type Reader struct {
 	conn      *Conn
 	slot      int // bytes
 	next      int // messages that the next Read takes at the most
+	drained   bool
 	bytes     []byte
 	msgs      []mmsghdr
 	iovs      []unix.Iovec
@@ -79,6 +80,7 @@ func (r *Reader) Read() (int, error) {
 		return 0, fmt.Errorf("udp: receive on %v: %w", r.conn.Addr(), os.NewSyscallError("recvmmsg", errno))
 	}
 	bytes := 0
+	r.drained = n < r.next
 	for i := range n {
 		bytes += int(r.msgs[i].len)
 		r.take(i)
@@ -104,6 +106,9 @@ func (r *Reader) take(i int) {
 	d.Port = r.names[i].get(&d.From)
 	r.prepare(i)
 }
+
+// Drained reports whether the last Read that found something took all that was there.
+func (r *Reader) Drained() bool { return r.drained }
 
 // Datagram returns entry i of the last Read. It is valid until the next.
 func (r *Reader) Datagram(i int) *Datagram { return &r.datagrams[i] }

@@ -7,11 +7,10 @@
 // set to discover the path's MTU: then Linux sends identification 0 in the IPv4 header (and k
 // in segment k of a run), which the checksum of RoCE v2 covers.
 //
-//	w := conn.NewWriter()                      r := conn.NewReader()
-//	k := w.Begin(dest, socket, size, 1, 12)    n, err := r.Read()     // never blocks
-//	copy(w.Take(12), header)                   d := r.Datagram(0)     // d.Data in parts of d.Segment
-//	w.Attach(payload)                          err = conn.Wait()      // until there is more
-//	dropped := w.Flush()
+//	w := conn.NewWriter()                  r := conn.NewReader()
+//	d, k := w.Next(dest, socket, size)     n, err := r.Read()     // never blocks
+//	copy(d, datagram)                      d := r.Datagram(0)     // d.Data in parts of d.Segment
+//	dropped := w.Flush()                   err = conn.Wait()      // until there is more
 package udp
 
 import (

@@ -41,12 +41,10 @@ func open(tb testing.TB, cfg Config) *Conn {
 	return c
 }
 
-// put sends b as one datagram, half of it copied.
+// put sends b as one datagram.
 func put(w *Writer, to *Dest, socket int, b []byte) int {
-	half := len(b) / 2
-	k := w.Begin(to, socket, len(b), 1, half)
-	copy(w.Take(half), b)
-	w.Attach(b[half:])
+	d, k := w.Next(to, socket, len(b))
+	copy(d, b)
 	return k
 }
 

@@ -12,15 +12,14 @@ const (
 	// kernels before 6.9.
 	maxSegments = 64
 
-	// What a batch of one socket holds before it must be sent.
+	// batchMessages is how many messages of one socket a batch holds before it must be sent.
 	batchMessages = 64
-	batchVectors  = 2048
-	batchBytes    = 128 << 10
-	// batchPayload is about how much a batch has before it is sent: two full runs. The
-	// receiver works on them while the sender prepares the next two, and what the sender
-	// has just read to sum it up is still in its second-level cache when the kernel
-	// copies it.
-	batchPayload = 120 << 10
+	// batchEnough is about how many bytes a batch has before it is sent: two full runs. The
+	// receiver works on them while the sender prepares the next two, and they are still in
+	// the sender's second-level cache when the kernel copies them. batchBytes has room for
+	// one more run: one that was begun is not broken off.
+	batchEnough = 120 << 10
+	batchBytes  = batchEnough + MaxDatagram
 
 	// sendPatience is how long a full socket buffer is waited for, in milliseconds,
 	// before datagrams are dropped.
@@ -33,7 +32,6 @@ type Writer struct {
 	conn    *Conn
 	batches []*batch // by socket, made when first used
 	pending []*batch // those with something to send
-	now     *batch   // that of the datagram being written
 	dropped int
 }
 
@@ -44,96 +42,75 @@ type batch struct {
 	controls [batchMessages]control
 	counts   [batchMessages]uint8 // datagrams of a message
 	dests    [batchMessages]*Dest
-	iovs     []unix.Iovec
-	bytes    []byte
-	n        int // messages
-	payload  int // bytes of all messages
-	vectors  int // used of iovs
-	used     int // of bytes
+	iovs     [batchMessages]unix.Iovec
+	bytes    []byte // of all messages, one after the other
+	n        int    // messages
+	used     int    // of bytes
 
 	// The last message, to which more datagrams may be added.
 	to    *Dest
 	size  int // of a datagram
 	total int
-	first int // its first vector
 	open  bool
 }
 
 // NewWriter returns a Writer that sends from the Conn's sockets.
 func (c *Conn) NewWriter() *Writer { return &Writer{conn: c, batches: make([]*batch, len(c.send))} }
 
-// Begin begins a datagram of size bytes, from a socket of the pool. The caller gives its bytes
-// by Take and Attach, in their order, before it begins the next; at most vectors calls of
-// Attach and room bytes of Take. It returns the number of the datagram within its run: 0 if
-// it is the first or leaves alone.
-func (w *Writer) Begin(to *Dest, socket, size, vectors, room int) int {
+// Next returns room for the next datagram, of size bytes, from a socket of the pool. The caller fills
+// it before it calls another method. k is the number of the datagram within its run: 0 if it is the
+// first or leaves alone.
+func (w *Writer) Next(to *Dest, socket, size int) (datagram []byte, k int) {
 	b := w.batches[socket]
 	if b == nil {
-		b = &batch{fd: w.conn.send[socket], iovs: make([]unix.Iovec, batchVectors), bytes: make([]byte, batchBytes)}
+		b = &batch{fd: w.conn.send[socket], bytes: make([]byte, slotOffset+batchBytes)[slotOffset:]}
 		w.batches[socket] = b
 	}
-	w.now = b
-	if b.vectors+2*vectors+2 > len(b.iovs) || b.used+room > len(b.bytes) {
-		w.send(b)
-	}
-	if b.open && to == b.to && size <= b.size && b.total+size <= MaxDatagram {
-		k := int(b.counts[b.n-1])
-		if k < int(w.conn.segments.Load()) {
-			b.counts[b.n-1]++
-			b.total += size
-			b.payload += size
-			b.open = size == b.size // a shorter one ends the run
-			return k
+	if k = b.grow(to, size, int(w.conn.segments.Load())); k == 0 {
+		if b.n == batchMessages || b.used >= batchEnough {
+			w.send(b)
 		}
+		if b.n == 0 {
+			w.pending = append(w.pending, b)
+		}
+		b.begin(to, size)
 	}
-	if b.n == batchMessages || b.payload >= batchPayload {
-		w.send(b)
+	b.used += size
+	return b.bytes[b.used-size : b.used : b.used], k
+}
+
+// grow adds a datagram to the last message if it may, and returns its number; 0 if it may not.
+func (b *batch) grow(to *Dest, size, most int) int {
+	if !b.open || to != b.to || size > b.size || b.total+size > MaxDatagram {
+		return 0
 	}
+	k := int(b.counts[b.n-1])
+	if k >= most {
+		return 0
+	}
+	b.counts[b.n-1]++
+	b.total += size
+	b.open = size == b.size // a shorter one ends the run
+	return k
+}
+
+// begin begins a message with a datagram of that size.
+func (b *batch) begin(to *Dest, size int) {
 	b.end()
-	if b.n == 0 {
-		w.pending = append(w.pending, b)
-	}
-	b.to, b.size, b.total, b.first, b.open = to, size, size, b.vectors, to.runs && !to.refused
+	b.to, b.size, b.total, b.open = to, size, size, to.runs && !to.refused
 	b.counts[b.n], b.dests[b.n] = 1, to
+	b.iovs[b.n].Base = &b.bytes[b.used]
 	b.n++
-	b.payload += size
-	return 0
-}
-
-// Take returns the next n bytes of the datagram, for the caller to fill.
-func (w *Writer) Take(n int) []byte {
-	b := w.now
-	p := b.bytes[b.used : b.used+n : b.used+n]
-	b.used += n
-	w.Attach(p)
-	return p
-}
-
-// Attach makes p the next bytes of the datagram. It must not change before Flush.
-func (w *Writer) Attach(p []byte) {
-	if len(p) == 0 {
-		return
-	}
-	b := w.now
-	if b.vectors > b.first {
-		if v := &b.iovs[b.vectors-1]; startsAt(v, p) {
-			v.SetLen(int(v.Len) + len(p))
-			return
-		}
-	}
-	v := &b.iovs[b.vectors]
-	v.Base = &p[0]
-	v.SetLen(len(p))
-	b.vectors++
 }
 
 // end completes the last message.
 func (b *batch) end() {
-	if b.n == 0 || b.vectors == b.first {
+	if b.n == 0 {
 		return
 	}
-	m := &b.msgs[b.n-1]
-	m.vectors(b.iovs[b.first:b.vectors])
+	m, v := &b.msgs[b.n-1], b.iovs[b.n-1:b.n]
+	v[0].SetLen(b.total)
+	m.vectors(v)
 	m.name(&b.to.raw, b.to.raw.len)
 	c, n := &b.controls[b.n-1], 0
 	if b.counts[b.n-1] > 1 {
@@ -183,10 +160,8 @@ func (w *Writer) send(b *batch) {
 		w.dropped += int(b.counts[from])
 		from++
 	}
-	// What was sent is the program's memory, which may be unmapped and used again.
-	clear(b.iovs[:b.vectors])
 	clear(b.dests[:b.n])
-	b.n, b.vectors, b.used, b.payload, b.first, b.open, b.to = 0, 0, 0, 0, 0, false, nil
+	b.n, b.used, b.open, b.to = 0, 0, false, nil
 }
 
 // writable waits until a socket takes more, for a while.
