@@ -132,11 +132,13 @@ func (l *FaultLink) direction(from, to *NIC) *direction {
 func (l *FaultLink) shared() *core                { return &l.core }
 func (l *FaultLink) kind() string                 { return "fault" }
 func (l *FaultLink) segment(mtu verbs.MTU) uint32 { return uint32(mtu.Bytes()) }
-func (l *FaultLink) window(*path) uint32          { return uint32(l.cfg.Window) }
 func (l *FaultLink) readAhead() uint32            { return uint32(l.cfg.ReadAhead) }
-func (l *FaultLink) flush()                       {}
-func (l *FaultLink) pump() (read, busy bool)      { return false, false }
-func (l *FaultLink) plug(*NIC) error              { return nil }
+func (l *FaultLink) window(*path, uint32) (n, long uint32) {
+	return uint32(l.cfg.Window), uint32(l.cfg.Window)
+}
+func (l *FaultLink) flush()                  {}
+func (l *FaultLink) pump() (read, busy bool) { return false, false }
+func (l *FaultLink) plug(*NIC) error         { return nil }
 
 func (l *FaultLink) address() (netip.Addr, error) { return l.core.freeAddr(), nil }
 

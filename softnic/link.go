@@ -21,8 +21,9 @@ type Link interface {
 	kind() string
 	// segment returns the payload bytes of one packet at a path MTU.
 	segment(mtu verbs.MTU) uint32
-	// window returns how many packets a requester may have unacknowledged on a path.
-	window(p *path) uint32
+	// window returns how many packets a requester may have unacknowledged on a path, and how
+	// many to send another full one, of seg bytes.
+	window(p *path, seg uint32) (n, long uint32)
 	// readAhead returns how many packets one READ request may ask for; 0 is without
 	// limit. A longer READ is made of several.
 	readAhead() uint32

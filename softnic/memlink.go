@@ -35,18 +35,18 @@ func NewMemoryLink(cfg *MemoryConfig) *MemoryLink {
 // at which something will be due next, and whether anything will.
 func (l *MemoryLink) Step() (next int64, pending bool) { return l.core.step() }
 
-func (l *MemoryLink) shared() *core            { return &l.core }
-func (l *MemoryLink) kind() string             { return "memory" }
-func (l *MemoryLink) segment(verbs.MTU) uint32 { return maxMsgSize }
-func (l *MemoryLink) window(*path) uint32      { return maxWindow }
-func (l *MemoryLink) readAhead() uint32        { return 0 }
-func (l *MemoryLink) flush()                   {}
-func (l *MemoryLink) pump() (read, busy bool)  { return false, false }
-func (l *MemoryLink) plug(*NIC) error          { return nil }
-func (l *MemoryLink) room(*NIC, *qp) bool      { return true }
-func (l *MemoryLink) deliver(int64, int) int   { return 0 }
-func (l *MemoryLink) next() int64              { return never }
-func (l *MemoryLink) forget(*NIC)              {}
+func (l *MemoryLink) shared() *core                         { return &l.core }
+func (l *MemoryLink) kind() string                          { return "memory" }
+func (l *MemoryLink) segment(verbs.MTU) uint32              { return maxMsgSize }
+func (l *MemoryLink) readAhead() uint32                     { return 0 }
+func (l *MemoryLink) window(*path, uint32) (n, long uint32) { return maxWindow, maxWindow }
+func (l *MemoryLink) flush()                                {}
+func (l *MemoryLink) pump() (read, busy bool)               { return false, false }
+func (l *MemoryLink) plug(*NIC) error                       { return nil }
+func (l *MemoryLink) room(*NIC, *qp) bool                   { return true }
+func (l *MemoryLink) deliver(int64, int) int                { return 0 }
+func (l *MemoryLink) next() int64                           { return never }
+func (l *MemoryLink) forget(*NIC)                           {}
 
 func (l *MemoryLink) address() (netip.Addr, error) { return l.core.freeAddr(), nil }
 

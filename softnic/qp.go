@@ -40,6 +40,8 @@ type qp struct {
 	from   *path  // the last path that a packet of the peer came on
 	seg    uint32 // payload bytes of a packet
 	window uint32 // packets unacknowledged at the most
+	// longWindow is how many there are at the most for a full packet to follow.
+	longWindow uint32
 	// readAhead is how many packets one READ request asks for; 0 is without limit.
 	readAhead uint32
 	// ackMask makes a long message ask for acknowledgements on its way, often enough

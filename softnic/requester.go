@@ -57,7 +57,7 @@ func (q *qp) sendMessages() {
 		if q.sqOff == 0 && !q.mayStart(w) {
 			return
 		}
-		if f := q.inFlight(); f >= q.window || (q.nic.budget.limit > 0 && !q.mayAdd(f)) || (q.paced && !q.link.room(q.nic, q)) {
+		if !q.hasRoom(w) {
 			return
 		}
 		if w.isRequest() {
@@ -68,6 +68,15 @@ func (q *qp) sendMessages() {
 			return
 		}
 	}
+}
+
+// hasRoom reports whether the windows let the next packet of w leave.
+func (q *qp) hasRoom(w *sendWQE) bool {
+	f, window := q.inFlight(), q.window
+	if w.length-q.sqOff >= q.seg {
+		window = q.longWindow
+	}
+	return f < window && (q.nic.budget.limit == 0 || q.mayAdd(f)) && (!q.paced || q.link.room(q.nic, q))
 }
 
 // mayStart reports whether request next can begin, and numbers its packets if it never

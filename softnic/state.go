@@ -146,9 +146,13 @@ func (q *qp) readyToReceive() {
 	if q.typ == verbs.UD {
 		q.seg = uint32(q.nic.cfg.MTU.Bytes())
 	}
-	q.window = q.link.window(q.path)
+	q.window, q.longWindow = q.link.window(q.path, q.seg)
 	q.readAhead = q.link.readAhead()
-	q.ackMask = seqnum.PSN(roundUp(int(q.window+3)/4) - 1)
+	part := 4
+	if q.core.batched {
+		part = 2 // an acknowledgement is a system call on both sides
+	}
+	q.ackMask = seqnum.PSN(roundUp((int(q.longWindow)+part-1)/part) - 1)
 	q.epsn, q.asked = seqnum.PSN(q.attr.RQPSN), 0
 	if q.typ == verbs.RC {
 		// For the most that there can be: SQD may raise the limit later.

@@ -166,3 +166,38 @@ func TestUDPPeerBudgetLeftWaiting(t *testing.T) {
 		t.Errorf("%d packets of %d in flight, waits: %v, want the QP to wait while the window is full", after.inFlight, after.limit, q.starved)
 	}
 }
+
+// TestUDPWindow: a QP has a MiB of full packets under way, and more of short ones, unless it is
+// told otherwise.
+func TestUDPWindow(t *testing.T) {
+	for _, c := range []struct {
+		window   int
+		seg      uint32
+		n, long  uint32
+		peerSays uint32
+	}{
+		{0, 4096, 512, 256, maxWindow},
+		{0, 1024, 512, 512, maxWindow},
+		{0, 4096, 100, 100, 100},
+		{300, 4096, 300, 300, maxWindow},
+		{300, 256, 300, 300, maxWindow},
+	} {
+		link, err := NewUDPLink(&UDPConfig{Window: c.window})
+		check(t, err)
+		if n, long := link.window(&path{way: &udpWay{window: c.peerSays}}, c.seg); n != c.n || long != c.long {
+			t.Errorf("Window %d, packets of %d bytes, %d for the peer: got %d and %d, want %d and %d", c.window, c.seg, c.peerSays, n, long, c.n, c.long)
+		}
+	}
+	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
+	q := silentPeers(t, seen, 1, 16<<20)[0] // a MiB is posted, and waits for an answer
+	c := q.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	long := &sendWQE{opcode: verbs.OpRDMAWrite, length: 1 << 20}
+	if f := q.inFlight(); f != 256 || q.hasRoom(long) {
+		t.Errorf("%d packets under way, room for a full one: %v; want 256 and none", f, q.hasRoom(long))
+	}
+	if short := (&sendWQE{opcode: verbs.OpRDMAWrite, length: 8}); !q.hasRoom(short) {
+		t.Error("no room for a short packet, want some")
+	}
+}

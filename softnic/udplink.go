@@ -28,8 +28,8 @@ type UDPConfig struct {
 	// device that has neither.
 	NoSegment, NoCoalesce bool
 	// Window is how many packets a QP may have unacknowledged, NICWindow how many all
-	// QPs of a NIC. A QP whose peer has a small socket buffer takes less. Zero means 512
-	// and 1024.
+	// QPs of a NIC. A QP whose peer has a small socket buffer takes less. Zero means 512,
+	// but a MiB of full packets, and 1024.
 	Window, NICWindow int
 	// Spin is how long a NIC looks for more packets after the last before it sleeps, if
 	// the program does not poll. Zero means 20 microseconds, less than zero not at all.
@@ -53,7 +53,11 @@ type Capture interface {
 }
 
 const (
+	// The window of a QP: what is under way should fit the second-level caches of
+	// both sides. The more there is, the colder are the bytes when the receiver comes to them,
+	// and the longer it takes it to catch up (docs/performance.md).
 	defaultUDPWindow    = 512
+	defaultUDPInFlight  = 1 << 20 // bytes
 	defaultUDPNICWindow = 1024
 	defaultUDPSpin      = 20 * time.Microsecond
 
@@ -113,7 +117,7 @@ func (cfg *UDPConfig) complete() error {
 	}{
 		{"Sockets", &cfg.Sockets, udp.DefaultSockets, 1024},
 		{"Buffer", &cfg.Buffer, udp.DefaultBuffer, 1 << 30},
-		{"Window", &cfg.Window, defaultUDPWindow, maxWindow},
+		{"Window", &cfg.Window, 0, maxWindow},
 		{"NICWindow", &cfg.NICWindow, defaultUDPNICWindow, maxWindow},
 	} {
 		if *f.value < 0 || *f.value > f.max {
@@ -200,11 +204,15 @@ func (l *UDPLink) segment(mtu verbs.MTU) uint32 { return uint32(mtu.Bytes()) }
 func (l *UDPLink) direct(*qp) *qp               { return nil }
 func (l *UDPLink) readAhead() uint32            { return udpReadAhead }
 
-func (l *UDPLink) window(p *path) uint32 {
-	if p == nil || p.way == nil {
-		return uint32(l.cfg.Window)
+func (l *UDPLink) window(p *path, seg uint32) (n, long uint32) {
+	n, long = uint32(l.cfg.Window), maxWindow
+	if n == 0 {
+		n, long = defaultUDPWindow, defaultUDPInFlight/seg
 	}
-	return min(uint32(l.cfg.Window), p.way.window)
+	if p != nil && p.way != nil {
+		n = min(n, p.way.window)
+	}
+	return n, min(n, long)
 }
 
 // address returns an address that no NIC of the link has.
