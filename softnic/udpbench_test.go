@@ -14,7 +14,7 @@ import (
 )
 
 // The benchmarks of UDP run on the loopback, each side on a link of its own, as two processes
-// would: beside them are what the same system calls, checksums and one copy cost without a
+// would: beside them are what the same system calls, checksums and copies cost without a
 // protocol (BenchmarkUDPFloor), a ping-pong of bare datagrams (BenchmarkUDPRawLatency), and
 // TCP (BenchmarkTCP).
 

@@ -35,8 +35,9 @@ const (
 )
 
 // BenchmarkUDPFloor moves messages as cheaply as the system calls allow: datagrams of the
-// same sizes and in the same runs as those of RoCE, the same CRC over each on both sides, a copy of
-// its payload to where it belongs, and a number back for every quarter of the window, so that
+// same sizes and in the same runs as those of RoCE, the same CRC over each on both sides, by the pass
+// that copies the payload next to its header on the one, before a copy of it to where it belongs on the
+// other, and a number back for every quarter of the window, so that
 // no buffer overflows. The memory is of the same kind and size. There are no PSNs, keys, QPs or
 // completions, and nothing is repaired.
 func BenchmarkUDPFloor(b *testing.B) {
