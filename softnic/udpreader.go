@@ -70,7 +70,9 @@ func (u *udpPort) attend(pause *time.Timer) bool {
 		default:
 		}
 		u.reading.Lock()
-		some, stream, midway := u.read(), u.batch >= streamBytes, u.midway && u.reader.Drained()
+		some := u.read()
+		stream := u.batch >= streamBytes
+		midway := stream && u.midway && u.reader.Drained()
 		u.reading.Unlock()
 		if now := a.polls.Load(); now != polls {
 			pause.Reset(pollPause)
@@ -85,7 +87,7 @@ func (u *udpPort) attend(pause *time.Timer) bool {
 		}
 		if some {
 			idle, vain = time.Now(), 0
-			for stream && midway && time.Since(idle) < midPause {
+			for midway && time.Since(idle) < midPause {
 				runtime.Gosched()
 			}
 			continue
