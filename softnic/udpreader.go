@@ -72,7 +72,7 @@ func (u *udpPort) attend(pause *time.Timer) bool {
 		u.reading.Lock()
 		some := u.read()
 		stream := u.batch >= streamBytes
-		midway := stream && u.midway && u.reader.Drained()
+		midway := stream && u.midway && u.reader.Drained() && u.link.cfg.Spin >= midPause
 		u.reading.Unlock()
 		if now := a.polls.Load(); now != polls {
 			pause.Reset(pollPause)

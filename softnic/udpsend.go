@@ -40,7 +40,6 @@ func (l *UDPLink) land(f *flight) {
 		f.dir.stats.Delivered++
 		f.from.udp.write(&f.packet, f.corrupt)
 	}
-	l.flush() // the buffer of f is used again
 	l.recycle(f)
 }
 

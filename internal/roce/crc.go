@@ -21,7 +21,7 @@ func checksum(crc uint32, b []byte) uint32 {
 // checksumCopy copies src to dst, which is no shorter, and is checksum of what it has copied: others
 // may change src meanwhile.
 func checksumCopy(crc uint32, dst, src []byte) uint32 {
-	if wide && len(src) >= foldMin {
+	if wide && unseen && len(src) >= foldMin {
 		return copyLong(crc, dst, src)
 	}
 	return checksum(crc, dst[:copy(dst, src)])
