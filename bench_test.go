@@ -64,7 +64,7 @@ func benchSend(b *testing.B, scheme ibverbx.Scheme, op verbs.Opcode, lanes, frag
 	must(b, err)
 	wrs := make([]ibverbx.SendWR, messageBatch)
 	for i := range wrs {
-		wrs[i] = ibverbx.SendWR{ID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, Remote: region.Remote()}
+		wrs[i] = ibverbx.SendWR{WRID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, Remote: region.Remote()}
 		wrs[i].SetSGE(region.SGE(0, uint32(frags*benchFragment)))
 	}
 	wcs := make([]ibverbx.WC, messageBatch)

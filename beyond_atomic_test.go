@@ -35,7 +35,7 @@ func newContenders(t *testing.T, rails, results int) (owner *host, both [2]*cont
 // run posts atomics and polls until all have ended.
 func (c *contender) run(wrs []ibverbx.SendWR) error {
 	for i := range wrs {
-		wrs[i].ID, wrs[i].Flags = uint64(i), verbs.SendSignaled
+		wrs[i].WRID, wrs[i].Flags = uint64(i), verbs.SendSignaled
 		wrs[i].SetSGE(c.results.SGE(uint64(8*i), 8))
 	}
 	var wcs [32]ibverbx.WC
@@ -49,8 +49,8 @@ func (c *contender) run(wrs []ibverbx.SendWR) error {
 			return err
 		}
 		for i := range wcs[:n] {
-			if err := wcs[i].Err(); err != nil || wcs[i].ID != uint64(done) {
-				return fmt.Errorf("completion of request %d, %w; want %d", wcs[i].ID, err, done)
+			if err := wcs[i].Err(); err != nil || wcs[i].WRID != uint64(done) {
+				return fmt.Errorf("completion of request %d, %w; want %d", wcs[i].WRID, err, done)
 			}
 			done++
 		}

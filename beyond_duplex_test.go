@@ -80,7 +80,7 @@ func (d *duplex) postReceives() error {
 	for kind := range d.recvs {
 		for d.recvs[kind] < d.due[kind] {
 			nth := d.recvs[kind]
-			wr := ibverbx.RecvWR{ID: uint64(kind+1)<<32 | uint64(nth)}
+			wr := ibverbx.RecvWR{WRID: uint64(kind+1)<<32 | uint64(nth)}
 			if kind == 1 {
 				wr.SetSGE(d.inbox.SGE(uint64(nth*d.slot), uint32(d.slot)))
 			}
@@ -103,7 +103,7 @@ func (d *duplex) postSend() error {
 	}
 	i := d.posted
 	wr := ibverbx.SendWR{
-		ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i),
+		WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i),
 		Remote: d.remote, RemoteOffset: uint64(i * d.slot),
 	}
 	if duplexKind(d.sender, i) == 1 {
@@ -123,10 +123,10 @@ func (d *duplex) take(wc *ibverbx.WC) error {
 	if err := wc.Err(); err != nil {
 		return err
 	}
-	switch wc.ID >> 32 {
+	switch wc.WRID >> 32 {
 	case 0:
-		if wc.ID != uint64(d.completed) {
-			return fmt.Errorf("side %d: completion of request %d, want %d", d.sender, wc.ID, d.completed)
+		if wc.WRID != uint64(d.completed) {
+			return fmt.Errorf("side %d: completion of request %d, want %d", d.sender, wc.WRID, d.completed)
 		}
 		d.completed++
 		return nil
@@ -154,8 +154,8 @@ func (d *duplex) next(came []int, kind int) int {
 
 func (d *duplex) check(wc *ibverbx.WC, i, nth int, at []byte) error {
 	n := d.length(1-d.sender, i)
-	if uint32(wc.ID) != uint32(nth) {
-		return fmt.Errorf("side %d: receive %d of its kind ended as number %d", d.sender, uint32(wc.ID), nth)
+	if uint32(wc.WRID) != uint32(nth) {
+		return fmt.Errorf("side %d: receive %d of its kind ended as number %d", d.sender, uint32(wc.WRID), nth)
 	}
 	if wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(i) {
 		return fmt.Errorf("side %d: immediate %d, want %d", d.sender, wc.Imm, i)

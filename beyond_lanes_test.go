@@ -34,10 +34,10 @@ func thousandLanes(t *testing.T, w *wires, scheme ibverbx.Scheme) {
 	for round := range 3 {
 		stamp(local.Bytes(), round, round)
 		clear(remote.Bytes())
-		if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: uint64(round)}}); n != 1 || err != nil {
+		if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: uint64(round)}}); n != 1 || err != nil {
 			t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 		}
-		wr := ibverbx.SendWR{ID: uint64(round), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(round) * 7, Remote: remote.Remote()}
+		wr := ibverbx.SendWR{WRID: uint64(round), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(round) * 7, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, size))
 		if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
 			t.Fatalf("PostSend = %d, %v; want 1", n, err)
@@ -82,7 +82,7 @@ func checkLanes(t *testing.T, h *host, lanes int, want uint64) {
 func readBack(t *testing.T, w *wires, h *host, local, remote *ibverbx.Region) {
 	t.Helper()
 	clear(local.Bytes())
-	wr := ibverbx.SendWR{ID: 99, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+	wr := ibverbx.SendWR{WRID: 99, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	wr.SetSGE(local.SGE(0, uint32(local.Len())))
 	if n, err := h.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
 		t.Fatalf("PostSend = %d, %v; want 1", n, err)
@@ -109,7 +109,7 @@ func TestManySmallMessagesOnManyLanes(t *testing.T) {
 				stamp(local.Bytes(), 1, 1)
 				recvs := make([]ibverbx.RecvWR, messages)
 				for i := range recvs {
-					recvs[i].ID = uint64(i)
+					recvs[i].WRID = uint64(i)
 				}
 				if n, err := b.qp.PostRecv(recvs); n != messages || err != nil {
 					t.Fatalf("PostRecv = %d, %v; want %d", n, err, messages)
@@ -117,7 +117,7 @@ func TestManySmallMessagesOnManyLanes(t *testing.T) {
 				var p patience
 				for posted, told, done := 0, 0, 0; told < messages || done < messages; {
 					if posted < messages {
-						wr := ibverbx.SendWR{ID: uint64(posted), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(posted) * 7, Remote: remote.Remote(), RemoteOffset: uint64(64 * posted)}
+						wr := ibverbx.SendWR{WRID: uint64(posted), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(posted) * 7, Remote: remote.Remote(), RemoteOffset: uint64(64 * posted)}
 						wr.SetSGE(local.SGE(uint64(64*posted), 64))
 						n, err := a.qp.PostSend([]ibverbx.SendWR{wr})
 						if posted += n; n == 0 && err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare

@@ -63,7 +63,7 @@ func newMixed(t *testing.T, a, b *host, scheme ibverbx.Scheme, requests int) *mi
 
 // add draws request i.
 func (m *mixed) add(i int) {
-	wr := ibverbx.SendWR{ID: uint64(i), Imm: uint32(i) * 7, Opcode: verbs.Opcode(m.rng.IntN(7)), RemoteOffset: uint64(i * mixedSlot), Remote: m.target.Remote()}
+	wr := ibverbx.SendWR{WRID: uint64(i), Imm: uint32(i) * 7, Opcode: verbs.Opcode(m.rng.IntN(7)), RemoteOffset: uint64(i * mixedSlot), Remote: m.target.Remote()}
 	for _, flag := range []verbs.SendFlags{verbs.SendFence, verbs.SendSolicited} {
 		if m.rng.IntN(10) == 0 {
 			wr.Flags |= flag
@@ -209,7 +209,7 @@ func (m *mixed) receives() {
 	for kind, all := range [2]int{len(m.notified), len(m.sent)} {
 		for m.recvs[kind] < all {
 			nth := m.recvs[kind]
-			wr := ibverbx.RecvWR{ID: uint64(kind)<<32 | uint64(nth)}
+			wr := ibverbx.RecvWR{WRID: uint64(kind)<<32 | uint64(nth)}
 			if kind == 1 {
 				wr.SetSGE(m.inbox.SGE(uint64(nth*mixedInbox), mixedInbox))
 			}
@@ -226,7 +226,7 @@ func (m *mixed) receives() {
 func (m *mixed) ended(wc *ibverbx.WC) {
 	m.Helper()
 	i := m.signaled[m.completed]
-	if err := wc.Err(); err != nil || wc.ID != uint64(i) || wc.Opcode != m.wrs[i].Opcode.WC() {
+	if err := wc.Err(); err != nil || wc.WRID != uint64(i) || wc.Opcode != m.wrs[i].Opcode.WC() {
 		m.Fatalf("completion = %+v, %v; want request %d, %s", wc, err, i, m.wrs[i].Opcode)
 	}
 	m.completed++
@@ -239,14 +239,14 @@ func (m *mixed) ended(wc *ibverbx.WC) {
 func (m *mixed) received(wc *ibverbx.WC) {
 	m.Helper()
 	var i int
-	if wc.ID>>32 == 0 {
+	if wc.WRID>>32 == 0 {
 		i = m.notified[m.told]
 		checkNotification(m.T, m.scheme, *wc, m.told, i, len(m.want[i]))
 		m.told++
 	} else {
 		i = m.sent[m.taken]
 		withImm := m.wrs[i].Opcode == verbs.OpSendWithImm
-		if err := wc.Err(); err != nil || uint32(wc.ID) != uint32(m.taken) || wc.ByteLen != uint32(len(m.payloads[i])) ||
+		if err := wc.Err(); err != nil || uint32(wc.WRID) != uint32(m.taken) || wc.ByteLen != uint32(len(m.payloads[i])) ||
 			withImm != (wc.Flags&ibverbx.WCHasImm != 0) || (withImm && wc.Imm != uint32(i)*7) {
 			m.Fatalf("receive = %+v, %v; want number %d, %d bytes of request %d", wc, err, m.taken, len(m.payloads[i]), i)
 		}

@@ -85,8 +85,8 @@ func (o *ordered) poll(t *testing.T, parts int) {
 	n, err := o.cq.Poll(wcs[:])
 	must(t, err)
 	for _, wc := range wcs[:n] {
-		if err := wc.Err(); err != nil || wc.ID != uint64(o.reported) {
-			t.Fatalf("completion = request %d, %v; want request %d", wc.ID, err, o.reported)
+		if err := wc.Err(); err != nil || wc.WRID != uint64(o.reported) {
+			t.Fatalf("completion = request %d, %v; want request %d", wc.WRID, err, o.reported)
 		}
 		o.reported++
 	}
@@ -157,8 +157,8 @@ func arriveOutOfOrder(t *testing.T, w *wires, cfg ibverbx.Config) {
 	recvs := make([]ibverbx.RecvWR, messages)
 	for i := range messages {
 		stamp(local.Bytes()[i*size:][:size], 0, i)
-		recvs[i].ID = uint64(i)
-		wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i) * 7, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
+		recvs[i].WRID = uint64(i)
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i) * 7, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
 		wr.SetSGE(local.SGE(uint64(i*size), size))
 		wrs = append(wrs, wr)
 	}

@@ -34,7 +34,7 @@ func newFlood(t *testing.T, cfg ibverbx.Config, opcode verbs.Opcode) *flood {
 	var wrs []ibverbx.SendWR
 	for i := range floodMessages {
 		stamp(f.local.Bytes()[i*floodSlot:][:floodSlot], 0, i)
-		wr := ibverbx.SendWR{ID: uint64(i), Opcode: opcode, Flags: verbs.SendSignaled, Imm: uint32(i) * 7, Remote: f.remote.Remote(), RemoteOffset: uint64(i * floodSlot)}
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: opcode, Flags: verbs.SendSignaled, Imm: uint32(i) * 7, Remote: f.remote.Remote(), RemoteOffset: uint64(i * floodSlot)}
 		wr.SetSGE(f.local.SGE(uint64(i*floodSlot), floodSlot))
 		wrs = append(wrs, wr)
 	}
@@ -114,7 +114,7 @@ func TestReceivesRunOut(t *testing.T) {
 			cfg, held := floodConfig(scheme)
 			f := newFlood(t, cfg, verbs.OpRDMAWriteWithImm)
 			f.stall(t, held)
-			f.drain(t, func(nth int) ibverbx.RecvWR { return ibverbx.RecvWR{ID: uint64(nth)} },
+			f.drain(t, func(nth int) ibverbx.RecvWR { return ibverbx.RecvWR{WRID: uint64(nth)} },
 				func(wc ibverbx.WC, nth int) { checkNotification(t, scheme, wc, nth, nth, floodSlot) })
 		})
 		t.Run(scheme.String()+"/sent", func(t *testing.T) {
@@ -122,11 +122,11 @@ func TestReceivesRunOut(t *testing.T) {
 			f := newFlood(t, cfg, verbs.OpSendWithImm)
 			f.stall(t, 0)
 			f.drain(t, func(nth int) ibverbx.RecvWR {
-				wr := ibverbx.RecvWR{ID: uint64(nth)}
+				wr := ibverbx.RecvWR{WRID: uint64(nth)}
 				wr.SetSGE(f.remote.SGE(uint64(nth*floodSlot), floodSlot))
 				return wr
 			}, func(wc ibverbx.WC, nth int) {
-				if err := wc.Err(); err != nil || wc.ID != uint64(nth) || wc.Imm != uint32(nth)*7 || wc.ByteLen != floodSlot {
+				if err := wc.Err(); err != nil || wc.WRID != uint64(nth) || wc.Imm != uint32(nth)*7 || wc.ByteLen != floodSlot {
 					t.Fatalf("receive = %+v, %v; want receive %d of %d bytes", wc, err, nth, floodSlot)
 				}
 			})

@@ -30,7 +30,7 @@ func sharedPairs(t *testing.T, a, b *host) []*sharedQP {
 		{Lanes: 3, Scheme: ibverbx.DQPLB, FragmentSize: 1100},
 		{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 900},
 		{Lanes: 1}, // passes through
-		{Lanes: 1, Scheme: ibverbx.DQPLB, Track: true},
+		{Lanes: 1, Scheme: ibverbx.DQPLB, TrackSingleLane: true},
 		{Lanes: 5, Scheme: ibverbx.DQPLB, FragmentSize: 600},
 	} {
 		cfg.SendDepth, cfg.RecvDepth = 32, sharedMessages+1
@@ -68,7 +68,7 @@ func (s *sharedQP) post(t *testing.T, who int) {
 	n := s.length(i)
 	stamp(s.local.Bytes()[i*sharedSlot:][:n], who, i)
 	wr := ibverbx.SendWR{
-		ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i),
+		WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i),
 		Remote: s.remote.Remote(), RemoteOffset: uint64(i * sharedSlot),
 	}
 	wr.SetSGE(s.local.SGE(uint64(i*sharedSlot), uint32(n)))
@@ -96,14 +96,14 @@ func sharedRun(t *testing.T, a, b *host, all []*sharedQP, live func(*sharedQP) b
 		sent, told := poll(t, a), poll(t, b)
 		for _, wc := range sent {
 			s := all[byA[wc.QP]]
-			if err := wc.Err(); wc.QP != s.a || err != nil || wc.ID != uint64(s.completed) {
+			if err := wc.Err(); wc.QP != s.a || err != nil || wc.WRID != uint64(s.completed) {
 				t.Fatalf("completion of VirtualQP %d = %+v, %v; want request %d", s.a.Num(), wc, err, s.completed)
 			}
 			s.completed++
 		}
 		for _, wc := range told {
 			s := all[byB[wc.QP]]
-			if err := wc.Err(); wc.QP != s.b || err != nil || wc.ID != uint64(s.told) {
+			if err := wc.Err(); wc.QP != s.b || err != nil || wc.WRID != uint64(s.told) {
 				t.Fatalf("receive of VirtualQP %d = %+v, %v; want receive %d", s.b.Num(), wc, err, s.told)
 			}
 			n := s.length(s.told)
@@ -138,7 +138,7 @@ func severalQPs(t *testing.T, rails int) {
 	for _, s := range all {
 		recvs := make([]ibverbx.RecvWR, sharedMessages)
 		for i := range recvs {
-			recvs[i].ID = uint64(i)
+			recvs[i].WRID = uint64(i)
 		}
 		if n, err := s.b.PostRecv(recvs); n != len(recvs) || err != nil {
 			t.Fatalf("PostRecv = %d, %v; want %d", n, err, len(recvs))
@@ -171,13 +171,13 @@ func failQP(t *testing.T, h *host, s *sharedQP) {
 	for i := range bad.RKeys {
 		bad.RKeys[i] ^= 0x10000
 	}
-	wr := ibverbx.SendWR{ID: 77, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: bad}
+	wr := ibverbx.SendWR{WRID: 77, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: bad}
 	wr.SetSGE(s.local.SGE(0, 64))
 	if n, err := s.a.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
 		t.Fatalf("PostSend = %d, %v; want 1", n, err)
 	}
 	wc := h.wait(1)[0]
-	if wc.QP != s.a || wc.ID != 77 || wc.Status != verbs.StatusRemAccessErr || s.a.Err() == nil {
+	if wc.QP != s.a || wc.WRID != 77 || wc.Status != verbs.StatusRemAccessErr || s.a.Err() == nil {
 		t.Fatalf("completion = %+v, Err = %v; want a remote access error of VirtualQP %d", wc, s.a.Err(), s.a.Num())
 	}
 }

@@ -47,10 +47,10 @@ func TestSharedReceivesThousandLanes(t *testing.T) {
 		a, b := sharingPair(t, w.links, 256, ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 4096, LaneDepth: 16, RecvDepth: 16, SendDepth: 16})
 		local, remote := a.region(size), b.region(size)
 		stamp(local.Bytes(), 3, 4)
-		if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 0}}); n != 1 || err != nil {
+		if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 0}}); n != 1 || err != nil {
 			t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 		}
-		wr := ibverbx.SendWR{ID: 0, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+		wr := ibverbx.SendWR{WRID: 0, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, size))
 		if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
 			t.Fatalf("PostSend = %d, %v; want 1", n, err)

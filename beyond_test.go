@@ -117,9 +117,9 @@ func TestThousandsInFlight(t *testing.T) {
 			wrs, recvs := make([]ibverbx.SendWR, messages), make([]ibverbx.RecvWR, messages)
 			for i := range wrs {
 				stamp(local.Bytes()[i*slot:][:slot], 0, i)
-				recvs[i].ID = uint64(i)
+				recvs[i].WRID = uint64(i)
 				wrs[i] = ibverbx.SendWR{
-					ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i) * 7,
+					WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i) * 7,
 					Remote: remote.Remote(), RemoteOffset: uint64(i * slot),
 				}
 				wrs[i].SetSGE(local.SGE(uint64(i*slot), flightLength(i)))

@@ -113,7 +113,7 @@ func TestDQPLBReceiverWraps(t *testing.T) {
 			}
 		}
 	}
-	if n, err := x.qp.PostRecv([]ibverbx.RecvWR{{ID: 1}, {ID: 2}, {ID: 3}}); n != 3 || err != nil {
+	if n, err := x.qp.PostRecv([]ibverbx.RecvWR{{WRID: 1}, {WRID: 2}, {WRID: 3}}); n != 3 || err != nil {
 		t.Fatalf("PostRecv = %d, %v; want 3", n, err)
 	}
 	for _, step := range []struct {
@@ -134,7 +134,7 @@ func TestDQPLBReceiverWraps(t *testing.T) {
 			t.Fatalf("after number %#x: Poll = %d, %v; want %d; Err = %v", step.n, n, err, len(step.ends), x.qp.Err())
 		}
 		for i, id := range step.ends {
-			if wcs[i].ID != id || wcs[i].Err() != nil {
+			if wcs[i].WRID != id || wcs[i].Err() != nil {
 				t.Errorf("completion %d = %+v, %v; want receive %d", i, wcs[i], wcs[i].Err(), id)
 			}
 			if want := []uint32{numbers + 1, 1, 2}[id-1]; wcs[i].ByteLen != want {

@@ -106,7 +106,7 @@ func (q *VirtualQP) report(dst []WC) (n int) {
 		if q.err != nil {
 			q.afterFailure(s)
 		}
-		wc.ID, wc.QP, wc.Status, wc.VendorErr = s.id, q, s.status, 0
+		wc.WRID, wc.QP, wc.Status, wc.VendorErr = s.id, q, s.status, 0
 		wc.Opcode, wc.Flags, wc.ByteLen, wc.Imm = s.op.WC(), WCHasLength, s.length, 0
 		if s.status != verbs.StatusSuccess {
 			wc.VendorErr = s.vendor

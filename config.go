@@ -94,15 +94,16 @@ type Config struct {
 	// are warnings, those that return are for information, its end in an error is an
 	// error. Nil means no log; the events are there in any case (VirtualCQ.Events).
 	Log *slog.Logger
-	// Original says that the peer is a VirtualQP of the C++ original (ConnectOriginal). The
-	// scheme must be DQPLB or Spray; lanes are laid out over the rails as it does; and on
-	// several lanes there are no SENDs and no data receives.
-	Original bool
+	// CxxPeer says that the peer is a VirtualQP of the C++ implementation in torchcomms
+	// (ConnectCxxPeer). The scheme must be DQPLB or Spray. Lanes are laid out over the rails
+	// as torchcomms does. With several lanes there are no SENDs and no data receives.
+	CxxPeer bool
 	// Incarnation is the number of this VirtualQP in its card. Zero means a random one.
 	Incarnation uint64
-	// Track makes a VirtualQP with one lane keep track of its requests like one with
-	// many. Otherwise it passes them straight through.
-	Track bool
+	// TrackSingleLane makes a VirtualQP with one lane keep a ring and a ledger of its requests,
+	// as one with several lanes does. Otherwise a single lane passes requests straight through.
+	// Control implies it.
+	TrackSingleLane bool
 }
 
 // Bounds of a Config.
@@ -131,7 +132,7 @@ func (c Config) withDefaults(rails int) Config {
 	if c.Deadline == 0 {
 		c.Deadline = time.Minute
 	}
-	c.Track = c.Track || c.Control != nil
+	c.TrackSingleLane = c.TrackSingleLane || c.Control != nil
 	if c.Now == nil {
 		c.Now = monotonic()
 	}
@@ -163,14 +164,14 @@ func (c *Config) validate() error {
 	if c.Deadline < 0 {
 		return verbs.Invalidf("Config.Deadline is %v: want more than 0", c.Deadline)
 	}
-	if c.Original && c.Control != nil {
+	if c.CxxPeer && c.Control != nil {
 		return verbs.Invalidf("Config.Control: the C++ original cannot bring lanes back")
 	}
-	if c.Original && c.Scheme == Tally {
+	if c.CxxPeer && c.Scheme == Tally {
 		return verbs.Invalidf("Config.Scheme is tally: the C++ original knows dqplb and spray")
 	}
-	if c.Original && c.Track && c.Lanes == 1 {
-		return verbs.Invalidf("Config.Track: the C++ original does not track a single lane")
+	if c.CxxPeer && c.TrackSingleLane && c.Lanes == 1 {
+		return verbs.Invalidf("Config.TrackSingleLane: the C++ original does not track a single lane")
 	}
 	if c.Incarnation >= 1<<53 {
 		return verbs.Invalidf("Config.Incarnation is %d: want less than 2^53", c.Incarnation)

@@ -19,14 +19,14 @@ func TestDefectG11MissingKeyThrows(t *testing.T) {
 		t.Run(fmt.Sprintf("lanes=%d", lanes), func(t *testing.T) {
 			a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: lanes})
 			local, remote := a.region(64), b.region(64)
-			wr := ibverbx.SendWR{ID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 			wr.SetSGE(local.SGE(0, 64))
 			wr.Remote.RKeys = wr.Remote.RKeys[:1]
 			if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
 				t.Fatalf("PostSend without a key = %d, %v; want 0, %v", n, err, verbs.ErrInvalid)
 			}
-			wr.ID, wr.Remote = 2, remote.Remote()
-			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 3}}); n != 1 || err != nil {
+			wr.WRID, wr.Remote = 2, remote.Remote()
+			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 3}}); n != 1 || err != nil {
 				t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 			}
 			if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
@@ -118,10 +118,10 @@ func TestDefectG15NoValidation(t *testing.T) {
 	a, b := hostPair(t, memoryLinks(2), ibverbx.Config{})
 	local, remote := a.region(100_000), b.region(100_000)
 	stamp(local.Bytes(), 1, 2)
-	if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 1}}); n != 1 || err != nil {
+	if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); n != 1 || err != nil {
 		t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 	}
-	wr := ibverbx.SendWR{ID: 2, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+	wr := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	wr.SetSGE(local.SGE(0, 100_000))
 	if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
 		t.Fatalf("PostSend = %d, %v; want 1", n, err)
@@ -222,10 +222,10 @@ func TestDefectG18ImmAndLengthLost(t *testing.T) {
 		for _, length := range []uint32{0, 1, 1000} {
 			a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 3, Scheme: scheme, FragmentSize: 100})
 			local, remote := a.region(1000), b.region(1000)
-			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 1}}); n != 1 || err != nil {
+			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); n != 1 || err != nil {
 				t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 			}
-			wr := ibverbx.SendWR{ID: 2, Opcode: verbs.OpRDMAWriteWithImm, Imm: imm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			wr := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpRDMAWriteWithImm, Imm: imm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 			wr.SetSGE(local.SGE(0, length))
 			if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
 				t.Fatalf("PostSend = %d, %v; want 1", n, err)
@@ -273,7 +273,7 @@ func TestDefectG20DuplicateNumbers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
-			if n, err := x.qp.PostRecv([]ibverbx.RecvWR{{ID: 0}, {ID: 1}}); n != 2 || err != nil {
+			if n, err := x.qp.PostRecv([]ibverbx.RecvWR{{WRID: 0}, {WRID: 1}}); n != 2 || err != nil {
 				t.Fatalf("PostRecv = %d, %v; want 2", n, err)
 			}
 			for i, n := range numbers {

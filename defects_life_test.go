@@ -34,7 +34,7 @@ func TestDefectG22QueueDestroyedFirst(t *testing.T) {
 			if err := cq.Close(); !errors.Is(err, verbs.ErrBusy) {
 				t.Fatalf("Close of a VirtualCQ in use = %v, want %v", err, verbs.ErrBusy)
 			}
-			wr := ibverbx.SendWR{ID: 6, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: region.Remote()}
+			wr := ibverbx.SendWR{WRID: 6, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: region.Remote()}
 			wr.SetSGE(region.SGE(0, 64))
 			if n, err := q.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
 				t.Fatalf("PostSend after a Close that was refused = %d, %v; want 1", n, err)
@@ -82,7 +82,7 @@ func TestDefectG23BadReceiveUnknown(t *testing.T) {
 				x := newFaulty(t, newFaultNIC(), ibverbx.Config{Lanes: lanes})
 				wrs := make([]ibverbx.RecvWR, receives)
 				for i := range wrs {
-					wrs[i].ID = uint64(i)
+					wrs[i].WRID = uint64(i)
 					wrs[i].SetSGE(x.region.SGE(uint64(i*8), 8))
 				}
 				cause := errors.New("no memory for a receive")
@@ -134,7 +134,7 @@ func TestDefectG30QueueTooSmall(t *testing.T) {
 				t.Fatalf("PostRecv = %d, %v; want 7", n, err)
 			}
 			for i := range 64 {
-				if n, err := q.PostSend([]ibverbx.SendWR{{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); n != 1 || err != nil {
+				if n, err := q.PostSend([]ibverbx.SendWR{{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); n != 1 || err != nil {
 					t.Fatalf("PostSend %d = %d, %v; want 1", i, n, err)
 				}
 			}
@@ -144,7 +144,7 @@ func TestDefectG30QueueTooSmall(t *testing.T) {
 			for _, h := range []*host{a, b} {
 				for _, wc := range poll(t, h) {
 					if err := wc.Err(); err != nil {
-						t.Fatalf("completion of %d: %v", wc.ID, err)
+						t.Fatalf("completion of %d: %v", wc.WRID, err)
 					}
 					if wc.Opcode == verbs.WCRecvRDMAWithImm {
 						told++
@@ -194,7 +194,7 @@ func TestDefectG31OneDeviceOnly(t *testing.T) {
 	a, b := hostPair(t, memoryLinks(rails), ibverbx.Config{Lanes: lanes, FragmentSize: fragment})
 	a.region(16) // so that the keys of the two sides are not the same by chance
 	local, remote := a.region(lanes*fragment), b.region(lanes*fragment)
-	wr := ibverbx.SendWR{ID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	wr.SetSGE(local.SGE(0, lanes*fragment))
 	if len(wr.Remote.RKeys) != rails {
 		t.Fatalf("the region has %d keys, want %d", len(wr.Remote.RKeys), rails)
@@ -228,21 +228,21 @@ func TestDefectG32IDsTruncated(t *testing.T) {
 		for _, lanes := range []int{1, 3} {
 			a, b := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: lanes, Scheme: scheme})
 			local, remote := a.region(64), b.region(64)
-			data := ibverbx.RecvWR{ID: id + 1}
+			data := ibverbx.RecvWR{WRID: id + 1}
 			data.SetSGE(remote.SGE(0, 64))
-			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: id}, data}); n != 2 || err != nil {
+			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: id}, data}); n != 2 || err != nil {
 				t.Fatalf("PostRecv = %d, %v; want 2", n, err)
 			}
-			write := ibverbx.SendWR{ID: id + 2, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			write := ibverbx.SendWR{WRID: id + 2, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 			write.SetSGE(local.SGE(0, 64))
-			send := ibverbx.SendWR{ID: id + 3, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+			send := ibverbx.SendWR{WRID: id + 3, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 			send.SetSGE(local.SGE(0, 64))
 			if n, err := a.qp.PostSend([]ibverbx.SendWR{write, send}); n != 2 || err != nil {
 				t.Fatalf("PostSend = %d, %v; want 2", n, err)
 			}
 			wantIDs(t, a.wait(2), id+2, id+3)
 			told := b.wait(2) // in any order: they are two queues
-			slices.SortFunc(told, func(x, y ibverbx.WC) int { return cmp.Compare(x.ID, y.ID) })
+			slices.SortFunc(told, func(x, y ibverbx.WC) int { return cmp.Compare(x.WRID, y.WRID) })
 			wantIDs(t, told, id, id+1)
 		}
 	})

@@ -18,12 +18,12 @@ func TestDefectG1NotifiedThoughFailed(t *testing.T) {
 		for rail := range 2 {
 			a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 100})
 			local, remote := a.region(1000), b.region(1000)
-			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 1}}); n != 1 || err != nil {
+			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); n != 1 || err != nil {
 				t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 			}
 			bad := remote.Remote()
 			bad.RKeys[rail] ^= 0x10000
-			wr := ibverbx.SendWR{ID: 5, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: bad}
+			wr := ibverbx.SendWR{WRID: 5, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: bad}
 			wr.SetSGE(local.SGE(0, 1000))
 			if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
 				t.Fatalf("PostSend = %d, %v; want 1", n, err)
@@ -67,12 +67,12 @@ func TestDefectG1NoNewsBehindFailure(t *testing.T) {
 func TestDefectG2PlainRequestsTakeNumbers(t *testing.T) {
 	a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 3, Scheme: ibverbx.DQPLB, FragmentSize: 100})
 	local, remote := a.region(1000), b.region(1000)
-	if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 0}, {ID: 1}, {ID: 2}}); n != 3 || err != nil {
+	if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 0}, {WRID: 1}, {WRID: 2}}); n != 3 || err != nil {
 		t.Fatalf("PostRecv = %d, %v; want 3", n, err)
 	}
 	var wrs []ibverbx.SendWR
 	for i, op := range []verbs.Opcode{verbs.OpRDMAWriteWithImm, verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm} {
-		wr := ibverbx.SendWR{ID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, 950))
 		wrs = append(wrs, wr)
 	}
@@ -122,11 +122,11 @@ func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 func TestDefectG4MoreMessagesThanReceives(t *testing.T) {
 	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		a, b := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme})
-		if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 0}, {ID: 1}}); n != 2 || err != nil {
+		if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 0}, {WRID: 1}}); n != 2 || err != nil {
 			t.Fatalf("PostRecv = %d, %v; want 2", n, err)
 		}
 		for i := range 3 {
-			if n, err := a.qp.PostSend([]ibverbx.SendWR{{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); n != 1 || err != nil {
+			if n, err := a.qp.PostSend([]ibverbx.SendWR{{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); n != 1 || err != nil {
 				t.Fatalf("PostSend = %d, %v; want 1", n, err)
 			}
 		}
@@ -136,7 +136,7 @@ func TestDefectG4MoreMessagesThanReceives(t *testing.T) {
 			told = append(told, poll(t, b)...)
 		}
 		wantIDs(t, told, 0, 1)
-		if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 2}}); n != 1 || err != nil || b.qp.Err() != nil {
+		if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 2}}); n != 1 || err != nil || b.qp.Err() != nil {
 			t.Fatalf("PostRecv = %d, %v; Err = %v; want 1 and none", n, err, b.qp.Err())
 		}
 		wantIDs(t, b.wait(1), 2)
@@ -152,9 +152,9 @@ func TestDefectG5DataReceivesMixWithNotifications(t *testing.T) {
 			a, b := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme})
 			local, remote := a.region(64), b.region(128)
 			stamp(local.Bytes(), 5, 5)
-			data := ibverbx.RecvWR{ID: 1}
+			data := ibverbx.RecvWR{WRID: 1}
 			data.SetSGE(remote.SGE(64, 64))
-			recvs := []ibverbx.RecvWR{data, {ID: 0}}
+			recvs := []ibverbx.RecvWR{data, {WRID: 0}}
 			if n, err := b.qp.PostRecv(recvs); n != 2 || err != nil {
 				t.Fatalf("PostRecv = %d, %v; want 2", n, err)
 			}
@@ -171,9 +171,9 @@ func TestDefectG5DataReceivesMixWithNotifications(t *testing.T) {
 			}
 			a.wait(2)
 			for _, wc := range b.wait(2) {
-				want := []verbs.WCOpcode{verbs.WCRecvRDMAWithImm, verbs.WCRecv}[wc.ID]
+				want := []verbs.WCOpcode{verbs.WCRecvRDMAWithImm, verbs.WCRecv}[wc.WRID]
 				if err := wc.Err(); err != nil || wc.Opcode != want {
-					t.Errorf("receive %d ended with %v, %v; want %v", wc.ID, wc.Opcode, err, want)
+					t.Errorf("receive %d ended with %v, %v; want %v", wc.WRID, wc.Opcode, err, want)
 				}
 			}
 			if want := stamped(64, 5, 5); !slices.Equal(remote.Bytes()[:64], want) || !slices.Equal(remote.Bytes()[64:], want) {

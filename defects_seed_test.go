@@ -20,7 +20,7 @@ func TestDefectT1ErrorOpcodeUndefined(t *testing.T) {
 		for _, opcode := range opcodes {
 			t.Run(opcode.String(), func(t *testing.T) {
 				x := newFaulty(t, newFaultNIC(), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 100})
-				if n, err := x.qp.PostRecv([]ibverbx.RecvWR{{ID: 900}}); n != 1 || err != nil {
+				if n, err := x.qp.PostRecv([]ibverbx.RecvWR{{WRID: 900}}); n != 1 || err != nil {
 					t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 				}
 				var ids []uint64
@@ -34,8 +34,8 @@ func TestDefectT1ErrorOpcodeUndefined(t *testing.T) {
 				}
 				x.nic.QPs()[1].Fail(verbs.StatusRemAccessErr)
 				wcs := x.settleWith(t, func() { x.fault.garble(opcode) })
-				recvs := slices.DeleteFunc(slices.Clone(wcs), func(wc ibverbx.WC) bool { return wc.ID != 900 })
-				sends := slices.DeleteFunc(wcs, func(wc ibverbx.WC) bool { return wc.ID == 900 })
+				recvs := slices.DeleteFunc(slices.Clone(wcs), func(wc ibverbx.WC) bool { return wc.WRID != 900 })
+				sends := slices.DeleteFunc(wcs, func(wc ibverbx.WC) bool { return wc.WRID == 900 })
 				wantIDs(t, sends, ids...)
 				wantIDs(t, recvs, 900)
 				if sends[0].Status != verbs.StatusRemAccessErr || recvs[0].Status != verbs.StatusWRFlushErr {
@@ -43,7 +43,7 @@ func TestDefectT1ErrorOpcodeUndefined(t *testing.T) {
 				}
 				for _, wc := range sends[1:] {
 					if wc.Status == verbs.StatusSuccess {
-						t.Errorf("request %d, which has a fragment on the failed lane, was reported a success", wc.ID)
+						t.Errorf("request %d, which has a fragment on the failed lane, was reported a success", wc.WRID)
 					}
 				}
 			})
@@ -139,7 +139,7 @@ func TestDefectT3PermanentRefusal(t *testing.T) {
 			wantIDs(t, wcs, upTo(21)...)
 			for _, wc := range wcs {
 				if wc.Status == verbs.StatusSuccess {
-					t.Errorf("refused at %d: request %d was reported a success", position, wc.ID)
+					t.Errorf("refused at %d: request %d was reported a success", position, wc.WRID)
 				}
 			}
 		}
@@ -154,14 +154,14 @@ func TestDefectT4StaleErrno(t *testing.T) {
 		t.Run(fmt.Sprintf("lanes=%d", lanes), func(t *testing.T) {
 			x := newFaulty(t, newFaultNIC(), ibverbx.Config{Lanes: lanes})
 			cause := errors.New("no memory for a receive")
-			recv := ibverbx.RecvWR{ID: 1}
+			recv := ibverbx.RecvWR{WRID: 1}
 			recv.SetSGE(x.region.SGE(0, 64))
 			x.fault.refuseReceives(0, cause)
 			if n, err := x.qp.PostRecv([]ibverbx.RecvWR{recv}); n != 0 || !errors.Is(err, cause) {
 				t.Fatalf("PostRecv = %d, %v; want 0, %v", n, err, cause)
 			}
 			x.fault.refuseReceives(1<<30, nil)
-			recv.ID = 2
+			recv.WRID = 2
 			if n, err := x.qp.PostRecv([]ibverbx.RecvWR{recv}); n != 1 || err != nil {
 				t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 			}
@@ -186,7 +186,7 @@ func TestDefectT5SignedSizes(t *testing.T) {
 			nic := newFaultNIC()
 			nic.length = 1 << 33
 			x := newFaulty(t, nic, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1 << 20, LaneDepth: 4096, NotifyDepth: 4096})
-			wr := ibverbx.SendWR{ID: 5, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: x.region.Remote()}
+			wr := ibverbx.SendWR{WRID: 5, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: x.region.Remote()}
 			half := uint32(length / 2)
 			wr.SetSGE(x.region.SGE(0, half), x.region.SGE(uint64(half), uint32(length-uint64(half))))
 			x.post(t, wr)
@@ -241,7 +241,7 @@ func TestDefectT6SendNotifyErrorSwallowed(t *testing.T) {
 func TestDefectT7RecvNotifyErrorSwallowed(t *testing.T) {
 	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		x := newFaulty(t, newFaultNIC(), ibverbx.Config{Lanes: 2, Scheme: scheme, NotifyDepth: 2})
-		if n, err := x.qp.PostRecv([]ibverbx.RecvWR{{ID: 0}, {ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}, {ID: 5}}); n != 6 || err != nil {
+		if n, err := x.qp.PostRecv([]ibverbx.RecvWR{{WRID: 0}, {WRID: 1}, {WRID: 2}, {WRID: 3}, {WRID: 4}, {WRID: 5}}); n != 6 || err != nil {
 			t.Fatalf("PostRecv = %d, %v; want 6", n, err)
 		}
 		cause := errors.New("no memory for a receive")
@@ -272,11 +272,11 @@ func TestDefectT15UnsignaledWriteWithImm(t *testing.T) {
 		for _, lanes := range []int{1, 3} {
 			a, b := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 100})
 			local, remote := a.region(1000), b.region(1000)
-			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 0}, {ID: 1}, {ID: 2}}); n != 3 || err != nil {
+			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 0}, {WRID: 1}, {WRID: 2}}); n != 3 || err != nil {
 				t.Fatalf("PostRecv = %d, %v; want 3", n, err)
 			}
 			for i := range 3 {
-				wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
+				wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
 				wr.SetSGE(local.SGE(0, 1000))
 				if i == 2 {
 					wr.Flags = verbs.SendSignaled

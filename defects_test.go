@@ -220,7 +220,7 @@ func wantIDs(t *testing.T, wcs []ibverbx.WC, ids ...uint64) {
 	t.Helper()
 	var got []uint64
 	for _, wc := range wcs {
-		got = append(got, wc.ID)
+		got = append(got, wc.WRID)
 	}
 	if len(got) != len(ids) {
 		t.Fatalf("completions of %d, want %d", got, ids)

@@ -68,7 +68,7 @@ func (q *VirtualQP) postDirect(l *lane, chain []verbs.SendWR, n int, bytes uint6
 // passPlain makes a physical request of a plain one.
 func passPlain(wr *SendWR, l *lane, p *verbs.SendWR) {
 	e, m := &wr.SGE[0], wr.Remote
-	p.WRID, p.Opcode, p.Flags, p.NumSGE, p.Imm = wr.ID, wr.Opcode, wr.Flags, 1, wr.Imm
+	p.WRID, p.Opcode, p.Flags, p.NumSGE, p.Imm = wr.WRID, wr.Opcode, wr.Flags, 1, wr.Imm
 	p.RemoteAddr, p.RKey = m.Addr+wr.RemoteOffset, m.RKeys[l.remoteRail]
 	g := &p.SGE[0]
 	g.Addr, g.Length, g.LKey = e.Region.addr+e.Offset, e.Length, e.Region.lkeys[l.rail]
@@ -79,7 +79,7 @@ func (q *VirtualQP) translate(wr *SendWR, l *lane, p *verbs.SendWR) error {
 	if wr.NumSGE > MaxSGE {
 		return verbs.Invalidf("%d SGEs, at most %d are allowed", wr.NumSGE, MaxSGE)
 	}
-	p.WRID, p.Opcode, p.Flags, p.NumSGE, p.Imm = wr.ID, wr.Opcode, wr.Flags, wr.NumSGE, wr.Imm
+	p.WRID, p.Opcode, p.Flags, p.NumSGE, p.Imm = wr.WRID, wr.Opcode, wr.Flags, wr.NumSGE, wr.Imm
 	var length uint64
 	for i := range wr.NumSGE {
 		e := &wr.SGE[i]
@@ -103,7 +103,7 @@ func (q *VirtualQP) translate(wr *SendWR, l *lane, p *verbs.SendWR) error {
 
 // passUp makes a virtual completion of a physical one.
 func (q *VirtualQP) passUp(wc *verbs.WC, dst *WC) {
-	dst.ID, dst.QP, dst.Status, dst.VendorErr = wc.WRID, q, wc.Status, wc.VendorErr
+	dst.WRID, dst.QP, dst.Status, dst.VendorErr = wc.WRID, q, wc.Status, wc.VendorErr
 	dst.Opcode, dst.Flags, dst.ByteLen, dst.Imm = wc.Opcode, 0, wc.ByteLen, wc.Imm
 	if wc.Status != verbs.StatusSuccess {
 		q.failed(q.lanes[0], wc.Status)

@@ -45,13 +45,13 @@ func newBench(t *rapid.T) *bench {
 	b.cq, err = rails.NewCQ(ibverbx.CQConfig{})
 	ok(t, err)
 	b.qp, err = b.cq.NewQP(ibverbx.Config{
-		Lanes:          rapid.IntRange(1, 9).Draw(t, "lanes"),
-		Policy:         ibverbx.Policy(rapid.IntRange(0, 1).Draw(t, "policy")),
-		SendDepth:      rapid.SampledFrom([]int{1, 4, 32}).Draw(t, "depth"),
-		LaneDepth:      rapid.SampledFrom([]int{1, 2, 7, 64}).Draw(t, "lane depth"),
-		FragmentSize:   rapid.SampledFrom([]uint32{0, 100, 1000}).Draw(t, "fragment"),
-		SignalInterval: rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "interval"),
-		Track:          true,
+		Lanes:           rapid.IntRange(1, 9).Draw(t, "lanes"),
+		Policy:          ibverbx.Policy(rapid.IntRange(0, 1).Draw(t, "policy")),
+		SendDepth:       rapid.SampledFrom([]int{1, 4, 32}).Draw(t, "depth"),
+		LaneDepth:       rapid.SampledFrom([]int{1, 2, 7, 64}).Draw(t, "lane depth"),
+		FragmentSize:    rapid.SampledFrom([]uint32{0, 100, 1000}).Draw(t, "fragment"),
+		SignalInterval:  rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "interval"),
+		TrackSingleLane: true,
 	})
 	ok(t, err)
 	card, err := b.qp.Card()
@@ -86,7 +86,7 @@ func (b *bench) post() {
 	var wrs []ibverbx.SendWR
 	for range rapid.IntRange(1, 5).Draw(b.t, "chain") {
 		i := len(b.posted) + len(wrs)
-		wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWrite, Remote: b.mem.Remote(), RemoteOffset: remoteOf(i)}
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWrite, Remote: b.mem.Remote(), RemoteOffset: remoteOf(i)}
 		if rapid.Bool().Draw(b.t, "read") {
 			wr.Opcode = verbs.OpRDMARead
 		}
@@ -180,8 +180,8 @@ func (b *bench) poll() {
 		b.t.Fatalf("Poll: %v", err)
 	}
 	for _, wc := range dst[:n] {
-		if wc.Status == verbs.StatusSuccess && b.ended[wc.ID] != b.posted[wc.ID].Length() {
-			b.t.Fatalf("request %d reported with %d of %d bytes complete", wc.ID, b.ended[wc.ID], b.posted[wc.ID].Length())
+		if wc.Status == verbs.StatusSuccess && b.ended[wc.WRID] != b.posted[wc.WRID].Length() {
+			b.t.Fatalf("request %d reported with %d of %d bytes complete", wc.WRID, b.ended[wc.WRID], b.posted[wc.WRID].Length())
 		}
 	}
 	b.done = append(b.done, dst[:n]...)
@@ -253,7 +253,7 @@ func TestEngineModel(t *testing.T) {
 func (b *bench) verify() {
 	k := 0
 	for i := range b.posted {
-		reported := k < len(b.done) && b.done[k].ID == uint64(i)
+		reported := k < len(b.done) && b.done[k].WRID == uint64(i)
 		if !reported {
 			if b.posted[i].Flags&verbs.SendSignaled != 0 || b.ended[i] != b.posted[i].Length() {
 				b.t.Fatalf("request %d was not reported (%d of %d bytes complete)", i, b.ended[i], b.posted[i].Length())
@@ -273,7 +273,7 @@ func (b *bench) verify() {
 		}
 	}
 	if k != len(b.done) {
-		b.t.Fatalf("%d completions too many, the first of request %d", len(b.done)-k, b.done[k].ID)
+		b.t.Fatalf("%d completions too many, the first of request %d", len(b.done)-k, b.done[k].WRID)
 	}
 	if b.failed != (b.qp.Err() != nil) {
 		b.t.Fatalf("Err = %v with a failure: %v", b.qp.Err(), b.failed)

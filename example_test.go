@@ -19,14 +19,14 @@ func Example() {
 	check(b.qp.Connect(value(a.qp.Card())))
 
 	copy(a.region.Bytes(), "hello over sixteen lanes")
-	value(b.qp.PostRecv([]ibverbx.RecvWR{{ID: 7}})) // no bytes: it waits for a notification
-	wr := ibverbx.SendWR{ID: 1, Opcode: verbs.OpRDMAWriteWithImm, Imm: 42, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
+	value(b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 7}})) // no bytes: it waits for a notification
+	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Imm: 42, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
 	wr.SetSGE(a.region.SGE(0, 16<<20))
 	value(a.qp.PostSend([]ibverbx.SendWR{wr}))
 
 	sent, received := a.poll(), b.poll()
-	fmt.Println(sent.ID, sent.Status)
-	fmt.Println(received.ID, received.Imm, received.ByteLen)
+	fmt.Println(sent.WRID, sent.Status)
+	fmt.Println(received.WRID, received.Imm, received.ByteLen)
 	fmt.Printf("%s\n", b.region.Bytes()[:24])
 	// Output:
 	// 1 success

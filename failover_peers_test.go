@@ -42,7 +42,7 @@ func TestFailoverDeviceFailsAtReceiver(t *testing.T) {
 			d.links[1].Step()
 		}
 		d.hosts[1].nics[1].Fail()
-		recv := ibverbx.RecvWR{ID: 99}
+		recv := ibverbx.RecvWR{WRID: 99}
 		recv.SetSGE(remote.SGE(0, 8))
 		post1(t, d.hosts[1], &recv)
 		d.until("all complete", func() bool {
@@ -62,7 +62,7 @@ func TestFailoverPostRecvOnDeadDevice(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	remote := d.hosts[1].region(64)
 	d.hosts[1].nics[0].Fail()
-	recv := ibverbx.RecvWR{ID: 99}
+	recv := ibverbx.RecvWR{WRID: 99}
 	recv.SetSGE(remote.SGE(0, 8))
 	if n, err := d.hosts[1].qp.PostRecv([]ibverbx.RecvWR{recv}); n != 1 || err != nil {
 		t.Fatalf("PostRecv = %d, %v, want it taken: it is posted with the next generation", n, err)
@@ -99,7 +99,7 @@ func TestFailoverDeadlineRNR(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second})
 	local, remote := d.hosts[0].region(8*4096), d.hosts[1].region(8*4096)
 	for i := range 4 {
-		send := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+		send := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 		send.SetSGE(local.SGE(0, 8))
 		if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{send}); k != 1 {
 			t.Fatal(err)
@@ -112,8 +112,8 @@ func TestFailoverDeadlineRNR(t *testing.T) {
 		t.Errorf("they ended after %v, want 1 s", took)
 	}
 	for i, wc := range d.got[0] {
-		if wc.ID != uint64(i) || wc.Status == verbs.StatusSuccess {
-			t.Errorf("completion %d is of %d: %v", i, wc.ID, wc.Err())
+		if wc.WRID != uint64(i) || wc.Status == verbs.StatusSuccess {
+			t.Errorf("completion %d is of %d: %v", i, wc.WRID, wc.Err())
 		}
 	}
 	if err := d.hosts[0].qp.Err(); !errors.Is(err, ibverbx.ErrDeadline) {

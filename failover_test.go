@@ -91,12 +91,12 @@ func (d *duo) up() bool {
 func (d *duo) post(first, count int, n uint32, local, remote *ibverbx.Region) {
 	d.t.Helper()
 	for i := first; i < first+count; i++ {
-		wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i) * uint64(n)}
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i) * uint64(n)}
 		wr.SetSGE(local.SGE(uint64(i)*uint64(n), n))
 		if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{wr}); k != 1 {
 			d.t.Fatalf("PostSend of request %d: %v", i, err)
 		}
-		if k, err := d.hosts[1].qp.PostRecv([]ibverbx.RecvWR{{ID: uint64(i)}}); k != 1 {
+		if k, err := d.hosts[1].qp.PostRecv([]ibverbx.RecvWR{{WRID: uint64(i)}}); k != 1 {
 			d.t.Fatalf("PostRecv of receive %d: %v", i, err)
 		}
 	}
@@ -111,8 +111,8 @@ func (d *duo) check(messages int, local, remote *ibverbx.Region) {
 			d.t.Fatalf("%s: %d completions, want %d", side, len(d.got[i]), messages)
 		}
 		for k, wc := range d.got[i] {
-			if wc.ID != uint64(k) || wc.Err() != nil {
-				d.t.Fatalf("%s: completion %d is of %d: %v", side, k, wc.ID, wc.Err())
+			if wc.WRID != uint64(k) || wc.Err() != nil {
+				d.t.Fatalf("%s: completion %d is of %d: %v", side, k, wc.WRID, wc.Err())
 			}
 			if wc.Flags&ibverbx.WCHasImm != 0 && i == 1 && wc.Imm != uint32(k) {
 				d.t.Fatalf("immediate of message %d is %d", k, wc.Imm)
@@ -210,8 +210,8 @@ func TestDeadline(t *testing.T) {
 		t.Errorf("they ended after %v, want 3 s", took)
 	}
 	for i, wc := range d.got[0] {
-		if wc.ID != uint64(i) || wc.Status == verbs.StatusSuccess {
-			t.Errorf("completion %d is of %d: %v", i, wc.ID, wc.Err())
+		if wc.WRID != uint64(i) || wc.Status == verbs.StatusSuccess {
+			t.Errorf("completion %d is of %d: %v", i, wc.WRID, wc.Err())
 		}
 	}
 	if err := d.hosts[0].qp.Err(); !errors.Is(err, ibverbx.ErrDeadline) {
@@ -231,10 +231,10 @@ func TestFailoverMessages(t *testing.T) {
 		local, remote := d.hosts[0].region(messages*size), d.hosts[1].region(messages*size)
 		fillRandom(local, 3)
 		for i := range messages {
-			recv := ibverbx.RecvWR{ID: uint64(i)}
+			recv := ibverbx.RecvWR{WRID: uint64(i)}
 			recv.SetSGE(remote.SGE(uint64(i*size), size))
 			post1(t, d.hosts[1], &recv)
-			send := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: uint32(i)}
+			send := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: uint32(i)}
 			send.SetSGE(local.SGE(uint64(i*size), size))
 			if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{send}); k != 1 {
 				t.Fatal(err)
@@ -257,7 +257,7 @@ func TestAtomicInDoubt(t *testing.T) {
 		local, remote := d.hosts[0].region(64), d.hosts[1].region(64)
 		a, b := d.hosts[0].nics[0], d.hosts[1].nics[0]
 		d.links[0].Cut(b, a) // it is carried out, and the answer is lost
-		add := ibverbx.SendWR{ID: 1, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
+		add := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
 		add.SetSGE(local.SGE(0, 8))
 		if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{add}); k != 1 {
 			t.Fatal(err)

@@ -108,7 +108,7 @@ func TestFailoverLostHave(t *testing.T) {
 func TestFailoverDataReceiveFlushed(t *testing.T) {
 	d, taps := newDuoTapped(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second}, ibverbx.CQConfig{})
 	local, remote := d.hosts[0].region(4096), d.hosts[1].region(4096)
-	recv := ibverbx.RecvWR{ID: 7}
+	recv := ibverbx.RecvWR{WRID: 7}
 	recv.SetSGE(local.SGE(0, 4096))
 	post1(t, d.hosts[0], &recv)
 	for _, c := range taps {
@@ -130,7 +130,7 @@ func TestFailoverDataReceiveFlushed(t *testing.T) {
 	}
 	n := 0
 	for _, wc := range d.got[0] {
-		if wc.ID == 7 {
+		if wc.WRID == 7 {
 			n++
 		}
 	}
@@ -258,9 +258,9 @@ func TestFailoverAtomicsGoHome(t *testing.T) {
 	d.links[0].Cut(b, a)
 	d.kill(0, 0)
 	d.kill(0, 2)
-	send := ibverbx.SendWR{ID: 0, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	send := ibverbx.SendWR{WRID: 0, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 	send.SetSGE(local.SGE(0, 8))
-	recv := ibverbx.RecvWR{ID: 0}
+	recv := ibverbx.RecvWR{WRID: 0}
 	recv.SetSGE(remote.SGE(0, 8))
 	post1(t, d.hosts[1], &recv)
 	if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{send}); k != 1 {
@@ -270,7 +270,7 @@ func TestFailoverAtomicsGoHome(t *testing.T) {
 	t.Logf("message lane on rail %d", d.hosts[0].qp.Stats().Lanes[2].Rail)
 	d.links[0].Restore(a, b)
 	d.links[0].Restore(b, a)
-	w := ibverbx.SendWR{ID: 9, Opcode: verbs.OpRDMAWrite, Remote: remote.Remote()}
+	w := ibverbx.SendWR{WRID: 9, Opcode: verbs.OpRDMAWrite, Remote: remote.Remote()}
 	w.SetSGE(local.SGE(0, 8))
 	for range 4 { // use the lanes, so that their deaths are noticed
 		if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{w}); k != 1 {
@@ -281,7 +281,7 @@ func TestFailoverAtomicsGoHome(t *testing.T) {
 		d.step()
 	}
 	d.until("all lanes are back", d.up)
-	add := ibverbx.SendWR{ID: 1, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
+	add := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
 	add.SetSGE(local.SGE(0, 8))
 	if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{add}); k != 1 {
 		t.Fatal(err)
@@ -304,7 +304,7 @@ func TestFailoverAheadOfTheDead(t *testing.T) {
 	d.links[1].Cut(b, a)
 	posted := 0
 	for i := range messages {
-		wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
 		wr.SetSGE(local.SGE(uint64(i*size), size))
 		if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{wr}); k != 1 {
 			t.Fatal(err)
@@ -312,7 +312,7 @@ func TestFailoverAheadOfTheDead(t *testing.T) {
 	}
 	d.until("all complete", func() bool {
 		for posted < messages {
-			if k, _ := d.hosts[1].qp.PostRecv([]ibverbx.RecvWR{{ID: uint64(posted)}}); k != 1 {
+			if k, _ := d.hosts[1].qp.PostRecv([]ibverbx.RecvWR{{WRID: uint64(posted)}}); k != 1 {
 				break
 			}
 			posted++
@@ -376,10 +376,10 @@ func TestRailStatsOfMovedLane(t *testing.T) {
 	const size = 8192
 	local, remote := d.hosts[0].region(2*size), d.hosts[1].region(2*size)
 	send := func(i int) {
-		recv := ibverbx.RecvWR{ID: uint64(i)}
+		recv := ibverbx.RecvWR{WRID: uint64(i)}
 		recv.SetSGE(remote.SGE(uint64(i*size), size))
 		post1(t, d.hosts[1], &recv)
-		wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 		wr.SetSGE(local.SGE(uint64(i*size), size))
 		if n, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
 			t.Fatalf("PostSend: %d taken, error %v, want 1", n, err)

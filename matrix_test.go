@@ -260,8 +260,8 @@ func (g *matrixRig) run(t *testing.T, row *matrixRow) {
 	want, got := g.sources[row.element], g.target.Bytes()[:row.bytes+matrixGuard]
 	clear(got)
 	g.id++
-	wr := ibverbx.SendWR{ID: g.id<<32 | 1, Opcode: row.opcode, Flags: verbs.SendSignaled, Imm: matrixImm}
-	recv := ibverbx.RecvWR{ID: g.id<<32 | 2}
+	wr := ibverbx.SendWR{WRID: g.id<<32 | 1, Opcode: row.opcode, Flags: verbs.SendSignaled, Imm: matrixImm}
+	recv := ibverbx.RecvWR{WRID: g.id<<32 | 2}
 	poster, told := &p.writer, &p.reader
 	switch row.opcode {
 	case verbs.OpRDMARead:
@@ -285,9 +285,9 @@ func (g *matrixRig) run(t *testing.T, row *matrixRow) {
 		t.Fatalf("PostSend = %d, %v; want 1", n, err)
 	}
 	sent, received := p.drive(t, row)
-	checkMatrixSend(t, row, sent, poster.qp, wr.ID)
+	checkMatrixSend(t, row, sent, poster.qp, wr.WRID)
 	if told != nil {
-		checkMatrixReceive(t, row, received, told.qp, recv.ID)
+		checkMatrixReceive(t, row, received, told.qp, recv.WRID)
 	}
 	if !bytes.Equal(got[:row.bytes], want.Bytes()[:row.bytes]) {
 		t.Errorf("byte %d is not as it was sent", firstDifference(got, want.Bytes()[:row.bytes]))
@@ -329,7 +329,7 @@ func (p *matrixPair) drive(t *testing.T, row *matrixRow) (sent, received ibverbx
 
 func checkMatrixSend(t *testing.T, row *matrixRow, wc ibverbx.WC, qp *ibverbx.VirtualQP, id uint64) {
 	t.Helper()
-	if err := wc.Err(); err != nil || wc.ID != id || wc.QP != qp || wc.Opcode != row.opcode.WC() {
+	if err := wc.Err(); err != nil || wc.WRID != id || wc.QP != qp || wc.Opcode != row.opcode.WC() {
 		t.Fatalf("completion = %+v, %v; want request %#x, %s", wc, err, id, row.opcode.WC())
 	}
 	if wc.Flags&ibverbx.WCHasLength != 0 && wc.ByteLen != uint32(row.bytes) {
@@ -347,7 +347,7 @@ func checkMatrixReceive(t *testing.T, row *matrixRow, wc ibverbx.WC, qp *ibverbx
 		hasImm = row.scheme != ibverbx.DQPLB || row.lanes == 1
 		hasLength = row.scheme != ibverbx.Spray || row.lanes == 1
 	}
-	if err := wc.Err(); err != nil || wc.ID != id || wc.QP != qp || wc.Opcode != opcode {
+	if err := wc.Err(); err != nil || wc.WRID != id || wc.QP != qp || wc.Opcode != opcode {
 		t.Fatalf("receive = %+v, %v; want receive %#x, %s", wc, err, id, opcode)
 	}
 	if hasImm != (wc.Flags&ibverbx.WCHasImm != 0) || (hasImm && wc.Imm != matrixImm) {

@@ -157,9 +157,9 @@ func (s *modelSide) take(r *modelRequest) {
 func (s *modelSide) receive(kind, count int) {
 	wrs := make([]ibverbx.RecvWR, 0, count)
 	for k := s.posted[kind]; len(wrs) < count && k < modelRequests; k++ {
-		wr := ibverbx.RecvWR{ID: firstNote + uint64(k)}
+		wr := ibverbx.RecvWR{WRID: firstNote + uint64(k)}
 		if kind == inbox {
-			wr.ID = firstInbox + uint64(k)
+			wr.WRID = firstInbox + uint64(k)
 			at := uint64(sideInbox + k*modelSlot)
 			wr.SetSGE(s.region.SGE(at, 300), s.region.SGE(at+300, modelSlot-300))
 		}

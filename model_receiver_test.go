@@ -176,9 +176,9 @@ func (r *modelReceiver) post(kind, count int) {
 	wrs := make([]ibverbx.RecvWR, count)
 	for i := range wrs {
 		k := r.posted[kind] + i
-		wrs[i].ID = uint64(k)
+		wrs[i].WRID = uint64(k)
 		if kind == inbox {
-			wrs[i].ID += firstInbox
+			wrs[i].WRID += firstInbox
 			at := uint64(k % modelInbox * inboxSlot)
 			wrs[i].SetSGE(r.region.SGE(at, 100), r.region.SGE(at+100, inboxSlot-100))
 		}
@@ -210,7 +210,7 @@ func (r *modelReceiver) fail() {
 func (r *modelReceiver) poll(wcs []ibverbx.WC) int {
 	for i := range wcs {
 		wc := &wcs[i]
-		kind, id := notes, wc.ID
+		kind, id := notes, wc.WRID
 		if id >= firstInbox {
 			kind, id = inbox, id-firstInbox
 		}

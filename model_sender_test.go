@@ -393,10 +393,10 @@ func (s *modelSender) ruin() {
 func (s *modelSender) poll(wcs []ibverbx.WC) int {
 	for i := range wcs {
 		wc := &wcs[i]
-		if wc.ID >= uint64(len(s.requests)) || wc.QP != s.qp {
+		if wc.WRID >= uint64(len(s.requests)) || wc.QP != s.qp {
 			s.t.Fatalf("completion %s belongs to no request", words(wc))
 		}
-		r := s.requests[wc.ID]
+		r := s.requests[wc.WRID]
 		if wc.Status == verbs.StatusSuccess && !s.mayHaveEnded(r) {
 			s.t.Fatalf("request %d (%s) was reported with %d of %d bytes complete", r.index, r.wr.Opcode, r.completed, r.length)
 		}

@@ -67,17 +67,17 @@ func modelSteps(t *rapid.T, steps map[string]func()) {
 func drawModelConfig(t *rapid.T, scheme ibverbx.Scheme) ibverbx.Config {
 	now := int64(0)
 	return ibverbx.Config{
-		Scheme:         scheme,
-		Lanes:          drawInt(t, "lanes", 1, 6),
-		Policy:         ibverbx.Policy(drawOf(t, "policy", 3)),
-		SendDepth:      rapid.SampledFrom([]int{1, 4, 32}).Draw(t, "depth"),
-		RecvDepth:      rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "receive depth"),
-		LaneDepth:      rapid.SampledFrom([]int{1, 2, 7, 64}).Draw(t, "lane depth"),
-		NotifyDepth:    rapid.SampledFrom([]int{1, 2, 8}).Draw(t, "notify depth"),
-		FragmentSize:   rapid.SampledFrom([]uint32{0, 100, 700}).Draw(t, "fragment"),
-		SignalInterval: rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "interval"),
-		Track:          true,
-		Now:            func() int64 { now += 1000; return now },
+		Scheme:          scheme,
+		Lanes:           drawInt(t, "lanes", 1, 6),
+		Policy:          ibverbx.Policy(drawOf(t, "policy", 3)),
+		SendDepth:       rapid.SampledFrom([]int{1, 4, 32}).Draw(t, "depth"),
+		RecvDepth:       rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "receive depth"),
+		LaneDepth:       rapid.SampledFrom([]int{1, 2, 7, 64}).Draw(t, "lane depth"),
+		NotifyDepth:     rapid.SampledFrom([]int{1, 2, 8}).Draw(t, "notify depth"),
+		FragmentSize:    rapid.SampledFrom([]uint32{0, 100, 700}).Draw(t, "fragment"),
+		SignalInterval:  rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "interval"),
+		TrackSingleLane: true,
+		Now:             func() int64 { now += 1000; return now },
 	}
 }
 
@@ -185,7 +185,7 @@ func (e *modelEnd) seen() bool {
 // words puts a completion into words, without what differs between runs: rapid shortens a
 // failure by what it says.
 func words(wc *ibverbx.WC) string {
-	return fmt.Sprintf("of ID %d (%s, %s, %d bytes)", wc.ID, wc.Status, wc.Opcode, wc.ByteLen)
+	return fmt.Sprintf("of ID %d (%s, %s, %d bytes)", wc.WRID, wc.Status, wc.Opcode, wc.ByteLen)
 }
 
 // modelByte is byte off of request i. It is neither 0, which memory is filled with, nor
@@ -214,7 +214,7 @@ func (e *modelEnd) drawRequest(index, base int, remote *ibverbx.RemoteRegion, ta
 		verbs.OpRDMARead, verbs.OpSend, verbs.OpSendWithImm, verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp,
 	}).Draw(t, "opcode")
 	r := &modelRequest{index: index, notified: op == verbs.OpRDMAWriteWithImm, message: isMessage(op)}
-	r.wr = ibverbx.SendWR{ID: uint64(index), Opcode: op, Imm: uint32(index)<<8 | 0x5a, Remote: remote, RemoteOffset: uint64(target + index*modelSlot)}
+	r.wr = ibverbx.SendWR{WRID: uint64(index), Opcode: op, Imm: uint32(index)<<8 | 0x5a, Remote: remote, RemoteOffset: uint64(target + index*modelSlot)}
 	if !oneIn(t, "unsignaled", 3) {
 		r.wr.Flags |= verbs.SendSignaled
 	}

@@ -14,12 +14,12 @@ func (s *modelSide) poll(wcs []ibverbx.WC) int {
 		switch {
 		case wc.QP != s.qp:
 			s.t.Fatalf("completion %s belongs to another VirtualQP", words(wc))
-		case wc.ID < firstNote:
+		case wc.WRID < firstNote:
 			s.sent(wc)
-		case wc.ID < firstInbox:
-			s.received(wc, notes, int(wc.ID-firstNote))
+		case wc.WRID < firstInbox:
+			s.received(wc, notes, int(wc.WRID-firstNote))
 		default:
-			s.received(wc, inbox, int(wc.ID-firstInbox))
+			s.received(wc, inbox, int(wc.WRID-firstInbox))
 		}
 	}
 	if s.injected && s.seen() && s.qp.Err() == nil {
@@ -31,23 +31,23 @@ func (s *modelSide) poll(wcs []ibverbx.WC) int {
 // sent checks the completion of a request. It, and the unsignaled ones before it, have
 // ended: their buffers are free.
 func (s *modelSide) sent(wc *ibverbx.WC) {
-	if wc.ID >= uint64(len(s.requests)) || int(wc.ID) < s.reported {
+	if wc.WRID >= uint64(len(s.requests)) || int(wc.WRID) < s.reported {
 		s.t.Fatalf("completion %s out of turn: %d requests are reported and %d posted", words(wc), s.reported, len(s.requests))
 	}
-	for _, r := range s.requests[s.reported : wc.ID+1] {
+	for _, r := range s.requests[s.reported : wc.WRID+1] {
 		status := verbs.StatusSuccess
-		if r.index == int(wc.ID) {
+		if r.index == int(wc.WRID) {
 			status = wc.Status
 		} else if r.wr.Flags&verbs.SendSignaled != 0 {
-			s.t.Fatalf("request %d is reported before request %d", wc.ID, r.index)
+			s.t.Fatalf("request %d is reported before request %d", wc.WRID, r.index)
 		}
 		s.finish(r, status)
 	}
-	r := s.requests[wc.ID]
+	r := s.requests[wc.WRID]
 	if wc.Status == verbs.StatusSuccess && (r.wr.Flags&verbs.SendSignaled == 0 || wc.Opcode != r.wr.Opcode.WC() || int(wc.ByteLen) != r.length) {
 		s.t.Fatalf("request %d (%s, %s, %d bytes): completion %s", r.index, r.wr.Opcode, r.wr.Flags, r.length, words(wc))
 	}
-	s.reported = int(wc.ID) + 1
+	s.reported = int(wc.WRID) + 1
 }
 
 // finish checks a request that has ended and gives its buffer back to the program.

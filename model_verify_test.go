@@ -17,7 +17,7 @@ func (s *modelSender) verify() {
 	}
 	left := s.done
 	for _, r := range s.requests {
-		if len(left) == 0 || left[0].ID != uint64(r.index) {
+		if len(left) == 0 || left[0].WRID != uint64(r.index) {
 			if r.wr.Flags&verbs.SendSignaled != 0 || !s.mayHaveEnded(r) {
 				s.t.Fatalf("request %d (%s) was not reported in its turn; %d of %d bytes are complete", r.index, r.wr.Opcode, r.completed, r.length)
 			}
@@ -27,7 +27,7 @@ func (s *modelSender) verify() {
 		left = left[1:]
 	}
 	if len(left) > 0 {
-		s.t.Fatalf("%d completions too many or out of turn, the first of request %d", len(left), left[0].ID)
+		s.t.Fatalf("%d completions too many or out of turn, the first of request %d", len(left), left[0].WRID)
 	}
 	for _, r := range s.notified {
 		told := r.ordinal < s.decoder.told

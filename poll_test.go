@@ -14,7 +14,7 @@ func polled(t *testing.T, lanes int) (a *host) {
 	a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: lanes})
 	local, remote := a.region(64), b.region(64)
 	for i := range 10 {
-		wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, 64))
 		if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
 			t.Fatalf("PostSend = %d, %v", n, err)
@@ -86,8 +86,8 @@ func TestPollForms(t *testing.T) {
 					t.Fatalf("%d lanes: %d completions, want 10", lanes, len(got))
 				}
 				for i, wc := range got {
-					if wc.ID != uint64(i) || wc.Err() != nil {
-						t.Errorf("%d lanes: completion %d is of request %d, %v", lanes, i, wc.ID, wc.Err())
+					if wc.WRID != uint64(i) || wc.Err() != nil {
+						t.Errorf("%d lanes: completion %d is of request %d, %v", lanes, i, wc.WRID, wc.Err())
 					}
 				}
 			})
@@ -100,7 +100,7 @@ func TestPollRailLeavesTheOther(t *testing.T) {
 	a := polled(t, 2) // request i goes to rail i%2
 	var dst [16]ibverbx.WC
 	n, err := a.cq.PollRail(0, dst[:])
-	if n != 1 || err != nil || dst[0].ID != 0 {
+	if n != 1 || err != nil || dst[0].WRID != 0 {
 		t.Errorf("PollRail(0) = %d, %v; want the first request alone: the second is on rail 1", n, err)
 	}
 	if n, err := a.cq.PollRail(1, dst[:]); n != 9 || err != nil {
@@ -123,7 +123,7 @@ func TestEachMayPost(t *testing.T) {
 	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	wr.SetSGE(local.SGE(0, 64))
 	post := func(id uint64) {
-		wr.ID = id
+		wr.WRID = id
 		if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
 			t.Fatalf("PostSend = %d, %v", n, err)
 		}
@@ -132,8 +132,8 @@ func TestEachMayPost(t *testing.T) {
 	seen := uint64(0)
 	for range 100 {
 		_, err := a.cq.Each(func(wc *ibverbx.WC) bool {
-			if wc.ID != seen {
-				t.Errorf("completion of request %d, want %d", wc.ID, seen)
+			if wc.WRID != seen {
+				t.Errorf("completion of request %d, want %d", wc.WRID, seen)
 			}
 			if seen++; seen < 20 {
 				post(seen)

@@ -81,7 +81,7 @@ func (q *VirtualQP) takePlain(wr *SendWR) {
 	e, m := &wr.SGE[0], wr.Remote
 	r := e.Region
 	s := q.slot(q.posted)
-	s.id, s.local, s.target = wr.ID, r.addr+e.Offset, m.Addr+wr.RemoteOffset
+	s.id, s.local, s.target = wr.WRID, r.addr+e.Offset, m.Addr+wr.RemoteOffset
 	s.length, s.sent, s.pending, s.cut = e.Length, 0, 1, q.fragmentSize(e.Length)
 	s.op, s.wire, s.flags, s.status, s.numSGE = wr.Opcode, q.wire[wr.Opcode&7], wr.Flags, verbs.StatusSuccess, 1
 	s.plain, s.begun, s.owes = true, false, false
@@ -112,7 +112,7 @@ func (q *VirtualQP) takeOther(wr *SendWR) error {
 	}
 	s := q.slot(q.posted)
 	*s = sendSlot{
-		id: wr.ID, length: uint32(length), pending: 1, cut: q.fragmentSize(uint32(length)),
+		id: wr.WRID, length: uint32(length), pending: 1, cut: q.fragmentSize(uint32(length)),
 		op: wr.Opcode, wire: q.wire[wr.Opcode&7], flags: wr.Flags, numSGE: wr.NumSGE,
 		imm: wr.Imm, compareAdd: wr.CompareAdd, swap: wr.Swap, sge: wr.SGE,
 	}
@@ -167,7 +167,7 @@ func (q *VirtualQP) check(wr *SendWR) (length uint64, err error) {
 		return 0, verbs.Invalidf("%s of no bytes", wr.Opcode)
 	case atomic && length != 8:
 		return 0, verbs.Invalidf("%s needs a local buffer of 8 bytes, not %d", wr.Opcode, length)
-	case message && q.cfg.Original && !q.direct:
+	case message && q.cfg.CxxPeer && !q.direct:
 		return 0, verbs.Invalidf("%s on several lanes: a C++ peer has no lane for messages", wr.Opcode)
 	case message && length > uint64(q.maxMsg):
 		return 0, verbs.Invalidf("%s of %d bytes must fit one lane, which takes %d", wr.Opcode, length, q.maxMsg)

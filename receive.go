@@ -98,7 +98,7 @@ func (q *VirtualQP) takeReceives(wrs []RecvWR) (n int, err error) {
 			if q.notifyTo-q.notifyHead >= q.depth || q.doneTail-q.doneHead >= uint32(len(q.data)) {
 				return n, verbs.ErrQueueFull
 			}
-			q.notifications[int(q.notifyTo)&(len(q.notifications)-1)] = wr.ID
+			q.notifications[int(q.notifyTo)&(len(q.notifications)-1)] = wr.WRID
 			q.notifyTo++
 			q.match()
 			continue
@@ -120,7 +120,7 @@ func (q *VirtualQP) checkRecv(wr *RecvWR) (length uint64, err error) {
 		}
 		length += uint64(wr.SGE[i].Length)
 	}
-	if length > 0 && q.cfg.Original && !q.direct {
+	if length > 0 && q.cfg.CxxPeer && !q.direct {
 		return 0, verbs.Invalidf("a receive of %d bytes: a C++ peer does not send messages on several lanes", length)
 	}
 	return length, nil
@@ -159,7 +159,7 @@ func (q *VirtualQP) postDataRecv(wr *RecvWR, seq uint32) error {
 }
 
 func (q *VirtualQP) physicalRecv(wr *RecvWR, l *lane, r *verbs.RecvWR) {
-	r.WRID, r.NumSGE = wr.ID, wr.NumSGE
+	r.WRID, r.NumSGE = wr.WRID, wr.NumSGE
 	for i := range wr.NumSGE {
 		e := &wr.SGE[i]
 		r.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[l.rail]}
@@ -233,7 +233,7 @@ func (q *VirtualQP) recvCompleted(l *lane, wc *verbs.WC, t tag) {
 
 // dataReceived ends the oldest data receive.
 func (q *VirtualQP) dataReceived(wc *verbs.WC) {
-	out := q.finished(q.data[int(q.dataHead)&(len(q.data)-1)].ID)
+	out := q.finished(q.data[int(q.dataHead)&(len(q.data)-1)].WRID)
 	q.dataHead++
 	out.Status, out.VendorErr = wc.Status, wc.VendorErr
 	if wc.Status != verbs.StatusSuccess {
@@ -249,7 +249,7 @@ func (q *VirtualQP) dataReceived(wc *verbs.WC) {
 func (q *VirtualQP) finished(id uint64) *WC {
 	wc := &q.done[int(q.doneTail)&(len(q.done)-1)]
 	q.doneTail++
-	*wc = WC{ID: id, QP: q}
+	*wc = WC{WRID: id, QP: q}
 	q.counted.recvCompleted++
 	return wc
 }
@@ -322,7 +322,7 @@ func (q *VirtualQP) flushData() {
 		return // the NIC gives them back
 	}
 	for ; q.dataHead != q.dataTail; q.dataHead++ {
-		wc := q.finished(q.data[int(q.dataHead)&(len(q.data)-1)].ID)
+		wc := q.finished(q.data[int(q.dataHead)&(len(q.data)-1)].WRID)
 		wc.Status = verbs.StatusWRFlushErr
 	}
 }

@@ -31,7 +31,7 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 	}
 	posted := 0
 	post := func(data bool) {
-		wr := ibverbx.RecvWR{ID: uint64(posted)}
+		wr := ibverbx.RecvWR{WRID: uint64(posted)}
 		if data {
 			wr.SetSGE(x.region.SGE(0, 64))
 		}
@@ -53,7 +53,7 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 	n, err := x.cq.Poll(dst)
 	got := map[uint64]int{}
 	for _, wc := range dst[:n] {
-		got[wc.ID]++
+		got[wc.WRID]++
 	}
 	if n != posted || len(got) != posted {
 		t.Errorf("Poll = %d completions of %v, %v; want one for each of %d receives", n, got, err, posted)

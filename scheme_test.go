@@ -48,7 +48,7 @@ func TestNotification(t *testing.T) {
 		fill(local.Bytes(), rng)
 		recvs := make([]ibverbx.RecvWR, requests)
 		for i := range recvs {
-			recvs[i].ID = uint64(i)
+			recvs[i].WRID = uint64(i)
 		}
 		if n, err := b.qp.PostRecv(recvs); n != requests || err != nil {
 			t.Fatal(n, err)
@@ -59,7 +59,7 @@ func TestNotification(t *testing.T) {
 		for told < len(notified) || sent < requests || completed < requests {
 			if sent < requests {
 				n := rng.IntN(size)
-				wr := ibverbx.SendWR{ID: uint64(sent), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Imm: uint32(sent) * 7, Remote: remote.Remote(), RemoteOffset: uint64(sent * size)}
+				wr := ibverbx.SendWR{WRID: uint64(sent), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Imm: uint32(sent) * 7, Remote: remote.Remote(), RemoteOffset: uint64(sent * size)}
 				if rng.IntN(2) == 0 {
 					wr.Opcode = verbs.OpRDMAWriteWithImm
 				} else {
@@ -95,7 +95,7 @@ func TestNotification(t *testing.T) {
 
 func checkNotification(t *testing.T, scheme ibverbx.Scheme, wc ibverbx.WC, told, i, length int) {
 	t.Helper()
-	if wc.Status != verbs.StatusSuccess || wc.ID != uint64(told) || wc.Opcode != verbs.WCRecvRDMAWithImm {
+	if wc.Status != verbs.StatusSuccess || wc.WRID != uint64(told) || wc.Opcode != verbs.WCRecvRDMAWithImm {
 		t.Fatalf("notification %d = %+v", told, wc)
 	}
 	if want := scheme != ibverbx.DQPLB; want != (wc.Flags&ibverbx.WCHasImm != 0) || (want && wc.Imm != uint32(i)*7) {
@@ -122,8 +122,8 @@ func pollOnce(t *testing.T, h *host, next int) int {
 	t.Helper()
 	wcs := poll(t, h)
 	for i, wc := range wcs {
-		if err := wc.Err(); err != nil || wc.ID != uint64(next+i) {
-			t.Fatalf("completion of request %d = %d, %v", next+i, wc.ID, err)
+		if err := wc.Err(); err != nil || wc.WRID != uint64(next+i) {
+			t.Fatalf("completion of request %d = %d, %v", next+i, wc.WRID, err)
 		}
 	}
 	return len(wcs)
@@ -138,7 +138,7 @@ func TestMoreMessagesThanReceives(t *testing.T) {
 		const messages = 300
 		local, remote := a.region(messages*64), b.region(messages*64)
 		for i := range messages {
-			wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * 64)}
+			wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * 64)}
 			wr.SetSGE(local.SGE(uint64(i*64), 64))
 			if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
 				t.Fatal(i, err)
@@ -153,7 +153,7 @@ func TestMoreMessagesThanReceives(t *testing.T) {
 		}
 		told := 0
 		for told < messages {
-			n, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: uint64(told)}})
+			n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: uint64(told)}})
 			if n == 0 && err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
 				t.Fatal(err)
 			}
@@ -161,7 +161,7 @@ func TestMoreMessagesThanReceives(t *testing.T) {
 				completed += pollOnce(t, a, completed)
 				wcs := poll(t, b)
 				for _, wc := range wcs {
-					if wc.Status != verbs.StatusSuccess || wc.ID != uint64(told) || (wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(told)) {
+					if wc.Status != verbs.StatusSuccess || wc.WRID != uint64(told) || (wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(told)) {
 						t.Fatalf("message %d = %+v; %v, %v", told, wc, a.qp.Err(), b.qp.Err())
 					}
 					told++
@@ -188,15 +188,15 @@ func TestMessages(t *testing.T) {
 			for i := range local.Bytes() {
 				local.Bytes()[i] = byte(i*3 + round)
 			}
-			write := ibverbx.SendWR{ID: 1, Opcode: verbs.OpRDMAWrite, Remote: remote.Remote()}
+			write := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Remote: remote.Remote()}
 			write.SetSGE(local.SGE(0, 8192))
-			notify := ibverbx.SendWR{ID: 2, Opcode: verbs.OpRDMAWriteWithImm, Imm: uint32(round), Remote: remote.Remote()}
+			notify := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpRDMAWriteWithImm, Imm: uint32(round), Remote: remote.Remote()}
 			notify.SetSGE(local.SGE(0, 100))
-			send := ibverbx.SendWR{ID: 3, Opcode: verbs.OpSendWithImm, Imm: 77, Flags: verbs.SendSignaled | verbs.SendInline}
+			send := ibverbx.SendWR{WRID: 3, Opcode: verbs.OpSendWithImm, Imm: 77, Flags: verbs.SendSignaled | verbs.SendInline}
 			send.SetSGE(local.SGE(0, 48))
-			recv := ibverbx.RecvWR{ID: 10}
+			recv := ibverbx.RecvWR{WRID: 10}
 			recv.SetSGE(inbox.SGE(0, 64))
-			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{recv, {ID: 11}}); n != 2 {
+			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{recv, {WRID: 11}}); n != 2 {
 				t.Fatal(err)
 			}
 			if n, err := a.qp.PostSend([]ibverbx.SendWR{write, notify, send}); n != 3 {
@@ -206,7 +206,7 @@ func TestMessages(t *testing.T) {
 			done := 0
 			for len(got) < 2 || done == 0 {
 				for _, wc := range poll(t, a) {
-					if err := wc.Err(); err != nil || wc.ID != 3 {
+					if err := wc.Err(); err != nil || wc.WRID != 3 {
 						t.Fatalf("completion %+v, %v", wc, err)
 					}
 					done++
@@ -217,7 +217,7 @@ func TestMessages(t *testing.T) {
 				if err := wc.Err(); err != nil {
 					t.Fatal(err)
 				}
-				if wc.ID == 10 && (wc.ByteLen != 48 || wc.Imm != 77 || !bytes.Equal(inbox.Bytes()[:48], local.Bytes()[:48])) {
+				if wc.WRID == 10 && (wc.ByteLen != 48 || wc.Imm != 77 || !bytes.Equal(inbox.Bytes()[:48], local.Bytes()[:48])) {
 					t.Fatalf("message = %+v", wc)
 				}
 			}
@@ -234,7 +234,7 @@ func TestAtomics(t *testing.T) {
 	result, counter := a.region(8), b.region(8)
 	const adds = 50
 	for i := range adds {
-		wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 3, Remote: counter.Remote()}
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 3, Remote: counter.Remote()}
 		wr.SetSGE(result.SGE(0, 8))
 		if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
 			t.Fatal(err)

@@ -58,7 +58,7 @@ func TestSharedReceives(t *testing.T) {
 				for i, q := range qb {
 					wrs := make([]ibverbx.RecvWR, messages)
 					for k := range wrs {
-						wrs[k].ID = uint64(i*messages + k)
+						wrs[k].WRID = uint64(i*messages + k)
 					}
 					if n, err := q.PostRecv(wrs); n != messages {
 						t.Fatalf("PostRecv = %d, %v", n, err)
@@ -68,11 +68,11 @@ func TestSharedReceives(t *testing.T) {
 				wcs = append(wcs, b.wait(len(qb)*messages-len(wcs))...)
 				next := map[*ibverbx.VirtualQP]uint64{qb[0]: 0, qb[1]: messages}
 				for _, wc := range wcs {
-					if wc.Err() != nil || wc.ID != next[wc.QP] {
-						t.Fatalf("completion %d, %v; want %d", wc.ID, wc.Err(), next[wc.QP])
+					if wc.Err() != nil || wc.WRID != next[wc.QP] {
+						t.Fatalf("completion %d, %v; want %d", wc.WRID, wc.Err(), next[wc.QP])
 					}
-					if wc.Flags&ibverbx.WCHasImm != 0 && uint64(wc.Imm) != wc.ID%messages {
-						t.Fatalf("immediate %d of completion %d", wc.Imm, wc.ID)
+					if wc.Flags&ibverbx.WCHasImm != 0 && uint64(wc.Imm) != wc.WRID%messages {
+						t.Fatalf("immediate %d of completion %d", wc.Imm, wc.WRID)
 					}
 					next[wc.QP]++
 				}
@@ -150,12 +150,12 @@ func TestSharedReceivesExcess(t *testing.T) {
 	if n := b.cq.Events(events[:]); n != 1 || events[0].Kind != ibverbx.EventFailed || events[0].QP != qb[0] || events[0].Err == nil {
 		t.Errorf("events %+v, want one of the VirtualQP that failed", events[:n])
 	}
-	recv := ibverbx.RecvWR{ID: 9}
+	recv := ibverbx.RecvWR{WRID: 9}
 	if n, err := qb[1].PostRecv([]ibverbx.RecvWR{recv}); n != 1 {
 		t.Fatal(err)
 	}
 	post(qa[1])
-	if wc := b.wait(1)[0]; wc.QP != qb[1] || wc.ID != 9 || wc.Err() != nil {
+	if wc := b.wait(1)[0]; wc.QP != qb[1] || wc.WRID != 9 || wc.Err() != nil {
 		t.Errorf("completion of the other VirtualQP: %+v, %v", wc, wc.Err())
 	}
 	if qb[1].Err() != nil {
@@ -193,13 +193,13 @@ func TestSharedReceivesComeBack(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, qb.Close()) }()
 	connectQPs(t, qa, qb)
-	if n, err := qb.PostRecv([]ibverbx.RecvWR{{ID: 1}}); n != 1 {
+	if n, err := qb.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); n != 1 {
 		t.Fatal(err)
 	}
 	wcs := sendMany(t, a, b, []*ibverbx.VirtualQP{qa}, local, remote, 1)
 	wcs = append(wcs, b.wait(1-len(wcs))...)
-	if wcs[0].ID != 1 {
-		t.Errorf("completion of receive %d, want 1", wcs[0].ID)
+	if wcs[0].WRID != 1 {
+		t.Errorf("completion of receive %d, want 1", wcs[0].WRID)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		a, qa := sharedHost(t, links, 16, cfg)
 		b, qb := sharedHost(t, links, 16, cfg)
 		connectQPs(t, qa[0], qb[0])
-		if n, err := qb[0].PostRecv([]ibverbx.RecvWR{{ID: 1}, {ID: 2}}); n != 2 {
+		if n, err := qb[0].PostRecv([]ibverbx.RecvWR{{WRID: 1}, {WRID: 2}}); n != 2 {
 			t.Fatal(err)
 		}
 		local, remote := a.region(64), b.region(64)
@@ -288,12 +288,12 @@ func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 			b, qb := sharedHost(t, links, 64, cfg)
 			connectQPs(t, qa[0], qb[0])
 			local, remote := a.region(64), b.region(64)
-			if n, err := qa[0].PostRecv([]ibverbx.RecvWR{{ID: 7}}); n != 1 {
+			if n, err := qa[0].PostRecv([]ibverbx.RecvWR{{WRID: 7}}); n != 1 {
 				t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 			}
 			bad := remote.Remote()
 			bad.RKeys[0] ^= 0x10000
-			wr := ibverbx.SendWR{ID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: bad}
+			wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: bad}
 			wr.SetSGE(local.SGE(0, 64))
 			if n, err := qa[0].PostSend([]ibverbx.SendWR{wr}); n != 1 {
 				t.Fatalf("PostSend = %d, %v; want 1", n, err)
@@ -316,7 +316,7 @@ func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 				}
 				must(t, err)
 				for _, wc := range wcs[:n] {
-					ended[wc.ID] = wc.Status
+					ended[wc.WRID] = wc.Status
 				}
 			}
 			if ended[1] != verbs.StatusRemAccessErr || ended[7] != verbs.StatusWRFlushErr {

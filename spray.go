@@ -67,7 +67,7 @@ func (y *spray) advance() {
 // imm converts an immediate to what is on the wire, and back: the C++ original hands it to
 // the NIC in the order of its host (see wireImm).
 func (y *spray) imm(v uint32) uint32 {
-	if y.q.cfg.Original {
+	if y.q.cfg.CxxPeer {
 		return wireImm(v)
 	}
 	return v

@@ -116,7 +116,7 @@ func (st *stage) request(a *args, op verbs.Opcode) (wrs []ibverbx.SendWR) {
 			off, st.nextOff = st.nextOff, st.nextOff+length
 		}
 		wr := ibverbx.SendWR{
-			ID: uint64(id), Opcode: op, Flags: flags, Imm: uint32(imm), Remote: st.region.Remote(), RemoteOffset: uint64(off),
+			WRID: uint64(id), Opcode: op, Flags: flags, Imm: uint32(imm), Remote: st.region.Remote(), RemoteOffset: uint64(off),
 			CompareAdd: uint64(add + compare), Swap: uint64(swap),
 		}
 		switch {
@@ -143,7 +143,7 @@ func (st *stage) receive(a *args) (wrs []ibverbx.RecvWR) {
 	first, last := a.span("id")
 	at, length := a.number("at", stageMemory/2), a.number("len", 0)
 	for id := first; id <= last; id++ {
-		wr := ibverbx.RecvWR{ID: uint64(id)}
+		wr := ibverbx.RecvWR{WRID: uint64(id)}
 		if length > 0 {
 			wr.SetSGE(st.region.SGE(uint64(at), uint32(length)))
 			at += length

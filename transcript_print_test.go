@@ -149,7 +149,7 @@ func (st *stage) completion(wc *ibverbx.WC) string {
 			name = x.prefix()
 		}
 	}
-	s := fmt.Sprintf("wc %sid=%d %s", name, wc.ID, statusName(wc.Status))
+	s := fmt.Sprintf("wc %sid=%d %s", name, wc.WRID, statusName(wc.Status))
 	if wc.Status != verbs.StatusSuccess {
 		return s
 	}

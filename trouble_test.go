@@ -44,7 +44,7 @@ func newInstrument(t *testing.T, cfg ibverbx.Config) *instrument {
 }
 
 func (x *instrument) request(id uint64, op verbs.Opcode, n uint32) ibverbx.SendWR {
-	wr := ibverbx.SendWR{ID: id, Opcode: op, Flags: verbs.SendSignaled, Remote: x.region.Remote()}
+	wr := ibverbx.SendWR{WRID: id, Opcode: op, Flags: verbs.SendSignaled, Remote: x.region.Remote()}
 	if n > 0 {
 		wr.SetSGE(x.region.SGE(0, n))
 	}
@@ -84,8 +84,8 @@ func TestLaneThatCannotBeUsed(t *testing.T) {
 				n, err := x.cq.Poll(dst)
 				must(t, err)
 				for _, wc := range dst[:n] {
-					if wc.ID != next || wc.Status != verbs.StatusWRFlushErr {
-						t.Fatalf("completion = request %d, %v; want %d, flushed", wc.ID, wc.Status, next)
+					if wc.WRID != next || wc.Status != verbs.StatusWRFlushErr {
+						t.Fatalf("completion = request %d, %v; want %d, flushed", wc.WRID, wc.Status, next)
 					}
 					next++
 				}
@@ -104,7 +104,7 @@ func TestDQPLBLongMessage(t *testing.T) {
 	local, remote := a.region(1000), b.region(1000)
 	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	wr.SetSGE(local.SGE(0, 1000))
-	if _, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 5}}); err != nil {
+	if _, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 5}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.qp.PostSend([]ibverbx.SendWR{wr}); err != nil {
@@ -114,7 +114,7 @@ func TestDQPLBLongMessage(t *testing.T) {
 	for turns := 0; sent == 0 || told == 0; turns++ {
 		sent += len(poll(t, a))
 		for _, wc := range poll(t, b) {
-			if told++; wc.ByteLen != 1000 || wc.ID != 5 {
+			if told++; wc.ByteLen != 1000 || wc.WRID != 5 {
 				t.Fatalf("notification = %+v", wc)
 			}
 		}
@@ -132,7 +132,7 @@ func TestPostRecvInPart(t *testing.T) {
 			a, b := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme, RecvDepth: 4, NotifyDepth: 8})
 			const messages = 12
 			for i := range messages {
-				wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}
+				wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}
 				if _, err := a.qp.PostSend([]ibverbx.SendWR{wr}); err != nil {
 					t.Fatal(err)
 				}
@@ -234,7 +234,7 @@ func TestFailedConnectKeepsReceives(t *testing.T) {
 	a, b := newHost(t, links, ibverbx.Config{Lanes: 2}), newHost(t, links, ibverbx.Config{Lanes: 2})
 	inbox, local := b.region(128), a.region(64)
 	local.Bytes()[0] = 77
-	first, second := ibverbx.RecvWR{ID: 1}, ibverbx.RecvWR{ID: 2}
+	first, second := ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2}
 	first.SetSGE(inbox.SGE(0, 64))
 	second.SetSGE(inbox.SGE(64, 64))
 	if _, err := b.qp.PostRecv([]ibverbx.RecvWR{first}); err != nil {
@@ -262,8 +262,8 @@ func TestFailedConnectKeepsReceives(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.wait(1)
-	if wc := b.wait(1)[0]; wc.ID != 1 || inbox.Bytes()[0] != 77 {
-		t.Errorf("receive %d was reported, and the buffer of receive 1 begins with %d, want 77", wc.ID, inbox.Bytes()[0])
+	if wc := b.wait(1)[0]; wc.WRID != 1 || inbox.Bytes()[0] != 77 {
+		t.Errorf("receive %d was reported, and the buffer of receive 1 begins with %d, want 77", wc.WRID, inbox.Bytes()[0])
 	}
 }
 
@@ -274,7 +274,7 @@ func TestArrivedIsDelivered(t *testing.T) {
 		t.Run(scheme.String(), func(t *testing.T) {
 			a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 2, Scheme: scheme})
 			local, remote := a.region(64), b.region(64)
-			if _, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: 1}, {ID: 2}}); err != nil {
+			if _, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 1}, {WRID: 2}}); err != nil {
 				t.Fatal(err)
 			}
 			wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
@@ -289,14 +289,14 @@ func TestArrivedIsDelivered(t *testing.T) {
 			for i := range bad.RKeys {
 				bad.RKeys[i] ^= 1 << 20
 			}
-			fail := ibverbx.SendWR{ID: 9, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: bad}
+			fail := ibverbx.SendWR{WRID: 9, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: bad}
 			fail.SetSGE(remote.SGE(0, 8))
 			if _, err := b.qp.PostSend([]ibverbx.SendWR{fail}); err != nil {
 				t.Fatal(err)
 			}
 			got := make(map[uint64]verbs.Status)
 			for _, wc := range b.wait(3) {
-				got[wc.ID] = wc.Status
+				got[wc.WRID] = wc.Status
 			}
 			if got[1] != verbs.StatusSuccess || got[2] != verbs.StatusWRFlushErr || got[9] != verbs.StatusRemAccessErr {
 				t.Errorf("statuses = %v, want success, flushed, remote access error", got)

@@ -124,7 +124,7 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	c.open++
 	q := &VirtualQP{
 		num: c.qpCount, incarnation: cfg.Incarnation, rails: c.rails, cq: c, cfg: cfg,
-		direct: cfg.Lanes == 1 && !cfg.Track, chain: make([]verbs.SendWR, chainMax), recvChain: make([]verbs.RecvWR, chainMax),
+		direct: cfg.Lanes == 1 && !cfg.TrackSingleLane, chain: make([]verbs.SendWR, chainMax), recvChain: make([]verbs.RecvWR, chainMax),
 		carried: make([]uint64, (cfg.Lanes+63)/64), random: uint64(c.qpCount)*0x9e3779b97f4a7c15 | 1,
 	}
 	q.maxMsg, q.mtu = maxMessage, 4096
@@ -149,7 +149,7 @@ func (q *VirtualQP) plan() (lanes []laneConfig) {
 	n, rails := q.cfg.Lanes, q.rails.Len()
 	for i := range n {
 		lc := laneConfig{index: i, rail: i % rails, recvs: q.cfg.NotifyDepth}
-		if q.cfg.Original {
+		if q.cfg.CxxPeer {
 			lc.rail = i * rails / n
 		}
 		if q.direct {
@@ -167,7 +167,7 @@ func (q *VirtualQP) plan() (lanes []laneConfig) {
 	switch {
 	case q.cfg.Scheme != Spray:
 		return append(lanes, message)
-	case q.cfg.Original:
+	case q.cfg.CxxPeer:
 		notify.index, notify.rail = n, 0
 		return append(lanes, notify)
 	}

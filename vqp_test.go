@@ -38,7 +38,7 @@ func moveOnce(t *testing.T, a *host, op verbs.Opcode, local, remote *ibverbx.Reg
 	fill(local.Bytes(), rng)
 	fill(remote.Bytes(), rng)
 	off := uint64(rng.IntN(len(remote.Bytes()) - n + 1))
-	wr := ibverbx.SendWR{ID: uint64(n), Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: off}
+	wr := ibverbx.SendWR{WRID: uint64(n), Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: off}
 	cut := uint32(n / 3)
 	start := uint64(rng.IntN(len(local.Bytes()) - n + 1))
 	wr.SetSGE(local.SGE(start, cut), local.SGE(start+uint64(cut), cut), local.SGE(start+2*uint64(cut), uint32(n)-2*cut))
@@ -51,7 +51,7 @@ func moveOnce(t *testing.T, a *host, op verbs.Opcode, local, remote *ibverbx.Reg
 		t.Fatalf("PostSend = %d, %v", k, err)
 	}
 	wc := a.wait(1)[0]
-	if err := wc.Err(); err != nil || wc.ID != uint64(n) || wc.QP != a.qp {
+	if err := wc.Err(); err != nil || wc.WRID != uint64(n) || wc.QP != a.qp {
 		t.Fatalf("completion = %+v, %v", wc, err)
 	}
 	if !bytes.Equal(mine, want) || !bytes.Equal(theirs, want) {
@@ -101,7 +101,7 @@ func TestFailureIsReportedOnceAndFlushes(t *testing.T) {
 	}
 	var wrs []ibverbx.SendWR
 	for i := range 6 {
-		wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled | verbs.SendFence, Remote: good}
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled | verbs.SendFence, Remote: good}
 		if i == 2 {
 			wr.Remote = bad
 		}
@@ -119,8 +119,8 @@ func TestFailureIsReportedOnceAndFlushes(t *testing.T) {
 		case i > 2:
 			want = verbs.StatusWRFlushErr
 		}
-		if wc.ID != uint64(i) || wc.Status != want {
-			t.Errorf("completion %d = request %d, %v; want request %d, %v", i, wc.ID, wc.Status, i, want)
+		if wc.WRID != uint64(i) || wc.Status != want {
+			t.Errorf("completion %d = request %d, %v; want request %d, %v", i, wc.WRID, wc.Status, i, want)
 		}
 	}
 	if a.qp.Err() == nil {

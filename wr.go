@@ -18,8 +18,8 @@ type SGE struct {
 
 // SendWR is a request of a VirtualQP, of any size up to 4 GiB - 1.
 type SendWR struct {
-	// ID comes back in the completion.
-	ID     uint64
+	// WRID comes back in the completion.
+	WRID   uint64
 	Opcode verbs.Opcode
 	// Flags: SendSignaled asks for a completion, errors are reported without it.
 	// SendFence is a full barrier: the request begins when every earlier one has
@@ -52,8 +52,8 @@ func (w *SendWR) Length() uint64 {
 // of a WRITE_WITH_IMM; with bytes it waits for a SEND. On several lanes these are two
 // queues, each in its own order.
 type RecvWR struct {
-	// ID comes back in the completion.
-	ID     uint64
+	// WRID comes back in the completion.
+	WRID   uint64
 	NumSGE uint8
 	SGE    [MaxSGE]SGE
 }
@@ -75,7 +75,7 @@ const (
 // WC is a completion of a VirtualQP. If Status is not verbs.StatusSuccess only ID, QP,
 // Status and VendorErr are valid.
 type WC struct {
-	ID        uint64
+	WRID      uint64
 	QP        *VirtualQP
 	Status    verbs.Status
 	Opcode    verbs.WCOpcode
@@ -91,6 +91,6 @@ func (w *WC) Err() error {
 	if w.Status == verbs.StatusSuccess {
 		return nil
 	}
-	e := &verbs.WCError{Status: w.Status, VendorErr: w.VendorErr, WRID: w.ID}
+	e := &verbs.WCError{Status: w.Status, VendorErr: w.VendorErr, WRID: w.WRID}
 	return fmt.Errorf("virtual QP %d: %w", w.QP.num, e)
 }

@@ -93,14 +93,14 @@ func TestSessionCloseOrder(t *testing.T) {
 func TestSessionPeerDies(t *testing.T) {
 	n := newNetwork(1)
 	d, l := mustMeet(t, config(n.open(1, softnic.Config{})), config(n.open(1, softnic.Config{})))
-	if _, err := d.QP.PostRecv([]ibverbx.RecvWR{{ID: 5}}); err != nil {
+	if _, err := d.QP.PostRecv([]ibverbx.RecvWR{{WRID: 5}}); err != nil {
 		t.Fatalf("PostRecv: got %v, want no error", err)
 	}
 	if err := l.Conn.Close(); err != nil { // as the host does for a process that is killed
 		t.Fatalf("Close: got %v, want no error", err)
 	}
 	var wcs [4]ibverbx.WC
-	for ctx := soon(t); wcs[0].ID != 5; {
+	for ctx := soon(t); wcs[0].WRID != 5; {
 		if _, err := d.CQ.Wait(ctx, wcs[:]); err != nil {
 			t.Fatalf("Wait: got %v, want the receive flushed", err)
 		}
@@ -113,23 +113,23 @@ func TestSessionPeerDies(t *testing.T) {
 	}
 }
 
-// A side that waits in Finish does its part when a lane of the other is lost.
+// A side that waits in WaitDone does its part when a lane of the other is lost.
 func TestFinishBringsLanesBack(t *testing.T) {
 	n := newNetwork(2)
 	d, l := mustMeet(t, config(n.open(2, softnic.Config{})), config(n.open(2, softnic.Config{})))
 	ctx := soon(t)
 	finished := make(chan error, 1)
-	go func() { finished <- l.Finish(ctx) }()
+	go func() { finished <- l.WaitDone(ctx) }()
 	if err := d.QP.KillLane(0); err != nil {
 		t.Fatalf("KillLane: got %v, want no error", err)
 	}
-	wr := ibverbx.SendWR{ID: 7, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: d.Region("data")}
-	wr.SetSGE(d.Local[0].SGE(0, 1<<20))
+	wr := ibverbx.SendWR{WRID: 7, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: d.Remote("data")}
+	wr.SetSGE(d.Local("data").SGE(0, 1<<20))
 	if _, err := d.QP.PostSend([]ibverbx.SendWR{wr}); err != nil {
 		t.Fatalf("PostSend: got %v, want no error", err)
 	}
 	var wcs [4]ibverbx.WC
-	for wcs[0].ID != 7 {
+	for wcs[0].WRID != 7 {
 		if _, err := d.CQ.Wait(ctx, wcs[:]); err != nil {
 			t.Fatalf("Wait: got %v, want a completion", err)
 		}
@@ -137,7 +137,7 @@ func TestFinishBringsLanesBack(t *testing.T) {
 	if err := wcs[0].Err(); err != nil {
 		t.Errorf("the request ended in %v, want success", err)
 	}
-	if mine, theirs := d.Finish(ctx), <-finished; mine != nil || theirs != nil {
-		t.Errorf("Finish: got %v and %v, want no errors", mine, theirs)
+	if mine, theirs := d.WaitDone(ctx), <-finished; mine != nil || theirs != nil {
+		t.Errorf("WaitDone: got %v and %v, want no errors", mine, theirs)
 	}
 }

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"fmt"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -12,8 +13,8 @@ import (
 
 // Config says what a side has and wants. Both sides have one; they need not be alike.
 type Config struct {
-	// Door says how to meet the peer. It must have certificates or a token.
-	Door bootstrap.Config
+	// Auth says how the two sides prove their identity to each other: certificates or a token.
+	Auth bootstrap.Config
 
 	// Rails are NICs that are open. They must outlive the Session and stay the caller's.
 	// With failover their events belong to one Session at a time.
@@ -38,8 +39,9 @@ type Config struct {
 	// MTU is the path MTU in bytes, a wish as well. Zero means what both sides' ports
 	// have.
 	MTU int
-	// Least is what this side cannot do without. Zeros mean that anything will do.
-	Least Limits
+	// Minimum is what this side needs: an agreement below it is a MismatchError. A zero field
+	// asks for nothing.
+	Minimum Limits
 	// NoFailover does without a control channel: the loss of a lane ends the VirtualQP. It
 	// is so if one side wants it.
 	NoFailover bool
@@ -51,8 +53,7 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Limits are numbers that two sides agree on. Those of Config.Least that are zero mean
-// nothing.
+// Limits are numbers that two sides agree on.
 type Limits struct {
 	Lanes, SendDepth, RecvDepth, LaneDepth int
 	FragmentSize                           int // bytes
@@ -68,7 +69,8 @@ type NICs struct {
 
 // RegionConfig describes memory that the peer may use.
 type RegionConfig struct {
-	// Name is what the peer knows it by, at most 64 bytes of UTF-8. It may be empty.
+	// Name is how both sides refer to the memory (Session.Local, Session.Remote): at most 64
+	// bytes of UTF-8, unique within Config.Regions. It may be empty.
 	Name string
 	// Memory is the memory; it stays the caller's. Nil means that Size bytes are
 	// allocated, which the Session frees.
@@ -102,8 +104,8 @@ func (c *Config) validate() error {
 		return verbs.Invalidf("Config.QP.Control is set: the connection to the peer is the control channel")
 	case c.QP.Scheme != 0:
 		return verbs.Invalidf("Config.QP.Scheme is %s: say it in Config.Schemes", c.QP.Scheme)
-	case c.QP.Original:
-		return verbs.Invalidf("Config.QP.Original: the C++ original does not speak this protocol")
+	case c.QP.CxxPeer:
+		return verbs.Invalidf("Config.QP.CxxPeer: the C++ original does not speak this protocol")
 	case c.Timeout < 0:
 		return verbs.Invalidf("Config.Timeout is %v: want more than 0", c.Timeout)
 	case len(c.Regions) > maxRegions:
@@ -114,6 +116,8 @@ func (c *Config) validate() error {
 		switch {
 		case len(r.Name) > maxRegionName || !utf8.ValidString(r.Name):
 			return verbs.Invalidf("Config.Regions[%d].Name has %d bytes: want at most %d of UTF-8", i, len(r.Name), maxRegionName)
+		case slices.ContainsFunc(c.Regions[:i], func(other RegionConfig) bool { return other.Name == r.Name }):
+			return verbs.Invalidf("Config.Regions[%d].Name is %q, as another region's: names must differ", i, r.Name)
 		case r.Memory == nil && r.Size < 1:
 			return verbs.Invalidf("Config.Regions[%d] (%q) has neither Memory nor a Size above 0", i, r.Name)
 		}

@@ -17,7 +17,7 @@ func Dial(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("dial %s: %w", addr, err)
 	}
-	conn, err := bootstrap.Dial(ctx, addr, cfg.Door)
+	conn, err := bootstrap.Dial(ctx, addr, cfg.Auth)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (s *Session) exchangeCards(ctx context.Context, c *Config) (*ibverbx.Card, 
 	if err := s.Conn.Send(ctx, bootstrap.KindCard, b); err != nil {
 		return nil, err
 	}
-	if b, err = encodeRegions(c.Regions, s.Local); err != nil {
+	if b, err = encodeRegions(c.Regions, s.local); err != nil {
 		return nil, err
 	}
 	if err := s.Conn.Send(ctx, bootstrap.KindRegions, b); err != nil {
@@ -164,7 +164,7 @@ func (s *Session) exchangeCards(ctx context.Context, c *Config) (*ibverbx.Card, 
 	if b, err = s.take(ctx, bootstrap.KindRegions); err != nil {
 		return nil, err
 	}
-	s.Remote, err = decodeRegions(b, card.Rails)
+	s.remote, err = decodeRegions(b, card.Rails)
 	return card, err
 }
 

@@ -30,7 +30,7 @@ func Example() {
 // call, for a port that is known.
 func receive(ctx context.Context, addr chan<- string) {
 	l, err := peer.Listen(ctx, "127.0.0.1:0", peer.Config{
-		Door:    bootstrap.Config{Token: []byte("or from a file: TokenFile")},
+		Auth:    bootstrap.Config{Token: []byte("or from a file: TokenFile")},
 		Regions: []peer.RegionConfig{{Name: "inbox", Size: 1 << 20}},
 	})
 	check(err)
@@ -39,28 +39,28 @@ func receive(ctx context.Context, addr chan<- string) {
 	s, err := l.Accept(ctx)
 	check(err)
 	defer s.Close()
-	_, err = s.QP.PostRecv([]ibverbx.RecvWR{{ID: 1}})
+	_, err = s.QP.PostRecv([]ibverbx.RecvWR{{WRID: 1}})
 	check(err)
 	wc := wait(ctx, s)
-	fmt.Printf("told of %d bytes, the first is %q\n", wc.ByteLen, s.Local[0].Bytes()[0])
-	check(s.Finish(ctx))
+	fmt.Printf("told of %d bytes, the first is %q\n", wc.ByteLen, s.Local("inbox").Bytes()[0])
+	check(s.WaitDone(ctx))
 }
 
 // send is the program on the other.
 func send(ctx context.Context, addr string) {
 	s, err := peer.Dial(ctx, addr, peer.Config{
-		Door:    bootstrap.Config{Token: []byte("or from a file: TokenFile")},
+		Auth:    bootstrap.Config{Token: []byte("or from a file: TokenFile")},
 		Regions: []peer.RegionConfig{{Name: "outbox", Size: 1 << 20}},
 	})
 	check(err)
 	defer s.Close()
-	s.Local[0].Bytes()[0] = 'a'
-	wr := ibverbx.SendWR{ID: 2, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: s.Region("inbox")}
-	wr.SetSGE(s.Local[0].SGE(0, 1<<20))
+	s.Local("outbox").Bytes()[0] = 'a'
+	wr := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: s.Remote("inbox")}
+	wr.SetSGE(s.Local("outbox").SGE(0, 1<<20))
 	_, err = s.QP.PostSend([]ibverbx.SendWR{wr})
 	check(err)
 	wait(ctx, s)
-	check(s.Finish(ctx)) // so that neither goes while the other needs it
+	check(s.WaitDone(ctx)) // both sides are done: now either may close
 }
 
 // wait returns the next completion.

@@ -10,8 +10,8 @@ import (
 
 // Listener makes Sessions with one peer after the other.
 type Listener struct {
-	door *bootstrap.Listener
-	cfg  Config
+	listener *bootstrap.Listener
+	cfg      Config
 }
 
 // Listen opens a port for peers. With Config.Open every Session has NICs of its own; NICs
@@ -21,20 +21,20 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
-	door, err := bootstrap.Listen(ctx, addr, cfg.Door)
+	listener, err := bootstrap.Listen(ctx, addr, cfg.Auth)
 	if err != nil {
 		return nil, err
 	}
-	return &Listener{door: door, cfg: cfg}, nil
+	return &Listener{listener: listener, cfg: cfg}, nil
 }
 
 // Addr is where the Listener can be reached.
-func (l *Listener) Addr() net.Addr { return l.door.Addr() }
+func (l *Listener) Addr() net.Addr { return l.listener.Addr() }
 
 // Accept returns a Session with the next peer. An error that is neither ctx's nor
 // bootstrap.ErrClosed is about that peer alone: call it again for the next.
 func (l *Listener) Accept(ctx context.Context) (*Session, error) {
-	conn, err := l.door.Accept(ctx)
+	conn, err := l.listener.Accept(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -42,4 +42,4 @@ func (l *Listener) Accept(ctx context.Context) (*Session, error) {
 }
 
 // Close closes the port. Sessions live on.
-func (l *Listener) Close() error { return l.door.Close() }
+func (l *Listener) Close() error { return l.listener.Close() }

@@ -32,10 +32,10 @@ type Agreement struct {
 	Scheme                                 ibverbx.Scheme
 	Lanes, SendDepth, RecvDepth, LaneDepth int
 	// FragmentSize is 0 if it is chosen by the length of each request.
-	FragmentSize int
-	MTU          verbs.MTU
-	Failover     bool
-	Track        bool
+	FragmentSize    int
+	MTU             verbs.MTU
+	Failover        bool
+	TrackSingleLane bool
 }
 
 // Defaults for what neither side asks for; lanes are for each rail of the side that has
@@ -61,7 +61,7 @@ func Negotiate(dialer, listener *Offer) (a Agreement, err error) {
 		return a, err
 	}
 	a.Failover = dialer.Failover && listener.Failover
-	a.Track = dialer.Track || listener.Track || a.Failover
+	a.TrackSingleLane = dialer.TrackSingleLane || listener.TrackSingleLane || a.Failover
 	lanes := min(lanesPerRail*max(len(dialer.Rails), len(listener.Rails)), maxLanes)
 	mtu := 0
 	for _, f := range [...]struct {

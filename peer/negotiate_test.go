@@ -32,7 +32,7 @@ func drawRange(t *rapid.T, name string, limit int) peer.Range {
 
 func drawOffer(t *rapid.T, name string) *peer.Offer {
 	o := &peer.Offer{
-		Version: peer.OfferVersion, Failover: rapid.Bool().Draw(t, name+" failover"), Track: rapid.Bool().Draw(t, name+" track"),
+		Version: peer.OfferVersion, Failover: rapid.Bool().Draw(t, name+" failover"), TrackSingleLane: rapid.Bool().Draw(t, name+" track"),
 		Lanes: drawRange(t, name+" lanes", 64), SendDepth: drawRange(t, name+" send", 1<<16), RecvDepth: drawRange(t, name+" recv", 1<<16),
 		LaneDepth: drawRange(t, name+" lane depth", 1<<10), Fragment: drawRange(t, name+" fragment", 1<<30),
 	}
@@ -89,8 +89,8 @@ func TestNegotiateProperty(t *testing.T) {
 				t.Fatalf("the scheme is %s, want %s, which the dialer likes better", a.Scheme, better)
 			}
 		}
-		if a.Failover != (d.Failover && l.Failover) || a.Track != (d.Track || l.Track || a.Failover) {
-			t.Fatalf("failover %v and track %v of %+v and %+v", a.Failover, a.Track, d, l)
+		if a.Failover != (d.Failover && l.Failover) || a.TrackSingleLane != (d.TrackSingleLane || l.TrackSingleLane || a.Failover) {
+			t.Fatalf("failover %v and track %v of %+v and %+v", a.Failover, a.TrackSingleLane, d, l)
 		}
 	})
 }
@@ -241,8 +241,8 @@ func FuzzRegions(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, r := range regions {
-			if len(r.RKeys) != 2 || r.Length == 0 || r.Addr+r.Length < r.Addr || len(r.Name) > 64 {
+		for name, r := range regions {
+			if len(r.RKeys) != 2 || r.Length == 0 || r.Addr+r.Length < r.Addr || len(name) > 64 {
 				t.Errorf("%s is taken as %+v", b, r)
 			}
 		}

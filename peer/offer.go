@@ -41,8 +41,8 @@ type Offer struct {
 	MTU       Range            `json:"mtu"`      // bytes
 	// Failover says that it can bring lanes back, and Track that it wants a single lane
 	// tracked.
-	Failover bool `json:"failover"`
-	Track    bool `json:"track"`
+	Failover        bool `json:"failover"`
+	TrackSingleLane bool `json:"track"`
 }
 
 // OfferRail is one NIC port.
@@ -74,7 +74,7 @@ func network(attr *verbs.DeviceAttr, port *verbs.PortAttr) string {
 
 // newOffer asks the NICs what they can do.
 func (c *Config) newOffer(rails []ibverbx.RailConfig) (*Offer, error) {
-	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, Track: c.QP.Track}
+	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, TrackSingleLane: c.QP.TrackSingleLane}
 	qps, wrs, mtu, msg := math.MaxInt, math.MaxInt, maxMTU, uint64(maxFragment)
 	for i := range rails {
 		ctx, port := rails[i].Context, max(int(rails[i].Port), 1)
@@ -97,12 +97,12 @@ func (c *Config) newOffer(rails []ibverbx.RailConfig) (*Offer, error) {
 		qps, wrs, mtu, msg = min(qps, attr.MaxQP), min(wrs, attr.MaxQPWR), min(mtu, p.ActiveMTU.Bytes()), min(msg, attr.MaxMsgSize)
 	}
 	bound := func(want, least, most int) Range { return Range{Want: want, Min: max(least, 1), Max: most} }
-	o.Lanes = bound(c.QP.Lanes, c.Least.Lanes, min(maxLanes, max(qps-2, 1)*len(rails)))
-	o.SendDepth = bound(c.QP.SendDepth, c.Least.SendDepth, maxDepth)
-	o.RecvDepth = bound(c.QP.RecvDepth, c.Least.RecvDepth, min(maxDepth, wrs))
-	o.LaneDepth = bound(c.QP.LaneDepth, c.Least.LaneDepth, min(maxDepth, wrs))
-	o.Fragment = bound(int(c.QP.FragmentSize), c.Least.FragmentSize, int(msg))
-	o.MTU = bound(c.MTU, max(c.Least.MTU, verbs.MTU256.Bytes()), mtu)
+	o.Lanes = bound(c.QP.Lanes, c.Minimum.Lanes, min(maxLanes, max(qps-2, 1)*len(rails)))
+	o.SendDepth = bound(c.QP.SendDepth, c.Minimum.SendDepth, maxDepth)
+	o.RecvDepth = bound(c.QP.RecvDepth, c.Minimum.RecvDepth, min(maxDepth, wrs))
+	o.LaneDepth = bound(c.QP.LaneDepth, c.Minimum.LaneDepth, min(maxDepth, wrs))
+	o.Fragment = bound(int(c.QP.FragmentSize), c.Minimum.FragmentSize, int(msg))
+	o.MTU = bound(c.MTU, max(c.Minimum.MTU, verbs.MTU256.Bytes()), mtu)
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("what is asked for is more than the NICs of this side can do: %w", err)
 	}

@@ -60,7 +60,7 @@ func (n network) open(rails int, cfg softnic.Config) func() (peer.NICs, error) {
 
 func config(open func() (peer.NICs, error)) peer.Config {
 	return peer.Config{
-		Door: bootstrap.Config{Token: token}, Open: open,
+		Auth: bootstrap.Config{Token: token}, Open: open,
 		Regions: []peer.RegionConfig{{Name: "data", Size: 1 << 20}},
 	}
 }
@@ -75,7 +75,7 @@ func soon(t *testing.T) context.Context {
 // meet brings two sides together. Either may fail.
 func meet(t *testing.T, dialer, listener peer.Config) (d, l *peer.Session, dialErr, listenErr error) {
 	t.Helper()
-	door, err := peer.Listen(soon(t), "127.0.0.1:0", listener)
+	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", listener)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
@@ -83,11 +83,11 @@ func meet(t *testing.T, dialer, listener peer.Config) (d, l *peer.Session, dialE
 	ctx := soon(t)
 	go func() {
 		defer close(done)
-		l, listenErr = door.Accept(ctx)
+		l, listenErr = meeting.Accept(ctx)
 	}()
-	d, dialErr = peer.Dial(ctx, door.Addr().String(), dialer)
+	d, dialErr = peer.Dial(ctx, meeting.Addr().String(), dialer)
 	<-done
-	if err := door.Close(); err != nil {
+	if err := meeting.Close(); err != nil {
 		t.Errorf("Close: got %v, want no error", err)
 	}
 	for _, s := range []*peer.Session{d, l} {
@@ -114,14 +114,14 @@ func mustMeet(t *testing.T, dialer, listener peer.Config) (d, l *peer.Session) {
 // write moves all bytes of one side's memory to the other's and waits until it is told.
 func write(t *testing.T, from, to *peer.Session, fill byte) {
 	t.Helper()
-	for i := range from.Local[0].Bytes() {
-		from.Local[0].Bytes()[i] = fill + byte(i%251)
+	for i := range from.Local("data").Bytes() {
+		from.Local("data").Bytes()[i] = fill + byte(i%251)
 	}
-	if _, err := to.QP.PostRecv([]ibverbx.RecvWR{{ID: 9}}); err != nil {
+	if _, err := to.QP.PostRecv([]ibverbx.RecvWR{{WRID: 9}}); err != nil {
 		t.Fatalf("PostRecv: got %v, want no error", err)
 	}
-	wr := ibverbx.SendWR{ID: 7, Opcode: verbs.OpRDMAWriteWithImm, Imm: 1, Flags: verbs.SendSignaled, Remote: from.Region("data")}
-	wr.SetSGE(from.Local[0].SGE(0, 1<<20))
+	wr := ibverbx.SendWR{WRID: 7, Opcode: verbs.OpRDMAWriteWithImm, Imm: 1, Flags: verbs.SendSignaled, Remote: from.Remote("data")}
+	wr.SetSGE(from.Local("data").SGE(0, 1<<20))
 	if _, err := from.QP.PostSend([]ibverbx.SendWR{wr}); err != nil {
 		t.Fatalf("PostSend: got %v, want no error", err)
 	}
@@ -137,14 +137,14 @@ func write(t *testing.T, from, to *peer.Session, fill byte) {
 				if err := wcs[i].Err(); err != nil {
 					t.Fatalf("a request ended in %v, want success", err)
 				}
-				ended[wcs[i].ID] = true
+				ended[wcs[i].WRID] = true
 			}
 		}
 		if time.Now().After(limit) {
 			t.Fatalf("after 20 s %v have ended, want the write and its notification", ended)
 		}
 	}
-	if !bytes.Equal(from.Local[0].Bytes(), to.Local[0].Bytes()) {
+	if !bytes.Equal(from.Local("data").Bytes(), to.Local("data").Bytes()) {
 		t.Errorf("the bytes differ, want them equal")
 	}
 }
@@ -157,20 +157,20 @@ func TestSession(t *testing.T) {
 		want   peer.Agreement
 	}{
 		{"as it is", func(*peer.Config, *peer.Config) {}, peer.Agreement{
-			Lanes: 8, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true, Track: true,
+			Lanes: 8, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true, TrackSingleLane: true,
 		}},
 		{"wishes of both", func(d, l *peer.Config) {
 			d.QP = ibverbx.Config{Lanes: 16, SendDepth: 64, FragmentSize: 64 << 10}
 			l.QP = ibverbx.Config{Lanes: 6, LaneDepth: 32}
 			l.MTU, d.Schemes, l.Schemes = 1024, []ibverbx.Scheme{ibverbx.Spray, ibverbx.DQPLB}, []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB}
 		}, peer.Agreement{
-			Scheme: ibverbx.DQPLB, Lanes: 6, SendDepth: 64, RecvDepth: 256, LaneDepth: 32, FragmentSize: 64 << 10, MTU: verbs.MTU1024, Failover: true, Track: true,
+			Scheme: ibverbx.DQPLB, Lanes: 6, SendDepth: 64, RecvDepth: 256, LaneDepth: 32, FragmentSize: 64 << 10, MTU: verbs.MTU1024, Failover: true, TrackSingleLane: true,
 		}},
 		{"one lane, straight through", func(d, l *peer.Config) { d.QP.Lanes, l.NoFailover = 1, true }, peer.Agreement{
 			Lanes: 1, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096,
 		}},
 		{"one lane with failover", func(d, _ *peer.Config) { d.QP.Lanes = 1 }, peer.Agreement{
-			Lanes: 1, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true, Track: true,
+			Lanes: 1, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true, TrackSingleLane: true,
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -191,11 +191,11 @@ func TestSession(t *testing.T) {
 			}
 			brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
-			if err := d.Finish(brief); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("Finish before the peer does: got %v, want it to wait", err)
+			if err := d.WaitDone(brief); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("WaitDone before the peer does: got %v, want it to wait", err)
 			}
-			if err := errors.Join(d.Send(soon(t), []byte("lost")), l.Finish(soon(t)), d.Finish(soon(t))); err != nil {
-				t.Errorf("Finish: got %v, want no error", err)
+			if err := errors.Join(d.Send(soon(t), []byte("lost")), l.WaitDone(soon(t)), d.WaitDone(soon(t))); err != nil {
+				t.Errorf("WaitDone: got %v, want no error", err)
 			}
 		})
 	}
@@ -234,7 +234,7 @@ func TestSessionFailover(t *testing.T) {
 func TestSessionMismatch(t *testing.T) {
 	n := newNetwork(1)
 	dc, lc := config(n.open(1, softnic.Config{})), config(n.open(1, softnic.Config{MTU: verbs.MTU1024}))
-	dc.Least.MTU = 2048
+	dc.Minimum.MTU = 2048
 	_, _, dialErr, listenErr := meet(t, dc, lc)
 	for name, err := range map[string]error{"Dial": dialErr, "Accept": listenErr} {
 		if !errors.Is(err, peer.ErrMismatch) || !strings.Contains(err.Error(), "MTU: the dialer needs at least 2048, the listener can do at most 1024") {
@@ -253,7 +253,7 @@ func TestSessionFails(t *testing.T) {
 	broken := good
 	broken.Open = func() (peer.NICs, error) { return peer.NICs{}, errors.New("no NIC today") }
 	tooMuch := good
-	tooMuch.Least.RecvDepth = 1 << 16 // more than a queue of softnic holds
+	tooMuch.Minimum.RecvDepth = 1 << 16 // more than a queue of softnic holds
 	for name, spoiled := range map[string]peer.Config{"no NIC today": broken, "more than the NICs": tooMuch} {
 		// The listener fails: a dialer that does may be gone before it is accepted.
 		_, _, dialErr, listenErr := meet(t, good, spoiled)
@@ -281,21 +281,21 @@ func TestSessionOfSilence(t *testing.T) {
 		if cfg.Timeout = 0; name == "deadline" {
 			cfg.Timeout = 300 * time.Millisecond
 		}
-		door, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
+		meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 		if err != nil {
 			t.Fatalf("Listen: got %v, want no error", err)
 		}
-		c, err := bootstrap.Dial(soon(t), door.Addr().String(), cfg.Door)
+		c, err := bootstrap.Dial(soon(t), meeting.Addr().String(), cfg.Auth)
 		if err != nil {
 			t.Fatalf("Dial: got %v, want no error", err)
 		}
 		if err := say(c); err != nil {
 			t.Fatalf("Send: got %v, want no error", err)
 		}
-		if _, err := door.Accept(soon(t)); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := meeting.Accept(soon(t)); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("Accept: got %v, want %q", err, name)
 		}
-		if err := errors.Join(c.Close(), door.Close()); err != nil {
+		if err := errors.Join(c.Close(), meeting.Close()); err != nil {
 			t.Errorf("Close: got %v, want no error", err)
 		}
 	}
@@ -314,12 +314,13 @@ func TestConfigRefused(t *testing.T) {
 	for name, spoil := range map[string]func(*peer.Config){
 		"QP.Control":        func(c *peer.Config) { c.QP.Control, _ = ibverbx.ControlPair(nil, nil) },
 		"QP.Scheme":         func(c *peer.Config) { c.QP.Scheme = ibverbx.Spray },
-		"QP.Original":       func(c *peer.Config) { c.QP.Original = true },
+		"QP.CxxPeer":        func(c *peer.Config) { c.QP.CxxPeer = true },
 		"Timeout":           func(c *peer.Config) { c.Timeout = -1 },
 		"MTU":               func(c *peer.Config) { c.MTU = 1500 },
 		"Regions[0]":        func(c *peer.Config) { c.Regions[0].Size = 0 },
 		"Regions[0].Name":   func(c *peer.Config) { c.Regions[0].Name = strings.Repeat("x", 65) },
 		"of UTF-8":          func(c *peer.Config) { c.Regions[0].Name = "\xff" },
+		"names must differ": func(c *peer.Config) { c.Regions = append(c.Regions, c.Regions[0]) },
 		"Regions has 1025:": func(c *peer.Config) { c.Regions = make([]peer.RegionConfig, 1025) },
 	} {
 		cfg := config(n.open(1, softnic.Config{}))

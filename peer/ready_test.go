@@ -63,7 +63,7 @@ func TestReady(t *testing.T) {
 
 func TestRegionsRefused(t *testing.T) {
 	const good = `{"regions":[{"name":"a","addr":4096,"length":4096,"rkeys":[1,2]}]}`
-	if r, err := peer.DecodeRegions([]byte(good), 2); err != nil || len(r) != 1 || r[0].Name != "a" || r[0].RKeys[1] != 2 {
+	if r, err := peer.DecodeRegions([]byte(good), 2); err != nil || len(r) != 1 || r["a"] == nil || r["a"].RKeys[1] != 2 {
 		t.Errorf("a good region: got %+v and %v, want it taken", r, err)
 	}
 	for name, text := range map[string]string{
@@ -74,6 +74,7 @@ func TestRegionsRefused(t *testing.T) {
 		"name":        strings.Replace(good, `"a"`, `"`+strings.Repeat("x", 65)+`"`, 1),
 		"repeated":    strings.Replace(good, `"name":"a"`, `"name":"a","name":"a"`, 1),
 		"another":     strings.Replace(good, `"name"`, `"game"`, 1),
+		"same name":   strings.Replace(good, "}]}", `},{"name":"a","addr":8192,"length":4096,"rkeys":[3,4]}]}`, 1),
 		"more behind": good + "{}",
 		"nothing":     `{"regions":null}`,
 	} {

@@ -22,16 +22,18 @@ type regionEntry struct {
 }
 
 // encodeRegions describes this side's memory.
-func encodeRegions(cfgs []RegionConfig, local []*ibverbx.Region) ([]byte, error) {
+func encodeRegions(cfgs []RegionConfig, local map[string]*ibverbx.Region) ([]byte, error) {
 	list := regionList{Regions: []regionEntry{}}
-	for i, g := range local {
-		list.Regions = append(list.Regions, regionEntry{Name: cfgs[i].Name, RemoteRegion: *g.Remote()})
+	for i := range cfgs {
+		name := cfgs[i].Name
+		list.Regions = append(list.Regions, regionEntry{Name: name, RemoteRegion: *local[name].Remote()})
 	}
 	return json.Marshal(list)
 }
 
-// decodeRegions reads the description of a peer's memory, which has as many rails.
-func decodeRegions(b []byte, rails int) ([]RemoteRegion, error) {
+// decodeRegions reads the description of the memory of a peer with that many rails. The
+// result is keyed by name.
+func decodeRegions(b []byte, rails int) (map[string]*ibverbx.RemoteRegion, error) {
 	var list regionList
 	if err := decodeExact(b, bootstrap.MaxMessage, &list); err != nil {
 		return nil, fmt.Errorf("decode regions: %w", err)
@@ -39,17 +41,20 @@ func decodeRegions(b []byte, rails int) ([]RemoteRegion, error) {
 	if list.Regions == nil || len(list.Regions) > maxRegions {
 		return nil, fmt.Errorf("decode regions: %w", verbs.Invalidf("%d regions: want at most %d", len(list.Regions), maxRegions))
 	}
-	regions := make([]RemoteRegion, 0, len(list.Regions))
-	for i, r := range list.Regions {
+	regions := make(map[string]*ibverbx.RemoteRegion, len(list.Regions))
+	for i := range list.Regions {
+		r := &list.Regions[i]
 		switch {
 		case len(r.Name) > maxRegionName || !utf8.ValidString(r.Name):
 			return nil, fmt.Errorf("decode regions: region %d: %w", i, verbs.Invalidf("a name of %d bytes", len(r.Name)))
+		case regions[r.Name] != nil:
+			return nil, fmt.Errorf("decode regions: region %d: %w", i, verbs.Invalidf("a second region is named %q", r.Name))
 		case len(r.RKeys) != rails:
 			return nil, fmt.Errorf("decode regions: region %d: %w", i, verbs.Invalidf("%d keys for %d rails", len(r.RKeys), rails))
 		case r.Length == 0 || r.Addr > math.MaxUint64-r.Length:
 			return nil, fmt.Errorf("decode regions: region %d: %w", i, verbs.Invalidf("%d bytes at %#x", r.Length, r.Addr))
 		}
-		regions = append(regions, RemoteRegion(r))
+		regions[r.Name] = &r.RemoteRegion
 	}
 	return regions, nil
 }

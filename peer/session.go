@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"ibverbx"
 	"ibverbx/bootstrap"
@@ -19,33 +21,27 @@ type Session struct {
 	QP    *ibverbx.VirtualQP
 	CQ    *ibverbx.VirtualCQ
 	Rails *ibverbx.Rails
-	// Local is this side's memory, in the order of Config.Regions, and Remote the peer's.
-	Local  []*ibverbx.Region
-	Remote []RemoteRegion
 	// Conn is the connection to the peer: it carries the control channel, and messages of
 	// the program's own (bootstrap.KindApplication).
 	Conn *bootstrap.Conn
 	// Agreed is what the two sides agreed on.
 	Agreed Agreement
 
+	// local is this side's memory by name.
+	local map[string]*ibverbx.Region
+	// remote is the peer's memory by name.
+	remote  map[string]*ibverbx.RemoteRegion
 	closers []func() error
 }
 
-// RemoteRegion is memory of the peer, and what the peer calls it.
-type RemoteRegion struct {
-	Name string
-	ibverbx.RemoteRegion
-}
+// Local returns this side's memory of that name (RegionConfig.Name), nil if there is none.
+func (s *Session) Local(name string) *ibverbx.Region { return s.local[name] }
 
-// Region returns the peer's memory of that name, nil if there is none.
-func (s *Session) Region(name string) *ibverbx.RemoteRegion {
-	for i := range s.Remote {
-		if s.Remote[i].Name == name {
-			return &s.Remote[i].RemoteRegion
-		}
-	}
-	return nil
-}
+// Remote returns the peer's memory of that name, nil if there is none.
+func (s *Session) Remote(name string) *ibverbx.RemoteRegion { return s.remote[name] }
+
+// RemoteNames returns the names of the peer's memory, sorted.
+func (s *Session) RemoteNames() []string { return slices.Sorted(maps.Keys(s.remote)) }
 
 // Send sends the peer a message of the program's own, and Recv takes one: see
 // bootstrap.Conn.
@@ -58,12 +54,12 @@ func (s *Session) Recv(ctx context.Context) ([]byte, error) {
 	return s.take(ctx, bootstrap.KindApplication)
 }
 
-// Finish tells the peer that this side has all it wanted of it, and waits until the peer
-// says the same, or ctx ends: then neither closes while the other still waits for a
-// completion. Meanwhile it polls, because the peer may need this side to bring a lane back.
-// Requests of this side must have ended; completions and messages that nobody has taken are
-// lost.
-func (s *Session) Finish(ctx context.Context) error {
+// WaitDone tells the peer that this side is done, and waits until the peer is done too or
+// ctx ends. Call it before Close, so that neither side closes while the other still waits for
+// a completion. Requests of this side must have ended. WaitDone polls meanwhile, because the
+// peer may need this side to rebuild a lane. Completions and messages that were not taken
+// before the call are lost.
+func (s *Session) WaitDone(ctx context.Context) error {
 	if err := s.Conn.Send(ctx, bootstrap.KindDone, nil); err != nil {
 		return err
 	}
@@ -91,7 +87,7 @@ func (s *Session) takeDone(ctx context.Context) error {
 }
 
 // Close closes everything that the call made or opened, in the right order. A peer whose
-// requests have not ended sees them fail (ibverbx.ErrPeerGone): see Finish.
+// requests have not ended sees them fail (ibverbx.ErrPeerGone): see WaitDone.
 func (s *Session) Close() error {
 	var errs []error
 	for i := len(s.closers) - 1; i >= 0; i-- {
@@ -124,6 +120,7 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 	s.onClose(s.Rails.Close)
 	// Memory goes behind the VirtualQP: requests that the peer has under way would meet dead
 	// keys otherwise, and say so instead of that this side has gone.
+	s.local = make(map[string]*ibverbx.Region, len(c.Regions))
 	for i := range c.Regions {
 		if err := s.register(&c.Regions[i]); err != nil {
 			return fmt.Errorf("region %d (%q): %w", i, c.Regions[i].Name, err)
@@ -132,7 +129,7 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 	cfg := c.QP
 	a := &s.Agreed
 	cfg.Lanes, cfg.SendDepth, cfg.RecvDepth, cfg.LaneDepth = a.Lanes, a.SendDepth, a.RecvDepth, a.LaneDepth
-	cfg.Scheme, cfg.FragmentSize, cfg.Track = a.Scheme, uint32(a.FragmentSize), a.Track
+	cfg.Scheme, cfg.FragmentSize, cfg.TrackSingleLane = a.Scheme, uint32(a.FragmentSize), a.TrackSingleLane
 	queue := c.CQ
 	if queue.Waker == nil {
 		queue.Waker = verbs.NewWaker()
@@ -206,6 +203,6 @@ func (s *Session) register(r *RegionConfig) (err error) {
 		return err
 	}
 	s.onClose(region.Close)
-	s.Local = append(s.Local, region)
+	s.local[r.Name] = region
 	return nil
 }

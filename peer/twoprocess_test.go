@@ -136,7 +136,7 @@ type relay struct {
 func newRelay(s *peer.Session, side int) (*relay, error) {
 	r := &relay{s: s, side: side, want: make([]byte, relaySlotSize)}
 	for i := range 2 * relaySlots {
-		if _, err := s.QP.PostRecv([]ibverbx.RecvWR{{ID: uint64(i)}}); err != nil {
+		if _, err := s.QP.PostRecv([]ibverbx.RecvWR{{WRID: uint64(i)}}); err != nil {
 			return nil, err
 		}
 	}
@@ -146,12 +146,12 @@ func newRelay(s *peer.Session, side int) (*relay, error) {
 // send fills a slot of the peer.
 func (r *relay) send(i relayImm) error {
 	off := i.slot() * relaySlotSize
-	fillSlot(r.s.Local[1].Bytes()[off:][:relaySlotSize], r.side, i)
+	fillSlot(r.s.Local("out").Bytes()[off:][:relaySlotSize], r.side, i)
 	wr := ibverbx.SendWR{
-		ID: uint64(i.slot()), Opcode: verbs.OpRDMAWriteWithImm, Imm: uint32(i), Flags: verbs.SendSignaled,
-		Remote: r.s.Region("in"), RemoteOffset: uint64(off),
+		WRID: uint64(i.slot()), Opcode: verbs.OpRDMAWriteWithImm, Imm: uint32(i), Flags: verbs.SendSignaled,
+		Remote: r.s.Remote("in"), RemoteOffset: uint64(off),
 	}
-	wr.SetSGE(r.s.Local[1].SGE(uint64(off), relaySlotSize))
+	wr.SetSGE(r.s.Local("out").SGE(uint64(off), relaySlotSize))
 	r.sending[i.slot()] = true
 	_, err := r.s.QP.PostSend([]ibverbx.SendWR{wr})
 	return err
@@ -171,15 +171,15 @@ func (r *relay) next(ctx context.Context, took func(relayImm) error) error {
 			return err
 		}
 		if wc.Flags&ibverbx.WCHasImm == 0 {
-			r.sending[wc.ID] = false
+			r.sending[wc.WRID] = false
 			continue
 		}
 		i := relayImm(wc.Imm)
 		fillSlot(r.want, 1-r.side, i)
-		if got := r.s.Local[0].Bytes()[i.slot()*relaySlotSize:][:relaySlotSize]; !bytes.Equal(got, r.want) {
+		if got := r.s.Local("in").Bytes()[i.slot()*relaySlotSize:][:relaySlotSize]; !bytes.Equal(got, r.want) {
 			return fmt.Errorf("slot %d, round %d, phase %d: the bytes are not those that were sent", i.slot(), i.round(), i.phase())
 		}
-		if _, err := r.s.QP.PostRecv([]ibverbx.RecvWR{{ID: wc.ID}}); err != nil {
+		if _, err := r.s.QP.PostRecv([]ibverbx.RecvWR{{WRID: wc.WRID}}); err != nil {
 			return err
 		}
 		if err := took(i); err != nil {
@@ -203,19 +203,19 @@ func TestTwoProcesses(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), relayPatience)
 	defer cancel()
 	var rails badRails
-	door, err := peer.Listen(ctx, "127.0.0.1:0", relayConfig(&rails, 0))
+	listener, err := peer.Listen(ctx, "127.0.0.1:0", relayConfig(&rails, 0))
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
-	defer func() { _ = door.Close() }()
+	defer func() { _ = listener.Close() }()
 	far := exec.CommandContext(ctx, os.Args[0])
-	far.Env = append(os.Environ(), farSideEnv+"="+door.Addr().String())
+	far.Env = append(os.Environ(), farSideEnv+"="+listener.Addr().String())
 	var said bytes.Buffer
 	far.Stdout, far.Stderr = &said, &said
 	if err := far.Start(); err != nil {
 		t.Fatalf("Start: got %v, want no error", err)
 	}
-	s, err := door.Accept(ctx)
+	s, err := listener.Accept(ctx)
 	if err != nil {
 		cancel()
 		_ = far.Wait()
@@ -279,7 +279,7 @@ func nearSide(ctx context.Context, s *peer.Session, rails *badRails) error {
 	if r.deaths() == 0 {
 		return errors.New("no lane of rail 1 died here, want those that died on the far side")
 	}
-	return s.Finish(ctx)
+	return s.WaitDone(ctx)
 }
 
 // farSide is the other process.
@@ -340,7 +340,7 @@ func lead(ctx context.Context, s *peer.Session, rails *badRails) error {
 			return err
 		}
 	}
-	return s.Finish(ctx)
+	return s.WaitDone(ctx)
 }
 
 // passed reports whether a phase has shown what it is for. Before is how many lanes of rail 1 had

@@ -115,7 +115,7 @@ func newMessages(tb testing.TB, c messageCase) *messages {
 	})
 	m.wrs = make([]ibverbx.SendWR, messageBatch)
 	for i := range m.wrs {
-		m.wrs[i] = ibverbx.SendWR{ID: uint64(i), Opcode: c.op, Flags: verbs.SendSignaled, Remote: region.Remote()}
+		m.wrs[i] = ibverbx.SendWR{WRID: uint64(i), Opcode: c.op, Flags: verbs.SendSignaled, Remote: region.Remote()}
 		m.wrs[i].SetSGE(region.SGE(0, uint32(c.frags*messageFragment)))
 	}
 	return m

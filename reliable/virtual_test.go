@@ -119,7 +119,7 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, flows int) {
 			want = bytes.Clone(remote)
 		case verbs.OpRDMAWrite:
 		default:
-			recv := ibverbx.RecvWR{ID: 7} // without bytes it waits for a notification
+			recv := ibverbx.RecvWR{WRID: 7} // without bytes it waits for a notification
 			if op != verbs.OpRDMAWriteWithImm {
 				recv.SetSGE(b.region.SGE(0, size))
 			}
@@ -127,7 +127,7 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, flows int) {
 			must(t, err)
 			wcs[1] = 1
 		}
-		wr := ibverbx.SendWR{ID: 1, Opcode: op, Imm: 42, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
+		wr := ibverbx.SendWR{WRID: 1, Opcode: op, Imm: 42, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
 		wr.SetSGE(a.region.SGE(0, size))
 		_, err = a.qp.PostSend([]ibverbx.SendWR{wr})
 		must(t, err)
@@ -149,7 +149,7 @@ func checkArrival(t *testing.T, op verbs.Opcode, scheme ibverbx.Scheme, wc *ibve
 	if scheme == ibverbx.DQPLB && op == verbs.OpRDMAWriteWithImm {
 		hasImm = false // its fragments have numbers there
 	}
-	if wc.ID != 7 || (wc.Flags&ibverbx.WCHasImm != 0) != hasImm || (hasImm && wc.Imm != 42) || (wc.Flags&ibverbx.WCHasLength != 0 && wc.ByteLen != size) {
+	if wc.WRID != 7 || (wc.Flags&ibverbx.WCHasImm != 0) != hasImm || (hasImm && wc.Imm != 42) || (wc.Flags&ibverbx.WCHasLength != 0 && wc.ByteLen != size) {
 		t.Fatalf("%v with %v: the receiver has %+v, want 7, %d bytes, and 42 is %v", op, scheme, wc, size, hasImm)
 	}
 }

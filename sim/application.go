@@ -96,7 +96,7 @@ func (e *end) postRecv(kind int) bool {
 			r.wr.SetSGE(e.host.region.SGE(uint64(r.span.off), cut), e.host.region.SGE(uint64(r.span.off)+uint64(cut), uint32(r.span.len)-cut))
 		}
 	}
-	r.wr.ID = r.id
+	r.wr.WRID = r.id
 	n, err := e.qp.PostRecv([]ibverbx.RecvWR{r.wr})
 	if n == 1 {
 		q.made++

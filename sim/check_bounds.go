@@ -27,11 +27,11 @@ func (e *end) checkCapacity() {
 	last := e.last(spareEnd)
 	for range n - 1 {
 		r := &request{id: uint64(len(e.sends) + len(e.backlog)), length: 8, wr: last.wr}
-		r.wr.ID, r.wr.Flags = r.id, 0
+		r.wr.WRID, r.wr.Flags = r.id, 0
 		e.backlog = append(e.backlog, r)
 	}
 	last.id = uint64(len(e.sends) + len(e.backlog))
-	last.wr.ID = last.id
+	last.wr.WRID = last.id
 	e.backlog = append(e.backlog, last)
 	e.barrier, e.ended = last, false
 	e.post()

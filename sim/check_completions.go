@@ -27,17 +27,17 @@ func (e *end) checkPosted(n, of int, err error) {
 // checkOrder wants the completion to be of the oldest request that may have one: all before
 // it were not signaled, which says that they have ended well.
 func (e *end) checkOrder(wc *ibverbx.WC) {
-	if wc.ID >= uint64(len(e.sends)) {
-		e.fail("completions", "completion of request %d, %d were posted", wc.ID, len(e.sends))
+	if wc.WRID >= uint64(len(e.sends)) {
+		e.fail("completions", "completion of request %d, %d were posted", wc.WRID, len(e.sends))
 		return
 	}
-	if wc.ID < uint64(e.head) {
-		e.fail("completions", "%v completed again, or after a later one", e.sends[wc.ID])
+	if wc.WRID < uint64(e.head) {
+		e.fail("completions", "%v completed again, or after a later one", e.sends[wc.WRID])
 		return
 	}
-	for _, r := range e.sends[e.head:wc.ID] {
+	for _, r := range e.sends[e.head:wc.WRID] {
 		if r.signaled() {
-			e.fail("completions", "%v completed before %v", e.sends[wc.ID], r)
+			e.fail("completions", "%v completed before %v", e.sends[wc.WRID], r)
 			return
 		}
 	}
@@ -63,12 +63,12 @@ func (e *end) checkStatus(r *request, wc *ibverbx.WC) {
 func (e *end) checkReceive(kind int, wc *ibverbx.WC) *receive {
 	q := &e.receives[kind]
 	if q.waiting() == 0 {
-		e.fail("completions", "completion of receive %#x, none is posted", wc.ID)
+		e.fail("completions", "completion of receive %#x, none is posted", wc.WRID)
 		return nil
 	}
 	r := &q.posted[q.head]
-	if r.id != wc.ID {
-		e.fail("completions", "completion of receive %#x, the oldest is %#x", wc.ID, r.id)
+	if r.id != wc.WRID {
+		e.fail("completions", "completion of receive %#x, the oldest is %#x", wc.WRID, r.id)
 		return nil
 	}
 	return r

@@ -17,7 +17,7 @@ func (e *end) checkMessage(kind int, recv *receive, wc *ibverbx.WC) {
 	from := e.peer
 	q := &from.messages[kind]
 	if q.head == len(q.sent) {
-		e.fail("notifications", "receive %#x succeeded, but the peer has sent no message", wc.ID)
+		e.fail("notifications", "receive %#x succeeded, but the peer has sent no message", wc.WRID)
 		return
 	}
 	r := q.sent[q.head]
@@ -35,7 +35,7 @@ func (e *end) checkMessage(kind int, recv *receive, wc *ibverbx.WC) {
 	if recv.span != nil && r.message() {
 		got := recv.span.bytes()[:r.length]
 		if !bytes.Equal(got, e.w.pool.content(r.content, r.length)) {
-			e.fail("bytes", "receive %#x got %v, and not its bytes", wc.ID, r)
+			e.fail("bytes", "receive %#x got %v, and not its bytes", wc.WRID, r)
 		}
 	}
 	e.checkBefore(r)

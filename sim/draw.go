@@ -124,13 +124,13 @@ func (d *drawer) connect(i, messages int) ConnectPlan {
 	hosts := int64(d.p.Hosts)
 	c := ConnectPlan{
 		// Every host is joined to the last one: with three, two of them meet there.
-		From:     int(get("from", func() int64 { return int64(i) % (hosts - 1) })),
-		To:       int(get("to", func() int64 { return hosts - 1 })),
-		Lanes:    int(get("lanes", func() int64 { return d.oneOf(1, 2, 3, 4, 4, 8, 1+d.Int64N(16)) })),
-		Track:    get("track", func() int64 { return d.oneOf(0, 0, 1) }) != 0,
-		Scheme:   ibverbx.Scheme(get("scheme", func() int64 { return d.Int64N(3) })),
-		Policy:   ibverbx.Policy(get("policy", func() int64 { return d.Int64N(4) })),
-		Fragment: uint32(get("fragment", func() int64 { return d.oneOf(0, 0, 256, 1024, 4096) })),
+		From:            int(get("from", func() int64 { return int64(i) % (hosts - 1) })),
+		To:              int(get("to", func() int64 { return hosts - 1 })),
+		Lanes:           int(get("lanes", func() int64 { return d.oneOf(1, 2, 3, 4, 4, 8, 1+d.Int64N(16)) })),
+		TrackSingleLane: get("track", func() int64 { return d.oneOf(0, 0, 1) }) != 0,
+		Scheme:          ibverbx.Scheme(get("scheme", func() int64 { return d.Int64N(3) })),
+		Policy:          ibverbx.Policy(get("policy", func() int64 { return d.Int64N(4) })),
+		Fragment:        uint32(get("fragment", func() int64 { return d.oneOf(0, 0, 256, 1024, 4096) })),
 	}
 	// What a scenario names counts round.
 	c.From, c.To = c.From%d.p.Hosts, c.To%d.p.Hosts

@@ -128,7 +128,7 @@ func (c *ConnectPlan) format(put func([]setting, string, int64)) {
 	put(connectSettings, "to", int64(c.To))
 	put(connectSettings, "lanes", int64(c.Lanes))
 	track := int64(0)
-	if c.Track {
+	if c.TrackSingleLane {
 		track = 1
 	}
 	put(connectSettings, "track", track)

@@ -208,7 +208,7 @@ func wrongWords(poll pollFunc) pollFunc {
 	return func(dst []ibverbx.WC) (int, error) {
 		got, err := poll(dst)
 		for i := range dst[:got] {
-			if dst[i].ID&recvID != 0 {
+			if dst[i].WRID&recvID != 0 {
 				dst[i].Imm ^= 1
 				dst[i].ByteLen ^= 1
 			}
@@ -224,13 +224,13 @@ func early(poll pollFunc) pollFunc {
 	return func(dst []ibverbx.WC) (int, error) {
 		got, err := poll(dst)
 		for _, wc := range dst[:got] {
-			if wc.ID&recvID == 0 {
+			if wc.WRID&recvID == 0 {
 				last = wc
 				seen++
 			}
 		}
 		if seen >= 10 && got == 0 && last.QP != nil {
-			last.ID++
+			last.WRID++
 			last.Flags = 0 // its length is not known
 			dst[0], seen = last, -1<<30
 			return 1, nil
@@ -244,7 +244,7 @@ func hush(poll pollFunc) pollFunc {
 	return func(dst []ibverbx.WC) (int, error) {
 		got, err := poll(dst)
 		for i := range dst[:got] {
-			if dst[i].ID&recvID == 0 {
+			if dst[i].WRID&recvID == 0 {
 				dst[i].Status = verbs.StatusSuccess
 			}
 		}

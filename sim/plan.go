@@ -54,13 +54,13 @@ type RailPlan struct {
 
 // ConnectPlan is a connection of two VirtualQPs.
 type ConnectPlan struct {
-	From, To int // hosts
-	Lanes    int
-	Track    bool
-	Scheme   ibverbx.Scheme
-	Policy   ibverbx.Policy
-	Fragment uint32
-	Ends     [2]EndPlan
+	From, To        int // hosts
+	Lanes           int
+	TrackSingleLane bool
+	Scheme          ibverbx.Scheme
+	Policy          ibverbx.Policy
+	Fragment        uint32
+	Ends            [2]EndPlan
 }
 
 // EndPlan is what may differ between the two ends of a connection.
@@ -120,7 +120,7 @@ const (
 var expectNames = [...]string{"contract", "success", "failure"}
 
 // direct reports whether a connection passes everything straight through.
-func (c *ConnectPlan) direct() bool { return c.Lanes == 1 && !c.Track }
+func (c *ConnectPlan) direct() bool { return c.Lanes == 1 && !c.TrackSingleLane }
 
 // completions bounds what a CQ must hold for one end of the connection.
 func (c *ConnectPlan) completions(e *EndPlan) int {

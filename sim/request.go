@@ -65,7 +65,7 @@ func (e *end) makeRequest() *request {
 	if percent(10) {
 		r.wr.Flags |= verbs.SendSolicited
 	}
-	r.wr.ID, r.wr.Imm = r.id, rng.Uint32()
+	r.wr.WRID, r.wr.Imm = r.id, rng.Uint32()
 	op := w.drawOp()
 	r.length = w.drawSize(op)
 	switch op {

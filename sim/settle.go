@@ -18,7 +18,7 @@ func (h *host) completed(wc *ibverbx.WC) {
 	}
 	w.trace.completion(e, wc)
 	e.blocked = 0
-	if wc.ID&recvID != 0 {
+	if wc.WRID&recvID != 0 {
 		e.received(wc)
 		return
 	}
@@ -26,7 +26,7 @@ func (h *host) completed(wc *ibverbx.WC) {
 	if w.failure != nil {
 		return
 	}
-	for e.sends[e.head].id != wc.ID {
+	for e.sends[e.head].id != wc.WRID {
 		e.finish(e.sends[e.head], verbs.StatusSuccess)
 		e.head++
 	}
@@ -86,7 +86,7 @@ func (e *end) lost() bool { return e.failed || e.peer.failed }
 // received takes the completion of a receive.
 func (e *end) received(wc *ibverbx.WC) {
 	kind := kindNotify
-	if wc.ID&dataID != 0 {
+	if wc.WRID&dataID != 0 {
 		kind = kindData
 	}
 	r := e.checkReceive(kind, wc)

@@ -72,10 +72,10 @@ func (t *tracer) completion(e *end, wc *ibverbx.WC) {
 	}
 	t.begin(e.w.now, "completion")
 	t.text("end", e.name)
-	if wc.ID&recvID != 0 {
-		t.number("receive", int64(wc.ID&^(recvID|dataID)))
+	if wc.WRID&recvID != 0 {
+		t.number("receive", int64(wc.WRID&^(recvID|dataID)))
 	} else {
-		t.number("id", int64(wc.ID))
+		t.number("id", int64(wc.WRID))
 	}
 	t.text("status", wc.Status.String())
 	if wc.Status == verbs.StatusSuccess {

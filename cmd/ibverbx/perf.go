@@ -95,7 +95,7 @@ type perfFlags struct {
 	verbose bool
 
 	// Between processes.
-	door   doorFlags
+	auth   authFlags
 	host   string // of the server, for a client
 	server bool
 	listen string
@@ -161,11 +161,11 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong("--server takes what clients ask for; say --transport at the client")
 	case !f.server && (f.listen != "" || f.once || f.cfg.Lend != 0):
 		return wrong("--listen, --once and --lend are for --server")
-	case f.host != "" && f.door == doorFlags{}:
+	case f.host != "" && f.auth == authFlags{}:
 		return wrong("there is no operation %q; say write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
 	case f.host == "" && !f.server && f.pcap != "":
 		return wrong("--pcap is for tests between two processes: in one process there are no packets on a wire")
-	case f.host == "" && !f.server && (f.door != doorFlags{} || len(f.addrs) > 0):
+	case f.host == "" && !f.server && (f.auth != authFlags{} || len(f.addrs) > 0):
 		return wrong("there is no other process without a host or --server: drop the flags for one, or name it")
 	}
 	return nil

@@ -50,7 +50,7 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.Var((*fragment)(&c.Lend), "lend", "`memory` that --server takes for the buffers of a client, at most 2GiB (default 256MiB)")
 	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs between processes, one for each rail (default that of the connection)")
 	fl.StringVar(&f.pcap, "pcap", "", "write the packets of software NICs between processes to `file`, for tshark and Wireshark")
-	f.door.define(cmd)
+	f.auth.define(cmd)
 	fl.BoolVar(&f.json, "json", false, "print one JSON object; bytes and seconds, not MiB")
 }
 

@@ -64,25 +64,28 @@ func (p *partner) Open(w perf.Wish) ([]ibverbx.RailConfig, error) {
 	return n.ends[0], n.wrap(w)
 }
 
+// lent is the name of the memory that each side lends the other.
+const lent = "perf"
+
 // Connect implements perf.Partner.
 func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error) {
 	cfg := peer.Config{
 		Rails: p.nics.ends[0], QP: s.QP, Schemes: s.Schemes, MTU: s.MTU, NoFailover: s.Direct,
-		Least:   peer.Limits{SendDepth: s.QP.SendDepth, RecvDepth: s.QP.RecvDepth},
-		Regions: []peer.RegionConfig{{Size: max(s.Bytes, 1)}},
+		Minimum: peer.Limits{SendDepth: s.QP.SendDepth, RecvDepth: s.QP.RecvDepth},
+		Regions: []peer.RegionConfig{{Name: lent, Size: max(s.Bytes, 1)}},
 	}
 	if s.Direct {
-		cfg.Least.LaneDepth = s.QP.SendDepth
+		cfg.Minimum.LaneDepth = s.QP.SendDepth
 	}
 	one, err := peer.Connect(ctx, p.conn, p.dialer, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if len(one.Remote) != 1 {
-		return nil, errors.Join(fmt.Errorf("the partner lends %d regions, want 1", len(one.Remote)), one.Close())
+	if one.Remote(lent) == nil {
+		return nil, errors.Join(fmt.Errorf("the partner lends no region %q: its regions are %q", lent, one.RemoteNames()), one.Close())
 	}
 	return &perf.Link{
-		QP: one.QP, CQ: one.CQ, Local: one.Local[0], Remote: &one.Remote[0].RemoteRegion, Rails: one.Rails.Len(), Lanes: one.Agreed.Lanes,
+		QP: one.QP, CQ: one.CQ, Local: one.Local(lent), Remote: one.Remote(lent), Rails: one.Rails.Len(), Lanes: one.Agreed.Lanes,
 		Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(), Scheme: one.Agreed.Scheme, Close: one.Close,
 	}, nil
 }
@@ -92,11 +95,11 @@ func runClient(ctx context.Context, s streams, f *perfFlags) (err error) {
 	if _, err := f.cfg.Complete(); err != nil {
 		return err
 	}
-	door, err := f.door.config()
+	auth, err := f.auth.config()
 	if err != nil {
 		return err
 	}
-	conn, err := bootstrap.Dial(ctx, withPort(f.host), door)
+	conn, err := bootstrap.Dial(ctx, withPort(f.host), auth)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	if _, err := f.cfg.Complete(); err != nil {
 		return err // otherwise every client would be told so
 	}
-	door, err := f.door.config()
+	auth, err := f.auth.config()
 	if err != nil {
 		return err
 	}
@@ -25,12 +25,12 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 		return err
 	}
 	tell := &teller{s: s}
-	door.Rejected = func(from net.Addr, err error) { tell.say("turned away %v: %v", from, err) }
+	auth.Rejected = func(from net.Addr, err error) { tell.say("turned away %v: %v", from, err) }
 	listen := f.listen
 	if listen == "" {
 		listen = ":" + defaultPort
 	}
-	l, err := bootstrap.Listen(ctx, withPort(listen), door)
+	l, err := bootstrap.Listen(ctx, withPort(listen), auth)
 	if err != nil {
 		return err
 	}

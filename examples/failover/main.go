@@ -96,7 +96,7 @@ func run(w io.Writer) error {
 
 // write posts message i: to the same place at the other end.
 func (h *host) write(i int, remote *ibverbx.RemoteRegion) error {
-	wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote, RemoteOffset: uint64(i * size)}
+	wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote, RemoteOffset: uint64(i * size)}
 	wr.SetSGE(h.region.SGE(uint64(i*size), size))
 	_, err := h.qp.PostSend([]ibverbx.SendWR{wr})
 	return err
@@ -108,8 +108,8 @@ func (h *host) poll(w io.Writer, name string) error {
 	n, err := h.cq.Poll(wcs[:])
 	for i := range wcs[:n] {
 		err = errors.Join(err, wcs[i].Err())
-		if wcs[i].ID != uint64(h.done) {
-			err = errors.Join(err, fmt.Errorf("message %d completed, want %d", wcs[i].ID, h.done))
+		if wcs[i].WRID != uint64(h.done) {
+			err = errors.Join(err, fmt.Errorf("message %d completed, want %d", wcs[i].WRID, h.done))
 		}
 		h.done++
 	}

@@ -107,7 +107,7 @@ func (f *flow) sendChains(queue int, local, remote *buffer) [][]ibverbx.SendWR {
 		chain := make([]ibverbx.SendWR, f.chain)
 		for i := range chain {
 			wr := &chain[i]
-			wr.ID = requestID(queue, f.chain)
+			wr.WRID = requestID(queue, f.chain)
 			wr.Opcode = f.op.opcode()
 			wr.SetSGE(local.sge(queue, message, 0))
 			switch f.op {
@@ -144,7 +144,7 @@ func (f *flow) postRecvs(queue int, target *buffer) error {
 		q.recvs[c] = make([]ibverbx.RecvWR, f.chain)
 		for i := range q.recvs[c] {
 			wr := &q.recvs[c][i]
-			wr.ID = requestID(queue, 1) | receiveID
+			wr.WRID = requestID(queue, 1) | receiveID
 			if f.recvSlots > 0 {
 				wr.SetSGE(target.sge(queue, message, f.grh))
 			}
@@ -185,7 +185,7 @@ func (f *flow) start(n int64) {
 		last := (q.next + int(n/int64(f.chain)%int64(len(q.chains)))) % len(q.chains)
 		q.tail = append(q.tail[:0], q.chains[last][:rest]...)
 		q.tail[rest-1].Flags = verbs.SendSignaled
-		q.tail[rest-1].ID = requestID(i, rest)
+		q.tail[rest-1].WRID = requestID(i, rest)
 	}
 }
 
@@ -236,7 +236,7 @@ func (f *flow) post(q *queue) error {
 	if f.recvs > 0 && q.credits < len(chain) {
 		return nil
 	}
-	if f.rolling.on && !f.renew(queueOf(chain[0].ID), len(chain)) {
+	if f.rolling.on && !f.renew(queueOf(chain[0].WRID), len(chain)) {
 		return nil
 	}
 	if f.recvs > 0 {
@@ -261,11 +261,11 @@ func (f *flow) post(q *queue) error {
 
 // completedSend takes a completion of a chain.
 func (f *flow) completedSend(wc *ibverbx.WC) error {
-	f.queues[queueOf(wc.ID)].inFlight--
+	f.queues[queueOf(wc.WRID)].inFlight--
 	f.inFlight--
-	f.completed += messagesOf(wc.ID)
+	f.completed += messagesOf(wc.WRID)
 	if f.rolling.on && f.recvs == 0 {
-		return f.compare(queueOf(wc.ID), messagesOf(wc.ID))
+		return f.compare(queueOf(wc.WRID), messagesOf(wc.WRID))
 	}
 	return nil
 }
@@ -274,7 +274,7 @@ func (f *flow) completedSend(wc *ibverbx.WC) error {
 // time. Schemes differ in what the completion says of the message; what it says must be
 // right.
 func (f *flow) completedRecv(wc *ibverbx.WC) error {
-	q := &f.queues[queueOf(wc.ID)]
+	q := &f.queues[queueOf(wc.WRID)]
 	if wc.Flags&ibverbx.WCHasLength != 0 && int(wc.ByteLen) != f.size+f.grh {
 		return fmt.Errorf("a message of %d bytes arrived with %d", f.size, int(wc.ByteLen)-f.grh)
 	}
@@ -284,7 +284,7 @@ func (f *flow) completedRecv(wc *ibverbx.WC) error {
 	q.received++
 	f.received++
 	if f.rolling.on {
-		if err := f.compare(queueOf(wc.ID), 1); err != nil {
+		if err := f.compare(queueOf(wc.WRID), 1); err != nil {
 			return err
 		}
 	}

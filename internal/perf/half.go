@@ -168,7 +168,7 @@ func (h *half) poll() error {
 		switch {
 		case wc.Status != verbs.StatusSuccess:
 			err = wc.Err()
-		case wc.ID&receiveID == 0:
+		case wc.WRID&receiveID == 0:
 			err = h.out.completedSend(wc)
 		default:
 			err = h.in.completedRecv(wc)

@@ -163,7 +163,7 @@ func (q *plainQP) PostSend(wrs []ibverbx.SendWR) (n int, err error) {
 	chain := q.send[:len(wrs)]
 	for i := range wrs {
 		wr, p := &wrs[i], &chain[i]
-		p.WRID, p.Opcode, p.Flags = wr.ID, wr.Opcode, wr.Flags
+		p.WRID, p.Opcode, p.Flags = wr.WRID, wr.Opcode, wr.Flags
 		p.SGE[0] = verbs.SGE{Addr: q.base + wr.SGE[0].Offset, Length: wr.SGE[0].Length, LKey: q.lkey}
 		p.NumSGE = 1
 		if wr.Remote != nil {
@@ -187,7 +187,7 @@ func (q *plainQP) PostRecv(wrs []ibverbx.RecvWR) (n int, err error) {
 	chain := q.recv[:len(wrs)]
 	for i := range wrs {
 		e := &wrs[i].SGE[0]
-		chain[i].WRID, chain[i].NumSGE = wrs[i].ID, 1
+		chain[i].WRID, chain[i].NumSGE = wrs[i].WRID, 1
 		chain[i].SGE[0] = verbs.SGE{Addr: q.base + e.Offset, Length: e.Length, LKey: q.lkey}
 	}
 	return q.QP.PostRecv(chain)
@@ -202,7 +202,7 @@ func (e *plainEnd) Poll(dst []ibverbx.WC) (n int, err error) {
 			return i, from.Err()
 		}
 		e.qps[queueOf(from.WRID)].CQEs++
-		wc.ID, wc.Status, wc.Flags, wc.ByteLen = from.WRID, from.Status, ibverbx.WCHasLength, from.ByteLen
+		wc.WRID, wc.Status, wc.Flags, wc.ByteLen = from.WRID, from.Status, ibverbx.WCHasLength, from.ByteLen
 	}
 	return got, err
 }

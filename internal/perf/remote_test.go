@@ -46,7 +46,7 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 		return nil, err
 	}
 	l := &perf.Link{
-		QP: one.QP, CQ: one.CQ, Local: one.Local[0], Remote: &one.Remote[0].RemoteRegion, Rails: one.Rails.Len(), Lanes: one.Agreed.Lanes,
+		QP: one.QP, CQ: one.CQ, Local: one.Local(""), Remote: one.Remote(""), Rails: one.Rails.Len(), Lanes: one.Agreed.Lanes,
 		Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(), Scheme: one.Agreed.Scheme, Close: one.Close,
 	}
 	if p.spoil != nil {

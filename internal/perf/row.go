@@ -101,7 +101,7 @@ func (r *row) poll(side int) error {
 			if wc.Status != verbs.StatusSuccess {
 				return e.failure(wc.Err())
 			}
-			if wc.ID&receiveID == 0 {
+			if wc.WRID&receiveID == 0 {
 				err = r.flows[side].completedSend(wc)
 			} else {
 				err = r.flows[1-side].completedRecv(wc)

@@ -28,10 +28,10 @@ func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
 	fill(local, 9)
 	post := func(first, count int) {
 		for i := first; i < first+count; i++ {
-			if k, err := b.qp.PostRecv([]ibverbx.RecvWR{{ID: uint64(i)}}); k != 1 {
+			if k, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: uint64(i)}}); k != 1 {
 				t.Fatal(err)
 			}
-			wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
+			wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
 			wr.SetSGE(local.SGE(uint64(i*size), size))
 			if k, err := a.qp.PostSend([]ibverbx.SendWR{wr}); k != 1 {
 				t.Fatal(err)
@@ -44,8 +44,8 @@ func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
 	post(4, 8)
 	wcs := wait(t, "all complete on one rail", []int{messages, messages}, a, b)
 	for i := range messages {
-		if wcs[0][i].ID != uint64(i) || wcs[1][i].ID != uint64(i) {
-			t.Fatalf("completion %d is of %d and %d", i, wcs[0][i].ID, wcs[1][i].ID)
+		if wcs[0][i].WRID != uint64(i) || wcs[1][i].WRID != uint64(i) {
+			t.Fatalf("completion %d is of %d and %d", i, wcs[0][i].WRID, wcs[1][i].WRID)
 		}
 	}
 	if !bytes.Equal(local.Bytes(), remote.Bytes()) {

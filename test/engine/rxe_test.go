@@ -48,13 +48,13 @@ func TestWrite(t *testing.T) {
 		fill(local, uint64(cfg.Lanes))
 		off := 0
 		for i, n := range sizes {
-			recv := ibverbx.RecvWR{ID: uint64(i)}
+			recv := ibverbx.RecvWR{WRID: uint64(i)}
 			if k, err := b.qp.PostRecv([]ibverbx.RecvWR{recv}); k != 1 {
 				t.Fatal(err)
 			}
 			plain := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Remote: remote.Remote(), RemoteOffset: uint64(off)}
 			plain.SetSGE(local.SGE(uint64(off), uint32(n)))
-			told := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(1000 + i), Remote: remote.Remote(), RemoteOffset: uint64(off + n)}
+			told := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(1000 + i), Remote: remote.Remote(), RemoteOffset: uint64(off + n)}
 			told.SetSGE(local.SGE(uint64(off+n), uint32(n)))
 			if k, err := a.qp.PostSend([]ibverbx.SendWR{plain, told}); k != 2 {
 				t.Fatal(err)
@@ -80,7 +80,7 @@ func TestReadSendAtomics(t *testing.T) {
 		const size = 100_000
 		local, remote := a.region(size), b.region(size)
 		fill(remote, uint64(cfg.Lanes))
-		read := ibverbx.SendWR{ID: 1, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+		read := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 		read.SetSGE(local.SGE(0, size/2), local.SGE(size/2, size/2))
 		if k, err := a.qp.PostSend([]ibverbx.SendWR{read}); k != 1 {
 			t.Fatal(err)
@@ -90,23 +90,23 @@ func TestReadSendAtomics(t *testing.T) {
 			t.Fatal("what was read differs")
 		}
 		fill(local, 99)
-		recv := ibverbx.RecvWR{ID: 5}
+		recv := ibverbx.RecvWR{WRID: 5}
 		recv.SetSGE(remote.SGE(0, 9000))
 		if k, err := b.qp.PostRecv([]ibverbx.RecvWR{recv}); k != 1 {
 			t.Fatal(err)
 		}
-		send := ibverbx.SendWR{ID: 2, Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: 7}
+		send := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: 7}
 		send.SetSGE(local.SGE(0, 9000))
 		if k, err := a.qp.PostSend([]ibverbx.SendWR{send}); k != 1 {
 			t.Fatal(err)
 		}
 		wcs := wait(t, "send", []int{1, 1}, a, b)
-		if wc := wcs[1][0]; wc.ID != 5 || wc.ByteLen != 9000 || wc.Imm != 7 || !bytes.Equal(local.Bytes()[:9000], remote.Bytes()[:9000]) {
+		if wc := wcs[1][0]; wc.WRID != 5 || wc.ByteLen != 9000 || wc.Imm != 7 || !bytes.Equal(local.Bytes()[:9000], remote.Bytes()[:9000]) {
 			t.Errorf("received %+v", wc)
 		}
 		clear(remote.Bytes()[:8])
 		for i := range 10 {
-			add := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 3, Remote: remote.Remote()}
+			add := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 3, Remote: remote.Remote()}
 			add.SetSGE(local.SGE(0, 8))
 			if k, err := a.qp.PostSend([]ibverbx.SendWR{add}); k != 1 {
 				t.Fatal(err)
@@ -131,7 +131,7 @@ func TestAccessError(t *testing.T) {
 		}
 		var wrs []ibverbx.SendWR
 		for i := range 8 {
-			wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 			if i == 3 {
 				wr.Remote = bad
 			}
@@ -145,8 +145,8 @@ func TestAccessError(t *testing.T) {
 		collect(t, "all ended", func(got [][]ibverbx.WC) bool { return len(got[0]) == len(wrs) }, got, make([]ibverbx.WC, 16), []*host{a})
 		failed := verbs.StatusSuccess
 		for i, wc := range got[0] {
-			if wc.ID != uint64(i) {
-				t.Fatalf("completion %d is of request %d", i, wc.ID)
+			if wc.WRID != uint64(i) {
+				t.Fatalf("completion %d is of request %d", i, wc.WRID)
 			}
 			if i == 3 {
 				failed = wc.Status
@@ -169,11 +169,11 @@ func TestLaneForcedToERR(t *testing.T) {
 				local, remote := a.region(messages*size), b.region(messages*size)
 				fill(local, 5)
 				for i := range messages {
-					recv := ibverbx.RecvWR{ID: uint64(i)}
+					recv := ibverbx.RecvWR{WRID: uint64(i)}
 					if k, err := b.qp.PostRecv([]ibverbx.RecvWR{recv}); k != 1 {
 						t.Fatal(err)
 					}
-					wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
+					wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
 					wr.SetSGE(local.SGE(uint64(i*size), size))
 					if k, err := a.qp.PostSend([]ibverbx.SendWR{wr}); k != 1 {
 						t.Fatal(err)
@@ -184,8 +184,8 @@ func TestLaneForcedToERR(t *testing.T) {
 				}
 				wcs := wait(t, "all complete", []int{messages, messages}, a, b)
 				for i := range messages {
-					if wcs[0][i].ID != uint64(i) || wcs[1][i].ID != uint64(i) {
-						t.Fatalf("completion %d is of %d and %d", i, wcs[0][i].ID, wcs[1][i].ID)
+					if wcs[0][i].WRID != uint64(i) || wcs[1][i].WRID != uint64(i) {
+						t.Fatalf("completion %d is of %d and %d", i, wcs[0][i].WRID, wcs[1][i].WRID)
 					}
 				}
 				if !bytes.Equal(local.Bytes(), remote.Bytes()) {

@@ -136,22 +136,22 @@ func virtual(scheme ibverbx.Scheme) func(t *testing.T, w *world, family, asker i
 		want := bytes.Clone(remote.Bytes())
 		off := 0
 		for i, n := range []int{1, 4096, 8193, 40_000} {
-			b.recv(ibverbx.RecvWR{ID: uint64(i)})
+			b.recv(ibverbx.RecvWR{WRID: uint64(i)})
 			for k, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
-				wr := ibverbx.SendWR{ID: uint64(k), Opcode: op, Imm: uint32(1000 + i), Remote: remote.Remote(), RemoteOffset: uint64(off)}
+				wr := ibverbx.SendWR{WRID: uint64(k), Opcode: op, Imm: uint32(1000 + i), Remote: remote.Remote(), RemoteOffset: uint64(off)}
 				wr.SetSGE(local.SGE(uint64(off), uint32(n)))
 				a.post(wr)
 				off += copy(want[off:], local.Bytes()[off:off+n])
 			}
 			_, told := complete(t, "writes", a, b, 2, 1)
-			if wc := told[0]; wc.ID != uint64(i) || wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(1000+i) {
+			if wc := told[0]; wc.WRID != uint64(i) || wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(1000+i) {
 				t.Fatalf("the receiver was told %+v, want receive %d with %d", wc, i, 1000+i)
 			}
 			if !bytes.Equal(remote.Bytes(), want) {
 				t.Fatalf("the responder's bytes differ after writes of %d, want those of the requester", n)
 			}
 		}
-		read := ibverbx.SendWR{ID: 7, Opcode: verbs.OpRDMARead, Remote: remote.Remote()}
+		read := ibverbx.SendWR{WRID: 7, Opcode: verbs.OpRDMARead, Remote: remote.Remote()}
 		read.SetSGE(local.SGE(0, size))
 		a.post(read)
 		complete(t, "read", a, b, 1, 0)
@@ -167,14 +167,14 @@ func talkBack(t *testing.T, a, b *host, local, remote *ibverbx.Region, want []by
 	t.Helper()
 	for i, h := range []*host{a, b} {
 		peer, from, to := []*host{b, a}[i], []*ibverbx.Region{local, remote}[i], []*ibverbx.Region{remote, local}[i]
-		recv := ibverbx.RecvWR{ID: 5}
+		recv := ibverbx.RecvWR{WRID: 5}
 		recv.SetSGE(to.SGE(1000, 9000))
 		peer.recv(recv)
-		send := ibverbx.SendWR{ID: 6, Opcode: verbs.OpSendWithImm, Imm: 77}
+		send := ibverbx.SendWR{WRID: 6, Opcode: verbs.OpSendWithImm, Imm: 77}
 		send.SetSGE(from.SGE(50_000, 9000))
 		h.post(send)
 		_, told := complete(t, "send", h, peer, 1, 1)
-		if wc := told[0]; wc.ID != 5 || wc.ByteLen != 9000 || wc.Imm != 77 || !bytes.Equal(to.Bytes()[1000:10_000], want[50_000:59_000]) {
+		if wc := told[0]; wc.WRID != 5 || wc.ByteLen != 9000 || wc.Imm != 77 || !bytes.Equal(to.Bytes()[1000:10_000], want[50_000:59_000]) {
 			t.Fatalf("received %+v, want receive 5 with 9000 bytes, all the same, and 77", wc)
 		}
 	}
@@ -198,8 +198,8 @@ func notified(t *testing.T, w *world, family, asker int, scheme ibverbx.Scheme, 
 	local, remote := a.region(count*size, 1), b.region(count*size, 2)
 	restore := func() {}
 	for i := range count {
-		b.recv(ibverbx.RecvWR{ID: uint64(i)})
-		wr := ibverbx.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
+		b.recv(ibverbx.RecvWR{WRID: uint64(i)})
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
 		wr.SetSGE(local.SGE(uint64(i*size), size))
 		a.post(wr)
 		if i == count/2 {
@@ -208,8 +208,8 @@ func notified(t *testing.T, w *world, family, asker int, scheme ibverbx.Scheme, 
 	}
 	asked, told := complete(t, "all arrive", a, b, count, count)
 	for i := range count {
-		if asked[i].ID != uint64(i) || told[i].ID != uint64(i) {
-			t.Fatalf("completion %d is of requests %d and %d, want the order of posting", i, asked[i].ID, told[i].ID)
+		if asked[i].WRID != uint64(i) || told[i].WRID != uint64(i) {
+			t.Fatalf("completion %d is of requests %d and %d, want the order of posting", i, asked[i].WRID, told[i].WRID)
 		}
 	}
 	if !bytes.Equal(local.Bytes(), remote.Bytes()) {

@@ -32,7 +32,7 @@ func TestHost(t *testing.T) {
 	}
 	var nics badNICs
 	cfg := peer.Config{
-		Door:    bootstrap.Config{Token: []byte("a token of more than 16 bytes")},
+		Auth:    bootstrap.Config{Token: []byte("a token of more than 16 bytes")},
 		Open:    nics.open(words[1:3], uint64(len(words[0]))),
 		Regions: []peer.RegionConfig{{Name: "memory", Size: 2 * hostRounds * hostPart}},
 		QP:      ibverbx.Config{Lanes: 4, FragmentSize: 32 << 10},
@@ -108,7 +108,7 @@ func (b *badNICs) lost(addrs []string) (n uint64) {
 // sends a message. Its own memory has what is written in the first half, and what is read in
 // the second.
 func dialing(t *testing.T, s *peer.Session) {
-	mem, there := s.Local[0], s.Region("memory")
+	mem, there := s.Local("memory"), s.Remote("memory")
 	half := uint64(hostRounds * hostPart)
 	pattern(mem.Bytes()[:half], 1)
 	post := func(wr ibverbx.SendWR, off uint64, n uint32) {
@@ -123,11 +123,11 @@ func dialing(t *testing.T, s *peer.Session) {
 	must(t, err)
 	for i := range uint64(hostRounds) {
 		op := []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm}[i%2]
-		post(ibverbx.SendWR{ID: i, Opcode: op, RemoteOffset: i * hostPart}, i*hostPart, hostPart)
+		post(ibverbx.SendWR{WRID: i, Opcode: op, RemoteOffset: i * hostPart}, i*hostPart, hostPart)
 	}
 	for i, wc := range take(t, s.CQ, hostRounds) {
-		if wc.ID != uint64(i) {
-			t.Fatalf("completion %d is of request %d, want the order of posting", i, wc.ID)
+		if wc.WRID != uint64(i) {
+			t.Fatalf("completion %d is of request %d, want the order of posting", i, wc.WRID)
 		}
 	}
 	for i := range uint64(hostRounds) {
@@ -147,15 +147,15 @@ func dialing(t *testing.T, s *peer.Session) {
 
 // listening lends its memory and looks at it when all has been told.
 func listening(t *testing.T, s *peer.Session) {
-	mem := s.Local[0]
+	mem := s.Local("memory")
 	half := hostRounds * hostPart
 	counter := (half + 7) &^ 7
 	clear(mem.Bytes())
 	for i := range hostRounds / 2 {
-		_, err := s.QP.PostRecv([]ibverbx.RecvWR{{ID: uint64(i)}})
+		_, err := s.QP.PostRecv([]ibverbx.RecvWR{{WRID: uint64(i)}})
 		must(t, err)
 	}
-	message := ibverbx.RecvWR{ID: hostRounds}
+	message := ibverbx.RecvWR{WRID: hostRounds}
 	message.SetSGE(mem.SGE(uint64(half+4096), 4096))
 	_, err := s.QP.PostRecv([]ibverbx.RecvWR{message})
 	must(t, err)
@@ -170,7 +170,7 @@ func listening(t *testing.T, s *peer.Session) {
 	if n := binary.NativeEndian.Uint64(got[counter:]); n != 5 {
 		t.Fatalf("the counter is %d, want 5", n)
 	}
-	if last := wcs[len(wcs)-1]; last.ID != hostRounds || last.ByteLen != 3000 {
+	if last := wcs[len(wcs)-1]; last.WRID != hostRounds || last.ByteLen != 3000 {
 		t.Fatalf("the last completion is %+v, want that of the message of 3000 bytes", last)
 	}
 	fmt.Printf("bytes are the same: %d\n", half)

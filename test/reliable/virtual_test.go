@@ -106,7 +106,7 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, wrap reliable.Config) {
 		wcs := [2]int{1, 0}
 		if op != verbs.OpRDMAWrite && op != verbs.OpRDMARead {
 			wcs[1] = 1
-			recv := ibverbx.RecvWR{ID: 7} // without bytes it waits for a notification
+			recv := ibverbx.RecvWR{WRID: 7} // without bytes it waits for a notification
 			if op != verbs.OpRDMAWriteWithImm {
 				recv.SetSGE(b.region.SGE(0, size))
 			}
@@ -114,7 +114,7 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, wrap reliable.Config) {
 				t.Fatalf("PostRecv = %d, %v, want 1", n, err)
 			}
 		}
-		wr := ibverbx.SendWR{ID: 1, Opcode: op, Imm: 42, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
+		wr := ibverbx.SendWR{WRID: 1, Opcode: op, Imm: 42, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
 		wr.SetSGE(a.region.SGE(0, size))
 		if op == verbs.OpRDMARead {
 			want = bytes.Clone(remote)
@@ -123,7 +123,7 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, wrap reliable.Config) {
 			t.Fatalf("PostSend of %v = %d, %v, want 1", op, n, err)
 		}
 		got := wait(t, op.String(), hosts, wcs)
-		if op != verbs.OpRDMAWrite && op != verbs.OpRDMARead && got[1][0].ID != 7 {
+		if op != verbs.OpRDMAWrite && op != verbs.OpRDMARead && got[1][0].WRID != 7 {
 			t.Fatalf("%v: receive %+v, want that of 7", op, got[1][0])
 		}
 		if !bytes.Equal(local, want) || !bytes.Equal(remote, want) {

@@ -95,13 +95,13 @@ func parseQPNum(text string, lowest uint64) (uint32, error) {
 }
 
 // BusinessCard returns what a C++ peer needs. The VirtualQP must be made for one
-// (Config.Original).
+// (Config.CxxPeer).
 func (q *VirtualQP) BusinessCard() (*BusinessCard, error) {
 	if q.state == stateClosed {
 		return nil, q.opError("make business card", verbs.ErrClosed)
 	}
-	if !q.cfg.Original {
-		return nil, q.opError("make business card", verbs.Invalidf("Config.Original is not set"))
+	if !q.cfg.CxxPeer {
+		return nil, q.opError("make business card", verbs.Invalidf("Config.CxxPeer is not set"))
 	}
 	b := &BusinessCard{}
 	for _, l := range q.lanes {
@@ -113,14 +113,14 @@ func (q *VirtualQP) BusinessCard() (*BusinessCard, error) {
 	return b, nil
 }
 
-// ConnectOriginal connects to a C++ peer. paths are the addresses of its devices (GID or
+// ConnectCxxPeer connects to a C++ peer. paths are the addresses of its devices (GID or
 // LID, MTU, depths of READ), in its order; QP i of n is on device i*len(paths)/n, and the
 // notify QP on the first, as the original lays them out. Packet sequence numbers are 0 on
 // both sides.
-func (q *VirtualQP) ConnectOriginal(b *BusinessCard, paths []verbs.Endpoint) error {
+func (q *VirtualQP) ConnectCxxPeer(b *BusinessCard, paths []verbs.Endpoint) error {
 	switch {
-	case !q.cfg.Original:
-		return q.opError("connect", verbs.Invalidf("Config.Original is not set"))
+	case !q.cfg.CxxPeer:
+		return q.opError("connect", verbs.Invalidf("Config.CxxPeer is not set"))
 	case b == nil:
 		return q.opError("connect", verbs.Invalidf("no business card"))
 	case len(paths) < 1 || len(paths) > MaxRails:

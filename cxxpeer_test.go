@@ -57,9 +57,9 @@ func TestBusinessCardRefusals(t *testing.T) {
 	}
 }
 
-// TestOriginalPeer plays both sides of a pair that meets by business cards: what arrives,
+// TestCxxPeer plays both sides of a pair that meets by business cards: what arrives,
 // in both schemes, and that what the original cannot do is refused.
-func TestOriginalPeer(t *testing.T) {
+func TestCxxPeer(t *testing.T) {
 	for _, scheme := range []ibverbx.Scheme{ibverbx.DQPLB, ibverbx.Spray} {
 		for _, lanes := range []int{1, 4} {
 			for _, rails := range []int{1, 2} {
@@ -67,7 +67,7 @@ func TestOriginalPeer(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/lanes=%d/rails=%d", scheme, lanes, rails), func(t *testing.T) {
-					testOriginalPeer(t, ibverbx.Config{Scheme: scheme, Lanes: lanes, Original: true, FragmentSize: 4096}, rails)
+					testCxxPeer(t, ibverbx.Config{Scheme: scheme, Lanes: lanes, CxxPeer: true, FragmentSize: 4096}, rails)
 				})
 			}
 		}
@@ -89,10 +89,10 @@ func meetByBusinessCard(t *testing.T, a, b *host) {
 	must(t, err)
 	card, err := ibverbx.DecodeBusinessCard(text)
 	must(t, err)
-	must(t, a.qp.ConnectOriginal(card, paths))
+	must(t, a.qp.ConnectCxxPeer(card, paths))
 }
 
-func testOriginalPeer(t *testing.T, cfg ibverbx.Config, rails int) {
+func testCxxPeer(t *testing.T, cfg ibverbx.Config, rails int) {
 	links := memoryLinks(rails)
 	a, b := newHost(t, links, cfg), newHost(t, links, cfg)
 	meetByBusinessCard(t, a, b)
@@ -102,9 +102,9 @@ func testOriginalPeer(t *testing.T, cfg ibverbx.Config, rails int) {
 	for i := range local.Bytes() {
 		local.Bytes()[i] = byte(i * 7)
 	}
-	recv := ibverbx.RecvWR{ID: 5}
+	recv := ibverbx.RecvWR{WRID: 5}
 	post1(t, b, &recv)
-	write := ibverbx.SendWR{ID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: 0x01020304, Remote: remote.Remote()}
+	write := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: 0x01020304, Remote: remote.Remote()}
 	write.SetSGE(local.SGE(0, size))
 	if n, err := a.qp.PostSend([]ibverbx.SendWR{write}); n != 1 {
 		t.Fatalf("PostSend = %d, %v", n, err)
@@ -113,7 +113,7 @@ func testOriginalPeer(t *testing.T, cfg ibverbx.Config, rails int) {
 		t.Fatalf("sender: %v", wc.Err())
 	}
 	wc := b.wait(1)[0]
-	if wc.Err() != nil || wc.ID != 5 {
+	if wc.Err() != nil || wc.WRID != 5 {
 		t.Fatalf("receiver: %+v, %v", wc, wc.Err())
 	}
 	if wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != write.Imm {
@@ -122,7 +122,7 @@ func testOriginalPeer(t *testing.T, cfg ibverbx.Config, rails int) {
 	if string(remote.Bytes()) != string(local.Bytes()) {
 		t.Error("the bytes differ")
 	}
-	add := ibverbx.SendWR{ID: 2, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
+	add := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
 	add.SetSGE(local.SGE(0, 8))
 	if n, err := a.qp.PostSend([]ibverbx.SendWR{add}); n != 1 {
 		t.Fatalf("PostSend of an atomic = %d, %v", n, err)
@@ -152,27 +152,27 @@ func post1(t *testing.T, h *host, wr *ibverbx.RecvWR) {
 	}
 }
 
-// TestOriginalRefusals: what must be said beforehand, and cards that do not fit.
-func TestOriginalRefusals(t *testing.T) {
+// TestCxxPeerRefusals: what must be said beforehand, and cards that do not fit.
+func TestCxxPeerRefusals(t *testing.T) {
 	links := memoryLinks(1)
 	native := newHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
 	if _, err := native.qp.BusinessCard(); !errors.Is(err, verbs.ErrInvalid) {
-		t.Errorf("BusinessCard without Config.Original = %v, want %v", err, verbs.ErrInvalid)
+		t.Errorf("BusinessCard without Config.CxxPeer = %v, want %v", err, verbs.ErrInvalid)
 	}
-	if _, err := native.cq.NewQP(ibverbx.Config{Original: true}); !errors.Is(err, verbs.ErrInvalid) {
+	if _, err := native.cq.NewQP(ibverbx.Config{CxxPeer: true}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("NewQP with Tally for an original = %v, want %v", err, verbs.ErrInvalid)
 	}
-	a := newHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, Original: true})
+	a := newHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, CxxPeer: true})
 	path := []verbs.Endpoint{{MTU: verbs.MTU4096}}
 	three := &ibverbx.BusinessCard{QPNums: []uint32{1, 2, 3}, NotifyQPNum: 4}
 	for name, err := range map[string]error{
-		"no card":     a.qp.ConnectOriginal(nil, path),
-		"no paths":    a.qp.ConnectOriginal(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}, NotifyQPNum: 3}, nil),
-		"three lanes": a.qp.ConnectOriginal(three, path),
-		"QP 0":        a.qp.ConnectOriginal(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}}, path),
+		"no card":     a.qp.ConnectCxxPeer(nil, path),
+		"no paths":    a.qp.ConnectCxxPeer(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}, NotifyQPNum: 3}, nil),
+		"three lanes": a.qp.ConnectCxxPeer(three, path),
+		"QP 0":        a.qp.ConnectCxxPeer(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}}, path),
 	} {
 		if !errors.Is(err, verbs.ErrInvalid) {
-			t.Errorf("%s: ConnectOriginal = %v, want %v", name, err, verbs.ErrInvalid)
+			t.Errorf("%s: ConnectCxxPeer = %v, want %v", name, err, verbs.ErrInvalid)
 		}
 	}
 }

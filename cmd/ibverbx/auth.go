@@ -13,13 +13,13 @@ import (
 // defaultPort is where the server of perf listens, as perftest's does.
 const defaultPort = "18515"
 
-// doorFlags say how two processes meet.
-type doorFlags struct {
+// authFlags say how two processes meet.
+type authFlags struct {
 	token, cert, key, ca, name string
 	plaintext, anywhere        bool
 }
 
-func (f *doorFlags) define(cmd *cobra.Command) {
+func (f *authFlags) define(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.token, "token-file", "", "`file` with a secret that both sides share, 16 bytes or more")
 	fl.StringVar(&f.ca, "ca", "", "`file` with the certificate of the authority that signed both sides' (ibverbx cert makes one)")
@@ -31,8 +31,8 @@ func (f *doorFlags) define(cmd *cobra.Command) {
 }
 
 // config returns what the flags say. Without any it is an error that says what to do.
-func (f *doorFlags) config() (bootstrap.Config, error) {
-	if *f == (doorFlags{}) || (*f == doorFlags{name: f.name}) {
+func (f *authFlags) config() (bootstrap.Config, error) {
+	if *f == (authFlags{}) || (*f == authFlags{name: f.name}) {
 		return bootstrap.Config{}, &perf.ConfigError{
 			Where: "another host", Problem: "nothing says how the two sides prove who they are",
 			Fix: "give both --token-file with the same secret (head -c 32 /dev/urandom | base64 > token), or --ca, --cert and --key (ibverbx cert makes them)",
