@@ -26,9 +26,6 @@ func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
 		return
 	}
 	if wc.Status == verbs.StatusSuccess {
-		if q.planted.has(plantCompleteEarly) && before+1 < l.posted-l.head {
-			before++
-		}
 		q.retire(l, before+1)
 		return
 	}

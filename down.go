@@ -160,9 +160,6 @@ func (q *VirtualQP) settle(l *lane) {
 		doubtful += l.at(n).head >> 31
 	}
 	arrived := v.peerReceived - (v.sent - doubtful) // of the doubtful ones
-	if q.planted.has(plantReplayEarly) && !v.peerDown {
-		arrived = 0
-	}
 	if int32(arrived) < 0 || arrived > doubtful {
 		q.lied("lane %d delivered %d of the %d to %d that were sent", l.index, v.peerReceived, v.sent-doubtful, v.sent)
 		return
@@ -197,7 +194,7 @@ func (q *VirtualQP) sift(l *lane, arrived uint32) (ok bool) {
 		e := *l.at(n)
 		s := &q.sends[e.slot()]
 		done := int32(end-n) > 0 && s.wire != verbs.OpRDMARead
-		if e.kind() == kindAtomic && n-l.head < l.posted-l.head && !q.planted.has(plantReplayAtomic) {
+		if e.kind() == kindAtomic && n-l.head < l.posted-l.head {
 			ok = false
 			s.fail(verbs.StatusRetryExcErr, 0)
 			done = true

@@ -191,9 +191,6 @@ func (d *dqplb) cover(s *sendSlot) bool {
 
 // number gives out the next number.
 func (d *dqplb) number() uint32 {
-	if d.q.planted.has(plantLoseNumber) && d.seq%64 == 63 {
-		d.seq++
-	}
 	n := d.seq
 	if d.seq++; d.seq == dqplbModulus {
 		d.seq = 0

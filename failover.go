@@ -364,7 +364,7 @@ func (q *VirtualQP) driveLane(l *lane) {
 			q.reset(l)
 		}
 	case laneGone:
-		if v.peerDown || q.planted.has(plantReplayEarly) {
+		if v.peerDown {
 			if v.mute {
 				q.sayDown(l)
 			}

@@ -234,9 +234,6 @@ func (l *lane) keep(chain []verbs.SendWR, n int, err error) error {
 		l.life.sent += e.head >> 31
 		l.posted++
 	}
-	if l.owner.planted.has(plantDropRefused) {
-		l.posted++
-	}
 	l.barred |= barRefused
 	if isBackPressure(err) {
 		return nil

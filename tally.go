@@ -127,9 +127,6 @@ func (t *tally) finish(s *sendSlot) bool {
 	if whole {
 		t.open = false
 		t.seq++
-		if q.planted.has(plantLoseNumber) && t.seq%64 == 63 {
-			t.seq++
-		}
 	}
 	return whole
 }

@@ -28,8 +28,7 @@ type VirtualQP struct {
 	messageLane, notifyLane *lane
 	scheme                  notifier
 	// direct says that the only lane passes everything through.
-	direct  bool
-	planted plants
+	direct bool
 	// shared is where the engine's receives come from, nil if lanes have their own.
 	shared   *sharedReceives
 	state    qpState

@@ -90,9 +90,6 @@ func (w *world) connect(c *ConnectPlan, crashed *end) (err error) {
 		if e.qp, err = e.host.cq.NewQP(w.config(e)); err != nil {
 			return err
 		}
-		if w.opts.meet != nil {
-			w.opts.meet(e.qp)
-		}
 	}
 	pair[0].peer, pair[1].peer = pair[1], pair[0]
 	var cards [2]*ibverbx.Card

@@ -23,8 +23,6 @@ type Options struct {
 	wrap   func(verbs.Context) verbs.Context
 	tamper func(poll pollFunc) pollFunc
 	meddle func(post postFunc) postFunc
-	// meet sees every VirtualQP before it is connected.
-	meet func(*ibverbx.VirtualQP)
 }
 
 type (

@@ -1,10 +1,11 @@
-// Package mutant breaks a package in one place at a time and wants its tests to notice: a test
-// that cannot fail proves nothing.
+// Package mutant breaks the source of a package in one place at a time and requires its tests to
+// notice. A test that cannot fail proves nothing.
 package mutant
 
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,46 +13,122 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ibverbx/internal/slice"
 )
 
-// Change is a wrong change of a file.
+// Change is a wrong change of the source.
 type Change struct {
 	// Name says what is wrong afterwards.
 	Name string
-	// File is changed, in the directory of the package under test. New takes the place of
-	// Old, which must occur once.
+	// File is changed. It is relative to the directory of the test, and may be a pattern as of
+	// filepath.Match; files of tests are left out. New replaces Old, which must occur exactly
+	// once in the files that match.
 	File, Old, New string
+	// Also are further edits that are part of the same mistake.
+	Also []Edit
 	// Tests is a pattern of the tests to run, as of go test -run. Empty means all.
 	Tests string
+	// Report is a regular expression that the output of the failing tests must match. Empty
+	// means that any failure is good enough.
+	Report string
 }
 
-// variable says that mutations are to be run. It is empty in the tests that they run.
+// Edit replaces Old by New. Old must occur exactly once in the files that match File.
+type Edit struct{ File, Old, New string }
+
+// variable turns mutations on. It is empty in the tests that run on a mutant.
 const variable = "IBVERBX_MUTATE"
 
 // limit is how long the tests of a mutant may take.
 const limit = 5 * time.Minute
 
-// Run makes every change, one after the other, and runs the tests of the package, which is in
-// the working directory. Each must make a test fail. The package is built many times over, so
-// this happens only on demand: make mutate.
+// Run makes every change in turn and runs the tests of the package in the working directory.
+// Each change must make a test fail. Every change is checked to apply in any case. The tests run
+// only on demand (make mutate), because the package is built again for every change; a slice
+// runs its part of the list.
 func Run(t *testing.T, changes []Change) {
 	t.Helper()
-	if os.Getenv(variable) == "" {
-		t.Skipf("set %s=1 (make mutate, part of .ci/run): it takes minutes", variable)
-	}
-	for _, c := range changes {
+	part := slice.Of(t)
+	for i, c := range changes {
 		t.Run(strings.ReplaceAll(c.Name, " ", "-"), func(t *testing.T) {
-			file, err := filepath.Abs(c.File)
-			must(t, err)
-			src, err := os.ReadFile(file)
-			must(t, err)
-			if n := strings.Count(string(src), c.Old); n != 1 {
-				t.Fatalf("%q occurs %d times in %s, want once: the code has moved on", c.Old, n, c.File)
+			files, err := c.apply()
+			if err != nil {
+				t.Fatal(err)
 			}
-			overlay := writeOverlay(t, file, strings.Replace(string(src), c.Old, c.New, 1))
-			t.Logf("caught by %s", caughtBy(t, overlay, c.Tests))
+			switch {
+			case os.Getenv(variable) == "":
+				t.Skipf("it applies; set %s=1 to run the tests on it (make mutate)", variable)
+			case !part.Has(i):
+				t.Skipf("not in slice %s", os.Getenv(slice.Env))
+			}
+			t.Logf("caught by %s", c.caughtBy(t, writeOverlay(t, files)))
 		})
 	}
+}
+
+// apply returns the changed files by their absolute names.
+func (c *Change) apply() (map[string]string, error) {
+	changed := map[string]string{}
+	for _, e := range append([]Edit{{c.File, c.Old, c.New}}, c.Also...) {
+		if err := e.apply(changed); err != nil {
+			return nil, err
+		}
+	}
+	return changed, nil
+}
+
+// apply puts the edited file into changed, on top of earlier edits of the same file.
+func (e *Edit) apply(changed map[string]string) error {
+	files, err := filepath.Glob(e.File)
+	if err != nil {
+		return err
+	}
+	count := 0
+	var name, after string
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		abs, err := filepath.Abs(file)
+		if err != nil {
+			return err
+		}
+		text, ok := changed[abs]
+		if !ok {
+			src, err := os.ReadFile(abs)
+			if err != nil {
+				return err
+			}
+			text = string(src)
+		}
+		if n := strings.Count(text, e.Old); n > 0 {
+			count += n
+			name, after = abs, strings.Replace(text, e.Old, e.New, 1)
+		}
+	}
+	if count != 1 {
+		return fmt.Errorf("%s: the text %q occurs %d times, want once: change the mutation so that it plants the same mistake in the new code",
+			e.File, e.Old, count)
+	}
+	changed[name] = after
+	return nil
+}
+
+// writeOverlay makes the go command read these texts in place of the files.
+func writeOverlay(t *testing.T, files map[string]string) string {
+	t.Helper()
+	tmp := t.TempDir()
+	replace := map[string]string{}
+	for name, text := range files {
+		replace[name] = filepath.Join(tmp, filepath.Base(name))
+		must(t, os.WriteFile(replace[name], []byte(text), 0o600))
+	}
+	j, err := json.Marshal(map[string]map[string]string{"Replace": replace})
+	must(t, err)
+	overlay := filepath.Join(tmp, "overlay.json")
+	must(t, os.WriteFile(overlay, j, 0o600))
+	return overlay
 }
 
 func must(t *testing.T, err error) {
@@ -61,26 +138,15 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// writeOverlay makes the go command read text in place of file.
-func writeOverlay(t *testing.T, file, text string) string {
-	t.Helper()
-	tmp := t.TempDir()
-	mutant, overlay := filepath.Join(tmp, "mutant.go"), filepath.Join(tmp, "overlay.json")
-	must(t, os.WriteFile(mutant, []byte(text), 0o600))
-	j, err := json.Marshal(map[string]map[string]string{"Replace": {file: mutant}})
-	must(t, err)
-	must(t, os.WriteFile(overlay, j, 0o600))
-	return overlay
-}
-
-// caughtBy runs tests of the package with an overlay and returns the first that failed. A
-// mutant that does not compile, or that every test passes, fails the test.
-func caughtBy(t *testing.T, overlay, tests string) string {
+// caughtBy runs the tests of a change with an overlay and returns the first that failed. A
+// mutant that does not compile, that every test passes, or that fails in another way than
+// Report says, fails the test.
+func (c *Change) caughtBy(t *testing.T, overlay string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", "-run", tests, ".")
-	cmd.Env = append(os.Environ(), variable+"=")
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", "-run", c.Tests, ".")
+	cmd.Env = append(os.Environ(), variable+"=", slice.Env+"=")
 	out, err := cmd.CombinedOutput()
 	switch {
 	case err == nil:
@@ -88,8 +154,12 @@ func caughtBy(t *testing.T, overlay, tests string) string {
 	case strings.Contains(string(out), "[build failed]") || ctx.Err() != nil:
 		t.Fatalf("no verdict: %v\n%s", err, out)
 	}
+	report := regexp.MustCompile(c.Report).FindString(string(out))
+	if report == "" && c.Report != "" {
+		t.Fatalf("the tests failed, but the output does not match %q:\n%s", c.Report, out)
+	}
 	if found := regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`).FindAllStringSubmatch(string(out), -1); found != nil {
-		return found[len(found)-1][1]
+		return strings.TrimSpace(found[len(found)-1][1] + " " + report)
 	}
 	return strings.SplitN(string(out), "\n", 2)[0]
 }

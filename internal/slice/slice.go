@@ -1,0 +1,53 @@
+// Package slice lets a run do one part of every long suite. The environment variable
+// IBVERBX_SLICE holds "k/n": part k, counted from 0, of n equal parts. Without it a suite runs
+// in full. .ci/run derives k from the commit, so the same commit runs the same part every time.
+package slice
+
+import (
+	"fmt"
+	"os"
+	"testing"
+)
+
+// Env is the environment variable that holds the part to run.
+const Env = "IBVERBX_SLICE"
+
+// Slice is one of several equal parts of a suite. The zero value is the whole suite.
+type Slice struct{ index, parts int }
+
+// Current returns the part that the environment asks for.
+func Current() (Slice, error) { return parse(os.Getenv(Env)) }
+
+// Of is Current for a test. A bad value fails the test.
+func Of(tb testing.TB) Slice {
+	tb.Helper()
+	s, err := Current()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func parse(text string) (Slice, error) {
+	if text == "" {
+		return Slice{}, nil
+	}
+	var s Slice
+	_, err := fmt.Sscanf(text, "%d/%d", &s.index, &s.parts)
+	if err != nil || s.index < 0 || s.index >= s.parts || fmt.Sprintf("%d/%d", s.index, s.parts) != text {
+		return Slice{}, fmt.Errorf("%s is %q: want k/n with 0 <= k < n, for example 3/6", Env, text)
+	}
+	return s, nil
+}
+
+// Has reports whether entry i of a list is in this part. Every entry is in exactly one part.
+func (s Slice) Has(i int) bool { return s.parts == 0 || i%s.parts == s.index }
+
+// Count returns how often this part repeats a check that a full run repeats full times: at
+// least once if full is positive.
+func (s Slice) Count(full int) int {
+	if s.parts == 0 {
+		return full
+	}
+	return (full + s.parts - 1) / s.parts
+}
