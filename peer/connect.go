@@ -8,10 +8,11 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/closer"
 	"ibverbx/verbs"
 )
 
-// Dial meets the listener at addr ("host:port") and returns when both sides are ready.
+// Dial connects to the listener at addr ("host:port") and returns when both sides are ready.
 func Dial(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -24,8 +25,8 @@ func Dial(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	return own(join(ctx, conn, true, &cfg))
 }
 
-// Accept waits at addr ("host:port", or ":port" for all addresses) for one peer that can
-// prove who it is, and returns when both sides are ready. It turns away whoever cannot.
+// Accept waits at addr ("host:port", or ":port" for all addresses) for one authenticated peer
+// and returns when both sides are ready. Peers that fail authentication are rejected.
 func Accept(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	l, err := Listen(ctx, addr, cfg)
 	if err != nil {
@@ -35,10 +36,10 @@ func Accept(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	return s, errors.Join(err, l.Close())
 }
 
-// Connect makes a Session of a connection that is there already, and whose messages nobody
-// takes meanwhile. One of the two sides is the dialer. The connection stays the caller's:
-// when the Session is closed at both sides another can be made of it. After an error it is
-// closed.
+// Connect makes a Session on an existing connection. Exactly one of the two sides is the
+// dialer. The caller must not receive on the connection during the call, and still owns it
+// afterwards: when both sides have closed the Session, the connection can carry another one.
+// After an error the connection is closed.
 func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -47,15 +48,18 @@ func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config)
 	return join(ctx, conn, dialer, &cfg)
 }
 
-// own makes the connection a part of the Session.
+// own makes the connection a part of the Session, which closes it last.
 func own(s *Session, err error) (*Session, error) {
 	if err == nil {
-		s.closers = append([]func() error{s.Conn.Close}, s.closers...)
+		made := s.closers
+		s.closers = closer.Stack{}
+		s.closers.Add(s.Conn.Close)
+		s.closers.Add(made.Close)
 	}
 	return s, err
 }
 
-// join takes a connection all the way to a Session, or closes it.
+// join makes a Session on a connection. After an error it closes the connection.
 func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -71,7 +75,7 @@ func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*S
 	return s, nil
 }
 
-// join agrees with the peer on what to make, makes it, and connects it.
+// join negotiates with the peer, makes what was agreed on, and connects it.
 func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	rails := c.Rails
 	if len(rails) == 0 {
@@ -84,7 +88,7 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 			return fmt.Errorf("open NICs: %w", err)
 		}
 		if nics.Close != nil {
-			s.onClose(nics.Close)
+			s.closers.Add(nics.Close)
 		}
 		rails = nics.Rails
 	}
@@ -135,8 +139,7 @@ func (s *Session) agree(ctx context.Context, dialer bool, c *Config, rails []ibv
 	return err
 }
 
-// exchangeCards tells the peer how to connect and which memory it may use, and learns the
-// same of it.
+// exchangeCards exchanges cards and region lists with the peer.
 func (s *Session) exchangeCards(ctx context.Context, c *Config) (*ibverbx.Card, error) {
 	card, err := s.QP.Card()
 	if err != nil {
@@ -168,8 +171,8 @@ func (s *Session) exchangeCards(ctx context.Context, c *Config) (*ibverbx.Card, 
 	return card, err
 }
 
-// ready tells the peer that the QPs of this side are in RTR, and waits until the peer's are
-// too: a request that comes before would find nobody.
+// ready tells the peer that the QPs of this side are in RTR, and waits for the same message. A
+// request that arrived before that would be dropped.
 func (s *Session) ready(ctx context.Context) error {
 	if err := s.Conn.Send(ctx, bootstrap.KindReady, nil); err != nil {
 		return err

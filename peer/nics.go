@@ -7,23 +7,24 @@ import (
 	"net/netip"
 
 	"ibverbx"
+	"ibverbx/internal/closer"
 	"ibverbx/rdmacore"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-// SoftNICs returns a Config.Open that opens software NICs, which speak RoCE v2 over UDP and
-// need neither hardware nor privilege: one rail on each of the given addresses of this
-// host, every one on a link of its own.
+// SoftNICs returns a Config.Open that opens software NICs, which speak RoCEv2 over UDP and
+// need neither hardware nor privileges. Each of the given addresses of this host becomes one
+// rail with its own link.
 func SoftNICs(addrs ...netip.Addr) func() (NICs, error) {
 	return func() (NICs, error) {
 		var n NICs
-		held := &closers{}
-		n.Close = held.close
+		var held closer.Stack
+		n.Close = held.Close
 		for i, addr := range addrs {
-			ctx, err := openSoft(held, fmt.Sprintf("soft%d", i), addr)
+			ctx, err := openSoft(&held, fmt.Sprintf("soft%d", i), addr)
 			if err != nil {
-				return NICs{}, errors.Join(fmt.Errorf("rail %d on %v: %w", i, addr, err), held.close())
+				return NICs{}, errors.Join(fmt.Errorf("rail %d on %v: %w", i, addr, err), held.Close())
 			}
 			n.Rails = append(n.Rails, ibverbx.RailConfig{Context: ctx})
 		}
@@ -31,7 +32,7 @@ func SoftNICs(addrs ...netip.Addr) func() (NICs, error) {
 	}
 }
 
-func openSoft(c *closers, name string, addr netip.Addr) (verbs.Context, error) {
+func openSoft(c *closer.Stack, name string, addr netip.Addr) (verbs.Context, error) {
 	link, err := softnic.NewUDPLink(nil)
 	if err != nil {
 		return nil, err
@@ -40,12 +41,12 @@ func openSoft(c *closers, name string, addr netip.Addr) (verbs.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.add(nic.Close)
+	c.Add(nic.Close)
 	return nic.Open()
 }
 
-// Devices returns a Config.Open that opens real NICs through libibverbs, one rail for each
-// device that spec names ("mlx5_0:1,mlx5_1"; see rdmacore.Select). Empty means all.
+// Devices returns a Config.Open that opens real NICs through libibverbs: one rail for each
+// device that spec names ("mlx5_0:1,mlx5_1"; see rdmacore.Select). An empty spec means all.
 func Devices(spec string) func() (NICs, error) {
 	return func() (NICs, error) {
 		lib, err := rdmacore.Load(rdmacore.Config{})
@@ -61,32 +62,18 @@ func Devices(spec string) func() (NICs, error) {
 			return NICs{}, err
 		}
 		var n NICs
-		held := &closers{}
-		n.Close = held.close
+		var held closer.Stack
+		n.Close = held.Close
 		for _, one := range chosen[:min(len(chosen), ibverbx.MaxRails)] {
 			ctx, err := one.Device.Open()
 			if err != nil {
-				return NICs{}, errors.Join(err, held.close())
+				return NICs{}, errors.Join(err, held.Close())
 			}
-			held.add(ctx.Close)
+			held.Add(ctx.Close)
 			n.Rails = append(n.Rails, ibverbx.RailConfig{Context: ctx, Port: uint8(one.Port)})
 		}
 		return n, nil
 	}
-}
-
-// closers close things in reverse order.
-type closers struct{ list []func() error }
-
-func (c *closers) add(f func() error) { c.list = append(c.list, f) }
-
-func (c *closers) close() error {
-	var errs []error
-	for i := len(c.list) - 1; i >= 0; i-- {
-		errs = append(errs, c.list[i]())
-	}
-	c.list = nil
-	return errors.Join(errs...)
 }
 
 // openOn opens a software NIC on the address that leads to the peer.

@@ -1,12 +1,11 @@
 package peer
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"math"
 
 	"ibverbx"
+	"ibverbx/internal/strictjson"
 	"ibverbx/verbs"
 )
 
@@ -16,22 +15,23 @@ const OfferVersion = 1
 // maxOffer bounds an offer in bytes.
 const maxOffer = 16 << 10
 
-// Range is what a side wants and bears of something that is counted.
+// Range is what a side asks of a number that both sides must agree on.
 type Range struct {
-	// Want is what it would like, 0 if it leaves that to the peer.
+	// Want is the preferred value, 0 if the peer may choose.
 	Want int `json:"want"`
-	// Min is what it cannot do without, and Max what it can do at the most.
+	// Min is the smallest value that the side accepts.
 	Min int `json:"min"`
+	// Max is the largest value that the side can do.
 	Max int `json:"max"`
 }
 
-// Offer is what a side says of itself before the two agree. It holds no address and no
-// key.
+// Offer is the first message of the negotiation. It holds no address and no key.
 type Offer struct {
+	// Version is OfferVersion.
 	Version int `json:"version"`
 	// Rails are the NIC ports.
 	Rails []OfferRail `json:"rails"`
-	// Schemes are those that it takes, the best first.
+	// Schemes are the accepted schemes, the preferred one first.
 	Schemes   []ibverbx.Scheme `json:"schemes"`
 	Lanes     Range            `json:"lanes"`
 	SendDepth Range            `json:"send_depth"`
@@ -39,16 +39,16 @@ type Offer struct {
 	LaneDepth Range            `json:"lane_depth"`
 	Fragment  Range            `json:"fragment"` // bytes
 	MTU       Range            `json:"mtu"`      // bytes
-	// Failover says that it can bring lanes back, and Track that it wants a single lane
-	// tracked.
-	Failover        bool `json:"failover"`
+	// Failover reports whether the side can rebuild lanes.
+	Failover bool `json:"failover"`
+	// TrackSingleLane asks to track requests even if there is a single lane.
 	TrackSingleLane bool `json:"track"`
 }
 
 // OfferRail is one NIC port.
 type OfferRail struct {
 	Device string `json:"device"`
-	// Network is what its packets travel on: "memory", "infiniband" or "roce".
+	// Network is the type of its network: "memory", "infiniband" or "roce".
 	Network string `json:"network"`
 }
 
@@ -61,7 +61,7 @@ const (
 	maxDevice   = 64
 )
 
-// network says what the packets of a device travel on.
+// network returns the type of a device's network.
 func network(attr *verbs.DeviceAttr, port *verbs.PortAttr) string {
 	switch {
 	case attr.Link == "memory" || attr.Link == "fault":
@@ -72,7 +72,7 @@ func network(attr *verbs.DeviceAttr, port *verbs.PortAttr) string {
 	return "roce"
 }
 
-// newOffer asks the NICs what they can do.
+// newOffer makes the offer of this side from its Config and from what its NICs can do.
 func (c *Config) newOffer(rails []ibverbx.RailConfig) (*Offer, error) {
 	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, TrackSingleLane: c.QP.TrackSingleLane}
 	qps, wrs, mtu, msg := math.MaxInt, math.MaxInt, maxMTU, uint64(maxFragment)
@@ -109,7 +109,7 @@ func (c *Config) newOffer(rails []ibverbx.RailConfig) (*Offer, error) {
 	return o, nil
 }
 
-// Validate returns an error that says what in an offer cannot be.
+// Validate returns an error that names the first impossible value of an offer.
 func (o *Offer) Validate() error {
 	if o.Version != OfferVersion {
 		return verbs.Invalidf("an offer of version %d, this side speaks %d", o.Version, OfferVersion)
@@ -157,30 +157,11 @@ func (o *Offer) Validate() error {
 // decodeOffer reads the offer of a peer.
 func decodeOffer(b []byte) (*Offer, error) {
 	o := &Offer{}
-	if err := decodeExact(b, maxOffer, o); err != nil {
-		return nil, fmt.Errorf("decode offer: %w", err)
+	if err := strictjson.Decode(b, maxOffer, o); err != nil {
+		return nil, fmt.Errorf("decode offer: %w: %w", verbs.ErrInvalid, err)
 	}
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("decode offer: %w", err)
 	}
 	return o, nil
-}
-
-// decodeExact reads JSON that came from a peer and that must be written just as this
-// package writes it: no unknown, missing or repeated field, nothing after it.
-func decodeExact(b []byte, limit int, v any) error {
-	if len(b) > limit {
-		return verbs.Invalidf("%d bytes, at most %d are allowed", len(b), limit)
-	}
-	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
-	}
-	again, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
-	}
-	if !bytes.Equal(b, again) {
-		return verbs.Invalidf("it is not written as it should be: a field is missing, repeated or unknown")
-	}
-	return nil
 }

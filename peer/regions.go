@@ -8,10 +8,11 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/strictjson"
 	"ibverbx/verbs"
 )
 
-// regionList is how memory is described to the peer.
+// regionList describes memory to the peer.
 type regionList struct {
 	Regions []regionEntry `json:"regions"`
 }
@@ -35,8 +36,8 @@ func encodeRegions(cfgs []RegionConfig, local map[string]*ibverbx.Region) ([]byt
 // result is keyed by name.
 func decodeRegions(b []byte, rails int) (map[string]*ibverbx.RemoteRegion, error) {
 	var list regionList
-	if err := decodeExact(b, bootstrap.MaxMessage, &list); err != nil {
-		return nil, fmt.Errorf("decode regions: %w", err)
+	if err := strictjson.Decode(b, bootstrap.MaxMessage, &list); err != nil {
+		return nil, fmt.Errorf("decode regions: %w: %w", verbs.ErrInvalid, err)
 	}
 	if list.Regions == nil || len(list.Regions) > maxRegions {
 		return nil, fmt.Errorf("decode regions: %w", verbs.Invalidf("%d regions: want at most %d", len(list.Regions), maxRegions))
@@ -44,15 +45,19 @@ func decodeRegions(b []byte, rails int) (map[string]*ibverbx.RemoteRegion, error
 	regions := make(map[string]*ibverbx.RemoteRegion, len(list.Regions))
 	for i := range list.Regions {
 		r := &list.Regions[i]
+		var err error
 		switch {
 		case len(r.Name) > maxRegionName || !utf8.ValidString(r.Name):
-			return nil, fmt.Errorf("decode regions: region %d: %w", i, verbs.Invalidf("a name of %d bytes", len(r.Name)))
+			err = verbs.Invalidf("a name of %d bytes", len(r.Name))
 		case regions[r.Name] != nil:
-			return nil, fmt.Errorf("decode regions: region %d: %w", i, verbs.Invalidf("a second region is named %q", r.Name))
+			err = verbs.Invalidf("a second region is named %q", r.Name)
 		case len(r.RKeys) != rails:
-			return nil, fmt.Errorf("decode regions: region %d: %w", i, verbs.Invalidf("%d keys for %d rails", len(r.RKeys), rails))
+			err = verbs.Invalidf("%d keys for %d rails", len(r.RKeys), rails)
 		case r.Length == 0 || r.Addr > math.MaxUint64-r.Length:
-			return nil, fmt.Errorf("decode regions: region %d: %w", i, verbs.Invalidf("%d bytes at %#x", r.Length, r.Addr))
+			err = verbs.Invalidf("%d bytes at %#x", r.Length, r.Addr)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("decode regions: region %d: %w", i, err)
 		}
 		regions[r.Name] = &r.RemoteRegion
 	}

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,20 +10,23 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/closer"
 	"ibverbx/verbs"
 )
 
-// Session is a VirtualQP that is connected to one of a peer, and what belongs to it. The
-// VirtualCQ and the VirtualQP are for one goroutine at a time; with failover both sides
-// must poll as long as the Session is open. A peer that dies ends the VirtualQP in
-// ibverbx.ErrPeerGone, at once if its host says so and otherwise when it has been silent for
-// too long; without failover only requests to it notice, and Conn.Done.
+// Session is a VirtualQP that is connected to a VirtualQP of a peer, with everything that
+// belongs to it. One goroutine at a time may use the VirtualCQ and the VirtualQP. With failover
+// both sides must poll while the Session is open.
+//
+// With failover a dead peer ends the VirtualQP in ibverbx.ErrPeerGone: immediately if the
+// peer's host reports it, otherwise after bootstrap.Config.DeadAfter. Without failover only
+// requests to the peer and Conn.Done show it.
 type Session struct {
 	QP    *ibverbx.VirtualQP
 	CQ    *ibverbx.VirtualCQ
 	Rails *ibverbx.Rails
-	// Conn is the connection to the peer: it carries the control channel, and messages of
-	// the program's own (bootstrap.KindApplication).
+	// Conn is the connection to the peer. It carries the control channel and the messages of
+	// the application (bootstrap.KindApplication).
 	Conn *bootstrap.Conn
 	// Agreed is what the two sides agreed on.
 	Agreed Agreement
@@ -30,8 +34,9 @@ type Session struct {
 	// local is this side's memory by name.
 	local map[string]*ibverbx.Region
 	// remote is the peer's memory by name.
-	remote  map[string]*ibverbx.RemoteRegion
-	closers []func() error
+	remote map[string]*ibverbx.RemoteRegion
+	// closers close what the Session made or opened.
+	closers closer.Stack
 }
 
 // Local returns this side's memory of that name (RegionConfig.Name), nil if there is none.
@@ -43,13 +48,12 @@ func (s *Session) Remote(name string) *ibverbx.RemoteRegion { return s.remote[na
 // RemoteNames returns the names of the peer's memory, sorted.
 func (s *Session) RemoteNames() []string { return slices.Sorted(maps.Keys(s.remote)) }
 
-// Send sends the peer a message of the program's own, and Recv takes one: see
-// bootstrap.Conn.
+// Send sends the peer a message of the application. See bootstrap.Conn.
 func (s *Session) Send(ctx context.Context, body []byte) error {
 	return s.Conn.Send(ctx, bootstrap.KindApplication, body)
 }
 
-// Recv takes the next message of the peer.
+// Recv returns the next message of the application on the peer.
 func (s *Session) Recv(ctx context.Context) ([]byte, error) {
 	return s.take(ctx, bootstrap.KindApplication)
 }
@@ -70,8 +74,8 @@ func (s *Session) WaitDone(ctx context.Context) error {
 		done <- s.takeDone(ctx)
 		stop()
 	}()
-	// It ends when the peer is done, or the VirtualCQ can be polled no more, which does not
-	// matter here.
+	// Serve ends when the peer is done. It also ends when the VirtualCQ cannot be polled any
+	// more, which does not matter here.
 	_ = s.CQ.Serve(polling, nil)
 	return <-done
 }
@@ -86,20 +90,11 @@ func (s *Session) takeDone(ctx context.Context) error {
 	}
 }
 
-// Close closes everything that the call made or opened, in the right order. A peer whose
+// Close closes everything that the Session made or opened, in the right order. A peer whose
 // requests have not ended sees them fail (ibverbx.ErrPeerGone): see WaitDone.
-func (s *Session) Close() error {
-	var errs []error
-	for i := len(s.closers) - 1; i >= 0; i-- {
-		errs = append(errs, s.closers[i]())
-	}
-	s.closers = nil
-	return errors.Join(errs...)
-}
+func (s *Session) Close() error { return s.closers.Close() }
 
-func (s *Session) onClose(f func() error) { s.closers = append(s.closers, f) }
-
-// take takes a message that must be of the given kind.
+// take receives a message, which must be of the given kind.
 func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error) {
 	m, err := s.Conn.Recv(ctx)
 	if err != nil {
@@ -117,9 +112,9 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 	if s.Rails, err = ibverbx.NewRails(rails...); err != nil {
 		return err
 	}
-	s.onClose(s.Rails.Close)
-	// Memory goes behind the VirtualQP: requests that the peer has under way would meet dead
-	// keys otherwise, and say so instead of that this side has gone.
+	s.closers.Add(s.Rails.Close)
+	// Memory is registered before the VirtualQP is made, so that it is closed after it. In the
+	// other order requests of the peer would fail with a wrong key, not because this side left.
 	s.local = make(map[string]*ibverbx.Region, len(c.Regions))
 	for i := range c.Regions {
 		if err := s.register(&c.Regions[i]); err != nil {
@@ -143,19 +138,20 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 	if s.CQ, err = s.Rails.NewCQ(queue); err != nil {
 		return err
 	}
-	s.onClose(s.CQ.Close)
+	s.closers.Add(s.CQ.Close)
 	if s.QP, err = s.CQ.NewQP(cfg); err != nil {
 		return err
 	}
-	s.onClose(s.QP.Close)
+	s.closers.Add(s.QP.Close)
 	return nil
 }
 
-// control is the control channel of a Session. When the connection has ended, and not by this
-// side, the peer is gone: a side that only waits for the peer would not learn of it otherwise.
+// control is the control channel of a Session. It reports a connection that the other side has
+// ended as ibverbx.ErrPeerGone, because a side that only waits would not notice otherwise.
 type control struct {
 	*bootstrap.Control
 	conn *bootstrap.Conn
+	// gone is the error of the ended connection; nil while it lives.
 	gone error
 }
 
@@ -173,36 +169,29 @@ func (c *control) Recv(b []byte) (int, error) {
 	return 0, c.gone
 }
 
-// completions is how many of them a rail can have outstanding: those of its share of the
-// lanes, and of the message and the notify lane.
+// completions is the number of completions that a rail can have outstanding: those of its share
+// of the lanes, of the message lane and of the notify lane.
 func completions(cfg *ibverbx.Config, rails, shared int) int {
 	const defaultNotify = 64
-	notify := cfg.NotifyDepth
-	if notify == 0 {
-		notify = defaultNotify
-	}
+	notify := cmp.Or(cfg.NotifyDepth, defaultNotify)
 	lanes := (cfg.Lanes-1)/rails + 1 + 2
 	return lanes*(cfg.LaneDepth+notify) + cfg.RecvDepth + shared
 }
 
-// register gives the peer memory.
+// register registers memory that the peer may use.
 func (s *Session) register(r *RegionConfig) (err error) {
 	mem := r.Memory
 	if mem == nil {
 		if mem, err = verbs.AllocMemory(r.Size, nil); err != nil {
 			return err
 		}
-		s.onClose(mem.Free)
+		s.closers.Add(mem.Free)
 	}
-	access := r.Access
-	if access == 0 {
-		access = verbs.AccessAll
-	}
-	region, err := s.Rails.Register(mem, access)
+	region, err := s.Rails.Register(mem, cmp.Or(r.Access, verbs.AccessAll))
 	if err != nil {
 		return err
 	}
-	s.onClose(region.Close)
+	s.closers.Add(region.Close)
 	s.local[r.Name] = region
 	return nil
 }
