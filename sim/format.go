@@ -7,92 +7,49 @@ import (
 
 // String writes a fault as a scenario does, without the word fault.
 func (f *Fault) String() string {
-	var b strings.Builder
-	b.WriteString(f.Kind.String())
-	k := f.Kind
-	if k.uses(atEnd) {
-		fmt.Fprintf(&b, " end %d%c", f.Connect, 'a'+f.End)
-	}
-	if k.uses(atLane) {
-		fmt.Fprintf(&b, " lane %d", f.Lane)
-	}
-	if k.uses(atRail) {
-		fmt.Fprintf(&b, " rail %d", f.Rail)
-	}
-	if k.uses(atHost) {
-		fmt.Fprintf(&b, " host %d", f.From)
-	}
-	if k.uses(atPath) {
-		fmt.Fprintf(&b, " from %d to %d", f.From, f.To)
-	}
-	if k.uses(atRoute) {
-		fmt.Fprintf(&b, " path %d", f.Path)
-	}
-	if k.uses(hasAfter) {
-		fmt.Fprintf(&b, " after %d", f.After)
-	}
-	if k.uses(hasTimes) {
-		fmt.Fprintf(&b, " times %d", f.Times)
-	}
-	fmt.Fprintf(&b, " at %s", formatValue(unitTime, int64(f.At)))
-	if k.uses(hasFor) {
-		fmt.Fprintf(&b, " for %s", formatValue(unitTime, int64(f.For)))
-	}
-	return b.String()
-}
-
-// String writes a plan as a scenario in which nothing is left open: parsed, and drawn with
-// the seed of the plan, it gives the same plan.
-func (p *Plan) String() string {
-	var b strings.Builder
-	put := func(list []setting, name string, v int64) {
-		fmt.Fprintf(&b, " %s %s", name, formatValue(settingNamed(list, name).unit, v))
-	}
-	line := func(list []setting, name string, v int64) {
-		fmt.Fprintf(&b, "%s %s\n", name, formatValue(settingNamed(list, name).unit, v))
-	}
-	w := &p.Work
-	flag := map[bool]int64{true: 1}
-	line(planSettings, "hosts", int64(p.Hosts))
-	line(planSettings, "rails", int64(len(p.Rails)))
-	line(planSettings, "connections", int64(len(p.Connects)))
-	line(planSettings, "shared", int64(p.Shared))
-	line(planSettings, "failover", flag[p.Failover])
-	line(planSettings, "keep-atomics", flag[p.KeepAtomics])
-	line(planSettings, "quantum", int64(p.Quantum))
-	line(planSettings, "goodput", int64(p.Goodput))
-	fmt.Fprintf(&b, "sizes %d..%d\n", w.Sizes[0], w.Sizes[1])
-	b.WriteString("ops")
-	for i, name := range opNames {
-		if w.Ops>>i&1 != 0 {
-			b.WriteString(" " + name)
+	text := f.Kind.String()
+	for _, part := range [...]struct {
+		uses targets // 0 for all
+		text string
+	}{
+		{atEnd, fmt.Sprintf(" end %d%c", f.Connect, 'a'+f.End)},
+		{atLane, fmt.Sprintf(" lane %d", f.Lane)},
+		{atRail, fmt.Sprintf(" rail %d", f.Rail)},
+		{atHost, fmt.Sprintf(" host %d", f.From)},
+		{atPath, fmt.Sprintf(" from %d to %d", f.From, f.To)},
+		{atRoute, fmt.Sprintf(" path %d", f.Path)},
+		{hasAfter, fmt.Sprintf(" after %d", f.After)},
+		{hasTimes, fmt.Sprintf(" times %d", f.Times)},
+		{0, " at " + formatValue(unitTime, int64(f.At))},
+		{hasFor, " for " + formatValue(unitTime, int64(f.For))},
+	} {
+		if part.uses == 0 || f.Kind.uses(part.uses) {
+			text += part.text
 		}
 	}
-	b.WriteString("\n")
-	line(planSettings, "burst", int64(w.Burst))
-	line(planSettings, "gap", int64(w.Gap))
-	line(planSettings, "batch", int64(w.Batch))
-	line(planSettings, "polls", int64(w.Polls))
-	line(planSettings, "inline", int64(w.Inline)*100)
-	line(planSettings, "fence", int64(w.Fence)*100)
-	line(planSettings, "unsignaled", int64(w.Silent)*100)
-	line(planSettings, "scatter", int64(w.Scatter)*100)
-	line(planSettings, "room", int64(w.Room))
-	line(planSettings, "faults", 0)
+	return text
+}
+
+// String writes a plan as a scenario that leaves nothing to chance. The same plan results if the
+// scenario is parsed and drawn with the seed of the plan.
+func (p *Plan) String() string {
+	var b strings.Builder
+	values := p.values()
+	for i, s := range planSettings {
+		if s.name == "sizes" {
+			fmt.Fprintf(&b, "sizes %d..%d\nops%s\n", p.Work.Sizes[0], p.Work.Sizes[1], p.Work.Ops.words())
+			continue
+		}
+		fmt.Fprintf(&b, "%s %s\n", s.name, formatValue(s.unit, values[i]))
+	}
 	for i := range p.Rails {
-		fmt.Fprintf(&b, "rail %d", i)
-		p.Rails[i].format(put)
-		b.WriteString("\n")
+		fmt.Fprintf(&b, "rail %d%s\n", i, formatSettings(railSettings, p.Rails[i].values()))
 	}
 	for i := range p.Connects {
 		c := &p.Connects[i]
-		fmt.Fprintf(&b, "connection %d", i)
-		c.format(put)
-		b.WriteString("\n")
+		fmt.Fprintf(&b, "connection %d%s\n", i, formatSettings(connectSettings, c.values()))
 		for side := range c.Ends {
-			fmt.Fprintf(&b, "end %d%c", i, 'a'+side)
-			c.Ends[side].format(put)
-			b.WriteString("\n")
+			fmt.Fprintf(&b, "end %d%c%s\n", i, 'a'+side, formatSettings(endSettings, c.Ends[side].values()))
 		}
 	}
 	for i := range p.Faults {
@@ -102,47 +59,65 @@ func (p *Plan) String() string {
 	return b.String()
 }
 
-func (r *RailPlan) format(put func([]setting, string, int64)) {
-	i := &r.Impairment
-	share := func(name string, v float64) { put(railSettings, name, int64(v*10000+0.5)) }
-	put(railSettings, "mtu", int64(r.MTU))
-	put(railSettings, "window", int64(r.Window))
-	put(railSettings, "queue", int64(r.Queue))
-	share("loss", i.Loss)
-	share("duplicate", i.Duplicate)
-	share("reorder", i.Reorder)
-	share("corrupt", i.Corrupt)
-	put(railSettings, "delay", int64(i.Delay))
-	put(railSettings, "jitter", int64(i.Jitter))
-	put(railSettings, "rate", int64(i.Rate))
-	put(railSettings, "port-rate", int64(r.PortRate))
-	put(railSettings, "port-queue", int64(r.PortQueue))
-	put(railSettings, "paths", int64(r.Paths))
-	put(railSettings, "path-rate", int64(r.PathRate))
-	put(railSettings, "path-queue", int64(r.PathQueue))
-	put(railSettings, "skew", int64(r.Skew))
-}
-
-func (c *ConnectPlan) format(put func([]setting, string, int64)) {
-	put(connectSettings, "from", int64(c.From))
-	put(connectSettings, "to", int64(c.To))
-	put(connectSettings, "lanes", int64(c.Lanes))
-	track := int64(0)
-	if c.TrackSingleLane {
-		track = 1
+// formatSettings writes settings and their values on one line.
+func formatSettings(list []setting, values []int64) (text string) {
+	for i, s := range list {
+		text += fmt.Sprintf(" %s %s", s.name, formatValue(s.unit, values[i]))
 	}
-	put(connectSettings, "track", track)
-	put(connectSettings, "scheme", int64(c.Scheme))
-	put(connectSettings, "policy", int64(c.Policy))
-	put(connectSettings, "fragment", int64(c.Fragment))
+	return text
 }
 
-func (e *EndPlan) format(put func([]setting, string, int64)) {
-	put(endSettings, "send-depth", int64(e.SendDepth))
-	put(endSettings, "recv-depth", int64(e.RecvDepth))
-	put(endSettings, "lane-depth", int64(e.LaneDepth))
-	put(endSettings, "notify-depth", int64(e.NotifyDepth))
-	put(endSettings, "signal-interval", int64(e.SignalInterval))
-	put(endSettings, "receives", int64(e.Receives))
-	put(endSettings, "messages", int64(e.Messages))
+// words lists the kinds, each after a space.
+func (o OpSet) words() (text string) {
+	for i, name := range opNames {
+		if o>>i&1 != 0 {
+			text += " " + name
+		}
+	}
+	return text
+}
+
+// onOff is the value of a switch.
+func onOff(on bool) int64 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// values returns the values of planSettings. The place of sizes, a range, holds 0, and so does that
+// of faults, which are all named.
+func (p *Plan) values() []int64 {
+	w := &p.Work
+	return []int64{
+		int64(p.Hosts), int64(len(p.Rails)), int64(len(p.Connects)), int64(p.Shared), onOff(p.Failover), onOff(p.KeepAtomics),
+		int64(p.Quantum), int64(p.Goodput), 0, int64(w.Burst), int64(w.Gap), int64(w.Batch), int64(w.Polls),
+		int64(w.Inline) * 100, int64(w.Fence) * 100, int64(w.Silent) * 100, int64(w.Scatter) * 100, int64(w.Room), 0,
+	}
+}
+
+// values returns the values of railSettings.
+func (r *RailPlan) values() []int64 {
+	i := &r.Impairment
+	share := func(v float64) int64 { return int64(v*10000 + 0.5) }
+	return []int64{
+		int64(r.MTU), int64(r.Window), int64(r.Queue), share(i.Loss), share(i.Duplicate), share(i.Reorder), share(i.Corrupt),
+		int64(i.Delay), int64(i.Jitter), int64(i.Rate), int64(r.PortRate), int64(r.PortQueue),
+		int64(r.Paths), int64(r.PathRate), int64(r.PathQueue), int64(r.Skew),
+	}
+}
+
+// values returns the values of connectSettings.
+func (c *ConnectPlan) values() []int64 {
+	return []int64{
+		int64(c.From), int64(c.To), int64(c.Lanes), onOff(c.TrackSingleLane), int64(c.Scheme), int64(c.Policy), int64(c.Fragment),
+	}
+}
+
+// values returns the values of endSettings.
+func (e *EndPlan) values() []int64 {
+	return []int64{
+		int64(e.SendDepth), int64(e.RecvDepth), int64(e.LaneDepth), int64(e.NotifyDepth), int64(e.SignalInterval),
+		int64(e.Receives), int64(e.Messages),
+	}
 }

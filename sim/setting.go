@@ -8,46 +8,47 @@ type setting struct {
 	about     string
 }
 
-// Where a setting may stand: alone, or for one rail, connection or end.
+// The settings of a world, a rail, a connection, an end and a fault. The values methods of the plans
+// return them in the same order.
 var (
 	planSettings = []setting{
-		{"hosts", unitCount, 2, 4, "how many hosts there are"},
-		{"rails", unitCount, 1, 4, "how many networks join them"},
-		{"connections", unitCount, 1, 8, "how many pairs of VirtualQPs there are"},
+		{"hosts", unitCount, 2, 4, "number of hosts"},
+		{"rails", unitCount, 1, 4, "number of networks that join them"},
+		{"connections", unitCount, 1, 8, "number of pairs of VirtualQPs"},
 		{"shared", unitCount, 0, 1024, "receives in the SRQs of a host, 0 for queues of each lane"},
 		{"failover", unitSwitch, 0, 1, "whether VirtualQPs have a control channel"},
 		{"keep-atomics", unitSwitch, 0, 1, "whether an atomic in doubt leaves its VirtualQP up, with failover"},
-		{"quantum", unitTime, 0, 1e9, "the least that time moves on"},
+		{"quantum", unitTime, 0, 1e9, "smallest step of time"},
+		{"goodput", unitPercent, 0, 10000, "smallest share of the capacity of the rails that ends a must reach, 0% to not measure"},
 		{"sizes", unitBytes, 0, maxMessage, "bytes of a request, always a range"},
-		{"burst", unitCount, 1, 256, "requests of one post at the most"},
-		{"gap", unitTime, 0, 1e9, "time between two posts at the most"},
-		{"batch", unitCount, 1, 64, "completions of one poll at the most"},
-		{"polls", unitTime, 0, 1e9, "time between two polls at the most"},
+		{"burst", unitCount, 1, 256, "most requests in one post"},
+		{"gap", unitTime, 0, 1e9, "longest time between two posts"},
+		{"batch", unitCount, 1, 64, "most completions in one poll"},
+		{"polls", unitTime, 0, 1e9, "longest time between two polls"},
 		{"inline", unitPercent, 0, 10000, "of small requests"},
 		{"fence", unitPercent, 0, 10000, "of requests"},
 		{"unsignaled", unitPercent, 0, 10000, "of requests"},
 		{"scatter", unitPercent, 0, 10000, "of requests have several pieces"},
-		{"room", unitCount, 3, 64, "of the largest requests so many fit the memory of an end"},
-		{"goodput", unitPercent, 0, 10000, "least share of what the rails can carry that ends a reach, 0% to not measure"},
-		{"faults", unitCount, 0, 64, "that the seed makes, beside those that are named"},
+		{"room", unitCount, 3, 64, "number of largest requests that fit the memory of an end"},
+		{"faults", unitCount, 0, 64, "number of faults that the seed adds to the named ones"},
 	}
 	railSettings = []setting{
 		{"mtu", unitMTU, 1, 5, "of the ports"},
-		{"window", unitCount, 1, 1 << 16, "packets of a QP under way at the most"},
-		{"queue", unitCount, 1, 1 << 16, "packets of a NIC under way at the most"},
+		{"window", unitCount, 1, 1 << 16, "most packets of a QP in flight"},
+		{"queue", unitCount, 1, 1 << 16, "most packets of a NIC in flight"},
 		{"loss", unitPercent, 0, 10000, "of packets"},
 		{"duplicate", unitPercent, 0, 10000, "of packets"},
 		{"reorder", unitPercent, 0, 10000, "of packets"},
 		{"corrupt", unitPercent, 0, 10000, "of packets"},
 		{"delay", unitTime, 0, 1e9, "of every packet"},
-		{"jitter", unitTime, 0, 1e9, "added at random at the most"},
+		{"jitter", unitTime, 0, 1e9, "most random delay that is added"},
 		{"rate", unitRate, 0, 1 << 50, "of the wire"},
 		{"port-rate", unitRate, 0, 1 << 50, "of the switch port in front of every NIC, none for no switch"},
-		{"port-queue", unitBytes, 0, 1 << 30, "bytes that may wait there; what does not fit is lost"},
-		{"paths", unitCount, 1, 16, "equal ways between two hosts; a flow is pinned to one of them"},
+		{"port-queue", unitBytes, 0, 1 << 30, "bytes that may wait there; packets that do not fit are lost"},
+		{"paths", unitCount, 1, 16, "equal paths between two hosts; a flow is pinned to one of them"},
 		{"path-rate", unitRate, 0, 1 << 50, "of one of them, none for no limit"},
-		{"path-queue", unitBytes, 0, 1 << 30, "bytes that may wait for it; what does not fit is lost"},
-		{"skew", unitTime, 0, 1e5, "added to the delay of a path at the most"},
+		{"path-queue", unitBytes, 0, 1 << 30, "bytes that may wait for it; packets that do not fit are lost"},
+		{"skew", unitTime, 0, 1e5, "most delay that is added to a path"},
 	}
 	connectSettings = []setting{
 		{"from", unitCount, 0, 3, "host of end a"},

@@ -2,6 +2,7 @@ package measure
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -71,12 +72,7 @@ type slot struct {
 
 // AddFlow connects a flow.
 func (w *World) AddFlow(cfg FlowConfig) (*Flow, error) {
-	if cfg.MessageBytes == 0 {
-		cfg.MessageBytes = 64 << 10
-	}
-	if cfg.Depth == 0 {
-		cfg.Depth = 128
-	}
+	cfg.MessageBytes, cfg.Depth = cmp.Or(cfg.MessageBytes, 64<<10), cmp.Or(cfg.Depth, 128)
 	if cfg.From == nil || cfg.To == nil || cfg.MessageBytes%8 != 0 {
 		return nil, verbs.Invalidf("FlowConfig: want two hosts, and messages of a multiple of 8 bytes, not %d", cfg.MessageBytes)
 	}
@@ -188,13 +184,12 @@ func (f *Flow) turn() (busy bool, err error) {
 
 // mayPost reports whether another message is to be posted now.
 func (f *Flow) mayPost() bool {
-	if f.count == len(f.slots) || f.stopped || f.world.now < f.startAt {
-		return false
-	}
-	if f.cfg.Bytes > 0 && f.posted*f.cfg.MessageBytes >= f.cfg.Bytes {
-		return false
-	}
-	return f.world.now >= f.dueAt()
+	return !f.blocked() && f.world.now >= f.startAt && f.world.now >= f.dueAt()
+}
+
+// blocked reports whether the flow must not post before a message has ended, or ever again.
+func (f *Flow) blocked() bool {
+	return f.count == len(f.slots) || f.stopped || (f.cfg.Bytes > 0 && f.posted*f.cfg.MessageBytes >= f.cfg.Bytes)
 }
 
 // dueAt is when the next message is to be posted, if there is room for it.
@@ -203,7 +198,7 @@ func (f *Flow) dueAt() int64 { return f.startAt + int64(f.posted)*int64(f.cfg.Ev
 // due is the time at which the flow has something to do of its own.
 func (f *Flow) due() int64 {
 	at := max(f.startAt, f.dueAt())
-	if at <= f.world.now || f.stopped || f.count == len(f.slots) || (f.cfg.Bytes > 0 && f.posted*f.cfg.MessageBytes >= f.cfg.Bytes) {
+	if at <= f.world.now || f.blocked() {
 		return never
 	}
 	return at

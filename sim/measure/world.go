@@ -4,15 +4,16 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
+	"ibverbx/internal/clock"
+	"ibverbx/internal/heap"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-// ErrStuck says that a world has flows that are not done, and nothing is due any more.
+// ErrStuck says that nothing is due any more although not every flow is done.
 var ErrStuck = errors.New("nothing is due and not every flow is done")
 
 // World is a network of hosts on virtual time. Everything in it happens in one goroutine. Build
@@ -25,27 +26,22 @@ type World struct {
 	seed   uint64
 	hosts  []*Host
 	flows  []*Flow
-	agenda []appointment
-	limit  int64
-}
-
-// appointment is something that happens at a time.
-type appointment struct {
-	at int64
-	do func() error
+	agenda heap.Heap[func() error]
+	count  uint64 // entries that the agenda has had
+	limit  int64  // time in nanoseconds after which a run counts as hung
 }
 
 // WorldConfig describes a World.
 type WorldConfig struct {
-	// Seed decides what is lost, and where flows are hashed to. Zero is a seed like any
-	// other.
+	// Seed decides which packets are lost and which path a flow takes. Zero is an ordinary
+	// seed.
 	Seed uint64
-	// Impairment is that of every direction between two hosts.
+	// Impairment applies to every direction between two hosts.
 	Impairment softnic.Impairment
-	// Window is how many packets an RC requester may have unacknowledged. Zero means what
-	// softnic does without being told.
+	// Window is the number of packets that an RC requester may have unacknowledged. Zero means
+	// softnic's default.
 	Window int
-	// Queue is how many packets of one NIC may be under way. Zero means 8192.
+	// Queue is the number of packets of one NIC that may be in flight. Zero means 8192.
 	Queue int
 	// Limit is the virtual time after which a run counts as hung. Zero means 60 s.
 	Limit time.Duration
@@ -53,16 +49,10 @@ type WorldConfig struct {
 
 // NewWorld returns a world without hosts.
 func NewWorld(cfg WorldConfig) (*World, error) {
-	w := &World{now: 1, seed: cfg.Seed, limit: int64(cfg.Limit)}
-	if w.limit == 0 {
-		w.limit = int64(60 * time.Second)
-	}
-	if cfg.Queue == 0 {
-		cfg.Queue = 8192
-	}
+	w := &World{now: 1, seed: cfg.Seed, limit: int64(cmp.Or(cfg.Limit, 60*time.Second))}
 	var err error
 	w.Link, err = softnic.NewFaultLink(&softnic.FaultConfig{
-		Seed: cfg.Seed, Impairment: cfg.Impairment, Window: cfg.Window, Queue: cfg.Queue, InTurn: true, Now: w.Now,
+		Seed: cfg.Seed, Impairment: cfg.Impairment, Window: cfg.Window, Queue: cmp.Or(cfg.Queue, 8192), InTurn: true, Now: w.Now,
 	})
 	return w, err
 }
@@ -70,11 +60,10 @@ func NewWorld(cfg WorldConfig) (*World, error) {
 // Now is the virtual time in nanoseconds.
 func (w *World) Now() int64 { return w.now }
 
-// At makes do happen at a time, counted from the start of the world. An error ends the run.
+// At calls do at a time that counts from the start of the world. An error ends the run.
 func (w *World) At(at time.Duration, do func() error) {
-	a := appointment{at: int64(at) + 1, do: do}
-	i, _ := slices.BinarySearchFunc(w.agenda, a.at+1, func(b appointment, t int64) int { return cmp.Compare(b.at, t) })
-	w.agenda = slices.Insert(w.agenda, i, a)
+	w.count++
+	w.agenda.Push(int64(at)+1, w.count, do)
 }
 
 // Host is a machine with one NIC.
@@ -133,7 +122,7 @@ func (h *Host) step() {
 }
 
 // never is a time that does not come.
-const never int64 = 1<<63 - 1
+const never int64 = clock.Never
 
 // Run lets time pass until every flow that has an end is done, and checks the bytes of all.
 func (w *World) Run() error {
@@ -146,7 +135,7 @@ func (w *World) Run() error {
 	for _, f := range w.flows {
 		f.stopped = true
 	}
-	// What is late has the time to do its harm before the last look at the bytes.
+	// Late packets get the time to do harm before the bytes are checked.
 	end := w.now + int64(lateness)
 	if err := w.until(func() bool { return w.now >= end }); err != nil && !errors.Is(err, ErrStuck) {
 		return err
@@ -159,7 +148,7 @@ func (w *World) Run() error {
 	return nil
 }
 
-// lateness is how long a world goes on when all is done.
+// lateness is how long a world runs after all flows are done.
 const lateness = time.Millisecond
 
 func (w *World) done() bool {
@@ -201,12 +190,10 @@ func (w *World) until(over func() bool) error {
 	}
 }
 
-// meet does what is on the agenda for now.
+// meet does what is due on the agenda.
 func (w *World) meet() error {
-	for len(w.agenda) > 0 && w.agenda[0].at <= w.now {
-		do := w.agenda[0].do
-		w.agenda = w.agenda[1:]
-		if err := do(); err != nil {
+	for w.agenda.Len() > 0 && w.agenda.Next() <= w.now {
+		if err := w.agenda.Pop()(); err != nil {
 			return err
 		}
 	}
@@ -215,18 +202,15 @@ func (w *World) meet() error {
 
 // advance moves time to when something is due.
 func (w *World) advance() error {
-	next := never
+	next := w.agenda.Next()
 	if at, pending := w.Link.Next(); pending {
-		next = at
+		next = min(next, at)
 	}
 	for _, h := range w.hosts {
 		next = min(next, h.deadline)
 	}
 	for _, f := range w.flows {
 		next = min(next, f.due())
-	}
-	if len(w.agenda) > 0 {
-		next = min(next, w.agenda[0].at)
 	}
 	switch {
 	case next == never:
@@ -238,7 +222,7 @@ func (w *World) advance() error {
 	return nil
 }
 
-// outstanding says what the flows wait for.
+// outstanding lists the flows that are not done.
 func (w *World) outstanding() string {
 	text := ""
 	for i, f := range w.flows {
@@ -249,7 +233,7 @@ func (w *World) outstanding() string {
 	return text
 }
 
-// Close closes everything. It is to be called after an error, too.
+// Close closes everything. Call it also after an error.
 func (w *World) Close() error {
 	var errs []error
 	for _, f := range w.flows {
