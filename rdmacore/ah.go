@@ -4,17 +4,17 @@ package rdmacore
 
 import (
 	"fmt"
+	"syscall"
 
 	"ibverbx/verbs"
 )
 
-// ah is an address handle. closed is guarded by the lock of the context, the table of
-// handles by its own.
+// ah is an address handle.
 type ah struct {
 	pd     *pd
 	h      handle
 	num    verbs.AHHandle
-	closed bool
+	closed bool // guarded by the lock of the context
 }
 
 var _ verbs.AH = (*ah)(nil)
@@ -74,24 +74,11 @@ func (a *ah) Close() error {
 
 func (a *ah) destroy() error {
 	x := a.pd.ctx
-	x.mu.Lock()
-	if a.closed {
-		x.mu.Unlock()
-		return nil
-	}
-	a.closed = true
-	x.mu.Unlock()
-	// Who posts a datagram holds the table while the driver reads the handle.
-	x.ahMu.Lock()
-	delete(x.ahs, a.num)
-	x.ahMu.Unlock()
-	errno := cDestroyAH(x.lib, a.h)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if errno != 0 {
-		a.closed = false
-		return inWords(errno)
-	}
-	left(a.pd, a.pd.ahs, a)
-	return nil
+	return x.end(&a.closed, nil, "", func() syscall.Errno {
+		// A post of a datagram holds the table while the driver reads the handle.
+		x.ahMu.Lock()
+		delete(x.ahs, a.num)
+		x.ahMu.Unlock()
+		return cDestroyAH(x.lib, a.h)
+	}, func() { left(a.pd, a.pd.ahs, a) })
 }

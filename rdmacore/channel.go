@@ -2,9 +2,7 @@
 
 package rdmacore
 
-import (
-	"golang.org/x/sys/unix"
-)
+import "syscall"
 
 // channel is the completion channel of a context: all its CQs with a Waker report there.
 // It is made with the first of them.
@@ -37,25 +35,18 @@ func (x *nicContext) channelFor() (handle, error) {
 // of their CQs. A CQ cannot be destroyed between its event and the acknowledgement; one
 // that is being destroyed is not known any more.
 func (x *nicContext) takeCompletions(h handle) (end bool) {
-	for {
+	return x.drain(func() syscall.Errno {
 		key, errno := cCQEvent(x.lib, h)
-		switch errno {
-		case 0:
-		case unix.EAGAIN:
-			return false
-		case unix.EINTR:
-			continue
-		default:
-			x.events.fail()
-			return true
+		if errno != 0 {
+			return errno
 		}
-		if ev, ok := x.events.lookup(key); ok {
-			if c, ok := ev.CQ.(*cq); ok && c.waker != nil {
-				c.waker.Wake()
-			}
+		ev, _ := x.events.lookup(key)
+		if c, ok := ev.CQ.(*cq); ok && c.waker != nil {
+			c.waker.Wake()
 		}
 		cAckCQEvent(x.lib, key)
-	}
+		return 0
+	})
 }
 
 // close ends the channel; its CQs are gone.

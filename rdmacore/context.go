@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 
 	"ibverbx/verbs"
 )
@@ -85,35 +86,59 @@ func (x *nicContext) do(op string, f func() error) error {
 	return verbs.NewOpError(op, x.dev.Name(), 0, f())
 }
 
-func (x *nicContext) AllocPD() (verbs.PD, error) {
-	var d *pd
-	err := x.do("allocate PD", func() error {
-		h, errno := cAllocPD(x.lib, x.h)
-		if errno != 0 {
-			return inWords(errno)
-		}
-		d = &pd{ctx: x, h: h}
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.pds.add(d)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
-}
-
-func (x *nicContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
-	var c *cq
-	err := x.do("create CQ", func() (err error) {
-		c, err = x.createCQ(cfg)
+// result returns what f returns, and runs it by do, which is x.do, pd.create or qp.do.
+func result[T any](do func(op string, f func() error) error, op string, f func() (T, error)) (v T, err error) {
+	err = do(op, func() (err error) {
+		v, err = f()
 		return err
 	})
 	if err != nil {
-		return nil, err
+		var none T
+		return none, err
 	}
-	return c, nil
+	return v, nil
+}
+
+func (x *nicContext) AllocPD() (verbs.PD, error) {
+	return result(x.do, "allocate PD", func() (verbs.PD, error) {
+		h, errno := cAllocPD(x.lib, x.h)
+		if errno != 0 {
+			return nil, inWords(errno)
+		}
+		d := &pd{ctx: x, h: h}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.pds.add(d)
+		return d, nil
+	})
+}
+
+func (x *nicContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
+	return result(x.do, "create CQ", func() (verbs.CQ, error) { return x.createCQ(cfg) })
+}
+
+// end destroys an object by call, and then removes it by left, with the lock held. It does nothing if
+// *closed is set, and fails if the object has users: what says which. An object that the library cannot
+// destroy stays open.
+func (x *nicContext) end(closed *bool, users *int, what string, call func() syscall.Errno, left func()) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case *closed:
+		return nil
+	case users != nil && *users > 0:
+		return fmt.Errorf("%w: %d %s", verbs.ErrBusy, *users, what)
+	}
+	*closed = true // nothing uses it from here on
+	x.mu.Unlock()
+	errno := call()
+	x.mu.Lock()
+	if errno != 0 {
+		*closed = false
+		return inWords(errno)
+	}
+	left()
+	return nil
 }
 
 // Close destroys what is open: QPs before what they stand on, the PDs last.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -177,32 +178,13 @@ func (c *cq) destroy() error {
 	x := c.ctx
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return nil
-	}
-	x.mu.Lock()
-	users := c.users
-	if users == 0 {
-		c.closed = true // no QP takes it from here on
-	}
-	x.mu.Unlock()
-	if users > 0 {
-		return fmt.Errorf("%w: %d queues of QPs", verbs.ErrBusy, users)
-	}
-	x.events.forget(c.key)
-	if errno := cDestroyCQ(x.lib, c.h); errno != 0 {
-		x.mu.Lock()
-		c.closed = false
-		x.mu.Unlock()
-		x.events.know(c.key, verbs.Event{CQ: c})
-		return inWords(errno)
-	}
-	c.stash = nil
-	x.mu.Lock()
-	delete(x.cqs, c)
-	x.mu.Unlock()
-	if c.waker != nil {
-		c.waker.Wake()
-	}
-	return nil
+	return x.end(&c.closed, &c.users, "queues of QPs", func() syscall.Errno {
+		return x.events.without(c.key, func() syscall.Errno { return cDestroyCQ(x.lib, c.h) })
+	}, func() {
+		c.stash = nil
+		delete(x.cqs, c)
+		if c.waker != nil {
+			c.waker.Wake()
+		}
+	})
 }

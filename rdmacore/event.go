@@ -4,6 +4,7 @@ package rdmacore
 
 import (
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -53,6 +54,17 @@ func (e *eventQueue) forget(key handle) {
 	}
 	clear(e.pending[len(keep):])
 	e.pending = keep
+}
+
+// without destroys an object by call while no event finds it. If that fails events find it again.
+func (e *eventQueue) without(key handle, call func() syscall.Errno) syscall.Errno {
+	subject, _ := e.lookup(key)
+	e.forget(key)
+	errno := call()
+	if errno != 0 {
+		e.know(key, subject)
+	}
+	return errno
 }
 
 // lookup returns the object with a key as an event.
@@ -116,20 +128,27 @@ func (e *eventQueue) close() {
 // takeAsync takes all asynchronous events that the kernel has. The library keeps an
 // object from being destroyed between an event and its acknowledgement.
 func (x *nicContext) takeAsync() (end bool) {
-	for {
+	return x.drain(func() syscall.Errno {
 		ev, errno := cAsyncEvent(x.lib, x.h)
-		switch errno {
-		case 0:
+		if errno == 0 {
+			x.events.raise(ev)
+			cAckAsyncEvent(x.lib, ev)
+		}
+		return errno
+	})
+}
+
+// drain calls take until the kernel has no more events. It reports whether none can come any more.
+func (x *nicContext) drain(take func() syscall.Errno) (end bool) {
+	for {
+		switch take() {
+		case 0, unix.EINTR:
 		case unix.EAGAIN:
 			return false
-		case unix.EINTR:
-			continue
 		default:
 			x.events.fail()
 			return true
 		}
-		x.events.raise(ev)
-		cAckAsyncEvent(x.lib, ev)
 	}
 }
 

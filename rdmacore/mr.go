@@ -4,6 +4,7 @@ package rdmacore
 
 import (
 	"fmt"
+	"syscall"
 
 	"ibverbx/verbs"
 )
@@ -34,15 +35,7 @@ func checkAccess(a verbs.Access) error {
 }
 
 func (d *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
-	var r *mr
-	err := d.create("register memory", func() (err error) {
-		r, err = d.register(m, access)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
+	return result(d.create, "register memory", func() (verbs.MR, error) { return d.register(m, access) })
 }
 
 func (d *pd) register(m *verbs.Memory, access verbs.Access) (*mr, error) {
@@ -65,25 +58,19 @@ func (d *pd) register(m *verbs.Memory, access verbs.Access) (*mr, error) {
 }
 
 func (d *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
-	var r *mr
-	err := d.create("register dma-buf", func() error {
+	return result(d.create, "register dma-buf", func() (verbs.MR, error) {
 		if d.ctx.capabilities()&verbs.CapDMABuf == 0 {
-			return fmt.Errorf("%w: the device or the library cannot register a dma-buf", verbs.ErrNotSupported)
+			return nil, fmt.Errorf("%w: the device or the library cannot register a dma-buf", verbs.ErrNotSupported)
 		}
 		if err := checkAccess(access); err != nil {
-			return err
+			return nil, err
 		}
 		got, errno := cRegDMABuf(d.ctx.lib, d.h, offset, length, iova, fd, access)
 		if errno != 0 {
-			return registerError(errno, length)
+			return nil, registerError(errno, length)
 		}
-		r = d.addMR(&mr{pd: d, h: got.mr, addr: iova, size: length, lkey: got.lkey, rkey: got.rkey})
-		return nil
+		return d.addMR(&mr{pd: d, h: got.mr, addr: iova, size: length, lkey: got.lkey, rkey: got.rkey}), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
 }
 
 func (d *pd) addMR(m *mr) *mr {
@@ -106,23 +93,10 @@ func (m *mr) Close() error {
 // still reach it.
 func (m *mr) destroy() error {
 	x := m.pd.ctx
-	x.mu.Lock()
-	if m.closed {
-		x.mu.Unlock()
-		return nil
-	}
-	m.closed = true
-	x.mu.Unlock()
-	errno := cDeregMR(x.lib, m.h)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if errno != 0 {
-		m.closed = false
-		return inWords(errno)
-	}
-	left(m.pd, m.pd.mrs, m)
-	if m.mem != nil {
-		m.mem.Release()
-	}
-	return nil
+	return x.end(&m.closed, nil, "", func() syscall.Errno { return cDeregMR(x.lib, m.h) }, func() {
+		left(m.pd, m.pd.mrs, m)
+		if m.mem != nil {
+			m.mem.Release()
+		}
+	})
 }

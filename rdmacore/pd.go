@@ -4,7 +4,7 @@ package rdmacore
 
 import (
 	"errors"
-	"fmt"
+	"syscall"
 
 	"ibverbx/verbs"
 )
@@ -14,7 +14,7 @@ type pd struct {
 	ctx    *nicContext
 	h      handle
 	closed bool
-	users  int // objects that stand on it, those in the making too
+	users  int // objects that use it, including those that are being created
 	mrs    set[*mr]
 	qps    set[*qp]
 	srqs   set[*srq]
@@ -23,7 +23,7 @@ type pd struct {
 
 var _ verbs.PD = (*pd)(nil)
 
-// create runs make while the PD counts one user more, and keeps that if it succeeds.
+// create counts one more user of the PD while make runs, and afterwards if make succeeds.
 func (d *pd) create(op string, make func() error) error {
 	return d.ctx.do(op, func() error {
 		d.ctx.mu.Lock()
@@ -45,54 +45,29 @@ func (d *pd) create(op string, make func() error) error {
 	})
 }
 
-// left takes an object out of a set of the PD. The lock of the context is held.
+// left removes an object from a set of the PD. The lock of the context is held.
 func left[T comparable](d *pd, s set[T], v T) {
 	delete(s, v)
 	d.users--
 }
 
 func (d *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	var q *qp
-	err := d.create("create QP", func() (err error) {
-		q, err = d.createQP(cfg)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return q, nil
+	return result(d.create, "create QP", func() (verbs.QP, error) { return d.createQP(cfg) })
 }
 
 func (d *pd) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
-	var s *srq
-	err := d.create("create SRQ", func() (err error) {
-		s, err = d.createSRQ(cfg)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return result(d.create, "create SRQ", func() (verbs.SRQ, error) { return d.createSRQ(cfg) })
 }
 
 func (d *pd) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
-	var a *ah
-	err := d.create("create AH", func() (err error) {
-		a, err = d.createAH(attr)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return a, nil
+	return result(d.create, "create AH", func() (verbs.AH, error) { return d.createAH(attr) })
 }
 
 func (d *pd) Close() error {
-	err := d.ctx.do("close PD", d.destroy)
-	return ignoreClosed(err)
+	return ignoreClosed(d.ctx.do("close PD", d.destroy))
 }
 
-// ignoreClosed makes Close idempotent: what went with its context is closed.
+// ignoreClosed makes Close idempotent: an object that was closed with its context is closed.
 func ignoreClosed(err error) error {
 	if errors.Is(err, verbs.ErrClosed) {
 		return nil
@@ -102,29 +77,10 @@ func ignoreClosed(err error) error {
 
 func (d *pd) destroy() error {
 	x := d.ctx
-	x.mu.Lock()
-	if d.closed {
-		x.mu.Unlock()
-		return nil
-	}
-	if d.users > 0 {
-		defer x.mu.Unlock()
-		return fmt.Errorf("%w: %d objects", verbs.ErrBusy, d.users)
-	}
-	d.closed = true
-	x.mu.Unlock()
-	errno := cDeallocPD(x.lib, d.h)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if errno != 0 {
-		d.closed = false
-		return inWords(errno)
-	}
-	delete(x.pds, d)
-	return nil
+	return x.end(&d.closed, &d.users, "objects", func() syscall.Errno { return cDeallocPD(x.lib, d.h) }, func() { delete(x.pds, d) })
 }
 
-// destroyContents destroys what stands on the PD, when its context is closed.
+// destroyContents destroys the objects that use the PD, when its context is closed.
 func (d *pd) destroyContents() error {
 	var errs []error
 	for q := range d.qps {

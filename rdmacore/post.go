@@ -31,7 +31,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	return int(r >> 32), nil
 }
 
-// cross does the same where a call more does not matter.
+// cross does the same where one more call does not matter.
 func (q *qp) cross(wrs []verbs.SendWR) int64 {
 	from := unsafe.SliceData(wrs)
 	if q.h == 0 {
@@ -43,30 +43,35 @@ func (q *qp) cross(wrs []verbs.SendWR) int64 {
 	return r
 }
 
-// postRest goes on with sends that were not all taken. Those who wait at the gate do it
-// under the lock, all but one asleep.
+// postRest continues a post of sends that were not all taken.
 func (q *qp) postRest(wrs []verbs.SendWR, r int64) (int, error) {
+	n, why, err := q.send.rest(r, func() int64 { return q.cross(wrs) }, q.sendRefused)
+	if why != 0 {
+		err = q.sendError(n, wrs, why)
+	}
+	return n, err
+}
+
+// rest repeats a post, by cross, while the gate is shut or another goroutine posts. It returns the
+// number of requests that were taken and why the next one was not, or the error of refused. The
+// goroutines that wait do so under the lock, all but one asleep.
+func (s *side) rest(r int64, cross func() int64, refused func() error) (n int, why uint32, err error) {
 	for {
-		n, why := int(r>>32), uint32(r)
-		switch why {
-		case 0:
-			return n, nil
-		case stopped, busy:
-		default:
-			return n, q.sendError(n, wrs, why)
+		if why = uint32(r); why != stopped && why != busy {
+			return int(r >> 32), why, nil
 		}
-		q.send.mu.Lock()
-		if !q.send.ready {
-			defer q.send.mu.Unlock()
-			return 0, q.sendRefused()
+		s.mu.Lock()
+		if !s.ready {
+			defer s.mu.Unlock()
+			return 0, 0, refused()
 		}
-		r = q.cross(wrs)
-		q.send.mu.Unlock()
+		r = cross()
+		s.mu.Unlock()
 		runtime.Gosched()
 	}
 }
 
-// sendRefused says why the QP takes no sends. The lock is held.
+// sendRefused returns why the QP takes no sends. The lock is held.
 func (q *qp) sendRefused() error {
 	switch s := &q.send; {
 	case s.closed:
@@ -80,8 +85,8 @@ func (q *qp) sendRefused() error {
 	}
 }
 
-// postDatagrams posts datagrams. Their handles are looked up, never followed: they come
-// from the caller. While C reads what they stand for nobody can destroy it.
+// postDatagrams posts datagrams. Their address handles come from the caller, so they are looked up
+// and never followed. The table is locked while C reads the objects, so that none is destroyed.
 func (q *qp) postDatagrams(wrs []verbs.SendWR) (int, error) {
 	s, x := &q.send, q.pd.ctx
 	s.mu.Lock()
@@ -112,34 +117,32 @@ func (q *qp) postDatagrams(wrs []verbs.SendWR) (int, error) {
 	}
 }
 
-// sendError says why wrs[n] was not taken. A full queue is ordinary and stays bare.
+// sendError returns why wrs[n] was not taken. A full queue is ordinary: its error is bare.
 func (q *qp) sendError(n int, wrs []verbs.SendWR, why uint32) error {
 	if queueFull(syscall.Errno(why)) {
 		return verbs.ErrQueueFull
 	}
 	wr := &wrs[n]
-	var err error
+	err := inWords(syscall.Errno(why))
 	switch why {
 	case badOpcode:
-		err = verbs.Invalidf("send %d of the chain: opcode %s is not legal on a %s QP", n, wr.Opcode, q.typ)
+		err = verbs.Invalidf("opcode %s is not legal on a %s QP", wr.Opcode, q.typ)
 	case badSGEs:
-		err = verbs.Invalidf("send %d of the chain: %d SGEs, the QP allows %d", n, wr.NumSGE, q.maxSendSGE)
+		err = verbs.Invalidf("%d SGEs, the QP allows %d", wr.NumSGE, q.maxSendSGE)
 	case badFlags:
-		err = verbs.Invalidf("send %d of the chain: unknown flags %s", n, wr.Flags)
+		err = verbs.Invalidf("unknown flags %s", wr.Flags)
 	case tooLong:
-		err = verbs.Invalidf("send %d of the chain: %d bytes, the QP sends %d in one message", n, wr.Length(), q.maxMsg)
+		err = verbs.Invalidf("%d bytes, the QP sends %d in one message", wr.Length(), q.maxMsg)
 	case inlineOpcode:
-		err = verbs.Invalidf("send %d of the chain: INLINE is not legal on %s", n, wr.Opcode)
+		err = verbs.Invalidf("INLINE is not legal on %s", wr.Opcode)
 	case inlineLength:
-		err = verbs.Invalidf("send %d of the chain: %d inline bytes, the QP allows %d", n, wr.Length(), q.maxInline)
+		err = verbs.Invalidf("%d inline bytes, the QP allows %d", wr.Length(), q.maxInline)
 	case atomicLength:
-		err = verbs.Invalidf("send %d of the chain: an atomic needs a local buffer of 8 bytes, not %d", n, wr.Length())
+		err = verbs.Invalidf("an atomic needs a local buffer of 8 bytes, not %d", wr.Length())
 	case noAH:
-		err = verbs.Invalidf("send %d of the chain: AH %d is not an open address handle of the PD", n, wr.AH)
-	default:
-		err = fmt.Errorf("send %d of the chain: %w", n, inWords(syscall.Errno(why)))
+		err = verbs.Invalidf("AH %d is not an open address handle of the PD", wr.AH)
 	}
-	return q.opError("post send", err)
+	return q.opError("post send", fmt.Errorf("send %d of the chain: %w", n, err))
 }
 
 func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
@@ -165,29 +168,16 @@ func (q *qp) crossRecv(wrs []verbs.RecvWR) int64 {
 	return r
 }
 
-// recvRest goes on with receives that were not all taken, as postRest does.
+// recvRest continues a post of receives that were not all taken.
 func (q *qp) recvRest(wrs []verbs.RecvWR, r int64) (int, error) {
-	for {
-		n, why := int(r>>32), uint32(r)
-		switch why {
-		case 0:
-			return n, nil
-		case stopped, busy:
-		default:
-			return n, q.pd.ctx.recvError(q.num, n, wrs, why, q.maxRecvSGE)
-		}
-		q.recv.mu.Lock()
-		if !q.recv.ready {
-			defer q.recv.mu.Unlock()
-			return 0, q.recvRefused()
-		}
-		r = q.crossRecv(wrs)
-		q.recv.mu.Unlock()
-		runtime.Gosched()
+	n, why, err := q.recv.rest(r, func() int64 { return q.crossRecv(wrs) }, q.recvRefused)
+	if why != 0 {
+		err = q.pd.ctx.recvError(q.num, n, wrs, why, q.maxRecvSGE)
 	}
+	return n, err
 }
 
-// recvRefused says why the QP takes no receives. The lock is held.
+// recvRefused returns why the QP takes no receives. The lock is held.
 func (q *qp) recvRefused() error {
 	var err error
 	switch {
@@ -203,7 +193,7 @@ func (q *qp) recvRefused() error {
 	return q.opError("post receive", err)
 }
 
-// recvError says why wrs[n] was not taken, by a QP or, if qpn is 0, by an SRQ.
+// recvError returns why wrs[n] was not taken, by a QP or, if qpn is 0, by an SRQ.
 func (x *nicContext) recvError(qpn uint32, n int, wrs []verbs.RecvWR, why uint32, maxSGE int) error {
 	if queueFull(syscall.Errno(why)) {
 		return verbs.ErrQueueFull

@@ -3,10 +3,12 @@
 package rdmacore
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"syscall"
 
 	"ibverbx/verbs"
 )
@@ -38,23 +40,24 @@ type qp struct {
 // sendSide says whether and why not sends can be posted. Posts do not look here: they go
 // through a gate in C, which follows ready, and come here when it is shut.
 type sendSide struct {
-	mu    sync.Mutex
-	ready bool // sends can be posted: open, and in RTS or beyond
-	// closed, and the state as far as Modify knows it, say why not.
-	closed    bool
-	state     verbs.QPState
-	depth     int
+	side                     // ready from RTS on
+	state     verbs.QPState  // as far as Modify knows it
 	from      *verbs.SendWR  // as cq.into
 	datagrams []verbs.SendWR // room for UD requests with the library's handles in them
 }
 
 // recvSide is the same for receives.
 type recvSide struct {
+	side               // ready unless the state is RESET or the QP has an SRQ
+	from *verbs.RecvWR // as cq.into
+}
+
+// side is what the two sides have in common.
+type side struct {
 	mu     sync.Mutex
-	ready  bool // receives can be posted: open, not in RESET, no SRQ
+	ready  bool // requests can be posted; the gate in C follows it
 	closed bool
-	depth  int
-	from   *verbs.RecvWR // as cq.into
+	depth  int // requests
 }
 
 // gateSide names one of the two gates of a QP.
@@ -87,7 +90,7 @@ const datagramBatch = 64
 
 func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	x := d.ctx
-	q := &qp{pd: d, typ: cfg.Type, port: max(cfg.Port, 1), maxSendSGE: orOne(cfg.MaxSendSGE), maxRecvSGE: orOne(cfg.MaxRecvSGE)}
+	q := &qp{pd: d, typ: cfg.Type, port: max(cfg.Port, 1), maxSendSGE: cmp.Or(cfg.MaxSendSGE, 1), maxRecvSGE: cmp.Or(cfg.MaxRecvSGE, 1)}
 	legal, err := x.checkQPConfig(&cfg)
 	if err != nil {
 		return nil, err
@@ -269,15 +272,15 @@ func (q *qp) destroy() error {
 		return nil
 	}
 	q.stop(true)
-	x.events.forget(q.key)
-	unlock := q.lockCQs()
-	errno := cDestroyQP(x.lib, q.h)
-	if errno == 0 {
-		q.discardCompletions()
-	}
-	unlock()
+	errno := x.events.without(q.key, func() syscall.Errno {
+		defer q.lockCQs()()
+		errno := cDestroyQP(x.lib, q.h)
+		if errno == 0 {
+			q.discardCompletions()
+		}
+		return errno
+	})
 	if errno != 0 {
-		x.events.know(q.key, verbs.Event{QP: q})
 		q.open()
 		return inWords(errno)
 	}
@@ -290,24 +293,21 @@ func (q *qp) destroy() error {
 
 // stop makes both queues refuse requests, and waits for posts that are under way.
 func (q *qp) stop(closed bool) {
-	q.send.mu.Lock()
-	q.send.ready, q.send.closed = false, closed
-	q.gate(sendGate, false)
-	q.send.mu.Unlock()
-	q.recv.mu.Lock()
-	q.recv.ready, q.recv.closed = false, closed
-	q.gate(recvGate, false)
-	q.recv.mu.Unlock()
+	for gate, s := range [...]*side{sendGate: &q.send.side, recvGate: &q.recv.side} {
+		s.mu.Lock()
+		s.ready, s.closed = false, closed
+		q.gate(gateSide(gate), false)
+		s.mu.Unlock()
+	}
 }
 
 // open undoes stop, as far as the state allows.
 func (q *qp) open() {
-	q.send.mu.Lock()
-	q.send.closed = false
-	q.send.mu.Unlock()
-	q.recv.mu.Lock()
-	q.recv.closed = false
-	q.recv.mu.Unlock()
+	for _, s := range [...]*side{&q.send.side, &q.recv.side} {
+		s.mu.Lock()
+		s.closed = false
+		s.mu.Unlock()
+	}
 	q.reached(q.send.state)
 }
 

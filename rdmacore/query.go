@@ -34,13 +34,12 @@ func (x *nicContext) describe() error {
 	return nil
 }
 
-func (x *nicContext) QueryDevice() (attr verbs.DeviceAttr, err error) {
-	err = x.do("query device", func() error {
-		attr = x.attr
+func (x *nicContext) QueryDevice() (verbs.DeviceAttr, error) {
+	return result(x.do, "query device", func() (verbs.DeviceAttr, error) {
+		attr := x.attr
 		attr.Capabilities = x.capabilities()
-		return nil
+		return attr, nil
 	})
-	return attr, err
 }
 
 // capabilities is what the device can do. It is found out when somebody first asks.
@@ -65,20 +64,12 @@ func (x *nicContext) port(port int) (verbs.PortAttr, error) {
 	return attr, inWords(errno)
 }
 
-func (x *nicContext) QueryPort(port int) (attr verbs.PortAttr, err error) {
-	err = x.do("query port", func() (err error) {
-		attr, err = x.port(port)
-		return err
-	})
-	return attr, err
+func (x *nicContext) QueryPort(port int) (verbs.PortAttr, error) {
+	return result(x.do, "query port", func() (verbs.PortAttr, error) { return x.port(port) })
 }
 
-func (x *nicContext) QueryGID(port, index int) (row verbs.GIDEntry, err error) {
-	err = x.do("query GID", func() (err error) {
-		row, err = x.gid(port, index)
-		return err
-	})
-	return row, err
+func (x *nicContext) QueryGID(port, index int) (verbs.GIDEntry, error) {
+	return result(x.do, "query GID", func() (verbs.GIDEntry, error) { return x.gid(port, index) })
 }
 
 func (x *nicContext) gid(port, index int) (verbs.GIDEntry, error) {

@@ -3,9 +3,11 @@
 package rdmacore
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"ibverbx/verbs"
@@ -31,7 +33,7 @@ func (d *pd) createSRQ(cfg verbs.SRQConfig) (*srq, error) {
 	if x.attr.MaxSRQ == 0 {
 		return nil, fmt.Errorf("%w: the device has no shared receive queues", verbs.ErrNotSupported)
 	}
-	cfg.MaxSGE = orOne(cfg.MaxSGE)
+	cfg.MaxSGE = cmp.Or(cfg.MaxSGE, 1)
 	switch {
 	case cfg.MaxWR < 1 || cfg.MaxWR > x.attr.MaxSRQWR:
 		return nil, verbs.Invalidf("SRQConfig.MaxWR is %d: want 1 to %d", cfg.MaxWR, x.attr.MaxSRQWR)
@@ -57,14 +59,6 @@ func (d *pd) createSRQ(cfg verbs.SRQConfig) (*srq, error) {
 	defer x.mu.Unlock()
 	d.srqs.add(s)
 	return s, nil
-}
-
-// orOne is n, or 1 for 0: the default of element counts.
-func orOne(n int) int {
-	if n == 0 {
-		return 1
-	}
-	return n
 }
 
 func (s *srq) MaxWR() int { return s.maxWR }
@@ -114,28 +108,7 @@ func (s *srq) destroy() error {
 	x := s.pd.ctx
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil
-	}
-	x.mu.Lock()
-	users := s.users
-	if users == 0 {
-		s.closed = true
-	}
-	x.mu.Unlock()
-	if users > 0 {
-		return fmt.Errorf("%w: %d QPs", verbs.ErrBusy, users)
-	}
-	x.events.forget(s.key)
-	if errno := cDestroySRQ(x.lib, s.h); errno != 0 {
-		x.mu.Lock()
-		s.closed = false
-		x.mu.Unlock()
-		x.events.know(s.key, verbs.Event{SRQ: s})
-		return inWords(errno)
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	left(s.pd, s.pd.srqs, s)
-	return nil
+	return x.end(&s.closed, &s.users, "QPs", func() syscall.Errno {
+		return x.events.without(s.key, func() syscall.Errno { return cDestroySRQ(x.lib, s.h) })
+	}, func() { left(s.pd, s.pd.srqs, s) })
 }

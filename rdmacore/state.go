@@ -10,11 +10,7 @@ import (
 
 // State asks the device: errors change the state without a word to this side.
 func (q *qp) State() verbs.QPState {
-	state := verbs.StateReset
-	err := q.do("query QP", func() (err error) {
-		state, err = q.deviceState()
-		return err
-	})
+	state, err := result(q.do, "query QP", q.deviceState)
 	if err != nil {
 		q.send.mu.Lock()
 		defer q.send.mu.Unlock()
@@ -30,14 +26,13 @@ func (q *qp) deviceState() (verbs.QPState, error) {
 
 // Query returns the attributes as they were set. Drivers report some of them as they
 // are now, such as the next PSN, and some not at all.
-func (q *qp) Query() (attr verbs.QPAttr, err error) {
-	err = q.do("query QP", func() error {
+func (q *qp) Query() (verbs.QPAttr, error) {
+	return result(q.do, "query QP", func() (verbs.QPAttr, error) {
 		s, err := q.deviceState()
-		attr = q.attr
+		attr := q.attr
 		attr.State, attr.CurState = s, 0
-		return err
+		return attr, err
 	})
-	return attr, err
 }
 
 func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
@@ -174,13 +169,7 @@ func keep[T any](dst *T, v T, yes bool) {
 	}
 }
 
-func (q *qp) Endpoint() (e verbs.Endpoint, err error) {
-	err = q.do("endpoint", func() error {
-		e, err = q.endpoint()
-		return err
-	})
-	return e, err
-}
+func (q *qp) Endpoint() (verbs.Endpoint, error) { return result(q.do, "endpoint", q.endpoint) }
 
 func (q *qp) endpoint() (verbs.Endpoint, error) {
 	x := q.pd.ctx
