@@ -69,7 +69,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if errno := cModifyQP(x.lib, q.h, &attr, global, mask); errno != 0 {
 		return fmt.Errorf("from %s to %s: %w", from, to, inWords(errno))
 	}
-	q.apply(&attr, mask)
+	q.attr.Set(&attr, mask)
 	q.reached(to)
 	return nil
 }
@@ -140,33 +140,6 @@ func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) (global bool, err
 		}
 	}
 	return global, nil
-}
-
-// apply keeps the attributes that mask names.
-func (q *qp) apply(a *verbs.QPAttr, mask verbs.QPAttrMask) {
-	has := func(bit verbs.QPAttrMask) bool { return mask&bit != 0 }
-	keep(&q.attr.PathMTU, a.PathMTU, has(verbs.AttrPathMTU))
-	keep(&q.attr.QKey, a.QKey, has(verbs.AttrQKey))
-	keep(&q.attr.RQPSN, a.RQPSN, has(verbs.AttrRQPSN))
-	keep(&q.attr.SQPSN, a.SQPSN, has(verbs.AttrSQPSN))
-	keep(&q.attr.DestQPN, a.DestQPN, has(verbs.AttrDestQPN))
-	keep(&q.attr.Access, a.Access, has(verbs.AttrAccess))
-	keep(&q.attr.AH, a.AH, has(verbs.AttrAV))
-	keep(&q.attr.PKeyIndex, a.PKeyIndex, has(verbs.AttrPKeyIndex))
-	keep(&q.attr.Port, a.Port, has(verbs.AttrPort))
-	keep(&q.attr.MaxRdAtomic, a.MaxRdAtomic, has(verbs.AttrMaxRdAtomic))
-	keep(&q.attr.MaxDestRdAtomic, a.MaxDestRdAtomic, has(verbs.AttrMaxDestRdAtomic))
-	keep(&q.attr.MinRNRTimer, a.MinRNRTimer, has(verbs.AttrMinRNRTimer))
-	keep(&q.attr.Timeout, a.Timeout, has(verbs.AttrTimeout))
-	keep(&q.attr.RetryCount, a.RetryCount, has(verbs.AttrRetryCount))
-	keep(&q.attr.RNRRetry, a.RNRRetry, has(verbs.AttrRNRRetry))
-	keep(&q.attr.SQDNotify, a.SQDNotify, has(verbs.AttrSQDNotify))
-}
-
-func keep[T any](dst *T, v T, yes bool) {
-	if yes {
-		*dst = v
-	}
 }
 
 func (q *qp) Endpoint() (verbs.Endpoint, error) { return result(q.do, "endpoint", q.endpoint) }

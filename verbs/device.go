@@ -63,15 +63,7 @@ const (
 
 // String returns the name that ibv_devinfo prints.
 func (a AtomicCap) String() string {
-	switch a {
-	case AtomicNone:
-		return "ATOMIC_NONE"
-	case AtomicHCA:
-		return "ATOMIC_HCA"
-	case AtomicGlob:
-		return "ATOMIC_GLOB"
-	}
-	return fmt.Sprintf("AtomicCap(%d)", uint8(a))
+	return nameOf(a, "AtomicCap", []string{AtomicNone: "ATOMIC_NONE", AtomicHCA: "ATOMIC_HCA", AtomicGlob: "ATOMIC_GLOB"})
 }
 
 // Capabilities is a set of things that not every device can do.
@@ -104,21 +96,10 @@ const (
 
 // String returns the name that ibv_devinfo prints.
 func (s PortState) String() string {
-	switch s {
-	case PortNop:
-		return "PORT_NOP"
-	case PortDown:
-		return "PORT_DOWN"
-	case PortInit:
-		return "PORT_INIT"
-	case PortArmed:
-		return "PORT_ARMED"
-	case PortActive:
-		return "PORT_ACTIVE"
-	case PortActiveDefer:
-		return "PORT_ACTIVE_DEFER"
-	}
-	return fmt.Sprintf("PortState(%d)", uint8(s))
+	return nameOf(s, "PortState", []string{
+		PortNop: "PORT_NOP", PortDown: "PORT_DOWN", PortInit: "PORT_INIT", PortArmed: "PORT_ARMED",
+		PortActive: "PORT_ACTIVE", PortActiveDefer: "PORT_ACTIVE_DEFER",
+	})
 }
 
 // LinkLayer is what runs below a port.
@@ -133,15 +114,9 @@ const (
 
 // String returns the name that ibv_devinfo prints.
 func (l LinkLayer) String() string {
-	switch l {
-	case LinkLayerUnspecified:
-		return "Unspecified"
-	case LinkLayerInfiniBand:
-		return "InfiniBand"
-	case LinkLayerEthernet:
-		return "Ethernet"
-	}
-	return fmt.Sprintf("LinkLayer(%d)", uint8(l))
+	return nameOf(l, "LinkLayer", []string{
+		LinkLayerUnspecified: "Unspecified", LinkLayerInfiniBand: "InfiniBand", LinkLayerEthernet: "Ethernet",
+	})
 }
 
 // MTU is a path MTU: the payload bytes of one packet, as a code.

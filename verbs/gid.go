@@ -48,15 +48,7 @@ const (
 
 // String returns the name that ibv_devinfo prints.
 func (t GIDType) String() string {
-	switch t {
-	case GIDTypeIB:
-		return "IB"
-	case GIDTypeRoCEv1:
-		return "RoCE v1"
-	case GIDTypeRoCEv2:
-		return "RoCE v2"
-	}
-	return fmt.Sprintf("GIDType(%d)", uint8(t))
+	return nameOf(t, "GIDType", []string{GIDTypeIB: "IB", GIDTypeRoCEv1: "RoCE v1", GIDTypeRoCEv2: "RoCE v2"})
 }
 
 // GIDEntry is one row of a port's GID table.

@@ -1,7 +1,5 @@
 package verbs
 
-import "fmt"
-
 // QPType is the transport service of a QP.
 type QPType uint8
 
@@ -13,17 +11,7 @@ const (
 )
 
 // String returns the short name.
-func (t QPType) String() string {
-	switch t {
-	case RC:
-		return "RC"
-	case UC:
-		return "UC"
-	case UD:
-		return "UD"
-	}
-	return fmt.Sprintf("QPType(%d)", uint8(t))
-}
+func (t QPType) String() string { return nameOf(t, "QPType", []string{RC: "RC", UC: "UC", UD: "UD"}) }
 
 // QPState is the state of a QP.
 type QPState uint8
@@ -42,12 +30,7 @@ const (
 var stateNames = [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
 
 // String returns the name of libibverbs without its prefix.
-func (s QPState) String() string {
-	if int(s) < len(stateNames) {
-		return stateNames[s]
-	}
-	return fmt.Sprintf("QPState(%d)", uint8(s))
-}
+func (s QPState) String() string { return nameOf(s, "QPState", stateNames[:]) }
 
 // QPConfig describes a queue pair.
 type QPConfig struct {

@@ -25,7 +25,7 @@ type QPAttr struct {
 	MaxDestRdAtomic uint8
 	// MinRNRTimer is the code of the time that the peer waits after RNR (RNRTimer).
 	MinRNRTimer uint8
-	// Timeout is the code of the acknowledgement timeout (AckTimeout); 0 waits for ever.
+	// Timeout is the code of the acknowledgement timeout (AckTimeout); 0 waits forever.
 	Timeout uint8
 	// RetryCount is how often a request is sent again after a timeout (at most 7).
 	RetryCount uint8
@@ -33,6 +33,33 @@ type QPAttr struct {
 	RNRRetry uint8
 	// SQDNotify asks for EventSQDrained, with the transition to SQD.
 	SQDNotify bool
+}
+
+// Set copies the attributes that mask names from b, except State and CurState. Providers keep the
+// attributes of a QP with it.
+func (a *QPAttr) Set(b *QPAttr, mask QPAttrMask) {
+	setIf(mask&AttrPathMTU, &a.PathMTU, b.PathMTU)
+	setIf(mask&AttrQKey, &a.QKey, b.QKey)
+	setIf(mask&AttrRQPSN, &a.RQPSN, b.RQPSN)
+	setIf(mask&AttrSQPSN, &a.SQPSN, b.SQPSN)
+	setIf(mask&AttrDestQPN, &a.DestQPN, b.DestQPN)
+	setIf(mask&AttrAccess, &a.Access, b.Access)
+	setIf(mask&AttrAV, &a.AH, b.AH)
+	setIf(mask&AttrPKeyIndex, &a.PKeyIndex, b.PKeyIndex)
+	setIf(mask&AttrPort, &a.Port, b.Port)
+	setIf(mask&AttrMaxRdAtomic, &a.MaxRdAtomic, b.MaxRdAtomic)
+	setIf(mask&AttrMaxDestRdAtomic, &a.MaxDestRdAtomic, b.MaxDestRdAtomic)
+	setIf(mask&AttrMinRNRTimer, &a.MinRNRTimer, b.MinRNRTimer)
+	setIf(mask&AttrTimeout, &a.Timeout, b.Timeout)
+	setIf(mask&AttrRetryCount, &a.RetryCount, b.RetryCount)
+	setIf(mask&AttrRNRRetry, &a.RNRRetry, b.RNRRetry)
+	setIf(mask&AttrSQDNotify, &a.SQDNotify, b.SQDNotify)
+}
+
+func setIf[T any](named QPAttrMask, dst *T, v T) {
+	if named != 0 {
+		*dst = v
+	}
 }
 
 // QPAttrMask says which attributes a Modify names.

@@ -77,3 +77,11 @@ func (s Status) Cause() string {
 	}
 	return ""
 }
+
+// nameOf returns the name of an enumerated value, or its type and number if it has none.
+func nameOf[T ~uint8](v T, typ string, names []string) string {
+	if int(v) < len(names) && names[v] != "" {
+		return names[v]
+	}
+	return fmt.Sprintf("%s(%d)", typ, uint8(v))
+}

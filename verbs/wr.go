@@ -41,12 +41,7 @@ var opcodeNames = [...]string{
 }
 
 // String returns the name of libibverbs without its prefix.
-func (o Opcode) String() string {
-	if int(o) < len(opcodeNames) {
-		return opcodeNames[o]
-	}
-	return fmt.Sprintf("Opcode(%d)", uint8(o))
-}
+func (o Opcode) String() string { return nameOf(o, "Opcode", opcodeNames[:]) }
 
 // SendFlags is a set of options of a send work request.
 type SendFlags uint8
