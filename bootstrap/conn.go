@@ -54,7 +54,7 @@ type Conn struct {
 	credit int // bytes that this side may still send
 	outbox [][]byte
 
-	datagrams struct{ in, out ring }
+	datagrams struct{ in, out datagrams }
 	onDatum   func()
 	stats     ConnStats
 }

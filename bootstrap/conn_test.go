@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ibverbx/internal/ring"
 )
 
 // A peer that went away without a word is dead after so much silence, and one that only
@@ -144,19 +146,19 @@ func TestRoom(t *testing.T) {
 
 // When a queue of datagrams is full the oldest go.
 func TestDatagramsLost(t *testing.T) {
-	var r ring
+	var r datagrams
 	if !r.put([]byte("x")) || r.take(make([]byte, 1)) != 0 {
-		t.Errorf("a ring that is not in use keeps a datagram, want it lost")
+		t.Errorf("a queue without capacity keeps a datagram, want it lost")
 	}
-	r.slots = make([]slot, ringDepth)
+	r.Ring = ring.New[slot](maxDatagrams)
 	lost := 0
-	for i := range ringDepth + 10 {
+	for i := range maxDatagrams + 10 {
 		if r.put(fmt.Append(nil, i)) {
 			lost++
 		}
 	}
 	b := make([]byte, MaxDatagram)
-	for i := 10; i < ringDepth+10; i++ {
+	for i := 10; i < maxDatagrams+10; i++ {
 		if got := string(b[:r.take(b)]); got != fmt.Sprint(i) {
 			t.Fatalf("datagram %q comes out, want %d", got, i)
 		}

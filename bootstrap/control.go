@@ -1,66 +1,65 @@
 package bootstrap
 
-import "fmt"
+import (
+	"fmt"
 
-// ringDepth is how many datagrams wait in a queue.
-const ringDepth = 256
+	"ibverbx/internal/ring"
+)
 
-// ring is a bounded queue of datagrams.
-type ring struct {
-	slots      []slot // nil until it is used
-	head, tail uint32
-}
+// maxDatagrams is the number of datagrams that a queue holds.
+const maxDatagrams = 256
 
+// datagrams is a bounded queue of datagrams. It has no capacity until Conn.Control is called.
+type datagrams struct{ ring.Ring[slot] }
+
+// slot holds one datagram.
 type slot struct {
-	n int
+	n int // bytes of b that are used
 	b [MaxDatagram]byte
 }
 
-// put adds a datagram and reports whether one was lost: the oldest, if the ring is full, or
-// this one, if it is not in use.
-func (r *ring) put(b []byte) (lost bool) {
-	if r.slots == nil {
+// put adds a datagram. It reports whether one was lost: the oldest one if the queue is full, this
+// one if the queue has no capacity.
+func (q *datagrams) put(b []byte) (lost bool) {
+	if q.Cap() == 0 {
 		return true
 	}
-	if r.tail-r.head == ringDepth {
-		r.head++
-		lost = true
+	if lost = q.Full(); lost {
+		q.Drop(1)
 	}
-	s := &r.slots[r.tail%ringDepth]
-	s.n = copy(s.b[:], b)
-	r.tail++
+	d := q.Extend()
+	d.n = copy(d.b[:], b)
 	return lost
 }
 
 // take moves the oldest datagram to b and returns its length, 0 if there is none.
-func (r *ring) take(b []byte) int {
-	if r.head == r.tail {
+func (q *datagrams) take(b []byte) int {
+	if q.Len() == 0 {
 		return 0
 	}
-	s := &r.slots[r.head%ringDepth]
-	r.head++
-	return copy(b, s.b[:s.n])
+	d := q.Front()
+	q.Drop(1)
+	return copy(b, d.b[:d.n])
 }
 
-// Control carries datagrams of the engine beside the messages of a Conn: it is an
-// ibverbx.Control. Nothing in it waits. When a queue is full the oldest datagram is lost.
+// Control carries datagrams of the engine beside the messages of a Conn. It implements
+// ibverbx.Control and never blocks. When a queue is full the oldest datagram is lost.
 type Control struct{ conn *Conn }
 
-// Control makes the Conn keep the datagrams that come from now on; those before it are
-// lost. wake, if not nil, is called when one has come, and when the Conn has ended; it
-// must not block. There is one control channel: another call changes wake.
+// Control makes the Conn keep the datagrams that arrive from now on. Earlier ones are lost. wake,
+// if not nil, is called when a datagram arrives and when the Conn ends. It must not block. There is
+// one control channel: another call replaces wake.
 func (c *Conn) Control(wake func()) *Control {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.datagrams.in.slots == nil {
-		c.datagrams.in.slots = make([]slot, ringDepth)
-		c.datagrams.out.slots = make([]slot, ringDepth)
+	if c.datagrams.in.Cap() == 0 {
+		c.datagrams.in.Ring, c.datagrams.out.Ring = ring.New[slot](maxDatagrams), ring.New[slot](maxDatagrams)
 	}
 	c.onDatum = wake
 	return &Control{conn: c}
 }
 
-// Send queues a datagram of at most MaxDatagram bytes. It never waits.
+// Send queues a datagram of at most MaxDatagram bytes. It never blocks.
 func (k *Control) Send(b []byte) error {
 	c := k.conn
 	if len(b) == 0 || len(b) > MaxDatagram {
@@ -78,7 +77,7 @@ func (k *Control) Send(b []byte) error {
 	return nil
 }
 
-// Recv takes a datagram into b. n is 0 if there is none. It never waits.
+// Recv moves a datagram to b. n is 0 if there is none. It never blocks.
 func (k *Control) Recv(b []byte) (n int, err error) {
 	c := k.conn
 	c.mu.Lock()

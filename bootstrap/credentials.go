@@ -62,18 +62,15 @@ type credentials struct {
 
 // load reads the credentials that a Config names.
 func (c *Config) load(dial bool) (*credentials, error) {
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
-	}
 	certificate := c.CertFile != "" || c.KeyFile != "" || c.CAFile != ""
 	token := c.TokenFile != "" || len(c.Token) > 0
 	switch {
 	case c.InsecurePlaintextOnAnyNetwork && !c.InsecurePlaintextOnLoopback:
-		return nil, bad("InsecurePlaintextOnAnyNetwork needs InsecurePlaintextOnLoopback too")
+		return nil, badConfig("InsecurePlaintextOnAnyNetwork needs InsecurePlaintextOnLoopback too")
 	case c.InsecurePlaintextOnLoopback && (certificate || token):
-		return nil, bad("plain text with certificates or a token: give one of them")
+		return nil, badConfig("plain text with certificates or a token: give one of them")
 	case certificate && token:
-		return nil, bad("certificates and a token: give one of them")
+		return nil, badConfig("certificates and a token: give one of them")
 	case c.InsecurePlaintextOnLoopback:
 		return &credentials{auth: AuthNone, any: c.InsecurePlaintextOnAnyNetwork}, nil
 	case certificate:
@@ -81,7 +78,7 @@ func (c *Config) load(dial bool) (*credentials, error) {
 	case token:
 		return c.loadToken(dial)
 	}
-	return nil, bad("nothing to prove oneself with: give TokenFile, or CertFile, KeyFile and CAFile")
+	return nil, badConfig("nothing to prove oneself with: give TokenFile, or CertFile, KeyFile and CAFile")
 }
 
 func (c *Config) loadCertificates(dial bool) (*credentials, error) {

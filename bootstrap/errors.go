@@ -39,6 +39,11 @@ var (
 	ErrTooLong = errors.New("too long")
 )
 
+// badConfig is an ErrConfig that says what is wrong.
+func badConfig(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
+}
+
 // violation is an ErrProtocol that says what was wrong.
 func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))

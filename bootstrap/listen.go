@@ -164,7 +164,7 @@ func (l *Listener) visit(raw net.Conn) {
 		i := nextToGo(l.half)
 		goes := l.half[i]
 		goes.bumped = true
-		l.half = append(l.half[:i], l.half[i+1:]...)
+		l.half = slices.Delete(l.half, i, i+1)
 		_ = goes.raw.Close()
 	}
 	l.half = append(l.half, v)
@@ -200,12 +200,7 @@ func (l *Listener) receive(v *visit) {
 func (l *Listener) leave(v *visit) (bumped bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, other := range l.half {
-		if other == v {
-			l.half = append(l.half[:i], l.half[i+1:]...)
-			break
-		}
-	}
+	l.half = slices.DeleteFunc(l.half, func(other *visit) bool { return other == v })
 	return v.bumped
 }
 
