@@ -2,19 +2,21 @@ package nullnic
 
 import "ibverbx/verbs"
 
-// CQ is a ring of completions.
+// CQ is a ring of completions. It is written by hand, not a ring.Ring, because it is the floor under
+// benchmarks of the engine: succeed and Poll check the room and load the cursors once per chain.
 type CQ struct {
 	ring       []verbs.WC
 	head, tail uint32
 	waker      *verbs.Waker
 	armed      bool
-	err        error
-	// slots says of completions in the ring which send queue slots they give back when
-	// they are taken; nil unless a held QP uses the CQ.
+	// err is what the next Poll of the empty queue returns.
+	err error
+	// slots holds, beside each completion in the ring, the send queue slots that it frees when it
+	// is polled. It is nil unless a held QP uses the CQ.
 	slots []freed
 }
 
-// freed is what a completion gives back: slots of the send queue of a held QP.
+// freed is a number of slots of the send queue of a held QP.
 type freed struct {
 	qp *QP
 	n  int
@@ -22,7 +24,7 @@ type freed struct {
 
 var _ verbs.CQ = (*CQ)(nil)
 
-// push adds a completion. A test that lets a CQ overrun has made a mistake.
+// push adds a completion. An overrun is a mistake of the test and panics.
 func (c *CQ) push() *verbs.WC {
 	if int(c.tail-c.head) == len(c.ring) {
 		panic("ibverbx/internal/nullnic: completion queue overrun")
@@ -37,7 +39,7 @@ func (c *CQ) push() *verbs.WC {
 }
 
 // succeed adds a completion for each signaled request of a chain. It is the hot path of
-// benchmarks: room is looked for once.
+// benchmarks.
 func (c *CQ) succeed(qpn uint32, wrs []verbs.SendWR) {
 	ring, tail := c.ring, c.tail
 	if int(tail-c.head)+len(wrs) > len(ring) {
@@ -60,8 +62,7 @@ func (c *CQ) succeed(qpn uint32, wrs []verbs.SendWR) {
 	}
 }
 
-// freeing notes that the completion that is pushed next gives back n slots of q's send
-// queue.
+// freeing makes the completion that is pushed next free n slots of q's send queue.
 func (c *CQ) freeing(q *QP, n int) {
 	if c.slots == nil {
 		c.slots = make([]freed, len(c.ring))
@@ -69,10 +70,10 @@ func (c *CQ) freeing(q *QP, n int) {
 	c.slots[int(c.tail)&(len(c.ring)-1)] = freed{q, n}
 }
 
-// Push adds a completion that no QP of the NIC produced.
+// Push adds a completion that does not come from a QP of the NIC.
 func (c *CQ) Push(wc verbs.WC) { *c.push() = wc }
 
-// Len is the number of completions that were not taken.
+// Len is the number of completions that were not polled.
 func (c *CQ) Len() int { return int(c.tail - c.head) }
 
 // FailNext makes the next Poll return err after what is in the queue.
@@ -97,8 +98,7 @@ func (c *CQ) Poll(dst []verbs.WC) (int, error) {
 	return n, nil
 }
 
-// giveBack frees the send queue slots of the oldest n completions: a provider learns from
-// a completion that is taken which requests are done with.
+// giveBack frees the send queue slots of the oldest n completions, which are being polled.
 //
 //go:noinline
 func (c *CQ) giveBack(n int) {

@@ -1,6 +1,9 @@
 package nullnic
 
-import "ibverbx/verbs"
+import (
+	"ibverbx/internal/ring"
+	"ibverbx/verbs"
+)
 
 // NIC is a device and, opened, its only context.
 type NIC struct {
@@ -76,11 +79,7 @@ func (n *NIC) AllocPD() (verbs.PD, error) { return &pd{nic: n}, nil }
 
 // CreateCQ implements verbs.Context.
 func (n *NIC) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
-	size := 1
-	for size < cfg.Depth {
-		size *= 2
-	}
-	return &CQ{ring: make([]verbs.WC, size), waker: cfg.Waker}, nil
+	return &CQ{ring: make([]verbs.WC, ring.CeilPow2(cfg.Depth)), waker: cfg.Waker}, nil
 }
 
 // Raise makes the NIC report an asynchronous event.
