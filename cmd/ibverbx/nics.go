@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"ibverbx"
+	"ibverbx/internal/closer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -28,11 +29,9 @@ type nics struct {
 	// setPort takes the ports of both NICs of a rail down or up. It is nil if that is not
 	// the program's business.
 	setPort func(rail int, up bool)
-	closers []func() error
+	// closers close the NICs.
+	closers closer.Stack
 }
-
-// onClose makes close call f, before what was given to it earlier.
-func (n *nics) onClose(f func() error) { n.closers = append(n.closers, f) }
 
 // add makes an open NIC the next rail of an end.
 func (n *nics) add(end int, rail ibverbx.RailConfig) {
@@ -41,14 +40,7 @@ func (n *nics) add(end int, rail ibverbx.RailConfig) {
 }
 
 // close closes everything in reverse order and returns all errors.
-func (n *nics) close() error {
-	var errs []error
-	for i := len(n.closers) - 1; i >= 0; i-- {
-		errs = append(errs, n.closers[i]())
-	}
-	n.closers = nil
-	return errors.Join(errs...)
-}
+func (n *nics) close() error { return n.closers.Close() }
 
 // softNICs opens software NICs. Rail i is a memory link of its own between soft2i and
 // soft2i+1.
@@ -82,12 +74,17 @@ func (n *nics) openSoft(link *softnic.MemoryLink, end int, name string) (*softni
 	if err != nil {
 		return nil, err
 	}
-	n.onClose(nic.Close)
-	ctx, err := nic.Open()
+	n.closers.Add(nic.Close)
+	return nic, n.openRail(nic, end, 0)
+}
+
+// openRail opens a device and makes it the next rail of an end.
+func (n *nics) openRail(device verbs.Device, end, port int) error {
+	ctx, err := device.Open()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	n.onClose(ctx.Close)
-	n.add(end, ibverbx.RailConfig{Context: ctx})
-	return nic, nil
+	n.closers.Add(ctx.Close)
+	n.add(end, ibverbx.RailConfig{Context: ctx, Port: uint8(port)})
+	return nil
 }

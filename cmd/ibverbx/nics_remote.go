@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"ibverbx"
 	"ibverbx/internal/pcap"
 	"ibverbx/internal/perf"
 	"ibverbx/softnic"
@@ -80,14 +79,8 @@ func (n *nics) openUDP(i int, addr netip.Addr, cfg *softnic.UDPConfig) error {
 	if err != nil {
 		return err
 	}
-	n.onClose(nic.Close)
-	ctx, err := nic.Open()
-	if err != nil {
-		return err
-	}
-	n.onClose(ctx.Close)
-	n.add(0, ibverbx.RailConfig{Context: ctx})
-	return nil
+	n.closers.Add(nic.Close)
+	return n.openRail(nic, 0, 0)
 }
 
 // openEnd opens the chosen devices in order, at most so many.
@@ -98,7 +91,7 @@ func (r rdmaNICs) openEnd(rails int) (*nics, error) {
 	}
 	n := &nics{}
 	for _, c := range active[:min(rails, len(active))] {
-		if err := n.openReal(c, 0); err != nil {
+		if err := n.openRail(c.Device, 0, c.Port); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 	}

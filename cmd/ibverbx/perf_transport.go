@@ -57,7 +57,7 @@ func (n *nics) wrap(w perf.Wish) error {
 			if err != nil {
 				return err
 			}
-			n.onClose(ctx.Close) // before that of the inner one, which then does nothing
+			n.closers.Add(ctx.Close) // before that of the inner one, which then does nothing
 			rail.Context = ctx
 			n.contexts = append(n.contexts, ctx)
 		}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ibverbx"
 	"ibverbx/internal/perf"
 	"ibverbx/rdmacore"
 	"ibverbx/verbs"
@@ -118,7 +117,7 @@ func (r rdmaNICs) all() (*nics, error) {
 	}
 	n := &nics{}
 	for _, c := range chosen {
-		if err := n.openReal(c, 0); err != nil {
+		if err := n.openRail(c.Device, 0, c.Port); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 	}
@@ -139,21 +138,10 @@ func (r rdmaNICs) open(rails int) (*nics, error) {
 			} else if len(active) >= 2 && rails == 1 {
 				c = active[end]
 			}
-			if err := n.openReal(c, end); err != nil {
+			if err := n.openRail(c.Device, end, c.Port); err != nil {
 				return nil, errors.Join(err, n.close())
 			}
 		}
 	}
 	return n, nil
-}
-
-// openReal opens a device and makes it the next rail of an end.
-func (n *nics) openReal(c rdmacore.Choice[*rdmacore.Device], end int) error {
-	ctx, err := c.Device.Open()
-	if err != nil {
-		return err
-	}
-	n.onClose(ctx.Close)
-	n.add(end, ibverbx.RailConfig{Context: ctx, Port: uint8(c.Port)})
-	return nil
 }
