@@ -1,20 +1,19 @@
 package sim
 
-import "ibverbx"
+import (
+	"ibverbx"
+	"ibverbx/internal/ring"
+)
 
-// This file holds: queues are as deep as they were made, and no deeper; what they held comes
-// back, so that they can be filled again as often as one likes.
+// This file checks that queues are as deep as they were made, and no deeper, and that their slots
+// are freed: they can be filled again and again.
 
 // sendDepth is how many requests a VirtualQP takes.
 func (e *end) sendDepth() int {
 	if e.straight() {
 		return e.plan.LaneDepth
 	}
-	depth := 1
-	for depth < e.plan.SendDepth {
-		depth *= 2
-	}
-	return depth
+	return ring.CeilPow2(e.plan.SendDepth)
 }
 
 // checkCapacity fills the queues of an end that works: they must take all that they were

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 
+	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
 
@@ -39,10 +40,7 @@ func (p *Pool) content(from uint32, n int) []byte { return p.table[from:][:n] }
 
 // take returns memory of at least size bytes.
 func (p *Pool) take(size int) (*verbs.Memory, error) {
-	rounded := 64 << 10
-	for rounded < size {
-		rounded *= 2
-	}
+	rounded := ring.CeilPow2(max(size, 64<<10))
 	if l := p.free[rounded]; len(l) > 0 {
 		p.free[rounded] = l[:len(l)-1]
 		return l[len(l)-1], nil

@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -49,33 +48,27 @@ func runDeadPath(o Options, r *Result, path int, share float64) error {
 
 // runSpread moves bytes over paths that go different ways, and makes that of one path a black
 // hole at a time, if it is above 0.
-func runSpread(o Options, r *Result, path int, death time.Duration) (err error) {
+func runSpread(o Options, r *Result, path int, death time.Duration) error {
 	cfg := fastReliable()
 	cfg.Paths = deadPaths
-	w, f, err := pair(WorldConfig{
-		Seed: o.Seed, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate},
-	}, cfg, FlowConfig{Bytes: o.bytes(deadBytes)})
-	defer func() { err = errors.Join(err, w.Close()) }()
-	if err != nil {
-		return err
-	}
-	for _, ends := range f.bothWays() {
-		if err := w.Link.SetPaths(ends[0].host.NIC, ends[1].host.NIC, make([]softnic.Path, fabric)...); err != nil {
-			return err
+	wc := WorldConfig{Seed: o.Seed, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate}}
+	return runPair(r, wc, cfg, FlowConfig{Bytes: o.bytes(deadBytes)}, func(w *World, f *Flow) error {
+		if death > 0 {
+			w.At(death, func() error { return f.killPath(path) })
 		}
-	}
-	if death > 0 {
-		w.At(death, func() error { return f.killPath(path) })
-	}
-	if err := w.Run(); err != nil {
-		return err
-	}
-	r.Measure(w, fastRate, fastMTU, f)
-	return nil
+		return f.bothWays(func(a, b *port) error {
+			return w.Link.SetPaths(a.host.NIC, b.host.NIC, make([]softnic.Path, fabric)...)
+		})
+	})
 }
 
-// bothWays returns the ends of the flow, once for each direction.
-func (f *Flow) bothWays() [2][2]*port { return [2][2]*port{{&f.from, &f.to}, {&f.to, &f.from}} }
+// bothWays calls do for each direction of the flow.
+func (f *Flow) bothWays(do func(from, to *port) error) error {
+	if err := do(&f.from, &f.to); err != nil {
+		return err
+	}
+	return do(&f.to, &f.from)
+}
 
 // killPath makes the ways of one path through the network lose everything, in both directions
 // and for good. It takes the first from index on that shares its way with no other.
@@ -84,14 +77,11 @@ func (f *Flow) killPath(index int) error {
 	if err != nil {
 		return err
 	}
-	for _, ends := range f.bothWays() {
-		a, b := ends[0].host.NIC, ends[1].host.NIC
-		qpn := ends[1].qp.(reliable.Counted).Paths()[path].QPN
-		if err := f.world.Link.SetPath(a, b, f.world.Link.PathOf(a, b, qpn, 0), softnic.Path{Cut: true}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return f.bothWays(func(from, to *port) error {
+		a, b := from.host.NIC, to.host.NIC
+		qpn := to.qp.(reliable.Counted).Paths()[path].QPN
+		return f.world.Link.SetPath(a, b, f.world.Link.PathOf(a, b, qpn, 0), softnic.Path{Cut: true})
+	})
 }
 
 // lonely returns the first path from index on whose way to the receiver no other path takes.

@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"errors"
 	"time"
 
 	"ibverbx/softnic"
@@ -28,26 +27,15 @@ func hardScenarios() []Scenario {
 }
 
 // runStep makes round trips ten times as long when a third of the bytes should be over.
-func runStep(o Options, r *Result) (err error) {
+func runStep(o Options, r *Result) error {
 	bytes := o.bytes(64 << 20)
-	w, f, err := pair(WorldConfig{
-		Seed: o.Seed, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate},
-	}, fastReliable(), FlowConfig{Bytes: bytes})
-	defer func() { err = errors.Join(err, w.Close()) }()
-	if err != nil {
-		return err
-	}
-	w.At(time.Duration(float64(bytes)/3/fastRate*1e9), func() error {
-		for _, ends := range f.bothWays() {
-			if err := w.Link.Impair(ends[0].host.NIC, ends[1].host.NIC, softnic.Impairment{Delay: 10 * fastDelay, Rate: fastRate}); err != nil {
-				return err
-			}
-		}
+	wc := WorldConfig{Seed: o.Seed, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate}}
+	return runPair(r, wc, fastReliable(), FlowConfig{Bytes: bytes}, func(w *World, f *Flow) error {
+		w.At(time.Duration(float64(bytes)/3/fastRate*1e9), func() error {
+			return f.bothWays(func(from, to *port) error {
+				return w.Link.Impair(from.host.NIC, to.host.NIC, softnic.Impairment{Delay: 10 * fastDelay, Rate: fastRate})
+			})
+		})
 		return nil
 	})
-	if err := w.Run(); err != nil {
-		return err
-	}
-	r.Measure(w, fastRate, fastMTU, f)
-	return nil
 }

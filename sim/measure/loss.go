@@ -18,17 +18,15 @@ const (
 	fastBytes = 256 << 20
 )
 
-// fastReliable is how package reliable is set up there: the defaults, with a window of bytes
-// half as large again as what the link holds in a round trip, and probes for a network whose
-// round trips are known to be short.
+// fastReliable configures package reliable for it: the defaults, with a window of 1.5 times the
+// bytes that the link holds in a round trip, and probes for a network with short round trips.
 func fastReliable() *reliable.Config {
 	return &reliable.Config{Paths: 16, ChunkBytes: 32 << 10, Window: 256, WindowBytes: 1536 << 10, MinProbe: 50_000}
 }
 
-// The RC QP gets what serves it best on this network: a window of packets that just keeps the
-// link full, because whatever is behind a lost packet is sent again, and a timeout of three
-// round trips. With the timeout that Connect sets, 67 ms, a lost NAK would cost twelve times
-// what the whole transfer takes.
+// The RC QP gets the best settings for this network. The window of packets just keeps the link
+// full, because everything behind a lost packet is sent again. The timeout is three round trips:
+// with that of Connect, 67 ms, a lost NAK would cost twelve times the whole transfer.
 const (
 	rcWindow  = 256
 	rcTimeout = 4 // 65.5 us
@@ -57,31 +55,39 @@ func lossScenarios() (all []Scenario) {
 }
 
 // runFast moves bytes over the fast network, with package reliable or without.
-func runFast(o Options, r *Result, cfg *reliable.Config, network softnic.Impairment, bytes int) (err error) {
-	w, f, err := pair(WorldConfig{Seed: o.Seed, Window: rcWindow, Impairment: network}, cfg, FlowConfig{Bytes: o.bytes(bytes), AckTimeout: rcTimeout})
-	defer func() { err = errors.Join(err, w.Close()) }()
-	if err != nil {
-		return err
-	}
-	if err := w.Run(); err != nil {
-		return err
-	}
-	r.Measure(w, fastRate, fastMTU, f)
-	return nil
+func runFast(o Options, r *Result, cfg *reliable.Config, network softnic.Impairment, bytes int) error {
+	return runPair(r, WorldConfig{Seed: o.Seed, Window: rcWindow, Impairment: network}, cfg,
+		FlowConfig{Bytes: o.bytes(bytes), AckTimeout: rcTimeout}, nil)
 }
 
-// pair returns a world of two hosts and a flow from one to the other. The world is to be
-// closed also if there is an error.
+// runPair runs a world of two hosts with a flow from one to the other, and measures it as part of
+// the fast network. prepare, if not nil, is called before the run.
+func runPair(r *Result, wc WorldConfig, cfg *reliable.Config, fc FlowConfig, prepare func(*World, *Flow) error) (err error) {
+	w, f, err := pair(wc, cfg, fc)
+	defer func() { err = errors.Join(err, w.Close()) }()
+	if err == nil && prepare != nil {
+		err = prepare(w, f)
+	}
+	if err == nil {
+		err = w.Run()
+	}
+	if err == nil {
+		r.Measure(w, fastRate, fastMTU, f)
+	}
+	return err
+}
+
+// pair returns a world of two hosts and a flow from one to the other. Close the world also after an
+// error.
 func pair(wc WorldConfig, cfg *reliable.Config, fc FlowConfig) (*World, *Flow, error) {
 	w, err := NewWorld(wc)
 	if err != nil {
 		return &World{}, nil, err
 	}
-	if fc.From, err = w.AddHost(cfg); err != nil {
-		return w, nil, err
-	}
-	if fc.To, err = w.AddHost(cfg); err != nil {
-		return w, nil, err
+	for _, h := range []**Host{&fc.From, &fc.To} {
+		if *h, err = w.AddHost(cfg); err != nil {
+			return w, nil, err
+		}
 	}
 	f, err := w.AddFlow(fc)
 	return w, f, err
