@@ -89,11 +89,8 @@ func atomicHostOrder(e *env) {
 	c := e.rc()
 	local, target := e.buf(e.a, 24), e.buf(e.b, 8)
 	local.putWord(8, 0x1122334455667788)
-	e.post(c.a, write(1, target, 0, local.sge(8, 8)), fetchAdd(2, target, 0, 0x10, local.sge(0, 8)),
+	e.do(c.a, write(1, target, 0, local.sge(8, 8)), fetchAdd(2, target, 0, 0x10, local.sge(0, 8)),
 		flagged(read(3, target, 0, local.sge(16, 8)), verbs.SendFence))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCFetchAdd)
-	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCRDMARead)
 	if local.word(0) != 0x1122334455667788 || local.word(16) != 0x1122334455667798 {
 		e.Errorf("fetched %#x, then read %#x, want %#x and %#x", local.word(0), local.word(16), uint64(0x1122334455667788), uint64(0x1122334455667798))
 	}
@@ -103,12 +100,9 @@ func atomicHostOrder(e *env) {
 func atomicNeighbours(e *env) {
 	e.needAtomics()
 	c := e.rc()
-	result, target := e.buf(e.a, 64), e.buf(e.b, 64)
-	result.paint()
-	target.paint()
+	result, target := e.painted(e.a, 64), e.painted(e.b, 64)
 	target.putWord(32, 5)
-	e.post(c.a, fetchAdd(1, target, 32, 6, result.sge(11, 8)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCFetchAdd)
+	e.do(c.a, fetchAdd(1, target, 32, 6, result.sge(11, 8)))
 	e.holds(target, 32, binary.NativeEndian.AppendUint64(nil, 11))
 	e.holds(result, 11, binary.NativeEndian.AppendUint64(nil, 5))
 }
@@ -186,7 +180,7 @@ func atomicOneWinner(e *env) {
 	}
 	winner := -1
 	for i, c := range conns {
-		e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCCompSwap)
+		e.done(c.a, 1, verbs.WCCompSwap)
 		if result.word(8*i) == 0 {
 			if winner >= 0 {
 				e.Errorf("QPs %d and %d both found the old value 0", winner, i)
@@ -207,11 +201,11 @@ func atomicOrderWithWrite(e *env) {
 	local.putWord(0, 1000)
 	e.postRecv(c.b, recv(1))
 	e.post(c.a, silent(write(2, target, 0, local.sge(0, 8))), silent(fetchAdd(3, target, 0, 1, local.sge(8, 8))), send(4))
-	e.received(e.waitOne(c.b.cq), c.b, 1, 0)
+	e.gets(c.b, 1, 0)
 	if got := target.word(0); got != 1001 {
 		e.Errorf("word when the receive completed = %d, want 1001", got)
 	}
-	e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCSend)
+	e.done(c.a, 4, verbs.WCSend)
 	if got := local.word(8); got != 1000 {
 		e.Errorf("fetched %d, want 1000", got)
 	}
@@ -223,8 +217,7 @@ func atomicMisaligned(e *env) {
 	e.needAtomics()
 	for _, op := range []verbs.Opcode{verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp} {
 		e.sub(op.String(), func(e *env) {
-			c, result, target := e.rc(), e.buf(e.a, 8), e.buf(e.b, 64)
-			target.paint()
+			c, result, target := e.rc(), e.buf(e.a, 8), e.painted(e.b, 64)
 			e.failsRemotely(c, oneSided(op, 1, target, 4, result.sge(0, 8)), verbs.StatusRemInvReqErr)
 			e.untouched(target)
 		})
@@ -249,8 +242,7 @@ func atomicOutOfBounds(e *env) {
 		"key": func(w *verbs.SendWR) { w.RKey ^= 0x5a5a5a5a },
 	} {
 		e.sub(name, func(e *env) {
-			c, result, target := e.rc(), e.buf(e.a, 8), e.buf(e.b, 64)
-			target.paint()
+			c, result, target := e.rc(), e.buf(e.a, 8), e.painted(e.b, 64)
 			w := fetchAdd(1, target, 0, 1, result.sge(0, 8))
 			change(&w)
 			e.failsRemotely(c, w, verbs.StatusRemAccessErr)

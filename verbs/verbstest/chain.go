@@ -34,9 +34,7 @@ func chainBadSend(e *env) {
 	const count = 5
 	for bad := range count {
 		e.sub(fmt.Sprintf("position=%d", bad), func(e *env) {
-			c, src, dst := e.rc(), e.buf(e.a, count*8), e.buf(e.b, count*8)
-			dst.paint()
-			src.put(0, payload(1, count*8))
+			c, src, dst := e.rc(), e.filled(e.a, 1, count*8), e.painted(e.b, count*8)
 			var wrs []verbs.SendWR
 			for i := range count {
 				wrs = append(wrs, write(uint64(i), dst, 8*i, src.sge(8*i, 8)))
@@ -50,9 +48,7 @@ func chainBadSend(e *env) {
 			if !errors.As(err, &op) || !errors.Is(err, verbs.ErrInvalid) {
 				e.Errorf("PostSend = %v, want an *OpError that wraps ErrInvalid", err)
 			}
-			for i, wc := range e.wait(c.a.cq, bad) {
-				e.ok(wc, c.a, uint64(i), verbs.WCRDMAWrite)
-			}
+			e.doneFrom(c.a, 0, bad, verbs.WCRDMAWrite)
 			e.fence(c)
 			e.none(c.a.cq)
 			e.holds(dst, 0, payload(1, count*8)[:8*bad])
@@ -78,18 +74,17 @@ func chainBadRecv(e *env) {
 			e.postRecv(c.b, recv(100))
 			for i := range uint64(bad) {
 				e.post(c.a, send(i))
-				e.received(e.waitOne(c.b.cq), c.b, i, 0)
+				e.gets(c.b, i, 0)
 			}
 			e.post(c.a, send(99))
-			e.received(e.waitOne(c.b.cq), c.b, 100, 0)
+			e.gets(c.b, 100, 0)
 		})
 	}
 }
 
 // The slice of a chain belongs to the caller again when the call returns.
 func chainCallerKeepsSlice(e *env) {
-	c, src, dst := e.rc(), e.buf(e.a, 64), e.buf(e.b, 64)
-	src.put(0, payload(1, 64))
+	c, src, dst := e.rc(), e.filled(e.a, 1, 64), e.buf(e.b, 64)
 	sends := []verbs.SendWR{send(1, src.sge(0, 32)), send(2, src.sge(32, 32))}
 	recvs := []verbs.RecvWR{recv(11, dst.sge(0, 32)), recv(12, dst.sge(32, 32))}
 	e.post(c.a, sends...) // they wait for the receives
@@ -102,9 +97,9 @@ func chainCallerKeepsSlice(e *env) {
 	for i := range recvs {
 		recvs[i] = verbs.RecvWR{WRID: 666}
 	}
-	e.received(e.waitOne(c.b.cq), c.b, 11, 32)
-	e.received(e.waitOne(c.b.cq), c.b, 12, 32)
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCSend)
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+	e.gets(c.b, 11, 32)
+	e.gets(c.b, 12, 32)
+	e.done(c.a, 1, verbs.WCSend)
+	e.done(c.a, 2, verbs.WCSend)
 	e.same(dst.bytes(), payload(1, 64))
 }

@@ -68,9 +68,7 @@ func closeSRQ(e *env) {
 	c := e.conn(connConfig{srqB: srq})
 	e.refused("Close of an SRQ with a QP", srq.Close(), verbs.ErrBusy)
 	e.postRecv(srq, recv(1), recv(2))
-	e.post(c.a, sendImm(2, 3))
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 1, verbs.WCRecv, 0, 3)
+	e.carry(c, sendImm(2, 3), 1)
 	e.must(c.b.Close(), "Close of the QP")
 	e.must(srq.Close(), "Close of the SRQ")
 	e.srqGone(srq)
@@ -248,14 +246,13 @@ func closeContextDestroysAll(e *env) {
 // A peer whose context is gone does not answer any more, and that is all: the own
 // context goes on.
 func closeContextOfPeer(e *env) {
-	local, remote := e.buf(e.a, 4096), e.buf(e.b, 4096)
-	local.put(0, payload(1, 4096))
+	local, remote := e.filled(e.a, 1, 4096), e.buf(e.b, 4096)
 	c := e.conn(connConfig{tweak: impatient})
 	own := e.loop()
 	e.must(e.b.ctx.Close(), "Close of the peer's context")
 	e.must(remote.mem.Free(), "Free of the peer's memory")
 	e.post(c.a, write(1, remote, 0, local.sge(0, 4096)), send(2))
-	e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusRetryExcErr)
+	e.fails(c.a, 1, verbs.StatusRetryExcErr)
 	e.flushed(c.a.cq, c.a, 2)
 	e.exchange(own, 1000)
 }
@@ -325,8 +322,7 @@ func closeQPDiscards(e *env) {
 func closeMRUnderSend(e *env) {
 	const size = 10000
 	c, other := e.rc(), e.rc()
-	src, dst := e.buf(e.a, size), e.buf(e.b, size)
-	src.put(0, payload(1, size))
+	src, dst := e.filled(e.a, 1, size), e.buf(e.b, size)
 	e.post(c.a, send(1, src.sge(0, size)))
 	e.fence(other)
 	e.must(src.mr.Close(), "Close of a region in use")
@@ -335,7 +331,7 @@ func closeMRUnderSend(e *env) {
 	wc := e.waitOne(c.a.cq)
 	if wc.Status == verbs.StatusSuccess {
 		e.ok(wc, c.a, 1, verbs.WCSend)
-		e.received(e.waitOne(c.b.cq), c.b, 2, size)
+		e.gets(c.b, 2, size)
 		e.same(dst.bytes(), payload(1, size))
 	} else {
 		e.failed(wc, c.a, 1, verbs.StatusLocProtErr)
@@ -347,14 +343,13 @@ func closeMRUnderSend(e *env) {
 // The target of a READ is not touched once its region is closed.
 func closeMRUnderRead(e *env) {
 	c := e.rc()
-	local, remote := e.buf(e.a, 4096), e.buf(e.b, 4096)
-	remote.put(0, payload(1, 4096))
+	local, remote := e.buf(e.a, 4096), e.filled(e.b, 1, 4096)
 	e.post(c.a, send(1), read(2, remote, 0, local.sge(0, 4096)))
 	e.must(local.mr.Close(), "Close of a region in use") // the READ waits behind the SEND
 	local.paint()
 	e.postRecv(c.b, recv(3))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCSend)
-	e.failed(e.waitOne(c.a.cq), c.a, 2, verbs.StatusLocProtErr)
+	e.done(c.a, 1, verbs.WCSend)
+	e.fails(c.a, 2, verbs.StatusLocProtErr)
 	e.inState(c.a, verbs.StateErr)
 	e.untouched(local)
 }
@@ -379,8 +374,7 @@ func closeAnyOrder(e *env) {
 		}
 		e.must(second.Close(), "Close of the other side")
 	}
-	e.none(cqA)
-	e.none(cqB)
+	e.none(cqA, cqB)
 }
 
 // Whichever side is closed first, the requests of the other end with RETRY_EXC_ERR.

@@ -31,8 +31,7 @@ func connectEndpoint(e *env) {
 		if first.QPN != q.Num() {
 			e.Errorf("QPN = %#x, want %#x", first.QPN, q.Num())
 		}
-		port, err := e.a.ctx.QueryPort(int(e.a.port))
-		e.must(err, "QueryPort")
+		port := e.queryPort(e.a)
 		if first.MTU > port.ActiveMTU {
 			e.Errorf("MTU = %v, want at most the active one, %v", first.MTU, port.ActiveMTU)
 		}
@@ -62,8 +61,7 @@ func connectDefaults(e *env) {
 	local, remote := e.endpoint(c.a), e.endpoint(c.b)
 	e.must(c.a.Connect(remote), "Connect")
 	e.inState(c.a, verbs.StateRTS)
-	got, err := c.a.Query()
-	e.must(err, "Query")
+	got := e.query(c.a)
 	for _, tt := range []struct {
 		name      string
 		got, want uint32
@@ -99,8 +97,7 @@ func connectRdAtomic(e *env) {
 	}
 	remote.MaxRdAtomic, remote.MaxDestRdAtomic = 2, 1
 	e.must(c.a.Connect(remote), "Connect")
-	got, err := c.a.Query()
-	e.must(err, "Query")
+	got := e.query(c.a)
 	if got.MaxRdAtomic != 1 || got.MaxDestRdAtomic != 2 {
 		e.Errorf("MaxRdAtomic = %d and MaxDestRdAtomic = %d, want 1 and 2", got.MaxRdAtomic, got.MaxDestRdAtomic)
 	}
@@ -112,11 +109,8 @@ func (e *env) exchange(c *conn, n int) {
 	a, b := e.buf(c.a.side, 2*n), e.buf(c.b.side, 2*n)
 	a.put(0, payload(uint64(n), n))
 	e.postRecv(c.b, recv(1, b.sge(0, n)))
-	e.post(c.a, send(2, a.sge(0, n)), write(3, b, n, a.sge(0, n)), read(4, b, n, a.sge(n, n)))
-	e.ok(e.waitOne(c.a.sendCQ), c.a, 2, verbs.WCSend)
-	e.ok(e.waitOne(c.a.sendCQ), c.a, 3, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.sendCQ), c.a, 4, verbs.WCRDMARead)
-	e.received(e.waitOne(c.b.cq), c.b, 1, n)
+	e.do(c.a, send(2, a.sge(0, n)), write(3, b, n, a.sge(0, n)), read(4, b, n, a.sge(n, n)))
+	e.gets(c.b, 1, n)
 	e.same(b.bytes()[:n], payload(uint64(n), n))
 	e.same(b.bytes()[n:], payload(uint64(n), n))
 	e.same(a.bytes()[n:], payload(uint64(n), n))
@@ -205,8 +199,7 @@ func connectUnreliable(e *env) {
 	e.sub("UC", func(e *env) {
 		e.needUC()
 		c := e.conn(connConfig{typ: verbs.UC})
-		got, err := c.a.Query()
-		e.must(err, "Query")
+		got := e.query(c.a)
 		if got.State != verbs.StateRTS || got.DestQPN != c.b.Num() {
 			e.Errorf("state = %v and DestQPN = %#x, want RTS and %#x", got.State, got.DestQPN, c.b.Num())
 		}
@@ -251,7 +244,7 @@ func (e *env) loop() *conn {
 func connectLoopback(e *env) {
 	c := e.loop()
 	e.exchange(c, 10000)
-	e.exchange(&conn{a: c.b, b: c.a}, 3)
+	e.exchange(c.back(), 3)
 }
 
 // A QP can be connected to itself.
@@ -282,8 +275,8 @@ func connectSameNumber(e *env) {
 			e.connect(second, connConfig{})
 			e.exchange(first, 100)
 			e.exchange(second, 200)
-			e.exchange(&conn{a: first.b, b: first.a}, 300)
-			e.exchange(&conn{a: second.b, b: second.a}, 400)
+			e.exchange(first.back(), 300)
+			e.exchange(second.back(), 400)
 			return
 		}
 	}

@@ -73,8 +73,7 @@ func cqShared(e *env) {
 	e.inTurn(bs, each, func(wc verbs.WC, i int, id uint64) {
 		e.receivedImm(wc, bs[i], id, verbs.WCRecv, 0, imm(i, id))
 	})
-	e.none(cfg.cqA)
-	e.none(cfg.cqB)
+	e.none(cfg.cqA, cfg.cqB)
 }
 
 // A poll takes the oldest completions and leaves the others, in order; one with room
@@ -86,9 +85,7 @@ func cqSmallPolls(e *env) {
 		e.postRecv(c.b, recv(id))
 		e.post(c.a, sendImm(100+id, uint32(id)))
 	}
-	for i, wc := range e.wait(c.a.cq, count) {
-		e.ok(wc, c.a, 100+uint64(i), verbs.WCSend)
-	}
+	e.doneFrom(c.a, 100, count, verbs.WCSend)
 	e.fence(other)
 	next := uint64(0)
 	for _, size := range []int{1, 3, 0, 1, 7, 2, 0, 6} {
@@ -119,14 +116,11 @@ func cqSeparate(e *env) {
 		e.post(c.a, send(100+id))
 		e.post(c.b, send(200+id))
 	}
-	for i, wc := range e.wait(c.a.sendCQ, count) {
-		e.ok(wc, c.a, 100+uint64(i), verbs.WCSend)
-	}
+	e.doneFrom(c.a, 100, count, verbs.WCSend)
 	for i, wc := range e.wait(c.a.cq, count) {
 		e.received(wc, c.a, uint64(i), 0)
 	}
-	e.none(c.a.sendCQ)
-	e.none(c.a.cq)
+	e.none(c.a.sendCQ, c.a.cq)
 	sends, recvs := uint64(200), uint64(0)
 	for _, wc := range e.wait(c.b.cq, 2*count) {
 		if wc.Opcode == verbs.WCSend {
@@ -170,9 +164,7 @@ func cqFits(e *env) {
 					e.postRecv(c.b, recv(round<<32|i))
 					e.post(c.a, send(i))
 				}
-				for i, wc := range e.wait(c.a.cq, depth) {
-					e.ok(wc, c.a, uint64(i), verbs.WCSend)
-				}
+				e.doneFrom(c.a, 0, depth, verbs.WCSend)
 				for i, wc := range e.wait(c.b.cq, depth) {
 					e.received(wc, c.b, round<<32|uint64(i), 0)
 				}
@@ -337,7 +329,7 @@ func cqBusy(e *env) {
 		e.refused("Close of the "+name+" CQ of a QP", cq.Close(), verbs.ErrBusy)
 	}
 	e.exchange(c, 100)
-	e.exchange(&conn{a: c.b, b: c.a}, 100)
+	e.exchange(c.back(), 100)
 	e.must(c.a.Close(), "Close of the QP")
 	e.must(sends.Close(), "Close of the send CQ")
 	e.must(recvs.Close(), "Close of the receive CQ")

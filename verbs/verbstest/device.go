@@ -108,8 +108,7 @@ func deviceLimitsRefuse(e *env) {
 // The port that traffic goes over is active, and its MTUs are real ones.
 func devicePort(e *env) {
 	for _, s := range []*side{e.a, e.b} {
-		p, err := s.ctx.QueryPort(int(s.port))
-		e.must(err, "QueryPort(%d)", s.port)
+		p := e.queryPort(s)
 		if p.State != verbs.PortActive {
 			e.Errorf("%s: port state = %v, want %v", s.name, p.State, verbs.PortActive)
 		}
@@ -143,8 +142,7 @@ func deviceGIDTable(e *env) {
 			typ verbs.GIDType
 		}
 		seen := map[key]int{}
-		port, err := s.ctx.QueryPort(int(s.port))
-		e.must(err, "QueryPort(%d)", s.port)
+		port := e.queryPort(s)
 		for i := range port.GIDs {
 			row, err := s.ctx.QueryGID(int(s.port), i)
 			if err != nil {
@@ -201,11 +199,8 @@ func deviceOpenTwice(e *env) {
 		e.Errorf("QPs of two contexts of one device have the same number %#x", qa.Num())
 	}
 	e.connect(&conn{qa, qb}, connConfig{})
-	src, dst := e.buf(e.a, 64), e.buf(second, 64)
-	dst.paint()
-	src.put(0, payload(1, 64))
-	e.post(qa, write(1, dst, 3, src.sge(0, 32)))
-	e.ok(e.waitOne(qa.cq), qa, 1, verbs.WCRDMAWrite)
+	src, dst := e.filled(e.a, 1, 64), e.painted(second, 64)
+	e.do(qa, write(1, dst, 3, src.sge(0, 32)))
 	e.holds(dst, 3, payload(1, 64)[:32])
 }
 

@@ -35,9 +35,7 @@ func (e *env) ring(b *bell) {
 	e.Helper()
 	e.postRecv(b.srq, recv(1))
 	e.must(b.srq.SetLimit(1), "SetLimit(1)")
-	e.post(b.c.a, send(2))
-	e.ok(e.waitOne(b.c.a.cq), b.c.a, 2, verbs.WCSend)
-	e.received(e.waitOne(b.c.b.cq), b.c.b, 1, 0)
+	e.carry(b.c, send(2), 1)
 }
 
 // raised rings b and returns when the event is queued, without taking it.
@@ -69,8 +67,7 @@ func eventsCommEstByWrite(e *env) {
 		e.Error("the event came before a packet did")
 	}
 	dst, src := e.buf(e.b, 8), e.buf(e.a, 8)
-	e.post(c.a, write(1, dst, 0, src.sge(0, 8)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	e.do(c.a, write(1, dst, 0, src.sge(0, 8)))
 	e.event(e.b, verbs.EventCommEst, c.b.QP)
 	e.inState(c.b, verbs.StateRTR)
 	e.must(modify(c.b, attr, verbs.StateRTR, verbs.StateRTS), "Modify from RTR to RTS")

@@ -20,7 +20,7 @@ func (e *env) accessError() *conn {
 	e.Helper()
 	c, src, dst := e.rc(), e.buf(e.a, 8), e.buf(e.b, 8)
 	e.post(c.a, write(1, dst, 1, src.sge(0, 8)))
-	e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
+	e.fails(c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
 	return c
 }
 
@@ -44,10 +44,7 @@ func eventsCommEst(e *env) {
 	c := e.unconnected(connConfig{})
 	e.drive(c.b, e.connectAttr(c.b, e.endpoint(c.a)), verbs.StateRTR)
 	e.join(c.a, e.endpoint(c.b))
-	e.postRecv(c.b, recv(1))
-	e.post(c.a, send(2))
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-	e.received(e.waitOne(c.b.cq), c.b, 1, 0)
+	e.message(c, recv(1), send(2))
 	e.event(e.b, verbs.EventCommEst, c.b.QP)
 }
 
@@ -70,7 +67,7 @@ func eventsRequestError(e *env) {
 	e.needAtomics()
 	c, result, target := e.rc(), e.buf(e.a, 8), e.buf(e.b, 16)
 	e.post(c.a, fetchAdd(1, target, 4, 1, result.sge(0, 8)))
-	e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(verbs.StatusRemInvReqErr)...)
+	e.fails(c.a, 1, e.answer(verbs.StatusRemInvReqErr)...)
 	e.event(e.b, verbs.EventQPReqErr, c.b.QP)
 }
 
@@ -80,8 +77,8 @@ func eventsNoneForCompleted(e *env) {
 	c, src := e.rc(), e.buf(e.a, 8)
 	e.postRecv(c.b, recv(1))
 	e.post(c.a, send(2, src.sge(0, 8)))
-	e.failed(e.waitOne(c.b.cq), c.b, 1, verbs.StatusLocLenErr)
-	e.failed(e.waitOne(c.a.cq), c.a, 2, e.answer(verbs.StatusRemInvReqErr)...)
+	e.fails(c.b, 1, verbs.StatusLocLenErr)
+	e.fails(c.a, 2, e.answer(verbs.StatusRemInvReqErr)...)
 	e.inState(c.b, verbs.StateErr)
 	later := e.newBell()
 	e.ring(later) // its event comes behind any that the error had

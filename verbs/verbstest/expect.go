@@ -87,13 +87,15 @@ func list(wcs []verbs.WC) string {
 	return s + "]"
 }
 
-// none fails the test if there is a completion. Callers have seen something that comes
-// after whatever must not be there.
-func (e *env) none(cq verbs.CQ) {
+// none fails the test if one of the queues has a completion. The caller has already seen
+// something that comes after whatever must not be there.
+func (e *env) none(cqs ...verbs.CQ) {
 	e.Helper()
-	wcs := slices.Repeat([]verbs.WC{poison}, 8)
-	if n, err := cq.Poll(wcs); n != 0 || err != nil {
-		e.Fatalf("Poll = %d, %v with %s, want nothing", n, err, list(wcs[:max(n, 0)]))
+	for _, cq := range cqs {
+		wcs := slices.Repeat([]verbs.WC{poison}, 8)
+		if n, err := cq.Poll(wcs); n != 0 || err != nil {
+			e.Fatalf("Poll = %d, %v with %s, want nothing", n, err, list(wcs[:max(n, 0)]))
+		}
 	}
 }
 
@@ -109,6 +111,20 @@ func (e *env) ok(wc verbs.WC, q *end, id uint64, op verbs.WCOpcode) {
 	}
 }
 
+// done takes the success of q's request id from the CQ of its send queue.
+func (e *env) done(q *end, id uint64, op verbs.WCOpcode) {
+	e.Helper()
+	e.ok(e.waitOne(q.sendCQ), q, id, op)
+}
+
+// doneFrom takes the successes of count requests of q whose wr_ids count up from first.
+func (e *env) doneFrom(q *end, first uint64, count int, op verbs.WCOpcode) {
+	e.Helper()
+	for i, wc := range e.wait(q.sendCQ, count) {
+		e.ok(wc, q, first+uint64(i), op)
+	}
+}
+
 // received fails the test unless wc is a receive of n bytes without an immediate.
 func (e *env) received(wc verbs.WC, q *end, id uint64, n int) {
 	e.Helper()
@@ -116,6 +132,12 @@ func (e *env) received(wc verbs.WC, q *end, id uint64, n int) {
 	if wc.ByteLen != uint32(n) || wc.Flags&verbs.WCWithImm != 0 {
 		e.Fatalf("receive = %d bytes, flags %#x, want %d bytes and no immediate", wc.ByteLen, uint8(wc.Flags), n)
 	}
+}
+
+// gets takes q's receive id from its CQ: n bytes without an immediate.
+func (e *env) gets(q *end, id uint64, n int) {
+	e.Helper()
+	e.received(e.waitOne(q.cq), q, id, n)
 }
 
 // receivedImm fails the test unless wc is a receive of n bytes with the immediate.
@@ -126,6 +148,12 @@ func (e *env) receivedImm(wc verbs.WC, q *end, id uint64, op verbs.WCOpcode, n i
 		e.Fatalf("receive = %d bytes, flags %#x, immediate %#x, want %d bytes and immediate %#x",
 			wc.ByteLen, uint8(wc.Flags), wc.Imm, n, imm)
 	}
+}
+
+// getsImm takes q's receive id from its CQ: n bytes with the immediate.
+func (e *env) getsImm(q *end, id uint64, op verbs.WCOpcode, n int, imm uint32) {
+	e.Helper()
+	e.receivedImm(e.waitOne(q.cq), q, id, op, n, imm)
 }
 
 // failed fails the test unless wc is the failure of q's request id with one of the
@@ -146,6 +174,12 @@ func (e *env) failed(wc verbs.WC, q *end, id uint64, want ...verbs.Status) {
 	if wc.Err() == nil {
 		e.Fatalf("Err of a completion with status %q = nil", wc.Status)
 	}
+}
+
+// fails takes the failure of q's request id from its CQ.
+func (e *env) fails(q *end, id uint64, want ...verbs.Status) {
+	e.Helper()
+	e.failed(e.waitOne(q.cq), q, id, want...)
 }
 
 // flushed takes the completions of the given requests from cq: all flushed, in order.
@@ -174,11 +208,23 @@ func (e *env) inState(q *end, want verbs.QPState) {
 			e.Fatalf("state of the QP on %s = %v after %v, want %v", q.side.name, q.State(), patience, want)
 		}
 	}
-	attr, err := q.Query()
-	e.must(err, "Query on %s", q.side.name)
-	if attr.State != want {
+	if attr := e.query(q); attr.State != want {
 		e.Fatalf("Query on %s: State = %v, but State() = %v", q.side.name, attr.State, want)
 	}
+}
+
+// bothIn waits until both ends of c are in the state.
+func (e *env) bothIn(c *conn, want verbs.QPState) {
+	e.Helper()
+	e.inState(c.a, want)
+	e.inState(c.b, want)
+}
+
+func (e *env) query(q *end) verbs.QPAttr {
+	e.Helper()
+	attr, err := q.Query()
+	e.must(err, "Query on %s", q.side.name)
+	return attr
 }
 
 // takeEvents takes the events that are there and returns all that nobody asked for.
@@ -251,12 +297,6 @@ func tokenThere(w *verbs.Waker) bool {
 // worked since.
 func (e *env) fence(c *conn) {
 	e.Helper()
-	e.postRecv(c.a, recv(901))
-	e.postRecv(c.b, recv(902))
-	e.post(c.a, send(903))
-	e.ok(e.waitOne(c.a.cq), c.a, 903, verbs.WCSend)
-	e.received(e.waitOne(c.b.cq), c.b, 902, 0)
-	e.post(c.b, send(904))
-	e.ok(e.waitOne(c.b.cq), c.b, 904, verbs.WCSend)
-	e.received(e.waitOne(c.a.cq), c.a, 901, 0)
+	e.message(c, recv(901), send(902))
+	e.message(c.back(), recv(903), send(904))
 }

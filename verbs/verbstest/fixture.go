@@ -165,6 +165,22 @@ func (e *env) buf(s *side, size int) *buf {
 	return e.bufWith(s.pd, size, verbs.AccessAll)
 }
 
+// filled returns a buf of n bytes that holds the payload of seed.
+func (e *env) filled(s *side, seed uint64, n int) *buf {
+	e.Helper()
+	b := e.buf(s, n)
+	b.put(0, payload(seed, n))
+	return b
+}
+
+// painted returns a buf of n guard bytes.
+func (e *env) painted(s *side, n int) *buf {
+	e.Helper()
+	b := e.buf(s, n)
+	b.paint()
+	return b
+}
+
 func (e *env) bufWith(pd verbs.PD, size int, access verbs.Access) *buf {
 	e.Helper()
 	mem := e.memory(size)

@@ -27,8 +27,7 @@ func (e *env) toErr(q *end) {
 // (IBTA 10.3.1.7).
 func flushReceives(e *env) {
 	c := e.rc()
-	dst := e.buf(e.b, 64)
-	dst.paint()
+	dst := e.painted(e.b, 64)
 	e.postRecv(c.b, recv(1), recv(2, dst.sge(0, 8)), recv(3), recv(4, dst.sge(8, 8)), recv(5))
 	e.toErr(c.b)
 	e.flushed(c.b.cq, c.b, 1, 2, 3, 4, 5)
@@ -53,8 +52,7 @@ func flushSends(e *env) {
 func flushEveryKind(e *env) {
 	e.needAtomics()
 	c := e.rc()
-	local, remote := e.buf(e.a, 64), e.buf(e.b, 64)
-	remote.paint()
+	local, remote := e.buf(e.a, 64), e.painted(e.b, 64)
 	// A WRITE that waits behind an RNR-NAKed SEND may have left for the peer, but the
 	// peer must not carry it out.
 	e.post(c.a, send(1), write(2, remote, 0, local.sge(0, 8)), silent(write(3, remote, 0, local.sge(0, 8))),
@@ -73,15 +71,13 @@ func flushSeparateCQs(e *env) {
 	e.toErr(c.a)
 	e.flushed(c.a.cq, c.a, 11, 12)
 	e.flushed(c.a.sendCQ, c.a, 1, 2)
-	e.none(c.a.cq)
-	e.none(c.a.sendCQ)
+	e.none(c.a.cq, c.a.sendCQ)
 }
 
 // A send posted in ERR is taken and flushed (ibv_post_send(3)).
 func flushPostSend(e *env) {
-	c, dst := e.rc(), e.buf(e.b, 8)
+	c, dst := e.rc(), e.painted(e.b, 8)
 	src := e.buf(e.a, 8)
-	dst.paint()
 	e.toErr(c.a)
 	e.post(c.a, send(1), silent(write(2, dst, 0, src.sge(0, 8))))
 	e.flushed(c.a.cq, c.a, 1, 2)
@@ -121,8 +117,7 @@ func flushOnlyOnce(e *env) {
 // the next life of the QP (IBTA 10.3.1.1).
 func flushResetDiscards(e *env) {
 	c := e.rc()
-	dst := e.buf(e.b, 64)
-	dst.paint()
+	dst := e.painted(e.b, 64)
 	e.post(c.a, send(1), send(2))
 	e.postRecv(c.a, recv(3), recv(4))
 	for _, q := range []*end{c.a, c.b} {
@@ -131,15 +126,10 @@ func flushResetDiscards(e *env) {
 	}
 	e.connect(c, connConfig{})
 	e.postRecv(c.a, recv(5))
-	e.postRecv(c.b, recv(6, dst.sge(0, 8)))
-	e.post(c.a, sendImm(7, 77))
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 6, verbs.WCRecv, 0, 77)
-	e.ok(e.waitOne(c.a.cq), c.a, 7, verbs.WCSend)
-	e.post(c.b, sendImm(8, 88))
-	e.receivedImm(e.waitOne(c.a.cq), c.a, 5, verbs.WCRecv, 0, 88)
-	e.ok(e.waitOne(c.b.cq), c.b, 8, verbs.WCSend)
-	e.none(c.a.cq)
-	e.none(c.b.cq)
+	e.message(c, recv(6, dst.sge(0, 8)), sendImm(7, 77))
+	e.do(c.b, sendImm(8, 88))
+	e.getsImm(c.a, 5, verbs.WCRecv, 0, 88)
+	e.none(c.a.cq, c.b.cq)
 	e.untouched(dst)
 }
 

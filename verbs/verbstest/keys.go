@@ -17,8 +17,7 @@ var keyTests = []test{
 func keysRemoteEveryBit(e *env) {
 	for bit := range 32 {
 		e.sub(fmt.Sprintf("bit=%d", bit), func(e *env) {
-			c, local, target := e.rc(), e.buf(e.a, 8), e.buf(e.b, 8)
-			target.paint()
+			c, local, target := e.rc(), e.buf(e.a, 8), e.painted(e.b, 8)
 			bad := write(1, target, 0, local.sge(0, 8))
 			bad.RKey ^= 1 << bit
 			e.failsRemotely(c, bad, verbs.StatusRemAccessErr)
@@ -32,12 +31,11 @@ func keysRemoteEveryBit(e *env) {
 func keysLocalEveryBit(e *env) {
 	for bit := range 32 {
 		e.sub(fmt.Sprintf("bit=%d", bit), func(e *env) {
-			c, local, target := e.rc(), e.buf(e.a, 8), e.buf(e.b, 8)
-			target.paint()
+			c, local, target := e.rc(), e.buf(e.a, 8), e.painted(e.b, 8)
 			bad := write(1, target, 0, local.sge(0, 8))
 			bad.SGE[0].LKey ^= 1 << bit
 			e.post(c.a, bad)
-			e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusLocProtErr)
+			e.fails(c.a, 1, verbs.StatusLocProtErr)
 			e.inState(c.a, verbs.StateErr)
 			e.untouched(target)
 		})

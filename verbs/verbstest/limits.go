@@ -74,11 +74,9 @@ func (e *env) deliverAll(c *conn, first, count int) (next int) {
 	e.Helper()
 	for i := first; i < first+count; i++ {
 		e.postRecv(c.b, recv(uint64(i)))
-		e.receivedImm(e.waitOne(c.b.cq), c.b, uint64(i), verbs.WCRecv, 0, uint32(i))
+		e.getsImm(c.b, uint64(i), verbs.WCRecv, 0, uint32(i))
 	}
-	for i, wc := range e.wait(c.a.cq, count) {
-		e.ok(wc, c.a, uint64(first+i), verbs.WCSend)
-	}
+	e.doneFrom(c.a, uint64(first), count, verbs.WCSend)
 	return first + count
 }
 
@@ -94,17 +92,13 @@ func limitsRecvQueueFull(e *env) {
 		e.Errorf("PostRecv to a full queue = %d, %v, want 0, ErrQueueFull", n, err)
 	}
 	// One message makes room for one receive.
-	e.post(c.a, sendImm(0, 0))
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 0, verbs.WCRecv, 0, 0)
-	e.ok(e.waitOne(c.a.cq), c.a, 0, verbs.WCSend)
+	e.carry(c, sendImm(0, 0), 0)
 	n, err := c.b.PostRecv([]verbs.RecvWR{recv(uint64(total)), recv(7777)})
 	if n != 1 || !errors.Is(err, verbs.ErrQueueFull) {
 		e.Fatalf("PostRecv of two requests to a queue with one place = %d, %v, want 1, ErrQueueFull", n, err)
 	}
 	for i := 1; i <= total; i++ {
-		e.post(c.a, sendImm(uint64(i), uint32(i)))
-		e.receivedImm(e.waitOne(c.b.cq), c.b, uint64(i), verbs.WCRecv, 0, uint32(i))
-		e.ok(e.waitOne(c.a.cq), c.a, uint64(i), verbs.WCSend)
+		e.carry(c, sendImm(uint64(i), uint32(i)), uint64(i))
 	}
 }
 
@@ -160,13 +154,11 @@ func limitsMoreElements(e *env) {
 		e.Skip("the device takes one element")
 	}
 	c := e.conn(connConfig{sges: 1})
-	src, dst := e.buf(e.a, 64), e.buf(e.b, 64)
-	dst.paint()
-	src.put(0, payload(1, 64))
+	src, dst := e.filled(e.a, 1, 64), e.painted(e.b, 64)
 	n, err := c.a.PostSend([]verbs.SendWR{write(1, dst, 0, src.sge(0, 10), src.sge(10, 10))})
 	switch {
 	case n == 1 && err == nil:
-		e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+		e.done(c.a, 1, verbs.WCRDMAWrite)
 		e.holds(dst, 0, payload(1, 64)[:20])
 	case n == 0:
 		e.refused("PostSend with two elements on a QP for one", err, verbs.ErrInvalid)
@@ -245,7 +237,7 @@ func limitsMessageTooLong(e *env) {
 		return
 	}
 	e.must(err, "PostSend")
-	e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusLocLenErr)
+	e.fails(c.a, 1, verbs.StatusLocLenErr)
 	e.inState(c.a, verbs.StateErr)
 }
 

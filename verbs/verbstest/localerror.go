@@ -47,7 +47,7 @@ func (e *env) failsLocally(c *conn, bad verbs.SendWR, want verbs.Status) {
 	bad.WRID = 1
 	e.postRecv(c.b, recv(11))
 	e.post(c.a, bad, send(2), silent(send(3)))
-	e.failed(e.waitOne(c.a.cq), c.a, 1, want)
+	e.fails(c.a, 1, want)
 	e.flushed(c.a.cq, c.a, 2, 3)
 	e.inState(c.a, verbs.StateErr)
 	e.inState(c.b, verbs.StateRTS)
@@ -112,12 +112,11 @@ func localReceiveBad(e *env) {
 			c, src := e.rc(), e.buf(e.a, 64)
 			e.postRecv(c.b, recv(11, tt.sge(e, e.b)), recv(12))
 			e.post(c.a, send(1, src.sge(0, 64)), send(2))
-			e.failed(e.waitOne(c.b.cq), c.b, 11, verbs.StatusLocProtErr)
+			e.fails(c.b, 11, verbs.StatusLocProtErr)
 			e.flushed(c.b.cq, c.b, 12)
-			e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(verbs.StatusRemOpErr)...)
+			e.fails(c.a, 1, e.answer(verbs.StatusRemOpErr)...)
 			e.flushed(c.a.cq, c.a, 2)
-			e.inState(c.a, verbs.StateErr)
-			e.inState(c.b, verbs.StateErr)
+			e.bothIn(c, verbs.StateErr)
 		})
 	}
 }
@@ -129,12 +128,11 @@ func (e *env) tooLong(n int, sges ...verbs.SGE) {
 	c, src := e.rc(), e.buf(e.a, n)
 	e.postRecv(c.b, recv(11, sges...), recv(12))
 	e.post(c.a, send(1, src.sge(0, n)), send(2))
-	e.failed(e.waitOne(c.b.cq), c.b, 11, verbs.StatusLocLenErr)
+	e.fails(c.b, 11, verbs.StatusLocLenErr)
 	e.flushed(c.b.cq, c.b, 12)
-	e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(verbs.StatusRemInvReqErr)...)
+	e.fails(c.a, 1, e.answer(verbs.StatusRemInvReqErr)...)
 	e.flushed(c.a.cq, c.a, 2)
-	e.inState(c.a, verbs.StateErr)
-	e.inState(c.b, verbs.StateErr)
+	e.bothIn(c, verbs.StateErr)
 }
 
 // A message longer than the receive that is its turn is an error on both sides, and
@@ -142,8 +140,7 @@ func (e *env) tooLong(n int, sges ...verbs.SGE) {
 func localReceiveTooSmall(e *env) {
 	for name, size := range map[string]int{"OneByte": 1, "OnePacket": 100, "ManyPackets": 30000} {
 		e.sub(name, func(e *env) {
-			dst := e.buf(e.b, size+64)
-			dst.paint()
+			dst := e.painted(e.b, size+64)
 			e.tooLong(size+1, dst.sge(0, size))
 			for i, c := range dst.bytes()[size:] {
 				if c != guard {
@@ -159,12 +156,10 @@ func localReceiveWithoutBuffer(e *env) { e.tooLong(1) }
 
 // What was posted before the failing request is carried out and succeeds.
 func localEarlierSucceed(e *env) {
-	c, src, dst := e.rc(), e.buf(e.a, 64), e.buf(e.b, 128)
-	dst.paint()
-	src.put(0, payload(1, 64))
+	c, src, dst := e.rc(), e.filled(e.a, 1, 64), e.painted(e.b, 128)
 	e.post(c.a, write(1, dst, 0, src.sge(0, 64)), write(2, dst, 0, src.sge(32, 64)), write(3, dst, 64, src.sge(0, 64)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
-	e.failed(e.waitOne(c.a.cq), c.a, 2, verbs.StatusLocProtErr)
+	e.done(c.a, 1, verbs.WCRDMAWrite)
+	e.fails(c.a, 2, verbs.StatusLocProtErr)
 	e.flushed(c.a.cq, c.a, 3)
 	e.holds(dst, 0, payload(1, 64))
 }

@@ -76,9 +76,7 @@ func (e *env) work(w *crowd, seed uint64) {
 	e.Helper()
 	const size = 96
 	n := len(w.conns)
-	src, dst := e.buf(w.conns[0].a.side, n*size), e.buf(w.conns[0].b.side, n*size)
-	src.put(0, payload(seed, n*size))
-	dst.paint()
+	src, dst := e.filled(w.conns[0].a.side, seed, n*size), e.painted(w.conns[0].b.side, n*size)
 	for from := 0; from < n; from += w.batch {
 		part := w.conns[from:min(from+w.batch, n)]
 		for i, c := range part {
@@ -89,8 +87,7 @@ func (e *env) work(w *crowd, seed uint64) {
 		e.workDone(w, from, part)
 	}
 	e.same(dst.bytes(), payload(seed, n*size))
-	e.none(w.cqA)
-	e.none(w.cqB)
+	e.none(w.cqA, w.cqB)
 }
 
 // workDone takes the completions of a batch: each connection's in order, those of
@@ -151,7 +148,7 @@ func manyLoopback(e *env) {
 	e.work(w, 1)
 	back := &crowd{cqA: w.cqB, cqB: w.cqA, batch: w.batch}
 	for _, c := range w.conns {
-		back.conns = append(back.conns, &conn{a: c.b, b: c.a})
+		back.conns = append(back.conns, c.back())
 	}
 	e.work(back, 2)
 }
@@ -194,9 +191,7 @@ func manyMRs(e *env) {
 			j := n - 1 - i // the keys are not used in the order of registration
 			e.post(c.a, write(uint64(i), dsts[j], 0, srcs[i].sge(0, size)))
 		}
-		for i, wc := range e.wait(c.a.cq, ids) {
-			e.ok(wc, c.a, uint64(from+i), verbs.WCRDMAWrite)
-		}
+		e.doneFrom(c.a, uint64(from), ids, verbs.WCRDMAWrite)
 	}
 	for i := range n {
 		e.same(dsts[n-1-i].bytes(), payload(uint64(i), size))

@@ -44,14 +44,12 @@ func memoryRegisterView(e *env) {
 		e.Errorf("region of the view = %d bytes at %#x, want 500 at %#x", dst.mr.Len(), dst.mr.Addr(), whole.Addr()+1001)
 	}
 	dst.paint()
-	src := e.buf(e.a, 600)
-	src.put(0, payload(3, 600))
-	e.post(c.a, write(1, dst, 0, src.sge(0, 500)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	src := e.filled(e.a, 3, 600)
+	e.do(c.a, write(1, dst, 0, src.sge(0, 500)))
 	e.holds(dst, 1001, payload(3, 600)[:500])
 	// The memory goes on behind the view, the region does not.
 	e.post(c.a, write(2, dst, 0, src.sge(0, 501)))
-	e.failed(e.waitOne(c.a.cq), c.a, 2, e.answer(verbs.StatusRemAccessErr)...)
+	e.fails(c.a, 2, e.answer(verbs.StatusRemAccessErr)...)
 	e.holds(dst, 1001, payload(3, 600)[:500])
 }
 
@@ -148,16 +146,14 @@ func memoryTwoRegions(e *env) {
 	readable.put(0, payload(5, 64))
 	writable := &buf{mem: readable.mem, mr: e.register(e.b.pd, readable.mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)}
 	local := e.buf(e.a, 64)
-	e.post(c.a, read(1, readable, 0, local.sge(0, 64)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMARead)
+	e.do(c.a, read(1, readable, 0, local.sge(0, 64)))
 	e.same(local.bytes(), payload(5, 64))
 	e.must(readable.mr.Close(), "Close of the first region")
 	local.put(0, payload(6, 64))
-	e.post(c.a, write(2, writable, 0, local.sge(0, 64)))
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+	e.do(c.a, write(2, writable, 0, local.sge(0, 64)))
 	e.same(writable.bytes(), payload(6, 64))
 	e.post(c.a, read(3, writable, 0, local.sge(0, 64)))
-	e.failed(e.waitOne(c.a.cq), c.a, 3, e.answer(verbs.StatusRemAccessErr)...)
+	e.fails(c.a, 3, e.answer(verbs.StatusRemAccessErr)...)
 }
 
 // Memory cannot be freed under a registration.
@@ -186,14 +182,12 @@ func memoryRegisterFreed(e *env) {
 // the memory is not touched.
 func memoryDeregisterUnderReceive(e *env) {
 	c := e.rc()
-	dst, src := e.buf(e.b, 64), e.buf(e.a, 64)
-	dst.paint()
+	dst, src := e.painted(e.b, 64), e.filled(e.a, 1, 64)
 	e.postRecv(c.b, recv(1, dst.sge(0, 64)))
 	e.must(dst.mr.Close(), "Close of a region in use")
-	src.put(0, payload(1, 64))
 	e.post(c.a, send(2, src.sge(0, 64)))
-	e.failed(e.waitOne(c.b.cq), c.b, 1, verbs.StatusLocProtErr)
-	e.failed(e.waitOne(c.a.cq), c.a, 2, e.answer(verbs.StatusRemOpErr)...)
+	e.fails(c.b, 1, verbs.StatusLocProtErr)
+	e.fails(c.a, 2, e.answer(verbs.StatusRemOpErr)...)
 	e.untouched(dst)
 }
 
@@ -202,8 +196,7 @@ func memoryDeregisterUnderReceive(e *env) {
 func memoryDeregisterUnderTraffic(e *env) {
 	const size = 1 << 16
 	c := e.rc()
-	dst, src := e.buf(e.b, size), e.buf(e.a, size)
-	src.put(0, payload(1, size))
+	dst, src := e.buf(e.b, size), e.filled(e.a, 1, size)
 	for id := range uint64(32) {
 		e.post(c.a, write(id, dst, 0, src.sge(0, size)))
 	}

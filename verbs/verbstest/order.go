@@ -53,15 +53,12 @@ func orderMixed(e *env) {
 // An unsignaled request that succeeds has no completion.
 func orderUnsignaled(e *env) {
 	c := e.rc()
-	src, dst := e.buf(e.a, 64), e.buf(e.b, 64)
-	src.put(0, payload(1, 64))
+	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 64)
 	e.postRecv(c.b, recv(1))
-	e.post(c.a, silent(write(2, dst, 0, src.sge(0, 64))), silent(send(3)), silent(read(4, dst, 0, src.sge(0, 64))),
+	e.do(c.a, silent(write(2, dst, 0, src.sge(0, 64))), silent(send(3)), silent(read(4, dst, 0, src.sge(0, 64))),
 		write(5, dst, 0), silent(write(6, dst, 0)), write(7, dst, 0))
-	e.ok(e.waitOne(c.a.cq), c.a, 5, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.cq), c.a, 7, verbs.WCRDMAWrite)
 	e.none(c.a.cq)
-	e.received(e.waitOne(c.b.cq), c.b, 1, 0)
+	e.gets(c.b, 1, 0)
 	e.same(dst.bytes(), payload(1, 64))
 }
 
@@ -78,7 +75,7 @@ func orderUnsignaledFrees(e *env) {
 			wrs = append(wrs, silent(write(999, dst, 0)))
 		}
 		e.post(c.a, append(wrs, write(round, dst, 0, src.sge(0, 64)))...)
-		e.ok(e.waitOne(c.a.cq), c.a, round, verbs.WCRDMAWrite)
+		e.done(c.a, round, verbs.WCRDMAWrite)
 		e.same(dst.bytes(), payload(round, 64))
 	}
 	e.none(c.a.cq)
@@ -105,10 +102,10 @@ func orderSignalAll(e *env) {
 	dst, local := e.buf(e.b, 64), e.buf(e.a, 64)
 	e.postRecv(c.b, recv(9))
 	e.post(c.a, silent(write(1, dst, 0)), silent(send(2)), silent(read(3, dst, 0, local.sge(0, 64))), write(4, dst, 0))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCRDMARead)
-	e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCRDMAWrite)
+	e.done(c.a, 1, verbs.WCRDMAWrite)
+	e.done(c.a, 2, verbs.WCSend)
+	e.done(c.a, 3, verbs.WCRDMARead)
+	e.done(c.a, 4, verbs.WCRDMAWrite)
 	e.none(c.a.cq)
 }
 
@@ -162,7 +159,7 @@ func orderDoorbells(e *env) {
 		e.post(c.a, wrs...)
 	}
 	for id := range next {
-		e.ok(e.waitOne(c.a.cq), c.a, id, verbs.WCSend)
-		e.receivedImm(e.waitOne(c.b.cq), c.b, id, verbs.WCRecv, 0, uint32(id))
+		e.done(c.a, id, verbs.WCSend)
+		e.getsImm(c.b, id, verbs.WCRecv, 0, uint32(id))
 	}
 }

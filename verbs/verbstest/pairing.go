@@ -17,6 +17,9 @@ type end struct {
 // conn is two QPs that are connected to each other.
 type conn struct{ a, b *end }
 
+// back is the same connection seen from the other end.
+func (c *conn) back() *conn { return &conn{a: c.b, b: c.a} }
+
 // connConfig describes a conn. The zero value is RC with queues of 64 requests of one
 // element, a CQ on each side, and the defaults of Connect.
 type connConfig struct {
@@ -152,15 +155,20 @@ func (e *env) gidIndex(s *side, gid verbs.GID) int {
 // gids returns the rows of the GID table that are not empty.
 func (e *env) gids(s *side) []verbs.GIDEntry {
 	e.Helper()
-	port, err := s.ctx.QueryPort(int(s.port))
-	e.must(err, "QueryPort(%d) of %s", s.port, s.name)
 	var rows []verbs.GIDEntry
-	for i := range port.GIDs {
+	for i := range e.queryPort(s).GIDs {
 		if row, err := s.ctx.QueryGID(int(s.port), i); err == nil && !row.GID.IsZero() {
 			rows = append(rows, row)
 		}
 	}
 	return rows
+}
+
+func (e *env) queryPort(s *side) verbs.PortAttr {
+	e.Helper()
+	port, err := s.ctx.QueryPort(int(s.port))
+	e.must(err, "QueryPort(%d) of %s", s.port, s.name)
+	return port
 }
 
 // ah returns an address handle on from's side for the port of to.
@@ -263,4 +271,41 @@ func (e *env) postRecv(q interface {
 	if n, err := q.PostRecv(wrs); n != len(wrs) || err != nil {
 		e.Fatalf("PostRecv = %d, %v, want %d, nil", n, err, len(wrs))
 	}
+}
+
+// do posts requests as one chain and takes the successes of the signaled ones, in order.
+func (e *env) do(q *end, wrs ...verbs.SendWR) {
+	e.Helper()
+	e.post(q, wrs...)
+	for _, w := range wrs {
+		if w.Flags&verbs.SendSignaled != 0 {
+			e.done(q, w.WRID, w.Opcode.WC())
+		}
+	}
+}
+
+// carry does w at c.a. The message takes the receive id of c.b, which reports the length
+// and the immediate of w.
+func (e *env) carry(c *conn, w verbs.SendWR, id uint64) {
+	e.Helper()
+	e.do(c.a, w)
+	n := 0
+	for _, s := range w.SGE[:w.NumSGE] {
+		n += int(s.Length)
+	}
+	switch w.Opcode {
+	case verbs.OpSend:
+		e.gets(c.b, id, n)
+	case verbs.OpSendWithImm:
+		e.getsImm(c.b, id, verbs.WCRecv, n, w.Imm)
+	default:
+		e.getsImm(c.b, id, verbs.WCRecvRDMAWithImm, n, w.Imm)
+	}
+}
+
+// message posts the receive r at c.b and carries w into it.
+func (e *env) message(c *conn, r verbs.RecvWR, w verbs.SendWR) {
+	e.Helper()
+	e.postRecv(c.b, r)
+	e.carry(c, w, r.WRID)
 }

@@ -23,9 +23,8 @@ func readSizes(e *env) {
 	c := e.rc()
 	for _, n := range e.sizes() {
 		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
-			dst, src := e.buf(e.a, n+32), e.buf(e.b, n+5)
+			dst, src := e.painted(e.a, n+32), e.buf(e.b, n+5)
 			src.put(3, payload(uint64(n), n))
-			dst.paint()
 			e.post(c.a, read(1, src, 3, dst.part(13, n)...))
 			wc := e.waitOne(c.a.cq)
 			e.ok(wc, c.a, 1, verbs.WCRDMARead)
@@ -42,12 +41,9 @@ func readScatter(e *env) {
 	k := e.sgeLimit()
 	c := e.conn(connConfig{sges: k})
 	for _, n := range []int{64, 10001} {
-		dst, src := e.buf(e.a, n+64), e.buf(e.b, n)
-		src.put(0, payload(uint64(n), n))
-		dst.paint()
+		dst, src := e.painted(e.a, n+64), e.filled(e.b, uint64(n), n)
 		sges, places := dst.ragged(1, n, k)
-		e.post(c.a, read(1, src, 0, sges...))
-		e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMARead)
+		e.do(c.a, read(1, src, 0, sges...))
 		rest := payload(uint64(n), n)
 		for _, p := range places {
 			got := dst.bytes()[p[0] : p[0]+p[1]]
@@ -70,16 +66,12 @@ func readMoreThanOutstanding(e *env) {
 				a.MaxRdAtomic, a.MaxDestRdAtomic = min(a.MaxRdAtomic, depth), min(a.MaxDestRdAtomic, depth)
 			}
 			c := e.conn(connConfig{tweak: limit})
-			dst, src := e.buf(e.a, count*size), e.buf(e.b, count*size)
-			src.put(0, payload(1, count*size))
+			dst, src := e.buf(e.a, count*size), e.filled(e.b, 1, count*size)
 			var wrs []verbs.SendWR
 			for i := range count {
 				wrs = append(wrs, read(uint64(i), src, i*size, dst.sge(i*size, size)))
 			}
-			e.post(c.a, wrs...)
-			for i, wc := range e.wait(c.a.cq, count) {
-				e.ok(wc, c.a, uint64(i), verbs.WCRDMARead)
-			}
+			e.do(c.a, wrs...)
 			e.same(dst.bytes(), payload(1, count*size))
 		})
 	}
@@ -89,8 +81,7 @@ func readMoreThanOutstanding(e *env) {
 func readSeesEarlierWrite(e *env) {
 	const count, size = 16, 5000
 	c := e.rc()
-	src, back, remote := e.buf(e.a, count*size), e.buf(e.a, count*size), e.buf(e.b, size)
-	src.put(0, payload(1, count*size))
+	src, back, remote := e.filled(e.a, 1, count*size), e.buf(e.a, count*size), e.buf(e.b, size)
 	var wrs []verbs.SendWR
 	for i := range count {
 		wrs = append(wrs, silent(write(0, remote, 0, src.sge(i*size, size))), read(uint64(i), remote, 0, back.sge(i*size, size)))
@@ -99,9 +90,7 @@ func readSeesEarlierWrite(e *env) {
 	// A later WRITE may overtake a READ that is under way, so the READ may return
 	// either content, or a mixture of them (IBTA 9.5: no order from READ to WRITE
 	// without a fence). The last READ has no WRITE behind it.
-	for i, wc := range e.wait(c.a.cq, count) {
-		e.ok(wc, c.a, uint64(i), verbs.WCRDMARead)
-	}
+	e.doneFrom(c.a, 0, count, verbs.WCRDMARead)
 	e.same(back.bytes()[(count-1)*size:], payload(1, count*size)[(count-1)*size:])
 }
 
@@ -114,9 +103,8 @@ func readFenceHoldsSend(e *env) {
 		want := payload(uint64(round), size)
 		remote.put(0, want)
 		e.postRecv(c.b, recv(1, remote.sge(size, size)))
-		e.post(c.a, silent(read(2, remote, 0, local.sge(0, size))), flagged(send(3, local.sge(0, size)), verbs.SendFence))
-		e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCSend)
-		e.received(e.waitOne(c.b.cq), c.b, 1, size)
+		e.do(c.a, silent(read(2, remote, 0, local.sge(0, size))), flagged(send(3, local.sge(0, size)), verbs.SendFence))
+		e.gets(c.b, 1, size)
 		e.same(remote.bytes()[size:], want)
 	}
 }
@@ -131,9 +119,9 @@ func readFenceHoldsWrite(e *env) {
 		remote.put(0, before)
 		local.put(0, after)
 		e.post(c.a, read(1, remote, 0, fetched.sge(0, size)), flagged(write(2, remote, 0, local.sge(0, size)), verbs.SendFence))
-		e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMARead)
+		e.done(c.a, 1, verbs.WCRDMARead)
 		e.same(fetched.bytes(), before)
-		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+		e.done(c.a, 2, verbs.WCRDMAWrite)
 		e.same(remote.bytes(), after)
 	}
 }
@@ -143,8 +131,7 @@ func readReadOnlySource(e *env) {
 	c := e.rc()
 	dst, src := e.bufWith(e.a.pd, 64, verbs.AccessLocalWrite), e.bufWith(e.b.pd, 64, verbs.AccessRemoteRead)
 	src.put(0, payload(1, 64))
-	e.post(c.a, read(1, src, 0, dst.sge(0, 64)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMARead)
+	e.do(c.a, read(1, src, 0, dst.sge(0, 64)))
 	e.same(dst.bytes(), payload(1, 64))
 }
 
@@ -160,8 +147,8 @@ func readBothDirections(e *env) {
 		e.post(c.b, read(i, a, 0, b.sge(size, size)))
 	}
 	for i := range uint64(count) {
-		e.ok(e.waitOne(c.a.cq), c.a, i, verbs.WCRDMARead)
-		e.ok(e.waitOne(c.b.cq), c.b, i, verbs.WCRDMARead)
+		e.done(c.a, i, verbs.WCRDMARead)
+		e.done(c.b, i, verbs.WCRDMARead)
 	}
 	e.same(a.bytes()[size:], payload(2, size))
 	e.same(b.bytes()[size:], payload(1, size))

@@ -21,17 +21,16 @@ func (e *env) failsRemotely(c *conn, bad verbs.SendWR, want ...verbs.Status) {
 	bad.WRID = 1
 	e.postRecv(c.b, recv(11), recv(12))
 	e.post(c.a, bad, send(2), silent(send(3)))
-	e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(want...)...)
+	e.fails(c.a, 1, e.answer(want...)...)
 	e.flushed(c.a.cq, c.a, 2, 3)
-	e.inState(c.a, verbs.StateErr)
-	e.inState(c.b, verbs.StateErr)
+	e.bothIn(c, verbs.StateErr)
 	first := []verbs.Status{verbs.StatusWRFlushErr}
 	if bad.Opcode == verbs.OpRDMAWriteWithImm {
 		// The request may have taken its receive before it was found bad, and then
 		// that fails with a status made for this case (IBTA 11.6.2).
 		first = append(first, verbs.StatusLocAccessErr)
 	}
-	e.failed(e.waitOne(c.b.cq), c.b, 11, first...)
+	e.fails(c.b, 11, first...)
 	e.flushed(c.b.cq, c.b, 12)
 }
 
@@ -105,8 +104,7 @@ func remoteNotAllowedByQP(e *env) {
 				e.needAtomics()
 			}
 			c := e.conn(connConfig{tweakB: func(a *verbs.QPAttr) { a.Access &^= tt.flag }})
-			local, target := e.buf(e.a, 64), e.buf(e.b, 64)
-			target.paint()
+			local, target := e.buf(e.a, 64), e.painted(e.b, 64)
 			e.failsRemotely(c, oneSided(tt.op, 1, target, 0, local.sge(0, 8)), verbs.StatusRemInvReqErr, verbs.StatusRemAccessErr)
 			e.untouched(target)
 		})
@@ -117,8 +115,7 @@ func remoteNotAllowedByQP(e *env) {
 // is written.
 func remoteLongWrite(e *env) {
 	const size = 30000
-	c, local, target := e.rc(), e.buf(e.a, size+1), e.buf(e.b, size)
-	target.paint()
+	c, local, target := e.rc(), e.buf(e.a, size+1), e.painted(e.b, size)
 	e.failsRemotely(c, write(1, target, 0, local.sge(0, size+1)), verbs.StatusRemAccessErr)
 	e.untouched(target)
 }
@@ -127,14 +124,12 @@ func remoteLongWrite(e *env) {
 // after it is not carried out.
 func remoteEarlierSucceed(e *env) {
 	e.needLossless("the answers to the earlier requests may be lost too")
-	c, src, dst := e.rc(), e.buf(e.a, 64), e.buf(e.b, 128)
-	dst.paint()
-	src.put(0, payload(1, 64))
-	e.post(c.a, write(1, dst, 0, src.sge(0, 32)), write(2, dst, 32, src.sge(32, 32)),
-		write(3, dst, 100, src.sge(0, 64)), write(4, dst, 64, src.sge(0, 64)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
-	e.failed(e.waitOne(c.a.cq), c.a, 3, verbs.StatusRemAccessErr)
+	c, src, dst := e.rc(), e.filled(e.a, 1, 64), e.painted(e.b, 128)
+	e.post(c.a, write(1, dst, 0, src.sge(0, 32)), write(2, dst, 32, src.sge(32, 32)), write(3, dst, 100, src.sge(0, 64)),
+		write(4, dst, 64, src.sge(0, 64)))
+	e.done(c.a, 1, verbs.WCRDMAWrite)
+	e.done(c.a, 2, verbs.WCRDMAWrite)
+	e.fails(c.a, 3, verbs.StatusRemAccessErr)
 	e.flushed(c.a.cq, c.a, 4)
 	e.holds(dst, 0, payload(1, 64))
 }
@@ -145,8 +140,7 @@ func remoteOthersGoOn(e *env) {
 	c, local, target := e.rc(), e.buf(e.a, 64), e.buf(e.b, 64)
 	e.failsRemotely(c, write(1, target, 1, local.sge(0, 64)), verbs.StatusRemAccessErr)
 	e.exchange(other, 1000)
-	e.inState(other.a, verbs.StateRTS)
-	e.inState(other.b, verbs.StateRTS)
+	e.bothIn(other, verbs.StateRTS)
 	e.exchange(e.rc(), 1000)
 }
 
@@ -158,7 +152,7 @@ func remoteBothFlush(e *env) {
 	e.post(c.b, send(21), silent(send(22)))
 	e.postRecv(c.b, recv(11))
 	e.post(c.a, write(1, target, 1, local.sge(0, 64)))
-	e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
+	e.fails(c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
 	seen := map[uint64]verbs.Status{}
 	var sends []uint64
 	for _, wc := range e.wait(c.b.cq, 3) {

@@ -20,7 +20,7 @@ func impatient(a *verbs.QPAttr) { a.Timeout, a.RetryCount = 8, 1 }
 func (e *env) unanswered(c *conn) {
 	e.Helper()
 	e.post(c.a, send(1), silent(send(2)), send(3))
-	e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusRetryExcErr)
+	e.fails(c.a, 1, verbs.StatusRetryExcErr)
 	e.flushed(c.a.cq, c.a, 2, 3)
 	e.inState(c.a, verbs.StateErr)
 }
@@ -71,12 +71,10 @@ func retryOneSided(e *env) {
 				e.needAtomics()
 			}
 			c := e.conn(connConfig{tweakA: impatient})
-			local, remote := e.buf(e.a, 8), e.buf(e.b, 8)
-			local.paint()
-			remote.put(0, payload(1, 8))
+			local, remote := e.painted(e.a, 8), e.filled(e.b, 1, 8)
 			e.must(c.b.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
 			e.post(c.a, oneSided(op, 1, remote, 0, local.sge(0, 8)))
-			e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusRetryExcErr)
+			e.fails(c.a, 1, verbs.StatusRetryExcErr)
 			e.inState(c.a, verbs.StateErr)
 			e.untouched(local)
 			e.same(remote.bytes(), payload(1, 8))
@@ -93,7 +91,7 @@ func (e *env) notReady(wr func(target *buf) verbs.SendWR) {
 	c := e.conn(connConfig{tweak: shortRNR})
 	target := e.buf(e.b, 64)
 	e.post(c.a, wr(target), send(2))
-	e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(verbs.StatusRNRRetryExcErr)...)
+	e.fails(c.a, 1, e.answer(verbs.StatusRNRRetryExcErr)...)
 	e.flushed(c.a.cq, c.a, 2)
 	e.inState(c.a, verbs.StateErr)
 	// Having no receive is no error of the receiver.

@@ -15,39 +15,31 @@ var rnrTests = []test{
 // delivered once (IBTA 9.7, RNR NAK).
 func rnrWaits(e *env) {
 	c, other := e.rc(), e.rc()
-	src, dst := e.buf(e.a, 64), e.buf(e.b, 128)
-	src.put(0, payload(1, 64))
-	dst.paint()
+	src, dst := e.filled(e.a, 1, 64), e.painted(e.b, 128)
 	e.post(c.a, send(1, src.sge(0, 64)))
 	e.fence(other)
-	e.none(c.a.cq)
-	e.none(c.b.cq)
+	e.none(c.a.cq, c.b.cq)
 	e.postRecv(c.b, recv(11, dst.sge(0, 64)), recv(12, dst.sge(64, 64)))
-	e.received(e.waitOne(c.b.cq), c.b, 11, 64)
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCSend)
+	e.gets(c.b, 11, 64)
+	e.done(c.a, 1, verbs.WCSend)
 	e.holds(dst, 0, payload(1, 64))
 	// The second receive is there for the second message only.
-	e.post(c.a, sendImm(2, 22, src.sge(0, 8)))
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 12, verbs.WCRecv, 8, 22)
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+	e.carry(c, sendImm(2, 22, src.sge(0, 8)), 12)
 	e.inState(c.a, verbs.StateRTS)
 }
 
 // WRITE_WITH_IMM waits in the same way, and its immediate is delivered once.
 func rnrWriteImm(e *env) {
 	c, other := e.rc(), e.rc()
-	src, dst := e.buf(e.a, 64), e.buf(e.b, 64)
-	src.put(0, payload(1, 64))
+	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 64)
 	e.post(c.a, writeImm(1, 5, dst, 0, src.sge(0, 64)))
 	e.fence(other)
 	e.none(c.a.cq)
 	e.postRecv(c.b, recv(11), recv(12))
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 11, verbs.WCRecvRDMAWithImm, 64, 5)
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	e.getsImm(c.b, 11, verbs.WCRecvRDMAWithImm, 64, 5)
+	e.done(c.a, 1, verbs.WCRDMAWrite)
 	e.same(dst.bytes(), payload(1, 64))
-	e.post(c.a, sendImm(2, 6))
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 12, verbs.WCRecv, 0, 6)
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
+	e.carry(c, sendImm(2, 6), 12)
 }
 
 // A message of many packets arrives whole after it had to wait.
@@ -61,8 +53,8 @@ func rnrLongMessage(e *env) {
 		e.post(c.a, send(round, src.sge(0, size)))
 		e.fence(other)
 		e.postRecv(c.b, recv(100+round, dst.sge(8, size)))
-		e.received(e.waitOne(c.b.cq), c.b, 100+round, size)
-		e.ok(e.waitOne(c.a.cq), c.a, round, verbs.WCSend)
+		e.gets(c.b, 100+round, size)
+		e.done(c.a, round, verbs.WCSend)
 		e.holds(dst, 8, payload(round, size))
 	}
 }
@@ -78,27 +70,24 @@ func rnrOrderKept(e *env) {
 	for i := uint64(0); i < count; i += 3 {
 		e.postRecv(c.b, recv(i), recv(i+1), recv(i+2))
 		for j := range uint64(3) {
-			e.receivedImm(e.waitOne(c.b.cq), c.b, i+j, verbs.WCRecv, 0, uint32(i+j))
+			e.getsImm(c.b, i+j, verbs.WCRecv, 0, uint32(i+j))
 		}
 	}
-	for i, wc := range e.wait(c.a.cq, count) {
-		e.ok(wc, c.a, uint64(i), verbs.WCSend)
-	}
+	e.doneFrom(c.a, 0, count, verbs.WCSend)
 }
 
 // What was posted before a SEND that has to wait is done without waiting.
 func rnrWritesBefore(e *env) {
 	c := e.rc()
-	src, dst := e.buf(e.a, 64), e.buf(e.b, 64)
-	src.put(0, payload(1, 64))
+	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 64)
 	e.post(c.a, write(1, dst, 0, src.sge(0, 64)), send(2), write(3, dst, 0, src.sge(0, 1)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	e.done(c.a, 1, verbs.WCRDMAWrite)
 	e.same(dst.bytes(), payload(1, 64))
 	e.none(c.a.cq)
 	e.postRecv(c.b, recv(11))
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCRDMAWrite)
-	e.received(e.waitOne(c.b.cq), c.b, 11, 0)
+	e.done(c.a, 2, verbs.WCSend)
+	e.done(c.a, 3, verbs.WCRDMAWrite)
+	e.gets(c.b, 11, 0)
 }
 
 // A connection that waits does not hold up others, in either direction.
@@ -106,9 +95,9 @@ func rnrOthersGoOn(e *env) {
 	c, other := e.rc(), e.rc()
 	e.post(c.a, send(1))
 	e.exchange(other, 10000)
-	e.exchange(&conn{a: c.b, b: c.a}, 10000)
+	e.exchange(c.back(), 10000)
 	e.none(c.a.cq)
 	e.postRecv(c.b, recv(11))
-	e.received(e.waitOne(c.b.cq), c.b, 11, 0)
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCSend)
+	e.gets(c.b, 11, 0)
+	e.done(c.a, 1, verbs.WCSend)
 }

@@ -24,13 +24,9 @@ func sendSizes(e *env) {
 	c := e.rc()
 	for _, n := range e.sizes() {
 		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
-			src, dst := e.buf(e.a, n+5), e.buf(e.b, n+32)
+			src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
 			src.put(3, payload(uint64(n), n))
-			dst.paint()
-			e.postRecv(c.b, recv(1, dst.sge(7, n+9)))
-			e.post(c.a, send(2, src.part(3, n)...))
-			e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-			e.received(e.waitOne(c.b.cq), c.b, 1, n)
+			e.message(c, recv(1, dst.sge(7, n+9)), send(2, src.part(3, n)...))
 			e.holds(dst, 7, payload(uint64(n), n))
 		})
 	}
@@ -40,12 +36,8 @@ func sendSizes(e *env) {
 func sendExactFit(e *env) {
 	c := e.rc()
 	for _, n := range []int{1, 4096, 10000} {
-		src, dst := e.buf(e.a, n), e.buf(e.b, n)
-		src.put(0, payload(uint64(n), n))
-		e.postRecv(c.b, recv(1, dst.sge(0, n)))
-		e.post(c.a, send(2, src.sge(0, n)))
-		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-		e.received(e.waitOne(c.b.cq), c.b, 1, n)
+		src, dst := e.filled(e.a, uint64(n), n), e.buf(e.b, n)
+		e.message(c, recv(1, dst.sge(0, n)), send(2, src.sge(0, n)))
 		e.same(dst.bytes(), payload(uint64(n), n))
 	}
 }
@@ -53,16 +45,13 @@ func sendExactFit(e *env) {
 // SEND_WITH_IMM carries a number in host order; SEND carries none.
 func sendImmediate(e *env) {
 	c := e.rc()
-	src, dst := e.buf(e.a, 16), e.buf(e.b, 16)
-	src.put(0, payload(1, 16))
+	src, dst := e.filled(e.a, 1, 16), e.buf(e.b, 16)
 	for i, imm := range []uint32{0, 1, 0x01020304, 0xfffffffe} {
 		n := 4 * i // the first has no payload
 		e.postRecv(c.b, recv(1, dst.sge(0, 16)), recv(2, dst.sge(0, 16)))
-		e.post(c.a, sendImm(3, imm, src.part(0, n)...), send(4, src.part(0, n)...))
-		e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCSend)
-		e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCSend)
-		e.receivedImm(e.waitOne(c.b.cq), c.b, 1, verbs.WCRecv, n, imm)
-		e.received(e.waitOne(c.b.cq), c.b, 2, n)
+		e.do(c.a, sendImm(3, imm, src.part(0, n)...), send(4, src.part(0, n)...))
+		e.getsImm(c.b, 1, verbs.WCRecv, n, imm)
+		e.gets(c.b, 2, n)
 		e.same(dst.bytes()[:n], payload(1, 16)[:n])
 	}
 }
@@ -70,14 +59,11 @@ func sendImmediate(e *env) {
 // A message of no bytes consumes a receive, with or without a buffer.
 func sendZeroLength(e *env) {
 	c := e.rc()
-	dst := e.buf(e.b, 16)
-	dst.paint()
+	dst := e.painted(e.b, 16)
 	e.postRecv(c.b, recv(1), recv(2, dst.sge(0, 16)))
-	e.post(c.a, send(3), send(4))
-	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCSend)
-	e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCSend)
-	e.received(e.waitOne(c.b.cq), c.b, 1, 0)
-	e.received(e.waitOne(c.b.cq), c.b, 2, 0)
+	e.do(c.a, send(3), send(4))
+	e.gets(c.b, 1, 0)
+	e.gets(c.b, 2, 0)
 	e.untouched(dst)
 }
 
@@ -114,10 +100,7 @@ func sendGatherScatter(e *env) {
 		dst.paint()
 		// The receive is cut elsewhere than the send, and is longer than the message.
 		rsges, rplaces := dst.ragged(1, n+17, k)
-		e.postRecv(c.b, recv(1, rsges...))
-		e.post(c.a, send(2, sges...))
-		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-		e.received(e.waitOne(c.b.cq), c.b, 1, n)
+		e.message(c, recv(1, rsges...), send(2, sges...))
 		rest = want
 		for _, p := range rplaces {
 			m := min(p[1], len(rest))
@@ -146,8 +129,8 @@ func sendInline(e *env) {
 			src.bytes()[i] = 0 // before there is a receive to put the message into
 		}
 		e.postRecv(c.b, recv(1, dst.sge(0, limit)))
-		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-		e.received(e.waitOne(c.b.cq), c.b, 1, n)
+		e.done(c.a, 2, verbs.WCSend)
+		e.gets(c.b, 1, n)
 		e.holds(dst, 0, want)
 	}
 }
@@ -159,10 +142,8 @@ func sendInlineUnregistered(e *env) {
 	c := e.conn(connConfig{inline: n})
 	mem, dst := e.memory(n), e.buf(e.b, n)
 	copy(mem.Bytes(), payload(4, n))
-	e.postRecv(c.b, recv(1, dst.sge(0, n)))
-	e.post(c.a, flagged(send(2, verbs.SGE{Addr: mem.Addr(), Length: uint32(n), LKey: 0xbadbad}), verbs.SendInline))
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-	e.received(e.waitOne(c.b.cq), c.b, 1, n)
+	e.message(c, recv(1, dst.sge(0, n)),
+		flagged(send(2, verbs.SGE{Addr: mem.Addr(), Length: uint32(n), LKey: 0xbadbad}), verbs.SendInline))
 	e.same(dst.bytes(), payload(4, n))
 }
 
@@ -178,10 +159,7 @@ func sendInlineGather(e *env) {
 		src.put(p[0], rest[:p[1]])
 		rest = rest[p[1]:]
 	}
-	e.postRecv(c.b, recv(1, dst.sge(0, n)))
-	e.post(c.a, flagged(send(2, sges...), verbs.SendInline))
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-	e.received(e.waitOne(c.b.cq), c.b, 1, n)
+	e.message(c, recv(1, dst.sge(0, n)), flagged(send(2, sges...), verbs.SendInline))
 	e.same(dst.bytes(), want)
 }
 
@@ -189,8 +167,7 @@ func sendInlineGather(e *env) {
 func sendManyInOrder(e *env) {
 	const count, size = 60, 100
 	c := e.rc()
-	src, dst := e.buf(e.a, count*size), e.buf(e.b, count*size)
-	src.put(0, payload(1, count*size))
+	src, dst := e.filled(e.a, 1, count*size), e.buf(e.b, count*size)
 	var sends []verbs.SendWR
 	var recvs []verbs.RecvWR
 	for i := range count {
@@ -199,10 +176,7 @@ func sendManyInOrder(e *env) {
 	}
 	e.postRecv(c.b, recvs...)
 	dst.paint()
-	e.post(c.a, sends...)
-	for i, wc := range e.wait(c.a.cq, count) {
-		e.ok(wc, c.a, uint64(100+i), verbs.WCSend)
-	}
+	e.do(c.a, sends...)
 	for i, wc := range e.wait(c.b.cq, count) {
 		e.receivedImm(wc, c.b, uint64(i), verbs.WCRecv, size-i, uint32(i))
 		e.same(dst.bytes()[i*size:][:size-i], src.bytes()[i*size:][:size-i])
@@ -223,9 +197,9 @@ func sendBothDirections(e *env) {
 		e.post(c.b, silent(send(100+i, b.sge(0, size))))
 	}
 	for i := range uint64(count) {
-		e.ok(e.waitOne(c.a.sendCQ), c.a, 100+i, verbs.WCSend)
-		e.received(e.waitOne(c.a.cq), c.a, i, size)
-		e.received(e.waitOne(c.b.cq), c.b, i, size)
+		e.done(c.a, 100+i, verbs.WCSend)
+		e.gets(c.a, i, size)
+		e.gets(c.b, i, size)
 	}
 	e.same(a.bytes()[size:], payload(2, size))
 	e.same(b.bytes()[size:], payload(1, size))

@@ -40,8 +40,7 @@ func (e *env) srqConns(count int, cfg verbs.SRQConfig) (verbs.SRQ, verbs.CQ, []*
 func srqShared(e *env) {
 	const qps, each, size = 4, 10, 48
 	srq, cq, conns := e.srqConns(qps, verbs.SRQConfig{MaxWR: qps * each})
-	src, dst := e.buf(e.a, qps*each*size), e.buf(e.b, qps*each*size)
-	src.put(0, payload(1, qps*each*size))
+	src, dst := e.filled(e.a, 1, qps*each*size), e.buf(e.b, qps*each*size)
 	for id := range qps * each {
 		e.postRecv(srq, recv(uint64(id), dst.sge(id*size, size)))
 	}
@@ -94,8 +93,7 @@ func srqInOrder(e *env) {
 // WRITE_WITH_IMM takes a receive from the SRQ, WRITE none.
 func srqWriteImm(e *env) {
 	srq, cq, conns := e.srqConns(1, verbs.SRQConfig{MaxWR: 4})
-	c, src, dst := conns[0], e.buf(e.a, 64), e.buf(e.b, 64)
-	src.put(0, payload(1, 64))
+	c, src, dst := conns[0], e.filled(e.a, 1, 64), e.buf(e.b, 64)
 	e.postRecv(srq, recv(1), recv(2))
 	e.post(c.a, write(3, dst, 0, src.sge(0, 32)), writeImm(4, 44, dst, 32, src.sge(32, 32)), send(5))
 	e.receivedImm(e.waitOne(cq), c.b, 1, verbs.WCRecvRDMAWithImm, 32, 44)
@@ -118,8 +116,8 @@ func srqEmptyWaits(e *env) {
 	if first.Err() != nil || second.Err() != nil || first.Imm+second.Imm != 33 || first.QPN == second.QPN {
 		e.Errorf("receives = %v imm %d and %v imm %d, want one message of each QP", first.Err(), first.Imm, second.Err(), second.Imm)
 	}
-	e.ok(e.waitOne(conns[0].a.cq), conns[0].a, 1, verbs.WCSend)
-	e.ok(e.waitOne(conns[1].a.cq), conns[1].a, 2, verbs.WCSend)
+	e.done(conns[0].a, 1, verbs.WCSend)
+	e.done(conns[1].a, 2, verbs.WCSend)
 }
 
 // A full SRQ is ErrQueueFull; it holds what it says.
@@ -172,7 +170,7 @@ func srqLimitEvent(e *env) {
 		for range count {
 			e.post(c.a, send(1))
 			e.ok(e.waitOne(cq), c.b, 1, verbs.WCRecv)
-			e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCSend)
+			e.done(c.a, 1, verbs.WCSend)
 		}
 	}
 	give := func(count int) {
@@ -277,12 +275,12 @@ func srqFailure(e *env) {
 	e.postRecv(srq, recv(1, dst.sge(0, 8)), recv(2, dst.sge(8, 8)))
 	e.post(conns[0].a, send(1, src.sge(0, 9)))
 	e.failed(e.waitOne(cq), conns[0].b, 1, verbs.StatusLocLenErr)
-	e.failed(e.waitOne(conns[0].a.cq), conns[0].a, 1, e.answer(verbs.StatusRemInvReqErr)...)
+	e.fails(conns[0].a, 1, e.answer(verbs.StatusRemInvReqErr)...)
 	e.inState(conns[0].b, verbs.StateErr)
 	e.event(e.b, verbs.EventLastWQEReached, conns[0].b.QP)
 	e.post(conns[1].a, send(2, src.sge(0, 8)))
 	e.received(e.waitOne(cq), conns[1].b, 2, 8)
-	e.ok(e.waitOne(conns[1].a.cq), conns[1].a, 2, verbs.WCSend)
+	e.done(conns[1].a, 2, verbs.WCSend)
 }
 
 // UC QPs may use an SRQ if the device says so.
@@ -295,6 +293,6 @@ func srqOnUC(e *env) {
 	c := e.conn(connConfig{typ: verbs.UC, srqB: srq})
 	e.postRecv(srq, recv(1), recv(2))
 	e.post(c.a, sendImm(3, 33), send(4))
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 1, verbs.WCRecv, 0, 33)
-	e.received(e.waitOne(c.b.cq), c.b, 2, 0)
+	e.getsImm(c.b, 1, verbs.WCRecv, 0, 33)
+	e.gets(c.b, 2, 0)
 }

@@ -27,8 +27,7 @@ func (e *env) onSRQ(srq verbs.SRQ) *conn {
 // of which is not looked at.
 func (e *env) deliverImm(c *conn, imm uint32, sges ...verbs.SGE) verbs.WC {
 	e.Helper()
-	e.post(c.a, sendImm(1, imm, sges...))
-	e.ok(e.waitOne(c.a.sendCQ), c.a, 1, verbs.WCSend)
+	e.do(c.a, sendImm(1, imm, sges...))
 	wc := e.waitOne(c.b.cq)
 	n := 0
 	for _, s := range sges {
@@ -46,8 +45,7 @@ func srqSharedByQPs(e *env) {
 	const qps, each, size = 4, 12, 5000
 	cq := e.newCQ(e.b, 2*qps*each, nil)
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: qps * each})
-	src, dst := e.buf(e.a, qps*each*size), e.buf(e.b, qps*each*size)
-	src.put(0, payload(1, qps*each*size))
+	src, dst := e.filled(e.a, 1, qps*each*size), e.buf(e.b, qps*each*size)
 	for i := range qps * each {
 		e.postRecv(srq, recv(uint64(i), dst.sge(i*size, size)))
 	}
@@ -95,14 +93,9 @@ func srqWriteWithImm(e *env) {
 	e.needSRQ()
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8})
 	c := e.onSRQ(srq)
-	src, dst, unused := e.buf(e.a, 3000), e.buf(e.b, 3100), e.buf(e.b, 64)
-	src.put(0, payload(1, 3000))
-	dst.paint()
-	unused.paint()
+	src, dst, unused := e.filled(e.a, 1, 3000), e.painted(e.b, 3100), e.painted(e.b, 64)
 	e.postRecv(srq, recv(10, unused.sge(0, 64)), recv(11))
-	e.post(c.a, writeImm(1, 0xabcdef01, dst, 50, src.sge(0, 3000)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 10, verbs.WCRecvRDMAWithImm, 3000, 0xabcdef01)
+	e.carry(c, writeImm(1, 0xabcdef01, dst, 50, src.sge(0, 3000)), 10)
 	e.holds(dst, 50, payload(1, 3000))
 	e.untouched(unused)
 	if wc := e.deliverImm(c, 2); wc.WRID != 11 {
@@ -116,16 +109,13 @@ func srqEmptyIsNotReady(e *env) {
 	e.needSRQ()
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8})
 	c, other := e.onSRQ(srq), e.rc()
-	src, dst := e.buf(e.a, 9000), e.buf(e.b, 9100)
-	src.put(0, payload(1, 9000))
-	dst.paint()
+	src, dst := e.filled(e.a, 1, 9000), e.painted(e.b, 9100)
 	e.post(c.a, send(1, src.sge(0, 9000)))
 	e.fence(other)
-	e.none(c.a.cq)
-	e.none(c.b.cq)
+	e.none(c.a.cq, c.b.cq)
 	e.postRecv(srq, recv(10, dst.sge(10, 9000)), recv(11))
-	e.received(e.waitOne(c.b.cq), c.b, 10, 9000)
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCSend)
+	e.gets(c.b, 10, 9000)
+	e.done(c.a, 1, verbs.WCSend)
 	e.holds(dst, 10, payload(1, 9000))
 	if wc := e.deliverImm(c, 2); wc.WRID != 11 {
 		e.Errorf("the next message took the receive %d, want 11", wc.WRID)
@@ -163,8 +153,7 @@ func srqTooManyElements(e *env) {
 		e.sub(name, func(e *env) {
 			k := max(ask, 1)
 			srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8, MaxSGE: ask})
-			c, src, dst := e.onSRQ(srq), e.buf(e.a, 64), e.buf(e.b, 128)
-			src.put(0, payload(1, 64))
+			c, src, dst := e.onSRQ(srq), e.filled(e.a, 1, 64), e.buf(e.b, 128)
 			sges, places := dst.ragged(0, 64, k)
 			bad := recv(11)
 			bad.NumSGE = uint8(k + 1)
@@ -250,7 +239,7 @@ func srqLastWQERemote(e *env) {
 	local, target := e.buf(e.a, 64), e.buf(e.b, 64)
 	e.postRecv(srq, recv(10), recv(11))
 	e.post(c.a, write(1, target, 1, local.sge(0, 64)))
-	e.failed(e.waitOne(c.a.cq), c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
+	e.fails(c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
 	e.inState(c.b, verbs.StateErr)
 	e.event(e.b, verbs.EventLastWQEReached, c.b.QP)
 	e.toErr(c.b) // it is there already
@@ -293,12 +282,11 @@ func srqClosePlaces(e *env) {
 			e.postRecv(srq, recv(uint64(i)))
 		}
 		for i := range uint64(srq.MaxWR()) {
-			e.post(c.a, send(i))
-			e.ok(e.waitOne(c.a.cq), c.a, i, verbs.WCSend)
+			e.do(c.a, send(i))
 		}
 		// The peer has acknowledged all, so all the receives were taken. One
 		// completion is polled, the others are discarded by Close.
-		e.received(e.waitOne(c.b.cq), c.b, 0, 0)
+		e.gets(c.b, 0, 0)
 		e.must(c.b.Close(), "Close of a QP with completions")
 		e.none(c.b.cq)
 	}

@@ -109,8 +109,7 @@ func (e *env) states() []verbs.QPState {
 func stateNewIsReset(e *env) {
 	e.types(func(e *env, fresh func() *end, _ verbs.QPAttr) {
 		q := fresh()
-		attr, err := q.Query()
-		e.must(err, "Query")
+		attr := e.query(q)
 		if q.State() != verbs.StateReset || attr.State != verbs.StateReset {
 			e.Errorf("state of a new QP = %v, by Query %v, want RESET", q.State(), attr.State)
 		}
@@ -166,18 +165,16 @@ func stateIllegal(e *env) {
 // refusedChange asks for a change that must be refused and change nothing.
 func (e *env) refusedChange(q *end, from, to verbs.QPState, attr verbs.QPAttr, mask verbs.QPAttrMask) *verbs.TransitionError {
 	e.Helper()
-	before, err := q.Query()
-	e.must(err, "Query")
+	before := e.query(q)
 	attr.State = to
-	err = q.Modify(attr, mask)
+	err := q.Modify(attr, mask)
 	var te *verbs.TransitionError
 	if !errors.As(err, &te) {
 		e.Errorf("Modify of %v from %v to %v with %v = %v, want a *TransitionError", q.Type(), from, to, mask, err)
 	} else if te.From != from || te.To != to || te.Type != q.Type() {
 		e.Errorf("Modify of %v from %v to %v: the error names %v from %v to %v", q.Type(), from, to, te.Type, te.From, te.To)
 	}
-	after, err := q.Query()
-	e.must(err, "Query")
+	after := e.query(q)
 	if before != after || q.State() != from {
 		e.Errorf("a refused Modify from %v to %v changed the QP from %+v to %+v", from, to, before, after)
 	}
@@ -248,13 +245,11 @@ func stateBadValues(e *env) {
 			q := e.newQP(e.a, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 2, MaxRecvWR: 2})
 			attr := e.connectAttr(q, peer)
 			e.drive(q, attr, tt.from)
-			before, err := q.Query()
-			e.must(err, "Query")
+			before := e.query(q)
 			bad := attr
 			tt.change(&bad)
 			e.refused("Modify with a bad "+tt.name, modify(q, bad, tt.from, tt.from+1), verbs.ErrInvalid, verbs.ErrLimit, verbs.ErrNotFound)
-			after, err := q.Query()
-			e.must(err, "Query")
+			after := e.query(q)
 			if before != after {
 				e.Errorf("a refused Modify changed the QP from %+v to %+v", before, after)
 			}

@@ -8,21 +8,18 @@ func stateModifyInPlace(e *env) {
 	mask := verbs.AttrState | verbs.AttrCurState | verbs.AttrMinRNRTimer | verbs.AttrAccess
 	want := verbs.QPAttr{State: verbs.StateRTS, CurState: verbs.StateRTS, MinRNRTimer: 5, Access: verbs.AccessRemoteRead}
 	e.must(c.a.Modify(want, mask), "Modify from RTS to RTS")
-	got, err := c.a.Query()
-	e.must(err, "Query")
+	got := e.query(c.a)
 	if got.State != verbs.StateRTS || got.MinRNRTimer != 5 || got.Access&verbs.AccessAll&^verbs.AccessLocalWrite != verbs.AccessRemoteRead {
 		e.Errorf("after Modify: state %v, min RNR timer %d, access %#x, want RTS, 5, %#x",
 			got.State, got.MinRNRTimer, uint32(got.Access), uint32(verbs.AccessRemoteRead))
 	}
 	// B may not write any more, and may still read.
-	dst, local := e.buf(e.a, 64), e.buf(e.b, 64)
-	dst.put(0, payload(1, 64))
-	e.post(c.b, read(1, dst, 0, local.sge(0, 64)))
-	e.ok(e.waitOne(c.b.cq), c.b, 1, verbs.WCRDMARead)
+	dst, local := e.filled(e.a, 1, 64), e.buf(e.b, 64)
+	e.do(c.b, read(1, dst, 0, local.sge(0, 64)))
 	e.same(local.bytes(), payload(1, 64))
 	local.paint()
 	e.post(c.b, write(2, dst, 0, local.sge(0, 64)))
-	e.failed(e.waitOne(c.b.cq), c.b, 2, e.answer(verbs.StatusRemInvReqErr, verbs.StatusRemAccessErr)...)
+	e.fails(c.b, 2, e.answer(verbs.StatusRemInvReqErr, verbs.StatusRemAccessErr)...)
 	e.same(dst.bytes(), payload(1, 64))
 }
 
@@ -65,18 +62,14 @@ func statePostSendBeforeRTS(e *env) {
 // Receives can be posted in INIT, before the peer is known, and are used later.
 func statePostRecvInInit(e *env) {
 	c := e.unconnected(connConfig{})
-	dst, src := e.buf(e.b, 64), e.buf(e.a, 64)
-	dst.paint()
-	src.put(0, payload(9, 64))
+	dst, src := e.painted(e.b, 64), e.filled(e.a, 9, 64)
 	e.must(verbs.InitQP(c.b.QP, e.b.port), "InitQP")
 	e.inState(c.b, verbs.StateInit)
 	e.postRecv(c.b, recv(1, dst.sge(0, 20)), recv(2, dst.sge(20, 20)))
 	e.connect(c, connConfig{})
-	e.post(c.a, send(3, src.sge(0, 20)), send(4, src.sge(20, 20)))
-	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCSend)
-	e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCSend)
-	e.received(e.waitOne(c.b.cq), c.b, 1, 20)
-	e.received(e.waitOne(c.b.cq), c.b, 2, 20)
+	e.do(c.a, send(3, src.sge(0, 20)), send(4, src.sge(20, 20)))
+	e.gets(c.b, 1, 20)
+	e.gets(c.b, 2, 20)
 	e.holds(dst, 0, payload(9, 64)[:40])
 }
 
@@ -85,20 +78,16 @@ func stateReceiveInRTR(e *env) {
 	c := e.unconnected(connConfig{})
 	e.drive(c.b, e.connectAttr(c.b, e.endpoint(c.a)), verbs.StateRTR)
 	e.join(c.a, e.endpoint(c.b))
-	dst, src := e.buf(e.b, 64), e.buf(e.a, 64)
-	src.put(0, payload(2, 64))
+	dst, src := e.buf(e.b, 64), e.filled(e.a, 2, 64)
 	e.postRecv(c.b, recv(1, dst.sge(0, 32)))
-	e.post(c.a, send(2, src.sge(0, 32)), write(3, dst, 32, src.sge(32, 32)))
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCRDMAWrite)
-	e.received(e.waitOne(c.b.cq), c.b, 1, 32)
+	e.do(c.a, send(2, src.sge(0, 32)), write(3, dst, 32, src.sge(32, 32)))
+	e.gets(c.b, 1, 32)
 	e.same(dst.bytes(), payload(2, 64))
 	e.inState(c.b, verbs.StateRTR)
 	e.must(modify(c.b, e.connectAttr(c.b, e.endpoint(c.a)), verbs.StateRTR, verbs.StateRTS), "Modify from RTR to RTS")
 	e.postRecv(c.a, recv(4))
-	e.post(c.b, send(5))
-	e.ok(e.waitOne(c.b.cq), c.b, 5, verbs.WCSend)
-	e.received(e.waitOne(c.a.cq), c.a, 4, 0)
+	e.do(c.b, send(5))
+	e.gets(c.a, 4, 0)
 }
 
 // A QP that failed can be used again by way of RESET.
@@ -115,10 +104,8 @@ func stateErrResetReuse(e *env) {
 			e.inState(q, verbs.StateReset)
 		}
 		e.connect(c, connConfig{})
-		src, dst := e.buf(e.a, 32), e.buf(e.b, 32)
-		src.put(0, payload(round, 32))
-		e.post(c.a, write(round, dst, 0, src.sge(0, 32)))
-		e.ok(e.waitOne(c.a.cq), c.a, round, verbs.WCRDMAWrite)
+		src, dst := e.filled(e.a, round, 32), e.buf(e.b, 32)
+		e.do(c.a, write(round, dst, 0, src.sge(0, 32)))
 		e.same(dst.bytes(), payload(round, 32))
 	}
 }
@@ -146,8 +133,7 @@ func sqdDrainedEvent(e *env) {
 	e.needCap(verbs.CapSQD, "CapSQD")
 	const size, count = 1 << 14, 16
 	c := e.rc()
-	src, dst := e.buf(e.a, count*size), e.buf(e.b, count*size)
-	src.put(0, payload(1, count*size))
+	src, dst := e.filled(e.a, 1, count*size), e.buf(e.b, count*size)
 	for id := range count {
 		e.post(c.a, write(uint64(id), dst, id*size, src.sge(id*size, size)))
 	}
@@ -160,9 +146,7 @@ func sqdDrainedEvent(e *env) {
 	}
 	e.none(c.a.cq)
 	e.must(c.a.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState), "Modify from SQD to RTS")
-	for i, wc := range e.wait(c.a.cq, count-n) {
-		e.ok(wc, c.a, uint64(n+i), verbs.WCRDMAWrite)
-	}
+	e.doneFrom(c.a, uint64(n), count-n, verbs.WCRDMAWrite)
 	e.same(dst.bytes(), payload(1, count*size))
 }
 
@@ -170,16 +154,14 @@ func sqdDrainedEvent(e *env) {
 func sqdHoldsSends(e *env) {
 	e.needCap(verbs.CapSQD, "CapSQD")
 	c, other := e.rc(), e.rc()
-	src, dst := e.buf(e.a, 64), e.buf(e.b, 64)
-	src.put(0, payload(1, 64))
+	src, dst := e.filled(e.a, 1, 64), e.painted(e.b, 64)
 	e.toSQD(c.a)
-	dst.paint()
 	e.post(c.a, write(1, dst, 0, src.sge(0, 64)))
 	e.fence(other)
 	e.none(c.a.cq)
 	e.untouched(dst)
 	e.must(c.a.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState), "Modify from SQD to RTS")
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	e.done(c.a, 1, verbs.WCRDMAWrite)
 	e.same(dst.bytes(), payload(1, 64))
 }
 
@@ -189,9 +171,8 @@ func sqdReceivesGoOn(e *env) {
 	c := e.rc()
 	e.toSQD(c.a)
 	e.postRecv(c.a, recv(1))
-	e.post(c.b, sendImm(2, 77))
-	e.ok(e.waitOne(c.b.cq), c.b, 2, verbs.WCSend)
-	e.receivedImm(e.waitOne(c.a.cq), c.a, 1, verbs.WCRecv, 0, 77)
+	e.do(c.b, sendImm(2, 77))
+	e.getsImm(c.a, 1, verbs.WCRecv, 0, 77)
 }
 
 // A device without SQD refuses it and goes on.

@@ -40,25 +40,20 @@ func (e *env) ucSizes(run func(e *env, n int)) {
 func ucSend(e *env) {
 	c := e.uc()
 	e.ucSizes(func(e *env, n int) {
-		src, dst := e.buf(e.a, n+5), e.buf(e.b, n+32)
+		src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
 		src.put(3, payload(uint64(n), n))
-		dst.paint()
-		e.postRecv(c.b, recv(1, dst.sge(7, n+9)))
-		e.post(c.a, send(2, src.part(3, n)...))
-		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-		e.received(e.waitOne(c.b.cq), c.b, 1, n)
+		e.message(c, recv(1, dst.sge(7, n+9)), send(2, src.part(3, n)...))
 		e.holds(dst, 7, payload(uint64(n), n))
 	})
 }
 
 // SEND_WITH_IMM carries its number on UC too.
 func ucSendImm(e *env) {
-	c, src, dst := e.uc(), e.buf(e.a, 16), e.buf(e.b, 16)
-	src.put(0, payload(1, 16))
+	c, src, dst := e.uc(), e.filled(e.a, 1, 16), e.buf(e.b, 16)
 	e.postRecv(c.b, recv(1, dst.sge(0, 16)), recv(2, dst.sge(0, 16)))
 	e.post(c.a, sendImm(3, 0x01020304), sendImm(4, 0xfffffffe, src.sge(0, 16)))
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 1, verbs.WCRecv, 0, 0x01020304)
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 2, verbs.WCRecv, 16, 0xfffffffe)
+	e.getsImm(c.b, 1, verbs.WCRecv, 0, 0x01020304)
+	e.getsImm(c.b, 2, verbs.WCRecv, 16, 0xfffffffe)
 	e.same(dst.bytes(), payload(1, 16))
 }
 
@@ -67,14 +62,11 @@ func ucSendImm(e *env) {
 func ucWrite(e *env) {
 	c := e.uc()
 	e.ucSizes(func(e *env, n int) {
-		src, dst := e.buf(e.a, n+5), e.buf(e.b, n+32)
+		src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
 		src.put(3, payload(uint64(n), n))
-		dst.paint()
 		e.postRecv(c.b, recv(1))
-		e.post(c.a, write(2, dst, 13, src.part(3, n)...), send(3))
-		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
-		e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCSend)
-		e.received(e.waitOne(c.b.cq), c.b, 1, 0)
+		e.do(c.a, write(2, dst, 13, src.part(3, n)...), send(3))
+		e.gets(c.b, 1, 0)
 		e.holds(dst, 13, payload(uint64(n), n))
 	})
 }
@@ -83,13 +75,9 @@ func ucWrite(e *env) {
 func ucWriteImm(e *env) {
 	c := e.uc()
 	e.ucSizes(func(e *env, n int) {
-		src, dst := e.buf(e.a, n+5), e.buf(e.b, n+32)
+		src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
 		src.put(3, payload(uint64(n), n))
-		dst.paint()
-		e.postRecv(c.b, recv(1))
-		e.post(c.a, writeImm(2, uint32(n), dst, 13, src.part(3, n)...))
-		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
-		e.receivedImm(e.waitOne(c.b.cq), c.b, 1, verbs.WCRecvRDMAWithImm, n, uint32(n))
+		e.message(c, recv(1), writeImm(2, uint32(n), dst, 13, src.part(3, n)...))
 		e.holds(dst, 13, payload(uint64(n), n))
 	})
 }
@@ -97,12 +85,11 @@ func ucWriteImm(e *env) {
 // Inline bytes are taken at post time on UC too.
 func ucInline(e *env) {
 	n := e.inlineSize()
-	c, src, dst := e.uc(), e.buf(e.a, n), e.buf(e.b, n)
-	src.put(0, payload(1, n))
+	c, src, dst := e.uc(), e.filled(e.a, 1, n), e.buf(e.b, n)
 	e.postRecv(c.b, recv(1, dst.sge(0, n)))
 	e.post(c.a, flagged(send(2, src.sge(0, n)), verbs.SendInline))
 	src.paint()
-	e.received(e.waitOne(c.b.cq), c.b, 1, n)
+	e.gets(c.b, 1, n)
 	e.same(dst.bytes(), payload(1, n))
 }
 
@@ -111,14 +98,13 @@ func ucInline(e *env) {
 func ucReadRefused(e *env) {
 	for _, op := range []verbs.Opcode{verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp} {
 		e.sub(op.String(), func(e *env) {
-			c, local, remote := e.uc(), e.buf(e.a, 8), e.buf(e.b, 8)
-			local.paint()
+			c, local, remote := e.uc(), e.painted(e.a, 8), e.buf(e.b, 8)
 			n, err := c.a.PostSend([]verbs.SendWR{oneSided(op, 1, remote, 0, local.sge(0, 8))})
 			if n == 0 {
 				e.refused("PostSend of "+op.String()+" on UC", err, verbs.ErrInvalid)
 				e.fence(c)
 			} else {
-				e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusLocQPOpErr)
+				e.fails(c.a, 1, verbs.StatusLocQPOpErr)
 			}
 			e.untouched(local)
 			e.same(remote.bytes(), make([]byte, 8))
@@ -132,11 +118,9 @@ func (e *env) settled(c, look *conn, number uint64) {
 	e.Helper()
 	mark, found := e.buf(e.a, 16), e.buf(e.b, 8)
 	mark.putWord(0, number)
-	e.post(c.a, write(9001, found, 0, mark.sge(0, 8)))
-	e.ok(e.waitOne(c.a.cq), c.a, 9001, verbs.WCRDMAWrite)
+	e.do(c.a, write(9001, found, 0, mark.sge(0, 8)))
 	for d := newDeadline(); mark.word(8) != number; {
-		e.post(look.a, read(9002, found, 0, mark.sge(8, 8)))
-		e.ok(e.waitOne(look.a.cq), look.a, 9002, verbs.WCRDMARead)
+		e.do(look.a, read(9002, found, 0, mark.sge(8, 8)))
 		if mark.word(8) != number && !d.pause() {
 			e.Fatalf("a UC WRITE did not arrive within %v", patience)
 		}
@@ -150,19 +134,13 @@ func ucNoReceive(e *env) {
 	src, dst := e.buf(e.a, 5000), e.buf(e.b, 5000)
 	for round := range uint64(3) {
 		src.put(0, payload(round, 5000))
-		e.post(c.a, sendImm(1, 1, src.sge(0, 5000)), writeImm(2, 2, dst, 0))
-		e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCSend)
-		e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+		e.do(c.a, sendImm(1, 1, src.sge(0, 5000)), writeImm(2, 2, dst, 0))
 		e.settled(c, look, round+1)
 		e.none(c.b.cq)
 		dst.paint()
-		e.postRecv(c.b, recv(3, dst.sge(0, 4000)))
-		e.post(c.a, sendImm(4, 4, src.sge(0, 3000)))
-		e.receivedImm(e.waitOne(c.b.cq), c.b, 3, verbs.WCRecv, 3000, 4)
-		e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCSend)
+		e.message(c, recv(3, dst.sge(0, 4000)), sendImm(4, 4, src.sge(0, 3000)))
 		e.holds(dst, 0, payload(round, 5000)[:3000])
-		e.inState(c.a, verbs.StateRTS)
-		e.inState(c.b, verbs.StateRTS)
+		e.bothIn(c, verbs.StateRTS)
 	}
 }
 
@@ -170,19 +148,18 @@ func ucNoReceive(e *env) {
 // way to answer (IBTA 9.8, unreliable service).
 func ucBadKey(e *env) {
 	c, look := e.uc(), e.rc()
-	src, dst := e.buf(e.a, 5000), e.buf(e.b, 5000)
-	dst.paint()
+	src, dst := e.buf(e.a, 5000), e.painted(e.b, 5000)
 	bad := write(1, dst, 0, src.sge(0, 5000))
 	bad.RKey ^= 0x5a5a5a5a
 	e.post(c.a, bad, write(2, dst, 1, src.sge(0, 5000)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+	e.done(c.a, 1, verbs.WCRDMAWrite)
+	e.done(c.a, 2, verbs.WCRDMAWrite)
 	e.settled(c, look, 7)
 	e.untouched(dst)
 	e.postRecv(c.b, recv(3, dst.sge(0, 100)))
 	src.put(0, payload(3, 100))
 	e.post(c.a, send(4, src.sge(0, 100)))
-	e.received(e.waitOne(c.b.cq), c.b, 3, 100)
+	e.gets(c.b, 3, 100)
 	e.holds(dst, 0, payload(3, 100))
 }
 
@@ -190,9 +167,8 @@ func ucBadKey(e *env) {
 func ucUnsignaled(e *env) {
 	c, dst := e.uc(), e.buf(e.b, 8)
 	e.postRecv(c.b, recv(1))
-	e.post(c.a, silent(write(2, dst, 0)), silent(send(3)), write(4, dst, 0))
-	e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCRDMAWrite)
-	e.received(e.waitOne(c.b.cq), c.b, 1, 0)
+	e.do(c.a, silent(write(2, dst, 0)), silent(send(3)), write(4, dst, 0))
+	e.gets(c.b, 1, 0)
 	e.none(c.a.cq)
 }
 
@@ -202,7 +178,7 @@ func (e *env) sqe(q *end, bad, next verbs.SendWR) {
 	e.Helper()
 	bad.WRID, next.WRID = 1, 2
 	e.post(q, bad, next, silent(next))
-	e.failed(e.waitOne(q.cq), q, 1, verbs.StatusLocProtErr)
+	e.fails(q, 1, verbs.StatusLocProtErr)
 	e.flushed(q.cq, q, 2, 2)
 	e.inState(q, verbs.StateSQE)
 	e.post(q, next)
@@ -215,16 +191,12 @@ func ucSQE(e *env) {
 	c, src := e.uc(), e.buf(e.a, 64)
 	e.sqe(c.a, send(1, src.sge(1, 64)), send(2))
 	e.postRecv(c.a, recv(11))
-	e.post(c.b, sendImm(12, 5))
-	e.ok(e.waitOne(c.b.cq), c.b, 12, verbs.WCSend)
-	e.receivedImm(e.waitOne(c.a.cq), c.a, 11, verbs.WCRecv, 0, 5)
+	e.do(c.b, sendImm(12, 5))
+	e.getsImm(c.a, 11, verbs.WCRecv, 0, 5)
 	attr := verbs.QPAttr{State: verbs.StateRTS, CurState: verbs.StateSQE}
 	e.must(c.a.Modify(attr, verbs.AttrState|verbs.AttrCurState), "Modify from SQE to RTS")
 	e.inState(c.a, verbs.StateRTS)
-	e.postRecv(c.b, recv(13))
-	e.post(c.a, sendImm(14, 6))
-	e.ok(e.waitOne(c.a.cq), c.a, 14, verbs.WCSend)
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 13, verbs.WCRecv, 0, 6)
+	e.message(c, recv(13), sendImm(14, 6))
 }
 
 // ERR flushes a UC QP as it does an RC QP.

@@ -22,8 +22,7 @@ var ucRuleTests = []test{
 func ucInOrder(e *env) {
 	const count, size = 10, 300
 	c := e.uc()
-	src, dst, target := e.buf(e.a, count*size), e.buf(e.b, count*size), e.buf(e.b, size)
-	src.put(0, payload(1, count*size))
+	src, dst, target := e.filled(e.a, 1, count*size), e.buf(e.b, count*size), e.buf(e.b, size)
 	for i := range count {
 		e.postRecv(c.b, recv(uint64(i), dst.sge(i*size, size)))
 	}
@@ -31,9 +30,7 @@ func ucInOrder(e *env) {
 		e.post(c.a, silent(write(uint64(200+i), target, 0, src.sge(i*size, size))),
 			sendImm(uint64(100+i), uint32(i), src.sge(i*size, size-i)))
 	}
-	for i, wc := range e.wait(c.a.cq, count) {
-		e.ok(wc, c.a, uint64(100+i), verbs.WCSend)
-	}
+	e.doneFrom(c.a, 100, count, verbs.WCSend)
 	for i, wc := range e.wait(c.b.cq, count) {
 		e.receivedImm(wc, c.b, uint64(i), verbs.WCRecv, size-i, uint32(i))
 		e.same(dst.bytes()[i*size:][:size-i], src.bytes()[i*size:][:size-i])
@@ -45,8 +42,7 @@ func ucInOrder(e *env) {
 // not have: the good one is taken, the other is not, and neither is what follows it.
 func (e *env) refusedOps(c *conn, good verbs.SendWR, ops ...verbs.Opcode) {
 	e.Helper()
-	local, target, dst := e.buf(e.a, 64), e.buf(e.b, 64), e.buf(e.b, 64)
-	target.paint()
+	local, target, dst := e.buf(e.a, 64), e.painted(e.b, 64), e.buf(e.b, 64)
 	for i, op := range ops {
 		e.postRecv(c.b, recv(uint64(i), dst.sge(0, 64)))
 		bad := good
@@ -57,11 +53,10 @@ func (e *env) refusedOps(c *conn, good verbs.SendWR, ops ...verbs.Opcode) {
 			e.Fatalf("PostSend of a chain with %v as second request on %v = %d, %v, want 1", op, c.a.Type(), n, err)
 		}
 		e.refused(fmt.Sprintf("PostSend of %v on %v", op, c.a.Type()), err, verbs.ErrInvalid, verbs.ErrNotSupported)
-		e.ok(e.waitOne(c.a.cq), c.a, good.WRID, verbs.WCSend)
+		e.done(c.a, good.WRID, verbs.WCSend)
 		e.ok(e.waitOne(c.b.cq), c.b, uint64(i), verbs.WCRecv)
 	}
-	e.none(c.a.cq)
-	e.none(c.b.cq)
+	e.none(c.a.cq, c.b.cq)
 	e.untouched(target)
 	e.inState(c.a, verbs.StateRTS)
 }
@@ -85,14 +80,12 @@ func (e *env) ucDropped(c *conn, bad verbs.SendWR, target *buf) {
 	target.paint()
 	e.postRecv(c.b, recv(11))
 	e.post(c.a, bad, sendImm(2, 22))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCSend)
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 11, verbs.WCRecv, 0, 22)
+	e.done(c.a, 1, verbs.WCRDMAWrite)
+	e.done(c.a, 2, verbs.WCSend)
+	e.getsImm(c.b, 11, verbs.WCRecv, 0, 22)
 	e.untouched(target)
-	e.none(c.a.cq)
-	e.none(c.b.cq)
-	e.inState(c.a, verbs.StateRTS)
-	e.inState(c.b, verbs.StateRTS)
+	e.none(c.a.cq, c.b.cq)
+	e.bothIn(c, verbs.StateRTS)
 	e.fence(c)
 }
 
@@ -142,7 +135,7 @@ func (e *env) stopsAndGoesOn(c *conn, out, back outfit, bad verbs.SendWR) {
 	e.postRecv(c.b, recv(11, b.sge(0, 64)))
 	e.postRecv(c.a, recv(12, a.sge(0, 64)))
 	e.post(c.a, out(bad), out(send(2)), silent(out(send(3))))
-	e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusLocProtErr)
+	e.fails(c.a, 1, verbs.StatusLocProtErr)
 	e.flushed(c.a.cq, c.a, 2, 3)
 	e.inState(c.a, verbs.StateSQE)
 	e.post(c.a, out(send(4)), silent(out(send(5))))
@@ -150,8 +143,7 @@ func (e *env) stopsAndGoesOn(c *conn, out, back outfit, bad verbs.SendWR) {
 	e.inState(c.a, verbs.StateSQE)
 
 	for i, id := range []uint64{12, 13} { // posted before and in SQE
-		e.post(c.b, back(sendImm(6, uint32(66+i))))
-		e.ok(e.waitOne(c.b.cq), c.b, 6, verbs.WCSend)
+		e.do(c.b, back(sendImm(6, uint32(66+i))))
 		wc := e.waitOne(c.a.cq)
 		e.receivedImm(wc, c.a, id, verbs.WCRecv, int(wc.ByteLen), uint32(66+i))
 		e.postRecv(c.a, recv(id+1, a.sge(0, 64)))
@@ -159,12 +151,10 @@ func (e *env) stopsAndGoesOn(c *conn, out, back outfit, bad verbs.SendWR) {
 
 	e.must(c.a.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState), "Modify from SQE to RTS")
 	e.inState(c.a, verbs.StateRTS)
-	e.post(c.a, out(sendImm(7, 77)))
-	e.ok(e.waitOne(c.a.cq), c.a, 7, verbs.WCSend)
+	e.do(c.a, out(sendImm(7, 77)))
 	wc := e.waitOne(c.b.cq)
 	e.receivedImm(wc, c.b, 11, verbs.WCRecv, int(wc.ByteLen), 77)
-	e.none(c.a.cq)
-	e.none(c.b.cq)
+	e.none(c.a.cq, c.b.cq)
 }
 
 // A request that names local memory it may not use stops the send queue, no more.
@@ -175,8 +165,7 @@ func ucLocalError(e *env) {
 			e.stopsAndGoesOn(e.uc(), plain, plain, send(1, tt.sge(e, e.a)))
 		})
 		e.sub("RDMA_WRITE/"+tt.name, func(e *env) {
-			target := e.buf(e.b, 64)
-			target.paint()
+			target := e.painted(e.b, 64)
 			e.stopsAndGoesOn(e.uc(), plain, plain, write(1, target, 0, tt.sge(e, e.a)))
 			e.untouched(target)
 		})
@@ -185,15 +174,13 @@ func ucLocalError(e *env) {
 
 // What was posted before the failing request is sent and succeeds.
 func ucEarlierSucceed(e *env) {
-	c, src, dst := e.uc(), e.buf(e.a, 64), e.buf(e.b, 64)
-	src.put(0, payload(1, 64))
-	dst.paint()
+	c, src, dst := e.uc(), e.filled(e.a, 1, 64), e.painted(e.b, 64)
 	e.postRecv(c.b, recv(11, dst.sge(0, 64)))
 	e.post(c.a, send(1, src.sge(0, 40)), send(2, src.sge(40, 40)), send(3, src.sge(0, 8)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCSend)
-	e.failed(e.waitOne(c.a.cq), c.a, 2, verbs.StatusLocProtErr)
+	e.done(c.a, 1, verbs.WCSend)
+	e.fails(c.a, 2, verbs.StatusLocProtErr)
 	e.flushed(c.a.cq, c.a, 3)
-	e.received(e.waitOne(c.b.cq), c.b, 11, 40)
+	e.gets(c.b, 11, 40)
 	e.holds(dst, 0, payload(1, 40))
 	e.inState(c.a, verbs.StateSQE)
 }
@@ -207,7 +194,7 @@ func ucSQETransitions(e *env) {
 			attr := e.connectAttr(c.a, e.endpoint(c.b))
 			e.postRecv(c.a, recv(11))
 			e.post(c.a, send(1, src.sge(1, 64)))
-			e.failed(e.waitOne(c.a.cq), c.a, 1, verbs.StatusLocProtErr)
+			e.fails(c.a, 1, verbs.StatusLocProtErr)
 			e.inState(c.a, verbs.StateSQE)
 			for _, bad := range []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateSQD, verbs.StateSQE} {
 				_ = e.refusedChange(c.a, verbs.StateSQE, bad, attr, verbs.AttrState)
@@ -229,17 +216,12 @@ func ucSRQ(e *env) {
 	e.needCap(verbs.CapSRQOnUC, "CapSRQOnUC")
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8})
 	c := e.conn(connConfig{typ: verbs.UC, srqB: srq})
-	src, dst, target := e.buf(e.a, 9000), e.buf(e.b, 9100), e.buf(e.b, 64)
-	src.put(0, payload(1, 9000))
-	dst.paint()
+	src, dst, target := e.filled(e.a, 1, 9000), e.painted(e.b, 9100), e.buf(e.b, 64)
 	e.postRecv(srq, recv(11, dst.sge(50, 9000)), recv(12), recv(13))
-	e.post(c.a, send(1, src.sge(0, 9000)), writeImm(2, 22, target, 0, src.sge(0, 64)), sendImm(3, 33))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCSend)
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCSend)
-	e.received(e.waitOne(c.b.cq), c.b, 11, 9000)
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 12, verbs.WCRecvRDMAWithImm, 64, 22)
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 13, verbs.WCRecv, 0, 33)
+	e.do(c.a, send(1, src.sge(0, 9000)), writeImm(2, 22, target, 0, src.sge(0, 64)), sendImm(3, 33))
+	e.gets(c.b, 11, 9000)
+	e.getsImm(c.b, 12, verbs.WCRecvRDMAWithImm, 64, 22)
+	e.getsImm(c.b, 13, verbs.WCRecv, 0, 33)
 	e.holds(dst, 50, payload(1, 9000))
 	e.same(target.bytes(), payload(1, 64))
 }

@@ -26,7 +26,7 @@ var udTests = []test{
 
 // datagrams is two UD QPs and the way from one to the other.
 type datagrams struct {
-	a, b *end
+	*conn
 	ah   verbs.AH
 	qkey uint32 // of b
 	mtu  int
@@ -37,10 +37,9 @@ func (e *env) ud() *datagrams {
 	e.needUD()
 	cfg := connConfig{typ: verbs.UD, inline: e.inlineSize(), sges: e.sgeLimit()}
 	c := e.conn(cfg)
-	port, err := e.a.ctx.QueryPort(int(e.a.port))
-	e.must(err, "QueryPort")
+	port := e.queryPort(e.a)
 	remote := e.endpoint(c.b)
-	return &datagrams{a: c.a, b: c.b, ah: e.ah(c.a, c.b), qkey: remote.QKey, mtu: min(port.ActiveMTU, remote.MTU).Bytes()}
+	return &datagrams{conn: c, ah: e.ah(c.a, c.b), qkey: remote.QKey, mtu: min(port.ActiveMTU, remote.MTU).Bytes()}
 }
 
 // to makes w a datagram for b.
@@ -58,8 +57,7 @@ func (e *env) arrived(from, q *end, id uint64, n int) verbs.WC {
 	if wc.ByteLen != uint32(verbs.GRHLen+n) || wc.SrcQPN != from.Num() {
 		e.Fatalf("datagram of %d bytes from QP %#x, want %d from %#x", wc.ByteLen, wc.SrcQPN, verbs.GRHLen+n, from.Num())
 	}
-	port, err := q.side.ctx.QueryPort(int(q.side.port))
-	e.must(err, "QueryPort")
+	port := e.queryPort(q.side)
 	if port.LinkLayer == verbs.LinkLayerEthernet && wc.Flags&verbs.WCGRH == 0 {
 		e.Errorf("flags = %#x without WCGRH; over Ethernet there is always one", uint8(wc.Flags))
 	}
@@ -71,12 +69,10 @@ func udSendSizes(e *env) {
 	d := e.ud()
 	for _, n := range []int{0, 1, 7, 255, 256, d.mtu - 1, d.mtu} {
 		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
-			src, dst := e.buf(e.a, n+8), e.buf(e.b, n+verbs.GRHLen+32)
+			src, dst := e.buf(e.a, n+8), e.painted(e.b, n+verbs.GRHLen+32)
 			src.put(3, payload(uint64(n), n))
-			dst.paint()
 			e.postRecv(d.b, recv(1, dst.sge(5, n+verbs.GRHLen+9)))
-			e.post(d.a, d.to(send(2, src.part(3, n)...)))
-			e.ok(e.waitOne(d.a.cq), d.a, 2, verbs.WCSend)
+			e.do(d.a, d.to(send(2, src.part(3, n)...)))
 			if wc := e.arrived(d.a, d.b, 1, n); wc.Flags&verbs.WCWithImm != 0 {
 				e.Error("a datagram without an immediate has one")
 			}
@@ -124,8 +120,8 @@ func udReply(e *env) {
 	reply := send(4, dst.sge(64, 32))
 	reply.AH, reply.RemoteQPN, reply.RemoteQKey = ah.Handle(), wc.SrcQPN, epA.QKey
 	e.post(d.b, reply)
-	e.ok(e.waitOne(d.b.cq), d.b, 4, verbs.WCSend)
-	e.ok(e.waitOne(d.a.cq), d.a, 2, verbs.WCSend)
+	e.done(d.b, 4, verbs.WCSend)
+	e.done(d.a, 2, verbs.WCSend)
 	e.arrived(d.b, d.a, 3, 32)
 	e.same(back.bytes()[verbs.GRHLen:][:32], payload(1, 32))
 }
@@ -150,7 +146,7 @@ func udOneToMany(e *env) {
 		w := d.to(send(uint64(i), src.sge(0, 8)))
 		w.RemoteQPN, w.RemoteQKey = q.Num(), e.endpoint(q).QKey
 		e.post(d.a, w)
-		e.ok(e.waitOne(d.a.cq), d.a, uint64(i), verbs.WCSend)
+		e.done(d.a, uint64(i), verbs.WCSend)
 	}
 	for i, q := range peers {
 		e.arrived(d.a, q, uint64(i), 8)
@@ -182,8 +178,7 @@ func udGather(e *env) {
 // Inline bytes are taken at post time on UD too.
 func udInline(e *env) {
 	n := e.inlineSize()
-	d, src, dst := e.ud(), e.buf(e.a, n), e.buf(e.b, n+verbs.GRHLen)
-	src.put(0, payload(1, n))
+	d, src, dst := e.ud(), e.filled(e.a, 1, n), e.buf(e.b, n+verbs.GRHLen)
 	e.postRecv(d.b, recv(1, dst.sge(0, n+verbs.GRHLen)))
 	e.post(d.a, flagged(d.to(send(2, src.sge(0, n))), verbs.SendInline))
 	src.paint()

@@ -10,18 +10,16 @@ import (
 // the second arrives. Datagrams of one QP to one port keep their order.
 func (e *env) dropped(d *datagrams, bad verbs.SendWR) {
 	e.Helper()
-	dst := e.buf(e.b, 128)
-	dst.paint()
+	dst := e.painted(e.b, 128)
 	e.postRecv(d.b, recv(11, dst.sge(0, 64)), recv(12, dst.sge(64, 64)))
 	e.post(d.a, bad, d.to(sendImm(2, 22)))
-	e.ok(e.waitOne(d.a.cq), d.a, bad.WRID, verbs.WCSend)
-	e.ok(e.waitOne(d.a.cq), d.a, 2, verbs.WCSend)
+	e.done(d.a, bad.WRID, verbs.WCSend)
+	e.done(d.a, 2, verbs.WCSend)
 	if wc := e.arrived(d.a, d.b, 11, 0); wc.Imm != 22 {
 		e.Errorf("immediate of the datagram that arrived = %d, want 22", wc.Imm)
 	}
 	e.none(d.b.cq)
-	e.inState(d.a, verbs.StateRTS)
-	e.inState(d.b, verbs.StateRTS)
+	e.bothIn(d.conn, verbs.StateRTS)
 }
 
 // A datagram with another Q_Key is dropped without an error (IBTA chapter 10, Q_Keys).
@@ -75,13 +73,11 @@ func udWrongQPN(e *env) {
 func udNoReceive(e *env) {
 	d, other, dst := e.ud(), e.rc(), e.buf(e.b, 64)
 	for try := range uint32(20) {
-		e.post(d.a, d.to(sendImm(1, 2*try)))
-		e.ok(e.waitOne(d.a.cq), d.a, 1, verbs.WCSend)
+		e.do(d.a, d.to(sendImm(1, 2*try)))
 		e.fence(other)
 		e.fence(other)
 		e.postRecv(d.b, recv(11, dst.sge(0, 64)))
-		e.post(d.a, d.to(sendImm(2, 2*try+1)))
-		e.ok(e.waitOne(d.a.cq), d.a, 2, verbs.WCSend)
+		e.do(d.a, d.to(sendImm(2, 2*try+1)))
 		wc := e.arrived(d.a, d.b, 11, 0)
 		e.inState(d.b, verbs.StateRTS)
 		if wc.Imm == 2*try+1 {
@@ -99,14 +95,13 @@ func udNoReceive(e *env) {
 func udTooLong(e *env) {
 	d := e.ud()
 	n := d.mtu + 1
-	src, dst := e.buf(e.a, n), e.buf(e.b, n+verbs.GRHLen)
-	dst.paint()
+	src, dst := e.buf(e.a, n), e.painted(e.b, n+verbs.GRHLen)
 	e.postRecv(d.b, recv(11, dst.sge(0, n+verbs.GRHLen)))
 	k, err := d.a.PostSend([]verbs.SendWR{d.to(send(1, src.sge(0, n)))})
 	if k == 0 {
 		e.refused("PostSend of a datagram above the MTU", err, verbs.ErrInvalid, verbs.ErrLimit)
 	} else {
-		e.failed(e.waitOne(d.a.cq), d.a, 1, verbs.StatusLocLenErr)
+		e.fails(d.a, 1, verbs.StatusLocLenErr)
 		e.inState(d.a, verbs.StateSQE)
 		e.must(d.a.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState), "Modify from SQE to RTS")
 	}
@@ -120,8 +115,7 @@ func udTooLong(e *env) {
 // LOC_LEN_ERR. UD has no way to answer, and hardware does either; no byte goes behind
 // the buffer in any case.
 func udReceiveTooSmall(e *env) {
-	d, src, dst := e.ud(), e.buf(e.a, 200), e.buf(e.b, 256)
-	dst.paint()
+	d, src, dst := e.ud(), e.buf(e.a, 200), e.painted(e.b, 256)
 	e.postRecv(d.b, recv(11, dst.sge(0, verbs.GRHLen+8)), recv(12, dst.sge(128, verbs.GRHLen+8)))
 	e.post(d.a, d.to(send(1, src.sge(0, 9))), d.to(sendImm(2, 22, src.sge(0, 8))))
 	wc := e.waitOne(d.b.cq)
@@ -151,13 +145,12 @@ func udOtherOpcodes(e *env) {
 		verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp,
 	} {
 		e.sub(op.String(), func(e *env) {
-			d, local, remote := e.ud(), e.buf(e.a, 8), e.buf(e.b, 8)
-			remote.paint()
+			d, local, remote := e.ud(), e.buf(e.a, 8), e.painted(e.b, 8)
 			n, err := d.a.PostSend([]verbs.SendWR{d.to(oneSided(op, 1, remote, 0, local.sge(0, 8)))})
 			if n == 0 {
 				e.refused("PostSend of "+op.String()+" on UD", err, verbs.ErrInvalid)
 			} else {
-				e.failed(e.waitOne(d.a.cq), d.a, 1, verbs.StatusLocQPOpErr)
+				e.fails(d.a, 1, verbs.StatusLocQPOpErr)
 			}
 			e.fence(e.rc())
 			e.untouched(remote)
@@ -183,7 +176,7 @@ func udBadAH(e *env) {
 			if n == 0 {
 				e.refused("PostSend with a bad AH", err, verbs.ErrInvalid)
 			} else {
-				e.failed(e.waitOne(d.a.cq), d.a, 1, verbs.StatusLocQPOpErr, verbs.StatusLocProtErr)
+				e.fails(d.a, 1, verbs.StatusLocQPOpErr, verbs.StatusLocProtErr)
 				e.must(d.a.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState), "Modify from SQE to RTS")
 			}
 			e.postRecv(d.b, recv(11, dst.sge(0, 64)))
@@ -203,11 +196,10 @@ func udSQE(e *env) {
 	wr := sendImm(12, 5)
 	wr.AH, wr.RemoteQPN, wr.RemoteQKey = e.ah(d.b, d.a).Handle(), d.a.Num(), e.endpoint(d.a).QKey
 	e.post(d.b, wr)
-	e.ok(e.waitOne(d.b.cq), d.b, 12, verbs.WCSend)
+	e.done(d.b, 12, verbs.WCSend)
 	e.arrived(d.b, d.a, 11, 0)
 	e.must(d.a.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState), "Modify from SQE to RTS")
 	e.postRecv(d.b, recv(13, dst.sge(0, 64)))
-	e.post(d.a, d.to(sendImm(14, 6)))
-	e.ok(e.waitOne(d.a.cq), d.a, 14, verbs.WCSend)
+	e.do(d.a, d.to(sendImm(14, 6)))
 	e.arrived(d.a, d.b, 13, 0)
 }

@@ -35,7 +35,7 @@ func udTwoSenders(e *env) {
 			e.postRecv(d.b, recv(11, dst.sge(0, 64)))
 			imm := round<<8 | uint32(i)
 			e.post(q, e.towards(q, d.b)(sendImm(1, imm)))
-			e.ok(e.waitOne(q.cq), q, 1, verbs.WCSend)
+			e.done(q, 1, verbs.WCSend)
 			if wc := e.arrived(q, d.b, 11, 0); wc.Flags&verbs.WCWithImm == 0 || wc.Imm != imm {
 				e.Errorf("immediate of sender %d = %#x, want %#x", i, wc.Imm, imm)
 			}
@@ -51,8 +51,7 @@ func udGRHSplit(e *env) {
 	if e.sgeLimit() < 2 {
 		e.Skip("the device takes one element")
 	}
-	src, dst := e.buf(e.a, n), e.buf(e.b, 512)
-	src.put(0, payload(1, n))
+	src, dst := e.filled(e.a, 1, n), e.buf(e.b, 512)
 	cuts := []int{13, 50, n + verbs.GRHLen - 63 + 9} // the GRH ends within the second
 	if e.sgeLimit() == 2 {
 		cuts = []int{13, n + verbs.GRHLen - 13 + 9}
@@ -63,8 +62,7 @@ func udGRHSplit(e *env) {
 		sges = append(sges, dst.sge(340-160*i, m))
 	}
 	e.postRecv(d.b, recv(11, sges...))
-	e.post(d.a, d.to(send(1, src.sge(0, n))))
-	e.ok(e.waitOne(d.a.cq), d.a, 1, verbs.WCSend)
+	e.do(d.a, d.to(send(1, src.sge(0, n))))
 	wc := e.arrived(d.a, d.b, 11, n)
 	var got []byte
 	for i, m := range cuts {
@@ -100,8 +98,7 @@ func udClosedAH(e *env) {
 	}
 	e.refused("PostSend with a closed AH", err, verbs.ErrInvalid, verbs.ErrClosed, verbs.ErrNotFound)
 	e.postRecv(d.b, recv(11, dst.sge(0, 64)))
-	e.post(d.a, d.to(sendImm(2, 22)))
-	e.ok(e.waitOne(d.a.cq), d.a, 2, verbs.WCSend)
+	e.do(d.a, d.to(sendImm(2, 22)))
 	if wc := e.arrived(d.a, d.b, 11, 0); wc.Imm != 22 {
 		e.Errorf("immediate = %d, want 22", wc.Imm)
 	}
@@ -110,7 +107,7 @@ func udClosedAH(e *env) {
 // What UD does not have ends a chain; what is before it is sent (ibv_post_send(3)).
 func udChainStops(e *env) {
 	d := e.ud()
-	e.refusedOps(&conn{a: d.a, b: d.b}, d.to(sendImm(1, 1)), verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm,
+	e.refusedOps(d.conn, d.to(sendImm(1, 1)), verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm,
 		verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd)
 }
 
@@ -120,7 +117,7 @@ func udLocalErrors(e *env) {
 	for _, tt := range badLocals {
 		e.sub(tt.name, func(e *env) {
 			d := e.ud()
-			e.stopsAndGoesOn(&conn{a: d.a, b: d.b}, d.to, e.towards(d.b, d.a), send(1, tt.sge(e, e.a)))
+			e.stopsAndGoesOn(d.conn, d.to, e.towards(d.b, d.a), send(1, tt.sge(e, e.a)))
 		})
 	}
 }
@@ -132,8 +129,7 @@ func udSRQ(e *env) {
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8})
 	c := e.conn(connConfig{typ: verbs.UD, srqB: srq})
 	out := e.towards(c.a, c.b)
-	src, dst := e.buf(e.a, 64), e.buf(e.b, 256)
-	src.put(0, payload(1, 64))
+	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 256)
 	e.postRecv(srq, recv(11, dst.sge(0, 128)), recv(12, dst.sge(128, 128)))
 	e.post(c.a, out(send(1, src.sge(0, 64))), out(sendImm(2, 22, src.sge(32, 32))))
 	e.arrived(c.a, c.b, 11, 64)

@@ -50,10 +50,7 @@ func (e *env) arm(cq verbs.CQ, solicitedOnly bool) {
 // deliver sends a message from A to B, flags and all, and takes its completions.
 func (e *env) deliver(c *conn, id uint64, flags verbs.SendFlags) {
 	e.Helper()
-	e.postRecv(c.b, recv(id))
-	e.post(c.a, flagged(send(id), flags))
-	e.ok(e.waitOne(c.a.cq), c.a, id, verbs.WCSend)
-	e.received(e.waitOne(c.b.cq), c.b, id, 0)
+	e.message(c, recv(id), flagged(send(id), flags))
 }
 
 // notWoken fails the test if w has been woken. A wake of another queue of the same
@@ -136,7 +133,7 @@ func waitCompletionThenArm(e *env) {
 		e.postRecv(s.b, recv(id))
 		e.post(s.a, send(id))
 		if id%2 == 0 { // otherwise it may come at any time from here on
-			e.ok(e.waitOne(s.a.cq), s.a, id, verbs.WCSend)
+			e.done(s.a, id, verbs.WCSend)
 			e.fence(s.other)
 		}
 		if id%4 < 2 {
@@ -144,7 +141,7 @@ func waitCompletionThenArm(e *env) {
 		}
 		e.received(e.sleep(s.b.cq, s.w), s.b, id, 0)
 		if id%2 != 0 {
-			e.ok(e.waitOne(s.a.cq), s.a, id, verbs.WCSend)
+			e.done(s.a, id, verbs.WCSend)
 		}
 	}
 }
@@ -176,8 +173,8 @@ func waitSolicitedOnly(e *env) {
 	}
 	e.postRecv(s.a, recv(20))
 	e.post(s.b, flagged(send(21), verbs.SendSolicited)) // solicits at A, not at B
-	e.ok(e.waitOne(s.b.cq), s.b, 21, verbs.WCSend)
-	e.received(e.waitOne(s.a.cq), s.a, 20, 0)
+	e.done(s.b, 21, verbs.WCSend)
+	e.gets(s.a, 20, 0)
 	e.notWoken(s, "by completions that were not solicited")
 	e.deliver(s.conn, 4, verbs.SendSolicited)
 	e.woken(s.w, "a solicited receive completed")
@@ -185,8 +182,8 @@ func waitSolicitedOnly(e *env) {
 	e.postRecv(s.b, recv(30))
 	e.post(s.a, flagged(writeImm(31, 5, dst, 0, src.sge(0, 8)), verbs.SendSolicited))
 	e.woken(s.w, "a solicited WRITE_WITH_IMM completed")
-	e.receivedImm(e.waitOne(s.b.cq), s.b, 30, verbs.WCRecvRDMAWithImm, 8, 5)
-	e.ok(e.waitOne(s.a.cq), s.a, 31, verbs.WCRDMAWrite)
+	e.getsImm(s.b, 30, verbs.WCRecvRDMAWithImm, 8, 5)
+	e.done(s.a, 31, verbs.WCRDMAWrite)
 }
 
 // A failed completion wakes too: there will be no solicited one after it (IBTA
@@ -206,7 +203,7 @@ func waitSolicitedFailed(e *env) {
 		e.arm(s.b.cq, true)
 		e.post(s.b, write(1, remote, 1, local.sge(0, 64)))
 		e.woken(s.w, "a WRITE failed")
-		e.failed(e.waitOne(s.b.cq), s.b, 1, e.answer(verbs.StatusRemAccessErr)...)
+		e.fails(s.b, 1, e.answer(verbs.StatusRemAccessErr)...)
 	})
 }
 
@@ -260,9 +257,9 @@ func waitSharedWaker(e *env) {
 			sent := postAside(conns[i].a, send(id))
 			e.findOne(w, srq, conns, i, id)
 			e.must(<-sent, "PostSend")
-			e.ok(e.waitOne(conns[i].a.cq), conns[i].a, id, verbs.WCSend)
+			e.done(conns[i].a, id, verbs.WCSend)
 		}
-		e.received(e.waitOne(conns[2].b.cq), conns[2].b, id, 0)
+		e.gets(conns[2].b, id, 0)
 	}
 	e.must(e.b.ctx.NotifyEvents(nil), "NotifyEvents(nil)")
 }
@@ -318,7 +315,7 @@ func waitCancel(e *env) {
 		e.postRecv(s.b, recv(id))
 		e.post(s.a, send(id))
 		e.received(e.sleep(s.b.cq, s.w), s.b, id, 0)
-		e.ok(e.waitOne(s.a.cq), s.a, id, verbs.WCSend)
+		e.done(s.a, id, verbs.WCSend)
 	}
 }
 
@@ -333,7 +330,7 @@ func waitStaleToken(e *env) {
 		posted := postAside(s.a, send(100+id))
 		e.received(e.sleep(s.b.cq, s.w), s.b, 100+id, 0)
 		e.must(<-posted, "PostSend")
-		e.ok(e.waitOne(s.a.cq), s.a, 100+id, verbs.WCSend)
+		e.done(s.a, 100+id, verbs.WCSend)
 	}
 }
 

@@ -24,11 +24,9 @@ func writeSizes(e *env) {
 	c := e.rc()
 	for _, n := range e.sizes() {
 		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
-			src, dst := e.buf(e.a, n+5), e.buf(e.b, n+32)
+			src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
 			src.put(3, payload(uint64(n), n))
-			dst.paint()
-			e.post(c.a, write(1, dst, 13, src.part(3, n)...))
-			e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+			e.do(c.a, write(1, dst, 13, src.part(3, n)...))
 			e.holds(dst, 13, payload(uint64(n), n))
 		})
 	}
@@ -40,15 +38,14 @@ func writeImmediate(e *env) {
 	c := e.rc()
 	for _, n := range e.sizes() {
 		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
-			src, dst := e.buf(e.a, n+5), e.buf(e.b, n+32)
+			src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
 			src.put(3, payload(uint64(n), n))
-			dst.paint()
 			e.postRecv(c.b, recv(1))
 			e.post(c.a, writeImm(2, 0x01020300+uint32(n), dst, 13, src.part(3, n)...))
-			e.receivedImm(e.waitOne(c.b.cq), c.b, 1, verbs.WCRecvRDMAWithImm, n, 0x01020300+uint32(n))
+			e.getsImm(c.b, 1, verbs.WCRecvRDMAWithImm, n, 0x01020300+uint32(n))
 			// B sees the bytes once its receive completed; A need not have completed.
 			e.holds(dst, 13, payload(uint64(n), n))
-			e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+			e.done(c.a, 2, verbs.WCRDMAWrite)
 		})
 	}
 }
@@ -56,13 +53,9 @@ func writeImmediate(e *env) {
 // The buffer of the receive that a WRITE_WITH_IMM consumes is not touched.
 func writeImmediateIgnoresBuffer(e *env) {
 	c := e.rc()
-	src, dst, unused := e.buf(e.a, 64), e.buf(e.b, 64), e.buf(e.b, 8)
-	src.put(0, payload(1, 64))
-	unused.paint()
+	src, dst, unused := e.filled(e.a, 1, 64), e.buf(e.b, 64), e.painted(e.b, 8)
 	e.postRecv(c.b, recv(1, unused.sge(0, 8))) // shorter than the message, which is legal
-	e.post(c.a, writeImm(2, 5, dst, 0, src.sge(0, 64)))
-	e.receivedImm(e.waitOne(c.b.cq), c.b, 1, verbs.WCRecvRDMAWithImm, 64, 5)
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
+	e.carry(c, writeImm(2, 5, dst, 0, src.sge(0, 64)), 1)
 	e.same(dst.bytes(), payload(1, 64))
 	e.untouched(unused)
 }
@@ -70,14 +63,10 @@ func writeImmediateIgnoresBuffer(e *env) {
 // A plain WRITE leaves the receives of the peer alone.
 func writeConsumesNoReceive(e *env) {
 	c := e.rc()
-	src, dst := e.buf(e.a, 64), e.buf(e.b, 128)
-	src.put(0, payload(1, 64))
+	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 128)
 	e.postRecv(c.b, recv(1, dst.sge(64, 64)))
-	e.post(c.a, write(2, dst, 0, src.sge(0, 64)), write(3, dst, 0), send(4, src.sge(0, 64)))
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.cq), c.a, 4, verbs.WCSend)
-	e.received(e.waitOne(c.b.cq), c.b, 1, 64)
+	e.do(c.a, write(2, dst, 0, src.sge(0, 64)), write(3, dst, 0), send(4, src.sge(0, 64)))
+	e.gets(c.b, 1, 64)
 	e.none(c.b.cq)
 	e.same(dst.bytes()[:64], payload(1, 64))
 	e.same(dst.bytes()[64:], payload(1, 64))
@@ -90,8 +79,8 @@ func writeZeroLength(e *env) {
 	w.Opcode, w.RKey, w.RemoteAddr = verbs.OpRDMAWrite, 0xbadbad, 8
 	r.Opcode, r.RKey, r.RemoteAddr = verbs.OpRDMARead, 0xbadbad, 8
 	e.post(c.a, w, r)
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMARead)
+	e.done(c.a, 1, verbs.WCRDMAWrite)
+	e.done(c.a, 2, verbs.WCRDMARead)
 	e.fence(c)
 }
 
@@ -99,15 +88,11 @@ func writeZeroLength(e *env) {
 func writeWholeRegion(e *env) {
 	const size = 10007
 	c := e.rc()
-	src, dst := e.buf(e.a, size), e.buf(e.b, size)
-	src.put(0, payload(1, size))
-	e.post(c.a, write(1, dst, 0, src.sge(0, size)))
-	e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+	src, dst := e.filled(e.a, 1, size), e.buf(e.b, size)
+	e.do(c.a, write(1, dst, 0, src.sge(0, size)))
 	e.same(dst.bytes(), payload(1, size))
 	src.put(0, []byte{1, 2})
-	e.post(c.a, write(2, dst, 0, src.sge(0, 1)), write(3, dst, size-1, src.sge(1, 1)))
-	e.ok(e.waitOne(c.a.cq), c.a, 2, verbs.WCRDMAWrite)
-	e.ok(e.waitOne(c.a.cq), c.a, 3, verbs.WCRDMAWrite)
+	e.do(c.a, write(2, dst, 0, src.sge(0, 1)), write(3, dst, size-1, src.sge(1, 1)))
 	if dst.bytes()[0] != 1 || dst.bytes()[size-1] != 2 {
 		e.Errorf("first and last byte = %d, %d, want 1, 2", dst.bytes()[0], dst.bytes()[size-1])
 	}
@@ -128,8 +113,7 @@ func writeGather(e *env) {
 			rest = rest[p[1]:]
 		}
 		dst.paint()
-		e.post(c.a, write(1, dst, 5, sges...))
-		e.ok(e.waitOne(c.a.cq), c.a, 1, verbs.WCRDMAWrite)
+		e.do(c.a, write(1, dst, 5, sges...))
 		e.holds(dst, 5, want)
 	}
 }
@@ -138,17 +122,14 @@ func writeGather(e *env) {
 func writeInline(e *env) {
 	n := e.inlineSize()
 	c := e.conn(connConfig{inline: n})
-	src, dst := e.buf(e.a, n), e.buf(e.b, 16*n+32)
-	dst.paint()
+	src, dst := e.buf(e.a, n), e.painted(e.b, 16*n+32)
 	var want []byte
 	for i := range 16 {
 		src.put(0, payload(uint64(i), n))
 		want = append(want, payload(uint64(i), n)...)
 		e.post(c.a, flagged(write(uint64(i), dst, 9+i*n, src.sge(0, n)), verbs.SendInline))
 	}
-	for i, wc := range e.wait(c.a.cq, 16) {
-		e.ok(wc, c.a, uint64(i), verbs.WCRDMAWrite)
-	}
+	e.doneFrom(c.a, 0, 16, verbs.WCRDMAWrite)
 	e.holds(dst, 9, want)
 }
 
@@ -156,16 +137,12 @@ func writeInline(e *env) {
 func writeLastOneWins(e *env) {
 	const count, size = 32, 300
 	c := e.rc()
-	src, dst := e.buf(e.a, count*size), e.buf(e.b, size)
-	src.put(0, payload(1, count*size))
+	src, dst := e.filled(e.a, 1, count*size), e.buf(e.b, size)
 	var wrs []verbs.SendWR
 	for i := range count {
 		wrs = append(wrs, write(uint64(i), dst, 0, src.sge(i*size, size)))
 	}
-	e.post(c.a, wrs...)
-	for i, wc := range e.wait(c.a.cq, count) {
-		e.ok(wc, c.a, uint64(i), verbs.WCRDMAWrite)
-	}
+	e.do(c.a, wrs...)
 	e.same(dst.bytes(), payload(1, count*size)[(count-1)*size:])
 }
 
@@ -180,11 +157,8 @@ func writePassiveTarget(e *env) {
 	local, remote := e.buf(e.a, 2048), e.buf(e.b, 1024)
 	local.put(0, payload(1, 1024))
 	for i := range uint64(20) {
-		e.post(c.a, write(3*i, remote, 0, local.sge(0, 1024)), fetchAdd(3*i+1, remote, 0, 0, local.sge(1024, 8)),
+		e.do(c.a, write(3*i, remote, 0, local.sge(0, 1024)), fetchAdd(3*i+1, remote, 0, 0, local.sge(1024, 8)),
 			read(3*i+2, remote, 0, local.sge(1024, 1024)))
-		e.ok(e.waitOne(c.a.cq), c.a, 3*i, verbs.WCRDMAWrite)
-		e.ok(e.waitOne(c.a.cq), c.a, 3*i+1, verbs.WCFetchAdd)
-		e.ok(e.waitOne(c.a.cq), c.a, 3*i+2, verbs.WCRDMARead)
 		e.same(local.bytes()[1024:], payload(1, 1024))
 	}
 }
