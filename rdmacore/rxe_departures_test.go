@@ -57,32 +57,29 @@ const (
 var rxeDepartures = map[string]string{
 	"atomic/Misaligned": rxeMisaligned,
 
-	"limits/CQOverrun":                    rxeOverrun,
 	"cq/OverrunByReceives":                rxeOverrun,
 	"cq/OverrunBySends":                   rxeOverrun,
 	"wait/SolicitedOnlyFailed/FailedSend": "does not count a failed send as solicited; IBTA 11.4.2.2",
 	"srq/LastWQEReached":                  rxeNoLastWQE,
 	"srq/FailureTakesOneReceive":          rxeNoLastWQE,
-	"srqrules/LastWQEByRemoteError":       rxeNoLastWQE,
-	"uc/LocalErrorIsSQE":                  rxeNoSQE,
-	"ucrules/LocalErrors":                 rxeNoSQE,
-	"ucrules/EarlierRequestsSucceed":      rxeNoSQE,
-	"ucrules/SQETransitions":              rxeNoSQE,
+	"srq/LastWQEByRemoteError":            rxeNoLastWQE,
+	"uc/LocalErrors":                      rxeNoSQE,
+	"uc/EarlierRequestsSucceed":           rxeNoSQE,
+	"uc/SQETransitions":                   rxeNoSQE,
 	"ud/ControlledQKey":                   "puts a Q_Key with the high bit set on the wire as it is; IBTA 10.2.5 puts that of the QP there",
-	"ud/LocalErrorIsSQE":                  rxeNoSQE,
-	"udrules/LocalErrors":                 rxeNoSQE,
+	"ud/LocalErrors":                      rxeNoSQE,
 	"events/CommEst":                      rxeNoCommEst,
 	"events/AccessError":                  rxeNoQPEvents,
 	"events/RequestError":                 rxeMisaligned,
-	"eventrules/CommEstByWrite":           rxeNoCommEst,
-	"eventrules/ClosedQP":                 rxeNoLastWQE,
-	"eventrules/String":                   rxeNoLastWQE,
+	"events/CommEstByWrite":               rxeNoCommEst,
+	"events/ClosedQP":                     rxeNoLastWQE,
+	"events/String":                       rxeNoLastWQE,
 }
 
 // rxeLoopback is the same within one device.
 var rxeLoopback = func() map[string]string {
 	m := maps.Clone(rxeDepartures)
 	m["ud/Reply"] = rxeLoopbackGRH
-	m["udrules/GRHSplit"] = rxeLoopbackGRH
+	m["ud/GRHSplit"] = rxeLoopbackGRH
 	return m
 }()

@@ -34,7 +34,7 @@ func departures() map[string]string {
 	return map[string]string{
 		"state/ReceiveInRTR":                    receiver,
 		"events/CommEst":                        receiver,
-		"eventrules/CommEstByWrite":             receiver,
+		"events/CommEstByWrite":                 receiver,
 		"remoteerror/LongWriteChecksWholeRange": spread,
 		"remoteerror/EarlierRequestsSucceed":    spread,
 		"write/LastOneWins":                     "WRITEs of different requests travel on different paths and are not ordered among themselves",

@@ -27,7 +27,7 @@ func TestConformanceOfFlows(t *testing.T) {
 		}
 		d := departures()
 		for _, name := range []string{
-			"connect/Loopback", "connect/SameNumberOnTwoDevices", "close/PDBusy", "close/ContextOfPeer", "close/Reopen",
+			"connect/Loopback", "close/PDBusy", "close/ContextOfPeer", "close/Reopen",
 			"many/Loopback", "many/SameNumbers", "concurrent/Churn", "concurrent/CloseUnderTraffic",
 		} {
 			d[name] = "QPs that share paths are connected to one peer, and made, connected and closed in the same order there; the test does otherwise"

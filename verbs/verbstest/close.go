@@ -1,14 +1,15 @@
 package verbstest
 
 import (
-	"fmt"
+	"context"
+	"errors"
+	"math/rand/v2"
 
 	"ibverbx/verbs"
 )
 
 var closeTests = []test{
 	{"PDBusy", closePDBusy},
-	{"SRQ", closeSRQ},
 	{"Idempotent", closeIdempotent},
 	{"QPMethods", closeQPMethods},
 	{"PDMethods", closePDMethods},
@@ -21,9 +22,9 @@ var closeTests = []test{
 	{"MRUnderRead", closeMRUnderRead},
 	{"AnyOrder", closeAnyOrder},
 	{"PeerFirst", closePeerFirst},
+	{"EveryOrder", closeEveryOrder},
+	{"WakesSleepers", closeWakesSleepers},
 }
-
-type closer interface{ Close() error }
 
 // A PD on which something stands does not close (ibv_dealloc_pd(3)); it goes on, and
 // closes when that is gone.
@@ -33,10 +34,7 @@ func closePDBusy(e *env) {
 		"QP": func(e *env, s *side) closer {
 			return e.newQP(s, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 1, MaxRecvWR: 1})
 		},
-		"SRQ": func(e *env, s *side) closer {
-			e.needSRQ()
-			return e.newSRQ(s, verbs.SRQConfig{MaxWR: 4})
-		},
+		"SRQ": func(e *env, s *side) closer { return e.newSRQ(s, verbs.SRQConfig{MaxWR: 4}) },
 		"AH": func(e *env, s *side) closer {
 			c := e.rc()
 			c.a.side = s
@@ -44,13 +42,12 @@ func closePDBusy(e *env) {
 		},
 	} {
 		e.sub(name, func(e *env) {
-			s := *e.a
-			s.pd = e.newPD(e.a)
-			object := create(e, &s)
+			s := e.otherPD(e.a)
+			object := create(e, s)
 			e.refused("Close of a PD with a "+name, s.pd.Close(), verbs.ErrBusy)
 			e.sub("StillUsable", func(e *env) {
 				cfg := verbs.QPConfig{Type: verbs.RC, MaxSendWR: 8, MaxRecvWR: 8}
-				c := &conn{a: e.newQP(&s, cfg), b: e.newQP(e.b, cfg)}
+				c := &conn{a: e.newQP(s, cfg), b: e.newQP(e.b, cfg)}
 				e.connect(c, connConfig{})
 				e.exchange(c, 100)
 			})
@@ -60,32 +57,16 @@ func closePDBusy(e *env) {
 	}
 }
 
-// The same for an SRQ that a QP uses (ibv_destroy_srq(3)). Receives that are still in it
-// are gone.
-func closeSRQ(e *env) {
-	e.needSRQ()
-	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 4})
-	c := e.conn(connConfig{srqB: srq})
-	e.refused("Close of an SRQ with a QP", srq.Close(), verbs.ErrBusy)
-	e.postRecv(srq, recv(1), recv(2))
-	e.carry(c, sendImm(2, 3), 1)
-	e.must(c.b.Close(), "Close of the QP")
-	e.must(srq.Close(), "Close of the SRQ")
-	e.srqGone(srq)
-	e.none(c.b.cq)
-}
-
 // Close may be called again: it does nothing then.
 func closeIdempotent(e *env) {
-	s := *e.a
-	s.pd = e.newPD(e.a)
+	s := e.otherPD(e.a)
 	c := e.rc()
-	ah := e.ah(&end{QP: c.a.QP, side: &s}, c.b)
-	q := e.newQP(&s, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 1, MaxRecvWR: 1})
-	b := e.buf(&s, 64)
+	ah := e.ah(&end{QP: c.a.QP, side: s}, c.b)
+	q := e.newQP(s, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 1, MaxRecvWR: 1})
+	b := e.buf(s, 64)
 	objects := []closer{ah, q, q.cq, b.mr}
 	if e.a.attr.Capabilities&verbs.CapSRQ != 0 {
-		objects = append(objects, e.newSRQ(&s, verbs.SRQConfig{MaxWR: 1}))
+		objects = append(objects, e.newSRQ(s, verbs.SRQConfig{MaxWR: 1}))
 	}
 	for _, o := range append(objects, s.pd, e.b.ctx) {
 		for i := range 3 {
@@ -107,18 +88,11 @@ func (e *env) gone(what string, err error) {
 // qpGone calls all methods of a QP that is closed.
 func (e *env) qpGone(q verbs.QP, num uint32, remote verbs.Endpoint) {
 	e.Helper()
-	n, err := q.PostSend([]verbs.SendWR{send(1)})
-	e.gone(fmt.Sprintf("PostSend = %d", n), err)
-	m, err := q.PostRecv([]verbs.RecvWR{recv(1)})
-	e.gone(fmt.Sprintf("PostRecv = %d", m), err)
-	if n != 0 || m != 0 {
-		e.Errorf("PostSend and PostRecv on a closed QP took %d and %d requests", n, m)
-	}
+	e.stops("PostSend on a closed QP", 0, verbs.ErrClosed)(q.PostSend([]verbs.SendWR{send(1)}))
+	e.stops("PostRecv on a closed QP", 0, verbs.ErrClosed)(q.PostRecv([]verbs.RecvWR{recv(1)}))
 	e.gone("Modify to RESET", q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
-	_, err = q.Query()
-	e.gone("Query", err)
-	_, err = q.Endpoint()
-	e.gone("Endpoint", err)
+	e.gone("Query", errorOf(q.Query()))
+	e.gone("Endpoint", errorOf(q.Endpoint()))
 	e.gone("Connect", q.Connect(remote))
 	if q.Num() != num || q.Type() != verbs.RC {
 		e.Errorf("a closed QP is %v %#x, want RC %#x as before", q.Type(), q.Num(), num)
@@ -147,8 +121,7 @@ func closeQPMethods(e *env) {
 // srqGone calls all methods of an SRQ that is closed.
 func (e *env) srqGone(srq verbs.SRQ) {
 	e.Helper()
-	n, err := srq.PostRecv([]verbs.RecvWR{recv(1)})
-	e.gone(fmt.Sprintf("SRQ.PostRecv = %d", n), err)
+	e.stops("PostRecv on a closed SRQ", 0, verbs.ErrClosed)(srq.PostRecv([]verbs.RecvWR{recv(1)}))
 	e.gone("SetLimit", srq.SetLimit(1))
 	_ = srq.MaxWR()
 	e.must(srq.Close(), "another Close of an SRQ")
@@ -158,16 +131,13 @@ func (e *env) srqGone(srq verbs.SRQ) {
 func (e *env) pdGone(pd verbs.PD, cq verbs.CQ, ah verbs.AHAttr) {
 	e.Helper()
 	mem := e.memory(64)
-	_, err := pd.RegisterMemory(mem, verbs.AccessAll)
-	e.gone("RegisterMemory", err)
-	_, err = pd.RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessAll)
-	e.refused("RegisterDMABuf after Close", err, verbs.ErrClosed, verbs.ErrNotSupported)
-	_, err = pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1})
-	e.gone("CreateQP", err)
-	_, err = pd.CreateSRQ(verbs.SRQConfig{MaxWR: 1})
-	e.gone("CreateSRQ", err)
-	_, err = pd.CreateAH(ah)
-	e.gone("CreateAH", err)
+	e.gone("RegisterMemory", errorOf(pd.RegisterMemory(mem, verbs.AccessAll)))
+	e.refused("RegisterDMABuf after Close", errorOf(pd.RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessAll)),
+		verbs.ErrClosed, verbs.ErrNotSupported)
+	cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1}
+	e.gone("CreateQP", errorOf(pd.CreateQP(cfg)))
+	e.gone("CreateSRQ", errorOf(pd.CreateSRQ(verbs.SRQConfig{MaxWR: 1})))
+	e.gone("CreateAH", errorOf(pd.CreateAH(ah)))
 	e.must(pd.Close(), "another Close of a PD")
 	e.must(mem.Free(), "Free of memory that a closed PD refused") // it was not retained
 }
@@ -183,18 +153,12 @@ func closePDMethods(e *env) {
 // contextGone calls all methods of a context that is closed.
 func (e *env) contextGone(ctx verbs.Context, port int) {
 	e.Helper()
-	_, err := ctx.QueryDevice()
-	e.gone("QueryDevice", err)
-	_, err = ctx.QueryPort(port)
-	e.gone("QueryPort", err)
-	_, err = ctx.QueryGID(port, 0)
-	e.gone("QueryGID", err)
-	_, err = ctx.AllocPD()
-	e.gone("AllocPD", err)
-	_, err = ctx.CreateCQ(verbs.CQConfig{Depth: 8})
-	e.gone("CreateCQ", err)
-	n, err := ctx.Events(make([]verbs.Event, 4))
-	e.gone(fmt.Sprintf("Events = %d", n), err)
+	e.gone("QueryDevice", errorOf(ctx.QueryDevice()))
+	e.gone("QueryPort", errorOf(ctx.QueryPort(port)))
+	e.gone("QueryGID", errorOf(ctx.QueryGID(port, 0)))
+	e.gone("AllocPD", errorOf(ctx.AllocPD()))
+	e.gone("CreateCQ", errorOf(ctx.CreateCQ(verbs.CQConfig{Depth: 8})))
+	e.gone("Events", errorOf(ctx.Events(make([]verbs.Event, 4))))
 	e.gone("NotifyEvents", ctx.NotifyEvents(verbs.NewWaker()))
 	_ = ctx.Device() // any, but it must not panic
 	e.must(ctx.Close(), "another Close of a context")
@@ -235,8 +199,7 @@ func closeContextDestroysAll(e *env) {
 	if srq != nil {
 		e.srqGone(srq)
 	}
-	n, err := cq.Poll(make([]verbs.WC, 8))
-	e.gone(fmt.Sprintf("Poll = %d", n), err)
+	e.gone("Poll", errorOf(cq.Poll(make([]verbs.WC, 8))))
 	e.gone("Arm", cq.Arm(false))
 	for _, o := range []closer{cq, ah, local.mr} {
 		e.must(o.Close(), "another Close of a %T", o)
@@ -388,5 +351,100 @@ func closePeerFirst(e *env) {
 		e.unanswered(c)
 		e.must(c.a.Close(), "Close of the other side")
 		e.none(c.a.cq)
+	}
+}
+
+// piece is an object and those that stand on it.
+type piece struct {
+	name  string
+	obj   closer
+	under []string
+}
+
+// everything makes one object of each kind on s, which the test closes itself. They
+// can be closed in the order of the slice.
+func (e *env) everything(s *side) []piece {
+	e.Helper()
+	pd, err := s.ctx.AllocPD()
+	e.must(err, "AllocPD")
+	cq, err := s.ctx.CreateCQ(verbs.CQConfig{Depth: 8, Waker: verbs.NewWaker()})
+	e.must(err, "CreateCQ")
+	mr, err := pd.RegisterMemory(e.memory(4096), verbs.AccessAll)
+	e.must(err, "RegisterMemory")
+	parts := []piece{{"mr", mr, nil}}
+	var last []piece // what the QP stands on
+	cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4, Port: s.port, GID: s.gid}
+	if s.attr.Capabilities&verbs.CapSRQ != 0 {
+		srq, err := pd.CreateSRQ(verbs.SRQConfig{MaxWR: 4})
+		e.must(err, "CreateSRQ")
+		cfg.SRQ, cfg.MaxRecvWR = srq, 0
+		last = append(last, piece{"srq", srq, []string{"qp"}})
+	}
+	qp, err := pd.CreateQP(cfg)
+	e.must(err, "CreateQP")
+	if s.attr.Capabilities&verbs.CapUD != 0 {
+		ep, err := qp.Endpoint()
+		e.must(err, "Endpoint")
+		ah, err := pd.CreateAH(verbs.AHAttr{DGID: ep.GID, SGIDIndex: e.gidIndex(s, ep.GID), DLID: ep.LID, Port: s.port})
+		e.must(err, "CreateAH")
+		parts = append(parts, piece{"ah", ah, nil})
+	}
+	last = append(last, piece{"cq", cq, []string{"qp"}}, piece{"pd", pd, []string{"mr", "qp", "srq", "ah"}})
+	return append(append(parts, piece{"qp", qp, nil}), last...)
+}
+
+// Objects may be closed in any order: one that others stand on says ErrBusy and can be
+// closed when they are gone.
+func closeEveryOrder(e *env) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range e.rounds(60) {
+		parts := e.everything(e.a)
+		rng.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
+		open := map[string]bool{}
+		for _, p := range parts {
+			open[p.name] = true
+		}
+		for pass := 0; len(open) > 0; pass++ {
+			if pass > 3 {
+				e.Fatalf("after %d passes %v are still open", pass, open)
+			}
+			for _, p := range parts {
+				busy := false
+				for _, u := range p.under {
+					busy = busy || open[u]
+				}
+				err := p.obj.Close()
+				if busy != errors.Is(err, verbs.ErrBusy) || (!busy && err != nil) {
+					e.Fatalf("Close of %s = %v with %v open, want ErrBusy: %v", p.name, err, open, busy)
+				}
+				if !busy {
+					delete(open, p.name)
+				}
+			}
+		}
+	}
+}
+
+// A goroutine that sleeps in Wait does not sleep forever when its CQ goes: it is woken
+// and finds ErrClosed, whether the CQ alone or the whole context was closed.
+func closeWakesSleepers(e *env) {
+	for _, what := range []string{"CQ", "Context"} {
+		e.sub(what, func(e *env) {
+			w := verbs.NewWaker()
+			cq := e.newCQ(e.a, 8, w)
+			ended := make(chan error, 1)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			go func() {
+				_, err := verbs.Wait(ctx, cq, w, make([]verbs.WC, 1))
+				ended <- err
+			}()
+			if what == "CQ" {
+				e.must(cq.Close(), "Close")
+			} else {
+				e.must(e.a.ctx.Close(), "Close")
+			}
+			e.refused("Wait on a CQ that was closed", <-ended, verbs.ErrClosed)
+		})
 	}
 }

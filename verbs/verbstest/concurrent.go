@@ -98,14 +98,6 @@ func receiveAll(q *end, n int, use func(wc verbs.WC) error) error {
 	})
 }
 
-// stock posts receives for receiveAll.
-func (e *env) stock(q *end) {
-	e.Helper()
-	for id := range uint64(32) {
-		e.postRecv(q, recv(id))
-	}
-}
-
 // converse writes over c, says so in a message, and checks at the other end what came.
 func converse(c *conn, src, dst *buf, rounds int) error {
 	size := len(src.bytes())
@@ -153,7 +145,7 @@ func concurrentOneSendQueue(e *env) {
 	const workers = 6
 	each := e.rounds(300)
 	c := e.conn(connConfig{cqA: e.newCQ(e.a, roomFor(workers*each), nil)})
-	e.stock(c.b)
+	e.stock(c.b, 32)
 	var run []func() error
 	for g := range uint32(workers) {
 		var wrs []verbs.SendWR
@@ -201,7 +193,7 @@ func concurrentPostPoll(e *env) {
 	rounds := e.rounds(1000)
 	c := e.conn(connConfig{cqA: e.newCQ(e.a, roomFor(rounds), nil)})
 	src, dst := e.buf(e.a, rounds*size), e.buf(e.b, rounds*size)
-	e.stock(c.b)
+	e.stock(c.b, 32)
 	want := payload(1, rounds*size)
 	src.put(0, want)
 	var wrs []verbs.SendWR
@@ -289,7 +281,7 @@ func concurrentBothDirections(e *env) {
 	}
 	var run []func() error
 	for _, q := range ends {
-		e.stock(q)
+		e.stock(q, 32)
 		run = append(run,
 			func() error { return postAll(q, wrs...) },
 			func() error {

@@ -19,7 +19,6 @@ var connectTests = []test{
 	{"BothAtOnce", connectBothAtOnce},
 	{"Loopback", connectLoopback},
 	{"Itself", connectItself},
-	{"SameNumberOnTwoDevices", connectSameNumber},
 }
 
 // An endpoint is valid, is that of the QP, and stays the same until RESET.
@@ -252,33 +251,4 @@ func connectItself(e *env) {
 	q := e.newQP(e.a, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 16, MaxRecvWR: 16, SendCQ: e.newCQ(e.a, 64, nil)})
 	e.must(q.Connect(e.endpoint(q)), "Connect to itself")
 	e.exchange(&conn{a: q, b: q}, 10000)
-}
-
-// QP numbers count per device: the same number on both devices is two QPs.
-func connectSameNumber(e *env) {
-	if e.a.ctx.Device().Name() == e.b.ctx.Device().Name() {
-		e.Skip("both contexts are of one device")
-	}
-	cfg := verbs.QPConfig{Type: verbs.RC, MaxSendWR: 4, MaxRecvWR: 4}
-	onA, onB := map[uint32]*end{}, map[uint32]*end{}
-	for range 64 {
-		qa, qb := e.newQP(e.a, cfg), e.newQP(e.b, cfg)
-		onA[qa.Num()], onB[qb.Num()] = qa, qb
-		for _, num := range []uint32{qa.Num(), qb.Num()} {
-			if onA[num] == nil || onB[num] == nil {
-				continue
-			}
-			// Both twins have a partner of their own, on the other device.
-			first := &conn{a: onA[num], b: e.newQP(e.b, cfg)}
-			second := &conn{a: e.newQP(e.a, cfg), b: onB[num]}
-			e.connect(first, connConfig{})
-			e.connect(second, connConfig{})
-			e.exchange(first, 100)
-			e.exchange(second, 200)
-			e.exchange(first.back(), 300)
-			e.exchange(second.back(), 400)
-			return
-		}
-	}
-	e.Skip("no number came up on both devices among 64 QPs")
 }

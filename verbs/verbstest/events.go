@@ -1,27 +1,66 @@
 package verbstest
 
-import "ibverbx/verbs"
+import (
+	"fmt"
+	"strings"
+
+	"ibverbx/verbs"
+)
 
 var eventsTests = []test{
 	{"NeverBlocks", eventsNeverBlocks},
 	{"CommEst", eventsCommEst},
+	{"CommEstByWrite", eventsCommEstByWrite},
 	{"AccessError", eventsAccessError},
 	{"RequestError", eventsRequestError},
 	{"NoneForCompletedErrors", eventsNoneForCompleted},
 	{"NotifyWakes", eventsNotifyWakes},
 	{"NotifyAlreadyQueued", eventsNotifyQueued},
+	{"NotifyReplaced", eventsNotifyReplaced},
 	{"NotifyEnds", eventsNotifyEnds},
 	{"InOrder", eventsInOrder},
 	{"OtherContextHearsNothing", eventsOtherContext},
+	{"ClosedQP", eventsClosedQP},
+	{"ClosedSRQ", eventsClosedSRQ},
+	{"String", eventsString},
 }
 
-// accessError makes B refuse a WRITE on a connection of its own and returns that.
-func (e *env) accessError() *conn {
+// bell raises an event on side B whenever a test asks for one: the limit event of an
+// SRQ, because that leaves everything usable.
+type bell struct {
+	c   *conn
+	srq verbs.SRQ
+}
+
+func (e *env) newBell() *bell {
 	e.Helper()
-	c, src, dst := e.rc(), e.buf(e.a, 8), e.buf(e.b, 8)
-	e.post(c.a, write(1, dst, 1, src.sge(0, 8)))
-	e.fails(c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
-	return c
+	srq, c := e.srqConn(4)
+	return &bell{c: c, srq: srq}
+}
+
+// ring takes the only receive of the SRQ, whose limit is one.
+func (e *env) ring(b *bell) {
+	e.Helper()
+	e.postRecv(b.srq, recv(1))
+	e.must(b.srq.SetLimit(1), "SetLimit(1)")
+	e.carry(b.c, send(2), 1)
+}
+
+// raised rings b and returns when the event is queued, without taking it.
+func (e *env) raised(b *bell, w *verbs.Waker) {
+	e.Helper()
+	e.ring(b)
+	e.woken(w, "an event was queued")
+}
+
+// listen makes a new Waker that of B's events. What was queued before is taken first,
+// so that the Waker has no token.
+func (e *env) listen() *verbs.Waker {
+	e.Helper()
+	e.takeEvents(e.b)
+	w := verbs.NewWaker()
+	e.must(e.b.ctx.NotifyEvents(w), "NotifyEvents")
+	return w
 }
 
 // Events returns at once when there is none, and takes none if there is no room.
@@ -38,20 +77,47 @@ func eventsNeverBlocks(e *env) {
 	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
 }
 
+// inRTR returns a connection whose end B is in RTR, and the attributes that take it to
+// RTS.
+func (e *env) inRTR() (*conn, verbs.QPAttr) {
+	e.Helper()
+	c := e.unconnected(connConfig{})
+	attr := e.connectAttr(c.b, e.endpoint(c.a))
+	e.drive(c.b, attr, verbs.StateRTR)
+	e.join(c.a, e.endpoint(c.b))
+	return c, attr
+}
+
 // The first packet that a QP gets in RTR establishes communication
 // (ibv_get_async_event(3), IBV_EVENT_COMM_EST).
 func eventsCommEst(e *env) {
-	c := e.unconnected(connConfig{})
-	e.drive(c.b, e.connectAttr(c.b, e.endpoint(c.a)), verbs.StateRTR)
-	e.join(c.a, e.endpoint(c.b))
+	c, _ := e.inRTR()
 	e.message(c, recv(1), send(2))
 	e.event(e.b, verbs.EventCommEst, c.b.QP)
+}
+
+// A WRITE, which needs no receive, establishes communication like any packet. The event
+// leaves the QP in RTR, from where the user takes it on (IBTA 11.6.3.2).
+func eventsCommEstByWrite(e *env) {
+	c, attr := e.inRTR()
+	e.fence(e.rc())
+	if e.takeEvent(e.b, verbs.EventCommEst, c.b.QP) {
+		e.Error("the event came before a packet did")
+	}
+	dst, src := e.buf(e.b, 8), e.buf(e.a, 8)
+	e.do(c.a, write(1, dst, 0, src.sge(0, 8)))
+	e.event(e.b, verbs.EventCommEst, c.b.QP)
+	e.inState(c.b, verbs.StateRTR)
+	e.must(modify(c.b, attr, verbs.StateRTR, verbs.StateRTS), "Modify from RTR to RTS")
+	e.fence(c)
 }
 
 // A remote access that is not allowed is an event on the side that refused it
 // (ibv_get_async_event(3), IBV_EVENT_QP_ACCESS_ERR).
 func eventsAccessError(e *env) {
-	c := e.accessError()
+	c, src, dst := e.rc(), e.buf(e.a, 8), e.buf(e.b, 8)
+	e.post(c.a, write(1, dst, 1, src.sge(0, 8)))
+	e.fails(c.a, 1, e.answer(verbs.StatusRemAccessErr)...)
 	e.event(e.b, verbs.EventQPAccessErr, c.b.QP)
 	e.inState(c.b, verbs.StateErr)
 	for _, ev := range e.takeEvents(e.a) {
@@ -118,6 +184,18 @@ func eventsNotifyQueued(e *env) {
 	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
 }
 
+// There is one Waker: a new one takes the place of the old one.
+func eventsNotifyReplaced(e *env) {
+	b := e.newBell()
+	old := e.listen()
+	w := e.listen()
+	e.raised(b, w)
+	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
+	if tokenThere(old) {
+		e.Error("the Waker that was replaced was woken")
+	}
+}
+
 // NotifyEvents(nil) ends the waking.
 func eventsNotifyEnds(e *env) {
 	w := verbs.NewWaker()
@@ -133,7 +211,9 @@ func eventsNotifyEnds(e *env) {
 	}
 }
 
-// Events come in the order in which things happened, however few are taken at a time.
+// Events come in the order in which things happened: a call takes as many as there is
+// room for, oldest first, keeps the rest, and sets only the field of the object that an
+// event is about.
 func eventsInOrder(e *env) {
 	bells := make([]*bell, 5)
 	for i := range bells {
@@ -144,11 +224,22 @@ func eventsInOrder(e *env) {
 	for _, k := range order {
 		e.raised(bells[k], w)
 	}
-	for i, k := range order {
-		var one [1]verbs.Event
-		n, err := e.b.ctx.Events(one[:])
-		if n != 1 || err != nil || one[0].Type != verbs.EventSRQLimitReached || one[0].SRQ != bells[k].srq {
-			e.Fatalf("event %d = %d, %v, %v, want that of SRQ %d of the order %v", i, n, err, one[0], k, order)
+	var got []verbs.Event
+	for _, room := range []int{0, 1, 1, 2, 9} {
+		evs := make([]verbs.Event, room)
+		n, err := e.b.ctx.Events(evs)
+		if n < min(room, 1) || n > room || err != nil {
+			e.Fatalf("Events into %d with %d queued = %d, %v", room, len(bells)-len(got), n, err)
+		}
+		got = append(got, evs[:n]...)
+	}
+	got = append(got, e.takeEvents(e.b)...)
+	if len(got) != len(bells) {
+		e.Fatalf("%d events, want %d: %v", len(got), len(bells), got)
+	}
+	for i, ev := range got {
+		if ev != (verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: bells[order[i]].srq}) {
+			e.Errorf("event %d = %+v, want the limit event of SRQ %d of the order %v and nothing else set", i, ev, order[i], order)
 		}
 	}
 }
@@ -164,5 +255,53 @@ func eventsOtherContext(e *env) {
 		if subject(ev) != nil {
 			e.Errorf("another context of the device has the event %v", ev)
 		}
+	}
+}
+
+// qpEvent raises LAST_WQE_REACHED of a QP on B and returns when it is queued.
+func (e *env) qpEvent() *end {
+	e.Helper()
+	q := e.newBell().c.b
+	w := e.listen()
+	e.move(q, verbs.StateErr)
+	e.woken(w, "LAST_WQE_REACHED was queued")
+	return q
+}
+
+// Close of a QP takes its events with it: no call returns an event of a closed QP
+// (ibv_destroy_qp(3): events that were not taken are dropped).
+func eventsClosedQP(e *env) {
+	q, other := e.qpEvent(), e.newBell()
+	e.must(q.Close(), "Close of a QP with an event")
+	e.ring(other)
+	e.event(e.b, verbs.EventSRQLimitReached, other.srq) // comes after any of the QP
+	if e.takeEvent(e.b, verbs.EventLastWQEReached, q.QP) {
+		e.Error("an event of a closed QP was delivered")
+	}
+}
+
+// So does Close of an SRQ.
+func eventsClosedSRQ(e *env) {
+	b, other := e.newBell(), e.newBell()
+	e.raised(b, e.listen())
+	e.must(b.c.b.Close(), "Close of the QP")
+	e.must(b.srq.Close(), "Close of an SRQ with an event")
+	e.ring(other)
+	e.event(e.b, verbs.EventSRQLimitReached, other.srq)
+	if e.takeEvent(e.b, verbs.EventSRQLimitReached, b.srq) {
+		e.Error("an event of a closed SRQ was delivered")
+	}
+}
+
+// An event says what happened, in the words of ibv_event_type_str(3), and to which QP.
+func eventsString(e *env) {
+	q := e.qpEvent()
+	var evs [1]verbs.Event
+	if n, err := e.b.ctx.Events(evs[:]); n != 1 || err != nil || evs[0].QP != q.QP || evs[0].SRQ != nil {
+		e.Fatalf("Events = %d, %v, %+v, want LAST_WQE_REACHED of the QP", n, err, evs[0])
+	}
+	text := evs[0].String()
+	if !strings.Contains(text, verbs.EventLastWQEReached.String()) || !strings.Contains(text, fmt.Sprintf("%x", q.Num())) {
+		e.Errorf("String = %q, want %q and QP %#x in it", text, verbs.EventLastWQEReached, q.Num())
 	}
 }

@@ -3,6 +3,7 @@ package verbstest
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"testing"
 
 	"ibverbx/verbs"
@@ -79,9 +80,40 @@ func (e *env) refused(what string, err error, want ...error) {
 	e.Errorf("%s = %v, want an error that wraps %q", what, err, want)
 }
 
+// errorOf returns the error of a call that also returns something else.
+func errorOf[T any](_ T, err error) error { return err }
+
+// stops returns the check of a post that must take n requests and end with one of the
+// errors; none means any error.
+func (e *env) stops(what string, n int, want ...error) func(got int, err error) {
+	return func(got int, err error) {
+		e.Helper()
+		if got != n || err == nil {
+			e.Fatalf("%s = %d, %v, want %d and an error", what, got, err, n)
+		}
+		if len(want) > 0 {
+			e.refused(what, err, want...)
+		}
+	}
+}
+
+// notMade returns the check of a constructor that must refuse with one of the errors. It
+// closes what should not have been made.
+func (e *env) notMade(what string, want ...error) func(made closer, err error) {
+	return func(made closer, err error) {
+		e.Helper()
+		e.refused(what, err, want...)
+		if err == nil {
+			e.must(made.Close(), "Close")
+		}
+	}
+}
+
+type closer interface{ Close() error }
+
 // closeLater closes c when the test ends. Close is idempotent, so tests may close
 // things themselves.
-func (e *env) closeLater(what string, c interface{ Close() error }) {
+func (e *env) closeLater(what string, c closer) {
 	e.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			e.Errorf("close %s at the end of the test: %v", what, err)
@@ -91,18 +123,20 @@ func (e *env) closeLater(what string, c interface{ Close() error }) {
 
 // The need methods skip the test if one of the devices lacks something.
 
-func (e *env) needCap(c verbs.Capabilities, name string) {
+func (e *env) needCap(c verbs.Capabilities, name string, sides ...*side) {
 	e.Helper()
-	for _, s := range []*side{e.a, e.b} {
+	if len(sides) == 0 {
+		sides = []*side{e.a, e.b}
+	}
+	for _, s := range sides {
 		if s.attr.Capabilities&c == 0 {
 			e.Skipf("device %s lacks %s", s.ctx.Device().Name(), name)
 		}
 	}
 }
 
-func (e *env) needUC()  { e.Helper(); e.needCap(verbs.CapUC, "CapUC") }
-func (e *env) needUD()  { e.Helper(); e.needCap(verbs.CapUD, "CapUD") }
-func (e *env) needSRQ() { e.Helper(); e.needCap(verbs.CapSRQ, "CapSRQ") }
+func (e *env) needUC() { e.Helper(); e.needCap(verbs.CapUC, "CapUC") }
+func (e *env) needUD() { e.Helper(); e.needCap(verbs.CapUD, "CapUD") }
 
 func (e *env) needAtomics() {
 	e.Helper()
@@ -129,6 +163,14 @@ func (e *env) rounds(n int) int {
 	return n
 }
 
+// otherPD returns s with a protection domain of its own.
+func (e *env) otherPD(s *side) *side {
+	e.Helper()
+	other := *s
+	other.pd = e.newPD(s)
+	return &other
+}
+
 func (e *env) newPD(s *side) verbs.PD {
 	e.Helper()
 	pd, err := s.ctx.AllocPD()
@@ -145,8 +187,10 @@ func (e *env) newCQ(s *side, depth int, w *verbs.Waker) verbs.CQ {
 	return cq
 }
 
+// newSRQ returns an SRQ on s. It skips the test if the device has none.
 func (e *env) newSRQ(s *side, cfg verbs.SRQConfig) verbs.SRQ {
 	e.Helper()
+	e.needCap(verbs.CapSRQ, "CapSRQ", s)
 	srq, err := s.pd.CreateSRQ(cfg)
 	e.must(err, "CreateSRQ on %s", s.name)
 	e.closeLater("SRQ", srq)
@@ -229,9 +273,13 @@ func (b *buf) part(off, n int) []verbs.SGE {
 const guard = 0xa5
 
 // paint fills the memory with guard bytes.
-func (b *buf) paint() {
-	for i := range b.bytes() {
-		b.bytes()[i] = guard
+func (b *buf) paint() { b.paintAt(0, len(b.bytes())) }
+
+// paintAt fills n bytes at off with guard bytes.
+func (b *buf) paintAt(off, n int) {
+	at := b.bytes()[off : off+n]
+	for i := range at {
+		at[i] = guard
 	}
 }
 
@@ -243,9 +291,16 @@ func (b *buf) put(off int, p []byte) { copy(b.bytes()[off:off+len(p)], p) }
 func (e *env) holds(b *buf, off int, want []byte) {
 	e.Helper()
 	e.same(b.bytes()[off:off+len(want)], want)
-	for i, c := range b.bytes() {
-		if (i < off || i >= off+len(want)) && c != guard {
-			e.Fatalf("byte %d outside of [%d,%d) = %#02x, want it untouched (%#02x)", i, off, off+len(want), c, guard)
+	e.guarded(b, 0, off)
+	e.guarded(b, off+len(want), len(b.bytes()))
+}
+
+// guarded fails the test unless the bytes in [from,to) are as paint left them.
+func (e *env) guarded(b *buf, from, to int) {
+	e.Helper()
+	for i, c := range b.bytes()[from:to] {
+		if c != guard {
+			e.Fatalf("byte %d of [%d,%d) = %#02x, want it untouched (%#02x)", from+i, from, to, c, guard)
 		}
 	}
 }
@@ -284,15 +339,17 @@ func payload(seed uint64, n int) []byte {
 	return p
 }
 
-// sizes are the message sizes that cross every boundary: packets, pages, words.
-func (e *env) sizes() []int {
-	all := []int{0, 1, 7, 8, 4095, 4096, 4097, 1<<16 + 1, 1<<20 + 3}
+// eachSize runs a part for message sizes that cross every boundary: packets, pages,
+// words. UC has no flow control, so what a slow receiver may have to drop is left out.
+func (e *env) eachSize(c *conn, run func(e *env, n int)) {
+	e.Helper()
 	limit := min(e.a.attr.MaxMsgSize, e.b.attr.MaxMsgSize)
-	var fit []int
-	for _, n := range all {
+	if c.a.Type() == verbs.UC {
+		limit = min(limit, 1<<16+1)
+	}
+	for _, n := range []int{0, 1, 7, 8, 4095, 4096, 4097, 1<<16 + 1, 1<<20 + 3} {
 		if uint64(n) <= limit {
-			fit = append(fit, n)
+			e.sub(fmt.Sprintf("size=%d", n), func(e *env) { run(e, n) })
 		}
 	}
-	return fit
 }

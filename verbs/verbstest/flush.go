@@ -18,18 +18,13 @@ var flushTests = []test{
 	{"FromInit", flushFromInit},
 }
 
-func (e *env) toErr(q *end) {
-	e.Helper()
-	e.must(q.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState), "Modify to ERR")
-}
-
 // A QP that goes to ERR completes all its receives with WR_FLUSH_ERR, in posting order
 // (IBTA 10.3.1.7).
 func flushReceives(e *env) {
 	c := e.rc()
 	dst := e.painted(e.b, 64)
 	e.postRecv(c.b, recv(1), recv(2, dst.sge(0, 8)), recv(3), recv(4, dst.sge(8, 8)), recv(5))
-	e.toErr(c.b)
+	e.move(c.b, verbs.StateErr)
 	e.flushed(c.b.cq, c.b, 1, 2, 3, 4, 5)
 	e.none(c.b.cq)
 	e.inState(c.b, verbs.StateErr)
@@ -41,7 +36,7 @@ func flushSends(e *env) {
 	c := e.rc()
 	// The peer has no receive, so none of them can be done.
 	e.post(c.a, send(1), silent(send(2)), silent(send(3)), send(4), silent(send(5)))
-	e.toErr(c.a)
+	e.move(c.a, verbs.StateErr)
 	e.flushed(c.a.cq, c.a, 1, 2, 3, 4, 5)
 	e.none(c.a.cq)
 	e.inState(c.a, verbs.StateErr)
@@ -57,7 +52,7 @@ func flushEveryKind(e *env) {
 	// peer must not carry it out.
 	e.post(c.a, send(1), write(2, remote, 0, local.sge(0, 8)), silent(write(3, remote, 0, local.sge(0, 8))),
 		fetchAdd(4, remote, 0, 1, local.sge(0, 8)), sendImm(5, 1), silent(read(6, remote, 0, local.sge(0, 8))))
-	e.toErr(c.a)
+	e.move(c.a, verbs.StateErr)
 	e.flushed(c.a.cq, c.a, 1, 2, 3, 4, 5, 6)
 	e.untouched(remote)
 	e.same(local.bytes(), make([]byte, 64))
@@ -68,7 +63,7 @@ func flushSeparateCQs(e *env) {
 	c := e.conn(connConfig{sendA: e.newCQ(e.a, 64, nil)})
 	e.post(c.a, send(1), send(2))
 	e.postRecv(c.a, recv(11), recv(12))
-	e.toErr(c.a)
+	e.move(c.a, verbs.StateErr)
 	e.flushed(c.a.cq, c.a, 11, 12)
 	e.flushed(c.a.sendCQ, c.a, 1, 2)
 	e.none(c.a.cq, c.a.sendCQ)
@@ -78,7 +73,7 @@ func flushSeparateCQs(e *env) {
 func flushPostSend(e *env) {
 	c, dst := e.rc(), e.painted(e.b, 8)
 	src := e.buf(e.a, 8)
-	e.toErr(c.a)
+	e.move(c.a, verbs.StateErr)
 	e.post(c.a, send(1), silent(write(2, dst, 0, src.sge(0, 8))))
 	e.flushed(c.a.cq, c.a, 1, 2)
 	e.post(c.a, read(3, dst, 0, src.sge(0, 8)))
@@ -91,23 +86,23 @@ func flushPostSend(e *env) {
 // on others it ends when the QP does.
 func flushPostRecv(e *env) {
 	c := e.rc()
-	e.toErr(c.b)
+	e.move(c.b, verbs.StateErr)
 	e.postRecv(c.b, recv(1), recv(2))
 	if e.b.attr.Capabilities&verbs.CapFlushOnPost != 0 {
 		e.flushed(c.b.cq, c.b, 1, 2)
 		e.none(c.b.cq)
 	}
-	e.must(c.b.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
+	e.move(c.b, verbs.StateReset)
 }
 
 // Every request has one completion, even if it fails and the QP is put in ERR again.
 func flushOnlyOnce(e *env) {
 	c := e.rc()
 	e.post(c.a, send(1), send(2))
-	e.toErr(c.a)
-	e.toErr(c.a)
+	e.move(c.a, verbs.StateErr)
+	e.move(c.a, verbs.StateErr)
 	e.flushed(c.a.cq, c.a, 1, 2)
-	e.toErr(c.a)
+	e.move(c.a, verbs.StateErr)
 	e.post(c.a, send(3))
 	e.flushed(c.a.cq, c.a, 3)
 	e.none(c.a.cq)
@@ -121,7 +116,7 @@ func flushResetDiscards(e *env) {
 	e.post(c.a, send(1), send(2))
 	e.postRecv(c.a, recv(3), recv(4))
 	for _, q := range []*end{c.a, c.b} {
-		e.must(q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
+		e.move(q, verbs.StateReset)
 		e.inState(q, verbs.StateReset)
 	}
 	e.connect(c, connConfig{})
@@ -144,7 +139,7 @@ func flushFromInit(e *env) {
 				e.postRecv(q, recv(id))
 				ids = append(ids, id)
 			}
-			e.toErr(q)
+			e.move(q, verbs.StateErr)
 			e.flushed(q.cq, q, ids...)
 			e.none(q.cq)
 			e.inState(q, verbs.StateErr)

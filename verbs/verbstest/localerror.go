@@ -3,9 +3,9 @@ package verbstest
 import "ibverbx/verbs"
 
 var localErrorTests = []test{
-	{"SendBadLKey", func(e *env) { e.localCases(sendCase) }},
-	{"WriteBadLKey", func(e *env) { e.localCases(writeCase) }},
-	{"ReadBadLKey", func(e *env) { e.localCases(readCase) }},
+	{"SendBadLKey", func(e *env) { e.localCases(verbs.OpSend) }},
+	{"WriteBadLKey", func(e *env) { e.localCases(verbs.OpRDMAWrite) }},
+	{"ReadBadLKey", func(e *env) { e.localCases(verbs.OpRDMARead) }},
 	{"ReadIntoReadOnly", localReadOnlyRead},
 	{"AtomicIntoReadOnly", localReadOnlyAtomic},
 	{"SecondElementBad", localSecondElement},
@@ -42,12 +42,12 @@ var badLocals = []badLocal{
 // others are flushed. The peer notices nothing, unless bad is a READ or an atomic: its
 // memory is looked at when the answer comes, and by then the SEND behind it may have
 // arrived (IBTA 9.5).
-func (e *env) failsLocally(c *conn, bad verbs.SendWR, want verbs.Status) {
+func (e *env) failsLocally(c *conn, bad verbs.SendWR) {
 	e.Helper()
 	bad.WRID = 1
 	e.postRecv(c.b, recv(11))
 	e.post(c.a, bad, send(2), silent(send(3)))
-	e.fails(c.a, 1, want)
+	e.fails(c.a, 1, verbs.StatusLocProtErr)
 	e.flushed(c.a.cq, c.a, 2, 3)
 	e.inState(c.a, verbs.StateErr)
 	e.inState(c.b, verbs.StateRTS)
@@ -58,26 +58,20 @@ func (e *env) failsLocally(c *conn, bad verbs.SendWR, want verbs.Status) {
 
 // Every way to name local memory that is not allowed fails the request that does it, here
 // and not at the peer.
-func (e *env) localCases(wr func(e *env, sge verbs.SGE) verbs.SendWR) {
+func (e *env) localCases(op verbs.Opcode) {
 	for _, tt := range badLocals {
 		e.sub(tt.name, func(e *env) {
-			e.failsLocally(e.rc(), wr(e, tt.sge(e, e.a)), verbs.StatusLocProtErr)
+			e.failsLocally(e.rc(), oneSided(op, 1, e.buf(e.b, 64), 0, tt.sge(e, e.a)))
 		})
 	}
 }
-
-func sendCase(_ *env, sge verbs.SGE) verbs.SendWR { return send(1, sge) }
-
-func writeCase(e *env, sge verbs.SGE) verbs.SendWR { return write(1, e.buf(e.b, 64), 0, sge) }
-
-func readCase(e *env, sge verbs.SGE) verbs.SendWR { return read(1, e.buf(e.b, 64), 0, sge) }
 
 // A READ needs local write access to where it puts the bytes.
 func localReadOnlyRead(e *env) {
 	c, src := e.rc(), e.buf(e.b, 64)
 	dst := e.bufWith(e.a.pd, 64, verbs.AccessRemoteRead)
 	dst.paint()
-	e.failsLocally(c, read(1, src, 0, dst.sge(0, 64)), verbs.StatusLocProtErr)
+	e.failsLocally(c, read(1, src, 0, dst.sge(0, 64)))
 	e.untouched(dst)
 }
 
@@ -87,7 +81,7 @@ func localReadOnlyAtomic(e *env) {
 	c, target := e.rc(), e.buf(e.b, 64)
 	result := e.bufWith(e.a.pd, 64, verbs.AccessRemoteRead)
 	result.paint()
-	e.failsLocally(c, fetchAdd(1, target, 0, 1, result.sge(0, 8)), verbs.StatusLocProtErr)
+	e.failsLocally(c, fetchAdd(1, target, 0, 1, result.sge(0, 8)))
 	e.untouched(result)
 }
 
@@ -98,7 +92,7 @@ func localSecondElement(e *env) {
 	}
 	c := e.conn(connConfig{sges: 2})
 	src, dst := e.buf(e.a, 64), e.buf(e.b, 64)
-	e.failsLocally(c, write(1, dst, 0, src.sge(0, 8), src.sge(60, 8)), verbs.StatusLocProtErr)
+	e.failsLocally(c, write(1, dst, 0, src.sge(0, 8), src.sge(60, 8)))
 }
 
 // A receive that names memory it may not use fails when a message comes, and the
@@ -109,30 +103,30 @@ func localReceiveBad(e *env) {
 	}}}, badLocals...)
 	for _, tt := range cases {
 		e.sub(tt.name, func(e *env) {
-			c, src := e.rc(), e.buf(e.a, 64)
-			e.postRecv(c.b, recv(11, tt.sge(e, e.b)), recv(12))
-			e.post(c.a, send(1, src.sge(0, 64)), send(2))
-			e.fails(c.b, 11, verbs.StatusLocProtErr)
-			e.flushed(c.b.cq, c.b, 12)
-			e.fails(c.a, 1, e.answer(verbs.StatusRemOpErr)...)
-			e.flushed(c.a.cq, c.a, 2)
-			e.bothIn(c, verbs.StateErr)
+			e.receiveFails(64, verbs.StatusLocProtErr, verbs.StatusRemOpErr, tt.sge(e, e.b))
 		})
 	}
 }
 
-// tooLong sends n bytes into a receive that is shorter, and checks that the receiver
-// has a length error and the sender made an invalid request (IBTA 9.9.3 and 11.6.2).
-func (e *env) tooLong(n int, sges ...verbs.SGE) {
+// receiveFails sends n bytes into a receive of the elements that cannot take them. The
+// receive ends with one status and the send with the other, and what is behind is flushed.
+func (e *env) receiveFails(n int, local, remote verbs.Status, sges ...verbs.SGE) {
 	e.Helper()
 	c, src := e.rc(), e.buf(e.a, n)
 	e.postRecv(c.b, recv(11, sges...), recv(12))
 	e.post(c.a, send(1, src.sge(0, n)), send(2))
-	e.fails(c.b, 11, verbs.StatusLocLenErr)
+	e.fails(c.b, 11, local)
 	e.flushed(c.b.cq, c.b, 12)
-	e.fails(c.a, 1, e.answer(verbs.StatusRemInvReqErr)...)
+	e.fails(c.a, 1, e.answer(remote)...)
 	e.flushed(c.a.cq, c.a, 2)
 	e.bothIn(c, verbs.StateErr)
+}
+
+// tooLong sends n bytes into a receive that is shorter: the receiver has a length error,
+// and the sender made an invalid request (IBTA 9.9.3 and 11.6.2).
+func (e *env) tooLong(n int, sges ...verbs.SGE) {
+	e.Helper()
+	e.receiveFails(n, verbs.StatusLocLenErr, verbs.StatusRemInvReqErr, sges...)
 }
 
 // A message longer than the receive that is its turn is an error on both sides, and
@@ -142,11 +136,7 @@ func localReceiveTooSmall(e *env) {
 		e.sub(name, func(e *env) {
 			dst := e.painted(e.b, size+64)
 			e.tooLong(size+1, dst.sge(0, size))
-			for i, c := range dst.bytes()[size:] {
-				if c != guard {
-					e.Fatalf("byte %d behind the receive buffer was written", i)
-				}
-			}
+			e.guarded(dst, size, size+64)
 		})
 	}
 }

@@ -137,6 +137,12 @@ func (e *env) connectAttr(q *end, remote verbs.Endpoint) verbs.QPAttr {
 	return verbs.ConnectAttr(local, remote, q.side.port, e.gidIndex(q.side, local.GID))
 }
 
+// move takes q to a state for which Modify needs no attributes.
+func (e *env) move(q *end, to verbs.QPState) {
+	e.Helper()
+	e.must(q.Modify(verbs.QPAttr{State: to}, verbs.AttrState), "Modify from %v to %v", q.State(), to)
+}
+
 // gidIndex finds gid in the port's table; a RoCE v2 row wins over others.
 func (e *env) gidIndex(s *side, gid verbs.GID) int {
 	e.Helper()
@@ -254,6 +260,11 @@ func recv(id uint64, sges ...verbs.SGE) verbs.RecvWR {
 	return w
 }
 
+// poster is a QP or an SRQ.
+type poster interface {
+	PostRecv(wrs []verbs.RecvWR) (n int, err error)
+}
+
 // post posts sends, all of which must be taken.
 func (e *env) post(q *end, wrs ...verbs.SendWR) {
 	e.Helper()
@@ -263,13 +274,18 @@ func (e *env) post(q *end, wrs ...verbs.SendWR) {
 }
 
 // postRecv posts receives, all of which must be taken.
-func (e *env) postRecv(q interface {
-	PostRecv(wrs []verbs.RecvWR) (n int, err error)
-}, wrs ...verbs.RecvWR,
-) {
+func (e *env) postRecv(q poster, wrs ...verbs.RecvWR) {
 	e.Helper()
 	if n, err := q.PostRecv(wrs); n != len(wrs) || err != nil {
 		e.Fatalf("PostRecv = %d, %v, want %d, nil", n, err, len(wrs))
+	}
+}
+
+// stock posts n receives without buffers whose wr_ids count from 0.
+func (e *env) stock(q poster, n int) {
+	e.Helper()
+	for id := range n {
+		e.postRecv(q, recv(uint64(id)))
 	}
 }
 

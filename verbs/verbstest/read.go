@@ -21,19 +21,17 @@ var readTests = []test{
 // touch nothing else.
 func readSizes(e *env) {
 	c := e.rc()
-	for _, n := range e.sizes() {
-		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
-			dst, src := e.painted(e.a, n+32), e.buf(e.b, n+5)
-			src.put(3, payload(uint64(n), n))
-			e.post(c.a, read(1, src, 3, dst.part(13, n)...))
-			wc := e.waitOne(c.a.cq)
-			e.ok(wc, c.a, 1, verbs.WCRDMARead)
-			if wc.ByteLen != uint32(n) {
-				e.Errorf("ByteLen = %d, want %d", wc.ByteLen, n)
-			}
-			e.holds(dst, 13, payload(uint64(n), n))
-		})
-	}
+	e.eachSize(c, func(e *env, n int) {
+		dst, src := e.painted(e.a, n+32), e.buf(e.b, n+5)
+		src.put(3, payload(uint64(n), n))
+		e.post(c.a, read(1, src, 3, dst.part(13, n)...))
+		wc := e.waitOne(c.a.cq)
+		e.ok(wc, c.a, 1, verbs.WCRDMARead)
+		if wc.ByteLen != uint32(n) {
+			e.Errorf("ByteLen = %d, want %d", wc.ByteLen, n)
+		}
+		e.holds(dst, 13, payload(uint64(n), n))
+	})
 }
 
 // What is read is scattered over the elements in order.
@@ -44,15 +42,7 @@ func readScatter(e *env) {
 		dst, src := e.painted(e.a, n+64), e.filled(e.b, uint64(n), n)
 		sges, places := dst.ragged(1, n, k)
 		e.do(c.a, read(1, src, 0, sges...))
-		rest := payload(uint64(n), n)
-		for _, p := range places {
-			got := dst.bytes()[p[0] : p[0]+p[1]]
-			e.same(got, rest[:p[1]])
-			rest = rest[p[1]:]
-			for i := range got {
-				got[i] = guard
-			}
-		}
+		e.same(dst.gathered(places, n), payload(uint64(n), n))
 		e.untouched(dst)
 	}
 }

@@ -1,6 +1,10 @@
 package verbstest
 
-import "ibverbx/verbs"
+import (
+	"slices"
+
+	"ibverbx/verbs"
+)
 
 var remoteErrorTests = []test{
 	{"Write", func(e *env) { e.remoteCases(verbs.OpRDMAWrite) }},
@@ -37,51 +41,54 @@ func (e *env) failsRemotely(c *conn, bad verbs.SendWR, want ...verbs.Status) {
 // badRemote is a way to name remote memory that is not allowed.
 type badRemote struct {
 	name   string
-	access verbs.Access // of the region; zero means all
-	change func(e *env, target *buf, w *verbs.SendWR)
+	access verbs.Access                               // of the region
+	change func(e *env, target *buf, w *verbs.SendWR) // makes a good request bad; nil if access does
 }
+
+const all = verbs.AccessAll
 
 // badRemotes all lead to REM_ACCESS_ERR (IBTA 11.6.2, remote access error).
 var badRemotes = []badRemote{
-	{"Key", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RKey ^= 0x5a5a5a5a }},
-	{"KeyZero", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RKey = 0 }},
-	{"StaleKey", 0, func(e *env, t *buf, _ *verbs.SendWR) { e.must(t.mr.Close(), "Close") }},
-	{"PastEnd", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr++ }},
-	{"BehindEnd", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr += 64 }},
-	{"BeforeStart", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr-- }},
-	{"AddressZero", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr = 0 }},
-	{"AddressWraps", 0, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr = ^uint64(0) - 7 }},
-	{"LocalOnly", verbs.AccessLocalWrite, func(*env, *buf, *verbs.SendWR) {}},
-	{"OtherPD", 0, func(e *env, t *buf, w *verbs.SendWR) {
+	{"Key", all, func(_ *env, _ *buf, w *verbs.SendWR) { w.RKey ^= 0x5a5a5a5a }},
+	{"KeyZero", all, func(_ *env, _ *buf, w *verbs.SendWR) { w.RKey = 0 }},
+	{"StaleKey", all, func(e *env, t *buf, _ *verbs.SendWR) { e.must(t.mr.Close(), "Close") }},
+	{"PastEnd", all, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr++ }},
+	{"BehindEnd", all, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr += 64 }},
+	{"BeforeStart", all, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr-- }},
+	{"AddressZero", all, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr = 0 }},
+	{"AddressWraps", all, func(_ *env, _ *buf, w *verbs.SendWR) { w.RemoteAddr = ^uint64(0) - 7 }},
+	{"LocalOnly", verbs.AccessLocalWrite, nil},
+	{"OtherPD", all, func(e *env, t *buf, w *verbs.SendWR) {
 		w.RKey = e.register(e.newPD(e.b), t.mem, verbs.AccessAll).RKey()
 	}},
 }
 
-// Every way to name remote memory that is not allowed is refused by the peer.
-func (e *env) remoteCases(op verbs.Opcode) {
-	cases := badRemotes
+// eachBadRemote runs a part for every way to name the target of op that is not allowed.
+func (e *env) eachBadRemote(op verbs.Opcode, run func(e *env, bad verbs.SendWR, local, target *buf)) {
+	cases := append(slices.Clone(badRemotes), badRemote{"ReadOnly", verbs.AccessRemoteRead, nil})
 	if op == verbs.OpRDMARead {
-		cases = append(cases[:len(cases):len(cases)],
-			badRemote{"WriteOnly", verbs.AccessAll &^ verbs.AccessRemoteRead, func(*env, *buf, *verbs.SendWR) {}})
-	} else {
-		cases = append(cases[:len(cases):len(cases)],
-			badRemote{"ReadOnly", verbs.AccessRemoteRead, func(*env, *buf, *verbs.SendWR) {}})
+		cases[len(badRemotes)] = badRemote{"WriteOnly", all &^ verbs.AccessRemoteRead, nil}
 	}
 	for _, tt := range cases {
 		e.sub(tt.name, func(e *env) {
-			access := tt.access
-			if access == 0 {
-				access = verbs.AccessAll
-			}
-			c, local, target := e.rc(), e.buf(e.a, 64), e.bufWith(e.b.pd, 64, access)
+			local, target := e.buf(e.a, 64), e.bufWith(e.b.pd, 64, tt.access)
 			target.paint()
 			bad := oneSided(op, 1, target, 0, local.sge(0, 64))
-			tt.change(e, target, &bad)
-			e.failsRemotely(c, bad, verbs.StatusRemAccessErr)
-			e.untouched(target)
-			e.same(local.bytes(), make([]byte, 64))
+			if tt.change != nil {
+				tt.change(e, target, &bad)
+			}
+			run(e, bad, local, target)
 		})
 	}
+}
+
+// Every way to name remote memory that is not allowed is refused by the peer.
+func (e *env) remoteCases(op verbs.Opcode) {
+	e.eachBadRemote(op, func(e *env, bad verbs.SendWR, local, target *buf) {
+		e.failsRemotely(e.rc(), bad, verbs.StatusRemAccessErr)
+		e.untouched(target)
+		e.same(local.bytes(), make([]byte, 64))
+	})
 }
 
 // A QP serves only the operations that its access flags name. The responder calls it

@@ -28,7 +28,7 @@ func (e *env) unanswered(c *conn) {
 // A QP in RESET drops packets (IBTA 10.3.1.1).
 func retryPeerInReset(e *env) {
 	c := e.conn(connConfig{tweakA: impatient})
-	e.must(c.b.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
+	e.move(c.b, verbs.StateReset)
 	e.unanswered(c)
 	e.none(c.b.cq)
 }
@@ -46,7 +46,7 @@ func retryPeerClosed(e *env) {
 func retryPeerInErr(e *env) {
 	c := e.conn(connConfig{tweakA: impatient})
 	e.postRecv(c.b, recv(11))
-	e.must(c.b.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState), "Modify to ERR")
+	e.move(c.b, verbs.StateErr)
 	e.flushed(c.b.cq, c.b, 11)
 	e.unanswered(c)
 	e.none(c.b.cq)
@@ -72,7 +72,7 @@ func retryOneSided(e *env) {
 			}
 			c := e.conn(connConfig{tweakA: impatient})
 			local, remote := e.painted(e.a, 8), e.filled(e.b, 1, 8)
-			e.must(c.b.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
+			e.move(c.b, verbs.StateReset)
 			e.post(c.a, oneSided(op, 1, remote, 0, local.sge(0, 8)))
 			e.fails(c.a, 1, verbs.StatusRetryExcErr)
 			e.inState(c.a, verbs.StateErr)

@@ -1,13 +1,9 @@
 package verbstest
 
-import (
-	"fmt"
-
-	"ibverbx/verbs"
-)
+import "ibverbx/verbs"
 
 var sendTests = []test{
-	{"Sizes", sendSizes},
+	{"Sizes", sendEverySize},
 	{"ExactFit", sendExactFit},
 	{"Immediate", sendImmediate},
 	{"ZeroLength", sendZeroLength},
@@ -20,16 +16,15 @@ var sendTests = []test{
 }
 
 // Messages of all sizes arrive whole, say how long they are, and touch nothing else.
-func sendSizes(e *env) {
-	c := e.rc()
-	for _, n := range e.sizes() {
-		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
-			src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
-			src.put(3, payload(uint64(n), n))
-			e.message(c, recv(1, dst.sge(7, n+9)), send(2, src.part(3, n)...))
-			e.holds(dst, 7, payload(uint64(n), n))
-		})
-	}
+func sendEverySize(e *env) { e.sendSizes(e.rc()) }
+
+func (e *env) sendSizes(c *conn) {
+	e.eachSize(c, func(e *env, n int) {
+		src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
+		src.put(3, payload(uint64(n), n))
+		e.message(c, recv(1, dst.sge(7, n+9)), send(2, src.part(3, n)...))
+		e.holds(dst, 7, payload(uint64(n), n))
+	})
 }
 
 // A message may fill the receive to the last byte.
@@ -83,34 +78,38 @@ func (b *buf) ragged(off, n, k int) (sges []verbs.SGE, places [][2]int) {
 	return sges, places
 }
 
+// spread stores p in k elements of the memory, cut as ragged does.
+func (b *buf) spread(off, k int, p []byte) []verbs.SGE {
+	sges, places := b.ragged(off, len(p), k)
+	for _, at := range places {
+		b.put(at[0], p[:at[1]])
+		p = p[at[1]:]
+	}
+	return sges
+}
+
+// gathered returns the first n bytes of the places, one after the other, and paints over
+// them.
+func (b *buf) gathered(places [][2]int, n int) (p []byte) {
+	for _, at := range places {
+		m := min(at[1], n-len(p))
+		p = append(p, b.bytes()[at[0]:][:m]...)
+		b.paintAt(at[0], m)
+	}
+	return p
+}
+
 // The elements of a send are gathered in order and those of a receive are filled in
 // order; what lies between them is not touched.
 func sendGatherScatter(e *env) {
 	k := e.sgeLimit()
 	c := e.conn(connConfig{sges: k})
 	for _, n := range []int{64, 10001} {
-		src, dst := e.buf(e.a, n+64), e.buf(e.b, n+128)
-		want := payload(uint64(n), n)
-		sges, places := src.ragged(0, n, k)
-		rest := want
-		for _, p := range places {
-			src.put(p[0], rest[:p[1]])
-			rest = rest[p[1]:]
-		}
-		dst.paint()
+		src, dst := e.buf(e.a, n+64), e.painted(e.b, n+128)
 		// The receive is cut elsewhere than the send, and is longer than the message.
-		rsges, rplaces := dst.ragged(1, n+17, k)
-		e.message(c, recv(1, rsges...), send(2, sges...))
-		rest = want
-		for _, p := range rplaces {
-			m := min(p[1], len(rest))
-			got := dst.bytes()[p[0] : p[0]+m]
-			e.same(got, rest[:m])
-			rest = rest[m:]
-			for i := range got {
-				got[i] = guard
-			}
-		}
+		sges, places := dst.ragged(1, n+17, k)
+		e.message(c, recv(1, sges...), send(2, src.spread(0, k, payload(uint64(n), n))...))
+		e.same(dst.gathered(places, n), payload(uint64(n), n))
 		e.untouched(dst)
 	}
 }
@@ -125,9 +124,7 @@ func sendInline(e *env) {
 		src.put(0, want)
 		dst.paint()
 		e.post(c.a, flagged(send(2, src.part(0, n)...), verbs.SendInline))
-		for i := range src.bytes() {
-			src.bytes()[i] = 0 // before there is a receive to put the message into
-		}
+		src.paint() // before there is a receive to put the message into
 		e.postRecv(c.b, recv(1, dst.sge(0, limit)))
 		e.done(c.a, 2, verbs.WCSend)
 		e.gets(c.b, 1, n)
@@ -152,15 +149,9 @@ func sendInlineGather(e *env) {
 	n, k := e.inlineSize(), e.sgeLimit()
 	c := e.conn(connConfig{inline: n, sges: k})
 	src, dst := e.buf(e.a, n+64), e.buf(e.b, n)
-	want := payload(8, n)
-	sges, places := src.ragged(0, n, k)
-	rest := want
-	for _, p := range places {
-		src.put(p[0], rest[:p[1]])
-		rest = rest[p[1]:]
-	}
+	sges := src.spread(0, k, payload(8, n))
 	e.message(c, recv(1, dst.sge(0, n)), flagged(send(2, sges...), verbs.SendInline))
-	e.same(dst.bytes(), want)
+	e.same(dst.bytes(), payload(8, n))
 }
 
 // Messages arrive in posting order, each in the receive that is its turn.

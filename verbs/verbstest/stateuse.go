@@ -26,11 +26,7 @@ func stateModifyInPlace(e *env) {
 // refuseSend checks that q takes no sends in its state.
 func (e *env) refuseSend(q *end, state verbs.QPState) {
 	e.Helper()
-	n, err := q.PostSend([]verbs.SendWR{send(1), send(2)})
-	if n != 0 {
-		e.Errorf("PostSend in %v = %d, want 0", state, n)
-	}
-	e.refused("PostSend in "+state.String(), err, verbs.ErrState)
+	e.stops("PostSend in "+state.String(), 0, verbs.ErrState)(q.PostSend([]verbs.SendWR{send(1), send(2)}))
 }
 
 // Nothing can be posted in RESET (ibv_post_send(3), ibv_post_recv(3)).
@@ -38,11 +34,7 @@ func statePostInReset(e *env) {
 	e.types(func(e *env, fresh func() *end, _ verbs.QPAttr) {
 		q := fresh()
 		e.refuseSend(q, verbs.StateReset)
-		n, err := q.PostRecv([]verbs.RecvWR{recv(1)})
-		if n != 0 {
-			e.Errorf("PostRecv in RESET = %d, want 0", n)
-		}
-		e.refused("PostRecv in RESET", err, verbs.ErrState)
+		e.stops("PostRecv in RESET", 0, verbs.ErrState)(q.PostRecv([]verbs.RecvWR{recv(1)}))
 		e.none(q.cq)
 	})
 }
@@ -75,16 +67,14 @@ func statePostRecvInInit(e *env) {
 
 // A QP in RTR receives and serves, and can go to RTS afterwards.
 func stateReceiveInRTR(e *env) {
-	c := e.unconnected(connConfig{})
-	e.drive(c.b, e.connectAttr(c.b, e.endpoint(c.a)), verbs.StateRTR)
-	e.join(c.a, e.endpoint(c.b))
+	c, attr := e.inRTR()
 	dst, src := e.buf(e.b, 64), e.filled(e.a, 2, 64)
 	e.postRecv(c.b, recv(1, dst.sge(0, 32)))
 	e.do(c.a, send(2, src.sge(0, 32)), write(3, dst, 32, src.sge(32, 32)))
 	e.gets(c.b, 1, 32)
 	e.same(dst.bytes(), payload(2, 64))
 	e.inState(c.b, verbs.StateRTR)
-	e.must(modify(c.b, e.connectAttr(c.b, e.endpoint(c.a)), verbs.StateRTR, verbs.StateRTS), "Modify from RTR to RTS")
+	e.must(modify(c.b, attr, verbs.StateRTR, verbs.StateRTS), "Modify from RTR to RTS")
 	e.postRecv(c.a, recv(4))
 	e.do(c.b, send(5))
 	e.gets(c.a, 4, 0)
@@ -96,11 +86,11 @@ func stateErrResetReuse(e *env) {
 	for round := range uint64(3) {
 		e.fence(c)
 		for _, q := range []*end{c.a, c.b} {
-			e.must(q.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState), "Modify to ERR")
+			e.move(q, verbs.StateErr)
 			e.inState(q, verbs.StateErr)
 		}
 		for _, q := range []*end{c.a, c.b} {
-			e.must(q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState), "Modify to RESET")
+			e.move(q, verbs.StateReset)
 			e.inState(q, verbs.StateReset)
 		}
 		e.connect(c, connConfig{})
@@ -145,7 +135,7 @@ func sqdDrainedEvent(e *env) {
 		e.ok(wc, c.a, uint64(id), verbs.WCRDMAWrite)
 	}
 	e.none(c.a.cq)
-	e.must(c.a.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState), "Modify from SQD to RTS")
+	e.move(c.a, verbs.StateRTS)
 	e.doneFrom(c.a, uint64(n), count-n, verbs.WCRDMAWrite)
 	e.same(dst.bytes(), payload(1, count*size))
 }
@@ -160,7 +150,7 @@ func sqdHoldsSends(e *env) {
 	e.fence(other)
 	e.none(c.a.cq)
 	e.untouched(dst)
-	e.must(c.a.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState), "Modify from SQD to RTS")
+	e.move(c.a, verbs.StateRTS)
 	e.done(c.a, 1, verbs.WCRDMAWrite)
 	e.same(dst.bytes(), payload(1, 64))
 }

@@ -2,6 +2,7 @@ package verbstest
 
 import (
 	"fmt"
+	"slices"
 
 	"ibverbx/verbs"
 )
@@ -11,8 +12,11 @@ var udTests = []test{
 	{"Immediate", udImmediate},
 	{"Reply", udReply},
 	{"OneToMany", udOneToMany},
+	{"TwoSenders", udTwoSenders},
 	{"GatherScatter", udGather},
+	{"GRHSplit", udGRHSplit},
 	{"Inline", udInline},
+	{"SharedReceiveQueue", udSRQ},
 	{"WrongQKeyDrops", udWrongQKey},
 	{"ControlledQKey", udControlledQKey},
 	{"WrongQPNDrops", udWrongQPN},
@@ -21,36 +25,37 @@ var udTests = []test{
 	{"ReceiveTooSmall", udReceiveTooSmall},
 	{"OtherOpcodesRefused", udOtherOpcodes},
 	{"BadAH", udBadAH},
-	{"LocalErrorIsSQE", udSQE},
+	{"LocalErrors", udLocalErrors},
 }
 
 // datagrams is two UD QPs and the way from one to the other.
 type datagrams struct {
 	*conn
-	ah   verbs.AH
-	qkey uint32 // of b
-	mtu  int
+	to  outfit // makes a send of a a datagram for b
+	mtu int    // longest datagram, in bytes
 }
 
 func (e *env) ud() *datagrams {
 	e.Helper()
 	e.needUD()
-	cfg := connConfig{typ: verbs.UD, inline: e.inlineSize(), sges: e.sgeLimit()}
-	c := e.conn(cfg)
-	port := e.queryPort(e.a)
-	remote := e.endpoint(c.b)
-	return &datagrams{conn: c, ah: e.ah(c.a, c.b), qkey: remote.QKey, mtu: min(port.ActiveMTU, remote.MTU).Bytes()}
+	c := e.conn(connConfig{typ: verbs.UD, inline: e.inlineSize(), sges: e.sgeLimit()})
+	mtu := min(e.queryPort(e.a).ActiveMTU, e.endpoint(c.b).MTU)
+	return &datagrams{conn: c, to: e.towards(c.a, c.b), mtu: mtu.Bytes()}
 }
 
-// to makes w a datagram for b.
-func (d *datagrams) to(w verbs.SendWR) verbs.SendWR {
-	w.AH, w.RemoteQPN, w.RemoteQKey = d.ah.Handle(), d.b.Num(), d.qkey
-	return w
+// towards returns what makes a send of from a datagram for to.
+func (e *env) towards(from, to *end) outfit {
+	e.Helper()
+	ah, qkey := e.ah(from, to), e.endpoint(to).QKey
+	return func(w verbs.SendWR) verbs.SendWR {
+		w.AH, w.RemoteQPN, w.RemoteQKey = ah.Handle(), to.Num(), qkey
+		return w
+	}
 }
 
-// arrived takes a datagram of n bytes from q's CQ: it names the sender and counts the
+// datagram takes a datagram of n bytes from q's CQ: it names the sender and counts the
 // area for the GRH (ibv_poll_cq(3)).
-func (e *env) arrived(from, q *end, id uint64, n int) verbs.WC {
+func (e *env) datagram(from, q *end, id uint64, n int) verbs.WC {
 	e.Helper()
 	wc := e.waitOne(q.cq)
 	e.ok(wc, q, id, verbs.WCRecv)
@@ -64,6 +69,24 @@ func (e *env) arrived(from, q *end, id uint64, n int) verbs.WC {
 	return wc
 }
 
+// arrived takes a datagram without an immediate from q's CQ.
+func (e *env) arrived(from, q *end, id uint64, n int) verbs.WC {
+	e.Helper()
+	wc := e.datagram(from, q, id, n)
+	if wc.Flags&verbs.WCWithImm != 0 {
+		e.Error("a datagram without an immediate has one")
+	}
+	return wc
+}
+
+// arrivedImm takes a datagram with an immediate from q's CQ.
+func (e *env) arrivedImm(from, q *end, id uint64, n int, imm uint32) {
+	e.Helper()
+	if wc := e.datagram(from, q, id, n); wc.Flags&verbs.WCWithImm == 0 || wc.Imm != imm {
+		e.Errorf("immediate of the datagram = %#x, flags %#x, want %#x", wc.Imm, uint8(wc.Flags), imm)
+	}
+}
+
 // Datagrams of all sizes up to the MTU arrive behind 40 bytes for the GRH.
 func udSendSizes(e *env) {
 	d := e.ud()
@@ -73,12 +96,8 @@ func udSendSizes(e *env) {
 			src.put(3, payload(uint64(n), n))
 			e.postRecv(d.b, recv(1, dst.sge(5, n+verbs.GRHLen+9)))
 			e.do(d.a, d.to(send(2, src.part(3, n)...)))
-			if wc := e.arrived(d.a, d.b, 1, n); wc.Flags&verbs.WCWithImm != 0 {
-				e.Error("a datagram without an immediate has one")
-			}
-			for i := range verbs.GRHLen { // may hold anything if there is no GRH
-				dst.bytes()[5+i] = guard
-			}
+			e.arrived(d.a, d.b, 1, n)
+			dst.paintAt(5, verbs.GRHLen) // may hold anything if there is no GRH
 			e.holds(dst, 5+verbs.GRHLen, payload(uint64(n), n))
 		})
 	}
@@ -89,12 +108,8 @@ func udImmediate(e *env) {
 	d, dst := e.ud(), e.buf(e.b, 128)
 	e.postRecv(d.b, recv(1, dst.sge(0, 128)), recv(2, dst.sge(0, 128)))
 	e.post(d.a, d.to(sendImm(3, 0x01020304)), d.to(send(4)))
-	if wc := e.arrived(d.a, d.b, 1, 0); wc.Flags&verbs.WCWithImm == 0 || wc.Imm != 0x01020304 {
-		e.Errorf("immediate = %#x, flags %#x, want 0x01020304", wc.Imm, uint8(wc.Flags))
-	}
-	if wc := e.arrived(d.a, d.b, 2, 0); wc.Flags&verbs.WCWithImm != 0 {
-		e.Error("a datagram without an immediate has one")
-	}
+	e.arrivedImm(d.a, d.b, 1, 0, 0x01020304)
+	e.arrived(d.a, d.b, 2, 0)
 }
 
 // The GRH of a datagram names sender and receiver, and leads back to the sender.
@@ -119,8 +134,7 @@ func udReply(e *env) {
 	e.postRecv(d.a, recv(3, back.sge(0, 128)))
 	reply := send(4, dst.sge(64, 32))
 	reply.AH, reply.RemoteQPN, reply.RemoteQKey = ah.Handle(), wc.SrcQPN, epA.QKey
-	e.post(d.b, reply)
-	e.done(d.b, 4, verbs.WCSend)
+	e.do(d.b, reply)
 	e.done(d.a, 2, verbs.WCSend)
 	e.arrived(d.b, d.a, 3, 32)
 	e.same(back.bytes()[verbs.GRHLen:][:32], payload(1, 32))
@@ -145,13 +159,31 @@ func udOneToMany(e *env) {
 		src.put(0, payload(uint64(i), 8))
 		w := d.to(send(uint64(i), src.sge(0, 8)))
 		w.RemoteQPN, w.RemoteQKey = q.Num(), e.endpoint(q).QKey
-		e.post(d.a, w)
-		e.done(d.a, uint64(i), verbs.WCSend)
+		e.do(d.a, w)
 	}
 	for i, q := range peers {
 		e.arrived(d.a, q, uint64(i), 8)
 		e.same(bufs[i].bytes()[verbs.GRHLen:][:8], payload(uint64(i), 8))
 		e.none(q.cq)
+	}
+}
+
+// A receiver tells its senders apart by SrcQPN, on whichever side they are.
+func udTwoSenders(e *env) {
+	d := e.ud()
+	cfg := verbs.QPConfig{Type: verbs.UD, MaxSendWR: 8, MaxRecvWR: 8}
+	senders := []*end{d.a, e.newQP(e.a, cfg), e.newQP(e.b, cfg)}
+	dst := e.buf(e.b, 64)
+	for i, q := range senders {
+		if i > 0 {
+			e.must(q.Connect(verbs.Endpoint{}), "Connect of a UD QP to nowhere")
+		}
+		for round := range uint32(2) {
+			e.postRecv(d.b, recv(11, dst.sge(0, 64)))
+			imm := round<<8 | uint32(i)
+			e.do(q, e.towards(q, d.b)(sendImm(1, imm)))
+			e.arrivedImm(q, d.b, 11, 0, imm)
+		}
 	}
 }
 
@@ -161,18 +193,44 @@ func udGather(e *env) {
 	if k < 2 {
 		e.Skip("the device takes one element")
 	}
-	src, grh, dst := e.buf(e.a, 200), e.buf(e.b, verbs.GRHLen), e.buf(e.b, 128)
-	sges, places := src.ragged(0, 100, k)
-	rest := payload(1, 100)
-	for _, p := range places {
-		src.put(p[0], rest[:p[1]])
-		rest = rest[p[1]:]
-	}
-	dst.paint()
+	src, grh, dst := e.buf(e.a, 200), e.buf(e.b, verbs.GRHLen), e.painted(e.b, 128)
+	sges := src.spread(0, k, payload(1, 100))
 	e.postRecv(d.b, recv(1, grh.sge(0, verbs.GRHLen), dst.sge(3, 120)))
 	e.post(d.a, d.to(send(2, sges...)))
 	e.arrived(d.a, d.b, 1, 100)
 	e.holds(dst, 3, payload(1, 100))
+}
+
+// The area of the GRH and the payload are one run of bytes to the elements of a receive,
+// wherever those are cut (ibv_post_recv(3)).
+func udGRHSplit(e *env) {
+	const n = 100
+	d := e.ud()
+	if e.sgeLimit() < 2 {
+		e.Skip("the device takes one element")
+	}
+	src, dst := e.filled(e.a, 1, n), e.painted(e.b, 512)
+	places := [][2]int{{340, 13}, {180, 50}, {20, n + verbs.GRHLen - 63 + 9}} // the GRH ends within the second
+	if e.sgeLimit() == 2 {
+		places = [][2]int{{340, 13}, {180, n + verbs.GRHLen - 13 + 9}}
+	}
+	var sges []verbs.SGE
+	for _, p := range places {
+		sges = append(sges, dst.sge(p[0], p[1]))
+	}
+	e.postRecv(d.b, recv(11, sges...))
+	e.do(d.a, d.to(send(1, src.sge(0, n))))
+	wc := e.arrived(d.a, d.b, 11, n)
+	got := dst.gathered(places, verbs.GRHLen+n)
+	e.untouched(dst)
+	e.same(got[verbs.GRHLen:], payload(1, n))
+	if wc.Flags&verbs.WCGRH != 0 {
+		grh, err := verbs.ParseGRH(got)
+		e.must(err, "ParseGRH")
+		if want := e.endpoint(d.a).GID; grh.SGID != want {
+			e.Errorf("SGID = %v, want %v", grh.SGID, want)
+		}
+	}
 }
 
 // Inline bytes are taken at post time on UD too.
@@ -184,4 +242,195 @@ func udInline(e *env) {
 	src.paint()
 	e.arrived(d.a, d.b, 1, n)
 	e.same(dst.bytes()[verbs.GRHLen:], payload(1, n))
+}
+
+// A UD QP takes its receives from an SRQ too (IBTA 10.2.9).
+func udSRQ(e *env) {
+	e.needUD()
+	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8})
+	c := e.conn(connConfig{typ: verbs.UD, srqB: srq})
+	out := e.towards(c.a, c.b)
+	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 256)
+	e.postRecv(srq, recv(11, dst.sge(0, 128)), recv(12, dst.sge(128, 128)))
+	e.post(c.a, out(send(1, src.sge(0, 64))), out(sendImm(2, 22, src.sge(32, 32))))
+	e.arrived(c.a, c.b, 11, 64)
+	e.arrivedImm(c.a, c.b, 12, 32, 22)
+	e.same(dst.bytes()[verbs.GRHLen:][:64], payload(1, 64))
+	e.same(dst.bytes()[128+verbs.GRHLen:][:32], payload(1, 64)[32:])
+}
+
+// dropped sends a datagram that nobody may get, then one for d.b, and checks that only
+// the second arrives. Datagrams of one QP to one port keep their order.
+func (e *env) dropped(d *datagrams, bad verbs.SendWR) {
+	e.Helper()
+	dst := e.painted(e.b, 128)
+	e.postRecv(d.b, recv(11, dst.sge(0, 64)), recv(12, dst.sge(64, 64)))
+	e.do(d.a, bad, d.to(sendImm(2, 22)))
+	e.arrivedImm(d.a, d.b, 11, 0, 22)
+	e.none(d.b.cq)
+	e.bothIn(d.conn, verbs.StateRTS)
+}
+
+// A datagram with another Q_Key is dropped without an error (IBTA chapter 10, Q_Keys).
+func udWrongQKey(e *env) {
+	d := e.ud()
+	bad := d.to(sendImm(1, 11))
+	bad.RemoteQKey ^= 1
+	e.dropped(d, bad)
+}
+
+// A Q_Key with the high bit set stands for the Q_Key of the sending QP (IBTA chapter 10,
+// Q_Keys).
+func udControlledQKey(e *env) {
+	d, dst := e.ud(), e.buf(e.b, 64)
+	if a, b := e.endpoint(d.a).QKey, e.endpoint(d.b).QKey; a != b {
+		e.Fatalf("Q_Keys of two new QPs are %#x and %#x, want the default for both", a, b)
+	}
+	wr := d.to(sendImm(1, 11))
+	wr.RemoteQKey = 0x80000000
+	e.postRecv(d.b, recv(1, dst.sge(0, 64)))
+	e.post(d.a, wr)
+	e.arrivedImm(d.a, d.b, 1, 0, 11)
+}
+
+// A datagram to a QP that does not exist, or is none for datagrams, is dropped.
+func udWrongQPN(e *env) {
+	e.sub("Closed", func(e *env) {
+		d := e.ud()
+		gone := e.newQP(e.b, verbs.QPConfig{Type: verbs.UD, MaxSendWR: 1, MaxRecvWR: 1})
+		e.must(gone.Close(), "Close")
+		bad := d.to(sendImm(1, 11))
+		bad.RemoteQPN = gone.Num()
+		e.dropped(d, bad)
+	})
+	e.sub("RC", func(e *env) {
+		d, c := e.ud(), e.rc()
+		e.postRecv(c.b, recv(9))
+		bad := d.to(sendImm(1, 11))
+		bad.RemoteQPN = c.b.Num()
+		e.dropped(d, bad)
+		e.none(c.b.cq)
+		e.inState(c.b, verbs.StateRTS)
+	})
+}
+
+// A datagram that finds no receive is dropped, and the next one gets through. On a slow
+// device the first may still be on its way when the receive is posted and then gets it;
+// that may happen a few times, but not always.
+func udNoReceive(e *env) {
+	d, other, dst := e.ud(), e.rc(), e.buf(e.b, 64)
+	for try := range uint32(20) {
+		e.do(d.a, d.to(sendImm(1, 2*try)))
+		e.fence(other)
+		e.fence(other)
+		e.postRecv(d.b, recv(11, dst.sge(0, 64)))
+		e.do(d.a, d.to(sendImm(2, 2*try+1)))
+		wc := e.datagram(d.a, d.b, 11, 0)
+		e.inState(d.b, verbs.StateRTS)
+		if wc.Imm == 2*try+1 {
+			return
+		}
+		if wc.Imm > 2*try+1 {
+			e.Fatalf("immediate = %d in try %d", wc.Imm, try)
+		}
+	}
+	e.Error("a datagram that found no receive was kept until there was one")
+}
+
+// A datagram has one packet. What is longer than the MTU is refused, or completes with
+// LOC_LEN_ERR (IBTA 11.6.2; ibv_post_send(3) allows an immediate error).
+func udTooLong(e *env) {
+	d := e.ud()
+	n := d.mtu + 1
+	src, dst := e.buf(e.a, n), e.painted(e.b, n+verbs.GRHLen)
+	e.postRecv(d.b, recv(11, dst.sge(0, n+verbs.GRHLen)))
+	k, err := d.a.PostSend([]verbs.SendWR{d.to(send(1, src.sge(0, n)))})
+	if k == 0 {
+		e.refused("PostSend of a datagram above the MTU", err, verbs.ErrInvalid, verbs.ErrLimit)
+	} else {
+		e.fails(d.a, 1, verbs.StatusLocLenErr)
+		e.inState(d.a, verbs.StateSQE)
+		e.move(d.a, verbs.StateRTS)
+	}
+	e.post(d.a, d.to(sendImm(2, 22)))
+	e.arrivedImm(d.a, d.b, 11, 0, 22)
+}
+
+// A datagram that is longer than its receive is dropped, or fails the receive with
+// LOC_LEN_ERR. UD has no way to answer, and hardware does either; no byte goes behind
+// the buffer in any case.
+func udReceiveTooSmall(e *env) {
+	d, src, dst := e.ud(), e.buf(e.a, 200), e.painted(e.b, 256)
+	e.postRecv(d.b, recv(11, dst.sge(0, verbs.GRHLen+8)), recv(12, dst.sge(128, verbs.GRHLen+8)))
+	e.post(d.a, d.to(send(1, src.sge(0, 9))), d.to(sendImm(2, 22, src.sge(0, 8))))
+	wc := e.waitOne(d.b.cq)
+	if wc.Status == verbs.StatusSuccess {
+		e.ok(wc, d.b, 11, verbs.WCRecv)
+		if wc.ByteLen != verbs.GRHLen+8 || wc.Imm != 22 {
+			e.Errorf("receive = %d bytes, immediate %d, want the second datagram", wc.ByteLen, wc.Imm)
+		}
+	} else {
+		e.failed(wc, d.b, 11, verbs.StatusLocLenErr)
+		// Whether the QP goes on is left open as well.
+		if wc := e.waitOne(d.b.cq); wc.WRID != 12 || !slices.Contains([]verbs.Status{verbs.StatusSuccess, verbs.StatusWRFlushErr}, wc.Status) {
+			e.Errorf("second receive = wr_id %d, %v, want wr_id 12", wc.WRID, wc.Status)
+		}
+	}
+	e.guarded(dst, verbs.GRHLen+8, 128)
+}
+
+// UD has SEND only: what it does not have ends a chain, and what is before it is sent
+// (ibv_post_send(3)).
+func udOtherOpcodes(e *env) {
+	d := e.ud()
+	e.refusedOps(d.conn, d.to(sendImm(1, 1)), verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm,
+		verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd)
+}
+
+// A datagram needs an address handle that is open and of its own PD: without one it is
+// refused when posted or fails locally, and does not arrive. Others are not affected.
+func udBadAH(e *env) {
+	for name, bad := range map[string]func(e *env, d *datagrams) verbs.AHHandle{
+		"None": func(*env, *datagrams) verbs.AHHandle { return 0 },
+		"OtherPD": func(e *env, d *datagrams) verbs.AHHandle {
+			return e.ah(&end{QP: d.a, side: e.otherPD(e.a)}, d.b).Handle()
+		},
+		"Closed": func(e *env, d *datagrams) verbs.AHHandle {
+			ah := e.ah(d.a, d.b)
+			e.must(ah.Close(), "Close of an AH")
+			e.must(ah.Close(), "second Close of an AH")
+			return ah.Handle()
+		},
+	} {
+		e.sub(name, func(e *env) {
+			d, dst := e.ud(), e.buf(e.b, 64)
+			wr := d.to(sendImm(1, 11))
+			wr.AH = bad(e, d)
+			n, err := d.a.PostSend([]verbs.SendWR{wr})
+			switch {
+			case name == "Closed":
+				e.stops("PostSend with a closed AH", 0, verbs.ErrInvalid, verbs.ErrClosed, verbs.ErrNotFound)(n, err)
+			case n == 0:
+				e.refused("PostSend with a bad AH", err, verbs.ErrInvalid)
+			default:
+				e.fails(d.a, 1, verbs.StatusLocQPOpErr, verbs.StatusLocProtErr)
+				e.move(d.a, verbs.StateRTS)
+			}
+			e.postRecv(d.b, recv(11, dst.sge(0, 64)))
+			e.do(d.a, d.to(sendImm(2, 22)))
+			e.arrivedImm(d.a, d.b, 11, 0, 22)
+		})
+	}
+}
+
+// Every way to name local memory that is not allowed puts a UD QP in SQE, from where it
+// goes on as a UC QP does.
+func udLocalErrors(e *env) {
+	e.needUD()
+	for _, tt := range badLocals {
+		e.sub(tt.name, func(e *env) {
+			d := e.ud()
+			e.stopsAndGoesOn(d.conn, d.to, e.towards(d.b, d.a), send(1, tt.sge(e, e.a)))
+		})
+	}
 }

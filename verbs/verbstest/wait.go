@@ -47,18 +47,12 @@ func (e *env) arm(cq verbs.CQ, solicitedOnly bool) {
 	e.must(cq.Arm(solicitedOnly), "Arm(%v)", solicitedOnly)
 }
 
-// deliver sends a message from A to B, flags and all, and takes its completions.
-func (e *env) deliver(c *conn, id uint64, flags verbs.SendFlags) {
-	e.Helper()
-	e.message(c, recv(id), flagged(send(id), flags))
-}
-
 // notWoken fails the test if w has been woken. A wake of another queue of the same
 // device, for a completion that came later, has come before it looks.
 func (e *env) notWoken(s *sleepy, why string) {
 	e.Helper()
 	e.arm(s.other.b.cq, false)
-	e.deliver(s.other, 77, 0)
+	e.message(s.other, recv(77), send(77))
 	e.woken(s.otherW, "the completion of another connection")
 	if tokenThere(s.w) {
 		e.Errorf("woken %s", why)
@@ -82,7 +76,7 @@ func waitArmThenCompletion(e *env) {
 	s := e.sleepy()
 	for id := range uint64(5) {
 		e.arm(s.b.cq, false)
-		e.deliver(s.conn, id, 0)
+		e.message(s.conn, recv(id), send(id))
 		e.woken(s.w, "a receive completed")
 	}
 }
@@ -109,7 +103,7 @@ func waitEveryKind(e *env) {
 	}
 	e.postRecv(c.a, recv(4))
 	e.arm(cq, false)
-	e.toErr(c.a)
+	e.move(c.a, verbs.StateErr)
 	e.woken(w, "a receive was flushed")
 	e.flushed(cq, c.a, 4)
 }
@@ -150,14 +144,14 @@ func waitCompletionThenArm(e *env) {
 // queue is armed again.
 func waitOneWake(e *env) {
 	s := e.sleepy()
-	e.deliver(s.conn, 100, verbs.SendSolicited)
+	e.message(s.conn, recv(100), flagged(send(100), verbs.SendSolicited))
 	e.notWoken(s, "although the CQ was not armed")
 	for id := range uint64(3) {
 		e.arm(s.b.cq, false)
-		e.deliver(s.conn, id, 0)
+		e.message(s.conn, recv(id), send(id))
 		e.woken(s.w, "a receive completed")
-		e.deliver(s.conn, 10+id, 0)
-		e.deliver(s.conn, 20+id, verbs.SendSolicited)
+		e.message(s.conn, recv(10+id), send(10+id))
+		e.message(s.conn, recv(20+id), flagged(send(20+id), verbs.SendSolicited))
 		e.notWoken(s, "twice although the CQ was armed once")
 	}
 }
@@ -169,14 +163,14 @@ func waitSolicitedOnly(e *env) {
 	src, dst := e.buf(e.a, 8), e.buf(e.b, 8)
 	e.arm(s.b.cq, true)
 	for id := range uint64(3) {
-		e.deliver(s.conn, id, 0)
+		e.message(s.conn, recv(id), send(id))
 	}
 	e.postRecv(s.a, recv(20))
 	e.post(s.b, flagged(send(21), verbs.SendSolicited)) // solicits at A, not at B
 	e.done(s.b, 21, verbs.WCSend)
 	e.gets(s.a, 20, 0)
 	e.notWoken(s, "by completions that were not solicited")
-	e.deliver(s.conn, 4, verbs.SendSolicited)
+	e.message(s.conn, recv(4), flagged(send(4), verbs.SendSolicited))
 	e.woken(s.w, "a solicited receive completed")
 	e.arm(s.b.cq, true)
 	e.postRecv(s.b, recv(30))
@@ -193,7 +187,7 @@ func waitSolicitedFailed(e *env) {
 		s := e.sleepy()
 		e.postRecv(s.b, recv(1))
 		e.arm(s.b.cq, true)
-		e.toErr(s.b)
+		e.move(s.b, verbs.StateErr)
 		e.woken(s.w, "a receive was flushed")
 		e.flushed(s.b.cq, s.b, 1)
 	})
@@ -212,9 +206,9 @@ func waitAnyAfterSolicited(e *env) {
 	s := e.sleepy()
 	e.arm(s.b.cq, true)
 	e.arm(s.b.cq, false)
-	e.deliver(s.conn, 1, 0)
+	e.message(s.conn, recv(1), send(1))
 	e.woken(s.w, "a receive completed after Arm(true) and Arm(false)")
-	e.deliver(s.conn, 2, verbs.SendSolicited)
+	e.message(s.conn, recv(2), flagged(send(2), verbs.SendSolicited))
 	e.notWoken(s, "twice after Arm(true) and Arm(false): they are one request")
 }
 
@@ -223,7 +217,7 @@ func waitSolicitedAfterAny(e *env) {
 	s := e.sleepy()
 	e.arm(s.b.cq, false)
 	e.arm(s.b.cq, true)
-	e.deliver(s.conn, 1, 0)
+	e.message(s.conn, recv(1), send(1))
 	e.woken(s.w, "a receive completed after Arm(false) and Arm(true)")
 }
 
@@ -239,7 +233,6 @@ func postAside(q *end, wr verbs.SendWR) <-chan error {
 
 // One goroutine can wait for everything: two queues and the events of the context.
 func waitSharedWaker(e *env) {
-	e.needSRQ()
 	w := verbs.NewWaker()
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8})
 	// The last connection has a queue that does not wake, only its SRQ has an event.
@@ -324,7 +317,7 @@ func waitStaleToken(e *env) {
 	s := e.sleepy()
 	for id := range uint64(20) {
 		e.arm(s.b.cq, false)
-		e.deliver(s.conn, id, 0) // its wake stays
+		e.message(s.conn, recv(id), send(id)) // its wake stays
 		s.w.Wake()
 		e.postRecv(s.b, recv(100+id))
 		posted := postAside(s.a, send(100+id))

@@ -1,10 +1,6 @@
 package verbstest
 
-import (
-	"fmt"
-
-	"ibverbx/verbs"
-)
+import "ibverbx/verbs"
 
 var writeTests = []test{
 	{"Sizes", writeSizes},
@@ -22,32 +18,29 @@ var writeTests = []test{
 // Writes of all sizes, from and to odd addresses, put the bytes there and nowhere else.
 func writeSizes(e *env) {
 	c := e.rc()
-	for _, n := range e.sizes() {
-		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
-			src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
-			src.put(3, payload(uint64(n), n))
-			e.do(c.a, write(1, dst, 13, src.part(3, n)...))
-			e.holds(dst, 13, payload(uint64(n), n))
-		})
-	}
+	e.eachSize(c, func(e *env, n int) {
+		src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
+		src.put(3, payload(uint64(n), n))
+		e.do(c.a, write(1, dst, 13, src.part(3, n)...))
+		e.holds(dst, 13, payload(uint64(n), n))
+	})
 }
 
 // WRITE_WITH_IMM writes like WRITE and then consumes a receive, which reports the
 // immediate and how many bytes were written; zero bytes too.
-func writeImmediate(e *env) {
-	c := e.rc()
-	for _, n := range e.sizes() {
-		e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
-			src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
-			src.put(3, payload(uint64(n), n))
-			e.postRecv(c.b, recv(1))
-			e.post(c.a, writeImm(2, 0x01020300+uint32(n), dst, 13, src.part(3, n)...))
-			e.getsImm(c.b, 1, verbs.WCRecvRDMAWithImm, n, 0x01020300+uint32(n))
-			// B sees the bytes once its receive completed; A need not have completed.
-			e.holds(dst, 13, payload(uint64(n), n))
-			e.done(c.a, 2, verbs.WCRDMAWrite)
-		})
-	}
+func writeImmediate(e *env) { e.writeImmSizes(e.rc()) }
+
+func (e *env) writeImmSizes(c *conn) {
+	e.eachSize(c, func(e *env, n int) {
+		src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
+		src.put(3, payload(uint64(n), n))
+		e.postRecv(c.b, recv(1))
+		e.post(c.a, writeImm(2, 0x01020300+uint32(n), dst, 13, src.part(3, n)...))
+		e.getsImm(c.b, 1, verbs.WCRecvRDMAWithImm, n, 0x01020300+uint32(n))
+		// B sees the bytes once its receive completed; A need not have completed.
+		e.holds(dst, 13, payload(uint64(n), n))
+		e.done(c.a, 2, verbs.WCRDMAWrite)
+	})
 }
 
 // The buffer of the receive that a WRITE_WITH_IMM consumes is not touched.
@@ -104,17 +97,9 @@ func writeGather(e *env) {
 	k := e.sgeLimit()
 	c := e.conn(connConfig{sges: k})
 	for _, n := range []int{64, 10001} {
-		src, dst := e.buf(e.a, n+64), e.buf(e.b, n+32)
-		want := payload(uint64(n), n)
-		sges, places := src.ragged(0, n, k)
-		rest := want
-		for _, p := range places {
-			src.put(p[0], rest[:p[1]])
-			rest = rest[p[1]:]
-		}
-		dst.paint()
-		e.do(c.a, write(1, dst, 5, sges...))
-		e.holds(dst, 5, want)
+		src, dst := e.buf(e.a, n+64), e.painted(e.b, n+32)
+		e.do(c.a, write(1, dst, 5, src.spread(0, k, payload(uint64(n), n))...))
+		e.holds(dst, 5, payload(uint64(n), n))
 	}
 }
 

@@ -193,6 +193,34 @@ two rails of such wires and four lanes, and where lanes are lost or a rail is cu
 
 `
 
+const merged = `
+## Items that were merged
+
+Some promises were in the suite twice. The families srqrules, ucrules, udrules, eventrules and closeorder are now part
+of srq, uc, ud, events and close, and each of these items is part of a stronger one:
+
+| item | is part of |
+|---|---|
+| srqrules/OrderPerQP | srq/SharedByQPs |
+| srqrules/WriteWithImmLeavesBuffer | srq/WriteWithImm |
+| srqrules/LongMessageWaits | srq/EmptyWaits |
+| srq/ChainStopsAtBad | srq/TooManyElements |
+| srq/LimitTooHigh, srqrules/LimitRefusedChangesNothing | srq/LimitRefused |
+| srq/BadConfig | srq/BadConfigs, srq/BadQPConfigs |
+| srq/OnUC | uc/SharedReceiveQueue |
+| close/SRQ | srq/CloseBusy |
+| ucrules/ChainStopsAtRefused | uc/ReadAndAtomicsRefused |
+| uc/BadKeyDrops | uc/BadRemoteDrops |
+| uc/LocalErrorIsSQE | uc/LocalErrors, uc/SQETransitions |
+| udrules/ChainStopsAtRefused | ud/OtherOpcodesRefused |
+| udrules/ClosedAH | ud/BadAH |
+| ud/LocalErrorIsSQE | ud/LocalErrors |
+| eventrules/SmallDst | events/InOrder |
+| device/ForeignObjects | cq/BadCQs |
+| limits/CQOverrun | cq/OverrunByReceives, cq/OverrunBySends |
+| connect/SameNumberOnTwoDevices | many/SameNumbers |
+`
+
 const again = `
 ## How to run it
 
@@ -242,6 +270,7 @@ func (d *document) write(w io.Writer) {
 	d.writeGroups(w, d.swaps, bothRXE)
 	fmt.Fprint(w, "\n## What is not there\n\n")
 	d.writeGroups(w, d.lacks, all)
+	fmt.Fprint(w, merged)
 	fmt.Fprint(w, beyond)
 	fmt.Fprint(w, interopHead)
 	for _, line := range d.interop {
