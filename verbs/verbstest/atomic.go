@@ -26,34 +26,31 @@ func (b *buf) word(off int) uint64 { return binary.NativeEndian.Uint64(b.bytes()
 
 func (b *buf) putWord(off int, v uint64) { binary.NativeEndian.PutUint64(b.bytes()[off:], v) }
 
-// atomicDone takes the completion of an atomic from q and returns what it fetched.
-func (e *env) atomicDone(q *end, id uint64, op verbs.WCOpcode, result *buf) uint64 {
+// atomicOn does w on the word at 16 of target, which holds old. The atomic must return
+// that and leave want.
+func (e *env) atomicOn(c *conn, target *buf, w verbs.SendWR, old, want uint64) {
 	e.Helper()
-	wc := e.waitOne(q.cq)
-	e.ok(wc, q, id, op)
-	if wc.ByteLen != 8 {
-		e.Errorf("ByteLen of an atomic = %d, want 8", wc.ByteLen)
+	result := e.buf(e.a, 8)
+	w.SetSGE(result.sge(0, 8))
+	target.putWord(16, old)
+	e.post(c.a, w)
+	wc := e.waitOne(c.a.cq)
+	e.ok(wc, c.a, w.WRID, w.Opcode.WC())
+	if got, left := result.word(0), target.word(16); got != old || left != want || wc.ByteLen != 8 {
+		e.Errorf("%v(%#x, %#x) on %#x returned %#x in %d bytes and left %#x, want the old value in 8 bytes and %#x",
+			w.Opcode, w.CompareAdd, w.Swap, old, got, wc.ByteLen, left, want)
 	}
-	return result.word(0)
 }
 
 // FETCH_AND_ADD returns the old value and stores the sum, modulo 2^64.
 func atomicFetchAdd(e *env) {
 	e.needAtomics()
-	c := e.rc()
-	result, target := e.buf(e.a, 8), e.buf(e.b, 64)
+	c, target := e.rc(), e.buf(e.b, 64)
 	for _, tt := range []struct{ old, add uint64 }{
-		{0, 0}, {0, 1}, {41, 1}, {1 << 40, 1<<40 + 3}, {^uint64(0), 1}, {^uint64(0), ^uint64(0)}, {5, ^uint64(0)}, {0x0102030405060708, 0x1000000000000000},
+		{0, 0}, {0, 1}, {41, 1}, {1 << 40, 1<<40 + 3}, {^uint64(0), 1}, {^uint64(0), ^uint64(0)}, {5, ^uint64(0)},
+		{0x0102030405060708, 0x1000000000000000},
 	} {
-		target.paint()
-		target.putWord(16, tt.old)
-		e.post(c.a, fetchAdd(1, target, 16, tt.add, result.sge(0, 8)))
-		if got := e.atomicDone(c.a, 1, verbs.WCFetchAdd, result); got != tt.old {
-			e.Errorf("FETCH_AND_ADD(%#x) on %#x returned %#x, want the old value", tt.add, tt.old, got)
-		}
-		if got := target.word(16); got != tt.old+tt.add {
-			e.Errorf("FETCH_AND_ADD(%#x) on %#x stored %#x, want %#x", tt.add, tt.old, got, tt.old+tt.add)
-		}
+		e.atomicOn(c, target, fetchAdd(1, target, 16, tt.add, verbs.SGE{}), tt.old, tt.old+tt.add)
 	}
 }
 
@@ -61,8 +58,7 @@ func atomicFetchAdd(e *env) {
 // old value in either case.
 func atomicCompareSwap(e *env) {
 	e.needAtomics()
-	c := e.rc()
-	result, target := e.buf(e.a, 8), e.buf(e.b, 64)
+	c, target := e.rc(), e.buf(e.b, 64)
 	for _, tt := range []struct{ old, compare, swap, want uint64 }{
 		{0, 0, 1, 1},
 		{7, 7, 0x0102030405060708, 0x0102030405060708},
@@ -71,14 +67,7 @@ func atomicCompareSwap(e *env) {
 		{^uint64(0), ^uint64(0), 0, 0},
 		{0x0102030405060708, 0x0807060504030201, 99, 0x0102030405060708},
 	} {
-		target.putWord(24, tt.old)
-		e.post(c.a, compareSwap(1, target, 24, tt.compare, tt.swap, result.sge(0, 8)))
-		if got := e.atomicDone(c.a, 1, verbs.WCCompSwap, result); got != tt.old {
-			e.Errorf("CMP_AND_SWP(%#x, %#x) on %#x returned %#x, want the old value", tt.compare, tt.swap, tt.old, got)
-		}
-		if got := target.word(24); got != tt.want {
-			e.Errorf("CMP_AND_SWP(%#x, %#x) on %#x left %#x, want %#x", tt.compare, tt.swap, tt.old, got, tt.want)
-		}
+		e.atomicOn(c, target, compareSwap(1, target, 16, tt.compare, tt.swap, verbs.SGE{}), tt.old, tt.want)
 	}
 }
 
@@ -92,7 +81,7 @@ func atomicHostOrder(e *env) {
 	e.do(c.a, write(1, target, 0, local.sge(8, 8)), fetchAdd(2, target, 0, 0x10, local.sge(0, 8)),
 		flagged(read(3, target, 0, local.sge(16, 8)), verbs.SendFence))
 	if local.word(0) != 0x1122334455667788 || local.word(16) != 0x1122334455667798 {
-		e.Errorf("fetched %#x, then read %#x, want %#x and %#x", local.word(0), local.word(16), uint64(0x1122334455667788), uint64(0x1122334455667798))
+		e.Errorf("fetched %#x, then read %#x, want 0x1122334455667788 and 0x1122334455667798", local.word(0), local.word(16))
 	}
 }
 
@@ -117,11 +106,9 @@ func atomicManyOutstanding(e *env) {
 				a.MaxRdAtomic, a.MaxDestRdAtomic = min(a.MaxRdAtomic, depth), min(a.MaxDestRdAtomic, depth)
 			}})
 			result, target := e.buf(e.a, 8*count), e.buf(e.b, 8)
-			var wrs []verbs.SendWR
-			for i := range count {
-				wrs = append(wrs, fetchAdd(uint64(i), target, 0, 3, result.sge(8*i, 8)))
-			}
-			e.post(c.a, wrs...)
+			e.post(c.a, chain(count, func(i int) verbs.SendWR {
+				return fetchAdd(uint64(i), target, 0, 3, result.sge(8*i, 8))
+			})...)
 			for i, wc := range e.wait(c.a.cq, count) {
 				e.ok(wc, c.a, uint64(i), verbs.WCFetchAdd)
 				if got := result.word(8 * i); got != uint64(3*i) {
@@ -155,7 +142,7 @@ func atomicSumOverQPs(e *env) {
 		for k, wc := range e.wait(c.a.cq, each) {
 			e.ok(wc, c.a, uint64(k), verbs.WCFetchAdd)
 			if v := results[i].word(8 * k); seen[v] || v >= qps*each {
-				e.Fatalf("atomic %d of QP %d fetched %d, which another one fetched or nobody stored", k, i, v)
+				e.Fatalf("atomic %d of QP %d fetched %d, which another one fetched or none stored", k, i, v)
 			} else {
 				seen[v] = true
 			}

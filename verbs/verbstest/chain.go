@@ -14,7 +14,7 @@ var chainTests = []test{
 	{"CallerKeepsSlice", chainCallerKeepsSlice},
 }
 
-// An empty chain is nothing to do.
+// Posting an empty chain does nothing and succeeds.
 func chainEmpty(e *env) {
 	c := e.rc()
 	for _, wrs := range [][]verbs.SendWR{nil, {}} {
@@ -28,17 +28,16 @@ func chainEmpty(e *env) {
 	e.fence(c)
 }
 
-// n replaces bad_wr: what comes before the bad request is carried out, and nothing
-// after it was posted (ibv_post_send(3)).
+// PostSend returns the position of a bad request in the chain: the requests before it
+// are carried out, and those behind it are not posted (ibv_post_send(3)).
 func chainBadSend(e *env) {
 	const count = 5
 	for bad := range count {
 		e.sub(fmt.Sprintf("position=%d", bad), func(e *env) {
 			c, src, dst := e.rc(), e.filled(e.a, 1, count*8), e.painted(e.b, count*8)
-			var wrs []verbs.SendWR
-			for i := range count {
-				wrs = append(wrs, write(uint64(i), dst, 8*i, src.sge(8*i, 8)))
-			}
+			wrs := chain(count, func(i int) verbs.SendWR {
+				return write(uint64(i), dst, 8*i, src.sge(8*i, 8))
+			})
 			wrs[bad].Opcode = 99
 			n, err := c.a.PostSend(wrs)
 			e.stops("PostSend", bad, verbs.ErrInvalid)(n, err)
@@ -53,7 +52,8 @@ func chainBadSend(e *env) {
 	}
 }
 
-// The same for receives.
+// PostRecv returns the position of a bad receive in the chain: the receives before it
+// are posted, and those behind it are not.
 func chainBadRecv(e *env) {
 	const count = 5
 	for bad := range count {

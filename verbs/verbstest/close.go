@@ -21,13 +21,12 @@ var closeTests = []test{
 	{"MRUnderSend", closeMRUnderSend},
 	{"MRUnderRead", closeMRUnderRead},
 	{"AnyOrder", closeAnyOrder},
-	{"PeerFirst", closePeerFirst},
 	{"EveryOrder", closeEveryOrder},
 	{"WakesSleepers", closeWakesSleepers},
 }
 
-// A PD on which something stands does not close (ibv_dealloc_pd(3)); it goes on, and
-// closes when that is gone.
+// Close of a PD with objects in it returns ErrBusy (ibv_dealloc_pd(3)); the PD remains
+// usable, and closes when they are gone.
 func closePDBusy(e *env) {
 	for name, create := range map[string]func(e *env, s *side) closer{
 		"MR": func(e *env, s *side) closer { return e.buf(s, 64).mr },
@@ -57,7 +56,7 @@ func closePDBusy(e *env) {
 	}
 }
 
-// Close may be called again: it does nothing then.
+// A second Close does nothing and succeeds.
 func closeIdempotent(e *env) {
 	s := e.otherPD(e.a)
 	c := e.rc()
@@ -101,7 +100,7 @@ func (e *env) qpGone(q verbs.QP, num uint32, remote verbs.Endpoint) {
 	e.must(q.Close(), "another Close of a QP")
 }
 
-// Methods of a closed QP say that it is closed, from whatever state it was.
+// Methods of a closed QP return ErrClosed, whatever its state was.
 func closeQPMethods(e *env) {
 	c := e.rc()
 	remote := e.endpoint(c.b)
@@ -142,7 +141,7 @@ func (e *env) pdGone(pd verbs.PD, cq verbs.CQ, ah verbs.AHAttr) {
 	e.must(mem.Free(), "Free of memory that a closed PD refused") // it was not retained
 }
 
-// The same for a PD.
+// Methods of a closed PD return ErrClosed.
 func closePDMethods(e *env) {
 	c := e.rc()
 	pd := e.newPD(e.a)
@@ -164,8 +163,8 @@ func (e *env) contextGone(ctx verbs.Context, port int) {
 	e.must(ctx.Close(), "another Close of a context")
 }
 
-// busy makes a connection with requests outstanding both ways that cannot end: nobody
-// posts receives, and the last ones wait behind.
+// busy makes a connection with requests outstanding both ways that cannot end: neither
+// side posts receives, and the last requests wait behind the first.
 func (e *env) busy(cfg connConfig, local, remote *buf) *conn {
 	e.Helper()
 	c, n := e.conn(cfg), len(local.bytes())
@@ -206,8 +205,8 @@ func closeContextDestroysAll(e *env) {
 	}
 }
 
-// A peer whose context is gone does not answer any more, and that is all: the own
-// context goes on.
+// A peer whose context is closed does not answer any more; the context of this side
+// remains usable.
 func closeContextOfPeer(e *env) {
 	local, remote := e.filled(e.a, 1, 4096), e.buf(e.b, 4096)
 	c := e.conn(connConfig{tweak: impatient})
@@ -215,8 +214,7 @@ func closeContextOfPeer(e *env) {
 	e.must(e.b.ctx.Close(), "Close of the peer's context")
 	e.must(remote.mem.Free(), "Free of the peer's memory")
 	e.post(c.a, write(1, remote, 0, local.sge(0, 4096)), send(2))
-	e.fails(c.a, 1, verbs.StatusRetryExcErr)
-	e.flushed(c.a.cq, c.a, 2)
+	e.breaks(c.a, []verbs.Status{verbs.StatusRetryExcErr}, 1, 2)
 	e.exchange(own, 1000)
 }
 
@@ -242,7 +240,7 @@ func closeQPWithOutstanding(e *env) {
 		c := e.busy(connConfig{cqA: cqA, cqB: cqB, tweakB: impatient}, local, remote)
 		e.postRecv(c.a, recv(11, local.sge(0, 1<<14)), recv(12)) // B's requests may complete now
 		e.must(c.a.Close(), "Close of a QP with requests outstanding")
-		// B's requests end, in order, with success or because nobody answers.
+		// B's requests end, in order, with success or because there is no answer.
 		status := verbs.StatusRetryExcErr
 		for _, id := range []uint64{4, 5} {
 			wc := e.waitOne(cqB)
@@ -281,7 +279,7 @@ func closeQPDiscards(e *env) {
 }
 
 // A region may be closed while a send that names it waits for its turn: the send fails
-// with a protection error, or what it carries was taken before.
+// with a protection error, or its bytes were taken before.
 func closeMRUnderSend(e *env) {
 	const size = 10000
 	c, other := e.rc(), e.rc()
@@ -340,61 +338,33 @@ func closeAnyOrder(e *env) {
 	e.none(cqA, cqB)
 }
 
-// Whichever side is closed first, the requests of the other end with RETRY_EXC_ERR.
-func closePeerFirst(e *env) {
-	for k := range 4 {
-		c := e.conn(connConfig{tweak: impatient})
-		if k%2 == 1 {
-			c.a, c.b = c.b, c.a
-		}
-		e.must(c.b.Close(), "Close of one side")
-		e.unanswered(c)
-		e.must(c.a.Close(), "Close of the other side")
-		e.none(c.a.cq)
-	}
-}
-
-// piece is an object and those that stand on it.
+// piece is an object and the names of those that depend on it.
 type piece struct {
 	name  string
 	obj   closer
 	under []string
 }
 
-// everything makes one object of each kind on s, which the test closes itself. They
-// can be closed in the order of the slice.
+// everything makes one object of each kind on s, which the test closes itself.
 func (e *env) everything(s *side) []piece {
 	e.Helper()
-	pd, err := s.ctx.AllocPD()
-	e.must(err, "AllocPD")
-	cq, err := s.ctx.CreateCQ(verbs.CQConfig{Depth: 8, Waker: verbs.NewWaker()})
-	e.must(err, "CreateCQ")
-	mr, err := pd.RegisterMemory(e.memory(4096), verbs.AccessAll)
-	e.must(err, "RegisterMemory")
-	parts := []piece{{"mr", mr, nil}}
-	var last []piece // what the QP stands on
-	cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4, Port: s.port, GID: s.gid}
+	s = e.otherPD(s)
+	cq := e.newCQ(s, 8, verbs.NewWaker())
+	cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4}
+	parts := []piece{{"pd", s.pd, []string{"mr", "qp", "srq", "ah"}}, {"cq", cq, []string{"qp"}}, {"mr", e.buf(s, 4096).mr, nil}}
 	if s.attr.Capabilities&verbs.CapSRQ != 0 {
-		srq, err := pd.CreateSRQ(verbs.SRQConfig{MaxWR: 4})
-		e.must(err, "CreateSRQ")
-		cfg.SRQ, cfg.MaxRecvWR = srq, 0
-		last = append(last, piece{"srq", srq, []string{"qp"}})
+		cfg.SRQ, cfg.MaxRecvWR = e.newSRQ(s, verbs.SRQConfig{MaxWR: 4}), 0
+		parts = append(parts, piece{"srq", cfg.SRQ, []string{"qp"}})
 	}
-	qp, err := pd.CreateQP(cfg)
-	e.must(err, "CreateQP")
+	qp := e.newQP(s, cfg)
 	if s.attr.Capabilities&verbs.CapUD != 0 {
-		ep, err := qp.Endpoint()
-		e.must(err, "Endpoint")
-		ah, err := pd.CreateAH(verbs.AHAttr{DGID: ep.GID, SGIDIndex: e.gidIndex(s, ep.GID), DLID: ep.LID, Port: s.port})
-		e.must(err, "CreateAH")
-		parts = append(parts, piece{"ah", ah, nil})
+		parts = append(parts, piece{"ah", e.ah(qp, qp), nil})
 	}
-	last = append(last, piece{"cq", cq, []string{"qp"}}, piece{"pd", pd, []string{"mr", "qp", "srq", "ah"}})
-	return append(append(parts, piece{"qp", qp, nil}), last...)
+	return append(parts, piece{"qp", qp, nil})
 }
 
-// Objects may be closed in any order: one that others stand on says ErrBusy and can be
-// closed when they are gone.
+// Objects may be closed in any order: Close of one that others depend on returns
+// ErrBusy, and succeeds when they are gone.
 func closeEveryOrder(e *env) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range e.rounds(60) {
@@ -425,8 +395,8 @@ func closeEveryOrder(e *env) {
 	}
 }
 
-// A goroutine that sleeps in Wait does not sleep forever when its CQ goes: it is woken
-// and finds ErrClosed, whether the CQ alone or the whole context was closed.
+// Closing a CQ, or its whole context, wakes a goroutine that sleeps in Wait, which
+// returns ErrClosed.
 func closeWakesSleepers(e *env) {
 	for _, what := range []string{"CQ", "Context"} {
 		e.sub(what, func(e *env) {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
+	"slices"
 	"sync/atomic"
 
 	"ibverbx/verbs"
@@ -54,9 +54,9 @@ func postAll(q *end, wrs ...verbs.SendWR) error {
 	return nil
 }
 
-// roomFor returns the depth of a CQ whose poller may be late by n sends. Room in the send
-// queue does not bound what is unpolled: a NIC may free the place of a request when it
-// completes it, before anybody polls (Soft-RoCE does).
+// roomFor returns the depth of a CQ whose poller may be late by n sends. Room in the
+// send queue does not limit the unpolled completions: a NIC may free the place of a
+// request when it completes it, before the completion is polled (Soft-RoCE does).
 func roomFor(n int) int { return n + 64 }
 
 // takeAll takes n completions, all successes, and gives each to use.
@@ -75,6 +75,9 @@ func takeAll(cq verbs.CQ, n int, use func(wc verbs.WC) error) error {
 	}
 	return nil
 }
+
+func byID(wc verbs.WC) uint64  { return wc.WRID }
+func byImm(wc verbs.WC) uint64 { return uint64(wc.Imm) }
 
 // counted wants completions whose numbers rise from 0.
 func counted(number func(wc verbs.WC) uint64) func(wc verbs.WC) error {
@@ -98,7 +101,7 @@ func receiveAll(q *end, n int, use func(wc verbs.WC) error) error {
 	})
 }
 
-// converse writes over c, says so in a message, and checks at the other end what came.
+// converse writes over c, sends a message, and checks at the other end that both came.
 func converse(c *conn, src, dst *buf, rounds int) error {
 	size := len(src.bytes())
 	for i := range rounds {
@@ -110,16 +113,13 @@ func converse(c *conn, src, dst *buf, rounds int) error {
 		if err := postAll(c.a, silent(write(1, dst, 0, src.sge(0, size))), sendImm(2, uint32(i))); err != nil {
 			return fmt.Errorf("round %d: %w", i, err)
 		}
-		for _, q := range []*end{c.b, c.a} {
-			id := uint64(2)
-			if q == c.b {
-				id = uint64(i)
-			}
+		ids := []uint64{uint64(i), 2}
+		for k, q := range []*end{c.b, c.a} {
 			wcs, err := pollN(q.cq, 1)
-			if err != nil || wcs[0].Err() != nil || wcs[0].QPN != q.Num() || wcs[0].WRID != id {
-				return fmt.Errorf("round %d: completion of QP %#x wr_id %d is due, got %s, %s", i, q.Num(), id, list(wcs), fmt.Sprint(err))
+			if err != nil || wcs[0].Err() != nil || wcs[0].QPN != q.Num() || wcs[0].WRID != ids[k] {
+				return fmt.Errorf("round %d: completion of QP %#x wr_id %d is due, got %s, %s", i, q.Num(), ids[k], list(wcs), fmt.Sprint(err))
 			}
-			if q == c.b && !bytes.Equal(dst.bytes(), want) {
+			if !bytes.Equal(dst.bytes(), want) {
 				return fmt.Errorf("round %d: the WRITE before the message is not there whole", i)
 			}
 		}
@@ -127,7 +127,7 @@ func converse(c *conn, src, dst *buf, rounds int) error {
 	return nil
 }
 
-// Goroutines with a QP each do not notice each other.
+// Goroutines that each use a QP of their own do not disturb each other.
 func concurrentQPEach(e *env) {
 	const workers, size = 8, 5000
 	var run []func() error
@@ -148,10 +148,9 @@ func concurrentOneSendQueue(e *env) {
 	e.stock(c.b, 32)
 	var run []func() error
 	for g := range uint32(workers) {
-		var wrs []verbs.SendWR
-		for i := range uint32(each) {
-			wrs = append(wrs, sendImm(uint64(g)<<32|uint64(i), g<<24|i))
-		}
+		wrs := chain(each, func(i int) verbs.SendWR {
+			return sendImm(uint64(g)<<32|uint64(i), g<<24|uint32(i))
+		})
 		run = append(run, func() error { return postAll(c.a, wrs...) })
 	}
 	var sent, received []uint64
@@ -196,16 +195,13 @@ func concurrentPostPoll(e *env) {
 	e.stock(c.b, 32)
 	want := payload(1, rounds*size)
 	src.put(0, want)
-	var wrs []verbs.SendWR
-	for i := range rounds {
-		wrs = append(wrs, writeImm(uint64(i), uint32(i), dst, i*size, src.sge(i*size, size)))
-	}
-	inOrder := counted(func(wc verbs.WC) uint64 { return uint64(wc.Imm) })
+	wrs := chain(rounds, func(i int) verbs.SendWR {
+		return writeImm(uint64(i), uint32(i), dst, i*size, src.sge(i*size, size))
+	})
+	inOrder := counted(byImm)
 	e.together(
 		func() error { return postAll(c.a, wrs...) },
-		func() error {
-			return takeAll(c.a.cq, rounds, counted(func(wc verbs.WC) uint64 { return wc.WRID }))
-		},
+		func() error { return takeAll(c.a.cq, rounds, counted(byID)) },
 		func() error {
 			return receiveAll(c.b, rounds, func(wc verbs.WC) error {
 				if err := inOrder(wc); err != nil {
@@ -221,44 +217,34 @@ func concurrentPostPoll(e *env) {
 
 // Several goroutines may poll one queue: each completion goes to one of them.
 func concurrentOneCQ(e *env) {
-	const pollers = 4
-	total := e.rounds(2000)
+	const pollers, batch = 4, 3
+	rounds := e.rounds(170) // polls of each poller
+	total := pollers * batch * rounds
 	c := e.conn(connConfig{cqA: e.newCQ(e.a, roomFor(total), nil)})
 	src, dst := e.buf(e.a, 8), e.buf(e.b, 8)
 	var wrs []verbs.SendWR
 	for id := range uint64(total) {
 		wrs = append(wrs, write(id, dst, 0, src.sge(0, 8)))
 	}
-	var mu sync.Mutex
-	times, taken := make([]int, total), 0
+	times := make([]atomic.Int32, total)
 	poll := func() error {
-		wcs := make([]verbs.WC, 3)
-		for d := newDeadline(); ; {
-			n, err := c.a.cq.Poll(wcs)
-			mu.Lock()
-			for _, wc := range wcs[:n] {
-				if wc.Status == verbs.StatusSuccess && wc.WRID < uint64(total) {
-					times[wc.WRID]++
-				}
-			}
-			taken += n
-			all := taken >= total
-			mu.Unlock()
-			if all || err != nil {
+		for range rounds {
+			wcs, err := pollN(c.a.cq, batch)
+			if err != nil {
 				return err
 			}
-			if n == 0 && !d.pause() {
-				return fmt.Errorf("some of %d completions did not come", total)
+			for _, wc := range wcs {
+				if wc.Status == verbs.StatusSuccess && wc.WRID < uint64(total) {
+					times[wc.WRID].Add(1)
+				}
 			}
 		}
+		return nil
 	}
 	run := []func() error{func() error { return postAll(c.a, wrs...) }}
-	for range pollers {
-		run = append(run, poll)
-	}
-	e.together(run...)
-	for id, n := range times {
-		if n != 1 {
+	e.together(append(run, slices.Repeat([]func() error{poll}, pollers)...)...)
+	for id := range times {
+		if n := times[id].Load(); n != 1 {
 			e.Fatalf("wr_id %d succeeded and was polled %d times, want once", id, n)
 		}
 	}
@@ -275,21 +261,16 @@ func concurrentBothDirections(e *env) {
 		ends[i] = e.newQP(s, cfg)
 	}
 	e.connect(&conn{a: ends[0], b: ends[1]}, connConfig{})
-	var wrs []verbs.SendWR
-	for i := range uint32(rounds) {
-		wrs = append(wrs, sendImm(uint64(i), i))
-	}
+	wrs := chain(rounds, func(i int) verbs.SendWR {
+		return sendImm(uint64(i), uint32(i))
+	})
 	var run []func() error
 	for _, q := range ends {
 		e.stock(q, 32)
 		run = append(run,
 			func() error { return postAll(q, wrs...) },
-			func() error {
-				return takeAll(q.sendCQ, rounds, counted(func(wc verbs.WC) uint64 { return wc.WRID }))
-			},
-			func() error {
-				return receiveAll(q, rounds, counted(func(wc verbs.WC) uint64 { return uint64(wc.Imm) }))
-			})
+			func() error { return takeAll(q.sendCQ, rounds, counted(byID)) },
+			func() error { return receiveAll(q, rounds, counted(byImm)) })
 	}
 	e.together(run...)
 }
@@ -358,12 +339,12 @@ func concurrentChurn(e *env) {
 	e.exchange(busy, 100)
 }
 
-// A QP may be closed under the hands of those who post to it and poll its queue: they
-// are told, and nothing of it is polled later.
+// A QP may be closed while goroutines post to it and poll its queue: posting returns
+// ErrClosed, and no completion of the QP is polled later.
 func concurrentClose(e *env) {
 	for range e.rounds(40) {
-		// Nobody promises that the poller keeps up or that the QP is closed soon, so there is
-		// room for all that is ever unpolled.
+		// The poller may be slow and the QP closed late, so there is room for all
+		// completions that are ever unpolled.
 		const ahead = 200
 		c, src, dst := e.conn(connConfig{cqA: e.newCQ(e.a, roomFor(ahead), nil)}), e.buf(e.a, 64), e.buf(e.b, 64)
 		var posted, polled atomic.Int32

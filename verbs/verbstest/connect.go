@@ -1,10 +1,6 @@
 package verbstest
 
-import (
-	"sync"
-
-	"ibverbx/verbs"
-)
+import "ibverbx/verbs"
 
 var connectTests = []test{
 	{"Endpoint", connectEndpoint},
@@ -87,7 +83,7 @@ func connectDefaults(e *env) {
 	}
 }
 
-// The depth of READs and atomics is what both ends can bear.
+// The depth of READs and atomics is the largest that both ends support.
 func connectRdAtomic(e *env) {
 	c := e.unconnected(connConfig{})
 	remote := e.endpoint(c.b)
@@ -149,7 +145,7 @@ func connectEveryMTU(e *env) {
 	}
 }
 
-// An endpoint comes from a peer: what cannot be right is refused, and the QP is not
+// An endpoint comes from a peer: impossible values are refused, and the QP is not
 // connected.
 func connectBadEndpoints(e *env) {
 	c := e.unconnected(connConfig{})
@@ -175,7 +171,7 @@ func connectBadEndpoints(e *env) {
 	e.fence(c)
 }
 
-// Connect goes on from INIT.
+// Connect also works from INIT.
 func connectFromInit(e *env) {
 	c := e.unconnected(connConfig{})
 	for _, q := range []*end{c.a, c.b} {
@@ -185,7 +181,7 @@ func connectFromInit(e *env) {
 	e.exchange(c, 100)
 }
 
-// A connected QP is not connected again, and does not suffer from the attempt.
+// A second Connect of a connected QP is refused, and the connection remains usable.
 func connectTwice(e *env) {
 	c := e.rc()
 	e.refused("a second Connect", c.a.Connect(e.endpoint(c.b)), verbs.ErrState, verbs.ErrInvalid)
@@ -193,7 +189,7 @@ func connectTwice(e *env) {
 	e.exchange(c, 100)
 }
 
-// Connect works on UC and UD; on UD the endpoint is not looked at.
+// Connect works on UC and UD; on UD it ignores the endpoint.
 func connectUnreliable(e *env) {
 	e.sub("UC", func(e *env) {
 		e.needUC()
@@ -219,13 +215,7 @@ func connectBothAtOnce(e *env) {
 	for range 8 {
 		c := e.unconnected(connConfig{})
 		a, b := e.endpoint(c.a), e.endpoint(c.b)
-		var errs [2]error
-		var wg sync.WaitGroup
-		wg.Go(func() { errs[0] = c.a.Connect(b) })
-		wg.Go(func() { errs[1] = c.b.Connect(a) })
-		wg.Wait()
-		e.must(errs[0], "Connect of A")
-		e.must(errs[1], "Connect of B")
+		e.together(func() error { return c.a.Connect(b) }, func() error { return c.b.Connect(a) })
 		e.fence(c)
 	}
 }

@@ -35,15 +35,18 @@ func cqEmpty(e *env) {
 }
 
 // inTurn takes the completions of several QPs from the queue that they share. The
-// requests of each are numbered from 0 and must complete in that order; which QP a
-// completion is of, its number says.
+// requests of each are numbered from 0 and must complete in that order. The QP number in
+// a completion tells which QP it is of.
 func (e *env) inTurn(ends []*end, each int, check func(wc verbs.WC, i int, id uint64)) {
 	e.Helper()
-	next := make([]uint64, len(ends))
+	index, next := map[uint32]int{}, make([]uint64, len(ends))
+	for i, q := range ends {
+		index[q.Num()] = i
+	}
 	for _, wc := range e.wait(ends[0].cq, len(ends)*each) {
-		i := slices.IndexFunc(ends, func(q *end) bool { return q.Num() == wc.QPN })
-		if i < 0 {
-			e.Fatalf("completion of wr_id %d is of QP %#x, which does not use the CQ", wc.WRID, wc.QPN)
+		i, ok := index[wc.QPN]
+		if !ok || next[i] == uint64(each) {
+			e.Fatalf("completion of wr_id %d is of QP %#x, which has none due", wc.WRID, wc.QPN)
 		}
 		check(wc, i, next[i])
 		next[i]++
@@ -178,7 +181,7 @@ func cqFits(e *env) {
 	}
 }
 
-// There is no queue without places, and none larger than the device allows.
+// A depth below 1 or above the limit of the device is refused.
 func cqBadDepth(e *env) {
 	for _, n := range []int{0, -1, math.MinInt32, e.a.attr.MaxCQE + 1, math.MaxInt32} {
 		if n > 0 && n <= e.a.attr.MaxCQE {
@@ -259,7 +262,7 @@ func cqOverrunByReceives(e *env) {
 	})
 }
 
-// The same for sends.
+// A CQ overruns in the same way if sends complete and none is polled.
 func cqOverrunBySends(e *env) {
 	cq := e.newCQ(e.a, 4, nil)
 	n := e.flood(cq)
@@ -275,8 +278,8 @@ func cqOverrunBySends(e *env) {
 	})
 }
 
-// Timestamps are for devices that have them; on others asking for them is refused and
-// not ignored.
+// Completions have rising timestamps if the device has them; otherwise a CQ with
+// timestamps is refused.
 func cqTimestamp(e *env) {
 	cq, err := e.a.ctx.CreateCQ(verbs.CQConfig{Depth: 64, Timestamp: true})
 	if e.a.attr.Capabilities&verbs.CapTimestamp == 0 {
@@ -314,8 +317,8 @@ func cqBadCQs(e *env) {
 	e.must(foreign.Close(), "Close of the CQ of the other context")
 }
 
-// A queue that a QP uses, for sends or for receives, does not close; it goes on, and
-// closes when the QP is gone (ibv_destroy_cq(3)).
+// Close of a CQ that a QP uses, for sends or for receives, returns ErrBusy; the CQ
+// remains usable, and closes when the QP is gone (ibv_destroy_cq(3)).
 func cqBusy(e *env) {
 	sends, recvs := e.newCQ(e.a, 200, nil), e.newCQ(e.a, 200, nil)
 	c := e.conn(connConfig{sendA: sends, cqA: recvs})
@@ -329,7 +332,7 @@ func cqBusy(e *env) {
 	e.must(recvs.Close(), "Close of the receive CQ")
 }
 
-// A closed queue says so, whatever was in it.
+// Methods of a closed CQ return ErrClosed, whatever was in it.
 func cqClosed(e *env) {
 	for _, n := range []uint64{0, 3} {
 		cq := e.newCQ(e.a, 200, verbs.NewWaker())

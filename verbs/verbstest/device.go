@@ -111,7 +111,7 @@ func devicePort(e *env) {
 	}
 }
 
-// Ports count from 1.
+// Ports count from 1, and others are refused.
 func devicePortOutOfRange(e *env) {
 	for _, port := range []int{-1, 0, e.a.attr.Ports + 1, 256 + int(e.a.port)} {
 		e.refused("QueryPort of a port that does not exist", errorOf(e.a.ctx.QueryPort(port)), verbs.ErrInvalid, verbs.ErrNotFound)
@@ -119,7 +119,8 @@ func devicePortOutOfRange(e *env) {
 	}
 }
 
-// The GID table has at least one address; empty rows and rows beyond the end say so.
+// The GID table has at least one address; queries of empty rows and of rows beyond the
+// end are refused.
 func deviceGIDTable(e *env) {
 	for _, s := range []*side{e.a, e.b} {
 		type key struct {
@@ -174,7 +175,8 @@ func (e *env) again(s *side) *side {
 	return e.side(s.name+"2", ctx, s.port, s.gid)
 }
 
-// A device may be opened several times, and its contexts can speak to each other.
+// A device may be opened several times, and QPs of its contexts can be connected to each
+// other.
 func deviceOpenTwice(e *env) {
 	second := e.again(e.a)
 	qa := e.newQP(e.a, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 4, MaxRecvWR: 4})
@@ -182,13 +184,12 @@ func deviceOpenTwice(e *env) {
 	if qa.Num() == qb.Num() {
 		e.Errorf("QPs of two contexts of one device have the same number %#x", qa.Num())
 	}
-	e.connect(&conn{qa, qb}, connConfig{})
-	src, dst := e.filled(e.a, 1, 64), e.painted(second, 64)
-	e.do(qa, write(1, dst, 3, src.sge(0, 32)))
-	e.holds(dst, 3, payload(1, 64)[:32])
+	c := &conn{a: qa, b: qb}
+	e.connect(c, connConfig{})
+	e.exchange(c, 64)
 }
 
-// A configuration that lacks what has no default is refused.
+// A configuration without a field that has no default is refused.
 func deviceBadConfigs(e *env) {
 	cq := e.newCQ(e.a, 4, nil)
 	for name, cfg := range map[string]verbs.QPConfig{
@@ -200,7 +201,7 @@ func deviceBadConfigs(e *env) {
 	}
 }
 
-// What a device cannot do it refuses with ErrNotSupported.
+// Calls for a capability that the device lacks return ErrNotSupported.
 func deviceMissingCapabilities(e *env) {
 	cq, caps := e.newCQ(e.a, 4, nil), e.a.attr.Capabilities
 	checked := 0

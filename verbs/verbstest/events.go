@@ -53,8 +53,8 @@ func (e *env) raised(b *bell, w *verbs.Waker) {
 	e.woken(w, "an event was queued")
 }
 
-// listen makes a new Waker that of B's events. What was queued before is taken first,
-// so that the Waker has no token.
+// listen makes a new Waker for B's events. It first takes the events that are queued, so
+// that the Waker has no token.
 func (e *env) listen() *verbs.Waker {
 	e.Helper()
 	e.takeEvents(e.b)
@@ -127,7 +127,7 @@ func eventsAccessError(e *env) {
 	}
 }
 
-// A request that cannot be is another event (ibv_get_async_event(3),
+// An impossible request is an event too, of another type (ibv_get_async_event(3),
 // IBV_EVENT_QP_REQ_ERR).
 func eventsRequestError(e *env) {
 	e.needAtomics()
@@ -160,8 +160,7 @@ func eventsNoneForCompleted(e *env) {
 
 // NotifyEvents makes every event wake.
 func eventsNotifyWakes(e *env) {
-	w := verbs.NewWaker()
-	e.must(e.b.ctx.NotifyEvents(w), "NotifyEvents")
+	w := e.listen()
 	if tokenThere(w) && len(e.takeEvents(e.b)) == 0 {
 		e.Error("woken without an event")
 	}
@@ -172,12 +171,10 @@ func eventsNotifyWakes(e *env) {
 	}
 }
 
-// If events are there already NotifyEvents wakes at once.
+// NotifyEvents wakes at once if events are queued already.
 func eventsNotifyQueued(e *env) {
-	w := verbs.NewWaker()
-	e.must(e.b.ctx.NotifyEvents(w), "NotifyEvents")
 	b := e.newBell()
-	e.raised(b, w)
+	e.raised(b, e.listen())
 	late := verbs.NewWaker()
 	e.must(e.b.ctx.NotifyEvents(late), "NotifyEvents")
 	e.woken(late, "an event was queued when NotifyEvents was called")
@@ -198,8 +195,7 @@ func eventsNotifyReplaced(e *env) {
 
 // NotifyEvents(nil) ends the waking.
 func eventsNotifyEnds(e *env) {
-	w := verbs.NewWaker()
-	e.must(e.b.ctx.NotifyEvents(w), "NotifyEvents")
+	w := e.listen()
 	e.must(e.b.ctx.NotifyEvents(nil), "NotifyEvents(nil)")
 	e.takeEvents(e.b)
 	tokenThere(w)
@@ -280,7 +276,7 @@ func eventsClosedQP(e *env) {
 	}
 }
 
-// So does Close of an SRQ.
+// Close of an SRQ takes its events with it.
 func eventsClosedSRQ(e *env) {
 	b, other := e.newBell(), e.newBell()
 	e.raised(b, e.listen())

@@ -182,6 +182,15 @@ func (e *env) fails(q *end, id uint64, want ...verbs.Status) {
 	e.failed(e.waitOne(q.cq), q, id, want...)
 }
 
+// breaks takes the failure of q's first request and the flushed ones behind it, and waits
+// until q is in the error state.
+func (e *env) breaks(q *end, want []verbs.Status, first uint64, rest ...uint64) {
+	e.Helper()
+	e.fails(q, first, want...)
+	e.flushed(q.cq, q, rest...)
+	e.inState(q, verbs.StateErr)
+}
+
 // flushed takes the completions of the given requests from cq: all flushed, in order.
 func (e *env) flushed(cq verbs.CQ, q *end, ids ...uint64) {
 	e.Helper()
@@ -227,7 +236,8 @@ func (e *env) query(q *end) verbs.QPAttr {
 	return attr
 }
 
-// takeEvents takes the events that are there and returns all that nobody asked for.
+// takeEvents takes the events that are queued and returns all that no check has used
+// yet.
 func (e *env) takeEvents(s *side) []verbs.Event {
 	var evs [8]verbs.Event
 	for {

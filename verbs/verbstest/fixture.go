@@ -269,7 +269,7 @@ func (b *buf) part(off, n int) []verbs.SGE {
 	return []verbs.SGE{b.sge(off, n)}
 }
 
-// guard is what memory holds that nobody may write to.
+// guard is the content of memory that must not be written.
 const guard = 0xa5
 
 // paint fills the memory with guard bytes.
@@ -341,7 +341,8 @@ func payload(seed uint64, n int) []byte {
 
 // eachSize runs a part for message sizes that cross every boundary: packets, pages,
 // words. UC has no flow control, so what a slow receiver may have to drop is left out.
-func (e *env) eachSize(c *conn, run func(e *env, n int)) {
+// The message is at 3 of src, on the side of c.a; dst, on that of c.b, is painted.
+func (e *env) eachSize(c *conn, run func(e *env, n int, src, dst *buf)) {
 	e.Helper()
 	limit := min(e.a.attr.MaxMsgSize, e.b.attr.MaxMsgSize)
 	if c.a.Type() == verbs.UC {
@@ -349,7 +350,11 @@ func (e *env) eachSize(c *conn, run func(e *env, n int)) {
 	}
 	for _, n := range []int{0, 1, 7, 8, 4095, 4096, 4097, 1<<16 + 1, 1<<20 + 3} {
 		if uint64(n) <= limit {
-			e.sub(fmt.Sprintf("size=%d", n), func(e *env) { run(e, n) })
+			e.sub(fmt.Sprintf("size=%d", n), func(e *env) {
+				src, dst := e.buf(c.a.side, n+5), e.painted(c.b.side, n+32)
+				src.put(3, payload(uint64(n), n))
+				run(e, n, src, dst)
+			})
 		}
 	}
 }

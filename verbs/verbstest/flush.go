@@ -31,7 +31,7 @@ func flushReceives(e *env) {
 	e.untouched(dst)
 }
 
-// And all its sends, signaled or not.
+// A QP that goes to ERR completes all its sends with WR_FLUSH_ERR, signaled or not.
 func flushSends(e *env) {
 	c := e.rc()
 	// The peer has no receive, so none of them can be done.
@@ -108,17 +108,14 @@ func flushOnlyOnce(e *env) {
 	e.none(c.a.cq)
 }
 
-// RESET discards what is outstanding without completions, and nothing of it shows in
-// the next life of the QP (IBTA 10.3.1.1).
+// RESET discards outstanding requests without completions, and they have no effect when
+// the QP is used again (IBTA 10.3.1.1).
 func flushResetDiscards(e *env) {
 	c := e.rc()
 	dst := e.painted(e.b, 64)
 	e.post(c.a, send(1), send(2))
 	e.postRecv(c.a, recv(3), recv(4))
-	for _, q := range []*end{c.a, c.b} {
-		e.move(q, verbs.StateReset)
-		e.inState(q, verbs.StateReset)
-	}
+	e.moveBoth(c, verbs.StateReset)
 	e.connect(c, connConfig{})
 	e.postRecv(c.a, recv(5))
 	e.message(c, recv(6, dst.sge(0, 8)), sendImm(7, 77))

@@ -12,46 +12,49 @@ var keyTests = []test{
 	{"NotReusedAtOnce", keysNotReused},
 }
 
+// eachBit runs a part for every bit of a key with a good WRITE, the target of which must
+// not be touched.
+func (e *env) eachBit(run func(e *env, bit uint32, w verbs.SendWR)) {
+	for bit := range 32 {
+		e.sub(fmt.Sprintf("bit=%d", bit), func(e *env) {
+			local, target := e.buf(e.a, 8), e.painted(e.b, 8)
+			run(e, 1<<bit, write(1, target, 0, local.sge(0, 8)))
+			e.untouched(target)
+		})
+	}
+}
+
 // A key counts in all its bits: a number that differs from a good one in a single bit
 // opens nothing.
 func keysRemoteEveryBit(e *env) {
-	for bit := range 32 {
-		e.sub(fmt.Sprintf("bit=%d", bit), func(e *env) {
-			c, local, target := e.rc(), e.buf(e.a, 8), e.painted(e.b, 8)
-			bad := write(1, target, 0, local.sge(0, 8))
-			bad.RKey ^= 1 << bit
-			e.failsRemotely(c, bad, verbs.StatusRemAccessErr)
-			e.untouched(target)
-		})
-	}
+	e.eachBit(func(e *env, bit uint32, w verbs.SendWR) {
+		w.RKey ^= bit
+		e.failsRemotely(e.rc(), w, verbs.StatusRemAccessErr)
+	})
 }
 
-// So does a local key: a request with one that differs in a single bit fails, and nothing
-// is written.
+// A local key counts in all its bits too: a request with one that differs in a single
+// bit fails, and nothing is written.
 func keysLocalEveryBit(e *env) {
-	for bit := range 32 {
-		e.sub(fmt.Sprintf("bit=%d", bit), func(e *env) {
-			c, local, target := e.rc(), e.buf(e.a, 8), e.painted(e.b, 8)
-			bad := write(1, target, 0, local.sge(0, 8))
-			bad.SGE[0].LKey ^= 1 << bit
-			e.post(c.a, bad)
-			e.fails(c.a, 1, verbs.StatusLocProtErr)
-			e.inState(c.a, verbs.StateErr)
-			e.untouched(target)
-		})
-	}
+	e.eachBit(func(e *env, bit uint32, w verbs.SendWR) {
+		w.SGE[0].LKey ^= bit
+		e.failsLocally(e.rc(), w)
+	})
 }
 
-// The key of a region that was closed does not open the next one, although both are
-// over the same memory.
+// The key of a region that was closed is not given to the next ones and does not open
+// them, although all are over the same memory.
 func keysNotReused(e *env) {
 	mem := e.memory(64)
-	old := e.register(e.b.pd, mem, verbs.AccessAll)
-	stale := old.RKey()
-	e.must(old.Close(), "Close")
 	target := &buf{mem: mem, mr: e.register(e.b.pd, mem, verbs.AccessAll)}
-	if target.mr.RKey() == stale {
-		e.Fatalf("the key %#x of a closed region was given to the next one", stale)
+	var stale uint32
+	for i := range 64 {
+		stale = target.mr.RKey()
+		e.must(target.mr.Close(), "Close of region %d", i)
+		target.mr = e.register(e.b.pd, mem, verbs.AccessAll)
+		if target.mr.RKey() == stale {
+			e.Fatalf("registration %d got the RKey %#x that was closed just before", i, stale)
+		}
 	}
 	target.paint()
 	c, local := e.rc(), e.buf(e.a, 64)

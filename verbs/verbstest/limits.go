@@ -39,8 +39,8 @@ func (e *env) fill(what string, post func(id uint64) (int, error)) int {
 	return 0
 }
 
-// A full send queue is ErrQueueFull, n says what was taken, and nothing after n was
-// posted. The peer has no receives, so that no slot becomes free.
+// PostSend to a full queue returns ErrQueueFull and how many requests it took, and posts
+// none of the others. The peer has no receives, so that no slot becomes free.
 func limitsSendQueueFull(e *env) {
 	const depth = 8
 	c := e.conn(connConfig{sends: depth, cqA: e.newCQ(e.a, min(4096, e.a.attr.MaxCQE), nil)})
@@ -52,12 +52,9 @@ func limitsSendQueueFull(e *env) {
 	e.stops("PostSend to a full queue", 0, verbs.ErrQueueFull)(c.a.PostSend([]verbs.SendWR{send(7777), send(7778)}))
 	next := e.deliverAll(c, 0, total)
 	// A chain of which a part fits: the queue is empty now and takes total of them.
-	chain := make([]verbs.SendWR, total+3)
-	for i := range chain {
-		chain[i] = sendImm(uint64(next+i), uint32(next+i))
-	}
-	what := fmt.Sprintf("PostSend of %d requests to an empty queue of %d", len(chain), total)
-	e.stops(what, total, verbs.ErrQueueFull)(c.a.PostSend(chain))
+	wrs := chain(total+3, func(i int) verbs.SendWR { return sendImm(uint64(next+i), uint32(next+i)) })
+	what := fmt.Sprintf("PostSend of %d requests to an empty queue of %d", len(wrs), total)
+	e.stops(what, total, verbs.ErrQueueFull)(c.a.PostSend(wrs))
 	next = e.deliverAll(c, next, total)
 	e.post(c.a, sendImm(uint64(next), uint32(next)))
 	e.deliverAll(c, next, 1)
@@ -76,7 +73,8 @@ func (e *env) deliverAll(c *conn, first, count int) (next int) {
 	return first + count
 }
 
-// The same for the receive queue.
+// PostRecv to a full queue returns ErrQueueFull and how many receives it took, and posts
+// none of the others.
 func limitsRecvQueueFull(e *env) {
 	const depth = 8
 	c := e.conn(connConfig{recvs: depth, cqB: e.newCQ(e.b, min(4096, e.b.attr.MaxCQE), nil)})
@@ -104,8 +102,8 @@ func limitsZeroDepth(e *env) {
 	e.stops("PostRecv to a queue of depth 0", 0)(q.PostRecv([]verbs.RecvWR{recv(1)}))
 }
 
-// refusedSend posts one request that is not legal. Nothing may come of it, and the
-// connection goes on.
+// refusedSend posts one request that is not legal. It must have no effect, and the
+// connection remains usable.
 func (e *env) refusedSend(c *conn, what string, wr verbs.SendWR) {
 	e.Helper()
 	n, err := c.a.PostSend([]verbs.SendWR{wr})
@@ -116,7 +114,7 @@ func (e *env) refusedSend(c *conn, what string, wr verbs.SendWR) {
 	e.fence(c)
 }
 
-// No request has more elements than the package knows.
+// A request with more than MaxSGE elements is refused.
 func limitsTooManyElements(e *env) {
 	c := e.conn(connConfig{sges: e.sgeLimit()})
 	for _, k := range []uint8{verbs.MaxSGE + 1, 255} {
@@ -159,7 +157,7 @@ func limitsTooMuchInline(e *env) {
 	e.refusedSend(c, "too many inline bytes", flagged(send(1, e.buf(e.a, size).sge(0, size)), verbs.SendInline))
 }
 
-// INLINE is for sends and writes (ibv_post_send(3)).
+// INLINE is refused on READs and atomics: it is for sends and writes (ibv_post_send(3)).
 func limitsInlineOnRead(e *env) {
 	c := e.conn(connConfig{inline: e.inlineSize()})
 	local, remote := e.buf(e.a, 8), e.buf(e.b, 8)
@@ -180,7 +178,7 @@ func limitsUnknownOpcode(e *env) {
 	}
 }
 
-// So are flags that do not exist.
+// A flag that does not exist is refused.
 func limitsUnknownFlags(e *env) {
 	c := e.rc()
 	for bit := verbs.SendFlags(1 << 4); bit != 0; bit <<= 1 {

@@ -47,17 +47,15 @@ func (e *env) failsLocally(c *conn, bad verbs.SendWR) {
 	bad.WRID = 1
 	e.postRecv(c.b, recv(11))
 	e.post(c.a, bad, send(2), silent(send(3)))
-	e.fails(c.a, 1, verbs.StatusLocProtErr)
-	e.flushed(c.a.cq, c.a, 2, 3)
-	e.inState(c.a, verbs.StateErr)
+	e.breaks(c.a, []verbs.Status{verbs.StatusLocProtErr}, 1, 2, 3)
 	e.inState(c.b, verbs.StateRTS)
 	if bad.Opcode < verbs.OpRDMARead {
 		e.none(c.b.cq)
 	}
 }
 
-// Every way to name local memory that is not allowed fails the request that does it, here
-// and not at the peer.
+// A request that names local memory it may not use fails on this side, and the peer does
+// not notice.
 func (e *env) localCases(op verbs.Opcode) {
 	for _, tt := range badLocals {
 		e.sub(tt.name, func(e *env) {
@@ -75,7 +73,7 @@ func localReadOnlyRead(e *env) {
 	e.untouched(dst)
 }
 
-// So does an atomic.
+// An atomic needs local write access to where it puts its result.
 func localReadOnlyAtomic(e *env) {
 	e.needAtomics()
 	c, target := e.rc(), e.buf(e.b, 64)
@@ -95,8 +93,8 @@ func localSecondElement(e *env) {
 	e.failsLocally(c, write(1, dst, 0, src.sge(0, 8), src.sge(60, 8)))
 }
 
-// A receive that names memory it may not use fails when a message comes, and the
-// sender hears of an operational error (IBTA 9.9.3, responder errors).
+// A receive that names memory it may not use fails when a message comes, and the sender
+// gets an operational error (IBTA 9.9.3, responder errors).
 func localReceiveBad(e *env) {
 	cases := append([]badLocal{{"ReadOnly", func(e *env, s *side) verbs.SGE {
 		return e.bufWith(s.pd, 64, verbs.AccessRemoteRead).sge(0, 64)
@@ -108,18 +106,16 @@ func localReceiveBad(e *env) {
 	}
 }
 
-// receiveFails sends n bytes into a receive of the elements that cannot take them. The
-// receive ends with one status and the send with the other, and what is behind is flushed.
+// receiveFails sends n bytes into a receive of the elements, which cannot take them. The
+// receive ends with one status and the send with the other. The requests behind them are
+// flushed.
 func (e *env) receiveFails(n int, local, remote verbs.Status, sges ...verbs.SGE) {
 	e.Helper()
 	c, src := e.rc(), e.buf(e.a, n)
 	e.postRecv(c.b, recv(11, sges...), recv(12))
 	e.post(c.a, send(1, src.sge(0, n)), send(2))
-	e.fails(c.b, 11, local)
-	e.flushed(c.b.cq, c.b, 12)
-	e.fails(c.a, 1, e.answer(remote)...)
-	e.flushed(c.a.cq, c.a, 2)
-	e.bothIn(c, verbs.StateErr)
+	e.breaks(c.b, []verbs.Status{local}, 11, 12)
+	e.breaks(c.a, e.answer(remote), 1, 2)
 }
 
 // tooLong sends n bytes into a receive that is shorter: the receiver has a length error,
@@ -141,10 +137,10 @@ func localReceiveTooSmall(e *env) {
 	}
 }
 
-// The same if the receive has no buffer at all.
+// A message into a receive without a buffer is an error on both sides.
 func localReceiveWithoutBuffer(e *env) { e.tooLong(1) }
 
-// What was posted before the failing request is carried out and succeeds.
+// Requests posted before a failing one are carried out and succeed.
 func localEarlierSucceed(e *env) {
 	c, src, dst := e.rc(), e.filled(e.a, 1, 64), e.painted(e.b, 128)
 	e.post(c.a, write(1, dst, 0, src.sge(0, 64)), write(2, dst, 0, src.sge(32, 64)), write(3, dst, 64, src.sge(0, 64)))

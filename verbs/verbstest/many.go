@@ -43,31 +43,19 @@ func (e *env) newCrowd(a, b *side, n int) *crowd {
 	return w
 }
 
-// distinct fails the test if two of the QPs, which are of one device, have the same
-// number.
-func (e *env) distinct(ends []*end) {
-	e.Helper()
-	seen := map[uint32]bool{}
-	for i, q := range ends {
-		if seen[q.Num()] {
-			e.Fatalf("QP %d of %d has the number %#x of another one", i, len(ends), q.Num())
-		}
-		seen[q.Num()] = true
+// ends returns the QPs of both sides.
+func (w *crowd) ends() (as, bs []*end) {
+	for _, c := range w.conns {
+		as, bs = append(as, c.a), append(bs, c.b)
 	}
+	return as, bs
 }
 
-func (w *crowd) as() (ends []*end) {
-	for _, c := range w.conns {
-		ends = append(ends, c.a)
+func numbers(ends []*end) (nums []uint32) {
+	for _, q := range ends {
+		nums = append(nums, q.Num())
 	}
-	return ends
-}
-
-func (w *crowd) bs() (ends []*end) {
-	for _, c := range w.conns {
-		ends = append(ends, c.b)
-	}
-	return ends
+	return nums
 }
 
 // work makes each connection write its own content to its own place and then send a
@@ -78,55 +66,31 @@ func (e *env) work(w *crowd, seed uint64) {
 	n := len(w.conns)
 	src, dst := e.filled(w.conns[0].a.side, seed, n*size), e.painted(w.conns[0].b.side, n*size)
 	for from := 0; from < n; from += w.batch {
-		part := w.conns[from:min(from+w.batch, n)]
-		for i, c := range part {
+		part := &crowd{conns: w.conns[from:min(from+w.batch, n)]}
+		for i, c := range part.conns {
 			at := (from + i) * size
 			e.postRecv(c.b, recv(uint64(from+i)))
-			e.post(c.a, write(1, dst, at, src.sge(at, size)), sendImm(2, uint32(from+i)))
+			e.post(c.a, write(0, dst, at, src.sge(at, size)), sendImm(1, uint32(from+i)))
 		}
-		e.workDone(w, from, part)
+		as, bs := part.ends()
+		e.inTurn(as, 2, func(wc verbs.WC, i int, id uint64) {
+			e.ok(wc, as[i], id, []verbs.WCOpcode{verbs.WCRDMAWrite, verbs.WCSend}[id])
+		})
+		e.inTurn(bs, 1, func(wc verbs.WC, i int, _ uint64) {
+			e.receivedImm(wc, bs[i], uint64(from+i), verbs.WCRecv, 0, uint32(from+i))
+		})
 	}
 	e.same(dst.bytes(), payload(seed, n*size))
 	e.none(w.cqA, w.cqB)
-}
-
-// workDone takes the completions of a batch: each connection's in order, those of
-// different ones in any.
-func (e *env) workDone(w *crowd, from int, part []*conn) {
-	e.Helper()
-	index := map[uint32]int{}
-	for i, c := range part {
-		index[c.a.Num()] = i
-	}
-	next := make([]int, len(part))
-	for _, wc := range e.wait(w.cqA, 2*len(part)) {
-		i, ok := index[wc.QPN]
-		if !ok || next[i] > 1 {
-			e.Fatalf("completion of wr_id %d on QP %#x, which has none due", wc.WRID, wc.QPN)
-		}
-		e.ok(wc, part[i].a, uint64(next[i])+1, []verbs.WCOpcode{verbs.WCRDMAWrite, verbs.WCSend}[next[i]])
-		next[i]++
-	}
-	clear(index)
-	for i, c := range part {
-		index[c.b.Num()] = i
-	}
-	for _, wc := range e.wait(w.cqB, len(part)) {
-		i, ok := index[wc.QPN]
-		if !ok {
-			e.Fatalf("receive of wr_id %d on QP %#x, which has none due", wc.WRID, wc.QPN)
-		}
-		delete(index, wc.QPN)
-		e.receivedImm(wc, part[i].b, uint64(from+i), verbs.WCRecv, 0, uint32(from+i))
-	}
 }
 
 // A device has many QPs with a number each, and all of them work with one queue on
 // either side.
 func manyQPs(e *env) {
 	w := e.newCrowd(e.a, e.b, e.crowdSize())
-	e.distinct(w.as())
-	e.distinct(w.bs())
+	as, bs := w.ends()
+	e.distinct("numbers of QPs on A", numbers(as))
+	e.distinct("numbers of QPs on B", numbers(bs))
 	for _, c := range w.conns {
 		e.connect(c, connConfig{})
 	}
@@ -141,7 +105,8 @@ func manyQPs(e *env) {
 // them, and in both directions.
 func manyLoopback(e *env) {
 	w := e.newCrowd(e.a, e.a, max(e.crowdSize()/4, 2))
-	e.distinct(append(w.as(), w.bs()...))
+	as, bs := w.ends()
+	e.distinct("numbers of QPs", numbers(append(as, bs...)))
 	for _, c := range w.conns {
 		e.connect(c, connConfig{})
 	}
@@ -157,7 +122,7 @@ func manyLoopback(e *env) {
 // devices, connected crosswise, do not get each other's traffic.
 func manySameNumbers(e *env) {
 	w := e.newCrowd(e.a, e.b, max(e.crowdSize()/8, 2))
-	bs := w.bs()
+	_, bs := w.ends()
 	twins := 0
 	for i, c := range w.conns {
 		if slices.ContainsFunc(bs, func(q *end) bool { return q.Num() == c.a.Num() }) {
@@ -207,17 +172,13 @@ func manyMRs(e *env) {
 func (e *env) slices(s *side, n, size int) []*buf {
 	e.Helper()
 	whole := e.memory(n * size)
-	bufs := make([]*buf, n)
-	lkeys, rkeys := map[uint32]bool{}, map[uint32]bool{}
+	bufs, mrs := make([]*buf, n), make([]verbs.MR, n)
 	for i := range bufs {
 		view, err := whole.Slice(i*size, size)
 		e.must(err, "Slice")
-		bufs[i] = &buf{mem: view, mr: e.register(s.pd, view, verbs.AccessAll)}
-		lkey, rkey := bufs[i].mr.LKey(), bufs[i].mr.RKey()
-		if lkeys[lkey] || rkeys[rkey] {
-			e.Fatalf("region %d of %d has a key, %#x or %#x, of another one", i, n, lkey, rkey)
-		}
-		lkeys[lkey], rkeys[rkey] = true, true
+		mrs[i] = e.register(s.pd, view, verbs.AccessAll)
+		bufs[i] = &buf{mem: view, mr: mrs[i]}
 	}
+	e.distinctKeys(mrs)
 	return bufs
 }

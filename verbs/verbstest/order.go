@@ -13,41 +13,33 @@ var orderTests = []test{
 	{"OneDoorbellOrMany", orderDoorbells},
 }
 
-// Requests of one send queue complete in posting order, whatever they are (IBTA 9.5,
-// transaction ordering).
+// Requests of one send queue complete in posting order, whatever their opcodes (IBTA
+// 9.5, transaction ordering).
 func orderMixed(e *env) {
-	const size = 1 << 17
+	const size, count = 1 << 17, 48
 	c := e.rc()
 	local, remote := e.buf(e.a, size), e.buf(e.b, size)
-	kinds := []struct {
-		op verbs.WCOpcode
-		wr func(id uint64) verbs.SendWR
-	}{
-		{verbs.WCRDMARead, func(id uint64) verbs.SendWR { return read(id, remote, 0, local.sge(0, size)) }},
-		{verbs.WCRDMAWrite, func(id uint64) verbs.SendWR { return write(id, remote, 0, local.sge(0, 8)) }},
-		{verbs.WCSend, func(id uint64) verbs.SendWR { return send(id, local.sge(0, 100)) }},
-		{verbs.WCRDMARead, func(id uint64) verbs.SendWR { return read(id, remote, 0, local.sge(0, 8)) }},
-		{verbs.WCRDMAWrite, func(id uint64) verbs.SendWR { return writeImm(id, 1, remote, 0, local.sge(0, size)) }},
-		{verbs.WCFetchAdd, func(id uint64) verbs.SendWR { return fetchAdd(id, remote, 8, 1, local.sge(8, 8)) }},
-		{verbs.WCSend, func(id uint64) verbs.SendWR { return sendImm(id, 1) }},
-		{verbs.WCCompSwap, func(id uint64) verbs.SendWR { return compareSwap(id, remote, 16, 1, 2, local.sge(16, 8)) }},
+	kinds := []verbs.SendWR{
+		read(0, remote, 0, local.sge(0, size)),
+		write(0, remote, 0, local.sge(0, 8)),
+		send(0, local.sge(0, 100)),
+		read(0, remote, 0, local.sge(0, 8)),
+		writeImm(0, 1, remote, 0, local.sge(0, size)),
+		fetchAdd(0, remote, 8, 1, local.sge(8, 8)),
+		sendImm(0, 1),
+		compareSwap(0, remote, 16, 1, 2, local.sge(16, 8)),
 	}
-	var wrs []verbs.SendWR
-	var ops []verbs.WCOpcode
-	for len(wrs) < 48 {
-		k := kinds[(len(wrs)*5+len(wrs)/8)%len(kinds)]
-		if e.a.attr.Atomic == verbs.AtomicNone && (k.op == verbs.WCFetchAdd || k.op == verbs.WCCompSwap) {
-			k = kinds[1]
-		}
-		wrs, ops = append(wrs, k.wr(uint64(len(wrs)))), append(ops, k.op)
-	}
-	for id := range uint64(48) {
+	for id := range uint64(count) {
 		e.postRecv(c.b, recv(id, remote.sge(1024, 100)))
 	}
-	e.post(c.a, wrs...)
-	for i, wc := range e.wait(c.a.cq, len(wrs)) {
-		e.ok(wc, c.a, uint64(i), ops[i])
-	}
+	e.do(c.a, chain(count, func(i int) verbs.SendWR {
+		w := kinds[(i*5+i/8)%len(kinds)]
+		if e.a.attr.Atomic == verbs.AtomicNone && w.Opcode > verbs.OpRDMARead {
+			w = kinds[1]
+		}
+		w.WRID = uint64(i)
+		return w
+	})...)
 }
 
 // An unsignaled request that succeeds has no completion.
@@ -101,11 +93,11 @@ func orderSignalAll(e *env) {
 	c := e.conn(connConfig{signalAll: true})
 	dst, local := e.buf(e.b, 64), e.buf(e.a, 64)
 	e.postRecv(c.b, recv(9))
-	e.post(c.a, silent(write(1, dst, 0)), silent(send(2)), silent(read(3, dst, 0, local.sge(0, 64))), write(4, dst, 0))
-	e.done(c.a, 1, verbs.WCRDMAWrite)
-	e.done(c.a, 2, verbs.WCSend)
-	e.done(c.a, 3, verbs.WCRDMARead)
-	e.done(c.a, 4, verbs.WCRDMAWrite)
+	wrs := []verbs.SendWR{silent(write(1, dst, 0)), silent(send(2)), silent(read(3, dst, 0, local.sge(0, 64))), write(4, dst, 0)}
+	e.post(c.a, wrs...)
+	for _, w := range wrs {
+		e.done(c.a, w.WRID, w.Opcode.WC())
+	}
 	e.none(c.a.cq)
 }
 
@@ -119,10 +111,9 @@ func (e *env) writesThen(last func(id uint64) verbs.SendWR, op verbs.WCOpcode) {
 	for round := range uint64(5) {
 		want := payload(round, count*size)
 		src.put(0, want)
-		var wrs []verbs.SendWR
-		for i := range count {
-			wrs = append(wrs, silent(write(0, dst, i*size, src.sge(i*size, size))))
-		}
+		wrs := chain(count, func(i int) verbs.SendWR {
+			return silent(write(0, dst, i*size, src.sge(i*size, size)))
+		})
 		e.postRecv(c.b, recv(round))
 		e.post(c.a, append(wrs, last(round))...)
 		e.ok(e.waitOne(c.b.cq), c.b, round, op)
@@ -139,7 +130,8 @@ func orderWritesBeforeSend(e *env) {
 	e.writesThen(func(id uint64) verbs.SendWR { return send(id) }, verbs.WCRecv)
 }
 
-// The same holds for WRITE_WITH_IMM.
+// When a receive completes, the writes that the peer posted before the WRITE_WITH_IMM
+// are there.
 func orderWritesBeforeImm(e *env) {
 	dst := e.buf(e.b, 8)
 	e.writesThen(func(id uint64) verbs.SendWR { return writeImm(id, 1, dst, 0) }, verbs.WCRecvRDMAWithImm)

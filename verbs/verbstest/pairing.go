@@ -1,12 +1,13 @@
 package verbstest
 
 import (
+	"cmp"
 	"slices"
 
 	"ibverbx/verbs"
 )
 
-// end is a QP with what it stands on.
+// end is a QP with its side and its CQs.
 type end struct {
 	verbs.QP
 	side *side
@@ -35,18 +36,6 @@ type connConfig struct {
 	tweakA, tweakB func(attr *verbs.QPAttr) // changes the attributes of one end
 }
 
-func (c *connConfig) defaults() {
-	if c.typ == 0 {
-		c.typ = verbs.RC
-	}
-	if c.sends == 0 {
-		c.sends = 64
-	}
-	if c.recvs == 0 {
-		c.recvs = 64
-	}
-}
-
 // rc returns a connected pair of RC QPs with the defaults.
 func (e *env) rc() *conn {
 	e.Helper()
@@ -64,10 +53,10 @@ func (e *env) conn(cfg connConfig) *conn {
 // unconnected returns the QPs of a conn in RESET.
 func (e *env) unconnected(cfg connConfig) *conn {
 	e.Helper()
-	cfg.defaults()
 	q := verbs.QPConfig{
-		Type: cfg.typ, MaxSendWR: cfg.sends, MaxRecvWR: cfg.recvs, MaxSendSGE: cfg.sges, MaxRecvSGE: cfg.sges,
-		MaxInline: cfg.inline, SignalAll: cfg.signalAll, SendCQ: cfg.sendA, RecvCQ: cfg.cqA,
+		Type: cmp.Or(cfg.typ, verbs.RC), MaxSendWR: cmp.Or(cfg.sends, 64), MaxRecvWR: cmp.Or(cfg.recvs, 64),
+		MaxSendSGE: cfg.sges, MaxRecvSGE: cfg.sges, MaxInline: cfg.inline, SignalAll: cfg.signalAll,
+		SendCQ: cfg.sendA, RecvCQ: cfg.cqA,
 	}
 	a := e.newQP(e.a, q)
 	q.SendCQ, q.RecvCQ, q.SRQ = cfg.cqB, cfg.cqB, cfg.srqB
@@ -108,12 +97,12 @@ func (e *env) endpoint(q *end) verbs.Endpoint {
 	return ep
 }
 
-// lasting makes a QP hold on for seconds, where the defaults give up after half a second
-// without an answer: a machine that has no time for a device is not what is tested.
+// lasting makes a QP retry for seconds, where the defaults give up after half a second
+// without an answer: a busy machine must not make a test fail.
 func lasting(a *verbs.QPAttr) { a.Timeout = 17 }
 
-// join connects q to remote: by Connect, or with changed attributes if there is a tweak. RC
-// QPs last, unless the path is lossy and lives by its timeouts.
+// join connects q to remote: by Connect, or with changed attributes if there is a tweak.
+// RC QPs are lasting, unless the path is lossy and depends on its timeouts.
 func (e *env) join(q *end, remote verbs.Endpoint, tweaks ...func(*verbs.QPAttr)) {
 	e.Helper()
 	tweaks = slices.DeleteFunc(tweaks, func(f func(*verbs.QPAttr)) bool { return f == nil })
@@ -141,6 +130,14 @@ func (e *env) connectAttr(q *end, remote verbs.Endpoint) verbs.QPAttr {
 func (e *env) move(q *end, to verbs.QPState) {
 	e.Helper()
 	e.must(q.Modify(verbs.QPAttr{State: to}, verbs.AttrState), "Modify from %v to %v", q.State(), to)
+}
+
+// moveBoth takes both ends of c to the state, one after the other.
+func (e *env) moveBoth(c *conn, to verbs.QPState) {
+	e.Helper()
+	e.move(c.a, to)
+	e.move(c.b, to)
+	e.bothIn(c, to)
 }
 
 // gidIndex finds gid in the port's table; a RoCE v2 row wins over others.
@@ -242,6 +239,15 @@ func compareSwap(id uint64, target *buf, off int, compare, swap uint64, result v
 	w := oneSided(verbs.OpAtomicCmpAndSwp, id, target, off, result)
 	w.CompareAdd, w.Swap = compare, swap
 	return w
+}
+
+// chain returns n requests, made by their numbers.
+func chain(n int, wr func(i int) verbs.SendWR) []verbs.SendWR {
+	wrs := make([]verbs.SendWR, n)
+	for i := range wrs {
+		wrs[i] = wr(i)
+	}
+	return wrs
 }
 
 func silent(w verbs.SendWR) verbs.SendWR {

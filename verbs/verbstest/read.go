@@ -21,9 +21,7 @@ var readTests = []test{
 // touch nothing else.
 func readSizes(e *env) {
 	c := e.rc()
-	e.eachSize(c, func(e *env, n int) {
-		dst, src := e.painted(e.a, n+32), e.buf(e.b, n+5)
-		src.put(3, payload(uint64(n), n))
+	e.eachSize(c.back(), func(e *env, n int, src, dst *buf) {
 		e.post(c.a, read(1, src, 3, dst.part(13, n)...))
 		wc := e.waitOne(c.a.cq)
 		e.ok(wc, c.a, 1, verbs.WCRDMARead)
@@ -57,11 +55,9 @@ func readMoreThanOutstanding(e *env) {
 			}
 			c := e.conn(connConfig{tweak: limit})
 			dst, src := e.buf(e.a, count*size), e.filled(e.b, 1, count*size)
-			var wrs []verbs.SendWR
-			for i := range count {
-				wrs = append(wrs, read(uint64(i), src, i*size, dst.sge(i*size, size)))
-			}
-			e.do(c.a, wrs...)
+			e.do(c.a, chain(count, func(i int) verbs.SendWR {
+				return read(uint64(i), src, i*size, dst.sge(i*size, size))
+			})...)
 			e.same(dst.bytes(), payload(1, count*size))
 		})
 	}

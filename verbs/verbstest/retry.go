@@ -20,9 +20,7 @@ func impatient(a *verbs.QPAttr) { a.Timeout, a.RetryCount = 8, 1 }
 func (e *env) unanswered(c *conn) {
 	e.Helper()
 	e.post(c.a, send(1), silent(send(2)), send(3))
-	e.fails(c.a, 1, verbs.StatusRetryExcErr)
-	e.flushed(c.a.cq, c.a, 2, 3)
-	e.inState(c.a, verbs.StateErr)
+	e.breaks(c.a, []verbs.Status{verbs.StatusRetryExcErr}, 1, 2, 3)
 }
 
 // A QP in RESET drops packets (IBTA 10.3.1.1).
@@ -33,16 +31,20 @@ func retryPeerInReset(e *env) {
 	e.none(c.b.cq)
 }
 
-// The same for a QP that is gone.
+// A QP that is closed drops packets, whichever side it was on: the requests of its peer
+// end with RETRY_EXC_ERR.
 func retryPeerClosed(e *env) {
-	c := e.conn(connConfig{tweakA: impatient})
-	e.postRecv(c.b, recv(11))
-	e.must(c.b.Close(), "Close of the peer")
-	e.unanswered(c)
-	e.none(c.b.cq)
+	for _, turn := range []func(c *conn) *conn{func(c *conn) *conn { return c }, (*conn).back} {
+		c := turn(e.conn(connConfig{tweak: impatient}))
+		e.postRecv(c.b, recv(11))
+		e.must(c.b.Close(), "Close of the peer")
+		e.unanswered(c)
+		e.must(c.a.Close(), "Close of the other side")
+		e.none(c.a.cq, c.b.cq)
+	}
 }
 
-// The same for a QP in the error state (IBTA 10.3.1.7): it does not take part any more.
+// A QP in the error state drops packets (IBTA 10.3.1.7).
 func retryPeerInErr(e *env) {
 	c := e.conn(connConfig{tweakA: impatient})
 	e.postRecv(c.b, recv(11))
@@ -91,20 +93,19 @@ func (e *env) notReady(wr func(target *buf) verbs.SendWR) {
 	c := e.conn(connConfig{tweak: shortRNR})
 	target := e.buf(e.b, 64)
 	e.post(c.a, wr(target), send(2))
-	e.fails(c.a, 1, e.answer(verbs.StatusRNRRetryExcErr)...)
-	e.flushed(c.a.cq, c.a, 2)
-	e.inState(c.a, verbs.StateErr)
+	e.breaks(c.a, e.answer(verbs.StatusRNRRetryExcErr), 1, 2)
 	// Having no receive is no error of the receiver.
 	e.inState(c.b, verbs.StateRTS)
 	e.none(c.b.cq)
 }
 
-// A receiver without receives, and a limit to the patience of the sender.
+// A sender with a limit on RNR retries fails with RNR_RETRY_EXC_ERR if its peer posts no
+// receive.
 func retryRNRExceeded(e *env) {
 	e.notReady(func(*buf) verbs.SendWR { return send(1) })
 }
 
-// WRITE_WITH_IMM needs a receive too.
+// WRITE_WITH_IMM needs a receive, and fails in the same way without one.
 func retryRNRExceededOnImm(e *env) {
 	src := e.buf(e.a, 64)
 	e.notReady(func(target *buf) verbs.SendWR { return writeImm(1, 5, target, 0, src.sge(0, 64)) })

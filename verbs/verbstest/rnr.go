@@ -28,7 +28,8 @@ func rnrWaits(e *env) {
 	e.inState(c.a, verbs.StateRTS)
 }
 
-// WRITE_WITH_IMM waits in the same way, and its immediate is delivered once.
+// WRITE_WITH_IMM waits for a receive in the same way, and its immediate is delivered
+// once.
 func rnrWriteImm(e *env) {
 	c, other := e.rc(), e.rc()
 	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 64)
@@ -59,8 +60,7 @@ func rnrLongMessage(e *env) {
 	}
 }
 
-// Messages that wait keep their order, whether receives come one by one or not at all
-// for a while.
+// Messages that wait keep their order.
 func rnrOrderKept(e *env) {
 	const count = 24
 	c := e.rc()
@@ -76,7 +76,7 @@ func rnrOrderKept(e *env) {
 	e.doneFrom(c.a, 0, count, verbs.WCSend)
 }
 
-// What was posted before a SEND that has to wait is done without waiting.
+// Requests posted before a SEND that has to wait are done without waiting.
 func rnrWritesBefore(e *env) {
 	c := e.rc()
 	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 64)

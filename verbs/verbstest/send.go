@@ -15,13 +15,11 @@ var sendTests = []test{
 	{"BothDirections", sendBothDirections},
 }
 
-// Messages of all sizes arrive whole, say how long they are, and touch nothing else.
+// Messages of all sizes arrive whole, report their length, and touch nothing else.
 func sendEverySize(e *env) { e.sendSizes(e.rc()) }
 
 func (e *env) sendSizes(c *conn) {
-	e.eachSize(c, func(e *env, n int) {
-		src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
-		src.put(3, payload(uint64(n), n))
+	e.eachSize(c, func(e *env, n int, src, dst *buf) {
 		e.message(c, recv(1, dst.sge(7, n+9)), send(2, src.part(3, n)...))
 		e.holds(dst, 7, payload(uint64(n), n))
 	})
@@ -38,8 +36,10 @@ func sendExactFit(e *env) {
 }
 
 // SEND_WITH_IMM carries a number in host order; SEND carries none.
-func sendImmediate(e *env) {
-	c := e.rc()
+func sendImmediate(e *env) { e.immediates(e.rc()) }
+
+func (e *env) immediates(c *conn) {
+	e.Helper()
 	src, dst := e.filled(e.a, 1, 16), e.buf(e.b, 16)
 	for i, imm := range []uint32{0, 1, 0x01020304, 0xfffffffe} {
 		n := 4 * i // the first has no payload
@@ -132,7 +132,7 @@ func sendInline(e *env) {
 	}
 }
 
-// The keys of inline elements are not looked at, so the memory need not be registered
+// The keys of inline elements are ignored, so the memory need not be registered
 // (ibv_post_send(3)).
 func sendInlineUnregistered(e *env) {
 	n := e.inlineSize()
@@ -155,22 +155,27 @@ func sendInlineGather(e *env) {
 }
 
 // Messages arrive in posting order, each in the receive that is its turn.
-func sendManyInOrder(e *env) {
-	const count, size = 60, 100
-	c := e.rc()
-	src, dst := e.filled(e.a, 1, count*size), e.buf(e.b, count*size)
+func sendManyInOrder(e *env) { e.inOrder(e.rc(), 60) }
+
+// inOrder sends messages in one chain and finds them in the receives in order. The
+// requests that before makes, from the content of a message, go ahead of it.
+func (e *env) inOrder(c *conn, count int, before ...func(content verbs.SGE) verbs.SendWR) {
+	e.Helper()
+	const size = 300
+	src, dst := e.filled(e.a, 1, count*size), e.painted(e.b, count*size)
 	var sends []verbs.SendWR
-	var recvs []verbs.RecvWR
 	for i := range count {
-		recvs = append(recvs, recv(uint64(i), dst.sge(i*size, size)))
+		e.postRecv(c.b, recv(uint64(i), dst.sge(i*size, size)))
+		for _, wr := range before {
+			sends = append(sends, wr(src.sge(i*size, size)))
+		}
 		sends = append(sends, sendImm(uint64(100+i), uint32(i), src.sge(i*size, size-i)))
 	}
-	e.postRecv(c.b, recvs...)
-	dst.paint()
 	e.do(c.a, sends...)
 	for i, wc := range e.wait(c.b.cq, count) {
 		e.receivedImm(wc, c.b, uint64(i), verbs.WCRecv, size-i, uint32(i))
 		e.same(dst.bytes()[i*size:][:size-i], src.bytes()[i*size:][:size-i])
+		e.guarded(dst, (i+1)*size-i, (i+1)*size)
 	}
 }
 

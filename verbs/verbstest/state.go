@@ -81,7 +81,6 @@ func (e *env) types(run func(e *env, fresh func() *end, attr verbs.QPAttr)) {
 	for _, t := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
 		e.sub(t.String(), func(e *env) {
 			switch t {
-			case verbs.RC:
 			case verbs.UC:
 				e.needUC()
 			case verbs.UD:
@@ -221,7 +220,7 @@ func stateUnexpected(e *env) {
 	})
 }
 
-// Values that cannot be are refused and change nothing.
+// Impossible values are refused and change nothing.
 func stateBadValues(e *env) {
 	peer := e.endpoint(e.newQP(e.b, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 2, MaxRecvWR: 2}))
 	type badValue struct {

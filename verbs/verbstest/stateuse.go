@@ -2,7 +2,8 @@ package verbstest
 
 import "ibverbx/verbs"
 
-// RTS to RTS changes what a QP may change while it works (ibv_modify_qp(3)).
+// Modify from RTS to RTS changes the attributes that may change in RTS
+// (ibv_modify_qp(3)).
 func stateModifyInPlace(e *env) {
 	c := e.rc()
 	mask := verbs.AttrState | verbs.AttrCurState | verbs.AttrMinRNRTimer | verbs.AttrAccess
@@ -23,17 +24,11 @@ func stateModifyInPlace(e *env) {
 	e.same(dst.bytes(), payload(1, 64))
 }
 
-// refuseSend checks that q takes no sends in its state.
-func (e *env) refuseSend(q *end, state verbs.QPState) {
-	e.Helper()
-	e.stops("PostSend in "+state.String(), 0, verbs.ErrState)(q.PostSend([]verbs.SendWR{send(1), send(2)}))
-}
-
 // Nothing can be posted in RESET (ibv_post_send(3), ibv_post_recv(3)).
 func statePostInReset(e *env) {
 	e.types(func(e *env, fresh func() *end, _ verbs.QPAttr) {
 		q := fresh()
-		e.refuseSend(q, verbs.StateReset)
+		e.stops("PostSend in RESET", 0, verbs.ErrState)(q.PostSend([]verbs.SendWR{send(1), send(2)}))
 		e.stops("PostRecv in RESET", 0, verbs.ErrState)(q.PostRecv([]verbs.RecvWR{recv(1)}))
 		e.none(q.cq)
 	})
@@ -45,7 +40,7 @@ func statePostSendBeforeRTS(e *env) {
 		for _, s := range []verbs.QPState{verbs.StateInit, verbs.StateRTR} {
 			q := fresh()
 			e.drive(q, attr, s)
-			e.refuseSend(q, s)
+			e.stops("PostSend in "+s.String(), 0, verbs.ErrState)(q.PostSend([]verbs.SendWR{send(1), send(2)}))
 			e.none(q.cq)
 		}
 	})
@@ -85,14 +80,8 @@ func stateErrResetReuse(e *env) {
 	c := e.rc()
 	for round := range uint64(3) {
 		e.fence(c)
-		for _, q := range []*end{c.a, c.b} {
-			e.move(q, verbs.StateErr)
-			e.inState(q, verbs.StateErr)
-		}
-		for _, q := range []*end{c.a, c.b} {
-			e.move(q, verbs.StateReset)
-			e.inState(q, verbs.StateReset)
-		}
+		e.moveBoth(c, verbs.StateErr)
+		e.moveBoth(c, verbs.StateReset)
 		e.connect(c, connConfig{})
 		src, dst := e.filled(e.a, round, 32), e.buf(e.b, 32)
 		e.do(c.a, write(round, dst, 0, src.sge(0, 32)))
@@ -116,9 +105,8 @@ func (e *env) toSQD(q *end) {
 	e.inState(q, verbs.StateSQD)
 }
 
-// When the send queue counts as drained, what was begun has completed, and what was not
-// begun waits: the requests that are done are a prefix, and RTS does the rest (IBTA
-// 10.3.1.5).
+// When the send queue is drained, the requests that were begun have completed and the
+// others wait: the completed ones are a prefix, and RTS does the rest (IBTA 10.3.1.5).
 func sqdDrainedEvent(e *env) {
 	e.needCap(verbs.CapSQD, "CapSQD")
 	const size, count = 1 << 14, 16
@@ -155,7 +143,7 @@ func sqdHoldsSends(e *env) {
 	e.same(dst.bytes(), payload(1, 64))
 }
 
-// The receive side does not notice SQD.
+// SQD does not affect the receive side.
 func sqdReceivesGoOn(e *env) {
 	e.needCap(verbs.CapSQD, "CapSQD")
 	c := e.rc()
@@ -165,7 +153,7 @@ func sqdReceivesGoOn(e *env) {
 	e.getsImm(c.a, 1, verbs.WCRecv, 0, 77)
 }
 
-// A device without SQD refuses it and goes on.
+// A device without SQD refuses it, and the QP remains usable.
 func sqdRefused(e *env) {
 	if e.a.attr.Capabilities&verbs.CapSQD != 0 {
 		e.Skip("the device has CapSQD")

@@ -36,22 +36,13 @@ func (e *env) uc() *conn {
 func ucSend(e *env) { e.sendSizes(e.uc()) }
 
 // SEND_WITH_IMM carries its number on UC too.
-func ucSendImm(e *env) {
-	c, src, dst := e.uc(), e.filled(e.a, 1, 16), e.buf(e.b, 16)
-	e.postRecv(c.b, recv(1, dst.sge(0, 16)), recv(2, dst.sge(0, 16)))
-	e.post(c.a, sendImm(3, 0x01020304), sendImm(4, 0xfffffffe, src.sge(0, 16)))
-	e.getsImm(c.b, 1, verbs.WCRecv, 0, 0x01020304)
-	e.getsImm(c.b, 2, verbs.WCRecv, 16, 0xfffffffe)
-	e.same(dst.bytes(), payload(1, 16))
-}
+func ucSendImm(e *env) { e.immediates(e.uc()) }
 
 // A WRITE puts the bytes there and nowhere else. The SEND behind it says that it is
 // done.
 func ucWrite(e *env) {
 	c := e.uc()
-	e.eachSize(c, func(e *env, n int) {
-		src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
-		src.put(3, payload(uint64(n), n))
+	e.eachSize(c, func(e *env, n int, src, dst *buf) {
 		e.postRecv(c.b, recv(1))
 		e.do(c.a, write(2, dst, 13, src.part(3, n)...), send(3))
 		e.gets(c.b, 1, 0)
@@ -76,22 +67,9 @@ func ucInline(e *env) {
 // Messages of one QP arrive in the order in which they were posted (IBTA 9.8.2), each
 // in the receive that is its turn, and WRITEs are there before the SEND behind them.
 func ucInOrder(e *env) {
-	const count, size = 10, 300
-	c := e.uc()
-	src, dst, target := e.filled(e.a, 1, count*size), e.buf(e.b, count*size), e.buf(e.b, size)
-	for i := range count {
-		e.postRecv(c.b, recv(uint64(i), dst.sge(i*size, size)))
-	}
-	for i := range count {
-		e.post(c.a, silent(write(uint64(200+i), target, 0, src.sge(i*size, size))),
-			sendImm(uint64(100+i), uint32(i), src.sge(i*size, size-i)))
-	}
-	e.doneFrom(c.a, 100, count, verbs.WCSend)
-	for i, wc := range e.wait(c.b.cq, count) {
-		e.receivedImm(wc, c.b, uint64(i), verbs.WCRecv, size-i, uint32(i))
-		e.same(dst.bytes()[i*size:][:size-i], src.bytes()[i*size:][:size-i])
-	}
-	e.same(target.bytes(), src.bytes()[(count-1)*size:])
+	c, target := e.uc(), e.buf(e.b, 300)
+	e.inOrder(c, 10, func(content verbs.SGE) verbs.SendWR { return silent(write(1, target, 0, content)) })
+	e.same(target.bytes(), payload(1, 3000)[2700:])
 }
 
 // An unsignaled request that succeeds has no completion on UC either.
@@ -193,8 +171,9 @@ func (e *env) ucDropped(c *conn, bad verbs.SendWR, target *buf) {
 	e.fence(c)
 }
 
-// A WRITE to memory that the peer may not write is dropped: nothing is written, no
-// side is told, and both QPs go on (IBTA 9.9.3, responder error class D for UC).
+// A WRITE to memory that the peer may not write is dropped: nothing is written, neither
+// side gets an error, and both QPs remain usable (IBTA 9.9.3, responder error class D
+// for UC).
 func ucBadRemote(e *env) {
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
 		e.sub(op.String(), func(e *env) {
@@ -211,7 +190,7 @@ func ucBadRemote(e *env) {
 	})
 }
 
-// So is a WRITE to a QP that does not allow any.
+// A WRITE to a QP that does not allow any is dropped in the same way.
 func ucNotAllowed(e *env) {
 	e.needUC()
 	c := e.conn(connConfig{typ: verbs.UC, tweakB: func(a *verbs.QPAttr) { a.Access &^= verbs.AccessRemoteWrite }})
@@ -274,7 +253,7 @@ func ucLocalErrors(e *env) {
 	}
 }
 
-// What was posted before the failing request is sent and succeeds.
+// Requests posted before a failing one are sent and succeed.
 func ucEarlierSucceed(e *env) {
 	c, src, dst := e.uc(), e.filled(e.a, 1, 64), e.painted(e.b, 64)
 	e.postRecv(c.b, recv(11, dst.sge(0, 64)))

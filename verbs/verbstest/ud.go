@@ -259,7 +259,7 @@ func udSRQ(e *env) {
 	e.same(dst.bytes()[128+verbs.GRHLen:][:32], payload(1, 64)[32:])
 }
 
-// dropped sends a datagram that nobody may get, then one for d.b, and checks that only
+// dropped sends a datagram that no QP may get, then one for d.b, and checks that only
 // the second arrives. Datagrams of one QP to one port keep their order.
 func (e *env) dropped(d *datagrams, bad verbs.SendWR) {
 	e.Helper()
@@ -293,7 +293,7 @@ func udControlledQKey(e *env) {
 	e.arrivedImm(d.a, d.b, 1, 0, 11)
 }
 
-// A datagram to a QP that does not exist, or is none for datagrams, is dropped.
+// A datagram to a QP that does not exist, or is not a UD QP, is dropped.
 func udWrongQPN(e *env) {
 	e.sub("Closed", func(e *env) {
 		d := e.ud()
@@ -337,8 +337,8 @@ func udNoReceive(e *env) {
 	e.Error("a datagram that found no receive was kept until there was one")
 }
 
-// A datagram has one packet. What is longer than the MTU is refused, or completes with
-// LOC_LEN_ERR (IBTA 11.6.2; ibv_post_send(3) allows an immediate error).
+// A datagram has one packet: a longer message is refused, or completes with LOC_LEN_ERR
+// (IBTA 11.6.2; ibv_post_send(3) allows an immediate error).
 func udTooLong(e *env) {
 	d := e.ud()
 	n := d.mtu + 1
@@ -379,7 +379,7 @@ func udReceiveTooSmall(e *env) {
 	e.guarded(dst, verbs.GRHLen+8, 128)
 }
 
-// UD has SEND only: what it does not have ends a chain, and what is before it is sent
+// UD has SEND only: another opcode ends a chain, and the requests before it are sent
 // (ibv_post_send(3)).
 func udOtherOpcodes(e *env) {
 	d := e.ud()

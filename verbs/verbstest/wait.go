@@ -10,7 +10,6 @@ import (
 
 var waitTests = []test{
 	{"NeedsWaker", waitNeedsWaker},
-	{"ArmThenCompletion", waitArmThenCompletion},
 	{"EveryKind", waitEveryKind},
 	{"CompletionThenArm", waitCompletionThenArm},
 	{"OneWakePerArm", waitOneWake},
@@ -70,36 +69,20 @@ func waitNeedsWaker(e *env) {
 	e.refused(fmt.Sprintf("Wait = %d", n), err, verbs.ErrNotSupported)
 }
 
-// An armed queue wakes when a completion comes (ibv_req_notify_cq(3)), whether anybody
-// sleeps yet or not, and can be armed again.
-func waitArmThenCompletion(e *env) {
-	s := e.sleepy()
-	for id := range uint64(5) {
-		e.arm(s.b.cq, false)
-		e.message(s.conn, recv(id), send(id))
-		e.woken(s.w, "a receive completed")
-	}
-}
-
 // Completions of all kinds wake: sends, one-sided requests, failures.
 func waitEveryKind(e *env) {
 	w := verbs.NewWaker()
 	cq := e.newCQ(e.a, 200, w)
 	c := e.conn(connConfig{cqA: cq})
 	local, remote := e.buf(e.a, 64), e.buf(e.b, 64)
-	for _, tt := range []struct {
-		wr verbs.SendWR
-		op verbs.WCOpcode
-	}{
-		{send(1), verbs.WCSend},
-		{write(2, remote, 0, local.sge(0, 64)), verbs.WCRDMAWrite},
-		{read(3, remote, 0, local.sge(0, 64)), verbs.WCRDMARead},
+	for _, wr := range []verbs.SendWR{
+		send(1), write(2, remote, 0, local.sge(0, 64)), read(3, remote, 0, local.sge(0, 64)),
 	} {
 		e.postRecv(c.b, recv(1))
 		e.arm(cq, false)
-		e.post(c.a, tt.wr)
-		e.woken(w, fmt.Sprintf("a %v completed", tt.op))
-		e.ok(e.waitOne(cq), c.a, tt.wr.WRID, tt.op)
+		e.post(c.a, wr)
+		e.woken(w, fmt.Sprintf("a %v completed", wr.Opcode))
+		e.done(c.a, wr.WRID, wr.Opcode.WC())
 	}
 	e.postRecv(c.a, recv(4))
 	e.arm(cq, false)
@@ -140,8 +123,9 @@ func waitCompletionThenArm(e *env) {
 	}
 }
 
-// Arm is for one wake (ibv_req_notify_cq(3)): more completions do not wake until the
-// queue is armed again.
+// An armed queue wakes when a completion comes, whether a goroutine sleeps yet or not, and
+// it wakes once (ibv_req_notify_cq(3)): more completions do not wake until the queue is
+// armed again.
 func waitOneWake(e *env) {
 	s := e.sleepy()
 	e.message(s.conn, recv(100), flagged(send(100), verbs.SendSolicited))
@@ -156,7 +140,7 @@ func waitOneWake(e *env) {
 	}
 }
 
-// Armed for solicited completions a queue wakes for a message that was sent with
+// A queue that is armed for solicited completions wakes for a message that was sent with
 // SendSolicited and for no other success (IBTA 11.4.2.2).
 func waitSolicitedOnly(e *env) {
 	s := e.sleepy()
@@ -201,7 +185,8 @@ func waitSolicitedFailed(e *env) {
 	})
 }
 
-// The wider of two requests for a wake counts, in either order (IBTA 11.4.2.2).
+// Arm(true) followed by Arm(false) is one request for a wake by any completion (IBTA
+// 11.4.2.2).
 func waitAnyAfterSolicited(e *env) {
 	s := e.sleepy()
 	e.arm(s.b.cq, true)
@@ -212,7 +197,7 @@ func waitAnyAfterSolicited(e *env) {
 	e.notWoken(s, "twice after Arm(true) and Arm(false): they are one request")
 }
 
-// A narrower request does not take back a wider one.
+// Arm(true) does not narrow an earlier Arm(false).
 func waitSolicitedAfterAny(e *env) {
 	s := e.sleepy()
 	e.arm(s.b.cq, false)
@@ -286,8 +271,8 @@ func (e *env) findOne(w *verbs.Waker, srq verbs.SRQ, conns []*conn, i int, id ui
 	}
 }
 
-// Wait ends with its context and loses nothing by that; a completion that is there
-// comes before the end of the context.
+// Wait ends with its context and loses nothing; it returns a completion that is there
+// before it returns the error of the context.
 func waitCancel(e *env) {
 	s := e.sleepy()
 	for id := range uint64(10) {
@@ -312,7 +297,7 @@ func waitCancel(e *env) {
 	}
 }
 
-// A token that is left over makes Wait look once more and sleep again.
+// A token that is left over makes Wait poll once more and sleep again.
 func waitStaleToken(e *env) {
 	s := e.sleepy()
 	for id := range uint64(20) {
@@ -327,19 +312,17 @@ func waitStaleToken(e *env) {
 	}
 }
 
-// play is one side of a ping-pong: it sleeps until the message of the peer has come,
-// answers, and so on. The side that begins sends once more, to nobody, at the end.
+// play is one side of a ping-pong: it sleeps until the message of the peer has come. The
+// side that begins sends before it sleeps, the other one afterwards.
 func play(ctx context.Context, q *end, w *verbs.Waker, rounds uint32, begins bool) error {
 	wcs := make([]verbs.WC, 4)
-	sent, received := uint32(0), uint32(0)
-	for i := uint32(0); ; i++ {
-		if begins || i > 0 {
-			if n, err := q.PostSend([]verbs.SendWR{sendImm(1, sent)}); n != 1 {
-				return fmt.Errorf("round %d: PostSend = %d, %w", i, n, err)
+	for i, received := uint32(0), uint32(0); i < rounds; i++ {
+		if begins {
+			if err := postAll(q, sendImm(1, i)); err != nil {
+				return fmt.Errorf("round %d: %w", i, err)
 			}
-			sent++
 		}
-		for received <= i && i < rounds {
+		for received <= i {
 			n, err := verbs.Wait(ctx, q.cq, w, wcs)
 			if err != nil {
 				return fmt.Errorf("round %d of %d: Wait = %d, %w", i, rounds, n, err)
@@ -359,10 +342,13 @@ func play(ctx context.Context, q *end, w *verbs.Waker, rounds uint32, begins boo
 				}
 			}
 		}
-		if i == rounds {
-			return nil
+		if !begins {
+			if err := postAll(q, sendImm(1, i)); err != nil {
+				return fmt.Errorf("round %d: %w", i, err)
+			}
 		}
 	}
+	return nil
 }
 
 // Two goroutines that wake each other by messages, over and over, miss none.
@@ -380,7 +366,7 @@ func waitPingPong(e *env) {
 	for range 2 {
 		if err := <-ended; err != nil {
 			e.Errorf("ping-pong: %v", err)
-			cancel() // the other one waits in vain
+			cancel() // the other one would wait forever
 		}
 	}
 }

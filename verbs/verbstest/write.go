@@ -18,9 +18,7 @@ var writeTests = []test{
 // Writes of all sizes, from and to odd addresses, put the bytes there and nowhere else.
 func writeSizes(e *env) {
 	c := e.rc()
-	e.eachSize(c, func(e *env, n int) {
-		src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
-		src.put(3, payload(uint64(n), n))
+	e.eachSize(c, func(e *env, n int, src, dst *buf) {
 		e.do(c.a, write(1, dst, 13, src.part(3, n)...))
 		e.holds(dst, 13, payload(uint64(n), n))
 	})
@@ -31,9 +29,7 @@ func writeSizes(e *env) {
 func writeImmediate(e *env) { e.writeImmSizes(e.rc()) }
 
 func (e *env) writeImmSizes(c *conn) {
-	e.eachSize(c, func(e *env, n int) {
-		src, dst := e.buf(e.a, n+5), e.painted(e.b, n+32)
-		src.put(3, payload(uint64(n), n))
+	e.eachSize(c, func(e *env, n int, src, dst *buf) {
 		e.postRecv(c.b, recv(1))
 		e.post(c.a, writeImm(2, 0x01020300+uint32(n), dst, 13, src.part(3, n)...))
 		e.getsImm(c.b, 1, verbs.WCRecvRDMAWithImm, n, 0x01020300+uint32(n))
@@ -65,7 +61,7 @@ func writeConsumesNoReceive(e *env) {
 	e.same(dst.bytes()[64:], payload(1, 64))
 }
 
-// The key and address of a WRITE or READ of no bytes are not looked at (IBTA C9-88).
+// The key and address of a WRITE or READ of no bytes are ignored (IBTA C9-88).
 func writeZeroLength(e *env) {
 	c := e.rc()
 	w, r := send(1), send(2)
@@ -123,11 +119,9 @@ func writeLastOneWins(e *env) {
 	const count, size = 32, 300
 	c := e.rc()
 	src, dst := e.filled(e.a, 1, count*size), e.buf(e.b, size)
-	var wrs []verbs.SendWR
-	for i := range count {
-		wrs = append(wrs, write(uint64(i), dst, 0, src.sge(i*size, size)))
-	}
-	e.do(c.a, wrs...)
+	e.do(c.a, chain(count, func(i int) verbs.SendWR {
+		return write(uint64(i), dst, 0, src.sge(i*size, size))
+	})...)
 	e.same(dst.bytes(), payload(1, count*size)[(count-1)*size:])
 }
 

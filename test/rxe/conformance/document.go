@@ -219,6 +219,9 @@ of srq, uc, ud, events and close, and each of these items is part of a stronger 
 | device/ForeignObjects | cq/BadCQs |
 | limits/CQOverrun | cq/OverrunByReceives, cq/OverrunBySends |
 | connect/SameNumberOnTwoDevices | many/SameNumbers |
+| memory/KeyNotReusedAtOnce | keys/NotReusedAtOnce |
+| close/PeerFirst | retry/PeerClosed |
+| wait/ArmThenCompletion | wait/OneWakePerArm |
 `
 
 const again = `
