@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/slice"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -285,8 +286,8 @@ func TestAtomicInDoubt(t *testing.T) {
 // both ways: nothing is lost, nothing comes twice, and in the end all lanes are back.
 func TestFailoverStorm(t *testing.T) {
 	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		for seed := range uint64(40) {
-			storm(t, scheme, seed)
+		for seed := range slice.Of(t).Count(40) {
+			storm(t, scheme, uint64(seed))
 		}
 	})
 }

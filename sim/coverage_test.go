@@ -1,6 +1,10 @@
 package sim
 
-import "testing"
+import (
+	"testing"
+
+	"ibverbx/internal/slice"
+)
 
 // TestEveryFaultHappens: every kind of fault happens in at least one of a hundred mixed
 // worlds.
@@ -9,8 +13,8 @@ func TestEveryFaultHappens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const worlds = 400
-	r := Runner{Scenario: s, First: 1, Seeds: worlds}
+	worlds := slice.Of(t).Count(400)
+	r := Runner{Scenario: s, First: 1, Seeds: uint64(worlds)}
 	sum, err := r.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"ibverbx/internal/slice"
 	"ibverbx/verbs"
 )
 
@@ -50,7 +51,11 @@ var plants = []planted{
 // nothing is found in the same worlds without it.
 func TestPlanted(t *testing.T) {
 	found := map[string]bool{}
-	for _, plant := range plants {
+	part := slice.Of(t)
+	for i, plant := range plants {
+		if !part.Has(i, len(plants)) {
+			continue
+		}
 		t.Run(plant.name, func(t *testing.T) {
 			s, err := Parse("planted", "failover off\nunsignaled 0%\nshared 0\nlanes 2..4\nconnections 1\nhosts 2\n"+plant.scenario)
 			if err != nil {
@@ -79,7 +84,7 @@ func TestPlanted(t *testing.T) {
 		})
 	}
 	for _, check := range []string{"bytes", "completions", "notifications", "touch", "first error", "progress", "leaks", "bounds"} {
-		if !found[check] {
+		if !found[check] && part.Whole() {
 			t.Errorf("no plant was found by the checker of %s", check)
 		}
 	}

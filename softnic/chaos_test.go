@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/slice"
 	"ibverbx/verbs"
 )
 
@@ -28,7 +29,7 @@ type chaosMode struct {
 //
 // A seed decides everything. IBVERBX_CHAOS=N runs N seeds in place of a few.
 func TestChaos(t *testing.T) {
-	seeds := uint64(60)
+	seeds := uint64(slice.Of(t).Count(60))
 	if s := os.Getenv("IBVERBX_CHAOS"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 32)
 		check(t, err)

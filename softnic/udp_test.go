@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"ibverbx/internal/slice"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
@@ -42,7 +43,7 @@ func openUDP(tb testing.TB, cfg *softnic.UDPConfig, nic softnic.Config, addrs ..
 // different ports.
 func TestConformanceUDP(t *testing.T) {
 	plain := softnic.UDPConfig{NoSegment: true, NoCoalesce: true}
-	for _, v := range []struct {
+	variants := []struct {
 		name string
 		cfg  softnic.UDPConfig
 		mtu  verbs.MTU
@@ -53,7 +54,11 @@ func TestConformanceUDP(t *testing.T) {
 		{"ipv4 two links", softnic.UDPConfig{}, verbs.MTU256, "127.0.0.3", "127.0.0.3"},
 		{"ipv6 two links", softnic.UDPConfig{}, 0, "::1", "::1"},
 		{"ipv6 plain", plain, verbs.MTU2048, "::1", "::1"},
-	} {
+	}
+	for i, v := range variants {
+		if !slice.Of(t).Has(i, len(variants)) {
+			continue
+		}
 		t.Run(v.name, func(t *testing.T) {
 			if heapMemory && v.a == v.b {
 				t.Skip("two links share no lock, and the race detector does not see that a packet comes after it was sent")

@@ -3,6 +3,8 @@ package property
 import (
 	"flag"
 	"testing"
+
+	"ibverbx/internal/slice"
 )
 
 func TestSeed(t *testing.T) {
@@ -20,7 +22,7 @@ func TestSeed(t *testing.T) {
 	} {
 		flags := flag.NewFlagSet("test", flag.ContinueOnError)
 		got := flags.Uint64(seedFlag, 0, "")
-		if err := use(flags, c.seed); (err == nil) != c.ok {
+		if err := use(flags, c.seed, slice.Slice{}); (err == nil) != c.ok {
 			t.Errorf("use(%q) = %v, want an error: %t", c.seed, err, !c.ok)
 			continue
 		}
@@ -28,7 +30,30 @@ func TestSeed(t *testing.T) {
 			t.Errorf("with %q and %q the seed is %d (%v), want %d", c.seed, c.args, *got, err, c.want)
 		}
 	}
-	if err := use(flag.NewFlagSet("test", flag.ContinueOnError), "17"); err != nil {
+	if err := use(flag.NewFlagSet("test", flag.ContinueOnError), "17", slice.Slice{}); err != nil {
 		t.Errorf("use without the flag = %v, want no error", err)
+	}
+}
+
+// TestChecks: a slice checks less often, unless the command line says how often.
+func TestChecks(t *testing.T) {
+	for _, c := range []struct {
+		slice string
+		args  []string
+		want  int
+	}{
+		{"", nil, 100},
+		{"2/6", nil, 17},
+		{"2/6", []string{"-rapid.checks=1000"}, 1000},
+	} {
+		t.Setenv(slice.Env, c.slice)
+		flags := flag.NewFlagSet("test", flag.ContinueOnError)
+		got := flags.Int(checksFlag, 100, "")
+		if err := use(flags, "", slice.Of(t)); err != nil {
+			t.Fatal(err)
+		}
+		if err := flags.Parse(c.args); err != nil || *got != c.want {
+			t.Errorf("slice %q and %q give %d checks (%v), want %d", c.slice, c.args, *got, err, c.want)
+		}
 	}
 }

@@ -40,13 +40,17 @@ func parse(text string) (Slice, error) {
 	return s, nil
 }
 
-// Has reports whether entry i of a list is in this part. Every entry is in exactly one part.
-func (s Slice) Has(i int) bool { return s.parts == 0 || i%s.parts == s.index }
+// Whole reports whether this is the whole suite.
+func (s Slice) Whole() bool { return s.parts <= 1 }
+
+// Has reports whether entry i of a list of n entries is in this part. Every entry is in at least
+// one part, and every part has at least one entry.
+func (s Slice) Has(i, n int) bool { return s.Whole() || i%s.parts == s.index%min(n, s.parts) }
 
 // Count returns how often this part repeats a check that a full run repeats full times: at
 // least once if full is positive.
 func (s Slice) Count(full int) int {
-	if s.parts == 0 {
+	if s.Whole() {
 		return full
 	}
 	return (full + s.parts - 1) / s.parts

@@ -11,24 +11,40 @@ func TestParse(t *testing.T) {
 			t.Errorf("parse(%q) = %v, want an error: %t", text, err, !ok)
 		}
 	}
+	for s, want := range map[Slice]bool{{}: true, {0, 1}: true, {0, 2}: false, {1, 2}: false} {
+		if s.Whole() != want {
+			t.Errorf("Whole of %v = %t, want %t", s, s.Whole(), want)
+		}
+	}
 	t.Setenv(Env, "1/4")
 	if s := Of(t); s != (Slice{index: 1, parts: 4}) {
 		t.Errorf("Of with %s=1/4 = %v", Env, s)
 	}
 }
 
-// TestParts: every entry is in one part, and counts add up to at least the whole.
+// TestParts: the parts of a list cover it, none is empty, and long lists are cut without overlap.
 func TestParts(t *testing.T) {
-	const parts, entries = 6, 47
-	for i := range entries {
-		in := 0
+	const parts = 6
+	for _, entries := range []int{1, 2, 5, 6, 7, 47} {
+		total := 0
+		covered := map[int]bool{}
 		for k := range parts {
-			if (Slice{k, parts}).Has(i) {
-				in++
+			before := total
+			for i := range entries {
+				if (Slice{k, parts}).Has(i, entries) {
+					total++
+					covered[i] = true
+				}
+			}
+			if total == before {
+				t.Errorf("part %d of %d entries is empty", k, entries)
 			}
 		}
-		if in != 1 || !(Slice{}).Has(i) {
-			t.Errorf("entry %d is in %d parts, want one, and in the whole", i, in)
+		if len(covered) != entries || total != max(entries, parts) {
+			t.Errorf("the parts of %d entries have %d entries, %d different ones", entries, total, len(covered))
+		}
+		if !(Slice{}).Has(entries-1, entries) {
+			t.Errorf("the whole lacks entry %d", entries-1)
 		}
 	}
 	for full, want := range map[int]int{0: 0, 1: 1, 6: 1, 7: 2, 100: 17} {
