@@ -1,4 +1,5 @@
-# The commands of this repository, by name. .ci/run runs most of them in order.
+# The commands of this repository, by name. .ci/run runs most of them in order. Those that take
+# long run in full, or one part with IBVERBX_SLICE=k/n (docs/testing.md).
 
 GO   ?= go
 FUZZ ?= 20000x
@@ -8,7 +9,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted scenarios plots test-rxe cover clean
+.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted scenarios plots test-rxe nightly cover clean
 
 all: vet test lint
 
@@ -55,6 +56,10 @@ bench-smoke:
 # The tests that need a real kernel RDMA device, in a virtual machine (test/rxe/README.md).
 test-rxe:
 	test/rxe/all
+
+# .ci/run with every suite in full.
+nightly:
+	IBVERBX_SLICE=0/1 .ci/run
 
 # Every fuzz target for a short while.
 fuzz-smoke:
