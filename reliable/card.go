@@ -7,8 +7,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// card is what a QP tells its peer in Endpoint.Extra, beside the endpoint of its side QP, or,
-// if it was connected by Modify, in a message on the side QP.
+// card describes a QP to its peer. It travels in Endpoint.Extra or, if Modify connects the QP, in a
+// message on the side QP.
 //
 //	 0         8         16                  31
 //	+---------+---------+-------------------+
@@ -24,28 +24,34 @@ import (
 //	+---------------------------------------+
 //	|      QPN, PSN of path 0, 1, ...       | 24
 //	+---------------------------------------+
-//	|    bytes of credit that a QP has      |       with flag 4: senders wait for credit
+//	|    bytes of credit of an idle QP      |       with flag 4: senders wait for credit
 //	+---------------------------------------+
 type card struct {
-	window, credit int
-	chunk          uint32
-	conn           uint32
-	flow           uint16 // of the QP in the connection
-	control        [2]uint32
-	paths          []pathAddr
-	want           bool
-	speculative    uint32 // 0 if senders do not wait for credit
-	perPath        bool
+	window      int        // Config.Window
+	credit      int        // the number of receive buffers that the peer may use
+	chunk       uint32     // Config.ChunkBytes
+	conn        uint32     // the number of the connection at the card's end
+	flow        uint16     // the flow of the QP in the connection
+	control     [2]uint32  // the numbers of the control QPs
+	paths       []pathAddr // the addresses of the paths
+	want        bool       // asks for the card of the receiver
+	speculative uint32     // Config.Speculative, 0 without Config.Credits
+	perPath     bool       // reports that credit is divided equally among the paths
 }
 
+// pathAddr is the address of a path's QP.
 type pathAddr struct{ qpn, psn uint32 }
 
 const (
-	cardLen     = 24
+	// cardLen is the length of a card without paths and credit, in bytes.
+	cardLen = 24
+	// creditsLen is the length of the last field, in bytes.
+	creditsLen = 4
+
+	// Flags of a card.
 	cardWant    = 1
-	cardCredits = 4
-	creditsLen  = 4
 	cardPerPath = 2
+	cardCredits = 4
 )
 
 func (c *card) encode() []byte {
@@ -78,14 +84,14 @@ func (c *card) encode() []byte {
 	return b
 }
 
-// decodeCard reads what a peer says. It must fit the own configuration.
+// decodeCard decodes the card of a peer and checks that it fits the configuration of this end.
 func decodeCard(b []byte, cfg *Config) (*card, error) {
 	be := binary.BigEndian
 	switch {
 	case len(b) == 0:
-		return nil, verbs.Invalidf("the peer's endpoint has no Extra: its QP is not of a wrapped context, or of one that fell back to RC")
+		return nil, verbs.Invalidf("the peer's endpoint has no Extra: its context is not wrapped, or fell back to RC: wrap both ends with the same Config")
 	case len(b) < cardLen || b[0] != wire.Version || b[1]&^(cardWant|cardPerPath|cardCredits) != 0:
-		return nil, verbs.Invalidf("the peer's Extra of %d bytes is not of version %d of this protocol", len(b), wire.Version)
+		return nil, verbs.Invalidf("the peer's Extra of %d bytes is not a card of protocol version %d", len(b), wire.Version)
 	}
 	n := int(be.Uint16(b[2:]))
 	c := &card{
@@ -104,10 +110,10 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 	case len(b) != want:
 		return nil, verbs.Invalidf("the peer's Extra has %d bytes, want %d for %d paths", len(b), want, n)
 	case int(c.flow) >= cfg.Flows:
-		return nil, verbs.Invalidf("the peer's QP is number %d of those that share a connection, of which there are %d here: give both the same Config.Flows",
+		return nil, verbs.Invalidf("the peer's QP has flow %d of its connection, connections of this end have %d flows: give both the same Config.Flows",
 			c.flow, cfg.Flows)
 	case c.credit == 0:
-		return nil, verbs.Invalidf("the peer says that it has no receives")
+		return nil, verbs.Invalidf("the peer has no receive buffers")
 	}
 	if err := c.takeCredits(b, cfg); err != nil {
 		return nil, err
@@ -127,7 +133,7 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 	return c, nil
 }
 
-// takeCredits reads what the peer says about credit, from a card of the right length.
+// takeCredits decodes the credit of a card that has the right length.
 func (c *card) takeCredits(b []byte, cfg *Config) error {
 	has := b[1]&cardCredits != 0
 	switch {
@@ -143,4 +149,30 @@ func (c *card) takeCredits(b []byte, cfg *Config) error {
 		return verbs.Invalidf("the peer has %d bytes of credit in hand, this end %d: give both the same Config.Speculative", c.speculative, cfg.Speculative)
 	}
 	return nil
+}
+
+// Endpoint.Extra of a wrapped QP is its card, followed by the Extra of the side QP, which the inner
+// provider of the peer gets when the side QP is connected:
+//
+//	+------+----------------------+------------+
+//	| card | Extra of the side QP | its length |
+//	+------+----------------------+------------+
+//	                                  2 bytes
+
+// joinExtra joins the two parts.
+func joinExtra(card, inner []byte) []byte {
+	return binary.BigEndian.AppendUint16(append(card, inner...), uint16(len(inner)))
+}
+
+// splitExtra separates the two parts, which alias b.
+func splitExtra(b []byte) (card, inner []byte, err error) {
+	if len(b) == 0 {
+		return nil, nil, nil
+	}
+	rest := len(b) - 2
+	if rest < 0 || int(binary.BigEndian.Uint16(b[rest:])) > rest {
+		return nil, nil, verbs.Invalidf("the peer's Extra of %d bytes is shorter than the inner provider's part in it", len(b))
+	}
+	at := rest - int(binary.BigEndian.Uint16(b[rest:]))
+	return b[:at], b[at:rest], nil
 }

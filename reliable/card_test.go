@@ -87,37 +87,3 @@ func FuzzCard(f *testing.F) {
 		}
 	})
 }
-
-// TestRoutes adds and removes numbers that collide.
-func TestRoutes(t *testing.T) {
-	var r routes
-	links := make([]link, 300)
-	for round := range 3 {
-		for i := range links {
-			r.add(routeSlot{qpn: uint32(i*64 + 17), path: uint16(round), link: &links[i]})
-		}
-		for i := range links {
-			if s := r.find(uint32(i*64 + 17)); s == nil || s.link != &links[i] || int(s.path) != round {
-				t.Fatalf("round %d: number %#x finds %+v", round, i*64+17, s)
-			}
-			if r.find(uint32(i*64+18)) != nil || r.find(0) != nil {
-				t.Fatalf("round %d: a number that is not there is found", round)
-			}
-		}
-		for i := range links {
-			if i%2 == round%2 || round == 2 {
-				r.remove(uint32(i*64 + 17))
-			}
-		}
-		for i := range links {
-			gone := i%2 == round%2 || round == 2
-			if (r.find(uint32(i*64+17)) == nil) != gone {
-				t.Fatalf("round %d: number %#x, removed %v, is not as it should", round, i*64+17, gone)
-			}
-			r.remove(uint32(i*64 + 17))
-		}
-		if r.used != 0 {
-			t.Fatalf("round %d: %d left, want 0", round, r.used)
-		}
-	}
-}

@@ -1,120 +1,110 @@
 package reliable
 
 import (
+	"cmp"
+
 	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
-// Config describes a wrapped context. The zero value is a good one.
+// Config describes a wrapped context. The zero value is a good default.
 type Config struct {
-	// Paths is how many UC QPs a wrapped QP is made of, at most 256. Zero means 16.
-	// Both ends need the same.
+	// Paths is the number of UC QPs of a connection, at most 256. Zero means 16. Both ends need
+	// the same value.
 	Paths int
-	// Flows is how many QPs of a PD share one set of paths, at most 4096. They are put
-	// together in the order in which they are created, which must be the same at both ends:
-	// the first so many QPs make up a connection, the next the second one, and so on. Zero
-	// means 1. Both ends need the same.
+	// Flows is the number of QPs of a PD that share one connection, at most 4096. Zero means 1.
+	// Both ends need the same value and must create their QPs in the same order: the first Flows
+	// QPs share the first connection, the next Flows QPs the second, and so on.
 	Flows int
-	// ChunkBytes is the most that one message on a path carries. Zero means 32 KiB.
+	// ChunkBytes is the payload limit of one message on a path. Zero means 32 KiB. Both ends need
+	// the same value.
 	ChunkBytes int
-	// Window is how many chunks of a QP may be unacknowledged, a power of two, at most
-	// 256. Zero means 256. Both ends need the same.
+	// Window is the number of chunks of a QP that may be unacknowledged: a power of two, at most
+	// 256. Zero means 256. Both ends need the same value.
 	Window int
-	// WindowBytes is how many bytes of a QP may be in flight. Zero means 4 MiB.
+	// WindowBytes is the number of bytes of a connection that may be in flight. Zero means 4 MiB.
 	WindowBytes int
-	// TargetDelay makes the bytes in flight follow the round trip time, in nanoseconds: one
-	// chunk more per round trip as long as it is within TargetDelay, less when it is beyond,
-	// and WindowBytes at the most (Swift). The ends may differ. Zero means a window that does
-	// not change.
+	// TargetDelay makes the bytes in flight follow the round trip time (Swift), in nanoseconds.
+	// The window grows by one chunk per round trip while the round trip is within TargetDelay,
+	// and shrinks beyond it. WindowBytes stays the upper limit. The ends may differ. Zero means
+	// a fixed window.
 	TargetDelay int64
-	// Credits makes senders wait for credit of the receiver, so that many senders do not fill
-	// the queue in front of its link: a receiver grants to all its QPs together what its link
-	// carries, in turn. Both ends need the same. Zero is without.
+	// Credits makes senders wait for credit from the receiver, so that many senders do not fill
+	// the queue in front of its link. A receiver grants what its link carries, to all its QPs in
+	// turn. Both ends need the same value.
 	Credits bool
-	// CreditRate is how many bytes per second of payload each port of this end grants: a
-	// little less than its link carries after headers. The ends may differ. Zero means 95 %
-	// of the speed of the port, and of 100 Gb/s if the device does not tell it.
+	// CreditRate is the payload that each port of this end grants, in bytes per second: a little
+	// less than its link carries after headers. The ends may differ. Zero means 95 % of the speed
+	// of the port, or of 100 Gb/s if the device does not report a speed.
 	CreditRate float64
-	// Speculative is how many bytes of credit a QP that is idle has in hand, to send without
-	// asking first. Zero means 128 KiB. With Credits both ends need the same.
+	// Speculative is the number of bytes that an idle QP may send before it asks for credit. Zero
+	// means 128 KiB. With Credits both ends need the same value.
 	Speculative int
-	// RecvDepth is how many buffers of ChunkBytes each PD keeps for what arrives, and so
-	// the memory that a PD costs. Connections, of Flows QPs each, share them; each needs
-	// 16, and more than RecvDepth/16 are refused. Zero means 512, which is 16 MiB.
+	// RecvDepth is the number of receive buffers of ChunkBytes in each PD, and so the memory that
+	// a PD costs. The connections of a PD share them. Each needs 16, so more than RecvDepth/16
+	// connections are refused. Zero means 512, which is 16 MiB.
 	RecvDepth int
-	// PathRecv is how many of these buffers each path keeps where UC QPs cannot use a
-	// shared receive queue: then a connection needs Paths*PathRecv of them. Zero means 8.
+	// PathRecv is the number of these buffers that each path keeps on devices whose UC QPs cannot
+	// use a shared receive queue. There a connection needs Paths*PathRecv buffers. Zero means 8.
 	PathRecv int
-	// FallBackToRC makes Wrap return, where a device has no UC or lacks something else
-	// that paths need, a context whose QPs are the device's own. Both ends need the same kind of
-	// QP; Carrier says which it is. False means that Wrap fails.
+	// FallBackToRC makes Wrap succeed on a device that cannot carry paths, for example because it
+	// has no UC. The QPs are then the device's own, and Carrier reports it. Both ends need the same
+	// kind of QP. False means that Wrap fails on such a device.
 	FallBackToRC bool
-	// GiveUp is how long, in nanoseconds, a QP goes on without any progress; then its
-	// requests end with RETRY_EXC. Zero means 5 s, or, for a QP that Modify has
-	// connected, what its Timeout and RetryCount say, but at least 50 ms.
+	// GiveUp is how long a QP continues without progress, in nanoseconds. Then its requests end
+	// with RETRY_EXC. Zero means 5 s. For a QP that Modify has connected, zero means the product
+	// of its Timeout and RetryCount, but at least 50 ms.
 	GiveUp int64
-	// MinProbe is the least that a sender waits, in nanoseconds, before it asks for an
-	// acknowledgement. Zero means 1 ms: the answer comes from a program that may not be
+	// MinProbe is the least time that a sender waits before it asks for an acknowledgement, in
+	// nanoseconds. Zero means 1 ms, because the answer comes from a program that may not be
 	// running.
 	MinProbe int64
-	// Now is the clock, in nanoseconds. Nil means the monotonic clock of the system and
-	// a goroutine that does what is due. With a clock there is no goroutine: the owner
-	// calls Step (see Stepper).
+	// Now is the clock, in nanoseconds. Nil means the system's monotonic clock and a goroutine
+	// that runs the timers. With a clock there is no goroutine: the owner calls Step (see Stepper).
 	Now func() int64
 }
 
 const (
-	// minShare is how many receive buffers a QP needs.
+	// minShare is the number of receive buffers that a connection needs.
 	minShare = 16
-	// A path that has its own receives has at least and at most so many.
+	// minPathRecv and maxPathRecv bound Config.PathRecv.
 	minPathRecv, maxPathRecv = 4, 64
+	// pathDepth is the number of chunks that a path may have in flight.
+	pathDepth = 64
 )
 
-// advertised is how many of n receive buffers a peer is told of. The others are those that
-// wait to be posted again, and for what comes without credit: control packets on data paths,
-// and chunks that are repeated although they have arrived.
+// advertised returns how many of n receive buffers the peer may use. The others wait to be posted
+// again, or take messages that need no credit: control packets on data paths and duplicates.
 func advertised(n int) int { return n - n/4 }
 
-// lowWater is how many of n receive buffers may wait to be posted again: less than what
+// lowWater returns how many of n receive buffers may wait to be posted again. It is less than what
 // advertised keeps back.
 func lowWater(n int) int { return min(max(n/16, 1), 32) }
 
+// pathShare is the number of receive buffers of a connection whose paths have their own.
+func (cfg *Config) pathShare() int { return cfg.Paths * cfg.PathRecv }
+
 func (cfg Config) withDefaults() (Config, error) {
-	if cfg.Paths == 0 {
-		cfg.Paths = 16
-	}
-	if cfg.Flows == 0 {
-		cfg.Flows = 1
-	}
-	if cfg.ChunkBytes == 0 {
-		cfg.ChunkBytes = 32 << 10
-	}
-	if cfg.Window == 0 {
-		cfg.Window = 256
-	}
-	if cfg.WindowBytes == 0 {
-		cfg.WindowBytes = 4 << 20
-	}
-	if cfg.Speculative == 0 {
-		cfg.Speculative = 128 << 10
-	}
-	if cfg.RecvDepth == 0 {
-		cfg.RecvDepth = 512
-	}
-	if cfg.PathRecv == 0 {
-		cfg.PathRecv = 8
-	}
-	if cfg.MinProbe == 0 {
-		cfg.MinProbe = 1_000_000
-	}
-	if cfg.RecvDepth < minShare || cfg.RecvDepth > 1<<15 {
-		return cfg, verbs.Invalidf("Config.RecvDepth is %d: want %d to %d", cfg.RecvDepth, minShare, 1<<15)
-	}
-	if cfg.PathRecv < minPathRecv || cfg.PathRecv > maxPathRecv {
-		return cfg, verbs.Invalidf("Config.PathRecv is %d: want %d to %d", cfg.PathRecv, minPathRecv, maxPathRecv)
-	}
-	if cfg.ChunkBytes < 256 || cfg.ChunkBytes > core.MaxChunk {
-		return cfg, verbs.Invalidf("Config.ChunkBytes is %d: want 256 to %d", cfg.ChunkBytes, core.MaxChunk)
+	cfg.Paths = cmp.Or(cfg.Paths, 16)
+	cfg.Flows = cmp.Or(cfg.Flows, 1)
+	cfg.ChunkBytes = cmp.Or(cfg.ChunkBytes, 32<<10)
+	cfg.Window = cmp.Or(cfg.Window, 256)
+	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 4<<20)
+	cfg.Speculative = cmp.Or(cfg.Speculative, 128<<10)
+	cfg.RecvDepth = cmp.Or(cfg.RecvDepth, 512)
+	cfg.PathRecv = cmp.Or(cfg.PathRecv, 8)
+	cfg.MinProbe = cmp.Or(cfg.MinProbe, 1_000_000)
+	for _, f := range [...]struct {
+		name            string
+		value, low, top int
+	}{
+		{"RecvDepth", cfg.RecvDepth, minShare, 1 << 15},
+		{"PathRecv", cfg.PathRecv, minPathRecv, maxPathRecv},
+		{"ChunkBytes", cfg.ChunkBytes, 256, core.MaxChunk},
+	} {
+		if f.value < f.low || f.value > f.top {
+			return cfg, verbs.Invalidf("Config.%s is %d: want %d to %d", f.name, f.value, f.low, f.top)
+		}
 	}
 	if cfg.TargetDelay < 0 {
 		return cfg, verbs.Invalidf("Config.TargetDelay is %d: want nanoseconds, at least 0", cfg.TargetDelay)
@@ -122,17 +112,13 @@ func (cfg Config) withDefaults() (Config, error) {
 	if !(cfg.CreditRate >= 0 && cfg.CreditRate <= maxCreditRate) {
 		return cfg, verbs.Invalidf("Config.CreditRate is %v: want bytes per second, 0 to %v", cfg.CreditRate, maxCreditRate)
 	}
-	// The rest is checked by the core.
-	if _, err := core.New(cfg.core(0, 1, 1)); err != nil {
+	if _, err := core.New(cfg.core(0, 1, 1)); err != nil { // checks the other fields
 		return cfg, verbs.Invalidf("Config: %v", err)
 	}
 	return cfg, nil
 }
 
-// pathDepth is how many transmissions a path may have under way.
-const pathDepth = 64
-
-// congestion returns what bounds the bytes in flight of one connection.
+// congestion returns the congestion control of one connection.
 func (cfg *Config) congestion() core.Congestion {
 	if cfg.TargetDelay > 0 {
 		return core.NewSwift(cfg.TargetDelay, cfg.ChunkBytes, cfg.WindowBytes)
@@ -140,7 +126,7 @@ func (cfg *Config) congestion() core.Congestion {
 	return &core.FixedWindow{Bytes: cfg.WindowBytes}
 }
 
-// core returns the configuration of a connection.
+// core returns the configuration of one connection.
 func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
 	return core.Config{
 		Paths: cfg.Paths, Flows: cfg.Flows, Window: cfg.Window, ChunkBytes: uint32(cfg.ChunkBytes), SendDepth: max(sends, 1),
@@ -151,9 +137,9 @@ func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
 }
 
 // Stepper is implemented by wrapped contexts. With Config.Now the owner calls Step whenever
-// something may have happened, and at the time that it returns.
+// something may have happened, and at the time that Step returned.
 type Stepper interface {
-	// Step does what is due. It returns when something is due next, and whether
-	// anything is.
+	// Step does everything that is due. It returns the time of the next timer, and whether there
+	// is one.
 	Step() (next int64, pending bool)
 }

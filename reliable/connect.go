@@ -7,14 +7,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// Endpoint implements verbs.QP: that of the side QP, with all the rest in Extra.
+// Endpoint implements verbs.QP. It is the endpoint of the side QP, with the card in Extra.
 func (q *qp) Endpoint() (verbs.Endpoint, error) {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()
 	if q.closed {
 		return verbs.Endpoint{}, q.opError("query endpoint", verbs.ErrClosed)
 	}
-	if err := q.enlist(); err != nil {
+	if err := q.join(); err != nil {
 		return verbs.Endpoint{}, err
 	}
 	ep, err := q.side.Endpoint()
@@ -25,18 +25,18 @@ func (q *qp) Endpoint() (verbs.Endpoint, error) {
 	return ep, nil
 }
 
-// card returns what the peer must know.
+// card returns the QP's card.
 func (q *qp) card() *card {
-	l := q.link
-	c := &card{window: q.ctx.cfg.Window, credit: l.share, chunk: uint32(q.ctx.cfg.ChunkBytes), conn: l.id, flow: q.flow, perPath: !q.ctx.shared}
-	if q.ctx.cfg.Credits {
-		c.speculative = uint32(q.ctx.cfg.Speculative)
+	cfg, conn := &q.ctx.cfg, q.conn
+	c := &card{window: cfg.Window, credit: conn.share, chunk: uint32(cfg.ChunkBytes), conn: conn.id, flow: q.flow, perPath: !q.ctx.sharedRecv}
+	if cfg.Credits {
+		c.speculative = uint32(cfg.Speculative)
 	}
 	for i := range c.control {
 		c.control[i] = q.pd.control[i].qp.Num()
 	}
-	for i := range l.paths {
-		c.paths = append(c.paths, l.paths[i].addr)
+	for i := range conn.paths {
+		c.paths = append(c.paths, conn.paths[i].addr)
 	}
 	return c
 }
@@ -54,7 +54,7 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	if q.state != verbs.StateReset && q.state != verbs.StateInit {
 		return q.opError("connect QP", verbs.ErrState)
 	}
-	if err := q.enlist(); err != nil {
+	if err := q.join(); err != nil {
 		return err
 	}
 	b, inner, err := splitExtra(remote.Extra)
@@ -67,25 +67,25 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	}
 	remote.Extra = inner
 	if q.state == verbs.StateReset {
-		if err := verbs.InitQP(q.side, q.cfg.Port); err != nil {
+		if err := verbs.InitQP(q.side.QP, q.cfg.Port); err != nil {
 			return err
 		}
 		q.state = verbs.StateInit
-		q.awaitCards()
+		q.side.awaitCards()
 	}
 	if err := q.side.Connect(remote); err != nil {
 		return err
 	}
 	q.state, q.modified = verbs.StateRTS, false
-	if err := q.plug(peer); err != nil {
-		q.fail() // some of its parts may be connected
+	if err := q.connectFlow(peer); err != nil {
+		q.fail() // some parts may be connected
 		return err
 	}
 	return nil
 }
 
-// Modify implements verbs.QP. A QP that is taken to RTS in this way learns of the peer's paths
-// by a card on the side QP, when there is something to send.
+// Modify implements verbs.QP. A QP that Modify takes to RTS gets the peer's card on the side QP, when
+// one of the ends has something to send.
 func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()
@@ -114,7 +114,7 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	default:
 		return q.opError("modify QP", verbs.ErrNotSupported)
 	}
-	if err := q.enlist(); err != nil {
+	if err := q.join(); err != nil {
 		return err
 	}
 	if err := q.side.Modify(attr, mask); err != nil {
@@ -123,10 +123,11 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	first := q.state == verbs.StateReset
 	q.state, q.modified = to, true
 	if first {
-		q.awaitCards()
+		q.side.awaitCards()
 	}
 	if mask&verbs.AttrAccess != 0 {
-		q.allow(attr.Access)
+		q.access = attr.Access
+		q.conn.allow()
 	}
 	if mask&(verbs.AttrTimeout|verbs.AttrRetryCount|verbs.AttrRNRRetry) != 0 {
 		return q.retime()
@@ -134,9 +135,9 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// retime lets the times count that Modify has set after the QP got its peer's card.
+// retime applies the timeouts that Modify has set on a connected QP.
 func (q *qp) retime() error {
-	if q.conn == nil || q.state != verbs.StateRTS {
+	if !q.connected || q.state != verbs.StateRTS {
 		return nil
 	}
 	attr, err := q.side.Query()
@@ -144,138 +145,45 @@ func (q *qp) retime() error {
 		return err
 	}
 	cfg := q.flowConfig(&attr)
-	q.conn.Retime(int(q.flow), cfg.GiveUp, cfg.RecvPatience)
-	q.ctx.rekick(q)
+	q.conn.core.Retime(int(q.flow), cfg.GiveUp, cfg.RecvPatience)
+	q.ctx.rekick(q.conn)
 	return nil
 }
 
-// allow sets what the peer may do. Reading and atomics are the side QP's matter.
-func (q *qp) allow(access verbs.Access) {
-	q.access = access
-	q.link.allow()
-}
-
-// awaitCards posts the receives of the side QP: for the peer's question and its answer.
-func (q *qp) awaitCards() {
-	q.awaitCard(2)
-	q.awaitCard(3)
-}
-
-// awaitCard posts the receive for a card of a slot.
-func (q *qp) awaitCard(slot int) {
-	var wr [1]verbs.RecvWR
-	wr[0].WRID = tagCardRecv.with(q.id, 0, uint32(slot))
-	wr[0].SetSGE(q.cards.sge(slot, q.cards.size))
-	_, _ = q.side.PostRecv(wr[:]) // there is room for two
-}
-
-// askAgain is how long a QP waits for the card of its peer, which has got its own, before it
-// sends it again, in nanoseconds. If the peer has gone meanwhile that ends in RC's RETRY_EXC.
-const askAgain = int64(20 * time.Millisecond)
-
-// introduce sends the own card with the first request: a peer that was connected by Modify
-// knows nothing of the paths yet.
-func (q *qp) introduce() {
-	if !q.introduced {
-		q.introduced = true
-		q.sendCard(1, q.conn == nil)
-	}
-}
-
-// cardSent takes the completion of the own card.
-func (q *qp) cardSent(wc *verbs.WC) {
-	switch {
-	case wc.Status != verbs.StatusSuccess:
-		q.failWith(wc.Status) // as the first request would have
-	case q.conn == nil && q.state == verbs.StateRTS && q.introduced:
-		q.wait(q.ctx.now + askAgain)
-	}
-}
-
-// wait sets the time at which the own card is sent again; zero is never.
-func (q *qp) wait(at int64) {
-	if q.askAt != 0 {
-		q.ctx.asking--
-	}
-	if q.askAt = at; at != 0 {
-		q.ctx.asking++
-	}
-}
-
-// askForCards sends the cards again that nobody has answered.
-func (d *device) askForCards() {
-	for _, q := range d.qps {
-		if q != nil && q.askAt != 0 && d.now >= q.askAt {
-			q.wait(0)
-			q.sendCard(1, true)
-		}
-	}
-}
-
-// sendCard sends the own card on the side QP, from a slot; want asks for that of the peer.
-func (q *qp) sendCard(slot int, want bool) {
-	c := q.card()
-	c.want = want
-	n := copy(q.cards.slot(slot), c.encode())
-	q.sideWR[0] = verbs.SendWR{WRID: tagCardSend.with(q.id, 0, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-	q.sideWR[0].SetSGE(q.cards.sge(slot, n))
-	_, _ = q.side.PostSend(q.sideWR[:]) // if it is refused the QP is in error, which drive finds
-}
-
-// gotCard takes the peer's card from a slot.
-func (q *qp) gotCard(slot uint32, wc *verbs.WC) {
-	if wc.Status != verbs.StatusSuccess || slot < 2 || slot > 3 || int(wc.ByteLen) > q.cards.size {
-		return
-	}
-	c, err := decodeCard(q.cards.slot(int(slot))[:wc.ByteLen], &q.ctx.cfg)
-	if err != nil {
-		q.ctx.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
-		q.fail()
-		return
-	}
-	q.awaitCard(int(slot))
-	if c.want {
-		q.sendCard(0, false)
-	}
-	if q.conn == nil && (q.state == verbs.StateRTR || q.state == verbs.StateRTS) && q.plug(c) != nil {
-		q.fail()
-	}
-}
-
-// minGiveUp is the least time without progress after which a QP gives up, whatever its timeout
-// is: the peer's answers come from a program.
-const minGiveUp = int64(50 * time.Millisecond)
-
-// plug connects the QP to that of the peer, its link if this is the first of its QPs, and sends
-// what was waiting for it.
-func (q *qp) plug(peer *card) error {
-	d, l := q.ctx, q.link
-	d.now = d.clock()
-	q.wait(0)
+// connectFlow connects the QP to that of the peer, and its connection if this is its first QP. Then
+// it sends the requests that waited for it.
+func (q *qp) connectFlow(peer *card) error {
+	ctx, c := q.ctx, q.conn
+	ctx.now = ctx.clock()
+	q.side.setAskAt(0)
 	attr, err := q.side.Query()
 	if err != nil {
 		return err
 	}
 	q.access = attr.Access
 	cfg := q.flowConfig(&attr)
-	if err := l.meet(q, peer, &attr, cfg); err != nil {
+	if err := c.admit(q, peer, &attr, cfg); err != nil {
 		return err
 	}
-	if d.cfg.Flows > 1 {
-		if err := l.conn.Open(int(q.flow), cfg); err != nil {
+	if ctx.cfg.Flows > 1 {
+		if err := c.core.Open(int(q.flow), cfg); err != nil {
 			return q.opError("connect QP", err)
 		}
 	}
-	q.conn = l.conn
-	if n := int(q.recvTail - q.recvHead); n > 0 {
+	q.connected = true
+	if n := q.recvs.Len(); n > 0 {
 		q.step(&core.Event{Kind: core.EvReceives, Count: n})
 	}
-	for t := q.sendHead; t != q.sendTail; t++ {
+	for t := q.sends.Head(); t != q.sends.Tail(); t++ {
 		q.launch(t)
 	}
-	d.flush()
+	ctx.flush()
 	return nil
 }
+
+// minGiveUp is the least time without progress after which a QP gives up, in nanoseconds, whatever
+// its timeout is: the peer's answers come from a program.
+const minGiveUp = int64(50 * time.Millisecond)
 
 // flowConfig returns the configuration of the QP's flow.
 func (q *qp) flowConfig(attr *verbs.QPAttr) core.FlowConfig {
@@ -289,18 +197,17 @@ func (q *qp) flowConfig(attr *verbs.QPAttr) core.FlowConfig {
 	return cfg
 }
 
-// reset makes the QP as new, on a new link or with a new flow.
+// reset makes the QP as new, with a new flow.
 func (q *qp) reset() error {
 	if err := q.side.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState); err != nil {
 		return err
 	}
 	q.leave()
-	q.ctx.disregard(q.num)
-	q.sendCQ.discard(q.num)
-	q.recvCQ.discard(q.num)
-	q.sendHead, q.sendTail, q.recvHead, q.recvTail = 0, 0, 0, 0
-	q.faultLocal, q.broken, q.introduced, q.modified, q.state = 0, false, false, false, verbs.StateReset
-	return q.enlist()
+	q.ctx.inbox.discard(q.num)
+	q.discard()
+	q.makeQueues()
+	q.recvError, q.broken, q.side.introduced, q.modified, q.state = 0, false, false, false, verbs.StateReset
+	return q.join()
 }
 
 // Query implements verbs.QP.

@@ -5,104 +5,112 @@ import (
 	"fmt"
 	"sync"
 
+	"ibverbx/internal/clock"
+	"ibverbx/internal/table"
 	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
-// device is an open device whose RC QPs are made of paths.
-type device struct {
-	inner verbs.Context
-	cfg   Config
-	attr  verbs.DeviceAttr
-	clock func() int64
-	// shared says that UC QPs can use a shared receive queue.
-	shared bool
+// pathContext is a context whose RC QPs are made of paths.
+type pathContext struct {
+	inner verbs.Context    // the wrapped context, owned by this one
+	cfg   Config           // has its defaults filled in
+	attr  verbs.DeviceAttr // describes the inner device
+	clock func() int64     // returns nanoseconds and never goes back
+	// sharedRecv reports whether UC QPs can use a shared receive queue. Otherwise every path has
+	// receives of its own.
+	sharedRecv bool
+	keeper     *keeper // runs timers while the program does not poll, nil with Config.Now
 
-	mu       sync.Mutex // guards everything below, and all objects of the device
-	cq       verbs.CQ   // takes the completions of all inner QPs
-	wcs      []verbs.WC
-	stash    []verbs.WC // taken from cq and not looked at yet
-	stashed  int        // of which were looked at
-	more     bool       // the last drive has not taken all
-	wakeAt   int64      // when the keeper looks next
-	now      int64      // read once per batch
-	routes   routes
-	qps      []*qp   // by number; nil is free
-	links    []*link // by number of the connection; nil is free
-	lives    uint32  // counts the links that there were
-	live     []*link // connected
-	sidesAt  int64   // when the side QPs are looked at next
-	asking   int     // QPs that wait for the card of their peer
-	domains  []*domain
-	prepared uint32 // counts what domains have made
-	events   []verbs.Event
-	eventErr error
-	notify   *verbs.Waker
-	polled   bool // since the keeper looked
-	cqs      []*cq
-	dirty    []*link       // have something to post
-	pacers   []*core.Pacer // by port, nil for those without; only with Config.Credits
-	keeper   *keeper
-	closed   bool
+	mu          sync.Mutex         // guards the fields below and all objects of the context
+	closed      bool               // set by Close
+	now         int64              // the time that clock returned for the present batch
+	wakeAt      int64              // when the keeper runs next, core.Never if no timer is set
+	polled      bool               // reports whether the program has polled since the keeper last ran
+	inbox       inbox              // takes the completions of all inner QPs
+	routes      table.Table[route] // finds the owner of a path's QP or of a control QP, by QP number
+	cqs         []*cq              // the open CQs
+	pds         []*pd              // the open PDs
+	qps         []*qp              // the wrapped QPs, by qp.id; a nil entry is free
+	conns       []*connection      // the connections, by the index in their number; a nil entry is free
+	connsMade   uint32             // counts the connections made so far; it is part of a connection's number
+	connected   []*connection      // lists the connections that have a core, in the order in which they got it
+	dirty       []*connection      // lists the connections that may have something to post, each once
+	pdsPrepared uint32             // counts the calls of pd.prepare; it is the source of pd.id
+	pacers      []*core.Pacer      // grant credit, by port, with nil for unused ports; empty without Config.Credits
+	sidesAt     int64              // when the states of the side QPs are queried next
+	asking      int                // counts the QPs whose side.askAt is set
+	events      []verbs.Event      // wait to be taken by Events, at most maxEvents
+	eventErr    error              // the last error of the inner context's Events
+	notify      *verbs.Waker       // woken by events; it may be nil
 }
 
 var (
-	_ verbs.Context = (*device)(nil)
-	_ Stepper       = (*device)(nil)
+	_ verbs.Context = (*pathContext)(nil)
+	_ Stepper       = (*pathContext)(nil)
+	_ Carrier       = (*pathContext)(nil)
 )
 
-// engineDepth is how many completions of inner QPs may wait: the windows of 256 QPs, full.
-const engineDepth = 1 << 16
+// route is the owner of an inner QP: a path, a control QP, or neither if the QP is unknown.
+type route struct {
+	path    *path
+	control *controlQP
+}
 
-// Wrap returns a context whose RC QPs are made of paths on ctx, which it takes over: closing
-// the wrapped context closes ctx. Other QPs are those of ctx. [ErrNoUC] if the device has no
-// UC; then ctx stays open, and its owner's. With Config.FallBackToRC there is a context in its
-// place whose QPs are those of ctx; see [Carrier].
-func Wrap(ctx verbs.Context, cfg Config) (verbs.Context, error) {
+// inboxDepth is the depth of the CQ of the inner QPs. It holds the full windows of 256 QPs.
+const inboxDepth = 1 << 16
+
+// Wrap returns a context whose RC QPs are made of paths on inner. It takes inner over: closing the
+// wrapped context closes inner. QPs of other types are those of inner.
+//
+// Wrap returns [ErrNoUC] if the device has no UC. After an error inner stays open and the caller
+// still owns it. With Config.FallBackToRC a device without UC is no error: the QPs of the context
+// that Wrap returns are those of inner; see [Carrier].
+func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, verbs.NewOpError("wrap context", "", 0, err)
 	}
-	attr, err := ctx.QueryDevice()
+	attr, err := inner.QueryDevice()
 	if err != nil {
 		return nil, err
 	}
-	shared, err := probe(ctx, &attr)
+	shared, err := probe(inner, &attr)
 	if cfg.FallBackToRC && errors.Is(err, verbs.ErrNotSupported) {
-		return plain{ctx, cfg}, nil
+		return plain{inner, cfg}, nil
 	}
 	if err == nil && !shared && cfg.pathShare() > cfg.RecvDepth {
-		err = verbs.Invalidf("UC QPs of the device cannot use a shared receive queue, and Config.RecvDepth is %d: want Paths*PathRecv, %d, for each QP",
+		err = verbs.Invalidf("Config.RecvDepth is %d: want at least Paths*PathRecv, %d, because UC QPs of this device cannot use a shared receive queue",
 			cfg.RecvDepth, cfg.pathShare())
 	}
 	if errors.Is(err, verbs.ErrNotSupported) {
-		err = fmt.Errorf("%w; use the context as it is, or set Config.FallBackToRC at both ends", err)
+		err = fmt.Errorf("%w; use the context without Wrap, or set Config.FallBackToRC at both ends", err)
 	}
 	if err != nil {
-		return nil, verbs.NewOpError("wrap context", ctx.Device().Name(), 0, err)
+		return nil, verbs.NewOpError("wrap context", inner.Device().Name(), 0, err)
 	}
-	d := &device{inner: ctx, cfg: cfg, attr: attr, clock: cfg.Now, shared: shared, wcs: make([]verbs.WC, 64)}
-	d.stash = make([]verbs.WC, 0, 256)
+	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared}
 	waker := verbs.NewWaker()
-	if d.clock == nil {
-		d.clock = monotonic()
-		d.keeper = newKeeper(d, waker)
+	if ctx.clock == nil {
+		ctx.clock = clock.Monotonic()
+		ctx.keeper = newKeeper(ctx, waker)
 	}
-	d.cq, err = ctx.CreateCQ(verbs.CQConfig{Depth: min(engineDepth, attr.MaxCQE), Waker: waker})
+	ctx.inbox = inbox{batch: make([]verbs.WC, 64), stash: make([]verbs.WC, 0, 256)}
+	ctx.inbox.cq, err = inner.CreateCQ(verbs.CQConfig{Depth: min(inboxDepth, attr.MaxCQE), Waker: waker})
 	if err != nil {
 		return nil, err
 	}
-	if d.keeper != nil {
-		if err := ctx.NotifyEvents(waker); err != nil {
-			return nil, errors.Join(err, d.cq.Close())
+	if ctx.keeper != nil {
+		if err := inner.NotifyEvents(waker); err != nil {
+			return nil, errors.Join(err, ctx.inbox.cq.Close())
 		}
-		d.keeper.start()
+		ctx.keeper.start()
 	}
-	return d, nil
+	return ctx, nil
 }
 
-// Device returns the device; what it opens is wrapped, too.
-func (d *device) Device() verbs.Device { return wrapped{d.inner.Device(), d.cfg} }
+// Device returns a device that opens wrapped contexts.
+func (ctx *pathContext) Device() verbs.Device { return wrapped{ctx.inner.Device(), ctx.cfg} }
 
 // wrapped is a device that opens wrapped contexts.
 type wrapped struct {
@@ -112,62 +120,75 @@ type wrapped struct {
 
 // Open implements verbs.Device.
 func (w wrapped) Open() (verbs.Context, error) {
-	ctx, err := w.Device.Open()
+	inner, err := w.Device.Open()
 	if err != nil {
 		return nil, err
 	}
-	c, err := Wrap(ctx, w.cfg)
+	ctx, err := Wrap(inner, w.cfg)
 	if err != nil {
-		return nil, errors.Join(err, ctx.Close())
+		return nil, errors.Join(err, inner.Close())
 	}
-	return c, nil
+	return ctx, nil
 }
 
-// QueryDevice tells the limits of wrapped QPs.
-func (d *device) QueryDevice() (verbs.DeviceAttr, error) {
-	a, err := d.inner.QueryDevice()
+// QueryDevice returns the limits of wrapped QPs.
+func (ctx *pathContext) QueryDevice() (verbs.DeviceAttr, error) {
+	a, err := ctx.inner.QueryDevice()
 	a.Provider = "reliable over " + a.Provider
-	a.MaxQP = min(a.MaxQP/(d.cfg.Paths+d.cfg.Flows+1), d.maxLinks()) * d.cfg.Flows
+	a.MaxQP = min(a.MaxQP/(ctx.cfg.Paths+ctx.cfg.Flows+1), ctx.maxConnections()) * ctx.cfg.Flows
 	a.MaxInline = min(a.MaxInline, maxInline)
-	a.MaxMsgSize = d.maxMsg()
+	a.MaxMsgSize = ctx.maxMsg()
 	a.Capabilities &^= verbs.CapSRQ | verbs.CapSRQOnUC | verbs.CapSQD | verbs.CapDMABuf | verbs.CapTimestamp
 	a.Capabilities |= verbs.CapFlushOnPost
 	a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
 	return a, err
 }
 
-// maxMsg is how long a message may be. The core counts its bytes in 32 bits, and a READ goes to the
-// inner device as it is.
-func (d *device) maxMsg() uint64 { return min(d.attr.MaxMsgSize, 1<<30) }
+// maxMsg is the length limit of a message. The core counts its bytes in 32 bits, and a READ goes to
+// the inner device as it is.
+func (ctx *pathContext) maxMsg() uint64 { return min(ctx.attr.MaxMsgSize, 1<<30) }
 
-func (d *device) QueryPort(port int) (verbs.PortAttr, error) { return d.inner.QueryPort(port) }
-
-func (d *device) QueryGID(port, index int) (verbs.GIDEntry, error) {
-	return d.inner.QueryGID(port, index)
+// quota is the number of receive buffers that a connection needs.
+func (ctx *pathContext) quota() int {
+	if ctx.sharedRecv {
+		return minShare
+	}
+	return ctx.cfg.pathShare()
 }
 
-// Close ends the goroutine and closes everything.
-func (d *device) Close() error {
-	if d.keeper != nil {
-		d.keeper.end()
+// maxConnections is the number of connections that the receive buffers of a PD serve.
+func (ctx *pathContext) maxConnections() int { return ctx.cfg.RecvDepth / ctx.quota() }
+
+// QueryPort implements verbs.Context.
+func (ctx *pathContext) QueryPort(port int) (verbs.PortAttr, error) { return ctx.inner.QueryPort(port) }
+
+// QueryGID implements verbs.Context.
+func (ctx *pathContext) QueryGID(port, index int) (verbs.GIDEntry, error) {
+	return ctx.inner.QueryGID(port, index)
+}
+
+// Close stops the goroutine and closes every object of the context.
+func (ctx *pathContext) Close() error {
+	if ctx.keeper != nil {
+		ctx.keeper.stop()
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	if ctx.closed {
 		return nil
 	}
-	for _, q := range d.qps {
+	for _, q := range ctx.qps {
 		if q != nil {
 			q.destroy()
 		}
 	}
-	for len(d.domains) > 0 {
-		d.domains[0].free()
+	for len(ctx.pds) > 0 {
+		ctx.pds[0].free()
 	}
-	d.closed = true
-	return d.inner.Close()
+	ctx.closed = true
+	return ctx.inner.Close()
 }
 
-func (d *device) opError(op string, qpn uint32, err error) error {
-	return verbs.NewOpError(op, d.inner.Device().Name(), qpn, err)
+func (ctx *pathContext) opError(op string, qpn uint32, err error) error {
+	return verbs.NewOpError(op, ctx.inner.Device().Name(), qpn, err)
 }

@@ -3,37 +3,37 @@ package reliable
 import (
 	"slices"
 
+	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
 
-// cq is a completion queue: completions of wrapped QPs in a ring of its own, those of other
-// QPs in the inner CQ.
+// cq is a completion queue. It has a ring for the completions of wrapped QPs. Those of other QPs are
+// in the inner CQ.
 type cq struct {
-	ctx   *device
-	inner verbs.CQ
-	waker *verbs.Waker
+	ctx   *pathContext
+	inner verbs.CQ     // takes the completions of QPs that are not wrapped
+	waker *verbs.Waker // woken when the armed CQ gets a completion; it may be nil
 
-	ring      []verbs.WC
-	head, len int
-	armed     bool
-	solicited bool // armed for solicited and failed ones only
-	overrun   bool
-	users     int
-	closed    bool
+	ring      ring.Ring[verbs.WC] // holds at most inner.Depth() completions
+	armed     bool                // reports that the next completion wakes waker
+	solicited bool                // limits armed to solicited and failed completions
+	overrun   bool                // reports that a completion was lost because the ring was full
+	users     int                 // counts the wrapped QPs that use the CQ, twice if for both directions
+	closed    bool                // set by Close
 }
 
 var _ verbs.CQ = (*cq)(nil)
 
 // CreateCQ implements verbs.Context.
-func (d *device) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
-	inner, err := d.inner.CreateCQ(cfg)
+func (ctx *pathContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
+	inner, err := ctx.inner.CreateCQ(cfg)
 	if err != nil {
 		return nil, err
 	}
-	c := &cq{ctx: d, inner: inner, waker: cfg.Waker, ring: make([]verbs.WC, inner.Depth())}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.cqs = append(d.cqs, c)
+	c := &cq{ctx: ctx, inner: inner, waker: cfg.Waker, ring: ring.New[verbs.WC](inner.Depth())}
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	ctx.cqs = append(ctx.cqs, c)
 	return c, nil
 }
 
@@ -45,15 +45,12 @@ func (c *cq) Poll(dst []verbs.WC) (n int, err error) {
 		return c.inner.Poll(dst)
 	}
 	c.ctx.polled = true
-	if c.len < len(dst) {
+	if c.ring.Len() < len(dst) {
 		c.ctx.drive()
 	}
-	for n < len(dst) && c.len > 0 {
-		dst[n] = c.ring[c.head]
-		if c.head++; c.head == len(c.ring) {
-			c.head = 0
-		}
-		c.len--
+	for n < len(dst) && c.ring.Len() > 0 {
+		dst[n] = *c.ring.Front()
+		c.ring.Drop(1)
 		n++
 	}
 	if n == len(dst) {
@@ -101,46 +98,37 @@ func (c *cq) Close() error {
 	return nil
 }
 
-// push adds a completion. A CQ that is full overruns, and its QPs fail.
+// push adds a completion. A full CQ overruns, and its QPs fail.
 func (c *cq) push(wc *verbs.WC, solicited bool) {
 	if c.overrun {
 		return
 	}
-	if c.len == len(c.ring) {
+	if c.ring.Len() == c.Depth() {
 		c.overrun = true
 		c.ctx.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
 		for _, q := range c.ctx.qps {
 			if q != nil && (q.sendCQ == c || q.recvCQ == c) {
 				q.broken = true
-				if q.link != nil {
-					q.link.sick = true
+				if q.conn != nil {
+					q.conn.failing = true
 				}
 				c.ctx.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
 			}
 		}
 		return
 	}
-	i := c.head + c.len
-	if i >= len(c.ring) {
-		i -= len(c.ring)
-	}
-	c.ring[i] = *wc
-	c.len++
+	*c.ring.Extend() = *wc
 	if c.armed && (!c.solicited || solicited || wc.Status != verbs.StatusSuccess) {
 		c.armed, c.solicited = false, false
 		c.waker.Wake()
 	}
 }
 
-// discard takes the completions of a QP out.
+// discard removes the completions of a QP.
 func (c *cq) discard(qpn uint32) {
-	kept := 0
-	for k := range c.len {
-		wc := c.ring[(c.head+k)%len(c.ring)]
-		if wc.QPN != qpn {
-			c.ring[(c.head+kept)%len(c.ring)] = wc
-			kept++
+	for range c.ring.Len() {
+		if wc := c.ring.Pop(); wc.QPN != qpn {
+			c.ring.Push(wc)
 		}
 	}
-	c.len = kept
 }

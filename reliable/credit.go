@@ -1,101 +1,94 @@
 package reliable
 
-import "ibverbx/reliable/core"
+import (
+	"cmp"
+
+	"ibverbx/reliable/core"
+)
 
 const (
-	// maxCreditRate is far beyond any link.
+	// maxCreditRate bounds Config.CreditRate, in bytes per second. It is far beyond any link.
 	maxCreditRate = 1e15
-	// creditQuantum is what a QP is granted in its turn.
+	// creditQuantum is what a connection is granted in its turn, in bytes.
 	creditQuantum = 64 << 10
-	// creditSlack is by how much grants may be late and are made up for, in nanoseconds, and
-	// keeperSlack the same where a keeper grants while nobody polls: it wakes a millisecond
-	// late, when the link could have carried a hundred quanta.
+	// creditSlack is how late a grant may be and still be made up for, in nanoseconds.
 	creditSlack = 100_000
+	// keeperSlack replaces creditSlack where a keeper grants while the program does not poll. The
+	// keeper wakes a millisecond late, in which the link could have carried a hundred quanta.
 	keeperSlack = 2_000_000
-	// unknownSpeed is what a port counts as that does not tell its speed, in Mb/s.
+	// unknownSpeed is the assumed speed of a port that reports none, in Mb/s.
 	unknownSpeed = 100_000
 )
 
-// pacer returns the pacer of a port: all connections through it share the link.
-func (d *device) pacer(port uint8) (*core.Pacer, error) {
+// pacer returns the pacer of a port. All connections through the port share it.
+func (ctx *pathContext) pacer(port uint8) (*core.Pacer, error) {
 	port = max(port, 1)
-	for len(d.pacers) <= int(port) {
-		d.pacers = append(d.pacers, nil)
+	for len(ctx.pacers) <= int(port) {
+		ctx.pacers = append(ctx.pacers, nil)
 	}
-	if d.pacers[port] != nil {
-		return d.pacers[port], nil
+	if ctx.pacers[port] != nil {
+		return ctx.pacers[port], nil
 	}
-	rate := d.cfg.CreditRate
+	rate := ctx.cfg.CreditRate
 	if rate == 0 {
-		attr, err := d.inner.QueryPort(int(port))
+		attr, err := ctx.inner.QueryPort(int(port))
 		if err != nil {
 			return nil, err
 		}
-		if attr.SpeedMbps == 0 {
-			attr.SpeedMbps = unknownSpeed
-		}
-		rate = 0.95 * float64(attr.SpeedMbps) * 1e6 / 8
+		rate = 0.95 * float64(cmp.Or(attr.SpeedMbps, unknownSpeed)) * 1e6 / 8
 	}
 	slack := int64(creditSlack)
-	if d.keeper != nil {
+	if ctx.keeper != nil {
 		slack = keeperSlack
 	}
-	d.pacers[port] = core.NewPacer(rate, creditQuantum, slack)
-	return d.pacers[port], nil
+	ctx.pacers[port] = core.NewPacer(rate, creditQuantum, slack)
+	return ctx.pacers[port], nil
 }
 
-// enroll makes a link one of those that share the link of a port.
-func (l *link) enroll(port uint8) error {
-	if !l.ctx.cfg.Credits {
+// joinPacer lets the pacer of a port grant credit to the peer.
+func (c *connection) joinPacer(port uint8) error {
+	if !c.ctx.cfg.Credits {
 		return nil
 	}
-	p, err := l.ctx.pacer(port)
+	p, err := c.ctx.pacer(port)
 	if err != nil {
 		return err
 	}
-	p.Join(l.index())
-	l.pacer = p
+	p.Join(c.index())
+	c.pacer = p
 	return nil
 }
 
-// dismiss ends what enroll began: the link's time is for others.
-func (l *link) dismiss() {
-	if l.pacer != nil {
-		l.pacer.Leave(l.index())
-		l.pacer = nil
+// leavePacer undoes joinPacer.
+func (c *connection) leavePacer() {
+	if c.pacer != nil {
+		c.pacer.Leave(c.index())
+		c.pacer = nil
 	}
 }
 
-// demand takes what the peer asks for.
-func (l *link) demand(a *core.Action) {
-	if l.pacer != nil {
-		l.pacer.Want(l.ctx.now, l.index(), a.Bytes, a.Spare, a.Used)
-	}
-}
-
-// grant gives the credit that is due.
-func (d *device) grant() {
-	for _, p := range d.pacers {
+// grant grants the credit that is due.
+func (ctx *pathContext) grant() {
+	for _, p := range ctx.pacers {
 		if p == nil {
 			continue
 		}
 		for {
-			conn, n, ok := p.Next(d.now)
+			conn, n, ok := p.Next(ctx.now)
 			if !ok {
 				break
 			}
-			if l := d.links[conn]; l != nil && l.pacer == p {
-				l.ev = core.Event{Kind: core.EvGrant, Count: n}
-				l.step(&l.ev)
+			if c := ctx.conns[conn]; c != nil && c.pacer == p {
+				c.step(&core.Event{Kind: core.EvGrant, Count: n})
 			}
 		}
 	}
 }
 
 // grantAt is when the next grant is due.
-func (d *device) grantAt() int64 {
+func (ctx *pathContext) grantAt() int64 {
 	at := core.Never
-	for _, p := range d.pacers {
+	for _, p := range ctx.pacers {
 		if p != nil {
 			at = min(at, p.Deadline())
 		}

@@ -6,70 +6,70 @@ import (
 	"ibverbx/verbs"
 )
 
-// maxEvents bounds the events that wait to be taken.
+// maxEvents bounds the number of waiting events. Later ones are dropped.
 const maxEvents = 1024
 
 // Events implements verbs.Context.
-func (d *device) Events(dst []verbs.Event) (n int, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.collect()
-	n = copy(dst, d.events)
-	d.events = d.events[:copy(d.events, d.events[n:])]
+func (ctx *pathContext) Events(dst []verbs.Event) (n int, err error) {
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	ctx.collect()
+	n = copy(dst, ctx.events)
+	ctx.events = ctx.events[:copy(ctx.events, ctx.events[n:])]
 	if n == 0 {
-		err = d.eventErr
+		err = ctx.eventErr
 	}
 	return n, err
 }
 
 // NotifyEvents implements verbs.Context.
-func (d *device) NotifyEvents(w *verbs.Waker) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.notify = w
-	if w != nil && len(d.events) > 0 {
+func (ctx *pathContext) NotifyEvents(w *verbs.Waker) error {
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	ctx.notify = w
+	if w != nil && len(ctx.events) > 0 {
 		w.Wake()
 	}
-	if d.keeper != nil && !d.closed {
-		return nil // it is woken by those of the inner context
+	if ctx.keeper != nil && !ctx.closed {
+		return nil // the keeper is woken by the inner context's events
 	}
-	return d.inner.NotifyEvents(w)
+	return ctx.inner.NotifyEvents(w)
 }
 
 // collect takes the events of the inner context.
-func (d *device) collect() {
+func (ctx *pathContext) collect() {
 	var buf [16]verbs.Event
 	for {
-		n, err := d.inner.Events(buf[:])
+		n, err := ctx.inner.Events(buf[:])
 		if err != nil {
-			d.eventErr = err
+			ctx.eventErr = err
 		}
 		if n == 0 {
 			return
 		}
-		d.sidesAt = 0 // it may be about one of them
+		ctx.sidesAt = 0 // the event may be about a side QP
 		for _, ev := range buf[:n] {
-			if ev, ok := d.translate(ev); ok {
-				d.raise(ev)
+			if ev, ok := ctx.translate(ev); ok {
+				ctx.raise(ev)
 			}
 		}
 	}
 }
 
-// translate names the user's object in an event of the inner context, and reports whether it
-// is about something that the user knows.
-func (d *device) translate(ev verbs.Event) (verbs.Event, bool) {
+// translate replaces the inner object in an event by the user's object. It reports whether the user
+// knows the object.
+func (ctx *pathContext) translate(ev verbs.Event) (verbs.Event, bool) {
 	switch {
 	case ev.QP != nil:
-		for _, q := range d.qps {
-			if q != nil && q.side == ev.QP {
+		for _, q := range ctx.qps {
+			if q != nil && q.side.QP == ev.QP {
 				ev.QP = q
 				return ev, true
 			}
 		}
-		return ev, d.routes.find(ev.QP.Num()) == nil && ev.Type != verbs.EventLastWQEReached
+		return ev, ctx.routes.Find(ev.QP.Num()) == route{} && ev.Type != verbs.EventLastWQEReached
 	case ev.CQ != nil:
-		for _, c := range d.cqs {
+		for _, c := range ctx.cqs {
 			if c.inner == ev.CQ {
 				ev.CQ = c
 				return ev, true
@@ -81,17 +81,17 @@ func (d *device) translate(ev verbs.Event) (verbs.Event, bool) {
 }
 
 // raise queues an event.
-func (d *device) raise(ev verbs.Event) {
-	if len(d.events) < maxEvents {
-		d.events = append(d.events, ev)
+func (ctx *pathContext) raise(ev verbs.Event) {
+	if len(ctx.events) < maxEvents {
+		ctx.events = append(ctx.events, ev)
 	}
-	if d.notify != nil {
-		d.notify.Wake()
+	if ctx.notify != nil {
+		ctx.notify.Wake()
 	}
 }
 
-// forget takes the events of a QP or a CQ out.
-func (d *device) forget(of func(verbs.Event) bool) {
-	d.collect()
-	d.events = slices.DeleteFunc(d.events, of)
+// forget removes the events of a closed object.
+func (ctx *pathContext) forget(of func(verbs.Event) bool) {
+	ctx.collect()
+	ctx.events = slices.DeleteFunc(ctx.events, of)
 }

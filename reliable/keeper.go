@@ -8,56 +8,48 @@ import (
 	"ibverbx/verbs"
 )
 
-// keeper is the goroutine of a wrapped context: it does what is due while nobody posts or
-// polls. It sleeps until a completion comes or a timer is due.
+// keeper is the goroutine of a wrapped context. It runs Step while the program neither posts nor
+// polls. It sleeps until a completion arrives or a timer is due.
 type keeper struct {
-	d     *device
-	waker *verbs.Waker
-	timer *time.Timer
-	ctx   context.Context
-	stop  context.CancelFunc
-	done  sync.WaitGroup
+	ctx    *pathContext       // the context that the keeper steps
+	waker  *verbs.Waker       // woken by completions, events, the timer and kick
+	timer  *time.Timer        // wakes the waker when a timer of the context is due
+	ending context.Context    // ends when stop is called
+	end    context.CancelFunc // cancels ending
+	done   sync.WaitGroup     // waits for the goroutine
 }
 
-// monotonic returns a clock that counts from now, in nanoseconds.
-func monotonic() func() int64 {
-	start := time.Now()
-	return func() int64 { return int64(time.Since(start)) + 1 }
-}
-
-func newKeeper(d *device, w *verbs.Waker) *keeper {
-	k := &keeper{d: d, waker: w}
-	k.ctx, k.stop = context.WithCancel(context.Background())
+func newKeeper(ctx *pathContext, w *verbs.Waker) *keeper {
+	k := &keeper{ctx: ctx, waker: w}
+	k.ending, k.end = context.WithCancel(context.Background())
 	return k
 }
 
 func (k *keeper) start() {
 	k.timer = time.AfterFunc(time.Hour, k.waker.Wake)
-	k.done.Add(1)
-	go k.run()
+	k.done.Go(k.run)
 }
 
 func (k *keeper) run() {
-	defer k.done.Done()
 	for {
-		next, pending := k.d.Step()
+		next, pending := k.ctx.Step()
 		if pending {
-			k.timer.Reset(time.Duration(max(next-k.d.clock(), 0)))
+			k.timer.Reset(time.Duration(max(next-k.ctx.clock(), 0)))
 		}
-		if k.waker.Wait(k.ctx) != nil {
+		if k.waker.Wait(k.ending) != nil {
 			return
 		}
 	}
 }
 
-// end stops the goroutine and waits for it. The lock of the device must not be held.
-func (k *keeper) end() {
-	k.stop()
+// stop ends the goroutine and waits for it. The caller must not hold the lock of the context.
+func (k *keeper) stop() {
+	k.end()
 	k.done.Wait()
 	k.timer.Stop()
 }
 
-// kick makes the goroutine look at the timers again.
+// kick makes the goroutine run Step.
 func (k *keeper) kick() {
 	if k != nil {
 		k.waker.Wake()

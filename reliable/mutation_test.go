@@ -10,31 +10,31 @@ import (
 // package core leaves out.
 var mutations = []mutant.Change{
 	{
-		Name: "a repeated piece of a WRITE is not copied", Tests: "TestTransfer", File: "carry.go",
-		Old: "			copy(b, q.link.landing)\n", New: "			_ = b\n",
+		Name: "a repeated piece of a WRITE is not copied", Tests: "TestTransfer", File: "receive.go",
+		Old: "			copy(b, q.conn.landing)\n", New: "			_ = b\n",
 	},
 	{
-		Name: "every chunk of a SEND lands at the start", Tests: "TestTransfer", File: "carry.go",
+		Name: "every chunk of a SEND lands at the start", Tests: "TestTransfer", File: "receive.go",
 		Old: "b[off:], rest", New: "b, rest",
 	},
 	{
-		Name: "a piece of a WRITE is placed without a key", Tests: "TestConformance/(keys|remoteerror)", File: "carry.go",
+		Name: "a piece of a WRITE is placed without a key", Tests: "TestConformance/(keys|remoteerror)", File: "receive.go",
 		Old: "!ok && h.Len > 0 {\n			return uint8(verbs.StatusRemAccessErr)", New: "!ok && h.Len > 1<<31 {\n			return uint8(verbs.StatusRemAccessErr)",
 	},
 	{
-		Name: "a SEND may be longer than its receive", Tests: "TestConformance/(send|localerror|remoteerror)", File: "carry.go",
+		Name: "a SEND may be longer than its receive", Tests: "TestConformance/(send|localerror|remoteerror)", File: "receive.go",
 		Old: "uint64(h.Offset)+uint64(h.Len) > wr.Length()", New: "false",
 	},
 	{
-		Name: "local keys are not looked at", Tests: "TestConformance/(keys|localerror)", File: "post.go",
+		Name: "local keys are not looked at", Tests: "TestConformance/(keys|localerror)", File: "send.go",
 		Old: "if _, ok := q.pd.local(g, false); !ok {", New: "if false {",
 	},
 	{
-		Name: "inline bytes are not taken at post time", Tests: "TestConformance/(send|write)", File: "post.go",
-		Old: "		q.copyInline(s, i)\n", New: "		_ = i\n",
+		Name: "inline bytes are not taken at post time", Tests: "TestConformance/(send|write)", File: "send.go",
+		Old: "		q.copyInline(s, int(token)&(q.sends.Cap()-1))\n", New: "",
 	},
 	{
-		Name: "unsignaled requests complete loudly", Tests: "TestConformance/order", File: "carry.go",
+		Name: "unsignaled requests complete loudly", Tests: "TestConformance/order", File: "send.go",
 		Old: "s.wr.Flags&verbs.SendSignaled == 0 && !q.cfg.SignalAll", New: "false",
 	},
 	{
@@ -42,12 +42,12 @@ var mutations = []mutant.Change{
 		Old: "	remote.Extra = inner\n", New: "	_, remote.Extra = inner, nil\n",
 	},
 	{
-		Name: "every request rings the bell", Tests: "TestOneDoorbell", File: "post.go",
-		Old: "		q.enqueue(&wrs[i])\n", New: "		q.enqueue(&wrs[i])\n		d.flush()\n",
+		Name: "every request rings the bell", Tests: "TestOneDoorbell", File: "send.go",
+		Old: "		q.enqueue(&wrs[i])\n", New: "		q.enqueue(&wrs[i])\n		ctx.flush()\n",
 	},
 	{
 		Name: "a side QP that is down flushes what it failed", Tests: "TestSide", File: "side.go",
-		Old: "if q.sideDown {", New: "if true {",
+		Old: "if q.side.down {", New: "if true {",
 	},
 }
 

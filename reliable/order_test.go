@@ -29,16 +29,16 @@ func TestControlPacketsLeaveRoom(t *testing.T) {
 	ep, err := q.Endpoint()
 	fatal(t, err)
 	fatal(t, q.Connect(ep)) // to itself
-	l := q.(*qp).link
+	c := q.(*qp).conn
 	for round := range 10 {
 		for range 3 * pathSlots {
-			l.tell(&core.Action{Route: core.RoutePath, Record: wire.Record{Type: wire.Solicit}})
+			c.sendRecord(&core.Action{Route: core.RoutePath, Record: wire.Record{Type: wire.Solicit}})
 		}
-		p := &l.paths[0]
-		if n := p.posted - p.done; n != maxOrders || n+pathDepth > pathSlots {
-			t.Fatalf("round %d: %d control packets are staged, want %d: a path has %d sends and %d chunks", round, n, maxOrders, pathSlots, pathDepth)
+		p := &c.paths[0]
+		if n := p.posted - p.done; n != maxControls || n+pathDepth > pathSlots {
+			t.Fatalf("round %d: %d control packets are staged, want %d: a path has %d sends and %d chunks", round, n, maxControls, pathSlots, pathDepth)
 		}
-		l.touch()
+		c.touch()
 		for range 100 {
 			if _, err := cq.Poll(make([]verbs.WC, 1)); err != nil {
 				t.Fatalf("Poll = %v, want none", err)

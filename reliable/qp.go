@@ -1,101 +1,66 @@
 package reliable
 
 import (
+	"slices"
+
+	"ibverbx/internal/ring"
 	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
-// maxInline is how many inline bytes a request may have.
+// maxInline is the limit of inline bytes per request.
 const maxInline = 256
 
-// qp is a wrapped QP. Everything in it is guarded by the device's lock.
+// qp is a wrapped QP: the queues of one user's QP, its flow of a connection, and its side QP. The
+// lock of the context guards it.
 type qp struct {
-	ctx    *device
-	pd     *domain
-	cfg    verbs.QPConfig
-	sendCQ *cq
-	recvCQ *cq
-	id     uint32 // its number on the device
-	state  verbs.QPState
-	closed bool
-	taken  bool // it has an id
-	broken bool // its CQ overran, or the peer sent what cannot be taken
+	ctx      *pathContext
+	pd       *pd
+	cfg      verbs.QPConfig // what CreateQP was asked for; MaxSendSGE and MaxRecvSGE are at least 1
+	sendCQ   *cq            // takes the completions of sends
+	recvCQ   *cq            // takes the completions of receives
+	id       uint32         // the index in ctx.qps, and the number of the QP in tags
+	num      uint32         // the QP number, that of the side QP
+	state    verbs.QPState  // the state that the user sees
+	access   verbs.Access   // what the peer may do to the memory of this end
+	modified bool           // reports that Modify has connected the QP, so the user's timeouts count
+	// broken reports that a CQ has overrun or that the peer sent something that cannot be taken. The
+	// next step of the connection takes the QP to the error state.
+	broken bool
+	closed bool // set by Close
 
-	link *link
-	flow uint16   // its number on the link
-	side verbs.QP // carries READs and atomics; its number is that of the QP
-	num  uint32
-	conn *core.Conn // that of the link; nil until the QP is connected
-	// sideDown says that the side QP was in the error state when it was looked at.
-	sideDown bool
-	inline   pool // one slot per request
-	cards    pool // two slots to send cards, two to receive them
-	access   verbs.Access
-	// introduced says that the own card was sent on the side QP.
-	introduced bool
-	askAt      int64 // when it is sent again; zero is never
-	modified   bool  // connected by Modify, with timeouts of the user's
+	// conn is the connection, shared with the other QPs of conn.flows. It is nil if a reset found no
+	// room for another connection.
+	conn      *connection
+	flow      uint16 // the index of the QP in conn.flows
+	connected bool   // reports that the flow is open in conn.core
+	side      sideQP // carries READs and atomics
 
-	sends      []sendSlot
-	sendHead   uint32 // the oldest that has not ended
-	sendTail   uint32
-	recvs      []verbs.RecvWR
-	recvHead   uint32 // the oldest that has not ended: the next message
-	recvTail   uint32
-	sendSGE    int
-	recvSGE    int
-	sideWR     [1]verbs.SendWR
-	faultLocal verbs.Status // what the receive ends with that a fault is about
-}
-
-// pathQP is a path's QP of the present epoch.
-type pathQP struct {
-	qp     verbs.QP // nil if the path has none
-	epoch  uint16
-	posted uint32         // sends handed over, counted from the start of the epoch
-	done   uint32         // of which left the memory
-	orders uint32         // control packets among those that have not
-	refill []verbs.RecvWR // its own receives that are to be posted
-	addr   pathAddr       // of the QP, or of the last one
-	// chain is what is to be posted; owner says whose sends were posted, by flow, or -1
-	// for control packets.
-	chain []verbs.SendWR
-	owner [pathSlots]int32
-}
-
-// pathSlots is how many sends a path's QP takes: transmissions and maxOrders control packets.
-const (
-	pathSlots = 2 * pathDepth
-	maxOrders = pathSlots - pathDepth
-)
-
-// sendSlot is a posted request.
-type sendSlot struct {
-	wr     verbs.SendWR
-	length uint32
-	bad    verbs.Status // what is wrong with it
+	sends     ring.Ring[sendSlot]     // the requests that have not completed, by token
+	inline    pool                    // has a slot of MaxInline bytes for each slot of sends
+	recvs     ring.Ring[verbs.RecvWR] // the receives that have not completed, by message number
+	recvError verbs.Status            // the status of the receive that made the QP refuse a chunk, 0 if there is none
 }
 
 var _ verbs.QP = (*qp)(nil)
 
-// CreateQP implements verbs.PD. An RC QP is made of paths, others are those of the inner PD.
-func (p *domain) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	d := p.ctx
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// CreateQP implements verbs.PD. An RC QP is made of paths. Other QPs are those of the inner PD.
+func (p *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	ctx := p.ctx
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
 	send, ok1 := cfg.SendCQ.(*cq)
 	recv, ok2 := cfg.RecvCQ.(*cq)
-	if !ok1 || !ok2 || send == nil || recv == nil || send.ctx != d || recv.ctx != d || send.closed || recv.closed {
-		return nil, d.opError("create QP", 0, verbs.Invalidf("QPConfig.SendCQ or RecvCQ is nil, closed or of another context"))
+	if !ok1 || !ok2 || send == nil || recv == nil || send.ctx != ctx || recv.ctx != ctx || send.closed || recv.closed {
+		return nil, ctx.opError("create QP", 0, verbs.Invalidf("QPConfig.SendCQ or RecvCQ is nil, closed or of another context"))
 	}
-	inner := cfg
-	inner.SendCQ, inner.RecvCQ = send.inner, recv.inner
 	if cfg.Type != verbs.RC {
-		return p.inner.CreateQP(inner)
+		cfg.SendCQ, cfg.RecvCQ = send.inner, recv.inner
+		return p.inner.CreateQP(cfg)
 	}
-	q := &qp{ctx: d, pd: p, cfg: cfg, sendCQ: send, recvCQ: recv, recvSGE: max(cfg.MaxRecvSGE, 1), sendSGE: max(cfg.MaxSendSGE, 1)}
+	q := &qp{ctx: ctx, pd: p, cfg: cfg, sendCQ: send, recvCQ: recv}
 	if err := q.checkConfig(); err != nil {
-		return nil, d.opError("create QP", 0, err)
+		return nil, ctx.opError("create QP", 0, err)
 	}
 	if err := q.build(); err != nil {
 		q.destroy()
@@ -107,16 +72,16 @@ func (p *domain) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 }
 
 func (q *qp) checkConfig() error {
-	d := q.ctx
 	if q.cfg.SRQ != nil {
-		return verbs.Invalidf("QPConfig.SRQ: a wrapped RC QP has its own receive queue")
+		return verbs.Invalidf("QPConfig.SRQ is set: a wrapped RC QP has its own receive queue")
 	}
+	maxWR := min(q.ctx.attr.MaxQPWR, 1<<15)
 	for _, f := range [...]struct {
 		name       string
 		value, max int
 	}{
-		{"MaxSendWR", q.cfg.MaxSendWR, min(d.attr.MaxQPWR, 1<<15)},
-		{"MaxRecvWR", q.cfg.MaxRecvWR, min(d.attr.MaxQPWR, 1<<15)},
+		{"MaxSendWR", q.cfg.MaxSendWR, maxWR},
+		{"MaxRecvWR", q.cfg.MaxRecvWR, maxWR},
 		{"MaxSendSGE", q.cfg.MaxSendSGE, verbs.MaxSGE},
 		{"MaxRecvSGE", q.cfg.MaxRecvSGE, verbs.MaxSGE},
 		{"MaxInline", q.cfg.MaxInline, maxInline},
@@ -133,58 +98,44 @@ func (q *qp) checkConfig() error {
 
 // build makes the parts of a QP.
 func (q *qp) build() (err error) {
-	d, p := q.ctx, q.pd
+	p := q.pd
 	if err = p.prepare(); err != nil {
 		return err
 	}
-	q.take()
-	side := verbs.QPConfig{
-		Type: verbs.RC, SendCQ: d.cq, RecvCQ: d.cq, MaxSendWR: max(q.cfg.MaxSendWR, 1) + 2, MaxSendSGE: q.sendSGE,
-		MaxRecvWR: 2,
-		Port:      q.cfg.Port, GID: q.cfg.GID,
-	}
-	if q.side, err = p.inner.CreateQP(side); err != nil {
+	q.register()
+	q.cfg.MaxSendSGE, q.cfg.MaxRecvSGE = max(q.cfg.MaxSendSGE, 1), max(q.cfg.MaxRecvSGE, 1)
+	if err = q.side.open(q); err != nil {
 		return err
 	}
 	q.num = q.side.Num()
-	if err = q.enlist(); err != nil {
+	if err = q.join(); err != nil {
 		return err
 	}
-	depth := ceilPow2(max(q.cfg.MaxSendWR, 1))
-	q.sends = make([]sendSlot, depth)
-	q.recvs = make([]verbs.RecvWR, ceilPow2(max(q.cfg.MaxRecvWR, 1)))
+	q.makeQueues()
 	if q.cfg.MaxInline > 0 {
-		if q.inline, err = newPool(p.inner, depth, q.cfg.MaxInline); err != nil {
+		if q.inline, err = newPool(p.inner, q.sends.Cap(), q.cfg.MaxInline); err != nil {
 			return err
 		}
 	}
-	q.cards, err = newPool(p.inner, 4, cardLen+8*d.cfg.Paths+creditsLen)
+	q.side.cards, err = newPool(p.inner, 4, cardLen+8*q.ctx.cfg.Paths+creditsLen)
 	return err
 }
 
-// headerSlot holds a chunk header or a small control packet.
-const headerSlot = 96
-
-func ceilPow2(n int) int {
-	p := 1
-	for p < n {
-		p *= 2
-	}
-	return p
+// makeQueues makes empty queues. Tokens and message numbers start at 0.
+func (q *qp) makeQueues() {
+	q.sends = ring.New[sendSlot](q.cfg.MaxSendWR)
+	q.recvs = ring.New[verbs.RecvWR](q.cfg.MaxRecvWR)
 }
 
-// take gives the QP a number.
-func (q *qp) take() {
-	d := q.ctx
-	q.taken = true
-	for i, o := range d.qps {
-		if o == nil {
-			d.qps[i], q.id = q, uint32(i)
-			return
-		}
+// register gives the QP its id.
+func (q *qp) register() {
+	ctx := q.ctx
+	i := slices.Index(ctx.qps, nil)
+	if i < 0 {
+		i = len(ctx.qps)
+		ctx.qps = append(ctx.qps, nil)
 	}
-	q.id = uint32(len(d.qps))
-	d.qps = append(d.qps, q)
+	ctx.qps[i], q.id = q, uint32(i)
 }
 
 // Num implements verbs.QP.
@@ -210,30 +161,64 @@ func (q *qp) Close() error {
 	q.destroy()
 	q.sendCQ.users--
 	q.recvCQ.users--
-	q.sendCQ.discard(q.num)
-	q.recvCQ.discard(q.num)
+	q.discard()
 	q.ctx.forget(func(ev verbs.Event) bool { return ev.QP == verbs.QP(q) })
 	return nil
 }
 
-// destroy frees the parts of a QP, also of one that was not built to the end.
+// discard removes the QP's completions from its CQs.
+func (q *qp) discard() {
+	q.sendCQ.discard(q.num)
+	q.recvCQ.discard(q.num)
+}
+
+// destroy frees the parts of a QP, also of one that build has left incomplete.
 func (q *qp) destroy() {
 	if q.closed {
 		return
 	}
 	q.closed = true
 	q.leave()
-	if q.side != nil {
-		_ = q.side.Close() // nothing stands on it
-	}
+	q.side.close()
 	q.inline.free()
-	q.cards.free()
-	if q.taken {
+	if q.ctx.findQP(q.id) == q {
 		q.ctx.qps[q.id] = nil
 	}
 	if q.pd.users == 0 {
-		q.pd.release() // what was prepared for a QP that was not built to the end
+		q.pd.release() // build may have prepared it for this QP only
 	}
+}
+
+// failWith takes the QP to the error state. Its oldest request ends with status.
+func (q *qp) failWith(status verbs.Status) {
+	switch {
+	case q.state != verbs.StateRTS:
+	case q.connected:
+		q.conn.run(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(status)})
+	case q.sends.Len() > 0:
+		q.completeSend(q.sends.Head(), status)
+	}
+	q.fail()
+}
+
+// fail takes the QP to the error state and flushes all its requests and receives.
+func (q *qp) fail() {
+	if q.state == verbs.StateErr || q.state == verbs.StateReset {
+		return
+	}
+	q.state, q.broken = verbs.StateErr, false
+	q.side.setAskAt(0)
+	if q.connected {
+		q.conn.run(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(verbs.StatusWRFlushErr)})
+		if q.conn.core.Over() {
+			q.conn.leavePacer()
+		}
+	}
+	for q.sends.Len() > 0 { // requests that waited for the peer's card
+		q.completeSend(q.sends.Head(), verbs.StatusWRFlushErr)
+	}
+	_ = q.side.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if it is there already
+	q.flushRecvs()
 }
 
 func (q *qp) opError(op string, err error) error { return q.ctx.opError(op, q.num, err) }

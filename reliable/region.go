@@ -2,28 +2,47 @@ package reliable
 
 import "ibverbx/verbs"
 
-// region is a memory region of a wrapped PD. The driver copies into it what is repeated or
-// sent, after its own checks.
+// region is a memory region of a wrapped PD. The driver copies SENDs and retransmitted WRITEs into
+// it, after its own access checks.
 type region struct {
 	verbs.MR
-	pd     *domain
-	access verbs.Access
-	mem    *verbs.Memory
-	lkey   uint32
+	pd     *pd
+	access verbs.Access  // what RegisterMemory was asked for
+	mem    *verbs.Memory // the whole region
+	lkey   uint32        // the local key, kept here because pd.local compares it for every element
 }
 
 var _ verbs.MR = (*region)(nil)
 
-// Close implements verbs.MR. Nothing is copied through the region after it returns. Its keys may
-// be another's by now if it was closed before.
-func (r *region) Close() error {
-	r.pd.ctx.mu.Lock()
-	defer r.pd.ctx.mu.Unlock()
-	r.pd.byLKey.remove(r.LKey(), r)
-	if r.pd.recent == r {
-		r.pd.recent = nil
+// RegisterMemory implements verbs.PD.
+func (p *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
+	mr, err := p.inner.RegisterMemory(m, access)
+	if err != nil {
+		return nil, err
 	}
-	r.pd.byRKey.remove(r.RKey(), r)
+	r := &region{MR: mr, pd: p, access: access, mem: m, lkey: mr.LKey()}
+	p.ctx.mu.Lock()
+	defer p.ctx.mu.Unlock()
+	p.byLKey.Set(mr.LKey(), r)
+	p.byRKey.Set(mr.RKey(), r)
+	return r, nil
+}
+
+// Close implements verbs.MR. Nothing is copied through the region after it returns. On a second
+// Close the keys may already belong to another region, which keeps them.
+func (r *region) Close() error {
+	p := r.pd
+	p.ctx.mu.Lock()
+	defer p.ctx.mu.Unlock()
+	if p.byLKey.Find(r.LKey()) == r {
+		p.byLKey.Delete(r.LKey())
+	}
+	if p.byRKey.Find(r.RKey()) == r {
+		p.byRKey.Delete(r.RKey())
+	}
+	if p.recent == r {
+		p.recent = nil
+	}
 	return r.MR.Close()
 }
 
@@ -40,22 +59,22 @@ func (r *region) bytes(addr uint64, n uint32) ([]byte, bool) {
 	return b[off : off+uint64(n)], true
 }
 
-// remote returns the bytes that a peer may write to, or false if it may not.
-func (d *domain) remote(rkey uint32, addr uint64, n uint32) ([]byte, bool) {
-	r := d.byRKey.find(rkey)
+// remote returns the bytes that a peer names in a WRITE, or false if it may not write to them.
+func (p *pd) remote(rkey uint32, addr uint64, n uint32) ([]byte, bool) {
+	r := p.byRKey.Find(rkey)
 	if r == nil || r.access&verbs.AccessRemoteWrite == 0 {
 		return nil, false
 	}
 	return r.bytes(addr, n)
 }
 
-// local returns the bytes of an element, or false if the key does not cover them; write asks
-// for the right to write.
-func (d *domain) local(s *verbs.SGE, write bool) ([]byte, bool) {
-	r := d.recent // most requests name the region that the one before named
+// local returns the bytes of an element, or false if its key does not cover them. With write the
+// region must allow local writes.
+func (p *pd) local(s *verbs.SGE, write bool) ([]byte, bool) {
+	r := p.recent // most requests use the region of the request before
 	if r == nil || r.lkey != s.LKey {
-		if r = d.byLKey.find(s.LKey); r != nil {
-			d.recent = r
+		if r = p.byLKey.Find(s.LKey); r != nil {
+			p.recent = r
 		}
 	}
 	if r == nil || (write && r.access&verbs.AccessLocalWrite == 0) {

@@ -1,23 +1,171 @@
 package reliable
 
-import "ibverbx/verbs"
+import (
+	"time"
 
-// watchSides looks for side QPs in the error state: a READ or an atomic of the peer was wrong,
-// which no completion tells the one that was asked. To ask a device for the state of a QP is a
-// system call, so it is done once in a while, and after an event.
+	"ibverbx/reliable/core"
+	"ibverbx/verbs"
+)
+
+// sideQP is the inner RC QP of one wrapped QP, which has its number. It carries the user's READs and
+// atomics. After Modify it also carries the cards, with which the two ends tell each other their paths.
+type sideQP struct {
+	// QP is the RC QP, nil until open.
+	verbs.QP
+	user       *qp             // the wrapped QP
+	down       bool            // reports that the QP was in the error state when watchSides last looked
+	introduced bool            // reports that the own card was sent
+	askAt      int64           // when the own card is sent again, 0 for never
+	cards      pool            // has four slots: an answer, the own card, and two receives
+	wr         [1]verbs.SendWR // the request being posted
+}
+
+const (
+	// Slots of sideQP.cards. The receives are the slots from cardRecv on.
+	cardAnswer, cardOwn, cardRecv, cardSlots = 0, 1, 2, 4
+	// askAgain is how long a QP waits for the peer's card before it sends its own again, in
+	// nanoseconds. If the peer is gone, the second card ends with RETRY_EXC.
+	askAgain = int64(20 * time.Millisecond)
+)
+
+// open makes the QP.
+func (s *sideQP) open(q *qp) (err error) {
+	s.user = q
+	s.QP, err = q.pd.inner.CreateQP(verbs.QPConfig{
+		Type: verbs.RC, SendCQ: q.ctx.inbox.cq, RecvCQ: q.ctx.inbox.cq,
+		MaxSendWR: max(q.cfg.MaxSendWR, 1) + cardRecv, MaxSendSGE: q.cfg.MaxSendSGE, MaxRecvWR: cardSlots - cardRecv,
+		Port: q.cfg.Port, GID: q.cfg.GID,
+	})
+	if err != nil {
+		s.QP = nil
+	}
+	return err
+}
+
+func (s *sideQP) close() {
+	if s.QP != nil {
+		_ = s.QP.Close() // no object depends on it
+	}
+	s.cards.free()
+}
+
+// completed takes a completion of the QP.
+func (s *sideQP) completed(kind tag, n uint32, wc *verbs.WC) {
+	q := s.user
+	switch {
+	case kind == tagCardRecv:
+		s.receiveCard(n, wc)
+	case kind == tagSide:
+		if q.connected {
+			q.step(&core.Event{Kind: core.EvSide, Token: n, Status: uint8(wc.Status)})
+		}
+	case wc.Status != verbs.StatusSuccess:
+		q.failWith(wc.Status) // as the first request would have
+	case !q.connected && q.state == verbs.StateRTS && s.introduced:
+		s.setAskAt(q.ctx.now + askAgain)
+	}
+}
+
+// start posts a READ or an atomic and reports whether the QP took it.
+func (s *sideQP) start(wr *verbs.SendWR, token uint32) bool {
+	s.wr[0] = *wr
+	s.wr[0].WRID = tagSide.with(s.user.id, 0, token)
+	s.wr[0].Flags = verbs.SendSignaled | wr.Flags&verbs.SendFence
+	n, _ := s.PostSend(s.wr[:])
+	return n == 1
+}
+
+// setAskAt sets the time at which the own card is sent again, 0 for never.
+func (s *sideQP) setAskAt(at int64) {
+	if s.askAt != 0 {
+		s.user.ctx.asking--
+	}
+	if s.askAt = at; at != 0 {
+		s.user.ctx.asking++
+	}
+}
+
+// awaitCards posts both receives: for the peer's question and for its answer.
+func (s *sideQP) awaitCards() {
+	for slot := cardRecv; slot < cardSlots; slot++ {
+		s.awaitCard(slot)
+	}
+}
+
+// awaitCard posts the receive of a slot.
+func (s *sideQP) awaitCard(slot int) {
+	var wr [1]verbs.RecvWR
+	wr[0].WRID = tagCardRecv.with(s.user.id, 0, uint32(slot))
+	wr[0].SetSGE(s.cards.sge(slot, s.cards.size))
+	_, _ = s.PostRecv(wr[:]) // the queue has room for both
+}
+
+// introduce sends the own card with the first request. A peer that was connected by Modify does not
+// know the paths yet.
+func (s *sideQP) introduce() {
+	if !s.introduced {
+		s.introduced = true
+		s.sendCard(cardOwn, !s.user.connected)
+	}
+}
+
+// sendCard sends the own card from a slot. With want it asks for the peer's card.
+func (s *sideQP) sendCard(slot int, want bool) {
+	c := s.user.card()
+	c.want = want
+	n := copy(s.cards.slot(slot), c.encode())
+	s.wr[0] = verbs.SendWR{WRID: tagCardSend.with(s.user.id, 0, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	s.wr[0].SetSGE(s.cards.sge(slot, n))
+	_, _ = s.PostSend(s.wr[:]) // refused only in the error state, which watchSides finds
+}
+
+// receiveCard takes the peer's card from a slot.
+func (s *sideQP) receiveCard(slot uint32, wc *verbs.WC) {
+	q := s.user
+	if wc.Status != verbs.StatusSuccess || slot < cardRecv || slot >= cardSlots || int(wc.ByteLen) > s.cards.size {
+		return
+	}
+	c, err := decodeCard(s.cards.slot(int(slot))[:wc.ByteLen], &q.ctx.cfg)
+	if err != nil {
+		q.ctx.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
+		q.fail()
+		return
+	}
+	s.awaitCard(int(slot))
+	if c.want {
+		s.sendCard(cardAnswer, false)
+	}
+	if !q.connected && (q.state == verbs.StateRTR || q.state == verbs.StateRTS) && q.connectFlow(c) != nil {
+		q.fail()
+	}
+}
+
+// askForCards sends the own cards of QPs again whose peers have not answered.
+func (ctx *pathContext) askForCards() {
+	for _, q := range ctx.qps {
+		if q != nil && q.side.askAt != 0 && ctx.now >= q.side.askAt {
+			q.side.setAskAt(0)
+			q.side.sendCard(cardOwn, true)
+		}
+	}
+}
+
+// watchSides looks for side QPs in the error state. An invalid READ or atomic of the peer takes the
+// side QP there, without a completion at this end. A query of the state is a system call, so it is
+// made once in a while, and after an event.
 //
-// A side QP that a request of its own has ended has a completion that says why, and that may
-// come behind the state. So only a QP that was down the last time, too, fails for it: in between
-// the completions were taken.
-func (d *device) watchSides() {
-	d.sidesAt = d.now + lookAgain
-	for _, q := range d.qps {
-		if q == nil || q.conn == nil || q.state != verbs.StateRTS || q.side.State() != verbs.StateErr {
+// A request of this end may take the side QP there too. Its completion gives the reason, and may
+// follow the state. So a QP fails only if it was down the last time as well: the completions in
+// between were taken.
+func (ctx *pathContext) watchSides() {
+	ctx.sidesAt = ctx.now + lookAgain
+	for _, q := range ctx.qps {
+		if q == nil || !q.connected || q.state != verbs.StateRTS || q.side.State() != verbs.StateErr {
 			continue
 		}
-		if q.sideDown {
+		if q.side.down {
 			q.fail()
 		}
-		q.sideDown = true
+		q.side.down = true
 	}
 }

@@ -4,19 +4,19 @@ import "ibverbx/reliable/core"
 
 // Counted is implemented by wrapped QPs.
 type Counted interface {
-	// Stats returns what the QP's connection has done, all zero before it is connected.
+	// Stats returns the counters of the QP's connection, all zero before it is connected.
 	Stats() core.Stats
-	// Paths returns the paths of the QP as they are now.
+	// Paths returns the present state of the paths.
 	Paths() []PathInfo
 }
 
-// PathInfo is one path of a wrapped QP, as its end sees it.
+// PathInfo is one path of a wrapped QP, as this end sees it.
 type PathInfo struct {
-	// QPN is the number of the path's UC QP, 0 if the path is down and has none.
+	// QPN is the number of the path's UC QP, 0 while the path is down and has none.
 	QPN uint32
-	// Epoch counts the QPs that the path has had before.
+	// Epoch is the number of QPs that the path has had before this one.
 	Epoch uint16
-	// State is PathUp before the QP is connected, too.
+	// State is also PathUp before the QP is connected.
 	State core.PathState
 }
 
@@ -26,27 +26,27 @@ var _ Counted = (*qp)(nil)
 func (q *qp) Stats() core.Stats {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()
-	if q.conn == nil {
+	if !q.connected {
 		return core.Stats{}
 	}
-	return q.conn.Stats()
+	return q.conn.core.Stats()
 }
 
 // Paths implements Counted.
 func (q *qp) Paths() []PathInfo {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()
-	if q.link == nil {
+	if q.conn == nil {
 		return nil
 	}
-	infos := make([]PathInfo, len(q.link.paths))
+	infos := make([]PathInfo, len(q.conn.paths))
 	for i := range infos {
-		p := &q.link.paths[i]
+		p := &q.conn.paths[i]
 		infos[i].Epoch = p.epoch
 		if p.qp != nil {
 			infos[i].QPN = p.qp.Num()
 		}
-		if c := q.link.conn; c != nil {
+		if c := q.conn.core; c != nil {
 			infos[i].State = c.PathState(i)
 		}
 	}

@@ -1,37 +1,45 @@
 package reliable
 
-// tag is the kind of an inner work request. Its wr_id says everything:
+// tag is the kind of an inner work request. The wr_id of such a request is
 //
-//	63    60 | 59          40 | 39   32 | 31        0
-//	  kind   |   connection   |   path  |    number
-//
-// With tagSide, tagCardSend and tagCardRecv it is the number of a QP in place of the connection.
+//	63    60 | 59      40 | 39   32 | 31        0
+//	  kind   |     id     |  index  |    number
 type tag uint8
 
 const (
-	tagPath        tag = 1 // a send on a path; the number counts them
-	tagArrival     tag = 2 // a receive of the SRQ; the number is its buffer
-	tagControlSend tag = 3 // a control packet; the number is its slot
-	tagControlRecv tag = 4 // a receive of a control QP; the number is its slot
-	tagSide        tag = 5 // a READ or an atomic; the number is its token
-	tagCardSend    tag = 6 // a card on the side QP
-	tagCardRecv    tag = 7 // a receive for a card; the number is its slot
-	tagPathRecv    tag = 8 // a receive of a path; the number is its buffer
+	// tagPath is a send on a path. id is the connection, index the path; number counts the sends.
+	tagPath tag = 1
+	// tagArrival is a receive of an SRQ. id is the PD, number the buffer.
+	tagArrival tag = 2
+	// tagControlSend is a control packet. id is the PD, index the control QP, number the slot.
+	tagControlSend tag = 3
+	// tagControlRecv is a receive of a control QP. number is the slot.
+	tagControlRecv tag = 4
+	// tagSide is a READ or an atomic. id is the QP, number the token of the request.
+	tagSide tag = 5
+	// tagCardSend is a card on a side QP. id is the QP.
+	tagCardSend tag = 6
+	// tagCardRecv is a receive for a card. id is the QP, number the slot.
+	tagCardRecv tag = 7
+	// tagPathRecv is a receive of a path. id is the connection, index the path, number the buffer.
+	tagPathRecv tag = 8
 )
 
-func (t tag) with(conn uint32, path int, n uint32) uint64 {
-	return uint64(t)<<60 | uint64(conn)<<40 | uint64(path)<<32 | uint64(n)
+func (t tag) with(id uint32, index int, n uint32) uint64 {
+	return uint64(t)<<60 | uint64(id)<<40 | uint64(index)<<32 | uint64(n)
 }
 
-func untag(id uint64) (t tag, conn uint32, path int, n uint32) {
-	return tag(id >> 60), uint32(id>>40) & maxConn, int(id>>32) & 0xff, uint32(id)
+func untag(wrid uint64) (t tag, id uint32, index int, n uint32) {
+	return tag(wrid >> 60), uint32(wrid>>40) & maxConn, int(wrid>>32) & 0xff, uint32(wrid)
 }
 
 const (
+	// connBits is the size of a connection's number.
 	connBits = 20
-	// maxConn is the largest number of a connection, and its bits are all one.
+	// maxConn is the largest number of a connection. All its bits are ones.
 	maxConn = 1<<connBits - 1
-	// Of a connection's number these bits are its place in the table.
+	// indexBits is the size of the part of a connection's number that is its index in the table.
 	indexBits = 14
-	maxIndex  = 1<<indexBits - 1
+	// maxIndex is the largest index of a connection. All its bits are ones.
+	maxIndex = 1<<indexBits - 1
 )

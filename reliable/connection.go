@@ -1,0 +1,296 @@
+package reliable
+
+import (
+	"fmt"
+	"slices"
+
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// connection is the set of paths that Config.Flows QPs of a PD share, with the state of the protocol.
+// It is made with the first of these QPs, connected with the first that is connected, and destroyed
+// with the last.
+//
+//	QP, flow 0 --+
+//	QP, flow 1 --+-- connection --+-- paths
+//	   ...     --+                +-- core.Conn
+type connection struct {
+	ctx  *pathContext
+	pd   *pd
+	id   uint32    // the number of the connection; see register
+	port uint8     // the local port of all its QPs
+	gid  verbs.GID // the source address of all its QPs
+	// flows are its QPs, by flow number, at most Config.Flows. A QP that has left is nil: its number
+	// is not used again, because the peer could not tell the two QPs apart.
+	flows []*qp
+	users int // counts the entries of flows that are not nil
+
+	core *core.Conn // the state of the protocol, nil until connected
+	peer *card      // the card of the peer's QP that was connected first, nil before
+	// attr is how the side QP of the first connected QP was connected. Paths are connected likewise.
+	attr    verbs.QPAttr
+	ah      verbs.AH    // the address of the peer's control QPs, nil until connected
+	share   int         // the number of receive buffers that the peer may use
+	paths   []path      // the data paths, Config.Paths of them
+	arrival pool        // has PathRecv receive buffers per path if paths have receives of their own
+	headers pool        // has pathSlots slots per path, one for the header of each outstanding send
+	pacer   *core.Pacer // grants credit to the peer, nil without Config.Credits
+	outbox  [2][]byte   // holds, by control QP, the control packet that the next flush sends
+	// queue holds events that were caused by actions of the core. They follow the present event.
+	queue   []core.Event
+	landing []byte // the payload of the EvChunk being stepped
+	dirty   bool   // reports that the connection is in ctx.dirty
+	failing bool   // reports that one of flows has failed and is not in the error state yet
+}
+
+// join gives the QP a flow of the PD's open connection, or of a new one if that has no flow left. A
+// QP that has a flow keeps it. A QP has none if its reset found no room for another connection.
+func (q *qp) join() error {
+	if q.conn != nil {
+		return nil
+	}
+	c := q.pd.open
+	if c == nil || len(c.flows) == q.ctx.cfg.Flows || c.port != q.cfg.Port || c.gid != q.cfg.GID {
+		var err error
+		if c, err = q.pd.newConnection(q.cfg.Port, q.cfg.GID); err != nil {
+			return err
+		}
+		q.pd.open = c
+	}
+	q.conn, q.flow = c, uint16(len(c.flows))
+	c.flows = append(c.flows, q)
+	c.users++
+	return nil
+}
+
+// leave takes the QP off its connection. When it returns, no request refers to the QP's memory. The
+// last QP destroys the connection.
+func (q *qp) leave() {
+	c := q.conn
+	if c == nil {
+		return
+	}
+	q.side.setAskAt(0)
+	connected := q.connected
+	q.conn, q.connected, q.side.down = nil, false, false
+	c.flows[q.flow] = nil
+	if c.users--; c.users == 0 {
+		c.destroy()
+		return
+	}
+	if connected {
+		c.step(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(verbs.StatusWRFlushErr)})
+	}
+	c.allow()
+}
+
+// newConnection makes a connection with its paths.
+func (p *pd) newConnection(port uint8, gid verbs.GID) (*connection, error) {
+	ctx := p.ctx
+	if (p.users+1)*ctx.quota() > ctx.cfg.RecvDepth {
+		return nil, ctx.opError("create QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d QPs of a PD",
+			verbs.ErrLimit, ctx.cfg.RecvDepth, ctx.maxConnections()*ctx.cfg.Flows))
+	}
+	if err := p.prepare(); err != nil {
+		return nil, err
+	}
+	c := &connection{ctx: ctx, pd: p, port: port, gid: gid}
+	if err := c.register(); err != nil {
+		if p.users == 0 {
+			p.release()
+		}
+		return nil, err
+	}
+	p.users++
+	p.divide()
+	if err := c.build(); err != nil {
+		c.destroy()
+		return nil, err
+	}
+	return c, nil
+}
+
+// register gives the connection its number. The low bits are its index in the table. The high bits
+// tell it from earlier connections with this index, whose packets may still be in the network.
+func (c *connection) register() error {
+	ctx := c.ctx
+	i := slices.Index(ctx.conns, nil)
+	if i < 0 {
+		i = len(ctx.conns)
+	}
+	if i > maxIndex {
+		return ctx.opError("create QP", 0, verbs.ErrLimit)
+	}
+	if i == len(ctx.conns) {
+		ctx.conns = append(ctx.conns, nil)
+	}
+	ctx.connsMade++
+	ctx.conns[i], c.id = c, (ctx.connsMade<<indexBits|uint32(i))&maxConn
+	return nil
+}
+
+// index is the connection's index in the table.
+func (c *connection) index() int { return int(c.id & maxIndex) }
+
+// build makes the parts of the connection.
+func (c *connection) build() (err error) {
+	cfg := &c.ctx.cfg
+	if c.headers, err = newPool(c.pd.inner, cfg.Paths*pathSlots, headerSlot); err != nil {
+		return err
+	}
+	c.paths = make([]path, cfg.Paths)
+	if !c.ctx.sharedRecv {
+		c.share = cfg.Paths * advertised(cfg.PathRecv)
+		if c.arrival, err = newPool(c.pd.inner, cfg.pathShare(), c.ctx.arrivalSize()); err != nil {
+			return err
+		}
+	}
+	for i := range c.paths {
+		c.paths[i] = path{conn: c, index: i, chain: make([]verbs.SendWR, 0, pathSlots)}
+		if err = c.paths[i].open(0); err != nil {
+			return err
+		}
+	}
+	for i := range c.outbox {
+		c.outbox[i] = make([]byte, 0, wire.MaxControlLen)
+	}
+	return nil
+}
+
+// destroy frees the parts of a connection, also of one that build has left incomplete.
+func (c *connection) destroy() {
+	ctx, p := c.ctx, c.pd
+	c.leavePacer()
+	ctx.connected = slices.DeleteFunc(ctx.connected, func(o *connection) bool { return o == c })
+	c.closeAH()
+	c.core, c.peer = nil, nil
+	for i := range c.paths {
+		c.paths[i].close()
+	}
+	c.arrival.free()
+	c.headers.free()
+	ctx.conns[c.index()] = nil
+	if p.open == c {
+		p.open = nil
+	}
+	if p.users--; p.users == 0 {
+		ctx.inbox.drain()
+		p.release()
+	} else {
+		p.divide()
+	}
+}
+
+func (c *connection) closeAH() {
+	if c.ah != nil {
+		_ = c.ah.Close() // no object depends on it
+		c.ah = nil
+	}
+}
+
+// admit connects the connection to that of a peer's QP, or checks that it already is.
+func (c *connection) admit(q *qp, peer *card, attr *verbs.QPAttr, flow core.FlowConfig) error {
+	switch {
+	case peer.flow != q.flow:
+		return q.opError("connect QP", verbs.Invalidf("the QP has flow %d of its connection, the peer's QP has flow %d: create QPs in the same order at both ends, or set Config.Flows to 1",
+			q.flow, peer.flow))
+	case c.core == nil:
+		return c.connect(peer, attr, flow)
+	case peer.conn != c.peer.conn || peer.control != c.peer.control || attr.AH.DGID != c.attr.AH.DGID || attr.AH.DLID != c.attr.AH.DLID:
+		return q.opError("connect QP", verbs.Invalidf("the QP shares a connection to the peer's connection %d, the peer's QP is on its connection %d: connect the QPs that share a connection to the same peer, in the order of their creation, or set Config.Flows to 1",
+			c.peer.conn, peer.conn))
+	}
+	c.allow()
+	return nil
+}
+
+// connect connects all paths to those of the peer.
+func (c *connection) connect(peer *card, attr *verbs.QPAttr, flow core.FlowConfig) (err error) {
+	ctx := c.ctx
+	c.closeAH() // of a failed attempt
+	c.peer, c.attr = peer, *attr
+	if c.ah, err = c.pd.inner.CreateAH(attr.AH); err != nil {
+		c.ah = nil
+		return err
+	}
+	c.allow()
+	for i, addr := range peer.paths {
+		if err := c.paths[i].connect(addr); err != nil {
+			return err
+		}
+	}
+	cfg := ctx.cfg.core(flow.SendDepth, c.share, peer.credit)
+	cfg.PathCredit = peer.perPath
+	if ctx.cfg.Flows == 1 {
+		cfg.RecvPatience = flow.RecvPatience
+		if flow.GiveUp != 0 {
+			cfg.GiveUp = flow.GiveUp
+		}
+	}
+	if err := c.joinPacer(attr.Port); err != nil {
+		return err
+	}
+	if c.core, err = core.New(cfg); err != nil {
+		c.core = nil
+		return ctx.opError("connect QP", 0, err)
+	}
+	ctx.connected = append(ctx.connected, c)
+	return nil
+}
+
+// pathAccess is what paths let the peer's NIC do: what any of the QPs allows, because they share the
+// paths.
+func (c *connection) pathAccess() (access verbs.Access) {
+	for _, q := range c.flows {
+		if q != nil {
+			access |= q.access
+		}
+	}
+	return access & verbs.AccessRemoteWrite
+}
+
+// allow sets the access of all connected paths.
+func (c *connection) allow() {
+	access := c.pathAccess()
+	for i := range c.paths {
+		if p := c.paths[i].qp; p != nil && p.State() == verbs.StateRTS {
+			_ = p.Modify(verbs.QPAttr{Access: access}, verbs.AttrAccess) // only a failed QP refuses, and it takes nothing
+		}
+	}
+}
+
+// touch marks the connection: it may have something to post.
+func (c *connection) touch() {
+	if !c.dirty {
+		c.dirty = true
+		c.ctx.dirty = append(c.ctx.dirty, c)
+	}
+}
+
+// flush posts what the connection has to post, with one doorbell per path.
+func (c *connection) flush() {
+	if !c.ctx.sharedRecv {
+		for i := range c.paths {
+			c.paths[i].topUp()
+		}
+	}
+	for i := range c.paths {
+		if len(c.paths[i].chain) > 0 {
+			c.paths[i].ring()
+		}
+	}
+	for i := range c.outbox {
+		c.mail(i)
+	}
+}
+
+// mail sends the control packet that waits for control QP i.
+func (c *connection) mail(i int) {
+	b := c.outbox[i]
+	c.outbox[i] = b[:0]
+	if len(b) > 0 && c.ah != nil {
+		c.pd.control[i].sendPacket(b, c.ah, c.peer.control[i])
+	}
+}

@@ -1,0 +1,110 @@
+package reliable
+
+import (
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// controlQP is a UD QP that carries the control packets of all connections of a PD.
+type controlQP struct {
+	pd    *pd
+	index int             // the position in pd.control, and the core.Route of its packets
+	qp    verbs.QP        // the UD QP, nil before open and after close
+	in    pool            // has controlRecvs receive buffers
+	out   pool            // has controlSends send buffers
+	free  []uint32        // lists the slots of out that no request uses
+	send  [1]verbs.SendWR // the request being posted
+	recv  [1]verbs.RecvWR // the receive being posted
+}
+
+const (
+	controlRecvs = 256
+	controlSends = 128
+)
+
+func (c *controlQP) open(p *pd, index int) error {
+	c.pd, c.index = p, index
+	qp, err := p.inner.CreateQP(verbs.QPConfig{
+		Type: verbs.UD, SendCQ: p.ctx.inbox.cq, RecvCQ: p.ctx.inbox.cq, MaxSendWR: controlSends, MaxRecvWR: controlRecvs,
+	})
+	if err != nil {
+		return err
+	}
+	c.qp = qp
+	if c.in, err = newPool(p.inner, controlRecvs, verbs.GRHLen+wire.MaxControlLen); err != nil {
+		return err
+	}
+	if c.out, err = newPool(p.inner, controlSends, wire.MaxControlLen); err != nil {
+		return err
+	}
+	if err := qp.Connect(verbs.Endpoint{}); err != nil {
+		return err
+	}
+	for i := range controlRecvs {
+		c.post(uint32(i))
+	}
+	c.free = c.free[:0]
+	for i := range controlSends {
+		c.free = append(c.free, uint32(i))
+	}
+	p.ctx.routes.Set(qp.Num(), route{control: c})
+	return nil
+}
+
+func (c *controlQP) close() {
+	if c.qp != nil {
+		c.pd.ctx.routes.Delete(c.qp.Num())
+		_ = c.qp.Close() // no object depends on it
+		c.qp = nil
+	}
+	c.in.free()
+	c.out.free()
+}
+
+// post posts receive buffer i.
+func (c *controlQP) post(i uint32) {
+	c.recv[0] = verbs.RecvWR{WRID: tagControlRecv.with(0, 0, i), NumSGE: 1}
+	c.recv[0].SGE[0] = c.in.sge(int(i), c.in.size)
+	_, _ = c.qp.PostRecv(c.recv[:]) // the queue has room for all buffers
+}
+
+// arrived takes a datagram. Any host could have sent it, so it must come from the control QP of the
+// connection that it names.
+func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
+	if wc.Status != verbs.StatusSuccess {
+		return
+	}
+	if wc.ByteLen > verbs.GRHLen {
+		b := c.in.slot(int(slot))[verbs.GRHLen:wc.ByteLen]
+		var r wire.Reader
+		if r.Open(b) == nil {
+			conn := c.pd.ctx.findConnection(r.Conn)
+			if conn != nil && conn.peer != nil && conn.pd == c.pd && wc.SrcQPN == conn.peer.control[c.index] {
+				conn.records(b, core.Route(c.index))
+			}
+		}
+	}
+	if c.qp != nil {
+		c.post(slot)
+	}
+}
+
+// sendPacket sends a control packet to the control QP of a connection's peer. Without a free slot
+// the packet is dropped, which the protocol tolerates.
+func (c *controlQP) sendPacket(b []byte, ah verbs.AH, peer uint32) {
+	if len(c.free) == 0 {
+		return
+	}
+	slot := c.free[len(c.free)-1]
+	copy(c.out.slot(int(slot)), b)
+	wr := &c.send[0]
+	*wr = verbs.SendWR{
+		WRID: tagControlSend.with(c.pd.id, c.index, slot), Opcode: verbs.OpSend, Flags: verbs.SendSignaled,
+		AH: ah.Handle(), RemoteQPN: peer, RemoteQKey: verbs.DefaultQKey, NumSGE: 1,
+	}
+	wr.SGE[0] = c.out.sge(int(slot), len(b))
+	if n, _ := c.qp.PostSend(c.send[:]); n == 1 {
+		c.free = c.free[:len(c.free)-1]
+	}
+}

@@ -1,0 +1,239 @@
+package reliable
+
+import (
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// path is one data path of a connection. Its UC QP is replaced with every epoch.
+//
+// On devices whose UC QPs cannot use a shared receive queue a path has Config.PathRecv receives of
+// its own. The peer may use three quarters of them, and keeps to that path by path. The buffers stay
+// with the path: its next QP takes them over, and what the former QP received is ignored.
+type path struct {
+	conn     *connection      // the connection that owns the path
+	index    int              // the position in conn.paths, the same at both ends
+	qp       verbs.QP         // the UC QP of the present epoch, nil while the path has none
+	epoch    uint16           // the number of the present epoch, as the core counts it
+	addr     pathAddr         // the address of qp, or of the last one
+	posted   uint32           // counts the sends staged in this epoch
+	done     uint32           // counts the sends that have completed in this epoch
+	controls uint32           // counts the control packets between done and posted, at most maxControls
+	chain    []verbs.SendWR   // holds the staged sends that wait for the doorbell
+	owner    [pathSlots]int32 // the flow of each send between done and posted, or controlPacket
+	refill   refill           // lists the receive buffers that wait to be posted, if the path has its own
+}
+
+const (
+	// pathSlots is the depth of a path's send queue: chunks and control packets.
+	pathSlots = 2 * pathDepth
+	// maxControls is the number of control packets that leave room for pathDepth chunks.
+	maxControls = pathSlots - pathDepth
+	// controlPacket is the owner of a send that is a control packet.
+	controlPacket = -1
+	// headerSlot is the length of a slot for a chunk header or a small control packet, in bytes.
+	headerSlot = 96
+)
+
+// open makes the QP of an epoch.
+func (p *path) open(epoch uint16) error {
+	c, ctx := p.conn, p.conn.ctx
+	cfg := verbs.QPConfig{
+		Type: verbs.UC, SendCQ: ctx.inbox.cq, RecvCQ: ctx.inbox.cq, SRQ: c.pd.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
+		Port: c.port, GID: c.gid,
+	}
+	if !ctx.sharedRecv {
+		cfg.MaxRecvWR = ctx.cfg.PathRecv
+	}
+	inner, err := c.pd.inner.CreateQP(cfg)
+	if err != nil {
+		return err
+	}
+	ep, err := inner.Endpoint()
+	if err != nil {
+		_ = inner.Close() // no object depends on it
+		return err
+	}
+	p.addr = pathAddr{ep.QPN, ep.PSN}
+	p.qp, p.epoch, p.posted, p.done, p.controls, p.chain = inner, epoch, 0, 0, 0, p.chain[:0]
+	ctx.routes.Set(inner.Num(), route{path: p})
+	return nil
+}
+
+// close takes the QP out of service. When it returns, no message lands and no request refers to
+// memory. Messages that have arrived stay in the inbox, so that no receive buffer is lost.
+func (p *path) close() {
+	if p.qp == nil {
+		return
+	}
+	if s := p.qp.State(); s != verbs.StateReset && s != verbs.StateErr {
+		_ = p.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // if it fails, Close does the same
+	}
+	ctx := p.conn.ctx
+	ctx.inbox.drain()
+	ctx.routes.Delete(p.qp.Num())
+	_ = p.qp.Close() // no object depends on it
+	p.qp = nil
+	p.chain = p.chain[:0]
+}
+
+// connect connects the QP to that of the peer, with the attributes of the connection.
+func (p *path) connect(to pathAddr) error {
+	own, err := p.qp.Endpoint()
+	if err != nil {
+		return err
+	}
+	attr := p.conn.attr
+	attr.DestQPN, attr.RQPSN, attr.SQPSN, attr.Access = to.qpn, to.psn, own.PSN, p.conn.pathAccess()
+	if !p.conn.ctx.sharedRecv && p.qp.State() == verbs.StateReset {
+		if err := p.postReceives(&attr); err != nil {
+			return err
+		}
+	}
+	return verbs.ConnectWith(p.qp, attr)
+}
+
+// postReceives takes the QP to INIT and posts all receives of the path.
+func (p *path) postReceives(attr *verbs.QPAttr) error {
+	init := verbs.QPAttr{State: verbs.StateInit, Port: attr.Port, PKeyIndex: attr.PKeyIndex, Access: attr.Access}
+	if err := p.qp.Modify(init, verbs.AttrState|verbs.AttrPort|verbs.AttrPKeyIndex|verbs.AttrAccess); err != nil {
+		return err
+	}
+	p.refill = p.refill[:0]
+	for k := range p.conn.ctx.cfg.PathRecv {
+		p.recycle(k)
+	}
+	p.refill.post(p.qp)
+	if len(p.refill) != 0 {
+		return p.conn.ctx.opError("post receive", p.qp.Num(), verbs.ErrQueueFull)
+	}
+	return nil
+}
+
+// slot is the index in conn.arrival of receive buffer k of the path.
+func (p *path) slot(k int) int { return p.index*p.conn.ctx.cfg.PathRecv + k }
+
+// recycle marks receive buffer k as free.
+func (p *path) recycle(k int) {
+	p.refill.add(tagPathRecv.with(p.conn.id, p.index, uint32(k)), &p.conn.arrival, p.slot(k))
+}
+
+// topUp posts free receive buffers when a quarter of them are free.
+func (p *path) topUp() {
+	if p.qp != nil && len(p.refill) >= max(p.conn.ctx.cfg.PathRecv/4, 1) {
+		p.refill.post(p.qp)
+	}
+}
+
+// stage appends a send to the chain and returns it, with the index of its slot in conn.headers. The
+// owner is a flow or controlPacket.
+func (p *path) stage(owner int32) (*verbs.SendWR, int) {
+	n := p.posted % pathSlots
+	p.owner[n] = owner
+	p.chain = append(p.chain, verbs.SendWR{WRID: tagPath.with(p.conn.id, p.index, p.posted)})
+	p.posted++
+	return &p.chain[len(p.chain)-1], p.index*pathSlots + int(n)
+}
+
+// ring posts the chain with one doorbell. Refused sends stay in the chain.
+func (p *path) ring() {
+	if p.qp == nil {
+		p.chain = p.chain[:0]
+		return
+	}
+	for k := range p.chain {
+		if k%8 == 7 || k == len(p.chain)-1 {
+			p.chain[k].Flags |= verbs.SendSignaled
+		}
+	}
+	n, err := p.qp.PostSend(p.chain)
+	p.chain = p.chain[:copy(p.chain, p.chain[n:])]
+	if err != nil && err != verbs.ErrQueueFull { //nolint:errorlint // ErrQueueFull is never wrapped
+		p.conn.queue = append(p.conn.queue, p.failed())
+	}
+}
+
+// failed returns the event that the QP of the present epoch has failed.
+func (p *path) failed() core.Event {
+	return core.Event{Kind: core.EvPathFailed, Path: uint16(p.index), Epoch: p.epoch}
+}
+
+// fail tells the core that the QP has failed.
+func (p *path) fail() {
+	ev := p.failed()
+	p.conn.step(&ev)
+}
+
+// owns reports whether a completion is of the QP of the present epoch.
+func (p *path) owns(wc *verbs.WC) bool { return p.qp != nil && wc.QPN == p.qp.Num() }
+
+// sent takes the completion of send n. It also completes the sends before it, which may be
+// unsignaled.
+func (p *path) sent(n uint32, wc *verbs.WC) {
+	c := p.conn
+	if !p.owns(wc) || c.core == nil {
+		return
+	}
+	if wc.Status != verbs.StatusSuccess {
+		if flow := p.owner[n%pathSlots]; wc.Status != verbs.StatusWRFlushErr && flow != controlPacket {
+			// The request itself is wrong and would fail on every path.
+			c.step(&core.Event{Kind: core.EvClose, Flow: uint16(flow), Status: uint8(wc.Status)})
+		}
+		p.fail()
+		return
+	}
+	chunks := 0
+	for ; int32(n-p.done) >= 0; p.done++ {
+		if p.owner[p.done%pathSlots] == controlPacket {
+			p.controls--
+		} else {
+			chunks++
+		}
+	}
+	c.step(&core.Event{Kind: core.EvSent, Path: uint16(p.index), Epoch: p.epoch, Count: chunks})
+}
+
+// arrived takes a message in receive buffer k of the path.
+func (p *path) arrived(k uint32, wc *verbs.WC) {
+	if int(k) >= p.conn.ctx.cfg.PathRecv || !p.owns(wc) {
+		return // a buffer of a former epoch was posted again
+	}
+	p.receive(wc, p.conn.arrival.slot(p.slot(int(k))))
+	if wc.Status == verbs.StatusSuccess && p.owns(wc) { // receive may have closed the QP
+		p.recycle(int(k))
+		p.conn.touch()
+	}
+}
+
+// receive takes a message of the path. buf holds the payload of a SEND.
+func (p *path) receive(wc *verbs.WC, buf []byte) {
+	c := p.conn
+	if c.core == nil {
+		return
+	}
+	if wc.Status != verbs.StatusSuccess {
+		p.fail()
+		return
+	}
+	imm, err := wire.DecodeImm(wc.Imm)
+	isWrite := wc.Opcode == verbs.WCRecvRDMAWithImm
+	if err != nil || wc.Flags&verbs.WCWithImm == 0 || int64(wc.ByteLen) > int64(len(buf)) || isWrite != (imm.Kind == wire.KindData) {
+		return
+	}
+	ev := core.Event{Path: uint16(p.index), Epoch: p.epoch, Imm: imm}
+	switch imm.Kind {
+	case wire.KindData:
+		ev.Kind, ev.Count = core.EvData, int(wc.ByteLen)
+	case wire.KindChunk:
+		if ev.Header, err = wire.DecodeHeader(buf[:wc.ByteLen]); err != nil {
+			return
+		}
+		ev.Kind, ev.Status = core.EvChunk, c.check(imm.Flow, &ev.Header)
+		c.landing = buf[wire.HeaderLen:wc.ByteLen]
+	case wire.KindControl:
+		c.records(buf[:wc.ByteLen], core.RoutePath+core.Route(p.index))
+		return
+	}
+	c.step(&ev)
+}

@@ -1,0 +1,180 @@
+package reliable
+
+import (
+	"slices"
+
+	"ibverbx/internal/table"
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// pd is a protection domain with the parts that its connections share: receive buffers, in an SRQ if
+// UC QPs can use one, and two control QPs. prepare makes these parts with the first QP, release frees
+// them with the last.
+type pd struct {
+	ctx    *pathContext
+	inner  verbs.PD
+	byLKey table.Table[*region] // the open regions, by local key
+	byRKey table.Table[*region] // the open regions, by remote key
+	recent *region              // the region that was last found by its local key, or nil
+	users  int                  // counts the connections
+	open   *connection          // the connection that takes the next QP, or nil
+	closed bool                 // set when the PD is closed
+
+	id      uint32       // the number of the PD in tags; every prepare gives it a new one
+	ready   bool         // reports that prepare has succeeded: the fields below are valid
+	srq     verbs.SRQ    // takes the messages of all paths, nil if UC QPs cannot use one
+	arrival pool         // has the receive buffers of srq
+	refill  refill       // lists the buffers of arrival that wait to be posted
+	control [2]controlQP // the control QPs
+}
+
+var _ verbs.PD = (*pd)(nil)
+
+// AllocPD implements verbs.Context.
+func (ctx *pathContext) AllocPD() (verbs.PD, error) {
+	inner, err := ctx.inner.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	p := &pd{ctx: ctx, inner: inner}
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	ctx.pds = append(ctx.pds, p)
+	return p, nil
+}
+
+// RegisterDMABuf implements verbs.PD. It fails: retransmitted data is copied by the CPU, which cannot
+// access a dma-buf.
+func (p *pd) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (verbs.MR, error) {
+	return nil, p.ctx.opError("register dma-buf", 0, p.unsupported())
+}
+
+// CreateSRQ implements verbs.PD. It fails: a wrapped QP has a receive queue of its own.
+func (p *pd) CreateSRQ(verbs.SRQConfig) (verbs.SRQ, error) {
+	return nil, p.ctx.opError("create SRQ", 0, p.unsupported())
+}
+
+// unsupported returns the error of an operation that no open PD supports.
+func (p *pd) unsupported() error {
+	p.ctx.mu.Lock()
+	defer p.ctx.mu.Unlock()
+	if p.closed || p.ctx.closed {
+		return verbs.ErrClosed
+	}
+	return verbs.ErrNotSupported
+}
+
+// CreateAH implements verbs.PD.
+func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AH, error) { return p.inner.CreateAH(attr) }
+
+// Close implements verbs.PD.
+func (p *pd) Close() error {
+	p.ctx.mu.Lock()
+	defer p.ctx.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	if p.users > 0 {
+		return p.ctx.opError("close PD", 0, verbs.ErrBusy)
+	}
+	if err := p.inner.Close(); err != nil {
+		return err
+	}
+	p.free()
+	return nil
+}
+
+// free removes the PD from its context.
+func (p *pd) free() {
+	p.release()
+	p.closed = true
+	p.ctx.pds = slices.DeleteFunc(p.ctx.pds, func(o *pd) bool { return o == p })
+}
+
+// prepare makes the shared parts unless they exist.
+func (p *pd) prepare() error {
+	if p.ready {
+		return nil
+	}
+	p.ctx.pdsPrepared++
+	p.id = p.ctx.pdsPrepared & maxConn
+	err := p.makeReceives()
+	for i := range p.control {
+		if err == nil {
+			err = p.control[i].open(p, i)
+		}
+	}
+	if err != nil {
+		p.release()
+		return err
+	}
+	p.ready = true
+	return nil
+}
+
+// makeReceives makes the shared receive queue and fills it, if UC QPs can use one.
+func (p *pd) makeReceives() error {
+	if !p.ctx.sharedRecv {
+		return nil
+	}
+	n := p.ctx.cfg.RecvDepth
+	srq, err := p.inner.CreateSRQ(verbs.SRQConfig{MaxWR: n, MaxSGE: 1})
+	if err != nil {
+		return err
+	}
+	p.srq = srq
+	if p.arrival, err = newPool(p.inner, n, p.ctx.arrivalSize()); err != nil {
+		return err
+	}
+	for i := range n {
+		p.recycle(i)
+	}
+	p.refill.post(p.srq)
+	return nil
+}
+
+// arrivalSize is the length of a receive buffer in bytes.
+func (ctx *pathContext) arrivalSize() int { return ctx.cfg.ChunkBytes + wire.HeaderLen }
+
+// release frees the shared parts. No QP uses them any more.
+func (p *pd) release() {
+	for i := range p.control {
+		p.control[i].close()
+	}
+	if p.srq != nil {
+		_ = p.srq.Close() // no QP uses it
+		p.srq = nil
+	}
+	p.arrival.free()
+	p.refill, p.ready = nil, false
+}
+
+// divide shares the receive buffers among the connections. A peer whose share has become smaller is
+// told at once, before a new connection uses the rest.
+func (p *pd) divide() {
+	if p.users == 0 || !p.ctx.sharedRecv {
+		return
+	}
+	share := advertised(p.ctx.cfg.RecvDepth / p.users)
+	for _, c := range p.ctx.conns {
+		if c != nil && c.pd == p {
+			c.share = share
+			if c.core != nil {
+				c.step(&core.Event{Kind: core.EvCredit, Count: share})
+			}
+		}
+	}
+}
+
+// arrived takes a message in a receive buffer of the SRQ.
+func (p *pd) arrived(slot uint32, wc *verbs.WC) {
+	if path := p.ctx.routes.Find(wc.QPN).path; path != nil {
+		path.receive(wc, p.arrival.slot(int(slot)))
+	}
+	p.recycle(int(slot))
+}
+
+// recycle marks receive buffer i as free.
+func (p *pd) recycle(i int) { p.refill.add(tagArrival.with(p.id, 0, uint32(i)), &p.arrival, i) }

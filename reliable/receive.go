@@ -1,0 +1,160 @@
+package reliable
+
+import (
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// PostRecv implements verbs.QP.
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
+	ctx := q.ctx
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	switch {
+	case q.closed || ctx.closed:
+		return 0, q.opError("post receive", verbs.ErrClosed)
+	case q.state == verbs.StateReset:
+		return 0, q.opError("post receive", verbs.ErrState)
+	}
+	ctx.now = ctx.clock()
+	for i := range wrs {
+		if q.recvs.Len() >= q.cfg.MaxRecvWR {
+			err = verbs.ErrQueueFull
+			break
+		}
+		if int(wrs[i].NumSGE) > q.cfg.MaxRecvSGE {
+			err = q.opError("post receive", verbs.Invalidf("%d elements, the QP was made for %d", wrs[i].NumSGE, q.cfg.MaxRecvSGE))
+			break
+		}
+		*q.recvs.Extend() = wrs[i]
+		n++
+	}
+	switch {
+	case q.state == verbs.StateErr:
+		q.flushRecvs()
+	case n > 0 && q.connected:
+		q.step(&core.Event{Kind: core.EvReceives, Count: n})
+		ctx.flush()
+		ctx.rekick(q.conn)
+	}
+	return n, err
+}
+
+// check looks at a chunk before it is placed. It compares where the peer wants the bytes with the
+// regions and receives of the flow's QP. It returns the status of an EvChunk.
+func (c *connection) check(flow uint16, h *wire.Header) uint8 {
+	if int(flow) >= len(c.flows) || c.flows[flow] == nil {
+		return 0 // the core refuses the chunk
+	}
+	return c.flows[flow].check(h)
+}
+
+func (q *qp) check(h *wire.Header) uint8 {
+	if h.Op == wire.OpWrite {
+		if q.access&verbs.AccessRemoteWrite == 0 {
+			return uint8(verbs.StatusRemInvReqErr)
+		}
+		if _, ok := q.pd.remote(h.RKey, h.Addr, h.Len); !ok && h.Len > 0 {
+			return uint8(verbs.StatusRemAccessErr)
+		}
+		return 0
+	}
+	n := h.Message - q.recvs.Head()
+	if int32(n) < 0 {
+		return uint8(verbs.StatusRemInvReqErr)
+	}
+	if n >= uint32(q.recvs.Len()) {
+		return core.StatusNoRecv
+	}
+	if h.Op == wire.OpNotify {
+		return 0
+	}
+	wr := q.recvs.At(h.Message)
+	if uint64(h.Offset)+uint64(h.Len) > wr.Length() {
+		q.recvError = verbs.StatusLocLenErr
+		return uint8(verbs.StatusRemInvReqErr)
+	}
+	for k := range int(wr.NumSGE) {
+		if g := &wr.SGE[k]; g.Length > 0 && h.Len > 0 {
+			if _, ok := q.pd.local(g, true); !ok {
+				q.recvError = verbs.StatusLocProtErr
+				return uint8(verbs.StatusRemOpErr)
+			}
+		}
+	}
+	return 0
+}
+
+// place copies the payload of a chunk that check has approved.
+func (q *qp) place(h *wire.Header) {
+	switch h.Op {
+	case wire.OpWrite:
+		if b, ok := q.pd.remote(h.RKey, h.Addr, h.Len); ok {
+			copy(b, q.conn.landing)
+		}
+	case wire.OpEager:
+		q.scatter(q.recvs.At(h.Message), h.Offset)
+	case wire.OpNotify:
+	}
+}
+
+// scatter copies the payload of a chunk to offset off of a receive.
+func (q *qp) scatter(wr *verbs.RecvWR, off uint32) {
+	rest := q.conn.landing
+	for k := range int(wr.NumSGE) {
+		g := wr.SGE[k]
+		if off >= g.Length {
+			off -= g.Length
+			continue
+		}
+		b, ok := q.pd.local(&g, true)
+		if !ok {
+			return
+		}
+		rest = rest[copy(b[off:], rest):]
+		off = 0
+	}
+}
+
+// deliver completes the oldest receive.
+func (q *qp) deliver(a *core.Action) {
+	wc := verbs.WC{Opcode: verbs.WCRecv, ByteLen: a.Len}
+	if a.Header.Op == wire.OpNotify {
+		wc.Opcode = verbs.WCRecvRDMAWithImm
+	}
+	if a.Header.Flags&wire.FlagImm != 0 {
+		wc.Flags, wc.Imm = verbs.WCWithImm, a.Header.Imm
+	}
+	q.completeRecv(wc, a.Header.Flags&wire.FlagSolicited != 0)
+}
+
+// fault ends the receiving half because of a chunk of the peer. If the chunk's receive is the cause,
+// it completes with an error first.
+func (q *qp) fault(status verbs.Status) {
+	switch {
+	case q.recvError != 0:
+		if q.recvs.Len() > 0 {
+			q.completeRecv(verbs.WC{Status: q.recvError}, true)
+		}
+	case status == verbs.StatusRemAccessErr:
+		q.ctx.raise(verbs.Event{Type: verbs.EventQPAccessErr, QP: q})
+	default:
+		q.ctx.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
+	}
+	q.broken, q.conn.failing = true, true
+}
+
+// flushRecvs completes all receives with a flush error.
+func (q *qp) flushRecvs() {
+	for q.recvs.Len() > 0 {
+		q.completeRecv(verbs.WC{Status: verbs.StatusWRFlushErr}, true)
+	}
+}
+
+// completeRecv ends the oldest receive. It fills in WRID and QPN of wc.
+func (q *qp) completeRecv(wc verbs.WC, solicited bool) {
+	wc.WRID, wc.QPN = q.recvs.Front().WRID, q.num
+	q.recvs.Drop(1)
+	q.recvCQ.push(&wc, solicited)
+}

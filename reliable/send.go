@@ -1,0 +1,217 @@
+package reliable
+
+import (
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// sendSlot is a posted request.
+type sendSlot struct {
+	wr     verbs.SendWR // the request; its elements point into qp.inline if it is inline
+	length uint32       // the sum of its elements in bytes
+	bad    verbs.Status // the status with which the request fails when its turn comes, 0 if it is valid
+}
+
+// PostSend implements verbs.QP.
+func (q *qp) PostSend(wrs []verbs.SendWR) (n int, err error) {
+	ctx := q.ctx
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	switch {
+	case q.closed || ctx.closed:
+		return 0, q.opError("post send", verbs.ErrClosed)
+	case q.state != verbs.StateRTS && q.state != verbs.StateErr:
+		return 0, q.opError("post send", verbs.ErrState)
+	}
+	ctx.now = ctx.clock()
+	for i := range wrs {
+		if q.sends.Len() >= q.cfg.MaxSendWR {
+			err = verbs.ErrQueueFull
+			break
+		}
+		if e := q.checkSend(&wrs[i]); e != nil {
+			err = q.opError("post send", e)
+			break
+		}
+		q.enqueue(&wrs[i])
+		n++
+	}
+	ctx.flush()
+	if q.connected {
+		ctx.rekick(q.conn)
+	}
+	return n, err
+}
+
+// checkSend returns what is wrong with a request.
+func (q *qp) checkSend(wr *verbs.SendWR) error {
+	switch n := wr.Length(); {
+	case wr.Opcode > verbs.OpAtomicFetchAndAdd:
+		return verbs.Invalidf("opcode %d is not known", wr.Opcode)
+	case !wr.Flags.Valid():
+		return verbs.Invalidf("flags %#x are not known", uint8(wr.Flags))
+	case int(wr.NumSGE) > q.cfg.MaxSendSGE:
+		return verbs.Invalidf("%d elements, the QP was made for %d", wr.NumSGE, q.cfg.MaxSendSGE)
+	case n > q.ctx.maxMsg():
+		return verbs.Invalidf("%d bytes, at most %d", n, q.ctx.maxMsg())
+	case wr.Opcode >= verbs.OpAtomicCmpAndSwp && n != 8:
+		return verbs.Invalidf("an atomic with %d bytes, want 8", n)
+	case wr.Flags&verbs.SendInline != 0 && wr.Opcode >= verbs.OpRDMARead:
+		return verbs.Invalidf("%v cannot be inline", wr.Opcode)
+	case wr.Flags&verbs.SendInline != 0 && n > uint64(q.cfg.MaxInline):
+		return verbs.Invalidf("%d inline bytes, the QP was made for %d", n, q.cfg.MaxInline)
+	}
+	return nil
+}
+
+// enqueue takes a request.
+func (q *qp) enqueue(wr *verbs.SendWR) {
+	token := q.sends.Tail()
+	s := q.sends.Extend()
+	s.wr, s.length, s.bad = *wr, uint32(wr.Length()), 0
+	if q.state == verbs.StateErr {
+		q.completeSend(token, verbs.StatusWRFlushErr)
+		return
+	}
+	if wr.Flags&verbs.SendInline != 0 {
+		q.copyInline(s, int(token)&(q.sends.Cap()-1))
+	}
+	q.side.introduce()
+	if q.connected {
+		q.launch(token) // otherwise connectFlow does it
+	}
+}
+
+// launch hands a request to the core.
+func (q *qp) launch(token uint32) {
+	s := q.sends.At(token)
+	wr := &s.wr
+	m := core.Message{Token: token, Length: s.length, Imm: wr.Imm, Fence: wr.Flags&verbs.SendFence != 0}
+	if wr.NumSGE == verbs.MaxSGE {
+		// A chunk with a header has one element less.
+		m.Break = s.length - s.wr.SGE[verbs.MaxSGE-1].Length
+	}
+	if wr.Flags&verbs.SendSolicited != 0 {
+		m.Flags |= wire.FlagSolicited
+	}
+	switch wr.Opcode {
+	case verbs.OpRDMAWrite:
+		m.Kind = core.MsgWrite
+	case verbs.OpRDMAWriteWithImm:
+		m.Kind = core.MsgWriteImm
+		m.Flags |= wire.FlagImm
+	case verbs.OpSend:
+		m.Kind = core.MsgSend
+	case verbs.OpSendWithImm:
+		m.Kind = core.MsgSend
+		m.Flags |= wire.FlagImm
+	default:
+		m.Kind, m.Length = core.MsgSide, 0
+	}
+	if m.Kind != core.MsgSide {
+		if s.bad = q.checkKeys(s); s.bad != 0 {
+			// It fails when its turn comes, as on a NIC.
+			m.Kind, m.Length = core.MsgSide, 0
+		}
+	}
+	q.step(&core.Event{Kind: core.EvPost, Message: m})
+}
+
+// copyInline copies the bytes of an inline request to slot i.
+func (q *qp) copyInline(s *sendSlot, i int) {
+	b := q.inline.slot(i)
+	n := 0
+	for k := range int(s.wr.NumSGE) {
+		n += copy(b[n:], peek(s.wr.SGE[k].Addr, s.wr.SGE[k].Length))
+	}
+	s.wr.NumSGE = 0
+	if n > 0 {
+		s.wr.NumSGE = 1
+		s.wr.SGE[0] = q.inline.sge(i, n)
+	}
+}
+
+// checkKeys checks the local keys of a request.
+func (q *qp) checkKeys(s *sendSlot) verbs.Status {
+	if s.wr.Flags&verbs.SendInline != 0 {
+		return 0
+	}
+	for k := range int(s.wr.NumSGE) {
+		if g := &s.wr.SGE[k]; g.Length > 0 {
+			if _, ok := q.pd.local(g, false); !ok {
+				return verbs.StatusLocProtErr
+			}
+		}
+	}
+	return 0
+}
+
+// transmit stages a chunk on its path.
+func (q *qp) transmit(a *core.Action) {
+	s := q.sends.At(a.Token)
+	wr, slot := q.conn.paths[a.Path].stage(int32(q.flow))
+	wr.Imm = a.Imm.Encode()
+	if a.Imm.Kind == wire.KindData {
+		wr.Opcode, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWriteWithImm, s.wr.RemoteAddr+uint64(a.Offset), s.wr.RKey
+	} else {
+		h := &a.Header
+		if h.Op == wire.OpWrite {
+			h.Addr, h.RKey = s.wr.RemoteAddr+uint64(a.Offset), s.wr.RKey
+		}
+		h.Put(q.conn.headers.slot(slot))
+		wr.Opcode = verbs.OpSendWithImm
+		wr.SGE[0] = q.conn.headers.sge(slot, wire.HeaderLen)
+		wr.NumSGE = 1
+	}
+	gather(wr, &s.wr, a.Offset, a.Len)
+}
+
+// gather appends the elements of n bytes at off of a request to wr.
+func gather(wr, from *verbs.SendWR, off, n uint32) {
+	for k := range int(from.NumSGE) {
+		g := from.SGE[k]
+		if off >= g.Length {
+			off -= g.Length
+			continue
+		}
+		if n == 0 {
+			return
+		}
+		g.Addr += uint64(off)
+		g.Length = min(g.Length-off, n)
+		off = 0
+		n -= g.Length
+		wr.SGE[wr.NumSGE] = g
+		wr.NumSGE++
+	}
+}
+
+// startSide posts a READ or an atomic on the side QP, or ends an invalid request.
+func (q *qp) startSide(token uint32) {
+	s := q.sends.At(token)
+	status := s.bad
+	if status == 0 && !q.side.start(&s.wr, token) {
+		status = verbs.StatusLocQPOpErr
+	}
+	if status != 0 {
+		q.conn.queue = append(q.conn.queue, core.Event{Kind: core.EvSide, Flow: q.flow, Token: token, Status: uint8(status)})
+	}
+}
+
+// completeSend ends the oldest request, whose token is token.
+func (q *qp) completeSend(token uint32, status verbs.Status) {
+	s := q.sends.At(token)
+	q.sends.Drop(1)
+	if status == verbs.StatusSuccess && s.wr.Flags&verbs.SendSignaled == 0 && !q.cfg.SignalAll {
+		return
+	}
+	wc := verbs.WC{WRID: s.wr.WRID, QPN: q.num, Status: status}
+	if status == verbs.StatusSuccess {
+		wc.Opcode = s.wr.Opcode.WC()
+		if s.wr.Opcode >= verbs.OpRDMARead {
+			wc.ByteLen = s.length
+		}
+	}
+	q.sendCQ.push(&wc, false)
+}

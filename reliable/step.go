@@ -1,0 +1,141 @@
+package reliable
+
+import (
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// step tells the core about an event, carries out its actions, and repeats that for the events that
+// these actions caused.
+func (c *connection) step(ev *core.Event) {
+	c.run(ev)
+	for len(c.queue) > 0 && c.core != nil {
+		next := c.queue[0]
+		c.queue = c.queue[:copy(c.queue, c.queue[1:])]
+		c.run(&next)
+	}
+	c.touch()
+	if c.failing {
+		c.failing = false
+		for _, q := range c.flows {
+			if q != nil && (q.broken || (q.connected && c.core.Failed(int(q.flow)) && q.state == verbs.StateRTS)) {
+				q.fail()
+			}
+		}
+	}
+}
+
+// step tells the core about an event of the QP's flow.
+func (q *qp) step(ev *core.Event) {
+	ev.Flow = q.flow
+	q.conn.step(ev)
+}
+
+// run tells the core about one event and carries out its actions.
+func (c *connection) run(ev *core.Event) {
+	if c.core == nil {
+		return
+	}
+	actions := c.core.Step(c.ctx.now, ev)
+	for i := range actions {
+		c.carry(ev, &actions[i])
+	}
+}
+
+func (c *connection) carry(ev *core.Event, a *core.Action) {
+	switch a.Kind {
+	case core.ActControl:
+		c.sendRecord(a)
+	case core.ActReset:
+		c.paths[a.Path].close()
+	case core.ActRebuild:
+		c.rebuild(a)
+	case core.ActConnect:
+		if p := &c.paths[a.Path]; p.qp != nil && p.epoch == a.Epoch && p.connect(pathAddr{a.QPN, a.PSN}) != nil {
+			c.queue = append(c.queue, p.failed())
+		}
+	case core.ActDemand:
+		if c.pacer != nil {
+			c.pacer.Want(c.ctx.now, c.index(), a.Bytes, a.Spare, a.Used)
+		}
+	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActSide, core.ActFault:
+		if q := c.flows[a.Flow]; q != nil { // nil if it has left
+			q.carry(ev, a)
+		}
+	}
+}
+
+// carry carries out an action on a message of the QP.
+func (q *qp) carry(ev *core.Event, a *core.Action) {
+	switch a.Kind {
+	case core.ActSend:
+		q.transmit(a)
+	case core.ActPlace:
+		q.place(&ev.Header)
+	case core.ActDeliver:
+		q.deliver(a)
+	case core.ActComplete:
+		if a.Status != 0 {
+			q.conn.failing = true
+		}
+		q.completeSend(a.Token, verbs.Status(a.Status))
+	case core.ActSide:
+		q.startSide(a.Token)
+	default:
+		q.fault(verbs.Status(a.Status))
+	}
+}
+
+// rebuild makes the next QP of a path. The core retries later if this fails.
+func (c *connection) rebuild(a *core.Action) {
+	p := &c.paths[a.Path]
+	p.close()
+	ev := core.Event{Kind: core.EvPathFailed, Path: a.Path, Epoch: a.Epoch}
+	if p.open(a.Epoch) == nil {
+		ev.Kind, ev.QPN, ev.PSN = core.EvRebuilt, p.addr.qpn, p.addr.psn
+	}
+	c.queue = append(c.queue, ev)
+}
+
+// sendRecord sends a record: in a packet with others on a control QP, in a packet of its own on a
+// path. Without room the record is dropped, which the protocol tolerates.
+func (c *connection) sendRecord(a *core.Action) {
+	if a.Route < core.RoutePath {
+		b := c.outbox[a.Route]
+		if len(b) == 0 {
+			b = wire.StartControl(b, c.peer.conn)
+		}
+		b, ok := wire.AddRecord(b, &a.Record)
+		if !ok {
+			c.mail(int(a.Route))
+			b, _ = wire.AddRecord(wire.StartControl(c.outbox[a.Route][:0], c.peer.conn), &a.Record)
+		}
+		c.outbox[a.Route] = b
+		return
+	}
+	p := &c.paths[a.Route-core.RoutePath]
+	if p.qp == nil || p.controls == maxControls {
+		return
+	}
+	p.controls++
+	wr, slot := p.stage(controlPacket)
+	b, _ := wire.AddRecord(wire.StartControl(c.headers.slot(slot)[:0], c.peer.conn), &a.Record)
+	wr.Opcode, wr.Imm = verbs.OpSendWithImm, wire.Imm{Kind: wire.KindControl}.Encode()
+	wr.SGE[0], wr.NumSGE = c.headers.sge(slot, len(b)), 1
+}
+
+// records takes a control packet that came by route.
+func (c *connection) records(b []byte, route core.Route) {
+	var r wire.Reader
+	if r.Open(b) != nil || r.Conn != c.id {
+		return
+	}
+	for c.core != nil {
+		ev := core.Event{Kind: core.EvRecord, Route: route}
+		if !r.Next(&ev.Record) {
+			return
+		}
+		c.step(&ev)
+	}
+}
