@@ -1,93 +1,94 @@
 package core
 
-import "ibverbx/reliable/wire"
+import (
+	"math/bits"
 
-// onRecord takes a record of a control packet. The peer may send anything: what cannot be is
-// counted and changes nothing.
+	"ibverbx/reliable/wire"
+)
+
+// onRecord takes a record of a control packet. The peer may send anything. A record that cannot be
+// true is counted and changes nothing.
 func (c *Conn) onRecord(ev *Event) {
 	r := &ev.Record
+	bad := c.Over()
 	switch r.Type {
 	case wire.Ack, wire.Solicit, wire.Fault:
 		f := c.flow(r.Flow)
-		if f == nil {
-			c.stats.BadRecords++
-			return
+		if bad = f == nil; !bad {
+			f.touch()
+			f.onRecord(r, ev.Route)
 		}
-		c.touch(f)
-		c.onFlowRecord(f, r, ev.Route)
-	case wire.Offer:
-		c.onOffer(r)
-	case wire.Ping:
-		c.onPing(r, ev.Route)
-	case wire.Pong:
-		c.onPong(r, ev.Route)
-	case wire.CreditRequest:
-		c.onCreditRequest(r)
-	case wire.Credit:
-		c.onCredit(r)
+	case wire.Offer, wire.Ping, wire.Pong:
+		bad = int(r.Path) >= len(c.paths) || !c.paths[r.Path].onRecord(r, ev.Route)
+	case wire.CreditRequest, wire.Credit:
+		if bad = bad || !c.cfg.Credits; !bad {
+			c.credits.onRecord(r)
+		}
 	default:
+		bad = true
+	}
+	if bad {
 		c.stats.BadRecords++
 	}
 }
 
-// onFlowRecord takes a record about a flow.
-func (c *Conn) onFlowRecord(f *flow, r *wire.Record, route Route) {
+// onRecord takes a record about the flow.
+func (f *flow) onRecord(r *wire.Record, route Route) {
 	switch r.Type {
 	case wire.Ack:
 		if !f.failed {
-			c.onAck(f, r, route)
+			f.onAck(r, route)
 		}
 	case wire.Solicit:
-		c.onSolicit(f, r)
+		f.onSolicit(r)
 	default:
-		c.onFault(f, r)
+		f.onFault(r)
 	}
 }
 
-// onAck takes an acknowledgement. One that is older than what is known already says nothing
-// new, and its window may be outdated; one for what was never sent is not true.
-func (c *Conn) onAck(f *flow, r *wire.Record, route Route) {
-	d := int64(int16(r.Cum - uint16(f.una)))
+// onAck takes an acknowledgement. An older one than the last is ignored: its window may be outdated.
+// One for chunks that were never sent is bad.
+func (f *flow) onAck(r *wire.Record, route Route) {
+	s, c := &f.send, f.c
+	d := int64(int16(r.Cum - uint16(s.una)))
 	if d < 0 {
 		return
 	}
-	cum := f.una + uint64(d)
-	if cum > f.nxt || !f.bitmapFits(r, cum) {
+	cum := s.una + uint64(d)
+	if cum > s.nxt || !s.bitmapFits(r, cum) {
 		c.stats.BadRecords++
 		return
 	}
 	f.held = false
 	if route < RoutePath {
-		c.route = route
+		c.control.route = route
 	}
-	if c.window = int(r.Window); c.window == 0 {
-		c.window = 1
+	c.window = max(int(r.Window), 1)
+	if int32(r.RecvLimit-s.recvLimit) > 0 {
+		s.recvLimit = r.RecvLimit
+		s.recvProbes, s.noRecv = 0, false
+		s.progressAt = c.now
 	}
-	if int32(r.RecvLimit-f.recvLimit) > 0 {
-		f.recvLimit = r.RecvLimit
-		f.recvProbes, f.noRecv = 0, false
-		f.progressAt = c.now
-	}
-	c.noteDup(r)
-	bytes, before := c.flyingBytes, f.una
-	sample := c.onEcho(f, r)
-	for csn := f.una; csn < cum; csn++ {
-		c.acked(f, csn, false)
+	c.rack.noteDup(r.Flags&wire.AckDup != 0)
+	bytes, before := c.flyingBytes, s.una
+	sample := f.onEcho(r)
+	for csn := s.una; csn < cum; csn++ {
+		f.acked(csn, false)
 	}
 	for w := range int(r.Words) {
 		for b := r.Bitmap[w]; b != 0; b &= b - 1 {
-			c.acked(f, cum+1+uint64(w*64+trailing(b)), false)
+			f.acked(cum+1+uint64(w*64+bits.TrailingZeros64(b)), false)
 		}
 	}
-	f.una = max(f.una, cum)
-	for f.una < f.nxt && f.chunk(f.una).state == chunkAcked {
-		f.una++
+	s.una = max(s.una, cum)
+	for s.una < s.nxt && s.chunk(s.una).state == chunkAcked {
+		s.una++
 	}
-	if f.una > before || c.flyingBytes < bytes {
+	if s.una > before || c.flyingBytes < bytes {
 		c.cfg.Congestion.OnAck(c.now, bytes-c.flyingBytes, sample)
 	}
-	c.answered(f, r)
-	c.findLost(f)
+	f.answered(r)
+	f.findLost()
 }
 
 // bitmapFits reports whether an acknowledgement names only chunks that were sent.
@@ -95,27 +96,28 @@ func (s *sender) bitmapFits(r *wire.Record, cum uint64) bool {
 	if r.Words == 0 {
 		return true
 	}
-	top := uint64(r.Words)*64 - 1 - uint64(leading(r.Bitmap[r.Words-1]))
+	top := uint64(r.Words)*64 - 1 - uint64(bits.LeadingZeros64(r.Bitmap[r.Words-1]))
 	return cum+1+top < s.nxt
 }
 
-// onEcho takes the news of the transmission that the acknowledgement repeats: it is exact, and
-// so the only one to measure time by. It returns the round trip time, or 0.
-func (c *Conn) onEcho(f *flow, r *wire.Record) int64 {
+// onEcho takes the transmission that the acknowledgement echoes. The echo names one exact
+// transmission, so only it measures a round trip time. onEcho returns that time, or 0.
+func (f *flow) onEcho(r *wire.Record) int64 {
+	s, c := &f.send, f.c
 	if r.Flags&wire.AckEcho == 0 {
 		return 0
 	}
-	d := int64(int16(r.EchoCSN - uint16(f.una)))
-	if d < 0 || f.una+uint64(d) >= f.nxt {
+	d := int64(int16(r.EchoCSN - uint16(s.una)))
+	if d < 0 || s.una+uint64(d) >= s.nxt {
 		return 0
 	}
-	csn := f.una + uint64(d)
-	ch := f.chunk(csn)
+	csn := s.una + uint64(d)
+	ch := s.chunk(csn)
 	if ch.state == chunkAcked || ch.xmits != r.EchoXmit+1 || !covers(r, r.EchoCSN) {
 		return 0
 	}
 	sample := max(c.now-ch.sentAt-int64(r.RxDelay), 1)
-	c.acked(f, csn, true)
+	f.acked(csn, true)
 	c.measure(&c.rtt, sample)
 	if p := &c.paths[ch.path]; ch.epoch == p.epoch {
 		c.measure(&p.rtt, sample)
@@ -124,7 +126,7 @@ func (c *Conn) onEcho(f *flow, r *wire.Record) int64 {
 	return sample
 }
 
-// covers reports whether an acknowledgement says that a chunk has arrived.
+// covers reports whether an acknowledgement reports the arrival of a chunk.
 func covers(r *wire.Record, csn uint16) bool {
 	d := int(int16(csn - r.Cum))
 	if d < 0 {
@@ -134,111 +136,76 @@ func covers(r *wire.Record, csn uint16) bool {
 	return d >= 0 && d < 64*int(r.Words) && r.Bitmap[d/64]>>(d%64)&1 != 0
 }
 
-func (c *Conn) measure(r *rtt, sample int64) {
-	if c.cfg.FixedRTT == 0 {
-		r.add(sample)
-	}
-}
-
-// acked notes that a chunk has arrived; exact says that its last transmission has.
-func (c *Conn) acked(f *flow, csn uint64, exact bool) {
-	ch := f.chunk(csn)
-	if csn < f.una || ch.state == chunkAcked {
+// acked notes that a chunk has arrived. With exact its last transmission has.
+func (f *flow) acked(csn uint64, exact bool) {
+	s, c := &f.send, f.c
+	ch := s.chunk(csn)
+	if csn < s.una || ch.state == chunkAcked {
 		return
 	}
 	p := &c.paths[ch.path]
-	switch ch.state {
-	case chunkFlying:
-		c.land(p, ch)
-	case chunkLost:
-		c.unlose(f, csn)
-	case chunkAcked:
+	if ch.state == chunkFlying {
+		p.land(ch)
+	} else {
+		f.unlose(ch)
 	}
 	ch.state = chunkAcked
-	f.probes, f.probeAt, f.progressAt, c.ghosts = 0, never, c.now, 0
+	s.probes, s.probeAt, s.progressAt, c.ghosts = 0, never, c.now, 0
 	c.arrivedAt = c.now
 	if exact || ch.xmits == 1 {
-		f.rackAt = max(f.rackAt, ch.sentAt)
-		c.rackAt = max(c.rackAt, ch.sentAt)
-		if last := &f.acked[ch.path]; ch.epoch == p.epoch && p.carries() && p.next-(ch.pseq+1) < p.next-*last {
+		f.advanceRack(ch.sentAt)
+		if last := &s.acked[ch.path]; ch.epoch == p.epoch && p.carries() && p.next-(ch.pseq+1) < p.next-*last {
 			*last = ch.pseq + 1
 		}
 	} else if ch.moved {
-		return // nobody knows which path it came on
+		return // the path on which it arrived is not known
 	}
 	if ch.epoch == p.epoch && p.carries() {
 		p.loss -= p.loss >> 4
 		p.attempts, p.silent = 0, false
-		c.setState(int(ch.path), PathUp)
+		p.setState(PathUp)
 	}
 }
 
-// land takes a chunk out of what is in flight.
-func (c *Conn) land(p *path, ch *chunk) {
-	c.flying--
-	c.flyingBytes -= int(ch.len)
-	if ch.epoch == p.epoch {
-		p.inflight -= int(ch.len)
-		p.flying--
-	}
+// unlose takes a chunk off the list of chunks to be retransmitted.
+func (f *flow) unlose(ch *chunk) {
+	ch.state = chunkFlying
+	f.send.lostCount--
+	f.c.lost--
 }
 
-// unlose takes a chunk off the list of what is to be sent again.
-func (c *Conn) unlose(f *flow, csn uint64) {
-	f.chunk(csn).state = chunkFlying
-	f.lostCount--
-	c.lost--
-}
-
-// answered takes the answer to a Solicit: what was sent before it and is not acknowledged now
-// was not there yet.
-func (c *Conn) answered(f *flow, r *wire.Record) {
+// answered takes the answer to a Solicit. A chunk that was sent before the Solicit and is not
+// acknowledged now had not arrived.
+func (f *flow) answered(r *wire.Record) {
+	s, c := &f.send, f.c
 	if r.Flags&wire.AckNonce == 0 {
 		return
 	}
-	if f.noRecv && f.una == f.nxt {
-		f.progressAt = c.now // the peer lives, late or not; it only has no receive
+	if s.noRecv && s.una == s.nxt {
+		s.progressAt = c.now // the peer is alive, and only has no receive
 	}
-	if r.Nonce != f.nonce || f.nonceAt == never {
+	if r.Nonce != s.nonce || s.nonceAt == never {
 		return
 	}
-	f.rackAt = max(f.rackAt, f.nonceAt)
-	c.rackAt = max(c.rackAt, f.nonceAt)
-	f.nonceAt, c.ghosts = never, 0
-	if f.una < f.nxt {
-		f.probes, f.probeAt = 0, never
+	f.advanceRack(s.nonceAt)
+	s.nonceAt, c.ghosts = never, 0
+	if s.una < s.nxt {
+		s.probes, s.probeAt = 0, never
 	}
 }
 
-// noteDup widens what counts as reordering when something was repeated in vain, and narrows
-// it again after a while.
-func (c *Conn) noteDup(r *wire.Record) {
-	if r.Flags&wire.AckDup != 0 {
-		c.calm = 0
-		if c.reorderShift < 4 {
-			c.reorderShift++
-		}
-		return
-	}
-	if c.calm++; c.calm >= 64 {
-		c.calm = 0
-		if c.reorderShift > 0 {
-			c.reorderShift--
-		}
-	}
-}
-
-// onFault ends a flow for something that the peer cannot take. Everything before it has
+// onFault ends the flow because of a chunk that the peer cannot take. Everything before that chunk has
 // arrived.
-func (c *Conn) onFault(f *flow, r *wire.Record) {
-	d := int64(int16(r.CSN - uint16(f.una)))
-	waits := d == 0 && f.una == f.nxt && f.cut < f.posted // for a receive, and the peer has failed
-	if f.failed || d < 0 || (f.una+uint64(d) >= f.nxt && !waits) {
-		c.stats.BadRecords++
+func (f *flow) onFault(r *wire.Record) {
+	s := &f.send
+	d := int64(int16(r.CSN - uint16(s.una)))
+	waits := d == 0 && s.una == s.nxt && s.cut < s.posted // for a receive, and the peer has failed
+	if f.failed || d < 0 || (s.una+uint64(d) >= s.nxt && !waits) {
+		f.c.stats.BadRecords++
 		return
 	}
-	for n := f.una + uint64(d); f.una < n; f.una++ {
-		c.acked(f, f.una, false)
+	for n := s.una + uint64(d); s.una < n; s.una++ {
+		f.acked(s.una, false)
 	}
-	c.fail(f, r.Status)
+	f.fail(r.Status)
 }

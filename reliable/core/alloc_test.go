@@ -73,7 +73,7 @@ func (w *wireless) push(to int, ev Event) {
 // idle reports whether all messages have completed.
 func (w *wireless) idle() bool {
 	for _, f := range w.ends[0].flows {
-		if f.posted != f.reported {
+		if f.send.posted != f.send.reported {
 			return false
 		}
 	}

@@ -1,67 +1,65 @@
 package core
 
-// Small chunks, of at most ChunkBytes/small, stay on the last path up to a sum of
-// ChunkBytes/smallSum: they would not gain by being spread.
 const (
-	small    = 4
+	// smallPart is the part of ChunkBytes up to which a chunk is small. Small chunks stay on one
+	// path, because spreading them gains nothing.
+	smallPart = 4
+	// smallSum is the part of ChunkBytes after which small chunks move to another path.
 	smallSum = 2
 )
 
-// choose returns the path for n bytes that may go anywhere, or -1 if none has room: the
-// better of two at random, by the delay that is to be expected. If none is up, one that is
-// suspect has to do.
-func (c *Conn) choose(n uint32) int {
-	if c.last >= 0 && n <= c.cfg.ChunkBytes/small && c.lastBytes+n <= c.cfg.ChunkBytes/smallSum {
-		if p := &c.paths[c.last]; p.state == PathUp && c.room(p) {
+// choose returns the path for n bytes that may go anywhere, or nil if none has room. It is the better
+// of two random paths, by expected delay. If no path is up, it is a suspect one.
+func (c *Conn) choose(n uint32) *path {
+	if c.last >= 0 && n <= c.cfg.ChunkBytes/smallPart && c.lastBytes+n <= c.cfg.ChunkBytes/smallSum {
+		if p := &c.paths[c.last]; p.state == PathUp && p.room() {
 			c.lastBytes += n
-			return int(c.last)
+			return p
 		}
 	}
-	i := c.better()
-	if i < 0 {
-		i = c.anyPath()
+	p := c.better()
+	if p == nil {
+		p = c.anyPath()
 	}
-	if i >= 0 {
-		c.last, c.lastBytes = int32(i), n
+	if p != nil {
+		c.last, c.lastBytes = int32(p.index), n
 	}
-	return i
+	return p
 }
 
-// better is power of two choices among the paths that are up.
-func (c *Conn) better() int {
+// better returns the better of two random paths that are up, or nil if neither has room.
+func (c *Conn) better() *path {
 	k := len(c.up)
 	if k == 0 {
-		return -1
+		return nil
 	}
 	a, b := 0, k-1
 	if k > 2 {
-		r := c.random()
+		r := c.rng.Next()
 		a = int(uint32(r) % uint32(k))
 		b = (a + 1 + int(uint32(r>>32)%uint32(k-1))) % k
 	}
-	i, j := int(c.up[a]), int(c.up[b])
-	p, q := &c.paths[i], &c.paths[j]
-	if !c.room(p) || (c.room(q) && c.preferred(q, p)) {
-		i, p = j, q
+	p, q := &c.paths[c.up[a]], &c.paths[c.up[b]]
+	if !p.room() || (q.room() && q.beats(p)) {
+		p = q
 	}
-	if !c.room(p) {
-		return -1
+	if !p.room() {
+		return nil
 	}
-	return i
+	return p
 }
 
-// preferred reports whether q is to be taken rather than p. Of equals it is the one that has
-// carried less.
-func (c *Conn) preferred(q, p *path) bool {
-	dq, dp := c.expected(q), c.expected(p)
-	return dq < dp || (dq == dp && int32(q.next-p.next) < 0)
+// beats reports whether p is preferred to q. Of two equal paths it is the one that has carried less.
+func (p *path) beats(q *path) bool {
+	dp, dq := p.expected(), q.expected()
+	return dp < dq || (dp == dq && int32(p.next-q.next) < 0)
 }
 
-// expected is the delay that a path is expected to have, in nanoseconds: the latest one, because
-// queues come and go faster than a mean of many follows. A path that was never measured counts
-// as fast, so that it is tried; a measurement that is old counts for no more than that of the
-// whole connection; losses count as delay.
-func (c *Conn) expected(p *path) int64 {
+// expected is the expected delay of the path in nanoseconds. It uses the latest sample, because queues
+// change faster than a mean follows. A path that was never measured counts as fast, so that it is
+// tried. An old sample counts for no more than the mean of the connection. Losses count as delay.
+func (p *path) expected() int64 {
+	c := p.c
 	d := int64(float64(p.inflight) * 1e9 / c.cfg.Rate)
 	if !p.measured {
 		return d
@@ -73,23 +71,22 @@ func (c *Conn) expected(p *path) int64 {
 	return d + base + base*int64(p.loss)/64
 }
 
-// anyPath returns the first path with room from a random one on: up ones first, then suspect
-// ones.
-func (c *Conn) anyPath() int {
+// anyPath returns a path with room, or nil. If some are up, it is the first of those from a random one
+// on. Otherwise it is the first suspect one.
+func (c *Conn) anyPath() *path {
 	if k := len(c.up); k > 0 {
-		start := int(c.random() % uint64(k))
+		start := int(c.rng.Next() % uint64(k))
 		for j := range k {
-			i := int(c.up[(start+j)%k])
-			if c.room(&c.paths[i]) {
-				return i
+			if p := &c.paths[c.up[(start+j)%k]]; p.room() {
+				return p
 			}
 		}
-		return -1
+		return nil
 	}
 	for i := range c.paths {
-		if c.paths[i].state == PathSuspect && c.room(&c.paths[i]) {
-			return i
+		if p := &c.paths[i]; p.state == PathSuspect && p.room() {
+			return p
 		}
 	}
-	return -1
+	return nil
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -18,114 +19,101 @@ const (
 	maxSendDepth = 1 << 15
 )
 
-// ErrConfig says that a Config has a field that cannot be.
+// ErrConfig is wrapped by the errors of New and Open about an invalid field.
 var ErrConfig = errors.New("invalid configuration")
 
-// Config describes a connection. Both ends need the same Paths and Window.
+// Config describes a connection. Times are in nanoseconds.
 type Config struct {
-	// Paths is the number of paths. Zero means 16.
+	// Paths is the number of paths, the same at both ends. Zero means 16.
 	Paths int
-	// Flows is how many flows there may be, at most MaxFlows. Zero means 1.
+	// Flows is the number of flows that can be opened, at most MaxFlows. Zero means 1.
 	Flows int
-	// Window is how many chunks of a flow may be unacknowledged: a power of two, at most
-	// MaxWindow. Zero means 256.
+	// Window is the number of chunks of a flow that may be unacknowledged: a power of two, at most
+	// MaxWindow, the same at both ends. Zero means 256.
 	Window int
-	// ChunkBytes is the most that one transmission carries. Zero means 32 KiB.
+	// ChunkBytes is the payload limit of one transmission. Zero means 32 KiB.
 	ChunkBytes uint32
-	// SendDepth is how many messages of a flow may be posted and not completed. Zero means 256.
+	// SendDepth is the number of messages of a flow that may be posted and not completed. Zero means
+	// 256.
 	SendDepth int
-	// PathDepth is how many transmissions one path may have under way, a power of
-	// two. Zero means 64.
+	// PathDepth is the number of transmissions that one path may have in flight, a power of two.
+	// Zero means 64.
 	PathDepth int
-	// RecvCredit is how many receives this end keeps posted for the connection, of
-	// which it tells the peer; it needs an eighth more for what is repeated in vain. Zero
-	// means Window.
+	// RecvCredit is the number of receives for the connection that the peer may use. The owner keeps
+	// an eighth more posted, for duplicates. Zero means Window.
 	RecvCredit int
-	// PeerCredit is the peer's RecvCredit, as far as it is known before its first
-	// acknowledgement. Zero means 1.
+	// PeerCredit is the peer's RecvCredit, as far as it is known before its first acknowledgement.
+	// Zero means 1.
 	PeerCredit int
-	// PathCredit says that the receives of which the peer tells are those of its paths
-	// together, an equal part for each, and that no path can use those of another.
+	// PathCredit reports that the peer's receives belong to its paths, an equal part to each, and
+	// that no path can use those of another.
 	PathCredit bool
 	// Congestion bounds the bytes in flight. Nil means a FixedWindow of 4 MiB.
 	Congestion Congestion
-	// Credits makes senders wait for credit of the receiver (see Pacer). Both ends
-	// need the same, and owners that grant.
+	// Credits makes senders wait for credit from the receiver (see Pacer). Both ends need the same
+	// value, and owners that grant.
 	Credits bool
-	// Speculative is how many bytes of credit a sender has in hand, before any are
-	// granted and whenever it is idle, the same at both ends. Zero means 128 KiB.
+	// Speculative is the credit of a sender before any is granted and whenever it is idle, in bytes.
+	// Both ends need the same value. Zero means 128 KiB.
 	Speculative int
-	// Rate is what a path is expected to carry, in bytes per second; with it bytes in
-	// flight are compared with round trip times. Zero means 3e9: no path has a link of
-	// 100 Gb/s to itself, and one that has more in flight than others should wait.
+	// Rate is the expected rate of a path in bytes per second. It converts bytes in flight to delay.
+	// Zero means 3e9: no path has a link of 100 Gb/s to itself, and a path with more in flight than
+	// others should wait.
 	Rate float64
 
-	// InitialRTT is what a round trip counts as before one was measured, in
-	// nanoseconds like all times here. Zero means 100 us.
+	// InitialRTT is the assumed round trip time before one was measured. Zero means 100 us.
 	InitialRTT int64
-	// FixedRTT is what every round trip counts as, measured or not. Zero means that
-	// they are measured.
+	// FixedRTT is the assumed value of every round trip time. Zero means that they are measured.
 	FixedRTT int64
-	// MinProbe is the least that a sender waits for an acknowledgement beyond a round
-	// trip before it asks for one. Zero means 50 us.
+	// MinProbe is the least time beyond a round trip that a sender waits for an acknowledgement
+	// before it asks for one. Zero means 50 us.
 	MinProbe int64
-	// MaxProbe bounds that wait when it doubles. Zero means 64 ms.
+	// MaxProbe bounds that time when it doubles. Zero means 64 ms.
 	MaxProbe int64
-	// MinReorder is the least by which paths may differ before a chunk counts as
-	// lost. Zero means 5 us.
+	// MinReorder is the least difference between paths before a chunk is considered lost. Zero means
+	// 5 us.
 	MinReorder int64
-	// GiveUp is how long a flow goes on without any progress; then it fails with
-	// RETRY_EXC. Zero means 5 s.
+	// GiveUp is how long a flow continues without progress. Then it fails with RETRY_EXC. Zero means
+	// 5 s.
 	GiveUp int64
-	// RecvPatience is how long a flow waits for a receive of the peer; then it fails with
-	// RNR_RETRY_EXC. Zero means for ever.
+	// RecvPatience is how long a flow waits for a receive of the peer. Then it fails with
+	// RNR_RETRY_EXC. Zero means forever.
 	RecvPatience int64
-	// AckDelay is how long an acknowledgement may wait for more to acknowledge. Zero
-	// means 50 us.
+	// AckDelay is how long an acknowledgement may wait for more to acknowledge. Zero means 50 us.
 	AckDelay int64
-	// Recovery is the pause before a path that went down is tried again; it doubles
-	// with every attempt up to 64 times this. Zero means 1 ms.
+	// Recovery is the pause before a path that went down is tried again. It doubles with every
+	// attempt, up to 64 times this value. Zero means 1 ms.
 	Recovery int64
-	// MaxAge is how long a measurement of a path counts if it is not used. Zero means
-	// 10 ms.
+	// MaxAge is how long a measurement of a path is valid without a new one. Zero means 10 ms.
 	MaxAge int64
-	// Seed decides the random choices of paths. Zero is a seed like any other.
+	// Seed is the seed of the random choices of paths. Zero is a valid seed.
 	Seed uint64
 }
 
-// withDefaults returns cfg with every zero replaced, or what is wrong with it.
+// withDefaults returns cfg with every zero replaced, or an error about an invalid field.
 func (cfg Config) withDefaults() (Config, error) {
-	setDefault(&cfg.Paths, 16)
-	setDefault(&cfg.Flows, 1)
-	setDefault(&cfg.Window, 256)
-	setDefault(&cfg.ChunkBytes, 32<<10)
-	setDefault(&cfg.SendDepth, 256)
-	setDefault(&cfg.PathDepth, 64)
-	setDefault(&cfg.RecvCredit, cfg.Window)
-	setDefault(&cfg.PeerCredit, 1)
-	setDefault(&cfg.Speculative, 128<<10)
-	setDefault(&cfg.Rate, 3e9)
-	setDefault(&cfg.InitialRTT, 100_000)
-	setDefault(&cfg.MinProbe, 50_000)
-	setDefault(&cfg.MaxProbe, 64_000_000)
-	setDefault(&cfg.MinReorder, 5_000)
-	setDefault(&cfg.GiveUp, 5_000_000_000)
-	setDefault(&cfg.AckDelay, 50_000)
-	setDefault(&cfg.Recovery, 1_000_000)
-	setDefault(&cfg.MaxAge, 10_000_000)
-	if cfg.FixedRTT != 0 {
-		cfg.InitialRTT = cfg.FixedRTT
-	}
+	cfg.Paths = cmp.Or(cfg.Paths, 16)
+	cfg.Flows = cmp.Or(cfg.Flows, 1)
+	cfg.Window = cmp.Or(cfg.Window, 256)
+	cfg.ChunkBytes = cmp.Or(cfg.ChunkBytes, 32<<10)
+	cfg.SendDepth = cmp.Or(cfg.SendDepth, 256)
+	cfg.PathDepth = cmp.Or(cfg.PathDepth, 64)
+	cfg.RecvCredit = cmp.Or(cfg.RecvCredit, cfg.Window)
+	cfg.PeerCredit = cmp.Or(cfg.PeerCredit, 1)
+	cfg.Speculative = cmp.Or(cfg.Speculative, 128<<10)
+	cfg.Rate = cmp.Or(cfg.Rate, 3e9)
+	cfg.InitialRTT = cmp.Or(cfg.FixedRTT, cfg.InitialRTT, 100_000)
+	cfg.MinProbe = cmp.Or(cfg.MinProbe, 50_000)
+	cfg.MaxProbe = cmp.Or(cfg.MaxProbe, 64_000_000)
+	cfg.MinReorder = cmp.Or(cfg.MinReorder, 5_000)
+	cfg.GiveUp = cmp.Or(cfg.GiveUp, 5_000_000_000)
+	cfg.AckDelay = cmp.Or(cfg.AckDelay, 50_000)
+	cfg.Recovery = cmp.Or(cfg.Recovery, 1_000_000)
+	cfg.MaxAge = cmp.Or(cfg.MaxAge, 10_000_000)
 	if cfg.Congestion == nil {
 		cfg.Congestion = &FixedWindow{Bytes: 4 << 20}
 	}
 	return cfg, cfg.validate()
-}
-
-func setDefault[T int | int64 | uint32 | float64](v *T, d T) {
-	if *v == 0 {
-		*v = d
-	}
 }
 
 func (cfg *Config) validate() error {
@@ -174,6 +162,6 @@ func (cfg *Config) validate() error {
 const (
 	// never is a time that does not come.
 	never = 1<<63 - 1
-	// maxDuration bounds every time of a Config, one hour: sums stay far from never.
+	// maxDuration is the limit of every time in a Config, one hour. Sums stay far from never.
 	maxDuration = 3600 * 1_000_000_000
 )

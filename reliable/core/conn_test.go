@@ -55,15 +55,15 @@ func TestLatestDelayCounts(t *testing.T) {
 	for range 20 {
 		c.measure(&p.rtt, 10_000)
 	}
-	if c.preferred(q, p) {
+	if q.beats(p) {
 		t.Errorf("a path of 50 us is preferred to one of 10 us")
 	}
 	c.measure(&p.rtt, 200_000)
-	if !c.preferred(q, p) {
-		t.Errorf("a path that took 200 us is preferred to one of 50 us: it is expected to take %d and %d ns", c.expected(p), c.expected(q))
+	if !q.beats(p) {
+		t.Errorf("a path that took 200 us is preferred to one of 50 us: it is expected to take %d and %d ns", p.expected(), q.expected())
 	}
 	c.measure(&p.rtt, 10_000)
-	if c.preferred(q, p) {
-		t.Errorf("a path that takes 10 us again is not taken: it is expected to take %d and %d ns", c.expected(p), c.expected(q))
+	if q.beats(p) {
+		t.Errorf("a path that takes 10 us again is not taken: it is expected to take %d and %d ns", p.expected(), q.expected())
 	}
 }

@@ -2,157 +2,151 @@ package core
 
 import "ibverbx/reliable/wire"
 
-// Receiver credits: with Config.Credits a sender may have sent no more bytes, in all, than the
-// receiver has granted, in all. It tells how many it would like to have sent; the receiver's
-// owner grants them at the pace of its link, in turn to all who ask (see Pacer). Both numbers
-// only grow, so that a record that is lost, late or repeated does no harm: the next one says
-// it all. Chunks that are sent again need no credit.
+// Receiver credits. With Config.Credits the bytes that a sender has sent, in total, must not exceed the
+// bytes that the receiver has granted, in total. The sender tells its demand in total. The receiver's
+// owner grants at the pace of its link, in turn to all that ask (see Pacer). Both totals only grow, so
+// a lost, late or repeated record does no harm: the next one replaces it. Retransmissions need no
+// credit.
 //
-//	arrived <= granted <= arrived + reach      what a peer has and does not use is bounded
-//	granted <= wanted + Speculative            an idle peer has so much in hand
+//	arrived <= granted <= arrived + reach      bounds unused credit
+//	granted <= wanted + Speculative            credit of an idle peer
 //
-// What a peer has in hand lets a message leave without a round trip. It is paid for when it
-// is used: ActDemand tells the owner, who grants that much later.
+// With the credit of an idle peer a message leaves without a round trip. It is paid for when it is used:
+// ActDemand tells the owner, which grants that much later.
 
-// creditor is the credit state of both halves.
-type creditor struct {
-	demand  uint64 // bytes that the user has posted, without those of flows that have failed
-	asked   uint64 // of which the peer was told
-	sent    uint64 // of which were sent
-	limit   uint64 // bytes that may be sent
-	blocked bool   // a chunk waits for credit
-	tries   uint8
-	askAt   int64
-	// grantedAt is when the peer last answered although a chunk waited for credit.
-	grantedAt int64
+// credits is the credit state of both halves. Its numbers are totals in bytes.
+type credits struct {
+	c *Conn
 
-	wanted  uint64 // by the peer
-	granted uint64 // to the peer
-	pledged uint64 // what the owner was asked to grant, in all
-	arrived uint64 // bytes of the peer that were taken
+	demand    uint64 // posted by the user, without what failed flows have not sent
+	asked     uint64 // the demand that the peer was told
+	sent      uint64 // sent, without what failed flows have sent and was not acknowledged
+	limit     uint64 // may be sent
+	blocked   bool   // reports that a chunk waits for credit
+	tries     uint8  // counts the requests since limit last grew
+	askAt     int64  // when the next request is due, or never
+	grantedAt int64  // when the peer last answered while a chunk waited for credit
+
+	wanted  uint64 // the demand of the peer
+	granted uint64 // granted to the peer
+	pledged uint64 // what the owner was asked to grant
+	arrived uint64 // taken from the peer
 }
 
-// maxIdleAsks is how often a sender that can go on repeats its wish for more.
+// maxIdleAsks is the limit of repeated requests of a sender that is not blocked.
 const maxIdleAsks = 3
 
-func (c *Conn) initCredit() {
-	c.askAt = never
-	c.limit, c.granted = uint64(c.cfg.Speculative), uint64(c.cfg.Speculative)
-	c.pledged = c.granted
-}
-
-// reach is how many bytes may be granted to the peer beyond those that have arrived: what it
-// can have in flight, and what it has in hand. A peer that has gone, or asks for what it
-// does not send, takes no more than that from the others.
-func (c *Conn) reach() uint64 {
-	return uint64(c.cfg.Window)*uint64(c.cfg.ChunkBytes) + uint64(c.cfg.Speculative)
-}
-
-// hasCredit reports whether n more bytes may be sent.
-func (c *Conn) hasCredit(n uint32) bool {
-	c.blocked = c.cfg.Credits && c.sent+uint64(n) > c.limit
-	return !c.blocked
-}
-
-// unsend takes back bytes of a flow that has failed, which the peer will perhaps never count as
-// arrived: they must not be missing to other flows. What the peer was told of them stays told: it
-// grants to the flows that are left what these had asked for, within its reach.
-func (c *Conn) unsend(n uint32) {
-	c.sent -= uint64(n)
-	c.demand -= uint64(n)
-}
-
-// ask tells the peer of new demand when half of what is in hand is spoken for, and again if it
-// does not answer.
-func (c *Conn) ask() {
+func (k *credits) init(c *Conn) {
 	spare := uint64(c.cfg.Speculative)
-	if !c.cfg.Credits || c.demand+spare/2 <= c.limit {
-		c.askAt, c.tries = never, 0
+	*k = credits{c: c, askAt: never, limit: spare, granted: spare, pledged: spare}
+}
+
+// reach is the limit of the credit of the peer beyond what has arrived: its window and its credit when
+// idle. A peer that is gone, or that asks for more than it sends, takes no more than that from others.
+func (k *credits) reach() uint64 {
+	cfg := &k.c.cfg
+	return uint64(cfg.Window)*uint64(cfg.ChunkBytes) + uint64(cfg.Speculative)
+}
+
+// has reports whether n more bytes may be sent.
+func (k *credits) has(n uint32) bool {
+	k.blocked = k.c.cfg.Credits && k.sent+uint64(n) > k.limit
+	return !k.blocked
+}
+
+// unsend takes back bytes of a failed flow, which the peer may never count as arrived: other flows must
+// not miss them. The peer keeps the demand that it was told. It grants that to the other flows, within
+// its reach.
+func (k *credits) unsend(n uint32) {
+	k.sent -= uint64(n)
+	k.demand -= uint64(n)
+}
+
+// ask tells the peer of new demand when half of the idle credit is used, and again if it does not
+// answer.
+func (k *credits) ask() {
+	c := k.c
+	spare := uint64(c.cfg.Speculative)
+	if !c.cfg.Credits || k.demand+spare/2 <= k.limit {
+		k.askAt, k.tries = never, 0
 		return
 	}
-	// As long as the peer knows of more than it has granted, small news can wait.
-	news := c.demand > c.asked && (c.asked <= c.limit || c.demand-c.asked >= spare/4)
-	due := c.askAt != never && c.now >= c.askAt
-	if !news && !due && (c.askAt != never || !c.blocked) {
+	// While the peer knows of more than it has granted, a small increase can wait.
+	news := k.demand > k.asked && (k.asked <= k.limit || k.demand-k.asked >= spare/4)
+	due := k.askAt != never && c.now >= k.askAt
+	if !news && !due && (k.askAt != never || !k.blocked) {
 		return
 	}
-	route := c.route
+	route := c.control.route
 	if !news {
-		if c.tries = min(c.tries+1, 30); !c.blocked && c.tries > maxIdleAsks {
-			c.askAt = never // the next message asks anew
+		if k.tries = min(k.tries+1, 30); !k.blocked && k.tries > maxIdleAsks {
+			k.askAt = never // the next message asks again
 			return
 		}
 		route = c.nextRoute()
 	}
-	c.asked = c.demand
-	c.askAt = c.now + c.probeWait(c.tries)
-	a := c.act(ActControl)
-	a.Route = route
-	a.Record = wire.Record{Type: wire.CreditRequest, Bytes: c.demand}
+	k.asked = k.demand
+	k.askAt = c.now + c.probeWait(k.tries)
+	c.tell(route, wire.Record{Type: wire.CreditRequest, Bytes: k.demand})
 }
 
-// onCredit takes a grant.
-func (c *Conn) onCredit(r *wire.Record) {
-	if !c.cfg.Credits || c.over() {
-		c.stats.BadRecords++
-		return
-	}
-	if c.blocked {
-		c.grantedAt = c.now // the peer lives, and is busy with others
-	}
-	if r.Bytes > c.limit {
-		c.limit = r.Bytes
-		c.tries = 0
-	}
-	c.askAt = c.now + c.probeWait(c.tries)
-}
-
-// onCreditRequest takes the peer's demand, and repeats what was granted.
-func (c *Conn) onCreditRequest(r *wire.Record) {
-	if !c.cfg.Credits || c.over() {
-		c.stats.BadRecords++
+// onRecord takes the peer's demand or its grant.
+func (k *credits) onRecord(r *wire.Record) {
+	if r.Type == wire.Credit {
+		k.onCredit(r.Bytes)
 		return
 	}
 	used := uint64(0)
-	if r.Bytes > c.wanted {
-		used = min(r.Bytes, c.granted) - min(c.wanted, c.granted)
-		c.wanted = r.Bytes
+	if r.Bytes > k.wanted {
+		used = min(r.Bytes, k.granted) - min(k.wanted, k.granted)
+		k.wanted = r.Bytes
 	}
-	c.pledge(used)
-	c.sendCredit()
+	k.pledge(used)
+	k.tell()
 }
 
-// pledge tells the owner what the peer may be granted, if that is more than it knows, and of
-// bytes that come on credit that the peer had in hand.
-func (c *Conn) pledge(used uint64) {
-	if !c.cfg.Credits || c.over() {
+// onCredit takes a grant.
+func (k *credits) onCredit(limit uint64) {
+	if k.blocked {
+		k.grantedAt = k.c.now // the peer is alive and busy with others
+	}
+	if limit > k.limit {
+		k.limit = limit
+		k.tries = 0
+	}
+	k.askAt = k.c.now + k.c.probeWait(k.tries)
+}
+
+// pledge tells the owner what the peer may be granted, if that has grown, and how many bytes the peer
+// sends on its idle credit.
+func (k *credits) pledge(used uint64) {
+	if !k.c.cfg.Credits || k.c.Over() {
 		return
 	}
-	spare := uint64(c.cfg.Speculative)
-	bound := c.arrived + c.reach()
-	top := min(c.wanted, bound) + spare // wanted may be anything: no sum with it overflows
+	spare := uint64(k.c.cfg.Speculative)
+	bound := k.arrived + k.reach()
+	top := min(k.wanted, bound) + spare // wanted may be anything: no sum with it may overflow
 	top = min(top, bound)
-	if top <= c.pledged && used == 0 {
+	if top <= k.pledged && used == 0 {
 		return
 	}
-	c.pledged = max(c.pledged, top)
-	a := c.act(ActDemand)
-	a.Bytes = min(max(c.wanted, c.granted), c.pledged) - c.granted
-	a.Spare = c.pledged - c.granted - a.Bytes
+	k.pledged = max(k.pledged, top)
+	a := k.c.act(ActDemand)
+	a.Bytes = min(max(k.wanted, k.granted), k.pledged) - k.granted
+	a.Spare = k.pledged - k.granted - a.Bytes
 	a.Used = used
 }
 
 // onGrant takes what the owner grants to the peer.
-func (c *Conn) onGrant(n int) {
-	if !c.cfg.Credits || c.over() || n <= 0 {
+func (k *credits) onGrant(n int) {
+	if !k.c.cfg.Credits || k.c.Over() || n <= 0 {
 		return
 	}
-	c.granted = min(c.granted+uint64(n), c.pledged)
-	c.sendCredit()
+	k.granted = min(k.granted+uint64(n), k.pledged)
+	k.tell()
 }
 
-func (c *Conn) sendCredit() {
-	a := c.act(ActControl)
-	a.Route = c.ackRoute
-	a.Record = wire.Record{Type: wire.Credit, Bytes: c.granted}
+// tell tells the peer how much it was granted.
+func (k *credits) tell() {
+	k.c.tell(k.c.control.ackRoute, wire.Record{Type: wire.Credit, Bytes: k.granted})
 }

@@ -13,7 +13,7 @@ func TestCreditsHoldSendersBack(t *testing.T) {
 	cfg.Credits, cfg.Speculative = true, 64
 	l := newLine(t, cfg, cfg, 1<<12, 1)
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(1000, 1), 0)
-	sent := func() uint64 { return l.ends[0].conn.sent }
+	sent := func() uint64 { return l.ends[0].conn.credits.sent }
 	l.run(10_000_000, func() bool { return false })
 	if sent() != 64 || l.ends[1].demand != 1000-64 {
 		t.Fatalf("%d bytes sent, %d wanted, want 64 and %d", sent(), l.ends[1].demand, 1000-64)
@@ -78,12 +78,12 @@ func TestCreditInHand(t *testing.T) {
 	l.grant = true
 	for i := range 20 {
 		l.post(0, Message{Kind: MsgWrite}, bytesOf(60, 1), 60*i)
-		if c := l.ends[0].conn; c.sent != c.demand || c.blocked {
+		if c := &l.ends[0].conn.credits; c.sent != c.demand || c.blocked {
 			t.Fatalf("message %d: %d of %d bytes left at once, want all", i, c.sent, c.demand)
 		}
-		l.run(l.now+10_000_000, func() bool { return l.finished(0) && l.ends[0].conn.askAt == never })
+		l.run(l.now+10_000_000, func() bool { return l.finished(0) && l.ends[0].conn.credits.askAt == never })
 	}
-	if c := l.ends[0].conn; c.limit != c.demand+64 {
+	if c := &l.ends[0].conn.credits; c.limit != c.demand+64 {
 		t.Fatalf("%d bytes may be sent, %d were: want 64 in hand", c.limit, c.demand)
 	}
 }
@@ -100,8 +100,8 @@ func TestCreditReach(t *testing.T) {
 	for _, bytes := range []uint64{1 << 20, 1<<64 - 1, 5} {
 		c.Step(1, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.CreditRequest, Bytes: bytes}})
 		c.Step(1, &Event{Kind: EvGrant, Count: 1 << 40})
-		if want := uint64(cfg.Window)*uint64(cfg.ChunkBytes) + 64; c.granted != want {
-			t.Fatalf("%d bytes granted to a peer that asks for %d, want %d", c.granted, bytes, want)
+		if want := uint64(cfg.Window)*uint64(cfg.ChunkBytes) + 64; c.credits.granted != want {
+			t.Fatalf("%d bytes granted to a peer that asks for %d, want %d", c.credits.granted, bytes, want)
 		}
 	}
 }

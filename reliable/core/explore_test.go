@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"ibverbx/internal/ring"
 	"ibverbx/reliable/wire"
 )
 
@@ -89,9 +90,11 @@ func (e *end) clone() end {
 	c.out = nil
 	c.paths = slices.Clone(c.paths)
 	for i := range c.paths {
+		c.paths[i].c = &c
 		c.paths[i].ledger = slices.Clone(c.paths[i].ledger)
 	}
 	c.up = append(make([]uint16, 0, len(c.paths)), c.up...)
+	c.credits.c = &c
 	c.cloneSchedule()
 	n.conn = &c
 	n.qps = slices.Clone(e.qps)
@@ -124,14 +127,19 @@ func (c *Conn) cloneSchedule() {
 	c.flows = slices.Clone(c.flows)
 	for i, f := range c.flows {
 		g := *f
-		g.msgs = slices.Clone(g.msgs)
-		g.chunks = slices.Clone(g.chunks)
-		g.acked = slices.Clone(g.acked)
-		g.have = slices.Clone(g.have)
-		g.slots = slices.Clone(g.slots)
+		g.c = c
+		g.send.msgs = slices.Clone(g.send.msgs)
+		g.send.chunks = slices.Clone(g.send.chunks)
+		g.send.acked = slices.Clone(g.send.acked)
+		g.recv.have = slices.Clone(g.recv.have)
+		g.recv.slots = slices.Clone(g.recv.slots)
 		c.flows[i] = &g
 	}
-	c.ready.slots = slices.Clone(c.ready.slots)
+	ready := ring.New[uint16](n)
+	for i := c.ready.Head(); i != c.ready.Tail(); i++ {
+		ready.Push(*c.ready.At(i))
+	}
+	c.ready = ready
 	c.losers = append(make([]uint16, 0, n), c.losers...)
 	c.owing = append(make([]uint16, 0, n), c.owing...)
 	c.touched = make([]uint16, 0, n)
@@ -230,7 +238,7 @@ func (m *model) forget() {
 	for from := range m.ctrl {
 		flows := m.ends[1-from].conn.flows
 		m.ctrl[from] = slices.DeleteFunc(m.ctrl[from], func(p *packet) bool {
-			return p.rec.Type == wire.Ack && int16(p.rec.Cum-uint16(flows[p.rec.Flow].una)) < 0
+			return p.rec.Type == wire.Ack && int16(p.rec.Cum-uint16(flows[p.rec.Flow].send.una)) < 0
 		})
 	}
 }

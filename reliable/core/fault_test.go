@@ -75,7 +75,7 @@ func TestEchoAlone(t *testing.T) {
 	}
 	c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 64}})
 	c.Step(2, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Flags: wire.AckEcho, EchoCSN: 2, Window: 64}})
-	if c.flows[0].chunk(2).state == chunkAcked {
+	if c.flows[0].send.chunk(2).state == chunkAcked {
 		t.Fatalf("chunk 2 counts as acknowledged by an echo alone")
 	}
 }

@@ -106,44 +106,44 @@ func (e *end) fingerprint(b []byte, now int64) []byte {
 
 func (c *Conn) fingerprint(b []byte, now int64) []byte {
 	// opened and hurry never change here; heap and due are made of the timers; touched is empty.
-	b = putInts(b, c.alive, c.ready.count, len(c.losers), len(c.owing))
-	for i := range c.ready.count {
-		b = putInts(b, c.ready.slots[(c.ready.head+i)%len(c.ready.slots)])
+	b = putInts(b, c.alive, c.ready.Len(), len(c.losers), len(c.owing))
+	for i := c.ready.Head(); i != c.ready.Tail(); i++ {
+		b = putInts(b, *c.ready.At(i))
 	}
 	b = putInts(b, c.losers...)
 	b = putInts(b, c.owing...)
 	for _, f := range c.flows {
 		b = f.fingerprint(b, now)
-		for i, n := range f.acked {
+		for i, n := range f.send.acked {
 			b = putInts(b, max(n, c.paths[i].low)) // what is below makes no difference
 		}
 	}
 	for i := range c.paths {
 		b = c.paths[i].fingerprint(b, now)
 	}
-	b = putInts(b, c.lost, c.flying, c.flyingBytes, c.ghosts, c.window, c.credit)
-	b = putInts(b, int(c.last), int(c.lastBytes), int(c.reorderShift))                 // calm never gets to its limit here
-	b = putInts(b, uint32(c.route), c.requests%6, min(c.stale, 2), uint32(c.ackRoute)) // 6: three routes, up to two paths
-	// No credits here: creditor does not count; rtt is fixed.
-	return putTimes(b, now, c.rackAt, c.reorderAt)
+	b = putInts(b, c.lost, c.flying, c.flyingBytes, c.ghosts, c.window, c.control.credit)
+	b = putInts(b, int(c.last), int(c.lastBytes), int(c.rack.shift))                 // calm never gets to its limit here
+	b = putInts(b, uint32(c.control.route), c.control.requests%6, min(c.control.stale, 2), uint32(c.control.ackRoute)) // 6: three routes, up to two paths
+	// No credits here: credits do not count; rtt is fixed.
+	return putTimes(b, now, c.rack.at, c.rack.reorderAt)
 }
 
 func (f *flow) fingerprint(b []byte, now int64) []byte {
 	b = putBools(b, f.failed, f.held, f.queued, f.losing, f.owing)
-	b = f.sender.fingerprint(b, now)
-	for i := f.reported; i < f.posted; i++ {
-		m := f.message(i)
+	b = f.send.fingerprint(b, now)
+	for i := f.send.reported; i < f.send.posted; i++ {
+		m := f.send.message(i)
 		b = putInts(b, uint64(m.off), m.end, uint64(m.refs), uint64(m.number))
 		b = putBools(b, m.begun, m.side)
 	}
-	for csn := f.una; csn < f.nxt; csn++ {
-		b = f.chunk(csn).fingerprint(b, now)
+	for csn := f.send.una; csn < f.send.nxt; csn++ {
+		b = f.send.chunk(csn).fingerprint(b, now)
 	}
-	b = f.receiver.fingerprint(b, now)
-	for csn := f.rcvNxt; csn < f.rcvNxt+uint64(len(f.have)); csn++ {
-		i := csn & uint64(len(f.have)-1)
-		b = putBools(b, f.have[i])
-		if s := f.slots[i]; f.have[i] {
+	b = f.recv.fingerprint(b, now)
+	for csn := f.recv.next; csn < f.recv.next+uint64(len(f.recv.have)); csn++ {
+		have, s := f.recv.at(csn)
+		b = putBools(b, *have)
+		if *have {
 			b = putInts(b, uint32(s.op), uint32(s.flags), uint32(s.status), s.message, s.offset, s.imm, s.len)
 		}
 	}
@@ -168,7 +168,7 @@ func (ch *chunk) fingerprint(b []byte, now int64) []byte {
 
 func (p *path) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, uint32(p.state), uint32(p.epoch), p.low, p.done, p.next, uint32(p.inflight), uint32(p.flying), uint32(p.loss))
-	b = putInts(b, uint32(p.attempts), uint32(p.tries), uint32(p.pongs), p.qpn, p.psn, p.peerQPN, p.peerPSN, p.pingNonce)
+	b = putInts(b, uint32(p.attempts), uint32(p.tries), uint32(p.pongs), p.own.qpn, p.own.psn, p.peer.qpn, p.peer.psn, p.pingNonce)
 	b = putBools(b, p.measured, p.havePeer, p.peerHas, p.silent)
 	if p.silent {
 		b = putInts(b, p.silentFlow)
@@ -187,7 +187,7 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 }
 
 func (r *receiver) fingerprint(b []byte, now int64) []byte {
-	b = putInts(b, r.rcvNxt, r.highest, uint64(r.fault), uint64(r.turn), uint64(r.placed), uint64(r.posted32), uint64(r.told))
+	b = putInts(b, r.next, r.highest, uint64(r.fault), uint64(r.turn), uint64(r.placed), uint64(r.posted), uint64(r.told))
 	b = putInts(b, r.owed, r.owedBytes)
 	b = putBools(b, r.faulty, r.ackNow, r.dup, r.echoing, r.nonceDue)
 	if r.echoing {
@@ -203,13 +203,13 @@ func TestFingerprintComplete(t *testing.T) {
 		v    any
 		want int
 	}{
-		{Conn{}, 11},
+		{Conn{}, 12},
 		{sender{}, 23},
 		{control{}, 5},
-		{traffic{}, 13},
+		{traffic{}, 9},
+		{rack{}, 4},
 		{schedule{}, 9},
-		{ring{}, 3},
-		{flow{}, 13},
+		{flow{}, 14},
 		{message{}, 7},
 		{chunk{}, 14},
 		{path{}, 28},
@@ -217,7 +217,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{receiver{}, 21},
 		{slot{}, 7},
 		{rtt{}, 4},
-		{creditor{}, 12},
+		{credits{}, 13},
 	} {
 		if got := reflect.TypeOf(tt.v).NumField(); got != tt.want {
 			t.Errorf("%T has %d fields, want %d: add the new one to its fingerprint", tt.v, got, tt.want)

@@ -1,56 +1,63 @@
 package core
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
 
-// flow is one stream of messages over the paths of a connection, and one back: what a QP of
-// the user is. Paths, round trip times, congestion and control routes are the connection's; the
-// numbers of chunks, what is in the window, receives and completions are the flow's, and so is
-// the knowledge of what is lost: an acknowledgement tells of one flow, and says nothing about
-// chunks of another.
+	"ibverbx/internal/ring"
+)
+
+// flow is one stream of messages over the paths of a connection, and one back: a QP of the user.
+// Paths, round trip times, congestion and control routes belong to the connection. Chunk numbers, the
+// window, receives and completions belong to the flow. So does the knowledge of what is lost: an
+// acknowledgement is about one flow and tells nothing about chunks of another.
 type flow struct {
+	c        *Conn
 	number   uint16
-	failed   bool
-	giveUp   int64
-	patience int64
-	sender
-	receiver
+	failed   bool  // reports that the flow has ended; its sends are flushed
+	giveUp   int64 // how long it continues without progress, in nanoseconds
+	patience int64 // how long it waits for a receive of the peer, in nanoseconds; 0 is forever
+	send     sender
+	recv     receiver
 
-	held    bool  // what it has lost waits for its probes; see hold
-	queued  bool  // in the ring of those that have something to send
-	losing  bool  // in the list of those that have lost something
-	owing   bool  // in the list of those that owe an acknowledgement
-	touched bool  // in the list of those that this step is about
-	due     int64 // when its next timer is due
-	place   int   // in the heap of timers
+	held    bool  // reports that its lost chunks wait for its probes; see hold
+	queued  bool  // reports that it is in c.ready
+	losing  bool  // reports that it is in c.losers
+	owing   bool  // reports that it is in c.owing
+	touched bool  // reports that it is in c.touched
+	due     int64 // when its next timer is due, or never
+	place   int   // its index in c.heap
 }
 
 // FlowConfig describes a flow.
 type FlowConfig struct {
-	// SendDepth is how many messages may be posted and not completed. Zero means that of
+	// SendDepth is the number of messages that may be posted and not completed. Zero means that of
 	// the connection.
 	SendDepth int
-	// GiveUp and RecvPatience are as in Config. Zero means those of the connection.
-	GiveUp, RecvPatience int64
+	// GiveUp is as in Config. Zero means that of the connection.
+	GiveUp int64
+	// RecvPatience is as in Config. Zero means that of the connection.
+	RecvPatience int64
 }
 
-// schedule says which flows are to be looked at, and when.
+// schedule lists the flows that need attention, and when.
 type schedule struct {
-	flows   []*flow // by number; nil is not open
-	opened  int
-	alive   int      // flows that are open and have not failed
-	ready   ring     // have something to send, in turn
-	losers  []uint16 // have lost chunks
-	owing   []uint16
-	touched []uint16
-	heap    []uint16 // open flows, by due
-	hurry   int64    // the least GiveUp that a flow has had
+	flows   []*flow           // all flows, by number; nil is not open
+	opened  int               // counts the flows that were opened
+	alive   int               // counts the flows that are open and have not failed
+	ready   ring.Ring[uint16] // flows that have something to send, in turn
+	losers  []uint16          // flows that have lost chunks
+	owing   []uint16          // flows that owe an acknowledgement
+	touched []uint16          // flows that the present step changes
+	heap    []uint16          // open flows, as a binary heap by due
+	hurry   int64             // the least giveUp that a flow has had
 }
 
 func (c *Conn) initFlows() error {
 	n := c.cfg.Flows
 	c.flows = make([]*flow, n)
 	c.hurry = never
-	c.ready.init(n)
+	c.ready = ring.New[uint16](n)
 	c.losers, c.owing, c.touched = make([]uint16, 0, n), make([]uint16, 0, n), make([]uint16, 0, n)
 	c.heap = make([]uint16, 0, n)
 	if n > 1 {
@@ -59,12 +66,12 @@ func (c *Conn) initFlows() error {
 	return c.Open(0, FlowConfig{})
 }
 
-// Open opens a flow. With Config.Flows of one it is open from the start. A number is used
-// once: what is under way of a flow that has ended would be taken for that of the next.
+// Open opens a flow. With Config.Flows of one it is open from the start. A number is used once:
+// packets of an ended flow that are still in the network would be taken for those of the next.
 func (c *Conn) Open(number int, cfg FlowConfig) error {
-	setDefault(&cfg.SendDepth, c.cfg.SendDepth)
-	setDefault(&cfg.GiveUp, c.cfg.GiveUp)
-	setDefault(&cfg.RecvPatience, c.cfg.RecvPatience)
+	cfg.SendDepth = cmp.Or(cfg.SendDepth, c.cfg.SendDepth)
+	cfg.GiveUp = cmp.Or(cfg.GiveUp, c.cfg.GiveUp)
+	cfg.RecvPatience = cmp.Or(cfg.RecvPatience, c.cfg.RecvPatience)
 	switch {
 	case number < 0 || number >= len(c.flows):
 		return fmt.Errorf("%w: flow %d, want 0 to %d", ErrConfig, number, len(c.flows)-1)
@@ -74,33 +81,25 @@ func (c *Conn) Open(number int, cfg FlowConfig) error {
 		cfg.RecvPatience < 0 || cfg.RecvPatience > maxDuration:
 		return fmt.Errorf("%w: flow %d with %+v", ErrConfig, number, cfg)
 	}
-	f := &flow{number: uint16(number), giveUp: cfg.GiveUp, patience: cfg.RecvPatience, due: never}
-	f.initSender(c, cfg.SendDepth)
-	f.initReceiver(c.cfg.Window)
+	f := &flow{c: c, number: uint16(number), giveUp: cfg.GiveUp, patience: cfg.RecvPatience, due: never, place: len(c.heap)}
+	f.send.init(c, cfg.SendDepth)
+	f.recv = receiver{have: make([]bool, c.cfg.Window), slots: make([]slot, c.cfg.Window), ackAt: never}
 	c.flows[number] = f
 	c.hurry = min(c.hurry, cfg.GiveUp)
 	c.opened++
 	c.alive++
-	f.place = len(c.heap)
 	c.heap = append(c.heap, f.number)
 	return nil
 }
 
-// Retime changes GiveUp and RecvPatience of an open flow, of which zero means those of the connection.
+// Retime changes GiveUp and RecvPatience of an open flow. Zero means those of the connection.
 func (c *Conn) Retime(number int, giveUp, recvPatience int64) {
-	setDefault(&giveUp, c.cfg.GiveUp)
-	setDefault(&recvPatience, c.cfg.RecvPatience)
 	f := c.flows[number]
-	f.giveUp, f.patience = min(max(giveUp, 1), maxDuration), min(max(recvPatience, 0), maxDuration)
+	f.giveUp = min(max(cmp.Or(giveUp, c.cfg.GiveUp), 1), maxDuration)
+	f.patience = min(max(cmp.Or(recvPatience, c.cfg.RecvPatience), 0), maxDuration)
 	c.hurry = min(c.hurry, f.giveUp)
-	c.retime(f, c.deadline(f))
+	f.setDue(f.deadline())
 }
-
-// over reports whether every flow there can be has failed: then the connection has ended.
-func (c *Conn) over() bool { return c.alive == 0 && c.opened == len(c.flows) }
-
-// Over reports whether the connection has ended: every flow that there can be has failed.
-func (c *Conn) Over() bool { return c.over() }
 
 // flow returns the open flow of a number, or nil.
 func (c *Conn) flow(number uint16) *flow {
@@ -110,54 +109,46 @@ func (c *Conn) flow(number uint16) *flow {
 	return c.flows[number]
 }
 
-// mark notes that the step changes a flow: its messages may have ended, its timers moved.
-func (c *Conn) mark(f *flow) {
+// onUser takes an event of the flow's user.
+func (f *flow) onUser(ev *Event) {
+	switch ev.Kind {
+	case EvPost:
+		f.post(&ev.Message)
+	case EvReceives:
+		f.onReceives(ev.Count)
+	case EvSide:
+		f.onSide(ev)
+	default:
+		f.fail(ev.Status)
+	}
+	f.touch()
+}
+
+// mark notes that the step changes the flow: messages may complete and timers move.
+func (f *flow) mark() {
 	if !f.touched {
 		f.touched = true
-		c.touched = append(c.touched, f.number)
+		f.c.touched = append(f.c.touched, f.number)
 	}
 }
 
-// touch notes, too, that the flow may have something to send.
-func (c *Conn) touch(f *flow) {
-	c.mark(f)
-	if !f.queued && !f.failed && f.cut < f.posted {
+// touch marks the flow, and queues it if it has something to send.
+func (f *flow) touch() {
+	f.mark()
+	if !f.queued && !f.failed && f.send.cut < f.send.posted {
 		f.queued = true
-		c.ready.push(f.number)
+		f.c.ready.Push(f.number)
 	}
 }
 
-// ring is a queue of flow numbers of fixed size.
-type ring struct {
-	slots       []uint16
-	head, count int
-}
-
-func (r *ring) init(n int) { r.slots = make([]uint16, n) }
-
-func (r *ring) push(v uint16) {
-	i := r.head + r.count
-	if i >= len(r.slots) {
-		i -= len(r.slots)
-	}
-	r.slots[i] = v
-	r.count++
-}
-
-func (r *ring) pop() {
-	if r.head++; r.head == len(r.slots) {
-		r.head = 0
-	}
-	r.count--
-}
-
-// retime moves a flow in the heap to where its time belongs.
-func (c *Conn) retime(f *flow, due int64) {
+// setDue moves the flow in the heap to where its time belongs. The heap is written by hand, because
+// internal/heap would call back for every move, and the explorer of the tests copies a Conn.
+func (f *flow) setDue(due int64) {
 	if f.due == due {
 		return
 	}
 	f.due = due
-	h, i := c.heap, f.place
+	c, h, i := f.c, f.c.heap, f.place
 	for i > 0 && c.flows[h[(i-1)/2]].due > due {
 		h[i] = h[(i-1)/2]
 		c.flows[h[i]].place = i

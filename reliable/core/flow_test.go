@@ -96,7 +96,7 @@ func TestFlowsTakeTurns(t *testing.T) {
 	if !l.run(second, others) {
 		t.Fatalf("stuck at %d ns", l.now)
 	}
-	sent := int(l.ends[0].conn.flows[0].nxt) * 16
+	sent := int(l.ends[0].conn.flows[0].send.nxt) * 16
 	if sent > size+size/2 {
 		t.Fatalf("flow 0 has sent %d bytes when the others had done with %d each, want about as much", sent, size)
 	}
@@ -133,8 +133,8 @@ func TestOneFlowFails(t *testing.T) {
 			t.Fatalf("flow %d ended with %v, want %v", k, f.done, want)
 		}
 	}
-	if c := l.ends[0].conn; c.flying != 0 || c.flyingBytes != 0 || c.lost != 0 || c.over() {
-		t.Fatalf("%d flying, %d bytes, %d lost, over %v: want none", c.flying, c.flyingBytes, c.lost, c.over())
+	if c := l.ends[0].conn; c.flying != 0 || c.flyingBytes != 0 || c.lost != 0 || c.Over() {
+		t.Fatalf("%d flying, %d bytes, %d lost, over %v: want none", c.flying, c.flyingBytes, c.lost, c.Over())
 	}
 	l.postOn(0, 0, Message{Kind: MsgWrite}, bytesOf(16, 1), 4000)
 	l.postOn(0, 1, Message{Kind: MsgWrite}, bytesOf(16, 1), 4100)
@@ -180,7 +180,7 @@ func TestCloseInFlight(t *testing.T) {
 		default:
 		}
 	}
-	if !ended || len(used) != 0 || c.over() || c.Failed(0) {
+	if !ended || len(used) != 0 || c.Over() || c.Failed(0) {
 		t.Fatalf("ended %v, paths %v not reset: want all of them, and flow 0 alive", ended, used)
 	}
 	acts = c.Step(4, &Event{Kind: EvClose, Flow: 0, Status: statusFlush})
@@ -190,8 +190,8 @@ func TestCloseInFlight(t *testing.T) {
 			resets++
 		}
 	}
-	if !c.over() || resets+int(c.Stats().PathsDown) < cfg.Paths || c.Deadline() != Never {
-		t.Fatalf("over %v, %d resets, deadline %d: want every path reset and no timer with the last flow", c.over(), resets, c.Deadline())
+	if !c.Over() || resets+int(c.Stats().PathsDown) < cfg.Paths || c.Deadline() != Never {
+		t.Fatalf("over %v, %d resets, deadline %d: want every path reset and no timer with the last flow", c.Over(), resets, c.Deadline())
 	}
 }
 
@@ -290,7 +290,7 @@ func TestFlowTimers(t *testing.T) {
 			if at == 0 {
 				at = never
 			}
-			c.retime(c.flows[rapid.IntRange(0, n-1).Draw(rt, "flow")], at)
+			c.flows[rapid.IntRange(0, n-1).Draw(rt, "flow")].setDue(at)
 			want := int64(never)
 			for k, f := range c.flows {
 				want = min(want, f.due)

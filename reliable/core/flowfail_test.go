@@ -30,7 +30,7 @@ func TestCreditAfterFailedFlows(t *testing.T) {
 			}
 			l.post(0, Message{Kind: MsgWrite}, bytesOf(4000, 1), 0)
 			if !l.run(l.now+second, func() bool { return len(l.ends[0].done) == 1 }) || l.ends[0].done[0] != statusSuccess {
-				c := l.ends[0].conn
+				c := &l.ends[0].conn.credits
 				t.Fatalf("the flow that is left has %v, blocked %v with %d bytes sent of %d granted, want success",
 					l.ends[0].done, c.blocked, c.sent, c.limit)
 			}

@@ -32,9 +32,9 @@ func TestFalseAcks(t *testing.T) {
 		}
 		c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 64}}) // chunks 0 to 3
 		acts := c.Step(2, &Event{Kind: EvRecord, Record: r})
-		if len(acts) != 0 || c.flows[0].una != 0 || c.flying != 4 || c.window != 64 || c.Stats().BadRecords != 1 {
+		if len(acts) != 0 || c.flows[0].send.una != 0 || c.flying != 4 || c.window != 64 || c.Stats().BadRecords != 1 {
 			t.Fatalf("%+v leads to %d actions, una %d, %d flying, a window of %d, %d bad records; want 0, 0, 4, 64, 1",
-				r, len(acts), c.flows[0].una, c.flying, c.window, c.Stats().BadRecords)
+				r, len(acts), c.flows[0].send.una, c.flying, c.window, c.Stats().BadRecords)
 		}
 	}
 }
@@ -93,8 +93,8 @@ func TestFutureEpoch(t *testing.T) {
 			t.Fatalf("New = %v, want none", err)
 		}
 		c.Step(1, &Event{Kind: EvChunk, Path: 1, Imm: wire.Imm{Kind: wire.KindChunk}, Header: h})
-		if c.Stats().Refused != 1 || c.flows[0].rcvNxt != 0 {
-			t.Fatalf("%+v: %d refused, next %d, want 1 and 0", h, c.Stats().Refused, c.flows[0].rcvNxt)
+		if c.Stats().Refused != 1 || c.flows[0].recv.next != 0 {
+			t.Fatalf("%+v: %d refused, next %d, want 1 and 0", h, c.Stats().Refused, c.flows[0].recv.next)
 		}
 	}
 }
@@ -144,12 +144,12 @@ func checkBounds(rt *rapid.T, c *Conn) {
 		if f == nil {
 			continue
 		}
-		if f.una > f.nxt || f.nxt-f.una > uint64(c.cfg.Window) {
-			rt.Fatalf("flow %d: chunks %d to %d", k, f.una, f.nxt)
+		if f.send.una > f.send.nxt || f.send.nxt-f.send.una > uint64(c.cfg.Window) {
+			rt.Fatalf("flow %d: chunks %d to %d", k, f.send.una, f.send.nxt)
 		}
 		own := 0
-		for csn := f.una; csn < f.nxt; csn++ {
-			switch ch := f.chunk(csn); ch.state {
+		for csn := f.send.una; csn < f.send.nxt; csn++ {
+			switch ch := f.send.chunk(csn); ch.state {
 			case chunkFlying:
 				flying++
 				bytes += int(ch.len)
@@ -158,8 +158,8 @@ func checkBounds(rt *rapid.T, c *Conn) {
 			case chunkAcked:
 			}
 		}
-		if lost += own; own != f.lostCount {
-			rt.Fatalf("flow %d: %d are lost and %d count as lost", k, own, f.lostCount)
+		if lost += own; own != f.send.lostCount {
+			rt.Fatalf("flow %d: %d are lost and %d count as lost", k, own, f.send.lostCount)
 		}
 	}
 	if flying != c.flying || bytes != c.flyingBytes || lost != c.lost {

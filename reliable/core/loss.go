@@ -1,123 +1,148 @@
 package core
 
-import "math/bits"
-
-func trailing(w uint64) int { return bits.TrailingZeros64(w) }
-func leading(w uint64) int  { return bits.LeadingZeros64(w) }
-
-// findLost finds what is lost after news of a flow, first exactly, then by time.
-func (c *Conn) findLost(f *flow) {
-	for i := range c.paths {
-		if p := &c.paths[i]; p.low != p.next {
-			c.loseBefore(f, i, p)
-		}
-	}
-	c.loseLate()
+// rack is the state of loss detection by time, across paths (RACK, RFC 8985).
+type rack struct {
+	at        int64 // the latest sender.rackAt of all flows
+	reorderAt int64 // when the next chunk is considered lost, or never
+	shift     uint8 // doubles the reordering allowance so many times, at most 4
+	calm      uint8 // counts acknowledgements since shift last changed
 }
 
-// loseBefore finds what a flow has lost on one path: whatever was sent before something of it
-// that has arrived and has not arrived itself. A path does not reorder, and an acknowledgement
-// that told of the later one would have told of the earlier one too.
-func (c *Conn) loseBefore(f *flow, i int, p *path) {
-	if n := f.acked[i] - p.low; n <= p.next-p.low {
-		for k := p.low; k != f.acked[i]; k++ {
-			if e := p.entry(k); e.flow == f.number && c.outstanding(i, p, k) {
-				c.stats.SamePathLoss++
-				c.lose(e, false)
+// noteDup takes an acknowledgement. A duplicate was retransmitted without need, so it widens the
+// reordering allowance. The allowance narrows again after 64 acknowledgements without one.
+func (r *rack) noteDup(dup bool) {
+	if dup {
+		r.calm = 0
+		r.shift = min(r.shift+1, 4)
+		return
+	}
+	if r.calm++; r.calm >= 64 {
+		r.calm = 0
+		if r.shift > 0 {
+			r.shift--
+		}
+	}
+}
+
+// advanceRack notes that something sent at a time has arrived.
+func (f *flow) advanceRack(sentAt int64) {
+	f.send.rackAt = max(f.send.rackAt, sentAt)
+	f.c.rack.at = max(f.c.rack.at, sentAt)
+}
+
+// findLost finds lost chunks after an acknowledgement of the flow, first exactly, then by time.
+func (f *flow) findLost() {
+	for i := range f.c.paths {
+		if p := &f.c.paths[i]; p.low != p.next {
+			f.loseBefore(p)
+		}
+	}
+	f.c.loseLate()
+}
+
+// loseBefore finds the chunks that the flow has lost on one path: those sent before one of its chunks
+// that has arrived. A path does not reorder, and an acknowledgement that covers the later chunk would
+// cover the earlier one too.
+func (f *flow) loseBefore(p *path) {
+	last := f.send.acked[p.index]
+	if last-p.low <= p.next-p.low {
+		for k := p.low; k != last; k++ {
+			if e := p.entry(k); e.flow == f.number && p.outstanding(k) {
+				f.c.stats.SamePathLoss++
+				f.c.lose(e, false)
 			}
 		}
 	}
-	c.sweep(i, p)
+	p.sweep()
 }
 
-// sweep forgets the oldest transmissions of a path that are not in flight.
-func (c *Conn) sweep(i int, p *path) {
-	for p.low != p.next && !c.outstanding(i, p, p.low) {
+// sweep forgets the oldest transmissions that are not in flight.
+func (p *path) sweep() {
+	for p.low != p.next && !p.outstanding(p.low) {
 		p.low++
 	}
 }
 
-// loseLate finds what is lost across paths (RACK, RFC 8985, with a clock per path): what was
-// sent well before something of its flow that has arrived, and has had the time that its path
-// takes.
+// loseLate finds lost chunks across paths (RACK, with a clock per path). A chunk is lost if it was sent
+// well before one of its flow that has arrived, and its path has had the time that it usually takes.
 func (c *Conn) loseLate() {
-	c.reorderAt = never
-	reorder := max(c.rtt.srtt/4, c.cfg.MinReorder) << c.reorderShift
+	c.rack.reorderAt = never
+	reorder := max(c.rtt.srtt/4, c.cfg.MinReorder) << c.rack.shift
 	for i := range c.paths {
 		p := &c.paths[i]
 		for k := p.low; k != p.next; k++ {
 			e := p.entry(k)
-			if e.sentAt+reorder > c.rackAt {
+			if e.sentAt+reorder > c.rack.at {
 				break
 			}
-			if e.sentAt+reorder > c.flows[e.flow].rackAt || !c.outstanding(i, p, k) {
+			if e.sentAt+reorder > c.flows[e.flow].send.rackAt || !p.outstanding(k) {
 				continue
 			}
-			if due := e.sentAt + c.patience(p) + reorder; c.now < due {
-				c.reorderAt = min(c.reorderAt, due)
+			if due := e.sentAt + p.patience() + reorder; c.now < due {
+				c.rack.reorderAt = min(c.rack.reorderAt, due)
 				break
 			}
 			c.stats.ReorderLoss++
 			c.lose(e, false)
-			if c.blame(i, p, e.sentAt) {
+			if p.blame(e.sentAt) {
 				break
 			}
 		}
-		c.sweep(i, p)
-		// What silence has ended counts against the path, too, once the peer has shown
-		// that it was not the peer's flow that was silent.
-		if p.silent && p.carries() && p.silentAt+reorder <= c.flows[p.silentFlow].rackAt && c.now >= p.silentAt+c.patience(p)+reorder {
+		p.sweep()
+		// A timeout counts against the path too, once an answer has shown that the peer's flow was
+		// not the cause.
+		if p.silent && p.carries() && p.silentAt+reorder <= c.flows[p.silentFlow].send.rackAt && c.now >= p.silentAt+p.patience()+reorder {
 			p.silent = false
-			c.blame(i, p, p.silentAt)
+			p.blame(p.silentAt)
 		}
 	}
 }
 
-// blame counts a transmission that was sent at a time and lost while others arrived against
-// its path: the first makes it suspect; one that was sent since then takes it down, and blame
-// reports that.
-func (c *Conn) blame(i int, p *path, sentAt int64) bool {
+// blame counts a loss against the path while other paths delivered. The first makes the path suspect.
+// One that was sent since then takes it down. blame reports whether it did.
+func (p *path) blame(sentAt int64) bool {
 	switch {
 	case p.state == PathUp:
-		p.suspectAt = c.now
-		c.setState(i, PathSuspect)
+		p.suspectAt = p.c.now
+		p.setState(PathSuspect)
 	case p.state == PathSuspect && sentAt >= p.suspectAt:
-		c.down(i)
+		p.down()
 		return true
 	}
 	return false
 }
 
-// patience is how long a transmission on p may take.
-func (c *Conn) patience(p *path) int64 {
-	if c.cfg.FixedRTT != 0 {
+// patience is how long a transmission on the path may take, in nanoseconds.
+func (p *path) patience() int64 {
+	switch c := p.c; {
+	case c.cfg.FixedRTT != 0:
 		return c.cfg.FixedRTT
-	}
-	if p.measured {
+	case p.measured:
 		return p.rtt.bound()
+	default:
+		return c.rtt.bound()
 	}
-	return c.rtt.bound()
 }
 
-// lose notes that a transmission that is in flight is lost.
+// lose notes that a transmission in flight is lost.
 func (c *Conn) lose(e *entry, timeout bool) {
 	f := c.flows[e.flow]
-	ch := f.chunk(e.csn)
+	ch := f.send.chunk(e.csn)
 	p := &c.paths[ch.path]
-	c.land(p, ch)
-	c.noteLost(f, ch)
+	p.land(ch)
+	f.noteLost(ch)
 	p.loss += (255 - p.loss) >> 4
 	c.cfg.Congestion.OnLoss(c.now, int(ch.len), timeout)
 }
 
-// noteLost puts a chunk on the list of what is to be sent again.
-func (c *Conn) noteLost(f *flow, ch *chunk) {
+// noteLost puts a chunk on the list of chunks to be retransmitted.
+func (f *flow) noteLost(ch *chunk) {
 	ch.state = chunkLost
-	c.lost++
-	f.lostCount++
+	f.c.lost++
+	f.send.lostCount++
 	if !f.losing {
 		f.losing = true
-		c.losers = append(c.losers, f.number)
+		f.c.losers = append(f.c.losers, f.number)
 	}
-	c.touch(f)
+	f.touch()
 }

@@ -15,7 +15,7 @@ func transfer(t *testing.T, n int, set func(l *line)) *line {
 	set(l)
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(16*n, 1), 0)
 	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("stuck at %d ns with %d of %d chunks acknowledged", l.now, l.ends[0].conn.flows[0].una, n)
+		t.Fatalf("stuck at %d ns with %d of %d chunks acknowledged", l.now, l.ends[0].conn.flows[0].send.una, n)
 	}
 	if s := l.ends[0].done[0]; s != statusSuccess {
 		t.Fatalf("ended with %d, want success", s)
@@ -274,8 +274,8 @@ func TestWrap(t *testing.T) {
 		clear(l.ends[1].settled) // the range is used again and again
 		return n == 1000 && l.finished(0)
 	})
-	if !ok || l.ends[0].conn.flows[0].nxt != 200_000 {
-		t.Fatalf("%d chunks sent at %d ns, %d messages of 1000 ended", l.ends[0].conn.flows[0].nxt, l.now, len(l.ends[0].done))
+	if !ok || l.ends[0].conn.flows[0].send.nxt != 200_000 {
+		t.Fatalf("%d chunks sent at %d ns, %d messages of 1000 ended", l.ends[0].conn.flows[0].send.nxt, l.now, len(l.ends[0].done))
 	}
 }
 

@@ -1,49 +1,41 @@
 package core
 
-// Pacer shares the rate of a link among the connections that ask for credit: a quantum each,
-// in turn. It has no clock; it is for one goroutine at a time.
+import "ibverbx/internal/ring"
+
+// Pacer shares the rate of a link among the connections that ask for credit: a quantum each, in turn.
+// It has no clock. One goroutine at a time may use it.
 //
-//	demand    is granted at the rate of the link: it is on its way as soon as it is granted
-//	in hand   is granted when the link has nothing else to do, and takes no time: perhaps
-//	          it is never used
-//	used      was in hand and is on its way: it takes the link's time, and grants wait
+//	demand    is granted at the rate of the link, because it is sent as soon as it is granted
+//	spare     is granted when a connection has no other demand, and takes no time of the link,
+//	          because it may never be used
+//	used      was spare and is being sent: it takes time of the link, and grants wait
 type Pacer struct {
-	rate    float64
-	quantum uint64
-	slack   int64
-	conns   []claim
-	ring    []uint32 // those that ask, in turn
-	head    int
-	count   int
-	dueAt   int64
+	rate    float64           // bytes per second
+	quantum uint64            // the limit of one grant, in bytes
+	slack   int64             // how late a grant may be and still be made up for, in nanoseconds
+	conns   []claim           // what connections ask for, by number
+	asking  ring.Ring[uint32] // the connections that ask, in turn
+	dueAt   int64             // when the next grant is due
 }
 
 // claim is what a connection asks for.
 type claim struct {
-	want, spare uint64
-	queued      bool // it is in the ring
+	want   uint64 // demand, in bytes
+	spare  uint64 // credit for when it is idle, in bytes
+	queued bool   // reports that it is in asking
 }
 
-// NewPacer returns a Pacer that grants rate bytes per second, a quantum at a time. Grants that
-// come late, because nobody asked Next, are made up for if they are late by no more than
-// slack nanoseconds.
+// NewPacer returns a Pacer that grants rate bytes per second, a quantum at a time. Grants that are late
+// because Next was not called are made up for if they are late by at most slack nanoseconds.
 func NewPacer(rate float64, quantum int, slack int64) *Pacer {
 	return &Pacer{rate: rate, quantum: uint64(quantum), slack: slack}
 }
 
 // Join makes room for a connection.
 func (p *Pacer) Join(conn int) {
-	n := len(p.conns)
-	if conn < n {
-		return
+	if n := len(p.conns); conn >= n {
+		p.conns = append(p.conns, make([]claim, max(conn+1, 2*n, 16)-n)...)
 	}
-	n = max(conn+1, 2*n, 16)
-	ring := make([]uint32, n)
-	for i := range p.count {
-		ring[i] = p.ring[(p.head+i)%len(p.ring)]
-	}
-	p.ring, p.head = ring, 0
-	p.conns = append(p.conns, make([]claim, n-len(p.conns))...)
 }
 
 // Leave forgets what a connection asked for.
@@ -53,32 +45,27 @@ func (p *Pacer) Leave(conn int) {
 	}
 }
 
-// Want notes that a connection, which has joined, asks for so many bytes, and so many to have
-// in hand, in place of what it asked for before; and that it uses bytes that it had in hand.
+// Want replaces what a connection asks for: bytes to send, and spare to keep for when it is idle. It
+// uses used bytes of its earlier spare. The connection must have joined.
 func (p *Pacer) Want(now int64, conn int, bytes, spare, used uint64) {
-	if p.count == 0 {
-		p.dueAt = max(p.dueAt, now) // the time before is gone
+	if p.asking.Len() == 0 {
+		p.dueAt = max(p.dueAt, now) // the idle time before is lost
 	}
 	p.dueAt += p.pause(used)
 	c := &p.conns[conn]
 	c.want, c.spare = bytes, spare
 	if !c.queued && (bytes > 0 || spare > 0) {
-		p.enqueue(conn)
+		c.queued = true
+		p.asking.Push(uint32(conn))
 	}
-}
-
-func (p *Pacer) enqueue(conn int) {
-	p.ring[(p.head+p.count)%len(p.ring)] = uint32(conn)
-	p.count++
-	p.conns[conn].queued = true
 }
 
 // pause is the time that the link takes for n bytes.
 func (p *Pacer) pause(n uint64) int64 { return int64(float64(n) * 1e9 / p.rate) }
 
-// Deadline is when the next grant is due.
+// Deadline is when the next grant is due, or Never.
 func (p *Pacer) Deadline() int64 {
-	if p.count == 0 {
+	if p.asking.Len() == 0 {
 		return never
 	}
 	return p.dueAt
@@ -86,11 +73,9 @@ func (p *Pacer) Deadline() int64 {
 
 // Next returns the next grant that is due at now, if there is one.
 func (p *Pacer) Next(now int64) (conn, bytes int, ok bool) {
-	for p.count > 0 && now >= p.dueAt {
-		conn = int(p.ring[p.head])
-		p.head = (p.head + 1) % len(p.ring)
-		p.count--
-		c := &p.conns[conn]
+	for p.asking.Len() > 0 && now >= p.dueAt {
+		number := p.asking.Pop()
+		c := &p.conns[number]
 		c.queued = false
 		if c.want == 0 && c.spare == 0 {
 			continue // it has left
@@ -102,10 +87,11 @@ func (p *Pacer) Next(now int64) (conn, bytes int, ok bool) {
 			bytes += int(c.spare)
 			c.spare = 0
 		} else {
-			p.enqueue(conn)
+			c.queued = true
+			p.asking.Push(number)
 		}
 		p.dueAt = max(p.dueAt, now-p.slack) + p.pause(paid)
-		return conn, bytes, true
+		return int(number), bytes, true
 	}
 	return 0, 0, false
 }

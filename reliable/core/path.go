@@ -6,16 +6,16 @@ type PathState uint8
 const (
 	// PathUp carries everything.
 	PathUp PathState = iota
-	// PathSuspect has lost something while others had not. It carries only what it has
-	// lost, once more.
+	// PathSuspect has lost something while other paths had not. It only carries its own lost chunks
+	// once more.
 	PathSuspect
-	// PathDown is out of service, its QP reset.
+	// PathDown is out of service. Its QP is reset.
 	PathDown
 	// PathBuilding waits for the owner to make the QP of the next epoch.
 	PathBuilding
 	// PathOffered has told the peer of its QP and waits for that of the peer.
 	PathOffered
-	// PathProbing is connected and tried with pings.
+	// PathProbing is connected and is tested with pings.
 	PathProbing
 )
 
@@ -26,57 +26,66 @@ func (s PathState) String() string { return pathStateNames[s] }
 
 // path is one path, as this end sees it.
 //
-// What was sent on it is in a ring of entries, numbered by pseq:
+// Its transmissions are in a ring of entries, numbered by pseq:
 //
-//	low  <= next    below low nothing is in flight
-//	done <= next    below done the NIC no longer needs the memory
+//	low  <= next    no transmission below low is in flight
+//	done <= next    the NIC no longer needs the memory of transmissions below done
 type path struct {
-	state    PathState
-	epoch    uint16
-	measured bool
+	c     *Conn
+	index uint16    // the position in c.paths
+	state PathState // written by setState only
+	epoch uint16    // counts the QPs that the path has had before this one
 
-	ledger          []entry
-	low, done, next uint32
-	inflight        int // bytes
-	flying          int // transmissions neither acknowledged nor lost
-	rtt             rtt
-	measuredAt      int64
-	suspectAt       int64
-	silentAt        int64 // when the last transmission was sent that silence has ended
-	silentFlow      uint16
-	silent          bool  // there is one, and nothing was acknowledged since
-	loss            uint8 // share of chunks lost, in 256ths
+	ledger   []entry // transmission pseq is at pseq modulo the length, a power of two
+	low      uint32  // see above
+	done     uint32  // see above
+	next     uint32  // the pseq of the next transmission
+	inflight int     // the payload of transmissions in flight, in bytes
+	flying   int     // the number of transmissions in flight
 
-	// The rest is about bringing it back.
-	attempts          uint8
-	tries             uint8
-	pongs             uint8
-	havePeer, peerHas bool
-	qpn, psn          uint32
-	peerQPN, peerPSN  uint32
-	timerAt           int64
-	pingNonce         uint32
-	pingAt            int64
+	rtt        rtt   // the round trip time of the path
+	measured   bool  // reports that rtt has a sample of this epoch
+	measuredAt int64 // when rtt got its last sample
+	loss       uint8 // the share of lost chunks, in 256ths
+	suspectAt  int64 // when the path became PathSuspect
+	// silent reports that a transmission was ended by a timeout and that nothing was acknowledged
+	// since.
+	silent     bool
+	silentAt   int64  // when that transmission was sent
+	silentFlow uint16 // the flow of that transmission
+
+	// The fields below are about bringing the path back; see recover.go.
+	timerAt   int64  // when pathTimer is due, or never
+	attempts  uint8  // counts the pauses since the path last carried something, at most 6
+	tries     uint8  // counts the offers or pings that have not been answered
+	pongs     uint8  // counts the answered pings of this epoch
+	own       addr   // the QP of this end; its qpn is 0 in epoch 0 and while there is none
+	peer      addr   // the QP that the peer has offered; its qpn is 0 if none waits to be connected
+	havePeer  bool   // reports that the owner has connected the QP to the peer's
+	peerHas   bool   // reports that the peer has connected its QP to ours
+	pingNonce uint32 // the nonce of the last ping
+	pingAt    int64  // when the last ping was sent
 }
+
+// addr is the address of a path's QP.
+type addr struct{ qpn, psn uint32 }
 
 // entry is a transmission on a path.
 type entry struct {
-	csn    uint64
-	msg    uint64
-	sentAt int64
-	flow   uint16
-}
-
-func (p *path) init(cfg *Config) {
-	p.ledger = make([]entry, cfg.PathDepth)
-	p.rtt = newRTT(cfg.InitialRTT)
-	p.timerAt = never
+	csn    uint64 // the chunk
+	msg    uint64 // the message of the chunk
+	sentAt int64  // when it was sent
+	flow   uint16 // the flow of the chunk
 }
 
 func (p *path) entry(pseq uint32) *entry { return &p.ledger[pseq&uint32(len(p.ledger)-1)] }
 
-// room reports whether the ledger takes one more.
+// room reports whether one more transmission fits: the ledger has room and the peer has a receive.
 func (p *path) room() bool {
+	c := p.c
+	if c.cfg.PathCredit && p.flying >= max(c.window/len(c.paths), 1) {
+		return false
+	}
 	oldest := p.low
 	if int32(p.done-oldest) < 0 {
 		oldest = p.done
@@ -84,15 +93,7 @@ func (p *path) room() bool {
 	return p.next-oldest < uint32(len(p.ledger))
 }
 
-// room reports whether one more can be sent on p: its ledger has room, and the peer a receive.
-func (c *Conn) room(p *path) bool {
-	if c.cfg.PathCredit && p.flying >= max(c.window/len(c.paths), 1) {
-		return false
-	}
-	return p.room()
-}
-
-// carries reports whether the path can carry what it lost.
+// carries reports whether the path can carry its own lost chunks.
 func (p *path) carries() bool { return p.state == PathUp || p.state == PathSuspect }
 
 // alive reports whether the path has a QP that may be connected.
@@ -100,23 +101,23 @@ func (p *path) alive() bool {
 	return p.carries() || p.state == PathOffered || p.state == PathProbing
 }
 
-// outstanding reports whether transmission pseq of path i is in flight.
-func (c *Conn) outstanding(i int, p *path, pseq uint32) bool {
+// outstanding reports whether transmission pseq is in flight.
+func (p *path) outstanding(pseq uint32) bool {
 	e := p.entry(pseq)
-	f := c.flows[e.flow]
-	if e.csn < f.una || e.csn >= f.nxt {
+	s := &p.c.flows[e.flow].send
+	if e.csn < s.una || e.csn >= s.nxt {
 		return false
 	}
-	ch := f.chunk(e.csn)
-	return ch.state == chunkFlying && int(ch.path) == i && ch.pseq == pseq && ch.epoch == p.epoch
+	ch := s.chunk(e.csn)
+	return ch.state == chunkFlying && ch.path == p.index && ch.pseq == pseq && ch.epoch == p.epoch
 }
 
-// setState changes the state of a path and the list of those that are up.
-func (c *Conn) setState(i int, s PathState) {
-	p := &c.paths[i]
+// setState changes the state of the path and the list of paths that are up.
+func (p *path) setState(s PathState) {
 	if p.state == s {
 		return
 	}
+	c := p.c
 	p.state = s
 	c.up = c.up[:0]
 	for j := range c.paths {
@@ -126,40 +127,58 @@ func (c *Conn) setState(i int, s PathState) {
 	}
 }
 
-// onSent notes that transmissions of a path no longer refer to memory.
-func (c *Conn) onSent(ev *Event) {
-	if int(ev.Path) >= len(c.paths) {
-		return
-	}
-	p := &c.paths[ev.Path]
-	if p.epoch != ev.Epoch || !p.carries() {
-		return
-	}
-	for range ev.Count {
-		if p.done == p.next {
-			return
+// onEvent takes an event about the QP of the present epoch.
+func (p *path) onEvent(ev *Event) {
+	switch ev.Kind {
+	case EvSent:
+		for n := ev.Count; n > 0 && p.carries() && p.done != p.next; n-- {
+			p.unref()
 		}
-		c.unref(p)
+	case EvPathFailed:
+		p.failed()
+	default:
+		p.onRebuilt(ev)
 	}
 }
 
-// unref notes that the oldest transmission that referred to memory does so no more.
-func (c *Conn) unref(p *path) {
+// unref marks the oldest transmission that refers to memory: the NIC no longer needs that memory.
+func (p *path) unref() {
 	e := p.entry(p.done)
-	f := c.flows[e.flow]
-	f.message(e.msg).refs--
+	f := p.c.flows[e.flow]
+	f.send.message(e.msg).refs--
 	p.done++
-	c.touch(f)
+	f.touch()
 }
 
-// rtt is a smoothed round trip time and its variation (RFC 6298, section 2).
+// refers reports whether a transmission of f may still need its memory.
+func (p *path) refers(f *flow) bool {
+	for k := p.done; k != p.next; k++ {
+		if p.entry(k).flow == f.number {
+			return true
+		}
+	}
+	return false
+}
+
+// land takes a chunk out of what is in flight.
+func (p *path) land(ch *chunk) {
+	p.c.flying--
+	p.c.flyingBytes -= int(ch.len)
+	if ch.epoch == p.epoch {
+		p.inflight -= int(ch.len)
+		p.flying--
+	}
+}
+
+// rtt is a smoothed round trip time and its variation (RFC 6298, section 2), in nanoseconds.
 type rtt struct {
-	srtt, rttvar int64
-	last         int64 // the latest sample
-	samples      uint32
+	srtt    int64  // the smoothed round trip time
+	rttvar  int64  // its mean deviation
+	last    int64  // the latest sample
+	samples uint32 // counts the samples
 }
 
-// newRTT returns what counts before anything is measured.
+// newRTT returns an estimate without samples.
 func newRTT(initial int64) rtt { return rtt{srtt: initial, rttvar: initial / 2, last: initial} }
 
 func (r *rtt) add(sample int64) {
@@ -168,16 +187,16 @@ func (r *rtt) add(sample int64) {
 		r.srtt, r.rttvar = sample, sample/2
 		return
 	}
-	r.rttvar += (abs(r.srtt-sample) - r.rttvar) / 4
+	r.rttvar += (max(r.srtt-sample, sample-r.srtt) - r.rttvar) / 4
 	r.srtt += (sample - r.srtt) / 8
 }
 
-// bound is a time within which nearly every answer comes.
+// bound is a time within which nearly every answer arrives.
 func (r *rtt) bound() int64 { return r.srtt + 4*r.rttvar }
 
-func abs(v int64) int64 {
-	if v < 0 {
-		return -v
+// measure adds a sample to r unless round trip times are fixed.
+func (c *Conn) measure(r *rtt, sample int64) {
+	if c.cfg.FixedRTT == 0 {
+		r.add(sample)
 	}
-	return v
 }

@@ -125,7 +125,7 @@ func playTrial(rt *rapid.T, t *testing.T) {
 					rt.Fatalf("message %d of flow %d, end %d ends with %d, want success", n, k, i, s)
 				}
 			}
-			if n := tr.ends[i].conn.flows[k].lostCount; n != 0 {
+			if n := tr.ends[i].conn.flows[k].send.lostCount; n != 0 {
 				rt.Fatalf("flow %d of end %d is left with %d lost, want none", k, i, n)
 			}
 		}

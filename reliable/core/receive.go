@@ -2,67 +2,68 @@ package core
 
 import "ibverbx/reliable/wire"
 
-// Acknowledgements leave at once when one of these many chunks or bytes wait for one.
 const (
+	// ackChunks is the number of waiting chunks after which an acknowledgement leaves at once.
 	ackChunks = 4
-	ackBytes  = 128 << 10
+	// ackBytes is the payload of waiting chunks after which an acknowledgement leaves at once.
+	ackBytes = 128 << 10
 )
 
 // receiver is the receiving half of a flow.
 type receiver struct {
-	rcvNxt   uint64 // the first chunk that has not arrived
-	have     []bool // by csn % window
-	slots    []slot
-	highest  uint64 // one above the last chunk that has arrived
-	faulty   bool   // the chunk at rcvNxt cannot be taken
-	fault    uint8
-	turn     uint32 // the message that takes the next receive
-	placed   uint32 // bytes of it that are in order
-	posted32 uint32 // receives that the user has posted
-	told     uint32 // of which the peer knows
+	next    uint64 // the first chunk that has not arrived
+	highest uint64 // one above the last chunk that has arrived
+	have    []bool // reports, by csn modulo the window, which chunks have arrived out of order
+	slots   []slot // describes these chunks
+	faulty  bool   // reports that the chunk at next cannot be taken
+	fault   uint8  // the status that the peer's message ends with, if faulty
+	turn    uint32 // the number of the message that takes the next receive
+	placed  uint32 // the bytes of that message that are in order
+	posted  uint32 // counts the receives that the user has posted
+	told    uint32 // the value of posted that the peer knows
 
-	ackAt     int64
-	ackNow    bool
-	dup       bool
-	owed      int // chunks that wait for an acknowledgement
-	owedBytes int
-	echoing   bool
-	echoCSN   uint16
-	echoXmit  uint8
-	echoAt    int64
-	nonceDue  bool
-	dueNonce  uint32
+	ackAt     int64  // when an acknowledgement is due at the latest, or never
+	ackNow    bool   // reports that the present step sends an acknowledgement
+	dup       bool   // reports that a duplicate arrived since the last acknowledgement
+	owed      int    // the number of chunks that wait for an acknowledgement
+	owedBytes int    // the payload of these chunks
+	echoing   bool   // reports that the echo fields are valid
+	echoCSN   uint16 // the chunk of the last transmission that arrived
+	echoXmit  uint8  // the count of that transmission
+	echoAt    int64  // when that transmission arrived
+	nonceDue  bool   // reports that a Solicit waits for its answer
+	dueNonce  uint32 // the nonce of that Solicit
 }
 
-// slot is what is known of a chunk that has arrived and is not in order yet.
+// slot describes a chunk that has arrived and is not in order yet.
 type slot struct {
-	op      wire.Op // 0 for a piece of a WRITE
-	flags   wire.HeaderFlags
-	status  uint8
-	message uint32
-	offset  uint32
-	imm     uint32
-	len     uint32
+	op      wire.Op          // 0 for a piece of a WRITE
+	flags   wire.HeaderFlags // those of the header
+	status  uint8            // the result of the owner's check
+	message uint32           // the number of the message that takes a receive
+	offset  uint32           // the offset in a SEND, or the length of the WRITE that a notification ends
+	imm     uint32           // the user's immediate
+	len     uint32           // the length in bytes
 }
 
-func (r *receiver) initReceiver(window int) {
-	r.have = make([]bool, window)
-	r.slots = make([]slot, window)
-	r.ackAt = never
+// at returns the place of a chunk within the window: whether it has arrived, and what it is.
+func (r *receiver) at(csn uint64) (*bool, *slot) {
+	i := csn & uint64(len(r.have)-1)
+	return &r.have[i], &r.slots[i]
 }
 
-// onRecvCredit takes how many receives this end keeps. A peer that has fewer than before is
-// told at once: others count on the rest.
+// onRecvCredit takes the number of receives that the peer may use. A peer that loses some is told at
+// once, because others count on them.
 func (c *Conn) onRecvCredit(n int) {
-	before := c.credit
-	c.credit = min(max(n, 1), 1<<16-1)
-	if c.credit >= before {
+	before := c.control.credit
+	c.control.credit = min(max(n, 1), 1<<16-1)
+	if c.control.credit >= before {
 		return
 	}
 	for _, f := range c.flows {
 		if f != nil && !f.failed {
-			f.ackNow = true
-			c.touch(f)
+			f.recv.ackNow = true
+			f.touch()
 			return
 		}
 	}
@@ -71,8 +72,8 @@ func (c *Conn) onRecvCredit(n int) {
 // onData takes a piece of a WRITE that the NIC has placed.
 func (c *Conn) onData(ev *Event) {
 	if f, csn, ok := c.fresh(ev, 0); ok {
-		c.echo(f, ev.Imm.CSN, 0)
-		c.accept(f, csn, slot{}, ev.Count)
+		f.echo(ev.Imm.CSN, 0)
+		f.accept(csn, slot{}, ev.Count)
 	}
 }
 
@@ -85,7 +86,7 @@ func (c *Conn) onChunk(ev *Event) {
 	}
 	if ev.Status == StatusNoRecv || !c.fenced(ev) {
 		c.stats.Refused++
-		f.ackNow = true
+		f.recv.ackNow = true
 		return
 	}
 	s := slot{status: ev.Status, len: h.Len}
@@ -93,56 +94,49 @@ func (c *Conn) onChunk(ev *Event) {
 		s.op, s.flags, s.message, s.offset, s.imm = h.Op, h.Flags, h.Message, h.Offset, h.Imm
 	}
 	if ev.Status == statusSuccess {
-		c.echo(f, ev.Imm.CSN, h.Xmit)
-		a := c.act(ActPlace)
-		a.Flow = f.number
+		f.echo(ev.Imm.CSN, h.Xmit)
+		c.act(ActPlace).Flow = f.number
 	}
-	c.accept(f, csn, s, int(h.Len))
+	f.accept(csn, s, int(h.Len))
 }
 
-// fresh reports whether a chunk is new and within the window. Whatever it is, it leads to an
-// acknowledgement: a duplicate means that the last one was lost.
+// fresh reports whether a chunk is new and within the window, and returns its flow and number. Every
+// other chunk is acknowledged at once: after a duplicate, the last acknowledgement was lost.
 func (c *Conn) fresh(ev *Event, xmit uint8) (*flow, uint64, bool) {
 	f := c.flow(ev.Imm.Flow)
 	if f == nil {
 		c.stats.Refused++
 		return nil, 0, false
 	}
-	c.touch(f)
-	if f.failed {
-		c.stats.Refused++
-		f.ackNow = true // the answer is a Fault
-		return f, 0, false
-	}
-	if ev.Imm.AckReq {
-		f.ackNow = true
-	}
-	d := int64(int16(ev.Imm.CSN - uint16(f.rcvNxt)))
-	csn := f.rcvNxt + uint64(d)
-	switch {
-	case d >= int64(len(f.have)):
-		c.stats.Refused++
-		f.ackNow = true
-		return f, 0, false
-	case d < 0 || f.have[csn&uint64(len(f.have)-1)]:
+	f.touch()
+	r := &f.recv
+	r.ackNow = r.ackNow || ev.Imm.AckReq
+	d := int64(int16(ev.Imm.CSN - uint16(r.next)))
+	csn := r.next + uint64(d)
+	switch have, _ := r.at(csn); {
+	case f.failed || d >= int64(len(r.have)):
+		c.stats.Refused++ // the answer of a failed flow is a Fault
+	case d < 0 || *have:
 		c.stats.Duplicates++
-		f.ackNow, f.dup = true, true
-		c.stale++
-		c.echo(f, ev.Imm.CSN, xmit)
-		return f, 0, false
+		r.dup = true
+		c.control.stale++
+		f.echo(ev.Imm.CSN, xmit)
+	default:
+		return f, csn, true
 	}
-	return f, csn, true
+	r.ackNow = true
+	return f, 0, false
 }
 
-// echo remembers the transmission that the next acknowledgement repeats: one that was taken,
-// now or before.
-func (c *Conn) echo(f *flow, csn uint16, xmit uint8) {
-	f.echoing, f.echoCSN, f.echoXmit, f.echoAt = true, csn, xmit, c.now
+// echo remembers the transmission that the next acknowledgement echoes. It was taken, now or before.
+func (f *flow) echo(csn uint16, xmit uint8) {
+	r := &f.recv
+	r.echoing, r.echoCSN, r.echoXmit, r.echoAt = true, csn, xmit, f.c.now
 }
 
-// fenced keeps the fence: before a piece of a WRITE is taken from another path than that of
-// its original, the QP on which the original might still come is taken out of service. It
-// reports whether the piece may be taken.
+// fenced keeps the fence. Before a piece of a WRITE is taken from another path than that of its
+// original, the QP on which the original might still arrive is taken out of service. fenced reports
+// whether the piece may be taken.
 func (c *Conn) fenced(ev *Event) bool {
 	h := &ev.Header
 	if h.Op != wire.OpWrite || (h.OrigPath == ev.Path && h.OrigEpoch == ev.Epoch) {
@@ -154,178 +148,176 @@ func (c *Conn) fenced(ev *Event) bool {
 	p := &c.paths[h.OrigPath]
 	switch ahead := int16(h.OrigEpoch - p.epoch); {
 	case ahead > 0:
-		return false // there never was such an epoch
+		return false // that epoch has not begun
 	case ahead == 0 && p.alive():
 		c.stats.Fences++
-		c.down(int(h.OrigPath))
+		p.down()
 	}
 	return true
 }
 
-// accept notes that a chunk is in place, and goes on with what is in order now.
-func (c *Conn) accept(f *flow, csn uint64, s slot, bytes int) {
-	mask := uint64(len(f.have) - 1)
-	gap := csn != f.rcvNxt
-	if gap && csn+1 > f.highest && (f.highest <= f.rcvNxt || csn > f.highest) {
-		f.ackNow = true // the first sight of a gap
+// accept notes that a chunk is in place, and takes all chunks that are now in order.
+func (f *flow) accept(csn uint64, s slot, bytes int) {
+	r, c := &f.recv, f.c
+	gap := csn != r.next
+	if gap && csn+1 > r.highest && (r.highest <= r.next || csn > r.highest) {
+		r.ackNow = true // a gap opens
 	}
-	if !gap && f.highest > f.rcvNxt {
-		f.ackNow = true // a gap is closed
+	if !gap && r.highest > r.next {
+		r.ackNow = true // a gap is closed
 	}
-	f.have[csn&mask] = true
-	f.slots[csn&mask] = s
-	f.highest = max(f.highest, csn+1)
-	c.stale = 0
-	c.arrived += uint64(bytes)
-	c.pledge(0)
-	f.owed++
-	f.owedBytes += bytes
-	if f.owed >= ackChunks || f.owedBytes >= ackBytes {
-		f.ackNow = true
+	have, slot := r.at(csn)
+	*have, *slot = true, s
+	r.highest = max(r.highest, csn+1)
+	c.control.stale = 0
+	c.credits.arrived += uint64(bytes)
+	c.credits.pledge(0)
+	r.owed++
+	r.owedBytes += bytes
+	if r.owed >= ackChunks || r.owedBytes >= ackBytes {
+		r.ackNow = true
 	}
-	c.owe(f)
-	for f.have[f.rcvNxt&mask] && !f.faulty {
-		if !c.inOrder(f, &f.slots[f.rcvNxt&mask]) {
+	f.owe()
+	for !r.faulty {
+		have, slot := r.at(r.next)
+		if !*have || !f.inOrder(slot) {
 			return
 		}
-		f.have[f.rcvNxt&mask] = false
-		f.rcvNxt++
+		*have = false
+		r.next++
 	}
 }
 
-// owe notes that a flow owes the peer an acknowledgement, with the end of the batch or later.
-func (c *Conn) owe(f *flow) {
-	if f.ackAt == never {
-		f.ackAt = c.now + c.cfg.AckDelay
+// owe notes that the flow owes an acknowledgement: at the end of the batch, or after AckDelay.
+func (f *flow) owe() {
+	if f.recv.ackAt == never {
+		f.recv.ackAt = f.c.now + f.c.cfg.AckDelay
 	}
 	if !f.owing {
 		f.owing = true
-		c.owing = append(c.owing, f.number)
+		f.c.owing = append(f.c.owing, f.number)
 	}
 }
 
-// inOrder takes the chunk that is next, and reports whether it can be taken.
-func (c *Conn) inOrder(f *flow, s *slot) bool {
+// inOrder takes the next chunk, and reports whether it can be taken.
+func (f *flow) inOrder(s *slot) bool {
+	r := &f.recv
 	switch {
 	case s.status != statusSuccess:
-		c.refuse(f, s.status)
+		f.refuse(s.status)
 		return false
 	case s.op == 0:
 		return true
-	case s.message != f.turn || (s.op == wire.OpEager && s.offset != f.placed) ||
-		(s.op == wire.OpNotify && f.placed != 0):
-		c.refuse(f, statusInvalid) // the peer does not count as it should
+	case s.message != r.turn || (s.op == wire.OpEager && s.offset != r.placed) ||
+		(s.op == wire.OpNotify && r.placed != 0):
+		f.refuse(statusInvalid) // the peer's numbers are wrong
 		return false
 	}
-	f.placed += s.len
+	r.placed += s.len
 	if s.flags&wire.FlagLast == 0 {
 		return true
 	}
-	a := c.act(ActDeliver)
-	a.Flow, a.Len = f.number, f.placed
+	a := f.c.act(ActDeliver)
+	a.Flow, a.Len = f.number, r.placed
 	if s.op == wire.OpNotify {
 		a.Len = s.offset
 	}
 	a.Header = wire.Header{Op: s.op, Flags: s.flags, Message: s.message, Imm: s.imm}
-	f.placed = 0
-	f.turn++
+	r.placed = 0
+	r.turn++
 	return true
 }
 
-// refuse ends the receiving half of a flow at the chunk that is next.
-func (c *Conn) refuse(f *flow, status uint8) {
-	f.faulty, f.fault, f.ackNow = true, status, true
-	a := c.act(ActFault)
+// refuse ends the receiving half of the flow at the next chunk.
+func (f *flow) refuse(status uint8) {
+	f.recv.faulty, f.recv.fault, f.recv.ackNow = true, status, true
+	a := f.c.act(ActFault)
 	a.Flow, a.Status = f.number, status
 }
 
-// onSolicit answers a question at once.
-func (c *Conn) onSolicit(f *flow, r *wire.Record) {
-	f.nonceDue, f.dueNonce, f.ackNow = true, r.Nonce, true
-	c.stale++
+// onSolicit answers a Solicit at once.
+func (f *flow) onSolicit(r *wire.Record) {
+	f.recv.nonceDue, f.recv.dueNonce, f.recv.ackNow = true, r.Nonce, true
+	f.c.control.stale++
 }
 
-// onReceives tells the peer of receives that the user has posted, at once if it had none.
-func (c *Conn) onReceives(f *flow, n int) {
-	none := f.told == f.turn
-	f.posted32 += uint32(n)
+// onReceives tells the peer of posted receives, at once if it knew of none.
+func (f *flow) onReceives(n int) {
+	r := &f.recv
+	none := r.told == r.turn
+	r.posted += uint32(n)
 	if none {
-		f.ackNow = true
+		r.ackNow = true
 		return
 	}
-	c.owe(f)
+	f.owe()
 }
 
-// flush acknowledges what waits for it, of all flows.
-func (c *Conn) flush() {
+// flushAcks sends the acknowledgements that all flows owe.
+func (c *Conn) flushAcks() {
 	for _, n := range c.owing {
 		f := c.flows[n]
 		f.owing = false
-		f.flushAck()
-		c.touch(f)
+		f.recv.flushAck()
+		f.touch()
 	}
 	c.owing = c.owing[:0]
 }
 
-// flushAck makes an acknowledgement leave if one waits.
+// flushAck makes a waiting acknowledgement leave.
 func (r *receiver) flushAck() {
-	if r.owed > 0 || r.told != r.posted32 {
+	if r.owed > 0 || r.told != r.posted {
 		r.ackNow = true
 	}
 	r.ackAt = never
 }
 
 // ackIfDue sends an acknowledgement if one is due, and the fault if there is one.
-func (c *Conn) ackIfDue(f *flow) {
-	if !f.ackNow {
+func (f *flow) ackIfDue() {
+	r, c := &f.recv, f.c
+	if !r.ackNow {
 		return
 	}
-	if c.stale >= 2 {
-		c.ackRoute = c.nextRoute() // the peer does not seem to get them
+	route := &c.control.ackRoute
+	if c.control.stale >= 2 {
+		*route = c.nextRoute() // the peer does not seem to get them
 	}
-	if c.ackRoute >= RoutePath && !c.paths[c.ackRoute-RoutePath].carries() {
-		c.ackRoute = c.route
+	if *route >= RoutePath && !c.paths[*route-RoutePath].carries() {
+		*route = c.control.route
 	}
-	a := c.act(ActControl)
-	a.Route = c.ackRoute
-	c.fillAck(f, &a.Record)
-	if f.faulty {
-		a := c.act(ActControl)
-		a.Route = c.ackRoute
-		a.Record = wire.Record{Type: wire.Fault, Flow: f.number, Status: f.fault, CSN: uint16(f.rcvNxt)}
+	f.fillAck(c.tell(*route, wire.Record{Type: wire.Ack, Flow: f.number}))
+	if r.faulty {
+		c.tell(*route, wire.Record{Type: wire.Fault, Flow: f.number, Status: r.fault, CSN: uint16(r.next)})
 	}
 	c.stats.Acks++
-	f.ackNow, f.dup, f.echoing, f.nonceDue = false, false, false, false
-	f.owed, f.owedBytes, f.ackAt = 0, 0, never
-	f.told = f.posted32
+	r.ackNow, r.dup, r.echoing, r.nonceDue = false, false, false, false
+	r.owed, r.owedBytes, r.ackAt = 0, 0, never
+	r.told = r.posted
 }
 
-func (c *Conn) fillAck(f *flow, r *wire.Record) {
-	*r = wire.Record{
-		Type: wire.Ack, Flow: f.number, Cum: uint16(f.rcvNxt),
-		Window: uint16(c.credit), RecvLimit: f.posted32,
+func (f *flow) fillAck(a *wire.Record) {
+	r := &f.recv
+	a.Cum, a.Window, a.RecvLimit = uint16(r.next), uint16(f.c.control.credit), r.posted
+	if r.dup {
+		a.Flags |= wire.AckDup
 	}
-	if f.dup {
-		r.Flags |= wire.AckDup
+	if r.echoing {
+		a.Flags |= wire.AckEcho
+		a.EchoCSN, a.EchoXmit = r.echoCSN, r.echoXmit
+		a.RxDelay = uint32(min(f.c.now-r.echoAt, 1<<32-1))
 	}
-	if f.echoing {
-		r.Flags |= wire.AckEcho
-		r.EchoCSN, r.EchoXmit = f.echoCSN, f.echoXmit
-		r.RxDelay = uint32(min(c.now-f.echoAt, 1<<32-1))
+	if r.nonceDue {
+		a.Flags |= wire.AckNonce
+		a.Nonce = r.dueNonce
 	}
-	if f.nonceDue {
-		r.Flags |= wire.AckNonce
-		r.Nonce = f.dueNonce
+	if r.faulty {
+		return // later chunks will never be in order
 	}
-	if f.faulty {
-		return // what is beyond will never be in order
-	}
-	mask := uint64(len(f.have) - 1)
-	for csn := f.rcvNxt + 1; csn < f.highest; csn++ {
-		if f.have[csn&mask] && f.slots[csn&mask].status == statusSuccess {
-			bit := csn - f.rcvNxt - 1
-			r.Bitmap[bit/64] |= 1 << (bit % 64)
-			r.Words = uint8(bit/64 + 1)
+	for csn := r.next + 1; csn < r.highest; csn++ {
+		if have, slot := r.at(csn); *have && slot.status == statusSuccess {
+			bit := csn - r.next - 1
+			a.Bitmap[bit/64] |= 1 << (bit % 64)
+			a.Words = uint8(bit/64 + 1)
 		}
 	}
 }

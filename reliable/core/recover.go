@@ -2,9 +2,9 @@ package core
 
 import "ibverbx/reliable/wire"
 
-// A path that is given up comes back as a pair of new QPs, whose numbers nothing old bears:
-// UC takes the first packet of a message whatever its PSN is, so that a QP that was merely
-// reset and connected again would take late packets of its former life.
+// A path that was taken out of service comes back as a pair of new QPs, whose numbers no old packet
+// carries. UC accepts the first packet of a message with any PSN, so a QP that was only reset and
+// connected again would accept late packets of its former life.
 //
 //	          lost twice, QP failed,
 //	          or the peer did the same      pause               made
@@ -19,124 +19,115 @@ const (
 	maxPings  = 8
 )
 
-// down takes a path out of service. What was in flight on it is lost, and nothing refers to
-// memory any more.
-func (c *Conn) down(i int) {
-	p := &c.paths[i]
+// route is the route of control packets on the path.
+func (p *path) route() Route { return RoutePath + Route(p.index) }
+
+// down takes the path out of service. Its transmissions in flight are lost, and none refers to memory
+// any more.
+func (p *path) down() {
 	if !p.alive() {
 		return
 	}
+	c := p.c
 	a := c.act(ActReset)
-	a.Path, a.Epoch = uint16(i), p.epoch
+	a.Path, a.Epoch = p.index, p.epoch
 	for ; p.low != p.next; p.low++ {
-		if c.outstanding(i, p, p.low) {
+		if p.outstanding(p.low) {
 			c.lose(p.entry(p.low), false)
 		}
 	}
 	for p.done != p.next {
-		c.unref(p)
+		p.unref()
 	}
 	p.inflight, p.flying, p.measured, p.loss, p.silent = 0, 0, false, 0, false
 	c.stats.PathsDown++
-	c.pause(p)
-	c.setState(i, PathDown)
+	p.pause()
 }
 
-// pathFailed takes a path out of service whose QP has failed. One whose QP could not be made is
-// tried again after a pause.
-func (c *Conn) pathFailed(i int) {
-	p := &c.paths[i]
-	if p.state != PathBuilding || c.over() {
-		c.down(i)
+// failed takes a path out of service whose QP has failed. If its QP could not be made, it is tried
+// again after a pause.
+func (p *path) failed() {
+	if p.state != PathBuilding || p.c.Over() {
+		p.down()
 		return
 	}
-	p.peerQPN = 0 // the peer has offered it for the epoch that is over
-	c.pause(p)
-	c.setState(i, PathDown)
+	p.peer.qpn = 0 // the peer's offer was for this epoch
+	p.pause()
 }
 
-// pause sets the time at which a path is tried again.
-func (c *Conn) pause(p *path) {
-	p.timerAt = c.now + c.cfg.Recovery<<p.attempts
+// pause makes the path wait before it is tried again.
+func (p *path) pause() {
+	p.timerAt = p.c.now + p.c.cfg.Recovery<<p.attempts
 	p.attempts = min(p.attempts+1, 6)
+	p.setState(PathDown)
 }
 
-// pathTimer does what is due on a path that is being brought back.
-func (c *Conn) pathTimer(i int) {
-	p := &c.paths[i]
+// onTimer does what is due on a path that is brought back.
+func (p *path) onTimer() {
 	p.timerAt = never
 	switch p.state {
 	case PathDown:
-		c.rebuild(i, p.epoch+1)
+		p.rebuild(p.epoch + 1)
 	case PathOffered:
-		c.sendOffer(i)
+		p.sendOffer()
 	case PathProbing:
 		if p.tries >= maxPings {
-			c.down(i)
+			p.down()
 			return
 		}
-		c.sendPing(i)
+		p.sendPing()
 	case PathUp, PathSuspect, PathBuilding:
 	}
 }
 
-// rebuild asks for the QP of a new epoch.
-func (c *Conn) rebuild(i int, epoch uint16) {
-	p := &c.paths[i]
+// rebuild asks the owner for the QP of a new epoch.
+func (p *path) rebuild(epoch uint16) {
 	p.epoch = epoch
-	p.tries, p.pongs, p.havePeer, p.peerHas, p.qpn = 0, 0, false, false, 0
+	p.tries, p.pongs, p.havePeer, p.peerHas, p.own.qpn = 0, 0, false, false, 0
 	p.timerAt = never
-	c.setState(i, PathBuilding)
-	a := c.act(ActRebuild)
-	a.Path, a.Epoch = uint16(i), epoch
+	p.setState(PathBuilding)
+	a := p.c.act(ActRebuild)
+	a.Path, a.Epoch = p.index, epoch
 }
 
 // onRebuilt takes the QP that the owner has made, and tells the peer.
-func (c *Conn) onRebuilt(ev *Event) {
-	if int(ev.Path) >= len(c.paths) {
+func (p *path) onRebuilt(ev *Event) {
+	if p.state != PathBuilding || p.c.Over() {
 		return
 	}
-	p := &c.paths[ev.Path]
-	if p.state != PathBuilding || p.epoch != ev.Epoch || c.over() {
-		return
+	p.own = addr{ev.QPN, ev.PSN}
+	p.setState(PathOffered)
+	if p.peer.qpn != 0 {
+		p.meet()
 	}
-	p.qpn, p.psn = ev.QPN, ev.PSN
-	c.setState(int(ev.Path), PathOffered)
-	if p.peerQPN != 0 {
-		c.meet(int(ev.Path))
-	}
-	c.sendOffer(int(ev.Path))
+	p.sendOffer()
 }
 
-// meet connects a path to the QP that the peer has offered.
-func (c *Conn) meet(i int) {
-	p := &c.paths[i]
+// meet connects the path to the QP that the peer has offered.
+func (p *path) meet() {
 	p.havePeer = true
-	a := c.act(ActConnect)
-	a.Path, a.Epoch, a.QPN, a.PSN = uint16(i), p.epoch, p.peerQPN, p.peerPSN
-	p.peerQPN = 0
-	c.tryPath(i)
+	a := p.c.act(ActConnect)
+	a.Path, a.Epoch, a.QPN, a.PSN = p.index, p.epoch, p.peer.qpn, p.peer.psn
+	p.peer.qpn = 0
+	p.tryProbing()
 }
 
-// tryPath begins to ping when both ends are connected.
-func (c *Conn) tryPath(i int) {
-	p := &c.paths[i]
+// tryProbing starts to ping when both ends are connected.
+func (p *path) tryProbing() {
 	if p.state != PathOffered || !p.havePeer || !p.peerHas {
 		return
 	}
 	p.tries = 0
-	c.setState(i, PathProbing)
-	c.sendPing(i)
+	p.setState(PathProbing)
+	p.sendPing()
 }
 
-// sendOffer tells the peer of the own QP, until both know of each other.
-func (c *Conn) sendOffer(i int) {
-	p := &c.paths[i]
-	a := c.act(ActControl)
-	a.Route = c.nextRoute()
-	a.Record = wire.Record{Type: wire.Offer, Path: uint16(i), Epoch: p.epoch, QPN: p.qpn, PSN: p.psn}
+// sendOffer tells the peer of the own QP. It is repeated until both ends know each other's.
+func (p *path) sendOffer() {
+	c := p.c
+	r := c.tell(c.nextRoute(), wire.Record{Type: wire.Offer, Path: p.index, Epoch: p.epoch, QPN: p.own.qpn, PSN: p.own.psn})
 	if p.havePeer {
-		a.Record.Flags = wire.OfferHave
+		r.Flags = wire.OfferHave
 	}
 	if p.state == PathOffered {
 		p.timerAt = c.now + c.cfg.Recovery<<min(p.tries, 6)
@@ -144,88 +135,88 @@ func (c *Conn) sendOffer(i int) {
 	}
 }
 
-// onOffer takes the peer's offer. The later epoch wins.
-func (c *Conn) onOffer(r *wire.Record) {
-	if c.over() || int(r.Path) >= len(c.paths) {
-		c.stats.BadRecords++
-		return
+// onRecord takes a record about the path, and reports whether it can be true.
+func (p *path) onRecord(r *wire.Record, route Route) bool {
+	switch {
+	case r.Type == wire.Offer:
+		if p.c.Over() {
+			return false
+		}
+		p.onOffer(r)
+	case route != p.route():
+		return false
+	case r.Type == wire.Pong:
+		p.onPong(r)
+	default:
+		if p.c.Over() || !p.alive() {
+			return false
+		}
+		p.onPing(r)
 	}
-	i := int(r.Path)
-	p := &c.paths[i]
+	return true
+}
+
+// onOffer takes the peer's offer. The later epoch wins.
+func (p *path) onOffer(r *wire.Record) {
+	offered, have := addr{r.QPN, r.PSN}, r.Flags&wire.OfferHave != 0
 	ahead := int16(r.Epoch - p.epoch)
 	switch {
 	case ahead > 0:
-		c.down(i)
-		p.peerQPN, p.peerPSN = r.QPN, r.PSN
-		c.rebuild(i, r.Epoch)
+		p.down()
+		p.peer = offered
+		p.rebuild(r.Epoch)
 	case ahead < 0:
-		if p.alive() && p.qpn != 0 {
-			c.sendOffer(i) // the peer is behind
+		if p.alive() && p.own.qpn != 0 {
+			p.sendOffer() // the peer is behind
 		}
 	case p.state == PathBuilding:
-		p.peerQPN, p.peerPSN = r.QPN, r.PSN
+		p.peer = offered
 	case p.state == PathOffered:
-		had := p.havePeer
-		p.peerHas = p.peerHas || r.Flags&wire.OfferHave != 0
-		if !had {
-			p.peerQPN, p.peerPSN = r.QPN, r.PSN
-			c.meet(i)
+		p.peerHas = p.peerHas || have
+		if !p.havePeer {
+			p.peer = offered
+			p.meet()
 		} else {
-			c.tryPath(i)
+			p.tryProbing()
 		}
-		if r.Flags&wire.OfferHave == 0 {
-			c.sendOffer(i)
+		if !have {
+			p.sendOffer()
 		}
-	case p.alive() && p.qpn != 0 && r.Flags&wire.OfferHave == 0:
-		c.sendOffer(i) // ours was lost
+	case p.alive() && p.own.qpn != 0 && !have:
+		p.sendOffer() // our offer was lost
 	}
 }
 
-func (c *Conn) sendPing(i int) {
-	p := &c.paths[i]
+func (p *path) sendPing() {
+	c := p.c
 	p.tries++
 	p.pingNonce++
 	p.pingAt = c.now
 	p.timerAt = c.now + c.probeWait(p.tries)
-	a := c.act(ActControl)
-	a.Route = RoutePath + Route(i)
-	a.Record = wire.Record{Type: wire.Ping, Path: uint16(i), Nonce: p.pingNonce}
+	c.tell(p.route(), wire.Record{Type: wire.Ping, Path: p.index, Nonce: p.pingNonce})
 }
 
-// onPing answers on the same path. It shows, too, that the peer is connected.
-func (c *Conn) onPing(r *wire.Record, route Route) {
-	i := int(r.Path)
-	if c.over() || i >= len(c.paths) || route != RoutePath+Route(i) || !c.paths[i].alive() {
-		c.stats.BadRecords++
-		return
-	}
-	a := c.act(ActControl)
-	a.Route = route
-	a.Record = wire.Record{Type: wire.Pong, Path: r.Path, Nonce: r.Nonce}
-	c.paths[i].peerHas = true
-	c.tryPath(i)
+// onPing answers on the same path. A ping also shows that the peer is connected.
+func (p *path) onPing(r *wire.Record) {
+	p.c.tell(p.route(), wire.Record{Type: wire.Pong, Path: p.index, Nonce: r.Nonce})
+	p.peerHas = true
+	p.tryProbing()
 }
 
-// onPong takes an answer; after a few the path is up again.
-func (c *Conn) onPong(r *wire.Record, route Route) {
-	i := int(r.Path)
-	if i >= len(c.paths) || route != RoutePath+Route(i) {
-		c.stats.BadRecords++
-		return
-	}
-	p := &c.paths[i]
+// onPong takes an answer. After pongsToUp of them the path is up.
+func (p *path) onPong(r *wire.Record) {
 	if p.state != PathProbing || r.Nonce != p.pingNonce {
 		return
 	}
-	sample := max(c.now-p.pingAt, 1)
+	c := p.c
 	p.rtt = newRTT(c.cfg.InitialRTT)
-	c.measure(&p.rtt, sample)
+	c.measure(&p.rtt, max(c.now-p.pingAt, 1))
 	p.tries = 0
 	if p.pongs++; p.pongs < pongsToUp {
-		c.sendPing(i)
+		p.sendPing()
 		return
 	}
 	p.measured, p.measuredAt, p.timerAt = true, c.now, never
 	c.stats.PathsUp++
-	c.setState(i, PathUp)
+	p.setState(PathUp)
 }

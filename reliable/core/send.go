@@ -1,78 +1,163 @@
 package core
 
-import "ibverbx/reliable/wire"
+import (
+	"ibverbx/internal/ring"
+	"ibverbx/reliable/wire"
+)
 
 const (
-	// ackEvery is how often a sender asks for an acknowledgement on its way.
+	// ackEvery is the number of new chunks of a flow between two requests for an acknowledgement.
 	ackEvery = 8
-	// maxXmits is how often a chunk is sent at the most: the count has eight bits.
+	// maxXmits is the limit of transmissions of a chunk. Its count has eight bits.
 	maxXmits = 255
-	// maxSamePath is how often a chunk is repeated on a path that lives but loses it
-	// again and again.
+	// maxSamePath is the limit of transmissions of a chunk on a path that works but loses it again
+	// and again.
 	maxSamePath = 8
 )
 
-// post takes a message. After a failure it ends at once.
-func (c *Conn) post(f *flow, m *Message) {
-	if f.failed {
-		c.complete(f, m.Token, statusFlush)
-		return
-	}
-	if f.posted-f.reported >= uint64(f.depth) {
-		panic("core: a message was posted although Room is 0")
-	}
-	slot := f.message(f.posted)
-	*slot = message{Message: *m}
-	if m.Kind == MsgWriteImm || m.Kind == MsgSend {
-		slot.number = f.messageNo
-		f.messageNo++
-	}
-	f.posted++
-	c.demand += uint64(m.Length)
+// sender is the sending half of a flow.
+//
+//	reported <= cut <= posted    messages: completed, cut into chunks, posted
+//	una <= nxt                   chunks: the oldest unacknowledged, the next to make
+type sender struct {
+	msgs      []message // message i is at i modulo the length, a power of two
+	depth     int       // the limit of posted-reported
+	posted    uint64    // see above
+	cut       uint64    // see above; message cut may be cut in part
+	reported  uint64    // see above
+	messageNo uint32    // the number of the next message that takes a receive
+	sides     int       // the number of side messages in progress
+
+	chunks    []chunk  // chunk csn is at csn modulo the length, the window
+	una       uint64   // see above
+	nxt       uint64   // see above
+	lostCount int      // the number of chunks to be retransmitted
+	acked     []uint32 // by path, one above the last transmission that is known to have arrived
+	rackAt    int64    // when the latest transmission that is known to have arrived was sent
+
+	recvLimit uint32 // the first message that the peer has no receive for
+	noRecv    bool   // reports that message cut waits for a receive
+	noRecvAt  int64  // since when it waits
+
+	probeAt    int64  // when the next probe is due, or never
+	probes     uint8  // counts the probes since the last progress
+	recvProbes uint8  // counts the probes that ask for a receive
+	nonce      uint32 // the nonce of the last Solicit
+	nonceAt    int64  // when the last Solicit was sent, or never if it is answered
+	busy       bool   // reports that giveUp applies: there is something to send or to acknowledge
+	progressAt int64  // when the flow last made progress
 }
 
-func (c *Conn) complete(f *flow, token uint32, status uint8) {
-	a := c.act(ActComplete)
+// message is a posted message.
+type message struct {
+	Message
+	number uint32 // its number among the messages that take a receive
+	off    uint32 // the number of bytes that are cut into chunks
+	end    uint64 // one above its last chunk
+	refs   int32  // the number of transmissions that refer to its memory
+	begun  bool   // reports that a chunk was cut or the side message started
+	side   bool   // reports that ActSide was given and has not ended
+}
+
+// chunk is a piece of a message.
+type chunk struct {
+	msg       uint64           // its message
+	off       uint32           // its offset in the message
+	len       uint32           // its length in bytes
+	op        wire.Op          // 0 for a piece of a WRITE
+	flags     wire.HeaderFlags // FlagLast marks the last piece of the message
+	origPath  uint16           // the path of its first transmission
+	origEpoch uint16           // the epoch of its first transmission
+
+	state  chunkState
+	xmits  uint8  // counts its transmissions
+	moved  bool   // reports that it was sent on more than one path
+	path   uint16 // the path of its last transmission
+	epoch  uint16 // the epoch of its last transmission
+	pseq   uint32 // the number of its last transmission on that path
+	sentAt int64  // when its last transmission was sent
+}
+
+type chunkState uint8
+
+const (
+	chunkFlying chunkState = iota
+	chunkLost
+	chunkAcked
+)
+
+func (s *sender) init(c *Conn, depth int) {
+	s.msgs = make([]message, ring.CeilPow2(depth))
+	s.chunks = make([]chunk, c.cfg.Window)
+	s.depth = depth
+	s.acked = make([]uint32, len(c.paths))
+	for i := range c.paths {
+		s.acked[i] = c.paths[i].next
+	}
+	s.rackAt, s.probeAt, s.nonceAt = -never, never, never
+}
+
+func (s *sender) message(i uint64) *message { return &s.msgs[i&uint64(len(s.msgs)-1)] }
+func (s *sender) chunk(csn uint64) *chunk   { return &s.chunks[csn&uint64(len(s.chunks)-1)] }
+
+// post takes a message. On a failed flow it ends at once.
+func (f *flow) post(m *Message) {
+	s := &f.send
+	if f.failed {
+		f.complete(m.Token, statusFlush)
+		return
+	}
+	if s.posted-s.reported >= uint64(s.depth) {
+		panic("core: a message was posted although Room is 0")
+	}
+	slot := s.message(s.posted)
+	*slot = message{Message: *m}
+	if m.Kind == MsgWriteImm || m.Kind == MsgSend {
+		slot.number = s.messageNo
+		s.messageNo++
+	}
+	s.posted++
+	f.c.credits.demand += uint64(m.Length)
+}
+
+func (f *flow) complete(token uint32, status uint8) {
+	a := f.c.act(ActComplete)
 	a.Flow, a.Token, a.Status = f.number, token, status
 }
 
-// dispatch sends what may be sent: what was lost first, then of every flow that has something
-// to send a chunk in turn.
+// dispatch sends what may be sent: lost chunks first, then one new chunk of every ready flow in turn.
 func (c *Conn) dispatch() {
-	c.blocked = false
+	c.credits.blocked = false
 	if c.lost > 0 {
 		c.resendAll()
 	}
-	for c.ready.count > 0 {
-		f := c.flows[c.ready.slots[c.ready.head]]
-		if f.failed || f.cut == f.posted {
-			c.ready.pop()
-			f.queued = false
-			continue
+	for c.ready.Len() > 0 {
+		f := c.flows[*c.ready.Front()]
+		t := flowWaits
+		if !f.failed && f.send.cut != f.send.posted {
+			if t = f.sendNew(); t == flowWaits {
+				f.mark() // it may have to ask for what it waits for
+			}
 		}
-		switch c.sendNew(f) {
-		case sentOne:
-			c.ready.pop()
-			c.ready.push(f.number)
-		case flowWaits:
-			c.ready.pop()
-			f.queued = false
-			c.mark(f) // it may have to ask for what it waits for
-		case connWaits:
+		if t == connWaits {
 			return
+		}
+		c.ready.Drop(1)
+		if f.queued = t == sentOne; f.queued {
+			c.ready.Push(f.number)
 		}
 	}
 }
 
-// resendAll sends lost chunks of all flows again.
+// resendAll retransmits lost chunks of all flows.
 func (c *Conn) resendAll() {
 	kept := 0
 	for i := 0; i < len(c.losers); i++ {
 		f := c.flows[c.losers[i]]
-		if f.lostCount > 0 && !f.held {
-			c.resendLost(f)
+		if f.send.lostCount > 0 && !f.held {
+			f.resendLost()
 		}
-		if f.losing = f.lostCount > 0; f.losing {
+		if f.losing = f.send.lostCount > 0; f.losing {
 			c.losers[kept] = f.number
 			kept++
 		}
@@ -80,11 +165,12 @@ func (c *Conn) resendAll() {
 	c.losers = c.losers[:kept]
 }
 
-// resendLost sends lost chunks of a flow again, oldest first, as far as their paths have room.
-func (c *Conn) resendLost(f *flow) {
-	left := f.lostCount
-	for csn := f.una; csn < f.nxt && left > 0; csn++ {
-		ch := f.chunk(csn)
+// resendLost retransmits lost chunks of the flow, oldest first, as far as their paths have room.
+func (f *flow) resendLost() {
+	s, c := &f.send, f.c
+	left := s.lostCount
+	for csn := s.una; csn < s.nxt && left > 0; csn++ {
+		ch := s.chunk(csn)
 		if ch.state != chunkLost {
 			continue
 		}
@@ -93,103 +179,108 @@ func (c *Conn) resendLost(f *flow) {
 			return
 		}
 		if ch.xmits == maxXmits {
-			c.fail(f, statusRetryExc)
+			f.fail(statusRetryExc)
 			return
 		}
-		if i := c.pathAgain(ch); i >= 0 {
-			c.unlose(f, csn)
-			c.transmit(f, csn, i)
+		if p := c.pathAgain(ch); p != nil {
+			f.unlose(ch)
+			f.transmit(csn, p)
 		}
 	}
 }
 
-// pathAgain returns the path on which a lost chunk goes next, or -1. As long as the path
-// that it was sent on carries anything it is that one; see the fence in the package comment.
-func (c *Conn) pathAgain(ch *chunk) int {
-	i, epoch := int(ch.path), ch.epoch
-	if p := &c.paths[i]; p.epoch == epoch && p.carries() {
-		if ch.xmits >= maxSamePath && !ch.moved && p.state == PathUp && len(c.up) > 1 {
-			c.down(i)
-		} else if c.room(p) {
-			return i
-		} else {
-			return -1
+// pathAgain returns the path for the retransmission of a chunk, or nil. It is the path of the last
+// transmission as long as that carries anything; see the fence in the package comment.
+func (c *Conn) pathAgain(ch *chunk) *path {
+	if p := &c.paths[ch.path]; p.epoch == ch.epoch && p.carries() {
+		if ch.xmits < maxSamePath || ch.moved || p.state != PathUp || len(c.up) <= 1 {
+			return p.ifRoom()
 		}
+		p.down()
 	}
 	return c.choose(ch.len)
 }
 
-// mayFly reports whether the windows leave room for a transmission of n bytes.
-func (c *Conn) mayFly(n int) bool {
-	if c.flying == 0 {
-		return true
+// ifRoom returns the path if it has room, otherwise nil.
+func (p *path) ifRoom() *path {
+	if p.room() {
+		return p
 	}
-	return c.flying < c.window && c.flyingBytes+n <= c.cfg.Congestion.Window()
+	return nil
 }
 
-// turn is how the turn of a flow ended.
+// mayFly reports whether the windows leave room for a transmission of n bytes.
+func (c *Conn) mayFly(n int) bool {
+	return c.flying == 0 || (c.flying < c.window && c.flyingBytes+n <= c.cfg.Congestion.Window())
+}
+
+// turn is the result of a flow's turn.
 type turn uint8
 
 const (
-	sentOne   turn = iota
-	flowWaits      // for something that only it waits for
-	connWaits      // for something that others wait for, too
+	// sentOne means that the flow has used its turn.
+	sentOne turn = iota
+	// flowWaits means that the flow waits for something of its own.
+	flowWaits
+	// connWaits means that the flow waits for something that all flows wait for.
+	connWaits
 )
 
-// sendNew cuts one chunk from the front message of a flow and sends it.
-func (c *Conn) sendNew(f *flow) turn {
-	waited := f.noRecv
-	f.noRecv = false
-	m := f.message(f.cut)
-	if m.Fence && !m.begun && f.reported != f.cut {
+// sendNew cuts one chunk from the front message of the flow and sends it.
+func (f *flow) sendNew() turn {
+	s, c := &f.send, f.c
+	waited := s.noRecv
+	s.noRecv = false
+	m := s.message(s.cut)
+	if m.Fence && !m.begun && s.reported != s.cut {
 		return flowWaits
 	}
 	if m.Kind == MsgSide {
-		return c.startSide(f, m)
+		return f.startSide(m)
 	}
-	if f.nxt-f.una >= uint64(len(f.chunks)) {
+	if s.nxt-s.una >= uint64(len(s.chunks)) {
 		return flowWaits
 	}
 	var ch chunk
 	c.nextPiece(m, &ch)
-	if ch.op != 0 && f.sides > 0 {
-		return flowWaits // the receiver is not told if something before fails
+	if ch.op != 0 && s.sides > 0 {
+		return flowWaits // the receiver does not learn of a failure of the side message
 	}
-	if ch.op != 0 && int32(m.number-f.recvLimit) >= 0 {
-		f.noRecv = true
+	if ch.op != 0 && int32(m.number-s.recvLimit) >= 0 {
+		s.noRecv = true
 		if !waited {
-			f.noRecvAt = c.now
+			s.noRecvAt = c.now
 		}
 		return flowWaits
 	}
-	if !c.mayFly(int(ch.len)) || !c.hasCredit(ch.len) {
+	if !c.mayFly(int(ch.len)) || !c.credits.has(ch.len) {
 		return connWaits
 	}
-	i := c.choose(ch.len)
-	if i < 0 {
+	p := c.choose(ch.len)
+	if p == nil {
 		return connWaits
 	}
-	ch.msg = f.cut
-	ch.origPath, ch.origEpoch = uint16(i), c.paths[i].epoch
+	ch.msg = s.cut
+	ch.origPath, ch.origEpoch = p.index, p.epoch
 	m.begun = true
 	m.off += ch.len
-	c.sent += uint64(ch.len)
+	c.credits.sent += uint64(ch.len)
 	if ch.flags&wire.FlagLast != 0 {
-		m.end = f.nxt + 1
-		f.cut++
+		m.end = s.nxt + 1
+		s.cut++
 	}
-	if f.una == f.nxt {
-		f.progressAt = c.now // however long it has waited for its turn
+	if s.una == s.nxt {
+		s.progressAt = c.now // however long it has waited for its turn
 	}
-	csn := f.nxt
-	f.nxt++
-	*f.chunk(csn) = ch
+	csn := s.nxt
+	s.nxt++
+	*s.chunk(csn) = ch
 	c.stats.Chunks++
-	c.transmit(f, csn, i)
+	f.transmit(csn, p)
 	return sentOne
 }
 
-// nextPiece fills ch with what comes next of m. FlagLast says that it is the last piece.
+// nextPiece fills ch with the next piece of m. FlagLast marks the last piece.
 func (c *Conn) nextPiece(m *message, ch *chunk) {
 	left := m.Length - m.off
 	ch.off, ch.len = m.off, min(left, c.cfg.ChunkBytes)
@@ -214,27 +305,29 @@ func (c *Conn) nextPiece(m *message, ch *chunk) {
 }
 
 // startSide starts a side message when everything before it is acknowledged.
-func (c *Conn) startSide(f *flow, m *message) turn {
-	if f.una != f.nxt {
+func (f *flow) startSide(m *message) turn {
+	s := &f.send
+	if s.una != s.nxt {
 		return flowWaits
 	}
-	m.begun, m.side, m.end = true, true, f.nxt
-	f.cut++
-	f.sides++
-	a := c.act(ActSide)
+	m.begun, m.side, m.end = true, true, s.nxt
+	s.cut++
+	s.sides++
+	a := f.c.act(ActSide)
 	a.Flow, a.Token = f.number, m.Token
-	c.mark(f)
+	f.mark()
 	return sentOne
 }
 
 // onSide ends a side message.
-func (c *Conn) onSide(f *flow, ev *Event) {
-	for i := f.reported; i < f.cut; i++ {
-		if m := f.message(i); m.side && m.Token == ev.Token {
-			f.sides--
+func (f *flow) onSide(ev *Event) {
+	s := &f.send
+	for i := s.reported; i < s.cut; i++ {
+		if m := s.message(i); m.side && m.Token == ev.Token {
+			s.sides--
 			if ev.Status != statusSuccess {
-				c.report(f)
-				c.fail(f, ev.Status)
+				f.report()
+				f.fail(ev.Status)
 			}
 			m.side = false
 			return
@@ -242,18 +335,19 @@ func (c *Conn) onSide(f *flow, ev *Event) {
 	}
 }
 
-// transmit sends a chunk on path i, which has room.
-func (c *Conn) transmit(f *flow, csn uint64, i int) {
-	c.mark(f)
-	ch, p := f.chunk(csn), &c.paths[i]
-	m := f.message(ch.msg)
+// transmit sends a chunk on p, which has room.
+func (f *flow) transmit(csn uint64, p *path) {
+	f.mark()
+	s, c := &f.send, f.c
+	ch := s.chunk(csn)
+	m := s.message(ch.msg)
 	*p.entry(p.next) = entry{csn: csn, msg: ch.msg, sentAt: c.now, flow: f.number}
 	again := ch.xmits > 0
 	if again {
 		c.stats.Retransmitted++
-		ch.moved = ch.moved || int(ch.path) != i || ch.epoch != p.epoch
+		ch.moved = ch.moved || ch.path != p.index || ch.epoch != p.epoch
 	}
-	ch.path, ch.epoch, ch.pseq, ch.sentAt, ch.state = uint16(i), p.epoch, p.next, c.now, chunkFlying
+	ch.path, ch.epoch, ch.pseq, ch.sentAt, ch.state = p.index, p.epoch, p.next, c.now, chunkFlying
 	p.next++
 	p.inflight += int(ch.len)
 	p.flying++
@@ -263,116 +357,110 @@ func (c *Conn) transmit(f *flow, csn uint64, i int) {
 	c.cfg.Congestion.OnSent(c.now, int(ch.len))
 
 	a := c.act(ActSend)
-	a.Flow, a.Path, a.Epoch, a.Token, a.Offset, a.Len = f.number, uint16(i), p.epoch, m.Token, ch.off, ch.len
-	a.Imm = wire.Imm{Kind: wire.KindData, AckReq: again || c.asksAck(f, csn, ch), Flow: f.number, CSN: uint16(csn)}
+	a.Flow, a.Path, a.Epoch, a.Token, a.Offset, a.Len = f.number, p.index, p.epoch, m.Token, ch.off, ch.len
+	a.Imm = wire.Imm{Kind: wire.KindData, AckReq: again || f.asksAck(csn, ch), Flow: f.number, CSN: uint16(csn)}
 	if again || ch.op != 0 {
 		a.Imm.Kind = wire.KindChunk
-		a.Header = wire.Header{Op: ch.op, Xmit: ch.xmits, OrigPath: ch.origPath, OrigEpoch: ch.origEpoch, Len: ch.len}
-		c.fillHeader(&a.Header, m, ch)
+		a.Header = wire.Header{Op: wire.OpWrite, Xmit: ch.xmits, OrigPath: ch.origPath, OrigEpoch: ch.origEpoch, Len: ch.len}
+		if ch.op != 0 {
+			fillHeader(&a.Header, m, ch)
+		}
 	}
 	ch.xmits++
 }
 
-func (c *Conn) fillHeader(h *wire.Header, m *message, ch *chunk) {
-	if ch.op == 0 {
-		h.Op = wire.OpWrite
-		return
-	}
-	h.Flags, h.Message, h.Offset, h.Imm = ch.flags, m.number, ch.off, m.Imm
+// fillHeader fills in the fields of a chunk that takes a receive.
+func fillHeader(h *wire.Header, m *message, ch *chunk) {
+	h.Op, h.Flags, h.Message, h.Offset = ch.op, ch.flags, m.number, ch.off
 	if ch.op == wire.OpNotify {
 		h.Offset = m.Length
 	}
-	if h.Flags&wire.FlagImm == 0 {
-		h.Imm = 0
+	if h.Flags&wire.FlagImm != 0 {
+		h.Imm = m.Imm
 	}
 }
 
-// asksAck reports whether a new chunk asks for an acknowledgement at once: the last one for
-// now, one that closes the window, and every ackEvery-th.
-func (c *Conn) asksAck(f *flow, csn uint64, ch *chunk) bool {
-	return csn%ackEvery == ackEvery-1 || f.nxt-f.una == uint64(len(f.chunks)) ||
-		c.flying >= c.window || (ch.flags&wire.FlagLast != 0 && f.cut == f.posted)
+// asksAck reports whether a new chunk asks for an acknowledgement at once: the last one for now, one
+// that closes the window, and every ackEvery-th.
+func (f *flow) asksAck(csn uint64, ch *chunk) bool {
+	s := &f.send
+	return csn%ackEvery == ackEvery-1 || s.nxt-s.una == uint64(len(s.chunks)) ||
+		f.c.flying >= f.c.window || (ch.flags&wire.FlagLast != 0 && s.cut == s.posted)
 }
 
-// report completes messages of a flow in order, and reports whether there were any.
-func (c *Conn) report(f *flow) bool {
-	before := f.reported
-	for f.reported < f.cut {
-		m := f.message(f.reported)
-		if m.end > f.una || m.refs != 0 || m.side {
+// report completes messages of the flow in order, and reports whether there were any.
+func (f *flow) report() bool {
+	s := &f.send
+	before := s.reported
+	for s.reported < s.cut {
+		m := s.message(s.reported)
+		if m.end > s.una || m.refs != 0 || m.side {
 			break
 		}
-		f.reported++
-		c.complete(f, m.Token, statusSuccess)
+		s.reported++
+		f.complete(m.Token, statusSuccess)
 	}
-	return f.reported != before
+	return s.reported != before
 }
 
-// fail ends a flow: the oldest message that is not done ends with status, the others are
-// flushed. Before that nothing refers to their memory any more: paths that might are reset, all
-// of them with the last flow.
-func (c *Conn) fail(f *flow, status uint8) {
+// fail ends the flow. Its oldest message that is not done ends with status, the others are flushed.
+// Before that, every path that may still refer to their memory is reset. The last flow resets all
+// paths.
+func (f *flow) fail(status uint8) {
 	if f.failed {
 		return
 	}
+	s, c := &f.send, f.c
 	f.failed = true
-	if !f.faulty { // whatever the peer still sends ends as if nobody were there
-		f.faulty, f.fault = true, statusRetryExc
+	if !f.recv.faulty { // later chunks of the peer end as if this end were gone
+		f.recv.faulty, f.recv.fault = true, statusRetryExc
 	}
 	c.alive--
-	c.touch(f)
-	c.resetFor(f)
-	for csn := f.una; csn < f.nxt; csn++ {
-		ch := f.chunk(csn)
+	f.touch()
+	f.resetPaths()
+	for csn := s.una; csn < s.nxt; csn++ {
+		ch := s.chunk(csn)
 		switch ch.state {
 		case chunkFlying:
-			c.land(&c.paths[ch.path], ch)
+			c.paths[ch.path].land(ch)
 		case chunkLost:
 			c.lost--
 		case chunkAcked:
 			continue
 		}
-		c.unsend(ch.len)
+		c.credits.unsend(ch.len)
 	}
-	f.lostCount = 0
-	f.probeAt, f.nonceAt = never, never
-	c.report(f)
-	for i := f.cut; i < f.posted; i++ {
-		m := f.message(i)
-		c.demand -= uint64(m.Length - m.off)
+	s.lostCount = 0
+	s.probeAt, s.nonceAt = never, never
+	f.report()
+	for i := s.cut; i < s.posted; i++ {
+		m := s.message(i)
+		c.credits.demand -= uint64(m.Length - m.off)
 	}
-	for ; f.reported < f.posted; f.reported++ {
-		c.complete(f, f.message(f.reported).Token, status)
+	for ; s.reported < s.posted; s.reported++ {
+		f.complete(s.message(s.reported).Token, status)
 		status = statusFlush
 	}
-	f.cut, f.una = f.posted, f.nxt
+	s.cut, s.una = s.posted, s.nxt
 	for i := range c.paths {
-		c.sweep(i, &c.paths[i]) // makes room for other flows
+		c.paths[i].sweep() // makes room for other flows
 	}
 }
 
-// resetFor takes the paths out of service that may still refer to memory of a flow that fails.
-func (c *Conn) resetFor(f *flow) {
+// resetPaths takes the paths out of service that may still refer to memory of the failed flow.
+func (f *flow) resetPaths() {
+	c := f.c
+	over := c.Over()
 	for i := range c.paths {
 		p := &c.paths[i]
-		if c.over() || c.refers(p, f) {
-			c.down(i)
+		if over || p.refers(f) {
+			p.down()
 		}
-		if c.over() {
+		if over {
 			p.timerAt = never
 		}
 	}
-	if c.over() {
-		c.reorderAt, c.askAt = never, never
+	if over {
+		c.rack.reorderAt, c.credits.askAt = never, never
 	}
-}
-
-// refers reports whether a transmission of f on p may still need its memory.
-func (c *Conn) refers(p *path, f *flow) bool {
-	for k := p.done; k != p.next; k++ {
-		if p.entry(k).flow == f.number {
-			return true
-		}
-	}
-	return false
 }

@@ -2,146 +2,149 @@ package core
 
 import "ibverbx/reliable/wire"
 
-// Deadline is the time at which EvTick is due, or a time that does not come.
+// Never is what Deadline returns when no timer is set.
+const Never int64 = never
+
+// Deadline is the time at which EvTick is due, or Never.
 func (c *Conn) Deadline() int64 {
-	d := min(c.reorderAt, c.askAt, c.nextFlowTimer())
+	d := min(c.rack.reorderAt, c.credits.askAt, c.nextFlowTimer())
 	for i := range c.paths {
 		d = min(d, c.paths[i].timerAt)
 	}
 	return d
 }
 
-// deadline is when something is due for a flow.
-func (c *Conn) deadline(f *flow) int64 {
-	d := min(f.probeAt, f.ackAt)
+// deadline is when the next timer of the flow is due.
+func (f *flow) deadline() int64 {
+	d := min(f.send.probeAt, f.recv.ackAt)
 	if f.failed {
 		return d
 	}
-	if f.busy {
-		d = min(d, c.since(f)+f.giveUp)
+	if f.send.busy {
+		d = min(d, f.since()+f.giveUp)
 	}
 	if f.impatient() {
-		d = min(d, f.noRecvAt+f.patience)
+		d = min(d, f.send.noRecvAt+f.patience)
 	}
 	return d
 }
 
-// since is when a flow was last known to get on. One that has nothing under way waits for its
-// turn as long as others get on, and for credit as long as the peer answers.
-func (c *Conn) since(f *flow) int64 {
-	if f.una == f.nxt {
-		return max(f.progressAt, c.arrivedAt, c.grantedAt)
+// since is when the flow was last known to make progress. A flow with nothing in flight waits for its
+// turn as long as other flows make progress, and for credit as long as the peer answers.
+func (f *flow) since() int64 {
+	if f.send.una == f.send.nxt {
+		return max(f.send.progressAt, f.c.arrivedAt, f.c.credits.grantedAt)
 	}
-	return f.progressAt
+	return f.send.progressAt
 }
 
-// impatient reports whether the wait for a receive has an end.
-func (f *flow) impatient() bool { return f.noRecv && f.patience > 0 }
+// impatient reports whether the flow waits for a receive, but not forever.
+func (f *flow) impatient() bool { return f.send.noRecv && f.patience > 0 }
 
-// Never is what Deadline returns when nothing is due.
-const Never int64 = never
-
-// tick does what is due.
+// tick does everything that is due.
 func (c *Conn) tick() {
 	for c.nextFlowTimer() <= c.now {
 		f := c.flows[c.heap[0]]
-		c.retime(f, never) // until the step ends
-		c.touch(f)
-		c.flowTimer(f)
+		f.setDue(never) // until the step ends
+		f.touch()
+		f.onTimer()
 	}
-	if c.over() {
+	if c.Over() {
 		return
 	}
-	if c.now >= c.reorderAt {
+	if c.now >= c.rack.reorderAt {
 		c.loseLate()
 	}
 	for i := 0; i < len(c.touched); i++ {
-		if f := c.flows[c.touched[i]]; !f.failed && c.now >= f.probeAt {
-			c.probe(f)
+		if f := c.flows[c.touched[i]]; !f.failed && c.now >= f.send.probeAt {
+			f.probe()
 		}
 	}
 	for i := range c.paths {
 		if c.now >= c.paths[i].timerAt {
-			c.pathTimer(i)
+			c.paths[i].onTimer()
 		}
 	}
 }
 
-// flowTimer does what is due for a flow, but for probes: news may make them needless.
-func (c *Conn) flowTimer(f *flow) {
-	if c.now >= f.ackAt {
-		f.flushAck()
+// onTimer does what is due for the flow, except probes: the other timers may make them needless.
+func (f *flow) onTimer() {
+	now := f.c.now
+	if now >= f.recv.ackAt {
+		f.recv.flushAck()
 	}
 	switch {
 	case f.failed:
-	case f.busy && c.now >= c.since(f)+f.giveUp:
-		c.fail(f, statusRetryExc)
-	case f.impatient() && c.now >= f.noRecvAt+f.patience:
-		c.fail(f, statusRNRExc)
+	case f.send.busy && now >= f.since()+f.giveUp:
+		f.fail(statusRetryExc)
+	case f.impatient() && now >= f.send.noRecvAt+f.patience:
+		f.fail(statusRNRExc)
 	}
 }
 
-// arm sets the timers of a flow's sender.
-func (c *Conn) arm(f *flow) {
-	waits := f.una < f.nxt
-	busy := waits || (f.cut < f.posted && f.sides == 0)
-	if busy && !f.busy {
-		f.progressAt = c.now
+// arm sets the timers of the flow's sender.
+func (f *flow) arm() {
+	s, c := &f.send, f.c
+	waits := s.una < s.nxt
+	busy := waits || (s.cut < s.posted && s.sides == 0)
+	if busy && !s.busy {
+		s.progressAt = c.now
 	}
-	f.busy = busy
+	s.busy = busy
 	switch {
 	case waits:
-		if f.probeAt == never {
-			f.probeAt = c.now + c.probeWait(f.probes)
+		if s.probeAt == never {
+			s.probeAt = c.now + c.probeWait(s.probes)
 		}
-	case f.noRecv:
-		if f.probeAt == never {
-			if f.recvProbes == 0 {
-				f.recvProbes = 1
-				c.solicit(f, c.route) // the first one at once: perhaps it is known there already
+	case s.noRecv:
+		if s.probeAt == never {
+			if s.recvProbes == 0 {
+				s.recvProbes = 1
+				f.solicit(c.control.route) // at once: the peer may have a receive by now
 			}
-			f.probeAt = c.now + c.probeWait(f.recvProbes)
+			s.probeAt = c.now + c.probeWait(s.recvProbes)
 		}
 	default:
-		f.probeAt, f.probes, f.recvProbes = never, 0, 0
+		s.probeAt, s.probes, s.recvProbes = never, 0, 0
 	}
 }
 
-// probeWait is how long silence may last before probe number n. Some fit into every GiveUp: a
-// peer that lives answers one of them.
+// probeWait is how long a sender waits before probe number n. Several probes fit into every GiveUp, so
+// a peer that is alive answers one of them.
 func (c *Conn) probeWait(n uint8) int64 {
 	base := c.rtt.bound() + max(c.rtt.srtt, c.cfg.MinProbe)
 	return min(base<<min(n, 20), max(min(c.cfg.MaxProbe, c.hurry/4), base))
 }
 
-// probe breaks the silence: it asks for an acknowledgement, each time on another way, and
-// from the second time on sends the oldest chunk again, on its path, unless the peer may have no
-// receive for it: one that stalls has all those before still to take.
-func (c *Conn) probe(f *flow) {
-	f.probeAt = never
-	if f.una == f.nxt {
-		if f.noRecv {
-			f.recvProbes = min(f.recvProbes+1, 30)
-			c.solicit(f, c.nextRoute())
+// probe asks for an acknowledgement, each time by another route. From the second time on it also
+// retransmits the oldest chunk on its path, unless the peer may have no receive for it: a stalled peer
+// has not taken the chunks before yet.
+func (f *flow) probe() {
+	s, c := &f.send, f.c
+	s.probeAt = never
+	if s.una == s.nxt {
+		if s.noRecv {
+			s.recvProbes = min(s.recvProbes+1, 30)
+			f.solicit(c.nextRoute())
 		}
 		return
 	}
-	f.probes = min(f.probes+1, 30)
-	if f.probes == 1 {
-		c.solicit(f, c.route)
+	s.probes = min(s.probes+1, 30)
+	if s.probes == 1 {
+		f.solicit(c.control.route)
 		return
 	}
-	asked := f.nonceAt
-	c.solicit(f, c.nextRoute())
-	if asked != never && c.rackAt >= asked {
-		c.hold(f)
+	asked := s.nonceAt
+	f.solicit(c.nextRoute())
+	if asked != never && c.rack.at >= asked {
+		f.hold()
 		return
 	}
-	if c.flying+c.ghosts >= c.window+c.window/8 { // peers have some receives more than they tell
+	if c.flying+c.ghosts >= c.window+c.window/8 { // peers keep an eighth more receives than they advertise
 		return
 	}
-	for csn := f.una; csn < f.nxt; csn++ {
-		ch := f.chunk(csn)
+	for csn := s.una; csn < s.nxt; csn++ {
+		ch := s.chunk(csn)
 		if ch.state == chunkAcked {
 			continue
 		}
@@ -151,65 +154,62 @@ func (c *Conn) probe(f *flow) {
 			p := &c.paths[ch.path]
 			c.lose(p.entry(ch.pseq), true)
 			p.silent, p.silentAt, p.silentFlow = true, ch.sentAt, f.number
-			c.loseBefore(f, int(ch.path), p) // makes room for it
+			f.loseBefore(p) // makes room for it
 		}
 		return
 	}
 }
 
-// hold takes what a flow has in flight out of the way of the others: its question was not
-// answered although something that was sent after it has arrived, so that it is not the network
-// that is silent but the peer's flow, which may not be open yet. Until it is heard of only the
-// oldest chunk is sent, with each probe.
-func (c *Conn) hold(f *flow) {
+// hold stops the flow from blocking the others. Its Solicit was not answered although something sent
+// later has arrived: the network works, but the peer's flow may not be open yet. Until the peer
+// acknowledges the flow, every probe retransmits only the oldest chunk.
+func (f *flow) hold() {
+	s, c := &f.send, f.c
 	f.held = true
-	for csn := f.una; csn < f.nxt; csn++ {
-		if ch := f.chunk(csn); ch.state == chunkFlying {
+	for csn := s.una; csn < s.nxt; csn++ {
+		if ch := s.chunk(csn); ch.state == chunkFlying {
 			p := &c.paths[ch.path]
-			c.land(p, ch)
-			c.noteLost(f, ch)
-			c.sweep(int(ch.path), p)
+			p.land(ch)
+			f.noteLost(ch)
+			p.sweep()
 		}
 	}
-	for csn := f.una; csn < f.nxt; csn++ {
-		ch := f.chunk(csn)
+	for csn := s.una; csn < s.nxt; csn++ {
+		ch := s.chunk(csn)
 		if ch.state != chunkLost {
 			continue
 		}
-		i, p := int(ch.path), &c.paths[ch.path]
-		if p.epoch != ch.epoch || !p.carries() {
-			i = c.choose(ch.len)
-		} else if !c.room(p) {
-			i = -1
+		p := c.paths[ch.path].ifRoom()
+		if last := &c.paths[ch.path]; last.epoch != ch.epoch || !last.carries() {
+			p = c.choose(ch.len)
 		}
-		if i >= 0 && ch.xmits < maxXmits && c.mayFly(int(ch.len)) {
-			c.unlose(f, csn)
-			c.transmit(f, csn, i)
+		if p != nil && ch.xmits < maxXmits && c.mayFly(int(ch.len)) {
+			f.unlose(ch)
+			f.transmit(csn, p)
 		}
 		return
 	}
 }
 
-// solicit asks the peer for an acknowledgement of a flow.
-func (c *Conn) solicit(f *flow, route Route) {
+// solicit asks the peer for an acknowledgement of the flow.
+func (f *flow) solicit(route Route) {
+	s, c := &f.send, f.c
 	c.stats.Probes++
-	f.nonce++
-	f.nonceAt = c.now
-	a := c.act(ActControl)
-	a.Route = route
-	a.Record = wire.Record{Type: wire.Solicit, Flow: f.number, Nonce: f.nonce}
+	s.nonce++
+	s.nonceAt = c.now
+	c.tell(route, wire.Record{Type: wire.Solicit, Flow: f.number, Nonce: s.nonce})
 }
 
-// nextRoute goes around the control QPs and the paths that are up: whatever is dead, one of
-// them is not.
+// nextRoute returns the control QPs and the paths that are up in turn, so that no single dead route
+// stops the connection.
 func (c *Conn) nextRoute() Route {
-	n := c.requests
-	c.requests++
+	n := c.control.requests
+	c.control.requests++
 	if n%3 < 2 {
 		return Route(n % 3)
 	}
 	if k := uint32(len(c.up)); k > 0 {
 		return RoutePath + Route(c.up[n/3%k])
 	}
-	return c.route
+	return c.control.route
 }
