@@ -1,13 +1,13 @@
 package core
 
-// Congestion decides how many bytes a connection may have in flight. Calls come from Step,
-// in order; an implementation must not allocate in them.
+// Congestion decides how many bytes a connection may have in flight. Step calls it in the order of
+// events. An implementation must not allocate.
 type Congestion interface {
-	// OnSent tells of bytes that were handed to a path at now.
+	// OnSent reports bytes that were handed to a path at now.
 	OnSent(now int64, bytes int)
-	// OnAck tells of bytes acknowledged; rtt is 0 if this acknowledgement measured none.
+	// OnAck reports acknowledged bytes. rtt is the round trip time, or 0 if none was measured.
 	OnAck(now int64, bytes int, rtt int64)
-	// OnLoss tells of bytes that count as lost; timeout says that silence showed it.
+	// OnLoss reports lost bytes. With timeout the loss is assumed after a timeout.
 	OnLoss(now int64, bytes int, timeout bool)
 	// Window is the number of bytes that may be in flight. One chunk always may.
 	Window() int

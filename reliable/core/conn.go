@@ -25,16 +25,15 @@ type Conn struct {
 
 // traffic is the state that the sending halves of all flows share.
 type traffic struct {
-	lost        int   // the number of chunks to be retransmitted
-	flying      int   // the number of transmissions neither acknowledged nor lost
-	flyingBytes int   // the payload of these transmissions
-	ghosts      int   // transmissions ended by a timeout since the last progress; they may still arrive
-	window      int   // the number of transmissions that the peer has receives for
-	arrivedAt   int64 // when an acknowledgement last reported an arrival, of any flow
-	rtt         rtt   // the round trip time over all paths
-	// last is the path of the last small chunk, or -1.
-	last      int32
-	lastBytes uint32 // the sum of small chunks on that path
+	lost        int    // the number of chunks to be retransmitted
+	flying      int    // the number of transmissions neither acknowledged nor lost
+	flyingBytes int    // the payload of these transmissions
+	ghosts      int    // transmissions ended by a timeout since the last progress; they may still arrive
+	window      int    // the number of transmissions that the peer has receives for
+	arrivedAt   int64  // when an acknowledgement last reported an arrival, of any flow
+	rtt         rtt    // the round trip time over all paths
+	last        int32  // the path of the last small chunk, or -1
+	lastBytes   uint32 // the sum of small chunks on that path
 }
 
 // control is the state of control packets.
@@ -48,33 +47,19 @@ type control struct {
 
 // Stats counts the work of a connection.
 type Stats struct {
-	// Chunks counts first transmissions.
-	Chunks uint64
-	// Retransmitted counts all other transmissions.
-	Retransmitted uint64
-	// SamePathLoss counts losses detected because a later chunk of the path arrived.
-	SamePathLoss uint64
-	// ReorderLoss counts losses detected because a later chunk of another path arrived.
-	ReorderLoss uint64
-	// TimeoutLoss counts losses assumed after a timeout.
-	TimeoutLoss uint64
-	// Probes counts requests for an acknowledgement.
-	Probes uint64
-	// Acks counts acknowledgements sent.
-	Acks uint64
-	// Duplicates counts chunks received again.
-	Duplicates uint64
-	// Refused counts received chunks that were dropped: beyond the window, without a receive, or of
-	// no open flow.
-	Refused uint64
-	// Fences counts paths taken out of service for the fence.
-	Fences uint64
-	// PathsDown counts paths taken out of service.
-	PathsDown uint64
-	// PathsUp counts paths that came back.
-	PathsUp uint64
-	// BadRecords counts received records that cannot be true.
-	BadRecords uint64
+	Chunks        uint64 // counts first transmissions
+	Retransmitted uint64 // counts all other transmissions
+	SamePathLoss  uint64 // counts losses detected because a later chunk of the path arrived
+	ReorderLoss   uint64 // counts losses detected because a later chunk of another path arrived
+	TimeoutLoss   uint64 // counts losses assumed after a timeout
+	Probes        uint64 // counts requests for an acknowledgement
+	Acks          uint64 // counts acknowledgements sent
+	Duplicates    uint64 // counts chunks received again
+	Refused       uint64 // counts chunks dropped: beyond the window, without a receive, or of no open flow
+	Fences        uint64 // counts paths taken out of service for the fence
+	PathsDown     uint64 // counts paths taken out of service
+	PathsUp       uint64 // counts paths that came back
+	BadRecords    uint64 // counts received records that cannot be true
 }
 
 // New returns a connection whose paths are all up, in epoch 0.

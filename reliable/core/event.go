@@ -2,54 +2,51 @@ package core
 
 import "ibverbx/reliable/wire"
 
-// EventKind says what happened.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
 const (
-	// EvTick says that time has passed: Deadline is due.
+	// EvTick: Deadline is due.
 	EvTick EventKind = iota
-	// EvPost says that the user posts Message. If Room is 0 it must not come.
+	// EvPost: the user posts Message on Flow. Room must not be 0.
 	EvPost
-	// EvData says that a one-sided WRITE has arrived: Path, Epoch, Imm, and
-	// Count bytes.
+	// EvData: a one-sided WRITE of Count bytes has arrived on Path in Epoch, with Imm.
 	EvData
-	// EvChunk says that a chunk with a header has arrived: Path, Epoch, Imm, Header.
-	// Status is what the owner's check found: 0 if the bytes can be placed, StatusNoRecv
-	// if their message has no receive yet, or why they never can be.
+	// EvChunk: a chunk with Header has arrived on Path in Epoch, with Imm. Status is the result of the
+	// owner's check: 0 if the bytes can be placed, StatusNoRecv if their message has no receive yet,
+	// or why they can never be placed.
 	EvChunk
-	// EvRecord says that a record of a control packet has come: Record, Route.
+	// EvRecord: Record has arrived in a control packet by Route.
 	EvRecord
-	// EvSent says that Count more transmissions on Path, in Epoch, left the memory.
+	// EvSent: Count more transmissions on Path in Epoch no longer refer to memory.
 	EvSent
-	// EvPathFailed says that the QP of Path failed in Epoch, or could not be made.
+	// EvPathFailed: the QP of Path in Epoch has failed or could not be made.
 	EvPathFailed
-	// EvRebuilt answers ActRebuild: the new QP of Path for Epoch is QPN with PSN.
+	// EvRebuilt answers ActRebuild: the QP of Path for Epoch has QPN and PSN.
 	EvRebuilt
-	// EvReceives says that the user posted Count more receives.
+	// EvReceives: the user has posted Count more receives on Flow.
 	EvReceives
-	// EvFlush says that a batch of arrivals ends.
+	// EvFlush: a batch of arrivals ends.
 	EvFlush
-	// EvSide says that the side message Token has ended with Status.
+	// EvSide: the side message Token of Flow has ended with Status.
 	EvSide
-	// EvCredit says that this end keeps Count receives for what arrives: from now on that
-	// is what the peer is told in place of Config.RecvCredit.
+	// EvCredit: from now on the peer may use Count receives, in place of Config.RecvCredit.
 	EvCredit
-	// EvGrant says that the peer may send Count bytes more: no more than the last ActDemand
-	// has asked for.
+	// EvGrant: the peer may send Count bytes more, at most what the last ActDemand has asked for.
 	EvGrant
-	// EvClose says that the user of Flow gives up: its first message that is outstanding ends
-	// with Status, the others are flushed.
+	// EvClose: the user of Flow gives up. Its oldest outstanding message ends with Status, the others
+	// are flushed.
 	EvClose
 )
 
 // StatusNoRecv is the Status of an EvChunk whose message has no receive.
 const StatusNoRecv uint8 = 255
 
-// Event is one thing that happened; which fields count depends on Kind.
+// Event is something that happened. EventKind tells which fields are valid.
 type Event struct {
 	Kind        EventKind
 	Status      uint8
-	Flow        uint16 // of EvPost, EvReceives, EvSide, EvClose
+	Flow        uint16
 	Path, Epoch uint16
 	Route       Route
 	Imm         wire.Imm
@@ -61,7 +58,7 @@ type Event struct {
 	Record      wire.Record
 }
 
-// MessageKind says what a message does at the other end.
+// MessageKind is the kind of a Message.
 type MessageKind uint8
 
 const (
@@ -71,70 +68,62 @@ const (
 	MsgWriteImm
 	// MsgSend is a SEND.
 	MsgSend
-	// MsgSide is something that travels outside of the connection, when everything
-	// before it is acknowledged: a READ or an atomic.
+	// MsgSide travels outside the connection, when everything before it is acknowledged: a READ or an
+	// atomic.
 	MsgSide
 )
 
 // Message is what the user posts.
 type Message struct {
-	Kind MessageKind
-	// Flags are FlagImm and FlagSolicited.
-	Flags wire.HeaderFlags
-	// Fence holds the message back until all before it have completed.
-	Fence bool
-	// Token comes back in actions.
-	Token uint32
-	// Length is in bytes.
-	Length uint32
-	// Break is an offset at which a chunk ends: none has bytes on both sides of it. Zero
-	// means none.
+	Kind   MessageKind
+	Flags  wire.HeaderFlags // FlagImm and FlagSolicited
+	Fence  bool             // holds the message back until all before it have completed
+	Token  uint32           // identifies the message in actions
+	Length uint32           // the length in bytes
+	// Break is an offset at which a chunk ends: no chunk has bytes on both sides of it. Zero means
+	// none.
 	Break uint32
-	// Imm is the user's immediate, with FlagImm.
-	Imm uint32
+	Imm   uint32 // the user's immediate, with FlagImm
 }
 
-// ActionKind says what the owner has to do.
+// ActionKind is the kind of an Action.
 type ActionKind uint8
 
 const (
-	// ActSend is to post Len bytes at Offset of message Token on Path: one-sided if
-	// Header.Op is 0, otherwise as a SEND with Header, in which the owner completes
-	// address and key of a WRITE. Imm is the immediate.
+	// ActSend: post Len bytes at Offset of message Token of Flow on Path, with Imm. The post is
+	// one-sided if Header.Op is 0. Otherwise it is a SEND with Header, in which the owner fills in the
+	// address and key of a WRITE.
 	ActSend ActionKind = iota
-	// ActControl is to send Record by Route.
+	// ActControl: send Record by Route.
 	ActControl
-	// ActPlace is to copy the bytes of the EvChunk being stepped to their place.
+	// ActPlace: copy the bytes of the present EvChunk to their place.
 	ActPlace
-	// ActDeliver is to complete the receive of message Header.Message with Len bytes,
-	// Header.Imm and Header.Flags.
+	// ActDeliver: complete the receive of message Header.Message of Flow with Len bytes, Header.Imm and
+	// Header.Flags.
 	ActDeliver
-	// ActComplete is to complete message Token with Status.
+	// ActComplete: complete message Token of Flow with Status.
 	ActComplete
-	// ActReset is to take the QP of Path, of Epoch, out of service, for good and before
-	// anything else is done.
+	// ActReset: take the QP of Path in Epoch out of service for good, before the next action.
 	ActReset
-	// ActRebuild is to make a QP for Path and the coming Epoch, and to answer with
-	// EvRebuilt.
+	// ActRebuild: make a QP for Path and the coming Epoch, and answer with EvRebuilt or EvPathFailed.
 	ActRebuild
-	// ActConnect is to connect the QP of Path and Epoch to the peer's QPN and PSN.
+	// ActConnect: connect the QP of Path in Epoch to the peer's QPN and PSN.
 	ActConnect
-	// ActSide is to start the side message Token, and to answer with EvSide.
+	// ActSide: start the side message Token of Flow, and answer with EvSide.
 	ActSide
-	// ActDemand says what credit the peer may be given by EvGrant, in place of what the last
-	// one said: Bytes for what it wants to send, and Spare to have in hand. Used bytes are
-	// on their way on credit that it had in hand.
+	// ActDemand: the peer may be granted, by EvGrant, Bytes that it wants to send and Spare for when it
+	// is idle. This replaces the last ActDemand. The peer sends Used bytes on its earlier Spare.
 	ActDemand
-	// ActFault says that the peer sent what cannot be taken: Status. The receiving half
-	// has ended.
+	// ActFault: the peer sent something on Flow that cannot be taken. The receiving half has ended
+	// with Status.
 	ActFault
 )
 
-// Action is one thing to do; which fields count depends on Kind.
+// Action is something to do. ActionKind tells which fields are valid.
 type Action struct {
 	Kind        ActionKind
 	Status      uint8
-	Flow        uint16 // of all that are about a message
+	Flow        uint16
 	Path, Epoch uint16
 	Route       Route
 	Imm         wire.Imm
@@ -147,14 +136,14 @@ type Action struct {
 	Record      wire.Record
 }
 
-// Route says how a control packet travels: 0 and 1 are the control QPs, RoutePath plus a
-// path is that data path.
+// Route is the way of a control packet: 0 and 1 are the control QPs, RoutePath plus the index of a path
+// is that data path.
 type Route uint16
 
 // RoutePath is the route of the first data path.
 const RoutePath Route = 2
 
-// Statuses that the core itself causes, numbered as in package verbs.
+// Statuses that the core itself sets, numbered as in package verbs.
 const (
 	statusSuccess  uint8 = 0
 	statusFlush    uint8 = 5

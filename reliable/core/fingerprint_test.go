@@ -122,7 +122,7 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 		b = c.paths[i].fingerprint(b, now)
 	}
 	b = putInts(b, c.lost, c.flying, c.flyingBytes, c.ghosts, c.window, c.control.credit)
-	b = putInts(b, int(c.last), int(c.lastBytes), int(c.rack.shift))                 // calm never gets to its limit here
+	b = putInts(b, int(c.last), int(c.lastBytes), int(c.rack.shift))                                                   // calm never gets to its limit here
 	b = putInts(b, uint32(c.control.route), c.control.requests%6, min(c.control.stale, 2), uint32(c.control.ackRoute)) // 6: three routes, up to two paths
 	// No credits here: credits do not count; rtt is fixed.
 	return putTimes(b, now, c.rack.at, c.rack.reorderAt)

@@ -33,11 +33,9 @@ type flow struct {
 type FlowConfig struct {
 	// SendDepth is the number of messages that may be posted and not completed. Zero means that of
 	// the connection.
-	SendDepth int
-	// GiveUp is as in Config. Zero means that of the connection.
-	GiveUp int64
-	// RecvPatience is as in Config. Zero means that of the connection.
-	RecvPatience int64
+	SendDepth    int
+	GiveUp       int64 // as in Config; zero means that of the connection
+	RecvPatience int64 // as in Config; zero means that of the connection
 }
 
 // schedule lists the flows that need attention, and when.

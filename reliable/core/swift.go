@@ -1,31 +1,34 @@
 package core
 
-// Swift is a Congestion that follows the round trip time: one chunk more per round trip as long
-// as it is within the target, and less, once per round trip, by how far it is beyond. It is made
-// after Swift (SIGCOMM 2020), without pacing: the least window is one chunk.
+// Swift is a Congestion that follows the round trip time. The window grows by one chunk per round trip
+// while the round trip is within the target. Beyond the target it shrinks once per round trip, by how
+// far the round trip is beyond. It follows Swift (SIGCOMM 2020) without pacing: the least window is one
+// chunk.
 //
 //	rtt <= target    window += chunk * acknowledged/window
 //	rtt >  target    window *= 1 - min(0.8 * (rtt-target)/rtt, 0.5)      once per rtt
 //	loss             window *= 0.5                                       once per rtt
 //	timeout          window  = one chunk                                 once per rtt
 type Swift struct {
-	target int64
-	chunk  float64
-	most   float64
-	window float64
-	rtt    int64 // the latest that was measured, 0 if none was
-	cutAt  int64 // when the window was last made smaller, -1 if it never was
+	target int64   // the round trip time to aim at, in nanoseconds
+	chunk  float64 // the least window, in bytes
+	most   float64 // the largest window, in bytes
+	window float64 // the present window, in bytes
+	rtt    int64   // the latest round trip time, 0 if none was measured
+	cutAt  int64   // when the window was last cut, -1 if it never was
 }
 
 const (
-	swiftFactor  = 0.8 // how much of what is beyond the target is given up
+	// swiftFactor is the part of the excess over the target by which the window shrinks.
+	swiftFactor = 0.8
+	// swiftMostCut is the largest part of the window that is cut at once, except after a timeout.
 	swiftMostCut = 0.5
 	// swiftStart is the first window, in chunks.
 	swiftStart = 16
 )
 
-// NewSwift returns a Swift that aims at a round trip time of target nanoseconds, for chunks of
-// chunk bytes and windows of one chunk to most bytes.
+// NewSwift returns a Swift that aims at a round trip time of target nanoseconds, with windows of one
+// chunk of chunk bytes to most bytes.
 func NewSwift(target int64, chunk, most int) *Swift {
 	s := &Swift{target: target, chunk: float64(chunk), most: float64(max(most, chunk)), cutAt: -1}
 	s.window = min(swiftStart*s.chunk, s.most)
@@ -47,7 +50,7 @@ func (s *Swift) OnAck(now int64, bytes int, rtt int64) {
 		s.window = min(s.window+s.chunk*float64(bytes)/s.window, s.most)
 		return
 	}
-	if rtt > 0 { // what is old has had its effect
+	if rtt > 0 { // an old sample has had its effect
 		s.cut(now, min(swiftFactor*float64(rtt-s.target)/float64(rtt), swiftMostCut))
 	}
 }
@@ -61,8 +64,8 @@ func (s *Swift) OnLoss(now int64, _ int, timeout bool) {
 	s.cut(now, swiftMostCut)
 }
 
-// cut makes the window smaller by a share, once per round trip: what comes before the next one
-// tells of the same queue.
+// cut shrinks the window by a share, once per round trip: later signals of the same round trip are about
+// the same queue.
 func (s *Swift) cut(now int64, share float64) {
 	if s.cutAt >= 0 && now-s.cutAt < s.rtt {
 		return

@@ -18,16 +18,16 @@ const (
 //	+---------------------------------------+
 //	|              records ...              |  8
 //
-// Records are idempotent: one that comes twice, late or never is no harm.
+// Records are idempotent: a duplicate, late or lost record does no harm.
 
-// StartControl appends the front of a control packet without records to b, which is empty.
+// StartControl appends the front of a control packet to b, which must be empty.
 func StartControl(b []byte, conn uint32) []byte {
 	b = append(b, Version, 0, 0, 0)
 	return binary.BigEndian.AppendUint32(b, conn)
 }
 
-// AddRecord appends r to the control packet b and reports whether it fits MaxControlLen
-// and 255 records; if not, b comes back as it was.
+// AddRecord appends r to the control packet b and reports whether it fits MaxControlLen and 255
+// records. If not, b is unchanged.
 func AddRecord(b []byte, r *Record) ([]byte, bool) {
 	if len(b)+r.size() > MaxControlLen || b[1] == 255 {
 		return b, false
@@ -36,15 +36,15 @@ func AddRecord(b []byte, r *Record) ([]byte, bool) {
 	return r.append(b), true
 }
 
-// Reader takes a control packet apart. The zero value is empty.
+// Reader decodes a control packet. The zero value is empty.
 type Reader struct {
-	Conn uint32
-	rest []byte
-	left int
+	Conn uint32 // the connection of the receiver
+	rest []byte // the records that were not read
+	left int    // their number
 }
 
-// Open begins with a packet. The whole of it is checked: if one record is wrong there is
-// an error and no record comes out.
+// Open starts with a packet. It checks the whole packet: if one record is malformed, Open fails and Next
+// returns none.
 func (r *Reader) Open(b []byte) error {
 	*r = Reader{}
 	switch {

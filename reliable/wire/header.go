@@ -2,17 +2,16 @@ package wire
 
 import "encoding/binary"
 
-// Op says what the receiver does with a chunk that has a Header.
+// Op is what the receiver does with a chunk that has a Header.
 type Op uint8
 
 const (
-	// OpWrite is a piece of an RDMA WRITE, sent again: the receiver checks key, address
-	// and length against its own regions and copies the bytes.
+	// OpWrite is a retransmitted piece of an RDMA WRITE. The receiver checks key, address and length
+	// against its own regions and copies the bytes.
 	OpWrite Op = 1
-	// OpEager is a piece of a SEND: the bytes belong into the receive of its number.
+	// OpEager is a piece of a SEND. The bytes go to the receive of its number.
 	OpEager Op = 2
-	// OpNotify ends a WRITE_WITH_IMM: it has no bytes and completes the receive of its
-	// number.
+	// OpNotify ends a WRITE_WITH_IMM. It has no bytes and completes the receive of its number.
 	OpNotify Op = 3
 )
 
@@ -33,8 +32,7 @@ const (
 // HeaderLen is the length of a Header.
 const HeaderLen = 24
 
-// Header stands in front of the bytes of a chunk that travels as a SEND. Flow and CSN are
-// in the immediate.
+// Header precedes the bytes of a chunk that travels as a SEND. Flow and CSN are in the immediate.
 //
 //	 0         8         16        24       31
 //	+---------+---------+---------+---------+
@@ -51,25 +49,20 @@ const HeaderLen = 24
 //	|        length of the bytes            | 20
 //	+---------------------------------------+
 //
-// The field at 12 is the offset of the bytes in their SEND and, in a notification, the
-// length of the WRITE that it ends.
+// The field at 12 is the offset of the bytes in their SEND or, in a notification, the length of the
+// WRITE that it ends.
 type Header struct {
-	Op    Op
-	Flags HeaderFlags
-	// Xmit counts the transmissions of the chunk before this one.
-	Xmit uint8
-	// OrigPath and OrigEpoch say where the one-sided WRITE of the chunk went, if it had
-	// one: the fence (see package core) is about them.
-	OrigPath, OrigEpoch uint16
-	// Addr and RKey are the target, in OpWrite.
-	Addr uint64
-	RKey uint32
-	// Message counts the messages that take a receive; in OpEager and OpNotify.
-	Message uint32
-	// Offset is the place of the bytes in their SEND, or the length of the WRITE.
-	Offset uint32
-	Imm    uint32
-	Len    uint32
+	Op        Op
+	Flags     HeaderFlags
+	Xmit      uint8  // counts the transmissions of the chunk before this one
+	OrigPath  uint16 // the path of the chunk's first transmission; the fence (see package core) needs it
+	OrigEpoch uint16 // the epoch of that path
+	Addr      uint64 // the target, in OpWrite
+	RKey      uint32 // the key of the target, in OpWrite
+	Message   uint32 // the number of the message that takes a receive, in OpEager and OpNotify
+	Offset    uint32 // the place of the bytes in their SEND, or the length of the WRITE
+	Imm       uint32 // the user's immediate, with FlagImm
+	Len       uint32 // the number of bytes that follow
 }
 
 // Put writes h into b, which has at least HeaderLen bytes.
@@ -89,8 +82,8 @@ func (h *Header) Put(b []byte) {
 	binary.BigEndian.PutUint32(b[20:], h.Len)
 }
 
-// DecodeHeader returns the header at the front of a message. The rest of b must be just
-// the bytes that it announces.
+// DecodeHeader decodes the header at the front of a message. The rest of b must be exactly the bytes
+// that it announces.
 func DecodeHeader(b []byte) (Header, error) {
 	if len(b) < HeaderLen {
 		return Header{}, malformedf("chunk of %d bytes, its header has %d", len(b), HeaderLen)
@@ -115,7 +108,7 @@ func DecodeHeader(b []byte) (Header, error) {
 	return h, h.validate(len(b) - HeaderLen)
 }
 
-// validate says what is wrong with h in front of n bytes.
+// validate returns what is wrong with h in front of n bytes.
 func (h *Header) validate(n int) error {
 	switch {
 	case h.Op < OpWrite || h.Op > OpNotify:
@@ -123,11 +116,11 @@ func (h *Header) validate(n int) error {
 	case h.Flags&^headerFlagsAll != 0:
 		return malformedf("chunk with unknown flags %#x", h.Flags)
 	case uint64(h.Len) != uint64(n):
-		return malformedf("chunk says %d bytes and has %d", h.Len, n)
+		return malformedf("chunk announces %d bytes and has %d", h.Len, n)
 	case h.Op == OpWrite && (h.Xmit == 0 || h.Flags != 0):
 		return malformedf("repeated WRITE with transmission %d and flags %#x: want above 0 and none", h.Xmit, h.Flags)
 	case h.Op == OpNotify && (h.Len != 0 || h.Flags&FlagLast == 0):
-		return malformedf("notification with %d bytes and flags %#x: want none, and the last one marked", h.Len, h.Flags)
+		return malformedf("notification with %d bytes and flags %#x: want no bytes and FlagLast", h.Len, h.Flags)
 	case h.Op == OpEager && uint64(h.Offset)+uint64(h.Len) > 1<<32-1:
 		return malformedf("chunk at %d with %d bytes ends beyond 32 bits", h.Offset, h.Len)
 	case h.Flags&FlagImm == 0 && h.Imm != 0:

@@ -1,14 +1,14 @@
 package wire
 
-// Kind says what a message on a data path is.
+// Kind is the kind of a message on a data path.
 type Kind uint8
 
 const (
-	// KindData is an RDMA WRITE_WITH_IMM: its bytes are in place already. It is always
-	// the first transmission of its chunk.
+	// KindData is an RDMA WRITE_WITH_IMM, placed by the NIC. It is always the first transmission of
+	// its chunk.
 	KindData Kind = 0
-	// KindChunk is a SEND with a Header and bytes that software places: a
-	// retransmission, a SEND of the user, or a notification.
+	// KindChunk is a SEND with a Header and bytes that software places: a retransmission, a SEND of
+	// the user, or a notification.
 	KindChunk Kind = 1
 	// KindControl is a SEND whose payload is a control packet.
 	KindControl Kind = 2
@@ -19,13 +19,13 @@ const (
 //	31   30 | 29  |   28   | 27           16 | 15            0
 //	 kind   |  0  | ackReq |   flow, 12 bit  |   CSN, 16 bit
 //
-// CSN is the chunk's sequence number; it wraps, and comparisons are by serial arithmetic.
-// A control packet has CSN 0.
+// CSN is the sequence number of the chunk. It wraps, so comparisons use serial arithmetic. A control
+// packet has CSN 0.
 type Imm struct {
-	Kind   Kind
-	AckReq bool
-	Flow   uint16
-	CSN    uint16
+	Kind   Kind   // of the message
+	AckReq bool   // asks for an acknowledgement at once
+	Flow   uint16 // at most MaxFlow
+	CSN    uint16 // of the chunk
 }
 
 const (
@@ -47,7 +47,7 @@ func (i Imm) Encode() uint32 {
 	return v
 }
 
-// DecodeImm returns what v says.
+// DecodeImm decodes an immediate.
 func DecodeImm(v uint32) (Imm, error) {
 	i := Imm{
 		Kind:   Kind(v >> immKindShift),
@@ -61,7 +61,7 @@ func DecodeImm(v uint32) (Imm, error) {
 	case v&immReserved != 0:
 		return Imm{}, malformedf("immediate %#08x has its reserved bit set", v)
 	case i.Kind == KindControl && (i.CSN != 0 || i.AckReq):
-		return Imm{}, malformedf("immediate %#08x is of a control packet and has a CSN or asks for an acknowledgement", v)
+		return Imm{}, malformedf("immediate %#08x of a control packet has a CSN or asks for an acknowledgement", v)
 	}
 	return i, nil
 }

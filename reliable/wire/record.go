@@ -2,50 +2,47 @@ package wire
 
 import "encoding/binary"
 
-// Type says what a record is.
+// Type is the type of a Record.
 type Type uint8
 
 const (
-	// Ack says what has arrived.
+	// Ack reports which chunks have arrived.
 	Ack Type = 1
-	// Solicit asks for an Ack that repeats its nonce.
+	// Solicit asks for an Ack with its nonce.
 	Solicit Type = 2
-	// Offer tells of the QP that a path's next epoch is to use.
+	// Offer names the QP of a path for its next epoch.
 	Offer Type = 3
 	// Ping asks for a Pong on the same path. Both travel on data paths only.
 	Ping Type = 4
 	// Pong answers a Ping.
 	Pong Type = 5
-	// Fault says that a chunk cannot be taken, ever.
+	// Fault reports a chunk that can never be taken.
 	Fault Type = 6
-	// CreditRequest tells how many bytes the sender would like to have sent in all.
+	// CreditRequest is the number of bytes that the sender wants to send, in total.
 	CreditRequest Type = 7
-	// Credit tells how many bytes the sender may have sent in all.
+	// Credit is the number of bytes that the sender may send, in total.
 	Credit Type = 8
 )
 
 // Flags of a record.
 const (
-	// AckDup says that what made the receiver acknowledge had been received before.
+	// AckDup reports that a duplicate caused the Ack.
 	AckDup uint8 = 1 << 0
-	// AckEcho says that EchoCSN, EchoXmit and RxDelay are there.
+	// AckEcho reports that EchoCSN, EchoXmit and RxDelay are valid.
 	AckEcho uint8 = 1 << 1
-	// AckNonce says that Nonce answers a Solicit.
+	// AckNonce reports that Nonce answers a Solicit.
 	AckNonce uint8 = 1 << 2
 
 	ackFlagsAll = AckDup | AckEcho | AckNonce
 
-	// OfferHave says that the sender of an Offer has that of its peer and is
-	// connected to it.
+	// OfferHave reports that the sender of an Offer is connected to the QP that its peer offered.
 	OfferHave uint8 = 1 << 0
 )
 
-// MaxAckWords is how many words the bitmap of an Ack has at the most, and so, times 64, the
-// largest window.
+// MaxAckWords is the limit of words in the bitmap of an Ack. Times 64 it is the largest window.
 const MaxAckWords = 4
 
-// Record is one record of a control packet; which fields count depends on Type. The first
-// four bytes are the same in all:
+// Record is one record of a control packet. Type tells which fields are valid:
 //
 //	Ack            type8 flags8 flow16 | cum16 window16 | echoCSN16 echoXmit8 words8 |
 //	               rxDelay32 | recvLimit32 | nonce32 | bitmap 64 x words
@@ -56,32 +53,28 @@ const MaxAckWords = 4
 //	CreditRequest, type8 0 flow16 | 0 | bytes64
 //	Credit
 type Record struct {
-	Type  Type
-	Flags uint8
-	// Status is the completion status (verbs.Status) that a Fault causes.
-	Status uint8
-	Flow   uint16
+	Type   Type
+	Flags  uint8
+	Status uint8  // the completion status (verbs.Status) that a Fault causes
+	Flow   uint16 // the flow of an Ack, a Solicit and a Fault
 
-	// Cum is the first CSN that has not arrived. Bit i of Bitmap is chunk Cum+1+i.
-	Cum    uint16
-	Words  uint8
-	Bitmap [MaxAckWords]uint64
-	// Window is how many transmissions the receiver has receives for.
-	Window uint16
-	// EchoCSN and EchoXmit name the last transmission that arrived, RxDelay the
-	// nanoseconds that the acknowledgement waited for it.
-	EchoCSN  uint16
-	EchoXmit uint8
-	RxDelay  uint32
-	// RecvLimit is the number of the first message that has no receive.
-	RecvLimit uint32
-	Nonce     uint32
+	Cum       uint16              // the first CSN that has not arrived
+	Words     uint8               // the number of words of Bitmap
+	Bitmap    [MaxAckWords]uint64 // has bit i set if chunk Cum+1+i has arrived
+	Window    uint16              // the number of transmissions that the receiver has receives for
+	EchoCSN   uint16              // the chunk of the last transmission that arrived
+	EchoXmit  uint8               // the count of that transmission
+	RxDelay   uint32              // how long the acknowledgement of that transmission waited, in nanoseconds
+	RecvLimit uint32              // the number of the first message that has no receive
+	Nonce     uint32              // pairs an Ack with its Solicit, and a Pong with its Ping
 
-	Path, Epoch uint16
-	QPN, PSN    uint32
+	Path  uint16 // the path of an Offer, a Ping and a Pong
+	Epoch uint16 // the epoch of an Offer
+	QPN   uint32 // the number of the offered QP
+	PSN   uint32 // the first PSN of the offered QP
 
-	CSN   uint16
-	Bytes uint64
+	CSN   uint16 // the chunk of a Fault
+	Bytes uint64 // the total of a CreditRequest and a Credit
 }
 
 const (
@@ -91,7 +84,7 @@ const (
 	creditLen = 16
 )
 
-// size is how many bytes r takes.
+// size is the encoded length of r in bytes.
 func (r *Record) size() int {
 	switch r.Type {
 	case Ack:
@@ -146,10 +139,10 @@ func (r *Record) append(b []byte) []byte {
 	return b
 }
 
-// decode fills r from the front of b and returns how many bytes it took.
+// decode fills r from the front of b and returns the number of bytes used.
 func (r *Record) decode(b []byte) (int, error) {
 	if len(b) < shortLen {
-		return 0, malformedf("record of %d bytes, none has less than %d", len(b), shortLen)
+		return 0, malformedf("record of %d bytes, want at least %d", len(b), shortLen)
 	}
 	be := binary.BigEndian
 	*r = Record{Type: Type(b[0])}
@@ -190,7 +183,7 @@ func (r *Record) decode(b []byte) (int, error) {
 	return n, err
 }
 
-// zero is an error unless the reserved bits are.
+// zero returns an error unless all reserved bits are 0.
 func zero(t Type, bits uint64) error {
 	if bits != 0 {
 		return malformedf("record of type %d with reserved bits %#x", t, bits)

@@ -1,10 +1,9 @@
-// Package wire is what package reliable puts on the wire: the immediate of every data
-// path message, the header in front of chunks that software places, and control packets.
+// Package wire defines the formats of package reliable: the immediate of every message on a data path,
+// the header of chunks that software places, and control packets.
 //
-// Everything is big-endian and versioned. What comes from a peer is decoded strictly: a
-// version, a kind, a flag or a length that is not known, a reserved bit that is set and a
-// byte too many are errors that wrap ErrMalformed; nothing panics and nothing allocates,
-// except the text of an error.
+// All formats are big-endian and versioned. Bytes of a peer are decoded strictly: an unknown version,
+// kind, flag or length, a reserved bit that is set and trailing bytes are errors that wrap ErrMalformed.
+// Decoding never panics, and only the text of an error allocates.
 package wire
 
 import (
@@ -16,7 +15,7 @@ import (
 // refuse to connect.
 const Version = 1
 
-// ErrMalformed says that bytes of a peer are not what this version of the protocol sends.
+// ErrMalformed is wrapped by all errors about bytes that this version of the protocol does not send.
 var ErrMalformed = errors.New("malformed packet")
 
 func malformedf(format string, args ...any) error {
