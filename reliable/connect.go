@@ -41,7 +41,6 @@ func (q *qp) card() *card {
 	return c
 }
 
-// Connect implements verbs.QP.
 func (q *qp) Connect(remote verbs.Endpoint) error {
 	if err := remote.Validate(); err != nil {
 		return q.opError("connect QP", err)
@@ -210,7 +209,6 @@ func (q *qp) reset() error {
 	return q.join()
 }
 
-// Query implements verbs.QP.
 func (q *qp) Query() (verbs.QPAttr, error) {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()

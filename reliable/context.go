@@ -91,20 +91,17 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	}
 	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared}
 	waker := verbs.NewWaker()
-	if ctx.clock == nil {
-		ctx.clock = clock.Monotonic()
-		ctx.keeper = newKeeper(ctx, waker)
-	}
 	ctx.inbox = inbox{batch: make([]verbs.WC, 64), stash: make([]verbs.WC, 0, 256)}
 	ctx.inbox.cq, err = inner.CreateCQ(verbs.CQConfig{Depth: min(inboxDepth, attr.MaxCQE), Waker: waker})
 	if err != nil {
 		return nil, err
 	}
-	if ctx.keeper != nil {
+	if cfg.Now == nil {
 		if err := inner.NotifyEvents(waker); err != nil {
 			return nil, errors.Join(err, ctx.inbox.cq.Close())
 		}
-		ctx.keeper.start()
+		ctx.clock = clock.Monotonic()
+		ctx.startKeeper(waker)
 	}
 	return ctx, nil
 }
@@ -118,7 +115,6 @@ type wrapped struct {
 	cfg Config
 }
 
-// Open implements verbs.Device.
 func (w wrapped) Open() (verbs.Context, error) {
 	inner, err := w.Device.Open()
 	if err != nil {
@@ -159,10 +155,8 @@ func (ctx *pathContext) quota() int {
 // maxConnections is the number of connections that the receive buffers of a PD serve.
 func (ctx *pathContext) maxConnections() int { return ctx.cfg.RecvDepth / ctx.quota() }
 
-// QueryPort implements verbs.Context.
 func (ctx *pathContext) QueryPort(port int) (verbs.PortAttr, error) { return ctx.inner.QueryPort(port) }
 
-// QueryGID implements verbs.Context.
 func (ctx *pathContext) QueryGID(port, index int) (verbs.GIDEntry, error) {
 	return ctx.inner.QueryGID(port, index)
 }

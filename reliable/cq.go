@@ -24,7 +24,6 @@ type cq struct {
 
 var _ verbs.CQ = (*cq)(nil)
 
-// CreateCQ implements verbs.Context.
 func (ctx *pathContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	inner, err := ctx.inner.CreateCQ(cfg)
 	if err != nil {
@@ -66,7 +65,6 @@ func (c *cq) Poll(dst []verbs.WC) (n int, err error) {
 	return 0, err
 }
 
-// Arm implements verbs.CQ.
 func (c *cq) Arm(solicitedOnly bool) error {
 	if err := c.inner.Arm(solicitedOnly); err != nil {
 		return err
@@ -79,10 +77,8 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	return nil
 }
 
-// Depth implements verbs.CQ.
 func (c *cq) Depth() int { return c.inner.Depth() }
 
-// Close implements verbs.CQ.
 func (c *cq) Close() error {
 	c.ctx.mu.Lock()
 	defer c.ctx.mu.Unlock()

@@ -9,7 +9,6 @@ import (
 // maxEvents bounds the number of waiting events. Later ones are dropped.
 const maxEvents = 1024
 
-// Events implements verbs.Context.
 func (ctx *pathContext) Events(dst []verbs.Event) (n int, err error) {
 	ctx.mu.Lock()
 	defer ctx.mu.Unlock()
@@ -22,7 +21,6 @@ func (ctx *pathContext) Events(dst []verbs.Event) (n int, err error) {
 	return n, err
 }
 
-// NotifyEvents implements verbs.Context.
 func (ctx *pathContext) NotifyEvents(w *verbs.Waker) error {
 	ctx.mu.Lock()
 	defer ctx.mu.Unlock()

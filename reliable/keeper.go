@@ -19,14 +19,11 @@ type keeper struct {
 	done   sync.WaitGroup     // waits for the goroutine
 }
 
-func newKeeper(ctx *pathContext, w *verbs.Waker) *keeper {
-	k := &keeper{ctx: ctx, waker: w}
+// startKeeper starts the keeper of the context. waker wakes it.
+func (ctx *pathContext) startKeeper(waker *verbs.Waker) {
+	k := &keeper{ctx: ctx, waker: waker, timer: time.AfterFunc(time.Hour, waker.Wake)}
 	k.ending, k.end = context.WithCancel(context.Background())
-	return k
-}
-
-func (k *keeper) start() {
-	k.timer = time.AfterFunc(time.Hour, k.waker.Wake)
+	ctx.keeper = k
 	k.done.Go(k.run)
 }
 

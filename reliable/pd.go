@@ -32,7 +32,6 @@ type pd struct {
 
 var _ verbs.PD = (*pd)(nil)
 
-// AllocPD implements verbs.Context.
 func (ctx *pathContext) AllocPD() (verbs.PD, error) {
 	inner, err := ctx.inner.AllocPD()
 	if err != nil {
@@ -66,10 +65,8 @@ func (p *pd) unsupported() error {
 	return verbs.ErrNotSupported
 }
 
-// CreateAH implements verbs.PD.
 func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AH, error) { return p.inner.CreateAH(attr) }
 
-// Close implements verbs.PD.
 func (p *pd) Close() error {
 	p.ctx.mu.Lock()
 	defer p.ctx.mu.Unlock()

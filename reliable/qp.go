@@ -138,20 +138,16 @@ func (q *qp) register() {
 	ctx.qps[i], q.id = q, uint32(i)
 }
 
-// Num implements verbs.QP.
 func (q *qp) Num() uint32 { return q.num }
 
-// Type implements verbs.QP.
 func (q *qp) Type() verbs.QPType { return verbs.RC }
 
-// State implements verbs.QP.
 func (q *qp) State() verbs.QPState {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()
 	return q.state
 }
 
-// Close implements verbs.QP.
 func (q *qp) Close() error {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"ibverbx/verbs"
 )
 
-// PostRecv implements verbs.QP.
 func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 	ctx := q.ctx
 	ctx.mu.Lock()
@@ -75,13 +74,9 @@ func (q *qp) check(h *wire.Header) uint8 {
 		q.recvError = verbs.StatusLocLenErr
 		return uint8(verbs.StatusRemInvReqErr)
 	}
-	for k := range int(wr.NumSGE) {
-		if g := &wr.SGE[k]; g.Length > 0 && h.Len > 0 {
-			if _, ok := q.pd.local(g, true); !ok {
-				q.recvError = verbs.StatusLocProtErr
-				return uint8(verbs.StatusRemOpErr)
-			}
-		}
+	if h.Len > 0 && !q.pd.covers(wr.SGE[:wr.NumSGE], true) {
+		q.recvError = verbs.StatusLocProtErr
+		return uint8(verbs.StatusRemOpErr)
 	}
 	return 0
 }

@@ -14,7 +14,6 @@ type region struct {
 
 var _ verbs.MR = (*region)(nil)
 
-// RegisterMemory implements verbs.PD.
 func (p *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
 	mr, err := p.inner.RegisterMemory(m, access)
 	if err != nil {
@@ -66,6 +65,18 @@ func (p *pd) remote(rkey uint32, addr uint64, n uint32) ([]byte, bool) {
 		return nil, false
 	}
 	return r.bytes(addr, n)
+}
+
+// covers reports whether the local keys of all elements cover their bytes; see local.
+func (p *pd) covers(sges []verbs.SGE, write bool) bool {
+	for k := range sges {
+		if s := &sges[k]; s.Length > 0 {
+			if _, ok := p.local(s, write); !ok {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // local returns the bytes of an element, or false if its key does not cover them. With write the

@@ -13,7 +13,6 @@ type sendSlot struct {
 	bad    verbs.Status // the status with which the request fails when its turn comes, 0 if it is valid
 }
 
-// PostSend implements verbs.QP.
 func (q *qp) PostSend(wrs []verbs.SendWR) (n int, err error) {
 	ctx := q.ctx
 	ctx.mu.Lock()
@@ -109,11 +108,9 @@ func (q *qp) launch(token uint32) {
 	default:
 		m.Kind, m.Length = core.MsgSide, 0
 	}
-	if m.Kind != core.MsgSide {
-		if s.bad = q.checkKeys(s); s.bad != 0 {
-			// It fails when its turn comes, as on a NIC.
-			m.Kind, m.Length = core.MsgSide, 0
-		}
+	if m.Kind != core.MsgSide && wr.Flags&verbs.SendInline == 0 && !q.pd.covers(wr.SGE[:wr.NumSGE], false) {
+		// It fails when its turn comes, as on a NIC.
+		s.bad, m.Kind, m.Length = verbs.StatusLocProtErr, core.MsgSide, 0
 	}
 	q.step(&core.Event{Kind: core.EvPost, Message: m})
 }
@@ -130,21 +127,6 @@ func (q *qp) copyInline(s *sendSlot, i int) {
 		s.wr.NumSGE = 1
 		s.wr.SGE[0] = q.inline.sge(i, n)
 	}
-}
-
-// checkKeys checks the local keys of a request.
-func (q *qp) checkKeys(s *sendSlot) verbs.Status {
-	if s.wr.Flags&verbs.SendInline != 0 {
-		return 0
-	}
-	for k := range int(s.wr.NumSGE) {
-		if g := &s.wr.SGE[k]; g.Length > 0 {
-			if _, ok := q.pd.local(g, false); !ok {
-				return verbs.StatusLocProtErr
-			}
-		}
-	}
-	return 0
 }
 
 // transmit stages a chunk on its path.

@@ -12,17 +12,13 @@ type Counted interface {
 
 // PathInfo is one path of a wrapped QP, as this end sees it.
 type PathInfo struct {
-	// QPN is the number of the path's UC QP, 0 while the path is down and has none.
-	QPN uint32
-	// Epoch is the number of QPs that the path has had before this one.
-	Epoch uint16
-	// State is also PathUp before the QP is connected.
-	State core.PathState
+	QPN   uint32         // the number of the path's UC QP, 0 while the path is down and has none
+	Epoch uint16         // the number of QPs that the path has had before this one
+	State core.PathState // also PathUp before the QP is connected
 }
 
 var _ Counted = (*qp)(nil)
 
-// Stats implements Counted.
 func (q *qp) Stats() core.Stats {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()
@@ -32,7 +28,6 @@ func (q *qp) Stats() core.Stats {
 	return q.conn.core.Stats()
 }
 
-// Paths implements Counted.
 func (q *qp) Paths() []PathInfo {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()
