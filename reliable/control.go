@@ -8,14 +8,14 @@ import (
 
 // controlQP is a UD QP that carries the control packets of all connections of a PD.
 type controlQP struct {
-	pd    *pd
-	index int             // the position in pd.control, and the core.Route of its packets
-	qp    verbs.QP        // the UD QP, nil before open and after close
-	in    pool            // has controlRecvs receive buffers
-	out   pool            // has controlSends send buffers
-	free  []uint32        // lists the slots of out that no request uses
-	send  [1]verbs.SendWR // the request being posted
-	recv  [1]verbs.RecvWR // the receive being posted
+	pd     *pd
+	index  int             // the position in pd.control, and the core.Route of its packets
+	qp     verbs.QP        // the UD QP, nil before open and after close
+	in     pool            // has controlRecvs receive buffers
+	out    pool            // has controlSends send buffers
+	free   []uint32        // lists the slots of out that no request uses
+	send   [1]verbs.SendWR // the request being posted
+	refill refill          // lists the buffers of in that wait to be posted
 }
 
 const (
@@ -41,10 +41,11 @@ func (c *controlQP) open(p *pd, index int) error {
 	if err := qp.Connect(verbs.Endpoint{}); err != nil {
 		return err
 	}
+	c.refill, c.free = c.refill[:0], c.free[:0]
 	for i := range controlRecvs {
-		c.post(uint32(i))
+		c.recycle(uint32(i))
 	}
-	c.free = c.free[:0]
+	c.refill.post(qp)
 	for i := range controlSends {
 		c.free = append(c.free, uint32(i))
 	}
@@ -62,12 +63,8 @@ func (c *controlQP) close() {
 	c.out.free()
 }
 
-// post posts receive buffer i.
-func (c *controlQP) post(i uint32) {
-	c.recv[0] = verbs.RecvWR{WRID: tagControlRecv.with(0, 0, i), NumSGE: 1}
-	c.recv[0].SGE[0] = c.in.sge(int(i), c.in.size)
-	_, _ = c.qp.PostRecv(c.recv[:]) // the queue has room for all buffers
-}
+// recycle marks receive buffer i as free.
+func (c *controlQP) recycle(i uint32) { c.refill.add(tagControlRecv.with(0, 0, i), &c.in, int(i)) }
 
 // arrived takes a datagram. Any host could have sent it, so it must come from the control QP of the
 // connection that it names.
@@ -86,7 +83,8 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 		}
 	}
 	if c.qp != nil {
-		c.post(slot)
+		c.recycle(slot)
+		c.refill.post(c.qp)
 	}
 }
 

@@ -149,9 +149,9 @@ func TestOneOfManyCloses(t *testing.T) {
 		a, b := f.through(i + 1)
 		transfer(t, a, b, verbs.OpSend, 1<<18)
 	}
-	// What is left of the link takes a QP that comes now: all its numbers are used.
+	// A new QP gets a new connection: all flow numbers of the old one are used.
 	if got, old := f.a.another(t).(reliable.Counted).Paths(), f.qa[3].(reliable.Counted).Paths(); got[0].QPN == old[0].QPN {
-		t.Fatalf("a new QP has path %d of a link whose flows are used up, want a new link", got[0].QPN)
+		t.Fatalf("a new QP has path %d of a connection whose flows are used up, want a new connection", got[0].QPN)
 	}
 }
 

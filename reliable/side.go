@@ -94,10 +94,9 @@ func (s *sideQP) awaitCards() {
 
 // awaitCard posts the receive of a slot.
 func (s *sideQP) awaitCard(slot int) {
-	var wr [1]verbs.RecvWR
-	wr[0].WRID = tagCardRecv.with(s.user.id, 0, uint32(slot))
-	wr[0].SetSGE(s.cards.sge(slot, s.cards.size))
-	_, _ = s.PostRecv(wr[:]) // the queue has room for both
+	var r refill
+	r.add(tagCardRecv.with(s.user.id, 0, uint32(slot)), &s.cards, slot)
+	r.post(s.QP) // the queue has room for both
 }
 
 // introduce sends the own card with the first request. A peer that was connected by Modify does not

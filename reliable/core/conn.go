@@ -27,13 +27,13 @@ type Conn struct {
 type traffic struct {
 	lost        int    // the number of chunks to be retransmitted
 	flying      int    // the number of transmissions neither acknowledged nor lost
-	flyingBytes int    // the payload of these transmissions
+	flyingBytes int    // the payload of the transmissions of flying, in bytes
 	ghosts      int    // transmissions ended by a timeout since the last progress; they may still arrive
 	window      int    // the number of transmissions that the peer has receives for
 	arrivedAt   int64  // when an acknowledgement last reported an arrival, of any flow
 	rtt         rtt    // the round trip time over all paths
 	last        int32  // the path of the last small chunk, or -1
-	lastBytes   uint32 // the sum of small chunks on that path
+	lastBytes   uint32 // the sum of small chunks since last changed, in bytes
 }
 
 // control is the state of control packets.

@@ -37,8 +37,8 @@ type path struct {
 	epoch uint16    // counts the QPs that the path has had before this one
 
 	ledger   []entry // transmission pseq is at pseq modulo the length, a power of two
-	low      uint32  // see above
-	done     uint32  // see above
+	low      uint32  // no transmission below this pseq is in flight
+	done     uint32  // the NIC no longer needs the memory of transmissions below this pseq
 	next     uint32  // the pseq of the next transmission
 	inflight int     // the payload of transmissions in flight, in bytes
 	flying   int     // the number of transmissions in flight
@@ -51,11 +51,11 @@ type path struct {
 	// silent reports that a transmission was ended by a timeout and that nothing was acknowledged
 	// since.
 	silent     bool
-	silentAt   int64  // when that transmission was sent
-	silentFlow uint16 // the flow of that transmission
+	silentAt   int64  // when the transmission was sent that made the path silent
+	silentFlow uint16 // the flow of the transmission that made the path silent
 
 	// The fields below are about bringing the path back; see recover.go.
-	timerAt   int64  // when pathTimer is due, or never
+	timerAt   int64  // when onTimer is due, or never
 	attempts  uint8  // counts the pauses since the path last carried something, at most 6
 	tries     uint8  // counts the offers or pings that have not been answered
 	pongs     uint8  // counts the answered pings of this epoch

@@ -14,11 +14,11 @@ type receiver struct {
 	next    uint64 // the first chunk that has not arrived
 	highest uint64 // one above the last chunk that has arrived
 	have    []bool // reports, by csn modulo the window, which chunks have arrived out of order
-	slots   []slot // describes these chunks
+	slots   []slot // describes, by csn modulo the window, the chunks of have
 	faulty  bool   // reports that the chunk at next cannot be taken
 	fault   uint8  // the status that the peer's message ends with, if faulty
 	turn    uint32 // the number of the message that takes the next receive
-	placed  uint32 // the bytes of that message that are in order
+	placed  uint32 // the bytes of message turn that are in order
 	posted  uint32 // counts the receives that the user has posted
 	told    uint32 // the value of posted that the peer knows
 
@@ -26,13 +26,13 @@ type receiver struct {
 	ackNow    bool   // reports that the present step sends an acknowledgement
 	dup       bool   // reports that a duplicate arrived since the last acknowledgement
 	owed      int    // the number of chunks that wait for an acknowledgement
-	owedBytes int    // the payload of these chunks
+	owedBytes int    // the payload of the chunks of owed, in bytes
 	echoing   bool   // reports that the echo fields are valid
 	echoCSN   uint16 // the chunk of the last transmission that arrived
-	echoXmit  uint8  // the count of that transmission
-	echoAt    int64  // when that transmission arrived
+	echoXmit  uint8  // the Xmit of the last transmission that arrived
+	echoAt    int64  // when the last transmission arrived
 	nonceDue  bool   // reports that a Solicit waits for its answer
-	dueNonce  uint32 // the nonce of that Solicit
+	dueNonce  uint32 // the nonce of the Solicit that waits
 }
 
 // slot describes a chunk that has arrived and is not in order yet.

@@ -22,22 +22,22 @@ const (
 type sender struct {
 	msgs      []message // message i is at i modulo the length, a power of two
 	depth     int       // the limit of posted-reported
-	posted    uint64    // see above
-	cut       uint64    // see above; message cut may be cut in part
-	reported  uint64    // see above
+	posted    uint64    // counts posted messages
+	cut       uint64    // counts messages cut into chunks; the next one may be cut in part
+	reported  uint64    // counts completed messages
 	messageNo uint32    // the number of the next message that takes a receive
 	sides     int       // the number of side messages in progress
 
 	chunks    []chunk  // chunk csn is at csn modulo the length, the window
-	una       uint64   // see above
-	nxt       uint64   // see above
+	una       uint64   // the oldest unacknowledged chunk
+	nxt       uint64   // the next chunk to make
 	lostCount int      // the number of chunks to be retransmitted
 	acked     []uint32 // by path, one above the last transmission that is known to have arrived
 	rackAt    int64    // when the latest transmission that is known to have arrived was sent
 
 	recvLimit uint32 // the first message that the peer has no receive for
 	noRecv    bool   // reports that message cut waits for a receive
-	noRecvAt  int64  // since when it waits
+	noRecvAt  int64  // since when message cut waits for a receive
 
 	probeAt    int64  // when the next probe is due, or never
 	probes     uint8  // counts the probes since the last progress
@@ -73,8 +73,8 @@ type chunk struct {
 	xmits  uint8  // counts its transmissions
 	moved  bool   // reports that it was sent on more than one path
 	path   uint16 // the path of its last transmission
-	epoch  uint16 // the epoch of its last transmission
-	pseq   uint32 // the number of its last transmission on that path
+	epoch  uint16 // the epoch of path at its last transmission
+	pseq   uint32 // the number of its last transmission on path
 	sentAt int64  // when its last transmission was sent
 }
 

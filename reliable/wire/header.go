@@ -56,7 +56,7 @@ type Header struct {
 	Flags     HeaderFlags
 	Xmit      uint8  // counts the transmissions of the chunk before this one
 	OrigPath  uint16 // the path of the chunk's first transmission; the fence (see package core) needs it
-	OrigEpoch uint16 // the epoch of that path
+	OrigEpoch uint16 // the epoch of OrigPath
 	Addr      uint64 // the target, in OpWrite
 	RKey      uint32 // the key of the target, in OpWrite
 	Message   uint32 // the number of the message that takes a receive, in OpEager and OpNotify

@@ -63,8 +63,8 @@ type Record struct {
 	Bitmap    [MaxAckWords]uint64 // has bit i set if chunk Cum+1+i has arrived
 	Window    uint16              // the number of transmissions that the receiver has receives for
 	EchoCSN   uint16              // the chunk of the last transmission that arrived
-	EchoXmit  uint8               // the count of that transmission
-	RxDelay   uint32              // how long the acknowledgement of that transmission waited, in nanoseconds
+	EchoXmit  uint8               // the Xmit of the last transmission that arrived
+	RxDelay   uint32              // how long the echo waited for this acknowledgement, in nanoseconds
 	RecvLimit uint32              // the number of the first message that has no receive
 	Nonce     uint32              // pairs an Ack with its Solicit, and a Pong with its Ping
 
