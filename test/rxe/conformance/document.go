@@ -17,7 +17,7 @@ type document struct {
 	linux       string
 	rdmaCore    string
 	substitutes []string
-	interop     []string // the table of test/interop, line by line
+	interop     []string // the table of test/rxe/interop, line by line
 	// departures and lacks are reasons with what they are the reason of, in order.
 	departures, lacks, swaps []group
 }
@@ -58,7 +58,7 @@ func newDocument(families []family, softnic, rxe *testLog) (*document, error) {
 		return nil, err
 	}
 	if d.interop = rxe.find("interop table: "); len(d.interop) == 0 {
-		return nil, errors.New("the log has no interop table: run all tests of test/interop")
+		return nil, errors.New("the log has no interop table: run all tests of test/rxe/interop")
 	}
 	for _, line := range d.interop {
 		if !strings.HasPrefix(line, "|--") && strings.Contains(line, "| no") {
@@ -185,7 +185,7 @@ test/rxe/all . -- -test.run TestTranscriptsRXE
 const interopHead = `
 ## softnic and rxe on one wire
 
-softnic over UDP ([test/interop](../test/interop)) against rxe: RoCEv2 on a veth pair, with softnic in a network
+softnic over UDP ([test/rxe/interop](../test/rxe/interop)) against rxe: RoCEv2 on a veth pair, with softnic in a network
 namespace of its own at one end, and as the requester ("softnic to rxe") and as the responder ("rxe to softnic").
 Every request is tried in lengths at which packets end, begin, are padded and are empty, and the whole memory of
 both sides is compared with what it should be. "Loss" and the like are netem's, in both directions. A VirtualQP has
@@ -229,7 +229,7 @@ const again = `
 
 ` + "```" + `
 go test -count=1 -v -run 'TestConformance(Segmented)?$' ./softnic >softnic.log
-test/rxe/all ./rdmacore ./test/interop >rxe.log        # in a virtual machine, some minutes
+test/rxe/all ./rdmacore ./test/rxe/interop >rxe.log    # in a virtual machine, some minutes
 go run ./test/rxe/conformance softnic.log rxe.log >docs/conformance.md
 ` + "```" + `
 

@@ -3,7 +3,7 @@
 // reads what go test -v printed:
 //
 //	go test -count=1 -v -run 'TestConformance(Segmented)?$' ./softnic >softnic.log
-//	test/rxe/all ./rdmacore ./test/interop >rxe.log
+//	test/rxe/all ./rdmacore ./test/rxe/interop >rxe.log
 //	go run ./test/rxe/conformance softnic.log rxe.log >docs/conformance.md
 //
 // It runs in the root of the tree, where it finds the names and promises of the items in

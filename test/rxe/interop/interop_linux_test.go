@@ -73,7 +73,7 @@ func TestDocumentHasTable(t *testing.T) {
 	if os.Getenv("IBVERBX_RXE") == "1" {
 		t.Skip("the document is not in the machine of test/rxe; the test needs no device")
 	}
-	text, err := os.ReadFile("../../docs/conformance.md")
+	text, err := os.ReadFile("../../../docs/conformance.md")
 	must(t, err)
 	outcomes := make([][columns]outcome, len(operations))
 	for i := range outcomes {
