@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
 // TestNoAllocations holds post and poll on both sides to zero allocations, in every scheme
 // and with every way to poll. The race detector allocates, so it is left out there.
 func TestNoAllocations(t *testing.T) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead, verbs.OpSend, verbs.OpAtomicFetchAndAdd} {
 			for _, lanes := range []int{1, 8} {
 				t.Run(fmt.Sprintf("%s/%s/lanes=%d", scheme, op, lanes), func(t *testing.T) {
@@ -25,8 +26,8 @@ func TestNoAllocations(t *testing.T) {
 }
 
 func testNoAllocations(t *testing.T, cfg ibverbx.Config, op verbs.Opcode) {
-	a, b := hostPair(t, memoryLinks(2), cfg)
-	local, remote := a.region(8192), b.region(8192)
+	a, b := rig.NewPair(t, rig.MemoryLinks(2), cfg)
+	local, remote := a.Region(8192), b.Region(8192)
 	const batch = 16
 	wrs, recvs := make([]ibverbx.SendWR, batch), make([]ibverbx.RecvWR, batch)
 	length := uint32(4000)
@@ -44,24 +45,20 @@ func testNoAllocations(t *testing.T, cfg ibverbx.Config, op verbs.Opcode) {
 	wcs := make([]ibverbx.WC, batch)
 	round := func() {
 		if notified {
-			if n, err := b.qp.PostRecv(recvs); n != batch {
-				t.Fatal(n, err)
-			}
+			b.PostRecv(recvs...)
 		}
-		if n, err := a.qp.PostSend(wrs); n != batch {
-			t.Fatal(n, err)
-		}
+		a.PostSend(wrs...)
 		sent, received := 0, 0
 		if !notified {
 			received = batch
 		}
 		for sent < batch || received < batch {
-			n, err := a.cq.Poll(wcs)
+			n, err := a.CQ.Poll(wcs)
 			if err != nil || (n > 0 && wcs[0].Status != verbs.StatusSuccess) {
 				t.Fatal(err, wcs[0].Err())
 			}
 			sent += n
-			n, err = b.cq.Each(func(wc *ibverbx.WC) bool {
+			n, err = b.CQ.Each(func(wc *ibverbx.WC) bool {
 				received++
 				return wc.Status == verbs.StatusSuccess
 			})
@@ -78,28 +75,24 @@ func testNoAllocations(t *testing.T, cfg ibverbx.Config, op verbs.Opcode) {
 
 // TestNoAllocationsShared is the same with receives of an SRQ.
 func TestNoAllocationsShared(t *testing.T) {
-	links := memoryLinks(1)
+	links := rig.MemoryLinks(1)
 	a, qa := sharedHost(t, links, 64, ibverbx.Config{Lanes: 4})
 	b, qb := sharedHost(t, links, 64, ibverbx.Config{Lanes: 4})
-	connectQPs(t, qa[0], qb[0])
-	a.qp, b.qp = qa[0], qb[0]
-	local, remote := a.region(64), b.region(64)
+	rig.Connect(t, qa[0], qb[0])
+	a.QP, b.QP = qa[0], qb[0]
+	local, remote := a.Region(64), b.Region(64)
 	wr := []ibverbx.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}}
 	wr[0].SetSGE(local.SGE(0, 64))
 	recv := make([]ibverbx.RecvWR, 1)
 	round := func() {
-		if n, err := b.qp.PostRecv(recv); n != 1 {
-			t.Fatal(err)
-		}
-		if n, err := a.qp.PostSend(wr); n != 1 {
-			t.Fatal(err)
-		}
+		b.PostRecv(recv...)
+		a.PostSend(wr...)
 		for sent, received := false, false; !sent || !received; {
-			_, ok, err := a.cq.PollOne()
-			must(t, err)
+			_, ok, err := a.CQ.PollOne()
+			rig.Must(t, err)
 			sent = sent || ok
-			_, ok, err = b.cq.PollOne()
-			must(t, err)
+			_, ok, err = b.CQ.PollOne()
+			rig.Must(t, err)
 			received = received || ok
 		}
 	}

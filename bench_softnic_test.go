@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -20,8 +21,8 @@ func BenchmarkVirtualWrite(b *testing.B) {
 	for _, s := range benchSizes {
 		b.Run(fmt.Sprintf("size=%s/lanes=16/rails=2", s.name), func(b *testing.B) {
 			links := []softnic.Link{softnic.NewMemoryLink(nil), softnic.NewMemoryLink(nil)}
-			x, y := hostPair(b, links, ibverbx.Config{Lanes: 16})
-			local, remote := x.region(s.bytes), y.region(s.bytes)
+			x, y := rig.NewPair(b, links, ibverbx.Config{Lanes: 16})
+			local, remote := x.Region(s.bytes), y.Region(s.bytes)
 			wrs := make([]ibverbx.SendWR, max(1, min(16, 64<<20/s.bytes)))
 			for i := range wrs {
 				wrs[i] = ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
@@ -32,10 +33,10 @@ func BenchmarkVirtualWrite(b *testing.B) {
 			b.SetBytes(int64(s.bytes))
 			b.ResetTimer()
 			for done := 0; done < b.N; {
-				n, err := x.qp.PostSend(wrs[:min(len(wrs), b.N-done)])
-				must(b, err)
+				n, err := x.QP.PostSend(wrs[:min(len(wrs), b.N-done)])
+				rig.Must(b, err)
 				for polled := 0; polled < n; {
-					polled += pollAll(b, x.cq, wcs)
+					polled += pollAll(b, x.CQ, wcs)
 				}
 				done += n
 			}
@@ -48,8 +49,8 @@ func BenchmarkVirtualWrite(b *testing.B) {
 func BenchmarkCopy(b *testing.B) {
 	for _, s := range benchSizes {
 		b.Run("size="+s.name, func(b *testing.B) {
-			h := newRails(b, memoryLinks(1))
-			from, to := h.region(s.bytes).Bytes(), h.region(s.bytes).Bytes()
+			h := rig.NewRails(b, rig.MemoryLinks(1))
+			from, to := h.Region(s.bytes).Bytes(), h.Region(s.bytes).Bytes()
 			b.ReportAllocs()
 			b.SetBytes(int64(s.bytes))
 			for b.Loop() {

@@ -10,6 +10,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -20,7 +21,7 @@ const messageBatch = 64
 // nothing: 64 posted, then all polled. side=recv is what the receiver of a notified request
 // pays: 64 receives posted, then all polled; what the NIC does in between is not counted.
 func BenchmarkMessage(b *testing.B) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
 			for _, lanes := range []int{1, 4, 16, 128} {
 				for _, frags := range []int{1, 4, 16} {
@@ -45,23 +46,23 @@ const benchFragment = 4096
 func benchQP(b *testing.B, scheme ibverbx.Scheme, lanes, notifyDepth int) (*nullnic.NIC, *ibverbx.Rails, *ibverbx.VirtualCQ, *ibverbx.VirtualQP) {
 	nic := nullnic.New("null0", 0x11)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
-	must(b, err)
+	rig.Must(b, err)
 	cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 1 << 18})
-	must(b, err)
+	rig.Must(b, err)
 	q, err := cq.NewQP(ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: benchFragment, LaneDepth: 256, NotifyDepth: notifyDepth})
-	must(b, err)
+	rig.Must(b, err)
 	card, err := q.Card()
-	must(b, err)
-	must(b, q.Connect(card))
+	rig.Must(b, err)
+	rig.Must(b, q.Connect(card))
 	return nic, rails, cq, q
 }
 
 func benchSend(b *testing.B, scheme ibverbx.Scheme, op verbs.Opcode, lanes, frags int) {
 	_, rails, cq, q := benchQP(b, scheme, lanes, 0)
 	mem, err := verbs.AllocMemory(frags*benchFragment, nil)
-	must(b, err)
+	rig.Must(b, err)
 	region, err := rails.Register(mem, verbs.AccessAll)
-	must(b, err)
+	rig.Must(b, err)
 	wrs := make([]ibverbx.SendWR, messageBatch)
 	for i := range wrs {
 		wrs[i] = ibverbx.SendWR{WRID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, Remote: region.Remote()}
@@ -182,14 +183,14 @@ func pollAll(b *testing.B, cq *ibverbx.VirtualCQ, wcs []ibverbx.WC) int {
 func BenchmarkNullNIC(b *testing.B) {
 	nic := nullnic.New("null0", 0x11)
 	cq, err := nic.CreateCQ(verbs.CQConfig{Depth: 4 * messageBatch})
-	must(b, err)
+	rig.Must(b, err)
 	pd, err := nic.AllocPD()
-	must(b, err)
+	rig.Must(b, err)
 	q, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq})
-	must(b, err)
+	rig.Must(b, err)
 	end, err := q.Endpoint()
-	must(b, err)
-	must(b, q.Connect(end))
+	rig.Must(b, err)
+	rig.Must(b, q.Connect(end))
 	wrs, wcs := make([]verbs.SendWR, messageBatch), make([]verbs.WC, messageBatch)
 	for i := range wrs {
 		wrs[i] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
@@ -210,21 +211,14 @@ func BenchmarkNullNIC(b *testing.B) {
 // BenchmarkPollEmpty polls a VirtualCQ with nothing in it.
 func BenchmarkPollEmpty(b *testing.B) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
-	must(b, err)
+	rig.Must(b, err)
 	cq, err := rails.NewCQ(ibverbx.CQConfig{})
-	must(b, err)
+	rig.Must(b, err)
 	wcs := make([]ibverbx.WC, 16)
 	b.ReportAllocs()
 	for b.Loop() {
 		if n, err := cq.Poll(wcs); n != 0 || err != nil {
 			b.Fatal(n, err)
 		}
-	}
-}
-
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
 	}
 }

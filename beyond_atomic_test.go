@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -19,14 +20,14 @@ type contender struct {
 
 // newContenders returns two hosts, each on a goroutine of the test's choosing, that are
 // connected to an owner who does nothing.
-func newContenders(t *testing.T, rails, results int) (owner *host, both [2]*contender) {
+func newContenders(t *testing.T, rails, results int) (owner *rig.Host, both [2]*contender) {
 	t.Helper()
-	links := memoryLinks(rails)
-	owner = newHost(t, links, ibverbx.Config{Lanes: 2})
+	links := rig.MemoryLinks(rails)
+	owner = rig.NewHost(t, links, ibverbx.Config{Lanes: 2})
 	for i := range both {
-		h := newHost(t, links, ibverbx.Config{Lanes: 2})
-		c := &contender{cq: h.cq, results: h.region(8 * results)}
-		c.qp, _ = newPeers(t, h.cq, owner.cq, ibverbx.Config{Lanes: 3, SendDepth: 64})
+		h := rig.NewHost(t, links, ibverbx.Config{Lanes: 2})
+		c := &contender{cq: h.CQ, results: h.Region(8 * results)}
+		c.qp, _ = newPeers(t, h, owner, ibverbx.Config{Lanes: 3, SendDepth: 64})
 		both[i] = c
 	}
 	return owner, both
@@ -95,7 +96,7 @@ func TestFetchAddFromTwoSides(t *testing.T) {
 	for _, rails := range []int{1, 2} {
 		t.Run(fmt.Sprintf("rails=%d", rails), func(t *testing.T) {
 			owner, both := newContenders(t, rails, adds)
-			word := owner.region(8)
+			word := owner.Region(8)
 			var wrs [2][]ibverbx.SendWR
 			for i := range both {
 				for range adds {
@@ -130,7 +131,7 @@ func TestCompareSwapHasOneWinner(t *testing.T) {
 	for _, rails := range []int{1, 2} {
 		t.Run(fmt.Sprintf("rails=%d", rails), func(t *testing.T) {
 			owner, both := newContenders(t, rails, words)
-			region := owner.region(8 * words)
+			region := owner.Region(8 * words)
 			var wrs [2][]ibverbx.SendWR
 			for i := range both {
 				for k := range words {

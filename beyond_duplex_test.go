@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
 // duplex is one side of two that send to each other.
 type duplex struct {
-	*host
+	*rig.Host
 	sender, messages, slot int
 	local                  *ibverbx.Region // what it sends, a slot for each message
 	target                 *ibverbx.Region // what the peer writes
@@ -27,11 +28,11 @@ type duplex struct {
 	recvs, due        [2]int // receives of each kind that were posted, and messages that are to come
 }
 
-func newDuplex(h *host, sender, messages, slot int) *duplex {
-	d := &duplex{host: h, sender: sender, messages: messages, slot: slot}
-	d.local, d.target, d.inbox = h.region(messages*slot), h.region(messages*slot), h.region(messages*slot)
+func newDuplex(h *rig.Host, sender, messages, slot int) *duplex {
+	d := &duplex{Host: h, sender: sender, messages: messages, slot: slot}
+	d.local, d.target, d.inbox = h.Region(messages*slot), h.Region(messages*slot), h.Region(messages*slot)
 	for i := range messages {
-		stamp(d.local.Bytes()[i*slot:][:slot], sender, i)
+		rig.Stamp(d.local.Bytes()[i*slot:][:slot], sender, i)
 		d.due[duplexKind(1-sender, i)]++
 	}
 	return d
@@ -54,7 +55,7 @@ func (d *duplex) run() error {
 		if err := d.postSend(); err != nil {
 			return err
 		}
-		n, err := d.cq.Poll(wcs[:])
+		n, err := d.CQ.Poll(wcs[:])
 		if err != nil {
 			return err
 		}
@@ -68,7 +69,7 @@ func (d *duplex) run() error {
 		}
 		if err := p.turn(n > 0); err != nil {
 			return fmt.Errorf("side %d: %w: %d posted, %d completed, %d told, %d taken; %w",
-				d.sender, err, d.posted, d.completed, len(d.told), len(d.taken), d.qp.Err())
+				d.sender, err, d.posted, d.completed, len(d.told), len(d.taken), d.QP.Err())
 		}
 	}
 	return nil
@@ -84,7 +85,7 @@ func (d *duplex) postReceives() error {
 			if kind == 1 {
 				wr.SetSGE(d.inbox.SGE(uint64(nth*d.slot), uint32(d.slot)))
 			}
-			n, err := d.qp.PostRecv([]ibverbx.RecvWR{wr})
+			n, err := d.QP.PostRecv([]ibverbx.RecvWR{wr})
 			d.recvs[kind] += n
 			if errors.Is(err, verbs.ErrQueueFull) {
 				break
@@ -110,7 +111,7 @@ func (d *duplex) postSend() error {
 		wr.Opcode = verbs.OpSendWithImm
 	}
 	wr.SetSGE(d.local.SGE(uint64(i*d.slot), uint32(d.length(d.sender, i))))
-	n, err := d.qp.PostSend([]ibverbx.SendWR{wr})
+	n, err := d.QP.PostSend([]ibverbx.SendWR{wr})
 	d.posted += n
 	if err != nil && !errors.Is(err, verbs.ErrQueueFull) {
 		return err
@@ -163,7 +164,7 @@ func (d *duplex) check(wc *ibverbx.WC, i, nth int, at []byte) error {
 	if wc.Flags&ibverbx.WCHasLength != 0 && wc.ByteLen != uint32(n) {
 		return fmt.Errorf("side %d: message %d of %d bytes, want %d", d.sender, i, wc.ByteLen, n)
 	}
-	if !bytes.Equal(at[:n], stamped(n, 1-d.sender, i)) {
+	if !bytes.Equal(at[:n], rig.Stamped(n, 1-d.sender, i)) {
 		return fmt.Errorf("side %d: message %d did not arrive as it was sent", d.sender, i)
 	}
 	return nil
@@ -174,7 +175,7 @@ func (d *duplex) check(wc *ibverbx.WC, i, nth int, at []byte) error {
 func TestBothDirections(t *testing.T) {
 	const messages, slot = 300, 6000
 	each(t, 5, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
-		a, b := hostPair(t, links(), ibverbx.Config{Lanes: 5, Scheme: scheme, FragmentSize: 1000, SendDepth: 64})
+		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 5, Scheme: scheme, FragmentSize: 1000, SendDepth: 64})
 		sides := [2]*duplex{newDuplex(a, 0, messages, slot), newDuplex(b, 1, messages, slot)}
 		sides[0].remote, sides[1].remote = sides[1].target.Remote(), sides[0].target.Remote()
 		done, over := make(chan error, len(sides)), new(atomic.Bool)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -17,7 +18,7 @@ import (
 // mixed is a stream of requests of every opcode, and what must come of each.
 type mixed struct {
 	*testing.T
-	a, b   *host
+	a, b   *rig.Host
 	scheme ibverbx.Scheme
 	rng    *rand.Rand
 	// Request i has slot i of local and of target. constant is what READs fetch that
@@ -43,12 +44,12 @@ const (
 	mixedInbox  = 256
 )
 
-func newMixed(t *testing.T, a, b *host, scheme ibverbx.Scheme, requests int) *mixed {
+func newMixed(t *testing.T, a, b *rig.Host, scheme ibverbx.Scheme, requests int) *mixed {
 	t.Helper()
 	m := &mixed{T: t, a: a, b: b, scheme: scheme, rng: rand.New(rand.NewPCG(11, uint64(scheme)))}
-	m.local, m.target = a.region(requests*mixedSlot), b.region(requests*mixedSlot)
-	m.constant, m.words, m.inbox = b.region(4*mixedSlot), b.region(16), b.region(requests*mixedInbox)
-	fill(m.constant.Bytes(), m.rng)
+	m.local, m.target = a.Region(requests*mixedSlot), b.Region(requests*mixedSlot)
+	m.constant, m.words, m.inbox = b.Region(4*mixedSlot), b.Region(16), b.Region(requests*mixedInbox)
+	rig.Fill(m.constant.Bytes(), m.rng.Uint64())
 	m.want, m.payloads = make([][]byte, requests), make([][]byte, requests)
 	for i := range requests {
 		m.add(i)
@@ -75,7 +76,7 @@ func (m *mixed) add(i int) {
 	}
 	n := 1 + m.rng.IntN(mixedSlot-1)
 	mine := m.local.Bytes()[i*mixedSlot:][:mixedSlot]
-	fill(mine, m.rng)
+	rig.Fill(mine, m.rng.Uint64())
 	switch wr.Opcode {
 	case verbs.OpRDMARead:
 		n = m.read(i, &wr, n)
@@ -161,7 +162,7 @@ func (m *mixed) run(idle func(), p patience) {
 	for m.completed < len(m.signaled) || m.told < len(m.notified) || m.taken < len(m.sent) {
 		m.receives()
 		m.post()
-		sent, came := poll(m.T, m.a), poll(m.T, m.b)
+		sent, came := m.a.Poll(), m.b.Poll()
 		for i := range sent {
 			m.ended(&sent[i])
 		}
@@ -174,7 +175,7 @@ func (m *mixed) run(idle func(), p patience) {
 		}
 		if err := p.turn(progress); err != nil {
 			m.Fatalf("%v: %d of %d posted, %d of %d completed, %d of %d told, %d of %d taken; %v, %v", err, m.posted, len(m.wrs),
-				m.completed, len(m.signaled), m.told, len(m.notified), m.taken, len(m.sent), m.a.qp.Err(), m.b.qp.Err())
+				m.completed, len(m.signaled), m.told, len(m.notified), m.taken, len(m.sent), m.a.QP.Err(), m.b.QP.Err())
 		}
 	}
 	for i := range m.wrs {
@@ -191,7 +192,7 @@ func (m *mixed) run(idle func(), p patience) {
 func (m *mixed) post() {
 	m.Helper()
 	chain := m.wrs[m.posted:min(m.posted+1+m.rng.IntN(6), len(m.wrs))]
-	n, err := m.a.qp.PostSend(chain)
+	n, err := m.a.QP.PostSend(chain)
 	if n < len(chain) && !errors.Is(err, verbs.ErrQueueFull) {
 		m.Fatalf("PostSend = %d of %d, %v; want all or %v", n, len(chain), err, verbs.ErrQueueFull)
 	}
@@ -213,11 +214,11 @@ func (m *mixed) receives() {
 			if kind == 1 {
 				wr.SetSGE(m.inbox.SGE(uint64(nth*mixedInbox), mixedInbox))
 			}
-			n, err := m.b.qp.PostRecv([]ibverbx.RecvWR{wr})
+			n, err := m.b.QP.PostRecv([]ibverbx.RecvWR{wr})
 			if m.recvs[kind] += n; errors.Is(err, verbs.ErrQueueFull) {
 				break
 			}
-			must(m, err)
+			rig.Must(m, err)
 		}
 	}
 }
@@ -270,7 +271,7 @@ func (m *mixed) check(i int) {
 		at = m.target
 	}
 	if got := at.Bytes()[i*mixedSlot:][:len(m.want[i])]; !bytes.Equal(got, m.want[i]) {
-		m.Fatalf("request %d (%s, %s): byte %d of %d is wrong", i, m.wrs[i].Opcode, m.wrs[i].Flags, firstDifference(got, m.want[i]), len(got))
+		m.Fatalf("request %d (%s, %s): byte %d of %d is wrong", i, m.wrs[i].Opcode, m.wrs[i].Flags, rig.FirstDifference(got, m.want[i]), len(got))
 	}
 }
 
@@ -285,7 +286,7 @@ func mixedConfig(scheme ibverbx.Scheme, lanes int) ibverbx.Config {
 func TestMixedOpcodes(t *testing.T) {
 	for _, lanes := range []int{2, 5} {
 		each(t, lanes, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
-			a, b := hostPair(t, links(), mixedConfig(scheme, lanes))
+			a, b := rig.NewPair(t, links(), mixedConfig(scheme, lanes))
 			newMixed(t, a, b, scheme, 400).run(yield, patience{})
 		})
 	}
@@ -294,12 +295,12 @@ func TestMixedOpcodes(t *testing.T) {
 // TestMixedOpcodesOverFaults is the same on wires that lose, repeat and reorder packets,
 // in virtual time.
 func TestMixedOpcodesOverFaults(t *testing.T) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprintf("%s/seed=%d", scheme, seed), func(t *testing.T) {
 				bad := softnic.Impairment{Loss: 0.01, Duplicate: 0.02, Reorder: 0.1, Delay: 5 * time.Microsecond, Jitter: 20 * time.Microsecond}
 				w := newWires(t, softnic.FaultConfig{Seed: seed, Impairment: bad}, softnic.FaultConfig{Seed: seed + 100, Impairment: bad})
-				a, b := hostPair(t, w.links, mixedConfig(scheme, 4))
+				a, b := rig.NewPair(t, w.links, mixedConfig(scheme, 4))
 				newMixed(t, a, b, scheme, 300).run(w.step, patience{limit: steps})
 			})
 		}

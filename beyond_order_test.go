@@ -2,13 +2,13 @@ package ibverbx_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -17,7 +17,7 @@ import (
 // the test says so. Every physical request asks for a completion, so what is reported can
 // be foretold exactly.
 type ordered struct {
-	*instrument
+	*rig.Instrument
 	requests int
 	ended    []int // physical requests of each request that have ended
 	records  []int // records and notifications that each lane has ended
@@ -29,20 +29,18 @@ const orderedLanes, orderedFragment = 3, 100
 func newOrdered(t *testing.T, scheme ibverbx.Scheme, requests int) *ordered {
 	t.Helper()
 	o := &ordered{requests: requests, ended: make([]int, requests)}
-	o.instrument = newInstrument(t, ibverbx.Config{
+	o.Instrument = rig.NewInstrument(t, ibverbx.Config{
 		Lanes: orderedLanes, Scheme: scheme, FragmentSize: orderedFragment, SignalInterval: 1,
 		SendDepth: requests, LaneDepth: 4 * requests,
 	})
-	o.records = make([]int, len(o.nic.QPs()))
+	o.records = make([]int, len(o.NIC.QPs()))
 	var wrs []ibverbx.SendWR
 	for i := range requests {
-		wr := o.request(uint64(i), verbs.OpRDMAWriteWithImm, orderedLanes*orderedFragment)
+		wr := o.Request(uint64(i), verbs.OpRDMAWriteWithImm, orderedLanes*orderedFragment)
 		wr.RemoteOffset = uint64(i * 1000)
 		wrs = append(wrs, wr)
 	}
-	if n, err := o.qp.PostSend(wrs); n != requests || err != nil {
-		t.Fatalf("PostSend = %d, %v; want %d", n, err, requests)
-	}
+	o.PostSend(wrs...)
 	return o
 }
 
@@ -61,29 +59,25 @@ func (o *ordered) parts(scheme ibverbx.Scheme) int {
 // complete ends the oldest physical request of a lane. A fragment says by its address whose
 // it is; records and notifications have none and come in the order of the requests.
 func (o *ordered) complete(lane int) {
-	q := o.nic.QPs()[lane]
+	q := o.NIC.QPs()[lane]
 	if len(q.Posted()) == 0 {
 		return
 	}
-	if wr := &q.Posted()[0]; isNews(wr) {
+	if wr := &q.Posted()[0]; rig.IsNotification(wr) {
 		o.ended[o.records[lane]]++
 		o.records[lane]++
 	} else {
-		o.ended[(wr.RemoteAddr-o.region.Remote().Addr)/1000]++
+		o.ended[(wr.RemoteAddr-o.Region.Remote().Addr)/1000]++
 	}
 	q.Complete(1)
 }
-
-// isNews reports whether a physical request carries no bytes of the user's, but a record or
-// a notification.
-func isNews(wr *verbs.SendWR) bool { return wr.Opcode == verbs.OpSend || wr.NumSGE == 0 }
 
 // poll wants exactly those requests that have ended and have none before them that has not.
 func (o *ordered) poll(t *testing.T, parts int) {
 	t.Helper()
 	var wcs [64]ibverbx.WC
-	n, err := o.cq.Poll(wcs[:])
-	must(t, err)
+	n, err := o.CQ.Poll(wcs[:])
+	rig.Must(t, err)
 	for _, wc := range wcs[:n] {
 		if err := wc.Err(); err != nil || wc.WRID != uint64(o.reported) {
 			t.Fatalf("completion = request %d, %v; want request %d", wc.WRID, err, o.reported)
@@ -102,12 +96,12 @@ func (o *ordered) poll(t *testing.T, parts int) {
 // TestOutOfOrderCompletions: however the completions of the lanes are mixed, requests are
 // reported in posting order, each as soon as it and all before it have ended, once.
 func TestOutOfOrderCompletions(t *testing.T) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		for seed := range uint64(40) {
 			t.Run(fmt.Sprintf("%s/seed=%d", scheme, seed), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, 5))
 				o := newOrdered(t, scheme, 16)
-				lanes := len(o.nic.QPs())
+				lanes := len(o.NIC.QPs())
 				order := rng.Perm(lanes)
 				for turns := 0; o.reported < o.requests; turns++ {
 					if turns > 10_000 {
@@ -121,7 +115,7 @@ func TestOutOfOrderCompletions(t *testing.T) {
 					o.complete(lane)
 					o.poll(t, o.parts(scheme))
 				}
-				if n, err := o.cq.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+				if n, err := o.CQ.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
 					t.Errorf("Poll at the end = %d, %v; want nothing", n, err)
 				}
 			})
@@ -134,7 +128,7 @@ func TestOutOfOrderCompletions(t *testing.T) {
 // the receiver is told in order, and only of what is whole. With three lanes one of the
 // rails has a single lane, and all depends on it.
 func TestOutOfOrderArrival(t *testing.T) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		for _, lanes := range []int{3, 4} {
 			for slow := range 2 {
 				t.Run(fmt.Sprintf("%s/lanes=%d/slow=%d", scheme, lanes, slow), func(t *testing.T) {
@@ -151,28 +145,24 @@ func TestOutOfOrderArrival(t *testing.T) {
 func arriveOutOfOrder(t *testing.T, w *wires, cfg ibverbx.Config) {
 	t.Helper()
 	const messages, size = 40, 3000
-	a, b := hostPair(t, w.links, cfg)
-	local, remote := a.region(messages*size), b.region(messages*size)
+	a, b := rig.NewPair(t, w.links, cfg)
+	local, remote := a.Region(messages*size), b.Region(messages*size)
 	var wrs []ibverbx.SendWR
 	recvs := make([]ibverbx.RecvWR, messages)
 	for i := range messages {
-		stamp(local.Bytes()[i*size:][:size], 0, i)
+		rig.Stamp(local.Bytes()[i*size:][:size], 0, i)
 		recvs[i].WRID = uint64(i)
 		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i) * 7, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
 		wr.SetSGE(local.SGE(uint64(i*size), size))
 		wrs = append(wrs, wr)
 	}
-	if n, err := b.qp.PostRecv(recvs); n != messages || err != nil {
-		t.Fatalf("PostRecv = %d, %v; want %d", n, err, messages)
-	}
-	if n, err := a.qp.PostSend(wrs); n != messages || err != nil {
-		t.Fatalf("PostSend = %d, %v; want %d", n, err, messages)
-	}
+	b.PostRecv(recvs...)
+	a.PostSend(wrs...)
 	p := patience{limit: steps}
 	for told, completed := 0, 0; told < messages || completed < messages; {
 		n := pollOnce(t, a, completed)
 		completed += n
-		wcs := poll(t, b)
+		wcs := b.Poll()
 		if told == 0 && len(wcs) > 0 && bytes.Equal(remote.Bytes()[(messages-1)*size:], make([]byte, size)) {
 			t.Error("nothing of the last message is there when the first is told: the rails were not out of step")
 		}
@@ -190,23 +180,4 @@ func arriveOutOfOrder(t *testing.T, w *wires, cfg ibverbx.Config) {
 			t.Fatalf("%v: %d of %d told, %d completed", err, told, messages, completed)
 		}
 	}
-}
-
-// dqplbNumber is the number that an immediate of DQPLB stands for, and whether it is that of
-// a last fragment: on the wire its lowest byte comes first.
-func dqplbNumber(imm uint32) (n uint32, last bool) {
-	var b [4]byte
-	binary.BigEndian.PutUint32(b[:], imm)
-	v := binary.LittleEndian.Uint32(b[:])
-	return v & 0xffffff, v>>31 == 1
-}
-
-// dqplbImm is the immediate of a number.
-func dqplbImm(n uint32, last bool) uint32 {
-	if last {
-		n |= 1 << 31
-	}
-	var b [4]byte
-	binary.LittleEndian.PutUint32(b[:], n)
-	return binary.BigEndian.Uint32(b[:])
 }

@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
 // flood is a sender of more messages than its peer has receives for.
 type flood struct {
 	w               *wires
-	a, b            *host
+	a, b            *rig.Host
 	local, remote   *ibverbx.Region
 	completed, told int
 }
@@ -29,18 +30,16 @@ func floodConfig(scheme ibverbx.Scheme) (cfg ibverbx.Config, held int) {
 func newFlood(t *testing.T, cfg ibverbx.Config, opcode verbs.Opcode) *flood {
 	t.Helper()
 	f := &flood{w: newStill(2)}
-	f.a, f.b = hostPair(t, f.w.links, cfg)
-	f.local, f.remote = f.a.region(floodMessages*floodSlot), f.b.region(floodMessages*floodSlot)
+	f.a, f.b = rig.NewPair(t, f.w.links, cfg)
+	f.local, f.remote = f.a.Region(floodMessages*floodSlot), f.b.Region(floodMessages*floodSlot)
 	var wrs []ibverbx.SendWR
 	for i := range floodMessages {
-		stamp(f.local.Bytes()[i*floodSlot:][:floodSlot], 0, i)
+		rig.Stamp(f.local.Bytes()[i*floodSlot:][:floodSlot], 0, i)
 		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: opcode, Flags: verbs.SendSignaled, Imm: uint32(i) * 7, Remote: f.remote.Remote(), RemoteOffset: uint64(i * floodSlot)}
 		wr.SetSGE(f.local.SGE(uint64(i*floodSlot), floodSlot))
 		wrs = append(wrs, wr)
 	}
-	if n, err := f.a.qp.PostSend(wrs); n != floodMessages || err != nil {
-		t.Fatalf("PostSend = %d, %v; want %d", n, err, floodMessages)
-	}
+	f.a.PostSend(wrs...)
 	return f
 }
 
@@ -48,7 +47,7 @@ func newFlood(t *testing.T, cfg ibverbx.Config, opcode verbs.Opcode) *flood {
 func (f *flood) turn(t *testing.T) []ibverbx.WC {
 	t.Helper()
 	f.completed += pollOnce(t, f.a, f.completed)
-	wcs := poll(t, f.b)
+	wcs := f.b.Poll()
 	if len(wcs) == 0 {
 		f.w.step()
 	}
@@ -68,14 +67,14 @@ func (f *flood) stall(t *testing.T, held int) {
 		t.Errorf("%d messages completed without a receive, want at most %d", f.completed, held)
 	}
 	var rnr uint64
-	for _, nic := range f.b.nics {
+	for _, nic := range f.b.NICs {
 		rnr += nic.Stats().RNRNAKsSent
 	}
 	if rnr == 0 {
 		t.Error("the receiver answered no message with RNR")
 	}
-	if f.a.qp.Err() != nil || f.b.qp.Err() != nil {
-		t.Errorf("Err = %v and %v, want none", f.a.qp.Err(), f.b.qp.Err())
+	if f.a.QP.Err() != nil || f.b.QP.Err() != nil {
+		t.Errorf("Err = %v and %v, want none", f.a.QP.Err(), f.b.QP.Err())
 	}
 }
 
@@ -85,7 +84,7 @@ func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check fun
 	p := patience{limit: steps}
 	for posted := 0; f.told < floodMessages || f.completed < floodMessages; {
 		for posted < min(f.told+3, floodMessages) {
-			n, err := f.b.qp.PostRecv([]ibverbx.RecvWR{recv(posted)})
+			n, err := f.b.QP.PostRecv([]ibverbx.RecvWR{recv(posted)})
 			if n != 1 || err != nil {
 				t.Fatalf("PostRecv %d = %d, %v; want 1", posted, n, err)
 			}
@@ -94,13 +93,13 @@ func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check fun
 		wcs := f.turn(t)
 		for _, wc := range wcs {
 			check(wc, f.told)
-			if got := f.remote.Bytes()[f.told*floodSlot:][:floodSlot]; !bytes.Equal(got, stamped(floodSlot, 0, f.told)) {
+			if got := f.remote.Bytes()[f.told*floodSlot:][:floodSlot]; !bytes.Equal(got, rig.Stamped(floodSlot, 0, f.told)) {
 				t.Fatalf("told of message %d, but its bytes are not there", f.told)
 			}
 			f.told++
 		}
 		if err := p.turn(len(wcs) > 0); err != nil {
-			t.Fatalf("%v: %d told, %d completed of %d; %v, %v", err, f.told, f.completed, floodMessages, f.a.qp.Err(), f.b.qp.Err())
+			t.Fatalf("%v: %d told, %d completed of %d; %v, %v", err, f.told, f.completed, floodMessages, f.a.QP.Err(), f.b.QP.Err())
 		}
 	}
 }
@@ -109,7 +108,7 @@ func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check fun
 // RNR after a bounded number of messages; when receives come, all are told, once and in
 // order, for notified WRITEs and for SENDs.
 func TestReceivesRunOut(t *testing.T) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String()+"/notified", func(t *testing.T) {
 			cfg, held := floodConfig(scheme)
 			f := newFlood(t, cfg, verbs.OpRDMAWriteWithImm)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -22,7 +23,7 @@ type sharedQP struct {
 const sharedSlot, sharedMessages = 5000, 120
 
 // sharedPairs returns VirtualQPs of all kinds between two hosts, on one VirtualCQ each.
-func sharedPairs(t *testing.T, a, b *host) []*sharedQP {
+func sharedPairs(t *testing.T, a, b *rig.Host) []*sharedQP {
 	t.Helper()
 	var all []*sharedQP
 	for _, cfg := range []ibverbx.Config{
@@ -34,29 +35,19 @@ func sharedPairs(t *testing.T, a, b *host) []*sharedQP {
 		{Lanes: 5, Scheme: ibverbx.DQPLB, FragmentSize: 600},
 	} {
 		cfg.SendDepth, cfg.RecvDepth = 32, sharedMessages+1
-		s := &sharedQP{cfg: cfg, local: a.region(sharedMessages * sharedSlot), remote: b.region(sharedMessages * sharedSlot)}
-		s.a, s.b = newPeers(t, a.cq, b.cq, cfg)
+		s := &sharedQP{cfg: cfg, local: a.Region(sharedMessages * sharedSlot), remote: b.Region(sharedMessages * sharedSlot)}
+		s.a, s.b = newPeers(t, a, b, cfg)
 		all = append(all, s)
 	}
 	return all
 }
 
-// newPeers makes a VirtualQP on each of two VirtualCQs and connects them.
-func newPeers(t *testing.T, a, b *ibverbx.VirtualCQ, cfg ibverbx.Config) (qa, qb *ibverbx.VirtualQP) {
+// newPeers makes a VirtualQP on each of two hosts and connects them.
+func newPeers(t *testing.T, a, b *rig.Host, cfg ibverbx.Config) (qa, qb *ibverbx.VirtualQP) {
 	t.Helper()
-	var qps [2]*ibverbx.VirtualQP
-	var cards [2]*ibverbx.Card
-	for i, cq := range []*ibverbx.VirtualCQ{a, b} {
-		var err error
-		qps[i], err = cq.NewQP(cfg)
-		must(t, err)
-		t.Cleanup(func() { must(t, qps[i].Close()) })
-		cards[i], err = qps[i].Card()
-		must(t, err)
-	}
-	must(t, qps[0].Connect(overTheWire(t, cards[1])))
-	must(t, qps[1].Connect(overTheWire(t, cards[0])))
-	return qps[0], qps[1]
+	qa, qb = a.NewQP(cfg), b.NewQP(cfg)
+	rig.Connect(t, qa, qb)
+	return qa, qb
 }
 
 func (s *sharedQP) length(i int) int { return 1 + (i*613+s.cfg.Lanes)%sharedSlot }
@@ -66,7 +57,7 @@ func (s *sharedQP) post(t *testing.T, who int) {
 	t.Helper()
 	i := s.posted
 	n := s.length(i)
-	stamp(s.local.Bytes()[i*sharedSlot:][:n], who, i)
+	rig.Stamp(s.local.Bytes()[i*sharedSlot:][:n], who, i)
 	wr := ibverbx.SendWR{
 		WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i),
 		Remote: s.remote.Remote(), RemoteOffset: uint64(i * sharedSlot),
@@ -81,7 +72,7 @@ func (s *sharedQP) post(t *testing.T, who int) {
 
 // sharedRun drives traffic over all pairs of which live says so until each has moved its
 // messages.
-func sharedRun(t *testing.T, a, b *host, all []*sharedQP, live func(*sharedQP) bool, upTo int) {
+func sharedRun(t *testing.T, a, b *rig.Host, all []*sharedQP, live func(*sharedQP) bool, upTo int) {
 	t.Helper()
 	byA, byB := make(map[*ibverbx.VirtualQP]int), make(map[*ibverbx.VirtualQP]int)
 	for i, s := range all {
@@ -93,7 +84,7 @@ func sharedRun(t *testing.T, a, b *host, all []*sharedQP, live func(*sharedQP) b
 		if s := all[rng.IntN(len(all))]; live(s) && s.posted < upTo {
 			s.post(t, int(s.a.Num()))
 		}
-		sent, told := poll(t, a), poll(t, b)
+		sent, told := a.Poll(), b.Poll()
 		for _, wc := range sent {
 			s := all[byA[wc.QP]]
 			if err := wc.Err(); wc.QP != s.a || err != nil || wc.WRID != uint64(s.completed) {
@@ -107,7 +98,7 @@ func sharedRun(t *testing.T, a, b *host, all []*sharedQP, live func(*sharedQP) b
 				t.Fatalf("receive of VirtualQP %d = %+v, %v; want receive %d", s.b.Num(), wc, err, s.told)
 			}
 			n := s.length(s.told)
-			if !bytes.Equal(s.remote.Bytes()[s.told*sharedSlot:][:n], stamped(n, int(s.a.Num()), s.told)) {
+			if !bytes.Equal(s.remote.Bytes()[s.told*sharedSlot:][:n], rig.Stamped(n, int(s.a.Num()), s.told)) {
 				t.Fatalf("message %d of VirtualQP %d did not arrive as it was sent", s.told, s.a.Num())
 			}
 			s.told++
@@ -132,8 +123,8 @@ func TestSeveralQPsOnOneCQ(t *testing.T) {
 }
 
 func severalQPs(t *testing.T, rails int) {
-	links := memoryLinks(rails)
-	a, b := newHost(t, links, ibverbx.Config{Lanes: 2}), newHost(t, links, ibverbx.Config{Lanes: 2})
+	links := rig.MemoryLinks(rails)
+	a, b := rig.NewHost(t, links, ibverbx.Config{Lanes: 2}), rig.NewHost(t, links, ibverbx.Config{Lanes: 2})
 	all := sharedPairs(t, a, b)
 	for _, s := range all {
 		recvs := make([]ibverbx.RecvWR, sharedMessages)
@@ -149,23 +140,23 @@ func severalQPs(t *testing.T, rails int) {
 
 	failed, closed := all[1], all[2]
 	failQP(t, a, failed)
-	for _, wc := range b.wait(sharedMessages - failed.told) {
+	for _, wc := range b.Wait(sharedMessages - failed.told) {
 		if wc.QP != failed.b || wc.Status != verbs.StatusWRFlushErr {
 			t.Fatalf("receive = %+v, want one of VirtualQP %d, flushed", wc, failed.b.Num())
 		}
 	}
 	rest := func(s *sharedQP) bool { return s != failed }
 	sharedRun(t, a, b, all, rest, 2*sharedMessages/3)
-	must(t, closed.a.Close())
-	must(t, closed.b.Close())
+	rig.Must(t, closed.a.Close())
+	rig.Must(t, closed.b.Close())
 	sharedRun(t, a, b, all, func(s *sharedQP) bool { return s != failed && s != closed }, sharedMessages)
-	if n, err := a.cq.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+	if n, err := a.CQ.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
 		t.Errorf("Poll at the end = %d, %v; want nothing", n, err)
 	}
 }
 
 // failQP makes a request with keys that open nothing, and takes its completion.
-func failQP(t *testing.T, h *host, s *sharedQP) {
+func failQP(t *testing.T, h *rig.Host, s *sharedQP) {
 	t.Helper()
 	bad := s.remote.Remote()
 	for i := range bad.RKeys {
@@ -176,7 +167,7 @@ func failQP(t *testing.T, h *host, s *sharedQP) {
 	if n, err := s.a.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
 		t.Fatalf("PostSend = %d, %v; want 1", n, err)
 	}
-	wc := h.wait(1)[0]
+	wc := h.Wait(1)[0]
 	if wc.QP != s.a || wc.WRID != 77 || wc.Status != verbs.StatusRemAccessErr || s.a.Err() == nil {
 		t.Fatalf("completion = %+v, Err = %v; want a remote access error of VirtualQP %d", wc, s.a.Err(), s.a.Num())
 	}

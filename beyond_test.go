@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -31,7 +32,7 @@ func newWires(tb testing.TB, cfgs ...softnic.FaultConfig) *wires {
 	for _, cfg := range cfgs {
 		cfg.Now = func() int64 { return w.now }
 		link, err := softnic.NewFaultLink(&cfg)
-		must(tb, err)
+		rig.Must(tb, err)
 		w.links = append(w.links, link)
 	}
 	return w
@@ -84,39 +85,22 @@ func (p *patience) turn(progress bool) error {
 	return nil
 }
 
-// stamp writes bytes that only message i of a sender has.
-func stamp(b []byte, sender, i int) {
-	x := uint64(sender)<<40 | uint64(i)<<8 | 1
-	for k := range b {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		b[k] = byte(x >> 24)
-	}
-}
-
-func stamped(n, sender, i int) []byte {
-	b := make([]byte, n)
-	stamp(b, sender, i)
-	return b
-}
-
 // TestThousandsInFlight: thousands of messages are posted and on the wire before the first
 // byte arrives; each is told once, in order, with its bytes there.
 func TestThousandsInFlight(t *testing.T) {
 	const messages, slot = 6000, 256
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
 			wire := softnic.FaultConfig{Window: 1 << 16, Queue: 1 << 16, Impairment: softnic.Impairment{Delay: 10 * time.Microsecond}}
 			w := newWires(t, wire, wire)
-			a, b := hostPair(t, w.links, ibverbx.Config{
+			a, b := rig.NewPair(t, w.links, ibverbx.Config{
 				Lanes: 16, Scheme: scheme, FragmentSize: 100,
 				SendDepth: 8192, RecvDepth: 8192, LaneDepth: 1024, NotifyDepth: 1024,
 			})
-			local, remote := a.region(messages*slot), b.region(messages*slot)
+			local, remote := a.Region(messages*slot), b.Region(messages*slot)
 			wrs, recvs := make([]ibverbx.SendWR, messages), make([]ibverbx.RecvWR, messages)
 			for i := range wrs {
-				stamp(local.Bytes()[i*slot:][:slot], 0, i)
+				rig.Stamp(local.Bytes()[i*slot:][:slot], 0, i)
 				recvs[i].WRID = uint64(i)
 				wrs[i] = ibverbx.SendWR{
 					WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i) * 7,
@@ -124,12 +108,8 @@ func TestThousandsInFlight(t *testing.T) {
 				}
 				wrs[i].SetSGE(local.SGE(uint64(i*slot), flightLength(i)))
 			}
-			if n, err := b.qp.PostRecv(recvs); n != messages || err != nil {
-				t.Fatalf("PostRecv = %d, %v; want %d", n, err, messages)
-			}
-			if n, err := a.qp.PostSend(wrs); n != messages || err != nil {
-				t.Fatalf("PostSend = %d, %v; want %d", n, err, messages)
-			}
+			b.PostRecv(recvs...)
+			a.PostSend(wrs...)
 			checkFlight(t, w, a, b, remote, messages)
 			landFlight(t, w, a, b, local, remote, scheme, messages, slot)
 		})
@@ -140,14 +120,14 @@ func TestThousandsInFlight(t *testing.T) {
 func flightLength(i int) uint32 { return uint32(1 + i*37%256) }
 
 // checkFlight wants the messages to be under way, and none of them there.
-func checkFlight(t *testing.T, w *wires, a, b *host, remote *ibverbx.Region, messages int) {
+func checkFlight(t *testing.T, w *wires, a, b *rig.Host, remote *ibverbx.Region, messages int) {
 	t.Helper()
-	if got := a.qp.Stats().HighWater; got != messages {
+	if got := a.QP.Stats().HighWater; got != messages {
 		t.Errorf("%d requests were outstanding at once, want %d", got, messages)
 	}
 	var sent, delivered uint64
 	for i, link := range w.links {
-		s := link.(*softnic.FaultLink).Stats(a.nics[i], b.nics[i])
+		s := link.(*softnic.FaultLink).Stats(a.NICs[i], b.NICs[i])
 		sent += s.Sent
 		delivered += s.Delivered
 	}
@@ -160,13 +140,13 @@ func checkFlight(t *testing.T, w *wires, a, b *host, remote *ibverbx.Region, mes
 }
 
 // landFlight lets the messages arrive and looks at each when it is told.
-func landFlight(t *testing.T, w *wires, a, b *host, local, remote *ibverbx.Region, scheme ibverbx.Scheme, messages, slot int) {
+func landFlight(t *testing.T, w *wires, a, b *rig.Host, local, remote *ibverbx.Region, scheme ibverbx.Scheme, messages, slot int) {
 	t.Helper()
 	p := patience{limit: steps}
 	for told, completed := 0, 0; told < messages || completed < messages; {
 		n := pollOnce(t, a, completed)
 		completed += n
-		wcs := poll(t, b)
+		wcs := b.Poll()
 		for _, wc := range wcs {
 			length := int(flightLength(told))
 			checkNotification(t, scheme, wc, told, told, length)
@@ -179,7 +159,7 @@ func landFlight(t *testing.T, w *wires, a, b *host, local, remote *ibverbx.Regio
 			w.step()
 		}
 		if err := p.turn(n+len(wcs) > 0); err != nil {
-			t.Fatalf("%v: %d of %d messages told, %d completed; %v, %v", err, told, messages, completed, a.qp.Err(), b.qp.Err())
+			t.Fatalf("%v: %d of %d messages told, %d completed; %v, %v", err, told, messages, completed, a.QP.Err(), b.QP.Err())
 		}
 	}
 }

@@ -6,17 +6,13 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
-const goodCard = `{"version":1,"incarnation":77,"rails":2,"max_msg_sz":1048576,"max_rd_atomic":16,"scheme":"tally","data_lanes":1,
- "atomic_rail":1,"message_lane":1,"notify_lane":-1,"limits":{"send_depth":256,"recv_depth":128},"window":64,"lanes":[
- {"rail":0,"qpn":17,"psn":5,"gid":"::ffff:10.0.0.1","mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16},
- {"rail":1,"qpn":17,"psn":6,"gid":"::ffff:10.0.0.2","mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16}]}`
-
 // TestDecodeCard: what came from a peer is refused with a reason if anything is wrong.
 func TestDecodeCard(t *testing.T) {
-	c, err := ibverbx.DecodeCard([]byte(goodCard))
+	c, err := ibverbx.DecodeCard([]byte(rig.GoodCard))
 	if err != nil || len(c.Lanes) != 2 || c.Lanes[1].Rail != 1 {
 		t.Fatalf("DecodeCard of a good card = %+v, %v", c, err)
 	}
@@ -49,15 +45,15 @@ func TestDecodeCard(t *testing.T) {
 		"no scheme":       {`"scheme":"tally",`, ``},
 		"unknown scheme":  {`"scheme":"tally"`, `"scheme":"chatter"`},
 		"trailing text":   {`]}`, `]} true`},
-		"no lanes":        {goodCard[strings.Index(goodCard, "{\"rail\""):], "]}"},
+		"no lanes":        {rig.GoodCard[strings.Index(rig.GoodCard, "{\"rail\""):], "]}"},
 		"not JSON":        {`{"version"`, `{version`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if !strings.Contains(goodCard, change[0]) {
+			if !strings.Contains(rig.GoodCard, change[0]) {
 				t.Fatalf("%q is not in the card", change[0])
 			}
-			i := strings.LastIndex(goodCard, change[0])
-			text := goodCard[:i] + change[1] + goodCard[i+len(change[0]):]
+			i := strings.LastIndex(rig.GoodCard, change[0])
+			text := rig.GoodCard[:i] + change[1] + rig.GoodCard[i+len(change[0]):]
 			if c, err := ibverbx.DecodeCard([]byte(text)); !errors.Is(err, verbs.ErrInvalid) {
 				t.Errorf("DecodeCard = %+v, %v; want %v", c, err, verbs.ErrInvalid)
 			}
@@ -71,32 +67,32 @@ func TestDecodeCard(t *testing.T) {
 // TestConnectRefusals: peers that do not match are told why, and the VirtualQP can still
 // be connected afterwards.
 func TestConnectRefusals(t *testing.T) {
-	a := newHost(t, memoryLinks(1), ibverbx.Config{Lanes: 2})
-	three := newHost(t, memoryLinks(1), ibverbx.Config{Lanes: 3})
-	card, err := three.qp.Card()
-	must(t, err)
-	if err := a.qp.Connect(card); !errors.Is(err, verbs.ErrInvalid) {
+	a := rig.NewHost(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2})
+	three := rig.NewHost(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 3})
+	card, err := three.QP.Card()
+	rig.Must(t, err)
+	if err := a.QP.Connect(card); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("Connect to three lanes = %v, want %v", err, verbs.ErrInvalid)
 	}
-	if err := a.qp.Connect(nil); !errors.Is(err, verbs.ErrInvalid) {
+	if err := a.QP.Connect(nil); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("Connect(nil) = %v, want %v", err, verbs.ErrInvalid)
 	}
-	own, err := a.qp.Card()
-	must(t, err)
+	own, err := a.QP.Card()
+	rig.Must(t, err)
 	broken := *own
 	broken.Lanes = append([]ibverbx.CardLane(nil), own.Lanes...)
 	broken.Lanes[1].QPN = 0
-	if err := a.qp.Connect(&broken); !errors.Is(err, verbs.ErrInvalid) {
+	if err := a.QP.Connect(&broken); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("Connect to QPN 0 = %v, want %v", err, verbs.ErrInvalid)
 	}
-	must(t, a.qp.Connect(own)) // to itself: every lane to its own other end
-	if err := a.qp.Connect(own); !errors.Is(err, verbs.ErrState) {
+	rig.Must(t, a.QP.Connect(own)) // to itself: every lane to its own other end
+	if err := a.QP.Connect(own); !errors.Is(err, verbs.ErrState) {
 		t.Errorf("second Connect = %v, want %v", err, verbs.ErrState)
 	}
 }
 
 func FuzzDecodeCard(f *testing.F) {
-	f.Add([]byte(goodCard))
+	f.Add([]byte(rig.GoodCard))
 	f.Add([]byte(`{}`))
 	f.Add([]byte(`{"version":1,"rails":1,"lanes":[{"extra":"AAAA"}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -65,6 +65,17 @@ func TestControlMessages(t *testing.T) {
 	}
 }
 
+// TestFailoverUnknownFlags: a message with flags that this version does not know is refused.
+func TestFailoverUnknownFlags(t *testing.T) {
+	for kind := byte(1); kind <= 3; kind++ {
+		b := goodControl(kind, 0)
+		b[11] = 0x80
+		if _, err := ibverbx.ControlRoundTrip(b); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("kind %d with unknown flags: %v, want %v", kind, err, verbs.ErrInvalid)
+		}
+	}
+}
+
 // TestControlPair: datagrams arrive in order, and too many are refused.
 func TestControlPair(t *testing.T) {
 	wake := verbs.NewWaker()

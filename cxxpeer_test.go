@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -75,44 +76,42 @@ func TestCxxPeer(t *testing.T) {
 }
 
 // meetByBusinessCard connects a to b, each knowing of the other what a C++ peer tells.
-func meetByBusinessCard(t *testing.T, a, b *host) {
+func meetByBusinessCard(t *testing.T, a, b *rig.Host) {
 	t.Helper()
-	full, err := b.qp.Card()
-	must(t, err)
+	full, err := b.QP.Card()
+	rig.Must(t, err)
 	paths := make([]verbs.Endpoint, full.Rails)
 	for _, l := range full.Lanes {
 		paths[l.Rail] = verbs.Endpoint{GID: l.GID, LID: l.LID, MTU: l.MTU, MaxRdAtomic: l.MaxRdAtomic, MaxDestRdAtomic: l.MaxDestRdAtomic}
 	}
-	own, err := b.qp.BusinessCard()
-	must(t, err)
+	own, err := b.QP.BusinessCard()
+	rig.Must(t, err)
 	text, err := json.Marshal(own)
-	must(t, err)
+	rig.Must(t, err)
 	card, err := ibverbx.DecodeBusinessCard(text)
-	must(t, err)
-	must(t, a.qp.ConnectCxxPeer(card, paths))
+	rig.Must(t, err)
+	rig.Must(t, a.QP.ConnectCxxPeer(card, paths))
 }
 
 func testCxxPeer(t *testing.T, cfg ibverbx.Config, rails int) {
-	links := memoryLinks(rails)
-	a, b := newHost(t, links, cfg), newHost(t, links, cfg)
+	links := rig.MemoryLinks(rails)
+	a, b := rig.NewHost(t, links, cfg), rig.NewHost(t, links, cfg)
 	meetByBusinessCard(t, a, b)
 	meetByBusinessCard(t, b, a)
 	const size = 50_000
-	local, remote := a.region(size), b.region(size)
+	local, remote := a.Region(size), b.Region(size)
 	for i := range local.Bytes() {
 		local.Bytes()[i] = byte(i * 7)
 	}
 	recv := ibverbx.RecvWR{WRID: 5}
-	post1(t, b, &recv)
+	b.PostRecv(recv)
 	write := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: 0x01020304, Remote: remote.Remote()}
 	write.SetSGE(local.SGE(0, size))
-	if n, err := a.qp.PostSend([]ibverbx.SendWR{write}); n != 1 {
-		t.Fatalf("PostSend = %d, %v", n, err)
-	}
-	if wc := a.wait(1)[0]; wc.Err() != nil {
+	a.PostSend(write)
+	if wc := a.Wait(1)[0]; wc.Err() != nil {
 		t.Fatalf("sender: %v", wc.Err())
 	}
-	wc := b.wait(1)[0]
+	wc := b.Wait(1)[0]
 	if wc.Err() != nil || wc.WRID != 5 {
 		t.Fatalf("receiver: %+v, %v", wc, wc.Err())
 	}
@@ -124,10 +123,8 @@ func testCxxPeer(t *testing.T, cfg ibverbx.Config, rails int) {
 	}
 	add := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
 	add.SetSGE(local.SGE(0, 8))
-	if n, err := a.qp.PostSend([]ibverbx.SendWR{add}); n != 1 {
-		t.Fatalf("PostSend of an atomic = %d, %v", n, err)
-	}
-	if wc := a.wait(1)[0]; wc.Err() != nil {
+	a.PostSend(add)
+	if wc := a.Wait(1)[0]; wc.Err() != nil {
 		t.Errorf("atomic: %v", wc.Err())
 	}
 	if cfg.Lanes == 1 {
@@ -135,41 +132,34 @@ func testCxxPeer(t *testing.T, cfg ibverbx.Config, rails int) {
 	}
 	send := ibverbx.SendWR{Opcode: verbs.OpSend}
 	send.SetSGE(local.SGE(0, 8))
-	if n, err := a.qp.PostSend([]ibverbx.SendWR{send}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
+	if n, err := a.QP.PostSend([]ibverbx.SendWR{send}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("PostSend of a SEND = %d, %v; want %v", n, err, verbs.ErrInvalid)
 	}
 	data := ibverbx.RecvWR{}
 	data.SetSGE(remote.SGE(0, 8))
-	if n, err := b.qp.PostRecv([]ibverbx.RecvWR{data}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
+	if n, err := b.QP.PostRecv([]ibverbx.RecvWR{data}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("PostRecv of a data receive = %d, %v; want %v", n, err, verbs.ErrInvalid)
-	}
-}
-
-func post1(t *testing.T, h *host, wr *ibverbx.RecvWR) {
-	t.Helper()
-	if n, err := h.qp.PostRecv([]ibverbx.RecvWR{*wr}); n != 1 {
-		t.Fatalf("PostRecv = %d, %v", n, err)
 	}
 }
 
 // TestCxxPeerRefusals: what must be said beforehand, and cards that do not fit.
 func TestCxxPeerRefusals(t *testing.T) {
-	links := memoryLinks(1)
-	native := newHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
-	if _, err := native.qp.BusinessCard(); !errors.Is(err, verbs.ErrInvalid) {
+	links := rig.MemoryLinks(1)
+	native := rig.NewHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
+	if _, err := native.QP.BusinessCard(); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("BusinessCard without Config.CxxPeer = %v, want %v", err, verbs.ErrInvalid)
 	}
-	if _, err := native.cq.NewQP(ibverbx.Config{CxxPeer: true}); !errors.Is(err, verbs.ErrInvalid) {
+	if _, err := native.CQ.NewQP(ibverbx.Config{CxxPeer: true}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("NewQP with Tally for an original = %v, want %v", err, verbs.ErrInvalid)
 	}
-	a := newHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, CxxPeer: true})
+	a := rig.NewHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, CxxPeer: true})
 	path := []verbs.Endpoint{{MTU: verbs.MTU4096}}
 	three := &ibverbx.BusinessCard{QPNums: []uint32{1, 2, 3}, NotifyQPNum: 4}
 	for name, err := range map[string]error{
-		"no card":     a.qp.ConnectCxxPeer(nil, path),
-		"no paths":    a.qp.ConnectCxxPeer(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}, NotifyQPNum: 3}, nil),
-		"three lanes": a.qp.ConnectCxxPeer(three, path),
-		"QP 0":        a.qp.ConnectCxxPeer(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}}, path),
+		"no card":     a.QP.ConnectCxxPeer(nil, path),
+		"no paths":    a.QP.ConnectCxxPeer(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}, NotifyQPNum: 3}, nil),
+		"three lanes": a.QP.ConnectCxxPeer(three, path),
+		"QP 0":        a.QP.ConnectCxxPeer(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}}, path),
 	} {
 		if !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("%s: ConnectCxxPeer = %v, want %v", name, err, verbs.ErrInvalid)
@@ -186,7 +176,7 @@ func FuzzDecodeBusinessCard(f *testing.F) {
 			return
 		}
 		text, err := json.Marshal(c)
-		must(t, err)
+		rig.Must(t, err)
 		again, err := ibverbx.DecodeBusinessCard(text)
 		if err != nil || fmt.Sprint(again) != fmt.Sprint(c) {
 			t.Fatalf("%s becomes %+v, %v", text, again, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -22,15 +23,15 @@ func TestDefectG22QueueDestroyedFirst(t *testing.T) {
 		"shared receives":   {3, 16},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHost(t, memoryLinks(2), ibverbx.Config{Lanes: 2}) // whose rails do not close while something is left
-			region := h.region(64)
-			cq, err := h.rails.NewCQ(ibverbx.CQConfig{SharedReceives: c.shared})
-			must(t, err)
+			h := rig.NewHost(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 2}) // whose rails do not close while something is left
+			region := h.Region(64)
+			cq, err := h.Rails.NewCQ(ibverbx.CQConfig{SharedReceives: c.shared})
+			rig.Must(t, err)
 			q, err := cq.NewQP(ibverbx.Config{Lanes: c.lanes})
-			must(t, err)
+			rig.Must(t, err)
 			card, err := q.Card()
-			must(t, err)
-			must(t, q.Connect(card))
+			rig.Must(t, err)
+			rig.Must(t, q.Connect(card))
 			if err := cq.Close(); !errors.Is(err, verbs.ErrBusy) {
 				t.Fatalf("Close of a VirtualCQ in use = %v, want %v", err, verbs.ErrBusy)
 			}
@@ -43,12 +44,12 @@ func TestDefectG22QueueDestroyedFirst(t *testing.T) {
 			for range 3 {
 				wcs := make([]ibverbx.WC, 4)
 				n, err := cq.Poll(wcs)
-				must(t, err)
+				rig.Must(t, err)
 				all = append(all, wcs[:n]...)
 			}
 			wantIDs(t, all, 6)
-			must(t, q.Close())
-			must(t, cq.Close())
+			rig.Must(t, q.Close())
+			rig.Must(t, cq.Close())
 			wantClosed(t, cq, q, wr)
 		})
 	}
@@ -69,7 +70,7 @@ func wantClosed(t *testing.T, cq *ibverbx.VirtualCQ, q *ibverbx.VirtualQP, wr ib
 	if _, err := cq.NewQP(ibverbx.Config{}); err == nil {
 		t.Error("NewQP on a closed VirtualCQ succeeded")
 	}
-	must(t, q.Close())
+	rig.Must(t, q.Close())
 }
 
 // TestDefectG23BadReceiveUnknown: the original could not say which receive of a chain a NIC
@@ -79,33 +80,33 @@ func TestDefectG23BadReceiveUnknown(t *testing.T) {
 	for _, lanes := range []int{1, 2} {
 		for _, after := range []int{0, 1, 31, 32, 33, 99} {
 			t.Run(fmt.Sprintf("lanes=%d/after=%d", lanes, after), func(t *testing.T) {
-				x := newFaulty(t, newFaultNIC(), ibverbx.Config{Lanes: lanes})
+				x := newFaulty(t, ibverbx.Config{Lanes: lanes}, newFaultNIC())
 				wrs := make([]ibverbx.RecvWR, receives)
 				for i := range wrs {
 					wrs[i].WRID = uint64(i)
-					wrs[i].SetSGE(x.region.SGE(uint64(i*8), 8))
+					wrs[i].SetSGE(x.Region.SGE(uint64(i*8), 8))
 				}
 				cause := errors.New("no memory for a receive")
 				x.fault.refuseReceives(after, cause)
-				n, err := x.qp.PostRecv(wrs)
+				n, err := x.QP.PostRecv(wrs)
 				if n != after || !errors.Is(err, cause) {
 					t.Fatalf("PostRecv = %d, %v; want %d, %v", n, err, after, cause)
 				}
 				x.fault.refuseReceives(1<<30, nil)
-				if n, err := x.qp.PostRecv(wrs[n:]); n != receives-after || err != nil {
+				if n, err := x.QP.PostRecv(wrs[n:]); n != receives-after || err != nil {
 					t.Fatalf("PostRecv of the rest = %d, %v; want %d", n, err, receives-after)
 				}
-				message := x.nic.QPs()[0]
+				message := x.NIC.QPs()[0]
 				if lanes > 1 {
-					message = x.nic.QPs()[lanes]
+					message = x.NIC.QPs()[lanes]
 				}
 				for i := range receives {
-					if at := message.Waiting()[0].SGE[0].Addr; at != x.region.Remote().Addr+uint64(i*8) {
+					if at := message.Waiting()[0].SGE[0].Addr; at != x.Region.Remote().Addr+uint64(i*8) {
 						t.Fatalf("receive %d has another buffer", i)
 					}
 					message.Receive(verbs.WC{Opcode: verbs.WCRecv, ByteLen: 8})
 				}
-				wantIDs(t, x.settle(t), upTo(receives)...)
+				wantIDs(t, x.Settle(), upTo(receives)...)
 			})
 		}
 	}
@@ -115,20 +116,20 @@ func TestDefectG23BadReceiveUnknown(t *testing.T) {
 // complete, and lost completions. One that cannot is refused; the smallest that is not holds
 // everything, with both sides full and nobody polling.
 func TestDefectG30QueueTooSmall(t *testing.T) {
-	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		cfg := ibverbx.Config{Lanes: 3, Scheme: scheme, LaneDepth: 5, NotifyDepth: 6, RecvDepth: 7, SendDepth: 64, SignalInterval: 1}
-		links := memoryLinks(1)
-		a, b := newHost(t, links, ibverbx.Config{Lanes: 1}), newHost(t, links, ibverbx.Config{Lanes: 1})
+		links := rig.MemoryLinks(1)
+		a, b := rig.NewHost(t, links, ibverbx.Config{Lanes: 1}), rig.NewHost(t, links, ibverbx.Config{Lanes: 1})
 		var qps [2]*ibverbx.VirtualQP
 		var cards [2]*ibverbx.Card
-		for i, h := range []*host{a, b} {
-			h.cq, qps[i] = smallest(t, h.rails, cfg)
+		for i, h := range []*rig.Host{a, b} {
+			h.CQ, qps[i] = smallest(t, h.Rails, cfg)
 			var err error
 			cards[i], err = qps[i].Card()
-			must(t, err)
+			rig.Must(t, err)
 		}
-		must(t, qps[0].Connect(cards[1]))
-		must(t, qps[1].Connect(cards[0]))
+		rig.Must(t, qps[0].Connect(cards[1]))
+		rig.Must(t, qps[1].Connect(cards[0]))
 		for _, q := range qps {
 			if n, err := q.PostRecv(make([]ibverbx.RecvWR, 7)); n != 7 || err != nil {
 				t.Fatalf("PostRecv = %d, %v; want 7", n, err)
@@ -141,8 +142,8 @@ func TestDefectG30QueueTooSmall(t *testing.T) {
 		}
 		told := 0
 		for range 2000 {
-			for _, h := range []*host{a, b} {
-				for _, wc := range poll(t, h) {
+			for _, h := range []*rig.Host{a, b} {
+				for _, wc := range h.Poll() {
 					if err := wc.Err(); err != nil {
 						t.Fatalf("completion of %d: %v", wc.WRID, err)
 					}
@@ -169,14 +170,14 @@ func smallest(t *testing.T, rails *ibverbx.Rails, cfg ibverbx.Config) (*ibverbx.
 	t.Helper()
 	for depth := 1; depth < 1000; depth++ {
 		cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: depth})
-		must(t, err)
-		t.Cleanup(func() { must(t, cq.Close()) })
+		rig.Must(t, err)
+		t.Cleanup(func() { rig.Must(t, cq.Close()) })
 		q, err := cq.NewQP(cfg)
 		if err == nil && depth == 1 {
 			t.Error("a VirtualCQ for one completion is large enough for a VirtualQP")
 		}
 		if err == nil {
-			t.Cleanup(func() { must(t, q.Close()) })
+			t.Cleanup(func() { rig.Must(t, q.Close()) })
 			return cq, q
 		}
 		if !errors.Is(err, verbs.ErrInvalid) {
@@ -191,31 +192,29 @@ func smallest(t *testing.T, rails *ibverbx.Rails, cfg ibverbx.Config) (*ibverbx.
 // be wired by hand. Lanes are spread evenly over the rails, and each uses its own keys.
 func TestDefectG31OneDeviceOnly(t *testing.T) {
 	const rails, lanes, fragment = 3, 6, 100
-	a, b := hostPair(t, memoryLinks(rails), ibverbx.Config{Lanes: lanes, FragmentSize: fragment})
-	a.region(16) // so that the keys of the two sides are not the same by chance
-	local, remote := a.region(lanes*fragment), b.region(lanes*fragment)
+	a, b := rig.NewPair(t, rig.MemoryLinks(rails), ibverbx.Config{Lanes: lanes, FragmentSize: fragment})
+	a.Region(16) // so that the keys of the two sides are not the same by chance
+	local, remote := a.Region(lanes*fragment), b.Region(lanes*fragment)
 	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	wr.SetSGE(local.SGE(0, lanes*fragment))
 	if len(wr.Remote.RKeys) != rails {
 		t.Fatalf("the region has %d keys, want %d", len(wr.Remote.RKeys), rails)
 	}
-	if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
-		t.Fatalf("PostSend = %d, %v; want 1", n, err)
-	}
-	wcs := a.wait(1)
+	a.PostSend(wr)
+	wcs := a.Wait(1)
 	if err := wcs[0].Err(); err != nil {
 		t.Fatalf("the request ended with %v, want success", err)
 	}
 	perRail := make([]int, rails)
-	for _, l := range a.qp.Stats().Lanes {
+	for _, l := range a.QP.Stats().Lanes {
 		if l.Role == "data" {
 			perRail[l.Rail]++
 		}
 	}
-	for i, s := range a.qp.Stats().Rails {
-		if perRail[i] != lanes/rails || s.Bytes != lanes/rails*fragment || a.nics[i].Stats().PacketsSent == 0 {
+	for i, s := range a.QP.Stats().Rails {
+		if perRail[i] != lanes/rails || s.Bytes != lanes/rails*fragment || a.NICs[i].Stats().PacketsSent == 0 {
 			t.Errorf("rail %d has %d lanes that carried %d bytes in %d packets; want %d lanes and %d bytes",
-				i, perRail[i], s.Bytes, a.nics[i].Stats().PacketsSent, lanes/rails, lanes/rails*fragment)
+				i, perRail[i], s.Bytes, a.NICs[i].Stats().PacketsSent, lanes/rails, lanes/rails*fragment)
 		}
 	}
 }
@@ -224,24 +223,20 @@ func TestDefectG31OneDeviceOnly(t *testing.T) {
 // back, of sends and of both kinds of receives.
 func TestDefectG32IDsTruncated(t *testing.T) {
 	const id = 0xfedcba9876543210
-	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for _, lanes := range []int{1, 3} {
-			a, b := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: lanes, Scheme: scheme})
-			local, remote := a.region(64), b.region(64)
+			a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: lanes, Scheme: scheme})
+			local, remote := a.Region(64), b.Region(64)
 			data := ibverbx.RecvWR{WRID: id + 1}
 			data.SetSGE(remote.SGE(0, 64))
-			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: id}, data}); n != 2 || err != nil {
-				t.Fatalf("PostRecv = %d, %v; want 2", n, err)
-			}
+			b.PostRecv(ibverbx.RecvWR{WRID: id}, data)
 			write := ibverbx.SendWR{WRID: id + 2, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 			write.SetSGE(local.SGE(0, 64))
 			send := ibverbx.SendWR{WRID: id + 3, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 			send.SetSGE(local.SGE(0, 64))
-			if n, err := a.qp.PostSend([]ibverbx.SendWR{write, send}); n != 2 || err != nil {
-				t.Fatalf("PostSend = %d, %v; want 2", n, err)
-			}
-			wantIDs(t, a.wait(2), id+2, id+3)
-			told := b.wait(2) // in any order: they are two queues
+			a.PostSend(write, send)
+			wantIDs(t, a.Wait(2), id+2, id+3)
+			told := b.Wait(2) // in any order: they are two queues
 			slices.SortFunc(told, func(x, y ibverbx.WC) int { return cmp.Compare(x.WRID, y.WRID) })
 			wantIDs(t, told, id, id+1)
 		}

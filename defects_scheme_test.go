@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -14,23 +15,19 @@ import (
 // which a fragment had failed. With one rail's key wrong a part of the message cannot
 // arrive: the sender learns why, and the receiver is never told.
 func TestDefectG1NotifiedThoughFailed(t *testing.T) {
-	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for rail := range 2 {
-			a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 100})
-			local, remote := a.region(1000), b.region(1000)
-			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); n != 1 || err != nil {
-				t.Fatalf("PostRecv = %d, %v; want 1", n, err)
-			}
+			a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 100})
+			local, remote := a.Region(1000), b.Region(1000)
+			b.PostRecv(ibverbx.RecvWR{WRID: 1})
 			bad := remote.Remote()
 			bad.RKeys[rail] ^= 0x10000
 			wr := ibverbx.SendWR{WRID: 5, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: bad}
 			wr.SetSGE(local.SGE(0, 1000))
-			if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
-				t.Fatalf("PostSend = %d, %v; want 1", n, err)
-			}
+			a.PostSend(wr)
 			var sent, told []ibverbx.WC
 			for range 2000 {
-				sent, told = append(sent, poll(t, a)...), append(told, poll(t, b)...)
+				sent, told = append(sent, a.Poll()...), append(told, b.Poll()...)
 			}
 			wantIDs(t, sent, 5)
 			if sent[0].Status != verbs.StatusRemAccessErr {
@@ -48,11 +45,11 @@ func TestDefectG1NotifiedThoughFailed(t *testing.T) {
 // TestDefectG1NoNewsBehindFailure: the same, one level down: when a fragment of a message has
 // failed no record or notification of it is posted any more.
 func TestDefectG1NoNewsBehindFailure(t *testing.T) {
-	x := newInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 100})
-	x.post(t, x.request(0, verbs.OpRDMAWriteWithImm, 200), x.request(1, verbs.OpRDMAWriteWithImm, 200))
-	x.nic.QPs()[0].Fail(verbs.StatusRemAccessErr)
-	wantIDs(t, x.settle(t), 0, 1)
-	for _, q := range x.nic.QPs() {
+	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 100})
+	x.PostSend(x.Request(0, verbs.OpRDMAWriteWithImm, 200), x.Request(1, verbs.OpRDMAWriteWithImm, 200))
+	x.NIC.QPs()[0].Fail(verbs.StatusRemAccessErr)
+	wantIDs(t, x.Settle(), 0, 1)
+	for _, q := range x.NIC.QPs() {
 		for i := range q.Taken {
 			if q.Taken[i].Opcode == verbs.OpRDMAWriteWithImm {
 				t.Error("a notification was posted although a fragment failed")
@@ -65,23 +62,19 @@ func TestDefectG1NoNewsBehindFailure(t *testing.T) {
 // number of the sequence, and the receiver waited for it for ever. Only what carries an
 // immediate takes one.
 func TestDefectG2PlainRequestsTakeNumbers(t *testing.T) {
-	a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 3, Scheme: ibverbx.DQPLB, FragmentSize: 100})
-	local, remote := a.region(1000), b.region(1000)
-	if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 0}, {WRID: 1}, {WRID: 2}}); n != 3 || err != nil {
-		t.Fatalf("PostRecv = %d, %v; want 3", n, err)
-	}
+	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 3, Scheme: ibverbx.DQPLB, FragmentSize: 100})
+	local, remote := a.Region(1000), b.Region(1000)
+	b.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2})
 	var wrs []ibverbx.SendWR
 	for i, op := range []verbs.Opcode{verbs.OpRDMAWriteWithImm, verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm} {
 		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, 950))
 		wrs = append(wrs, wr)
 	}
-	if n, err := a.qp.PostSend(wrs); n != len(wrs) || err != nil {
-		t.Fatalf("PostSend = %d, %v; want %d", n, err, len(wrs))
-	}
+	a.PostSend(wrs...)
 	var sent, told []ibverbx.WC
 	for range 2000 {
-		sent, told = append(sent, poll(t, a)...), append(told, poll(t, b)...)
+		sent, told = append(sent, a.Poll()...), append(told, b.Poll()...)
 	}
 	wantIDs(t, sent, upTo(5)...)
 	wantIDs(t, told, upTo(3)...)
@@ -94,14 +87,14 @@ func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 	const fragments = 12
 	for lane := range 2 {
 		for position := range fragments/2 + 1 {
-			x := newInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
-			x.nic.QPs()[lane].RefuseAt(position, verbs.ErrQueueFull)
-			x.post(t, x.request(1, verbs.OpRDMAWriteWithImm, 100*fragments/2), x.request(2, verbs.OpRDMAWriteWithImm, 100*fragments/2))
-			wantIDs(t, x.settle(t), 1, 2)
+			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
+			x.NIC.QPs()[lane].RefuseAt(position, verbs.ErrQueueFull)
+			x.PostSend(x.Request(1, verbs.OpRDMAWriteWithImm, 100*fragments/2), x.Request(2, verbs.OpRDMAWriteWithImm, 100*fragments/2))
+			wantIDs(t, x.Settle(), 1, 2)
 			var got []uint32
-			for _, q := range x.nic.QPs() {
+			for _, q := range x.NIC.QPs() {
 				for i := range q.Taken {
-					n, last := dqplbNumber(q.Taken[i].Imm)
+					n, last := rig.DQPLBNumber(q.Taken[i].Imm)
 					if got = append(got, n); last != (n%(fragments/2) == fragments/2-1) {
 						t.Errorf("number %d is that of a last fragment: %t", n, last)
 					}
@@ -120,26 +113,22 @@ func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 // TestDefectG4MoreMessagesThanReceives: one message more than there were receives ended the
 // original's receiving process. It waits until a receive is posted, and harms nobody.
 func TestDefectG4MoreMessagesThanReceives(t *testing.T) {
-	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		a, b := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme})
-		if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 0}, {WRID: 1}}); n != 2 || err != nil {
-			t.Fatalf("PostRecv = %d, %v; want 2", n, err)
-		}
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme})
+		b.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1})
 		for i := range 3 {
-			if n, err := a.qp.PostSend([]ibverbx.SendWR{{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); n != 1 || err != nil {
-				t.Fatalf("PostSend = %d, %v; want 1", n, err)
-			}
+			a.PostSend(ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled})
 		}
 		var told []ibverbx.WC
 		for range 1000 {
-			poll(t, a)
-			told = append(told, poll(t, b)...)
+			a.Poll()
+			told = append(told, b.Poll()...)
 		}
 		wantIDs(t, told, 0, 1)
-		if n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 2}}); n != 1 || err != nil || b.qp.Err() != nil {
-			t.Fatalf("PostRecv = %d, %v; Err = %v; want 1 and none", n, err, b.qp.Err())
+		if n, err := b.QP.PostRecv([]ibverbx.RecvWR{{WRID: 2}}); n != 1 || err != nil || b.QP.Err() != nil {
+			t.Fatalf("PostRecv = %d, %v; Err = %v; want 1 and none", n, err, b.QP.Err())
 		}
-		wantIDs(t, b.wait(1), 2)
+		wantIDs(t, b.Wait(1), 2)
 	})
 }
 
@@ -147,17 +136,15 @@ func TestDefectG4MoreMessagesThanReceives(t *testing.T) {
 // receive that was meant for a SEND, or a SEND one that had no room. Each takes its own,
 // whatever the order in which they were posted.
 func TestDefectG5DataReceivesMixWithNotifications(t *testing.T) {
-	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for first := range 2 {
-			a, b := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme})
-			local, remote := a.region(64), b.region(128)
-			stamp(local.Bytes(), 5, 5)
+			a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme})
+			local, remote := a.Region(64), b.Region(128)
+			rig.Stamp(local.Bytes(), 5, 5)
 			data := ibverbx.RecvWR{WRID: 1}
 			data.SetSGE(remote.SGE(64, 64))
 			recvs := []ibverbx.RecvWR{data, {WRID: 0}}
-			if n, err := b.qp.PostRecv(recvs); n != 2 || err != nil {
-				t.Fatalf("PostRecv = %d, %v; want 2", n, err)
-			}
+			b.PostRecv(recvs...)
 			write := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 			write.SetSGE(local.SGE(0, 64))
 			send := ibverbx.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
@@ -166,17 +153,15 @@ func TestDefectG5DataReceivesMixWithNotifications(t *testing.T) {
 			if first == 1 {
 				slices.Reverse(wrs)
 			}
-			if n, err := a.qp.PostSend(wrs); n != 2 || err != nil {
-				t.Fatalf("PostSend = %d, %v; want 2", n, err)
-			}
-			a.wait(2)
-			for _, wc := range b.wait(2) {
+			a.PostSend(wrs...)
+			a.Wait(2)
+			for _, wc := range b.Wait(2) {
 				want := []verbs.WCOpcode{verbs.WCRecvRDMAWithImm, verbs.WCRecv}[wc.WRID]
 				if err := wc.Err(); err != nil || wc.Opcode != want {
 					t.Errorf("receive %d ended with %v, %v; want %v", wc.WRID, wc.Opcode, err, want)
 				}
 			}
-			if want := stamped(64, 5, 5); !slices.Equal(remote.Bytes()[:64], want) || !slices.Equal(remote.Bytes()[64:], want) {
+			if want := rig.Stamped(64, 5, 5); !slices.Equal(remote.Bytes()[:64], want) || !slices.Equal(remote.Bytes()[64:], want) {
 				t.Error("the bytes of the WRITE or of the SEND are not in their place")
 			}
 		}
@@ -187,14 +172,14 @@ func TestDefectG5DataReceivesMixWithNotifications(t *testing.T) {
 // receive at all. Such a depth is refused, and with the defaults the lanes have the engine's
 // receives before the peer is known.
 func TestDefectG6UnlimitedDepthPostsNoReceives(t *testing.T) {
-	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		x := newInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
-		if _, err := x.cq.NewQP(ibverbx.Config{Lanes: 2, Scheme: scheme, NotifyDepth: -1}); !errors.Is(err, verbs.ErrInvalid) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
+		if _, err := x.CQ.NewQP(ibverbx.Config{Lanes: 2, Scheme: scheme, NotifyDepth: -1}); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("NewQP with a depth of -1 = %v, want %v", err, verbs.ErrInvalid)
 		}
-		told := x.nic.QPs()[:2]
+		told := x.NIC.QPs()[:2]
 		if scheme == ibverbx.Spray {
-			told = x.nic.QPs()[3:4]
+			told = x.NIC.QPs()[3:4]
 		}
 		for i, q := range told {
 			if len(q.Waiting()) == 0 {
@@ -207,19 +192,17 @@ func TestDefectG6UnlimitedDepthPostsNoReceives(t *testing.T) {
 // TestDefectG7ReceivesLeak: the original kept eight bytes of every receive that ever ended.
 // Fifty thousand of them leave nothing behind.
 func TestDefectG7ReceivesLeak(t *testing.T) {
-	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		x := newFaulty(t, newFaultNIC(), ibverbx.Config{Lanes: 2, Scheme: scheme})
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		x := newFaulty(t, ibverbx.Config{Lanes: 2, Scheme: scheme}, newFaultNIC())
 		recvs := []ibverbx.RecvWR{{}}
 		var wcs [4]ibverbx.WC
 		n := uint32(0)
 		run := func(messages int) {
 			for range messages {
-				if k, err := x.qp.PostRecv(recvs); k != 1 || err != nil {
-					t.Fatalf("PostRecv = %d, %v; want 1", k, err)
-				}
+				x.PostRecv(recvs...)
 				x.notify(t, scheme, n)
 				n++
-				if k, err := x.cq.Poll(wcs[:]); k != 1 || err != nil || wcs[0].Err() != nil {
+				if k, err := x.CQ.Poll(wcs[:]); k != 1 || err != nil || wcs[0].Err() != nil {
 					t.Fatalf("Poll = %d, %v, %v; want a success", k, err, wcs[0].Err())
 				}
 			}
@@ -245,19 +228,19 @@ func heapBytes() uint64 {
 // notifications are posted.
 func TestDefectG8OneNotifyInFlight(t *testing.T) {
 	const messages = 64
-	x := newInstrument(t, ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray})
+	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray})
 	for i := range messages {
-		wr := x.request(uint64(i), verbs.OpRDMAWriteWithImm, 10)
+		wr := x.Request(uint64(i), verbs.OpRDMAWriteWithImm, 10)
 		wr.Imm = uint32(i)
-		x.post(t, wr)
+		x.PostSend(wr)
 	}
-	for _, q := range x.nic.QPs()[:4] {
+	for _, q := range x.NIC.QPs()[:4] {
 		q.Complete(len(q.Posted()))
 	}
-	if n, err := x.cq.Poll(make([]ibverbx.WC, messages)); n != 0 || err != nil {
+	if n, err := x.CQ.Poll(make([]ibverbx.WC, messages)); n != 0 || err != nil {
 		t.Fatalf("Poll = %d, %v; want nothing", n, err)
 	}
-	notify := x.nic.QPs()[5]
+	notify := x.NIC.QPs()[5]
 	if len(notify.Posted()) != messages {
 		t.Fatalf("%d notifications are under way, want %d", len(notify.Posted()), messages)
 	}
@@ -266,7 +249,7 @@ func TestDefectG8OneNotifyInFlight(t *testing.T) {
 			t.Fatalf("notification %d is that of message %d", i, got)
 		}
 	}
-	wantIDs(t, x.settle(t), upTo(messages)...)
+	wantIDs(t, x.Settle(), upTo(messages)...)
 }
 
 // TestDefectG9ErrorLosesCompletions: an error of one poll made the original drop what it had
@@ -277,9 +260,9 @@ func TestDefectG9ErrorLosesCompletions(t *testing.T) {
 	for _, lanes := range []int{1, 4} {
 		for _, room := range []int{7, 64} {
 			nics := []*faultNIC{newFaultNIC(), newFaultNIC()}
-			x := newFaultyRails(t, nics, ibverbx.Config{Lanes: lanes})
+			x := newFaulty(t, ibverbx.Config{Lanes: lanes}, nics...)
 			for i := range requests {
-				x.post(t, x.request(uint64(i), verbs.OpRDMAWrite, 10))
+				x.PostSend(x.Request(uint64(i), verbs.OpRDMAWrite, 10))
 			}
 			for _, nic := range nics {
 				for _, q := range nic.QPs() {
@@ -292,7 +275,7 @@ func TestDefectG9ErrorLosesCompletions(t *testing.T) {
 			var told []error
 			for range 50 {
 				wcs := make([]ibverbx.WC, room)
-				n, err := x.cq.Poll(wcs)
+				n, err := x.CQ.Poll(wcs)
 				if all = append(all, wcs[:n]...); err != nil {
 					told = append(told, err)
 				}
@@ -308,12 +291,12 @@ func TestDefectG9ErrorLosesCompletions(t *testing.T) {
 // TestDefectG10NotifyNotRetried: when the original's notification could not be posted for
 // want of room it was never tried again. It is, until it is taken.
 func TestDefectG10NotifyNotRetried(t *testing.T) {
-	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for refusals := range 6 {
-			x := newInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
+			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
 			turn := 0
 			refuse := func() {
-				for _, q := range x.nic.QPs() {
+				for _, q := range x.NIC.QPs() {
 					if q.Complete(len(q.Posted())); turn < refusals {
 						q.RefuseAt(0, verbs.ErrQueueFull)
 					} else {
@@ -323,8 +306,8 @@ func TestDefectG10NotifyNotRetried(t *testing.T) {
 				turn++
 			}
 			refuse()
-			x.post(t, x.request(3, verbs.OpRDMAWriteWithImm, 0))
-			wcs := x.settleWith(t, refuse)
+			x.PostSend(x.Request(3, verbs.OpRDMAWriteWithImm, 0))
+			wcs := x.SettleWith(refuse)
 			wantIDs(t, wcs, 3)
 			if err := wcs[0].Err(); err != nil {
 				t.Fatalf("refused %d times: the request ended with %v, want success", refusals, err)

@@ -5,6 +5,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -138,81 +139,19 @@ func (q *faultQP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 
 // faulty is an instrument whose NIC can be wrong.
 type faulty struct {
-	*instrument
+	*rig.Instrument
 	fault *faultNIC
-	rails *ibverbx.Rails
 }
 
-// newFaulty returns a connected VirtualQP over one NIC whose sends are held.
-func newFaulty(t *testing.T, nic *faultNIC, cfg ibverbx.Config) *faulty {
+// newFaulty returns an instrument over NICs that can be wrong; fault is the first of them.
+func newFaulty(t *testing.T, cfg ibverbx.Config, faults ...*faultNIC) *faulty {
 	t.Helper()
-	return newFaultyRails(t, []*faultNIC{nic}, cfg)
-}
-
-// newFaultyRails is the same over several NICs; the instrument's is the first of them.
-func newFaultyRails(t *testing.T, nics []*faultNIC, cfg ibverbx.Config) *faulty {
-	t.Helper()
-	f := &faulty{instrument: &instrument{nic: nics[0].NIC}, fault: nics[0]}
-	var rails []ibverbx.RailConfig
-	for _, nic := range nics {
-		rails = append(rails, ibverbx.RailConfig{Context: nic})
+	var nics []*nullnic.NIC
+	var contexts []verbs.Context
+	for _, nic := range faults {
+		nics, contexts = append(nics, nic.NIC), append(contexts, nic)
 	}
-	var err error
-	f.rails, err = ibverbx.NewRails(rails...)
-	must(t, err)
-	f.cq, err = f.rails.NewCQ(ibverbx.CQConfig{})
-	must(t, err)
-	f.qp, err = f.cq.NewQP(cfg)
-	must(t, err)
-	t.Cleanup(func() { must(t, f.qp.Close()) })
-	card, err := f.qp.Card()
-	must(t, err)
-	must(t, f.qp.Connect(card))
-	mem, err := verbs.AllocMemory(1<<20, nil)
-	must(t, err)
-	f.region, err = f.rails.Register(mem, verbs.AccessAll)
-	must(t, err)
-	t.Cleanup(func() { must(t, f.region.Close()); must(t, mem.Free()) })
-	for _, nic := range nics {
-		for _, q := range nic.QPs() {
-			q.Hold()
-		}
-	}
-	return f
-}
-
-// post posts requests, all of which must be taken.
-func (x *instrument) post(t *testing.T, wrs ...ibverbx.SendWR) {
-	t.Helper()
-	if n, err := x.qp.PostSend(wrs); n != len(wrs) || err != nil {
-		t.Fatalf("PostSend = %d, %v; want %d", n, err, len(wrs))
-	}
-}
-
-// settle completes whatever the NIC holds and polls until nothing comes any more. It
-// returns all completions.
-func (x *instrument) settle(t *testing.T) []ibverbx.WC {
-	t.Helper()
-	return x.settleWith(t, func() {
-		for _, q := range x.nic.QPs() {
-			q.Complete(len(q.Posted()))
-		}
-	})
-}
-
-// settleWith is settle with something else to be done before every poll.
-func (x *instrument) settleWith(t *testing.T, before func()) (all []ibverbx.WC) {
-	t.Helper()
-	for idle := 0; idle < 20; idle++ {
-		before()
-		var wcs [16]ibverbx.WC
-		n, err := x.cq.Poll(wcs[:])
-		must(t, err)
-		if all = append(all, wcs[:n]...); n > 0 {
-			idle = 0
-		}
-	}
-	return all
+	return &faulty{Instrument: rig.NewInstrumentOn(t, cfg, nics, contexts...), fault: faults[0]}
 }
 
 // wantIDs wants completions of just these requests, in this order.
@@ -240,23 +179,16 @@ func upTo(n int) (ids []uint64) {
 	return ids
 }
 
-// forEachScheme runs a test in all of them.
-func forEachScheme(t *testing.T, run func(t *testing.T, scheme ibverbx.Scheme)) {
-	for _, scheme := range schemes {
-		t.Run(scheme.String(), func(t *testing.T) { run(t, scheme) })
-	}
-}
-
 // notify delivers message n to the engine as a peer would send it: one record, number or
 // notification, on the first lane that is for it.
 func (x *faulty) notify(t *testing.T, scheme ibverbx.Scheme, n uint32) {
 	t.Helper()
-	lane, wc := x.nic.QPs()[0], verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm}
+	lane, wc := x.NIC.QPs()[0], verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm}
 	switch scheme {
 	case ibverbx.DQPLB:
-		wc.Imm = dqplbImm(n, true)
+		wc.Imm = rig.DQPLBImm(n, true)
 	case ibverbx.Spray:
-		lane = x.nic.QPs()[len(x.nic.QPs())-1]
+		lane = x.NIC.QPs()[len(x.NIC.QPs())-1]
 	default:
 		if len(lane.Waiting()) > 0 {
 			writeRecord(lane.Waiting()[0].SGE[0].Addr, n, 1)

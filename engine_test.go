@@ -8,6 +8,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -41,9 +42,9 @@ func newBench(t *rapid.T) *bench {
 		cfgs = append(cfgs, ibverbx.RailConfig{Context: nic})
 	}
 	rails, err := ibverbx.NewRails(cfgs...)
-	ok(t, err)
+	rig.Must(t, err)
 	b.cq, err = rails.NewCQ(ibverbx.CQConfig{})
-	ok(t, err)
+	rig.Must(t, err)
 	b.qp, err = b.cq.NewQP(ibverbx.Config{
 		Lanes:           rapid.IntRange(1, 9).Draw(t, "lanes"),
 		Policy:          ibverbx.Policy(rapid.IntRange(0, 1).Draw(t, "policy")),
@@ -53,16 +54,16 @@ func newBench(t *rapid.T) *bench {
 		SignalInterval:  rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "interval"),
 		TrackSingleLane: true,
 	})
-	ok(t, err)
+	rig.Must(t, err)
 	card, err := b.qp.Card()
-	ok(t, err)
-	ok(t, b.qp.Connect(card))
+	rig.Must(t, err)
+	rig.Must(t, b.qp.Connect(card))
 	mem, err := verbs.AllocMemory(benchMemory, nil)
-	ok(t, err)
+	rig.Must(t, err)
 	b.mem, err = rails.Register(mem, verbs.AccessAll)
-	ok(t, err)
+	rig.Must(t, err)
 	b.base = b.mem.Remote().Addr
-	t.Cleanup(func() { ok(t, b.mem.Close()); ok(t, mem.Free()) })
+	t.Cleanup(func() { rig.Must(t, b.mem.Close()); rig.Must(t, mem.Free()) })
 	for _, nic := range b.nics {
 		for _, q := range nic.QPs() {
 			q.Hold()
@@ -71,12 +72,6 @@ func newBench(t *rapid.T) *bench {
 	}
 	b.seen = make([]int, len(b.lanes))
 	return b
-}
-
-func ok(t *rapid.T, err error) {
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // remoteOf gives request i a range of its own, so that a fragment says whose it is.

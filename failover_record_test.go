@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/internal/slice"
 	"ibverbx/softnic"
 )
@@ -15,7 +16,7 @@ import (
 // two others the one that inherits is slow: what the lane leaves undone must move there
 // together with what announces it, or the receiver learns of bytes that are still under way.
 func TestRecordFollowsFragments(t *testing.T) {
-	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for depth := 1; depth <= 3; depth++ {
 			const cuts = 20
 			for i := range cuts {
@@ -31,15 +32,15 @@ func recordFollows(t *testing.T, scheme ibverbx.Scheme, depth, at int) {
 	t.Helper()
 	const messages, size, victim = 4, 18 << 10, 2
 	d := newDuo(t, 3, ibverbx.Config{Scheme: scheme, Lanes: 3, LaneDepth: depth, FragmentSize: 2048})
-	must(t, d.links[0].Impair(d.hosts[0].nics[0], d.hosts[1].nics[0], softnic.Impairment{Delay: 300 * time.Microsecond}))
-	local, remote := d.hosts[0].region(messages*size), d.hosts[1].region(messages*size)
-	fillRandom(local, uint64(at))
+	rig.Must(t, d.links[0].Impair(d.hosts[0].NICs[0], d.hosts[1].NICs[0], softnic.Impairment{Delay: 300 * time.Microsecond}))
+	local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+	rig.Fill(local.Bytes(), uint64(at))
 	d.post(0, messages, size, local, remote)
 	checked := 0
 	d.until("all messages are done", func() bool {
 		switch at--; at {
 		case 0:
-			d.links[victim].Cut(d.hosts[0].nics[victim], d.hosts[1].nics[victim])
+			d.links[victim].Cut(d.hosts[0].NICs[victim], d.hosts[1].NICs[victim])
 		case -60: // the others have done what they could
 			d.kill(0, victim)
 		}

@@ -6,72 +6,29 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/softnic"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
-
-// tapped is a Control with a filter in front of Send.
-type tapped struct {
-	ibverbx.Control
-	pass func(b []byte) bool
-}
-
-func (c *tapped) Send(b []byte) error {
-	if c.pass != nil && !c.pass(b) {
-		return nil
-	}
-	return c.Control.Send(b)
-}
-
-// newDuoTapped is newDuo with a filter for what each host sends.
-func newDuoTapped(t *testing.T, rails int, cfg ibverbx.Config, cqcfg ibverbx.CQConfig) (*duo, [2]*tapped) {
-	t.Helper()
-	d := &duo{t: t}
-	clock := func() int64 { return d.now }
-	var links []softnic.Link
-	for i := range rails {
-		l, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i), Now: clock, Impairment: softnic.Impairment{Delay: 30 * time.Microsecond}})
-		must(t, err)
-		d.links = append(d.links, l)
-		links = append(links, l)
-	}
-	a, b := ibverbx.ControlPair(nil, nil)
-	taps := [2]*tapped{{Control: a}, {Control: b}}
-	for i := range taps {
-		cfg.Control, cfg.Now, cfg.Incarnation = taps[i], clock, uint64(100+i)
-		h := newRails(t, links)
-		var err error
-		h.cq, err = h.rails.NewCQ(cqcfg)
-		must(t, err)
-		t.Cleanup(func() { must(t, h.cq.Close()) })
-		h.qp, err = h.cq.NewQP(cfg)
-		must(t, err)
-		t.Cleanup(func() { must(t, h.qp.Close()) })
-		d.hosts[i] = h
-	}
-	connectQPs(t, d.hosts[0].qp, d.hosts[1].qp)
-	return d, taps
-}
 
 func ctlKindOf(b []byte) byte    { return b[5] }
 func ctlFlagsOf(b []byte) uint16 { return binary.LittleEndian.Uint16(b[10:]) }
 
 // A lane that is full when its rail is lost for good must be carried by the other rail.
 func TestFailoverFullLaneMoves(t *testing.T) {
-	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for _, depth := range []int{1, 4} {
 			d := newDuo(t, 2, ibverbx.Config{Lanes: 2, Scheme: scheme, FragmentSize: 4096, LaneDepth: depth})
 			const messages, size = 2, 65536
-			local, remote := d.hosts[0].region(messages*size), d.hosts[1].region(messages*size)
-			fillRandom(local, 2)
-			a, b := d.hosts[0].nics[1], d.hosts[1].nics[1]
+			local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+			rig.Fill(local.Bytes(), 2)
+			a, b := d.hosts[0].NICs[1], d.hosts[1].NICs[1]
 			d.links[1].Cut(a, b)
 			d.links[1].Cut(b, a)
 			d.post(0, messages, size, local, remote)
 			d.until("all complete on the other rail", func() bool {
-				return (len(d.got[0]) == messages && len(d.got[1]) == messages) || d.hosts[0].qp.Err() != nil
+				return (len(d.got[0]) == messages && len(d.got[1]) == messages) || d.hosts[0].QP.Err() != nil
 			})
-			if err := d.hosts[0].qp.Err(); err != nil {
+			if err := d.hosts[0].QP.Err(); err != nil {
 				t.Fatalf("depth %d: Err = %v, want nil", depth, err)
 			}
 			d.check(messages, local, remote)
@@ -82,7 +39,7 @@ func TestFailoverFullLaneMoves(t *testing.T) {
 // One lost control message (the offer that says "connected") must not keep a lane out.
 func TestFailoverLostHave(t *testing.T) {
 	for host := range 2 {
-		d, taps := newDuoTapped(t, 1, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
+		d, taps := newTappedDuo(t, 1, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
 		lost := 0
 		taps[host].pass = func(b []byte) bool {
 			if ctlKindOf(b) == 2 && ctlFlagsOf(b)&1 != 0 && lost == 0 {
@@ -91,14 +48,14 @@ func TestFailoverLostHave(t *testing.T) {
 			}
 			return true
 		}
-		local, remote := d.hosts[0].region(4*4096), d.hosts[1].region(4*4096)
+		local, remote := d.hosts[0].Region(4*4096), d.hosts[1].Region(4*4096)
 		d.kill(0, 0)
 		d.post(0, 4, 4096, local, remote)
 		d.until("all complete", func() bool { return len(d.got[0]) == 4 && len(d.got[1]) == 4 })
 		for end := d.now + int64(20*time.Second); !d.up() || lost != 1; d.step() {
 			if d.now > end {
 				t.Fatalf("host %d lost one offer: after 20 s %s and %s, want up", host,
-					d.hosts[0].qp.Stats().Lanes[0].State, d.hosts[1].qp.Stats().Lanes[0].State)
+					d.hosts[0].QP.Stats().Lanes[0].State, d.hosts[1].QP.Stats().Lanes[0].State)
 			}
 		}
 	}
@@ -106,11 +63,11 @@ func TestFailoverLostHave(t *testing.T) {
 
 // A data receive ends when the VirtualQP fails while its message lane is out of service.
 func TestFailoverDataReceiveFlushed(t *testing.T) {
-	d, taps := newDuoTapped(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second}, ibverbx.CQConfig{})
-	local, remote := d.hosts[0].region(4096), d.hosts[1].region(4096)
+	d, taps := newTappedDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second}, ibverbx.CQConfig{})
+	local, remote := d.hosts[0].Region(4096), d.hosts[1].Region(4096)
 	recv := ibverbx.RecvWR{WRID: 7}
 	recv.SetSGE(local.SGE(0, 4096))
-	post1(t, d.hosts[0], &recv)
+	d.hosts[0].PostRecv(recv)
 	for _, c := range taps {
 		c.pass = func([]byte) bool { return false }
 	}
@@ -118,13 +75,13 @@ func TestFailoverDataReceiveFlushed(t *testing.T) {
 	for range 20 {
 		d.step()
 	}
-	d.links[0].Cut(d.hosts[0].nics[0], d.hosts[1].nics[0])
+	d.links[0].Cut(d.hosts[0].NICs[0], d.hosts[1].NICs[0])
 	d.post(0, 1, 4096, local, remote)
-	d.until("it failed", func() bool { return d.hosts[0].qp.Err() != nil })
+	d.until("it failed", func() bool { return d.hosts[0].QP.Err() != nil })
 	for range 10_000 {
 		d.step()
 	}
-	post1(t, d.hosts[0], &recv)
+	d.hosts[0].PostRecv(recv)
 	for range 10_000 {
 		d.step()
 	}
@@ -143,12 +100,12 @@ func TestFailoverDataReceiveFlushed(t *testing.T) {
 func TestFailoverSlowReceiver(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2, NotifyDepth: 256})
 	const messages, size = 200, 4096
-	local, remote := d.hosts[0].region(messages*size), d.hosts[1].region(messages*size)
-	fillRandom(local, 2)
+	local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+	rig.Fill(local.Bytes(), 2)
 	var wcs [16]ibverbx.WC
 	sender := func() {
-		n, err := d.hosts[0].cq.Poll(wcs[:])
-		must(t, err)
+		n, err := d.hosts[0].CQ.Poll(wcs[:])
+		rig.Must(t, err)
 		d.got[0] = append(d.got[0], wcs[:n]...)
 	}
 	d.post(0, messages, size, local, remote)
@@ -171,13 +128,13 @@ func TestFailoverSlowReceiver(t *testing.T) {
 				l.Step()
 			}
 		}
-		wc, ok, err := d.hosts[1].cq.PollOne()
-		must(t, err)
+		wc, ok, err := d.hosts[1].CQ.PollOne()
+		rig.Must(t, err)
 		if ok {
 			d.got[1] = append(d.got[1], wc)
 		}
 		for i, h := range d.hosts {
-			if err := h.qp.Err(); err != nil {
+			if err := h.QP.Err(); err != nil {
 				t.Fatalf("host %d after %d of %d: Err = %v, want nil", i, len(d.got[1]), messages, err)
 			}
 		}
@@ -189,11 +146,11 @@ func TestFailoverSlowReceiver(t *testing.T) {
 func TestFailoverLatePoll(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second})
 	const messages, size = 8, 4096
-	local, remote := d.hosts[0].region(messages*size), d.hosts[1].region(messages*size)
+	local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
 	var one [1]ibverbx.WC
 	for range 60 {
-		_, err := d.hosts[0].cq.Poll(one[:])
-		must(t, err)
+		_, err := d.hosts[0].CQ.Poll(one[:])
+		rig.Must(t, err)
 	}
 	d.post(0, messages, size, local, remote)
 	for range 100 {
@@ -204,8 +161,8 @@ func TestFailoverLatePoll(t *testing.T) {
 	}
 	d.now += int64(2 * time.Second)
 	for len(d.got[0]) < messages {
-		n, err := d.hosts[0].cq.Poll(one[:])
-		must(t, err)
+		n, err := d.hosts[0].CQ.Poll(one[:])
+		rig.Must(t, err)
 		d.got[0] = append(d.got[0], one[:n]...)
 	}
 	for i, wc := range d.got[0] {
@@ -213,7 +170,7 @@ func TestFailoverLatePoll(t *testing.T) {
 			t.Fatalf("request %d: %v, want success: it had ended", i, wc.Err())
 		}
 	}
-	if err := d.hosts[0].qp.Err(); err != nil {
+	if err := d.hosts[0].QP.Err(); err != nil {
 		t.Fatalf("Err = %v, want nil", err)
 	}
 }
@@ -221,22 +178,22 @@ func TestFailoverLatePoll(t *testing.T) {
 // A caller of ProcessCompletions gets failover too.
 func TestFailoverProcessCompletionsDrives(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
-	local, remote := d.hosts[0].region(4*65536), d.hosts[1].region(4*65536)
-	fillRandom(local, 2)
+	local, remote := d.hosts[0].Region(4*65536), d.hosts[1].Region(4*65536)
+	rig.Fill(local.Bytes(), 2)
 	d.kill(0, 1)
 	d.post(0, 4, 65536, local, remote)
 	var raw [16]verbs.WC
 	var wcs [16]ibverbx.WC
 	for range 100_000 {
 		for rail := range 2 {
-			n, err := d.hosts[0].cq.CQ(rail).Poll(raw[:])
-			must(t, err)
-			k, err := d.hosts[0].cq.ProcessCompletions(rail, raw[:n], wcs[:])
-			must(t, err)
+			n, err := d.hosts[0].CQ.CQ(rail).Poll(raw[:])
+			rig.Must(t, err)
+			k, err := d.hosts[0].CQ.ProcessCompletions(rail, raw[:n], wcs[:])
+			rig.Must(t, err)
 			d.got[0] = append(d.got[0], wcs[:k]...)
 		}
-		n, err := d.hosts[1].cq.Poll(wcs[:])
-		must(t, err)
+		n, err := d.hosts[1].CQ.Poll(wcs[:])
+		rig.Must(t, err)
 		d.got[1] = append(d.got[1], wcs[:n]...)
 		d.now += 20_000
 		for _, l := range d.links {
@@ -252,8 +209,8 @@ func TestFailoverProcessCompletionsDrives(t *testing.T) {
 // Atomics go on when the rail of the message lane is back.
 func TestFailoverAtomicsGoHome(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
-	local, remote := d.hosts[0].region(64), d.hosts[1].region(64)
-	a, b := d.hosts[0].nics[0], d.hosts[1].nics[0]
+	local, remote := d.hosts[0].Region(64), d.hosts[1].Region(64)
+	a, b := d.hosts[0].NICs[0], d.hosts[1].NICs[0]
 	d.links[0].Cut(a, b)
 	d.links[0].Cut(b, a)
 	d.kill(0, 0)
@@ -262,20 +219,16 @@ func TestFailoverAtomicsGoHome(t *testing.T) {
 	send.SetSGE(local.SGE(0, 8))
 	recv := ibverbx.RecvWR{WRID: 0}
 	recv.SetSGE(remote.SGE(0, 8))
-	post1(t, d.hosts[1], &recv)
-	if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{send}); k != 1 {
-		t.Fatal(err)
-	}
+	d.hosts[1].PostRecv(recv)
+	d.hosts[0].PostSend(send)
 	d.until("the message arrives over the other rail", func() bool { return len(d.got[0]) == 1 })
-	t.Logf("message lane on rail %d", d.hosts[0].qp.Stats().Lanes[2].Rail)
+	t.Logf("message lane on rail %d", d.hosts[0].QP.Stats().Lanes[2].Rail)
 	d.links[0].Restore(a, b)
 	d.links[0].Restore(b, a)
 	w := ibverbx.SendWR{WRID: 9, Opcode: verbs.OpRDMAWrite, Remote: remote.Remote()}
 	w.SetSGE(local.SGE(0, 8))
 	for range 4 { // use the lanes, so that their deaths are noticed
-		if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{w}); k != 1 {
-			t.Fatal(err)
-		}
+		d.hosts[0].PostSend(w)
 	}
 	for range 10_000 {
 		d.step()
@@ -283,13 +236,11 @@ func TestFailoverAtomicsGoHome(t *testing.T) {
 	d.until("all lanes are back", d.up)
 	add := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
 	add.SetSGE(local.SGE(0, 8))
-	if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{add}); k != 1 {
-		t.Fatal(err)
-	}
+	d.hosts[0].PostSend(add)
 	start := d.now
 	d.until("the atomic has ended", func() bool { return len(d.got[0]) == 2 || d.now-start > int64(30*time.Second) })
 	if len(d.got[0]) != 2 || d.got[0][1].Err() != nil {
-		t.Fatalf("30 s after all lanes are up the atomic has not succeeded: %+v, message lane on rail %d", d.got[0], d.hosts[0].qp.Stats().Lanes[2].Rail)
+		t.Fatalf("30 s after all lanes are up the atomic has not succeeded: %+v, message lane on rail %d", d.got[0], d.hosts[0].QP.Stats().Lanes[2].Rail)
 	}
 }
 
@@ -297,29 +248,27 @@ func TestFailoverAtomicsGoHome(t *testing.T) {
 func TestFailoverAheadOfTheDead(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 4, NotifyDepth: 4, LaneDepth: 256, Deadline: 30 * time.Second})
 	const messages, size = 64, 64
-	local, remote := d.hosts[0].region(messages*size), d.hosts[1].region(messages*size)
-	fillRandom(local, 2)
-	a, b := d.hosts[0].nics[1], d.hosts[1].nics[1]
+	local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+	rig.Fill(local.Bytes(), 2)
+	a, b := d.hosts[0].NICs[1], d.hosts[1].NICs[1]
 	d.links[1].Cut(a, b)
 	d.links[1].Cut(b, a)
 	posted := 0
 	for i := range messages {
 		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
 		wr.SetSGE(local.SGE(uint64(i*size), size))
-		if k, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{wr}); k != 1 {
-			t.Fatal(err)
-		}
+		d.hosts[0].PostSend(wr)
 	}
 	d.until("all complete", func() bool {
 		for posted < messages {
-			if k, _ := d.hosts[1].qp.PostRecv([]ibverbx.RecvWR{{WRID: uint64(posted)}}); k != 1 {
+			if k, _ := d.hosts[1].QP.PostRecv([]ibverbx.RecvWR{{WRID: uint64(posted)}}); k != 1 {
 				break
 			}
 			posted++
 		}
-		return (len(d.got[0]) == messages && len(d.got[1]) == messages) || d.hosts[0].qp.Err() != nil
+		return (len(d.got[0]) == messages && len(d.got[1]) == messages) || d.hosts[0].QP.Err() != nil
 	})
-	if err := d.hosts[0].qp.Err(); err != nil {
+	if err := d.hosts[0].QP.Err(); err != nil {
 		t.Fatalf("after %d messages Err = %v, want nil", len(d.got[1]), err)
 	}
 	d.check(messages, local, remote)
@@ -327,17 +276,17 @@ func TestFailoverAheadOfTheDead(t *testing.T) {
 
 // A receiver that nobody reads from, whose lanes die again and again.
 func TestFailoverStarvedFlap(t *testing.T) {
-	forEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Scheme: scheme, SendDepth: 4, RecvDepth: 1, NotifyDepth: 4, Deadline: time.Hour})
 		const size = 64
-		local, remote := d.hosts[0].region(size), d.hosts[1].region(size)
+		local, remote := d.hosts[0].Region(size), d.hosts[1].Region(size)
 		sent := 0
 		for round := range 8 {
 			for i := range 400 {
 				wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
 				wr.SetSGE(local.SGE(0, size))
 				if i%4 == 0 {
-					k, _ := d.hosts[0].qp.PostSend([]ibverbx.SendWR{wr})
+					k, _ := d.hosts[0].QP.PostSend([]ibverbx.SendWR{wr})
 					sent += k
 				}
 				d.step()
@@ -351,7 +300,7 @@ func TestFailoverStarvedFlap(t *testing.T) {
 			d.step()
 			d.until("back", d.up)
 			for i, h := range d.hosts {
-				if err := h.qp.Err(); err != nil {
+				if err := h.QP.Err(); err != nil {
 					t.Fatalf("round %d, %d sent: Err of host %d = %v, want nil", round, sent, i, err)
 				}
 			}
@@ -364,7 +313,7 @@ func TestFailoverStarvedFlap(t *testing.T) {
 func TestFailoverEmptyPollAllocs(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	var wcs [16]ibverbx.WC
-	if n := testing.AllocsPerRun(1000, func() { _, _ = d.hosts[0].cq.Poll(wcs[:]) }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { _, _ = d.hosts[0].CQ.Poll(wcs[:]) }); n != 0 {
 		t.Fatalf("%v allocations per poll, want 0", n)
 	}
 }
@@ -374,28 +323,26 @@ func TestFailoverEmptyPollAllocs(t *testing.T) {
 func TestRailStatsOfMovedLane(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	const size = 8192
-	local, remote := d.hosts[0].region(2*size), d.hosts[1].region(2*size)
+	local, remote := d.hosts[0].Region(2*size), d.hosts[1].Region(2*size)
 	send := func(i int) {
 		recv := ibverbx.RecvWR{WRID: uint64(i)}
 		recv.SetSGE(remote.SGE(uint64(i*size), size))
-		post1(t, d.hosts[1], &recv)
+		d.hosts[1].PostRecv(recv)
 		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 		wr.SetSGE(local.SGE(uint64(i*size), size))
-		if n, err := d.hosts[0].qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
-			t.Fatalf("PostSend: %d taken, error %v, want 1", n, err)
-		}
+		d.hosts[0].PostSend(wr)
 		d.until("complete", func() bool { return len(d.got[0]) == i+1 && len(d.got[1]) == i+1 })
 	}
 	send(0)
 	for _, h := range d.hosts {
-		h.nics[0].SetPort(false)
+		h.NICs[0].SetPort(false)
 	}
 	d.until("the message lane is on rail 1", func() bool {
-		l := d.hosts[0].qp.Stats().Lanes[2]
+		l := d.hosts[0].QP.Stats().Lanes[2]
 		return l.Rail == 1 && l.State == "up"
 	})
 	send(1)
-	rails := d.hosts[0].qp.Stats().Rails
+	rails := d.hosts[0].QP.Stats().Rails
 	if rails[0].Bytes != size || rails[1].Bytes != size {
 		t.Errorf("the rails carried %d and %d bytes, want %d each", rails[0].Bytes, rails[1].Bytes, size)
 	}

@@ -3,13 +3,7 @@ package ibverbx_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"ibverbx/internal/property"
+	"ibverbx/internal/rig"
 )
 
-// TestMain fails if a test leaves a goroutine behind: the engine has none.
-func TestMain(m *testing.M) {
-	property.Seed()
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { rig.Main(m) }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/internal/slice"
 	"ibverbx/verbs"
 )
@@ -74,10 +75,10 @@ func (r *matrixRow) group(o *matrixRow) int {
 func loadMatrix(t *testing.T) []matrixRow {
 	t.Helper()
 	f, err := os.Open("testdata/ibverbx_matrix.csv")
-	must(t, err)
-	defer func() { must(t, f.Close()) }()
+	rig.Must(t, err)
+	defer func() { rig.Must(t, f.Close()) }()
 	lines, err := csv.NewReader(f).ReadAll()
-	must(t, err)
+	rig.Must(t, err)
 	var rows []matrixRow
 	for i, line := range lines[1:] {
 		row, err := parseMatrixRow(line)
@@ -159,8 +160,8 @@ func newMatrixMemory(t *testing.T, rows []matrixRow) *matrixMemory {
 	}
 	alloc := func(n int) *verbs.Memory {
 		mem, err := verbs.AllocMemory(n, nil)
-		must(t, err)
-		t.Cleanup(func() { must(t, mem.Free()) })
+		rig.Must(t, err)
+		t.Cleanup(func() { rig.Must(t, mem.Free()) })
 		return mem
 	}
 	m := &matrixMemory{sources: make(map[string]*verbs.Memory), target: alloc(size + matrixGuard)}
@@ -177,7 +178,7 @@ func newMatrixMemory(t *testing.T, rows []matrixRow) *matrixMemory {
 // that gets it, and the VirtualQPs between them, of which there is a pair at a time.
 type matrixRig struct {
 	rails          int
-	writer, reader *host
+	writer, reader *rig.Host
 	sources        map[string]*ibverbx.Region
 	target         *ibverbx.Region
 	pair           *matrixPair
@@ -194,15 +195,15 @@ type matrixEnd struct {
 
 func newMatrixRig(t *testing.T, rails int, mem *matrixMemory) *matrixRig {
 	t.Helper()
-	links := memoryLinks(rails)
+	links := rig.MemoryLinks(rails)
 	g := &matrixRig{
 		rails: rails, sources: make(map[string]*ibverbx.Region),
-		writer: newHost(t, links, ibverbx.Config{Lanes: 1}), reader: newHost(t, links, ibverbx.Config{Lanes: 1}),
+		writer: rig.NewHost(t, links, ibverbx.Config{Lanes: 1}), reader: rig.NewHost(t, links, ibverbx.Config{Lanes: 1}),
 	}
-	register := func(h *host, m *verbs.Memory) *ibverbx.Region {
-		r, err := h.rails.Register(m, verbs.AccessAll)
-		must(t, err)
-		t.Cleanup(func() { must(t, r.Close()) })
+	register := func(h *rig.Host, m *verbs.Memory) *ibverbx.Region {
+		r, err := h.Rails.Register(m, verbs.AccessAll)
+		rig.Must(t, err)
+		t.Cleanup(func() { rig.Must(t, r.Close()) })
 		return r
 	}
 	for element, m := range mem.sources {
@@ -221,25 +222,25 @@ func (g *matrixRig) connect(t *testing.T, row *matrixRow) *matrixPair {
 	g.disconnect(t)
 	g.pair, g.made = &matrixPair{g.newEnd(t, g.writer, row), g.newEnd(t, g.reader, row)}, *row
 	writerCard, err := g.pair.writer.qp.Card()
-	must(t, err)
+	rig.Must(t, err)
 	readerCard, err := g.pair.reader.qp.Card()
-	must(t, err)
-	must(t, g.pair.writer.qp.Connect(overTheWire(t, readerCard)))
-	must(t, g.pair.reader.qp.Connect(overTheWire(t, writerCard)))
+	rig.Must(t, err)
+	rig.Must(t, g.pair.writer.qp.Connect(rig.OverTheWire(t, readerCard)))
+	rig.Must(t, g.pair.reader.qp.Connect(rig.OverTheWire(t, writerCard)))
 	return g.pair
 }
 
-func (g *matrixRig) newEnd(t *testing.T, h *host, row *matrixRow) matrixEnd {
+func (g *matrixRig) newEnd(t *testing.T, h *rig.Host, row *matrixRow) matrixEnd {
 	t.Helper()
 	const receives = 64
 	lanes := row.lanes/g.rails + 3 // the message lane, the notify lane, and what does not divide evenly
-	cq, err := h.rails.NewCQ(ibverbx.CQConfig{Depth: lanes * (row.depth + receives)})
-	must(t, err)
+	cq, err := h.Rails.NewCQ(ibverbx.CQConfig{Depth: lanes * (row.depth + receives)})
+	rig.Must(t, err)
 	qp, err := cq.NewQP(ibverbx.Config{
 		Lanes: row.lanes, Scheme: row.scheme, LaneDepth: row.depth, FragmentSize: row.fragment,
 		RecvDepth: receives, NotifyDepth: receives,
 	})
-	must(t, err)
+	rig.Must(t, err)
 	return matrixEnd{cq, qp}
 }
 
@@ -249,8 +250,8 @@ func (g *matrixRig) disconnect(t *testing.T) {
 		return
 	}
 	for _, e := range []matrixEnd{g.pair.writer, g.pair.reader} {
-		must(t, e.qp.Close())
-		must(t, e.cq.Close())
+		rig.Must(t, e.qp.Close())
+		rig.Must(t, e.cq.Close())
 	}
 	g.pair = nil
 }
@@ -291,7 +292,7 @@ func (g *matrixRig) run(t *testing.T, row *matrixRow) {
 		checkMatrixReceive(t, row, received, told.qp, recv.WRID)
 	}
 	if !bytes.Equal(got[:row.bytes], want.Bytes()[:row.bytes]) {
-		t.Errorf("byte %d is not as it was sent", firstDifference(got, want.Bytes()[:row.bytes]))
+		t.Errorf("byte %d is not as it was sent", rig.FirstDifference(got, want.Bytes()[:row.bytes]))
 	}
 	if !bytes.Equal(got[row.bytes:], make([]byte, matrixGuard)) {
 		t.Errorf("bytes behind the %d of the message were written", row.bytes)
@@ -312,7 +313,7 @@ func (p *matrixPair) drive(t *testing.T, row *matrixRow) (sent, received ibverbx
 	for turns, quiet := 0, 0; quiet < 2; turns++ {
 		for i, e := range []*matrixEnd{poster, other} {
 			n, err := e.cq.Poll(wcs[i][min(have[i], 1):])
-			must(t, err)
+			rig.Must(t, err)
 			have[i] += n
 		}
 		if have[0] >= 1 && have[1] >= receives {
@@ -374,15 +375,6 @@ func (g *matrixRig) checkRails(t *testing.T, row *matrixRow, before, after ibver
 	if sum != row.bytes {
 		t.Errorf("the rails carried %d bytes, want %d", sum, row.bytes)
 	}
-}
-
-func firstDifference(a, b []byte) int {
-	for i := range b {
-		if a[i] != b[i] {
-			return i
-		}
-	}
-	return -1
 }
 
 // TestMatrix runs every distributed case of the original, over one rail and over two, and

@@ -9,6 +9,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -113,24 +114,24 @@ func newModelEnd(t *rapid.T, nics []*nullnic.NIC, cfg ibverbx.Config, shared, by
 	}
 	var err error
 	e.rails, err = ibverbx.NewRails(cfgs...)
-	ok(t, err)
+	rig.Must(t, err)
 	e.cq, err = e.rails.NewCQ(ibverbx.CQConfig{Depth: 1 << 11, SharedReceives: shared})
-	ok(t, err)
+	rig.Must(t, err)
 	e.qp, err = e.cq.NewQP(cfg)
-	ok(t, err)
+	rig.Must(t, err)
 	e.memory, err = verbs.AllocMemory(bytes, nil)
-	ok(t, err)
+	rig.Must(t, err)
 	e.region, err = e.rails.Register(e.memory, verbs.AccessAll)
-	ok(t, err)
+	rig.Must(t, err)
 	t.Cleanup(func() {
-		ok(t, errors.Join(e.qp.Close(), e.region.Close(), e.memory.Free(), e.cq.Close(), e.rails.Close()))
+		rig.Must(t, errors.Join(e.qp.Close(), e.region.Close(), e.memory.Free(), e.cq.Close(), e.rails.Close()))
 	})
 	return e
 }
 
 // connect connects the VirtualQP and finds its lanes on the NICs.
 func (e *modelEnd) connect(card *ibverbx.Card) {
-	ok(e.t, e.qp.Connect(card))
+	rig.Must(e.t, e.qp.Connect(card))
 	for _, l := range e.qp.Stats().Lanes {
 		for _, q := range e.nics[l.Rail].QPs() {
 			if q.Num() == l.QPN {
@@ -147,7 +148,7 @@ func (e *modelEnd) connect(card *ibverbx.Card) {
 
 func (e *modelEnd) card() *ibverbx.Card {
 	c, err := e.qp.Card()
-	ok(e.t, err)
+	rig.Must(e.t, err)
 	return c
 }
 
@@ -316,7 +317,7 @@ func checkRefusal(t *rapid.T, n, chain, bad, depth, high int, err error) {
 
 // forSchemes runs a property for every scheme.
 func forSchemes(t *testing.T, property func(t *rapid.T, scheme ibverbx.Scheme)) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) { property(rt, scheme) })
 		})

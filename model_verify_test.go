@@ -2,6 +2,7 @@ package ibverbx_test
 
 import (
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -106,7 +107,7 @@ func (e *modelEnd) pollSome(room int) []ibverbx.WC {
 		rail := drawInt(e.t, "rail", 0, len(e.nics)-1)
 		wcs := make([]verbs.WC, drawInt(e.t, "physical completions", 0, 5))
 		k, polled := e.cq.CQ(rail).Poll(wcs)
-		ok(e.t, polled)
+		rig.Must(e.t, polled)
 		n, err = e.cq.ProcessCompletions(rail, wcs[:k], dst)
 	case 4:
 		e.takeIn()
@@ -135,7 +136,7 @@ func (e *modelEnd) takeIn() {
 	wcs := make([]verbs.WC, 1<<11)
 	for rail := range e.nics {
 		k, err := e.cq.CQ(rail).Poll(wcs)
-		ok(e.t, err)
+		rig.Must(e.t, err)
 		n, err := e.cq.ProcessCompletions(rail, wcs[:k], nil)
 		if n != 0 || err != nil {
 			e.t.Fatalf("ProcessCompletions without room = %d, %v; want 0, nil", n, err)

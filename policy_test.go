@@ -5,6 +5,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -24,22 +25,22 @@ func newPaced(t *testing.T, policy ibverbx.Policy, lanes, depth int) *paced {
 	x := &paced{}
 	nic := nullnic.New("null0", 0x11)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
-	must(t, err)
+	rig.Must(t, err)
 	x.cq, err = rails.NewCQ(ibverbx.CQConfig{})
-	must(t, err)
+	rig.Must(t, err)
 	x.q, err = x.cq.NewQP(ibverbx.Config{
 		Lanes: lanes, Policy: policy, FragmentSize: 4096, SendDepth: depth, LaneDepth: 4 * depth,
 		Now: func() int64 { return x.now },
 	})
-	must(t, err)
+	rig.Must(t, err)
 	card, err := x.q.Card()
-	must(t, err)
-	must(t, x.q.Connect(card))
+	rig.Must(t, err)
+	rig.Must(t, x.q.Connect(card))
 	mem, err := verbs.AllocMemory(16384, nil)
-	must(t, err)
+	rig.Must(t, err)
 	region, err := rails.Register(mem, verbs.AccessAll)
-	must(t, err)
-	t.Cleanup(func() { must(t, region.Close()); must(t, mem.Free()) })
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, region.Close()); rig.Must(t, mem.Free()) })
 	x.lanes = nic.QPs()[:lanes]
 	for _, l := range x.lanes {
 		l.Hold()
@@ -65,7 +66,7 @@ func (x *paced) step(t *testing.T, rates ...int) (done []int) {
 		done = append(done, n)
 	}
 	_, err := x.cq.Poll(make([]ibverbx.WC, 64))
-	must(t, err)
+	rig.Must(t, err)
 	return done
 }
 
@@ -178,24 +179,22 @@ func TestTwoChoicesWeighsLanes(t *testing.T) {
 // lane as one chain; those that are posted one by one go to the lanes in turn.
 func TestSmallRequestsShareALane(t *testing.T) {
 	for _, policy := range []ibverbx.Policy{ibverbx.RoundRobin, ibverbx.LeastBytes, ibverbx.TwoChoices} {
-		x := newInstrument(t, ibverbx.Config{Lanes: 4, Policy: policy})
+		x := rig.NewInstrument(t, ibverbx.Config{Lanes: 4, Policy: policy})
 		wrs := make([]ibverbx.SendWR, 16)
 		for i := range wrs {
-			wrs[i] = x.request(uint64(i), verbs.OpRDMAWrite, 64)
+			wrs[i] = x.Request(uint64(i), verbs.OpRDMAWrite, 64)
 		}
-		if n, err := x.qp.PostSend(wrs); n != len(wrs) {
-			t.Fatalf("%s: PostSend = %d, %v", policy, n, err)
-		}
-		if s := x.qp.Stats(); s.Doorbells != 1 || s.Fragments != 16 {
+		x.PostSend(wrs...)
+		if s := x.QP.Stats(); s.Doorbells != 1 || s.Fragments != 16 {
 			t.Errorf("%s: %d doorbells for %d requests, want one for 16", policy, s.Doorbells, s.Fragments)
 		}
 		for i := range 3 {
-			if n, err := x.qp.PostSend(wrs[i : i+1]); n != 1 {
+			if n, err := x.QP.PostSend(wrs[i : i+1]); n != 1 {
 				t.Fatalf("%s: PostSend = %d, %v", policy, n, err)
 			}
 		}
 		used := 0
-		for _, l := range x.qp.Stats().Lanes {
+		for _, l := range x.QP.Stats().Lanes {
 			if l.Fragments > 0 {
 				used++
 			}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -40,23 +41,23 @@ func TestAutoPolicy(t *testing.T) {
 		var cfgs []ibverbx.RailConfig
 		for _, mbps := range tt.speeds {
 			nic, err := softnic.New(link, softnic.Config{})
-			must(t, err)
-			t.Cleanup(func() { must(t, nic.Close()) })
+			rig.Must(t, err)
+			t.Cleanup(func() { rig.Must(t, nic.Close()) })
 			ctx, err := nic.Open()
-			must(t, err)
+			rig.Must(t, err)
 			cfgs = append(cfgs, ibverbx.RailConfig{Context: fastPort{ctx, mbps}})
 		}
 		rails, err := ibverbx.NewRails(cfgs...)
-		must(t, err)
+		rig.Must(t, err)
 		cq, err := rails.NewCQ(ibverbx.CQConfig{})
-		must(t, err)
+		rig.Must(t, err)
 		qp, err := cq.NewQP(ibverbx.Config{Policy: tt.asked})
-		must(t, err)
+		rig.Must(t, err)
 		if got := ibverbx.PolicyInUse(qp); got != tt.want {
 			t.Errorf("policy %v on ports of %v Mb/s is %v, want %v", tt.asked, tt.speeds, got, tt.want)
 		}
-		must(t, qp.Close())
-		must(t, cq.Close())
-		must(t, rails.Close())
+		rig.Must(t, qp.Close())
+		rig.Must(t, cq.Close())
+		rig.Must(t, rails.Close())
 	}
 }

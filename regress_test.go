@@ -6,14 +6,15 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
 // TestReceivesNotPolledAreKept: receives that have ended and were not polled are never
 // lost, however many end at once.
 func TestReceivesNotPolledAreKept(t *testing.T) {
-	x := newInstrument(t, ibverbx.Config{Lanes: 2, RecvDepth: 2})
-	lane, message := x.nic.QPs()[0], x.nic.QPs()[2]
+	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, RecvDepth: 2})
+	lane, message := x.NIC.QPs()[0], x.NIC.QPs()[2]
 	msg := uint32(0)
 	arrive := func(n int) { // n messages, taken from the CQ and not reported
 		for range n {
@@ -24,8 +25,8 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 			msg++
 		}
 		wcs := make([]verbs.WC, 16)
-		k, _ := x.cq.CQ(0).Poll(wcs)
-		if _, err := x.cq.ProcessCompletions(0, wcs[:k], nil); err != nil {
+		k, _ := x.CQ.CQ(0).Poll(wcs)
+		if _, err := x.CQ.ProcessCompletions(0, wcs[:k], nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -33,11 +34,9 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 	post := func(data bool) {
 		wr := ibverbx.RecvWR{WRID: uint64(posted)}
 		if data {
-			wr.SetSGE(x.region.SGE(0, 64))
+			wr.SetSGE(x.Region.SGE(0, 64))
 		}
-		if n, err := x.qp.PostRecv([]ibverbx.RecvWR{wr}); n != 1 {
-			t.Fatalf("PostRecv of receive %d: %v", posted, err)
-		}
+		x.PostRecv(wr)
 		posted++
 	}
 	post(false)
@@ -50,7 +49,7 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 	message.Deliver(verbs.WC{Opcode: verbs.WCRecv, ByteLen: 1}, []byte{1})
 	arrive(2)
 	dst := make([]ibverbx.WC, 16)
-	n, err := x.cq.Poll(dst)
+	n, err := x.CQ.Poll(dst)
 	got := map[uint64]int{}
 	for _, wc := range dst[:n] {
 		got[wc.WRID]++
@@ -62,9 +61,9 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 
 // TestUnknownOpcodes: what is no opcode is refused, whatever its lower bits are.
 func TestUnknownOpcodes(t *testing.T) {
-	x := newInstrument(t, ibverbx.Config{Lanes: 2})
+	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2})
 	for op := 7; op < 256; op++ {
-		if n, err := x.qp.PostSend([]ibverbx.SendWR{x.request(1, verbs.Opcode(op), 8)}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
+		if n, err := x.QP.PostSend([]ibverbx.SendWR{x.Request(1, verbs.Opcode(op), 8)}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("PostSend of opcode %d = %d, %v; want 0, %v", op, n, err, verbs.ErrInvalid)
 		}
 	}
@@ -73,38 +72,36 @@ func TestUnknownOpcodes(t *testing.T) {
 // TestRefusedCloseChangesNothing: a VirtualCQ in use refuses to close and works on, also if
 // only one of its rails has QPs, or its receives are shared.
 func TestRefusedCloseChangesNothing(t *testing.T) {
-	h := newHost(t, memoryLinks(2), ibverbx.Config{Lanes: 2})
+	h := rig.NewHost(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 2})
 	for name, cfg := range map[string]ibverbx.CQConfig{"own receives": {}, "shared receives": {SharedReceives: 16}} {
 		t.Run(name, func(t *testing.T) {
-			cq, err := h.rails.NewCQ(cfg)
-			must(t, err)
+			cq, err := h.Rails.NewCQ(cfg)
+			rig.Must(t, err)
 			q, err := cq.NewQP(ibverbx.Config{Lanes: 1})
-			must(t, err)
+			rig.Must(t, err)
 			if err := cq.Close(); !errors.Is(err, verbs.ErrBusy) {
 				t.Errorf("Close of a VirtualCQ in use = %v, want %v", err, verbs.ErrBusy)
 			}
 			if n, err := cq.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
 				t.Errorf("Poll after a Close that was refused = %d, %v; want nothing", n, err)
 			}
-			must(t, q.Close())
-			must(t, cq.Close())
+			rig.Must(t, q.Close())
+			rig.Must(t, cq.Close())
 		})
 	}
 }
 
 // TestDirectStats: one lane that passes everything through counts too.
 func TestDirectStats(t *testing.T) {
-	a, b := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: 1})
-	local, remote := a.region(1000), b.region(1000)
+	a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 1})
+	local, remote := a.Region(1000), b.Region(1000)
 	for range 3 {
 		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, 1000))
-		if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
-			t.Fatal(n, err)
-		}
+		a.PostSend(wr)
 	}
-	a.wait(3)
-	if s := a.qp.Stats(); s.Posted != 3 || s.Completed != 3 || s.Bytes != 3000 || s.Fragments != 3 || s.HighWater != 3 {
+	a.Wait(3)
+	if s := a.QP.Stats(); s.Posted != 3 || s.Completed != 3 || s.Bytes != 3000 || s.Fragments != 3 || s.HighWater != 3 {
 		t.Errorf("Stats = %+v", s)
 	}
 }

@@ -8,26 +8,25 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-var schemes = []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray}
-
 // each runs a test for every scheme, over one rail and over two, on links that hand
 // packets over and on links that cut and queue them.
 func each(t *testing.T, lanes int, run func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link)) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		for _, rails := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s/rails=%d/lanes=%d/memory", scheme, rails, lanes), func(t *testing.T) {
-				run(t, scheme, func() []softnic.Link { return memoryLinks(rails) })
+				run(t, scheme, func() []softnic.Link { return rig.MemoryLinks(rails) })
 			})
 			t.Run(fmt.Sprintf("%s/rails=%d/lanes=%d/packets", scheme, rails, lanes), func(t *testing.T) {
 				run(t, scheme, func() []softnic.Link {
 					links := make([]softnic.Link, rails)
 					for i := range links {
 						link, err := softnic.NewFaultLink(nil)
-						must(t, err)
+						rig.Must(t, err)
 						links[i] = link
 					}
 					return links
@@ -41,18 +40,16 @@ func each(t *testing.T, lanes int, run func(t *testing.T, scheme ibverbx.Scheme,
 // request before it are in memory, and it learns what the scheme can carry.
 func TestNotification(t *testing.T) {
 	each(t, 6, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
-		a, b := hostPair(t, links(), ibverbx.Config{Lanes: 6, Scheme: scheme, FragmentSize: 3000})
+		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 6, Scheme: scheme, FragmentSize: 3000})
 		const requests, size = 120, 20_000
-		local, remote := a.region(requests*size), b.region(requests*size)
+		local, remote := a.Region(requests*size), b.Region(requests*size)
 		rng := rand.New(rand.NewPCG(7, uint64(scheme)))
-		fill(local.Bytes(), rng)
+		rig.Fill(local.Bytes(), rng.Uint64())
 		recvs := make([]ibverbx.RecvWR, requests)
 		for i := range recvs {
 			recvs[i].WRID = uint64(i)
 		}
-		if n, err := b.qp.PostRecv(recvs); n != requests || err != nil {
-			t.Fatal(n, err)
-		}
+		b.PostRecv(recvs...)
 		var notified []int
 		lengths := make([]int, requests)
 		sent, told, completed := 0, 0, 0
@@ -68,7 +65,7 @@ func TestNotification(t *testing.T) {
 				if n > 0 {
 					wr.SetSGE(local.SGE(uint64(sent*size), uint32(n)))
 				}
-				k, err := a.qp.PostSend([]ibverbx.SendWR{wr})
+				k, err := a.QP.PostSend([]ibverbx.SendWR{wr})
 				if k == 1 {
 					if lengths[sent] = n; wr.Opcode == verbs.OpRDMAWriteWithImm {
 						notified = append(notified, sent)
@@ -79,7 +76,7 @@ func TestNotification(t *testing.T) {
 				}
 			}
 			completed += pollOnce(t, a, completed)
-			for _, wc := range poll(t, b) {
+			for _, wc := range b.Poll() {
 				i := notified[told]
 				checkNotification(t, scheme, wc, told, i, lengths[i])
 				for k := range i + 1 {
@@ -106,21 +103,10 @@ func checkNotification(t *testing.T, scheme ibverbx.Scheme, wc ibverbx.WC, told,
 	}
 }
 
-// poll takes what is there.
-func poll(t *testing.T, h *host) []ibverbx.WC {
-	t.Helper()
-	var wcs [16]ibverbx.WC
-	n, err := h.cq.Poll(wcs[:])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return wcs[:n]
-}
-
 // pollOnce polls sends, which must complete well and in order from next on.
-func pollOnce(t *testing.T, h *host, next int) int {
+func pollOnce(t *testing.T, h *rig.Host, next int) int {
 	t.Helper()
-	wcs := poll(t, h)
+	wcs := h.Poll()
 	for i, wc := range wcs {
 		if err := wc.Err(); err != nil || wc.WRID != uint64(next+i) {
 			t.Fatalf("completion of request %d = %d, %v", next+i, wc.WRID, err)
@@ -133,19 +119,17 @@ func pollOnce(t *testing.T, h *host, next int) int {
 // the sender waits; when receives are posted every message is told, once and in order.
 func TestMoreMessagesThanReceives(t *testing.T) {
 	each(t, 3, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
-		a, b := hostPair(t, links(), ibverbx.Config{Lanes: 3, Scheme: scheme, RecvDepth: 8, NotifyDepth: 4, SendDepth: 512})
+		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 3, Scheme: scheme, RecvDepth: 8, NotifyDepth: 4, SendDepth: 512})
 		// Each has a place of its own: two rails write without knowing of each other.
 		const messages = 300
-		local, remote := a.region(messages*64), b.region(messages*64)
+		local, remote := a.Region(messages*64), b.Region(messages*64)
 		for i := range messages {
 			wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * 64)}
 			wr.SetSGE(local.SGE(uint64(i*64), 64))
-			if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
-				t.Fatal(i, err)
-			}
+			a.PostSend(wr)
 		}
 		for range 200 {
-			poll(t, b)
+			b.Poll()
 		}
 		completed := pollOnce(t, a, 0)
 		if completed == messages {
@@ -153,16 +137,16 @@ func TestMoreMessagesThanReceives(t *testing.T) {
 		}
 		told := 0
 		for told < messages {
-			n, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: uint64(told)}})
+			n, err := b.QP.PostRecv([]ibverbx.RecvWR{{WRID: uint64(told)}})
 			if n == 0 && err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
 				t.Fatal(err)
 			}
 			for {
 				completed += pollOnce(t, a, completed)
-				wcs := poll(t, b)
+				wcs := b.Poll()
 				for _, wc := range wcs {
 					if wc.Status != verbs.StatusSuccess || wc.WRID != uint64(told) || (wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(told)) {
-						t.Fatalf("message %d = %+v; %v, %v", told, wc, a.qp.Err(), b.qp.Err())
+						t.Fatalf("message %d = %+v; %v, %v", told, wc, a.QP.Err(), b.QP.Err())
 					}
 					told++
 				}
@@ -173,7 +157,7 @@ func TestMoreMessagesThanReceives(t *testing.T) {
 		}
 		for completed < messages {
 			completed += pollOnce(t, a, completed)
-			poll(t, b)
+			b.Poll()
 		}
 	})
 }
@@ -182,8 +166,8 @@ func TestMoreMessagesThanReceives(t *testing.T) {
 // disturb each other (G5), and a SEND that finds the WRITEs before it done.
 func TestMessages(t *testing.T) {
 	each(t, 4, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
-		a, b := hostPair(t, links(), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1000})
-		local, remote, inbox := a.region(8192), b.region(8192), b.region(64*64)
+		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1000})
+		local, remote, inbox := a.Region(8192), b.Region(8192), b.Region(64*64)
 		for round := range 40 {
 			for i := range local.Bytes() {
 				local.Bytes()[i] = byte(i*3 + round)
@@ -196,22 +180,18 @@ func TestMessages(t *testing.T) {
 			send.SetSGE(local.SGE(0, 48))
 			recv := ibverbx.RecvWR{WRID: 10}
 			recv.SetSGE(inbox.SGE(0, 64))
-			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{recv, {WRID: 11}}); n != 2 {
-				t.Fatal(err)
-			}
-			if n, err := a.qp.PostSend([]ibverbx.SendWR{write, notify, send}); n != 3 {
-				t.Fatal(err)
-			}
+			b.PostRecv(recv, ibverbx.RecvWR{WRID: 11})
+			a.PostSend(write, notify, send)
 			var got []ibverbx.WC
 			done := 0
 			for len(got) < 2 || done == 0 {
-				for _, wc := range poll(t, a) {
+				for _, wc := range a.Poll() {
 					if err := wc.Err(); err != nil || wc.WRID != 3 {
 						t.Fatalf("completion %+v, %v", wc, err)
 					}
 					done++
 				}
-				got = append(got, poll(t, b)...)
+				got = append(got, b.Poll()...)
 			}
 			for _, wc := range got {
 				if err := wc.Err(); err != nil {
@@ -230,16 +210,14 @@ func TestMessages(t *testing.T) {
 
 // TestAtomics: they stay on one rail, in order with what was posted before them.
 func TestAtomics(t *testing.T) {
-	a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 4})
-	result, counter := a.region(8), b.region(8)
+	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4})
+	result, counter := a.Region(8), b.Region(8)
 	const adds = 50
 	for i := range adds {
 		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 3, Remote: counter.Remote()}
 		wr.SetSGE(result.SGE(0, 8))
-		if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
-			t.Fatal(err)
-		}
-		if wc := a.wait(1)[0]; wc.Err() != nil || wc.Opcode != verbs.WCFetchAdd {
+		a.PostSend(wr)
+		if wc := a.Wait(1)[0]; wc.Err() != nil || wc.Opcode != verbs.WCFetchAdd {
 			t.Fatalf("completion = %+v", wc)
 		}
 		if got := binary.NativeEndian.Uint64(result.Bytes()); got != uint64(3*i) {

@@ -8,52 +8,37 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
 // sharedHost is a host whose VirtualQPs take their receives from one SRQ per rail.
-func sharedHost(tb testing.TB, links []softnic.Link, depth int, cfgs ...ibverbx.Config) (*host, []*ibverbx.VirtualQP) {
+func sharedHost(tb testing.TB, links []softnic.Link, depth int, cfgs ...ibverbx.Config) (*rig.Host, []*ibverbx.VirtualQP) {
 	tb.Helper()
-	h := newRails(tb, links)
-	var err error
-	h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{SharedReceives: depth})
-	must(tb, err)
-	tb.Cleanup(func() { must(tb, h.cq.Close()) })
+	h := rig.NewRails(tb, links)
+	h.NewCQ(ibverbx.CQConfig{SharedReceives: depth})
 	var qps []*ibverbx.VirtualQP
 	for _, cfg := range cfgs {
-		q, err := h.cq.NewQP(cfg)
-		must(tb, err)
-		tb.Cleanup(func() { must(tb, q.Close()) })
-		qps = append(qps, q)
+		qps = append(qps, h.NewQP(cfg))
 	}
 	return h, qps
-}
-
-func connectQPs(tb testing.TB, a, b *ibverbx.VirtualQP) {
-	tb.Helper()
-	cardA, err := a.Card()
-	must(tb, err)
-	cardB, err := b.Card()
-	must(tb, err)
-	must(tb, a.Connect(overTheWire(tb, cardB)))
-	must(tb, b.Connect(overTheWire(tb, cardA)))
 }
 
 // TestSharedReceives: two VirtualQPs of a host share the receives of a rail, far fewer than
 // they have lanes; many more messages than that arrive, whole and in order.
 func TestSharedReceives(t *testing.T) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		for _, rails := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s/rails=%d", scheme, rails), func(t *testing.T) {
-				links := memoryLinks(rails)
+				links := rig.MemoryLinks(rails)
 				cfg := ibverbx.Config{Lanes: 16, Scheme: scheme, FragmentSize: 16, RecvDepth: 512}
 				a, qa := sharedHost(t, links, 8, cfg, cfg)
 				b, qb := sharedHost(t, links, 8, cfg, cfg)
 				for i := range qa {
-					connectQPs(t, qa[i], qb[i])
+					rig.Connect(t, qa[i], qb[i])
 				}
-				local, remote := a.region(8192), b.region(8192)
+				local, remote := a.Region(8192), b.Region(8192)
 				const messages = 300
 				for i, q := range qb {
 					wrs := make([]ibverbx.RecvWR, messages)
@@ -65,7 +50,7 @@ func TestSharedReceives(t *testing.T) {
 					}
 				}
 				wcs := sendMany(t, a, b, qa, local, remote, messages)
-				wcs = append(wcs, b.wait(len(qb)*messages-len(wcs))...)
+				wcs = append(wcs, b.Wait(len(qb)*messages-len(wcs))...)
 				next := map[*ibverbx.VirtualQP]uint64{qb[0]: 0, qb[1]: messages}
 				for _, wc := range wcs {
 					if wc.Err() != nil || wc.WRID != next[wc.QP] {
@@ -83,7 +68,7 @@ func TestSharedReceives(t *testing.T) {
 
 // sendMany posts so many notified WRITEs on each VirtualQP of a, takes their completions,
 // and returns those of the peer meanwhile.
-func sendMany(t *testing.T, a, peer *host, qps []*ibverbx.VirtualQP, local, remote *ibverbx.Region, messages int) (received []ibverbx.WC) {
+func sendMany(t *testing.T, a, peer *rig.Host, qps []*ibverbx.VirtualQP, local, remote *ibverbx.Region, messages int) (received []ibverbx.WC) {
 	t.Helper()
 	wcs := make([]ibverbx.WC, 64)
 	sent, done := 0, 0
@@ -108,10 +93,10 @@ func sendMany(t *testing.T, a, peer *host, qps []*ibverbx.VirtualQP, local, remo
 }
 
 // pollGood returns completions, none of them of a failure.
-func pollGood(t *testing.T, h *host, wcs []ibverbx.WC) []ibverbx.WC {
+func pollGood(t *testing.T, h *rig.Host, wcs []ibverbx.WC) []ibverbx.WC {
 	t.Helper()
-	n, err := h.cq.Poll(wcs)
-	must(t, err)
+	n, err := h.CQ.Poll(wcs)
+	rig.Must(t, err)
 	for i := range wcs[:n] {
 		if wcs[i].Err() != nil {
 			t.Fatal(wcs[i].Err())
@@ -123,13 +108,13 @@ func pollGood(t *testing.T, h *host, wcs []ibverbx.WC) []ibverbx.WC {
 // TestSharedReceivesExcess: a VirtualQP whose peer sends more than it has receives for
 // fails, with an error that says so; the other one on the same SRQ goes on.
 func TestSharedReceivesExcess(t *testing.T) {
-	links := memoryLinks(1)
+	links := rig.MemoryLinks(1)
 	cfg := ibverbx.Config{Lanes: 2, RecvDepth: 4, SendDepth: 4}
 	a, qa := sharedHost(t, links, 16, cfg, cfg)
 	b, qb := sharedHost(t, links, 16, cfg, cfg)
-	connectQPs(t, qa[0], qb[0])
-	connectQPs(t, qa[1], qb[1])
-	local, remote := a.region(64), b.region(64)
+	rig.Connect(t, qa[0], qb[0])
+	rig.Connect(t, qa[1], qb[1])
+	local, remote := a.Region(64), b.Region(64)
 	post := func(q *ibverbx.VirtualQP) {
 		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, 8))
@@ -138,16 +123,16 @@ func TestSharedReceivesExcess(t *testing.T) {
 	wcs := make([]ibverbx.WC, 16)
 	for range 10_000 {
 		post(qa[0])
-		_, err := a.cq.Poll(wcs)
-		must(t, err)
-		_, err = b.cq.Poll(wcs)
-		must(t, err)
+		_, err := a.CQ.Poll(wcs)
+		rig.Must(t, err)
+		_, err = b.CQ.Poll(wcs)
+		rig.Must(t, err)
 	}
 	if err := qb[0].Err(); err == nil || !strings.Contains(err.Error(), "more messages than receives") {
 		t.Fatalf("Err of the VirtualQP with too many messages = %v", err)
 	}
 	var events [4]ibverbx.Event
-	if n := b.cq.Events(events[:]); n != 1 || events[0].Kind != ibverbx.EventFailed || events[0].QP != qb[0] || events[0].Err == nil {
+	if n := b.CQ.Events(events[:]); n != 1 || events[0].Kind != ibverbx.EventFailed || events[0].QP != qb[0] || events[0].Err == nil {
 		t.Errorf("events %+v, want one of the VirtualQP that failed", events[:n])
 	}
 	recv := ibverbx.RecvWR{WRID: 9}
@@ -155,7 +140,7 @@ func TestSharedReceivesExcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	post(qa[1])
-	if wc := b.wait(1)[0]; wc.QP != qb[1] || wc.WRID != 9 || wc.Err() != nil {
+	if wc := b.Wait(1)[0]; wc.QP != qb[1] || wc.WRID != 9 || wc.Err() != nil {
 		t.Errorf("completion of the other VirtualQP: %+v, %v", wc, wc.Err())
 	}
 	if qb[1].Err() != nil {
@@ -166,38 +151,38 @@ func TestSharedReceivesExcess(t *testing.T) {
 // TestSharedReceivesComeBack: VirtualQPs that are closed with work in flight leave no
 // receive of the SRQ behind.
 func TestSharedReceivesComeBack(t *testing.T) {
-	links := memoryLinks(1)
+	links := rig.MemoryLinks(1)
 	a, _ := sharedHost(t, links, 4)
 	b, _ := sharedHost(t, links, 4)
-	local, remote := a.region(64), b.region(64)
+	local, remote := a.Region(64), b.Region(64)
 	cfg := ibverbx.Config{Lanes: 2}
 	for i := range 50 {
-		qa, err := a.cq.NewQP(cfg)
-		must(t, err)
-		qb, err := b.cq.NewQP(cfg)
-		must(t, err)
-		connectQPs(t, qa, qb)
+		qa, err := a.CQ.NewQP(cfg)
+		rig.Must(t, err)
+		qb, err := b.CQ.NewQP(cfg)
+		rig.Must(t, err)
+		rig.Connect(t, qa, qb)
 		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
 		wr.SetSGE(local.SGE(0, 8))
 		wrs := []ibverbx.SendWR{wr, wr, wr}
 		if n, err := qa.PostSend(wrs); n != 3 {
 			t.Fatalf("round %d: PostSend = %d, %v", i, n, err)
 		}
-		must(t, qb.Close()) // three receives are filled and nobody has polled
-		must(t, qa.Close())
+		rig.Must(t, qb.Close()) // three receives are filled and nobody has polled
+		rig.Must(t, qa.Close())
 	}
-	qa, err := a.cq.NewQP(cfg)
-	must(t, err)
-	defer func() { must(t, qa.Close()) }()
-	qb, err := b.cq.NewQP(cfg)
-	must(t, err)
-	defer func() { must(t, qb.Close()) }()
-	connectQPs(t, qa, qb)
+	qa, err := a.CQ.NewQP(cfg)
+	rig.Must(t, err)
+	defer func() { rig.Must(t, qa.Close()) }()
+	qb, err := b.CQ.NewQP(cfg)
+	rig.Must(t, err)
+	defer func() { rig.Must(t, qb.Close()) }()
+	rig.Connect(t, qa, qb)
 	if n, err := qb.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); n != 1 {
 		t.Fatal(err)
 	}
 	wcs := sendMany(t, a, b, []*ibverbx.VirtualQP{qa}, local, remote, 1)
-	wcs = append(wcs, b.wait(1-len(wcs))...)
+	wcs = append(wcs, b.Wait(1-len(wcs))...)
 	if wcs[0].WRID != 1 {
 		t.Errorf("completion of receive %d, want 1", wcs[0].WRID)
 	}
@@ -205,30 +190,30 @@ func TestSharedReceivesComeBack(t *testing.T) {
 
 // TestCloseLeavesNothing: after Close neither completions nor events of a VirtualQP come.
 func TestCloseLeavesNothing(t *testing.T) {
-	links := memoryLinks(1)
+	links := rig.MemoryLinks(1)
 	for _, lanes := range []int{1, 2} {
 		cfg := ibverbx.Config{Lanes: lanes}
 		a, qa := sharedHost(t, links, 16, cfg)
 		b, qb := sharedHost(t, links, 16, cfg)
-		connectQPs(t, qa[0], qb[0])
+		rig.Connect(t, qa[0], qb[0])
 		if n, err := qb[0].PostRecv([]ibverbx.RecvWR{{WRID: 1}, {WRID: 2}}); n != 2 {
 			t.Fatal(err)
 		}
-		local, remote := a.region(64), b.region(64)
+		local, remote := a.Region(64), b.Region(64)
 		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote(), Flags: verbs.SendSignaled}
 		wr.SetSGE(local.SGE(0, 8))
 		if n, err := qa[0].PostSend([]ibverbx.SendWR{wr, wr, wr}); n != 3 {
 			t.Fatal(err)
 		}
-		must(t, qb[0].Close())
-		must(t, qa[0].Close())
-		for _, h := range []*host{a, b} {
+		rig.Must(t, qb[0].Close())
+		rig.Must(t, qa[0].Close())
+		for _, h := range []*rig.Host{a, b} {
 			for range 10 {
-				if n, err := h.cq.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+				if n, err := h.CQ.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
 					t.Errorf("%d lanes: Poll after Close = %d, %v; want nothing", lanes, n, err)
 				}
 			}
-			if n := h.cq.Events(make([]ibverbx.Event, 4)); n != 0 {
+			if n := h.CQ.Events(make([]ibverbx.Event, 4)); n != 0 {
 				t.Errorf("%d lanes: %d events after Close, want none", lanes, n)
 			}
 		}
@@ -240,15 +225,15 @@ func TestCloseLeavesNothing(t *testing.T) {
 func TestSharedReceivesAreRefilledAtOnce(t *testing.T) {
 	nic := nullnic.New("null0", 0x11)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
-	must(t, err)
+	rig.Must(t, err)
 	const depth = 16
 	cq, err := rails.NewCQ(ibverbx.CQConfig{SharedReceives: depth})
-	must(t, err)
+	rig.Must(t, err)
 	q, err := cq.NewQP(ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, RecvDepth: 64})
-	must(t, err)
+	rig.Must(t, err)
 	card, err := q.Card()
-	must(t, err)
-	must(t, q.Connect(card))
+	rig.Must(t, err)
+	rig.Must(t, q.Connect(card))
 	notify := nic.QPs()[3]
 	wcs := make([]ibverbx.WC, 4)
 	for i := range depth/2 + 1 {
@@ -259,7 +244,7 @@ func TestSharedReceivesAreRefilledAtOnce(t *testing.T) {
 			t.Fatal("no receive for the message")
 		}
 		_, err := cq.Poll(wcs)
-		must(t, err)
+		rig.Must(t, err)
 	}
 	if left := len(notify.Waiting()); left != depth {
 		t.Errorf("%d receives after the low-water mark, want %d", left, depth)
@@ -269,7 +254,7 @@ func TestSharedReceivesAreRefilledAtOnce(t *testing.T) {
 // TestSharedReceivesDepth: a depth that cannot work is refused.
 func TestSharedReceivesDepth(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
-	must(t, err)
+	rig.Must(t, err)
 	for _, depth := range []int{-1, 1, 1 << 20} {
 		if _, err := rails.NewCQ(ibverbx.CQConfig{SharedReceives: depth}); err == nil {
 			t.Errorf("NewCQ with SharedReceives %d works", depth)
@@ -283,11 +268,11 @@ func TestSharedReceivesDepth(t *testing.T) {
 func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 	for _, how := range []string{"Poll", "PollRail", "ProcessCompletions"} {
 		t.Run(how, func(t *testing.T) {
-			links, cfg := memoryLinks(2), ibverbx.Config{Lanes: 2}
+			links, cfg := rig.MemoryLinks(2), ibverbx.Config{Lanes: 2}
 			a, qa := sharedHost(t, links, 64, cfg)
 			b, qb := sharedHost(t, links, 64, cfg)
-			connectQPs(t, qa[0], qb[0])
-			local, remote := a.region(64), b.region(64)
+			rig.Connect(t, qa[0], qb[0])
+			local, remote := a.Region(64), b.Region(64)
 			if n, err := qa[0].PostRecv([]ibverbx.RecvWR{{WRID: 7}}); n != 1 {
 				t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 			}
@@ -305,16 +290,16 @@ func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 				var err error
 				switch how {
 				case "Poll":
-					n, err = a.cq.Poll(wcs)
+					n, err = a.CQ.Poll(wcs)
 				case "PollRail":
-					n, err = a.cq.PollRail(rail, wcs)
+					n, err = a.CQ.PollRail(rail, wcs)
 				default:
 					var k int
-					k, err = a.cq.CQ(rail).Poll(physical)
-					must(t, err)
-					n, err = a.cq.ProcessCompletions(rail, physical[:k], wcs)
+					k, err = a.CQ.CQ(rail).Poll(physical)
+					rig.Must(t, err)
+					n, err = a.CQ.ProcessCompletions(rail, physical[:k], wcs)
 				}
-				must(t, err)
+				rig.Must(t, err)
 				for _, wc := range wcs[:n] {
 					ended[wc.WRID] = wc.Status
 				}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"testing"
 
+	"ibverbx/internal/rig"
 	"ibverbx/rdmacore"
 	"ibverbx/verbs"
 )
@@ -30,15 +31,15 @@ type machine map[string]verbs.Context
 
 func openMachine(t *testing.T) machine {
 	lib, err := rdmacore.Load(rdmacore.Config{})
-	must(t, err)
-	t.Cleanup(func() { must(t, lib.Close()) })
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, lib.Close()) })
 	devices, err := lib.Devices()
-	must(t, err)
+	rig.Must(t, err)
 	m := machine{}
 	for _, d := range devices {
 		ctx, err := d.Open()
-		must(t, err)
-		t.Cleanup(func() { must(t, ctx.Close()) })
+		rig.Must(t, err)
+		t.Cleanup(func() { rig.Must(t, ctx.Close()) })
 		m[d.Name()] = ctx
 	}
 	for _, name := range []string{"rxe0", "rxe1", "rxe2", "rxe3"} {

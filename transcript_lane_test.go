@@ -7,6 +7,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -38,7 +39,7 @@ func (p *kernelPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 		return nil, err
 	}
 	peer, err := k.peerPD.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: k.sent, RecvCQ: k.got, MaxSendWR: 64, MaxRecvWR: 256})
-	must(k.tb, err)
+	rig.Must(k.tb, err)
 	l := &kernelLane{QP: qp, k: k, peer: peer}
 	k.lanes = append(k.lanes, l)
 	return l, nil
@@ -48,16 +49,16 @@ func (p *kernelPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 // usual: a slow machine is no failure.
 func (l *kernelLane) Connect(verbs.Endpoint) error {
 	mine, err := l.Endpoint()
-	must(l.k.tb, err)
+	rig.Must(l.k.tb, err)
 	theirs, err := l.peer.Endpoint()
-	must(l.k.tb, err)
+	rig.Must(l.k.tb, err)
 	connect := func(qp verbs.QP, ctx verbs.Context, local, remote verbs.Endpoint) error {
 		for index := 0; ; index++ {
 			row, err := ctx.QueryGID(1, index)
 			if errors.Is(err, verbs.ErrNotFound) && index < 16 {
 				continue
 			}
-			must(l.k.tb, err)
+			rig.Must(l.k.tb, err)
 			if row.GID == local.GID {
 				attr := verbs.ConnectAttr(local, remote, 1, index)
 				attr.Timeout = 17 // 0.5 s, seven times
@@ -284,7 +285,7 @@ func (l *kernelLane) Fail(status verbs.Status) {
 // closePeer closes the peer, with the completions that are left of it.
 func (l *kernelLane) closePeer() {
 	if l.peer != nil {
-		must(l.k.tb, l.peer.Close())
+		rig.Must(l.k.tb, l.peer.Close())
 		l.peer = nil
 	}
 }

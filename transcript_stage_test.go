@@ -7,6 +7,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -100,16 +101,16 @@ func (st *stage) build(a *args) []string {
 	}
 	var err error
 	st.rails, err = ibverbx.NewRails(cfgs...)
-	must(st.tb, err)
+	rig.Must(st.tb, err)
 	st.cq, err = st.rails.NewCQ(ibverbx.CQConfig{Depth: 1 << 12})
-	must(st.tb, err)
+	rig.Must(st.tb, err)
 	st.memory, err = verbs.AllocMemory(stageMemory, nil)
-	must(st.tb, err)
+	rig.Must(st.tb, err)
 	for i := range st.memory.Bytes()[:1<<16] {
 		st.memory.Bytes()[i] = byte(i) // so that inline bytes can be told apart
 	}
 	st.region, err = st.rails.Register(st.memory, verbs.AccessAll)
-	must(st.tb, err)
+	rig.Must(st.tb, err)
 	return st.join(a)
 }
 
@@ -126,16 +127,16 @@ func (st *stage) join(a *args) []string {
 		SignalInterval:  a.number("interval", 16),
 		TrackSingleLane: a.has("track"),
 	}
-	must(st.tb, cfg.Scheme.UnmarshalText([]byte(a.text("scheme", "tally"))))
-	must(st.tb, cfg.Policy.UnmarshalText([]byte(a.text("policy", "round-robin"))))
+	rig.Must(st.tb, cfg.Scheme.UnmarshalText([]byte(a.text("scheme", "tally"))))
+	rig.Must(st.tb, cfg.Policy.UnmarshalText([]byte(a.text("policy", "round-robin"))))
 	x := &actor{name: a.text("name", ""), scheme: cfg.Scheme, base: st.region.Remote().Addr}
 	a.done()
 	var err error
 	x.qp, err = st.cq.NewQP(cfg)
-	must(st.tb, err)
+	rig.Must(st.tb, err)
 	card, err := x.qp.Card()
-	must(st.tb, err)
-	must(st.tb, x.qp.Connect(card))
+	rig.Must(st.tb, err)
+	rig.Must(st.tb, x.qp.Connect(card))
 	for _, l := range x.qp.Stats().Lanes {
 		if held := st.nics[l.Rail].lane(l.QPN); held != nil {
 			x.lanes = append(x.lanes, held)
@@ -159,7 +160,7 @@ func (st *stage) close() {
 	if st.region != nil {
 		errs = append(errs, st.region.Close(), st.memory.Free(), st.cq.Close(), st.rails.Close())
 	}
-	must(st.tb, errors.Join(errs...))
+	rig.Must(st.tb, errors.Join(errs...))
 	for _, nic := range st.nics {
 		nic.leave(st.tb)
 	}

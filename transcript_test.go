@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"ibverbx/internal/rig"
 )
 
 // A transcript tells what the engine does, line by line, on NICs that do as they are told.
@@ -41,7 +43,7 @@ func TestTranscripts(t *testing.T) { transcripts(t, openNullStage, *updateTransc
 // transcripts plays every transcript on NICs of a kind.
 func transcripts(t *testing.T, open func(tb testing.TB, rail int) stageNIC, update bool) {
 	files, err := filepath.Glob(filepath.Join("testdata", "transcripts", "*.txt"))
-	must(t, err)
+	rig.Must(t, err)
 	if len(files) < 10 {
 		t.Fatalf("%d transcripts in testdata/transcripts, want the whole set", len(files))
 	}
@@ -52,11 +54,11 @@ func transcripts(t *testing.T, open func(tb testing.TB, rail int) stageNIC, upda
 		}
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(file)
-			must(t, err)
+			rig.Must(t, err)
 			lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
 			played := playTranscript(t, file, lines, open)
 			if update {
-				must(t, os.WriteFile(file, []byte(strings.Join(played, "\n")+"\n"), 0o644))
+				rig.Must(t, os.WriteFile(file, []byte(strings.Join(played, "\n")+"\n"), 0o644))
 				return
 			}
 			if d := besideTranscript(lines, played); d != "" {

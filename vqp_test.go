@@ -9,6 +9,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -20,8 +21,8 @@ func TestWriteReadContent(t *testing.T) {
 		for _, lanes := range []int{1, 2, 7, 16} {
 			for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {
 				t.Run(fmt.Sprintf("rails=%d/lanes=%d/%s", rails, lanes, op), func(t *testing.T) {
-					a, b := hostPair(t, memoryLinks(rails), ibverbx.Config{Lanes: lanes})
-					local, remote := a.region(size), b.region(size)
+					a, b := rig.NewPair(t, rig.MemoryLinks(rails), ibverbx.Config{Lanes: lanes})
+					local, remote := a.Region(size), b.Region(size)
 					rng := rand.New(rand.NewPCG(uint64(rails), uint64(lanes)))
 					for _, n := range []int{1, 1000, 16 << 10, 16<<10 + 1, 100_003, 1<<20 + 7, size} {
 						moveOnce(t, a, op, local, remote, rng, n)
@@ -33,10 +34,10 @@ func TestWriteReadContent(t *testing.T) {
 }
 
 // moveOnce moves n bytes between random places, in three pieces on the local side.
-func moveOnce(t *testing.T, a *host, op verbs.Opcode, local, remote *ibverbx.Region, rng *rand.Rand, n int) {
+func moveOnce(t *testing.T, a *rig.Host, op verbs.Opcode, local, remote *ibverbx.Region, rng *rand.Rand, n int) {
 	t.Helper()
-	fill(local.Bytes(), rng)
-	fill(remote.Bytes(), rng)
+	rig.Fill(local.Bytes(), rng.Uint64())
+	rig.Fill(remote.Bytes(), rng.Uint64())
 	off := uint64(rng.IntN(len(remote.Bytes()) - n + 1))
 	wr := ibverbx.SendWR{WRID: uint64(n), Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: off}
 	cut := uint32(n / 3)
@@ -47,11 +48,9 @@ func moveOnce(t *testing.T, a *host, op verbs.Opcode, local, remote *ibverbx.Reg
 	if op == verbs.OpRDMARead {
 		want = bytes.Clone(theirs)
 	}
-	if k, err := a.qp.PostSend([]ibverbx.SendWR{wr}); k != 1 || err != nil {
-		t.Fatalf("PostSend = %d, %v", k, err)
-	}
-	wc := a.wait(1)[0]
-	if err := wc.Err(); err != nil || wc.WRID != uint64(n) || wc.QP != a.qp {
+	a.PostSend(wr)
+	wc := a.Wait(1)[0]
+	if err := wc.Err(); err != nil || wc.WRID != uint64(n) || wc.QP != a.QP {
 		t.Fatalf("completion = %+v, %v", wc, err)
 	}
 	if !bytes.Equal(mine, want) || !bytes.Equal(theirs, want) {
@@ -59,29 +58,19 @@ func moveOnce(t *testing.T, a *host, op verbs.Opcode, local, remote *ibverbx.Reg
 	}
 }
 
-func fill(b []byte, rng *rand.Rand) {
-	x := rng.Uint64() | 1
-	for i := range b {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		b[i] = byte(x >> 32)
-	}
-}
-
 // TestRailsShareTheLoad: what the lanes say that they carried adds up, and both NICs
 // carried half.
 func TestRailsShareTheLoad(t *testing.T) {
-	a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 8})
-	local, remote := a.region(8<<20), b.region(8<<20)
+	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 8})
+	local, remote := a.Region(8<<20), b.Region(8<<20)
 	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 	wr.SetSGE(local.SGE(0, 8<<20))
-	if _, err := a.qp.PostSend([]ibverbx.SendWR{wr}); err != nil {
+	if _, err := a.QP.PostSend([]ibverbx.SendWR{wr}); err != nil {
 		t.Fatal(err)
 	}
-	a.wait(1)
+	a.Wait(1)
 	var rails [2]uint64
-	for _, s := range a.qp.Stats().Lanes {
+	for _, s := range a.QP.Stats().Lanes {
 		rails[s.Rail] += s.Bytes
 	}
 	if rails[0] != 4<<20 || rails[1] != 4<<20 {
@@ -92,8 +81,8 @@ func TestRailsShareTheLoad(t *testing.T) {
 // TestFailureIsReportedOnceAndFlushes: a bad key ends the VirtualQP, the failed request
 // says why, and those behind it are flushed in order.
 func TestFailureIsReportedOnceAndFlushes(t *testing.T) {
-	a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 4})
-	local, remote := a.region(64<<10), b.region(64<<10)
+	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4})
+	local, remote := a.Region(64<<10), b.Region(64<<10)
 	good := remote.Remote()
 	bad := remote.Remote()
 	for i := range bad.RKeys {
@@ -108,10 +97,8 @@ func TestFailureIsReportedOnceAndFlushes(t *testing.T) {
 		wr.SetSGE(local.SGE(0, 64<<10))
 		wrs = append(wrs, wr)
 	}
-	if n, err := a.qp.PostSend(wrs); n != len(wrs) || err != nil {
-		t.Fatal(n, err)
-	}
-	for i, wc := range a.wait(len(wrs)) {
+	a.PostSend(wrs...)
+	for i, wc := range a.Wait(len(wrs)) {
 		want := verbs.StatusSuccess
 		switch {
 		case i == 2:
@@ -123,14 +110,14 @@ func TestFailureIsReportedOnceAndFlushes(t *testing.T) {
 			t.Errorf("completion %d = request %d, %v; want request %d, %v", i, wc.WRID, wc.Status, i, want)
 		}
 	}
-	if a.qp.Err() == nil {
+	if a.QP.Err() == nil {
 		t.Error("Err = nil after a failure")
 	}
 	// What is posted afterwards is flushed too, as on an RC QP.
-	if n, err := a.qp.PostSend(wrs[:1]); n != 1 || err != nil {
+	if n, err := a.QP.PostSend(wrs[:1]); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	if wc := a.wait(1)[0]; wc.Status != verbs.StatusWRFlushErr {
+	if wc := a.Wait(1)[0]; wc.Status != verbs.StatusWRFlushErr {
 		t.Errorf("request after a failure = %v, want %v", wc.Status, verbs.StatusWRFlushErr)
 	}
 }
@@ -140,31 +127,31 @@ func TestFailureIsReportedOnceAndFlushes(t *testing.T) {
 func TestUnknownCompletion(t *testing.T) {
 	nic := nullnic.New("null0", 0x11)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
-	must(t, err)
+	rig.Must(t, err)
 	cq, err := rails.NewCQ(ibverbx.CQConfig{})
-	must(t, err)
+	rig.Must(t, err)
 	q, err := cq.NewQP(ibverbx.Config{Lanes: 2})
-	must(t, err)
+	rig.Must(t, err)
 	card, err := q.Card()
-	must(t, err)
-	must(t, q.Connect(card))
+	rig.Must(t, err)
+	rig.Must(t, q.Connect(card))
 	stray, err := rails.NewCQ(ibverbx.CQConfig{})
-	must(t, err)
+	rig.Must(t, err)
 	other, err := stray.NewQP(ibverbx.Config{Lanes: 1})
-	must(t, err)
+	rig.Must(t, err)
 	card, err = other.Card()
-	must(t, err)
-	must(t, other.Connect(card))
+	rig.Must(t, err)
+	rig.Must(t, other.Connect(card))
 	mem, err := verbs.AllocMemory(64, nil)
-	must(t, err)
+	rig.Must(t, err)
 	region, err := rails.Register(mem, verbs.AccessAll)
-	must(t, err)
+	rig.Must(t, err)
 	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: region.Remote()}
 	wr.SetSGE(region.SGE(0, 64))
 	if _, err := other.PostSend([]ibverbx.SendWR{wr}); err != nil {
 		t.Fatal(err)
 	}
-	must(t, other.Close()) // its completion is on its way
+	rig.Must(t, other.Close()) // its completion is on its way
 	if n, err := stray.Poll(make([]ibverbx.WC, 4)); n != 0 || !errors.Is(err, verbs.ErrNotFound) {
 		t.Errorf("Poll = %d, %v; want %v", n, err, verbs.ErrNotFound)
 	}
@@ -176,9 +163,9 @@ func TestUnknownCompletion(t *testing.T) {
 // TestBadRequests: each is refused before anything is posted, with an error that says
 // what is wrong.
 func TestBadRequests(t *testing.T) {
-	a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 4, MaxInline: 32})
-	other, _ := hostPair(t, memoryLinks(1), ibverbx.Config{Lanes: 2})
-	local, remote, foreign := a.region(4096), b.region(4096), other.region(4096)
+	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4, MaxInline: 32})
+	other, _ := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2})
+	local, remote, foreign := a.Region(4096), b.Region(4096), other.Region(4096)
 	for name, change := range map[string]func(w *ibverbx.SendWR){
 		"no bytes":            func(w *ibverbx.SendWR) { w.NumSGE = 0 },
 		"too many SGEs":       func(w *ibverbx.SendWR) { w.NumSGE = 5 },
@@ -199,15 +186,15 @@ func TestBadRequests(t *testing.T) {
 			wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 			wr.SetSGE(local.SGE(0, 1024))
 			change(&wr)
-			if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
+			if n, err := a.QP.PostSend([]ibverbx.SendWR{wr}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
 				t.Errorf("PostSend = %d, %v; want 0, %v", n, err, verbs.ErrInvalid)
 			}
-			if n, err := a.cq.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+			if n, err := a.CQ.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
 				t.Errorf("Poll = %d, %v; want nothing", n, err)
 			}
 		})
 	}
-	for _, s := range a.qp.Stats().Lanes {
+	for _, s := range a.QP.Stats().Lanes {
 		if s.Fragments != 0 {
 			t.Errorf("a refused request was handed to a lane: %+v", s)
 		}
@@ -217,9 +204,9 @@ func TestBadRequests(t *testing.T) {
 // TestBadConfig: nonsense is an error that names the field.
 func TestBadConfig(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
-	must(t, err)
+	rig.Must(t, err)
 	cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 1 << 10})
-	must(t, err)
+	rig.Must(t, err)
 	for _, cfg := range []ibverbx.Config{
 		{Lanes: -1},
 		{Lanes: 1 << 20},

@@ -8,30 +8,31 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
 // TestWaitAndServe: one side sleeps in Serve and answers nothing itself, the other sends
 // and sleeps in Wait; every message is told once, and none of the sleeps is for ever.
 func TestWaitAndServe(t *testing.T) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
-			a, b := hostPair(t, memoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1000})
-			local, remote := a.region(5000), b.region(5000)
+			a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1000})
+			local, remote := a.Region(5000), b.Region(5000)
 			const messages = 300
-			if n, err := b.qp.PostRecv(make([]ibverbx.RecvWR, 200)); n != 200 || err != nil {
+			if n, err := b.QP.PostRecv(make([]ibverbx.RecvWR, 200)); n != 200 || err != nil {
 				t.Fatal(n, err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			told, ended := 0, make(chan error, 1)
 			go func() {
-				ended <- b.cq.Serve(ctx, func(wc ibverbx.WC) {
+				ended <- b.CQ.Serve(ctx, func(wc ibverbx.WC) {
 					if err := wc.Err(); err != nil {
 						t.Error(err)
 					}
 					if told++; told <= messages-200 {
-						if _, err := b.qp.PostRecv([]ibverbx.RecvWR{{}}); err != nil {
+						if _, err := b.QP.PostRecv([]ibverbx.RecvWR{{}}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -44,10 +45,10 @@ func TestWaitAndServe(t *testing.T) {
 			wr.SetSGE(local.SGE(0, 5000))
 			wcs := make([]ibverbx.WC, 4)
 			for range messages {
-				if _, err := a.qp.PostSend([]ibverbx.SendWR{wr}); err != nil {
+				if _, err := a.QP.PostSend([]ibverbx.SendWR{wr}); err != nil {
 					t.Fatal(err)
 				}
-				if n, err := a.cq.Wait(t.Context(), wcs); n != 1 || err != nil || wcs[0].Err() != nil {
+				if n, err := a.CQ.Wait(t.Context(), wcs); n != 1 || err != nil || wcs[0].Err() != nil {
 					t.Fatal(n, err, wcs[0].Err())
 				}
 			}
@@ -61,14 +62,14 @@ func TestWaitAndServe(t *testing.T) {
 // TestWaitEnds: Wait without a Waker is refused, and with a context that ends it returns.
 func TestWaitEnds(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
-	must(t, err)
+	rig.Must(t, err)
 	silent, err := rails.NewCQ(ibverbx.CQConfig{})
-	must(t, err)
+	rig.Must(t, err)
 	if _, err := silent.Wait(t.Context(), make([]ibverbx.WC, 1)); !errors.Is(err, verbs.ErrNotSupported) {
 		t.Errorf("Wait without a Waker = %v, want %v", err, verbs.ErrNotSupported)
 	}
 	cq, err := rails.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
-	must(t, err)
+	rig.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := cq.Wait(ctx, make([]ibverbx.WC, 1)); !errors.Is(err, context.Canceled) {

@@ -1,0 +1,177 @@
+package rig
+
+import (
+	"testing"
+
+	"ibverbx"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// Host is one side of a test: rails, a VirtualCQ, and a VirtualQP.
+type Host struct {
+	tb testing.TB
+	// NICs are the software NICs by rail. There are none on other devices.
+	NICs  []*softnic.NIC
+	Rails *ibverbx.Rails
+	CQ    *ibverbx.VirtualCQ
+	// QP is the VirtualQP that NewQP made first.
+	QP *ibverbx.VirtualQP
+}
+
+// NewPair returns two hosts, each with a NIC on every link, whose VirtualQPs are connected.
+func NewPair(tb testing.TB, links []softnic.Link, cfg ibverbx.Config) (a, b *Host) {
+	tb.Helper()
+	a, b = NewHost(tb, links, cfg), NewHost(tb, links, cfg)
+	Connect(tb, a.QP, b.QP)
+	return a, b
+}
+
+// NewHost returns a host with a NIC on every link, a VirtualCQ with a waker, and a VirtualQP
+// that is not connected.
+func NewHost(tb testing.TB, links []softnic.Link, cfg ibverbx.Config) *Host {
+	tb.Helper()
+	h := NewRails(tb, links)
+	h.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
+	h.NewQP(cfg)
+	return h
+}
+
+// NewRails returns a host with a NIC on every link, and neither VirtualCQ nor VirtualQP.
+func NewRails(tb testing.TB, links []softnic.Link) *Host {
+	tb.Helper()
+	var nics []*softnic.NIC
+	var rails []ibverbx.RailConfig
+	for _, link := range links {
+		nic, err := softnic.New(link, softnic.Config{})
+		Must(tb, err)
+		tb.Cleanup(func() { Must(tb, nic.Close()) })
+		ctx, err := nic.Open()
+		Must(tb, err)
+		nics = append(nics, nic)
+		rails = append(rails, ibverbx.RailConfig{Context: ctx})
+	}
+	h := NewRailsOn(tb, rails...)
+	h.NICs = nics
+	return h
+}
+
+// NewRailsOn returns a host on contexts of any provider, and neither VirtualCQ nor VirtualQP.
+// The caller closes the contexts.
+func NewRailsOn(tb testing.TB, rails ...ibverbx.RailConfig) *Host {
+	tb.Helper()
+	h := &Host{tb: tb}
+	var err error
+	h.Rails, err = ibverbx.NewRails(rails...)
+	Must(tb, err)
+	tb.Cleanup(func() { Must(tb, h.Rails.Close()) })
+	return h
+}
+
+// NewCQ makes the host's VirtualCQ.
+func (h *Host) NewCQ(cfg ibverbx.CQConfig) {
+	h.tb.Helper()
+	cq, err := h.Rails.NewCQ(cfg)
+	Must(h.tb, err)
+	h.tb.Cleanup(func() { Must(h.tb, cq.Close()) })
+	h.CQ = cq
+}
+
+// NewQP returns a new VirtualQP on the host's VirtualCQ.
+func (h *Host) NewQP(cfg ibverbx.Config) *ibverbx.VirtualQP {
+	h.tb.Helper()
+	q, err := h.CQ.NewQP(cfg)
+	Must(h.tb, err)
+	h.tb.Cleanup(func() { Must(h.tb, q.Close()) })
+	if h.QP == nil {
+		h.QP = q
+	}
+	return q
+}
+
+// Region returns n registered bytes that all requests may use.
+func (h *Host) Region(n int) *ibverbx.Region {
+	h.tb.Helper()
+	return register(h.tb, h.Rails, n)
+}
+
+func register(tb testing.TB, rails *ibverbx.Rails, n int) *ibverbx.Region {
+	tb.Helper()
+	mem, err := verbs.AllocMemory(n, nil)
+	Must(tb, err)
+	tb.Cleanup(func() { Must(tb, mem.Free()) })
+	r, err := rails.Register(mem, verbs.AccessAll)
+	Must(tb, err)
+	tb.Cleanup(func() { Must(tb, r.Close()) })
+	return r
+}
+
+// PostSend posts requests, all of which must be taken.
+func (h *Host) PostSend(wrs ...ibverbx.SendWR) {
+	h.tb.Helper()
+	if n, err := h.QP.PostSend(wrs); n != len(wrs) || err != nil {
+		h.tb.Fatalf("PostSend = %d, %v; want %d", n, err, len(wrs))
+	}
+}
+
+// PostRecv posts receives, all of which must be taken.
+func (h *Host) PostRecv(wrs ...ibverbx.RecvWR) {
+	h.tb.Helper()
+	if n, err := h.QP.PostRecv(wrs); n != len(wrs) || err != nil {
+		h.tb.Fatalf("PostRecv = %d, %v; want %d", n, err, len(wrs))
+	}
+}
+
+// Poll polls the VirtualCQ once, for at most 16 completions.
+func (h *Host) Poll() []ibverbx.WC {
+	h.tb.Helper()
+	var wcs [16]ibverbx.WC
+	n, err := h.CQ.Poll(wcs[:])
+	Must(h.tb, err)
+	return wcs[:n]
+}
+
+// Wait polls until there are n completions.
+func (h *Host) Wait(n int) []ibverbx.WC {
+	h.tb.Helper()
+	got := make([]ibverbx.WC, n)
+	have := 0
+	for turns := 0; have < n; turns++ {
+		k, err := h.CQ.Poll(got[have:])
+		Must(h.tb, err)
+		if have += k; turns > 10_000_000 {
+			h.tb.Fatalf("%d of %d completions", have, n)
+		}
+	}
+	return got
+}
+
+// MemoryLinks returns n links that hand packets over within the process.
+func MemoryLinks(n int) []softnic.Link {
+	links := make([]softnic.Link, n)
+	for i := range links {
+		links[i] = softnic.NewMemoryLink(nil)
+	}
+	return links
+}
+
+// Connect connects two VirtualQPs with each other's encoded cards.
+func Connect(tb testing.TB, a, b *ibverbx.VirtualQP) {
+	tb.Helper()
+	cardA, err := a.Card()
+	Must(tb, err)
+	cardB, err := b.Card()
+	Must(tb, err)
+	Must(tb, a.Connect(OverTheWire(tb, cardB)))
+	Must(tb, b.Connect(OverTheWire(tb, cardA)))
+}
+
+// OverTheWire encodes a card and decodes it again, as a peer would.
+func OverTheWire(tb testing.TB, c *ibverbx.Card) *ibverbx.Card {
+	tb.Helper()
+	text, err := c.Encode()
+	Must(tb, err)
+	got, err := ibverbx.DecodeCard(text)
+	Must(tb, err)
+	return got
+}

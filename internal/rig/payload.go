@@ -1,0 +1,32 @@
+package rig
+
+// Fill fills b with bytes that depend on the seed.
+func Fill(b []byte, seed uint64) {
+	x := (seed + 1) * 0x9e3779b97f4a7c15 // small seeds give first bytes that differ, too
+	for i := range b {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		b[i] = byte(x >> 32)
+	}
+}
+
+// Stamp fills b with bytes that only message i of a sender has.
+func Stamp(b []byte, sender, i int) { Fill(b, uint64(sender)<<40|uint64(i)) }
+
+// Stamped returns n bytes as Stamp writes them.
+func Stamped(n, sender, i int) []byte {
+	b := make([]byte, n)
+	Stamp(b, sender, i)
+	return b
+}
+
+// FirstDifference returns the first index at which two slices of one length differ, or -1.
+func FirstDifference(a, b []byte) int {
+	for i := range b {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}
