@@ -1,4 +1,4 @@
-package ibverbx_test
+package tidy_test
 
 import (
 	"fmt"
@@ -17,9 +17,9 @@ import (
 const module = "ibverbx"
 
 // TestTidy holds the house rules that a compiler does not know. Each rule is a
-// subtest; tidyplants_test.go shows that each of them can fail.
+// subtest; blemishes_test.go shows that each of them can fail.
 func TestTidy(t *testing.T) {
-	tr, err := loadTree(".")
+	tr, err := loadTree("../..")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package ibverbx_test
+package tidy_test
 
 import (
 	"maps"
