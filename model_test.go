@@ -69,7 +69,7 @@ func drawModelConfig(t *rapid.T, scheme ibverbx.Scheme) ibverbx.Config {
 	now := int64(0)
 	return ibverbx.Config{
 		Scheme:          scheme,
-		Lanes:           drawInt(t, "lanes", 1, 6),
+		Lanes:           drawInt(t, "lanes", 1, 9),
 		Policy:          ibverbx.Policy(drawOf(t, "policy", 3)),
 		SendDepth:       rapid.SampledFrom([]int{1, 4, 32}).Draw(t, "depth"),
 		RecvDepth:       rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "receive depth"),
@@ -206,7 +206,7 @@ type modelRequest struct {
 }
 
 // drawRequest draws a request with the given index. Its local bytes lie in slot index of
-// region at base, in up to three pieces, and hold modelByte; its target is slot index of
+// region at base, in up to four pieces, and hold modelByte; its target is slot index of
 // remote at target.
 func (e *modelEnd) drawRequest(index, base int, remote *ibverbx.RemoteRegion, target int) *modelRequest {
 	t := e.t
@@ -231,6 +231,9 @@ func (e *modelEnd) drawRequest(index, base int, remote *ibverbx.RemoteRegion, ta
 		lengths = []int{drawInt(t, "inline bytes", 1, 40), drawInt(t, "more inline bytes", 0, 24)}
 	case (r.notified || op == verbs.OpSend || op == verbs.OpSendWithImm) && oneIn(t, "empty", 6):
 	default:
+		if oneIn(t, "empty first piece", 8) {
+			lengths = append(lengths, 0)
+		}
 		lengths = append(lengths, drawInt(t, "bytes", 1, 900))
 		for len(lengths) < 3 && oneIn(t, "another piece", 3) {
 			lengths = append(lengths, drawInt(t, "more bytes", 0, 500))

@@ -62,7 +62,7 @@ func (s *modelSender) verifyCompletion(r *sentRequest, wc *ibverbx.WC, culprit, 
 		if culprit {
 			s.t.Fatalf("request %d was made to fail with %v and was reported as a success", r.index, s.status)
 		}
-		if wc.Opcode != r.wr.Opcode.WC() || wc.Flags&ibverbx.WCHasLength != 0 && int(wc.ByteLen) != r.length {
+		if wc.Opcode != r.wr.Opcode.WC() || int(wc.ByteLen) != r.length {
 			s.t.Fatalf("request %d: completion %s of %d bytes, want %s of %d", r.index, wc.Opcode, wc.ByteLen, r.wr.Opcode.WC(), r.length)
 		}
 	case !failed:
