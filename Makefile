@@ -24,7 +24,7 @@ race:
 
 # Memory for NICs on the Go heap, where the race detector sees it.
 heapmem:
-	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -tags heapmem . ./verbs/... ./softnic/...
+	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -tags heapmem . ./test/engine/... ./verbs/... ./softnic/...
 	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -tags heapmem -run 'Transfer|VirtualQP|Path|Peer|Passive' ./reliable
 
 vet:

@@ -159,7 +159,7 @@ it must have room for every completion that may be unpolled (` + "`verbs.CQConfi
 
 ## The engine's transcripts
 
-The stories in [testdata/transcripts](../testdata/transcripts) are written for NICs that do as they
+The stories in [test/engine/transcript](../test/engine/transcript/testdata/transcripts) are written for NICs that do as they
 are told. ` + "`TestTranscriptsRXE`" + ` plays every one of them on rxe, over rdmacore, each rail a pair of
 devices, and the answers must be those in the files: completions, their order, statuses,
 immediates, lengths. A lane keeps what the engine posts until the story says how it ends; then

@@ -1,6 +1,0 @@
-//go:build !race
-
-package ibverbx_test
-
-// matrixShort is what a row of 1 GiB moves unless IBVERBX_LONG is set.
-const matrixShort = 64 << 20

@@ -1,0 +1,185 @@
+package connect_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// TestBusinessCardBytes holds the bytes that the C++ original writes and reads.
+func TestBusinessCardBytes(t *testing.T) {
+	card := &ibverbx.BusinessCard{QPNums: []uint32{17, 0xffffff}, NotifyQPNum: 20}
+	const want = `{"qpNums":["0000000017","0016777215"],"notifyQpNum":"0000000020"}`
+	got, err := json.Marshal(card)
+	if err != nil || string(got) != want {
+		t.Errorf("card = %s, %v; want %s", got, err, want)
+	}
+	for _, text := range []string{want, `{"notifyQpNum": "20", "qpNums": ["17","16777215"]}`} {
+		c, err := ibverbx.DecodeBusinessCard([]byte(text))
+		if err != nil || fmt.Sprint(*c) != fmt.Sprint(*card) {
+			t.Errorf("DecodeBusinessCard(%s) = %+v, %v; want %+v", text, c, err, *card)
+		}
+	}
+}
+
+// TestBusinessCardRefusals: numbers that the original's reader bends into shape, and one
+// that ends it, are errors here.
+func TestBusinessCardRefusals(t *testing.T) {
+	for name, text := range map[string]string{
+		"empty":              ``,
+		"not an object":      `[]`,
+		"no QPs":             `{"qpNums":[],"notifyQpNum":"0000000020"}`,
+		"no field":           `{"notifyQpNum":"0000000020"}`,
+		"trailing letters":   `{"qpNums":["12abc"]}`,
+		"leading space":      `{"qpNums":[" 7"]}`,
+		"negative":           `{"qpNums":["-1"]}`,
+		"plus":               `{"qpNums":["+1"]}`,
+		"beyond 32 bits":     `{"qpNums":["4294967297"]}`,
+		"beyond 24 bits":     `{"qpNums":["16777216"]}`,
+		"zero":               `{"qpNums":["0000000000"]}`,
+		"no digits":          `{"qpNums":[""]}`,
+		"a number":           `{"qpNums":[17]}`,
+		"notify is a number": `{"qpNums":["17","18"],"notifyQpNum":20}`,
+		"notify is missing":  `{"qpNums":["17","18"]}`,
+		"notify is 0":        `{"qpNums":["17","18"],"notifyQpNum":"0"}`,
+		"unknown field":      `{"qpNums":["17"],"psn":"5"}`,
+		"another case":       `{"QPNUMS":["17"]}`,
+		"field twice":        `{"qpNums":["17"],"qpNums":["18"]}`,
+		"something follows":  `{"qpNums":["17"]} {}`,
+	} {
+		if c, err := ibverbx.DecodeBusinessCard([]byte(text)); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%s: DecodeBusinessCard = %+v, %v; want %v", name, c, err, verbs.ErrInvalid)
+		}
+	}
+}
+
+// TestCxxPeer plays both sides of a pair that meets by business cards: what arrives,
+// in both schemes, and that what the original cannot do is refused.
+func TestCxxPeer(t *testing.T) {
+	for _, scheme := range []ibverbx.Scheme{ibverbx.DQPLB, ibverbx.Spray} {
+		for _, lanes := range []int{1, 4} {
+			for _, rails := range []int{1, 2} {
+				if lanes == 1 && rails == 2 {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/lanes=%d/rails=%d", scheme, lanes, rails), func(t *testing.T) {
+					testCxxPeer(t, ibverbx.Config{Scheme: scheme, Lanes: lanes, CxxPeer: true, FragmentSize: 4096}, rails)
+				})
+			}
+		}
+	}
+}
+
+// meetByBusinessCard connects a to b, each knowing of the other what a C++ peer tells.
+func meetByBusinessCard(t *testing.T, a, b *rig.Host) {
+	t.Helper()
+	full, err := b.QP.Card()
+	rig.Must(t, err)
+	paths := make([]verbs.Endpoint, full.Rails)
+	for _, l := range full.Lanes {
+		paths[l.Rail] = verbs.Endpoint{GID: l.GID, LID: l.LID, MTU: l.MTU, MaxRdAtomic: l.MaxRdAtomic, MaxDestRdAtomic: l.MaxDestRdAtomic}
+	}
+	own, err := b.QP.BusinessCard()
+	rig.Must(t, err)
+	text, err := json.Marshal(own)
+	rig.Must(t, err)
+	card, err := ibverbx.DecodeBusinessCard(text)
+	rig.Must(t, err)
+	rig.Must(t, a.QP.ConnectCxxPeer(card, paths))
+}
+
+func testCxxPeer(t *testing.T, cfg ibverbx.Config, rails int) {
+	links := rig.MemoryLinks(rails)
+	a, b := rig.NewHost(t, links, cfg), rig.NewHost(t, links, cfg)
+	meetByBusinessCard(t, a, b)
+	meetByBusinessCard(t, b, a)
+	const size = 50_000
+	local, remote := a.Region(size), b.Region(size)
+	for i := range local.Bytes() {
+		local.Bytes()[i] = byte(i * 7)
+	}
+	recv := ibverbx.RecvWR{WRID: 5}
+	b.PostRecv(recv)
+	write := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: 0x01020304, Remote: remote.Remote()}
+	write.SetSGE(local.SGE(0, size))
+	a.PostSend(write)
+	if wc := a.Wait(1)[0]; wc.Err() != nil {
+		t.Fatalf("sender: %v", wc.Err())
+	}
+	wc := b.Wait(1)[0]
+	if wc.Err() != nil || wc.WRID != 5 {
+		t.Fatalf("receiver: %+v, %v", wc, wc.Err())
+	}
+	if wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != write.Imm {
+		t.Errorf("immediate %#x, want %#x", wc.Imm, write.Imm)
+	}
+	if string(remote.Bytes()) != string(local.Bytes()) {
+		t.Error("the bytes differ")
+	}
+	add := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
+	add.SetSGE(local.SGE(0, 8))
+	a.PostSend(add)
+	if wc := a.Wait(1)[0]; wc.Err() != nil {
+		t.Errorf("atomic: %v", wc.Err())
+	}
+	if cfg.Lanes == 1 {
+		return
+	}
+	send := ibverbx.SendWR{Opcode: verbs.OpSend}
+	send.SetSGE(local.SGE(0, 8))
+	if n, err := a.QP.PostSend([]ibverbx.SendWR{send}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("PostSend of a SEND = %d, %v; want %v", n, err, verbs.ErrInvalid)
+	}
+	data := ibverbx.RecvWR{}
+	data.SetSGE(remote.SGE(0, 8))
+	if n, err := b.QP.PostRecv([]ibverbx.RecvWR{data}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("PostRecv of a data receive = %d, %v; want %v", n, err, verbs.ErrInvalid)
+	}
+}
+
+// TestCxxPeerRefusals: what must be said beforehand, and cards that do not fit.
+func TestCxxPeerRefusals(t *testing.T) {
+	links := rig.MemoryLinks(1)
+	native := rig.NewHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
+	if _, err := native.QP.BusinessCard(); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("BusinessCard without Config.CxxPeer = %v, want %v", err, verbs.ErrInvalid)
+	}
+	if _, err := native.CQ.NewQP(ibverbx.Config{CxxPeer: true}); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("NewQP with Tally for an original = %v, want %v", err, verbs.ErrInvalid)
+	}
+	a := rig.NewHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, CxxPeer: true})
+	path := []verbs.Endpoint{{MTU: verbs.MTU4096}}
+	three := &ibverbx.BusinessCard{QPNums: []uint32{1, 2, 3}, NotifyQPNum: 4}
+	for name, err := range map[string]error{
+		"no card":     a.QP.ConnectCxxPeer(nil, path),
+		"no paths":    a.QP.ConnectCxxPeer(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}, NotifyQPNum: 3}, nil),
+		"three lanes": a.QP.ConnectCxxPeer(three, path),
+		"QP 0":        a.QP.ConnectCxxPeer(&ibverbx.BusinessCard{QPNums: []uint32{1, 2}}, path),
+	} {
+		if !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%s: ConnectCxxPeer = %v, want %v", name, err, verbs.ErrInvalid)
+		}
+	}
+}
+
+func FuzzDecodeBusinessCard(f *testing.F) {
+	f.Add([]byte(`{"qpNums":["0000000017"],"notifyQpNum":"0000000020"}`))
+	f.Add([]byte(`{"qpNums":["12abc"]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := ibverbx.DecodeBusinessCard(b)
+		if err != nil {
+			return
+		}
+		text, err := json.Marshal(c)
+		rig.Must(t, err)
+		again, err := ibverbx.DecodeBusinessCard(text)
+		if err != nil || fmt.Sprint(again) != fmt.Sprint(c) {
+			t.Fatalf("%s becomes %+v, %v", text, again, err)
+		}
+	})
+}

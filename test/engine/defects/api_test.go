@@ -1,0 +1,321 @@
+package defects_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// TestDefectG11MissingKeyThrows: a request without a key for one of the devices threw an
+// exception out of the original, and so did every later one. It is refused, and the next
+// one goes through.
+func TestDefectG11MissingKeyThrows(t *testing.T) {
+	for _, lanes := range []int{1, 4} {
+		t.Run(fmt.Sprintf("lanes=%d", lanes), func(t *testing.T) {
+			a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: lanes})
+			local, remote := a.Region(64), b.Region(64)
+			wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			wr.SetSGE(local.SGE(0, 64))
+			wr.Remote.RKeys = wr.Remote.RKeys[:1]
+			if n, err := a.QP.PostSend([]ibverbx.SendWR{wr}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
+				t.Fatalf("PostSend without a key = %d, %v; want 0, %v", n, err, verbs.ErrInvalid)
+			}
+			wr.WRID, wr.Remote = 2, remote.Remote()
+			b.PostRecv(ibverbx.RecvWR{WRID: 3})
+			a.PostSend(wr)
+			wantIDs(t, a.Wait(1), 2)
+			wantIDs(t, b.Wait(1), 3)
+		})
+	}
+}
+
+// TestDefectG12UnknownQPAborts: a completion of a QP that was not registered ended the
+// original's process. It is counted and told as an error; completions around it come as if
+// it were not there.
+func TestDefectG12UnknownQPAborts(t *testing.T) {
+	x := newFaulty(t, ibverbx.Config{Lanes: 2}, newFaultNIC())
+	for i := range 4 {
+		x.PostSend(x.Request(uint64(i), verbs.OpRDMAWrite, 10))
+	}
+	for _, q := range x.NIC.QPs() {
+		x.fault.cqs[0].Push(verbs.WC{WRID: 1 << 60, QPN: 0xabcdef})
+		q.Complete(len(q.Posted()))
+		x.fault.cqs[0].Push(verbs.WC{WRID: 3, QPN: 0xabcdee, Status: verbs.StatusWRFlushErr})
+	}
+	var all []ibverbx.WC
+	var told error
+	for range 20 {
+		wcs := make([]ibverbx.WC, 3)
+		n, err := x.CQ.Poll(wcs)
+		if all = append(all, wcs[:n]...); err != nil {
+			told = err
+		}
+	}
+	wantIDs(t, all, upTo(4)...)
+	if !errors.Is(told, verbs.ErrNotFound) || !strings.Contains(told.Error(), "abcde") {
+		t.Errorf("the error that Poll told is %v, want %v with the number of the QP", told, verbs.ErrNotFound)
+	}
+	if got := x.CQ.Stats().Unknown; got != 6 {
+		t.Errorf("%d unknown completions were counted, want 6", got)
+	}
+	if x.QP.Err() != nil {
+		t.Errorf("Err = %v, want none", x.QP.Err())
+	}
+}
+
+// TestDefectG13CardNumbers: the original took "12abc", "-1" and 2^32+1 for QP numbers, and
+// ended the process at a number where it wanted a string. A card holds numbers, and one
+// that is no QP number is refused.
+func TestDefectG13CardNumbers(t *testing.T) {
+	for _, number := range []string{`-1`, `4294967313`, `16777216`, `0`, `"17"`, `"12abc"`, `17.5`, `1e400`, `null`, `true`, `[17]`, `{}`} {
+		t.Run(number, func(t *testing.T) {
+			text := strings.Replace(rig.GoodCard, `"qpn":17`, `"qpn":`+number, 1)
+			if text == rig.GoodCard {
+				t.Fatal("the card has no QP number 17 to be replaced")
+			}
+			if c, err := ibverbx.DecodeCard([]byte(text)); !errors.Is(err, verbs.ErrInvalid) {
+				t.Errorf("DecodeCard = %+v, %v; want %v", c, err, verbs.ErrInvalid)
+			}
+		})
+	}
+}
+
+// TestDefectG14EmptyCard: the original took an empty card for none, and left the QPs without
+// a peer. It is refused, decoded and as it is.
+func TestDefectG14EmptyCard(t *testing.T) {
+	text := rig.GoodCard[:strings.Index(rig.GoodCard, `"lanes"`)] + `"lanes":[]}`
+	if c, err := ibverbx.DecodeCard([]byte(text)); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("DecodeCard of a card without lanes = %+v, %v; want %v", c, err, verbs.ErrInvalid)
+	}
+	a := rig.NewHost(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2})
+	own, err := a.QP.Card()
+	rig.Must(t, err)
+	empty := *own
+	empty.Lanes = nil
+	for _, card := range []*ibverbx.Card{{}, &empty, nil} {
+		if err := a.QP.Connect(card); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("Connect(%+v) = %v, want %v", card, err, verbs.ErrInvalid)
+		}
+	}
+	if _, err := a.QP.PostSend([]ibverbx.SendWR{{Opcode: verbs.OpSend}}); !errors.Is(err, verbs.ErrState) {
+		t.Errorf("PostSend on a VirtualQP without a peer = %v, want %v", err, verbs.ErrState)
+	}
+	rig.Must(t, a.QP.Connect(own)) // and nothing of it has stuck
+}
+
+// TestDefectG15NoValidation: fragments of 0 bytes, no QPs or a depth of 0 crashed or hung the
+// original. Zero means a default that works, and what is less is refused by its name.
+func TestDefectG15NoValidation(t *testing.T) {
+	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{})
+	local, remote := a.Region(100_000), b.Region(100_000)
+	rig.Stamp(local.Bytes(), 1, 2)
+	b.PostRecv(ibverbx.RecvWR{WRID: 1})
+	wr := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+	wr.SetSGE(local.SGE(0, 100_000))
+	a.PostSend(wr)
+	wantIDs(t, a.Wait(1), 2)
+	wantIDs(t, b.Wait(1), 1)
+	if !slices.Equal(local.Bytes(), remote.Bytes()) {
+		t.Error("the bytes did not arrive as they were sent")
+	}
+	for field, cfg := range map[string]ibverbx.Config{
+		"Lanes":          {Lanes: -1},
+		"LaneDepth":      {LaneDepth: -1},
+		"NotifyDepth":    {NotifyDepth: -1},
+		"SendDepth":      {SendDepth: -1},
+		"RecvDepth":      {RecvDepth: -1},
+		"SignalInterval": {SignalInterval: -1},
+		"MaxInline":      {MaxInline: -1},
+		"Scheme":         {Scheme: 99},
+	} {
+		if _, err := a.CQ.NewQP(cfg); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), field) {
+			t.Errorf("NewQP(%+v) = %v, want %v that names %s", cfg, err, verbs.ErrInvalid, field)
+		}
+	}
+}
+
+// TestDefectG16HalfPostedReceives: when the original could not post all receives at first it
+// kept those that were posted, and posted all again. A VirtualQP whose receives cannot all be
+// posted does not come to be; everything is given back, and the next one is whole.
+func TestDefectG16HalfPostedReceives(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		cfg := ibverbx.Config{Lanes: 2, Scheme: scheme, LaneDepth: 8, NotifyDepth: 8, RecvDepth: 8}
+		for after := range 8 {
+			nic := newFaultNIC()
+			rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
+			rig.Must(t, err)
+			cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 64}) // for one and no more
+			rig.Must(t, err)
+			cause := errors.New("no memory for a receive")
+			nic.refuseReceives(after, cause)
+			if _, err := cq.NewQP(cfg); !errors.Is(err, cause) {
+				t.Fatalf("NewQP with %d receives = %v, want %v", after, err, cause)
+			}
+			made := nic.QPs()
+			for i, q := range made {
+				if !q.Closed() {
+					t.Errorf("%d receives: QP %d was left open", after, i)
+				}
+			}
+			if nic.regions != 0 {
+				t.Errorf("%d receives: %d regions were left registered", after, nic.regions)
+			}
+			nic.refuseReceives(1<<30, nil)
+			q, err := cq.NewQP(cfg)
+			rig.Must(t, err)
+			for i, l := range nic.QPs()[len(made):] {
+				if n := len(l.Waiting()); n != 0 && n != 8 {
+					t.Errorf("%d receives: lane %d of the next VirtualQP has %d, want 8", after, i, n)
+				}
+			}
+			rig.Must(t, q.Close())
+		}
+	})
+}
+
+// TestDefectG17SendsNotCounted: SENDs and atomics did not count against the depth of a QP in
+// the original, and overran it. No lane ever has more than its depth outstanding, and what
+// waits goes out in order.
+func TestDefectG17SendsNotCounted(t *testing.T) {
+	const depth, requests = 4, 40
+	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp} {
+		t.Run(op.String(), func(t *testing.T) {
+			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, LaneDepth: depth})
+			for i := range requests {
+				x.PostSend(x.Request(uint64(i), op, 8))
+			}
+			most := 0
+			wcs := x.SettleWith(func() {
+				for _, q := range x.NIC.QPs() {
+					if most = max(most, len(q.Posted())); len(q.Posted()) > 0 {
+						q.Complete(1)
+					}
+				}
+			})
+			wantIDs(t, wcs, upTo(requests)...)
+			if most != depth {
+				t.Errorf("%d requests were outstanding on a lane, want %d", most, depth)
+			}
+		})
+	}
+}
+
+// TestDefectG18ImmAndLengthLost: the original's receiver got neither the immediate nor the
+// length, and the immediate had the byte order of the host. It gets what the scheme can
+// carry, as a number, and the flags say what that is.
+func TestDefectG18ImmAndLengthLost(t *testing.T) {
+	const imm = 0x01020304
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for _, length := range []uint32{0, 1, 1000} {
+			a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 3, Scheme: scheme, FragmentSize: 100})
+			local, remote := a.Region(1000), b.Region(1000)
+			b.PostRecv(ibverbx.RecvWR{WRID: 1})
+			wr := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpRDMAWriteWithImm, Imm: imm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			wr.SetSGE(local.SGE(0, length))
+			a.PostSend(wr)
+			a.Wait(1)
+			wc := b.Wait(1)[0]
+			want := map[ibverbx.Scheme]ibverbx.WCFlags{
+				ibverbx.Tally: ibverbx.WCHasImm | ibverbx.WCHasLength, ibverbx.DQPLB: ibverbx.WCHasLength, ibverbx.Spray: ibverbx.WCHasImm,
+			}[scheme]
+			if wc.Flags != want || (want&ibverbx.WCHasImm != 0 && wc.Imm != imm) || (want&ibverbx.WCHasLength != 0 && wc.ByteLen != length) {
+				t.Errorf("receive = %+v; want flags %#x, immediate %#x, %d bytes", wc, want, imm, length)
+			}
+		}
+	})
+}
+
+// TestDefectG19VendorErrorLost: the original dropped the vendor's error and did not say which
+// QP failed. The completion has the error, and Err says it, the lane and the NIC.
+func TestDefectG19VendorErrorLost(t *testing.T) {
+	for _, lanes := range []int{1, 3} {
+		x := rig.NewInstrument(t, ibverbx.Config{Lanes: lanes})
+		x.PostSend(x.Request(4, verbs.OpRDMAWrite, 10))
+		x.NIC.QPs()[0].Fail(verbs.StatusRemOpErr)
+		wcs := x.Settle()
+		wantIDs(t, wcs, 4)
+		if wc := &wcs[0]; wc.Status != verbs.StatusRemOpErr || wc.VendorErr != 0xbad || wc.QP != x.QP || !strings.Contains(wc.Err().Error(), "0xbad") {
+			t.Errorf("completion = %+v, %v; want %v with vendor error 0xbad", wc, wc.Err(), verbs.StatusRemOpErr)
+		}
+		if err := x.QP.Err(); err == nil || !strings.Contains(err.Error(), "lane 0") || !strings.Contains(err.Error(), "null0") {
+			t.Errorf("Err = %v, want the lane and the NIC", err)
+		}
+	}
+}
+
+// TestDefectG20DuplicateNumbers: the original's DQPLB took a number twice, or one from far
+// ahead, and told the receiver of it when the numbers came round. The VirtualQP fails and
+// says which number it met.
+func TestDefectG20DuplicateNumbers(t *testing.T) {
+	for name, numbers := range map[string][]uint32{
+		"twice, waiting":     {1, 1},
+		"twice, consumed":    {0, 0},
+		"outside the window": {1 << 20},
+		"one before":         {0, 1<<24 - 2},
+		"no number":          {1<<24 - 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})
+			x.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1})
+			for i, n := range numbers {
+				wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: rig.DQPLBImm(n, true)}
+				if !x.NIC.QPs()[i%2].Receive(wc) {
+					t.Fatalf("no receive is posted for number %d", n)
+				}
+			}
+			wcs := x.Settle()
+			if err := x.QP.Err(); err == nil || !strings.Contains(err.Error(), fmt.Sprint(numbers[len(numbers)-1])) {
+				t.Errorf("Err = %v, want one that names number %d", err, numbers[len(numbers)-1])
+			}
+			wantIDs(t, wcs, 0, 1)
+			if wcs[1].Status != verbs.StatusWRFlushErr {
+				t.Errorf("the receive that no message has ended with %v, want %v", wcs[1].Status, verbs.StatusWRFlushErr)
+			}
+		})
+	}
+}
+
+// TestDefectG21HandlesLeak: objects of the original leaked what they held when another was
+// moved into them. Close gives everything back, also twice and with work in flight.
+func TestDefectG21HandlesLeak(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		nic := newFaultNIC()
+		rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
+		rig.Must(t, err)
+		cfg := ibverbx.Config{Lanes: 2, Scheme: scheme, LaneDepth: 8, NotifyDepth: 8, RecvDepth: 8}
+		cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 64}) // for one and no more
+		rig.Must(t, err)
+		for range 3 {
+			q, err := cq.NewQP(cfg)
+			rig.Must(t, err)
+			card, err := q.Card()
+			rig.Must(t, err)
+			rig.Must(t, q.Connect(card))
+			for _, l := range nic.QPs() {
+				l.Hold()
+			}
+			if n, err := q.PostSend([]ibverbx.SendWR{{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled}}); n != 1 || err != nil {
+				t.Fatalf("PostSend = %d, %v; want 1", n, err)
+			}
+			rig.Must(t, q.Close())
+			rig.Must(t, q.Close())
+			for i, l := range nic.QPs() {
+				if !l.Closed() {
+					t.Errorf("QP %d was left open", i)
+				}
+			}
+			if nic.regions != 0 {
+				t.Errorf("%d regions were left registered", nic.regions)
+			}
+			if n, err := cq.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+				t.Errorf("Poll = %d, %v; want nothing of a closed VirtualQP", n, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,9 @@
+package defects_test
+
+import (
+	"testing"
+
+	"ibverbx/internal/rig"
+)
+
+func TestMain(m *testing.M) { rig.Main(m) }

@@ -1,0 +1,317 @@
+package defects_test
+
+import (
+	"errors"
+	"runtime"
+	"slices"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// TestDefectG1NotifiedThoughFailed: the original's Spray told the receiver of a message of
+// which a fragment had failed. With one rail's key wrong a part of the message cannot
+// arrive: the sender learns why, and the receiver is never told.
+func TestDefectG1NotifiedThoughFailed(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for rail := range 2 {
+			a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 100})
+			local, remote := a.Region(1000), b.Region(1000)
+			b.PostRecv(ibverbx.RecvWR{WRID: 1})
+			bad := remote.Remote()
+			bad.RKeys[rail] ^= 0x10000
+			wr := ibverbx.SendWR{WRID: 5, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: bad}
+			wr.SetSGE(local.SGE(0, 1000))
+			a.PostSend(wr)
+			var sent, told []ibverbx.WC
+			for range 2000 {
+				sent, told = append(sent, a.Poll()...), append(told, b.Poll()...)
+			}
+			wantIDs(t, sent, 5)
+			if sent[0].Status != verbs.StatusRemAccessErr {
+				t.Errorf("bad key on rail %d: the request ended with %v, want %v", rail, sent[0].Status, verbs.StatusRemAccessErr)
+			}
+			for _, wc := range told {
+				if wc.Status != verbs.StatusWRFlushErr {
+					t.Errorf("bad key on rail %d: the receive ended with %v, want nothing or %v", rail, wc.Status, verbs.StatusWRFlushErr)
+				}
+			}
+		}
+	})
+}
+
+// TestDefectG1NoNewsBehindFailure: the same, one level down: when a fragment of a message has
+// failed no record or notification of it is posted any more.
+func TestDefectG1NoNewsBehindFailure(t *testing.T) {
+	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 100})
+	x.PostSend(x.Request(0, verbs.OpRDMAWriteWithImm, 200), x.Request(1, verbs.OpRDMAWriteWithImm, 200))
+	x.NIC.QPs()[0].Fail(verbs.StatusRemAccessErr)
+	wantIDs(t, x.Settle(), 0, 1)
+	for _, q := range x.NIC.QPs() {
+		for i := range q.Taken {
+			if q.Taken[i].Opcode == verbs.OpRDMAWriteWithImm {
+				t.Error("a notification was posted although a fragment failed")
+			}
+		}
+	}
+}
+
+// TestDefectG2PlainRequestsTakeNumbers: in the original's DQPLB a plain WRITE or READ took a
+// number of the sequence, and the receiver waited for it for ever. Only what carries an
+// immediate takes one.
+func TestDefectG2PlainRequestsTakeNumbers(t *testing.T) {
+	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 3, Scheme: ibverbx.DQPLB, FragmentSize: 100})
+	local, remote := a.Region(1000), b.Region(1000)
+	b.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2})
+	var wrs []ibverbx.SendWR
+	for i, op := range []verbs.Opcode{verbs.OpRDMAWriteWithImm, verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm} {
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+		wr.SetSGE(local.SGE(0, 950))
+		wrs = append(wrs, wr)
+	}
+	a.PostSend(wrs...)
+	var sent, told []ibverbx.WC
+	for range 2000 {
+		sent, told = append(sent, a.Poll()...), append(told, b.Poll()...)
+	}
+	wantIDs(t, sent, upTo(5)...)
+	wantIDs(t, told, upTo(3)...)
+}
+
+// TestDefectG3RefusedPostLosesNumber: in the original's DQPLB a fragment that a NIC refused
+// lost its number, and the receiver waited for it for ever. Whichever fragment is refused,
+// the numbers on the wire have no gap and none is there twice.
+func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
+	const fragments = 12
+	for lane := range 2 {
+		for position := range fragments/2 + 1 {
+			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
+			x.NIC.QPs()[lane].RefuseAt(position, verbs.ErrQueueFull)
+			x.PostSend(x.Request(1, verbs.OpRDMAWriteWithImm, 100*fragments/2), x.Request(2, verbs.OpRDMAWriteWithImm, 100*fragments/2))
+			wantIDs(t, x.Settle(), 1, 2)
+			var got []uint32
+			for _, q := range x.NIC.QPs() {
+				for i := range q.Taken {
+					n, last := rig.DQPLBNumber(q.Taken[i].Imm)
+					if got = append(got, n); last != (n%(fragments/2) == fragments/2-1) {
+						t.Errorf("number %d is that of a last fragment: %t", n, last)
+					}
+				}
+			}
+			slices.Sort(got)
+			for i, n := range got {
+				if len(got) != fragments || n != uint32(i) {
+					t.Fatalf("lane %d refused at %d: the numbers on the wire are %d, want 0 to %d", lane, position, got, fragments-1)
+				}
+			}
+		}
+	}
+}
+
+// TestDefectG4MoreMessagesThanReceives: one message more than there were receives ended the
+// original's receiving process. It waits until a receive is posted, and harms nobody.
+func TestDefectG4MoreMessagesThanReceives(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme})
+		b.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1})
+		for i := range 3 {
+			a.PostSend(ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled})
+		}
+		var told []ibverbx.WC
+		for range 1000 {
+			a.Poll()
+			told = append(told, b.Poll()...)
+		}
+		wantIDs(t, told, 0, 1)
+		if n, err := b.QP.PostRecv([]ibverbx.RecvWR{{WRID: 2}}); n != 1 || err != nil || b.QP.Err() != nil {
+			t.Fatalf("PostRecv = %d, %v; Err = %v; want 1 and none", n, err, b.QP.Err())
+		}
+		wantIDs(t, b.Wait(1), 2)
+	})
+}
+
+// TestDefectG5DataReceivesMixWithNotifications: in the original a WRITE_WITH_IMM took a
+// receive that was meant for a SEND, or a SEND one that had no room. Each takes its own,
+// whatever the order in which they were posted.
+func TestDefectG5DataReceivesMixWithNotifications(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for first := range 2 {
+			a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme})
+			local, remote := a.Region(64), b.Region(128)
+			rig.Stamp(local.Bytes(), 5, 5)
+			data := ibverbx.RecvWR{WRID: 1}
+			data.SetSGE(remote.SGE(64, 64))
+			recvs := []ibverbx.RecvWR{data, {WRID: 0}}
+			b.PostRecv(recvs...)
+			write := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			write.SetSGE(local.SGE(0, 64))
+			send := ibverbx.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+			send.SetSGE(local.SGE(0, 64))
+			wrs := []ibverbx.SendWR{write, send}
+			if first == 1 {
+				slices.Reverse(wrs)
+			}
+			a.PostSend(wrs...)
+			a.Wait(2)
+			for _, wc := range b.Wait(2) {
+				want := []verbs.WCOpcode{verbs.WCRecvRDMAWithImm, verbs.WCRecv}[wc.WRID]
+				if err := wc.Err(); err != nil || wc.Opcode != want {
+					t.Errorf("receive %d ended with %v, %v; want %v", wc.WRID, wc.Opcode, err, want)
+				}
+			}
+			if want := rig.Stamped(64, 5, 5); !slices.Equal(remote.Bytes()[:64], want) || !slices.Equal(remote.Bytes()[64:], want) {
+				t.Error("the bytes of the WRITE or of the SEND are not in their place")
+			}
+		}
+	})
+}
+
+// TestDefectG6UnlimitedDepthPostsNoReceives: a depth of -1 made the original's DQPLB post no
+// receive at all. Such a depth is refused, and with the defaults the lanes have the engine's
+// receives before the peer is known.
+func TestDefectG6UnlimitedDepthPostsNoReceives(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
+		if _, err := x.CQ.NewQP(ibverbx.Config{Lanes: 2, Scheme: scheme, NotifyDepth: -1}); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("NewQP with a depth of -1 = %v, want %v", err, verbs.ErrInvalid)
+		}
+		told := x.NIC.QPs()[:2]
+		if scheme == ibverbx.Spray {
+			told = x.NIC.QPs()[3:4]
+		}
+		for i, q := range told {
+			if len(q.Waiting()) == 0 {
+				t.Errorf("lane %d of %d that brings news has no receive posted", i, len(told))
+			}
+		}
+	})
+}
+
+// TestDefectG7ReceivesLeak: the original kept eight bytes of every receive that ever ended.
+// Fifty thousand of them leave nothing behind.
+func TestDefectG7ReceivesLeak(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		x := newFaulty(t, ibverbx.Config{Lanes: 2, Scheme: scheme}, newFaultNIC())
+		recvs := []ibverbx.RecvWR{{}}
+		var wcs [4]ibverbx.WC
+		n := uint32(0)
+		run := func(messages int) {
+			for range messages {
+				x.PostRecv(recvs...)
+				x.notify(t, scheme, n)
+				n++
+				if k, err := x.CQ.Poll(wcs[:]); k != 1 || err != nil || wcs[0].Err() != nil {
+					t.Fatalf("Poll = %d, %v, %v; want a success", k, err, wcs[0].Err())
+				}
+			}
+		}
+		run(1000)
+		before := heapBytes()
+		run(50_000)
+		if after := heapBytes(); after > before+200_000 {
+			t.Errorf("the heap grew from %d to %d bytes in 50,000 receives", before, after)
+		}
+	})
+}
+
+func heapBytes() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestDefectG8OneNotifyInFlight: the original's Spray had one notification under way at a
+// time, so a message took a round trip. When the data of many messages is done, all their
+// notifications are posted.
+func TestDefectG8OneNotifyInFlight(t *testing.T) {
+	const messages = 64
+	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray})
+	for i := range messages {
+		wr := x.Request(uint64(i), verbs.OpRDMAWriteWithImm, 10)
+		wr.Imm = uint32(i)
+		x.PostSend(wr)
+	}
+	for _, q := range x.NIC.QPs()[:4] {
+		q.Complete(len(q.Posted()))
+	}
+	if n, err := x.CQ.Poll(make([]ibverbx.WC, messages)); n != 0 || err != nil {
+		t.Fatalf("Poll = %d, %v; want nothing", n, err)
+	}
+	notify := x.NIC.QPs()[5]
+	if len(notify.Posted()) != messages {
+		t.Fatalf("%d notifications are under way, want %d", len(notify.Posted()), messages)
+	}
+	for i := range notify.Posted() {
+		if got := notify.Posted()[i].Imm; got != uint32(i) {
+			t.Fatalf("notification %d is that of message %d", i, got)
+		}
+	}
+	wantIDs(t, x.Settle(), upTo(messages)...)
+}
+
+// TestDefectG9ErrorLosesCompletions: an error of one poll made the original drop what it had
+// taken before. All completions of all rails come, and the error once, when nothing else
+// does.
+func TestDefectG9ErrorLosesCompletions(t *testing.T) {
+	const requests = 40
+	for _, lanes := range []int{1, 4} {
+		for _, room := range []int{7, 64} {
+			nics := []*faultNIC{newFaultNIC(), newFaultNIC()}
+			x := newFaulty(t, ibverbx.Config{Lanes: lanes}, nics...)
+			for i := range requests {
+				x.PostSend(x.Request(uint64(i), verbs.OpRDMAWrite, 10))
+			}
+			for _, nic := range nics {
+				for _, q := range nic.QPs() {
+					q.Complete(len(q.Posted()))
+				}
+			}
+			cause := errors.New("the bus has failed")
+			nics[0].cqs[0].FailNext(cause)
+			var all []ibverbx.WC
+			var told []error
+			for range 50 {
+				wcs := make([]ibverbx.WC, room)
+				n, err := x.CQ.Poll(wcs)
+				if all = append(all, wcs[:n]...); err != nil {
+					told = append(told, err)
+				}
+			}
+			wantIDs(t, all, upTo(requests)...)
+			if len(told) != 1 || !errors.Is(told[0], cause) {
+				t.Errorf("%d lanes, room for %d: the errors that Poll told are %v, want %v once", lanes, room, told, cause)
+			}
+		}
+	}
+}
+
+// TestDefectG10NotifyNotRetried: when the original's notification could not be posted for
+// want of room it was never tried again. It is, until it is taken.
+func TestDefectG10NotifyNotRetried(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for refusals := range 6 {
+			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme})
+			turn := 0
+			refuse := func() {
+				for _, q := range x.NIC.QPs() {
+					if q.Complete(len(q.Posted())); turn < refusals {
+						q.RefuseAt(0, verbs.ErrQueueFull)
+					} else {
+						q.RefuseAt(1<<20, nil)
+					}
+				}
+				turn++
+			}
+			refuse()
+			x.PostSend(x.Request(3, verbs.OpRDMAWriteWithImm, 0))
+			wcs := x.SettleWith(refuse)
+			wantIDs(t, wcs, 3)
+			if err := wcs[0].Err(); err != nil {
+				t.Fatalf("refused %d times: the request ended with %v, want success", refusals, err)
+			}
+		}
+	})
+}

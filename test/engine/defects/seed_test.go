@@ -1,0 +1,287 @@
+package defects_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// TestDefectT1ErrorOpcodeUndefined: the original routed failed completions by their opcode,
+// which no NIC sets, lost the requests and reported numbers of its own. Whatever a failed
+// completion holds beside wr_id, status, QP and vendor error: each request is reported once,
+// in order, under the user's ID.
+func TestDefectT1ErrorOpcodeUndefined(t *testing.T) {
+	opcodes := []verbs.WCOpcode{verbs.WCSend, verbs.WCRDMAWrite, verbs.WCRDMARead, verbs.WCFetchAdd, verbs.WCRecv, verbs.WCRecvRDMAWithImm, 0x7f}
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for _, opcode := range opcodes {
+			t.Run(opcode.String(), func(t *testing.T) {
+				x := newFaulty(t, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 100}, newFaultNIC())
+				x.PostRecv(ibverbx.RecvWR{WRID: 900})
+				var ids []uint64
+				for i := range uint64(6) {
+					op := verbs.OpRDMAWrite
+					if i%2 == 1 {
+						op = verbs.OpRDMAWriteWithImm
+					}
+					ids = append(ids, 100+i)
+					x.PostSend(x.Request(100+i, op, 400))
+				}
+				x.NIC.QPs()[1].Fail(verbs.StatusRemAccessErr)
+				wcs := x.SettleWith(func() { x.fault.garble(opcode) })
+				recvs := slices.DeleteFunc(slices.Clone(wcs), func(wc ibverbx.WC) bool { return wc.WRID != 900 })
+				sends := slices.DeleteFunc(wcs, func(wc ibverbx.WC) bool { return wc.WRID == 900 })
+				wantIDs(t, sends, ids...)
+				wantIDs(t, recvs, 900)
+				if sends[0].Status != verbs.StatusRemAccessErr || recvs[0].Status != verbs.StatusWRFlushErr {
+					t.Errorf("the failed request ended with %v, the receive with %v", sends[0].Status, recvs[0].Status)
+				}
+				for _, wc := range sends[1:] {
+					if wc.Status == verbs.StatusSuccess {
+						t.Errorf("request %d, which has a fragment on the failed lane, was reported a success", wc.WRID)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestDefectT2DeadLaneStaysInUse: the original went on handing fragments to a QP in the
+// error state. A lane that failed is handed nothing more, and what is posted still ends.
+func TestDefectT2DeadLaneStaysInUse(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		x := rig.NewInstrument(t, ibverbx.Config{Lanes: 4, Scheme: scheme})
+		x.PostSend(x.Request(0, verbs.OpRDMAWrite, 100))
+		dead := x.NIC.QPs()[0]
+		if len(dead.Posted()) != 1 {
+			t.Fatalf("%d requests are on the first lane, want 1", len(dead.Posted()))
+		}
+		dead.Fail(verbs.StatusRetryExcErr)
+		wantIDs(t, x.Settle(), 0)
+		had := len(dead.Taken)
+		for i := range 40 {
+			x.PostSend(x.Request(uint64(i), verbs.OpRDMAWriteWithImm, 100))
+		}
+		wantIDs(t, x.Settle(), upTo(40)...)
+		if len(dead.Taken) != had {
+			t.Errorf("%d requests were handed to the dead lane", len(dead.Taken)-had)
+		}
+	})
+}
+
+// TestDefectT3PartialDispatchLeavesZombie: when a NIC refused a fragment in the midst, the
+// original returned an error and later reported the request a success. A refusal for want
+// of room is made up for and the request ends once, well, with every byte handed over once,
+// whichever fragment it was.
+func TestDefectT3PartialDispatchLeavesZombie(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for position := range 5 {
+			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme, FragmentSize: 100})
+			x.NIC.QPs()[0].RefuseAt(position, verbs.ErrQueueFull)
+			x.PostSend(x.Request(7, verbs.OpRDMAWriteWithImm, 800))
+			wcs := x.Settle()
+			wantIDs(t, wcs, 7)
+			if err := wcs[0].Err(); err != nil {
+				t.Errorf("refused at %d: the request ended with %v, want success", position, err)
+			}
+			wantCovered(t, x, 800)
+		}
+	})
+}
+
+// wantCovered wants the bytes of a request at the start of the region to have been handed to
+// lanes exactly once.
+func wantCovered(t *testing.T, x *rig.Instrument, length uint64) {
+	t.Helper()
+	type piece struct{ from, n uint64 }
+	var pieces []piece
+	for _, q := range x.NIC.QPs() {
+		for i := range q.Taken {
+			if wr := &q.Taken[i]; !rig.IsNotification(wr) {
+				pieces = append(pieces, piece{wr.RemoteAddr - x.Region.Remote().Addr, wr.Length()})
+			}
+		}
+	}
+	slices.SortFunc(pieces, func(a, b piece) int { return int(int64(a.from - b.from)) })
+	at := uint64(0)
+	for _, p := range pieces {
+		if p.from != at {
+			t.Fatalf("a fragment begins at byte %d, want %d", p.from, at)
+		}
+		at += p.n
+	}
+	if at != length {
+		t.Fatalf("the fragments have %d bytes together, want %d", at, length)
+	}
+}
+
+// TestDefectT3PermanentRefusal: a NIC that refuses for good ends the VirtualQP; each request
+// is reported once, as failed, and so is what is posted later.
+func TestDefectT3PermanentRefusal(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for position := range 5 {
+			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: scheme, FragmentSize: 100})
+			cause := errors.New("the device is gone")
+			x.NIC.QPs()[0].RefuseAt(position, cause)
+			x.PostSend(x.Request(0, verbs.OpRDMAWriteWithImm, 1000))
+			if !errors.Is(x.QP.Err(), cause) {
+				t.Errorf("refused at %d: Err = %v, want %v", position, x.QP.Err(), cause)
+			}
+			for i := range 20 {
+				x.PostSend(x.Request(uint64(i+1), verbs.OpRDMAWriteWithImm, 1000))
+			}
+			wcs := x.Settle()
+			wantIDs(t, wcs, upTo(21)...)
+			for _, wc := range wcs {
+				if wc.Status == verbs.StatusSuccess {
+					t.Errorf("refused at %d: request %d was reported a success", position, wc.WRID)
+				}
+			}
+		}
+	})
+}
+
+// TestDefectT4StaleErrno: the original reported a refused receive with whatever errno held.
+// PostRecv returns the error that the NIC gave, and takes the next receive as if nothing
+// had been.
+func TestDefectT4StaleErrno(t *testing.T) {
+	for _, lanes := range []int{1, 3} {
+		t.Run(fmt.Sprintf("lanes=%d", lanes), func(t *testing.T) {
+			x := newFaulty(t, ibverbx.Config{Lanes: lanes}, newFaultNIC())
+			cause := errors.New("no memory for a receive")
+			recv := ibverbx.RecvWR{WRID: 1}
+			recv.SetSGE(x.Region.SGE(0, 64))
+			x.fault.refuseReceives(0, cause)
+			if n, err := x.QP.PostRecv([]ibverbx.RecvWR{recv}); n != 0 || !errors.Is(err, cause) {
+				t.Fatalf("PostRecv = %d, %v; want 0, %v", n, err, cause)
+			}
+			x.fault.refuseReceives(1<<30, nil)
+			recv.WRID = 2
+			x.PostRecv(recv)
+			message := x.NIC.QPs()[len(x.NIC.QPs())-1]
+			if lanes > 1 {
+				message = x.NIC.QPs()[lanes]
+			}
+			if !message.Receive(verbs.WC{Opcode: verbs.WCRecv, ByteLen: 64}) {
+				t.Fatal("no receive is posted")
+			}
+			wantIDs(t, x.Settle(), 2)
+		})
+	}
+}
+
+// TestDefectT5SignedSizes: the original counted bytes in signed 32 bits: 3 GiB went out as
+// one request, and 4 GiB - 1 was done after the first fragment. Such requests are cut as all
+// others are, and end when all of it has.
+func TestDefectT5SignedSizes(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for _, length := range []uint64{1<<31 - 1, 1 << 31, 3 << 30, 1<<32 - 1} {
+			nic := newFaultNIC()
+			nic.length = 1 << 33
+			x := newFaulty(t, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1 << 20, LaneDepth: 4096, NotifyDepth: 4096}, nic)
+			wr := ibverbx.SendWR{WRID: 5, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: x.Region.Remote()}
+			half := uint32(length / 2)
+			wr.SetSGE(x.Region.SGE(0, half), x.Region.SGE(uint64(half), uint32(length-uint64(half))))
+			x.PostSend(wr)
+			// All but what the last lane has, so that the request is not done.
+			for range 3000 {
+				for _, q := range x.NIC.QPs()[1:] {
+					q.Complete(len(q.Posted()))
+				}
+				if n, err := x.CQ.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+					t.Fatalf("%d bytes: Poll = %d, %v before all has completed", length, n, err)
+				}
+			}
+			wcs := x.Settle()
+			wantIDs(t, wcs, 5)
+			if err := wcs[0].Err(); err != nil || uint64(wcs[0].ByteLen) != length {
+				t.Errorf("completion of %d bytes, %v; want %d", wcs[0].ByteLen, err, length)
+			}
+			wantCovered(t, x.Instrument, length)
+		}
+	})
+}
+
+// TestDefectT6SendNotifyErrorSwallowed: the original dropped the error when a notification
+// that had waited could not be posted. The VirtualQP fails and the request with it.
+func TestDefectT6SendNotifyErrorSwallowed(t *testing.T) {
+	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, LaneDepth: 1})
+	notify := x.NIC.QPs()[3]
+	x.PostSend(x.Request(0, verbs.OpRDMAWriteWithImm, 10), x.Request(1, verbs.OpRDMAWriteWithImm, 10), x.Request(2, verbs.OpRDMAWriteWithImm, 10))
+	for range 10 { // one notification is in flight and fills its lane, the rest waits
+		for _, q := range x.NIC.QPs()[:2] {
+			q.Complete(len(q.Posted()))
+		}
+		if n, err := x.CQ.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+			t.Fatalf("Poll = %d, %v; want nothing", n, err)
+		}
+	}
+	cause := errors.New("the device is gone")
+	notify.RefuseAt(0, cause)
+	wcs := x.Settle()
+	wantIDs(t, wcs, 0, 1, 2)
+	if !errors.Is(x.QP.Err(), cause) {
+		t.Errorf("Err = %v, want %v", x.QP.Err(), cause)
+	}
+	if wcs[0].Err() != nil || wcs[1].Err() == nil || wcs[2].Err() == nil {
+		t.Errorf("the requests ended with %v, %v, %v; want success for the first only", wcs[0].Status, wcs[1].Status, wcs[2].Status)
+	}
+}
+
+// TestDefectT7RecvNotifyErrorSwallowed: the original dropped the error when a receive could
+// not be posted again, and the next sender waited for ever. The VirtualQP fails, and the
+// user's receives end.
+func TestDefectT7RecvNotifyErrorSwallowed(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		x := newFaulty(t, ibverbx.Config{Lanes: 2, Scheme: scheme, NotifyDepth: 2}, newFaultNIC())
+		x.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2}, ibverbx.RecvWR{WRID: 3}, ibverbx.RecvWR{WRID: 4}, ibverbx.RecvWR{WRID: 5})
+		cause := errors.New("no memory for a receive")
+		x.fault.refuseReceives(0, cause)
+		var told []ibverbx.WC
+		for i := range uint32(4) {
+			x.notify(t, scheme, i)
+			told = append(told, x.Settle()...)
+			if x.QP.Err() != nil {
+				break
+			}
+		}
+		if !errors.Is(x.QP.Err(), cause) {
+			t.Fatalf("Err = %v, want %v", x.QP.Err(), cause)
+		}
+		told = append(told, x.Settle()...)
+		wantIDs(t, told, upTo(6)...)
+		if last := told[5]; last.Status != verbs.StatusWRFlushErr {
+			t.Errorf("the last receive ended with %v, want %v", last.Status, verbs.StatusWRFlushErr)
+		}
+	})
+}
+
+// TestDefectT15UnsignaledWriteWithImm: the original reported unsignaled WRITE_WITH_IMM all
+// the same. It completes in silence, and the receiver is told.
+func TestDefectT15UnsignaledWriteWithImm(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for _, lanes := range []int{1, 3} {
+			a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 100})
+			local, remote := a.Region(1000), b.Region(1000)
+			b.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2})
+			for i := range 3 {
+				wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
+				wr.SetSGE(local.SGE(0, 1000))
+				if i == 2 {
+					wr.Flags = verbs.SendSignaled
+				}
+				a.PostSend(wr)
+			}
+			var sent, told []ibverbx.WC
+			for range 1000 {
+				sent, told = append(sent, a.Poll()...), append(told, b.Poll()...)
+			}
+			wantIDs(t, sent, 2)
+			wantIDs(t, told, 0, 1, 2)
+		}
+	})
+}

@@ -1,0 +1,179 @@
+package failover_test
+
+import (
+	"bytes"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// TestRecoveryTime kills a lane under load on a path with 20 us of round-trip time: it is
+// in service again within a millisecond. (A lane that dies of silence takes the NIC's retry
+// time more: 2^timeout * 4.096 us * (retries + 1).)
+func TestRecoveryTime(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		d := newDuo(t, 2, ibverbx.Config{Scheme: scheme, Lanes: 4, FragmentSize: 4096})
+		for i, l := range d.links {
+			a, b := d.hosts[0].NICs[i], d.hosts[1].NICs[i]
+			rig.Must(t, l.Impair(a, b, softnic.Impairment{Delay: 10 * time.Microsecond}))
+			rig.Must(t, l.Impair(b, a, softnic.Impairment{Delay: 10 * time.Microsecond}))
+		}
+		const messages, size = 200, 16 << 10
+		local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+		rig.Fill(local.Bytes(), 7)
+		posted := 0
+		for lane := range 4 {
+			d.until("some progress", func() bool {
+				if posted < messages && posted-len(d.got[0]) < 8 {
+					d.post(posted, 1, size, local, remote)
+					posted++
+				}
+				return len(d.got[0]) >= lane*30+10
+			})
+			d.kill(lane&1, lane)
+			died := d.now
+			d.until("the lane is down", func() bool { return d.hosts[lane&1].QP.Stats().Lanes[lane].Deaths == 1 })
+			for !d.up() {
+				if posted < messages && posted-len(d.got[0]) < 8 {
+					d.post(posted, 1, size, local, remote) // the polls are never empty for long
+					posted++
+				}
+				d.step()
+			}
+			if took := time.Duration(d.now - died); took >= time.Millisecond {
+				t.Errorf("lane %d was out of service for %v, want less than 1 ms", lane, took)
+			}
+		}
+		d.post(posted, messages-posted, size, local, remote)
+		d.until("all are done", func() bool { return len(d.got[0]) == messages && len(d.got[1]) == messages })
+		d.check(messages, local, remote)
+	})
+}
+
+// TestBusyPollHearsControl has a program whose polls are never empty: control messages and
+// dying lanes are looked at by the clock all the same.
+func TestBusyPollHearsControl(t *testing.T) {
+	d := newDuo(t, 1, ibverbx.Config{Lanes: 2})
+	local, remote := d.hosts[0].Region(8), d.hosts[1].Region(8)
+	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+	wr.SetSGE(local.SGE(0, 8))
+	var one [1]ibverbx.WC
+	for range 100 { // until the looks that are due by count have just been taken
+		d.step()
+	}
+	d.kill(1, 1) // the other end's: this one must be told
+	for d.hosts[1].QP.Stats().Lanes[1].State == "up" || d.hosts[1].QP.Stats().Lanes[1].State == "dying" {
+		_, err := d.hosts[1].CQ.Poll(one[:])
+		rig.Must(t, err)
+		d.now += 1000
+	}
+	_, err := d.hosts[0].QP.PostSend([]ibverbx.SendWR{wr})
+	rig.Must(t, err)
+	for range 2 {
+		d.now += int64(100 * time.Microsecond)
+		for _, l := range d.links {
+			l.Step()
+		}
+	}
+	if n, err := d.hosts[0].CQ.Poll(one[:]); n != 1 || err != nil {
+		t.Fatalf("Poll = %d, %v, want a completion", n, err)
+	}
+	if state := d.hosts[0].QP.Stats().Lanes[1].State; state == "up" {
+		t.Error("a poll that found a completion 200 us after the last did not look at the control channel")
+	}
+	d.until("the lane is back", d.up)
+}
+
+// TestDue says when a VirtualCQ wants to be polled though nothing has come.
+func TestDue(t *testing.T) {
+	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: 5 * time.Second})
+	for range 10 {
+		d.step()
+	}
+	if due := d.hosts[0].CQ.Due(); due != math.MaxInt64 {
+		t.Errorf("Due of a connection at rest = %d, want never", due)
+	}
+	local, remote := d.hosts[0].Region(8), d.hosts[1].Region(8)
+	d.post(0, 1, 8, local, remote)
+	if due, want := d.hosts[0].CQ.Due(), d.now+int64(500*time.Millisecond); due > want || due <= d.now {
+		t.Errorf("Due with a request posted = %d, want when the peer is asked, %d", due, want)
+	}
+	d.kill(0, 0)
+	for _, h := range d.hosts[:1] {
+		var wcs [4]ibverbx.WC
+		_, err := h.CQ.Poll(wcs[:])
+		rig.Must(t, err)
+	}
+	if due := d.hosts[0].CQ.Due(); due > d.now+int64(2*time.Millisecond) {
+		t.Errorf("Due while a lane is out of service = %d, want soon after %d", due, d.now)
+	}
+	d.until("all is well again", d.up)
+
+	free := rig.NewHost(t, []softnic.Link{softnic.NewMemoryLink(nil)}, ibverbx.Config{})
+	if due := free.CQ.Due(); due != math.MaxInt64 {
+		t.Errorf("Due without a Control = %d, want never", due)
+	}
+}
+
+// TestDeadlineNever: a Deadline beyond all clocks is never over.
+func TestDeadlineNever(t *testing.T) {
+	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: math.MaxInt64})
+	local, remote := d.hosts[0].Region(8), d.hosts[1].Region(8)
+	a, b := d.hosts[0].NICs[0], d.hosts[1].NICs[0]
+	d.links[0].Cut(a, b)
+	d.post(0, 1, 8, local, remote)
+	if due, want := d.hosts[0].CQ.Due(), d.now+int64(500*time.Millisecond); due <= d.now || due > want {
+		t.Errorf("Due with a request that has for ever = %d, want when the peer is asked, %d", due, want)
+	}
+	for range 10 {
+		d.step()
+	}
+	if err := d.hosts[0].QP.Err(); err != nil {
+		t.Errorf("Err = %v, want none", err)
+	}
+	d.links[0].Restore(a, b)
+	d.until("it ended", func() bool { return len(d.got[0]) == 1 })
+}
+
+// TestEventsAndLog follows the loss of a rail: the events come in order with causes, Stats
+// show the same, and the log has a record for each.
+func TestEventsAndLog(t *testing.T) {
+	var text bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	d := newDuo(t, 2, ibverbx.Config{Lanes: 4, Log: log})
+	d.kill(0, 1)
+	d.until("lane 1 is noticed", func() bool { return d.hosts[0].QP.Stats().Out == 1 })
+	s := d.hosts[0].QP.Stats()
+	if l := s.Lanes[1]; l.Cause == nil || l.State == "up" {
+		t.Errorf("lane 1 in Stats is %+v, want it out of service with a cause", l)
+	}
+	if up := s.Rails[1].Up; up != 1 {
+		t.Errorf("rail 1 has %d data lanes in service, want 1", up)
+	}
+	d.kill(0, 3)
+	d.until("all lanes are back", d.up)
+	var events [16]ibverbx.Event
+	var got []string
+	for _, e := range events[:d.hosts[0].CQ.Events(events[:])] {
+		got = append(got, e.Kind.String())
+		if (e.Kind == ibverbx.EventLaneDown || e.Kind == ibverbx.EventDegraded) && e.Err == nil {
+			t.Errorf("event %v has no cause", e.Kind)
+		}
+	}
+	joined := strings.Join(got, ", ")
+	if !strings.HasPrefix(joined, "lane down, degraded") || !strings.HasSuffix(joined, "lane up, recovered") || strings.Count(joined, "degraded") != 1 {
+		t.Errorf("events are: %s", joined)
+	}
+	for _, want := range []string{"level=WARN msg=\"lane down\"", "lane=1", "rail=1", "level=INFO msg=recovered", "level=WARN msg=degraded"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the log lacks %s:\n%s", want, &text)
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package failover_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// The notify lane is on a rail that has no data lane, and dies with the data lane.
+func TestFailoverNotifyAlone(t *testing.T) {
+	d := newDuo(t, 3, ibverbx.Config{Lanes: 1, Scheme: ibverbx.Spray})
+	local, remote := d.hosts[0].Region(4*4096), d.hosts[1].Region(4*4096)
+	rig.Fill(local.Bytes(), 1)
+	d.kill(0, 0)
+	d.kill(0, 2)
+	d.post(0, 4, 4096, local, remote)
+	for end := d.now + int64(20*time.Second); len(d.got[0]) < 4 || !d.up(); d.step() {
+		if d.now > end {
+			t.Fatalf("after 20 s: %d of 4 complete, notify lane %s and %s, want up", len(d.got[0]),
+				d.hosts[0].QP.Stats().Lanes[2].State, d.hosts[1].QP.Stats().Lanes[2].State)
+		}
+	}
+	d.check(4, local, remote)
+}
+
+// A device that fails while records of it are in the CQ takes its lanes along, and
+// nothing else. With and without shared receives.
+func TestFailoverDeviceFailsAtReceiver(t *testing.T) {
+	for _, shared := range []int{0, 2} {
+		d, _ := newTappedDuo(t, 2, ibverbx.Config{Lanes: 2, NotifyDepth: 1}, ibverbx.CQConfig{SharedReceives: shared})
+		const messages, size = 4, 65536
+		local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+		rig.Fill(local.Bytes(), 1)
+		d.post(0, messages, size, local, remote)
+		for range 6 { // host 1 does not poll
+			d.now += int64(20 * time.Microsecond)
+			d.links[0].Step()
+			d.links[1].Step()
+		}
+		d.hosts[1].NICs[1].Fail()
+		recv := ibverbx.RecvWR{WRID: 99}
+		recv.SetSGE(remote.SGE(0, 8))
+		d.hosts[1].PostRecv(recv)
+		d.until("all complete", func() bool {
+			return (len(d.got[0]) == messages && len(d.got[1]) == messages) || d.hosts[1].QP.Err() != nil
+		})
+		if err := d.hosts[1].QP.Err(); err != nil {
+			t.Fatalf("shared %d: Err = %v, want nil", shared, err)
+		}
+		d.check(messages, local, remote)
+		d.hosts[1].NICs[1].Recover()
+		d.until("all lanes are back", d.up)
+	}
+}
+
+// A data receive is taken while the device of the message lane is lost.
+func TestFailoverPostRecvOnDeadDevice(t *testing.T) {
+	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
+	remote := d.hosts[1].Region(64)
+	d.hosts[1].NICs[0].Fail()
+	recv := ibverbx.RecvWR{WRID: 99}
+	recv.SetSGE(remote.SGE(0, 8))
+	d.hosts[1].PostRecv(recv)
+}
+
+// The port of one side flaps while its offer is on its way: the peer is connected to a
+// QP that is gone. The lane comes back without waiting for the retries of a probe.
+func TestFailoverWithdrawnOffer(t *testing.T) {
+	d, taps := newTappedDuo(t, 1, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
+	local, remote := d.hosts[0].Region(4*4096), d.hosts[1].Region(4*4096)
+	block := true
+	taps[1].pass = func(b []byte) bool { return !block || ctlKindOf(b) != 2 }
+	d.kill(0, 0)
+	d.post(0, 4, 4096, local, remote)
+	lane := func(h int) ibverbx.LaneStats { return d.hosts[h].QP.Stats().Lanes[0] }
+	d.until("offered", func() bool { return lane(0).State == "offered" && lane(1).State == "offered" })
+	for range 10 {
+		d.step()
+	}
+	d.hosts[0].NICs[0].SetPort(false)
+	d.hosts[0].NICs[0].SetPort(true)
+	d.until("withdrawn", func() bool { return lane(0).State != "offered" })
+	block = false
+	start := d.now
+	d.until("all lanes are back", d.up)
+	if took := time.Duration(d.now - start); took > 100*time.Millisecond {
+		t.Fatalf("the lanes were back after %v, want less than 100 ms", took)
+	}
+}
+
+// A SEND that nobody receives ends at its deadline, and what is behind it, in order.
+func TestFailoverDeadlineRNR(t *testing.T) {
+	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second})
+	local, remote := d.hosts[0].Region(8*4096), d.hosts[1].Region(8*4096)
+	for i := range 4 {
+		send := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+		send.SetSGE(local.SGE(0, 8))
+		d.hosts[0].PostSend(send)
+	}
+	d.post(4, 2, 4096, local, remote)
+	start := d.now
+	d.until("all ended", func() bool { return len(d.got[0]) == 6 })
+	if took := time.Duration(d.now - start); took < time.Second || took > 1100*time.Millisecond {
+		t.Errorf("they ended after %v, want 1 s", took)
+	}
+	for i, wc := range d.got[0] {
+		if wc.WRID != uint64(i) || wc.Status == verbs.StatusSuccess {
+			t.Errorf("completion %d is of %d: %v", i, wc.WRID, wc.Err())
+		}
+	}
+	if err := d.hosts[0].QP.Err(); !errors.Is(err, ibverbx.ErrDeadline) {
+		t.Errorf("Err = %v, want %v", err, ibverbx.ErrDeadline)
+	}
+}
+
+// A VirtualQP that is made anew on the same Control does not believe the old one's
+// messages, and the old one ends.
+func TestFailoverPeerRestart(t *testing.T) {
+	d, taps := newTappedDuo(t, 2, ibverbx.Config{Lanes: 2, Deadline: 5 * time.Second}, ibverbx.CQConfig{})
+	local, remote := d.hosts[0].Region(4*4096), d.hosts[1].Region(4*4096)
+	taps[1].pass = func([]byte) bool { return false } // a crash says nothing
+	rig.Must(t, d.hosts[1].QP.Close())
+	taps[1].pass = nil
+	fresh := d.hosts[1].NewQP(ibverbx.Config{Lanes: 2, Control: taps[1], Now: func() int64 { return d.now }, Incarnation: 555})
+	d.hosts[1].QP = fresh
+	card, err := d.hosts[0].QP.Card()
+	rig.Must(t, err)
+	card.Incarnation = 777 // the peer of the new one is not up yet
+	rig.Must(t, fresh.Connect(card))
+	d.post(0, 4, 4096, local, remote)
+	d.until("the old one ends", func() bool { return len(d.got[0]) == 4 })
+	if err := d.hosts[0].QP.Err(); !errors.Is(err, ibverbx.ErrPeerGone) {
+		t.Errorf("Err = %v, want %v", err, ibverbx.ErrPeerGone)
+	}
+	if err := fresh.Err(); err != nil {
+		t.Errorf("Err of the new one = %v, want nil", err)
+	}
+}
+
+// Two VirtualCQs that share Rails are polled by two goroutines while ports flap.
+func TestFailoverSharedRails(t *testing.T) {
+	links := rig.MemoryLinks(2)
+	a, b := rig.NewRails(t, links), rig.NewRails(t, links)
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for k := range 2 {
+		x, y := ibverbx.ControlPair(nil, nil)
+		left, right := *a, *b // the same Rails, with VirtualCQs of their own
+		hosts := [2]*rig.Host{&left, &right}
+		for i, c := range []ibverbx.Control{x, y} {
+			hosts[i].NewCQ(ibverbx.CQConfig{})
+			hosts[i].NewQP(ibverbx.Config{Lanes: 2, Control: c, Incarnation: uint64(1 + 2*k + i)})
+		}
+		rig.Connect(t, hosts[0].QP, hosts[1].QP)
+		local, remote := hosts[0].Region(4096), hosts[1].Region(4096)
+		wg.Go(func() {
+			var wcs [16]ibverbx.WC
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Remote: remote.Remote()}
+				wr.SetSGE(local.SGE(0, 4096))
+				_, _ = hosts[0].QP.PostSend([]ibverbx.SendWR{wr})
+				for _, h := range hosts {
+					_, _ = h.CQ.Poll(wcs[:])
+				}
+			}
+		})
+	}
+	for i := range 200 {
+		a.NICs[i%2].SetPort(false)
+		a.NICs[i%2].SetPort(true)
+	}
+	close(stop)
+	wg.Wait()
+}

@@ -1,0 +1,56 @@
+package failover_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/internal/slice"
+	"ibverbx/softnic"
+)
+
+// TestRecordFollowsFragments loses a lane whose packets no longer arrive, at every step of
+// messages that fill the lanes, so that what announces them has to wait for room. Of the
+// two others the one that inherits is slow: what the lane leaves undone must move there
+// together with what announces it, or the receiver learns of bytes that are still under way.
+func TestRecordFollowsFragments(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for depth := 1; depth <= 3; depth++ {
+			const cuts = 20
+			for i := range cuts {
+				if slice.Of(t).Has(i, cuts) {
+					recordFollows(t, scheme, depth, 2+3*i)
+				}
+			}
+		}
+	})
+}
+
+func recordFollows(t *testing.T, scheme ibverbx.Scheme, depth, at int) {
+	t.Helper()
+	const messages, size, victim = 4, 18 << 10, 2
+	d := newDuo(t, 3, ibverbx.Config{Scheme: scheme, Lanes: 3, LaneDepth: depth, FragmentSize: 2048})
+	rig.Must(t, d.links[0].Impair(d.hosts[0].NICs[0], d.hosts[1].NICs[0], softnic.Impairment{Delay: 300 * time.Microsecond}))
+	local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+	rig.Fill(local.Bytes(), uint64(at))
+	d.post(0, messages, size, local, remote)
+	checked := 0
+	d.until("all messages are done", func() bool {
+		switch at--; at {
+		case 0:
+			d.links[victim].Cut(d.hosts[0].NICs[victim], d.hosts[1].NICs[victim])
+		case -60: // the others have done what they could
+			d.kill(0, victim)
+		}
+		for ; checked < len(d.got[1]); checked++ {
+			from, to := checked*size, (checked+1)*size
+			if !bytes.Equal(local.Bytes()[from:to], remote.Bytes()[from:to]) {
+				t.Fatalf("depth %d, cut %d steps before: message %d was announced before it was there", depth, -at, checked)
+			}
+		}
+		return len(d.got[0]) == messages && len(d.got[1]) == messages
+	})
+	d.check(messages, local, remote)
+}

@@ -1,0 +1,93 @@
+package failover_test
+
+import (
+	"errors"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// pump posts messages, at most eight in flight, until so many are done at both ends.
+func (d *duo) pump(posted *int, done int, size uint32, local, remote *ibverbx.Region) {
+	d.t.Helper()
+	d.until("messages are done", func() bool {
+		for *posted < done && *posted-min(len(d.got[0]), len(d.got[1])) < 8 {
+			d.post(*posted, 1, size, local, remote)
+			*posted++
+		}
+		return len(d.got[0]) == done && len(d.got[1]) == done
+	})
+}
+
+// TestWindowAfterTakeover loses lanes again and again with messages in flight, each time
+// with more than a window of messages in between: a place of the receiver's window, or of a
+// lane's receives, that was lost with a lane would stop it sooner or later.
+func TestWindowAfterTakeover(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		const rounds, each, size = 24, 40, 8 << 10
+		d := newDuo(t, 2, ibverbx.Config{
+			Scheme: scheme, Lanes: 4, FragmentSize: 2048, LaneDepth: 8, NotifyDepth: 8, SendDepth: 16, RecvDepth: 16,
+		})
+		const messages = rounds * each
+		local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+		rig.Fill(local.Bytes(), uint64(scheme)+1)
+		posted := 0
+		for round := range rounds {
+			half := round*each + each/2
+			d.until("messages are in flight", func() bool {
+				for posted < half+8 && posted-min(len(d.got[0]), len(d.got[1])) < 8 {
+					d.post(posted, 1, size, local, remote)
+					posted++
+				}
+				return len(d.got[1]) >= half
+			})
+			d.kill(round&1, round%4)
+			d.pump(&posted, (round+1)*each, size, local, remote)
+			d.until("the lane is back", d.up)
+		}
+		d.check(messages, local, remote)
+		if deaths := d.hosts[0].QP.Stats().Lanes[0].Deaths; deaths < rounds/4 {
+			t.Errorf("lane 0 died %d times, want at least %d: nothing was tried", deaths, rounds/4)
+		}
+	})
+}
+
+// TestReplacedCQ breaks the CQ of a rail with messages in flight: it is replaced, its lanes
+// are made anew on the new one, nothing is lost, and the old one is closed.
+func TestReplacedCQ(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		for side := range 2 {
+			const messages, size = 120, 8 << 10
+			d := newDuo(t, 2, ibverbx.Config{Scheme: scheme, Lanes: 4, FragmentSize: 2048})
+			local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+			rig.Fill(local.Bytes(), 3)
+			posted := 0
+			d.pump(&posted, 20, size, local, remote)
+			d.post(posted, 6, size, local, remote)
+			posted += 6
+			d.step()
+			h := d.hosts[side]
+			old := h.CQ.CQ(1)
+			rig.Must(t, h.NICs[1].FailCQ(old))
+			d.pump(&posted, 60, size, local, remote)
+			d.until("the rail is back", d.up)
+			if h.CQ.CQ(1) == old {
+				t.Fatal("the CQ that failed is still in use")
+			}
+			before := h.QP.Stats().Rails[1].Bytes
+			d.pump(&posted, messages, size, local, remote)
+			d.check(messages, local, remote)
+			if side == 0 && h.QP.Stats().Rails[1].Bytes == before {
+				t.Error("rail 1 has carried nothing since its CQ was replaced")
+			}
+			rig.Must(t, h.QP.Close())
+			rig.Must(t, h.CQ.Close())
+			var wcs [1]verbs.WC
+			if _, err := old.Poll(wcs[:]); !errors.Is(err, verbs.ErrClosed) {
+				t.Errorf("the CQ that was replaced: Poll after everything was closed = %v, want %v", err, verbs.ErrClosed)
+			}
+		}
+	})
+}

@@ -1,0 +1,326 @@
+package model_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"ibverbx"
+	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// The property tests of the engine:
+//
+//   - TestModelSender (sender_test.go): one VirtualQP that sends. Everything that it
+//     gives to its lanes is looked at, and decoded by a receiver that knows the schemes
+//     from their description alone (decode_test.go).
+//   - TestModelReceiver (receiver_test.go): one VirtualQP that receives what a sender
+//     made of the descriptions sends to it.
+//   - TestModelPair (pair_test.go): two VirtualQPs over a wire that carries one
+//     physical request at a time, in any order that RC allows.
+//
+// On a failure rapid prints the draws of the shortest run that it found and writes them to
+// a file below testdata/rapid. To play it again:
+//
+//	go test ./test/engine/model -run TestModelPair/tally -rapid.failfile=testdata/rapid/...
+//	go test ./test/engine/model -run TestModelPair/tally -rapid.seed=N
+//
+// and for a long run: -rapid.checks=100000.
+
+// Request i of a VirtualQP has a range of modelSlot bytes of its own at either side, so that
+// an address says whose it is.
+const (
+	modelSlot     = 4096
+	modelRequests = 256
+	modelSpace    = modelSlot * modelRequests
+)
+
+// drawInt draws a number from low to high.
+func drawInt(t *rapid.T, label string, low, high int) int {
+	return rapid.IntRange(low, high).Draw(t, label)
+}
+
+// oneIn draws true once in n times.
+func oneIn(t *rapid.T, label string, n int) bool { return drawOf(t, label, n) == n-1 }
+
+// drawOf draws one of the numbers below n.
+func drawOf(t *rapid.T, label string, n int) int { return rapid.IntRange(0, n-1).Draw(t, label) }
+
+// modelSteps plays random steps, about two hundred. A step that is to be more frequent than
+// others stands there several times.
+func modelSteps(t *rapid.T, steps map[string]func()) {
+	actions := make(map[string]func(*rapid.T))
+	for name, play := range steps {
+		actions[name] = func(*rapid.T) { play() }
+	}
+	for range 6 { // rapid.steps are 30 on average
+		t.Repeat(actions)
+	}
+}
+
+// drawModelConfig draws a VirtualQP that keeps track of its requests.
+func drawModelConfig(t *rapid.T, scheme ibverbx.Scheme) ibverbx.Config {
+	now := int64(0)
+	return ibverbx.Config{
+		Scheme:          scheme,
+		Lanes:           drawInt(t, "lanes", 1, 9),
+		Policy:          ibverbx.Policy(drawOf(t, "policy", 3)),
+		SendDepth:       rapid.SampledFrom([]int{1, 4, 32}).Draw(t, "depth"),
+		RecvDepth:       rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "receive depth"),
+		LaneDepth:       rapid.SampledFrom([]int{1, 2, 7, 64}).Draw(t, "lane depth"),
+		NotifyDepth:     rapid.SampledFrom([]int{1, 2, 8}).Draw(t, "notify depth"),
+		FragmentSize:    rapid.SampledFrom([]uint32{0, 100, 700}).Draw(t, "fragment"),
+		SignalInterval:  rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "interval"),
+		TrackSingleLane: true,
+		Now:             func() int64 { now += 1000; return now },
+	}
+}
+
+// modelEnd is a VirtualQP over held NICs.
+type modelEnd struct {
+	t      *rapid.T
+	cfg    ibverbx.Config
+	nics   []*nullnic.NIC
+	rails  *ibverbx.Rails
+	cq     *ibverbx.VirtualCQ
+	qp     *ibverbx.VirtualQP
+	memory *verbs.Memory
+	region *ibverbx.Region
+	lanes  []*nullnic.QP
+	roles  []string
+}
+
+// modelNICs returns NICs that all begin with the same QP number.
+func modelNICs(name string, n int) []*nullnic.NIC {
+	nics := make([]*nullnic.NIC, n)
+	for i := range nics {
+		nics[i] = nullnic.New(fmt.Sprintf("%s%d", name, i), 0x11)
+	}
+	return nics
+}
+
+// newModelEnd makes a VirtualQP and so many bytes of memory; connect follows.
+func newModelEnd(t *rapid.T, nics []*nullnic.NIC, cfg ibverbx.Config, shared, bytes int) *modelEnd {
+	e := &modelEnd{t: t, cfg: cfg, nics: nics}
+	var cfgs []ibverbx.RailConfig
+	for _, nic := range nics {
+		cfgs = append(cfgs, ibverbx.RailConfig{Context: nic})
+	}
+	var err error
+	e.rails, err = ibverbx.NewRails(cfgs...)
+	rig.Must(t, err)
+	e.cq, err = e.rails.NewCQ(ibverbx.CQConfig{Depth: 1 << 11, SharedReceives: shared})
+	rig.Must(t, err)
+	e.qp, err = e.cq.NewQP(cfg)
+	rig.Must(t, err)
+	e.memory, err = verbs.AllocMemory(bytes, nil)
+	rig.Must(t, err)
+	e.region, err = e.rails.Register(e.memory, verbs.AccessAll)
+	rig.Must(t, err)
+	t.Cleanup(func() {
+		rig.Must(t, errors.Join(e.qp.Close(), e.region.Close(), e.memory.Free(), e.cq.Close(), e.rails.Close()))
+	})
+	return e
+}
+
+// connect connects the VirtualQP and finds its lanes on the NICs.
+func (e *modelEnd) connect(card *ibverbx.Card) {
+	rig.Must(e.t, e.qp.Connect(card))
+	for _, l := range e.qp.Stats().Lanes {
+		for _, q := range e.nics[l.Rail].QPs() {
+			if q.Num() == l.QPN {
+				q.Hold()
+				e.lanes = append(e.lanes, q)
+				e.roles = append(e.roles, l.Role)
+			}
+		}
+	}
+	if len(e.lanes) != len(e.qp.Stats().Lanes) {
+		e.t.Fatalf("%d lanes were found on the NICs, want %d", len(e.lanes), len(e.qp.Stats().Lanes))
+	}
+}
+
+func (e *modelEnd) card() *ibverbx.Card {
+	c, err := e.qp.Card()
+	rig.Must(e.t, err)
+	return c
+}
+
+// drawLane draws a lane; those with something outstanding more often.
+func (e *modelEnd) drawLane() int {
+	k := drawOf(e.t, "lane", 2*len(e.lanes))
+	if k < len(e.lanes) {
+		return k
+	}
+	for i := range e.lanes {
+		if l := (k + i) % len(e.lanes); len(e.lanes[l].Posted()) > 0 {
+			return l
+		}
+	}
+	return k % len(e.lanes)
+}
+
+// refuse makes a lane refuse a part of its next chain, and perhaps some more after it.
+func (e *modelEnd) refuse() {
+	l := e.lanes[e.drawLane()]
+	l.RefuseAt(drawInt(e.t, "position", 0, 4), verbs.ErrQueueFull)
+	l.RefuseMore(drawInt(e.t, "more chains", 0, 6))
+}
+
+// seen reports whether the VirtualQP has taken everything that its NICs have said.
+func (e *modelEnd) seen() bool {
+	for _, l := range e.lanes {
+		if l.SendCQ().Len() > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// words puts a completion into words, without what differs between runs: rapid shortens a
+// failure by what it says.
+func words(wc *ibverbx.WC) string {
+	return fmt.Sprintf("of ID %d (%s, %s, %d bytes)", wc.WRID, wc.Status, wc.Opcode, wc.ByteLen)
+}
+
+// modelByte is byte off of request i. It is neither 0, which memory is filled with, nor
+// 255, which buffers are overwritten with when they are free again.
+func modelByte(i, off int) byte { return byte(1 + (i*37+off*11+off/256*5)%250) }
+
+// modelRequest is a request that a VirtualQP took.
+type modelRequest struct {
+	index    int
+	wr       ibverbx.SendWR
+	length   int
+	notified bool // a WRITE_WITH_IMM
+	message  bool // a SEND or an atomic
+	// ordinal is its place among the notified, among the SENDs, or what it finds: the
+	// request whose bytes a READ reads, the value that an atomic fetches.
+	ordinal int
+}
+
+// drawRequest draws a request with the given index. Its local bytes lie in slot index of
+// region at base, in up to four pieces, and hold modelByte; its target is slot index of
+// remote at target.
+func (e *modelEnd) drawRequest(index, base int, remote *ibverbx.RemoteRegion, target int) *modelRequest {
+	t := e.t
+	op := rapid.SampledFrom([]verbs.Opcode{
+		verbs.OpRDMAWrite, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm,
+		verbs.OpRDMARead, verbs.OpSend, verbs.OpSendWithImm, verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp,
+	}).Draw(t, "opcode")
+	r := &modelRequest{index: index, notified: op == verbs.OpRDMAWriteWithImm, message: isMessage(op)}
+	r.wr = ibverbx.SendWR{WRID: uint64(index), Opcode: op, Imm: uint32(index)<<8 | 0x5a, Remote: remote, RemoteOffset: uint64(target + index*modelSlot)}
+	if !oneIn(t, "unsignaled", 3) {
+		r.wr.Flags |= verbs.SendSignaled
+	}
+	if oneIn(t, "fence", 8) {
+		r.wr.Flags |= verbs.SendFence
+	}
+	var lengths []int
+	switch {
+	case op >= verbs.OpAtomicCmpAndSwp:
+		lengths = []int{8}
+	case op != verbs.OpRDMARead && oneIn(t, "inline", 5):
+		r.wr.Flags |= verbs.SendInline
+		lengths = []int{drawInt(t, "inline bytes", 1, 40), drawInt(t, "more inline bytes", 0, 24)}
+	case (r.notified || op == verbs.OpSend || op == verbs.OpSendWithImm) && oneIn(t, "empty", 6):
+	default:
+		if oneIn(t, "empty first piece", 8) {
+			lengths = append(lengths, 0)
+		}
+		lengths = append(lengths, drawInt(t, "bytes", 1, 900))
+		for len(lengths) < 3 && oneIn(t, "another piece", 3) {
+			lengths = append(lengths, drawInt(t, "more bytes", 0, 500))
+		}
+	}
+	var sges []ibverbx.SGE
+	for k, n := range lengths {
+		at := base + index*modelSlot + k*1000 + 16*k
+		for i := range n {
+			e.memory.Bytes()[at+i] = modelByte(index, r.length+i)
+		}
+		sges = append(sges, e.region.SGE(uint64(at), uint32(n)))
+		r.length += n
+	}
+	r.wr.SetSGE(sges...)
+	return r
+}
+
+func isMessage(op verbs.Opcode) bool {
+	return op == verbs.OpSend || op == verbs.OpSendWithImm || op >= verbs.OpAtomicCmpAndSwp
+}
+
+// localBytes calls each with every local byte of a request and its offset in it.
+func (e *modelEnd) localBytes(r *modelRequest, each func(off int, b *byte)) {
+	off := 0
+	for _, s := range r.wr.SGE[:r.wr.NumSGE] {
+		for i := range s.Length {
+			each(off, &e.memory.Bytes()[s.Offset+uint64(i)])
+			off++
+		}
+	}
+}
+
+// scribble overwrites the local bytes of a request: they belong to the program again.
+func (e *modelEnd) scribble(r *modelRequest) {
+	e.localBytes(r, func(_ int, b *byte) { *b = 255 })
+}
+
+// spoilRequest makes a copy of a request that no VirtualQP may take.
+func spoilRequest(t *rapid.T, wr ibverbx.SendWR) ibverbx.SendWR {
+	switch drawOf(t, "what is wrong", 6) {
+	case 0:
+		wr.Opcode = verbs.Opcode(drawInt(t, "unknown opcode", 7, 255))
+	case 1:
+		wr.Opcode, wr.NumSGE, wr.Flags = verbs.OpRDMAWrite, 0, 0
+	case 2:
+		wr.Opcode, wr.Flags = verbs.OpRDMARead, wr.Flags|verbs.SendInline
+	case 3:
+		wr.NumSGE, wr.SGE[0].Region = 1, nil
+	case 4:
+		wr.Opcode, wr.RemoteOffset, wr.Flags = verbs.OpRDMAWrite, 1<<40, 0
+	default:
+		wr.Flags |= 0x80
+	}
+	return wr
+}
+
+// modelDepth is the depth that a VirtualQP has: a power of two, as Config says.
+func modelDepth(n int) int {
+	depth := 1
+	for depth < n {
+		depth *= 2
+	}
+	return depth
+}
+
+// checkRefusal holds what a post must do that did not take everything: n requests of the
+// chain were taken, the one at bad (chain if there is none) is not legal, and before the
+// post at most high requests were outstanding.
+func checkRefusal(t *rapid.T, n, chain, bad, depth, high int, err error) {
+	room := modelDepth(depth)
+	switch {
+	case n == chain && err == nil && bad == chain:
+	case n == chain || err == nil:
+		t.Fatalf("PostSend = %d of %d, %v; want all of them or an error", n, chain, err)
+	case errors.Is(err, verbs.ErrQueueFull):
+		if high+n < room {
+			t.Fatalf("PostSend = %d of %d, %v; %d requests at the most were outstanding, want room for %d", n, chain, err, high, room)
+		}
+	case n != bad || !errors.Is(err, verbs.ErrInvalid):
+		t.Fatalf("PostSend = %d of %d, %v; want it to stop at %d, which is not legal", n, chain, err, bad)
+	}
+}
+
+// forSchemes runs a property for every scheme.
+func forSchemes(t *testing.T, property func(t *rapid.T, scheme ibverbx.Scheme)) {
+	for _, scheme := range rig.Schemes {
+		t.Run(scheme.String(), func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) { property(rt, scheme) })
+		})
+	}
+}

@@ -1,0 +1,135 @@
+package traffic_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// TestThousandLanes: 1,024 lanes over two rails carry a message in fragments of 4 KiB, and
+// every lane carries its part; then a READ fetches it back. On wires of a finite rate a
+// receiver that is told while a lane's part is still under way finds that it is not there.
+func TestThousandLanes(t *testing.T) {
+	for _, scheme := range rig.Schemes {
+		t.Run(scheme.String()+"/memory", func(t *testing.T) { thousandLanes(t, newStill(2), scheme) })
+		t.Run(scheme.String()+"/wires", func(t *testing.T) {
+			wire := softnic.FaultConfig{Window: 1 << 16, Queue: 1 << 16, Impairment: softnic.Impairment{Rate: 1e9, Delay: time.Microsecond}}
+			thousandLanes(t, newWires(t, wire, wire), scheme)
+		})
+	}
+}
+
+func thousandLanes(t *testing.T, w *wires, scheme ibverbx.Scheme) {
+	t.Helper()
+	const lanes, fragment, size = 1024, 4096, 6<<20 + 123
+	a, b := rig.NewPair(t, w.links, ibverbx.Config{
+		Lanes: lanes, Scheme: scheme, FragmentSize: fragment, LaneDepth: 16, NotifyDepth: 8, RecvDepth: 16, SendDepth: 16,
+	})
+	local, remote := a.Region(size), b.Region(size)
+	for round := range 3 {
+		rig.Stamp(local.Bytes(), round, round)
+		clear(remote.Bytes())
+		b.PostRecv(ibverbx.RecvWR{WRID: uint64(round)})
+		wr := ibverbx.SendWR{WRID: uint64(round), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(round) * 7, Remote: remote.Remote()}
+		wr.SetSGE(local.SGE(0, size))
+		a.PostSend(wr)
+		p := patience{limit: steps}
+		for told, done := 0, 0; told == 0 || done == 0; w.step() {
+			done += pollOnce(t, a, round)
+			for _, wc := range b.Poll() {
+				checkNotification(t, scheme, wc, round, round, size)
+				if !bytes.Equal(remote.Bytes(), local.Bytes()) {
+					t.Fatalf("told of round %d, but byte %d is not there", round, rig.FirstDifference(remote.Bytes(), local.Bytes()))
+				}
+				told++
+			}
+			if err := p.turn(false); err != nil {
+				t.Fatalf("%v: told %d, completed %d; %v, %v", err, told, done, a.QP.Err(), b.QP.Err())
+			}
+		}
+	}
+	checkLanes(t, a, lanes, 3*size)
+	readBack(t, w, a, local, remote)
+}
+
+// checkLanes wants all data lanes to have carried something, and all together so much.
+func checkLanes(t *testing.T, h *rig.Host, lanes int, want uint64) {
+	t.Helper()
+	var used int
+	var sum uint64
+	for _, s := range h.QP.Stats().Lanes {
+		if s.Role == "data" {
+			if sum += s.Bytes; s.Bytes > 0 {
+				used++
+			}
+		}
+	}
+	if used != lanes || sum != want {
+		t.Errorf("%d lanes carried %d bytes, want %d and %d", used, sum, lanes, want)
+	}
+}
+
+// readBack fetches the remote region into the local one.
+func readBack(t *testing.T, w *wires, h *rig.Host, local, remote *ibverbx.Region) {
+	t.Helper()
+	clear(local.Bytes())
+	wr := ibverbx.SendWR{WRID: 99, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+	wr.SetSGE(local.SGE(0, uint32(local.Len())))
+	h.PostSend(wr)
+	p := patience{limit: steps}
+	for done := 0; done == 0; w.step() {
+		done = pollOnce(t, h, 99)
+		rig.Must(t, p.turn(false))
+	}
+	if !bytes.Equal(local.Bytes(), remote.Bytes()) {
+		t.Fatalf("byte %d of the READ is wrong", rig.FirstDifference(local.Bytes(), remote.Bytes()))
+	}
+}
+
+// TestManySmallMessagesOnManyLanes: messages of one fragment each are told in order although
+// there are more lanes than messages that fit one.
+func TestManySmallMessagesOnManyLanes(t *testing.T) {
+	const lanes, messages = 256, 2000
+	for _, scheme := range rig.Schemes {
+		for _, rails := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s/rails=%d", scheme, rails), func(t *testing.T) {
+				a, b := rig.NewPair(t, rig.MemoryLinks(rails), ibverbx.Config{Lanes: lanes, Scheme: scheme, LaneDepth: 16, NotifyDepth: 8, RecvDepth: messages})
+				local, remote := a.Region(64*messages), b.Region(64*messages)
+				rig.Stamp(local.Bytes(), 1, 1)
+				recvs := make([]ibverbx.RecvWR, messages)
+				for i := range recvs {
+					recvs[i].WRID = uint64(i)
+				}
+				b.PostRecv(recvs...)
+				var p patience
+				for posted, told, done := 0, 0, 0; told < messages || done < messages; {
+					if posted < messages {
+						wr := ibverbx.SendWR{WRID: uint64(posted), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(posted) * 7, Remote: remote.Remote(), RemoteOffset: uint64(64 * posted)}
+						wr.SetSGE(local.SGE(uint64(64*posted), 64))
+						n, err := a.QP.PostSend([]ibverbx.SendWR{wr})
+						if posted += n; n == 0 && err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
+							t.Fatalf("PostSend = %d, %v; want 1 or %v", n, err, verbs.ErrQueueFull)
+						}
+					}
+					done += pollOnce(t, a, done)
+					for _, wc := range b.Poll() {
+						checkNotification(t, scheme, wc, told, told, 64)
+						if at := 64 * told; !bytes.Equal(remote.Bytes()[at:at+64], local.Bytes()[at:at+64]) {
+							t.Fatalf("told of message %d, but its bytes are not there", told)
+						}
+						told++
+					}
+					if err := p.turn(false); err != nil {
+						t.Fatalf("%v: %d told, %d completed of %d", err, told, done, messages)
+					}
+				}
+			})
+		}
+	}
+}

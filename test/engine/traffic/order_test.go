@@ -1,0 +1,183 @@
+package traffic_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// ordered is notified requests of three fragments each over three lanes that complete when
+// the test says so. Every physical request asks for a completion, so what is reported can
+// be foretold exactly.
+type ordered struct {
+	*rig.Instrument
+	requests int
+	ended    []int // physical requests of each request that have ended
+	records  []int // records and notifications that each lane has ended
+	reported int
+}
+
+const orderedLanes, orderedFragment = 3, 100
+
+func newOrdered(t *testing.T, scheme ibverbx.Scheme, requests int) *ordered {
+	t.Helper()
+	o := &ordered{requests: requests, ended: make([]int, requests)}
+	o.Instrument = rig.NewInstrument(t, ibverbx.Config{
+		Lanes: orderedLanes, Scheme: scheme, FragmentSize: orderedFragment, SignalInterval: 1,
+		SendDepth: requests, LaneDepth: 4 * requests,
+	})
+	o.records = make([]int, len(o.NIC.QPs()))
+	var wrs []ibverbx.SendWR
+	for i := range requests {
+		wr := o.Request(uint64(i), verbs.OpRDMAWriteWithImm, orderedLanes*orderedFragment)
+		wr.RemoteOffset = uint64(i * 1000)
+		wrs = append(wrs, wr)
+	}
+	o.PostSend(wrs...)
+	return o
+}
+
+// parts is how many physical requests a request is made of.
+func (o *ordered) parts(scheme ibverbx.Scheme) int {
+	switch scheme {
+	case ibverbx.DQPLB:
+		return orderedLanes // every fragment is its own notification
+	case ibverbx.Spray:
+		return orderedLanes + 1 // and a notification
+	default:
+		return 2 * orderedLanes // and a record on every lane
+	}
+}
+
+// complete ends the oldest physical request of a lane. A fragment says by its address whose
+// it is; records and notifications have none and come in the order of the requests.
+func (o *ordered) complete(lane int) {
+	q := o.NIC.QPs()[lane]
+	if len(q.Posted()) == 0 {
+		return
+	}
+	if wr := &q.Posted()[0]; rig.IsNotification(wr) {
+		o.ended[o.records[lane]]++
+		o.records[lane]++
+	} else {
+		o.ended[(wr.RemoteAddr-o.Region.Remote().Addr)/1000]++
+	}
+	q.Complete(1)
+}
+
+// poll wants exactly those requests that have ended and have none before them that has not.
+func (o *ordered) poll(t *testing.T, parts int) {
+	t.Helper()
+	var wcs [64]ibverbx.WC
+	n, err := o.CQ.Poll(wcs[:])
+	rig.Must(t, err)
+	for _, wc := range wcs[:n] {
+		if err := wc.Err(); err != nil || wc.WRID != uint64(o.reported) {
+			t.Fatalf("completion = request %d, %v; want request %d", wc.WRID, err, o.reported)
+		}
+		o.reported++
+	}
+	want := 0
+	for want < o.requests && o.ended[want] == parts {
+		want++
+	}
+	if o.reported != want {
+		t.Fatalf("%d requests are reported, want %d: of each %v of %d parts have ended", o.reported, want, o.ended, parts)
+	}
+}
+
+// TestOutOfOrderCompletions: however the completions of the lanes are mixed, requests are
+// reported in posting order, each as soon as it and all before it have ended, once.
+func TestOutOfOrderCompletions(t *testing.T) {
+	for _, scheme := range rig.Schemes {
+		for seed := range uint64(40) {
+			t.Run(fmt.Sprintf("%s/seed=%d", scheme, seed), func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(seed, 5))
+				o := newOrdered(t, scheme, 16)
+				lanes := len(o.NIC.QPs())
+				order := rng.Perm(lanes)
+				for turns := 0; o.reported < o.requests; turns++ {
+					if turns > 10_000 {
+						t.Fatalf("%d of %d requests are reported", o.reported, o.requests)
+					}
+					// One lane after the other, as far as it goes, or any of them.
+					lane := rng.IntN(lanes)
+					if seed%2 == 0 {
+						lane = order[turns/200%lanes]
+					}
+					o.complete(lane)
+					o.poll(t, o.parts(scheme))
+				}
+				if n, err := o.CQ.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+					t.Errorf("Poll at the end = %d, %v; want nothing", n, err)
+				}
+			})
+		}
+	}
+}
+
+// TestOutOfOrderArrival: one rail is a thousand times slower than the other, so that the
+// fragments and the news of later messages arrive long before those of earlier ones. Still
+// the receiver is told in order, and only of what is whole. With three lanes one of the
+// rails has a single lane, and all depends on it.
+func TestOutOfOrderArrival(t *testing.T) {
+	for _, scheme := range rig.Schemes {
+		for _, lanes := range []int{3, 4} {
+			for slow := range 2 {
+				t.Run(fmt.Sprintf("%s/lanes=%d/slow=%d", scheme, lanes, slow), func(t *testing.T) {
+					cfgs := make([]softnic.FaultConfig, 2)
+					cfgs[slow].Impairment.Delay = time.Millisecond
+					cfgs[1-slow].Impairment.Delay = time.Microsecond
+					arriveOutOfOrder(t, newWires(t, cfgs...), ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 500})
+				})
+			}
+		}
+	}
+}
+
+func arriveOutOfOrder(t *testing.T, w *wires, cfg ibverbx.Config) {
+	t.Helper()
+	const messages, size = 40, 3000
+	a, b := rig.NewPair(t, w.links, cfg)
+	local, remote := a.Region(messages*size), b.Region(messages*size)
+	var wrs []ibverbx.SendWR
+	recvs := make([]ibverbx.RecvWR, messages)
+	for i := range messages {
+		rig.Stamp(local.Bytes()[i*size:][:size], 0, i)
+		recvs[i].WRID = uint64(i)
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i) * 7, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
+		wr.SetSGE(local.SGE(uint64(i*size), size))
+		wrs = append(wrs, wr)
+	}
+	b.PostRecv(recvs...)
+	a.PostSend(wrs...)
+	p := patience{limit: steps}
+	for told, completed := 0, 0; told < messages || completed < messages; {
+		n := pollOnce(t, a, completed)
+		completed += n
+		wcs := b.Poll()
+		if told == 0 && len(wcs) > 0 && bytes.Equal(remote.Bytes()[(messages-1)*size:], make([]byte, size)) {
+			t.Error("nothing of the last message is there when the first is told: the rails were not out of step")
+		}
+		for _, wc := range wcs {
+			checkNotification(t, cfg.Scheme, wc, told, told, size)
+			if !bytes.Equal(remote.Bytes()[told*size:][:size], local.Bytes()[told*size:][:size]) {
+				t.Fatalf("told of message %d, but its bytes are not there", told)
+			}
+			told++
+		}
+		if n+len(wcs) == 0 {
+			w.step()
+		}
+		if err := p.turn(n+len(wcs) > 0); err != nil {
+			t.Fatalf("%v: %d of %d told, %d completed", err, told, messages, completed)
+		}
+	}
+}

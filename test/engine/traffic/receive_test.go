@@ -1,0 +1,134 @@
+package traffic_test
+
+import (
+	"bytes"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// flood is a sender of more messages than its peer has receives for.
+type flood struct {
+	w               *wires
+	a, b            *rig.Host
+	local, remote   *ibverbx.Region
+	completed, told int
+}
+
+const floodMessages, floodSlot = 300, 64
+
+// floodConfig bounds what the receiver takes without receives: RecvDepth messages that the
+// engine holds, and those that its own receives on the lanes can bring.
+func floodConfig(scheme ibverbx.Scheme) (cfg ibverbx.Config, held int) {
+	cfg = ibverbx.Config{Lanes: 3, Scheme: scheme, RecvDepth: 8, NotifyDepth: 4, SendDepth: 512}
+	return cfg, cfg.RecvDepth + (cfg.Lanes+1)*cfg.NotifyDepth
+}
+
+// newFlood posts all messages at once.
+func newFlood(t *testing.T, cfg ibverbx.Config, opcode verbs.Opcode) *flood {
+	t.Helper()
+	f := &flood{w: newStill(2)}
+	f.a, f.b = rig.NewPair(t, f.w.links, cfg)
+	f.local, f.remote = f.a.Region(floodMessages*floodSlot), f.b.Region(floodMessages*floodSlot)
+	var wrs []ibverbx.SendWR
+	for i := range floodMessages {
+		rig.Stamp(f.local.Bytes()[i*floodSlot:][:floodSlot], 0, i)
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: opcode, Flags: verbs.SendSignaled, Imm: uint32(i) * 7, Remote: f.remote.Remote(), RemoteOffset: uint64(i * floodSlot)}
+		wr.SetSGE(f.local.SGE(uint64(i*floodSlot), floodSlot))
+		wrs = append(wrs, wr)
+	}
+	f.a.PostSend(wrs...)
+	return f
+}
+
+// turn polls both sides and lets time pass. It returns what the receiver was told.
+func (f *flood) turn(t *testing.T) []ibverbx.WC {
+	t.Helper()
+	f.completed += pollOnce(t, f.a, f.completed)
+	wcs := f.b.Poll()
+	if len(wcs) == 0 {
+		f.w.step()
+	}
+	return wcs
+}
+
+// stall lets much time pass, in which nothing may be told, no more than so many messages
+// complete, the receiver must answer RNR, and neither side may fail.
+func (f *flood) stall(t *testing.T, held int) {
+	t.Helper()
+	for range 2000 {
+		if wcs := f.turn(t); len(wcs) > 0 {
+			t.Fatalf("told %+v without a receive", wcs[0])
+		}
+	}
+	if f.completed > held {
+		t.Errorf("%d messages completed without a receive, want at most %d", f.completed, held)
+	}
+	var rnr uint64
+	for _, nic := range f.b.NICs {
+		rnr += nic.Stats().RNRNAKsSent
+	}
+	if rnr == 0 {
+		t.Error("the receiver answered no message with RNR")
+	}
+	if f.a.QP.Err() != nil || f.b.QP.Err() != nil {
+		t.Errorf("Err = %v and %v, want none", f.a.QP.Err(), f.b.QP.Err())
+	}
+}
+
+// drain posts receives, a few at a time, until every message was told.
+func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check func(wc ibverbx.WC, nth int)) {
+	t.Helper()
+	p := patience{limit: steps}
+	for posted := 0; f.told < floodMessages || f.completed < floodMessages; {
+		for posted < min(f.told+3, floodMessages) {
+			n, err := f.b.QP.PostRecv([]ibverbx.RecvWR{recv(posted)})
+			if n != 1 || err != nil {
+				t.Fatalf("PostRecv %d = %d, %v; want 1", posted, n, err)
+			}
+			posted++
+		}
+		wcs := f.turn(t)
+		for _, wc := range wcs {
+			check(wc, f.told)
+			if got := f.remote.Bytes()[f.told*floodSlot:][:floodSlot]; !bytes.Equal(got, rig.Stamped(floodSlot, 0, f.told)) {
+				t.Fatalf("told of message %d, but its bytes are not there", f.told)
+			}
+			f.told++
+		}
+		if err := p.turn(len(wcs) > 0); err != nil {
+			t.Fatalf("%v: %d told, %d completed of %d; %v, %v", err, f.told, f.completed, floodMessages, f.a.QP.Err(), f.b.QP.Err())
+		}
+	}
+}
+
+// TestReceivesRunOut: a peer that sends more than there are receives for is held back by
+// RNR after a bounded number of messages; when receives come, all are told, once and in
+// order, for notified WRITEs and for SENDs.
+func TestReceivesRunOut(t *testing.T) {
+	for _, scheme := range rig.Schemes {
+		t.Run(scheme.String()+"/notified", func(t *testing.T) {
+			cfg, held := floodConfig(scheme)
+			f := newFlood(t, cfg, verbs.OpRDMAWriteWithImm)
+			f.stall(t, held)
+			f.drain(t, func(nth int) ibverbx.RecvWR { return ibverbx.RecvWR{WRID: uint64(nth)} },
+				func(wc ibverbx.WC, nth int) { checkNotification(t, scheme, wc, nth, nth, floodSlot) })
+		})
+		t.Run(scheme.String()+"/sent", func(t *testing.T) {
+			cfg, _ := floodConfig(scheme)
+			f := newFlood(t, cfg, verbs.OpSendWithImm)
+			f.stall(t, 0)
+			f.drain(t, func(nth int) ibverbx.RecvWR {
+				wr := ibverbx.RecvWR{WRID: uint64(nth)}
+				wr.SetSGE(f.remote.SGE(uint64(nth*floodSlot), floodSlot))
+				return wr
+			}, func(wc ibverbx.WC, nth int) {
+				if err := wc.Err(); err != nil || wc.WRID != uint64(nth) || wc.Imm != uint32(nth)*7 || wc.ByteLen != floodSlot {
+					t.Fatalf("receive = %+v, %v; want receive %d of %d bytes", wc, err, nth, floodSlot)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,107 @@
+package traffic_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// TestReceivesNotPolledAreKept: receives that have ended and were not polled are never
+// lost, however many end at once.
+func TestReceivesNotPolledAreKept(t *testing.T) {
+	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, RecvDepth: 2})
+	lane, message := x.NIC.QPs()[0], x.NIC.QPs()[2]
+	msg := uint32(0)
+	arrive := func(n int) { // n messages, taken from the CQ and not reported
+		for range n {
+			b := binary.LittleEndian.AppendUint32(nil, msg)
+			b = binary.LittleEndian.AppendUint32(b, 1)
+			b = append(b, make([]byte, 8)...)
+			lane.Deliver(verbs.WC{Opcode: verbs.WCRecv, ByteLen: 16}, b)
+			msg++
+		}
+		wcs := make([]verbs.WC, 16)
+		k, _ := x.CQ.CQ(0).Poll(wcs)
+		if _, err := x.CQ.ProcessCompletions(0, wcs[:k], nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	posted := 0
+	post := func(data bool) {
+		wr := ibverbx.RecvWR{WRID: uint64(posted)}
+		if data {
+			wr.SetSGE(x.Region.SGE(0, 64))
+		}
+		x.PostRecv(wr)
+		posted++
+	}
+	post(false)
+	post(false)
+	arrive(1)
+	post(false)
+	post(true)
+	post(true)
+	message.Deliver(verbs.WC{Opcode: verbs.WCRecv, ByteLen: 1}, []byte{1})
+	message.Deliver(verbs.WC{Opcode: verbs.WCRecv, ByteLen: 1}, []byte{1})
+	arrive(2)
+	dst := make([]ibverbx.WC, 16)
+	n, err := x.CQ.Poll(dst)
+	got := map[uint64]int{}
+	for _, wc := range dst[:n] {
+		got[wc.WRID]++
+	}
+	if n != posted || len(got) != posted {
+		t.Errorf("Poll = %d completions of %v, %v; want one for each of %d receives", n, got, err, posted)
+	}
+}
+
+// TestUnknownOpcodes: what is no opcode is refused, whatever its lower bits are.
+func TestUnknownOpcodes(t *testing.T) {
+	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2})
+	for op := 7; op < 256; op++ {
+		if n, err := x.QP.PostSend([]ibverbx.SendWR{x.Request(1, verbs.Opcode(op), 8)}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("PostSend of opcode %d = %d, %v; want 0, %v", op, n, err, verbs.ErrInvalid)
+		}
+	}
+}
+
+// TestRefusedCloseChangesNothing: a VirtualCQ in use refuses to close and works on, also if
+// only one of its rails has QPs, or its receives are shared.
+func TestRefusedCloseChangesNothing(t *testing.T) {
+	h := rig.NewHost(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 2})
+	for name, cfg := range map[string]ibverbx.CQConfig{"own receives": {}, "shared receives": {SharedReceives: 16}} {
+		t.Run(name, func(t *testing.T) {
+			cq, err := h.Rails.NewCQ(cfg)
+			rig.Must(t, err)
+			q, err := cq.NewQP(ibverbx.Config{Lanes: 1})
+			rig.Must(t, err)
+			if err := cq.Close(); !errors.Is(err, verbs.ErrBusy) {
+				t.Errorf("Close of a VirtualCQ in use = %v, want %v", err, verbs.ErrBusy)
+			}
+			if n, err := cq.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+				t.Errorf("Poll after a Close that was refused = %d, %v; want nothing", n, err)
+			}
+			rig.Must(t, q.Close())
+			rig.Must(t, cq.Close())
+		})
+	}
+}
+
+// TestDirectStats: one lane that passes everything through counts too.
+func TestDirectStats(t *testing.T) {
+	a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 1})
+	local, remote := a.Region(1000), b.Region(1000)
+	for range 3 {
+		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+		wr.SetSGE(local.SGE(0, 1000))
+		a.PostSend(wr)
+	}
+	a.Wait(3)
+	if s := a.QP.Stats(); s.Posted != 3 || s.Completed != 3 || s.Bytes != 3000 || s.Fragments != 3 || s.HighWater != 3 {
+		t.Errorf("Stats = %+v", s)
+	}
+}

@@ -1,0 +1,230 @@
+package traffic_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// each runs a test for every scheme, over one rail and over two, on links that hand
+// packets over and on links that cut and queue them.
+func each(t *testing.T, lanes int, run func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link)) {
+	for _, scheme := range rig.Schemes {
+		for _, rails := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s/rails=%d/lanes=%d/memory", scheme, rails, lanes), func(t *testing.T) {
+				run(t, scheme, func() []softnic.Link { return rig.MemoryLinks(rails) })
+			})
+			t.Run(fmt.Sprintf("%s/rails=%d/lanes=%d/packets", scheme, rails, lanes), func(t *testing.T) {
+				run(t, scheme, func() []softnic.Link {
+					links := make([]softnic.Link, rails)
+					for i := range links {
+						link, err := softnic.NewFaultLink(nil)
+						rig.Must(t, err)
+						links[i] = link
+					}
+					return links
+				})
+			})
+		}
+	}
+}
+
+// TestNotification: when the receiver is told of a message, its bytes and those of every
+// request before it are in memory, and it learns what the scheme can carry.
+func TestNotification(t *testing.T) {
+	each(t, 6, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
+		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 6, Scheme: scheme, FragmentSize: 3000})
+		const requests, size = 120, 20_000
+		local, remote := a.Region(requests*size), b.Region(requests*size)
+		rng := rand.New(rand.NewPCG(7, uint64(scheme)))
+		rig.Fill(local.Bytes(), rng.Uint64())
+		recvs := make([]ibverbx.RecvWR, requests)
+		for i := range recvs {
+			recvs[i].WRID = uint64(i)
+		}
+		b.PostRecv(recvs...)
+		var notified []int
+		lengths := make([]int, requests)
+		sent, told, completed := 0, 0, 0
+		for told < len(notified) || sent < requests || completed < requests {
+			if sent < requests {
+				n := rng.IntN(size)
+				wr := ibverbx.SendWR{WRID: uint64(sent), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Imm: uint32(sent) * 7, Remote: remote.Remote(), RemoteOffset: uint64(sent * size)}
+				if rng.IntN(2) == 0 {
+					wr.Opcode = verbs.OpRDMAWriteWithImm
+				} else {
+					n = max(n, 1)
+				}
+				if n > 0 {
+					wr.SetSGE(local.SGE(uint64(sent*size), uint32(n)))
+				}
+				k, err := a.QP.PostSend([]ibverbx.SendWR{wr})
+				if k == 1 {
+					if lengths[sent] = n; wr.Opcode == verbs.OpRDMAWriteWithImm {
+						notified = append(notified, sent)
+					}
+					sent++
+				} else if err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
+					t.Fatal(err)
+				}
+			}
+			completed += pollOnce(t, a, completed)
+			for _, wc := range b.Poll() {
+				i := notified[told]
+				checkNotification(t, scheme, wc, told, i, lengths[i])
+				for k := range i + 1 {
+					if !bytes.Equal(remote.Bytes()[k*size:][:lengths[k]], local.Bytes()[k*size:][:lengths[k]]) {
+						t.Fatalf("told of request %d, but request %d is not all there", i, k)
+					}
+				}
+				told++
+			}
+		}
+	})
+}
+
+func checkNotification(t *testing.T, scheme ibverbx.Scheme, wc ibverbx.WC, told, i, length int) {
+	t.Helper()
+	if wc.Status != verbs.StatusSuccess || wc.WRID != uint64(told) || wc.Opcode != verbs.WCRecvRDMAWithImm {
+		t.Fatalf("notification %d = %+v", told, wc)
+	}
+	if want := scheme != ibverbx.DQPLB; want != (wc.Flags&ibverbx.WCHasImm != 0) || (want && wc.Imm != uint32(i)*7) {
+		t.Fatalf("notification of request %d: flags %#x, immediate %d", i, wc.Flags, wc.Imm)
+	}
+	if want := scheme != ibverbx.Spray; want != (wc.Flags&ibverbx.WCHasLength != 0) || (want && wc.ByteLen != uint32(length)) {
+		t.Fatalf("notification of request %d: flags %#x, %d bytes, want %d", i, wc.Flags, wc.ByteLen, length)
+	}
+}
+
+// pollOnce polls sends, which must complete well and in order from next on.
+func pollOnce(t *testing.T, h *rig.Host, next int) int {
+	t.Helper()
+	wcs := h.Poll()
+	for i, wc := range wcs {
+		if err := wc.Err(); err != nil || wc.WRID != uint64(next+i) {
+			t.Fatalf("completion of request %d = %d, %v", next+i, wc.WRID, err)
+		}
+	}
+	return len(wcs)
+}
+
+// TestMoreMessagesThanReceives (G4): the engine holds a bounded number of messages, then
+// the sender waits; when receives are posted every message is told, once and in order.
+func TestMoreMessagesThanReceives(t *testing.T) {
+	each(t, 3, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
+		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 3, Scheme: scheme, RecvDepth: 8, NotifyDepth: 4, SendDepth: 512})
+		// Each has a place of its own: two rails write without knowing of each other.
+		const messages = 300
+		local, remote := a.Region(messages*64), b.Region(messages*64)
+		for i := range messages {
+			wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * 64)}
+			wr.SetSGE(local.SGE(uint64(i*64), 64))
+			a.PostSend(wr)
+		}
+		for range 200 {
+			b.Poll()
+		}
+		completed := pollOnce(t, a, 0)
+		if completed == messages {
+			t.Fatal("all messages completed although nobody receives: nothing holds the sender back")
+		}
+		told := 0
+		for told < messages {
+			n, err := b.QP.PostRecv([]ibverbx.RecvWR{{WRID: uint64(told)}})
+			if n == 0 && err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
+				t.Fatal(err)
+			}
+			for {
+				completed += pollOnce(t, a, completed)
+				wcs := b.Poll()
+				for _, wc := range wcs {
+					if wc.Status != verbs.StatusSuccess || wc.WRID != uint64(told) || (wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(told)) {
+						t.Fatalf("message %d = %+v; %v, %v", told, wc, a.QP.Err(), b.QP.Err())
+					}
+					told++
+				}
+				if len(wcs) > 0 {
+					break
+				}
+			}
+		}
+		for completed < messages {
+			completed += pollOnce(t, a, completed)
+			b.Poll()
+		}
+	})
+}
+
+// TestMessages: SENDs and data receives beside notifications: two queues that do not
+// disturb each other (G5), and a SEND that finds the WRITEs before it done.
+func TestMessages(t *testing.T) {
+	each(t, 4, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
+		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1000})
+		local, remote, inbox := a.Region(8192), b.Region(8192), b.Region(64*64)
+		for round := range 40 {
+			for i := range local.Bytes() {
+				local.Bytes()[i] = byte(i*3 + round)
+			}
+			write := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Remote: remote.Remote()}
+			write.SetSGE(local.SGE(0, 8192))
+			notify := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpRDMAWriteWithImm, Imm: uint32(round), Remote: remote.Remote()}
+			notify.SetSGE(local.SGE(0, 100))
+			send := ibverbx.SendWR{WRID: 3, Opcode: verbs.OpSendWithImm, Imm: 77, Flags: verbs.SendSignaled | verbs.SendInline}
+			send.SetSGE(local.SGE(0, 48))
+			recv := ibverbx.RecvWR{WRID: 10}
+			recv.SetSGE(inbox.SGE(0, 64))
+			b.PostRecv(recv, ibverbx.RecvWR{WRID: 11})
+			a.PostSend(write, notify, send)
+			var got []ibverbx.WC
+			done := 0
+			for len(got) < 2 || done == 0 {
+				for _, wc := range a.Poll() {
+					if err := wc.Err(); err != nil || wc.WRID != 3 {
+						t.Fatalf("completion %+v, %v", wc, err)
+					}
+					done++
+				}
+				got = append(got, b.Poll()...)
+			}
+			for _, wc := range got {
+				if err := wc.Err(); err != nil {
+					t.Fatal(err)
+				}
+				if wc.WRID == 10 && (wc.ByteLen != 48 || wc.Imm != 77 || !bytes.Equal(inbox.Bytes()[:48], local.Bytes()[:48])) {
+					t.Fatalf("message = %+v", wc)
+				}
+			}
+			if !bytes.Equal(remote.Bytes(), local.Bytes()) {
+				t.Fatal("the message came before the data that was posted before it")
+			}
+		}
+	})
+}
+
+// TestAtomics: they stay on one rail, in order with what was posted before them.
+func TestAtomics(t *testing.T) {
+	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4})
+	result, counter := a.Region(8), b.Region(8)
+	const adds = 50
+	for i := range adds {
+		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 3, Remote: counter.Remote()}
+		wr.SetSGE(result.SGE(0, 8))
+		a.PostSend(wr)
+		if wc := a.Wait(1)[0]; wc.Err() != nil || wc.Opcode != verbs.WCFetchAdd {
+			t.Fatalf("completion = %+v", wc)
+		}
+		if got := binary.NativeEndian.Uint64(result.Bytes()); got != uint64(3*i) {
+			t.Fatalf("addition %d returned %d, want %d", i, got, 3*i)
+		}
+	}
+	if got := binary.NativeEndian.Uint64(counter.Bytes()); got != 3*adds {
+		t.Errorf("counter = %d, want %d", got, 3*adds)
+	}
+}

@@ -1,0 +1,312 @@
+package traffic_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// sharedHost is a host whose VirtualQPs take their receives from one SRQ per rail.
+func sharedHost(tb testing.TB, links []softnic.Link, depth int, cfgs ...ibverbx.Config) (*rig.Host, []*ibverbx.VirtualQP) {
+	tb.Helper()
+	h := rig.NewRails(tb, links)
+	h.NewCQ(ibverbx.CQConfig{SharedReceives: depth})
+	var qps []*ibverbx.VirtualQP
+	for _, cfg := range cfgs {
+		qps = append(qps, h.NewQP(cfg))
+	}
+	return h, qps
+}
+
+// TestSharedReceives: two VirtualQPs of a host share the receives of a rail, far fewer than
+// they have lanes; many more messages than that arrive, whole and in order.
+func TestSharedReceives(t *testing.T) {
+	for _, scheme := range rig.Schemes {
+		for _, rails := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s/rails=%d", scheme, rails), func(t *testing.T) {
+				links := rig.MemoryLinks(rails)
+				cfg := ibverbx.Config{Lanes: 16, Scheme: scheme, FragmentSize: 16, RecvDepth: 512}
+				a, qa := sharedHost(t, links, 8, cfg, cfg)
+				b, qb := sharedHost(t, links, 8, cfg, cfg)
+				for i := range qa {
+					rig.Connect(t, qa[i], qb[i])
+				}
+				local, remote := a.Region(8192), b.Region(8192)
+				const messages = 300
+				for i, q := range qb {
+					wrs := make([]ibverbx.RecvWR, messages)
+					for k := range wrs {
+						wrs[k].WRID = uint64(i*messages + k)
+					}
+					if n, err := q.PostRecv(wrs); n != messages {
+						t.Fatalf("PostRecv = %d, %v", n, err)
+					}
+				}
+				wcs := sendMany(t, a, b, qa, local, remote, messages)
+				wcs = append(wcs, b.Wait(len(qb)*messages-len(wcs))...)
+				next := map[*ibverbx.VirtualQP]uint64{qb[0]: 0, qb[1]: messages}
+				for _, wc := range wcs {
+					if wc.Err() != nil || wc.WRID != next[wc.QP] {
+						t.Fatalf("completion %d, %v; want %d", wc.WRID, wc.Err(), next[wc.QP])
+					}
+					if wc.Flags&ibverbx.WCHasImm != 0 && uint64(wc.Imm) != wc.WRID%messages {
+						t.Fatalf("immediate %d of completion %d", wc.Imm, wc.WRID)
+					}
+					next[wc.QP]++
+				}
+			})
+		}
+	}
+}
+
+// sendMany posts so many notified WRITEs on each VirtualQP of a, takes their completions,
+// and returns those of the peer meanwhile.
+func sendMany(t *testing.T, a, peer *rig.Host, qps []*ibverbx.VirtualQP, local, remote *ibverbx.Region, messages int) (received []ibverbx.WC) {
+	t.Helper()
+	wcs := make([]ibverbx.WC, 64)
+	sent, done := 0, 0
+	for turns := 0; done < messages*len(qps); turns++ {
+		if turns > 1_000_000 {
+			t.Fatalf("%d of %d sends complete", done, messages*len(qps))
+		}
+		if sent < messages*len(qps) {
+			k := sent / len(qps)
+			wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(k), Remote: remote.Remote()}
+			wr.SetSGE(local.SGE(0, uint32(1+k%64)))
+			n, err := qps[sent%len(qps)].PostSend([]ibverbx.SendWR{wr})
+			if n == 0 && !errors.Is(err, verbs.ErrQueueFull) {
+				t.Fatal(err)
+			}
+			sent += n
+		}
+		done += len(pollGood(t, a, wcs))
+		received = append(received, pollGood(t, peer, wcs)...)
+	}
+	return received
+}
+
+// pollGood returns completions, none of them of a failure.
+func pollGood(t *testing.T, h *rig.Host, wcs []ibverbx.WC) []ibverbx.WC {
+	t.Helper()
+	n, err := h.CQ.Poll(wcs)
+	rig.Must(t, err)
+	for i := range wcs[:n] {
+		if wcs[i].Err() != nil {
+			t.Fatal(wcs[i].Err())
+		}
+	}
+	return wcs[:n]
+}
+
+// TestSharedReceivesExcess: a VirtualQP whose peer sends more than it has receives for
+// fails, with an error that says so; the other one on the same SRQ goes on.
+func TestSharedReceivesExcess(t *testing.T) {
+	links := rig.MemoryLinks(1)
+	cfg := ibverbx.Config{Lanes: 2, RecvDepth: 4, SendDepth: 4}
+	a, qa := sharedHost(t, links, 16, cfg, cfg)
+	b, qb := sharedHost(t, links, 16, cfg, cfg)
+	rig.Connect(t, qa[0], qb[0])
+	rig.Connect(t, qa[1], qb[1])
+	local, remote := a.Region(64), b.Region(64)
+	post := func(q *ibverbx.VirtualQP) {
+		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
+		wr.SetSGE(local.SGE(0, 8))
+		_, _ = q.PostSend([]ibverbx.SendWR{wr}) // it fails when the peer has given up
+	}
+	wcs := make([]ibverbx.WC, 16)
+	for range 10_000 {
+		post(qa[0])
+		_, err := a.CQ.Poll(wcs)
+		rig.Must(t, err)
+		_, err = b.CQ.Poll(wcs)
+		rig.Must(t, err)
+	}
+	if err := qb[0].Err(); err == nil || !strings.Contains(err.Error(), "more messages than receives") {
+		t.Fatalf("Err of the VirtualQP with too many messages = %v", err)
+	}
+	var events [4]ibverbx.Event
+	if n := b.CQ.Events(events[:]); n != 1 || events[0].Kind != ibverbx.EventFailed || events[0].QP != qb[0] || events[0].Err == nil {
+		t.Errorf("events %+v, want one of the VirtualQP that failed", events[:n])
+	}
+	recv := ibverbx.RecvWR{WRID: 9}
+	if n, err := qb[1].PostRecv([]ibverbx.RecvWR{recv}); n != 1 {
+		t.Fatal(err)
+	}
+	post(qa[1])
+	if wc := b.Wait(1)[0]; wc.QP != qb[1] || wc.WRID != 9 || wc.Err() != nil {
+		t.Errorf("completion of the other VirtualQP: %+v, %v", wc, wc.Err())
+	}
+	if qb[1].Err() != nil {
+		t.Errorf("the other VirtualQP failed: %v", qb[1].Err())
+	}
+}
+
+// TestSharedReceivesComeBack: VirtualQPs that are closed with work in flight leave no
+// receive of the SRQ behind.
+func TestSharedReceivesComeBack(t *testing.T) {
+	links := rig.MemoryLinks(1)
+	a, _ := sharedHost(t, links, 4)
+	b, _ := sharedHost(t, links, 4)
+	local, remote := a.Region(64), b.Region(64)
+	cfg := ibverbx.Config{Lanes: 2}
+	for i := range 50 {
+		qa, err := a.CQ.NewQP(cfg)
+		rig.Must(t, err)
+		qb, err := b.CQ.NewQP(cfg)
+		rig.Must(t, err)
+		rig.Connect(t, qa, qb)
+		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
+		wr.SetSGE(local.SGE(0, 8))
+		wrs := []ibverbx.SendWR{wr, wr, wr}
+		if n, err := qa.PostSend(wrs); n != 3 {
+			t.Fatalf("round %d: PostSend = %d, %v", i, n, err)
+		}
+		rig.Must(t, qb.Close()) // three receives are filled and nobody has polled
+		rig.Must(t, qa.Close())
+	}
+	qa, err := a.CQ.NewQP(cfg)
+	rig.Must(t, err)
+	defer func() { rig.Must(t, qa.Close()) }()
+	qb, err := b.CQ.NewQP(cfg)
+	rig.Must(t, err)
+	defer func() { rig.Must(t, qb.Close()) }()
+	rig.Connect(t, qa, qb)
+	if n, err := qb.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); n != 1 {
+		t.Fatal(err)
+	}
+	wcs := sendMany(t, a, b, []*ibverbx.VirtualQP{qa}, local, remote, 1)
+	wcs = append(wcs, b.Wait(1-len(wcs))...)
+	if wcs[0].WRID != 1 {
+		t.Errorf("completion of receive %d, want 1", wcs[0].WRID)
+	}
+}
+
+// TestCloseLeavesNothing: after Close neither completions nor events of a VirtualQP come.
+func TestCloseLeavesNothing(t *testing.T) {
+	links := rig.MemoryLinks(1)
+	for _, lanes := range []int{1, 2} {
+		cfg := ibverbx.Config{Lanes: lanes}
+		a, qa := sharedHost(t, links, 16, cfg)
+		b, qb := sharedHost(t, links, 16, cfg)
+		rig.Connect(t, qa[0], qb[0])
+		if n, err := qb[0].PostRecv([]ibverbx.RecvWR{{WRID: 1}, {WRID: 2}}); n != 2 {
+			t.Fatal(err)
+		}
+		local, remote := a.Region(64), b.Region(64)
+		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote(), Flags: verbs.SendSignaled}
+		wr.SetSGE(local.SGE(0, 8))
+		if n, err := qa[0].PostSend([]ibverbx.SendWR{wr, wr, wr}); n != 3 {
+			t.Fatal(err)
+		}
+		rig.Must(t, qb[0].Close())
+		rig.Must(t, qa[0].Close())
+		for _, h := range []*rig.Host{a, b} {
+			for range 10 {
+				if n, err := h.CQ.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+					t.Errorf("%d lanes: Poll after Close = %d, %v; want nothing", lanes, n, err)
+				}
+			}
+			if n := h.CQ.Events(make([]ibverbx.Event, 4)); n != 0 {
+				t.Errorf("%d lanes: %d events after Close, want none", lanes, n)
+			}
+		}
+	}
+}
+
+// TestSharedReceivesAreRefilledAtOnce: nothing is posted until half of the receives are
+// used, and then all of them.
+func TestSharedReceivesAreRefilledAtOnce(t *testing.T) {
+	nic := nullnic.New("null0", 0x11)
+	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
+	rig.Must(t, err)
+	const depth = 16
+	cq, err := rails.NewCQ(ibverbx.CQConfig{SharedReceives: depth})
+	rig.Must(t, err)
+	q, err := cq.NewQP(ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, RecvDepth: 64})
+	rig.Must(t, err)
+	card, err := q.Card()
+	rig.Must(t, err)
+	rig.Must(t, q.Connect(card))
+	notify := nic.QPs()[3]
+	wcs := make([]ibverbx.WC, 4)
+	for i := range depth/2 + 1 {
+		if left := len(notify.Waiting()); left != depth-i {
+			t.Fatalf("%d receives left after %d messages, want %d", left, i, depth-i)
+		}
+		if !notify.Receive(verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm}) {
+			t.Fatal("no receive for the message")
+		}
+		_, err := cq.Poll(wcs)
+		rig.Must(t, err)
+	}
+	if left := len(notify.Waiting()); left != depth {
+		t.Errorf("%d receives after the low-water mark, want %d", left, depth)
+	}
+}
+
+// TestSharedReceivesDepth: a depth that cannot work is refused.
+func TestSharedReceivesDepth(t *testing.T) {
+	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
+	rig.Must(t, err)
+	for _, depth := range []int{-1, 1, 1 << 20} {
+		if _, err := rails.NewCQ(ibverbx.CQConfig{SharedReceives: depth}); err == nil {
+			t.Errorf("NewCQ with SharedReceives %d works", depth)
+		}
+	}
+}
+
+// TestSharedReceivesFlushWithoutPoll: every receive of a VirtualQP that has failed ends,
+// also with shared receives and for callers who use PollRail, or poll the physical queues
+// themselves.
+func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
+	for _, how := range []string{"Poll", "PollRail", "ProcessCompletions"} {
+		t.Run(how, func(t *testing.T) {
+			links, cfg := rig.MemoryLinks(2), ibverbx.Config{Lanes: 2}
+			a, qa := sharedHost(t, links, 64, cfg)
+			b, qb := sharedHost(t, links, 64, cfg)
+			rig.Connect(t, qa[0], qb[0])
+			local, remote := a.Region(64), b.Region(64)
+			if n, err := qa[0].PostRecv([]ibverbx.RecvWR{{WRID: 7}}); n != 1 {
+				t.Fatalf("PostRecv = %d, %v; want 1", n, err)
+			}
+			bad := remote.Remote()
+			bad.RKeys[0] ^= 0x10000
+			wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: bad}
+			wr.SetSGE(local.SGE(0, 64))
+			if n, err := qa[0].PostSend([]ibverbx.SendWR{wr}); n != 1 {
+				t.Fatalf("PostSend = %d, %v; want 1", n, err)
+			}
+			ended := map[uint64]verbs.Status{}
+			wcs, physical := make([]ibverbx.WC, 8), make([]verbs.WC, 8)
+			for turn := range 1000 {
+				rail, n := turn%2, 0
+				var err error
+				switch how {
+				case "Poll":
+					n, err = a.CQ.Poll(wcs)
+				case "PollRail":
+					n, err = a.CQ.PollRail(rail, wcs)
+				default:
+					var k int
+					k, err = a.CQ.CQ(rail).Poll(physical)
+					rig.Must(t, err)
+					n, err = a.CQ.ProcessCompletions(rail, physical[:k], wcs)
+				}
+				rig.Must(t, err)
+				for _, wc := range wcs[:n] {
+					ended[wc.WRID] = wc.Status
+				}
+			}
+			if ended[1] != verbs.StatusRemAccessErr || ended[7] != verbs.StatusWRFlushErr {
+				t.Errorf("ended = %v, want request 1 with %v and receive 7 with %v", ended, verbs.StatusRemAccessErr, verbs.StatusWRFlushErr)
+			}
+		})
+	}
+}

@@ -1,0 +1,174 @@
+package traffic_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// sharedQP is one of several VirtualQPs on a VirtualCQ, with its peer on the peer's.
+type sharedQP struct {
+	cfg             ibverbx.Config
+	a, b            *ibverbx.VirtualQP
+	local, remote   *ibverbx.Region
+	posted          int
+	completed, told int
+}
+
+const sharedSlot, sharedMessages = 5000, 120
+
+// sharedPairs returns VirtualQPs of all kinds between two hosts, on one VirtualCQ each.
+func sharedPairs(t *testing.T, a, b *rig.Host) []*sharedQP {
+	t.Helper()
+	var all []*sharedQP
+	for _, cfg := range []ibverbx.Config{
+		{Lanes: 4, Scheme: ibverbx.Tally, FragmentSize: 700},
+		{Lanes: 3, Scheme: ibverbx.DQPLB, FragmentSize: 1100},
+		{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 900},
+		{Lanes: 1}, // passes through
+		{Lanes: 1, Scheme: ibverbx.DQPLB, TrackSingleLane: true},
+		{Lanes: 5, Scheme: ibverbx.DQPLB, FragmentSize: 600},
+	} {
+		cfg.SendDepth, cfg.RecvDepth = 32, sharedMessages+1
+		s := &sharedQP{cfg: cfg, local: a.Region(sharedMessages * sharedSlot), remote: b.Region(sharedMessages * sharedSlot)}
+		s.a, s.b = newPeers(t, a, b, cfg)
+		all = append(all, s)
+	}
+	return all
+}
+
+// newPeers makes a VirtualQP on each of two hosts and connects them.
+func newPeers(t *testing.T, a, b *rig.Host, cfg ibverbx.Config) (qa, qb *ibverbx.VirtualQP) {
+	t.Helper()
+	qa, qb = a.NewQP(cfg), b.NewQP(cfg)
+	rig.Connect(t, qa, qb)
+	return qa, qb
+}
+
+func (s *sharedQP) length(i int) int { return 1 + (i*613+s.cfg.Lanes)%sharedSlot }
+
+// post posts the next message, if there is room.
+func (s *sharedQP) post(t *testing.T, who int) {
+	t.Helper()
+	i := s.posted
+	n := s.length(i)
+	rig.Stamp(s.local.Bytes()[i*sharedSlot:][:n], who, i)
+	wr := ibverbx.SendWR{
+		WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i),
+		Remote: s.remote.Remote(), RemoteOffset: uint64(i * sharedSlot),
+	}
+	wr.SetSGE(s.local.SGE(uint64(i*sharedSlot), uint32(n)))
+	k, err := s.a.PostSend([]ibverbx.SendWR{wr})
+	if k == 0 && err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
+		t.Fatalf("PostSend = %d, %v; want 1 or %v", k, err, verbs.ErrQueueFull)
+	}
+	s.posted += k
+}
+
+// sharedRun drives traffic over all pairs of which live says so until each has moved its
+// messages.
+func sharedRun(t *testing.T, a, b *rig.Host, all []*sharedQP, live func(*sharedQP) bool, upTo int) {
+	t.Helper()
+	byA, byB := make(map[*ibverbx.VirtualQP]int), make(map[*ibverbx.VirtualQP]int)
+	for i, s := range all {
+		byA[s.a], byB[s.b] = i, i
+	}
+	rng := rand.New(rand.NewPCG(3, 9))
+	var p patience
+	for left := true; left; {
+		if s := all[rng.IntN(len(all))]; live(s) && s.posted < upTo {
+			s.post(t, int(s.a.Num()))
+		}
+		sent, told := a.Poll(), b.Poll()
+		for _, wc := range sent {
+			s := all[byA[wc.QP]]
+			if err := wc.Err(); wc.QP != s.a || err != nil || wc.WRID != uint64(s.completed) {
+				t.Fatalf("completion of VirtualQP %d = %+v, %v; want request %d", s.a.Num(), wc, err, s.completed)
+			}
+			s.completed++
+		}
+		for _, wc := range told {
+			s := all[byB[wc.QP]]
+			if err := wc.Err(); wc.QP != s.b || err != nil || wc.WRID != uint64(s.told) {
+				t.Fatalf("receive of VirtualQP %d = %+v, %v; want receive %d", s.b.Num(), wc, err, s.told)
+			}
+			n := s.length(s.told)
+			if !bytes.Equal(s.remote.Bytes()[s.told*sharedSlot:][:n], rig.Stamped(n, int(s.a.Num()), s.told)) {
+				t.Fatalf("message %d of VirtualQP %d did not arrive as it was sent", s.told, s.a.Num())
+			}
+			s.told++
+		}
+		left = false
+		for _, s := range all {
+			left = left || (live(s) && (s.completed < upTo || s.told < upTo))
+		}
+		if err := p.turn(len(sent)+len(told) > 0); err != nil {
+			t.Fatalf("%v with %d of %d completions on the first VirtualQP", err, all[0].completed, upTo)
+		}
+	}
+}
+
+// TestSeveralQPsOnOneCQ: VirtualQPs of every scheme share a VirtualCQ on either side. Each
+// completion names its own, each has its own order, and when one fails, and another is
+// closed, the rest goes on.
+func TestSeveralQPsOnOneCQ(t *testing.T) {
+	for _, rails := range []int{1, 2} {
+		t.Run(fmt.Sprintf("rails=%d", rails), func(t *testing.T) { severalQPs(t, rails) })
+	}
+}
+
+func severalQPs(t *testing.T, rails int) {
+	links := rig.MemoryLinks(rails)
+	a, b := rig.NewHost(t, links, ibverbx.Config{Lanes: 2}), rig.NewHost(t, links, ibverbx.Config{Lanes: 2})
+	all := sharedPairs(t, a, b)
+	for _, s := range all {
+		recvs := make([]ibverbx.RecvWR, sharedMessages)
+		for i := range recvs {
+			recvs[i].WRID = uint64(i)
+		}
+		if n, err := s.b.PostRecv(recvs); n != len(recvs) || err != nil {
+			t.Fatalf("PostRecv = %d, %v; want %d", n, err, len(recvs))
+		}
+	}
+	everyone := func(*sharedQP) bool { return true }
+	sharedRun(t, a, b, all, everyone, sharedMessages/3)
+
+	failed, closed := all[1], all[2]
+	failQP(t, a, failed)
+	for _, wc := range b.Wait(sharedMessages - failed.told) {
+		if wc.QP != failed.b || wc.Status != verbs.StatusWRFlushErr {
+			t.Fatalf("receive = %+v, want one of VirtualQP %d, flushed", wc, failed.b.Num())
+		}
+	}
+	rest := func(s *sharedQP) bool { return s != failed }
+	sharedRun(t, a, b, all, rest, 2*sharedMessages/3)
+	rig.Must(t, closed.a.Close())
+	rig.Must(t, closed.b.Close())
+	sharedRun(t, a, b, all, func(s *sharedQP) bool { return s != failed && s != closed }, sharedMessages)
+	if n, err := a.CQ.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
+		t.Errorf("Poll at the end = %d, %v; want nothing", n, err)
+	}
+}
+
+// failQP makes a request with keys that open nothing, and takes its completion.
+func failQP(t *testing.T, h *rig.Host, s *sharedQP) {
+	t.Helper()
+	bad := s.remote.Remote()
+	for i := range bad.RKeys {
+		bad.RKeys[i] ^= 0x10000
+	}
+	wr := ibverbx.SendWR{WRID: 77, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: bad}
+	wr.SetSGE(s.local.SGE(0, 64))
+	if n, err := s.a.PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
+		t.Fatalf("PostSend = %d, %v; want 1", n, err)
+	}
+	wc := h.Wait(1)[0]
+	if wc.QP != s.a || wc.WRID != 77 || wc.Status != verbs.StatusRemAccessErr || s.a.Err() == nil {
+		t.Fatalf("completion = %+v, Err = %v; want a remote access error of VirtualQP %d", wc, s.a.Err(), s.a.Num())
+	}
+}

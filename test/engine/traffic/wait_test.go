@@ -1,0 +1,78 @@
+package traffic_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/nullnic"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// TestWaitAndServe: one side sleeps in Serve and answers nothing itself, the other sends
+// and sleeps in Wait; every message is told once, and none of the sleeps is for ever.
+func TestWaitAndServe(t *testing.T) {
+	for _, scheme := range rig.Schemes {
+		t.Run(scheme.String(), func(t *testing.T) {
+			a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 1000})
+			local, remote := a.Region(5000), b.Region(5000)
+			const messages = 300
+			if n, err := b.QP.PostRecv(make([]ibverbx.RecvWR, 200)); n != 200 || err != nil {
+				t.Fatal(n, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			told, ended := 0, make(chan error, 1)
+			go func() {
+				ended <- b.CQ.Serve(ctx, func(wc ibverbx.WC) {
+					if err := wc.Err(); err != nil {
+						t.Error(err)
+					}
+					if told++; told <= messages-200 {
+						if _, err := b.QP.PostRecv([]ibverbx.RecvWR{{}}); err != nil {
+							t.Error(err)
+						}
+					}
+					if told == messages {
+						cancel()
+					}
+				})
+			}()
+			wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			wr.SetSGE(local.SGE(0, 5000))
+			wcs := make([]ibverbx.WC, 4)
+			for range messages {
+				if _, err := a.QP.PostSend([]ibverbx.SendWR{wr}); err != nil {
+					t.Fatal(err)
+				}
+				if n, err := a.CQ.Wait(t.Context(), wcs); n != 1 || err != nil || wcs[0].Err() != nil {
+					t.Fatal(n, err, wcs[0].Err())
+				}
+			}
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("Serve = %v after %d of %d messages, want %v", err, told, messages, context.Canceled)
+			}
+		})
+	}
+}
+
+// TestWaitEnds: Wait without a Waker is refused, and with a context that ends it returns.
+func TestWaitEnds(t *testing.T) {
+	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
+	rig.Must(t, err)
+	silent, err := rails.NewCQ(ibverbx.CQConfig{})
+	rig.Must(t, err)
+	if _, err := silent.Wait(t.Context(), make([]ibverbx.WC, 1)); !errors.Is(err, verbs.ErrNotSupported) {
+		t.Errorf("Wait without a Waker = %v, want %v", err, verbs.ErrNotSupported)
+	}
+	cq, err := rails.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
+	rig.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := cq.Wait(ctx, make([]ibverbx.WC, 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait with an ended context = %v, want %v", err, context.Canceled)
+	}
+}

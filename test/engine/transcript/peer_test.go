@@ -1,0 +1,239 @@
+package transcript_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+	"unsafe"
+
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// kernelStage is a rail of a transcript on two Soft-RoCE devices: the engine has the one, a
+// peer that does as the transcript says has the other.
+type kernelStage struct {
+	verbs.Context
+	tb      testing.TB
+	name    string
+	peer    verbs.Context
+	peerPD  verbs.PD
+	cq      *kernelCQ
+	sent    verbs.CQ // of the peer's sends
+	got     verbs.CQ // of the peer's receives
+	lanes   []*kernelLane
+	regions []*kernelMR
+	// scratch is memory of the peer for messages, landing of this side for what the peer
+	// writes.
+	scratch, landing     *verbs.Memory
+	scratchMR, landingMR verbs.MR
+	scratchUsed          int
+}
+
+const kernelScratch = 4 << 20
+
+// stage returns rail i: rxe0 and rxe1, or rxe2 and rxe3. It has the name that transcripts
+// give it.
+func (m machine) stage(tb testing.TB, rail int) stageNIC {
+	tb.Helper()
+	k := &kernelStage{
+		tb: tb, name: fmt.Sprintf("null%d", rail),
+		Context: m[fmt.Sprintf("rxe%d", 2*rail)], peer: m[fmt.Sprintf("rxe%d", 2*rail+1)],
+	}
+	var err error
+	k.peerPD, err = k.peer.AllocPD()
+	rig.Must(tb, err)
+	k.sent, err = k.peer.CreateCQ(verbs.CQConfig{Depth: 1 << 10})
+	rig.Must(tb, err)
+	k.got, err = k.peer.CreateCQ(verbs.CQConfig{Depth: 1 << 10})
+	rig.Must(tb, err)
+	k.scratch, err = verbs.AllocMemory(kernelScratch, nil)
+	rig.Must(tb, err)
+	k.scratchMR, err = k.peerPD.RegisterMemory(k.scratch, verbs.AccessAll)
+	rig.Must(tb, err)
+	return k
+}
+
+func (k *kernelStage) context() verbs.Context { return k }
+
+func (k *kernelStage) lane(qpn uint32) stageLane {
+	for _, l := range k.lanes {
+		if l.Num() == qpn {
+			return l
+		}
+	}
+	return nil
+}
+
+// leave closes what is the peer's.
+func (k *kernelStage) leave(tb testing.TB) {
+	rig.Must(tb, k.scratchMR.Close())
+	rig.Must(tb, k.scratch.Free())
+	if k.landing != nil {
+		rig.Must(tb, k.landing.Free())
+	}
+	rig.Must(tb, k.sent.Close())
+	rig.Must(tb, k.got.Close())
+	rig.Must(tb, k.peerPD.Close())
+}
+
+// kernelDevice has the name that the transcripts know.
+type kernelDevice struct {
+	verbs.Device
+	name string
+}
+
+func (d kernelDevice) Name() string { return d.name }
+
+func (k *kernelStage) Device() verbs.Device { return kernelDevice{k.Context.Device(), k.name} }
+
+// kernelCQ gives the engine what the transcript has let happen. Sends and receives have a CQ
+// of the device each, because a failed completion does not say which it is.
+type kernelCQ struct {
+	verbs.CQ // of sends
+	recvs    verbs.CQ
+	ready    []verbs.WC
+}
+
+func (k *kernelStage) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
+	sends, err := k.Context.CreateCQ(cfg)
+	rig.Must(k.tb, err)
+	recvs, err := k.Context.CreateCQ(cfg)
+	rig.Must(k.tb, err)
+	k.cq = &kernelCQ{CQ: sends, recvs: recvs}
+	return k.cq, nil
+}
+
+func (c *kernelCQ) Poll(dst []verbs.WC) (int, error) {
+	n := copy(dst, c.ready)
+	c.ready = c.ready[n:]
+	return n, nil
+}
+
+func (c *kernelCQ) Close() error {
+	if err := c.recvs.Close(); err != nil {
+		return err
+	}
+	return c.CQ.Close()
+}
+
+type kernelPD struct {
+	verbs.PD
+	k *kernelStage
+}
+
+func (k *kernelStage) AllocPD() (verbs.PD, error) {
+	pd, err := k.Context.AllocPD()
+	return &kernelPD{PD: pd, k: k}, err
+}
+
+// kernelMR is a region with as much memory of the peer behind it: what the engine believes
+// to be remote is there.
+type kernelMR struct {
+	verbs.MR
+	memory *verbs.Memory
+	peer   verbs.MR
+}
+
+func (p *kernelPD) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
+	mr, err := p.PD.RegisterMemory(m, access)
+	if err != nil {
+		return nil, err
+	}
+	k := p.k
+	r := &kernelMR{MR: mr}
+	r.memory, err = verbs.AllocMemory(int(mr.Len()), nil)
+	rig.Must(k.tb, err)
+	for i := range r.memory.Bytes() {
+		r.memory.Bytes()[i] = byte(i*13 + 7)
+	}
+	r.peer, err = k.peerPD.RegisterMemory(r.memory, verbs.AccessAll)
+	rig.Must(k.tb, err)
+	k.regions = append(k.regions, r)
+	if k.landing == nil {
+		k.landing, err = verbs.AllocMemory(kernelScratch, nil)
+		rig.Must(k.tb, err)
+		k.landingMR, err = p.PD.RegisterMemory(k.landing, verbs.AccessAll)
+		rig.Must(k.tb, err)
+	}
+	return r, nil
+}
+
+func (r *kernelMR) Close() error {
+	if err := r.peer.Close(); err != nil {
+		return err
+	}
+	if err := r.memory.Free(); err != nil {
+		return err
+	}
+	return r.MR.Close()
+}
+
+// Close closes the PD with what this side has put on it.
+func (p *kernelPD) Close() error {
+	if p.k.landingMR != nil {
+		if err := p.k.landingMR.Close(); err != nil {
+			return err
+		}
+		p.k.landingMR = nil
+	}
+	return p.PD.Close()
+}
+
+// remote returns where the peer has the bytes that a request names.
+func (k *kernelStage) remote(wr *verbs.SendWR) (r *kernelMR, off uint64) {
+	for _, r := range k.regions {
+		if r.RKey() == wr.RKey {
+			return r, wr.RemoteAddr - r.Addr()
+		}
+	}
+	k.tb.Fatalf("a request names the key %#x, want one of a region", wr.RKey)
+	return nil, 0
+}
+
+// room returns n bytes of the peer's scratch memory that nothing else uses.
+func (k *kernelStage) room(n int) (b []byte, e verbs.SGE) {
+	if k.scratchUsed+n > kernelScratch {
+		k.scratchUsed = 0
+	}
+	at := k.scratchUsed
+	k.scratchUsed += n
+	return k.scratch.Bytes()[at : at+n], verbs.SGE{Addr: k.scratchMR.Addr() + uint64(at), Length: uint32(n), LKey: k.scratchMR.LKey()}
+}
+
+// take waits for n completions of a CQ that are of one QP. Nothing else is under way, but
+// for messages of other lanes that no receive waits for.
+func (k *kernelStage) take(cq verbs.CQ, qpn uint32, n int, what string) (wcs []verbs.WC) {
+	k.tb.Helper()
+	batch := make([]verbs.WC, 16)
+	for end := time.Now().Add(2 * time.Minute); len(wcs) < n; {
+		got, err := cq.Poll(batch[:min(len(batch), n-len(wcs))])
+		rig.Must(k.tb, err)
+		for _, wc := range batch[:got] {
+			if wc.QPN != qpn {
+				k.tb.Fatalf("%s: a completion of QP %#x came, want only those of %#x", what, wc.QPN, qpn)
+			}
+		}
+		wcs = append(wcs, batch[:got]...)
+		if got == 0 {
+			if time.Now().After(end) {
+				k.tb.Fatalf("%s: %d of %d completions came in two minutes", what, len(wcs), n)
+			}
+			time.Sleep(50 * time.Microsecond) // leaves the processor to the device
+		}
+	}
+	return wcs
+}
+
+// bytesAt are the bytes at an address of memory that is not Go's.
+func bytesAt(addr uint64, n uint32) []byte {
+	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&addr))), n)
+}
+
+// gathered are the bytes that elements name.
+func gathered(sges []verbs.SGE) (b []byte) {
+	for _, e := range sges {
+		b = append(b, bytesAt(e.Addr, e.Length)...)
+	}
+	return b
+}

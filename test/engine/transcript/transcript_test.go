@@ -1,0 +1,160 @@
+package transcript_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ibverbx/internal/rig"
+)
+
+// A transcript shows what the engine does, line by line, on NICs that do only what it says.
+// It is a text file in testdata/transcripts: what is done to the engine, and below each
+// line, after "> ", what came of it. testdata/transcripts/README.txt describes the
+// language; the files of the test that read it are args_test.go (words), stage_test.go (the
+// world), act_test.go (commands) and print_test.go (answers). kernel_test.go plays the
+// transcripts on kernel devices.
+//
+//	config lanes=2 fragment=100       makes a VirtualQP over held NICs; starts again
+//	post write id=1 len=150           PostSend of one request
+//	> lane 0: write off=0 len=100 signaled
+//	> lane 1: write off=100 len=50 signaled
+//	complete lane=1                   the NIC ends the oldest request of the lane
+//	poll                              Poll
+//	> nothing
+//	complete lane=0
+//	poll
+//	> wc id=1 success write len=150
+//
+// When an answer is not the one in the file the test prints both side by side. After a
+// change that is meant,
+//
+//	go test ./test/engine/transcript -run TestTranscripts -update
+//
+// writes the answers as they are now; what changed is then there to be read in the diff.
+var updateTranscripts = flag.Bool("update", false, "rewrite the answers in testdata/transcripts")
+
+// TestTranscripts plays every transcript.
+func TestTranscripts(t *testing.T) { transcripts(t, openNullStage, *updateTranscripts) }
+
+// transcripts plays every transcript on NICs of a kind.
+func transcripts(t *testing.T, open func(tb testing.TB, rail int) stageNIC, update bool) {
+	files, err := filepath.Glob(filepath.Join("testdata", "transcripts", "*.txt"))
+	rig.Must(t, err)
+	if len(files) < 10 {
+		t.Fatalf("%d transcripts in testdata/transcripts, want the whole set", len(files))
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txt")
+		if name == "README" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			rig.Must(t, err)
+			lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+			played := playTranscript(t, file, lines, open)
+			if update {
+				rig.Must(t, os.WriteFile(file, []byte(strings.Join(played, "\n")+"\n"), 0o644))
+				return
+			}
+			if d := besideTranscript(lines, played); d != "" {
+				t.Errorf("%s does not go as it is written. Written on the left, played on the right:\n%s", file, d)
+			}
+		})
+	}
+}
+
+// playTranscript does what the lines say, on NICs of a kind, and returns them with the
+// answers that came.
+func playTranscript(tb testing.TB, file string, lines []string, open func(tb testing.TB, rail int) stageNIC) (played []string) {
+	tb.Helper()
+	st := &stage{tb: tb, open: open}
+	defer st.close()
+	for i, line := range lines {
+		line = strings.TrimRight(line, " \t")
+		if isAnswer(line) {
+			continue
+		}
+		played = append(played, line)
+		if isRemark(line) {
+			continue
+		}
+		st.place = fmt.Sprintf("%s:%d", file, i+1)
+		for _, answer := range st.act(line) {
+			played = append(played, "> "+answer)
+		}
+	}
+	return played
+}
+
+func isAnswer(line string) bool { return strings.HasPrefix(line, ">") }
+func isRemark(line string) bool { return line == "" || strings.HasPrefix(line, "#") }
+
+// besideTranscript returns what is written beside what was played, line by line, with a
+// mark at each difference; nothing if there is none.
+func besideTranscript(written, played []string) string {
+	const column = 72
+	var b strings.Builder
+	differ := false
+	w, p := written, played
+	row := func(left, right string) {
+		mark := ' '
+		if left != right {
+			mark, differ = '|', true
+		}
+		fmt.Fprintf(&b, "%-*s %c %s\n", column, left, mark, right)
+	}
+	for len(w) > 0 || len(p) > 0 {
+		left, right := "", ""
+		// What is not an answer is the same on both sides: answers wait for it.
+		takeLeft := len(w) > 0 && (isAnswer(w[0]) || len(p) == 0 || !isAnswer(p[0]))
+		takeRight := len(p) > 0 && (isAnswer(p[0]) || len(w) == 0 || !isAnswer(w[0]))
+		if takeLeft {
+			left, w = strings.TrimRight(w[0], " \t"), w[1:]
+		}
+		if takeRight {
+			right, p = p[0], p[1:]
+		}
+		row(left, right)
+	}
+	if !differ {
+		return ""
+	}
+	return b.String()
+}
+
+// TestTranscriptsCanFail: an answer that is wrong, missing or too many is noticed, and
+// shown.
+func TestTranscriptsCanFail(t *testing.T) {
+	good := []string{
+		"config lanes=2 fragment=100",
+		"> rail 0: data 0 1, message 2",
+		"post write id=1 len=50",
+		"> lane 0: write off=0 len=50 signaled",
+		"complete lane=0",
+		"poll",
+		"> wc id=1 success write len=50",
+	}
+	if d := besideTranscript(good, playTranscript(t, "good", good, openNullStage)); d != "" {
+		t.Fatalf("the transcript does not go as it is written:\n%s", d)
+	}
+	for i, line := range good {
+		if !isAnswer(line) {
+			continue
+		}
+		for name, bad := range map[string][]string{
+			"wrong":    append(append(append([]string{}, good[:i]...), line+"7"), good[i+1:]...),
+			"missing":  append(append([]string{}, good[:i]...), good[i+1:]...),
+			"too many": append(append(append([]string{}, good[:i]...), line, line), good[i+1:]...),
+		} {
+			d := besideTranscript(bad, playTranscript(t, "bad", bad, openNullStage))
+			if !strings.Contains(d, " | ") || !strings.Contains(d, line) {
+				t.Errorf("answer %q %s: the difference shows\n%s", line, name, d)
+			}
+		}
+	}
+}
