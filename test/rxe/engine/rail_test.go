@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
@@ -24,18 +25,14 @@ func run(t *testing.T, name string, args ...string) {
 func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
 	a, b := pair(t, 2, ibverbx.Config{Lanes: 4, FragmentSize: 8192, Deadline: patience - 10*time.Second})
 	const messages, size = 12, 100_000
-	local, remote := a.region(messages*size), b.region(messages*size)
-	fill(local, 9)
+	local, remote := a.Region(messages*size), b.Region(messages*size)
+	rig.Fill(local.Bytes(), 9)
 	post := func(first, count int) {
 		for i := first; i < first+count; i++ {
-			if k, err := b.qp.PostRecv([]ibverbx.RecvWR{{WRID: uint64(i)}}); k != 1 {
-				t.Fatal(err)
-			}
+			b.PostRecv(ibverbx.RecvWR{WRID: uint64(i)})
 			wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
 			wr.SetSGE(local.SGE(uint64(i*size), size))
-			if k, err := a.qp.PostSend([]ibverbx.SendWR{wr}); k != 1 {
-				t.Fatal(err)
-			}
+			a.PostSend(wr)
 		}
 	}
 	post(0, 4)
@@ -51,13 +48,13 @@ func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
 	if !bytes.Equal(local.Bytes(), remote.Bytes()) {
 		t.Error("the bytes differ")
 	}
-	if a.qp.Stats().Lanes[1].Deaths == 0 {
+	if a.QP.Stats().Lanes[1].Deaths == 0 {
 		t.Error("lane 1 on the lost rail was never out of service")
 	}
 	restore(t)
 	poll(t, "all lanes are back", func() bool {
-		for _, h := range []*host{a, b} {
-			for _, l := range h.qp.Stats().Lanes {
+		for _, h := range []*rig.Host{a, b} {
+			for _, l := range h.QP.Stats().Lanes {
 				if l.State != "up" {
 					return false
 				}

@@ -4,19 +4,17 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
-var schemes = []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray}
-
 // matrix runs a test for every scheme, 1 to 64 lanes, one and two rails.
 func matrix(t *testing.T, run func(t *testing.T, rails int, cfg ibverbx.Config)) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		for _, rails := range []int{1, 2} {
 			for _, lanes := range []int{1, 2, 8, 64} {
 				t.Run(fmt.Sprintf("%s/rails=%d/lanes=%d", scheme, rails, lanes), func(t *testing.T) {
@@ -24,13 +22,6 @@ func matrix(t *testing.T, run func(t *testing.T, rails int, cfg ibverbx.Config))
 				})
 			}
 		}
-	}
-}
-
-func fill(r *ibverbx.Region, seed uint64) {
-	rng := rand.New(rand.NewPCG(seed, 2))
-	for i := range r.Bytes() {
-		r.Bytes()[i] = byte(rng.Uint32())
 	}
 }
 
@@ -44,21 +35,17 @@ func TestWrite(t *testing.T) {
 		for _, n := range sizes {
 			total += 2 * n
 		}
-		local, remote := a.region(total), b.region(total)
-		fill(local, uint64(cfg.Lanes))
+		local, remote := a.Region(total), b.Region(total)
+		rig.Fill(local.Bytes(), uint64(cfg.Lanes))
 		off := 0
 		for i, n := range sizes {
 			recv := ibverbx.RecvWR{WRID: uint64(i)}
-			if k, err := b.qp.PostRecv([]ibverbx.RecvWR{recv}); k != 1 {
-				t.Fatal(err)
-			}
+			b.PostRecv(recv)
 			plain := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Remote: remote.Remote(), RemoteOffset: uint64(off)}
 			plain.SetSGE(local.SGE(uint64(off), uint32(n)))
 			told := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(1000 + i), Remote: remote.Remote(), RemoteOffset: uint64(off + n)}
 			told.SetSGE(local.SGE(uint64(off+n), uint32(n)))
-			if k, err := a.qp.PostSend([]ibverbx.SendWR{plain, told}); k != 2 {
-				t.Fatal(err)
-			}
+			a.PostSend(plain, told)
 			wcs := wait(t, fmt.Sprintf("write of %d bytes", n), []int{1, 1}, a, b)
 			off += 2 * n
 			if !bytes.Equal(local.Bytes()[:off], remote.Bytes()[:off]) {
@@ -78,28 +65,22 @@ func TestReadSendAtomics(t *testing.T) {
 	matrix(t, func(t *testing.T, rails int, cfg ibverbx.Config) {
 		a, b := pair(t, rails, cfg)
 		const size = 100_000
-		local, remote := a.region(size), b.region(size)
-		fill(remote, uint64(cfg.Lanes))
+		local, remote := a.Region(size), b.Region(size)
+		rig.Fill(remote.Bytes(), uint64(cfg.Lanes))
 		read := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: remote.Remote()}
 		read.SetSGE(local.SGE(0, size/2), local.SGE(size/2, size/2))
-		if k, err := a.qp.PostSend([]ibverbx.SendWR{read}); k != 1 {
-			t.Fatal(err)
-		}
+		a.PostSend(read)
 		wait(t, "read", []int{1}, a)
 		if !bytes.Equal(local.Bytes(), remote.Bytes()) {
 			t.Fatal("what was read differs")
 		}
-		fill(local, 99)
+		rig.Fill(local.Bytes(), 99)
 		recv := ibverbx.RecvWR{WRID: 5}
 		recv.SetSGE(remote.SGE(0, 9000))
-		if k, err := b.qp.PostRecv([]ibverbx.RecvWR{recv}); k != 1 {
-			t.Fatal(err)
-		}
+		b.PostRecv(recv)
 		send := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpSendWithImm, Flags: verbs.SendSignaled, Imm: 7}
 		send.SetSGE(local.SGE(0, 9000))
-		if k, err := a.qp.PostSend([]ibverbx.SendWR{send}); k != 1 {
-			t.Fatal(err)
-		}
+		a.PostSend(send)
 		wcs := wait(t, "send", []int{1, 1}, a, b)
 		if wc := wcs[1][0]; wc.WRID != 5 || wc.ByteLen != 9000 || wc.Imm != 7 || !bytes.Equal(local.Bytes()[:9000], remote.Bytes()[:9000]) {
 			t.Errorf("received %+v", wc)
@@ -108,9 +89,7 @@ func TestReadSendAtomics(t *testing.T) {
 		for i := range 10 {
 			add := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 3, Remote: remote.Remote()}
 			add.SetSGE(local.SGE(0, 8))
-			if k, err := a.qp.PostSend([]ibverbx.SendWR{add}); k != 1 {
-				t.Fatal(err)
-			}
+			a.PostSend(add)
 		}
 		wait(t, "atomics", []int{10}, a)
 		if sum := binary.NativeEndian.Uint64(remote.Bytes()); sum != 30 {
@@ -124,7 +103,7 @@ func TestReadSendAtomics(t *testing.T) {
 func TestAccessError(t *testing.T) {
 	for _, rails := range []int{1, 2} {
 		a, b := pair(t, rails, ibverbx.Config{Lanes: 4})
-		local, remote := a.region(4096), b.region(4096)
+		local, remote := a.Region(4096), b.Region(4096)
 		bad := remote.Remote()
 		for i := range bad.RKeys {
 			bad.RKeys[i] ^= 0x5500
@@ -138,11 +117,9 @@ func TestAccessError(t *testing.T) {
 			wr.SetSGE(local.SGE(0, 4096))
 			wrs = append(wrs, wr)
 		}
-		if k, err := a.qp.PostSend(wrs); k != len(wrs) {
-			t.Fatal(err)
-		}
+		a.PostSend(wrs...)
 		got := [][]ibverbx.WC{nil}
-		collect(t, "all ended", func(got [][]ibverbx.WC) bool { return len(got[0]) == len(wrs) }, got, make([]ibverbx.WC, 16), []*host{a})
+		collect(t, "all ended", func(got [][]ibverbx.WC) bool { return len(got[0]) == len(wrs) }, got, make([]ibverbx.WC, 16), []*rig.Host{a})
 		failed := verbs.StatusSuccess
 		for i, wc := range got[0] {
 			if wc.WRID != uint64(i) {
@@ -152,8 +129,8 @@ func TestAccessError(t *testing.T) {
 				failed = wc.Status
 			}
 		}
-		if failed != verbs.StatusRemAccessErr || a.qp.Err() == nil {
-			t.Errorf("request 3 ended with %s, Err = %v", failed, a.qp.Err())
+		if failed != verbs.StatusRemAccessErr || a.QP.Err() == nil {
+			t.Errorf("request 3 ended with %s, Err = %v", failed, a.QP.Err())
 		}
 	}
 }
@@ -161,25 +138,21 @@ func TestAccessError(t *testing.T) {
 // TestLaneForcedToERR: a lane is taken to ERR in mid-message, on either side. With a
 // Control nothing is lost, and the lane comes back.
 func TestLaneForcedToERR(t *testing.T) {
-	for _, scheme := range schemes {
+	for _, scheme := range rig.Schemes {
 		for side := range 2 {
 			t.Run(fmt.Sprintf("%s/side=%d", scheme, side), func(t *testing.T) {
 				a, b := pair(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 8192, Deadline: patience - 10*time.Second})
 				const messages, size = 6, 400_000
-				local, remote := a.region(messages*size), b.region(messages*size)
-				fill(local, 5)
+				local, remote := a.Region(messages*size), b.Region(messages*size)
+				rig.Fill(local.Bytes(), 5)
 				for i := range messages {
 					recv := ibverbx.RecvWR{WRID: uint64(i)}
-					if k, err := b.qp.PostRecv([]ibverbx.RecvWR{recv}); k != 1 {
-						t.Fatal(err)
-					}
+					b.PostRecv(recv)
 					wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
 					wr.SetSGE(local.SGE(uint64(i*size), size))
-					if k, err := a.qp.PostSend([]ibverbx.SendWR{wr}); k != 1 {
-						t.Fatal(err)
-					}
+					a.PostSend(wr)
 					if i == messages/2 {
-						must(t, []*host{a, b}[side].qp.KillLane(1))
+						rig.Must(t, []*rig.Host{a, b}[side].QP.KillLane(1))
 					}
 				}
 				wcs := wait(t, "all complete", []int{messages, messages}, a, b)
@@ -192,7 +165,7 @@ func TestLaneForcedToERR(t *testing.T) {
 					t.Error("the bytes differ")
 				}
 				poll(t, "the lane is back", func() bool {
-					x, y := a.qp.Stats().Lanes[1], b.qp.Stats().Lanes[1]
+					x, y := a.QP.Stats().Lanes[1], b.QP.Stats().Lanes[1]
 					return x.State == "up" && y.State == "up" && x.Generation > 0
 				}, a, b)
 			})

@@ -3,21 +3,19 @@ package interop_test
 import (
 	"bytes"
 	"encoding/binary"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
 
 // host is one side of a VirtualQP on the two wires of a world.
 type host struct {
-	t     *testing.T
-	rails *ibverbx.Rails
-	cq    *ibverbx.VirtualCQ
-	qp    *ibverbx.VirtualQP
-	got   []ibverbx.WC
+	*rig.Host
+	// got are the completions that were polled and that complete has not returned.
+	got []ibverbx.WC
 }
 
 // newHosts connects a VirtualQP on softnic with one on rxe: a is the side asker. Each has a
@@ -31,46 +29,24 @@ func newHosts(t *testing.T, w *world, family, asker int, cfg ibverbx.Config) (a,
 	}
 	var hosts [2]*host
 	for side := range sides {
-		h := &host{t: t}
 		var rails []ibverbx.RailConfig
 		for i := range w.wires {
 			ctx, row := w.wires[i].open(t, family, side)
 			rails = append(rails, ibverbx.RailConfig{Context: ctx, GID: row.GID})
 		}
-		var err error
-		h.rails, err = ibverbx.NewRails(rails...)
-		must(t, err)
-		t.Cleanup(func() { must(t, h.rails.Close()) })
-		h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{Depth: 4096})
-		must(t, err)
-		t.Cleanup(func() { must(t, h.cq.Close()) })
 		cfg.Control = controls[side]
-		h.qp, err = h.cq.NewQP(cfg)
-		must(t, err)
-		t.Cleanup(func() { must(t, h.qp.Close()) })
-		hosts[side] = h
+		hosts[side] = &host{Host: rig.NewRailsOn(t, rails...)}
+		hosts[side].NewCQ(ibverbx.CQConfig{Depth: 4096})
+		hosts[side].NewQP(cfg)
 	}
-	for side, h := range hosts {
-		card, err := hosts[1-side].qp.Card()
-		must(t, err)
-		must(t, h.qp.Connect(card))
-	}
+	rig.Connect(t, hosts[0].QP, hosts[1].QP)
 	return hosts[asker], hosts[1-asker]
 }
 
-// region returns n registered bytes, filled at random.
+// region returns n registered bytes, filled with bytes that depend on the seed.
 func (h *host) region(n int, seed uint64) *ibverbx.Region {
-	h.t.Helper()
-	mem, err := verbs.AllocMemory(n, nil)
-	must(h.t, err)
-	h.t.Cleanup(func() { must(h.t, mem.Free()) })
-	r, err := h.rails.Register(mem, verbs.AccessAll)
-	must(h.t, err)
-	h.t.Cleanup(func() { must(h.t, r.Close()) })
-	rng := rand.New(rand.NewPCG(seed, 1))
-	for i := range r.Bytes() {
-		r.Bytes()[i] = byte(rng.Uint32())
-	}
+	r := h.Region(n)
+	rig.Fill(r.Bytes(), seed)
 	return r
 }
 
@@ -80,15 +56,15 @@ func drive(t *testing.T, what string, done func() bool, hosts ...*host) {
 	wcs := make([]ibverbx.WC, 64)
 	for deadline := time.Now().Add(patience); !done(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("not after %v: %s, want it within that time; %+v", patience, what, hosts[0].qp.Stats())
+			t.Fatalf("not after %v: %s, want it within that time; %+v", patience, what, hosts[0].QP.Stats())
 		}
 		some := 0
 		for i, h := range hosts {
-			n, err := h.cq.Poll(wcs)
-			must(t, err)
+			n, err := h.CQ.Poll(wcs)
+			rig.Must(t, err)
 			for _, wc := range wcs[:n] {
 				if wc.Err() != nil {
-					t.Fatalf("%s: host %d has the completion %v (%v), want success", what, i, wc.Err(), h.qp.Err())
+					t.Fatalf("%s: host %d has the completion %v (%v), want success", what, i, wc.Err(), h.QP.Err())
 				}
 			}
 			h.got = append(h.got, wcs[:n]...)
@@ -112,19 +88,10 @@ func complete(t *testing.T, what string, a, b *host, asked, told int) (ofA, ofB 
 	return ofA, ofB
 }
 
+// post posts a signaled request.
 func (h *host) post(wr ibverbx.SendWR) {
-	h.t.Helper()
 	wr.Flags |= verbs.SendSignaled
-	if n, err := h.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
-		h.t.Fatalf("PostSend = %d, %v, want 1, nil", n, err)
-	}
-}
-
-func (h *host) recv(wr ibverbx.RecvWR) {
-	h.t.Helper()
-	if n, err := h.qp.PostRecv([]ibverbx.RecvWR{wr}); n != 1 {
-		h.t.Fatalf("PostRecv = %d, %v, want 1, nil", n, err)
-	}
+	h.PostSend(wr)
 }
 
 // virtual tries all operations of a VirtualQP in a scheme.
@@ -136,7 +103,7 @@ func virtual(scheme ibverbx.Scheme) func(t *testing.T, w *world, family, asker i
 		want := bytes.Clone(remote.Bytes())
 		off := 0
 		for i, n := range []int{1, 4096, 8193, 40_000} {
-			b.recv(ibverbx.RecvWR{WRID: uint64(i)})
+			b.PostRecv(ibverbx.RecvWR{WRID: uint64(i)})
 			for k, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
 				wr := ibverbx.SendWR{WRID: uint64(k), Opcode: op, Imm: uint32(1000 + i), Remote: remote.Remote(), RemoteOffset: uint64(off)}
 				wr.SetSGE(local.SGE(uint64(off), uint32(n)))
@@ -169,7 +136,7 @@ func talkBack(t *testing.T, a, b *host, local, remote *ibverbx.Region, want []by
 		peer, from, to := []*host{b, a}[i], []*ibverbx.Region{local, remote}[i], []*ibverbx.Region{remote, local}[i]
 		recv := ibverbx.RecvWR{WRID: 5}
 		recv.SetSGE(to.SGE(1000, 9000))
-		peer.recv(recv)
+		peer.PostRecv(recv)
 		send := ibverbx.SendWR{WRID: 6, Opcode: verbs.OpSendWithImm, Imm: 77}
 		send.SetSGE(from.SGE(50_000, 9000))
 		h.post(send)
@@ -198,7 +165,7 @@ func notified(t *testing.T, w *world, family, asker int, scheme ibverbx.Scheme, 
 	local, remote := a.region(count*size, 1), b.region(count*size, 2)
 	restore := func() {}
 	for i := range count {
-		b.recv(ibverbx.RecvWR{WRID: uint64(i)})
+		b.PostRecv(ibverbx.RecvWR{WRID: uint64(i)})
 		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * size)}
 		wr.SetSGE(local.SGE(uint64(i*size), size))
 		a.post(wr)
@@ -219,7 +186,7 @@ func notified(t *testing.T, w *world, family, asker int, scheme ibverbx.Scheme, 
 	drive(t, "all lanes are up", func() bool {
 		deaths := uint64(0)
 		for _, h := range []*host{a, b} {
-			for _, l := range h.qp.Stats().Lanes {
+			for _, l := range h.QP.Stats().Lanes {
 				if l.State != "up" {
 					return false
 				}
@@ -234,8 +201,8 @@ func notified(t *testing.T, w *world, family, asker int, scheme ibverbx.Scheme, 
 func loseLanes(scheme ibverbx.Scheme) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
 		notified(t, w, family, asker, scheme, func(a, b *host) func() {
-			must(t, a.qp.KillLane(1))
-			must(t, b.qp.KillLane(2))
+			rig.Must(t, a.QP.KillLane(1))
+			rig.Must(t, b.QP.KillLane(2))
 			return func() {}
 		})
 	}

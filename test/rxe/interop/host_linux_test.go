@@ -12,6 +12,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/rig"
 	"ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -39,22 +40,22 @@ func TestHost(t *testing.T) {
 	}
 	if words[0] == "dial" {
 		s, err := peer.Dial(t.Context(), net.JoinHostPort(words[3], hostPort), cfg)
-		must(t, err)
+		rig.Must(t, err)
 		dialing(t, s)
 		if nics.lost(words[3:]) == 0 {
 			t.Error("no packet was lost, want some")
 		}
-		must(t, s.Close())
+		rig.Must(t, s.Close())
 		return
 	}
 	l, err := peer.Listen(t.Context(), net.JoinHostPort(words[1], hostPort), cfg)
-	must(t, err)
+	rig.Must(t, err)
 	fmt.Printf("listening at %s\n", l.Addr())
 	s, err := l.Accept(t.Context())
-	must(t, err)
+	rig.Must(t, err)
 	listening(t, s)
-	must(t, s.Close())
-	must(t, l.Close())
+	rig.Must(t, s.Close())
+	rig.Must(t, l.Close())
 }
 
 // badNICs are the NICs of a host, on a bad network.
@@ -110,7 +111,7 @@ func (b *badNICs) lost(addrs []string) (n uint64) {
 func dialing(t *testing.T, s *peer.Session) {
 	mem, there := s.Local("memory"), s.Remote("memory")
 	half := uint64(hostRounds * hostPart)
-	pattern(mem.Bytes()[:half], 1)
+	rig.Fill(mem.Bytes()[:half], 1)
 	post := func(wr ibverbx.SendWR, off uint64, n uint32) {
 		t.Helper()
 		wr.Flags, wr.Remote = verbs.SendSignaled, there
@@ -120,7 +121,7 @@ func dialing(t *testing.T, s *peer.Session) {
 		}
 	}
 	_, err := s.Recv(t.Context()) // receives are posted
-	must(t, err)
+	rig.Must(t, err)
 	for i := range uint64(hostRounds) {
 		op := []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm}[i%2]
 		post(ibverbx.SendWR{WRID: i, Opcode: op, RemoteOffset: i * hostPart}, i*hostPart, hostPart)
@@ -142,7 +143,7 @@ func dialing(t *testing.T, s *peer.Session) {
 	take(t, s.CQ, 2)
 	fmt.Printf("bytes are the same: %d written and read\n", half)
 	_, err = s.Recv(t.Context()) // the listener has looked
-	must(t, err)
+	rig.Must(t, err)
 }
 
 // listening lends its memory and looks at it when all has been told.
@@ -153,16 +154,16 @@ func listening(t *testing.T, s *peer.Session) {
 	clear(mem.Bytes())
 	for i := range hostRounds / 2 {
 		_, err := s.QP.PostRecv([]ibverbx.RecvWR{{WRID: uint64(i)}})
-		must(t, err)
+		rig.Must(t, err)
 	}
 	message := ibverbx.RecvWR{WRID: hostRounds}
 	message.SetSGE(mem.SGE(uint64(half+4096), 4096))
 	_, err := s.QP.PostRecv([]ibverbx.RecvWR{message})
-	must(t, err)
-	must(t, s.Send(t.Context(), []byte("go")))
+	rig.Must(t, err)
+	rig.Must(t, s.Send(t.Context(), []byte("go")))
 	wcs := take(t, s.CQ, hostRounds/2+1)
 	want := make([]byte, half)
-	pattern(want, 1)
+	rig.Fill(want, 1)
 	got := mem.Bytes()
 	if !bytes.Equal(got[:half], want) || !bytes.Equal(got[half+4096:half+4096+3000], want[:3000]) {
 		t.Fatal("the bytes differ, want those that the dialer has written and sent")
@@ -174,5 +175,5 @@ func listening(t *testing.T, s *peer.Session) {
 		t.Fatalf("the last completion is %+v, want that of the message of 3000 bytes", last)
 	}
 	fmt.Printf("bytes are the same: %d\n", half)
-	must(t, s.Send(t.Context(), []byte("done")))
+	rig.Must(t, s.Send(t.Context(), []byte("done")))
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"ibverbx/internal/rig"
+
 	"ibverbx"
 )
 
@@ -84,13 +86,13 @@ type child struct {
 func startHost(t *testing.T, space namespace, role string, own, peers [2]string) *child {
 	t.Helper()
 	exe, err := os.Executable()
-	must(t, err)
+	rig.Must(t, err)
 	cmd := exec.Command("ip", "netns", "exec", string(space), exe, "-test.run=^TestHost$", "-test.v", "-test.timeout=120s")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %s %s", hostEnv, role, own[0], own[1], peers[0], peers[1]))
 	out, err := cmd.StdoutPipe()
-	must(t, err)
+	rig.Must(t, err)
 	cmd.Stderr = cmd.Stdout
-	must(t, cmd.Start())
+	rig.Must(t, cmd.Start())
 	c := &child{t: t, role: role, lines: bufio.NewScanner(out)}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -122,24 +124,15 @@ func (c *child) expect(prefix string) {
 	c.t.Fatalf("the host that was to %s ended (%v), want it to say %q", c.role, err, prefix)
 }
 
-// pattern fills b with bytes that seed decides.
-func pattern(b []byte, seed uint64) {
-	x := seed*2 + 1
-	for i := range b {
-		x = x*6364136223846793005 + 1442695040888963407
-		b[i] = byte(x >> 56)
-	}
-}
-
 // take waits for n completions, all of them good, and polls meanwhile.
 func take(t *testing.T, cq *ibverbx.VirtualCQ, n int) []ibverbx.WC {
 	t.Helper()
 	wcs := make([]ibverbx.WC, n)
 	for got := 0; got < n; {
 		k, err := cq.Wait(t.Context(), wcs[got:])
-		must(t, err)
+		rig.Must(t, err)
 		for _, wc := range wcs[got : got+k] {
-			must(t, wc.Err())
+			rig.Must(t, wc.Err())
 		}
 		got += k
 	}

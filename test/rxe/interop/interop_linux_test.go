@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"ibverbx/internal/rig"
 )
 
 // outcome is how an operation went in a column of the table.
@@ -74,7 +76,7 @@ func TestDocumentHasTable(t *testing.T) {
 		t.Skip("the document is not in the machine of test/rxe; the test needs no device")
 	}
 	text, err := os.ReadFile("../../../docs/conformance.md")
-	must(t, err)
+	rig.Must(t, err)
 	outcomes := make([][columns]outcome, len(operations))
 	for i := range outcomes {
 		outcomes[i] = [columns]outcome{worked, worked, worked, worked}

@@ -3,8 +3,7 @@ package interop_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"ibverbx/internal/rig"
 )
 
-// TestMain fails if a test leaves a goroutine behind.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { rig.Main(m) }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"ibverbx/internal/rig"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -39,7 +41,7 @@ func (n namespace) inside(t *testing.T, f func() error) {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 		done <- n.enter(f)
 	}()
-	must(t, <-done)
+	rig.Must(t, <-done)
 }
 
 func (n namespace) enter(f func() error) error {

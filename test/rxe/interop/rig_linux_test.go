@@ -5,16 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/rig"
 	"ibverbx/rdmacore"
 	"ibverbx/verbs"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("got the error %v, want none", err)
-	}
-}
 
 // end is one QP, with a CQ and some memory.
 type end struct {
@@ -38,24 +32,24 @@ func newEnd(t *testing.T, ctx verbs.Context, typ verbs.QPType, row verbs.GIDEntr
 	e := &end{t: t, ctx: ctx, row: row}
 	var err error
 	e.mem, err = verbs.AllocMemory(memory, nil)
-	must(t, err)
-	t.Cleanup(func() { must(t, e.mem.Free()) })
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, e.mem.Free()) })
 	e.pd, err = e.ctx.AllocPD()
-	must(t, err)
-	t.Cleanup(func() { must(t, e.pd.Close()) })
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, e.pd.Close()) })
 	e.cq, err = e.ctx.CreateCQ(verbs.CQConfig{Depth: 256})
-	must(t, err)
-	t.Cleanup(func() { must(t, e.cq.Close()) })
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, e.cq.Close()) })
 	e.mr, err = e.pd.RegisterMemory(e.mem, verbs.AccessAll)
-	must(t, err)
-	t.Cleanup(func() { must(t, e.mr.Close()) })
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, e.mr.Close()) })
 	e.qp, err = e.pd.CreateQP(verbs.QPConfig{
 		Type: typ, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 64, MaxRecvWR: 64, GID: row.GID,
 	})
-	must(t, err)
-	t.Cleanup(func() { must(t, e.qp.Close()) })
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, e.qp.Close()) })
 	e.at, err = e.qp.Endpoint()
-	must(t, err)
+	rig.Must(t, err)
 	return e
 }
 
@@ -76,14 +70,14 @@ func openDevice(t *testing.T, name string) verbs.Context {
 	t.Helper()
 	wantMachine(t)
 	lib, err := rdmacore.Load(rdmacore.Config{})
-	must(t, err)
+	rig.Must(t, err)
 	devices, err := lib.Devices()
-	must(t, err)
+	rig.Must(t, err)
 	for _, d := range devices {
 		if d.Name() == name {
 			ctx, err := d.Open()
-			must(t, err)
-			t.Cleanup(func() { must(t, ctx.Close()) })
+			rig.Must(t, err)
+			t.Cleanup(func() { rig.Must(t, ctx.Close()) })
 			return ctx
 		}
 	}
@@ -109,7 +103,7 @@ func connect(t *testing.T, a, b *end, mtu verbs.MTU, change ...func(*verbs.QPAtt
 		for _, f := range change {
 			f(&attr)
 		}
-		must(t, verbs.ConnectWith(local.qp, attr))
+		rig.Must(t, verbs.ConnectWith(local.qp, attr))
 	}
 }
 
@@ -121,7 +115,7 @@ func (e *end) send(wr verbs.SendWR, off, n int) {
 		wr.SetSGE(verbs.SGE{Addr: e.mr.Addr() + uint64(off), Length: uint32(n), LKey: e.mr.LKey()})
 	}
 	_, err := e.qp.PostSend([]verbs.SendWR{wr})
-	must(e.t, err)
+	rig.Must(e.t, err)
 }
 
 // recv posts a receive of n bytes at the second half of the memory.
@@ -135,7 +129,7 @@ func (e *end) recvAt(off, n int) {
 		wr.SetSGE(verbs.SGE{Addr: e.mr.Addr() + uint64(off), Length: uint32(n), LKey: e.mr.LKey()})
 	}
 	_, err := e.qp.PostRecv([]verbs.RecvWR{wr})
-	must(e.t, err)
+	rig.Must(e.t, err)
 }
 
 // patience is how long a test waits for a completion. The machine is emulated.
@@ -148,7 +142,7 @@ func (e *end) wait(n int, status verbs.Status) []verbs.WC {
 	got := 0
 	for deadline := time.Now().Add(patience); got < n; {
 		k, err := e.cq.Poll(wcs[got:])
-		must(e.t, err)
+		rig.Must(e.t, err)
 		for _, wc := range wcs[got : got+k] {
 			if wc.Status != status {
 				e.t.Fatalf("a completion with %v, want %v", wc.Status, status)

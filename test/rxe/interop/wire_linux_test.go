@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/rig"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
@@ -66,7 +67,7 @@ func watch(t *testing.T, typ verbs.QPType, row int, run func(net0 *tap, a, b *en
 	for i, device := range []string{"rxe0", "rxe1"} {
 		ctx := openDevice(t, device)
 		gid, err := ctx.QueryGID(1, row)
-		must(t, err)
+		rig.Must(t, err)
 		ends[i] = newEnd(t, ctx, typ, gid)
 	}
 	a, b := ends[0], ends[1]
@@ -92,7 +93,7 @@ func check(t *testing.T, p packet, e *roce.Explainer) {
 		t.Fatalf("Decode = %v, want ok: %x", reason, p.bytes)
 	}
 	flow, err := roce.NewFlow(p.src, p.dst)
-	must(t, err)
+	rig.Must(t, err)
 	if got, want := flow.ICRC(p.datagram, p.id), roce.Received(p.datagram); got != want {
 		t.Fatalf("ICRC = %#x, want the kernel's %#x: %x", got, want, p.bytes)
 	}
@@ -161,8 +162,8 @@ func unreliable(_ *tap, a, b *end) { messages(a, b) }
 
 func datagrams(_ *tap, a, b *end) {
 	ah, err := a.pd.CreateAH(verbs.AHAttr{DGID: b.row.GID, SGIDIndex: a.row.Index, Port: 1})
-	must(a.t, err)
-	a.t.Cleanup(func() { must(a.t, ah.Close()) })
+	rig.Must(a.t, err)
+	a.t.Cleanup(func() { rig.Must(a.t, ah.Close()) })
 	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendWithImm} {
 		b.recv(memory / 2)
 		a.send(verbs.SendWR{Opcode: op, Imm: 0x01020304, AH: ah.Handle(), RemoteQPN: b.at.QPN, RemoteQKey: b.at.QKey}, 0, 97)

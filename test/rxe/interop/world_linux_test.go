@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -44,7 +45,7 @@ func newWorld(t *testing.T) *world {
 	wantMachine(t)
 	w := &world{space: newNamespace(t, "soft")}
 	link, err := softnic.NewUDPLink(nil)
-	must(t, err)
+	rig.Must(t, err)
 	for i := range w.wires {
 		w.wires[i] = w.newWire(t, i, link)
 	}
@@ -76,7 +77,7 @@ func (w *world) newWire(t *testing.T, i int, link *softnic.UDPLink) wire {
 			v.nics[f], err = softnic.New(link, softnic.Config{Addr: v.addrs[f][ours]})
 			return err
 		})
-		t.Cleanup(func() { must(t, v.nics[f].Close()) })
+		t.Cleanup(func() { rig.Must(t, v.nics[f].Close()) })
 	}
 	return v
 }
@@ -90,8 +91,8 @@ func (v *wire) open(t *testing.T, family, side int) (verbs.Context, verbs.GIDEnt
 	} else {
 		var err error
 		ctx, err = v.nics[family].Open()
-		must(t, err)
-		t.Cleanup(func() { must(t, ctx.Close()) })
+		rig.Must(t, err)
+		t.Cleanup(func() { rig.Must(t, ctx.Close()) })
 	}
 	return ctx, rowOf(t, ctx, verbs.GIDFromAddr(v.addrs[family][side]))
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/rig"
 	"ibverbx/rdmacore"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
@@ -23,13 +24,6 @@ const patience = 3 * time.Minute
 // make the tests slow.
 func onePacket() reliable.Config {
 	return reliable.Config{Paths: 8, ChunkBytes: 4000, RecvDepth: 1024, GiveUp: int64(patience), MinProbe: int64(20 * time.Millisecond)}
-}
-
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatalf("error %v, want none", err)
-	}
 }
 
 // run runs a command of the machine.
@@ -62,19 +56,19 @@ func open(tb testing.TB, name string, cfg reliable.Config) verbs.Context {
 	tb.Helper()
 	needRXE(tb)
 	lib, err := rdmacore.Load(rdmacore.Config{})
-	must(tb, err)
-	tb.Cleanup(func() { must(tb, lib.Close()) })
+	rig.Must(tb, err)
+	tb.Cleanup(func() { rig.Must(tb, lib.Close()) })
 	devices, err := lib.Devices()
-	must(tb, err)
+	rig.Must(tb, err)
 	for _, d := range devices {
 		if d.Name() != name {
 			continue
 		}
 		inner, err := d.Open()
-		must(tb, err)
+		rig.Must(tb, err)
 		ctx, err := reliable.Wrap(inner, cfg)
-		must(tb, err)
-		tb.Cleanup(func() { must(tb, ctx.Close()) })
+		rig.Must(tb, err)
+		tb.Cleanup(func() { rig.Must(tb, ctx.Close()) })
 		return ctx
 	}
 	tb.Fatalf("there is no device %s among the %d of the machine", name, len(devices))
@@ -95,23 +89,23 @@ func newSide(tb testing.TB, device string, cfg reliable.Config, size int) *side 
 	s := &side{}
 	var err error
 	s.mem, err = verbs.AllocMemory(size, nil)
-	must(tb, err)
-	tb.Cleanup(func() { must(tb, s.mem.Free()) })
+	rig.Must(tb, err)
+	tb.Cleanup(func() { rig.Must(tb, s.mem.Free()) })
 	s.ctx = open(tb, device, cfg)
 	pd, err := s.ctx.AllocPD()
-	must(tb, err)
-	tb.Cleanup(func() { must(tb, pd.Close()) })
+	rig.Must(tb, err)
+	tb.Cleanup(func() { rig.Must(tb, pd.Close()) })
 	s.mr, err = pd.RegisterMemory(s.mem, verbs.AccessAll)
-	must(tb, err)
-	tb.Cleanup(func() { must(tb, s.mr.Close()) })
+	rig.Must(tb, err)
+	tb.Cleanup(func() { rig.Must(tb, s.mr.Close()) })
 	s.cq, err = s.ctx.CreateCQ(verbs.CQConfig{Depth: 1024})
-	must(tb, err)
-	tb.Cleanup(func() { must(tb, s.cq.Close()) })
+	rig.Must(tb, err)
+	tb.Cleanup(func() { rig.Must(tb, s.cq.Close()) })
 	s.qp, err = pd.CreateQP(verbs.QPConfig{
 		Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64,
 	})
-	must(tb, err)
-	tb.Cleanup(func() { must(tb, s.qp.Close()) })
+	rig.Must(tb, err)
+	tb.Cleanup(func() { rig.Must(tb, s.qp.Close()) })
 	return s
 }
 
@@ -120,11 +114,11 @@ func newPair(tb testing.TB, cfg reliable.Config, size int) (a, b *side) {
 	tb.Helper()
 	a, b = newSide(tb, "rxe0", cfg, size), newSide(tb, "rxe1", cfg, size)
 	ea, err := a.qp.Endpoint()
-	must(tb, err)
+	rig.Must(tb, err)
 	eb, err := b.qp.Endpoint()
-	must(tb, err)
-	must(tb, a.qp.Connect(eb))
-	must(tb, b.qp.Connect(ea))
+	rig.Must(tb, err)
+	rig.Must(tb, a.qp.Connect(eb))
+	rig.Must(tb, b.qp.Connect(ea))
 	return a, b
 }
 
@@ -152,7 +146,7 @@ func (s *side) wait(tb testing.TB, what string, n int) (got []verbs.WC) {
 	var wcs [16]verbs.WC
 	for end := time.Now().Add(patience); len(got) < n; {
 		k, err := s.cq.Poll(wcs[:min(len(wcs), n-len(got))])
-		must(tb, err)
+		rig.Must(tb, err)
 		for _, wc := range wcs[:k] {
 			if wc.Err() != nil {
 				tb.Fatalf("%s: completion %d is %v, want success", what, len(got), wc.Err())

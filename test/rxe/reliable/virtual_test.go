@@ -8,55 +8,36 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
 
-// host is one side of a VirtualQP on two wrapped rails.
-type host struct {
-	rails  *ibverbx.Rails
-	region *ibverbx.Region
-	cq     *ibverbx.VirtualCQ
-	qp     *ibverbx.VirtualQP
-}
-
-func newHost(t *testing.T, names []string, wrap reliable.Config, cfg ibverbx.Config, size int) *host {
+// newHost returns a host with a wrapped rail on each of the devices.
+func newHost(t *testing.T, names []string, wrap reliable.Config, cfg ibverbx.Config) *rig.Host {
 	t.Helper()
-	h := &host{}
-	mem, err := verbs.AllocMemory(size, nil)
-	must(t, err)
-	t.Cleanup(func() { must(t, mem.Free()) })
 	var rails []ibverbx.RailConfig
 	for _, name := range names {
 		rails = append(rails, ibverbx.RailConfig{Context: open(t, name, wrap)})
 	}
-	h.rails, err = ibverbx.NewRails(rails...)
-	must(t, err)
-	t.Cleanup(func() { must(t, h.rails.Close()) })
-	h.region, err = h.rails.Register(mem, verbs.AccessAll)
-	must(t, err)
-	t.Cleanup(func() { must(t, h.region.Close()) })
-	h.cq, err = h.rails.NewCQ(ibverbx.CQConfig{Depth: 16384})
-	must(t, err)
-	t.Cleanup(func() { must(t, h.cq.Close()) })
-	h.qp, err = h.cq.NewQP(cfg)
-	must(t, err)
-	t.Cleanup(func() { must(t, h.qp.Close()) })
+	h := rig.NewRailsOn(t, rails...)
+	h.NewCQ(ibverbx.CQConfig{Depth: 16384})
+	h.NewQP(cfg)
 	return h
 }
 
 // wait takes so many good completions of each host.
-func wait(t *testing.T, what string, hosts [2]*host, want [2]int) (got [2][]ibverbx.WC) {
+func wait(t *testing.T, what string, hosts [2]*rig.Host, want [2]int) (got [2][]ibverbx.WC) {
 	t.Helper()
 	var wcs [16]ibverbx.WC
 	for end := time.Now().Add(patience); len(got[0]) < want[0] || len(got[1]) < want[1]; {
 		idle := true
 		for i, h := range hosts {
-			n, err := h.cq.Poll(wcs[:])
-			must(t, err)
+			n, err := h.CQ.Poll(wcs[:])
+			rig.Must(t, err)
 			for _, wc := range wcs[:n] {
 				if wc.Err() != nil {
-					t.Fatalf("%s: completion %d of host %d is %v (%v), want success", what, len(got[i]), i, wc.Err(), h.qp.Err())
+					t.Fatalf("%s: completion %d of host %d is %v (%v), want success", what, len(got[i]), i, wc.Err(), h.QP.Err())
 				}
 			}
 			got[i] = append(got[i], wcs[:n]...)
@@ -76,7 +57,7 @@ func wait(t *testing.T, what string, hosts [2]*host, want [2]int) (got [2][]ibve
 // one packet of a hundred, with every scheme and every operation.
 func TestVirtualQP(t *testing.T) {
 	lose(t, "net0", "net1", "net2", "net3")
-	for _, scheme := range []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray} {
+	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) { virtual(t, scheme, onePacket()) })
 	}
 }
@@ -85,18 +66,14 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, wrap reliable.Config) {
 	const size = 400_000
 	cfg := ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 50_000}
 	wrap.Paths = 4
-	hosts := [2]*host{
-		newHost(t, []string{"rxe0", "rxe2"}, wrap, cfg, size),
-		newHost(t, []string{"rxe1", "rxe3"}, wrap, cfg, size),
+	hosts := [2]*rig.Host{
+		newHost(t, []string{"rxe0", "rxe2"}, wrap, cfg),
+		newHost(t, []string{"rxe1", "rxe3"}, wrap, cfg),
 	}
 	a, b := hosts[0], hosts[1]
-	ca, err := a.qp.Card()
-	must(t, err)
-	cb, err := b.qp.Card()
-	must(t, err)
-	must(t, a.qp.Connect(cb))
-	must(t, b.qp.Connect(ca))
-	local, remote := a.region.Bytes(), b.region.Bytes()
+	rig.Connect(t, a.QP, b.QP)
+	from, to := a.Region(size), b.Region(size)
+	local, remote := from.Bytes(), to.Bytes()
 	rng := rand.New(rand.NewPCG(uint64(scheme), 7))
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpSendWithImm, verbs.OpRDMARead} {
 		for i := range local {
@@ -108,20 +85,16 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, wrap reliable.Config) {
 			wcs[1] = 1
 			recv := ibverbx.RecvWR{WRID: 7} // without bytes it waits for a notification
 			if op != verbs.OpRDMAWriteWithImm {
-				recv.SetSGE(b.region.SGE(0, size))
+				recv.SetSGE(to.SGE(0, size))
 			}
-			if n, err := b.qp.PostRecv([]ibverbx.RecvWR{recv}); n != 1 {
-				t.Fatalf("PostRecv = %d, %v, want 1", n, err)
-			}
+			b.PostRecv(recv)
 		}
-		wr := ibverbx.SendWR{WRID: 1, Opcode: op, Imm: 42, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
-		wr.SetSGE(a.region.SGE(0, size))
+		wr := ibverbx.SendWR{WRID: 1, Opcode: op, Imm: 42, Flags: verbs.SendSignaled, Remote: to.Remote()}
+		wr.SetSGE(from.SGE(0, size))
 		if op == verbs.OpRDMARead {
 			want = bytes.Clone(remote)
 		}
-		if n, err := a.qp.PostSend([]ibverbx.SendWR{wr}); n != 1 {
-			t.Fatalf("PostSend of %v = %d, %v, want 1", op, n, err)
-		}
+		a.PostSend(wr)
 		got := wait(t, op.String(), hosts, wcs)
 		if op != verbs.OpRDMAWrite && op != verbs.OpRDMARead && got[1][0].WRID != 7 {
 			t.Fatalf("%v: receive %+v, want that of 7", op, got[1][0])
@@ -132,11 +105,9 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, wrap reliable.Config) {
 	}
 	clear(remote[:8])
 	for range 10 {
-		add := ibverbx.SendWR{Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 3, Remote: b.region.Remote()}
-		add.SetSGE(a.region.SGE(0, 8))
-		if n, err := a.qp.PostSend([]ibverbx.SendWR{add}); n != 1 {
-			t.Fatalf("PostSend = %d, %v, want 1", n, err)
-		}
+		add := ibverbx.SendWR{Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 3, Remote: to.Remote()}
+		add.SetSGE(from.SGE(0, 8))
+		a.PostSend(add)
 	}
 	wait(t, "atomics", hosts, [2]int{10, 0})
 	if sum := binary.NativeEndian.Uint64(remote); sum != 30 {
