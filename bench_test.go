@@ -18,9 +18,9 @@ import (
 // messageBatch is how many requests a benchmark posts before it polls them all.
 const messageBatch = 64
 
-// BenchmarkMessage measures what the engine adds to a request, over a NIC that does
-// nothing: 64 posted, then all polled. side=recv is what the receiver of a notified request
-// pays: 64 receives posted, then all polled; what the NIC does in between is not counted.
+// BenchmarkMessage measures the engine's own cost of a request, over a NIC that does nothing: 64
+// requests are posted, then all polled. side=recv is the cost at the receiver of a notified
+// request: 64 receives are posted, then all polled. The NIC's work in between is not counted.
 func BenchmarkMessage(b *testing.B) {
 	for _, scheme := range rig.Schemes {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
@@ -180,7 +180,7 @@ func pollAll(b *testing.B, cq *ibverbx.VirtualCQ, wcs []ibverbx.WC) int {
 	return n
 }
 
-// BenchmarkNullNIC is the floor: the same chains posted and polled without the engine.
+// BenchmarkNullNIC is the lower bound: the same chains posted and polled without the engine.
 func BenchmarkNullNIC(b *testing.B) {
 	nic := nullnic.New("null0", 0x11)
 	cq, err := nic.CreateCQ(verbs.CQConfig{Depth: 4 * messageBatch})
@@ -230,7 +230,7 @@ var benchSizes = []struct {
 }{{"8B", 8}, {"64KiB", 64 << 10}, {"1MiB", 1 << 20}, {"64MiB", 64 << 20}}
 
 // BenchmarkVirtualWrite writes over sixteen lanes on two rails of softnic, with up to 16
-// requests and 64 MiB outstanding. Its measure is BenchmarkCopy.
+// requests and 64 MiB outstanding. Compare it with BenchmarkCopy.
 func BenchmarkVirtualWrite(b *testing.B) {
 	for _, s := range benchSizes {
 		b.Run(fmt.Sprintf("size=%s/lanes=16/rails=2", s.name), func(b *testing.B) {
@@ -258,8 +258,8 @@ func BenchmarkVirtualWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkCopy is what a WRITE within one process must come close to: a copy of as many
-// bytes between the same kind of memory.
+// BenchmarkCopy copies as many bytes between the same kind of memory. A WRITE within one process
+// should come close to it.
 func BenchmarkCopy(b *testing.B) {
 	for _, s := range benchSizes {
 		b.Run("size="+s.name, func(b *testing.B) {

@@ -31,8 +31,8 @@ func goodControl(kind byte, extra int) []byte {
 	return b
 }
 
-// TestControlMessages: what is right is read as it stands, and whatever is not exactly
-// right is refused.
+// TestControlMessages: a correct message is decoded and encoded again unchanged; any other is
+// refused.
 func TestControlMessages(t *testing.T) {
 	for name, b := range map[string][]byte{"down": goodControl(1, 0), "offer": goodControl(2, 0), "offer with more": goodControl(2, 5), "reset": goodControl(3, 0)} {
 		again, err := ibverbx.ControlRoundTrip(b)
@@ -76,7 +76,7 @@ func TestFailoverUnknownFlags(t *testing.T) {
 	}
 }
 
-// TestControlPair: datagrams arrive in order, and too many are refused.
+// TestControlPair: datagrams arrive in order, and a full queue refuses more.
 func TestControlPair(t *testing.T) {
 	wake := verbs.NewWaker()
 	a, b := ibverbx.ControlPair(nil, wake)

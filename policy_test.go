@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// fastPort is a context whose ports say how fast they are.
+// fastPort is a context whose ports report a speed.
 type fastPort struct {
 	verbs.Context
 	mbps uint32
@@ -21,8 +21,8 @@ func (f fastPort) QueryPort(port int) (verbs.PortAttr, error) {
 	return attr, err
 }
 
-// TestAutoPolicy: lanes in turn where all ports are alike, by what they have carried where
-// they are not, and what the user says in any case.
+// TestAutoPolicy: AutoPolicy is RoundRobin if all ports have one speed and TwoChoices if not. An
+// explicit policy is kept.
 func TestAutoPolicy(t *testing.T) {
 	for _, tt := range []struct {
 		speeds []uint32

@@ -19,12 +19,14 @@ func Main(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// Must ends the test if err is not nil. It takes a testing.TB as well as a *rapid.T.
-func Must(t interface {
+// failer is the part of testing.TB and *rapid.T that Must needs.
+type failer interface {
 	Helper()
 	Fatal(args ...any)
-}, err error,
-) {
+}
+
+// Must ends the test if err is not nil.
+func Must(t failer, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

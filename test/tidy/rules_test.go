@@ -77,7 +77,7 @@ func checkPackageComments(tr *tree) (findings []string) {
 // arrows says what the packages of a directory may import of ours. Directories below
 // one that is listed follow it unless they are listed themselves. "pure" stands for
 // what is below internal without a line of its own here: algorithms that import
-// nothing of ours. "all" is for those who wire things together.
+// nothing of ours. "all" is for packages that wire others together.
 var arrows = map[string][]string{
 	".":                 {"verbs", "pure"},
 	"verbs":             {"pure"},

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestDecodeCard: what came from a peer is refused with a reason if anything is wrong.
+// TestDecodeCard: a card with anything wrong in it is refused with a reason.
 func TestDecodeCard(t *testing.T) {
 	c, err := ibverbx.DecodeCard([]byte(rig.GoodCard))
 	if err != nil || len(c.Lanes) != 2 || c.Lanes[1].Rail != 1 {
@@ -64,8 +64,8 @@ func TestDecodeCard(t *testing.T) {
 	}
 }
 
-// TestConnectRefusals: peers that do not match are told why, and the VirtualQP can still
-// be connected afterwards.
+// TestConnectRefusals: Connect refuses a card that does not match, and the VirtualQP can still be
+// connected afterwards.
 func TestConnectRefusals(t *testing.T) {
 	a := rig.NewHost(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2})
 	three := rig.NewHost(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 3})

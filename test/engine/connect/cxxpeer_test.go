@@ -11,7 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestBusinessCardBytes holds the bytes that the C++ original writes and reads.
+// TestBusinessCardBytes compares business cards with the bytes that the C++ original writes and
+// reads.
 func TestBusinessCardBytes(t *testing.T) {
 	card := &ibverbx.BusinessCard{QPNums: []uint32{17, 0xffffff}, NotifyQPNum: 20}
 	const want = `{"qpNums":["0000000017","0016777215"],"notifyQpNum":"0000000020"}`
@@ -27,8 +28,8 @@ func TestBusinessCardBytes(t *testing.T) {
 	}
 }
 
-// TestBusinessCardRefusals: numbers that the original's reader bends into shape, and one
-// that ends it, are errors here.
+// TestBusinessCardRefusals: numbers that the original misreads, and one that ends its process,
+// are errors here.
 func TestBusinessCardRefusals(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty":              ``,
@@ -58,8 +59,8 @@ func TestBusinessCardRefusals(t *testing.T) {
 	}
 }
 
-// TestCxxPeer plays both sides of a pair that meets by business cards: what arrives,
-// in both schemes, and that what the original cannot do is refused.
+// TestCxxPeer connects both sides with business cards, checks what arrives in both schemes, and
+// that requests which the original does not support are refused.
 func TestCxxPeer(t *testing.T) {
 	for _, scheme := range []ibverbx.Scheme{ibverbx.DQPLB, ibverbx.Spray} {
 		for _, lanes := range []int{1, 4} {
@@ -75,7 +76,7 @@ func TestCxxPeer(t *testing.T) {
 	}
 }
 
-// meetByBusinessCard connects a to b, each knowing of the other what a C++ peer tells.
+// meetByBusinessCard connects a and b with only what a C++ peer sends.
 func meetByBusinessCard(t *testing.T, a, b *rig.Host) {
 	t.Helper()
 	full, err := b.QP.Card()
@@ -142,7 +143,7 @@ func testCxxPeer(t *testing.T, cfg ibverbx.Config, rails int) {
 	}
 }
 
-// TestCxxPeerRefusals: what must be said beforehand, and cards that do not fit.
+// TestCxxPeerRefusals: Config.CxxPeer is required, and cards that do not match are refused.
 func TestCxxPeerRefusals(t *testing.T) {
 	links := rig.MemoryLinks(1)
 	native := rig.NewHost(t, links, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB})

@@ -106,7 +106,7 @@ func TestDefectG14EmptyCard(t *testing.T) {
 	if _, err := a.QP.PostSend([]ibverbx.SendWR{{Opcode: verbs.OpSend}}); !errors.Is(err, verbs.ErrState) {
 		t.Errorf("PostSend on a VirtualQP without a peer = %v, want %v", err, verbs.ErrState)
 	}
-	rig.Must(t, a.QP.Connect(own)) // and nothing of it has stuck
+	rig.Must(t, a.QP.Connect(own)) // the refused cards have changed nothing
 }
 
 // TestDefectG15NoValidation: fragments of 0 bytes, no QPs or a depth of 0 crashed or hung the
@@ -142,7 +142,7 @@ func TestDefectG15NoValidation(t *testing.T) {
 
 // TestDefectG16HalfPostedReceives: when the original could not post all receives at first it
 // kept those that were posted, and posted all again. A VirtualQP whose receives cannot all be
-// posted does not come to be; everything is given back, and the next one is whole.
+// posted is not made; everything is given back, and the next one is complete.
 func TestDefectG16HalfPostedReceives(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		cfg := ibverbx.Config{Lanes: 2, Scheme: scheme, LaneDepth: 8, NotifyDepth: 8, RecvDepth: 8}

@@ -26,20 +26,20 @@ import (
 // G21 and G22 are about moves and destructors of C++. In Go, Close must give everything back,
 // and the order of closing must not matter.
 
-// faultNIC is a nullnic that can be wrong in more ways: its receives are refused, what its
-// CQs hold is changed on the way, and its regions are larger than the memory behind them.
+// faultNIC is a nullnic that can misbehave in more ways: it refuses receives, changes completions in
+// its CQs, and has regions that claim to be larger than their memory.
 type faultNIC struct {
 	*nullnic.NIC
 	cqs      []*nullnic.CQ
-	recvLeft int    // receives that are taken before one is refused
-	recvErr  error  // with this
-	length   uint64 // of regions, if that is more than they have
-	regions  int    // that are registered
+	recvLeft int    // receives that the NIC takes before it refuses one
+	recvErr  error  // error of a refused receive
+	length   uint64 // length that regions claim, if it is more than they have
+	regions  int    // regions that are registered
 }
 
 func newFaultNIC() *faultNIC { return &faultNIC{NIC: nullnic.New("null0", 0x11), recvLeft: 1 << 30} }
 
-// Open returns the NIC that is wrong.
+// Open returns the NIC itself.
 func (n *faultNIC) Open() (verbs.Context, error) { return n, nil }
 
 // CreateCQ remembers the CQ.
@@ -51,14 +51,14 @@ func (n *faultNIC) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	return cq, err
 }
 
-// AllocPD returns a PD of QPs and regions that are wrong.
+// AllocPD returns a PD whose QPs and regions misbehave.
 func (n *faultNIC) AllocPD() (verbs.PD, error) {
 	pd, err := n.NIC.AllocPD()
 	return &faultPD{PD: pd, nic: n}, err
 }
 
-// refuseReceives makes the NIC take so many more receives and then refuse with err, until
-// it is called again.
+// refuseReceives makes the NIC take a number of receives and then refuse with err, until it is
+// called again.
 func (n *faultNIC) refuseReceives(after int, err error) { n.recvLeft, n.recvErr = after, err }
 
 // garble replaces every field of the failed completions that is not valid in them.
@@ -103,8 +103,8 @@ func (p *faultPD) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR
 	return &faultMR{MR: mr, nic: p.nic}, nil
 }
 
-// faultMR is counted, and may claim more bytes than it has, for requests whose bytes nobody
-// touches.
+// faultMR is counted, and may claim more bytes than it has, for requests whose bytes are never
+// accessed.
 type faultMR struct {
 	verbs.MR
 	nic    *faultNIC
@@ -136,13 +136,13 @@ func (q *faultQP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// faulty is an instrument whose NIC can be wrong.
+// faulty is an instrument whose NIC can misbehave.
 type faulty struct {
 	*rig.Instrument
 	fault *faultNIC
 }
 
-// newFaulty returns an instrument over NICs that can be wrong; fault is the first of them.
+// newFaulty returns an instrument over NICs that can misbehave; fault is the first of them.
 func newFaulty(t *testing.T, cfg ibverbx.Config, faults ...*faultNIC) *faulty {
 	t.Helper()
 	var nics []*nullnic.NIC
@@ -153,7 +153,7 @@ func newFaulty(t *testing.T, cfg ibverbx.Config, faults ...*faultNIC) *faulty {
 	return &faulty{Instrument: rig.NewInstrumentOn(t, cfg, nics, contexts...), fault: faults[0]}
 }
 
-// wantIDs wants completions of just these requests, in this order.
+// wantIDs fails unless the completions are those of these requests, in this order.
 func wantIDs(t *testing.T, wcs []ibverbx.WC, ids ...uint64) {
 	t.Helper()
 	var got []uint64

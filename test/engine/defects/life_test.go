@@ -114,7 +114,7 @@ func TestDefectG23BadReceiveUnknown(t *testing.T) {
 
 // TestDefectG30QueueTooSmall: the original did not check that its CQ could hold what its QPs
 // complete, and lost completions. One that cannot is refused; the smallest that is not holds
-// everything, with both sides full and nobody polling.
+// everything, with both sides full and no poll.
 func TestDefectG30QueueTooSmall(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		cfg := ibverbx.Config{Lanes: 3, Scheme: scheme, LaneDepth: 5, NotifyDepth: 6, RecvDepth: 7, SendDepth: 64, SignalInterval: 1}

@@ -59,7 +59,7 @@ func TestDefectG1NoNewsBehindFailure(t *testing.T) {
 }
 
 // TestDefectG2PlainRequestsTakeNumbers: in the original's DQPLB a plain WRITE or READ took a
-// number of the sequence, and the receiver waited for it for ever. Only what carries an
+// number of the sequence, and the receiver waited for it forever. Only what carries an
 // immediate takes one.
 func TestDefectG2PlainRequestsTakeNumbers(t *testing.T) {
 	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 3, Scheme: ibverbx.DQPLB, FragmentSize: 100})
@@ -81,7 +81,7 @@ func TestDefectG2PlainRequestsTakeNumbers(t *testing.T) {
 }
 
 // TestDefectG3RefusedPostLosesNumber: in the original's DQPLB a fragment that a NIC refused
-// lost its number, and the receiver waited for it for ever. Whichever fragment is refused,
+// lost its number, and the receiver waited for it forever. Whichever fragment is refused,
 // the numbers on the wire have no gap and none is there twice.
 func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 	const fragments = 12
@@ -111,7 +111,7 @@ func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 }
 
 // TestDefectG4MoreMessagesThanReceives: one message more than there were receives ended the
-// original's receiving process. It waits until a receive is posted, and harms nobody.
+// original's receiving process. Here it waits until a receive is posted.
 func TestDefectG4MoreMessagesThanReceives(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme})
@@ -288,8 +288,8 @@ func TestDefectG9ErrorLosesCompletions(t *testing.T) {
 	}
 }
 
-// TestDefectG10NotifyNotRetried: when the original's notification could not be posted for
-// want of room it was never tried again. It is, until it is taken.
+// TestDefectG10NotifyNotRetried: when the original could not post a notification because the queue
+// was full, it never tried again. Here it is tried until it is taken.
 func TestDefectG10NotifyNotRetried(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for refusals := range 6 {

@@ -73,10 +73,10 @@ func TestDefectT2DeadLaneStaysInUse(t *testing.T) {
 	})
 }
 
-// TestDefectT3PartialDispatchLeavesZombie: when a NIC refused a fragment in the midst, the
-// original returned an error and later reported the request a success. A refusal for want
-// of room is made up for and the request ends once, well, with every byte handed over once,
-// whichever fragment it was.
+// TestDefectT3PartialDispatchLeavesZombie: when a NIC refused a fragment in the middle, the
+// original returned an error and later reported the request as a success. Here a fragment that is
+// refused because the queue is full is posted again: the request succeeds once, with every byte
+// handed over once, whichever fragment it was.
 func TestDefectT3PartialDispatchLeavesZombie(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for position := range 5 {
@@ -233,7 +233,7 @@ func TestDefectT6SendNotifyErrorSwallowed(t *testing.T) {
 }
 
 // TestDefectT7RecvNotifyErrorSwallowed: the original dropped the error when a receive could
-// not be posted again, and the next sender waited for ever. The VirtualQP fails, and the
+// not be posted again, and the next sender waited forever. The VirtualQP fails, and the
 // user's receives end.
 func TestDefectT7RecvNotifyErrorSwallowed(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
@@ -260,8 +260,8 @@ func TestDefectT7RecvNotifyErrorSwallowed(t *testing.T) {
 	})
 }
 
-// TestDefectT15UnsignaledWriteWithImm: the original reported unsignaled WRITE_WITH_IMM all
-// the same. It completes in silence, and the receiver is told.
+// TestDefectT15UnsignaledWriteWithImm: the original reported unsignaled WRITE_WITH_IMM anyway.
+// Here it has no completion, and the receiver is notified.
 func TestDefectT15UnsignaledWriteWithImm(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for _, lanes := range []int{1, 3} {

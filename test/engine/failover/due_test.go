@@ -14,9 +14,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestRecoveryTime kills a lane under load on a path with 20 us of round-trip time: it is
-// in service again within a millisecond. (A lane that dies of silence takes the NIC's retry
-// time more: 2^timeout * 4.096 us * (retries + 1).)
+// TestRecoveryTime kills a lane under load on a path with a round-trip time of 20 us. The lane
+// is in service again within a millisecond. (A lane whose peer is silent also takes the NIC's
+// retry time: 2^timeout * 4.096 us * (retries + 1).)
 func TestRecoveryTime(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		d := newDuo(t, 2, ibverbx.Config{Scheme: scheme, Lanes: 4, FragmentSize: 4096})
@@ -57,8 +57,8 @@ func TestRecoveryTime(t *testing.T) {
 	})
 }
 
-// TestBusyPollHearsControl has a program whose polls are never empty: control messages and
-// dying lanes are looked at by the clock all the same.
+// TestBusyPollHearsControl has a program whose polls are never empty. The engine still handles
+// control messages and failed lanes, by the clock.
 func TestBusyPollHearsControl(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2})
 	local, remote := d.hosts[0].Region(8), d.hosts[1].Region(8)
@@ -68,7 +68,7 @@ func TestBusyPollHearsControl(t *testing.T) {
 	for range 100 { // until the looks that are due by count have just been taken
 		d.step()
 	}
-	d.kill(1, 1) // the other end's: this one must be told
+	d.kill(1, 1) // at the other host: this one learns it from a control message
 	for d.hosts[1].QP.Stats().Lanes[1].State == "up" || d.hosts[1].QP.Stats().Lanes[1].State == "dying" {
 		_, err := d.hosts[1].CQ.Poll(one[:])
 		rig.Must(t, err)
@@ -91,7 +91,7 @@ func TestBusyPollHearsControl(t *testing.T) {
 	d.until("the lane is back", d.up)
 }
 
-// TestDue says when a VirtualCQ wants to be polled though nothing has come.
+// TestDue: Due returns when a VirtualCQ must be polled although no completion has come.
 func TestDue(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: 5 * time.Second})
 	for range 10 {
@@ -122,7 +122,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestDeadlineNever: a Deadline beyond all clocks is never over.
+// TestDeadlineNever: a Deadline beyond the range of the clock never expires.
 func TestDeadlineNever(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: math.MaxInt64})
 	local, remote := d.hosts[0].Region(8), d.hosts[1].Region(8)
@@ -130,7 +130,7 @@ func TestDeadlineNever(t *testing.T) {
 	d.links[0].Cut(a, b)
 	d.post(0, 1, 8, local, remote)
 	if due, want := d.hosts[0].CQ.Due(), d.now+int64(500*time.Millisecond); due <= d.now || due > want {
-		t.Errorf("Due with a request that has for ever = %d, want when the peer is asked, %d", due, want)
+		t.Errorf("Due with a request without a deadline = %d, want when the peer is asked, %d", due, want)
 	}
 	for range 10 {
 		d.step()
@@ -142,8 +142,8 @@ func TestDeadlineNever(t *testing.T) {
 	d.until("it ended", func() bool { return len(d.got[0]) == 1 })
 }
 
-// TestEventsAndLog follows the loss of a rail: the events come in order with causes, Stats
-// show the same, and the log has a record for each.
+// TestEventsAndLog loses a rail: the events come in order with causes, Stats shows the same,
+// and the log has a record for each.
 func TestEventsAndLog(t *testing.T) {
 	var text bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelInfo}))

@@ -15,13 +15,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// duo is two hosts on links with a clock of the test's, connected with a Control.
+// duo is two hosts on links with a virtual clock, connected with a Control.
 type duo struct {
 	t     *testing.T
 	now   int64
 	links []*softnic.FaultLink
 	hosts [2]*rig.Host
-	// got are the completions that each host has seen.
+	// got are the completions that each host has polled, in order.
 	got [2][]ibverbx.WC
 }
 
@@ -69,7 +69,7 @@ func (c *tapped) Send(b []byte) error {
 	return c.Control.Send(b)
 }
 
-// step lets everybody do what is due, and time go on.
+// step polls both hosts, moves the clock by 20 us, and runs the links.
 func (d *duo) step() {
 	d.t.Helper()
 	var wcs [16]ibverbx.WC
@@ -84,7 +84,7 @@ func (d *duo) step() {
 	}
 }
 
-// until steps until something holds, for a minute of its time at the most.
+// until steps until holds reports true, for at most a minute of virtual time.
 func (d *duo) until(what string, holds func() bool) {
 	d.t.Helper()
 	for end := d.now + int64(time.Minute); !holds(); d.step() {
@@ -94,7 +94,7 @@ func (d *duo) until(what string, holds func() bool) {
 	}
 }
 
-// kill takes a lane of a host to ERR, as a NIC would.
+// kill moves a lane of a host to ERR, as a NIC would.
 func (d *duo) kill(host, lane int) {
 	d.t.Helper()
 	s := d.hosts[host].QP.Stats().Lanes[lane]
@@ -113,7 +113,8 @@ func (d *duo) up() bool {
 	return true
 }
 
-// post posts notified WRITEs of one region to another, each of n bytes at its own place.
+// post posts notified WRITEs from one region to another, each of n bytes at its own offset, and
+// a receive for each.
 func (d *duo) post(first, count int, n uint32, local, remote *ibverbx.Region) {
 	d.t.Helper()
 	for i := first; i < first+count; i++ {
@@ -124,8 +125,8 @@ func (d *duo) post(first, count int, n uint32, local, remote *ibverbx.Region) {
 	}
 }
 
-// check compares what was seen with what must have been: everything succeeded, once, in
-// order, and the bytes are there.
+// check fails unless every message completed once, successfully and in order at both hosts, and
+// all bytes arrived.
 func (d *duo) check(messages int, local, remote *ibverbx.Region) {
 	d.t.Helper()
 	for i, side := range []string{"sender", "receiver"} {
@@ -146,14 +147,14 @@ func (d *duo) check(messages int, local, remote *ibverbx.Region) {
 	}
 }
 
-// TestLaneDeath kills each lane in turn, at either side, in the midst of messages: nothing
-// is lost, and the lane comes back.
+// TestLaneDeath kills each lane in turn, at either side, while messages are in flight: nothing
+// is lost, and the lane is rebuilt.
 func TestLaneDeath(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for host := range 2 {
 			for lane := range 6 { // four for data, one for messages, one for notifications
 				if lane == 4 || (lane == 5 && scheme != ibverbx.Spray) {
-					continue // nobody uses the message lane here
+					continue // these messages do not use the message lane
 				}
 				t.Run(fmt.Sprintf("host=%d/lane=%d", host, lane), func(t *testing.T) {
 					d := newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096})
@@ -177,7 +178,7 @@ func TestLaneDeath(t *testing.T) {
 	})
 }
 
-// TestRailLoss cuts a rail with half of the lanes under load; when it is whole again the
+// TestRailLoss cuts a rail with half of the lanes under load. When the rail is restored, its
 // lanes return.
 func TestRailLoss(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
@@ -210,8 +211,8 @@ func TestRailLoss(t *testing.T) {
 	})
 }
 
-// TestDeadline: with every rail cut, and the control channel too, requests end at their
-// deadline, in order.
+// TestDeadline: with every rail and the control channel cut, requests end at their deadline, in
+// order.
 func TestDeadline(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: 3 * time.Second})
 	local, remote := d.hosts[0].Region(4*4096), d.hosts[1].Region(4*4096)
@@ -262,14 +263,14 @@ func TestFailoverMessages(t *testing.T) {
 	}
 }
 
-// TestAtomicInDoubt: an atomic whose lane died is not repeated. It fails, and the VirtualQP
-// with it unless it is told to stay up.
+// TestAtomicInDoubt: an atomic whose lane died is not repeated. The atomic fails. The VirtualQP
+// fails too, unless it is configured to stay up.
 func TestAtomicInDoubt(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		d := newDuo(t, 1, ibverbx.Config{Lanes: 2, KeepAtomics: keep})
 		local, remote := d.hosts[0].Region(64), d.hosts[1].Region(64)
 		a, b := d.hosts[0].NICs[0], d.hosts[1].NICs[0]
-		d.links[0].Cut(b, a) // it is carried out, and the answer is lost
+		d.links[0].Cut(b, a) // the atomic is executed, and its answer is lost
 		add := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, Remote: remote.Remote(), CompareAdd: 1}
 		add.SetSGE(local.SGE(0, 8))
 		d.hosts[0].PostSend(add)
@@ -292,8 +293,8 @@ func TestAtomicInDoubt(t *testing.T) {
 	}
 }
 
-// TestFailoverStorm kills lanes of both hosts and cuts rails at random, while messages go
-// both ways: nothing is lost, nothing comes twice, and in the end all lanes are back.
+// TestFailoverStorm kills lanes of both hosts and cuts rails at random, while messages go both
+// ways: nothing is lost or duplicated, and in the end all lanes are back.
 func TestFailoverStorm(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for seed := range slice.Of(t).Count(40) {

@@ -11,7 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// The notify lane is on a rail that has no data lane, and dies with the data lane.
+// TestFailoverNotifyAlone: the notify lane is on a rail without data lanes, and fails together
+// with the data lane.
 func TestFailoverNotifyAlone(t *testing.T) {
 	d := newDuo(t, 3, ibverbx.Config{Lanes: 1, Scheme: ibverbx.Spray})
 	local, remote := d.hosts[0].Region(4*4096), d.hosts[1].Region(4*4096)
@@ -28,8 +29,8 @@ func TestFailoverNotifyAlone(t *testing.T) {
 	d.check(4, local, remote)
 }
 
-// A device that fails while records of it are in the CQ takes its lanes along, and
-// nothing else. With and without shared receives.
+// TestFailoverDeviceFailsAtReceiver: a device that fails while its records are in the CQ loses
+// its lanes and nothing else, with and without shared receives.
 func TestFailoverDeviceFailsAtReceiver(t *testing.T) {
 	for _, shared := range []int{0, 2} {
 		d, _ := newTappedDuo(t, 2, ibverbx.Config{Lanes: 2, NotifyDepth: 1}, ibverbx.CQConfig{SharedReceives: shared})
@@ -58,7 +59,8 @@ func TestFailoverDeviceFailsAtReceiver(t *testing.T) {
 	}
 }
 
-// A data receive is taken while the device of the message lane is lost.
+// TestFailoverPostRecvOnDeadDevice: PostRecv takes a data receive while the device of the
+// message lane is lost.
 func TestFailoverPostRecvOnDeadDevice(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	remote := d.hosts[1].Region(64)
@@ -68,8 +70,9 @@ func TestFailoverPostRecvOnDeadDevice(t *testing.T) {
 	d.hosts[1].PostRecv(recv)
 }
 
-// The port of one side flaps while its offer is on its way: the peer is connected to a
-// QP that is gone. The lane comes back without waiting for the retries of a probe.
+// TestFailoverWithdrawnOffer: the port of one side flaps while its offer is in flight, so the
+// peer connects to a QP that is gone. The lane returns without waiting for the retries of a
+// probe.
 func TestFailoverWithdrawnOffer(t *testing.T) {
 	d, taps := newTappedDuo(t, 1, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
 	local, remote := d.hosts[0].Region(4*4096), d.hosts[1].Region(4*4096)
@@ -93,7 +96,8 @@ func TestFailoverWithdrawnOffer(t *testing.T) {
 	}
 }
 
-// A SEND that nobody receives ends at its deadline, and what is behind it, in order.
+// TestFailoverDeadlineRNR: a SEND that finds no receive ends at its deadline, and so do the
+// requests behind it, in order.
 func TestFailoverDeadlineRNR(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second})
 	local, remote := d.hosts[0].Region(8*4096), d.hosts[1].Region(8*4096)
@@ -118,12 +122,12 @@ func TestFailoverDeadlineRNR(t *testing.T) {
 	}
 }
 
-// A VirtualQP that is made anew on the same Control does not believe the old one's
-// messages, and the old one ends.
+// TestFailoverPeerRestart: a new VirtualQP on the same Control ignores messages of the old
+// peer, and the old peer ends.
 func TestFailoverPeerRestart(t *testing.T) {
 	d, taps := newTappedDuo(t, 2, ibverbx.Config{Lanes: 2, Deadline: 5 * time.Second}, ibverbx.CQConfig{})
 	local, remote := d.hosts[0].Region(4*4096), d.hosts[1].Region(4*4096)
-	taps[1].pass = func([]byte) bool { return false } // a crash says nothing
+	taps[1].pass = func([]byte) bool { return false } // a crashed process sends nothing
 	rig.Must(t, d.hosts[1].QP.Close())
 	taps[1].pass = nil
 	fresh := d.hosts[1].NewQP(ibverbx.Config{Lanes: 2, Control: taps[1], Now: func() int64 { return d.now }, Incarnation: 555})
@@ -142,7 +146,8 @@ func TestFailoverPeerRestart(t *testing.T) {
 	}
 }
 
-// Two VirtualCQs that share Rails are polled by two goroutines while ports flap.
+// TestFailoverSharedRails: two goroutines poll two VirtualCQs on the same Rails while ports
+// flap.
 func TestFailoverSharedRails(t *testing.T) {
 	links := rig.MemoryLinks(2)
 	a, b := rig.NewRails(t, links), rig.NewRails(t, links)

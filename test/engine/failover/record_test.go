@@ -11,10 +11,10 @@ import (
 	"ibverbx/softnic"
 )
 
-// TestRecordFollowsFragments loses a lane whose packets no longer arrive, at every step of
-// messages that fill the lanes, so that what announces them has to wait for room. Of the
-// two others the one that inherits is slow: what the lane leaves undone must move there
-// together with what announces it, or the receiver learns of bytes that are still under way.
+// TestRecordFollowsFragments loses a lane at every step of messages that fill the lanes, so
+// that their records wait for room. The lane that takes over is slow. The record of a message
+// must move there behind its fragments; otherwise the receiver is notified of bytes that have
+// not arrived.
 func TestRecordFollowsFragments(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for depth := 1; depth <= 3; depth++ {
@@ -41,7 +41,7 @@ func recordFollows(t *testing.T, scheme ibverbx.Scheme, depth, at int) {
 		switch at--; at {
 		case 0:
 			d.links[victim].Cut(d.hosts[0].NICs[victim], d.hosts[1].NICs[victim])
-		case -60: // the others have done what they could
+		case -60: // the other lanes have finished
 			d.kill(0, victim)
 		}
 		for ; checked < len(d.got[1]); checked++ {

@@ -13,7 +13,8 @@ import (
 func ctlKindOf(b []byte) byte    { return b[5] }
 func ctlFlagsOf(b []byte) uint16 { return binary.LittleEndian.Uint16(b[10:]) }
 
-// A lane that is full when its rail is lost for good must be carried by the other rail.
+// TestFailoverFullLaneMoves: the other rail takes over a lane that was full when its rail was
+// lost for good.
 func TestFailoverFullLaneMoves(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		for _, depth := range []int{1, 4} {
@@ -36,7 +37,8 @@ func TestFailoverFullLaneMoves(t *testing.T) {
 	})
 }
 
-// One lost control message (the offer that says "connected") must not keep a lane out.
+// TestFailoverLostHave: one lost control message (the offer that says "connected") does not
+// keep a lane out of service.
 func TestFailoverLostHave(t *testing.T) {
 	for host := range 2 {
 		d, taps := newTappedDuo(t, 1, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
@@ -61,7 +63,8 @@ func TestFailoverLostHave(t *testing.T) {
 	}
 }
 
-// A data receive ends when the VirtualQP fails while its message lane is out of service.
+// TestFailoverDataReceiveFlushed: a data receive ends when the VirtualQP fails while its message
+// lane is out of service.
 func TestFailoverDataReceiveFlushed(t *testing.T) {
 	d, taps := newTappedDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second}, ibverbx.CQConfig{})
 	local, remote := d.hosts[0].Region(4096), d.hosts[1].Region(4096)
@@ -96,7 +99,8 @@ func TestFailoverDataReceiveFlushed(t *testing.T) {
 	}
 }
 
-// A receiver that takes completions one by one and slowly.
+// TestFailoverSlowReceiver: a receiver that polls one completion at a time, slowly, does not
+// make either side fail.
 func TestFailoverSlowReceiver(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2, NotifyDepth: 256})
 	const messages, size = 200, 4096
@@ -142,7 +146,8 @@ func TestFailoverSlowReceiver(t *testing.T) {
 	d.check(messages, local, remote)
 }
 
-// Requests that have ended in time are reported as they ended, however late.
+// TestFailoverLatePoll: a request that completed before its deadline is reported as a success,
+// however late it is polled.
 func TestFailoverLatePoll(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second})
 	const messages, size = 8, 4096
@@ -175,7 +180,7 @@ func TestFailoverLatePoll(t *testing.T) {
 	}
 }
 
-// A caller of ProcessCompletions gets failover too.
+// TestFailoverProcessCompletionsDrives: a caller of ProcessCompletions gets failover too.
 func TestFailoverProcessCompletionsDrives(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	local, remote := d.hosts[0].Region(4*65536), d.hosts[1].Region(4*65536)
@@ -206,7 +211,7 @@ func TestFailoverProcessCompletionsDrives(t *testing.T) {
 	d.check(4, local, remote)
 }
 
-// Atomics go on when the rail of the message lane is back.
+// TestFailoverAtomicsGoHome: atomics continue when the rail of the message lane is back.
 func TestFailoverAtomicsGoHome(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	local, remote := d.hosts[0].Region(64), d.hosts[1].Region(64)
@@ -244,7 +249,8 @@ func TestFailoverAtomicsGoHome(t *testing.T) {
 	}
 }
 
-// What a dead lane leaves to one that waits for it.
+// TestFailoverAheadOfTheDead: a lane takes over the messages of a failed lane that its own
+// messages wait for.
 func TestFailoverAheadOfTheDead(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 4, NotifyDepth: 4, LaneDepth: 256, Deadline: 30 * time.Second})
 	const messages, size = 64, 64
@@ -274,7 +280,7 @@ func TestFailoverAheadOfTheDead(t *testing.T) {
 	d.check(messages, local, remote)
 }
 
-// A receiver that nobody reads from, whose lanes die again and again.
+// TestFailoverStarvedFlap: the lanes of a receiver that posts no receives fail again and again.
 func TestFailoverStarvedFlap(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 		d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Scheme: scheme, SendDepth: 4, RecvDepth: 1, NotifyDepth: 4, Deadline: time.Hour})
@@ -309,7 +315,7 @@ func TestFailoverStarvedFlap(t *testing.T) {
 	})
 }
 
-// A poll of nothing allocates nothing.
+// TestFailoverEmptyPollAllocs: a poll that finds nothing allocates nothing.
 func TestFailoverEmptyPollAllocs(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	var wcs [16]ibverbx.WC
@@ -318,8 +324,8 @@ func TestFailoverEmptyPollAllocs(t *testing.T) {
 	}
 }
 
-// TestRailStatsOfMovedLane: what the message lane carried over rail 0 stays rail 0's when
-// the lane comes back on rail 1.
+// TestRailStatsOfMovedLane: bytes that the message lane carried over rail 0 stay counted for
+// rail 0 when the lane moves to rail 1.
 func TestRailStatsOfMovedLane(t *testing.T) {
 	d := newDuo(t, 2, ibverbx.Config{Lanes: 2})
 	const size = 8192

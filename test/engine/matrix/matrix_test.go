@@ -36,7 +36,7 @@ type matrixRow struct {
 
 const (
 	matrixRows  = 439
-	matrixGuard = 4096 // bytes behind the message that nobody may write
+	matrixGuard = 4096 // bytes behind the message that must stay unwritten
 	matrixLarge = 1 << 30
 	matrixImm   = 0x0badcafe
 )

@@ -309,7 +309,7 @@ func checkRefusal(t *rapid.T, n, chain, bad, depth, high int, err error) {
 		t.Fatalf("PostSend = %d of %d, %v; want all of them or an error", n, chain, err)
 	case errors.Is(err, verbs.ErrQueueFull):
 		if high+n < room {
-			t.Fatalf("PostSend = %d of %d, %v; %d requests at the most were outstanding, want room for %d", n, chain, err, high, room)
+			t.Fatalf("PostSend = %d of %d, %v; at most %d requests were outstanding, want room for %d", n, chain, err, high, room)
 		}
 	case n != bad || !errors.Is(err, verbs.ErrInvalid):
 		t.Fatalf("PostSend = %d of %d, %v; want it to stop at %d, which is not legal", n, chain, err, bad)

@@ -35,7 +35,7 @@ type modelSide struct {
 
 	injected bool         // a request or a receive was made to fail here
 	status   verbs.Status // with which
-	culprit  int          // the request that was lost with it, -1 if none or nobody can say
+	culprit  int          // the request that was lost with it, -1 if none or unknown
 	cutOff   bool         // the peer did not answer
 }
 
@@ -256,13 +256,12 @@ func drainPair(t *rapid.T, sides [2]*modelSide, late bool) {
 	t.Fatal("the two sides do not come to rest")
 }
 
-// TestModelPair plays two VirtualQPs that send to each other everything that there is, over
-// a wire that carries one physical request at a time, in any order that RC allows, with
-// refusals and at most one failure. It holds the contract: one completion each, in order;
-// who is told of a request, or gets a message, finds its bytes and those of everything
-// before it in memory; no buffer is touched after its completion; a request that was lost
-// is never told of; what succeeded at one side is there at the other; nothing waits for
-// ever.
+// TestModelPair plays two VirtualQPs that send each other requests of every kind, over a wire
+// that carries one physical request at a time, in any order that RC allows, with refusals and at
+// most one failure. It checks the contract: one completion each, in order; when a side is notified
+// of a request, or gets a message, its bytes and those of everything before it are in memory; no
+// buffer is touched after its completion; a request that was lost is never notified; data of a
+// request that succeeded at one side is there at the other; nothing waits forever.
 func TestModelPair(t *testing.T) {
 	forSchemes(t, func(rt *rapid.T, scheme ibverbx.Scheme) {
 		sides := newModelPair(rt, scheme)

@@ -281,7 +281,7 @@ func arrived(messages []*peerMessage) (n int) {
 	return n
 }
 
-// checkBound: what is held for a user who posts no receives is bounded.
+// checkBound checks that the engine holds a bounded number of messages if no receives are posted.
 func (r *modelReceiver) checkBound() {
 	held := arrived(r.notes) - r.told[notes]
 	if bound := 4*r.cfg.RecvDepth + 4*r.limit + 4*(r.cfg.Lanes+1)*r.cfg.NotifyDepth; !r.shared && held > bound+r.posted[notes]-r.ended[notes] {
@@ -332,7 +332,7 @@ func (r *modelReceiver) verify() {
 // arrive in any order that the lanes allow, while receives are posted early or late. It
 // holds: receives of either kind end in order, with what was sent; none is told of a
 // message that has not wholly arrived; messages that come early are held, within bounds;
-// nothing is lost, also when a receive fails; nothing waits for ever.
+// nothing is lost, also when a receive fails; nothing waits forever.
 func TestModelReceiver(t *testing.T) {
 	forSchemes(t, func(rt *rapid.T, scheme ibverbx.Scheme) {
 		r := newModelReceiver(rt, scheme)

@@ -223,7 +223,7 @@ func (s *modelSender) checkKeys(lane int, wr *verbs.SendWR, inline bool) {
 	}
 }
 
-// owner is the request that a physical one belongs to, nil if nobody can say.
+// owner is the request that a physical one belongs to, nil if that is unknown.
 func (s *modelSender) owner(p *physicalLog) *sentRequest {
 	if p.request != nil {
 		return p.request
@@ -277,7 +277,7 @@ func (s *modelSender) ended(r *sentRequest) bool {
 	return !r.notified || s.decoder.ended(r.ordinal)
 }
 
-// mayHaveEnded is ended for a request that is said to have. After a failure nobody can tell
+// mayHaveEnded is ended for a request that is said to have. After a failure it is unknown
 // which numbers of DQPLB behind one that was lost belong to it; then its bytes must do.
 func (s *modelSender) mayHaveEnded(r *sentRequest) bool {
 	if r.notified && r.completed == r.length && s.qp.Err() != nil && !s.decoder.known(r.ordinal) {
@@ -358,7 +358,7 @@ func (s *modelSender) end(lane, n int) {
 }
 
 // hush ends everything on lanes whose NIC has taken requests that did not ask for a
-// completion, and refused those that would have: nobody is told.
+// completion, and refused those that would have: no completion comes.
 func (s *modelSender) hush() {
 	for lane, l := range s.lanes {
 		if n := len(l.Posted()); n > 0 && l.Posted()[n-1].Flags&verbs.SendSignaled == 0 {
@@ -437,8 +437,8 @@ func (s *modelSender) drain() {
 // holds: one completion for each signaled or failed request, in posting order; every byte
 // given to a lane exactly once, from the right place; nothing reported before it has ended;
 // fences; the receiver learns of a request when everything before it is there; after an
-// error all that follows is flushed and the receiver is told nothing of it; nothing waits
-// for ever.
+// error all that follows is flushed and the receiver is not notified of it; nothing waits
+// forever.
 func TestModelSender(t *testing.T) {
 	forSchemes(t, func(rt *rapid.T, scheme ibverbx.Scheme) {
 		s := newModelSender(rt, scheme)

@@ -199,8 +199,8 @@ func (s *modelSide) verify() {
 
 // verifyStatus checks how a request ended.
 func (s *modelSide) verifyStatus(r *modelRequest, status verbs.Status, failed bool) {
-	// Another fragment of the same request may have found the peer silent, on another rail: nobody
-	// can say which of two queues had its failure first.
+	// Another fragment of the same request may have found the peer silent, on another rail. The
+	// order of failures in two queues is unknown.
 	silent := s.cutOff && status == verbs.StatusRetryExcErr
 	switch {
 	case r.index == s.culprit && status != s.status && !silent:

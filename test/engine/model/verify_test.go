@@ -68,14 +68,14 @@ func (s *modelSender) verifyCompletion(r *sentRequest, wc *ibverbx.WC, culprit, 
 	case !failed:
 		s.t.Fatalf("request %d: %v without a failure", r.index, wc.Err())
 	case s.ended(r) && (r.wr.Opcode != verbs.OpRDMAWriteWithImm || wc.Status != verbs.StatusWRFlushErr):
-		// A notified request behind one that failed is flushed: nobody is told of it.
+		// A notified request behind one that failed is flushed: the receiver is not notified of it.
 		s.t.Fatalf("request %d: %v although all of it has succeeded", r.index, wc.Err())
 	case culprit:
 		if wc.Status != s.status || wc.VendorErr != 0xbad {
 			s.t.Fatalf("request %d: %v, want status %v and vendor error 0xbad", r.index, wc.Err(), s.status)
 		}
 	case wc.Status == s.status && r.notified && s.injected != nil && s.owner(s.injected) == nil:
-		// A number of DQPLB failed behind one that was never sent: nobody can say whose it is.
+		// A number of DQPLB failed behind one that was never sent: its message is unknown.
 	case wc.Status != verbs.StatusWRFlushErr:
 		s.t.Fatalf("request %d: %v, want it flushed", r.index, wc.Err())
 	}

@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestNoAllocations holds post and poll on both sides to zero allocations, in every scheme
-// and with every way to poll. The race detector allocates, so it is left out there.
+// TestNoAllocations: post and poll allocate nothing on either side, in every scheme. The race
+// detector allocates, so the test is left out there.
 func TestNoAllocations(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead, verbs.OpSend, verbs.OpAtomicFetchAndAdd} {
@@ -67,7 +67,7 @@ func testNoAllocations(t *testing.T, cfg ibverbx.Config, op verbs.Opcode) {
 			}
 		}
 	}
-	round() // what grows to its size in the beginning
+	round() // buffers that grow once do so now
 	if allocs := testing.AllocsPerRun(50, round); allocs != 0 {
 		t.Errorf("%v allocations for %d requests, want 0", allocs, batch)
 	}

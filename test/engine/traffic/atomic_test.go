@@ -18,8 +18,8 @@ type contender struct {
 	results *ibverbx.Region // what each atomic found, in posting order
 }
 
-// newContenders returns two hosts, each on a goroutine of the test's choosing, that are
-// connected to an owner who does nothing.
+// newContenders returns two hosts that are connected to an owner, which does nothing. Each may
+// be used by a goroutine of its own.
 func newContenders(t *testing.T, rails, results int) (owner *rig.Host, both [2]*contender) {
 	t.Helper()
 	links := rig.MemoryLinks(rails)
@@ -124,8 +124,8 @@ func TestFetchAddFromTwoSides(t *testing.T) {
 	}
 }
 
-// TestCompareSwapHasOneWinner: two hosts try to take the same words, from both ends. Each
-// word has one winner, who found it free, and the loser found the winner.
+// TestCompareSwapHasOneWinner: two hosts try to take the same words, from both ends. Each word
+// has one winner, which found it free; the loser found the winner's value.
 func TestCompareSwapHasOneWinner(t *testing.T) {
 	const words = 1000
 	for _, rails := range []int{1, 2} {

@@ -21,7 +21,7 @@ type duplex struct {
 	target                 *ibverbx.Region // what the peer writes
 	inbox                  *ibverbx.Region // what the peer sends
 	remote                 *ibverbx.RemoteRegion
-	over                   *atomic.Bool // one side has failed: the other need not wait
+	over                   *atomic.Bool // one side has failed: the other stops
 
 	posted, completed int
 	told, taken       []int  // messages of the peer that came, notified and sent
@@ -38,13 +38,14 @@ func newDuplex(h *rig.Host, sender, messages, slot int) *duplex {
 	return d
 }
 
-// duplexKind says whether message i is a WRITE_WITH_IMM (0) or a SEND_WITH_IMM (1), and
-// duplexLength how long it is: both sides know.
+// duplexKind returns whether message i is a WRITE_WITH_IMM (0) or a SEND_WITH_IMM (1). Both
+// sides know.
 func duplexKind(sender, i int) int { return (i*7 + sender) % 3 / 2 }
 
+// length returns the length of message i in bytes. Both sides know.
 func (d *duplex) length(sender, i int) int { return 1 + (i*977+sender*31)%d.slot }
 
-// run sends all messages and takes all of the peer's. It is for its own goroutine.
+// run sends all messages and receives all of the peer's. It runs on a goroutine of its own.
 func (d *duplex) run() error {
 	var p patience
 	var wcs [32]ibverbx.WC
@@ -141,7 +142,7 @@ func (d *duplex) take(wc *ibverbx.WC) error {
 	return d.check(wc, i, len(d.taken)-1, d.inbox.Bytes()[(len(d.taken)-1)*d.slot:])
 }
 
-// next is the peer's message of a kind that must come behind those that came.
+// next returns the peer's message of a kind that must follow those that came.
 func (d *duplex) next(came []int, kind int) int {
 	i := 0
 	if len(came) > 0 {

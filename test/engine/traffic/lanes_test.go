@@ -12,9 +12,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestThousandLanes: 1,024 lanes over two rails carry a message in fragments of 4 KiB, and
-// every lane carries its part; then a READ fetches it back. On wires of a finite rate a
-// receiver that is told while a lane's part is still under way finds that it is not there.
+// TestThousandLanes: 1,024 lanes over two rails carry a message in fragments of 4 KiB, and every
+// lane carries a part; then a READ fetches it back. The wires have a finite rate, so a receiver
+// that is notified too early finds bytes missing.
 func TestThousandLanes(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String()+"/memory", func(t *testing.T) { thousandLanes(t, newStill(2), scheme) })
@@ -58,7 +58,7 @@ func thousandLanes(t *testing.T, w *wires, scheme ibverbx.Scheme) {
 	readBack(t, w, a, local, remote)
 }
 
-// checkLanes wants all data lanes to have carried something, and all together so much.
+// checkLanes fails unless every data lane carried something, and all of them want bytes.
 func checkLanes(t *testing.T, h *rig.Host, lanes int, want uint64) {
 	t.Helper()
 	var used int
@@ -92,8 +92,8 @@ func readBack(t *testing.T, w *wires, h *rig.Host, local, remote *ibverbx.Region
 	}
 }
 
-// TestManySmallMessagesOnManyLanes: messages of one fragment each are told in order although
-// there are more lanes than messages that fit one.
+// TestManySmallMessagesOnManyLanes: messages of one fragment each, on many lanes, are notified in
+// order.
 func TestManySmallMessagesOnManyLanes(t *testing.T) {
 	const lanes, messages = 256, 2000
 	for _, scheme := range rig.Schemes {

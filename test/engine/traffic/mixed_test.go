@@ -15,7 +15,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// mixed is a stream of requests of every opcode, and what must come of each.
+// mixed is a stream of requests of every opcode, with the expected result of each.
 type mixed struct {
 	*testing.T
 	a, b   *rig.Host
@@ -280,9 +280,9 @@ func mixedConfig(scheme ibverbx.Scheme, lanes int) ibverbx.Config {
 	return ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 600, SendDepth: 32, LaneDepth: 8, RecvDepth: 64, MaxInline: mixedInline, SignalInterval: 3}
 }
 
-// TestMixedOpcodes: one stream of every opcode, fenced, unsignaled, inline, in pieces. What
-// each wrote, fetched or sent is compared, completions come in order, and whoever is told
-// of a request finds all before it done.
+// TestMixedOpcodes: one stream of every opcode, fenced, unsignaled, inline, in pieces. The bytes
+// that each request wrote, fetched or sent are compared, completions come in order, and when the
+// receiver is notified of a request, all requests before it are done.
 func TestMixedOpcodes(t *testing.T) {
 	for _, lanes := range []int{2, 5} {
 		each(t, lanes, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {

@@ -13,9 +13,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// ordered is notified requests of three fragments each over three lanes that complete when
-// the test says so. Every physical request asks for a completion, so what is reported can
-// be foretold exactly.
+// ordered is notified requests of three fragments each, over three lanes that complete when the
+// test says so. Every physical request asks for a completion, so the test knows exactly which
+// requests must be reported.
 type ordered struct {
 	*rig.Instrument
 	requests int
@@ -72,7 +72,7 @@ func (o *ordered) complete(lane int) {
 	q.Complete(1)
 }
 
-// poll wants exactly those requests that have ended and have none before them that has not.
+// poll fails unless exactly the requests are reported that have ended, with all before them.
 func (o *ordered) poll(t *testing.T, parts int) {
 	t.Helper()
 	var wcs [64]ibverbx.WC
@@ -123,10 +123,10 @@ func TestOutOfOrderCompletions(t *testing.T) {
 	}
 }
 
-// TestOutOfOrderArrival: one rail is a thousand times slower than the other, so that the
-// fragments and the news of later messages arrive long before those of earlier ones. Still
-// the receiver is told in order, and only of what is whole. With three lanes one of the
-// rails has a single lane, and all depends on it.
+// TestOutOfOrderArrival: one rail is a thousand times slower than the other, so fragments and
+// notifications of later messages arrive long before those of earlier ones. The receiver is
+// still notified in order, and only of complete messages. With three lanes one of the rails has
+// a single lane.
 func TestOutOfOrderArrival(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		for _, lanes := range []int{3, 4} {

@@ -85,8 +85,8 @@ func unequal(t *testing.T, policy ibverbx.Policy, microseconds int) (fast, slow 
 	return fast, slow
 }
 
-// TestTwoChoicesManySlowLanes: of sixteen lanes twelve are slow. Two at random would be slow
-// ones more than half of the time; they must get what they can carry, a quarter.
+// TestTwoChoicesManySlowLanes: twelve of sixteen lanes are slow. Two lanes drawn at random would
+// both be slow more than half of the time; the slow lanes must get what they can carry, a quarter.
 func TestTwoChoicesManySlowLanes(t *testing.T) {
 	x := newPaced(t, ibverbx.TwoChoices, 16, 256)
 	rates := make([]int, 16)
@@ -110,9 +110,9 @@ func TestTwoChoicesManySlowLanes(t *testing.T) {
 	}
 }
 
-// TestTwoChoicesSilentLane: a lane that says nothing any more gets nothing more, although its
-// NIC has not given up and the others cannot carry all that is posted; when it speaks again
-// it gets its share.
+// TestTwoChoicesSilentLane: a lane that stops completing gets no more requests, although its NIC
+// has not given up and the other lanes cannot carry everything. When it completes again, it gets
+// its share.
 func TestTwoChoicesSilentLane(t *testing.T) {
 	x := newPaced(t, ibverbx.TwoChoices, 4, 1024)
 	x.posts = 2 // as many fragments as the lanes complete together
@@ -137,8 +137,8 @@ func TestTwoChoicesSilentLane(t *testing.T) {
 	}
 }
 
-// TestTwoChoicesForgetsSlowness: a lane that was very slow is tried again, and gets its share
-// when it is not any more.
+// TestTwoChoicesForgetsSlowness: a lane that was very slow is tried again, and gets its share when
+// it is fast again.
 func TestTwoChoicesForgetsSlowness(t *testing.T) {
 	x := newPaced(t, ibverbx.TwoChoices, 2, 16)
 	for range 50 {
@@ -205,7 +205,7 @@ func TestSmallRequestsShareALane(t *testing.T) {
 	}
 }
 
-// TestPolicyNames: what String writes UnmarshalText reads.
+// TestPolicyNames: UnmarshalText reads what String writes.
 func TestPolicyNames(t *testing.T) {
 	for _, p := range []ibverbx.Policy{ibverbx.RoundRobin, ibverbx.LeastBytes, ibverbx.TwoChoices} {
 		var got ibverbx.Policy

@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// polled is a pair with ten WRITEs posted whose completions have not been taken.
+// polled returns a host with ten WRITEs posted and not polled.
 func polled(t *testing.T, lanes int) (a *rig.Host) {
 	t.Helper()
 	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: lanes})
@@ -22,8 +22,8 @@ func polled(t *testing.T, lanes int) (a *rig.Host) {
 	return a
 }
 
-// TestPollForms: every way to poll gives all completions once, in order, and keeps what it
-// was not asked for.
+// TestPollForms: every way to poll returns all completions once and in order, and keeps those that
+// it has no room for.
 func TestPollForms(t *testing.T) {
 	forms := map[string]func(t *testing.T, cq *ibverbx.VirtualCQ, got []ibverbx.WC) []ibverbx.WC{
 		"three at a time": func(t *testing.T, cq *ibverbx.VirtualCQ, got []ibverbx.WC) []ibverbx.WC {
@@ -115,7 +115,7 @@ func TestPollRailLeavesTheOther(t *testing.T) {
 	}
 }
 
-// TestEachMayPost: the callback can post, and sees what comes of it.
+// TestEachMayPost: the callback of Each can post, and gets the completions of its posts.
 func TestEachMayPost(t *testing.T) {
 	a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 4})
 	local, remote := a.Region(64), b.Region(64)

@@ -19,8 +19,8 @@ type flood struct {
 
 const floodMessages, floodSlot = 300, 64
 
-// floodConfig bounds what the receiver takes without receives: RecvDepth messages that the
-// engine holds, and those that its own receives on the lanes can bring.
+// floodConfig bounds the messages that arrive without receives: RecvDepth that the engine holds,
+// and those for which its own receives on the lanes have room.
 func floodConfig(scheme ibverbx.Scheme) (cfg ibverbx.Config, held int) {
 	cfg = ibverbx.Config{Lanes: 3, Scheme: scheme, RecvDepth: 8, NotifyDepth: 4, SendDepth: 512}
 	return cfg, cfg.RecvDepth + (cfg.Lanes+1)*cfg.NotifyDepth
@@ -43,7 +43,7 @@ func newFlood(t *testing.T, cfg ibverbx.Config, opcode verbs.Opcode) *flood {
 	return f
 }
 
-// turn polls both sides and lets time pass. It returns what the receiver was told.
+// turn polls both sides and lets time pass. It returns the receiver's completions.
 func (f *flood) turn(t *testing.T) []ibverbx.WC {
 	t.Helper()
 	f.completed += pollOnce(t, f.a, f.completed)
@@ -54,8 +54,8 @@ func (f *flood) turn(t *testing.T) []ibverbx.WC {
 	return wcs
 }
 
-// stall lets much time pass, in which nothing may be told, no more than so many messages
-// complete, the receiver must answer RNR, and neither side may fail.
+// stall lets much time pass. In that time nothing may be notified, only a bounded number of
+// messages may complete, the receiver must answer RNR, and neither side may fail.
 func (f *flood) stall(t *testing.T, held int) {
 	t.Helper()
 	for range 2000 {
@@ -78,7 +78,7 @@ func (f *flood) stall(t *testing.T, held int) {
 	}
 }
 
-// drain posts receives, a few at a time, until every message was told.
+// drain posts receives, a few at a time, until every message has been notified.
 func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check func(wc ibverbx.WC, nth int)) {
 	t.Helper()
 	p := patience{limit: steps}
@@ -105,8 +105,8 @@ func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check fun
 }
 
 // TestReceivesRunOut: a peer that sends more than there are receives for is held back by
-// RNR after a bounded number of messages; when receives come, all are told, once and in
-// order, for notified WRITEs and for SENDs.
+// RNR after a bounded number of messages. When receives are posted, every message is notified once
+// and in order, for notified WRITEs and for SENDs.
 func TestReceivesRunOut(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String()+"/notified", func(t *testing.T) {

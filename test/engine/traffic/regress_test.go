@@ -59,7 +59,7 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 	}
 }
 
-// TestUnknownOpcodes: what is no opcode is refused, whatever its lower bits are.
+// TestUnknownOpcodes: a number that is no opcode is refused, whatever its low bits are.
 func TestUnknownOpcodes(t *testing.T) {
 	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2})
 	for op := 7; op < 256; op++ {
@@ -69,8 +69,8 @@ func TestUnknownOpcodes(t *testing.T) {
 	}
 }
 
-// TestRefusedCloseChangesNothing: a VirtualCQ in use refuses to close and works on, also if
-// only one of its rails has QPs, or its receives are shared.
+// TestRefusedCloseChangesNothing: a VirtualCQ in use refuses to close and still works, also if only
+// one of its rails has QPs, or its receives are shared.
 func TestRefusedCloseChangesNothing(t *testing.T) {
 	h := rig.NewHost(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 2})
 	for name, cfg := range map[string]ibverbx.CQConfig{"own receives": {}, "shared receives": {SharedReceives: 16}} {
@@ -91,7 +91,7 @@ func TestRefusedCloseChangesNothing(t *testing.T) {
 	}
 }
 
-// TestDirectStats: one lane that passes everything through counts too.
+// TestDirectStats: Stats counts requests that pass through a single lane.
 func TestDirectStats(t *testing.T) {
 	a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 1})
 	local, remote := a.Region(1000), b.Region(1000)

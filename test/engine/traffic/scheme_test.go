@@ -36,8 +36,8 @@ func each(t *testing.T, lanes int, run func(t *testing.T, scheme ibverbx.Scheme,
 	}
 }
 
-// TestNotification: when the receiver is told of a message, its bytes and those of every
-// request before it are in memory, and it learns what the scheme can carry.
+// TestNotification: when the receiver is notified of a message, its bytes and those of every request
+// before it are in memory, and the completion has the fields that the scheme can carry.
 func TestNotification(t *testing.T) {
 	each(t, 6, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
 		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 6, Scheme: scheme, FragmentSize: 3000})
@@ -103,7 +103,7 @@ func checkNotification(t *testing.T, scheme ibverbx.Scheme, wc ibverbx.WC, told,
 	}
 }
 
-// pollOnce polls sends, which must complete well and in order from next on.
+// pollOnce polls sends, which must complete successfully and in order, starting with next.
 func pollOnce(t *testing.T, h *rig.Host, next int) int {
 	t.Helper()
 	wcs := h.Poll()
@@ -116,7 +116,7 @@ func pollOnce(t *testing.T, h *rig.Host, next int) int {
 }
 
 // TestMoreMessagesThanReceives (G4): the engine holds a bounded number of messages, then
-// the sender waits; when receives are posted every message is told, once and in order.
+// the sender waits. When receives are posted, every message is notified once and in order.
 func TestMoreMessagesThanReceives(t *testing.T) {
 	each(t, 3, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
 		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 3, Scheme: scheme, RecvDepth: 8, NotifyDepth: 4, SendDepth: 512})
@@ -133,7 +133,7 @@ func TestMoreMessagesThanReceives(t *testing.T) {
 		}
 		completed := pollOnce(t, a, 0)
 		if completed == messages {
-			t.Fatal("all messages completed although nobody receives: nothing holds the sender back")
+			t.Fatal("all messages completed although the peer posts no receives: the sender is not held back")
 		}
 		told := 0
 		for told < messages {

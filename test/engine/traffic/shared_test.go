@@ -66,8 +66,8 @@ func TestSharedReceives(t *testing.T) {
 	}
 }
 
-// sendMany posts so many notified WRITEs on each VirtualQP of a, takes their completions,
-// and returns those of the peer meanwhile.
+// sendMany posts notified WRITEs on each VirtualQP of a, polls until all have completed, and
+// returns the completions that the peer got meanwhile.
 func sendMany(t *testing.T, a, peer *rig.Host, qps []*ibverbx.VirtualQP, local, remote *ibverbx.Region, messages int) (received []ibverbx.WC) {
 	t.Helper()
 	wcs := make([]ibverbx.WC, 64)
@@ -168,7 +168,7 @@ func TestSharedReceivesComeBack(t *testing.T) {
 		if n, err := qa.PostSend(wrs); n != 3 {
 			t.Fatalf("round %d: PostSend = %d, %v", i, n, err)
 		}
-		rig.Must(t, qb.Close()) // three receives are filled and nobody has polled
+		rig.Must(t, qb.Close()) // three receives are filled and not polled
 		rig.Must(t, qa.Close())
 	}
 	qa, err := a.CQ.NewQP(cfg)
@@ -263,8 +263,7 @@ func TestSharedReceivesDepth(t *testing.T) {
 }
 
 // TestSharedReceivesFlushWithoutPoll: every receive of a VirtualQP that has failed ends,
-// also with shared receives and for callers who use PollRail, or poll the physical queues
-// themselves.
+// also with shared receives, and if the caller uses PollRail or polls the physical queues.
 func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 	for _, how := range []string{"Poll", "PollRail", "ProcessCompletions"} {
 		t.Run(how, func(t *testing.T) {

@@ -53,11 +53,11 @@ func newPeers(t *testing.T, a, b *rig.Host, cfg ibverbx.Config) (qa, qb *ibverbx
 func (s *sharedQP) length(i int) int { return 1 + (i*613+s.cfg.Lanes)%sharedSlot }
 
 // post posts the next message, if there is room.
-func (s *sharedQP) post(t *testing.T, who int) {
+func (s *sharedQP) post(t *testing.T, sender int) {
 	t.Helper()
 	i := s.posted
 	n := s.length(i)
-	rig.Stamp(s.local.Bytes()[i*sharedSlot:][:n], who, i)
+	rig.Stamp(s.local.Bytes()[i*sharedSlot:][:n], sender, i)
 	wr := ibverbx.SendWR{
 		WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i),
 		Remote: s.remote.Remote(), RemoteOffset: uint64(i * sharedSlot),
@@ -70,7 +70,7 @@ func (s *sharedQP) post(t *testing.T, who int) {
 	s.posted += k
 }
 
-// sharedRun drives traffic over all pairs of which live says so until each has moved its
+// sharedRun drives traffic over all pairs for which live reports true, until each has moved its
 // messages.
 func sharedRun(t *testing.T, a, b *rig.Host, all []*sharedQP, live func(*sharedQP) bool, upTo int) {
 	t.Helper()
@@ -114,8 +114,8 @@ func sharedRun(t *testing.T, a, b *rig.Host, all []*sharedQP, live func(*sharedQ
 }
 
 // TestSeveralQPsOnOneCQ: VirtualQPs of every scheme share a VirtualCQ on either side. Each
-// completion names its own, each has its own order, and when one fails, and another is
-// closed, the rest goes on.
+// completion names its VirtualQP, each VirtualQP has its own order, and when one fails and another
+// is closed, the rest continue.
 func TestSeveralQPsOnOneCQ(t *testing.T) {
 	for _, rails := range []int{1, 2} {
 		t.Run(fmt.Sprintf("rails=%d", rails), func(t *testing.T) { severalQPs(t, rails) })

@@ -12,8 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestLaneThatCannotBeUsed: a NIC that refuses for good, in the midst of a dispatch that
-// fills its chains, ends the VirtualQP, and every request is reported once.
+// TestLaneThatCannotBeUsed: a NIC that refuses for good, in the middle of a dispatch that fills its
+// chains, ends the VirtualQP, and every request is reported once.
 func TestLaneThatCannotBeUsed(t *testing.T) {
 	for name, work := range map[string]struct {
 		count int
@@ -83,8 +83,8 @@ func TestDQPLBLongMessage(t *testing.T) {
 	}
 }
 
-// TestPostRecvInPart: a PostRecv that takes only some of its receives still gives them what
-// waits for them.
+// TestPostRecvInPart: a PostRecv that takes only some of its receives still matches those with
+// waiting messages.
 func TestPostRecvInPart(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
@@ -115,8 +115,8 @@ func TestPostRecvInPart(t *testing.T) {
 	}
 }
 
-// TestNotificationWaitsForMessages: a receiver is not told of a request while an atomic
-// before it is outstanding.
+// TestNotificationWaitsForMessages: a receiver is not notified of a request while an atomic before
+// it is outstanding.
 func TestNotificationWaitsForMessages(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
@@ -172,8 +172,8 @@ func (noRegions) RegisterMemory(*verbs.Memory, verbs.Access) (verbs.MR, error) {
 	return nil, verbs.ErrLimit
 }
 
-// TestNoRegionsLeft: what the engine cannot get for itself is an error, and nothing is left
-// behind.
+// TestNoRegionsLeft: a region that the engine cannot register for itself is an error, and nothing
+// leaks.
 func TestNoRegionsLeft(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: noMemory{nullnic.New("null0", 0x11)}})
 	rig.Must(t, err)
@@ -262,9 +262,9 @@ func TestArrivedIsDelivered(t *testing.T) {
 	}
 }
 
-// TestDQPLBWireBytes holds the immediates as they stand on the wire, where providers put
-// them big-endian. The original stores a number of its host (little-endian) as it is: the
-// number first, lowest byte first, and the bit of the last fragment in the fourth byte.
+// TestDQPLBWireBytes checks the bytes of the immediates on the wire, where providers put them
+// big-endian. The original writes its (little-endian) host's number unchanged: lowest byte first,
+// and the bit of the last fragment in the fourth byte.
 func TestDQPLBWireBytes(t *testing.T) {
 	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.DQPLB, FragmentSize: 100})
 	wrs := []ibverbx.SendWR{

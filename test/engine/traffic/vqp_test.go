@@ -58,8 +58,7 @@ func moveOnce(t *testing.T, a *rig.Host, op verbs.Opcode, local, remote *ibverbx
 	}
 }
 
-// TestRailsShareTheLoad: what the lanes say that they carried adds up, and both NICs
-// carried half.
+// TestRailsShareTheLoad: the bytes that the lanes carried add up, and each NIC carried half.
 func TestRailsShareTheLoad(t *testing.T) {
 	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 8})
 	local, remote := a.Region(8<<20), b.Region(8<<20)
@@ -122,8 +121,8 @@ func TestFailureIsReportedOnceAndFlushes(t *testing.T) {
 	}
 }
 
-// TestUnknownCompletion (G12): a completion of a QP that nobody knows is an error value,
-// told when nothing else is, and loses nothing.
+// TestUnknownCompletion (G12): a completion of an unknown QP is an error, returned when there is
+// nothing else to return, and no other completion is lost.
 func TestUnknownCompletion(t *testing.T) {
 	nic := nullnic.New("null0", 0x11)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
@@ -201,7 +200,7 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// TestBadConfig: nonsense is an error that names the field.
+// TestBadConfig: a value that makes no sense is an error that names the field.
 func TestBadConfig(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
 	rig.Must(t, err)

@@ -12,8 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestWaitAndServe: one side sleeps in Serve and answers nothing itself, the other sends
-// and sleeps in Wait; every message is told once, and none of the sleeps is for ever.
+// TestWaitAndServe: one side sleeps in Serve, the other sends and sleeps in Wait. Every message is
+// notified once, and neither side sleeps forever.
 func TestWaitAndServe(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		t.Run(scheme.String(), func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestWaitAndServe(t *testing.T) {
 	}
 }
 
-// TestWaitEnds: Wait without a Waker is refused, and with a context that ends it returns.
+// TestWaitEnds: Wait without a Waker is refused, and Wait returns when its context ends.
 func TestWaitEnds(t *testing.T) {
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
 	rig.Must(t, err)

@@ -378,7 +378,7 @@ func (l *kernelLane) Deliver(want verbs.WC, payload []byte) bool {
 }
 
 // send posts what the peer sends: a SEND with a payload, or a WRITE_WITH_IMM into memory that
-// nobody looks at.
+// no test reads.
 func (l *kernelLane) send(want *verbs.WC, payload []byte) {
 	b, e := l.k.room(int(max(want.ByteLen, 1)))
 	e.Length = want.ByteLen

@@ -59,7 +59,7 @@ type nullLane struct{ *nullnic.QP }
 func (l nullLane) Request(i int) *verbs.SendWR { return &l.Taken[i] }
 
 // stage is the world of a transcript: rails of held NICs, a VirtualCQ, and one or more
-// VirtualQPs, each connected to a peer that nobody plays but the transcript.
+// VirtualQPs, each connected to a peer that only the transcript plays.
 type stage struct {
 	tb    testing.TB
 	place string // file and line that is played
@@ -89,7 +89,7 @@ type actor struct {
 
 const stageMemory = 16 << 20
 
-// build makes the world anew with a first VirtualQP.
+// build makes a new world with a first VirtualQP.
 func (st *stage) build(a *args) []string {
 	st.close()
 	*st = stage{tb: st.tb, place: st.place, open: st.open}
