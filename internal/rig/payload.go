@@ -1,13 +1,12 @@
 package rig
 
+import "ibverbx/internal/xorshift"
+
 // Fill fills b with bytes that depend on the seed.
 func Fill(b []byte, seed uint64) {
-	x := (seed + 1) * 0x9e3779b97f4a7c15 // small seeds give first bytes that differ, too
+	source := xorshift.Source((seed + 1) * 0x9e3779b97f4a7c15) // spreads small seeds over all bits
 	for i := range b {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		b[i] = byte(x >> 32)
+		b[i] = byte(source.Next() >> 32)
 	}
 }
 
