@@ -4,20 +4,20 @@ import (
 	"encoding/binary"
 	"time"
 
-	"ibverbx/internal/seqnum"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
 // receiveResponse takes an answer of the peer: an acknowledgement, a NAK, or the data
 // of a READ or atomic. What does not answer anything outstanding is dropped.
 func (q *qp) receiveResponse(p *packet, op uint8) {
-	if p.psn.Sub(q.una) < 0 || p.psn.Sub(q.maxPSN) >= 0 || q.state == verbs.StateRTR {
+	if p.PSN.Sub(q.una) < 0 || p.PSN.Sub(q.maxPSN) >= 0 || q.state == verbs.StateRTR {
 		return
 	}
 	switch op {
-	case opAck:
+	case roce.OpAck:
 		q.acknowledge(p)
-	case opAtomicAck:
+	case roce.OpAtomicAck:
 		q.atomicResponse(p)
 	default:
 		q.readResponse(p, op)
@@ -44,20 +44,20 @@ func (q *qp) progressed() {
 }
 
 func (q *qp) acknowledge(p *packet) {
-	switch p.syndrome & synKindMask {
-	case synAck & synKindMask:
-		if q.ackTo(p.psn) {
+	switch p.Syndrome & roce.SyndromeKind {
+	case roce.SyndromeAck & roce.SyndromeKind:
+		if q.ackTo(p.PSN) {
 			q.goBackOnce()
 		}
-	case synRNR:
-		q.ackTo(p.psn.Add(seqnum.Mask))
-		if q.una == p.psn && !q.rnrWait { // a probe, or a packet that came twice, is refused as well
-			q.notReady(p.syndrome &^ synKindMask)
+	case roce.SyndromeRNR:
+		q.ackTo(p.PSN.Add(roce.PSNMask))
+		if q.una == p.PSN && !q.rnrWait { // a probe, or a packet that came twice, is refused as well
+			q.notReady(p.Syndrome &^ roce.SyndromeKind)
 		}
-	case synNak:
-		q.ackTo(p.psn.Add(seqnum.Mask))
-		if q.una == p.psn {
-			q.nak(p.syndrome)
+	case roce.NAKSequence:
+		q.ackTo(p.PSN.Add(roce.PSNMask))
+		if q.una == p.PSN {
+			q.nak(p.Syndrome)
 		} else {
 			q.goBackOnce() // an answer before it was lost
 		}
@@ -66,7 +66,7 @@ func (q *qp) acknowledge(p *packet) {
 
 // ackTo completes what an acknowledgement of psn covers. It reports a gap: a READ or
 // atomic that was acknowledged although its answer has not come.
-func (q *qp) ackTo(psn seqnum.PSN) (gap bool) {
+func (q *qp) ackTo(psn roce.PSN) (gap bool) {
 	una := q.una
 	gap = q.retireTo(psn)
 	if q.una != una {
@@ -78,7 +78,7 @@ func (q *qp) ackTo(psn seqnum.PSN) (gap bool) {
 	return gap
 }
 
-func (q *qp) retireTo(psn seqnum.PSN) (gap bool) {
+func (q *qp) retireTo(psn roce.PSN) (gap bool) {
 	for q.sqHead != q.sqMax {
 		w := &q.sq[int(q.sqHead)&(len(q.sq)-1)]
 		if w.isRequest() {
@@ -115,8 +115,8 @@ func (q *qp) completeSend(w *sendWQE, status verbs.Status) {
 // answered returns the request that an answer with data is for: the oldest, if it is
 // of the right kind and psn is the next one that it waits for. Requests before it are
 // complete by the answer.
-func (q *qp) answered(psn seqnum.PSN, read bool) *sendWQE {
-	gap := q.ackTo(psn.Add(seqnum.Mask))
+func (q *qp) answered(psn roce.PSN, read bool) *sendWQE {
+	gap := q.ackTo(psn.Add(roce.PSNMask))
 	if gap || q.una != psn || q.sqHead == q.sqMax {
 		q.goBackOnce()
 		return nil
@@ -130,12 +130,12 @@ func (q *qp) answered(psn seqnum.PSN, read bool) *sendWQE {
 }
 
 func (q *qp) readResponse(p *packet, op uint8) {
-	w := q.answered(p.psn, true)
+	w := q.answered(p.PSN, true)
 	if w == nil {
 		return
 	}
-	off := uint32(p.psn.Sub(w.first)) * q.seg
-	last := p.psn == w.last
+	off := uint32(p.PSN.Sub(w.first)) * q.seg
+	last := p.PSN == w.last
 	// An answer ends where its request did: see sendRequest.
 	ends := last || (q.readAhead > 0 && (off/q.seg+1)%q.readAhead == 0)
 	if p.length != min(q.seg, w.length-off) || (traits[op]&opEnds != 0) != ends {
@@ -146,10 +146,10 @@ func (q *qp) readResponse(p *packet, op uint8) {
 		q.failSend(s)
 		return
 	}
-	if ends && q.snd.Sub(p.psn) > 0 {
+	if ends && q.snd.Sub(p.PSN) > 0 {
 		q.reads-- // only those before snd are counted
 	}
-	q.una = p.psn.Add(1)
+	q.una = p.PSN.Add(1)
 	if last {
 		q.completeSend(w, verbs.StatusSuccess)
 	}
@@ -157,20 +157,20 @@ func (q *qp) readResponse(p *packet, op uint8) {
 }
 
 func (q *qp) atomicResponse(p *packet) {
-	w := q.answered(p.psn, false)
+	w := q.answered(p.PSN, false)
 	if w == nil {
 		return
 	}
 	b := q.nic.word[:]
-	binary.NativeEndian.PutUint64(b, p.original)
+	binary.NativeEndian.PutUint64(b, p.Original)
 	if s := q.scatterBytes(w.sge[:w.numSGE], 0, b); s != verbs.StatusSuccess {
 		q.failSend(s)
 		return
 	}
-	if q.snd.Sub(p.psn) > 0 {
+	if q.snd.Sub(p.PSN) > 0 {
 		q.reads--
 	}
-	q.una = p.psn.Add(1)
+	q.una = p.PSN.Add(1)
 	q.completeSend(w, verbs.StatusSuccess)
 	q.progressed()
 }
@@ -192,14 +192,14 @@ func (q *qp) notReady(code uint8) {
 
 // nakStatus is what a requester reports for a NAK code (IBTA 1.4 table 61).
 var nakStatus = map[uint8]verbs.Status{
-	nakInvalid:   verbs.StatusRemInvReqErr,
-	nakAccess:    verbs.StatusRemAccessErr,
-	nakOperation: verbs.StatusRemOpErr,
+	roce.NAKInvalidRequest:  verbs.StatusRemInvReqErr,
+	roce.NAKRemoteAccess:    verbs.StatusRemAccessErr,
+	roce.NAKRemoteOperation: verbs.StatusRemOpErr,
 }
 
 // nak handles a NAK of the oldest request.
 func (q *qp) nak(syndrome uint8) {
-	if syndrome == nakSequence {
+	if syndrome == roce.NAKSequence {
 		q.retry()
 		return
 	}
@@ -237,7 +237,7 @@ func (q *qp) goBack() {
 }
 
 // seek moves the send cursor to psn, which must be between una and maxPSN.
-func (q *qp) seek(psn seqnum.PSN) {
+func (q *qp) seek(psn roce.PSN) {
 	q.reads = 0
 	q.snd, q.sqOff = psn, 0
 	for q.sqNext = q.sqHead; q.sqNext != q.sqMax; q.sqNext++ {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -29,7 +30,7 @@ const (
 
 	// maxWindow is half the PSN space: what a requester may have unacknowledged at
 	// the most (IBTA 1.4 section 9.7.2).
-	maxWindow = 1 << 23
+	maxWindow = roce.PSNHalf
 
 	// maxReadAhead is the longest message in packets of the largest MTU.
 	maxReadAhead = maxMsgSize >> 12

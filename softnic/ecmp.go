@@ -116,7 +116,7 @@ func (l *FaultLink) routeOf(d *direction, from, to *NIC, p *packet) *route {
 	case 1:
 		return d.routes[0]
 	default:
-		return d.routes[l.pin(from, to, p.destQPN, p.path.attr.FlowLabel, n)]
+		return d.routes[l.pin(from, to, p.DestQPN, p.path.attr.FlowLabel, n)]
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"ibverbx/internal/seqnum"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -95,29 +95,29 @@ const packetBytes = 24
 func (h *hostile) packet(b []byte) *packet {
 	q := h.qps[int(b[0])%len(h.qps)]
 	p := &packet{path: &path{sgid: q.peerGID(), dgid: h.nic.gids[1].GID}}
-	p.opcode = q.transport | b[1]&operationMask
+	p.Opcode = q.transport | b[1]&roce.OperationMask
 	if b[0]&0x80 != 0 {
-		p.opcode = b[1]
+		p.Opcode = b[1]
 	}
-	p.destQPN = q.num
-	p.psn = q.epsn.Add(uint32(int8(b[2])))
+	p.DestQPN = q.num
+	p.PSN = q.epsn.Add(uint32(int8(b[2])))
 	if b[0]&0x40 != 0 {
-		p.psn = q.una.Add(uint32(int8(b[2])))
+		p.PSN = q.una.Add(uint32(int8(b[2])))
 	}
-	p.psn = p.psn.Add(uint32(b[3]&1) * seqnum.Half)
-	p.ackReq, p.solicited = b[3]&2 != 0, b[3]&4 != 0
-	p.rkey = h.mr.RKey()
+	p.PSN = p.PSN.Add(uint32(b[3]&1) * roce.PSNHalf)
+	p.AckReq, p.Solicited = b[3]&2 != 0, b[3]&4 != 0
+	p.RKey = h.mr.RKey()
 	if b[3]&8 != 0 {
-		p.rkey = binary.LittleEndian.Uint32(b[4:])
+		p.RKey = binary.LittleEndian.Uint32(b[4:])
 	}
-	p.va = h.mr.Addr() + uint64(int64(int16(binary.LittleEndian.Uint16(b[8:]))))
-	p.dmaLen = binary.LittleEndian.Uint32(b[10:]) >> (b[3] >> 4 * 2)
-	p.syndrome, p.imm = b[14], uint32(b[15])
-	p.qkey, p.srcQPN = verbs.DefaultQKey, uint32(b[16])
-	p.compare, p.swap, p.original = uint64(b[17]), uint64(b[18]), uint64(b[19])
+	p.VA = h.mr.Addr() + uint64(int64(int16(binary.LittleEndian.Uint16(b[8:]))))
+	p.DMALen = binary.LittleEndian.Uint32(b[10:]) >> (b[3] >> 4 * 2)
+	p.Syndrome, p.Imm = b[14], uint32(b[15])
+	p.QKey, p.SrcQPN = verbs.DefaultQKey, uint32(b[16])
+	p.Compare, p.SwapAdd, p.Original = uint64(b[17]), uint64(b[18]), uint64(b[19])
 	n := int(binary.LittleEndian.Uint16(b[20:])) % 600
 	if b[22]&1 != 0 {
-		n = int(min(p.dmaLen, 600))
+		n = int(min(p.DMALen, 600))
 	}
 	p.setPayload(bytes.Repeat([]byte{b[23] | 1}, n))
 	return p
@@ -133,7 +133,7 @@ func (q *qp) peerGID() verbs.GID {
 // FuzzReceive: whatever packets arrive, the NIC does not panic, does not write outside
 // of what it was given, does not answer beyond its bounds, and keeps its queues bounded.
 func FuzzReceive(f *testing.F) {
-	for op := range operationMask + 1 {
+	for op := range roce.OperationMask + 1 {
 		seed := make([]byte, 4*packetBytes)
 		for i := range 4 {
 			b := seed[i*packetBytes:]

@@ -3,6 +3,7 @@ package softnic
 import (
 	"net/netip"
 
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -61,7 +62,7 @@ func (l *MemoryLink) direct(q *qp) *qp {
 		return nil
 	}
 	peer := to.qps.get(q.attr.DestQPN)
-	if peer == nil || peer.transport != transportRC || q.transport != transportRC || !receivable[peer.state] {
+	if peer == nil || peer.transport != roce.RC || q.transport != roce.RC || !receivable[peer.state] {
 		return nil
 	}
 	if !peer.knows(q.path) || peer.state == verbs.StateRTR {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -86,6 +87,7 @@ func (n *NIC) setAddr(gid verbs.GID, nonce uint32) {
 	n.qps.init(firstQPN, maxQP)
 	n.ahs.init(1, maxAH)
 	n.mrs.init(n.rng)
+	n.scratch.PKey, n.scratch.Migrated = roce.PKeyDefault, true
 	local := verbs.GID{0: 0xfe, 1: 0x80}
 	binary.BigEndian.PutUint64(local[8:], uint64(n.GUID()))
 	n.gids = []verbs.GIDEntry{
@@ -199,8 +201,8 @@ func (n *NIC) receive(p *packet) {
 		n.stats.PortDownDrops++
 		return
 	}
-	q := n.qps.get(p.destQPN)
-	if q == nil || q.transport != p.opcode&transportMask {
+	q := n.qps.get(p.DestQPN)
+	if q == nil || q.transport != p.Opcode&roce.TransportMask {
 		n.stats.UnknownQP++
 		return
 	}
@@ -220,7 +222,7 @@ func (n *NIC) receive(p *packet) {
 	if q.state == verbs.StateRTR {
 		q.established()
 	}
-	op := p.opcode & operationMask
+	op := p.Opcode & roce.OperationMask
 	switch {
 	case q.typ == verbs.UC:
 		q.receiveUC(p, op)

@@ -1,49 +1,11 @@
 package softnic
 
 import (
-	"ibverbx/internal/seqnum"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
-// Transport opcodes (IBTA 1.4 table 38). The upper three bits are the transport, the
-// lower five the operation:
-//
-//	 7   6   5 | 4   3   2   1   0
-//	transport  |     operation
-const (
-	transportRC = 0 << 5
-	transportUC = 1 << 5
-	transportUD = 3 << 5
-
-	transportMask = 7 << 5
-	operationMask = 1<<5 - 1
-)
-
-const (
-	opSendFirst     = 0x00
-	opSendMiddle    = 0x01
-	opSendLast      = 0x02
-	opSendLastImm   = 0x03
-	opSendOnly      = 0x04
-	opSendOnlyImm   = 0x05
-	opWriteFirst    = 0x06
-	opWriteMiddle   = 0x07
-	opWriteLast     = 0x08
-	opWriteLastImm  = 0x09
-	opWriteOnly     = 0x0a
-	opWriteOnlyImm  = 0x0b
-	opReadRequest   = 0x0c
-	opReadRespFirst = 0x0d
-	opReadRespMid   = 0x0e
-	opReadRespLast  = 0x0f
-	opReadRespOnly  = 0x10
-	opAck           = 0x11
-	opAtomicAck     = 0x12
-	opCmpSwap       = 0x13
-	opFetchAdd      = 0x14
-)
-
-// opTraits says what an operation is made of.
+// opTraits describes an operation.
 type opTraits uint8
 
 const (
@@ -55,94 +17,52 @@ const (
 	opResponse                      // goes to the requester
 )
 
-var traits = [operationMask + 1]opTraits{
-	opSendFirst:     opIsSend | opStarts,
-	opSendMiddle:    opIsSend,
-	opSendLast:      opIsSend | opEnds,
-	opSendLastImm:   opIsSend | opEnds | opHasImm,
-	opSendOnly:      opIsSend | opStarts | opEnds,
-	opSendOnlyImm:   opIsSend | opStarts | opEnds | opHasImm,
-	opWriteFirst:    opIsWrite | opStarts,
-	opWriteMiddle:   opIsWrite,
-	opWriteLast:     opIsWrite | opEnds,
-	opWriteLastImm:  opIsWrite | opEnds | opHasImm,
-	opWriteOnly:     opIsWrite | opStarts | opEnds,
-	opWriteOnlyImm:  opIsWrite | opStarts | opEnds | opHasImm,
-	opReadRequest:   opStarts | opEnds,
-	opReadRespFirst: opResponse | opStarts,
-	opReadRespMid:   opResponse,
-	opReadRespLast:  opResponse | opEnds,
-	opReadRespOnly:  opResponse | opStarts | opEnds,
-	opAck:           opResponse,
-	opAtomicAck:     opResponse,
-	opCmpSwap:       opStarts | opEnds,
-	opFetchAdd:      opStarts | opEnds,
+var traits = [roce.OperationMask + 1]opTraits{
+	roce.OpSendFirst:          opIsSend | opStarts,
+	roce.OpSendMiddle:         opIsSend,
+	roce.OpSendLast:           opIsSend | opEnds,
+	roce.OpSendLastImm:        opIsSend | opEnds | opHasImm,
+	roce.OpSendOnly:           opIsSend | opStarts | opEnds,
+	roce.OpSendOnlyImm:        opIsSend | opStarts | opEnds | opHasImm,
+	roce.OpWriteFirst:         opIsWrite | opStarts,
+	roce.OpWriteMiddle:        opIsWrite,
+	roce.OpWriteLast:          opIsWrite | opEnds,
+	roce.OpWriteLastImm:       opIsWrite | opEnds | opHasImm,
+	roce.OpWriteOnly:          opIsWrite | opStarts | opEnds,
+	roce.OpWriteOnlyImm:       opIsWrite | opStarts | opEnds | opHasImm,
+	roce.OpReadRequest:        opStarts | opEnds,
+	roce.OpReadResponseFirst:  opResponse | opStarts,
+	roce.OpReadResponseMiddle: opResponse,
+	roce.OpReadResponseLast:   opResponse | opEnds,
+	roce.OpReadResponseOnly:   opResponse | opStarts | opEnds,
+	roce.OpAck:                opResponse,
+	roce.OpAtomicAck:          opResponse,
+	roce.OpCompareSwap:        opStarts | opEnds,
+	roce.OpFetchAdd:           opStarts | opEnds,
 }
 
-// AETH syndromes (IBTA 1.4 section 9.7.5.2.3):
-//
-//	7  | 6  5 | 4 .. 0
-//	0  | 0  0 | credit count     ACK
-//	0  | 0  1 | timer code       RNR NAK
-//	0  | 1  1 | NAK code         NAK
-const (
-	synAck      = 0x1f // credits not used
-	synRNR      = 0x20
-	synNak      = 0x60
-	synKindMask = 0x60
-
-	nakSequence  = synNak
-	nakInvalid   = synNak | 1
-	nakAccess    = synNak | 2
-	nakOperation = synNak | 3
-)
-
-// path is the way from one port to another: what the GRH or the IP header says. It is
-// never changed once it is in use, except that a link may fill in peer.
+// path leads from one port to another: the contents of the GRH or the IP header. It does not
+// change while it is in use, except that a link may fill in peer.
 type path struct {
 	sgid, dgid verbs.GID
 	attr       verbs.AHAttr
-	datagrams  bool // of an address handle
-	// peer is the NIC of dgid if the link has found it; only the link looks at it.
+	// datagrams says that the path belongs to an address handle, not to a connection.
+	datagrams bool
+	// peer is the NIC of dgid if the link has found it. Only links use it.
 	peer *NIC
-	// way is what a UDPLink knows of the path; only it looks at it.
+	// way is the route of the path over UDP. Only a UDPLink uses it.
 	way *udpWay
 }
 
-// packet is one packet: exactly the headers of the wire, and a payload that refers to
-// memory of the sender. Which fields count is said by opcode, as on the wire; the
-// others hold rubbish. A packet and its payload are valid only during the call that
-// hands them on.
+// packet is one packet: the headers of the wire and a payload that refers to the sender's
+// memory. Opcode says which header fields are valid; the others are stale. A packet and its
+// payload are valid only during the call that passes them on.
 type packet struct {
+	roce.Header
 	path *path
-
-	// BTH
-	opcode    uint8
-	solicited bool
-	ackReq    bool
-	destQPN   uint32
-	psn       seqnum.PSN
-
-	// DETH
-	qkey   uint32
-	srcQPN uint32
-
-	// RETH and AtomicETH
-	rkey    uint32
-	va      uint64
-	dmaLen  uint32
-	compare uint64 // also the addend of FETCH_ADD
-	swap    uint64
-
-	// AETH and AtomicAckETH
-	syndrome uint8
-	msn      uint32
-	original uint64
-
-	// ImmDt
-	imm uint32
-
-	length  uint32 // of the payload
+	// length is the number of payload bytes.
+	length uint32
+	// numSegs is how many of segs make up the payload.
 	numSegs uint8
 	segs    [verbs.MaxSGE][]byte
 }
@@ -155,13 +75,19 @@ func (p *packet) setPayload(b []byte) {
 // noPayload makes the payload empty.
 func (p *packet) noPayload() { p.length, p.numSegs = 0, 0 }
 
-// sendOpcodes gives the operation for a data packet of a work request: by opcode, by
-// whether the packet is the first and the last of its message.
+// sendOpcodes gives the operation of a data packet. The indices are the opcode of the work
+// request, whether the packet is the first of its message, and whether it is the last.
 var sendOpcodes = [4][2][2]uint8{
-	verbs.OpRDMAWrite:        {{opWriteMiddle, opWriteLast}, {opWriteFirst, opWriteOnly}},
-	verbs.OpRDMAWriteWithImm: {{opWriteMiddle, opWriteLastImm}, {opWriteFirst, opWriteOnlyImm}},
-	verbs.OpSend:             {{opSendMiddle, opSendLast}, {opSendFirst, opSendOnly}},
-	verbs.OpSendWithImm:      {{opSendMiddle, opSendLastImm}, {opSendFirst, opSendOnlyImm}},
+	verbs.OpRDMAWrite:        {{roce.OpWriteMiddle, roce.OpWriteLast}, {roce.OpWriteFirst, roce.OpWriteOnly}},
+	verbs.OpRDMAWriteWithImm: {{roce.OpWriteMiddle, roce.OpWriteLastImm}, {roce.OpWriteFirst, roce.OpWriteOnlyImm}},
+	verbs.OpSend:             {{roce.OpSendMiddle, roce.OpSendLast}, {roce.OpSendFirst, roce.OpSendOnly}},
+	verbs.OpSendWithImm:      {{roce.OpSendMiddle, roce.OpSendLastImm}, {roce.OpSendFirst, roce.OpSendOnlyImm}},
+}
+
+// readOpcodes gives the operation of a READ response, by whether it is the first packet of the
+// response and whether it is the last.
+var readOpcodes = [2][2]uint8{
+	{roce.OpReadResponseMiddle, roce.OpReadResponseLast}, {roce.OpReadResponseFirst, roce.OpReadResponseOnly},
 }
 
 func index(b bool) int {

@@ -1,7 +1,7 @@
 package softnic
 
 import (
-	"ibverbx/internal/seqnum"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -41,7 +41,7 @@ func (q *qp) probe(now int64) {
 // afterProbe looks at the first answer after a probe of PSN una. If it acknowledges the probe
 // and nothing more, the peer has nothing of what was sent behind it. If it acknowledges more,
 // the peer had it all the time.
-func (q *qp) afterProbe(una seqnum.PSN) {
+func (q *qp) afterProbe(una roce.PSN) {
 	q.probed = false
 	n := q.nic
 	switch {

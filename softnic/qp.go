@@ -3,7 +3,7 @@ package softnic
 import (
 	"fmt"
 
-	"ibverbx/internal/seqnum"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -34,7 +34,7 @@ type qp struct {
 	srq       *srq
 	sgidIndex int
 	attr      verbs.QPAttr
-	firstPSN  seqnum.PSN // what Endpoint tells the peer
+	firstPSN  roce.PSN // what Endpoint tells the peer
 
 	path   *path  // to the peer
 	from   *path  // the last path that a packet of the peer came on
@@ -47,7 +47,7 @@ type qp struct {
 	// ackMask makes a long message ask for acknowledgements on its way, often enough
 	// for the window never to close for want of one: when the packets before it in the
 	// message are ackMask, or as many more as a multiple of ackMask + 1.
-	ackMask seqnum.PSN
+	ackMask roce.PSN
 
 	inTx       bool // in core.tx
 	inLater    bool // in core.later
@@ -85,20 +85,20 @@ type sendQueue struct {
 	inline                []byte // maxInline bytes per slot
 	maxInline             uint32
 
-	sqOff  uint32     // bytes of request next that were sent
-	snd    seqnum.PSN // the next PSN to send
-	una    seqnum.PSN // the oldest PSN that is not acknowledged
-	maxPSN seqnum.PSN // the first PSN that was never sent
+	sqOff  uint32   // bytes of request next that were sent
+	snd    roce.PSN // the next PSN to send
+	una    roce.PSN // the oldest PSN that is not acknowledged
+	maxPSN roce.PSN // the first PSN that was never sent
 
 	reads     uint8 // READs and atomics between head and next
 	retryLeft uint8
 	rnrLeft   uint8
 	rnrWait   bool
 	wentBack  bool // went back for a gap at wentAt
-	wentAt    seqnum.PSN
-	armedUna  seqnum.PSN // una when the timer was armed
-	deadline  int64      // when the peer's time is up
-	excused   bool       // the timer was late, and the peer's time began anew
+	wentAt    roce.PSN
+	armedUna  roce.PSN // una when the timer was armed
+	deadline  int64    // when the peer's time is up
+	excused   bool     // the timer was late, and the peer's time began anew
 	// probePause is the time to the next probe, 0 for none; probing is set while one is
 	// sent, probed until something was acknowledged since.
 	probePause      int64
@@ -118,7 +118,7 @@ type sendWQE struct {
 	rkey        uint32
 	imm         uint32
 	length      uint32
-	first, last seqnum.PSN // valid from the first transmission on
+	first, last roce.PSN // valid from the first transmission on
 	opcode      verbs.Opcode
 	flags       verbs.SendFlags
 	numSGE      uint8
@@ -171,11 +171,11 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	}
 	switch cfg.Type {
 	case verbs.RC:
-		q.transport, q.legal = transportRC, legalRC
+		q.transport, q.legal = roce.RC, legalRC
 	case verbs.UC:
-		q.transport, q.legal = transportUC, legalUC
+		q.transport, q.legal = roce.UC, legalUC
 	case verbs.UD:
-		q.transport, q.legal = transportUD, legalUD
+		q.transport, q.legal = roce.UD, legalUD
 	}
 	q.sqUsed = new(uint32)
 	q.maxSend = uint32(cfg.MaxSendWR)
@@ -201,7 +201,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	return q, nil
 }
 
-func (n *NIC) randomPSN() seqnum.PSN { return seqnum.PSN(n.rng.Uint32()).Add(0) }
+func (n *NIC) randomPSN() roce.PSN { return roce.PSN(n.rng.Uint32()).Add(0) }
 
 // checkQPConfig returns the row of the GID table that the QP uses, or what is wrong.
 func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {

@@ -3,7 +3,7 @@ package softnic
 import (
 	"encoding/binary"
 
-	"ibverbx/internal/seqnum"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -12,7 +12,7 @@ type job struct {
 	atomic   bool
 	again    bool // the request was a duplicate
 	rkey     uint32
-	psn      seqnum.PSN // of the next packet
+	psn      roce.PSN // of the next packet
 	va       uint64
 	length   uint32
 	off      uint32
@@ -22,7 +22,7 @@ type job struct {
 // atomicResult remembers what an atomic returned.
 type atomicResult struct {
 	valid    bool
-	psn      seqnum.PSN
+	psn      roce.PSN
 	original uint64
 }
 
@@ -53,58 +53,58 @@ func (q *qp) responsePackets(length uint32) uint32 {
 // within the peer's rights: a READ is not ordered before later WRITEs without a fence.
 func (q *qp) serveRead(p *packet) {
 	if q.attr.Access&verbs.AccessRemoteRead == 0 {
-		q.refuse(nakInvalid, verbs.StatusSuccess)
+		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
 		return
 	}
 	if !q.readable(p) {
-		q.refuse(nakAccess, verbs.StatusSuccess)
+		q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
 		return
 	}
-	j := job{rkey: p.rkey, psn: p.psn, va: p.va, length: p.dmaLen}
-	if p.dmaLen > maxMsgSize || !q.addJob(j) {
-		q.refuse(nakInvalid, verbs.StatusSuccess) // more than the QP has resources for
+	j := job{rkey: p.RKey, psn: p.PSN, va: p.VA, length: p.DMALen}
+	if p.DMALen > maxMsgSize || !q.addJob(j) {
+		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess) // more than the QP has resources for
 		return
 	}
 	q.filled()
-	q.serve(q.responsePackets(p.dmaLen))
+	q.serve(q.responsePackets(p.DMALen))
 }
 
 // readable reports whether the memory that a READ names may be read; a READ of no bytes
 // does not look at its key.
 func (q *qp) readable(p *packet) bool {
-	if p.dmaLen == 0 {
+	if p.DMALen == 0 {
 		return true
 	}
-	_, ok := q.nic.mrs.find(q.pd, p.rkey, p.va, p.dmaLen, verbs.AccessRemoteRead)
+	_, ok := q.nic.mrs.find(q.pd, p.RKey, p.VA, p.DMALen, verbs.AccessRemoteRead)
 	return ok
 }
 
 // serveAtomic executes a new atomic and remembers its result.
 func (q *qp) serveAtomic(p *packet, op uint8) {
-	if p.va%8 != 0 || q.attr.Access&verbs.AccessRemoteAtomic == 0 {
-		q.refuse(nakInvalid, verbs.StatusSuccess)
+	if p.VA%8 != 0 || q.attr.Access&verbs.AccessRemoteAtomic == 0 {
+		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
 		return
 	}
-	mem, ok := q.nic.mrs.find(q.pd, p.rkey, p.va, 8, verbs.AccessRemoteAtomic)
+	mem, ok := q.nic.mrs.find(q.pd, p.RKey, p.VA, 8, verbs.AccessRemoteAtomic)
 	if !ok {
-		q.refuse(nakAccess, verbs.StatusSuccess)
+		q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
 		return
 	}
 	original := binary.NativeEndian.Uint64(mem)
-	if !q.addJob(job{atomic: true, psn: p.psn, original: original}) {
-		q.refuse(nakInvalid, verbs.StatusSuccess)
+	if !q.addJob(job{atomic: true, psn: p.PSN, original: original}) {
+		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
 		return
 	}
 	if q.nic.observe != nil {
-		q.touch(TouchRemoteAtomic, p.va, 8)
+		q.touch(TouchRemoteAtomic, p.VA, 8)
 	}
 	switch {
-	case op == opFetchAdd:
-		binary.NativeEndian.PutUint64(mem, original+p.compare)
-	case original == p.compare:
-		binary.NativeEndian.PutUint64(mem, p.swap)
+	case op == roce.OpFetchAdd:
+		binary.NativeEndian.PutUint64(mem, original+p.SwapAdd)
+	case original == p.Compare:
+		binary.NativeEndian.PutUint64(mem, p.SwapAdd)
 	}
-	q.replay[q.replayNext] = atomicResult{valid: true, psn: p.psn, original: original}
+	q.replay[q.replayNext] = atomicResult{valid: true, psn: p.PSN, original: original}
 	q.replayNext = (q.replayNext + 1) % len(q.replay)
 	q.filled()
 	q.serve(1)
@@ -123,16 +123,16 @@ func (q *qp) serve(psns uint32) {
 func (q *qp) duplicate(p *packet, op uint8) {
 	q.nic.stats.Duplicates++
 	switch op {
-	case opReadRequest:
-		last := p.psn.Add(q.responsePackets(p.dmaLen) - 1)
-		if p.dmaLen <= maxMsgSize && last.Sub(q.epsn) < 0 && q.readable(p) {
-			q.addJob(job{again: true, rkey: p.rkey, psn: p.psn, va: p.va, length: p.dmaLen})
+	case roce.OpReadRequest:
+		last := p.PSN.Add(q.responsePackets(p.DMALen) - 1)
+		if p.DMALen <= maxMsgSize && last.Sub(q.epsn) < 0 && q.readable(p) {
+			q.addJob(job{again: true, rkey: p.RKey, psn: p.PSN, va: p.VA, length: p.DMALen})
 		}
-	case opCmpSwap, opFetchAdd:
+	case roce.OpCompareSwap, roce.OpFetchAdd:
 		for i := range q.replay { // newest first: PSNs come round
 			r := &q.replay[(q.replayNext+len(q.replay)-1-i)%len(q.replay)]
-			if r.valid && r.psn == p.psn {
-				q.addJob(job{again: true, atomic: true, psn: p.psn, original: r.original})
+			if r.valid && r.psn == p.PSN {
+				q.addJob(job{again: true, atomic: true, psn: p.PSN, original: r.original})
 				return
 			}
 		}
@@ -159,17 +159,17 @@ func (q *qp) respond() bool {
 		}
 		j := &q.jobs[int(q.jobHead)&(len(q.jobs)-1)]
 		p := &q.nic.scratch
-		p.path, p.destQPN, p.psn = q.path, q.attr.DestQPN, j.psn
-		p.ackReq, p.solicited = false, false
-		p.syndrome, p.msn = synAck, q.msn&seqnum.Mask
+		p.path, p.DestQPN, p.PSN = q.path, q.attr.DestQPN, j.psn
+		p.AckReq, p.Solicited = false, false
+		p.Syndrome, p.MSN = roce.SyndromeAck, q.msn&roce.PSNMask
 		if j.atomic {
 			p.noPayload()
-			p.opcode, p.original = transportRC|opAtomicAck, j.original
+			p.Opcode, p.Original = roce.RC|roce.OpAtomicAck, j.original
 			q.endJob(j)
 		} else if !q.readPacket(j, p) {
 			q.dropJobs()
 			q.epsn, q.asked = j.psn, 0 // what was asked for after it is not served
-			q.refuse(nakAccess, verbs.StatusSuccess)
+			q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
 			return false
 		}
 		q.nic.stats.PacketsSent++
@@ -198,16 +198,7 @@ func (q *qp) readPacket(j *job, p *packet) bool {
 		p.setPayload(src)
 	}
 	first, last := j.off == 0, j.off+n == j.length
-	switch {
-	case first && last:
-		p.opcode = transportRC | opReadRespOnly
-	case first:
-		p.opcode = transportRC | opReadRespFirst
-	case last:
-		p.opcode = transportRC | opReadRespLast
-	default:
-		p.opcode = transportRC | opReadRespMid
-	}
+	p.Opcode = roce.RC | readOpcodes[index(first)][index(last)]
 	j.off += n
 	j.psn = j.psn.Add(1)
 	if last {

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"ibverbx/internal/seqnum"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -35,9 +35,11 @@ func TestDuplicateAtomicNewestResult(t *testing.T) {
 	atomic(5)
 	// The answer was lost, and the request comes again.
 	qb.duplicate(&packet{
-		path: qa.path, opcode: opFetchAdd, destQPN: qb.num, psn: psn,
-		va: b.mr.Addr(), rkey: b.mr.RKey(), compare: 5,
-	}, opFetchAdd)
+		path: qa.path, Header: roce.Header{
+			Opcode: roce.OpFetchAdd, DestQPN: qb.num, PSN: psn,
+			VA: b.mr.Addr(), RKey: b.mr.RKey(), SwapAdd: 5,
+		},
+	}, roce.OpFetchAdd)
 	if qb.jobHead == qb.jobTail {
 		t.Fatal("the duplicate is not answered")
 	}
@@ -59,7 +61,7 @@ func TestAckNamesNoAnswer(t *testing.T) {
 	a, b := pairOn(t, link, 64)
 	qa, qb := a.qp(verbs.RC, 8), b.qp(verbs.RC, 8)
 	join(t, qa, qb)
-	want := qb.epsn.Add(seqnum.Mask)
+	want := qb.epsn.Add(roce.PSNMask)
 	if got := qb.ackPSN(); got != want {
 		t.Fatalf("before all requests PSN %#x is acknowledged, want %#x", got, want)
 	}
@@ -76,7 +78,7 @@ func TestAckNamesNoAnswer(t *testing.T) {
 			t.Fatalf("%v: completions = %+v, want one success", op, wcs)
 		}
 		if op == verbs.OpRDMAWrite {
-			want = qb.epsn.Add(seqnum.Mask)
+			want = qb.epsn.Add(roce.PSNMask)
 		}
 		if got := qb.ackPSN(); got != want {
 			t.Fatalf("after %v PSN %#x is acknowledged, want %#x, of the last WRITE", op, got, want)

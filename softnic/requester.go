@@ -3,7 +3,7 @@ package softnic
 import (
 	"fmt"
 
-	"ibverbx/internal/seqnum"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -120,10 +120,10 @@ func (q *qp) sendData(w *sendWQE, peer *qp) bool {
 	last := off+size == length
 	op := sendOpcodes[w.opcode&3][index(off == 0)][index(last)]
 	psn := q.snd
-	p.path, p.opcode, p.destQPN, p.psn = q.path, q.transport|op, q.attr.DestQPN, psn
-	p.va, p.rkey, p.dmaLen, p.imm = w.remoteAddr, w.rkey, length, w.imm
-	p.ackReq = last || (psn-w.first)&q.ackMask == q.ackMask || q.probing || (n.budget.limit > 0 && q.holder(q.inFlight()+1) != nil)
-	p.solicited = last && w.flags&verbs.SendSolicited != 0
+	p.path, p.Opcode, p.DestQPN, p.PSN = q.path, q.transport|op, q.attr.DestQPN, psn
+	p.VA, p.RKey, p.DMALen, p.Imm = w.remoteAddr, w.rkey, length, w.imm
+	p.AckReq = last || (psn-w.first)&q.ackMask == q.ackMask || q.probing || (n.budget.limit > 0 && q.holder(q.inFlight()+1) != nil)
+	p.Solicited = last && w.flags&verbs.SendSolicited != 0
 	if last {
 		q.sqOff = 0
 		q.sqNext++
@@ -148,7 +148,7 @@ func (q *qp) sendData(w *sendWQE, peer *qp) bool {
 }
 
 // advance makes psn the next one to send.
-func (q *qp) advance(psn seqnum.PSN) {
+func (q *qp) advance(psn roce.PSN) {
 	q.snd = psn
 	if q.maxPSN.Sub(psn) < 0 {
 		q.maxPSN = psn
@@ -173,16 +173,16 @@ func (q *qp) sendRequest(w *sendWQE) bool {
 	}
 	p := &q.nic.scratch
 	p.noPayload()
-	p.path, p.destQPN, p.psn = q.path, q.attr.DestQPN, q.snd
-	p.va, p.rkey = w.remoteAddr+uint64(off), w.rkey
-	p.ackReq, p.solicited = true, false
+	p.path, p.DestQPN, p.PSN = q.path, q.attr.DestQPN, q.snd
+	p.VA, p.RKey = w.remoteAddr+uint64(off), w.rkey
+	p.AckReq, p.Solicited = true, false
 	switch w.opcode {
 	case verbs.OpRDMARead:
-		p.opcode, p.dmaLen = transportRC|opReadRequest, end-off
+		p.Opcode, p.DMALen = roce.RC|roce.OpReadRequest, end-off
 	case verbs.OpAtomicCmpAndSwp:
-		p.opcode, p.compare, p.swap = transportRC|opCmpSwap, w.arg0, w.arg1
+		p.Opcode, p.Compare, p.SwapAdd = roce.RC|roce.OpCompareSwap, w.arg0, w.arg1
 	default:
-		p.opcode, p.compare, p.swap = transportRC|opFetchAdd, w.arg0, 0
+		p.Opcode, p.Compare, p.SwapAdd = roce.RC|roce.OpFetchAdd, 0, w.arg0
 	}
 	if q.sqOff = end; end == w.length {
 		q.sqOff = 0
@@ -274,12 +274,12 @@ func (q *qp) sendDatagrams() {
 			return
 		}
 		op := sendOpcodes[w.opcode&3][1][1]
-		p.path, p.opcode, p.destQPN, p.psn = a.path, transportUD|op, uint32(w.arg1>>32), q.snd
-		p.qkey, p.srcQPN, p.imm = uint32(w.arg1), q.num, w.imm
-		if p.qkey>>31 != 0 {
-			p.qkey = q.attr.QKey // a controlled Q_Key is replaced by the QP's (IBTA 1.4 section 10.2.5)
+		p.path, p.Opcode, p.DestQPN, p.PSN = a.path, roce.UD|op, uint32(w.arg1>>32), q.snd
+		p.QKey, p.SrcQPN, p.Imm = uint32(w.arg1), q.num, w.imm
+		if p.QKey>>31 != 0 {
+			p.QKey = q.attr.QKey // a controlled Q_Key is replaced by the QP's (IBTA 1.4 section 10.2.5)
 		}
-		p.ackReq, p.solicited = false, w.flags&verbs.SendSolicited != 0
+		p.AckReq, p.Solicited = false, w.flags&verbs.SendSolicited != 0
 		q.sqNext++
 		q.sqMax++
 		q.snd = q.snd.Add(1)

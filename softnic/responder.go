@@ -2,23 +2,23 @@ package softnic
 
 import (
 	"ibverbx/internal/bulk"
-	"ibverbx/internal/seqnum"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
 // responder is the part of a QP that serves the peer.
 type responder struct {
-	epsn    seqnum.PSN // the PSN expected next
-	asked   uint32     // how many PSNs right before it are of READs and atomics
-	msn     uint32     // messages completed
-	commEst bool       // the communication-established event was raised
-	ackDue  bool       // the peer asked for an acknowledgement
-	nakSent bool       // a gap was reported, and the PSN that fills it has not come
-	dying   bool       // a fatal NAK is on its way; nothing more is served
+	epsn    roce.PSN // the PSN expected next
+	asked   uint32   // how many PSNs right before it are of READs and atomics
+	msn     uint32   // messages completed
+	commEst bool     // the communication-established event was raised
+	ackDue  bool     // the peer asked for an acknowledgement
+	nakSent bool     // a gap was reported, and the PSN that fills it has not come
+	dying   bool     // a fatal NAK is on its way; nothing more is served
 
 	// nakSyndrome is the NAK to be sent when the answers before it are out, 0 if none.
 	nakSyndrome uint8
-	nakPSN      seqnum.PSN
+	nakPSN      roce.PSN
 
 	// The message being received: its kind (opIsSend or opIsWrite, 0 between
 	// messages), the bytes placed, and for a WRITE where the rest goes.
@@ -46,7 +46,7 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 	if q.dying {
 		return
 	}
-	if d := p.psn.Sub(q.epsn); d != 0 {
+	if d := p.PSN.Sub(q.epsn); d != 0 {
 		if d > 0 {
 			q.sequenceGap()
 		} else {
@@ -56,7 +56,7 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 	}
 	t := traits[op]
 	if !q.wellFormed(p, t) {
-		q.refuse(nakInvalid, verbs.StatusSuccess)
+		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
 		return
 	}
 	var done bool
@@ -65,7 +65,7 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 		done = q.placeWrite(p, t)
 	case t&opIsSend != 0:
 		done = q.placeSend(p, t)
-	case op == opReadRequest:
+	case op == roce.OpReadRequest:
 		q.serveRead(p)
 		return
 	default:
@@ -80,7 +80,7 @@ func (q *qp) receiveRequest(p *packet, op uint8) {
 	if t&opEnds != 0 {
 		q.msn++
 	}
-	if p.ackReq && (!q.ackDue || !q.ackListed) {
+	if p.AckReq && (!q.ackDue || !q.ackListed) {
 		q.owe()
 	}
 }
@@ -125,13 +125,13 @@ func (q *qp) flushAck() {
 		return
 	}
 	syndrome, psn := q.nakSyndrome, q.nakPSN
-	if syndrome == nakSequence {
+	if syndrome == roce.NAKSequence {
 		// What filled the gap may have come meanwhile; what followed it was dropped and
 		// is still missing.
 		psn = q.epsn
 	}
-	if q.ackDue && (syndrome == 0 || syndrome == nakSequence) {
-		q.sendAck(synAck, q.ackPSN())
+	if q.ackDue && (syndrome == 0 || syndrome == roce.NAKSequence) {
+		q.sendAck(roce.SyndromeAck, q.ackPSN())
 	}
 	q.ackDue, q.nakSyndrome = false, 0
 	if syndrome != 0 {
@@ -146,14 +146,14 @@ func (q *qp) flushAck() {
 // and atomics behind it are answered by their data. An acknowledgement that names one of them
 // may come before the data, or the data may be lost, and the kernel's Soft-RoCE takes it for
 // the whole answer.
-func (q *qp) ackPSN() seqnum.PSN { return q.epsn.Add(seqnum.Mask - q.asked) }
+func (q *qp) ackPSN() roce.PSN { return q.epsn.Add(roce.PSNMask - q.asked) }
 
-func (q *qp) sendAck(syndrome uint8, psn seqnum.PSN) {
+func (q *qp) sendAck(syndrome uint8, psn roce.PSN) {
 	p := &q.nic.scratch
 	p.noPayload()
-	p.path, p.opcode, p.destQPN, p.psn = q.path, transportRC|opAck, q.attr.DestQPN, psn
-	p.ackReq, p.solicited = false, false
-	p.syndrome, p.msn = syndrome, q.msn&seqnum.Mask
+	p.path, p.Opcode, p.DestQPN, p.PSN = q.path, roce.RC|roce.OpAck, q.attr.DestQPN, psn
+	p.AckReq, p.Solicited = false, false
+	p.Syndrome, p.MSN = syndrome, q.msn&roce.PSNMask
 	q.nic.stats.PacketsSent++
 	q.link.send(q.nic, p)
 }
@@ -169,7 +169,7 @@ func (q *qp) sendNak(syndrome uint8) {
 // there was no receive for it.
 func (q *qp) filled() {
 	q.nakSent = false
-	if q.nakSyndrome&synKindMask == synRNR {
+	if q.nakSyndrome&roce.SyndromeKind == roce.SyndromeRNR {
 		q.nakSyndrome = 0
 	}
 }
@@ -179,14 +179,14 @@ func (q *qp) sequenceGap() {
 	q.nic.stats.OutOfOrder++
 	if !q.nakSent {
 		q.nic.stats.NAKsSent++
-		q.sendNak(nakSequence)
+		q.sendNak(roce.NAKSequence)
 	}
 }
 
 // receiverNotReady asks the peer to come again later.
 func (q *qp) receiverNotReady() {
 	q.nic.stats.RNRNAKsSent++
-	q.sendNak(synRNR | q.attr.MinRNRTimer)
+	q.sendNak(roce.SyndromeRNR | q.attr.MinRNRTimer)
 }
 
 // refuse ends the QP for a request that cannot be served: a NAK to the peer, an event
@@ -198,7 +198,7 @@ func (q *qp) refuse(syndrome uint8, recvStatus verbs.Status) {
 	switch {
 	case recvStatus != verbs.StatusSuccess && q.hasCur:
 		q.completeRecv(recvStatus, true)
-	case syndrome == nakAccess:
+	case syndrome == roce.NAKRemoteAccess:
 		q.raise(verbs.EventQPAccessErr)
 	default:
 		q.raise(verbs.EventQPReqErr)
@@ -221,9 +221,9 @@ func (q *qp) placeSend(p *packet, t opTraits) bool {
 	}
 	if s != verbs.StatusSuccess {
 		if s == verbs.StatusLocLenErr {
-			q.refuse(nakInvalid, s)
+			q.refuse(roce.NAKInvalidRequest, s)
 		} else {
-			q.refuse(nakOperation, s)
+			q.refuse(roce.NAKRemoteOperation, s)
 		}
 		return false
 	}
@@ -239,17 +239,17 @@ func (q *qp) placeSend(p *packet, t opTraits) bool {
 func (q *qp) placeWrite(p *packet, t opTraits) bool {
 	va, rkey, left, placed := q.va, q.rkey, q.left, q.placed
 	if t&opStarts != 0 {
-		va, rkey, left, placed = p.va, p.rkey, p.dmaLen, 0
+		va, rkey, left, placed = p.VA, p.RKey, p.DMALen, 0
 		if q.attr.Access&verbs.AccessRemoteWrite == 0 {
 			// An operation that the receive queue does not support is an invalid
 			// request; only the region's refusal is an access error (IBTA 1.4
 			// section 11.6.2).
-			q.refuse(nakInvalid, verbs.StatusSuccess)
+			q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
 			return false
 		}
 	}
 	if p.length > left || (t&opEnds != 0 && p.length != left) || left > maxMsgSize {
-		q.refuse(nakInvalid, verbs.StatusSuccess)
+		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
 		return false
 	}
 	if left > 0 {
@@ -257,7 +257,7 @@ func (q *qp) placeWrite(p *packet, t opTraits) bool {
 		// bytes does not look at its key (IBTA 1.4 section 9.4.3.1.1).
 		dst, ok := q.nic.mrs.find(q.pd, rkey, va, left, verbs.AccessRemoteWrite)
 		if !ok {
-			q.refuse(nakAccess, verbs.StatusSuccess)
+			q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
 			return false
 		}
 		if t&opHasImm != 0 && !q.takeRecv() {
@@ -290,10 +290,10 @@ func (q *qp) placeWrite(p *packet, t opTraits) bool {
 // endMessage completes the receive of a message that is wholly placed.
 func (q *qp) endMessage(p *packet, t opTraits, op verbs.WCOpcode) {
 	q.msgKind = 0
-	wc := q.completeRecv(verbs.StatusSuccess, p.solicited)
+	wc := q.completeRecv(verbs.StatusSuccess, p.Solicited)
 	wc.Opcode, wc.ByteLen = op, q.placed
 	if t&opHasImm != 0 {
-		wc.Flags, wc.Imm = verbs.WCWithImm, p.imm
+		wc.Flags, wc.Imm = verbs.WCWithImm, p.Imm
 	}
 }
 

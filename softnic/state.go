@@ -3,7 +3,7 @@ package softnic
 import (
 	"fmt"
 
-	"ibverbx/internal/seqnum"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -67,8 +67,8 @@ func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		{verbs.AttrAccess, a.Access&^verbs.AccessAll != 0, "Access: unknown flags", a.Access},
 		{verbs.AttrPathMTU, a.PathMTU.Bytes() == 0 || a.PathMTU > q.nic.cfg.MTU, "PathMTU: not a code, or above the port's", a.PathMTU},
 		{verbs.AttrDestQPN, a.DestQPN == 0 || a.DestQPN >= 1<<24, "DestQPN: want 24 bits above 0", a.DestQPN},
-		{verbs.AttrRQPSN, a.RQPSN > seqnum.Mask, "RQPSN: want 24 bits", a.RQPSN},
-		{verbs.AttrSQPSN, a.SQPSN > seqnum.Mask, "SQPSN: want 24 bits", a.SQPSN},
+		{verbs.AttrRQPSN, a.RQPSN > roce.PSNMask, "RQPSN: want 24 bits", a.RQPSN},
+		{verbs.AttrSQPSN, a.SQPSN > roce.PSNMask, "SQPSN: want 24 bits", a.SQPSN},
 		{verbs.AttrMaxRdAtomic, a.MaxRdAtomic > maxRdAtomic, "MaxRdAtomic: above the device's limit", a.MaxRdAtomic},
 		{verbs.AttrMaxDestRdAtomic, a.MaxDestRdAtomic > maxRdAtomic, "MaxDestRdAtomic: above the device's limit", a.MaxDestRdAtomic},
 		{verbs.AttrMinRNRTimer, a.MinRNRTimer > 31, "MinRNRTimer: want at most 31", a.MinRNRTimer},
@@ -124,7 +124,7 @@ func (q *qp) enter(to verbs.QPState) {
 		q.readyToReceive()
 	case verbs.StateRTS:
 		if from == verbs.StateRTR {
-			q.snd = seqnum.PSN(q.attr.SQPSN)
+			q.snd = roce.PSN(q.attr.SQPSN)
 			q.una, q.maxPSN = q.snd, q.snd
 			q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
 		}
@@ -152,8 +152,8 @@ func (q *qp) readyToReceive() {
 	if q.core.batched {
 		part = 2 // an acknowledgement is a system call on both sides
 	}
-	q.ackMask = seqnum.PSN(roundUp((int(q.longWindow)+part-1)/part) - 1)
-	q.epsn, q.asked = seqnum.PSN(q.attr.RQPSN), 0
+	q.ackMask = roce.PSN(roundUp((int(q.longWindow)+part-1)/part) - 1)
+	q.epsn, q.asked = roce.PSN(q.attr.RQPSN), 0
 	if q.typ == verbs.RC {
 		// For the most that there can be: SQD may raise the limit later.
 		q.jobs = make([]job, roundUp(2*maxRdAtomic))

@@ -28,7 +28,7 @@ func (s *besieged) datagram(t *testing.T, port uint16, h roce.Header) []byte {
 func TestRNRNakTwice(t *testing.T) {
 	s := newBesieged(t)
 	q := s.ask(t)
-	b := s.datagram(t, 50000, roce.Header{Opcode: roce.OpAck, DestQPN: q.num, PSN: uint32(q.una), Syndrome: synRNR})
+	b := s.datagram(t, 50000, roce.Header{Opcode: roce.OpAck, DestQPN: q.num, PSN: q.una, Syndrome: roce.SyndromeRNR})
 	u := s.nic.udp
 	u.reading.Lock()
 	defer u.reading.Unlock()

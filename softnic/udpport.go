@@ -29,7 +29,6 @@ type udpPort struct {
 	dests   map[udpTarget]*udp.Dest // so that packets of several QPs can leave in one run
 	budgets map[udpPeer]*budget
 	heard   map[udpSpeaker]*udpWay
-	out     roce.Header
 	parts   [1][]byte // a captured packet, here so that nothing is allocated for it
 
 	// reading is held by whoever reads, and taken before the core's lock.
@@ -41,7 +40,6 @@ type udpPort struct {
 	midway  bool // its last packet was not the last of its message
 	sources map[udpSource]*udpSender
 	last    *udpSender
-	in      roce.Header
 	packet  packet
 
 	attention attention
@@ -160,7 +158,6 @@ func (l *UDPLink) plug(n *NIC) error {
 		peers: make(map[udpPeer]udpTraits), heard: make(map[udpSpeaker]*udpWay), dests: make(map[udpTarget]*udp.Dest), budgets: make(map[udpPeer]*budget),
 		sources: make(map[udpSource]*udpSender),
 	}
-	u.out.PKey, u.out.Migrated = roce.PKeyDefault, true
 	n.udp, n.budget.limit = u, uint32(l.cfg.NICWindow)
 	// Over UDP an address is one of the host: there is no row for another.
 	n.gids = []verbs.GIDEntry{{GID: verbs.GIDFromAddr(addr), Index: 0, Type: verbs.GIDTypeRoCEv2}}

@@ -46,7 +46,7 @@ func TestUDPPumpRunsWhatItRead(t *testing.T) {
 	flow, err := roce.NewFlow(netip.AddrPortFrom(conn.Addr().Addr(), conn.SourcePort(0)), nics[0].udp.conn.Addr())
 	check(t, err)
 	link.core.mu.Lock()
-	h := roce.Header{Opcode: roce.OpReadResponseOnly, PKey: roce.PKeyDefault, DestQPN: q.num, PSN: uint32(q.una), Syndrome: synAck}
+	h := roce.Header{Opcode: roce.OpReadResponseOnly, PKey: roce.PKeyDefault, DestQPN: q.num, PSN: q.una, Syndrome: roce.SyndromeAck}
 	h.Encode(answer, 0)
 	flow.Seal(answer, 0)
 	w := conn.NewWriter()

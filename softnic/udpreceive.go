@@ -37,7 +37,7 @@ func (u *udpPort) read() bool {
 		u.batch += len(d.Data)
 		u.serve(d)
 	}
-	t := traits[u.in.Opcode&operationMask]
+	t := traits[u.packet.Opcode&roce.OperationMask]
 	u.midway = t&(opIsSend|opIsWrite) != 0 && t&opEnds == 0
 	u.served = true
 	c.settle()
@@ -101,7 +101,8 @@ func (u *udpPort) serve(d *udp.Datagram) {
 // serveOne hands one datagram to the NIC, if it is a packet and unharmed.
 func (u *udpPort) serveOne(from *udpSender, b []byte) {
 	stats := &u.nic.stats
-	payload, reason := u.in.Decode(b)
+	p := &u.packet
+	payload, reason := p.Decode(b)
 	switch {
 	case reason == roce.Congestion:
 	case reason != roce.OK:
@@ -116,23 +117,21 @@ func (u *udpPort) serveOne(from *udpSender, b []byte) {
 	case reason == roce.Congestion:
 		stats.CongestionNotices++
 		return
-	case !roce.PKeysMatch(u.in.PKey, roce.PKeyDefault):
+	case !roce.PKeysMatch(p.PKey, roce.PKeyDefault):
 		stats.BadPKey++
 		return
 	}
 	if u.link.cfg.Capture != nil {
 		u.captureReceived(from, id, b)
 	}
-	p := &u.packet
-	packetOf(p, &u.in)
 	p.path = &from.path
 	if len(payload) == 0 {
 		p.noPayload()
 	} else {
 		p.setPayload(payload)
 	}
-	if p.opcode&transportMask == transportUD && from.source.port < udp.FirstSourcePort && from.source.port != roce.Port && u.nic.expects(p) {
-		u.hear(from, p.srcQPN)
+	if p.Opcode&roce.TransportMask == roce.UD && from.source.port < udp.FirstSourcePort && from.source.port != roce.Port && u.nic.expects(p) {
+		u.hear(from, p.SrcQPN)
 	}
 	u.nic.receive(p)
 }
@@ -140,8 +139,8 @@ func (u *udpPort) serveOne(from *udpSender, b []byte) {
 // expects reports whether a datagram is for a QP that takes it: what others send must not say
 // where answers go.
 func (n *NIC) expects(p *packet) bool {
-	q := n.qps.get(p.destQPN)
-	return q != nil && q.typ == verbs.UD && receivable[q.state] && p.qkey == q.attr.QKey
+	q := n.qps.get(p.DestQPN)
+	return q != nil && q.typ == verbs.UD && receivable[q.state] && p.QKey == q.attr.QKey
 }
 
 // sender returns what is remembered about a source of packets, nil if it cannot be one.

@@ -24,7 +24,7 @@ func (u *udpPort) wayOf(p *packet) *udpWay {
 	if way := p.path.way; !p.path.datagrams || !way.guessed || len(u.heard) == 0 {
 		return way
 	}
-	if way := u.heard[udpSpeaker{p.path.dgid, p.destQPN}]; way != nil {
+	if way := u.heard[udpSpeaker{p.path.dgid, p.DestQPN}]; way != nil {
 		return way
 	}
 	return p.path.way
@@ -52,11 +52,10 @@ func (u *udpPort) write(p *packet, corrupt bool) {
 		u.dirty = true
 		u.link.dirty = append(u.link.dirty, u)
 	}
-	way, h, length := u.wayOf(p), &u.out, int(p.length)
-	headerOf(h, p)
-	size := roce.DatagramLen(p.opcode, length)
+	way, length := u.wayOf(p), int(p.length)
+	size := roce.DatagramLen(p.Opcode, length)
 	b, k := u.writer.Next(way.dest, way.socket, size)
-	id, n := uint16(k), h.Encode(b, length)
+	id, n := uint16(k), p.Encode(b, length)
 	sum := way.flow.Begin(b[:n], size, id)
 	for k := range p.numSegs {
 		sum = sum.Copy(b[n:], p.segs[k])

@@ -2,6 +2,7 @@ package softnic
 
 import (
 	"ibverbx/internal/bulk"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -18,13 +19,13 @@ func (q *qp) receiveUC(p *packet, op uint8) {
 		if q.msgKind != 0 {
 			q.dropMessage() // the rest of the one before was lost
 		}
-	case p.psn != q.epsn || q.msgKind != t&(opIsSend|opIsWrite):
+	case p.PSN != q.epsn || q.msgKind != t&(opIsSend|opIsWrite):
 		if q.msgKind != 0 {
 			q.dropMessage()
 		}
 		return
 	}
-	q.epsn = p.psn.Add(1)
+	q.epsn = p.PSN.Add(1)
 	if !q.placeUC(p, t) {
 		q.dropMessage()
 	}
@@ -49,7 +50,7 @@ func (q *qp) placeUC(p *packet, t opTraits) bool {
 			if q.attr.Access&verbs.AccessRemoteWrite == 0 {
 				return false
 			}
-			q.va, q.rkey, q.left = p.va, p.rkey, p.dmaLen
+			q.va, q.rkey, q.left = p.VA, p.RKey, p.DMALen
 		} else if !q.takeRecv() {
 			return false
 		}
@@ -115,11 +116,11 @@ func (q *qp) placeUCWrite(p *packet, t opTraits) bool {
 // the payload. What does not fit the QP or its receive is dropped without a word, and the
 // receive serves the next; only a receive that is itself wrong ends the QP.
 func (q *qp) receiveDatagram(p *packet) {
-	t := traits[p.opcode&operationMask]
+	t := traits[p.Opcode&roce.OperationMask]
 	if t&opIsSend == 0 || t&opStarts == 0 || t&opEnds == 0 || q.dying {
 		return
 	}
-	if p.qkey != q.attr.QKey {
+	if p.QKey != q.attr.QKey {
 		q.nic.stats.BadQKey++
 		return
 	}
@@ -145,11 +146,11 @@ func (q *qp) receiveDatagram(p *packet) {
 		q.failRecv(s)
 		return
 	}
-	wc := q.completeRecv(verbs.StatusSuccess, p.solicited)
-	wc.Flags, wc.ByteLen, wc.SrcQPN, wc.SL = verbs.WCGRH, verbs.GRHLen+p.length, p.srcQPN, p.path.attr.SL
+	wc := q.completeRecv(verbs.StatusSuccess, p.Solicited)
+	wc.Flags, wc.ByteLen, wc.SrcQPN, wc.SL = verbs.WCGRH, verbs.GRHLen+p.length, p.SrcQPN, p.path.attr.SL
 	if t&opHasImm != 0 {
 		wc.Flags |= verbs.WCWithImm
-		wc.Imm = p.imm
+		wc.Imm = p.Imm
 	}
 }
 

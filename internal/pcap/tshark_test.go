@@ -82,7 +82,7 @@ func TestTshark(t *testing.T) {
 func writePacket(t *testing.T, w *pcap.Writer, op uint8, i int, src, dst netip.AddrPort) string {
 	t.Helper()
 	h := roce.Header{
-		Opcode: op, Solicited: i%2 == 0, AckReq: i%3 == 0, PKey: 0xffff, DestQPN: uint32(0x100 + i), PSN: uint32(0xfffff0 + i),
+		Opcode: op, Solicited: i%2 == 0, AckReq: i%3 == 0, PKey: 0xffff, DestQPN: uint32(0x100 + i), PSN: roce.PSN(0xfffff0 + i),
 		QKey: 0x11111111, SrcQPN: 0x654321, VA: 0x7f0000001000, RKey: 0x1234, DMALen: 300, SwapAdd: 17, Compare: 0x0102030405060708,
 		Syndrome: 0x1f, MSN: uint32(i), Original: 0x1112131415161718, Imm: 0xdeadbeef, BECN: op == roce.CNP,
 	}

@@ -50,7 +50,7 @@ func (r Reason) String() string {
 	return "unknown reason"
 }
 
-// AETH syndromes (IBTA volume 1, section 9.7.5.2.3). Bit 7 is not looked at.
+// AETH syndromes (IBTA volume 1, section 9.7.5.2.3). Decode ignores bit 7.
 //
 //	7 | 6  5 | 4 .. 0
 //	r | 0  0 | credit count     ACK
@@ -58,12 +58,23 @@ func (r Reason) String() string {
 //	r | 1  0 | reserved
 //	r | 1  1 | NAK code         0 to 4
 const (
-	syndromeKind     = 3 << 5
-	syndromeAck      = 0 << 5
+	// SyndromeKind masks the bits that tell ACK, RNR NAK and NAK apart.
+	SyndromeKind uint8 = 3 << 5
+	// SyndromeAck is an ACK of a responder that does not use credits.
+	SyndromeAck uint8 = 0x1f
+	// SyndromeRNR is an RNR NAK with timer code 0.
+	SyndromeRNR uint8 = 1 << 5
+	// NAKSequence reports a gap in the PSNs.
+	NAKSequence uint8 = 3 << 5
+	// NAKInvalidRequest reports a request that the QP does not support.
+	NAKInvalidRequest uint8 = NAKSequence | 1
+	// NAKRemoteAccess reports a wrong key, range or access right.
+	NAKRemoteAccess uint8 = NAKSequence | 2
+	// NAKRemoteOperation reports a failure of the responder itself.
+	NAKRemoteOperation uint8 = NAKSequence | 3
+
+	lastNAK          = NAKSequence | 4
 	syndromeReserved = 2 << 5
-	syndromeNak      = 3 << 5
-	syndromeCode     = 1<<5 - 1
-	lastNakCode      = 4
 )
 
 // Decode reads a datagram. If it returns OK or Congestion, h has its headers and payload is
@@ -102,7 +113,7 @@ func (h *Header) Decode(datagram []byte) (payload []byte, r Reason) {
 	h.BECN = datagram[bthECN]&flagBECN != 0
 	h.DestQPN = binary.BigEndian.Uint32(datagram[bthECN:]) & mask24
 	h.AckReq = datagram[bthAck]&flagAckReq != 0
-	h.PSN = binary.BigEndian.Uint32(datagram[bthAck:]) & mask24
+	h.PSN = PSN(binary.BigEndian.Uint32(datagram[bthAck:]) & mask24)
 	if !h.readExtended(datagram[bthLen:begin], f.layout) {
 		return nil, BadSyndrome
 	}
@@ -182,15 +193,11 @@ func (h *Header) readExtended(b []byte, l layout) bool {
 }
 
 func validSyndrome(s uint8, l layout) bool {
-	switch s & syndromeKind {
-	case syndromeAck:
+	switch s & SyndromeKind {
+	case SyndromeAck & SyndromeKind:
 		return true
 	case syndromeReserved:
 		return false
-	case syndromeNak:
-		if s&syndromeCode > lastNakCode {
-			return false
-		}
 	}
-	return l&answers == 0
+	return l&answers == 0 && s&^(1<<7) <= lastNAK
 }

@@ -2,40 +2,49 @@ package roce
 
 import "encoding/binary"
 
-// Header is the headers of one packet. Which fields count is said by Opcode; Encode does
-// not look at the others, and Decode leaves them as they were.
+// Header holds the headers of one packet. Opcode says which fields are valid: Encode ignores
+// the others, and Decode leaves them unchanged. The fields are ordered for size.
 type Header struct {
-	// BTH
-	Opcode    uint8 // transport and operation, or CNP
+	// Opcode is a transport and an operation, or CNP. (BTH)
+	Opcode uint8
+	// Solicited asks the receiver for a solicited completion event. (BTH)
 	Solicited bool
-	Migrated  bool // MigReq: the path is the one that was migrated to; NICs without migration set it
-	AckReq    bool
-	FECN      bool // congestion met on the way, says the packet
-	BECN      bool // congestion met on the way back
-	PKey      uint16
-	DestQPN   uint32 // 24 bits
-	PSN       uint32 // 24 bits
-
-	// DETH
-	QKey   uint32
-	SrcQPN uint32 // 24 bits
-
-	// RETH and AtomicETH
-	VA     uint64
-	RKey   uint32
-	DMALen uint32 // RETH only
-	// SwapAdd is what CMP_SWAP stores and FETCH_ADD adds; Compare is what CMP_SWAP
-	// compares with, and 0 in a FETCH_ADD.
+	// Migrated is MigReq: the path is the migrated one. NICs without migration set it. (BTH)
+	Migrated bool
+	// AckReq asks the responder for an acknowledgement. (BTH)
+	AckReq bool
+	// FECN says that the packet met congestion. (BTH)
+	FECN bool
+	// BECN says that packets of the opposite direction met congestion. (BTH)
+	BECN bool
+	// PKey is the partition key. (BTH)
+	PKey uint16
+	// DestQPN is the destination QP, 24 bits. (BTH)
+	DestQPN uint32
+	// PSN is the packet sequence number. (BTH)
+	PSN PSN
+	// QKey is the queue key of a datagram. (DETH)
+	QKey uint32
+	// SrcQPN is the QP that sent a datagram, 24 bits. (DETH)
+	SrcQPN uint32
+	// VA is the remote address. (RETH, AtomicETH)
+	VA uint64
+	// RKey is the remote key. (RETH, AtomicETH)
+	RKey uint32
+	// DMALen is the length of the message in bytes. (RETH)
+	DMALen uint32
+	// SwapAdd is the value that CMP_SWAP stores or FETCH_ADD adds. (AtomicETH)
 	SwapAdd uint64
+	// Compare is the value that CMP_SWAP compares with. It is 0 in a FETCH_ADD. (AtomicETH)
 	Compare uint64
-
-	// AETH and AtomicAckETH
-	Syndrome uint8
-	MSN      uint32 // 24 bits
+	// Original is the value that an atomic found. (AtomicAckETH)
 	Original uint64
-
-	// ImmDt
+	// MSN counts completed messages, 24 bits. (AETH)
+	MSN uint32
+	// Imm is the immediate. (ImmDt)
 	Imm uint32
+	// Syndrome says whether the packet acknowledges or refuses, and why. (AETH)
+	Syndrome uint8
 }
 
 // The base transport header (IBTA volume 1, section 9.2). SE is the solicited event, M
@@ -101,7 +110,7 @@ func (h *Header) Encode(b []byte, payload int) int {
 	// until it is in the cache.
 	binary.BigEndian.PutUint32(b, uint32(h.Opcode)<<24|uint32(flags)<<16|uint32(h.PKey))
 	binary.BigEndian.PutUint32(b[bthECN:], ecn<<24|h.DestQPN&mask24)
-	binary.BigEndian.PutUint32(b[bthAck:], ack<<24|h.PSN&mask24)
+	binary.BigEndian.PutUint32(b[bthAck:], ack<<24|uint32(h.PSN)&mask24)
 	h.extend(b[bthLen:], f.layout)
 	return n
 }

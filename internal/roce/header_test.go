@@ -41,7 +41,7 @@ func drawHeader(t *rapid.T) (h roce.Header, payload int) {
 		BECN:      rapid.Bool().Draw(t, "becn"),
 		PKey:      rapid.Uint16().Draw(t, "pkey"),
 		DestQPN:   rapid.Uint32Range(0, 1<<24-1).Draw(t, "dest"),
-		PSN:       rapid.Uint32Range(0, 1<<24-1).Draw(t, "psn"),
+		PSN:       roce.PSN(rapid.Uint32Range(0, 1<<24-1).Draw(t, "psn")),
 	}
 	switch rapid.IntRange(0, 3).Draw(t, "kind") {
 	case 0:
