@@ -1,6 +1,10 @@
 package softnic
 
-import "ibverbx/verbs"
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
 
 // ah is an address handle: a path under a number.
 type ah struct {
@@ -12,7 +16,7 @@ type ah struct {
 
 var _ verbs.AH = (*ah)(nil)
 
-func (d *pd) createAH(attr verbs.AHAttr) (*ah, error) {
+func (d *pd) createAH(attr verbs.AHAttr) (verbs.AH, error) {
 	p, err := d.ctx.nic.newPath(attr, true)
 	if err != nil {
 		return nil, err
@@ -25,25 +29,24 @@ func (d *pd) createAH(attr verbs.AHAttr) (*ah, error) {
 	return a, nil
 }
 
-// newPath checks an address vector and returns the way that it names, for datagrams or for a
-// connection.
+// newPath checks an address vector and returns its path, for datagrams or for a connection.
 func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool) (*path, error) {
-	if attr.Port == 0 {
-		attr.Port = 1
-	}
-	if attr.HopLimit == 0 {
-		attr.HopLimit = 64
-	}
+	setDefault(&attr.Port, 1)
+	setDefault(&attr.HopLimit, 64)
 	switch {
 	case attr.Port != 1:
-		return nil, verbs.Invalidf("address vector: port %d, the device has port 1 only", attr.Port)
+		return nil, fmt.Errorf("address vector: %w", errPort(int(attr.Port)))
 	case attr.DGID.IsZero():
 		return nil, verbs.Invalidf("address vector: no destination GID")
 	case attr.SGIDIndex < 0 || attr.SGIDIndex >= len(n.gids):
 		return nil, verbs.Invalidf("address vector: source GID index %d, the table has %d rows", attr.SGIDIndex, len(n.gids))
 	}
 	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr, datagrams: datagrams}
-	if err := n.link.route(n, p); err != nil {
+	if n.core.wire == nil {
+		n.core.find(p)
+		return p, nil
+	}
+	if err := n.core.wire.route(n, p); err != nil {
 		return nil, err
 	}
 	return p, nil

@@ -99,7 +99,7 @@ func (c *chaos) verifyRecvs(q *qp, unpolled map[*uint32]uint32) {
 	if q.srq != nil {
 		return
 	}
-	want := q.rq.len() + unpolled[q.rq.used]
+	want := uint32(q.rq.ring.Len()) + unpolled[q.rq.used]
 	if q.hasCur {
 		want++
 	}
@@ -109,7 +109,7 @@ func (c *chaos) verifyRecvs(q *qp, unpolled map[*uint32]uint32) {
 }
 
 func (c *chaos) verifySRQ(s *srq, unpolled map[*uint32]uint32) {
-	want := s.len() + unpolled[s.used]
+	want := uint32(s.ring.Len()) + unpolled[s.used]
 	for _, a := range c.actors {
 		if a.q.srq == s && a.q.hasCur {
 			want++
@@ -133,7 +133,7 @@ func (c *chaos) verifyReliable(q *qp) {
 	if reads != q.reads {
 		c.failf("QP %#x: %d READs and atomics counted, there are %d", q.num, q.reads, reads)
 	}
-	if q.timerIdx >= 0 || q.awaitsRoom {
+	if q.timerIdx >= 0 || q.lists&onWaiting != 0 {
 		return
 	}
 	if q.una != q.snd && (q.state == verbs.StateRTS || q.state == verbs.StateSQD) {
@@ -145,14 +145,15 @@ func (c *chaos) verifyReliable(q *qp) {
 	}
 }
 
-// verifyRoom: who waits for room is on the list of those who do, and there is something
+// verifyRoom: a QP that waits for room is on the list of waiting QPs, and a packet is under way
 // whose arrival will make room.
 func (c *chaos) verifyRoom(q *qp) {
 	listed := slices.Contains(q.nic.waiting.qps[q.nic.waiting.head:], q)
-	if listed != q.awaitsRoom {
-		c.failf("QP %#x: waits for room %v, on the list of those who do %v", q.num, q.awaitsRoom, listed)
+	waits := q.lists&onWaiting != 0
+	if listed != waits {
+		c.failf("QP %#x: waits for room %v, on the list of waiting QPs %v", q.num, waits, listed)
 	}
-	if q.awaitsRoom && q.nic.queued == 0 {
+	if waits && q.nic.queued == 0 {
 		c.failf("QP %#x waits for room, and nothing is under way", q.num)
 	}
 }

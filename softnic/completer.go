@@ -8,35 +8,32 @@ import (
 	"ibverbx/verbs"
 )
 
-// receiveResponse takes an answer of the peer: an acknowledgement, a NAK, or the data
-// of a READ or atomic. What does not answer anything outstanding is dropped.
+// receiveResponse takes an answer of the peer: an acknowledgement, a NAK, or the data of a READ or
+// atomic. An answer to nothing outstanding is dropped.
 func (q *qp) receiveResponse(p *packet, op uint8) {
 	if p.PSN.Sub(q.una) < 0 || p.PSN.Sub(q.maxPSN) >= 0 || q.state == verbs.StateRTR {
 		return
 	}
-	switch op {
-	case roce.OpAck:
+	if op == roce.OpAck {
 		q.acknowledge(p)
-	case roce.OpAtomicAck:
-		q.atomicResponse(p)
-	default:
-		q.readResponse(p, op)
+	} else {
+		q.response(p, op)
 	}
 	q.charge()
 	if q.state == verbs.StateErr {
 		return
 	}
 	if q.sqNext != q.sqTail || q.state == verbs.StateSQD {
-		q.core.schedule(q)
+		q.core.tx.push(q)
 	}
 }
 
-// progressed notes that the peer answered something new. It comes before whatever else the
-// answer says, so that a NAK counts against the full number of retries.
+// progressed notes that the peer answered something new. It is called before the rest of the
+// answer is looked at, so that a NAK counts against the full number of retries.
 func (q *qp) progressed() {
 	q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
 	if q.snd.Sub(q.una) < 0 {
-		q.seek(q.una) // an answer to what was sent before going back
+		q.seek(q.una) // an answer to packets that were sent before going back
 	}
 	if q.una == q.snd && q.timerIdx >= 0 && !q.rnrWait {
 		q.core.timers.drop(q)
@@ -51,7 +48,7 @@ func (q *qp) acknowledge(p *packet) {
 		}
 	case roce.SyndromeRNR:
 		q.ackTo(p.PSN.Add(roce.PSNMask))
-		if q.una == p.PSN && !q.rnrWait { // a probe, or a packet that came twice, is refused as well
+		if q.una == p.PSN && !q.rnrWait { // the peer refuses a probe or a duplicate as well
 			q.notReady(p.Syndrome &^ roce.SyndromeKind)
 		}
 	case roce.NAKSequence:
@@ -64,7 +61,7 @@ func (q *qp) acknowledge(p *packet) {
 	}
 }
 
-// ackTo completes what an acknowledgement of psn covers. It reports a gap: a READ or
+// ackTo completes the requests that an acknowledgement of psn covers. It reports a gap: a READ or
 // atomic that was acknowledged although its answer has not come.
 func (q *qp) ackTo(psn roce.PSN) (gap bool) {
 	una := q.una
@@ -80,9 +77,9 @@ func (q *qp) ackTo(psn roce.PSN) (gap bool) {
 
 func (q *qp) retireTo(psn roce.PSN) (gap bool) {
 	for q.sqHead != q.sqMax {
-		w := &q.sq[int(q.sqHead)&(len(q.sq)-1)]
+		w := q.wqe(q.sqHead)
 		if w.isRequest() {
-			return psn.Sub(q.una) >= 0 // una is within w: all before it has ended
+			return psn.Sub(q.una) >= 0 // una is within w: everything before it has ended
 		}
 		if psn.Sub(w.last) < 0 {
 			if psn.Sub(q.una) >= 0 {
@@ -96,8 +93,8 @@ func (q *qp) retireTo(psn roce.PSN) (gap bool) {
 	return false
 }
 
-// completeSend ends the oldest request. Unsignaled successes are silent; their slots
-// go back with the next completion.
+// completeSend ends the oldest request. Unsignaled successes write no completion: the next
+// completion returns their slots.
 func (q *qp) completeSend(w *sendWQE, status verbs.Status) {
 	q.sqHead++
 	q.unreported++
@@ -106,43 +103,41 @@ func (q *qp) completeSend(w *sendWQE, status verbs.Status) {
 	}
 	wc := q.sendCQ.push(q.sqUsed, q.unreported, status != verbs.StatusSuccess)
 	q.unreported = 0
-	// Field by field: a composite literal is built aside and copied, which takes
+	// Field by field: the compiler builds a composite literal elsewhere and copies it, which takes
 	// longer than the rest of the function.
 	wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = w.wrid, status, w.opcode.WC(), q.num, w.length
 	wc.Flags, wc.SL, wc.VendorErr, wc.Imm, wc.SrcQPN = 0, 0, 0, 0, 0
 }
 
-// answered returns the request that an answer with data is for: the oldest, if it is
-// of the right kind and psn is the next one that it waits for. Requests before it are
-// complete by the answer.
-func (q *qp) answered(psn roce.PSN, read bool) *sendWQE {
-	gap := q.ackTo(psn.Add(roce.PSNMask))
-	if gap || q.una != psn || q.sqHead == q.sqMax {
+// response takes the data of a READ or the result of an atomic. It must be the next one that the
+// oldest request waits for. Requests before that one are complete by it.
+func (q *qp) response(p *packet, op uint8) {
+	gap := q.ackTo(p.PSN.Add(roce.PSNMask))
+	if gap || q.una != p.PSN || q.sqHead == q.sqMax {
 		q.goBackOnce()
-		return nil
-	}
-	w := &q.sq[int(q.sqHead)&(len(q.sq)-1)]
-	if !w.isRequest() || (w.opcode == verbs.OpRDMARead) != read {
-		q.failSend(verbs.StatusBadRespErr)
-		return nil
-	}
-	return w
-}
-
-func (q *qp) readResponse(p *packet, op uint8) {
-	w := q.answered(p.PSN, true)
-	if w == nil {
 		return
 	}
-	off := uint32(p.PSN.Sub(w.first)) * q.seg
-	last := p.PSN == w.last
-	// An answer ends where its request did: see sendRequest.
-	ends := last || (q.readAhead > 0 && (off/q.seg+1)%q.readAhead == 0)
-	if p.length != min(q.seg, w.length-off) || (traits[op]&opEnds != 0) != ends {
+	w := q.wqe(q.sqHead)
+	if !w.isRequest() || (w.opcode == verbs.OpRDMARead) != (op != roce.OpAtomicAck) {
 		q.failSend(verbs.StatusBadRespErr)
 		return
 	}
-	if s := q.scatter(w.sge[:w.numSGE], off, p); s != verbs.StatusSuccess {
+	last, ends := p.PSN == w.last, true
+	var s verbs.Status
+	if op == roce.OpAtomicAck {
+		b := q.nic.word[:]
+		binary.NativeEndian.PutUint64(b, p.Original)
+		s = q.scatterBytes(w.sge[:w.numSGE], 0, b)
+	} else {
+		off, part := uint32(p.PSN.Sub(w.first))*q.seg, q.core.readAhead
+		// An answer ends where its request ended: see sendRequest.
+		ends = last || (part > 0 && (off/q.seg+1)%part == 0)
+		s = verbs.StatusBadRespErr
+		if p.length == min(q.seg, w.length-off) && (traits[op]&opEnds != 0) == ends {
+			s = q.scatter(w.sge[:w.numSGE], off, p)
+		}
+	}
+	if s != verbs.StatusSuccess {
 		q.failSend(s)
 		return
 	}
@@ -156,26 +151,7 @@ func (q *qp) readResponse(p *packet, op uint8) {
 	q.progressed()
 }
 
-func (q *qp) atomicResponse(p *packet) {
-	w := q.answered(p.PSN, false)
-	if w == nil {
-		return
-	}
-	b := q.nic.word[:]
-	binary.NativeEndian.PutUint64(b, p.Original)
-	if s := q.scatterBytes(w.sge[:w.numSGE], 0, b); s != verbs.StatusSuccess {
-		q.failSend(s)
-		return
-	}
-	if q.snd.Sub(p.PSN) > 0 {
-		q.reads--
-	}
-	q.una = p.PSN.Add(1)
-	q.completeSend(w, verbs.StatusSuccess)
-	q.progressed()
-}
-
-// notReady handles an RNR NAK: wait as long as the peer asks, then send again.
+// notReady handles an RNR NAK: the QP waits as long as the peer asks, then sends again.
 func (q *qp) notReady(code uint8) {
 	if q.attr.RNRRetry != 7 {
 		if q.rnrLeft == 0 {
@@ -184,34 +160,29 @@ func (q *qp) notReady(code uint8) {
 		}
 		q.rnrLeft--
 	}
-	q.retryLeft = q.attr.RetryCount // the peer is there: only its silence counts as a retry
+	q.retryLeft = q.attr.RetryCount // the peer is alive: only silence counts as a retry
 	q.rnrWait = true
 	q.seek(q.una)
 	q.core.timers.set(q, q.core.clock()+int64(verbs.RNRTimer(code)))
 }
 
-// nakStatus is what a requester reports for a NAK code (IBTA 1.4 table 61).
-var nakStatus = map[uint8]verbs.Status{
-	roce.NAKInvalidRequest:  verbs.StatusRemInvReqErr,
-	roce.NAKRemoteAccess:    verbs.StatusRemAccessErr,
-	roce.NAKRemoteOperation: verbs.StatusRemOpErr,
-}
-
-// nak handles a NAK of the oldest request.
+// nak handles a NAK of the oldest request (IBTA 1.4 table 61).
 func (q *qp) nak(syndrome uint8) {
-	if syndrome == roce.NAKSequence {
+	switch syndrome {
+	case roce.NAKSequence:
 		q.retry()
-		return
+	case roce.NAKInvalidRequest:
+		q.failSend(verbs.StatusRemInvReqErr)
+	case roce.NAKRemoteAccess:
+		q.failSend(verbs.StatusRemAccessErr)
+	case roce.NAKRemoteOperation:
+		q.failSend(verbs.StatusRemOpErr)
+	default:
+		q.failSend(verbs.StatusBadRespErr)
 	}
-	status, ok := nakStatus[syndrome]
-	if !ok {
-		status = verbs.StatusBadRespErr
-	}
-	q.failSend(status)
 }
 
-// retry sends again from the oldest unacknowledged packet on, as long as there are
-// retries left.
+// retry sends again from the oldest unacknowledged packet on, unless all retries are used up.
 func (q *qp) retry() {
 	if q.retryLeft == 0 {
 		q.failSend(verbs.StatusRetryExcErr)
@@ -221,8 +192,8 @@ func (q *qp) retry() {
 	q.goBack()
 }
 
-// goBackOnce goes back unless that was done for the same gap already: the packets that
-// were in flight behind a loss all tell of it.
+// goBackOnce goes back, but only once for the same gap: all packets that were in flight behind a
+// loss report it.
 func (q *qp) goBackOnce() {
 	if !q.wentBack || q.wentAt != q.una {
 		q.wentBack, q.wentAt = true, q.una
@@ -233,7 +204,7 @@ func (q *qp) goBackOnce() {
 func (q *qp) goBack() {
 	q.nic.stats.Retransmits++
 	q.seek(q.una)
-	q.core.schedule(q)
+	q.core.tx.push(q)
 }
 
 // seek moves the send cursor to psn, which must be between una and maxPSN.
@@ -241,7 +212,7 @@ func (q *qp) seek(psn roce.PSN) {
 	q.reads = 0
 	q.snd, q.sqOff = psn, 0
 	for q.sqNext = q.sqHead; q.sqNext != q.sqMax; q.sqNext++ {
-		w := &q.sq[int(q.sqNext)&(len(q.sq)-1)]
+		w := q.wqe(q.sqNext)
 		if psn.Sub(w.last) <= 0 {
 			q.sqOff = uint32(psn.Sub(w.first)) * q.seg
 			return
@@ -266,7 +237,7 @@ func (q *qp) armTimer(now int64) {
 	q.setTimer(now)
 }
 
-// setTimer makes the timer fire when the peer's time is up, or before that for a probe.
+// setTimer makes the timer fire at the deadline, or earlier for a probe.
 func (q *qp) setTimer(now int64) {
 	at := q.deadline
 	if q.probePause > 0 {
@@ -275,9 +246,9 @@ func (q *qp) setTimer(now int64) {
 	q.core.timers.set(q, at)
 }
 
-// lateTimer is how late a timer may be. One that is later tells of this process, which was
-// not running, and nothing of the peer: its time begins anew, once. A process that is always
-// late would never give up a peer otherwise.
+// lateTimer is how late a timer may fire. A later one means that this process did not run, and
+// says nothing about the peer: the peer's time starts again, once. Otherwise a process that is
+// always late would never give up on a dead peer.
 const lateTimer = 20 * time.Millisecond
 
 // timeout is called when the QP's timer has fired.
@@ -287,17 +258,17 @@ func (q *qp) timeout(now int64) {
 	}
 	if q.rnrWait {
 		q.rnrWait = false
-		q.core.schedule(q)
+		q.core.tx.push(q)
 		return
 	}
 	if q.una == q.snd {
 		return
 	}
 	if q.una != q.armedUna {
-		q.armTimer(now) // something was answered since
+		q.armTimer(now) // something has been answered since
 		return
 	}
-	if q.core.batched && !q.excused && now-q.timerAt > int64(lateTimer) {
+	if q.core.wire != nil && !q.excused && now-q.timerAt > int64(lateTimer) {
 		q.armTimer(now)
 		q.excused = true
 	}

@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// Limits of every softnic. They are those of a mid-size ConnectX where one matters,
-// and what the layout of keys and QP numbers allows otherwise.
+// Limits of every softnic. They are those of a mid-size ConnectX where a limit matters.
+// Otherwise the layout of keys and QP numbers sets them.
 const (
 	maxMsgSize  = 1 << 30
 	maxQP       = 1<<16 - 1
@@ -24,32 +24,32 @@ const (
 	maxRdAtomic = 16
 	maxEvents   = 4096
 
-	// maxDeviceEvents is the room that events of the device, its port and CQs have
-	// beyond maxEvents.
+	// maxDeviceEvents is how many events of the device, its port and its CQs may wait beyond
+	// maxEvents.
 	maxDeviceEvents = 256
 
-	// maxWindow is half the PSN space: what a requester may have unacknowledged at
-	// the most (IBTA 1.4 section 9.7.2).
+	// maxWindow is the most packets that a requester may have unacknowledged: half the PSN space
+	// (IBTA 1.4 section 9.7.2).
 	maxWindow = roce.PSNHalf
 
 	// maxReadAhead is the longest message in packets of the largest MTU.
 	maxReadAhead = maxMsgSize >> 12
 )
 
-// Config describes a NIC. The zero value is a good one.
+// Config describes a NIC. The zero value means the defaults.
 type Config struct {
-	// Name is the device's name. Empty means "soft" and a number: the count of NICs
-	// on the link before it. Give names where NICs of several links meet.
+	// Name is the device's name. Empty means "soft" and a number: the count of NICs on the link
+	// before it. Name the NICs if a program uses several links.
 	Name string
-	// Addr is the address of the port, in GID table row 1. Zero means one from
-	// 198.18.0.0/15 that is free on the link. On a UDPLink it is an address of the host,
-	// in row 0, and zero means the next of UDPConfig.Addrs.
+	// Addr is the address of the port, in GID table row 1. Zero means a free one from
+	// 198.18.0.0/15. On a UDPLink it is an address of the host, in row 0, and zero means the
+	// next of UDPConfig.Addrs.
 	Addr netip.Addr
-	// MTU is the MTU of the port. Zero means 4096 bytes, on a UDPLink the most that fits
-	// the interface.
+	// MTU is the MTU of the port. Zero means 4096 bytes, or on a UDPLink the most that fits the
+	// interface.
 	MTU verbs.MTU
-	// Seed makes keys and packet sequence numbers repeatable, for simulations. Zero
-	// means random ones that nobody can guess.
+	// Seed makes keys and packet sequence numbers repeatable, for simulations. Zero means random
+	// ones that cannot be guessed.
 	Seed uint64
 }
 
@@ -57,15 +57,37 @@ func (cfg Config) withDefaults(ordinal uint32) Config {
 	if cfg.Name == "" {
 		cfg.Name = fmt.Sprintf("soft%d", ordinal-1)
 	}
-	if cfg.MTU == 0 {
-		cfg.MTU = verbs.MTU4096
-	}
+	setDefault(&cfg.MTU, verbs.MTU4096)
 	return cfg
 }
 
 func (cfg Config) validate() error {
 	if cfg.MTU != 0 && cfg.MTU.Bytes() == 0 {
 		return verbs.Invalidf("Config.MTU is code %d: want verbs.MTU256 to verbs.MTU4096", uint8(cfg.MTU))
+	}
+	return nil
+}
+
+// setDefault replaces the zero value of a field.
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// bounded is a field of a configuration that may be 0 to max.
+type bounded struct {
+	name       string
+	value, max int
+}
+
+// checkRanges reports the first field of a configuration that is out of range.
+func checkRanges(config string, fields ...bounded) error {
+	for _, f := range fields {
+		if f.value < 0 || f.value > f.max {
+			return verbs.Invalidf("%s.%s is %d: want 0 to %d", config, f.name, f.value, f.max)
+		}
 	}
 	return nil
 }

@@ -1,10 +1,8 @@
 package softnic
 
-import (
-	"ibverbx/verbs"
-)
+import "ibverbx/verbs"
 
-// hostContext is an open NIC. Everything in it is guarded by the core's lock.
+// hostContext is an open NIC. The core's lock guards everything in it.
 type hostContext struct {
 	nic    *NIC
 	core   *core
@@ -28,28 +26,27 @@ func (x *hostContext) usable() error {
 	return nil
 }
 
-// do runs f with the lock held if the context can be used.
-func (x *hostContext) do(op string, f func() error) error {
+// usable is a context or something in it.
+type usable interface{ usable() error }
+
+// locked runs f with the core's lock held if o, which is x or something in it, can be used.
+func locked[T any](x *hostContext, o usable, op string, f func() (T, error)) (v T, err error) {
 	x.core.mu.Lock()
 	defer x.core.mu.Unlock()
-	if err := x.usable(); err != nil {
-		return verbs.NewOpError(op, x.nic.name, 0, err)
+	if err = o.usable(); err == nil {
+		v, err = f()
 	}
-	return verbs.NewOpError(op, x.nic.name, 0, f())
+	return v, verbs.NewOpError(op, x.nic.name, 0, err)
 }
 
-func (x *hostContext) QueryDevice() (attr verbs.DeviceAttr, err error) {
-	err = x.do("query device", func() error {
-		attr = x.nic.attr()
-		return nil
-	})
-	return attr, err
+func (x *hostContext) QueryDevice() (verbs.DeviceAttr, error) {
+	return locked(x, x, "query device", func() (verbs.DeviceAttr, error) { return x.nic.attr(), nil })
 }
 
 func (n *NIC) attr() verbs.DeviceAttr {
 	return verbs.DeviceAttr{
 		Provider:          "softnic",
-		Link:              n.link.kind(),
+		Link:              n.core.kind,
 		FWVersion:         "1.0.0",
 		NodeGUID:          n.GUID(),
 		SysImageGUID:      n.GUID(),
@@ -76,10 +73,10 @@ func (n *NIC) attr() verbs.DeviceAttr {
 	}
 }
 
-func (x *hostContext) QueryPort(port int) (attr verbs.PortAttr, err error) {
-	err = x.do("query port", func() error {
+func (x *hostContext) QueryPort(port int) (verbs.PortAttr, error) {
+	return locked(x, x, "query port", func() (attr verbs.PortAttr, err error) {
 		if port != 1 {
-			return verbs.Invalidf("port %d, the device has port 1 only", port)
+			return attr, errPort(port)
 		}
 		attr = verbs.PortAttr{
 			State:     verbs.PortDown,
@@ -96,50 +93,37 @@ func (x *hostContext) QueryPort(port int) (attr verbs.PortAttr, err error) {
 		if x.nic.portUp {
 			attr.State = verbs.PortActive
 		}
-		return nil
+		return attr, nil
 	})
-	return attr, err
 }
 
-func (x *hostContext) QueryGID(port, index int) (e verbs.GIDEntry, err error) {
-	err = x.do("query GID", func() error {
+func errPort(port int) error { return verbs.Invalidf("port %d: the device has only port 1", port) }
+
+func (x *hostContext) QueryGID(port, index int) (verbs.GIDEntry, error) {
+	return locked(x, x, "query GID", func() (e verbs.GIDEntry, err error) {
 		if port != 1 {
-			return verbs.Invalidf("port %d, the device has port 1 only", port)
+			return e, errPort(port)
 		}
 		if index < 0 || index >= len(x.nic.gids) {
-			return verbs.ErrNotFound
+			return e, verbs.ErrNotFound
 		}
-		e = x.nic.gids[index]
-		return nil
+		return x.nic.gids[index], nil
 	})
-	return e, err
 }
 
 func (x *hostContext) AllocPD() (verbs.PD, error) {
-	d := &pd{ctx: x}
-	err := x.do("allocate PD", func() error {
+	return locked(x, x, "allocate PD", func() (verbs.PD, error) {
 		if x.pds.len() >= maxPD {
-			return verbs.ErrLimit
+			return nil, verbs.ErrLimit
 		}
+		d := &pd{ctx: x}
 		x.pds.add(d)
-		return nil
+		return d, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
 }
 
 func (x *hostContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
-	var c *cq
-	err := x.do("create CQ", func() (err error) {
-		c, err = x.createCQ(cfg)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return locked(x, x, "create CQ", func() (verbs.CQ, error) { return x.createCQ(cfg) })
 }
 
 func (x *hostContext) Close() error {
@@ -149,7 +133,7 @@ func (x *hostContext) Close() error {
 	return nil
 }
 
-// destroy closes the context and all in it.
+// destroy closes the context and everything in it.
 func (x *hostContext) destroy() {
 	if x.closed {
 		return

@@ -5,129 +5,111 @@ import (
 	"sync"
 	"time"
 
+	"ibverbx/internal/clock"
 	"ibverbx/verbs"
 )
 
-// settleBudget bounds the packets that one call delivers from a link that queues
-// them, so that no post or poll holds the lock for long. The rest is done by the next
-// call or by the helper.
+// settleBudget bounds the packets that one call delivers from a link that queues them, so that
+// no post or poll holds the lock for long. The next call or the helper delivers the rest.
 const settleBudget = 4096
 
-// readerGrace is how long timers wait for somebody who reads packets that may answer to
-// them.
+// readerGrace is how long timers wait for a reader whose packets may answer them.
 const readerGrace = time.Millisecond
 
-// core is what the NICs of one link share: the lock, the clock, and the lists of what
-// wants to run. It is a state machine without a goroutine: every call into a NIC locks,
-// changes something and settles. In real time a helper settles when a timer is due.
+// core is the state that the NICs of one link share: the lock, the clock, and the lists of QPs
+// that have something to do. It is a state machine without a goroutine: every call into a NIC
+// locks, changes something and settles. In real time a helper settles when a timer is due.
 type core struct {
+	linkTraits
 	mu    sync.Mutex
 	link  Link
 	clock func() int64
 	// helper is nil on virtual time.
 	helper *helper
-	// timed says that the link queues packets, so that every call needs the time.
-	timed bool
-	// batched says that the link collects packets until it is flushed.
-	batched bool
-	// probeAfter is how long an answer is waited for before a probe is sent, 0 for never.
-	probeAfter time.Duration
-	// notBefore is a time before which there is no use in looking at the timers.
+	// queue holds packets under way. It is nil while the link delivers or writes them at once.
+	queue *faults
+	// wire is the link itself if it leads out of the process, otherwise nil.
+	wire *UDPLink
+	// notBefore is a time before which checking the timers is useless.
 	notBefore int64
-	// caughtUp says that what may answer to the timers that are due was just read.
+	// caughtUp says that the packets that may answer the due timers have just been read.
 	caughtUp bool
-	// at is the time as of the last look at the clock.
+	// at is the time of the last look at the clock.
 	at int64
 
-	acks    workList // QPs that owe an acknowledgement
-	tx      workList // QPs that may have something to send
-	later   workList // QPs that have sent enough for one call
-	watch   workList // QPs with unacknowledged packets and perhaps no timer
-	broken  workList // QPs whose CQ overran
-	failing workList // UC and UD QPs that a receive has ended
-	timers  timerHeap
+	acks    workList
+	tx      workList
+	later   workList
+	watch   workList
+	broken  workList
+	failing workList
+	timers  timers
 
-	nics  map[verbs.GID]*NIC
-	count uint32 // NICs ever attached
-	// nonce tells the addresses and GUIDs of one link from those of another, so that
-	// QPs of two links cannot be connected by mistake. It is 0 on virtual time, where
-	// everything must repeat.
+	nics map[verbs.GID]*NIC
+	// count is the number of NICs ever attached.
+	count uint32
+	// nonce makes the addresses and GUIDs of links differ, so that QPs of two links cannot be
+	// connected by mistake. It is 0 on virtual time, where every run must repeat.
 	nonce uint32
 }
 
-func (c *core) init(link Link, now func() int64) {
-	c.link = link
-	c.nics = make(map[verbs.GID]*NIC)
+func (c *core) init(link Link, t linkTraits, now func() int64) {
+	c.link, c.linkTraits = link, t
+	c.nics, c.timers = make(map[verbs.GID]*NIC), newTimers()
+	c.acks.bit, c.tx.bit, c.later.bit, c.watch.bit = onAcks, onTx, onLater, onWatch
+	c.broken.bit, c.failing.bit = onBroken, onFailing
 	if now != nil {
 		c.clock = now
 		return
 	}
-	c.clock = monotonic()
+	c.clock = clock.Monotonic()
 	c.helper = newHelper(c)
 	c.nonce = newRand(0).Uint32()
 }
 
-// workList is a queue of QPs. It keeps its backing array, so that it stops allocating
-// once it has been as long as it gets.
-type workList struct {
-	qps  []*qp
-	head int
+func (c *core) shared() *core { return c }
+
+// Step runs everything that is due at the present time of the link's clock. It returns the time
+// at which something will be due next, and whether anything will. A link in real time runs by
+// itself and does not need it.
+func (c *core) Step() (next int64, pending bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next = c.advance()
+	return next, next != never
 }
 
-func (l *workList) push(q *qp) { l.qps = append(l.qps, q) }
-
-func (l *workList) empty() bool { return l.head == len(l.qps) }
-
-// pop returns the oldest QP, nil if there is none.
-func (l *workList) pop() *qp {
-	if l.head == len(l.qps) {
-		return nil
-	}
-	q := l.qps[l.head]
-	l.qps[l.head] = nil // or it would keep a closed QP alive
-	l.head++
-	if l.head == len(l.qps) {
-		l.qps, l.head = l.qps[:0], 0
-	}
-	return q
+// Next returns the time at which something is due on the link, and whether anything is. It runs
+// nothing: virtual time may jump there, and then Step runs what is due.
+func (c *core) Next() (at int64, pending bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at = c.next()
+	return at, at != never
 }
 
-// schedule makes q transmit what it can.
-func (c *core) schedule(q *qp) {
-	if !q.inTx {
-		q.inTx = true
-		c.tx.push(q)
-	}
+// advance settles at the present time and returns when something is due next.
+func (c *core) advance() int64 {
+	c.at = c.clock()
+	c.settle()
+	return c.next()
 }
 
-// putOff makes q transmit in the next call, or by the helper: others have a turn before that.
-func (c *core) putOff(q *qp) {
-	if !q.inLater {
-		q.inLater = true
-		c.later.push(q)
-	}
-}
-
-// resume schedules the QPs that were put off.
-func (c *core) resume() {
-	for q := c.later.pop(); q != nil; q = c.later.pop() {
-		q.inLater = false
-		c.schedule(q)
-	}
-}
-
-// settle runs until nothing can run at this time. The lock is held.
+// settle runs until nothing can run at this time. Every call that changes something ends with
+// it. The lock is held.
 func (c *core) settle() {
-	if c.timed {
+	if c.queue != nil {
 		c.at = c.clock()
 	}
-	c.resume()
+	for q := c.later.pop(); q != nil; q = c.later.pop() {
+		c.tx.push(q)
+	}
 	c.work()
-	if !c.watch.empty() || len(c.timers) > 0 || c.timed || !c.later.empty() {
+	if !c.watch.empty() || c.timers.Len() > 0 || c.queue != nil || !c.later.empty() {
 		c.settleTimed()
 	}
-	if c.batched {
-		c.link.flush()
+	if c.wire != nil {
+		c.wire.flush()
 	}
 }
 
@@ -135,17 +117,14 @@ func (c *core) settle() {
 func (c *core) work() {
 	for {
 		if q := c.acks.pop(); q != nil {
-			q.ackListed = false
 			q.flushAck()
 			continue
 		}
 		if q := c.tx.pop(); q != nil {
-			q.inTx = false
 			q.transmit()
 			continue
 		}
 		if q := c.broken.pop(); q != nil {
-			q.inBroken = false
 			q.fatal()
 			continue
 		}
@@ -157,32 +136,22 @@ func (c *core) work() {
 	}
 }
 
-// settleTimed does the part of settle that looks at the clock: delivers packets that
-// are due and fires timers.
+// settleTimed is the part of settle that needs the clock: it delivers packets that are due and
+// fires timers.
 func (c *core) settleTimed() {
-	if !c.unwatch() && len(c.timers) == 0 && !c.timed && c.later.empty() {
+	if !c.unwatch() && c.timers.Len() == 0 && c.queue == nil && c.later.empty() {
 		return
 	}
 	c.at = c.clock()
 	for budget := settleBudget; ; {
 		c.arm()
 		n := 0
-		if c.timed {
-			n = c.link.deliver(c.at, budget)
+		if c.queue != nil {
+			n = c.queue.deliver(c.at, budget)
 			budget -= n
 		}
-		if c.batched && !c.caughtUp && c.due() {
-			// What answers to the timers that are due may be there already.
-			read, busy := c.link.pump()
-			if read {
-				c.work()
-			}
-			if busy {
-				// Whoever reads settles, too, if there is something. If not, the
-				// helper waits for them, however busy they are.
-				c.notBefore = c.at + int64(readerGrace)
-				break
-			}
+		if c.wire != nil && !c.caughtUp && c.due() && !c.pump() {
+			break
 		}
 		if n == 0 && !c.expire() {
 			break
@@ -198,6 +167,20 @@ func (c *core) settleTimed() {
 	}
 }
 
+// pump reads packets that have arrived: they may answer the timers that are due. It reports
+// false if another goroutine is reading. Then the timers wait: that goroutine settles if it
+// finds packets, and if not, the helper waits until it is done.
+func (c *core) pump() bool {
+	read, busy := c.wire.pump()
+	if read {
+		c.work()
+	}
+	if busy {
+		c.notBefore = c.at + int64(readerGrace)
+	}
+	return !busy
+}
+
 // unwatch drops the watched QPs that need no timer and reports whether any is left.
 func (c *core) unwatch() bool {
 	l := &c.watch
@@ -206,7 +189,7 @@ func (c *core) unwatch() bool {
 		if q.needsTimer() {
 			keep = append(keep, q)
 		} else {
-			q.watched = false
+			q.lists &^= onWatch
 		}
 	}
 	clear(l.qps[len(keep):])
@@ -217,7 +200,6 @@ func (c *core) unwatch() bool {
 // arm starts the timers of the watched QPs.
 func (c *core) arm() {
 	for q := c.watch.pop(); q != nil; q = c.watch.pop() {
-		q.watched = false
 		if q.needsTimer() {
 			q.armTimer(c.at)
 		}
@@ -225,65 +207,59 @@ func (c *core) arm() {
 }
 
 // due reports whether a timer is due.
-func (c *core) due() bool { return len(c.timers) > 0 && c.timers[0].timerAt <= c.at }
+func (c *core) due() bool { return c.timers.Len() > 0 && c.timers.Next() <= c.at }
 
 // expire fires the timers that are due and reports whether there were any.
 func (c *core) expire() bool {
 	fired := false
 	for c.due() {
-		q := c.timers[0]
-		c.timers.drop(q)
-		q.timeout(c.at)
+		c.timers.Pop().timeout(c.at)
 		fired = true
 	}
 	return fired
 }
 
-// next is the time at which something is due, never if nothing is.
+// next returns the time at which something is due, never if nothing is.
 func (c *core) next() int64 {
 	if !c.later.empty() {
 		return c.at
 	}
-	return max(min(c.timers.next(), c.link.next()), c.notBefore)
+	at := c.timers.Next()
+	if c.queue != nil {
+		at = min(at, c.queue.flights.Next())
+	}
+	return max(at, c.notBefore)
 }
 
-// step is Step of the links.
-func (c *core) step() (next int64, pending bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at = c.clock()
-	c.resume()
-	c.work()
-	c.settleTimed()
-	c.link.flush()
-	next = c.next()
-	return next, next != never
-}
-
-// attach plugs n in, under an address that no other NIC of the link has.
-func (c *core) attach(n *NIC, addr netip.Addr) error {
+// attach plugs n in under an address that no other NIC of the link has.
+func (c *core) attach(n *NIC, addr netip.Addr) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count++
 	n.ordinal = c.count
-	if !addr.IsValid() {
-		var err error
-		if addr, err = c.link.address(); err != nil {
+	switch {
+	case addr.IsValid():
+	case c.wire == nil:
+		addr = c.freeAddr()
+	default:
+		if addr, err = c.wire.address(); err != nil {
 			return err
 		}
 	}
 	addr = addr.Unmap()
 	if addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "" || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
-		return verbs.Invalidf("address %s cannot be that of a port", addr)
+		return verbs.Invalidf("Config.Addr %s cannot be the address of a port", addr)
 	}
 	n.setAddr(verbs.GIDFromAddr(addr), c.nonce)
 	for _, e := range n.gids {
 		if other := c.nics[e.GID]; other != nil {
-			return verbs.Invalidf("address %s is taken by %s on this link", e.GID.Addr(), other.name)
+			return verbs.Invalidf("Config.Addr %s belongs to %s on this link", e.GID.Addr(), other.name)
 		}
 	}
-	if err := c.link.plug(n); err != nil {
-		return err
+	if c.wire != nil {
+		if err := c.wire.plug(n); err != nil {
+			return err
+		}
 	}
 	for _, e := range n.gids {
 		c.nics[e.GID] = n
@@ -291,8 +267,8 @@ func (c *core) attach(n *NIC, addr netip.Addr) error {
 	return nil
 }
 
-// freeAddr returns an address of 198.18.0.0/15, which is set aside for benchmarks of
-// network devices (RFC 2544), that no NIC of the link has.
+// freeAddr returns an address of 198.18.0.0/15 that no NIC of the link has. The range is
+// reserved for benchmarks of network devices (RFC 2544).
 func (c *core) freeAddr() netip.Addr {
 	for k := c.nonce + c.count; ; k++ {
 		k := k % (1 << 17)
@@ -303,19 +279,21 @@ func (c *core) freeAddr() netip.Addr {
 	}
 }
 
-// detach unplugs n. It returns a function that ends the helper if n was the last NIC;
-// it must be called without the lock.
-func (c *core) detach(n *NIC) (end func()) {
+// detach unplugs n. It returns the helper if n was the last NIC, otherwise nil. The caller ends
+// the helper without the lock.
+func (c *core) detach(n *NIC) *helper {
 	for _, e := range n.gids {
 		delete(c.nics, e.GID)
 	}
-	c.link.forget(n)
+	if c.queue != nil {
+		c.queue.forget(n)
+	}
 	if len(c.nics) > 0 || c.helper == nil {
-		return func() {}
+		return nil
 	}
 	h := c.helper
 	c.helper = newHelper(c)
-	return h.end
+	return h
 }
 
 // find returns the NIC at the far end of p, nil if there is none.

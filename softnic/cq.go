@@ -1,14 +1,13 @@
 package softnic
 
 import (
-	"math/bits"
-
+	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
 
-// cq is a completion queue: a ring of completions, and beside each the queue slots that
-// go back to their owner when it is polled (a work request is outstanding until its
-// completion, or that of a later one, has been taken).
+// cq is a completion queue: a ring of completions, each with the queue slots that it returns when
+// it is polled. A work request is outstanding until its completion, or that of a later one, has
+// been polled. The ring is hand-written: it is two slices, so that a poll copies only completions.
 type cq struct {
 	ctx     *hostContext
 	core    *core
@@ -20,17 +19,19 @@ type cq struct {
 	waker   wakeTarget
 	overrun bool
 	closed  bool
-	users   int // QPs
-	lost    verbs.WC
+	// users counts the QPs on the queue.
+	users int
+	// lost takes the completions that find the queue full.
+	lost verbs.WC
 }
 
-// credit is how many slots of a queue a completion gives back.
+// credit is how many slots of a queue a completion returns.
 type credit struct {
 	used *uint32
 	n    uint32
 }
 
-// arming is what wakes an armed CQ.
+// arming says which completions wake an armed CQ.
 type arming uint8
 
 const (
@@ -41,7 +42,7 @@ const (
 
 var _ verbs.CQ = (*cq)(nil)
 
-func (x *hostContext) createCQ(cfg verbs.CQConfig) (*cq, error) {
+func (x *hostContext) createCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	switch {
 	case cfg.Depth <= 0 || cfg.Depth > maxCQE:
 		return nil, verbs.Invalidf("CQConfig.Depth is %d: want 1 to %d", cfg.Depth, maxCQE)
@@ -50,7 +51,7 @@ func (x *hostContext) createCQ(cfg verbs.CQConfig) (*cq, error) {
 	case x.cqs.len() >= maxCQ:
 		return nil, verbs.ErrLimit
 	}
-	size := roundUp(cfg.Depth)
+	size := ring.CeilPow2(cfg.Depth)
 	c := &cq{
 		ctx: x, core: x.core, wcs: make([]verbs.WC, size), credits: make([]credit, size),
 		waker: wakeTarget{cfg.Waker},
@@ -59,18 +60,15 @@ func (x *hostContext) createCQ(cfg verbs.CQConfig) (*cq, error) {
 	return c, nil
 }
 
-// roundUp returns the power of two that is n or next above it.
-func roundUp(n int) int { return 1 << bits.Len(uint(n-1)) }
-
 func (c *cq) Depth() int { return len(c.wcs) }
 
-// push returns the slot for a new completion, which gives n slots of used back when it
-// is polled. The caller fills the slot before it does anything else.
+// push returns the slot for a new completion, which returns n slots of used when it is polled. The
+// caller fills the slot before it does anything else.
 func (c *cq) push(used *uint32, n uint32, solicited bool) *verbs.WC {
 	wcs, credits := c.wcs, c.credits
 	if c.tail-c.head == uint32(len(wcs)) || len(wcs) == 0 || len(credits) != len(wcs) {
 		c.overflow()
-		*used -= n // nobody will poll it
+		*used -= n // it will not be polled
 		return &c.lost
 	}
 	i := int(c.tail) & (len(wcs) - 1)
@@ -83,9 +81,8 @@ func (c *cq) push(used *uint32, n uint32, solicited bool) *verbs.WC {
 	return &wcs[i]
 }
 
-// overflow marks the queue as overrun. The QPs on it cannot report any more and fail
-// (IBTA 1.4 section 11.6.3.1); that is done from the work list, because push may be in
-// the middle of one of them.
+// overflow marks the queue as overrun. The QPs on it can no longer report and fail (IBTA 1.4 section
+// 11.6.3.1). The work list ends them, because push may be in the middle of one of them.
 func (c *cq) overflow() {
 	if !c.overrun {
 		c.overrun = true
@@ -93,8 +90,7 @@ func (c *cq) overflow() {
 		c.waker.wake()
 	}
 	for q := range c.ctx.nic.qps.all() {
-		if (q.sendCQ == c || q.recvCQ == c) && !q.inBroken && q.state != verbs.StateErr {
-			q.inBroken = true
+		if (q.sendCQ == c || q.recvCQ == c) && q.state != verbs.StateErr {
 			c.core.broken.push(q)
 		}
 	}
@@ -104,7 +100,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	k := c.core
 	k.mu.Lock()
 	n := c.take(dst)
-	if n == 0 && (k.timed || (len(k.timers) > 0 && !k.batched)) { // there the helper looks at timers
+	if n == 0 && (k.queue != nil || (k.wire == nil && k.timers.Len() > 0)) { // over UDP the helper runs timers
 		k.settle()
 		n = c.take(dst)
 	}
@@ -120,8 +116,8 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	return n, err
 }
 
-// pollError says what Poll returns beside n: an error only when there is nothing left
-// to take.
+// pollError returns the error of a Poll that took n completions. An overrun is reported when no
+// completion is left.
 func (c *cq) pollError(n, room int) error {
 	if c.closed {
 		return verbs.NewOpError("poll CQ", c.ctx.nic.name, 0, verbs.ErrClosed)
@@ -169,8 +165,8 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	return nil
 }
 
-// discard takes out the completions of a QP that is reset or destroyed. Its queues are
-// gone, so nothing is given back to them; an SRQ gets its slots back.
+// discard removes the completions of a QP that is reset or destroyed. Its own queues are gone, but
+// an SRQ gets its slots back.
 func (c *cq) discard(q *qp) {
 	mask := uint32(len(c.wcs) - 1)
 	out := c.head

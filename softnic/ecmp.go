@@ -8,17 +8,17 @@ import (
 	"ibverbx/verbs"
 )
 
-// Path is one of several equal ways through a fabric from one NIC to another, with a queue
-// of its own. The zero value adds nothing to what the link does.
+// Path is one of several equal paths through a fabric from one NIC to another. Each has a queue
+// of its own. The zero value adds nothing to the link.
 type Path struct {
-	// Rate is in bytes per second. Zero is without limit.
+	// Rate is in bytes per second. Zero is no limit.
 	Rate float64
-	// Queue is how many bytes may wait for a path with a rate. What does not fit is lost and
-	// counted as FaultStats.Overflow; a packet that finds the path idle always fits.
+	// Queue is how many bytes may wait for a path with a rate. Packets that do not fit are lost
+	// and counted as FaultStats.Overflow. An idle path always accepts a packet.
 	Queue int
 	// Delay is added to that of the link.
 	Delay time.Duration
-	// Cut makes the path lose everything, what is under way too.
+	// Cut makes the path lose every packet, packets under way included.
 	Cut bool
 }
 
@@ -26,20 +26,20 @@ type Path struct {
 type route struct {
 	Path
 	port egress
-	last int64 // when the last packet leaves it: a path does not reorder
+	// last is when the last packet leaves. A path does not reorder packets.
+	last int64
 }
 
-// SetPaths joins one NIC to another by several paths; the way back is not touched. A flow,
-// which is what goes to one QP with one flow label, is pinned to one of them by a hash, as
-// a switch does that knows equal ways (ECMP): several flows may meet on one path while
-// another is idle. No paths takes them away again.
+// SetPaths joins one NIC to another by several paths. The opposite direction is not affected.
+// All packets to one QP with one flow label form a flow. A hash pins each flow to one path, as
+// a switch with equal-cost paths does (ECMP): several flows may share one path while another is
+// idle. Calling it without paths removes them.
 func (l *FaultLink) SetPaths(from, to *NIC, paths ...Path) error {
 	return l.SharePaths([]*NIC{from}, []*NIC{to}, paths...)
 }
 
-// SharePaths joins each of some NICs to each of some others by the same paths, as the uplinks of
-// a switch do: what any of them sends to any of the others may meet there. The rest is as with
-// SetPaths.
+// SharePaths joins each NIC in from to each NIC in to by the same paths, as the uplinks of a
+// switch do: all their packets share the queues. Otherwise it is SetPaths.
 func (l *FaultLink) SharePaths(from, to []*NIC, paths ...Path) error {
 	if slices.Contains(from, nil) || slices.Contains(to, nil) {
 		return verbs.NewOpError("set paths", "", 0, verbs.Invalidf("a NIC is nil"))
@@ -51,61 +51,55 @@ func (l *FaultLink) SharePaths(from, to []*NIC, paths ...Path) error {
 			return verbs.NewOpError("set paths", "", 0, err)
 		}
 	}
-	l.core.mu.Lock()
-	defer l.core.mu.Unlock()
 	for _, a := range from {
 		for _, b := range to {
-			l.direction(a, b).routes = routes
+			l.change(between(a, b), func(d *direction) { d.routes = routes })
 		}
 	}
 	return nil
 }
 
-// SetPath changes one of the paths that SetPaths or SharePaths has made, for all who share it.
+// SetPath changes one of the paths that SetPaths or SharePaths made, for all NICs that share
+// it.
 func (l *FaultLink) SetPath(from, to *NIC, path int, p Path) error {
-	l.core.mu.Lock()
-	defer l.core.mu.Unlock()
-	d := l.directions[[2]*NIC{from, to}]
-	if d == nil || path < 0 || path >= len(d.routes) {
-		return verbs.NewOpError("set path", "", 0, verbs.Invalidf("there is no path %d between these NICs", path))
-	}
-	if err := d.routes[path].set(p); err != nil {
-		return verbs.NewOpError("set path", from.name, 0, err)
-	}
-	return nil
+	err := verbs.Invalidf("path %d does not exist between these NICs", path)
+	l.look(between(from, to), func(d *direction) {
+		if path >= 0 && path < len(d.routes) {
+			err = d.routes[path].set(p)
+		}
+	})
+	return verbs.NewOpError("set path", "", 0, err)
 }
 
 func (r *route) set(p Path) error {
 	if !(p.Rate >= 0) || p.Queue < 0 || p.Delay < 0 {
-		return verbs.Invalidf("a path of rate %v, queue %d and delay %v: want at least 0", p.Rate, p.Queue, p.Delay)
+		return verbs.Invalidf("path with rate %v, queue %d and delay %v: want at least 0", p.Rate, p.Queue, p.Delay)
 	}
 	r.Path = p
 	r.port.rate, r.port.limit = p.Rate, float64(p.Queue)
 	return nil
 }
 
-// Paths returns the paths from one NIC to another as they are now.
+// Paths returns the present paths from one NIC to another.
 func (l *FaultLink) Paths(from, to *NIC) (paths []Path) {
-	l.core.mu.Lock()
-	defer l.core.mu.Unlock()
-	if d := l.directions[[2]*NIC{from, to}]; d != nil {
+	l.look(between(from, to), func(d *direction) {
 		for _, r := range d.routes {
 			paths = append(paths, r.Path)
 		}
-	}
+	})
 	return paths
 }
 
-// PathOf returns the path that the flow from one NIC to a QP of another takes, -1 if there
-// are no paths. QPs that are connected without saying so have flow label 0.
+// PathOf returns the path that a flow takes from one NIC to a QP of another, -1 if there are no
+// paths. QPs that are connected without a flow label have flow label 0.
 func (l *FaultLink) PathOf(from, to *NIC, qpn, flowLabel uint32) int {
-	l.core.mu.Lock()
-	defer l.core.mu.Unlock()
-	d := l.directions[[2]*NIC{from, to}]
-	if d == nil || len(d.routes) == 0 {
-		return -1
-	}
-	return l.pin(from, to, qpn, flowLabel, len(d.routes))
+	path := -1
+	l.look(between(from, to), func(d *direction) {
+		if n := len(d.routes); n > 0 {
+			path = l.pin(from, to, qpn, flowLabel, n)
+		}
+	})
+	return path
 }
 
 // routeOf returns the path of a packet, nil if there are none.
@@ -120,11 +114,11 @@ func (l *FaultLink) routeOf(d *direction, from, to *NIC, p *packet) *route {
 	}
 }
 
-// pin is the hash of a switch: addresses, QP and flow label of a flow give one of n paths,
-// the seed of the link how.
+// pin is the hash of a switch. It maps the addresses, QP and flow label of a flow to one of n
+// paths. The seed of the link selects the hash function.
 func (l *FaultLink) pin(from, to *NIC, qpn, flowLabel uint32, n int) int {
 	a, b := &from.gids[len(from.gids)-1].GID, &to.gids[len(to.gids)-1].GID
-	h := l.cfg.Seed ^ 0x9e3779b97f4a7c15
+	h := l.seed ^ 0x9e3779b97f4a7c15
 	for _, v := range [...]uint64{
 		binary.BigEndian.Uint64(a[8:]), binary.BigEndian.Uint64(b[8:]), uint64(qpn)<<32 | uint64(flowLabel),
 	} {
@@ -139,8 +133,7 @@ func (l *FaultLink) pin(from, to *NIC, qpn, flowLabel uint32, n int) int {
 	return int(h % uint64(n))
 }
 
-// pass lets a packet that the NIC has sent go through the path. It reports false if the
-// queue has no room for it.
+// pass takes a packet through the path. It reports false if the queue has no room for it.
 func (r *route) pass(f *flight) bool {
 	if r.Rate > 0 && !r.port.pass(f) {
 		return false

@@ -2,15 +2,35 @@ package softnic
 
 import (
 	"ibverbx/internal/bulk"
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
-// express does for a run of plain one-packet WRITEs what sendData and receiveRequest do
-// for each of them, without a packet in between: on a link that hands packets over at
-// once, requester and responder are both at hand, and where nothing is out of the
-// ordinary their steps reduce to two key checks, a copy and four counters. It is worth
-// half of the time of an 8-byte WRITE. Whatever is out of the ordinary, an error first
-// of all, ends the run and is left to the packets.
+// direct returns the QP that receives every packet of q unharmed and at once, until the work list
+// is next run. It returns nil if there is no such QP. It saves a lookup per packet of a burst.
+func (q *qp) direct() *qp {
+	if !q.core.immediate {
+		return nil
+	}
+	to := q.core.find(q.path)
+	if to == nil || !q.nic.portUp || !to.portUp {
+		return nil
+	}
+	peer := to.qps.get(q.attr.DestQPN)
+	if peer == nil || peer.transport != roce.RC || q.transport != roce.RC || !receivable[peer.state] {
+		return nil
+	}
+	if !peer.knows(q.path) || peer.state == verbs.StateRTR {
+		return nil
+	}
+	return peer
+}
+
+// express does for a run of plain one-packet WRITEs what sendData and receiveRequest do for each
+// of them, but without packets. On an immediate link both requester and responder are at hand, and
+// in the ordinary case their steps reduce to two key checks, a copy and four counters. That halves
+// the time of an 8-byte WRITE. Anything unusual, such as an error, ends the run and is left to the
+// packets.
 func (q *qp) express(peer *qp) {
 	ready := q.state == verbs.StateRTS && q.sqNext == q.sqMax && q.sqOff == 0 && q.snd == q.maxPSN &&
 		peer.epsn == q.snd && peer.msgKind == 0 && !peer.dying && peer.attr.Access&verbs.AccessRemoteWrite != 0

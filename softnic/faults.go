@@ -1,33 +1,58 @@
 package softnic
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
 
-// faults is what may go wrong with packets on their way, as a layer under a link: packets go
-// in by carry and come out by land, when they are due and if they are not lost. Every
-// decision comes from a seed.
+	"ibverbx/internal/heap"
+	"ibverbx/verbs"
+)
+
+// faults is a layer under a link that queues packets and harms some of them. Packets go in by
+// carry. Those that are not lost come out by land when they are due. Every decision comes from
+// a seed.
 type faults struct {
-	core    *core
-	rng     *rand.Rand
-	queue   int  // packets of one NIC that may be under way
-	inTurn  bool // packets come to the queues of the fabric one after the other
+	core *core
+	seed uint64
+	rng  *rand.Rand
+	// limit is how many packets of one NIC may be under way.
+	limit int
+	// inTurn makes packets enter the queues of the fabric when they reach them.
+	inTurn bool
+	// land takes a packet that has arrived.
 	land    func(*flight)
-	flights flightHeap
+	flights heap.Heap[*flight]
 	free    []*flight
-	order   uint64
+	// order numbers packets, so that those of one time keep their order.
+	order uint64
+	// impairment is that of new directions.
+	impairment Impairment
+	directions map[directionKey]*direction
 }
 
-// direction is the state of one way between two NICs.
+// directionKey names a direction: from a NIC to another NIC, or over UDP to an address.
+type directionKey struct {
+	from, to *NIC
+	gid      verbs.GID
+}
+
+// between names the direction from one NIC of a link to another.
+func between(from, to *NIC) directionKey { return directionKey{from: from, to: to} }
+
+// direction is the state of the way from one NIC to another.
 type direction struct {
-	imp   Impairment
-	cut   bool
-	busy  int64   // when the wire is free again
-	rest  float64 // of a nanosecond, which the next packet has to wait, too
-	last  int64   // when the last packet arrives: none that is not reordered comes before
+	imp Impairment
+	// cut makes every packet disappear.
+	cut bool
+	// wire is the sender's port, if imp has a rate.
+	wire wire
+	// last is when the last packet arrives. Packets that are not reordered do not come earlier.
+	last  int64
 	stats FaultStats
-	// holding keeps packets back when they arrive, in kept.
+	// holding makes arriving packets wait in kept.
 	holding bool
 	kept    []*flight
-	routes  []*route // the paths between the two, none if there is one only
+	// routes are the paths between the two NICs. Empty means one path without a queue.
+	routes []*route
 }
 
 // flight is a packet under way. It owns its payload.
@@ -39,52 +64,92 @@ type flight struct {
 	to      *NIC
 	corrupt bool
 	dir     *direction
-	route   *route // nil if its direction has no paths
-	hops    int    // queues of the fabric that are behind it
-	buf     []byte
+	// route is nil if the direction has no paths.
+	route *route
+	// hops counts the queues of the fabric that the packet has passed.
+	hops int
+	buf  []byte
 }
 
-func (l *faults) init(c *core, seed uint64, queue int, land func(*flight)) {
-	l.core, l.queue, l.land = c, queue, land
+func (l *faults) init(c *core, seed uint64, limit int, imp Impairment, land func(*flight)) {
+	l.core, l.seed, l.limit, l.impairment, l.land = c, seed, limit, imp, land
 	l.rng = rand.New(rand.NewPCG(seed, 0))
+	l.directions = make(map[directionKey]*direction)
 }
 
-// room reports whether from may send another packet now. If not, q goes on when it may.
-func (l *faults) room(from *NIC, q *qp) bool {
-	if from.queued < l.queue {
+// direction returns a direction and makes it if it is new. The lock is held.
+func (l *faults) direction(key directionKey) *direction {
+	d := l.directions[key]
+	if d == nil {
+		d = &direction{imp: l.impairment}
+		l.directions[key] = d
+	}
+	return d
+}
+
+// change locks and runs f on a direction. From now on packets go through the layer.
+func (l *faults) change(key directionKey, f func(d *direction)) {
+	l.core.mu.Lock()
+	defer l.core.mu.Unlock()
+	l.core.queue = l
+	f(l.direction(key))
+}
+
+// look locks and runs f on a direction if there is one.
+func (l *faults) look(key directionKey, f func(d *direction)) {
+	l.core.mu.Lock()
+	defer l.core.mu.Unlock()
+	if d := l.directions[key]; d != nil {
+		f(d)
+	}
+}
+
+// impair checks an impairment and sets it for a direction.
+func (l *faults) impair(key directionKey, imp Impairment) error {
+	if err := imp.validate(); err != nil {
+		return verbs.NewOpError("impair", key.from.name, 0, err)
+	}
+	l.change(key, func(d *direction) { d.imp = imp })
+	return nil
+}
+
+func (l *faults) statsOf(key directionKey) (s FaultStats) {
+	l.look(key, func(d *direction) { s = d.stats })
+	return s
+}
+
+// room reports whether the NIC of q may send another packet now. If not, q is scheduled when it
+// may.
+func (l *faults) room(q *qp) bool {
+	if q.nic.queued < l.limit {
 		return true
 	}
-	if !q.awaitsRoom {
-		q.awaitsRoom = true
-		from.waiting.push(q)
-	}
+	q.nic.waiting.push(q)
 	return false
 }
 
-// next is the time at which a packet is due, never if there is none.
-func (l *faults) next() int64 {
-	if len(l.flights) == 0 {
-		return never
-	}
-	return l.flights[0].at
-}
-
-// forget drops the packets from and to n.
+// forget drops the packets from and to n, and the state of its directions.
 func (l *faults) forget(n *NIC) {
+	for key := range l.directions {
+		if key.from == n || key.to == n {
+			delete(l.directions, key)
+		}
+	}
 	old := l.flights
-	l.flights = nil
-	for _, f := range old {
+	l.flights = heap.Heap[*flight]{}
+	for old.Len() > 0 {
+		f := old.Pop()
 		if f.from == n || f.to == n {
 			l.departed(f.from)
 			l.recycle(f)
 			continue
 		}
-		l.flights.push(f)
+		l.push(f)
 	}
 }
 
-// carry takes a packet that is sent in a direction, on one of its paths if it has some. to
-// is nil if the far end is not of this process.
+// carry takes a packet that is sent in a direction, on route r if the direction has paths. to
+// is nil if the far end is in another process.
 func (l *faults) carry(d *direction, r *route, from, to *NIC, p *packet) {
 	d.stats.Sent++
 	if d.cut || (r != nil && r.Cut) {
@@ -124,12 +189,12 @@ func (l *faults) launch(d *direction, r *route, from, to *NIC, p *packet) {
 	l.timing(d, f)
 	from.queued++
 	if l.inTurn || l.forward(f, never) {
-		l.flights.push(f)
+		l.push(f)
 	}
 }
 
-// timing decides when f arrives. Packets of one direction arrive in order, except those
-// chosen to be overtaken by some of the next.
+// timing decides when f arrives. Packets of one direction arrive in order, except reordered
+// ones, which some of the next packets overtake.
 func (l *faults) timing(d *direction, f *flight) {
 	at, wire := l.occupy(d, len(f.buf))
 	at += int64(d.imp.Delay)
@@ -148,23 +213,36 @@ func (l *faults) timing(d *direction, f *flight) {
 	}
 }
 
-// occupy takes the wire for a packet, lost on its way or not. It returns when the packet has
-// left, and how long the wire takes for it.
-func (l *faults) occupy(d *direction, payload int) (at, wire int64) {
-	at = l.core.at
-	if d.imp.Rate > 0 {
-		exact := float64(payload+PacketOverhead)/d.imp.Rate*1e9 + d.rest
-		wire = int64(exact)
-		d.rest = exact - float64(wire)
-		at = max(at, d.busy) + wire
-		d.busy = at
+// occupy takes the sender's port for a packet, lost later or not. It returns when the packet
+// has left, and how long it occupied the port.
+func (l *faults) occupy(d *direction, payload int) (left, took int64) {
+	if d.imp.Rate == 0 {
+		return l.core.at, 0
 	}
-	return at, wire
+	return d.wire.occupy(l.core.at, payload, d.imp.Rate)
 }
 
-// PacketOverhead is what every packet of a link with a rate counts beside its payload, in
-// bytes: Ethernet with its check sum, IPv4, UDP, BTH and ICRC. The headers that only some
-// packets have, preamble and gap do not count.
+// wire is a port that sends one packet at a time.
+type wire struct {
+	// busy is when the port is free again.
+	busy int64
+	// rest is the fraction of a nanosecond that rounding owes the next packet.
+	rest float64
+}
+
+// occupy makes a packet wait until the port is free and then occupy it at a rate in bytes per
+// second. It returns when the packet has left, and how long it occupied the port.
+func (w *wire) occupy(at int64, payload int, rate float64) (left, took int64) {
+	exact := float64(payload+PacketOverhead)/rate*1e9 + w.rest
+	took = int64(exact)
+	w.rest = exact - float64(took)
+	w.busy = max(at, w.busy) + took
+	return w.busy, took
+}
+
+// PacketOverhead is how many bytes every packet occupies on a link with a rate beside its
+// payload: Ethernet header and checksum, IPv4, UDP, BTH and ICRC. Headers that only some packets
+// have, the preamble and the gap are not counted.
 const PacketOverhead = 14 + 20 + 8 + 12 + 4 + 4
 
 const (
@@ -186,8 +264,8 @@ func (l *faults) take() *flight {
 // deliver lands at most budget packets that are due, and returns how many.
 func (l *faults) deliver(now int64, budget int) int {
 	n := 0
-	for n < budget && len(l.flights) > 0 && l.flights[0].at <= now {
-		f := l.flights.pop()
+	for n < budget && l.flights.Len() > 0 && l.flights.Next() <= now {
+		f := l.flights.Pop()
 		n++
 		if !l.forward(f, now) {
 			continue
@@ -198,9 +276,9 @@ func (l *faults) deliver(now int64, budget int) int {
 	return n
 }
 
-// forward takes a packet that is due through the queues of the fabric that are still before it:
-// that of its path and that of the port of its destination, as far as it gets to them until
-// now. It reports whether it has arrived; if not it is under way again, or lost.
+// forward takes a packet that is due through the queues of the fabric that it reaches until
+// now: first that of its path, then that of the destination's port. It reports whether the
+// packet has arrived. If not, the packet is under way again, or lost.
 func (l *faults) forward(f *flight, now int64) bool {
 	for f.hops < 2 {
 		f.hops++
@@ -217,23 +295,24 @@ func (l *faults) forward(f *flight, now int64) bool {
 			return false
 		}
 		if f.at > now {
-			l.flights.push(f)
+			l.push(f)
 			return false
 		}
 	}
 	return true
 }
 
-// departed notes that a packet of n is no longer under way, and lets QPs go on that waited
-// for room.
+func (l *faults) push(f *flight) { l.flights.Push(f.at, f.order, f) }
+
+// departed notes that a packet of n is no longer under way, and schedules QPs that waited for
+// room.
 func (l *faults) departed(n *NIC) {
 	n.queued--
-	if n.queued > l.queue/2 {
+	if n.queued > l.limit/2 {
 		return
 	}
 	for q := n.waiting.pop(); q != nil; q = n.waiting.pop() {
-		q.awaitsRoom = false
-		l.core.schedule(q)
+		l.core.tx.push(q)
 	}
 }
 

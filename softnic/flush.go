@@ -2,11 +2,10 @@ package softnic
 
 import "ibverbx/verbs"
 
-// failSend ends the oldest request with an error. An RC QP goes to the error state; on
-// UC and UD only the send queue stops (IBTA 1.4 section 10.3.1).
+// failSend ends the oldest request with an error. An RC QP goes to the error state. On UC and UD
+// only the send queue stops (IBTA 1.4 section 10.3.1).
 func (q *qp) failSend(status verbs.Status) {
-	w := &q.sq[int(q.sqHead)&(len(q.sq)-1)]
-	q.completeSend(w, status)
+	q.completeSend(q.wqe(q.sqHead), status)
 	if q.typ == verbs.RC {
 		q.enterError()
 		return
@@ -15,8 +14,8 @@ func (q *qp) failSend(status verbs.Status) {
 	q.flushSends()
 }
 
-// enterError moves the QP to the error state: everything outstanding is flushed, in
-// order, unsignaled requests too.
+// enterError moves the QP to the error state: everything outstanding is flushed in order,
+// unsignaled requests included.
 func (q *qp) enterError() {
 	if q.state == verbs.StateErr || q.state == verbs.StateReset {
 		return
@@ -31,7 +30,7 @@ func (q *qp) enterError() {
 	}
 }
 
-// stopResponder drops what is owed to the peer.
+// stopResponder drops all answers that are due to the peer.
 func (q *qp) stopResponder() {
 	q.dropJobs()
 	q.ackDue, q.nakSent, q.dying, q.nakSyndrome = false, false, false, 0
@@ -42,8 +41,7 @@ func (q *qp) stopResponder() {
 // flushSends ends all posted sends with a flush error.
 func (q *qp) flushSends() {
 	for q.sqHead != q.sqTail {
-		w := &q.sq[int(q.sqHead)&(len(q.sq)-1)]
-		q.completeSend(w, verbs.StatusWRFlushErr)
+		q.completeSend(q.wqe(q.sqHead), verbs.StatusWRFlushErr)
 	}
 	q.sqNext, q.sqMax = q.sqTail, q.sqTail
 	q.sqOff, q.reads = 0, 0
@@ -65,7 +63,7 @@ func (q *qp) flushReceives() {
 	}
 }
 
-// fatal ends the QP because it cannot report: its CQ overran.
+// fatal ends the QP because its CQ overran: it cannot report completions.
 func (q *qp) fatal() {
 	if q.closed || q.state == verbs.StateErr || q.state == verbs.StateReset {
 		return
@@ -74,8 +72,8 @@ func (q *qp) fatal() {
 	q.enterError()
 }
 
-// reset makes the QP as new: what was posted is gone without a completion, and
-// completions that were not polled are taken out of the CQs, as drivers of hardware do.
+// reset makes the QP as new. Posted requests disappear without a completion, and completions that
+// were not polled are removed from the CQs, as drivers of hardware do.
 func (q *qp) reset() {
 	q.core.timers.drop(q)
 	q.stopResponder()
@@ -92,7 +90,7 @@ func (q *qp) reset() {
 	q.sqOff, q.reads, q.drained, q.wentBack, q.probed = 0, 0, false, false, false
 	q.snd, q.una, q.maxPSN = 0, 0, 0
 	q.charge()
-	q.rq.head, q.rq.tail = 0, 0
+	q.rq.ring.Truncate(q.rq.ring.Head())
 	if q.rq.used != nil {
 		*q.rq.used = 0
 	}

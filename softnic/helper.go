@@ -5,25 +5,27 @@ import (
 	"time"
 )
 
-// helper is the goroutine of a link that lives in real time: it does what must happen
-// while nobody posts or polls. It starts when something is first due at a later time
-// and sleeps while nothing is.
+// helper is the goroutine of a link in real time. It settles the core when something is due and
+// no call does. It starts when something is first due at a later time, and sleeps while nothing
+// is due.
 type helper struct {
 	core *core
-	// wakeAt is when the goroutine will look next; guarded by the core's lock.
-	wakeAt  int64
+	// wakeAt is when the goroutine looks next. The core's lock guards it.
+	wakeAt int64
+	// started says that the goroutine runs. The core's lock guards it.
 	started bool
 	poke    chan struct{}
 	stop    chan struct{}
 	done    sync.WaitGroup
-	nics    []*NIC // to be read before timers fire
+	// ports are those that were read last. Only the goroutine uses it.
+	ports []*udpPort
 }
 
 func newHelper(c *core) *helper {
 	return &helper{core: c, wakeAt: never, poke: make(chan struct{}, 1), stop: make(chan struct{})}
 }
 
-// wakeBy makes sure that the goroutine looks no later than at. The core's lock is held.
+// wakeBy makes the goroutine look no later than at. The core's lock is held.
 func (h *helper) wakeBy(at int64) {
 	if at >= h.wakeAt {
 		return
@@ -52,53 +54,29 @@ func (h *helper) run() {
 		case <-h.stop:
 			return
 		}
-		if d := h.look(); d >= 0 {
+		if d := h.advance(); d >= 0 {
 			timer.Reset(d)
 		}
 	}
 }
 
-// look runs what is due and returns how long to sleep, -1 for until poked.
-func (h *helper) look() time.Duration {
+// advance settles the core and returns how long to sleep, -1 for until poked.
+func (h *helper) advance() time.Duration {
 	c := h.core
-	caughtUp := h.catchUp()
+	if c.wire != nil {
+		h.ports = c.wire.catchUp(h.ports[:0])
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h.wakeAt = 0 // awake: nobody needs to poke
-	c.at = c.clock()
-	c.resume()
-	c.work()
-	c.caughtUp = caughtUp
-	c.settleTimed()
+	h.wakeAt = 0 // awake: a poke is not needed
+	c.caughtUp = len(h.ports) > 0
+	h.wakeAt = c.advance()
 	c.caughtUp = false
-	c.link.flush()
-	h.wakeAt = c.next()
+	clear(h.ports) // closed ports must not stay reachable
 	if h.wakeAt == never {
 		return -1
 	}
 	return time.Duration(max(h.wakeAt-c.at, 0))
-}
-
-// catchUp reads what has arrived on a link to which others send, if a timer is due: it may
-// answer to it. It reports whether it did. The core's lock is not held.
-func (h *helper) catchUp() bool {
-	c := h.core
-	if !c.batched {
-		return false
-	}
-	c.mu.Lock()
-	c.at = c.clock()
-	due := c.due()
-	h.nics = h.nics[:0]
-	if due {
-		for _, n := range c.nics {
-			h.nics = append(h.nics, n)
-		}
-	}
-	c.mu.Unlock()
-	catchUp(h.nics)
-	clear(h.nics)
-	return due
 }
 
 // end stops the goroutine and waits for it. The core's lock must not be held.

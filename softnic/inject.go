@@ -11,44 +11,39 @@ type injected struct {
 	send, recv refusal
 }
 
-// refusal is a post that is to be refused: err after so many more requests were taken.
-// Without an error nothing is planned.
+// refusal plans that a post is refused: with err, after so many more requests. Without an error
+// nothing is planned.
 type refusal struct {
 	after int
 	err   error
 }
 
-// limit returns how many of n requests may be posted before one is refused, and whether
-// one is.
-func (r *refusal) limit(n int) (int, bool) {
-	if r.err == nil || r.after >= n {
-		return n, false
+// post posts n requests, up to the one to be refused, by calling post with the number of requests
+// before that one. The refusal is used up when all requests before it have been taken.
+func (r *refusal) post(n int, post func(limit int) (int, error)) (int, error) {
+	planned := r.err != nil && r.after < n
+	if planned {
+		n = r.after
 	}
-	return r.after, true
-}
-
-// took notes that n requests were posted; if that was all before the one to refuse, the
-// refusal is used up and its error comes back.
-func (r *refusal) took(n int, refused bool) (err error) {
-	if r.err == nil {
-		return nil
+	taken, err := post(n)
+	if r.err != nil {
+		r.after -= taken
 	}
-	r.after -= n
-	if refused && r.after == 0 {
+	if planned && err == nil && r.after == 0 {
 		err, r.err = r.err, nil
 	}
-	return err
+	return taken, err
 }
 
-// RefuseSend makes a QP refuse one send: when after more sends have been taken, in however
-// many posts, the post that brings the next one stops in front of it with err. A nil err
-// means verbs.ErrQueueFull, which is ordinary back-pressure; any other is what a broken
-// device says. It replaces a refusal that was planned before.
+// RefuseSend makes a QP refuse one send. The QP takes after more sends, in any number of posts. The
+// post with the next send stops in front of it with err. A nil err means verbs.ErrQueueFull, which
+// is ordinary back-pressure; any other error simulates a broken device. The call replaces an
+// earlier plan.
 func (n *NIC) RefuseSend(qpn uint32, after int, err error) error {
 	return n.plan("refuse send", qpn, after, func(q *qp) { q.injected.send = newRefusal(after, err) })
 }
 
-// RefuseRecv is RefuseSend for receives that are posted to the QP itself.
+// RefuseRecv is RefuseSend for receives posted to the QP itself.
 func (n *NIC) RefuseRecv(qpn uint32, after int, err error) error {
 	return n.plan("refuse receive", qpn, after, func(q *qp) { q.injected.recv = newRefusal(after, err) })
 }
@@ -63,7 +58,7 @@ func newRefusal(after int, err error) refusal {
 func (n *NIC) plan(op string, qpn uint32, after int, f func(q *qp)) error {
 	return n.inject(op, qpn, func(q *qp) error {
 		if after < 0 {
-			return verbs.Invalidf("after %d requests: want at least 0", after)
+			return verbs.Invalidf("refusal after %d requests: want at least 0", after)
 		}
 		if q.injected == nil {
 			q.injected = &injected{}
@@ -79,16 +74,16 @@ func (n *NIC) inject(op string, qpn uint32, f func(q *qp) error) error {
 	defer n.core.mu.Unlock()
 	q := n.qps.get(qpn)
 	if q == nil {
-		return verbs.NewOpError(op, n.name, qpn, fmt.Errorf("%w: no such QP is open", verbs.ErrNotFound))
+		return verbs.NewOpError(op, n.name, qpn, fmt.Errorf("%w: no open QP has this number", verbs.ErrNotFound))
 	}
 	err := f(q)
 	n.core.settle()
 	return verbs.NewOpError(op, n.name, qpn, err)
 }
 
-// FailQP ends a QP as an error of the device does: it goes to the error state, everything
-// outstanding on it is flushed, and its context gets EventQPFatal. A QP that is in RESET or
-// in the error state stays as it is.
+// FailQP ends a QP as an error of the device does: it goes to the error state, everything outstanding
+// on it is flushed, and its context gets EventQPFatal. A QP in RESET or in the error state does not
+// change.
 func (n *NIC) FailQP(qpn uint32) error {
 	return n.inject("fail QP", qpn, func(q *qp) error {
 		q.fatal()
@@ -96,41 +91,16 @@ func (n *NIC) FailQP(qpn uint32) error {
 	})
 }
 
-// FailCQ ends a CQ of the NIC as an overrun does: its context gets EventCQErr, the QPs on
-// it go to the error state with EventQPFatal, and once it is empty Poll returns
-// verbs.ErrCQOverrun.
+// FailCQ ends a CQ of the NIC as an overrun does. Its context gets EventCQErr, the QPs on it go to
+// the error state with EventQPFatal, and Poll returns verbs.ErrCQOverrun once the CQ is empty.
 func (n *NIC) FailCQ(v verbs.CQ) error {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
 	c, ok := v.(*cq)
 	if !ok || c == nil || c.ctx.nic != n || c.closed {
-		return verbs.NewOpError("fail CQ", n.name, 0, verbs.Invalidf("the CQ is nil, closed or of another NIC"))
+		return verbs.NewOpError("fail CQ", n.name, 0, verbs.Invalidf("the CQ is nil, closed or belongs to another NIC"))
 	}
 	c.overflow()
 	n.core.settle()
 	return nil
-}
-
-// postSendInjected is postSend of a QP for which something is planned.
-func (q *qp) postSendInjected(wrs []verbs.SendWR) (int, error) {
-	r := &q.injected.send
-	limit, refused := r.limit(len(wrs))
-	n, err := q.postSend(wrs[:limit])
-	planned := r.took(n, refused && err == nil)
-	if err == nil {
-		err = planned
-	}
-	return n, err
-}
-
-// postRecvInjected is recvQueue.post of a QP for which something is planned.
-func (q *qp) postRecvInjected(wrs []verbs.RecvWR) (int, error) {
-	r := &q.injected.recv
-	limit, refused := r.limit(len(wrs))
-	n, err := q.rq.post(wrs[:limit])
-	planned := r.took(n, refused && err == nil)
-	if err == nil {
-		err = planned
-	}
-	return n, err
 }

@@ -1,59 +1,18 @@
 package softnic
 
-import (
-	"net/netip"
+import "time"
 
-	"ibverbx/verbs"
-)
-
-// Link is what carries the packets of the NICs that are plugged into it. The package's
-// links are MemoryLink, FaultLink and UDPLink. A link needs no closing: when its last NIC is
-// closed nothing of it is left.
-//
-// All methods but Step are called with the core's lock held.
+// Link carries the packets of the NICs that are plugged into it. The package's links are
+// MemoryLink, FaultLink and UDPLink. A link needs no closing: closing its last NIC releases
+// everything.
 type Link interface {
-	// Step runs what is due: see MemoryLink.Step.
+	// Step runs everything that is due: see MemoryLink.Step.
 	Step() (next int64, pending bool)
 
 	// shared returns the state that the NICs of the link share.
 	shared() *core
-	// kind names the link for DeviceAttr.Link.
-	kind() string
-	// segment returns the payload bytes of one packet at a path MTU.
-	segment(mtu verbs.MTU) uint32
-	// window returns how many packets a requester may have unacknowledged on a path, and how
-	// many to send another full one, of seg bytes.
-	window(p *path, seg uint32) (n, long uint32)
-	// readAhead returns how many packets one READ request may ask for; 0 is without
-	// limit. A longer READ is made of several.
-	readAhead() uint32
-	// send carries p. p and its payload are valid only during the call.
+	// send carries p. The core's lock is held. p and its payload are valid only during the call.
 	send(from *NIC, p *packet)
-	// direct returns the QP to which every packet of q goes, unharmed and at once,
-	// until the work list is next looked at; nil if that cannot be said. It saves
-	// finding the QP anew for every packet of a burst.
-	direct(q *qp) *qp
-	// room reports whether from may send another packet now. If not, the link
-	// schedules q when it may.
-	room(from *NIC, q *qp) bool
-	// deliver hands on at most budget packets that are due at now, and reports how
-	// many it handed on.
-	deliver(now int64, budget int) int
-	// next is the time at which a packet is due, never if there is none.
-	next() int64
-	// pump takes the packets that have arrived, on a link to which others send, and
-	// reports whether there were any, or that somebody else is at it.
-	pump() (read, busy bool)
-	// flush hands on what send has collected. It is called before the lock is released.
-	flush()
-	// address returns an address for a NIC that was given none.
-	address() (netip.Addr, error)
-	// plug makes the link ready for a NIC that has its address.
-	plug(n *NIC) error
-	// route fills in what the link needs to know about a path of n.
-	route(n *NIC, p *path) error
-	// forget drops what the link keeps about a NIC that is being closed.
-	forget(n *NIC)
 }
 
 var (
@@ -61,3 +20,48 @@ var (
 	_ Link = (*FaultLink)(nil)
 	_ Link = (*UDPLink)(nil)
 )
+
+// made reports whether link comes from NewMemoryLink, NewFaultLink or NewUDPLink.
+func made(link Link) bool {
+	switch l := link.(type) {
+	case *MemoryLink:
+		return l != nil && l.link != nil
+	case *FaultLink:
+		return l != nil && l.link != nil
+	case *UDPLink:
+		return l != nil && l.link != nil
+	}
+	return false
+}
+
+// linkTraits describes a link to the QPs on it.
+type linkTraits struct {
+	// kind names the link in DeviceAttr.Link.
+	kind string
+	// immediate says that the link delivers every packet unharmed within the call that sends it,
+	// at any length. Other links cut messages at the path MTU.
+	immediate bool
+	// window is how many packets a requester may have unacknowledged.
+	window uint32
+	// windowBytes limits window for full packets: to as many as this many bytes hold. 0 is no
+	// limit.
+	windowBytes uint32
+	// readAhead is how many packets one READ request asks for. A longer READ is made of several
+	// requests. 0 is no limit.
+	readAhead uint32
+	// probeAfter is how long a requester waits for an answer before it sends a probe. 0 is forever.
+	probeAfter time.Duration
+}
+
+// windows returns how many packets a requester may have unacknowledged on a path, and how many
+// after another full one, of seg bytes.
+func (t *linkTraits) windows(p *path, seg uint32) (n, long uint32) {
+	n = t.window
+	if p != nil && p.way != nil {
+		n = min(n, p.way.window)
+	}
+	if t.windowBytes == 0 {
+		return n, n
+	}
+	return n, min(n, t.windowBytes/seg)
+}

@@ -25,8 +25,8 @@ func (m *mr) Len() uint64  { return m.length }
 func (m *mr) LKey() uint32 { return m.key }
 func (m *mr) RKey() uint32 { return m.key }
 
-// Close deregisters the region. Nothing refers to its memory between two calls into
-// the NIC, so it is safe with work outstanding: whoever uses the key next fails.
+// Close deregisters the region. Between two calls into the NIC nothing refers to the memory, so
+// closing is safe with work outstanding: the next use of the key fails.
 func (m *mr) Close() error {
 	c := m.pd.ctx.core
 	c.mu.Lock()
@@ -47,7 +47,7 @@ func (m *mr) destroy() {
 }
 
 // registerMemory is PD.RegisterMemory with the lock held.
-func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (*mr, error) {
+func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (verbs.MR, error) {
 	const remoteWrites = verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
 	switch {
 	case mem == nil || mem.Len() == 0:
@@ -69,25 +69,26 @@ func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (*mr, error)
 	return m, nil
 }
 
-// keyTable finds memory regions by key. The low half of a key is an index, the high
-// half a random tag, so that a key cannot be guessed by counting: a wrong guess costs
-// the guesser its QP.
+// keyTable finds memory regions by key. The low half of a key is an index, the high half a random
+// tag. A peer cannot guess keys by counting, and a wrong guess ends its QP.
 //
 //	31     16 | 15     0
 //	   tag    |   index
 type keyTable struct {
 	regions []*mr
-	none    *mr      // stands where there is no region: it has no PD, so it is nobody's
-	free    []uint32 // indices given back, oldest first
-	rng     *rand.Rand
+	// none stands where there is no region. It has no PD, so no key matches it.
+	none *mr
+	// free are the released indices, oldest first, each with its last tag in the low half.
+	free []uint32
+	rng  *rand.Rand
 }
 
 const (
 	keyIndexBits = 16
 	keyIndexMask = 1<<keyIndexBits - 1
 
-	// keyReuseDelay is how many indices must be free before one is used again, as
-	// long as there are fresh ones.
+	// keyReuseDelay is how many indices must be free before one is used again, as long as there
+	// are fresh ones.
 	keyReuseDelay = 1024
 )
 
@@ -97,36 +98,27 @@ func (t *keyTable) init(rng *rand.Rand) {
 	t.regions = []*mr{t.none} // index 0 is never used, so key 0 is never valid
 }
 
-// add gives m a key that neither its index's last region nor key 0 had. It reports
-// false if there is no room.
+// add gives m a key that neither its index's last region nor key 0 had. It reports false if there
+// is no room.
 func (t *keyTable) add(m *mr) bool {
-	var i uint32
+	var i, last uint32
 	switch {
 	case len(t.regions) <= maxMR && len(t.free) < keyReuseDelay:
 		i = uint32(len(t.regions))
 		t.regions = append(t.regions, t.none)
 	case len(t.free) > 0:
-		i = t.free[0] >> keyIndexBits
-		// The upper half of a free entry is the index, the lower the last tag.
-		last := t.free[0] & keyIndexMask
+		i, last = t.free[0]>>keyIndexBits, t.free[0]&keyIndexMask
 		t.free = t.free[1:]
-		t.place(m, i, last)
-		return true
 	default:
 		return false
 	}
-	t.place(m, i, 0)
-	return true
-}
-
-// place puts m at index i under a tag other than last.
-func (t *keyTable) place(m *mr, i, last uint32) {
 	tag := t.rng.Uint32() >> keyIndexBits
 	for tag == last {
 		tag = t.rng.Uint32() >> keyIndexBits
 	}
 	m.key = tag<<keyIndexBits | i
 	t.regions[i] = m
+	return true
 }
 
 func (t *keyTable) remove(key uint32) {
@@ -135,9 +127,9 @@ func (t *keyTable) remove(key uint32) {
 	t.free = append(t.free, i<<keyIndexBits|key>>keyIndexBits)
 }
 
-// find returns the n bytes at addr of the region under key, if the region belongs to
-// d, holds all of them and allows need. Otherwise it returns nil and false. It is small
-// enough to be inlined, which an 8-byte WRITE notices.
+// find returns the n bytes at addr of the region under key, if the region belongs to d, holds all
+// of them and allows need. Otherwise it returns nil and false. It is small enough to be inlined,
+// which makes an 8-byte WRITE measurably faster.
 func (t *keyTable) find(d *pd, key uint32, addr uint64, n uint32, need verbs.Access) ([]byte, bool) {
 	if i := int(key & keyIndexMask); i < len(t.regions) {
 		m := t.regions[i]

@@ -9,21 +9,21 @@ import (
 	"ibverbx/verbs"
 )
 
-// NIC is a software RDMA NIC with one port. It implements verbs.Device; Open gives a
-// context on it. All methods are safe for concurrent use.
+// NIC is a software RDMA NIC with one port. It implements verbs.Device; Open returns a context on
+// it. All methods are safe for concurrent use.
 type NIC struct {
-	core    *core
-	link    Link
-	name    string
-	cfg     Config
+	core *core
+	name string
+	cfg  Config
+	// ordinal counts the NICs of the link from 1.
 	ordinal uint32
 	guid    verbs.GUID
 	gids    []verbs.GIDEntry
-	// mtuGiven says that the MTU is not a default.
+	// mtuGiven says that the MTU was configured.
 	mtuGiven bool
 	rng      *rand.Rand
 
-	// All below is guarded by the core's lock.
+	// The core's lock guards everything below.
 	closed   bool
 	failed   bool
 	portUp   bool
@@ -32,53 +32,51 @@ type NIC struct {
 	ahs      slots[*ah]
 	contexts family[*hostContext]
 	stats    Stats
-	queued   int      // packets under way, on a link that queues
-	waiting  workList // QPs that wait for that to fall
-	budget   budget   // of all QPs
-	patience uint8    // how often the time to the first probe is doubled
-	scratch  packet   // the packet being built
-	word     [8]byte  // the answer of an atomic on its way to memory
-	grh      [verbs.GRHLen]byte
-	observe  func(Touch) // nil if nobody looks
-	egress   *egress     // the port of a switch that leads here, nil if there is none
-	udp      *udpPort    // the sockets, on a UDPLink
+	// queued is how many packets are under way, on a link that queues.
+	queued int
+	// waiting are QPs that wait for queued to fall.
+	waiting workList
+	// budget is shared by all QPs.
+	budget budget
+	// patience is how often the time to the first probe is doubled.
+	patience uint8
+	// scratch is the packet being built.
+	scratch packet
+	// word is the result of an atomic on its way to memory.
+	word [8]byte
+	// grh is the GRH of a datagram on its way to memory.
+	grh [verbs.GRHLen]byte
+	// observe sees every access to memory. Nil means none.
+	observe func(Touch)
+	// egress is the port of a switch that leads to the NIC. Nil means none.
+	egress *egress
+	// udp are the sockets of a NIC on a UDPLink.
+	udp *udpPort
 }
 
 var _ verbs.Device = (*NIC)(nil)
 
 // New plugs a new NIC into a link.
 func New(link Link, cfg Config) (*NIC, error) {
-	if err := cfg.validate(); err != nil {
+	err := cfg.validate()
+	if err == nil && !made(link) {
+		err = verbs.Invalidf("no link: make one with NewMemoryLink, NewFaultLink or NewUDPLink")
+	}
+	if err != nil {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
 	}
-	if !made(link) {
-		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, verbs.Invalidf("no link: make one with NewMemoryLink, NewFaultLink or NewUDPLink"))
+	n := &NIC{
+		core: link.shared(), name: cfg.Name, cfg: cfg, mtuGiven: cfg.MTU != 0, portUp: true,
+		waiting: workList{bit: onWaiting}, budget: newBudget(0),
 	}
-	c := link.shared()
-	n := &NIC{core: c, link: link, portUp: true}
-	n.cfg, n.name, n.mtuGiven = cfg, cfg.Name, cfg.MTU != 0
-	if err := c.attach(n, cfg.Addr); err != nil {
+	if err := n.core.attach(n, cfg.Addr); err != nil {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
 	}
 	return n, nil
 }
 
-// made reports whether link comes from NewMemoryLink, NewFaultLink or NewUDPLink.
-func made(link Link) bool {
-	switch l := link.(type) {
-	case *MemoryLink:
-		return l != nil && l.core.link != nil
-	case *FaultLink:
-		return l != nil && l.core.link != nil
-	case *UDPLink:
-		return l != nil && l.core.link != nil
-	}
-	return false
-}
-
-// setAddr finishes the construction, once the link has given the NIC its number and
-// address. Row 0 of the GID table is the link-local address of the GUID, row 1 the
-// routable one.
+// setAddr completes the construction when the link has given the NIC its number and address. Row 0
+// of the GID table is the link-local address of the GUID, row 1 the routable one.
 func (n *NIC) setAddr(gid verbs.GID, nonce uint32) {
 	n.guid = verbs.GUID(0x0200_00ff_fe00_0000 | uint64(nonce&0xff)<<16 | uint64(nonce>>8&0xffff)<<40 | uint64(n.ordinal&0xffff))
 	n.cfg = n.cfg.withDefaults(n.ordinal)
@@ -96,8 +94,7 @@ func (n *NIC) setAddr(gid verbs.GID, nonce uint32) {
 	}
 }
 
-// newRand returns the source of a NIC's keys and PSNs: the seed's, or one that only
-// this process knows.
+// newRand returns the source of a NIC's keys and PSNs. It is secret if the seed is 0.
 func newRand(seed uint64) *rand.Rand {
 	var key [32]byte
 	if seed == 0 {
@@ -140,18 +137,20 @@ func (n *NIC) Close() error {
 		x.destroy()
 	}
 	n.closed = true
-	end := n.core.detach(n)
+	last := n.core.detach(n)
 	n.core.settle()
 	n.core.mu.Unlock()
-	end()
+	if last != nil {
+		last.end()
+	}
 	if n.udp != nil {
 		return verbs.NewOpError("close NIC", n.name, 0, n.udp.close())
 	}
 	return nil
 }
 
-// SetPort takes the port down or up. While it is down it neither sends nor receives;
-// QPs keep their state and retry. Contexts get a port event.
+// SetPort takes the port down or up. While it is down it neither sends nor receives; QPs keep
+// their state and retry. Contexts get a port event.
 func (n *NIC) SetPort(up bool) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
@@ -163,14 +162,19 @@ func (n *NIC) SetPort(up bool) {
 	if up {
 		typ = verbs.EventPortActive
 	}
-	for _, x := range n.contexts.inOrder() {
-		x.raise(verbs.Event{Type: typ, Port: 1})
-	}
+	n.raise(verbs.Event{Type: typ, Port: 1})
 	n.core.settle()
 }
 
-// Fail makes the device fail as hardware does: every QP goes to the error state, the
-// contexts get EventDeviceFatal, and nothing can be made on it any more.
+// raise queues an event for every context.
+func (n *NIC) raise(e verbs.Event) {
+	for _, x := range n.contexts.inOrder() {
+		x.raise(e)
+	}
+}
+
+// Fail makes the device fail as hardware does: every QP goes to the error state, contexts get
+// EventDeviceFatal, and no object can be made on the NIC until Recover.
 func (n *NIC) Fail() {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
@@ -178,13 +182,35 @@ func (n *NIC) Fail() {
 		return
 	}
 	n.failed = true
-	for _, x := range n.contexts.inOrder() {
-		x.raise(verbs.Event{Type: verbs.EventDeviceFatal})
-	}
+	n.raise(verbs.Event{Type: verbs.EventDeviceFatal})
 	for q := range n.qps.all() {
 		q.enterError()
 	}
 	n.core.settle()
+}
+
+// Recover ends a Fail, as a firmware reset does that the driver survives. Open contexts can be used
+// again, with their PDs, regions, CQs and SRQs. Their QPs stay in the error state until they are
+// taken to RESET or closed, and posted receives of SRQs stay posted. Contexts get EventPortActive
+// if the port is up. A NIC that has not failed does not change.
+func (n *NIC) Recover() {
+	n.core.mu.Lock()
+	defer n.core.mu.Unlock()
+	if n.closed || !n.failed {
+		return
+	}
+	n.failed = false
+	if n.portUp {
+		n.raise(verbs.Event{Type: verbs.EventPortActive, Port: 1})
+	}
+	n.core.settle()
+}
+
+// Reset is Fail followed by Recover. Afterwards the QPs are in the error state, and the events of
+// both are queued.
+func (n *NIC) Reset() {
+	n.Fail()
+	n.Recover()
 }
 
 // Stats returns the counters of the NIC.
@@ -194,8 +220,8 @@ func (n *NIC) Stats() Stats {
 	return n.stats
 }
 
-// receive takes a packet from the link. What cannot be for anybody here is counted
-// and dropped.
+// receive takes a packet from the link. A packet without a QP that can take it is counted and
+// dropped.
 func (n *NIC) receive(p *packet) {
 	if !n.portUp {
 		n.stats.PortDownDrops++

@@ -6,7 +6,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// pd is a protection domain. Everything in it is guarded by the core's lock.
+// pd is a protection domain. The core's lock guards everything in it.
 type pd struct {
 	ctx    *hostContext
 	closed bool
@@ -18,17 +18,6 @@ type pd struct {
 
 var _ verbs.PD = (*pd)(nil)
 
-// lock takes the lock and checks that the domain can be used; on error it is released
-// again.
-func (d *pd) lock(op string) error {
-	d.ctx.core.mu.Lock()
-	if err := d.usable(); err != nil {
-		d.ctx.core.mu.Unlock()
-		return verbs.NewOpError(op, d.ctx.nic.name, 0, err)
-	}
-	return nil
-}
-
 func (d *pd) usable() error {
 	if d.closed {
 		return verbs.ErrClosed
@@ -37,16 +26,7 @@ func (d *pd) usable() error {
 }
 
 func (d *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
-	const op = "register memory"
-	if err := d.lock(op); err != nil {
-		return nil, err
-	}
-	defer d.ctx.core.mu.Unlock()
-	region, err := d.registerMemory(m, access)
-	if err != nil {
-		return nil, verbs.NewOpError(op, d.ctx.nic.name, 0, err)
-	}
-	return region, nil
+	return locked(d.ctx, d, "register memory", func() (verbs.MR, error) { return d.registerMemory(m, access) })
 }
 
 func (d *pd) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (verbs.MR, error) {
@@ -55,42 +35,15 @@ func (d *pd) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (verbs.MR
 }
 
 func (d *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	const op = "create QP"
-	if err := d.lock(op); err != nil {
-		return nil, err
-	}
-	defer d.ctx.core.mu.Unlock()
-	q, err := d.createQP(cfg)
-	if err != nil {
-		return nil, verbs.NewOpError(op, d.ctx.nic.name, 0, err)
-	}
-	return q, nil
+	return locked(d.ctx, d, "create QP", func() (verbs.QP, error) { return d.createQP(cfg) })
 }
 
 func (d *pd) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
-	const op = "create SRQ"
-	if err := d.lock(op); err != nil {
-		return nil, err
-	}
-	defer d.ctx.core.mu.Unlock()
-	s, err := d.createSRQ(cfg)
-	if err != nil {
-		return nil, verbs.NewOpError(op, d.ctx.nic.name, 0, err)
-	}
-	return s, nil
+	return locked(d.ctx, d, "create SRQ", func() (verbs.SRQ, error) { return d.createSRQ(cfg) })
 }
 
 func (d *pd) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
-	const op = "create AH"
-	if err := d.lock(op); err != nil {
-		return nil, err
-	}
-	defer d.ctx.core.mu.Unlock()
-	a, err := d.createAH(attr)
-	if err != nil {
-		return nil, verbs.NewOpError(op, d.ctx.nic.name, 0, err)
-	}
-	return a, nil
+	return locked(d.ctx, d, "create AH", func() (verbs.AH, error) { return d.createAH(attr) })
 }
 
 func (d *pd) Close() error {
@@ -108,7 +61,7 @@ func (d *pd) Close() error {
 	return nil
 }
 
-// destroy closes the domain and all in it.
+// destroy closes the domain and everything in it.
 func (d *pd) destroy() {
 	for _, q := range d.qps.inOrder() {
 		q.destroy()

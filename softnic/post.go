@@ -2,6 +2,7 @@ package softnic
 
 import (
 	"errors"
+	"fmt"
 
 	"ibverbx/verbs"
 )
@@ -14,10 +15,10 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	if q.injected == nil {
 		n, err = q.postSend(wrs)
 	} else {
-		n, err = q.postSendInjected(wrs)
+		n, err = q.injected.send.post(len(wrs), func(limit int) (int, error) { return q.postSend(wrs[:limit]) })
 	}
 	if n > 0 {
-		c.schedule(q)
+		c.tx.push(q)
 		c.settle()
 	}
 	c.mu.Unlock()
@@ -27,8 +28,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// postError wraps an error of a post; a full queue stays bare, so that back-pressure
-// costs nothing.
+// postError wraps an error of a post. A full queue stays bare, so that back-pressure costs nothing.
 func (q *qp) postError(op string, err error) error {
 	if errors.Is(err, verbs.ErrQueueFull) {
 		return verbs.ErrQueueFull
@@ -70,7 +70,7 @@ func (q *qp) postSend(wrs []verbs.SendWR) (int, error) {
 	return len(wrs), nil
 }
 
-// sendable says whether sends can be posted in the present state.
+// sendable returns an error if sends cannot be posted in the present state.
 func (q *qp) sendable() error {
 	switch q.state {
 	case verbs.StateRTS, verbs.StateSQD, verbs.StateSQE, verbs.StateErr:
@@ -83,7 +83,11 @@ func (q *qp) sendable() error {
 	return stateError("sends", "RTS", q.state)
 }
 
-// explainSend says which rule of postSend a request breaks.
+func stateError(what, from string, now verbs.QPState) error {
+	return fmt.Errorf("%w: the QP is in %s, and %s can be posted only from %s on", verbs.ErrState, now, what, from)
+}
+
+// explainSend names the rule of postSend that a request breaks.
 func (q *qp) explainSend(i int, wr *verbs.SendWR) error {
 	switch {
 	case q.legal>>wr.Opcode&1 == 0:
@@ -94,7 +98,7 @@ func (q *qp) explainSend(i int, wr *verbs.SendWR) error {
 	return verbs.Invalidf("send %d of the chain: unknown flags %s", i, wr.Flags)
 }
 
-// checkSend holds the rules that only some requests must meet.
+// checkSend checks the rules for some kinds of requests.
 func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
 	inline := wr.Flags&verbs.SendInline != 0
 	switch {
@@ -118,7 +122,7 @@ func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
 	return nil
 }
 
-// copyInline takes the bytes of an INLINE request at post time.
+// copyInline copies the bytes of an INLINE request at post time.
 func (q *qp) copyInline(slot int, wr *verbs.SendWR) {
 	if q.nic.observe != nil {
 		q.touchInline(wr)
@@ -146,7 +150,7 @@ func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
 		return 0, err
 	}
 	if q.srq != nil {
-		return 0, verbs.Invalidf("the QP takes its receives from an SRQ: post them there")
+		return 0, verbs.Invalidf("the QP uses an SRQ: post receives to the SRQ")
 	}
 	if q.state == verbs.StateReset {
 		return 0, stateError("receives", "INIT", q.state)
@@ -156,7 +160,7 @@ func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
 	if q.injected == nil {
 		n, err = q.rq.post(wrs)
 	} else {
-		n, err = q.postRecvInjected(wrs)
+		n, err = q.injected.recv.post(len(wrs), func(limit int) (int, error) { return q.rq.post(wrs[:limit]) })
 	}
 	if q.state == verbs.StateErr {
 		q.flushReceives()

@@ -5,15 +5,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// A loss in the middle of a stream is reported by the packets behind it. One at its end, or of
-// the report, is noticed by the silence only, and the timeout of a QP is long: 67 ms by
-// default. So on a link that may lose packets the oldest unacknowledged one is sent again
-// earlier, with growing pauses, and asks for an answer. The answer says what the peer has. A
-// probe is no retry: the counters and the time that a peer has are as before. A peer that is
-// merely slow must not be made slower by probes: each that was in vain doubles the time to the
-// next first one, of all QPs of the NIC.
+// Packets behind a loss report it. A loss at the end of a stream, or of the report, shows only as
+// silence, and the timeout of a QP is long: 67 ms by default. So on a link that may lose packets
+// the requester probes earlier: it sends the oldest unacknowledged packet again, with growing
+// pauses. The answer says what the peer has. A probe does not count as a retry and does not change
+// the deadline. Probes must not slow down a peer that is merely slow: each needless one doubles
+// the time to the next first probe of all QPs of the NIC.
 
-// maxPatience makes the time to the first probe 128 ms at the most, if it is 2 ms at first.
+// maxPatience limits that doubling: with 2 ms at first, the first probe comes after at most 128 ms.
 const maxPatience = 6
 
 // probe sends the oldest unacknowledged packet again, and nothing else.
@@ -22,7 +21,7 @@ func (q *qp) probe(now int64) {
 	snd, next, off, reads := q.snd, q.sqNext, q.sqOff, q.reads
 	q.probing = true
 	q.seek(q.una)
-	w := &q.sq[int(q.sqNext)&(len(q.sq)-1)]
+	w := q.wqe(q.sqNext)
 	if w.isRequest() {
 		q.sendRequest(w)
 	} else {
@@ -30,7 +29,7 @@ func (q *qp) probe(now int64) {
 	}
 	q.probing = false
 	if q.state == verbs.StateErr {
-		return // the memory is not registered any more
+		return // the memory is no longer registered
 	}
 	q.snd, q.sqNext, q.sqOff, q.reads = snd, next, off, reads
 	q.probed = true
@@ -38,9 +37,9 @@ func (q *qp) probe(now int64) {
 	q.setTimer(now)
 }
 
-// afterProbe looks at the first answer after a probe of PSN una. If it acknowledges the probe
-// and nothing more, the peer has nothing of what was sent behind it. If it acknowledges more,
-// the peer had it all the time.
+// afterProbe looks at the first answer after a probe of PSN una. If it acknowledges only the
+// probe, the peer has nothing of what was sent behind it. If it acknowledges more, the peer had
+// received everything and the probe was needless.
 func (q *qp) afterProbe(una roce.PSN) {
 	q.probed = false
 	n := q.nic

@@ -3,64 +3,63 @@ package softnic
 import (
 	"fmt"
 
+	"ibverbx/internal/ring"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
-// firstQPN is the first QP number of every NIC; 0 and 1 are the management QPs of
-// InfiniBand, and a few more stay free as on hardware.
+// firstQPN is the first QP number of every NIC. 0 and 1 are the management QPs of InfiniBand, and
+// a few more stay free as on hardware.
 const firstQPN = 0x11
 
-// qp is a queue pair. Everything in it is guarded by the core's lock.
+// qp is a queue pair. The core's lock guards everything in it.
 //
-// Its parts live in files of their own: state.go moves it between states, post.go
-// fills its queues, requester.go sends requests, completer.go takes the answers,
-// responder.go serves the peer, unreliable.go receives UC and UD, flush.go ends it.
+// Its parts have their own files: state.go moves it between states, post.go fills its queues,
+// requester.go sends requests, completer.go takes the answers, responder.go serves the peer,
+// place.go puts payloads into memory, unreliable.go receives UC and UD, flush.go ends it.
 type qp struct {
 	pd        *pd
 	nic       *NIC
 	core      *core
-	link      Link
-	paced     bool // the link queues packets and may have no room
 	num       uint32
 	typ       verbs.QPType
 	state     verbs.QPState
 	transport uint8
-	legal     uint8 // bit i: opcode i may be posted
+	// legal has bit i set if opcode i may be posted.
+	legal     uint8
 	signalAll bool
 	closed    bool
 	sendCQ    *cq
 	recvCQ    *cq
 	srq       *srq
+	// sgidIndex is the row of the GID table that Endpoint and Connect use.
 	sgidIndex int
 	attr      verbs.QPAttr
-	firstPSN  roce.PSN // what Endpoint tells the peer
+	// firstPSN is the PSN that Endpoint tells the peer.
+	firstPSN roce.PSN
 
-	path   *path  // to the peer
-	from   *path  // the last path that a packet of the peer came on
-	seg    uint32 // payload bytes of a packet
-	window uint32 // packets unacknowledged at the most
-	// longWindow is how many there are at the most for a full packet to follow.
+	// path leads to the peer.
+	path *path
+	// from is the last path that a packet of the peer came on.
+	from *path
+	// seg is the number of payload bytes of a full packet.
+	seg uint32
+	// window is how many packets may be unacknowledged.
+	window uint32
+	// longWindow is how many packets may be unacknowledged after another full one.
 	longWindow uint32
-	// readAhead is how many packets one READ request asks for; 0 is without limit.
-	readAhead uint32
-	// ackMask makes a long message ask for acknowledgements on its way, often enough
-	// for the window never to close for want of one: when the packets before it in the
-	// message are ackMask, or as many more as a multiple of ackMask + 1.
+	// ackMask makes a long message ask for acknowledgements on its way, often enough that the
+	// window never closes. A packet asks if the number of packets before it in the message is
+	// ackMask modulo ackMask + 1.
 	ackMask roce.PSN
 
-	inTx       bool // in core.tx
-	inLater    bool // in core.later
-	inBroken   bool // in core.broken
-	ackListed  bool // in core.acks
-	watched    bool // in core.watch
-	timerIdx   int  // in core.timers
-	timerAt    int64
-	awaitsRoom bool    // in NIC.waiting
-	starved    bool    // in budget.starved
-	charged    uint32  // packets that count in the NIC's budget, and in to
-	to         *budget // that of the peer's NIC, nil if it is not known
-	injected   *injected
+	// lists says on which work lists the QP is.
+	lists listBits
+	// charged is how many packets the QP counts in the NIC's budget, and in to.
+	charged uint32
+	// to is the budget of the peer's NIC, nil if it is not known.
+	to       *budget
+	injected *injected
 
 	sendQueue
 	rq recvQueue
@@ -71,60 +70,88 @@ type qp struct {
 //
 //	head <= next <= max <= tail
 //
-// head is the oldest request that has not completed, next the one being sent, max the
-// first that was never sent, tail the first free slot. next falls behind max when the
-// requester goes back. sqUsed slots before tail are not free: their completion has not
-// been polled.
+// head is the oldest request that has not completed, next the one being sent, max the first that
+// was never sent, tail the first free slot. next falls behind max when the requester goes back.
+// The ring is hand-written: no container has so many cursors.
 type sendQueue struct {
-	sq                    []sendWQE
-	sqHead, sqNext, sqMax uint32
-	sqTail, unreported    uint32
-	sqUsed                *uint32 // on its own: completions that were not polled point to it
-	maxSend               uint32
-	maxSendSGE            uint8
-	inline                []byte // maxInline bytes per slot
-	maxInline             uint32
+	sq                            []sendWQE
+	sqHead, sqNext, sqMax, sqTail uint32
+	// sqUsed is how many slots before tail are occupied: their completions have not been polled.
+	// It is allocated separately because completions that were not polled point to it.
+	sqUsed *uint32
+	// unreported is how many completed requests have no completion yet.
+	unreported uint32
+	maxSend    uint32
+	maxSendSGE uint8
+	// inline holds the bytes of INLINE requests: maxInline bytes per slot.
+	inline    []byte
+	maxInline uint32
 
-	sqOff  uint32   // bytes of request next that were sent
-	snd    roce.PSN // the next PSN to send
-	una    roce.PSN // the oldest PSN that is not acknowledged
-	maxPSN roce.PSN // the first PSN that was never sent
+	// sqOff is how many bytes of request next were sent.
+	sqOff uint32
+	// snd is the next PSN to send.
+	snd roce.PSN
+	// una is the oldest PSN that is not acknowledged.
+	una roce.PSN
+	// maxPSN is the first PSN that was never sent.
+	maxPSN roce.PSN
+	// reads counts READs and atomics between head and next.
+	reads uint8
+	// drained says that nothing is in flight in SQD.
+	drained bool
 
-	reads     uint8 // READs and atomics between head and next
-	retryLeft uint8
-	rnrLeft   uint8
-	rnrWait   bool
-	wentBack  bool // went back for a gap at wentAt
-	wentAt    roce.PSN
-	armedUna  roce.PSN // una when the timer was armed
-	deadline  int64    // when the peer's time is up
-	excused   bool     // the timer was late, and the peer's time began anew
-	// probePause is the time to the next probe, 0 for none; probing is set while one is
-	// sent, probed until something was acknowledged since.
-	probePause      int64
-	probing, probed bool
-	drained         bool // SQD: nothing is in flight
+	retransmission
 }
 
-// sendWQE is a posted send, in two cache lines of which a request with one SGE needs
-// only the first:
+// retransmission is the part of a send queue that waits for answers and sends again.
+type retransmission struct {
+	retryLeft uint8
+	rnrLeft   uint8
+	// rnrWait says that the QP waits because the peer had no receive.
+	rnrWait bool
+	// wentBack says that the QP went back for a gap at wentAt.
+	wentBack bool
+	wentAt   roce.PSN
+	// timerIdx is the QP's index in core.timers, -1 if its timer does not run.
+	timerIdx int
+	// timerAt is when the timer fires, or has fired last.
+	timerAt int64
+	// armedUna is una when the timer was armed.
+	armedUna roce.PSN
+	// deadline is when the peer's time is up.
+	deadline int64
+	// excused says that the timer was late and the peer's time started again.
+	excused bool
+	// probing is set while a probe is being sent.
+	probing bool
+	// probed says that nothing was acknowledged since the last probe.
+	probed bool
+	// probePause is the time to the next probe. 0 means none.
+	probePause int64
+}
+
+// wqe returns the request with sequence number i.
+func (s *sendQueue) wqe(i uint32) *sendWQE { return &s.sq[int(i)&(len(s.sq)-1)] }
+
+// sendWQE is a posted send. It has two cache lines, and a request with one SGE uses only the
+// first:
 //
 //	 0 wrid     8 remoteAddr  16 rkey   20 imm     24 length  28 first  32 last
 //	36 opcode  37 flags       38 numSGE            40 sge[0]
 //	56 sge[1..3]             104 arg0              112 arg1
 type sendWQE struct {
-	wrid        uint64
-	remoteAddr  uint64
-	rkey        uint32
-	imm         uint32
-	length      uint32
-	first, last roce.PSN // valid from the first transmission on
+	wrid       uint64
+	remoteAddr uint64
+	rkey       uint32
+	imm        uint32
+	length     uint32
+	// first and last are the PSNs of its packets, valid from the first transmission on.
+	first, last roce.PSN
 	opcode      verbs.Opcode
 	flags       verbs.SendFlags
 	numSGE      uint8
 	sge         [verbs.MaxSGE]verbs.SGE
-	// arg0 and arg1 are the operands of an atomic, or AH and QPN<<32|Q_Key of a
-	// datagram.
+	// arg0 and arg1 are the operands of an atomic, or the AH and QPN<<32|Q_Key of a datagram.
 	arg0, arg1 uint64
 	_          uint64
 }
@@ -145,8 +172,7 @@ func (w *sendWQE) set(wr *verbs.SendWR, length uint32) {
 	}
 }
 
-// isRequest reports whether w is a READ or an atomic, which end with an answer of
-// their own.
+// isRequest reports whether w is a READ or an atomic. Those end with an answer of their own.
 func (w *sendWQE) isRequest() bool { return w.opcode >= verbs.OpRDMARead }
 
 var _ verbs.QP = (*qp)(nil)
@@ -158,17 +184,17 @@ const (
 	legalRC = legalUC | 1<<verbs.OpRDMARead | 1<<verbs.OpAtomicCmpAndSwp | 1<<verbs.OpAtomicFetchAndAdd
 )
 
-func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
+func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	sgidIndex, err := d.checkQPConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
 	n := d.ctx.nic
 	q := &qp{
-		pd: d, nic: n, core: n.core, link: n.link, typ: cfg.Type, signalAll: cfg.SignalAll,
-		sendCQ: cfg.SendCQ.(*cq), recvCQ: cfg.RecvCQ.(*cq), sgidIndex: sgidIndex, timerIdx: -1,
-		paced: n.core.timed,
+		pd: d, nic: n, core: n.core, typ: cfg.Type, signalAll: cfg.SignalAll,
+		sendCQ: cfg.SendCQ.(*cq), recvCQ: cfg.RecvCQ.(*cq), sgidIndex: sgidIndex,
 	}
+	q.timerIdx = -1
 	switch cfg.Type {
 	case verbs.RC:
 		q.transport, q.legal = roce.RC, legalRC
@@ -181,7 +207,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	q.maxSend = uint32(cfg.MaxSendWR)
 	q.maxSendSGE = uint8(max(cfg.MaxSendSGE, 1))
 	q.maxInline = uint32(cfg.MaxInline)
-	q.sq = make([]sendWQE, roundUp(max(cfg.MaxSendWR, 1)))
+	q.sq = make([]sendWQE, ring.CeilPow2(cfg.MaxSendWR))
 	q.inline = make([]byte, len(q.sq)*cfg.MaxInline)
 	if cfg.SRQ != nil {
 		q.srq = cfg.SRQ.(*srq)
@@ -203,7 +229,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 
 func (n *NIC) randomPSN() roce.PSN { return roce.PSN(n.rng.Uint32()).Add(0) }
 
-// checkQPConfig returns the row of the GID table that the QP uses, or what is wrong.
+// checkQPConfig checks a configuration and returns the row of the GID table that the QP uses.
 func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {
 	if cfg.Type != verbs.RC && cfg.Type != verbs.UC && cfg.Type != verbs.UD {
 		return 0, verbs.Invalidf("QPConfig.Type is %d: want RC, UC or UD", cfg.Type)
@@ -217,26 +243,20 @@ func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {
 	if cfg.SRQ != nil {
 		s, ok := cfg.SRQ.(*srq)
 		if !ok || s == nil || s.pd != d || s.closed {
-			return 0, verbs.Invalidf("QPConfig.SRQ is nil, closed or not of this PD")
+			return 0, verbs.Invalidf("QPConfig.SRQ is nil, closed or belongs to another PD")
 		}
 		if cfg.MaxRecvWR != 0 {
 			return 0, verbs.Invalidf("QPConfig.MaxRecvWR is %d: with an SRQ it must be 0", cfg.MaxRecvWR)
 		}
 	}
-	for _, f := range [...]struct {
-		name       string
-		value, max int
-	}{
-		{"MaxSendWR", cfg.MaxSendWR, maxWR},
-		{"MaxRecvWR", cfg.MaxRecvWR, maxWR},
-		{"MaxSendSGE", cfg.MaxSendSGE, verbs.MaxSGE},
-		{"MaxRecvSGE", cfg.MaxRecvSGE, verbs.MaxSGE},
-		{"MaxInline", cfg.MaxInline, maxInline},
-		{"Port", int(cfg.Port), 1},
-	} {
-		if f.value < 0 || f.value > f.max {
-			return 0, verbs.Invalidf("QPConfig.%s is %d: want 0 to %d", f.name, f.value, f.max)
-		}
+	if err := checkRanges("QPConfig",
+		bounded{"MaxSendWR", cfg.MaxSendWR, maxWR},
+		bounded{"MaxRecvWR", cfg.MaxRecvWR, maxWR},
+		bounded{"MaxSendSGE", cfg.MaxSendSGE, verbs.MaxSGE},
+		bounded{"MaxRecvSGE", cfg.MaxRecvSGE, verbs.MaxSGE},
+		bounded{"MaxInline", cfg.MaxInline, maxInline},
+		bounded{"Port", int(cfg.Port), 1}); err != nil {
+		return 0, err
 	}
 	if cfg.GID.IsZero() {
 		return len(d.ctx.nic.gids) - 1, nil // the routable address
@@ -252,7 +272,7 @@ func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {
 func (d *pd) ownCQ(field string, c verbs.CQ) error {
 	own, ok := c.(*cq)
 	if !ok || own == nil || own.ctx != d.ctx || own.closed {
-		return verbs.Invalidf("QPConfig.%s is nil, closed or of another context", field)
+		return verbs.Invalidf("QPConfig.%s is nil, closed or belongs to another context", field)
 	}
 	if own.overrun {
 		return fmt.Errorf("QPConfig.%s: %w", field, verbs.ErrCQOverrun)

@@ -7,15 +7,19 @@ import (
 	"ibverbx/verbs"
 )
 
-// job is the answer to a READ or an atomic: what is still to be sent of it.
+// job is the rest of the answer to a READ or an atomic.
 type job struct {
-	atomic   bool
-	again    bool // the request was a duplicate
-	rkey     uint32
-	psn      roce.PSN // of the next packet
-	va       uint64
-	length   uint32
-	off      uint32
+	atomic bool
+	// again says that the request was a duplicate.
+	again bool
+	rkey  uint32
+	// psn is that of the next packet.
+	psn    roce.PSN
+	va     uint64
+	length uint32
+	// off is how many bytes have been sent.
+	off uint32
+	// original is the value that an atomic found.
 	original uint64
 }
 
@@ -26,22 +30,21 @@ type atomicResult struct {
 	original uint64
 }
 
-// addJob queues an answer and reports false if there is no room. New requests and
-// duplicates have as much room each, so that a network that repeats packets does not
-// use up what a peer was promised.
+// addJob queues an answer and reports false if there is no room. New requests and duplicates have
+// separate limits, so that a network that repeats packets does not use up what a peer was
+// promised.
 func (q *qp) addJob(j job) bool {
 	kin := &q.jobCount[index(j.again)]
 	if *kin >= q.attr.MaxDestRdAtomic {
 		return false
 	}
 	*kin++
-	q.jobs[int(q.jobTail)&(len(q.jobs)-1)] = j
-	q.jobTail++
-	q.core.schedule(q)
+	*q.jobs.Extend() = j
+	q.core.tx.push(q)
 	return true
 }
 
-// responsePackets is how many packets answer a READ.
+// responsePackets returns how many packets answer a READ.
 func (q *qp) responsePackets(length uint32) uint32 {
 	if length == 0 {
 		return 1
@@ -49,8 +52,8 @@ func (q *qp) responsePackets(length uint32) uint32 {
 	return (length-1)/q.seg + 1
 }
 
-// serveRead begins to answer a new READ. The data is read when it is sent, which is
-// within the peer's rights: a READ is not ordered before later WRITEs without a fence.
+// serveRead begins to answer a new READ. The data is read when it is sent. The peer must expect
+// that: without a fence, a READ is not ordered before later WRITEs.
 func (q *qp) serveRead(p *packet) {
 	if q.attr.Access&verbs.AccessRemoteRead == 0 {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
@@ -65,12 +68,11 @@ func (q *qp) serveRead(p *packet) {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess) // more than the QP has resources for
 		return
 	}
-	q.filled()
-	q.serve(q.responsePackets(p.DMALen))
+	q.served(q.responsePackets(p.DMALen))
 }
 
-// readable reports whether the memory that a READ names may be read; a READ of no bytes
-// does not look at its key.
+// readable reports whether the memory that a READ names may be read. A READ of no bytes does not
+// check its key.
 func (q *qp) readable(p *packet) bool {
 	if p.DMALen == 0 {
 		return true
@@ -106,20 +108,20 @@ func (q *qp) serveAtomic(p *packet, op uint8) {
 	}
 	q.replay[q.replayNext] = atomicResult{valid: true, psn: p.PSN, original: original}
 	q.replayNext = (q.replayNext + 1) % len(q.replay)
-	q.filled()
-	q.serve(1)
+	q.served(1)
 }
 
-// serve counts a READ or atomic that was taken, and its PSNs.
-func (q *qp) serve(psns uint32) {
+// served counts a READ or atomic that was accepted, and its PSNs.
+func (q *qp) served(psns uint32) {
+	q.filled()
 	q.epsn = q.epsn.Add(psns)
 	q.asked = min(q.asked+psns, maxWindow-1)
 	q.msn++
 }
 
-// duplicate answers a request that was served before: a SEND or WRITE is acknowledged
-// again, a READ read again, an atomic answered from memory (IBTA 1.4 section
-// 9.7.4.1.5). What cannot be answered is dropped: the peer will ask again.
+// duplicate answers a request that was served before. A SEND or WRITE is acknowledged again, a
+// READ read again, and an atomic answered from the replay ring (IBTA 1.4 section 9.7.4.1.5). A
+// request that cannot be answered is dropped: the peer will ask again.
 func (q *qp) duplicate(p *packet, op uint8) {
 	q.nic.stats.Duplicates++
 	switch op {
@@ -129,7 +131,7 @@ func (q *qp) duplicate(p *packet, op uint8) {
 			q.addJob(job{again: true, rkey: p.RKey, psn: p.PSN, va: p.VA, length: p.DMALen})
 		}
 	case roce.OpCompareSwap, roce.OpFetchAdd:
-		for i := range q.replay { // newest first: PSNs come round
+		for i := range q.replay { // newest first: PSNs wrap
 			r := &q.replay[(q.replayNext+len(q.replay)-1-i)%len(q.replay)]
 			if r.valid && r.psn == p.PSN {
 				q.addJob(job{again: true, atomic: true, psn: p.PSN, original: r.original})
@@ -141,48 +143,44 @@ func (q *qp) duplicate(p *packet, op uint8) {
 	}
 }
 
-// respondBudget bounds the packets of answers that a QP sends in one call over UDP, so that a
-// peer that READs a gigabyte with one request, as others than softnic do, stops nobody else's
-// traffic for that long. It is more than what a softnic asks for at a time.
+// respondBudget bounds the packets of answers that a QP sends in one call over UDP. A peer other
+// than softnic may READ a gigabyte with one request, which must not block other traffic for that
+// long. It is more than a softnic asks for at a time.
 const respondBudget = 2 * maxRdAtomic * udpReadAhead
 
-// respond sends answers until all are sent or the link has no room. It reports whether
-// the QP can go on to its own requests.
+// respond sends answers until all are sent or the link has no room. It reports whether the QP can
+// go on to its own requests.
 func (q *qp) respond() bool {
-	for sent := 0; q.jobHead != q.jobTail; sent++ {
-		if !q.link.room(q.nic, q) {
+	for sent := 0; q.jobs.Len() > 0; sent++ {
+		if !q.room() {
 			return false
 		}
-		if sent == respondBudget && q.core.batched {
-			q.core.putOff(q)
+		if sent == respondBudget && q.core.wire != nil {
+			q.core.later.push(q)
 			return false
 		}
-		j := &q.jobs[int(q.jobHead)&(len(q.jobs)-1)]
-		p := &q.nic.scratch
-		p.path, p.DestQPN, p.PSN = q.path, q.attr.DestQPN, j.psn
-		p.AckReq, p.Solicited = false, false
-		p.Syndrome, p.MSN = roce.SyndromeAck, q.msn&roce.PSNMask
+		j := q.jobs.Front()
+		p := q.answer(j.psn)
 		if j.atomic {
 			p.noPayload()
 			p.Opcode, p.Original = roce.RC|roce.OpAtomicAck, j.original
 			q.endJob(j)
 		} else if !q.readPacket(j, p) {
 			q.dropJobs()
-			q.epsn, q.asked = j.psn, 0 // what was asked for after it is not served
+			q.epsn, q.asked = j.psn, 0 // later requests are not served
 			q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
 			return false
 		}
-		q.nic.stats.PacketsSent++
-		q.link.send(q.nic, p)
+		q.emit(p)
 	}
 	if q.ackDue || q.nakSyndrome != 0 {
-		q.listAck()
+		q.core.acks.push(q)
 	}
 	return true
 }
 
-// readPacket makes p the next packet of a READ answer. It reports false if the memory
-// has been deregistered meanwhile.
+// readPacket makes p the next packet of a READ answer. It reports false if the memory has been
+// deregistered meanwhile.
 func (q *qp) readPacket(j *job, p *packet) bool {
 	n := min(j.length-j.off, q.seg)
 	if n == 0 {
@@ -210,10 +208,11 @@ func (q *qp) readPacket(j *job, p *packet) bool {
 // endJob takes the oldest answer, j, out of the queue.
 func (q *qp) endJob(j *job) {
 	q.jobCount[index(j.again)]--
-	q.jobHead++
+	q.jobs.Drop(1)
 }
 
 // dropJobs takes all answers out of the queue.
 func (q *qp) dropJobs() {
-	q.jobHead, q.jobCount = q.jobTail, [2]uint8{}
+	q.jobs.Drop(q.jobs.Len())
+	q.jobCount = [2]uint8{}
 }

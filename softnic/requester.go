@@ -1,18 +1,12 @@
 package softnic
 
 import (
-	"fmt"
-
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
-func stateError(what, from string, now verbs.QPState) error {
-	return fmt.Errorf("%w: %s can be posted from %s on, the QP is in %s", verbs.ErrState, what, from, now)
-}
-
-// transmit sends what the QP can send now: first what it owes the peer, then its own
-// requests. It is run from the work list and never nested.
+// transmit sends what the QP can send now: answers to the peer first, then its own requests. The
+// work list calls it, so calls are never nested.
 func (q *qp) transmit() {
 	switch q.state {
 	case verbs.StateRTR, verbs.StateRTS, verbs.StateSQD:
@@ -24,7 +18,7 @@ func (q *qp) transmit() {
 	case verbs.StateReset, verbs.StateInit:
 		return
 	}
-	if q.jobHead != q.jobTail && !q.respond() {
+	if q.jobs.Len() > 0 && !q.respond() {
 		return
 	}
 	if q.state != verbs.StateRTS && q.state != verbs.StateSQD {
@@ -36,8 +30,7 @@ func (q *qp) transmit() {
 	}
 	q.sendMessages()
 	q.charge()
-	if q.una != q.snd && !q.watched && q.typ == verbs.RC && q.timerIdx < 0 {
-		q.watched = true
+	if q.una != q.snd && q.typ == verbs.RC && q.timerIdx < 0 {
 		q.core.watch.push(q)
 	}
 	q.checkDrained()
@@ -48,12 +41,12 @@ func (q *qp) sendMessages() {
 	if q.sqNext == q.sqTail {
 		return
 	}
-	peer := q.link.direct(q)
+	peer := q.direct()
 	if peer != nil {
 		q.express(peer)
 	}
 	for q.sqNext != q.sqTail && !q.rnrWait {
-		w := &q.sq[int(q.sqNext)&(len(q.sq)-1)]
+		w := q.wqe(q.sqNext)
 		if q.sqOff == 0 && !q.mayStart(w) {
 			return
 		}
@@ -70,20 +63,33 @@ func (q *qp) sendMessages() {
 	}
 }
 
+// room reports whether the link takes another packet of the NIC. If not, the QP is scheduled when
+// it does.
+func (q *qp) room() bool {
+	l := q.core.queue
+	return l == nil || l.room(q)
+}
+
 // hasRoom reports whether the windows let the next packet of w leave.
 func (q *qp) hasRoom(w *sendWQE) bool {
 	f, window := q.inFlight(), q.window
 	if w.length-q.sqOff >= q.seg {
 		window = q.longWindow
 	}
-	return f < window && (q.nic.budget.limit == 0 || q.mayAdd(f)) && (!q.paced || q.link.room(q.nic, q))
+	return f < window && (q.nic.budget.limit == 0 || q.mayAdd(f)) && q.room()
 }
 
-// mayStart reports whether request next can begin, and numbers its packets if it never
-// did before.
+// emit sends a packet.
+func (q *qp) emit(p *packet) {
+	q.nic.stats.PacketsSent++
+	q.core.link.send(q.nic, p)
+}
+
+// mayStart reports whether request next can begin. It numbers the packets of a request that
+// begins for the first time.
 func (q *qp) mayStart(w *sendWQE) bool {
 	if q.state != verbs.StateRTS && q.sqNext == q.sqMax {
-		return false // SQD ends what was begun, and begins nothing
+		return false // in SQD no request begins
 	}
 	if q.reads > 0 && w.flags&verbs.SendFence != 0 {
 		return false
@@ -105,16 +111,13 @@ func (q *qp) mayStart(w *sendWQE) bool {
 	return true
 }
 
-// sendData sends one packet of a SEND or WRITE: straight to peer if that is not nil.
+// sendData sends one packet of a SEND or WRITE. It goes directly to peer if that is not nil.
 func (q *qp) sendData(w *sendWQE, peer *qp) bool {
 	n := q.nic
 	p := &n.scratch
 	off, length := q.sqOff, w.length
 	size := min(length-off, q.seg)
-	if size == 0 {
-		p.noPayload()
-	} else if !q.gather(w, off, size, p) {
-		q.failLocal(verbs.StatusLocProtErr)
+	if !q.gather(w, off, size, p) {
 		return false
 	}
 	last := off+size == length
@@ -131,13 +134,13 @@ func (q *qp) sendData(w *sendWQE, peer *qp) bool {
 		q.sqOff = off + size
 	}
 	q.advance(psn.Add(1))
-	n.stats.PacketsSent++
 	if peer != nil {
+		n.stats.PacketsSent++
 		peer.nic.stats.PacketsReceived++
 		peer.receiveRequest(p, op)
 		return true
 	}
-	q.link.send(n, p)
+	q.emit(p)
 	if q.typ == verbs.UC {
 		q.una = q.snd
 		if last {
@@ -155,11 +158,11 @@ func (q *qp) advance(psn roce.PSN) {
 	}
 }
 
-// sendRequest sends a READ or an atomic. A READ that was answered in part asks for the
-// rest only, and on a link that bounds what one request asks for, for the next part.
+// sendRequest sends a READ or an atomic. A READ that was answered in part asks only for the rest.
+// On a link with a limit per request, it asks for the next part.
 func (q *qp) sendRequest(w *sendWQE) bool {
 	off, end, last := q.sqOff, w.length, w.last
-	if part := q.readAhead * q.seg; part > 0 && w.opcode == verbs.OpRDMARead {
+	if part := q.core.readAhead * q.seg; part > 0 && w.opcode == verbs.OpRDMARead {
 		if q.reads >= q.attr.MaxRdAtomic {
 			return false
 		}
@@ -190,34 +193,22 @@ func (q *qp) sendRequest(w *sendWQE) bool {
 	}
 	q.reads++
 	q.advance(last.Add(1))
-	q.nic.stats.PacketsSent++
-	q.link.send(q.nic, p)
+	q.emit(p)
 	return true
 }
 
-// gather makes n bytes of w from off on the payload of p. It reports false if an SGE is
-// not within a region of the PD.
+// gather makes n bytes of request next from off on the payload of p. If an SGE is not within a
+// region of the PD, it fails the request and reports false.
 func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
+	if n == 0 {
+		p.noPayload()
+		return true
+	}
 	if w.flags&verbs.SendInline != 0 {
 		slot := int(q.sqNext) & (len(q.sq) - 1)
 		p.setPayload(q.inline[slot*int(q.maxInline)+int(off):][:n])
 		return true
 	}
-	if s := &w.sge[0]; off+n <= s.Length {
-		b, ok := q.nic.mrs.find(q.pd, s.LKey, s.Addr+uint64(off), n, 0)
-		if !ok {
-			return false
-		}
-		if q.nic.observe != nil {
-			q.touch(TouchGather, s.Addr+uint64(off), n)
-		}
-		p.setPayload(b)
-		return true
-	}
-	return q.gatherList(w, off, n, p)
-}
-
-func (q *qp) gatherList(w *sendWQE, off, n uint32, p *packet) bool {
 	p.length, p.numSegs = n, 0
 	for k := range w.numSGE {
 		s := &w.sge[k]
@@ -228,6 +219,7 @@ func (q *qp) gatherList(w *sendWQE, off, n uint32, p *packet) bool {
 		take := min(s.Length-off, n)
 		b, ok := q.nic.mrs.find(q.pd, s.LKey, s.Addr+uint64(off), take, 0)
 		if !ok {
+			q.failLocal(verbs.StatusLocProtErr)
 			return false
 		}
 		if q.nic.observe != nil {
@@ -257,42 +249,38 @@ func (q *qp) writable(w *sendWQE) bool {
 	return true
 }
 
-// sendDatagrams sends UD messages: one packet each, complete when it is on its way.
+// sendDatagrams sends UD messages. Each is one packet and is complete when it has been sent.
 func (q *qp) sendDatagrams() {
 	p := &q.nic.scratch
-	for q.sqNext != q.sqTail && q.state == verbs.StateRTS && q.link.room(q.nic, q) {
-		w := &q.sq[int(q.sqNext)&(len(q.sq)-1)]
+	for q.sqNext != q.sqTail && q.state == verbs.StateRTS && q.room() {
+		w := q.wqe(q.sqNext)
 		a := q.nic.ahs.get(uint32(w.arg0))
 		if a == nil {
 			q.failLocal(verbs.StatusLocQPOpErr)
 			return
 		}
-		if w.length == 0 {
-			p.noPayload()
-		} else if !q.gather(w, 0, w.length, p) {
-			q.failLocal(verbs.StatusLocProtErr)
+		if !q.gather(w, 0, w.length, p) {
 			return
 		}
 		op := sendOpcodes[w.opcode&3][1][1]
 		p.path, p.Opcode, p.DestQPN, p.PSN = a.path, roce.UD|op, uint32(w.arg1>>32), q.snd
 		p.QKey, p.SrcQPN, p.Imm = uint32(w.arg1), q.num, w.imm
 		if p.QKey>>31 != 0 {
-			p.QKey = q.attr.QKey // a controlled Q_Key is replaced by the QP's (IBTA 1.4 section 10.2.5)
+			p.QKey = q.attr.QKey // the QP's replaces a controlled Q_Key (IBTA 1.4 section 10.2.5)
 		}
 		p.AckReq, p.Solicited = false, w.flags&verbs.SendSolicited != 0
 		q.sqNext++
 		q.sqMax++
 		q.snd = q.snd.Add(1)
 		q.una = q.snd
-		q.nic.stats.PacketsSent++
-		q.link.send(q.nic, p)
+		q.emit(p)
 		q.completeSend(w, verbs.StatusSuccess)
 	}
 	q.checkDrained()
 }
 
-// failLocal ends request next with an error of this side. Requests before it must end
-// first; when they have, transmit comes here again.
+// failLocal ends request next with an error of this side. Requests before it must end first. When
+// they have, transmit comes here again.
 func (q *qp) failLocal(status verbs.Status) {
 	if q.sqNext == q.sqHead {
 		q.failSend(status)

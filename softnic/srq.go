@@ -3,6 +3,7 @@ package softnic
 import (
 	"fmt"
 
+	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
 
@@ -13,26 +14,22 @@ type recvWQE struct {
 	sge    [verbs.MaxSGE]verbs.SGE
 }
 
-// recvQueue is a bounded queue of receives. used counts those whose completion has not
-// been polled yet, which is more than those still waiting between head and tail.
+// recvQueue is a bounded queue of receives.
 type recvQueue struct {
-	ring   []recvWQE
-	head   uint32
-	tail   uint32
-	used   *uint32 // on its own: completions that were not polled point to it
+	ring ring.Ring[recvWQE]
+	// used counts the receives whose completion has not been polled, waiting ones included. It is
+	// allocated separately because completions that were not polled point to it.
+	used   *uint32
 	maxWR  uint32
 	maxSGE uint8
 }
 
 func newRecvQueue(maxWR, maxSGE int) recvQueue {
-	return recvQueue{used: new(uint32), ring: make([]recvWQE, roundUp(max(maxWR, 1))), maxWR: uint32(maxWR), maxSGE: uint8(max(maxSGE, 1))}
+	return recvQueue{ring: ring.New[recvWQE](maxWR), used: new(uint32), maxWR: uint32(maxWR), maxSGE: uint8(max(maxSGE, 1))}
 }
-
-func (r *recvQueue) len() uint32 { return r.tail - r.head }
 
 // post takes receives until one does not fit or is not legal.
 func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
-	ring := r.ring
 	for i := range wrs {
 		wr := &wrs[i]
 		if *r.used >= r.maxWR {
@@ -41,15 +38,11 @@ func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
 		if wr.NumSGE > r.maxSGE {
 			return i, verbs.Invalidf("receive %d of the chain has %d SGEs, the queue allows %d", i, wr.NumSGE, r.maxSGE)
 		}
-		if len(ring) == 0 {
-			return i, verbs.ErrQueueFull
-		}
-		w := &ring[int(r.tail)&(len(ring)-1)]
+		w := r.ring.Extend()
 		w.wrid, w.numSGE = wr.WRID, wr.NumSGE
 		for k := range min(wr.NumSGE, verbs.MaxSGE) {
 			w.sge[k] = wr.SGE[k]
 		}
-		r.tail++
 		*r.used++
 	}
 	return len(wrs), nil
@@ -57,26 +50,28 @@ func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
 
 // pop moves the oldest receive into w and reports whether there was one.
 func (r *recvQueue) pop(w *recvWQE) bool {
-	if r.head == r.tail {
+	if r.ring.Len() == 0 {
 		return false
 	}
-	*w = r.ring[int(r.head)&(len(r.ring)-1)]
-	r.head++
+	*w = *r.ring.Front()
+	r.ring.Drop(1)
 	return true
 }
 
 // srq is a shared receive queue.
 type srq struct {
 	recvQueue
-	pd     *pd
-	limit  uint32
-	users  int // QPs
+	pd *pd
+	// limit is the number of receives below which the limit event is raised. 0 is disarmed.
+	limit uint32
+	// users counts the QPs on the queue.
+	users  int
 	closed bool
 }
 
 var _ verbs.SRQ = (*srq)(nil)
 
-func (d *pd) createSRQ(cfg verbs.SRQConfig) (*srq, error) {
+func (d *pd) createSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
 	switch {
 	case cfg.MaxWR <= 0 || cfg.MaxWR > maxWR:
 		return nil, verbs.Invalidf("SRQConfig.MaxWR is %d: want 1 to %d", cfg.MaxWR, maxWR)
@@ -121,7 +116,7 @@ func (s *srq) SetLimit(limit int) error {
 	defer c.mu.Unlock()
 	err := s.usable()
 	if err == nil && (limit < 0 || uint32(limit) > s.maxWR) {
-		err = verbs.Invalidf("limit %d: want 0 to %d", limit, s.maxWR)
+		err = verbs.Invalidf("SRQ limit %d: want 0 to %d", limit, s.maxWR)
 	}
 	if err != nil {
 		return verbs.NewOpError("modify SRQ", s.pd.ctx.nic.name, 0, err)
@@ -131,9 +126,9 @@ func (s *srq) SetLimit(limit int) error {
 	return nil
 }
 
-// checkLimit raises the limit event, once, when the queue is below its limit.
+// checkLimit raises the limit event when the queue is below its limit, and disarms the limit.
 func (s *srq) checkLimit() {
-	if s.limit > 0 && s.len() < s.limit {
+	if s.limit > 0 && uint32(s.ring.Len()) < s.limit {
 		s.limit = 0
 		s.pd.ctx.raise(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s})
 	}

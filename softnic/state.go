@@ -3,6 +3,7 @@ package softnic
 import (
 	"fmt"
 
+	"ibverbx/internal/ring"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
@@ -25,7 +26,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		to = attr.State
 	}
 	if mask&verbs.AttrCurState != 0 && attr.CurState != q.state {
-		return fmt.Errorf("%w: the QP is in %s, the caller believes %s", verbs.ErrState, q.state, attr.CurState)
+		return fmt.Errorf("%w: the QP is in %s, but QPAttr.CurState is %s", verbs.ErrState, q.state, attr.CurState)
 	}
 	if err := verbs.CheckTransition(q.typ, q.state, to, mask); err != nil {
 		return err
@@ -33,19 +34,16 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := q.checkAttr(&attr, mask); err != nil {
 		return err
 	}
-	p := q.path
 	if mask&verbs.AttrAV != 0 {
-		var err error
-		if p, err = q.nic.newPath(attr.AH, false); err != nil {
+		p, err := q.nic.newPath(attr.AH, false)
+		if err != nil {
 			return err
 		}
-	}
-	if mask&verbs.AttrAV != 0 {
 		q.path, q.from = p, nil
 		q.headFor(p)
 	}
 	if to == verbs.StateSQD && q.state == verbs.StateRTS {
-		q.attr.SQDNotify = false // asked for anew each time
+		q.attr.SQDNotify = false // it must be requested each time
 	}
 	q.apply(&attr, mask)
 	if mask&verbs.AttrState != 0 {
@@ -110,7 +108,7 @@ func set[T any](dst *T, v T, yes bool) {
 	}
 }
 
-// enter moves the QP to a state that modify has found legal.
+// enter moves the QP to a state that modify has checked.
 func (q *qp) enter(to verbs.QPState) {
 	from := q.state
 	switch to {
@@ -129,7 +127,7 @@ func (q *qp) enter(to verbs.QPState) {
 			q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
 		}
 		q.state = to
-		q.core.schedule(q)
+		q.core.tx.push(q)
 	case verbs.StateSQD:
 		if from != verbs.StateSQD {
 			q.state, q.drained = to, false
@@ -142,27 +140,30 @@ func (q *qp) enter(to verbs.QPState) {
 
 func (q *qp) readyToReceive() {
 	q.state = verbs.StateRTR
-	q.seg = q.link.segment(q.attr.PathMTU)
-	if q.typ == verbs.UD {
+	c := q.core
+	switch {
+	case q.typ == verbs.UD:
 		q.seg = uint32(q.nic.cfg.MTU.Bytes())
+	case c.immediate:
+		q.seg = maxMsgSize
+	default:
+		q.seg = uint32(q.attr.PathMTU.Bytes())
 	}
-	q.window, q.longWindow = q.link.window(q.path, q.seg)
-	q.readAhead = q.link.readAhead()
+	q.window, q.longWindow = c.windows(q.path, q.seg)
 	part := 4
-	if q.core.batched {
+	if c.wire != nil {
 		part = 2 // an acknowledgement is a system call on both sides
 	}
-	q.ackMask = roce.PSN(roundUp((int(q.longWindow)+part-1)/part) - 1)
+	q.ackMask = roce.PSN(ring.CeilPow2((int(q.longWindow)+part-1)/part) - 1)
 	q.epsn, q.asked = roce.PSN(q.attr.RQPSN), 0
 	if q.typ == verbs.RC {
-		// For the most that there can be: SQD may raise the limit later.
-		q.jobs = make([]job, roundUp(2*maxRdAtomic))
+		// For the highest limit: SQD may raise it later.
+		q.jobs = ring.New[job](2 * maxRdAtomic)
 		q.replay = make([]atomicResult, maxRdAtomic)
 	}
 }
 
-// checkDrained tells the user, once, that the last request that was begun before SQD
-// has ended.
+// checkDrained raises an event, once, when the last request that began before SQD has ended.
 func (q *qp) checkDrained() {
 	if q.state != verbs.StateSQD || q.drained || q.sqHead != q.sqMax {
 		return

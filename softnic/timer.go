@@ -1,73 +1,30 @@
 package softnic
 
-// timerHeap is a binary heap of QPs by the time at which they want to be looked at.
-// A QP is in it at most once, at index qp.timerIdx; -1 means that it is not.
-type timerHeap []*qp
+import "ibverbx/internal/heap"
 
-func (h timerHeap) next() int64 {
-	if len(h) == 0 {
-		return never
-	}
-	return h[0].timerAt
+// timers holds QPs by the time at which their timers fire. A QP is in it at most once, at index
+// qp.timerIdx. Index -1 means that it is not.
+type timers struct {
+	heap.Heap[*qp]
 }
 
-// set puts q into the heap at the given time, or moves it there.
-func (h *timerHeap) set(q *qp, at int64) {
+func newTimers() timers {
+	return timers{heap.Heap[*qp]{Moved: func(q *qp, i int) { q.timerIdx = i }}}
+}
+
+// set makes the timer of q fire at a time.
+func (t *timers) set(q *qp, at int64) {
 	q.timerAt = at
 	if q.timerIdx < 0 {
-		q.timerIdx = len(*h)
-		*h = append(*h, q)
-	}
-	h.down(q.timerIdx)
-	h.up(q.timerIdx)
-}
-
-// drop takes q out of the heap if it is there.
-func (h *timerHeap) drop(q *qp) {
-	i := q.timerIdx
-	if i < 0 {
-		return
-	}
-	last := len(*h) - 1
-	h.swap(i, last)
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	q.timerIdx = -1
-	if i < last {
-		h.down(i)
-		h.up(i)
+		t.Push(at, 0, q)
+	} else {
+		t.Move(q.timerIdx, at)
 	}
 }
 
-func (h timerHeap) swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].timerIdx, h[j].timerIdx = i, j
-}
-
-func (h timerHeap) up(i int) {
-	for i > 0 {
-		parent := (i - 1) / 2
-		if h[parent].timerAt <= h[i].timerAt {
-			return
-		}
-		h.swap(i, parent)
-		i = parent
-	}
-}
-
-func (h timerHeap) down(i int) {
-	for {
-		child := 2*i + 1
-		if child >= len(h) {
-			return
-		}
-		if child+1 < len(h) && h[child+1].timerAt < h[child].timerAt {
-			child++
-		}
-		if h[i].timerAt <= h[child].timerAt {
-			return
-		}
-		h.swap(i, child)
-		i = child
+// drop stops the timer of q if it runs.
+func (t *timers) drop(q *qp) {
+	if q.timerIdx >= 0 {
+		t.Remove(q.timerIdx)
 	}
 }

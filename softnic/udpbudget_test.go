@@ -105,7 +105,7 @@ func TestUDPPeerBudget(t *testing.T) {
 	first.charge()
 	scheduled := 0
 	for _, q := range all[1:] {
-		if q.inTx {
+		if q.lists&onTx != 0 {
 			scheduled++
 		}
 	}
@@ -128,7 +128,8 @@ func TestUDPPeerBudgetMoves(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before, sent := q.to, q.charged
-	after := &budget{limit: 1000}
+	b := newBudget(1000)
+	after := &b
 	q.headFor(&path{way: &udpWay{budget: after}})
 	if before.inFlight != 0 || after.inFlight != sent || sent == 0 {
 		t.Errorf("%d packets count toward the old peer and %d toward the new, want 0 and %d", before.inFlight, after.inFlight, sent)
@@ -148,22 +149,23 @@ func TestUDPPeerBudgetLeftWaiting(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := all[len(all)-1]
-	if !q.starved {
+	if q.lists&onStarved == 0 {
 		t.Fatalf("QP %#x does not wait although its peer's budget is used up: %+v", q.num, q.to)
 	}
-	before, after := q.to, &budget{limit: 1}
+	b := newBudget(1)
+	before, after := q.to, &b
 	q.headFor(&path{way: &udpWay{budget: after}})
 	if before.inFlight <= before.limit-before.limit/4 {
 		t.Fatalf("%d packets of %d in flight to the old peer: too few for the test", before.inFlight, before.limit)
 	}
-	if q.starved {
+	if q.lists&onStarved != 0 {
 		t.Error("the QP still waits for its old peer, want it to go on")
 	}
-	if q.mayAdd(peerShare) || !q.starved || after.starved.empty() {
-		t.Errorf("may add: %v, waits: %v, want the QP to wait for its new peer", q.mayAdd(peerShare), q.starved)
+	if q.mayAdd(peerShare) || q.lists&onStarved == 0 || after.starved.empty() {
+		t.Errorf("may add: %v, waits: %v, want the QP to wait for its new peer", q.mayAdd(peerShare), q.lists&onStarved != 0)
 	}
-	if after.add(c, 0); after.inFlight < after.limit || !q.starved {
-		t.Errorf("%d packets of %d in flight, waits: %v, want the QP to wait while the window is full", after.inFlight, after.limit, q.starved)
+	if after.add(c, 0); after.inFlight < after.limit || q.lists&onStarved == 0 {
+		t.Errorf("%d packets of %d in flight, waits: %v, want the QP to wait while the window is full", after.inFlight, after.limit, q.lists&onStarved != 0)
 	}
 }
 
@@ -184,7 +186,7 @@ func TestUDPWindow(t *testing.T) {
 	} {
 		link, err := NewUDPLink(&UDPConfig{Window: c.window})
 		check(t, err)
-		if n, long := link.window(&path{way: &udpWay{window: c.peerSays}}, c.seg); n != c.n || long != c.long {
+		if n, long := link.windows(&path{way: &udpWay{window: c.peerSays}}, c.seg); n != c.n || long != c.long {
 			t.Errorf("Window %d, packets of %d bytes, %d for the peer: got %d and %d, want %d and %d", c.window, c.seg, c.peerSays, n, long, c.n, c.long)
 		}
 	}

@@ -122,7 +122,7 @@ func TestUDPExtra(t *testing.T) {
 		}
 	}
 	u.learn(&verbs.Endpoint{GID: verbs.GID{15: 1}, LID: 4792, Extra: good})
-	got, ok := u.peers[udpPeer{verbs.GID{15: 1}, 4792}]
+	got, ok := u.peers[udpAddr{verbs.GID{15: 1}, 4792}]
 	if want := uint32(u.conn.Buffer()) &^ 1023; !ok || !got.runs || got.buffer != want {
 		t.Errorf("learned %+v, %v, want runs and a buffer of %d", got, ok, want)
 	}
@@ -132,12 +132,12 @@ func TestUDPExtra(t *testing.T) {
 func TestUDPMemoryOfOthers(t *testing.T) {
 	s := newBesieged(t)
 	u := s.nic.udp
-	for k := range 3 * maxUDPSenders {
-		from := u.sender(udpSource{s.from.From, uint16(1000 + k)})
+	for k := range 3 * maxUDPSources {
+		from := u.source(udpAddr{s.from.From, uint16(1000 + k)})
 		u.hear(from, uint32(k))
 	}
-	if len(u.sources) > maxUDPSenders || len(u.heard) > maxUDPSenders {
-		t.Errorf("%d sources and %d speakers remembered, want at most %d", len(u.sources), len(u.heard), maxUDPSenders)
+	if len(u.sources) > maxUDPSources || len(u.heard) > maxUDPSources {
+		t.Errorf("%d sources and %d speakers remembered, want at most %d", len(u.sources), len(u.heard), maxUDPSources)
 	}
 }
 
@@ -173,12 +173,12 @@ func TestUDPWindowShare(t *testing.T) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
 	n.budget.inFlight = n.budget.limit // of others
-	if !q.mayAdd(fairShare-1) || q.mayAdd(fairShare) || !q.starved {
+	if !q.mayAdd(fairShare-1) || q.mayAdd(fairShare) || q.lists&onStarved == 0 {
 		t.Errorf("may add at %d: %v, at %d: %v, want true and false", fairShare-1, q.mayAdd(fairShare-1), fairShare, q.mayAdd(fairShare))
 	}
 	n.budget.inFlight = 0
 	q.charge()
-	if q.starved || !q.inTx {
-		t.Errorf("starved %v, scheduled %v when the window has opened, want false and true", q.starved, q.inTx)
+	if q.lists&onStarved != 0 || q.lists&onTx == 0 {
+		t.Errorf("starved %v, scheduled %v when the window has opened, want false and true", q.lists&onStarved != 0, q.lists&onTx != 0)
 	}
 }

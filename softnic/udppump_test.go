@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/clock"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
@@ -50,7 +51,7 @@ func TestUDPPumpRunsWhatItRead(t *testing.T) {
 	h.Encode(answer, 0)
 	flow.Seal(answer, 0)
 	w := conn.NewWriter()
-	d, _ := w.Next(nics[1].udp.dest(udpTarget{}, nics[0].udp.conn.Addr(), false), 0, len(answer))
+	d, _ := w.Next(nics[1].udp.dest(udpTarget{udpAddr: udpAddr{nics[0].gids[0].GID, nics[0].udp.conn.Addr().Port()}}, false), 0, len(answer))
 	copy(d, answer)
 	w.Flush()
 	for range 100 { // maps have no order: the busy NIC may come first
@@ -70,7 +71,7 @@ func TestUDPPumpRunsWhatItRead(t *testing.T) {
 	if q.sqHead != 1 || q.sqNext != 2 {
 		t.Errorf("%d READs answered, %d sent, want 1 and 2", q.sqHead, q.sqNext)
 	}
-	link.core.clock = monotonic()
+	link.core.clock = clock.Monotonic()
 	link.core.mu.Unlock()
 	for _, n := range nics {
 		n.udp.reading.Unlock()

@@ -7,48 +7,47 @@ import (
 	"ibverbx/internal/udp"
 )
 
-// pollPause is how long a port's goroutine stays away while the program polls. While it is
-// away nobody is woken by packets, which would cost the program a core.
+// pollPause is how long a port's goroutine stays away while the program polls. Meanwhile packets
+// wake no goroutine, which would cost the program a core.
 const pollPause = time.Millisecond
 
-// yieldAfter is how many reads of a polling program may be in vain before it lets others have
-// its processor: what it waits for may be done by one of them.
+// yieldAfter is how many reads of a polling program may find nothing before it yields its
+// processor. Another goroutine may have to run for packets to come.
 const yieldAfter = 100
 
-// streamBytes is what a batch has at least if it is part of a long message, and streamYield how
-// many reads in vain after such a batch the port's goroutine makes before it lets others have its
-// processor. Who sends may be one of them, and is faster than being woken would be. After short
-// messages it stays: then who sends waits for an answer.
 const (
+	// streamBytes is the least size of a batch that belongs to a long message.
 	streamBytes = 16 << 10
+	// streamYield is how many reads may find nothing after such a batch before the port's
+	// goroutine yields its processor. The sender may need it, and yielding is cheaper than a
+	// wake-up. After short messages the goroutine stays: then the sender waits for an answer.
 	streamYield = 10
 )
 
-// midPause is how long the port's goroutine leaves the socket alone when it has taken all that
-// was there and the last packet was not the last of its message. More will come, and who looks for it
-// in vain takes the socket's queue away from the processor that sends: 2 to 3 % of the time of
-// long messages (docs/performance.md).
+// midPause is how long the port's goroutine leaves the socket alone when it has drained it in the
+// middle of a message. More packets will come. Reading too early takes the socket's queue away
+// from the sender's processor, which costs 2 to 3 % of the time of long messages
+// (docs/performance.md).
 const midPause = 5 * time.Microsecond
 
 // start starts the port's goroutine.
 func (u *udpPort) start() {
-	a := &u.attention
-	a.alarm, a.stop = make(chan struct{}, 1), make(chan struct{})
-	a.stopped.Add(1)
+	u.alarm, u.stop = make(chan struct{}, 1), make(chan struct{})
+	u.stopped.Add(1)
 	go u.run()
 }
 
 // end stops the goroutine and waits for it.
 func (u *udpPort) end() error {
-	close(u.attention.stop)
+	close(u.stop)
 	err := u.conn.Interrupt()
-	u.attention.stopped.Wait()
+	u.stopped.Wait()
 	return err
 }
 
 // run serves packets that come while the program does not poll.
 func (u *udpPort) run() {
-	defer u.attention.stopped.Done()
+	defer u.stopped.Done()
 	pause := time.NewTimer(time.Hour)
 	defer pause.Stop()
 	for u.attend(pause) {
@@ -58,14 +57,13 @@ func (u *udpPort) run() {
 	}
 }
 
-// attend reads until nothing has come for a while. It reports false when the port is closed.
+// attend reads until no packet has come for a while. It reports false when the port is closed.
 func (u *udpPort) attend(pause *time.Timer) bool {
-	a := &u.attention
-	polls := a.polls.Load()
-	idle, vain := time.Now(), 0
+	polls := u.polls.Load()
+	idle, misses := time.Now(), 0
 	for {
 		select {
-		case <-a.stop:
+		case <-u.stop:
 			return false
 		default:
 		}
@@ -74,19 +72,19 @@ func (u *udpPort) attend(pause *time.Timer) bool {
 		stream := u.batch >= streamBytes
 		midway := stream && u.midway && u.reader.Drained() && u.link.cfg.Spin >= midPause
 		u.reading.Unlock()
-		if now := a.polls.Load(); now != polls {
+		if now := u.polls.Load(); now != polls {
 			pause.Reset(pollPause)
 			select {
 			case <-pause.C:
-			case <-a.alarm:
-			case <-a.stop:
+			case <-u.alarm:
+			case <-u.stop:
 				return false
 			}
-			polls, idle = a.polls.Load(), time.Now()
+			polls, idle = u.polls.Load(), time.Now()
 			continue
 		}
 		if some {
-			idle, vain = time.Now(), 0
+			idle, misses = time.Now(), 0
 			for midway && time.Since(idle) < midPause {
 				runtime.Gosched()
 			}
@@ -95,29 +93,29 @@ func (u *udpPort) attend(pause *time.Timer) bool {
 		if time.Since(idle) >= u.link.cfg.Spin {
 			return true
 		}
-		if vain++; stream && vain > streamYield {
+		if misses++; stream && misses > streamYield {
 			udp.Yield()
 		}
 		runtime.Gosched()
 	}
 }
 
-// poll reads for a program that has found its CQ empty, and reports whether something came.
-// watched says that the program will sleep rather than poll again.
+// poll reads for a program that has found its CQ empty, and reports whether packets came. watched
+// says that the program will sleep rather than poll again.
 func (u *udpPort) poll(watched bool) bool {
 	if !watched {
-		u.attention.polls.Add(1)
+		u.polls.Add(1)
 	}
 	if !u.reading.TryLock() {
-		return true // somebody else reads: there may be something now
+		return true // the other reader may have found something
 	}
 	some := u.read()
 	if some {
-		u.vain = 0
+		u.misses = 0
 	} else {
-		u.vain++
+		u.misses++
 	}
-	yield := u.vain > yieldAfter
+	yield := u.misses > yieldAfter
 	u.reading.Unlock()
 	if yield {
 		udp.Yield()
@@ -125,10 +123,10 @@ func (u *udpPort) poll(watched bool) bool {
 	return some
 }
 
-// awaited makes the goroutine attend: the program is about to sleep.
+// awaited makes the goroutine read: the program is about to sleep.
 func (u *udpPort) awaited() {
 	select {
-	case u.attention.alarm <- struct{}{}:
+	case u.alarm <- struct{}{}:
 	default:
 	}
 }

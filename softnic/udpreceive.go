@@ -8,13 +8,20 @@ import (
 	"ibverbx/verbs"
 )
 
-// catchUpReads is how many batches are read before timers count: what answers to them may be
-// behind other packets.
+// catchUpReads is how many batches are read before timers count: the packets that answer them
+// may be behind others.
 const catchUpReads = 4
 
-// read takes the packets that are there, up to a batch, and serves them, and reports whether
-// there were any.
-// The port's reading is held, the core's lock is not.
+// udpSource is a source of packets.
+type udpSource struct {
+	addr udpAddr
+	// path is the path of its packets.
+	path path
+	flow roce.Flow
+}
+
+// read reads and serves at most one batch of packets and reports whether there were any. The
+// port's reading is held, the core's lock is not.
 func (u *udpPort) read() bool {
 	if u.closed {
 		return false
@@ -46,10 +53,11 @@ func (u *udpPort) read() bool {
 	return true
 }
 
-// pump takes some batches of packets for every NIC. The core's lock is held, so nobody is waited
-// for who reads; catchUp does that.
+// pump reads and serves some batches of packets for every NIC. It reports whether there were any
+// and whether another goroutine is reading. The core's lock is held, so it does not wait for
+// that goroutine; catchUp does.
 func (l *UDPLink) pump() (read, busy bool) {
-	for _, n := range l.core.nics {
+	for _, n := range l.nics {
 		u := n.udp
 		if u.served {
 			continue
@@ -59,7 +67,7 @@ func (l *UDPLink) pump() (read, busy bool) {
 			continue
 		}
 		for k, left := 1, catchUpReads; left > 0 && k > 0 && !u.closed; left-- {
-			k, _ = u.reader.Read() // an error comes again, to those who count it
+			k, _ = u.reader.Read() // an error comes again, in a read that counts it
 			for i := range k {
 				u.serve(u.reader.Datagram(i))
 			}
@@ -70,23 +78,33 @@ func (l *UDPLink) pump() (read, busy bool) {
 	return read, busy
 }
 
-// catchUp serves what has arrived for some NICs. Whoever reads is waited for, and the core's
-// lock must not be held.
-func catchUp(nics []*NIC) {
-	for _, n := range nics {
-		n.udp.reading.Lock()
-		for left := catchUpReads; left > 0 && n.udp.read(); left-- {
+// catchUp reads what has arrived if a timer is due, because it may answer the timer. It appends
+// the ports that it has read to ports. It waits for other readers, so the core's lock must not be
+// held.
+func (l *UDPLink) catchUp(ports []*udpPort) []*udpPort {
+	l.mu.Lock()
+	l.at = l.clock()
+	if l.due() {
+		for _, n := range l.nics {
+			ports = append(ports, n.udp)
 		}
-		n.udp.reading.Unlock()
 	}
+	l.mu.Unlock()
+	for _, u := range ports {
+		u.reading.Lock()
+		for left := catchUpReads; left > 0 && u.read(); left-- {
+		}
+		u.reading.Unlock()
+	}
+	return ports
 }
 
-// serve takes datagrams of one sender apart and hands them to the NIC.
+// serve takes a datagram, or a coalesced run of them, and passes each to the NIC.
 func (u *udpPort) serve(d *udp.Datagram) {
 	if u.nic.closed {
 		return
 	}
-	from := u.sender(udpSource{d.From, d.Port})
+	from := u.source(udpAddr{d.From, d.Port})
 	if from == nil || len(d.Data) == 0 {
 		u.nic.stats.Malformed++
 		return
@@ -98,14 +116,11 @@ func (u *udpPort) serve(d *udp.Datagram) {
 	}
 }
 
-// serveOne hands one datagram to the NIC, if it is a packet and unharmed.
-func (u *udpPort) serveOne(from *udpSender, b []byte) {
-	stats := &u.nic.stats
-	p := &u.packet
+// serveOne passes one datagram to the NIC if it is an intact packet.
+func (u *udpPort) serveOne(from *udpSource, b []byte) {
+	stats, p := &u.nic.stats, &u.packet
 	payload, reason := p.Decode(b)
-	switch {
-	case reason == roce.Congestion:
-	case reason != roce.OK:
+	if reason != roce.OK && reason != roce.Congestion {
 		stats.Malformed++
 		return
 	}
@@ -121,8 +136,9 @@ func (u *udpPort) serveOne(from *udpSender, b []byte) {
 		stats.BadPKey++
 		return
 	}
-	if u.link.cfg.Capture != nil {
-		u.captureReceived(from, id, b)
+	// Packets of a NIC of this link were captured when they were sent.
+	if u.link.cfg.Capture != nil && !u.link.sends(from.addr) {
+		u.capture(from.addr.addrPort(), u.conn.Addr(), id, b)
 	}
 	p.path = &from.path
 	if len(payload) == 0 {
@@ -130,27 +146,28 @@ func (u *udpPort) serveOne(from *udpSender, b []byte) {
 	} else {
 		p.setPayload(payload)
 	}
-	if p.Opcode&roce.TransportMask == roce.UD && from.source.port < udp.FirstSourcePort && from.source.port != roce.Port && u.nic.expects(p) {
+	port := from.addr.port
+	if p.Opcode&roce.TransportMask == roce.UD && port < udp.FirstSourcePort && port != roce.Port && u.nic.expects(p) {
 		u.hear(from, p.SrcQPN)
 	}
 	u.nic.receive(p)
 }
 
-// expects reports whether a datagram is for a QP that takes it: what others send must not say
-// where answers go.
+// expects reports whether a datagram is for a QP that accepts it. Other datagrams must not
+// decide where answers go.
 func (n *NIC) expects(p *packet) bool {
 	q := n.qps.get(p.DestQPN)
 	return q != nil && q.typ == verbs.UD && receivable[q.state] && p.QKey == q.attr.QKey
 }
 
-// sender returns what is remembered about a source of packets, nil if it cannot be one.
-func (u *udpPort) sender(s udpSource) *udpSender {
-	if u.last != nil && u.last.source == s {
+// source returns what is remembered about a source of packets, nil if the address is not one.
+func (u *udpPort) source(addr udpAddr) *udpSource {
+	if u.last != nil && u.last.addr == addr {
 		return u.last
 	}
-	from := u.sources[s]
+	from := u.sources[addr]
 	if from == nil {
-		if from = u.meet(s); from == nil {
+		if from = u.meet(addr); from == nil {
 			return nil
 		}
 	}
@@ -158,41 +175,42 @@ func (u *udpPort) sender(s udpSource) *udpSender {
 	return from
 }
 
-// meet remembers a new source. Whoever sends from many addresses makes the port forget others,
-// which costs time and nothing else.
-func (u *udpPort) meet(s udpSource) *udpSender {
-	addr := netip.AddrPortFrom(s.gid.Addr(), s.port)
-	flow, err := roce.NewFlow(addr, u.conn.Addr())
+// meet remembers a new source. A sender with many addresses makes the port forget other
+// sources, which only costs time.
+func (u *udpPort) meet(addr udpAddr) *udpSource {
+	flow, err := roce.NewFlow(addr.addrPort(), u.conn.Addr())
 	if err != nil {
 		return nil
 	}
-	if len(u.sources) >= maxUDPSenders {
+	if len(u.sources) >= maxUDPSources {
 		clear(u.sources)
 	}
 	own := u.nic.gids[0].GID
-	from := &udpSender{
-		source: s, flow: flow, addr: addr,
-		path: path{sgid: s.gid, dgid: own, attr: verbs.AHAttr{DGID: own, HopLimit: 64, Port: 1}},
+	from := &udpSource{
+		addr: addr, flow: flow,
+		path: path{sgid: addr.gid, dgid: own, attr: verbs.AHAttr{DGID: own, HopLimit: 64, Port: 1}},
 	}
-	u.sources[s] = from
+	u.sources[addr] = from
 	return from
 }
 
-// sends reports whether packets of the NIC leave from a port. Another process on the same
-// address has other ports.
-func (u *udpPort) sends(port uint16) bool {
-	for socket := range u.conn.Sockets() + 1 {
-		if u.conn.SourcePort(socket) == port {
+// sends reports whether a NIC of the link sends from addr. Another process on the same address
+// has other ports.
+func (l *UDPLink) sends(addr udpAddr) bool {
+	n := l.nics[addr.gid]
+	if n == nil {
+		return false
+	}
+	for socket := range n.udp.conn.Sockets() + 1 {
+		if n.udp.conn.SourcePort(socket) == addr.port {
 			return true
 		}
 	}
 	return false
 }
 
-func (u *udpPort) captureReceived(from *udpSender, id uint16, b []byte) {
-	if n := u.link.core.nics[from.path.sgid]; n != nil && n.udp.sends(from.source.port) {
-		return // was captured when it was sent
-	}
+// capture hands a packet to the link's Capture.
+func (u *udpPort) capture(src, dst netip.AddrPort, id uint16, b []byte) {
 	u.parts[0] = b
-	u.link.cfg.Capture.Packet(wallClock(), from.addr, u.conn.Addr(), id, u.parts[:]...)
+	u.link.cfg.Capture.Packet(wallClock(), src, dst, id, u.parts[:]...)
 }

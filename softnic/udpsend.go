@@ -1,10 +1,6 @@
 package softnic
 
-import (
-	"net/netip"
-
-	"ibverbx/internal/roce"
-)
+import "ibverbx/internal/roce"
 
 func (l *UDPLink) send(from *NIC, p *packet) {
 	switch {
@@ -12,25 +8,14 @@ func (l *UDPLink) send(from *NIC, p *packet) {
 		from.stats.Unroutable++
 	case !from.portUp:
 		from.stats.PortDownDrops++
-	case l.core.timed:
-		l.carry(l.direction(from, p.path.dgid), nil, from, nil, p)
+	case l.queue != nil:
+		l.carry(l.direction(toward(from, p.path.dgid)), nil, from, nil, p)
 	default:
 		from.udp.write(p, false)
 	}
 }
 
-// wayOf returns the way of a packet.
-func (u *udpPort) wayOf(p *packet) *udpWay {
-	if way := p.path.way; !p.path.datagrams || !way.guessed || len(u.heard) == 0 {
-		return way
-	}
-	if way := u.heard[udpSpeaker{p.path.dgid, p.DestQPN}]; way != nil {
-		return way
-	}
-	return p.path.way
-}
-
-// land puts a packet on the wire that the layer of faults has let through.
+// land writes a packet that has passed the layer of faults.
 func (l *UDPLink) land(f *flight) {
 	switch {
 	case f.from.closed:
@@ -43,10 +28,20 @@ func (l *UDPLink) land(f *flight) {
 	l.recycle(f)
 }
 
-// write adds a packet to those that leave with the next flush. Its payload is copied next to its
-// headers while it is summed up, so that the ICRC is that of the bytes that leave, whatever the
-// program does to its memory, and so that the kernel has one piece to copy instead of two per packet: for
-// long messages that is faster than to refer to the payload (docs/performance.md).
+// flush hands all collected packets to the kernel. It is called before the lock is released.
+func (l *UDPLink) flush() {
+	for i, u := range l.dirty {
+		l.dirty[i] = nil
+		u.dirty = false
+		u.nic.stats.SendDrops += uint64(u.writer.Flush())
+	}
+	l.dirty = l.dirty[:0]
+}
+
+// write adds a packet to those that leave with the next flush. It copies the payload next to the
+// headers in the same pass that computes the ICRC. So the ICRC matches the bytes that leave even
+// if the program writes its memory meanwhile, and the kernel copies one piece per packet instead
+// of two. For long messages that is faster than referring to the payload (docs/performance.md).
 func (u *udpPort) write(p *packet, corrupt bool) {
 	if !u.dirty {
 		u.dirty = true
@@ -66,18 +61,7 @@ func (u *udpPort) write(p *packet, corrupt bool) {
 		b[size-1] ^= 1
 	}
 	if u.link.cfg.Capture != nil {
-		u.captureSent(way, id, b)
+		from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(way.socket)}
+		u.capture(from.addrPort(), way.dest.Addr(), id, b)
 	}
-}
-
-// flush hands the collected packets to the kernel.
-func (u *udpPort) flush() {
-	u.dirty = false
-	u.nic.stats.SendDrops += uint64(u.writer.Flush())
-}
-
-func (u *udpPort) captureSent(way *udpWay, id uint16, b []byte) {
-	u.parts[0] = b
-	from := netip.AddrPortFrom(u.conn.Addr().Addr(), u.conn.SourcePort(way.socket))
-	u.link.cfg.Capture.Packet(wallClock(), from, way.dest.Addr(), id, u.parts[:]...)
 }

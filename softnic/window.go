@@ -1,27 +1,32 @@
 package softnic
 
 const (
-	// fairShare is how many packets a QP may have unacknowledged however many its NIC
-	// has: one peer that does not answer must not stop the way to others.
+	// fairShare is how many packets a QP may have unacknowledged however many its NIC has. A peer
+	// that does not answer must not block traffic to others.
 	fairShare = 16
 
-	// peerShare is how many it may have however many others have to the same peer: one
-	// keeps it going, and the peer's buffer need not hold more than that for every QP.
+	// peerShare is how many packets a QP may have unacknowledged however many other QPs have to
+	// the same peer. One keeps it going, and the peer's buffer needs no more than that per QP.
 	peerShare = 1
 )
 
 // budget is a window that several QPs share.
 type budget struct {
-	limit    uint32   // packets that may be unacknowledged, 0 without limit
-	inFlight uint32   // those that are
-	starved  workList // QPs that wait for that to fall
+	// limit is how many packets may be unacknowledged. 0 is no limit.
+	limit uint32
+	// inFlight is how many packets are unacknowledged.
+	inFlight uint32
+	// starved are QPs that wait for inFlight to fall.
+	starved workList
 }
 
-// inFlight is how many packets are sent and not acknowledged.
+func newBudget(limit uint32) budget { return budget{limit: limit, starved: workList{bit: onStarved}} }
+
+// inFlight returns how many packets are sent and not acknowledged.
 func (q *qp) inFlight() uint32 { return uint32(q.snd.Sub(q.una)) }
 
-// holder returns the budget that keeps a QP with f packets unacknowledged from sending another,
-// nil if none does.
+// holder returns the budget that keeps a QP with f unacknowledged packets from sending another
+// one, nil if none does.
 func (q *qp) holder(f uint32) *budget {
 	if b := &q.nic.budget; f >= fairShare && b.inFlight-q.charged+f >= b.limit {
 		return b
@@ -32,21 +37,17 @@ func (q *qp) holder(f uint32) *budget {
 	return nil
 }
 
-// mayAdd reports whether a QP that has f packets unacknowledged may send another. If not, the
-// QP goes on when others have been answered.
+// mayAdd reports whether a QP with f unacknowledged packets may send another one. If not, the QP
+// is scheduled when packets of others have been acknowledged.
 func (q *qp) mayAdd(f uint32) bool {
 	b := q.holder(f)
-	if b == nil {
-		return true
-	}
-	if !q.starved {
-		q.starved = true
+	if b != nil {
 		b.starved.push(q)
 	}
-	return false
+	return b == nil
 }
 
-// charge brings the counts of unacknowledged packets up to date with this QP's.
+// charge updates the budgets with the number of this QP's unacknowledged packets.
 func (q *qp) charge() {
 	if q.nic.budget.limit == 0 {
 		return
@@ -60,8 +61,8 @@ func (q *qp) charge() {
 	}
 }
 
-// add adds packets, or takes some away, and lets others go on if it can. A window that is full
-// wakes nobody, however short it is: who cannot go on would be woken again and again.
+// add adds packets, or removes some if change is negative, and wakes waiting QPs. A full window
+// wakes none, however short it is: a QP that cannot send would be woken again and again.
 func (b *budget) add(c *core, change uint32) {
 	b.inFlight += change
 	if !b.starved.empty() && b.inFlight < b.limit && b.inFlight <= b.limit-b.limit/4 {
@@ -69,20 +70,19 @@ func (b *budget) add(c *core, change uint32) {
 	}
 }
 
-// wake lets all go on that wait. Who may not, waits again.
+// wake schedules all waiting QPs. Those that still may not send wait again.
 func (b *budget) wake(c *core) {
-	for s := b.starved.pop(); s != nil; s = b.starved.pop() {
-		s.starved = false
-		c.schedule(s)
+	for q := b.starved.pop(); q != nil; q = b.starved.pop() {
+		c.tx.push(q)
 	}
 }
 
-// headFor makes the QP's packets count as those of another path.
+// headFor makes the QP's packets count for the budget of another path.
 func (q *qp) headFor(p *path) {
 	if q.to != nil {
 		q.to.add(q.core, -q.charged)
-		if q.starved {
-			q.to.wake(q.core) // or it would wait there for a window that is no longer its own
+		if q.lists&onStarved != 0 {
+			q.to.wake(q.core) // the QP must not wait for a budget that is no longer its own
 		}
 		q.to = nil
 	}

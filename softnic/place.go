@@ -1,0 +1,168 @@
+package softnic
+
+import (
+	"ibverbx/internal/bulk"
+	"ibverbx/verbs"
+)
+
+// placement is the outcome of placing a packet of a SEND or WRITE. RC answers an outcome other
+// than placed with a NAK. UC drops the message.
+type placement uint8
+
+const (
+	placed        placement = iota
+	placeNoRecv             // no receive is posted
+	placeInvalid            // the QP does not allow the operation, or the length is wrong
+	placeNoAccess           // wrong key, range or access right of the region
+	placeTooLong            // the message is longer than its receive
+	placeBadRecv            // an SGE of the receive is not writable memory of the PD
+)
+
+// wellFormed checks that a packet continues the message before it, and has the length that its
+// place in the message requires (IBTA 1.4 sections 9.7.4.1.1 to 9.7.4.1.4).
+func (q *qp) wellFormed(p *packet, t opTraits) bool {
+	if t&opStarts != 0 {
+		if q.msgKind != 0 {
+			return false
+		}
+	} else if q.msgKind == 0 || q.msgKind != t&(opIsSend|opIsWrite) {
+		return false
+	}
+	switch {
+	case t&opEnds == 0:
+		return p.length == q.seg
+	case t&opStarts == 0:
+		return p.length > 0 && p.length <= q.seg
+	}
+	return p.length <= q.seg
+}
+
+// place puts the payload of a SEND or WRITE to its place, and completes the receive at the end
+// of the message. It changes the state of the message only if the packet is placed.
+func (q *qp) place(p *packet, t opTraits) placement {
+	if t&opIsWrite != 0 {
+		return q.placeWrite(p, t)
+	}
+	return q.placeSend(p, t)
+}
+
+// placeSend puts the payload of a SEND into the receive that the message has taken.
+func (q *qp) placeSend(p *packet, t opTraits) placement {
+	if t&opStarts != 0 {
+		if !q.takeRecv() {
+			return placeNoRecv
+		}
+		q.msgKind, q.placed = opIsSend, 0
+	}
+	s := verbs.StatusLocLenErr
+	if q.placed+p.length <= maxMsgSize {
+		s = q.scatter(q.cur.sge[:q.cur.numSGE], q.placed, p)
+	}
+	switch s {
+	case verbs.StatusSuccess:
+	case verbs.StatusLocLenErr:
+		return placeTooLong
+	default:
+		return placeBadRecv
+	}
+	q.placed += p.length
+	if t&opEnds != 0 {
+		q.endMessage(p, t, verbs.WCRecv)
+	}
+	return placed
+}
+
+// placeWrite puts the payload of a WRITE where its RETH says.
+func (q *qp) placeWrite(p *packet, t opTraits) placement {
+	va, rkey, left, done := q.va, q.rkey, q.left, q.placed
+	if t&opStarts != 0 {
+		va, rkey, left, done = p.VA, p.RKey, p.DMALen, 0
+		if q.attr.Access&verbs.AccessRemoteWrite == 0 {
+			// An operation that the receive queue does not support is an invalid request. Only
+			// the region's refusal is an access error (IBTA 1.4 section 11.6.2).
+			return placeInvalid
+		}
+	}
+	if p.length > left || (t&opEnds != 0 && p.length != left) || left > maxMsgSize {
+		return placeInvalid
+	}
+	var dst []byte
+	if left > 0 {
+		// The region must hold the whole rest, not only this packet's part. A WRITE of no bytes
+		// does not check its key (IBTA 1.4 section 9.4.3.1.1).
+		var ok bool
+		if dst, ok = q.nic.mrs.find(q.pd, rkey, va, left, verbs.AccessRemoteWrite); !ok {
+			return placeNoAccess
+		}
+	}
+	if t&opHasImm != 0 && !q.takeRecv() {
+		return placeNoRecv
+	}
+	if q.nic.observe != nil && p.length > 0 {
+		q.touch(TouchRemoteWrite, va, p.length)
+	}
+	for k := range p.numSegs {
+		dst = dst[bulk.Copy(dst, p.segs[k]):]
+	}
+	done += p.length
+	if t&opEnds != 0 {
+		q.msgKind, q.placed = 0, done
+		if t&opHasImm != 0 {
+			q.endMessage(p, t, verbs.WCRecvRDMAWithImm)
+		}
+		return placed
+	}
+	q.msgKind = opIsWrite
+	q.va, q.rkey, q.left, q.placed = va+uint64(p.length), rkey, left-p.length, done
+	return placed
+}
+
+// endMessage completes the receive of a message that is completely placed.
+func (q *qp) endMessage(p *packet, t opTraits, op verbs.WCOpcode) {
+	q.msgKind = 0
+	wc := q.completeRecv(verbs.StatusSuccess, p.Solicited)
+	wc.Opcode, wc.ByteLen = op, q.placed
+	if t&opHasImm != 0 {
+		wc.Flags, wc.Imm = verbs.WCWithImm, p.Imm
+	}
+}
+
+// scatter puts the payload of p into the SGEs, off bytes after their start.
+func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet) verbs.Status {
+	for k := range p.numSegs {
+		if s := q.scatterBytes(sges, off, p.segs[k]); s != verbs.StatusSuccess {
+			return s
+		}
+		off += uint32(len(p.segs[k]))
+	}
+	return verbs.StatusSuccess
+}
+
+// scatterBytes puts b into the SGEs, off bytes after their start. It writes nothing beyond them
+// and nothing where the region does not allow local writes.
+func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte) verbs.Status {
+	for k := range sges {
+		s := &sges[k]
+		if off >= s.Length {
+			off -= s.Length
+			continue
+		}
+		if len(b) == 0 {
+			return verbs.StatusSuccess
+		}
+		n := min(uint64(s.Length-off), uint64(len(b)))
+		dst, ok := q.nic.mrs.find(q.pd, s.LKey, s.Addr+uint64(off), uint32(n), verbs.AccessLocalWrite)
+		if !ok {
+			return verbs.StatusLocProtErr
+		}
+		if q.nic.observe != nil {
+			q.touch(TouchScatter, s.Addr+uint64(off), uint32(n))
+		}
+		bulk.Copy(dst, b[:n])
+		b, off = b[n:], 0
+	}
+	if len(b) > 0 {
+		return verbs.StatusLocLenErr
+	}
+	return verbs.StatusSuccess
+}

@@ -1,0 +1,208 @@
+package softnic
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"ibverbx/internal/roce"
+	"ibverbx/internal/udp"
+	"ibverbx/verbs"
+)
+
+// Endpoint.Extra of a QP on a UDPLink says that the QP belongs to a softnic, and what a sender
+// should know:
+//
+//	0     1     2     3     4     5     6     7
+//	"s"   "n"   version flags  socket buffer, KiB
+//
+// Bit 0 of flags says that the receiver checks each datagram of a coalesced run. A UDP port
+// other than 4791 is the endpoint's LID, which RoCE does not use otherwise. That carries the
+// port into every address vector.
+const (
+	extraLen     = 8
+	extraVersion = 1
+	extraRuns    = 1 << 0
+)
+
+// udpAddr is an address and UDP port at which a NIC receives or from which it sends.
+type udpAddr struct {
+	gid  verbs.GID
+	port uint16
+}
+
+func (a udpAddr) addrPort() netip.AddrPort { return netip.AddrPortFrom(a.gid.Addr(), a.port) }
+
+// udpPeer is a softnic that has described itself in an endpoint.
+type udpPeer struct {
+	// runs says that the peer checks each datagram of a coalesced run.
+	runs bool
+	// buffer is the size of the peer's socket buffer in bytes.
+	buffer uint32
+	// budget is shared by all QPs that send to the peer.
+	budget budget
+}
+
+// udpTarget is the destination of packets and the marks of their IP headers.
+type udpTarget struct {
+	udpAddr
+	marks udp.Marks
+}
+
+// udpWay is the route of a path: where its packets go, and from which socket.
+type udpWay struct {
+	dest   *udp.Dest
+	flow   roce.Flow
+	socket int
+	// window is how many packets a QP may have unacknowledged on the path.
+	window uint32
+	// budget is that of the peer's NIC, nil if its buffer is not known.
+	budget *budget
+	// guessed says that no endpoint or address vector named the peer's port.
+	guessed bool
+}
+
+// udpSpeaker is a QP from which datagrams have come.
+type udpSpeaker struct {
+	gid verbs.GID
+	qpn uint32
+}
+
+const (
+	// maxUDPSources bounds the remembered sources of packets, and the remembered speakers.
+	maxUDPSources = 4096
+	// maxUDPPeers bounds the remembered peers and destinations.
+	maxUDPPeers = 1 << 16
+
+	// udpSlack is how many bytes the kernel counts against a socket buffer for a packet beyond
+	// its payload.
+	udpSlack = 1024
+
+	// strangerWindow is the window toward a peer of unknown buffer size. It is as many packets
+	// as the kernel's Soft-RoCE sends ahead. Soft-RoCE answers every duplicate: if it cannot work
+	// off the window within the timeout of a QP, it only answers duplicates until the retries
+	// are used up.
+	strangerWindow = 128
+
+	// minUDPWindow keeps a QP going toward a peer with hardly any buffer.
+	minUDPWindow = 8
+)
+
+// extra returns Endpoint.Extra of a port's QPs.
+func (u *udpPort) extra() []byte {
+	b := make([]byte, extraLen)
+	b[0], b[1], b[2] = 's', 'n', extraVersion
+	b[3] = extraRuns
+	binary.BigEndian.PutUint32(b[4:], uint32(u.conn.Buffer()>>10))
+	return b
+}
+
+// lid returns the LID of the port: its UDP port, or 0 if that is 4791.
+func (u *udpPort) lid() uint16 {
+	if p := u.conn.Addr().Port(); p != roce.Port {
+		return p
+	}
+	return 0
+}
+
+// learn remembers how a peer describes itself. It ignores Extra of other providers and of later
+// versions. The LID of another provider is not a port: some Ethernet drivers report 1.
+func (u *udpPort) learn(e *verbs.Endpoint) {
+	b := e.Extra
+	if len(b) < 2 || b[0] != 's' || b[1] != 'n' {
+		e.LID = 0
+		return
+	}
+	if len(b) < extraLen || b[2] != extraVersion || len(u.peers) >= maxUDPPeers {
+		return
+	}
+	addr := udpAddr{e.GID, e.LID}
+	if addr.port == 0 {
+		addr.port = roce.Port
+	}
+	p := u.peers[addr]
+	if p == nil {
+		p = &udpPeer{budget: newBudget(0)}
+		u.peers[addr] = p
+	}
+	p.runs, p.buffer = b[3]&extraRuns != 0, min(binary.BigEndian.Uint32(b[4:]), 1<<20)<<10
+}
+
+// route finds the way of a path of n, to the port that the address vector names as its DLID.
+func (l *UDPLink) route(n *NIC, p *path) (err error) {
+	to := udpAddr{p.dgid, p.attr.DLID}
+	if to.port == 0 {
+		to.port = roce.Port
+	}
+	p.way, err = n.udp.way(p, to)
+	return err
+}
+
+// way returns the way of a path to a peer.
+func (u *udpPort) way(p *path, to udpAddr) (*udpWay, error) {
+	socket := u.next
+	if p.datagrams && u.lid() != 0 {
+		socket = u.conn.Sockets() // its source port tells the receiver where to answer
+	} else if label := p.attr.FlowLabel; label != 0 {
+		socket = int(label % uint32(u.conn.Sockets()))
+	} else if u.next++; u.next == u.conn.Sockets() {
+		u.next = 0
+	}
+	from := udpAddr{p.sgid, u.conn.SourcePort(socket)}
+	flow, err := roce.NewFlow(from.addrPort(), to.addrPort())
+	if err != nil {
+		return nil, verbs.Invalidf("address vector: no way from %s to %s: %v", p.sgid, p.dgid, err)
+	}
+	peer := u.peers[to]
+	target := udpTarget{to, udp.Marks{Class: p.attr.TrafficClass, Hops: p.attr.HopLimit}}
+	way := &udpWay{dest: u.dest(target, peer != nil && peer.runs), flow: flow, socket: socket, guessed: p.attr.DLID == 0}
+	if peer == nil {
+		way.window = strangerWindow
+		return way, nil
+	}
+	way.window = max(peer.buffer/2/(uint32(u.nic.cfg.MTU.Bytes())+udpSlack), minUDPWindow)
+	peer.budget.limit = way.window // the peer may have come back with another buffer
+	way.budget = &peer.budget
+	return way, nil
+}
+
+// dest returns the destination of a peer. QPs share it, so that their packets can leave in one
+// run.
+func (u *udpPort) dest(to udpTarget, runs bool) *udp.Dest {
+	d := u.dests[to]
+	if d == nil || d.Runs() != runs {
+		if len(u.dests) >= maxUDPPeers {
+			clear(u.dests)
+		}
+		d = udp.NewDest(to.addrPort(), runs).Mark(to.marks)
+		u.dests[to] = d
+	}
+	return d
+}
+
+// hear remembers where a QP receives that has sent a datagram from its receiving port. An answer
+// has only the address and the QP number of that datagram.
+func (u *udpPort) hear(from *udpSource, qpn uint32) {
+	s := udpSpeaker{from.addr.gid, qpn}
+	if w := u.heard[s]; w != nil && w.dest.Addr().Port() == from.addr.port {
+		return
+	}
+	if len(u.heard) >= maxUDPSources {
+		clear(u.heard)
+	}
+	back := &path{sgid: from.path.dgid, dgid: from.path.sgid, datagrams: true}
+	if way, err := u.way(back, from.addr); err == nil {
+		u.heard[s] = way
+	}
+}
+
+// wayOf returns the way of a packet. An answer to a datagram goes to the port from which the
+// datagram came.
+func (u *udpPort) wayOf(p *packet) *udpWay {
+	way := p.path.way
+	if p.path.datagrams && way.guessed && len(u.heard) > 0 {
+		if w := u.heard[udpSpeaker{p.path.dgid, p.DestQPN}]; w != nil {
+			return w
+		}
+	}
+	return way
+}

@@ -1,0 +1,49 @@
+package softnic
+
+// listBits says on which work lists a QP is. A QP is on each list at most once.
+type listBits uint8
+
+const (
+	onAcks    listBits = 1 << iota // owes the peer an acknowledgement
+	onTx                           // may have something to send
+	onLater                        // has sent enough for one call
+	onWatch                        // has unacknowledged packets and perhaps no timer
+	onBroken                       // its CQ overran
+	onFailing                      // UC or UD: a bad receive has ended it
+	onStarved                      // waits for a budget
+	onWaiting                      // waits for room in the link's queue
+)
+
+// workList is a queue of QPs. It keeps its backing array, so it stops allocating once it has
+// reached its greatest length. It is hand-written because a post goes through two of them.
+type workList struct {
+	qps  []*qp
+	head int
+	// bit is set in qp.lists while a QP is on the list.
+	bit listBits
+}
+
+// push adds q unless it is on the list.
+func (l *workList) push(q *qp) {
+	if q.lists&l.bit == 0 {
+		q.lists |= l.bit
+		l.qps = append(l.qps, q)
+	}
+}
+
+func (l *workList) empty() bool { return l.head == len(l.qps) }
+
+// pop takes out the oldest QP. It returns nil if there is none.
+func (l *workList) pop() *qp {
+	if l.head == len(l.qps) {
+		return nil
+	}
+	q := l.qps[l.head]
+	l.qps[l.head] = nil // a closed QP must not stay reachable
+	l.head++
+	if l.head == len(l.qps) {
+		l.qps, l.head = l.qps[:0], 0
+	}
+	q.lists &^= l.bit
+	return q
+}
