@@ -1,6 +1,10 @@
 package softnic
 
-import "ibverbx/verbs"
+import (
+	"slices"
+
+	"ibverbx/verbs"
+)
 
 // eventQueue holds the asynchronous events of a context until they are taken.
 type eventQueue struct {
@@ -17,12 +21,11 @@ func (t wakeTarget) wake() {
 	}
 }
 
-// raise queues an event; the lock is held. A queue that nobody empties stops at
-// maxEvents, and what does not fit is counted.
+// raise queues an event. The lock is held. Events that find the queue full are counted and dropped.
 func (x *hostContext) raise(e verbs.Event) {
 	limit := maxEvents
 	if e.QP == nil && e.SRQ == nil {
-		limit += maxDeviceEvents // what concerns many is not crowded out by what concerns one
+		limit += maxDeviceEvents // events of one QP must not crowd out those that concern many
 	}
 	if len(x.events.pending) >= limit {
 		x.nic.stats.EventsLost++
@@ -39,10 +42,8 @@ func (x *hostContext) Events(dst []verbs.Event) (int, error) {
 		return 0, verbs.NewOpError("take events", x.nic.name, 0, verbs.ErrClosed)
 	}
 	n := copy(dst, x.events.pending)
-	rest := copy(x.events.pending, x.events.pending[n:])
-	clear(x.events.pending[rest:])
-	x.events.pending = x.events.pending[:rest]
-	if n == 0 && rest == 0 && x.nic.failed {
+	x.events.pending = slices.Delete(x.events.pending, 0, n)
+	if n == 0 && len(x.events.pending) == 0 && x.nic.failed {
 		return 0, verbs.NewOpError("take events", x.nic.name, 0, verbs.ErrDeviceFatal)
 	}
 	return n, nil
@@ -61,15 +62,8 @@ func (x *hostContext) NotifyEvents(w *verbs.Waker) error {
 	return nil
 }
 
-// purge drops the pending events of a QP, CQ or SRQ that is being destroyed, so that
-// nobody is handed a dead object.
+// purge drops the pending events of a QP, CQ or SRQ that is being destroyed, so that Events does not
+// return a closed object.
 func (x *hostContext) purge(dead func(verbs.Event) bool) {
-	keep := x.events.pending[:0]
-	for _, e := range x.events.pending {
-		if !dead(e) {
-			keep = append(keep, e)
-		}
-	}
-	clear(x.events.pending[len(keep):])
-	x.events.pending = keep
+	x.events.pending = slices.DeleteFunc(x.events.pending, dead)
 }

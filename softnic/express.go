@@ -34,7 +34,7 @@ func (q *qp) direct() *qp {
 func (q *qp) express(peer *qp) {
 	ready := q.state == verbs.StateRTS && q.sqNext == q.sqMax && q.sqOff == 0 && q.snd == q.maxPSN &&
 		peer.epsn == q.snd && peer.msgKind == 0 && !peer.dying && peer.attr.Access&verbs.AccessRemoteWrite != 0
-	if !ready || observed(q.nic, peer.nic) {
+	if !ready || q.nic.observe != nil || peer.nic.observe != nil {
 		return
 	}
 	ring := q.sq

@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// family is the set of objects that stand on another, with the order in which they were
-// made: they are destroyed in that order, so that the same calls leave the same state.
+// family is the set of objects that depend on another one. It remembers the order in which they were
+// made. They are destroyed in that order, so that the same calls leave the same state.
 type family[T comparable] struct {
+	// born numbers the objects in the order in which they were made.
 	born  map[T]uint64
 	count uint64
 }

@@ -6,8 +6,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// putGRH writes what a UD receive finds in front of its payload: a GRH, or over IPv4
-// an IPv4 header in the second half of the area (RoCE v2, annex A17.4.5.2).
+// putGRH writes the 40 bytes in front of the payload of a UD receive: a GRH, or over IPv4 an IPv4
+// header in the second half (RoCE v2, annex A17.4.5.2).
 func putGRH(b *[verbs.GRHLen]byte, p *path, payload uint32) {
 	clear(b[:])
 	hop := p.attr.HopLimit

@@ -6,23 +6,23 @@ import (
 	"ibverbx/verbs"
 )
 
-// Impairment is what a FaultLink does to the packets of one direction. Probabilities
-// are per packet, from 0 to 1. The zero value does nothing.
+// Impairment says what a FaultLink does to the packets of one direction. Probabilities are per
+// packet, from 0 to 1. The zero value does nothing.
 type Impairment struct {
 	// Loss is the probability that a packet is lost.
 	Loss float64
 	// Duplicate is the probability that a packet arrives twice.
 	Duplicate float64
-	// Reorder is the probability that a packet is overtaken by up to four of those
-	// sent after it.
+	// Reorder is the probability that up to four later packets overtake a packet.
 	Reorder float64
-	// Corrupt is the probability that a packet arrives damaged. The receiver drops
-	// it, as a bad ICRC, and counts it.
+	// Corrupt is the probability that a packet arrives damaged. The receiver counts it as a bad
+	// ICRC and drops it.
 	Corrupt float64
-	// Delay is the time that every packet takes; Jitter is the most that is added at
-	// random. They do not reorder.
-	Delay, Jitter time.Duration
-	// Rate is the speed of the wire in bytes per second. Zero is without limit.
+	// Delay is the time that every packet takes.
+	Delay time.Duration
+	// Jitter is the longest random time that is added to Delay. It does not reorder packets.
+	Jitter time.Duration
+	// Rate is the speed of the wire in bytes per second. Zero is no limit.
 	Rate float64
 }
 
@@ -53,5 +53,6 @@ type FaultStats struct {
 	Reordered  uint64
 	Corrupted  uint64
 	Cut        uint64
-	Overflow   uint64 // lost because the queue of a Bottleneck was full
+	// Overflow counts packets that were lost because the queue of a Path or Bottleneck was full.
+	Overflow uint64
 }

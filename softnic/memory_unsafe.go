@@ -2,11 +2,10 @@ package softnic
 
 import "unsafe"
 
-// bytesAt returns the n bytes at addr. It is for INLINE sends alone, whose bytes are
-// named by address without a key, as on hardware: an address that is not readable
-// memory of the process is the caller's bug and faults. The address goes through a
-// variable because it may be that of C or mmap memory, which Go's pointer rules do
-// not cover.
+// bytesAt returns the n bytes at addr. Only INLINE sends use it: they name bytes by address without a
+// key, as on hardware. An address that is not readable memory of the process is the caller's bug
+// and faults. The address goes through a variable because it may point to C or mmap memory, which
+// Go's pointer rules do not cover.
 func bytesAt(addr uint64, n uint32) []byte {
 	a := uintptr(addr)
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&a)), n)

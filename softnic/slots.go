@@ -2,17 +2,19 @@ package softnic
 
 import "iter"
 
-// slots is a table of objects under 24-bit numbers. The low 16 bits of a number are
-// the index, the high 8 a generation, so that a number is not used again until its
-// index was used 256 times.
+// slots is a table of objects under 24-bit numbers. The low 16 bits of a number are the index, the
+// high 8 a generation: a number repeats only after its index was used 256 times. It is hand-written
+// because every packet looks up a QP: an index into a slice beats a hash table.
 //
 //	23      16 | 15       0
 //	generation |    index
 type slots[T comparable] struct {
 	items []T
-	gens  []uint8
-	free  []uint32
-	first uint32
+	// gens are the generations of the indices.
+	gens []uint8
+	// free are the released indices, oldest first.
+	free []uint32
+	// limit is the highest index.
 	limit uint32
 }
 
@@ -21,15 +23,14 @@ const (
 	slotIndexMask = 1<<slotIndexBits - 1
 )
 
-// init makes the first index first, and limit the last.
+// init makes first the lowest index and limit the highest.
 func (s *slots[T]) init(first, limit uint32) {
-	s.first, s.limit = first, limit
+	s.limit = limit
 	s.items = make([]T, first)
 	s.gens = make([]uint8, first)
 }
 
-// add returns the number of v, 0 if the table is full. Numbers that were given back
-// are used oldest first.
+// add returns the number of v, 0 if the table is full. It reuses released indices oldest first.
 func (s *slots[T]) add(v T) uint32 {
 	var i uint32
 	switch {
@@ -47,8 +48,8 @@ func (s *slots[T]) add(v T) uint32 {
 	return uint32(s.gens[i])<<slotIndexBits | i
 }
 
-// reuseDelay is how many indices must be free before one is used again, as long as
-// there are fresh ones.
+// reuseDelay is how many indices must be free before one is used again, as long as there are fresh
+// ones.
 const reuseDelay = 64
 
 // get returns the object under num, the zero value if there is none.
@@ -61,7 +62,7 @@ func (s *slots[T]) get(num uint32) T {
 	return s.items[i]
 }
 
-// remove frees num, which must be in use.
+// remove releases num, which must be in use.
 func (s *slots[T]) remove(num uint32) {
 	var zero T
 	i := num & slotIndexMask

@@ -1,23 +1,23 @@
 package softnic
 
-// Stats counts what a NIC did.
+// Stats are the counters of a NIC.
 type Stats struct {
 	PacketsSent     uint64
 	PacketsReceived uint64
 
 	// Reliability.
-	Retransmits     uint64 // times that a requester went back
+	Retransmits     uint64 // how often a requester went back
 	Timeouts        uint64 // acknowledgement timers that fired
 	Probes          uint64 // packets sent again to make a silent peer answer
-	NAKsSent        uint64 // sequence and fatal ones
+	NAKsSent        uint64 // sequence and fatal NAKs
 	RNRNAKsSent     uint64
 	Duplicates      uint64 // requests received again
-	OutOfOrder      uint64 // requests with a gap before them
+	OutOfOrder      uint64 // requests received behind a gap
 	MessagesDropped uint64 // UC and UD messages that could not be placed
 
 	// Packets dropped, by reason.
 	UnknownQP     uint64
-	NotReady      uint64 // the QP was not in a state to receive
+	NotReady      uint64 // the state of the QP does not allow receiving
 	WrongSource   uint64 // not from the QP's peer
 	BadICRC       uint64
 	BadQKey       uint64
@@ -28,7 +28,7 @@ type Stats struct {
 	PortDownDrops uint64
 
 	CongestionNotices uint64 // CNPs received
-	ReceiveErrors     uint64 // of the receiving socket
+	ReceiveErrors     uint64 // errors of the receiving socket
 
 	// EventsLost counts asynchronous events that found their queue full.
 	EventsLost uint64

@@ -2,9 +2,9 @@
 
 package bulk
 
-// streams says that there is no code for this processor, or that there must not be:
-// the race detector does not see what assembly touches, so that under it, and with
-// the heap memory that is made for it, the builtin copies everything.
+// streams is false where this package has no code for the processor. It is also false for the race
+// detector, which does not see the accesses of assembly, and for the heap memory that tests use
+// with it.
 const streams = false
 
 func stream(dst, src []byte) int { return copy(dst, src) }

@@ -49,13 +49,13 @@ func appendUDP(b []byte, src, dst uint16, n int) []byte {
 	return append(b, 0, 0)
 }
 
-// sumUDP makes the checksum of UDP, which IPv6 demands (RFC 8200 section 8.1): over the
+// sumUDP writes the checksum of UDP, which IPv6 requires (RFC 8200 section 8.1): over the
 // addresses, length and protocol of the IP header, and all of udp.
 func sumUDP(ip, udp []byte) {
 	sum := add(uint64(len(udp))+protocolUDP, ip[8:ip6Len])
 	s := ^fold(add(sum, udp))
 	if s == 0 {
-		s = 0xffff // 0 would mean that there is none
+		s = 0xffff // 0 would mean no checksum
 	}
 	binary.BigEndian.PutUint16(udp[6:], s)
 }
@@ -75,7 +75,7 @@ func add(sum uint64, b []byte) uint64 {
 	return sum
 }
 
-// fold brings a sum down to 16 bits.
+// fold reduces a sum to 16 bits.
 func fold(sum uint64) uint16 {
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff

@@ -1,6 +1,5 @@
-// Package pcap writes UDP packets to a file that tcpdump, tshark and Wireshark read. Those who
-// call it are programs with a UDP socket, which never see an IP header; it is made up from
-// what they know.
+// Package pcap writes UDP packets to a file that tcpdump, tshark and Wireshark read. A program with a
+// UDP socket never sees an IP header, so the package makes one from what the caller knows.
 package pcap
 
 import (
@@ -17,14 +16,14 @@ import (
 var (
 	// ErrConfig is a Config that cannot be right.
 	ErrConfig = errors.New("pcap: bad config")
-	// ErrWrite is a file that could not be written; what wraps it says why. What came
-	// after it was dropped.
+	// ErrWrite is a file that could not be written. The error that wraps it says why. Later packets
+	// were dropped.
 	ErrWrite = errors.New("pcap: cannot write")
 )
 
-// The file is a header and a record for each packet, in the byte order of whoever wrote it
-// (here little-endian). The magic number says that times are in nanoseconds, and the link
-// type that a packet begins with its IP header.
+// The file is a header and a record for each packet, in the byte order of the writer (here
+// little-endian). The magic number says that times are in nanoseconds. The link type says that a
+// packet begins with its IP header.
 //
 //	file     0 | magic a1b23c4d | version 2 . 4   |
 //	         8 | zone 0         | accuracy 0      |
@@ -48,13 +47,13 @@ const (
 	minBuffer = recordHeader + longest
 )
 
-// Config says how much a Writer takes. The zero value is good.
+// Config holds the limits of a Writer. The zero value means the defaults.
 type Config struct {
-	// Buffer is how many bytes are collected before they are written; 0 means
-	// DefaultBuffer. It is at least 65551, one packet.
+	// Buffer is how many bytes are collected before they are written, at least 65551: one packet. 0
+	// means DefaultBuffer.
 	Buffer int
-	// Limit is how many bytes the file may have; 0 means DefaultLimit. Packets that
-	// would make it longer are dropped and counted.
+	// Limit is how many bytes the file may have. Packets that would make it longer are dropped and
+	// counted. 0 means DefaultLimit.
 	Limit int64
 }
 
@@ -74,18 +73,22 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Writer writes packets. Any number of goroutines may use it. What they write at the same
-// time comes in some order; readers can sort by time.
+// Writer writes packets. It is safe for concurrent use. Packets of several goroutines may be slightly
+// out of order; readers can sort by time.
 type Writer struct {
-	mu      sync.Mutex
-	out     io.Writer
-	file    io.Closer // what Close closes; nil if the caller does
-	buf     []byte    // what is not written yet
-	room    int64     // bytes that the file may still take, those in buf taken off
+	mu  sync.Mutex
+	out io.Writer
+	// file is closed by Close. It is nil if the caller closes out.
+	file io.Closer
+	// buf holds bytes that are not written yet.
+	buf []byte
+	// room is how many more bytes the file may take, beyond those in buf.
+	room    int64
 	written uint64
 	dropped uint64
 	closed  bool
-	err     error // the first of out
+	// err is the first error of out.
+	err error
 }
 
 // New returns a Writer on out, which the caller closes after the Writer.
@@ -110,7 +113,7 @@ func Create(name string, cfg Config) (*Writer, error) {
 	if _, err := cfg.withDefaults(); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // payload is nobody else's business
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // the payload is private
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrWrite, err)
 	}
@@ -122,11 +125,10 @@ func Create(name string, cfg Config) (*Writer, error) {
 	return w, nil
 }
 
-// Packet writes one UDP packet. at is the time in nanoseconds since 1970, id the
-// identification of the IPv4 header, and the parts together are what UDP carries. Packets
-// that cannot be written are dropped and counted: the file is full or broken or closed, the
-// addresses are not of one family, the packet is longer than 65,535 bytes. It does not
-// allocate and keeps nothing of the parts.
+// Packet writes one UDP packet. at is the time in nanoseconds since 1970, id the identification of the
+// IPv4 header, and parts together are the UDP payload. It drops and counts packets that cannot be
+// written: the file is full, broken or closed, the addresses differ in family, or the packet is
+// longer than 65,535 bytes. It does not allocate and does not keep parts.
 func (w *Writer) Packet(at int64, src, dst netip.AddrPort, id uint16, parts ...[]byte) {
 	w.mu.Lock()
 	if w.append(at, src, dst, id, parts) {
@@ -184,7 +186,7 @@ func (w *Writer) append(at int64, src, dst netip.AddrPort, id uint16, parts [][]
 	return true
 }
 
-// flush writes the buffer and reports whether that went well.
+// flush writes the buffer and reports whether it succeeded.
 func (w *Writer) flush() bool {
 	if w.err == nil && len(w.buf) > 0 {
 		if _, err := w.out.Write(w.buf); err != nil {
@@ -195,7 +197,7 @@ func (w *Writer) flush() bool {
 	return w.err == nil
 }
 
-// Flush writes what is in the buffer.
+// Flush writes the buffer.
 func (w *Writer) Flush() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -205,16 +207,16 @@ func (w *Writer) Flush() error {
 	return w.err
 }
 
-// Counts returns how many packets were taken and how many were dropped. What was taken is
-// in the file once Close has returned nil.
+// Counts returns how many packets were accepted and how many were dropped. Accepted packets are in the
+// file once Close has returned nil.
 func (w *Writer) Counts() (written, dropped uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.written, w.dropped
 }
 
-// Close writes what is in the buffer, and closes the file if Create made it. It returns the
-// first error that writing met; a second Close does nothing and returns the same.
+// Close writes the buffer, and closes the file if Create made it. It returns the first error of
+// writing. A second Close does nothing and returns the same error.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -5,9 +5,8 @@ import (
 	"hash/crc32"
 )
 
-// checksum is crc32.Update of the polynomial of Ethernet, and faster: for long buffers where
-// the processor multiplies 64 bytes at a time (crc_amd64.go), for short ones because a table
-// of four bytes at a time beats one of one.
+// checksum is a faster crc32.Update of the polynomial of Ethernet. For long buffers it uses a processor
+// that multiplies 64 bytes at a time (crc_amd64.go), for short ones a table for four bytes at a time.
 func checksum(crc uint32, b []byte) uint32 {
 	if wide && len(b) >= foldMin {
 		return foldLong(crc, b)
@@ -18,8 +17,8 @@ func checksum(crc uint32, b []byte) uint32 {
 	return ^short(^crc, b)
 }
 
-// checksumCopy copies src to dst, which is no shorter, and is checksum of what it has copied: others
-// may change src meanwhile.
+// checksumCopy copies src to dst, which is no shorter, and returns the checksum of the copied bytes.
+// src may change meanwhile.
 func checksumCopy(crc uint32, dst, src []byte) uint32 {
 	if wide && unseen && len(src) >= foldMin {
 		return copyLong(crc, dst, src)
@@ -30,7 +29,7 @@ func checksumCopy(crc uint32, dst, src []byte) uint32 {
 // shortMax is the length up to which short is faster than hash/crc32.
 const shortMax = 63
 
-// short is the CRC without the inversion before and after.
+// short returns the CRC without the inversion before and after.
 func short(crc uint32, b []byte) uint32 {
 	for ; len(b) >= 4; b = b[4:] {
 		crc ^= binary.LittleEndian.Uint32(b)
@@ -42,8 +41,7 @@ func short(crc uint32, b []byte) uint32 {
 	return crc
 }
 
-// slices are the differences that a byte makes: the last of a word, the one before it, and so
-// on.
+// slices are the differences that a byte of a word makes, the last byte first.
 var slices = newSlices()
 
 func newSlices() *[4][256]uint32 {

@@ -2,28 +2,27 @@ package roce
 
 import "golang.org/x/sys/cpu"
 
-// wide says that the processor multiplies polynomials of 64 bits eight at a time. The flags
-// include the operating system's consent to use the registers.
+// wide says that the processor multiplies eight 64-bit polynomials at a time. The flags also say that
+// the operating system allows the registers.
 var wide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512VPCLMULQDQ
 
-// foldMin is the least that fold takes.
+// foldMin is the least number of bytes that fold takes.
 const foldMin = 256
 
-// A message is a polynomial whose remainder is wanted, so a part of it may be replaced by
-// anything with the same remainder. 128 bits that stand d bits before another 128 are folded
-// onto them: each half is multiplied by the power of x that its distance gives, modulo the
-// polynomial, and both products are added to what is there. (Gopal and others, "Fast CRC
-// Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009.)
+// factors fold a message. Only the remainder of the message matters, so any part may be replaced by
+// another with the same remainder. 128 bits that are d bits before another 128 are folded onto them:
+// each half is multiplied by the power of x that its distance gives, modulo the polynomial, and both
+// products are added. (Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+// Instruction", Intel 2009.)
 //
 //	bits   0..63   times x^(d+32)     the first half, further from the end
 //	     64..127   times x^(d-32)
 //
-// The 32 is the room that the remainder takes. Factors have their highest bit, 63, for x^-1,
-// because a product of two such polynomials has one bit less than room for it.
+// The 32 is the width of the remainder. The highest bit of a factor, 63, stands for x^-1, because a
+// product of two such polynomials is one bit shorter than its register.
 type factors [2]uint64
 
-// factorTable is the factors that fold takes, by the bits between what is folded and where it
-// goes:
+// factorTable holds the factors of fold, by the distance in bits:
 //
 //	 0 | 2048 | 1536 | 1024 |  512 |   four registers, and one after the other onto the last
 //	64 |  384 |  256 |  128 |    - |   the lanes of one register
@@ -57,13 +56,13 @@ func copyLong(crc uint32, dst, src []byte) uint32 {
 	return ^short(short(0, rest[:]), dst[n:])
 }
 
-// fold folds n bytes, a multiple of 16 and at least foldMin, before which the CRC was crc, to 16
-// with the same CRC.
+// fold folds n bytes to 16 bytes with the same CRC. n is a multiple of 16 and at least foldMin. crc is
+// the CRC before them.
 //
 //go:noescape
 func fold(crc uint32, p *byte, n int, k *factorTable, rest *[16]byte)
 
-// foldCopy is fold of bytes that it copies.
+// foldCopy copies the bytes from src to dst and folds them.
 //
 //go:noescape
 func foldCopy(crc uint32, dst, src *byte, n int, k *factorTable, rest *[16]byte)

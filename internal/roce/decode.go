@@ -2,32 +2,29 @@ package roce
 
 import "encoding/binary"
 
-// Reason says what a datagram is, or why it is none. It is small and dense, so that it can
-// be the index of an array of counters.
+// Reason says what a datagram is, or why Decode refuses it. Reasons are small and dense, so they can
+// index an array of counters.
 type Reason uint8
 
 const (
 	// OK is a packet for a QP.
 	OK Reason = iota
-	// Congestion is a CNP: it is for the congestion control of DestQPN and carries
-	// nothing else.
+	// Congestion is a CNP: it concerns the congestion control of DestQPN and carries nothing else.
 	Congestion
-	// BadLength is a datagram that is too short or too long for what it says to be.
+	// BadLength is a datagram that is too short or too long for its opcode.
 	BadLength
 	// BadVersion is a transport version other than 0.
 	BadVersion
 	// BadOpcode is an opcode that does not exist or that no verb uses.
 	BadOpcode
-	// BadPad is a pad count that the payload does not have.
+	// BadPad is a pad count that does not fit the payload.
 	BadPad
-	// BadSyndrome is an AETH with a reserved code, or with a NAK in a packet that
-	// carries an answer.
+	// BadSyndrome is an AETH with a reserved code, or a NAK in a packet that carries an answer.
 	BadSyndrome
-	// BadICRC is for the caller, who checks the ICRC after Decode; Decode never
-	// returns it.
+	// BadICRC is for callers, which check the ICRC after Decode. Decode never returns it.
 	BadICRC
 
-	// NumReasons is how many reasons there are.
+	// NumReasons is the number of reasons.
 	NumReasons
 )
 
@@ -77,14 +74,14 @@ const (
 	syndromeReserved = 2 << 5
 )
 
-// Decode reads a datagram. If it returns OK or Congestion, h has its headers and payload is
-// the part of the datagram without headers, pad and ICRC; otherwise h is not to be used.
-// The ICRC is not looked at; see [Flow.Check].
+// Decode reads a datagram. If it returns OK or Congestion, h has the headers, and payload is the
+// datagram without headers, pad and ICRC. Otherwise h is not valid. Decode does not check the ICRC; see
+// [Flow.Check].
 //
-// It refuses what cannot be right whoever the peer is: lengths that the opcode does not
-// have, of which FIRST and MIDDLE packets have a whole MTU of 256 to 4096 bytes and LAST
-// ones at least a byte, pad where there is no payload, and reserved opcodes and syndromes.
-// What depends on the QP, such as its MTU, its P_Key and its type, is for the caller.
+// It refuses datagrams that no peer may send: lengths that the opcode does not have, pad without a
+// payload, and reserved opcodes and syndromes. FIRST and MIDDLE packets must have a whole MTU of 256 to
+// 4096 bytes and LAST packets at least one byte. The caller checks what depends on the QP, such as its
+// MTU, its P_Key and its type.
 func (h *Header) Decode(datagram []byte) (payload []byte, r Reason) {
 	if !validLength(len(datagram)) {
 		return nil, BadLength
@@ -123,8 +120,8 @@ func (h *Header) Decode(datagram []byte) (payload []byte, r Reason) {
 	return datagram[begin : end-pad : end-pad], OK
 }
 
-// checkPayload says whether a packet may have a payload and pad of n bytes together, of
-// which pad are pad.
+// checkPayload says whether a packet may have n bytes of payload and pad together, of which pad are
+// pad.
 func checkPayload(l layout, n, pad int) Reason {
 	switch {
 	case l&maybe != 0:
@@ -156,8 +153,8 @@ func checkPayload(l layout, n, pad int) Reason {
 	return OK
 }
 
-// readExtended reads the extended headers, which extend draws. It reports whether the
-// syndrome, if there is one, is one that exists.
+// readExtended reads the extended headers, which extend describes. It reports whether the syndrome, if
+// any, exists.
 func (h *Header) readExtended(b []byte, l layout) bool {
 	if l&hasDETH != 0 {
 		h.QKey = binary.BigEndian.Uint32(b)

@@ -5,30 +5,28 @@ import (
 	"sync/atomic"
 )
 
-// Explainer finds the identification that the IPv4 header of a received packet had. A UDP
-// socket does not tell it, but the ICRC covers it: senders differ in whether they send 0, a
-// counter, or the number of a segment within a larger send.
+// Explainer finds the identification in the IPv4 header of a received packet. A UDP socket does not
+// report it, but the ICRC covers it. Senders differ: some send 0, some a counter, some the number of a
+// segment within a larger send.
 //
-// Two identifications make two CRCs whose difference depends on nothing but the
-// identifications and the length. So the difference between the ICRC that came and the one
-// for identification 0, divided by the power of x that the length gives, is the
-// identification, if its other sixteen bits are 0. Those sixteen bits are what is left to
-// check the packet by: of packets that were changed at random, one in 65,536 is taken for
-// good, instead of one in 2^32. The UDP checksum, if the sender made one, and the checks of
-// the link below come on top of that.
+// The CRCs for two identifications differ by a value that depends only on the identifications and the
+// length. So take the difference between the received ICRC and the one for identification 0, and divide
+// it by the power of x that the length gives. The quotient is the identification if its other sixteen
+// bits are 0. Those sixteen bits remain as the check: of packets that were changed at random, one in
+// 65,536 passes, instead of one in 2^32. The UDP checksum, if the sender made one, and the checks of the
+// link below add to that.
 //
-// The division is by table, and the table of a length is made when the length is first met:
-// 512 bytes each, half a megabyte at most. The zero Explainer is ready, and any number of
-// goroutines may use it.
+// The division uses a table per length, made when the length first occurs: 512 bytes each, half a
+// megabyte at most. The zero Explainer is ready. It is safe for concurrent use.
 type Explainer struct {
 	tables [MaxDatagram/4 + 1]atomic.Pointer[quotients]
 }
 
-// quotients divides: by four bits of the dividend each.
+// quotients is a table for division, by four bits of the dividend each.
 type quotients [8][16]uint32
 
-// Explain returns the identification for which the ICRC of a datagram of that length is the
-// received one, if computed is its ICRC for identification 0. The length counts the ICRC.
+// Explain returns the identification for which a datagram of that length has the received ICRC, if
+// computed is its ICRC for identification 0. The length includes the ICRC.
 func (e *Explainer) Explain(received, computed uint32, length int) (id uint16, ok bool) {
 	difference := received ^ computed
 	if difference == 0 {
@@ -39,7 +37,7 @@ func (e *Explainer) Explain(received, computed uint32, length int) (id uint16, o
 	}
 	q := e.tables[length>>2].Load()
 	if q == nil {
-		// Whoever comes at the same time makes the same table.
+		// A concurrent caller makes the same table.
 		q = newQuotients(length)
 		e.tables[length>>2].Store(q)
 	}
@@ -51,8 +49,8 @@ func (e *Explainer) Explain(received, computed uint32, length int) (id uint16, o
 	return bits.ReverseBytes16(uint16(v)), true
 }
 
-// newQuotients makes the table of a length. The identification begins with the fifth byte
-// of the IP header and what follows it, itself included, is covered but for the ICRC.
+// newQuotients makes the table of a length. The identification begins with the fifth byte of the IP
+// header. The ICRC covers everything from there on except itself.
 func newQuotients(length int) *quotients {
 	covered := ip4Len - 4 + udpLen + length - icrcLen
 	inverse := power(overWord(), covered/4)

@@ -47,10 +47,9 @@ type Header struct {
 	Syndrome uint8
 }
 
-// The base transport header (IBTA volume 1, section 9.2). SE is the solicited event, M
-// MigReq, Pad the number of pad bytes, TVer the version, which is 0; F and B are FECN and
-// BECN of annex A17, A asks for an acknowledgement. What is marked r is sent as 0 and not
-// looked at when received.
+// The base transport header (IBTA volume 1, section 9.2). SE is the solicited event, M is MigReq, Pad
+// the number of pad bytes, and TVer the version, which is 0. F and B are FECN and BECN of annex A17. A
+// asks for an acknowledgement. Bits marked r are sent as 0 and ignored when received.
 //
 //	    7   6   5   4   3   2   1   0
 //	0 |            opcode             |
@@ -78,10 +77,9 @@ const (
 	flagAckReq    = 1 << 7
 )
 
-// Encode writes the headers of a packet with a payload of that many bytes to the beginning
-// of b, which has room for HeaderLen(h.Opcode) bytes; it returns how many that are. The
-// payload, Pad(payload) bytes of 0 and the ICRC follow. An opcode that does not exist writes
-// nothing and returns 0.
+// Encode writes the headers of a packet with a payload of that many bytes to the beginning of b and
+// returns their length. b must have room for HeaderLen(h.Opcode) bytes. The payload, Pad(payload) bytes
+// of 0 and the ICRC follow. For an opcode that does not exist it writes nothing and returns 0.
 func (h *Header) Encode(b []byte, payload int) int {
 	f := forms[h.Opcode]
 	if f.length == 0 {
@@ -106,8 +104,8 @@ func (h *Header) Encode(b []byte, payload int) int {
 	if h.AckReq {
 		ack = flagAckReq
 	}
-	// Whole words: the CRC reads words, and a word that was stored in pieces has to be waited for
-	// until it is in the cache.
+	// Whole words: the CRC reads words, and loading a word that was stored in pieces stalls until the
+	// stores have reached the cache.
 	binary.BigEndian.PutUint32(b, uint32(h.Opcode)<<24|uint32(flags)<<16|uint32(h.PKey))
 	binary.BigEndian.PutUint32(b[bthECN:], ecn<<24|h.DestQPN&mask24)
 	binary.BigEndian.PutUint32(b[bthAck:], ack<<24|uint32(h.PSN)&mask24)

@@ -7,13 +7,13 @@ import (
 	"net/netip"
 )
 
-// ErrFlow is returned by NewFlow for addresses that do not belong together.
+// ErrFlow is the error of NewFlow for addresses of different families.
 var ErrFlow = errors.New("roce: not the two ends of a flow")
 
-// The ICRC is the CRC-32 of Ethernet over the packet from its first network header on, with
-// all that a router may change replaced by ones, and eight bytes of ones where InfiniBand
-// has its LRH (IBTA volume 1, section 7.8.1 and annex A17.3.3). It is the last four bytes of
-// the datagram, the low byte first. Here ** is a byte of ones.
+// The ICRC is the CRC-32 of Ethernet over the packet from its first network header on. All fields that
+// a router may change count as ones, and eight bytes of ones replace InfiniBand's LRH (IBTA volume 1,
+// section 7.8.1 and annex A17.3.3). It is the last four bytes of the datagram, low byte first. Here **
+// is a byte of ones.
 //
 //	IPv4   0 | **  **  **  **  **  **  **  ** |
 //	       8 | 45 | ToS ** | total length     |
@@ -47,19 +47,18 @@ const (
 	dontFrag    = 0x40
 )
 
-// Flow is what the ICRC covers of the IP and UDP headers and all packets from one address
-// and port to another have in common. It is a value of eight bytes; whoever sends or
-// receives keeps one per peer. The zero Flow is not one.
+// Flow is the part of the ICRC that all packets from one address and port to another have in common:
+// that of the IP and UDP headers. It is a value of eight bytes. Senders and receivers keep one per peer.
+// The zero Flow is not valid.
 //
-// IPv4 packets are taken to be without options and with "don't fragment" set, as annex A17
-// wants them.
+// IPv4 packets must have no options and "don't fragment" set, as annex A17 requires.
 type Flow struct {
 	seed uint32
 	ipv6 bool
 }
 
-// NewFlow returns the flow of the packets from src to dst. It does not allocate unless it
-// fails. IPv4 addresses may be in IPv6 form; zones do not matter.
+// NewFlow returns the flow of the packets from src to dst. It allocates only if it fails. IPv4
+// addresses may be in IPv6 form. Zones are ignored.
 func NewFlow(src, dst netip.AddrPort) (Flow, error) {
 	from, to := src.Addr().Unmap(), dst.Addr().Unmap()
 	if !from.IsValid() || from.BitLen() != to.BitLen() {
@@ -93,19 +92,17 @@ func putUDP(b []byte, src, dst uint16) {
 	b[4], b[5] = 0, 0
 }
 
-// IPv6 reports whether the flow is one of IPv6, whose ICRC is exact: there is no
-// identification.
+// IPv6 reports whether the flow is one of IPv6. Its ICRC is exact because there is no identification.
 func (f Flow) IPv6() bool { return f.ipv6 }
 
-// Sum is the ICRC of a packet as far as it has been added up.
+// Sum is the ICRC of the bytes of a packet that have been added.
 type Sum uint32
 
-// Begin begins the ICRC of a datagram of that length, the ICRC included, with its first
-// bytes, which are at least the BTH: what Encode wrote. The length is one that DatagramLen
-// returns. id is the identification of the IPv4 header; it does not matter for IPv6.
+// Begin begins the ICRC of a datagram with its headers, as Encode wrote them. length is that of the
+// datagram, as DatagramLen returns it. id is the identification of the IPv4 header; IPv6 ignores it.
 func (f Flow) Begin(headers []byte, length int, id uint16) Sum {
-	// CRC is linear, so each field that differs from the seed's adds its own
-	// difference, and the byte that counts as ones is brought in ahead of time.
+	// CRC is linear, so each field that differs from the seed's adds its own difference. The byte that
+	// counts as ones is added in advance in the same way.
 	c := f.seed ^ reserved[headers[bthECN]]
 	if f.ipv6 {
 		c ^= ipv6Lengths[length>>2]
@@ -115,16 +112,16 @@ func (f Flow) Begin(headers []byte, length int, id uint16) Sum {
 	return Sum(checksum(c, headers))
 }
 
-// Add adds the next bytes of the datagram. Parts of 256 bytes and more, in multiples of
-// sixteen, are the fastest.
+// Add adds the next bytes of the datagram. Parts of at least 256 bytes, in multiples of sixteen, are
+// the fastest.
 func (s Sum) Add(b []byte) Sum { return Sum(checksum(uint32(s), b)) }
 
-// Copy copies the next bytes of the datagram to dst, which has room for them, and adds them: what
-// was copied, even if src changes meanwhile.
+// Copy copies the next bytes of the datagram to dst, which must have room for them, and adds the copied
+// bytes, even if src changes meanwhile.
 func (s Sum) Copy(dst, src []byte) Sum { return Sum(checksumCopy(uint32(s), dst[:len(src)], src)) }
 
-// Finish writes pad bytes of 0 and the ICRC to the beginning of tail, which has room for
-// MaxTail bytes, and returns how many that are.
+// Finish writes pad bytes of 0 and the ICRC to the beginning of tail and returns their number. tail
+// must have room for MaxTail bytes.
 func (s Sum) Finish(tail []byte, pad int) int {
 	clear(tail[:pad])
 	s = s.Add(tail[:pad])
@@ -132,8 +129,8 @@ func (s Sum) Finish(tail []byte, pad int) int {
 	return pad + icrcLen
 }
 
-// ICRC returns the ICRC that a datagram should have; its last four bytes do not count. The
-// length of the datagram is one that Decode accepts.
+// ICRC returns the ICRC that a datagram should have. It ignores the last four bytes. Decode must accept
+// the length of the datagram.
 func (f Flow) ICRC(datagram []byte, id uint16) uint32 {
 	return uint32(f.Begin(datagram[:len(datagram)-icrcLen], len(datagram), id))
 }
@@ -148,9 +145,9 @@ func (f Flow) Seal(datagram []byte, id uint16) {
 	binary.LittleEndian.PutUint32(datagram[len(datagram)-icrcLen:], f.ICRC(datagram, id))
 }
 
-// Check reports whether the ICRC of a datagram is right, and for which identification. Over
-// IPv6 that is exact and id is 0; over IPv4 the identification is one that [Explainer]
-// finds. It is never right for a length that no datagram has.
+// Check reports whether the ICRC of a datagram is right, and for which identification. Over IPv6 that is
+// exact and id is 0. Over IPv4, [Explainer] finds the identification. A length that no datagram has is
+// never right.
 func (f Flow) Check(datagram []byte, e *Explainer) (id uint16, ok bool) {
 	if !validLength(len(datagram)) {
 		return 0, false

@@ -16,8 +16,8 @@ const (
 	OperationMask uint8 = 1<<5 - 1
 )
 
-// Operations, the lower five bits of an opcode. RC has all of them, UC those up to
-// OpWriteOnlyImm, UD OpSendOnly and OpSendOnlyImm.
+// Operations, the lower five bits of an opcode. RC has all of them, UC those up to OpWriteOnlyImm, and
+// UD only OpSendOnly and OpSendOnlyImm.
 const (
 	OpSendFirst uint8 = iota
 	OpSendMiddle
@@ -49,9 +49,9 @@ const CNP uint8 = 0x81
 // PKeyDefault is the partition key of a full member of the default partition.
 const PKeyDefault uint16 = 0xffff
 
-// PKeysMatch reports whether two ports are of one partition: the low fifteen bits of their
-// keys are the same and not zero, and one of them is a full member, which is what the top
-// bit says (IBTA volume 1, section 10.9.3).
+// PKeysMatch reports whether two ports belong to one partition: the low fifteen bits of their keys are
+// equal and not zero, and the top bit of at least one says that it is a full member (IBTA volume 1,
+// section 10.9.3).
 func PKeysMatch(a, b uint16) bool {
 	const member = 1 << 15
 	return (a^b)&^member == 0 && a&^member != 0 && (a|b)&member != 0
@@ -71,7 +71,7 @@ const (
 
 	// MaxHeader is the length of the longest headers: BTH and AtomicETH.
 	MaxHeader = bthLen + atomicLen
-	// MaxTail is the longest that can follow a payload: pad and ICRC.
+	// MaxTail is the most bytes that can follow a payload: pad and ICRC.
 	MaxTail = 3 + icrcLen
 	// MaxPayload is the longest payload of a packet, at the largest MTU.
 	MaxPayload = 4096
@@ -84,8 +84,7 @@ const (
 	minMTU = 256
 )
 
-// layout says which headers follow the BTH, in the order of the wire, and what payload
-// there may be.
+// layout says which headers follow the BTH, in the order of the wire, and which payloads are allowed.
 type layout uint16
 
 const (
@@ -128,13 +127,14 @@ var operations = [...]layout{
 	OpFetchAdd:           hasAtomic,
 }
 
-// form is what is known of an opcode.
+// form describes an opcode.
 type form struct {
 	layout layout
-	length uint8 // of all headers
+	// length is that of all headers in bytes.
+	length uint8
 }
 
-// forms are the forms of all opcodes; those that do not exist are zero.
+// forms are the forms of all opcodes. The form of an opcode that does not exist is zero.
 var forms = makeForms()
 
 func makeForms() (f [256]form) {
@@ -172,17 +172,16 @@ func makeForm(l layout) form {
 	return form{layout: l | known, length: uint8(n)}
 }
 
-// HeaderLen returns the length of the headers of a packet, or 0 if there is no such opcode.
+// HeaderLen returns the length of the headers of a packet, 0 if the opcode does not exist.
 func HeaderLen(opcode uint8) int { return int(forms[opcode].length) }
 
-// Pad returns how many bytes a payload lacks to a multiple of four.
+// Pad returns how many bytes fill up a payload to a multiple of four.
 func Pad(payload int) int { return -payload & 3 }
 
-// DatagramLen returns the length of a datagram with that payload: headers, payload, pad
-// and ICRC.
+// DatagramLen returns the length of a datagram: headers, payload, pad and ICRC.
 func DatagramLen(opcode uint8, payload int) int {
 	return HeaderLen(opcode) + payload + Pad(payload) + icrcLen
 }
 
-// validLength reports whether there are datagrams of that length.
+// validLength reports whether a datagram can have that length.
 func validLength(n int) bool { return n >= MinDatagram && n <= MaxDatagram && n&3 == 0 }

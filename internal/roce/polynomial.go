@@ -8,9 +8,9 @@ import "hash/crc32"
 //	bit   31   30  ..   1    0
 //	     x^0  x^1  .. x^30 x^31
 //
-// A byte that passes multiplies what was before it by x^8. So if two messages of one
-// length differ in one place only, their CRCs differ by that difference times a power of x
-// that the distance to the end gives, whatever else the messages say.
+// Each further byte multiplies the polynomial by x^8. So if two messages of one length differ in one
+// place, their CRCs differ by that difference times a power of x that depends on the distance to the
+// end, and on nothing else.
 const one uint32 = 1 << 31
 
 // times returns a*b modulo the polynomial of Ethernet.
@@ -51,7 +51,7 @@ func power(a uint32, n int) uint32 {
 	return product
 }
 
-// overWord is 1/x^32: what takes four bytes that passed back.
+// overWord returns 1/x^32, which takes back four bytes.
 func overWord() uint32 {
 	a := one
 	for range 32 {
@@ -60,7 +60,7 @@ func overWord() uint32 {
 	return a
 }
 
-// update is crc32.Update for buffers that are to stay on the stack.
+// update is crc32.Update for buffers that must stay on the stack.
 func update(crc uint32, b []byte) uint32 {
 	crc = ^crc
 	for _, v := range b {
@@ -69,10 +69,10 @@ func update(crc uint32, b []byte) uint32 {
 	return ^crc
 }
 
-// field gives the difference that a 16-bit field of a message makes, by its two bytes.
+// field is the difference that a 16-bit field of a message makes, by its two bytes.
 type field [2][256]uint32
 
-// newField returns the field that begins that many bytes before the end.
+// newField returns the field that begins distance bytes before the end.
 func newField(distance int) *field {
 	f := &field{}
 	shift := power(one>>8, distance)
@@ -90,12 +90,12 @@ func newField(distance int) *field {
 
 func (f *field) of(v uint16) uint32 { return f[0][v>>8] ^ f[1][v&0xff] }
 
-// identification is the difference that the identification of the IPv4 header makes to
-// the CRC after the UDP header.
+// identification is the difference that the identification of the IPv4 header makes to the CRC after
+// the UDP header.
 var identification = newField(prefix4 - 12)
 
-// Lengths are the differences that both length fields together make there, by the length
-// of the datagram in words.
+// lengths are the differences that both length fields together make there, by the length of the
+// datagram in words.
 type lengths [MaxDatagram/4 + 1]uint32
 
 var (
@@ -103,8 +103,7 @@ var (
 	ipv6Lengths = newLengths(newField(prefix6-12), udpLen)
 )
 
-// newLengths wants the length field of the IP header, and by how much the length in it is
-// greater than that of the datagram.
+// newLengths takes the length field of the IP header and the bytes that it counts beyond the datagram.
 func newLengths(ip *field, more int) *lengths {
 	l, udp := &lengths{}, newField(4)
 	for i := range l {
@@ -114,8 +113,8 @@ func newLengths(ip *field, more int) *lengths {
 	return l
 }
 
-// reserved makes ones of the fifth byte that follows: the difference to the CRC four bytes
-// before that byte, by what the byte is.
+// reserved makes the fifth of the following bytes count as ones. It is the difference to the CRC four
+// bytes before that byte, by the byte's value.
 var reserved = newReserved()
 
 func newReserved() *[256]uint32 {

@@ -2,6 +2,6 @@
 
 package roce
 
-// unseen says that bytes must not be copied by assembly: the race detector does not see what that
-// touches, so that under it, and with the heap memory that is made for it, the builtin copies.
+// unseen is false where assembly must not copy bytes: the race detector does not see its accesses. The
+// heap memory that tests use with the race detector is treated alike.
 const unseen = false

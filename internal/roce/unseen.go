@@ -2,5 +2,5 @@
 
 package roce
 
-// unseen says that bytes may be copied by assembly: nobody watches who touches them.
+// unseen says that assembly may copy bytes: no race detector watches them.
 const unseen = true

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is the sockets of one local address.
+// Conn has the sockets of one local address.
 type Conn struct {
 	addr   netip.Addr
 	port   uint16
@@ -21,7 +21,7 @@ type Conn struct {
 	ports  []uint16
 	buffer int
 	gro    bool
-	// segments is how many datagrams a run may have; 1 without UDP_SEGMENT.
+	// segments is how many datagrams a run may have. It is 1 without UDP_SEGMENT.
 	segments atomic.Int32
 	bell     *bell
 	closed   atomic.Bool
@@ -64,7 +64,7 @@ func (c *Conn) open(cfg *Config) (err error) {
 	return err
 }
 
-// socket opens a socket with the options that all have.
+// socket opens a socket with the options that all sockets have.
 func (c *Conn) socket(buffer int) (int, error) {
 	family, level, option, do := unix.AF_INET, unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
 	if c.addr.Is6() {
@@ -90,8 +90,8 @@ func (c *Conn) socket(buffer int) (int, error) {
 	return fd, nil
 }
 
-// enlarge makes a socket buffer as large as asked for, or as large as an unprivileged process
-// may. Less is slower and not wrong.
+// enlarge makes a socket buffer as large as requested, or as large as an unprivileged process may. A
+// smaller buffer is only slower.
 func enlarge(fd, force, plain, size int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
@@ -106,8 +106,8 @@ func (c *Conn) bindFrom(port uint16, buffer int) (int, uint16, error) {
 	}
 	enlarge(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, buffer)
 	if c.addr.Is6() {
-		// Others, the kernel's Soft-RoCE among them, leave the UDP checksum out, which IPv6
-		// takes for a damaged datagram unless told otherwise: the ICRC is there for that.
+		// Some senders, such as the kernel's Soft-RoCE, omit the UDP checksum. By default IPv6
+		// drops such datagrams. The ICRC protects them.
 		if err := unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
 			_ = unix.Close(fd)
 			return -1, 0, os.NewSyscallError("setsockopt UDP_NO_CHECK6_RX", err)
@@ -126,13 +126,13 @@ func (c *Conn) bindFrom(port uint16, buffer int) (int, uint16, error) {
 	return -1, 0, os.NewSyscallError(fmt.Sprintf("bind from port %d on", port), err)
 }
 
-// bindSource returns a socket on a free port of those that senders use.
+// bindSource returns a socket on a free source port.
 func (c *Conn) bindSource(buffer int) (int, uint16, error) {
 	fd, err := c.socket(buffer)
 	if err != nil {
 		return -1, 0, err
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // nobody reads it
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // it is never read
 	for range portTries {
 		port := uint16(FirstSourcePort + rand.Uint32N(1<<16-FirstSourcePort))
 		err = unix.Bind(fd, c.sockaddr(port))
@@ -157,8 +157,8 @@ func (c *Conn) sockaddr(port uint16) unix.Sockaddr {
 // Addr returns the address and port on which the Conn receives.
 func (c *Conn) Addr() netip.AddrPort { return netip.AddrPortFrom(c.addr, c.port) }
 
-// Sockets returns how many sockets there are to send from, 0 and up. There is one more, the
-// one that receives: what is sent from it tells its receiver where to answer.
+// Sockets returns how many sockets send, numbered from 0. The next number is the receiving socket:
+// the source port of its datagrams tells the receiver where to answer.
 func (c *Conn) Sockets() int { return len(c.send) - 1 }
 
 // SourcePort returns the port of a socket to send from.
@@ -203,12 +203,12 @@ func (c *Conn) closeSockets() {
 	}
 }
 
-// Yield lets other threads have the processor, if one waits for it.
+// Yield gives up the processor if another thread waits for it.
 func Yield() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// bell waits for a socket through the runtime's poller. The poller does not watch the socket
-// itself: then every datagram would wake a thread, also while somebody else reads. It watches
-// an epoll instance in which the socket is armed for one event, by wait.
+// bell waits for a socket through the runtime's poller. The poller does not watch the socket itself:
+// then every datagram would wake a thread, even while another goroutine reads. It watches an epoll
+// instance in which wait arms the socket for one event.
 type bell struct {
 	socket   int
 	file     *os.File
@@ -227,7 +227,7 @@ func newBell(socket int) (*bell, error) {
 	}
 	b := &bell{socket: socket}
 	if err = unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, socket, &unix.EpollEvent{Events: unix.EPOLLONESHOT}); err == nil {
-		err = unix.SetNonblock(fd, true) // os.NewFile asks the poller to watch only such files
+		err = unix.SetNonblock(fd, true) // os.NewFile gives only such files to the poller
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -256,7 +256,7 @@ func (b *bell) wait() error {
 		err = b.raw.Read(b.signaled)
 	}
 	if err != nil && b.closed.Load() {
-		err = os.ErrClosed // the poller has an error of its own for that
+		err = os.ErrClosed // the poller reports an error of its own
 	}
 	if err != nil {
 		return fmt.Errorf("udp: wait for datagrams: %w", err)
@@ -264,7 +264,7 @@ func (b *bell) wait() error {
 	return nil
 }
 
-// close closes the epoll instance, which ends wait; a second time does nothing.
+// close closes the epoll instance, which ends wait. A second call does nothing.
 func (b *bell) close() error {
 	if b.closed.Swap(true) {
 		return nil

@@ -4,7 +4,7 @@ package udp
 
 import "net/netip"
 
-// Conn is the sockets of one local address.
+// Conn has the sockets of one local address.
 type Conn struct{}
 
 // Open returns ErrNotSupported.
@@ -15,7 +15,7 @@ func Open(Config) (*Conn, error) { return nil, ErrNotSupported }
 // Addr returns the address and port on which the Conn receives.
 func (c *Conn) Addr() netip.AddrPort { return netip.AddrPort{} }
 
-// Sockets returns how many sockets there are to send from.
+// Sockets returns how many sockets send.
 func (c *Conn) Sockets() int { return 0 }
 
 // SourcePort returns the port of a socket to send from.
@@ -24,7 +24,7 @@ func (c *Conn) SourcePort(int) uint16 { return 0 }
 // Buffer returns the bytes that the kernel keeps for the receiver, overhead included.
 func (c *Conn) Buffer() int { return 0 }
 
-// Segments returns how many datagrams one run may have; 1 means that there are no runs.
+// Segments returns how many datagrams one run may have. 1 means no runs.
 func (c *Conn) Segments() int { return 1 }
 
 // Coalesces reports whether datagrams of one sender may arrive as one.
@@ -66,7 +66,7 @@ func (w *Writer) Next(_ *Dest, _, size int) (datagram []byte, k int) { return ma
 // Flush sends what was begun.
 func (w *Writer) Flush() (dropped int) { return 0 }
 
-// Yield lets other threads have the processor.
+// Yield gives up the processor.
 func Yield() {}
 
 type rawAddr struct{}

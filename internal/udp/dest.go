@@ -2,25 +2,28 @@ package udp
 
 import "net/netip"
 
-// Dest is where datagrams go: an address as the kernel wants it. It is for one Writer.
+// Dest is a destination of datagrams, with its address in the form of the kernel. It is for one
+// Writer.
 type Dest struct {
 	addr netip.AddrPort
 	raw  rawAddr
 	// runs says that the receiver can tell the datagrams of a run apart.
 	runs bool
-	// refused says that the kernel has refused a run: datagrams leave one by one.
+	// refused says that the kernel has refused a run. Datagrams then leave one by one.
 	refused bool
 	marks   Marks
 }
 
-// Marks is what the IP headers of datagrams say to routers. The zero value is no class, and
+// Marks are the fields of IP headers that routers act on. The zero value means no class and
 // DefaultHops.
 type Marks struct {
-	Class uint8 // the traffic class of IPv6, the type of service of IPv4
-	Hops  uint8 // the hop limit of IPv6, the time to live of IPv4; 0 means DefaultHops
+	// Class is the traffic class of IPv6 or the type of service of IPv4.
+	Class uint8
+	// Hops is the hop limit of IPv6 or the time to live of IPv4. 0 means DefaultHops.
+	Hops uint8
 }
 
-// DefaultHops is how far datagrams go.
+// DefaultHops is the usual hop limit.
 const DefaultHops = 64
 
 // NewDest returns the destination addr. With runs, datagrams to it may leave in runs of equal
@@ -31,7 +34,7 @@ func NewDest(addr netip.AddrPort, runs bool) *Dest {
 	return d
 }
 
-// Mark sets the marks of the datagrams to the destination; none may be under way. It returns d.
+// Mark sets the marks of the datagrams to the destination and returns d. No datagram may be under way.
 func (d *Dest) Mark(m Marks) *Dest {
 	if m.Hops == 0 {
 		m.Hops = DefaultHops
@@ -43,7 +46,7 @@ func (d *Dest) Mark(m Marks) *Dest {
 // Marks returns the marks of the datagrams to the destination.
 func (d *Dest) Marks() Marks { return d.marks }
 
-// Runs reports whether datagrams to the destination may leave in runs, as NewDest was told.
+// Runs returns the argument of NewDest: whether datagrams to the destination may leave in runs.
 func (d *Dest) Runs() bool { return d.runs }
 
 // Addr returns the address and port.

@@ -18,14 +18,13 @@ type mmsghdr struct {
 	len uint32
 }
 
-// control is room for the control messages of a message that is sent, UDP_SEGMENT and the two of
-// its marks, and for UDP_GRO of one that is received and one that is longer and not looked at.
-// Each is
+// control is room for control messages: UDP_SEGMENT and two marks of a message to be sent, or UDP_GRO
+// of a received message and a longer one that is ignored. Each is
 //
 //	0 length of header and value, 8 (4 on 32-bit systems) | level 4 | type 4 | value
 type control [80]byte
 
-// rawAddr is a socket address as the kernel wants it, of either family.
+// rawAddr is a socket address of either family in the form of the kernel.
 type rawAddr struct {
 	any unix.RawSockaddrInet6
 	len uint32
@@ -50,7 +49,7 @@ func putPort(dst *uint16, port uint16) {
 	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(dst))[:], port)
 }
 
-// get returns the address, IPv4 ones mapped into IPv6, and the port.
+// get returns the address and the port. IPv4 addresses are mapped into IPv6.
 func (r *rawAddr) get(addr *[16]byte) (port uint16) {
 	if r.any.Family == unix.AF_INET {
 		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(&r.any))
@@ -79,14 +78,14 @@ func (h *mmsghdr) controls(c *control, n int) {
 	h.hdr.SetControllen(n)
 }
 
-// addSegment adds the control message UDP_SEGMENT to the first n bytes of c, and returns how
-// many there are then.
+// addSegment adds the control message UDP_SEGMENT to the first n bytes of c and returns the new
+// length.
 func (c *control) addSegment(n int, size uint16) int {
 	binary.NativeEndian.PutUint16(c.add(n, unix.SOL_UDP, unix.UDP_SEGMENT, 2), size)
 	return n + unix.CmsgSpace(2)
 }
 
-// addMarks adds the control messages of those marks that a socket does not have by itself.
+// addMarks adds the control messages of the marks that differ from those of the socket.
 func (c *control) addMarks(n int, m Marks, ipv6 bool) int {
 	level, class, hops := int32(unix.SOL_IP), int32(unix.IP_TOS), int32(unix.IP_TTL)
 	if ipv6 {
@@ -112,8 +111,8 @@ func (c *control) add(n int, level, kind int32, size int) []byte {
 	return c[n+unix.CmsgLen(0):][:size]
 }
 
-// segment returns the value of the control message UDP_GRO if it is the first of the n bytes
-// that the kernel wrote to c, 0 otherwise. Nothing else is asked for.
+// segment returns the value of the control message UDP_GRO if it is the first of the n bytes that the
+// kernel wrote to c, otherwise 0. No other control message was requested.
 func (c *control) segment(n int) int {
 	h := (*unix.Cmsghdr)(unsafe.Pointer(c))
 	if n < unix.CmsgLen(4) || h.Level != unix.SOL_UDP || h.Type != unix.UDP_GRO {
@@ -122,10 +121,10 @@ func (c *control) segment(n int) int {
 	return int(int32(binary.NativeEndian.Uint32(c[unix.CmsgLen(0):])))
 }
 
-// Neither of the two calls below waits, and what they copy is bounded by a batch, so the scheduler
-// is not told of them (RawSyscall): a processor that is in a call for more than 20 us is taken
-// away from its goroutine if others could use it, and such a goroutine then queues for another.
-// A batch takes about as long, so a program that keeps all its processors busy lost them at random.
+// The two calls below do not wait and copy at most one batch, so they bypass the scheduler
+// (RawSyscall). The scheduler takes the processor away from a goroutine that is in a call for more
+// than 20 us if another goroutine needs it. A batch takes about as long, so a program that keeps all
+// processors busy would lose them at random.
 
 // sendmmsg sends messages and returns how many were taken.
 func sendmmsg(fd int, msgs []mmsghdr) (int, syscall.Errno) {
@@ -134,7 +133,7 @@ func sendmmsg(fd int, msgs []mmsghdr) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// recvmmsg receives messages that are there and returns how many.
+// recvmmsg receives waiting messages and returns how many.
 func recvmmsg(fd int, msgs []mmsghdr) (int, syscall.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(msgs))),
 		uintptr(len(msgs)), unix.MSG_DONTWAIT, 0, 0)

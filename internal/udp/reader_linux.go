@@ -9,27 +9,29 @@ import (
 )
 
 const (
-	// A run of datagrams may have 64 KiB.
+	// A slot holds a run of datagrams: at most 64 KiB.
 	runSlots, runSlotSize = 16, 1 << 16
-	// Without runs a slot needs to hold one datagram; RoCE has 4 KiB and its headers.
+	// Without runs a slot holds one datagram: 4 KiB and the headers of RoCE.
 	plainSlots, plainSlotSize = 64, 8 << 10
 
-	// readTarget is about how many bytes one Read takes, so that the second-level cache
-	// holds them, what they were copied from and where they go.
+	// readTarget is about how many bytes one Read takes. The second-level cache should hold them,
+	// their source and their destination.
 	readTarget = 256 << 10
 
-	// slotOffset is where the first slot begins. The headers in front of most payloads are
-	// 12 or 28 bytes, so this puts the payloads at multiples of 8. The builtin copy takes
-	// twice as long from anywhere else: 65 instead of 31 us for a MiB in pieces of 4 KiB
-	// (Sapphire Rapids, Go 1.26).
+	// slotOffset is where the first slot begins. The headers in front of most payloads are 12 or
+	// 28 bytes, so this puts the payloads at multiples of 8. The builtin copy takes twice as long
+	// from other addresses: 65 instead of 31 us for a MiB in pieces of 4 KiB (Sapphire Rapids,
+	// Go 1.26).
 	slotOffset = 4
 )
 
 // Reader receives datagrams of a Conn in batches. It is for one goroutine at a time.
 type Reader struct {
-	conn      *Conn
-	slot      int // bytes
-	next      int // messages that the next Read takes at the most
+	conn *Conn
+	// slot is the size of a slot in bytes.
+	slot int
+	// next is how many messages the next Read takes at most.
+	next      int
 	drained   bool
 	bytes     []byte
 	msgs      []mmsghdr
@@ -68,9 +70,9 @@ func (r *Reader) prepare(i int) {
 	}
 }
 
-// Read takes the datagrams that are there, up to what fits, and returns how many entries
-// Datagram has; 0 if there are none. It never blocks, and it may leave some for the next
-// call. What it returned before is overwritten.
+// Read takes waiting datagrams and returns how many entries Datagram has, 0 if there are none. It
+// never blocks, and it may leave some datagrams for the next call. It overwrites the entries of the
+// last call.
 func (r *Reader) Read() (int, error) {
 	n, errno := recvmmsg(r.conn.recv, r.msgs[:r.next])
 	if errno != 0 {
@@ -85,7 +87,7 @@ func (r *Reader) Read() (int, error) {
 		bytes += int(r.msgs[i].len)
 		r.take(i)
 	}
-	// What comes next is like what came.
+	// Expect datagrams of the same size.
 	r.next = min(max(readTarget*n/max(bytes, 1), 1), len(r.msgs))
 	return n, nil
 }
@@ -95,7 +97,7 @@ func (r *Reader) take(i int) {
 	size := int(m.len)
 	d.Data = r.bytes[i*r.slot:][:size]
 	if m.hdr.Flags&unix.MSG_TRUNC != 0 {
-		d.Data = d.Data[:0] // longer than any datagram that can be meant for us
+		d.Data = d.Data[:0] // longer than any RoCE datagram
 	}
 	d.Segment = size
 	if r.conn.gro {
@@ -107,8 +109,8 @@ func (r *Reader) take(i int) {
 	r.prepare(i)
 }
 
-// Drained reports whether the last Read that found something took all that was there.
+// Drained reports whether the last Read that found datagrams took all of them.
 func (r *Reader) Drained() bool { return r.drained }
 
-// Datagram returns entry i of the last Read. It is valid until the next.
+// Datagram returns entry i of the last Read. It is valid until the next Read.
 func (r *Reader) Datagram(i int) *Datagram { return &r.datagrams[i] }

@@ -1,11 +1,11 @@
-// Package udp is UDP in batches, as a software RDMA NIC needs it: many datagrams for one
-// system call, runs of equal datagrams as one (UDP_SEGMENT and UDP_GRO, where the kernel has
-// them), no allocation per datagram, and a wait for datagrams that holds no thread.
+// Package udp sends and receives UDP in batches, for a software RDMA NIC: many datagrams per system
+// call, runs of equal datagrams as one (UDP_SEGMENT and UDP_GRO, where the kernel has them), no
+// allocation per datagram, and a wait for datagrams that holds no thread.
 //
-// A [Conn] is the sockets of one local address: one that receives, and a pool of others from
-// which is sent, because switches choose a path by the source port. All are unconnected and
-// set to discover the path's MTU: then Linux sends identification 0 in the IPv4 header (and k
-// in segment k of a run), which the checksum of RoCE v2 covers.
+// A [Conn] has the sockets of one local address: one that receives, and a pool that sends, because
+// switches choose a path by the source port. All are unconnected and discover the path's MTU. Then
+// Linux sends identification 0 in the IPv4 header (and k in segment k of a run), which the checksum
+// of RoCE v2 covers.
 //
 //	w := conn.NewWriter()                  r := conn.NewReader()
 //	d, k := w.Next(dest, socket, size)     n, err := r.Read()     // never blocks
@@ -20,20 +20,20 @@ import (
 	"net/netip"
 )
 
-// ErrNotSupported is what Open returns on systems other than Linux.
+// ErrNotSupported is the error of Open on systems other than Linux.
 var ErrNotSupported = errors.New("udp: batched UDP is implemented for Linux only")
 
 const (
 	// DefaultSockets is how many sockets a Conn sends from.
 	DefaultSockets = 16
-	// DefaultBuffer is the socket buffer that a Conn asks for, in bytes.
+	// DefaultBuffer is the socket buffer that a Conn requests, in bytes.
 	DefaultBuffer = 4 << 20
 
 	// MaxDatagram is the most bytes of one datagram, or of a run of them.
 	MaxDatagram = 65535 - 20 - 8
 
-	// FirstSourcePort is the first port from which a Conn sends, as RoCE hardware does.
-	// The port on which it receives is below.
+	// FirstSourcePort is the lowest port from which a Conn sends, as RoCE hardware does. The port
+	// on which it receives is lower.
 	FirstSourcePort = 0xc000
 
 	// portTries is how many ports beyond the wanted one are tried for receiving.
@@ -44,17 +44,17 @@ const (
 type Config struct {
 	// Addr is the local address, IPv4 or IPv6.
 	Addr netip.Addr
-	// Port is where datagrams are received. If it is taken the next free one above it
-	// is used.
+	// Port is where datagrams are received. If it is taken, Open uses the next free port above it.
 	Port uint16
 	// Sockets is how many sockets to send from. Zero means DefaultSockets.
 	Sockets int
-	// Buffer is the size of the socket buffers to ask for, in bytes; the system may
-	// give less. Zero means DefaultBuffer.
+	// Buffer is the size of the socket buffers to request, in bytes. The system may give less. Zero
+	// means DefaultBuffer.
 	Buffer int
-	// NoSegment and NoCoalesce do without UDP_SEGMENT and UDP_GRO, as on a kernel that
-	// has neither.
-	NoSegment, NoCoalesce bool
+	// NoSegment does without UDP_SEGMENT, as on a kernel that lacks it.
+	NoSegment bool
+	// NoCoalesce does without UDP_GRO, as on a kernel that lacks it.
+	NoCoalesce bool
 }
 
 func (cfg *Config) complete() error {
@@ -67,7 +67,7 @@ func (cfg *Config) complete() error {
 	}
 	switch {
 	case !cfg.Addr.IsValid() || cfg.Addr.IsUnspecified() || cfg.Addr.IsMulticast():
-		return fmt.Errorf("udp: %v is not an address of one port of this host", cfg.Addr)
+		return fmt.Errorf("udp: address %v: want one unicast address of this host", cfg.Addr)
 	case cfg.Port == 0 || cfg.Port >= FirstSourcePort-portTries:
 		return fmt.Errorf("udp: port %d: want 1 to %d", cfg.Port, FirstSourcePort-portTries-1)
 	case cfg.Sockets < 0 || cfg.Sockets > 1024 || cfg.Buffer < 0:
@@ -76,13 +76,14 @@ func (cfg *Config) complete() error {
 	return nil
 }
 
-// Datagram is one datagram that was received, or several of one sender: Data is cut every
-// Segment bytes, the last part may be shorter.
+// Datagram is one received datagram, or a run of datagrams of one sender.
 type Datagram struct {
-	Data    []byte
+	Data []byte
+	// Segment is the length of each datagram of a run in bytes. The last one may be shorter.
 	Segment int
-	// From is the sender's address, IPv4 ones mapped into IPv6, and Port its port.
+	// From is the sender's address. IPv4 addresses are mapped into IPv6.
 	From [16]byte
+	// Port is the sender's port.
 	Port uint16
 }
 

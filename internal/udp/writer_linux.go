@@ -8,50 +8,59 @@ import (
 )
 
 const (
-	// maxSegments is how many datagrams a run has at the most: UDP_MAX_SEGMENTS of
-	// kernels before 6.9.
+	// maxSegments is the most datagrams of a run: UDP_MAX_SEGMENTS of kernels before 6.9.
 	maxSegments = 64
 
 	// batchMessages is how many messages of one socket a batch holds before it must be sent.
 	batchMessages = 64
-	// batchEnough is about how many bytes a batch has before it is sent: two full runs. The
-	// receiver works on them while the sender prepares the next two, and they are still in
-	// the sender's second-level cache when the kernel copies them. batchBytes has room for
-	// one more run: one that was begun is not broken off.
+	// batchEnough is about how many bytes a batch has before it is sent: two full runs. The receiver
+	// works on them while the sender prepares the next two, and they are still in the sender's
+	// second-level cache when the kernel copies them.
 	batchEnough = 120 << 10
-	batchBytes  = batchEnough + MaxDatagram
+	// batchBytes has room for one more run, so that a run is never cut short.
+	batchBytes = batchEnough + MaxDatagram
 
-	// sendPatience is how long a full socket buffer is waited for, in milliseconds,
-	// before datagrams are dropped.
+	// sendPatience is how long the Writer waits for a full socket buffer, in milliseconds, before
+	// it drops datagrams.
 	sendPatience = 20
 )
 
-// Writer sends datagrams of a Conn in batches, one per socket: what is written to one socket
-// leaves in the order in which it was written. It is for one goroutine at a time.
+// Writer sends datagrams of a Conn in batches, one per socket. Datagrams of one socket leave in the
+// order in which they were written. It is for one goroutine at a time.
 type Writer struct {
-	conn    *Conn
-	batches []*batch // by socket, made when first used
-	pending []*batch // those with something to send
+	conn *Conn
+	// batches are indexed by socket and made when first used.
+	batches []*batch
+	// pending are the batches with something to send.
+	pending []*batch
+	// dropped counts datagrams that could not be sent since the last Flush.
 	dropped int
 }
 
-// batch is what will be sent from one socket.
+// batch is the datagrams that will leave from one socket.
 type batch struct {
 	fd       int
 	msgs     [batchMessages]mmsghdr
 	controls [batchMessages]control
-	counts   [batchMessages]uint8 // datagrams of a message
-	dests    [batchMessages]*Dest
-	iovs     [batchMessages]unix.Iovec
-	bytes    []byte // of all messages, one after the other
-	n        int    // messages
-	used     int    // of bytes
+	// counts are the datagrams of each message.
+	counts [batchMessages]uint8
+	dests  [batchMessages]*Dest
+	iovs   [batchMessages]unix.Iovec
+	// bytes holds all messages, one after the other.
+	bytes []byte
+	// n is the number of messages.
+	n int
+	// used is how many of bytes are in use.
+	used int
 
-	// The last message, to which more datagrams may be added.
-	to    *Dest
-	size  int // of a datagram
+	// to is the destination of the last message.
+	to *Dest
+	// size is the length of its datagrams.
+	size int
+	// total is the length of the last message.
 	total int
-	open  bool
+	// open says that datagrams may be added to the last message.
+	open bool
 }
 
 // NewWriter returns a Writer that sends from the Conn's sockets.
@@ -79,7 +88,7 @@ func (w *Writer) Next(to *Dest, socket, size int) (datagram []byte, k int) {
 	return b.bytes[b.used-size : b.used : b.used], k
 }
 
-// grow adds a datagram to the last message if it may, and returns its number; 0 if it may not.
+// grow adds a datagram to the last message and returns its number, 0 if that is not possible.
 func (b *batch) grow(to *Dest, size, most int) int {
 	if !b.open || to != b.to || size > b.size || b.total+size > MaxDatagram {
 		return 0
@@ -94,7 +103,7 @@ func (b *batch) grow(to *Dest, size, most int) int {
 	return k
 }
 
-// begin begins a message with a datagram of that size.
+// begin begins a message with a datagram of size bytes.
 func (b *batch) begin(to *Dest, size int) {
 	b.end()
 	b.to, b.size, b.total, b.open = to, size, size, to.runs && !to.refused
@@ -124,7 +133,7 @@ func (b *batch) end() {
 	}
 }
 
-// Flush sends what was begun. It returns how many datagrams could not be sent since the last
+// Flush sends all datagrams that Next has begun. It returns how many could not be sent since the last
 // Flush.
 func (w *Writer) Flush() (dropped int) {
 	for _, b := range w.pending {
@@ -137,7 +146,7 @@ func (w *Writer) Flush() (dropped int) {
 	return dropped
 }
 
-// send hands the messages of a batch to the kernel. Those that it refuses are dropped, as a
+// send hands the messages of a batch to the kernel. It drops those that the kernel refuses, as a
 // network may do.
 func (w *Writer) send(b *batch) {
 	b.end()
@@ -153,9 +162,9 @@ func (w *Writer) send(b *batch) {
 		switch {
 		case b.counts[from] == 1:
 		case errno == syscall.EIO || errno == syscall.EOPNOTSUPP:
-			w.conn.segments.Store(1) // the device cannot: none from now on
+			w.conn.segments.Store(1) // the device cannot segment: no more runs
 		case errno == syscall.EINVAL || errno == syscall.EMSGSIZE:
-			b.dests[from].refused = true // the way there cannot, or has a smaller MTU
+			b.dests[from].refused = true // the route cannot segment, or has a smaller MTU
 		}
 		w.dropped += int(b.counts[from])
 		from++
@@ -164,7 +173,7 @@ func (w *Writer) send(b *batch) {
 	b.n, b.used, b.open, b.to = 0, 0, false, nil
 }
 
-// writable waits until a socket takes more, for a while.
+// writable waits, up to sendPatience, until a socket takes more.
 func writable(fd int) bool {
 	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	for {
