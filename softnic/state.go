@@ -45,7 +45,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if to == verbs.StateSQD && q.state == verbs.StateRTS {
 		q.attr.SQDNotify = false // it must be requested each time
 	}
-	q.apply(&attr, mask)
+	q.attr.Set(&attr, mask)
 	if mask&verbs.AttrState != 0 {
 		q.enter(to)
 	}
@@ -79,33 +79,6 @@ func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		}
 	}
 	return nil
-}
-
-// apply copies the attributes that mask names.
-func (q *qp) apply(a *verbs.QPAttr, mask verbs.QPAttrMask) {
-	has := func(bit verbs.QPAttrMask) bool { return mask&bit != 0 }
-	set(&q.attr.PathMTU, a.PathMTU, has(verbs.AttrPathMTU))
-	set(&q.attr.QKey, a.QKey, has(verbs.AttrQKey))
-	set(&q.attr.RQPSN, a.RQPSN, has(verbs.AttrRQPSN))
-	set(&q.attr.SQPSN, a.SQPSN, has(verbs.AttrSQPSN))
-	set(&q.attr.DestQPN, a.DestQPN, has(verbs.AttrDestQPN))
-	set(&q.attr.Access, a.Access, has(verbs.AttrAccess))
-	set(&q.attr.AH, a.AH, has(verbs.AttrAV))
-	set(&q.attr.PKeyIndex, a.PKeyIndex, has(verbs.AttrPKeyIndex))
-	set(&q.attr.Port, a.Port, has(verbs.AttrPort))
-	set(&q.attr.MaxRdAtomic, a.MaxRdAtomic, has(verbs.AttrMaxRdAtomic))
-	set(&q.attr.MaxDestRdAtomic, a.MaxDestRdAtomic, has(verbs.AttrMaxDestRdAtomic))
-	set(&q.attr.MinRNRTimer, a.MinRNRTimer, has(verbs.AttrMinRNRTimer))
-	set(&q.attr.Timeout, a.Timeout, has(verbs.AttrTimeout))
-	set(&q.attr.RetryCount, a.RetryCount, has(verbs.AttrRetryCount))
-	set(&q.attr.RNRRetry, a.RNRRetry, has(verbs.AttrRNRRetry))
-	set(&q.attr.SQDNotify, a.SQDNotify, has(verbs.AttrSQDNotify))
-}
-
-func set[T any](dst *T, v T, yes bool) {
-	if yes {
-		*dst = v
-	}
 }
 
 // enter moves the QP to a state that modify has checked.
