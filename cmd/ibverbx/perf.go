@@ -171,8 +171,7 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// runPerf measures and prints. If ctx ends early what was measured is printed, and the
-// error is errInterrupted.
+// runPerf measures between two ends in this process.
 func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 	cfg, err := f.cfg.Complete()
 	if err != nil {
@@ -198,28 +197,34 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 	if err != nil {
 		return err
 	}
+	return show(ctx, s, f, test, "")
+}
+
+// show runs a test and prints it. remote is the address of the other process, empty if there is
+// none. If ctx ends early what was measured is printed, and the error is errInterrupted.
+func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote string) error {
 	line := newProgressLine(s.err)
-	var report perf.Report
-	if f.json {
-		report, err = test.Run(ctx, perf.Observer{Progress: line.show})
-		line.clear()
-		if err == nil {
-			err = printJSON(s.out, report)
+	o := perf.Observer{Progress: line.show}
+	var t *perfTable
+	if !f.json {
+		o.Head = func(r perf.Report) {
+			line.clear()
+			r.Remote = remote
+			t = newPerfTable(s.out, r, f)
 		}
-	} else {
-		t := newPerfTable(s.out, test.Head(), f)
-		report, err = test.Run(ctx, perf.Observer{
-			Progress: line.show,
-			Result:   func(r perf.Result) { line.clear(); t.row(r) },
-		})
-		line.clear()
+		o.Result = func(r perf.Result) { line.clear(); t.row(r) }
+	}
+	report, err := test.Run(ctx, o)
+	line.clear()
+	report.Remote = remote
+	switch {
+	case f.json && err == nil:
+		err = printJSON(s.out, report)
+	case t != nil:
 		err = errors.Join(err, t.end(report))
 	}
-	if err != nil {
-		return err
+	if err == nil && report.Interrupted && !f.server {
+		err = fmt.Errorf("%w: measured %d of %d sizes, the last perhaps in part", errInterrupted, len(report.Results), len(test.Sizes()))
 	}
-	if report.Interrupted {
-		return fmt.Errorf("%w: measured %d of %d sizes, the last perhaps in part", errInterrupted, len(report.Results), len(test.Sizes()))
-	}
-	return nil
+	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"ibverbx"
 	"ibverbx/bootstrap"
@@ -112,35 +111,5 @@ func runClient(ctx context.Context, s streams, f *perfFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	report, err := showRemote(ctx, s, s.out, f, test, conn)
-	if err == nil && report.Interrupted {
-		err = fmt.Errorf("%w: measured %d of %d sizes, the last perhaps in part", errInterrupted, len(report.Results), len(test.Sizes()))
-	}
-	return err
-}
-
-// showRemote runs a test and prints it.
-func showRemote(ctx context.Context, s streams, out io.Writer, f *perfFlags, test *perf.Remote, conn *bootstrap.Conn) (perf.Report, error) {
-	line := newProgressLine(s.err)
-	remote := conn.Peer().Addr.String()
-	var t *perfTable
-	o := perf.Observer{Progress: line.show}
-	if !f.json {
-		o.Head = func(r perf.Report) {
-			line.clear()
-			r.Remote = remote
-			t = newPerfTable(out, r, f)
-		}
-		o.Result = func(r perf.Result) { line.clear(); t.row(r) }
-	}
-	report, err := test.Run(ctx, o)
-	line.clear()
-	report.Remote = remote
-	switch {
-	case f.json && err == nil:
-		err = printJSON(out, report)
-	case t != nil:
-		err = errors.Join(err, t.end(report))
-	}
-	return report, err
+	return show(ctx, s, f, test, conn.Peer().Addr.String())
 }

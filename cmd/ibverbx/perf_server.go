@@ -74,8 +74,7 @@ func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.C
 	if err != nil {
 		return err
 	}
-	_, err = showRemote(ctx, s, s.out, f, test, conn)
-	return err
+	return show(ctx, s, f, test, conn.Peer().Addr.String())
 }
 
 // teller writes lines of several goroutines to stderr.

@@ -1,54 +1,53 @@
 package perf
 
 import (
-	"errors"
+	"cmp"
 	"slices"
 	"time"
 )
 
 const (
-	// stretches is how many times a row changes between transfer and copy, so that
-	// both see the same weather; longer rows change more often.
-	stretches   = 5
+	// stretches is how many times a row changes between transfer and copy, so that both
+	// see the same load of the machine. Longer rows change more often.
+	stretches = 5
+	// stretchLong is the longest stretch of a transfer.
 	stretchLong = 200 * time.Millisecond
 	warmUp      = 5 * time.Millisecond
 	// copyShort is how long a copy lasts if the row is counted in messages.
 	copyShort = time.Millisecond
-	// peakSpan is the shortest time over which a peak counts: less is noise of the
-	// clock and of batches.
+	// peakSpan is the shortest time over which a peak counts. Less is noise of the clock and
+	// of batches.
 	peakSpan = 500 * time.Microsecond
+	// remotePeakSpan is the same between processes, where completions come in larger batches.
+	remotePeakSpan = 10 * time.Millisecond
 )
 
-// bandwidth is what a row has counted so far.
-type bandwidth struct {
-	elapsed time.Duration
-	done    int64
-	copies  []float64 // bytes per second, one for each stretch
+// tally is what a row has counted so far.
+type tally struct {
+	elapsed time.Duration // time of transfers, without pauses and patterns
+	done    int64         // messages that came through in that time
 
-	atLeast   time.Duration // over which a peak counts; zero means peakSpan
-	peak      float64       // messages per second
-	spanStart time.Duration // on the axis of elapsed
-	spanDone  int64
+	atLeast   time.Duration // shortest time over which a peak counts
+	peak      float64       // most messages per second
+	spanStart time.Duration // when the current span began, on the axis of elapsed
+	spanDone  int64         // messages of the current span
 }
 
-// bandwidth measures the row. If it was cancelled it returns what it has; a result
-// with no iterations is none.
-func (r *row) bandwidth() (Result, error) {
-	var b bandwidth
-	err := r.warmUp()
+// bandwidth measures the row. If it was cancelled mine holds what was measured until then.
+func (r *row) bandwidth(mine *outcome) error {
+	if err := r.warmUp(); err != nil {
+		return err
+	}
+	r.begin()
 	lost := r.lost()
-	r.mark()
-	if err == nil {
-		err = r.stretches(&b)
+	t := tally{atLeast: peakSpan}
+	if r.talk != nil {
+		t.atLeast = remotePeakSpan
 	}
-	if err != nil && !errors.Is(err, errCancelled) {
-		return Result{}, err
-	}
-	if b.done == 0 || len(b.copies) == 0 {
-		return Result{Size: r.size}, nil
-	}
-	slices.Sort(b.copies)
-	return bandwidthResult(r.size, b.done, r.lost()-lost, b.elapsed, b.peak, median(b.copies)), nil
+	copies, err := r.stretches(&t)
+	mine.take(&t, copies)
+	mine.lost = r.lost() - lost
+	return err
 }
 
 // lost counts the messages that were sent and not received so far.
@@ -61,123 +60,153 @@ func (r *row) lost() (n int64) {
 	return n
 }
 
-// warmUp runs what will be measured for a moment. With Check every message counts, so
-// there is none.
+// warmUp runs for a moment what will be measured. With Check every message counts, so there is
+// no warm-up.
 func (r *row) warmUp() error {
 	if r.cfg.Check {
 		return nil
 	}
-	var b bandwidth
-	if n := int64(r.cfg.Iterations); n > 0 {
-		// Whole chains only: a broken one would shift the messages' places.
-		return r.burst(&b, min((n+int64(r.chain)-1)/int64(r.chain), int64(r.window))*int64(r.chain), 0)
+	if n, chain := int64(r.cfg.Iterations), int64(r.chain); n > 0 {
+		// Whole chains only: a broken one would shift the places of messages.
+		return r.burst(&tally{}, min((n+chain-1)/chain, int64(r.window))*chain, 0)
 	}
-	return r.burst(&b, endless, warmUp)
+	return r.burst(&tally{}, endless, warmUp)
 }
 
-// stretches measures by turns a copy and the transfer until the row is complete.
-func (r *row) stretches(b *bandwidth) error {
-	places := r.places()
-	if n := int64(r.cfg.Iterations); n > 0 {
-		chain := int64(r.chain)
-		part := max(1, (n+chain*stretches-1)/(chain*stretches)) * chain
-		for done := int64(0); done < n && !r.cancelled.Load(); done += part {
-			b.copies = append(b.copies, r.copyRate(places, copyShort))
-			if err := r.transfer(b, min(part, n-done), 0); err != nil {
-				return err
-			}
-			r.progress(float64(done+part) / float64(n))
+// stretches measures a copy and the transfer in turns until the row is complete, and returns the
+// rates of the copies. Between processes there is one long stretch and no copy.
+func (r *row) stretches(t *tally) (copies []float64, err error) {
+	left, total := cmp.Or(int64(r.cfg.Iterations), endless), r.cfg.Duration
+	part, span := left, total
+	var places []place
+	if r.talk == nil {
+		places = r.places()
+		span = min(total/stretches, stretchLong)
+		if chain := int64(r.chain); left != endless {
+			part = max(1, (left+chain*stretches-1)/(chain*stretches)) * chain
 		}
-		return nil
 	}
-	total := r.cfg.Duration
-	part := min(total/stretches, stretchLong)
-	for spent := time.Duration(0); spent < total && !r.cancelled.Load(); {
-		b.copies = append(b.copies, r.copyRate(places, part/5))
-		start := r.now()
-		if err := r.transfer(b, endless, min(part, total-spent)); err != nil {
-			return err
+	for left > 0 && !r.cancelled.Load() {
+		if places != nil {
+			copies = append(copies, r.copyRate(places, cmp.Or(span/5, copyShort)))
 		}
-		spent += r.now() - start
-		r.progress(float64(spent) / float64(total))
+		if err := r.transfer(t, min(part, left), min(span, total-r.spent(r.now()))); err != nil {
+			return copies, err
+		}
+		if left != endless {
+			left -= part
+		} else if r.spent(r.now()) >= total {
+			break
+		}
 	}
-	return nil
+	return copies, nil
 }
 
-// transfer sends n messages on every QP, or as many as it can in the given time. With
-// Check it does so in bursts that fit the buffers, and compares between them.
-func (r *row) transfer(b *bandwidth, n int64, d time.Duration) error {
+// transfer sends n messages on every QP, or as many as it can in the given time. With Check it
+// does so in bursts that fit the buffers, and compares between them. A half in another process
+// compares one burst while the next is under way: a burst then fills half of the places.
+func (r *row) transfer(t *tally, n int64, d time.Duration) error {
 	if !r.cfg.Check {
-		return r.burst(b, n, d)
+		return r.burst(t, n, d)
+	}
+	burst := int64(r.depth())
+	if r.talk != nil {
+		burst = int64(r.chain) * int64(max(1, r.window/2))
 	}
 	start := r.now()
 	for n > 0 && !r.cancelled.Load() {
-		part := min(n, int64(r.depth()))
-		for _, f := range r.flows {
-			f.prepare(part)
-		}
-		if err := r.burst(b, part, 0); err != nil {
+		part := min(n, burst)
+		if err := r.prepare(part); err != nil {
 			return err
 		}
-		for _, f := range r.flows {
-			if err := f.verify(part); err != nil {
-				return err
-			}
+		if err := r.burst(t, part, 0); err != nil {
+			return err
 		}
-		n -= part
+		if err := r.verify(part); err != nil {
+			return err
+		}
+		if n != endless {
+			n -= part
+		}
 		if d > 0 && r.now()-start >= d {
-			return nil
+			break
 		}
 	}
-	return nil
+	return r.answered()
 }
 
-// burst sends n messages on every QP, or as many as it can if d is above zero, waits
-// until all are complete, and adds them to b. The time ends with the last message that
-// came through. Nothing in its loop allocates.
-func (r *row) burst(b *bandwidth, n int64, d time.Duration) error {
+// burst sends n messages on every QP, or as many as it can if d is above zero or a rail is to be
+// lost. It waits until all are complete, and adds them to t. The time ends with the last message
+// that came through. Its loop allocates nothing.
+func (r *row) burst(t *tally, n int64, d time.Duration) error {
 	for _, f := range r.flows {
 		f.start(n)
 	}
-	start, done := r.now(), r.done()
-	last := start
+	start, done, elapsed := r.now(), r.done(), t.elapsed
+	patterns := r.patterns()
 	var w waiting
 	for {
-		if err := r.step(); err != nil {
-			return err
+		if r.outage != nil {
+			r.outage.act() // before the next post, so that it goes to a port that is down
 		}
+		err := r.step()
 		now, before := r.now(), done
 		done = r.done()
-		moved := done - before
-		if moved > 0 {
-			last, w = now, waiting{}
-			b.add(b.elapsed+now-start, moved)
+		busy := now - start - (r.patterns() - patterns)
+		if moved := done - before; moved > 0 {
+			t.add(elapsed+busy, moved)
 		}
-		if r.idle() {
-			break
+		if r.outage != nil {
+			r.outage.observe(now, busy, done-before)
 		}
-		if d > 0 && now-start >= d || r.cancelled.Load() && !r.cfg.Check {
+		if err != nil || r.idle() {
+			return err
+		}
+		r.tell(now, t.done)
+		over, err := r.over(now-start, d)
+		if err != nil {
+			return err
+		}
+		if over {
 			for _, f := range r.flows {
 				f.stop()
 			}
 		}
-		if moved == 0 {
-			if err := r.foundNothing(&w); err != nil {
-				return err
-			}
+		if r.moved {
+			w = waiting{}
+		} else if err := r.foundNothing(&w); err != nil {
+			return err
 		}
 	}
-	b.elapsed += last - start
-	return nil
 }
 
-// add counts messages that were complete when the row had transferred for so long.
-// Between bursts that time stands still, so that a peak may span several of them.
-func (b *bandwidth) add(now time.Duration, messages int64) {
-	b.done += messages
-	b.spanDone += messages
-	if span := now - b.spanStart; span >= max(b.atLeast, peakSpan) {
-		b.peak = max(b.peak, float64(b.spanDone)/span.Seconds())
-		b.spanStart, b.spanDone = now, 0
+// over reports whether a burst that has lasted so long ends. With Check a burst is short and is
+// sent in full.
+func (r *row) over(lasted, d time.Duration) (bool, error) {
+	cancelled := r.cancelled.Load()
+	if r.outage != nil && !cancelled {
+		return r.outage.over()
+	}
+	return d > 0 && lasted >= d || cancelled && (!r.cfg.Check || r.outage != nil), nil
+}
+
+// add counts messages that were complete when the row had transferred for so long. Between
+// bursts that time stands still, so that a peak may span several of them.
+func (t *tally) add(elapsed time.Duration, messages int64) {
+	t.elapsed = elapsed
+	t.done += messages
+	t.spanDone += messages
+	if span := elapsed - t.spanStart; span >= t.atLeast {
+		t.peak = max(t.peak, float64(t.spanDone)/span.Seconds())
+		t.spanStart, t.spanDone = elapsed, 0
+	}
+}
+
+// take takes what was counted, and the rates of copies in any order.
+func (o *outcome) take(t *tally, copies []float64) {
+	o.Messages, o.Elapsed, o.Peak = t.done, t.elapsed, t.peak
+	if len(copies) > 0 {
+		slices.Sort(copies)
+		o.copyRate = median(copies)
 	}
 }

@@ -1,13 +1,12 @@
 package perf
 
-import "ibverbx"
-
-// Carried is what a lane or a rail did: proof of which QP and which NIC carried what.
+// Carried is what a lane or a rail did. It shows which QP and which NIC carried how much.
 type Carried struct {
-	// Fragments counts physical requests, records and notifications of a scheme
-	// included; Bytes is what they carried or fetched.
+	// Fragments counts physical requests, including records and notifications of a scheme.
 	Fragments uint64 `json:"fragments"`
-	Bytes     uint64 `json:"bytes"`
+	// Bytes is the payload of these requests.
+	Bytes uint64 `json:"bytes"`
+	// Doorbells counts posts.
 	Doorbells uint64 `json:"doorbells"`
 	// CQEs counts physical completions of sends and receives.
 	CQEs uint64 `json:"cqes"`
@@ -23,66 +22,74 @@ func (c *Carried) add(other Carried) {
 	c.Refusals += other.Refusals
 }
 
-// Lane is what one lane did over all results, without warm-up. If both ends initiate it is
-// what its two QPs did.
+// Lane is what one lane did over all results, without warm-up. If both halves initiate it is the
+// sum of its two QPs.
 type Lane struct {
+	// Lane is the index of the lane.
 	Lane int `json:"lane"`
+	// Rail is the rail that the lane is on.
 	Rail int `json:"rail"`
-	// QPN is the number of the QP at the first end, in the last result: every result has
+	// QPN is the number of the QP at the first half, in the last result: every result has
 	// QPs of its own.
 	QPN uint32 `json:"qpn"`
 	// Role is "data", "message" or "notify".
 	Role string `json:"role"`
-	// Deaths counts how often the lane was lost in a test between processes; it came back
-	// as often, or is about to.
+	// Deaths counts how often the lane was lost. It was rebuilt as often, or is being rebuilt.
 	Deaths uint64 `json:"deaths,omitempty"`
 	Carried
 }
 
 // Rail is what the lanes on one rail did together.
 type Rail struct {
+	// Rail is the index of the rail.
 	Rail int `json:"rail"`
-	// Device and Peer are the NICs of the two ends.
+	// Device is the NIC of the first half.
 	Device string `json:"device"`
-	Peer   string `json:"peer"`
+	// Peer is the NIC of the second half.
+	Peer string `json:"peer"`
 	Carried
 }
 
-// lanes says what the lanes did so far, for each end that initiates.
-func (r *row) lanes() (stats [][]ibverbx.LaneStats) {
-	for _, f := range r.flows {
-		stats = append(stats, r.pair.ends[f.index].lanes())
+// carried returns what the lanes of a half have done since they were last counted. It is empty
+// for a half that initiates nothing.
+func (h *half) carried() []Lane {
+	moved := []Lane{}
+	if h.out == nil {
+		return moved
 	}
-	return stats
-}
-
-// mark says that what counts begins now, behind the warm-up.
-func (r *row) mark() { r.before = r.lanes() }
-
-// account adds to a report what the lanes did since mark, or since it was last called. A
-// lane that lost its rail may come back on another: it is counted where it is now.
-func (r *row) account(rep *Report) {
-	lanes := r.lanes()
-	for side, lanes := range lanes {
-		for i, now := range lanes {
-			if i == len(rep.PerLane) {
-				rep.PerLane = append(rep.PerLane, Lane{Lane: now.Lane, Rail: now.Rail, Role: now.Role})
-			}
-			before := &r.before[side][i]
-			moved := Carried{
+	lanes := h.lanes()
+	for i, now := range lanes {
+		before := &h.before[i]
+		moved = append(moved, Lane{
+			Lane: now.Lane, Rail: now.Rail, QPN: now.QPN, Role: now.Role, Deaths: now.Deaths - before.Deaths,
+			Carried: Carried{
 				Fragments: now.Fragments - before.Fragments,
 				Bytes:     now.Bytes - before.Bytes,
 				Doorbells: now.Doorbells - before.Doorbells,
 				CQEs:      now.CQEs - before.CQEs,
 				Refusals:  now.Refusals - before.Refusals,
-			}
-			lane := &rep.PerLane[i]
-			lane.add(moved)
-			rep.PerRail[now.Rail].add(moved)
-			if side == 0 {
-				lane.QPN, lane.Rail = now.QPN, now.Rail
-			}
-		}
+			},
+		})
 	}
-	r.before = lanes
+	h.before = lanes
+	return moved
+}
+
+// add adds what the lanes of a half carried. A lane that lost its rail may come back on another:
+// it is counted where it is now. Rails are those of this side, as far as the lanes of the other
+// side can be laid over them.
+func (rep *Report) add(side int, lanes []Lane) {
+	for i := range lanes {
+		l := &lanes[i]
+		if i == len(rep.PerLane) {
+			rep.PerLane = append(rep.PerLane, Lane{Lane: l.Lane, Rail: l.Rail, QPN: l.QPN, Role: l.Role})
+		}
+		sum := &rep.PerLane[i]
+		sum.Carried.add(l.Carried)
+		sum.Deaths += l.Deaths
+		if side == 0 {
+			sum.QPN, sum.Rail = l.QPN, l.Rail
+		}
+		rep.PerRail[l.Rail%len(rep.PerRail)].add(l.Carried)
+	}
 }

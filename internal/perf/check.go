@@ -3,23 +3,45 @@ package perf
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 )
 
-// prepare makes the next n messages of every queue recognisable. The flow must be idle,
-// and n at most the depth.
-func (f *flow) prepare(n int64) {
-	for i := range f.queues {
-		q := &f.queues[i]
-		if f.op == Atomic {
-			q.counter = binary.NativeEndian.Uint64(f.target.message(i, 0))
+// prepare makes the next n messages of every flow recognisable. The flows must be idle, and n at
+// most the depth. A source in another process is filled by the partner.
+func (r *row) prepare(n int64) error {
+	for _, f := range r.flows {
+		first := f.queues[0].sent
+		if err := r.freed(first + n); err != nil {
+			return err
+		}
+		if f.op != Atomic && !f.source.here() {
+			if err := r.ask(noteFill, first, n); err != nil {
+				return err
+			}
 			continue
 		}
-		f.fill(i, q.sent, q.sent+n)
+		for i := range f.queues {
+			f.prepare(i, n)
+		}
+	}
+	return nil
+}
+
+// prepare makes the next n messages of a queue recognisable.
+func (f *flow) prepare(queue int, n int64) {
+	q := &f.queues[queue]
+	switch {
+	case f.op != Atomic:
+		f.fill(queue, q.sent, q.sent+n)
+	case f.target.here():
+		q.counter = binary.NativeEndian.Uint64(f.target.message(queue, 0))
+	default:
+		q.counter = uint64(q.sent) // the partner cleared its memory, and each message adds one
 	}
 }
 
-// fill writes the patterns of the messages from first up to end of a queue to their places
-// at the source.
+// fill writes the patterns of the messages from first up to end of a queue to their places at the
+// source.
 func (f *flow) fill(queue int, first, end int64) {
 	for m := first; m < end; m++ {
 		fillPattern(f.source.message(queue, m), seed(f.index, queue, m))
@@ -29,51 +51,140 @@ func (f *flow) fill(queue int, first, end int64) {
 	}
 }
 
-// verify compares the last n messages of every queue, which prepare had made. The flow
-// must be idle.
-func (f *flow) verify(n int64) error {
-	if missing := f.sent - f.received; f.recvs > 0 && missing > 0 {
-		return fmt.Errorf("--check: %d of %d messages were lost; UC and UD do not repeat them, use --connection RC", missing, f.sent)
-	}
-	for i := range f.queues {
-		q := &f.queues[i]
-		for m := q.sent - n; m < q.sent; m++ {
-			if f.op == Atomic {
-				if err := f.verifyAtomic(i, m, n); err != nil {
-					return err
-				}
-				continue
-			}
-			if err := f.verifyMessage(i, m); err != nil {
-				return err
-			}
+// verify compares the last n messages of every flow, which prepare has made and which are
+// complete. If the partner has to compare it is asked to, and answered returns what it found.
+func (r *row) verify(n int64) error {
+	for _, f := range r.flows {
+		if err := f.verify(n); err != nil {
+			return err
+		}
+		if f.target.here() || n == 0 {
+			continue
+		}
+		if err := r.answered(); err != nil {
+			return err
+		}
+		if err := r.request(noteCompare, f.sent-n, n); err != nil {
+			return err
+		}
+		if f.op == Atomic { // the counter must not move before it is compared
+			return r.answered()
 		}
 	}
 	return nil
 }
 
-// verifyMessage compares what stands at the target with the pattern of message m.
-func (f *flow) verifyMessage(queue int, m int64) error {
-	b := f.target.message(queue, m)
-	if off, want, ok := checkPattern(b, seed(f.index, queue, m)); !ok {
-		return &MismatchError{Op: f.op, Size: f.size, Device: f.target.device, QP: queue, Message: m, Offset: off, Want: want, Got: b[off]}
+// verifyOne compares the last message of a latency test. A message that takes a receive is
+// compared by the half that received it.
+func (r *row) verifyOne() error {
+	if !r.cfg.op().received() {
+		if err := r.verify(1); err != nil {
+			return err
+		}
+		return r.answered()
+	}
+	for _, h := range r.halves {
+		if h.end == nil || h.in.received == 0 {
+			continue
+		}
+		if err := h.in.compare(0, h.in.received-1, h.in.received); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// verifyAtomic checks the answer to message m, and after the last of a burst of n the
-// counter: each request added one, in order, exactly once.
-func (f *flow) verifyAtomic(queue int, m, n int64) error {
-	q := &f.queues[queue]
-	want := q.counter + uint64(m-(q.sent-n))
-	if got := binary.NativeEndian.Uint64(f.source.message(queue, m)); got != want {
-		return &AtomicMismatchError{Device: f.target.device, QP: queue, Message: m, Want: want, Got: got}
+// verify compares the last n messages of every queue as far as they are in this process. The flow
+// must be idle.
+func (f *flow) verify(n int64) error {
+	if missing := f.sent - f.received; f.recvs > 0 && missing > 0 {
+		return fmt.Errorf("--check: %d of %d messages were lost; UC and UD do not retransmit, use --connection RC", missing, f.sent)
 	}
-	if m < q.sent-1 {
-		return nil
-	}
-	if got := binary.NativeEndian.Uint64(f.target.message(queue, 0)); got != want+1 {
-		return &AtomicMismatchError{Device: f.target.device, QP: queue, Message: m + 1, Want: want + 1, Got: got}
+	for i := range f.queues {
+		var err error
+		if f.op == Atomic {
+			err = f.verifyAtomics(i, n)
+		} else if f.target.here() {
+			err = f.compare(i, f.queues[i].sent-n, f.queues[i].sent)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// compare compares the messages from first up to end of a queue with their patterns.
+func (f *flow) compare(queue int, first, end int64) error {
+	for m := first; m < end; m++ {
+		b := f.target.message(queue, m)
+		if off, want, ok := checkPattern(b, seed(f.index, queue, m)); !ok {
+			return &MismatchError{Op: f.op, Size: f.size, Device: f.target.device, QP: queue, Message: m, Offset: off, Want: want, Got: b[off]}
+		}
+	}
+	return nil
+}
+
+// verifyAtomics checks the answers to the last n messages, and then the counter. Each request
+// must have added one, in order, exactly once.
+func (f *flow) verifyAtomics(queue int, n int64) error {
+	q := &f.queues[queue]
+	for i := range n {
+		m := q.sent - n + i
+		if err := f.compareCounter(f.source.message(queue, m), queue, m, q.counter+uint64(i)); err != nil {
+			return err
+		}
+	}
+	if !f.target.here() {
+		return nil
+	}
+	return f.compareCounter(f.target.message(queue, 0), queue, q.sent, q.counter+uint64(n))
+}
+
+// compareCounter compares a value that the atomic counter had before a message.
+func (f *flow) compareCounter(place []byte, queue int, message int64, want uint64) error {
+	if got := binary.NativeEndian.Uint64(place); got != want {
+		return &AtomicMismatchError{Device: f.target.device, QP: queue, Message: message, Want: want, Got: got}
+	}
+	return nil
+}
+
+// rolling reports whether messages are checked without pauses: those of a chain get their
+// patterns right before they are posted and are compared as soon as they are complete, while
+// others are in flight.
+func (f *flow) rolling() bool { return f.cfg.Kill.On }
+
+// renew makes the next n messages of a queue recognisable. It reports false if their places still
+// hold messages that were not compared.
+func (f *flow) renew(queue, n int) bool {
+	q := &f.queues[queue]
+	if q.sent+int64(n)-q.checked > int64(f.depth()) {
+		return false
+	}
+	start := f.now()
+	f.fill(queue, q.sent, q.sent+int64(n))
+	f.patterns += f.now() - start
+	return true
+}
+
+// compareNext compares the next n messages of a queue, which are complete.
+func (f *flow) compareNext(queue int, n int64) error {
+	q := &f.queues[queue]
+	start := f.now()
+	err := f.compare(queue, q.checked, q.checked+n)
+	q.checked += n
+	f.patterns += f.now() - start
+	return err
+}
+
+// verifyAgain compares all places once more when all is complete: nothing may have touched a
+// message after its completion. The flow must be idle.
+func (f *flow) verifyAgain() error { return f.verify(min(f.queues[0].sent, int64(f.slots))) }
+
+// patterns is the time that rolling checks have spent on patterns.
+func (r *row) patterns() (d time.Duration) {
+	for _, f := range r.flows {
+		d += f.patterns
+	}
+	return d
 }

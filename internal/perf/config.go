@@ -27,70 +27,76 @@ const (
 	atomicSize      = 8
 )
 
-// Config says what to measure. The zero value measures the bandwidth of RDMA_WRITE over
-// one VirtualQP of eight lanes on two rails, over a short sweep of sizes.
+// Config is what to measure. The zero value measures the bandwidth of RDMA_WRITE over one
+// VirtualQP of eight lanes on two rails, over a short sweep of sizes. Fields with a JSON name are
+// what a client asks a server for.
 type Config struct {
 	// Op is the operation. If empty, Write.
-	Op Op
-	// Imm makes Write a WRITE_WITH_IMM: the target waits for a notification of each
-	// message, and in latency mode the notification is the ping.
-	Imm bool
+	Op Op `json:"op"`
+	// Imm makes Write a WRITE_WITH_IMM: the target waits for a notification of each message,
+	// and in latency mode the notification is the ping.
+	Imm bool `json:"imm"`
 	// Mode is what is measured. If empty, Bandwidth.
-	Mode Mode
-	// Connection is the transport. If zero, RC: the QPs are lanes of one VirtualQP. UC
-	// and UD QPs, which a VirtualQP cannot use, are measured by themselves on one rail.
-	Connection verbs.QPType
-	// Transport is what makes RC QPs reliable. If empty, TransportRC. With UC and UD it
-	// must be that: nothing makes those reliable.
-	Transport Transport
-	// Rails is how many NICs each end has, each on a link of its own. If zero, 2, but no
-	// more than there are lanes; 1 on UC and UD.
-	Rails int
-	// QPs is how many QPs carry data: the lanes of the VirtualQP, or UC or UD QPs that
-	// each send messages of their own. If zero, 4 for each rail on RC, otherwise 1. A
-	// single lane passes requests straight through.
-	QPs int
-	// Scheme, Policy and Fragment (bytes) are those of ibverbx.Config.
-	Scheme   ibverbx.Scheme
-	Policy   ibverbx.Policy
-	Fragment int
+	Mode Mode `json:"mode"`
 	// Sizes are the message sizes in bytes, one row each. If empty, a short sweep.
-	Sizes []int
-	// All is perftest's sweep, 2 to 2^23 bytes in powers of two, as far as the
-	// transport can carry them. It excludes Sizes.
-	All bool
-	// Iterations is how many messages the VirtualQP, or each UC or UD QP, sends per row
-	// and direction. If zero, a row lasts Duration.
-	Iterations int
-	// Duration is how long a row is measured, excluding the copy next to it. It
-	// excludes Iterations. If both are zero, 200 ms.
-	Duration time.Duration
-	// TxDepth is how many messages the VirtualQP, or each UC or UD QP, keeps in flight.
-	// If zero, 128, or fewer if that is more than 16 MiB (at least 2).
-	TxDepth int
+	Sizes []int `json:"sizes"`
+	// Iterations is how many messages the VirtualQP, or each UC or UD QP, sends per row and
+	// direction. If zero, a row lasts Duration.
+	Iterations int `json:"iterations"`
+	// Duration is how long a row is measured, excluding the copy next to it. It excludes
+	// Iterations. If both are zero, 200 ms.
+	Duration time.Duration `json:"duration_ns"`
+	// TxDepth is how many messages the VirtualQP, or each UC or UD QP, keeps in flight. If
+	// zero, 128, or fewer if that is more than 16 MiB (at least 2).
+	TxDepth int `json:"tx_depth"`
 	// CQMod is how many messages are posted at once, of which the last asks for a
 	// completion. If zero, up to half of the depth and 64, or fewer if that is more than
 	// 256 KiB.
-	CQMod int
-	// MTU is the path MTU in bytes. If zero, what both ports have.
-	MTU int
-	// Bidirectional makes both ends send at once; rates are then the sum.
-	Bidirectional bool
+	CQMod int `json:"cq_mod"`
+	// Bidirectional makes both ends send at once; rates are then sums.
+	Bidirectional bool `json:"bidirectional"`
 	// Check compares every byte that arrives.
-	Check bool
-	// Lend is the most that a server takes for the buffers of a client's test, in bytes. If
-	// zero, 256 MiB; more than 2 GiB is never taken.
-	Lend int
-	// Kill loses a rail in the midst of the test and gets it back.
-	Kill Kill
+	Check bool `json:"check"`
+	// Rails is how many NICs each end has, each on its own link. If zero, 2, but no more
+	// than there are lanes; 1 on UC and UD.
+	Rails int `json:"rails"`
+	// QPs is how many QPs carry data: the lanes of the VirtualQP, or UC or UD QPs that each
+	// send their own messages. If zero, 4 for each rail on RC, otherwise 1. A single lane
+	// passes requests through unchanged.
+	QPs int `json:"lanes"`
+	// Fragment is ibverbx.Config.FragmentSize, in bytes.
+	Fragment int `json:"fragment"`
+	// Transport is what makes RC QPs reliable. If empty, TransportRC. It must be that for
+	// UC and UD.
+	Transport Transport `json:"transport,omitempty"`
+
+	// Connection is the type of the QPs. If zero, RC: the QPs are lanes of one VirtualQP. UC
+	// and UD QPs, which a VirtualQP cannot use, are measured without one, on one rail.
+	Connection verbs.QPType `json:"-"`
+	// Scheme is ibverbx.Config.Scheme.
+	Scheme ibverbx.Scheme `json:"-"`
+	// Policy is ibverbx.Config.Policy.
+	Policy ibverbx.Policy `json:"-"`
+	// All is perftest's sweep, 2 to 2^23 bytes in powers of two, as far as the transport can
+	// carry them. It excludes Sizes.
+	All bool `json:"-"`
+	// MTU is the path MTU in bytes. If zero, that of the ports.
+	MTU int `json:"-"`
+	// Lend is the most memory that a server takes for the buffers of a client's test, in
+	// bytes. If zero, 256 MiB; more than 2 GiB is never taken.
+	Lend int `json:"-"`
+	// Kill loses a rail during the test and gets it back.
+	Kill Kill `json:"-"`
 }
 
-// ConfigError says what in a Config cannot be, and what to do about it.
+// ConfigError refuses a Config.
 type ConfigError struct {
 	// Where names the flag, with its value if there is one: "--size 8192".
 	Where string
-	// Problem says why it cannot be, Fix what to do instead.
-	Problem, Fix string
+	// Problem says why it is refused.
+	Problem string
+	// Fix says what to do instead.
+	Fix string
 }
 
 // Error implements error.
@@ -104,7 +110,7 @@ func refuse(where, problem, fix string) error {
 
 func flagValue(flag string, value any) string { return fmt.Sprintf("--%s %v", flag, value) }
 
-// withDefaults returns c with what can be filled in without knowing the device.
+// withDefaults returns c with the defaults that do not depend on the device.
 func (c Config) withDefaults() Config {
 	if c.Op == "" {
 		c.Op = Write
@@ -142,10 +148,10 @@ func (c Config) withDefaults() Config {
 // virtual reports whether the QPs are lanes of a VirtualQP.
 func (c *Config) virtual() bool { return c.Connection == verbs.RC }
 
-// direct reports whether there is one lane, which passes requests straight through.
+// direct reports whether there is one lane, which passes requests through unchanged.
 func (c *Config) direct() bool { return c.virtual() && c.QPs == 1 }
 
-// op is the operation with the immediate taken into account.
+// op is the operation, where Write with Imm is WriteImm.
 func (c *Config) op() Op {
 	if c.Op == Write && c.Imm {
 		return WriteImm
@@ -153,16 +159,16 @@ func (c *Config) op() Op {
 	return c.Op
 }
 
-// Complete returns c with its defaults filled in, and a *ConfigError if something in it
-// cannot be, whatever the devices are.
+// Complete returns c with its defaults filled in, and a *ConfigError if no device could measure
+// it.
 func (c Config) Complete() (Config, error) {
 	c = c.withDefaults()
 	return c, c.validate()
 }
 
-// limit is the largest message of the test between devices that take maxMsg bytes in one
-// physical request, over the given MTU. Lanes cut a WRITE or a READ, up to what one request
-// can say; a SEND goes over one lane.
+// limit is the largest message of the test between devices that take maxMsg bytes in one physical
+// request, over the given MTU. A WRITE or a READ is cut into fragments, up to the largest length
+// of a request. A SEND goes over one lane.
 func (c *Config) limit(maxMsg uint64, mtu int) uint64 {
 	switch {
 	case c.Connection == verbs.UD:
@@ -175,8 +181,8 @@ func (c *Config) limit(maxMsg uint64, mtu int) uint64 {
 	return min(math.MaxUint32, math.MaxInt)
 }
 
-// rows returns the sizes to measure. limit is the largest message that the transport
-// carries; sweeps end there, while a size that was asked for by name is an error.
+// rows returns the sizes to measure. limit is the largest message that the transport carries.
+// Sweeps end there; a larger size that was asked for is an error.
 func (c *Config) rows(limit uint64) ([]int, error) {
 	for _, s := range c.Sizes {
 		if uint64(s) > limit {
@@ -187,7 +193,7 @@ func (c *Config) rows(limit uint64) ([]int, error) {
 				problem = fmt.Sprintf("a UD message is one packet, at most %d bytes with this MTU", limit)
 				fix += ", or --connection RC"
 			case c.direct() && c.Op != Send && uint64(s) <= math.MaxUint32:
-				problem = fmt.Sprintf("one lane does not cut, and the devices carry messages of at most %s", FormatSize(int(limit)))
+				problem = fmt.Sprintf("a single lane does not cut messages, and the devices carry at most %s", FormatSize(int(limit)))
 				fix += ", or several lanes, such as --qp 2"
 			}
 			return nil, refuse(flagValue("size", s), problem, fix)

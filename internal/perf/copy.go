@@ -2,12 +2,11 @@ package perf
 
 import "time"
 
-// place is where a message stands at the source and at the target.
+// place is where a message is at the source and at the target.
 type place struct{ source, target []byte }
 
-// places returns the places of the messages in the order in which a round of posting
-// goes through them: chain by chain, QP by QP. They are built ahead so that the copy
-// pays for nothing but the copy.
+// places returns the places of the messages in the order in which a round of posting uses them:
+// chain by chain, QP by QP. They are built ahead so that nothing but the copy is timed.
 func (r *row) places() []place {
 	var places []place
 	for first := 0; first < r.slots; first += r.chain {
@@ -22,9 +21,9 @@ func (r *row) places() []place {
 	return places
 }
 
-// copyRate returns how many bytes per second Go's copy moves between the places. It
-// runs for at least d and at least one batch, and reads the clock once per batch. The
-// flows must be idle.
+// copyRate returns how many bytes per second Go's copy moves between the places. It runs for at
+// least d and at least one batch, and reads the clock once per batch. The flows must be idle, or
+// have failed.
 func (r *row) copyRate(places []place, d time.Duration) float64 {
 	batch := max(1, min(maxChain, chainBytes/r.stride))
 	start := r.now()
@@ -37,6 +36,7 @@ func (r *row) copyRate(places []place, d time.Duration) float64 {
 			}
 		}
 		if t := r.now() - start; t >= d && t > 0 {
+			r.pace.copying += t
 			return float64(copied) / t.Seconds()
 		}
 	}

@@ -5,10 +5,13 @@ import (
 	"time"
 )
 
-// Chatter makes an end say more often that it is still at it.
-func (r *Remote) Chatter(every time.Duration) { r.chatter = every }
+// Chatter makes a half tell its partner more often that it is alive.
+func (t *Test) Chatter(every time.Duration) { t.every = every }
 
 // NewServerWithin is NewServer with another limit for the client.
-func NewServerWithin(ctx context.Context, p Partner, limit time.Duration) (*Remote, error) {
+func NewServerWithin(ctx context.Context, p Partner, limit time.Duration) (*Test, error) {
 	return newServer(ctx, p, Config{}, limit)
 }
+
+// Head returns the report without results.
+func (t *Test) Head() Report { return t.head }

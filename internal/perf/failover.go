@@ -1,10 +1,7 @@
 package perf
 
 import (
-	"errors"
 	"fmt"
-	"math"
-	"slices"
 	"strings"
 	"time"
 )
@@ -67,82 +64,32 @@ type Span struct {
 	PerRail []float64 `json:"per_rail"`
 }
 
-// failover measures the row while a rail is lost and comes back, and adds to the report
-// what happened and what carried it.
-func (r *row) failover(rep *Report) (Result, error) {
-	o := r.newOutage(rep.PerRail)
-	defer o.setPort(true) // whatever happened
+// failover measures the row while a rail is lost and comes back.
+func (r *row) failover(mine *outcome) error {
+	o := r.outage
+	defer o.setPort(true) // also after an error
 	places := r.places()
 	copies := r.copies(places, nil)
-	var b bandwidth
-	r.mark()
-	err := r.lose(o, &b)
+	t := tally{atLeast: peakSpan}
+	o.start()
+	err := r.burst(&t, endless, 0)
 	for _, f := range r.flows {
 		if err == nil {
 			err = f.verifyAgain()
 		}
 	}
 	o.end()
-	rep.Failover = o.report(r.size)
-	if err != nil && !errors.Is(err, errCancelled) {
-		return Result{}, err
-	}
-	if b.done == 0 {
-		return Result{Size: r.size}, nil
-	}
-	rep.PerRail, rep.PerLane = o.carried.PerRail, o.carried.PerLane
-	copies = r.copies(places, copies)
-	slices.Sort(copies)
-	return bandwidthResult(r.size, b.done, 0, b.elapsed, b.peak, median(copies)), nil
+	o.rep.Failover = o.report(r.size)
+	mine.take(&t, r.copies(places, copies))
+	return err
 }
 
-// copies adds a few measurements of copy. The flows must be idle, or have failed.
+// copies adds the rates of a few copies.
 func (r *row) copies(places []place, rates []float64) []float64 {
 	for range copiesEach {
 		rates = append(rates, r.copyRate(places, warmUp))
 	}
 	return rates
-}
-
-// lose transfers until the row is over, and takes the rail down and up on the way.
-func (r *row) lose(o *outage, b *bandwidth) error {
-	for _, f := range r.flows {
-		f.start(endless)
-	}
-	o.start()
-	var w waiting
-	for done := r.done(); ; {
-		// Before the next post: what is posted then goes to a port that is down.
-		o.act()
-		if err := r.step(); err != nil {
-			o.observe(r.done() - done)
-			return err
-		}
-		before := done
-		done = r.done()
-		b.elapsed = o.observe(done - before)
-		if done > before {
-			w = waiting{}
-			b.add(b.elapsed, done-before)
-		}
-		if r.idle() {
-			return nil
-		}
-		over, err := o.over()
-		if err != nil {
-			return err
-		}
-		if over || r.cancelled.Load() {
-			for _, f := range r.flows {
-				f.stop()
-			}
-		}
-		if done == before {
-			if err := r.foundNothing(&w); err != nil {
-				return err
-			}
-		}
-	}
 }
 
 // report says what happened, for messages of the given size.
@@ -204,11 +151,3 @@ func (o *outage) lateError() error {
 
 // seconds is a time as a report has it, exact to the microsecond.
 func seconds(d time.Duration) float64 { return round(d.Seconds(), 6) }
-
-// rate is an amount over a time, in whole units per second.
-func rate(n float64, d time.Duration) float64 {
-	if d <= 0 {
-		return 0
-	}
-	return math.Round(n / d.Seconds())
-}

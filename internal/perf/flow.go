@@ -3,6 +3,7 @@ package perf
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"ibverbx"
 	"ibverbx/verbs"
@@ -14,47 +15,52 @@ const endless = math.MaxInt64
 // pollBatch is how many completions one poll takes.
 const pollBatch = 64
 
-// flow is one direction of a row: QPs of one end that initiate, and their partners. It is
-// for one goroutine.
+// flow is one direction of a row: QPs of one half that initiate, and those of the other half.
+// Parts that are in another process are not filled in. It is for one goroutine.
 type flow struct {
 	plan
-	op       Op
-	index    int
-	grh      int  // bytes that a receive finds before the message
-	reliable bool // a message that was sent arrives, or the QP fails
-	check    bool // every message is compared, and its immediate
-	rolling  rolling
+	cfg   *Config
+	op    Op
+	index int // the half that initiates
+	grh   int // bytes of a receive before the message
 
-	queues         []queue
-	source, target *buffer // where the bytes come from and where they go
+	queues []queue
+	source *buffer // where the bytes come from
+	target *buffer // where the bytes go
 
-	posting   int // queues with something left to post
-	inFlight  int // chains, over all queues
-	sent      int64
-	completed int64 // messages whose chain is complete at the initiator
-	received  int64 // messages that the target took a receive for
-	lost      int64
+	posting   int   // queues with something left to post
+	inFlight  int   // completions that are outstanding, over all queues
+	sent      int64 // messages that were posted
+	completed int64 // messages that are complete at the initiator
+	received  int64 // messages that a receive was taken for
+	lost      int64 // messages that were given up
+
+	// now is the clock of the row.
+	now func() time.Duration
+	// patterns is the time that a rolling check has spent on patterns.
+	patterns time.Duration
 }
 
 // queue is one QP of a flow and its partner.
 type queue struct {
-	qp, partner poster
-	chains      [][]ibverbx.SendWR // posted in turn
-	next        int                // the chain to post next
-	tail        []ibverbx.SendWR   // the chain that ends a quota
-	left        int64              // messages of the quota not posted yet
-	sent        int64
-	received    int64
-	checked     int64  // with rolling, messages that were compared
-	inFlight    int    // chains
-	counter     uint64 // with Check, what an atomic counter held before a burst
+	qp       poster             // nil if the initiator is in another process
+	partner  poster             // nil if the target is in another process
+	chains   [][]ibverbx.SendWR // posted in turn
+	next     int                // index of the chain to post next
+	tail     []ibverbx.SendWR   // the short chain that ends a quota
+	left     int64              // messages of the quota that are not posted
+	sent     int64              // messages that were posted
+	received int64              // messages that a receive was taken for
+	checked  int64              // with a rolling check, messages that were compared
+	inFlight int                // completions that are outstanding
+	counter  uint64             // with Check, value of the atomic counter before a burst
 
-	// Receives at the partner, for operations that take them.
+	recvs    [][]ibverbx.RecvWR // receives at the partner, posted in turn
+	recvNext int                // index of the receives to post next
+	// credits counts receives that no message was sent for.
 	// Invariant: credits + consumed + messages in flight = plan.recvs.
-	recvs    [][]ibverbx.RecvWR // posted in turn
-	recvNext int
-	credits  int // receives that no message was sent for yet
-	consumed int // receives that are complete and not posted again yet
+	credits  int
+	consumed int // receives that are complete and not posted again
 }
 
 // The ID of a request says what its completion means:
@@ -71,34 +77,42 @@ func queueOf(id uint64) int { return int(uint32(id)) }
 
 func messagesOf(id uint64) int64 { return int64(id &^ receiveID >> 32) }
 
-// newFlow makes buffers and work requests for the direction that the end of that index
-// initiates, and posts the receives.
-func (pr *pair) newFlow(index int, c *Config, p *plan) (*flow, error) {
-	from, to := pr.ends[index].posters(), pr.ends[1-index].posters()
-	f := &flow{plan: *p, op: c.op(), index: index, reliable: c.Connection == verbs.RC, check: c.Check}
-	if c.Connection == verbs.UD {
+// newFlow makes the buffers and work requests of the flow that a half initiates, as far as they
+// are in this process, and posts the receives.
+func (r *row) newFlow(index int) error {
+	f := &flow{plan: r.plan, cfg: r.cfg, op: r.cfg.op(), index: index, now: r.now}
+	if r.cfg.Connection == verbs.UD {
 		f.grh = verbs.GRHLen
 	}
-	local, remote := pr.memory[index].buffer(p, p.slots), pr.memory[1-index].buffer(p, p.targetSlots())
+	from, to := r.halves[index], r.halves[1-index]
+	local, remote := from.buffer(&r.plan, r.slots), to.buffer(&r.plan, r.targetSlots())
 	f.source, f.target = local, remote
-	if c.Op == Read {
+	if r.cfg.Op == Read {
 		f.source, f.target = remote, local
 	}
-	f.queues = make([]queue, p.qps)
-	for i := range f.queues {
-		q := &f.queues[i]
-		q.qp, q.partner = from[i], to[i]
-		q.chains = f.sendChains(i, local, remote)
-		if err := f.postRecvs(i, remote); err != nil {
-			return nil, err
+	f.queues = make([]queue, r.qps)
+	from.out, to.in = f, f
+	if from.end != nil {
+		r.flows = append(r.flows, f)
+		for i, qp := range from.posters() {
+			f.queues[i].qp, f.queues[i].chains = qp, f.sendChains(i, local, remote)
 		}
 	}
-	return f, nil
+	if to.end == nil {
+		f.recvs = 0 // the other process counts them, and an RC QP waits for them
+		return nil
+	}
+	for i, qp := range to.posters() {
+		f.queues[i].partner = qp
+		if err := f.postRecvs(i, remote); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// sendChains builds the work requests of a queue once; posting only reads them. With
-// as many places as requests in flight there is a chain for each of the window,
-// otherwise one chain serves for all.
+// sendChains builds the work requests of a queue once; posting only reads them. There is a chain
+// for each of the window if there are as many places as requests in flight, otherwise one chain.
 func (f *flow) sendChains(queue int, local, remote *buffer) [][]ibverbx.SendWR {
 	count := max(1, f.slots/f.chain)
 	chains := make([][]ibverbx.SendWR, count)
@@ -115,7 +129,7 @@ func (f *flow) sendChains(queue int, local, remote *buffer) [][]ibverbx.SendWR {
 				wr.Remote, wr.RemoteOffset = remote.remote, uint64(remote.offset(queue, message))
 			case Atomic: // one counter per queue, and a place for each answer
 				wr.Remote, wr.RemoteOffset, wr.CompareAdd = remote.remote, uint64(remote.offset(queue, 0)), 1
-			case Send: // the receiver says where it goes
+			case Send: // the receive names the place
 			}
 			message++
 		}
@@ -125,14 +139,14 @@ func (f *flow) sendChains(queue int, local, remote *buffer) [][]ibverbx.SendWR {
 	return chains
 }
 
-// request is the work request of a message, if every message has a place of its own.
+// request returns the work request of a message. Every message must have its own place.
 func (q *queue) request(message int64) *ibverbx.SendWR {
 	chain := int64(len(q.chains[0]))
 	return &q.chains[message/chain%int64(len(q.chains))][message%chain]
 }
 
-// postRecvs builds the receives of a queue and posts all of them. Without places they
-// wait for notifications.
+// postRecvs builds the receives of a queue and posts all of them. Receives without places wait
+// for notifications.
 func (f *flow) postRecvs(queue int, target *buffer) error {
 	if f.recvs == 0 {
 		return nil
@@ -197,14 +211,13 @@ func (f *flow) stop() {
 	f.posting = 0
 }
 
-// idle reports whether everything posted is complete and, where receives are taken,
-// received.
+// idle reports whether everything posted is complete and, if receives are counted here, received.
 func (f *flow) idle() bool {
 	return f.posting == 0 && f.inFlight == 0 && (f.recvs == 0 || f.received+f.lost >= f.sent)
 }
 
-// done counts the messages that came through: those received, or complete at the
-// initiator of an operation that takes no receives.
+// done counts the messages that came through: those received, or those complete at the initiator
+// if no receives are counted here.
 func (f *flow) done() int64 {
 	if f.recvs > 0 {
 		return f.received
@@ -227,7 +240,8 @@ func (f *flow) postAll() error {
 	return nil
 }
 
-// post posts the next chain of a queue, unless its partner lacks receives.
+// post posts the next chain of a queue, unless its partner lacks receives or a rolling check has
+// not compared its places.
 func (f *flow) post(q *queue) error {
 	chain := q.chains[q.next]
 	if q.left < int64(len(chain)) {
@@ -236,26 +250,34 @@ func (f *flow) post(q *queue) error {
 	if f.recvs > 0 && q.credits < len(chain) {
 		return nil
 	}
-	if f.rolling.on && !f.renew(queueOf(chain[0].WRID), len(chain)) {
+	if f.rolling() && !f.renew(queueOf(chain[0].WRID), len(chain)) {
 		return nil
 	}
 	if f.recvs > 0 {
 		q.credits -= len(chain)
 	}
+	if q.left -= int64(len(chain)); q.left == 0 {
+		f.posting--
+	}
+	return f.postChain(q, chain)
+}
+
+// postChain posts requests of the next chain of a queue. The one that asks for a completion is
+// the last of the chain.
+func (f *flow) postChain(q *queue, chain []ibverbx.SendWR) error {
 	if n, err := q.qp.PostSend(chain); err != nil {
 		return fmt.Errorf("request %d of a chain of %d: %w", n, len(chain), err)
+	}
+	q.sent += int64(len(chain))
+	f.sent += int64(len(chain))
+	if chain[len(chain)-1].Flags&verbs.SendSignaled == 0 {
+		return nil
 	}
 	if q.next++; q.next == len(q.chains) {
 		q.next = 0
 	}
 	q.inFlight++
 	f.inFlight++
-	n := int64(len(chain))
-	q.sent += n
-	f.sent += n
-	if q.left -= n; q.left == 0 {
-		f.posting--
-	}
 	return nil
 }
 
@@ -264,27 +286,26 @@ func (f *flow) completedSend(wc *ibverbx.WC) error {
 	f.queues[queueOf(wc.WRID)].inFlight--
 	f.inFlight--
 	f.completed += messagesOf(wc.WRID)
-	if f.rolling.on && f.recvs == 0 {
-		return f.compare(queueOf(wc.WRID), messagesOf(wc.WRID))
+	if f.recvs == 0 && f.rolling() {
+		return f.compareNext(queueOf(wc.WRID), messagesOf(wc.WRID))
 	}
 	return nil
 }
 
-// completedRecv takes a message or a notification and posts receives again, a chain at a
-// time. Schemes differ in what the completion says of the message; what it says must be
-// right.
+// completedRecv takes a message or a notification and posts receives again, a chain at a time.
+// Schemes differ in what the completion says of the message. What it says must be right.
 func (f *flow) completedRecv(wc *ibverbx.WC) error {
 	q := &f.queues[queueOf(wc.WRID)]
 	if wc.Flags&ibverbx.WCHasLength != 0 && int(wc.ByteLen) != f.size+f.grh {
 		return fmt.Errorf("a message of %d bytes arrived with %d", f.size, int(wc.ByteLen)-f.grh)
 	}
-	if f.check && wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(q.received) {
+	if wc.Flags&ibverbx.WCHasImm != 0 && f.cfg.Check && wc.Imm != uint32(q.received) {
 		return &ImmediateError{Device: f.target.device, Message: q.received, Got: wc.Imm}
 	}
 	q.received++
 	f.received++
-	if f.rolling.on {
-		if err := f.compare(queueOf(wc.WRID), 1); err != nil {
+	if f.rolling() {
+		if err := f.compareNext(queueOf(wc.WRID), 1); err != nil {
 			return err
 		}
 	}
@@ -295,10 +316,10 @@ func (f *flow) completedRecv(wc *ibverbx.WC) error {
 	return nil
 }
 
-// writeOff counts messages that did not arrive as lost and takes their receives, which
-// are still posted, back as credits. The sends must be complete. If one of them arrives
-// after all it is received and lost at once, and the next message may find no receive:
-// transports that lose messages allow that.
+// writeOff counts messages that did not arrive as lost and takes their receives, which are still
+// posted, back as credits. The sends must be complete. A message that arrives later counts both as
+// received and as lost, and the next one may find no receive. Transports that lose messages allow
+// that.
 func (f *flow) writeOff() {
 	f.lost = f.sent - f.received
 	for i := range f.queues {

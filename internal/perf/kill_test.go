@@ -85,19 +85,19 @@ func TestControlOnlyWithKill(t *testing.T) {
 		if on {
 			cfg.Kill = Kill{On: true, Rail: 1, SetPort: noPorts}
 		}
-		r, err := newTest(t, newWire(), cfg).openRow(64, new(atomic.Bool), func(float64) {})
+		r, err := newTest(t, newWire(), cfg).openRow(t.Context(), 64, new(atomic.Bool), func(float64) {})
 		if err != nil {
 			t.Fatalf("openRow: got %v, want no error", err)
 		}
-		for i, e := range r.pair.ends {
-			if got := e.(*virtualEnd).control != nil; got != on {
+		for i, h := range r.halves {
+			if got := h.end.(*virtualEnd).control != nil; got != on {
 				t.Errorf("kill %v: end %d has a control channel: %v, want %v", on, i, got, on)
 			}
 		}
-		if r.quiet[1] == on || r.flows[0].rolling.on != on {
-			t.Errorf("kill %v: the target is quiet: %v, checks roll: %v; want %v and %v", on, r.quiet[1], r.flows[0].rolling.on, !on, on)
+		if quiet, rolling := r.halves[1].quiet, r.flows[0].rolling(); quiet == on || rolling != on {
+			t.Errorf("kill %v: the target is quiet: %v, checks roll: %v; want %v and %v", on, quiet, rolling, !on, on)
 		}
-		if err := r.pair.close(); err != nil {
+		if err := r.closers.Close(); err != nil {
 			t.Errorf("close: got %v, want no error", err)
 		}
 	}
@@ -133,16 +133,16 @@ func TestRollingCheckFindsCorruption(t *testing.T) {
 func TestVerifyAgainFindsLateWrite(t *testing.T) {
 	for _, op := range []Op{Write, WriteImm, Read, Send} {
 		t.Run(string(op), func(t *testing.T) {
-			r, err := newTest(t, newWire(), killed(op)).openRow(100, new(atomic.Bool), func(float64) {})
+			r, err := newTest(t, newWire(), killed(op)).openRow(t.Context(), 100, new(atomic.Bool), func(float64) {})
 			if err != nil {
 				t.Fatalf("openRow: got %v, want no error", err)
 			}
 			defer func() {
-				if err := r.pair.close(); err != nil {
+				if err := r.closers.Close(); err != nil {
 					t.Errorf("close: got %v, want no error", err)
 				}
 			}()
-			if err := r.burst(&bandwidth{}, 104, 0); err != nil {
+			if err := r.burst(&tally{}, 104, 0); err != nil {
 				t.Fatalf("burst: got %v, want no error", err)
 			}
 			f := r.flows[0]
@@ -164,27 +164,27 @@ func TestVerifyAgainFindsLateWrite(t *testing.T) {
 // A place is not used again before what stands in it was compared, even if the sender could
 // go on: a notified write is complete there before the target has been polled.
 func TestRollingWaitsForCompare(t *testing.T) {
-	r, err := newTest(t, newWire(), killed(WriteImm)).openRow(100, new(atomic.Bool), func(float64) {})
+	r, err := newTest(t, newWire(), killed(WriteImm)).openRow(t.Context(), 100, new(atomic.Bool), func(float64) {})
 	if err != nil {
 		t.Fatalf("openRow: got %v, want no error", err)
 	}
 	f := r.flows[0]
 	f.start(endless)
 	for range 20 {
-		if err := errors.Join(f.postAll(), r.poll(0)); err != nil {
+		if err := errors.Join(f.postAll(), r.poll(r.halves[0])); err != nil {
 			t.Fatalf("post and poll: got %v, want no error", err)
 		}
 	}
 	if f.sent != int64(f.depth()) || f.completed != f.sent {
 		t.Errorf("%d messages were sent and %d are complete, want %d and all of them", f.sent, f.completed, f.depth())
 	}
-	if err := errors.Join(r.poll(1), f.postAll()); err != nil {
+	if err := errors.Join(r.poll(r.halves[1]), f.postAll()); err != nil {
 		t.Fatalf("poll and post: got %v, want no error", err)
 	}
 	if want := int64(f.depth() + f.chain); f.sent != want {
 		t.Errorf("%d messages were sent when the target had been polled, want %d", f.sent, want)
 	}
-	if err := r.pair.close(); err != nil {
+	if err := r.closers.Close(); err != nil {
 		t.Errorf("close: got %v, want no error", err)
 	}
 }
@@ -195,11 +195,11 @@ func TestRailNotBack(t *testing.T) {
 	cfg := killed(Write)
 	cfg.Duration = 2 * time.Hour
 	cfg.Kill.Back = time.Minute
-	r, err := newTest(t, newWire(), cfg).openRow(100, new(atomic.Bool), func(float64) {})
+	r, err := newTest(t, newWire(), cfg).openRow(t.Context(), 100, new(atomic.Bool), func(float64) {})
 	if err != nil {
 		t.Fatalf("openRow: got %v, want no error", err)
 	}
-	o := r.newOutage([]Rail{{}, {Rail: 1}})
+	o := r.newOutage(&Report{PerRail: []Rail{{}, {Rail: 1}}})
 	o.phase, o.killedAt, o.backAt = phaseDuring, time.Hour, time.Hour+time.Minute
 	for _, now := range []time.Duration{o.backAt, cfg.Duration, cfg.Duration + backWithin} {
 		o.now = now
@@ -218,18 +218,18 @@ func TestRailNotBack(t *testing.T) {
 			t.Errorf("over at %v = %v, %v, want %v and no error", now, over, err, want)
 		}
 	}
-	if err := r.pair.close(); err != nil {
+	if err := r.closers.Close(); err != nil {
 		t.Errorf("close: got %v, want no error", err)
 	}
 }
 
 // Events are kept with their time and place, and both ends must have recovered.
 func TestOutageEvents(t *testing.T) {
-	r, err := newTest(t, newWire(), killed(Write)).openRow(100, new(atomic.Bool), func(float64) {})
+	r, err := newTest(t, newWire(), killed(Write)).openRow(t.Context(), 100, new(atomic.Bool), func(float64) {})
 	if err != nil {
 		t.Fatalf("openRow: got %v, want no error", err)
 	}
-	o := r.newOutage([]Rail{{}, {Rail: 1}})
+	o := r.newOutage(&Report{PerRail: []Rail{{}, {Rail: 1}}})
 	for i, step := range []struct {
 		end       int
 		kind      ibverbx.EventKind
@@ -267,7 +267,7 @@ func TestOutageEvents(t *testing.T) {
 	if o.recovered = [2]time.Duration{}; o.isRecovered(true) {
 		t.Error("recovered without a death: true, want false")
 	}
-	if err := r.pair.close(); err != nil {
+	if err := r.closers.Close(); err != nil {
 		t.Errorf("close: got %v, want no error", err)
 	}
 }
@@ -303,15 +303,14 @@ func (m *moving) lanes() []ibverbx.LaneStats { return []ibverbx.LaneStats{m.now}
 // What a lane carried counts where it was then.
 func TestAccountOfMovingLane(t *testing.T) {
 	m := &moving{}
-	r := &row{pair: &pair{ends: [2]end{m, m}}, flows: []*flow{{}}}
-	r.mark()
+	h := &half{end: m, out: &flow{}, before: m.lanes()}
 	rep := Report{PerRail: make([]Rail, 2)}
 	for _, step := range []struct {
 		rail  int
 		bytes uint64
 	}{{0, 5}, {1, 25}, {1, 26}, {0, 126}} {
 		m.now.Rail, m.now.Bytes = step.rail, step.bytes
-		r.account(&rep)
+		rep.add(0, h.carried())
 	}
 	if a, b, l := rep.PerRail[0].Bytes, rep.PerRail[1].Bytes, rep.PerLane[0]; a != 105 || b != 21 || l.Bytes != 126 || l.Rail != 0 {
 		t.Errorf("the rails carried %d and %d bytes and the lane is %+v; want 105, 21, and 126 on rail 0", a, b, l)

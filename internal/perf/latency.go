@@ -1,7 +1,5 @@
 package perf
 
-import "errors"
-
 // A ping-pong posts one message at a time but asks for a send completion only with
 // every pingChain-th, of which pingWindow may be outstanding.
 const (
@@ -9,36 +7,36 @@ const (
 	pingWindow = 2
 )
 
-// latencyWarmUp is how many samples are thrown away first: caches, branch predictors.
+// latencyWarmUp is how many samples are dropped first, until caches and branch predictors are
+// warm.
 const latencyWarmUp = 64
 
-// latency measures the row. If it was cancelled it returns what it has; a result with
-// no iterations is none.
-func (r *row) latency() (Result, error) {
+// latency measures the row. If it was cancelled mine holds what was measured until then.
+func (r *row) latency(mine *outcome) error {
 	one, scale := r.roundTrip, 1.0
 	if r.cfg.op().received() {
 		one, scale = r.pingPong, 0.5
 	}
 	s := newSamples()
-	err := r.samples(s, one)
-	if err != nil && !errors.Is(err, errCancelled) {
-		return Result{}, err
+	err := r.sample(s, one)
+	if s.flush(); s.count > 0 {
+		mine.Messages, mine.Latency = s.count, s.result(scale)
 	}
-	if s.flush(); s.count == 0 {
-		return Result{Size: r.size}, nil
-	}
-	return s.result(r.size, scale), nil
+	return err
 }
 
-// samples runs the operation until the row is complete. Only the operation itself and
-// one reading of the clock lie between the two times of a sample.
-func (r *row) samples(s *samples, one func() error) error {
+// sample runs the operation until the row is complete. Only the operation itself and one reading
+// of the clock lie between the two times of a sample.
+func (r *row) sample(s *samples, one func() error) error {
 	limit, total := int64(r.cfg.Iterations), r.cfg.Duration
-	begin := r.now()
-	reported := begin
 	for count := int64(-latencyWarmUp); (limit == 0 || count < limit) && !r.cancelled.Load(); count++ {
 		if r.cfg.Check {
-			r.prepareOne()
+			if err := r.prepare(1); err != nil {
+				return err
+			}
+		}
+		if count == 0 {
+			r.begin()
 		}
 		start := r.now()
 		err := one()
@@ -50,45 +48,15 @@ func (r *row) samples(s *samples, one func() error) error {
 			return err
 		}
 		if count < 0 {
-			if count == -1 {
-				r.mark()
-				end = r.now()
-			}
-			begin = end
 			continue
 		}
 		if s.add(end - start) {
 			s.flush()
 		}
-		if total > 0 && end-begin >= total {
+		if total > 0 && r.spent(end) >= total {
 			return nil
 		}
-		if end-reported >= stretchLong/2 {
-			reported = end
-			r.progress(max(fraction(count, limit), fraction(int64(end-begin), int64(total))))
-		}
-	}
-	return nil
-}
-
-func fraction(done, total int64) float64 {
-	if total == 0 {
-		return 0
-	}
-	return float64(done) / float64(total)
-}
-
-func (r *row) prepareOne() {
-	for _, f := range r.flows {
-		f.prepare(1)
-	}
-}
-
-func (r *row) verifyOne() error {
-	for _, f := range r.flows {
-		if err := f.verify(1); err != nil {
-			return err
-		}
+		r.tell(end, count)
 	}
 	return nil
 }
@@ -97,59 +65,83 @@ func (r *row) verifyOne() error {
 func (r *row) roundTrip() error {
 	f := r.flows[0]
 	q := &f.queues[0]
-	if _, err := q.qp.PostSend(q.chains[0]); err != nil {
-		return err
+	before := f.completed
+	if err := f.postChain(q, q.chains[q.next]); err != nil {
+		return r.halves[0].failure(err)
 	}
-	q.sent++
-	q.inFlight++
-	f.sent++
-	f.inFlight++
-	return r.await(f.index, &f.completed)
+	return r.await(r.halves[0], &f.completed, before)
 }
 
-// pingPong sends a message from the first end to the second and one back.
+// pingPong sends a message from the first half to the second and one back. A second half in
+// another process answers by itself.
 func (r *row) pingPong() error {
-	for _, f := range r.flows {
-		if err := r.ping(f); err != nil {
+	first, second := r.halves[0], r.halves[1]
+	sent, answered := first.out.received, first.in.received
+	if err := r.ping(first); err != nil {
+		return err
+	}
+	if second.end != nil {
+		if err := r.await(second, &second.in.received, sent); err != nil {
 			return err
 		}
-		if err := r.await(1-f.index, &f.received); err != nil {
+		if err := r.ping(second); err != nil {
 			return err
 		}
 	}
-	return nil
+	return r.await(first, &first.in.received, answered)
+}
+
+// echo answers every message until the partner has sent its last.
+func (r *row) echo() error {
+	h := r.own()
+	for answered := int64(0); ; answered++ {
+		for h.in.received == answered {
+			if r.talk.peerDone && h.in.received >= r.talk.peerSent {
+				return nil
+			}
+			if err := r.turn(); err != nil {
+				return err
+			}
+		}
+		if r.cfg.Check {
+			if err := r.verifyOne(); err != nil {
+				return err
+			}
+			if err := r.prepare(1); err != nil {
+				return err
+			}
+		}
+		if err := r.ping(h); err != nil {
+			return err
+		}
+	}
 }
 
 // ping posts the next request of a chain on its own.
-func (r *row) ping(f *flow) error {
+func (r *row) ping(h *half) error {
+	f := h.out
 	q := &f.queues[0]
 	at := int(q.sent % pingChain)
-	if _, err := q.qp.PostSend(q.chains[q.next][at : at+1]); err != nil {
-		return err
+	if err := f.postChain(q, q.chains[q.next][at:at+1]); err != nil {
+		return h.failure(err)
 	}
-	q.sent++
-	f.sent++
-	if at < pingChain-1 {
-		return nil
-	}
-	if q.next++; q.next == len(q.chains) {
-		q.next = 0
-	}
-	q.inFlight++
-	f.inFlight++
 	if q.inFlight < pingWindow {
 		return nil
 	}
-	return r.await(f.index, &f.completed)
+	return r.await(h, &f.completed, f.completed)
 }
 
-// await polls one end until a counter of completions there moves.
-func (r *row) await(side int, counter *int64) error {
-	before := *counter
+// await polls one half until a counter of completions there moves.
+func (r *row) await(h *half, counter *int64, before int64) error {
 	var w waiting
 	for {
-		if err := r.poll(side); err != nil || *counter != before {
+		if err := r.poll(h); err != nil || *counter != before {
 			return err
+		}
+		if r.round++; r.talk != nil && r.round%noteRounds == 0 {
+			if err := r.attend(); err != nil {
+				return err
+			}
 		}
 		if err := r.foundNothing(&w); err != nil {
 			return err

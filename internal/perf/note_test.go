@@ -23,7 +23,7 @@ func TestBriefText(t *testing.T) {
 // Whatever a partner says is refused, or makes sense and is written just so.
 func FuzzNote(f *testing.F) {
 	for _, v := range []any{
-		&note{Kind: noteStart}, &note{Kind: noteCompare, First: 3, N: 4}, &note{Kind: noteOver, Over: &over{Messages: 5, Lanes: []Lane{{Role: "data"}}}},
+		&note{Kind: noteStart}, &note{Kind: noteCompare, First: 3, N: 4}, &note{Kind: noteOver, Over: &outcome{Messages: 5, Lanes: []Lane{{Role: "data"}}}},
 		specOf(&Config{Op: Write, Mode: Bandwidth, Iterations: 5, Rails: 2, QPs: 8}, []int{8, 64}),
 		hostInfo{Devices: []string{"soft0"}, Reads: 16},
 	} {
@@ -61,20 +61,20 @@ func FuzzNote(f *testing.F) {
 
 // What a partner says of itself is printed, so it must be harmless.
 func TestNotesRefused(t *testing.T) {
-	good := note{Kind: noteOver, Over: &over{Messages: 5, Lanes: []Lane{{Role: "data"}, {Lane: 1, Role: "message"}}}}
+	good := note{Kind: noteOver, Over: &outcome{Messages: 5, Lanes: []Lane{{Role: "data"}, {Lane: 1, Role: "message"}}}}
 	if err := good.check(); err != nil {
 		t.Errorf("a good note: got %v, want no error", err)
 	}
 	for name, n := range map[string]note{
 		"an unknown kind":     {Kind: "jump"},
 		"over without result": {Kind: noteOver},
-		"a result too early":  {Kind: noteDone, Over: &over{}},
+		"a result too early":  {Kind: noteDone, Over: &outcome{}},
 		"less than nothing":   {Kind: noteDone, N: -1},
 		"more than there is":  {Kind: noteCompare, First: 1 << 62, N: 1 << 62},
-		"a role":              {Kind: noteOver, Over: &over{Lanes: []Lane{{Role: "\x1b[2J"}}}},
-		"a lane":              {Kind: noteOver, Over: &over{Lanes: []Lane{{Lane: 7, Role: "data"}}}},
-		"a rail":              {Kind: noteOver, Over: &over{Lanes: []Lane{{Rail: 8, Role: "data"}}}},
-		"a time":              {Kind: noteOver, Over: &over{Elapsed: -1}},
+		"a role":              {Kind: noteOver, Over: &outcome{Lanes: []Lane{{Role: "\x1b[2J"}}}},
+		"a lane":              {Kind: noteOver, Over: &outcome{Lanes: []Lane{{Lane: 7, Role: "data"}}}},
+		"a rail":              {Kind: noteOver, Over: &outcome{Lanes: []Lane{{Rail: 8, Role: "data"}}}},
+		"a time":              {Kind: noteOver, Over: &outcome{Elapsed: -1}},
 	} {
 		if err := n.check(); err == nil {
 			t.Errorf("%s: got no error, want one", name)
@@ -104,16 +104,17 @@ func TestAskedTooMuch(t *testing.T) {
 		{"a compare without --check", Config{Op: Write}, note{Kind: noteCompare, N: 4}, true},
 		{"a compare of what nobody sends", Config{Op: Write, Check: true}, note{Kind: noteCompare, N: 4}, false},
 	} {
-		h := &half{plan: plan{chain: 2, window: 2}, cfg: &tt.cfg}
+		h := &half{}
 		if tt.in {
 			h.in = &flow{}
 		}
-		if err := h.hear(&tt.n); err == nil || h.pending != nil {
-			t.Errorf("%s: got %v and it is taken up %v, want it refused", tt.name, err, h.pending != nil)
+		r := &row{plan: plan{chain: 2, window: 2}, cfg: &tt.cfg, halves: [2]*half{h, {}}, talk: &talk{}}
+		if err := r.heard(&heard{note: tt.n}); err == nil || r.talk.pending != nil {
+			t.Errorf("%s: got %v and it is taken up %v, want it refused", tt.name, err, r.talk.pending != nil)
 		}
 	}
-	h := &half{plan: plan{chain: 2, window: 2}, cfg: &Config{Op: Write, Check: true}, in: &flow{}}
-	if err := h.hear(&note{Kind: noteCompare, N: 4}); err != nil || h.pending == nil {
+	r := &row{plan: plan{chain: 2, window: 2}, cfg: &Config{Op: Write, Check: true}, halves: [2]*half{{in: &flow{}}, {}}, talk: &talk{}}
+	if err := r.heard(&heard{note: note{Kind: noteCompare, N: 4}}); err != nil || r.talk.pending == nil {
 		t.Errorf("a compare: got %v, want it taken up", err)
 	}
 }

@@ -1,7 +1,6 @@
 package perf
 
 import (
-	"slices"
 	"time"
 
 	"ibverbx"
@@ -29,12 +28,11 @@ const (
 // outage is the loss of a rail as it goes on: what was done, what happened, and what came
 // through meanwhile. All its times are since start.
 type outage struct {
-	row     *row
-	kill    *Kill
-	ends    [2]*virtualEnd
-	carried Report // PerRail and PerLane so far
+	row  *row
+	kill *Kill
+	ends [2]*virtualEnd
+	rep  *Report // PerRail and PerLane are kept up to date
 
-	begun   time.Duration // on the row's clock
 	now     time.Duration // as of the last look
 	busy    time.Duration // of it, without the time for patterns
 	down    bool          // the ports are
@@ -48,7 +46,6 @@ type outage struct {
 	killedAt, backAt, recoveredAt time.Duration
 	// recovered is when each end said so, 0 if it has not since a lane was last lost.
 	recovered [2]time.Duration
-	shown     time.Duration // when progress was last told
 	taken     [64]ibverbx.Event
 	events    []FailoverEvent
 }
@@ -61,19 +58,18 @@ type span struct {
 	rails    []uint64 // bytes by rail when it began; when it has ended, since then
 }
 
-// newOutage prepares the loss of a rail. rails says which there are.
-func (r *row) newOutage(rails []Rail) *outage {
-	o := &outage{row: r, kill: &r.cfg.Kill, width: min(bucketLong, r.cfg.Duration/bucketsMin)}
-	o.carried.PerRail = slices.Clone(rails)
-	for i := range o.ends {
-		o.ends[i] = r.pair.ends[i].(*virtualEnd) // Config.validate allows no other
+// newOutage prepares the loss of a rail.
+func (r *row) newOutage(rep *Report) *outage {
+	o := &outage{row: r, kill: &r.cfg.Kill, rep: rep, width: min(bucketLong, r.cfg.Duration/bucketsMin)}
+	for i, h := range r.halves {
+		o.ends[i] = h.end.(*virtualEnd) // Config.validate allows no other
 	}
 	return o
 }
 
-// start says that the measurement begins now.
+// start begins the measurement.
 func (o *outage) start() {
-	o.begun = o.row.now()
+	o.row.begin()
 	o.bucket, o.due = o.open(), o.width
 	o.phases[phaseBefore] = o.open()
 }
@@ -88,7 +84,7 @@ func (o *outage) setPort(up bool) {
 
 // act takes the rail down or up if it is time.
 func (o *outage) act() {
-	switch now := o.row.now() - o.begun; {
+	switch now := o.row.spent(o.row.now()); {
 	case o.phase == phaseBefore && now >= o.kill.At:
 		o.now, o.killedAt = now, now
 		o.setPort(false)
@@ -101,14 +97,10 @@ func (o *outage) act() {
 	}
 }
 
-// observe counts messages that came through since the last look, and takes notice of what
-// has happened. It returns the time so far without that for patterns.
-func (o *outage) observe(messages int64) time.Duration {
-	o.now = o.row.now() - o.begun
-	busy := o.now
-	for _, f := range o.row.flows {
-		busy -= f.rolling.spent
-	}
+// observe counts messages that came through since the last look, and takes notice of what has
+// happened. busy is the time of the transfer so far without that for patterns.
+func (o *outage) observe(now, busy time.Duration, messages int64) {
+	o.now = o.row.spent(now)
 	for _, s := range []*span{&o.bucket, &o.phases[o.phase]} {
 		s.busy += busy - o.busy
 		s.messages += messages
@@ -128,11 +120,6 @@ func (o *outage) observe(messages int64) time.Duration {
 		o.recoveredAt = o.now
 		o.turn(phaseAfter)
 	}
-	if o.now-o.shown >= stretchLong/2 {
-		o.shown = o.now
-		o.row.progress(float64(o.now) / float64(o.row.cfg.Duration))
-	}
-	return busy
 }
 
 // takeEvents takes what the ends have noticed, and reports whether there was something.
@@ -211,7 +198,11 @@ func (o *outage) over() (bool, error) {
 }
 
 // sample brings what lanes and rails carried up to date.
-func (o *outage) sample() { o.row.account(&o.carried) }
+func (o *outage) sample() {
+	for side, h := range o.row.halves {
+		o.rep.add(side, h.carried())
+	}
+}
 
 // turn begins the next phase.
 func (o *outage) turn(phase int) {
@@ -223,9 +214,9 @@ func (o *outage) turn(phase int) {
 
 // open begins a span, right behind a sample.
 func (o *outage) open() span {
-	s := span{from: o.now, rails: make([]uint64, len(o.carried.PerRail))}
+	s := span{from: o.now, rails: make([]uint64, len(o.rep.PerRail))}
 	for i := range s.rails {
-		s.rails[i] = o.carried.PerRail[i].Bytes
+		s.rails[i] = o.rep.PerRail[i].Bytes
 	}
 	return s
 }
@@ -234,7 +225,7 @@ func (o *outage) open() span {
 func (o *outage) closed(s span) span {
 	s.to = o.now
 	for i := range s.rails {
-		s.rails[i] = o.carried.PerRail[i].Bytes - s.rails[i]
+		s.rails[i] = o.rep.PerRail[i].Bytes - s.rails[i]
 	}
 	return s
 }

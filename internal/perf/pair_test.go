@@ -30,7 +30,7 @@ func TestMTU(t *testing.T) {
 		cfg.MTU = 512
 		w := newWire()
 		test := newTest(t, w, cfg)
-		r, err := test.openRow(64, new(atomic.Bool), func(float64) {})
+		r, err := test.openRow(t.Context(), 64, new(atomic.Bool), func(float64) {})
 		if err != nil {
 			t.Fatalf("openRow: got %v, want no error", err)
 		}
@@ -39,7 +39,7 @@ func TestMTU(t *testing.T) {
 				t.Errorf("%+v: QP %d has the MTU %d, want 512", cfg, q.num, q.mtu.Bytes())
 			}
 		}
-		if err := r.pair.close(); err != nil {
+		if err := r.closers.Close(); err != nil {
 			t.Errorf("close: got %v, want no error", err)
 		}
 	}

@@ -320,11 +320,11 @@ func TestBurstDoesNotAllocate(t *testing.T) {
 		{QPs: 2, Op: Send, Connection: verbs.UD},
 	} {
 		test := newTest(t, newWire(), cfg)
-		r, err := test.openRow(8, new(atomic.Bool), func(float64) {})
+		r, err := test.openRow(t.Context(), 8, new(atomic.Bool), func(float64) {})
 		if err != nil {
 			t.Fatalf("openRow: got %v, want no error", err)
 		}
-		var total bandwidth
+		var total tally
 		if n := testing.AllocsPerRun(10, func() {
 			if err := r.burst(&total, 1000, 0); err != nil {
 				t.Fatalf("burst: got %v, want no error", err)
@@ -332,7 +332,7 @@ func TestBurstDoesNotAllocate(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%+v: %v allocations in a burst, want 0", cfg, n)
 		}
-		if err := r.pair.close(); err != nil {
+		if err := r.closers.Close(); err != nil {
 			t.Errorf("close: got %v, want no error", err)
 		}
 	}

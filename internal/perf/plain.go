@@ -7,39 +7,39 @@ import (
 	"ibverbx/verbs"
 )
 
-// plainEnd is an end with UC or UD QPs, which a VirtualQP cannot use. They take the
-// requests of one and complete as one does, so that a flow is the same over either.
+// plainEnd is an end with UC or UD QPs, which a VirtualQP cannot use. They take the requests
+// of a VirtualQP and complete like one, so that a flow does not see the difference.
 type plainEnd struct {
-	pair *pair
-	pd   verbs.PD
-	cq   verbs.CQ
-	qps  []*plainQP
-	wcs  [pollBatch]verbs.WC
+	row *row
+	pd  verbs.PD
+	cq  verbs.CQ
+	qps []*plainQP
+	wcs [pollBatch]verbs.WC
 }
 
 // plainQP is one UC or UD QP.
 type plainQP struct {
 	verbs.QP
 	endpoint verbs.Endpoint
-	send     []verbs.SendWR // a chain, with what all requests have in common filled in
-	recv     []verbs.RecvWR
-	base     uint64 // address of the memory of this end
-	lkey     uint32
+	send     []verbs.SendWR // a chain; UD addresses are filled in once
+	recv     []verbs.RecvWR // a chain
+	base     uint64         // address of the memory of this end
+	lkey     uint32         // key of that memory
 	ibverbx.Counts
 }
 
-// openPlain makes the QPs of both ends and connects them one to one.
-func (pr *pair) openPlain(rails *[2][]ibverbx.RailConfig, c *Config, p *plan) error {
+// openPlain makes the QPs of both halves and connects them one to one.
+func (r *row) openPlain(rails *[2][]ibverbx.RailConfig) error {
 	var ends [2]*plainEnd
 	for i := range ends {
-		e := &plainEnd{pair: pr}
-		ends[i], pr.ends[i] = e, e
-		if err := e.open(&rails[i][0], c, p); err != nil {
+		e := &plainEnd{row: r}
+		ends[i], r.halves[i].end = e, e
+		if err := e.open(&rails[i][0]); err != nil {
 			return err
 		}
 	}
 	for i, e := range ends {
-		if err := e.connect(ends[1-i], &rails[i][0], c); err != nil {
+		if err := e.connect(ends[1-i], &rails[i][0]); err != nil {
 			return err
 		}
 	}
@@ -47,23 +47,24 @@ func (pr *pair) openPlain(rails *[2][]ibverbx.RailConfig, c *Config, p *plan) er
 }
 
 // open makes PD, CQ and QPs.
-func (e *plainEnd) open(rail *ibverbx.RailConfig, c *Config, p *plan) (err error) {
+func (e *plainEnd) open(rail *ibverbx.RailConfig) (err error) {
+	p, closers := &e.row.plan, &e.row.closers
 	if e.pd, err = rail.Context.AllocPD(); err != nil {
 		return err
 	}
-	e.pair.onClose(e.pd.Close)
-	if e.cq, err = rail.Context.CreateCQ(verbs.CQConfig{Depth: p.completions(c)}); err != nil {
+	closers.Add(e.pd.Close)
+	if e.cq, err = rail.Context.CreateCQ(verbs.CQConfig{Depth: p.completions(e.row.cfg)}); err != nil {
 		return err
 	}
-	e.pair.onClose(e.cq.Close)
+	closers.Add(e.cq.Close)
 	for range p.qps {
 		qp, err := e.pd.CreateQP(verbs.QPConfig{
-			Type: c.Connection, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: p.depth(), MaxRecvWR: p.recvs, Port: rail.Port, GID: rail.GID,
+			Type: e.row.cfg.Connection, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: p.depth(), MaxRecvWR: p.recvs, Port: rail.Port, GID: rail.GID,
 		})
 		if err != nil {
 			return err
 		}
-		e.pair.onClose(qp.Close)
+		closers.Add(qp.Close)
 		end, err := qp.Endpoint()
 		if err != nil {
 			return err
@@ -73,22 +74,28 @@ func (e *plainEnd) open(rail *ibverbx.RailConfig, c *Config, p *plan) (err error
 	return nil
 }
 
+// smaller returns the smaller of an MTU and the one that was asked for. A QP takes the smaller
+// MTU of both ends.
+func (c *Config) smaller(mtu verbs.MTU) (verbs.MTU, error) {
+	if c.MTU == 0 {
+		return mtu, nil
+	}
+	asked, err := verbs.MTUOf(c.MTU)
+	return min(mtu, asked), err
+}
+
 // connect takes the QPs to RTS, each with its partner at the other end.
-func (e *plainEnd) connect(other *plainEnd, rail *ibverbx.RailConfig, c *Config) error {
+func (e *plainEnd) connect(other *plainEnd, rail *ibverbx.RailConfig) (err error) {
 	for i, qp := range e.qps {
 		remote := other.qps[i].endpoint
-		if c.MTU != 0 {
-			asked, err := verbs.MTUOf(c.MTU)
-			if err != nil {
-				return err
-			}
-			remote.MTU = min(remote.MTU, asked) // Connect takes the smaller of both ends
+		if remote.MTU, err = e.row.cfg.smaller(remote.MTU); err != nil {
+			return err
 		}
 		if err := qp.Connect(remote); err != nil {
 			return err
 		}
 	}
-	if c.Connection != verbs.UD {
+	if e.row.cfg.Connection != verbs.UD {
 		return nil
 	}
 	index, err := gidIndex(rail, e.qps[0].endpoint.GID)
@@ -100,7 +107,7 @@ func (e *plainEnd) connect(other *plainEnd, rail *ibverbx.RailConfig, c *Config)
 	if err != nil {
 		return err
 	}
-	e.pair.onClose(ah.Close)
+	e.row.closers.Add(ah.Close)
 	for i, qp := range e.qps {
 		for k := range qp.send {
 			qp.send[k].AH, qp.send[k].RemoteQPN, qp.send[k].RemoteQKey = ah.Handle(), other.qps[i].endpoint.QPN, other.qps[i].endpoint.QKey
@@ -139,12 +146,14 @@ func (e *plainEnd) posters() (list []poster) {
 
 func (e *plainEnd) failure(err error) error { return err }
 
+func (e *plainEnd) arm() {} // both halves are in this process, which does not sleep
+
 func (e *plainEnd) register(mem *verbs.Memory) (*ibverbx.Region, *ibverbx.RemoteRegion, error) {
 	mr, err := e.pd.RegisterMemory(mem, verbs.AccessAll)
 	if err != nil {
 		return nil, nil, err
 	}
-	e.pair.onClose(mr.Close)
+	e.row.closers.Add(mr.Close)
 	for _, qp := range e.qps {
 		qp.base, qp.lkey = mr.Addr(), mr.LKey()
 	}
@@ -158,7 +167,7 @@ func (e *plainEnd) lanes() (stats []ibverbx.LaneStats) {
 	return stats
 }
 
-// PostSend posts a chain of requests with one SGE each, one doorbell in all.
+// PostSend posts a chain of requests with one SGE each and one doorbell.
 func (q *plainQP) PostSend(wrs []ibverbx.SendWR) (n int, err error) {
 	chain := q.send[:len(wrs)]
 	for i := range wrs {
@@ -174,7 +183,7 @@ func (q *plainQP) PostSend(wrs []ibverbx.SendWR) (n int, err error) {
 	if n > 0 {
 		q.Doorbells++
 		q.Fragments += uint64(n)
-		q.Bytes += uint64(n) * uint64(wrs[0].SGE[0].Length) // all of a chain are alike
+		q.Bytes += uint64(n) * uint64(wrs[0].SGE[0].Length) // all requests of a chain are alike
 	}
 	if err != nil {
 		q.Refusals++

@@ -5,36 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"ibverbx"
 )
 
-// Remote is a measurement whose other end is in another process: one end is the client,
-// who says what is measured, the other the server.
-type Remote struct {
-	cfg     Config // as the client said
-	own     Config // what this end wants of its VirtualQP
-	side    int
-	partner Partner
-	rails   []ibverbx.RailConfig
-	sizes   []int
-	head    Report
-	chatter time.Duration // between words of progress, for tests; zero means progressEvery
-}
+// askAfter is how long a client may take to send what it wants to measure.
+const askAfter = 30 * time.Second
 
-// NewClient asks the server for a test. A Config that cannot be is a *ConfigError.
-func NewClient(ctx context.Context, p Partner, cfg Config) (*Remote, error) {
+// NewClient asks the server at the other side of p for a test. A Config that cannot be measured is
+// a *ConfigError.
+func NewClient(ctx context.Context, p Partner, cfg Config) (*Test, error) {
 	cfg, err := cfg.Complete()
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case !cfg.virtual():
-		return nil, refuse(flagValue("connection", cfg.Connection), "between processes there are VirtualQPs only, of RC QPs", "drop it")
+		return nil, refuse(flagValue("connection", cfg.Connection), "tests between processes use VirtualQPs, which are made of RC QPs", "drop it")
 	case cfg.Kill.On:
-		return nil, refuse(flagValue("kill-rail", cfg.Kill.Rail), "the ports of two processes are not one process's to take down", "drop the host")
+		return nil, refuse(flagValue("kill-rail", cfg.Kill.Rail), "it takes down the ports of both ends, and one end is in another process", "drop the host")
 	}
 	sizes, err := cfg.rows(min(cfg.limit(maxFragment, 0), remoteBytes))
 	if err != nil {
@@ -48,8 +38,8 @@ func NewClient(ctx context.Context, p Partner, cfg Config) (*Remote, error) {
 			return nil, err
 		}
 	}
-	r := &Remote{cfg: cfg, own: cfg, partner: p, sizes: sizes}
-	mine, err := r.open(cfg.Wish())
+	t := &Test{cfg: cfg, own: cfg, partner: p, sizes: sizes, maxWR: maxRequests}
+	mine, err := t.open(cfg.Wish())
 	if err != nil {
 		return nil, err
 	}
@@ -59,38 +49,36 @@ func NewClient(ctx context.Context, p Partner, cfg Config) (*Remote, error) {
 	if err := say(ctx, p, mine); err != nil {
 		return nil, err
 	}
-	theirs, err := r.meet(ctx)
+	theirs, err := t.hear(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r.describe(mine, theirs)
-	return r, nil
+	t.describe([2]hostInfo{mine, theirs})
+	t.head.Role = "client"
+	return t, nil
 }
 
-// NewServer takes the test that a client asks for. own is what this end wants of its
-// VirtualQP, as far as the client leaves a choice; its zero value wants nothing. If the
-// test cannot be the client is told why. A client that asks for nothing is not waited for:
-// others may want to be served.
-func NewServer(ctx context.Context, p Partner, own Config) (*Remote, error) {
+// NewServer takes the test that a client asks for. own is what this side wants of its VirtualQP,
+// where the client leaves a choice; its zero value wants nothing. If the test is refused the client
+// is sent the reason. A client that asks for nothing is dropped after a while, because others wait
+// to be served.
+func NewServer(ctx context.Context, p Partner, own Config) (*Test, error) {
 	return newServer(ctx, p, own, askAfter)
 }
 
-// askAfter is how long a client may take to say what it wants.
-const askAfter = 30 * time.Second
-
-func newServer(ctx context.Context, p Partner, own Config, limit time.Duration) (*Remote, error) {
+func newServer(ctx context.Context, p Partner, own Config, limit time.Duration) (*Test, error) {
 	late := fmt.Errorf("the client has not said within %v what to measure", limit)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
-	r, err := serverOf(ctx, p, own)
+	t, err := serverOf(ctx, p, own)
 	if err != nil && errors.Is(context.Cause(ctx), late) {
 		err = fmt.Errorf("%w: %w", late, err)
 	}
-	return r, err
+	return t, err
 }
 
 // serverOf is NewServer as long as ctx lasts.
-func serverOf(ctx context.Context, p Partner, own Config) (*Remote, error) {
+func serverOf(ctx context.Context, p Partner, own Config) (*Test, error) {
 	b, err := p.Recv(ctx)
 	if err != nil {
 		return nil, err
@@ -99,38 +87,41 @@ func serverOf(ctx context.Context, p Partner, own Config) (*Remote, error) {
 	if err := decodeNote(b, &s); err != nil {
 		return nil, err
 	}
-	r := &Remote{own: own, side: 1, partner: p}
-	var mine hostInfo
-	left := 0
-	if r.cfg, err = s.config(); err == nil {
-		left, err = own.lends(&r.cfg, s.Sizes)
-	}
-	if err == nil {
-		r.sizes = s.Sizes
-		wanted := r.cfg.Wish()
-		wanted.Memory = left
-		if own.Rails > 0 {
-			wanted.Rails = own.Rails
-		}
-		mine, err = r.open(wanted)
-	}
+	t := &Test{own: own, side: 1, partner: p, sizes: s.Sizes, maxWR: maxRequests}
+	mine, err := t.accept(&s)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the client's test: %w", err), say(ctx, p, hostInfo{Devices: []string{}, Text: brief(err.Error())}))
 	}
-	theirs, err := r.meet(ctx)
+	theirs, err := t.hear(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if err := say(ctx, p, mine); err != nil {
 		return nil, err
 	}
-	r.describe(theirs, mine)
-	return r, nil
+	t.describe([2]hostInfo{theirs, mine})
+	t.head.Role = "server"
+	return t, nil
 }
 
-// meet takes what the partner says of itself.
-func (r *Remote) meet(ctx context.Context) (h hostInfo, err error) {
-	b, err := r.partner.Recv(ctx)
+// accept takes a client's test, or refuses it, and opens NICs for it.
+func (t *Test) accept(s *spec) (mine hostInfo, err error) {
+	if t.cfg, err = s.config(); err != nil {
+		return mine, err
+	}
+	wish := t.cfg.Wish()
+	if wish.Memory, err = t.own.lends(&t.cfg, s.Sizes); err != nil {
+		return mine, err
+	}
+	if t.own.Rails > 0 {
+		wish.Rails = t.own.Rails
+	}
+	return t.open(wish)
+}
+
+// hear takes what the partner says of its NICs.
+func (t *Test) hear(ctx context.Context) (h hostInfo, err error) {
+	b, err := t.partner.Recv(ctx)
 	if err != nil {
 		return h, err
 	}
@@ -147,173 +138,61 @@ func (r *Remote) meet(ctx context.Context) (h hostInfo, err error) {
 }
 
 // open opens NICs and begins the head of the report.
-func (r *Remote) open(w Wish) (hostInfo, error) {
-	var err error
-	if r.rails, err = r.partner.Open(w); err != nil {
-		return hostInfo{}, err
+func (t *Test) open(w Wish) (h hostInfo, err error) {
+	if t.rails[t.side], err = t.partner.Open(w); err != nil {
+		return h, err
 	}
-	info, attr, port, err := describeHost(r.rails)
-	r.head.Provider, r.head.Link, r.head.LinkLayer, r.head.MTU = attr.Provider, attr.Link, port.LinkLayer.String(), port.ActiveMTU.Bytes()
-	return info, err
+	_, err = t.query(t.side, &h)
+	return h, err
 }
 
-// describe fills in the head of the report.
-func (r *Remote) describe(client, server hostInfo) {
-	c, h := &r.cfg, &r.head
-	h.Op, h.Mode, h.Connection, h.Scheme = c.op(), c.Mode, c.Connection.String(), r.scheme().String()
-	h.Transport = c.transport()
-	h.Device, h.Peer = strings.Join(client.Devices, ","), strings.Join(server.Devices, ",")
-	h.Rails, h.QPs, h.Lanes = len(r.rails), c.QPs, c.QPs
-	h.TxDepth, h.CQMod, h.Bidirectional, h.Checked = c.TxDepth, c.CQMod, c.Bidirectional, c.Check
-	h.Policy, h.Fragment, h.OutstandingReads = r.own.Policy.String(), c.Fragment, min(client.Reads, server.Reads)
-	h.Results, h.PerLane = []Result{}, []Lane{}
-	h.Role = [...]string{"client", "server"}[r.side]
-	if c.MTU > 0 {
-		h.MTU = c.MTU
-	}
-	if c.Mode == Latency {
-		h.TxDepth = 1
-	} else if c.TxDepth == 0 {
-		h.TxDepth = defaultTxDepth
-	}
-	for i := range r.rails {
-		h.PerRail = append(h.PerRail, Rail{Rail: i, Device: client.Devices[i%len(client.Devices)], Peer: server.Devices[i%len(server.Devices)]})
-	}
-}
-
-func (r *Remote) scheme() ibverbx.Scheme { return r.own.Scheme }
-
-// Head returns the report without results: what will be measured. Lanes, scheme, fragment
-// and MTU are wishes until the first row is connected.
-func (r *Remote) Head() Report { return r.head }
-
-// Sizes returns the message sizes that will be measured, in order.
-func (r *Remote) Sizes() []int { return r.sizes }
-
-// Run measures row by row. When ctx ends at the client it stops and returns what it has,
-// with Interrupted set and no error; both ends stop then. At the server it is an error.
-// o.Head, if not nil, is called when it is known what was agreed on.
-func (r *Remote) Run(ctx context.Context, o Observer) (Report, error) {
-	report := r.head
-	report.PerRail, report.PerLane, report.Results = slices.Clone(report.PerRail), []Lane{}, []Result{}
-	talk, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	if r.side == 1 {
-		defer context.AfterFunc(ctx, cancel)()
-	}
-	for i, size := range r.sizes {
-		progress := func(done float64) {
-			if o.Progress != nil {
-				o.Progress(Progress{Row: i, Rows: len(r.sizes), Size: size, Done: min(done, 1)})
-			}
-		}
-		result, more, err := r.row(talk, ctx, size, &report, progress, o.Head)
-		if err != nil {
-			return report, fmt.Errorf("%s %s of %s: %w", report.Op, r.cfg.Mode, FormatSize(size), err)
-		}
-		if result.Iterations > 0 {
-			report.Results = append(report.Results, result)
-			if o.Result != nil {
-				o.Result(result)
-			}
-		}
-		if !more {
-			report.Interrupted = true
-			break
-		}
-	}
-	return report, nil
-}
-
-// row connects, measures and closes one row. more says that neither end has had enough.
-func (r *Remote) row(talk, stop context.Context, size int, rep *Report, progress func(float64), head func(Report)) (res Result, more bool, err error) {
-	p := newPlan(&r.cfg, size, maxRequests)
-	link, err := r.partner.Connect(talk, r.shape(&p))
+// openRemote connects this half of a row to the one in the other process. The memory is laid out
+// as the partner does.
+func (t *Test) openRemote(ctx context.Context, r *row) error {
+	link, err := t.partner.Connect(ctx, t.shape(&r.plan))
 	if err != nil {
-		return res, false, err
+		return err
 	}
-	defer func() { err = errors.Join(err, link.Close()) }()
-	if len(rep.Results) == 0 {
-		rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Fragment = link.Lanes, link.Lanes, link.Scheme.String(), link.MTU, link.Fragment
-		if head != nil {
-			head(*rep)
-		}
+	r.closers.Add(link.Close)
+	mine, theirs := r.halves[t.side], r.halves[1-t.side]
+	if need := uint64(r.endBytes(1 - t.side)); link.Remote.Length < need {
+		return fmt.Errorf("the partner lends %d bytes, and this row needs %d", link.Remote.Length, need)
 	}
-	h, err := openHalf(talk, &r.cfg, p, r.side, link, r.partner, deviceNames(r.rails))
-	if err != nil {
-		return res, false, err
+	mine.end = &virtualEnd{row: r, cq: link.CQ, qp: link.QP, nics: link.Rails}
+	mine.memory = memory{bytes: link.Local.Bytes(), region: link.Local, device: deviceNames(t.rails[t.side])}
+	theirs.memory = memory{remote: link.Remote, device: "the partner"}
+	clear(mine.bytes)
+	r.talk = &talk{
+		ctx: ctx, partner: t.partner, link: link, notes: make(chan heard, 64), ended: make(chan struct{}),
+		timer: time.NewTimer(time.Hour), every: progressEvery,
 	}
-	h.stop, h.progress = stop, progress
-	if r.chatter > 0 {
-		h.every = r.chatter
+	if t.every > 0 {
+		r.talk.every = t.every
 	}
-	hearing, cancel := context.WithCancel(talk)
-	h.notes = newNotes(hearing, r.partner)
-	defer func() {
-		cancel()
-		<-h.notes.ended
-	}()
-	progress(0)
-	mine, theirs, err := h.run()
-	if err != nil {
-		return res, false, h.because(err)
-	}
-	return r.settle(size, rep, mine, theirs), !mine.Interrupted && !theirs.Interrupted, nil
+	r.closers.Add(r.talk.open())
+	return nil
 }
 
-// shape says what this end of a row should be.
-func (r *Remote) shape(p *plan) Shape {
-	cfg := p.virtualConfig(&r.cfg)
-	s := Shape{QP: cfg, MTU: r.own.MTU, Schemes: allSchemes(r.own.Scheme), Direct: r.cfg.direct() || r.own.QPs == 1, Bytes: p.endBytes(r.side)}
-	s.QP.Scheme, s.QP.Policy = 0, r.own.Policy
-	if r.side == 1 {
-		s.QP.Lanes, s.QP.FragmentSize = r.own.QPs, uint32(r.own.Fragment)
+// agreed notes in a report what the two sides have agreed on.
+func (t *Test) agreed(rep *Report, l *Link) {
+	rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Fragment = l.Lanes, l.Lanes, l.Scheme.String(), l.MTU, l.Fragment
+}
+
+// shape is what this half of a row should be.
+func (t *Test) shape(p *plan) Shape {
+	s := Shape{
+		QP: p.virtualConfig(&t.cfg), MTU: t.own.MTU, Schemes: allSchemes(t.own.Scheme),
+		Direct: t.cfg.direct() || t.own.QPs == 1, Bytes: p.endBytes(t.side),
+	}
+	s.QP.Scheme, s.QP.Policy = 0, t.own.Policy
+	if t.side == 1 {
+		s.QP.Lanes, s.QP.FragmentSize = t.own.QPs, uint32(t.own.Fragment)
 	}
 	return s
 }
 
-// settle makes a result of what the two ends found, the same at both.
-func (r *Remote) settle(size int, rep *Report, mine, theirs *over) Result {
-	ends := [2]*over{mine, theirs}
-	if r.side == 1 {
-		ends[0], ends[1] = theirs, mine
-	}
-	res := Result{Size: size}
-	b := &BandwidthResult{}
-	for _, e := range ends {
-		if r.cfg.Mode == Latency {
-			continue
-		}
-		one := bandwidthResult(size, e.Messages, 0, e.Elapsed, e.Peak, 0)
-		res.Iterations += e.Messages
-		b.BytesPerSecond += one.BytesPerSecond
-		b.PeakBytesPerSecond += one.PeakBytesPerSecond
-		b.MessagesPerSecond += one.MessagesPerSecond
-	}
-	if r.cfg.Mode == Latency {
-		res.LatencyResult, res.Iterations = ends[0].Latency, ends[0].Messages
-		if res.LatencyResult == nil {
-			res.Iterations = 0
-		}
-	} else {
-		res.BandwidthResult = b
-	}
-	r.account(rep, ends[:])
-	return res
-}
-
-// account adds what lanes did at the ends that sent. Rails are this end's, as far as the
-// lanes of the other end can be laid over them.
-func (r *Remote) account(rep *Report, ends []*over) {
-	for _, e := range ends {
-		for i, lane := range e.Lanes {
-			if i == len(rep.PerLane) {
-				rep.PerLane = append(rep.PerLane, Lane{Lane: lane.Lane, Rail: lane.Rail, QPN: lane.QPN, Role: lane.Role})
-			}
-			rep.PerLane[i].add(lane.Carried)
-			rep.PerLane[i].QPN = lane.QPN
-			rep.PerLane[i].Deaths += lane.Deaths
-			rep.PerRail[max(lane.Rail, 0)%len(rep.PerRail)].add(lane.Carried)
-		}
-	}
+// allSchemes returns all schemes, the given one first.
+func allSchemes(first ibverbx.Scheme) []ibverbx.Scheme {
+	rest := slices.DeleteFunc([]ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray}, func(s ibverbx.Scheme) bool { return s == first })
+	return append([]ibverbx.Scheme{first}, rest...)
 }

@@ -96,7 +96,7 @@ func observed(ctx context.Context, ends [2]*partner, cfg, serve perf.Config, o p
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		var r *perf.Remote
+		var r *perf.Test
 		if r, server.err = perf.NewServer(context.WithoutCancel(ctx), ends[1], serve); server.err == nil {
 			server.report, server.err = r.Run(context.WithoutCancel(ctx), perf.Observer{})
 		}
@@ -104,7 +104,7 @@ func observed(ctx context.Context, ends [2]*partner, cfg, serve perf.Config, o p
 			_ = ends[1].conn.Close()
 		}
 	}()
-	var r *perf.Remote
+	var r *perf.Test
 	if r, client.err = perf.NewClient(context.WithoutCancel(ctx), ends[0], cfg); client.err == nil {
 		client.report, client.err = r.Run(ctx, o)
 	}
@@ -293,7 +293,7 @@ func TestRemoteRefused(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`{}`:                         "written",
+		`{}`:                         "version",
 		`not JSON`:                   "partner",
 		spec(`"version":2`):          "version 2",
 		spec(`"sizes":[]`):           "sizes",

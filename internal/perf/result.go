@@ -97,18 +97,36 @@ type LatencyResult struct {
 	P999    float64 `json:"t_p999_us"`
 }
 
-// bandwidthResult makes a row from what was counted.
-func bandwidthResult(size int, messages, lost int64, elapsed time.Duration, peak, copyRate float64) Result {
-	b := &BandwidthResult{Lost: lost, CopyBytesPerSecond: math.Round(copyRate)}
-	if s := elapsed.Seconds(); s > 0 {
-		b.MessagesPerSecond = math.Round(float64(messages) / s)
-		b.BytesPerSecond = math.Round(float64(messages) * float64(size) / s)
+// settle makes a result of what the two halves found. It is the same in both processes.
+func (c *Config) settle(size int, found [2]*outcome) Result {
+	res := Result{Size: size}
+	if c.Mode == Latency {
+		if res.LatencyResult = found[0].Latency; res.LatencyResult != nil {
+			res.Iterations = found[0].Messages
+		}
+		return res
 	}
-	b.PeakBytesPerSecond = math.Round(max(peak*float64(size), b.BytesPerSecond))
+	b := &BandwidthResult{Lost: found[0].lost, CopyBytesPerSecond: math.Round(found[0].copyRate)}
+	for _, o := range found {
+		res.Iterations += o.Messages
+		bytes := rate(float64(o.Messages)*float64(size), o.Elapsed)
+		b.BytesPerSecond += bytes
+		b.MessagesPerSecond += rate(float64(o.Messages), o.Elapsed)
+		b.PeakBytesPerSecond += math.Round(max(o.Peak*float64(size), bytes))
+	}
 	if b.CopyBytesPerSecond > 0 {
 		b.RatioToCopy = round(b.BytesPerSecond/b.CopyBytesPerSecond, 4)
 	}
-	return Result{Size: size, Iterations: messages, BandwidthResult: b}
+	res.BandwidthResult = b
+	return res
+}
+
+// rate is an amount over a time, in whole units per second.
+func rate(n float64, d time.Duration) float64 {
+	if d <= 0 {
+		return 0
+	}
+	return math.Round(n / d.Seconds())
 }
 
 // round keeps so many digits after the point.

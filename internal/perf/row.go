@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -8,116 +9,206 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/closer"
 	"ibverbx/verbs"
 )
 
 const (
-	// stallAfter is how long a row waits for a completion before it gives up. RC
-	// would have failed by then: 7 retries of 67 ms, several times over.
+	// stallAfter is how long a row in one process waits for a completion before it gives up.
+	// RC fails earlier: 7 retries of 67 ms, several times over.
 	stallAfter = 10 * time.Second
 	// lossAfter is how long UC and UD wait for a message that may be lost.
 	lossAfter = 50 * time.Millisecond
 	// cancelAfter is how long a cancelled row waits for what is in flight.
 	cancelAfter = 20 * time.Millisecond
-	// pollsPerYield is how many polls may find nothing before others get the core.
+	// pollsPerYield is how many polls in a row may find nothing before other goroutines run.
 	pollsPerYield = 64
-	// quietRounds is how many rounds an end is not polled at which nothing is expected:
-	// a VirtualQP wants to be polled while it is connected, but not all the time.
+	// quietRounds is how many rounds a quiet half is not polled. A VirtualQP must be polled
+	// while it is connected, but not all the time.
 	quietRounds = 64
+	// tellEvery is how often progress is reported.
+	tellEvery = 100 * time.Millisecond
 )
 
-// row is one message size being measured.
+// row is one message size being measured. Both halves are in this process and are driven by one
+// goroutine, or one of them is in another process and talk leads to it.
 type row struct {
 	plan
-	cfg       *Config
-	pair      *pair
-	flows     []*flow
-	wcs       [pollBatch]ibverbx.WC
-	quiet     [2]bool // nothing is expected to complete at that end
-	round     int
-	before    [][]ibverbx.LaneStats // what lanes had done when mark was called
+	cfg    *Config
+	side   int      // the half that measures: 1 for a server, otherwise 0
+	halves [2]*half // the client, or the initiator of a single process, is first
+	flows  []*flow  // those that halves in this process initiate
+	talk   *talk    // nil if both halves are in this process
+	outage *outage  // nil unless a rail is to be lost
+
+	wcs   [pollBatch]ibverbx.WC
+	round int
+	moved bool // the last round found a completion
+
 	cancelled *atomic.Bool
 	epoch     time.Time
-	progress  func(fraction float64) // called between stretches, never inside one
+	pace      pace
+	closers   closer.Stack
 }
 
-// openRow makes everything that a row needs.
-func (t *Test) openRow(size int, cancelled *atomic.Bool, progress func(float64)) (*row, error) {
+// pace is how far a row is.
+type pace struct {
+	progress func(fraction float64)
+	goal     int64         // messages to send, 0 if a time ends the row
+	began    time.Duration // when the measurement began
+	copying  time.Duration // time since then that was spent on copies
+	told     time.Duration // when progress was last reported
+}
+
+// openRow makes everything that a row needs. After an error the caller closes the row too.
+func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool, progress func(float64)) (*row, error) {
 	r := &row{
-		plan: newPlan(&t.cfg, size, t.maxWR), cfg: &t.cfg,
-		cancelled: cancelled, epoch: time.Now(), progress: progress,
+		plan: newPlan(&t.cfg, size, t.maxWR), cfg: &t.cfg, side: t.side, halves: [2]*half{{}, {}},
+		cancelled: cancelled, epoch: time.Now(), pace: pace{progress: progress},
 	}
-	pr, err := openPair(&t.rails, r.cfg, &r.plan)
-	if err != nil {
-		return nil, err
+	var err error
+	if t.partner != nil {
+		err = t.openRemote(ctx, r)
+	} else {
+		err = r.openPair(&t.rails)
 	}
-	r.pair = pr
-	// Two ends that bring lanes back answer one another: neither is quiet then.
-	r.quiet[1] = r.directions == 1 && r.recvs == 0 && !r.cfg.Kill.On
 	for i := range r.directions {
-		f, err := pr.newFlow(i, r.cfg, &r.plan)
-		if err != nil {
-			return nil, errors.Join(err, pr.close())
+		if err == nil {
+			err = r.newFlow(i)
 		}
-		f.rolling = rolling{on: r.cfg.Kill.On, now: r.now}
-		r.flows = append(r.flows, f)
 	}
-	return r, nil
+	// Halves that bring lanes back answer each other: neither is quiet then.
+	r.halves[1].quiet = r.talk == nil && r.directions == 1 && r.recvs == 0 && !r.cfg.Kill.On
+	r.pace.goal = int64(r.cfg.Iterations)
+	if r.cfg.Mode == Bandwidth {
+		r.pace.goal *= int64(len(r.flows) * r.qps)
+	}
+	return r, err
 }
 
-// now is the time since the row was opened: one reading of the monotonic clock.
+// own is the half that measures.
+func (r *row) own() *half { return r.halves[r.side] }
+
+// now is the time since the row was opened. It reads the monotonic clock once.
 func (r *row) now() time.Duration { return time.Since(r.epoch) }
 
-// step posts what there is room for at either end and takes what is complete.
+// run measures the row and returns what the two halves found. An error of a row that was
+// cancelled is none.
+func (r *row) run() (found [2]*outcome, err error) {
+	found = [2]*outcome{{Lanes: []Lane{}}, {Lanes: []Lane{}}}
+	mine := found[r.side]
+	if r.talk != nil {
+		if err := r.meet(); err != nil {
+			return found, err
+		}
+	}
+	r.begin()
+	switch {
+	case r.outage != nil:
+		err = r.failover(mine)
+	case r.own().out == nil: // this half only lends its memory, or receives
+	case r.cfg.Mode == Bandwidth:
+		err = r.bandwidth(mine)
+	case r.side == 1:
+		err = r.echo()
+	default:
+		err = r.latency(mine)
+	}
+	if errors.Is(err, errCancelled) {
+		err = nil
+	}
+	if err == nil && r.talk != nil {
+		found[1-r.side], err = r.part(mine)
+	} else if err == nil {
+		found[0].Lanes, found[1].Lanes = r.halves[0].carried(), r.halves[1].carried()
+	}
+	return found, err
+}
+
+// begin starts the clock of what is measured and counts from here what lanes carry.
+func (r *row) begin() {
+	for _, h := range r.halves {
+		if h.end != nil {
+			h.before = h.lanes()
+		}
+	}
+	r.pace.began, r.pace.copying = r.now(), 0
+}
+
+// tell reports progress now and then: done messages were measured.
+func (r *row) tell(now time.Duration, done int64) {
+	p := &r.pace
+	if now-p.told < tellEvery {
+		return
+	}
+	p.told = now
+	p.progress(max(fraction(done, p.goal), fraction(int64(r.spent(now)), int64(r.cfg.Duration))))
+}
+
+// spent is the time of the measurement without copies.
+func (r *row) spent(now time.Duration) time.Duration { return now - r.pace.began - r.pace.copying }
+
+func fraction(done, total int64) float64 {
+	if total == 0 {
+		return 0
+	}
+	return float64(done) / float64(total)
+}
+
+// step posts what there is room for and takes what is complete, at every half in this process.
 func (r *row) step() error {
 	for _, f := range r.flows {
 		if err := f.postAll(); err != nil {
-			return r.pair.ends[f.index].failure(err)
+			return r.halves[f.index].failure(err)
 		}
 	}
+	r.moved = false
 	r.round++
-	for side := range r.pair.ends {
-		if r.quiet[side] && r.round%quietRounds != 0 {
+	for _, h := range r.halves {
+		if h.end == nil || h.quiet && r.round%quietRounds != 0 {
 			continue
 		}
-		if err := r.poll(side); err != nil {
+		if err := r.poll(h); err != nil {
 			return err
 		}
+	}
+	if r.talk != nil && r.round%noteRounds == 0 {
+		return r.attend()
 	}
 	return nil
 }
 
-// poll takes all completions of one end: sends of the direction that it initiates, and
-// receives of the other.
-func (r *row) poll(side int) error {
-	e := r.pair.ends[side]
+// poll takes all completions of a half: sends of the flow that it initiates, and receives of the
+// other.
+func (r *row) poll(h *half) error {
 	for {
-		n, err := e.Poll(r.wcs[:])
+		n, err := h.Poll(r.wcs[:])
 		if err != nil {
-			return e.failure(err)
+			return h.failure(err)
 		}
+		r.moved = r.moved || n > 0
 		for i := range n {
 			wc := &r.wcs[i]
-			if wc.Status != verbs.StatusSuccess {
-				return e.failure(wc.Err())
-			}
-			if wc.WRID&receiveID == 0 {
-				err = r.flows[side].completedSend(wc)
-			} else {
-				err = r.flows[1-side].completedRecv(wc)
+			switch {
+			case wc.Status != verbs.StatusSuccess:
+				err = wc.Err()
+			case wc.WRID&receiveID == 0:
+				err = h.out.completedSend(wc)
+			default:
+				err = h.in.completedRecv(wc)
 			}
 			if err != nil {
-				return e.failure(err)
+				return h.failure(err)
 			}
 		}
-		// A poll that finds nothing is when a VirtualQP sees to its lanes.
-		if n == 0 || n < len(r.wcs) && !r.cfg.Kill.On {
+		// A VirtualQP looks after its lanes when a poll finds nothing.
+		if n == 0 || n < len(r.wcs) && r.outage == nil {
 			return nil
 		}
 	}
 }
 
-// done counts the messages that came through in both directions.
+// done counts the messages of the flows that came through.
 func (r *row) done() (n int64) {
 	for _, f := range r.flows {
 		n += f.done()
@@ -125,7 +216,7 @@ func (r *row) done() (n int64) {
 	return n
 }
 
-// idle reports whether both directions are.
+// idle reports whether all flows are.
 func (r *row) idle() bool {
 	for _, f := range r.flows {
 		if !f.idle() {
@@ -138,21 +229,24 @@ func (r *row) idle() bool {
 // errCancelled ends a row whose requests do not complete after a cancellation.
 var errCancelled = errors.New("cancelled")
 
-// waiting counts polls that found nothing, one after the other. The zero value is ready.
+// waiting counts polls in a row that found nothing. The zero value is ready.
 type waiting struct {
 	polls int
-	since time.Duration
+	since time.Duration // when it was first looked at the clock, 0 before
 }
 
-// foundNothing is called for each poll that finds nothing. It lets others run now and
-// then, and returns an error when waiting makes no sense any more.
+// foundNothing is called after each round that found nothing. Now and then it lets other
+// goroutines run. It returns an error when waiting makes no sense any more.
 func (r *row) foundNothing(w *waiting) error {
+	if r.talk != nil {
+		return r.rest()
+	}
 	if w.polls++; w.polls%pollsPerYield != 0 {
 		return nil
 	}
 	runtime.Gosched()
-	for side := range r.pair.ends {
-		if err := r.poll(side); err != nil {
+	for _, h := range r.halves {
+		if err := r.poll(h); err != nil {
 			return err
 		}
 	}
@@ -166,7 +260,7 @@ func (r *row) foundNothing(w *waiting) error {
 		return errCancelled
 	case waited > stallAfter:
 		err := fmt.Errorf("no completion for %v after %d messages: is the peer's port up?", stallAfter, r.flows[0].sent)
-		return r.pair.ends[1].failure(r.pair.ends[0].failure(err)) // an end that has failed says why
+		return r.halves[1].failure(r.halves[0].failure(err)) // a half that has failed knows the cause
 	case waited > lossAfter:
 		return r.writeOff()
 	}
@@ -176,11 +270,11 @@ func (r *row) foundNothing(w *waiting) error {
 // writeOff gives up messages that a transport may lose.
 func (r *row) writeOff() error {
 	for _, f := range r.flows {
-		if f.reliable || f.recvs == 0 || f.inFlight > 0 {
+		if r.cfg.virtual() || f.recvs == 0 || f.inFlight > 0 {
 			continue
 		}
 		if r.cfg.Mode == Latency {
-			return errors.New("a message was lost, and UC and UD do not repeat it: use --connection RC, or a better path")
+			return errors.New("a message was lost, and UC and UD do not retransmit: use --connection RC, or a better path")
 		}
 		f.writeOff()
 	}

@@ -11,20 +11,21 @@ const (
 	sampleLimit = 1 << 21
 )
 
-// samples collects the times of a latency test. Adding is one store; the arithmetic is
-// done by flush, outside of what is timed. Minimum, maximum, average and deviation are
-// of all samples. Percentiles are exact for up to limit samples; beyond, every
-// second, fourth, ... sample is kept for them.
+// samples collects the times of a latency test. Adding is one store; flush does the arithmetic,
+// outside of what is timed. Minimum, maximum, average and deviation are of all samples.
+// Percentiles are exact for up to limit samples. Beyond that every second, fourth, ... sample is
+// kept for them.
 type samples struct {
 	batch []time.Duration // Invariant: len < cap between calls
-	kept  []time.Duration
-	limit int // how many are kept at most
-	every int // of the samples seen, each every-th is kept
-	skip  int // samples to pass over before the next is kept
+	kept  []time.Duration // for percentiles
+	limit int             // how many are kept at most
+	every int             // each every-th sample is kept
+	skip  int             // samples to drop before the next is kept
 
-	count    int64
-	min, max time.Duration
-	mean, m2 float64 // Welford's running mean and sum of squared deviations
+	count    int64         // samples so far
+	min, max time.Duration // of all samples
+	mean     float64       // Welford's running mean, in nanoseconds
+	m2       float64       // Welford's sum of squared deviations
 }
 
 func newSamples() *samples {
@@ -37,7 +38,7 @@ func (s *samples) add(d time.Duration) (full bool) {
 	return len(s.batch) == cap(s.batch)
 }
 
-// flush works off the batch.
+// flush counts the samples of the batch.
 func (s *samples) flush() {
 	for _, d := range s.batch {
 		s.count++
@@ -67,13 +68,12 @@ func (s *samples) thin() {
 	s.every *= 2
 }
 
-// result returns the row; a sample is scale times what was measured. There must be at
-// least one sample.
-func (s *samples) result(size int, scale float64) Result {
-	s.flush()
+// result returns what was measured; a time is scale times that of a sample. There must be at
+// least one sample, and all must be flushed.
+func (s *samples) result(scale float64) *LatencyResult {
 	slices.Sort(s.kept)
 	us := func(ns float64) float64 { return round(ns*scale/1e3, 4) }
-	return Result{Size: size, Iterations: s.count, LatencyResult: &LatencyResult{
+	return &LatencyResult{
 		Min:     us(float64(s.min)),
 		Max:     us(float64(s.max)),
 		Typical: us(median(s.kept)),
@@ -81,14 +81,14 @@ func (s *samples) result(size int, scale float64) Result {
 		Stdev:   us(math.Sqrt(s.m2 / float64(s.count))),
 		P99:     us(float64(percentile(s.kept, 99, 100))),
 		P999:    us(float64(percentile(s.kept, 999, 1000))),
-	}}
+	}
 }
 
-// number is what median works on.
+// number is a type that median works on.
 type number interface{ ~int64 | ~float64 }
 
-// median returns the middle of a sorted slice that is not empty, the mean of the two
-// in the middle if there are two.
+// median returns the middle of a sorted slice that is not empty, or the mean of the two in the
+// middle.
 func median[T number](sorted []T) float64 {
 	n := len(sorted)
 	return (float64(sorted[(n-1)/2]) + float64(sorted[n/2])) / 2

@@ -1,74 +1,54 @@
 package perf
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/strictjson"
 	"ibverbx/verbs"
 )
 
 // Bounds of what a partner can ask for.
 const (
 	specVersion  = 1
-	maxNote      = 1 << 20
+	maxNote      = 1 << 20 // bytes of a note
 	maxRows      = 64
-	remoteBytes  = 2 << 30 // memory at one end
+	remoteBytes  = 2 << 30 // memory of one half
 	maxSpecTime  = 24 * time.Hour
 	maxTextBytes = 512
 )
 
-// spec is what the client asks the server to take part in.
+// spec is the test that a client asks for, as it travels.
 type spec struct {
-	Version       int           `json:"version"`
-	Op            Op            `json:"op"`
-	Imm           bool          `json:"imm"`
-	Mode          Mode          `json:"mode"`
-	Sizes         []int         `json:"sizes"`
-	Iterations    int           `json:"iterations"`
-	Duration      time.Duration `json:"duration_ns"`
-	TxDepth       int           `json:"tx_depth"`
-	CQMod         int           `json:"cq_mod"`
-	Bidirectional bool          `json:"bidirectional"`
-	Check         bool          `json:"check"`
-	Rails         int           `json:"rails"`
-	Lanes         int           `json:"lanes"`
-	Fragment      int           `json:"fragment"`
-	// Transport is left out for TransportRC, the only one that there was once.
-	Transport Transport `json:"transport,omitempty"`
+	Version int `json:"version"`
+	Config
 }
 
-// specOf describes a completed Config, whose rows are known.
+// specOf describes a completed Config, whose rows are known. TransportRC is left out.
 func specOf(c *Config, sizes []int) spec {
-	s := spec{
-		Version: specVersion, Op: c.Op, Imm: c.Imm, Mode: c.Mode, Sizes: sizes, Iterations: c.Iterations, Duration: c.Duration,
-		TxDepth: c.TxDepth, CQMod: c.CQMod, Bidirectional: c.Bidirectional, Check: c.Check, Rails: c.Rails, Lanes: c.QPs, Fragment: c.Fragment,
-	}
-	if c.Transport != TransportRC {
-		s.Transport = c.Transport
+	s := spec{Version: specVersion, Config: *c}
+	s.Sizes = sizes
+	if s.Transport == TransportRC {
+		s.Transport = ""
 	}
 	return s
 }
 
-// config returns the Config that a partner's spec means, or an error if it cannot be.
+// config returns the Config that a client's spec means, or an error if it is refused.
 func (s *spec) config() (Config, error) {
-	c := Config{
-		Op: s.Op, Imm: s.Imm, Mode: s.Mode, Connection: verbs.RC, Transport: cmp.Or(s.Transport, TransportRC), Sizes: s.Sizes, Iterations: s.Iterations, Duration: s.Duration,
-		TxDepth: s.TxDepth, CQMod: s.CQMod, Bidirectional: s.Bidirectional, Check: s.Check, Rails: s.Rails, QPs: s.Lanes, Fragment: s.Fragment,
-	}
+	c := s.Config
+	c.Connection, c.Transport = verbs.RC, cmp.Or(s.Transport, TransportRC)
 	switch {
 	case s.Version != specVersion:
-		return c, fmt.Errorf("the client's test is of version %d, this side speaks %d: use the same release on both", s.Version, specVersion)
+		return c, fmt.Errorf("the client's test has version %d, this side speaks %d: use the same release on both sides", s.Version, specVersion)
 	case len(s.Sizes) < 1 || len(s.Sizes) > maxRows:
 		return c, fmt.Errorf("%d message sizes: want 1 to %d", len(s.Sizes), maxRows)
-	case s.Op == "" || s.Mode == "" || s.Rails == 0 || s.Lanes == 0 || (s.Iterations == 0) == (s.Duration == 0):
-		return c, errors.New("a test that leaves out what it must say")
+	case s.Op == "" || s.Mode == "" || s.Rails == 0 || s.QPs == 0 || (s.Iterations == 0) == (s.Duration == 0):
+		return c, errors.New("the test leaves out the operation, the mode, the rails, the lanes or its length")
 	case s.Duration > maxSpecTime:
 		return c, fmt.Errorf("a row of %v: want at most %v", s.Duration, maxSpecTime)
 	}
@@ -98,8 +78,8 @@ func remoteFits(c *Config, size int) error {
 	return nil
 }
 
-// lends refuses a test whose buffers would take more of a server than its owner wants, and
-// returns what they leave: at least a byte.
+// lends refuses a test whose buffers would take more of a server than it lends. It returns how
+// many bytes they leave, at least one.
 func (c *Config) lends(test *Config, sizes []int) (left int, err error) {
 	most := cmp.Or(c.Lend, defaultLend)
 	left = most
@@ -115,59 +95,32 @@ func (c *Config) lends(test *Config, sizes []int) (left int, err error) {
 	return max(left, 1), nil
 }
 
-// hostInfo is what an end tells of its NICs.
+// hostInfo is what one side says of its NICs.
 type hostInfo struct {
-	Devices []string `json:"devices"` // by rail
-	Reads   int      `json:"reads"`
-	Text    string   `json:"text"` // why it refuses, empty if it does not
+	// Devices are the names of the NICs, by rail.
+	Devices []string `json:"devices"`
+	// Reads is how many READs or atomics a QP may have outstanding.
+	Reads int `json:"reads"`
+	// Text is the reason why this side refuses the test, empty if it takes it.
+	Text string `json:"text"`
 }
 
 func (h *hostInfo) check() error {
 	if len(h.Devices) > ibverbx.MaxRails || (len(h.Devices) == 0 && h.Text == "") || len(h.Text) > maxTextBytes {
-		return errors.New("the partner describes itself in no sensible way")
+		return errors.New("the partner's description of its NICs makes no sense")
 	}
 	for _, d := range h.Devices {
 		if len(d) > 64 || strconv.Quote(d) != `"`+d+`"` {
-			return errors.New("the partner has a NIC with no sensible name")
+			return errors.New("the name of a NIC of the partner makes no sense")
 		}
 	}
 	return nil
 }
 
-// describeHost asks NICs what they are. The last values are for the head of a report.
-func describeHost(rails []ibverbx.RailConfig) (h hostInfo, attr verbs.DeviceAttr, port verbs.PortAttr, err error) {
-	h.Reads = 1 << 8
-	for i := range rails {
-		if attr, err = rails[i].Context.QueryDevice(); err != nil {
-			return h, attr, port, err
-		}
-		if port, err = rails[i].Context.QueryPort(portOf(&rails[i])); err != nil {
-			return h, attr, port, err
-		}
-		h.Devices = append(h.Devices, rails[i].Context.Device().Name())
-		h.Reads = min(h.Reads, attr.MaxQPInitRdAtomic, attr.MaxQPRdAtomic)
-	}
-	return h, attr, port, nil
-}
-
-// decodeNote reads what a partner has sent. It must be written just as this package writes
-// it.
+// decodeNote reads what a partner has sent, strictly.
 func decodeNote(b []byte, v any) error {
-	if len(b) > maxNote {
-		return fmt.Errorf("%d bytes from the partner, at most %d are allowed", len(b), maxNote)
-	}
-	if err := json.Unmarshal(b, v); err != nil {
+	if err := strictjson.Decode(b, maxNote, v); err != nil {
 		return fmt.Errorf("from the partner: %w", err)
 	}
-	again, err := json.Marshal(v)
-	if err != nil || !bytes.Equal(b, again) {
-		return errors.New("from the partner: a note that is not written as it should be")
-	}
 	return nil
-}
-
-// allSchemes returns all schemes, the given one first.
-func allSchemes(first ibverbx.Scheme) []ibverbx.Scheme {
-	rest := slices.DeleteFunc([]ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray}, func(s ibverbx.Scheme) bool { return s == first })
-	return append([]ibverbx.Scheme{first}, rest...)
 }

@@ -9,42 +9,38 @@ import (
 
 // virtualEnd is an end whose QPs are the lanes of one VirtualQP.
 type virtualEnd struct {
-	pair  *pair
-	rails *ibverbx.Rails
+	row   *row
+	rails *ibverbx.Rails // nil if the partner's Connect made the VirtualQP
 	cq    *ibverbx.VirtualCQ
 	qp    *ibverbx.VirtualQP
-
-	control ibverbx.Control // with Config.Kill
+	nics  int // rails of this end
+	// control lets lanes come back. It is nil unless a rail is to be lost, because it costs time.
+	control ibverbx.Control
 }
 
-// openVirtual makes a VirtualQP at each end and connects the two.
-func (pr *pair) openVirtual(rails *[2][]ibverbx.RailConfig, c *Config, p *plan) error {
+// openVirtual makes a VirtualQP for each half and connects the two.
+func (r *row) openVirtual(rails *[2][]ibverbx.RailConfig) (err error) {
 	var ends [2]*virtualEnd
 	var cards [2]*ibverbx.Card
-	var controls [2]ibverbx.Control // nil unless lanes are to come back: it costs time
-	if c.Kill.On {
+	var controls [2]ibverbx.Control
+	if r.cfg.Kill.On {
 		controls[0], controls[1] = ibverbx.ControlPair(nil, nil)
 	}
 	for i := range ends {
-		e := &virtualEnd{pair: pr, control: controls[i]}
-		ends[i], pr.ends[i] = e, e
-		if err := e.open(rails[i], c, p); err != nil {
+		e := &virtualEnd{row: r, nics: len(rails[i]), control: controls[i]}
+		ends[i], r.halves[i].end = e, e
+		if err := e.open(rails[i]); err != nil {
 			return err
 		}
-		var err error
 		if cards[i], err = e.qp.Card(); err != nil {
 			return err
 		}
 	}
 	for i, e := range ends {
 		peer := cards[1-i]
-		if c.MTU != 0 {
-			asked, err := verbs.MTUOf(c.MTU)
-			if err != nil {
+		for k := range peer.Lanes {
+			if peer.Lanes[k].MTU, err = r.cfg.smaller(peer.Lanes[k].MTU); err != nil {
 				return err
-			}
-			for k := range peer.Lanes {
-				peer.Lanes[k].MTU = min(peer.Lanes[k].MTU, asked) // a lane takes the smaller of both ends
 			}
 		}
 		if err := e.qp.Connect(peer); err != nil {
@@ -54,21 +50,21 @@ func (pr *pair) openVirtual(rails *[2][]ibverbx.RailConfig, c *Config, p *plan) 
 	return nil
 }
 
-func (e *virtualEnd) open(rails []ibverbx.RailConfig, c *Config, p *plan) (err error) {
+func (e *virtualEnd) open(rails []ibverbx.RailConfig) (err error) {
 	if e.rails, err = ibverbx.NewRails(rails...); err != nil {
 		return err
 	}
-	e.pair.onClose(e.rails.Close)
-	if e.cq, err = e.rails.NewCQ(ibverbx.CQConfig{Depth: p.completions(c)}); err != nil {
+	e.row.closers.Add(e.rails.Close)
+	if e.cq, err = e.rails.NewCQ(ibverbx.CQConfig{Depth: e.row.completions(e.row.cfg)}); err != nil {
 		return err
 	}
-	e.pair.onClose(e.cq.Close)
-	cfg := p.virtualConfig(c)
+	e.row.closers.Add(e.cq.Close)
+	cfg := e.row.virtualConfig(e.row.cfg)
 	cfg.Control = e.control
 	if e.qp, err = e.cq.NewQP(cfg); err != nil {
 		return err
 	}
-	e.pair.onClose(e.qp.Close)
+	e.row.closers.Add(e.qp.Close)
 	return nil
 }
 
@@ -93,16 +89,22 @@ func (e *virtualEnd) posters() []poster { return []poster{e.qp} }
 
 func (e *virtualEnd) lanes() []ibverbx.LaneStats { return e.qp.Stats().Lanes }
 
+func (e *virtualEnd) arm() {
+	for rail := range e.nics {
+		_ = e.cq.CQ(rail).Arm(false) // the next poll reports an error
+	}
+}
+
 func (e *virtualEnd) register(mem *verbs.Memory) (*ibverbx.Region, *ibverbx.RemoteRegion, error) {
 	region, err := e.rails.Register(mem, verbs.AccessAll)
 	if err != nil {
 		return nil, nil, err
 	}
-	e.pair.onClose(region.Close)
+	e.row.closers.Add(region.Close)
 	return region, region.Remote(), nil
 }
 
-// failure says which lane ended the VirtualQP.
+// failure names the lane that ended the VirtualQP, if one has.
 func (e *virtualEnd) failure(err error) error {
 	if cause := e.qp.Err(); cause != nil {
 		return &laneError{cause: cause, seen: err}
@@ -110,14 +112,14 @@ func (e *virtualEnd) failure(err error) error {
 	return err
 }
 
-// laneError is an error of a VirtualQP that a lane has ended. What was seen is often that
-// a request before the failed one was flushed, so the text is that of the cause alone.
+// laneError is an error of a VirtualQP that a lane has ended. What was seen is often only the
+// flush of an earlier request, so the text is that of the cause.
 type laneError struct{ cause, seen error }
 
 func (e *laneError) Error() string   { return e.cause.Error() }
 func (e *laneError) Unwrap() []error { return []error{e.cause, e.seen} }
 
-// deviceNames lists the devices of an end, rail by rail.
+// deviceNames lists the devices of a half, rail by rail.
 func deviceNames(rails []ibverbx.RailConfig) string {
 	var names []string
 	for _, r := range rails {

@@ -1,0 +1,239 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// Test is a measurement between two halves, in one process or in two. Make one with New,
+// NewClient or NewServer. Run may be called several times if both halves are in one process, by
+// one goroutine at a time.
+type Test struct {
+	cfg     Config
+	own     Config  // what this side wants of its VirtualQP; between processes only
+	side    int     // 1 for a server, otherwise 0
+	partner Partner // nil if both halves are in this process
+	rails   [2][]ibverbx.RailConfig
+	sizes   []int
+	maxWR   int // requests that a queue of any of the devices holds
+	head    Report
+	every   time.Duration // between two notes that a half is alive; zero means progressEvery
+}
+
+// Observer follows a test, in the goroutine that runs it. Nil functions are not called.
+type Observer struct {
+	// Head is called before the first row, when it is known what the two sides agreed on.
+	Head func(Report)
+	// Progress is called several times a second.
+	Progress func(Progress)
+	// Result is called with each row when it is complete.
+	Result func(Result)
+}
+
+// Progress is how far a test is.
+type Progress struct {
+	// Row counts from 0 to Rows-1.
+	Row int
+	// Rows is how many rows there are.
+	Rows int
+	// Size is the message size of the row in bytes.
+	Size int
+	// Done is the part of the row that is measured, 0 to 1.
+	Done float64
+}
+
+// New checks a Config against the rails of two ends in this process. Each end must have as many
+// rails as the completed Config says; rail i of one reaches rail i of the other. A Config that
+// cannot be measured is a *ConfigError.
+func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
+	cfg, err := cfg.Complete()
+	if err != nil {
+		return nil, err
+	}
+	if len(initiator) != cfg.Rails || len(target) != cfg.Rails {
+		return nil, fmt.Errorf("%d and %d rails were opened, want %d at each end", len(initiator), len(target), cfg.Rails)
+	}
+	if cfg.Kill.On && cfg.Kill.SetPort == nil {
+		return nil, refuse(flagValue("kill-rail", cfg.Kill.Rail), "this program cannot take the ports of these NICs down", "use --provider softnic")
+	}
+	t := &Test{cfg: cfg, own: cfg, rails: [2][]ibverbx.RailConfig{initiator, target}, maxWR: math.MaxInt}
+	var hosts [2]hostInfo
+	var attrs []verbs.DeviceAttr
+	for side := range hosts {
+		found, err := t.query(side, &hosts[side])
+		if err != nil {
+			return nil, err
+		}
+		attrs = append(attrs, found...)
+	}
+	if carried := t.head.MTU; cfg.MTU > carried {
+		return nil, refuse(flagValue("mtu", cfg.MTU), fmt.Sprintf("the ports carry at most %d bytes", carried), "use a smaller MTU")
+	}
+	t.describe(hosts)
+	return t, t.plan(attrs)
+}
+
+// plan chooses the sizes of the rows and refuses what one of the devices cannot do.
+func (t *Test) plan(attrs []verbs.DeviceAttr) (err error) {
+	maxMsg := uint64(math.MaxUint64)
+	for i := range attrs {
+		maxMsg, t.maxWR = min(maxMsg, attrs[i].MaxMsgSize), min(t.maxWR, attrs[i].MaxQPWR)
+	}
+	if t.sizes, err = t.cfg.rows(t.cfg.limit(maxMsg, t.head.MTU)); err != nil {
+		return err
+	}
+	for _, size := range t.sizes {
+		p := newPlan(&t.cfg, size, t.maxWR)
+		for i := range attrs {
+			if err := p.fits(&t.cfg, &attrs[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// query asks the NICs of a side what they are. It fills in what the report says of them.
+func (t *Test) query(side int, h *hostInfo) (attrs []verbs.DeviceAttr, err error) {
+	h.Reads = math.MaxUint8
+	rep := &t.head
+	for i := range t.rails[side] {
+		rail := &t.rails[side][i]
+		name := rail.Context.Device().Name()
+		attr, err := rail.Context.QueryDevice()
+		if err != nil {
+			return nil, err
+		}
+		port, err := rail.Context.QueryPort(portOf(rail))
+		if err != nil {
+			return nil, err
+		}
+		if port.State != verbs.PortActive {
+			return nil, fmt.Errorf("port %d of %s is %s, not %s", portOf(rail), name, port.State, verbs.PortActive)
+		}
+		if rep.MTU == 0 {
+			rep.Provider, rep.Link, rep.MTU = attr.Provider, attr.Link, port.ActiveMTU.Bytes()
+		}
+		rep.MTU, rep.LinkLayer = min(rep.MTU, port.ActiveMTU.Bytes()), port.LinkLayer.String()
+		h.Devices = append(h.Devices, name)
+		h.Reads = min(h.Reads, attr.MaxQPInitRdAtomic, attr.MaxQPRdAtomic)
+		attrs = append(attrs, attr)
+	}
+	return attrs, nil
+}
+
+// describe fills in the head of the report. hosts are the first and the second half.
+func (t *Test) describe(hosts [2]hostInfo) {
+	c, h := &t.cfg, &t.head
+	h.Op, h.Mode, h.Connection, h.Transport = c.op(), c.Mode, c.Connection.String(), c.transport()
+	h.Device, h.Peer = strings.Join(hosts[0].Devices, ","), strings.Join(hosts[1].Devices, ",")
+	h.QPs, h.Rails, h.Scheme = c.QPs, len(t.rails[t.side]), "none"
+	if c.virtual() {
+		h.Lanes, h.Scheme = c.QPs, t.own.Scheme.String()
+	}
+	h.TxDepth, h.CQMod, h.Bidirectional, h.Checked = c.TxDepth, c.CQMod, c.Bidirectional, c.Check
+	h.Policy, h.Fragment, h.OutstandingReads = t.own.Policy.String(), c.Fragment, min(hosts[0].Reads, hosts[1].Reads)
+	h.Results, h.PerLane = []Result{}, []Lane{}
+	if c.MTU > 0 {
+		h.MTU = c.MTU
+	}
+	if c.Mode == Latency {
+		h.TxDepth = 1
+	} else if c.TxDepth == 0 {
+		h.TxDepth = defaultTxDepth
+	}
+	for i := range h.Rails {
+		a, b := hosts[0].Devices, hosts[1].Devices
+		h.PerRail = append(h.PerRail, Rail{Rail: i, Device: a[i%len(a)], Peer: b[i%len(b)]})
+	}
+}
+
+// Sizes returns the message sizes that will be measured, in order.
+func (t *Test) Sizes() []int { return t.sizes }
+
+// Run measures row by row. When ctx ends it stops within milliseconds and returns what it has,
+// with Interrupted set and no error. If a client stops, the server stops too. The end of ctx at a
+// server is an error. After an error the report holds the rows before it.
+func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
+	var cancelled atomic.Bool
+	defer context.AfterFunc(ctx, func() { cancelled.Store(true) })()
+	talk, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	if t.side == 1 {
+		defer context.AfterFunc(ctx, cancel)()
+	}
+	report := t.head
+	report.Results = make([]Result, 0, len(t.sizes))
+	report.PerRail, report.PerLane = slices.Clone(report.PerRail), []Lane{}
+	if t.partner == nil && o.Head != nil {
+		o.Head(report)
+	}
+	for i, size := range t.sizes {
+		if t.partner == nil && cancelled.Load() {
+			break
+		}
+		progress := func(done float64) {
+			if o.Progress != nil {
+				o.Progress(Progress{Row: i, Rows: len(t.sizes), Size: size, Done: min(done, 1)})
+			}
+		}
+		result, err := t.runRow(talk, size, &report, &o, &cancelled, progress)
+		if err != nil {
+			return report, fmt.Errorf("%s %s of %s over %s: %w", report.Op, t.cfg.Mode, FormatSize(size), t.cfg.Connection, err)
+		}
+		if result.Iterations > 0 {
+			report.Results = append(report.Results, result)
+			if o.Result != nil {
+				o.Result(result)
+			}
+		}
+		if report.Interrupted {
+			break
+		}
+	}
+	report.Interrupted = report.Interrupted || t.partner == nil && ctx.Err() != nil
+	return report, nil
+}
+
+// runRow opens, measures and closes one row. It sets Interrupted if a user has ended the test.
+func (t *Test) runRow(ctx context.Context, size int, rep *Report, o *Observer, cancelled *atomic.Bool, progress func(float64)) (res Result, err error) {
+	r, err := t.openRow(ctx, size, cancelled, progress)
+	defer func() { err = errors.Join(err, r.closers.Close()) }()
+	if err != nil {
+		return res, err
+	}
+	if t.cfg.Kill.On {
+		r.outage = r.newOutage(rep)
+	}
+	if r.talk != nil && len(rep.Results) == 0 {
+		t.agreed(rep, r.talk.link)
+		if o.Head != nil {
+			o.Head(*rep)
+		}
+	}
+	progress(0)
+	found, err := r.run()
+	if err != nil {
+		if r.talk != nil {
+			err = r.talk.because(err)
+		}
+		return res, err
+	}
+	res = t.cfg.settle(size, found)
+	for side, half := range found {
+		rep.Interrupted = rep.Interrupted || half.Interrupted
+		if res.Iterations > 0 {
+			rep.add(side, half.Lanes)
+		}
+	}
+	return res, nil
+}
