@@ -18,11 +18,11 @@ import (
 )
 
 const certLong = `Make a small certificate authority and two certificates that it signed, server and client,
-for trying out how two hosts meet: ibverbx perf --server on one, ibverbx perf HOST on the other.
+for a test between two hosts: ibverbx perf --server on one, ibverbx perf HOST on the other.
 
-Each side takes ca.pem and its own certificate and key; keys are readable by their owner
-only. ca.key can sign further certificates and is needed by nobody else: keep it, or delete it.
-The certificate of the server names the hosts that clients may dial (--host).`
+Each side needs ca.pem and its own certificate and key. Only their owner can read the keys.
+ca.key signs further certificates and is not needed otherwise: keep it, or delete it. The
+certificate of the server names the hosts that clients may dial (--host).`
 
 const certExample = `  ibverbx cert                            certs/ for this host, localhost, 127.0.0.1 and ::1
   ibverbx cert --host node1 --host 10.0.0.1
@@ -40,12 +40,12 @@ func newCert(s streams) *cobra.Command {
 	var f certFlags
 	cmd := &cobra.Command{
 		Use:     "cert [DIR]",
-		Short:   "Make certificates for trying things out",
+		Short:   "Make certificates for tests between two hosts",
 		Long:    certLong,
 		Example: certExample,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("one directory at a time, got %q and %q", args[0], args[1])}
+				return wrong(cmd, "one directory at a time, got %q and %q", args[0], args[1])
 			}
 			return nil
 		},
@@ -55,7 +55,7 @@ func newCert(s streams) *cobra.Command {
 				dir = args[0]
 			}
 			if f.days < 1 || f.days > 3650 {
-				return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--days %d: use 1 to 3650", f.days)}
+				return wrong(cmd, "--days %d: use 1 to 3650", f.days)
 			}
 			return runCert(s, dir, &f)
 		},
@@ -63,7 +63,7 @@ func newCert(s streams) *cobra.Command {
 	fl := cmd.Flags()
 	fl.StringArrayVar(&f.hosts, "host", nil, "`name` or address by which clients dial the server; may be repeated (default this host's name, localhost, 127.0.0.1 and ::1)")
 	fl.IntVar(&f.days, "days", 30, "how many `days` the certificates are valid")
-	fl.BoolVar(&f.force, "force", false, "replace files that are there")
+	fl.BoolVar(&f.force, "force", false, "replace existing files")
 	return cmd
 }
 
@@ -154,8 +154,8 @@ func (ca *issuer) issue(name string, hosts []string, use x509.ExtKeyUsage) ([]ce
 	return ca.make(name, what, cert)
 }
 
-// make makes a key and a certificate for it, which the authority signs; its own it signs
-// itself.
+// make makes a key and a certificate for it, which the authority signs. The certificate of the
+// authority is signed with its own key.
 func (ca *issuer) make(name, what string, cert *x509.Certificate) ([]certFile, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

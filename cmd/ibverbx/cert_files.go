@@ -18,14 +18,14 @@ type certFile struct {
 	mode             fs.FileMode
 }
 
-// newSerial returns the number of a certificate: 127 random bits.
+// newSerial returns the serial number of a certificate: 127 random bits.
 func newSerial() (*big.Int, error) {
 	return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 }
 
-// writeFiles writes all files into dir, which it makes. If one of them is there, and not to
-// be replaced, it writes none. A file that is replaced is made anew: neither its mode nor
-// what a link points to is taken over.
+// writeFiles writes all files into dir, which it makes. Without force it writes none if one of
+// them exists. With force it removes a file before it writes it, so that neither its mode nor the
+// target of a link is kept.
 func writeFiles(dir string, files []certFile, force bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -38,7 +38,7 @@ func writeFiles(dir string, files []certFile, force bool) error {
 		case err != nil:
 			return err
 		case !force:
-			return fmt.Errorf("%s is there already: use another directory, or --force to replace it", path)
+			return fmt.Errorf("%s exists: use another directory, or --force to replace it", path)
 		}
 	}
 	for _, f := range files {
@@ -55,7 +55,7 @@ func writeFiles(dir string, files []certFile, force bool) error {
 	return nil
 }
 
-// writeNew writes a file that must not be there.
+// writeNew writes a file that must not exist.
 func writeNew(path string, f certFile) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -28,12 +29,13 @@ this process: the first rail of perf.`,
   ibverbx devices --json | jq .`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) (err error) {
-			from, why, err := nics.choose()
+			notes := s.err
+			if asJSON || list {
+				notes = io.Discard
+			}
+			from, err := nics.choose(notes)
 			if err != nil {
 				return err
-			}
-			if why != "" && !asJSON && !list {
-				fmt.Fprintf(s.err, "provider: %s\n", why)
 			}
 			n, err := from.all()
 			if err != nil {

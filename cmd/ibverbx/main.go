@@ -4,12 +4,14 @@
 //	ibverbx perf             bandwidth of RDMA_WRITE, next to that of memcpy
 //	ibverbx perf send --lat  latency of SEND
 //	ibverbx perf --server    wait for clients, and on another host: ibverbx perf HOST
-//	ibverbx cert             certificates for the two
+//	ibverbx cert             make certificates for client and server
 //	ibverbx devices -v       devices, ports, GIDs and limits
+//	ibverbx doctor           what this machine lacks for RDMA
+//	ibverbx sim              check the engine in a simulated network
 //	ibverbx version
 //
-// The exit status is 0 if all went well, 1 if something failed, 2 if the command line
-// is wrong, and 130 if Ctrl-C ended a measurement; what was measured is printed then.
+// The exit status is 0 on success, 1 if something failed, 2 if the command line is wrong, and 130
+// if Ctrl-C ended a measurement. In that case the results so far are printed.
 package main
 
 import (
@@ -20,7 +22,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	// A second Ctrl-C finds the default behaviour: it ends the process at once.
+	// A second Ctrl-C ends the process at once.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -12,9 +13,8 @@ import (
 	"ibverbx/softnic"
 )
 
-// remote returns the provider of NICs that reach another process. local is this side's
-// address on the way there. Without a choice it is software NICs: they need nothing at
-// either side.
+// remote returns the provider of NICs that reach another process. local is this side's address of
+// the connection. The default is software NICs, because they need nothing at either side.
 func (f *perfFlags) remote(local net.Addr) (opener, error) {
 	switch f.nics.name {
 	case providerRDMACore:
@@ -23,7 +23,7 @@ func (f *perfFlags) remote(local net.Addr) (opener, error) {
 		on, err := nicAddrs(local, f.addrs)
 		return udpNICs{addrs: on, capture: f.capture}, err
 	}
-	_, _, err := f.nics.choose()
+	_, err := f.nics.choose(io.Discard)
 	return nil, err
 }
 
@@ -38,7 +38,7 @@ func nicAddrs(local net.Addr, addrs []string) (on []netip.Addr, err error) {
 		for part := range strings.SplitSeq(list, ",") {
 			a, err := netip.ParseAddr(part)
 			if err != nil {
-				return nil, &perf.ConfigError{Where: "--addr " + part, Problem: "that is no IP address", Fix: "use one that this host has, such as 10.0.0.1"}
+				return nil, &perf.ConfigError{Where: "--addr " + part, Problem: "this is not an IP address", Fix: "use an address of this host, such as 10.0.0.1"}
 			}
 			on = append(on, a)
 		}
@@ -53,8 +53,8 @@ func nicAddrs(local net.Addr, addrs []string) (on []netip.Addr, err error) {
 	return []netip.Addr{ap.Addr().Unmap()}, nil
 }
 
-// udpNICs opens software NICs that speak RoCE v2 over UDP. Rail i is on address i, and begins
-// anew behind the last; every rail is a link of its own.
+// udpNICs opens software NICs that speak RoCE v2 over UDP. Rail i is on address i, starting again
+// after the last one. Every rail has its own link.
 type udpNICs struct {
 	addrs   []netip.Addr
 	capture *pcap.Writer // nil for none
@@ -89,11 +89,5 @@ func (r rdmaNICs) openEnd(rails int) (*nics, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &nics{}
-	for _, c := range active[:min(rails, len(active))] {
-		if err := n.openRail(c.Device, 0, c.Port); err != nil {
-			return nil, errors.Join(err, n.close())
-		}
-	}
-	return n, nil
+	return openRails(active[:min(rails, len(active))])
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -11,79 +12,72 @@ import (
 	"ibverbx/internal/perf"
 )
 
-const perfLong = `Measure what a VirtualQP between two ends in this process does with the memory of the
-other end. Each end has --rails NICs, and --qp lanes (RC QPs) are spread over them;
-requests are cut into fragments that the lanes carry side by side. Tables, flags and
-words are those of linux-rdma perftest.
+const perfLong = `Measure what a VirtualQP does between two ends in this process. Each end has --rails NICs,
+and --qp lanes (RC QPs) are spread over them. Requests are cut into fragments, which the lanes
+carry in parallel. Tables and flags are those of linux-rdma perftest.
 
-Bandwidth (the default): up to --tx-depth messages are in flight, posted --cq-mod at a
-time, of which the last asks for a completion. BW average is bytes over time, BW peak
-the best stretch of at least 0.5 ms, MsgRate messages over time; with --bidirectional
-they are sums. memcpy is Go's copy between the same buffers, measured in turns with the
-transfer in the same run, and ratio is BW average over memcpy.
+Bandwidth (the default): up to --tx-depth messages are in flight. They are posted --cq-mod at a
+time, and the last of them asks for a completion. BW average is bytes over time, BW peak the best
+stretch of at least 0.5 ms, MsgRate messages over time; with --bidirectional they are sums. memcpy
+is Go's copy between the same buffers, measured in turns with the transfer, and ratio is BW average
+over memcpy.
 
-Latency (--lat): one message in flight. write, read and atomic: from the post to the
-completion in hand, a full round trip. send, and write with --imm:
-half of the round trip of a ping-pong, as ib_send_lat. t_typical is the median;
-percentiles are exact.
+Latency (--lat): one message is in flight. For write, read and atomic it is the time from the post
+to the completion, a full round trip. For send, and write with --imm, it is half of the round trip
+of a ping-pong, as ib_send_lat. t_typical is the median; percentiles are exact.
 
-Lanes: write and read are cut and spread by --policy; send and atomic go over one lane
-of their own, the message lane. --imm tells the receiver of each write (WRITE_WITH_IMM),
-by --scheme: tally sends a record behind the data on each lane, dqplb numbers the
-fragments, spray sends a notification when all data is complete. A single lane (-q 1)
-passes requests straight through: nothing is cut, and no scheme is needed. The tables
-below the results say what each rail and each lane carried.
+Lanes: write and read are cut and spread by --policy. send and atomic use one extra lane, the
+message lane. --imm notifies the receiver of each write (WRITE_WITH_IMM), by --scheme: tally sends
+a record behind the data on each lane, dqplb numbers the fragments, and spray sends a notification
+when all data is complete. A single lane (-q 1) passes requests straight through: nothing is cut,
+and no scheme is needed. Two tables show what each rail and each lane carried.
 
--c UC and -c UD measure such QPs by themselves, on one rail: a VirtualQP is made of RC
-QPs. There -q, -n and -t count QPs, messages per QP and messages in flight per QP.
+-c UC and -c UD measure raw QPs on one rail, because a VirtualQP is made of RC QPs. -q, -n and -t
+then count QPs, messages per QP and messages in flight per QP. Lost messages are counted, not
+retransmitted.
 
---transport uc is something else than -c UC. With -c UC the QPs are raw: what is lost is lost,
-and the messages that did not arrive are counted. --transport uc makes every RC QP, and so every
-lane, of 16 UC QPs, with reliability in software (package reliable): chunks travel on all of them,
-what is lost is sent again, a path that dies is left, and every operation, read and atomic too,
-works as on RC. The NICs need UC, which not all have.
+--transport uc differs from -c UC: it makes every RC QP, and so every lane, of 16 UC QPs with
+reliability in software (package reliable). Chunks travel on all of them, lost ones are
+retransmitted, a dead path is left, and every operation works as on RC. The NICs need UC.
 
---check fills every message with a pattern of its own and compares every byte that
-arrives; the time for that is not counted. Atomics are fetch-and-add on 8 bytes.
+--check fills every message with its own pattern and compares every byte that arrives. Rates leave
+out the time for that. Atomics are fetch-and-add on 8 bytes.
 
---kill-rail takes the ports of a rail down in the midst of one transfer, --at a time after
-its start, and up again --back later; every byte is compared all along. The lanes of the
-other rails carry on, take over what was under way, and give back when the rail returns.
-Below the tables: the rate of each rail over time, the rates before, during and after the
-outage, and what happened when. Rates leave out the time for making and comparing
-patterns. Software NICs work on the core of the caller: there one rail alone moves as much
-as two.
+--kill-rail takes the ports of a rail down during one transfer, --at a time after its start, and up
+again --back later. Every byte is compared. The lanes of the other rails go on, replay what was in
+flight, and share the load again when the rail is back. The report shows the rate of each rail over
+time, the rates before, during and after the outage, and all events. Software NICs use the core of
+the caller, so one rail alone moves as much as two.
 
-Two processes, on one host or two: --server waits for clients on port 18515, serves them one
-after the other until Ctrl-C, and turns away whoever cannot prove itself; HOST makes this the
-client, who says what is measured. Both have --token-file with the same secret, or certificates
-(ibverbx cert). What the two sides' flags say of lanes, fragments and MTU is settled between them,
-the smaller counts; both print the results. NICs are software ones that speak RoCE v2 over UDP, on
-the address of the connection or on those of --addr; --provider rdmacore takes real ones. Lanes
-that are lost come back. There is no memcpy to compare with.
+Two processes: --server waits for clients on port 18515 and serves them one after the other until
+Ctrl-C. HOST makes this the client, which decides what is measured. Both sides need --token-file
+with the same secret, or certificates (ibverbx cert). If the flags of the two sides differ in lanes,
+fragments or MTU, the smaller value counts. Both sides print the results. The NICs are software ones
+that speak RoCE v2 over UDP, on the address of the connection or on those of --addr; --provider
+rdmacore takes real ones. Lost lanes are rebuilt. There is no memcpy to compare with.
 
 Units: MiB = 2^20 bytes, Gb = 10^9 bits, Mpps = 10^6 messages per second, usec = 10^-6 s.
 Ctrl-C prints what was measured so far and ends with status 130.`
 
 const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16 MiB, two rails, eight lanes
-  ibverbx perf -q 1                   the same over one QP, straight through
+  ibverbx perf -q 1                   the same over one QP
   ibverbx perf --rails 4 -q 64 -s 1M  64 lanes on four rails
   ibverbx perf --imm --scheme dqplb   notified writes, numbered fragments
   ibverbx perf --imm --lat            half of a ping-pong of notified writes
   ibverbx perf -s 16M --fragment 64K --policy least-bytes
   ibverbx perf read -s 64KiB -D 5     RDMA_READ of 64 KiB for 5 seconds
   ibverbx perf send -c UD -a          SEND over UD, every size up to the MTU
-  ibverbx perf --transport uc --check every lane made of 16 UC QPs, reliable in software
-  ibverbx perf -c UC -q 16            16 raw UC QPs, nothing repaired
+  ibverbx perf --transport uc --check every lane is made of 16 UC QPs, reliable in software
+  ibverbx perf -c UC -q 16            16 raw UC QPs, nothing is retransmitted
   ibverbx perf -s 8,4K,1M -n 5000     three sizes, 5000 messages each
   ibverbx perf --check -b             both directions at once, every byte compared
   ibverbx perf -D 6 --kill-rail 1 --at 2s
                                       lose a NIC under load, go on, take it back
-  ibverbx perf --json | jq .per_rail  for machines
-  ibverbx perf --server --token-file t      on one host, and on another
-  ibverbx perf read node1 --token-file t    RDMA_READ from the first
+  ibverbx perf --json | jq .per_rail  for programs
+  ibverbx perf --server --token-file t      on node1
+  ibverbx perf read node1 --token-file t    on another host: RDMA_READ from node1
   ibverbx perf -n 5 -s 8K node1 --token-file t --pcap roce.pcap
-                                      and its packets, for tshark or Wireshark`
+                                      the packets too, for tshark or Wireshark`
 
 // perfFlags are the flags of perf as they are given.
 type perfFlags struct {
@@ -94,16 +88,14 @@ type perfFlags struct {
 	gbits   bool
 	verbose bool
 
-	// Between processes.
-	auth   authFlags
-	host   string // of the server, for a client
-	server bool
-	listen string
-	once   bool
-	addrs  []string
-	// pcap names a file for the packets of software NICs, and capture is what writes it.
-	pcap    string
-	capture *pcap.Writer
+	auth    authFlags
+	host    string // the server, empty unless this is a client
+	server  bool
+	listen  string
+	once    bool
+	addrs   []string     // of software NICs between processes, by rail
+	pcap    string       // file for the packets of software NICs
+	capture *pcap.Writer // writes that file, nil without one
 }
 
 // newPerf builds the perf command.
@@ -133,11 +125,8 @@ func newPerf(s streams) *cobra.Command {
 	return cmd
 }
 
-// arguments takes an operation and a host. A word that is exactly an operation is one.
+// arguments takes an operation and a host. A word that names an operation is never a host.
 func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
-	wrong := func(format string, more ...any) error {
-		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf(format, more...)}
-	}
 	rest := args
 	if len(rest) > 0 {
 		if op, err := perf.ParseOp(rest[0]); err == nil {
@@ -150,23 +139,23 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 	_, notHost := perf.ParseOp(f.host)
 	switch {
 	case notHost == nil:
-		return wrong("one operation at a time, got %q", args)
+		return wrong(cmd, "use one operation, got %q", args)
 	case len(rest) > 0:
-		return wrong("one operation and one host at a time, got %q", args)
+		return wrong(cmd, "use one operation and one host, got %q", args)
 	case f.server && len(args) > 0:
-		return wrong("--server takes what clients ask for, got %q; say it at the client", args[0])
+		return wrong(cmd, "%q is for the client: --server measures what clients ask for", args[0])
 	case f.server && f.lat:
-		return wrong("--server takes what clients ask for; say --lat at the client")
+		return wrong(cmd, "--lat is for the client: --server measures what clients ask for")
 	case f.server && f.cfg.Transport != "":
-		return wrong("--server takes what clients ask for; say --transport at the client")
+		return wrong(cmd, "--transport is for the client: --server measures what clients ask for")
 	case !f.server && (f.listen != "" || f.once || f.cfg.Lend != 0):
-		return wrong("--listen, --once and --lend are for --server")
+		return wrong(cmd, "--listen, --once and --lend are for --server")
 	case f.host != "" && f.auth == authFlags{}:
-		return wrong("there is no operation %q; say write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
+		return wrong(cmd, "there is no operation %q: use write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
 	case f.host == "" && !f.server && f.pcap != "":
-		return wrong("--pcap is for tests between two processes: in one process there are no packets on a wire")
+		return wrong(cmd, "--pcap needs a host or --server: in one process there are no packets")
 	case f.host == "" && !f.server && (f.auth != authFlags{} || len(f.addrs) > 0):
-		return wrong("there is no other process without a host or --server: drop the flags for one, or name it")
+		return wrong(cmd, "the flags for authentication and --addr need a host or --server")
 	}
 	return nil
 }
@@ -177,12 +166,13 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	from, why, err := f.nics.choose()
+	notes := s.err
+	if f.json {
+		notes = io.Discard
+	}
+	from, err := f.nics.choose(notes)
 	if err != nil {
 		return err
-	}
-	if why != "" && !f.json {
-		fmt.Fprintf(s.err, "provider: %s\n", why)
 	}
 	n, err := from.open(cfg.Rails)
 	if err != nil {

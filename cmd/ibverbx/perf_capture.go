@@ -10,14 +10,14 @@ import (
 	"ibverbx/softnic"
 )
 
-// captured runs a test between processes with the packets of its software NICs written to
-// --pcap, and says how many there are.
+// captured runs a test between processes. It writes the packets of its software NICs to --pcap and
+// says how many there are.
 func (f *perfFlags) captured(ctx context.Context, s streams, run func(context.Context, streams, *perfFlags) error) (err error) {
 	if f.pcap == "" {
 		return run(ctx, s, f)
 	}
 	if f.nics.name == providerRDMACore {
-		return &perf.ConfigError{Where: "--pcap " + f.pcap, Problem: "what real NICs send is not to be seen here", Fix: "use --provider softnic, or a capture of the port"}
+		return &perf.ConfigError{Where: "--pcap " + f.pcap, Problem: "the packets of real NICs do not pass through this program", Fix: "use --provider softnic, or capture at the port"}
 	}
 	w, err := pcap.Create(f.pcap, pcap.Config{})
 	if err != nil {
@@ -29,7 +29,7 @@ func (f *perfFlags) captured(ctx context.Context, s streams, run func(context.Co
 		written, dropped := w.Counts()
 		fmt.Fprintf(s.err, "ibverbx: %d packets in %s", written, f.pcap)
 		if dropped > 0 {
-			fmt.Fprintf(s.err, ", %d had no room", dropped)
+			fmt.Fprintf(s.err, ", %d were dropped", dropped)
 		}
 		fmt.Fprintln(s.err)
 	}()

@@ -50,7 +50,7 @@ func TestPerfPcapErrors(t *testing.T) {
 	for _, tt := range []struct {
 		args, want string
 	}{
-		{"perf --pcap x", "between two processes"},
+		{"perf --pcap x", "needs a host or --server"},
 		{"perf --server --token-file t --provider rdmacore --pcap x", "--provider softnic"},
 		{"perf --server --token-file t --pcap /no/such/folder/x", "/no/such/folder"},
 	} {

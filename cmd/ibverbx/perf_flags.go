@@ -20,26 +20,27 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl := cmd.Flags()
 	fl.SortFlags = false
 	c := &f.cfg
-	fl.VarP((*sizes)(&c.Sizes), "size", "s", "message `size`, or several with commas: 65536, 64KiB, 8,4K,1M (default: a short sweep)")
+	fl.FuncP("size", "s", "message `size`, or several with commas: 65536, 64KiB, 8,4K,1M (default: a short sweep)", sizes(&c.Sizes))
 	fl.BoolVarP(&c.All, "all", "a", false, "all sizes from 2 to 2^23 bytes in powers of two")
-	fl.VarP((*count)(&c.Iterations), "iters", "n", "`messages` per size and direction (default: as many as --duration allows)")
-	fl.VarP((*seconds)(&c.Duration), "duration", "D", "`time` to measure each size, in seconds or as 500ms (default 200ms)")
-	fl.Var((*count)(&c.Rails), "rails", "`NICs` of each end, 1 to 8, each on a link of its own (default 2; with one lane 1)")
-	fl.VarP((*count)(&c.QPs), "qp", "q", "number of `lanes`; one passes straight through (default 4 per rail)")
-	fl.Var(named{&c.Scheme, schemeNames()}, "scheme", "how the receiver learns of a write with --imm: tally, dqplb or spray (default tally)")
-	fl.Var(named{&c.Policy, policyNames()}, "policy", "which lane a fragment goes to: auto, round-robin, least-bytes or two-choices (default auto: two-choices if the rails differ in speed, else round-robin)")
-	fl.Var((*fragment)(&c.Fragment), "fragment", "`size` of a fragment, at most 1GiB; 0 chooses it by the length of the message (default 0)")
+	fl.FuncP("iters", "n", "`messages` per size and direction (default: as many as --duration allows)", count(&c.Iterations))
+	fl.FuncP("duration", "D", "`time` to measure each size, in seconds or as 500ms (default 200ms)", seconds(&c.Duration))
+	fl.Func("rails", "`NICs` of each end, 1 to 8, each on its own link (default 2; with one lane 1)", count(&c.Rails))
+	fl.FuncP("qp", "q", "number of `lanes`; a single one passes requests through unchanged (default 4 per rail)", count(&c.QPs))
+	fl.Func("scheme", "`name` of how the receiver learns of a write with --imm: tally, dqplb or spray (default tally)", named(&c.Scheme, schemeNames()))
+	fl.Func("policy", "`name` of how a lane is chosen for a fragment: auto, round-robin, least-bytes or two-choices "+
+		"(default auto: two-choices if the rails differ in speed, else round-robin)", named(&c.Policy, policyNames()))
+	fl.Func("fragment", "`size` of a fragment, at most 1GiB; 0 chooses it by the size of the message (default 0)", sizeOrZero(&c.Fragment))
 	fl.BoolVar(&c.Imm, "imm", false, "write with an immediate: the receiver is notified of each message and counts it")
-	fl.VarP((*count)(&c.TxDepth), "tx-depth", "t", "`messages` in flight (default 128, fewer if that is more than 16 MiB)")
-	fl.VarP((*count)(&c.CQMod), "cq-mod", "Q", "`messages` posted at once, with one completion (default by size, at most 64)")
-	fl.VarP((*count)(&c.MTU), "mtu", "m", "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096 (default: of the ports; the memory link cuts nothing)")
-	fl.VarP((*connection)(&c.Connection), "connection", "c", "`type` of QP: RC, or UC (write, send) or UD (send) by themselves, raw (default RC)")
-	fl.Var((*transport)(&c.Transport), "transport", "`what` makes RC QPs reliable: rc, the NIC, or uc, software over many UC QPs each (default rc; raw UC is -c UC)")
+	fl.FuncP("tx-depth", "t", "`messages` in flight (default 128, fewer if that is more than 16 MiB)", count(&c.TxDepth))
+	fl.FuncP("cq-mod", "Q", "`messages` posted at once, with one completion (default by size, at most 64)", count(&c.CQMod))
+	fl.FuncP("mtu", "m", "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096 (default that of the ports; the memory link cuts nothing)", count(&c.MTU))
+	fl.FuncP("connection", "c", "`type` of QP: RC, or raw UC (write, send) or UD (send) without a VirtualQP (default RC)", connection(&c.Connection))
+	fl.Func("transport", "`what` makes RC QPs reliable: rc, the NIC, or uc, software over many UC QPs each (default rc; raw UC is -c UC)", transport(&c.Transport))
 	fl.BoolVarP(&c.Bidirectional, "bidirectional", "b", false, "both ends send at once; rates are sums")
 	fl.BoolVar(&c.Check, "check", false, "compare every byte that arrives")
-	fl.Var((*rail)(&c.Kill), "kill-rail", "lose this `rail`, 0 to --rails less 1, under load and take it back; implies --check (default size 1MiB)")
-	fl.Var((*seconds)(&c.Kill.At), "at", "`time` after the start at which --kill-rail takes the rail down (default 1s)")
-	fl.Var((*seconds)(&c.Kill.Back), "back", "`time` after the loss at which --kill-rail takes the rail up (default 1s)")
+	fl.Func("kill-rail", "lose this `rail`, 0 to --rails less 1, under load and take it back; implies --check (default size 1MiB)", rail(&c.Kill))
+	fl.Func("at", "`time` after the start at which --kill-rail takes the rail down (default 1s)", seconds(&c.Kill.At))
+	fl.Func("back", "`time` after the loss at which --kill-rail takes the rail up (default 1s)", seconds(&c.Kill.Back))
 	fl.BoolVar(&f.lat, "lat", false, "measure latency instead of bandwidth")
 	f.nics.define(cmd, s)
 	fl.BoolVar(&f.gbits, "report_gbits", false, "rates in Gb/sec instead of MiB/sec")
@@ -47,129 +48,120 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.BoolVar(&f.server, "server", false, "wait for clients and serve them one after the other, until Ctrl-C")
 	fl.StringVar(&f.listen, "listen", "", "`address` at which --server waits (default :18515)")
 	fl.BoolVar(&f.once, "once", false, "end --server after one client")
-	fl.Var((*fragment)(&c.Lend), "lend", "`memory` that --server takes for the buffers of a client, at most 2GiB (default 256MiB)")
+	fl.Func("lend", "`memory` that --server takes for the buffers of a client, at most 2GiB (default 256MiB)", sizeOrZero(&c.Lend))
 	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs between processes, one for each rail (default that of the connection)")
 	fl.StringVar(&f.pcap, "pcap", "", "write the packets of software NICs between processes to `file`, for tshark and Wireshark")
 	f.auth.define(cmd)
 	fl.BoolVar(&f.json, "json", false, "print one JSON object; bytes and seconds, not MiB")
 }
 
-// sizes is a flag that takes one message size or several with commas.
-type sizes []int
+// The functions below make the function that reads a flag into a field, which is zero if the flag
+// is not given.
 
-func (v *sizes) Set(s string) error {
-	var list []int
-	for part := range strings.SplitSeq(s, ",") {
-		n, err := perf.ParseSize(part)
-		if err != nil {
-			return err
+// sizes takes one message size or several with commas.
+func sizes(to *[]int) func(string) error {
+	return func(s string) error {
+		for part := range strings.SplitSeq(s, ",") {
+			n, err := perf.ParseSize(part)
+			if err != nil {
+				return err
+			}
+			*to = append(*to, n)
 		}
-		list = append(list, n)
-	}
-	*v = append(*v, list...)
-	return nil
-}
-
-func (v *sizes) String() string { return "" }
-func (v *sizes) Type() string   { return "size" }
-
-// count is a flag that takes a whole number above 0; unset it is 0.
-type count int
-
-func (v *count) Set(s string) error {
-	n, err := strconv.ParseInt(s, 10, 32)
-	if err != nil || n < 1 {
-		return errors.New("want a whole number from 1 to 2147483647")
-	}
-	*v = count(n)
-	return nil
-}
-
-func (v *count) String() string { return "" }
-func (v *count) Type() string   { return "count" }
-
-// seconds is a flag that takes a number of seconds or a Go duration; unset it is 0.
-type seconds time.Duration
-
-func (v *seconds) Set(s string) error {
-	if n, err := strconv.ParseFloat(s, 64); err == nil && n > 0 && n < 1e9 {
-		*v = seconds(n * float64(time.Second))
 		return nil
 	}
-	if d, err := time.ParseDuration(s); err == nil && d > 0 {
-		*v = seconds(d)
+}
+
+// sizeOrZero takes a size, or 0.
+func sizeOrZero(to *int) func(string) error {
+	return func(s string) (err error) {
+		if s != "0" {
+			*to, err = perf.ParseSize(s)
+		}
+		return err
+	}
+}
+
+// count takes a whole number above 0.
+func count(to *int) func(string) error {
+	return func(s string) error {
+		n, err := strconv.ParseInt(s, 10, 32)
+		if err != nil || n < 1 {
+			return errors.New("want a whole number from 1 to 2147483647")
+		}
+		*to = int(n)
 		return nil
 	}
-	return errors.New("want seconds such as 5 or 0.5, or a time such as 500ms or 2m")
 }
 
-func (v *seconds) String() string { return "" }
-func (v *seconds) Type() string   { return "time" }
-
-// rail is a flag that takes the number of a rail to lose; unset there is none.
-type rail perf.Kill
-
-func (v *rail) Set(s string) error {
-	n, err := strconv.ParseInt(s, 10, 32)
-	if err != nil || n < 0 {
-		return errors.New("want the number of a rail: 0, 1 and so on")
-	}
-	v.On, v.Rail = true, int(n)
-	return nil
-}
-
-func (v *rail) String() string { return "" }
-func (v *rail) Type() string   { return "rail" }
-
-// connection is a flag that takes the name of a type of QP; unset it is 0.
-type connection verbs.QPType
-
-func (v *connection) Set(s string) error {
-	for _, t := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
-		if strings.EqualFold(s, t.String()) {
-			*v = connection(t)
+// seconds takes a number of seconds or a Go duration.
+func seconds(to *time.Duration) func(string) error {
+	return func(s string) error {
+		if n, err := strconv.ParseFloat(s, 64); err == nil && n > 0 && n < 1e9 {
+			*to = time.Duration(n * float64(time.Second))
 			return nil
 		}
+		if d, err := time.ParseDuration(s); err == nil && d > 0 {
+			*to = d
+			return nil
+		}
+		return errors.New("want seconds such as 5 or 0.5, or a time such as 500ms or 2m")
 	}
-	return errors.New("want RC, UC or UD")
 }
 
-func (v *connection) String() string { return "" }
-func (v *connection) Type() string   { return "type" }
-
-// fragment is a flag that takes the size of a fragment, or 0.
-type fragment int
-
-func (v *fragment) Set(s string) error {
-	if s == "0" {
-		*v = 0
+// rail takes the number of a rail to lose.
+func rail(to *perf.Kill) func(string) error {
+	return func(s string) error {
+		n, err := strconv.ParseInt(s, 10, 32)
+		if err != nil || n < 0 {
+			return errors.New("want the number of a rail: 0, 1 and so on")
+		}
+		to.On, to.Rail = true, int(n)
 		return nil
 	}
-	n, err := perf.ParseSize(s)
-	*v = fragment(n)
-	return err
 }
 
-func (v *fragment) String() string { return "" }
-func (v *fragment) Type() string   { return "size" }
-
-// named is a flag that takes one of a few names.
-type named struct {
-	value encoding.TextUnmarshaler
-	names []string
-}
-
-func (v named) Set(s string) error {
-	s = strings.ToLower(s)
-	if !slices.Contains(v.names, s) {
-		last := len(v.names) - 1
-		return errors.New("want " + strings.Join(v.names[:last], ", ") + " or " + v.names[last])
+// connection takes the name of a type of QP.
+func connection(to *verbs.QPType) func(string) error {
+	return func(s string) error {
+		for _, t := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
+			if strings.EqualFold(s, t.String()) {
+				*to = t
+				return nil
+			}
+		}
+		return errors.New("want RC, UC or UD")
 	}
-	return v.value.UnmarshalText([]byte(s))
 }
 
-func (v named) String() string { return "" }
-func (v named) Type() string   { return "name" }
+// transport takes the name of what makes QPs reliable.
+func transport(to *perf.Transport) func(string) error {
+	return func(s string) error {
+		t, err := perf.ParseTransport(s)
+		if err != nil {
+			return errors.New("want rc or uc")
+		}
+		*to = t
+		return nil
+	}
+}
+
+// named takes one of a few names.
+func named(to encoding.TextUnmarshaler, names []string) func(string) error {
+	return func(s string) error {
+		s = strings.ToLower(s)
+		if !slices.Contains(names, s) {
+			return errors.New("want " + oneOf(names))
+		}
+		return to.UnmarshalText([]byte(s))
+	}
+}
+
+// oneOf lists two or more names: "a, b or c".
+func oneOf(names []string) string {
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
 
 func schemeNames() []string {
 	return []string{ibverbx.Tally.String(), ibverbx.DQPLB.String(), ibverbx.Spray.String()}

@@ -19,7 +19,7 @@ type partner struct {
 	nics   *nics
 }
 
-// newPartner makes one of a connection; close closes what it opened, and the connection.
+// newPartner makes a partner of a connection. Its close closes the connection too.
 func newPartner(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*partner, error) {
 	from, err := f.remote(conn.LocalAddr())
 	if err != nil {
@@ -63,7 +63,7 @@ func (p *partner) Open(w perf.Wish) ([]ibverbx.RailConfig, error) {
 	return n.ends[0], n.wrap(w)
 }
 
-// lent is the name of the memory that each side lends the other.
+// lent is the name of the memory that each side lends to the other.
 const lent = "perf"
 
 // Connect implements perf.Partner.
@@ -94,7 +94,7 @@ func runClient(ctx context.Context, s streams, f *perfFlags) (err error) {
 	if _, err := f.cfg.Complete(); err != nil {
 		return err
 	}
-	auth, err := f.auth.config()
+	auth, err := f.auth.config(f.host)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,13 +12,13 @@ import (
 	"ibverbx/internal/perf"
 )
 
-// runServer serves one client after the other until ctx ends, or one with --once. A client
-// that is turned away, or whose test fails, ends nothing but itself.
+// runServer serves one client after the other until ctx ends, or one with --once. It goes on after
+// a client that was turned away or whose test failed.
 func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	if _, err := f.cfg.Complete(); err != nil {
-		return err // otherwise every client would be told so
+		return err // otherwise every client would get this error
 	}
-	auth, err := f.auth.config()
+	auth, err := f.auth.config("--server")
 	if err != nil {
 		return err
 	}
@@ -26,11 +27,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	}
 	tell := &teller{s: s}
 	auth.Rejected = func(from net.Addr, err error) { tell.say("turned away %v: %v", from, err) }
-	listen := f.listen
-	if listen == "" {
-		listen = ":" + defaultPort
-	}
-	l, err := bootstrap.Listen(ctx, withPort(listen), auth)
+	l, err := bootstrap.Listen(ctx, withPort(cmp.Or(f.listen, ":"+defaultPort)), auth)
 	if err != nil {
 		return err
 	}
@@ -42,7 +39,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 			if err == nil {
 				_ = conn.Close()
 			}
-			return nil // Ctrl-C is how a server ends
+			return nil // Ctrl-C is the normal end of a server
 		}
 		if err != nil {
 			return err
@@ -77,7 +74,7 @@ func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.C
 	return show(ctx, s, f, test, conn.Peer().Addr.String())
 }
 
-// teller writes lines of several goroutines to stderr.
+// teller writes lines to stderr for several goroutines.
 type teller struct {
 	mu sync.Mutex
 	s  streams

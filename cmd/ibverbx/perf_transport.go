@@ -10,43 +10,31 @@ import (
 	"ibverbx/verbs"
 )
 
-// transport is a flag that takes the name of what makes QPs reliable; unset it is empty.
-type transport perf.Transport
-
-func (v *transport) Set(s string) error {
-	t, err := perf.ParseTransport(s)
-	if err != nil {
-		return errors.New("want rc or uc")
-	}
-	*v = transport(t)
-	return nil
-}
-
-func (v *transport) String() string { return "" }
-func (v *transport) Type() string   { return "transport" }
-
-// What an RC QP is made of, and how many receive buffers a wrapped NIC has for each: twice what
-// reliable.Config.RecvDepth wants, so that lanes can be replaced, and as many as all paths keep
-// where they cannot share them.
+// Sizes of a wrapped NIC, whose RC QPs are made of UC QPs.
 const (
-	wrapPaths     = 16
+	// wrapPaths is how many UC QPs an RC QP has.
+	wrapPaths = 16
+	// wrapPathRecvs is how many receives each UC QP has if they cannot share them.
 	wrapPathRecvs = 8
-	wrapRecvs     = 32
-	minWrapRecvs  = 512
-	maxWrapRecvs  = 1 << 15
-	wrapMoreLanes = 3 // the message lane, the notify lane, one that comes back
+	// wrapRecvs is how many receives a NIC has for each RC QP, otherwise: twice what
+	// reliable.Config.RecvDepth wants, so that lanes can be replaced.
+	wrapRecvs    = 32
+	minWrapRecvs = 512
+	maxWrapRecvs = 1 << 15
+	// wrapMoreLanes are the message lane, the notify lane and one that is being replaced.
+	wrapMoreLanes = 3
 	wrapChunk     = 32 << 10
 )
 
-// wrap makes RC QPs of the rails out of UC QPs if the test wants that. After an error the
-// caller closes all.
+// wrap makes RC QPs of the rails out of UC QPs if the test wants that. The caller closes them,
+// also after an error.
 func (n *nics) wrap(w perf.Wish) error {
 	if w.Transport != perf.TransportUC {
 		return nil
 	}
 	n.contexts = nil
 	for end := range n.ends {
-		rails := max(len(n.ends[end]), 1) // there may be fewer than the test wishes for
+		rails := max(len(n.ends[end]), 1) // there may be fewer than the test wants
 		lanes := (w.Lanes+rails-1)/rails + wrapMoreLanes
 		if err := lendReceives(w, n.ends[end], lanes); err != nil {
 			return err
@@ -65,7 +53,7 @@ func (n *nics) wrap(w perf.Wish) error {
 	return nil
 }
 
-// lendReceives refuses a test for which the wrapped rails of an end would take more memory than
+// lendReceives refuses a test if the receives of the wrapped rails of an end need more memory than
 // the wish allows.
 func lendReceives(w perf.Wish, rails []ibverbx.RailConfig, lanes int) error {
 	if w.Memory == 0 {
@@ -89,7 +77,7 @@ func lendReceives(w perf.Wish, rails []ibverbx.RailConfig, lanes int) error {
 	return nil
 }
 
-// receivesOf is how many receive buffers a NIC gets for so many lanes.
+// receivesOf is how many receives a NIC gets for so many lanes.
 func receivesOf(ctx verbs.Context, lanes int) (int, error) {
 	attr, err := ctx.QueryDevice()
 	recvs := wrapRecvs * lanes
@@ -99,7 +87,7 @@ func receivesOf(ctx verbs.Context, lanes int) (int, error) {
 	return min(max(recvs, minWrapRecvs), maxWrapRecvs), err
 }
 
-// wrapContext makes RC QPs of a NIC, at most so many, out of UC QPs.
+// wrapContext returns a NIC whose RC QPs, one for each lane, are made of UC QPs of ctx.
 func wrapContext(ctx verbs.Context, lanes int) (verbs.Context, error) {
 	recvs, err := receivesOf(ctx, lanes)
 	if err != nil {

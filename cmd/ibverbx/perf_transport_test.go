@@ -96,7 +96,7 @@ func TestPerfTransportErrors(t *testing.T) {
 		{"--transport raw", []string{"--transport", "want rc or uc"}},
 		{"--transport uc -c UC", []string{"--transport uc", "measures UC QPs as they are", "drop --connection UC"}},
 		{"send --transport uc -c UD", []string{"--transport uc", "no RC QPs in a test of UD", "drop --connection UD"}},
-		{"--server --transport uc", []string{"--server", "say --transport at the client"}},
+		{"--server --transport uc", []string{"--server", "--transport is for the client"}},
 	} {
 		status, out, stderr := command(t.Context(), append([]string{"perf"}, strings.Fields(tt.args)...)...)
 		if status != exitUsage || out != "" {
@@ -114,7 +114,7 @@ func TestPerfTransportErrors(t *testing.T) {
 func TestPerfTransportHelp(t *testing.T) {
 	out := succeed(t, "perf", "--help")
 	for _, want := range []string{
-		"--transport uc is something else than -c UC", "With -c UC the QPs are raw", "of 16 UC QPs", "raw UC is -c UC",
+		"--transport uc differs from -c UC", "measure raw QPs", "of 16 UC QPs", "raw UC is -c UC",
 		"ibverbx perf --transport uc --check", "ibverbx perf -c UC -q 16",
 	} {
 		if !strings.Contains(out, want) {

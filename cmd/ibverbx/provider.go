@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Names of providers. Auto takes rdmacore if a device is usable, and softnic otherwise.
+// Names of providers. Auto takes rdmacore if a device is usable, otherwise softnic.
 const (
 	providerAuto     = "auto"
 	providerSoftNIC  = "softnic"
@@ -28,39 +29,43 @@ type providerFlags struct {
 func (f *providerFlags) define(cmd *cobra.Command, s streams) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.name, "provider", cmp.Or(s.provider, providerAuto), "`NICs` to use: softnic (in software), rdmacore (real ones, through libibverbs) or auto")
-	fl.StringVar(&f.devices, "devices", "", "`list` of devices of rdmacore: mlx5_0:1,mlx5_2, all whose names begin so; =mlx5_1 exactly; ^rxe all but (default all)")
+	fl.StringVar(&f.devices, "devices", "", "`list` of devices of rdmacore: mlx5_0:1,mlx5_2, every name that begins so; =mlx5_1 that name only; ^rxe all others (default all)")
 }
 
-// choose returns the provider, and why if that was left to this program.
-func (f *providerFlags) choose() (p provider, why string, err error) {
+// choose returns the provider. If the choice was left to this program it is printed to notes.
+func (f *providerFlags) choose(notes io.Writer) (provider, error) {
+	real := rdmaNICs{spec: f.devices}
 	switch f.name {
 	case providerSoftNIC:
-		return softNICs{}, "", nil
+		return softNICs{}, nil
 	case providerRDMACore:
-		return rdmaNICs{spec: f.devices}, "", nil
+		return real, nil
 	case providerAuto:
-		real := rdmaNICs{spec: f.devices}
-		if found, err := real.usable(); err != nil {
-			if f.devices != "" {
-				return nil, "", err
-			}
-			return softNICs{}, fmt.Sprintf("softnic, because rdmacore has no usable device: %v", err), nil
-		} else if len(found) > 0 {
-			return real, fmt.Sprintf("rdmacore, because %s is usable", found[0].Device.Name()), nil
+		found, err := real.usable()
+		switch {
+		case err != nil && f.devices != "":
+			return nil, err
+		case len(found) > 0:
+			fmt.Fprintf(notes, "Using RDMA device %s.\n", found[0].Device.Name())
+			return real, nil
 		}
-		return softNICs{}, "softnic, because no port of a device of rdmacore is active", nil
+		fmt.Fprintln(notes, "No RDMA hardware found; using software NICs (run `ibverbx doctor` for details).")
+		return softNICs{}, nil
 	}
-	return nil, "", &perf.ConfigError{
+	return nil, &perf.ConfigError{
 		Where: "--provider " + f.name, Problem: "there is no such provider", Fix: "use softnic, rdmacore or auto",
 	}
 }
 
-// rdmaNICs opens real NICs. Rail i of one end is the device at 2i of those chosen, and of
-// the other the next one; with fewer devices both ends share one, and packets return on it.
+// rdmaNICs opens real NICs. Rail i of one end is the device at 2i of those chosen, and of the other
+// end the next one. With fewer devices both ends share one, and packets return on it.
 type rdmaNICs struct{ spec string }
 
-// usable returns the chosen devices that have an active port.
-func (r rdmaNICs) usable() ([]rdmacore.Choice[*rdmacore.Device], error) {
+// choice is a device and a port of it.
+type choice = rdmacore.Choice[*rdmacore.Device]
+
+// chosen returns the devices that --devices names.
+func (r rdmaNICs) chosen() ([]choice, error) {
 	lib, err := rdmacore.Load(rdmacore.Config{})
 	if err != nil {
 		return nil, err
@@ -69,11 +74,12 @@ func (r rdmaNICs) usable() ([]rdmacore.Choice[*rdmacore.Device], error) {
 	if err != nil {
 		return nil, err
 	}
-	chosen, err := rdmacore.Select(r.spec, devices)
-	if err != nil {
-		return nil, err
-	}
-	var active []rdmacore.Choice[*rdmacore.Device]
+	return rdmacore.Select(r.spec, devices)
+}
+
+// usable returns the chosen devices that have an active port.
+func (r rdmaNICs) usable() (active []choice, err error) {
+	chosen, err := r.chosen()
 	for _, c := range chosen {
 		ctx, err := c.Device.Open()
 		if err != nil {
@@ -87,34 +93,36 @@ func (r rdmaNICs) usable() ([]rdmacore.Choice[*rdmacore.Device], error) {
 			return nil, err
 		}
 	}
-	return active, nil
+	return active, err
 }
 
 // found is usable, with an error if there is none.
-func (r rdmaNICs) found() ([]rdmacore.Choice[*rdmacore.Device], error) {
+func (r rdmaNICs) found() ([]choice, error) {
 	active, err := r.usable()
 	if err == nil && len(active) == 0 {
 		err = fmt.Errorf("%w: no port of the chosen devices is active", rdmacore.ErrNoDevice)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("--provider rdmacore: %w (ibverbx doctor says more; --provider softnic needs nothing)", err)
+	return active, explained(err)
+}
+
+// explained adds to an error of rdmacore what to do.
+func explained(err error) error {
+	if err == nil {
+		return nil
 	}
-	return active, nil
+	return fmt.Errorf("--provider rdmacore: %w (run ibverbx doctor for details, or use --provider softnic)", err)
 }
 
 func (r rdmaNICs) all() (*nics, error) {
-	lib, err := rdmacore.Load(rdmacore.Config{})
+	chosen, err := r.chosen()
 	if err != nil {
-		return nil, fmt.Errorf("--provider rdmacore: %w (ibverbx doctor says more)", err)
+		return nil, explained(err)
 	}
-	devices, err := lib.Devices()
-	if err != nil {
-		return nil, fmt.Errorf("--provider rdmacore: %w (ibverbx doctor says more)", err)
-	}
-	chosen, err := rdmacore.Select(r.spec, devices)
-	if err != nil {
-		return nil, fmt.Errorf("--devices %s: %w", r.spec, err)
-	}
+	return openRails(chosen)
+}
+
+// openRails makes each choice a rail of the first end.
+func openRails(chosen []choice) (*nics, error) {
 	n := &nics{}
 	for _, c := range chosen {
 		if err := n.openRail(c.Device, 0, c.Port); err != nil {

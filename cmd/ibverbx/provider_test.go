@@ -6,13 +6,14 @@ import (
 	"testing"
 )
 
-// TestAutoSaysWhy: auto names the provider that it takes, and the reason.
+// TestAutoSaysWhy: auto says which NICs it takes.
 func TestAutoSaysWhy(t *testing.T) {
 	for _, args := range []string{"perf -s 8 -n 100 --provider auto", "devices --provider auto"} {
 		var out, stderr bytes.Buffer
 		status := run(t.Context(), strings.Fields(args), streams{out: &out, err: &stderr})
-		if status != exitOK || !strings.HasPrefix(stderr.String(), "provider: ") || !strings.Contains(stderr.String(), ", because ") {
-			t.Errorf("ibverbx %s: status %d, stderr %q; want a provider and why", args, status, stderr.String())
+		if status != exitOK || !strings.HasPrefix(stderr.String(), "No RDMA hardware found; using software NICs") &&
+			!strings.HasPrefix(stderr.String(), "Using RDMA device ") {
+			t.Errorf("ibverbx %s: status %d, stderr %q; want the choice", args, status, stderr.String())
 		}
 	}
 }

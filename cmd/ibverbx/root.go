@@ -27,21 +27,25 @@ var errInterrupted = errors.New("interrupted")
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
-	// provider is the default of --provider, empty for auto: tests name one.
+	// provider is the default of --provider. Empty means auto; tests name one.
 	provider string
 }
 
-// usageError says that the command line is wrong. Command is where to find help.
+// usageError says that the command line is wrong.
 type usageError struct {
-	command string
+	command string // whose help explains it
 	err     error
+}
+
+// wrong refuses the command line of a command.
+func wrong(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{command: cmd.CommandPath(), err: fmt.Errorf(format, args...)}
 }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// run runs a command line and returns its exit status. Errors are printed here and
-// nowhere else.
+// run runs a command line and returns its exit status. Only run prints errors.
 func run(ctx context.Context, args []string, s streams) int {
 	root := newRoot(s)
 	root.SetArgs(args)
@@ -76,9 +80,10 @@ without them it uses softnic, an RDMA NIC in software.`,
   ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
   ibverbx perf send --lat      latency of SEND
   ibverbx perf --server        wait for clients; on another host: ibverbx perf HOST
-  ibverbx cert                 certificates for the two
+  ibverbx cert                 make certificates for client and server
   ibverbx devices -v           devices, ports, GIDs and limits
-  ibverbx doctor               what this machine lacks for RDMA`,
+  ibverbx doctor               what this machine lacks for RDMA
+  ibverbx sim --seeds 100      check the engine in a simulated network`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noCommand,
@@ -91,22 +96,28 @@ without them it uses softnic, an RDMA NIC in software.`,
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{command: cmd.CommandPath(), err: err}
+		return wrong(cmd, "%w", err)
 	})
 	root.AddCommand(newPerf(s), newDevices(s), newDoctor(s), newSim(s), newCert(s), newVersion(s))
 	return root
 }
 
-// noCommand refuses words that are not a command, and says what may have been meant.
+// noCommand refuses words that are not a command, and names those that are.
 func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	hint := "say perf, devices, doctor, cert or version"
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	hint := "use " + oneOf(names)
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = "did you mean " + strings.Join(near, " or ") + "?"
 	}
-	return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("there is no command %q; %s", args[0], hint)}
+	return wrong(cmd, "there is no command %q; %s", args[0], hint)
 }
 
 // noArgs refuses arguments to a command that has none.
@@ -114,5 +125,5 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("%s takes no arguments, got %q", cmd.Name(), args[0])}
+	return wrong(cmd, "%s takes no arguments, got %q", cmd.Name(), args[0])
 }

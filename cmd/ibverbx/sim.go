@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -96,14 +97,11 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) err
 	if f.list {
 		return listScenarios(s)
 	}
-	wrong := func(format string, args ...any) error {
-		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf(format, args...)}
-	}
 	if f.seeds == 0 {
-		return wrong("--seeds 0: want at least 1")
+		return wrong(cmd, "--seeds 0: want at least 1")
 	}
 	if f.measured && (f.trace != "" || cmd.Flags().Changed("scenario")) {
-		return wrong("--measured runs all measured scenarios: it goes without --scenario and --trace")
+		return wrong(cmd, "--measured runs all measured scenarios: drop --scenario and --trace")
 	}
 	if f.measured {
 		return runAllMeasured(ctx, s, f)
@@ -112,25 +110,26 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) err
 		return runMeasured(ctx, cmd, s, f, m)
 	}
 	if f.trace != "" && f.seeds != 1 {
-		return wrong("--trace is for one seed, not for --seeds %d", f.seeds)
+		return wrong(cmd, "--trace is for one seed, not for --seeds %d", f.seeds)
 	}
 	scenario, err := findScenario(f.scenario)
 	if err != nil {
-		return wrong("--scenario: %w", err)
+		return wrong(cmd, "--scenario: %w", err)
 	}
-	line := newSimProgress(s.err)
+	line := newProgressLine(s.err)
+	start := time.Now()
 	var sum sim.Summary
 	if f.trace != "" {
 		sum, err = traceSeed(scenario, f)
 	} else {
-		runner := sim.Runner{Scenario: scenario, First: f.seed, Seeds: f.seeds, Progress: line.show}
+		runner := sim.Runner{Scenario: scenario, First: f.seed, Seeds: f.seeds, Progress: func(sum sim.Summary) { line.write(simProgress(sum, time.Since(start))) }}
 		sum, err = runner.Run(ctx)
 	}
 	line.clear()
 	if err != nil {
 		return err
 	}
-	return reportSim(ctx, s, f, sum, line)
+	return reportSim(ctx, s, f, sum, time.Since(start))
 }
 
 // findScenario returns a scenario by its name, or from a file.

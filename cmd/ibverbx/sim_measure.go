@@ -18,7 +18,7 @@ var errAims = errors.New("not every aim is reached")
 // seeds.
 func runMeasured(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags, scenario *measure.Scenario) error {
 	if f.trace != "" {
-		return &usageError{command: cmd.CommandPath(), err: fmt.Errorf("--trace is not for scenario %s, which is measured", scenario.Name)}
+		return wrong(cmd, "--trace is not for scenario %s, which is measured", scenario.Name)
 	}
 	result, err := measureSeeds(ctx, f, scenario)
 	if err != nil {

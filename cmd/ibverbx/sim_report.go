@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"ibverbx/sim"
+	"ibverbx/verbs"
 )
 
 // simReport is what --json prints.
@@ -27,7 +28,7 @@ type simReport struct {
 	Interrupted bool           `json:"interrupted,omitempty"`
 }
 
-// simMetrics are what a scenario measures beside its verdict.
+// simMetrics is what a scenario measures besides its verdict.
 type simMetrics struct {
 	Bytes          int     `json:"bytes"`
 	VirtualSeconds float64 `json:"virtual_seconds"`
@@ -38,10 +39,12 @@ type simMetrics struct {
 	LaneDeaths     uint64  `json:"lane_deaths"`
 	Replayed       uint64  `json:"replayed"`
 	FailedQPs      int     `json:"failed_qps"`
-	// Of the slowest world, if the scenario measures it.
+	// GoodputGbps is that of the slowest world, if the scenario measures it.
 	GoodputGbps float64 `json:"goodput_gbps,omitempty"`
-	RatioToSum  float64 `json:"ratio_to_sum,omitempty"`
-	Seconds     float64 `json:"seconds"`
+	// RatioToSum is GoodputGbps over the rate of all rails.
+	RatioToSum float64 `json:"ratio_to_sum,omitempty"`
+	// Seconds is how long the run took.
+	Seconds float64 `json:"seconds"`
 }
 
 // simFailure is a seed that broke a promise.
@@ -57,7 +60,7 @@ type simFailure struct {
 const shrinkBudget = 400
 
 // reportSim prints what the seeds came to. The error says whether promises were broken.
-func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, line *simProgress) error {
+func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, took time.Duration) error {
 	failures, err := shrinkAll(sum.Failures, f)
 	if err != nil {
 		return err
@@ -70,11 +73,11 @@ func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, lin
 			Metrics: simMetrics{
 				Bytes: sum.Bytes, VirtualSeconds: sum.Virtual.Seconds(), Packets: sum.Packets, Retransmits: sum.Resent,
 				Timeouts: sum.Timeouts, RNRNAKs: sum.RNRs, LaneDeaths: sum.Deaths, Replayed: sum.Replayed, FailedQPs: sum.FailedQPs,
-				GoodputGbps: sum.Goodput * 8e-9, RatioToSum: sum.Share, Seconds: line.elapsed().Seconds(),
+				GoodputGbps: sum.Goodput * 8e-9, RatioToSum: sum.Share, Seconds: took.Seconds(),
 			},
 		})
 	} else {
-		err = printSim(s.out, sum, failures, line.elapsed())
+		err = printSim(s.out, sum, failures, took)
 	}
 	switch {
 	case err != nil:
@@ -95,9 +98,11 @@ func shrinkAll(reports []*sim.Report, f *simFlags) (failures []simFailure, err e
 		if i == 0 {
 			pool := sim.NewPool()
 			plan = sim.Shrink(plan, r.Failure.Check, sim.Options{Pool: pool}, shrinkBudget)
-			// What a broken world has left registered cannot be freed, and goes with the
-			// process.
-			err = errors.Join(err, ignoreBusy(pool.Close()))
+			// Memory that a broken world has left registered cannot be freed before the
+			// process ends.
+			if e := pool.Close(); !errors.Is(e, verbs.ErrBusy) {
+				err = errors.Join(err, e)
+			}
 		}
 		failures = append(failures, simFailure{
 			Seed: plan.Seed, Failure: *r.Failure, Scenario: plan.String(),

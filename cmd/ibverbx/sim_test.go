@@ -163,7 +163,7 @@ func TestSimUsage(t *testing.T) {
 		"sim --scenario ./none.txt":                     "none.txt",
 		"sim --seeds 2 --trace file":                    "one seed",
 		"sim now":                                       "no arguments",
-		"sim --measured --trace x":                      "without --scenario and --trace",
+		"sim --measured --trace x":                      "drop --scenario and --trace",
 		"sim --scenario reliable-400g-loss-0 --trace x": "is measured",
 	} {
 		if status, _, stderr := command(t.Context(), strings.Fields(args)...); status != exitUsage || !strings.Contains(stderr, want) {
@@ -173,7 +173,7 @@ func TestSimUsage(t *testing.T) {
 }
 
 func TestSimProgress(t *testing.T) {
-	got := simProgressText(sim.Summary{Seeds: 50, Of: 200}, 5*time.Second)
+	got := simProgress(sim.Summary{Seeds: 50, Of: 200}, 5*time.Second)
 	for _, want := range []string{"50/200", "25%", "10 seeds/s", "15s left"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the line is %q, want %q in it", got, want)
