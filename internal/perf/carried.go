@@ -51,10 +51,10 @@ type Rail struct {
 }
 
 // carried returns what the lanes of a half have done since they were last counted. It is empty
-// for a half that initiates nothing.
+// for a half that initiates nothing or has not been counted.
 func (h *half) carried() []Lane {
 	moved := []Lane{}
-	if h.out == nil {
+	if h.out == nil || h.before == nil {
 		return moved
 	}
 	lanes := h.lanes()

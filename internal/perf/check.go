@@ -119,7 +119,7 @@ func (f *flow) compare(queue int, first, end int64) error {
 	for m := first; m < end; m++ {
 		b := f.target.message(queue, m)
 		if off, want, ok := checkPattern(b, seed(f.index, queue, m)); !ok {
-			return &MismatchError{Op: f.op, Size: f.size, Device: f.target.device, QP: queue, Message: m, Offset: off, Want: want, Got: b[off]}
+			return f.mismatch(fmt.Sprintf("byte %d", off), queue, m, uint64(b[off]), uint64(want))
 		}
 	}
 	return nil
@@ -144,7 +144,7 @@ func (f *flow) verifyAtomics(queue int, n int64) error {
 // compareCounter compares a value that the atomic counter had before a message.
 func (f *flow) compareCounter(place []byte, queue int, message int64, want uint64) error {
 	if got := binary.NativeEndian.Uint64(place); got != want {
-		return &AtomicMismatchError{Device: f.target.device, QP: queue, Message: message, Want: want, Got: got}
+		return f.mismatch("the counter", queue, message, got, want)
 	}
 	return nil
 }

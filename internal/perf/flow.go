@@ -300,7 +300,7 @@ func (f *flow) completedRecv(wc *ibverbx.WC) error {
 		return fmt.Errorf("a message of %d bytes arrived with %d", f.size, int(wc.ByteLen)-f.grh)
 	}
 	if wc.Flags&ibverbx.WCHasImm != 0 && f.cfg.Check && wc.Imm != uint32(q.received) {
-		return &ImmediateError{Device: f.target.device, Message: q.received, Got: wc.Imm}
+		return f.mismatch("the immediate", queueOf(wc.WRID), q.received, uint64(wc.Imm), uint64(uint32(q.received)))
 	}
 	q.received++
 	f.received++

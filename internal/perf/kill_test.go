@@ -200,7 +200,7 @@ func TestRailNotBack(t *testing.T) {
 		t.Fatalf("openRow: got %v, want no error", err)
 	}
 	o := r.newOutage(&Report{PerRail: []Rail{{}, {Rail: 1}}})
-	o.phase, o.killedAt, o.backAt = phaseDuring, time.Hour, time.Hour+time.Minute
+	o.killedAt, o.backAt = time.Hour, time.Hour+time.Minute
 	for _, now := range []time.Duration{o.backAt, cfg.Duration, cfg.Duration + backWithin} {
 		o.now = now
 		if over, err := o.over(); over || err != nil {
@@ -211,7 +211,7 @@ func TestRailNotBack(t *testing.T) {
 	if _, err := o.over(); err == nil || !strings.Contains(err.Error(), "rail 1 is not back in service") {
 		t.Errorf("over at %v: got %v, want an error about rail 1", o.now, err)
 	}
-	o.phase, o.recoveredAt = phaseAfter, cfg.Duration+5*time.Second
+	o.recoveredAt = cfg.Duration + 5*time.Second
 	for now, want := range map[time.Duration]bool{o.recoveredAt: false, o.recoveredAt + afterMin: true} {
 		o.now = now
 		if over, err := o.over(); over != want || err != nil {

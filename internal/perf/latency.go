@@ -93,6 +93,7 @@ func (r *row) pingPong() error {
 
 // echo answers every message until the partner has sent its last.
 func (r *row) echo() error {
+	r.begin()
 	h := r.own()
 	for answered := int64(0); ; answered++ {
 		for h.in.received == answered {

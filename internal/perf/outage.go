@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// A timeline has a span for every bucketLong, or bucketsMin of them if the row is
-	// shorter than that.
+	// bucketLong is how much time a span of the timeline covers.
 	bucketLong = 100 * time.Millisecond
+	// bucketsMin is how many spans there are at least; those of short rows are shorter.
 	bucketsMin = 20
 	// laneInService is ibverbx.LaneStats.State of a lane that carries data.
 	laneInService = "up"
@@ -17,50 +17,45 @@ const (
 
 var endNames = [...]string{"initiator", "target"}
 
-// Phases of an outage.
-const (
-	phaseBefore = iota
-	phaseDuring
-	phaseAfter
-	phaseCount
-)
-
-// outage is the loss of a rail as it goes on: what was done, what happened, and what came
-// through meanwhile. All its times are since start.
+// outage is the loss of a rail as it goes on: what was done, what happened, and what came through
+// meanwhile. All its times count from the start of the measurement.
 type outage struct {
 	row  *row
 	kill *Kill
 	ends [2]*virtualEnd
 	rep  *Report // PerRail and PerLane are kept up to date
 
-	now     time.Duration // as of the last look
-	busy    time.Duration // of it, without the time for patterns
-	down    bool          // the ports are
-	phase   int
-	phases  [phaseCount]span
-	bucket  span
-	width   time.Duration // of a bucket
-	due     time.Duration // when the bucket is full
-	buckets []span
+	now      time.Duration // time of the last look
+	busy     time.Duration // now without the time for patterns
+	messages int64         // messages that came through until now
+	down     bool          // the ports are down
+	width    time.Duration // of a bucket
+	due      time.Duration // when the bucket is full
 
-	killedAt, backAt, recoveredAt time.Duration
-	// recovered is when each end said so, 0 if it has not since a lane was last lost.
+	// buckets are the state at the start and at the end of each bucket.
+	buckets []snapshot
+	// phases are the state at the start, at the loss, at the recovery and at the end.
+	phases []snapshot
+
+	killedAt    time.Duration // when the ports went down, 0 before
+	backAt      time.Duration // when the ports came up again, 0 before
+	recoveredAt time.Duration // when all lanes were in service again, 0 before
+	// recovered is when each end reported that, 0 if it has not since it last lost a lane.
 	recovered [2]time.Duration
 	taken     [64]ibverbx.Event
 	events    []FailoverEvent
 }
 
-// span is a stretch of time being counted.
-type span struct {
-	from, to time.Duration
-	busy     time.Duration
+// snapshot is what had come through at some time. The difference of two is a span.
+type snapshot struct {
+	at, busy time.Duration
 	messages int64
-	rails    []uint64 // bytes by rail when it began; when it has ended, since then
+	rails    []uint64 // bytes by rail
 }
 
 // newOutage prepares the loss of a rail.
 func (r *row) newOutage(rep *Report) *outage {
-	o := &outage{row: r, kill: &r.cfg.Kill, rep: rep, width: min(bucketLong, r.cfg.Duration/bucketsMin)}
+	o := &outage{row: r, kill: &r.cfg.Kill, rep: rep, width: min(bucketLong, r.cfg.Duration/bucketsMin), events: []FailoverEvent{}}
 	for i, h := range r.halves {
 		o.ends[i] = h.end.(*virtualEnd) // Config.validate allows no other
 	}
@@ -70,8 +65,8 @@ func (r *row) newOutage(rep *Report) *outage {
 // start begins the measurement.
 func (o *outage) start() {
 	o.row.begin()
-	o.bucket, o.due = o.open(), o.width
-	o.phases[phaseBefore] = o.open()
+	o.due = o.width
+	o.buckets, o.phases = []snapshot{o.snap()}, []snapshot{o.snap()}
 }
 
 // setPort takes the ports of the rail up or down.
@@ -85,11 +80,11 @@ func (o *outage) setPort(up bool) {
 // act takes the rail down or up if it is time.
 func (o *outage) act() {
 	switch now := o.row.spent(o.row.now()); {
-	case o.phase == phaseBefore && now >= o.kill.At:
+	case o.killedAt == 0 && now >= o.kill.At:
 		o.now, o.killedAt = now, now
 		o.setPort(false)
 		o.add(&FailoverEvent{End: "both", Event: "port down", Rail: o.kill.Rail})
-		o.turn(phaseDuring)
+		o.phases = append(o.phases, o.snap())
 	case o.down && now >= o.killedAt+o.kill.Back:
 		o.now, o.backAt = now, now
 		o.setPort(true)
@@ -100,25 +95,19 @@ func (o *outage) act() {
 // observe counts messages that came through since the last look, and takes notice of what has
 // happened. busy is the time of the transfer so far without that for patterns.
 func (o *outage) observe(now, busy time.Duration, messages int64) {
-	o.now = o.row.spent(now)
-	for _, s := range []*span{&o.bucket, &o.phases[o.phase]} {
-		s.busy += busy - o.busy
-		s.messages += messages
-	}
-	o.busy = busy
+	o.now, o.busy = o.row.spent(now), busy
+	o.messages += messages
 	if o.takeEvents() {
 		o.sample()
 	}
 	full := o.now >= o.due
 	if full {
-		o.sample()
-		o.buckets = append(o.buckets, o.closed(o.bucket))
-		o.bucket = o.open()
+		o.buckets = append(o.buckets, o.snap())
 		o.due = o.now - o.now%o.width + o.width
 	}
-	if o.phase == phaseDuring && o.backAt > 0 && o.isRecovered(full) {
+	if o.backAt > 0 && o.recoveredAt == 0 && o.isRecovered(full) {
 		o.recoveredAt = o.now
-		o.turn(phaseAfter)
+		o.phases = append(o.phases, o.snap())
 	}
 }
 
@@ -140,10 +129,7 @@ func (o *outage) takeEvents() (some bool) {
 }
 
 func (o *outage) take(end int, e *ibverbx.Event) {
-	ev := &FailoverEvent{End: endNames[end], Event: e.Kind.String(), Rail: e.Rail}
-	if e.Err != nil {
-		ev.Cause = e.Err.Error()
-	}
+	ev := &FailoverEvent{End: endNames[end], Event: e.Kind.String(), Rail: e.Rail, Cause: errorText(e.Err)}
 	if lane := e.Lane; e.Kind == ibverbx.EventLaneDown || e.Kind == ibverbx.EventLaneUp {
 		ev.Lane = &lane
 	}
@@ -157,14 +143,14 @@ func (o *outage) take(end int, e *ibverbx.Event) {
 	o.add(ev)
 }
 
-// add notes an event as of now.
+// add records an event at the time of the last look.
 func (o *outage) add(e *FailoverEvent) {
 	e.At = seconds(o.now)
 	o.events = append(o.events, *e)
 }
 
-// isRecovered reports whether all lanes are in service again at both ends. With very many
-// lanes events are lost; then their state says so, which is looked at now and then.
+// isRecovered reports whether all lanes are in service again at both ends. With very many lanes
+// some events are dropped. Then the state of the lanes decides, if look allows to ask for it.
 func (o *outage) isRecovered(look bool) bool {
 	if o.recovered[0] > 0 && o.recovered[1] > 0 {
 		return true
@@ -184,11 +170,11 @@ func (o *outage) isRecovered(look bool) bool {
 	return deaths > 0
 }
 
-// over reports whether the row has lasted long enough: as long as was asked for, and until
-// some time after the rail is back. A rail that does not come back is an error.
+// over reports whether the row has lasted long enough: for its duration, and some time after the
+// rail is back. A rail that does not come back is an error.
 func (o *outage) over() (bool, error) {
 	d := o.row.cfg.Duration
-	if o.phase == phaseAfter {
+	if o.recoveredAt > 0 {
 		return o.now >= max(d, o.recoveredAt+min(d/10, afterMin)), nil
 	}
 	if o.backAt > 0 && o.now > max(d, o.backAt)+backWithin {
@@ -204,48 +190,67 @@ func (o *outage) sample() {
 	}
 }
 
-// turn begins the next phase.
-func (o *outage) turn(phase int) {
+// snap returns what has come through until now.
+func (o *outage) snap() snapshot {
 	o.sample()
-	o.phases[o.phase] = o.closed(o.phases[o.phase])
-	o.phase = phase
-	o.phases[phase] = o.open()
-}
-
-// open begins a span, right behind a sample.
-func (o *outage) open() span {
-	s := span{from: o.now, rails: make([]uint64, len(o.rep.PerRail))}
-	for i := range s.rails {
-		s.rails[i] = o.rep.PerRail[i].Bytes
+	s := snapshot{at: o.now, busy: o.busy, messages: o.messages}
+	for i := range o.rep.PerRail {
+		s.rails = append(s.rails, o.rep.PerRail[i].Bytes)
 	}
 	return s
 }
 
-// closed ends a span, right behind a sample.
-func (o *outage) closed(s span) span {
-	s.to = o.now
-	for i := range s.rails {
-		s.rails[i] = o.rep.PerRail[i].Bytes - s.rails[i]
-	}
-	return s
-}
-
-// end says that all is complete, or never will be. A bucket that is hardly begun belongs to
-// the one before it: a rate over next to no time means nothing.
+// end ends the last bucket and the last phase. A short bucket is joined with the one before it,
+// because a rate over very little time means nothing.
 func (o *outage) end() {
-	o.sample()
-	o.phases[o.phase] = o.closed(o.phases[o.phase])
-	last := o.closed(o.bucket)
-	n := len(o.buckets)
-	if n == 0 || last.to-last.from >= o.width/2 {
-		o.buckets = append(o.buckets, last)
-		return
+	s := o.snap()
+	o.phases = append(o.phases, s)
+	if n := len(o.buckets); n > 1 && s.at-o.buckets[n-1].at < o.width/2 {
+		o.buckets = o.buckets[:n-1]
 	}
-	b := &o.buckets[n-1]
-	b.to = last.to
-	b.busy += last.busy
-	b.messages += last.messages
-	for i := range b.rails {
-		b.rails[i] += last.rails[i]
+	o.buckets = append(o.buckets, s)
+}
+
+// spans turns snapshots into rates, for messages of the given size.
+func spans(list []snapshot, size int) []Span {
+	out := []Span{}
+	for i := range list[1:] {
+		a, b := &list[i], &list[i+1]
+		busy := b.busy - a.busy
+		s := Span{From: seconds(a.at), To: seconds(b.at), BytesPerSecond: rate(float64(b.messages-a.messages)*float64(size), busy)}
+		for rail := range a.rails {
+			s.PerRail = append(s.PerRail, rate(float64(b.rails[rail]-a.rails[rail]), busy))
+		}
+		out = append(out, s)
 	}
+	return out
+}
+
+// report returns what happened, for messages of the given size.
+func (o *outage) report(size int) *Failover {
+	rep := &Failover{
+		KillRail: o.kill.Rail, KilledAt: when(o.killedAt), BackAt: when(o.backAt), RecoveredAt: when(o.recoveredAt),
+		Events: o.events, Timeline: spans(o.buckets, size), Phases: spans(o.phases, size),
+	}
+	for i, to := range []*float64{&rep.Before, &rep.During, &rep.After}[:len(rep.Phases)] {
+		*to = rep.Phases[i].BytesPerSecond
+	}
+	for side, e := range o.ends {
+		for _, l := range e.lanes() {
+			rep.Replayed += l.Replayed
+			if side == 0 && l.Deaths > 0 {
+				rep.LanesDown++
+			}
+		}
+	}
+	return rep
+}
+
+// when is a time as a report has it, nil for one that did not come.
+func when(at time.Duration) *float64 {
+	if at == 0 {
+		return nil
+	}
+	s := seconds(at)
+	return &s
 }

@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// seed names a message: its direction, its QP and its number on that QP.
+// seed identifies a message by its direction, its QP and its number on that QP.
 func seed(flow, queue int, message int64) uint64 {
 	return mix(uint64(flow)<<56 ^ uint64(queue)<<40 ^ uint64(message))
 }
 
-// mix is the finalizer of splitmix64: each bit of the input moves half of the output.
+// mix is the finalizer of splitmix64: each bit of the input changes half of the output.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
@@ -32,8 +32,8 @@ func fillPattern(b []byte, seed uint64) {
 	}
 }
 
-// checkPattern compares b with the pattern of the seed. If they differ it returns the
-// offset of the first byte that is wrong and what should stand there.
+// checkPattern compares b with the pattern of the seed. If they differ it returns the offset of the
+// first wrong byte and its right value.
 func checkPattern(b []byte, seed uint64) (offset int, want byte, ok bool) {
 	for off := 0; off < len(b); off += 8 {
 		seed += golden
@@ -52,46 +52,32 @@ func checkPattern(b []byte, seed uint64) (offset int, want byte, ok bool) {
 
 // MismatchError says that data arrived wrong.
 type MismatchError struct {
-	Op   Op
+	// Op is the operation.
+	Op Op
+	// Size is the size of a message in bytes.
 	Size int
-	// Device is where the wrong byte stands, QP the index of the QP in the test, and
-	// Message the number of the message on that QP.
-	Device    string
-	QP        int
-	Message   int64
-	Offset    int
-	Want, Got byte
+	// What was compared: "byte 5", "the immediate" or, if atomics were lost, repeated or
+	// reordered, "the counter".
+	What string
+	// Device is where the wrong value is.
+	Device string
+	// QP is the index of the QP in the test.
+	QP int
+	// Message is the number of the message on that QP.
+	Message int64
+	// Want is the right value.
+	Want uint64
+	// Got is the value that was found.
+	Got uint64
 }
 
 // Error implements error.
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("--check: %s of %s on QP %d, message %d: byte %d on %s is %#02x, want %#02x",
-		e.Op, FormatSize(e.Size), e.QP, e.Message, e.Offset, e.Device, e.Got, e.Want)
+	return fmt.Sprintf("--check: %s of %s on QP %d, message %d: %s on %s is %#02x, want %#02x",
+		e.Op, FormatSize(e.Size), e.QP, e.Message, e.What, e.Device, e.Got, e.Want)
 }
 
-// ImmediateError says that a notification came with the immediate of another message.
-type ImmediateError struct {
-	Device  string
-	Message int64
-	Got     uint32
-}
-
-// Error implements error.
-func (e *ImmediateError) Error() string {
-	return fmt.Sprintf("--check: the notification of message %d on %s has the immediate %d, want %d", e.Message, e.Device, e.Got, uint32(e.Message))
-}
-
-// AtomicMismatchError says that atomics were lost, repeated or reordered.
-type AtomicMismatchError struct {
-	Device  string
-	QP      int
-	Message int64
-	// Want is the value that the counter should have had, Got what it had.
-	Want, Got uint64
-}
-
-// Error implements error.
-func (e *AtomicMismatchError) Error() string {
-	return fmt.Sprintf("--check: atomic on QP %d, message %d: the counter on %s was %d, want %d",
-		e.QP, e.Message, e.Device, e.Got, e.Want)
+// mismatch says that a value of a message is wrong.
+func (f *flow) mismatch(what string, queue int, message int64, got, want uint64) error {
+	return &MismatchError{Op: f.op, Size: f.size, What: what, Device: f.target.device, QP: queue, Message: message, Want: want, Got: got}
 }

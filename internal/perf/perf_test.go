@@ -182,14 +182,14 @@ func TestCheckFindsCorruption(t *testing.T) {
 func wantMismatch(t *testing.T, op Op, offset int, err error) {
 	t.Helper()
 	if op == Atomic {
-		var bad *AtomicMismatchError
-		if !errors.As(err, &bad) || bad.Got-bad.Want != 0x10 && bad.Want-bad.Got != 0x10 {
+		var bad *MismatchError
+		if !errors.As(err, &bad) || bad.What != "the counter" || bad.Got-bad.Want != 0x10 && bad.Want-bad.Got != 0x10 {
 			t.Fatalf("error %v, want a counter that is off by 16", err)
 		}
 		return
 	}
 	var bad *MismatchError
-	if !errors.As(err, &bad) || bad.Op != op || bad.Offset != offset || bad.Got != bad.Want^0x10 {
+	if !errors.As(err, &bad) || bad.Op != op || bad.What != fmt.Sprintf("byte %d", offset) || bad.Got != bad.Want^0x10 {
 		t.Fatalf("error %v, want a mismatch of %s at byte %d by bit 4", err, op, offset)
 	}
 	if want := fmt.Sprintf("byte %d on ", offset); !strings.Contains(err.Error(), want) {
@@ -210,8 +210,8 @@ func TestCheckFindsWrongImmediate(t *testing.T) {
 			return imm
 		}
 		_, err := run(t, w, cfg)
-		var bad *ImmediateError
-		if !errors.As(err, &bad) || bad.Message != 120 || bad.Got != 127 {
+		var bad *MismatchError
+		if !errors.As(err, &bad) || bad.What != "the immediate" || bad.Message != 120 || bad.Got != 127 || bad.Want != 120 {
 			t.Errorf("%d lanes: error %v, want the immediate 127 of message 120", cfg.QPs, err)
 		}
 	}

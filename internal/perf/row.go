@@ -55,7 +55,7 @@ type row struct {
 type pace struct {
 	progress func(fraction float64)
 	goal     int64         // messages to send, 0 if a time ends the row
-	began    time.Duration // when the measurement began
+	began    time.Duration // when the measurement began, 0 before
 	copying  time.Duration // time since then that was spent on copies
 	told     time.Duration // when progress was last reported
 }
@@ -102,7 +102,6 @@ func (r *row) run() (found [2]*outcome, err error) {
 			return found, err
 		}
 	}
-	r.begin()
 	switch {
 	case r.outage != nil:
 		err = r.failover(mine)
@@ -125,20 +124,21 @@ func (r *row) run() (found [2]*outcome, err error) {
 	return found, err
 }
 
-// begin starts the clock of what is measured and counts from here what lanes carry.
+// begin ends the warm-up: it starts the clock of what is measured, and lanes are counted from here.
 func (r *row) begin() {
 	for _, h := range r.halves {
 		if h.end != nil {
 			h.before = h.lanes()
 		}
 	}
-	r.pace.began, r.pace.copying = r.now(), 0
+	now := r.now()
+	r.pace.began, r.pace.told, r.pace.copying = now, now, 0
 }
 
-// tell reports progress now and then: done messages were measured.
+// tell reports progress now and then, except while warming up: done messages were measured.
 func (r *row) tell(now time.Duration, done int64) {
 	p := &r.pace
-	if now-p.told < tellEvery {
+	if p.began == 0 || now-p.told < tellEvery {
 		return
 	}
 	p.told = now

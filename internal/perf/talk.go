@@ -307,38 +307,44 @@ func (r *row) part(mine *outcome) (theirs *outcome, err error) {
 
 // lastWords waits for the result of a partner that has closed its VirtualQP: the close can be
 // noticed before the result arrives.
-func (r *row) lastWords() error {
-	limit := time.NewTimer(lastWordsAfter)
-	defer limit.Stop()
-	for r.talk.theirs == nil {
-		select {
-		case n := <-r.talk.notes:
-			if err := r.heard(&n); err != nil {
-				return err
-			}
-		case <-limit.C:
-			return fmt.Errorf("%w, and has not reported what it found", ibverbx.ErrPeerGone)
-		}
+func (r *row) lastWords() (err error) {
+	t := r.talk
+	t.drain(lastWordsAfter, func(h *heard) bool {
+		err = r.heard(h)
+		return err != nil || t.theirs != nil
+	})
+	if err == nil && t.theirs == nil {
+		err = fmt.Errorf("%w, and has not reported what it found", ibverbx.ErrPeerGone)
 	}
-	return nil
+	return err
 }
 
 // because adds the partner's reason to the error that its VirtualQP is gone. A partner that gives
 // up closes its VirtualQP, and then the connection with the reason.
 func (t *talk) because(err error) error {
-	if !errors.Is(err, ibverbx.ErrPeerGone) {
-		return err
+	if errors.Is(err, ibverbx.ErrPeerGone) {
+		t.drain(reasonAfter, func(h *heard) bool {
+			if h.err != nil {
+				err = fmt.Errorf("%w (%w)", h.err, err)
+			}
+			return h.err != nil
+		})
 	}
-	limit := time.NewTimer(reasonAfter)
-	defer limit.Stop()
+	return err
+}
+
+// drain takes notes until one is the last, for at most the given time.
+func (t *talk) drain(limit time.Duration, last func(*heard) bool) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
 	for {
 		select {
 		case n := <-t.notes:
-			if n.err != nil {
-				return fmt.Errorf("%w (%w)", n.err, err)
+			if last(&n) {
+				return
 			}
-		case <-limit.C:
-			return err
+		case <-timer.C:
+			return
 		}
 	}
 }

@@ -178,7 +178,7 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 		o.Head(report)
 	}
 	for i, size := range t.sizes {
-		if t.partner == nil && cancelled.Load() {
+		if t.partner == nil && ctx.Err() != nil {
 			break
 		}
 		progress := func(done float64) {
