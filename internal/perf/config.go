@@ -104,12 +104,6 @@ func (e *ConfigError) Error() string {
 	return fmt.Sprintf("%s: %s; %s", e.Where, e.Problem, e.Fix)
 }
 
-func refuse(where, problem, fix string) error {
-	return &ConfigError{Where: where, Problem: problem, Fix: fix}
-}
-
-func flagValue(flag string, value any) string { return fmt.Sprintf("--%s %v", flag, value) }
-
 // withDefaults returns c with the defaults that do not depend on the device.
 func (c Config) withDefaults() Config {
 	if c.Op == "" {
@@ -196,7 +190,7 @@ func (c *Config) rows(limit uint64) ([]int, error) {
 				problem = fmt.Sprintf("a single lane does not cut messages, and the devices carry at most %s", FormatSize(int(limit)))
 				fix += ", or several lanes, such as --qp 2"
 			}
-			return nil, refuse(flagValue("size", s), problem, fix)
+			return nil, refuse("size", s, problem, fix)
 		}
 	}
 	if len(c.Sizes) > 0 {

@@ -21,12 +21,12 @@ func ParseOp(s string) (Op, error) {
 	switch op := Op(s); op {
 	case Write, Read, Send, Atomic:
 		return op, nil
-	case WriteImm: // by --imm only: one way to say it
+	case WriteImm: // only by --imm
 	}
-	return "", &ConfigError{Where: "operation " + quote(s), Problem: "there is no such operation", Fix: "say write, read, send or atomic"}
+	return "", &ConfigError{Where: "operation " + quote(s), Problem: "there is no such operation", Fix: "use write, read, send or atomic"}
 }
 
-// opcode is what a work request of the operation says.
+// opcode is the opcode of a work request of the operation.
 func (o Op) opcode() verbs.Opcode {
 	switch o {
 	case WriteImm:
@@ -57,7 +57,7 @@ func (o Op) runsOn(t verbs.QPType) bool {
 	}
 }
 
-// Mode says whether bandwidth or latency is measured.
+// Mode is whether bandwidth or latency is measured.
 type Mode string
 
 // Modes.

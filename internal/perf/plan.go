@@ -10,24 +10,25 @@ import (
 const (
 	cacheLine = 64
 	pageBytes = 4096
-	// cycleBytes is how far small messages spread: as perftest's cycle_buffer, one
-	// page, so that they do not all fall on one cache line.
+	// cycleBytes is how far small messages spread, so that they do not all use one cache
+	// line. It is a page, as perftest's cycle_buffer.
 	cycleBytes = 4096
 	// chainBytes bounds a chain, so that one post does not run for milliseconds on a
 	// NIC that works inside the call.
 	chainBytes = 256 << 10
-	// windowBytes bounds what a QP has in flight if TxDepth was not asked for: far
-	// more than any path holds.
+	// windowBytes bounds what a QP has in flight if TxDepth was not asked for. No path holds
+	// as much.
 	windowBytes = 16 << 20
-	// checkBytes bounds what a direction has in flight with Check, where every message
-	// has a place of its own.
+	// checkBytes bounds what a direction has in flight with Check, where every message has
+	// its own place.
 	checkBytes = 64 << 20
 	// bufferBytes bounds all buffers of a row.
 	bufferBytes = 8 << 30
-	// A lane holds so many requests, as many as would make it wait for nothing, and all
-	// lanes together about laneRequests, whatever their number.
+	// minLaneDepth is how many requests a lane holds at least.
 	minLaneDepth = 16
+	// maxLaneDepth is how many requests a lane holds at most. More never wait.
 	maxLaneDepth = 1024
+	// laneRequests is about how many requests all lanes together hold at most.
 	laneRequests = 1 << 18
 	// wantFragment is what a chosen fragment grows to (ibverbx.Config.FragmentSize).
 	wantFragment = 1 << 20
@@ -35,24 +36,32 @@ const (
 
 // plan is how one row is laid out: queues, chains and buffers.
 type plan struct {
-	size int
-	// qps is how many QPs messages are posted to. The lanes of a VirtualQP are one.
+	size int // bytes of a message
+	// qps is how many QPs messages are posted to. A VirtualQP counts as one.
 	qps int
-	// directions is 1, or 2 if both ends initiate.
+	// directions is 1, or 2 if both halves initiate.
 	directions int
-	// A QP has up to window chains of chain requests in flight.
-	chain, window int
-	// slots is how many places for a message a QP has at the source, and at the
-	// target of a one-sided operation. Messages take them in turn.
+	// chain is how many requests are posted at once, with one completion.
+	chain int
+	// window is how many chains a QP has in flight.
+	window int
+	// slots is how many places for a message a QP has at the source, and at the target of a
+	// one-sided operation. Messages take them in turn.
 	slots int
-	// recvs is how many receives a QP has, a multiple of chain; 0 unless the operation
-	// takes receives. recvSlots is how many places they have, 0 for notifications.
-	recvs, recvSlots int
-	// stride is the distance of places; head is what lies before the message at the
-	// target, so that a message behind a GRH is as aligned as any other.
-	stride, head int
-	// laneDepth and notifyDepth are those of ibverbx.Config.
-	laneDepth, notifyDepth int
+	// recvs is how many receives a QP has, a multiple of chain; 0 unless the operation takes
+	// receives.
+	recvs int
+	// recvSlots is how many places the receives have, 0 for notifications.
+	recvSlots int
+	// stride is the distance of places in bytes.
+	stride int
+	// head is how many bytes lie before a message in its place, so that a message behind a
+	// GRH is aligned as any other.
+	head int
+	// laneDepth is ibverbx.Config.LaneDepth.
+	laneDepth int
+	// notifyDepth is ibverbx.Config.NotifyDepth.
+	notifyDepth int
 }
 
 // newPlan lays out a row of c for messages of the given size, on devices whose queues
@@ -93,10 +102,10 @@ func newPlan(c *Config, size, maxWR int) plan {
 	return p
 }
 
-// setLanes chooses how much a lane holds. A lane gets a part of each message, or whole
-// messages in turn; whatever the policy, and while only one end is polled, the window
-// should neither wait for a lane nor find it without receives: then a sender meets RNR and
-// a timer, which is legal but measures the timer.
+// setLanes chooses how much a lane holds. A lane gets a part of each message, or whole messages in
+// turn. For every policy, and while only one half is polled, the window should neither wait for a
+// lane nor find it without receives: a sender that meets RNR waits for a timer, and the timer would
+// be measured.
 func (p *plan) setLanes(c *Config, maxWR int) {
 	depth := p.depth()
 	if c.direct() {
@@ -136,7 +145,7 @@ func (p *plan) setWindow(c *Config) {
 // depth is how many requests a QP has in flight.
 func (p *plan) depth() int { return p.chain * p.window }
 
-// targetSlots is how many places for a message a QP has at the end that is sent to.
+// targetSlots is how many places for a message a QP has at the half that does not initiate.
 func (p *plan) targetSlots() int { return max(p.slots, p.recvSlots) }
 
 // bytes is how much memory the buffers of the row take.
@@ -149,8 +158,8 @@ func (p *plan) areaBytes(places int) int {
 	return (p.qps*places*p.stride + pageBytes - 1) &^ (pageBytes - 1)
 }
 
-// endBytes is what the buffers of one end take: it may be the source of one direction and
-// the target of the other.
+// endBytes is what the buffers of one half take. It may be the source of one direction and the
+// target of the other.
 func (p *plan) endBytes(side int) (n int) {
 	if side < p.directions {
 		n += p.areaBytes(p.slots)
@@ -161,35 +170,38 @@ func (p *plan) endBytes(side int) (n int) {
 	return n
 }
 
-// fits returns an error if a device cannot bear the plan.
+// fits refuses the plan if a device cannot bear it.
 func (p *plan) fits(c *Config, attr *verbs.DeviceAttr) error {
-	depth := max(p.depth(), p.recvs)
-	switch {
-	case c.Connection == verbs.UC && attr.Capabilities&verbs.CapUC == 0, c.Connection == verbs.UD && attr.Capabilities&verbs.CapUD == 0:
-		return refuse(flagValue("connection", c.Connection), "the device has no such QPs", "use --connection RC")
-	case c.Op == Atomic && attr.Atomic == verbs.AtomicNone:
-		return refuse("operation atomic", "the device has no atomics", "measure write, read or send")
-	case p.deviceQPs(c) > attr.MaxQP:
-		return refuse(flagValue("qp", c.QPs), fmt.Sprintf("the device has at most %d QPs, and this needs %d on it", attr.MaxQP, p.deviceQPs(c)), "use fewer")
-	case c.virtual() && depth > maxRequests:
-		return refuse(flagValue("tx-depth", max(c.TxDepth, p.depth())),
-			fmt.Sprintf("a VirtualQP holds at most %d requests, and this needs %d", maxRequests, depth), "use a smaller depth")
-	case depth > attr.MaxQPWR && (p.recvs > 0 || !c.virtual() || c.direct()):
-		return refuse(flagValue("tx-depth", max(c.TxDepth, p.depth())),
-			fmt.Sprintf("the device holds at most %d requests per queue, and this needs %d", attr.MaxQPWR, depth), "use a smaller depth")
-	case p.completions(c) > attr.MaxCQE:
-		return refuse(flagValue("qp", c.QPs),
-			fmt.Sprintf("%d QPs need a completion queue of %d, and the device has at most %d", c.QPs, p.completions(c), attr.MaxCQE),
-			"use fewer QPs or a smaller --tx-depth")
-	case p.bytes() > bufferBytes:
-		return refuse(flagValue("size", p.size),
-			fmt.Sprintf("the buffers would take %d GiB", p.bytes()>>30), "use fewer QPs, a smaller size or a smaller --tx-depth")
+	if c.Op == Atomic && attr.Atomic == verbs.AtomicNone {
+		return &ConfigError{Where: "operation atomic", Problem: "the device has no atomics", Fix: "measure write, read or send"}
 	}
-	return nil
+	caps := map[verbs.QPType]verbs.Capabilities{verbs.UC: verbs.CapUC, verbs.UD: verbs.CapUD}[c.Connection]
+	depth, asked := max(p.depth(), p.recvs), max(c.TxDepth, p.depth())
+	qps, cqes := p.deviceQPs(c), p.completions(c)
+	return firstBroken([]rule{
+		{attr.Capabilities&caps != caps, "connection", c.Connection, "the device has no such QPs", "use --connection RC"},
+		{qps > attr.MaxQP, "qp", c.QPs, fmt.Sprintf("the device has at most %d QPs, and this needs %d on it", attr.MaxQP, qps), "use fewer"},
+		{
+			c.virtual() && depth > maxRequests, "tx-depth", asked,
+			fmt.Sprintf("a VirtualQP holds at most %d requests, and this needs %d", maxRequests, depth), "use a smaller depth",
+		},
+		{
+			depth > attr.MaxQPWR && (p.recvs > 0 || !c.virtual() || c.direct()), "tx-depth", asked,
+			fmt.Sprintf("the device holds at most %d requests per queue, and this needs %d", attr.MaxQPWR, depth), "use a smaller depth",
+		},
+		{
+			cqes > attr.MaxCQE, "qp", c.QPs, fmt.Sprintf("%d QPs need a completion queue of %d, and the device has at most %d", c.QPs, cqes, attr.MaxCQE),
+			"use fewer QPs or a smaller --tx-depth",
+		},
+		{
+			p.bytes() > bufferBytes, "size", p.size, fmt.Sprintf("the buffers would take %d GiB", p.bytes()>>30),
+			"use fewer QPs, a smaller size or a smaller --tx-depth",
+		},
+	})
 }
 
-// deviceQPs is how many QPs one device has at the most: on several lanes the message lane
-// and the notify lane come on top.
+// deviceQPs is how many QPs one device has at most: several lanes need a message lane and a notify
+// lane too.
 func (p *plan) deviceQPs(c *Config) int {
 	if !c.virtual() || c.direct() {
 		return c.QPs
@@ -197,8 +209,8 @@ func (p *plan) deviceQPs(c *Config) int {
 	return (c.QPs-1)/c.Rails + 1 + 2
 }
 
-// completions is how many of them one device can have outstanding: every request of every
-// QP, so that not even a flush overruns a completion queue.
+// completions is how many completions one device can have outstanding: one for every request of
+// every QP, so that not even a flush overruns a completion queue.
 func (p *plan) completions(c *Config) int {
 	if !c.virtual() || c.direct() {
 		return p.qps * (p.depth() + max(1, p.recvs))

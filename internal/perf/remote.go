@@ -22,9 +22,9 @@ func NewClient(ctx context.Context, p Partner, cfg Config) (*Test, error) {
 	}
 	switch {
 	case !cfg.virtual():
-		return nil, refuse(flagValue("connection", cfg.Connection), "tests between processes use VirtualQPs, which are made of RC QPs", "drop it")
+		return nil, refuse("connection", cfg.Connection, "tests between processes use VirtualQPs, which are made of RC QPs", "drop it")
 	case cfg.Kill.On:
-		return nil, refuse(flagValue("kill-rail", cfg.Kill.Rail), "it takes down the ports of both ends, and one end is in another process", "drop the host")
+		return nil, refuse("kill-rail", cfg.Kill.Rail, "it takes down the ports of both ends, and one end is in another process", "drop the host")
 	}
 	sizes, err := cfg.rows(min(cfg.limit(maxFragment, 0), remoteBytes))
 	if err != nil {

@@ -66,14 +66,14 @@ func (s *spec) config() (Config, error) {
 // remoteFits refuses rows that would take too much of another machine.
 func remoteFits(c *Config, size int) error {
 	if limit := c.limit(maxFragment, 0); uint64(size) > min(limit, remoteBytes) {
-		return refuse(flagValue("size", size), "a message has at most "+FormatSize(int(min(limit, remoteBytes)))+" here", "use a smaller size")
+		return refuse("size", size, "a message has at most "+FormatSize(int(min(limit, remoteBytes)))+" here", "use a smaller size")
 	}
 	p := newPlan(c, size, maxRequests)
 	if n := max(p.endBytes(0), p.endBytes(1)); n > remoteBytes {
-		return refuse(flagValue("size", size), fmt.Sprintf("the buffers would take %d MiB at one end, at most %d are allowed", n>>20, remoteBytes>>20), "use a smaller size or a smaller --tx-depth")
+		return refuse("size", size, fmt.Sprintf("the buffers would take %d MiB at one end, at most %d are allowed", n>>20, remoteBytes>>20), "use a smaller size or a smaller --tx-depth")
 	}
 	if p.depth() > maxRequests || p.recvs > maxRequests {
-		return refuse(flagValue("tx-depth", p.depth()), fmt.Sprintf("a VirtualQP holds at most %d requests", maxRequests), "use a smaller depth")
+		return refuse("tx-depth", p.depth(), fmt.Sprintf("a VirtualQP holds at most %d requests", maxRequests), "use a smaller depth")
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (c *Config) lends(test *Config, sizes []int) (left int, err error) {
 		p := newPlan(test, size, maxRequests)
 		n := p.endBytes(1)
 		if n > most {
-			return 0, refuse(flagValue("size", size), fmt.Sprintf("the buffers would take %d MiB of the server, which lends %d", n>>20, most>>20),
+			return 0, refuse("size", size, fmt.Sprintf("the buffers would take %d MiB of the server, which lends %d", n>>20, most>>20),
 				"use a smaller size or a smaller --tx-depth, or start the server with a larger --lend")
 		}
 		left = min(left, most-n)

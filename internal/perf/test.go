@@ -63,7 +63,7 @@ func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 		return nil, fmt.Errorf("%d and %d rails were opened, want %d at each end", len(initiator), len(target), cfg.Rails)
 	}
 	if cfg.Kill.On && cfg.Kill.SetPort == nil {
-		return nil, refuse(flagValue("kill-rail", cfg.Kill.Rail), "this program cannot take the ports of these NICs down", "use --provider softnic")
+		return nil, refuse("kill-rail", cfg.Kill.Rail, "this program cannot take the ports of these NICs down", "use --provider softnic")
 	}
 	t := &Test{cfg: cfg, own: cfg, rails: [2][]ibverbx.RailConfig{initiator, target}, maxWR: math.MaxInt}
 	var hosts [2]hostInfo
@@ -76,7 +76,7 @@ func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 		attrs = append(attrs, found...)
 	}
 	if carried := t.head.MTU; cfg.MTU > carried {
-		return nil, refuse(flagValue("mtu", cfg.MTU), fmt.Sprintf("the ports carry at most %d bytes", carried), "use a smaller MTU")
+		return nil, refuse("mtu", cfg.MTU, fmt.Sprintf("the ports carry at most %d bytes", carried), "use a smaller MTU")
 	}
 	t.describe(hosts)
 	return t, t.plan(attrs)

@@ -1,11 +1,5 @@
 package perf
 
-import (
-	"fmt"
-
-	"ibverbx/verbs"
-)
-
 // Transport is what makes the QPs of a test reliable.
 type Transport string
 
@@ -13,12 +7,11 @@ type Transport string
 const (
 	// TransportRC is the RC QPs of the device.
 	TransportRC Transport = "rc"
-	// TransportUC is RC QPs that package reliable makes of many UC QPs each. This package
-	// does not make them: whoever opens the rails wraps them.
+	// TransportUC is RC QPs that package reliable makes of many UC QPs each. The caller that
+	// opens the rails wraps them.
 	TransportUC Transport = "uc"
 
-	// TransportRaw is what a report calls UC and UD QPs that are measured by themselves:
-	// nothing makes them reliable.
+	// TransportRaw is what a report calls raw UC and UD QPs: nothing makes them reliable.
 	TransportRaw Transport = "raw"
 )
 
@@ -27,9 +20,9 @@ func ParseTransport(s string) (Transport, error) {
 	switch t := Transport(s); t {
 	case TransportRC, TransportUC:
 		return t, nil
-	case TransportRaw: // by --connection only: one way to say it
+	case TransportRaw: // only by --connection
 	}
-	return "", &ConfigError{Where: "--transport " + s, Problem: "there is no such transport", Fix: "use rc or uc"}
+	return "", refuse("transport", s, "there is no such transport", "use rc or uc")
 }
 
 // transport is what a report says of the QPs.
@@ -40,32 +33,17 @@ func (c *Config) transport() Transport {
 	return c.Transport
 }
 
-// validateReliable refuses what cannot be made of UC QPs.
-func (c *Config) validateReliable() error {
-	if _, err := ParseTransport(string(c.Transport)); err != nil {
-		return err
-	}
-	if c.Transport != TransportRC && !c.virtual() {
-		problem := "it makes RC QPs of UC QPs, and --connection UC measures UC QPs as they are"
-		if c.Connection == verbs.UD {
-			problem = "it makes RC QPs of UC QPs, and there are no RC QPs in a test of UD"
-		}
-		return refuse(flagValue("transport", c.Transport), problem, fmt.Sprintf("drop it, or drop --connection %s", c.Connection))
-	}
-	return nil
-}
-
 // Wish is what a test wants of the NICs of an end.
 type Wish struct {
-	// Rails is how many there should be.
+	// Rails is how many NICs there should be.
 	Rails int
-	// Transport says whether they are to be wrapped, by TransportUC.
+	// Transport is TransportUC if they are to be wrapped.
 	Transport Transport
-	// Lanes is how many lanes there will be, over all rails, besides those for messages
+	// Lanes is how many lanes there will be over all rails, not counting those for messages
 	// and notifications.
 	Lanes int
-	// Memory is the most that receives of wrapped NICs may take, in bytes. Zero means what
-	// they need.
+	// Memory is the most that receives of wrapped NICs may take, in bytes. Zero means no
+	// limit.
 	Memory int
 }
 
