@@ -5,59 +5,61 @@ import (
 	"time"
 )
 
-// Report is the outcome of a test; its JSON form is what `ibverbx perf --json` prints.
+// Report is the outcome of a test. `ibverbx perf --json` prints its JSON form.
 type Report struct {
 	Op       Op     `json:"op"`
 	Mode     Mode   `json:"mode"`
 	Provider string `json:"provider"`
 	Link     string `json:"link"`
-	// Device initiates and Peer is the target; with Bidirectional each is both. With
-	// several rails they are lists with commas.
-	Device     string `json:"device"`
+	// Device lists the NICs of the half that initiates, by rail, with commas.
+	Device string `json:"device"`
+	// Peer lists the NICs of the other half. With Bidirectional both initiate.
 	Peer       string `json:"peer"`
 	Connection string `json:"connection"`
-	// Transport is what made the QPs reliable: "rc", the device, "uc", package reliable
-	// over UC QPs of the device, or "raw", nothing.
+	// Transport is what made the QPs reliable: "rc" for the device, "uc" for package reliable
+	// over UC QPs of the device, or "raw" for nothing.
 	Transport Transport `json:"transport"`
-	// QPs is how many QPs carry data, and Lanes how many of them are lanes of one
-	// VirtualQP: all of them, or on UC and UD none.
-	QPs   int `json:"qps"`
+	// QPs is how many QPs carry data.
+	QPs int `json:"qps"`
+	// Lanes is how many of the QPs are lanes of one VirtualQP: all, or on UC and UD none.
 	Lanes int `json:"lanes"`
 	Rails int `json:"rails"`
 	// Scheme is that of the VirtualQP, "none" on UC and UD.
 	Scheme string `json:"scheme"`
-	// TxDepth bounds the messages in flight; rows of large messages may have fewer if it
-	// was not asked for.
+	// TxDepth bounds the messages in flight. Rows of large messages may have fewer if it was
+	// not asked for.
 	TxDepth int `json:"tx_depth"`
-	// CQMod is how many messages share a completion, if it was asked for.
+	// CQMod is how many messages share a completion, 0 if it was not asked for.
 	CQMod int `json:"cq_mod,omitempty"`
 	// MTU is the path MTU in bytes.
 	MTU           int  `json:"mtu"`
 	Bidirectional bool `json:"bidirectional"`
-	// Checked says that every byte of the results was compared.
+	// Checked means that every byte of the results was compared.
 	Checked bool `json:"checked"`
-	// Interrupted says that the test was ended early; the last result may then stand
-	// on fewer iterations than were asked for.
+	// Interrupted means that the test was ended early. The last result may then have fewer
+	// iterations than were asked for.
 	Interrupted bool `json:"interrupted"`
-	// Role is "client" or "server" if the other end is in another process, and Remote is
-	// the address of that end; both are empty in a test within one process.
-	Role    string   `json:"role,omitempty"`
+	// Role is "client" or "server", empty in a test within one process.
+	Role string `json:"role,omitempty"`
+	// Remote is the address of the other process, empty in a test within one process.
 	Remote  string   `json:"remote,omitempty"`
 	Results []Result `json:"results"`
-	// PerRail and PerLane say what each carried, over all results. PerLane is empty
-	// without results; on UC and UD its lanes are the QPs.
+	// PerRail is what each rail carried over all results.
 	PerRail []Rail `json:"per_rail"`
+	// PerLane is what each lane carried, empty without results. On UC and UD its lanes are
+	// the QPs.
 	PerLane []Lane `json:"per_lane"`
-	// Failover is there with Config.Kill.
+	// Failover is nil without Config.Kill.
 	Failover *Failover `json:"failover,omitempty"`
 
-	// Policy and Fragment (bytes, 0 if by size) are those of the VirtualQP, for the table.
-	Policy   string `json:"-"`
-	Fragment int    `json:"-"`
+	// Policy is that of the VirtualQP, for the table.
+	Policy string `json:"-"`
+	// Fragment is the size of a fragment in bytes, 0 if by the size of the message; for the
+	// table.
+	Fragment int `json:"-"`
 	// LinkLayer is the name of the port's link layer, for the table.
 	LinkLayer string `json:"-"`
-	// OutstandingReads is how many READs or atomics a QP may have outstanding, for
-	// the table.
+	// OutstandingReads is how many READs or atomics a QP may have outstanding, for the table.
 	OutstandingReads int `json:"-"`
 }
 
@@ -71,13 +73,13 @@ type Result struct {
 	*LatencyResult
 }
 
-// BandwidthResult holds rates per second; bytes are bytes, not MiB.
+// BandwidthResult holds rates per second. Bytes are bytes, not MiB.
 type BandwidthResult struct {
 	BytesPerSecond     float64 `json:"bytes_per_second"`
 	PeakBytesPerSecond float64 `json:"peak_bytes_per_second"`
 	MessagesPerSecond  float64 `json:"messages_per_second"`
-	// CopyBytesPerSecond is what Go's copy does between the same buffers: the median
-	// of several stretches between those of the transfer.
+	// CopyBytesPerSecond is the rate of Go's copy between the same buffers: the median of
+	// several stretches between those of the transfer. It is 0 between processes.
 	CopyBytesPerSecond float64 `json:"copy_bytes_per_second"`
 	// RatioToCopy is BytesPerSecond over CopyBytesPerSecond.
 	RatioToCopy float64 `json:"ratio_to_copy"`
@@ -85,8 +87,8 @@ type BandwidthResult struct {
 	Lost int64 `json:"lost_messages,omitempty"`
 }
 
-// LatencyResult holds times in microseconds, exact to the nanosecond. Typical is the
-// median; percentiles are by nearest rank.
+// LatencyResult holds times in microseconds, exact to the nanosecond. Typical is the median;
+// percentiles are by nearest rank.
 type LatencyResult struct {
 	Min     float64 `json:"t_min_us"`
 	Max     float64 `json:"t_max_us"`
@@ -129,7 +131,7 @@ func rate(n float64, d time.Duration) float64 {
 	return math.Round(n / d.Seconds())
 }
 
-// round keeps so many digits after the point.
+// round keeps so many decimal places.
 func round(x float64, digits int) float64 {
 	p := math.Pow10(digits)
 	return math.Round(x*p) / p

@@ -63,36 +63,35 @@ func (s *spec) config() (Config, error) {
 	return c, nil
 }
 
-// remoteFits refuses rows that would take too much of another machine.
+// remoteFits refuses a row that would take too much of another machine.
 func remoteFits(c *Config, size int) error {
-	if limit := c.limit(maxFragment, 0); uint64(size) > min(limit, remoteBytes) {
-		return refuse("size", size, "a message has at most "+FormatSize(int(min(limit, remoteBytes)))+" here", "use a smaller size")
+	limit := int(min(c.limit(maxFragment, 0), remoteBytes))
+	if size > limit {
+		return refuse("size", size, "a message has at most "+FormatSize(limit)+" here", "use a smaller size")
 	}
 	p := newPlan(c, size, maxRequests)
-	if n := max(p.endBytes(0), p.endBytes(1)); n > remoteBytes {
-		return refuse("size", size, fmt.Sprintf("the buffers would take %d MiB at one end, at most %d are allowed", n>>20, remoteBytes>>20), "use a smaller size or a smaller --tx-depth")
-	}
-	if p.depth() > maxRequests || p.recvs > maxRequests {
-		return refuse("tx-depth", p.depth(), fmt.Sprintf("a VirtualQP holds at most %d requests", maxRequests), "use a smaller depth")
-	}
-	return nil
+	bytes := max(p.endBytes(0), p.endBytes(1))
+	return firstBroken([]rule{
+		{
+			bytes > remoteBytes, "size", size, fmt.Sprintf("the buffers would take %d MiB at one end, at most %d are allowed", bytes>>20, remoteBytes>>20),
+			"use a smaller size or a smaller --tx-depth",
+		},
+		{max(p.depth(), p.recvs) > maxRequests, "tx-depth", p.depth(), fmt.Sprintf("a VirtualQP holds at most %d requests", maxRequests), "use a smaller depth"},
+	})
 }
 
 // lends refuses a test whose buffers would take more of a server than it lends. It returns how
 // many bytes they leave, at least one.
 func (c *Config) lends(test *Config, sizes []int) (left int, err error) {
-	most := cmp.Or(c.Lend, defaultLend)
-	left = most
+	most, need := cmp.Or(c.Lend, defaultLend), 0
 	for _, size := range sizes {
 		p := newPlan(test, size, maxRequests)
-		n := p.endBytes(1)
-		if n > most {
-			return 0, refuse("size", size, fmt.Sprintf("the buffers would take %d MiB of the server, which lends %d", n>>20, most>>20),
+		if need = max(need, p.endBytes(1)); need > most {
+			return 0, refuse("size", size, fmt.Sprintf("the buffers would take %d MiB of the server, which lends %d", need>>20, most>>20),
 				"use a smaller size or a smaller --tx-depth, or start the server with a larger --lend")
 		}
-		left = min(left, most-n)
 	}
-	return max(left, 1), nil
+	return max(most-need, 1), nil
 }
 
 // hostInfo is what one side says of its NICs.
