@@ -42,7 +42,7 @@ this process: the first rail of perf.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, n.close()) }()
-			found, err := describeAll(n.contexts, name)
+			found, err := describeAll(n.contexts(), name)
 			if err != nil {
 				return err
 			}

@@ -18,17 +18,17 @@ func newDoctor(s streams) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find out whether RDMA works here, and what to do if not",
-		Long: `Look at everything that RDMA through libibverbs needs on this machine: kernel modules,
-devices, device files, ports, GIDs, MTU, the library, its providers, the limit on
-locked memory, and the container around this process. Each finding says what it means
-and what to do. Problems come first, the likeliest cause before what follows from it.
+		Short: "Check whether RDMA works here, and what to do if not",
+		Long: `Check everything that RDMA through libibverbs needs on this machine: kernel modules,
+devices, device files, ports, GIDs, MTU, the library, its providers, the limit on locked memory, and
+the container around this process. Each finding says what it means and what to do. Problems come
+first, the likeliest cause before its consequences.
 
-It reads files and opens device files. It changes nothing and needs no root; run it as
-the user who runs your program, because limits and permissions are the user's.
+It reads files and opens device files. It changes nothing and needs no root. Run it as the user of
+your program, because limits and permissions depend on the user.
 
-The exit status is 0 if this user can use at least one port of one RDMA device, and 1 if
-something stops that. softnic, the NIC in software, works either way.
+The exit status is 0 if this user can use at least one port of one RDMA device, otherwise 1.
+softnic, the NIC in software, works either way.
 
 With --json there is one object with the fields
   usable     whether the exit status is 0
@@ -89,7 +89,7 @@ func printFinding(p *printer, f *doctor.Finding) {
 	p.println("")
 }
 
-// verdict is the last word on a machine.
+// verdict is the conclusion for a machine.
 func verdict(r *doctor.Report) string {
 	if r.Usable {
 		var names []string
@@ -109,5 +109,5 @@ func verdict(r *doctor.Report) string {
 	if n == 1 {
 		return "RDMA is not usable: 1 problem stops it."
 	}
-	return fmt.Sprintf("RDMA is not usable: %d problems stop it. Begin with the first.", n)
+	return fmt.Sprintf("RDMA is not usable: %d problems stop it. Start with the first.", n)
 }

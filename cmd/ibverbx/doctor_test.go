@@ -58,7 +58,7 @@ problem    library: no library
 
 ok         memlock: locked memory is not limited
 
-RDMA is not usable: 2 problems stop it. Begin with the first.
+RDMA is not usable: 2 problems stop it. Start with the first.
 ` + softnic},
 		{single, `problem    library: no library
            Nothing to load.

@@ -12,11 +12,11 @@ import (
 
 // provider opens NICs; --provider names one.
 type provider interface {
-	// all opens every NIC once, to be looked at.
+	// all opens every NIC once, to be described.
 	all() (*nics, error)
-	// open opens so many rails for each of two ends. Rail i of one end reaches rail i of
-	// the other, and rails share nothing that a NIC of its own would not share. After an
-	// error nothing is left open.
+	// open opens so many rails for each of two ends. Rail i of one end reaches rail i of the
+	// other. Rails share nothing that separate NICs would not share. After an error nothing
+	// is left open.
 	open(rails int) (*nics, error)
 }
 
@@ -24,26 +24,28 @@ type provider interface {
 type nics struct {
 	// ends are the rails of the initiator and of the target.
 	ends [2][]ibverbx.RailConfig
-	// contexts are the same NICs in the order of their names.
-	contexts []verbs.Context
-	// setPort takes the ports of both NICs of a rail down or up. It is nil if that is not
-	// the program's business.
+	// setPort takes the ports of both NICs of a rail down or up. It is nil if this program
+	// cannot do that.
 	setPort func(rail int, up bool)
 	// closers close the NICs.
 	closers closer.Stack
 }
 
-// add makes an open NIC the next rail of an end.
-func (n *nics) add(end int, rail ibverbx.RailConfig) {
-	n.ends[end] = append(n.ends[end], rail)
-	n.contexts = append(n.contexts, rail.Context)
+// contexts returns all NICs, rail by rail.
+func (n *nics) contexts() (list []verbs.Context) {
+	for i, rail := range n.ends[0] {
+		list = append(list, rail.Context)
+		if i < len(n.ends[1]) {
+			list = append(list, n.ends[1][i].Context)
+		}
+	}
+	return list
 }
 
 // close closes everything in reverse order and returns all errors.
 func (n *nics) close() error { return n.closers.Close() }
 
-// softNICs opens software NICs. Rail i is a memory link of its own between soft2i and
-// soft2i+1.
+// softNICs opens software NICs. Rail i has its own memory link between soft2i and soft2i+1.
 type softNICs struct{}
 
 func (p softNICs) all() (*nics, error) { return p.open(1) }
@@ -85,6 +87,6 @@ func (n *nics) openRail(device verbs.Device, end, port int) error {
 		return err
 	}
 	n.closers.Add(ctx.Close)
-	n.add(end, ibverbx.RailConfig{Context: ctx, Port: uint8(port)})
+	n.ends[end] = append(n.ends[end], ibverbx.RailConfig{Context: ctx, Port: uint8(port)})
 	return nil
 }

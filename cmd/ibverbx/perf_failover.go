@@ -14,15 +14,15 @@ const (
 	eventHead = " time[s]    end        event"
 	eventRow  = " %-10.3f %-10s %s\n"
 
-	// sparkColumns is how many columns a timeline has at the most; longer ones are folded.
+	// sparkColumns is how many columns a timeline has at most. Longer ones are folded.
 	sparkColumns = 64
 )
 
-// sparks are blocks by height. A rate of nothing is a blank.
+// sparks are blocks by height. A rate of zero is a blank.
 var sparks = [...]rune{'▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'}
 
-// failover prints how the loss of a rail went: rates over time, before, during and after
-// it, what happened when, and what was repeated.
+// failover prints the loss of a rail: the rates over time, before, during and after it, the events,
+// and what was replayed.
 func (t *perfTable) failover(r *perf.Report) {
 	f := r.Failover
 	t.timeline(r)
@@ -38,7 +38,7 @@ func (t *perfTable) failover(r *perf.Report) {
 	}
 	t.printf(" lanes out of service: %d; requests that other lanes took over: %d\n", f.LanesDown, f.Replayed)
 	if messages > 0 {
-		t.printf(" every byte of %d messages was compared when it arrived, and the last of them once more in the end\n", messages)
+		t.printf(" every byte of %d messages was compared when it arrived, and the last of them once more at the end\n", messages)
 	}
 }
 
@@ -126,8 +126,8 @@ type foldedEvent struct {
 	lanes []int
 }
 
-// folded joins events of lanes that happened to several of them at once, as a reader sees
-// it: to the millisecond. The event of their rail may stand in between.
+// folded joins the same event of several lanes within a millisecond. The event of their rail may be
+// in between.
 func folded(events []perf.FailoverEvent) (out []foldedEvent) {
 	for i := range events {
 		e := &events[i]
@@ -147,7 +147,7 @@ func folded(events []perf.FailoverEvent) (out []foldedEvent) {
 	return out
 }
 
-// eventText says what happened, to which lanes or which rail, and why.
+// eventText is what happened, to which lanes or which rail, and why.
 func eventText(r *perf.Report, e *foldedEvent) string {
 	rail := &r.PerRail[e.Rail]
 	text := ""
@@ -169,7 +169,7 @@ func eventText(r *perf.Report, e *foldedEvent) string {
 	return text
 }
 
-// laneList names lanes, the first and last few if they are many.
+// laneList names lanes, or only the first and the last if they are many.
 func laneList(lanes []int) string {
 	const shown = 8
 	names := make([]string, len(lanes))

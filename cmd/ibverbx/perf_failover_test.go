@@ -238,7 +238,7 @@ func TestSetPort(t *testing.T) {
 		}
 	}()
 	states := func() (text string) {
-		for _, ctx := range n.contexts {
+		for _, ctx := range n.contexts() {
 			p, err := ctx.QueryPort(1)
 			if err != nil {
 				t.Fatalf("QueryPort: got %v, want no error", err)

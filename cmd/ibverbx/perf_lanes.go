@@ -13,8 +13,8 @@ const (
 	laneRow  = " %-6d %-5d %#-9x %-9s"
 	carryRow = " %-9.2f %-18d %-14d %-14d %-14d %d\n"
 
-	// foldLanes is how many lanes have a line of their own without --verbose: half of
-	// them the first, half the last, where the lanes for messages and notifications are.
+	// foldLanes is how many lanes have their own line without --verbose: half of them are the
+	// first, half the last, among them the lanes for messages and notifications.
 	foldLanes = 16
 )
 
@@ -71,7 +71,7 @@ func share(c, total *perf.Carried) float64 {
 	return 100 * float64(c.Bytes) / float64(total.Bytes)
 }
 
-// summary says in one line what the lanes without a line of their own carried.
+// summary is one line for all lanes that have no line of their own.
 func summary(lanes []perf.Lane, total *perf.Carried) string {
 	low, high, sum := share(&lanes[0].Carried, total), 0.0, 0.0
 	for i := range lanes {

@@ -48,7 +48,7 @@ func (p *partner) Send(ctx context.Context, b []byte) error {
 func (p *partner) Recv(ctx context.Context) ([]byte, error) {
 	m, err := p.conn.Recv(ctx)
 	if err == nil && m.Kind != bootstrap.KindApplication {
-		err = fmt.Errorf("receive from %v: %w: a message of kind %d in the midst of a test", p.conn.Peer().Addr, bootstrap.ErrProtocol, m.Kind)
+		err = fmt.Errorf("receive from %v: %w: a message of kind %d during a test", p.conn.Peer().Addr, bootstrap.ErrProtocol, m.Kind)
 	}
 	return m.Body, err
 }
@@ -90,7 +90,7 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 }
 
 // runClient measures against a server.
-func runClient(ctx context.Context, s streams, f *perfFlags) (err error) {
+func runClient(ctx context.Context, s streams, f *perfFlags) error {
 	if _, err := f.cfg.Complete(); err != nil {
 		return err
 	}
@@ -102,12 +102,22 @@ func runClient(ctx context.Context, s streams, f *perfFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	p, err := newPartner(conn, true, f)
+	return takePart(ctx, s, f, conn, true)
+}
+
+// takePart takes part in a test over a connection, as the client that dialed or as the server, and
+// closes the connection.
+func takePart(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.Conn, dialed bool) (err error) {
+	p, err := newPartner(conn, dialed, f)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close(err)) }()
-	test, err := perf.NewClient(ctx, p, f.cfg)
+	newTest := perf.NewServer
+	if dialed {
+		newTest = perf.NewClient
+	}
+	test, err := newTest(ctx, p, f.cfg)
 	if err != nil {
 		return err
 	}

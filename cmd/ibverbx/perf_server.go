@@ -3,13 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
 
 	"ibverbx/bootstrap"
-	"ibverbx/internal/perf"
 )
 
 // runServer serves one client after the other until ctx ends, or one with --once. It goes on after
@@ -46,7 +44,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 		}
 		from := conn.Peer().Addr
 		tell.say("let in %v", from)
-		err = serveClient(ctx, s, f, conn)
+		err = takePart(ctx, s, f, conn, false)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -58,20 +56,6 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 			tell.say("client %v: done", from)
 		}
 	}
-}
-
-// serveClient takes part in the test of one client.
-func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.Conn) (err error) {
-	p, err := newPartner(conn, false, f)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, p.close(err)) }()
-	test, err := perf.NewServer(ctx, p, f.cfg)
-	if err != nil {
-		return err
-	}
-	return show(ctx, s, f, test, conn.Peer().Addr.String())
 }
 
 // teller writes lines to stderr for several goroutines.

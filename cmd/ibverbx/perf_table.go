@@ -70,8 +70,7 @@ func title(r perf.Report) string {
 	return words + " BW Test"
 }
 
-// parameters prints the block of parameters, less what has no meaning inside one
-// process.
+// parameters prints the block of parameters, without those that mean nothing here.
 func (t *perfTable) parameters() {
 	r := &t.head
 	// perftest aligns with tabs; the columns are the same.
@@ -103,8 +102,7 @@ func (t *perfTable) parameters() {
 	t.printf(" Data check      : %s\n", onOff(r.Checked))
 }
 
-// virtual prints what shapes the VirtualQP. A single lane passes straight through, so that
-// neither scheme nor policy matters.
+// virtual prints the parameters of the VirtualQP. Scheme and policy mean nothing for a single lane.
 func (t *perfTable) virtual() {
 	r := &t.head
 	if r.Lanes == 0 {
@@ -124,13 +122,13 @@ func (t *perfTable) virtual() {
 	t.printf(" Fragment        : %s\n", cut)
 }
 
-// transportText says what makes the QPs reliable.
+// transportText is what makes the QPs reliable.
 func transportText(t perf.Transport) string {
 	switch t {
 	case perf.TransportUC:
 		return fmt.Sprintf("uc, RC made of %d UC QPs each, in software", wrapPaths)
 	case perf.TransportRaw:
-		return "raw, nothing is repaired"
+		return "raw, nothing is retransmitted"
 	case perf.TransportRC:
 	}
 	return "rc, by the NIC"
@@ -146,7 +144,7 @@ func onOff(b bool) string {
 // row prints one result.
 func (t *perfTable) row(r perf.Result) {
 	if l := r.LatencyResult; l != nil {
-		// Sizes from 1 MiB on have a digit more than their column; only the next gives way.
+		// Sizes from 1 MiB on are wider than their column; only the next column moves.
 		first := fmt.Sprintf("%-6d %d", r.Size, r.Iterations)
 		t.printf(latencyRow, first, l.Min, l.Max, l.Typical, l.Avg, l.Stdev, l.P99, l.P999)
 		return
@@ -163,7 +161,7 @@ func (t *perfTable) row(r perf.Result) {
 	}
 }
 
-// end prints what stands below the rows, and returns the first error of all printing.
+// end prints what follows the rows, and returns the first error of all printing.
 func (t *perfTable) end(r perf.Report) error {
 	t.println(tableRule)
 	if len(r.Results) > 0 {
@@ -173,7 +171,7 @@ func (t *perfTable) end(r perf.Report) error {
 		t.failover(&r)
 	}
 	if r.Mode == perf.Latency {
-		what := "from the post to the completion in hand, a full round trip"
+		what := "from the post to the completion, a full round trip"
 		if r.Op == perf.Send || r.Op == perf.WriteImm {
 			what = "half of the round trip of a ping-pong"
 		}
@@ -189,7 +187,7 @@ func (t *perfTable) end(r perf.Report) error {
 	return t.err
 }
 
-// memcpy says what a copy does at 1 MiB, which caches hold, and at the largest size.
+// memcpy is the rate of a copy at 1 MiB, which caches hold, and at the largest size.
 func (t *perfTable) memcpy(rows []perf.Result) string {
 	var said []string
 	largest := &rows[0]

@@ -178,7 +178,7 @@ func TestSoftNICs(t *testing.T) {
 		}
 	}()
 	var names []string
-	for _, ctx := range n.contexts {
+	for _, ctx := range n.contexts() {
 		names = append(names, ctx.Device().Name())
 	}
 	if want := []string{"soft0", "soft1", "soft2", "soft3", "soft4", "soft5"}; !slices.Equal(names, want) {
@@ -186,7 +186,7 @@ func TestSoftNICs(t *testing.T) {
 	}
 	for end := range n.ends {
 		for i, rail := range n.ends[end] {
-			if rail.Context != n.contexts[2*i+end] {
+			if rail.Context != n.contexts()[2*i+end] {
 				t.Errorf("rail %d of end %d is %s, want %s", i, end, rail.Context.Device().Name(), names[2*i+end])
 			}
 			attr, err := rail.Context.QueryDevice()

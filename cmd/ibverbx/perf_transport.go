@@ -32,7 +32,6 @@ func (n *nics) wrap(w perf.Wish) error {
 	if w.Transport != perf.TransportUC {
 		return nil
 	}
-	n.contexts = nil
 	for end := range n.ends {
 		rails := max(len(n.ends[end]), 1) // there may be fewer than the test wants
 		lanes := (w.Lanes+rails-1)/rails + wrapMoreLanes
@@ -47,7 +46,6 @@ func (n *nics) wrap(w perf.Wish) error {
 			}
 			n.closers.Add(ctx.Close) // before that of the inner one, which then does nothing
 			rail.Context = ctx
-			n.contexts = append(n.contexts, ctx)
 		}
 	}
 	return nil

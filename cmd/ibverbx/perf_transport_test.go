@@ -73,8 +73,8 @@ func TestPerfTransportSaid(t *testing.T) {
 		{"", "rc", "RC", "softnic", "rc, by the NIC"},
 		{"--transport rc", "rc", "RC", "softnic", "rc, by the NIC"},
 		{"--transport uc", "uc", "RC", "reliable over softnic", "uc, RC made of 16 UC QPs each, in software"},
-		{"-c UC", "raw", "UC", "softnic", "raw, nothing is repaired"},
-		{"-c UC --transport rc", "raw", "UC", "softnic", "raw, nothing is repaired"},
+		{"-c UC", "raw", "UC", "softnic", "raw, nothing is retransmitted"},
+		{"-c UC --transport rc", "raw", "UC", "softnic", "raw, nothing is retransmitted"},
 	} {
 		words := append([]string{"perf", "-s", "64", "-n", "20"}, strings.Fields(tt.args)...)
 		v := object(t, words...)
@@ -94,8 +94,8 @@ func TestPerfTransportErrors(t *testing.T) {
 	}{
 		{"--transport tcp", []string{"--transport", `"tcp"`, "want rc or uc"}},
 		{"--transport raw", []string{"--transport", "want rc or uc"}},
-		{"--transport uc -c UC", []string{"--transport uc", "measures UC QPs as they are", "drop --connection UC"}},
-		{"send --transport uc -c UD", []string{"--transport uc", "no RC QPs in a test of UD", "drop --connection UD"}},
+		{"--transport uc -c UC", []string{"--transport uc", "measures raw QPs", "drop --connection UC"}},
+		{"send --transport uc -c UD", []string{"--transport uc", "--connection UD measures raw QPs", "drop --connection UD"}},
 		{"--server --transport uc", []string{"--server", "--transport is for the client"}},
 	} {
 		status, out, stderr := command(t.Context(), append([]string{"perf"}, strings.Fields(tt.args)...)...)

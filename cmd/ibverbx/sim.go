@@ -16,21 +16,21 @@ import (
 	"ibverbx/sim/measure"
 )
 
-const simLong = `Run VirtualQPs in a deterministic world and check that every promise of the engine is
-kept: hosts, NICs, rails, traffic and faults are made of a seed, time is virtual, and the
-same seed gives the same run, event by event. The engine and the NICs are the real ones.
+const simLong = `Run VirtualQPs in a simulated network and check every promise of the engine. A seed decides
+hosts, NICs, rails, traffic and faults, and time is virtual: the same seed gives the same run, event
+by event. The engine and the NICs are the real ones.
 
-Checked are: every byte, where and when it should be; one completion per signaled request,
-in order; a notification means that everything before it is in memory; no touch of a buffer
-after its completion; the first error wins; every request ends; work goes on when faults
-have healed; queues are bounded; nothing leaks.
+The checks: every byte arrives at the right place and time; each signaled request completes once, in
+order; a notification means that everything before it is in memory; a buffer is not touched after
+its completion; the first error wins; every request ends; work goes on after faults have healed;
+queues are bounded; nothing leaks.
 
---seeds M runs M seeds, from --seed on, on all processors. If a promise is broken the first
-such seed is printed with what happened, then the smallest scenario found that breaks the
-same promise, and the command that runs it again; the exit status is 1.
+--seeds M runs M seeds, from --seed on, on all processors. If a promise is broken the output has the
+first such seed with what happened, the smallest scenario found that breaks the same promise, and
+the command that runs it again. The exit status is 1.
 
-A scenario is a text of settings and faults, one per line; what it does not fix is decided
-by the seed. --list names those that are built in, and any file can be one:
+A scenario is a text of settings and faults, one per line. The seed decides the rest. --list names
+the scenarios that are built in, and any file can be one:
 
   about A lane dies while a large message is under way.
   rails 2                                       # a value, or a range: 1..3
@@ -47,10 +47,10 @@ by the seed. --list names those that are built in, and any file can be one:
 
 docs/reliability.md has all settings and faults.
 
-Scenarios that --list marks as measured are programs, not texts: flows over package reliable
-or RC, on virtual time, with every byte compared. They print goodput_ratio (payload over what
-a lossless link carries after headers) and latency_us; with --seeds the medians. The exit
-status is 1 if an aim is missed. --measured runs all of them. docs/reliable.md has the table.`
+Scenarios that --list marks as measured are programs, not texts: flows over package reliable or RC,
+on virtual time, with every byte compared. They print goodput_ratio (payload over what a lossless
+link carries after headers) and latency_us; with --seeds the medians. The exit status is 1 if an aim
+is missed. --measured runs all of them. docs/reliable.md has the table.`
 
 const simExample = `  ibverbx sim                             one seed of the mixed world
   ibverbx sim --seeds 2000                two thousand of them
@@ -76,7 +76,7 @@ func newSim(s streams) *cobra.Command {
 	var f simFlags
 	cmd := &cobra.Command{
 		Use:     "sim",
-		Short:   "Run the engine in a simulated world, and check every promise",
+		Short:   "Check the engine in a simulated network",
 		Long:    simLong,
 		Example: simExample,
 		Args:    noArgs,
@@ -86,7 +86,7 @@ func newSim(s streams) *cobra.Command {
 	flags.Uint64Var(&f.seed, "seed", 1, "the first seed")
 	flags.Uint64Var(&f.seeds, "seeds", 1, "how many seeds")
 	flags.StringVar(&f.scenario, "scenario", "mixed", "name of a scenario that is built in, or a file")
-	flags.StringVar(&f.trace, "trace", "", "write everything that happens to a file, as lines of JSON (one seed)")
+	flags.StringVar(&f.trace, "trace", "", "write all events to a file, as lines of JSON (one seed only)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	flags.BoolVar(&f.list, "list", false, "list the scenarios that are built in")
 	flags.BoolVar(&f.measured, "measured", false, "run all measured scenarios, and fail if an aim is missed")
@@ -169,7 +169,7 @@ func listScenarios(s streams) error {
 	return p.err
 }
 
-// traceSeed runs the worlds of one seed and writes what happens in them to a file.
+// traceSeed runs the worlds of one seed and writes all events to a file.
 func traceSeed(scenario *sim.Scenario, f *simFlags) (sum sim.Summary, err error) {
 	file, err := os.Create(f.trace)
 	if err != nil {

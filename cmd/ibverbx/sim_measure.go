@@ -11,11 +11,10 @@ import (
 	"ibverbx/sim/measure"
 )
 
-// errAims says that a measured scenario does not reach what it has to.
+// errAims says that a measured scenario misses an aim.
 var errAims = errors.New("not every aim is reached")
 
-// runMeasured runs one measured scenario, and prints its result, or the medians of several
-// seeds.
+// runMeasured runs one measured scenario and prints its result, or the medians of several seeds.
 func runMeasured(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags, scenario *measure.Scenario) error {
 	if f.trace != "" {
 		return wrong(cmd, "--trace is not for scenario %s, which is measured", scenario.Name)
@@ -35,7 +34,7 @@ func runMeasured(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags
 	return missedAims(result.Missed())
 }
 
-// measureSeeds runs the seeds that the flags say, until ctx ends.
+// measureSeeds runs the seeds of the flags until ctx ends.
 func measureSeeds(ctx context.Context, f *simFlags, scenario *measure.Scenario) (*measure.Result, error) {
 	r, err := scenario.RunSeeds(ctx, measure.Options{Seed: f.seed}, f.seeds)
 	if errors.Is(err, context.Canceled) {
