@@ -30,14 +30,12 @@ func NewClient(ctx context.Context, p Partner, cfg Config) (*Test, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(cfg.Sizes) == 0 {
-		sizes = slices.DeleteFunc(sizes, func(s int) bool { return remoteFits(&cfg, s) != nil })
-	}
-	for _, s := range sizes {
+	for _, s := range cfg.Sizes {
 		if err := remoteFits(&cfg, s); err != nil {
 			return nil, err
 		}
 	}
+	sizes = slices.DeleteFunc(sizes, func(s int) bool { return remoteFits(&cfg, s) != nil })
 	t := &Test{cfg: cfg, own: cfg, partner: p, sizes: sizes, maxWR: maxRequests}
 	mine, err := t.open(cfg.Wish())
 	if err != nil {
@@ -173,8 +171,8 @@ func (t *Test) openRemote(ctx context.Context, r *row) error {
 	return nil
 }
 
-// agreed notes in a report what the two sides have agreed on.
-func (t *Test) agreed(rep *Report, l *Link) {
+// agree takes over what the two sides have agreed on.
+func (rep *Report) agree(l *Link) {
 	rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Fragment = l.Lanes, l.Lanes, l.Scheme.String(), l.MTU, l.Fragment
 }
 

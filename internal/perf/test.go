@@ -181,12 +181,7 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 		if t.partner == nil && ctx.Err() != nil {
 			break
 		}
-		progress := func(done float64) {
-			if o.Progress != nil {
-				o.Progress(Progress{Row: i, Rows: len(t.sizes), Size: size, Done: min(done, 1)})
-			}
-		}
-		result, err := t.runRow(talk, size, &report, &o, &cancelled, progress)
+		result, err := t.runRow(talk, i, &report, &o, &cancelled)
 		if err != nil {
 			return report, fmt.Errorf("%s %s of %s over %s: %w", report.Op, t.cfg.Mode, FormatSize(size), t.cfg.Connection, err)
 		}
@@ -205,7 +200,13 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 }
 
 // runRow opens, measures and closes one row. It sets Interrupted if a user has ended the test.
-func (t *Test) runRow(ctx context.Context, size int, rep *Report, o *Observer, cancelled *atomic.Bool, progress func(float64)) (res Result, err error) {
+func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, cancelled *atomic.Bool) (res Result, err error) {
+	size := t.sizes[row]
+	progress := func(done float64) {
+		if o.Progress != nil {
+			o.Progress(Progress{Row: row, Rows: len(t.sizes), Size: size, Done: min(done, 1)})
+		}
+	}
 	r, err := t.openRow(ctx, size, cancelled, progress)
 	defer func() { err = errors.Join(err, r.closers.Close()) }()
 	if err != nil {
@@ -215,7 +216,7 @@ func (t *Test) runRow(ctx context.Context, size int, rep *Report, o *Observer, c
 		r.outage = r.newOutage(rep)
 	}
 	if r.talk != nil && len(rep.Results) == 0 {
-		t.agreed(rep, r.talk.link)
+		rep.agree(r.talk.link)
 		if o.Head != nil {
 			o.Head(*rep)
 		}
