@@ -1,14 +1,14 @@
 package verbs
 
-// Context is an open device: the root of all objects made on it.
+// Context is an open device. All other objects are created from it.
 type Context interface {
 	// Device returns the device that was opened.
 	Device() Device
-	// QueryDevice returns what the device is and where its limits lie.
+	// QueryDevice returns the device's identity and limits.
 	QueryDevice() (DeviceAttr, error)
-	// QueryPort returns the state of a port; ports count from 1.
+	// QueryPort returns the state of a port. Ports are numbered from 1.
 	QueryPort(port int) (PortAttr, error)
-	// QueryGID returns row index of a port's GID table, ErrNotFound if it is empty.
+	// QueryGID returns row index of a port's GID table, or ErrNotFound if the row is empty.
 	QueryGID(port, index int) (GIDEntry, error)
 
 	// AllocPD returns a new protection domain.
@@ -17,26 +17,26 @@ type Context interface {
 	CreateCQ(cfg CQConfig) (CQ, error)
 
 	// Events takes up to len(dst) asynchronous events and never blocks. After a
-	// device failure, and once all events were taken, it returns ErrDeviceFatal.
+	// device failure it delivers the remaining events, then returns ErrDeviceFatal.
 	Events(dst []Event) (n int, err error)
-	// NotifyEvents makes w be woken whenever an event is queued; nil ends that. If
-	// events are queued already w is woken at once, so none is missed.
+	// NotifyEvents wakes w whenever an event is queued; nil stops that. If events
+	// are already queued it wakes w at once, so none is missed.
 	NotifyEvents(w *Waker) error
 
-	// Close destroys every object still open in the Context, in the right order,
-	// and then the Context, as the kernel does when a process ends.
+	// Close destroys every object still open in the Context, in dependency order,
+	// and then the Context, as the kernel does when a process exits.
 	Close() error
 }
 
-// PD is a protection domain: QPs can only use memory, SRQs and address handles of
-// their own PD.
+// PD is a protection domain. A QP can only use memory, SRQs and address handles of its
+// own PD.
 type PD interface {
-	// RegisterMemory makes m known to the NIC. While it is registered m cannot be
-	// freed. AccessLocalWrite must be set if AccessRemoteWrite or
-	// AccessRemoteAtomic is (ibv_reg_mr(3)).
+	// RegisterMemory registers m with the NIC. Registered memory cannot be freed.
+	// AccessRemoteWrite and AccessRemoteAtomic require AccessLocalWrite
+	// (ibv_reg_mr(3)).
 	RegisterMemory(m *Memory, access Access) (MR, error)
-	// RegisterDMABuf registers length bytes at offset of a dma-buf, known to the
-	// NIC under the address iova. ErrNotSupported unless the device has CapDMABuf.
+	// RegisterDMABuf registers length bytes of a dma-buf, starting at offset. Work
+	// requests address them from iova. It needs CapDMABuf, else ErrNotSupported.
 	RegisterDMABuf(fd int, offset, length, iova uint64, access Access) (MR, error)
 	// CreateQP returns a new QP in RESET.
 	CreateQP(cfg QPConfig) (QP, error)
@@ -44,22 +44,23 @@ type PD interface {
 	CreateSRQ(cfg SRQConfig) (SRQ, error)
 	// CreateAH returns a new address handle, for UD sends.
 	CreateAH(attr AHAttr) (AH, error)
-	// Close frees the PD; ErrBusy while objects stand on it.
+	// Close frees the PD. It returns ErrBusy while objects of the PD exist.
 	Close() error
 }
 
 // MR is a registered memory region.
 type MR interface {
-	// Addr is the address of the first byte as work requests name it.
+	// Addr is the address of the first byte, as used in work requests.
 	Addr() uint64
 	// Len is the number of bytes.
 	Len() uint64
-	// LKey goes into the SGEs of local work requests, RKey to the peer.
+	// LKey goes into the SGEs of local work requests.
 	LKey() uint32
+	// RKey goes into the work requests of the peer.
 	RKey() uint32
 	// Close deregisters the region. Work requests and remote accesses that still
-	// name its keys fail with a protection or access error; memory is not touched
-	// through the region after Close returns.
+	// use its keys fail with a protection or access error. After Close returns the
+	// NIC does not touch the memory through this region.
 	Close() error
 }
 
@@ -75,26 +76,26 @@ const (
 	// AccessRelaxedOrdering is a hint that providers may ignore.
 	AccessRelaxedOrdering Access = 1 << 20
 
-	// AccessAll is everything that a peer and the local side may do.
+	// AccessAll allows every local and remote operation.
 	AccessAll = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
 )
 
-// AH is an address handle: where a UD send goes.
+// AH is an address handle: the destination of a UD send.
 type AH interface {
 	// Handle is the value for SendWR.AH.
 	Handle() AHHandle
 	Close() error
 }
 
-// AHHandle names an address handle in a work request; 0 names none. It comes from the
-// caller: a provider looks it up and never takes it for an address.
+// AHHandle names an address handle in a work request; 0 names none. The value comes
+// from the caller, so a provider looks it up and never uses it as a pointer.
 type AHHandle uint64
 
-// AHAttr is an address vector: the way to a port (struct ibv_ah_attr).
+// AHAttr is an address vector: the path to a remote port (struct ibv_ah_attr).
 type AHAttr struct {
-	// DGID is the destination. RoCE needs it; plain InfiniBand can do with DLID.
+	// DGID is the destination. RoCE requires it; InfiniBand can use DLID instead.
 	DGID GID
-	// SGIDIndex is the row of the own GID table that is the source.
+	// SGIDIndex is the row of the local GID table that holds the source address.
 	SGIDIndex    int
 	FlowLabel    uint32
 	HopLimit     uint8 // zero means 64

@@ -11,8 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// scriptedCQ is a CQ that plays one step of its script at each call of Poll, and
-// records what was called.
+// scriptedCQ plays one step of its script per call of Poll and records the calls.
 type scriptedCQ struct {
 	polls  []poll
 	onArm  func()

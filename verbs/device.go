@@ -9,15 +9,15 @@ type Device interface {
 	// GUID is the node GUID.
 	GUID() GUID
 	// Open returns a new Context on the device. A device may be opened several
-	// times; objects of one Context are not valid in another.
+	// times. Objects of one Context are not valid in another.
 	Open() (Context, error)
 }
 
-// DeviceAttr says what a device is and where its limits lie (ibv_query_device(3)).
+// DeviceAttr describes a device and its limits (ibv_query_device(3)).
 type DeviceAttr struct {
-	// Provider names the software that drives the device: "softnic", "rdmacore".
+	// Provider names the software that drives the device: "softnic" or "rdmacore".
 	Provider string
-	// Link says what carries the packets: "memory", "fault", "Ethernet", "InfiniBand".
+	// Link names the medium: "memory", "fault", "Ethernet" or "InfiniBand".
 	Link         string
 	FWVersion    string
 	NodeGUID     GUID
@@ -32,8 +32,8 @@ type DeviceAttr struct {
 	MaxPD      int
 	MaxQP      int
 	MaxQPWR    int // work requests in one send or receive queue
-	MaxSGE     int // scatter-gather elements in one work request; never above the package's MaxSGE
-	MaxInline  int // inline bytes in one send, 0 if unknown before a QP is made
+	MaxSGE     int // scatter-gather elements in one work request; at most the package's MaxSGE
+	MaxInline  int // inline bytes in one send; 0 if unknown until a QP exists
 	MaxCQ      int
 	MaxCQE     int
 	MaxSRQ     int
@@ -42,23 +42,23 @@ type DeviceAttr struct {
 	MaxAH      int
 	MaxMsgSize uint64 // bytes in one RC or UC message
 
-	// MaxQPRdAtomic bounds the READs and atomics that one QP serves as target,
-	// MaxQPInitRdAtomic those that it has outstanding as initiator.
-	MaxQPRdAtomic     int
+	// MaxQPRdAtomic bounds the READs and atomics that one QP serves as responder.
+	MaxQPRdAtomic int
+	// MaxQPInitRdAtomic bounds the READs and atomics that one QP has outstanding.
 	MaxQPInitRdAtomic int
 
 	Atomic       AtomicCap
 	Capabilities Capabilities
 }
 
-// AtomicCap says how far a device's atomics are atomic.
+// AtomicCap is the scope within which a device's atomics are atomic.
 type AtomicCap uint8
 
 // Atomic capabilities, numbered as in enum ibv_atomic_cap.
 const (
 	AtomicNone AtomicCap = iota // no atomics
 	AtomicHCA                   // atomic among the QPs of this device
-	AtomicGlob                  // atomic with the CPU and other devices too
+	AtomicGlob                  // also atomic with the CPU and other devices
 )
 
 // String returns the name that ibv_devinfo prints.
@@ -66,7 +66,7 @@ func (a AtomicCap) String() string {
 	return nameOf(a, "AtomicCap", []string{AtomicNone: "ATOMIC_NONE", AtomicHCA: "ATOMIC_HCA", AtomicGlob: "ATOMIC_GLOB"})
 }
 
-// Capabilities is a set of things that not every device can do.
+// Capabilities is a set of optional device features.
 type Capabilities uint32
 
 // Capabilities of a device.
@@ -102,7 +102,7 @@ func (s PortState) String() string {
 	})
 }
 
-// LinkLayer is what runs below a port.
+// LinkLayer is the protocol below a port.
 type LinkLayer uint8
 
 // Link layers, numbered as in libibverbs.
@@ -131,7 +131,7 @@ const (
 	MTU4096 MTU = 5
 )
 
-// Bytes returns the payload bytes of one packet, 0 for a code that does not exist.
+// Bytes returns the payload bytes of one packet, or 0 for an unknown code.
 func (m MTU) Bytes() int {
 	if m < MTU256 || m > MTU4096 {
 		return 0
@@ -152,7 +152,7 @@ func MTUOf(bytes int) (MTU, error) {
 	return 0, Invalidf("MTU of %d bytes: want 256, 512, 1024, 2048 or 4096", bytes)
 }
 
-// PortAttr says what a port is and how it stands (ibv_query_port(3)).
+// PortAttr describes a port and its state (ibv_query_port(3)).
 type PortAttr struct {
 	State     PortState
 	MaxMTU    MTU
@@ -164,6 +164,6 @@ type PortAttr struct {
 	SMLID     uint16
 	LMC       uint8
 	LinkLayer LinkLayer
-	// SpeedMbps is the rate of the port in megabits per second, 0 if unknown.
+	// SpeedMbps is the port's rate in megabits per second; 0 means unknown.
 	SpeedMbps uint32
 }

@@ -3,27 +3,27 @@ package verbs
 // MaxEndpointExtra bounds Endpoint.Extra.
 const MaxEndpointExtra = 4096
 
-// Endpoint is the address of one QP: what a peer needs to connect to it. It comes
-// from a peer and is checked before use.
+// Endpoint is the address of one QP, as its peer needs it to connect. Endpoints come
+// from peers and are validated before use.
 type Endpoint struct {
 	QPN uint32
 	PSN uint32 // the first PSN that this side sends
 	LID uint16
 	GID GID
-	// MTU is the largest path MTU of this side; the smaller of both is used.
+	// MTU is the largest path MTU of this side. A connection uses the smaller of both.
 	MTU MTU
-	// MaxRdAtomic and MaxDestRdAtomic say how many READs and atomics this side can
-	// have outstanding and can serve; zero means none.
-	MaxRdAtomic     uint8
+	// MaxRdAtomic is how many READs and atomics this side may have outstanding; zero
+	// means none.
+	MaxRdAtomic uint8
+	// MaxDestRdAtomic is how many READs and atomics this side serves; zero means none.
 	MaxDestRdAtomic uint8
 	// QKey is the Q_Key of a UD QP.
 	QKey uint32
-	// Extra belongs to the provider: at most MaxEndpointExtra bytes that the peer's
-	// provider understands.
+	// Extra is provider data for the peer's provider, at most MaxEndpointExtra bytes.
 	Extra []byte
 }
 
-// Validate returns an error that says which field cannot be right.
+// Validate returns an error that names the first invalid field.
 func (e *Endpoint) Validate() error {
 	switch {
 	case e.QPN == 0 || e.QPN >= 1<<24:
@@ -40,9 +40,9 @@ func (e *Endpoint) Validate() error {
 	return nil
 }
 
-// Defaults of Connect. A timeout code of 14 is 67 ms; 7 RNR retries are without
-// limit; RNR timer code 12 is 0.64 ms. Seven retries would be the most, but the kernel's
-// Soft-RoCE takes 7 for "without limit" there too.
+// Defaults of Connect. Timeout code 14 is 67 ms. RNR timer code 12 is 0.64 ms. Seven
+// RNR retries mean no limit. The retry count is 6, not 7, because the kernel's
+// Soft-RoCE also reads a retry count of 7 as no limit.
 const (
 	DefaultTimeout     = 14
 	DefaultRetryCount  = 6
@@ -52,9 +52,9 @@ const (
 )
 
 // ConnectAttr returns the attributes with which Connect takes a QP from INIT to RTS:
-// the defaults above, the smaller MTU, and READ and atomic depths that both ends can
-// bear. local is the QP's own endpoint, sgidIndex its row in the GID table of port.
-// Callers who want other values change them and call ConnectWith.
+// the defaults above, the smaller MTU, and READ and atomic depths that both ends
+// support. local is the QP's own endpoint, sgidIndex its row in the GID table of port.
+// Callers that need other values change them and call ConnectWith.
 func ConnectAttr(local, remote Endpoint, port uint8, sgidIndex int) QPAttr {
 	return QPAttr{
 		PathMTU:         min(local.MTU, remote.MTU),
@@ -74,8 +74,8 @@ func ConnectAttr(local, remote Endpoint, port uint8, sgidIndex int) QPAttr {
 	}
 }
 
-// ConnectWith takes qp from RESET or INIT to RTS with the given attributes, by
-// Modify. It is what providers build Connect from.
+// ConnectWith takes qp from RESET or INIT to RTS with the given attributes, using
+// Modify. Providers implement Connect with it.
 func ConnectWith(qp QP, attr QPAttr) error {
 	if qp.Type() != UD && attr.DestQPN == 0 {
 		return Invalidf("connect: destination QPN is 0")
@@ -91,8 +91,8 @@ func ConnectWith(qp QP, attr QPAttr) error {
 	return step(qp, attr, StateRTS)
 }
 
-// InitQP takes qp from RESET to INIT, where receives can be posted before the peer
-// is known. Connect goes on from there.
+// InitQP takes qp from RESET to INIT. In INIT, receives can be posted before the peer
+// is known. Connect continues from there.
 func InitQP(qp QP, port uint8) error {
 	if port == 0 {
 		port = 1
@@ -101,12 +101,12 @@ func InitQP(qp QP, port uint8) error {
 	return step(qp, attr, StateInit)
 }
 
-// step modifies qp to the next state, naming just the attributes that it needs.
+// step modifies qp to the next state with only the attributes that the step needs.
 func step(qp QP, attr QPAttr, to QPState) error {
 	from := to - 1
 	attr.State = to
 	if qp.Type() == UC {
-		attr.Access &^= AccessRemoteRead | AccessRemoteAtomic // UC has neither, and drivers refuse them
+		attr.Access &^= AccessRemoteRead | AccessRemoteAtomic // UC supports neither, and drivers reject them
 	}
 	return qp.Modify(attr, AttrState|transitions[[2]QPState{from, to}].must[qp.Type()])
 }

@@ -7,35 +7,35 @@ import (
 )
 
 // Sentinel errors. Providers wrap them in an [OpError]; test with errors.Is.
-// ErrQueueFull is ordinary back-pressure and is returned bare by the post methods,
-// so that a full queue costs no allocation.
+// ErrQueueFull is ordinary back-pressure. The post methods return it unwrapped, so
+// a full queue costs no allocation.
 var (
-	// ErrClosed says that the object, or one that it stands on, was closed.
+	// ErrClosed means that the object, or one it depends on, was closed.
 	ErrClosed = errors.New("closed")
-	// ErrQueueFull says that a work queue has no room: poll completions, then post again.
+	// ErrQueueFull means that a work queue has no room: poll completions, then post again.
 	ErrQueueFull = errors.New("work queue full")
-	// ErrBusy says that other objects still stand on the one to be closed.
+	// ErrBusy means that other objects still depend on the one to be closed.
 	ErrBusy = errors.New("in use by other objects")
-	// ErrInvalid says that an argument is not legal.
+	// ErrInvalid means that an argument is not legal.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrState says that the QP is in a state that does not allow the call.
+	// ErrState means that the QP's state does not allow the call.
 	ErrState = errors.New("wrong QP state")
-	// ErrLimit says that a limit of the device or of the object is reached.
+	// ErrLimit means that a limit of the device or of the object is reached.
 	ErrLimit = errors.New("limit reached")
-	// ErrNotSupported says that this provider, device or platform cannot do it.
+	// ErrNotSupported means that this provider, device or platform lacks the feature.
 	ErrNotSupported = errors.New("not supported")
-	// ErrNotFound says that there is no such device, port, GID or address.
+	// ErrNotFound means that there is no such device, port, GID or address.
 	ErrNotFound = errors.New("not found")
-	// ErrCQOverrun says that a completion queue overran: completions were lost and
+	// ErrCQOverrun means that a completion queue overran. Completions were lost and
 	// the QPs on it are in the error state.
 	ErrCQOverrun = errors.New("completion queue overrun")
-	// ErrDeviceFatal says that the device has failed and must be opened again.
+	// ErrDeviceFatal means that the device has failed and must be opened again.
 	ErrDeviceFatal = errors.New("device failed")
 )
 
-// OpError says which operation failed, where, and why.
+// OpError names the operation that failed, the object, and the cause.
 type OpError struct {
-	// Op is the verb in words, such as "modify QP" or "register memory".
+	// Op is the operation in words, such as "modify QP" or "register memory".
 	Op string
 	// Device is the name of the device, empty if none is involved.
 	Device string
@@ -74,7 +74,7 @@ func NewOpError(op, device string, qpn uint32, err error) error {
 	return &OpError{Op: op, Device: device, QPN: qpn, Err: err}
 }
 
-// Invalidf returns an error that wraps [ErrInvalid] and says what is wrong.
+// Invalidf returns an error that wraps [ErrInvalid] and describes the argument.
 func Invalidf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }

@@ -36,7 +36,7 @@ func TestNewOpError(t *testing.T) {
 	}
 }
 
-// The sentinels are different errors, and each is found in what wraps it.
+// The sentinels are distinct, and errors.Is finds each one when it is wrapped.
 func TestSentinels(t *testing.T) {
 	all := []error{
 		verbs.ErrClosed, verbs.ErrQueueFull, verbs.ErrBusy, verbs.ErrInvalid, verbs.ErrState, verbs.ErrLimit,
@@ -69,7 +69,7 @@ func TestWCErr(t *testing.T) {
 		t.Errorf("Err of a successful completion = %v", err)
 	}
 	for s := verbs.StatusLocLenErr; s <= verbs.StatusTMRndvIncomplete; s++ {
-		// The fields that are not valid on failure must not be looked at.
+		// Err must not read the fields that are not valid on failure.
 		wc := verbs.WC{WRID: 0xffffffffffffffff, Status: s, Opcode: 0xee, Flags: 0xee, VendorErr: 0x81, ByteLen: 0xeeee, Imm: 0xeeee, QPN: 0xabcdef}
 		err := wc.Err()
 		var we *verbs.WCError

@@ -2,7 +2,7 @@ package verbs
 
 import "fmt"
 
-// EventType says what an asynchronous event reports.
+// EventType is the kind of an asynchronous event.
 type EventType uint8
 
 // Event types, numbered as in enum ibv_event_type.
@@ -61,8 +61,8 @@ func (t EventType) String() string {
 	return fmt.Sprintf("unknown (%d)", uint8(t))
 }
 
-// Event is an asynchronous event. The field of the object that the event is about is
-// set, the others are nil or 0.
+// Event is an asynchronous event. Only the field of the affected object is set; the
+// others are nil or 0.
 type Event struct {
 	Type EventType
 	QP   QP
@@ -71,7 +71,7 @@ type Event struct {
 	Port uint8
 }
 
-// String says what happened to what.
+// String names the event and the affected object.
 func (e Event) String() string {
 	switch {
 	case e.QP != nil:

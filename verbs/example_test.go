@@ -9,8 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// Memory for NICs is mapped, freed by hand, and cannot be freed while it is
-// registered. Retain and Release are what a provider's RegisterMemory and MR.Close do.
+// Memory for NICs is mapped, freed explicitly, and cannot be freed while it is
+// registered. A provider calls Retain in RegisterMemory and Release in MR.Close.
 func ExampleAllocMemory() {
 	m, err := verbs.AllocMemory(1<<20, nil)
 	if err != nil {
@@ -43,7 +43,7 @@ func ExampleSendWR_SetSGE() {
 	// Output: RDMA_WRITE FENCE|SIGNALED 2 4160
 }
 
-// A failed completion says what happened, where, and what usually causes it.
+// A failed completion has a status, a place, and a usual cause.
 func ExampleWC_Err() {
 	wc := verbs.WC{WRID: 42, Status: verbs.StatusRNRRetryExcErr, QPN: 0x1a2b3c}
 	err := wc.Err()
@@ -58,14 +58,14 @@ func ExampleWC_Err() {
 	// RNR retry counter exceeded
 }
 
-// A transition that lacks an attribute says which.
+// The error of an incomplete transition names the missing attributes.
 func ExampleCheckTransition() {
 	err := verbs.CheckTransition(verbs.RC, verbs.StateReset, verbs.StateInit, verbs.AttrState|verbs.AttrPort)
 	fmt.Println(err)
 	// Output: RC QP cannot go from RESET to INIT; missing attributes: ACCESS_FLAGS, PKEY_INDEX
 }
 
-// Wakes are not lost, and several of them count as one.
+// A Wake before a Wait is not lost, and several count as one.
 func ExampleWaker() {
 	w := verbs.NewWaker()
 	w.Wake()

@@ -36,7 +36,7 @@ func (g *GID) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// GIDType says which protocol a GID table entry speaks.
+// GIDType is the protocol of a GID table entry.
 type GIDType uint8
 
 // GID types, numbered as in enum ibv_gid_type.
@@ -56,7 +56,7 @@ type GIDEntry struct {
 	GID   GID
 	Index int
 	Type  GIDType
-	// NetDev names the network interface behind the entry, empty if there is none.
+	// NetDev is the network interface of the entry; empty if there is none.
 	NetDev string
 }
 

@@ -2,12 +2,12 @@ package verbs
 
 import "encoding/binary"
 
-// GRHLen is the size of the area at the start of a UD receive buffer.
+// GRHLen is the number of bytes reserved for the GRH at the start of a UD receive buffer.
 const GRHLen = 40
 
 // GRH is a global routing header as a UD receive delivers it. Over IPv4 the first
 // half of the area is undefined and the second half holds the IPv4 header (RoCE v2
-// annex A17); ParseGRH tells them apart.
+// annex A17). ParseGRH handles both.
 type GRH struct {
 	SGID, DGID   GID
 	FlowLabel    uint32
@@ -33,7 +33,7 @@ func ParseGRH(b []byte) (GRH, error) {
 	return g, nil
 }
 
-// parseIPv4GRH reads an IPv4 header; its checksum is what tells it from the second
+// parseIPv4GRH reads an IPv4 header. The checksum distinguishes it from the second
 // half of a GRH.
 func parseIPv4GRH(b []byte) (GRH, bool) {
 	if b[0] != 0x45 {
@@ -56,7 +56,7 @@ func parseIPv4GRH(b []byte) (GRH, bool) {
 	return g, true
 }
 
-// Reply returns the address vector of the way back to the sender.
+// Reply returns the address vector for a reply to the sender.
 func (g GRH) Reply(port uint8, sgidIndex int) AHAttr {
 	return AHAttr{DGID: g.SGID, SGIDIndex: sgidIndex, FlowLabel: g.FlowLabel, HopLimit: 64, TrafficClass: g.TrafficClass, Port: port}
 }

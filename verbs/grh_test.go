@@ -42,7 +42,7 @@ func TestParseGRH(t *testing.T) {
 	}{
 		{"IPv6", grhIPv6, verbs.GRH{SGID: addr("fe80::1"), DGID: addr("2001:db8::fe"), FlowLabel: 0x23456, TrafficClass: 0x61, HopLimit: 63}},
 		{"IPv4", grhIPv4, verbs.GRH{SGID: addr("192.0.2.1"), DGID: addr("192.0.2.99"), TrafficClass: 0x60, HopLimit: 62}},
-		// A GID that begins like an IPv4 header where that would lie.
+		// A GID that starts like an IPv4 header at the place of one.
 		{
 			"IPv6 that looks like IPv4", "60000000 0000 1b 40  00000000000000000000000045000028  20010db8000000000000000000000001",
 			verbs.GRH{SGID: addr("::4500:28"), DGID: addr("2001:db8::1"), HopLimit: 64},
@@ -50,7 +50,7 @@ func TestParseGRH(t *testing.T) {
 	}
 	for _, tt := range tests {
 		b := unhex(t, tt.area)
-		// What follows the area is payload.
+		// The bytes after the area are payload.
 		got, err := verbs.ParseGRH(append(b, "payload"...))
 		if err != nil || got != tt.want {
 			t.Errorf("%s: ParseGRH = %+v, %v, want %+v", tt.name, got, err, tt.want)
@@ -114,7 +114,7 @@ func buildGRH(g verbs.GRH, ipv4 bool) []byte {
 	return b
 }
 
-// What came from a peer never panics, and what is understood reads the same again.
+// ParseGRH never panics on a peer's bytes, and a parsed header survives a round trip.
 func FuzzParseGRH(f *testing.F) {
 	f.Add(unhex(f, grhIPv6))
 	f.Add(unhex(f, grhIPv4))

@@ -67,7 +67,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// A pointer in a flat value would be hidden from the collector on its way through C.
+// The collector would not see a pointer inside a flat value while it passes through C.
 func TestFlatValuesHavePointersNowhere(t *testing.T) {
 	for _, v := range []any{verbs.SendWR{}, verbs.RecvWR{}, verbs.WC{}, verbs.SGE{}} {
 		checkFlat(t, reflect.TypeOf(v).Name(), reflect.TypeOf(v))

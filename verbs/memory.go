@@ -7,32 +7,32 @@ import (
 	"unsafe"
 )
 
-// MemoryConfig describes memory for NICs. The zero value, or a nil pointer, is
+// MemoryConfig describes memory for NICs. The zero value and a nil pointer mean
 // ordinary pages.
 type MemoryConfig struct {
-	// HugePages asks for huge pages. Where none can be had the memory has ordinary
-	// pages, advised to become huge if the system can do that; Memory.HugePages
-	// tells which.
+	// HugePages requests explicit huge pages. If there are none, the memory has
+	// ordinary pages with advice to use transparent huge pages where the system has
+	// them. Memory.HugePages reports the outcome.
 	HugePages bool
 }
 
 // Memory is memory that NICs may touch: page-aligned, zeroed, never moved, not on
-// the Go heap, and freed by hand. While it is registered it cannot be freed.
+// the Go heap, and freed explicitly. Registered memory cannot be freed.
 //
-// Its methods are safe for concurrent use; the bytes are the caller's to guard.
+// Its methods are safe for concurrent use. The caller synchronizes access to the bytes.
 type Memory struct {
 	b    []byte
 	huge bool
-	root *Memory // nil on a root
+	root *Memory // the allocation that a view belongs to; nil on an allocation itself
 
-	mu    sync.Mutex // of the root
-	refs  int        // registrations, on the root
-	freed bool       // on the root
+	mu    sync.Mutex // guards refs and freed; used on the root only
+	refs  int        // number of registrations; used on the root only
+	freed bool       // set once by Free; used on the root only
 	unmap func() error
 }
 
-// AllocMemory returns size bytes, rounded up to whole pages in the mapping but not in
-// Bytes. A nil cfg means the defaults.
+// AllocMemory returns size bytes. The mapping is rounded up to whole pages; Bytes is
+// not. A nil cfg means the defaults.
 func AllocMemory(size int, cfg *MemoryConfig) (*Memory, error) {
 	if size <= 0 {
 		return nil, NewOpError("allocate memory", "", 0, Invalidf("size %d: want at least 1 byte", size))
@@ -53,9 +53,9 @@ func AllocMemory(size int, cfg *MemoryConfig) (*Memory, error) {
 	return &Memory{b: b[:size:size], huge: huge, unmap: unmap}, nil
 }
 
-// AdoptMemory makes memory that the caller mapped itself (a file, a device, shared
-// memory) usable for registration. It must not be Go heap memory and must stay mapped
-// until Free succeeds; Free does not unmap it.
+// AdoptMemory makes memory that the caller mapped (a file, a device, shared memory)
+// usable for registration. It must not be Go heap memory. It must stay mapped until
+// Free succeeds; Free does not unmap it.
 func AdoptMemory(b []byte) (*Memory, error) {
 	if len(b) == 0 {
 		return nil, NewOpError("adopt memory", "", 0, Invalidf("no bytes"))
@@ -63,7 +63,7 @@ func AdoptMemory(b []byte) (*Memory, error) {
 	return &Memory{b: b[:len(b):len(b)], unmap: func() error { return nil }}, nil
 }
 
-// Slice returns a view of n bytes at off, to be registered on its own. A view is
+// Slice returns a view of n bytes at off that can be registered separately. A view is
 // freed with its root.
 func (m *Memory) Slice(off, n int) (*Memory, error) {
 	if off < 0 || n <= 0 || off > len(m.b)-n {
@@ -85,13 +85,13 @@ func (m *Memory) Bytes() []byte { return m.b }
 // Len is the number of bytes.
 func (m *Memory) Len() int { return len(m.b) }
 
-// Addr is the address of the first byte, as work requests name it.
+// Addr is the address of the first byte, as used in work requests.
 func (m *Memory) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.b)))) }
 
 // HugePages reports whether the memory was mapped with explicit huge pages.
 func (m *Memory) HugePages() bool { return m.huge }
 
-// Retain is for providers: it keeps the memory from being freed until Release.
+// Retain is for providers. It prevents Free until Release.
 func (m *Memory) Retain() error {
 	r := m.top()
 	r.mu.Lock()
@@ -114,8 +114,8 @@ func (m *Memory) Release() {
 	r.refs--
 }
 
-// Free returns the memory to the system. It is refused with ErrBusy while the memory
-// is registered, and a second Free does nothing.
+// Free returns the memory to the system. It returns ErrBusy while the memory is
+// registered. A second Free does nothing.
 func (m *Memory) Free() error {
 	if m.root != nil {
 		return NewOpError("free memory", "", 0, Invalidf("a view is freed with its root"))

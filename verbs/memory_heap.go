@@ -8,7 +8,7 @@ import (
 )
 
 // mapMemory returns page-aligned Go heap memory, so that the race detector sees every
-// access to it. Go's collector does not move heap objects, so the address is stable.
+// access. Go's collector does not move heap objects, so the address is stable.
 func mapMemory(size int, _ bool) ([]byte, bool, error) {
 	page := os.Getpagesize()
 	b := make([]byte, size+page)

@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// More than the address space holds is an error, with huge pages too.
+// A size beyond the address space is an error, also with huge pages.
 func TestAllocMemoryTooMuch(t *testing.T) {
 	for _, cfg := range []*verbs.MemoryConfig{nil, {HugePages: true}} {
 		m, err := verbs.AllocMemory(1<<60, cfg)

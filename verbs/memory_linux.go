@@ -4,9 +4,9 @@ package verbs
 
 import "golang.org/x/sys/unix"
 
-// mapHuge maps 2 MiB pages, which needs vm.nr_hugepages to be set. A size that is not
-// a multiple is rounded up by the kernel for the mapping, but munmap(2) wants the
-// multiple back, so the full size is mapped and returned.
+// mapHuge maps 2 MiB pages, which requires vm.nr_hugepages. The kernel rounds the
+// mapping up to a multiple of 2 MiB, and munmap(2) needs that size, so mapHuge returns
+// the full mapping.
 func mapHuge(size, prot, flags int) ([]byte, error) {
 	const page = 2 << 20
 	size = (size + page - 1) &^ (page - 1)

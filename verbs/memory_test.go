@@ -60,7 +60,7 @@ func TestAllocMemorySizes(t *testing.T) {
 	}
 }
 
-// Explicit huge pages are rare on test machines; asking for them must work anyway.
+// Explicit huge pages are rare on test machines, so requesting them must not fail.
 func TestHugePagesFallBack(t *testing.T) {
 	m := alloc(t, 5<<20, &verbs.MemoryConfig{HugePages: true})
 	t.Logf("explicit huge pages: %v", m.HugePages())
@@ -101,7 +101,7 @@ func TestReleaseWithoutRetain(t *testing.T) {
 		if recover() == nil {
 			t.Error("Release without Retain did not panic")
 		}
-		// The panic must not have left the lock behind.
+		// The panic must not leave the lock held.
 		if err := m.Retain(); err != nil {
 			t.Errorf("Retain = %v", err)
 		}
@@ -142,7 +142,7 @@ func TestMemorySlice(t *testing.T) {
 	}
 }
 
-// A registration of a view, or of a view of a view, holds the whole root.
+// Registering a view, or a view of a view, retains the whole root.
 func TestMemorySliceHoldsItsRoot(t *testing.T) {
 	m := alloc(t, 1000, nil)
 	v, err := m.Slice(100, 500)
@@ -196,11 +196,11 @@ func TestAdoptMemory(t *testing.T) {
 	if err := m.Free(); err != nil {
 		t.Errorf("Free = %v", err)
 	}
-	owner.Bytes()[0] = 1 // Free of what was adopted does not unmap
+	owner.Bytes()[0] = 1 // Free does not unmap adopted memory
 }
 
-// Registrations and Free race for the memory; whoever gets it, nothing is registered
-// on freed memory.
+// Registrations race with Free. In either order, no registration succeeds on freed
+// memory.
 func TestMemoryConcurrency(t *testing.T) {
 	m, err := verbs.AllocMemory(4096, nil)
 	if err != nil {

@@ -13,8 +13,8 @@ func mapMemory(size int, _ bool) ([]byte, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	// The address is not one of Go's, so the conversion through a variable is safe:
-	// there is no object that could move or be collected.
+	// The address is not on the Go heap, so the conversion through a variable is
+	// safe: no object could move or be collected.
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&p)), size), false, nil
 }
 

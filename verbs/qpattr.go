@@ -8,7 +8,7 @@ import (
 // QPAttr holds the attributes of a QP (struct ibv_qp_attr).
 type QPAttr struct {
 	State     QPState
-	CurState  QPState // with AttrCurState: what the caller believes State is now
+	CurState  QPState // the state that the caller expects now; checked with AttrCurState
 	PathMTU   MTU
 	QKey      uint32
 	RQPSN     uint32 // the first PSN expected from the peer
@@ -19,24 +19,24 @@ type QPAttr struct {
 	PKeyIndex uint16
 	Port      uint8
 
-	// MaxRdAtomic bounds the READs and atomics outstanding as initiator,
-	// MaxDestRdAtomic those served as target.
-	MaxRdAtomic     uint8
+	// MaxRdAtomic is how many READs and atomics the QP may have outstanding.
+	MaxRdAtomic uint8
+	// MaxDestRdAtomic is how many READs and atomics of the peer the QP serves.
 	MaxDestRdAtomic uint8
-	// MinRNRTimer is the code of the time that the peer waits after RNR (RNRTimer).
+	// MinRNRTimer is the code for how long the peer waits after an RNR NAK (RNRTimer).
 	MinRNRTimer uint8
-	// Timeout is the code of the acknowledgement timeout (AckTimeout); 0 waits forever.
+	// Timeout is the code of the acknowledgement timeout (AckTimeout); 0 means forever.
 	Timeout uint8
-	// RetryCount is how often a request is sent again after a timeout (at most 7).
+	// RetryCount is how often a request is retransmitted after a timeout, at most 7.
 	RetryCount uint8
-	// RNRRetry is how often a request is sent again after RNR; 7 is without limit.
+	// RNRRetry is how often a request is retransmitted after an RNR NAK; 7 means no limit.
 	RNRRetry uint8
-	// SQDNotify asks for EventSQDrained, with the transition to SQD.
+	// SQDNotify requests EventSQDrained on the transition to SQD.
 	SQDNotify bool
 }
 
-// Set copies the attributes that mask names from b, except State and CurState. Providers keep the
-// attributes of a QP with it.
+// Set copies the attributes in mask from b, except State and CurState. Providers use it
+// to keep the attributes of a QP.
 func (a *QPAttr) Set(b *QPAttr, mask QPAttrMask) {
 	setIf(mask&AttrPathMTU, &a.PathMTU, b.PathMTU)
 	setIf(mask&AttrQKey, &a.QKey, b.QKey)
@@ -62,7 +62,7 @@ func setIf[T any](named QPAttrMask, dst *T, v T) {
 	}
 }
 
-// QPAttrMask says which attributes a Modify names.
+// QPAttrMask is the set of attributes that a Modify changes.
 type QPAttrMask uint32
 
 // Attribute masks, numbered as in enum ibv_qp_attr_mask.

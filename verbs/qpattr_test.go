@@ -7,7 +7,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Each attribute has a mask of its own, and Set copies those that the mask names.
+// Each attribute has its own mask bit, and Set copies only the attributes in the mask.
 func TestQPAttrSet(t *testing.T) {
 	full := verbs.QPAttr{
 		PathMTU: 1, QKey: 2, RQPSN: 3, SQPSN: 4, DestQPN: 5, Access: 6, AH: verbs.AHAttr{DLID: 7}, PKeyIndex: 8, Port: 9,

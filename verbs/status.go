@@ -33,8 +33,8 @@ const (
 	StatusTMRndvIncomplete Status = 23
 )
 
-// statusText holds the wording of ibv_wc_status_str(3) and, where there is one, the
-// usual cause.
+// statusText holds the wording of ibv_wc_status_str(3) and the usual cause, if there
+// is one.
 var statusText = [...]struct{ words, cause string }{
 	StatusSuccess:          {"success", ""},
 	StatusLocLenErr:        {"local length error", "the message does not fit the posted buffer, or exceeds what the QP can send"},
@@ -70,7 +70,7 @@ func (s Status) String() string {
 	return fmt.Sprintf("unknown (%d)", uint8(s))
 }
 
-// Cause returns the usual cause of the status in one sentence, empty if there is none.
+// Cause returns the usual cause of the status as one phrase, or "" if there is none.
 func (s Status) Cause() string {
 	if int(s) < len(statusText) {
 		return statusText[s].cause
@@ -78,7 +78,7 @@ func (s Status) Cause() string {
 	return ""
 }
 
-// nameOf returns the name of an enumerated value, or its type and number if it has none.
+// nameOf returns the name of an enumerated value, or its type and number if it is unknown.
 func nameOf[T ~uint8](v T, typ string, names []string) string {
 	if int(v) < len(names) && names[v] != "" {
 		return names[v]

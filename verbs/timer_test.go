@@ -40,7 +40,7 @@ func TestAckTimeout(t *testing.T) {
 	}
 }
 
-// What the defaults say they are.
+// The defaults have the durations that their comment states.
 func TestDefaultTimers(t *testing.T) {
 	if got := verbs.AckTimeout(verbs.DefaultTimeout).Round(time.Millisecond); got != 67*time.Millisecond {
 		t.Errorf("default timeout is %v, want about 67ms", got)

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// transition says which attributes a change of state must and may name, per
+// transition lists the attributes that a change of state must and may have, per
 // transport. The table is that of ibv_modify_qp(3) and IBTA 1.4 section 11.2.5.2,
-// less alternate paths. RESET goes to ERR by way of INIT, as in the Linux kernel.
+// without alternate paths. RESET goes to ERR through INIT, as in the Linux kernel.
 type transition struct {
 	must, may map[QPType]QPAttrMask
 }
@@ -63,16 +63,18 @@ var transitions = map[[2]QPState]transition{
 	{StateErr, StateErr}:   {},
 }
 
-// TransitionError says why a QP cannot go from one state to another.
+// TransitionError explains why a QP cannot go from one state to another.
 type TransitionError struct {
 	Type     QPType
 	From, To QPState
-	// Missing and Unexpected are the attributes that the transition lacks or does
-	// not take; both zero if there is no such transition at all.
-	Missing, Unexpected QPAttrMask
+	// Missing has the required attributes that were not set; zero if there are none.
+	Missing QPAttrMask
+	// Unexpected has the attributes that the transition does not allow. Both masks
+	// are zero if there is no such transition.
+	Unexpected QPAttrMask
 }
 
-// Error names both states and what was missing or too much.
+// Error names both states and the missing or unexpected attributes.
 func (e *TransitionError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s QP cannot go from %s to %s", e.Type, e.From, e.To)
@@ -88,8 +90,8 @@ func (e *TransitionError) Error() string {
 	return b.String()
 }
 
-// Unwrap lets errors.Is find ErrState if there is no such transition, ErrInvalid if
-// only the attributes are wrong.
+// Unwrap returns ErrState if there is no such transition, and ErrInvalid if only the
+// attributes are wrong.
 func (e *TransitionError) Unwrap() error {
 	if e.Missing|e.Unexpected == 0 {
 		return ErrState
@@ -98,8 +100,8 @@ func (e *TransitionError) Unwrap() error {
 }
 
 // CheckTransition returns nil if a QP of type t may go from one state to another
-// with the attributes of mask, and a *TransitionError otherwise. AttrState may be in
-// mask or not.
+// with the attributes in mask, and a *TransitionError otherwise. AttrState in mask is
+// ignored.
 func CheckTransition(t QPType, from, to QPState, mask QPAttrMask) error {
 	tr, ok := transitions[[2]QPState{from, to}]
 	if !ok || (t == RC && from == StateSQE) {

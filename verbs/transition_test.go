@@ -9,10 +9,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// The legal transitions, each with the attributes that it must have, a bar, and those
-// that it may have. What is required is ibv_modify_qp(3); what is optional is IBTA
-// volume 1 section 11.2.5.2 as the Linux kernel has it (qp_state_table in
-// drivers/infiniband/core/verbs.c), less alternate paths.
+// The legal transitions, each with its required attributes, a bar, and its optional
+// ones. The required ones are from ibv_modify_qp(3). The optional ones are from IBTA
+// volume 1 section 11.2.5.2 as implemented by the Linux kernel (qp_state_table in
+// drivers/infiniband/core/verbs.c), without alternate paths.
 const legalTransitions = `
 RC RESET RESET |
 RC RESET INIT  | PKEY_INDEX PORT ACCESS_FLAGS |
@@ -130,8 +130,8 @@ func parseTransitions(t *testing.T) map[string]edge {
 	return edges
 }
 
-// Every pair of states on every transport, with every attribute one by one too few
-// and one too many.
+// Every pair of states on every transport, with each attribute in turn missing or
+// unexpected.
 func TestCheckTransition(t *testing.T) {
 	edges := parseTransitions(t)
 	seen := 0
@@ -176,7 +176,7 @@ func checkEdge(t *testing.T, qpt verbs.QPType, from, to verbs.QPState, e edge) {
 			t.Errorf("%s with %v: %v", name, mask, err)
 		}
 	}
-	for bit := verbs.QPAttrMask(2); bit != 0; bit <<= 1 { // all but AttrState
+	for bit := verbs.QPAttrMask(2); bit != 0; bit <<= 1 { // all except AttrState
 		want := verbs.TransitionError{Type: qpt, From: from, To: to}
 		var mask verbs.QPAttrMask
 		switch {

@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// Waker lets one goroutine sleep until something happens. It holds one token: Wake
-// puts it there, Wait takes it. Wakes before a Wait are not lost, and several of
-// them count as one: whoever wakes up looks at everything that shares the Waker.
+// Waker lets one goroutine sleep until something happens. It holds at most one token:
+// Wake adds it, Wait takes it. A Wake before a Wait is not lost, and several count as
+// one, so the woken goroutine must check everything that shares the Waker.
 //
-// CQs take one in their configuration, events by Context.NotifyEvents, and a timer by
-// time.AfterFunc(d, w.Wake). The zero value is a Waker without a token. Wake may be called by any goroutine at any time and never
-// blocks; Wait is for one goroutine at a time.
+// A CQ takes its Waker from CQConfig, events use Context.NotifyEvents, and a timer
+// uses time.AfterFunc(d, w.Wake). The zero value is a Waker without a token. Any
+// goroutine may call Wake at any time. Only one goroutine at a time may Wait.
 type Waker struct {
 	once  sync.Once
 	token chan struct{}
@@ -25,7 +25,7 @@ func (w *Waker) tokens() chan struct{} {
 	return w.token
 }
 
-// Wake puts the token. It never blocks.
+// Wake adds the token. It never blocks.
 func (w *Waker) Wake() {
 	select {
 	case w.tokens() <- struct{}{}:
@@ -33,8 +33,8 @@ func (w *Waker) Wake() {
 	}
 }
 
-// Wait takes the token, sleeping until there is one. It returns ctx.Err() if ctx ends
-// first; with a context that has ended it only looks whether there is a token.
+// Wait takes the token, and sleeps until there is one. It returns ctx.Err() if ctx ends
+// first. If ctx has already ended, Wait takes a token that is there but never sleeps.
 func (w *Waker) Wait(ctx context.Context) error {
 	token := w.tokens()
 	select {

@@ -19,8 +19,8 @@ func TestWakerToken(t *testing.T) {
 	if err := w.Wait(done); !errors.Is(err, context.Canceled) {
 		t.Fatalf("Wait without a token on a finished context = %v, want %v", err, context.Canceled)
 	}
-	// Wakes before a Wait are kept, and count as one. A token is taken even if the
-	// context has ended: whoever waits sees what happened first.
+	// A Wake before a Wait is kept, and several count as one. Wait takes a token even
+	// if the context has ended: the wake-up came first.
 	w.Wake()
 	w.Wake()
 	w.Wake()
@@ -44,7 +44,7 @@ func TestWakerSleeps(t *testing.T) {
 		}()
 		synctest.Wait()
 		if woken.Load() {
-			t.Fatal("Wait returned although nobody called Wake")
+			t.Fatal("Wait returned without a Wake")
 		}
 		w.Wake()
 		synctest.Wait()
@@ -66,7 +66,7 @@ func TestWakerContext(t *testing.T) {
 		if slept := time.Since(start); slept != time.Second {
 			t.Errorf("Wait slept %v, want 1s", slept)
 		}
-		// The token that comes too late is there for the next Wait.
+		// A token that comes too late serves the next Wait.
 		w.Wake()
 		if err := w.Wait(t.Context()); err != nil {
 			t.Errorf("Wait = %v", err)
@@ -74,8 +74,8 @@ func TestWakerContext(t *testing.T) {
 	})
 }
 
-// No wakeup is lost: a counter that is raised before each Wake is always seen in full
-// by a waiter that looks after each Wait.
+// No wake-up is lost: a waiter that reads a counter after each Wait sees every
+// increment that preceded a Wake.
 func TestWakerLosesNothing(t *testing.T) {
 	const wakers, rounds = 16, 500
 	w := verbs.NewWaker()
@@ -99,8 +99,8 @@ func TestWakerLosesNothing(t *testing.T) {
 	wg.Wait()
 }
 
-// Wake happens before the return of the Wait that takes its token: the race detector
-// would object to the plain variable otherwise.
+// Wake happens before the return of the Wait that takes its token. Otherwise the
+// race detector would report the plain variable.
 func TestWakerOrders(t *testing.T) {
 	ping, pong := verbs.NewWaker(), verbs.NewWaker()
 	shared := 0

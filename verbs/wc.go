@@ -2,7 +2,7 @@ package verbs
 
 import "fmt"
 
-// WCOpcode says what kind of work request a successful completion ends.
+// WCOpcode is the kind of work request that a successful completion reports.
 type WCOpcode uint8
 
 // Completion opcodes, numbered as in enum ibv_wc_opcode.
@@ -35,22 +35,22 @@ var opcodeWC = [8]WCOpcode{
 	OpAtomicFetchAndAdd: WCFetchAdd,
 }
 
-// WC returns the opcode of the completion that ends a request with opcode o.
+// WC returns the opcode of the completion of a request with opcode o.
 func (o Opcode) WC() WCOpcode { return opcodeWC[o&7] }
 
-// WCFlags says which optional parts of a completion are there.
+// WCFlags is the set of optional parts that a completion has.
 type WCFlags uint8
 
 // Completion flags, numbered as in enum ibv_wc_flags.
 const (
-	// WCGRH says that the first 40 bytes of a UD receive buffer hold a GRH.
+	// WCGRH means that the first 40 bytes of a UD receive buffer hold a GRH.
 	WCGRH WCFlags = 1 << 0
-	// WCWithImm says that Imm is valid.
+	// WCWithImm means that Imm is valid.
 	WCWithImm WCFlags = 1 << 1
 )
 
 // WC is a work completion, a flat value without pointers. If Status is not
-// StatusSuccess only WRID, Status, QPN and VendorErr are valid.
+// StatusSuccess, only WRID, Status, QPN and VendorErr are valid.
 type WC struct {
 	WRID      uint64
 	Status    Status
@@ -58,20 +58,20 @@ type WC struct {
 	Flags     WCFlags
 	SL        uint8
 	VendorErr uint32
-	// ByteLen is the number of bytes transferred: received (with the 40 bytes of
-	// the GRH on UD), read, or 8 for atomics. It is not valid on other sends.
+	// ByteLen is the number of bytes received (on UD including the 40 bytes of the
+	// GRH) or read, and 8 for atomics. It is not valid for other sends.
 	ByteLen uint32
-	// Imm is the sender's immediate in host order, if Flags has WCWithImm.
+	// Imm is the sender's immediate in host order. It is valid if Flags has WCWithImm.
 	Imm uint32
-	// QPN is the local QP.
+	// QPN is the number of the local QP.
 	QPN uint32
-	// SrcQPN is the sender's QP, on UD.
+	// SrcQPN is the number of the sender's QP. UD only.
 	SrcQPN    uint32
 	SLID      uint16
 	PKeyIndex uint16
 	_         [4]byte
-	// Timestamp is in ticks of the device's clock, if the device has CapTimestamp
-	// and the CQ was made with it.
+	// Timestamp is in ticks of the device's clock. It is valid if the CQ was
+	// created with CQConfig.Timestamp.
 	Timestamp uint64
 }
 
@@ -87,11 +87,11 @@ func (w *WC) Err() error {
 type WCError struct {
 	Status    Status
 	VendorErr uint32
-	QPN       uint32 // 0 if it is not of one QP
+	QPN       uint32 // 0 if the failure does not belong to one QP
 	WRID      uint64
 }
 
-// Error says the status in words, where it happened, and the likely cause.
+// Error returns the status in words, the QP, and the likely cause.
 func (e *WCError) Error() string {
 	where := ""
 	if e.QPN != 0 {

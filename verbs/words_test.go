@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// What ibv_wc_status_str returns, in the order of enum ibv_wc_status; taken from
-// libibverbs 1.14 (rdma-core 44) by calling it.
+// The texts of ibv_wc_status_str in the order of enum ibv_wc_status, printed by
+// libibverbs 1.14 (rdma-core 44).
 var wcStatusStr = []string{
 	"success",
 	"local length error",
@@ -37,7 +37,7 @@ var wcStatusStr = []string{
 	"TM software rendezvous",
 }
 
-// What ibv_event_type_str returns, in the order of enum ibv_event_type.
+// The texts of ibv_event_type_str, in the order of enum ibv_event_type.
 var eventTypeStr = []string{
 	"CQ error",
 	"local work queue catastrophic error",
@@ -74,7 +74,7 @@ func TestStatusWords(t *testing.T) {
 	if got := next.Cause(); got != "" {
 		t.Errorf("Status(%d).Cause() = %q, want none", next, got)
 	}
-	// The statuses that a user meets say what to look for.
+	// The statuses that users meet have a cause.
 	for _, s := range []verbs.Status{
 		verbs.StatusLocLenErr, verbs.StatusLocQPOpErr, verbs.StatusLocProtErr, verbs.StatusWRFlushErr,
 		verbs.StatusRemInvReqErr, verbs.StatusRemAccessErr, verbs.StatusRemOpErr, verbs.StatusRetryExcErr,
@@ -149,7 +149,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// Enumerations whose numbers follow one another, by name in that order.
+// Enumerations with consecutive numbers, by name in that order.
 func TestEnumNames(t *testing.T) {
 	check := func(name string, from int, value func(int) fmt.Stringer, want ...string) {
 		t.Helper()
@@ -158,7 +158,7 @@ func TestEnumNames(t *testing.T) {
 				t.Errorf("%s(%d).String() = %q, want %q", name, from+i, got, w)
 			}
 		}
-		// One further has no name, and says so with its number.
+		// The number after the last has no name and is printed as a number.
 		if got, num := value(from+len(want)).String(), fmt.Sprintf("(%d)", from+len(want)); !strings.HasSuffix(got, num) {
 			t.Errorf("%s%s.String() = %q, want a text that ends in %s", name, num, got, num)
 		}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// MaxSGE is how many scatter-gather elements a work request holds. Devices may
-// allow fewer (DeviceAttr.MaxSGE).
+// MaxSGE is the most scatter-gather elements of a work request. Devices may allow
+// fewer (DeviceAttr.MaxSGE).
 const MaxSGE = 4
 
 // SGE is a scatter-gather element: Length bytes at Addr, in the region of LKey.
@@ -16,7 +16,7 @@ type SGE struct {
 	LKey   uint32
 }
 
-// Opcode says what a send work request does.
+// Opcode is the operation of a send work request.
 type Opcode uint8
 
 // Opcodes, numbered as in enum ibv_wr_opcode.
@@ -48,16 +48,16 @@ type SendFlags uint8
 
 // Send flags, numbered as in enum ibv_send_flags.
 const (
-	// SendFence holds the request back until earlier READs and atomics of the QP
-	// are complete. RC only.
+	// SendFence delays the request until earlier READs and atomics of the QP have
+	// completed. RC only.
 	SendFence SendFlags = 1 << 0
-	// SendSignaled asks for a completion. Errors are reported without it.
+	// SendSignaled requests a completion. Errors are always reported.
 	SendSignaled SendFlags = 1 << 1
-	// SendSolicited makes the receiver's completion a solicited one.
+	// SendSolicited makes the receiver's completion solicited.
 	SendSolicited SendFlags = 1 << 2
-	// SendInline takes the bytes at post time: the buffer may be reused when
-	// PostSend returns, and LKey is not looked at. The address must be readable
-	// memory of the process. Not legal on READ and atomics.
+	// SendInline copies the bytes at post time: the buffer may be reused when
+	// PostSend returns, and LKey is ignored. The address must be readable memory of
+	// the process. READs and atomics do not allow it.
 	SendInline SendFlags = 1 << 3
 
 	sendFlagsAll = SendFence | SendSignaled | SendSolicited | SendInline
@@ -92,34 +92,35 @@ func (f SendFlags) String() string {
 type SendWR struct {
 	// WRID comes back in the completion.
 	WRID uint64
-	// RemoteAddr and RKey name the target of a WRITE, READ or atomic.
+	// RemoteAddr is the address of the target of a WRITE, READ or atomic.
 	RemoteAddr uint64
-	// CompareAdd is the addend of FETCH_AND_ADD and the value compared with by
-	// CMP_AND_SWP; Swap is what that one stores.
+	// CompareAdd is the addend of FETCH_AND_ADD, and the expected value of CMP_AND_SWP.
 	CompareAdd uint64
-	Swap       uint64
-	// AH, RemoteQPN and RemoteQKey are the destination of a UD send.
+	// Swap is the value that CMP_AND_SWP stores.
+	Swap uint64
+	// AH is the destination of a UD send, together with RemoteQPN and RemoteQKey.
 	AH AHHandle
-	// Imm is the immediate of the WITH_IMM opcodes, a number in host order;
-	// providers put it on the wire big-endian.
-	Imm        uint32
+	// Imm is the immediate of the WITH_IMM opcodes in host order. Providers put it on
+	// the wire big-endian.
+	Imm uint32
+	// RKey is the peer's key for the region of RemoteAddr.
 	RKey       uint32
 	RemoteQPN  uint32
 	RemoteQKey uint32
 	Opcode     Opcode
 	Flags      SendFlags
-	// NumSGE says how many elements of SGE count; 0 is a zero-length operation.
+	// NumSGE is how many elements of SGE are used; 0 is a zero-length operation.
 	NumSGE uint8
 	_      [5]byte
 	SGE    [MaxSGE]SGE
 }
 
-// SetSGE makes w carry the given elements. It panics if there are more than MaxSGE.
+// SetSGE sets the elements of w. It panics if there are more than MaxSGE.
 func (w *SendWR) SetSGE(sges ...SGE) {
 	w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges))
 }
 
-// Length returns the bytes that the elements of w add up to.
+// Length returns the total length of w's elements in bytes.
 func (w *SendWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {
@@ -132,18 +133,18 @@ func (w *SendWR) Length() uint64 {
 type RecvWR struct {
 	// WRID comes back in the completion.
 	WRID uint64
-	// NumSGE says how many elements of SGE count; 0 receives no bytes.
+	// NumSGE is how many elements of SGE are used; 0 receives no bytes.
 	NumSGE uint8
 	_      [7]byte
 	SGE    [MaxSGE]SGE
 }
 
-// SetSGE makes w receive into the given elements. It panics if there are more than MaxSGE.
+// SetSGE sets the elements of w. It panics if there are more than MaxSGE.
 func (w *RecvWR) SetSGE(sges ...SGE) {
 	w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges))
 }
 
-// Length returns the bytes that the elements of w add up to.
+// Length returns the total length of w's elements in bytes.
 func (w *RecvWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {

@@ -30,7 +30,7 @@ func TestSetSGE(t *testing.T) {
 			want += uint64(sges[n].Length)
 		}
 	}
-	// Fewer elements than before: what is left of the old ones does not count.
+	// With fewer elements than before, the remains of the old ones are ignored.
 	if send.SetSGE(sges[0]); send.Length() != 10 {
 		t.Errorf("Length = %d, want 10", send.Length())
 	}
