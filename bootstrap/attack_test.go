@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// newSilent listens, takes connections and says nothing. It returns its address.
+// newSilent listens and accepts connections but sends nothing. It returns its address.
 func newSilent(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -22,8 +22,8 @@ func newSilent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A dialer without the token sees the preface, which says the version, and a refusal; not
-// the listener's proof, by which a token could be guessed at leisure.
+// A dialer without the token gets the preface with the version, and a refusal. It does not get
+// the listener's proof, which would allow guessing the token offline.
 func TestStrangerLearnsNothing(t *testing.T) {
 	d := newDoor(t, tokenConfig())
 	c := secure(t, d.connect(t))
@@ -43,8 +43,8 @@ func TestStrangerLearnsNothing(t *testing.T) {
 	wants(t, "the listener", d.rejection(t), ErrAuth)
 }
 
-// Someone in the middle has a TLS session with each side and hands every frame on. The
-// proofs are of two sessions: both sides notice.
+// A man in the middle has a TLS session with each side and forwards every frame. The proofs
+// belong to different sessions, so both sides reject them.
 func TestManInTheMiddle(t *testing.T) {
 	d := newDoor(t, tokenConfig())
 	cfg := tokenConfig()
@@ -85,7 +85,7 @@ func TestManInTheMiddle(t *testing.T) {
 	wants(t, "the listener", d.rejection(t), ErrAuth)
 	_ = middle.Close()
 	if n := <-relayed; n < headerLen+prefaceLen+headerLen+proofLen {
-		t.Errorf("%d bytes were handed on, want at least the dialer's preface and proof", n)
+		t.Errorf("%d bytes were forwarded, want at least the dialer's preface and proof", n)
 	}
 	if s := d.Stats(); s.Admitted != 0 {
 		t.Errorf("%d peers were admitted, want 0", s.Admitted)
@@ -123,11 +123,11 @@ func TestReflectedProof(t *testing.T) {
 	_, err = Dial(soon(t), l.Addr().String(), tokenConfig())
 	wants(t, "Dial", err, ErrAuth)
 	if got := <-after; got != nil {
-		t.Errorf("after its own proof the dialer says %q, want no more than a refusal", got)
+		t.Errorf("after its own proof the dialer sends %q, want at most a refusal", got)
 	}
 }
 
-// What a good dialer has sent is of no use in another session.
+// A recorded proof does not work in another session.
 func TestReplayedProof(t *testing.T) {
 	d := newDoor(t, tokenConfig())
 	cfg := tokenConfig()
@@ -202,7 +202,7 @@ func TestWrongVersion(t *testing.T) {
 	<-done
 }
 
-// Garbage of all sorts is turned away, and the door stays open.
+// All sorts of garbage are rejected, and the listener keeps working.
 func TestGarbage(t *testing.T) {
 	for name, cfg := range map[string]Config{"plain": plainConfig(), "token": tokenConfig()} {
 		t.Run(name, func(t *testing.T) {
@@ -238,8 +238,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// Peers that connect and say nothing, or a byte now and then, neither keep others out nor
-// stay.
+// Peers that send nothing, or a byte now and then, do not block others and do not stay.
 func TestSlowAndHalfOpen(t *testing.T) {
 	cfg := plainConfig()
 	cfg.MaxHandshakes = 4
@@ -254,7 +253,7 @@ func TestSlowAndHalfOpen(t *testing.T) {
 	if s := d.Stats(); s.HalfOpen > 4 {
 		t.Errorf("%d peers are half-open, want at most 4", s.HalfOpen)
 	}
-	d.meet(t, plainConfig()) // it takes the place of one of them
+	d.meet(t, plainConfig()) // it replaces one of them
 	wants(t, "a peer that is silent among many", d.rejection(t), ErrBusy)
 	slow := d.connect(t)
 	go func() {
@@ -269,12 +268,12 @@ func TestSlowAndHalfOpen(t *testing.T) {
 		wants(t, "a peer that is slow", d.rejection(t), ErrTimeout)
 	}
 	if s := d.Stats(); s.HalfOpen != 0 || s.Admitted != 1 {
-		t.Errorf("Stats: got %+v, want nobody half-open and 1 admitted", s)
+		t.Errorf("Stats: got %+v, want 0 half-open and 1 admitted", s)
 	}
 }
 
-// A host that fills the places of the half-open takes them from itself, and not from another
-// that needs a few round trips.
+// A host that fills the half-open places replaces its own connections, not those of another
+// host that needs a few round trips.
 func TestCrowdMakesWay(t *testing.T) {
 	visits := func(addrs ...address) (half []*visit) {
 		for _, a := range addrs {
@@ -320,7 +319,7 @@ func TestCloseWithHalfOpen(t *testing.T) {
 	}
 }
 
-// A dialer that must not speak plain text with an address says nothing at all to it.
+// A dialer that may not use plain text with an address sends it nothing.
 func TestPlainTextSaysNothing(t *testing.T) {
 	x, y := net.Pipe()
 	heard := make(chan int, 1)
@@ -333,17 +332,17 @@ func TestPlainTextSaysNothing(t *testing.T) {
 	_, err := s.admit(t.Context())
 	wants(t, "admit", err, ErrInsecure)
 	if n := <-heard; n != 0 {
-		t.Errorf("the dialer said %d bytes, want 0", n)
+		t.Errorf("the dialer sent %d bytes, want 0", n)
 	}
 	_ = y.Close()
 }
 
-// far is a connection to somewhere else.
+// far is a connection with a remote address beyond loopback.
 type far struct{ net.Conn }
 
 func (far) RemoteAddr() net.Addr { return address("10.0.0.1:5") }
 
-// A peer that claims another way of proof is turned away before any proof.
+// A peer that claims another way to authenticate is rejected before any proof.
 func TestOtherProof(t *testing.T) {
 	d := newDoor(t, tokenConfig())
 	for _, auth := range []Auth{AuthCertificate, AuthNone} {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Both sides get messages and datagrams of the other, whatever they prove themselves with.
+// With every way to authenticate, both sides get each other's messages and datagrams.
 func TestMeet(t *testing.T) {
 	a := newAuthority(t)
 	file := filepath.Join(t.TempDir(), "token")
@@ -64,7 +64,7 @@ func carry(t *testing.T, from, to *Conn, text string) {
 	}
 }
 
-// datagram waits for one.
+// datagram waits for a datagram.
 func datagram(t *testing.T, k *Control) string {
 	t.Helper()
 	var b [MaxDatagram]byte
@@ -77,8 +77,7 @@ func datagram(t *testing.T, k *Control) string {
 	return ""
 }
 
-// Whoever cannot prove itself is turned away, learns of it, and ends nothing: the next one
-// gets in.
+// A peer that cannot authenticate is rejected and gets an error. The next peer still gets in.
 func TestStrangersStayOutside(t *testing.T) {
 	a, other := newAuthority(t), newAuthority(t)
 	for _, tt := range []struct {
@@ -88,7 +87,7 @@ func TestStrangersStayOutside(t *testing.T) {
 		{"another token", tokenConfig(), Config{Token: []byte("another token of many bytes")}},
 		{"another authority at the dialer", a.config("server", nil), func() Config {
 			c := other.config("client", nil)
-			c.CAFile = a.config("x", nil).CAFile // it trusts the listener
+			c.CAFile = a.config("x", nil).CAFile // it trusts the listener's authority
 			return c
 		}()},
 		{"another authority at the listener", a.config("server2", nil), other.config("client2", nil)},
@@ -121,7 +120,7 @@ func TestStrangersStayOutside(t *testing.T) {
 	}
 }
 
-// A side without TLS and a side with it part with an error that says so.
+// If only one side uses TLS, both sides get an error that names the reason.
 func TestPlainMeetsTLS(t *testing.T) {
 	d := newDoor(t, plainConfig())
 	_, err := Dial(soon(t), d.Addr().String(), tokenConfig())
@@ -129,7 +128,7 @@ func TestPlainMeetsTLS(t *testing.T) {
 		t.Errorf("Dial with TLS at a plain listener: got no error, want one")
 	}
 	if err := d.rejection(t); !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), "speaks TLS") {
-		t.Errorf("the plain listener says %v, want that the peer speaks TLS", err)
+		t.Errorf("the plain listener returns %v, want that the peer speaks TLS", err)
 	}
 	d = newDoor(t, tokenConfig())
 	if _, err = Dial(soon(t), d.Addr().String(), plainConfig()); err == nil {
@@ -181,16 +180,16 @@ func TestConfigRefused(t *testing.T) {
 			t.Errorf("Dial with %s: got %v, %v, want %v", name, c, err, ErrConfig)
 		}
 	}
-	// What cannot be read is not taken for an empty or a shorter token.
+	// An unreadable file is an error, not an empty or shorter token.
 	if _, err := Listen(t.Context(), "127.0.0.1:0", Config{TokenFile: dir}); !errors.Is(err, ErrConfig) || strings.Contains(err.Error(), "has 0 bytes") {
-		t.Errorf("Listen with a directory as token: got %v, want %v that says that it cannot be read", err, ErrConfig)
+		t.Errorf("Listen with a directory as token: got %v, want %v because it cannot be read", err, ErrConfig)
 	}
 	if _, err := Dial(t.Context(), "no port", tokenConfig()); !errors.Is(err, ErrConfig) {
 		t.Errorf("Dial without a port: got %v, want %v", err, ErrConfig)
 	}
 }
 
-// address is one as net returns it.
+// address is a net.Addr.
 type address string
 
 func (address) Network() string  { return "tcp" }
@@ -225,7 +224,7 @@ func TestPlainTextStaysAtHome(t *testing.T) {
 	}
 }
 
-// What is longer than a frame is refused before anything is sent.
+// A message or datagram that is too long is rejected before anything is sent.
 func TestTooLong(t *testing.T) {
 	x, y := newDoor(t, plainConfig()).meet(t, plainConfig())
 	wants(t, "Send", x.Send(t.Context(), KindCard, make([]byte, MaxMessage+1)), ErrTooLong)
@@ -243,7 +242,7 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// Every call that waits ends with its context.
+// Every call that waits returns when its context ends.
 func TestContexts(t *testing.T) {
 	d := newDoor(t, plainConfig())
 	x, y := d.meet(t, plainConfig())
@@ -266,7 +265,7 @@ func TestContexts(t *testing.T) {
 	if x.Err() != nil || y.Err() != nil {
 		t.Errorf("the Conns ended in %v and %v, want none", x.Err(), y.Err())
 	}
-	// A listener that takes a connection and says nothing.
+	// A listener that accepts a connection and sends nothing.
 	silent := newSilent(t)
 	brief, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

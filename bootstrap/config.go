@@ -47,19 +47,19 @@ type Config struct {
 
 	// HandshakeTimeout is the time that a peer has for the handshake. Zero means 10 s.
 	HandshakeTimeout time.Duration
-	// MaxHandshakes is the number of peers that may be in the handshake with a listener. One more
-	// replaces the oldest one of the host that has most of them. Zero means 64.
+	// MaxHandshakes is how many peers may be in the handshake with a listener. One more
+	// replaces the oldest one from the host with the most handshakes. Zero means 64.
 	MaxHandshakes int
-	// Backlog is the number of Conns that wait for Accept. Further peers are told that the
-	// listener is busy. Zero means 16.
+	// Backlog is how many Conns may wait for Accept. The listener rejects further peers as
+	// busy. Zero means 16.
 	Backlog int
 	// DeadAfter is how long a peer may be silent, at least 100 ms. Zero means 30 s. Both sides
-	// send three times as often as the shorter DeadAfter of the two demands.
+	// send a keepalive three times per DeadAfter, using the shorter of the two.
 	DeadAfter time.Duration
 
-	// Name is the name of this side, at most 64 bytes. When a listener admits a peer with the
-	// same name, and the same certificate if there is one, but another incarnation, it ends the
-	// Conns of the earlier incarnation. Empty disables this.
+	// Name is the name of this side, at most 64 bytes. When a peer reconnects with the same
+	// name (and certificate, if any) but another incarnation, the listener ends the Conns of
+	// the earlier incarnation. Empty disables this.
 	Name string
 	// Incarnation identifies this process, below 2^53. A peer that sees another number knows that
 	// the process was restarted. Zero means a random one for each Listen and Dial.

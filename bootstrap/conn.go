@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Room for messages. A message costs its length and messageCost, so that empty ones are
-// not free.
+// Flow control of messages, in bytes. A message costs its length plus messageCost, so that
+// empty messages are not free.
 const (
 	window      = 4 << 20
 	minWindow   = MaxMessage + messageCost
@@ -19,7 +19,7 @@ const (
 	messageCost = 64
 )
 
-// Message is what a peer has sent.
+// Message is a message from the peer.
 type Message struct {
 	Kind Kind
 	Body []byte
@@ -27,30 +27,30 @@ type Message struct {
 
 func cost(body []byte) int { return len(body) + messageCost }
 
-// Conn is a connection to a peer that has proved who it is. Its methods may be called by
-// several goroutines at a time. It has two goroutines of its own, which end with it.
+// Conn is a connection to an authenticated peer. Its methods are safe for concurrent use.
+// It runs two goroutines, which end with it.
 type Conn struct {
 	peer     Peer
 	raw      net.Conn
 	stream   net.Conn
 	read     *bufio.Reader
-	dead     time.Duration // silence that means death
-	interval time.Duration // of this side's keepalives
+	dead     time.Duration // the peer is dead after this much silence
+	interval time.Duration // between keepalives of this side
 
 	loops sync.WaitGroup
 	done  chan struct{} // closed when err is set
-	wake  chan struct{} // one token: there is something to write
+	wake  chan struct{} // holds a token when there is something to write
 	ended func()        // called once, when err is set
 
 	mu      sync.Mutex
-	changed sync.Cond // the inbox, the credit or err
+	changed sync.Cond // signals changes of inbox, credit and err
 	err     error
 	closing bool
-	parting string // what the peer is told in the end
+	parting string // the reason sent with frameBye
 
 	inbox  []Message
 	open   int // bytes that the peer may still send
-	owed   int // bytes that were taken and not granted again
+	owed   int // bytes that Recv has freed and the peer has not been granted yet
 	credit int // bytes that this side may still send
 	outbox [][]byte
 
@@ -59,17 +59,17 @@ type Conn struct {
 	stats     ConnStats
 }
 
-// ConnStats counts what a Conn did.
+// ConnStats has the counters of a Conn.
 type ConnStats struct {
 	MessagesIn, MessagesOut   uint64
 	DatagramsIn, DatagramsOut uint64
-	// DatagramsLost counts those that a full queue of this side, or a control channel that
-	// nobody uses, has dropped.
+	// DatagramsLost counts datagrams dropped on this side because a queue was full or the
+	// control channel was not in use.
 	DatagramsLost uint64
 	KeepalivesIn  uint64
 }
 
-// newConn makes a Conn of a stranger that has proved itself.
+// newConn returns a Conn for a stranger that has been authenticated.
 func newConn(s *stranger, peer Peer, h hello) *Conn {
 	c := &Conn{
 		peer: peer, raw: s.raw, stream: s.stream, read: bufio.NewReaderSize(s.stream, 64<<10),
@@ -81,7 +81,7 @@ func newConn(s *stranger, peer Peer, h hello) *Conn {
 	return c
 }
 
-// start lets the goroutines run. ended, if not nil, is called once when the Conn has ended.
+// start starts the goroutines. ended, if not nil, is called once when the Conn has ended.
 func (c *Conn) start(ended func()) {
 	c.ended = ended
 	c.loops.Add(2)
@@ -89,16 +89,16 @@ func (c *Conn) start(ended func()) {
 	go c.writer()
 }
 
-// Peer says who is at the other end.
+// Peer describes the other end.
 func (c *Conn) Peer() Peer { return c.peer }
 
 // LocalAddr is the address of this side.
 func (c *Conn) LocalAddr() net.Addr { return c.raw.LocalAddr() }
 
-// Done is closed when the Conn has ended; Err says why.
+// Done is closed when the Conn has ended; Err then returns the reason.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err is nil as long as the Conn lives, and then says what ended it.
+// Err returns nil while the Conn is open, and the reason once it has ended.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,15 +112,15 @@ func (c *Conn) Stats() ConnStats {
 	return c.stats
 }
 
-// Send queues a message. It waits while the peer has no room for it, until ctx ends. The
-// body may be used again when it returns. That it returns nil does not mean that the peer
-// has it; Close sends what is queued.
+// Send queues a message. It waits until the peer has room for it or ctx ends. The caller may
+// reuse body when Send returns. A nil error does not mean that the peer has received the
+// message. Close sends queued messages.
 func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
 	if kind == 0 || kind >= kindEnd {
-		return fmt.Errorf("send to %v: %w: there is no message of kind %d", c.peer.Addr, ErrConfig, kind)
+		return fmt.Errorf("send to %v: %w: unknown message kind %d", c.peer.Addr, ErrConfig, kind)
 	}
 	if len(body) > MaxMessage {
-		return fmt.Errorf("send to %v: %w: a message of %d bytes, at most %d fit", c.peer.Addr, ErrTooLong, len(body), MaxMessage)
+		return fmt.Errorf("send to %v: %w: message has %d bytes, at most %d are allowed", c.peer.Addr, ErrTooLong, len(body), MaxMessage)
 	}
 	frame := appendFrame(make([]byte, 0, headerLen+len(body)), frameMessage, kind, body)
 	defer c.watch(ctx)()
@@ -144,8 +144,8 @@ func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
 	return nil
 }
 
-// Recv takes the next message, waiting for one until ctx ends. What came before the Conn
-// ended can still be taken.
+// Recv takes the next message, and waits for one until ctx ends. Messages that arrived
+// before the Conn ended can still be taken.
 func (c *Conn) Recv(ctx context.Context) (Message, error) {
 	defer c.watch(ctx)()
 	c.mu.Lock()
@@ -169,7 +169,7 @@ func (c *Conn) Recv(ctx context.Context) (Message, error) {
 	return m, nil
 }
 
-// watch wakes those who wait when ctx ends. The function that it returns ends that.
+// watch wakes the waiting goroutines when ctx ends. The returned function stops that.
 func (c *Conn) watch(ctx context.Context) func() bool {
 	return context.AfterFunc(ctx, func() {
 		c.mu.Lock()
@@ -178,7 +178,7 @@ func (c *Conn) watch(ctx context.Context) func() bool {
 	})
 }
 
-// nudge tells the writer that there is something to write.
+// nudge wakes the writer.
 func (c *Conn) nudge() {
 	select {
 	case c.wake <- struct{}{}:
@@ -186,7 +186,7 @@ func (c *Conn) nudge() {
 	}
 }
 
-// fail ends the Conn, if nothing has before.
+// fail ends the Conn with err, unless it has already ended.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	first := c.err == nil
@@ -200,7 +200,7 @@ func (c *Conn) fail(err error) {
 	if !first {
 		return
 	}
-	// TLS would wait for a peer that does not read; what is to be said was said before.
+	// Closing TLS would wait for a peer that does not read, so only the socket is closed.
 	_ = c.raw.Close()
 	if datum != nil {
 		datum()
@@ -210,12 +210,12 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// Close sends what is queued, tells the peer and ends the Conn, within a second. It may be
-// called again.
+// Close sends the queued messages, notifies the peer and ends the Conn, within a second. It
+// may be called again.
 func (c *Conn) Close() error { return c.CloseWith("") }
 
-// CloseWith is Close with a reason, which the peer finds in its ErrPeerClosed; 256 bytes of
-// it count.
+// CloseWith is Close with a reason, which the peer gets in its ErrPeerClosed. The reason is
+// cut to 256 bytes.
 func (c *Conn) CloseWith(reason string) error {
 	c.mu.Lock()
 	if c.closing || c.err != nil {

@@ -14,8 +14,7 @@ import (
 	"ibverbx/internal/ring"
 )
 
-// A peer that went away without a word is dead after so much silence, and one that only
-// lets bytes drip too.
+// A peer that vanishes, or that sends only single bytes, is dead after DeadAfter.
 func TestSilence(t *testing.T) {
 	cfg := plainConfig()
 	cfg.DeadAfter = 500 * time.Millisecond
@@ -48,7 +47,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// Two sides that have nothing to say stay connected, also if only one is impatient.
+// Two idle sides stay connected, also if only one has a short DeadAfter.
 func TestKeepalive(t *testing.T) {
 	impatient := tokenConfig()
 	impatient.DeadAfter = time.Second
@@ -57,11 +56,11 @@ func TestKeepalive(t *testing.T) {
 	carry(t, x, y, "still here")
 	carry(t, y, x, "so am I")
 	if s := x.Stats(); s.KeepalivesIn == 0 {
-		t.Errorf("the impatient side has heard %d keepalives, want some", s.KeepalivesIn)
+		t.Errorf("the impatient side got %d keepalives, want some", s.KeepalivesIn)
 	}
 }
 
-// A peer that was started anew is noticed on both sides.
+// Both sides notice a restarted peer.
 func TestRestart(t *testing.T) {
 	d := newDoor(t, tokenConfig())
 	me := tokenConfig()
@@ -70,7 +69,7 @@ func TestRestart(t *testing.T) {
 	you.Name, you.Incarnation = "you", 2
 	_, first := d.meet(t, me)
 	_, other := d.meet(t, you)
-	_, again := d.meet(t, me) // the same process may come twice
+	_, again := d.meet(t, me) // the same process may connect twice
 	me.Incarnation = 3
 	x, third := d.meet(t, me)
 	<-first.Done()
@@ -104,7 +103,7 @@ func TestRestartOfAnother(t *testing.T) {
 	}
 }
 
-// A sender waits for room, in order, and datagrams pass all the while.
+// A sender waits for room, messages stay in order, and datagrams pass meanwhile.
 func TestRoom(t *testing.T) {
 	x, y := newDoor(t, tokenConfig()).meet(t, tokenConfig())
 	in, out := y.Control(nil), x.Control(nil)
@@ -125,7 +124,7 @@ func TestRoom(t *testing.T) {
 	}
 	time.Sleep(20 * time.Millisecond)
 	if n := x.Stats().MessagesOut; n >= window/(256<<10) {
-		t.Errorf("%d messages were sent to a peer that takes none, want fewer than %d", n, window/(256<<10))
+		t.Errorf("%d messages were sent to a peer that reads none, want fewer than %d", n, window/(256<<10))
 	}
 	if err := out.Send([]byte("past the queue")); err != nil {
 		t.Fatalf("Control.Send: got %v, want no error", err)
@@ -144,7 +143,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// When a queue of datagrams is full the oldest go.
+// A full queue of datagrams drops the oldest.
 func TestDatagramsLost(t *testing.T) {
 	var r datagrams
 	if !r.put([]byte("x")) || r.take(make([]byte, 1)) != 0 {
@@ -168,7 +167,7 @@ func TestDatagramsLost(t *testing.T) {
 	}
 }
 
-// Control wakes whom it was told to, also when the Conn ends.
+// Control calls wake for each datagram and when the Conn ends.
 func TestControlWakes(t *testing.T) {
 	x, y := newDoor(t, plainConfig()).meet(t, plainConfig())
 	woken := make(chan struct{}, 1000)
@@ -183,13 +182,13 @@ func TestControlWakes(t *testing.T) {
 	if err := x.Close(); err != nil {
 		t.Errorf("Close: got %v, want no error", err)
 	}
-	<-woken // the end is news too
+	<-woken // the end wakes too
 	wants(t, "Send", x.Control(nil).Send([]byte("x")), ErrClosed)
 	_, err := in.Recv(make([]byte, MaxDatagram))
 	wants(t, "Recv", err, ErrClosed)
 }
 
-// What was sent before Close arrives, and then the peer learns of the end and its reason.
+// Messages sent before Close arrive. Then the peer gets the end and its reason.
 func TestClose(t *testing.T) {
 	for name, cfg := range map[string]Config{"plain": plainConfig(), "token": tokenConfig()} {
 		x, y := newDoor(t, cfg).meet(t, cfg)
@@ -222,7 +221,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Close does not wait for ever for a peer that reads nothing.
+// Close does not wait forever for a peer that reads nothing.
 func TestCloseStuck(t *testing.T) {
 	d := newDoor(t, plainConfig())
 	c := d.connect(t)
@@ -241,7 +240,7 @@ func TestCloseStuck(t *testing.T) {
 	}
 }
 
-// A peer that hangs up in the midst is noticed at once.
+// A peer that closes the connection in mid-stream is noticed at once.
 func TestHangUp(t *testing.T) {
 	d := newDoor(t, plainConfig())
 	c := d.connect(t)
@@ -260,7 +259,7 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// Peers that nobody accepts are told that there are too many.
+// Peers beyond the backlog are rejected as too many.
 func TestBacklog(t *testing.T) {
 	cfg := plainConfig()
 	cfg.Backlog = 2
@@ -279,7 +278,7 @@ func TestBacklog(t *testing.T) {
 	wants(t, "the listener", d.rejection(t), ErrBusy)
 }
 
-// What a peer may not send after the handshake ends the Conn.
+// A frame that is illegal after the handshake ends the Conn.
 func TestViolations(t *testing.T) {
 	d := newDoor(t, plainConfig())
 	window4 := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
@@ -310,7 +309,7 @@ func TestViolations(t *testing.T) {
 				t.Fatalf("Accept: got %v, want no error", err)
 			}
 			go func() { _, _ = io.Copy(io.Discard, c) }()
-			_, _ = c.Write(b) // it may be cut off
+			_, _ = c.Write(b) // the listener may reset the connection
 			<-got.Done()
 			wants(t, "the Conn", got.Err(), ErrProtocol)
 			if err := got.Close(); err != nil {
@@ -320,7 +319,7 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// flood is one empty message more than there is room for.
+// flood returns one more empty message than the window has room for.
 func flood() (b []byte) {
 	for range window/messageCost + 1 {
 		b = appendFrame(b, frameMessage, KindApplication, nil)
@@ -328,7 +327,7 @@ func flood() (b []byte) {
 	return b
 }
 
-// Hellos that a peer may not say.
+// Invalid hellos are rejected.
 func TestBadHellos(t *testing.T) {
 	good := hello{incarnation: 1, deadAfter: time.Second, window: window, name: "x"}
 	for name, spoil := range map[string]func(*hello){

@@ -32,7 +32,7 @@ func (q *datagrams) put(b []byte) (lost bool) {
 	return lost
 }
 
-// take moves the oldest datagram to b and returns its length, 0 if there is none.
+// take moves the oldest datagram to b and returns its length, or 0 if there is none.
 func (q *datagrams) take(b []byte) int {
 	if q.Len() == 0 {
 		return 0

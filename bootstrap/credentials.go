@@ -19,17 +19,17 @@ import (
 	"time"
 )
 
-// Auth says how the two sides of a Conn have proved themselves.
+// Auth is the way in which the two sides of a Conn authenticate each other.
 type Auth uint8
 
-// Ways to prove oneself.
+// Ways to authenticate.
 const (
-	AuthCertificate Auth = iota + 1 // by certificates of a common authority
-	AuthToken                       // by a shared token
-	AuthNone                        // not at all: plain text
+	AuthCertificate Auth = iota + 1 // certificates of a common authority
+	AuthToken                       // a shared token
+	AuthNone                        // none: plain text
 )
 
-// String names it.
+// String returns a phrase for error messages.
 func (a Auth) String() string {
 	switch a {
 	case AuthCertificate:
@@ -42,22 +42,22 @@ func (a Auth) String() string {
 	return fmt.Sprintf("Auth(%d)", uint8(a))
 }
 
-// Bounds of a token. 16 bytes are the least that nobody guesses, if they are random.
+// Bounds of a token in bytes. 16 random bytes cannot be guessed.
 const (
 	minToken = 16
 	maxToken = 4096
-	// stretch is how often a token is hashed, some tens of milliseconds: it makes guessing
-	// dear if a token is less random than it should be.
+	// stretch is how often a token is hashed, which takes some tens of milliseconds. It makes
+	// guessing expensive if a token is not random enough.
 	stretch = 1 << 17
 	alpn    = "ibverbx-bootstrap"
 )
 
-// credentials are what a side proves itself with.
+// credentials are loaded from a Config.
 type credentials struct {
 	auth Auth
 	tls  *tls.Config // nil with AuthNone
-	key  []byte      // made from the token, nil without one
-	any  bool        // plain text also beyond loopback
+	key  []byte      // derived from the token; nil without one
+	any  bool        // plain text is allowed beyond loopback
 }
 
 // load reads the credentials that a Config names.
@@ -68,9 +68,9 @@ func (c *Config) load(dial bool) (*credentials, error) {
 	case c.InsecurePlaintextOnAnyNetwork && !c.InsecurePlaintextOnLoopback:
 		return nil, badConfig("InsecurePlaintextOnAnyNetwork needs InsecurePlaintextOnLoopback too")
 	case c.InsecurePlaintextOnLoopback && (certificate || token):
-		return nil, badConfig("plain text with certificates or a token: give one of them")
+		return nil, badConfig("both plain text and certificates or a token are set: choose one")
 	case certificate && token:
-		return nil, badConfig("certificates and a token: give one of them")
+		return nil, badConfig("both certificates and a token are set: choose one")
 	case c.InsecurePlaintextOnLoopback:
 		return &credentials{auth: AuthNone, any: c.InsecurePlaintextOnAnyNetwork}, nil
 	case certificate:
@@ -78,12 +78,12 @@ func (c *Config) load(dial bool) (*credentials, error) {
 	case token:
 		return c.loadToken(dial)
 	}
-	return nil, badConfig("nothing to prove oneself with: give TokenFile, or CertFile, KeyFile and CAFile")
+	return nil, badConfig("no credentials: set TokenFile, or CertFile, KeyFile and CAFile")
 }
 
 func (c *Config) loadCertificates(dial bool) (*credentials, error) {
 	if c.CertFile == "" || c.KeyFile == "" || c.CAFile == "" {
-		return nil, fmt.Errorf("%w: CertFile, KeyFile and CAFile go together", ErrConfig)
+		return nil, fmt.Errorf("%w: CertFile, KeyFile and CAFile must all be set", ErrConfig)
 	}
 	cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 	if err != nil {
@@ -106,11 +106,11 @@ func (c *Config) loadCertificates(dial bool) (*credentials, error) {
 	return &credentials{auth: AuthCertificate, tls: t}, nil
 }
 
-// loadToken makes the key of a token. The certificates below are made for the occasion and
-// prove nothing: the proofs do, which are bound to the TLS session.
+// loadToken derives a key from the token. The certificates are ephemeral and prove nothing.
+// The proofs authenticate, and they are bound to the TLS session.
 func (c *Config) loadToken(dial bool) (*credentials, error) {
 	if c.TokenFile != "" && len(c.Token) > 0 {
-		return nil, fmt.Errorf("%w: Token and TokenFile: give one of them", ErrConfig)
+		return nil, fmt.Errorf("%w: both Token and TokenFile are set: choose one", ErrConfig)
 	}
 	token, where := c.Token, "Token"
 	if c.TokenFile != "" {
@@ -135,12 +135,12 @@ func (c *Config) loadToken(dial bool) (*credentials, error) {
 	}
 	t := baseTLS(cert)
 	if dial {
-		t.InsecureSkipVerify = true // the listener's proof takes its place
+		t.InsecureSkipVerify = true // the listener's proof replaces verification
 	}
 	return &credentials{auth: AuthToken, tls: t, key: key}, nil
 }
 
-// readBounded reads a file of at most limit bytes, and that much of a longer one.
+// readBounded reads a file, but at most limit bytes.
 func readBounded(name string, limit int) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -148,13 +148,13 @@ func readBounded(name string, limit int) ([]byte, error) {
 	}
 	b, err := io.ReadAll(io.LimitReader(f, int64(limit)))
 	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, err // half of a token would be another one
+		return nil, err // part of a token would be a different token
 	}
 	return b, nil
 }
 
-// baseTLS is what every session has: TLS 1.3 alone, and no resumption, so that each is
-// proved anew.
+// baseTLS has the settings of every session: TLS 1.3 only, and no resumption, so that every
+// session is authenticated.
 func baseTLS(cert tls.Certificate) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS13, NextProtos: []string{alpn},
@@ -162,7 +162,7 @@ func baseTLS(cert tls.Certificate) *tls.Config {
 	}
 }
 
-// ephemeral makes a certificate that nobody vouches for.
+// ephemeral returns a self-signed certificate.
 func ephemeral() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -180,7 +180,7 @@ func ephemeral() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// allows returns an error if plain text may not be spoken with an address.
+// allows returns an error if plain text is not allowed with an address.
 func (cr *credentials) allows(addr net.Addr) error {
 	if cr.auth != AuthNone || cr.any {
 		return nil

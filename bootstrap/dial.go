@@ -6,8 +6,8 @@ import (
 	"net"
 )
 
-// Dial connects to a listener and returns when each side has proved itself to the other.
-// addr is "host:port". The Conn does not depend on ctx.
+// Dial connects to a listener and returns when both sides are authenticated. addr is
+// "host:port". ctx bounds only the call, not the life of the Conn.
 func Dial(ctx context.Context, addr string, cfg Config) (*Conn, error) {
 	c, err := dial(ctx, addr, cfg)
 	if err != nil {

@@ -1,11 +1,10 @@
-// Package bootstrap is how two processes meet: a TCP connection on which each side has
-// proved who it is before either says anything of use.
+// Package bootstrap connects two processes over TCP and authenticates both before they
+// exchange anything of value.
 //
-// [Dial] and [Listener.Accept] return a [Conn], and there is no other way to get one. So
-// what must not reach a stranger (QP numbers, addresses, rkeys) can only be sent to a
-// peer that has been authenticated. A peer proves itself by a certificate of a common
-// authority, or by knowing a token; either way over TLS 1.3. SECURITY.md says how, and
-// what that is worth.
+// [Dial] and [Listener.Accept] are the only ways to get a [Conn]. Secrets such as QP
+// numbers, addresses and rkeys can therefore only be sent to an authenticated peer. A peer
+// authenticates with a certificate of a common authority or with a shared token, both over
+// TLS 1.3. SECURITY.md describes the protocol and its limits.
 //
 //	l, err := bootstrap.Listen(ctx, ":18515", bootstrap.Config{TokenFile: "token"})
 //	conn, err := l.Accept(ctx)
@@ -14,25 +13,25 @@
 //
 // # What a Conn carries
 //
-// Messages of several kinds, in order and without loss: a sender waits while the receiver
-// has as many as it granted room for. And datagrams for the engine's control channel
-// ([Conn.Control]), for which nobody waits: when a queue is full the oldest is lost. The
-// two do not hold each other up.
+// A Conn carries messages of several kinds, in order and without loss. A sender waits while
+// the receiver has no room for them. It also carries datagrams for the engine's control
+// channel ([Conn.Control]). A full queue drops its oldest datagram. Messages and datagrams
+// do not delay each other.
 //
 // # When it ends
 //
-// Both sides speak every few seconds, so silence means something: after Config.DeadAfter
-// of it the peer is dead and the Conn ends in [ErrSilent]. A peer that was started anew
-// has another incarnation; [ErrRestarted] says so on both sides.
+// Both sides send a keepalive every few seconds. A peer that is silent for Config.DeadAfter
+// is dead, and the Conn ends with [ErrSilent]. A restarted peer has another incarnation, and
+// both sides get [ErrRestarted].
 //
 // # The wire
 //
-// Everything is a frame: eight bytes of header and a payload whose length is bounded by
-// the type.
+// Everything is a frame: an eight-byte header and a payload. The type bounds the payload's
+// length.
 //
 //	0                 4      5      6          8
 //	| payload length  | type | kind | 0      0 | payload ...
 //
-// Numbers are big-endian. The two sides first exchange prefaces, which tell the version;
-// with a token then proofs; then hellos. After that either may send what it likes.
+// Numbers are big-endian. The two sides first exchange prefaces with the version, then
+// proofs if they use a token, then hellos. After that either side may send at any time.
 package bootstrap

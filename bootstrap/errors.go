@@ -10,46 +10,45 @@ import (
 	"os"
 )
 
-// Errors. What is returned wraps one of them and says more.
+// Errors. Returned errors wrap one of these and add details.
 var (
-	// ErrConfig says that a Config cannot be used as it is.
+	// ErrConfig means that a Config is invalid.
 	ErrConfig = errors.New("invalid bootstrap configuration")
-	// ErrInsecure says that plain text was asked for where it is not allowed.
+	// ErrInsecure means that plain text was requested where it is not allowed.
 	ErrInsecure = errors.New("refused to speak plain text")
-	// ErrAuth says that one side could not prove to the other who it is.
+	// ErrAuth means that one side failed to authenticate.
 	ErrAuth = errors.New("not authenticated")
-	// ErrVersion says that the two sides speak different versions.
+	// ErrVersion means that the two sides have different protocol versions.
 	ErrVersion = errors.New("different protocol versions")
-	// ErrProtocol says that the peer sent what it must not.
+	// ErrProtocol means that the peer violated the protocol.
 	ErrProtocol = errors.New("protocol violation")
-	// ErrBusy says that the listener has no room for another peer.
+	// ErrBusy means that the listener has no room for another peer.
 	ErrBusy = errors.New("too many peers")
-	// ErrTimeout says that the peer did not finish the handshake in time.
+	// ErrTimeout means that the peer did not finish the handshake in time.
 	ErrTimeout = errors.New("handshake timeout")
-	// ErrSilent says that the peer has said nothing for Config.DeadAfter.
+	// ErrSilent means that the peer has sent nothing for Config.DeadAfter.
 	ErrSilent = errors.New("peer is silent")
-	// ErrRestarted says that the peer is not the one that it was: its process was started
-	// anew.
+	// ErrRestarted means that the peer's process was restarted: its incarnation changed.
 	ErrRestarted = errors.New("peer was restarted")
-	// ErrPeerClosed says that the peer has closed the connection.
+	// ErrPeerClosed means that the peer closed the connection.
 	ErrPeerClosed = errors.New("closed by the peer")
-	// ErrClosed says that this side has closed it.
+	// ErrClosed means that this side closed the connection.
 	ErrClosed = errors.New("closed")
-	// ErrTooLong says that a message or a datagram is longer than the wire allows.
+	// ErrTooLong means that a message or a datagram is longer than the wire allows.
 	ErrTooLong = errors.New("too long")
 )
 
-// badConfig is an ErrConfig that says what is wrong.
+// badConfig returns an ErrConfig with details.
 func badConfig(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
 }
 
-// violation is an ErrProtocol that says what was wrong.
+// violation returns an ErrProtocol with details.
 func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// handshakeError puts a failure of the transport during the handshake into words.
+// handshakeError explains a transport failure during the handshake.
 func handshakeError(err error) error {
 	var remote *net.OpError
 	var record tls.RecordHeaderError
@@ -61,13 +60,13 @@ func handshakeError(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return ErrTimeout
 	case errors.As(err, &record):
-		return violation("the peer does not speak TLS (does it run without it, or is it something else?): %v", err)
+		return violation("the peer does not use TLS (is it in plain-text mode, or another program?): %v", err)
 	case errors.As(err, &verify), errors.As(err, &unknown):
 		return fmt.Errorf("%w: %w", ErrAuth, err)
 	case errors.As(err, &remote) && remote.Op == "remote error":
 		return fmt.Errorf("%w: the peer refused this side: %w", ErrAuth, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return violation("the peer hung up in the midst of the handshake")
+		return violation("the peer closed the connection during the handshake")
 	}
 	return err
 }

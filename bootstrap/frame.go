@@ -6,41 +6,42 @@ import (
 	"io"
 )
 
-// frameType says what a frame is.
+// frameType is the type of a frame.
 type frameType uint8
 
 const (
-	framePreface frameType = 1 // version and way of proof
-	frameProof   frameType = 2 // with a token
-	frameHello   frameType = 3 // who, and how much room there is
-	frameRefusal frameType = 4 // the handshake is over
+	framePreface frameType = 1 // version and way of authentication
+	frameProof   frameType = 2 // knowledge of the token
+	frameHello   frameType = 3 // identity and window
+	frameRefusal frameType = 4 // ends the handshake
 
-	frameMessage   frameType = 16 // of a kind
-	frameDatagram  frameType = 17 // of the control channel
-	frameWindow    frameType = 18 // room for so many more bytes of messages
+	frameMessage   frameType = 16 // a message; the only frame with a kind
+	frameDatagram  frameType = 17 // a datagram of the control channel
+	frameWindow    frameType = 18 // grants more bytes of messages
 	frameKeepalive frameType = 19
-	frameBye       frameType = 20 // nothing more will come
+	frameBye       frameType = 20 // the last frame of a side, with a reason
 )
 
-// Kind says what a message is about.
+// Kind is the subject of a message.
 type Kind uint8
 
 // Kinds of messages.
 const (
-	KindOffer       Kind = iota + 1 // what a side can do
+	KindOffer       Kind = iota + 1 // capabilities of a side
 	KindCard                        // how to connect to a VirtualQP
-	KindRegions                     // memory that a side lends
-	KindReady                       // the peer may begin
-	KindApplication                 // bytes of the program's own
-	KindDone                        // the peer may go
+	KindRegions                     // memory that a side exports
+	KindReady                       // the peer may start
+	KindApplication                 // the application's own bytes
+	KindDone                        // the peer may close
 	kindEnd
 )
 
-// Lengths of what a frame carries.
+// Lengths in bytes.
 const (
 	headerLen = 8
-	// MaxMessage is how long a message is at the most, and MaxDatagram a datagram.
-	MaxMessage  = 1 << 20
+	// MaxMessage is the maximum length of a message.
+	MaxMessage = 1 << 20
+	// MaxDatagram is the maximum length of a datagram.
 	MaxDatagram = 512
 	maxText     = 256
 	prefaceLen  = 12
@@ -60,14 +61,14 @@ type header struct {
 	kind   Kind
 }
 
-// appendFrame adds a frame to b.
+// appendFrame appends a frame to b.
 func appendFrame(b []byte, typ frameType, kind Kind, payload []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(len(payload)))
 	b = append(b, byte(typ), byte(kind), 0, 0)
 	return append(b, payload...)
 }
 
-// decodeHeader reads a header that came from a peer.
+// decodeHeader decodes and validates a header from a peer.
 func decodeHeader(b *[headerLen]byte) (h header, err error) {
 	h = header{length: binary.BigEndian.Uint32(b[:]), typ: frameType(b[4]), kind: Kind(b[5])}
 	least, most := uint32(0), uint32(0)
@@ -91,22 +92,22 @@ func decodeHeader(b *[headerLen]byte) (h header, err error) {
 	case frameKeepalive:
 	default:
 		if b[0] == 0x16 && b[1] == 3 {
-			return h, violation("the peer speaks TLS, and this side does not")
+			return h, violation("the peer speaks TLS but this side does not")
 		}
-		return h, violation("there is no frame of type %d", h.typ)
+		return h, violation("unknown frame type %d", h.typ)
 	}
 	switch {
 	case b[6] != 0 || b[7] != 0:
-		return h, violation("a frame of type %d has %#x where zeros belong", h.typ, b[6:8])
+		return h, violation("a frame of type %d has reserved bytes %#x, want zeros", h.typ, b[6:8])
 	case (h.typ == frameMessage) != (h.kind != 0) || h.kind >= kindEnd:
-		return h, violation("a frame of type %d is of kind %d", h.typ, h.kind)
+		return h, violation("a frame of type %d has kind %d, which is not allowed", h.typ, h.kind)
 	case h.length < least || h.length > most:
 		return h, violation("a frame of type %d has %d bytes: want %d to %d", h.typ, h.length, least, most)
 	}
 	return h, nil
 }
 
-// readHeader takes a header.
+// readHeader reads and decodes a header.
 func readHeader(r io.Reader) (header, error) {
 	var b [headerLen]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {
@@ -115,7 +116,7 @@ func readHeader(r io.Reader) (header, error) {
 	return decodeHeader(&b)
 }
 
-// readPayload takes what follows a header. Its length is bounded by the type.
+// readPayload reads the payload of a frame. Its length is bounded by the type.
 func readPayload(r io.Reader, h header) ([]byte, error) {
 	if h.length == 0 {
 		return nil, nil

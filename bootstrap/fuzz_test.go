@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Whatever is taken as a header has a length that its type allows.
+// An accepted header has a length that its type allows.
 func FuzzHeader(f *testing.F) {
 	f.Add(appendFrame(nil, framePreface, 0, preface{Version, AuthToken}.encode()))
 	f.Add(appendFrame(nil, frameMessage, KindCard, []byte("card")))
@@ -21,7 +21,7 @@ func FuzzHeader(f *testing.F) {
 			return
 		}
 		if h.length > MaxMessage || (h.typ < frameMessage && h.length > 512) || (h.typ == frameMessage) != (h.kind != 0) {
-			t.Errorf("%x is taken as %+v, want an error", b, h)
+			t.Errorf("%x is decoded as %+v, want an error", b, h)
 		}
 		if again := appendFrame(nil, h.typ, h.kind, nil); !bytes.Equal(again[4:8], b[4:8]) {
 			t.Errorf("%x is written back as %x", b[:8], again)
@@ -29,7 +29,7 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// What is taken as a preface, a hello or a refusal means one thing.
+// Accepted prefaces, hellos and refusals survive a round trip.
 func FuzzHandshakePayloads(f *testing.F) {
 	f.Add(preface{Version, AuthCertificate}.encode())
 	h := hello{incarnation: 5, deadAfter: time.Second, window: window, name: "name"}
@@ -47,14 +47,14 @@ func FuzzHandshakePayloads(f *testing.F) {
 				t.Errorf("refusal %x is written back as %x", b, r.encode())
 			}
 			if r.Unwrap() == nil || r.Error() == "" {
-				t.Errorf("refusal %x means nothing", b)
+				t.Errorf("refusal %x has no sentinel", b)
 			}
 		}
 	})
 }
 
-// FuzzDoor lets anything at all come to a listener that wants no proof: it must be refused,
-// or be a handshake to the letter.
+// FuzzDoor sends arbitrary bytes to a listener without authentication. It must reject them,
+// unless they are exactly a handshake.
 func FuzzDoor(f *testing.F) {
 	h := hello{incarnation: 5, deadAfter: time.Second, window: window, name: "name"}
 	good := appendFrame(appendFrame(nil, framePreface, 0, preface{Version, AuthNone}.encode()), frameHello, 0, h.encode())
@@ -80,7 +80,7 @@ func FuzzDoor(f *testing.F) {
 		c, err := s.admit(t.Context())
 		if err == nil {
 			if len(b) < headerLen+prefaceLen+headerLen+helloMin || !bytes.Equal(b[:8+prefaceLen], good[:8+prefaceLen]) {
-				t.Errorf("%x was let in, want it refused", b)
+				t.Errorf("%x was admitted, want it rejected", b)
 			}
 			_ = c.raw.Close()
 		}
@@ -88,8 +88,8 @@ func FuzzDoor(f *testing.F) {
 	})
 }
 
-// FuzzConn lets an authenticated peer send anything. The Conn must end with an error that
-// says why, and keep no more than it granted.
+// FuzzConn lets an authenticated peer send arbitrary bytes. The Conn must end with a known
+// error and keep no more bytes than it granted.
 func FuzzConn(f *testing.F) {
 	f.Add(appendFrame(appendFrame(nil, frameMessage, KindCard, []byte("card")), frameBye, 0, []byte("so long")))
 	f.Add(appendFrame(appendFrame(nil, frameDatagram, 0, []byte("down")), frameWindow, 0, []byte{0, 0, 1, 0}))

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// Peer is who is at the other end of a Conn.
+// Peer describes the other end of a Conn.
 type Peer struct {
 	Addr net.Addr
-	// Auth says how it has proved itself, and Certificate what it has shown with
-	// AuthCertificate; otherwise it is nil.
-	Auth        Auth
+	// Auth is how the peer authenticated.
+	Auth Auth
+	// Certificate is the peer's certificate with AuthCertificate, otherwise nil.
 	Certificate *x509.Certificate
-	// Name is what it calls itself: any peer can choose any name.
+	// Name is the name that the peer claims. Any peer can claim any name.
 	Name string
-	// Incarnation tells its process from those before.
+	// Incarnation identifies the peer's process. It changes when the peer restarts.
 	Incarnation uint64
 }
 
-// identity is what two Conns of one peer have in common, "" if that cannot be said.
+// identity returns the key that all Conns of one peer share, or "" if the peer has no name.
 func (p *Peer) identity() string {
 	if p.Name == "" {
 		return ""
@@ -35,19 +35,19 @@ func (p *Peer) identity() string {
 	return string(p.Certificate.RawSubjectPublicKeyInfo) + p.Name
 }
 
-// stranger is a connection whose other end has not proved itself. There is nothing that it
-// could be told by mistake: only admit makes a Conn of it.
+// stranger is a connection to a peer that is not authenticated yet. It cannot send messages;
+// only admit turns it into a Conn.
 type stranger struct {
 	raw    net.Conn
-	stream net.Conn // raw, or TLS on it
+	stream net.Conn // raw, or TLS over raw
 	cfg    *Config
 	cred   *credentials
 	dialed bool
-	host   string // that was dialed
+	host   string // the dialed host; empty on a listener
 }
 
-// admit does the whole handshake within Config.HandshakeTimeout, and as long as ctx lasts.
-// After an error nothing is left open.
+// admit runs the whole handshake, bounded by Config.HandshakeTimeout and ctx. On an error it
+// closes the connection.
 func (s *stranger) admit(ctx context.Context) (_ *Conn, err error) {
 	if err := s.raw.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout)); err != nil {
 		return nil, errors.Join(err, s.raw.Close())
@@ -57,7 +57,7 @@ func (s *stranger) admit(ctx context.Context) (_ *Conn, err error) {
 	s.stream = s.raw
 	peer, h, err := s.meet()
 	if err == nil && !stop() {
-		err = ctx.Err() // the deadline of the connection may be in the past now
+		err = ctx.Err() // the connection's deadline may have passed because ctx ended
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -73,8 +73,8 @@ func (s *stranger) admit(ctx context.Context) (_ *Conn, err error) {
 	return newConn(s, peer, h), nil
 }
 
-// meet proves each side to the other and learns who the peer is. The dialer is the first to
-// speak at every step, so that who merely connects is shown nothing to guess a token by.
+// meet authenticates both sides and learns the peer's identity. The dialer sends first at
+// every step, so a mere connection yields nothing to guess a token with.
 func (s *stranger) meet() (peer Peer, h hello, err error) {
 	peer = Peer{Addr: s.raw.RemoteAddr(), Auth: s.cred.auth}
 	if err := s.cred.allows(peer.Addr); err != nil {
@@ -107,7 +107,7 @@ func (s *stranger) meet() (peer Peer, h hello, err error) {
 	}
 	peer.Name, peer.Incarnation = h.name, h.incarnation
 	if want := s.cfg.PeerIncarnation; s.dialed && want != 0 && want != h.incarnation {
-		return peer, h, fmt.Errorf("%w: it is incarnation %d, and was %d", ErrRestarted, h.incarnation, want)
+		return peer, h, fmt.Errorf("%w: it is incarnation %d, expected %d", ErrRestarted, h.incarnation, want)
 	}
 	return peer, h, nil
 }
@@ -130,12 +130,12 @@ func (s *stranger) startTLS() (tls.ConnectionState, error) {
 	}
 	state := c.ConnectionState()
 	if state.NegotiatedProtocol != alpn {
-		return state, violation("the peer speaks TLS and no %s in it", alpn)
+		return state, violation("the peer speaks TLS but not %s", alpn)
 	}
 	return state, nil
 }
 
-// checkPreface compares the peer's preface with what this side speaks.
+// checkPreface compares the peer's preface with this side's settings.
 func (s *stranger) checkPreface(b []byte) error {
 	p, err := decodePreface(b)
 	switch {
@@ -144,13 +144,13 @@ func (s *stranger) checkPreface(b []byte) error {
 	case p.version != Version:
 		return fmt.Errorf("%w: the peer speaks version %d, this side %d", ErrVersion, p.version, Version)
 	case p.auth != s.cred.auth:
-		return fmt.Errorf("%w: the peer proves itself by %v, this side wants %v", ErrAuth, p.auth, s.cred.auth)
+		return fmt.Errorf("%w: the peer authenticates by %v, this side requires %v", ErrAuth, p.auth, s.cred.auth)
 	}
 	return nil
 }
 
-// prove shows that both sides know the token. A listener shows its proof only to a dialer
-// that has shown a right one.
+// prove shows that both sides know the token. The listener sends its proof only after the
+// dialer's proof was correct.
 func (s *stranger) prove(state *tls.ConnectionState) error {
 	dialer, listener, err := proofs(s.cred.key, state)
 	if err != nil {
@@ -168,8 +168,8 @@ func (s *stranger) prove(state *tls.ConnectionState) error {
 	})
 }
 
-// exchange sends one frame and takes one of the same type. The dialer sends first; the
-// listener sends only after check has found the dialer's right.
+// exchange sends one frame and reads one of the same type. The dialer sends first. The
+// listener sends only after check has accepted the dialer's frame.
 func (s *stranger) exchange(typ frameType, mine []byte, check func(theirs []byte) error) error {
 	if s.dialed {
 		if err := s.send(typ, mine); err != nil {
@@ -191,14 +191,14 @@ func (s *stranger) send(typ frameType, payload []byte) error {
 	return err
 }
 
-// take reads one frame, of the given type or a refusal.
+// take reads one frame of the given type. A refusal becomes an error.
 func (s *stranger) take(want frameType) ([]byte, error) {
 	h, err := readHeader(s.stream)
 	if err != nil {
 		return nil, err
 	}
 	if h.typ != want && h.typ != frameRefusal {
-		return nil, violation("a frame of type %d, where one of type %d belongs", h.typ, want)
+		return nil, violation("a frame of type %d, want type %d", h.typ, want)
 	}
 	b, err := readPayload(s.stream, h)
 	if err != nil || h.typ == want {
@@ -211,14 +211,15 @@ func (s *stranger) take(want frameType) ([]byte, error) {
 	return nil, &r
 }
 
-// Bounds of a parting.
+// Bounds for closing a rejected connection.
 const (
 	lingerTime  = time.Second
 	lingerBytes = 64 << 10
 )
 
-// turnAway tells the peer why, if it can still listen, and hangs up. What it has sent is
-// read first, within bounds: hanging up on unread bytes would take the answer with it.
+// turnAway sends the peer the cause, if possible, and closes the connection. It first reads
+// what the peer has sent, within bounds. Closing with unread bytes would reset the
+// connection and lose the answer.
 func (s *stranger) turnAway(cause error) {
 	if speaks(cause) && s.raw.SetDeadline(time.Now().Add(lingerTime)) == nil {
 		c, secure := s.stream.(*tls.Conn)
@@ -230,17 +231,16 @@ func (s *stranger) turnAway(cause error) {
 	_ = s.raw.Close()
 }
 
-// speaks reports whether a peer that is turned away for err is told so. One that has
-// refused this side knows, one that is too slow does not listen, and where plain text is
-// refused nothing is said in it.
+// speaks reports whether the peer is sent a refusal for err. It is not if the peer refused
+// this side, if it is too slow to read, or if plain text is not allowed.
 func speaks(err error) bool {
 	var told *refusal
 	return !errors.As(err, &told) && !errors.Is(err, ErrInsecure) && !errors.Is(err, ErrTimeout) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, net.ErrClosed)
 }
 
-// hangUp says that nothing more will come, and reads what the peer has sent until it hangs
-// up too. The deadlines of raw bound it.
+// hangUp closes the sending direction and reads until the peer closes too. The deadlines of
+// raw bound the wait.
 func hangUp(raw net.Conn) {
 	if half, ok := raw.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_, _ = io.CopyN(io.Discard, raw, lingerBytes)

@@ -14,7 +14,7 @@ const Version = 1
 
 const magic = "ibverbx\n"
 
-// preface is the first thing that a side says:
+// preface is the first frame of each side:
 //
 //	0              8         10     11  12
 //	| "ibverbx\n"  | version | auth | 0 |
@@ -29,26 +29,26 @@ func (p preface) encode() []byte {
 	return append(b, byte(p.auth), 0)
 }
 
-// decodePreface reads the preface of a peer. That of another version may go on as it
-// likes: only what is common to all is looked at.
+// decodePreface decodes a peer's preface. For another version it checks only the fields that
+// all versions share.
 func decodePreface(b []byte) (p preface, err error) {
 	if len(b) != prefaceLen || string(b[:8]) != magic {
-		return p, violation("that is not a preface of ibverbx")
+		return p, violation("not an ibverbx preface")
 	}
 	p = preface{version: binary.BigEndian.Uint16(b[8:]), auth: Auth(b[10])}
 	if p.version == Version && (p.auth < AuthCertificate || p.auth > AuthNone || b[11] != 0) {
-		return p, violation("a preface with way of proof %d and %#x behind it", b[10], b[11])
+		return p, violation("a preface with authentication %d and reserved byte %#x", b[10], b[11])
 	}
 	return p, nil
 }
 
-// hello says who a side is and how much it bears:
+// hello identifies a side and states its limits:
 //
 //	0             8            12         16
 //	| incarnation | dead after | window   | name ...
 //
-// dead after is in milliseconds; window is how many bytes of messages may be sent before
-// the first frameWindow.
+// dead after is in milliseconds. window is how many bytes of messages may be sent before the
+// first frameWindow.
 type hello struct {
 	incarnation uint64
 	deadAfter   time.Duration
@@ -65,7 +65,7 @@ func (h *hello) encode() []byte {
 
 func decodeHello(b []byte) (h hello, err error) {
 	if len(b) < helloMin || len(b) > helloMin+maxName {
-		return h, violation("a hello of %d bytes", len(b))
+		return h, violation("a hello has %d bytes", len(b))
 	}
 	h = hello{
 		incarnation: binary.BigEndian.Uint64(b), deadAfter: time.Duration(binary.BigEndian.Uint32(b[8:])) * time.Millisecond,
@@ -75,11 +75,11 @@ func decodeHello(b []byte) (h hello, err error) {
 	case h.incarnation == 0 || h.incarnation > maxIncarnate:
 		return h, violation("incarnation %d: want 1 to 2^53-1", h.incarnation)
 	case h.deadAfter < minDeadAfter || h.deadAfter > maxDeadAfter:
-		return h, violation("the peer bears %v of silence: want %v to %v", h.deadAfter, minDeadAfter, maxDeadAfter)
+		return h, violation("the peer's DeadAfter is %v: want %v to %v", h.deadAfter, minDeadAfter, maxDeadAfter)
 	case h.window < minWindow || h.window > maxWindow:
 		return h, violation("a window of %d bytes: want %d to %d", h.window, minWindow, maxWindow)
 	case !utf8.ValidString(h.name):
-		return h, violation("a name that is not UTF-8")
+		return h, violation("the peer's name is not UTF-8")
 	}
 	return h, nil
 }
@@ -103,7 +103,7 @@ const (
 	refusalEnd
 )
 
-// sentinels are what the codes mean.
+// sentinels maps the codes to errors.
 var sentinels = [refusalEnd]error{
 	refusedVersion: ErrVersion, refusedAuth: ErrAuth, refusedProtocol: ErrProtocol, refusedBusy: ErrBusy,
 }
@@ -112,36 +112,36 @@ func (r *refusal) encode() []byte { return append([]byte{byte(r.code)}, clip(r.t
 
 func decodeRefusal(b []byte) (r refusal, err error) {
 	if len(b) < 1 || len(b) > 1+maxText || b[0] == 0 || b[0] >= byte(refusalEnd) {
-		return r, violation("a refusal of %d bytes that says nothing", len(b))
+		return r, violation("a refusal of %d bytes has no valid code", len(b))
 	}
 	return refusal{code: refusalCode(b[0]), text: string(b[1:])}, nil
 }
 
-// Error says it in the peer's words, quoted: they may be anything.
+// Error quotes the peer's text, because it may contain anything.
 func (r *refusal) Error() string {
 	return fmt.Sprintf("%v: the peer refused this side: %s", sentinels[r.code], quoted(r.text))
 }
 
 func (r *refusal) Unwrap() error { return sentinels[r.code] }
 
-// refusalOf is what to tell a peer that is turned away for err. A peer that has not proved
-// itself learns no more than it needs to.
+// refusalOf returns the refusal for a peer that is rejected with err. It reveals little,
+// because the peer is not authenticated.
 func refusalOf(err error) *refusal {
 	switch {
 	case errors.Is(err, ErrVersion):
-		return &refusal{code: refusedVersion, text: fmt.Sprintf("this side speaks version %d", Version)}
+		return &refusal{code: refusedVersion, text: fmt.Sprintf("this side has version %d", Version)}
 	case errors.Is(err, ErrAuth):
 		return &refusal{code: refusedAuth, text: "proof missing or wrong"}
 	case errors.Is(err, ErrBusy):
-		return &refusal{code: refusedBusy, text: "too many peers wait already"}
+		return &refusal{code: refusedBusy, text: "too many peers are waiting"}
 	}
-	return &refusal{code: refusedProtocol, text: "not understood"}
+	return &refusal{code: refusedProtocol, text: "protocol violation"}
 }
 
-// quoted makes a peer's text fit for a terminal.
+// quoted makes a peer's text safe for a terminal.
 func quoted(text string) string { return strconv.Quote(clip(text)) }
 
-// clip cuts a text to what fits a frame.
+// clip cuts a text to the length that fits a frame.
 func clip(text string) string {
 	if len(text) > maxText {
 		return text[:maxText]

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Listener lets peers in that can prove who they are.
+// Listener accepts authenticated peers.
 type Listener struct {
 	cfg    Config
 	cred   *credentials
@@ -23,21 +23,21 @@ type Listener struct {
 
 	mu     sync.Mutex
 	closed bool
-	// half are the connections that have not proved themselves, oldest first.
+	// half holds the connections in the handshake, oldest first.
 	half  []*visit
-	known map[string]map[*Conn]struct{} // live Conns by the identity of the peer
+	known map[string]map[*Conn]struct{} // open Conns by Peer.identity
 	stats ListenerStats
 }
 
-// visit is a stranger at the door.
+// visit is a connection in the handshake.
 type visit struct {
 	raw    net.Conn
 	from   netip.Prefix
-	bumped bool // it has made way for another
+	bumped bool // it was replaced by a newer connection
 }
 
-// origin is what strangers of one host have in common: the address, or of IPv6 the part that
-// a host does not choose.
+// origin returns a prefix that all connections from one host share: the IPv4 address, or the
+// 64-bit network of an IPv6 address.
 func origin(addr net.Addr) netip.Prefix {
 	ap, err := netip.ParseAddrPort(addr.String())
 	if err != nil {
@@ -47,12 +47,12 @@ func origin(addr net.Addr) netip.Prefix {
 	if a.Is6() {
 		bits = 64
 	}
-	p, _ := a.WithZone("").Prefix(bits) // there are as many bits
+	p, _ := a.WithZone("").Prefix(bits) // bits is in range, so there is no error
 	return p
 }
 
-// nextToGo returns which of the half-open makes way for another: the oldest of the origin that
-// has most of them.
+// nextToGo returns the half-open connection to replace: the oldest one of the origin with the
+// most connections.
 func nextToGo(half []*visit) (index int) {
 	count := map[netip.Prefix]int{}
 	most := 0
@@ -63,16 +63,16 @@ func nextToGo(half []*visit) (index int) {
 	return slices.IndexFunc(half, func(v *visit) bool { return count[v.from] == most })
 }
 
-// ListenerStats counts what came to a Listener.
+// ListenerStats has the counters of a Listener.
 type ListenerStats struct {
-	// Admitted counts peers that proved themselves, Rejected all others.
+	// Admitted counts the authenticated peers and Rejected all others.
 	Admitted, Rejected uint64
-	// HalfOpen is how many have connected and not proved themselves yet.
+	// HalfOpen is how many connections are in the handshake.
 	HalfOpen int
 }
 
 // Listen opens a port for peers. addr is "host:port"; an empty host means all addresses.
-// ctx bounds opening it, not its life.
+// ctx bounds only the call, not the life of the Listener.
 func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -99,7 +99,7 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	return l, nil
 }
 
-// Addr is where the Listener can be reached.
+// Addr is the address that the Listener listens on.
 func (l *Listener) Addr() net.Addr { return l.socket.Addr() }
 
 // Stats returns the counters.
@@ -111,8 +111,8 @@ func (l *Listener) Stats() ListenerStats {
 	return s
 }
 
-// Accept returns the next peer that has proved itself and is still there. A peer that is
-// turned away ends nothing: Config.Rejected is told.
+// Accept returns the next authenticated peer that is still connected. Rejected peers are not
+// an error; they are reported to Config.Rejected.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	for {
 		select {
@@ -129,7 +129,7 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	}
 }
 
-// accept takes connections from the socket until it is closed.
+// accept accepts connections from the socket until it is closed.
 func (l *Listener) accept() {
 	defer l.work.Done()
 	for {
@@ -138,7 +138,7 @@ func (l *Listener) accept() {
 			if l.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// Out of descriptors, say: others may be given back.
+			// For example out of file descriptors; a later attempt may succeed.
 			select {
 			case <-time.After(10 * time.Millisecond):
 			case <-l.ctx.Done():
@@ -149,9 +149,9 @@ func (l *Listener) accept() {
 	}
 }
 
-// visit gives a connection a place among the half-open ones, that of another if there is none
-// left. A peer that means it needs a few round trips, so whoever is the oldest of many is not
-// in a hurry; and a host that takes many places takes them from itself.
+// visit adds a connection to the half-open ones, and replaces one if all places are taken. An
+// honest peer needs only a few round trips, so the oldest of many is suspect. A host with
+// many connections only replaces its own.
 func (l *Listener) visit(raw net.Conn) {
 	v := &visit{raw: raw, from: origin(raw.RemoteAddr())}
 	l.mu.Lock()
@@ -173,14 +173,14 @@ func (l *Listener) visit(raw net.Conn) {
 	go l.receive(v)
 }
 
-// receive sees a visit through.
+// receive runs the handshake of a visit.
 func (l *Listener) receive(v *visit) {
 	defer l.work.Done()
 	s := &stranger{raw: v.raw, cfg: &l.cfg, cred: l.cred}
 	c, err := s.admit(l.ctx)
 	if l.leave(v) {
-		_ = v.raw.Close() // it may have proved itself just then
-		err = fmt.Errorf("%w: others came while it was slow to prove itself", ErrBusy)
+		_ = v.raw.Close() // it may just have been admitted
+		err = fmt.Errorf("%w: replaced by newer connections during a slow handshake", ErrBusy)
 	}
 	if err == nil {
 		err = l.enter(c)
@@ -196,7 +196,7 @@ func (l *Listener) receive(v *visit) {
 	}
 }
 
-// leave takes a visit from the half-open ones and reports whether it had lost its place.
+// leave removes a visit from the half-open ones and reports whether it had been replaced.
 func (l *Listener) leave(v *visit) (bumped bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +204,7 @@ func (l *Listener) leave(v *visit) (bumped bool) {
 	return v.bumped
 }
 
-// enter hands an admitted peer to Accept, and ends the Conns of its earlier incarnations.
+// enter queues an admitted peer for Accept, and ends the Conns of its earlier incarnations.
 func (l *Listener) enter(c *Conn) error {
 	id := c.peer.identity()
 	c.start(func() { l.forget(id, c) })
@@ -237,15 +237,15 @@ func (l *Listener) enter(c *Conn) error {
 		other.fail(fmt.Errorf("%w: %q is now incarnation %d, and was %d", ErrRestarted, c.peer.Name, c.peer.Incarnation, other.peer.Incarnation))
 	}
 	if c.Err() != nil {
-		l.forget(id, c) // it ended before it was known
+		l.forget(id, c) // it ended before it was added
 	}
 	if !queued {
-		return errors.Join(fmt.Errorf("%w: %d wait for Accept", ErrBusy, l.cfg.Backlog), c.CloseWith("too many peers wait already"))
+		return errors.Join(fmt.Errorf("%w: %d already wait for Accept", ErrBusy, l.cfg.Backlog), c.CloseWith("too many peers are waiting"))
 	}
 	return nil
 }
 
-// forget drops a Conn that has ended.
+// forget removes a Conn that has ended.
 func (l *Listener) forget(id string, c *Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,8 +255,7 @@ func (l *Listener) forget(id string, c *Conn) {
 	}
 }
 
-// Close closes the port and turns away whoever has not been accepted. Conns that were
-// accepted live on.
+// Close closes the port and every Conn that was not accepted. Accepted Conns stay open.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	first := !l.closed

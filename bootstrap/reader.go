@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// reader takes frames until the Conn ends. It never waits for anything but the peer: room
-// for what it takes was set aside before.
+// reader reads frames until the Conn ends. It only ever waits for the peer: room for what the
+// peer may send is reserved in advance.
 func (c *Conn) reader() {
 	defer c.loops.Done()
 	for {
@@ -21,8 +21,8 @@ func (c *Conn) reader() {
 	}
 }
 
-// readFrame takes one frame, which must be there before the peer counts as dead: bytes that
-// drip in do not keep it alive.
+// readFrame reads one frame. The whole frame must arrive before the peer counts as dead, so a
+// peer cannot stay alive with single bytes.
 func (c *Conn) readFrame() error {
 	if err := c.raw.SetReadDeadline(time.Now().Add(c.dead)); err != nil {
 		return err
@@ -30,7 +30,7 @@ func (c *Conn) readFrame() error {
 	return c.takeFrame()
 }
 
-// takeFrame takes one frame and does what it says.
+// takeFrame reads one frame and handles it.
 func (c *Conn) takeFrame() error {
 	h, err := readHeader(c.read)
 	if err != nil {
@@ -75,7 +75,7 @@ func (c *Conn) readMessage(h header) error {
 	}
 	c.mu.Unlock()
 	if !ok {
-		return violation("a message of %d bytes without room for it", h.length)
+		return violation("a message of %d bytes exceeds the granted window", h.length)
 	}
 	body, err := readPayload(c.read, h)
 	if err != nil {
@@ -107,19 +107,19 @@ func (c *Conn) readDatagram(h header) error {
 	return nil
 }
 
-// granted adds to what this side may send.
+// granted adds n bytes to what this side may send.
 func (c *Conn) granted(n uint32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n == 0 || int64(c.credit)+int64(n) > maxWindow {
-		return violation("room for %d more bytes, where %d are free", n, c.credit)
+		return violation("invalid grant of %d bytes on top of %d", n, c.credit)
 	}
 	c.credit += int(n)
 	c.changed.Broadcast()
 	return nil
 }
 
-// readError says what it means that the peer cannot be heard.
+// readError explains a failed read.
 func (c *Conn) readError(err error) error {
 	c.mu.Lock()
 	closing := c.closing
@@ -130,7 +130,7 @@ func (c *Conn) readError(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("%w: nothing for %v", ErrSilent, c.dead)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w without a word", ErrPeerClosed)
+		return fmt.Errorf("%w without a farewell frame", ErrPeerClosed)
 	}
 	return err
 }

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// testToken is what both sides share.
+// testToken is the token of both sides.
 var testToken = []byte("sixteen bytes at the least, and these are more")
 
 func tokenConfig() Config { return Config{Token: testToken} }
@@ -68,7 +68,7 @@ func (a *authority) write(name, kind string, der []byte) string {
 	return path
 }
 
-// config issues a certificate that change may spoil first.
+// config issues a certificate that change may modify first.
 func (a *authority) config(name string, change func(*x509.Certificate)) Config {
 	a.t.Helper()
 	key := newKey(a.t)
@@ -94,7 +94,7 @@ func (a *authority) config(name string, change func(*x509.Certificate)) Config {
 	}
 }
 
-// door is a listener that keeps what it rejected.
+// door is a listener that records rejections.
 type door struct {
 	*Listener
 	mu       sync.Mutex
@@ -124,13 +124,13 @@ func newDoor(t *testing.T, cfg Config) *door {
 	return d
 }
 
-// rejection waits for the next peer that is turned away.
+// rejection waits for the next rejected peer.
 func (d *door) rejection(t *testing.T) error {
 	t.Helper()
 	select {
 	case <-d.news:
 	case <-time.After(20 * time.Second):
-		t.Fatalf("nobody was rejected in 20 s, want one")
+		t.Fatalf("no peer was rejected in 20 s, want one")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -139,7 +139,7 @@ func (d *door) rejection(t *testing.T) error {
 	return err
 }
 
-// meet dials the door and accepts.
+// meet dials the listener and accepts.
 func (d *door) meet(t *testing.T, cfg Config) (dialed, accepted *Conn) {
 	t.Helper()
 	dialed = d.dial(t, cfg)
@@ -163,7 +163,7 @@ func (d *door) dial(t *testing.T, cfg Config) *Conn {
 
 func closeAfter(t *testing.T, c *Conn) { t.Cleanup(func() { _ = c.Close() }) }
 
-// soon is a context that ends long after a test should have.
+// soon returns a context with a generous timeout.
 func soon(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -171,7 +171,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// connect opens a bare TCP connection to the door.
+// connect opens a bare TCP connection to the listener.
 func (d *door) connect(t *testing.T) net.Conn {
 	t.Helper()
 	raw, err := net.Dial("tcp", d.Addr().String())
@@ -185,7 +185,7 @@ func (d *door) connect(t *testing.T) net.Conn {
 	return raw
 }
 
-// secure speaks TLS on a connection, as a dialer with a token does.
+// secure starts TLS on a connection, as a dialer with a token does.
 func secure(t *testing.T, raw net.Conn) *tls.Conn {
 	t.Helper()
 	c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{alpn}, MinVersion: tls.VersionTLS13})
@@ -195,7 +195,7 @@ func secure(t *testing.T, raw net.Conn) *tls.Conn {
 	return c
 }
 
-// wireSend writes a frame, and wireTake reads one.
+// wireSend writes a frame.
 func wireSend(t *testing.T, c net.Conn, typ frameType, kind Kind, payload []byte) {
 	t.Helper()
 	if _, err := c.Write(appendFrame(nil, typ, kind, payload)); err != nil {
@@ -203,6 +203,7 @@ func wireSend(t *testing.T, c net.Conn, typ frameType, kind Kind, payload []byte
 	}
 }
 
+// wireTake reads a frame.
 func wireTake(t *testing.T, c net.Conn) (header, []byte) {
 	t.Helper()
 	h, err := readHeader(c)
@@ -216,7 +217,7 @@ func wireTake(t *testing.T, c net.Conn) (header, []byte) {
 	return h, b
 }
 
-// wireMeet does a dialer's handshake by hand, in plain text.
+// wireMeet runs a dialer's handshake by hand, in plain text.
 func wireMeet(t *testing.T, c net.Conn) {
 	t.Helper()
 	wireSend(t, c, framePreface, 0, preface{Version, AuthNone}.encode())
@@ -226,7 +227,7 @@ func wireMeet(t *testing.T, c net.Conn) {
 	wireTake(t, c)
 }
 
-// wants checks which error came.
+// wants checks the error.
 func wants(t *testing.T, what string, err error, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {

@@ -10,17 +10,17 @@ import (
 // proofLen is the length of a proof.
 const proofLen = sha256.Size
 
-// Labels of the two directions: a proof that came in is of no use on the way out.
+// Labels of the two directions. A proof cannot be reflected to its sender.
 const (
 	dialerLabel   = "ibverbx bootstrap 1: proof of the dialer"
 	listenerLabel = "ibverbx bootstrap 1: proof of the listener"
 	exporterLabel = "EXPORTER-ibverbx-bootstrap-1"
 )
 
-// proofs returns what the two sides must show in a TLS session: a MAC, under the key made
-// from the token, of a value that only the two ends of this very session can compute (RFC
-// 8446 section 7.5). Someone in the middle has two sessions, with two values; and a proof
-// of another time is of another session.
+// proofs returns the proofs that the two sides must show in a TLS session. A proof is a MAC,
+// under the key derived from the token, of a value that only the two ends of this session can
+// compute (RFC 8446 section 7.5). A man in the middle has two sessions with different values,
+// and a replayed proof belongs to another session.
 func proofs(key []byte, state *tls.ConnectionState) (dialer, listener [proofLen]byte, err error) {
 	bound, err := state.ExportKeyingMaterial(exporterLabel, nil, sha256.Size)
 	if err != nil {
@@ -37,5 +37,5 @@ func proofs(key []byte, state *tls.ConnectionState) (dialer, listener [proofLen]
 	return prove(dialerLabel), prove(listenerLabel), nil
 }
 
-// proves compares a proof with what it must be, in a time that does not depend on it.
+// proves compares a proof with the expected one in constant time.
 func proves(got []byte, want [proofLen]byte) bool { return hmac.Equal(got, want[:]) }

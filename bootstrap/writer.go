@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// batchBytes is how much is written at once, about.
+// batchBytes is about how much is written at once.
 const batchBytes = 64 << 10
 
-// writer writes what is queued, and keepalives when nothing is.
+// writer writes the queued frames, and keepalives while there are none.
 func (c *Conn) writer() {
 	defer c.loops.Done()
 	quiet := time.NewTimer(c.interval)
@@ -43,8 +43,8 @@ func (c *Conn) writer() {
 	}
 }
 
-// collect takes what is to be written next: datagrams first, because they may decide
-// whether lanes come back. last says that nothing will follow.
+// collect appends the frames to write next. Datagrams come first, because failover depends on
+// them. last means that no frame follows.
 func (c *Conn) collect(batch []byte) (_ []byte, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *Conn) collect(batch []byte) (_ []byte, last bool) {
 	return batch, false
 }
 
-// writeBatch writes, and gives the peer as long to take it as it may be silent.
+// writeBatch writes b. The peer must take it within the time that it may be silent.
 func (c *Conn) writeBatch(b []byte) error {
 	if err := c.raw.SetWriteDeadline(time.Now().Add(c.dead)); err != nil {
 		return c.writeError(err)
@@ -82,21 +82,21 @@ func (c *Conn) writeBatch(b []byte) error {
 	return c.writeError(err)
 }
 
-// writeError says what it means that the peer cannot be reached.
+// writeError explains a failed write.
 func (c *Conn) writeError(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("%w: it has taken nothing for %v", ErrSilent, c.dead)
+		return fmt.Errorf("%w: it has read nothing for %v", ErrSilent, c.dead)
 	case errors.Is(err, net.ErrClosed):
 		return ErrClosed
 	}
 	return fmt.Errorf("%w: %w", ErrPeerClosed, err)
 }
 
-// sayNoMore ends this direction. The peer answers by hanging up; the reader sees that, or
-// the time of Close is over.
+// sayNoMore closes the sending direction. The peer answers by closing the connection, which
+// ends the reader, unless the timeout of Close ends it first.
 func (c *Conn) sayNoMore() {
 	if half, ok := c.raw.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
 		_ = c.raw.Close()
