@@ -13,7 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// diary notes in which order objects of a NIC are closed.
+// diary records the order in which objects of a NIC are closed.
 type diary struct {
 	mu      sync.Mutex
 	entries []string
@@ -26,7 +26,7 @@ func (d *diary) note(what string, end func() error) error {
 	return end()
 }
 
-// The wrappers pass everything on and note what is closed.
+// The wrappers forward every call and record each Close.
 type (
 	notedContext struct {
 		verbs.Context
@@ -64,8 +64,8 @@ func (p notedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 func (m notedMR) Close() error { return m.diary.note("MR", m.MR.Close) }
 func (q notedQP) Close() error { return q.diary.note("QP", q.QP.Close) }
 
-// A Session that is closed takes its QPs away before its memory: what the peer has under way
-// then finds nobody, and does not find that its keys are wrong.
+// Session.Close destroys the QPs before the memory. Outstanding requests of the peer then fail
+// because the QP is gone, not because of a wrong key.
 func TestSessionCloseOrder(t *testing.T) {
 	n := newNetwork(1)
 	seen := &diary{}
@@ -89,14 +89,14 @@ func TestSessionCloseOrder(t *testing.T) {
 	}
 }
 
-// A side that has asked for nothing and only waits for the peer learns that it has died.
+// A side that has posted no request and only waits notices that the peer died.
 func TestSessionPeerDies(t *testing.T) {
 	n := newNetwork(1)
 	d, l := mustMeet(t, config(n.open(1, softnic.Config{})), config(n.open(1, softnic.Config{})))
 	if _, err := d.QP.PostRecv([]ibverbx.RecvWR{{WRID: 5}}); err != nil {
 		t.Fatalf("PostRecv: got %v, want no error", err)
 	}
-	if err := l.Conn.Close(); err != nil { // as the host does for a process that is killed
+	if err := l.Conn.Close(); err != nil { // the host does this for a killed process
 		t.Fatalf("Close: got %v, want no error", err)
 	}
 	var wcs [4]ibverbx.WC
@@ -109,11 +109,11 @@ func TestSessionPeerDies(t *testing.T) {
 		t.Errorf("the receive ended in %v and the VirtualQP in %v, want %v and %v", wcs[0].Err(), err, verbs.StatusWRFlushErr, ibverbx.ErrPeerGone)
 	}
 	if err := l.QP.Err(); err != nil {
-		t.Errorf("the side that closed its connection: got %v, want nothing of the peer", err)
+		t.Errorf("the side that closed its connection: got %v, want no error about the peer", err)
 	}
 }
 
-// A side that waits in WaitDone does its part when a lane of the other is lost.
+// A side in WaitDone helps to rebuild a lane that the other side has lost.
 func TestFinishBringsLanesBack(t *testing.T) {
 	n := newNetwork(2)
 	d, l := mustMeet(t, config(n.open(2, softnic.Config{})), config(n.open(2, softnic.Config{})))

@@ -11,49 +11,46 @@ import (
 	"ibverbx/verbs"
 )
 
-// Config says what a side has and wants. Both sides have one; they need not be alike.
+// Config describes one side of a Session. The two sides may have different Configs.
 type Config struct {
-	// Auth says how the two sides prove their identity to each other: certificates or a token.
+	// Auth is how the two sides authenticate each other: certificates or a token.
 	Auth bootstrap.Config
 
-	// Rails are NICs that are open. They must outlive the Session and stay the caller's.
-	// With failover their events belong to one Session at a time.
+	// Rails are open NICs. The caller keeps them, and they must outlive the Session. With
+	// failover their events belong to one Session at a time.
 	Rails []ibverbx.RailConfig
-	// Open opens NICs if Rails is empty; the Session closes them. SoftNICs and Devices
-	// return such functions. Nil means one software NIC on the address that leads to the
-	// peer.
+	// Open opens the NICs if Rails is empty, and the Session closes them. SoftNICs and
+	// Devices return such functions. Nil means one software NIC on the local address of the
+	// connection.
 	Open func() (NICs, error)
 
-	// Regions is the memory that the peer may use. At most 1024.
+	// Regions is the memory that the peer may use, at most 1024 regions.
 	Regions []RegionConfig
 
-	// QP describes the VirtualQP. Lanes, SendDepth, RecvDepth, LaneDepth and FragmentSize
-	// are wishes: if both sides have one the smaller counts, and neither gets more than
-	// both can do. Zero means that the peer may choose, within reason: all lanes together
-	// then hold some 2^18 requests at the most. Scheme and Control must be zero: see Schemes
-	// and NoFailover.
+	// QP describes the VirtualQP. Lanes, SendDepth, RecvDepth, LaneDepth and FragmentSize are
+	// preferences. If both sides set one, the smaller value is used, within the limits of
+	// both. Zero lets the peer choose, but then all lanes together hold about 2^18 requests
+	// at most. Scheme and Control must be zero: use Schemes and NoFailover.
 	QP ibverbx.Config
-	// Schemes are those that this side takes, the best first. The dialer's order counts.
-	// Empty means all: Tally, DQPLB, Spray.
+	// Schemes are the schemes that this side accepts, the preferred one first. The dialer's
+	// order decides. Empty means all: Tally, DQPLB, Spray.
 	Schemes []ibverbx.Scheme
-	// MTU is the path MTU in bytes, a wish as well. Zero means what both sides' ports
-	// have.
+	// MTU is the preferred path MTU in bytes. Zero means the largest that both ports have.
 	MTU int
-	// Minimum is what this side needs: an agreement below it is a MismatchError. A zero field
-	// asks for nothing.
+	// Minimum holds the smallest values that this side accepts. Less is a MismatchError. A
+	// zero field sets no minimum.
 	Minimum Limits
-	// NoFailover does without a control channel: the loss of a lane ends the VirtualQP. It
-	// is so if one side wants it.
+	// NoFailover disables the control channel, so losing a lane ends the VirtualQP. It
+	// takes effect on both sides if either sets it.
 	NoFailover bool
 
-	// CQ describes the VirtualCQ. Zero means a depth that is enough, and a Waker.
+	// CQ describes the VirtualCQ. Zero means a sufficient depth and a Waker.
 	CQ ibverbx.CQConfig
-	// Timeout is how long it may take from meeting the peer until it is ready. Zero means
-	// 30 s.
+	// Timeout bounds the time from authentication until the peer is ready. Zero means 30 s.
 	Timeout time.Duration
 }
 
-// Limits are numbers that two sides agree on.
+// Limits are numbers that the two sides negotiate.
 type Limits struct {
 	Lanes, SendDepth, RecvDepth, LaneDepth int
 	FragmentSize                           int // bytes
@@ -63,17 +60,17 @@ type Limits struct {
 // NICs are open NICs.
 type NICs struct {
 	Rails []ibverbx.RailConfig
-	// Close closes them. Nil means that there is nothing to close.
+	// Close closes the NICs. Nil means that there is nothing to close.
 	Close func() error
 }
 
 // RegionConfig describes memory that the peer may use.
 type RegionConfig struct {
-	// Name is how both sides refer to the memory (Session.Local, Session.Remote): at most 64
-	// bytes of UTF-8, unique within Config.Regions. It may be empty.
+	// Name identifies the memory on both sides (Session.Local, Session.Remote). It has at
+	// most 64 bytes of UTF-8, is unique within Config.Regions, and may be empty.
 	Name string
-	// Memory is the memory; it stays the caller's. Nil means that Size bytes are
-	// allocated, which the Session frees.
+	// Memory is the memory, which the caller keeps. Nil means that the Session allocates
+	// Size bytes and frees them.
 	Memory *verbs.Memory
 	Size   int
 	// Access is what the peer may do. Zero means verbs.AccessAll.
@@ -86,7 +83,7 @@ const (
 	maxRegionName  = 64
 )
 
-// withDefaults returns c with what was left zero.
+// withDefaults returns c with defaults in place of zeros.
 func (c Config) withDefaults() Config {
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
@@ -97,15 +94,15 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate checks what the peer has no part in.
+// validate checks everything that does not depend on the peer.
 func (c *Config) validate() error {
 	switch {
 	case c.QP.Control != nil:
 		return verbs.Invalidf("Config.QP.Control is set: the connection to the peer is the control channel")
 	case c.QP.Scheme != 0:
-		return verbs.Invalidf("Config.QP.Scheme is %s: say it in Config.Schemes", c.QP.Scheme)
+		return verbs.Invalidf("Config.QP.Scheme is %s: use Config.Schemes instead", c.QP.Scheme)
 	case c.QP.CxxPeer:
-		return verbs.Invalidf("Config.QP.CxxPeer: the C++ original does not speak this protocol")
+		return verbs.Invalidf("Config.QP.CxxPeer is set: the C++ implementation does not support this protocol")
 	case c.Timeout < 0:
 		return verbs.Invalidf("Config.Timeout is %v: want more than 0", c.Timeout)
 	case len(c.Regions) > maxRegions:
@@ -117,7 +114,7 @@ func (c *Config) validate() error {
 		case len(r.Name) > maxRegionName || !utf8.ValidString(r.Name):
 			return verbs.Invalidf("Config.Regions[%d].Name has %d bytes: want at most %d of UTF-8", i, len(r.Name), maxRegionName)
 		case slices.ContainsFunc(c.Regions[:i], func(other RegionConfig) bool { return other.Name == r.Name }):
-			return verbs.Invalidf("Config.Regions[%d].Name is %q, as another region's: names must differ", i, r.Name)
+			return verbs.Invalidf("Config.Regions[%d].Name is %q, the same as another region's: names must differ", i, r.Name)
 		case r.Memory == nil && r.Size < 1:
 			return verbs.Invalidf("Config.Regions[%d] (%q) has neither Memory nor a Size above 0", i, r.Name)
 		}

@@ -26,7 +26,7 @@ func Dial(ctx context.Context, addr string, cfg Config) (*Session, error) {
 }
 
 // Accept waits at addr ("host:port", or ":port" for all addresses) for one authenticated peer
-// and returns when both sides are ready. Peers that fail authentication are rejected.
+// and returns when both sides are ready. It rejects peers that fail authentication.
 func Accept(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	l, err := Listen(ctx, addr, cfg)
 	if err != nil {
@@ -36,10 +36,10 @@ func Accept(ctx context.Context, addr string, cfg Config) (*Session, error) {
 	return s, errors.Join(err, l.Close())
 }
 
-// Connect makes a Session on an existing connection. Exactly one of the two sides is the
-// dialer. The caller must not receive on the connection during the call, and still owns it
-// afterwards: when both sides have closed the Session, the connection can carry another one.
-// After an error the connection is closed.
+// Connect creates a Session on an existing connection. Exactly one of the two sides is the
+// dialer. The caller keeps the connection but must not receive on it during the call. When
+// both sides have closed the Session, the connection can carry another one. After an error
+// the connection is closed.
 func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -48,7 +48,7 @@ func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config)
 	return join(ctx, conn, dialer, &cfg)
 }
 
-// own makes the connection a part of the Session, which closes it last.
+// own makes the Session close the connection, after everything else.
 func own(s *Session, err error) (*Session, error) {
 	if err == nil {
 		made := s.closers
@@ -59,7 +59,7 @@ func own(s *Session, err error) (*Session, error) {
 	return s, err
 }
 
-// join makes a Session on a connection. After an error it closes the connection.
+// join creates a Session on a connection. After an error it closes the connection.
 func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -75,7 +75,7 @@ func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*S
 	return s, nil
 }
 
-// join negotiates with the peer, makes what was agreed on, and connects it.
+// join negotiates with the peer, builds the VirtualQP, and connects it.
 func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	rails := c.Rails
 	if len(rails) == 0 {
@@ -179,7 +179,7 @@ func (s *Session) ready(ctx context.Context) error {
 	}
 	b, err := s.take(ctx, bootstrap.KindReady)
 	if err == nil && len(b) > 0 {
-		err = verbs.Invalidf("a ready of %d bytes", len(b))
+		err = verbs.Invalidf("a ready message has %d bytes, want 0", len(b))
 	}
 	return err
 }

@@ -1,16 +1,14 @@
-// Package peer makes a connected VirtualQP between two processes of one call on each side.
+// Package peer connects two processes: one call on each side returns a ready VirtualQP.
 //
 //	s, err := peer.Accept(ctx, ":18515", cfg)     // on one host
 //	s, err := peer.Dial(ctx, "host:18515", cfg)   // on the other
 //
-// The call opens NICs or takes open ones, meets the peer through package bootstrap, agrees
-// with it on what both can do, makes a VirtualQP and registers memory, exchanges cards and
-// regions, connects, and waits until the peer is ready too: what is posted then finds
-// somebody. The [Session] that it returns has all that: the VirtualQP with its control
-// channel, so that lanes that are lost come back; the memory of both sides; and the
-// connection, for words of the program's own.
+// The call opens NICs or uses open ones, authenticates the peer with package bootstrap, and
+// negotiates what both sides support. It then creates a VirtualQP, registers memory,
+// exchanges cards and regions, connects, and waits until the peer is ready too. The
+// [Session] that it returns holds the VirtualQP with failover, the memory of both sides, and
+// the connection for the application's own messages.
 //
-// What is agreed on ([Negotiate]) is a function of what the two sides offer, so both come
-// to the same result, or to the same [MismatchError], which says what does not fit and
-// where.
+// The result of [Negotiate] depends only on the two offers. Both sides therefore get the
+// same result, or the same [MismatchError], which names the value and both sides' limits.
 package peer

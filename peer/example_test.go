@@ -10,9 +10,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// Two programs, one on each host: the one that listens lends a megabyte, the one that dials
-// fills it, and the first is told. Here both run in one process. Nothing names a NIC, so
-// each opens one in software on the address that leads to the other.
+// Two programs, one on each host. The listener exports a megabyte, the dialer fills it, and
+// the listener is notified. Here both run in one process. Config names no NIC, so each side
+// opens a software NIC on the local address of the connection.
 func Example() {
 	addr := make(chan string)
 	done := make(chan struct{})
@@ -23,11 +23,11 @@ func Example() {
 	send(context.Background(), <-addr)
 	<-done
 	// Output:
-	// told of 1048576 bytes, the first is 'a'
+	// notified of 1048576 bytes, the first is 'a'
 }
 
-// receive is the program on one host; peer.Accept(ctx, ":18515", cfg) is the same in one
-// call, for a port that is known.
+// receive is the program on one host. With a fixed port, peer.Accept(ctx, ":18515", cfg) does
+// the same in one call.
 func receive(ctx context.Context, addr chan<- string) {
 	l, err := peer.Listen(ctx, "127.0.0.1:0", peer.Config{
 		Auth:    bootstrap.Config{Token: []byte("or from a file: TokenFile")},
@@ -42,11 +42,11 @@ func receive(ctx context.Context, addr chan<- string) {
 	_, err = s.QP.PostRecv([]ibverbx.RecvWR{{WRID: 1}})
 	check(err)
 	wc := wait(ctx, s)
-	fmt.Printf("told of %d bytes, the first is %q\n", wc.ByteLen, s.Local("inbox").Bytes()[0])
+	fmt.Printf("notified of %d bytes, the first is %q\n", wc.ByteLen, s.Local("inbox").Bytes()[0])
 	check(s.WaitDone(ctx))
 }
 
-// send is the program on the other.
+// send is the program on the other host.
 func send(ctx context.Context, addr string) {
 	s, err := peer.Dial(ctx, addr, peer.Config{
 		Auth:    bootstrap.Config{Token: []byte("or from a file: TokenFile")},
@@ -60,7 +60,7 @@ func send(ctx context.Context, addr string) {
 	_, err = s.QP.PostSend([]ibverbx.SendWR{wr})
 	check(err)
 	wait(ctx, s)
-	check(s.WaitDone(ctx)) // both sides are done: now either may close
+	check(s.WaitDone(ctx)) // wait until both sides are done, then close
 }
 
 // wait returns the next completion.

@@ -1,6 +1,6 @@
 package peer
 
-// What came from a peer.
+// Decoders of a peer's messages.
 var (
 	DecodeOffer   = decodeOffer
 	DecodeRegions = decodeRegions

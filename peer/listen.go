@@ -8,14 +8,14 @@ import (
 	"ibverbx/bootstrap"
 )
 
-// Listener makes Sessions with one peer after the other.
+// Listener creates Sessions with one peer after another.
 type Listener struct {
 	listener *bootstrap.Listener
 	cfg      Config
 }
 
-// Listen opens a port for peers. With Config.Open every Session has NICs of its own; NICs
-// in Config.Rails are shared by those that are open at the same time.
+// Listen opens a port for peers. With Config.Open every Session has its own NICs. NICs in
+// Config.Rails are shared by all open Sessions.
 func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -28,11 +28,11 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	return &Listener{listener: listener, cfg: cfg}, nil
 }
 
-// Addr is where the Listener can be reached.
+// Addr is the address that the Listener listens on.
 func (l *Listener) Addr() net.Addr { return l.listener.Addr() }
 
-// Accept returns a Session with the next peer. An error that is neither ctx's nor
-// bootstrap.ErrClosed is about that peer alone: call it again for the next.
+// Accept returns a Session with the next peer. An error other than ctx's and
+// bootstrap.ErrClosed concerns only that peer; call Accept again for the next.
 func (l *Listener) Accept(ctx context.Context) (*Session, error) {
 	conn, err := l.listener.Accept(ctx)
 	if err != nil {
@@ -41,5 +41,5 @@ func (l *Listener) Accept(ctx context.Context) (*Session, error) {
 	return own(join(ctx, conn, false, &l.cfg))
 }
 
-// Close closes the port. Sessions live on.
+// Close closes the port. Sessions stay open.
 func (l *Listener) Close() error { return l.listener.Close() }

@@ -10,8 +10,8 @@ import (
 	"ibverbx/internal/property"
 )
 
-// TestMain fails if a test leaves a goroutine behind. In the process that TestTwoProcesses
-// starts it is the far side instead.
+// TestMain fails if a test leaks a goroutine. In the process that TestTwoProcesses starts,
+// it runs the far side instead.
 func TestMain(m *testing.M) {
 	if addr := os.Getenv(farSideEnv); addr != "" {
 		if err := farSide(addr); err != nil {

@@ -10,10 +10,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// ErrMismatch says that two sides have nothing in common that would do for both.
+// ErrMismatch means that no value suits both sides.
 var ErrMismatch = errors.New("the two sides do not match")
 
-// MismatchError is an ErrMismatch that says what does not match and what either side has.
+// MismatchError is an ErrMismatch that names the value and both sides' limits.
 type MismatchError struct {
 	What             string // "lanes"
 	Dialer, Listener string // "needs at least 8", "can do at most 4"
@@ -27,32 +27,32 @@ func (e *MismatchError) Error() string {
 // Unwrap returns ErrMismatch.
 func (e *MismatchError) Unwrap() error { return ErrMismatch }
 
-// Agreement is what two sides have agreed on.
+// Agreement is the result of the negotiation.
 type Agreement struct {
 	Scheme                                 ibverbx.Scheme
 	Lanes, SendDepth, RecvDepth, LaneDepth int
-	// FragmentSize is 0 if it is chosen by the length of each request.
+	// FragmentSize is in bytes; 0 means that it depends on the length of each request.
 	FragmentSize    int
 	MTU             verbs.MTU
 	Failover        bool
 	TrackSingleLane bool
 }
 
-// Defaults for what neither side asks for; lanes are for each rail of the side that has
-// more of them.
+// Defaults for values that neither side sets. lanesPerRail is multiplied by the larger number
+// of rails.
 const (
 	lanesPerRail     = 4
 	defaultDepth     = 256
 	defaultLaneDepth = 128
-	// laneRequests is how many requests all lanes hold together, about, unless this side has
-	// asked for deeper ones itself: the peer's wish must not take this side's memory. A lane
-	// holds minLaneDepth in any case.
+	// laneRequests bounds about how many requests all lanes hold together, unless this side
+	// has set a larger depth. A peer's preference must not exhaust this side's memory. A lane
+	// always holds minLaneDepth.
 	laneRequests = 1 << 18
 	minLaneDepth = 16
 )
 
-// Negotiate returns what suits both sides. It depends on the two offers alone, which must
-// be valid, so both sides come to the same result. An error is a *MismatchError.
+// Negotiate returns the values that suit both sides. It depends only on the two offers, which
+// must be valid, so both sides get the same result. An error is a *MismatchError.
 func Negotiate(dialer, listener *Offer) (a Agreement, err error) {
 	if err := reachable(dialer, listener); err != nil {
 		return a, err
@@ -67,7 +67,7 @@ func Negotiate(dialer, listener *Offer) (a Agreement, err error) {
 	for _, f := range [...]struct {
 		what     string
 		d, l     Range
-		fallback int // 0 means that it is left open
+		fallback int // 0 means no default
 		to       *int
 	}{
 		{"lanes", dialer.Lanes, listener.Lanes, lanes, &a.Lanes},
@@ -88,14 +88,14 @@ func Negotiate(dialer, listener *Offer) (a Agreement, err error) {
 	return a, nil
 }
 
-// among bounds the depth that a side bears for each of so many lanes.
+// among bounds the depth that a side supports for each of so many lanes.
 func (r Range) among(lanes int) Range {
 	r.Max = min(r.Max, max(laneRequests/lanes, minLaneDepth, r.Want, r.Min))
 	return r
 }
 
-// meet returns what of something that is counted suits both: the smaller wish, or the
-// fallback, within what both can do and need.
+// meet returns the value of one number for both sides: the smaller preference, or the
+// fallback, within the limits of both.
 func meet(what string, d, l Range, fallback int) (int, error) {
 	for _, one := range [...]struct {
 		needs, has Range
@@ -123,7 +123,7 @@ func meet(what string, d, l Range, fallback int) (int, error) {
 	return min(max(want, d.Min, l.Min), d.Max, l.Max), nil
 }
 
-// mtuWithin returns the largest MTU of at most so many bytes.
+// mtuWithin returns the largest MTU of at most size bytes.
 func mtuWithin(size int) verbs.MTU {
 	m := verbs.MTU4096
 	for m > verbs.MTU256 && m.Bytes() > size {
@@ -132,7 +132,7 @@ func mtuWithin(size int) verbs.MTU {
 	return m
 }
 
-// commonScheme returns the first scheme of the dialer that the listener takes too.
+// commonScheme returns the dialer's first scheme that the listener also accepts.
 func commonScheme(dialer, listener []ibverbx.Scheme) (ibverbx.Scheme, error) {
 	for _, s := range dialer {
 		if slices.Contains(listener, s) {
@@ -144,13 +144,13 @@ func commonScheme(dialer, listener []ibverbx.Scheme) (ibverbx.Scheme, error) {
 		for _, s := range schemes {
 			names = append(names, s.String())
 		}
-		return "takes " + strings.Join(names, ", ")
+		return "accepts " + strings.Join(names, ", ")
 	}
 	return 0, &MismatchError{What: "scheme", Dialer: takes(dialer), Listener: takes(listener)}
 }
 
-// reachable refuses rails that have no network in common: lane i of one side goes to lane i
-// of the other, and lanes are laid over the rails in turn.
+// reachable rejects rails without a common network. Lane i of one side connects to lane i of
+// the other, and lanes are assigned to rails round-robin.
 func reachable(dialer, listener *Offer) error {
 	for i := range max(len(dialer.Rails), len(listener.Rails)) {
 		d, l := dialer.Rails[i%len(dialer.Rails)], listener.Rails[i%len(listener.Rails)]

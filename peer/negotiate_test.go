@@ -47,8 +47,8 @@ func drawOffer(t *rapid.T, name string) *peer.Offer {
 	return o
 }
 
-// Whatever two sides offer: the result is within what both can do and need, a wish is
-// exceeded only by a need, and there is a mismatch exactly where nothing would do for both.
+// For any two offers the result is within the limits of both, and only a minimum exceeds a
+// preference. There is a mismatch exactly when no value suits both.
 func TestNegotiateProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d, l := drawOffer(t, "dialer"), drawOffer(t, "listener")
@@ -87,7 +87,7 @@ func TestNegotiateProperty(t *testing.T) {
 		}
 		for _, better := range d.Schemes[:slices.Index(d.Schemes, a.Scheme)] {
 			if slices.Contains(l.Schemes, better) {
-				t.Fatalf("the scheme is %s, want %s, which the dialer likes better", a.Scheme, better)
+				t.Fatalf("the scheme is %s, want %s, which the dialer prefers", a.Scheme, better)
 			}
 		}
 		if a.Failover != (d.Failover && l.Failover) || a.TrackSingleLane != (d.TrackSingleLane || l.TrackSingleLane || a.Failover) {
@@ -96,7 +96,7 @@ func TestNegotiateProperty(t *testing.T) {
 	})
 }
 
-// mismatch says what of two offers cannot be reconciled, "" if nothing.
+// mismatch names the value that the two offers cannot agree on, or "".
 func mismatch(d, l *peer.Offer) string {
 	if d.Rails[0].Network != l.Rails[0].Network {
 		return "network"
@@ -132,11 +132,11 @@ func checkAgreed(t *rapid.T, what string, got int, d, l peer.Range, open bool) {
 	}
 	for _, side := range []peer.Range{d, l} {
 		if side.Want > 0 && got > max(side.Want, need) {
-			t.Fatalf("%s is %d of %+v and %+v, want no more than was wished for", what, got, d, l)
+			t.Fatalf("%s is %d of %+v and %+v, want at most the preference", what, got, d, l)
 		}
 	}
 	if want := max(d.Want, l.Want); min(d.Want, l.Want) == 0 && want > 0 && got != min(max(want, need), most) {
-		t.Fatalf("%s is %d of %+v and %+v, want the one wish", what, got, d, l)
+		t.Fatalf("%s is %d of %+v and %+v, want the only preference", what, got, d, l)
 	}
 }
 
@@ -148,7 +148,7 @@ func offer() *peer.Offer {
 	}
 }
 
-// A mismatch says what, and what either side has.
+// A mismatch names the value and both sides' limits.
 func TestMismatchSaysWhatAndWhere(t *testing.T) {
 	for _, tt := range []struct {
 		spoil func(d, l *peer.Offer)
@@ -156,7 +156,7 @@ func TestMismatchSaysWhatAndWhere(t *testing.T) {
 	}{
 		{func(d, l *peer.Offer) { d.Lanes.Min, d.Lanes.Max, l.Lanes.Max = 8, 16, 4 }, []string{"lanes", "dialer needs at least 8", "listener can do at most 4"}},
 		{func(d, l *peer.Offer) { l.MTU.Min, l.MTU.Max, d.MTU.Max = 4096, 4096, 1024 }, []string{"MTU", "dialer can do at most 1024", "listener needs at least 4096"}},
-		{func(d, l *peer.Offer) { d.Schemes, l.Schemes = allSchemes[:1], allSchemes[1:] }, []string{"scheme", "dialer takes tally", "listener takes dqplb, spray"}},
+		{func(d, l *peer.Offer) { d.Schemes, l.Schemes = allSchemes[:1], allSchemes[1:] }, []string{"scheme", "dialer accepts tally", "listener accepts dqplb, spray"}},
 		{func(_, l *peer.Offer) { l.Rails[0] = peer.OfferRail{Device: "mlx5_0", Network: "infiniband"} }, []string{"network", `"soft0" on roce`, `"mlx5_0" on infiniband`}},
 	} {
 		d, l := offer(), offer()
@@ -175,12 +175,12 @@ func TestMismatchSaysWhatAndWhere(t *testing.T) {
 	a, err := peer.Negotiate(offer(), offer())
 	want := peer.Agreement{Lanes: 4, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU1024}
 	if err != nil || a != want {
-		t.Errorf("without wishes: got %+v, %v, want %+v", a, err, want)
+		t.Errorf("without preferences: got %+v, %v, want %+v", a, err, want)
 	}
 }
 
-// A peer cannot make this side hold more than is good for it by wishing for many deep lanes;
-// where both wish for them they get them.
+// A peer cannot exhaust this side's memory by preferring many deep lanes. If both sides prefer
+// them, they get them.
 func TestDeepLanesAreBounded(t *testing.T) {
 	wide := func() *peer.Offer {
 		o := offer()
@@ -207,7 +207,7 @@ func TestDeepLanesAreBounded(t *testing.T) {
 	}
 }
 
-// Whatever a peer sends as an offer is refused, or is valid and written just so.
+// A peer's offer is either rejected or valid and survives a round trip.
 func FuzzOffer(f *testing.F) {
 	good, err := json.Marshal(offer())
 	if err != nil {
@@ -222,7 +222,7 @@ func FuzzOffer(f *testing.F) {
 			return
 		}
 		if err := o.Validate(); err != nil {
-			t.Errorf("%s is taken, and is not valid: %v", b, err)
+			t.Errorf("%s is accepted but not valid: %v", b, err)
 		}
 		text, err := json.Marshal(o)
 		if err != nil {
@@ -248,7 +248,7 @@ func FuzzRegions(f *testing.F) {
 		}
 		for name, r := range regions {
 			if len(r.RKeys) != 2 || r.Length == 0 || r.Addr+r.Length < r.Addr || len(name) > 64 {
-				t.Errorf("%s is taken as %+v", b, r)
+				t.Errorf("%s is accepted as %+v", b, r)
 			}
 		}
 	})

@@ -13,9 +13,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// SoftNICs returns a Config.Open that opens software NICs, which speak RoCEv2 over UDP and
-// need neither hardware nor privileges. Each of the given addresses of this host becomes one
-// rail with its own link.
+// SoftNICs returns a Config.Open that opens software NICs. They speak RoCEv2 over UDP and
+// need neither hardware nor privileges. Each address must belong to this host and becomes
+// one rail with its own link.
 func SoftNICs(addrs ...netip.Addr) func() (NICs, error) {
 	return func() (NICs, error) {
 		var n NICs
@@ -45,8 +45,8 @@ func openSoft(c *closer.Stack, name string, addr netip.Addr) (verbs.Context, err
 	return nic.Open()
 }
 
-// Devices returns a Config.Open that opens real NICs through libibverbs: one rail for each
-// device that spec names ("mlx5_0:1,mlx5_1"; see rdmacore.Select). An empty spec means all.
+// Devices returns a Config.Open that opens real NICs through libibverbs, one rail for each
+// device in spec ("mlx5_0:1,mlx5_1"; see rdmacore.Select). An empty spec means all.
 func Devices(spec string) func() (NICs, error) {
 	return func() (NICs, error) {
 		lib, err := rdmacore.Load(rdmacore.Config{})
@@ -76,11 +76,11 @@ func Devices(spec string) func() (NICs, error) {
 	}
 }
 
-// openOn opens a software NIC on the address that leads to the peer.
+// openOn opens a software NIC on the local address of the connection.
 func openOn(local net.Addr) (NICs, error) {
 	ap, err := netip.ParseAddrPort(local.String())
 	if err != nil {
-		return NICs{}, fmt.Errorf("the address %v of this side: %w", local, err)
+		return NICs{}, fmt.Errorf("local address %v: %w", local, err)
 	}
 	return SoftNICs(ap.Addr().Unmap())()
 }

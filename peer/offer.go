@@ -9,19 +9,19 @@ import (
 	"ibverbx/verbs"
 )
 
-// OfferVersion is the version of the offers that this package writes and reads.
+// OfferVersion is the version of the offers that this package encodes and decodes.
 const OfferVersion = 1
 
 // maxOffer bounds an offer in bytes.
 const maxOffer = 16 << 10
 
-// Range is what a side asks of a number that both sides must agree on.
+// Range has the limits of one side for a number that both sides must agree on.
 type Range struct {
-	// Want is the preferred value, 0 if the peer may choose.
+	// Want is the preferred value; 0 lets the peer choose.
 	Want int `json:"want"`
 	// Min is the smallest value that the side accepts.
 	Min int `json:"min"`
-	// Max is the largest value that the side can do.
+	// Max is the largest value that the side supports.
 	Max int `json:"max"`
 }
 
@@ -41,7 +41,7 @@ type Offer struct {
 	MTU       Range            `json:"mtu"`      // bytes
 	// Failover reports whether the side can rebuild lanes.
 	Failover bool `json:"failover"`
-	// TrackSingleLane asks to track requests even if there is a single lane.
+	// TrackSingleLane requests tracking even with a single lane.
 	TrackSingleLane bool `json:"track"`
 }
 
@@ -72,7 +72,7 @@ func network(attr *verbs.DeviceAttr, port *verbs.PortAttr) string {
 	return "roce"
 }
 
-// newOffer makes the offer of this side from its Config and from what its NICs can do.
+// newOffer builds this side's offer from its Config and the capabilities of its NICs.
 func (c *Config) newOffer(rails []ibverbx.RailConfig) (*Offer, error) {
 	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, TrackSingleLane: c.QP.TrackSingleLane}
 	qps, wrs, mtu, msg := math.MaxInt, math.MaxInt, maxMTU, uint64(maxFragment)
@@ -104,15 +104,15 @@ func (c *Config) newOffer(rails []ibverbx.RailConfig) (*Offer, error) {
 	o.Fragment = bound(int(c.QP.FragmentSize), c.Minimum.FragmentSize, int(msg))
 	o.MTU = bound(c.MTU, max(c.Minimum.MTU, verbs.MTU256.Bytes()), mtu)
 	if err := o.Validate(); err != nil {
-		return nil, fmt.Errorf("what is asked for is more than the NICs of this side can do: %w", err)
+		return nil, fmt.Errorf("Config asks for more than the NICs of this side support: %w", err)
 	}
 	return o, nil
 }
 
-// Validate returns an error that names the first impossible value of an offer.
+// Validate returns an error that names the first invalid value of an offer.
 func (o *Offer) Validate() error {
 	if o.Version != OfferVersion {
-		return verbs.Invalidf("an offer of version %d, this side speaks %d", o.Version, OfferVersion)
+		return verbs.Invalidf("offer has version %d, this side has version %d", o.Version, OfferVersion)
 	}
 	if len(o.Rails) < 1 || len(o.Rails) > ibverbx.MaxRails {
 		return verbs.Invalidf("%d rails: want 1 to %d", len(o.Rails), ibverbx.MaxRails)
@@ -127,7 +127,7 @@ func (o *Offer) Validate() error {
 	}
 	for _, s := range o.Schemes {
 		if s > ibverbx.Spray {
-			return verbs.Invalidf("there is no scheme %d", s)
+			return verbs.Invalidf("unknown scheme %d", s)
 		}
 	}
 	for _, f := range [...]struct {
@@ -154,7 +154,7 @@ func (o *Offer) Validate() error {
 	return nil
 }
 
-// decodeOffer reads the offer of a peer.
+// decodeOffer decodes and validates a peer's offer.
 func decodeOffer(b []byte) (*Offer, error) {
 	o := &Offer{}
 	if err := strictjson.Decode(b, maxOffer, o); err != nil {

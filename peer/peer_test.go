@@ -21,7 +21,7 @@ var token = []byte("a token for tests, and long enough")
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
-// network is rails in memory: each is a link, and a host has a NIC on every one.
+// network is a set of rails in memory. Each rail is a link, and a host has a NIC on each.
 type network []*softnic.MemoryLink
 
 func newNetwork(rails int) (n network) {
@@ -31,7 +31,7 @@ func newNetwork(rails int) (n network) {
 	return n
 }
 
-// open is peer.Config.Open of a host on the first so many rails.
+// open returns a Config.Open for a host on the first rails.
 func (n network) open(rails int, cfg softnic.Config) func() (peer.NICs, error) {
 	return func() (nics peer.NICs, err error) {
 		var closers []func() error
@@ -72,7 +72,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// meet brings two sides together. Either may fail.
+// meet connects two sides. Either may fail.
 func meet(t *testing.T, dialer, listener peer.Config) (d, l *peer.Session, dialErr, listenErr error) {
 	t.Helper()
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", listener)
@@ -111,7 +111,7 @@ func mustMeet(t *testing.T, dialer, listener peer.Config) (d, l *peer.Session) {
 	return d, l
 }
 
-// write moves all bytes of one side's memory to the other's and waits until it is told.
+// write copies one side's memory to the other's and waits for the notification.
 func write(t *testing.T, from, to *peer.Session, fill byte) {
 	t.Helper()
 	for i := range from.Local("data").Bytes() {
@@ -141,7 +141,7 @@ func write(t *testing.T, from, to *peer.Session, fill byte) {
 			}
 		}
 		if time.Now().After(limit) {
-			t.Fatalf("after 20 s %v have ended, want the write and its notification", ended)
+			t.Fatalf("after 20 s %v have completed, want the write and its notification", ended)
 		}
 	}
 	if !bytes.Equal(from.Local("data").Bytes(), to.Local("data").Bytes()) {
@@ -149,7 +149,7 @@ func write(t *testing.T, from, to *peer.Session, fill byte) {
 	}
 }
 
-// Two sides of any shape come to a Session over which bytes go both ways.
+// Two sides with any Configs get a Session that carries bytes both ways.
 func TestSession(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -201,7 +201,7 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// A lane that is lost comes back by the control channel of the Session.
+// A lost lane is rebuilt over the control channel of the Session.
 func TestSessionFailover(t *testing.T) {
 	n := newNetwork(2)
 	d, l := mustMeet(t, config(n.open(2, softnic.Config{})), config(n.open(2, softnic.Config{})))
@@ -230,7 +230,7 @@ func TestSessionFailover(t *testing.T) {
 	}
 }
 
-// What does not match is an error on both sides, with both values.
+// A mismatch is an error on both sides, with both values.
 func TestSessionMismatch(t *testing.T) {
 	n := newNetwork(1)
 	dc, lc := config(n.open(1, softnic.Config{})), config(n.open(1, softnic.Config{MTU: verbs.MTU1024}))
@@ -242,11 +242,11 @@ func TestSessionMismatch(t *testing.T) {
 		}
 	}
 	if !strings.Contains(dialErr.Error(), "this side dials") || !strings.Contains(listenErr.Error(), "this side listens") {
-		t.Errorf("got %v and %v, want each to say which side it is", dialErr, listenErr)
+		t.Errorf("got %v and %v, want each to name its role", dialErr, listenErr)
 	}
 }
 
-// A side that cannot go on says so to the other.
+// A side that cannot continue sends the reason to the other.
 func TestSessionFails(t *testing.T) {
 	n := newNetwork(1)
 	good := config(n.open(1, softnic.Config{}))
@@ -255,7 +255,7 @@ func TestSessionFails(t *testing.T) {
 	tooMuch := good
 	tooMuch.Minimum.RecvDepth = 1 << 16 // more than a queue of softnic holds
 	for name, spoiled := range map[string]peer.Config{"no NIC today": broken, "more than the NICs": tooMuch} {
-		// The listener fails: a dialer that does may be gone before it is accepted.
+		// The listener fails, because a failing dialer may be gone before it is accepted.
 		_, _, dialErr, listenErr := meet(t, good, spoiled)
 		if listenErr == nil || !strings.Contains(listenErr.Error(), name) {
 			t.Errorf("Accept: got %v, want that there is %s", listenErr, name)
@@ -266,7 +266,7 @@ func TestSessionFails(t *testing.T) {
 	}
 }
 
-// A peer that is let in and then says nothing, or nonsense, is given up.
+// A peer that is admitted and then sends nothing, or nonsense, is dropped.
 func TestSessionOfSilence(t *testing.T) {
 	n := newNetwork(1)
 	cfg := config(n.open(1, softnic.Config{}))
@@ -301,7 +301,7 @@ func TestSessionOfSilence(t *testing.T) {
 	}
 }
 
-// newer is an offer of another version.
+// newer returns an offer of another version.
 func newer(t *testing.T) []byte {
 	t.Helper()
 	return []byte(`{"version":2,"rails":null,"schemes":null,"lanes":{"want":0,"min":0,"max":0},"send_depth":{"want":0,"min":0,"max":0},` +

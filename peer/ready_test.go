@@ -12,8 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// A side does not return before the other is ready: the other here is a mirror, which sends
-// back what it gets, and is slow to say that it is ready.
+// A side does not return before the other is ready. The other side here is a mirror that sends
+// everything back and delays its ready message.
 func TestReady(t *testing.T) {
 	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{Token: token})
 	if err != nil {
@@ -64,7 +64,7 @@ func TestReady(t *testing.T) {
 func TestRegionsRefused(t *testing.T) {
 	const good = `{"regions":[{"name":"a","addr":4096,"length":4096,"rkeys":[1,2]}]}`
 	if r, err := peer.DecodeRegions([]byte(good), 2); err != nil || len(r) != 1 || r["a"] == nil || r["a"].RKeys[1] != 2 {
-		t.Errorf("a good region: got %+v and %v, want it taken", r, err)
+		t.Errorf("a good region: got %+v and %v, want it accepted", r, err)
 	}
 	for name, text := range map[string]string{
 		"keys":        strings.Replace(good, "[1,2]", "[1]", 1),
@@ -79,13 +79,13 @@ func TestRegionsRefused(t *testing.T) {
 		"nothing":     `{"regions":null}`,
 	} {
 		if r, err := peer.DecodeRegions([]byte(text), 2); !errors.Is(err, verbs.ErrInvalid) {
-			t.Errorf("%s: got %+v and %v, want it refused", name, r, err)
+			t.Errorf("%s: got %+v and %v, want it rejected", name, r, err)
 		}
 	}
 }
 
-// Without a NIC named there is one in software on the way to the peer; and on several
-// addresses there are several. They speak over UDP.
+// A Config without NICs gets a software NIC on the local address of the connection. SoftNICs
+// with several addresses opens several. They use UDP.
 func TestSessionOverUDP(t *testing.T) {
 	d, l := mustMeet(t, config(nil), config(nil))
 	write(t, d, l, 1)
@@ -100,6 +100,6 @@ func TestSessionOverUDP(t *testing.T) {
 		}
 	}
 	if _, _, _, err := meet(t, config(nil), config(peer.Devices("none_such"))); err == nil {
-		t.Errorf("Accept with a device that is not there: got no error, want one")
+		t.Errorf("Accept with an unknown device: got no error, want one")
 	}
 }

@@ -22,7 +22,7 @@ type regionEntry struct {
 	ibverbx.RemoteRegion
 }
 
-// encodeRegions describes this side's memory.
+// encodeRegions encodes the description of this side's memory.
 func encodeRegions(cfgs []RegionConfig, local map[string]*ibverbx.Region) ([]byte, error) {
 	list := regionList{Regions: []regionEntry{}}
 	for i := range cfgs {
@@ -32,8 +32,8 @@ func encodeRegions(cfgs []RegionConfig, local map[string]*ibverbx.Region) ([]byt
 	return json.Marshal(list)
 }
 
-// decodeRegions reads the description of the memory of a peer with that many rails. The
-// result is keyed by name.
+// decodeRegions decodes the memory description of a peer with that many rails. The result is
+// keyed by name.
 func decodeRegions(b []byte, rails int) (map[string]*ibverbx.RemoteRegion, error) {
 	var list regionList
 	if err := strictjson.Decode(b, bootstrap.MaxMessage, &list); err != nil {
@@ -48,9 +48,9 @@ func decodeRegions(b []byte, rails int) (map[string]*ibverbx.RemoteRegion, error
 		var err error
 		switch {
 		case len(r.Name) > maxRegionName || !utf8.ValidString(r.Name):
-			err = verbs.Invalidf("a name of %d bytes", len(r.Name))
+			err = verbs.Invalidf("its name has %d bytes", len(r.Name))
 		case regions[r.Name] != nil:
-			err = verbs.Invalidf("a second region is named %q", r.Name)
+			err = verbs.Invalidf("another region is also named %q", r.Name)
 		case len(r.RKeys) != rails:
 			err = verbs.Invalidf("%d keys for %d rails", len(r.RKeys), rails)
 		case r.Length == 0 || r.Addr > math.MaxUint64-r.Length:

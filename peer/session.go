@@ -14,13 +14,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// Session is a VirtualQP that is connected to a VirtualQP of a peer, with everything that
-// belongs to it. One goroutine at a time may use the VirtualCQ and the VirtualQP. With failover
+// Session is a VirtualQP that is connected to a peer's VirtualQP, with its memory and its
+// connection. One goroutine at a time may use the VirtualCQ and the VirtualQP. With failover
 // both sides must poll while the Session is open.
 //
-// With failover a dead peer ends the VirtualQP in ibverbx.ErrPeerGone: immediately if the
-// peer's host reports it, otherwise after bootstrap.Config.DeadAfter. Without failover only
-// requests to the peer and Conn.Done show it.
+// With failover a dead peer ends the VirtualQP with ibverbx.ErrPeerGone. That happens at once
+// if the peer's host reports it, otherwise after bootstrap.Config.DeadAfter. Without failover
+// only failed requests and Conn.Done show that the peer is dead.
 type Session struct {
 	QP    *ibverbx.VirtualQP
 	CQ    *ibverbx.VirtualCQ
@@ -28,41 +28,41 @@ type Session struct {
 	// Conn is the connection to the peer. It carries the control channel and the messages of
 	// the application (bootstrap.KindApplication).
 	Conn *bootstrap.Conn
-	// Agreed is what the two sides agreed on.
+	// Agreed is the result of the negotiation.
 	Agreed Agreement
 
 	// local is this side's memory by name.
 	local map[string]*ibverbx.Region
 	// remote is the peer's memory by name.
 	remote map[string]*ibverbx.RemoteRegion
-	// closers close what the Session made or opened.
+	// closers close everything that the Session created or opened.
 	closers closer.Stack
 }
 
-// Local returns this side's memory of that name (RegionConfig.Name), nil if there is none.
+// Local returns this side's memory of that name (RegionConfig.Name), or nil.
 func (s *Session) Local(name string) *ibverbx.Region { return s.local[name] }
 
-// Remote returns the peer's memory of that name, nil if there is none.
+// Remote returns the peer's memory of that name, or nil.
 func (s *Session) Remote(name string) *ibverbx.RemoteRegion { return s.remote[name] }
 
 // RemoteNames returns the names of the peer's memory, sorted.
 func (s *Session) RemoteNames() []string { return slices.Sorted(maps.Keys(s.remote)) }
 
-// Send sends the peer a message of the application. See bootstrap.Conn.
+// Send sends the peer's application a message. See bootstrap.Conn.
 func (s *Session) Send(ctx context.Context, body []byte) error {
 	return s.Conn.Send(ctx, bootstrap.KindApplication, body)
 }
 
-// Recv returns the next message of the application on the peer.
+// Recv returns the next message of the peer's application.
 func (s *Session) Recv(ctx context.Context) ([]byte, error) {
 	return s.take(ctx, bootstrap.KindApplication)
 }
 
 // WaitDone tells the peer that this side is done, and waits until the peer is done too or
-// ctx ends. Call it before Close, so that neither side closes while the other still waits for
-// a completion. Requests of this side must have ended. WaitDone polls meanwhile, because the
-// peer may need this side to rebuild a lane. Completions and messages that were not taken
-// before the call are lost.
+// ctx ends. Call it before Close, so that neither side closes while the other waits for a
+// completion. This side's requests must have completed. WaitDone keeps polling, because the
+// peer may need this side to rebuild a lane. Completions and messages that the caller has
+// not taken before are lost.
 func (s *Session) WaitDone(ctx context.Context) error {
 	if err := s.Conn.Send(ctx, bootstrap.KindDone, nil); err != nil {
 		return err
@@ -74,13 +74,13 @@ func (s *Session) WaitDone(ctx context.Context) error {
 		done <- s.takeDone(ctx)
 		stop()
 	}()
-	// Serve ends when the peer is done. It also ends when the VirtualCQ cannot be polled any
-	// more, which does not matter here.
+	// Serve ends when the peer is done. It also ends when the VirtualCQ can no longer be
+	// polled, which does not matter here.
 	_ = s.CQ.Serve(polling, nil)
 	return <-done
 }
 
-// takeDone waits until the peer says that it is done.
+// takeDone waits for the peer's KindDone message.
 func (s *Session) takeDone(ctx context.Context) error {
 	for {
 		m, err := s.Conn.Recv(ctx)
@@ -90,31 +90,31 @@ func (s *Session) takeDone(ctx context.Context) error {
 	}
 }
 
-// Close closes everything that the Session made or opened, in the right order. A peer whose
-// requests have not ended sees them fail (ibverbx.ErrPeerGone): see WaitDone.
+// Close closes everything that the Session created or opened, in dependency order. Outstanding
+// requests of the peer fail with ibverbx.ErrPeerGone; WaitDone avoids that.
 func (s *Session) Close() error { return s.closers.Close() }
 
-// take receives a message, which must be of the given kind.
+// take receives a message, which must have the given kind.
 func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error) {
 	m, err := s.Conn.Recv(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if m.Kind != kind {
-		return nil, fmt.Errorf("receive from %v: %w: a message of kind %d, where one of kind %d belongs", s.Conn.Peer().Addr, bootstrap.ErrProtocol, m.Kind, kind)
+		return nil, fmt.Errorf("receive from %v: %w: a message of kind %d, want kind %d", s.Conn.Peer().Addr, bootstrap.ErrProtocol, m.Kind, kind)
 	}
 	return m.Body, nil
 }
 
-// build registers memory and makes the VirtualQP that was agreed on. The connection carries
-// its control channel.
+// build registers the memory and creates the VirtualQP with the agreed values. The connection
+// carries its control channel.
 func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 	if s.Rails, err = ibverbx.NewRails(rails...); err != nil {
 		return err
 	}
 	s.closers.Add(s.Rails.Close)
-	// Memory is registered before the VirtualQP is made, so that it is closed after it. In the
-	// other order requests of the peer would fail with a wrong key, not because this side left.
+	// Memory is registered first and therefore closed last. In the other order the peer's
+	// requests would fail with a wrong key instead of a missing QP.
 	s.local = make(map[string]*ibverbx.Region, len(c.Regions))
 	for i := range c.Regions {
 		if err := s.register(&c.Regions[i]); err != nil {
@@ -146,12 +146,12 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 	return nil
 }
 
-// control is the control channel of a Session. It reports a connection that the other side has
-// ended as ibverbx.ErrPeerGone, because a side that only waits would not notice otherwise.
+// control is the control channel of a Session. It reports a connection that the peer has ended
+// as ibverbx.ErrPeerGone. An idle side would not notice otherwise.
 type control struct {
 	*bootstrap.Control
 	conn *bootstrap.Conn
-	// gone is the error of the ended connection; nil while it lives.
+	// gone is the error of the ended connection; nil while it is open.
 	gone error
 }
 
@@ -169,8 +169,8 @@ func (c *control) Recv(b []byte) (int, error) {
 	return 0, c.gone
 }
 
-// completions is the number of completions that a rail can have outstanding: those of its share
-// of the lanes, of the message lane and of the notify lane.
+// completions is how many completions a rail can have outstanding: those of its share of the
+// lanes, of the message lane and of the notify lane.
 func completions(cfg *ibverbx.Config, rails, shared int) int {
 	const defaultNotify = 64
 	notify := cmp.Or(cfg.NotifyDepth, defaultNotify)

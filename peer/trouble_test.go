@@ -13,7 +13,7 @@ import (
 	"ibverbx/softnic"
 )
 
-// badHost opens NICs over UDP whose network loses packets, and keeps them.
+// badHost opens NICs over UDP on a network that loses packets, and records them in kept.
 func badHost(t *testing.T, rails int, imp softnic.Impairment, kept *[]*softnic.NIC) func() (peer.NICs, error) {
 	t.Helper()
 	return func() (n peer.NICs, err error) {
@@ -45,8 +45,7 @@ func badHost(t *testing.T, rails int, imp softnic.Impairment, kept *[]*softnic.N
 	}
 }
 
-// Over UDP that loses one packet in a hundred every byte arrives, and so it does when a rail
-// is cut and comes back.
+// Every byte arrives over UDP with 1 % packet loss, also when a rail is cut and restored.
 func TestSessionSurvives(t *testing.T) {
 	for name, loss := range map[string]float64{"loss": 0.01, "cut": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +85,7 @@ func TestSessionSurvives(t *testing.T) {
 	}
 }
 
-// longest is a Capture that keeps the length of the longest packet.
+// longest is a Capture that records the length of the longest packet.
 type longest struct{ atomic.Int64 }
 
 func (l *longest) Packet(_ int64, _, _ netip.AddrPort, _ uint16, parts ...[]byte) {

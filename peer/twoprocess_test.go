@@ -17,31 +17,31 @@ import (
 	"ibverbx/verbs"
 )
 
-// farSideEnv makes a process of this test binary the far side of TestTwoProcesses: it is the
-// address to dial.
+// farSideEnv holds the address to dial. If it is set, this test binary is the far side of
+// TestTwoProcesses.
 const farSideEnv = "IBVERBX_TEST_FAR_SIDE"
 
-// relayPatience is how long the two processes may take. On an idle machine it is 2 s, on a busy one
-// with the race detector it was 20.
+// relayPatience is the time limit of the two processes. They need 2 s on an idle machine, and
+// 20 s on a busy one with the race detector.
 const relayPatience = 3 * time.Minute
 
-// The two processes write to each other in slots. The far side fills a slot and says so, the
-// near side looks at every byte and fills the same slot of the other with bytes of its own.
+// The two processes write to each other in slots. The far side fills a slot with a notified
+// write. The near side checks every byte and fills the same slot of the far side.
 const (
 	relaySlots    = 4
 	relaySlotSize = 128 << 10
-	relayRounds   = 6 // answers per slot and phase, at least
+	relayRounds   = 6 // minimum number of answers per slot and phase
 )
 
-// The phases of the exchange, which the far side leads.
+// The phases of the exchange. The far side moves from one to the next.
 const (
 	phaseWhole = iota
-	phaseCut   // rail 1 carries nothing any more, either way
+	phaseCut   // rail 1 carries nothing in either direction
 	phaseBack
 	phaseLast
 )
 
-// relayImm is what an immediate says.
+// relayImm is the layout of an immediate.
 //
 //	31    24 | 23           8 | 7   0
 //	  phase  |     round      | slot
@@ -62,7 +62,7 @@ func fillSlot(b []byte, side int, i relayImm) {
 	}
 }
 
-// badRails is the rails of a process: each loses one packet in a hundred.
+// badRails are the rails of a process. Each loses one packet in a hundred.
 type badRails struct {
 	links []*softnic.UDPLink
 	nics  []*softnic.NIC
@@ -103,7 +103,7 @@ func (r *badRails) open(side int) func() (peer.NICs, error) {
 	}
 }
 
-// cut cuts rail 1 on its way out, or mends it.
+// cut cuts the outgoing direction of rail 1, or restores it.
 func (r *badRails) cut(yes bool) {
 	for _, to := range r.peers {
 		if yes {
@@ -114,7 +114,7 @@ func (r *badRails) cut(yes bool) {
 	}
 }
 
-// harm returns how many packets the rails of a side have lost, and how many the cut took.
+// harm returns how many packets a side's rails have lost, and how many the cut dropped.
 func (r *badRails) harm() (lost, cut uint64) {
 	for i, link := range r.links {
 		for _, to := range r.peers {
@@ -130,7 +130,7 @@ type relay struct {
 	s       *peer.Session
 	side    int
 	want    []byte
-	sending [relaySlots]bool // the last write of a slot has not ended
+	sending [relaySlots]bool // the last write of the slot has not completed
 }
 
 func newRelay(s *peer.Session, side int) (*relay, error) {
@@ -157,8 +157,8 @@ func (r *relay) send(i relayImm) error {
 	return err
 }
 
-// next waits for completions, and gives those of the peer's writes to took, after a look at
-// every byte.
+// next waits for completions. It checks every byte of the peer's writes and passes their
+// immediates to took.
 func (r *relay) next(ctx context.Context, took func(relayImm) error) error {
 	var wcs [8]ibverbx.WC
 	n, err := r.s.CQ.Wait(ctx, wcs[:])
@@ -189,16 +189,16 @@ func (r *relay) next(ctx context.Context, took func(relayImm) error) error {
 	return nil
 }
 
-// relayConfig is what both sides say to each other.
+// relayConfig is the Config of both sides.
 func relayConfig(rails *badRails, side int) peer.Config {
 	cfg := config(rails.open(side))
 	cfg.Regions = []peer.RegionConfig{{Name: "in", Size: relaySlots * relaySlotSize}, {Name: "out", Size: relaySlots * relaySlotSize}}
 	return cfg
 }
 
-// TestTwoProcesses: of two processes with two rails each, whose networks lose one packet in a
-// hundred, both lose the second rail in the middle and get it back. Every byte arrives, and so
-// do the lanes of that rail. The other process is this test binary once more.
+// TestTwoProcesses connects two processes with two rails each. Both networks lose one packet in
+// a hundred, and both sides lose the second rail in the middle and get it back. Every byte
+// arrives, and the lanes of that rail are rebuilt. The other process is this test binary.
 func TestTwoProcesses(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), relayPatience)
 	defer cancel()
@@ -226,10 +226,10 @@ func TestTwoProcesses(t *testing.T) {
 		cancel()
 	}
 	if farErr := far.Wait(); err != nil || farErr != nil {
-		t.Errorf("the exchange ended in %v here and %v on the far side, which says %q; want no errors", err, farErr, said.String())
+		t.Errorf("the exchange ended in %v here and %v on the far side, which printed %q; want no errors", err, farErr, said.String())
 	}
-	// Its cut may have taken nothing: where the control channel told of the lanes' death before the
-	// first byte of the phase was here, nothing is sent on them. The far side's takes some.
+	// The cut here may have dropped nothing. If the control channel reported the dead lanes before
+	// the first byte of the phase arrived, this side sent nothing on them. The far side's cut drops some.
 	if lost, _ := rails.harm(); lost == 0 {
 		t.Error("no packet was lost, want some")
 	}
@@ -238,7 +238,7 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// nearSide answers until the far side has had enough.
+// nearSide answers until the far side ends the exchange.
 func nearSide(ctx context.Context, s *peer.Session, rails *badRails) error {
 	r, err := newRelay(s, 0)
 	if err != nil {
@@ -301,18 +301,18 @@ func farSide(addr string) error {
 	return errors.Join(err, s.Close())
 }
 
-// lead goes through the phases.
+// lead runs through the phases.
 func lead(ctx context.Context, s *peer.Session, rails *badRails) error {
 	r, err := newRelay(s, 1)
 	if err != nil {
 		return err
 	}
 	phase, answers, rounds, ended := phaseWhole, 0, [relaySlots]int{}, 0
-	var before uint64              // how many lanes of rail 1 had died before the cut, as of a machine that stood still
-	var out, said [relaySlots]bool // not answered; told that it was the last
+	var before uint64              // how often lanes of rail 1 had died before this phase, for example on a stalled machine
+	var out, said [relaySlots]bool // out: not answered yet; said: the last write was sent
 	took := func(i relayImm) error {
 		if i.slot() >= relaySlots || i.round() != rounds[i.slot()] {
-			return fmt.Errorf("an answer to slot %d, round %d: that is not the one that is out", i.slot(), i.round())
+			return fmt.Errorf("an answer to slot %d, round %d, want one to the outstanding round", i.slot(), i.round())
 		}
 		out[i.slot()] = false
 		answers++
@@ -343,8 +343,8 @@ func lead(ctx context.Context, s *peer.Session, rails *badRails) error {
 	return s.WaitDone(ctx)
 }
 
-// passed reports whether a phase has shown what it is for. Before is how many lanes of rail 1 had
-// died when it began.
+// passed reports whether a phase has reached its goal. before is how often lanes of rail 1 had
+// died when the phase began.
 func (r *relay) passed(phase int, before uint64) bool {
 	if phase == phaseCut {
 		return r.deaths() > before
