@@ -1,7 +1,7 @@
-// Declarations of the stable ABI of libibverbs.so.1 (version IBVERBS_1.1 and later), as
-// far as this package uses it: names of our own, sizes and offsets as every program
-// finds them that was built since 2006. abi_test.go compares each field and constant
-// with the headers of the library, where those are installed.
+// The part of the stable ABI of libibverbs.so.1 (version IBVERBS_1.1 and later) that this
+// package uses. The names are our own. Sizes and offsets have been the same since 2006.
+// abi_test.go compares each field and constant with the library's headers where they are
+// installed.
 
 #ifndef IBVERBX_ABI_H
 #define IBVERBX_ABI_H
@@ -16,7 +16,7 @@ enum {
 
 	VB_SRQ_LIMIT = 2, // bit in the mask of modify_srq
 
-	VB_CQ_EX_BYTE_LEN = 1 << 0, // what an extended CQ must be able to tell
+	VB_CQ_EX_BYTE_LEN = 1 << 0, // fields that an extended CQ must report
 	VB_CQ_EX_IMM = 1 << 1,
 	VB_CQ_EX_QP_NUM = 1 << 2,
 	VB_CQ_EX_SRC_QP = 1 << 3,
@@ -93,7 +93,7 @@ struct vb_device_attr {
 	uint8_t phys_port_cnt;
 };
 
-// The extended attributes grow at their end; these are the first of them.
+// The extended attributes grow at their end. This is their beginning.
 struct vb_device_attr_ex {
 	struct vb_device_attr orig_attr;
 	uint32_t comp_mask;
@@ -189,7 +189,7 @@ struct vb_poll_cq_attr {
 	uint32_t comp_mask;
 };
 
-// An extended CQ is a CQ with more behind it.
+// An extended CQ starts with a plain CQ.
 struct vb_cq_ex {
 	struct vb_cq base;
 	uint32_t comp_mask;
@@ -371,8 +371,8 @@ struct vb_async_event {
 	int event_type;
 };
 
-// The operations that every post and poll goes through. What is called old is a place
-// that the library keeps free for programs older than IBVERBS_1.1.
+// The operations that every post and poll goes through. The fields named old are reserved by
+// the library for programs older than IBVERBS_1.1.
 struct vb_context_ops {
 	void *old1[11];
 	int (*poll_cq)(struct vb_cq *, int, struct vb_wc *);
@@ -395,8 +395,8 @@ struct vb_context {
 	void *abi_compat;
 };
 
-// Newer operations lie before the context, in a structure that grows at its front: an
-// operation is there if size says so. A context that has them shows all bits set in
+// Newer operations are in a structure before the context, which grows at its front. size
+// tells which operations exist. A context that has the structure has all bits set in
 // abi_compat.
 struct vb_context_ex {
 	int (*query_port)(struct vb_context *, uint8_t, struct vb_port_attr *, size_t);

@@ -14,9 +14,8 @@ import (
 	"testing"
 )
 
-// TestABI compares abi.h with the headers of libibverbs: each structure and each field
-// of it, by size and offset, and each constant. A program compiled against both prints
-// the comparison.
+// TestABI compares abi.h with the headers of libibverbs: the size and offset of each structure
+// and field, and each constant. A program compiled against both prints the comparison.
 func TestABI(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -54,7 +53,7 @@ func TestABI(t *testing.T) {
 	}
 }
 
-// missing skips the test, or fails it where everything must be there.
+// missing skips the test, or fails it in CI, where everything must be installed.
 func missing(t *testing.T, what string) {
 	t.Helper()
 	if os.Getenv("IBVERBX_CI") == "1" {
@@ -69,8 +68,8 @@ var (
 	constant    = regexp.MustCompile(`^\t(VB_\w+) =`)
 )
 
-// declared lists what abi.h declares: structures, their fields, and constants. Places
-// that are kept free have no counterpart.
+// declared lists the structures, fields and constants that abi.h declares. Reserved fields have
+// no counterpart.
 func declared(t *testing.T) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile("abi.h")
@@ -112,7 +111,7 @@ func declared(t *testing.T) (all []string) {
 		}
 	}
 	if len(all) < 200 {
-		t.Fatalf("abi.h declares %d things, want it read whole", len(all))
+		t.Fatalf("abi.h declares %d things, want it read completely", len(all))
 	}
 	return all
 }

@@ -12,8 +12,8 @@ import (
 
 var batches = []int{1, 4, 16, 64}
 
-// BenchmarkCgoPost measures what a post costs on this side: check, build, and the way
-// into C, to a driver that does nothing.
+// BenchmarkCgoPost measures the cost of a post on this side: check, build, and the call into
+// C, with a driver that does nothing.
 func BenchmarkCgoPost(b *testing.B) {
 	r := newRig(b, rdmacore.Config{}, verbs.RC)
 	r.state.idle = 1
@@ -38,8 +38,8 @@ func BenchmarkCgoPost(b *testing.B) {
 	}
 }
 
-// BenchmarkCgoPoll measures what a poll of a CQ full of completions costs on this side. It
-// is an extended one, and its driver a stand-in whose calls do nothing but load a field.
+// BenchmarkCgoPoll measures the cost of polling a full CQ on this side. The CQ is extended, and
+// the stand-in driver only loads a field per call.
 func BenchmarkCgoPoll(b *testing.B) { benchmarkPoll(b, rdmacore.Config{}) }
 
 // BenchmarkCgoPollPlain is the same with a plain CQ.
@@ -66,7 +66,7 @@ func benchmarkPoll(b *testing.B, cfg rdmacore.Config) {
 	}
 }
 
-// BenchmarkCgoPollEmpty measures a poll that finds nothing.
+// BenchmarkCgoPollEmpty measures a poll of an empty CQ.
 func BenchmarkCgoPollEmpty(b *testing.B) { benchmarkPollEmpty(b, rdmacore.Config{}) }
 
 // BenchmarkCgoPollEmptyPlain is the same with a plain CQ.

@@ -15,14 +15,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// handle is an object of C: the address of something that C allocated. Go never follows
-// it.
+// handle is the address of an object that C allocated. Go never dereferences it.
 type handle uintptr
 
 // wantZero does not compile unless its argument, a constant, is 0.
 type wantZero [1]struct{}
 
-// The flat values have one layout in both languages.
+// The flat values have the same layout in both languages.
 var (
 	_ = wantZero{}[unsafe.Sizeof(verbs.SendWR{})-unsafe.Sizeof(C.struct_flat_send{})]
 	_ = wantZero{}[unsafe.Offsetof(verbs.SendWR{}.WRID)-unsafe.Offsetof(C.struct_flat_send{}.wrid)]
@@ -67,7 +66,7 @@ var (
 	_ = wantZero{}[unsafe.Offsetof(verbs.WC{}.Timestamp)-unsafe.Offsetof(C.struct_flat_wc{}.timestamp)]
 )
 
-// Why a post stops, if no driver says it.
+// Reasons for a post to stop that do not come from a driver.
 const (
 	badOpcode    = C.SHIM_BAD_OPCODE
 	badSGEs      = C.SHIM_BAD_SGES
@@ -81,7 +80,7 @@ const (
 	busy         = C.SHIM_BUSY
 )
 
-// What an extended CQ is asked to tell.
+// Fields that an extended CQ reports.
 const (
 	cqFields    = C.VB_CQ_EX_BYTE_LEN | C.VB_CQ_EX_IMM | C.VB_CQ_EX_QP_NUM | C.VB_CQ_EX_SRC_QP | C.VB_CQ_EX_SLID | C.VB_CQ_EX_SL
 	cqTimestamp = C.VB_CQ_EX_TIMESTAMP
@@ -89,7 +88,7 @@ const (
 
 func (h handle) c() C.uintptr_t { return C.uintptr_t(h) }
 
-// flag is a bool of C.
+// flag converts a bool to C.
 func flag(b bool) C.uint32_t {
 	if b {
 		return 1
@@ -97,10 +96,10 @@ func flag(b bool) C.uint32_t {
 	return 0
 }
 
-// The data path. The addresses are those of Go memory, as numbers: a typed pointer
-// would make cgo look at every request. The caller keeps the memory alive, and on the
-// heap, until the call returns. Numbers do not escape, so noescape would say nothing, and
-// nocallback would cost two calls.
+// The data path. Addresses of Go memory are passed as numbers, because cgo would check every
+// request behind a typed pointer. The caller keeps the memory alive, and on the heap, until
+// the call returns. Numbers do not escape, so noescape has no effect. nocallback would cost
+// two calls.
 
 func cPostSend(qp handle, wrs uintptr, n int) int64 {
 	return int64(C.shim_post_send(qp.c(), C.uintptr_t(wrs), C.uint32_t(n)))
@@ -118,7 +117,7 @@ func cPoll(cq handle, dst uintptr, n int) int64 {
 	return int64(C.shim_poll(cq.c(), C.uintptr_t(dst), C.uint32_t(n)))
 }
 
-// loadResult is what cLoad found.
+// loadResult is the outcome of cLoad.
 type loadResult int
 
 const (
@@ -127,8 +126,7 @@ const (
 	oldLibrary loadResult = C.SHIM_OLD_LIBRARY
 )
 
-// cLoad opens a library. The text says what the dynamic linker says, or which symbol is
-// missing.
+// cLoad opens a library. The text is the dynamic linker's message or the missing symbol.
 func cLoad(path string) (lib handle, text string, res loadResult) {
 	p := C.CString(path)
 	defer C.free(unsafe.Pointer(p))
@@ -144,14 +142,14 @@ func cUnload(lib handle) { C.shim_unload(lib.c()) }
 
 func cForkInit(lib handle) syscall.Errno { return syscall.Errno(C.shim_fork_init(lib.c())) }
 
-// deviceInfo is what the library's list says about a device.
+// deviceInfo is an entry of the library's device list.
 type deviceInfo struct {
 	name, path string
 	guid       verbs.GUID
 	transport  int
 }
 
-// cDevices returns the devices and the list that they are in, for cOpen.
+// cDevices returns the devices and the list that holds them, for cOpen.
 func cDevices(lib handle) (list handle, devices []deviceInfo, errno syscall.Errno) {
 	var (
 		l C.uintptr_t
@@ -172,7 +170,7 @@ func cDevices(lib handle) (list handle, devices []deviceInfo, errno syscall.Errn
 
 func cFreeDevices(lib, list handle) { C.shim_devices_free(lib.c(), list.c()) }
 
-// opened is a device that was opened.
+// opened is an open device.
 type opened struct {
 	ctx              handle
 	asyncFD, vectors int
@@ -190,7 +188,7 @@ func cOpen(lib, list handle, index int) (opened, syscall.Errno) {
 
 func cClose(lib, ctx handle) syscall.Errno { return syscall.Errno(C.shim_close(lib.c(), ctx.c())) }
 
-// cQueryDevice returns the attributes and whether completions can carry a timestamp.
+// cQueryDevice returns the attributes and whether completions can have a timestamp.
 func cQueryDevice(lib, ctx handle) (a verbs.DeviceAttr, timestamps bool, errno syscall.Errno) {
 	var (
 		d    C.struct_vb_device_attr
@@ -245,7 +243,7 @@ func cQueryPort(lib, ctx handle, port int) (verbs.PortAttr, syscall.Errno) {
 	}, 0
 }
 
-// gidRow is a row of a GID table as the library has it.
+// gidRow is a row of a GID table in the library's form.
 type gidRow struct {
 	verbs.GIDEntry
 	port    int
@@ -271,8 +269,8 @@ func cQueryGID(lib, ctx handle, port, index int) (gidRow, syscall.Errno) {
 	return row, syscall.Errno(e)
 }
 
-// cGIDTable returns the rows of all ports that are not empty; ENOSYS if the library
-// cannot tell.
+// cGIDTable returns the non-empty rows of all ports, or ENOSYS if the library has no such
+// call.
 func cGIDTable(lib, ctx handle, limit int) ([]gidRow, syscall.Errno) {
 	raw := make([]C.struct_vb_gid_entry, max(limit, 1))
 	n := C.shim_gid_table(lib.c(), ctx.c(), C.uintptr_t(uintptr(unsafe.Pointer(&raw[0]))), C.size_t(len(raw)))
@@ -331,14 +329,14 @@ func cDestroyChannel(lib, channel handle) syscall.Errno {
 	return syscall.Errno(C.shim_destroy_channel(lib.c(), channel.c()))
 }
 
-// queue is a CQ or an SRQ. Events name it by its key.
+// queue is a CQ or an SRQ. Events refer to it by its key.
 type queue struct {
 	h, key handle
 	depth  int
 }
 
-// cCreateCQ makes an extended CQ if there are fields. singlePoll is for drivers that do not
-// bear ibv_next_poll.
+// cCreateCQ creates an extended CQ if fields is not 0. singlePoll is for drivers whose
+// ibv_next_poll is broken.
 func cCreateCQ(lib, ctx handle, depth int, channel handle, vector int, fields uint64, singlePoll bool) (queue, syscall.Errno) {
 	var q C.struct_shim_queue
 	e := C.shim_create_cq(lib.c(), ctx.c(), C.uint32_t(depth), channel.c(), C.uint32_t(vector), C.uint64_t(fields), flag(singlePoll), &q)
@@ -375,7 +373,7 @@ func cDestroySRQ(lib, srq handle) syscall.Errno {
 	return syscall.Errno(C.shim_destroy_srq(lib.c(), srq.c()))
 }
 
-// qpInit is what a QP is made from.
+// qpInit has the settings of a new QP.
 type qpInit struct {
 	typ                  verbs.QPType
 	sendCQ, recvCQ, srq  handle
@@ -388,7 +386,7 @@ type qpInit struct {
 	signalAll            bool
 }
 
-// madeQP is a QP. Events name it by its key.
+// madeQP is a QP. Events refer to it by its key.
 type madeQP struct {
 	h, key    handle
 	num       uint32
@@ -415,7 +413,7 @@ func cDestroyQP(lib, qp handle) syscall.Errno {
 
 func cFreeQP(qp handle) { C.shim_free_qp(qp.c()) }
 
-// cSetGate returns false if somebody is posting.
+// cSetGate returns false while another goroutine is posting.
 func cSetGate(qp handle, side gateSide, open bool) bool {
 	return C.shim_set_gate(qp.c(), C.uint32_t(side), flag(open)) == 0
 }
@@ -437,8 +435,7 @@ func toAHAttr(a *verbs.AHAttr, global bool) (out C.struct_vb_ah_attr) {
 	return out
 }
 
-// cModifyQP changes the attributes that mask names. global says whether packets carry
-// a GRH.
+// cModifyQP changes the attributes in mask. global tells whether packets carry a GRH.
 func cModifyQP(lib, qp handle, a *verbs.QPAttr, global bool, mask verbs.QPAttrMask) syscall.Errno {
 	attr := C.struct_vb_qp_attr{
 		qp_state: C.int(a.State), cur_qp_state: C.int(a.CurState), path_mtu: C.int(a.PathMTU),
@@ -471,7 +468,7 @@ func cDestroyAH(lib, ah handle) syscall.Errno {
 	return syscall.Errno(C.shim_destroy_ah(lib.c(), ah.c()))
 }
 
-// asyncEvent is an event as the library has it: element is a key, or a port.
+// asyncEvent is an event in the library's form. element is a key or a port.
 type asyncEvent struct {
 	element handle
 	typ     int32

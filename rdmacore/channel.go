@@ -4,14 +4,14 @@ package rdmacore
 
 import "syscall"
 
-// channel is the completion channel of a context: all its CQs with a Waker report there.
-// It is made with the first of them.
+// channel is the completion channel of a context, which all its CQs with a Waker share. The
+// first of them creates it.
 type channel struct {
 	h       handle
 	watcher *watcher
 }
 
-// channelFor returns the completion channel, which it makes if there is none.
+// channelFor returns the completion channel, and creates it if necessary.
 func (x *nicContext) channelFor() (handle, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -31,9 +31,9 @@ func (x *nicContext) channelFor() (handle, error) {
 	return h, nil
 }
 
-// takeCompletions takes all completion events that the kernel has and wakes the Wakers
-// of their CQs. A CQ cannot be destroyed between its event and the acknowledgement; one
-// that is being destroyed is not known any more.
+// takeCompletions takes all pending completion events and wakes the Wakers of their CQs. The
+// library does not destroy a CQ between its event and the acknowledgement. A CQ that is
+// being destroyed is already unknown here.
 func (x *nicContext) takeCompletions(h handle) (end bool) {
 	return x.drain(func() syscall.Errno {
 		key, errno := cCQEvent(x.lib, h)
@@ -49,7 +49,7 @@ func (x *nicContext) takeCompletions(h handle) (end bool) {
 	})
 }
 
-// close ends the channel; its CQs are gone.
+// close destroys the channel. It must have no CQs any more.
 func (c *channel) close(lib handle) {
 	if c.h == 0 {
 		return

@@ -13,9 +13,9 @@ import (
 
 // nicContext is an open device.
 //
-// Locks are taken in the order of its fields, and after them those of QPs and CQs. The
-// library may wait, when an object is destroyed, for the goroutines that handle events;
-// so those take no lock but that of the events.
+// Locks are taken in the order of its fields, then those of QPs and CQs. Destroying an
+// object in the library may wait for the goroutines that handle events. Those goroutines
+// therefore take only the lock of the events.
 type nicContext struct {
 	dev        *Device
 	lib        handle
@@ -23,32 +23,32 @@ type nicContext struct {
 	open       opened
 	attr       verbs.DeviceAttr
 	timestamps bool
-	singlePoll bool      // the driver does not bear ibv_next_poll; see datapath.h
+	singlePoll bool      // the driver's ibv_next_poll is broken; see datapath.h
 	probed     sync.Once // fills caps
 	caps       verbs.Capabilities
 
-	// life is held for reading by everything that makes, changes or destroys an
-	// object, and for writing by Close.
+	// life is held for reading by calls that create, change or destroy an object, and for
+	// writing by Close.
 	life   sync.RWMutex
 	closed bool
-	// numbers is held while a QP is made or destroyed, so that the number of one that
-	// is gone cannot come back before its completions are out of its CQs.
+	// numbers is held while a QP is created or destroyed. It keeps the number of a
+	// destroyed QP from being reused before its completions are removed from its CQs.
 	numbers sync.Mutex
-	// mu guards the sets below and the users of every object. It is held for moments.
+	// mu guards the sets below and the users of every object. It is never held for long.
 	mu      sync.Mutex
 	pds     set[*pd]
 	cqs     set[*cq]
-	serial  uint64 // of the last CQ or AH
+	serial  uint64 // number of the last CQ or AH
 	channel channel
 
 	ahMu sync.RWMutex
 	ahs  map[verbs.AHHandle]*ah
 
 	events  eventQueue
-	watcher *watcher // of asynchronous events
+	watcher *watcher // handles asynchronous events
 }
 
-// set is a set of objects that are open.
+// set is a set of open objects.
 type set[T comparable] map[T]struct{}
 
 func (s *set[T]) add(v T) {
@@ -76,7 +76,7 @@ func newContext(d *Device, o opened) (*nicContext, error) {
 
 func (x *nicContext) Device() verbs.Device { return x.dev }
 
-// do runs f if the context is open, and keeps it open meanwhile.
+// do runs f if the context is open, and keeps it open until f returns.
 func (x *nicContext) do(op string, f func() error) error {
 	x.life.RLock()
 	defer x.life.RUnlock()
@@ -86,7 +86,7 @@ func (x *nicContext) do(op string, f func() error) error {
 	return verbs.NewOpError(op, x.dev.Name(), 0, f())
 }
 
-// result returns what f returns, and runs it by do, which is x.do, pd.create or qp.do.
+// result returns what f returns. It runs f through do, which is x.do, pd.create or qp.do.
 func result[T any](do func(op string, f func() error) error, op string, f func() (T, error)) (v T, err error) {
 	err = do(op, func() (err error) {
 		v, err = f()
@@ -117,9 +117,9 @@ func (x *nicContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	return result(x.do, "create CQ", func() (verbs.CQ, error) { return x.createCQ(cfg) })
 }
 
-// end destroys an object by call, and then removes it by left, with the lock held. It does nothing if
-// *closed is set, and fails if the object has users: what says which. An object that the library cannot
-// destroy stays open.
+// end destroys an object with call, and then removes it with left, with the lock held. It does
+// nothing if *closed is set. If the object has users it fails, and the error names them as what. An
+// object that the library cannot destroy stays open.
 func (x *nicContext) end(closed *bool, users *int, what string, call func() syscall.Errno, left func()) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -129,7 +129,7 @@ func (x *nicContext) end(closed *bool, users *int, what string, call func() sysc
 	case users != nil && *users > 0:
 		return fmt.Errorf("%w: %d %s", verbs.ErrBusy, *users, what)
 	}
-	*closed = true // nothing uses it from here on
+	*closed = true // new calls are refused from here on
 	x.mu.Unlock()
 	errno := call()
 	x.mu.Lock()
@@ -141,7 +141,7 @@ func (x *nicContext) end(closed *bool, users *int, what string, call func() sysc
 	return nil
 }
 
-// Close destroys what is open: QPs before what they stand on, the PDs last.
+// Close destroys all open objects: QPs before the objects they use, and the PDs last.
 func (x *nicContext) Close() error {
 	x.life.Lock()
 	defer x.life.Unlock()
@@ -172,7 +172,7 @@ func (x *nicContext) Close() error {
 	return nil
 }
 
-// next returns a number that no other CQ or AH of the context has had.
+// next returns a number that no CQ or AH of the context has had before.
 func (x *nicContext) next() uint64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -28,7 +28,7 @@ func (r *rig) event(t *testing.T, w *verbs.Waker) verbs.Event {
 	}
 }
 
-// Asynchronous events find their object and wake.
+// Asynchronous events have their object and wake the Waker.
 func TestEvents(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	w := verbs.NewWaker()
@@ -44,8 +44,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// The events of an object go with it, whether they were read or not, and closing waits
-// for nobody who is gone.
+// The events of an object disappear with it, read or not, and Close does not wait for their
+// acknowledgement.
 func TestEventsOfClosed(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	for range 200 {
@@ -59,7 +59,7 @@ func TestEventsOfClosed(t *testing.T) {
 	last, err := r.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16, Limit: 3})
 	ok(t, err, "CreateSRQ")
 	if ev := r.event(t, w); ev.SRQ != last {
-		t.Errorf("event = %+v, want that of the SRQ that is open", ev)
+		t.Errorf("event = %+v, want that of the open SRQ", ev)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestEventsFail(t *testing.T) {
 	w := verbs.NewWaker()
 	ok(t, r.ctx.NotifyEvents(w), "NotifyEvents")
 	r.state.failWith(verbAsync, syscall.EIO)
-	srq, err := r.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16, Limit: 3}) // makes the reader look
+	srq, err := r.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16, Limit: 3}) // makes the reader read
 	ok(t, err, "CreateSRQ")
 	if ev := r.event(t, w); ev.Type != verbs.EventDeviceFatal {
 		t.Errorf("event = %v, want %v", ev, verbs.EventDeviceFatal)
@@ -79,7 +79,7 @@ func TestEventsFail(t *testing.T) {
 	ok(t, srq.Close(), "Close of the SRQ")
 }
 
-// What a driver refuses is an error with its errno, and leaves nothing behind.
+// A driver's failure is an error with its errno, and leaves nothing behind.
 func TestControlErrors(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	ep, err := r.qp.Endpoint()
@@ -120,15 +120,15 @@ func TestControlErrors(t *testing.T) {
 			t.Errorf("objects alive after a refused %s = %v, want %v", tt.name, r.state.live, live)
 		}
 		switch tt.name {
-		case "Close of a QP": // it is as it was
+		case "Close of a QP": // it is unchanged
 			r.post(t, r.qp, 1, 1)
-		case "Close of an MR": // the NIC may still reach the memory
+		case "Close of an MR": // the NIC may still access the memory
 			wants(t, "Free of memory whose region could not be closed", r.mem.Free(), verbs.ErrBusy)
 		}
 	}
 }
 
-// A context of an older library has no newer operations, and works.
+// A context of an older library lacks the newer operations but works.
 func TestOldContext(t *testing.T) {
 	lib, s := loadStandin(t, rdmacore.Config{})
 	s.oldContext, s.noUC = 1, 1
@@ -168,7 +168,7 @@ func TestOldContext(t *testing.T) {
 	}
 }
 
-// Connect tells the driver what both ends can bear.
+// Connect passes the driver the values that both ends support.
 func TestConnectAttributes(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	qp := r.newQP(t, verbs.QPConfig{Type: verbs.RC})
@@ -189,8 +189,8 @@ func TestConnectAttributes(t *testing.T) {
 	}
 }
 
-// Posting, polling, arming and closing from several goroutines is safe; the race
-// detector looks on.
+// Posting, polling, arming and closing from several goroutines is safe. The race detector
+// checks it.
 func TestConcurrentClose(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	for range 50 {
@@ -229,7 +229,7 @@ func TestConcurrentClose(t *testing.T) {
 		ok(t, qp.Close(), "Close")
 		for range 3 {
 			if err := <-done; !errors.Is(err, verbs.ErrClosed) {
-				t.Fatalf("a call on a QP that was closed = %v, want ErrClosed", err)
+				t.Fatalf("a call on a closed QP = %v, want ErrClosed", err)
 			}
 		}
 	}

@@ -24,17 +24,17 @@ type cq struct {
 	order   uint64 // locks of two CQs are taken in this order
 	waker   *verbs.Waker
 	users   int         // QPs that use it; guarded by the lock of the context
-	overrun atomic.Bool // an event said so
+	overrun atomic.Bool // set by an overrun event
 
 	mu     sync.Mutex
 	closed bool
 	// stash holds completions that were taken from the library's queue when a QP was
-	// closed or reset. They are older than what is there now.
+	// closed or reset. They are older than those in the queue.
 	stash []verbs.WC
-	// into is never set. That it could be makes the compiler put the slices of callers
-	// on the heap, where they have one address: a stack may move before C is reached.
+	// into is never set. Its existence makes the compiler put the callers' slices on the
+	// heap. A stack could move before the call reaches C.
 	into      *verbs.WC
-	crossings uint64 // polls that went into C, for tests
+	crossings uint64 // number of polls in C, for tests
 }
 
 var _ verbs.CQ = (*cq)(nil)
@@ -67,8 +67,8 @@ func (x *nicContext) createCQ(cfg verbs.CQConfig) (*cq, error) {
 	return c, nil
 }
 
-// makeCQ makes an extended CQ if the device has them, otherwise a plain one. A device may
-// say that it has them and then not make one.
+// makeCQ creates an extended CQ if the device has them, otherwise a plain one. Some devices
+// claim to have extended CQs but fail to create them.
 func (x *nicContext) makeCQ(cfg verbs.CQConfig, ch handle, vector int) (queue, error) {
 	if x.open.extendedCQ && (cfg.Timestamp || !x.dev.lib.cfg.PlainCQ) {
 		fields := uint64(cqFields)
@@ -103,7 +103,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	return 0, c.pollError(n)
 }
 
-// poll goes into C once. It returns how many completions there are or a negative errno.
+// poll goes into C once. It returns the number of completions or a negative errno.
 func (c *cq) poll(dst []verbs.WC) int {
 	into := unsafe.SliceData(dst)
 	if c.h == 0 {
@@ -115,7 +115,7 @@ func (c *cq) poll(dst []verbs.WC) int {
 	return int(n)
 }
 
-// pollRest serves what is out of the ordinary: a closed CQ, no room, a stash.
+// pollRest handles the rare cases: a closed CQ, an empty dst, a stash.
 func (c *cq) pollRest(dst []verbs.WC) (int, error) {
 	if c.closed {
 		return 0, verbs.NewOpError("poll CQ", c.ctx.dev.Name(), 0, verbs.ErrClosed)
@@ -128,7 +128,7 @@ func (c *cq) pollRest(dst []verbs.WC) (int, error) {
 	return n, nil
 }
 
-// pollError says why there is no completion: an overrun, or an errno of the driver.
+// pollError explains a failed poll: an overrun, or an errno of the driver.
 func (c *cq) pollError(n int) error {
 	if n < 0 {
 		return verbs.NewOpError("poll CQ", c.ctx.dev.Name(), 0, inWords(unix.Errno(-n)))
@@ -136,8 +136,8 @@ func (c *cq) pollError(n int) error {
 	return verbs.NewOpError("poll CQ", c.ctx.dev.Name(), 0, verbs.ErrCQOverrun)
 }
 
-// discard takes the completions of a QP out of the queue. The lock is held, and the QP
-// makes no more of them.
+// discard removes the completions of a QP from the queue. The lock is held, and the QP
+// produces no more of them.
 func (c *cq) discard(qpn uint32) {
 	dead := func(wc verbs.WC) bool { return wc.QPN == qpn }
 	c.stash = slices.DeleteFunc(c.stash, dead)
@@ -162,7 +162,7 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	case c.closed:
 		return verbs.NewOpError(op, c.ctx.dev.Name(), 0, verbs.ErrClosed)
 	case c.waker == nil:
-		return verbs.NewOpError(op, c.ctx.dev.Name(), 0, fmt.Errorf("%w: the CQ was made without a Waker", verbs.ErrNotSupported))
+		return verbs.NewOpError(op, c.ctx.dev.Name(), 0, fmt.Errorf("%w: the CQ was created without a Waker", verbs.ErrNotSupported))
 	}
 	if errno := cArm(c.h, solicitedOnly); errno != 0 {
 		return verbs.NewOpError(op, c.ctx.dev.Name(), 0, inWords(errno))

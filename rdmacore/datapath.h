@@ -1,5 +1,5 @@
-// Posting and polling: the part of shim.c that runs for every work request. It is in a
-// file of its own for the reader; only shim.c includes it.
+// Posting and polling: the part of shim.c that runs for every work request. Only shim.c
+// includes it.
 
 #ifndef IBVERBX_DATAPATH_H
 #define IBVERBX_DATAPATH_H
@@ -15,8 +15,8 @@ struct cq {
 	int (*poll)(struct vb_cq *, int, struct vb_wc *);
 	struct vb_cq_ex *ex;  // NULL for a plain CQ
 	uint32_t timestamps;  // completions of an extended CQ have one
-	uint32_t single_poll; // the driver does not bear next_poll; see poll_ex
-	uint32_t datagrams;   // a UD QP receives here, from now on and for ever
+	uint32_t single_poll; // the driver's next_poll is broken; see poll_ex
+	uint32_t datagrams;   // a UD QP has used this CQ for receives; never cleared
 };
 
 struct srq {
@@ -25,16 +25,16 @@ struct srq {
 	uint32_t max_sge;
 };
 
-// gate keeps a queue alive while somebody posts to it, and makes posts take turns. Closing
-// it costs one atomic operation, opening it none, where a lock of Go takes two.
+// gate keeps a queue alive while a thread posts to it, and serializes posts. Entering costs
+// one atomic operation and leaving none. A Go lock takes two.
 struct gate {
 	uint32_t state;
-	uint64_t posts; // that went through, for tests
+	uint64_t posts; // number of posts that went through, for tests
 } __attribute__((aligned(64))); // the two sides of a QP do not share a cache line
 
 enum { GATE_STOPPED, GATE_OPEN, GATE_BUSY };
 
-// qp is freed when nobody can post any more, not when the library's QP is destroyed.
+// qp is freed when no thread can post any more, not when the library's QP is destroyed.
 struct qp {
 	struct gate send, recv;
 	struct vb_qp *qp;
@@ -43,14 +43,14 @@ struct qp {
 	uint64_t max_msg;
 	uint32_t max_inline;
 	uint32_t legal; // a bit per opcode
-	uint32_t plain; // those that need no look at more than their length
+	uint32_t plain; // a bit per opcode that needs only a length check
 	uint32_t max_send_sge;
 	uint32_t max_recv_sge;
 	uint32_t datagrams;
 };
 
-// failed turns what a verb returned into an errno: most return one, some return -1 and
-// set errno, some return a negative errno.
+// failed converts the result of a verb to an errno. Most verbs return an errno, some return -1
+// and set errno, some return a negative errno.
 static int failed(int rc)
 {
 	if (rc >= 0)
@@ -74,9 +74,9 @@ static inline void pause_cpu(void)
 #endif
 }
 
-// enter returns 0 if the caller may post and must leave, SHIM_STOPPED if the queue takes
-// nothing, and SHIM_BUSY if another thread has been posting for so long that this one had
-// better sleep.
+// enter returns 0 if the caller may post and must leave afterwards. It returns SHIM_STOPPED if
+// the queue accepts nothing, and SHIM_BUSY if another thread has been posting for so long that
+// the caller should sleep.
 static inline int enter(struct gate *g)
 {
 	for (int tries = 0; tries < 200; tries++) {
@@ -114,7 +114,7 @@ uint64_t shim_posts(uintptr_t qp)
 	return __atomic_load_n(&q->send.posts, __ATOMIC_RELAXED) + __atomic_load_n(&q->recv.posts, __ATOMIC_RELAXED);
 }
 
-// check says what is wrong with a request, 0 if nothing is.
+// check returns what is wrong with a request, or 0.
 static int check(const struct qp *q, const struct flat_send *in)
 {
 	const int is_inline = in->flags & 8;
@@ -141,9 +141,9 @@ static int check(const struct qp *q, const struct flat_send *in)
 	return 0;
 }
 
-// plain reports whether a request is one of the usual kind, with nothing to check: on a
-// connected QP, no atomic, not inline, at most one element, not too long. The opcode,
-// the flags and the number of elements lie in a row and are looked at together.
+// plain reports whether a request is of the usual kind that needs no other check: on a
+// connected QP, no atomic, not inline, at most one element, not too long. The opcode, the
+// flags and the number of elements are adjacent and are read together.
 static inline int plain(const struct qp *q, const struct flat_send *in)
 {
 	uint32_t head;
@@ -152,8 +152,8 @@ static inline int plain(const struct qp *q, const struct flat_send *in)
 	return !(head & htonl(0xf8f8fe00)) && q->plain >> in->opcode & 1 && in->sge[0].length <= q->max_msg;
 }
 
-// build makes a request of the library's kind from a flat one. The elements stay where
-// they are: they have the library's layout.
+// build converts a flat request to the library's form. The elements stay in place, because
+// they have the library's layout.
 static inline void build(const struct flat_send *in, struct vb_send_wr *out)
 {
 	out->wr_id = in->wrid;
@@ -167,7 +167,7 @@ static inline void build(const struct flat_send *in, struct vb_send_wr *out)
 	out->wr.rdma.rkey = in->rkey;
 }
 
-// build_other does what build leaves out: atomics and datagrams.
+// build_other adds what build leaves out: atomics and datagrams.
 static void build_other(const struct qp *q, const struct flat_send *in, struct vb_send_wr *out)
 {
 	if (q->datagrams) {
@@ -181,7 +181,7 @@ static void build_other(const struct qp *q, const struct flat_send *in, struct v
 	}
 }
 
-// part builds up to limit requests and says what is wrong with the one after the last.
+// part builds up to limit requests and returns what is wrong with the one after the last.
 static inline uint32_t part(const struct qp *q, const struct flat_send *in, uint32_t limit, struct vb_send_wr *chain, int *why)
 {
 	for (uint32_t i = 0; i < limit; i++) {
@@ -196,7 +196,7 @@ static inline uint32_t part(const struct qp *q, const struct flat_send *in, uint
 	return limit;
 }
 
-// CHAIN is how many requests go to the driver at once; longer chains go in parts.
+// CHAIN is how many requests go to the driver at once. Longer chains are split.
 enum { CHAIN = 256 };
 
 static inline int64_t sends(const struct qp *q, const struct flat_send *in, uint32_t count)
@@ -287,14 +287,14 @@ int64_t shim_post_srq(uintptr_t srq, uintptr_t wrs, uint32_t count)
 	return receives(NULL, s, s->max_sge, (struct flat_recv *)wrs, count);
 }
 
-// Opcodes of completions: receives have a bit of their own, and sends below WC_READ move
-// bytes of which nobody learns how many.
+// Opcodes of completions. Receives have their own bit. For sends below WC_READ the length is
+// not reported.
 enum { WC_READ = 2, WC_RECV = 1 << 7 };
 
-// flatten rewrites a completion where it lies. What has no meaning in it becomes zero: of a
-// failed one all but four fields, of a send what only receives have. Each field is read on
-// its own: the driver has just stored them one by one, and a load across several stores has
-// to wait for all of them. wr_id is in the same place on both sides and stays there.
+// flatten converts a completion in place. Fields without a meaning become zero: all but four
+// in a failed one, and those of receives in a send. Each field is read separately: the driver
+// has just stored them one by one, and a load across several stores would have to wait for all
+// of them. wr_id has the same place on both sides.
 static inline void flatten(struct flat_wc *place, uint32_t datagrams)
 {
 	const struct vb_wc *in = (const struct vb_wc *)place;
@@ -331,8 +331,8 @@ static inline void flatten(struct flat_wc *place, uint32_t datagrams)
 	place->timestamp = 0;
 }
 
-// flatten_ex does the same with the present completion of an extended CQ. Each field is a
-// call into the driver, so only those that mean something are asked for.
+// flatten_ex does the same with the current completion of an extended CQ. Each field costs a
+// driver call, so only meaningful fields are read.
 static inline void flatten_ex(const struct cq *c, uint32_t datagrams, struct flat_wc *out)
 {
 	struct vb_cq_ex *ex = c->ex;
@@ -363,10 +363,10 @@ static inline void flatten_ex(const struct cq *c, uint32_t datagrams, struct fla
 		out->timestamp = ex->read_completion_ts(ex);
 }
 
-// poll_ex polls an extended CQ: one completion is there between start and end, each next
-// brings another one. With single_poll every completion has a start and an end of its own,
-// because the driver of Soft-RoCE steps over an entry when a next that found nothing is
-// followed by the end, which must follow it: it counts on in both.
+// poll_ex polls an extended CQ. Between start and end there is one current completion, and
+// each next moves to another. With single_poll every completion has its own start and end:
+// the Soft-RoCE driver advances both in a next that finds nothing and in the end that must
+// follow it, and so skips an entry.
 static int64_t poll_ex(const struct cq *c, uint32_t datagrams, struct flat_wc *dst, uint32_t count)
 {
 	struct vb_poll_cq_attr attr = {0};

@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Device is an RDMA device that libibverbs lists.
+// Device is an RDMA device in the list of libibverbs.
 type Device struct {
 	lib  *Library
 	info deviceInfo
@@ -23,12 +23,12 @@ func (d *Device) Name() string { return d.info.name }
 // GUID is the node GUID.
 func (d *Device) GUID() verbs.GUID { return d.info.guid }
 
-// Driver names the kernel's driver, such as "mlx5_core" or "rdma_rxe"; it is empty if
-// sysfs does not tell.
+// Driver names the kernel driver, such as "mlx5_core" or "rdma_rxe". It is empty if sysfs
+// does not have it.
 func (d *Device) Driver() string { return driverOf(d.info.path) }
 
-// Open returns a new context on the device. Each open asks the library for its devices
-// anew, so a device that was unplugged is verbs.ErrNotFound.
+// Open returns a new context on the device. Each Open asks the library for its devices
+// again, so an unplugged device is verbs.ErrNotFound.
 func (d *Device) Open() (verbs.Context, error) {
 	const op = "open device"
 	if err := d.lib.use(); err != nil {
@@ -50,7 +50,7 @@ func (d *Device) open() (*nicContext, error) {
 	defer cFreeDevices(d.lib.h, list)
 	i := slices.IndexFunc(infos, func(info deviceInfo) bool { return info.name == d.info.name })
 	if i < 0 {
-		return nil, fmt.Errorf("%w: the library does not list it any more", verbs.ErrNotFound)
+		return nil, fmt.Errorf("%w: the library no longer lists it", verbs.ErrNotFound)
 	}
 	o, errno := cOpen(d.lib.h, list, i)
 	if errno != 0 {

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	messageBatch    = 64   // requests posted before all are polled, and completions that the engine takes at once
+	messageBatch    = 64   // requests posted before all are polled; also the engine's polling batch
 	messageFragment = 4096 // bytes in a fragment
 )
 
-// watched is a context that remembers the queues that the engine makes in it.
+// watched is a context that records the queues that the engine creates in it.
 type watched struct {
 	verbs.Context
 	qps []verbs.QP
@@ -57,7 +57,7 @@ func (w *watched) crossings() (posts, polls uint64) {
 	return posts, polls
 }
 
-// messages is the engine over this provider over the stand-in, with a batch of requests.
+// messages is the engine on this provider and the stand-in, with a batch of requests.
 type messages struct {
 	ctx   *watched
 	state *standin
@@ -68,15 +68,15 @@ type messages struct {
 	polls uint64 // of the VirtualCQ
 }
 
-// messageCase is what the requests of a batch are.
+// messageCase describes the requests of a batch.
 type messageCase struct {
 	scheme       ibverbx.Scheme
 	op           verbs.Opcode
 	lanes, frags int
 }
 
-// messageCases runs a test for each scheme, opcode, and number of lanes and fragments. One
-// lane passes everything through, so it has one fragment.
+// messageCases runs a test for each scheme, opcode, and number of lanes and fragments. A single
+// lane passes requests through, so it has one fragment.
 func messageCases(run func(name string, c messageCase)) {
 	for _, scheme := range []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray} {
 		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
@@ -147,8 +147,8 @@ func (m *messages) poll(tb testing.TB) int {
 	return n
 }
 
-// BenchmarkMessageCgo measures what a request costs from the engine through this provider
-// to a driver that completes at once: 64 posted, then all polled.
+// BenchmarkMessageCgo measures the cost of a request from the engine through this provider to
+// a driver that completes at once: 64 posted, then all polled.
 func BenchmarkMessageCgo(b *testing.B) {
 	messageCases(func(name string, c messageCase) {
 		b.Run(name, func(b *testing.B) {
@@ -164,14 +164,14 @@ func BenchmarkMessageCgo(b *testing.B) {
 	})
 }
 
-// The engine's chains cross into C once each, and so does each of its polls: as many
-// crossings as doorbells, and no more polls than one per batch of completions and one that
-// finds the queue empty. Nothing is allocated on the way.
+// Each of the engine's chains and polls crosses into C once. There are as many crossings as
+// doorbells, and at most one poll per batch of completions plus one that finds the queue
+// empty. Nothing is allocated.
 func TestEngineCrossings(t *testing.T) {
 	messageCases(func(name string, c messageCase) {
 		t.Run(name, func(t *testing.T) {
 			m := newMessages(t, c)
-			m.wcs = make([]ibverbx.WC, 4*messageBatch) // never the reason for a small poll
+			m.wcs = make([]ibverbx.WC, 4*messageBatch) // large enough never to limit a poll
 			m.batch(t)
 			stats, doorbells, driver, calls := m.qp.Stats(), m.state.doorbells, m.state.polls, m.polls
 			posts, polls := m.ctx.crossings()

@@ -12,8 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// errnoError is an errno of a verb with the sentinel of package verbs that a caller can
-// act on. errors.Is finds both.
+// errnoError is an errno of a verb together with the sentinel of package verbs that a caller
+// can act on. errors.Is finds both.
 type errnoError struct {
 	errno    syscall.Errno
 	sentinel error
@@ -25,12 +25,12 @@ func (e *errnoError) Error() string {
 
 func (e *errnoError) Unwrap() []error { return []error{e.sentinel, e.errno} }
 
-// errDriver is the sentinel of errnos that tell no more than that something failed.
+// errDriver is the sentinel for errnos without a more specific meaning.
 var errDriver = errors.New("the driver refused")
 
-// sentinels maps errnos of control verbs to what package verbs calls them. Drivers
-// differ: a missing feature is ENOSYS, EOPNOTSUPP or EPROTONOSUPPORT, a used-up
-// resource ENOMEM, ENOSPC or EAGAIN.
+// sentinels maps errnos of control verbs to errors of package verbs. Drivers differ: a
+// missing feature is ENOSYS, EOPNOTSUPP or EPROTONOSUPPORT, and an exhausted resource is
+// ENOMEM, ENOSPC or EAGAIN.
 var sentinels = map[syscall.Errno]error{
 	unix.EINVAL:          verbs.ErrInvalid,
 	unix.ERANGE:          verbs.ErrInvalid,
@@ -52,7 +52,7 @@ var sentinels = map[syscall.Errno]error{
 	unix.EIO:             verbs.ErrDeviceFatal,
 }
 
-// inWords returns an errno of a control verb as an error, nil for 0.
+// inWords returns an errno of a control verb as an error, or nil for 0.
 func inWords(errno syscall.Errno) error {
 	if errno == 0 {
 		return nil
@@ -64,14 +64,14 @@ func inWords(errno syscall.Errno) error {
 	return &errnoError{errno: errno, sentinel: s}
 }
 
-// queueFull reports whether a post stopped for want of room. Drivers say ENOMEM, some
-// EAGAIN or ENOSPC. Other meanings of these errnos, such as too many inline bytes, are
+// queueFull reports whether a post stopped because the queue is full. Drivers return ENOMEM,
+// some EAGAIN or ENOSPC. Other causes of these errnos, such as too many inline bytes, are
 // excluded before a driver sees the request.
 func queueFull(errno syscall.Errno) bool {
 	return errno == unix.ENOMEM || errno == unix.EAGAIN || errno == unix.ENOSPC
 }
 
-// noDeviceList says why the library has no list of devices.
+// noDeviceList explains why the library returns no list of devices.
 func noDeviceList(errno syscall.Errno) error {
 	switch errno {
 	case unix.ENOSYS, unix.ENOENT:
@@ -83,7 +83,7 @@ func noDeviceList(errno syscall.Errno) error {
 	}
 }
 
-// openError says why a device cannot be opened.
+// openError explains why a device cannot be opened.
 func openError(errno syscall.Errno) error {
 	err := inWords(errno)
 	switch errno {
@@ -96,8 +96,8 @@ func openError(errno syscall.Errno) error {
 	}
 }
 
-// registerError says why memory cannot be registered. The usual reason is the limit on
-// locked memory, which every registered page counts against.
+// registerError explains why memory cannot be registered. The usual reason is the limit on
+// locked memory, because registered pages are locked.
 func registerError(errno syscall.Errno, length uint64) error {
 	err := inWords(errno)
 	switch errno {

@@ -11,33 +11,33 @@ import (
 	"ibverbx/verbs"
 )
 
-// Bounds of the queue of events that nobody takes. What concerns the device or a CQ is
-// not crowded out by what concerns one QP.
+// Bounds of the queue of events. Events of single QPs cannot crowd out events of the device
+// or of a CQ.
 const (
 	maxEvents       = 1 << 14
 	maxDeviceEvents = 1 << 10
 )
 
 // eventQueue holds asynchronous events until they are taken, and the objects that events
-// can be about.
+// can refer to.
 type eventQueue struct {
 	mu      sync.Mutex
-	objects map[handle]verbs.Event // by key: an event with the object set
+	objects map[handle]verbs.Event // by key; each value is an event with only the object set
 	pending []verbs.Event
 	waker   *verbs.Waker
 	fatal   bool
 	closed  bool
 }
 
-// know makes events about an object find it. subject has the object set.
+// know adds an object that events can refer to. subject has the object set.
 func (e *eventQueue) know(key handle, subject verbs.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.objects[key] = subject
 }
 
-// forget drops an object and its events, before it is destroyed: nobody is handed an
-// object that is closed.
+// forget removes an object and its events before it is destroyed, so that no caller gets an
+// event with a closed object.
 func (e *eventQueue) forget(key handle) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -56,7 +56,7 @@ func (e *eventQueue) forget(key handle) {
 	e.pending = keep
 }
 
-// without destroys an object by call while no event finds it. If that fails events find it again.
+// without destroys an object with call while it is forgotten. If call fails, the object is known again.
 func (e *eventQueue) without(key handle, call func() syscall.Errno) syscall.Errno {
 	subject, _ := e.lookup(key)
 	e.forget(key)
@@ -67,7 +67,7 @@ func (e *eventQueue) without(key handle, call func() syscall.Errno) syscall.Errn
 	return errno
 }
 
-// lookup returns the object with a key as an event.
+// lookup returns an event with the object of a key set.
 func (e *eventQueue) lookup(key handle) (verbs.Event, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -75,8 +75,8 @@ func (e *eventQueue) lookup(key handle) (verbs.Event, bool) {
 	return ev, ok
 }
 
-// raise queues an event and wakes whoever waits for events. It runs under the lock, so
-// that an object whose event is queued is one that is open.
+// raise queues an event and wakes the Waker. It runs under the lock, so a queued event always
+// refers to an open object.
 func (e *eventQueue) raise(raw asyncEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -112,7 +112,7 @@ func (e *eventQueue) raise(raw asyncEvent) {
 	}
 }
 
-// fail makes the device count as failed, if its events cannot be read any more.
+// fail marks the device as failed because its events can no longer be read.
 func (e *eventQueue) fail() {
 	e.raise(asyncEvent{typ: int32(verbs.EventDeviceFatal)})
 }
@@ -125,8 +125,8 @@ func (e *eventQueue) close() {
 	clear(e.objects)
 }
 
-// takeAsync takes all asynchronous events that the kernel has. The library keeps an
-// object from being destroyed between an event and its acknowledgement.
+// takeAsync takes all pending asynchronous events. The library does not destroy an object
+// between an event and its acknowledgement.
 func (x *nicContext) takeAsync() (end bool) {
 	return x.drain(func() syscall.Errno {
 		ev, errno := cAsyncEvent(x.lib, x.h)
@@ -138,7 +138,7 @@ func (x *nicContext) takeAsync() (end bool) {
 	})
 }
 
-// drain calls take until the kernel has no more events. It reports whether none can come any more.
+// drain calls take until no event is pending. It reports whether no more can ever come.
 func (x *nicContext) drain(take func() syscall.Errno) (end bool) {
 	for {
 		switch take() {

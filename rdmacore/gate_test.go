@@ -12,8 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// postUntil posts chains until it is told an error other than a state that passes, and
-// returns that.
+// postUntil posts chains until an error other than a transient state, and returns that error.
 func postUntil(qp verbs.QP) error {
 	wrs := make([]verbs.SendWR, 3)
 	for i := range wrs {
@@ -31,11 +30,11 @@ func postUntil(qp verbs.QP) error {
 	}
 }
 
-// Posts of one QP take turns, and when a QP is closed or reset nobody is posting to it:
-// those who come later are told why not, and go on when the QP does.
+// Posts to one QP are serialized, and none runs when the QP is closed or reset. Later posts get
+// an error, and succeed again once the QP is connected.
 func TestGate(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
-	for _, linger := range []uint64{1, 20, 20_000} { // the last lets others wait until they give up and sleep
+	for _, linger := range []uint64{1, 20, 20_000} { // with the last one, waiters give up spinning and sleep
 		r.state.linger = linger
 		for range 5 {
 			qp := r.newQP(t, verbs.QPConfig{Type: verbs.RC})
@@ -69,8 +68,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// The same for receives: what a QP is told after it was closed comes from this side, and its
-// handle is good as long as somebody has the QP.
+// The same for receives. After Close the error comes from this side, and the handle stays valid
+// as long as the QP is reachable.
 func TestGateRecv(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	for range 20 {

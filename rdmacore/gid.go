@@ -6,24 +6,23 @@ import (
 	"ibverbx/verbs"
 )
 
-// GIDChoice is the row of a GID table that packets carry as their source, and why.
+// GIDChoice is the row of a GID table that packets carry as their source, and the reason.
 type GIDChoice struct {
 	Entry verbs.GIDEntry
-	// Why says in a few words what made the row the best one.
+	// Why is the reason for the choice, in a few words.
 	Why string
 }
 
-// rank is how good a row is as a source; a higher one wins, and of equal ones the one
-// with the lower index.
+// rank is how good a row is as a source. The higher rank wins. Among equal ranks the lower
+// index wins.
 type rank struct {
 	value int
 	why   string
 }
 
-// Ranks on Ethernet, best first. RoCE v2 is routed and is what both ends of a cluster
-// have; IPv4-mapped addresses are the ones that people configure; a link-local address
-// reaches one segment only, and a peer may have the same interface name and another
-// segment.
+// Ranks on Ethernet, best first. RoCE v2 is routable and is what both ends of a cluster have.
+// IPv4-mapped addresses are those that administrators configure. A link-local address only
+// reaches one segment, and the peer may be on another one.
 var (
 	rankV2IPv4      = rank{8, "RoCE v2 over a routable IPv4 address"}
 	rankV2IPv6      = rank{7, "RoCE v2 over a routable IPv6 address"}
@@ -35,10 +34,10 @@ var (
 	rankIB          = rank{9, "the port GID of an InfiniBand port"}
 )
 
-// ChooseGID chooses the source address of a port from the rows of its GID table that are
-// not empty. A wanted GID that is not zero is taken as it is, in its RoCE v2 row if there
-// are several. Otherwise routable RoCE v2 rows come first, IPv4-mapped ones before IPv6,
-// and link-local ones last.
+// ChooseGID chooses the source address of a port from the non-empty rows of its GID table. A
+// wanted GID that is not zero is used as it is, in its RoCE v2 row if it has several.
+// Otherwise routable RoCE v2 rows are preferred, IPv4-mapped before IPv6, and link-local rows
+// come last.
 func ChooseGID(link verbs.LinkLayer, rows []verbs.GIDEntry, wanted verbs.GID) (GIDChoice, error) {
 	var (
 		best  GIDChoice
@@ -57,7 +56,7 @@ func ChooseGID(link verbs.LinkLayer, rows []verbs.GIDEntry, wanted verbs.GID) (G
 	case found.value == 0 && !wanted.IsZero():
 		return best, verbs.Invalidf("GID %s is not in the table of the port", wanted)
 	case found.value == 0:
-		return best, fmt.Errorf("%w: the GID table is empty: give the network interface of the port an address and set it up", verbs.ErrNotFound)
+		return best, fmt.Errorf("%w: the GID table is empty: assign an address to the port's network interface and bring it up", verbs.ErrNotFound)
 	case !wanted.IsZero():
 		best.Why = "asked for"
 	}

@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// usage is what a process has.
+// usage counts the resources of the process.
 type usage struct{ fds, mappings, goroutines int }
 
 func measure(t *testing.T) usage {
@@ -27,7 +27,7 @@ func measure(t *testing.T) usage {
 	u := usage{fds: len(fds), goroutines: runtime.NumGoroutine()}
 	for sc := bufio.NewScanner(f); sc.Scan(); {
 		// Threads come and go with their stacks, and so do the arenas of both
-		// languages; what names a file is a mapping that somebody made.
+		// languages. A mapping that names a file was made on purpose.
 		if strings.Contains(sc.Text(), "/") {
 			u.mappings++
 		}
@@ -35,8 +35,8 @@ func measure(t *testing.T) usage {
 	return u
 }
 
-// lifetime opens a device, makes one object of each kind, uses them, and closes all: by
-// hand, or by closing the context.
+// lifetime opens a device, creates one object of each kind, uses them, and closes all of them,
+// one by one or by closing the context.
 func lifetime(t *testing.T, dev verbs.Device, byHand bool) {
 	t.Helper()
 	ctx, err := dev.Open()
@@ -77,10 +77,10 @@ func lifetime(t *testing.T, dev verbs.Device, byHand bool) {
 	ok(t, mem.Free(), "Free")
 }
 
-// noLeak runs lifetimes and compares what the process has before and after.
+// noLeak runs lifetimes and compares the resources of the process before and after.
 func noLeak(t *testing.T, dev verbs.Device, rounds int) {
 	t.Helper()
-	for i := range 20 { // what is made once is made
+	for i := range 20 { // the first rounds create what exists once
 		lifetime(t, dev, i%2 == 0)
 	}
 	before := measure(t)
@@ -88,7 +88,7 @@ func noLeak(t *testing.T, dev verbs.Device, rounds int) {
 		lifetime(t, dev, i%2 == 0)
 	}
 	after := measure(t)
-	for range 60_000 { // a goroutine that has told that it ends may not have ended yet
+	for range 60_000 { // a goroutine that signaled its end may still be running
 		if after.goroutines == before.goroutines {
 			break
 		}
@@ -100,10 +100,10 @@ func noLeak(t *testing.T, dev verbs.Device, rounds int) {
 	}
 }
 
-// Opening and closing everything a thousand times leaves nothing: no descriptor, no
-// goroutine, no mapping, and no object of the library.
+// Opening and closing everything a thousand times leaks no descriptor, goroutine, mapping or
+// object of the library.
 func TestNoLeak(t *testing.T) {
-	lib, _ := loadStandin(t, rdmacore.Config{}) // counts what is alive at the end
+	lib, _ := loadStandin(t, rdmacore.Config{}) // checks at the end that no object is alive
 	devices, err := lib.Devices()
 	ok(t, err, "Devices")
 	noLeak(t, devices[0], 1000)

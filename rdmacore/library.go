@@ -15,12 +15,12 @@ type Library struct {
 	h   handle
 
 	mu     sync.Mutex
-	open   int // contexts
+	open   int // number of open contexts
 	closed bool
 }
 
-// Load opens libibverbs. The error wraps ErrNoLibrary or ErrOldLibrary and says what the
-// dynamic linker said. The library is not unloaded before the process ends.
+// Load opens libibverbs. The error wraps ErrNoLibrary or ErrOldLibrary and has the message of
+// the dynamic linker. The library stays loaded until the process ends.
 func Load(cfg Config) (*Library, error) {
 	const op = "load libibverbs"
 	h, text, res := cLoad(cfg.library())
@@ -45,7 +45,7 @@ func Load(cfg Config) (*Library, error) {
 // Path is the name or path that was opened.
 func (l *Library) Path() string { return l.cfg.library() }
 
-// use counts a context, so that Close cannot pull the library away under it.
+// use counts a context, so that Close cannot release the library while it is in use.
 func (l *Library) use() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,8 +62,8 @@ func (l *Library) unuse() {
 	l.open--
 }
 
-// Devices returns the RDMA devices, in the order of the library. None is an error that
-// wraps ErrNoDevice and says what to do about it.
+// Devices returns the RDMA devices in the order of the library. If there are none, the error
+// wraps ErrNoDevice and explains what to do.
 func (l *Library) Devices() ([]*Device, error) {
 	const op = "list devices"
 	if err := l.use(); err != nil {
@@ -86,7 +86,7 @@ func (l *Library) Devices() ([]*Device, error) {
 	return devices, nil
 }
 
-// Close gives the library back; verbs.ErrBusy while contexts are open.
+// Close releases the library. It returns verbs.ErrBusy while contexts are open.
 func (l *Library) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

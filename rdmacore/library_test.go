@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// wants fails the test unless err wraps sentinel and says all the words.
+// wants fails the test unless err wraps sentinel and contains all words.
 func wants(tb testing.TB, what string, err, sentinel error, words ...string) {
 	tb.Helper()
 	if !errors.Is(err, sentinel) {
@@ -28,7 +28,7 @@ func wants(tb testing.TB, what string, err, sentinel error, words ...string) {
 	}
 }
 
-// A library that is not there, is none, or lacks a function is an error, and no more.
+// A library that is missing, not a library, or lacks a function is only an error.
 func TestLoadErrors(t *testing.T) {
 	_, err := rdmacore.Load(rdmacore.Config{Library: "libno-such-verbs.so.9"})
 	wants(t, "Load of a library that is not there", err, rdmacore.ErrNoLibrary, "libno-such-verbs.so.9", "install")
@@ -45,7 +45,7 @@ func TestLoadErrors(t *testing.T) {
 	wants(t, "Load of another library", err, rdmacore.ErrOldLibrary, "ibv_get_device_list@IBVERBS_1.1")
 }
 
-// standinWith compiles a stand-in with a version script of its own.
+// standinWith compiles a stand-in with its own version script.
 func standinWith(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "standin.map")
@@ -56,7 +56,7 @@ func standinWith(t *testing.T, script string) string {
 	return placeStandin(t, library, err)
 }
 
-// What is missing from an old library is named.
+// The error names what an old library lacks.
 func TestLoadOldLibrary(t *testing.T) {
 	old := standinWith(t, "IBVERBS_1.0 { global: ibv_*; local: *; };")
 	_, err := rdmacore.Load(rdmacore.Config{Library: old})
@@ -68,7 +68,7 @@ func TestLoadOldLibrary(t *testing.T) {
 	wants(t, "Load of a library without ibv_create_qp", err, rdmacore.ErrOldLibrary, "ibv_create_qp@IBVERBS_1.1")
 }
 
-// Without a device the error says what to do.
+// Without a device the error explains what to do.
 func TestNoDevice(t *testing.T) {
 	lib, s := loadStandin(t, rdmacore.Config{})
 	for errno, word := range map[syscall.Errno]string{
@@ -104,7 +104,7 @@ func TestDevices(t *testing.T) {
 	ok(t, ctx.Close(), "second Close of the context")
 }
 
-// A library that was closed opens nothing, and its devices say so.
+// A closed library opens nothing, and neither do its devices.
 func TestClosedLibrary(t *testing.T) {
 	lib, _ := loadStandin(t, rdmacore.Config{})
 	devices, err := lib.Devices()

@@ -6,5 +6,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain fails if a test leaves a goroutine behind: a context that is closed has none.
+// TestMain fails if a test leaks a goroutine. A closed context has none.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -23,7 +23,7 @@ var _ verbs.MR = (*mr)(nil)
 
 const accessFlags = verbs.AccessAll | verbs.AccessRelaxedOrdering
 
-// checkAccess holds the rules of ibv_reg_mr(3), which not every driver checks.
+// checkAccess checks the rules of ibv_reg_mr(3), which some drivers do not check.
 func checkAccess(a verbs.Access) error {
 	switch {
 	case a&^accessFlags != 0:
@@ -60,7 +60,7 @@ func (d *pd) register(m *verbs.Memory, access verbs.Access) (*mr, error) {
 func (d *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
 	return result(d.create, "register dma-buf", func() (verbs.MR, error) {
 		if d.ctx.capabilities()&verbs.CapDMABuf == 0 {
-			return nil, fmt.Errorf("%w: the device or the library cannot register a dma-buf", verbs.ErrNotSupported)
+			return nil, fmt.Errorf("%w: the device or the library does not support dma-buf registration", verbs.ErrNotSupported)
 		}
 		if err := checkAccess(access); err != nil {
 			return nil, err
@@ -89,8 +89,8 @@ func (m *mr) Close() error {
 	return ignoreClosed(m.pd.ctx.do("deregister memory", m.destroy))
 }
 
-// destroy deregisters the region. If that fails the memory stays retained: the NIC may
-// still reach it.
+// destroy deregisters the region. If that fails the memory stays retained, because the NIC
+// may still access it.
 func (m *mr) destroy() error {
 	x := m.pd.ctx
 	return x.end(&m.closed, nil, "", func() syscall.Errno { return cDeregMR(x.lib, m.h) }, func() {

@@ -23,7 +23,7 @@ type pd struct {
 
 var _ verbs.PD = (*pd)(nil)
 
-// create counts one more user of the PD while make runs, and afterwards if make succeeds.
+// create runs make and counts one more user of the PD. If make fails, the count is undone.
 func (d *pd) create(op string, make func() error) error {
 	return d.ctx.do(op, func() error {
 		d.ctx.mu.Lock()
@@ -67,7 +67,7 @@ func (d *pd) Close() error {
 	return ignoreClosed(d.ctx.do("close PD", d.destroy))
 }
 
-// ignoreClosed makes Close idempotent: an object that was closed with its context is closed.
+// ignoreClosed makes Close idempotent, also for objects that were closed with their context.
 func ignoreClosed(err error) error {
 	if errors.Is(err, verbs.ErrClosed) {
 		return nil
@@ -80,7 +80,7 @@ func (d *pd) destroy() error {
 	return x.end(&d.closed, &d.users, "objects", func() syscall.Errno { return cDeallocPD(x.lib, d.h) }, func() { delete(x.pds, d) })
 }
 
-// destroyContents destroys the objects that use the PD, when its context is closed.
+// destroyContents destroys the objects that use the PD, when the context is closed.
 func (d *pd) destroyContents() error {
 	var errs []error
 	for q := range d.qps {

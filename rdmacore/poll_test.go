@@ -12,9 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// cqKinds runs a test with a plain CQ, on a device that has extended ones and on one that
-// has not, with an extended CQ, and with one whose driver steps over entries as that of
-// Soft-RoCE does.
+// cqKinds runs a test with a plain CQ on a device with and without extended CQs, with an
+// extended CQ, and with an extended CQ whose driver skips entries as that of Soft-RoCE does.
 func cqKinds(t *testing.T, run func(t *testing.T, r *rig)) {
 	for _, kind := range []struct {
 		name     string
@@ -44,7 +43,7 @@ func cqKinds(t *testing.T, run func(t *testing.T, r *rig)) {
 	}
 }
 
-// post posts n signaled writes numbered from first on.
+// post posts n signaled writes, numbered from first.
 func (r *rig) post(tb testing.TB, qp verbs.QP, first, n int) {
 	tb.Helper()
 	wrs := make([]verbs.SendWR, n)
@@ -56,8 +55,8 @@ func (r *rig) post(tb testing.TB, qp verbs.QP, first, n int) {
 	}
 }
 
-// Every field of a completion that means something comes over, whatever the kind of the CQ,
-// and the others are zero.
+// Every meaningful field of a completion is delivered by each kind of CQ, and the others are
+// zero.
 func TestPollFields(t *testing.T) {
 	cqKinds(t, func(t *testing.T, r *rig) {
 		qpn := r.qp.Num()
@@ -83,7 +82,7 @@ func TestPollFields(t *testing.T) {
 			}
 			r.state.opcode, r.state.status = uint64(tt.want.Opcode)+1, uint64(tt.want.Status)
 			if tt.want.Status != verbs.StatusSuccess {
-				r.state.opcode = uint64(verbs.WCRecv) + 1 // not valid, and must not show
+				r.state.opcode = uint64(verbs.WCRecv) + 1 // not valid, and must not be delivered
 			}
 			r.post(t, r.qp, 42, 1)
 			wcs := []verbs.WC{{WRID: 1, Status: 2, Opcode: 3, Flags: 0xff, ByteLen: 5, SrcQPN: 6, PKeyIndex: 7, Timestamp: 8}, {WRID: 99}}
@@ -96,8 +95,8 @@ func TestPollFields(t *testing.T) {
 	})
 }
 
-// A poll asks the driver of a plain CQ once, that of an extended one to begin once; but that
-// of Soft-RoCE, which cannot go on to the next, once for each.
+// A poll calls the driver of a plain CQ once and starts an extended CQ once. With Soft-RoCE,
+// which cannot advance to the next entry, it starts once per completion.
 func TestPollAsksOnce(t *testing.T) {
 	cqKinds(t, func(t *testing.T, r *rig) {
 		r.post(t, r.qp, 0, 16)
@@ -110,7 +109,7 @@ func TestPollAsksOnce(t *testing.T) {
 			want = 16
 		}
 		if got := r.state.polls - polls; got != want {
-			t.Errorf("the driver was asked %d times for 16 completions, want %d", got, want)
+			t.Errorf("the driver was called %d times for 16 completions, want %d", got, want)
 		}
 		if got := rdmacore.Crossings(r.cq) - crossings; got != 1 {
 			t.Errorf("%d crossings for one poll, want 1", got)
@@ -118,7 +117,7 @@ func TestPollAsksOnce(t *testing.T) {
 	})
 }
 
-// Completions come oldest first, however many a poll takes.
+// Completions are delivered oldest first, however many a poll takes.
 func TestPollBatches(t *testing.T) {
 	cqKinds(t, func(t *testing.T, r *rig) {
 		next := uint64(0)
@@ -133,7 +132,7 @@ func TestPollBatches(t *testing.T) {
 				}
 				for _, wc := range wcs[:n] {
 					if wc.WRID != next {
-						t.Fatalf("completion %d came when it was the turn of %d", wc.WRID, next)
+						t.Fatalf("got completion %d, want %d next", wc.WRID, next)
 					}
 					next++
 				}
@@ -148,7 +147,7 @@ func TestPollBatches(t *testing.T) {
 	})
 }
 
-// A driver that cannot be polled is an error.
+// An error of the driver in a poll is returned.
 func TestPollError(t *testing.T) {
 	cqKinds(t, func(t *testing.T, r *rig) {
 		r.state.failWith(verbPoll, syscall.EIO)
@@ -161,8 +160,8 @@ func TestPollError(t *testing.T) {
 	})
 }
 
-// Closing or resetting a QP takes its completions out of its CQ and leaves those of
-// others there, in order, although numbers of QPs are soon used again.
+// Closing or resetting a QP removes its completions from its CQ and keeps those of others, in
+// order, although QP numbers are soon reused.
 func TestDiscard(t *testing.T) {
 	cqKinds(t, func(t *testing.T, r *rig) {
 		other := r.newQP(t, verbs.QPConfig{Type: verbs.RC})
@@ -217,7 +216,7 @@ func TestArm(t *testing.T) {
 	})
 }
 
-// Wait ends with its context, and with its CQ.
+// Wait ends when its context or its CQ ends.
 func TestWaitEnds(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -242,7 +241,7 @@ func TestWaitEnds(t *testing.T) {
 	}
 }
 
-// Timestamps need an extended CQ; where there is none asking for them is refused.
+// Timestamps need an extended CQ. Without one they are refused.
 func TestTimestamps(t *testing.T) {
 	for _, tt := range []struct {
 		name                   string

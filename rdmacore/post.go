@@ -20,30 +20,30 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	}
 	from := unsafe.SliceData(wrs)
 	if q.h == 0 {
-		q.send.from = from // never; see cq.into
+		q.send.from = from // never executed; see cq.into
 	}
 	r := cPostSend(q.h, uintptr(unsafe.Pointer(from)), len(wrs))
 	runtime.KeepAlive(from)
-	runtime.KeepAlive(q) // the handle goes with it
+	runtime.KeepAlive(q) // its cleanup frees the handle
 	if uint32(r) != 0 {
 		return q.postRest(wrs, r)
 	}
 	return int(r >> 32), nil
 }
 
-// cross does the same where one more call does not matter.
+// cross is PostSend's call into C, for callers off the hot path.
 func (q *qp) cross(wrs []verbs.SendWR) int64 {
 	from := unsafe.SliceData(wrs)
 	if q.h == 0 {
-		q.send.from = from // never; see cq.into
+		q.send.from = from // never executed; see cq.into
 	}
 	r := cPostSend(q.h, uintptr(unsafe.Pointer(from)), len(wrs))
 	runtime.KeepAlive(from)
-	runtime.KeepAlive(q) // the handle goes with it
+	runtime.KeepAlive(q) // its cleanup frees the handle
 	return r
 }
 
-// postRest continues a post of sends that were not all taken.
+// postRest continues a post of sends that were not all accepted.
 func (q *qp) postRest(wrs []verbs.SendWR, r int64) (int, error) {
 	n, why, err := q.send.rest(r, func() int64 { return q.cross(wrs) }, q.sendRefused)
 	if why != 0 {
@@ -52,9 +52,9 @@ func (q *qp) postRest(wrs []verbs.SendWR, r int64) (int, error) {
 	return n, err
 }
 
-// rest repeats a post, by cross, while the gate is shut or another goroutine posts. It returns the
-// number of requests that were taken and why the next one was not, or the error of refused. The
-// goroutines that wait do so under the lock, all but one asleep.
+// rest repeats a post with cross while the gate is shut or another goroutine posts. It returns how
+// many requests were accepted and why the next one was not, or the error of refused. Waiting
+// goroutines queue on the lock, so only one of them spins.
 func (s *side) rest(r int64, cross func() int64, refused func() error) (n int, why uint32, err error) {
 	for {
 		if why = uint32(r); why != stopped && why != busy {
@@ -71,13 +71,13 @@ func (s *side) rest(r int64, cross func() int64, refused func() error) (n int, w
 	}
 }
 
-// sendRefused returns why the QP takes no sends. The lock is held.
+// sendRefused returns why the QP accepts no sends. The lock is held.
 func (q *qp) sendRefused() error {
 	switch s := &q.send; {
 	case s.closed:
 		return q.opError("post send", verbs.ErrClosed)
 	case s.state < verbs.StateRTS:
-		return q.opError("post send", fmt.Errorf("%w: sends can be posted from RTS on, the QP is in %s", verbs.ErrState, s.state))
+		return q.opError("post send", fmt.Errorf("%w: sends need RTS, the QP is in %s", verbs.ErrState, s.state))
 	case s.depth == 0:
 		return verbs.ErrQueueFull
 	default:
@@ -86,7 +86,7 @@ func (q *qp) sendRefused() error {
 }
 
 // postDatagrams posts datagrams. Their address handles come from the caller, so they are looked up
-// and never followed. The table is locked while C reads the objects, so that none is destroyed.
+// and never dereferenced. The table is locked while C reads the objects, so none is destroyed.
 func (q *qp) postDatagrams(wrs []verbs.SendWR) (int, error) {
 	s, x := &q.send, q.pd.ctx
 	s.mu.Lock()
@@ -106,7 +106,7 @@ func (q *qp) postDatagrams(wrs []verbs.SendWR) (int, error) {
 				wr.AH = 0
 			}
 		}
-		r := q.cross(s.datagrams[:n]) // the gate is free: it is set, and datagrams are posted, under the lock
+		r := q.cross(s.datagrams[:n]) // the gate is free: gate changes and datagram posts both hold the lock
 		done += int(r >> 32)
 		if why := uint32(r); why != 0 {
 			return done, q.sendError(done, wrs, why)
@@ -117,7 +117,7 @@ func (q *qp) postDatagrams(wrs []verbs.SendWR) (int, error) {
 	}
 }
 
-// sendError returns why wrs[n] was not taken. A full queue is ordinary: its error is bare.
+// sendError returns why wrs[n] was not accepted. ErrQueueFull is not wrapped.
 func (q *qp) sendError(n int, wrs []verbs.SendWR, why uint32) error {
 	if queueFull(syscall.Errno(why)) {
 		return verbs.ErrQueueFull
@@ -132,7 +132,7 @@ func (q *qp) sendError(n int, wrs []verbs.SendWR, why uint32) error {
 	case badFlags:
 		err = verbs.Invalidf("unknown flags %s", wr.Flags)
 	case tooLong:
-		err = verbs.Invalidf("%d bytes, the QP sends %d in one message", wr.Length(), q.maxMsg)
+		err = verbs.Invalidf("%d bytes, the QP allows %d in one message", wr.Length(), q.maxMsg)
 	case inlineOpcode:
 		err = verbs.Invalidf("INLINE is not legal on %s", wr.Opcode)
 	case inlineLength:
@@ -156,19 +156,19 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	return int(r >> 32), nil
 }
 
-// crossRecv posts receives in C, if the gate is open.
+// crossRecv posts receives in C if the gate is open.
 func (q *qp) crossRecv(wrs []verbs.RecvWR) int64 {
 	from := unsafe.SliceData(wrs)
 	if q.h == 0 {
-		q.recv.from = from // never; see cq.into
+		q.recv.from = from // never executed; see cq.into
 	}
 	r := cPostRecv(q.h, uintptr(unsafe.Pointer(from)), len(wrs))
 	runtime.KeepAlive(from)
-	runtime.KeepAlive(q) // the handle goes with it
+	runtime.KeepAlive(q) // its cleanup frees the handle
 	return r
 }
 
-// recvRest continues a post of receives that were not all taken.
+// recvRest continues a post of receives that were not all accepted.
 func (q *qp) recvRest(wrs []verbs.RecvWR, r int64) (int, error) {
 	n, why, err := q.recv.rest(r, func() int64 { return q.crossRecv(wrs) }, q.recvRefused)
 	if why != 0 {
@@ -177,7 +177,7 @@ func (q *qp) recvRest(wrs []verbs.RecvWR, r int64) (int, error) {
 	return n, err
 }
 
-// recvRefused returns why the QP takes no receives. The lock is held.
+// recvRefused returns why the QP accepts no receives. The lock is held.
 func (q *qp) recvRefused() error {
 	var err error
 	switch {
@@ -188,12 +188,12 @@ func (q *qp) recvRefused() error {
 	case q.recv.depth == 0:
 		return verbs.ErrQueueFull
 	default:
-		err = fmt.Errorf("%w: receives can be posted from INIT on, the QP is in RESET", verbs.ErrState)
+		err = fmt.Errorf("%w: receives need at least INIT, the QP is in RESET", verbs.ErrState)
 	}
 	return q.opError("post receive", err)
 }
 
-// recvError returns why wrs[n] was not taken, by a QP or, if qpn is 0, by an SRQ.
+// recvError returns why wrs[n] was not accepted, by a QP or, if qpn is 0, by an SRQ.
 func (x *nicContext) recvError(qpn uint32, n int, wrs []verbs.RecvWR, why uint32, maxSGE int) error {
 	if queueFull(syscall.Errno(why)) {
 		return verbs.ErrQueueFull

@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// bigEndian is v as a driver finds it in memory, read in host order.
+// bigEndian returns v as a driver sees it in memory, read in host order.
 func bigEndian(v uint32) uint32 {
 	return binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, v))
 }
@@ -69,7 +69,7 @@ func TestPostRecvFields(t *testing.T) {
 	}
 }
 
-// A chain crosses once and rings one doorbell; a poll crosses once.
+// A chain crosses once and rings one doorbell. A poll crosses once.
 func TestOneCrossing(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	for _, n := range []int{1, 4, 16, 64, 256} {
@@ -92,7 +92,7 @@ func TestOneCrossing(t *testing.T) {
 			t.Errorf("a poll of %d took %d crossings and %d calls, want 1 and 1", n, c, p)
 		}
 	}
-	// A longer chain crosses once too, and goes to the driver in parts.
+	// A longer chain also crosses once, and goes to the driver in parts.
 	crossings, posted := rdmacore.Crossings(r.qp), r.state.posted
 	n, err := r.qp.PostSend(make([]verbs.SendWR, 600))
 	if n != 600 || err != nil || r.state.posted-posted != 600 || rdmacore.Crossings(r.qp)-crossings != 1 {
@@ -100,8 +100,8 @@ func TestOneCrossing(t *testing.T) {
 	}
 }
 
-// However a driver says that it is full, it is ErrQueueFull, bare, and n says what was
-// taken, within the first part of a chain and behind it.
+// Whatever errno a driver uses for a full queue, the error is a bare ErrQueueFull, and n counts
+// the accepted requests, within the first part of a chain and beyond.
 func TestQueueFull(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	srq, err := r.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16})
@@ -133,11 +133,11 @@ func TestQueueFull(t *testing.T) {
 	}
 }
 
-// What is not legal is refused before the driver sees it, with what is wrong in words;
-// what stands before it is posted.
+// An illegal request is rejected before the driver sees it, with an error that names the
+// mistake. Requests before it are posted.
 func TestPostRefusals(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
-	long := verbs.SGE{Length: 1 << 30} // as long as a message of the stand-in may be
+	long := verbs.SGE{Length: 1 << 30} // the maximum message length of the stand-in
 	tests := []struct {
 		name string
 		wr   verbs.SendWR
@@ -168,8 +168,8 @@ func TestPostRefusals(t *testing.T) {
 	wants(t, "PostRecv with 5 elements", err, verbs.ErrInvalid, "receive 1 of the chain", "5 SGEs")
 }
 
-// A post in a state that does not allow it never reaches the driver, which would keep it
-// for later.
+// A post in a state that does not allow it never reaches the driver, which would keep it for
+// later.
 func TestPostStates(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	qp := r.newQP(t, verbs.QPConfig{Type: verbs.RC})
@@ -199,8 +199,8 @@ func TestPostStates(t *testing.T) {
 	refused("RESET after ERR", true)
 }
 
-// Datagrams carry the library's handle for the caller's; a handle that is closed, of
-// another PD or made up is refused and never followed.
+// Datagrams reach the driver with the library's handle in place of the caller's. A handle that
+// is closed, of another PD or made up is rejected and never dereferenced.
 func TestDatagrams(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.UD)
 	r.state.record = 1
@@ -219,7 +219,7 @@ func TestDatagrams(t *testing.T) {
 	if wr.AH != ah.Handle() {
 		t.Error("PostSend changed the caller's request, want it untouched")
 	}
-	many := make([]verbs.SendWR, 200) // more than go at once
+	many := make([]verbs.SendWR, 200) // more than one batch
 	for i := range many {
 		many[i] = wr
 	}

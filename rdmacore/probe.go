@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// probe finds out what the device can do, by trying. libibverbs has no call that tells
-// whether a transport exists.
+// probe finds the capabilities of the device by trying them. libibverbs has no call that
+// tells which transports exist.
 func (x *nicContext) probe() {
 	caps := verbs.Capabilities(0)
 	if x.attr.MaxSRQ > 0 {
@@ -26,9 +26,9 @@ func (x *nicContext) probe() {
 	x.caps = caps
 }
 
-// driverCaps is what no call can find out without a peer: how a driver behaves once a
-// QP is in the error state. None has CapSQD: drivers of current hardware refuse SQD, and
-// Soft-RoCE takes it and then forgets, on the way back to RTS, what was posted meanwhile.
+// driverCaps returns the capabilities that cannot be probed without a peer: the behavior of a
+// QP in the error state. No driver has CapSQD. Drivers of current hardware refuse SQD.
+// Soft-RoCE accepts it, but on the way back to RTS it forgets requests posted meanwhile.
 func driverCaps(driver string) verbs.Capabilities {
 	if driver == "rdma_rxe" {
 		return 0 // a receive posted in ERR waits until the QP is reset
@@ -36,7 +36,7 @@ func driverCaps(driver string) verbs.Capabilities {
 	return verbs.CapFlushOnPost
 }
 
-// probeTransports makes QPs of the kinds that not every device has.
+// probeTransports creates QPs of the types that not every device has.
 func (x *nicContext) probeTransports() (caps verbs.Capabilities) {
 	pd, errno := cAllocPD(x.lib, x.h)
 	if errno != 0 {
@@ -80,8 +80,8 @@ func (x *nicContext) probeTransports() (caps verbs.Capabilities) {
 	return caps
 }
 
-// knowsDMABuf registers a dma-buf that does not exist: a driver that knows dma-bufs
-// says so by the errno.
+// knowsDMABuf registers a dma-buf that does not exist. The errno shows whether the driver
+// supports dma-bufs.
 func (x *nicContext) knowsDMABuf() bool {
 	pd, errno := cAllocPD(x.lib, x.h)
 	if errno != 0 {

@@ -22,42 +22,42 @@ type qp struct {
 	sendCQ, recvCQ *cq
 	srq            *srq
 	port           uint8
-	gid            verbs.GIDEntry // the source of packets
+	gid            verbs.GIDEntry // the source address of packets
 	maxMsg         uint64
 	maxInline      int
 	maxSendSGE     int
 	maxRecvSGE     int
 
-	// ctl guards what Modify changes.
+	// ctl guards attr and psn.
 	ctl  sync.Mutex
-	attr verbs.QPAttr // as it was set; State is the device's
-	psn  uint32       // what Endpoint tells the peer
+	attr verbs.QPAttr // as set by Modify; the device has the current State
+	psn  uint32       // the PSN that Endpoint reports
 
 	send sendSide
 	recv recvSide
 }
 
-// sendSide says whether and why not sends can be posted. Posts do not look here: they go
-// through a gate in C, which follows ready, and come here when it is shut.
+// sendSide tells whether sends can be posted, and if not, why. Posts go through a gate in C,
+// which follows ready. They read sendSide only when the gate is shut.
 type sendSide struct {
 	side                     // ready from RTS on
-	state     verbs.QPState  // as far as Modify knows it
-	from      *verbs.SendWR  // as cq.into
-	datagrams []verbs.SendWR // room for UD requests with the library's handles in them
+	state     verbs.QPState  // the last state set by Modify
+	from      *verbs.SendWR  // never set; see cq.into
+	datagrams []verbs.SendWR // buffer for UD requests with the library's handles
 }
 
 // recvSide is the same for receives.
 type recvSide struct {
 	side               // ready unless the state is RESET or the QP has an SRQ
-	from *verbs.RecvWR // as cq.into
+	from *verbs.RecvWR // never set; see cq.into
 }
 
-// side is what the two sides have in common.
+// side has the common fields of both sides.
 type side struct {
 	mu     sync.Mutex
 	ready  bool // requests can be posted; the gate in C follows it
 	closed bool
-	depth  int // requests
+	depth  int // in requests
 }
 
 // gateSide names one of the two gates of a QP.
@@ -68,8 +68,8 @@ const (
 	recvGate
 )
 
-// gate opens or stops a side, whose lock is held. When it returns nobody is posting
-// through a gate that was stopped.
+// gate opens or shuts a side, whose lock is held. When it returns, no goroutine is posting
+// through a shut gate.
 func (q *qp) gate(side gateSide, open bool) {
 	for !cSetGate(q.h, side, open) {
 		runtime.Gosched()
@@ -85,7 +85,7 @@ const (
 	legalRC = legalUC | 1<<verbs.OpRDMARead | 1<<verbs.OpAtomicCmpAndSwp | 1<<verbs.OpAtomicFetchAndAdd
 )
 
-// datagramBatch is how many datagrams go into C at once.
+// datagramBatch is how many datagrams one call into C posts.
 const datagramBatch = 64
 
 func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
@@ -118,7 +118,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 		return nil, inWords(errno)
 	}
 	q.h, q.key, q.num, q.maxInline = made.h, made.key, made.num, made.maxInline
-	runtime.AddCleanup(q, cFreeQP, q.h) // not before: somebody may be posting when it is closed
+	runtime.AddCleanup(q, cFreeQP, q.h) // not earlier: a goroutine may be posting during Close
 	q.psn = randomPSN()
 	q.send.depth, q.recv.depth = cfg.MaxSendWR, cfg.MaxRecvWR
 	if q.typ == verbs.UD {
@@ -133,7 +133,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 
 func randomPSN() uint32 { return rand.Uint32() & 0xffffff }
 
-// checkQPConfig returns the opcodes that the QP takes, or what is wrong.
+// checkQPConfig returns the opcodes that the QP accepts, or an error about the Config.
 func (x *nicContext) checkQPConfig(cfg *verbs.QPConfig) (legal uint8, err error) {
 	switch cfg.Type {
 	case verbs.RC:
@@ -169,8 +169,8 @@ func (x *nicContext) checkQPConfig(cfg *verbs.QPConfig) (legal uint8, err error)
 	return legal, nil
 }
 
-// choosePath finds the source address of the QP, and the longest message: that of the
-// port, on UD one packet.
+// choosePath finds the source address and the maximum message length of the QP. The length is
+// that of the port, and one packet on UD.
 func (q *qp) choosePath(gid verbs.GID) error {
 	x := q.pd.ctx
 	port, err := x.port(int(q.port))
@@ -192,8 +192,8 @@ func (q *qp) choosePath(gid verbs.GID) error {
 	return nil
 }
 
-// take counts the QP as a user of its CQs and its SRQ, if they are of its context and
-// open.
+// take counts the QP as a user of its CQs and its SRQ. They must be open and belong to its
+// context.
 func (q *qp) take(cfg verbs.QPConfig) error {
 	x := q.pd.ctx
 	send, sendOK := cfg.SendCQ.(*cq)
@@ -245,14 +245,14 @@ func (q *qp) opError(op string, err error) error {
 	return verbs.NewOpError(op, q.pd.ctx.dev.Name(), q.num, err)
 }
 
-// do runs f if the QP is open, and keeps it open meanwhile.
+// do runs f if the QP is open, and keeps it open until f returns.
 func (q *qp) do(op string, f func() error) error {
 	x := q.pd.ctx
 	x.life.RLock()
 	defer x.life.RUnlock()
 	q.ctl.Lock()
 	defer q.ctl.Unlock()
-	if q.send.closed { // written under ctl too
+	if q.send.closed { // writers hold ctl too
 		return q.opError(op, verbs.ErrClosed)
 	}
 	return q.opError(op, f())
@@ -291,7 +291,7 @@ func (q *qp) destroy() error {
 	return nil
 }
 
-// stop makes both queues refuse requests, and waits for posts that are under way.
+// stop makes both queues reject requests, and waits for ongoing posts.
 func (q *qp) stop(closed bool) {
 	for gate, s := range [...]*side{sendGate: &q.send.side, recvGate: &q.recv.side} {
 		s.mu.Lock()
@@ -301,7 +301,7 @@ func (q *qp) stop(closed bool) {
 	}
 }
 
-// open undoes stop, as far as the state allows.
+// open undoes stop as far as the state allows.
 func (q *qp) open() {
 	for _, s := range [...]*side{&q.send.side, &q.recv.side} {
 		s.mu.Lock()
@@ -311,7 +311,7 @@ func (q *qp) open() {
 	q.reached(q.send.state)
 }
 
-// lockCQs keeps others from polling the CQs of the QP.
+// lockCQs locks the CQs of the QP against polling.
 func (q *qp) lockCQs() (unlock func()) {
 	first, second := q.sendCQ, q.recvCQ
 	if first == second {
@@ -329,8 +329,8 @@ func (q *qp) lockCQs() (unlock func()) {
 	}
 }
 
-// discardCompletions takes the completions of the QP out of its CQs, as drivers of
-// hardware do by themselves. The CQs are locked.
+// discardCompletions removes the completions of the QP from its CQs. Hardware drivers do that
+// by themselves. The CQs are locked.
 func (q *qp) discardCompletions() {
 	q.sendCQ.discard(q.num)
 	if q.recvCQ != q.sendCQ {

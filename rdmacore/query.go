@@ -16,7 +16,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// describe asks the device for what does not change.
+// describe queries the constant attributes of the device.
 func (x *nicContext) describe() error {
 	attr, timestamps, errno := cQueryDevice(x.lib, x.h)
 	if errno != 0 {
@@ -42,13 +42,13 @@ func (x *nicContext) QueryDevice() (verbs.DeviceAttr, error) {
 	})
 }
 
-// capabilities is what the device can do. It is found out when somebody first asks.
+// capabilities returns the capabilities of the device. The first call probes them.
 func (x *nicContext) capabilities() verbs.Capabilities {
 	x.probed.Do(x.probe)
 	return x.caps
 }
 
-// checkPort refuses a port that the device does not have.
+// checkPort rejects a port that the device does not have.
 func (x *nicContext) checkPort(port int) error {
 	if port < 1 || port > x.attr.Ports {
 		return verbs.Invalidf("port %d: the device has ports 1 to %d", port, x.attr.Ports)
@@ -77,7 +77,7 @@ func (x *nicContext) gid(port, index int) (verbs.GIDEntry, error) {
 		return verbs.GIDEntry{}, err
 	}
 	if index < 0 || index >= 1<<16 {
-		return verbs.GIDEntry{}, verbs.Invalidf("row %d of a GID table", index)
+		return verbs.GIDEntry{}, verbs.Invalidf("GID index %d", index)
 	}
 	r, errno := cQueryGID(x.lib, x.h, port, index)
 	if errno != 0 {
@@ -91,7 +91,7 @@ func (x *nicContext) gid(port, index int) (verbs.GIDEntry, error) {
 	return r.GIDEntry, nil
 }
 
-// complete fills in the type of a row that the library did not tell.
+// complete fills in the type of a row if the library did not report it.
 func (x *nicContext) complete(r *gidRow) {
 	if r.hasType {
 		return
@@ -107,7 +107,7 @@ func (x *nicContext) complete(r *gidRow) {
 	}
 }
 
-// gidAttribute reads what sysfs says about a row of a GID table; empty if nothing.
+// gidAttribute reads an attribute of a GID table row from sysfs; empty if there is none.
 func (x *nicContext) gidAttribute(port int, what string, index int) string {
 	b, err := os.ReadFile(filepath.Join(x.dev.info.path, "ports", fmt.Sprint(port), "gid_attrs", what, fmt.Sprint(index)))
 	if err != nil {
@@ -116,7 +116,7 @@ func (x *nicContext) gidAttribute(port int, what string, index int) string {
 	return strings.TrimSpace(string(b))
 }
 
-// gids returns the rows of a port's GID table that are not empty.
+// gids returns the non-empty rows of a port's GID table.
 func (x *nicContext) gids(port int, attr verbs.PortAttr) ([]verbs.GIDEntry, error) {
 	rows, errno := cGIDTable(x.lib, x.h, attr.GIDs*x.attr.Ports)
 	if errno != 0 && errno != unix.ENOSYS && errno != unix.EOPNOTSUPP {
@@ -144,13 +144,12 @@ func (x *nicContext) gids(port int, attr verbs.PortAttr) ([]verbs.GIDEntry, erro
 	return found, nil
 }
 
-// guid returns a GUID that lies in memory big-endian.
+// guid converts a GUID from big-endian memory.
 func guid(raw uint64) verbs.GUID {
 	return verbs.GUID(binary.BigEndian.Uint64((*[8]byte)(unsafe.Pointer(&raw))[:]))
 }
 
-// linkLayer reads the code of a port; drivers that leave it out mean InfiniBand
-// (ibv_query_port(3)).
+// linkLayer converts the code of a port. Unspecified means InfiniBand (ibv_query_port(3)).
 func linkLayer(code uint8) verbs.LinkLayer {
 	if code == 0 {
 		return verbs.LinkLayerInfiniBand
@@ -158,11 +157,11 @@ func linkLayer(code uint8) verbs.LinkLayer {
 	return verbs.LinkLayer(code)
 }
 
-// driverRXE is the kernel's driver of Soft-RoCE.
+// driverRXE is the kernel's Soft-RoCE driver.
 const driverRXE = "rdma_rxe"
 
-// driverOf names the kernel driver of the device with a path in sysfs. Devices made of
-// software have no link to one; rxe is told by the network interface that it names.
+// driverOf names the kernel driver of the device with a path in sysfs. Software devices have
+// no link to a driver. An rxe device is recognized by the network interface that it names.
 func driverOf(path string) string {
 	if target, err := os.Readlink(filepath.Join(path, "device", "driver")); err == nil {
 		return filepath.Base(target)

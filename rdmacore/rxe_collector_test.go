@@ -11,8 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// Registered memory stays where it is while the collector runs, and so do the slices of
-// requests and completions that the kernel's device is given.
+// Registered memory, and the slices of requests and completions, stay in place while the
+// garbage collector runs.
 func TestCollectorRXE(t *testing.T) {
 	ctx := openRXE(t, rxeDevices(t, rdmacore.Config{})["rxe0"])
 	pd, err := ctx.AllocPD()

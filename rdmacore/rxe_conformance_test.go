@@ -67,7 +67,7 @@ func runRXE(t *testing.T, a, b string, cfg rdmacore.Config, departures map[strin
 	})
 }
 
-// TestVersionsRXE says what the suite ran on: docs/conformance.md repeats it.
+// TestVersionsRXE logs the versions that the suite ran on, for docs/conformance.md.
 func TestVersionsRXE(t *testing.T) {
 	if rxeDevices(t, rdmacore.Config{})["rxe0"] == nil { // loads the library
 		t.Fatal("no device rxe0, want the test machine")

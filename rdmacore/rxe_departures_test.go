@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// rxeSubstitutes are the statuses that Soft-RoCE confuses, and why a test may take one for
+// rxeSubstitutes are the statuses that Soft-RoCE confuses, and the reasons for accepting one for
 // the other.
 var rxeSubstitutes = []struct {
 	right, reported verbs.Status
@@ -32,7 +32,7 @@ var rxeSubstitutes = []struct {
 	},
 }
 
-// substitutes is rxeSubstitutes as the suite takes them.
+// substitutes returns rxeSubstitutes in the form of the suite.
 func substitutes() map[verbs.Status][]verbs.Status {
 	m := map[verbs.Status][]verbs.Status{}
 	for _, s := range rxeSubstitutes {
@@ -41,7 +41,7 @@ func substitutes() map[verbs.Status][]verbs.Status {
 	return m
 }
 
-// Reasons that several departures of Soft-RoCE share.
+// Reasons shared by several departures of Soft-RoCE.
 const (
 	rxeNoSQE       = "takes UC and UD QPs to ERR on a local error; IBTA 10.3.1.6 wants SQE"
 	rxeNoQPEvents  = "raises no QP_ACCESS_ERR and no QP_REQ_ERR; ibv_get_async_event(3) has both"
@@ -52,8 +52,8 @@ const (
 	rxeLoopbackGRH = "delivers an IPv4 header without checksum for datagrams that stay in the device"
 )
 
-// rxeDepartures names what Soft-RoCE of Linux 6.1 with rdma-core 44 does otherwise than the
-// specification and the manual pages say, between two devices.
+// rxeDepartures lists where Soft-RoCE of Linux 6.1 with rdma-core 44 departs from the
+// specification and the manual pages, between two devices.
 var rxeDepartures = map[string]string{
 	"atomic/Misaligned": rxeMisaligned,
 
@@ -76,7 +76,7 @@ var rxeDepartures = map[string]string{
 	"events/String":                       rxeNoLastWQE,
 }
 
-// rxeLoopback is the same within one device.
+// rxeLoopback is the same list within one device.
 var rxeLoopback = func() map[string]string {
 	m := maps.Clone(rxeDepartures)
 	m["ud/Reply"] = rxeLoopbackGRH

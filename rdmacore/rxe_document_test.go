@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// docs/conformance.md gives the reason of every departure and of every substitute as it
-// stands here, next to the name.
+// docs/conformance.md has the reason of every departure and substitute next to its name, word
+// for word.
 func TestDocumentTellsDepartures(t *testing.T) {
 	if os.Getenv("IBVERBX_RXE") == "1" {
 		t.Skip("the document is not in the machine of test/rxe; the test needs no device")
@@ -28,15 +28,15 @@ func TestDocumentTellsDepartures(t *testing.T) {
 	}
 	for name, reason := range rxeLoopback {
 		if !told[name] {
-			t.Errorf("docs/conformance.md has no line with %q and %s, want both: write it again (test/rxe/conformance)", reason, name)
+			t.Errorf("docs/conformance.md has no line with %q and %s, want both: regenerate it (test/rxe/conformance)", reason, name)
 		}
 	}
 	for _, s := range rxeSubstitutes {
 		if want := fmt.Sprintf("\n- %q for %q: %s.\n", s.reported, s.right, s.reason); !strings.Contains(string(text), want) {
-			t.Errorf("docs/conformance.md lacks %q, want every substitute: write it again (test/rxe/conformance)", want)
+			t.Errorf("docs/conformance.md lacks %q, want every substitute: regenerate it (test/rxe/conformance)", want)
 		}
 	}
-	// What departs no more is not told any more.
+	// The document has no departures that are gone.
 	for _, line := range lines {
 		cells := strings.Split(line, " | ")
 		if !strings.HasPrefix(line, "| `") || len(cells) < 5 {
@@ -45,7 +45,7 @@ func TestDocumentTellsDepartures(t *testing.T) {
 		name := strings.Trim(cells[0], "| `")
 		one, two := cells[len(cells)-2] == "departs", cells[len(cells)-1] == "departs |"
 		if one && rxeLoopback[name] == "" || two && rxeDepartures[name] == "" {
-			t.Errorf("docs/conformance.md says that %s departs, want that of the departures only: write it again (test/rxe/conformance)", name)
+			t.Errorf("docs/conformance.md lists %s as a departure, but it is none: regenerate it (test/rxe/conformance)", name)
 		}
 	}
 }

@@ -8,27 +8,26 @@ import (
 	"ibverbx/verbs"
 )
 
-// Choice is a device that a specification names.
+// Choice is a device chosen by a specification.
 type Choice[D any] struct {
 	Device D
-	// Port is the port that was asked for, 0 if none was.
+	// Port is the requested port; 0 means none.
 	Port int
 }
 
-// Select chooses devices by name, in the habit of RDMA programs:
+// Select chooses devices by name, in the syntax that RDMA programs share:
 //
 //	""                  all devices
-//	"mlx5_0"            all devices whose name begins so
+//	"mlx5_0"            all devices whose name starts with mlx5_0
 //	"mlx5_0:1"          the same, and port 1 of each
 //	"mlx5_0:1,mlx5_2"   a list; the result has its order
-//	"=mlx5_1,mlx5_3"    the devices of these names, not mlx5_10
-//	"^mlx5_3,rxe"       all devices but those whose names begin so
-//	"^=mlx5_1"          all devices but the one of that name
+//	"=mlx5_1,mlx5_3"    exactly these names, not mlx5_10
+//	"^mlx5_3,rxe"       all devices except those whose names start with mlx5_3 or rxe
+//	"^=mlx5_1"          all devices except mlx5_1
 //
-// A device comes once, or once for each port that was asked for. An entry that matches
-// no device is an error that wraps verbs.ErrNotFound and names the devices there are;
-// one that cannot be read wraps verbs.ErrInvalid. Entries after ^ may match nothing, but
-// something must be left.
+// A device appears once, or once for each requested port. An entry that matches no device is
+// an error that wraps verbs.ErrNotFound and lists the devices. A malformed entry wraps
+// verbs.ErrInvalid. Entries after ^ may match nothing, but at least one device must remain.
 func Select[D interface{ Name() string }](spec string, devices []D) ([]Choice[D], error) {
 	const op = "select devices"
 	s, err := parseSpec(spec)
@@ -42,7 +41,7 @@ func Select[D interface{ Name() string }](spec string, devices []D) ([]Choice[D]
 	return chosen, nil
 }
 
-// spec is a specification that was read.
+// spec is a parsed specification.
 type spec struct {
 	exclude, exact bool
 	entries        []specEntry // none means all devices
@@ -50,7 +49,7 @@ type spec struct {
 
 type specEntry struct {
 	name string
-	port int // 0 if none was asked for
+	port int // 0 means none
 }
 
 func parseSpec(text string) (s spec, err error) {
@@ -79,7 +78,7 @@ func parseEntry(field string) (specEntry, error) {
 		return specEntry{}, verbs.Invalidf("an entry without a name: want name or name:port, separated by commas")
 	}
 	if strings.ContainsAny(name, "^= \t") {
-		return specEntry{}, verbs.Invalidf("%q: ^ and = stand at the beginning of a list only, and names have no spaces", field)
+		return specEntry{}, verbs.Invalidf("%q: ^ and = are only allowed at the start of a list, and names have no spaces", field)
 	}
 	if !hasPort {
 		return specEntry{name: name}, nil
@@ -108,11 +107,11 @@ func choose[D interface{ Name() string }](s spec, devices []D) ([]Choice[D], err
 			}
 		}
 		if len(chosen) == 0 {
-			return nil, fmt.Errorf("%w: no device is left of %s", verbs.ErrNotFound, names(devices))
+			return nil, fmt.Errorf("%w: every device is excluded: %s", verbs.ErrNotFound, names(devices))
 		}
 		return chosen, nil
 	}
-	taken := map[specEntry]bool{} // with port 0: the device was chosen in some way
+	taken := map[specEntry]bool{} // port 0: the device was chosen with or without a port
 	for _, e := range s.entries {
 		found := false
 		for _, d := range devices {
@@ -121,7 +120,7 @@ func choose[D interface{ Name() string }](s spec, devices []D) ([]Choice[D], err
 			}
 			found = true
 			key, any := specEntry{d.Name(), e.port}, specEntry{name: d.Name()}
-			whole := specEntry{d.Name(), -1} // it was chosen without a port
+			whole := specEntry{d.Name(), -1} // the device was chosen without a port
 			if taken[key] || taken[whole] || e.port == 0 && taken[any] {
 				continue
 			}

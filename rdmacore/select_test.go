@@ -25,7 +25,7 @@ func TestSelect(t *testing.T) {
 		{"", "mlx5_0 mlx5_1 mlx5_10 rxe0", nil},
 		{"  ", "mlx5_0 mlx5_1 mlx5_10 rxe0", nil},
 		{"mlx5_0", "mlx5_0", nil},
-		{"mlx5_1", "mlx5_1 mlx5_10", nil}, // all that match, not the first only
+		{"mlx5_1", "mlx5_1 mlx5_10", nil}, // all matches, not only the first
 		{"mlx5", "mlx5_0 mlx5_1 mlx5_10", nil},
 		{"mlx5_0:1", "mlx5_0:1", nil},
 		{"mlx5_1:2", "mlx5_1:2 mlx5_10:2", nil},
@@ -40,7 +40,7 @@ func TestSelect(t *testing.T) {
 		{"=mlx5_1:1,rxe0", "mlx5_1:1 rxe0", nil},
 		{"=mlx5", "", verbs.ErrNotFound},
 		{"^mlx5_1", "mlx5_0 rxe0", nil},
-		{"^mlx5_0,mlx5_1", "rxe0", nil}, // excluded stays excluded, whatever else is on the list
+		{"^mlx5_0,mlx5_1", "rxe0", nil}, // an excluded device stays excluded, whatever else is on the list
 		{"^=mlx5_1", "mlx5_0 mlx5_10 rxe0", nil},
 		{"^eth", "mlx5_0 mlx5_1 mlx5_10 rxe0", nil},
 		{"^mlx5,rxe", "", verbs.ErrNotFound},
@@ -87,7 +87,7 @@ func choices(cs []rdmacore.Choice[named]) string {
 	return strings.Join(parts, " ")
 }
 
-// An error names what there is, so that the next try can be right.
+// The error lists the devices.
 func TestSelectNamesDevices(t *testing.T) {
 	_, err := rdmacore.Select("mlx4_0", []named{"rxe0", "rxe1"})
 	if err == nil || !strings.Contains(err.Error(), "rxe0, rxe1") || !strings.Contains(err.Error(), "mlx4_0") {
@@ -98,8 +98,8 @@ func TestSelectNamesDevices(t *testing.T) {
 	}
 }
 
-// Whatever the specification, the choice is among the devices, none twice, and those
-// that a ^ names are not among them.
+// For any specification, the choice contains only devices, none twice, and none that a ^
+// excludes.
 func FuzzSelect(f *testing.F) {
 	for _, s := range []string{"", "mlx5_0:1", "a,b", "^a,b", "=a", "^=a", "a:b:c", "mlx5_0:1,mlx5_0", ":::", "^,=", "a:255,a"} {
 		f.Add(s, "mlx5_0 mlx5_1 mlx5_10 a ab b")
@@ -129,7 +129,7 @@ func FuzzSelect(f *testing.F) {
 		for _, c := range got {
 			p := pick{c.Device.Name(), c.Port}
 			if seen[p] || seen[pick{p.name, 0}] || !slices.Contains(devices, c.Device) || c.Port < 0 || c.Port > 255 {
-				t.Fatalf("Select(%q) = %v: %v is there twice, is no device or has no such port", spec, got, p)
+				t.Fatalf("Select(%q) = %v: %v appears twice, is no device or has no such port", spec, got, p)
 			}
 			seen[p] = true
 		}

@@ -1,8 +1,8 @@
 //go:build linux && cgo && !386 && !arm && !mips && !mipsle
 
-// The C side: it finds libibverbs at run time and calls it. Nothing here blocks except
-// destroying an object while an event about it is being handled, and no Go memory is
-// kept after a call returns.
+// The C side finds libibverbs at run time and calls it. Nothing here blocks except destroying
+// an object while an event about it is being handled. No Go memory is kept after a call
+// returns.
 
 #define _GNU_SOURCE
 #include "shim.h"
@@ -28,7 +28,7 @@ _Static_assert(sizeof(void *) == 8, "the flat values are laid out for 64 bits");
 #define LIB(l) ((struct library *)(l))
 #define CTX(c) ((struct vb_context *)(c))
 
-// missing is the errno of a verb that returned no object.
+// missing returns the errno of a verb that returned no object.
 static int missing(void)
 {
 	return errno ? errno : EIO;
@@ -39,7 +39,7 @@ static void *find(void *handle, const char *symbol, const char *version)
 #ifdef __GLIBC__
 	return dlvsym(handle, symbol, version);
 #else
-	(void)version; // musl knows no versions
+	(void)version; // musl has no symbol versions
 	return dlsym(handle, symbol);
 #endif
 }
@@ -51,7 +51,7 @@ int shim_load(const char *path, uintptr_t *out, char *text, size_t size)
 
 	if (!lib)
 		return SHIM_NO_MEMORY;
-	// The library keeps threads and handlers of its own: it stays once it is there.
+	// The library has its own threads and handlers, so it is never unloaded.
 	lib->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	if (!lib->handle) {
 		const char *why = dlerror();
@@ -118,8 +118,8 @@ void shim_devices_free(uintptr_t lib, uintptr_t list)
 	LIB(lib)->free_device_list((struct vb_device **)list);
 }
 
-// extended returns the structure with the newer operations if it reaches back to the
-// one at offset, NULL otherwise.
+// extended returns the structure with the newer operations if it is large enough to include
+// the one at offset, NULL otherwise.
 static struct vb_context_ex *extended(struct vb_context *ctx, size_t offset)
 {
 	struct vb_context_ex *ex;
@@ -238,7 +238,7 @@ static int region(struct vb_mr *mr, struct shim_region *out)
 
 int shim_reg_mr(uintptr_t lib, uintptr_t pd, uint64_t addr, uint64_t length, uint32_t access, struct shim_region *out)
 {
-	const uint32_t optional = 0x3ff00000; // hints, which older libraries and kernels do not know
+	const uint32_t optional = 0x3ff00000; // hints that older libraries and kernels do not know
 
 	errno = 0;
 	if (access & optional && LIB(lib)->reg_mr_iova2)
@@ -426,7 +426,7 @@ int shim_create_qp(uintptr_t lib, uintptr_t pd, const struct shim_qp_init *init,
 	q->max_send_sge = init->cap.max_send_sge;
 	q->max_recv_sge = init->cap.max_recv_sge;
 	q->datagrams = init->type == 4;
-	if (q->datagrams) // others may be polling
+	if (q->datagrams) // other threads may be polling
 		__atomic_store_n(&((struct cq *)init->recv_cq)->datagrams, 1, __ATOMIC_RELAXED);
 	out->qp = (uintptr_t)q;
 	out->key = (uintptr_t)q->qp;

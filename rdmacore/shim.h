@@ -1,6 +1,6 @@
-// What Go calls. Objects cross as numbers (uintptr_t), work requests and completions as
-// arrays of the flat values of package verbs. Unless a comment says otherwise a function
-// returns 0 or an errno.
+// The functions that Go calls. Objects cross as numbers (uintptr_t), work requests and
+// completions as arrays of the flat values of package verbs. Unless a comment says otherwise
+// a function returns 0 or an errno.
 
 #ifndef IBVERBX_SHIM_H
 #define IBVERBX_SHIM_H
@@ -8,7 +8,7 @@
 #include "abi.h"
 
 // flat_send, flat_recv and flat_wc are verbs.SendWR, verbs.RecvWR and verbs.WC. cgo.go
-// compares them field by field when it is compiled.
+// compares them field by field at compile time.
 struct flat_send {
 	uint64_t wrid;
 	uint64_t remote_addr;
@@ -50,8 +50,8 @@ struct flat_wc {
 	uint64_t timestamp;
 };
 
-// Reasons for which a post stops that no driver gives. They follow the errnos in the
-// low half of what the post functions return.
+// Reasons for a post to stop that do not come from a driver. They follow the errnos in the low
+// half of the result of the post functions.
 enum {
 	SHIM_BAD_OPCODE = 1 << 16,
 	SHIM_BAD_SGES,
@@ -61,8 +61,8 @@ enum {
 	SHIM_INLINE_LENGTH,
 	SHIM_ATOMIC_LENGTH,
 	SHIM_NO_AH,
-	SHIM_STOPPED, // the gate is not open
-	SHIM_BUSY,    // somebody else is in the gate
+	SHIM_STOPPED, // the gate is shut
+	SHIM_BUSY,    // another thread is in the gate
 };
 
 // Results of shim_load.
@@ -73,14 +73,14 @@ enum {
 	SHIM_NO_MEMORY,
 };
 
-// shim_load opens a library. text takes what the dynamic linker says, or the name of
-// the symbol that is missing.
+// shim_load opens a library. text receives the dynamic linker's message, or the name of the
+// missing symbol.
 int shim_load(const char *path, uintptr_t *lib, char *text, size_t size);
 void shim_unload(uintptr_t lib);
 int shim_fork_init(uintptr_t lib);
 
-// shim_devices gives the list to each of the next two, and takes it back with
-// shim_devices_free. No list is an errno.
+// shim_devices returns the device list for shim_device_at and shim_open, or an errno.
+// shim_devices_free frees it.
 struct shim_device {
 	char name[VB_NAME_MAX];
 	char path[VB_PATH_MAX];
@@ -105,10 +105,10 @@ int shim_close(uintptr_t lib, uintptr_t ctx);
 
 int shim_query_device(uintptr_t lib, uintptr_t ctx, struct vb_device_attr *attr, uint64_t *timestamp_mask);
 int shim_query_port(uintptr_t lib, uintptr_t ctx, uint8_t port, struct vb_port_attr *attr);
-// shim_query_gid returns ENODATA for a row that is empty, and has_type 0 if the library
-// cannot tell the type of a row.
+// shim_query_gid returns ENODATA for an empty row, and has_type 0 if the library does not
+// report the type of a row.
 int shim_query_gid(uintptr_t lib, uintptr_t ctx, uint32_t port, uint32_t index, struct vb_gid_entry *row, uint32_t *has_type);
-// shim_gid_table returns the number of rows of all ports, or a negative errno; ENOSYS
+// shim_gid_table returns the number of rows of all ports or a negative errno, which is ENOSYS
 // if the library has no such call.
 int64_t shim_gid_table(uintptr_t lib, uintptr_t ctx, uintptr_t rows, size_t count);
 
@@ -128,9 +128,9 @@ int shim_dereg_mr(uintptr_t lib, uintptr_t mr);
 int shim_create_channel(uintptr_t lib, uintptr_t ctx, uintptr_t *channel, int32_t *fd);
 int shim_destroy_channel(uintptr_t lib, uintptr_t channel);
 
-// shim_create_cq makes a plain CQ, or an extended one if there are wc_flags. single_poll
-// says that the driver of extended CQs does not bear next_poll. key is what completion
-// events and asynchronous events name the CQ by.
+// shim_create_cq creates a plain CQ, or an extended one if wc_flags is not 0. single_poll
+// means that the driver's next_poll is broken. Completion events and asynchronous events
+// refer to the CQ by key.
 struct shim_queue {
 	uintptr_t queue;
 	uintptr_t key;
@@ -141,8 +141,8 @@ int shim_create_cq(uintptr_t lib, uintptr_t ctx, uint32_t depth, uintptr_t chann
 		   uint32_t single_poll, struct shim_queue *out);
 int shim_destroy_cq(uintptr_t lib, uintptr_t cq);
 int shim_arm(uintptr_t cq, uint32_t solicited_only);
-// shim_cq_event takes a completion event and returns EAGAIN if there is none. The CQ of
-// the event cannot be destroyed before shim_ack_cq_event.
+// shim_cq_event takes a completion event, or returns EAGAIN if there is none. The CQ of the
+// event cannot be destroyed before shim_ack_cq_event.
 int shim_cq_event(uintptr_t lib, uintptr_t channel, uintptr_t *key);
 void shim_ack_cq_event(uintptr_t lib, uintptr_t key);
 
@@ -150,8 +150,8 @@ int shim_create_srq(uintptr_t lib, uintptr_t pd, uint32_t max_wr, uint32_t max_s
 int shim_set_limit(uintptr_t lib, uintptr_t srq, uint32_t limit);
 int shim_destroy_srq(uintptr_t lib, uintptr_t srq);
 
-// shim_create_qp makes a QP that takes only what legal (a bit per opcode), max_msg and
-// its capabilities allow. init.send_cq, recv_cq and srq are handles of this shim.
+// shim_create_qp creates a QP that accepts only what legal (a bit per opcode), max_msg and its
+// capabilities allow. init.send_cq, recv_cq and srq are handles of this shim.
 struct shim_qp_init {
 	uintptr_t send_cq;
 	uintptr_t recv_cq;
@@ -170,13 +170,13 @@ struct shim_qp_made {
 	uint32_t max_inline;
 };
 int shim_create_qp(uintptr_t lib, uintptr_t pd, const struct shim_qp_init *init, struct shim_qp_made *out);
-// shim_destroy_qp destroys the library's QP. The handle is good for posts, which a stopped
-// gate refuses, until shim_free_qp.
+// shim_destroy_qp destroys the library's QP. The handle stays valid for posts, which a stopped
+// gate rejects, until shim_free_qp.
 int shim_destroy_qp(uintptr_t lib, uintptr_t qp);
 void shim_free_qp(uintptr_t qp);
-// shim_set_gate makes one side of a QP take posts, or refuse them with SHIM_STOPPED. It
-// returns SHIM_BUSY, and has done nothing, while somebody posts. Both sides of a new QP are
-// stopped. One thread at a time may call it for a side.
+// shim_set_gate makes one side of a QP accept posts, or reject them with SHIM_STOPPED. While a
+// thread is posting it changes nothing and returns SHIM_BUSY. Both sides of a new QP are
+// stopped. Only one thread at a time may call it for a side.
 int shim_set_gate(uintptr_t qp, uint32_t recv, uint32_t open);
 int shim_modify_qp(uintptr_t lib, uintptr_t qp, struct vb_qp_attr *attr, int mask);
 int shim_query_qp_state(uintptr_t lib, uintptr_t qp, int32_t *state);
@@ -184,8 +184,8 @@ int shim_query_qp_state(uintptr_t lib, uintptr_t qp, int32_t *state);
 int shim_create_ah(uintptr_t lib, uintptr_t pd, struct vb_ah_attr *attr, uintptr_t *ah);
 int shim_destroy_ah(uintptr_t lib, uintptr_t ah);
 
-// shim_async_event takes an asynchronous event and returns EAGAIN if there is none. The
-// object of the event cannot be destroyed before shim_ack_async_event.
+// shim_async_event takes an asynchronous event, or returns EAGAIN if there is none. The object
+// of the event cannot be destroyed before shim_ack_async_event.
 struct shim_event {
 	uintptr_t element; // key of the object, or number of the port
 	int32_t type;
@@ -194,9 +194,9 @@ struct shim_event {
 int shim_async_event(uintptr_t lib, uintptr_t ctx, struct shim_event *out);
 void shim_ack_async_event(uintptr_t lib, struct shim_event *event);
 
-// The posts return how many requests were taken in the high half and why they stopped,
-// an errno or one of the reasons above, in the low half. shim_poll returns how many
-// completions there are, or a negative errno.
+// The posts return the number of accepted requests in the high half. The low half has the
+// reason why they stopped: an errno or one of the reasons above. shim_poll returns the number
+// of completions or a negative errno.
 int64_t shim_post_send(uintptr_t qp, uintptr_t wrs, uint32_t count);
 int64_t shim_post_recv(uintptr_t qp, uintptr_t wrs, uint32_t count);
 int64_t shim_post_srq(uintptr_t srq, uintptr_t wrs, uint32_t count);

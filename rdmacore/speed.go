@@ -1,9 +1,9 @@
 package rdmacore
 
 // portSpeed returns the rate of a port in megabits per second from the codes of
-// ibv_query_port(3): lanes times the rate of one, 0 if a code is unknown. The rates are
-// those of the wire, without the overhead of its coding, as link layers are sold: SDR
-// 2.5, DDR 5, QDR 10, FDR10 10, FDR 14, EDR 25, HDR 50, NDR 100 Gb/s.
+// ibv_query_port(3), or 0 if a code is unknown. The rate is the number of lanes times the
+// nominal rate of a lane: SDR 2.5, DDR 5, QDR 10, FDR10 10, FDR 14, EDR 25, HDR 50, NDR
+// 100 Gb/s.
 func portSpeed(width, speed uint8) uint32 {
 	var lanes uint32
 	switch width {

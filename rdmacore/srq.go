@@ -23,7 +23,7 @@ type srq struct {
 
 	mu     sync.Mutex
 	closed bool
-	from   *verbs.RecvWR // as cq.into
+	from   *verbs.RecvWR // never set; see cq.into
 }
 
 var _ verbs.SRQ = (*srq)(nil)
@@ -74,7 +74,7 @@ func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	}
 	from := unsafe.SliceData(wrs)
 	if s.h == 0 {
-		s.from = from // never; see cq.into
+		s.from = from // never executed; see cq.into
 	}
 	r := cPostSRQ(s.h, uintptr(unsafe.Pointer(from)), len(wrs))
 	runtime.KeepAlive(from)

@@ -61,15 +61,15 @@ const (
 	verbPoll
 )
 
-// seen is a work request as the driver of the stand-in got it.
+// seen is a work request as the stand-in's driver received it.
 type seen struct {
 	wrID, remoteAddr, compareAdd, swap                uint64
 	opcode, flags, imm, numSGE, rkey, ah, qpn, remote uint32
 	sge                                               [4]verbs.SGE
 }
 
-// standin is struct standin of testdata/standin.h: what the stand-in for libibverbs is
-// told, and what it tells. Both sides map it.
+// standin is struct standin of testdata/standin.h: the settings and counters of the stand-in for
+// libibverbs. Both sides map it.
 type standin struct {
 	live                                                           [16]int64
 	fail                                                           [32]int64
@@ -83,7 +83,7 @@ type standin struct {
 	sysfs                                                          [128]byte
 }
 
-// failWith makes a verb fail with an errno from now on; 0 ends that.
+// failWith makes a verb fail with an errno from now on; 0 stops that.
 func (s *standin) failWith(verb int, errno syscall.Errno) { s.fail[verb] = int64(errno) }
 
 // beRXE gives the stand-in the sysfs entry of a Soft-RoCE device, and its quirk.
@@ -98,8 +98,8 @@ func (s *standin) beRXE(tb testing.TB) {
 	s.steps = 1
 }
 
-// compileStandin compiles the stand-in with a version script for the linker, a file in
-// testdata or elsewhere, and returns the library.
+// compileStandin compiles the stand-in with a version script for the linker and returns the
+// library.
 func compileStandin(script string) ([]byte, error) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -121,13 +121,13 @@ func compileStandin(script string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-var errNoCompiler = errors.New("there is neither cc nor gcc")
+var errNoCompiler = errors.New("neither cc nor gcc is installed")
 
 // usualStandin is the stand-in of most tests, compiled once.
 var usualStandin = sync.OnceValues(func() ([]byte, error) { return compileStandin("testdata/standin.map") })
 
-// placeStandin writes a library into a file of its own, so that the dynamic linker takes
-// it for another one, and returns its path.
+// placeStandin writes a library to its own file and returns the path. The dynamic linker then
+// treats it as a different library.
 func placeStandin(tb testing.TB, library []byte, err error) string {
 	tb.Helper()
 	if errors.Is(err, errNoCompiler) {
@@ -143,8 +143,8 @@ func placeStandin(tb testing.TB, library []byte, err error) string {
 	return path
 }
 
-// newStandin returns the path of a new stand-in and its state. It has one device, takes
-// every request and completes it with success.
+// newStandin returns the path of a new stand-in and its state. It has one device, and accepts
+// and completes every request with success.
 func newStandin(tb testing.TB) (path string, s *standin) {
 	tb.Helper()
 	file := filepath.Join(tb.TempDir(), "state")
@@ -190,8 +190,7 @@ func loadStandin(tb testing.TB, cfg rdmacore.Config) (*rdmacore.Library, *standi
 	return lib, s
 }
 
-// rig is what most tests of the stand-in need: a connected QP with everything it stands
-// on.
+// rig has a connected QP and everything it depends on, as most tests need it.
 type rig struct {
 	state *standin
 	ctx   verbs.Context
@@ -255,7 +254,7 @@ func newRigOn(tb testing.TB, lib *rdmacore.Library, s *standin, typ verbs.QPType
 	return r
 }
 
-// newQP makes a QP with queues of 512 requests of 4 elements and 64 inline bytes.
+// newQP creates a QP with queues of 512 requests of 4 elements and 64 inline bytes.
 func (r *rig) newQP(tb testing.TB, cfg verbs.QPConfig) verbs.QP {
 	tb.Helper()
 	cfg.SendCQ, cfg.RecvCQ, cfg.MaxSendWR, cfg.MaxSendSGE, cfg.MaxRecvSGE, cfg.MaxInline = r.cq, r.cq, 512, 4, 4, 64

@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// State asks the device: errors change the state without a word to this side.
+// State asks the device, because errors change the state without notice.
 func (q *qp) State() verbs.QPState {
 	state, err := result(q.do, "query QP", q.deviceState)
 	if err != nil {
@@ -24,8 +24,8 @@ func (q *qp) deviceState() (verbs.QPState, error) {
 	return s, inWords(errno)
 }
 
-// Query returns the attributes as they were set. Drivers report some of them as they
-// are now, such as the next PSN, and some not at all.
+// Query returns the attributes as they were set. Drivers report some of them as they are
+// now, such as the next PSN, and omit others.
 func (q *qp) Query() (verbs.QPAttr, error) {
 	return result(q.do, "query QP", func() (verbs.QPAttr, error) {
 		s, err := q.deviceState()
@@ -39,7 +39,7 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return q.do("modify QP", func() error { return q.modify(attr, mask) })
 }
 
-// modify checks everything before it asks the device.
+// modify checks everything before it calls the device.
 func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	x := q.pd.ctx
 	from, err := q.deviceState()
@@ -51,7 +51,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		to = attr.State
 	}
 	if mask&verbs.AttrCurState != 0 && attr.CurState != from {
-		return fmt.Errorf("%w: the QP is in %s, the caller believes %s", verbs.ErrState, from, attr.CurState)
+		return fmt.Errorf("%w: CurState is %s, but the QP is in %s", verbs.ErrState, attr.CurState, from)
 	}
 	if err := verbs.CheckTransition(q.typ, from, to, mask); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// reset takes the QP to RESET. Nothing of its life before shows in the next one.
+// reset takes the QP to RESET and removes all traces of its earlier requests.
 func (q *qp) reset(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	before := q.send.state
 	q.stop(false)
@@ -94,7 +94,7 @@ func (q *qp) reset(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// reached makes the queues take what the state allows.
+// reached makes the queues accept what the state allows.
 func (q *qp) reached(s verbs.QPState) {
 	q.send.mu.Lock()
 	q.send.state = s
@@ -107,8 +107,8 @@ func (q *qp) reached(s verbs.QPState) {
 	q.recv.mu.Unlock()
 }
 
-// checkAttr checks the values that mask names, and reports whether packets on the path
-// carry a GRH.
+// checkAttr checks the attributes in mask, and reports whether packets on the path carry a
+// GRH.
 func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) (global bool, err error) {
 	x := q.pd.ctx
 	if mask&verbs.AttrAV != 0 {
@@ -124,7 +124,7 @@ func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) (global bool, err
 	}{
 		{verbs.AttrPort, x.checkPort(int(a.Port)) != nil, "Port: the device has no such port", a.Port},
 		{verbs.AttrAccess, a.Access&^verbs.AccessAll != 0, "Access: unknown flags", a.Access},
-		{verbs.AttrPathMTU, a.PathMTU.Bytes() == 0, "PathMTU: not a code", a.PathMTU},
+		{verbs.AttrPathMTU, a.PathMTU.Bytes() == 0, "PathMTU: want a code of 1 to 5", a.PathMTU},
 		{verbs.AttrDestQPN, a.DestQPN == 0 || a.DestQPN >= 1<<24, "DestQPN: want 24 bits above 0", a.DestQPN},
 		{verbs.AttrRQPSN, a.RQPSN >= 1<<24, "RQPSN: want 24 bits", a.RQPSN},
 		{verbs.AttrSQPSN, a.SQPSN >= 1<<24, "SQPSN: want 24 bits", a.SQPSN},
@@ -165,7 +165,7 @@ func (q *qp) endpoint() (verbs.Endpoint, error) {
 	return e, nil
 }
 
-// Connect goes to RTS by Modify. The path MTU is the smaller one of both ports.
+// Connect goes to RTS with Modify. The path MTU is the smaller one of both ports.
 func (q *qp) Connect(remote verbs.Endpoint) error {
 	local, err := q.Endpoint()
 	if err != nil {

@@ -17,16 +17,16 @@ type Device struct{}
 
 var _ verbs.Device = (*Device)(nil)
 
-// unsupported says why this build has no devices.
+// unsupported explains why this build has no devices.
 func unsupported(op string) error {
-	why := "the program was built without cgo (CGO_ENABLED=0) or for a system of 32 bits"
+	why := "the program was built without cgo (CGO_ENABLED=0) or for a 32-bit system"
 	if runtime.GOOS != "linux" {
-		why = "libibverbs is on Linux only, this is " + runtime.GOOS
+		why = "libibverbs exists only on Linux, this is " + runtime.GOOS
 	}
 	return verbs.NewOpError(op, "", 0, fmt.Errorf("%w: %s; use softnic", verbs.ErrNotSupported, why))
 }
 
-// Load returns an error that says why this build cannot use libibverbs.
+// Load returns an error that explains why this build cannot use libibverbs.
 func Load(Config) (*Library, error) { return nil, unsupported("load libibverbs") }
 
 // Path is empty.

@@ -7,8 +7,8 @@
 
 #include <sys/types.h>
 
-// SYMBOLS lists what is called by name: result, name, arguments, version, and whether
-// there can be a library without it. Posting and polling go through the context.
+// SYMBOLS lists the functions called by name: result, name, arguments, version, and whether a
+// library may lack it. Posting and polling go through the context.
 #define SYMBOLS(S) \
 	S(struct vb_device **, get_device_list, (int *), "ibv_get_device_list", "IBVERBS_1.1", 1) \
 	S(void, free_device_list, (struct vb_device **), "ibv_free_device_list", "IBVERBS_1.1", 1) \

@@ -18,16 +18,15 @@ type watcher struct {
 	done chan struct{}
 }
 
-// watch starts a watcher on a duplicate of fd, which stays the library's: the library
-// closes it when its object is destroyed. ready takes what there is until there is no
-// more, and returns true to end.
+// watch starts a watcher on a duplicate of fd. The library keeps fd and closes it when its
+// object is destroyed. ready handles everything pending and returns true to end.
 func watch(fd int, what string, ready func() (end bool)) (*watcher, error) {
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("duplicate the descriptor of %s: %w", what, err)
 	}
-	// The flag belongs to the open file, so the library's descriptor has it too. It
-	// must be there before NewFile, which looks at it.
+	// The flag belongs to the open file, so it also applies to the library's descriptor.
+	// NewFile checks it, so it must be set first.
 	if err := unix.SetNonblock(dup, true); err != nil {
 		_ = unix.Close(dup)
 		return nil, fmt.Errorf("make the descriptor of %s non-blocking: %w", what, err)
@@ -43,8 +42,8 @@ func watch(fd int, what string, ready func() (end bool)) (*watcher, error) {
 	return w, nil
 }
 
-// pollable returns the raw connection of a file that Go's poller has taken. A file that
-// it has not would block a thread in every read.
+// pollable returns the raw connection of a file that Go's poller has accepted. Without the
+// poller every read would block a thread.
 func pollable(file *os.File) (syscall.RawConn, error) {
 	if err := file.SetReadDeadline(time.Time{}); err != nil {
 		return nil, err
@@ -52,11 +51,11 @@ func pollable(file *os.File) (syscall.RawConn, error) {
 	return file.SyscallConn()
 }
 
-// run parks in Read, which calls ready when it begins and whenever the descriptor
-// becomes readable, until ready says so or the file is closed.
+// run parks in Read, which calls ready at the start and whenever the descriptor becomes
+// readable, until ready returns true or the file is closed.
 func (w *watcher) run(conn syscall.RawConn, ready func() bool) {
 	defer close(w.done)
-	_ = conn.Read(func(uintptr) bool { return ready() }) // it ends with the file
+	_ = conn.Read(func(uintptr) bool { return ready() }) // it ends when the file is closed
 }
 
 // stop ends the watcher and returns when its goroutine has.

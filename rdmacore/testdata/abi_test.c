@@ -1,5 +1,5 @@
-// Compares ../abi.h with the headers of libibverbs. Each line that it prints is a name, the
-// number that abi.h leads to, and that of the library.
+// Compares ../abi.h with the headers of libibverbs. Each printed line has a name, the value in
+// abi.h, and the value in the library.
 
 #include "../abi.h"
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #define SIZE(ours, theirs) printf(#ours " %zu %zu\n", sizeof(struct ours), sizeof(theirs));
-// PREFIX is for structures of which abi.h has the beginning only.
+// PREFIX is for structures of which abi.h declares only the beginning.
 #define PREFIX(ours, theirs) printf(#ours " 1 %d\n", sizeof(struct ours) <= sizeof(theirs));
 #define FIELD(ours, field, theirs, other)                                                                                      \
 	printf(#ours "." #field " %zu %zu\n", offsetof(struct ours, field), offsetof(theirs, other));                          \

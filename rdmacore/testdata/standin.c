@@ -1,5 +1,5 @@
-// A stand-in for libibverbs that answers at once, for tests: it has no device behind it,
-// does what the test says in a file that both map, and counts what is alive.
+// A stand-in for libibverbs for tests. It has no device, completes everything at once, obeys
+// the settings in a file that the test also maps, and counts live objects.
 
 #define _GNU_SOURCE
 #include "standin.h"
@@ -25,7 +25,7 @@ __attribute__((constructor)) static void begin(void)
 		close(fd);
 }
 
-// fails returns whether the test wants a verb to fail, and sets errno.
+// fails reports whether the test wants a verb to fail, and sets errno.
 static int fails(int verb)
 {
 	int e = shared->fail[verb];
@@ -35,8 +35,8 @@ static int fails(int verb)
 	return e;
 }
 
-// alive says which serials are those of objects that exist. The events of an object
-// that is gone are not delivered, as in the kernel.
+// alive holds the serials of the live objects. As in the kernel, events of a destroyed object
+// are not delivered.
 static uint8_t alive[1 << 20];
 static pthread_mutex_t world = PTHREAD_MUTEX_INITIALIZER;
 
@@ -82,7 +82,7 @@ static void tally(void *object, int type, int n)
 		count(&q->qp.mutex, &q->qp.cond, &q->events, n);
 }
 
-// take reads the next event of an object that exists from a pipe.
+// take reads the next event of a live object from a pipe.
 static int take(int fd, struct news *n)
 {
 	int fresh;
@@ -326,8 +326,7 @@ struct vb_cq *ibv_create_cq(struct vb_context *c, int cqe, void *user, struct vb
 	return &cq->ex.base;
 }
 
-// settle waits until every event that was read about an object is acknowledged, as the
-// library does.
+// settle waits until every event read for an object is acknowledged, as the library does.
 static void settle(pthread_mutex_t *mutex, pthread_cond_t *cond, int *events)
 {
 	pthread_mutex_lock(mutex);
@@ -401,7 +400,7 @@ struct vb_srq *ibv_create_srq(struct vb_pd *pd, struct vb_srq_init_attr *attr)
 	return &s->srq;
 }
 
-// A limit is reached at once.
+// The limit is reached immediately.
 int ibv_modify_srq(struct vb_srq *s, struct vb_srq_attr *attr, int mask)
 {
 	if (mask == VB_SRQ_LIMIT && attr->srq_limit)
@@ -431,7 +430,7 @@ struct vb_qp *ibv_create_qp(struct vb_pd *pd, struct vb_qp_init_attr *attr)
 	q->qp.recv_cq = attr->recv_cq;
 	q->qp.srq = attr->srq;
 	q->qp.qp_type = attr->qp_type;
-	q->qp.qp_num = 0x100 + shared->numbers++ % 64; // soon used again
+	q->qp.qp_num = 0x100 + shared->numbers++ % 64; // reused soon
 	q->signal_all = attr->sq_sig_all;
 	q->serial = born();
 	pthread_mutex_init(&q->qp.mutex, NULL);
@@ -446,7 +445,7 @@ int ibv_query_qp(struct vb_qp *v, struct vb_qp_attr *attr, int mask, struct vb_q
 	return shared->fail[V_QUERY_QP];
 }
 
-// On the way to SQD the queue counts as drained at once.
+// On the transition to SQD the queue counts as drained immediately.
 int ibv_modify_qp(struct vb_qp *v, struct vb_qp_attr *attr, int mask)
 {
 	struct s_qp *q = (struct s_qp *)v;

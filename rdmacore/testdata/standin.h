@@ -1,12 +1,12 @@
-// What the stand-in and its test share, and the objects of the stand-in.
+// Shared declarations of the stand-in and its test, and the objects of the stand-in.
 
 #ifndef IBVERBX_STANDIN_H
 #define IBVERBX_STANDIN_H
 
 #include "../abi.h"
 
-// Kinds of objects that are counted, and verbs that can be made to fail. standin_test.go
-// has the same lists.
+// Kinds of counted objects, and verbs that can be made to fail. standin_test.go has the same
+// lists.
 enum { L_LIST, L_CONTEXT, L_PD, L_MR, L_CHANNEL, L_CQ, L_SRQ, L_QP, L_AH, L_KINDS };
 enum {
 	V_DEVICES, V_OPEN, V_CLOSE, V_QUERY, V_GID, V_PD, V_DEALLOC_PD, V_MR, V_DEREG, V_CHANNEL, V_CQ, V_DESTROY_CQ,
@@ -23,39 +23,39 @@ struct seen {
 	struct vb_sge sge[4];
 };
 
-// standin is the file that test and stand-in both map. All numbers have 64 bits.
+// standin is the file that the test and the stand-in both map. All numbers have 64 bits.
 struct standin {
 	int64_t live[16];
 	int64_t fail[V_VERBS]; // errno of each verb, 0 for success
-	uint64_t devices;      // how many there are
+	uint64_t devices;      // number of devices
 	uint64_t old_context;  // contexts have no newer operations
 	uint64_t no_uc;        // there are no UC QPs
-	uint64_t timestamps;   // completions can carry one
-	uint64_t room;         // requests that a post takes before it fails
+	uint64_t timestamps;   // completions can have a timestamp
+	uint64_t room;         // requests that a post accepts before it fails
 	uint64_t record;       // keep requests in seen
 	uint64_t endless;      // a CQ is always full of completions
-	uint64_t idle;         // posts return at once and look at nothing
+	uint64_t idle;         // posts return at once and read nothing
 	uint64_t status;       // of completions
-	uint64_t opcode;       // of completions and 1, 0 for that of the request
-	uint64_t linger;       // a post of sends takes so many turns of a loop
+	uint64_t opcode;       // of completions plus 1; 0 means that of the request
+	uint64_t linger;       // a post of sends spins for this many loops
 	uint64_t overlaps;     // posts that met another post, or the end, of their QP
-	uint64_t steps;        // extended CQs step over an entry as Soft-RoCE does
+	uint64_t steps;        // extended CQs skip an entry as Soft-RoCE does
 	uint64_t keys, numbers, access, forks, acks, extended_calls, extended_cqs;
 	uint64_t posted, received, doorbells, polls;
 	uint64_t modify_mask;
 	struct seen seen[SEEN];
-	struct vb_qp_attr modify; // the last
-	char sysfs[128];          // where devices have their directories; empty for nowhere
+	struct vb_qp_attr modify; // of the last call
+	char sysfs[128];          // directory of the devices' sysfs entries; empty for none
 };
 
 extern struct standin *shared;
 
-// Objects. What libibverbs declares comes first. serial tells an object from another one
-// that has its address later; events counts those that were read and not yet
+// Objects. Each starts with the structure of libibverbs. serial distinguishes an object from a
+// later one at the same address. events counts events that were read and not yet
 // acknowledged.
 struct s_context {
 	struct vb_context_ex ex;
-	int async_in; // where events are written
+	int async_in; // write end of the event pipe
 };
 
 struct s_channel {
@@ -86,7 +86,7 @@ struct s_srq {
 	uint32_t serial;
 };
 
-// news is an event on its way through a pipe.
+// news is an event in a pipe.
 struct news {
 	void *object;
 	uint32_t serial;

@@ -30,7 +30,7 @@ static void complete(struct vb_cq *v, const struct vb_wc *wc)
 	}
 }
 
-// record keeps a copy of a request for the test to look at.
+// record keeps a copy of a request for the test.
 static void record(const struct vb_send_wr *wr, int type, uint64_t nth)
 {
 	struct seen *s = &shared->seen[(shared->posted + nth) % SEEN];
@@ -210,7 +210,7 @@ static int next_poll(struct vb_cq_ex *ex)
 	if (shared->endless)
 		return 0;
 	if (cq->polling != 1 || cq->head + 1 == cq->tail) {
-		cq->polling = 2; // the last one was shown
+		cq->polling = 2; // the last one was delivered
 		cq->head += shared->steps;
 		return ENOENT;
 	}
