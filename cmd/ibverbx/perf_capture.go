@@ -17,7 +17,10 @@ func (f *perfFlags) captured(ctx context.Context, s streams, run func(context.Co
 		return run(ctx, s, f)
 	}
 	if f.nics.name == providerRDMACore {
-		return &perf.ConfigError{Where: "--pcap " + f.pcap, Problem: "the packets of real NICs do not pass through this program", Fix: "use --provider softnic, or capture at the port"}
+		return &perf.ConfigError{
+			Where: "--pcap " + f.pcap, Problem: "the packets of real NICs do not pass through this program",
+			Fix: "use --provider softnic, or capture at the port",
+		}
 	}
 	w, err := pcap.Create(f.pcap, pcap.Config{})
 	if err != nil {

@@ -122,7 +122,8 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) err
 	if f.trace != "" {
 		sum, err = traceSeed(scenario, f)
 	} else {
-		runner := sim.Runner{Scenario: scenario, First: f.seed, Seeds: f.seeds, Progress: func(sum sim.Summary) { line.write(simProgress(sum, time.Since(start))) }}
+		progress := func(sum sim.Summary) { line.write(simProgress(sum, time.Since(start))) }
+		runner := sim.Runner{Scenario: scenario, First: f.seed, Seeds: f.seeds, Progress: progress}
 		sum, err = runner.Run(ctx)
 	}
 	line.clear()

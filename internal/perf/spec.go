@@ -76,7 +76,10 @@ func remoteFits(c *Config, size int) error {
 			bytes > remoteBytes, "size", size, fmt.Sprintf("the buffers would take %d MiB at one end, at most %d are allowed", bytes>>20, remoteBytes>>20),
 			"use a smaller size or a smaller --tx-depth",
 		},
-		{max(p.depth(), p.recvs) > maxRequests, "tx-depth", p.depth(), fmt.Sprintf("a VirtualQP holds at most %d requests", maxRequests), "use a smaller depth"},
+		{
+			max(p.depth(), p.recvs) > maxRequests, "tx-depth", p.depth(),
+			fmt.Sprintf("a VirtualQP holds at most %d requests", maxRequests), "use a smaller depth",
+		},
 	})
 }
 
