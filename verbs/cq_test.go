@@ -58,7 +58,7 @@ func TestWait(t *testing.T) {
 		{"there already", scriptedCQ{polls: []poll{{2, nil}}}, 4, 2, nil, []string{"poll"}},
 		{"between poll and arm", scriptedCQ{polls: []poll{{0, nil}, {1, nil}}}, 4, 1, nil, []string{"poll", "arm", "poll"}},
 		{
-			"after a wakeup for somebody else",
+			"after a wake-up for another CQ",
 			scriptedCQ{polls: []poll{{}, {}, {}, {}, {3, nil}}, onArm: w.Wake},
 			4, 3, nil,
 			[]string{"poll", "arm", "poll", "poll", "arm", "poll", "poll"},
