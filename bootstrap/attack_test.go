@@ -290,7 +290,7 @@ func TestCrowdMakesWay(t *testing.T) {
 		"mapped":          {visits("10.0.0.1:1", "[::ffff:10.0.0.2]:1", "10.0.0.2:2"), 1},
 		"one IPv6 host":   {visits("[2001:db8::1]:1", "[2001:db8:0:1::1]:1", "[2001:db8:0:1::2]:1"), 1},
 		"link-local":      {visits("10.0.0.1:1", "[fe80::1%eth0]:1", "[fe80::2%eth1]:1"), 1},
-		"nobody knows":    {visits("10.0.0.1:1", "pipe", "pipe"), 1},
+		"unknown host":    {visits("10.0.0.1:1", "pipe", "pipe"), 1},
 		"the only one is": {visits("10.0.0.1:1"), 0},
 	} {
 		if got := nextToGo(tt.half); got != tt.want {

@@ -21,7 +21,7 @@ const (
 	maxIncarnate = 1<<53 - 1
 )
 
-// Config says how to authenticate peers and how to detect dead ones. It must have certificates, a
+// Config sets how peers are authenticated and how dead ones are detected. It must have certificates, a
 // token, or one of the fields that begin with Insecure. The rest may be zero.
 type Config struct {
 	// CertFile and KeyFile name PEM files with the certificate of this side and its key. The
