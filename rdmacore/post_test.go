@@ -111,15 +111,15 @@ func TestQueueFull(t *testing.T) {
 		for _, room := range []int{0, 1, 5, 255} {
 			r.state.room = uint64(room)
 			n, err := r.qp.PostSend(make([]verbs.SendWR, 300))
-			if n != room || err != verbs.ErrQueueFull { //nolint:errorlint // it comes bare
+			if n != room || err != verbs.ErrQueueFull { //nolint:errorlint // it is not wrapped
 				t.Errorf("PostSend with room for %d and %v = %d, %v, want %d, ErrQueueFull", room, errno, n, err, room)
 			}
 			n, err = r.qp.PostRecv(make([]verbs.RecvWR, 300))
-			if n != room || err != verbs.ErrQueueFull { //nolint:errorlint // it comes bare
+			if n != room || err != verbs.ErrQueueFull { //nolint:errorlint // it is not wrapped
 				t.Errorf("PostRecv with room for %d and %v = %d, %v, want %d, ErrQueueFull", room, errno, n, err, room)
 			}
 			n, err = srq.PostRecv(make([]verbs.RecvWR, 300))
-			if n != room || err != verbs.ErrQueueFull { //nolint:errorlint // it comes bare
+			if n != room || err != verbs.ErrQueueFull { //nolint:errorlint // it is not wrapped
 				t.Errorf("SRQ.PostRecv with room for %d and %v = %d, %v, want %d, ErrQueueFull", room, errno, n, err, room)
 			}
 		}
