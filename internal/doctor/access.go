@@ -14,7 +14,7 @@ func (e *exam) judgeAccess() {
 	for i := range e.Devices {
 		d := &e.Devices[i]
 		if d.File == "" {
-			continue // ib_uverbs is not loaded: a finding of its own
+			continue // ib_uverbs is not loaded, which is reported separately
 		}
 		if !e.exists(d.File) {
 			d.FileError = "it does not exist"
@@ -37,20 +37,20 @@ func (e *exam) judgeAccess() {
 	}
 }
 
-// filesMissing reports device files that the kernel has and this process does not see.
+// filesMissing reports device files that the kernel has but this process cannot see.
 func (e *exam) filesMissing(files []string) {
 	found := "missing: " + strings.Join(files, ", ")
 	switch e.System.Container {
 	case "":
-		e.report("access", Problem, found, "The kernel has the devices, but nobody made files for them. That is the work of udev.",
+		e.report("access", Problem, found, "The kernel has the devices, but udev has not created their files.",
 			"udevadm trigger --subsystem-match=infiniband_verbs",
-			"ls -l /dev/infiniband shows whether it helped.")
+			"Then check with ls -l /dev/infiniband.")
 	case "kubernetes":
-		e.report("access", Problem, found, "The node has RDMA devices, and this pod was given none of them.",
-			"Install an RDMA device plugin on the cluster and ask for its resource in resources.limits of the pod, for example rdma/hca: 1.",
-			"docs/rdma-setup.md has a pod that works.")
+		e.report("access", Problem, found, "The node has RDMA devices, but this pod has none of them.",
+			"Install an RDMA device plugin on the cluster and request its resource in resources.limits of the pod, for example rdma/hca: 1.",
+			"docs/rdma-setup.md has a working pod specification.")
 	default:
-		e.report("access", Problem, found, "The host has RDMA devices, and this container was given none of them.",
+		e.report("access", Problem, found, "The host has RDMA devices, but this container has none of them.",
 			"Start the container with --device=/dev/infiniband --ulimit memlock=-1 and, for RoCE, --network=host.")
 	}
 }
@@ -60,16 +60,16 @@ func (e *exam) refused(d *Device, err error) {
 	found := fmt.Sprintf("%s: %v", d.File, err)
 	switch {
 	case errors.Is(err, syscall.EPERM) && e.System.Container != "":
-		e.report("access", Problem, found, "The device cgroup of the container does not allow this device, though its file is there.",
+		e.report("access", Problem, found, "The device file exists, but the container's device cgroup does not allow the device.",
 			"Start the container with --device=/dev/infiniband instead of mounting the directory with --volume.")
 	case errors.Is(err, fs.ErrPermission):
-		e.report("access", Problem, found, "This user may not open the file"+e.mode(d.File)+".",
-			"As root: chmod 0666 "+d.File+" until the next boot.",
+		e.report("access", Problem, found, "This user has no permission to open the file"+e.mode(d.File)+".",
+			"As root: chmod 0666 "+d.File+" lasts until the next boot.",
 			`For good: echo 'KERNEL=="uverbs*", MODE="0666"' > /etc/udev/rules.d/99-uverbs.rules, then udevadm control --reload and udevadm trigger.`,
 			"Or run the program as root.")
 	default:
-		e.report("access", Problem, found, "The kernel refuses to open the device. It may be going away, or its driver has failed.",
-			"dmesg | tail says why.")
+		e.report("access", Problem, found, "The kernel refuses to open the device. The device may be disappearing, or its driver has failed.",
+			"dmesg | tail shows the reason.")
 	}
 }
 

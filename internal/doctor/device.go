@@ -14,21 +14,22 @@ type Device struct {
 	NodeGUID string `json:"node_guid,omitempty"`
 	Firmware string `json:"fw_ver,omitempty"`
 
-	// Driver is the provider library that serves it (mlx5, rxe, ...), "" if that is not
-	// known.
+	// Driver is the provider that drives the device (mlx5, rxe, ...), "" if unknown.
 	Driver string `json:"driver,omitempty"`
 
-	// File is its device file, "" if the kernel has none for it. FileError says why it
-	// cannot be opened, "" if it can.
-	File      string `json:"file,omitempty"`
+	// File is the device file, "" if the kernel has none.
+	File string `json:"file,omitempty"`
+	// FileError is why the file cannot be opened, "" if it can.
 	FileError string `json:"file_error,omitempty"`
 
-	// Usable says that this process can use at least one port of it, as far as the
-	// device is concerned: libraries and limits are not part of it.
+	// Usable reports whether this process can use at least one port of the device. It does
+	// not cover libraries and limits.
 	Usable bool   `json:"usable"`
 	Ports  []Port `json:"ports"`
 
-	opens, live, served bool // its file, one of its ports, and its provider are good
+	opens  bool // its file can be opened
+	live   bool // one of its ports works
+	served bool // it has a provider
 }
 
 // Port is one port of a device.
@@ -40,16 +41,17 @@ type Port struct {
 	Rate      string `json:"rate,omitempty"`
 	LID       int    `json:"lid"`
 
-	// NetDev is the network interface of an Ethernet port, MTUNetDev its MTU, and MTU
-	// the RDMA MTU that fits into it; 0 if it is not known.
-	NetDev    string `json:"netdev,omitempty"`
-	MTUNetDev int    `json:"netdev_mtu,omitempty"`
-	MTU       int    `json:"mtu,omitempty"`
+	// NetDev is the network interface of an Ethernet port, "" if unknown.
+	NetDev string `json:"netdev,omitempty"`
+	// MTUNetDev is the MTU of NetDev in bytes; 0 if unknown.
+	MTUNetDev int `json:"netdev_mtu,omitempty"`
+	// MTU is the RDMA MTU in bytes that fits into MTUNetDev; 0 if unknown.
+	MTU int `json:"mtu,omitempty"`
 
 	GIDs []GID `json:"gids"`
 }
 
-// GID is one row of a port's GID table that is in use.
+// GID is a used row of a port's GID table.
 type GID struct {
 	Index  int    `json:"index"`
 	GID    string `json:"gid"`
@@ -105,18 +107,18 @@ func (e *exam) readPort(d *Device, dir string, number int) Port {
 	return p
 }
 
-// maxHole is how many rows of a GID table may be empty before one that is in use. The
-// kernel fills the first free row, and rxe's table has 1024 of them.
+// maxHole is how many empty rows of a GID table are read before giving up. The kernel fills the
+// first free row, and rxe's table has 1024 rows.
 const maxHole = 128
 
-// readGIDs reads the rows of a GID table that are in use.
+// readGIDs reads the used rows of a GID table.
 func (e *exam) readGIDs(port string) []GID {
 	found := []GID{}
 	for i, hole := 0, 0; hole < maxHole; i++ {
 		row := strconv.Itoa(i)
 		text := e.text(port + "gids/" + row)
 		if text == "" {
-			break // the end of the table
+			break // end of the table
 		}
 		address, err := netip.ParseAddr(text)
 		if err != nil || emptyGID(address) {
@@ -132,15 +134,15 @@ func (e *exam) readGIDs(port string) []GID {
 	return found
 }
 
-// emptyGID says whether a row of the table is not in use: no prefix and no interface, or
-// a link-local prefix alone, as ports show that are down.
+// emptyGID reports whether a row is unused. It has neither prefix nor interface, or only a
+// link-local prefix, as on ports that are down.
 func emptyGID(a netip.Addr) bool {
 	b := a.As16()
 	return a.IsUnspecified() || a.IsLinkLocalUnicast() && [8]byte(b[8:]) == [8]byte{}
 }
 
-// netDev returns the network interface of an Ethernet port: what its GIDs say, or rxe's
-// own word, or the interface of the same PCI function and port.
+// netDev returns the network interface of an Ethernet port. It comes from the GIDs, from rxe's
+// parent file, or from the same PCI function and port.
 func (e *exam) netDev(device string, p *Port) string {
 	if p.LinkLayer != "Ethernet" {
 		return ""
@@ -161,9 +163,9 @@ func (e *exam) netDev(device string, p *Port) string {
 	return ""
 }
 
-// rdmaMTU returns the RDMA MTU that fits into the MTU of a network interface. Drivers of
-// hardware leave room for the largest headers of RoCE: GRH or IP (40), UDP (8), BTH (12),
-// XRC extension (4), AtomicETH (28) and ICRC (4). rxe counts 80 bytes.
+// rdmaMTU returns the RDMA MTU that fits into the MTU of a network interface. Hardware drivers
+// reserve room for the largest RoCE headers: GRH or IP (40), UDP (8), BTH (12), XRC extension
+// (4), AtomicETH (28) and ICRC (4). rxe reserves 80 bytes.
 func rdmaMTU(netdev int, driver string) int {
 	headers := 40 + 8 + 12 + 4 + 28 + 4
 	if driver == "rxe" {
@@ -177,7 +179,7 @@ func rdmaMTU(netdev int, driver string) int {
 	return 0
 }
 
-// kernelDrivers are drivers of the PCI function whose provider has another name.
+// kernelDrivers maps drivers of the PCI function to providers with another name.
 var kernelDrivers = map[string]string{
 	"mlx5_core": "mlx5",
 	"mlx4_core": "mlx4",
@@ -191,8 +193,8 @@ var kernelDrivers = map[string]string{
 	"hfi1":      "hfi1verbs",
 }
 
-// driver returns the name of the provider that serves a device: by the driver of its
-// hardware, or, for devices without hardware, by what the kernel says of them.
+// driver returns the name of the provider for a device. It depends on the hardware driver, or
+// for software devices on what sysfs shows.
 func (e *exam) driver(device string) string {
 	dir := "/sys/class/infiniband/" + device + "/"
 	if d := e.link(dir + "device/driver"); d != "" {
@@ -209,7 +211,7 @@ func (e *exam) driver(device string) string {
 	return ""
 }
 
-// after returns what stands after the number in a file such as "4: ACTIVE".
+// after returns the text after the number in a file such as "4: ACTIVE".
 func after(s string) string {
 	if _, word, ok := strings.Cut(s, ": "); ok {
 		return word

@@ -1,9 +1,8 @@
-// Package doctor finds out whether a machine can do RDMA through libibverbs, and if not,
-// why not and what to do about it.
+// Package doctor finds out whether a machine can do RDMA through libibverbs. If it cannot,
+// doctor explains why and what to do.
 //
-// It reads files and opens device files; it loads no library, changes nothing and needs
-// no privileges. Everything that it reads comes from a Machine, so that a test can hand
-// it a machine that does not exist.
+// It reads files and opens device files. It loads no library, changes nothing and needs no
+// privileges. All input comes from a Machine, so tests can supply imaginary machines.
 package doctor
 
 import (
@@ -12,58 +11,59 @@ import (
 	"slices"
 )
 
-// Machine is what doctor looks at.
+// Machine is the machine to examine.
 type Machine struct {
-	// OS is the operating system, in the words of runtime.GOOS.
+	// OS is the operating system, as in runtime.GOOS.
 	OS string
 
-	// Root is the file system from its root, with /proc and /sys of this process.
+	// Root is the root file system, with /proc and /sys of this process.
 	Root fs.FS
 
-	// Env returns a variable of the environment, "" if it is not set. Nil means that
-	// none is set.
+	// Env returns an environment variable, "" if it is not set. Nil means that none is
+	// set.
 	Env func(name string) string
 
-	// Open tries to open a device file for reading and writing, and closes it again. The
-	// name is absolute. Nil means that every file can be opened.
+	// Open opens a device file for reading and writing, and closes it again. The name is
+	// absolute. Nil means that every file can be opened.
 	Open func(name string) error
 }
 
-// Level says how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // Levels, worst first.
 const (
-	Problem Level = "problem" // stops RDMA on this machine
-	Warning Level = "warning" // stops a part of it, or will hurt
+	Problem Level = "problem" // prevents RDMA on this machine
+	Warning Level = "warning" // prevents some of it, or will cause trouble
 	Note    Level = "note"    // worth knowing
-	OK      Level = "ok"      // looked at, and as it should be
+	OK      Level = "ok"      // checked, and correct
 )
 
-// Finding is one thing that was looked at.
+// Finding is the result of one check.
 type Finding struct {
-	// Check is what was looked at: system, container, kernel, devices, access, ports,
-	// gids, mtu, library, providers or memlock.
+	// Check is the subject: system, container, kernel, devices, access, ports, gids, mtu,
+	// library, providers or memlock.
 	Check string `json:"check"`
 	Level Level  `json:"level"`
 
-	// Found says what is there, Means what follows from it, and Do what to do, one step
-	// per line, likeliest first. An OK finding has only Found.
-	Found string   `json:"found"`
-	Means string   `json:"means,omitempty"`
-	Do    []string `json:"do,omitempty"`
+	// Found is the observation.
+	Found string `json:"found"`
+	// Means is its consequence; empty if Level is OK.
+	Means string `json:"means,omitempty"`
+	// Do lists what to do, one step per entry, the likeliest first; empty if Level is OK.
+	Do []string `json:"do,omitempty"`
 }
 
-// Report is the whole examination. Lists are never nil.
+// Report is the result of an examination. Lists are never nil.
 type Report struct {
-	// Usable says that this process can use at least one port of one device.
+	// Usable reports whether this process can use at least one port of one device.
 	Usable bool `json:"usable"`
 
-	// Softnic says that the NIC in software works. It always does.
+	// Softnic reports whether software NICs work. It is always true.
 	Softnic bool `json:"softnic"`
 
-	// Findings are sorted by level. Those of one level are in the order of cause: what
-	// comes first may be the reason for what comes after it.
+	// Findings are sorted by level, then by cause: an earlier finding may be the reason for
+	// a later one.
 	Findings []Finding `json:"findings"`
 
 	System    System     `json:"system"`
@@ -74,7 +74,7 @@ type Report struct {
 	Memlock   Memlock    `json:"memlock"`
 }
 
-// Examine looks at everything and judges it.
+// Examine runs all checks.
 func Examine(m Machine) Report {
 	if m.Env == nil {
 		m.Env = func(string) string { return "" }
@@ -87,8 +87,8 @@ func Examine(m Machine) Report {
 	}}
 	e.System.OS = m.OS
 	if m.OS != "linux" {
-		e.report("system", Problem, "this is "+m.OS, "libibverbs and the RDMA drivers that this program can use exist on Linux only.",
-			"Use softnic here: ibverbx perf measures it.")
+		e.report("system", Problem, "this is "+m.OS, "libibverbs and the RDMA drivers that this program can use exist only on Linux.",
+			"Use softnic here. ibverbx perf measures it.")
 		return e.finish()
 	}
 	e.readSystem()
@@ -108,7 +108,7 @@ func Examine(m Machine) Report {
 	return e.finish()
 }
 
-// exam is an examination under way: the machine, and the report as far as it is known.
+// exam is an examination in progress.
 type exam struct {
 	m Machine
 	Report
@@ -119,13 +119,13 @@ func (e *exam) report(check string, level Level, found, means string, do ...stri
 	e.Findings = append(e.Findings, Finding{Check: check, Level: level, Found: found, Means: means, Do: do})
 }
 
-// ok adds a finding that all is well.
+// ok adds a finding of level OK.
 func (e *exam) ok(check, format string, args ...any) {
 	e.report(check, OK, fmt.Sprintf(format, args...), "")
 }
 
-// finish decides whether the machine is usable and sorts the findings. If it is usable,
-// no problem is one that stops RDMA: it is a warning then, about one device of several.
+// finish decides whether the machine is usable and sorts the findings. On a usable machine,
+// problems become warnings, because they only concern one of several devices.
 func (e *exam) finish() Report {
 	blocked := slices.ContainsFunc(e.Findings, func(f Finding) bool { return f.Level == Problem && f.Check == "memlock" })
 	for i := range e.Devices {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// findings writes the findings of a report, one per line, leaving out those that are ok.
+// findings returns the findings of a report that are not ok, one per line.
 func findings(r *Report) string {
 	var b strings.Builder
 	for _, f := range r.Findings {
@@ -21,7 +21,7 @@ func findings(r *Report) string {
 	return b.String()
 }
 
-// advice writes everything that a report says to do, one step per line.
+// advice returns all steps of a report, one per line.
 func advice(r *Report) string {
 	var b strings.Builder
 	for _, f := range r.Findings {
@@ -34,8 +34,8 @@ func advice(r *Report) string {
 
 const noDeviceFound = "problem devices: the kernel shows no RDMA device (/sys/class/infiniband is empty or missing)\n"
 
-// scenario is a machine and what doctor must say about it: all findings that are not ok,
-// in order, and parts of the advice.
+// scenario is a machine and the expected report: all findings that are not ok, in order, and
+// parts of the advice.
 type scenario struct {
 	name     string
 	machine  machine
@@ -44,7 +44,7 @@ type scenario struct {
 	advice   []string
 }
 
-// play shows machines to doctor.
+// play examines the machine of each scenario.
 func play(t *testing.T, scenarios []scenario) {
 	t.Helper()
 	for _, tt := range scenarios {
@@ -67,7 +67,7 @@ func play(t *testing.T, scenarios []scenario) {
 	}
 }
 
-// checkReport holds what is true of every report.
+// checkReport checks what holds for every report.
 func checkReport(t *testing.T, r *Report) {
 	t.Helper()
 	if !r.Softnic {
@@ -80,11 +80,11 @@ func checkReport(t *testing.T, r *Report) {
 	for _, f := range r.Findings {
 		switch {
 		case f.Check == "" || f.Found == "":
-			t.Errorf("finding %+v says nothing", f)
+			t.Errorf("finding %+v has no check or no text", f)
 		case f.Level == OK && (f.Means != "" || len(f.Do) > 0):
 			t.Errorf("finding %+v is ok and has advice", f)
 		case f.Level != OK && f.Means == "":
-			t.Errorf("finding %+v does not say what it means", f)
+			t.Errorf("finding %+v has no meaning", f)
 		}
 		if f.Level == Problem {
 			problems++
@@ -95,7 +95,7 @@ func checkReport(t *testing.T, r *Report) {
 	}
 }
 
-// TestInventory holds what is read of a healthy machine, in the words of --json.
+// TestInventory checks the inventory of a healthy machine, as in --json.
 func TestInventory(t *testing.T) {
 	r := Examine(mlx5().machine())
 	want := Device{
@@ -153,7 +153,7 @@ func TestOtherSystems(t *testing.T) {
 	checkReport(t, &r)
 }
 
-// TestHost holds that the machine under this test can be examined, whatever it has.
+// TestHost examines the machine that runs the test, whatever it has.
 func TestHost(t *testing.T) {
 	r := Examine(Host())
 	checkReport(t, &r)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// name turns an absolute path into one of the machine's file system.
+// name turns an absolute path into one for the machine's file system.
 func name(p string) string {
 	if p = strings.TrimPrefix(path.Clean(p), "/"); p != "" {
 		return p
@@ -15,8 +15,8 @@ func name(p string) string {
 	return "."
 }
 
-// text returns the contents of a file without white space around them, "" if it cannot
-// be read. Files of sysfs that do not apply refuse to be read, so an error says nothing.
+// text returns the contents of a file without surrounding white space, "" if it cannot be
+// read. Reading a sysfs file that does not apply fails, so errors are ignored.
 func (e *exam) text(p string) string {
 	b, err := fs.ReadFile(e.m.Root, name(p))
 	if err != nil {
@@ -25,7 +25,7 @@ func (e *exam) text(p string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// number returns the number in a file, in any base that Go writes, 0 if there is none.
+// number returns the number in a file, in any base of Go's syntax, 0 if there is none.
 func (e *exam) number(p string) int {
 	n, err := strconv.ParseInt(e.text(p), 0, 64)
 	if err != nil {
@@ -34,7 +34,7 @@ func (e *exam) number(p string) int {
 	return int(n)
 }
 
-// list returns the names in a directory, sorted, none if it cannot be read.
+// list returns the sorted names in a directory, none if it cannot be read.
 func (e *exam) list(p string) []string {
 	entries, err := fs.ReadDir(e.m.Root, name(p))
 	if err != nil {
@@ -47,13 +47,13 @@ func (e *exam) list(p string) []string {
 	return names
 }
 
-// exists says whether there is such a file.
+// exists reports whether a file exists.
 func (e *exam) exists(p string) bool {
 	_, err := fs.Stat(e.m.Root, name(p))
 	return err == nil
 }
 
-// link returns the last element of what a symbolic link points to, "" if it is none.
+// link returns the last element of a symbolic link's target, "" if it is no link.
 func (e *exam) link(p string) string {
 	target, err := fs.ReadLink(e.m.Root, name(p))
 	if err != nil {

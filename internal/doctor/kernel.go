@@ -7,33 +7,33 @@ import (
 	"strings"
 )
 
-// Module is a kernel module that matters to RDMA.
+// Module is a kernel module that RDMA may need.
 type Module struct {
 	Name   string `json:"name"`
 	Loaded bool   `json:"loaded"` // or built into the kernel
 }
 
-// readModules looks for the modules that every machine with RDMA has, and for drivers.
+// readModules checks for the modules that every RDMA machine has, and for drivers.
 func (e *exam) readModules() {
 	for _, m := range []string{"ib_core", "ib_uverbs", "rdma_ucm", "mlx5_ib", "mlx4_ib", "irdma", "bnxt_re", "efa", "rdma_rxe", "siw"} {
 		e.Modules = append(e.Modules, Module{Name: m, Loaded: e.exists("/sys/module/" + m)})
 	}
 }
 
-// loaded says whether a module of the list is in the kernel.
+// loaded reports whether a module of the list is in the kernel.
 func (e *exam) loaded(module string) bool {
 	return slices.Contains(e.Modules, Module{Name: module, Loaded: true})
 }
 
-// nic is an RDMA NIC on the PCI bus, whether the kernel has a driver for it or not.
+// nic is an RDMA NIC on the PCI bus, with or without a kernel driver.
 type nic struct {
 	address string // 0000:3b:00.0
 	vendor  string
-	module  string // what makes it an RDMA device
+	module  string // the module that makes it an RDMA device
 }
 
-// pciNICs finds NICs by vendor and device number. Mellanox numbered ConnectX-3 and what
-// came before it below 0x1011, where Connect-IB begins, the first NIC of the mlx5 driver.
+// pciNICs finds NICs by vendor and device number. Mellanox device numbers below 0x1011 are
+// ConnectX-3 and older. 0x1011 is Connect-IB, the first NIC of the mlx5 driver.
 func (e *exam) pciNICs() []nic {
 	var found []nic
 	for _, address := range e.list("/sys/bus/pci/devices") {
@@ -68,7 +68,7 @@ func (e *exam) pciNICs() []nic {
 	return found
 }
 
-// judgeKernel reports whether the kernel has RDMA devices, and if not, what is missing.
+// judgeKernel reports whether the kernel has RDMA devices, and what is missing if not.
 func (e *exam) judgeKernel() {
 	nics := e.pciNICs()
 	for _, n := range nics {
@@ -83,14 +83,14 @@ func (e *exam) judgeKernel() {
 	e.ok("devices", "%s", count(len(e.Devices), "RDMA device")+": "+strings.Join(e.deviceNames(), ", "))
 	if !e.loaded("ib_uverbs") && len(e.list("/sys/class/infiniband_verbs")) == 0 {
 		e.report("kernel", Problem, "the kernel module ib_uverbs is not loaded",
-			"There are RDMA devices, but programs cannot reach them: /dev/infiniband is made by this module.",
+			"There are RDMA devices, but programs cannot reach them: this module creates /dev/infiniband.",
 			append([]string{e.onHost("modprobe ib_uverbs")}, e.install("rdma-core", "rdma-core")...)...)
 	} else {
 		e.ok("kernel", "ib_uverbs is in the kernel: programs can reach the devices")
 	}
 	if !e.loaded("rdma_ucm") {
 		e.report("kernel", Note, "the kernel module rdma_ucm is not loaded",
-			"Programs that connect through librdmacm (rping, many others) do not work. ibverbx connects by itself and does not need it.",
+			"Programs that connect through librdmacm (such as rping) do not work. ibverbx does not need it.",
 			e.onHost("modprobe rdma_ucm"))
 	}
 }
@@ -105,31 +105,31 @@ func (e *exam) driverMissing(n nic) {
 	}
 	do = append(do, "If it does not load: dmesg | grep "+strings.TrimSuffix(n.module, "_ib"))
 	e.report("kernel", Problem, fmt.Sprintf("there is a NIC that can do RDMA (%s, PCI %s), but its driver %s is not loaded", n.vendor, n.address, n.module),
-		"The NIC works for Ethernet at most. Without this module the kernel makes no RDMA device of it.", do...)
+		"Without this module the kernel creates no RDMA device for the NIC. The NIC works at most for Ethernet.", do...)
 }
 
-// noDevice reports that the kernel has no device, by what else is known.
+// noDevice reports that the kernel has no device, with the likely reason.
 func (e *exam) noDevice(nics []nic) {
 	found := "the kernel shows no RDMA device (/sys/class/infiniband is empty or missing)"
 	i := slices.IndexFunc(nics, func(n nic) bool { return e.loaded(n.module) })
 	switch {
 	case i >= 0 && e.System.Container != "":
-		e.report("devices", Problem, found, fmt.Sprintf("The host has a NIC (%s) and its driver, but this container does not see the device: "+
-			"the host keeps RDMA devices in one network namespace each (rdma system show says netns exclusive).", nics[i].vendor),
-			"On the host: rdma system set netns shared, before any container is started,",
-			"or hand the device over: rdma dev set mlx5_0 netns NAME, or the rdma CNI plugin in Kubernetes.")
+		e.report("devices", Problem, found, fmt.Sprintf("The host has a NIC (%s) and its driver, but this container does not see the device. "+
+			"The host gives each RDMA device to one network namespace (rdma system show prints netns exclusive).", nics[i].vendor),
+			"On the host: rdma system set netns shared, before any container is started.",
+			"Or move the device to the container: rdma dev set mlx5_0 netns NAME, or the rdma CNI plugin in Kubernetes.")
 	case i >= 0:
-		e.report("devices", Problem, found, fmt.Sprintf("The driver %s is loaded but made no device of the NIC at PCI %s: its firmware or its configuration forbids it.",
+		e.report("devices", Problem, found, fmt.Sprintf("The driver %s is loaded but created no device for the NIC at PCI %s. Its firmware or its configuration forbids it.",
 			nics[i].module, nics[i].address),
 			"dmesg | grep -i "+strings.TrimSuffix(nics[i].module, "_ib"),
-			"devlink dev param show pci/"+nics[i].address+" name enable_roce (or enable_rdma) says whether RDMA is switched off.")
-	case len(nics) > 0: // the missing driver is a finding of its own
-		e.report("devices", Problem, found, "Programs have nothing to open. It follows from the missing driver.")
+			"devlink dev param show pci/"+nics[i].address+" name enable_roce (or enable_rdma) shows whether RDMA is disabled.")
+	case len(nics) > 0: // the missing driver is reported separately
+		e.report("devices", Problem, found, "Programs have nothing to open. The cause is the missing driver.")
 	default:
-		e.report("devices", Problem, found, "No NIC in this machine is known to do RDMA, or a hypervisor does not pass it on.",
+		e.report("devices", Problem, found, "No NIC in this machine is known to support RDMA, or a hypervisor hides it.",
 			"If there is one: lspci -nn | grep -iE 'mellanox|infiniband|ethernet' shows whether the machine sees it.",
 			"If there is none, Soft-RoCE works on any Ethernet netdev. "+e.onHost("modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0"),
-			"If that cannot be: softnic, the NIC in this program. ibverbx perf measures it.")
+			"If neither is possible, use softnic, the software NIC in this program. ibverbx perf measures it.")
 	}
 }
 
@@ -141,7 +141,7 @@ func (e *exam) deviceNames() []string {
 	return names
 }
 
-// count writes a number and a noun.
+// count formats a number and a noun.
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

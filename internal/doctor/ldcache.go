@@ -5,9 +5,9 @@ import (
 	"encoding/binary"
 )
 
-// The cache of the dynamic loader as glibc writes it since 2.2: a header, a table of
-// entries, and strings. The numbers are in the order of the machine, which is little
-// endian on every machine that this program knows. An older format may stand before it.
+// The dynamic loader's cache as glibc writes it since 2.2: a header, a table of entries, and
+// strings. Numbers are in the machine's byte order, which is little endian on all supported
+// machines. An older format may precede it.
 const (
 	cacheMagic     = "glibc-ld.so.cache1.1"
 	cacheHeader    = 48 // magic, number of libraries, length of strings, flags, extensions
@@ -18,8 +18,8 @@ const (
 	cacheMaxString = 4096 // PATH_MAX
 )
 
-// cachedPaths returns the paths that a loader cache has for a library, in its order. What
-// is not a cache, or is cut off or damaged, has none.
+// cachedPaths returns the paths that a loader cache has for a library, in its order. A truncated
+// or damaged cache has none.
 func cachedPaths(cache []byte, soname string) []string {
 	start := bytes.Index(cache, []byte(cacheMagic))
 	if start < 0 || len(cache)-start < cacheHeader {

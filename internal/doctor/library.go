@@ -8,30 +8,30 @@ import (
 	"strings"
 )
 
-// soname is what programs ask the dynamic loader for.
+// soname is the name that programs pass to the dynamic loader.
 const soname = "libibverbs.so.1"
 
 // Library is libibverbs as the dynamic loader would find it.
 type Library struct {
 	Path string `json:"path,omitempty"` // "" if there is none
 
-	// Version is that of rdma-core, "" if the name of the file does not tell.
+	// Version is the version of rdma-core, "" if the file name does not contain it.
 	Version string `json:"version,omitempty"`
 
-	// ProviderABI is the suffix of the providers that it loads, as in rdmav34.
+	// ProviderABI is the suffix of the providers that it loads, such as rdmav34.
 	ProviderABI string `json:"provider_abi,omitempty"`
 }
 
-// libraryDirs are where glibc's loader looks when its cache does not know a library, and
-// the same for the systems that have a directory per architecture.
+// libraryDirs are the directories that glibc's loader searches after its cache, including those
+// of systems with a directory per architecture.
 var libraryDirs = []string{
 	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu",
 	"/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
 	"/lib64", "/usr/lib64", "/lib", "/usr/lib",
 }
 
-// readLibrary looks for libibverbs in the order of ld.so(8): LD_LIBRARY_PATH, the cache,
-// the default directories.
+// readLibrary searches libibverbs in the order of ld.so(8): LD_LIBRARY_PATH, the cache, the
+// default directories.
 func (e *exam) readLibrary() {
 	e.Library.Path = e.findLibrary(soname)
 	if e.Library.Path == "" {
@@ -54,7 +54,7 @@ func (e *exam) readLibrary() {
 	}
 }
 
-// providerSuffix is how the library ends the names of the providers that it opens.
+// providerSuffix matches the suffix in the names of the providers that the library opens.
 var providerSuffix = regexp.MustCompile(`-(rdmav[0-9]+)\.so`)
 
 // findLibrary returns the path of a library, "" if the loader would not find it.
@@ -83,13 +83,13 @@ func (e *exam) findLibrary(soname string) string {
 func (e *exam) judgeLibrary() {
 	if e.Library.Path == "" {
 		e.report("library", Problem, soname+" is not installed",
-			"The library between programs and RDMA drivers is missing. A copy in an unusual place is found through LD_LIBRARY_PATH.",
+			"Programs need this library to use RDMA drivers. If it is in an unusual place, set LD_LIBRARY_PATH.",
 			e.install("libibverbs1 ibverbs-providers", "libibverbs")...)
 		return
 	}
 	if !e.isELF(e.Library.Path) {
 		e.report("library", Problem, e.Library.Path+" is not a shared library",
-			"The file that the dynamic loader finds is damaged, or is not for this system.",
+			"The file that the dynamic loader finds is damaged or not for this system.",
 			e.install("--reinstall libibverbs1 ibverbs-providers", "libibverbs")...)
 		return
 	}
@@ -100,8 +100,8 @@ func (e *exam) judgeLibrary() {
 	e.ok("library", "%s%s", e.Library.Path, version)
 }
 
-// isELF says whether a file is a program or a library and not, for example, a linker
-// script or an empty file that a failed installation left.
+// isELF reports whether a file is a program or a library. It may also be a linker script, or
+// an empty file left by a failed installation.
 func (e *exam) isELF(p string) bool {
 	f, err := e.m.Root.Open(name(p))
 	if err != nil {

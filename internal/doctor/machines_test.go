@@ -9,16 +9,16 @@ import (
 	"testing/fstest"
 )
 
-// machine is a machine that does not exist: files by absolute path, symbolic links as
-// "-> target", variables of the environment, and errors of device files.
+// machine is an imaginary machine: files by absolute path, symbolic links as "-> target",
+// environment variables, and errors of device files.
 type machine struct {
 	files map[string]string
 	env   map[string]string
 	open  map[string]error
 }
 
-// with returns a copy of a machine with files added or replaced, or, for contents of
-// "gone", removed with everything below them.
+// with returns a copy of a machine with files added or replaced. The contents "gone" remove a
+// file and everything below it.
 func (m machine) with(files map[string]string) machine {
 	m.files = maps.Clone(m.files)
 	for p, text := range files {
@@ -37,13 +37,13 @@ func (m machine) environment(name, value string) machine {
 	return m
 }
 
-// refusing returns a copy of a machine that does not open a device file.
+// refusing returns a copy of a machine on which opening a device file fails.
 func (m machine) refusing(file string, err error) machine {
 	m.open = map[string]error{file: &fs.PathError{Op: "open", Path: file, Err: err}}
 	return m
 }
 
-// machine makes it what Examine takes.
+// machine converts m for Examine.
 func (m machine) machine() Machine {
 	root := fstest.MapFS{}
 	for p, text := range m.files {
@@ -82,7 +82,7 @@ func limits(soft, hard string) string {
 		fmt.Sprintf("Max locked memory         %-20s %-20s bytes     \n", soft, hard)
 }
 
-// libraries are rdma-core's as Debian installs them, with two providers.
+// libraries are those of rdma-core as installed by Debian, with two providers.
 func libraries() map[string]string {
 	const dir = "/usr/lib/x86_64-linux-gnu/"
 	return map[string]string{
@@ -102,7 +102,7 @@ func libraries() map[string]string {
 	}
 }
 
-// rdmaDevice is a device with one port and what the kernel has for it.
+// rdmaDevice has the files of a device with one port.
 func rdmaDevice(n, uverbs string) map[string]string {
 	dir := "/sys/class/infiniband/" + n + "/"
 	return map[string]string{
@@ -118,8 +118,8 @@ func rdmaDevice(n, uverbs string) map[string]string {
 	}
 }
 
-// roce gives a device's port a netdev with the usual rows of a GID table: each address
-// as RoCE v1 and v2.
+// roce gives a device's port a netdev and the usual rows of a GID table: each address as RoCE
+// v1 and v2.
 func roce(n, netdev, mtu, ipv4 string) map[string]string {
 	port := "/sys/class/infiniband/" + n + "/ports/1/"
 	files := map[string]string{

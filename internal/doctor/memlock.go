@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// Memlock is the limit on locked memory. Memory that a NIC may touch is locked.
+// Memlock is the limit on locked memory. Registered memory is locked.
 type Memlock struct {
 	Soft int64 `json:"soft_bytes"` // -1 is unlimited
 	Hard int64 `json:"hard_bytes"` // -1 is unlimited
 
-	// Exempt says that the limit does not hold for this process: it has CAP_IPC_LOCK.
+	// Exempt reports whether this process has CAP_IPC_LOCK, which lifts the limit.
 	Exempt bool `json:"exempt"`
 
 	known bool // the limits could be read
 }
 
-// Below stopBytes not even the queues of a few queue pairs fit, below smallBytes not the
-// buffers of most programs.
+// Below stopBytes even the queues of a few queue pairs do not fit. Below smallBytes the buffers
+// of most programs do not fit.
 const (
 	stopBytes  = 1 << 20
 	smallBytes = 1 << 30
@@ -42,7 +42,7 @@ func (e *exam) readMemlock() {
 	}
 }
 
-// limit reads a limit as /proc writes it.
+// limit parses a limit as /proc shows it.
 func limit(s string) int64 {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return n
@@ -50,20 +50,20 @@ func limit(s string) int64 {
 	return -1
 }
 
-// firstUserNamespace says whether this process is in the first user namespace: the
-// capabilities of another one do not lift the limits of the machine.
+// firstUserNamespace reports whether this process is in the initial user namespace.
+// Capabilities in any other one do not lift the machine's limits.
 func (e *exam) firstUserNamespace() bool {
 	f := strings.Fields(e.text("/proc/self/uid_map"))
 	return len(f) == 3 && f[0] == "0" && f[1] == "0" && f[2] == "4294967295"
 }
 
-// judgeMemlock reports a limit that registration of memory will run into.
+// judgeMemlock reports a limit that will make memory registration fail.
 func (e *exam) judgeMemlock() {
 	m := &e.Memlock
 	switch {
 	case !m.known:
 		e.report("memlock", Note, "the limit on locked memory is not known: /proc/self/limits cannot be read",
-			"Registration of memory fails with ENOMEM where the limit is low.", "ulimit -l prints it.")
+			"If the limit is low, memory registration fails with ENOMEM.", "ulimit -l prints it.")
 		return
 	case m.Soft < 0:
 		e.ok("memlock", "locked memory is not limited")
@@ -76,21 +76,21 @@ func (e *exam) judgeMemlock() {
 		return
 	}
 	level := Warning
-	means := "Registration of memory beyond that fails with ENOMEM (\"cannot allocate memory\"), though memory is free."
+	means := "Registering more memory than that fails with ENOMEM (\"cannot allocate memory\"), even if memory is free."
 	if m.Soft < stopBytes {
 		level = Problem
-		means = "Not even the queues of a queue pair fit. Everything fails with ENOMEM (\"cannot allocate memory\")."
+		means = "Even the queues of a queue pair do not fit. Everything fails with ENOMEM (\"cannot allocate memory\")."
 	}
 	e.report("memlock", level, "locked memory is limited to "+bytesText(m.Soft), means, e.raise()...)
 }
 
-// raise says how to raise the limit where this process runs.
+// raise returns the steps to raise the limit where this process runs.
 func (e *exam) raise() []string {
 	switch e.System.Container {
 	case "":
 	case "kubernetes":
 		return []string{
-			"Raise the limit of the container runtime on the node: LimitMEMLOCK=infinity in the unit of containerd or CRI-O, and restart it.",
+			"Raise the limit of the container runtime on the node: LimitMEMLOCK=infinity in the unit of containerd or CRI-O, then restart it.",
 			"Or give the container the capability IPC_LOCK and do not use a user namespace.",
 		}
 	default:
@@ -105,7 +105,7 @@ func (e *exam) raise() []string {
 		"For a service: LimitMEMLOCK=infinity in its systemd unit.")
 }
 
-// bytesText writes a number of bytes for people.
+// bytesText formats a number of bytes for people.
 func bytesText(n int64) string {
 	for _, u := range []struct {
 		bytes int64

@@ -48,7 +48,7 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// TestPCI holds which NICs are known, and by which module they are driven.
+// TestPCI checks which NICs are known, and their modules.
 func TestPCI(t *testing.T) {
 	for _, tt := range []struct{ class, vendor, device, want string }{
 		{"0x020000", "0x15b3", "0x101d", "mlx5_ib"},
@@ -71,7 +71,7 @@ func TestPCI(t *testing.T) {
 	}
 }
 
-// TestNetDev holds where the netdev of a port comes from when its GIDs do not say.
+// TestNetDev checks where the netdev of a port comes from if its GIDs do not name it.
 func TestNetDev(t *testing.T) {
 	const dir = "/sys/class/infiniband/dev0/"
 	port := map[string]string{dir + "ports/2/state": "1: DOWN", dir + "ports/2/link_layer": "Ethernet"}
@@ -104,8 +104,8 @@ func TestRDMAMTU(t *testing.T) {
 	}
 }
 
-// TestGIDTable holds that holes are jumped over, and that a long empty table is not read
-// to its end.
+// TestGIDTable checks that holes are skipped, and that a long empty table is not read to its
+// end.
 func TestGIDTable(t *testing.T) {
 	const port = "/sys/class/infiniband/mlx5_0/ports/1/"
 	m := mlx5()
@@ -126,7 +126,7 @@ func TestGIDTable(t *testing.T) {
 	}
 }
 
-// TestRoutableGID holds that IPv4 comes before IPv6, and RoCE v2 before all.
+// TestRoutableGID checks that IPv4 is preferred to IPv6, and RoCE v2 to everything else.
 func TestRoutableGID(t *testing.T) {
 	const port = "/sys/class/infiniband/mlx5_0/ports/1/"
 	global := map[string]string{
@@ -156,7 +156,7 @@ func TestBytesText(t *testing.T) {
 	}
 }
 
-// TestFindLibrary holds the order of places: variable, cache, default directories.
+// TestFindLibrary checks the search order: variable, cache, default directories.
 func TestFindLibrary(t *testing.T) {
 	everywhere := bare().with(map[string]string{
 		"/opt/rdma/lib/" + soname: "\x7fELF", "/opt/cached/" + soname: "\x7fELF", "/usr/lib64/" + soname: "\x7fELF",
@@ -217,7 +217,7 @@ func TestCachedPaths(t *testing.T) {
 	}
 }
 
-// TestRealCache holds that what glibc's ldconfig writes is understood.
+// TestRealCache checks that a cache written by glibc's ldconfig is understood.
 func TestRealCache(t *testing.T) {
 	cache, err := os.ReadFile("/etc/ld.so.cache")
 	if err != nil {

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// driverConfig is where packages announce providers to libibverbs.
+// driverConfig is the directory where packages register providers for libibverbs.
 const driverConfig = "/etc/libibverbs.d"
 
 // Provider is a library through which libibverbs drives one kind of device.
 type Provider struct {
 	Name string `json:"name"` // mlx5, rxe, ...
 
-	// Path is its library, "" if it is announced but not there.
+	// Path is its library, "" if it is registered but missing.
 	Path string `json:"path,omitempty"`
 }
 
-// readProviders reads which providers are announced, and looks for their libraries where
-// libibverbs does: in the directory libibverbs next to itself, then as the loader does.
+// readProviders reads the registered providers. It searches their libraries where libibverbs
+// does: in the directory libibverbs next to itself, then like the loader.
 func (e *exam) readProviders() {
 	for _, file := range e.list(driverConfig) {
 		if !strings.HasSuffix(file, ".driver") {
@@ -34,8 +34,8 @@ func (e *exam) readProviders() {
 	}
 }
 
-// findProvider returns the path of a provider's library, "" if there is none that this
-// libibverbs would load. The driver may be a name or, as in private builds, a path.
+// findProvider returns the path of a provider's library, "" if this libibverbs would load none.
+// driver is a name or, in private builds, a path.
 func (e *exam) findProvider(driver string) string {
 	abi := e.Library.ProviderABI
 	if e.Library.Path == "" || abi == "" {
@@ -54,33 +54,33 @@ func (e *exam) findProvider(driver string) string {
 	return e.findLibrary(file)
 }
 
-// judgeProviders reports which devices have no provider.
+// judgeProviders reports the devices without a provider.
 func (e *exam) judgeProviders() {
 	if e.Library.Path == "" || !e.isELF(e.Library.Path) {
-		return // a finding of its own, and there is nobody to load providers
+		return // reported separately; without the library there is nothing to check
 	}
 	install := e.install("ibverbs-providers", "libibverbs rdma-core")
 	if e.Library.ProviderABI == "" {
-		// Not the library of rdma-core; what it loads is not known.
+		// This is not rdma-core's library, so the providers it loads are unknown.
 		e.report("library", Warning, e.Library.Path+" does not say which providers it loads",
 			"It is not a libibverbs of rdma-core, or it is damaged.", e.install("--reinstall libibverbs1 ibverbs-providers", "libibverbs")...)
 	}
 	for i := range e.Devices {
 		d := &e.Devices[i]
 		if d.Driver == "" || e.Library.ProviderABI == "" {
-			d.served = true // nothing is known against it
+			d.served = true // assume that it has one
 			continue
 		}
 		j := slices.IndexFunc(e.Providers, func(p Provider) bool { return p.Name == d.Driver })
 		switch {
 		case j < 0:
 			e.report("providers", Problem, fmt.Sprintf("no provider for %s: %s/%s.driver is missing", d.Name, driverConfig, d.Driver),
-				"libibverbs is installed, but not the part of it that drives this device, so programs do not see the device.", install...)
+				"libibverbs is installed without the provider for this device, so programs do not see the device.", install...)
 		case e.Providers[j].Path == "":
 			e.report("providers", Problem, fmt.Sprintf("no provider for %s: there is no lib%s-%s.so", d.Name, d.Driver, e.Library.ProviderABI),
-				"The provider is announced but its library is missing, or it belongs to another version of libibverbs. "+
-					"Two installations of RDMA libraries (a distribution's and a vendor's) often leave such a mixture.",
-				append(slices.Clone(install), "find / -name 'lib"+d.Driver+"-rdmav*.so' shows what is there; remove what does not belong to "+e.Library.Path)...)
+				"The provider is registered, but its library is missing or belongs to another version of libibverbs. "+
+					"Two installations of the RDMA libraries (a distribution's and a vendor's) often cause this.",
+				append(slices.Clone(install), "find / -name 'lib"+d.Driver+"-rdmav*.so' lists the installed ones. Remove those that do not belong to "+e.Library.Path)...)
 		default:
 			d.served = true
 			e.ok("providers", "%s is driven by %s", d.Name, e.Providers[j].Path)

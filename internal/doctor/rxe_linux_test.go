@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// onRXE skips a test that wants the devices of test/rxe.
+// onRXE skips a test that needs the devices of test/rxe.
 func onRXE(t *testing.T) {
 	t.Helper()
 	if os.Getenv("IBVERBX_RXE") != "1" {
-		t.Skip("wants rxe0 on net0 and rxe1 on net1: run test/rxe/all ./internal/doctor")
+		t.Skip("needs rxe0 on net0 and rxe1 on net1: run test/rxe/all ./internal/doctor")
 	}
 }
 
-// shell runs a command of the virtual machine.
+// shell runs a command in the virtual machine.
 func shell(t *testing.T, command string) string {
 	t.Helper()
 	out, err := exec.Command("sh", "-c", command).CombinedOutput()
@@ -28,12 +28,12 @@ func shell(t *testing.T, command string) string {
 	return string(out)
 }
 
-// settled examines the machine until the findings are as wanted: the kernel follows
-// changes of links and addresses in its own time.
+// settled examines the machine until the findings are as expected, because the kernel handles
+// changes of links and addresses asynchronously.
 func settled(t *testing.T, usable bool, want string) Report {
 	t.Helper()
 	var r Report
-	for range 3000 { // a minute: only a failing test waits so long
+	for range 3000 { // a minute; only a failing test waits that long
 		r = Examine(Host())
 		if r.Usable == usable && findings(&r) == want {
 			checkReport(t, &r)
@@ -71,7 +71,7 @@ func TestRXE(t *testing.T) {
 // TestRXEWithoutLink switches off one netdev of two.
 func TestRXEWithoutLink(t *testing.T) {
 	onRXE(t)
-	// The other end of the pair loses its carrier with it.
+	// The other end of the pair loses its carrier too.
 	shell(t, "ip link set net0 down")
 	defer settled(t, true, "")
 	defer shell(t, "ip link set net0 up")
@@ -79,7 +79,7 @@ func TestRXEWithoutLink(t *testing.T) {
 		"problem ports: rxe1 port 1 is DOWN (physical state Polling): its netdev net1 is switched on but has no link\n")
 }
 
-// TestRXEMTU compares the RDMA MTU that doctor computes with the one that the kernel does.
+// TestRXEMTU compares doctor's RDMA MTU with the kernel's.
 func TestRXEMTU(t *testing.T) {
 	onRXE(t)
 	defer shell(t, "ip link set net0 mtu 4200")
@@ -88,12 +88,12 @@ func TestRXEMTU(t *testing.T) {
 		r := Examine(Host())
 		got := fmt.Sprintf("active_mtu:\t\t%d ", r.Devices[0].Ports[0].MTU)
 		if said := shell(t, "ibv_devinfo -d rxe0"); !strings.Contains(said, got) {
-			t.Errorf("with a netdev MTU of %d doctor says %q, want what ibv_devinfo says:\n%s", mtu, got, said)
+			t.Errorf("with a netdev MTU of %d doctor computes %q, want the value of ibv_devinfo:\n%s", mtu, got, said)
 		}
 	}
 }
 
-// TestRXEAddresses takes the addresses of a netdev away.
+// TestRXEAddresses removes the addresses of a netdev.
 func TestRXEAddresses(t *testing.T) {
 	onRXE(t)
 	shell(t, "ip addr del 10.77.0.1/24 dev net0")
@@ -102,7 +102,7 @@ func TestRXEAddresses(t *testing.T) {
 	settled(t, true, "warning gids: rxe0 port 1 has link-local GIDs only\n")
 }
 
-// TestRXEAsNobody looks at the machine as a user with little memory to lock and without
+// TestRXEAsNobody examines the machine as a user with a low limit on locked memory and without
 // permission to open a device.
 func TestRXEAsNobody(t *testing.T) {
 	onRXE(t)
@@ -127,7 +127,7 @@ func TestRXEAsNobody(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		got, err := cmd.CombinedOutput()
 		if err != nil || !strings.HasPrefix(string(got), tt.want) {
-			t.Errorf("with ulimit -l %s nobody is told (%v)\n%swant\n%s", tt.limit, err, got, tt.want)
+			t.Errorf("with ulimit -l %s the user nobody gets (%v)\n%swant\n%s", tt.limit, err, got, tt.want)
 		}
 	}
 }

@@ -2,7 +2,7 @@ package doctor
 
 import "testing"
 
-// TestKernel shows machines whose kernel has a device, has none, or keeps it to itself.
+// TestKernel examines machines whose kernel has a device, has none, or hides it.
 func TestKernel(t *testing.T) {
 	docker := map[string]string{"/.dockerenv": ""}
 	play(t, []scenario{
@@ -62,7 +62,7 @@ func TestKernel(t *testing.T) {
 	})
 }
 
-// TestAccess shows machines with a device that this process cannot open.
+// TestAccess examines machines with a device that this process cannot open.
 func TestAccess(t *testing.T) {
 	docker := map[string]string{"/.dockerenv": ""}
 	play(t, []scenario{
@@ -115,7 +115,7 @@ func TestAccess(t *testing.T) {
 	})
 }
 
-// TestPorts shows machines whose port does not work, or not well.
+// TestPorts examines machines whose port does not work, or not well.
 func TestPorts(t *testing.T) {
 	const port = "/sys/class/infiniband/mlx5_0/ports/1/"
 	play(t, []scenario{
@@ -169,7 +169,7 @@ func TestPorts(t *testing.T) {
 	})
 }
 
-// TestLibraries shows machines without the right libraries.
+// TestLibraries examines machines without the right libraries.
 func TestLibraries(t *testing.T) {
 	play(t, []scenario{
 		{
@@ -204,7 +204,7 @@ func TestLibraries(t *testing.T) {
 	})
 }
 
-// TestMemlock shows machines that limit locked memory.
+// TestMemlock examines machines that limit locked memory.
 func TestMemlock(t *testing.T) {
 	docker := map[string]string{"/.dockerenv": ""}
 	play(t, []scenario{

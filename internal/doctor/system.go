@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// System is the operating system, and the container around this process.
+// System describes the operating system and the container of this process.
 type System struct {
 	OS     string `json:"os"`
 	Kernel string `json:"kernel,omitempty"`
 	Distro string `json:"distro,omitempty"`
 
-	// Container is empty outside of a container, otherwise the kind: docker, podman,
-	// kubernetes, lxc, or what the container says of itself.
+	// Container is the kind of container: docker, podman, kubernetes, lxc, or the name that
+	// it gives itself. Empty means none.
 	Container string `json:"container,omitempty"`
 
-	family string // debian or rhel, "" if it is neither
+	family string // debian or rhel, "" if neither
 	ubuntu bool
 }
 
-// readSystem finds out where this process runs.
+// readSystem detects where this process runs.
 func (e *exam) readSystem() {
 	e.System.Kernel = e.text("/proc/sys/kernel/osrelease")
 	values := map[string]string{}
@@ -40,8 +40,8 @@ func (e *exam) readSystem() {
 	e.System.Container = e.container()
 }
 
-// container returns the kind of container around this process. There is no one way to
-// know; these are the marks that container managers leave.
+// container returns the kind of container around this process. There is no standard way to
+// detect it, so it checks the marks that container managers leave.
 func (e *exam) container() string {
 	if e.m.Env("KUBERNETES_SERVICE_HOST") != "" || e.exists("/var/run/secrets/kubernetes.io") {
 		return "kubernetes"
@@ -70,8 +70,8 @@ func (e *exam) container() string {
 	return e.m.Env("container")
 }
 
-// install says how to install packages with the package manager of the machine, or with
-// each that is known if the machine's is not.
+// install returns how to install packages with the machine's package manager, or with each
+// known one if the machine's is unknown.
 func (e *exam) install(debian, rhel string) []string {
 	apt, dnf := "apt-get install "+debian, "dnf install "+rhel
 	switch e.System.family {
@@ -83,7 +83,7 @@ func (e *exam) install(debian, rhel string) []string {
 	return []string{"On Debian and Ubuntu: " + apt, "On Fedora, RHEL and their relatives: " + dnf}
 }
 
-// onHost says in a container that a step is to be done outside of it.
+// onHost marks a step as one for the host, if this process runs in a container.
 func (e *exam) onHost(step string) string {
 	if e.System.Container != "" {
 		return "On the host, not in this container: " + step
@@ -91,8 +91,8 @@ func (e *exam) onHost(step string) string {
 	return step
 }
 
-// judgeContainer reports what a container changes, other than what the findings about
-// devices and limits say already.
+// judgeContainer reports restrictions of the container that the checks of devices and limits do
+// not cover.
 func (e *exam) judgeContainer() {
 	if e.System.Container == "" {
 		return
@@ -100,7 +100,7 @@ func (e *exam) judgeContainer() {
 	for line := range strings.Lines(e.text(path.Join("/sys/fs/cgroup", e.cgroup(), "rdma.max"))) {
 		if device, limits, _ := strings.Cut(strings.TrimSpace(line), " "); strings.Contains(limits, "=0") {
 			e.report("container", Warning, "the rdma cgroup limits "+device+" to "+limits,
-				"The kernel refuses to open the device or to make objects on it beyond that limit.",
+				"Beyond that limit the kernel refuses to open the device or to create objects on it.",
 				e.onHost("write \""+device+" hca_handle=max hca_object=max\" to rdma.max of the container's cgroup."))
 		}
 	}
