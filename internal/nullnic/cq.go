@@ -2,21 +2,21 @@ package nullnic
 
 import "ibverbx/verbs"
 
-// CQ is a ring of completions. It is written by hand, not a ring.Ring, because it is the floor under
-// benchmarks of the engine: succeed and Poll check the room and load the cursors once per chain.
+// CQ is a ring of completions. It is not a ring.Ring, because it is the baseline of engine
+// benchmarks: succeed and Poll check the room and load the cursors once per chain.
 type CQ struct {
 	ring       []verbs.WC
 	head, tail uint32
 	waker      *verbs.Waker
 	armed      bool
-	// err is what the next Poll of the empty queue returns.
+	// err is returned by the next Poll that finds the queue empty.
 	err error
-	// slots holds, beside each completion in the ring, the send queue slots that it frees when it
-	// is polled. It is nil unless a held QP uses the CQ.
+	// slots holds, for each completion in the ring, the send queue slots that polling it frees.
+	// It is nil unless a held QP uses the CQ.
 	slots []freed
 }
 
-// freed is a number of slots of the send queue of a held QP.
+// freed is a number of send queue slots of a held QP.
 type freed struct {
 	qp *QP
 	n  int
@@ -24,7 +24,7 @@ type freed struct {
 
 var _ verbs.CQ = (*CQ)(nil)
 
-// push adds a completion. An overrun is a mistake of the test and panics.
+// push adds a completion. An overrun is a bug in the test and panics.
 func (c *CQ) push() *verbs.WC {
 	if int(c.tail-c.head) == len(c.ring) {
 		panic("ibverbx/internal/nullnic: completion queue overrun")
@@ -62,7 +62,7 @@ func (c *CQ) succeed(qpn uint32, wrs []verbs.SendWR) {
 	}
 }
 
-// freeing makes the completion that is pushed next free n slots of q's send queue.
+// freeing makes the next pushed completion free n slots of q's send queue.
 func (c *CQ) freeing(q *QP, n int) {
 	if c.slots == nil {
 		c.slots = make([]freed, len(c.ring))
@@ -73,10 +73,10 @@ func (c *CQ) freeing(q *QP, n int) {
 // Push adds a completion that does not come from a QP of the NIC.
 func (c *CQ) Push(wc verbs.WC) { *c.push() = wc }
 
-// Len is the number of completions that were not polled.
+// Len is the number of unpolled completions.
 func (c *CQ) Len() int { return int(c.tail - c.head) }
 
-// FailNext makes the next Poll return err after what is in the queue.
+// FailNext makes Poll return err once, after the completions in the queue.
 func (c *CQ) FailNext(err error) { c.err = err }
 
 // Poll implements verbs.CQ.

@@ -1,16 +1,14 @@
-// Package nullnic is a NIC that moves nothing: the floor under measurements of the
-// engine, and an instrument for its tests.
+// Package nullnic is a NIC that moves no data. It is the baseline of engine benchmarks and an
+// instrument for engine tests.
 //
-// A QP takes work requests and remembers them. Left alone it completes every signaled
-// send at once (the benchmarks); held, it completes what a test says, when it says so,
-// with the status that it says. It can refuse posts from any position of a chain on, and
-// deliver receives with the fields and bytes that a test wants.
+// A QP accepts and records work requests. By default it completes every signaled send at
+// once, for benchmarks. A held QP completes sends when the test says so, with the status that
+// the test chooses. It can refuse posts from any position of a chain, and complete receives
+// with any fields and bytes.
 //
-// NICs that are joined by a [Wire] do move bytes, one request at a time and only when they
-// are told to: Carry takes the oldest request of a held QP to the QP that it is connected
-// to, and Complete acknowledges it. A test decides the order between QPs, which no RC QP
-// promises anything about; the order on one QP is kept.
+// NICs joined by a [Wire] do move bytes, but only one request per call. Carry executes the
+// oldest request of a held QP at the connected QP, and Complete acknowledges it. The test
+// chooses the order between QPs, which RC does not define. The order on one QP is kept.
 //
-// Only what the engine uses is there; the rest is not supported. It is for one goroutine
-// at a time.
+// Only the features that the engine uses are supported. A NIC is for one goroutine at a time.
 package nullnic

@@ -2,54 +2,52 @@ package nullnic
 
 import "ibverbx/verbs"
 
-// queue is the send queue of a held QP: what was taken and is not complete, oldest first.
+// queue is the send queue of a held QP: accepted and incomplete sends, oldest first.
 type queue struct {
 	posted []verbs.SendWR
-	inline [][]byte // of each of posted, nil if it is not inline
-	taken  [][]byte // of each of QP.Taken
+	inline [][]byte // inline bytes of each element of posted; nil if it is not inline
+	taken  [][]byte // inline bytes of each element of QP.Taken
 	// carried is how many of posted the peer has executed.
 	carried int
-	// silent counts requests that ended and asked for no completion: the next one that
-	// is taken gives their slots back too.
+	// silent counts completed requests without a completion. The next completion that is
+	// polled frees their slots too.
 	silent int
-	// repeat makes READs fetch their bytes once more when they complete.
+	// repeat makes READs fetch their bytes again when they complete.
 	repeat bool
-	// late are requests that were on their way when the QP was taken to ERR.
+	// late holds requests that were in flight when the QP went to ERR.
 	late []lateSend
-	// chains are the lengths of the chains that were taken.
+	// chains has the lengths of the accepted chains.
 	chains []int
 }
 
-// lateSend is a request whose packets may still arrive after its flush, with the bytes
-// that it had then: a NIC does not read a buffer after its completion.
+// lateSend is a request whose packets may still arrive after its flush. It has a copy of its
+// bytes, because a NIC does not read a buffer after the completion.
 type lateSend struct {
 	wr    verbs.SendWR
 	bytes []byte
 }
 
-// Hold makes the QP keep sends until Complete or Fail. A held send queue has the depth that
-// the QP was made with; a slot is free again when a completion of it, or of one behind it,
-// was polled.
+// Hold makes the QP keep sends until Complete or Fail. A held send queue has the depth of
+// QPConfig. A slot is free when its completion, or a later one, has been polled.
 func (q *QP) Hold() { q.held = true }
 
-// RepeatReads makes READs fetch their bytes once more when they complete, as a READ does
-// whose answer was lost: RC does not order a READ before the WRITEs behind it.
+// RepeatReads makes READs fetch their bytes again when they complete, like a READ whose response
+// was lost. RC does not order a READ before the WRITEs behind it.
 func (q *QP) RepeatReads() { q.queue.repeat = true }
 
-// Posted returns the sends that are outstanding on a held QP, oldest first.
+// Posted returns the outstanding sends of a held QP, oldest first.
 func (q *QP) Posted() []verbs.SendWR { return q.queue.posted }
 
 // Carried returns how many of Posted have been executed by the peer.
 func (q *QP) Carried() int { return q.queue.carried }
 
-// Chains returns the lengths of the chains that a held QP took: one for each doorbell.
+// Chains returns the lengths of the chains that a held QP accepted, one for each doorbell.
 func (q *QP) Chains() []int { return q.queue.chains }
 
-// Inline returns the bytes of Taken[i] as they were when it was posted, nil if it is not
-// inline.
+// Inline returns the bytes of Taken[i] at the time of its post, nil if it is not inline.
 func (q *QP) Inline(i int) []byte { return q.queue.taken[i] }
 
-// hold takes the first take requests of a chain, as far as there is room for them.
+// hold accepts the first take requests of a chain, as far as there is room.
 func (q *QP) hold(wrs []verbs.SendWR, take int, err error) (int, error) {
 	s := &q.queue
 	room := take
@@ -85,7 +83,7 @@ func (q *QP) hold(wrs []verbs.SendWR, take int, err error) (int, error) {
 	return take, err
 }
 
-// Complete ends the oldest n sends with success: a completion for each signaled one.
+// Complete ends the oldest n sends with success, with a completion for each signaled one.
 func (q *QP) Complete(n int) {
 	for i := range n {
 		wr := &q.queue.posted[i]
@@ -102,7 +100,7 @@ func (q *QP) Complete(n int) {
 }
 
 // Fail ends the oldest send with a status and flushes everything behind it. If the peer has
-// executed the send only its acknowledgement was lost.
+// executed the send, only its acknowledgement was lost.
 func (q *QP) Fail(status verbs.Status) {
 	if len(q.queue.posted) > 0 {
 		q.end(&q.queue.posted[0], status)
@@ -125,7 +123,7 @@ func (q *QP) end(wr *verbs.SendWR, status verbs.Status) {
 	q.complete(wr, status)
 }
 
-// drop takes the oldest n sends out of the queue.
+// drop removes the oldest n sends from the queue.
 func (q *QP) drop(n int) {
 	s := &q.queue
 	s.posted = append(s.posted[:0], s.posted[n:]...)

@@ -5,7 +5,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// NIC is a device and, opened, its only context.
+// NIC is a device and also its only context.
 type NIC struct {
 	name    string
 	attr    verbs.DeviceAttr
@@ -25,8 +25,8 @@ var (
 	_ verbs.Context = (*NIC)(nil)
 )
 
-// New returns a NIC whose first QP has the number firstQPN, so that two of them can hand
-// out the same numbers.
+// New returns a NIC whose first QP has the number firstQPN. Two NICs can have the same QP
+// numbers.
 func New(name string, firstQPN uint32) *NIC {
 	return &NIC{
 		name: name, nextQPN: firstQPN, nextKey: 0x100, gid: verbs.GID{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 1},
@@ -40,13 +40,13 @@ func New(name string, firstQPN uint32) *NIC {
 	}
 }
 
-// SetMaxMsgSize changes the limit that the device states.
+// SetMaxMsgSize changes the limit that the device reports.
 func (n *NIC) SetMaxMsgSize(bytes uint64) { n.attr.MaxMsgSize = bytes }
 
-// QPs returns the QPs in the order in which they were made; closed ones stay.
+// QPs returns the QPs in the order of their creation, including closed ones.
 func (n *NIC) QPs() []*QP { return n.qps }
 
-// SRQs returns the SRQs in the order in which they were made; closed ones stay.
+// SRQs returns the SRQs in the order of their creation, including closed ones.
 func (n *NIC) SRQs() []*SRQ { return n.srqs }
 
 // Name implements verbs.Device.

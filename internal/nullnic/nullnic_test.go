@@ -77,7 +77,7 @@ func (s *station) sge(off, n int) verbs.SGE {
 	return verbs.SGE{Addr: s.mr.Addr() + uint64(off), Length: uint32(n), LKey: s.mr.LKey()}
 }
 
-// request is a send of n bytes at 0 to the place at 100 of the other side.
+// request is a send of n bytes at offset 0 to offset 100 of the other side.
 func (s *station) request(op verbs.Opcode, n int, to *station) verbs.SendWR {
 	wr := verbs.SendWR{WRID: 7, Opcode: op, Flags: verbs.SendSignaled, Imm: 99, RemoteAddr: to.mr.Addr() + 100, RKey: to.mr.RKey()}
 	wr.SetSGE(s.sge(0, n))
@@ -108,8 +108,8 @@ func (s *station) poll(t *testing.T) []verbs.WC {
 	return wcs[:n]
 }
 
-// TestCarry: each opcode does at the other side what it asks for, and not before it is
-// carried; its completion comes when it is completed.
+// TestCarry: each opcode takes effect at the other side when it is carried, not before. Its
+// completion comes with Complete.
 func TestCarry(t *testing.T) {
 	for _, op := range []verbs.Opcode{
 		verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpSendWithImm,
@@ -188,8 +188,8 @@ func checkCarried(t *testing.T, op verbs.Opcode, a, b *station) {
 	}
 }
 
-// TestNotReady: a send waits for a receive; a QP that does not answer, and keys that the
-// NIC at that end did not make, are failures.
+// TestNotReady: a send waits for a receive. A QP that does not answer, and keys of another NIC,
+// are failures.
 func TestNotReady(t *testing.T) {
 	a, b := pair(t)
 	a.post(t, a.request(verbs.OpSend, 8, b))
@@ -245,11 +245,11 @@ func TestCarryOneByOne(t *testing.T) {
 		t.Errorf("after the second Carry and one Complete the memory is %q and %d are carried, want abcd and 1", got, a.qp.Carried())
 	}
 	if _, done := a.qp.Carry(); done {
-		t.Error("Carry carried a third of two")
+		t.Error("Carry carried a third request of two")
 	}
 }
 
-// TestInlineIsTakenAtPost: what is carried later is what the bytes were then.
+// TestInlineIsTakenAtPost: a carried inline request has the bytes of its post.
 func TestInlineIsTakenAtPost(t *testing.T) {
 	a, b := pair(t)
 	copy(a.memory.Bytes(), "then")
@@ -259,12 +259,12 @@ func TestInlineIsTakenAtPost(t *testing.T) {
 	copy(a.memory.Bytes(), "now!")
 	a.carry(t)
 	if got := string(b.memory.Bytes()[100:104]); got != "then" || string(a.qp.Inline(0)) != "then" {
-		t.Errorf("carried %q and kept %q, want then", got, a.qp.Inline(0))
+		t.Errorf("carried %q and kept %q, want \"then\"", got, a.qp.Inline(0))
 	}
 }
 
-// TestLate: what was on its way when a QP went to ERR may still arrive, in order, with the
-// bytes that it had; what a request failed before does not.
+// TestLate: requests in flight when a QP went to ERR may still arrive, in order, with their
+// original bytes. Requests behind a failed one do not.
 func TestLate(t *testing.T) {
 	a, b := pair(t)
 	copy(a.memory.Bytes(), "late")
@@ -291,8 +291,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestSlots: a slot of the send queue is free when a completion of it or of one behind it
-// was polled, and not before.
+// TestSlots: a slot of the send queue is free once its completion, or a later one, has been
+// polled, not before.
 func TestSlots(t *testing.T) {
 	a, b := pair(t)
 	quiet, loud := a.request(verbs.OpRDMAWrite, 4, b), a.request(verbs.OpRDMAWrite, 4, b)
@@ -306,9 +306,9 @@ func TestSlots(t *testing.T) {
 	}
 	full(true)
 	a.qp.Complete(3)
-	full(true) // nobody was told
+	full(true) // not completed yet
 	a.qp.Complete(1)
-	full(true) // nobody has looked
+	full(true) // not polled yet
 	if got := a.poll(t); len(got) != 1 {
 		t.Fatalf("%d completions, want 1", len(got))
 	}
@@ -321,8 +321,8 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestRefusals: a chain is refused from a position on, then others as a whole, and what was
-// taken is taken. A held QP counts chains that it had no room for.
+// TestRefusals: a chain is refused from a position on, then others as a whole. Requests before
+// it stay accepted. A held QP counts chains that did not fit.
 func TestRefusals(t *testing.T) {
 	a, b := pair(t)
 	wr := a.request(verbs.OpRDMAWrite, 4, b)
@@ -345,7 +345,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRepeatReads: a READ whose answer is lost fetches its bytes again, and finds what was
+// TestRepeatReads: a READ whose response is lost fetches its bytes again, and finds what was
 // written meanwhile.
 func TestRepeatReads(t *testing.T) {
 	for repeat, want := range map[bool]string{false: "then", true: "now!"} {
@@ -364,8 +364,7 @@ func TestRepeatReads(t *testing.T) {
 	}
 }
 
-// TestFailedCompletions: those of sends and of receives hold rubbish in every field that is
-// not valid.
+// TestFailedCompletions: failed completions have garbage in every field that is not valid.
 func TestFailedCompletions(t *testing.T) {
 	a, b := pair(t)
 	if n, err := a.qp.PostRecv(make([]verbs.RecvWR, 2)); n != 2 {
@@ -379,13 +378,13 @@ func TestFailedCompletions(t *testing.T) {
 	}
 	for i, want := range []verbs.Status{verbs.StatusLocLenErr, verbs.StatusWRFlushErr, verbs.StatusWRFlushErr, verbs.StatusWRFlushErr} {
 		if wc := got[i]; wc.Status != want || wc.Opcode != 0x7f || wc.Flags != 0xff || wc.ByteLen != 0xdeadbeef || wc.Imm != 0xdeadbeef {
-			t.Errorf("completion %d = %+v, want %v and rubbish", i, wc, want)
+			t.Errorf("completion %d = %+v, want %v and garbage", i, wc, want)
 		}
 	}
 }
 
-// TestSRQ: QPs take their receives from it, it says once when few are left, and a QP that
-// is flushed leaves it alone.
+// TestSRQ: QPs take their receives from the SRQ. It raises its limit event once, and flushing a
+// QP leaves it alone.
 func TestSRQ(t *testing.T) {
 	nic := nullnic.New("a", 0x11)
 	pd, _ := nic.AllocPD()
@@ -413,7 +412,7 @@ func TestSRQ(t *testing.T) {
 		t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 	}
 	if s.qp.Fail(verbs.StatusSuccess); len(nic.SRQs()[0].Waiting()) != 1 {
-		t.Errorf("%d receives are left in the SRQ of a QP that was flushed, want 1", len(nic.SRQs()[0].Waiting()))
+		t.Errorf("%d receives are left in the SRQ of a flushed QP, want 1", len(nic.SRQs()[0].Waiting()))
 	}
 	if n, err := s.qp.PostRecv(make([]verbs.RecvWR, 1)); n != 0 || err == nil {
 		t.Errorf("PostRecv on a QP with an SRQ = %d, %v; want an error", n, err)

@@ -2,7 +2,7 @@ package nullnic
 
 import "ibverbx/verbs"
 
-// QP takes work requests. Its zero settings complete every signaled send at once.
+// QP accepts work requests. Its zero settings complete every signaled send at once.
 type QP struct {
 	nic          *NIC
 	num          uint32
@@ -12,23 +12,23 @@ type QP struct {
 	attr         verbs.QPAttr
 	closed       bool
 
-	// Doorbells counts calls of PostSend that took something.
+	// Doorbells counts calls of PostSend that accepted at least one request.
 	Doorbells int
-	// Overruns counts chains for which a held QP, as deep as it was made, had no room.
+	// Overruns counts chains that did not fit into a held QP.
 	Overruns int
-	// Taken is every send that a held QP ever took, in order.
+	// Taken has every send that a held QP ever accepted, in order.
 	Taken []verbs.SendWR
 
 	held  bool
 	queue queue
 	own   receives
-	pool  *receives // own, or those of an SRQ
+	pool  *receives // own, or that of an SRQ
 
-	refuseAt  int // one more than the position in the next chain to refuse from, 0 for none
+	refuseAt  int // position in the next chain from which to refuse, plus one; 0 for none
 	refuseErr error
-	refusals  int // chains to refuse as a whole after that
-	limit     int // sends outstanding before the queue is full, 0 for no limit
-	occupied  int // slots of the send queue that no completion has given back, while held
+	refusals  int // number of whole chains to refuse after that
+	limit     int // outstanding sends at which the queue is full; 0 for no limit
+	occupied  int // used slots of a held send queue
 
 	peerGID verbs.GID
 	peerQPN uint32
@@ -40,15 +40,14 @@ var _ verbs.QP = (*QP)(nil)
 func (q *QP) Limit(n int) { q.limit = n }
 
 // RefuseAt makes the next PostSend refuse the request at position k of its chain, and all
-// after it, with err. A negative k takes that back.
+// after it, with err. A negative k cancels that.
 func (q *QP) RefuseAt(k int, err error) { q.refuseAt, q.refuseErr, q.refusals = max(k+1, 0), err, 0 }
 
-// RefuseMore makes the QP refuse the n chains as a whole that come after the one that
-// RefuseAt is about.
+// RefuseMore makes the QP refuse n whole chains after the one of RefuseAt.
 func (q *QP) RefuseMore(n int) { q.refusals = n }
 
-// complete writes a send completion. In a failed one every field that is not valid holds
-// rubbish, as on hardware.
+// complete writes a send completion. In a failed one every invalid field has garbage, as on
+// hardware.
 func (q *QP) complete(wr *verbs.SendWR, status verbs.Status) {
 	wc := q.sends.push()
 	if status != verbs.StatusSuccess {
@@ -58,8 +57,8 @@ func (q *QP) complete(wr *verbs.SendWR, status verbs.Status) {
 	wc.WRID, wc.Status, wc.QPN, wc.Opcode, wc.ByteLen, wc.Flags = wr.WRID, status, q.num, wr.Opcode.WC(), 0, 0
 }
 
-// spoil makes wc a failed completion: only wr_id, status, qp_num and vendor_err of it mean
-// anything. It stays out of the way of the completions that succeed.
+// spoil makes wc a failed completion with only wr_id, status, qp_num and vendor_err valid. It is
+// a separate function to keep the successful path short.
 //
 //go:noinline
 func spoil(wc *verbs.WC, id uint64, status verbs.Status, qpn uint32) {
@@ -70,7 +69,7 @@ func spoil(wc *verbs.WC, id uint64, status verbs.Status, qpn uint32) {
 	}
 }
 
-// flush ends everything that is outstanding, in order.
+// flush ends all outstanding requests, in order.
 func (q *QP) flush() {
 	q.state = verbs.StateErr
 	q.flushSends()
@@ -86,7 +85,7 @@ func (q *QP) Type() verbs.QPType { return q.cfg.Type }
 // State implements verbs.QP.
 func (q *QP) State() verbs.QPState { return q.state }
 
-// Modify implements verbs.QP: it checks the transition and does as it is told.
+// Modify implements verbs.QP. It only checks the transition and stores the attributes.
 func (q *QP) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := verbs.CheckTransition(q.cfg.Type, q.state, attr.State, mask); err != nil {
 		return err
@@ -152,7 +151,7 @@ func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	return take, err
 }
 
-// refuse refuses a chain from position k on, and says what becomes of the next.
+// refuse refuses a chain from position k on, and decides whether to refuse the next one.
 func (q *QP) refuse(k int) (take int, err error) {
 	if q.refuseAt = 0; q.refusals > 0 {
 		q.refuseAt = 1

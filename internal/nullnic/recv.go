@@ -2,7 +2,7 @@ package nullnic
 
 import "ibverbx/verbs"
 
-// receives is a receive queue, of a QP or shared: those from head on are posted.
+// receives is the receive queue of a QP or an SRQ. The elements from head on are posted.
 type receives struct {
 	queue []verbs.RecvWR
 	head  int
@@ -11,7 +11,7 @@ type receives struct {
 
 func (r *receives) waiting() []verbs.RecvWR { return r.queue[r.head:] }
 
-// post takes receives as far as there is room.
+// post accepts receives as far as there is room.
 func (r *receives) post(wrs []verbs.RecvWR) (int, error) {
 	n := max(min(r.max-len(r.waiting()), len(wrs)), 0)
 	if len(r.queue)+n > cap(r.queue) {
@@ -24,29 +24,28 @@ func (r *receives) post(wrs []verbs.RecvWR) (int, error) {
 	return n, nil
 }
 
-// take removes the oldest receive; it is good until the next post.
+// take removes the oldest receive, which is valid until the next post.
 func (r *receives) take() *verbs.RecvWR {
 	r.head++
 	return &r.queue[r.head-1]
 }
 
-// Waiting returns the receives that are posted on the QP, or in its SRQ, oldest first.
+// Waiting returns the posted receives of the QP or its SRQ, oldest first.
 func (q *QP) Waiting() []verbs.RecvWR { return q.pool.waiting() }
 
-// Receive completes the oldest posted receive with wc; WRID and QPN are filled in. It
-// reports false if there is none: the sender would meet RNR.
+// Receive completes the oldest posted receive with wc, and fills in WRID and QPN. It returns
+// false if there is none; the sender would get an RNR NAK.
 func (q *QP) Receive(wc verbs.WC) bool { return q.Deliver(wc, nil) }
 
-// Deliver is Receive with a payload, which goes to the buffers of the receive; ByteLen is
-// as wc says. It panics if the payload does not fit: a test has made a mistake, or the
-// receive does not have the room that was agreed upon.
+// Deliver is Receive with a payload that goes to the buffers of the receive. ByteLen is that of
+// wc. It panics if the payload does not fit, which is a bug in the test or in the engine.
 func (q *QP) Deliver(wc verbs.WC, payload []byte) bool {
 	if len(q.pool.waiting()) == 0 {
 		return false
 	}
 	wr := q.pool.take()
 	if len(payload) > 0 && !q.nic.scatter(wr.SGE[:wr.NumSGE], payload) {
-		panic("ibverbx/internal/nullnic: the receive cannot take the payload")
+		panic("ibverbx/internal/nullnic: the payload does not fit the receive")
 	}
 	wc.WRID, wc.QPN = wr.WRID, q.num
 	*q.recvs.push() = wc
@@ -54,8 +53,8 @@ func (q *QP) Deliver(wc verbs.WC, payload []byte) bool {
 	return true
 }
 
-// FailRecv ends the oldest posted receive with a status and takes the QP to ERR, where
-// everything else is flushed.
+// FailRecv ends the oldest posted receive with a status and takes the QP to ERR, which flushes
+// everything else.
 func (q *QP) FailRecv(status verbs.Status) {
 	if len(q.pool.waiting()) > 0 {
 		spoil(q.recvs.push(), q.pool.take().WRID, status, q.num)
@@ -64,7 +63,7 @@ func (q *QP) FailRecv(status verbs.Status) {
 	q.flush()
 }
 
-// flushRecvs ends the receives of the QP. Those of an SRQ are not its own and stay.
+// flushRecvs ends the receives of the QP. Those of an SRQ stay.
 func (q *QP) flushRecvs() {
 	for len(q.own.waiting()) > 0 {
 		spoil(q.recvs.push(), q.own.take().WRID, verbs.StatusWRFlushErr, q.num)

@@ -2,11 +2,11 @@ package nullnic
 
 import "ibverbx/verbs"
 
-// remoteBit tells a remote key from the local key of the same region.
+// remoteBit distinguishes a remote key from the local key of the same region.
 const remoteBit = 1 << 31
 
-// mr is a memory region. Its keys are known to the NIC that made it and to no other that
-// is joined with it, so that a key of the wrong rail does not pass for a good one.
+// mr is a memory region. Its keys are valid only on its own NIC, so that using a key of the
+// wrong rail is noticed.
 type mr struct {
 	nic    *NIC
 	memory *verbs.Memory
@@ -38,11 +38,11 @@ func (m *mr) Close() error {
 	return nil
 }
 
-// local returns the bytes of a scatter-gather element, false if its key or its range is
+// local returns the bytes of a scatter-gather element, or false if its key or its range is
 // wrong.
 func (n *NIC) local(e verbs.SGE) ([]byte, bool) { return n.bytes(e.LKey, e.Addr, uint64(e.Length)) }
 
-// remote returns the bytes that a peer names by a remote key.
+// remote returns the bytes for a peer's address and remote key.
 func (n *NIC) remote(key uint32, addr, length uint64) ([]byte, bool) {
 	if key&remoteBit == 0 {
 		return nil, false
@@ -58,7 +58,7 @@ func (n *NIC) bytes(key uint32, addr, length uint64) ([]byte, bool) {
 	return r.memory.Bytes()[addr-r.Addr():][:length], true
 }
 
-// gather returns a copy of the bytes that elements name.
+// gather returns a copy of the bytes of the elements.
 func (n *NIC) gather(sges []verbs.SGE) ([]byte, bool) {
 	var all []byte
 	for _, e := range sges {
@@ -71,8 +71,8 @@ func (n *NIC) gather(sges []verbs.SGE) ([]byte, bool) {
 	return all, true
 }
 
-// scatter copies b to the places that elements name. It reports false if they have no room
-// for all of it, or one is wrong.
+// scatter copies b to the elements. It returns false if b does not fit or an element is
+// wrong.
 func (n *NIC) scatter(sges []verbs.SGE, b []byte) bool {
 	for _, e := range sges {
 		if len(b) == 0 {

@@ -11,8 +11,8 @@ type SRQ struct {
 
 var _ verbs.SRQ = (*SRQ)(nil)
 
-// low raises the limit event of the QP's SRQ, once, when a message took a receive and
-// fewer than the limit are left.
+// low raises the limit event of the QP's SRQ once, when a message took a receive and fewer than
+// the limit are left.
 func (q *QP) low() {
 	if q.cfg.SRQ == nil {
 		return
@@ -23,7 +23,7 @@ func (q *QP) low() {
 	}
 }
 
-// Waiting returns the receives that are posted, oldest first.
+// Waiting returns the posted receives, oldest first.
 func (s *SRQ) Waiting() []verbs.RecvWR { return s.receives.waiting() }
 
 // PostRecv implements verbs.SRQ.

@@ -6,14 +6,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// Wire joins NICs, so that held QPs can carry requests to the QPs that they are connected
-// to. It carries nothing of its own accord.
+// Wire joins NICs, so that held QPs can carry requests to the QPs that they are connected to. It
+// only acts when called.
 type Wire struct {
 	nics map[verbs.GID]*NIC
 }
 
-// Join gives NICs addresses and keys of their own and joins them. It must come before
-// anything is made on them.
+// Join gives NICs distinct addresses and keys and joins them. Call it before creating any object
+// on them.
 func Join(nics ...*NIC) *Wire {
 	w := &Wire{nics: make(map[verbs.GID]*NIC)}
 	for i, n := range nics {
@@ -25,7 +25,7 @@ func Join(nics ...*NIC) *Wire {
 	return w
 }
 
-// peer is the QP that q is connected to, nil if it does not answer.
+// peer returns the QP that q is connected to, or nil if it does not answer.
 func (q *QP) peer() *QP {
 	if q.nic.wire == nil {
 		return nil
@@ -42,10 +42,9 @@ func (q *QP) peer() *QP {
 	return nil
 }
 
-// Carry takes the oldest send that was not carried yet to the peer, which executes it. It
-// reports false if there is none, or the peer has no receive posted: later perhaps. A
-// status other than success is what the send fails with: the caller calls Fail when those
-// before it are complete.
+// Carry executes the oldest uncarried send at the peer. It returns false if there is none, or if
+// the peer has no receive posted yet. A status other than success is that of the failed send.
+// The caller then calls Fail once the earlier sends are complete.
 func (q *QP) Carry() (verbs.Status, bool) {
 	s := &q.queue
 	if s.carried == len(s.posted) {
@@ -66,9 +65,8 @@ func (q *QP) Carry() (verbs.Status, bool) {
 	return status, done
 }
 
-// CarryLate takes the oldest send to the peer that was flushed because its QP was taken to
-// ERR while its packets were on their way. It reports false if there is none or the peer
-// does not take it.
+// CarryLate executes the oldest send that was in flight when its QP went to ERR and was flushed.
+// It returns false if there is none or the peer does not accept it.
 func (q *QP) CarryLate() bool {
 	s := &q.queue
 	if len(s.late) == 0 {
@@ -82,7 +80,7 @@ func (q *QP) CarryLate() bool {
 	return true
 }
 
-// keepLate notes the sends that are on their way when the QP is taken to ERR.
+// keepLate records the sends that are in flight when the QP goes to ERR.
 func (q *QP) keepLate() {
 	s := &q.queue
 	if q.nic.wire == nil {
@@ -95,17 +93,16 @@ func (q *QP) keepLate() {
 			b, ok = q.nic.gather(wr.SGE[:wr.NumSGE])
 		}
 		if !ok || !carriesBytes(wr.Opcode) {
-			return // a late READ or atomic changes nothing that somebody waits for
+			return // no test waits for a late READ or atomic
 		}
 		s.late = append(s.late, lateSend{wr, b})
 	}
 }
 
-// carriesBytes reports whether a request takes bytes from this side to the other.
+// carriesBytes reports whether a request carries bytes from this side to the other.
 func carriesBytes(op verbs.Opcode) bool { return op <= verbs.OpSendWithImm }
 
-// execute does at the peer what a request asks for. It reports false if the peer has no
-// receive posted.
+// execute executes a request at the peer. It returns false if the peer has no receive posted.
 func (q *QP) execute(wr *verbs.SendWR, payload []byte) (verbs.Status, bool) {
 	p := q.peer()
 	if p == nil {
@@ -146,7 +143,7 @@ func (q *QP) execute(wr *verbs.SendWR, payload []byte) (verbs.Status, bool) {
 	return verbs.StatusSuccess, true
 }
 
-// atomic executes an atomic on the eight bytes at the peer and fetches what they were.
+// atomic executes an atomic on eight bytes of the peer and fetches their old value.
 func (q *QP) atomic(wr *verbs.SendWR, at []byte) verbs.Status {
 	if len(at) != 8 {
 		return verbs.StatusRemInvReqErr
