@@ -1,8 +1,7 @@
-// Command failover moves data over two rails of software NICs, loses one of them in the
-// midst, and gets it back. The one thing to see is that the program does nothing about it:
-// it gives both ends a control channel (Config.Control), and polls. Requests that were
-// under way on the lost rail are repeated on the other one by the VirtualQP, and each
-// completes once, in order, as if nothing had happened.
+// Command failover moves data over two rails of software NICs, loses one of them halfway, and
+// gets it back. The program itself does nothing about the loss. It only gives both ends a
+// control channel (Config.Control) and polls. The VirtualQP repeats the requests of the lost
+// rail on the other one. Each request completes once and in order.
 package main
 
 import (
@@ -19,8 +18,8 @@ import (
 )
 
 const (
-	size     = 64 << 10 // of a message
-	messages = 512      // each has a place of its own, so that all can be compared
+	size     = 64 << 10 // bytes in a message
+	messages = 512      // each has its own place in memory, so that all can be compared
 )
 
 func main() {
@@ -30,22 +29,22 @@ func main() {
 	}
 }
 
-// host is one end: two NICs, a VirtualQP over both, and memory that both know.
+// host is one end: two NICs, a VirtualQP over both, and memory registered with both.
 type host struct {
 	nics   [2]*softnic.NIC
 	cq     *ibverbx.VirtualCQ
 	qp     *ibverbx.VirtualQP
 	mem    *verbs.Memory
 	region *ibverbx.Region
-	done   int // requests that have completed
+	done   int // number of completed requests
 }
 
 func run(w io.Writer) error {
-	var links [2]*softnic.MemoryLink // a rail is a link with a NIC of each host
+	var links [2]*softnic.MemoryLink // a rail is a link with one NIC of each host
 	for i := range links {
 		links[i] = softnic.NewMemoryLink(nil)
 	}
-	toB, toA := ibverbx.ControlPair(nil, nil) // between hosts: a TCP connection, say
+	toB, toA := ibverbx.ControlPair(nil, nil) // between hosts this could be a TCP connection
 	a, b := newHost(links, toB), newHost(links, toA)
 	defer a.close()
 	defer b.close()
@@ -72,7 +71,7 @@ func run(w io.Writer) error {
 			}
 			posted++
 		}
-		// Both ends poll, also the one that only lends its memory.
+		// Both ends must poll, also the one that only exports its memory.
 		if err := errors.Join(a.poll(w, "a"), b.poll(io.Discard, "b")); err != nil {
 			return err
 		}
@@ -94,7 +93,7 @@ func run(w io.Writer) error {
 	return nil
 }
 
-// write posts message i: to the same place at the other end.
+// write posts message i, to the same place at the other end.
 func (h *host) write(i int, remote *ibverbx.RemoteRegion) error {
 	wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote, RemoteOffset: uint64(i * size)}
 	wr.SetSGE(h.region.SGE(uint64(i*size), size))
@@ -102,7 +101,7 @@ func (h *host) write(i int, remote *ibverbx.RemoteRegion) error {
 	return err
 }
 
-// poll takes completions, which must come in order, and tells what happened to rails.
+// poll takes completions, which must be in order, and prints events of rails.
 func (h *host) poll(w io.Writer, name string) error {
 	var wcs [16]ibverbx.WC
 	n, err := h.cq.Poll(wcs[:])
@@ -126,7 +125,7 @@ func (h *host) poll(w io.Writer, name string) error {
 	return err
 }
 
-// whole reports whether all lanes are in service, and rail 1 was made anew.
+// whole reports whether all lanes are in service and rail 1 was rebuilt.
 func (h *host) whole() bool {
 	for _, lane := range h.qp.Stats().Lanes {
 		if lane.State != "up" || (lane.Rail == 1 && lane.Generation == 0) {
@@ -136,13 +135,13 @@ func (h *host) whole() bool {
 	return true
 }
 
-// setPorts takes the ports at both ends of rail 1 down or up, as a switch that dies does.
+// setPorts takes the ports at both ends of rail 1 down or up, like a failing switch.
 func setPorts(a, b *host, up bool) {
 	a.nics[1].SetPort(up)
 	b.nics[1].SetPort(up)
 }
 
-// newHost makes everything up to a VirtualQP that is not connected yet.
+// newHost creates everything up to an unconnected VirtualQP.
 func newHost(links [2]*softnic.MemoryLink, control ibverbx.Control) *host {
 	h := &host{}
 	var rails []ibverbx.RailConfig
@@ -158,10 +157,10 @@ func newHost(links [2]*softnic.MemoryLink, control ibverbx.Control) *host {
 	return h
 }
 
-// close closes the NICs, and with them everything that is open on them.
+// close closes the NICs and all objects on them.
 func (h *host) close() { _ = errors.Join(h.nics[0].Close(), h.nics[1].Close(), h.mem.Free()) }
 
-// must is for set-up that cannot fail on a software NIC.
+// must is for setup that cannot fail on a software NIC.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

@@ -10,8 +10,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What the example prints, whatever the number of requests that were repeated; rail 1 had
-// work under way when it was lost.
+// The example prints this, with any number of repeated requests above 0, because rail 1 had
+// requests in flight when it was lost.
 func TestFailover(t *testing.T) {
 	var out bytes.Buffer
 	if err := run(&out); err != nil {

@@ -1,7 +1,7 @@
-// Command pingpong sends a message back and forth between two RDMA NICs in one
-// process. It needs no hardware: both are software NICs on a memory link. The one thing
-// to see is how two goroutines wait for completions without spinning: each has a CQ
-// with a Waker, and verbs.Wait sleeps until there is something to poll.
+// Command pingpong sends a message back and forth between two RDMA NICs in one process. It
+// needs no hardware: both are software NICs on a memory link. It shows how two goroutines wait
+// for completions without spinning. Each has a CQ with a Waker, and verbs.Wait sleeps until a
+// completion arrives.
 package main
 
 import (
@@ -22,13 +22,13 @@ func main() {
 	}
 }
 
-// run lets two players exchange so many rounds and writes what happens to w.
+// run lets two players exchange the given number of rounds and prints them to w.
 func run(ctx context.Context, w io.Writer, rounds int) error {
 	link := softnic.NewMemoryLink(nil)
 	ping, pong := newPlayer(link, "soft0"), newPlayer(link, "soft1")
 	defer ping.close()
 	defer pong.close()
-	// Between hosts the endpoints would travel over TCP.
+	// Between hosts the endpoints would be exchanged over TCP.
 	pingEnd, pongEnd := must(ping.qp.Endpoint()), must(pong.qp.Endpoint())
 	if err := errors.Join(ping.qp.Connect(pongEnd), pong.qp.Connect(pingEnd), ping.postRecv(), pong.postRecv()); err != nil {
 		return err
@@ -40,12 +40,12 @@ func run(ctx context.Context, w io.Writer, rounds int) error {
 	go func() { errs <- pong.play(ctx, w, "pong", rounds, false) }()
 	err := <-errs
 	if err != nil {
-		cancel() // the other would wait in vain
+		cancel() // the other player would wait forever
 	}
 	return errors.Join(err, <-errs)
 }
 
-// player is one end: a NIC, a QP, a CQ that can wake it, and registered memory.
+// player is one end: a NIC, a QP, a CQ with a Waker, and registered memory.
 type player struct {
 	nic   *softnic.NIC
 	waker *verbs.Waker
@@ -57,7 +57,7 @@ type player struct {
 
 const half = 64
 
-// newPlayer makes everything up to a QP that is not connected yet.
+// newPlayer creates everything up to an unconnected QP.
 func newPlayer(link *softnic.MemoryLink, name string) *player {
 	p := &player{waker: verbs.NewWaker()}
 	p.nic = must(softnic.New(link, softnic.Config{Name: name}))
@@ -70,10 +70,10 @@ func newPlayer(link *softnic.MemoryLink, name string) *player {
 	return p
 }
 
-// close closes the NIC with all that stands on it, then the memory can be freed.
+// close closes the NIC with all its objects, and then frees the memory.
 func (p *player) close() { _ = errors.Join(p.nic.Close(), p.mem.Free()) }
 
-// must is for set-up that cannot fail on a software NIC.
+// must is for setup that cannot fail on a software NIC.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -81,7 +81,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// play sends and receives in turns; the one who serves begins.
+// play sends and receives in turns. The serving player starts.
 func (p *player) play(ctx context.Context, w io.Writer, word string, rounds int, serves bool) error {
 	for i := range 2 * rounds {
 		if (i%2 == 0) == serves {
@@ -99,7 +99,7 @@ func (p *player) play(ctx context.Context, w io.Writer, word string, rounds int,
 	return nil
 }
 
-// send posts text inline: the bytes are taken at once, so the buffer is free again.
+// send posts text inline: the bytes are copied at once, so the buffer can be reused.
 func (p *player) send(text string) error {
 	wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled | verbs.SendInline}
 	wr.SetSGE(verbs.SGE{Addr: p.mr.Addr(), Length: uint32(copy(p.mem.Bytes()[:half], text))})
@@ -114,8 +114,8 @@ func (p *player) postRecv() error {
 	return err
 }
 
-// receive sleeps until a message is there. Completions of the own sends come the same
-// way; they only matter if they failed.
+// receive sleeps until a message arrives. Completions of this player's sends also arrive here
+// and are checked for errors.
 func (p *player) receive(ctx context.Context) (string, error) {
 	for {
 		var wcs [1]verbs.WC
