@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"strings"
 
+	"ibverbx/internal/strictjson"
 	"ibverbx/verbs"
 )
 
@@ -109,8 +109,8 @@ func (c *Card) Encode() ([]byte, error) { return json.Marshal(c) }
 // DecodeCard reads a card and checks it. An error says what is wrong and where.
 func DecodeCard(b []byte) (*Card, error) {
 	c := &Card{}
-	if err := decodeStrict(b, cardFields, func(name string) bool { return name == strings.ToLower(name) }, c); err != nil {
-		return nil, fmt.Errorf("decode card: %w", err)
+	if err := strictjson.Decode(b, maxCardBytes, c); err != nil {
+		return nil, fmt.Errorf("decode card: %w: %w", verbs.ErrInvalid, err)
 	}
 	if err := c.validate(); err != nil {
 		return nil, fmt.Errorf("decode card: %w", err)
@@ -118,11 +118,8 @@ func DecodeCard(b []byte) (*Card, error) {
 	return c, nil
 }
 
-// cardFields are the names that a card must have.
-var cardFields = []string{
-	"version", "incarnation", "scheme", "rails", "atomic_rail", "data_lanes", "message_lane", "notify_lane",
-	"max_msg_sz", "max_rd_atomic", "limits", "lanes",
-}
+// maxCardBytes bounds a card. A thousand lanes with an address each need a quarter of it.
+const maxCardBytes = 1 << 20
 
 // validate checks a card on its own.
 func (c *Card) validate() error {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"ibverbx/internal/clock"
 	"ibverbx/verbs"
 )
 
@@ -134,7 +135,7 @@ func (c Config) withDefaults(rails int) Config {
 	}
 	c.TrackSingleLane = c.TrackSingleLane || c.Control != nil
 	if c.Now == nil {
-		c.Now = monotonic()
+		c.Now = clock.Monotonic()
 	}
 	return c
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"ibverbx/internal/strictjson"
 	"ibverbx/verbs"
 )
 
@@ -50,11 +51,10 @@ func DecodeBusinessCard(text []byte) (*BusinessCard, error) {
 func decodeBusinessCard(text []byte) (*BusinessCard, error) {
 	var raw struct {
 		QPNums      []string `json:"qpNums"`
-		NotifyQPNum *string  `json:"notifyQpNum"`
+		NotifyQPNum *string  `json:"notifyQpNum,omitempty"`
 	}
-	legal := func(name string) bool { return name == "qpNums" || name == "notifyQpNum" }
-	if err := decodeStrict(text, []string{"qpNums"}, legal, &raw); err != nil {
-		return nil, err
+	if err := strictjson.Decode(text, maxCardBytes, &raw); err != nil {
+		return nil, fmt.Errorf("%w: %w", verbs.ErrInvalid, err)
 	}
 	if n := len(raw.QPNums); n < 1 || n > maxLanes-1 {
 		return nil, verbs.Invalidf("%d qpNums: want 1 to %d", n, maxLanes-1)

@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"math/bits"
 
+	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
 
@@ -48,13 +49,13 @@ func newDQPLB(q *VirtualQP) *dqplb {
 	// The peer runs at most the window ahead of what was acknowledged; what was
 	// acknowledged may wait in the CQ of one rail while that of another is polled, until
 	// its lanes are no longer fed (ahead), and then there is what is posted on them.
-	d.got = make([]numbered, 4*ceilPow2(max(int(q.dqplbWindow()), q.receives())))
+	d.got = make([]numbered, 4*ring.CeilPow2(max(int(q.dqplbWindow()), q.receives())))
 	return d
 }
 
 // dqplbWindow is how far the peer may run ahead: as far as the engine has receives.
 func (q *VirtualQP) dqplbWindow() uint32 {
-	return uint32(min(ceilPow2(q.cfg.Lanes*q.cfg.NotifyDepth), maxDQPLBWindow))
+	return uint32(min(ring.CeilPow2(q.cfg.Lanes*q.cfg.NotifyDepth), maxDQPLBWindow))
 }
 
 func (d *dqplb) connected(remote *Card) int {

@@ -1,6 +1,9 @@
 package ibverbx
 
-import "ibverbx/verbs"
+import (
+	"ibverbx/internal/ring"
+	"ibverbx/verbs"
+)
 
 // chainMax is how many requests a doorbell hands over at the most.
 const chainMax = 32
@@ -134,7 +137,7 @@ const ledgerSpare = 1
 
 // newLedger returns the ledger of a lane.
 func (q *VirtualQP) newLedger(index int) []entry {
-	n := ceilPow2(q.cfg.LaneDepth + ledgerSpare)
+	n := ring.CeilPow2(q.cfg.LaneDepth + ledgerSpare)
 	shift := index * ledgerShift % 256
 	return make([]entry, shift+n+256)[shift:][:n:n]
 }
@@ -144,7 +147,7 @@ func (l *lane) grow(n uint32) {
 	if l.tail-l.head+n <= uint32(len(l.ledger)) {
 		return
 	}
-	larger := make([]entry, ceilPow2(int(l.tail-l.head+n)))
+	larger := make([]entry, ring.CeilPow2(int(l.tail-l.head+n)))
 	for i := l.head; i != l.tail; i++ {
 		larger[int(i)&(len(larger)-1)] = *l.at(i)
 	}
@@ -258,12 +261,4 @@ func (q *VirtualQP) mark(l *lane) {
 		q.inflight++
 		l.silent = false
 	}
-}
-
-func ceilPow2(n int) int {
-	p := 1
-	for p < n {
-		p *= 2
-	}
-	return p
 }

@@ -1,7 +1,5 @@
 package ibverbx
 
-import "time"
-
 // A request that is not cut brings its lane little work, and a doorbell and a completion
 // cost as much as for a long one. Those that are handed over together therefore share a
 // lane, as one chain, until they are runMax requests or runBytes long: at 400 Gb/s that is
@@ -98,12 +96,7 @@ const drawTries = 4
 // drawLane returns a lane with room at random, weighted by rate; nil if it has found none.
 func (q *VirtualQP) drawLane() *lane {
 	for range drawTries {
-		// xorshift64: the choice must be cheap and the same in every run, not secret.
-		x := q.random
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		q.random = x
+		x := q.random.Next()
 		l := q.lanes[uint64(uint32(x))*uint64(len(q.lanes))>>32]
 		u := float64(x>>32) * (1.0 / (1 << 32))
 		if l.takes() && u*u*q.fastest <= l.speed.weight(q.fastest) {
@@ -251,10 +244,4 @@ func (v *speed) delayed(took, bytes float64) {
 		return
 	}
 	v.latency += (took - v.latency) * latencyShare
-}
-
-// monotonic is the clock of a Config without one.
-func monotonic() func() int64 {
-	start := time.Now()
-	return func() int64 { return int64(time.Since(start)) }
 }

@@ -148,13 +148,13 @@ func (c *VirtualCQ) pollFailed(rail int, err error) {
 // railLost takes all lanes on a rail whose CQ was replaced out of service. VirtualQPs that
 // cannot do without them end: nothing will tell what became of their requests.
 func (c *VirtualCQ) railLost(rail int, cause error) {
-	for _, s := range c.routes[rail].slots {
-		if s.lane == nil {
-			continue
-		}
-		if q := s.lane.owner; q.cfg.Control == nil {
-			q.fail(s.lane, cause)
-			q.abandon(s.lane)
+	for _, q := range c.qps {
+		for _, l := range q.all {
+			if int(l.rail) != rail || q.cfg.Control != nil {
+				continue
+			}
+			q.fail(l, cause)
+			q.abandon(l)
 			if !q.direct {
 				q.flushWaiting()
 			}
@@ -206,7 +206,7 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 		for run < len(wcs) && wcs[run].QPN == qpn {
 			run++
 		}
-		l := c.routes[rail].find(qpn)
+		l := c.routes[rail].Find(qpn)
 		switch {
 		case l == nil:
 			c.unknown(rail, wcs[:run])

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
 
@@ -35,7 +36,7 @@ type message struct {
 
 func (r *receiver) initReceiver(cfg *Config) {
 	r.depth = uint32(cfg.RecvDepth)
-	size := ceilPow2(cfg.RecvDepth)
+	size := ring.CeilPow2(cfg.RecvDepth)
 	r.notifications = make([]uint64, size)
 	r.data = make([]RecvWR, size)
 	// Of each kind so many can wait, and as many that have ended are there before no more
@@ -47,7 +48,7 @@ func (r *receiver) initReceiver(cfg *Config) {
 // the engine holds before it stops posting receives, those that what is posted then can
 // bring, and those that were waiting for one before them.
 func (q *VirtualQP) holdEarly(waiting int) {
-	q.early = make([]message, ceilPow2(q.cfg.RecvDepth+q.receives()+waiting))
+	q.early = make([]message, ring.CeilPow2(q.cfg.RecvDepth+q.receives()+waiting))
 }
 
 // receives is how many receives of the engine's can be filled before it looks at any.

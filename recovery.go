@@ -93,7 +93,7 @@ func (q *VirtualQP) renew(l *lane, rail uint8) error {
 		}
 		return err
 	}
-	q.cq.routes[l.rail].remove(l)
+	q.cq.routes[l.rail].Delete(l.num)
 	err = l.qp.Close() // a QP of a dead device may refuse; it is of no use to anybody
 	_ = err
 	if rail != l.rail {
@@ -103,7 +103,7 @@ func (q *VirtualQP) renew(l *lane, rail uint8) error {
 		l.life.before = l.counts
 	}
 	l.qp, l.num, l.rail = qp, qp.Num(), rail
-	q.cq.routes[rail].add(l)
+	q.cq.routes[rail].Set(l.num, l)
 	return q.prepare(l)
 }
 
@@ -119,12 +119,7 @@ func (q *VirtualQP) withdraw(l *lane, cause error) {
 
 // jitter spreads attempts, so that many VirtualQPs do not come back at the same moment.
 func (q *VirtualQP) jitter(d int64) int64 {
-	x := q.random
-	x ^= x << 13
-	x ^= x >> 7
-	x ^= x << 17
-	q.random = x
-	return d + int64(x%uint64(d/2+1))
+	return d + int64(q.random.Next()%uint64(d/2+1))
 }
 
 // sayOffer tells the peer the address of the new QP, and again until the lane is in service.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/bits"
 
+	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
 
@@ -48,7 +49,7 @@ func newTally(q *VirtualQP) (*tally, error) {
 		return t, nil
 	}
 	var err error
-	if t.memory, err = verbs.AllocMemory(q.cfg.Lanes*ceilPow2(q.cfg.NotifyDepth)*recordSize, nil); err != nil {
+	if t.memory, err = verbs.AllocMemory(q.cfg.Lanes*ring.CeilPow2(q.cfg.NotifyDepth)*recordSize, nil); err != nil {
 		return nil, err
 	}
 	if t.region, err = q.rails.Register(t.memory, verbs.AccessLocalWrite); err != nil {
@@ -73,7 +74,7 @@ func (t *tally) close() error {
 // what is posted on the lanes can come, and what the peer has outstanding.
 func (t *tally) connected(remote *Card) int {
 	t.limit = int32(max(t.q.cfg.RecvDepth, remote.Limits.SendDepth))
-	t.window = make([]tallied, ceilPow2(int(t.limit)+remote.Limits.SendDepth+t.q.receives()))
+	t.window = make([]tallied, ring.CeilPow2(int(t.limit)+remote.Limits.SendDepth+t.q.receives()))
 	return len(t.window)
 }
 
@@ -181,7 +182,7 @@ func (t *tally) recvSGE(l *lane, entry uint32, r *verbs.RecvWR) {
 
 // place is where the record of a receive lies.
 func (t *tally) place(l *lane, entry uint32) int {
-	places := ceilPow2(t.q.cfg.NotifyDepth) // a power of two, because entry wraps
+	places := ring.CeilPow2(t.q.cfg.NotifyDepth) // a power of two, because entry wraps
 	return (int(l.index)*places + int(entry)&(places-1)) * recordSize
 }
 

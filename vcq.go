@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"ibverbx/internal/table"
 	"ibverbx/verbs"
 )
 
@@ -28,11 +29,12 @@ type CQConfig struct {
 // VirtualCQ is a completion queue over one CQ per rail. Several VirtualQPs can share it.
 // A VirtualCQ and its VirtualQPs are for one goroutine at a time.
 type VirtualCQ struct {
-	rails   *Rails
-	cqs     []verbs.CQ
-	waker   *verbs.Waker
-	guard   guard
-	routes  []routeTable
+	rails *Rails
+	cqs   []verbs.CQ
+	waker *verbs.Waker
+	guard guard
+	// routes[rail] finds a lane by its QP number, which is unique on a rail.
+	routes  []table.Table[*lane]
 	used    []int // completions that the lanes of a rail can have outstanding
 	buf     [pollBatch]verbs.WC
 	each    [pollBatch]WC
@@ -43,7 +45,7 @@ type VirtualCQ struct {
 	idle    [MaxRails]uint64 // polls of each rail that left nothing in it
 	err     error            // to be returned when nothing else is
 	qpCount uint32           // VirtualQPs that were ever made
-	open    int              // and those that are not closed
+	qps     []*VirtualQP     // those that are not closed, oldest first
 	depth   int              // of the CQs
 	retired []verbs.CQ
 
@@ -68,14 +70,13 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	if cfg.Depth == 0 {
 		cfg.Depth = 1 << 16
 	}
-	c := &VirtualCQ{rails: r, waker: cfg.Waker, depth: cfg.Depth, routes: make([]routeTable, len(r.rails)), used: make([]int, len(r.rails))}
+	c := &VirtualCQ{rails: r, waker: cfg.Waker, depth: cfg.Depth, routes: make([]table.Table[*lane], len(r.rails)), used: make([]int, len(r.rails))}
 	for i := range r.rails {
 		cq, err := r.rails[i].cfg.Context.CreateCQ(verbs.CQConfig{Depth: cfg.Depth, Waker: cfg.Waker})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("make virtual CQ: rail %d (%s): %w", i, r.rails[i].name, err), c.Close())
 		}
 		c.cqs = append(c.cqs, cq)
-		c.routes[i].init(0)
 	}
 	if cfg.SharedReceives != 0 {
 		if err := c.shareReceives(cfg.SharedReceives); err != nil {
@@ -105,8 +106,8 @@ func (c *VirtualCQ) Stats() CQStats { return c.stats }
 // Close destroys the CQs. The VirtualQPs must be closed first: while there are any it
 // returns verbs.ErrBusy, and nothing has changed.
 func (c *VirtualCQ) Close() error {
-	if c.open > 0 {
-		return fmt.Errorf("close virtual CQ: %w: %d virtual QPs are open", verbs.ErrBusy, c.open)
+	if len(c.qps) > 0 {
+		return fmt.Errorf("close virtual CQ: %w: %d virtual QPs are open", verbs.ErrBusy, len(c.qps))
 	}
 	var errs []error
 	if c.shared != nil {
@@ -160,7 +161,10 @@ func (c *VirtualCQ) release(rail, n int) { c.used[rail] -= n }
 // forget drops what is left of a VirtualQP that is being closed: its turn to report,
 // completions that were kept, and events.
 func (c *VirtualCQ) forget(q *VirtualQP) {
-	c.touched = slices.DeleteFunc(c.touched, func(other *VirtualQP) bool { return other == q })
+	is := func(other *VirtualQP) bool { return other == q }
+	c.qps = slices.DeleteFunc(c.qps, is)
+	c.driven = slices.DeleteFunc(c.driven, is)
+	c.touched = slices.DeleteFunc(c.touched, is)
 	c.kept = slices.DeleteFunc(c.kept, func(wc WC) bool { return wc.QP == q })
 	c.events = slices.DeleteFunc(c.events, func(e Event) bool { return e.QP == q })
 	q.touched = false

@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 
+	"ibverbx/internal/ring"
+	"ibverbx/internal/xorshift"
 	"ibverbx/verbs"
 )
 
@@ -58,7 +59,7 @@ type VirtualQP struct {
 	run      int
 	runBytes uint32
 	runLane  *lane
-	random   uint64
+	random   xorshift.Source
 	now      int64
 	fastest  float64
 
@@ -112,7 +113,7 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("make virtual QP: %w", err)
 	}
-	cfg.SendDepth = ceilPow2(cfg.SendDepth)
+	cfg.SendDepth = ring.CeilPow2(cfg.SendDepth)
 	if cfg.Policy == AutoPolicy {
 		cfg.Policy = c.rails.policy()
 	}
@@ -120,12 +121,12 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 		cfg.Incarnation = rand.Uint64N(1<<53-1) + 1
 	}
 	c.qpCount++
-	c.open++
 	q := &VirtualQP{
 		num: c.qpCount, incarnation: cfg.Incarnation, rails: c.rails, cq: c, cfg: cfg,
 		direct: cfg.Lanes == 1 && !cfg.TrackSingleLane, chain: make([]verbs.SendWR, chainMax), recvChain: make([]verbs.RecvWR, chainMax),
-		carried: make([]uint64, (cfg.Lanes+63)/64), random: uint64(c.qpCount)*0x9e3779b97f4a7c15 | 1,
+		carried: make([]uint64, (cfg.Lanes+63)/64), random: xorshift.Source(uint64(c.qpCount)*0x9e3779b97f4a7c15 | 1),
 	}
+	c.qps = append(c.qps, q)
 	q.maxMsg, q.mtu = maxMessage, 4096
 	for i := range c.rails.rails {
 		r := &c.rails.rails[i]
@@ -236,7 +237,7 @@ func (q *VirtualQP) addLane(lc laneConfig) error {
 		return err
 	}
 	q.all = append(q.all, l)
-	q.cq.routes[lc.rail].add(l)
+	q.cq.routes[lc.rail].Set(l.num, l)
 	return nil
 }
 
@@ -259,15 +260,13 @@ func (q *VirtualQP) Close() error {
 	if q.shared != nil {
 		q.drain()
 	}
-	q.cq.open--
-	q.cq.driven = slices.DeleteFunc(q.cq.driven, func(other *VirtualQP) bool { return other == q })
 	for _, l := range q.all {
 		rail := int(l.rail)
 		errs = append(errs, l.qp.Close())
 		q.cq.release(rail, q.cfg.LaneDepth+int(l.recvDepth))
 	}
 	for i := range q.cq.routes {
-		q.cq.routes[i].rebuild(q)
+		q.cq.routes[i].DeleteFunc(func(_ uint32, l *lane) bool { return l.owner == q })
 	}
 	if q.scheme != nil {
 		errs = append(errs, q.scheme.close())
