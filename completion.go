@@ -143,7 +143,7 @@ func (q *VirtualQP) fail(l *lane, cause error) {
 	}
 	q.err = q.opError(fmt.Sprintf("lane %d on rail %d (%s)", l.index, l.rail, q.rails.rails[l.rail].name), cause)
 	q.state = stateFailed
-	q.failedAt = q.cq.idle
+	q.emptied = q.cq.barriers()
 	q.cq.notice(Event{Kind: EventFailed, QP: q, Lane: int(l.index), Rail: int(l.rail), Err: q.err})
 	for _, l := range q.all {
 		if l.life.state != laneUp {

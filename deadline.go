@@ -23,14 +23,11 @@ func (q *VirtualQP) checkDeadline() {
 		return
 	}
 	if !q.late {
-		q.late, q.lateAt, q.lateSince = true, q.cq.idle, q.now
+		q.late, q.lateAt, q.lateSince = true, q.cq.barriers(), q.now
 	}
-	for rail := range q.cq.cqs {
-		if q.cq.idle[rail] < q.lateAt[rail]+2 && q.now <= q.lateSince+lateness {
-			return
-		}
+	if q.cq.passedAll(&q.lateAt) || q.now > q.lateSince+lateness {
+		q.expire(q.slot(seq))
 	}
-	q.expire(q.slot(seq))
 }
 
 // oldest is the oldest request that has not ended, if there is one.

@@ -68,7 +68,7 @@ func (q *VirtualQP) spread(s *sendSlot) bool {
 			return false
 		}
 		if s.op != verbs.OpRDMARead { // which leaves nothing at the peer
-			q.carried[l.index>>6] |= 1 << (l.index & 63)
+			q.carried.add(l.index)
 		}
 		off := s.sent
 		s.begun = true
@@ -102,9 +102,9 @@ func (q *VirtualQP) stripe(s *sendSlot, end uint32, d *dqplb) bool {
 		full = 0
 		if d != nil {
 			imm = wireImm(d.number())
-			q.carried[l.index>>6] &^= 1 << (l.index & 63)
+			q.carried.remove(l.index)
 		} else if marks {
-			q.carried[l.index>>6] |= 1 << (l.index & 63)
+			q.carried.add(l.index)
 		}
 		n := min(s.cut, s.length-sent)
 		e := &l.ledger[int(l.tail)&(len(l.ledger)-1)]

@@ -170,7 +170,7 @@ func (q *VirtualQP) settle(l *lane) {
 	v.backoff = min(max(backoffMin, 2*v.backoff), backoffMax)
 	ok := q.sift(l, arrived)
 	if l.idle() && l.role == roleData {
-		q.carried[l.index>>6] &^= 1 << (l.index & 63) // all of it has arrived
+		q.carried.remove(l.index) // all of it has arrived
 	}
 	if !ok {
 		q.atomicInDoubt(l)

@@ -124,7 +124,7 @@ func (d *dqplb) handOver(s *sendSlot) bool {
 			flags = s.flags & verbs.SendSolicited
 		}
 		off := s.sent
-		q.carried[l.index>>6] &^= 1 << (l.index & 63)
+		q.carried.remove(l.index)
 		s.begun = true
 		s.sent += n
 		s.pending++
@@ -175,17 +175,15 @@ func (d *dqplb) advanceOldest() {
 // cover stages the immediates that cover plain WRITEs.
 func (d *dqplb) cover(s *sendSlot) bool {
 	q := d.q
-	for i := range q.carried {
-		for q.carried[i] != 0 {
-			l := q.standIn(q.lanes[64*i+bits.TrailingZeros64(q.carried[i])])
-			if l == nil || !l.room() || !d.room() {
-				return false
-			}
-			q.carried[i] &= q.carried[i] - 1
-			s.begun = true
-			s.pending++
-			q.add(l, entryHead(q.index(q.dispatched), kindNotify, 0)|entryConsumes, 0, 0, wireImm(d.number()))
+	for i := q.carried.first(); i >= 0; i = q.carried.first() {
+		l := q.standIn(q.lanes[i])
+		if l == nil || !l.room() || !d.room() {
+			return false
 		}
+		q.carried.remove(uint16(i))
+		s.begun = true
+		s.pending++
+		q.add(l, entryHead(q.index(q.dispatched), kindNotify, 0)|entryConsumes, 0, 0, wireImm(d.number()))
 	}
 	return true
 }

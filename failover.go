@@ -47,11 +47,13 @@ type life struct {
 	failing bool
 	drained uint32
 
-	due     int64  // when the next step is to be taken, or a message sent again
-	since   int64  // when the lane came to this state
-	backoff int64  // before the next attempt to bring it back
-	idle    uint64 // VirtualCQ.idle of the rail at that time
-	overdue uint64 // and when the time to drain was over
+	due     int64 // when the next step is to be taken, or a message sent again
+	since   int64 // when the lane came to this state
+	backoff int64 // before the next attempt to bring it back
+	// emptied is the barrier of the rail from when the lane went out of service.
+	emptied barrier
+	// overdue is the barrier of the rail from when the time to drain was over.
+	overdue barrier
 	cause   error
 
 	peerDown     bool // the peer has said that this generation is out of service
@@ -154,8 +156,8 @@ func (q *VirtualQP) laneDown(l *lane, cause error) {
 		q.noticeLane(EventLaneDown, l, cause)
 	case laneProbing:
 	}
-	v.state, v.since, v.cause, v.idle = laneDying, q.now, cause, q.cq.idle[l.rail]
-	v.due, v.overdue = q.now+drainTime, q.cq.idle[l.rail]
+	v.state, v.since, v.cause, v.emptied = laneDying, q.now, cause, q.cq.barrier(l.rail)
+	v.due, v.overdue = q.now+drainTime, v.emptied
 	v.deaths++
 	l.barred |= barOut
 	// A QP that cannot go to ERR is there already, or gone.
@@ -170,7 +172,7 @@ func (q *VirtualQP) drained(l *lane) bool {
 		return false
 	}
 	if q.takesShared(l) {
-		return q.cq.idle[l.rail] >= v.idle+2
+		return q.cq.passed(l.rail, v.emptied)
 	}
 	return l.recvHead == l.recvTail
 }
@@ -315,11 +317,11 @@ func (q *VirtualQP) handDown(l, h *lane) {
 		q.inflight--
 		l.life.replayed++
 		if !e.consumes() && e.kind() <= kindData && q.sends[e.slot()].op != verbs.OpRDMARead {
-			q.carried[h.index>>6] |= 1 << (h.index & 63)
+			q.carried.add(h.index)
 		}
 		q.add(h, e.head, e.off, e.bytes, e.imm)
 	}
-	q.carried[l.index>>6] &^= 1 << (l.index & 63)
+	q.carried.remove(l.index)
 	q.scheme.moved(l, h)
 }
 
@@ -358,9 +360,9 @@ func (q *VirtualQP) driveLane(l *lane) {
 		// RESET takes completions out of the CQ: what the NIC has acknowledged must have
 		// been seen before.
 		if q.now < v.due {
-			v.overdue = q.cq.idle[l.rail]
+			v.overdue = q.cq.barrier(l.rail)
 		}
-		if q.drained(l) || q.cq.idle[l.rail] >= v.overdue+2 {
+		if q.drained(l) || q.cq.passed(l.rail, v.overdue) {
 			q.reset(l)
 		}
 	case laneGone:

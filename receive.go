@@ -298,13 +298,8 @@ func (q *VirtualQP) reportReceives(dst []WC) (n int) {
 // the lanes have given back all receives of the engine: until then a message may still be
 // on its way out of a CQ.
 func (q *VirtualQP) flushNotifications() {
-	if q.shared != nil {
-		for rail := range q.cq.cqs {
-			// The first poll may have been under way when it failed.
-			if q.cq.idle[rail] < q.failedAt[rail]+2 {
-				return
-			}
-		}
+	if q.shared != nil && !q.cq.passedAll(&q.emptied) {
+		return
 	}
 	for _, l := range q.all {
 		if l.role != roleMessage && l.recvHead != l.recvTail {

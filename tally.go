@@ -3,7 +3,6 @@ package ibverbx
 import (
 	"encoding/binary"
 	"errors"
-	"math/bits"
 
 	"ibverbx/internal/ring"
 	"ibverbx/verbs"
@@ -23,7 +22,7 @@ type tally struct {
 
 	// Sender: closing are the lanes that must still send a record of the message that is
 	// being closed.
-	closing []uint64
+	closing laneSet
 	seq     uint32
 	open    bool // a message is being closed
 
@@ -44,7 +43,7 @@ type tallied struct {
 }
 
 func newTally(q *VirtualQP) (*tally, error) {
-	t := &tally{q: q, closing: make([]uint64, (q.cfg.Lanes+63)/64)}
+	t := &tally{q: q, closing: newLaneSet(q.cfg.Lanes)}
 	if q.shared != nil {
 		return t, nil
 	}
@@ -101,27 +100,24 @@ func (t *tally) finish(s *sendSlot) bool {
 	q, count := t.q, 0
 	head := entryHead(q.index(q.dispatched), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
 	whole := true
-	for i := range t.closing {
-		left := t.closing[i]
-		for ; left != 0 && whole; left &= left - 1 {
-			l := q.lanes[64*i+bits.TrailingZeros64(left)]
-			if !l.room() {
-				if l = q.standIn(l); l == nil || !l.room() {
-					whole = false
-					break
-				}
-			}
-			e := l.at(l.tail)
-			e.head, e.off, e.bytes, e.imm = head, 0, 0, 0
-			count++
-			l.tail++
-			if !l.listed {
-				q.list(l)
-			} else if l.tail-l.posted >= chainMax {
-				q.ringLane(l)
+	for i := t.closing.first(); i >= 0; i = t.closing.first() {
+		l := q.lanes[i]
+		if !l.room() {
+			if l = q.standIn(l); l == nil || !l.room() {
+				whole = false
+				break
 			}
 		}
-		t.closing[i] = left
+		t.closing.remove(uint16(i))
+		e := l.at(l.tail)
+		e.head, e.off, e.bytes, e.imm = head, 0, 0, 0
+		count++
+		l.tail++
+		if !l.listed {
+			q.list(l)
+		} else if l.tail-l.posted >= chainMax {
+			q.ringLane(l)
+		}
 	}
 	q.inflight += count
 	s.pending += uint32(count)
@@ -135,18 +131,13 @@ func (t *tally) finish(s *sendSlot) bool {
 // begin decides which lanes send a record, and writes it: the same for all of them. A
 // message of no bytes after no data needs one all the same.
 func (t *tally) begin(s *sendSlot) bool {
-	n := 0
-	for i, w := range t.q.carried {
-		n += bits.OnesCount64(w)
-		t.closing[i] = w
-		t.q.carried[i] = 0
-	}
+	n := t.q.carried.moveTo(t.closing)
 	if n == 0 {
 		l := t.q.pick(0, true)
 		if l == nil {
 			return false
 		}
-		t.closing[l.index/64] |= 1 << (l.index % 64)
+		t.closing.add(l.index)
 		n = 1
 	}
 	b := s.record[:]
@@ -162,11 +153,10 @@ func (t *tally) advance() {}
 // moved makes the record that a lane still owes of the message being closed follow the
 // fragments that it covers.
 func (t *tally) moved(from, to *lane) {
-	bit := uint64(1) << (from.index & 63)
-	if !t.open || t.closing[from.index>>6]&bit == 0 {
+	if !t.open || !t.closing.has(from.index) {
 		return
 	}
-	t.closing[from.index>>6] &^= bit
+	t.closing.remove(from.index)
 	s := t.q.slot(t.q.dispatched)
 	s.pending++
 	t.q.add(to, entryHead(t.q.index(t.q.dispatched), kindRecord, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, 0)

@@ -31,10 +31,11 @@ type VirtualQP struct {
 	// direct says that the only lane passes everything through.
 	direct bool
 	// shared is where the engine's receives come from, nil if lanes have their own.
-	shared   *sharedReceives
-	state    qpState
-	err      error
-	failedAt [MaxRails]uint64 // VirtualCQ.idle when it failed
+	shared *sharedReceives
+	state  qpState
+	err    error
+	// emptied are the barriers of the rails from when the VirtualQP failed.
+	emptied barriers
 
 	sendRing
 	inline []byte // MaxInline bytes for every slot of the send ring
@@ -44,7 +45,7 @@ type VirtualQP struct {
 	wire                     [8]verbs.Opcode // what the fragments of a request are
 	// carried has a bit for every lane that carried bytes to the peer's memory since the
 	// last notification.
-	carried []uint64
+	carried laneSet
 	receiver
 
 	incarnation uint64 // of this VirtualQP
@@ -73,7 +74,7 @@ type VirtualQP struct {
 	askFor       uint32           // this one
 	askAt        int64            // and the peer is asked at that time
 	late         bool             // a deadline has passed,
-	lateAt       [MaxRails]uint64 // when VirtualCQ.idle was this,
+	lateAt       barriers         // of the rails since then,
 	lateSince    int64            // and the time that
 	falls        [MaxRails]uint64
 	deaths       [MaxRails]uint64
@@ -124,7 +125,7 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	q := &VirtualQP{
 		num: c.qpCount, incarnation: cfg.Incarnation, rails: c.rails, cq: c, cfg: cfg,
 		direct: cfg.Lanes == 1 && !cfg.TrackSingleLane, chain: make([]verbs.SendWR, chainMax), recvChain: make([]verbs.RecvWR, chainMax),
-		carried: make([]uint64, (cfg.Lanes+63)/64), random: xorshift.Source(uint64(c.qpCount)*0x9e3779b97f4a7c15 | 1),
+		carried: newLaneSet(cfg.Lanes), random: xorshift.Source(uint64(c.qpCount)*0x9e3779b97f4a7c15 | 1),
 	}
 	c.qps = append(c.qps, q)
 	q.maxMsg, q.mtu = maxMessage, 4096
