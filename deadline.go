@@ -64,7 +64,7 @@ func (q *VirtualQP) ask() {
 	l := q.all[0]
 	if l.life.receives() {
 		q.offer(l, ctlAnswer)
-	} else if l.life.last.valid {
+	} else if l.life.downs.said {
 		q.answerDown(l)
 	}
 }

@@ -87,9 +87,9 @@ func (q *VirtualQP) say(m *ctlMessage) {
 func (q *VirtualQP) sayDown(l *lane) {
 	v := &l.life
 	q.say(&ctlMessage{
-		kind: ctlDown, lane: l.index, generation: v.last.generation, received: v.last.received, from: q.incarnation, to: q.peer,
+		kind: ctlDown, lane: l.index, generation: v.downs.lastGeneration, received: v.downs.lastReceived, from: q.incarnation, to: q.peer,
 	})
-	v.due, v.mute = q.now+q.again(v), false
+	v.due, v.downs.mute = q.now+q.again(v), false
 }
 
 // again is how long to wait before a message is repeated: longer each time.
@@ -109,16 +109,16 @@ func (q *VirtualQP) tellReset() {
 // that was settled is answered again, because the answer may have been lost.
 func (q *VirtualQP) hearDown(l *lane, m *ctlMessage) {
 	v := &l.life
-	current, last := m.generation == l.generation, v.last.valid && m.generation == v.last.generation
+	current, last := m.generation == l.generation, v.downs.said && m.generation == v.downs.lastGeneration
 	switch {
-	case current && (v.state == laneIdle || (v.state == laneOffered && !v.connected)):
+	case current && (v.state == laneIdle || (v.state == laneOffered && !v.meeting.connected)):
 		// The peer had more of this generation than this side: nothing.
 		q.skipGeneration(l)
 	case current && v.state != laneGone:
-		v.peerDown, v.peerReceived = true, m.received
+		v.downs.peerDown, v.downs.peerReceived = true, m.received
 		q.laneDown(l, errPeerDown)
 	case last && v.state == laneGone:
-		v.peerDown, v.peerReceived = true, m.received
+		v.downs.peerDown, v.downs.peerReceived = true, m.received
 	case last && m.flags&ctlAnswer == 0:
 		q.answerDown(l)
 	default:
@@ -129,7 +129,7 @@ func (q *VirtualQP) hearDown(l *lane, m *ctlMessage) {
 // answerDown says again what this side said of the last generation.
 func (q *VirtualQP) answerDown(l *lane) {
 	q.say(&ctlMessage{
-		kind: ctlDown, lane: l.index, generation: l.life.last.generation, received: l.life.last.received,
+		kind: ctlDown, lane: l.index, generation: l.life.downs.lastGeneration, received: l.life.downs.lastReceived,
 		flags: ctlAnswer, from: q.incarnation, to: q.peer,
 	})
 }
@@ -142,7 +142,7 @@ func (q *VirtualQP) skipGeneration(l *lane) {
 	}
 	v.received = 0
 	q.nextGeneration(l)
-	v.offer = nil
+	v.meeting.offer = nil
 	q.answerDown(l)
 }
 
@@ -159,13 +159,13 @@ func (q *VirtualQP) settle(l *lane) {
 	for n := l.head; n != l.posted; n++ {
 		doubtful += l.at(n).head >> 31
 	}
-	arrived := v.peerReceived - (v.sent - doubtful) // of the doubtful ones
+	arrived := v.downs.peerReceived - (v.sent - doubtful) // of the doubtful ones
 	if int32(arrived) < 0 || arrived > doubtful {
-		q.lied("lane %d delivered %d of the %d to %d that were sent", l.index, v.peerReceived, v.sent-doubtful, v.sent)
+		q.lied("lane %d delivered %d of the %d to %d that were sent", l.index, v.downs.peerReceived, v.sent-doubtful, v.sent)
 		return
 	}
-	v.peerDown, v.sent = false, 0
-	v.state, v.since = laneIdle, q.now
+	v.downs.peerDown, v.sent = false, 0
+	l.become(laneIdle, q.now, nil)
 	v.due = q.now + v.backoff // at once, unless it has been back for a short time only
 	v.backoff = min(max(backoffMin, 2*v.backoff), backoffMax)
 	ok := q.sift(l, arrived)

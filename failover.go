@@ -8,79 +8,6 @@ import (
 	"ibverbx/verbs"
 )
 
-// laneState is where a lane is in its life. It is written in failover.go, down.go and
-// recovery.go, and nowhere else.
-//
-//	         error, event, peer's Down             drained             peer's Down
-//	up  ------------------------------->  dying ----------->  gone  --------------> idle
-//	 ^                                      ^                                         |
-//	 |  probe came back                     | any error                              | back-off,
-//	 +------------------  probing  <--------+--- offered <---------------------------+ peer's offer
-//	                        both have the other's address       new QP, next generation
-type laneState uint8
-
-const (
-	laneUp      laneState = iota // in service
-	laneDying                    // its QP is in ERR; completions are being drained
-	laneGone                     // its QP is in RESET; whether the peer's is, is not known
-	laneIdle                     // both are out of service: nothing late can land
-	laneOffered                  // a new QP waits for the peer's
-	laneProbing                  // connected; a probe is under way
-)
-
-var laneStateNames = [...]string{"up", "dying", "gone", "idle", "offered", "probing"}
-
-// String names the state.
-func (s laneState) String() string { return laneStateNames[s] }
-
-// life is what a lane keeps for failover.
-type life struct {
-	state laneState
-	home  uint8 // the rail that it was made on
-	// remoteHome is the rail of the peer's end when the two met.
-	remoteHome uint8
-	// sent counts the requests of this generation that use up a receive of the peer and
-	// that the NIC took, received the receives that this generation delivered.
-	sent, received uint32
-	// failing says that a request of this generation failed; those from it on are in
-	// doubt. drained is one more than the last of which a completion came.
-	failing bool
-	drained uint32
-
-	due     int64 // when the next step is to be taken, or a message sent again
-	since   int64 // when the lane came to this state
-	backoff int64 // before the next attempt to bring it back
-	// emptied is the barrier of the rail from when the lane went out of service.
-	emptied barrier
-	// overdue is the barrier of the rail from when the time to drain was over.
-	overdue barrier
-	cause   error
-
-	peerDown     bool // the peer has said that this generation is out of service
-	mute         bool // this side has not said so yet
-	peerReceived uint32
-	// last is what this side said of the generation before.
-	last struct {
-		valid      bool
-		generation uint16
-		received   uint32
-	}
-
-	heir      *lane // is to take what is left of the generation, and reserved for it
-	offer     *ctlMessage
-	mine      uint32 // names the QP that this side offered
-	peerHas   bool   // the peer has this side's offer
-	connected bool
-
-	deaths, replayed, attempts uint64
-	before                     Counts // what it had done when it came to its rail
-}
-
-// receives reports whether the lane's receives are with a NIC that may fill them.
-func (v *life) receives() bool {
-	return v.state == laneUp || v.state == laneOffered || v.state == laneProbing
-}
-
 // Times of failover, in nanoseconds.
 const (
 	drainTime  = int64(100 * time.Millisecond) // for a NIC to flush a QP in ERR
@@ -142,7 +69,7 @@ func (q *VirtualQP) laneDown(l *lane, cause error) {
 	case laneDying, laneGone, laneIdle:
 		return
 	case laneOffered:
-		if !v.connected {
+		if !v.meeting.connected {
 			// Nobody can have reached it: the same generation is tried again.
 			q.withdraw(l, cause)
 			return
@@ -156,7 +83,8 @@ func (q *VirtualQP) laneDown(l *lane, cause error) {
 		q.noticeLane(EventLaneDown, l, cause)
 	case laneProbing:
 	}
-	v.state, v.since, v.cause, v.emptied = laneDying, q.now, cause, q.cq.barrier(l.rail)
+	l.become(laneDying, q.now, cause)
+	v.emptied = q.cq.barrier(l.rail)
 	v.due, v.overdue = q.now+drainTime, v.emptied
 	v.deaths++
 	l.barred |= barOut
@@ -185,7 +113,7 @@ func (q *VirtualQP) reset(l *lane) {
 	v := &l.life
 	refused := q.rails.hasRefused(int(l.rail), l.qp.Num())
 	q.retireGeneration(l)
-	if v.due, v.mute = q.now, refused; refused {
+	if v.due, v.downs.mute = q.now, refused; refused {
 		v.due += refusalTime
 		return
 	}
@@ -198,7 +126,7 @@ func (q *VirtualQP) retireGeneration(l *lane) {
 	v := &l.life
 	// A QP that cannot be reset is destroyed with the next generation at the latest.
 	_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState)
-	v.state, v.since = laneGone, q.now
+	l.become(laneGone, q.now, nil)
 	q.nextGeneration(l)
 	l.recvHead = l.recvTail
 	l.barred &^= barRefused
@@ -213,10 +141,10 @@ func (q *VirtualQP) retireGeneration(l *lane) {
 // nextGeneration counts a lane's generation on, and keeps what is to be said of the last.
 func (q *VirtualQP) nextGeneration(l *lane) {
 	v := &l.life
-	v.last.valid, v.last.generation, v.last.received = true, l.generation, v.received
+	v.downs.said, v.downs.lastGeneration, v.downs.lastReceived = true, l.generation, v.received
 	l.generation++
 	l.base = newTag(l.generation, 0, l.index, 0)
-	v.offer = nil
+	v.meeting.offer = nil
 }
 
 // abandon takes a lane out of service for good, because the VirtualQP has failed: what it
@@ -366,8 +294,8 @@ func (q *VirtualQP) driveLane(l *lane) {
 			q.reset(l)
 		}
 	case laneGone:
-		if v.peerDown {
-			if v.mute {
+		if v.downs.peerDown {
+			if v.downs.mute {
 				q.sayDown(l)
 			}
 			q.settle(l)
@@ -379,7 +307,7 @@ func (q *VirtualQP) driveLane(l *lane) {
 			q.rebuild(l)
 		}
 	case laneOffered:
-		if !v.connected && q.now-v.since > offerTime {
+		if !v.meeting.connected && q.now-v.since > offerTime {
 			q.withdraw(l, errNoAnswer)
 			return
 		}

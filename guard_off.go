@@ -7,3 +7,5 @@ type guard struct{}
 
 func (*guard) enter(string) {}
 func (*guard) leave()       {}
+
+func checkTransition(uint16, laneState, laneState) {}

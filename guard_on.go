@@ -2,7 +2,10 @@
 
 package ibverbx
 
-import "sync/atomic"
+import (
+	"fmt"
+	"sync/atomic"
+)
 
 // guard catches concurrent use of a VirtualCQ and its VirtualQPs, as Go's maps catch
 // theirs: with a panic, because the state is lost. It is there under the race detector and
@@ -16,3 +19,10 @@ func (g *guard) enter(op string) {
 }
 
 func (g *guard) leave() { g.busy.Store(false) }
+
+// checkTransition panics if a lane may not go from one state to the other.
+func checkTransition(lane uint16, from, to laneState) {
+	if transitions[from]&(1<<to) == 0 {
+		panic(fmt.Sprintf("ibverbx: lane %d goes from %s to %s", lane, from, to))
+	}
+}

@@ -18,3 +18,17 @@ func TestGuard(t *testing.T) {
 	}()
 	_, _ = c.Poll(nil)
 }
+
+// TestTransitions: a lane goes through its whole life, and no state may be skipped.
+func TestTransitions(t *testing.T) {
+	l := &lane{}
+	for _, next := range []laneState{laneDying, laneGone, laneIdle, laneOffered, laneProbing, laneUp} {
+		l.become(next, 0, nil)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a lane went from up to offered")
+		}
+	}()
+	l.become(laneOffered, 0, nil)
+}

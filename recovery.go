@@ -19,17 +19,16 @@ func (q *VirtualQP) rebuild(l *lane) {
 		return
 	}
 	v.attempts++
-	v.state = laneOffered // its receives go to the NIC
+	l.become(laneOffered, q.now, nil) // its receives go to the NIC
 	if err := q.renew(l, rail); err != nil {
-		v.state, v.cause = laneIdle, err
+		l.become(laneIdle, q.now, err)
 		l.recvHead = l.recvTail // if some were posted: the QP is replaced
 		v.backoff = min(2*v.backoff, backoffMax)
 		v.due = q.now + q.jitter(v.backoff)
 		return
 	}
 	q.release(l)
-	v.since = q.now
-	v.sent, v.drained, v.connected, v.peerHas = 0, l.head, false, false
+	v.sent, v.drained, v.meeting.connected, v.meeting.peerHas = 0, l.head, false, false
 	q.sayOffer(l)
 	q.meet(l)
 }
@@ -43,10 +42,10 @@ func (q *VirtualQP) chooseRail(l *lane) (rail uint8, ok bool) {
 		return l.rail, true
 	}
 	if q.peer < q.incarnation {
-		if l.life.offer == nil {
+		if l.life.meeting.offer == nil {
 			return 0, false
 		}
-		return q.facing(l.life.offer.rail)
+		return q.facing(l.life.meeting.offer.rail)
 	}
 	rail = l.life.home
 	for i, other := range q.lanes {
@@ -112,7 +111,7 @@ func (q *VirtualQP) withdraw(l *lane, cause error) {
 	v := &l.life
 	_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) // renew destroys it
 	l.recvHead = l.recvTail
-	v.state, v.since, v.cause = laneIdle, q.now, cause
+	l.become(laneIdle, q.now, cause)
 	v.backoff = min(max(backoffMin, 2*v.backoff), backoffMax)
 	v.due = q.now + q.jitter(v.backoff)
 }
@@ -136,9 +135,9 @@ func (q *VirtualQP) offer(l *lane, flags uint16) {
 		return
 	}
 	has := uint32(0)
-	if l.life.mine = qpName(&e); l.life.connected {
+	if l.life.meeting.mine = qpName(&e); l.life.meeting.connected {
 		flags |= ctlHave
-		has = qpName(&l.life.offer.endpoint)
+		has = qpName(&l.life.meeting.offer.endpoint)
 	}
 	q.say(&ctlMessage{
 		kind: ctlOffer, lane: l.index, generation: l.generation, flags: flags, received: has,
@@ -156,7 +155,7 @@ func (q *VirtualQP) hearOffer(l *lane, m *ctlMessage) {
 	case int(m.rail) >= q.remoteRails:
 		q.lied("lane %d is offered on rail %d of %d", l.index, m.rail, q.remoteRails)
 		return
-	case v.last.valid && m.generation == v.last.generation && v.state != laneGone:
+	case v.downs.said && m.generation == v.downs.lastGeneration && v.state != laneGone:
 		q.answerDown(l) // the peer is behind
 		return
 	case m.generation != l.generation || v.state == laneDying:
@@ -164,30 +163,30 @@ func (q *VirtualQP) hearOffer(l *lane, m *ctlMessage) {
 		return
 	}
 	// The QP that the peer is connected to may be one that was withdrawn.
-	misled := m.flags&ctlHave != 0 && (v.state == laneIdle || m.received != v.mine)
-	other := v.offer != nil && v.connected && qpName(&m.endpoint) != qpName(&v.offer.endpoint)
+	misled := m.flags&ctlHave != 0 && (v.state == laneIdle || m.received != v.meeting.mine)
+	other := v.meeting.offer != nil && v.meeting.connected && qpName(&m.endpoint) != qpName(&v.meeting.offer.endpoint)
 	switch v.state {
 	case laneGone:
-		v.offer = m // for when the Downs have met
+		v.meeting.offer = m // for when the Downs have met
 	case laneIdle:
 		if misled {
 			q.skipGeneration(l)
 			return
 		}
-		v.offer = m
+		v.meeting.offer = m
 		v.due = q.now
 	case laneOffered:
 		switch {
-		case misled && !v.connected:
+		case misled && !v.meeting.connected:
 			q.skipGeneration(l)
 			return
 		case misled || other:
 			q.laneDown(l, errOtherQP)
 			return
-		case !v.connected:
-			v.offer = m
+		case !v.meeting.connected:
+			v.meeting.offer = m
 		}
-		v.peerHas = v.peerHas || m.flags&ctlHave != 0
+		v.meeting.peerHas = v.meeting.peerHas || m.flags&ctlHave != 0
 		q.meet(l)
 	case laneProbing, laneUp:
 		if m.flags&ctlAnswer == 0 && !misled && !other {
@@ -203,20 +202,20 @@ var errOtherQP = errors.New("the peer has made another QP")
 // said that it is connected too.
 func (q *VirtualQP) meet(l *lane) {
 	v := &l.life
-	if v.state != laneOffered || v.offer == nil {
+	if v.state != laneOffered || v.meeting.offer == nil {
 		return
 	}
-	if !v.connected {
-		if err := l.qp.Connect(v.offer.endpoint); err != nil {
+	if !v.meeting.connected {
+		if err := l.qp.Connect(v.meeting.offer.endpoint); err != nil {
 			q.laneDown(l, fmt.Errorf("connect: %w", err))
 			return
 		}
-		l.remoteRail = v.offer.rail
-		v.connected = true
-		v.peerHas = v.offer.flags&ctlHave != 0
+		l.remoteRail = v.meeting.offer.rail
+		v.meeting.connected = true
+		v.meeting.peerHas = v.meeting.offer.flags&ctlHave != 0
 		q.sayOffer(l)
 	}
-	if v.peerHas {
+	if v.meeting.peerHas {
 		q.probe(l)
 	}
 }
@@ -230,7 +229,7 @@ func (q *VirtualQP) probe(l *lane) {
 		q.laneDown(l, err)
 		return
 	}
-	l.life.state, l.life.since = laneProbing, q.now
+	l.become(laneProbing, q.now, nil)
 }
 
 // probed takes the completion of a probe.
@@ -249,7 +248,7 @@ func (q *VirtualQP) probed(l *lane, wc *verbs.WC, t tag) {
 // other lane has taken it, goes first.
 func (q *VirtualQP) laneBack(l *lane) {
 	v := &l.life
-	v.state, v.since = laneUp, q.now
+	l.become(laneUp, q.now, nil)
 	l.barred = 0
 	l.posted = l.head
 	v.replayed += uint64(l.tail - l.head)

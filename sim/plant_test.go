@@ -18,10 +18,10 @@ var sown = []struct {
 		// A message is reported twice, or memory is written again after its completion.
 		mutant.Change{
 			Name: "replay before Down",
-			File: "../*.go", Old: "if v.peerDown {", New: "if true {",
+			File: "../*.go", Old: "if v.downs.peerDown {", New: "if true {",
 			Also: []mutant.Edit{{
 				File: "../*.go", Old: "if int32(arrived) < 0 ||",
-				New: "if !v.peerDown {\n arrived = 0\n}\nif int32(arrived) < 0 ||",
+				New: "if !v.downs.peerDown {\n arrived = 0\n}\nif int32(arrived) < 0 ||",
 			}},
 		},
 		"failover", []string{"notifications", "first error", "touch", "bytes", "completions"},

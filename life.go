@@ -1,0 +1,134 @@
+package ibverbx
+
+// laneState is where a lane is in its life.
+//
+//	         error, event, peer's Down             drained             peer's Down
+//	up  ------------------------------->  dying ----------->  gone  --------------> idle
+//	 ^                                      ^                                         |
+//	 |  probe came back                     | any error                              | back-off,
+//	 +------------------  probing  <--------+--- offered <---------------------------+ peer's offer
+//	                        both have the other's address       new QP, next generation
+//
+// An offer that the peer does not accept is withdrawn: offered goes back to idle. When the
+// VirtualQP fails, lanes that are not up go to gone at once.
+type laneState uint8
+
+const (
+	laneUp      laneState = iota // The lane is in service.
+	laneDying                    // The QP is in ERR, and its completions are being drained.
+	laneGone                     // The QP is in RESET. The peer's QP may still be in service.
+	laneIdle                     // Both QPs are out of service, so nothing late can arrive.
+	laneOffered                  // A new QP waits for the peer's.
+	laneProbing                  // The new QPs are connected, and a probe is in flight.
+)
+
+var laneStateNames = [...]string{"up", "dying", "gone", "idle", "offered", "probing"}
+
+// String names the state.
+func (s laneState) String() string { return laneStateNames[s] }
+
+// transitions has, for each state, the set of states that may follow, with bit n for state n.
+var transitions = [...]uint8{
+	laneUp:      1<<laneDying | 1<<laneGone,
+	laneDying:   1 << laneGone,
+	laneGone:    1 << laneIdle,
+	laneIdle:    1 << laneOffered,
+	laneOffered: 1<<laneProbing | 1<<laneDying | 1<<laneGone | 1<<laneIdle,
+	laneProbing: 1<<laneUp | 1<<laneDying | 1<<laneGone,
+}
+
+// life is what a lane keeps for failover.
+type life struct {
+	// state is written by lane.become only.
+	state laneState
+	// since is when the lane came to this state.
+	since int64
+	// cause is why the lane left service; nil while it is up.
+	cause error
+	// due is when the next step is to be taken, or a message sent again.
+	due int64
+	// backoff is the pause before the next attempt to rebuild the lane; 0 after steadyTime in
+	// service.
+	backoff int64
+	// emptied is the barrier of the rail from when the lane went out of service.
+	emptied barrier
+	// overdue is the barrier of the rail from when the time to drain was over.
+	overdue barrier
+
+	// home is the rail that the lane was made on, and returns to.
+	home uint8
+	// remoteHome is the rail of the peer's end when the two sides connected.
+	remoteHome uint8
+
+	// sent counts the requests of this generation that the NIC took and that consume a receive
+	// of the peer.
+	sent uint32
+	// received counts the receives that this generation delivered.
+	received uint32
+	// failing says that a request of this generation failed. Those from it on are in doubt.
+	failing bool
+	// drained is one more than the number of the last entry with a completion; valid while
+	// failing.
+	drained uint32
+
+	// downs is what the two ends said of generations out of service.
+	downs downs
+	// meeting is how far the two ends are with the next QP.
+	meeting meeting
+	// heir is the lane that takes over the rest of the ledger and that is reserved for it; nil
+	// if there is none.
+	heir *lane
+
+	// deaths counts how often the lane went out of service.
+	deaths uint64
+	// replayed counts the requests that other lanes took over or the next generation repeats.
+	replayed uint64
+	// attempts counts how often a new QP was made.
+	attempts uint64
+	// before is what the lane had done when it came to its rail.
+	before Counts
+}
+
+// downs is what the two ends of a lane said of generations that are out of service.
+type downs struct {
+	// peerDown says that the peer took the current generation out of service.
+	peerDown bool
+	// peerReceived is how many receives the peer's end delivered; valid with peerDown.
+	peerReceived uint32
+	// mute says that this side has not announced the last generation's end yet.
+	mute bool
+	// said says that lastGeneration and lastReceived are valid.
+	said bool
+	// lastGeneration is the generation before the current one.
+	lastGeneration uint16
+	// lastReceived is how many receives lastGeneration delivered at this side.
+	lastReceived uint32
+}
+
+// meeting is how far the two ends of a lane are with the QPs of a generation.
+type meeting struct {
+	// offer is the peer's address; nil if it is not known.
+	offer *ctlMessage
+	// mine is the qpName of the QP that this side offered last.
+	mine uint32
+	// peerHas says that the peer has this side's address.
+	peerHas bool
+	// connected says that the QP is connected to the one in offer.
+	connected bool
+}
+
+// become takes the lane to another state. It is the only writer of the state. A nil cause keeps
+// the one that the lane has until it is up.
+func (l *lane) become(state laneState, now int64, cause error) {
+	v := &l.life
+	checkTransition(l.index, v.state, state)
+	v.state, v.since = state, now
+	if cause != nil || state == laneUp {
+		v.cause = cause
+	}
+}
+
+// receives reports whether the lane's receives are with a NIC that may fill them.
+func (v *life) receives() bool {
+	return v.state == laneUp || v.state == laneOffered || v.state == laneProbing
+}
