@@ -71,28 +71,28 @@ func (l *CardLane) endpoint() verbs.Endpoint {
 
 // Card returns what the peer needs.
 func (q *VirtualQP) Card() (*Card, error) {
-	if q.state == stateClosed {
-		return nil, q.opError("make card", verbs.ErrClosed)
+	if q.failover.state == stateClosed {
+		return nil, q.setup.opError("make card", verbs.ErrClosed)
 	}
 	c := &Card{
-		Version: CardVersion, Incarnation: q.incarnation, Rails: q.rails.Len(), Scheme: q.cfg.Scheme,
-		DataLanes: len(q.lanes), MessageLane: -1, NotifyLane: -1,
-		MaxMsgSize: uint64(q.maxMsg), MaxRdAtomic: math.MaxUint8,
-		Limits: CardLimits{SendDepth: q.cfg.SendDepth, RecvDepth: q.cfg.RecvDepth},
+		Version: CardVersion, Incarnation: q.setup.incarnation, Rails: q.setup.rails.Len(), Scheme: q.setup.cfg.Scheme,
+		DataLanes: len(q.setup.lanes), MessageLane: -1, NotifyLane: -1,
+		MaxMsgSize: uint64(q.setup.maxMsg), MaxRdAtomic: math.MaxUint8,
+		Limits: CardLimits{SendDepth: q.setup.cfg.SendDepth, RecvDepth: q.setup.cfg.RecvDepth},
 	}
-	if q.cfg.Scheme == DQPLB {
-		c.Window = q.dqplbWindow()
+	if q.setup.cfg.Scheme == DQPLB {
+		c.Window = q.setup.dqplbWindow()
 	}
-	if q.messageLane != nil {
-		c.MessageLane, c.AtomicRail = int(q.messageLane.index), int(q.messageLane.rail)
+	if q.setup.messageLane != nil {
+		c.MessageLane, c.AtomicRail = int(q.setup.messageLane.index), int(q.setup.messageLane.rail)
 	}
-	if q.notifyLane != nil {
-		c.NotifyLane = int(q.notifyLane.index)
+	if q.setup.notifyLane != nil {
+		c.NotifyLane = int(q.setup.notifyLane.index)
 	}
-	for i, l := range q.all {
+	for i, l := range q.setup.all {
 		e, err := l.qp.Endpoint()
 		if err != nil {
-			return nil, q.opError("make card", fmt.Errorf("lane %d: %w", i, err))
+			return nil, q.setup.opError("make card", fmt.Errorf("lane %d: %w", i, err))
 		}
 		c.MaxRdAtomic = min(c.MaxRdAtomic, e.MaxDestRdAtomic)
 		c.Lanes = append(c.Lanes, CardLane{

@@ -12,10 +12,10 @@ import (
 // error says which and why; its card must be taken anew then.
 func (q *VirtualQP) Connect(remote *Card) error {
 	if remote == nil {
-		return q.opError("connect", verbs.Invalidf("no card"))
+		return q.setup.opError("connect", verbs.Invalidf("no card"))
 	}
 	if err := remote.validate(); err != nil {
-		return q.opError("connect", err)
+		return q.setup.opError("connect", err)
 	}
 	return q.connect(remote, func(l *lane, to verbs.Endpoint) error { return l.qp.Connect(to) })
 }
@@ -23,33 +23,30 @@ func (q *VirtualQP) Connect(remote *Card) error {
 // connect checks that a card fits and takes all lanes to RTS, or leaves everything as it
 // was.
 func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) error) error {
-	if q.state != stateNew {
-		return q.opError("connect", fmt.Errorf("%w: it was connected or closed before", verbs.ErrState))
+	if q.failover.state != stateNew {
+		return q.setup.opError("connect", fmt.Errorf("%w: it was connected or closed before", verbs.ErrState))
 	}
 	if err := q.fits(remote); err != nil {
-		return q.opError("connect", err)
+		return q.setup.opError("connect", err)
 	}
-	for i, l := range q.all {
+	for i, l := range q.setup.all {
 		if err := one(l, remote.Lanes[i].endpoint()); err != nil {
-			return q.opError("connect", errors.Join(fmt.Errorf("lane %d on rail %d (%s): %w", i, l.rail, q.rails.rails[l.rail].name, err), q.disconnect(i)))
+			return q.setup.opError("connect", errors.Join(fmt.Errorf("lane %d on rail %d (%s): %w", i, l.rail, q.setup.rails.rails[l.rail].name, err), q.disconnect(i)))
 		}
 		l.remoteRail = uint8(remote.Lanes[i].Rail)
 		l.life.remoteHome = l.remoteRail
 	}
-	q.remoteRails = remote.Rails
-	q.peer = remote.Incarnation
-	q.maxMsg = uint32(min(uint64(q.maxMsg), remote.MaxMsgSize))
-	if q.scheme != nil {
-		q.holdEarly(q.scheme.connected(remote))
+	q.setup.remoteRails = remote.Rails
+	q.setup.peer = remote.Incarnation
+	q.setup.maxMsg = uint32(min(uint64(q.setup.maxMsg), remote.MaxMsgSize))
+	if q.setup.scheme != nil {
+		q.recv.connected(q.setup.scheme.connected(remote))
 	}
-	q.state = stateConnected
-	if q.cfg.Control != nil {
-		for i := range q.rails.rails {
-			q.falls[i] = q.rails.rails[i].falls.Load()
-			q.deaths[i] = q.rails.rails[i].deaths.Load()
-		}
-		q.tick()
-		q.cq.driven = append(q.cq.driven, q)
+	q.failover.state = stateConnected
+	if q.setup.cfg.Control != nil {
+		q.failover.skipEvents()
+		q.time.tick()
+		q.setup.cq.driven = append(q.setup.cq.driven, q)
 	}
 	return nil
 }
@@ -63,14 +60,14 @@ func (q *VirtualQP) fits(remote *Card) error {
 		return int(l.index)
 	}
 	switch {
-	case remote.Scheme != q.cfg.Scheme:
-		return verbs.Invalidf("the peer's scheme is %s, this side's %s", remote.Scheme, q.cfg.Scheme)
-	case len(remote.Lanes) != len(q.all) || remote.DataLanes != len(q.lanes):
+	case remote.Scheme != q.setup.cfg.Scheme:
+		return verbs.Invalidf("the peer's scheme is %s, this side's %s", remote.Scheme, q.setup.cfg.Scheme)
+	case len(remote.Lanes) != len(q.setup.all) || remote.DataLanes != len(q.setup.lanes):
 		return verbs.Invalidf("the peer has %d lanes, %d of them for data, this side %d and %d",
-			len(remote.Lanes), remote.DataLanes, len(q.all), len(q.lanes))
-	case remote.MessageLane != special(q.messageLane) || remote.NotifyLane != special(q.notifyLane):
+			len(remote.Lanes), remote.DataLanes, len(q.setup.all), len(q.setup.lanes))
+	case remote.MessageLane != special(q.setup.messageLane) || remote.NotifyLane != special(q.setup.notifyLane):
 		return verbs.Invalidf("the peer's message and notify lanes are %d and %d, this side's %d and %d",
-			remote.MessageLane, remote.NotifyLane, special(q.messageLane), special(q.notifyLane))
+			remote.MessageLane, remote.NotifyLane, special(q.setup.messageLane), special(q.setup.notifyLane))
 	}
 	return nil
 }
@@ -78,13 +75,13 @@ func (q *VirtualQP) fits(remote *Card) error {
 // disconnect takes the first n lanes, and the one that failed, back to where they were.
 func (q *VirtualQP) disconnect(n int) error {
 	var errs []error
-	for _, l := range q.all[:n+1] {
+	for _, l := range q.setup.all[:n+1] {
 		if l.qp.State() == verbs.StateInit {
 			continue // it never left
 		}
 		err := l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState)
 		if err == nil {
-			err = q.prepare(l)
+			err = q.recv.prepare(l)
 		}
 		errs = append(errs, err)
 	}

@@ -97,18 +97,18 @@ func parseQPNum(text string, lowest uint64) (uint32, error) {
 // BusinessCard returns what a C++ peer needs. The VirtualQP must be made for one
 // (Config.CxxPeer).
 func (q *VirtualQP) BusinessCard() (*BusinessCard, error) {
-	if q.state == stateClosed {
-		return nil, q.opError("make business card", verbs.ErrClosed)
+	if q.failover.state == stateClosed {
+		return nil, q.setup.opError("make business card", verbs.ErrClosed)
 	}
-	if !q.cfg.CxxPeer {
-		return nil, q.opError("make business card", verbs.Invalidf("Config.CxxPeer is not set"))
+	if !q.setup.cfg.CxxPeer {
+		return nil, q.setup.opError("make business card", verbs.Invalidf("Config.CxxPeer is not set"))
 	}
 	b := &BusinessCard{}
-	for _, l := range q.lanes {
+	for _, l := range q.setup.lanes {
 		b.QPNums = append(b.QPNums, l.num)
 	}
-	if !q.direct {
-		b.NotifyQPNum = q.all[len(q.lanes)].num
+	if !q.setup.direct {
+		b.NotifyQPNum = q.setup.all[len(q.setup.lanes)].num
 	}
 	return b, nil
 }
@@ -119,15 +119,15 @@ func (q *VirtualQP) BusinessCard() (*BusinessCard, error) {
 // both sides.
 func (q *VirtualQP) ConnectCxxPeer(b *BusinessCard, paths []verbs.Endpoint) error {
 	switch {
-	case !q.cfg.CxxPeer:
-		return q.opError("connect", verbs.Invalidf("Config.CxxPeer is not set"))
+	case !q.setup.cfg.CxxPeer:
+		return q.setup.opError("connect", verbs.Invalidf("Config.CxxPeer is not set"))
 	case b == nil:
-		return q.opError("connect", verbs.Invalidf("no business card"))
+		return q.setup.opError("connect", verbs.Invalidf("no business card"))
 	case len(paths) < 1 || len(paths) > MaxRails:
-		return q.opError("connect", verbs.Invalidf("%d paths: want one for each device of the peer, 1 to %d", len(paths), MaxRails))
+		return q.setup.opError("connect", verbs.Invalidf("%d paths: want one for each device of the peer, 1 to %d", len(paths), MaxRails))
 	}
 	remote := &Card{
-		Version: CardVersion, Incarnation: 1, Scheme: q.cfg.Scheme, Rails: len(paths), DataLanes: len(b.QPNums),
+		Version: CardVersion, Incarnation: 1, Scheme: q.setup.cfg.Scheme, Rails: len(paths), DataLanes: len(b.QPNums),
 		MessageLane: -1, NotifyLane: -1, MaxMsgSize: maxFragment, Window: originalWindow,
 		Limits: CardLimits{SendDepth: maxDepth, RecvDepth: maxDepth},
 	}
@@ -143,12 +143,12 @@ func (q *VirtualQP) ConnectCxxPeer(b *BusinessCard, paths []verbs.Endpoint) erro
 	if len(b.QPNums) > 1 {
 		add(0, b.NotifyQPNum)
 		remote.MessageLane = len(b.QPNums)
-		if q.cfg.Scheme == Spray {
+		if q.setup.cfg.Scheme == Spray {
 			remote.NotifyLane = len(b.QPNums)
 		}
 	}
 	if err := remote.validate(); err != nil {
-		return q.opError("connect", err)
+		return q.setup.opError("connect", err)
 	}
 	return q.connect(remote, q.connectFromZero)
 }
@@ -159,7 +159,7 @@ func (q *VirtualQP) connectFromZero(l *lane, to verbs.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	r := &q.rails.rails[l.rail]
+	r := &q.setup.rails.rails[l.rail]
 	index, err := gidIndex(r, local.GID)
 	if err != nil {
 		return err

@@ -6,29 +6,46 @@ import (
 	"ibverbx/verbs"
 )
 
-// passDown posts the requests of a VirtualQP with one lane: no tracking, no cutting, the
-// user's ID as wr_id.
-func (q *VirtualQP) passDown(wrs []SendWR) (n int, err error) {
-	if q.state != stateConnected && q.state != stateFailed {
-		return 0, q.opError("post send", q.notConnected())
-	}
-	l := q.lanes[0]
+// passthrough is a VirtualQP with one lane, in place of sender and receiver: it tracks nothing, cuts
+// nothing, and uses the user's ID as wr_id.
+type passthrough struct {
+	setup    *setup
+	failover *failover
+	// chain is where the physical requests of a post are made.
+	chain []verbs.SendWR
+	// recvChain is where the physical receives of a post are made.
+	recvChain []verbs.RecvWR
+	// posted counts the requests that the NIC took.
+	posted uint64
+	// completed counts the requests whose completion was reported.
+	completed uint64
+	// recvPosted counts the receives that the NIC took.
+	recvPosted uint64
+	// recvCompleted counts the receives that have succeeded.
+	recvCompleted uint64
+	// highWater is the highest number of requests without a completion, at most Config.LaneDepth.
+	highWater int
+}
+
+// post posts requests.
+func (p *passthrough) post(wrs []SendWR) (n int, err error) {
+	l := p.setup.lanes[0]
 	for n < len(wrs) {
-		chain := q.chain[:min(len(wrs)-n, len(q.chain))]
+		chain := p.chain[:min(len(wrs)-n, len(p.chain))]
 		var bytes uint64
 		for i := range chain {
 			wr := &wrs[n+i]
-			if q.isPlain(wr) {
+			if p.setup.isPlain(wr) {
 				passPlain(wr, l, &chain[i])
 				bytes += uint64(wr.SGE[0].Length)
 				continue
 			}
-			if err := q.translate(wr, l, &chain[i]); err != nil {
-				return q.postDirect(l, chain[:i], n, 0, q.opError("post send", fmt.Errorf("request %d of the chain: %w", n+i, err)))
+			if err := p.setup.translate(wr, l, &chain[i]); err != nil {
+				return p.postChain(l, chain[:i], n, 0, p.setup.opError("post send", fmt.Errorf("request %d of the chain: %w", n+i, err)))
 			}
 			bytes += wr.Length()
 		}
-		k, err := q.postDirect(l, chain, n, bytes, nil)
+		k, err := p.postChain(l, chain, n, bytes, nil)
 		if k < n+len(chain) || err != nil {
 			return k, err
 		}
@@ -37,10 +54,10 @@ func (q *VirtualQP) passDown(wrs []SendWR) (n int, err error) {
 	return n, nil
 }
 
-// postDirect posts a chain that begins at n and returns how many requests were taken in
-// all, with the error of the NIC or, if it took all of them, bad. bytes is what the chain
-// carries, 0 if that must be counted.
-func (q *VirtualQP) postDirect(l *lane, chain []verbs.SendWR, n int, bytes uint64, bad error) (int, error) {
+// postChain posts a chain that begins at request n. It returns how many requests were taken in all,
+// with the error of the NIC or, if the NIC took the whole chain, bad. bytes is what the chain carries,
+// 0 if that must be counted.
+func (p *passthrough) postChain(l *lane, chain []verbs.SendWR, n int, bytes uint64, bad error) (int, error) {
 	if len(chain) == 0 {
 		return n, bad
 	}
@@ -55,8 +72,8 @@ func (q *VirtualQP) postDirect(l *lane, chain []verbs.SendWR, n int, bytes uint6
 		l.counts.Doorbells++
 		l.counts.Fragments += uint64(k)
 		l.counts.Bytes += bytes
-		q.counted.posted += uint64(k)
-		q.counted.highWater = max(q.counted.highWater, min(int(q.counted.posted-q.counted.passed), q.cfg.LaneDepth))
+		p.posted += uint64(k)
+		p.highWater = max(p.highWater, min(int(p.posted-p.completed), p.setup.cfg.LaneDepth))
 	}
 	if err != nil {
 		l.counts.Refusals++
@@ -65,7 +82,7 @@ func (q *VirtualQP) postDirect(l *lane, chain []verbs.SendWR, n int, bytes uint6
 	return n + k, bad
 }
 
-// passPlain makes a physical request of a plain one.
+// passPlain makes a physical request from a plain one.
 func passPlain(wr *SendWR, l *lane, p *verbs.SendWR) {
 	e, m := &wr.SGE[0], wr.Remote
 	p.WRID, p.Opcode, p.Flags, p.NumSGE, p.Imm = wr.WRID, wr.Opcode, wr.Flags, 1, wr.Imm
@@ -74,8 +91,8 @@ func passPlain(wr *SendWR, l *lane, p *verbs.SendWR) {
 	g.Addr, g.Length, g.LKey = e.Region.addr+e.Offset, e.Length, e.Region.lkeys[l.rail]
 }
 
-// translate makes a physical request of a virtual one.
-func (q *VirtualQP) translate(wr *SendWR, l *lane, p *verbs.SendWR) error {
+// translate makes a physical request from a virtual one.
+func (u *setup) translate(wr *SendWR, l *lane, p *verbs.SendWR) error {
 	if wr.NumSGE > MaxSGE {
 		return verbs.Invalidf("%d SGEs, at most %d are allowed", wr.NumSGE, MaxSGE)
 	}
@@ -83,17 +100,17 @@ func (q *VirtualQP) translate(wr *SendWR, l *lane, p *verbs.SendWR) error {
 	var length uint64
 	for i := range wr.NumSGE {
 		e := &wr.SGE[i]
-		if err := q.checkLocal(e); err != nil {
+		if err := u.checkLocal(e); err != nil {
 			return fmt.Errorf("SGE %d: %w", i, err)
 		}
 		length += uint64(e.Length)
 		p.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[l.rail]}
 	}
-	if wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpSendWithImm || (length == 0 && wr.Opcode == verbs.OpRDMAWriteWithImm) {
+	if isMessage(wr.Opcode) || (length == 0 && wr.Opcode == verbs.OpRDMAWriteWithImm) {
 		p.RemoteAddr, p.RKey = 0, 0
-		return nil // nothing at the other side is named
+		return nil // it names no memory of the peer
 	}
-	if err := q.checkRemote(wr, length); err != nil {
+	if err := u.checkRemote(wr, length); err != nil {
 		return err
 	}
 	p.RemoteAddr, p.RKey = wr.Remote.Addr+wr.RemoteOffset, wr.Remote.RKeys[l.remoteRail]
@@ -101,12 +118,38 @@ func (q *VirtualQP) translate(wr *SendWR, l *lane, p *verbs.SendWR) error {
 	return nil
 }
 
-// passUp makes a virtual completion of a physical one.
-func (q *VirtualQP) passUp(wc *verbs.WC, dst *WC) {
-	dst.WRID, dst.QP, dst.Status, dst.VendorErr = wc.WRID, q, wc.Status, wc.VendorErr
+// postRecv posts receives.
+func (p *passthrough) postRecv(wrs []RecvWR) (n int, err error) {
+	l := p.setup.lanes[0]
+	for n < len(wrs) {
+		chain := p.recvChain[:min(len(wrs)-n, len(p.recvChain))]
+		for i := range chain {
+			if _, bad := p.setup.checkRecv(&wrs[n+i]); bad != nil {
+				chain = chain[:i]
+				err = p.setup.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n+i, bad))
+				break
+			}
+			wrs[n+i].physical(l, &chain[i])
+		}
+		k, refused := l.qp.PostRecv(chain)
+		n += k
+		p.recvPosted += uint64(k)
+		if refused != nil {
+			return n, refused
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// report makes a virtual completion from a physical one.
+func (p *passthrough) report(wc *verbs.WC, dst *WC) {
+	dst.WRID, dst.QP, dst.Status, dst.VendorErr = wc.WRID, p.setup.owner, wc.Status, wc.VendorErr
 	dst.Opcode, dst.Flags, dst.ByteLen, dst.Imm = wc.Opcode, 0, wc.ByteLen, wc.Imm
 	if wc.Status != verbs.StatusSuccess {
-		q.failed(q.lanes[0], wc.Status)
+		p.failover.failed(p.setup.lanes[0], wc.Status)
 		return
 	}
 	if wc.Flags&verbs.WCWithImm != 0 {
@@ -114,8 +157,8 @@ func (q *VirtualQP) passUp(wc *verbs.WC, dst *WC) {
 	}
 	if wc.Opcode >= verbs.WCRecv {
 		dst.Flags |= WCHasLength
-		q.counted.recvCompleted++
+		p.recvCompleted++
 		return
 	}
-	q.counted.passed++
+	p.completed++
 }

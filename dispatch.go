@@ -2,161 +2,169 @@ package ibverbx
 
 import "ibverbx/verbs"
 
-// dispatch hands requests to lanes: strictly in order, all of one before the next, as far
-// as the lanes have room. What goes to one lane is collected and posted as one chain.
-func (q *VirtualQP) dispatch() {
-	if q.state != stateConnected {
-		if q.state == stateFailed {
-			q.flushWaiting()
+// dispatch hands requests to lanes, strictly in order and all of one before the next, as far as
+// lanes have room. What goes to one lane is collected and posted as one chain.
+func (s *sender) dispatch() {
+	f, r := s.failover, &s.sends
+	if f.state != stateConnected {
+		if f.state == stateFailed {
+			f.flush()
 		}
 		return
 	}
-	q.tick()
-	if q.out > 0 {
-		q.rehome()
+	s.time.tick()
+	if f.out > 0 {
+		f.reassign()
 	}
-	for q.dispatched != q.posted {
-		s := q.slot(q.dispatched)
-		if !s.begun && !q.mayStart(s) {
+	for r.dispatched != r.posted {
+		one := r.slot(r.dispatched)
+		if !one.begun && !s.mayStart(one) {
 			break
 		}
-		if s.isMessage() {
-			if !q.sendMessage(s) {
+		if one.isMessage() {
+			if !s.sendMessage(one) {
 				break
 			}
-		} else if !q.scheme.handOver(s) {
+		} else if !s.setup.scheme.handOver(one) {
 			break
 		}
-		s.pending-- // nothing of it is left
-		q.dispatched++
+		one.pending-- // there is no rest
+		r.dispatched++
 	}
-	q.scheme.advance()
-	q.ring()
-	if q.brokenLane != nil {
-		q.laneBroken(q.brokenLane, q.brokenErr)
-		q.brokenLane = nil
+	s.setup.scheme.advance()
+	s.ring()
+	if s.brokenLane != nil {
+		f.laneBroken(s.brokenLane, s.brokenErr)
+		s.brokenLane = nil
 	}
 }
 
-// mayStart holds back a fenced request until everything before it has ended, and a message
-// or an atomic until all data before it has: it goes over another QP, which orders nothing
-// with the lanes. For the same reason a notification waits for messages before it.
-func (q *VirtualQP) mayStart(s *sendSlot) bool {
+// mayStart reports whether a request may be handed over. A fenced request waits until everything
+// before it has ended. A SEND or an atomic waits for all data before it, because the message lane
+// orders nothing with other lanes. For the same reason a notified request waits for SENDs and
+// atomics before it. It also waits until every entry of a failed lane has been reassigned.
+func (s *sender) mayStart(r *sendSlot) bool {
 	switch {
-	case s.flags&verbs.SendFence != 0:
-		return q.inflight == 0 && q.owed == 0
-	case s.op == verbs.OpRDMAWriteWithImm:
-		return q.messages == 0 && q.homeless() == 0
-	case s.isMessage():
-		return q.inflight == q.messages && q.owed == 0
+	case r.flags&verbs.SendFence != 0:
+		return s.inflight == 0 && s.owed == 0
+	case r.op == verbs.OpRDMAWriteWithImm:
+		return s.messages == 0 && !s.orphaned()
+	case r.isMessage():
+		return s.inflight == s.messages && s.owed == 0
 	}
 	return true
 }
 
-// spread gives the rest of a request to lanes, as fragments without a number. It reports
-// false if the lanes have no room for all of it.
-func (q *VirtualQP) spread(s *sendSlot) bool {
-	whole := s.length <= s.cut
-	if !whole && q.cfg.Policy == RoundRobin {
-		return q.stripe(s, s.length, nil)
+// orphaned reports whether a data lane out of service has entries in its ledger.
+func (s *sender) orphaned() bool {
+	if s.failover.out == 0 {
+		return false
 	}
-	head := entryHead(q.index(q.dispatched), s.dataKind(), 0)
-	for s.sent < s.length {
-		n := min(s.cut, s.length-s.sent)
-		l := q.pick(n, whole)
+	for _, l := range s.setup.lanes {
+		if l.out() && !l.idle() {
+			return true
+		}
+	}
+	return false
+}
+
+// standIn returns a lane in service for one that should carry something: the lane itself or, if it
+// is out of service and no entry of a failed lane must come first, any other. It returns nil if there
+// is none yet.
+func (s *sender) standIn(l *lane) *lane {
+	if !l.out() {
+		return l
+	}
+	if s.orphaned() {
+		return nil
+	}
+	return s.picker.choose(0)
+}
+
+// sendMessage hands a SEND or an atomic to the message lane. It returns false if the lane has no
+// room.
+func (s *sender) sendMessage(r *sendSlot) bool {
+	l := s.setup.messageLane
+	if !l.room() {
+		return false
+	}
+	head := entryHead(s.sends.index(s.sends.dispatched), kindMessage, r.flags&verbs.SendSolicited) | entryConsumes
+	if isAtomic(r.op) {
+		if l.rail != l.life.home {
+			return false // atomics of two NICs are not atomic together: wait for the rail
+		}
+		head = entryHead(s.sends.index(s.sends.dispatched), kindAtomic, 0)
+	}
+	r.begun = true
+	r.sent = r.length
+	r.pending++
+	s.messages++
+	s.add(l, head, 0, r.length, r.imm)
+	return true
+}
+
+// spread gives the rest of a request to lanes, as fragments without a number. It returns false if
+// the lanes have no room for all of it.
+func (s *sender) spread(r *sendSlot) bool {
+	whole := r.length <= r.cut
+	if !whole && s.picker.policy == RoundRobin {
+		return s.stripe(r, r.length, nil)
+	}
+	head := entryHead(s.sends.index(s.sends.dispatched), r.dataKind(), 0)
+	for r.sent < r.length {
+		n := min(r.cut, r.length-r.sent)
+		l := s.picker.pick(n, whole)
 		if l == nil {
 			return false
 		}
-		if s.op != verbs.OpRDMARead { // which leaves nothing at the peer
-			q.carried.add(l.index)
+		if r.op != verbs.OpRDMARead { // a READ leaves nothing at the peer
+			s.carried.add(l.index)
 		}
-		off := s.sent
-		s.begun = true
-		s.sent += n
-		s.pending++
-		q.add(l, head, off, n, 0)
+		off := r.sent
+		r.begun = true
+		r.sent += n
+		r.pending++
+		s.add(l, head, off, n, 0)
 	}
 	return true
 }
 
-// stripe is spread for round robin, up to the byte at end: it is what most of the time of
-// a long request goes into, so it does by itself what choose and add do. With d every
-// fragment takes one of its numbers, of which there must be enough.
-func (q *VirtualQP) stripe(s *sendSlot, end uint32, d *dqplb) bool {
-	lanes, cursor := q.lanes, q.cursor
-	head := entryHead(q.index(q.dispatched), s.dataKind(), 0)
-	sent, count, full, imm := s.sent, 0, 0, uint32(0)
+// stripe is spread for round robin, up to the byte at end. A long request spends most of its time
+// here, so stripe is written by hand and does not use pick and add. If d is not nil, every fragment
+// takes one of its numbers, and there must be enough of them.
+func (s *sender) stripe(r *sendSlot, end uint32, d *dqplb) bool {
+	lanes, cursor := s.picker.lanes, s.picker.cursor
+	head := entryHead(s.sends.index(s.sends.dispatched), r.dataKind(), 0)
+	sent, count, full, imm := r.sent, 0, 0, uint32(0)
 	if d != nil {
 		head |= entryConsumes
 	}
-	marks := s.op != verbs.OpRDMARead && d == nil
+	marks := r.op != verbs.OpRDMARead && d == nil
 	for sent < end && full < len(lanes) {
 		l := lanes[cursor]
 		if cursor++; cursor == len(lanes) {
 			cursor = 0
 		}
-		if l.tail-l.head >= l.depth || l.barred != 0 {
+		if !l.room() {
 			full++
 			continue
 		}
 		full = 0
 		if d != nil {
 			imm = wireImm(d.number())
-			q.carried.remove(l.index)
+			s.carried.remove(l.index)
 		} else if marks {
-			q.carried.add(l.index)
+			s.carried.add(l.index)
 		}
-		n := min(s.cut, s.length-sent)
-		e := &l.ledger[int(l.tail)&(len(l.ledger)-1)]
-		e.head, e.off, e.bytes, e.imm = head, sent, n, imm
+		n := min(r.cut, r.length-sent)
+		l.put(head, sent, n, imm)
 		sent += n
 		count++
-		l.tail++
-		l.bytes += uint64(n)
-		if !l.listed {
-			q.list(l)
-		} else if l.tail-l.posted >= chainMax {
-			q.ringLane(l)
-		}
+		s.stage(l)
 	}
-	q.inflight += count
-	s.pending += uint32(count)
-	s.begun = s.begun || count > 0
-	s.sent, q.cursor = sent, cursor
+	s.inflight += count
+	r.pending += uint32(count)
+	r.begun = r.begun || count > 0
+	r.sent, s.picker.cursor = sent, cursor
 	return sent >= end
-}
-
-// ring rings the doorbells of all lanes that have something staged.
-func (q *VirtualQP) ring() {
-	q.run = 0
-	keep := q.staged[:0]
-	for _, l := range q.staged {
-		if l.posted != l.tail && l.barred&barOut == 0 {
-			q.ringLane(l)
-		}
-		if l.posted != l.tail && q.state == stateConnected && l.barred&barOut == 0 {
-			keep = append(keep, l)
-		} else {
-			l.listed = false
-		}
-	}
-	q.staged = keep
-	if len(keep) > 0 {
-		q.cq.touch(q)
-	}
-}
-
-// fragmentSize says how a request of so many bytes is cut: as Config says or, if that is
-// left open, into equal parts for all lanes, within bounds that make a fragment worth its
-// while and that every NIC can take.
-func (q *VirtualQP) fragmentSize(length uint32) uint32 {
-	if q.cfg.FragmentSize != 0 {
-		return min(q.cfg.FragmentSize, q.maxMsg)
-	}
-	if length <= minFragment {
-		return min(max(length, 1), q.maxMsg)
-	}
-	part := (uint64(length)-1)/uint64(len(q.lanes)) + 1
-	part = (part + uint64(q.mtu) - 1) / uint64(q.mtu) * uint64(q.mtu)
-	return uint32(min(max(part, minFragment), wantFragment, uint64(q.maxMsg)))
 }

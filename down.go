@@ -3,62 +3,87 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
-
-	"ibverbx/verbs"
 )
 
-// This file is the exchange of Downs: how two ends agree that a generation of a lane is out
-// of service, and what of it has arrived.
+// This file is the exchange of Downs: how the two ends agree that a generation of a lane is out of
+// service, and what of it has arrived.
 
-// listen takes the control messages that have come.
-func (q *VirtualQP) listen() {
-	for range pollBatch {
-		n, err := q.cfg.Control.Recv(q.control[:])
-		if errors.Is(err, ErrPeerGone) && q.state == stateConnected {
-			q.fail(q.all[0], err)
-		}
-		if err != nil || n == 0 {
-			return // any other error of the channel is a message that is lost
-		}
-		m, err := decodeControl(q.control[:min(n, MaxControl)])
-		if err != nil {
-			q.controlStats.bad++
-			continue
-		}
-		q.hear(&m)
+// controlLink sends and receives control messages.
+type controlLink struct {
+	setup *setup
+	// buf holds the datagram that is being sent or was received.
+	buf [MaxControl]byte
+}
+
+// send sends a control message. A message that is lost is sent again later.
+func (k *controlLink) send(m *ctlMessage) {
+	m.from = k.setup.incarnation
+	if n, err := m.encode(k.buf[:]); err == nil {
+		_ = k.setup.cfg.Control.Send(k.buf[:n])
 	}
 }
 
-// hear acts on a control message.
-func (q *VirtualQP) hear(m *ctlMessage) {
+// sendDown tells the peer that the generation before this one is out of service here, and how much
+// of it arrived.
+func (k *controlLink) sendDown(l *lane, flags uint16) {
+	d := &l.life.downs
+	k.send(&ctlMessage{
+		kind: ctlDown, lane: l.index, generation: d.lastGeneration, received: d.lastReceived, flags: flags, to: k.setup.peer,
+	})
+}
+
+// sendReset tells the peer that this VirtualQP has ended.
+func (k *controlLink) sendReset() {
+	if k.setup.cfg.Control != nil && k.setup.peer != 0 {
+		k.send(&ctlMessage{kind: ctlReset, to: k.setup.peer})
+	}
+}
+
+// listen handles the control messages that have come.
+func (f *failover) listen() {
+	for range pollBatch {
+		n, err := f.setup.cfg.Control.Recv(f.link.buf[:])
+		if errors.Is(err, ErrPeerGone) && f.state == stateConnected {
+			f.fail(f.setup.all[0], err)
+		}
+		if err != nil || n == 0 {
+			return // any other error of the channel means that a message is lost
+		}
+		if m, err := decodeControl(f.link.buf[:min(n, MaxControl)]); err == nil {
+			f.handle(&m)
+		}
+	}
+}
+
+// handle acts on a control message.
+func (f *failover) handle(m *ctlMessage) {
+	u := f.setup
 	switch {
-	case m.to != q.incarnation:
-		// For another that was here before. It must not wait for an answer for ever.
-		q.controlStats.stale++
+	case m.to != u.incarnation:
+		// It is for an earlier VirtualQP in this place. The sender must not wait for an answer forever.
 		if m.kind != ctlReset {
-			q.say(&ctlMessage{kind: ctlReset, from: q.incarnation, to: m.from})
+			f.link.send(&ctlMessage{kind: ctlReset, to: m.from})
 		}
 		return
 	case m.kind == ctlReset:
-		if q.state == stateConnected {
-			q.fail(q.all[0], fmt.Errorf("%w: the VirtualQP at the other end is gone", ErrPeerGone))
+		if f.state == stateConnected {
+			f.fail(u.all[0], fmt.Errorf("%w: the VirtualQP at the other end is gone", ErrPeerGone))
 		}
 		return
-	case m.from != q.peer:
-		q.controlStats.stale++
+	case m.from != u.peer:
 		return
-	case q.state != stateConnected:
-		q.tellReset()
+	case f.state != stateConnected:
+		f.link.sendReset()
 		return
-	case int(m.lane) >= len(q.all):
-		q.lied("a control message for lane %d of %d", m.lane, len(q.all))
+	case int(m.lane) >= len(u.all):
+		f.violation("a control message for lane %d of %d", m.lane, len(u.all))
 		return
 	}
-	switch l := q.all[m.lane]; m.kind {
+	switch l := u.all[m.lane]; m.kind {
 	case ctlDown:
-		q.hearDown(l, m)
+		f.handleDown(l, m)
 	case ctlOffer:
-		q.hearOffer(l, m)
+		f.handleOffer(l, m)
 	case ctlReset:
 	}
 }
@@ -66,162 +91,81 @@ func (q *VirtualQP) hear(m *ctlMessage) {
 // ErrPeerGone says that the peer's VirtualQP has ended, or was never the one meant.
 var ErrPeerGone = errors.New("the peer is gone")
 
-// lied ends the VirtualQP because a control message cannot be true.
-func (q *VirtualQP) lied(format string, args ...any) {
-	q.fail(q.all[0], fmt.Errorf("the peer does not keep to the control protocol: %s", fmt.Sprintf(format, args...)))
+// violation ends the VirtualQP because a control message cannot be true.
+func (f *failover) violation(format string, args ...any) {
+	f.fail(f.setup.all[0], fmt.Errorf("the peer does not keep to the control protocol: %s", fmt.Sprintf(format, args...)))
 }
 
-// say sends a control message. What does not get through is said again.
-func (q *VirtualQP) say(m *ctlMessage) {
-	n, err := m.encode(q.control[:])
-	if err == nil {
-		err = q.cfg.Control.Send(q.control[:n])
-	}
-	if err != nil {
-		q.controlStats.unsent++
-	}
+// sendDown announces the end of the last generation, and sets the time to repeat it.
+func (f *failover) sendDown(l *lane) {
+	f.link.sendDown(l, 0)
+	l.life.due, l.life.downs.mute = f.time.now+f.pause(&l.life), false
 }
 
-// sayDown tells the peer that the generation before this one is out of service here, and
-// how much of it arrived.
-func (q *VirtualQP) sayDown(l *lane) {
-	v := &l.life
-	q.say(&ctlMessage{
-		kind: ctlDown, lane: l.index, generation: v.downs.lastGeneration, received: v.downs.lastReceived, from: q.incarnation, to: q.peer,
-	})
-	v.due, v.downs.mute = q.now+q.again(v), false
+// pause is how long to wait before a message is repeated. It grows with the time in a state.
+func (f *failover) pause(v *life) int64 {
+	return min(max(resendTime, f.time.now-v.since), resendMax)
 }
 
-// again is how long to wait before a message is repeated: longer each time.
-func (q *VirtualQP) again(v *life) int64 {
-	return min(max(resendTime, q.now-v.since), resendMax)
-}
-
-// tellReset tells the peer that this VirtualQP has ended.
-func (q *VirtualQP) tellReset() {
-	if q.cfg.Control != nil && q.peer != 0 {
-		q.say(&ctlMessage{kind: ctlReset, from: q.incarnation, to: q.peer})
-	}
-}
-
-// hearDown learns that a generation of a lane is out of service at the peer. If it is
-// still in service here it is taken out; if it was the last one, the two can settle. One
-// that was settled is answered again, because the answer may have been lost.
-func (q *VirtualQP) hearDown(l *lane, m *ctlMessage) {
-	v := &l.life
-	current, last := m.generation == l.generation, v.downs.said && m.generation == v.downs.lastGeneration
+// handleDown learns that a generation of a lane is out of service at the peer. If it is in service
+// here, it is taken out of service. If it is the last one, the two ends can settle. One that was
+// settled is answered again, because the answer may have been lost.
+func (f *failover) handleDown(l *lane, m *ctlMessage) {
+	v, d := &l.life, &l.life.downs
+	current, last := m.generation == l.generation, d.said && m.generation == d.lastGeneration
 	switch {
 	case current && (v.state == laneIdle || (v.state == laneOffered && !v.meeting.connected)):
-		// The peer had more of this generation than this side: nothing.
-		q.skipGeneration(l)
+		f.skipGeneration(l) // nothing of it was sent or received here
 	case current && v.state != laneGone:
-		v.downs.peerDown, v.downs.peerReceived = true, m.received
-		q.laneDown(l, errPeerDown)
+		d.peerDown, d.peerReceived = true, m.received
+		f.laneDown(l, errPeerDown)
 	case last && v.state == laneGone:
-		v.downs.peerDown, v.downs.peerReceived = true, m.received
+		d.peerDown, d.peerReceived = true, m.received
 	case last && m.flags&ctlAnswer == 0:
-		q.answerDown(l)
-	default:
-		q.controlStats.stale++
+		f.link.sendDown(l, ctlAnswer)
 	}
 }
 
-// answerDown says again what this side said of the last generation.
-func (q *VirtualQP) answerDown(l *lane) {
-	q.say(&ctlMessage{
-		kind: ctlDown, lane: l.index, generation: l.life.downs.lastGeneration, received: l.life.downs.lastReceived,
-		flags: ctlAnswer, from: q.incarnation, to: q.peer,
-	})
-}
-
-// skipGeneration gives up a generation of which this side has nothing, and says so.
-func (q *VirtualQP) skipGeneration(l *lane) {
-	v := &l.life
-	if v.state == laneOffered {
-		q.withdraw(l, errPeerDown)
+// skipGeneration gives up a generation of which nothing was sent or received here, and tells the
+// peer.
+func (f *failover) skipGeneration(l *lane) {
+	if l.life.state == laneOffered {
+		f.withdraw(l, errPeerDown)
 	}
-	v.received = 0
-	q.nextGeneration(l)
-	v.meeting.offer = nil
-	q.answerDown(l)
+	l.life.received = 0
+	l.nextGeneration()
+	f.link.sendDown(l, ctlAnswer)
 }
 
 var errPeerDown = errors.New("the peer has taken it out of service")
 
-// settle decides what becomes of the requests that were in flight on a generation that is
-// out of service at both ends. RC delivers in order, so the peer's count says which of
-// those that use up a receive arrived, and with one of them everything before it did. What
-// arrived has ended; a READ, whose answer may be lost, and the rest are done again; an
-// atomic is in doubt and fails.
-func (q *VirtualQP) settle(l *lane) {
+// settle decides what becomes of the requests that were in flight on a generation that is out of
+// service at both ends. RC delivers in order, so the peer's count says which of the requests that
+// consume a receive have arrived.
+func (f *failover) settle(l *lane) {
 	v := &l.life
-	doubtful := uint32(0)
-	for n := l.head; n != l.posted; n++ {
-		doubtful += l.at(n).head >> 31
-	}
+	doubtful := l.doubtful()
 	arrived := v.downs.peerReceived - (v.sent - doubtful) // of the doubtful ones
 	if int32(arrived) < 0 || arrived > doubtful {
-		q.lied("lane %d delivered %d of the %d to %d that were sent", l.index, v.downs.peerReceived, v.sent-doubtful, v.sent)
+		f.violation("lane %d delivered %d of the %d to %d that were sent", l.index, v.downs.peerReceived, v.sent-doubtful, v.sent)
 		return
 	}
 	v.downs.peerDown, v.sent = false, 0
-	l.become(laneIdle, q.now, nil)
-	v.due = q.now + v.backoff // at once, unless it has been back for a short time only
+	l.become(laneIdle, f.time.now, nil)
+	v.due = f.time.now + v.backoff // at once, unless the lane was in service for a short time only
 	v.backoff = min(max(backoffMin, 2*v.backoff), backoffMax)
-	ok := q.sift(l, arrived)
+	s := f.send
+	ended, messages, inDoubt := l.settle(arrived, s.sends.slots)
+	s.inflight -= ended
+	s.messages -= messages
 	if l.idle() && l.role == roleData {
-		q.carried.remove(l.index) // all of it has arrived
+		s.carried.remove(l.index) // all of it has arrived
 	}
-	if !ok {
-		q.atomicInDoubt(l)
+	if inDoubt && !f.setup.cfg.KeepAtomics {
+		f.fail(l, fmt.Errorf("%w: %w", ErrAtomicInDoubt, v.cause))
 	}
 }
 
-// sift takes what has arrived out of the ledger of a lane and keeps the rest, in order. It
-// reports false if an atomic is in doubt.
-func (q *VirtualQP) sift(l *lane, arrived uint32) (ok bool) {
-	ok = true
-	// The place behind the last that arrived: everything before it has.
-	end := l.head
-	for n, left := l.head, arrived; left > 0; n++ {
-		if l.at(n).consumes() {
-			left--
-			end = n + 1
-		}
-	}
-	keep := l.head
-	for n := l.head; n != l.tail; n++ {
-		e := *l.at(n)
-		s := &q.sends[e.slot()]
-		done := int32(end-n) > 0 && s.wire != verbs.OpRDMARead
-		if e.kind() == kindAtomic && n-l.head < l.posted-l.head {
-			ok = false
-			s.fail(verbs.StatusRetryExcErr, 0)
-			done = true
-		}
-		if !done {
-			*l.at(keep) = e
-			keep++
-			continue
-		}
-		if e.kind() >= kindMessage {
-			q.messages--
-		}
-		s.pending--
-		l.bytes -= uint64(e.bytes)
-		q.inflight--
-	}
-	l.tail, l.posted = keep, l.head
-	return ok
-}
-
-// ErrAtomicInDoubt says that a lane was lost with an atomic on it.
+// ErrAtomicInDoubt says that a lane was lost with an atomic on it: whether the atomic was executed is
+// not known, and it cannot be repeated.
 var ErrAtomicInDoubt = errors.New("an atomic is in doubt")
-
-// atomicInDoubt ends the VirtualQP, unless Config keeps it up: nobody knows whether an
-// atomic was carried out, and it cannot be repeated.
-func (q *VirtualQP) atomicInDoubt(l *lane) {
-	if !q.cfg.KeepAtomics {
-		q.fail(l, fmt.Errorf("%w: %w", ErrAtomicInDoubt, l.life.cause))
-	}
-}

@@ -17,7 +17,9 @@ import (
 // fragment are in. Lanes that carried plain WRITEs since the last notification are closed
 // by a WRITE_WITH_IMM of no bytes, so that those are covered too.
 type dqplb struct {
-	q *VirtualQP
+	setup *setup
+	send  *sender
+	recv  *receiver
 
 	// Sender. seq is the next number, and oldest one that the peer may still lack: none
 	// before it is outstanding.
@@ -45,17 +47,17 @@ type numbered struct {
 }
 
 func newDQPLB(q *VirtualQP) *dqplb {
-	d := &dqplb{q: q}
+	d := &dqplb{setup: &q.setup, send: &q.send, recv: &q.recv}
 	// The peer runs at most the window ahead of what was acknowledged; what was
 	// acknowledged may wait in the CQ of one rail while that of another is polled, until
 	// its lanes are no longer fed (ahead), and then there is what is posted on them.
-	d.got = make([]numbered, 4*ring.CeilPow2(max(int(q.dqplbWindow()), q.receives())))
+	d.got = make([]numbered, 4*ring.CeilPow2(max(int(d.setup.dqplbWindow()), d.setup.receives())))
 	return d
 }
 
 // dqplbWindow is how far the peer may run ahead: as far as the engine has receives.
-func (q *VirtualQP) dqplbWindow() uint32 {
-	return uint32(min(ring.CeilPow2(q.cfg.Lanes*q.cfg.NotifyDepth), maxDQPLBWindow))
+func (u *setup) dqplbWindow() uint32 {
+	return uint32(min(ring.CeilPow2(u.cfg.Lanes*u.cfg.NotifyDepth), maxDQPLBWindow))
 }
 
 func (d *dqplb) connected(remote *Card) int {
@@ -70,7 +72,7 @@ const maxDQPLBWindow = 1 << 16
 func (d *dqplb) close() error { return nil }
 
 func (d *dqplb) ahead(l *lane) bool {
-	return int32(l.latest-d.consumed) >= int32(d.q.dqplbWindow())
+	return int32(l.latest-d.consumed) >= int32(d.setup.dqplbWindow())
 }
 
 func (d *dqplb) advance()                          {}
@@ -96,39 +98,39 @@ func distance(a, b uint32) uint32 {
 // handOver gives a notified request to lanes with a number on every fragment, within the
 // receiver's window. Lanes with plain WRITEs are covered before the last fragment takes its
 // number; a request of no bytes is that number alone.
-func (d *dqplb) handOver(s *sendSlot) bool {
-	q := d.q
-	if s.op != verbs.OpRDMAWriteWithImm {
-		return q.spread(s)
+func (d *dqplb) handOver(r *sendSlot) bool {
+	s := d.send
+	if r.op != verbs.OpRDMAWriteWithImm {
+		return s.spread(r)
 	}
-	whole := s.length <= s.cut
+	whole := r.length <= r.cut
 	for {
-		n := min(s.cut, s.length-s.sent)
-		last := s.sent+n == s.length
-		if (last && !d.cover(s)) || !d.room() {
+		n := min(r.cut, r.length-r.sent)
+		last := r.sent+n == r.length
+		if (last && !d.cover(r)) || !d.room() {
 			return false
 		}
-		if !last && q.cfg.Policy == RoundRobin {
-			if !q.stripe(s, d.reach(s), d) {
+		if !last && s.picker.policy == RoundRobin {
+			if !s.stripe(r, d.reach(r), d) {
 				return false
 			}
 			continue
 		}
-		l := q.pick(n, whole)
+		l := s.picker.pick(n, whole)
 		if l == nil {
 			return false
 		}
 		imm, flags := d.number(), verbs.SendFlags(0)
 		if last {
 			imm |= dqplbLast
-			flags = s.flags & verbs.SendSolicited
+			flags = r.flags & verbs.SendSolicited
 		}
-		off := s.sent
-		q.carried.remove(l.index)
-		s.begun = true
-		s.sent += n
-		s.pending++
-		q.add(l, entryHead(q.index(q.dispatched), s.dataKind(), flags)|entryConsumes, off, n, wireImm(imm))
+		off := r.sent
+		s.carried.remove(l.index)
+		r.begun = true
+		r.sent += n
+		r.pending++
+		s.add(l, entryHead(s.sends.index(s.sends.dispatched), r.dataKind(), flags)|entryConsumes, off, n, wireImm(imm))
 		if last {
 			return true
 		}
@@ -157,9 +159,9 @@ func (d *dqplb) room() bool {
 // lane has taken over from another: then older ones may be behind newer ones.
 func (d *dqplb) advanceOldest() {
 	ahead := distance(d.oldest, d.seq)
-	for _, l := range d.q.lanes {
+	for _, l := range d.setup.lanes {
 		for n := l.head; n != l.tail; n++ {
-			if e := l.at(n); e.kind() == kindNotify || d.q.sends[e.slot()].op == verbs.OpRDMAWriteWithImm {
+			if e := l.at(n); e.kind() == kindNotify || d.send.sends.slots[e.slot()].op == verbs.OpRDMAWriteWithImm {
 				ahead = min(ahead, distance(d.oldest, wireImm(e.imm)&dqplbMask))
 				if !d.mixed {
 					break
@@ -173,17 +175,17 @@ func (d *dqplb) advanceOldest() {
 }
 
 // cover stages the immediates that cover plain WRITEs.
-func (d *dqplb) cover(s *sendSlot) bool {
-	q := d.q
-	for i := q.carried.first(); i >= 0; i = q.carried.first() {
-		l := q.standIn(q.lanes[i])
+func (d *dqplb) cover(r *sendSlot) bool {
+	s := d.send
+	for i := s.carried.first(); i >= 0; i = s.carried.first() {
+		l := s.standIn(d.setup.lanes[i])
 		if l == nil || !l.room() || !d.room() {
 			return false
 		}
-		q.carried.remove(uint16(i))
-		s.begun = true
-		s.pending++
-		q.add(l, entryHead(q.index(q.dispatched), kindNotify, 0)|entryConsumes, 0, 0, wireImm(d.number()))
+		s.carried.remove(uint16(i))
+		r.begun = true
+		r.pending++
+		s.add(l, entryHead(s.sends.index(s.sends.dispatched), kindNotify, 0)|entryConsumes, 0, 0, wireImm(d.number()))
 	}
 	return true
 }
@@ -201,14 +203,14 @@ func (d *dqplb) number() uint32 {
 // ends the VirtualQP.
 func (d *dqplb) received(l *lane, wc *verbs.WC, _ uint32) {
 	if wc.Opcode != verbs.WCRecvRDMAWithImm || wc.Flags&verbs.WCWithImm == 0 {
-		d.q.protocol(l, "%s without an immediate", wc.Opcode)
+		d.recv.protocol(l, "%s without an immediate", wc.Opcode)
 		return
 	}
 	imm := wireImm(wc.Imm)
 	seq := imm & dqplbMask
 	ahead := distance(d.next, seq)
 	if seq >= dqplbModulus || ahead >= uint32(len(d.got)) || d.at(ahead).here {
-		d.q.protocol(l, "number %d, %d is expected", seq, d.next)
+		d.recv.protocol(l, "number %d, %d is expected", seq, d.next)
 		return
 	}
 	l.latest = d.consumed + ahead
@@ -229,7 +231,7 @@ func (d *dqplb) consume(n numbered) {
 	for {
 		d.length += n.length
 		if n.last {
-			d.q.arrived(message{length: d.length, flags: WCHasLength})
+			d.recv.arrived(message{length: d.length, flags: WCHasLength})
 			d.length = 0
 		}
 		d.consumed++

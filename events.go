@@ -66,8 +66,8 @@ func (c *VirtualCQ) Events(dst []Event) int {
 
 // notice adds an event and a record in the log, and wakes whoever waits.
 func (c *VirtualCQ) notice(e Event) {
-	if e.QP.cfg.Log != nil {
-		e.log(e.QP.cfg.Log)
+	if e.QP.setup.cfg.Log != nil {
+		e.log(e.QP.setup.cfg.Log)
 	}
 	if len(c.events) == maxEvents {
 		c.stats.EventsLost++
@@ -80,13 +80,13 @@ func (c *VirtualCQ) notice(e Event) {
 	}
 }
 
-// noticeLane adds the event of a lane that went out of service or came back, and those of
+// notice adds the event of a lane that went out of service or came back, and those of
 // its rail and of the VirtualQP if it was the last or the first.
-func (q *VirtualQP) noticeLane(kind EventKind, l *lane, cause error) {
-	e := Event{Kind: kind, QP: q, Lane: int(l.index), Rail: int(l.rail), Err: cause}
-	q.cq.notice(e)
+func (f *failover) notice(kind EventKind, l *lane, cause error) {
+	e := Event{Kind: kind, QP: f.setup.owner, Lane: int(l.index), Rail: int(l.rail), Err: cause}
+	f.setup.cq.notice(e)
 	alone := l.role == roleData // of the lanes in service on its rail
-	for _, other := range q.lanes {
+	for _, other := range f.setup.lanes {
 		if other != l && other.rail == l.rail && other.life.state == laneUp {
 			alone = false
 		}
@@ -96,15 +96,15 @@ func (q *VirtualQP) noticeLane(kind EventKind, l *lane, cause error) {
 		if kind == EventLaneUp {
 			e.Kind = EventRailUp
 		}
-		q.cq.notice(e)
+		f.setup.cq.notice(e)
 	}
 	switch {
-	case kind == EventLaneUp && q.out == 0:
+	case kind == EventLaneUp && f.out == 0:
 		e.Kind = EventRecovered
-		q.cq.notice(e)
-	case kind == EventLaneDown && q.out == 1:
+		f.setup.cq.notice(e)
+	case kind == EventLaneDown && f.out == 1:
 		e.Kind = EventDegraded
-		q.cq.notice(e)
+		f.setup.cq.notice(e)
 	}
 }
 
@@ -120,7 +120,7 @@ func (e *Event) log(to *slog.Logger) {
 	case EventLaneUp, EventRailUp, EventRecovered:
 	}
 	attrs := make([]slog.Attr, 0, 5)
-	attrs = append(attrs, slog.Uint64("vqp", e.QP.incarnation), slog.Int("lane", e.Lane), slog.Int("rail", e.Rail), slog.String("device", e.QP.rails.rails[e.Rail].name))
+	attrs = append(attrs, slog.Uint64("vqp", e.QP.setup.incarnation), slog.Int("lane", e.Lane), slog.Int("rail", e.Rail), slog.String("device", e.QP.setup.rails.rails[e.Rail].name))
 	if e.Err != nil {
 		attrs = append(attrs, slog.Any("cause", e.Err))
 	}

@@ -12,4 +12,4 @@ func ControlRoundTrip(b []byte) ([]byte, error) {
 }
 
 // PolicyInUse is the policy that a VirtualQP follows.
-func PolicyInUse(q *VirtualQP) Policy { return q.cfg.Policy }
+func PolicyInUse(q *VirtualQP) Policy { return q.setup.cfg.Policy }

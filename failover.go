@@ -3,43 +3,85 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
+	"ibverbx/internal/xorshift"
 	"ibverbx/verbs"
 )
 
+// failover owns the state of the VirtualQP and of its lanes. With Config.Control it takes lanes out
+// of service (this file), agrees with the peer on what has arrived (down.go) and brings lanes back
+// (recovery.go). Without it, the loss of a lane ends the VirtualQP.
+type failover struct {
+	setup *setup
+	time  *callClock
+	send  *sender
+	recv  *receiver
+	// random spreads the attempts to rebuild lanes.
+	random *xorshift.Source
+	// link carries control messages.
+	link controlLink
+	// watchdog watches the oldest request.
+	watchdog watchdog
+
+	state qpState
+	// err is what ended the VirtualQP; nil before that.
+	err error
+	// emptied are the barriers of the rails from when the VirtualQP failed.
+	emptied barriers
+	// out counts the lanes that are out of service.
+	out int
+	// away says that a message or notify lane was rebuilt on another rail at some time.
+	away bool
+	// nextDrive is when a poll that finds completions looks at control messages and timers too.
+	nextDrive int64
+	// seen is what was handled of the rails' events.
+	seen [MaxRails]railEvents
+	// railPast is what lanes did on a rail that they left.
+	railPast [MaxRails]Counts
+}
+
+// railEvents counts events of a rail.
+type railEvents struct {
+	// falls counts how often the port or the device was lost.
+	falls uint64
+	// deaths counts how often a QP was lost without a completion.
+	deaths uint64
+}
+
 // Times of failover, in nanoseconds.
 const (
-	drainTime  = int64(100 * time.Millisecond) // for a NIC to flush a QP in ERR
-	resendTime = int64(2 * time.Millisecond)   // before a control message is sent again, at first
-	resendMax  = int64(100 * time.Millisecond)
+	// drainTime is how long a NIC may take to flush a QP in ERR.
+	drainTime = int64(100 * time.Millisecond)
+	// resendTime is the first pause before a control message is sent again.
+	resendTime = int64(2 * time.Millisecond)
+	// resendMax bounds the pauses after the first.
+	resendMax = int64(100 * time.Millisecond)
 	// refusalTime is how long a NAK may take that a control message must not overtake.
 	refusalTime = int64(2 * time.Millisecond)
-	backoffMin  = int64(1 * time.Millisecond) // before a lane is brought back, at first
-	backoffMax  = int64(2 * time.Second)
-	// steadyTime is how long a lane must hold before its failures are forgotten.
+	// backoffMin is the shortest pause before a lane is rebuilt a second time.
+	backoffMin = int64(1 * time.Millisecond)
+	// backoffMax is the longest pause.
+	backoffMax = int64(2 * time.Second)
+	// steadyTime is how long a lane must be in service before its failures are forgotten.
 	steadyTime = int64(10 * time.Second)
-	driveEvery = 64 // polls with completions between two looks at control and clock
-	// and the time between two, if that is over before: calmly, and while lanes are out
-	// of service.
+	// driveEvery is how many polls with completions are between two looks at control and timers.
+	driveEvery = 64
+	// driveCalm is the time between two such looks.
 	driveCalm = int64(50 * time.Microsecond)
+	// driveBusy is driveCalm while lanes are out of service.
 	driveBusy = int64(5 * time.Microsecond)
 )
 
-// KillLane takes the QP of a lane to ERR, as a NIC does when it gives a connection up: a
-// drill for programs that must live with that.
-func (q *VirtualQP) KillLane(lane int) error {
-	if lane < 0 || lane >= len(q.all) {
-		return q.opError("kill lane", verbs.Invalidf("lane %d of %d", lane, len(q.all)))
-	}
-	return q.all[lane].qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
-}
+// recovers reports whether the VirtualQP can lose a lane.
+func (f *failover) recovers() bool { return f.setup.cfg.Control != nil && f.state == stateConnected }
 
-// survives reports whether the VirtualQP can live on after a lane ended with status. Other
-// statuses are mistakes of the program, which another lane would make again; unless the
-// port is down: then drivers report what comes to them (Soft-RoCE: LOC_QP_OP_ERR).
-func (q *VirtualQP) survives(l *lane, status verbs.Status) bool {
-	if q.cfg.Control == nil || q.state != stateConnected {
+// survives reports whether the VirtualQP can continue after a request of a lane failed with status.
+// A status that the program caused would come again on another lane. If the port is down, though,
+// drivers report any status (Soft-RoCE: LOC_QP_OP_ERR).
+func (f *failover) survives(l *lane, status verbs.Status) bool {
+	if !f.recovers() {
 		return false
 	}
 	switch status {
@@ -47,99 +89,284 @@ func (q *VirtualQP) survives(l *lane, status verbs.Status) bool {
 		return true
 	default:
 	}
-	r := &q.rails.rails[l.rail].cfg
+	r := &f.setup.rails.rails[l.rail].cfg
 	port, err := r.Context.QueryPort(int(r.Port))
 	return err == nil && port.State != verbs.PortActive
 }
 
 // laneBroken handles a lane whose NIC takes no requests any more.
-func (q *VirtualQP) laneBroken(l *lane, err error) {
-	if q.cfg.Control == nil || q.state != stateConnected || errors.Is(err, verbs.ErrInvalid) {
-		q.fail(l, err)
+func (f *failover) laneBroken(l *lane, err error) {
+	if !f.recovers() || errors.Is(err, verbs.ErrInvalid) {
+		f.fail(l, err)
 		return
 	}
-	q.laneDown(l, err)
+	f.laneDown(l, err)
 }
 
-// laneDown takes a lane out of service at once: it gets no more work, and its QP goes to
-// ERR, which makes the NIC give back what it has.
-func (q *VirtualQP) laneDown(l *lane, cause error) {
-	v := &l.life
+// laneDown takes a lane out of service at once: it gets no more requests, and its QP goes to ERR.
+func (f *failover) laneDown(l *lane, cause error) {
+	v, now := &l.life, f.time.now
 	switch v.state {
 	case laneDying, laneGone, laneIdle:
 		return
 	case laneOffered:
 		if !v.meeting.connected {
-			// Nobody can have reached it: the same generation is tried again.
-			q.withdraw(l, cause)
+			// The peer cannot have reached it, so the same generation is tried again.
+			f.withdraw(l, cause)
 			return
 		}
 	case laneUp:
-		q.out++
-		q.nextDrive = q.now
-		if q.now-v.since > steadyTime {
+		f.out++
+		f.nextDrive = now
+		if now-v.since > steadyTime {
 			v.backoff = 0
 		}
-		q.noticeLane(EventLaneDown, l, cause)
+		f.notice(EventLaneDown, l, cause)
 	case laneProbing:
 	}
-	l.become(laneDying, q.now, cause)
-	v.emptied = q.cq.barrier(l.rail)
-	v.due, v.overdue = q.now+drainTime, v.emptied
+	l.become(laneDying, now, cause)
+	v.emptied = f.setup.cq.barrier(l.rail)
+	v.due, v.overdue = now+drainTime, v.emptied
 	v.deaths++
 	l.barred |= barOut
-	// A QP that cannot go to ERR is there already, or gone.
-	_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
-	q.cq.touch(q)
+	l.errState()
+	f.setup.touch()
+}
+
+// failed ends the VirtualQP because a request of a lane failed.
+func (f *failover) failed(l *lane, status verbs.Status) {
+	if f.err == nil {
+		f.fail(l, statusError(status))
+	}
+}
+
+// statusError puts the status of a completion into words.
+func statusError(status verbs.Status) error { return fmt.Errorf("%s: %s", status, status.Cause()) }
+
+// fail ends the VirtualQP. The error is visible at once, every lane stops, and outstanding requests
+// are flushed. Fragments that a NIC has end when the NIC gives them back, so that no buffer is
+// touched after its completion.
+func (f *failover) fail(l *lane, cause error) {
+	if f.err != nil {
+		return
+	}
+	f.err = f.setup.opError(fmt.Sprintf("lane %d on rail %d (%s)", l.index, l.rail, f.setup.rails.rails[l.rail].name), cause)
+	f.state = stateFailed
+	f.emptied = f.setup.cq.barriers()
+	f.setup.cq.notice(Event{Kind: EventFailed, QP: f.setup.owner, Lane: int(l.index), Rail: int(l.rail), Err: f.err})
+	for _, l := range f.setup.all {
+		if l.life.state == laneUp {
+			l.errState()
+		} else {
+			f.abandon(l)
+		}
+	}
+	f.link.sendReset()
+	f.flush()
+}
+
+// abandon takes a lane out of service for good, because the VirtualQP has failed. No NIC has its
+// entries any more.
+func (f *failover) abandon(l *lane) {
+	if l.life.state != laneGone && l.life.state != laneIdle {
+		f.retireGeneration(l)
+	}
+	l.release()
+	l.posted = l.head
+}
+
+// flush ends what no NIC has.
+func (f *failover) flush() {
+	f.send.flush()
+	f.recv.flush()
+	if f.reportable() || f.unsettled() {
+		f.setup.touch()
+	}
+}
+
+// reportable reports whether a request or a receive has ended and was not reported.
+func (f *failover) reportable() bool { return f.recv.done.Len() > 0 || f.send.sends.reportable() }
+
+// unsettled reports whether a VirtualQP that has failed must be looked at again although no
+// completion need come: a lane could not be marked yet, or receives wait for what may be in a CQ.
+func (f *failover) unsettled() bool {
+	return f.send.silent() || (f.setup.shared != nil && f.recv.notifications.Len() > 0)
+}
+
+// reassign moves the entries of data lanes out of service to one other lane each, all at once and in
+// order, so that a record of Tally stays behind the fragments that it covers. If that lane has too
+// many entries of its own, it is reserved and gets nothing else until it has room. The message and
+// notify lanes have no heirs: their entries wait for the next generation.
+func (f *failover) reassign() {
+	for _, l := range f.setup.lanes {
+		v := &l.life
+		if v.state != laneIdle || l.idle() {
+			continue
+		}
+		if v.heir != nil && v.heir.out() {
+			l.release()
+		}
+		if v.heir == nil {
+			v.heir = f.roomiest()
+		}
+		h := v.heir
+		if h == nil {
+			continue
+		}
+		// An idle heir takes any number: its ledger grows, and its NIC refuses what is too much.
+		if h.depth-min(h.depth, h.load()) < l.load() && !h.idle() {
+			h.barred |= barReserved
+			continue
+		}
+		l.release()
+		f.moveAll(l, h)
+	}
+}
+
+// roomiest returns the data lane in service with the fewest entries that is not reserved, or nil.
+func (f *failover) roomiest() (best *lane) {
+	for _, l := range f.setup.lanes {
+		if l.barred == 0 && (best == nil || l.load() < best.load()) {
+			best = l
+		}
+	}
+	return best
+}
+
+// release gives up the heir that a lane has reserved.
+func (l *lane) release() {
+	if h := l.life.heir; h != nil {
+		h.barred &^= barReserved
+		l.life.heir = nil
+	}
+}
+
+// moveAll moves all entries of a lane to another one.
+func (f *failover) moveAll(l, h *lane) {
+	s := f.send
+	h.grow(l.load() + 1) // and a record
+	for !l.idle() {
+		e := l.take()
+		s.inflight--
+		l.life.replayed++
+		if !e.consumes() && e.kind() <= kindData && s.sends.slots[e.slot()].op != verbs.OpRDMARead {
+			s.carried.add(h.index)
+		}
+		s.add(h, e.head, e.off, e.bytes, e.imm)
+	}
+	s.carried.remove(l.index)
+	f.setup.scheme.moved(l, h)
+}
+
+// drive does what is due: control messages, lanes that are dying or coming back, and deadlines.
+func (f *failover) drive() {
+	if f.state != stateConnected && f.state != stateFailed {
+		return
+	}
+	f.time.tick()
+	f.listen()
+	if f.nextDrive = f.time.now + driveCalm; f.out > 0 {
+		f.nextDrive = f.time.now + driveBusy
+	}
+	if f.state != stateConnected {
+		return
+	}
+	f.watchRails()
+	if f.out > 0 || f.away {
+		for _, l := range f.setup.all {
+			f.driveLane(l)
+			if f.state != stateConnected {
+				return
+			}
+		}
+		f.setup.touch()
+	}
+	f.watchRequests()
+}
+
+// driveLane takes the next step of a lane that is out of service.
+func (f *failover) driveLane(l *lane) {
+	v, now := &l.life, f.time.now
+	switch v.state {
+	case laneDying:
+		// RESET takes completions out of the CQ, so those that the NIC has acknowledged must have
+		// been polled before.
+		if now < v.due {
+			v.overdue = f.setup.cq.barrier(l.rail)
+		}
+		if f.drained(l) || f.setup.cq.passed(l.rail, v.overdue) {
+			f.reset(l)
+		}
+	case laneGone:
+		if v.downs.peerDown {
+			if v.downs.mute {
+				f.sendDown(l)
+			}
+			f.settle(l)
+		} else if now >= v.due {
+			f.sendDown(l)
+		}
+	case laneIdle:
+		if now >= v.due {
+			f.rebuild(l)
+		}
+	case laneOffered:
+		if !v.meeting.connected && now-v.since > offerTime {
+			f.withdraw(l, errNoAnswer)
+			return
+		}
+		if now >= v.due {
+			f.repeatOffer(l)
+		}
+		f.meet(l)
+	case laneUp:
+		f.returnHome(l)
+	case laneProbing:
+	}
 }
 
 // drained reports whether the NIC has given back everything that a dying lane had.
-func (q *VirtualQP) drained(l *lane) bool {
+func (f *failover) drained(l *lane) bool {
 	v := &l.life
 	if l.head != l.posted && (!v.failing || v.drained != l.posted) {
 		return false
 	}
-	if q.takesShared(l) {
-		return q.cq.passed(l.rail, v.emptied)
+	if f.setup.takesShared(l) {
+		return f.setup.cq.passed(l.rail, v.emptied)
 	}
 	return l.recvHead == l.recvTail
 }
 
-// reset takes a dying lane's QP to RESET: from here on nothing that this generation sent or
-// asked for can touch memory at this side. Then the peer is told; a while later, if it has
-// asked for what cannot be: it must hear so from its NIC, and does not if it takes the lane out
-// of service before. It would only ask again on another lane.
-func (q *VirtualQP) reset(l *lane) {
+// reset takes a dying lane's QP to RESET. From here on nothing that this generation sent or asked
+// for can touch memory at this side. Then the peer is told, at once or, if this QP refused a request
+// of the peer, a while later: the peer must learn of the refusal from its NIC, which does not report
+// it if the peer takes the lane out of service first. It would repeat the request on another lane.
+func (f *failover) reset(l *lane) {
 	v := &l.life
-	refused := q.rails.hasRefused(int(l.rail), l.qp.Num())
-	q.retireGeneration(l)
-	if v.due, v.downs.mute = q.now, refused; refused {
+	refused := f.setup.rails.hasRefused(int(l.rail), l.qp.Num())
+	f.retireGeneration(l)
+	if v.due, v.downs.mute = f.time.now, refused; refused {
 		v.due += refusalTime
 		return
 	}
-	q.sayDown(l)
+	f.sendDown(l)
 }
 
-// retireGeneration ends a generation at this side. Completions that are still in a CQ bear
-// its number and are dropped.
-func (q *VirtualQP) retireGeneration(l *lane) {
-	v := &l.life
-	// A QP that cannot be reset is destroyed with the next generation at the latest.
-	_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState)
-	l.become(laneGone, q.now, nil)
-	q.nextGeneration(l)
+// retireGeneration ends a generation at this side. Completions of it that are still in a CQ bear its
+// number and are dropped.
+func (f *failover) retireGeneration(l *lane) {
+	l.resetState()
+	l.become(laneGone, f.time.now, nil)
+	l.nextGeneration()
 	l.recvHead = l.recvTail
 	l.barred &^= barRefused
 	l.silent = false
-	if l.hungry {
-		l.hungry = false
-		q.hungry--
-	}
-	v.received, v.failing = 0, false
+	f.recv.setStarved(l, false)
+	l.life.received, l.life.failing = 0, false
 }
 
-// nextGeneration counts a lane's generation on, and keeps what is to be said of the last.
-func (q *VirtualQP) nextGeneration(l *lane) {
+// nextGeneration counts the generation on, and keeps what the peer may have to be told of the last.
+func (l *lane) nextGeneration() {
 	v := &l.life
 	v.downs.said, v.downs.lastGeneration, v.downs.lastReceived = true, l.generation, v.received
 	l.generation++
@@ -147,202 +374,35 @@ func (q *VirtualQP) nextGeneration(l *lane) {
 	v.meeting.offer = nil
 }
 
-// abandon takes a lane out of service for good, because the VirtualQP has failed: what it
-// has in its ledger no NIC has any more.
-func (q *VirtualQP) abandon(l *lane) {
-	if l.life.state != laneGone && l.life.state != laneIdle {
-		q.retireGeneration(l)
-	}
-	q.release(l)
-	l.posted = l.head
-}
-
-// standIn returns a lane that is in service for one that should carry something: itself,
-// or any other if it is out and has nothing left that must come first. It returns nil if
-// there is none yet.
-func (q *VirtualQP) standIn(l *lane) *lane {
-	if l.barred&barOut == 0 {
-		return l
-	}
-	if q.homeless() > 0 {
-		return nil
-	}
-	return q.choose(0)
-}
-
-// homeless counts the data lanes out of service that still have requests in their ledgers.
-func (q *VirtualQP) homeless() (n int) {
-	if q.out == 0 {
-		return 0
-	}
-	for _, l := range q.lanes {
-		if l.barred&barOut != 0 && !l.idle() {
-			n++
+// watchRails takes lanes out of service whose rail has lost its port, its device or their QPs.
+func (f *failover) watchRails() {
+	for i := range f.setup.rails.rails {
+		r, seen := &f.setup.rails.rails[i], &f.seen[i]
+		if falls := r.falls.Load(); falls != seen.falls {
+			seen.falls = falls
+			f.railDown(i, fmt.Errorf("rail %d (%s) is down", i, r.name))
 		}
-	}
-	return n
-}
-
-// rehome moves what data lanes out of service have left to one other lane each, all of it
-// at once and in order: a record of Tally stays behind the fragments that it covers. A
-// lane that is to take it, and has too much of its own, gets nothing else until then. The
-// message and notify lanes have no heirs: what they have left waits for their next
-// generation.
-func (q *VirtualQP) rehome() {
-	for _, l := range q.lanes {
-		v := &l.life
-		if v.state != laneIdle || l.idle() {
-			continue
-		}
-		if v.heir != nil && v.heir.barred&barOut != 0 {
-			q.release(l)
-		}
-		if v.heir == nil {
-			v.heir = q.roomiest()
-		}
-		h := v.heir
-		if h == nil {
-			continue
-		}
-		// One without anything takes whatever there is: a ledger has room for a little
-		// more than its depth, and the NIC refuses what is too much for it.
-		if h.depth-min(h.depth, h.tail-h.head) < l.tail-l.head && !h.idle() {
-			h.barred |= barReserved
-			continue
-		}
-		q.release(l)
-		q.handDown(l, h)
-	}
-}
-
-// roomiest returns the data lane in service that has the least in flight and that nobody
-// else waits for, nil if there is none.
-func (q *VirtualQP) roomiest() (best *lane) {
-	for _, l := range q.lanes {
-		if l.barred == 0 && (best == nil || l.tail-l.head < best.tail-best.head) {
-			best = l
-		}
-	}
-	return best
-}
-
-// release gives up what a lane has reserved of its heir.
-func (q *VirtualQP) release(l *lane) {
-	if h := l.life.heir; h != nil {
-		h.barred &^= barReserved
-		l.life.heir = nil
-	}
-}
-
-// handDown moves everything that a lane has left to another one.
-func (q *VirtualQP) handDown(l, h *lane) {
-	h.grow(l.tail - l.head + 1) // and a record
-	for !l.idle() {
-		e := *l.at(l.head)
-		l.head++
-		l.posted = l.head
-		l.bytes -= uint64(e.bytes)
-		q.inflight--
-		l.life.replayed++
-		if !e.consumes() && e.kind() <= kindData && q.sends[e.slot()].op != verbs.OpRDMARead {
-			q.carried.add(h.index)
-		}
-		q.add(h, e.head, e.off, e.bytes, e.imm)
-	}
-	q.carried.remove(l.index)
-	q.scheme.moved(l, h)
-}
-
-// drive does what is due: control messages, lanes that are dying or coming back, and
-// deadlines.
-func (q *VirtualQP) drive() {
-	if q.state != stateConnected && q.state != stateFailed {
-		return
-	}
-	q.now = q.cfg.Now()
-	q.listen()
-	if q.nextDrive = q.now + driveCalm; q.out > 0 {
-		q.nextDrive = q.now + driveBusy
-	}
-	if q.state != stateConnected {
-		return
-	}
-	q.watchRails()
-	if q.out > 0 || q.away {
-		for _, l := range q.all {
-			q.driveLane(l)
-			if q.state != stateConnected {
-				return
-			}
-		}
-		q.cq.touch(q)
-	}
-	q.checkDeadline()
-}
-
-// driveLane takes the next step of a lane that is out of service.
-func (q *VirtualQP) driveLane(l *lane) {
-	v := &l.life
-	switch v.state {
-	case laneDying:
-		// RESET takes completions out of the CQ: what the NIC has acknowledged must have
-		// been seen before.
-		if q.now < v.due {
-			v.overdue = q.cq.barrier(l.rail)
-		}
-		if q.drained(l) || q.cq.passed(l.rail, v.overdue) {
-			q.reset(l)
-		}
-	case laneGone:
-		if v.downs.peerDown {
-			if v.downs.mute {
-				q.sayDown(l)
-			}
-			q.settle(l)
-		} else if q.now >= v.due {
-			q.sayDown(l)
-		}
-	case laneIdle:
-		if q.now >= v.due {
-			q.rebuild(l)
-		}
-	case laneOffered:
-		if !v.meeting.connected && q.now-v.since > offerTime {
-			q.withdraw(l, errNoAnswer)
-			return
-		}
-		if q.now >= v.due {
-			q.sayOffer(l)
-		}
-		q.meet(l)
-	case laneUp:
-		q.goHome(l)
-	case laneProbing:
-	}
-}
-
-// watchRails takes lanes out of service whose rail has lost its port, its device or their
-// QPs.
-func (q *VirtualQP) watchRails() {
-	for i := range q.rails.rails {
-		r := &q.rails.rails[i]
-		if falls := r.falls.Load(); falls != q.falls[i] {
-			q.falls[i] = falls
-			q.railDown(i, fmt.Errorf("rail %d (%s) is down", i, r.name))
-		}
-		if deaths := r.deaths.Load(); deaths != q.deaths[i] {
-			q.deaths[i] = deaths
-			q.inspect(i)
+		if deaths := r.deaths.Load(); deaths != seen.deaths {
+			seen.deaths = deaths
+			f.inspect(i)
 		}
 	}
 }
 
-// inspect takes the lanes on a rail out of service whose QPs have failed. A lane that has
-// nothing in flight has no completion that would tell.
-func (q *VirtualQP) inspect(rail int) {
-	for _, l := range q.all {
+// skipEvents ignores the events that the rails had before the VirtualQP was connected.
+func (f *failover) skipEvents() {
+	for i := range f.setup.rails.rails {
+		r := &f.setup.rails.rails[i]
+		f.seen[i] = railEvents{falls: r.falls.Load(), deaths: r.deaths.Load()}
+	}
+}
+
+// inspect takes the lanes on a rail out of service whose QPs have failed. A lane with nothing in
+// flight has no completion that shows it.
+func (f *failover) inspect(rail int) {
+	for _, l := range f.setup.all {
 		if int(l.rail) == rail && l.life.state == laneUp && l.qp.State() == verbs.StateErr {
-			q.laneDown(l, errQPFatal)
+			f.laneDown(l, errQPFatal)
 		}
 	}
 }
@@ -350,13 +410,59 @@ func (q *VirtualQP) inspect(rail int) {
 var errQPFatal = errors.New("the NIC has given its QP up")
 
 // railDown takes all lanes on a rail out of service.
-func (q *VirtualQP) railDown(rail int, cause error) {
-	if q.state != stateConnected {
+func (f *failover) railDown(rail int, cause error) {
+	if f.state != stateConnected {
 		return
 	}
-	for _, l := range q.all {
+	for _, l := range f.setup.all {
 		if int(l.rail) == rail {
-			q.laneDown(l, cause)
+			f.laneDown(l, cause)
 		}
 	}
 }
+
+// watchRequests asks the peer for a sign of life if it is silent, and ends the VirtualQP if the
+// oldest request has missed its deadline.
+func (f *failover) watchRequests() {
+	seq, waiting := f.send.sends.oldest()
+	if f.watchdog.silent(seq, waiting) {
+		f.probePeer()
+	}
+	deadline := int64(math.MaxInt64)
+	if waiting {
+		deadline = f.send.sends.slot(seq).deadline
+	}
+	if f.watchdog.expired(deadline) {
+		f.expire(f.send.sends.slot(seq))
+	}
+}
+
+// probePeer sends a message that the peer need not answer. Another VirtualQP in the peer's place
+// answers it with a Reset.
+func (f *failover) probePeer() {
+	l := f.setup.all[0]
+	if l.life.receives() {
+		f.sendOffer(l, ctlAnswer)
+	} else if l.life.downs.said {
+		f.link.sendDown(l, ctlAnswer)
+	}
+}
+
+// expire ends the VirtualQP because a request has missed its deadline.
+func (f *failover) expire(r *sendSlot) {
+	r.fail(verbs.StatusRetryExcErr, 0)
+	l := f.setup.all[0]
+	for _, other := range f.setup.all {
+		if other.life.state != laneUp {
+			l = other
+		}
+	}
+	cause := fmt.Errorf("%w: a request has not ended within %v", ErrDeadline, f.setup.cfg.Deadline)
+	if l.life.cause != nil {
+		cause = fmt.Errorf("%w; lane %d is out of service: %w", cause, l.index, l.life.cause)
+	}
+	f.fail(l, cause)
+}
+
+// ErrDeadline says that a request did not end within Config.Deadline.
+var ErrDeadline = errors.New("deadline exceeded")

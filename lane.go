@@ -5,61 +5,87 @@ import (
 	"ibverbx/verbs"
 )
 
-// chainMax is how many requests a doorbell hands over at the most.
+// chainMax is how many requests one doorbell hands over at most.
 const chainMax = 32
 
-// lane is one physical QP of a VirtualQP, with the ledger of what is in flight on it.
+// lane is one physical QP of a VirtualQP, with the ledger of its requests.
 //
 // The ledger is a ring of the requests that were given to the lane, oldest first:
 //
 //	head <= posted <= tail
 //
-// Those below posted are with the NIC; the rest is staged, waiting for the doorbell or
-// refused by it. RC completes in order, so a completion of one entry ends all before it.
-// The physical requests are made of the ledger at the doorbell (render.go), in memory that
-// all lanes share: sixteen lanes with a chain each would not fit the first-level cache.
+// The NIC has those below posted. The others are staged: they wait for the doorbell, or the NIC
+// refused them. RC completes in order, so a completion of one entry ends all entries before it.
+// The physical requests are rendered from the ledger at the doorbell (doorbell.go), in memory that
+// all lanes share: chains of sixteen lanes would not fit the first-level cache.
 type lane struct {
-	ledger             []entry
-	head, posted, tail uint32
-	depth              uint32
-	base               tag    // generation and index: what all its tags have in common
-	bytes              uint64 // in flight or staged
-	index              uint16
-	rail               uint8
-	role               role
-	remoteRail         uint8 // of the peer's end
-	barred             bar   // why it takes no requests, 0 if it does
-	listed             bool  // in VirtualQP.staged
-	// silent says that the last request that the NIC has did not ask for a completion:
-	// it refused those that would have.
-	silent     bool
+	// ledger is the ring. Its length is a power of two.
+	ledger []entry
+	// head is the number of the oldest entry.
+	head uint32
+	// posted is the number of the oldest entry that the NIC does not have.
+	posted uint32
+	// tail is the number of the next entry.
+	tail uint32
+	// depth is Config.LaneDepth: how many entries the NIC takes.
+	depth uint32
+	// base is what all tags of this generation have in common: generation and index.
+	base tag
+	// bytes is the sum over all entries.
+	bytes uint64
+	// index is the place in setup.all.
+	index uint16
+	// rail is the rail of the QP.
+	rail uint8
+	role role
+	// remoteRail is the rail of the peer's end.
+	remoteRail uint8
+	// barred says why the lane takes no requests; 0 if it does.
+	barred bar
+	// listed says that the lane is in sender.staged.
+	listed bool
+	// silent says that the last request that the NIC took did not ask for a completion, because
+	// the NIC refused those that would have.
+	silent bool
+	// generation counts the QPs that the lane has had. It wraps.
 	generation uint16
-	num        uint32 // of the QP
-	owner      *VirtualQP
-	qp         verbs.QP
+	// num is the number of the QP.
+	num uint32
+	// owner is the VirtualQP that completions of the QP belong to.
+	owner *VirtualQP
+	qp    verbs.QP
 
-	// Receives: recvHead to recvTail are with the NIC.
-	recvHead, recvTail uint32
-	recvDepth          uint32
-	latest             uint32 // what came last, as its scheme counts
-	hungry             bool   // receives were not posted again
+	// recvHead is the number of the oldest receive that the NIC has.
+	recvHead uint32
+	// recvTail is the number of the next receive.
+	recvTail uint32
+	// recvDepth is how many receives the QP holds; 0 if they come from an SRQ.
+	recvDepth uint32
+	// latest is the number of the message that came last, as the scheme counts.
+	latest uint32
+	// starved says that receives were not posted again. It is counted in receiver.starved.
+	starved bool
 
+	// speed is what the policy TwoChoices knows of the lane.
 	speed  speed
 	counts Counts
-	life   life
+	// life is what failover keeps of the lane.
+	life life
 }
 
-// entry says what a physical request is: enough to make it, and to make it again.
+// entry is enough to render a physical request, also a second time.
 //
 //	   31    | 30   24 | 23   16 | 15        0
 //	consumes |  flags  |  kind   |    slot        head
 //
-// consumes says that it uses up a receive of the peer.
+// consumes says that the request uses up a receive of the peer.
 type entry struct {
-	head  uint32
-	off   uint32 // of its bytes in the request
+	head uint32
+	// off is the offset of the bytes in the request.
+	off   uint32
 	bytes uint32
-	imm   uint32 // as the NIC gets it
+	// imm is the immediate as the NIC gets it.
+	imm uint32
 }
 
 const entryConsumes = 1 << 31
@@ -73,13 +99,13 @@ func (e *entry) slot() uint16   { return uint16(e.head) }
 func (e *entry) kind() kind     { return kind(e.head >> 16) }
 func (e *entry) consumes() bool { return e.head&entryConsumes != 0 }
 
-// bar is a reason why a lane takes no requests.
+// bar is a set of reasons why a lane takes no requests.
 type bar uint8
 
 const (
-	barRefused  bar = 1 << iota // the NIC refused the staged requests; try again later
-	barOut                      // out of service: see life
-	barReserved                 // what is left of another lane is to be moved here
+	barRefused  bar = 1 << iota // The NIC refused the staged requests. They are posted again later.
+	barOut                      // The lane is out of service: see life.
+	barReserved                 // The rest of another lane is to be moved here.
 )
 
 // role is what a lane carries.
@@ -93,22 +119,25 @@ const (
 
 var roleNames = [...]string{"data", "message", "notify"}
 
-// laneConfig says what a lane is made for.
+// laneConfig is what a lane is made from.
 type laneConfig struct {
-	index, rail int
-	role        role
-	recvs       int       // depth of its receive queue
-	srq         verbs.SRQ // or where its receives come from
+	index int
+	rail  int
+	role  role
+	// recvs is the depth of the receive queue.
+	recvs int
+	// srq is where the receives come from; nil if the lane has its own.
+	srq verbs.SRQ
 }
 
-func newLane(q *VirtualQP, lc laneConfig) (*lane, error) {
-	qp, err := q.createQP(lc)
+func newLane(u *setup, lc laneConfig) (*lane, error) {
+	qp, err := u.createQP(lc)
 	if err != nil {
 		return nil, err
 	}
 	l := &lane{
-		owner: q, qp: qp, num: qp.Num(), index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role, depth: uint32(q.cfg.LaneDepth),
-		ledger: q.newLedger(lc.index), recvDepth: uint32(lc.recvs),
+		owner: u.owner, qp: qp, num: qp.Num(), index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role,
+		depth: uint32(u.cfg.LaneDepth), ledger: newLedger(lc.index, u.cfg.LaneDepth), recvDepth: uint32(lc.recvs),
 	}
 	l.life.home = l.rail
 	l.base = newTag(l.generation, 0, l.index, 0)
@@ -116,149 +145,160 @@ func newLane(q *VirtualQP, lc laneConfig) (*lane, error) {
 }
 
 // createQP makes the physical QP of a lane.
-func (q *VirtualQP) createQP(lc laneConfig) (verbs.QP, error) {
-	r := &q.rails.rails[lc.rail]
+func (u *setup) createQP(lc laneConfig) (verbs.QP, error) {
+	r := &u.rails.rails[lc.rail]
 	return r.pd.CreateQP(verbs.QPConfig{
-		Type: verbs.RC, SendCQ: q.cq.cqs[lc.rail], RecvCQ: q.cq.cqs[lc.rail], SRQ: lc.srq,
-		MaxSendWR: q.cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxSendSGE: MaxSGE, MaxRecvSGE: MaxSGE,
-		MaxInline: max(q.cfg.MaxInline, recordSize),
+		Type: verbs.RC, SendCQ: u.cq.cqs[lc.rail], RecvCQ: u.cq.cqs[lc.rail], SRQ: lc.srq,
+		MaxSendWR: u.cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxSendSGE: MaxSGE, MaxRecvSGE: MaxSGE,
+		MaxInline: max(u.cfg.MaxInline, recordSize),
 		Port:      r.cfg.Port, GID: r.cfg.GID,
 	})
 }
 
-// ledgerShift is by how many entries the ledger of a lane is shifted against that of the
-// one before it: five cache lines. Lanes are used in turn, so their ledgers are written at
-// the same place at the same time; if those places were a multiple of 4 KiB apart they
-// would share one set of the first-level cache, which has room for twelve.
+// ledgerShift is by how many entries the ledger of a lane is shifted against the one before it:
+// five cache lines. Lanes are used in turn, so their ledgers are written at the same place at the
+// same time. If those places were a multiple of 4 KiB apart, they would share one set of the
+// first-level cache, which has room for twelve.
 const ledgerShift = 20
 
-// ledgerSpare is how many entries more than its depth a ledger holds: a mark (mark).
+// ledgerSpare is how many entries more than its depth a ledger holds: the one of lane.mark.
 const ledgerSpare = 1
 
 // newLedger returns the ledger of a lane.
-func (q *VirtualQP) newLedger(index int) []entry {
-	n := ring.CeilPow2(q.cfg.LaneDepth + ledgerSpare)
+func newLedger(index, depth int) []entry {
+	n := ring.CeilPow2(depth + ledgerSpare)
 	shift := index * ledgerShift % 256
 	return make([]entry, shift+n+256)[shift:][:n:n]
 }
 
-// grow makes the ledger hold n entries more than it has.
+// errState takes the QP to ERR, which makes the NIC give back what it has. A QP that cannot go
+// there is in ERR already, or gone.
+func (l *lane) errState() { _ = l.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) }
+
+// resetState takes the QP to RESET. A QP that cannot go there is destroyed with the next generation
+// at the latest.
+func (l *lane) resetState() {
+	_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState)
+}
+
+// out reports whether the lane is out of service.
+func (l *lane) out() bool { return l.barred&barOut != 0 }
+
+// room reports whether the lane can take another request.
+func (l *lane) room() bool { return l.tail-l.head < l.depth && l.barred == 0 }
+
+// idle reports whether the ledger is empty.
+func (l *lane) idle() bool { return l.head == l.tail }
+
+// load is the number of entries in the ledger.
+func (l *lane) load() uint32 { return l.tail - l.head }
+
+// at returns an entry of the ledger.
+func (l *lane) at(n uint32) *entry { return &l.ledger[int(n)&(len(l.ledger)-1)] }
+
+// put adds an entry. The lane must have room. The entry is written in place: if it were built
+// elsewhere and copied, the copy would wait for its parts to leave the store buffer, which took two
+// thirds of the time of a fragment.
+func (l *lane) put(head, off, bytes, imm uint32) {
+	e := l.at(l.tail)
+	e.head, e.off, e.bytes, e.imm = head, off, bytes, imm
+	l.tail++
+	l.bytes += uint64(bytes)
+}
+
+// take removes the oldest entry of a lane whose NIC has none.
+func (l *lane) take() entry {
+	e := *l.at(l.head)
+	l.head++
+	l.posted = l.head
+	l.bytes -= uint64(e.bytes)
+	return e
+}
+
+// unstage removes the newest entry, which must be staged.
+func (l *lane) unstage() *entry {
+	l.tail--
+	e := l.at(l.tail)
+	l.bytes -= uint64(e.bytes)
+	return e
+}
+
+// retire removes the oldest n entries, which have ended, and counts them off their requests. It
+// returns the sum of their bytes, and how many of them were SENDs or atomics.
+func (l *lane) retire(n uint32, sends []sendSlot) (bytes uint64, messages int) {
+	ledger, head := l.ledger, l.head
+	for end := head + n; head != end; head++ {
+		e := &ledger[int(head)&(len(ledger)-1)]
+		h := e.head
+		if k := kind(h >> 16); k >= kindMessage {
+			if k == kindControl {
+				continue
+			}
+			messages++
+		}
+		sends[uint16(h)].pending--
+		bytes += uint64(e.bytes)
+	}
+	l.head = head
+	l.bytes -= bytes
+	return bytes, messages
+}
+
+// grow makes room in the ledger for n more entries.
 func (l *lane) grow(n uint32) {
-	if l.tail-l.head+n <= uint32(len(l.ledger)) {
+	if l.load()+n <= uint32(len(l.ledger)) {
 		return
 	}
-	larger := make([]entry, ring.CeilPow2(int(l.tail-l.head+n)))
+	larger := make([]entry, ring.CeilPow2(int(l.load()+n)))
 	for i := l.head; i != l.tail; i++ {
 		larger[int(i)&(len(larger)-1)] = *l.at(i)
 	}
 	l.ledger = larger
 }
 
-// room reports whether the lane can take another request.
-func (l *lane) room() bool { return l.tail-l.head < l.depth && l.barred == 0 }
-
-// idle reports whether nothing is in flight or staged.
-func (l *lane) idle() bool { return l.head == l.tail }
-
-// at returns an entry of the ledger.
-func (l *lane) at(n uint32) *entry { return &l.ledger[int(n)&(len(l.ledger)-1)] }
-
-// add gives a request to a lane that has room. The entry is written in place: one that is
-// put together elsewhere and copied as a whole waits for its parts to leave the store
-// buffer, which took two thirds of the time of a fragment.
-func (q *VirtualQP) add(l *lane, head, off, bytes, imm uint32) {
-	e := l.at(l.tail)
-	e.head, e.off, e.bytes, e.imm = head, off, bytes, imm
-	q.put(l, bytes)
-}
-
-// put stages the entry at tail, which is filled in, and rings if that makes a full chain.
-func (q *VirtualQP) put(l *lane, bytes uint32) {
-	l.tail++
-	l.bytes += uint64(bytes)
-	q.inflight++
-	if !l.listed {
-		q.list(l)
-	} else if l.tail-l.posted >= chainMax {
-		q.ringLane(l)
+// doubtful counts the entries that the NIC took and that consume a receive of the peer.
+func (l *lane) doubtful() (n uint32) {
+	for i := l.head; i != l.posted; i++ {
+		n += l.at(i).head >> 31
 	}
+	return n
 }
 
-// list notes that a lane has something staged.
-func (q *VirtualQP) list(l *lane) {
-	l.listed = true
-	q.staged = append(q.staged, l)
-}
-
-// ringLane posts what a lane has staged, in chains. What the NIC refuses stays staged. A
-// lane that cannot be used any more fails the VirtualQP, at the end of dispatch and not in
-// the midst of it.
-func (q *VirtualQP) ringLane(l *lane) {
-	l.barred &^= barRefused
-	for l.posted != l.tail {
-		// What was moved here may be more than the NIC takes at once; a chain that it took
-		// in part would be silent with nothing behind it.
-		room := l.depth - min(l.depth, l.posted-l.head)
-		if room == 0 {
-			return
+// settle removes the entries that have ended, because their generation is out of service at both
+// ends, and keeps the others in order, staged. The first arrived entries that consume a receive have
+// arrived, and with them everything before. A READ is repeated, because its answer may be lost. An
+// atomic that the NIC took is in doubt and fails. settle returns how many entries it removed, how
+// many of them were SENDs or atomics, and whether an atomic is in doubt.
+func (l *lane) settle(arrived uint32, sends []sendSlot) (ended, messages int, inDoubt bool) {
+	end := l.head // one more than the number of the last entry that arrived
+	for n := l.head; arrived > 0; n++ {
+		if l.at(n).consumes() {
+			arrived--
+			end = n + 1
 		}
-		chain := q.chain[:min(l.tail-l.posted, chainMax, room)]
-		bytes, consuming := q.render(l, chain)
-		n, err := l.qp.PostSend(chain)
-		if n < len(chain) {
-			if err = l.keep(chain, n, err); err != nil && q.brokenLane == nil {
-				q.brokenLane, q.brokenErr = l, err
-			}
-			return
+	}
+	keep := l.head
+	for n := l.head; n != l.tail; n++ {
+		e := *l.at(n)
+		s := &sends[e.slot()]
+		done := int32(end-n) > 0 && s.wire != verbs.OpRDMARead
+		if e.kind() == kindAtomic && n-l.head < l.posted-l.head {
+			inDoubt = true
+			s.fail(verbs.StatusRetryExcErr, 0)
+			done = true
 		}
-		l.posted += uint32(n)
-		l.silent = false
-		l.counts.Doorbells++
-		l.counts.Fragments += uint64(n)
-		l.counts.Bytes += bytes
-		l.life.sent += consuming
+		if !done {
+			*l.at(keep) = e
+			keep++
+			continue
+		}
+		if e.kind() >= kindMessage {
+			messages++
+		}
+		s.pending--
+		l.bytes -= uint64(e.bytes)
+		ended++
 	}
-	l.counts.HighWater = max(l.counts.HighWater, int(l.tail-l.head))
-}
-
-// keep handles a post of which only n requests were taken. If they end without asking for
-// a completion the next one asks, so that nothing waits for ever. err comes back if the
-// lane cannot be used any more.
-func (l *lane) keep(chain []verbs.SendWR, n int, err error) error {
-	l.counts.Refusals++
-	if n > 0 {
-		l.silent = chain[n-1].Flags&verbs.SendSignaled == 0
-		l.counts.Doorbells++
-		l.counts.Fragments += uint64(n)
-	}
-	for range n {
-		e := l.at(l.posted)
-		l.counts.Bytes += uint64(e.bytes)
-		l.life.sent += e.head >> 31
-		l.posted++
-	}
-	l.barred |= barRefused
-	if isBackPressure(err) {
-		return nil
-	}
-	return err
-}
-
-// mark asks for news of requests that ended, or were flushed, without a completion: a
-// request that is flushed behind them says that nothing of them is outstanding. The lane
-// must be in the error state with nothing staged. If the NIC has no room it is tried
-// again.
-func (q *VirtualQP) mark(l *lane) {
-	if !l.silent || l.tail-l.head >= uint32(len(l.ledger)) {
-		return
-	}
-	chain := q.chain[:1]
-	chain[0] = verbs.SendWR{WRID: uint64(l.base | kindControl.tag() | tag(l.tail)), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-	if n, _ := l.qp.PostSend(chain); n == 1 {
-		*l.at(l.tail) = entry{head: entryHead(0, kindControl, 0)}
-		l.tail++
-		l.posted++
-		q.inflight++
-		l.silent = false
-	}
+	l.tail, l.posted = keep, l.head
+	return ended, messages, inDoubt
 }

@@ -1,220 +1,206 @@
 package ibverbx
 
-// A request that is not cut brings its lane little work, and a doorbell and a completion
-// cost as much as for a long one. Those that are handed over together therefore share a
-// lane, as one chain, until they are runMax requests or runBytes long: at 400 Gb/s that is
-// a microsecond of one lane's time.
+import "ibverbx/internal/xorshift"
+
+// picker chooses lanes. It owns the state of the policy.
+type picker struct {
+	policy Policy
+	// lanes are the data lanes, in the order of their indices.
+	lanes []*lane
+	// time is the time of the current call.
+	time *callClock
+	// cursor is the index of the lane that round robin tries next.
+	cursor int
+	// random draws lanes for TwoChoices.
+	random xorshift.Source
+	// fastest is the highest rate of a lane in bytes per nanosecond. It decays, so that it follows
+	// lanes that have become slower.
+	fastest float64
+	// runLane is the lane that whole requests share; valid while runLeft is not 0.
+	runLane *lane
+	// runLeft is how many more requests may share runLane.
+	runLeft int
+	// runRoom is how many more bytes may share runLane.
+	runRoom uint32
+}
+
+// callClock is the time of a call: it stands still until the next tick.
+type callClock struct {
+	// now is in nanoseconds; 0 if the clock does not run.
+	now int64
+	// read is Config.Now.
+	read func() int64
+	// runs says that something needs the time: the policy TwoChoices, or failover.
+	runs bool
+}
+
+// tick reads the clock if something needs the time.
+func (c *callClock) tick() {
+	if c.runs {
+		c.now = c.read()
+	}
+}
+
+// A request that is not cut gives its lane little work, but a doorbell and a completion cost as
+// much as for a long one. Such requests, if they are handed over together, therefore share a lane
+// as one chain, until they are runMax requests or runBytes long. At 400 Gb/s that is a
+// microsecond of one lane's time.
 const (
 	runMax   = 16
 	runBytes = 64 << 10
 )
 
-// pick chooses the lane for the next n bytes, nil if none has room. whole says that they
-// are a whole request.
-func (q *VirtualQP) pick(n uint32, whole bool) *lane {
-	if whole && q.run > 0 && q.runBytes >= n {
-		if l := q.runLane; l.room() {
-			q.run--
-			q.runBytes -= n
+// pick chooses the lane for the next n bytes. It returns nil if no lane has room. whole says that
+// the bytes are a whole request.
+func (p *picker) pick(n uint32, whole bool) *lane {
+	if whole && p.runLeft > 0 && p.runRoom >= n {
+		if l := p.runLane; l.room() {
+			p.runLeft--
+			p.runRoom -= n
 			return l
 		}
 	}
-	l := q.choose(n)
+	l := p.choose(n)
 	if l != nil && l.idle() {
-		l.speed.begin(q.now)
+		l.speed.begin(p.time.now)
 	}
 	if whole && n < runBytes {
-		q.run, q.runBytes, q.runLane = runMax-1, runBytes-n, l
+		p.runLeft, p.runRoom, p.runLane = runMax-1, runBytes-n, l
 		if l == nil {
-			q.run = 0
+			p.runLeft = 0
 		}
 	}
 	return l
 }
 
 // choose applies the policy.
-func (q *VirtualQP) choose(n uint32) *lane {
-	switch q.cfg.Policy {
+func (p *picker) choose(n uint32) *lane {
+	switch p.policy {
 	case LeastBytes:
-		return q.leastBytes()
+		return p.leastBytes()
 	case TwoChoices:
-		return q.twoChoices(n)
+		return p.twoChoices(n)
 	case AutoPolicy, RoundRobin:
 	}
-	lanes := q.lanes
-	for range lanes {
-		l := lanes[q.cursor]
-		if q.cursor++; q.cursor == len(lanes) {
-			q.cursor = 0
-		}
-		if l.room() {
+	for range p.lanes {
+		if l := p.next(); l.room() {
 			return l
 		}
 	}
 	return nil
 }
 
-// leastBytes begins where round robin would, so that equal lanes are taken in turn.
-func (q *VirtualQP) leastBytes() *lane {
-	var best *lane
-	at := q.cursor
-	for i := range q.lanes {
-		k := q.cursor + i
-		if k >= len(q.lanes) {
-			k -= len(q.lanes)
-		}
-		if l := q.lanes[k]; l.room() && (best == nil || l.bytes < best.bytes) {
-			best, at = l, k
+// next returns the lane at the cursor and advances the cursor.
+func (p *picker) next() *lane {
+	l := p.lanes[p.cursor]
+	p.continueAfter(l)
+	return l
+}
+
+// continueAfter moves the cursor to the lane after l.
+func (p *picker) continueAfter(l *lane) {
+	if p.cursor = int(l.index) + 1; p.cursor == len(p.lanes) {
+		p.cursor = 0
+	}
+}
+
+// leastBytes starts where round robin would, so that equal lanes are taken in turn.
+func (p *picker) leastBytes() (best *lane) {
+	for range p.lanes {
+		if l := p.next(); l.room() && (best == nil || l.bytes < best.bytes) {
+			best = l
 		}
 	}
 	if best != nil {
-		if q.cursor = at + 1; q.cursor == len(q.lanes) {
-			q.cursor = 0
-		}
+		p.continueAfter(best)
 	}
 	return best
 }
 
-// twoChoices draws two lanes and takes the one that would be done with n more bytes first.
-// Lanes are drawn as often as they are fast: if all were drawn alike, two slow ones would
-// meet too often where most lanes are slow. If that does not find two with room it looks at
-// all of them; nil if none has any.
-func (q *VirtualQP) twoChoices(n uint32) *lane {
-	a, b := q.drawLane(), q.drawLane()
+// twoChoices draws two lanes and takes the one that would finish n more bytes first. If the draws
+// do not find two lanes with room, it looks at all lanes. It returns nil if none has room.
+func (p *picker) twoChoices(n uint32) *lane {
+	a, b := p.draw(), p.draw()
 	if a == nil || b == nil || a == b {
-		return q.soonest(n)
+		return p.soonest(n)
 	}
-	if q.eta(b, n) < q.eta(a, n) {
+	if p.eta(b, n) < p.eta(a, n) {
 		return b
 	}
 	return a
 }
 
-// drawTries is how many lanes drawLane looks at.
+// drawTries is how many lanes draw looks at.
 const drawTries = 4
 
-// drawLane returns a lane with room at random, weighted by rate; nil if it has found none.
-func (q *VirtualQP) drawLane() *lane {
+// draw returns a random lane with room, or nil if it has found none. A lane is drawn in proportion
+// to the square root of its rate. Equal chances would pair two slow lanes too often where most
+// lanes are slow. Chances in proportion to the rate itself would let equal lanes of one rail drift
+// apart, because a lane that gets more of a wire measures more.
+func (p *picker) draw() *lane {
 	for range drawTries {
-		x := q.random.Next()
-		l := q.lanes[uint64(uint32(x))*uint64(len(q.lanes))>>32]
+		x := p.random.Next()
+		l := p.lanes[uint64(uint32(x))*uint64(len(p.lanes))>>32]
 		u := float64(x>>32) * (1.0 / (1 << 32))
-		if l.takes() && u*u*q.fastest <= l.speed.weight(q.fastest) {
+		if l.takes() && u*u*p.fastest <= l.speed.weight(p.fastest) {
 			return l
 		}
 	}
 	return nil
 }
 
-// takes reports whether the policy may give the lane more: it has room, and no more than it
-// has carried so far. At first nobody knows how long a lane will take, and what waits there
-// may hold up everything behind it: so lanes get a little at first, and twice as much with
-// every answer. If that holds a request back, a completion is due that brings it on.
+// takes reports whether TwoChoices may give the lane more: the lane has room, and it has no more
+// outstanding than it has carried so far. Data that waits on a slow lane may hold up everything
+// behind it, so a lane without history gets little at first, and twice as much with every
+// completion. If this limit holds a request back, a completion is due that continues it.
 func (l *lane) takes() bool { return l.room() && l.bytes < l.speed.carried+untriedBytes }
 
-// untriedBytes is what a lane gets that has carried nothing yet.
+// untriedBytes is how much a lane gets that has carried nothing yet.
 const untriedBytes = 64 << 10
 
-// soonest returns the lane of all that would be done with n more bytes first, nil if none
-// has room. It begins where round robin would, so that equal lanes are taken in turn.
-func (q *VirtualQP) soonest(n uint32) (best *lane) {
+// soonest returns the lane that would finish n more bytes first, or nil if none has room. It starts
+// where round robin would, so that equal lanes are taken in turn.
+func (p *picker) soonest(n uint32) (best *lane) {
 	least := 0.0
-	for range q.lanes {
-		l := q.lanes[q.cursor]
-		if q.cursor++; q.cursor == len(q.lanes) {
-			q.cursor = 0
-		}
+	for range p.lanes {
+		l := p.next()
 		if !l.takes() {
 			continue
 		}
-		if t := q.eta(l, n); best == nil || t < least {
+		if t := p.eta(l, n); best == nil || t < least {
 			best, least = l, t
 		}
 	}
 	if best != nil {
-		if q.cursor = int(best.index) + 1; q.cursor == len(q.lanes) {
-			q.cursor = 0
-		}
+		p.continueAfter(best)
 	}
 	return best
 }
 
-// speed is how fast a lane has carried bytes lately, and how long one takes that does not
-// wait. RC completes in order, so a lane is a queue with one server: while it is never idle,
-// what completes between two looks at the clock says its rate, and what the first bytes
-// after an idle time take beyond that is its latency.
-type speed struct {
-	// Bytes that were carried in so many nanoseconds, of which the older count less and
-	// less; their quotient is the rate, 0 if it is not known.
-	bytes, time float64
-	rate        float64
-	latency     float64 // in nanoseconds, averaged
-	since       int64   // when the lane last completed something, or got work after being idle
-	done        uint64  // bytes completed since
-	carried     uint64  // bytes completed in all
-	waits       bool    // it got work after being idle, and none of that has completed
-	known       bool    // latency is
-}
-
-// A new sample of a rate, and of a latency, counts so much against all before it.
-const (
-	rateShare    = 1.0 / 16
-	latencyShare = 1.0 / 8
-)
-
-// weight is how often a lane is drawn. One that was never measured counts as fast as the
-// fastest, so that it is tried.
-func (v *speed) weight(fastest float64) float64 {
-	if v.rate == 0 {
-		return fastest
-	}
-	return v.rate
-}
-
-// stale is after how many times of its own length the estimate for an idle lane has lost
-// half of its weight: a lane that was slow once is tried again, and if it still is that
-// costs little.
+// stale is the age, in multiples of the estimate itself, at which the estimate for an idle lane
+// loses half of its weight. So a lane that was slow once is tried again.
 const stale = 16
 
-// eta is how long a lane takes for n bytes more. If it has said nothing for longer than
-// that, it takes at least as long again: a path that is dead gets nothing more, long before
+// eta estimates how long a lane takes for n more bytes, in nanoseconds. A lane that has been silent
+// for longer than that takes at least as long again. So a dead path gets no more data long before
 // its NIC gives up.
-func (q *VirtualQP) eta(l *lane, n uint32) float64 {
+func (p *picker) eta(l *lane, n uint32) float64 {
 	v := &l.speed
-	rate := v.weight(max(q.fastest, 1))
+	rate := v.weight(max(p.fastest, 1))
 	t := v.latency + float64(l.bytes+uint64(n))/rate
-	age := float64(q.now - v.since)
+	age := float64(p.time.now - v.since)
 	if !l.idle() {
 		return max(t, age)
 	}
 	return t * t / (t + age/stale + 1)
 }
 
-// begin notes that an idle lane gets work. What was measured before counts the less the
-// longer ago that is.
-func (v *speed) begin(now int64) {
-	if v.time > 0 {
-		f := v.time / (v.time + float64(now-v.since))
-		v.bytes *= f
-		v.time *= f
-	}
-	v.since, v.done, v.waits = now, 0, true
-}
-
-// tick reads the clock if somebody needs it. Time is the same for everything that happens
-// in one call.
-func (q *VirtualQP) tick() {
-	if q.cfg.Policy == TwoChoices || q.cfg.Control != nil {
-		q.now = q.cfg.Now()
-	}
-}
-
 // measure notes that a lane has completed bytes, after a tick.
-func (q *VirtualQP) measure(l *lane, bytes uint64) {
+func (p *picker) measure(l *lane, bytes uint64) {
 	v := &l.speed
 	v.done += bytes
 	v.carried += bytes
-	took := q.now - v.since
+	took := p.time.now - v.since
 	if took <= 0 || v.done == 0 {
 		return
 	}
@@ -225,18 +211,66 @@ func (q *VirtualQP) measure(l *lane, bytes uint64) {
 		v.time += float64(took) - v.time*rateShare
 		v.rate = v.bytes / v.time
 	}
-	// The fastest must have been measured lately.
-	q.fastest = max(q.fastest*(1-rateShare/16), v.rate)
-	v.since, v.done, v.waits = q.now, 0, false
+	p.fastest = max(p.fastest*(1-rateShare/16), v.rate)
+	v.since, v.done, v.waits = p.time.now, 0, false
 }
 
-// delayed takes the time of the first bytes after an idle time. If the rate is not known, or
-// they came sooner than it allows, all of it counts for both, until there is more to go by.
+// speed is a lane's recent rate and latency. RC completes in order, so a lane is a queue with one
+// server. While it is busy, the bytes that complete between two readings of the clock give the
+// rate. The latency is what the first bytes after an idle time take beyond that.
+type speed struct {
+	// bytes is a decaying sum of the bytes that the rate is measured by.
+	bytes float64
+	// time is the decaying sum of nanoseconds in which bytes were carried.
+	time float64
+	// rate is bytes / time; 0 if it was not measured.
+	rate float64
+	// latency is a decaying average, in nanoseconds; valid if known.
+	latency float64
+	// since is when the lane last completed something, or got work after being idle.
+	since int64
+	// done is the number of bytes completed after since.
+	done uint64
+	// carried is the number of bytes that the lane has completed in all.
+	carried uint64
+	// waits says that the lane got work after being idle, and none of it has completed.
+	waits bool
+	// known says that the latency was measured.
+	known bool
+}
+
+// The weight of a new sample against all samples before it.
+const (
+	rateShare    = 1.0 / 16
+	latencyShare = 1.0 / 8
+)
+
+// weight is the rate by which a lane is drawn. A lane that was never measured counts as fast as
+// the fastest, so that it is tried.
+func (v *speed) weight(fastest float64) float64 {
+	if v.rate == 0 {
+		return fastest
+	}
+	return v.rate
+}
+
+// begin notes that an idle lane gets work. Earlier measurements lose weight with their age.
+func (v *speed) begin(now int64) {
+	if v.time > 0 {
+		f := v.time / (v.time + float64(now-v.since))
+		v.bytes *= f
+		v.time *= f
+	}
+	v.since, v.done, v.waits = now, 0, true
+}
+
+// delayed takes the time of the first bytes after an idle time. If the rate is not known, or the
+// bytes came sooner than it allows, the whole time counts for both rate and latency.
 func (v *speed) delayed(took, bytes float64) {
 	if took*v.rate > bytes {
 		took -= bytes / v.rate
 	} else {
-		v.bytes, v.time = bytes/4, took/4 // for a start: what comes counts more
+		v.bytes, v.time = bytes/4, took/4 // a small weight: the next samples count more
 		v.rate = v.bytes / v.time
 	}
 	if !v.known {

@@ -149,19 +149,21 @@ func (c *VirtualCQ) pollFailed(rail int, err error) {
 // cannot do without them end: nothing will tell what became of their requests.
 func (c *VirtualCQ) railLost(rail int, cause error) {
 	for _, q := range c.qps {
-		for _, l := range q.all {
-			if int(l.rail) != rail || q.cfg.Control != nil {
+		f := &q.failover
+		if q.setup.cfg.Control != nil {
+			f.railDown(rail, cause)
+			continue
+		}
+		for _, l := range q.setup.all {
+			if int(l.rail) != rail {
 				continue
 			}
-			q.fail(l, cause)
-			q.abandon(l)
-			if !q.direct {
-				q.flushWaiting()
+			f.fail(l, cause)
+			f.abandon(l)
+			if !q.setup.direct {
+				f.flush()
 			}
 		}
-	}
-	for _, q := range c.driven {
-		q.railDown(rail, cause)
 	}
 }
 
@@ -173,7 +175,7 @@ func (c *VirtualCQ) drive(dst []WC, n int) int {
 	}
 	c.rails.watch()
 	for _, q := range c.driven {
-		q.drive()
+		q.failover.drive()
 	}
 	return c.report(dst, n)
 }
@@ -182,7 +184,7 @@ func (c *VirtualCQ) drive(dst []WC, n int) int {
 // has not looked at its Control for long.
 func (c *VirtualCQ) driveDue() bool {
 	for _, q := range c.driven {
-		if q.now >= q.nextDrive {
+		if q.time.now >= q.failover.nextDrive {
 			return true
 		}
 	}
@@ -210,7 +212,7 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 		switch {
 		case l == nil:
 			c.unknown(rail, wcs[:run])
-		case l.owner.direct:
+		case l.owner.setup.direct:
 			n = c.passUp(l, wcs[:run], dst, n)
 		default:
 			c.touch(l.owner)
@@ -230,13 +232,19 @@ func (c *VirtualCQ) passUp(l *lane, wcs []verbs.WC, dst []WC, n int) int {
 	for i := range wcs {
 		if n == len(dst) {
 			c.kept = append(c.kept, WC{})
-			l.owner.passUp(&wcs[i], &c.kept[len(c.kept)-1])
+			l.owner.pass.report(&wcs[i], &c.kept[len(c.kept)-1])
 			continue
 		}
-		l.owner.passUp(&wcs[i], &dst[n])
+		l.owner.pass.report(&wcs[i], &dst[n])
 		n++
 	}
 	return n
+}
+
+// stale counts a completion that belongs to nothing in flight.
+func (c *VirtualCQ) stale(l *lane) {
+	l.counts.Stale++
+	c.stats.Stale++
 }
 
 // touch makes the next report look at q.
@@ -244,7 +252,7 @@ func (c *VirtualCQ) touch(q *VirtualQP) {
 	if !q.touched {
 		q.touched = true
 		c.touched = append(c.touched, q)
-		q.tick()
+		q.time.tick()
 	}
 }
 
@@ -274,9 +282,9 @@ func (c *VirtualCQ) unknown(rail int, wcs []verbs.WC) {
 func (c *VirtualCQ) report(dst []WC, n int) int {
 	keep := c.touched[:0]
 	for _, q := range c.touched {
-		q.dispatch()
+		q.send.dispatch()
 		n += q.report(dst[n:])
-		if q.reportable() || len(q.staged) > 0 || (q.state == stateFailed && q.unsettled()) {
+		if q.busy() {
 			keep = append(keep, q)
 		} else {
 			q.touched = false

@@ -8,234 +8,234 @@ import (
 	"ibverbx/verbs"
 )
 
-// receiver is the receiving half of a VirtualQP: two queues of the user's receives, and
-// what has arrived for them.
+// receiver is the receiving half of a VirtualQP: two queues of the user's receives, and the
+// messages that have arrived for them.
 //
-// Notification receives are numbers: the engine's own receives wait on the lanes, and a
-// message that is whole takes the oldest notification. If there is none it is held, as one
-// of a bounded number; then the engine stops posting receives, and the sender meets RNR.
-// Data receives lie on the message lane, which nothing of the engine's ever uses.
+// The engine's own receives wait on the lanes. A message that is complete takes the user's oldest
+// notification receive. If there is none, the message is held as early. When Config.RecvDepth
+// messages are early, the engine stops posting receives, and the sender meets RNR. Data receives
+// are posted on the message lane, which no scheme uses.
 type receiver struct {
-	notifications        []uint64 // IDs of notification receives
-	notifyHead, notifyTo uint32
-	early                []message // whole messages that nobody waits for yet
-	earlyHead, earlyTail uint32
-	data                 []RecvWR // data receives, to be posted again if their lane is reset
-	dataHead, dataTail   uint32
-	done                 []WC // receives that have ended and were not reported
-	doneHead, doneTail   uint32
-	depth                uint32
-	hungry               int // lanes whose receives were not posted again
+	setup    *setup
+	failover *failover
+
+	// notifications are the IDs of the user's notification receives, at most Config.RecvDepth.
+	notifications ring.Ring[uint64]
+	// data are the user's data receives, at most Config.RecvDepth. The sequence number of one is
+	// the entry in its tag. They are posted again if the message lane is reset.
+	data ring.Ring[RecvWR]
+	// early are the complete messages without a notification receive.
+	early ring.Ring[message]
+	// done are the receives that have ended and were not reported. While they are more than data
+	// can hold, no more receives are taken.
+	done ring.Ring[WC]
+	// starved counts the lanes whose receives were not posted again.
+	starved int
+	// chain is where the physical receives of a post are made.
+	chain []verbs.RecvWR
+
+	// posted counts the receives that were taken.
+	posted uint64
+	// completed counts the receives that have ended.
+	completed uint64
 }
 
-// message is what a scheme learned about a message that has wholly arrived.
+// message is what a scheme knows of a complete message.
 type message struct {
-	imm, length uint32
-	flags       WCFlags
+	imm    uint32
+	length uint32
+	// flags says which of the two are known.
+	flags WCFlags
 }
 
-func (r *receiver) initReceiver(cfg *Config) {
-	r.depth = uint32(cfg.RecvDepth)
-	size := ring.CeilPow2(cfg.RecvDepth)
-	r.notifications = make([]uint64, size)
-	r.data = make([]RecvWR, size)
-	// Of each kind so many can wait, and as many that have ended are there before no more
-	// are taken.
-	r.done = make([]WC, 4*size)
+// init makes the queues. early is made by connected.
+func (r *receiver) init(u *setup, f *failover) {
+	depth := u.cfg.RecvDepth
+	r.setup, r.failover = u, f
+	r.notifications, r.data = ring.New[uint64](depth), ring.New[RecvWR](depth)
+	// Both queues may be full when done has as many as one of them, and all four may end.
+	r.done = ring.New[WC](4 * ring.CeilPow2(depth))
+	r.chain = make([]verbs.RecvWR, chainMax)
 }
 
-// holdEarly makes room for all messages that can be whole and not wanted yet: as many as
-// the engine holds before it stops posting receives, those that what is posted then can
-// bring, and those that were waiting for one before them.
-func (q *VirtualQP) holdEarly(waiting int) {
-	q.early = make([]message, ring.CeilPow2(q.cfg.RecvDepth+q.receives()+waiting))
+// connected makes room for all messages that can be early: as many as the engine holds before it
+// stops posting receives, those that the posted receives can bring after that, and those that the
+// scheme holds back until a message before them is complete.
+func (r *receiver) connected(waiting int) {
+	r.early = ring.New[message](r.setup.cfg.RecvDepth + r.setup.receives() + waiting)
 }
 
-// receives is how many receives of the engine's can be filled before it looks at any.
-func (q *VirtualQP) receives() int {
-	if q.shared != nil {
-		return q.shared.depth * q.rails.Len()
+// post takes receives.
+func (r *receiver) post(wrs []RecvWR) (n int, err error) {
+	n, err = r.take(wrs)
+	r.posted += uint64(n)
+	if r.failover.state == stateFailed {
+		r.flush()
 	}
-	return (q.cfg.Lanes + 1) * q.cfg.NotifyDepth
-}
-
-// PostRecv posts receives. wrs[:n] were taken, nothing after n was.
-func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
-	q.cq.guard.enter("PostRecv")
-	n, err = q.postRecv(wrs)
-	q.cq.guard.leave()
-	return n, err
-}
-
-func (q *VirtualQP) postRecv(wrs []RecvWR) (n int, err error) {
-	if q.state == stateClosed {
-		return 0, q.opError("post receive", verbs.ErrClosed)
-	}
-	if q.direct {
-		return q.passRecv(wrs)
-	}
-	n, err = q.takeReceives(wrs)
-	q.counted.recvPosted += uint64(n)
-	if q.state == stateFailed {
-		q.flushNotifications()
-		q.flushData()
-	}
-	q.feedHungry()
-	if q.reportable() {
-		q.cq.touch(q)
+	r.feedStarved()
+	if r.done.Len() > 0 || r.failover.send.sends.reportable() {
+		r.setup.touch()
 	}
 	return n, err
 }
 
-// takeReceives puts receives into their queues until one does not fit or is not legal.
-func (q *VirtualQP) takeReceives(wrs []RecvWR) (n int, err error) {
+// take puts receives into their queues, until one does not fit or is not legal.
+func (r *receiver) take(wrs []RecvWR) (n int, err error) {
 	for n = range wrs {
 		wr := &wrs[n]
-		length, bad := q.checkRecv(wr)
+		length, bad := r.setup.checkRecv(wr)
 		if bad != nil {
-			return n, q.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n, bad))
+			return n, r.setup.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n, bad))
 		}
-		if length == 0 {
-			if q.notifyTo-q.notifyHead >= q.depth || q.doneTail-q.doneHead >= uint32(len(q.data)) {
-				return n, verbs.ErrQueueFull
-			}
-			q.notifications[int(q.notifyTo)&(len(q.notifications)-1)] = wr.WRID
-			q.notifyTo++
-			q.match()
-			continue
+		if length > 0 {
+			err = r.takeData(wr)
+		} else {
+			err = r.takeNotification(wr)
 		}
-		if err := q.postData(wr); err != nil {
+		if err != nil {
 			return n, err
 		}
 	}
 	return len(wrs), nil
 }
 
-func (q *VirtualQP) checkRecv(wr *RecvWR) (length uint64, err error) {
-	if wr.NumSGE > MaxSGE {
-		return 0, verbs.Invalidf("%d SGEs, at most %d are allowed", wr.NumSGE, MaxSGE)
-	}
-	for i := range wr.NumSGE {
-		if err := q.checkLocal(&wr.SGE[i]); err != nil {
-			return 0, fmt.Errorf("SGE %d: %w", i, err)
-		}
-		length += uint64(wr.SGE[i].Length)
-	}
-	if length > 0 && q.cfg.CxxPeer && !q.direct {
-		return 0, verbs.Invalidf("a receive of %d bytes: a C++ peer does not send messages on several lanes", length)
-	}
-	return length, nil
+// full reports whether a queue with this many receives takes no more.
+func (r *receiver) full(n int) bool {
+	return n >= r.setup.cfg.RecvDepth || r.done.Len() >= r.data.Cap()
 }
 
-// postData posts a data receive on the message lane.
-func (q *VirtualQP) postData(wr *RecvWR) error {
-	if q.dataTail-q.dataHead >= q.depth || q.doneTail-q.doneHead >= uint32(len(q.data)) {
+// takeNotification takes a notification receive, and gives it a message that is early.
+func (r *receiver) takeNotification(wr *RecvWR) error {
+	if r.full(r.notifications.Len()) {
 		return verbs.ErrQueueFull
 	}
-	if err := q.postDataRecv(wr, q.dataTail); err != nil {
-		if isBackPressure(err) {
-			return verbs.ErrQueueFull
-		}
-		if q.cfg.Control == nil || q.state != stateConnected || errors.Is(err, verbs.ErrInvalid) {
-			return q.opError("post receive", err)
-		}
-		q.laneDown(q.messageLane, err) // it is posted with the next generation
+	*r.notifications.Extend() = wr.WRID
+	if r.early.Len() > 0 {
+		r.notify(r.early.Front())
+		r.early.Drop(1)
 	}
-	q.data[int(q.dataTail)&(len(q.data)-1)] = *wr
-	q.dataTail++
 	return nil
 }
 
-// postDataRecv gives a data receive to the NIC.
-func (q *VirtualQP) postDataRecv(wr *RecvWR, seq uint32) error {
-	l := q.messageLane
-	if !l.life.receives() {
-		return nil // it is posted with the next generation of the lane
+// takeData takes a data receive and posts it on the message lane.
+func (r *receiver) takeData(wr *RecvWR) error {
+	if r.full(r.data.Len()) {
+		return verbs.ErrQueueFull
 	}
-	q.physicalRecv(wr, l, &q.recvChain[0])
-	q.recvChain[0].WRID = uint64(newTag(l.generation, kindRecv, l.index, seq))
-	n, err := l.qp.PostRecv(q.recvChain[:1])
+	if err := r.postData(wr, r.data.Tail()); err != nil {
+		if isBackPressure(err) {
+			return verbs.ErrQueueFull
+		}
+		if !r.failover.recovers() || errors.Is(err, verbs.ErrInvalid) {
+			return r.setup.opError("post receive", err)
+		}
+		r.failover.laneDown(r.setup.messageLane, err) // the next generation posts it
+	}
+	*r.data.Extend() = *wr
+	return nil
+}
+
+// postData gives a data receive to the NIC, unless the message lane is out of service: then the
+// next generation posts it.
+func (r *receiver) postData(wr *RecvWR, seq uint32) error {
+	l := r.setup.messageLane
+	if !l.life.receives() {
+		return nil
+	}
+	wr.physical(l, &r.chain[0])
+	r.chain[0].WRID = uint64(newTag(l.generation, kindRecv, l.index, seq))
+	n, err := l.qp.PostRecv(r.chain[:1])
 	l.recvTail += uint32(n)
 	return err
 }
 
-func (q *VirtualQP) physicalRecv(wr *RecvWR, l *lane, r *verbs.RecvWR) {
-	r.WRID, r.NumSGE = wr.WRID, wr.NumSGE
-	for i := range wr.NumSGE {
-		e := &wr.SGE[i]
-		r.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[l.rail]}
+// physical makes the receive that a lane's NIC gets.
+func (w *RecvWR) physical(l *lane, p *verbs.RecvWR) {
+	p.WRID, p.NumSGE = w.WRID, w.NumSGE
+	for i := range w.NumSGE {
+		e := &w.SGE[i]
+		p.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[l.rail]}
 	}
 }
 
-// passRecv posts the receives of a VirtualQP with one lane.
-func (q *VirtualQP) passRecv(wrs []RecvWR) (n int, err error) {
-	l := q.lanes[0]
-	for n < len(wrs) {
-		chain := q.recvChain[:min(len(wrs)-n, len(q.recvChain))]
-		for i := range chain {
-			if _, bad := q.checkRecv(&wrs[n+i]); bad != nil {
-				chain = chain[:i]
-				err = q.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n+i, bad))
-				break
-			}
-			q.physicalRecv(&wrs[n+i], l, &chain[i])
-		}
-		k, refused := l.qp.PostRecv(chain)
-		n += k
-		q.counted.recvPosted += uint64(k)
-		if refused != nil {
-			return n, refused
-		}
-		if err != nil {
-			return n, err
-		}
-	}
-	return n, nil
-}
-
-// recvCompleted takes a receive that a NIC has ended.
-func (q *VirtualQP) recvCompleted(l *lane, wc *verbs.WC, t tag) {
-	if q.takesShared(l) {
-		q.sharedReceived(l, wc, t.entry())
+// received takes a receive of a lane that the NIC has ended.
+func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
+	if r.setup.takesShared(l) {
+		r.receivedShared(l, wc, t.entry())
 		return
 	}
 	if t.generation() != l.generation || t.lane() != l.index || l.life.state == laneIdle {
-		q.stale(l)
+		r.setup.cq.stale(l)
 		return
 	}
 	l.recvHead++
 	switch {
 	case wc.Status == verbs.StatusSuccess:
-		// Also after a failure: what has arrived was delivered.
+		// Data that arrived before a failure was delivered.
 		l.life.received++
 		if l.role == roleMessage {
-			q.dataReceived(wc)
+			r.endData(wc)
 			return
 		}
-		q.scheme.received(l, wc, t.entry())
-	case q.survives(l, wc.Status):
-		q.laneDown(l, statusError(wc.Status)) // the receive is posted again with the lane
+		r.setup.scheme.received(l, wc, t.entry())
+	case r.failover.survives(l, wc.Status):
+		r.failover.laneDown(l, statusError(wc.Status)) // the next generation posts the receive again
 		return
 	default:
 		if l.role == roleMessage {
-			q.dataReceived(wc)
+			r.endData(wc)
 		}
-		q.failed(l, wc.Status)
+		r.failover.failed(l, wc.Status)
 	}
-	if q.state != stateConnected {
-		q.flushNotifications()
+	if r.failover.state != stateConnected {
+		r.flushNotifications()
 		return
 	}
 	if l.recvDepth-(l.recvTail-l.recvHead) >= min(chainMax, (l.recvDepth+1)/2) {
-		q.feedLane(l)
+		r.feed(l)
 	}
-	q.feedHungry()
+	r.feedStarved()
 }
 
-// dataReceived ends the oldest data receive.
-func (q *VirtualQP) dataReceived(wc *verbs.WC) {
-	out := q.finished(q.data[int(q.dataHead)&(len(q.data)-1)].WRID)
-	q.dataHead++
+// receivedShared takes a receive of the SRQ that a lane has filled. Its tag does not name the lane,
+// but the rail and the QP number of the completion do.
+func (r *receiver) receivedShared(l *lane, wc *verbs.WC, index uint32) {
+	shared := r.setup.shared
+	if int(index) >= shared.depth {
+		r.setup.cq.stale(l)
+		return
+	}
+	switch {
+	case l.life.state == laneGone || l.life.state == laneIdle:
+		r.setup.cq.stale(l) // of a generation that is out of service
+	case wc.Status == verbs.StatusSuccess:
+		l.life.received++
+		r.setup.scheme.received(l, wc, index)
+	case r.failover.survives(l, wc.Status):
+		r.failover.laneDown(l, statusError(wc.Status))
+	default:
+		r.failover.failed(l, wc.Status)
+	}
+	if err := shared.used(l.rail, index); err != nil {
+		r.failover.laneBroken(l, err)
+	}
+	if r.failover.state != stateConnected {
+		r.flushNotifications()
+	}
+}
+
+// end adds a receive to those to be reported.
+func (r *receiver) end(id uint64) *WC {
+	wc := r.done.Extend()
+	*wc = WC{WRID: id, QP: r.setup.owner}
+	r.completed++
+	return wc
+}
+
+// endData ends the oldest data receive.
+func (r *receiver) endData(wc *verbs.WC) {
+	out := r.end(r.data.Front().WRID)
+	r.data.Drop(1)
 	out.Status, out.VendorErr = wc.Status, wc.VendorErr
 	if wc.Status != verbs.StatusSuccess {
 		return
@@ -246,137 +246,141 @@ func (q *VirtualQP) dataReceived(wc *verbs.WC) {
 	}
 }
 
-// finished adds a receive to those to be reported.
-func (q *VirtualQP) finished(id uint64) *WC {
-	wc := &q.done[int(q.doneTail)&(len(q.done)-1)]
-	q.doneTail++
-	*wc = WC{WRID: id, QP: q}
-	q.counted.recvCompleted++
-	return wc
+// arrived takes a message that is complete.
+func (r *receiver) arrived(m message) {
+	switch {
+	case r.early.Len() == 0 && r.notifications.Len() > 0:
+		r.notify(&m)
+	case r.early.Full():
+		r.failover.fail(r.setup.lanes[0], errTooEarly)
+	default:
+		*r.early.Extend() = m
+	}
 }
 
-// arrived takes a message that is whole.
-func (q *VirtualQP) arrived(m message) {
-	if q.earlyHead == q.earlyTail && q.notifyHead != q.notifyTo {
-		q.notify(&m)
-		return
-	}
-	if q.earlyTail-q.earlyHead == uint32(len(q.early)) {
-		q.fail(q.lanes[0], errTooEarly)
-		return
-	}
-	q.early[int(q.earlyTail)&(len(q.early)-1)] = m
-	q.earlyTail++
-}
-
-// match gives messages to the notification receives that wait.
-func (q *VirtualQP) match() {
-	for q.notifyHead != q.notifyTo && q.earlyHead != q.earlyTail {
-		q.notify(&q.early[int(q.earlyHead)&(len(q.early)-1)])
-		q.earlyHead++
-	}
-}
+// errTooEarly ends a VirtualQP whose receives come from an SRQ, which cannot hold a peer back.
+var errTooEarly = errors.New("more messages than receives were posted for, by more than Config.RecvDepth: post receives sooner, or more of them")
 
 // notify ends the oldest notification receive with a message.
-func (q *VirtualQP) notify(m *message) {
-	wc := q.finished(q.notifications[int(q.notifyHead)&(len(q.notifications)-1)])
+func (r *receiver) notify(m *message) {
+	wc := r.end(*r.notifications.Front())
 	wc.Opcode, wc.Flags, wc.Imm, wc.ByteLen = verbs.WCRecvRDMAWithImm, m.flags, m.imm, m.length
-	q.notifyHead++
+	r.notifications.Drop(1)
 }
 
-// reportReceives writes the receives that have ended.
-func (q *VirtualQP) reportReceives(dst []WC) (n int) {
-	for q.doneHead != q.doneTail && n < len(dst) {
-		dst[n] = q.done[int(q.doneHead)&(len(q.done)-1)]
-		q.doneHead++
+// report writes the receives that have ended and returns how many it wrote.
+func (r *receiver) report(dst []WC) (n int) {
+	for n < len(dst) && r.done.Len() > 0 {
+		dst[n] = *r.done.Front()
+		r.done.Drop(1)
 		n++
 	}
 	return n
 }
 
-// flushNotifications ends the notification receives of a VirtualQP that has failed, when
-// the lanes have given back all receives of the engine: until then a message may still be
-// on its way out of a CQ.
-func (q *VirtualQP) flushNotifications() {
-	if q.shared != nil && !q.cq.passedAll(&q.emptied) {
+// flush ends the receives of a VirtualQP that has failed, as far as no NIC has them.
+func (r *receiver) flush() {
+	r.flushNotifications()
+	if l := r.setup.messageLane; l == nil || l.life.state == laneUp {
+		return // the NIC gives the data receives back
+	}
+	for ; r.data.Len() > 0; r.data.Drop(1) {
+		r.end(r.data.Front().WRID).Status = verbs.StatusWRFlushErr
+	}
+}
+
+// flushNotifications ends the notification receives of a VirtualQP that has failed, when the lanes
+// have given back all receives of the engine. Until then a message may still be in a CQ.
+func (r *receiver) flushNotifications() {
+	if r.setup.shared != nil && !r.setup.cq.passedAll(&r.failover.emptied) {
 		return
 	}
-	for _, l := range q.all {
+	for _, l := range r.setup.all {
 		if l.role != roleMessage && l.recvHead != l.recvTail {
 			return
 		}
 	}
-	for ; q.notifyHead != q.notifyTo; q.notifyHead++ {
-		wc := q.finished(q.notifications[int(q.notifyHead)&(len(q.notifications)-1)])
-		wc.Status = verbs.StatusWRFlushErr
+	for ; r.notifications.Len() > 0; r.notifications.Drop(1) {
+		r.end(*r.notifications.Front()).Status = verbs.StatusWRFlushErr
 	}
 }
 
-// flushData ends the data receives of a VirtualQP that has failed while no NIC had them.
-func (q *VirtualQP) flushData() {
-	if q.messageLane == nil || q.messageLane.life.state == laneUp {
-		return // the NIC gives them back
+// prepare takes a lane's QP from RESET to INIT and posts receives on it.
+func (r *receiver) prepare(l *lane) error {
+	if err := verbs.InitQP(l.qp, r.setup.rails.rails[l.rail].cfg.Port); err != nil {
+		return err
 	}
-	for ; q.dataHead != q.dataTail; q.dataHead++ {
-		wc := q.finished(q.data[int(q.dataHead)&(len(q.data)-1)].WRID)
-		wc.Status = verbs.StatusWRFlushErr
+	l.recvHead, l.recvTail = 0, 0
+	if r.failover.state == stateConnected && l.role != roleMessage {
+		r.feed(l) // unless too many messages are early
+		return nil
+	}
+	return r.replenish(l)
+}
+
+// holdsBack reports whether so many messages are early that no receives are posted.
+func (r *receiver) holdsBack() bool { return r.early.Len() >= r.setup.cfg.RecvDepth }
+
+// feed posts receives on a lane again, unless too many messages are early or the lane is too far
+// ahead of the others. Then the lane is starved, and its sender meets RNR.
+func (r *receiver) feed(l *lane) {
+	if r.failover.state != stateConnected || !l.life.receives() {
+		return
+	}
+	if r.holdsBack() || r.setup.scheme.ahead(l) {
+		r.setStarved(l, true)
+		return
+	}
+	r.setStarved(l, false)
+	if err := r.replenish(l); err != nil {
+		r.failover.laneBroken(l, err)
 	}
 }
 
-// feedLane posts receives on a lane again, unless too many messages wait for the user or
-// the lane is too far ahead of the others: then its sender meets RNR.
-func (q *VirtualQP) feedLane(l *lane) {
-	if q.state != stateConnected || !l.life.receives() {
+// feedStarved tries again to feed the lanes that are starved.
+func (r *receiver) feedStarved() {
+	if r.starved == 0 || r.holdsBack() {
 		return
 	}
-	if q.earlyTail-q.earlyHead >= q.depth || q.scheme.ahead(l) {
-		if !l.hungry {
-			l.hungry = true
-			q.hungry++
-		}
-		return
-	}
-	if l.hungry {
-		l.hungry = false
-		q.hungry--
-	}
-	if err := q.replenish(l); err != nil {
-		q.laneBroken(l, err)
-	}
-}
-
-// feedHungry tries the lanes again that were not fed.
-func (q *VirtualQP) feedHungry() {
-	if q.hungry == 0 || q.earlyTail-q.earlyHead >= q.depth {
-		return
-	}
-	for _, l := range q.all {
-		if l.hungry {
-			q.feedLane(l)
+	for _, l := range r.setup.all {
+		if l.starved {
+			r.feed(l)
 		}
 	}
 }
 
-// replenish fills the receive queue of a lane with the engine's receives. The message lane
-// holds the user's, which are posted again after a reset, and a lane that passes through
-// holds only what the user gave to it.
-func (q *VirtualQP) replenish(l *lane) error {
+// setStarved notes whether receives of a lane were not posted again.
+func (r *receiver) setStarved(l *lane, starved bool) {
+	switch {
+	case starved && !l.starved:
+		r.starved++
+	case !starved && l.starved:
+		r.starved--
+	}
+	l.starved = starved
+}
+
+// replenish fills the receive queue of a lane with the engine's receives. The message lane holds the
+// user's, which are posted again after a reset. A lane that passes everything through holds only
+// what the user posted.
+func (r *receiver) replenish(l *lane) error {
+	u := r.setup
 	if l.role == roleMessage {
-		for seq := q.dataHead; seq != q.dataTail; seq++ {
-			if err := q.postDataRecv(&q.data[int(seq)&(len(q.data)-1)], seq); err != nil {
+		for seq := r.data.Head(); seq != r.data.Tail(); seq++ {
+			if err := r.postData(r.data.At(seq), seq); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	if q.direct || q.takesShared(l) || (q.cfg.Scheme == Spray && l != q.notifyLane) {
+	if u.direct || u.takesShared(l) || (u.cfg.Scheme == Spray && l != u.notifyLane) {
 		return nil
 	}
 	for l.recvTail-l.recvHead < l.recvDepth {
-		chain := q.recvChain[:min(l.recvDepth-(l.recvTail-l.recvHead), chainMax)]
+		chain := r.chain[:min(l.recvDepth-(l.recvTail-l.recvHead), chainMax)]
 		for i := range chain {
 			entry := l.recvTail + uint32(i)
-			q.scheme.recvSGE(l, entry, &chain[i])
+			u.scheme.recvSGE(l, entry, &chain[i])
 			chain[i].WRID = uint64(newTag(l.generation, kindRecv, l.index, entry))
 		}
 		n, err := l.qp.PostRecv(chain)
@@ -388,11 +392,7 @@ func (q *VirtualQP) replenish(l *lane) error {
 	return nil
 }
 
-// errTooEarly is the end of a VirtualQP whose receives come from an SRQ: that cannot hold a
-// peer back.
-var errTooEarly = errors.New("more messages than receives were posted for, by more than Config.RecvDepth: post receives sooner, or more of them")
-
 // protocol ends the VirtualQP because the peer broke the rules of the scheme.
-func (q *VirtualQP) protocol(l *lane, format string, args ...any) {
-	q.fail(l, fmt.Errorf("the peer does not keep to %s: %s", q.cfg.Scheme, fmt.Sprintf(format, args...)))
+func (r *receiver) protocol(l *lane, format string, args ...any) {
+	r.failover.fail(l, fmt.Errorf("the peer does not keep to %s: %s", r.setup.cfg.Scheme, fmt.Sprintf(format, args...)))
 }

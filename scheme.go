@@ -79,11 +79,11 @@ type notifier interface {
 }
 
 func (q *VirtualQP) newNotifier() (notifier, error) {
-	switch q.cfg.Scheme {
+	switch q.setup.cfg.Scheme {
 	case DQPLB:
 		return newDQPLB(q), nil
 	case Spray:
-		return &spray{q: q}, nil
+		return &spray{setup: &q.setup, send: &q.send, recv: &q.recv}, nil
 	case Tally:
 	}
 	t, err := newTally(q)

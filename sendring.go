@@ -2,83 +2,123 @@ package ibverbx
 
 import "ibverbx/verbs"
 
-// sendRing holds the requests that are outstanding. They enter in order and are reported
-// in order, so those alive are a window of sequence numbers, and the slot of one is its
-// number modulo the size of the ring:
+// sendRing holds the requests that are outstanding. They enter in order and are reported in order,
+// so those alive are a window of sequence numbers, and the slot of a request is its number modulo
+// the size of the ring:
 //
 //	reported <= dispatched <= posted
 //
-// Below reported everything has been told to the user; below dispatched everything was
-// handed to lanes; below posted everything was taken from the user. The request at
-// dispatched may be handed over in part.
+// The request at dispatched may be handed to lanes in part.
 type sendRing struct {
-	sends                        []sendSlot
-	reported, dispatched, posted uint32
+	// slots is the ring. Its length is a power of two.
+	slots []sendSlot
+	// reported is the number of the oldest request that was not reported to the user.
+	reported uint32
+	// dispatched is the number of the oldest request that was not wholly handed to lanes.
+	dispatched uint32
+	// posted is the number of the next request.
+	posted uint32
 }
 
-// sendSlot is one request. Its first 64 bytes are all that a plain request on one or two
-// rails needs on its way from the post to the report; they hold no pointer.
+// sendSlot is one request. A plain request on one or two rails needs only the first 64 bytes on its
+// way from the post to the report. These hold no pointer, so that writing them needs no write
+// barrier.
 type sendSlot struct {
-	id     uint64
-	local  uint64 // address of the bytes of a plain request
-	target uint64 // address at the peer
+	id uint64
+	// local is the address of the bytes of a plain request.
+	local uint64
+	// target is the address at the peer.
+	target uint64
 	length uint32
-	sent   uint32 // bytes handed to lanes
-	// pending counts what the request waits for: its fragments that lanes have, one for
-	// the rest that no lane has yet, and one for a notification that is still to be sent.
+	// sent is the number of bytes handed to lanes.
+	sent uint32
+	// pending counts what the request waits for: the fragments that lanes have, 1 for the rest
+	// that no lane has, and 1 for a notification that was not sent. At 0 the request has ended.
 	pending uint32
-	cut     uint32 // bytes of a fragment
-	op      verbs.Opcode
-	wire    verbs.Opcode // what its fragments are
-	flags   verbs.SendFlags
-	status  verbs.Status
-	numSGE  uint8
-	plain   bool // one piece of memory, not inline, not empty
-	begun   bool // a part of it was handed to lanes
-	owes    bool // Spray: its notification is still to come
-	keys    [MaxRails]keyPair
+	// cut is the size of a fragment in bytes.
+	cut uint32
+	op  verbs.Opcode
+	// wire is the opcode of the fragments.
+	wire   verbs.Opcode
+	flags  verbs.SendFlags
+	status verbs.Status
+	numSGE uint8
+	// plain says that the bytes are one piece of memory, neither inline nor empty.
+	plain bool
+	// begun says that a part of the request was handed to lanes.
+	begun bool
+	// owes says that the notification of Spray was not sent. It is counted in sender.owed.
+	owes bool
+	// keys are the memory keys by rail.
+	keys [MaxRails]keyPair
 
-	record           [recordSize]byte // Tally: what its lanes tell the receiver
-	imm              uint32
-	vendor           uint32
-	deadline         int64 // with Config.Control
-	compareAdd, swap uint64
-	sge              [MaxSGE]SGE // of a request that is not plain
+	// record is what Tally's lanes send to the receiver.
+	record [recordSize]byte
+	imm    uint32
+	// vendor is the vendor error of a request that failed.
+	vendor uint32
+	// deadline is when the request must have ended; with Config.Control only.
+	deadline   int64
+	compareAdd uint64
+	swap       uint64
+	// sge are the pieces of a request that is not plain.
+	sge [MaxSGE]SGE
 }
 
-// keyPair is the key of the local memory on one of our rails, and of the remote memory on
-// the peer's rail of the same index.
+// keyPair is the key of the local memory on one of our rails, and of the remote memory on the
+// peer's rail of the same index.
 type keyPair struct{ local, remote uint32 }
 
 // slot returns the slot of a sequence number.
 func (r *sendRing) slot(seq uint32) *sendSlot {
-	s := r.sends
+	s := r.slots
 	return &s[int(seq)&(len(s)-1)]
 }
 
-// index is the place of a sequence number, as ledgers keep it.
-func (r *sendRing) index(seq uint32) uint16 { return uint16(seq & uint32(len(r.sends)-1)) }
+// index is the place of a sequence number in the ring, as ledgers keep it.
+func (r *sendRing) index(seq uint32) uint16 { return uint16(seq & uint32(len(r.slots)-1)) }
 
-// room is how many requests the ring takes.
-func (r *sendRing) room() int { return len(r.sends) - int(r.posted-r.reported) }
+// room is how many more requests the ring takes.
+func (r *sendRing) room() int { return len(r.slots) - int(r.posted-r.reported) }
+
+// oldest returns the number of the oldest request that has not ended, if there is one.
+func (r *sendRing) oldest() (seq uint32, ok bool) {
+	for seq = r.reported; seq != r.posted; seq++ {
+		if r.slot(seq).pending != 0 {
+			return seq, true
+		}
+	}
+	return 0, false
+}
+
+// reportable reports whether the oldest request has ended.
+func (r *sendRing) reportable() bool {
+	return r.reported != r.posted && r.slot(r.reported).pending == 0
+}
 
 // isMessage reports whether the request goes over the message lane.
-func (s *sendSlot) isMessage() bool { return isMessage(s.op) || isAtomic(s.op) }
+func (r *sendSlot) isMessage() bool { return isMessage(r.op) || isAtomic(r.op) }
 
 func isMessage(op verbs.Opcode) bool { return op == verbs.OpSend || op == verbs.OpSendWithImm }
 func isAtomic(op verbs.Opcode) bool  { return op >= verbs.OpAtomicCmpAndSwp }
 
-// dataKind is the kind of its fragments.
-func (s *sendSlot) dataKind() kind {
-	if s.plain {
+// dataKind is the kind of the request's fragments.
+func (r *sendSlot) dataKind() kind {
+	if r.plain {
 		return kindPlain
 	}
 	return kindData
 }
 
-// fail notes an error of the request; the first one counts.
-func (s *sendSlot) fail(status verbs.Status, vendor uint32) {
-	if s.status == verbs.StatusSuccess {
-		s.status, s.vendor = status, vendor
+// fail notes an error of the request. The first one counts.
+func (r *sendSlot) fail(status verbs.Status, vendor uint32) {
+	if r.status == verbs.StatusSuccess {
+		r.status, r.vendor = status, vendor
 	}
+}
+
+// flush ends one thing that the request waited for without success.
+func (r *sendSlot) flush() {
+	r.pending--
+	r.fail(verbs.StatusWRFlushErr, 0)
 }

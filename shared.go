@@ -109,35 +109,6 @@ func (h *sharedReceives) refill(rail int) error {
 	return nil
 }
 
-// takesShared reports whether the receives of a lane come from the SRQ.
-func (q *VirtualQP) takesShared(l *lane) bool { return q.shared != nil && l.role != roleMessage }
-
-// sharedReceived takes a receive of the SRQ that a lane has filled. It cannot name its
-// lane; the rail and the QP number of the completion did.
-func (q *VirtualQP) sharedReceived(l *lane, wc *verbs.WC, index uint32) {
-	if int(index) >= q.shared.depth {
-		q.stale(l)
-		return
-	}
-	switch {
-	case l.life.state == laneGone || l.life.state == laneIdle:
-		q.stale(l) // of a generation that is out of service
-	case wc.Status == verbs.StatusSuccess:
-		l.life.received++
-		q.scheme.received(l, wc, index)
-	case q.survives(l, wc.Status):
-		q.laneDown(l, statusError(wc.Status))
-	default:
-		q.failed(l, wc.Status)
-	}
-	if err := q.shared.used(l.rail, index); err != nil {
-		q.laneBroken(l, err)
-	}
-	if q.state != stateConnected {
-		q.flushNotifications()
-	}
-}
-
 // drainTurns bounds how often a VirtualQP that is being closed looks for the completions
 // of its lanes. They come at once from a NIC in software, and within microseconds from
 // others.
@@ -147,12 +118,11 @@ const drainTurns = 10_000
 // come back before the QPs are gone: a completion that goes with its QP would take its
 // receive along.
 func (q *VirtualQP) drain() {
-	for _, l := range q.all {
-		// A QP that cannot go to ERR is there already, or was never connected.
-		_ = l.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
+	for _, l := range q.setup.all {
+		l.errState()
 	}
-	q.state = stateFailed
-	c := q.cq
+	q.failover.state = stateFailed
+	c := q.setup.cq
 	for range drainTurns {
 		empty := true
 		for rail, cq := range c.cqs {
@@ -165,7 +135,7 @@ func (q *VirtualQP) drain() {
 				c.err = err
 			}
 		}
-		if empty && !slices.ContainsFunc(q.all, func(l *lane) bool { return l.head != l.posted }) {
+		if empty && !slices.ContainsFunc(q.setup.all, func(l *lane) bool { return l.head != l.posted }) {
 			return
 		}
 		if empty {

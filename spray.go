@@ -7,7 +7,9 @@ import "ibverbx/verbs"
 // the notify lane carries the immediate. Several notifications may be in flight: the lane
 // keeps their order.
 type spray struct {
-	q *VirtualQP
+	setup *setup
+	send  *sender
+	recv  *receiver
 	// next is the first request whose data was not seen complete.
 	next uint32
 }
@@ -26,13 +28,13 @@ func (y *spray) wire(op verbs.Opcode) verbs.Opcode {
 }
 
 func (y *spray) handOver(s *sendSlot) bool {
-	if !y.q.spread(s) {
+	if !y.send.spread(s) {
 		return false
 	}
 	if s.op == verbs.OpRDMAWriteWithImm {
 		s.owes = true
 		s.pending++
-		y.q.owed++
+		y.send.owed++
 	}
 	return true
 }
@@ -40,12 +42,12 @@ func (y *spray) handOver(s *sendSlot) bool {
 // advance notifies the receiver of requests whose data is complete, in order. A request
 // that failed is never notified: the VirtualQP has failed with it.
 func (y *spray) advance() {
-	q := y.q
-	if y.next-q.reported > uint32(len(q.sends)) {
-		y.next = q.reported // all before it was reported meanwhile
+	send, r, notify := y.send, &y.send.sends, y.setup.notifyLane
+	if y.next-r.reported > uint32(len(r.slots)) {
+		y.next = r.reported // all before it was reported meanwhile
 	}
-	for y.next != q.dispatched {
-		s := q.slot(y.next)
+	for y.next != r.dispatched {
+		s := r.slot(y.next)
 		if !s.owes {
 			if s.pending > 0 {
 				return
@@ -53,13 +55,13 @@ func (y *spray) advance() {
 			y.next++
 			continue
 		}
-		if s.pending > 1 || !q.notifyLane.room() {
+		if s.pending > 1 || !notify.room() {
 			return
 		}
 		// What it owed it now waits for: pending stays as it is.
 		s.owes = false
-		q.owed--
-		q.add(q.notifyLane, entryHead(q.index(y.next), kindNotify, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, y.imm(s.imm))
+		send.owed--
+		send.add(notify, entryHead(r.index(y.next), kindNotify, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, y.imm(s.imm))
 		y.next++
 	}
 }
@@ -67,16 +69,16 @@ func (y *spray) advance() {
 // imm converts an immediate to what is on the wire, and back: the C++ original hands it to
 // the NIC in the order of its host (see wireImm).
 func (y *spray) imm(v uint32) uint32 {
-	if y.q.cfg.CxxPeer {
+	if y.setup.cfg.CxxPeer {
 		return wireImm(v)
 	}
 	return v
 }
 
 func (y *spray) received(l *lane, wc *verbs.WC, _ uint32) {
-	if l != y.q.notifyLane || wc.Opcode != verbs.WCRecvRDMAWithImm || wc.ByteLen != 0 {
-		y.q.protocol(l, "%s of %d bytes is not a notification", wc.Opcode, wc.ByteLen)
+	if l != y.setup.notifyLane || wc.Opcode != verbs.WCRecvRDMAWithImm || wc.ByteLen != 0 {
+		y.recv.protocol(l, "%s of %d bytes is not a notification", wc.Opcode, wc.ByteLen)
 		return
 	}
-	y.q.arrived(message{imm: y.imm(wc.Imm), flags: WCHasImm})
+	y.recv.arrived(message{imm: y.imm(wc.Imm), flags: WCHasImm})
 }

@@ -79,15 +79,16 @@ type Stats struct {
 // Stats returns what the VirtualQP did so far, by lane and by rail. It may be called at
 // any time by the goroutine that uses the VirtualQP.
 func (q *VirtualQP) Stats() Stats {
+	send, recv, pass, f, u := &q.send, &q.recv, &q.pass, &q.failover, &q.setup
 	s := Stats{
-		Posted: q.counted.posted, Completed: q.counted.posted - uint64(q.posted-q.reported),
-		RecvPosted: q.counted.recvPosted, RecvCompleted: q.counted.recvCompleted, Out: q.out,
+		Posted: send.posted + pass.posted, Completed: send.posted - uint64(send.sends.posted-send.sends.reported) + pass.completed,
+		RecvPosted: recv.posted + pass.recvPosted, RecvCompleted: recv.completed + pass.recvCompleted, Out: f.out,
 	}
-	s.Rails = make([]RailStats, q.rails.Len())
+	s.Rails = make([]RailStats, u.rails.Len())
 	for i := range s.Rails {
-		s.Rails[i].Rail, s.Rails[i].Device, s.Rails[i].Counts = i, q.rails.rails[i].name, q.railPast[i]
+		s.Rails[i].Rail, s.Rails[i].Device, s.Rails[i].Counts = i, u.rails.rails[i].name, f.railPast[i]
 	}
-	for i, l := range q.all {
+	for i, l := range u.all {
 		s.Lanes = append(s.Lanes, LaneStats{
 			Lane: i, Rail: int(l.rail), QPN: l.qp.Num(), Role: roleNames[l.role], State: l.life.state.String(), Generation: int(l.generation),
 			Deaths: l.life.deaths, Replayed: l.life.replayed, Counts: l.counts,
@@ -101,9 +102,6 @@ func (q *VirtualQP) Stats() Stats {
 		here := l.counts.since(&l.life.before)
 		s.Rails[l.rail].add(&here)
 	}
-	s.HighWater = q.counted.highWater
-	if q.direct {
-		s.Completed = q.counted.passed
-	}
+	s.HighWater = max(send.highWater, pass.highWater)
 	return s
 }

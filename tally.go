@@ -18,7 +18,9 @@ import (
 //	0         4          6          8         12        16
 //	| msgSeq  |  lanes   |  (zero)  |   imm   |  length  |
 type tally struct {
-	q *VirtualQP
+	setup *setup
+	send  *sender
+	recv  *receiver
 
 	// Sender: closing are the lanes that must still send a record of the message that is
 	// being closed.
@@ -43,15 +45,15 @@ type tallied struct {
 }
 
 func newTally(q *VirtualQP) (*tally, error) {
-	t := &tally{q: q, closing: newLaneSet(q.cfg.Lanes)}
-	if q.shared != nil {
+	t := &tally{setup: &q.setup, send: &q.send, recv: &q.recv, closing: newLaneSet(q.setup.cfg.Lanes)}
+	if t.setup.shared != nil {
 		return t, nil
 	}
 	var err error
-	if t.memory, err = verbs.AllocMemory(q.cfg.Lanes*ring.CeilPow2(q.cfg.NotifyDepth)*recordSize, nil); err != nil {
+	if t.memory, err = verbs.AllocMemory(t.setup.cfg.Lanes*ring.CeilPow2(t.setup.cfg.NotifyDepth)*recordSize, nil); err != nil {
 		return nil, err
 	}
-	if t.region, err = q.rails.Register(t.memory, verbs.AccessLocalWrite); err != nil {
+	if t.region, err = t.setup.rails.Register(t.memory, verbs.AccessLocalWrite); err != nil {
 		return nil, errors.Join(err, t.memory.Free())
 	}
 	return t, nil
@@ -72,8 +74,8 @@ func (t *tally) close() error {
 // missing may be behind it on the same lane, if that has taken over from another one. Then
 // what is posted on the lanes can come, and what the peer has outstanding.
 func (t *tally) connected(remote *Card) int {
-	t.limit = int32(max(t.q.cfg.RecvDepth, remote.Limits.SendDepth))
-	t.window = make([]tallied, ring.CeilPow2(int(t.limit)+remote.Limits.SendDepth+t.q.receives()))
+	t.limit = int32(max(t.setup.cfg.RecvDepth, remote.Limits.SendDepth))
+	t.window = make([]tallied, ring.CeilPow2(int(t.limit)+remote.Limits.SendDepth+t.setup.receives()))
 	return len(t.window)
 }
 
@@ -85,7 +87,7 @@ func (t *tally) wire(op verbs.Opcode) verbs.Opcode {
 }
 
 func (t *tally) handOver(s *sendSlot) bool {
-	if !t.q.spread(s) {
+	if !t.send.spread(s) {
 		return false
 	}
 	return s.op != verbs.OpRDMAWriteWithImm || t.finish(s)
@@ -97,29 +99,23 @@ func (t *tally) finish(s *sendSlot) bool {
 	if !t.open && !t.begin(s) {
 		return false
 	}
-	q, count := t.q, 0
-	head := entryHead(q.index(q.dispatched), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
+	send, count := t.send, 0
+	head := entryHead(send.sends.index(send.sends.dispatched), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
 	whole := true
 	for i := t.closing.first(); i >= 0; i = t.closing.first() {
-		l := q.lanes[i]
+		l := t.setup.lanes[i]
 		if !l.room() {
-			if l = q.standIn(l); l == nil || !l.room() {
+			if l = send.standIn(l); l == nil || !l.room() {
 				whole = false
 				break
 			}
 		}
 		t.closing.remove(uint16(i))
-		e := l.at(l.tail)
-		e.head, e.off, e.bytes, e.imm = head, 0, 0, 0
+		l.put(head, 0, 0, 0)
 		count++
-		l.tail++
-		if !l.listed {
-			q.list(l)
-		} else if l.tail-l.posted >= chainMax {
-			q.ringLane(l)
-		}
+		send.stage(l)
 	}
-	q.inflight += count
+	send.inflight += count
 	s.pending += uint32(count)
 	if whole {
 		t.open = false
@@ -131,9 +127,9 @@ func (t *tally) finish(s *sendSlot) bool {
 // begin decides which lanes send a record, and writes it: the same for all of them. A
 // message of no bytes after no data needs one all the same.
 func (t *tally) begin(s *sendSlot) bool {
-	n := t.q.carried.moveTo(t.closing)
+	n := t.send.carried.moveTo(t.closing)
 	if n == 0 {
-		l := t.q.pick(0, true)
+		l := t.send.picker.pick(0, true)
 		if l == nil {
 			return false
 		}
@@ -157,9 +153,10 @@ func (t *tally) moved(from, to *lane) {
 		return
 	}
 	t.closing.remove(from.index)
-	s := t.q.slot(t.q.dispatched)
+	r := &t.send.sends
+	s := r.slot(r.dispatched)
 	s.pending++
-	t.q.add(to, entryHead(t.q.index(t.q.dispatched), kindRecord, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, 0)
+	t.send.add(to, entryHead(r.index(r.dispatched), kindRecord, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, 0)
 }
 
 func (t *tally) ahead(l *lane) bool { return int32(l.latest-t.next) >= t.limit }
@@ -172,19 +169,19 @@ func (t *tally) recvSGE(l *lane, entry uint32, r *verbs.RecvWR) {
 
 // place is where the record of a receive lies.
 func (t *tally) place(l *lane, entry uint32) int {
-	places := ring.CeilPow2(t.q.cfg.NotifyDepth) // a power of two, because entry wraps
+	places := ring.CeilPow2(t.setup.cfg.NotifyDepth) // a power of two, because entry wraps
 	return (int(l.index)*places + int(entry)&(places-1)) * recordSize
 }
 
 // received counts a record. What cannot be a record of our peer ends the VirtualQP.
 func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 	if wc.ByteLen != recordSize || wc.Opcode != verbs.WCRecv {
-		t.q.protocol(l, "a record of %d bytes (%s)", wc.ByteLen, wc.Opcode)
+		t.recv.protocol(l, "a record of %d bytes (%s)", wc.ByteLen, wc.Opcode)
 		return
 	}
 	var b []byte
-	if t.q.shared != nil {
-		b = t.q.shared.record(l.rail, entry)
+	if t.setup.shared != nil {
+		b = t.setup.shared.record(l.rail, entry)
 	} else {
 		b = t.region.Bytes()[t.place(l, entry):][:recordSize]
 	}
@@ -192,10 +189,10 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 	m := &t.window[int(seq)&(len(t.window)-1)]
 	switch {
 	case seq-t.next >= uint32(len(t.window)):
-		t.q.protocol(l, "record of message %d, %d is expected", seq, t.next)
+		t.recv.protocol(l, "record of message %d, %d is expected", seq, t.next)
 		return
-	case want == 0 || int(want) > len(t.q.lanes) || (m.got > 0 && (m.want != want || m.got == want)):
-		t.q.protocol(l, "message %d claims %d records", seq, want)
+	case want == 0 || int(want) > len(t.setup.lanes) || (m.got > 0 && (m.want != want || m.got == want)):
+		t.recv.protocol(l, "message %d claims %d records", seq, want)
 		return
 	}
 	l.latest = seq
@@ -206,7 +203,7 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 		if m.got == 0 || m.got < m.want {
 			return
 		}
-		t.q.arrived(message{imm: m.imm, length: m.length, flags: WCHasImm | WCHasLength})
+		t.recv.arrived(message{imm: m.imm, length: m.length, flags: WCHasImm | WCHasLength})
 		*m = tallied{}
 		t.next++
 	}

@@ -10,91 +10,26 @@ import (
 	"ibverbx/verbs"
 )
 
-// VirtualQP is many RC queue pairs, on several rails, that behave like one. Requests are
-// cut into fragments that the lanes carry side by side, and complete once each, in
-// posting order.
+// VirtualQP is many RC queue pairs, on several rails, that behave like one. It cuts requests into
+// fragments, which the lanes carry in parallel. Every request completes once, in posting order.
 //
-// What one QP orders and many lanes cannot: WRITEs and READs of different requests are
-// not ordered among themselves. verbs.SendFence makes a request wait for all before it.
+// Many lanes cannot order everything that one QP orders: WRITEs and READs of different requests are
+// not ordered among themselves. verbs.SendFence makes a request wait for all requests before it.
 //
-// A VirtualQP is for one goroutine at a time, and for the one that uses its VirtualCQ.
+// A VirtualQP is for one goroutine at a time, the same one that uses its VirtualCQ.
 type VirtualQP struct {
-	num   uint32
-	rails *Rails
-	cq    *VirtualCQ
-	cfg   Config
-	// all are the lanes: those that carry data first (lanes), then the message lane and,
-	// with Spray, the notify lane.
-	all, lanes              []*lane
-	messageLane, notifyLane *lane
-	scheme                  notifier
-	// direct says that the only lane passes everything through.
-	direct bool
-	// shared is where the engine's receives come from, nil if lanes have their own.
-	shared *sharedReceives
-	state  qpState
-	err    error
-	// emptied are the barriers of the rails from when the VirtualQP failed.
-	emptied barriers
-
-	sendRing
-	inline []byte // MaxInline bytes for every slot of the send ring
-	// inflight counts the physical requests that lanes have, messages those of them that
-	// are SENDs or atomics, and owed the notifications that are still to be sent.
-	inflight, messages, owed int
-	wire                     [8]verbs.Opcode // what the fragments of a request are
-	// carried has a bit for every lane that carried bytes to the peer's memory since the
-	// last notification.
-	carried laneSet
-	receiver
-
-	incarnation uint64 // of this VirtualQP
-	peer        uint64 // and of the peer's
-	remoteRails int    // rails of the peer, by which its keys are counted
-	maxMsg      uint32 // bytes of a fragment at the most
-	mtu         uint32 // the smallest of the rails
-
-	// The policy: the lane that round robin looks at next, the lane that small requests
-	// share, a state of random numbers, the time, and the rate of the fastest lane.
-	cursor   int
-	run      int
-	runBytes uint32
-	runLane  *lane
-	random   xorshift.Source
-	now      int64
-	fastest  float64
-
-	// Failover: how many lanes are out of service, what the rails told, and a place for
-	// control messages.
-	out          int
-	nextDrive    int64            // when a poll that finds something looks at control and clock too
-	railPast     [MaxRails]Counts // what lanes did on a rail that they left
-	away         bool             // a message or notify lane was rebuilt on another rail
-	asking       bool             // the oldest request has been
-	askFor       uint32           // this one
-	askAt        int64            // and the peer is asked at that time
-	late         bool             // a deadline has passed,
-	lateAt       barriers         // of the rails since then,
-	lateSince    int64            // and the time that
-	falls        [MaxRails]uint64
-	deaths       [MaxRails]uint64
-	control      [MaxControl]byte
-	controlStats struct{ bad, stale, unsent uint64 }
-
-	staged  []*lane // lanes with requests that wait for the doorbell
-	touched bool    // in VirtualCQ.touched
-	broken  bool    // a request that failed was reported
-	// brokenLane cannot be used any more, for brokenErr; dispatch ends the VirtualQP.
-	brokenLane *lane
-	brokenErr  error
-
-	counted struct {
-		posted, passed, recvPosted, recvCompleted uint64
-		highWater                                 int
-	}
-
-	chain     []verbs.SendWR // where a chain is made
-	recvChain []verbs.RecvWR
+	setup setup
+	time  callClock
+	// send and recv are the two halves of a VirtualQP that tracks its requests.
+	send sender
+	// recv is the receiving half.
+	recv receiver
+	// pass replaces send and recv if setup.direct.
+	pass passthrough
+	// failover owns the state of the VirtualQP and of its lanes.
+	failover failover
+	// touched says that the VirtualQP is in VirtualCQ.touched.
+	touched bool
 }
 
 // qpState is where a VirtualQP is in its life.
@@ -107,8 +42,7 @@ const (
 	stateClosed
 )
 
-// NewQP makes a VirtualQP whose completions go to c. Its lanes are spread evenly over the
-// rails.
+// NewQP makes a VirtualQP whose completions go to c. Its lanes are spread evenly over the rails.
 func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	cfg = cfg.withDefaults(c.rails.Len())
 	if err := cfg.validate(); err != nil {
@@ -122,159 +56,213 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 		cfg.Incarnation = rand.Uint64N(1<<53-1) + 1
 	}
 	c.qpCount++
-	q := &VirtualQP{
-		num: c.qpCount, incarnation: cfg.Incarnation, rails: c.rails, cq: c, cfg: cfg,
-		direct: cfg.Lanes == 1 && !cfg.TrackSingleLane, chain: make([]verbs.SendWR, chainMax), recvChain: make([]verbs.RecvWR, chainMax),
-		carried: newLaneSet(cfg.Lanes), random: xorshift.Source(uint64(c.qpCount)*0x9e3779b97f4a7c15 | 1),
-	}
+	q := newQP(c, cfg)
 	c.qps = append(c.qps, q)
-	q.maxMsg, q.mtu = maxMessage, 4096
-	for i := range c.rails.rails {
-		r := &c.rails.rails[i]
-		q.maxMsg = uint32(min(uint64(q.maxMsg), r.attr.MaxMsgSize))
-		q.mtu = min(q.mtu, uint32(max(r.mtu, 256)))
-	}
-	q.sends = make([]sendSlot, cfg.SendDepth)
-	q.inline = make([]byte, cfg.SendDepth*cfg.MaxInline)
-	q.initReceiver(&cfg)
 	if err := q.build(); err != nil {
 		return nil, errors.Join(fmt.Errorf("make virtual QP: %w", err), q.Close())
 	}
 	return q, nil
 }
 
-// plan says which lanes a VirtualQP has: those that carry data, spread over the rails,
-// then the message lane and, with Spray, the notify lane. The C++ original lays blocks of
-// QPs over the rails, and has one QP more for notifications, which takes atomics too.
-func (q *VirtualQP) plan() (lanes []laneConfig) {
-	n, rails := q.cfg.Lanes, q.rails.Len()
-	for i := range n {
-		lc := laneConfig{index: i, rail: i % rails, recvs: q.cfg.NotifyDepth}
-		if q.cfg.CxxPeer {
-			lc.rail = i * rails / n
-		}
-		if q.direct {
-			lc.recvs = q.cfg.RecvDepth
-		}
-		lanes = append(lanes, lc)
+// newQP returns the parts, wired together, without lanes.
+func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
+	q := &VirtualQP{}
+	u, f := &q.setup, &q.failover
+	*u = setup{
+		owner: q, num: c.qpCount, incarnation: cfg.Incarnation, cfg: cfg, rails: c.rails, cq: c,
+		direct: cfg.Lanes == 1 && !cfg.TrackSingleLane, maxMsg: maxMessage, mtu: 4096,
 	}
-	if q.direct {
-		return lanes
+	for i := range c.rails.rails {
+		r := &c.rails.rails[i]
+		u.maxMsg = uint32(min(uint64(u.maxMsg), r.attr.MaxMsgSize))
+		u.mtu = min(u.mtu, uint32(max(r.mtu, 256)))
 	}
-	// The message lane holds the user's receives. It is on the same rail for all
-	// VirtualQPs, because atomics of two NICs are not atomic together.
-	message := laneConfig{index: n, role: roleMessage, recvs: q.cfg.RecvDepth}
-	notify := laneConfig{index: n + 1, role: roleNotify, rail: (n + 1) % rails, recvs: q.cfg.NotifyDepth}
-	switch {
-	case q.cfg.Scheme != Spray:
-		return append(lanes, message)
-	case q.cfg.CxxPeer:
-		notify.index, notify.rail = n, 0
-		return append(lanes, notify)
+	q.time = callClock{read: cfg.Now, runs: cfg.Policy == TwoChoices || cfg.Control != nil}
+	q.send = sender{
+		setup: u, time: &q.time, failover: f,
+		sends: sendRing{slots: make([]sendSlot, cfg.SendDepth)}, inline: make([]byte, cfg.SendDepth*cfg.MaxInline),
+		picker: picker{
+			policy: cfg.Policy, time: &q.time, random: xorshift.Source(uint64(u.num)*0x9e3779b97f4a7c15 | 1),
+		},
+		carried: newLaneSet(cfg.Lanes), chain: make([]verbs.SendWR, chainMax),
 	}
-	return append(lanes, message, notify)
+	q.recv.init(u, f)
+	q.pass = passthrough{setup: u, failover: f, chain: q.send.chain, recvChain: q.recv.chain}
+	*f = failover{
+		setup: u, time: &q.time, send: &q.send, recv: &q.recv, random: &q.send.picker.random,
+		link: controlLink{setup: u}, watchdog: watchdog{setup: u, time: &q.time},
+	}
+	return q
 }
 
-// build makes the lanes and takes them to INIT, with the engine's receives posted.
+// build makes the scheme and the lanes, and takes the lanes to INIT with the engine's receives
+// posted.
 func (q *VirtualQP) build() (err error) {
-	if !q.direct {
-		q.shared = q.cq.shared
-		if q.scheme, err = q.newNotifier(); err != nil {
+	u := &q.setup
+	if !u.direct {
+		u.shared = u.cq.shared
+		if u.scheme, err = q.newNotifier(); err != nil {
 			return err
 		}
-		for op := range q.wire {
-			q.wire[op] = q.scheme.wire(verbs.Opcode(op))
+		for op := range q.send.wire {
+			q.send.wire[op] = u.scheme.wire(verbs.Opcode(op))
 		}
 	}
-	for i, lc := range q.plan() {
-		if q.shared != nil && lc.role != roleMessage {
-			lc.srq, lc.recvs = q.shared.rails[lc.rail].srq, 0
+	for i, lc := range u.plan() {
+		if u.shared != nil && lc.role != roleMessage {
+			lc.srq, lc.recvs = u.shared.rails[lc.rail].srq, 0
 		}
 		if err := q.addLane(lc); err != nil {
 			return fmt.Errorf("lane %d: %w", i, err)
 		}
-		switch l := q.all[i]; lc.role {
-		case roleMessage:
-			q.messageLane = l
-		case roleNotify:
-			q.notifyLane = l
-			if q.messageLane == nil {
-				q.messageLane = l
-			}
-		case roleData:
-		}
 	}
-	q.lanes = q.all[:q.cfg.Lanes]
-	q.staged = make([]*lane, 0, len(q.all))
-	for _, l := range q.all {
-		if err := q.prepare(l); err != nil {
+	u.lanes = u.all[:u.cfg.Lanes]
+	q.send.picker.lanes = u.lanes
+	q.send.staged = make([]*lane, 0, len(u.all))
+	for _, l := range u.all {
+		if err := q.recv.prepare(l); err != nil {
 			return fmt.Errorf("lane %d: %w", l.index, err)
 		}
 	}
 	return nil
 }
 
-// prepare takes a lane from RESET to INIT and posts the engine's receives.
-func (q *VirtualQP) prepare(l *lane) error {
-	if err := verbs.InitQP(l.qp, q.rails.rails[l.rail].cfg.Port); err != nil {
-		return err
-	}
-	l.recvHead, l.recvTail = 0, 0
-	if q.state == stateConnected && l.role != roleMessage {
-		q.feedLane(l) // unless too many messages wait already
-		return nil
-	}
-	return q.replenish(l)
-}
-
-// addLane makes a lane, books its completions and routes them to it.
+// addLane makes a lane, reserves room for its completions and routes them to it.
 func (q *VirtualQP) addLane(lc laneConfig) error {
-	if err := q.cq.reserve(lc.rail, q.cfg.LaneDepth+lc.recvs); err != nil {
+	u := &q.setup
+	if err := u.cq.reserve(lc.rail, u.cfg.LaneDepth+lc.recvs); err != nil {
 		return err
 	}
-	l, err := newLane(q, lc)
+	l, err := newLane(u, lc)
 	if err != nil {
-		q.cq.release(lc.rail, q.cfg.LaneDepth+lc.recvs)
+		u.cq.release(lc.rail, u.cfg.LaneDepth+lc.recvs)
 		return err
 	}
-	q.all = append(q.all, l)
-	q.cq.routes[lc.rail].Set(l.num, l)
+	u.all = append(u.all, l)
+	u.cq.routes[lc.rail].Set(l.num, l)
+	switch lc.role {
+	case roleMessage:
+		u.messageLane = l
+	case roleNotify:
+		u.notifyLane = l
+		if u.messageLane == nil {
+			u.messageLane = l
+		}
+	case roleData:
+	}
 	return nil
 }
 
 // Num is a number that is unique on the VirtualCQ.
-func (q *VirtualQP) Num() uint32 { return q.num }
+func (q *VirtualQP) Num() uint32 { return q.setup.num }
 
-// Err returns nil as long as the VirtualQP works, and otherwise what ended it: at once,
-// even while requests before the failed one are still outstanding.
-func (q *VirtualQP) Err() error { return q.err }
+// Err returns nil as long as the VirtualQP works. After that it returns what ended the VirtualQP, at
+// once, even while requests before the failed one are outstanding.
+func (q *VirtualQP) Err() error { return q.failover.err }
+
+// KillLane takes the QP of a lane to ERR, as a NIC does when it gives up a connection. Programs can
+// test with it that they survive the loss of a lane.
+func (q *VirtualQP) KillLane(lane int) error {
+	all := q.setup.all
+	if lane < 0 || lane >= len(all) {
+		return q.setup.opError("kill lane", verbs.Invalidf("lane %d of %d", lane, len(all)))
+	}
+	return all[lane].qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState)
+}
+
+// PostSend posts requests. wrs[:n] were taken, and nothing after n. verbs.ErrQueueFull is ordinary
+// back-pressure: poll, then post the rest. A request that was taken completes: in success, in error,
+// or flushed.
+func (q *VirtualQP) PostSend(wrs []SendWR) (n int, err error) {
+	q.setup.cq.guard.enter("PostSend")
+	switch {
+	case q.failover.state == stateNew || q.failover.state == stateClosed:
+		err = q.setup.opError("post send", q.notConnected())
+	case q.setup.direct:
+		n, err = q.pass.post(wrs)
+	default:
+		n, err = q.send.post(wrs)
+	}
+	q.setup.cq.guard.leave()
+	return n, err
+}
+
+func (q *VirtualQP) notConnected() error {
+	if q.failover.state == stateClosed {
+		return verbs.ErrClosed
+	}
+	return fmt.Errorf("%w: connect the virtual QP first", verbs.ErrState)
+}
+
+// PostRecv posts receives. wrs[:n] were taken, and nothing after n.
+func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
+	q.setup.cq.guard.enter("PostRecv")
+	switch {
+	case q.failover.state == stateClosed:
+		err = q.setup.opError("post receive", verbs.ErrClosed)
+	case q.setup.direct:
+		n, err = q.pass.postRecv(wrs)
+	default:
+		n, err = q.recv.post(wrs)
+	}
+	q.setup.cq.guard.leave()
+	return n, err
+}
+
+// completed takes a completion of a lane.
+func (q *VirtualQP) completed(l *lane, wc *verbs.WC) {
+	t := tag(wc.WRID)
+	switch t.kind() {
+	case kindRecv:
+		q.recv.received(l, wc, t)
+	case kindProbe:
+		q.failover.probed(l, wc, t)
+	default:
+		q.send.completed(l, wc, t)
+	}
+}
+
+// report writes completions, those of receives first, and returns how many it wrote.
+func (q *VirtualQP) report(dst []WC) (n int) {
+	if q.recv.done.Len() > 0 {
+		n = q.recv.report(dst)
+	}
+	return n + q.send.report(dst[n:])
+}
+
+// busy reports whether the next report must look at the VirtualQP again although nothing need come:
+// it could not report everything, a NIC refused something, or its failure is not settled.
+func (q *VirtualQP) busy() bool {
+	f := &q.failover
+	return f.reportable() || len(q.send.staged) > 0 || (f.state == stateFailed && f.unsettled())
+}
 
 // Close destroys the lanes. Outstanding requests end without a completion.
 func (q *VirtualQP) Close() error {
+	u, f := &q.setup, &q.failover
 	var errs []error
-	if q.state == stateClosed {
+	if f.state == stateClosed {
 		return nil
 	}
-	if q.state == stateConnected {
-		q.tellReset()
+	if f.state == stateConnected {
+		f.link.sendReset()
 	}
-	if q.shared != nil {
+	if u.shared != nil {
 		q.drain()
 	}
-	for _, l := range q.all {
+	for _, l := range u.all {
 		rail := int(l.rail)
 		errs = append(errs, l.qp.Close())
-		q.cq.release(rail, q.cfg.LaneDepth+int(l.recvDepth))
+		u.cq.release(rail, u.cfg.LaneDepth+int(l.recvDepth))
 	}
-	for i := range q.cq.routes {
-		q.cq.routes[i].DeleteFunc(func(_ uint32, l *lane) bool { return l.owner == q })
+	for i := range u.cq.routes {
+		u.cq.routes[i].DeleteFunc(func(_ uint32, l *lane) bool { return l.owner == q })
 	}
-	if q.scheme != nil {
-		errs = append(errs, q.scheme.close())
+	if u.scheme != nil {
+		errs = append(errs, u.scheme.close())
 	}
-	q.all, q.lanes, q.state = nil, nil, stateClosed
-	q.reported, q.dispatched, q.posted = 0, 0, 0
-	q.receiver = receiver{}
-	q.cq.forget(q)
+	u.all, u.lanes, f.state = nil, nil, stateClosed
+	q.send.sends, q.recv = sendRing{}, receiver{posted: q.recv.posted, completed: q.recv.completed}
+	u.cq.forget(q)
 	return errors.Join(errs...)
 }

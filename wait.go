@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"time"
 
@@ -70,10 +71,10 @@ func (c *VirtualCQ) sleep(ctx context.Context) error {
 	}
 	limit := calmSleep
 	for _, q := range c.driven {
-		if q.out > 0 {
+		if q.failover.out > 0 {
 			limit = min(limit, busySleep)
 		}
-		limit = min(limit, max(time.Duration(q.due()-q.cfg.Now()), minSleep))
+		limit = min(limit, max(time.Duration(q.failover.due()-q.setup.cfg.Now()), minSleep))
 	}
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -99,4 +100,49 @@ func (c *VirtualCQ) Serve(ctx context.Context, each func(WC)) error {
 			}
 		}
 	}
+}
+
+// Due is the time, by Config.Now, by which Poll wants to be called although nothing need have come:
+// for the next step of a lane, or a deadline. It is math.MaxInt64 if there is no such time. Due is
+// for callers with an event loop of their own, which must also poll when the CQ of a rail or a
+// Control has something. Wait does all that.
+func (c *VirtualCQ) Due() int64 {
+	due := int64(math.MaxInt64)
+	for _, q := range c.driven {
+		due = min(due, q.failover.due())
+	}
+	return due
+}
+
+// due is when the VirtualQP wants to be driven next.
+func (f *failover) due() int64 {
+	due, now := int64(math.MaxInt64), f.time.now
+	if f.state != stateConnected {
+		return due
+	}
+	if seq, ok := f.send.sends.oldest(); ok {
+		due = f.watchdog.due(f.send.sends.slot(seq).deadline)
+	}
+	if f.out == 0 && !f.away {
+		return due
+	}
+	for _, l := range f.setup.all {
+		v := &l.life
+		switch v.state {
+		case laneUp:
+			if l.rail != v.home {
+				due = min(due, max(v.since, now)+backoffMax/8)
+			}
+		case laneDying:
+			due = min(due, now+driveBusy) // polls that find nothing show that it is drained
+		case laneGone, laneIdle, laneOffered:
+			if v.due > now {
+				due = min(due, v.due)
+			} else {
+				due = min(due, now+resendTime) // it waits for a message of the peer
+			}
+		case laneProbing:
+		}
+	}
+	return due
 }

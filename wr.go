@@ -92,5 +92,5 @@ func (w *WC) Err() error {
 		return nil
 	}
 	e := &verbs.WCError{Status: w.Status, VendorErr: w.VendorErr, WRID: w.WRID}
-	return fmt.Errorf("virtual QP %d: %w", w.QP.num, e)
+	return fmt.Errorf("virtual QP %d: %w", w.QP.setup.num, e)
 }

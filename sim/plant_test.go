@@ -36,7 +36,7 @@ var sown = []struct {
 		// belongs to no request in flight.
 		mutant.Change{
 			Name: "complete before the data", File: "../*.go",
-			Old: "q.retire(l, before+1)", New: "q.retire(l, min(before+2, l.posted-l.head))",
+			Old: "s.retire(l, before+1)", New: "s.retire(l, min(before+2, l.posted-l.head))",
 		},
 		"mixed", []string{"bytes", "touch", "notifications", "leaks", "first error"},
 	},

@@ -1,0 +1,221 @@
+package ibverbx
+
+import (
+	"errors"
+
+	"ibverbx/verbs"
+)
+
+// add gives a request to a lane that has room.
+func (s *sender) add(l *lane, head, off, bytes, imm uint32) {
+	l.put(head, off, bytes, imm)
+	s.inflight++
+	s.stage(l)
+}
+
+// stage notes that a lane has one more staged entry. A full chain is posted at once.
+func (s *sender) stage(l *lane) {
+	if !l.listed || l.tail-l.posted >= chainMax {
+		s.stageSlow(l)
+	}
+}
+
+// stageSlow does what stage rarely has to. It is not inlined, so that stage is.
+//
+//go:noinline
+func (s *sender) stageSlow(l *lane) {
+	if l.listed {
+		s.ringLane(l)
+		return
+	}
+	l.listed = true
+	s.staged = append(s.staged, l)
+}
+
+// ring rings the doorbells of all lanes that have staged entries.
+func (s *sender) ring() {
+	s.picker.runLeft = 0
+	keep := s.staged[:0]
+	for _, l := range s.staged {
+		if l.posted != l.tail && !l.out() {
+			s.ringLane(l)
+		}
+		if l.posted != l.tail && s.failover.state == stateConnected && !l.out() {
+			keep = append(keep, l)
+		} else {
+			l.listed = false
+		}
+	}
+	s.staged = keep
+	if len(keep) > 0 {
+		s.setup.touch()
+	}
+}
+
+// ringLane posts what a lane has staged, in chains. Refused requests stay staged. A lane that
+// cannot be used any more is left to the end of dispatch (brokenLane).
+func (s *sender) ringLane(l *lane) {
+	l.barred &^= barRefused
+	for l.posted != l.tail {
+		// Another lane's rest that was moved here may be more than the NIC takes at once. A chain
+		// that it took in part would be silent with nothing behind it.
+		room := l.depth - min(l.depth, l.posted-l.head)
+		if room == 0 {
+			return
+		}
+		chain := s.chain[:min(l.tail-l.posted, chainMax, room)]
+		bytes, consuming := s.render(l, chain)
+		n, err := l.qp.PostSend(chain)
+		if n < len(chain) {
+			if err = l.keep(chain, n, err); err != nil && s.brokenLane == nil {
+				s.brokenLane, s.brokenErr = l, err
+			}
+			return
+		}
+		l.posted += uint32(n)
+		l.silent = false
+		l.counts.Doorbells++
+		l.counts.Fragments += uint64(n)
+		l.counts.Bytes += bytes
+		l.life.sent += consuming
+	}
+	l.counts.HighWater = max(l.counts.HighWater, int(l.tail-l.head))
+}
+
+// keep handles a post of which the NIC took only n requests. If the last of them did not ask for a
+// completion, the next request will, so that nothing waits forever. keep returns err if the lane
+// cannot be used any more.
+func (l *lane) keep(chain []verbs.SendWR, n int, err error) error {
+	l.counts.Refusals++
+	if n > 0 {
+		l.silent = chain[n-1].Flags&verbs.SendSignaled == 0
+		l.counts.Doorbells++
+		l.counts.Fragments += uint64(n)
+	}
+	for range n {
+		e := l.at(l.posted)
+		l.counts.Bytes += uint64(e.bytes)
+		l.life.sent += e.head >> 31
+		l.posted++
+	}
+	l.barred |= barRefused
+	if isBackPressure(err) {
+		return nil
+	}
+	return err
+}
+
+// isBackPressure reports whether a NIC refused because its queue is full.
+func isBackPressure(err error) bool { return errors.Is(err, verbs.ErrQueueFull) }
+
+// mark posts a request behind requests that did not ask for a completion. When it is flushed,
+// nothing of them is outstanding. The lane must be in the error state with nothing staged. If the
+// NIC has no room, mark is tried again.
+func (s *sender) mark(l *lane) {
+	if !l.silent || l.load() >= uint32(len(l.ledger)) {
+		return
+	}
+	chain := s.chain[:1]
+	chain[0] = verbs.SendWR{WRID: uint64(l.base | kindControl.tag() | tag(l.tail)), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	if n, _ := l.qp.PostSend(chain); n == 1 {
+		l.put(entryHead(0, kindControl, 0), 0, 0, 0)
+		l.posted++
+		s.inflight++
+		l.silent = false
+	}
+}
+
+// render makes the physical requests of what a lane has staged: chain[i] from entry posted+i. The
+// last one of a chain and every SignalInterval-th before it asks for a completion. So does the first
+// one if the lane is silent. render returns the bytes of the chain, and how many receives of the
+// peer it consumes.
+func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming uint32) {
+	sends, ledger, base := s.sends.slots, l.ledger, l.base
+	rail, remoteRail := l.rail&(MaxRails-1), l.remoteRail&(MaxRails-1)
+	interval := s.setup.cfg.SignalInterval
+	left := interval
+	if l.silent {
+		left = 1
+	}
+	n := l.posted
+	for i := range chain {
+		e, wr := &ledger[int(n)&(len(ledger)-1)], &chain[i]
+		head := e.head
+		wr.WRID = uint64(base | tag(head>>16&0xff)<<44 | tag(n))
+		wr.Flags = verbs.SendFlags(head >> 24 & 0x7f)
+		consuming += head >> 31
+		if left--; left == 0 {
+			wr.Flags |= verbs.SendSignaled
+			left = interval
+		}
+		n++
+		wr.Imm = e.imm
+		bytes += uint64(e.bytes)
+		r := &sends[uint16(head)]
+		if k := kind(head >> 16); k != kindPlain {
+			if k == kindRecord {
+				wr.Opcode, wr.NumSGE = verbs.OpSend, 1
+				inlineRecord(wr, r)
+				continue
+			}
+			s.renderOther(l, r, e, wr)
+			continue
+		}
+		off := uint64(e.off)
+		wr.Opcode, wr.NumSGE = r.wire, 1
+		wr.RemoteAddr, wr.RKey = r.target+off, r.keys[remoteRail].remote
+		g := &wr.SGE[0]
+		g.Addr, g.Length, g.LKey = r.local+off, e.bytes, r.keys[rail].local
+	}
+	chain[len(chain)-1].Flags |= verbs.SendSignaled
+	return bytes, consuming
+}
+
+// renderOther makes a request that is neither a plain fragment nor a record.
+func (s *sender) renderOther(l *lane, r *sendSlot, e *entry, wr *verbs.SendWR) {
+	wr.NumSGE, wr.RemoteAddr, wr.RKey = 0, 0, 0
+	switch e.kind() {
+	case kindNotify:
+		wr.Opcode = verbs.OpRDMAWriteWithImm
+		return
+	case kindAtomic:
+		wr.CompareAdd, wr.Swap = r.compareAdd, r.swap
+	default:
+	}
+	wr.Opcode = r.wire
+	if e.bytes == 0 {
+		return
+	}
+	if !isMessage(r.op) {
+		wr.RemoteAddr, wr.RKey = r.target+uint64(e.off), r.keys[l.remoteRail].remote
+	}
+	switch {
+	case r.flags&verbs.SendInline != 0:
+		inlineBytes(wr, s.inlineOf(uint32(e.slot()))[e.off:][:e.bytes])
+	case r.plain:
+		wr.NumSGE = 1
+		wr.SGE[0] = verbs.SGE{Addr: r.local + uint64(e.off), Length: e.bytes, LKey: r.keys[l.rail].local}
+	default:
+		gather(wr, r, l.rail, e.off, e.bytes)
+	}
+}
+
+// gather sets the SGEs of a physical request to n bytes of r, from offset off on.
+func gather(wr *verbs.SendWR, r *sendSlot, rail uint8, off, n uint32) {
+	k := uint8(0)
+	for i := range r.numSGE {
+		e := &r.sge[i]
+		if off >= e.Length {
+			off -= e.Length
+			continue
+		}
+		take := min(n, e.Length-off)
+		wr.SGE[k] = verbs.SGE{Addr: e.Region.addr + e.Offset + uint64(off), Length: take, LKey: e.Region.lkeys[rail]}
+		k++
+		if n -= take; n == 0 {
+			break
+		}
+		off = 0
+	}
+	wr.NumSGE = k
+}

@@ -1,0 +1,260 @@
+package ibverbx
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// sender is the sending half of a VirtualQP. It takes requests into its ring, hands them to lanes
+// (dispatch.go), rings doorbells (doorbell.go) and reports requests that have ended.
+type sender struct {
+	setup    *setup
+	time     *callClock
+	failover *failover
+
+	// sends are the outstanding requests.
+	sends sendRing
+	// inline has Config.MaxInline bytes for every slot of the ring.
+	inline []byte
+	// wire is the opcode of a request's fragments, by the opcode of the request.
+	wire [8]verbs.Opcode
+	// picker chooses the lanes of fragments.
+	picker picker
+
+	// inflight counts the entries in the ledgers of all lanes.
+	inflight int
+	// messages counts the entries that are SENDs or atomics.
+	messages int
+	// owed counts the notifications of Spray that were not sent.
+	owed int
+	// carried has the lanes that carried bytes to the peer's memory since the last notification.
+	carried laneSet
+	// staged are the lanes with requests that wait for the doorbell.
+	staged []*lane
+	// chain is where the physical requests of a doorbell are rendered.
+	chain []verbs.SendWR
+	// brokenLane is a lane that cannot be used any more; nil if there is none. The end of dispatch
+	// handles it.
+	brokenLane *lane
+	// brokenErr is why brokenLane cannot be used.
+	brokenErr error
+
+	// failureReported says that a failed request was reported.
+	failureReported bool
+	// posted counts the requests that were taken.
+	posted uint64
+	// highWater is the highest number of requests that were outstanding at once.
+	highWater int
+}
+
+// post takes requests into the ring and dispatches.
+func (s *sender) post(wrs []SendWR) (n int, err error) {
+	r := &s.sends
+	take := min(len(wrs), r.room())
+	for n < take {
+		wr := &wrs[n]
+		if s.setup.isPlain(wr) {
+			s.takePlain(wr)
+		} else if err = s.takeOther(wr); err != nil {
+			err = s.setup.opError("post send", fmt.Errorf("request %d of the chain: %w", n, err))
+			break
+		}
+		r.posted++
+		n++
+	}
+	if s.setup.cfg.Control != nil {
+		s.setDeadlines(uint32(n))
+	}
+	s.posted += uint64(n)
+	s.highWater = max(s.highWater, int(r.posted-r.reported))
+	s.dispatch()
+	if err == nil && n < len(wrs) {
+		err = verbs.ErrQueueFull
+	}
+	return n, err
+}
+
+// setDeadlines sets the deadline of the last n requests.
+func (s *sender) setDeadlines(n uint32) {
+	s.time.tick()
+	deadline := s.failover.watchdog.deadline()
+	for seq := s.sends.posted - n; seq != s.sends.posted; seq++ {
+		s.sends.slot(seq).deadline = deadline
+	}
+}
+
+// takePlain puts a plain request into the slot at posted.
+func (s *sender) takePlain(wr *SendWR) {
+	e, m := &wr.SGE[0], wr.Remote
+	g := e.Region
+	r := s.sends.slot(s.sends.posted)
+	r.id, r.local, r.target = wr.WRID, g.addr+e.Offset, m.Addr+wr.RemoteOffset
+	r.length, r.sent, r.pending, r.cut = e.Length, 0, 1, s.setup.fragmentSize(e.Length)
+	r.op, r.wire, r.flags, r.status, r.numSGE = wr.Opcode, s.wire[wr.Opcode&7], wr.Flags, verbs.StatusSuccess, 1
+	r.plain, r.begun, r.owes = true, false, false
+	r.imm = wr.Imm
+	s.setup.setKeys(r, g, m)
+}
+
+// takeOther checks a request in full and puts it into the slot at posted.
+func (s *sender) takeOther(wr *SendWR) error {
+	length, err := s.setup.check(wr)
+	if err != nil {
+		return err
+	}
+	r := s.sends.slot(s.sends.posted)
+	*r = sendSlot{
+		id: wr.WRID, length: uint32(length), pending: 1, cut: s.setup.fragmentSize(uint32(length)),
+		op: wr.Opcode, wire: s.wire[wr.Opcode&7], flags: wr.Flags, numSGE: wr.NumSGE,
+		imm: wr.Imm, compareAdd: wr.CompareAdd, swap: wr.Swap, sge: wr.SGE,
+	}
+	if !isMessage(wr.Opcode) && length > 0 {
+		r.target = wr.Remote.Addr + wr.RemoteOffset
+		s.setup.setKeys(r, nil, wr.Remote)
+	}
+	switch {
+	case wr.Flags&verbs.SendInline != 0:
+		s.copyInline(wr)
+	case wr.NumSGE == 1 && length > 0:
+		e := &wr.SGE[0]
+		r.plain, r.local = true, e.Region.addr+e.Offset
+		s.setup.setKeys(r, e.Region, nil)
+	}
+	return nil
+}
+
+// copyInline copies the bytes of an inline request, because dispatch may come after the post.
+func (s *sender) copyInline(wr *SendWR) {
+	dst := s.inlineOf(s.sends.posted)
+	for i := range wr.NumSGE {
+		e := &wr.SGE[i]
+		dst = dst[copy(dst, e.Region.Bytes()[e.Offset:][:e.Length]):]
+	}
+}
+
+// inlineOf returns the inline bytes of a request.
+func (s *sender) inlineOf(seq uint32) []byte {
+	size := s.setup.cfg.MaxInline
+	return s.inline[int(s.sends.index(seq))*size:][:size]
+}
+
+// completed takes the completion of a send request of a lane. Its tag names an entry of the ledger.
+// RC completes in order, so the entries before it have succeeded, also those that did not ask for a
+// completion.
+func (s *sender) completed(l *lane, wc *verbs.WC, t tag) {
+	before := t.entry() - l.head
+	if t.generation() != l.generation || t.lane() != l.index || before >= l.posted-l.head {
+		s.setup.cq.stale(l)
+		return
+	}
+	if wc.Status == verbs.StatusSuccess {
+		s.retire(l, before+1)
+		return
+	}
+	if !l.life.failing {
+		s.retire(l, before)
+	}
+	if l.life.state != laneUp || s.failover.survives(l, wc.Status) {
+		// This entry is in doubt, and so is everything after the first failure.
+		l.life.failing, l.life.drained = true, t.entry()+1
+		s.failover.laneDown(l, statusError(wc.Status))
+		return
+	}
+	if e := l.at(l.head); e.kind() != kindControl {
+		s.sends.slots[e.slot()].fail(wc.Status, wc.VendorErr)
+	}
+	s.retire(l, 1)
+	s.failover.failed(l, wc.Status)
+}
+
+// retire ends the oldest n entries of a lane.
+func (s *sender) retire(l *lane, n uint32) {
+	bytes, messages := l.retire(n, s.sends.slots)
+	s.inflight -= int(n)
+	s.messages -= messages
+	if s.picker.policy == TwoChoices {
+		s.picker.measure(l, bytes)
+	}
+}
+
+// report writes the completions of requests that have ended, in posting order, and returns how many
+// it wrote. Unsignaled successes have no completion.
+func (s *sender) report(dst []WC) (n int) {
+	r := &s.sends
+	for r.reported != r.posted {
+		one := r.slot(r.reported)
+		if one.pending != 0 {
+			return n
+		}
+		if one.status == verbs.StatusSuccess && one.flags&verbs.SendSignaled == 0 {
+			r.reported++
+			continue
+		}
+		if n == len(dst) {
+			return n
+		}
+		wc := &dst[n]
+		if s.failover.err != nil {
+			s.afterFailure(one)
+		}
+		wc.WRID, wc.QP, wc.Status, wc.VendorErr = one.id, s.setup.owner, one.status, 0
+		wc.Opcode, wc.Flags, wc.ByteLen, wc.Imm = one.op.WC(), WCHasLength, one.length, 0
+		if one.status != verbs.StatusSuccess {
+			wc.VendorErr = one.vendor
+		}
+		n++
+		r.reported++
+	}
+	return n
+}
+
+// afterFailure flushes a notified request behind one that failed, although all of it may have been
+// acknowledged: its receiver, which is notified in order, never learns of it.
+func (s *sender) afterFailure(r *sendSlot) {
+	if r.status != verbs.StatusSuccess {
+		s.failureReported = true
+	} else if s.failureReported && r.op == verbs.OpRDMAWriteWithImm {
+		r.fail(verbs.StatusWRFlushErr, 0)
+	}
+}
+
+// flush ends what no NIC has: staged entries, requests that were not handed over, and notifications
+// that were not sent.
+func (s *sender) flush() {
+	for _, l := range s.setup.all {
+		for l.tail != l.posted {
+			e := l.unstage()
+			s.inflight--
+			if e.kind() >= kindMessage {
+				s.messages--
+			}
+			s.sends.slots[e.slot()].flush()
+		}
+		l.listed = false
+		s.mark(l)
+	}
+	s.staged = s.staged[:0]
+	r := &s.sends
+	for ; r.dispatched != r.posted; r.dispatched++ {
+		r.slot(r.dispatched).flush()
+	}
+	for seq := r.reported; s.owed > 0 && seq != r.posted; seq++ {
+		if one := r.slot(seq); one.owes {
+			one.owes = false
+			one.flush()
+			s.owed--
+		}
+	}
+}
+
+// silent reports whether a lane still has requests that ended without a completion, and could not
+// be marked yet.
+func (s *sender) silent() bool {
+	for _, l := range s.setup.all {
+		if l.silent && !l.idle() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,144 @@
+package ibverbx
+
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// setup is what the parts of a VirtualQP have in common. It is written while the VirtualQP is
+// built and connected, and read only after that.
+type setup struct {
+	// owner is the VirtualQP, as completions and events name it. Parts call no method of it.
+	owner *VirtualQP
+	// num is unique on the VirtualCQ.
+	num uint32
+	// incarnation names this VirtualQP in its card and in control messages; never 0.
+	incarnation uint64
+	// peer is the incarnation of the peer; 0 before Connect.
+	peer uint64
+	// cfg has its defaults filled in.
+	cfg Config
+	// rails are those of cq.
+	rails *Rails
+	// cq is where the completions of all lanes arrive.
+	cq *VirtualCQ
+	// shared is where the engine's receives come from; nil if every lane has its own.
+	shared *sharedReceives
+	// scheme is nil if direct.
+	scheme notifier
+	// direct says that the only lane passes everything through.
+	direct bool
+
+	// all are the lanes by index: data lanes first, then the message lane and the notify lane.
+	all []*lane
+	// lanes are the data lanes: the first ones of all.
+	lanes []*lane
+	// messageLane carries SENDs and atomics; nil if direct.
+	messageLane *lane
+	// notifyLane carries the notifications of Spray; nil in other schemes.
+	notifyLane *lane
+
+	// remoteRails is the number of the peer's rails, by which its keys are counted; 0 before Connect.
+	remoteRails int
+	// maxMsg is the size of the largest fragment that every lane and the peer can take, in bytes.
+	maxMsg uint32
+	// mtu is the smallest of the rails, in bytes.
+	mtu uint32
+}
+
+// touch makes the next report look at the VirtualQP.
+func (u *setup) touch() { u.cq.touch(u.owner) }
+
+func (u *setup) opError(op string, err error) error {
+	return verbs.NewOpError(op, fmt.Sprintf("virtual QP %d", u.num), 0, err)
+}
+
+// takesShared reports whether the receives of a lane come from the SRQ.
+func (u *setup) takesShared(l *lane) bool { return u.shared != nil && l.role != roleMessage }
+
+// receives is how many receives of the engine's can be filled before it looks at any.
+func (u *setup) receives() int {
+	if u.shared != nil {
+		return u.shared.depth * u.rails.Len()
+	}
+	return (u.cfg.Lanes + 1) * u.cfg.NotifyDepth
+}
+
+// fragmentSize returns the size of the fragments of a request, in bytes: Config.FragmentSize or, if
+// that is 0, equal parts for all lanes. The bounds are what makes a fragment worth its doorbell and
+// what every NIC can take.
+func (u *setup) fragmentSize(length uint32) uint32 {
+	if u.cfg.FragmentSize != 0 {
+		return min(u.cfg.FragmentSize, u.maxMsg)
+	}
+	if length <= minFragment {
+		return min(max(length, 1), u.maxMsg)
+	}
+	part := (uint64(length)-1)/uint64(len(u.lanes)) + 1
+	part = (part + uint64(u.mtu) - 1) / uint64(u.mtu) * uint64(u.mtu)
+	return uint32(min(max(part, minFragment), wantFragment, uint64(u.maxMsg)))
+}
+
+// plan returns the lanes of a VirtualQP: data lanes spread over the rails, then the message lane
+// and, with Spray, the notify lane. The C++ implementation lays blocks of QPs over the rails, and
+// has one more QP for notifications, which takes atomics too.
+func (u *setup) plan() (lanes []laneConfig) {
+	n, rails := u.cfg.Lanes, u.rails.Len()
+	for i := range n {
+		lc := laneConfig{index: i, rail: i % rails, recvs: u.cfg.NotifyDepth}
+		if u.cfg.CxxPeer {
+			lc.rail = i * rails / n
+		}
+		if u.direct {
+			lc.recvs = u.cfg.RecvDepth
+		}
+		lanes = append(lanes, lc)
+	}
+	if u.direct {
+		return lanes
+	}
+	// The message lane holds the user's receives. It is on the same rail for all VirtualQPs, because
+	// atomics of two NICs are not atomic together.
+	message := laneConfig{index: n, role: roleMessage, recvs: u.cfg.RecvDepth}
+	notify := laneConfig{index: n + 1, role: roleNotify, rail: (n + 1) % rails, recvs: u.cfg.NotifyDepth}
+	switch {
+	case u.cfg.Scheme != Spray:
+		return append(lanes, message)
+	case u.cfg.CxxPeer:
+		notify.index, notify.rail = n, 0
+		return append(lanes, notify)
+	}
+	return append(lanes, message, notify)
+}
+
+// isPlain reports whether a request is legal and a WRITE or READ of one piece of memory without
+// special flags. All other requests take the slower way through check.
+func (u *setup) isPlain(wr *SendWR) bool {
+	e, m := &wr.SGE[0], wr.Remote
+	r := e.Region
+	length := uint64(e.Length)
+	return wr.NumSGE == 1 && plainOps>>wr.Opcode&1 != 0 && wr.Flags&^plainFlags == 0 &&
+		r != nil && m != nil && r.rails == u.rails && length != 0 &&
+		e.Offset <= r.length && length <= r.length-e.Offset &&
+		wr.RemoteOffset <= m.Length && length <= m.Length-wr.RemoteOffset && len(m.RKeys) >= u.remoteRails
+}
+
+const (
+	plainOps   = uint32(1<<verbs.OpRDMAWrite | 1<<verbs.OpRDMAWriteWithImm | 1<<verbs.OpRDMARead)
+	plainFlags = verbs.SendSignaled | verbs.SendSolicited | verbs.SendFence
+)
+
+// setKeys notes the keys of a request for every rail that lanes use.
+func (u *setup) setKeys(s *sendSlot, r *Region, m *RemoteRegion) {
+	if r != nil {
+		for i := range u.rails.rails {
+			s.keys[i].local = r.lkeys[i]
+		}
+	}
+	if m != nil {
+		for i := range u.remoteRails {
+			s.keys[i].remote = m.RKeys[i]
+		}
+	}
+}
