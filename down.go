@@ -44,7 +44,7 @@ func (f *failover) listen() {
 	for range pollBatch {
 		n, err := f.setup.cfg.Control.Recv(f.link.buf[:])
 		if errors.Is(err, ErrPeerGone) && f.state == stateConnected {
-			f.fail(f.setup.all[0], err)
+			f.fail(nil, err)
 		}
 		if err != nil || n == 0 {
 			return // any other error of the channel means that a message is lost
@@ -67,7 +67,7 @@ func (f *failover) handle(m *ctlMessage) {
 		return
 	case m.kind == ctlReset:
 		if f.state == stateConnected {
-			f.fail(u.all[0], fmt.Errorf("%w: the VirtualQP at the other end is gone", ErrPeerGone))
+			f.fail(nil, fmt.Errorf("%w: the VirtualQP at the other end is gone", ErrPeerGone))
 		}
 		return
 	case m.from != u.peer:
@@ -93,7 +93,7 @@ var ErrPeerGone = errors.New("the peer is gone")
 
 // violation ends the VirtualQP because a control message cannot be true.
 func (f *failover) violation(format string, args ...any) {
-	f.fail(f.setup.all[0], fmt.Errorf("the peer does not keep to the control protocol: %s", fmt.Sprintf(format, args...)))
+	f.fail(nil, fmt.Errorf("the peer does not keep to the control protocol: %s", fmt.Sprintf(format, args...)))
 }
 
 // sendDown announces the end of the last generation, and sets the time to repeat it.

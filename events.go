@@ -46,8 +46,10 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind EventKind
 	QP   *VirtualQP
-	// Lane and Rail say where.
-	Lane, Rail int
+	// Lane is the index of the lane; -1 if the VirtualQP failed and no single lane is to blame.
+	Lane int
+	// Rail is the rail of the lane; -1 if Lane is.
+	Rail int
 	// Err says why.
 	Err error
 }
@@ -120,7 +122,11 @@ func (e *Event) log(to *slog.Logger) {
 	case EventLaneUp, EventRailUp, EventRecovered:
 	}
 	attrs := make([]slog.Attr, 0, 5)
-	attrs = append(attrs, slog.Uint64("vqp", e.QP.setup.incarnation), slog.Int("lane", e.Lane), slog.Int("rail", e.Rail), slog.String("device", e.QP.setup.rails.rails[e.Rail].name))
+	attrs = append(attrs, slog.Uint64("vqp", e.QP.setup.incarnation))
+	if e.Rail >= 0 {
+		device := e.QP.setup.rails.rails[e.Rail].name
+		attrs = append(attrs, slog.Int("lane", e.Lane), slog.Int("rail", e.Rail), slog.String("device", device))
+	}
 	if e.Err != nil {
 		attrs = append(attrs, slog.Any("cause", e.Err))
 	}

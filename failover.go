@@ -145,15 +145,21 @@ func statusError(status verbs.Status) error { return fmt.Errorf("%s: %s", status
 
 // fail ends the VirtualQP. The error is visible at once, every lane stops, and outstanding requests
 // are flushed. Fragments that a NIC has end when the NIC gives them back, so that no buffer is
-// touched after its completion.
+// touched after its completion. l is the lane to blame, nil if it is the peer or no single lane.
 func (f *failover) fail(l *lane, cause error) {
 	if f.err != nil {
 		return
 	}
-	f.err = f.setup.opError(fmt.Sprintf("lane %d on rail %d (%s)", l.index, l.rail, f.setup.rails.rails[l.rail].name), cause)
+	e, where := Event{Kind: EventFailed, QP: f.setup.owner, Lane: -1, Rail: -1}, "connection"
+	if l != nil {
+		e.Lane, e.Rail = int(l.index), int(l.rail)
+		where = fmt.Sprintf("lane %d on rail %d (%s)", l.index, l.rail, f.setup.rails.rails[l.rail].name)
+	}
+	f.err = f.setup.opError(where, cause)
 	f.state = stateFailed
 	f.emptied = f.setup.cq.barriers()
-	f.setup.cq.notice(Event{Kind: EventFailed, QP: f.setup.owner, Lane: int(l.index), Rail: int(l.rail), Err: f.err})
+	e.Err = f.err
+	f.setup.cq.notice(e)
 	for _, l := range f.setup.all {
 		if l.life.state == laneUp {
 			l.errState()
@@ -451,17 +457,17 @@ func (f *failover) probePeer() {
 // expire ends the VirtualQP because a request has missed its deadline.
 func (f *failover) expire(r *sendSlot) {
 	r.fail(verbs.StatusRetryExcErr, 0)
-	l := f.setup.all[0]
-	for _, other := range f.setup.all {
-		if other.life.state != laneUp {
-			l = other
+	cause := fmt.Errorf("%w: a request has not ended within %v", ErrDeadline, f.setup.cfg.Deadline)
+	var blamed *lane
+	for _, l := range f.setup.all {
+		if l.life.state != laneUp {
+			blamed = l
 		}
 	}
-	cause := fmt.Errorf("%w: a request has not ended within %v", ErrDeadline, f.setup.cfg.Deadline)
-	if l.life.cause != nil {
-		cause = fmt.Errorf("%w; lane %d is out of service: %w", cause, l.index, l.life.cause)
+	if blamed != nil {
+		cause = fmt.Errorf("%w; lane %d is out of service: %w", cause, blamed.index, blamed.life.cause)
 	}
-	f.fail(l, cause)
+	f.fail(blamed, cause)
 }
 
 // ErrDeadline says that a request did not end within Config.Deadline.

@@ -252,7 +252,7 @@ func (r *receiver) arrived(m message) {
 	case r.early.Len() == 0 && r.notifications.Len() > 0:
 		r.notify(&m)
 	case r.early.Full():
-		r.failover.fail(r.setup.lanes[0], errTooEarly)
+		r.failover.fail(nil, errTooEarly)
 	default:
 		*r.early.Extend() = m
 	}

@@ -1,0 +1,129 @@
+package ibverbx
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"ibverbx/internal/nullnic"
+)
+
+func TestLaneSet(t *testing.T) {
+	s, other := newLaneSet(130), newLaneSet(130)
+	if s.first() != -1 {
+		t.Errorf("first of an empty set = %d, want -1", s.first())
+	}
+	for _, lane := range []uint16{129, 64, 63, 0} {
+		s.add(lane)
+		if s.first() != int(lane) || !s.has(lane) {
+			t.Errorf("after add(%d): first = %d, has = %v", lane, s.first(), s.has(lane))
+		}
+	}
+	s.remove(0)
+	if n := s.moveTo(other); n != 3 || s.first() != -1 || other.first() != 63 || other.has(0) || !other.has(129) {
+		t.Errorf("moveTo = %d, leaves %v and gives %v", n, s, other)
+	}
+}
+
+// TestBarrier: a barrier is passed after two empty polls of its rail.
+func TestBarrier(t *testing.T) {
+	c := newTestCQ(t, 2)
+	c.idle = [MaxRails]uint64{7, 9}
+	all, one := c.barriers(), c.barrier(0)
+	for want := range 3 {
+		if got := c.passed(0, one); got != (want == 2) {
+			t.Errorf("after %d empty polls passed = %v", want, got)
+		}
+		if c.passedAll(&all) {
+			t.Errorf("barriers are passed, and rail 1 was not polled")
+		}
+		c.idle[0]++
+	}
+	c.idle[1] += 2
+	if !c.passedAll(&all) {
+		t.Error("barriers are not passed")
+	}
+}
+
+// newTestCQ returns a VirtualCQ on NICs that do nothing.
+func newTestCQ(t *testing.T, rails int) *VirtualCQ {
+	t.Helper()
+	var cfgs []RailConfig
+	for i := range rails {
+		cfgs = append(cfgs, RailConfig{Context: nullnic.New("null", uint32(i+1))})
+	}
+	r, err := NewRails(cfgs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.NewCQ(CQConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestWatchdog: a silent peer is asked every half second while the oldest request stays the same, and
+// a deadline counts when the CQs were found empty, or after a grace time.
+func TestWatchdog(t *testing.T) {
+	c, now := newTestCQ(t, 1), callClock{}
+	w := watchdog{setup: &setup{cq: c}, time: &now}
+	for _, step := range []struct {
+		at      int64
+		oldest  uint32
+		waiting bool
+		want    bool
+	}{
+		{0, 0, false, false},
+		{1, 5, true, false},
+		{probeTime, 5, true, false},
+		{probeTime + 1, 5, true, true},
+		{probeTime + 2, 5, true, false},
+		{2*probeTime + 1, 6, true, false}, // another request: the time begins again
+		{3*probeTime + 1, 6, true, true},
+	} {
+		now.now = step.at
+		if got := w.silent(step.oldest, step.waiting); got != step.want {
+			t.Errorf("at %d: silent(%d, %v) = %v, want %v", step.at, step.oldest, step.waiting, got, step.want)
+		}
+	}
+	const deadline = int64(10)
+	if now.now = deadline; w.expired(deadline) {
+		t.Error("expired at the deadline")
+	}
+	if now.now++; w.expired(deadline) {
+		t.Error("expired before the CQs were found empty")
+	}
+	c.idle[0] += 2
+	if !w.expired(deadline) {
+		t.Error("not expired after the CQs were found empty")
+	}
+	w.late = false
+	w.expired(deadline)
+	if now.now += lateGrace + 1; !w.expired(deadline) {
+		t.Error("not expired after the grace time")
+	}
+}
+
+// TestFailureWithoutLane: when the peer is gone, neither the error, nor the event, nor the log blames a
+// lane.
+func TestFailureWithoutLane(t *testing.T) {
+	c := newTestCQ(t, 1)
+	var log bytes.Buffer
+	q, err := c.NewQP(Config{Lanes: 2, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.failover.fail(nil, ErrPeerGone)
+	var events [2]Event
+	if n := c.Events(events[:]); n != 1 || events[0].Kind != EventFailed || events[0].Lane != -1 || events[0].Rail != -1 {
+		t.Errorf("events = %+v, want one failure without a lane", events[:n])
+	}
+	for _, text := range []string{q.Err().Error(), log.String()} {
+		if !errors.Is(q.Err(), ErrPeerGone) || strings.Contains(text, "lane") || !strings.Contains(text, "the peer is gone") {
+			t.Errorf("%q blames a lane, or does not name the cause", text)
+		}
+	}
+}
