@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 
@@ -12,43 +13,43 @@ import (
 // CardVersion is the version of the cards that this package writes and reads.
 const CardVersion = 1
 
-// Card is what a peer needs to connect to a VirtualQP. It comes from a peer: DecodeCard
-// and Connect check everything in it.
+// Card is what a peer needs to connect to a VirtualQP. DecodeCard and Connect check everything in it.
 type Card struct {
 	Version int `json:"version"`
-	// Incarnation is a random number of this VirtualQP, below 2^53: another one behind the
-	// same address is another peer.
+	// Incarnation is a random number of this VirtualQP, below 2^53. Another number behind the same
+	// address is another peer.
 	Incarnation uint64 `json:"incarnation"`
 	// Scheme must be the same on both sides.
 	Scheme Scheme `json:"scheme"`
-	// Rails is how many rails this side has; keys of its regions are counted by them.
+	// Rails is how many rails this side has. Its regions have one key per rail.
 	Rails int `json:"rails"`
-	// AtomicRail is the one that all atomics on this side's memory go through.
+	// AtomicRail is the rail that all atomics on this side's memory go through.
 	AtomicRail int `json:"atomic_rail"`
-	// DataLanes is how many of the lanes, the first ones, carry data. MessageLane and
-	// NotifyLane are the indices of those two, -1 if there is none: one lane that passes
-	// everything through has neither, and only Spray has the second.
-	DataLanes   int `json:"data_lanes"`
+	// DataLanes is how many lanes carry data. They are the first ones in Lanes.
+	DataLanes int `json:"data_lanes"`
+	// MessageLane is the index of the message lane; -1 if a single lane passes everything through.
 	MessageLane int `json:"message_lane"`
-	NotifyLane  int `json:"notify_lane"`
-	// MaxMsgSize is the largest fragment that all lanes of this side can carry, and
-	// MaxRdAtomic how many READs and atomics each can have outstanding.
-	MaxMsgSize  uint64 `json:"max_msg_sz"`
-	MaxRdAtomic uint8  `json:"max_rd_atomic"`
+	// NotifyLane is the index of the notify lane; -1 unless the scheme is Spray.
+	NotifyLane int `json:"notify_lane"`
+	// MaxMsgSize is the largest fragment that all lanes of this side can carry, in bytes.
+	MaxMsgSize uint64 `json:"max_msg_sz"`
+	// MaxRdAtomic is how many READs and atomics each lane can have outstanding.
+	MaxRdAtomic uint8 `json:"max_rd_atomic"`
 	// Window is how many numbers of DQPLB this side can put in order.
 	Window uint32     `json:"window,omitempty"`
 	Limits CardLimits `json:"limits"`
 	Lanes  []CardLane `json:"lanes"`
 }
 
-// CardLimits says how much this side has outstanding at the most.
+// CardLimits is how much this side has outstanding at most.
 type CardLimits struct {
-	// SendDepth counts requests, and RecvDepth receives of each kind.
+	// SendDepth counts requests.
 	SendDepth int `json:"send_depth"`
+	// RecvDepth counts the receives of each kind.
 	RecvDepth int `json:"recv_depth"`
 }
 
-// CardLane is one lane: the rail that it is on, and the address of its QP.
+// CardLane is the rail of a lane and the address of its QP.
 type CardLane struct {
 	Rail            int       `json:"rail"`
 	QPN             uint32    `json:"qpn"`
@@ -61,7 +62,7 @@ type CardLane struct {
 	Extra           []byte    `json:"extra,omitempty"`
 }
 
-// endpoint returns the address in the words of package verbs.
+// endpoint returns the address in the terms of package verbs.
 func (l *CardLane) endpoint() verbs.Endpoint {
 	return verbs.Endpoint{
 		QPN: l.QPN, PSN: l.PSN, LID: l.LID, GID: l.GID, MTU: l.MTU,
@@ -69,7 +70,7 @@ func (l *CardLane) endpoint() verbs.Endpoint {
 	}
 }
 
-// Card returns what the peer needs.
+// Card returns what the peer needs to connect.
 func (q *VirtualQP) Card() (*Card, error) {
 	if q.failover.state == stateClosed {
 		return nil, q.setup.opError("make card", verbs.ErrClosed)
@@ -106,7 +107,7 @@ func (q *VirtualQP) Card() (*Card, error) {
 // Encode returns the card as JSON.
 func (c *Card) Encode() ([]byte, error) { return json.Marshal(c) }
 
-// DecodeCard reads a card and checks it. An error says what is wrong and where.
+// DecodeCard reads a card and checks it. The error names the field that is wrong.
 func DecodeCard(b []byte) (*Card, error) {
 	c := &Card{}
 	if err := strictjson.Decode(b, maxCardBytes, c); err != nil {
@@ -121,7 +122,7 @@ func DecodeCard(b []byte) (*Card, error) {
 // maxCardBytes bounds a card. A thousand lanes with an address each need a quarter of it.
 const maxCardBytes = 1 << 20
 
-// validate checks a card on its own.
+// validate checks a card by itself.
 func (c *Card) validate() error {
 	for _, f := range [...]struct {
 		name        string
@@ -141,13 +142,13 @@ func (c *Card) validate() error {
 			return verbs.Invalidf("%s is %d: want %d to %d", f.name, f.v, f.min, f.max)
 		}
 	}
-	if c.Scheme == DQPLB && (c.Window < 1 || c.Window > originalWindow) {
-		return verbs.Invalidf("window is %d: want 1 to %d", c.Window, originalWindow)
+	if c.Scheme == DQPLB && (c.Window < 1 || c.Window > cxxWindow) {
+		return verbs.Invalidf("window is %d: want 1 to %d", c.Window, cxxWindow)
 	}
 	return c.validateLanes()
 }
 
-// validateLanes checks that every lane has one role, and an address.
+// validateLanes checks that every lane has one role and an address.
 func (c *Card) validateLanes() error {
 	special := 0
 	for _, f := range [...]struct {
@@ -181,4 +182,84 @@ func (c *Card) validateLanes() error {
 		return verbs.Invalidf("atomic_rail is %d, and the message lane is on rail %d", c.AtomicRail, c.Lanes[c.MessageLane].Rail)
 	}
 	return nil
+}
+
+// Connect connects every lane to the peer's lane of the same index. If a lane cannot be connected, the
+// error says which and why. The VirtualQP can then be connected again, with its receives still
+// posted, but its card has changed.
+func (q *VirtualQP) Connect(remote *Card) error {
+	if remote == nil {
+		return q.setup.opError("connect", verbs.Invalidf("no card"))
+	}
+	if err := remote.validate(); err != nil {
+		return q.setup.opError("connect", err)
+	}
+	return q.connect(remote, func(l *lane, to verbs.Endpoint) error { return l.qp.Connect(to) })
+}
+
+// connect checks that a card fits and takes all lanes to RTS, or leaves everything as it was.
+func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) error) error {
+	if q.failover.state != stateNew {
+		return q.setup.opError("connect", fmt.Errorf("%w: it was connected or closed before", verbs.ErrState))
+	}
+	if err := q.fits(remote); err != nil {
+		return q.setup.opError("connect", err)
+	}
+	for i, l := range q.setup.all {
+		if err := one(l, remote.Lanes[i].endpoint()); err != nil {
+			return q.setup.opError("connect", errors.Join(fmt.Errorf("lane %d on rail %d (%s): %w", i, l.rail, q.setup.rails.rails[l.rail].name, err), q.disconnect(i)))
+		}
+		l.remoteRail = uint8(remote.Lanes[i].Rail)
+		l.life.remoteHome = l.remoteRail
+	}
+	q.setup.remoteRails = remote.Rails
+	q.setup.peer = remote.Incarnation
+	q.setup.maxMsg = uint32(min(uint64(q.setup.maxMsg), remote.MaxMsgSize))
+	if q.setup.scheme != nil {
+		q.recv.connected(q.setup.scheme.connected(remote))
+	}
+	q.failover.state = stateConnected
+	if q.setup.cfg.Control != nil {
+		q.failover.skipEvents()
+		q.time.tick()
+		q.setup.cq.driven = append(q.setup.cq.driven, q)
+	}
+	return nil
+}
+
+// fits checks that a peer's VirtualQP has the same layout as this one.
+func (q *VirtualQP) fits(remote *Card) error {
+	special := func(l *lane) int {
+		if l == nil {
+			return -1
+		}
+		return int(l.index)
+	}
+	switch {
+	case remote.Scheme != q.setup.cfg.Scheme:
+		return verbs.Invalidf("the peer's scheme is %s, this side's %s", remote.Scheme, q.setup.cfg.Scheme)
+	case len(remote.Lanes) != len(q.setup.all) || remote.DataLanes != len(q.setup.lanes):
+		return verbs.Invalidf("the peer has %d lanes, %d of them for data, this side %d and %d",
+			len(remote.Lanes), remote.DataLanes, len(q.setup.all), len(q.setup.lanes))
+	case remote.MessageLane != special(q.setup.messageLane) || remote.NotifyLane != special(q.setup.notifyLane):
+		return verbs.Invalidf("the peer's message and notify lanes are %d and %d, this side's %d and %d",
+			remote.MessageLane, remote.NotifyLane, special(q.setup.messageLane), special(q.setup.notifyLane))
+	}
+	return nil
+}
+
+// disconnect takes the first n lanes, and the one that failed, back to where they were.
+func (q *VirtualQP) disconnect(n int) error {
+	var errs []error
+	for _, l := range q.setup.all[:n+1] {
+		if l.qp.State() == verbs.StateInit {
+			continue // it was not connected
+		}
+		err := l.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState)
+		if err == nil {
+			err = q.recv.prepare(l)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }

@@ -9,21 +9,21 @@ import (
 	"ibverbx/verbs"
 )
 
-// Policy says which lane a fragment goes to.
+// Policy chooses the lane of a fragment.
 type Policy uint8
 
 // Policies.
 const (
-	// AutoPolicy is TwoChoices if the ports of the rails differ in speed, and RoundRobin
-	// otherwise: lanes in turn would make a fast rail wait for a slow one.
+	// AutoPolicy is TwoChoices if the ports of the rails differ in speed, and RoundRobin otherwise.
+	// Taking lanes in turn would make a fast rail wait for a slow one.
 	AutoPolicy Policy = iota
 	// RoundRobin takes the lanes in turn.
 	RoundRobin
 	// LeastBytes takes the lane with the fewest bytes outstanding.
 	LeastBytes
-	// TwoChoices looks at two lanes and takes the one that would be done first, by the
-	// bytes outstanding and the rate and latency that the lane had lately. Lanes of unequal
-	// speed get unequal shares, and one that is silent gets nothing.
+	// TwoChoices looks at two lanes and takes the one that would finish first, by its outstanding
+	// bytes and its recent rate and latency. Lanes of unequal speed get unequal shares, and a silent
+	// lane gets nothing.
 	TwoChoices
 )
 
@@ -48,62 +48,60 @@ func (p *Policy) UnmarshalText(b []byte) error {
 	return verbs.Invalidf("there is no policy %q: want auto, round-robin, least-bytes or two-choices", b)
 }
 
-// Config describes a VirtualQP. The zero value is a good one.
+// Config describes a VirtualQP. The zero value is a good choice.
 type Config struct {
-	// Lanes is how many physical QPs carry data, spread evenly over the rails. Zero
-	// means 4 for every rail.
+	// Lanes is how many physical QPs carry data, spread evenly over the rails. Zero means 4 per rail.
 	Lanes int
-	// Scheme is how the receiver learns of a WRITE_WITH_IMM. Both sides must have the
-	// same. Zero means Tally.
+	// Scheme is how the receiver learns of a WRITE_WITH_IMM. It must be the same on both sides. Zero
+	// means Tally.
 	Scheme Scheme
 	// Policy chooses the lane of a fragment. Zero means AutoPolicy.
 	Policy Policy
-	// SendDepth and RecvDepth are how many requests can be outstanding; RecvDepth counts
-	// notification and data receives each. SendDepth is rounded up to a power of two.
+	// SendDepth is how many requests can be outstanding. It is rounded up to a power of two. Zero
+	// means 256.
+	SendDepth int
+	// RecvDepth is how many notification receives, and how many data receives, can be outstanding.
 	// Zero means 256.
-	SendDepth, RecvDepth int
-	// LaneDepth is how many physical requests a lane can have outstanding. Zero
-	// means 128.
+	RecvDepth int
+	// LaneDepth is how many physical requests a lane can have outstanding. Zero means 128.
 	LaneDepth int
-	// NotifyDepth is how many receives the engine keeps posted on a lane for what a
-	// scheme sends. Zero means 64.
+	// NotifyDepth is how many receives the engine keeps posted on a lane for messages of the scheme.
+	// Zero means 64.
 	NotifyDepth int
-	// FragmentSize is how many bytes a fragment carries. Zero means that it is chosen
-	// by the length of the request, so that a large one uses all lanes and a small one
-	// is not cut.
+	// FragmentSize is how many bytes a fragment carries. Zero means that the length of the request
+	// decides, so that a large request uses all lanes and a small one is not cut.
 	FragmentSize uint32
 	// MaxInline is how many bytes an inline request may carry. Zero means 64.
 	MaxInline int
-	// SignalInterval is how many physical requests of a lane share one completion at
-	// the most. Zero means 16.
+	// SignalInterval is how many physical requests of a lane share one completion at most. Zero
+	// means 16.
 	SignalInterval int
-	// Now is a clock in nanoseconds, which the policy TwoChoices measures lanes by: it is
-	// read once in a post or a poll. Nil means the monotonic clock.
+	// Now is a clock in nanoseconds, for the policy TwoChoices and for Control. It is read once in a
+	// post or a poll. Nil means the monotonic clock.
 	Now func() int64
-	// Control is how the two ends agree on lanes that are lost and bring them back. Nil
-	// means that the loss of a lane ends the VirtualQP. With it both ends must poll as
-	// long as they are connected, and the events of the rails' Contexts belong to the
-	// VirtualCQ.
+	// Control is how the two ends agree on lanes that are lost and bring them back. With it, both ends
+	// must poll as long as they are connected, and the VirtualCQ takes the events of the rails'
+	// Contexts. Nil means that the loss of a lane ends the VirtualQP.
 	Control Control
-	// Deadline is how long a request may take, recovery included, before the VirtualQP
-	// ends in ErrDeadline. Zero means 60 s. It needs Control.
+	// Deadline is how long a request may take, recovery included, before the VirtualQP ends in
+	// ErrDeadline. Zero means 60 s. It needs Control.
 	Deadline time.Duration
-	// KeepAtomics keeps the VirtualQP up when an atomic is in doubt because its lane was
-	// lost: only the atomic fails then.
+	// KeepAtomics keeps the VirtualQP up when an atomic is in doubt because its lane was lost. Then only
+	// the atomic fails.
 	KeepAtomics bool
-	// Log gets a record of every event of the VirtualQP: lanes and rails that are lost
-	// are warnings, those that return are for information, its end in an error is an
-	// error. Nil means no log; the events are there in any case (VirtualCQ.Events).
+	// Log gets a record of every event of the VirtualQP. A lost lane or rail is a warning, a restored one
+	// is information, and the failure of the VirtualQP is an error. Nil means no log. VirtualCQ.Events
+	// has the events in any case.
 	Log *slog.Logger
-	// CxxPeer says that the peer is a VirtualQP of the C++ implementation in torchcomms
-	// (ConnectCxxPeer). The scheme must be DQPLB or Spray. Lanes are laid out over the rails
-	// as torchcomms does. With several lanes there are no SENDs and no data receives.
+	// CxxPeer says that the peer is a VirtualQP of the C++ implementation in torchcomms (ConnectCxxPeer).
+	// The scheme must be DQPLB or Spray. Lanes are laid out over the rails as torchcomms does. With
+	// several lanes there are no SENDs and no data receives.
 	CxxPeer bool
 	// Incarnation is the number of this VirtualQP in its card. Zero means a random one.
 	Incarnation uint64
-	// TrackSingleLane makes a VirtualQP with one lane keep a ring and a ledger of its requests,
-	// as one with several lanes does. Otherwise a single lane passes requests straight through.
-	// Control implies it.
+	// TrackSingleLane makes a VirtualQP with one lane keep a ring and a ledger of its requests, as one
+	// with several lanes does. Otherwise a single lane passes requests straight through. Control
+	// implies it.
 	TrackSingleLane bool
 }
 
@@ -112,9 +110,9 @@ const (
 	maxDepth     = 1 << 16
 	maxInline    = 256
 	maxFragment  = 1 << 30
-	maxMessage   = 1 << 31  // what one message may be at the most (IBTA: 2^31 bytes)
-	minFragment  = 16 << 10 // below it a chosen fragment is not worth its doorbell
-	wantFragment = 1 << 20  // above it a chosen fragment gains nothing
+	maxMessage   = 1 << 31  // longest message of a QP (IBTA: 2^31 bytes)
+	minFragment  = 16 << 10 // smallest fragment that is worth its doorbell
+	wantFragment = 1 << 20  // a larger fragment gains nothing
 )
 
 func (c Config) withDefaults(rails int) Config {
@@ -166,13 +164,13 @@ func (c *Config) validate() error {
 		return verbs.Invalidf("Config.Deadline is %v: want more than 0", c.Deadline)
 	}
 	if c.CxxPeer && c.Control != nil {
-		return verbs.Invalidf("Config.Control: the C++ original cannot bring lanes back")
+		return verbs.Invalidf("Config.Control: a C++ peer cannot bring lanes back")
 	}
 	if c.CxxPeer && c.Scheme == Tally {
-		return verbs.Invalidf("Config.Scheme is tally: the C++ original knows dqplb and spray")
+		return verbs.Invalidf("Config.Scheme is tally: a C++ peer knows dqplb and spray")
 	}
 	if c.CxxPeer && c.TrackSingleLane && c.Lanes == 1 {
-		return verbs.Invalidf("Config.TrackSingleLane: the C++ original does not track a single lane")
+		return verbs.Invalidf("Config.TrackSingleLane: a C++ peer does not track a single lane")
 	}
 	if c.Incarnation >= 1<<53 {
 		return verbs.Invalidf("Config.Incarnation is %d: want less than 2^53", c.Incarnation)

@@ -8,25 +8,25 @@ import (
 	"ibverbx/verbs"
 )
 
-// Control carries small datagrams between the two ends of a VirtualQP, beside its lanes:
-// by it they agree which lanes are out of service and how to bring them back. Neither call
-// blocks. It may lose, repeat, delay and reorder what it carries. If it can it should wake
-// the Waker of the VirtualCQ when a datagram has come. A Control is for one VirtualQP at each
-// end: what is for another is answered as if that were gone.
+// Control carries small datagrams between the two ends of a VirtualQP, beside its lanes. With it, the
+// ends agree which lanes are out of service and how to bring them back. Neither call blocks. A Control
+// may lose, repeat, delay and reorder datagrams. It should wake the Waker of the VirtualCQ when a
+// datagram has come. A Control serves one VirtualQP at each end: a datagram for another one is answered
+// as if that one were gone.
 type Control interface {
-	// Send sends a datagram of at most MaxControl bytes. An error means that this one is
-	// lost; it will be sent again.
+	// Send sends a datagram of at most MaxControl bytes. An error means that the datagram is lost. The
+	// engine sends it again.
 	Send(b []byte) error
-	// Recv takes a datagram into b, which has MaxControl bytes. n is 0 if there is none. An
-	// error that wraps ErrPeerGone ends the VirtualQP: the channel knows that nobody is at the
-	// other end, and lanes would only wait for it. Others mean nothing.
+	// Recv takes a datagram into b, which has MaxControl bytes. n is 0 if there is none. An error that
+	// wraps ErrPeerGone ends the VirtualQP: the channel knows that the other end is gone, and lanes
+	// would only wait for it. Other errors are ignored.
 	Recv(b []byte) (n int, err error)
 }
 
-// MaxControl is how long a datagram of a Control is at the most.
+// MaxControl is the longest datagram of a Control, in bytes.
 const MaxControl = 512
 
-// ctlKind says what a datagram is about.
+// ctlKind is the kind of a datagram.
 type ctlKind uint8
 
 const (
@@ -34,7 +34,7 @@ const (
 	ctlDown ctlKind = iota + 1
 	// ctlOffer has the address of a lane's next generation.
 	ctlOffer
-	// ctlReset answers a datagram for a VirtualQP that is not there any more.
+	// ctlReset answers a datagram for a VirtualQP that is gone.
 	ctlReset
 )
 
@@ -43,9 +43,9 @@ const (
 //	0        4         5      6      8            10      12     16          24         32
 //	| "ibvx" | version | kind | lane | generation | flags | recv |   from    |    to    | endpoint (offer) ...
 //
-// All numbers are little-endian. from and to are the incarnations of the two ends. recv is
-// how many receive completions the generation delivered (down), or with ctlHave which QP of
-// the other side this one is connected to (offer). The endpoint of an offer:
+// All numbers are little-endian. from and to are the incarnations of the two ends. recv is how many
+// receive completions the generation delivered (down), or with ctlHave the qpName of the QP that the
+// sender is connected to (offer). The endpoint of an offer:
 //
 //	32    36    40    42    43   44          45             46      48     64
 //	| qpn | psn | lid | mtu | rail | rd atomic | dest rd atomic | extra | gid  | extra bytes
@@ -65,9 +65,9 @@ const (
 	ctlMagic   = "ibvx"
 	ctlHeader  = 32
 	ctlOffered = 64
-	// ctlHave says in an offer that this side has the other's: its QP is connected.
+	// ctlHave says in an offer that the sender's QP is connected to the receiver's.
 	ctlHave = 1 << 0
-	// ctlAnswer says that it answers another: no answer is due.
+	// ctlAnswer says that no answer is due.
 	ctlAnswer = 1 << 1
 )
 
@@ -100,8 +100,7 @@ func (m *ctlMessage) encode(b []byte) (int, error) {
 	return n, nil
 }
 
-// decodeControl reads a datagram. It came from a peer: whatever is not exactly right is an
-// error.
+// decodeControl reads a datagram of a peer. Anything that is not exactly right is an error.
 func decodeControl(b []byte) (m ctlMessage, err error) {
 	if len(b) < ctlHeader || string(b[:4]) != ctlMagic {
 		return m, verbs.Invalidf("%d bytes are not a control message", len(b))
@@ -151,11 +150,11 @@ type pipe struct {
 	wake *verbs.Waker
 }
 
-// pipeDepth is how many datagrams wait in a pipe before new ones are lost.
+// pipeDepth is how many datagrams a pipe holds. More are lost.
 const pipeDepth = 256
 
-// ControlPair returns the two ends of a Control within one process. a and b, if not nil,
-// are woken when something has come for the first and the second end.
+// ControlPair returns the two ends of a Control within one process. a, if not nil, is woken when a
+// datagram has come for the first end, and b for the second.
 func ControlPair(a, b *verbs.Waker) (Control, Control) {
 	x, y := &pipe{wake: a}, &pipe{wake: b}
 	x.peer, y.peer = y, x

@@ -9,22 +9,23 @@ import (
 	"ibverbx/verbs"
 )
 
-// originalWindow is how far a C++ peer may run ahead with the numbers of DQPLB.
-const originalWindow = 1 << 23
+// cxxWindow is how far a C++ peer may run ahead with the numbers of DQPLB.
+const cxxWindow = 1 << 23
 
-// BusinessCard is the card of the C++ original. It has QP numbers and nothing else: what
-// else a peer must know (addresses, MTU, packet sequence numbers of 0) is agreed elsewhere.
+// BusinessCard is the card of the C++ implementation in torchcomms. It has QP numbers and nothing
+// else. The peers must agree by other means on addresses and MTU. Packet sequence numbers are 0.
 //
 //	{"qpNums":["0000000017","0000000018"],"notifyQpNum":"0000000019"}
 type BusinessCard struct {
-	// QPNums are the QPs that carry data, and NotifyQPNum the one for notifications,
-	// which the original has with more than one QP in every scheme; 0 if there is none.
-	QPNums      []uint32
+	// QPNums are the QPs that carry data.
+	QPNums []uint32
+	// NotifyQPNum is the QP for notifications. It exists in every scheme if there are several QPs, and
+	// is 0 otherwise.
 	NotifyQPNum uint32
 }
 
-// MarshalJSON writes the card as the original does: every number as a string of ten
-// digits, so that cards of as many QPs are equally long.
+// MarshalJSON writes the card as torchcomms does: every number is a string of ten digits, so that the
+// length of a card depends only on the number of QPs.
 func (b *BusinessCard) MarshalJSON() ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteString(`{"qpNums":[`)
@@ -38,8 +39,8 @@ func (b *BusinessCard) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// DecodeBusinessCard reads a card of the original and checks it. It takes the fields in any
-// order, numbers as strings of decimal digits, and nothing else.
+// DecodeBusinessCard reads a card of torchcomms and checks it. The fields may be in any order, and
+// numbers are strings of decimal digits. Nothing else is accepted.
 func DecodeBusinessCard(text []byte) (*BusinessCard, error) {
 	b, err := decodeBusinessCard(text)
 	if err != nil {
@@ -80,7 +81,7 @@ func decodeBusinessCard(text []byte) (*BusinessCard, error) {
 	return b, nil
 }
 
-// parseQPNum reads a QP number: 24 bits, digits and nothing else.
+// parseQPNum reads a QP number of at most 24 bits, in decimal digits.
 func parseQPNum(text string, lowest uint64) (uint32, error) {
 	for _, c := range []byte(text) {
 		if c < '0' || c > '9' {
@@ -94,8 +95,7 @@ func parseQPNum(text string, lowest uint64) (uint32, error) {
 	return uint32(n), nil
 }
 
-// BusinessCard returns what a C++ peer needs. The VirtualQP must be made for one
-// (Config.CxxPeer).
+// BusinessCard returns what a C++ peer needs to connect. It needs Config.CxxPeer.
 func (q *VirtualQP) BusinessCard() (*BusinessCard, error) {
 	if q.failover.state == stateClosed {
 		return nil, q.setup.opError("make business card", verbs.ErrClosed)
@@ -113,10 +113,9 @@ func (q *VirtualQP) BusinessCard() (*BusinessCard, error) {
 	return b, nil
 }
 
-// ConnectCxxPeer connects to a C++ peer. paths are the addresses of its devices (GID or
-// LID, MTU, depths of READ), in its order; QP i of n is on device i*len(paths)/n, and the
-// notify QP on the first, as the original lays them out. Packet sequence numbers are 0 on
-// both sides.
+// ConnectCxxPeer connects to a C++ peer. paths are the addresses of the peer's devices (GID or LID, MTU,
+// depths of READ), in the peer's order. As in torchcomms, QP i of n is on device i*len(paths)/n, and
+// the notify QP is on the first. Packet sequence numbers are 0 on both sides.
 func (q *VirtualQP) ConnectCxxPeer(b *BusinessCard, paths []verbs.Endpoint) error {
 	switch {
 	case !q.setup.cfg.CxxPeer:
@@ -128,7 +127,7 @@ func (q *VirtualQP) ConnectCxxPeer(b *BusinessCard, paths []verbs.Endpoint) erro
 	}
 	remote := &Card{
 		Version: CardVersion, Incarnation: 1, Scheme: q.setup.cfg.Scheme, Rails: len(paths), DataLanes: len(b.QPNums),
-		MessageLane: -1, NotifyLane: -1, MaxMsgSize: maxFragment, Window: originalWindow,
+		MessageLane: -1, NotifyLane: -1, MaxMsgSize: maxFragment, Window: cxxWindow,
 		Limits: CardLimits{SendDepth: maxDepth, RecvDepth: maxDepth},
 	}
 	add := func(rail int, qpn uint32) {
@@ -168,7 +167,7 @@ func (q *VirtualQP) connectFromZero(l *lane, to verbs.Endpoint) error {
 	return verbs.ConnectWith(l.qp, verbs.ConnectAttr(local, to, r.cfg.Port, index))
 }
 
-// gidIndex finds the row of a GID in the table of a rail's port.
+// gidIndex finds the index of a GID in the table of a rail's port.
 func gidIndex(r *rail, gid verbs.GID) (int, error) {
 	port, err := r.cfg.Context.QueryPort(int(r.cfg.Port))
 	if err != nil {

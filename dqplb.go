@@ -7,55 +7,62 @@ import (
 	"ibverbx/verbs"
 )
 
-// dqplb is the original's other scheme, compatible with it on the wire. Every fragment of
-// a notified request is a WRITE_WITH_IMM, and the immediate is a number:
+// dqplb is a scheme of torchcomms, compatible on the wire. Every fragment of a notified request is a
+// WRITE_WITH_IMM, and the immediate is a number:
 //
 //	 31  | 30    24 | 23                    0
 //	last |  (zero)  |  0 .. 0xFFFFFE, in turn
 //
-// The receiver puts the numbers in order and completes a message when all up to its last
-// fragment are in. Lanes that carried plain WRITEs since the last notification are closed
-// by a WRITE_WITH_IMM of no bytes, so that those are covered too.
+// The receiver puts the numbers in order and completes a message when all numbers up to its last fragment
+// have arrived. Lanes that carried plain WRITEs since the last notification send a WRITE_WITH_IMM of no
+// bytes, so that these are covered too.
 type dqplb struct {
 	setup *setup
 	send  *sender
 	recv  *receiver
 
-	// Sender. seq is the next number, and oldest one that the peer may still lack: none
-	// before it is outstanding.
-	seq, oldest uint32
-	mixed       bool // a lane has taken over numbers from another
+	// seq is the next number to send.
+	seq uint32
+	// oldest is a number such that none before it is outstanding.
+	oldest uint32
+	// window is how far seq may be ahead of oldest.
+	window uint32
+	// mixed says that a lane has taken over numbers from another, so that its numbers are not in order.
+	mixed bool
 
-	// Receiver: a window of numbers from next on.
-	next     uint32
-	consumed uint32 // numbers before next, counted without end
-	got      []numbered
-	length   uint32 // of the message being put together
-	window   uint32 // how far the sender may run ahead
+	// next is the number that is expected next.
+	next uint32
+	// consumed counts the numbers before next. It wraps at 2^32.
+	consumed uint32
+	// got is a ring of the numbers from next on. Its length is a power of two.
+	got []numbered
+	// length is the sum of the fragments of the message being received, in bytes.
+	length uint32
 }
 
 const (
-	dqplbModulus = 1<<24 - 1 // the original never uses 0xFFFFFF
+	dqplbModulus = 1<<24 - 1 // torchcomms never uses 0xFFFFFF
 	dqplbLast    = 1 << 31
 	dqplbMask    = 1<<24 - 1
 )
 
-// numbered is one number that has come.
+// numbered is the fragment of one number.
 type numbered struct {
-	here, last bool
-	length     uint32
+	here   bool   // it has arrived
+	last   bool   // it is the last one of its message
+	length uint32 // in bytes
 }
 
 func newDQPLB(q *VirtualQP) *dqplb {
 	d := &dqplb{setup: &q.setup, send: &q.send, recv: &q.recv}
-	// The peer runs at most the window ahead of what was acknowledged; what was
-	// acknowledged may wait in the CQ of one rail while that of another is polled, until
-	// its lanes are no longer fed (ahead), and then there is what is posted on them.
+	// The peer runs at most the window ahead of the acknowledged numbers. These may wait in the CQ of one
+	// rail while that of another is polled, until its lanes are starved (ahead). After that, the
+	// receives that are posted on them can still be filled.
 	d.got = make([]numbered, 4*ring.CeilPow2(max(int(d.setup.dqplbWindow()), d.setup.receives())))
 	return d
 }
 
-// dqplbWindow is how far the peer may run ahead: as far as the engine has receives.
+// dqplbWindow is how far the peer may run ahead: the number of the engine's receives.
 func (u *setup) dqplbWindow() uint32 {
 	return uint32(min(ring.CeilPow2(u.cfg.Lanes*u.cfg.NotifyDepth), maxDQPLBWindow))
 }
@@ -65,8 +72,7 @@ func (d *dqplb) connected(remote *Card) int {
 	return len(d.got)
 }
 
-// maxDQPLBWindow is how many numbers a sender has outstanding at the most, whatever the
-// peer allows.
+// maxDQPLBWindow is how many numbers a sender has outstanding at most, whatever the peer allows.
 const maxDQPLBWindow = 1 << 16
 
 func (d *dqplb) close() error { return nil }
@@ -81,10 +87,9 @@ func (d *dqplb) wire(op verbs.Opcode) verbs.Opcode { return op }
 
 func (d *dqplb) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
 
-// wireImm makes an immediate of a number, and a number of an immediate. The original hands
-// its number to the NIC in the order of its host, which is little-endian wherever it runs,
-// and does not convert: on the wire the lowest byte comes first. Our immediates are numbers
-// that providers write highest byte first, so the bytes are reversed, on every host.
+// wireImm converts a number to an immediate, and back. torchcomms passes its number to the NIC in host
+// order, which is little-endian wherever it runs, so the lowest byte comes first on the wire. Providers
+// of package verbs write the highest byte first, so the bytes are reversed, on every host.
 func wireImm(v uint32) uint32 { return bits.ReverseBytes32(v) }
 
 // distance is how far b is ahead of a.
@@ -95,9 +100,9 @@ func distance(a, b uint32) uint32 {
 	return b + dqplbModulus - a
 }
 
-// handOver gives a notified request to lanes with a number on every fragment, within the
-// receiver's window. Lanes with plain WRITEs are covered before the last fragment takes its
-// number; a request of no bytes is that number alone.
+// handOver gives a notified request to lanes with a number on every fragment, within the receiver's
+// window. Lanes with plain WRITEs are covered before the last fragment takes its number. A request of no
+// bytes is that number alone.
 func (d *dqplb) handOver(r *sendSlot) bool {
 	s := d.send
 	if r.op != verbs.OpRDMAWriteWithImm {
@@ -137,15 +142,15 @@ func (d *dqplb) handOver(r *sendSlot) bool {
 	}
 }
 
-// reach is how far into a request its fragments may go now: as the window has numbers, and
-// not into the last one, which may have others to wait for.
+// reach is the offset up to which fragments may be sent now: as far as the window has numbers, and not
+// the last fragment, which may have to wait for others.
 func (d *dqplb) reach(s *sendSlot) uint32 {
 	numbers := uint64(d.window - distance(d.oldest, d.seq))
 	lastAt := (s.length - 1) / s.cut * s.cut
 	return uint32(min(uint64(s.sent)+numbers*uint64(s.cut), uint64(lastAt)))
 }
 
-// room reports whether a number more fits the window.
+// room reports whether one more number fits the window.
 func (d *dqplb) room() bool {
 	if distance(d.oldest, d.seq) < d.window {
 		return true
@@ -154,9 +159,9 @@ func (d *dqplb) room() bool {
 	return distance(d.oldest, d.seq) < d.window
 }
 
-// advanceOldest looks for the oldest number that a lane has outstanding. Lanes complete in
-// order and numbers are given out in order, so it is the first one of some lane, unless a
-// lane has taken over from another: then older ones may be behind newer ones.
+// advanceOldest looks for the oldest number that a lane has outstanding. Lanes complete in order and
+// numbers are assigned in order, so it is the first one of some lane. If a lane has taken over from
+// another one, older numbers may be behind newer ones.
 func (d *dqplb) advanceOldest() {
 	ahead := distance(d.oldest, d.seq)
 	for _, l := range d.setup.lanes {
@@ -190,7 +195,7 @@ func (d *dqplb) cover(r *sendSlot) bool {
 	return true
 }
 
-// number gives out the next number.
+// number returns the next number.
 func (d *dqplb) number() uint32 {
 	n := d.seq
 	if d.seq++; d.seq == dqplbModulus {
@@ -199,8 +204,8 @@ func (d *dqplb) number() uint32 {
 	return n
 }
 
-// received puts a number in its place. One that is outside the window, or came before,
-// ends the VirtualQP.
+// received puts a number in its place. A number outside the window, or one that came before, ends the
+// VirtualQP.
 func (d *dqplb) received(l *lane, wc *verbs.WC, _ uint32) {
 	if wc.Opcode != verbs.WCRecvRDMAWithImm || wc.Flags&verbs.WCWithImm == 0 {
 		d.recv.protocol(l, "%s without an immediate", wc.Opcode)
@@ -221,12 +226,12 @@ func (d *dqplb) received(l *lane, wc *verbs.WC, _ uint32) {
 	d.consume(numbered{last: imm&dqplbLast != 0, length: wc.ByteLen})
 }
 
-// at is the place of the number that is so far ahead of next.
+// at is the place of a number by its distance from next.
 func (d *dqplb) at(ahead uint32) *numbered {
 	return &d.got[int(d.consumed+ahead)&(len(d.got)-1)]
 }
 
-// consume takes the number that was expected, and those that were waiting for it.
+// consume takes the number that was expected, and those that waited for it.
 func (d *dqplb) consume(n numbered) {
 	for {
 		d.length += n.length

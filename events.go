@@ -6,26 +6,24 @@ import (
 	"log/slog"
 )
 
-// EventKind says what happened to a VirtualQP.
+// EventKind is the kind of an event.
 type EventKind uint8
 
 // Events.
 const (
-	// EventFailed says that the VirtualQP has ended in an error. What is outstanding is
-	// flushed.
+	// EventFailed says that the VirtualQP has failed. Outstanding requests are flushed.
 	EventFailed EventKind = iota + 1
-	// EventLaneDown says that a lane is out of service; the others carry on. EventLaneUp
-	// says that it is back.
+	// EventLaneDown says that a lane is out of service. The others continue.
 	EventLaneDown
+	// EventLaneUp says that a lane is in service again.
 	EventLaneUp
-	// EventRailDown says that the last data lane on a rail is out of service, EventRailUp
-	// that the first is back.
+	// EventRailDown says that the last data lane on a rail is out of service.
 	EventRailDown
+	// EventRailUp says that the first data lane on a rail is in service again.
 	EventRailUp
 	// EventRecovered says that all lanes are in service again.
 	EventRecovered
-	// EventDegraded says that a lane is out of service when all were in service before. It
-	// comes once until EventRecovered.
+	// EventDegraded says that the first lane is out of service. It comes once until EventRecovered.
 	EventDegraded
 )
 
@@ -50,23 +48,22 @@ type Event struct {
 	Lane int
 	// Rail is the rail of the lane; -1 if Lane is.
 	Rail int
-	// Err says why.
+	// Err is the cause; nil if something is in service again.
 	Err error
 }
 
-// maxEvents is how many events wait to be taken; later ones are counted and lost. The
-// state that they tell of is also in Err and Stats.
+// maxEvents is how many events are held. More are lost and counted. Err and Stats also show the state
+// that they report.
 const maxEvents = 256
 
-// Events takes up to len(dst) events, oldest first. It never blocks. An event ends a Wait,
-// once.
+// Events takes up to len(dst) events, oldest first. It never blocks. An event ends one Wait.
 func (c *VirtualCQ) Events(dst []Event) int {
 	n := copy(dst, c.events)
 	c.events = append(c.events[:0], c.events[n:]...)
 	return n
 }
 
-// notice adds an event and a record in the log, and wakes whoever waits.
+// notice adds an event and a record in the log, and ends a Wait.
 func (c *VirtualCQ) notice(e Event) {
 	if e.QP.setup.cfg.Log != nil {
 		e.log(e.QP.setup.cfg.Log)
@@ -82,12 +79,12 @@ func (c *VirtualCQ) notice(e Event) {
 	}
 }
 
-// notice adds the event of a lane that went out of service or came back, and those of
-// its rail and of the VirtualQP if it was the last or the first.
+// notice adds the event of a lane that went out of service or is back. It also adds those of the rail and
+// of the VirtualQP, if the lane was the last or the first.
 func (f *failover) notice(kind EventKind, l *lane, cause error) {
 	e := Event{Kind: kind, QP: f.setup.owner, Lane: int(l.index), Rail: int(l.rail), Err: cause}
 	f.setup.cq.notice(e)
-	alone := l.role == roleData // of the lanes in service on its rail
+	alone := l.role == roleData // no other data lane is in service on its rail
 	for _, other := range f.setup.lanes {
 		if other != l && other.rail == l.rail && other.life.state == laneUp {
 			alone = false
@@ -110,8 +107,8 @@ func (f *failover) notice(kind EventKind, l *lane, cause error) {
 	}
 }
 
-// log writes a record. What costs capacity is a warning, what ends the VirtualQP an error,
-// and what brings something back is for information.
+// log writes a record: an error if the VirtualQP has failed, a warning if something is out of service, and
+// information if it is back.
 func (e *Event) log(to *slog.Logger) {
 	level := slog.LevelInfo
 	switch e.Kind {

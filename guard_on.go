@@ -7,9 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// guard catches concurrent use of a VirtualCQ and its VirtualQPs, as Go's maps catch
-// theirs: with a panic, because the state is lost. It is there under the race detector and
-// with the build tag ibverbxdebug.
+// guard panics on concurrent use of a VirtualCQ and its VirtualQPs, as Go's maps do. It exists under the
+// race detector and with the build tag ibverbxdebug.
 type guard struct{ busy atomic.Bool }
 
 func (g *guard) enter(op string) {

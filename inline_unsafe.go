@@ -6,9 +6,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// inlineBytes makes b the inline payload of a request. A NIC takes inline bytes by their
-// address, within the post; b lies in the VirtualQP's own memory, which lives as long as
-// that does and does not move.
+// inlineBytes makes b the inline payload of a request. A NIC reads inline bytes by their address within
+// the post. b is in the VirtualQP's own memory, which does not move and lives as long as the VirtualQP.
 func inlineBytes(wr *verbs.SendWR, b []byte) {
 	wr.Flags |= verbs.SendInline
 	wr.NumSGE = 0

@@ -10,14 +10,14 @@ import (
 const (
 	// pollBatch is how many physical completions are taken at once.
 	pollBatch = 64
-	// pollTurns is how many batches of a rail one Poll takes, so that a rail whose
-	// completions beget new ones does not keep it from the others.
+	// pollTurns is how many batches of one rail a Poll takes, so that a rail that never runs empty
+	// does not starve the others.
 	pollTurns = 64
 )
 
-// Poll takes completions of all rails and returns up to len(dst) of the VirtualQPs: for
-// each in posting order. What does not fit is kept. It never blocks, and an error never
-// loses a completion: it is returned when nothing else is.
+// Poll takes the completions of all rails and returns up to len(dst) completions of the VirtualQPs, in
+// posting order for each. Completions that do not fit are kept. Poll never blocks. It returns an error
+// only if it returns no completion, so that none is lost.
 func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
 	c.guard.enter("Poll")
 	n, err = c.poll(dst, c.next, len(c.cqs))
@@ -28,8 +28,8 @@ func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
 	return n, err
 }
 
-// PollRail is Poll for the completions of one rail, for a caller to whom one matters more
-// than the others. It returns what requests are complete, wherever their fragments were.
+// PollRail is Poll for one rail. It returns all requests that are complete, also if fragments of them
+// were on other rails.
 func (c *VirtualCQ) PollRail(rail int, dst []WC) (n int, err error) {
 	if rail < 0 || rail >= len(c.cqs) {
 		return 0, fmt.Errorf("poll: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
@@ -40,16 +40,16 @@ func (c *VirtualCQ) PollRail(rail int, dst []WC) (n int, err error) {
 	return n, err
 }
 
-// PollOne is Poll for one completion. It reports false if there is none.
+// PollOne is Poll for one completion. ok is false if there is none.
 func (c *VirtualCQ) PollOne() (wc WC, ok bool, err error) {
 	var one [1]WC
 	n, err := c.Poll(one[:])
 	return one[0], n == 1, err
 }
 
-// Each calls fn with every completion that is there, one after the other, until fn returns
-// false: what is left then is kept. It returns how many fn was called with. fn may post;
-// the completion is valid until fn returns.
+// Each polls and calls fn with one completion after the other, until there is none or fn returns false.
+// Then the others are kept. Each returns the number of calls. fn may post. The completion is valid
+// until fn returns.
 func (c *VirtualCQ) Each(fn func(wc *WC) bool) (n int, err error) {
 	for {
 		got, err := c.Poll(c.each[:])
@@ -66,13 +66,13 @@ func (c *VirtualCQ) Each(fn func(wc *WC) bool) (n int, err error) {
 	}
 }
 
-// CQ returns the physical queue of a rail, for callers who poll it themselves and hand what
-// they find to ProcessCompletions.
+// CQ returns the physical queue of a rail, for callers that poll it themselves and use
+// ProcessCompletions.
 func (c *VirtualCQ) CQ(rail int) verbs.CQ { return c.cqs[rail] }
 
-// ProcessCompletions is Poll for callers who have polled the physical queue of a rail
-// themselves. All of wcs are taken; completions that do not fit dst are kept for the next
-// call. It must also be called when the queue was found empty: some things wait for that.
+// ProcessCompletions is Poll for callers that have polled the physical queue of a rail themselves. It
+// takes all of wcs, and keeps completions that do not fit dst for the next call. It must also be called
+// when the queue was found empty, because failover waits for that.
 func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n int, err error) {
 	if rail < 0 || rail >= len(c.cqs) {
 		return 0, fmt.Errorf("process completions: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
@@ -92,7 +92,7 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 	return n, err
 }
 
-// poll takes completions of so many rails, beginning with one.
+// poll takes the completions of a number of rails, starting with one.
 func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 	if len(c.kept) > 0 {
 		n = c.giveKept(dst)
@@ -102,7 +102,7 @@ func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 	}
 	for ; rails > 0; rails-- {
 		for turn := 0; n < len(dst) && turn < pollTurns; turn++ {
-			// What passes through needs a place in dst for each.
+			// A completion that passes through needs a place in dst.
 			want := min(pollBatch, len(dst)-n)
 			got, err := c.cqs[rail].Poll(c.buf[:want])
 			if err != nil {
@@ -130,8 +130,8 @@ func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 	return n, err
 }
 
-// pollFailed notes that the CQ of a rail cannot be polled. One that has overrun is replaced
-// if there are VirtualQPs whose lanes can be made anew.
+// pollFailed notes that the CQ of a rail cannot be polled. A CQ that has overrun is replaced if there are
+// VirtualQPs whose lanes can be rebuilt.
 func (c *VirtualCQ) pollFailed(rail int, err error) {
 	err = fmt.Errorf("poll rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
 	if len(c.driven) > 0 && errors.Is(err, verbs.ErrCQOverrun) {
@@ -145,8 +145,8 @@ func (c *VirtualCQ) pollFailed(rail int, err error) {
 	}
 }
 
-// railLost takes all lanes on a rail whose CQ was replaced out of service. VirtualQPs that
-// cannot do without them end: nothing will tell what became of their requests.
+// railLost takes all lanes on a rail whose CQ was replaced out of service. A VirtualQP without failover
+// fails, because the completions of its requests are lost.
 func (c *VirtualCQ) railLost(rail int, cause error) {
 	for _, q := range c.qps {
 		f := &q.failover
@@ -167,8 +167,8 @@ func (c *VirtualCQ) railLost(rail int, cause error) {
 	}
 }
 
-// drive lets the VirtualQPs with a Control do what is due: after an empty poll, and now and
-// then.
+// drive lets the VirtualQPs with a Control do what is due: after an empty poll, every driveEvery polls,
+// and when driveDue.
 func (c *VirtualCQ) drive(dst []WC, n int) int {
 	if c.polls++; len(c.driven) == 0 || (n > 0 && c.polls%driveEvery != 0 && !c.driveDue()) {
 		return n
@@ -180,8 +180,8 @@ func (c *VirtualCQ) drive(dst []WC, n int) int {
 	return c.report(dst, n)
 }
 
-// driveDue reports whether a VirtualQP that has just had completions, and so knows the time,
-// has not looked at its Control for long.
+// driveDue reports whether it is time for a VirtualQP to look at its Control. Those that have just had
+// completions know the time.
 func (c *VirtualCQ) driveDue() bool {
 	for _, q := range c.driven {
 		if q.time.now >= q.failover.nextDrive {
@@ -191,15 +191,15 @@ func (c *VirtualCQ) driveDue() bool {
 	return false
 }
 
-// giveKept hands out completions that had no room before.
+// giveKept returns completions that had no room before.
 func (c *VirtualCQ) giveKept(dst []WC) int {
 	n := copy(dst, c.kept)
 	c.kept = append(c.kept[:0], c.kept[n:]...)
 	return n
 }
 
-// process routes completions of one rail. Those of a VirtualQP that passes through go
-// straight to dst; n counts what is in it.
+// process routes the completions of one rail. Those of a VirtualQP that passes everything through go
+// straight to dst, which has n entries.
 func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 	c.stats.CQEs += uint64(len(wcs))
 	for len(wcs) > 0 {
@@ -226,7 +226,7 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 	return n
 }
 
-// passUp hands on completions of a lane that passes through. What does not fit is kept.
+// passUp returns completions of a lane that passes everything through. Those that do not fit are kept.
 func (c *VirtualCQ) passUp(l *lane, wcs []verbs.WC, dst []WC, n int) int {
 	l.counts.CQEs += uint64(len(wcs))
 	for i := range wcs {
@@ -256,8 +256,8 @@ func (c *VirtualCQ) touch(q *VirtualQP) {
 	}
 }
 
-// unknown notes completions that belong to nobody. A receive of the SRQ that a lane had
-// taken before it was closed goes back.
+// unknown notes completions of a QP that is not registered. A receive of the SRQ that a lane had taken
+// before it was closed goes back.
 func (c *VirtualCQ) unknown(rail int, wcs []verbs.WC) {
 	for i := range wcs {
 		t := tag(wcs[i].WRID)
@@ -276,9 +276,8 @@ func (c *VirtualCQ) unknown(rail int, wcs []verbs.WC) {
 	}
 }
 
-// report lets the VirtualQPs that have something new dispatch and report. Those that
-// could not report everything stay on the list, and so do those of which a NIC refused
-// something: no completion need come that would make them try again.
+// report lets the touched VirtualQPs dispatch and report. Those that are busy stay on the list, because
+// no completion need come that would make them try again.
 func (c *VirtualCQ) report(dst []WC, n int) int {
 	keep := c.touched[:0]
 	for _, q := range c.touched {

@@ -23,13 +23,14 @@ type RailConfig struct {
 	GID verbs.GID
 }
 
-// Rails is a set of NIC ports that are used together. What is made of it (regions,
-// completion queues, virtual QPs) is registered or present on every one of them. A rail
-// is known by its index.
+// Rails is a set of NIC ports that are used together. Regions, completion queues and virtual QPs made
+// from it exist on every one of them. A rail is named by its index.
 type Rails struct {
-	rails    []rail
+	rails []rail
+	// watching guards events, and the fields fatal, refusals and refused of all rails.
 	watching sync.Mutex
-	events   [8]verbs.Event
+	// events is where watch takes events.
+	events [8]verbs.Event
 }
 
 // rail is one NIC port and a protection domain on it.
@@ -37,18 +38,19 @@ type rail struct {
 	cfg  RailConfig
 	name string
 	attr verbs.DeviceAttr
-	mtu  int
-	mbps uint32 // 0 if it is not known
+	mtu  int    // of the port, in bytes
+	mbps uint32 // speed of the port; 0 if it is not known
 	pd   verbs.PD
 	// falls counts how often the port or the device was lost.
 	falls atomic.Uint64
-	// deaths counts how often a QP was lost without a completion that would tell.
+	// deaths counts how often a QP was lost without a completion.
 	deaths atomic.Uint64
-	fatal  bool // the device has said so
-	// refusals are the numbers of the QPs that were the last to refuse what a peer asked
-	// for; refused counts all of them.
+	// fatal says that the device has failed, and that this is counted in falls.
+	fatal bool
+	// refusals is a ring of the last QPs, by number, that refused a request of their peer.
 	refusals [16]uint32
-	refused  int
+	// refused counts all refusals. The next one is written at refused modulo len(refusals).
+	refused int
 }
 
 // NewRails allocates a protection domain on every NIC.
@@ -90,8 +92,7 @@ func (r *rail) open(cfg RailConfig) error {
 	return nil
 }
 
-// watch takes the asynchronous events of the NICs and counts those that take a rail or a QP
-// down.
+// watch takes the asynchronous events of the NICs and counts those that take down a rail or a QP.
 func (r *Rails) watch() {
 	r.watching.Lock()
 	defer r.watching.Unlock()
@@ -122,8 +123,7 @@ func (r *Rails) watch() {
 	}
 }
 
-// hasRefused reports whether a QP has ended, not long ago, because it refused what its peer
-// asked for.
+// hasRefused reports whether a QP has recently failed because it refused a request of its peer.
 func (r *Rails) hasRefused(rail int, qpn uint32) bool {
 	r.watch()
 	r.watching.Lock()
@@ -145,11 +145,74 @@ func (r *Rails) policy() Policy {
 // Len is the number of rails.
 func (r *Rails) Len() int { return len(r.rails) }
 
-// Close frees the protection domains. What was made of the rails must be closed first.
+// Close frees the protection domains. Everything made from the rails must be closed first.
 func (r *Rails) Close() error {
 	var errs []error
 	for i := range r.rails {
 		errs = append(errs, r.rails[i].pd.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Region is memory that is registered on every rail.
+type Region struct {
+	rails  *Rails
+	memory *verbs.Memory
+	mrs    []verbs.MR
+	addr   uint64
+	length uint64
+	lkeys  [MaxRails]uint32
+}
+
+// RemoteRegion is what a peer needs to access a Region. Send it to the peer by any means. A post copies
+// what it needs from it.
+type RemoteRegion struct {
+	Addr   uint64 `json:"addr"`
+	Length uint64 `json:"length"`
+	// RKeys are the keys by rail of the owner.
+	RKeys []uint32 `json:"rkeys"`
+}
+
+// Register registers m on every rail.
+func (r *Rails) Register(m *verbs.Memory, access verbs.Access) (*Region, error) {
+	g := &Region{rails: r, memory: m}
+	for i := range r.rails {
+		mr, err := r.rails[i].pd.RegisterMemory(m, access)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("register on rail %d (%s): %w", i, r.rails[i].name, err), g.Close())
+		}
+		g.mrs = append(g.mrs, mr)
+		g.lkeys[i] = mr.LKey()
+		g.addr, g.length = mr.Addr(), mr.Len()
+	}
+	return g, nil
+}
+
+// Bytes returns the memory.
+func (g *Region) Bytes() []byte { return g.memory.Bytes() }
+
+// Len is the number of bytes.
+func (g *Region) Len() uint64 { return g.length }
+
+// Remote returns what the peer needs.
+func (g *Region) Remote() *RemoteRegion {
+	m := &RemoteRegion{Addr: g.addr, Length: g.length}
+	for _, mr := range g.mrs {
+		m.RKeys = append(m.RKeys, mr.RKey())
+	}
+	return m
+}
+
+// SGE returns a piece of the region.
+func (g *Region) SGE(offset uint64, length uint32) SGE {
+	return SGE{Region: g, Offset: offset, Length: length}
+}
+
+// Close deregisters the region on every rail.
+func (g *Region) Close() error {
+	var errs []error
+	for _, mr := range g.mrs {
+		errs = append(errs, mr.Close())
 	}
 	return errors.Join(errs...)
 }

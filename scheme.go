@@ -11,16 +11,16 @@ type Scheme uint8
 
 // Schemes.
 const (
-	// Tally is the default. Fragments are plain WRITEs; then every lane that carried
-	// data since the last notification sends a record of 16 bytes, and the receiver
-	// counts them. It carries the immediate and the length.
+	// Tally is the default. Fragments are plain WRITEs. Then every lane that carried data since the last
+	// notification sends a record of 16 bytes, and the receiver counts the records. Tally carries the
+	// immediate and the length.
 	Tally Scheme = iota
-	// DQPLB makes every fragment of a notified request a WRITE_WITH_IMM whose immediate
-	// is a sequence number. It carries the length.
+	// DQPLB makes every fragment of a notified request a WRITE_WITH_IMM whose immediate is a sequence
+	// number. It carries the length.
 	DQPLB
-	// Spray sends plain WRITEs and, when all have completed, one notification on a lane
-	// of its own. It carries the immediate. InfiniBand does not promise that the data is
-	// visible to whoever sees a notification on another QP (o9-20): prefer Tally.
+	// Spray sends plain WRITEs and, when all have completed, one notification on a lane of its own. It
+	// carries the immediate. Prefer Tally: InfiniBand does not promise that the data is visible when a
+	// notification on another QP is (o9-20).
 	Spray
 )
 
@@ -53,27 +53,26 @@ func (s *Scheme) UnmarshalText(b []byte) error {
 	return verbs.Invalidf("there is no scheme %q: want tally, dqplb or spray", b)
 }
 
-// notifier is what a scheme does. It is chosen when the VirtualQP is made.
+// notifier is a scheme at work. It is chosen when the VirtualQP is made.
 type notifier interface {
-	// wire says what the fragments of a request are.
+	// wire returns the opcode of the fragments of a request.
 	wire(op verbs.Opcode) verbs.Opcode
-	// handOver gives a WRITE or READ to lanes, with what tells the receiver. It reports
-	// false if lanes lack room: then it is called again and goes on where it stopped.
+	// handOver gives a WRITE or READ to lanes, with its notification. It returns false if lanes have no
+	// room. Then it is called again later and continues where it stopped.
 	handOver(s *sendSlot) bool
-	// advance is called after completions came in and before doorbells are rung.
+	// advance is called by dispatch before doorbells are rung.
 	advance()
-	// moved is called when everything that a lane out of service had left was given to
-	// another one.
+	// moved is called when all entries of a lane out of service were moved to another one.
 	moved(from, to *lane)
-	// received takes a receive of a data or notify lane that was filled.
+	// received takes a filled receive of a data or notify lane.
 	received(l *lane, wc *verbs.WC, entry uint32)
-	// ahead reports whether what came last on l is so far ahead of what is missing that
-	// the lane must wait: its receives are not posted again until the gap closes.
+	// ahead reports whether the latest message of l is so far ahead of the oldest missing one that the
+	// lane must be starved until the gap closes.
 	ahead(l *lane) bool
-	// recvSGE makes r, the receive entry of l, fit to take what the peer sends.
+	// recvSGE sets the SGEs of r, a receive of l.
 	recvSGE(l *lane, entry uint32, r *verbs.RecvWR)
-	// connected learns what the peer's card says, and returns how many messages can wait
-	// for one before them and become whole at once when that comes.
+	// connected takes the peer's card. It returns how many messages can wait for a message before them,
+	// and become complete together with it.
 	connected(remote *Card) (waiting int)
 	close() error
 }
@@ -91,4 +90,84 @@ func (q *VirtualQP) newNotifier() (notifier, error) {
 		return nil, err // not a nil *tally in an interface
 	}
 	return t, nil
+}
+
+// spray is the first scheme of torchcomms. The data of a notified request goes as plain WRITEs. When it
+// and everything before it has completed, a WRITE_WITH_IMM of no bytes on the notify lane carries the
+// immediate. Several notifications may be in flight, because the lane keeps their order.
+type spray struct {
+	setup *setup
+	send  *sender
+	recv  *receiver
+	// next is the number of the first request whose data was not seen complete.
+	next uint32
+}
+
+func (y *spray) connected(*Card) int                        { return 0 }
+func (y *spray) ahead(*lane) bool                           { return false }
+func (y *spray) close() error                               { return nil }
+func (y *spray) moved(_, _ *lane)                           {}
+func (y *spray) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
+
+func (y *spray) wire(op verbs.Opcode) verbs.Opcode {
+	if op == verbs.OpRDMAWriteWithImm {
+		return verbs.OpRDMAWrite
+	}
+	return op
+}
+
+func (y *spray) handOver(s *sendSlot) bool {
+	if !y.send.spread(s) {
+		return false
+	}
+	if s.op == verbs.OpRDMAWriteWithImm {
+		s.owes = true
+		s.pending++
+		y.send.owed++
+	}
+	return true
+}
+
+// advance notifies the receiver of requests whose data is complete, in order. The receiver is not notified
+// of a request that failed, because the VirtualQP has failed with it.
+func (y *spray) advance() {
+	send, r, notify := y.send, &y.send.sends, y.setup.notifyLane
+	if y.next-r.reported > uint32(len(r.slots)) {
+		y.next = r.reported // all requests before it were reported
+	}
+	for y.next != r.dispatched {
+		s := r.slot(y.next)
+		if !s.owes {
+			if s.pending > 0 {
+				return
+			}
+			y.next++
+			continue
+		}
+		if s.pending > 1 || !notify.room() {
+			return
+		}
+		// It now waits for the notification that it owed, so pending does not change.
+		s.owes = false
+		send.owed--
+		send.add(notify, entryHead(r.index(y.next), kindNotify, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, y.imm(s.imm))
+		y.next++
+	}
+}
+
+// imm converts an immediate to that on the wire, and back: torchcomms passes it to the NIC in host order
+// (see wireImm).
+func (y *spray) imm(v uint32) uint32 {
+	if y.setup.cfg.CxxPeer {
+		return wireImm(v)
+	}
+	return v
+}
+
+func (y *spray) received(l *lane, wc *verbs.WC, _ uint32) {
+	if l != y.setup.notifyLane || wc.Opcode != verbs.WCRecvRDMAWithImm || wc.ByteLen != 0 {
+		y.recv.protocol(l, "%s of %d bytes is not a notification", wc.Opcode, wc.ByteLen)
+		return
+	}
+	y.recv.arrived(message{imm: y.imm(wc.Imm), flags: WCHasImm})
 }

@@ -9,27 +9,28 @@ import (
 	"ibverbx/verbs"
 )
 
-// sharedReceives is where all lanes of all VirtualQPs of a VirtualCQ take the engine's
-// receives from: one SRQ for every rail. It costs the same for one lane and for a
-// thousand. A receive is known by its index, which is where its record lies:
+// sharedReceives are the engine's receives for all lanes of all VirtualQPs of a VirtualCQ, in one SRQ per
+// rail. Their cost does not depend on the number of lanes. The index of a receive is the place of its
+// record:
 //
 //	rail 0: | 0 | 1 | ... | depth-1 |  rail 1: | 0 | 1 | ...      16 bytes each
 //
-// What was used is posted again, all at once, when fewer than low receives are left.
-// Messages of one VirtualQP can therefore not be held back: one that brings more than it
-// has receives for fails, and the others go on.
+// When fewer than low receives are left in an SRQ, all used ones are posted again at once. So a peer
+// cannot be held back by RNR: if it sends more than its VirtualQP can hold, that VirtualQP fails, and
+// the others continue.
 type sharedReceives struct {
-	depth, low int
-	memory     *verbs.Memory
-	region     *Region
-	rails      []sharedRail
-	chain      []verbs.RecvWR
+	depth  int // of every SRQ
+	low    int // half of depth
+	memory *verbs.Memory
+	region *Region // of memory
+	rails  []sharedRail
+	chain  []verbs.RecvWR // where refill makes receives
 }
 
-// sharedRail is the SRQ of one rail and the receives that are not in it.
+// sharedRail is the SRQ of one rail.
 type sharedRail struct {
 	srq  verbs.SRQ
-	free []uint32
+	free []uint32 // indices of the receives that are not in the SRQ
 }
 
 func newSharedReceives(r *Rails, depth int) (*sharedReceives, error) {
@@ -60,7 +61,7 @@ func newSharedReceives(r *Rails, depth int) (*sharedReceives, error) {
 func (h *sharedReceives) close() error {
 	for i := range h.rails {
 		if err := h.rails[i].srq.Close(); err != nil {
-			return err // its lanes are still there, and so must the memory be
+			return err // its lanes exist, so the memory must stay
 		}
 	}
 	if err := h.region.Close(); err != nil {
@@ -69,7 +70,7 @@ func (h *sharedReceives) close() error {
 	return h.memory.Free()
 }
 
-// place is where the record of a receive lies.
+// place is the offset of the record of a receive.
 func (h *sharedReceives) place(rail uint8, index uint32) int {
 	return (int(rail)*h.depth + int(index)) * recordSize
 }
@@ -79,7 +80,7 @@ func (h *sharedReceives) record(rail uint8, index uint32) []byte {
 	return h.region.Bytes()[h.place(rail, index):][:recordSize]
 }
 
-// used takes a receive back, and fills the SRQ when it has run low.
+// used takes a receive back, and refills the SRQ when it has run low.
 func (h *sharedReceives) used(rail uint8, index uint32) error {
 	r := &h.rails[rail]
 	r.free = append(r.free, index)
@@ -89,8 +90,8 @@ func (h *sharedReceives) used(rail uint8, index uint32) error {
 	return h.refill(int(rail))
 }
 
-// refill posts every receive that is not in the SRQ, in one call. What the NIC refuses is
-// tried again later.
+// refill posts every receive that is not in the SRQ, in one call. Those that the NIC refuses are posted
+// again later.
 func (h *sharedReceives) refill(rail int) error {
 	r := &h.rails[rail]
 	chain := h.chain[:len(r.free)]
@@ -109,13 +110,12 @@ func (h *sharedReceives) refill(rail int) error {
 	return nil
 }
 
-// drainTurns bounds how often a VirtualQP that is being closed looks for the completions
-// of its lanes. They come at once from a NIC in software, and within microseconds from
-// others.
+// drainTurns bounds how often a VirtualQP that is being closed polls for the completions of its lanes. A
+// software NIC has them at once, and others within microseconds.
 const drainTurns = 10_000
 
-// drain ends all that the lanes have in flight, so that the receives they took from the SRQ
-// come back before the QPs are gone: a completion that goes with its QP would take its
+// drain ends everything that the lanes have in flight, so that the receives that they took from the SRQ
+// come back before the QPs are destroyed. A completion that is destroyed with its QP would take its
 // receive along.
 func (q *VirtualQP) drain() {
 	for _, l := range q.setup.all {
@@ -129,7 +129,7 @@ func (q *VirtualQP) drain() {
 			got, err := cq.Poll(c.buf[:])
 			if got > 0 {
 				empty = false
-				c.process(rail, c.buf[:got], nil, 0) // what passes through is kept
+				c.process(rail, c.buf[:got], nil, 0) // completions of others are kept
 			}
 			if err != nil && c.err == nil {
 				c.err = err

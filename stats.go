@@ -1,18 +1,18 @@
 package ibverbx
 
-// Counts is what a lane, a rail or a whole VirtualQP did. It costs a few additions per
-// physical request and is always on.
+// Counts is what a lane, a rail or a whole VirtualQP did. It is always on, and costs a few additions per
+// physical request.
 type Counts struct {
 	Fragments uint64 // physical requests that a NIC took, records and notifications included
-	Bytes     uint64 // that they carried, or fetched
+	Bytes     uint64 // bytes that they wrote or read
 	Doorbells uint64 // posts of which a NIC took something
 	CQEs      uint64 // physical completions, of sends and receives
 	Refusals  uint64 // posts that a NIC took only in part, or not at all
-	Stale     uint64 // completions of a lane as it was before
-	HighWater int    // the most requests that were outstanding at once
+	Stale     uint64 // completions of an earlier generation of a lane
+	HighWater int    // highest number of requests that were outstanding at once
 }
 
-// add counts other into c. Marks of several queues do not add up: the highest stands.
+// add adds other to c. High-water marks do not add up: the highest counts.
 func (c *Counts) add(other *Counts) {
 	c.Fragments += other.Fragments
 	c.Bytes += other.Bytes
@@ -23,7 +23,7 @@ func (c *Counts) add(other *Counts) {
 	c.HighWater = max(c.HighWater, other.HighWater)
 }
 
-// since returns what was counted after before was.
+// since returns what was counted since before.
 func (c Counts) since(before *Counts) Counts {
 	c.Fragments -= before.Fragments
 	c.Bytes -= before.Bytes
@@ -34,21 +34,23 @@ func (c Counts) since(before *Counts) Counts {
 	return c
 }
 
-// LaneStats is what one lane did: proof of which QP carried what.
+// LaneStats is what one lane did.
 type LaneStats struct {
 	Lane int
 	Rail int
 	QPN  uint32
 	// Role is "data", "message" or "notify".
 	Role string
-	// State is "up", or where the lane is on its way out of service and back: "dying",
-	// "gone", "idle", "offered", "probing". Generation counts its QPs.
-	State      string
+	// State is "up" or, on the way out of service and back, "dying", "gone", "idle", "offered" or
+	// "probing".
+	State string
+	// Generation counts the QPs that the lane has had before.
 	Generation int
-	// Deaths counts how often it went out of service, and Replayed the requests that
-	// others took over from it or that its next generation sent again.
-	Deaths, Replayed uint64
-	// Cause is why it is out of service; nil while it is up.
+	// Deaths counts how often the lane went out of service.
+	Deaths uint64
+	// Replayed counts the requests that other lanes took over or its next generation sent again.
+	Replayed uint64
+	// Cause is why the lane is out of service; nil while it is up.
 	Cause error
 	Counts
 }
@@ -58,26 +60,27 @@ type RailStats struct {
 	Rail int
 	// Device is the name of the NIC.
 	Device string
-	// Up is how many data lanes are in service on it.
+	// Up is how many data lanes are in service on the rail.
 	Up int
 	Counts
 }
 
-// Stats is what a VirtualQP did. Its own HighWater counts the user's send requests. A
-// VirtualQP that passes everything through knows of requests what the NIC tells: Completed
-// counts the completions that it reported.
+// Stats is what a VirtualQP did. Its own HighWater counts the user's send requests.
 type Stats struct {
-	Posted, Completed         uint64 // send requests taken, and ended
-	RecvPosted, RecvCompleted uint64 // receives, of both kinds
-	// Out is how many lanes are out of service.
-	Out int
+	Posted uint64 // send requests that were taken
+	// Completed counts the send requests that have ended. If a single lane passes everything through,
+	// it counts the completions that were reported.
+	Completed     uint64
+	RecvPosted    uint64 // receives of both kinds that were taken
+	RecvCompleted uint64 // receives of both kinds that have ended
+	Out           int    // lanes that are out of service
 	Counts
 	Lanes []LaneStats
 	Rails []RailStats
 }
 
-// Stats returns what the VirtualQP did so far, by lane and by rail. It may be called at
-// any time by the goroutine that uses the VirtualQP.
+// Stats returns what the VirtualQP has done so far, by lane and by rail. Only the goroutine that uses the
+// VirtualQP may call it.
 func (q *VirtualQP) Stats() Stats {
 	send, recv, pass, f, u := &q.send, &q.recv, &q.pass, &q.failover, &q.setup
 	s := Stats{

@@ -8,10 +8,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// tally is the default scheme. Each lane that carried data since the last notification
-// sends one record, behind that data on the same QP, which makes the data visible to
-// whoever sees the record (InfiniBand o9-20). The receiver completes message n when n-1
-// is complete and all records of n are in.
+// tally is the default scheme. Each lane that carried data since the last notification sends one record
+// behind that data on the same QP. So the data is visible when the record is (InfiniBand o9-20). The
+// receiver completes message n when n-1 is complete and all records of n have arrived.
 //
 // A record, little-endian:
 //
@@ -22,26 +21,32 @@ type tally struct {
 	send  *sender
 	recv  *receiver
 
-	// Sender: closing are the lanes that must still send a record of the message that is
-	// being closed.
+	// closing are the lanes that must still send a record of the message being closed.
 	closing laneSet
-	seq     uint32
-	open    bool // a message is being closed
+	// seq is the number of the message being closed, or of the next one.
+	seq uint32
+	// open says that a message is being closed: some of its records were not handed to lanes.
+	open bool
 
-	// Receiver: the messages from next on of which records have come.
+	// window is a ring of the messages from next on. Its length is a power of two.
 	window []tallied
-	limit  int32 // how far ahead a lane may be
-	next   uint32
+	// next is the number of the oldest message that is not complete.
+	next uint32
+	// limit is how far a lane may be ahead of next before it is starved.
+	limit int32
+	// memory is where records arrive; nil if the receives are shared.
 	memory *verbs.Memory
-	region *Region
+	region *Region // of memory
 }
 
 const recordSize = 16
 
 // tallied counts the records of one message.
 type tallied struct {
-	got, want   uint16
-	imm, length uint32
+	got    uint16 // records that have arrived
+	want   uint16 // records of the message; valid if got is not 0
+	imm    uint32 // valid if got is not 0
+	length uint32 // valid if got is not 0
 }
 
 func newTally(q *VirtualQP) (*tally, error) {
@@ -61,7 +66,7 @@ func newTally(q *VirtualQP) (*tally, error) {
 
 func (t *tally) close() error {
 	if t.region == nil {
-		return nil // the receives are not its own
+		return nil // the receives are shared
 	}
 	if err := t.region.Close(); err != nil {
 		return err
@@ -69,10 +74,10 @@ func (t *tally) close() error {
 	return t.memory.Free()
 }
 
-// connected sizes the window. A lane is fed until what came on it is further ahead of the
-// oldest message than the peer has requests outstanding, or the user receives: what is
-// missing may be behind it on the same lane, if that has taken over from another one. Then
-// what is posted on the lanes can come, and what the peer has outstanding.
+// connected sizes the window. A lane is fed until its latest message is further ahead of next than the
+// peer has requests outstanding, or the user has receives. The missing record may be behind it on the
+// same lane, if that has taken over from another one. After that, the posted receives can still be
+// filled, and the peer's outstanding requests arrive.
 func (t *tally) connected(remote *Card) int {
 	t.limit = int32(max(t.setup.cfg.RecvDepth, remote.Limits.SendDepth))
 	t.window = make([]tallied, ring.CeilPow2(int(t.limit)+remote.Limits.SendDepth+t.setup.receives()))
@@ -93,8 +98,8 @@ func (t *tally) handOver(s *sendSlot) bool {
 	return s.op != verbs.OpRDMAWriteWithImm || t.finish(s)
 }
 
-// finish stages the records of a message whose data is staged, on every lane that carried
-// data since the last notification.
+// finish stages the records of a message whose data is staged, on every lane that carried data since the
+// last notification.
 func (t *tally) finish(s *sendSlot) bool {
 	if !t.open && !t.begin(s) {
 		return false
@@ -124,8 +129,8 @@ func (t *tally) finish(s *sendSlot) bool {
 	return whole
 }
 
-// begin decides which lanes send a record, and writes it: the same for all of them. A
-// message of no bytes after no data needs one all the same.
+// begin decides which lanes send a record, and writes it, the same for all. If no lane carried data, one
+// lane is picked.
 func (t *tally) begin(s *sendSlot) bool {
 	n := t.send.carried.moveTo(t.closing)
 	if n == 0 {
@@ -146,8 +151,8 @@ func (t *tally) begin(s *sendSlot) bool {
 
 func (t *tally) advance() {}
 
-// moved makes the record that a lane still owes of the message being closed follow the
-// fragments that it covers.
+// moved stages the record that a lane still owes of the message being closed behind the fragments that it
+// covers.
 func (t *tally) moved(from, to *lane) {
 	if !t.open || !t.closing.has(from.index) {
 		return
@@ -167,13 +172,13 @@ func (t *tally) recvSGE(l *lane, entry uint32, r *verbs.RecvWR) {
 	r.NumSGE = 1
 }
 
-// place is where the record of a receive lies.
+// place is the offset of the record of a receive.
 func (t *tally) place(l *lane, entry uint32) int {
 	places := ring.CeilPow2(t.setup.cfg.NotifyDepth) // a power of two, because entry wraps
 	return (int(l.index)*places + int(entry)&(places-1)) * recordSize
 }
 
-// received counts a record. What cannot be a record of our peer ends the VirtualQP.
+// received counts a record. A record that the peer cannot have sent ends the VirtualQP.
 func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 	if wc.ByteLen != recordSize || wc.Opcode != verbs.WCRecv {
 		t.recv.protocol(l, "a record of %d bytes (%s)", wc.ByteLen, wc.Opcode)

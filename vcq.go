@@ -11,18 +11,14 @@ import (
 
 // CQConfig describes a VirtualCQ.
 type CQConfig struct {
-	// Depth is how many physical completions each rail must hold: at least the sum of
-	// LaneDepth and RecvDepth over the lanes that the VirtualQPs have on it, which
-	// NewQP checks. Zero means 65536.
+	// Depth is how many physical completions each rail must hold: at least the sum of LaneDepth and
+	// RecvDepth over the lanes on it, which NewQP checks. Zero means 65536.
 	Depth int
-	// SharedReceives makes the lanes of all VirtualQPs take the receives that the engine
-	// keeps posted from one SRQ per rail, which holds so many, instead of NotifyDepth
-	// from a queue of each lane. It is what makes a thousand lanes affordable; a peer that
-	// sends more than the user receives is not held back but fails its VirtualQP. Zero
-	// means a queue for each lane.
+	// SharedReceives is the size of an SRQ per rail, from which the lanes of all VirtualQPs take the
+	// engine's receives. It makes a thousand lanes affordable. A peer that sends more than the user
+	// receives is not held back: its VirtualQP fails. Zero means a queue of NotifyDepth for each lane.
 	SharedReceives int
-	// Waker is woken when a rail that was armed has a completion. Nil means polling
-	// only.
+	// Waker is woken when a rail that was armed has a completion. Nil means polling only.
 	Waker *verbs.Waker
 }
 
@@ -30,39 +26,45 @@ type CQConfig struct {
 // A VirtualCQ and its VirtualQPs are for one goroutine at a time.
 type VirtualCQ struct {
 	rails *Rails
-	cqs   []verbs.CQ
-	waker *verbs.Waker
 	guard guard
-	// routes[rail] finds a lane by its QP number, which is unique on a rail.
-	routes  []table.Table[*lane]
-	used    []int // completions that the lanes of a rail can have outstanding
-	buf     [pollBatch]verbs.WC
-	each    [pollBatch]WC
-	shared  *sharedReceives  // nil if every lane has receives of its own
-	touched []*VirtualQP     // have new completions, or could not report all
-	kept    []WC             // taken, and had no room in what the caller gave
-	next    int              // rail that the next Poll begins with
-	idle    [MaxRails]uint64 // polls of each rail that left nothing in it
-	err     error            // to be returned when nothing else is
-	qpCount uint32           // VirtualQPs that were ever made
-	qps     []*VirtualQP     // those that are not closed, oldest first
-	depth   int              // of the CQs
+	stats CQStats
+	waker *verbs.Waker // nil means polling only
+	cqs   []verbs.CQ   // by rail
+	depth int          // of every CQ
+	// retired are CQs that were replaced and could not be closed yet.
 	retired []verbs.CQ
+	// used is how many completions the lanes on a rail can have outstanding, by rail. It is at most
+	// depth.
+	used []int
+	// routes finds a lane by its QP number, which is unique on a rail, by rail.
+	routes []table.Table[*lane]
+	// shared is where the engine's receives come from; nil if every lane has its own.
+	shared *sharedReceives
 
-	driven []*VirtualQP // with a Control
-	polls  uint64
-	events []Event
-	news   bool // an event came that has not ended a Wait
-	stats  CQStats
+	qps     []*VirtualQP // those that are not closed, oldest first
+	qpCount uint32       // VirtualQPs that were ever made
+	driven  []*VirtualQP // those with a Control that were connected
+	touched []*VirtualQP // those that the next report looks at: VirtualQP.touched is set
+
+	buf   [pollBatch]verbs.WC // physical completions of the current batch
+	each  [pollBatch]WC       // completions that Each passes to its function
+	kept  []WC                // completions that had no room in what the caller gave
+	err   error               // returned by the next Poll without a completion
+	next  int                 // the rail that the next Poll starts with
+	polls uint64              // number of polls
+	// idle counts the polls of each rail that left nothing in its CQ.
+	idle [MaxRails]uint64
+
+	events []Event // those that were not taken, at most maxEvents
+	news   bool    // an event came that has not ended a Wait
 }
 
-// CQStats counts what a VirtualCQ met.
+// CQStats are the counters of a VirtualCQ.
 type CQStats struct {
-	CQEs    uint64
-	Stale   uint64 // completions of a lane as it was before
-	Unknown uint64 // completions of a QP that is not registered
-	// EventsLost counts events that nobody took in time.
-	EventsLost uint64
+	CQEs       uint64 // physical completions
+	Stale      uint64 // completions of an earlier generation of a lane
+	Unknown    uint64 // completions of a QP that is not registered
+	EventsLost uint64 // events that were dropped because too many waited
 }
 
 // NewCQ creates a CQ on every rail.
@@ -86,7 +88,7 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	return c, nil
 }
 
-// shareReceives makes the SRQs and books their completions.
+// shareReceives makes the SRQs and reserves room for their completions.
 func (c *VirtualCQ) shareReceives(depth int) (err error) {
 	if depth < 2 || depth > maxDepth {
 		return verbs.Invalidf("CQConfig.SharedReceives is %d: want 2 to %d, or 0", depth, maxDepth)
@@ -103,8 +105,8 @@ func (c *VirtualCQ) shareReceives(depth int) (err error) {
 // Stats returns the counters of the queue.
 func (c *VirtualCQ) Stats() CQStats { return c.stats }
 
-// Close destroys the CQs. The VirtualQPs must be closed first: while there are any it
-// returns verbs.ErrBusy, and nothing has changed.
+// Close destroys the CQs. The VirtualQPs must be closed first. Otherwise Close returns verbs.ErrBusy and
+// changes nothing.
 func (c *VirtualCQ) Close() error {
 	if len(c.qps) > 0 {
 		return fmt.Errorf("close virtual CQ: %w: %d virtual QPs are open", verbs.ErrBusy, len(c.qps))
@@ -123,9 +125,9 @@ func (c *VirtualCQ) Close() error {
 	return errors.Join(errs...)
 }
 
-// renewCQ replaces the CQ of a rail that has failed. It has taken all its QPs along; the next
-// generations of their lanes use the new one. The old one goes when the last of them has
-// been replaced, with the VirtualCQ at the latest.
+// renewCQ replaces the CQ of a rail that has failed, and with it all its QPs. The next generations of
+// their lanes use the new CQ. The old one is closed when the last QP has been replaced, or with the
+// VirtualCQ.
 func (c *VirtualCQ) renewCQ(rail int) error {
 	r := &c.rails.rails[rail]
 	cq, err := r.cfg.Context.CreateCQ(verbs.CQConfig{Depth: c.depth, Waker: c.waker})
@@ -137,7 +139,7 @@ func (c *VirtualCQ) renewCQ(rail int) error {
 	return nil
 }
 
-// closeRetired closes the CQs that were replaced and that no QP uses any more.
+// closeRetired closes the CQs that were replaced and that no QP uses.
 func (c *VirtualCQ) closeRetired() (err error) {
 	c.retired = slices.DeleteFunc(c.retired, func(cq verbs.CQ) bool {
 		e := cq.Close()
@@ -147,7 +149,7 @@ func (c *VirtualCQ) closeRetired() (err error) {
 	return err
 }
 
-// reserve books room for the completions of a lane, and release gives it back.
+// reserve reserves room for n completions on a rail. release gives it back.
 func (c *VirtualCQ) reserve(rail, n int) error {
 	if have := c.cqs[rail].Depth(); c.used[rail]+n > have {
 		return verbs.Invalidf("CQConfig.Depth: rail %d has %d completions, %d are taken and %d more are needed", rail, have, c.used[rail], n)
@@ -158,8 +160,8 @@ func (c *VirtualCQ) reserve(rail, n int) error {
 
 func (c *VirtualCQ) release(rail, n int) { c.used[rail] -= n }
 
-// forget drops what is left of a VirtualQP that is being closed: its turn to report,
-// completions that were kept, and events.
+// forget drops what is left of a VirtualQP that is being closed: its place in the lists, completions that
+// were kept, and events.
 func (c *VirtualCQ) forget(q *VirtualQP) {
 	is := func(other *VirtualQP) bool { return other == q }
 	c.qps = slices.DeleteFunc(c.qps, is)
@@ -168,4 +170,38 @@ func (c *VirtualCQ) forget(q *VirtualQP) {
 	c.kept = slices.DeleteFunc(c.kept, func(wc WC) bool { return wc.QP == q })
 	c.events = slices.DeleteFunc(c.events, func(e Event) bool { return e.QP == q })
 	q.touched = false
+}
+
+// barrier is a point in the polling of one rail's CQ. It is passed when the CQ has been found
+// empty twice since the barrier was set: the first of these polls may have been under way
+// already, and the second proves that the CQ holds no completion that is older than the barrier.
+//
+// Its value is the count of empty polls at which it is passed. The zero barrier is passed.
+type barrier uint64
+
+// barriers has one barrier for each rail.
+type barriers [MaxRails]barrier
+
+// barrier returns a barrier on a rail, set now.
+func (c *VirtualCQ) barrier(rail uint8) barrier { return barrier(c.idle[rail] + 2) }
+
+// passed reports whether a barrier on a rail is passed.
+func (c *VirtualCQ) passed(rail uint8, b barrier) bool { return c.idle[rail] >= uint64(b) }
+
+// barriers returns a barrier on every rail, set now.
+func (c *VirtualCQ) barriers() (all barriers) {
+	for rail := range c.cqs {
+		all[rail] = c.barrier(uint8(rail))
+	}
+	return all
+}
+
+// passedAll reports whether the barriers of all rails are passed.
+func (c *VirtualCQ) passedAll(all *barriers) bool {
+	for rail := range c.cqs {
+		if !c.passed(uint8(rail), all[rail]) {
+			return false
+		}
+	}
+	return true
 }

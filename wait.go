@@ -10,12 +10,12 @@ import (
 	"ibverbx/verbs"
 )
 
-// spins is how often Wait polls before it goes to sleep: a completion that is about to
-// come is worth a few hundred nanoseconds of looking.
+// spins is how often Wait polls before it sleeps: waking up costs more than a few hundred nanoseconds of
+// polling.
 const spins = 32
 
-// Wait polls until there is at least one completion, or an event: then n is 0. It looks for a short while and then
-// sleeps on the Waker of the CQConfig until a rail has news; without one it returns
+// Wait polls until there is at least one completion, or an event; then n is 0. It polls for a short while
+// and then sleeps on CQConfig.Waker until a rail has a completion. Without a Waker it returns
 // verbs.ErrNotSupported. It returns ctx.Err() when ctx ends.
 func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 	if c.waker == nil {
@@ -36,7 +36,7 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 				return 0, fmt.Errorf("wait: rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
 			}
 		}
-		// What came between the last poll and Arm woke nobody.
+		// A completion between the last poll and Arm does not wake.
 		if n, err = c.Poll(dst); n > 0 || err != nil {
 			return n, err
 		}
@@ -55,16 +55,15 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 	return 0, nil
 }
 
-// How long Wait sleeps at the most if there are VirtualQPs with a Control: while lanes are
-// out of service, and otherwise, for Controls that wake nobody. What is due before that
-// shortens it, but not below what a timer costs.
+// Bounds of Wait's sleep if there are VirtualQPs with a Control, which need not wake. Timers that are due
+// earlier shorten it.
 const (
-	busySleep = time.Millisecond
-	calmSleep = 50 * time.Millisecond
-	minSleep  = 20 * time.Microsecond
+	busySleep = time.Millisecond      // while lanes are out of service
+	calmSleep = 50 * time.Millisecond // otherwise
+	minSleep  = 20 * time.Microsecond // what a timer costs
 )
 
-// sleep waits for the Waker, and no longer than VirtualQPs can do without a poll.
+// sleep waits for the Waker, until a VirtualQP must be driven at most.
 func (c *VirtualCQ) sleep(ctx context.Context) error {
 	if len(c.driven) == 0 {
 		return c.waker.Wait(ctx)
@@ -84,9 +83,9 @@ func (c *VirtualCQ) sleep(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Serve drives the virtual CQ of a side whose application only lends its memory: it polls
-// and sleeps until ctx ends, and hands completions to each, if that is not nil. It returns
-// ctx.Err() or the first error of the virtual CQ.
+// Serve drives the virtual CQ of a side whose application only lends its memory. It polls and sleeps until
+// ctx ends, and passes completions to each, if that is not nil. It returns ctx.Err() or the first error
+// of the virtual CQ.
 func (c *VirtualCQ) Serve(ctx context.Context, each func(WC)) error {
 	wcs := make([]WC, pollBatch)
 	for {

@@ -6,10 +6,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// MaxSGE is how many pieces a request is made of at the most.
+// MaxSGE is how many pieces a request has at most.
 const MaxSGE = verbs.MaxSGE
 
-// SGE is a piece of local memory: Length bytes at Offset of a Region.
+// SGE is a piece of local memory: Length bytes at offset Offset of a Region.
 type SGE struct {
 	Region *Region
 	Offset uint64
@@ -21,25 +21,28 @@ type SendWR struct {
 	// WRID comes back in the completion.
 	WRID   uint64
 	Opcode verbs.Opcode
-	// Flags: SendSignaled asks for a completion, errors are reported without it.
-	// SendFence is a full barrier: the request begins when every earlier one has
-	// ended. SendInline takes the bytes at post time (Config.MaxInline).
+	// Flags are SendSignaled, SendFence, SendInline and SendSolicited. SendSignaled asks for a
+	// completion; errors are reported without it. SendFence is a full barrier: the request starts when
+	// every earlier one has ended. SendInline copies the bytes at post time (Config.MaxInline).
 	Flags  verbs.SendFlags
 	NumSGE uint8
 	// Imm is the immediate of RDMA_WRITE_WITH_IMM and SEND_WITH_IMM, in host order.
 	Imm uint32
 	SGE [MaxSGE]SGE
-	// Remote and RemoteOffset say where a WRITE, READ or atomic goes.
-	Remote       *RemoteRegion
+	// Remote is the memory that a WRITE, READ or atomic goes to.
+	Remote *RemoteRegion
+	// RemoteOffset is the offset in Remote, in bytes.
 	RemoteOffset uint64
-	// CompareAdd and Swap are the operands of an atomic.
-	CompareAdd, Swap uint64
+	// CompareAdd is the first operand of an atomic: the value to compare with, or to add.
+	CompareAdd uint64
+	// Swap is the second operand of CMP_AND_SWP.
+	Swap uint64
 }
 
 // SetSGE makes w carry the given pieces. It panics if there are more than MaxSGE.
 func (w *SendWR) SetSGE(sges ...SGE) { w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges)) }
 
-// Length returns the bytes that the pieces of w add up to.
+// Length returns the sum of the lengths of the pieces.
 func (w *SendWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {
@@ -48,9 +51,9 @@ func (w *SendWR) Length() uint64 {
 	return n
 }
 
-// RecvWR is a receive of a VirtualQP. With no bytes it waits for a notification, the end
-// of a WRITE_WITH_IMM; with bytes it waits for a SEND. On several lanes these are two
-// queues, each in its own order.
+// RecvWR is a receive of a VirtualQP. Without bytes it waits for a notification, the end of a
+// WRITE_WITH_IMM. With bytes it waits for a SEND. On several lanes these are two queues, each in its own
+// order.
 type RecvWR struct {
 	// WRID comes back in the completion.
 	WRID   uint64
@@ -61,7 +64,7 @@ type RecvWR struct {
 // SetSGE makes w receive into the given pieces. It panics if there are more than MaxSGE.
 func (w *RecvWR) SetSGE(sges ...SGE) { w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges)) }
 
-// WCFlags says what a completion tells beyond its status.
+// WCFlags says which fields of a completion are valid.
 type WCFlags uint8
 
 // Completion flags.
@@ -72,8 +75,8 @@ const (
 	WCHasLength WCFlags = 1 << 1
 )
 
-// WC is a completion of a VirtualQP. If Status is not verbs.StatusSuccess only ID, QP,
-// Status and VendorErr are valid.
+// WC is a completion of a VirtualQP. If Status is not verbs.StatusSuccess, only WRID, QP, Status and
+// VendorErr are valid.
 type WC struct {
 	WRID      uint64
 	QP        *VirtualQP
@@ -85,8 +88,7 @@ type WC struct {
 	Imm       uint32
 }
 
-// Err returns nil for a success, and otherwise an error that says what failed, where,
-// and why it usually does.
+// Err returns nil for a success, and otherwise an error with the request, the status and its usual cause.
 func (w *WC) Err() error {
 	if w.Status == verbs.StatusSuccess {
 		return nil
