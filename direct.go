@@ -9,20 +9,14 @@ import (
 // passthrough is a VirtualQP with one lane, in place of sender and receiver: it tracks nothing, cuts
 // nothing, and uses the user's ID as wr_id.
 type passthrough struct {
-	setup    *setup
-	failover *failover
-	// chain is where the physical requests of a post are made.
-	chain []verbs.SendWR
-	// recvChain is where the physical receives of a post are made.
-	recvChain []verbs.RecvWR
-	// posted counts the requests that the NIC took.
-	posted uint64
-	// completed counts the requests whose completion was reported.
-	completed uint64
-	// recvPosted counts the receives that the NIC took.
-	recvPosted uint64
-	// recvCompleted counts the receives that have succeeded.
-	recvCompleted uint64
+	setup         *setup
+	failover      *failover
+	chain         []verbs.SendWR // where the physical requests of a post are made
+	recvChain     []verbs.RecvWR // where the physical receives of a post are made
+	posted        uint64         // counts the requests that the NIC took
+	completed     uint64         // counts the requests whose completion was reported
+	recvPosted    uint64         // counts the receives that the NIC took
+	recvCompleted uint64         // counts the receives that have succeeded
 	// highWater is the highest number of requests without a completion, at most Config.LaneDepth.
 	highWater int
 }

@@ -21,23 +21,18 @@ type dqplb struct {
 	send  *sender
 	recv  *receiver
 
-	// seq is the next number to send.
-	seq uint32
-	// oldest is a number such that none before it is outstanding.
-	oldest uint32
-	// window is how far seq may be ahead of oldest.
-	window uint32
+	seq    uint32 // the next number to send
+	oldest uint32 // a number such that none before it is outstanding
+	window uint32 // how far seq may be ahead of oldest
 	// mixed says that a lane has taken over numbers from another, so that its numbers are not in order.
 	mixed bool
 
-	// next is the number that is expected next.
-	next uint32
+	next uint32 // the number that is expected next
 	// consumed counts the numbers before next. It wraps at 2^32.
 	consumed uint32
 	// got is a ring of the numbers from next on. Its length is a power of two.
-	got []numbered
-	// length is the sum of the fragments of the message being received, in bytes.
-	length uint32
+	got    []numbered
+	length uint32 // the sum of the fragments of the message being received, in bytes
 }
 
 const (

@@ -25,29 +25,21 @@ type failover struct {
 	// watchdog watches the oldest request.
 	watchdog watchdog
 
-	state qpState
-	// err is what ended the VirtualQP; nil before that.
-	err error
-	// emptied are the barriers of the rails from when the VirtualQP failed.
-	emptied barriers
-	// out counts the lanes that are out of service.
-	out int
-	// away says that a message or notify lane was rebuilt on another rail at some time.
-	away bool
+	state   qpState
+	err     error    // what ended the VirtualQP; nil before that
+	emptied barriers // the barriers of the rails from when the VirtualQP failed
+	out     int      // counts the lanes that are out of service
+	away    bool     // a message or notify lane was rebuilt on another rail at some time
 	// nextDrive is when a poll that finds completions looks at control messages and timers too.
 	nextDrive int64
-	// seen is what was handled of the rails' events.
-	seen [MaxRails]railEvents
-	// railPast is what lanes did on a rail that they left.
-	railPast [MaxRails]Counts
+	seen      [MaxRails]railEvents // what was handled of the rails' events
+	railPast  [MaxRails]Counts     // what lanes did on a rail that they left
 }
 
 // railEvents counts events of a rail.
 type railEvents struct {
-	// falls counts how often the port or the device was lost.
-	falls uint64
-	// deaths counts how often a QP was lost without a completion.
-	deaths uint64
+	falls  uint64 // counts how often the port or the device was lost
+	deaths uint64 // counts how often a QP was lost without a completion
 }
 
 // Times of failover, in nanoseconds.

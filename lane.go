@@ -22,57 +22,39 @@ const chainMax = 32
 // all lanes share: chains of sixteen lanes would not fit the first-level cache.
 type lane struct {
 	// ledger is the ring. Its length is a power of two.
-	ledger []entry
-	// head is the number of the oldest entry.
-	head uint32
-	// posted is the number of the oldest entry that the NIC does not have.
-	posted uint32
-	// tail is the number of the next entry.
-	tail uint32
-	// depth is Config.LaneDepth: how many entries the NIC takes.
-	depth uint32
-	// base is what all tags of this generation have in common: generation and index.
-	base tag
-	// bytes is the sum over all entries.
-	bytes uint64
-	// index is the place in setup.all.
-	index uint16
-	// rail is the rail of the QP.
-	rail uint8
-	role role
-	// remoteRail is the rail of the peer's end.
-	remoteRail uint8
+	ledger     []entry
+	head       uint32 // the number of the oldest entry
+	posted     uint32 // the number of the oldest entry that the NIC does not have
+	tail       uint32 // the number of the next entry
+	depth      uint32 // Config.LaneDepth: how many entries the NIC takes
+	base       tag    // what all tags of this generation have in common: generation and index
+	bytes      uint64 // the sum over all entries
+	index      uint16 // the place in setup.all
+	rail       uint8  // the rail of the QP
+	role       role
+	remoteRail uint8 // the rail of the peer's end
 	// barred says why the lane takes no requests; 0 if it does.
 	barred bar
-	// listed says that the lane is in sender.staged.
-	listed bool
+	listed bool // the lane is in sender.staged
 	// silent says that the last request that the NIC took did not ask for a completion, because
 	// the NIC refused those that would have.
 	silent bool
 	// generation counts the QPs that the lane has had. It wraps.
 	generation uint16
-	// num is the number of the QP.
-	num uint32
-	// owner is the VirtualQP that completions of the QP belong to.
-	owner *VirtualQP
-	qp    verbs.QP
+	num        uint32     // the number of the QP
+	owner      *VirtualQP // the VirtualQP that completions of the QP belong to
+	qp         verbs.QP
 
-	// recvHead is the number of the oldest receive that the NIC has.
-	recvHead uint32
-	// recvTail is the number of the next receive.
-	recvTail uint32
-	// recvDepth is how many receives the QP holds; 0 if they come from an SRQ.
-	recvDepth uint32
-	// latest is the number of the message that came last, as the scheme counts.
-	latest uint32
+	recvHead  uint32 // the number of the oldest receive that the NIC has
+	recvTail  uint32 // the number of the next receive
+	recvDepth uint32 // how many receives the QP holds; 0 if they come from an SRQ
+	latest    uint32 // the number of the message that came last, as the scheme counts
 	// starved says that receives were not posted again. It is counted in receiver.starved.
 	starved bool
 
-	// speed is what the policy TwoChoices knows of the lane.
-	speed  speed
+	speed  speed // what the policy TwoChoices knows of the lane
 	counts Counts
-	// life is what failover keeps of the lane.
-	life life
+	life   life // what failover keeps of the lane
 }
 
 // entry is enough to render a physical request, also a second time.
@@ -82,12 +64,10 @@ type lane struct {
 //
 // consumes says that the request uses up a receive of the peer.
 type entry struct {
-	head uint32
-	// off is the offset of the bytes in the request.
-	off   uint32
+	head  uint32
+	off   uint32 // the offset of the bytes in the request
 	bytes uint32
-	// imm is the immediate as the NIC gets it.
-	imm uint32
+	imm   uint32 // the immediate as the NIC gets it
 }
 
 const entryConsumes = 1 << 31
@@ -126,10 +106,8 @@ type laneConfig struct {
 	index int
 	rail  int
 	role  role
-	// recvs is the depth of the receive queue.
-	recvs int
-	// srq is where the receives come from; nil if the lane has its own.
-	srq verbs.SRQ
+	recvs int       // the depth of the receive queue
+	srq   verbs.SRQ // where the receives come from; nil if the lane has its own
 }
 
 func newLane(u *setup, lc laneConfig) (*lane, error) {

@@ -39,82 +39,58 @@ var transitions = [...]uint8{
 
 // life is what a lane keeps for failover.
 type life struct {
-	// state is written by lane.become only.
-	state laneState
-	// since is when the lane came to this state.
-	since int64
-	// cause is why the lane left service; nil while it is up.
-	cause error
-	// due is when the next step is to be taken, or a message sent again.
-	due int64
+	state laneState // written by lane.become only
+	since int64     // when the lane came to this state
+	cause error     // why the lane left service; nil while it is up
+	due   int64     // when the next step is to be taken, or a message sent again
 	// backoff is the pause before the next attempt to rebuild the lane; 0 after steadyTime in
 	// service.
 	backoff int64
-	// emptied is the barrier of the rail from when the lane went out of service.
-	emptied barrier
-	// overdue is the barrier of the rail from when the time to drain was over.
-	overdue barrier
+	emptied barrier // the barrier of the rail from when the lane went out of service
+	overdue barrier // the barrier of the rail from when the time to drain was over
 
-	// home is the rail that the lane was made on, and returns to.
-	home uint8
-	// remoteHome is the rail of the peer's end when the two sides connected.
-	remoteHome uint8
+	home       uint8 // the rail that the lane was made on, and returns to
+	remoteHome uint8 // the rail of the peer's end when the two sides connected
 
 	// sent counts the requests of this generation that the NIC took and that consume a receive
 	// of the peer.
-	sent uint32
-	// received counts the receives that this generation delivered.
-	received uint32
+	sent     uint32
+	received uint32 // counts the receives that this generation delivered
 	// failing says that a request of this generation failed. Those from it on are in doubt.
 	failing bool
 	// drained is one more than the number of the last entry with a completion; valid while
 	// failing.
 	drained uint32
 
-	// downs is what the two ends said of generations out of service.
-	downs downs
-	// meeting is how far the two ends are with the next QP.
-	meeting meeting
+	downs   downs   // what the two ends said of generations out of service
+	meeting meeting // how far the two ends are with the next QP
 	// heir is the lane that takes over the rest of the ledger and that is reserved for it; nil
 	// if there is none.
 	heir *lane
 
-	// deaths counts how often the lane went out of service.
-	deaths uint64
+	deaths uint64 // counts how often the lane went out of service
 	// replayed counts the requests that other lanes took over or the next generation repeats.
 	replayed uint64
-	// attempts counts how often a new QP was made.
-	attempts uint64
-	// before is what the lane had done when it came to its rail.
-	before Counts
+	attempts uint64 // counts how often a new QP was made
+	before   Counts // what the lane had done when it came to its rail
 }
 
 // downs is what the two ends of a lane said of generations that are out of service.
 type downs struct {
-	// peerDown says that the peer took the current generation out of service.
-	peerDown bool
-	// peerReceived is how many receives the peer's end delivered; valid with peerDown.
-	peerReceived uint32
-	// mute says that this side has not announced the last generation's end yet.
-	mute bool
-	// said says that lastGeneration and lastReceived are valid.
-	said bool
-	// lastGeneration is the generation before the current one.
-	lastGeneration uint16
-	// lastReceived is how many receives lastGeneration delivered at this side.
-	lastReceived uint32
+	peerDown       bool   // the peer took the current generation out of service
+	peerReceived   uint32 // how many receives the peer's end delivered; valid with peerDown
+	mute           bool   // this side has not announced the last generation's end yet
+	said           bool   // lastGeneration and lastReceived are valid
+	lastGeneration uint16 // the generation before the current one
+	lastReceived   uint32 // how many receives lastGeneration delivered at this side
 }
 
 // meeting is how far the two ends of a lane are with the QPs of a generation.
 type meeting struct {
-	// offer is the peer's address; nil if it is not known.
-	offer *ctlMessage
-	// mine is the qpName of the QP that this side offered last.
-	mine uint32
-	// peerHas says that the peer has this side's address.
-	peerHas bool
-	// connected says that the QP is connected to the one in offer.
-	connected bool
+	offer     *ctlMessage // the peer's address; nil if it is not known
+	mine      uint32      // the qpName of the QP that this side offered last
+	peerHas   bool        // the peer has this side's address
+	connected bool        // the QP is connected to the one in offer
 }
 
 // become takes the lane to another state. It is the only writer of the state. A nil cause keeps

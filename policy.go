@@ -5,33 +5,24 @@ import "ibverbx/internal/xorshift"
 // picker chooses lanes. It owns the state of the policy.
 type picker struct {
 	policy Policy
-	// lanes are the data lanes, in the order of their indices.
-	lanes []*lane
-	// time is the time of the current call.
-	time *callClock
-	// cursor is the index of the lane that round robin tries next.
-	cursor int
+	lanes  []*lane    // the data lanes, in the order of their indices
+	time   *callClock // the time of the current call
+	cursor int        // the index of the lane that round robin tries next
 	// random draws lanes for TwoChoices.
 	random xorshift.Source
 	// fastest is the highest rate of a lane in bytes per nanosecond. It decays, so that it follows
 	// lanes that have become slower.
 	fastest float64
-	// runLane is the lane that whole requests share; valid while runLeft is not 0.
-	runLane *lane
-	// runLeft is how many more requests may share runLane.
-	runLeft int
-	// runRoom is how many more bytes may share runLane.
-	runRoom uint32
+	runLane *lane  // the lane that whole requests share; valid while runLeft is not 0
+	runLeft int    // how many more requests may share runLane
+	runRoom uint32 // how many more bytes may share runLane
 }
 
 // callClock is the time of a call: it stands still until the next tick.
 type callClock struct {
-	// now is in nanoseconds; 0 if the clock does not run.
-	now int64
-	// read is Config.Now.
-	read func() int64
-	// runs says that something needs the time: the policy TwoChoices, or failover.
-	runs bool
+	now  int64        // in nanoseconds; 0 if the clock does not run
+	read func() int64 // Config.Now
+	runs bool         // something needs the time: the policy TwoChoices, or failover
 }
 
 // tick reads the clock if something needs the time.
@@ -219,24 +210,15 @@ func (p *picker) measure(l *lane, bytes uint64) {
 // server. While it is busy, the bytes that complete between two readings of the clock give the
 // rate. The latency is what the first bytes after an idle time take beyond that.
 type speed struct {
-	// bytes is a decaying sum of the bytes that the rate is measured by.
-	bytes float64
-	// time is the decaying sum of nanoseconds in which bytes were carried.
-	time float64
-	// rate is bytes / time; 0 if it was not measured.
-	rate float64
-	// latency is a decaying average, in nanoseconds; valid if known.
-	latency float64
-	// since is when the lane last completed something, or got work after being idle.
-	since int64
-	// done is the number of bytes completed after since.
-	done uint64
-	// carried is the number of bytes that the lane has completed in all.
-	carried uint64
-	// waits says that the lane got work after being idle, and none of it has completed.
-	waits bool
-	// known says that the latency was measured.
-	known bool
+	bytes   float64 // a decaying sum of the bytes that the rate is measured by
+	time    float64 // the decaying sum of nanoseconds in which bytes were carried
+	rate    float64 // bytes / time; 0 if it was not measured
+	latency float64 // a decaying average, in nanoseconds; valid if known
+	since   int64   // when the lane last completed something, or got work after being idle
+	done    uint64  // the number of bytes completed after since
+	carried uint64  // the number of bytes that the lane has completed in all
+	waits   bool    // the lane got work after being idle, and none of it has completed
+	known   bool    // the latency was measured
 }
 
 // The weight of a new sample against all samples before it.

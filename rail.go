@@ -29,26 +29,21 @@ type Rails struct {
 	rails []rail
 	// watching guards events, and the fields fatal, refusals and refused of all rails.
 	watching sync.Mutex
-	// events is where watch takes events.
-	events [8]verbs.Event
+	events   [8]verbs.Event // where watch takes events
 }
 
 // rail is one NIC port and a protection domain on it.
 type rail struct {
-	cfg  RailConfig
-	name string
-	attr verbs.DeviceAttr
-	mtu  int    // of the port, in bytes
-	mbps uint32 // speed of the port; 0 if it is not known
-	pd   verbs.PD
-	// falls counts how often the port or the device was lost.
-	falls atomic.Uint64
-	// deaths counts how often a QP was lost without a completion.
-	deaths atomic.Uint64
-	// fatal says that the device has failed, and that this is counted in falls.
-	fatal bool
-	// refusals is a ring of the last QPs, by number, that refused a request of their peer.
-	refusals [16]uint32
+	cfg      RailConfig
+	name     string
+	attr     verbs.DeviceAttr
+	mtu      int    // of the port, in bytes
+	mbps     uint32 // speed of the port; 0 if it is not known
+	pd       verbs.PD
+	falls    atomic.Uint64 // counts how often the port or the device was lost
+	deaths   atomic.Uint64 // counts how often a QP was lost without a completion
+	fatal    bool          // the device has failed, and that this is counted in falls
+	refusals [16]uint32    // a ring of the last QPs, by number, that refused a request of their peer
 	// refused counts all refusals. The next one is written at refused modulo len(refusals).
 	refused int
 }
@@ -186,6 +181,27 @@ func (r *Rails) Register(m *verbs.Memory, access verbs.Access) (*Region, error) 
 		g.addr, g.length = mr.Addr(), mr.Len()
 	}
 	return g, nil
+}
+
+// allocRegion registers n bytes of new memory for the engine's own use.
+func (r *Rails) allocRegion(n int) (*Region, error) {
+	m, err := verbs.AllocMemory(n, nil)
+	if err != nil {
+		return nil, err
+	}
+	g, err := r.Register(m, verbs.AccessLocalWrite)
+	if err != nil {
+		return nil, errors.Join(err, m.Free())
+	}
+	return g, nil
+}
+
+// free closes a region of allocRegion and frees its memory.
+func (g *Region) free() error {
+	if err := g.Close(); err != nil {
+		return err
+	}
+	return g.memory.Free()
 }
 
 // Bytes returns the memory.

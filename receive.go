@@ -19,25 +19,19 @@ type receiver struct {
 	setup    *setup
 	failover *failover
 
-	// notifications are the IDs of the user's notification receives, at most Config.RecvDepth.
-	notifications ring.Ring[uint64]
+	notifications ring.Ring[uint64] // the IDs of the user's notification receives, at most Config.RecvDepth
 	// data are the user's data receives, at most Config.RecvDepth. The sequence number of one is
 	// the entry in its tag. They are posted again if the message lane is reset.
-	data ring.Ring[RecvWR]
-	// early are the complete messages without a notification receive.
-	early ring.Ring[message]
+	data  ring.Ring[RecvWR]
+	early ring.Ring[message] // the complete messages without a notification receive
 	// done are the receives that have ended and were not reported. While they are more than data
 	// can hold, no more receives are taken.
-	done ring.Ring[WC]
-	// starved counts the lanes whose receives were not posted again.
-	starved int
-	// chain is where the physical receives of a post are made.
-	chain []verbs.RecvWR
+	done    ring.Ring[WC]
+	starved int            // counts the lanes whose receives were not posted again
+	chain   []verbs.RecvWR // where the physical receives of a post are made
 
-	// posted counts the receives that were taken.
-	posted uint64
-	// completed counts the receives that have ended.
-	completed uint64
+	posted    uint64 // counts the receives that were taken
+	completed uint64 // counts the receives that have ended
 }
 
 // message is what a scheme knows of a complete message.

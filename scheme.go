@@ -85,11 +85,7 @@ func (q *VirtualQP) newNotifier() (notifier, error) {
 		return &spray{setup: &q.setup, send: &q.send, recv: &q.recv}, nil
 	case Tally:
 	}
-	t, err := newTally(q)
-	if err != nil {
-		return nil, err // not a nil *tally in an interface
-	}
-	return t, nil
+	return newTally(q)
 }
 
 // spray is the first scheme of torchcomms. The data of a notified request goes as plain WRITEs. When it
@@ -99,8 +95,7 @@ type spray struct {
 	setup *setup
 	send  *sender
 	recv  *receiver
-	// next is the number of the first request whose data was not seen complete.
-	next uint32
+	next  uint32 // the number of the first request whose data was not seen complete
 }
 
 func (y *spray) connected(*Card) int                        { return 0 }

@@ -13,39 +13,28 @@ type sender struct {
 	time     *callClock
 	failover *failover
 
-	// sends are the outstanding requests.
-	sends sendRing
+	sends sendRing // the outstanding requests
 	// inline has Config.MaxInline bytes for every slot of the ring.
 	inline []byte
-	// wire is the opcode of a request's fragments, by the opcode of the request.
-	wire [8]verbs.Opcode
+	wire   [8]verbs.Opcode // the opcode of a request's fragments, by the opcode of the request
 	// picker chooses the lanes of fragments.
 	picker picker
 
-	// inflight counts the entries in the ledgers of all lanes.
-	inflight int
-	// messages counts the entries that are SENDs or atomics.
-	messages int
-	// owed counts the notifications of Spray that were not sent.
-	owed int
+	inflight int // counts the entries in the ledgers of all lanes
+	messages int // counts the entries that are SENDs or atomics
+	owed     int // counts the notifications of Spray that were not sent
 	// carried has the lanes that carried bytes to the peer's memory since the last notification.
 	carried laneSet
-	// staged are the lanes with requests that wait for the doorbell.
-	staged []*lane
-	// chain is where the physical requests of a doorbell are rendered.
-	chain []verbs.SendWR
+	staged  []*lane        // the lanes with requests that wait for the doorbell
+	chain   []verbs.SendWR // where the physical requests of a doorbell are rendered
 	// brokenLane is a lane that cannot be used any more; nil if there is none. The end of dispatch
 	// handles it.
 	brokenLane *lane
-	// brokenErr is why brokenLane cannot be used.
-	brokenErr error
+	brokenErr  error // why brokenLane cannot be used
 
-	// failureReported says that a failed request was reported.
-	failureReported bool
-	// posted counts the requests that were taken.
-	posted uint64
-	// highWater is the highest number of requests that were outstanding at once.
-	highWater int
+	failureReported bool   // a failed request was reported
+	posted          uint64 // counts the requests that were taken
+	highWater       int    // the highest number of requests that were outstanding at once
 }
 
 // post takes requests into the ring and dispatches.
@@ -268,58 +257,43 @@ func (s *sender) silent() bool {
 // The request at dispatched may be handed to lanes in part.
 type sendRing struct {
 	// slots is the ring. Its length is a power of two.
-	slots []sendSlot
-	// reported is the number of the oldest request that was not reported to the user.
-	reported uint32
-	// dispatched is the number of the oldest request that was not wholly handed to lanes.
-	dispatched uint32
-	// posted is the number of the next request.
-	posted uint32
+	slots      []sendSlot
+	reported   uint32 // the number of the oldest request that was not reported to the user
+	dispatched uint32 // the number of the oldest request that was not wholly handed to lanes
+	posted     uint32 // the number of the next request
 }
 
 // sendSlot is one request. A plain request on one or two rails needs only the first 64 bytes on its
 // way from the post to the report. These hold no pointer, so that writing them needs no write
 // barrier.
 type sendSlot struct {
-	id uint64
-	// local is the address of the bytes of a plain request.
-	local uint64
-	// target is the address at the peer.
-	target uint64
+	id     uint64
+	local  uint64 // the address of the bytes of a plain request
+	target uint64 // the address at the peer
 	length uint32
-	// sent is the number of bytes handed to lanes.
-	sent uint32
+	sent   uint32 // the number of bytes handed to lanes
 	// pending counts what the request waits for: the fragments that lanes have, 1 for the rest
 	// that no lane has, and 1 for a notification that was not sent. At 0 the request has ended.
 	pending uint32
-	// cut is the size of a fragment in bytes.
-	cut uint32
-	op  verbs.Opcode
-	// wire is the opcode of the fragments.
-	wire   verbs.Opcode
-	flags  verbs.SendFlags
-	status verbs.Status
-	numSGE uint8
-	// plain says that the bytes are one piece of memory, neither inline nor empty.
-	plain bool
-	// begun says that a part of the request was handed to lanes.
-	begun bool
+	cut     uint32 // the size of a fragment in bytes
+	op      verbs.Opcode
+	wire    verbs.Opcode // the opcode of the fragments
+	flags   verbs.SendFlags
+	status  verbs.Status
+	numSGE  uint8
+	plain   bool // the bytes are one piece of memory, neither inline nor empty
+	begun   bool // a part of the request was handed to lanes
 	// owes says that the notification of Spray was not sent. It is counted in sender.owed.
 	owes bool
-	// keys are the memory keys by rail.
-	keys [MaxRails]keyPair
+	keys [MaxRails]keyPair // the memory keys by rail
 
-	// record is what Tally's lanes send to the receiver.
-	record [recordSize]byte
-	imm    uint32
-	// vendor is the vendor error of a request that failed.
-	vendor uint32
-	// deadline is when the request must have ended; with Config.Control only.
-	deadline   int64
+	record     [recordSize]byte // what Tally's lanes send to the receiver
+	imm        uint32
+	vendor     uint32 // the vendor error of a request that failed
+	deadline   int64  // when the request must have ended; with Config.Control only
 	compareAdd uint64
 	swap       uint64
-	// sge are the pieces of a request that is not plain.
-	sge [MaxSGE]SGE
+	sge        [MaxSGE]SGE // the pieces of a request that is not plain
 }
 
 // keyPair is the key of the local memory on one of our rails, and of the remote memory on the

@@ -12,29 +12,21 @@ import (
 type setup struct {
 	// owner is the VirtualQP, as completions and events name it. Parts call no method of it.
 	owner *VirtualQP
-	// num is unique on the VirtualCQ.
-	num uint32
+	num   uint32 // unique on the VirtualCQ
 	// incarnation names this VirtualQP in its card and in control messages; never 0.
 	incarnation uint64
-	// peer is the incarnation of the peer; 0 before Connect.
-	peer uint64
+	peer        uint64 // the incarnation of the peer; 0 before Connect
 	// cfg has its defaults filled in.
-	cfg Config
-	// rails are those of cq.
-	rails *Rails
-	// cq is where the completions of all lanes arrive.
-	cq *VirtualCQ
-	// shared is where the engine's receives come from; nil if every lane has its own.
-	shared *sharedReceives
-	// scheme is nil if direct.
-	scheme notifier
-	// direct says that the only lane passes everything through.
-	direct bool
+	cfg    Config
+	rails  *Rails          // those of cq
+	cq     *VirtualCQ      // where the completions of all lanes arrive
+	shared *sharedReceives // where the engine's receives come from; nil if every lane has its own
+	scheme notifier        // nil if direct
+	direct bool            // the only lane passes everything through
 
 	// all are the lanes by index: data lanes first, then the message lane and the notify lane.
-	all []*lane
-	// lanes are the data lanes: the first ones of all.
-	lanes []*lane
+	all   []*lane
+	lanes []*lane // the data lanes: the first ones of all
 	// messageLane carries SENDs and atomics; nil if direct.
 	messageLane *lane
 	// notifyLane carries the notifications of Spray; nil in other schemes.
@@ -44,8 +36,7 @@ type setup struct {
 	remoteRails int
 	// maxMsg is the size of the largest fragment that every lane and the peer can take, in bytes.
 	maxMsg uint32
-	// mtu is the smallest of the rails, in bytes.
-	mtu uint32
+	mtu    uint32 // the smallest of the rails, in bytes
 }
 
 // touch makes the next report look at the VirtualQP.

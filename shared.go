@@ -19,10 +19,9 @@ import (
 // cannot be held back by RNR: if it sends more than its VirtualQP can hold, that VirtualQP fails, and
 // the others continue.
 type sharedReceives struct {
-	depth  int // of every SRQ
-	low    int // half of depth
-	memory *verbs.Memory
-	region *Region // of memory
+	depth  int     // of every SRQ
+	low    int     // half of depth
+	region *Region // where records arrive
 	rails  []sharedRail
 	chain  []verbs.RecvWR // where refill makes receives
 }
@@ -36,11 +35,8 @@ type sharedRail struct {
 func newSharedReceives(r *Rails, depth int) (*sharedReceives, error) {
 	h := &sharedReceives{depth: depth, low: depth / 2, chain: make([]verbs.RecvWR, depth)}
 	var err error
-	if h.memory, err = verbs.AllocMemory(len(r.rails)*depth*recordSize, nil); err != nil {
+	if h.region, err = r.allocRegion(len(r.rails) * depth * recordSize); err != nil {
 		return nil, err
-	}
-	if h.region, err = r.Register(h.memory, verbs.AccessLocalWrite); err != nil {
-		return nil, errors.Join(err, h.memory.Free())
 	}
 	for i := range r.rails {
 		srq, err := r.rails[i].pd.CreateSRQ(verbs.SRQConfig{MaxWR: depth, MaxSGE: 1})
@@ -64,10 +60,7 @@ func (h *sharedReceives) close() error {
 			return err // its lanes exist, so the memory must stay
 		}
 	}
-	if err := h.region.Close(); err != nil {
-		return err
-	}
-	return h.memory.Free()
+	return h.region.free()
 }
 
 // place is the offset of the record of a receive.

@@ -2,7 +2,6 @@ package ibverbx
 
 import (
 	"encoding/binary"
-	"errors"
 
 	"ibverbx/internal/ring"
 	"ibverbx/verbs"
@@ -21,22 +20,15 @@ type tally struct {
 	send  *sender
 	recv  *receiver
 
-	// closing are the lanes that must still send a record of the message being closed.
-	closing laneSet
-	// seq is the number of the message being closed, or of the next one.
-	seq uint32
-	// open says that a message is being closed: some of its records were not handed to lanes.
-	open bool
+	closing laneSet // the lanes that must still send a record of the message being closed
+	seq     uint32  // the number of the message being closed, or of the next one
+	open    bool    // a message is being closed: some of its records were not handed to lanes
 
 	// window is a ring of the messages from next on. Its length is a power of two.
 	window []tallied
-	// next is the number of the oldest message that is not complete.
-	next uint32
-	// limit is how far a lane may be ahead of next before it is starved.
-	limit int32
-	// memory is where records arrive; nil if the receives are shared.
-	memory *verbs.Memory
-	region *Region // of memory
+	next   uint32  // the number of the oldest message that is not complete
+	limit  int32   // how far a lane may be ahead of next before it is starved
+	region *Region // where records arrive; nil if the receives are shared
 }
 
 const recordSize = 16
@@ -50,28 +42,21 @@ type tallied struct {
 }
 
 func newTally(q *VirtualQP) (*tally, error) {
-	t := &tally{setup: &q.setup, send: &q.send, recv: &q.recv, closing: newLaneSet(q.setup.cfg.Lanes)}
-	if t.setup.shared != nil {
+	u := &q.setup
+	t := &tally{setup: u, send: &q.send, recv: &q.recv, closing: newLaneSet(u.cfg.Lanes)}
+	if u.shared != nil {
 		return t, nil
 	}
 	var err error
-	if t.memory, err = verbs.AllocMemory(t.setup.cfg.Lanes*ring.CeilPow2(t.setup.cfg.NotifyDepth)*recordSize, nil); err != nil {
-		return nil, err
-	}
-	if t.region, err = t.setup.rails.Register(t.memory, verbs.AccessLocalWrite); err != nil {
-		return nil, errors.Join(err, t.memory.Free())
-	}
-	return t, nil
+	t.region, err = u.rails.allocRegion(u.cfg.Lanes * ring.CeilPow2(u.cfg.NotifyDepth) * recordSize)
+	return t, err
 }
 
 func (t *tally) close() error {
 	if t.region == nil {
 		return nil // the receives are shared
 	}
-	if err := t.region.Close(); err != nil {
-		return err
-	}
-	return t.memory.Free()
+	return t.region.free()
 }
 
 // connected sizes the window. A lane is fed until its latest message is further ahead of next than the

@@ -25,21 +25,19 @@ type CQConfig struct {
 // VirtualCQ is a completion queue over one CQ per rail. Several VirtualQPs can share it.
 // A VirtualCQ and its VirtualQPs are for one goroutine at a time.
 type VirtualCQ struct {
-	rails *Rails
-	guard guard
-	stats CQStats
-	waker *verbs.Waker // nil means polling only
-	cqs   []verbs.CQ   // by rail
-	depth int          // of every CQ
-	// retired are CQs that were replaced and could not be closed yet.
-	retired []verbs.CQ
+	rails   *Rails
+	guard   guard
+	stats   CQStats
+	waker   *verbs.Waker // nil means polling only
+	cqs     []verbs.CQ   // by rail
+	depth   int          // of every CQ
+	retired []verbs.CQ   // CQs that were replaced and could not be closed yet
 	// used is how many completions the lanes on a rail can have outstanding, by rail. It is at most
 	// depth.
 	used []int
 	// routes finds a lane by its QP number, which is unique on a rail, by rail.
 	routes []table.Table[*lane]
-	// shared is where the engine's receives come from; nil if every lane has its own.
-	shared *sharedReceives
+	shared *sharedReceives // where the engine's receives come from; nil if every lane has its own
 
 	qps     []*VirtualQP // those that are not closed, oldest first
 	qpCount uint32       // VirtualQPs that were ever made
@@ -52,8 +50,7 @@ type VirtualCQ struct {
 	err   error               // returned by the next Poll without a completion
 	next  int                 // the rail that the next Poll starts with
 	polls uint64              // number of polls
-	// idle counts the polls of each rail that left nothing in its CQ.
-	idle [MaxRails]uint64
+	idle  [MaxRails]uint64    // counts the polls of each rail that left nothing in its CQ
 
 	events []Event // those that were not taken, at most maxEvents
 	news   bool    // an event came that has not ended a Wait

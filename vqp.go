@@ -22,14 +22,12 @@ type VirtualQP struct {
 	time  callClock
 	// send and recv are the two halves of a VirtualQP that tracks its requests.
 	send sender
-	// recv is the receiving half.
-	recv receiver
+	recv receiver // the receiving half
 	// pass replaces send and recv if setup.direct.
 	pass passthrough
 	// failover owns the state of the VirtualQP and of its lanes.
 	failover failover
-	// touched says that the VirtualQP is in VirtualCQ.touched.
-	touched bool
+	touched  bool // the VirtualQP is in VirtualCQ.touched
 }
 
 // qpState is where a VirtualQP is in its life.

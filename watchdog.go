@@ -11,19 +11,14 @@ type watchdog struct {
 	setup *setup
 	time  *callClock
 
-	// probing says that the watchdog has seen an incomplete request.
-	probing bool
+	probing bool // the watchdog has seen an incomplete request
 	// probeSeq is the oldest incomplete request when the watchdog last looked; valid while probing.
 	probeSeq uint32
-	// probeAt is when to ask the peer for a sign of life; valid while probing.
-	probeAt int64
+	probeAt  int64 // when to ask the peer for a sign of life; valid while probing
 
-	// late says that a deadline has passed.
-	late bool
-	// lateSince is when the watchdog first saw that; valid while late.
-	lateSince int64
-	// lateAt are the barriers of the rails, set at lateSince; valid while late.
-	lateAt barriers
+	late      bool     // a deadline has passed
+	lateSince int64    // when the watchdog first saw that; valid while late
+	lateAt    barriers // the barriers of the rails, set at lateSince; valid while late
 }
 
 const (
