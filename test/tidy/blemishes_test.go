@@ -1,6 +1,7 @@
 package tidy_test
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -63,6 +64,15 @@ func TestTidyAcceptsAGoodTree(t *testing.T) {
 	}
 }
 
+// repeat returns a line n times, with the numbers from 0.
+func repeat(line string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, line, i)
+	}
+	return b.String()
+}
+
 // lines returns a Go function of n lines.
 func lines(n int) string { return "func f() {\n" + strings.Repeat("\t_ = 0\n", n-2) + "}\n" }
 
@@ -104,6 +114,11 @@ var blemishes = []struct{ rule, file, text, want string }{
 	{"file length", "verbs/long.go", "package verbs\n" + strings.Repeat("\n", 500), "verbs/long.go: 501 lines"},
 	{"function length", "verbs/long.go", "package verbs\n\n" + lines(71), "long.go:3: f has 71 lines"},
 	{"function length", "verbs/long.go", "package verbs\n\n//tidy:long\n" + lines(71), "f has 71 lines"},
+
+	{"type size", "verbs/wide.go", "package verbs\n\ntype wide struct {\n" + repeat("\tf%d int\n", 31) + "}\n", "wide.go:3: verbs.wide has 31 fields"},
+	{"type size", "verbs/wide.go", "package verbs\n\ntype part struct {\n" + repeat("\tf%d int\n", 16) + "}\n\ntype wide struct {\n\t*part\n" + repeat("\tg%d int\n", 15) + "}\n", "wide.go:22: verbs.wide has 31 fields"},
+	{"type size", "verbs/wide.go", "package verbs\n\ntype wide int\n\n" + repeat("func (w *wide) m%d() {}\n", 61), "wide.go:3: verbs.wide has 61 methods"},
+	{"type size", "verbs/wide.go", "package verbs\n\ntype part interface {\n" + repeat("\tm%d()\n", 40) + "}\n\ntype wide struct{ part }\n\n" + repeat("func (wide) n%d() {}\n", 21), "wide.go:46: verbs.wide has 61 methods"},
 
 	{"state", "verbs/verbs.go", "package verbs\n\nfunc init() {}\n", "verbs.go:3: func init"},
 	{"state", "verbs/state.go", "package verbs\n\nvar count int\n\nfunc f() { count++ }\n", "state.go:5: count is a package-level variable"},
@@ -154,6 +169,7 @@ func TestTidyLimits(t *testing.T) {
 	files["verbs/a.go"] = "package verbs\n\n" + lines(70)
 	files["verbs/b.go"] = "package verbs\n\n//tidy:long a table\n" + lines(90)
 	files["verbs/c.go"] = "package verbs\n" + strings.Repeat("\n", 499)
+	files["verbs/d.go"] = "package verbs\n\ntype d struct {\n" + repeat("\tf%d int\n", 30) + "}\n\n" + repeat("func (*d) m%d() {}\n", 60)
 	tr := plant(t, files)
 	for _, r := range rules {
 		for _, finding := range r.check(tr) {

@@ -27,6 +27,7 @@ var rules = []rule{
 	{"unsafe", checkUnsafe},
 	{"file length", checkFileLength},
 	{"function length", checkFunctionLength},
+	{"type size", checkTypeSize},
 	{"state", checkState},
 	{"clock and goroutines", checkClock},
 	{"skips", checkSkips},

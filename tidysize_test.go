@@ -1,0 +1,155 @@
+package ibverbx_test
+
+import (
+	"go/ast"
+	"go/token"
+	"maps"
+	"slices"
+	"strings"
+)
+
+const (
+	maxFields  = 30
+	maxMethods = 60
+)
+
+// largeTypes are the types that may exceed the limits, with the reason.
+var largeTypes = map[string]string{
+	"verbstest.env": "every promise of the suite is a method, so that a test's name says what it holds",
+	"softnic.qp":    "a queue pair is both requester and responder, and embeds the state of both",
+	"sim.end":       "an end embeds what each checker has to remember of it",
+	"perf.half":     "one side of a measurement between processes embeds its plan and its results",
+}
+
+// typeSize is what counts towards the size of a type. Promoted fields and methods count too.
+type typeSize struct {
+	pos      token.Pos
+	name     string // package and name, for findings
+	isStruct bool
+	fields   int             // declared ones that are not embedded
+	methods  map[string]bool // declared ones, or those of an interface
+	embedded []string        // keys of embedded types of this tree
+}
+
+// sizes has every type of a tree by key: directory, package and name.
+type sizes map[string]*typeSize
+
+// checkTypeSize wants types that a reader can hold in mind. A type that is made of parts has them as
+// named fields.
+func checkTypeSize(tr *tree) (findings []string) {
+	all := sizes{}
+	for _, f := range tr.files {
+		for _, decl := range f.ast.Decls {
+			all.declare(f, decl)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		t := all[key]
+		if largeTypes[t.name] != "" || t.pos == token.NoPos {
+			continue
+		}
+		fields, methods := all.count(key, map[string]bool{})
+		if t.isStruct && fields > maxFields {
+			findings = append(findings, tr.at(t.pos, "%s has %d fields, at most %d", t.name, fields, maxFields))
+		}
+		if len(methods) > maxMethods {
+			findings = append(findings, tr.at(t.pos, "%s has %d methods, at most %d", t.name, len(methods), maxMethods))
+		}
+	}
+	return findings
+}
+
+// at returns the entry of a type, which is made if it is missing.
+func (s sizes) at(key string) *typeSize {
+	if s[key] == nil {
+		s[key] = &typeSize{methods: map[string]bool{}}
+	}
+	return s[key]
+}
+
+func (s sizes) declare(f *goFile, decl ast.Decl) {
+	here := f.dir() + ":" + f.ast.Name.Name + "."
+	switch d := decl.(type) {
+	case *ast.FuncDecl:
+		if d.Recv != nil {
+			s.at(f.typeKey(d.Recv.List[0].Type)).methods[d.Name.Name] = true
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			spec, ok := spec.(*ast.TypeSpec)
+			if !ok {
+				continue
+			}
+			t := s.at(here + spec.Name.Name)
+			t.pos, t.name = spec.Pos(), f.ast.Name.Name+"."+spec.Name.Name
+			switch body := spec.Type.(type) {
+			case *ast.StructType:
+				t.isStruct, t.fields = true, 0 // a build tag may choose between two declarations
+				t.add(f, body.Fields)
+			case *ast.InterfaceType:
+				t.add(f, body.Methods)
+			}
+		}
+	}
+}
+
+// add adds the fields of a struct, or the methods of an interface.
+func (t *typeSize) add(f *goFile, list *ast.FieldList) {
+	for _, field := range list.List {
+		if len(field.Names) > 0 {
+			t.fields += len(field.Names)
+			if _, ok := field.Type.(*ast.FuncType); ok && !t.isStruct {
+				t.methods[field.Names[0].Name] = true
+			}
+			continue
+		}
+		if key := f.typeKey(field.Type); key != "" && !slices.Contains(t.embedded, key) {
+			t.embedded = append(t.embedded, key)
+		}
+	}
+}
+
+// typeKey is the key of a type of this tree that an expression names, or "".
+func (f *goFile) typeKey(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return f.dir() + ":" + f.ast.Name.Name + "." + e.Name
+	case *ast.StarExpr:
+		return f.typeKey(e.X)
+	case *ast.IndexExpr:
+		return f.typeKey(e.X)
+	case *ast.IndexListExpr:
+		return f.typeKey(e.X)
+	case *ast.SelectorExpr:
+		for dir, spec := range f.ownImports() {
+			name := importPath(spec)[strings.LastIndex(importPath(spec), "/")+1:]
+			if spec.Name != nil {
+				name = spec.Name.Name
+			}
+			if x, ok := e.X.(*ast.Ident); ok && x.Name == name {
+				return dir + ":" + importPath(spec)[strings.LastIndex(importPath(spec), "/")+1:] + "." + e.Sel.Name
+			}
+		}
+	}
+	return ""
+}
+
+// count returns the fields and methods of a type, embedded ones included. An embedded type that is no
+// struct, or not of this tree, is one field.
+func (s sizes) count(key string, seen map[string]bool) (fields int, methods map[string]bool) {
+	t := s[key]
+	if t == nil || seen[key] {
+		return 1, nil
+	}
+	seen[key] = true
+	fields, methods = t.fields, maps.Clone(t.methods)
+	for _, key := range t.embedded {
+		n, promoted := s.count(key, seen)
+		if s[key] == nil || !s[key].isStruct {
+			n = 1
+		}
+		fields += n
+		maps.Copy(methods, promoted)
+	}
+	return fields, methods
+}
