@@ -51,7 +51,7 @@ func (c *chaos) verify() {
 	c.core.mu.Lock()
 	defer c.core.mu.Unlock()
 	for name, l := range map[string]*workList{
-		"acks": &c.core.acks, "tx": &c.core.tx, "broken": &c.core.broken, "failing": &c.core.failing,
+		"acks": &c.core.lists.acks, "tx": &c.core.lists.tx, "broken": &c.core.lists.broken, "failing": &c.core.lists.failing,
 	} {
 		if !l.empty() {
 			c.failf("list %s is not empty between calls", name)

@@ -24,7 +24,7 @@ func (q *qp) receiveResponse(p *packet, op uint8) {
 		return
 	}
 	if q.sqNext != q.sqTail || q.state == verbs.StateSQD {
-		q.core.tx.push(q)
+		q.core.lists.tx.push(q)
 	}
 }
 
@@ -129,7 +129,7 @@ func (q *qp) response(p *packet, op uint8) {
 		binary.NativeEndian.PutUint64(b, p.Original)
 		s = q.scatterBytes(w.sge[:w.numSGE], 0, b)
 	} else {
-		off, part := uint32(p.PSN.Sub(w.first))*q.seg, q.core.readAhead
+		off, part := uint32(p.PSN.Sub(w.first))*q.seg, q.core.traits.readAhead
 		// An answer ends where its request ended: see sendRequest.
 		ends = last || (part > 0 && (off/q.seg+1)%part == 0)
 		s = verbs.StatusBadRespErr
@@ -204,7 +204,7 @@ func (q *qp) goBackOnce() {
 func (q *qp) goBack() {
 	q.nic.stats.Retransmits++
 	q.seek(q.una)
-	q.core.tx.push(q)
+	q.core.lists.tx.push(q)
 }
 
 // seek moves the send cursor to psn, which must be between una and maxPSN.
@@ -233,7 +233,7 @@ func (q *qp) armTimer(now int64) {
 	q.armedUna, q.excused = q.una, false
 	// The time may be up to four times that of the code (IBTA 1.4 section 9.7.6.1.3).
 	q.deadline = now + int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond))<<min(q.nic.patience, 2)
-	q.probePause = int64(q.core.probeAfter) << q.nic.patience
+	q.probePause = int64(q.core.traits.probeAfter) << q.nic.patience
 	q.setTimer(now)
 }
 
@@ -258,7 +258,7 @@ func (q *qp) timeout(now int64) {
 	}
 	if q.rnrWait {
 		q.rnrWait = false
-		q.core.tx.push(q)
+		q.core.lists.tx.push(q)
 		return
 	}
 	if q.una == q.snd {
@@ -278,7 +278,7 @@ func (q *qp) timeout(now int64) {
 	}
 	q.nic.stats.Timeouts++
 	q.wentBack = false
-	if q.core.probeAfter == 0 || q.retryLeft == 0 {
+	if q.core.traits.probeAfter == 0 || q.retryLeft == 0 {
 		q.retry()
 		return
 	}

@@ -46,7 +46,7 @@ func (x *hostContext) QueryDevice() (verbs.DeviceAttr, error) {
 func (n *NIC) attr() verbs.DeviceAttr {
 	return verbs.DeviceAttr{
 		Provider:          "softnic",
-		Link:              n.core.kind,
+		Link:              n.core.traits.kind,
 		FWVersion:         "1.0.0",
 		NodeGUID:          n.GUID(),
 		SysImageGUID:      n.GUID(),

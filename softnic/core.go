@@ -20,10 +20,10 @@ const readerGrace = time.Millisecond
 // that have something to do. It is a state machine without a goroutine: every call into a NIC
 // locks, changes something and settles. In real time a helper settles when a timer is due.
 type core struct {
-	linkTraits
-	mu    sync.Mutex
-	link  Link
-	clock func() int64
+	traits linkTraits
+	mu     sync.Mutex
+	link   Link
+	clock  func() int64
 	// helper is nil on virtual time.
 	helper *helper
 	// queue holds packets under way. It is nil while the link delivers or writes them at once.
@@ -37,13 +37,8 @@ type core struct {
 	// at is the time of the last look at the clock.
 	at int64
 
-	acks    workList
-	tx      workList
-	later   workList
-	watch   workList
-	broken  workList
-	failing workList
-	timers  timers
+	lists  workLists
+	timers timers
 
 	nics map[verbs.GID]*NIC
 	// count is the number of NICs ever attached.
@@ -54,10 +49,9 @@ type core struct {
 }
 
 func (c *core) init(link Link, t linkTraits, now func() int64) {
-	c.link, c.linkTraits = link, t
+	c.link, c.traits = link, t
 	c.nics, c.timers = make(map[verbs.GID]*NIC), newTimers()
-	c.acks.bit, c.tx.bit, c.later.bit, c.watch.bit = onAcks, onTx, onLater, onWatch
-	c.broken.bit, c.failing.bit = onBroken, onFailing
+	c.lists.init()
 	if now != nil {
 		c.clock = now
 		return
@@ -101,11 +95,11 @@ func (c *core) settle() {
 	if c.queue != nil {
 		c.at = c.clock()
 	}
-	for q := c.later.pop(); q != nil; q = c.later.pop() {
-		c.tx.push(q)
+	for q := c.lists.later.pop(); q != nil; q = c.lists.later.pop() {
+		c.lists.tx.push(q)
 	}
 	c.work()
-	if !c.watch.empty() || c.timers.Len() > 0 || c.queue != nil || !c.later.empty() {
+	if !c.lists.watch.empty() || c.timers.Len() > 0 || c.queue != nil || !c.lists.later.empty() {
 		c.settleTimed()
 	}
 	if c.wire != nil {
@@ -116,19 +110,19 @@ func (c *core) settle() {
 // work runs the QPs that have something to acknowledge or to send.
 func (c *core) work() {
 	for {
-		if q := c.acks.pop(); q != nil {
+		if q := c.lists.acks.pop(); q != nil {
 			q.flushAck()
 			continue
 		}
-		if q := c.tx.pop(); q != nil {
+		if q := c.lists.tx.pop(); q != nil {
 			q.transmit()
 			continue
 		}
-		if q := c.broken.pop(); q != nil {
+		if q := c.lists.broken.pop(); q != nil {
 			q.fatal()
 			continue
 		}
-		if q := c.failing.pop(); q != nil {
+		if q := c.lists.failing.pop(); q != nil {
 			q.enterError()
 			continue
 		}
@@ -139,7 +133,7 @@ func (c *core) work() {
 // settleTimed is the part of settle that needs the clock: it delivers packets that are due and
 // fires timers.
 func (c *core) settleTimed() {
-	if !c.unwatch() && c.timers.Len() == 0 && c.queue == nil && c.later.empty() {
+	if !c.unwatch() && c.timers.Len() == 0 && c.queue == nil && c.lists.later.empty() {
 		return
 	}
 	c.at = c.clock()
@@ -183,7 +177,7 @@ func (c *core) pump() bool {
 
 // unwatch drops the watched QPs that need no timer and reports whether any is left.
 func (c *core) unwatch() bool {
-	l := &c.watch
+	l := &c.lists.watch
 	keep := l.qps[:0]
 	for _, q := range l.qps[l.head:] {
 		if q.needsTimer() {
@@ -199,7 +193,7 @@ func (c *core) unwatch() bool {
 
 // arm starts the timers of the watched QPs.
 func (c *core) arm() {
-	for q := c.watch.pop(); q != nil; q = c.watch.pop() {
+	for q := c.lists.watch.pop(); q != nil; q = c.lists.watch.pop() {
 		if q.needsTimer() {
 			q.armTimer(c.at)
 		}
@@ -221,7 +215,7 @@ func (c *core) expire() bool {
 
 // next returns the time at which something is due, never if nothing is.
 func (c *core) next() int64 {
-	if !c.later.empty() {
+	if !c.lists.later.empty() {
 		return c.at
 	}
 	at := c.timers.Next()

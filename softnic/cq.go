@@ -91,7 +91,7 @@ func (c *cq) overflow() {
 	}
 	for q := range c.ctx.nic.qps.all() {
 		if (q.sendCQ == c || q.recvCQ == c) && q.state != verbs.StateErr {
-			c.core.broken.push(q)
+			c.core.lists.broken.push(q)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 // direct returns the QP that receives every packet of q unharmed and at once, until the work list
 // is next run. It returns nil if there is no such QP. It saves a lookup per packet of a burst.
 func (q *qp) direct() *qp {
-	if !q.core.immediate {
+	if !q.core.traits.immediate {
 		return nil
 	}
 	to := q.core.find(q.path)

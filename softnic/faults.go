@@ -312,7 +312,7 @@ func (l *faults) departed(n *NIC) {
 		return
 	}
 	for q := n.waiting.pop(); q != nil; q = n.waiting.pop() {
-		l.core.tx.push(q)
+		l.core.lists.tx.push(q)
 	}
 }
 

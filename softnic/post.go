@@ -18,7 +18,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 		n, err = q.injected.send.post(len(wrs), func(limit int) (int, error) { return q.postSend(wrs[:limit]) })
 	}
 	if n > 0 {
-		c.tx.push(q)
+		c.lists.tx.push(q)
 		c.settle()
 	}
 	c.mu.Unlock()

@@ -40,7 +40,7 @@ func (q *qp) addJob(j job) bool {
 	}
 	*kin++
 	*q.jobs.Extend() = j
-	q.core.tx.push(q)
+	q.core.lists.tx.push(q)
 	return true
 }
 
@@ -156,7 +156,7 @@ func (q *qp) respond() bool {
 			return false
 		}
 		if sent == respondBudget && q.core.wire != nil {
-			q.core.later.push(q)
+			q.core.lists.later.push(q)
 			return false
 		}
 		j := q.jobs.Front()
@@ -174,7 +174,7 @@ func (q *qp) respond() bool {
 		q.emit(p)
 	}
 	if q.ackDue || q.nakSyndrome != 0 {
-		q.core.acks.push(q)
+		q.core.lists.acks.push(q)
 	}
 	return true
 }

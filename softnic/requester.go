@@ -31,7 +31,7 @@ func (q *qp) transmit() {
 	q.sendMessages()
 	q.charge()
 	if q.una != q.snd && q.typ == verbs.RC && q.timerIdx < 0 {
-		q.core.watch.push(q)
+		q.core.lists.watch.push(q)
 	}
 	q.checkDrained()
 }
@@ -162,7 +162,7 @@ func (q *qp) advance(psn roce.PSN) {
 // On a link with a limit per request, it asks for the next part.
 func (q *qp) sendRequest(w *sendWQE) bool {
 	off, end, last := q.sqOff, w.length, w.last
-	if part := q.core.readAhead * q.seg; part > 0 && w.opcode == verbs.OpRDMARead {
+	if part := q.core.traits.readAhead * q.seg; part > 0 && w.opcode == verbs.OpRDMARead {
 		if q.reads >= q.attr.MaxRdAtomic {
 			return false
 		}

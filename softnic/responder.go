@@ -114,7 +114,7 @@ func (q *qp) reject(r placement) {
 // served, so that one acknowledgement covers them all.
 func (q *qp) owe() {
 	q.ackDue = true
-	q.core.acks.push(q)
+	q.core.lists.acks.push(q)
 }
 
 // flushAck sends the acknowledgement or NAK that is due, unless answers to READs and atomics must
@@ -166,7 +166,7 @@ func (q *qp) answer(psn roce.PSN) *packet {
 func (q *qp) sendNak(syndrome uint8) {
 	q.nakSent = true
 	q.nakSyndrome, q.nakPSN = syndrome, q.epsn
-	q.core.acks.push(q)
+	q.core.lists.acks.push(q)
 }
 
 // filled notes that the expected PSN has come. A pending RNR NAK for it is obsolete.

@@ -100,7 +100,7 @@ func (q *qp) enter(to verbs.QPState) {
 			q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
 		}
 		q.state = to
-		q.core.tx.push(q)
+		q.core.lists.tx.push(q)
 	case verbs.StateSQD:
 		if from != verbs.StateSQD {
 			q.state, q.drained = to, false
@@ -117,12 +117,12 @@ func (q *qp) readyToReceive() {
 	switch {
 	case q.typ == verbs.UD:
 		q.seg = uint32(q.nic.cfg.MTU.Bytes())
-	case c.immediate:
+	case c.traits.immediate:
 		q.seg = maxMsgSize
 	default:
 		q.seg = uint32(q.attr.PathMTU.Bytes())
 	}
-	q.window, q.longWindow = c.windows(q.path, q.seg)
+	q.window, q.longWindow = c.traits.windows(q.path, q.seg)
 	part := 4
 	if c.wire != nil {
 		part = 2 // an acknowledgement is a system call on both sides

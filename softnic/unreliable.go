@@ -91,5 +91,5 @@ func (q *qp) receiveDatagram(p *packet) {
 func (q *qp) failRecv(status verbs.Status) {
 	q.completeRecv(status, true)
 	q.dying = true
-	q.core.failing.push(q)
+	q.core.lists.failing.push(q)
 }

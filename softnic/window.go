@@ -73,7 +73,7 @@ func (b *budget) add(c *core, change uint32) {
 // wake schedules all waiting QPs. Those that still may not send wait again.
 func (b *budget) wake(c *core) {
 	for q := b.starved.pop(); q != nil; q = b.starved.pop() {
-		c.tx.push(q)
+		c.lists.tx.push(q)
 	}
 }
 

@@ -14,6 +14,14 @@ const (
 	onWaiting                      // waits for room in the link's queue
 )
 
+// workLists are the QPs of a link that have something to do. listBits says what each list is for.
+type workLists struct{ acks, tx, later, watch, broken, failing workList }
+
+func (l *workLists) init() {
+	l.acks.bit, l.tx.bit, l.later.bit, l.watch.bit = onAcks, onTx, onLater, onWatch
+	l.broken.bit, l.failing.bit = onBroken, onFailing
+}
+
 // workList is a queue of QPs. It keeps its backing array, so it stops allocating once it has
 // reached its greatest length. It is hand-written because a post goes through two of them.
 type workList struct {

@@ -66,9 +66,9 @@ func (r *row) warmUp() error {
 	if r.cfg.Check {
 		return nil
 	}
-	if n, chain := int64(r.cfg.Iterations), int64(r.chain); n > 0 {
+	if n, chain := int64(r.cfg.Iterations), int64(r.plan.chain); n > 0 {
 		// Whole chains only: a broken one would shift the places of messages.
-		return r.burst(&tally{}, min((n+chain-1)/chain, int64(r.window))*chain, 0)
+		return r.burst(&tally{}, min((n+chain-1)/chain, int64(r.plan.window))*chain, 0)
 	}
 	return r.burst(&tally{}, endless, warmUp)
 }
@@ -82,7 +82,7 @@ func (r *row) stretches(t *tally) (copies []float64, err error) {
 	if r.talk == nil {
 		places = r.places()
 		span = min(total/stretches, stretchLong)
-		if chain := int64(r.chain); left != endless {
+		if chain := int64(r.plan.chain); left != endless {
 			part = max(1, (left+chain*stretches-1)/(chain*stretches)) * chain
 		}
 	}
@@ -109,9 +109,9 @@ func (r *row) transfer(t *tally, n int64, d time.Duration) error {
 	if !r.cfg.Check {
 		return r.burst(t, n, d)
 	}
-	burst := int64(r.depth())
+	burst := int64(r.plan.depth())
 	if r.talk != nil {
-		burst = int64(r.chain) * int64(max(1, r.window/2))
+		burst = int64(r.plan.chain) * int64(max(1, r.plan.window/2))
 	}
 	start := r.now()
 	for n > 0 && !r.cancelled.Load() {

@@ -9,10 +9,10 @@ type place struct{ source, target []byte }
 // chain by chain, QP by QP. They are built ahead so that nothing but the copy is timed.
 func (r *row) places() []place {
 	var places []place
-	for first := 0; first < r.slots; first += r.chain {
+	for first := 0; first < r.plan.slots; first += r.plan.chain {
 		for _, f := range r.flows {
-			for q := range r.qps {
-				for m := first; m < first+r.chain; m++ {
+			for q := range r.plan.qps {
+				for m := first; m < first+r.plan.chain; m++ {
 					places = append(places, place{f.source.message(q, int64(m)), f.target.message(q, int64(m))})
 				}
 			}
@@ -25,7 +25,7 @@ func (r *row) places() []place {
 // least d and at least one batch, and reads the clock once per batch. The flows must be idle, or
 // have failed.
 func (r *row) copyRate(places []place, d time.Duration) float64 {
-	batch := max(1, min(maxChain, chainBytes/r.stride))
+	batch := max(1, min(maxChain, chainBytes/r.plan.stride))
 	start := r.now()
 	for copied, at := 0, 0; ; {
 		for range batch {

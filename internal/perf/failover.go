@@ -89,7 +89,7 @@ func (r *row) failover(mine *outcome) error {
 		}
 	}
 	o.end()
-	o.rep.Failover = o.report(r.size)
+	o.rep.Failover = o.report(r.plan.size)
 	mine.take(&t, r.copies(places, copies))
 	return err
 }

@@ -85,12 +85,12 @@ func (r *row) newFlow(index int) error {
 		f.grh = verbs.GRHLen
 	}
 	from, to := r.halves[index], r.halves[1-index]
-	local, remote := from.buffer(&r.plan, r.slots), to.buffer(&r.plan, r.targetSlots())
+	local, remote := from.buffer(&r.plan, r.plan.slots), to.buffer(&r.plan, r.plan.targetSlots())
 	f.source, f.target = local, remote
 	if r.cfg.Op == Read {
 		f.source, f.target = remote, local
 	}
-	f.queues = make([]queue, r.qps)
+	f.queues = make([]queue, r.plan.qps)
 	from.out, to.in = f, f
 	if from.end != nil {
 		r.flows = append(r.flows, f)

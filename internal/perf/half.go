@@ -50,7 +50,7 @@ func (r *row) openPair(rails *[2][]ibverbx.RailConfig) (err error) {
 	}
 	for side, h := range r.halves {
 		if err == nil {
-			err = r.allocate(h, r.endBytes(side), deviceNames(rails[side]))
+			err = r.allocate(h, r.plan.endBytes(side), deviceNames(rails[side]))
 		}
 	}
 	return err

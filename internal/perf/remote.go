@@ -153,7 +153,7 @@ func (t *Test) openRemote(ctx context.Context, r *row) error {
 	}
 	r.closers.Add(link.Close)
 	mine, theirs := r.halves[t.side], r.halves[1-t.side]
-	if need := uint64(r.endBytes(1 - t.side)); link.Remote.Length < need {
+	if need := uint64(r.plan.endBytes(1 - t.side)); link.Remote.Length < need {
 		return fmt.Errorf("the partner lends %d bytes, and this row needs %d", link.Remote.Length, need)
 	}
 	mine.end = &virtualEnd{row: r, cq: link.CQ, qp: link.QP, nics: link.Rails}

@@ -33,7 +33,7 @@ const (
 // row is one message size being measured. Both halves are in this process and are driven by one
 // goroutine, or one of them is in another process and talk leads to it.
 type row struct {
-	plan
+	plan   plan
 	cfg    *Config
 	side   int      // the half that measures: 1 for a server, otherwise 0
 	halves [2]*half // the client, or the initiator of a single process, is first
@@ -72,16 +72,16 @@ func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool, pr
 	} else {
 		err = r.openPair(&t.rails)
 	}
-	for i := range r.directions {
+	for i := range r.plan.directions {
 		if err == nil {
 			err = r.newFlow(i)
 		}
 	}
 	// Halves that bring lanes back answer each other: neither is quiet then.
-	r.halves[1].quiet = r.talk == nil && r.directions == 1 && r.recvs == 0 && !r.cfg.Kill.On
+	r.halves[1].quiet = r.talk == nil && r.plan.directions == 1 && r.plan.recvs == 0 && !r.cfg.Kill.On
 	r.pace.goal = int64(r.cfg.Iterations)
 	if r.cfg.Mode == Bandwidth {
-		r.pace.goal *= int64(len(r.flows) * r.qps)
+		r.pace.goal *= int64(len(r.flows) * r.plan.qps)
 	}
 	return r, err
 }

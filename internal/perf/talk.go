@@ -193,7 +193,7 @@ func (r *row) heard(h *heard) error {
 	case noteProgress:
 	case noteFill, noteCompare:
 		in := r.own().in
-		if in == nil || !r.cfg.Check || t.pending != nil || n.N > int64(r.depth()) || (n.Kind == noteFill) != (r.cfg.Op == Read && n.N > 0) {
+		if in == nil || !r.cfg.Check || t.pending != nil || n.N > int64(r.plan.depth()) || (n.Kind == noteFill) != (r.cfg.Op == Read && n.N > 0) {
 			return fmt.Errorf("the partner asks for %s of %d messages, which makes no sense here", n.Kind, n.N)
 		}
 		if n.Kind == noteFill {
@@ -256,7 +256,7 @@ func (r *row) answered() error {
 
 // freed waits until the partner has compared the messages whose places those up to end take.
 func (r *row) freed(end int64) error {
-	if r.talk == nil || r.talk.asked == nil || end <= r.talk.asked.First+int64(r.depth()) {
+	if r.talk == nil || r.talk.asked == nil || end <= r.talk.asked.First+int64(r.plan.depth()) {
 		return nil
 	}
 	return r.answered()

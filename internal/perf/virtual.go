@@ -55,11 +55,11 @@ func (e *virtualEnd) open(rails []ibverbx.RailConfig) (err error) {
 		return err
 	}
 	e.row.closers.Add(e.rails.Close)
-	if e.cq, err = e.rails.NewCQ(ibverbx.CQConfig{Depth: e.row.completions(e.row.cfg)}); err != nil {
+	if e.cq, err = e.rails.NewCQ(ibverbx.CQConfig{Depth: e.row.plan.completions(e.row.cfg)}); err != nil {
 		return err
 	}
 	e.row.closers.Add(e.cq.Close)
-	cfg := e.row.virtualConfig(e.row.cfg)
+	cfg := e.row.plan.virtualConfig(e.row.cfg)
 	cfg.Control = e.control
 	if e.qp, err = e.cq.NewQP(cfg); err != nil {
 		return err

@@ -1,4 +1,4 @@
-package ibverbx_test
+package tidy_test
 
 import (
 	"go/ast"
@@ -18,7 +18,6 @@ var largeTypes = map[string]string{
 	"verbstest.env": "every promise of the suite is a method, so that a test's name says what it holds",
 	"softnic.qp":    "a queue pair is both requester and responder, and embeds the state of both",
 	"sim.end":       "an end embeds what each checker has to remember of it",
-	"perf.half":     "one side of a measurement between processes embeds its plan and its results",
 }
 
 // typeSize is what counts towards the size of a type. Promoted fields and methods count too.
