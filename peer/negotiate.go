@@ -44,7 +44,7 @@ const (
 	lanesPerRail     = 4
 	defaultDepth     = 256
 	defaultLaneDepth = 128
-	// laneRequests bounds about how many requests all lanes hold together, unless this side
+	// laneRequests roughly limits how many requests all lanes hold together, unless this side
 	// has set a larger depth. A peer's preference must not exhaust this side's memory. A lane
 	// always holds minLaneDepth.
 	laneRequests = 1 << 18
