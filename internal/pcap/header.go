@@ -16,7 +16,7 @@ const (
 )
 
 // appendIPv4 appends the header of a packet of n bytes (RFC 791): no options, "don't
-// fragment", 64 hops, and a checksum.
+// fragment", TTL 64, and a checksum.
 func appendIPv4(b []byte, src, dst netip.Addr, n int, id uint16) []byte {
 	begin := len(b)
 	from, to := src.As4(), dst.As4()
@@ -41,7 +41,7 @@ func appendIPv6(b []byte, src, dst netip.Addr, n int) []byte {
 	return append(b, to[:]...)
 }
 
-// appendUDP appends the header of n bytes of UDP, without a checksum, which IPv4 allows.
+// appendUDP appends the UDP header for n bytes, without a checksum, which IPv4 allows.
 func appendUDP(b []byte, src, dst uint16, n int) []byte {
 	b = binary.BigEndian.AppendUint16(b, src)
 	b = binary.BigEndian.AppendUint16(b, dst)

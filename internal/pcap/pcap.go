@@ -12,9 +12,9 @@ import (
 	"sync"
 )
 
-// Errors of New, and of Close.
+// Errors of New and Close.
 var (
-	// ErrConfig is a Config that cannot be right.
+	// ErrConfig means that a Config is invalid.
 	ErrConfig = errors.New("pcap: bad config")
 	// ErrWrite is a file that could not be written. The error that wraps it says why. Later packets
 	// were dropped.
@@ -91,7 +91,7 @@ type Writer struct {
 	err error
 }
 
-// New returns a Writer on out, which the caller closes after the Writer.
+// New returns a Writer on out. The caller closes out after the Writer.
 func New(out io.Writer, cfg Config) (*Writer, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -107,8 +107,7 @@ func New(out io.Writer, cfg Config) (*Writer, error) {
 	return w, nil
 }
 
-// Create returns a Writer on a new file, which Close closes. A file of that name is
-// replaced.
+// Create returns a Writer on a new file, which Close closes. It replaces an existing file.
 func Create(name string, cfg Config) (*Writer, error) {
 	if _, err := cfg.withDefaults(); err != nil {
 		return nil, err
@@ -139,7 +138,7 @@ func (w *Writer) Packet(at int64, src, dst netip.AddrPort, id uint16, parts ...[
 	w.mu.Unlock()
 }
 
-// append puts a packet into the buffer and reports whether it could.
+// append adds a packet to the buffer and reports whether it succeeded.
 func (w *Writer) append(at int64, src, dst netip.AddrPort, id uint16, parts [][]byte) bool {
 	from, to := src.Addr().Unmap(), dst.Addr().Unmap()
 	if w.closed || w.err != nil || at < 0 || !from.IsValid() || from.BitLen() != to.BitLen() {

@@ -28,7 +28,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestBytes holds a file of two packets, worked out by hand.
+// TestBytes checks a file of two packets, computed by hand.
 func TestBytes(t *testing.T) {
 	var out bytes.Buffer
 	w, err := pcap.New(&out, pcap.Config{})
@@ -48,7 +48,7 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestChecksum: no packet has a UDP checksum of 0 over IPv6, where that would mean none.
+// TestChecksum: over IPv6 no packet has a UDP checksum of 0, which would mean none.
 func TestChecksum(t *testing.T) {
 	var out bytes.Buffer
 	w, err := pcap.New(&out, pcap.Config{})
@@ -85,8 +85,8 @@ func records(t *testing.T, file []byte) (packets [][]byte) {
 	return packets
 }
 
-// TestTogether writes from several goroutines through a small buffer into a file: nothing
-// is lost and nothing is mixed up.
+// TestTogether writes from several goroutines through a small buffer to a file. No packet is lost
+// or corrupted.
 func TestTogether(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "out.pcap")
 	w, err := pcap.Create(name, pcap.Config{Buffer: 66_000})
@@ -119,7 +119,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestLimit: a full file takes no more, and smaller packets that fit still do.
+// TestLimit: a full file accepts no more, except smaller packets that still fit.
 func TestLimit(t *testing.T) {
 	var out bytes.Buffer
 	const record = 16 + 28
@@ -148,7 +148,7 @@ func TestDropped(t *testing.T) {
 	w.Packet(-1, from4, to4, 0)
 	w.Packet(0, from4, to4, 0, make([]byte, 65_535-27))
 	w.Packet(0, from6, to6, 0, make([]byte, 40_000), make([]byte, 40_000))
-	w.Packet(0, from4, to4, 0, make([]byte, 65_535-28)) // as long as can be
+	w.Packet(0, from4, to4, 0, make([]byte, 65_535-28)) // the maximum length
 	must(t, w.Close())
 	w.Packet(0, from4, to4, 0)
 	if written, dropped := w.Counts(); written != 1 || dropped != 6 {
@@ -159,7 +159,7 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// broken is a file that takes no more.
+// broken is a file whose writes fail.
 type broken struct{ err error }
 
 func (b broken) Write([]byte) (int, error) { return 0, b.err }

@@ -15,7 +15,7 @@ import (
 	"ibverbx/internal/roce"
 )
 
-// columns are what tshark is asked about each packet. The last ones are complaints.
+// columns are the fields that tshark prints for each packet. The last ones are complaints.
 var columns = []string{
 	"frame.time_epoch", "frame.protocols",
 	"ip.id", "udp.srcport", "udp.dstport",
@@ -29,8 +29,8 @@ var columns = []string{
 	"ip.checksum.status", "udp.checksum.status", "_ws.expert.message", "_ws.malformed",
 }
 
-// TestTshark writes one packet of each opcode over IPv4 and IPv6 and asks tshark what is in
-// them: it must see RoCE, the fields that were written, and nothing to complain about.
+// TestTshark writes one packet of each opcode over IPv4 and IPv6 and decodes them with tshark. It
+// must recognize RoCE, show the fields that were written, and not complain.
 func TestTshark(t *testing.T) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
@@ -78,7 +78,7 @@ func TestTshark(t *testing.T) {
 	}
 }
 
-// writePacket writes packet number i and returns the line that tshark is to print.
+// writePacket writes packet number i and returns the line that tshark should print.
 func writePacket(t *testing.T, w *pcap.Writer, op uint8, i int, src, dst netip.AddrPort) string {
 	t.Helper()
 	h := roce.Header{
@@ -124,8 +124,8 @@ func writePacket(t *testing.T, w *pcap.Writer, op uint8, i int, src, dst netip.A
 	return strings.Join(line, "|")
 }
 
-// payloadFor returns how long a payload is to be: a whole MTU for FIRST and MIDDLE, and
-// otherwise one that needs pad, or none.
+// payloadFor returns the length of a payload: a whole MTU for FIRST and MIDDLE, otherwise one
+// that needs padding, or none.
 func payloadFor(op uint8) int {
 	var h roce.Header
 	for _, n := range []int{301, 256} {
@@ -157,8 +157,8 @@ func protocols(src netip.AddrPort, payload int) string {
 	return p
 }
 
-// extended returns the columns of the extended headers. tshark calls address and key of an
-// AtomicETH by the names of those of a RETH.
+// extended returns the columns of the extended headers. tshark uses the names of the RETH fields
+// for the address and key of an AtomicETH.
 func extended(h roce.Header) []string {
 	c := make([]string, 11)
 	op := h.Opcode & roce.OperationMask
