@@ -50,16 +50,9 @@ func (q *QP) Inline(i int) []byte { return q.queue.taken[i] }
 // hold accepts the first take requests of a chain, as far as there is room.
 func (q *QP) hold(wrs []verbs.SendWR, take int, err error) (int, error) {
 	s := &q.queue
-	room := take
-	if q.limit > 0 {
-		room = q.limit - len(s.posted)
-	}
-	if q.cfg.MaxSendWR > 0 && q.cfg.MaxSendWR-q.occupied < room {
-		room = q.cfg.MaxSendWR - q.occupied
+	if room := q.cfg.MaxSendWR - q.occupied; q.cfg.MaxSendWR > 0 && room < take {
+		take, err = max(room, 0), verbs.ErrQueueFull
 		q.Overruns++
-	}
-	if room = max(room, 0); room < take {
-		take, err = room, verbs.ErrQueueFull
 	}
 	if take == 0 {
 		return 0, err

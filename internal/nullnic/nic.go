@@ -11,7 +11,6 @@ type NIC struct {
 	attr    verbs.DeviceAttr
 	gid     verbs.GID
 	qps     []*QP
-	srqs    []*SRQ
 	nextQPN uint32
 	nextKey uint32
 	regions map[uint32]*mr // by local key
@@ -40,14 +39,8 @@ func New(name string, firstQPN uint32) *NIC {
 	}
 }
 
-// SetMaxMsgSize changes the limit that the device reports.
-func (n *NIC) SetMaxMsgSize(bytes uint64) { n.attr.MaxMsgSize = bytes }
-
 // QPs returns the QPs in the order of their creation, including closed ones.
 func (n *NIC) QPs() []*QP { return n.qps }
-
-// SRQs returns the SRQs in the order of their creation, including closed ones.
-func (n *NIC) SRQs() []*SRQ { return n.srqs }
 
 // Name implements verbs.Device.
 func (n *NIC) Name() string { return n.name }
@@ -82,8 +75,8 @@ func (n *NIC) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	return &CQ{ring: make([]verbs.WC, ring.CeilPow2(cfg.Depth)), waker: cfg.Waker}, nil
 }
 
-// Raise makes the NIC report an asynchronous event.
-func (n *NIC) Raise(e verbs.Event) {
+// raise makes the NIC report an asynchronous event.
+func (n *NIC) raise(e verbs.Event) {
 	n.events = append(n.events, e)
 	if n.waker != nil {
 		n.waker.Wake()
@@ -124,9 +117,7 @@ func (d *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 }
 
 func (d *pd) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
-	s := &SRQ{nic: d.nic, receives: receives{max: cfg.MaxWR}, limit: cfg.Limit}
-	d.nic.srqs = append(d.nic.srqs, s)
-	return s, nil
+	return &SRQ{nic: d.nic, receives: receives{max: cfg.MaxWR}, limit: cfg.Limit}, nil
 }
 
 func (d *pd) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (verbs.MR, error) {

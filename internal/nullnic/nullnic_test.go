@@ -411,8 +411,8 @@ func TestSRQ(t *testing.T) {
 	if n, err := srq.PostRecv(make([]verbs.RecvWR, 1)); n != 1 {
 		t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 	}
-	if s.qp.Fail(verbs.StatusSuccess); len(nic.SRQs()[0].Waiting()) != 1 {
-		t.Errorf("%d receives are left in the SRQ of a flushed QP, want 1", len(nic.SRQs()[0].Waiting()))
+	if s.qp.Fail(verbs.StatusSuccess); len(s.qp.Waiting()) != 1 {
+		t.Errorf("%d receives are left in the SRQ of a flushed QP, want 1", len(s.qp.Waiting()))
 	}
 	if n, err := s.qp.PostRecv(make([]verbs.RecvWR, 1)); n != 0 || err == nil {
 		t.Errorf("PostRecv on a QP with an SRQ = %d, %v; want an error", n, err)

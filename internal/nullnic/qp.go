@@ -27,7 +27,6 @@ type QP struct {
 	refuseAt  int // position in the next chain from which to refuse, plus one; 0 for none
 	refuseErr error
 	refusals  int // number of whole chains to refuse after that
-	limit     int // outstanding sends at which the queue is full; 0 for no limit
 	occupied  int // used slots of a held send queue
 
 	peerGID verbs.GID
@@ -35,9 +34,6 @@ type QP struct {
 }
 
 var _ verbs.QP = (*QP)(nil)
-
-// Limit makes the send queue full with n sends outstanding.
-func (q *QP) Limit(n int) { q.limit = n }
 
 // RefuseAt makes the next PostSend refuse the request at position k of its chain, and all
 // after it, with err. A negative k cancels that.

@@ -19,12 +19,9 @@ func (q *QP) low() {
 	}
 	if s := q.cfg.SRQ.(*SRQ); len(s.receives.waiting()) < s.limit {
 		s.limit = 0
-		s.nic.Raise(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s})
+		s.nic.raise(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s})
 	}
 }
-
-// Waiting returns the posted receives, oldest first.
-func (s *SRQ) Waiting() []verbs.RecvWR { return s.receives.waiting() }
 
 // PostRecv implements verbs.SRQ.
 func (s *SRQ) PostRecv(wrs []verbs.RecvWR) (int, error) { return s.receives.post(wrs) }
