@@ -196,18 +196,8 @@ func (w *Writer) flush() bool {
 	return w.err == nil
 }
 
-// Flush writes the buffer.
-func (w *Writer) Flush() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.closed {
-		w.flush()
-	}
-	return w.err
-}
-
-// Counts returns how many packets were accepted and how many were dropped. Accepted packets are in the
-// file once Close has returned nil.
+// Counts returns how many packets were accepted and how many were dropped. Accepted packets are
+// in the file once Close has returned nil.
 func (w *Writer) Counts() (written, dropped uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

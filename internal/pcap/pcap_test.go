@@ -101,7 +101,6 @@ func TestTogether(t *testing.T) {
 		})
 	}
 	all.Wait()
-	must(t, w.Flush())
 	must(t, w.Close())
 	must(t, w.Close())
 	file, err := os.ReadFile(name)
@@ -178,9 +177,6 @@ func TestErrors(t *testing.T) {
 		if err := w.Close(); !errors.Is(err, pcap.ErrWrite) || !errors.Is(err, full) {
 			t.Errorf("Close = %v, want %v with %v", err, pcap.ErrWrite, full)
 		}
-	}
-	if err := w.Flush(); !errors.Is(err, full) {
-		t.Errorf("Flush = %v, want %v", err, full)
 	}
 	for _, cfg := range []pcap.Config{{Buffer: 1000}, {Buffer: -1}, {Limit: 23}, {Limit: -1}} {
 		if _, err := pcap.New(&bytes.Buffer{}, cfg); !errors.Is(err, pcap.ErrConfig) {
