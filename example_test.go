@@ -9,17 +9,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// Write 16 MiB over two rails and sixteen lanes, and tell the receiver.
+// Write 16 MiB over two rails and sixteen lanes, and notify the receiver.
 func Example() {
-	links := []softnic.Link{softnic.NewMemoryLink(nil), softnic.NewMemoryLink(nil)}
-	a, b := newPeer(links), newPeer(links)
+	a, b := newPair(ibverbx.Config{Lanes: 16}, ibverbx.Config{Lanes: 16})
 	defer a.close()
 	defer b.close()
-	check(a.qp.Connect(value(b.qp.Card())))
-	check(b.qp.Connect(value(a.qp.Card())))
 
 	copy(a.region.Bytes(), "hello over sixteen lanes")
-	value(b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 7}})) // no bytes: it waits for a notification
+	value(b.qp.PostRecv([]ibverbx.RecvWR{{WRID: 7}})) // a receive without bytes waits for a notification
 	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Imm: 42, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
 	wr.SetSGE(a.region.SGE(0, 16<<20))
 	value(a.qp.PostSend([]ibverbx.SendWR{wr}))
@@ -34,8 +31,96 @@ func Example() {
 	// hello over sixteen lanes
 }
 
-// peer is one side of the example.
-type peer struct {
+// Lose a NIC while a request is under way. With a control channel the request completes all the
+// same: the other NIC carries the rest.
+func ExampleConfig_control() {
+	toB, toA := ibverbx.ControlPair(nil, nil) // between hosts: package peer brings one
+	a, b := newPair(ibverbx.Config{Control: toB}, ibverbx.Config{Control: toA})
+	defer a.close()
+	defer b.close()
+
+	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
+	wr.SetSGE(a.region.SGE(0, 16<<20))
+	a.nics[1].SetPort(false) // pull the cable
+	value(a.qp.PostSend([]ibverbx.SendWR{wr}))
+	for {
+		_, _, err := b.cq.PollOne() // both ends poll, also the one that only lends its memory
+		check(err)
+		wc, ok, err := a.cq.PollOne()
+		check(err)
+		if ok {
+			fmt.Println(wc.WRID, wc.Status)
+			break
+		}
+	}
+	events := make([]ibverbx.Event, 16)
+	for _, e := range events[:a.cq.Events(events)] {
+		if e.Kind == ibverbx.EventRailDown {
+			fmt.Println(e.Kind, e.Rail)
+		}
+	}
+	// Output:
+	// 1 success
+	// rail down 1
+}
+
+// Read the peer's memory, then add to a counter in it. The fence makes the second request wait
+// for the first; without it, requests of different lanes are not ordered.
+func ExampleVirtualQP_PostSend() {
+	a, b := newPair(ibverbx.Config{}, ibverbx.Config{})
+	defer a.close()
+	defer b.close()
+
+	copy(b.region.Bytes()[8:], "from the peer")
+	read := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: b.region.Remote(), RemoteOffset: 8}
+	read.SetSGE(a.region.SGE(8, 1<<20))
+	add := ibverbx.SendWR{
+		WRID: 2, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled | verbs.SendFence,
+		Remote: b.region.Remote(), CompareAdd: 5,
+	}
+	add.SetSGE(a.region.SGE(0, 8))
+	value(a.qp.PostSend([]ibverbx.SendWR{read, add}))
+	for range 2 {
+		wc := a.poll()
+		check(wc.Err())
+		fmt.Println(wc.WRID, wc.Status)
+	}
+	fmt.Printf("%s, counter %d\n", a.region.Bytes()[8:21], b.region.Bytes()[0])
+	// Output:
+	// 1 success
+	// 2 success
+	// from the peer, counter 5
+}
+
+// See which NIC carried what.
+func ExampleVirtualQP_Stats() {
+	a, b := newPair(ibverbx.Config{Lanes: 4}, ibverbx.Config{Lanes: 4})
+	defer a.close()
+	defer b.close()
+
+	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: b.region.Remote()}
+	wr.SetSGE(a.region.SGE(0, 4<<20))
+	value(a.qp.PostSend([]ibverbx.SendWR{wr}))
+	a.poll()
+	for i, rail := range a.qp.Stats().Rails {
+		fmt.Printf("rail %d: %d bytes in %d fragments\n", i, rail.Bytes, rail.Fragments)
+	}
+	// Output:
+	// rail 0: 2097152 bytes in 2 fragments
+	// rail 1: 2097152 bytes in 2 fragments
+}
+
+// newPair returns two connected sides, each with a NIC on each of two links.
+func newPair(ca, cb ibverbx.Config) (a, b *side) {
+	links := []softnic.Link{softnic.NewMemoryLink(nil), softnic.NewMemoryLink(nil)}
+	a, b = newSide(links, ca), newSide(links, cb)
+	check(a.qp.Connect(value(b.qp.Card())))
+	check(b.qp.Connect(value(a.qp.Card())))
+	return a, b
+}
+
+// side is one side of an example.
+type side struct {
 	nics   []*softnic.NIC
 	rails  *ibverbx.Rails
 	mem    *verbs.Memory
@@ -44,8 +129,8 @@ type peer struct {
 	qp     *ibverbx.VirtualQP
 }
 
-func newPeer(links []softnic.Link) *peer {
-	p := &peer{}
+func newSide(links []softnic.Link, cfg ibverbx.Config) *side {
+	p := &side{}
 	var rails []ibverbx.RailConfig
 	for _, link := range links {
 		nic := value(softnic.New(link, softnic.Config{}))
@@ -56,12 +141,12 @@ func newPeer(links []softnic.Link) *peer {
 	p.mem = value(verbs.AllocMemory(16<<20, nil))
 	p.region = value(p.rails.Register(p.mem, verbs.AccessAll))
 	p.cq = value(p.rails.NewCQ(ibverbx.CQConfig{}))
-	p.qp = value(p.cq.NewQP(ibverbx.Config{Lanes: 16}))
+	p.qp = value(p.cq.NewQP(cfg))
 	return p
 }
 
 // poll returns the next completion.
-func (p *peer) poll() ibverbx.WC {
+func (p *side) poll() ibverbx.WC {
 	for {
 		var wcs [1]ibverbx.WC
 		if n := value(p.cq.Poll(wcs[:])); n == 1 {
@@ -70,7 +155,7 @@ func (p *peer) poll() ibverbx.WC {
 	}
 }
 
-func (p *peer) close() {
+func (p *side) close() {
 	check(p.qp.Close())
 	for _, nic := range p.nics {
 		check(nic.Close())

@@ -1,26 +1,25 @@
-// Package sim is a deterministic world for VirtualQPs: hosts, NICs, rails, faults and
-// traffic, all made of one seed, on virtual time. It runs the real engine over the real
-// software NIC and holds the contract of the engine with checkers that know, for every
-// byte and every completion, what must be there and when.
+// Package sim simulates VirtualQPs in a deterministic world: hosts, NICs, rails, faults and
+// traffic, all drawn from one seed, on virtual time. It runs the real engine over the real
+// software NIC. Checkers know what every byte and every completion must be, and when.
 //
 //	s, err := sim.Named("mixed")
-//	for _, plan := range s.Plans(seed) {
+//	plans, err := s.Plans(seed)
+//	for _, plan := range plans {
 //		report := plan.Run(sim.Options{Pool: pool})
 //		if report.Failure != nil { ... }
 //	}
 //
-// A [Scenario] is a text that says what is fixed; a seed decides the rest and gives a
-// [Plan], in which nothing is open any more. The same plan gives the same run, event by
-// event: there is one goroutine per world, no wall clock, and nothing that depends on the
-// order of a map or on an address.
+// A [Scenario] is a text with everything that is fixed. The seed decides the rest and gives a
+// [Plan]. The same plan gives the same run, event by event: a world has one goroutine and no
+// wall clock, and nothing depends on the order of a map or on an address.
 //
 // # Checkers
 //
-// Each is a file of its own, check_*.go: bytes, completions, notifications, touches of
-// memory after its completion, the first error, the end of every request, progress after
-// faults have healed, leaks, and bounds of queues.
+// Each checker is a file, check_*.go: bytes, completions, notifications, writes to memory
+// after its completion, the first error, the end of every request, progress after faults
+// have healed, leaks, and the bounds of queues.
 //
 // # Concurrency
 //
-// Run may be called from several goroutines, each with a Pool of its own. [Runner] does so.
+// Several goroutines may call Run, each with its own Pool. [Runner] does.
 package sim
