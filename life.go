@@ -1,5 +1,11 @@
 package ibverbx
 
+import (
+	"fmt"
+
+	"ibverbx/internal/guard"
+)
+
 // laneState is where a lane is in its life.
 //
 //	         error, event, peer's Down             drained             peer's Down
@@ -97,7 +103,9 @@ type meeting struct {
 // the one that the lane has until it is up.
 func (l *lane) become(state laneState, now int64, cause error) {
 	v := &l.life
-	checkTransition(l.index, v.state, state)
+	if guard.On && transitions[v.state]&(1<<state) == 0 {
+		panic(fmt.Sprintf("ibverbx: lane %d goes from %s to %s", l.index, v.state, state))
+	}
 	v.state, v.since = state, now
 	if cause != nil || state == laneUp {
 		v.cause = cause

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"ibverbx/internal/guard"
 	"ibverbx/internal/nullnic"
 )
 
@@ -127,3 +128,46 @@ func TestFailureWithoutLane(t *testing.T) {
 		}
 	}
 }
+
+// TestGuard: a call while another is under way on the same VirtualCQ panics if checks are built in.
+func TestGuard(t *testing.T) {
+	c := &VirtualCQ{}
+	c.enter("Poll")
+	defer func() {
+		if got := recover() != nil; got != guard.On {
+			t.Errorf("a second call panics: %v, want %v", got, guard.On)
+		}
+		c.guard.Leave()
+		c.enter("Poll") // and one after it is fine
+		c.guard.Leave()
+	}()
+	_, _ = c.Poll(nil)
+}
+
+// TestTransitions: a lane goes through its whole life, and no state may be skipped.
+func TestTransitions(t *testing.T) {
+	l := &lane{}
+	for _, next := range []laneState{laneDying, laneGone, laneIdle, laneOffered, laneProbing, laneUp} {
+		l.become(next, 0, nil)
+	}
+	defer func() {
+		if got := recover() != nil; got != guard.On {
+			t.Errorf("a lane goes from up to offered: panic %v, want %v", got, guard.On)
+		}
+	}()
+	l.become(laneOffered, 0, nil)
+}
+
+// ControlRoundTrip decodes a control message and encodes it again, for the fuzzer.
+func ControlRoundTrip(b []byte) ([]byte, error) {
+	m, err := decodeControl(b)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]byte, MaxControl)
+	n, err := m.encode(out)
+	return out[:n], err
+}
+
+// PolicyInUse is the policy that a VirtualQP follows.
+func PolicyInUse(q *VirtualQP) Policy { return q.setup.cfg.Policy }

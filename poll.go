@@ -19,12 +19,12 @@ const (
 // posting order for each. Completions that do not fit are kept. Poll never blocks. It returns an error
 // only if it returns no completion, so that none is lost.
 func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
-	c.guard.enter("Poll")
+	c.enter("Poll")
 	n, err = c.poll(dst, c.next, len(c.cqs))
 	if c.next++; c.next >= len(c.cqs) {
 		c.next = 0
 	}
-	c.guard.leave()
+	c.guard.Leave()
 	return n, err
 }
 
@@ -34,9 +34,9 @@ func (c *VirtualCQ) PollRail(rail int, dst []WC) (n int, err error) {
 	if rail < 0 || rail >= len(c.cqs) {
 		return 0, fmt.Errorf("poll: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
 	}
-	c.guard.enter("PollRail")
+	c.enter("PollRail")
 	n, err = c.poll(dst, rail, 1)
-	c.guard.leave()
+	c.guard.Leave()
 	return n, err
 }
 
@@ -77,7 +77,7 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 	if rail < 0 || rail >= len(c.cqs) {
 		return 0, fmt.Errorf("process completions: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
 	}
-	c.guard.enter("ProcessCompletions")
+	c.enter("ProcessCompletions")
 	n = c.giveKept(dst)
 	n = c.process(rail, wcs, dst, n)
 	if len(wcs) == 0 {
@@ -88,7 +88,7 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 	if n == 0 {
 		err, c.err = c.err, nil
 	}
-	c.guard.leave()
+	c.guard.Leave()
 	return n, err
 }
 

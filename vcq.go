@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"ibverbx/internal/guard"
 	"ibverbx/internal/table"
 	"ibverbx/verbs"
 )
@@ -26,7 +27,7 @@ type CQConfig struct {
 // A VirtualCQ and its VirtualQPs are for one goroutine at a time.
 type VirtualCQ struct {
 	rails   *Rails
-	guard   guard
+	guard   guard.Guard
 	stats   CQStats
 	waker   *verbs.Waker // nil means polling only
 	cqs     []verbs.CQ   // by rail
@@ -97,6 +98,12 @@ func (c *VirtualCQ) shareReceives(depth int) (err error) {
 	}
 	c.shared, err = newSharedReceives(c.rails, depth)
 	return err
+}
+
+// enter begins a call. Under the race detector, and with the tag ibverbxdebug, it panics if another
+// call is under way.
+func (c *VirtualCQ) enter(op string) {
+	c.guard.Enter("ibverbx: "+op, "concurrent use of a VirtualCQ or its VirtualQPs")
 }
 
 // Stats returns the counters of the queue.

@@ -172,7 +172,7 @@ func (q *VirtualQP) KillLane(lane int) error {
 // back-pressure: poll, then post the rest. A request that was taken completes: in success, in error,
 // or flushed.
 func (q *VirtualQP) PostSend(wrs []SendWR) (n int, err error) {
-	q.setup.cq.guard.enter("PostSend")
+	q.setup.cq.enter("PostSend")
 	switch {
 	case q.failover.state == stateNew || q.failover.state == stateClosed:
 		err = q.setup.opError("post send", q.notConnected())
@@ -181,7 +181,7 @@ func (q *VirtualQP) PostSend(wrs []SendWR) (n int, err error) {
 	default:
 		n, err = q.send.post(wrs)
 	}
-	q.setup.cq.guard.leave()
+	q.setup.cq.guard.Leave()
 	return n, err
 }
 
@@ -194,7 +194,7 @@ func (q *VirtualQP) notConnected() error {
 
 // PostRecv posts receives. wrs[:n] were taken, and nothing after n.
 func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
-	q.setup.cq.guard.enter("PostRecv")
+	q.setup.cq.enter("PostRecv")
 	switch {
 	case q.failover.state == stateClosed:
 		err = q.setup.opError("post receive", verbs.ErrClosed)
@@ -203,7 +203,7 @@ func (q *VirtualQP) PostRecv(wrs []RecvWR) (n int, err error) {
 	default:
 		n, err = q.recv.post(wrs)
 	}
-	q.setup.cq.guard.leave()
+	q.setup.cq.guard.Leave()
 	return n, err
 }
 

@@ -1,0 +1,3 @@
+// Package guard provides checks that cost something, for the race detector and the build tag
+// ibverbxdebug. Ordinary builds contain none of them.
+package guard

@@ -1,0 +1,21 @@
+package guard
+
+import "testing"
+
+// TestGuard: a call while another is under way panics if checks are built in, and one after it is
+// fine.
+func TestGuard(t *testing.T) {
+	var g Guard
+	g.Enter("first", "misuse")
+	func() {
+		defer func() {
+			if got := recover() != nil; got != On {
+				t.Errorf("a second call panics: %v, want %v", got, On)
+			}
+		}()
+		g.Enter("second", "misuse")
+	}()
+	g.Leave()
+	g.Enter("third", "misuse")
+	g.Leave()
+}

@@ -1,0 +1,22 @@
+//go:build race || ibverbxdebug
+
+package guard
+
+import "sync/atomic"
+
+// On reports whether checks are built in.
+const On = true
+
+// Guard panics on concurrent use of an object that is for one goroutine at a time, as Go's maps do.
+// The zero value is ready to use.
+type Guard struct{ busy atomic.Bool }
+
+// Enter begins a call named op. It panics with the text of misuse if another call has not left.
+func (g *Guard) Enter(op, misuse string) {
+	if g.busy.Swap(true) {
+		panic(op + ": " + misuse)
+	}
+}
+
+// Leave ends the call.
+func (g *Guard) Leave() { g.busy.Store(false) }

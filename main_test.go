@@ -1,9 +1,0 @@
-package ibverbx_test
-
-import (
-	"testing"
-
-	"ibverbx/internal/rig"
-)
-
-func TestMain(m *testing.M) { rig.Main(m) }
