@@ -44,7 +44,7 @@ func (s *sideQP) open(q *qp) (err error) {
 
 func (s *sideQP) close() {
 	if s.QP != nil {
-		_ = s.QP.Close() // no object depends on it
+		_ = s.Close() // no object depends on it
 	}
 	s.cards.free()
 }

@@ -24,12 +24,14 @@ var sown = []struct {
 				New: "if !v.downs.peerDown {\n arrived = 0\n}\nif int32(arrived) < 0 ||",
 			}},
 		},
-		"failover", []string{"notifications", "first error", "touch", "bytes", "completions"},
+		"failover",
+		[]string{"notifications", "first error", "touch", "bytes", "completions"},
 	},
 	{
 		// A counter has a wrong value.
 		mutant.Change{Name: "replay an atomic", File: "../*.go", Old: "e.kind() == kindAtomic &&", New: "e.kind() == kindAtomic && false &&"},
-		"failover-atomics", []string{"bytes", "notifications"},
+		"failover-atomics",
+		[]string{"bytes", "notifications"},
 	},
 	{
 		// The bytes have not arrived, are touched after their completion, or a completion
@@ -38,7 +40,8 @@ var sown = []struct {
 			Name: "complete before the data", File: "../*.go",
 			Old: "s.retire(l, before+1)", New: "s.retire(l, min(before+2, l.posted-l.head))",
 		},
-		"mixed", []string{"bytes", "touch", "notifications", "leaks", "first error"},
+		"mixed",
+		[]string{"bytes", "touch", "notifications", "leaks", "first error"},
 	},
 	{
 		// The receiver waits for the number forever, or its window overflows.
@@ -46,12 +49,14 @@ var sown = []struct {
 			Name: "DQPLB loses a number", File: "../dqplb.go",
 			Old: "n := d.seq\n", New: "if d.seq%64 == 63 {\n d.seq++\n}\nn := d.seq\n",
 		},
-		"mixed", []string{"progress", "first error"},
+		"mixed",
+		[]string{"progress", "first error"},
 	},
 	{
 		// As above.
 		mutant.Change{Name: "Tally loses a number", File: "../tally.go", Old: "t.seq++\n", New: "t.seq++\nif t.seq%64 == 63 {\n t.seq++\n}\n"},
-		"mixed", []string{"progress", "first error"},
+		"mixed",
+		[]string{"progress", "first error"},
 	},
 	{
 		// The request never ends, or ends without its bytes.
@@ -59,7 +64,8 @@ var sown = []struct {
 			Name: "drop a refused fragment", File: "../*.go",
 			Old: "l.barred |= barRefused\n", New: "l.posted++\nl.barred |= barRefused\n",
 		},
-		"mixed", []string{"progress", "bytes", "notifications", "first error", "leaks"},
+		"mixed",
+		[]string{"progress", "bytes", "notifications", "first error", "leaks"},
 	},
 }
 

@@ -137,7 +137,7 @@ func FuzzReceive(f *testing.F) {
 		seed := make([]byte, 4*packetBytes)
 		for i := range 4 {
 			b := seed[i*packetBytes:]
-			b[1], b[2], b[10], b[20], b[22] = uint8(op), uint8(i), 200, 200, 1
+			b[1], b[2], b[10], b[20], b[22] = op, uint8(i), 200, 200, 1
 		}
 		f.Add(seed)
 	}
@@ -146,10 +146,10 @@ func FuzzReceive(f *testing.F) {
 		wcs := make([]verbs.WC, 16)
 		for ; len(in) >= packetBytes; in = in[packetBytes:] {
 			p := h.packet(in)
-			h.link.core.mu.Lock()
+			h.link.mu.Lock()
 			h.nic.receive(p)
-			h.link.core.settle()
-			h.link.core.mu.Unlock()
+			h.link.settle()
+			h.link.mu.Unlock()
 			if _, err := h.cq.Poll(wcs); err != nil {
 				t.Fatal(err)
 			}

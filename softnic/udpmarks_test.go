@@ -18,8 +18,8 @@ func TestUDPMarks(t *testing.T) {
 	nic, err := New(link, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, 63})})
 	check(t, err)
 	t.Cleanup(func() { check(t, nic.Close()) })
-	link.core.mu.Lock()
-	defer link.core.mu.Unlock()
+	link.mu.Lock()
+	defer link.mu.Unlock()
 	to := func(class, hops uint8) *udp.Dest {
 		p, err := nic.newPath(verbs.AHAttr{DGID: verbs.GIDFromAddr(netip.AddrFrom4([4]byte{127, 0, 0, 64})), TrafficClass: class, HopLimit: hops}, false)
 		check(t, err)

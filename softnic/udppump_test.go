@@ -46,7 +46,7 @@ func TestUDPPumpRunsWhatItRead(t *testing.T) {
 	conn := nics[1].udp.conn
 	flow, err := roce.NewFlow(netip.AddrPortFrom(conn.Addr().Addr(), conn.SourcePort(0)), nics[0].udp.conn.Addr())
 	check(t, err)
-	link.core.mu.Lock()
+	link.mu.Lock()
 	h := roce.Header{Opcode: roce.OpReadResponseOnly, PKey: roce.PKeyDefault, DestQPN: q.num, PSN: q.una, Syndrome: roce.SyndromeAck}
 	h.Encode(answer, 0)
 	flow.Seal(answer, 0)
@@ -56,13 +56,13 @@ func TestUDPPumpRunsWhatItRead(t *testing.T) {
 	w.Flush()
 	for range 100 { // maps have no order: the busy NIC may come first
 		nics[0].udp.reading.Unlock()
-		link.core.at = q.timerAt + int64(time.Millisecond)
-		link.core.clock = func() int64 { return link.core.at }
-		link.core.settleTimed()
+		link.at = q.timerAt + int64(time.Millisecond)
+		link.clock = func() int64 { return link.at }
+		link.settleTimed()
 		for !nics[0].udp.reading.TryLock() { // the port's own reader was faster, and waits for the core
-			link.core.mu.Unlock()
+			link.mu.Unlock()
 			runtime.Gosched()
-			link.core.mu.Lock()
+			link.mu.Lock()
 		}
 		if q.sqHead == 1 {
 			break
@@ -71,8 +71,8 @@ func TestUDPPumpRunsWhatItRead(t *testing.T) {
 	if q.sqHead != 1 || q.sqNext != 2 {
 		t.Errorf("%d READs answered, %d sent, want 1 and 2", q.sqHead, q.sqNext)
 	}
-	link.core.clock = clock.Monotonic()
-	link.core.mu.Unlock()
+	link.clock = clock.Monotonic()
+	link.mu.Unlock()
 	for _, n := range nics {
 		n.udp.reading.Unlock()
 	}

@@ -85,7 +85,7 @@ func (rep *Report) add(side int, lanes []Lane) {
 			rep.PerLane = append(rep.PerLane, Lane{Lane: l.Lane, Rail: l.Rail, QPN: l.QPN, Role: l.Role})
 		}
 		sum := &rep.PerLane[i]
-		sum.Carried.add(l.Carried)
+		sum.add(l.Carried)
 		sum.Deaths += l.Deaths
 		if side == 0 {
 			sum.QPN, sum.Rail = l.QPN, l.Rail

@@ -6,35 +6,35 @@ import "ibverbx/reliable/wire"
 type EventKind uint8
 
 const (
-	// EvTick: Deadline is due.
+	// EvTick says: Deadline is due.
 	EvTick EventKind = iota
-	// EvPost: the user posts Message on Flow. Room must not be 0.
+	// EvPost says: the user posts Message on Flow. Room must not be 0.
 	EvPost
-	// EvData: a one-sided WRITE of Count bytes has arrived on Path in Epoch, with Imm.
+	// EvData says: a one-sided WRITE of Count bytes has arrived on Path in Epoch, with Imm.
 	EvData
-	// EvChunk: a chunk with Header has arrived on Path in Epoch, with Imm. Status is the result of the
+	// EvChunk says: a chunk with Header has arrived on Path in Epoch, with Imm. Status is the result of the
 	// owner's check: 0 if the bytes can be placed, StatusNoRecv if their message has no receive yet,
 	// or why they can never be placed.
 	EvChunk
-	// EvRecord: Record has arrived in a control packet by Route.
+	// EvRecord says: Record has arrived in a control packet by Route.
 	EvRecord
-	// EvSent: Count more transmissions on Path in Epoch no longer refer to memory.
+	// EvSent says: Count more transmissions on Path in Epoch no longer refer to memory.
 	EvSent
-	// EvPathFailed: the QP of Path in Epoch has failed or could not be made.
+	// EvPathFailed says: the QP of Path in Epoch has failed or could not be made.
 	EvPathFailed
 	// EvRebuilt answers ActRebuild: the QP of Path for Epoch has QPN and PSN.
 	EvRebuilt
-	// EvReceives: the user has posted Count more receives on Flow.
+	// EvReceives says: the user has posted Count more receives on Flow.
 	EvReceives
-	// EvFlush: a batch of arrivals ends.
+	// EvFlush says: a batch of arrivals ends.
 	EvFlush
-	// EvSide: the side message Token of Flow has ended with Status.
+	// EvSide says: the side message Token of Flow has ended with Status.
 	EvSide
-	// EvCredit: from now on the peer may use Count receives, in place of Config.RecvCredit.
+	// EvCredit says: from now on the peer may use Count receives, in place of Config.RecvCredit.
 	EvCredit
-	// EvGrant: the peer may send Count bytes more, at most what the last ActDemand has asked for.
+	// EvGrant says that the peer may send Count more bytes, at most what the last ActDemand asked for.
 	EvGrant
-	// EvClose: the user of Flow gives up. Its oldest outstanding message ends with Status, the others
+	// EvClose says: the user of Flow gives up. Its oldest outstanding message ends with Status, the others
 	// are flushed.
 	EvClose
 )
@@ -90,31 +90,31 @@ type Message struct {
 type ActionKind uint8
 
 const (
-	// ActSend: post Len bytes at Offset of message Token of Flow on Path, with Imm. The post is
+	// ActSend asks: post Len bytes at Offset of message Token of Flow on Path, with Imm. The post is
 	// one-sided if Header.Op is 0. Otherwise it is a SEND with Header, in which the owner fills in the
 	// address and key of a WRITE.
 	ActSend ActionKind = iota
-	// ActControl: send Record by Route.
+	// ActControl asks: send Record by Route.
 	ActControl
-	// ActPlace: copy the bytes of the present EvChunk to their place.
+	// ActPlace asks: copy the bytes of the present EvChunk to their place.
 	ActPlace
-	// ActDeliver: complete the receive of message Header.Message of Flow with Len bytes, Header.Imm and
+	// ActDeliver asks: complete the receive of message Header.Message of Flow with Len bytes, Header.Imm and
 	// Header.Flags.
 	ActDeliver
-	// ActComplete: complete message Token of Flow with Status.
+	// ActComplete asks: complete message Token of Flow with Status.
 	ActComplete
-	// ActReset: take the QP of Path in Epoch out of service for good, before the next action.
+	// ActReset asks: take the QP of Path in Epoch out of service for good, before the next action.
 	ActReset
-	// ActRebuild: make a QP for Path and the coming Epoch, and answer with EvRebuilt or EvPathFailed.
+	// ActRebuild asks: make a QP for Path and the coming Epoch, and answer with EvRebuilt or EvPathFailed.
 	ActRebuild
-	// ActConnect: connect the QP of Path in Epoch to the peer's QPN and PSN.
+	// ActConnect asks: connect the QP of Path in Epoch to the peer's QPN and PSN.
 	ActConnect
-	// ActSide: start the side message Token of Flow, and answer with EvSide.
+	// ActSide asks: start the side message Token of Flow, and answer with EvSide.
 	ActSide
-	// ActDemand: the peer may be granted, by EvGrant, Bytes that it wants to send and Spare for when it
+	// ActDemand asks: the peer may be granted, by EvGrant, Bytes that it wants to send and Spare for when it
 	// is idle. This replaces the last ActDemand. The peer sends Used bytes on its earlier Spare.
 	ActDemand
-	// ActFault: the peer sent something on Flow that cannot be taken. The receiving half has ended
+	// ActFault asks: the peer sent something on Flow that cannot be taken. The receiving half has ended
 	// with Status.
 	ActFault
 )

@@ -47,7 +47,13 @@ func atomicFetchAdd(e *env) {
 	e.needAtomics()
 	c, target := e.rc(), e.buf(e.b, 64)
 	for _, tt := range []struct{ old, add uint64 }{
-		{0, 0}, {0, 1}, {41, 1}, {1 << 40, 1<<40 + 3}, {^uint64(0), 1}, {^uint64(0), ^uint64(0)}, {5, ^uint64(0)},
+		{0, 0},
+		{0, 1},
+		{41, 1},
+		{1 << 40, 1<<40 + 3},
+		{^uint64(0), 1},
+		{^uint64(0), ^uint64(0)},
+		{5, ^uint64(0)},
 		{0x0102030405060708, 0x1000000000000000},
 	} {
 		e.atomicOn(c, target, fetchAdd(1, target, 16, tt.add, verbs.SGE{}), tt.old, tt.old+tt.add)

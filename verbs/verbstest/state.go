@@ -85,6 +85,7 @@ func (e *env) types(run func(e *env, fresh func() *end, attr verbs.QPAttr)) {
 				e.needUC()
 			case verbs.UD:
 				e.needUD()
+			case verbs.RC:
 			}
 			cq := e.newCQ(e.a, 16, nil)
 			cfg := verbs.QPConfig{Type: t, SendCQ: cq, RecvCQ: cq, MaxSendWR: 2, MaxRecvWR: 2}
