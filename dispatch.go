@@ -5,7 +5,7 @@ import "ibverbx/verbs"
 // dispatch hands requests to lanes, strictly in order and all of one before the next, as far as
 // lanes have room. What goes to one lane is collected and posted as one chain.
 func (s *sender) dispatch() {
-	f, r := s.failover, &s.sends
+	f, r, scheme := s.failover, &s.sends, s.setup.scheme
 	if f.state != stateConnected {
 		if f.state == stateFailed {
 			f.flush()
@@ -25,13 +25,13 @@ func (s *sender) dispatch() {
 			if !s.sendMessage(one) {
 				break
 			}
-		} else if !s.setup.scheme.handOver(one) {
+		} else if !scheme.handOver(one) {
 			break
 		}
 		one.pending-- // there is no rest
 		r.dispatched++
 	}
-	s.setup.scheme.advance()
+	scheme.advance()
 	s.ring()
 	if s.brokenLane != nil {
 		f.laneBroken(s.brokenLane, s.brokenErr)
@@ -160,7 +160,11 @@ func (s *sender) stripe(r *sendSlot, end uint32, d *dqplb) bool {
 		l.put(head, sent, n, imm)
 		sent += n
 		count++
-		s.stage(l)
+		if !l.listed {
+			s.list(l)
+		} else if l.full() {
+			s.ringLane(l)
+		}
 	}
 	s.inflight += count
 	r.pending += uint32(count)

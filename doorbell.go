@@ -10,27 +10,21 @@ import (
 func (s *sender) add(l *lane, head, off, bytes, imm uint32) {
 	l.put(head, off, bytes, imm)
 	s.inflight++
-	s.stage(l)
-}
-
-// stage notes that a lane has one more staged entry. A full chain is posted at once.
-func (s *sender) stage(l *lane) {
-	if !l.listed || l.tail-l.posted >= chainMax {
-		s.stageSlow(l)
-	}
-}
-
-// stageSlow does what stage rarely has to. It is not inlined, so that stage is.
-//
-//go:noinline
-func (s *sender) stageSlow(l *lane) {
-	if l.listed {
+	if !l.listed {
+		s.list(l)
+	} else if l.full() {
 		s.ringLane(l)
-		return
 	}
+}
+
+// list notes that a lane has staged entries. It is inlined, so callers test listed themselves.
+func (s *sender) list(l *lane) {
 	l.listed = true
 	s.staged = append(s.staged, l)
 }
+
+// full reports whether a lane has a full chain staged, which is posted at once.
+func (l *lane) full() bool { return l.tail-l.posted >= chainMax }
 
 // ring rings the doorbells of all lanes that have staged entries.
 func (s *sender) ring() {

@@ -32,39 +32,25 @@ type failover struct {
 	away    bool     // a message or notify lane was rebuilt on another rail at some time
 	// nextDrive is when a poll that finds completions looks at control messages and timers too.
 	nextDrive int64
-	seen      [MaxRails]railEvents // what was handled of the rails' events
-	railPast  [MaxRails]Counts     // what lanes did on a rail that they left
-}
-
-// railEvents counts events of a rail.
-type railEvents struct {
-	falls  uint64 // counts how often the port or the device was lost
-	deaths uint64 // counts how often a QP was lost without a completion
+	seen      [MaxRails]losses // what was handled of the rails' events
+	railPast  [MaxRails]Counts // what lanes did on a rail that they left
 }
 
 // Times of failover, in nanoseconds.
 const (
-	// drainTime is how long a NIC may take to flush a QP in ERR.
-	drainTime = int64(100 * time.Millisecond)
-	// resendTime is the first pause before a control message is sent again.
-	resendTime = int64(2 * time.Millisecond)
-	// resendMax bounds the pauses after the first.
-	resendMax = int64(100 * time.Millisecond)
-	// refusalTime is how long a NAK may take that a control message must not overtake.
-	refusalTime = int64(2 * time.Millisecond)
-	// backoffMin is the shortest pause before a lane is rebuilt a second time.
-	backoffMin = int64(1 * time.Millisecond)
-	// backoffMax is the longest pause.
-	backoffMax = int64(2 * time.Second)
-	// steadyTime is how long a lane must be in service before its failures are forgotten.
-	steadyTime = int64(10 * time.Second)
-	// driveEvery is how many polls with completions are between two looks at control and timers.
-	driveEvery = 64
-	// driveCalm is the time between two such looks.
-	driveCalm = int64(50 * time.Microsecond)
-	// driveBusy is driveCalm while lanes are out of service.
-	driveBusy = int64(5 * time.Microsecond)
+	drainTime   = int64(100 * time.Millisecond) // longest time for a NIC to flush a QP in ERR
+	resendTime  = int64(2 * time.Millisecond)   // first pause before a control message is sent again
+	resendMax   = int64(100 * time.Millisecond) // longest such pause
+	refusalTime = int64(2 * time.Millisecond)   // time for a NAK that a control message must not overtake
+	backoffMin  = int64(1 * time.Millisecond)   // first pause before a lane is rebuilt again
+	backoffMax  = int64(2 * time.Second)        // longest such pause
+	steadyTime  = int64(10 * time.Second)       // time in service after which a lane's failures are forgotten
+	driveCalm   = int64(50 * time.Microsecond)  // between two looks at control and timers
+	driveBusy   = int64(5 * time.Microsecond)   // the same while lanes are out of service
 )
+
+// driveEvery is how many polls with completions are between two looks at control and timers.
+const driveEvery = 64
 
 // recovers reports whether the VirtualQP can lose a lane.
 func (f *failover) recovers() bool { return f.setup.cfg.Control != nil && f.state == stateConnected }
@@ -375,13 +361,12 @@ func (l *lane) nextGeneration() {
 // watchRails takes lanes out of service whose rail has lost its port, its device or their QPs.
 func (f *failover) watchRails() {
 	for i := range f.setup.rails.rails {
-		r, seen := &f.setup.rails.rails[i], &f.seen[i]
-		if falls := r.falls.Load(); falls != seen.falls {
-			seen.falls = falls
+		r, seen := &f.setup.rails.rails[i], f.seen[i]
+		f.seen[i] = r.losses()
+		if f.seen[i].falls != seen.falls {
 			f.railDown(i, fmt.Errorf("rail %d (%s) is down", i, r.name))
 		}
-		if deaths := r.deaths.Load(); deaths != seen.deaths {
-			seen.deaths = deaths
+		if f.seen[i].deaths != seen.deaths {
 			f.inspect(i)
 		}
 	}
@@ -390,8 +375,7 @@ func (f *failover) watchRails() {
 // skipEvents ignores the events that the rails had before the VirtualQP was connected.
 func (f *failover) skipEvents() {
 	for i := range f.setup.rails.rails {
-		r := &f.setup.rails.rails[i]
-		f.seen[i] = railEvents{falls: r.falls.Load(), deaths: r.deaths.Load()}
+		f.seen[i] = f.setup.rails.rails[i].losses()
 	}
 }
 

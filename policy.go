@@ -84,7 +84,9 @@ func (p *picker) choose(n uint32) *lane {
 // next returns the lane at the cursor and advances the cursor.
 func (p *picker) next() *lane {
 	l := p.lanes[p.cursor]
-	p.continueAfter(l)
+	if p.cursor++; p.cursor == len(p.lanes) {
+		p.cursor = 0
+	}
 	return l
 }
 

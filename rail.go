@@ -48,6 +48,15 @@ type rail struct {
 	refused int
 }
 
+// losses counts what a rail has lost.
+type losses struct {
+	falls  uint64 // how often the port or the device was lost
+	deaths uint64 // how often a QP was lost without a completion
+}
+
+// losses returns the counts, which other VirtualCQs may change.
+func (r *rail) losses() losses { return losses{falls: r.falls.Load(), deaths: r.deaths.Load()} }
+
 // NewRails allocates a protection domain on every NIC.
 func NewRails(cfgs ...RailConfig) (*Rails, error) {
 	if len(cfgs) == 0 || len(cfgs) > MaxRails {

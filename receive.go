@@ -67,7 +67,7 @@ func (r *receiver) post(wrs []RecvWR) (n int, err error) {
 		r.flush()
 	}
 	r.feedStarved()
-	if r.done.Len() > 0 || r.failover.send.sends.reportable() {
+	if r.failover.reportable() {
 		r.setup.touch()
 	}
 	return n, err
@@ -82,12 +82,18 @@ func (r *receiver) take(wrs []RecvWR) (n int, err error) {
 			return n, r.setup.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n, bad))
 		}
 		if length > 0 {
-			err = r.takeData(wr)
-		} else {
-			err = r.takeNotification(wr)
+			if err := r.takeData(wr); err != nil {
+				return n, err
+			}
+			continue
 		}
-		if err != nil {
-			return n, err
+		if r.full(r.notifications.Len()) {
+			return n, verbs.ErrQueueFull
+		}
+		*r.notifications.Extend() = wr.WRID
+		if r.early.Len() > 0 {
+			r.notify(r.early.Front())
+			r.early.Drop(1)
 		}
 	}
 	return len(wrs), nil
@@ -96,19 +102,6 @@ func (r *receiver) take(wrs []RecvWR) (n int, err error) {
 // full reports whether a queue with this many receives takes no more.
 func (r *receiver) full(n int) bool {
 	return n >= r.setup.cfg.RecvDepth || r.done.Len() >= r.data.Cap()
-}
-
-// takeNotification takes a notification receive, and gives it a message that is early.
-func (r *receiver) takeNotification(wr *RecvWR) error {
-	if r.full(r.notifications.Len()) {
-		return verbs.ErrQueueFull
-	}
-	*r.notifications.Extend() = wr.WRID
-	if r.early.Len() > 0 {
-		r.notify(r.early.Front())
-		r.early.Drop(1)
-	}
-	return nil
 }
 
 // takeData takes a data receive and posts it on the message lane.
@@ -154,12 +147,13 @@ func (w *RecvWR) physical(l *lane, p *verbs.RecvWR) {
 
 // received takes a receive of a lane that the NIC has ended.
 func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
-	if r.setup.takesShared(l) {
+	u, f := r.setup, r.failover
+	if u.takesShared(l) {
 		r.receivedShared(l, wc, t.entry())
 		return
 	}
 	if t.generation() != l.generation || t.lane() != l.index || l.life.state == laneIdle {
-		r.setup.cq.stale(l)
+		u.cq.stale(l)
 		return
 	}
 	l.recvHead++
@@ -171,17 +165,17 @@ func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 			r.endData(wc)
 			return
 		}
-		r.setup.scheme.received(l, wc, t.entry())
-	case r.failover.survives(l, wc.Status):
-		r.failover.laneDown(l, statusError(wc.Status)) // the next generation posts the receive again
+		u.scheme.received(l, wc, t.entry())
+	case f.survives(l, wc.Status):
+		f.laneDown(l, statusError(wc.Status)) // the next generation posts the receive again
 		return
 	default:
 		if l.role == roleMessage {
 			r.endData(wc)
 		}
-		r.failover.failed(l, wc.Status)
+		f.failed(l, wc.Status)
 	}
-	if r.failover.state != stateConnected {
+	if f.state != stateConnected {
 		r.flushNotifications()
 		return
 	}

@@ -259,7 +259,7 @@ func (f *failover) restore(l *lane) {
 	f.away = f.away || l.rail != v.home
 	f.notice(EventLaneUp, l, nil)
 	if !l.idle() && !l.listed {
-		f.send.stageSlow(l)
+		f.send.list(l)
 	}
 	f.setup.touch()
 }

@@ -39,20 +39,20 @@ type sender struct {
 
 // post takes requests into the ring and dispatches.
 func (s *sender) post(wrs []SendWR) (n int, err error) {
-	r := &s.sends
+	r, u := &s.sends, s.setup
 	take := min(len(wrs), r.room())
 	for n < take {
 		wr := &wrs[n]
-		if s.setup.isPlain(wr) {
+		if u.isPlain(wr) {
 			s.takePlain(wr)
 		} else if err = s.takeOther(wr); err != nil {
-			err = s.setup.opError("post send", fmt.Errorf("request %d of the chain: %w", n, err))
+			err = u.opError("post send", fmt.Errorf("request %d of the chain: %w", n, err))
 			break
 		}
 		r.posted++
 		n++
 	}
-	if s.setup.cfg.Control != nil {
+	if u.cfg.Control != nil {
 		s.setDeadlines(uint32(n))
 	}
 	s.posted += uint64(n)
@@ -77,13 +77,13 @@ func (s *sender) setDeadlines(n uint32) {
 func (s *sender) takePlain(wr *SendWR) {
 	e, m := &wr.SGE[0], wr.Remote
 	g := e.Region
-	r := s.sends.slot(s.sends.posted)
+	u, r := s.setup, s.sends.slot(s.sends.posted)
 	r.id, r.local, r.target = wr.WRID, g.addr+e.Offset, m.Addr+wr.RemoteOffset
-	r.length, r.sent, r.pending, r.cut = e.Length, 0, 1, s.setup.fragmentSize(e.Length)
+	r.length, r.sent, r.pending, r.cut = e.Length, 0, 1, u.fragmentSize(e.Length)
 	r.op, r.wire, r.flags, r.status, r.numSGE = wr.Opcode, s.wire[wr.Opcode&7], wr.Flags, verbs.StatusSuccess, 1
 	r.plain, r.begun, r.owes = true, false, false
 	r.imm = wr.Imm
-	s.setup.setKeys(r, g, m)
+	u.setKeys(r, g, m)
 }
 
 // takeOther checks a request in full and puts it into the slot at posted.
@@ -170,7 +170,7 @@ func (s *sender) retire(l *lane, n uint32) {
 // report writes the completions of requests that have ended, in posting order, and returns how many
 // it wrote. Unsignaled successes have no completion.
 func (s *sender) report(dst []WC) (n int) {
-	r := &s.sends
+	r, owner, failed := &s.sends, s.setup.owner, s.failover.err != nil
 	for r.reported != r.posted {
 		one := r.slot(r.reported)
 		if one.pending != 0 {
@@ -184,10 +184,10 @@ func (s *sender) report(dst []WC) (n int) {
 			return n
 		}
 		wc := &dst[n]
-		if s.failover.err != nil {
+		if failed {
 			s.afterFailure(one)
 		}
-		wc.WRID, wc.QP, wc.Status, wc.VendorErr = one.id, s.setup.owner, one.status, 0
+		wc.WRID, wc.QP, wc.Status, wc.VendorErr = one.id, owner, one.status, 0
 		wc.Opcode, wc.Flags, wc.ByteLen, wc.Imm = one.op.WC(), WCHasLength, one.length, 0
 		if one.status != verbs.StatusSuccess {
 			wc.VendorErr = one.vendor

@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"encoding/binary"
+	"math/bits"
 
 	"ibverbx/internal/ring"
 	"ibverbx/verbs"
@@ -89,21 +90,27 @@ func (t *tally) finish(s *sendSlot) bool {
 	if !t.open && !t.begin(s) {
 		return false
 	}
-	send, count := t.send, 0
+	send, lanes, count := t.send, t.setup.lanes, 0
 	head := entryHead(send.sends.index(send.sends.dispatched), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
 	whole := true
-	for i := t.closing.first(); i >= 0; i = t.closing.first() {
-		l := t.setup.lanes[i]
-		if !l.room() {
-			if l = send.standIn(l); l == nil || !l.room() {
-				whole = false
-				break
+	for i, left := range t.closing { // by hand: first and remove make a message 10 % slower
+		for ; left != 0 && whole; left &= left - 1 {
+			l := lanes[i<<6+bits.TrailingZeros64(left)]
+			if !l.room() {
+				if l = send.standIn(l); l == nil || !l.room() {
+					whole = false
+					break
+				}
+			}
+			l.put(head, 0, 0, 0)
+			count++
+			if !l.listed {
+				send.list(l)
+			} else if l.full() {
+				send.ringLane(l)
 			}
 		}
-		t.closing.remove(uint16(i))
-		l.put(head, 0, 0, 0)
-		count++
-		send.stage(l)
+		t.closing[i] = left
 	}
 	send.inflight += count
 	s.pending += uint32(count)
@@ -165,13 +172,14 @@ func (t *tally) place(l *lane, entry uint32) int {
 
 // received counts a record. A record that the peer cannot have sent ends the VirtualQP.
 func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
+	u := t.setup
 	if wc.ByteLen != recordSize || wc.Opcode != verbs.WCRecv {
 		t.recv.protocol(l, "a record of %d bytes (%s)", wc.ByteLen, wc.Opcode)
 		return
 	}
 	var b []byte
-	if t.setup.shared != nil {
-		b = t.setup.shared.record(l.rail, entry)
+	if u.shared != nil {
+		b = u.shared.record(l.rail, entry)
 	} else {
 		b = t.region.Bytes()[t.place(l, entry):][:recordSize]
 	}
@@ -181,7 +189,7 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 	case seq-t.next >= uint32(len(t.window)):
 		t.recv.protocol(l, "record of message %d, %d is expected", seq, t.next)
 		return
-	case want == 0 || int(want) > len(t.setup.lanes) || (m.got > 0 && (m.want != want || m.got == want)):
+	case want == 0 || int(want) > len(u.lanes) || (m.got > 0 && (m.want != want || m.got == want)):
 		t.recv.protocol(l, "message %d claims %d records", seq, want)
 		return
 	}
