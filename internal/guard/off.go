@@ -9,7 +9,7 @@ const On = false
 type Guard struct{}
 
 // Enter does nothing in ordinary builds.
-func (*Guard) Enter(op, misuse string) {}
+func (*Guard) Enter(_, _ string) {}
 
 // Leave does nothing in ordinary builds.
 func (*Guard) Leave() {}
