@@ -9,6 +9,7 @@ import (
 
 	"ibverbx/internal/guard"
 	"ibverbx/internal/nullnic"
+	"ibverbx/verbs"
 )
 
 func TestLaneSet(t *testing.T) {
@@ -126,6 +127,46 @@ func TestFailureWithoutLane(t *testing.T) {
 		if !errors.Is(q.Err(), ErrPeerGone) || strings.Contains(text, "lane") || !strings.Contains(text, "the peer is gone") {
 			t.Errorf("%q blames a lane, or does not name the cause", text)
 		}
+	}
+}
+
+// brokenEndpoint is a QP that cannot tell its address any more.
+type brokenEndpoint struct{ verbs.QP }
+
+func (brokenEndpoint) Endpoint() (verbs.Endpoint, error) { return verbs.Endpoint{}, verbs.ErrClosed }
+func (brokenEndpoint) Connect(verbs.Endpoint) error      { return nil }
+
+// TestOfferFailsWhileMeeting: a lane whose QP fails between its connection and its probe goes out of
+// service and is not probed.
+func TestOfferFailsWhileMeeting(t *testing.T) {
+	here, _ := ControlPair(nil, nil)
+	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2, Control: here})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.failover.state = stateConnected
+	l := q.setup.all[0]
+	l.life.state, l.qp = laneOffered, brokenEndpoint{l.qp}
+	l.life.meeting.offer = &ctlMessage{kind: ctlOffer, flags: ctlHave}
+	q.failover.meet(l)
+	if l.life.state != laneDying {
+		t.Errorf("the lane is %s, want it %s", l.life.state, laneDying)
+	}
+}
+
+// TestFlushOfMark: a mark that no NIC has any more is not taken for a request.
+func TestFlushOfMark(t *testing.T) {
+	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, slot := q.setup.all[0], &q.send.sends.slots[0]
+	slot.pending = 1
+	l.put(entryHead(0, kindControl, 0), 0, 0, 0)
+	q.send.inflight = 1
+	q.send.flush()
+	if slot.pending != 1 || q.send.messages != 0 || q.send.inflight != 0 {
+		t.Errorf("pending %d, messages %d, in flight %d, want 1, 0, 0", slot.pending, q.send.messages, q.send.inflight)
 	}
 }
 

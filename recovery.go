@@ -217,7 +217,7 @@ func (f *failover) meet(l *lane) {
 		t.peerHas = t.offer.flags&ctlHave != 0
 		f.repeatOffer(l)
 	}
-	if t.peerHas {
+	if l.life.state == laneOffered && t.peerHas { // sending the offer may have failed
 		f.probe(l)
 	}
 }

@@ -215,6 +215,9 @@ func (s *sender) flush() {
 		for l.tail != l.posted {
 			e := l.unstage()
 			s.inflight--
+			if e.kind() == kindControl { // a mark belongs to no request
+				continue
+			}
 			if e.kind() >= kindMessage {
 				s.messages--
 			}

@@ -149,12 +149,12 @@ func folded(events []perf.FailoverEvent) (out []foldedEvent) {
 
 // eventText is what happened, to which lanes or which rail, and why.
 func eventText(r *perf.Report, e *foldedEvent) string {
-	rail := &r.PerRail[e.Rail]
 	text := ""
 	switch {
 	case e.lanes != nil:
 		text = fmt.Sprintf("%s %s (rail %d)", laneList(e.lanes), strings.TrimPrefix(e.Event, "lane "), e.Rail)
 	case e.End == "both":
+		rail := &r.PerRail[e.Rail]
 		text = fmt.Sprintf("ports of rail %d %s: %s and %s", e.Rail, strings.TrimPrefix(e.Event, "port "), rail.Device, rail.Peer)
 	case strings.HasPrefix(e.Event, "rail "):
 		return fmt.Sprintf("rail %d %s", e.Rail, strings.TrimPrefix(e.Event, "rail "))

@@ -257,3 +257,11 @@ func TestSetPort(t *testing.T) {
 		t.Errorf("the ports are %s afterwards, want %s", states(), before)
 	}
 }
+
+// TestEventWithoutRail: a failure that blames no rail is printed with its cause.
+func TestEventWithoutRail(t *testing.T) {
+	e := foldedEvent{FailoverEvent: perf.FailoverEvent{End: "target", Event: "failed", Rail: -1, Cause: "the peer is gone"}}
+	if got, want := eventText(&perf.Report{}, &e), "failed: the peer is gone"; got != want {
+		t.Errorf("eventText = %q, want %q", got, want)
+	}
+}

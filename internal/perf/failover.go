@@ -53,7 +53,7 @@ type FailoverEvent struct {
 	// Event is "port down" or "port up", which the test did, or the name of an
 	// ibverbx.EventKind.
 	Event string `json:"event"`
-	// Rail is the rail that it happened to, or that the lane is on.
+	// Rail is the rail that it happened to, or that the lane is on. It is -1 if no rail is to blame.
 	Rail int `json:"rail"`
 	// Lane is nil if it is not about one lane.
 	Lane *int `json:"lane,omitempty"`

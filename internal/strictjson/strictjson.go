@@ -16,7 +16,7 @@ import (
 
 // Decode reads one JSON value of at most limit bytes into v, a pointer. A struct takes its fields
 // under their exact names, each at most once and no others. A field is required unless its tag
-// says omitempty, and only pointers and slices may be null. An error names the field. Maps and
+// says omitempty or omitzero, and only pointers and slices may be null. An error names the field. Maps and
 // types that decode themselves are left to encoding/json. After an error v holds parts of the text.
 func Decode(text []byte, limit int, v any) error {
 	if len(text) > limit {
@@ -130,7 +130,13 @@ func fieldsOf(t reflect.Type) (fields []field) {
 		if name == "" {
 			name = f.Name
 		}
-		fields = append(fields, field{name: name, value: f.Type, required: options != "omitempty"})
+		fields = append(fields, field{name: name, value: f.Type, required: !optional(options)})
 	}
 	return fields
+}
+
+// optional reports whether the options of a json tag allow a field to be left out.
+func optional(options string) bool {
+	list := strings.Split(options, ",")
+	return slices.Contains(list, "omitempty") || slices.Contains(list, "omitzero")
 }
