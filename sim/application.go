@@ -8,35 +8,35 @@ import (
 	"ibverbx/verbs"
 )
 
-// receive is a receive that is posted.
+// receive is a posted receive.
 type receive struct {
 	id   uint64
-	span *span // nil of a notification receive
+	span *span // its bytes, nil for a notification
 	wr   ibverbx.RecvWR
 }
 
-// recvQueue are the receives of one kind that have not ended, in posting order.
+// recvQueue holds the receives of one kind in posting order.
 type recvQueue struct {
 	posted []receive
-	head   int
-	made   uint64
+	head   int    // index of the oldest one that has not completed
+	made   uint64 // receives posted so far
 }
 
 func (q *recvQueue) waiting() int { return len(q.posted) - q.head }
 
-// messageQueue are the requests that the peer is to be told of, in posting order.
+// messageQueue holds the requests that notify the peer, in posting order.
 type messageQueue struct {
 	sent []*request
-	head int // the first that the peer was not told of
+	head int // index of the first one that has not completed a receive of the peer
 }
 
-// IDs of receives have the highest bit, and the next one says of which kind they are.
+// Bits of a WRID: recvID marks a receive, dataID one of kind kindData.
 const (
 	recvID = 1 << 63
 	dataID = 1 << 62
 )
 
-// turn lets a host do what it can now, and reports whether it did anything.
+// turn polls, handles events and posts. It reports whether it did anything.
 func (h *host) turn() (progress bool) {
 	if h.w.now < h.paused {
 		return false
@@ -50,7 +50,7 @@ func (h *host) turn() (progress bool) {
 			h.completed(&h.wcs[i])
 		}
 		progress = progress || n > 0
-		if n < h.batch || h.w.failure != nil {
+		if n < h.batch || h.w.failed() {
 			break
 		}
 	}
@@ -62,14 +62,14 @@ func (h *host) turn() (progress bool) {
 	return progress
 }
 
-// topUp posts receives until as many wait as the application wants.
+// topUp posts receives up to the number in the plan.
 func (e *end) topUp() (progress bool) {
-	if e.failed || e.w.now < e.starved || e.w.failure != nil {
+	if e.failed || e.w.now < e.starved || e.w.failed() {
 		return false
 	}
 	for kind := range e.receives {
 		if kind == kindNotify && e.straight() {
-			continue // one queue for everything
+			continue // One queue takes everything.
 		}
 		for q := &e.receives[kind]; q.waiting() < e.plan.Receives; {
 			if !e.postRecv(kind) {
@@ -104,16 +104,16 @@ func (e *end) postRecv(kind int) bool {
 	} else if r.span != nil {
 		r.span.end()
 	}
-	if err != nil && !errors.Is(err, verbs.ErrQueueFull) && !e.excused() {
-		e.fail("completions", "a receive was refused: %v", err)
+	if err != nil && !errors.Is(err, verbs.ErrQueueFull) && !e.mayFail {
+		e.fail("completions", "PostRecv: %v", err)
 	}
 	return n == 1
 }
 
-// work makes requests and posts them, and reports whether any was taken.
+// work makes requests and posts them. It reports whether any was taken.
 func (e *end) work() bool {
 	w := e.w
-	if w.failure != nil {
+	if w.failed() {
 		return false
 	}
 	if len(e.backlog) == 0 {
@@ -133,7 +133,7 @@ func (e *end) work() bool {
 			}
 		}
 		if len(e.backlog) == 0 && e.silent() {
-			// Nobody tells when the ranges of unsignaled requests are free: ask.
+			// A signaled request shows when the ranges of the unsignaled ones are free.
 			e.backlog = append(e.backlog, e.last(spareAsk))
 		}
 		if gap := int64(w.plan.Work.Gap); gap > 0 {
@@ -144,8 +144,8 @@ func (e *end) work() bool {
 	return len(e.backlog) > 0 && e.mayPost() && e.post()
 }
 
-// mayPost spares a VirtualQP that is full another look at what it has no room for, as long
-// as nothing of it has ended and something else goes on.
+// mayPost reports whether to try a post. After a refusal it skips some turns, unless a request
+// completes or the world makes no other progress.
 func (e *end) mayPost() bool {
 	if e.blocked > 0 && e.w.still == 0 {
 		e.blocked--
@@ -154,10 +154,10 @@ func (e *end) mayPost() bool {
 	return true
 }
 
-// blockedTurns is how many turns a VirtualQP that is full is spared.
+// blockedTurns is how many turns an end does not post after a refusal.
 const blockedTurns = 16
 
-// silent reports whether requests are outstanding and none of them will say that it ended.
+// silent reports whether requests are outstanding and none of them is signaled.
 func (e *end) silent() bool {
 	for _, r := range e.sends[e.head:] {
 		if r.signaled() {
@@ -167,7 +167,7 @@ func (e *end) silent() bool {
 	return e.head < len(e.sends)
 }
 
-// post posts the backlog and takes note of what was taken.
+// post posts the backlog and records the requests that were taken.
 func (e *end) post() bool {
 	wrs := e.wrs[:0]
 	for _, r := range e.backlog {
@@ -186,10 +186,10 @@ func (e *end) post() bool {
 			e.w.meter.begin(e.w.now)
 		}
 		e.sends = append(e.sends, r)
-		e.w.stats.messages++
-		e.w.stats.bytes += r.length
+		e.w.report.Messages++
+		e.w.report.Bytes += r.length
 		e.w.trace.post(e, r)
-		if r.wr.Flags&verbs.SendInline != 0 { // the bytes were taken
+		if r.wr.Flags&verbs.SendInline != 0 { // The bytes have been copied.
 			copy(r.local.bytes(), e.w.pool.content((r.content+7777)%contentSpace, r.length))
 			r.local.allow = 0
 		}
@@ -201,7 +201,7 @@ func (e *end) post() bool {
 			q.sent = append(q.sent, r)
 		}
 	}
-	if e.w.phase == phaseWork { // later on requests share their ranges
+	if e.w.phase == phaseWork { // In later phases requests share their ranges.
 		for _, r := range e.backlog[n:] {
 			e.checkUntouched(r)
 		}
@@ -213,7 +213,7 @@ func (e *end) post() bool {
 	return n > 0
 }
 
-// drop gives up what was made and not taken: the VirtualQP refuses it for good.
+// drop gives up the requests that were not taken, after a permanent error.
 func (e *end) drop() {
 	for _, r := range e.backlog {
 		for _, s := range []*span{r.local, r.remote} {
@@ -221,15 +221,12 @@ func (e *end) drop() {
 				s.end()
 			}
 		}
-		if r.pin != nil {
-			r.pin.pinned = false
-			e.settle(r.pin)
-		}
+		e.unpin(r)
 	}
 	e.backlog, e.budget = nil, 0
 }
 
-// kindOf is the kind of receive that a message takes.
+// kindOf is the kind of receive that a message completes.
 func (e *end) kindOf(r *request) int {
 	if r.message() || e.straight() {
 		return kindData

@@ -21,7 +21,7 @@ func BenchmarkMixed(b *testing.B) {
 				b.Fatalf("seed %d: %v", seed, r.Failure)
 			}
 			turns += r.Turns
-			packets += int(r.NICs.PacketsSent)
+			packets += int(r.Packets)
 			messages += r.Messages
 		}
 		seed++

@@ -5,8 +5,8 @@ import (
 	"ibverbx/internal/ring"
 )
 
-// This file checks that queues are as deep as they were made, and no deeper, and that their slots
-// are freed: they can be filled again and again.
+// This file checks that queues have exactly the depth they were made with, and that their slots are
+// freed.
 
 // sendDepth is how many requests a VirtualQP takes.
 func (e *end) sendDepth() int {
@@ -16,11 +16,11 @@ func (e *end) sendDepth() int {
 	return ring.CeilPow2(e.plan.SendDepth)
 }
 
-// checkCapacity fills the queues of an end that works: they must take all that they were
-// made for, now that nothing is outstanding.
+// checkCapacity fills the queues of an end that has not failed. Nothing is outstanding, so they must
+// take as many requests as they were made for.
 func (e *end) checkCapacity() {
-	if e.crashed || e.qp.Err() != nil || e.excused() || (e.straight() && e.refused) {
-		return // a refusal that is still to come reaches the application
+	if e.crashed || e.qp.Err() != nil || e.mayFail || (e.straight() && e.refused) {
+		return // A pending refusal would reach the application.
 	}
 	n := e.sendDepth()
 	last := e.last(spareEnd)
@@ -50,13 +50,13 @@ func (e *end) checkCapacity() {
 	}
 }
 
-// checkStats looks at what the VirtualQP counted.
+// checkStats checks the counters of the VirtualQP.
 func (e *end) checkStats() {
-	if e.w.failure != nil || e.crashed {
+	if e.w.failed() || e.crashed {
 		return
 	}
 	s := e.qp.Stats()
-	// One that passes everything through does not know of unsignaled requests that ended.
+	// A VirtualQP that passes requests through does not see unsignaled ones end.
 	if s.HighWater > e.sendDepth() && !e.failed && !e.straight() {
 		e.fail("bounds", "%d requests were outstanding, the queue holds %d", s.HighWater, e.sendDepth())
 	}
@@ -68,27 +68,27 @@ func (e *end) checkStats() {
 	if want := uint64(len(e.sends)); s.Posted != want {
 		e.fail("leaks", "Stats counts %d requests, %d were posted", s.Posted, want)
 	} else if !e.straight() && e.head == len(e.sends) && s.Completed != want {
-		e.fail("leaks", "Stats counts %d requests that have ended, want %d", s.Completed, want)
+		e.fail("leaks", "Stats counts %d completed requests, want %d", s.Completed, want)
 	}
 	if !e.w.plan.Failover && s.Stale != 0 {
-		e.fail("leaks", "%d completions belonged to nothing in flight", s.Stale)
+		e.fail("leaks", "%d completions belong to no request in flight", s.Stale)
 	}
 }
 
-// checkCQ looks at what the VirtualCQ counted.
+// checkCQ checks the counters of the VirtualCQ, and that it is empty.
 func (h *host) checkCQ() {
 	s := h.cq.Stats()
 	if s.Unknown != 0 || s.EventsLost != 0 {
-		h.w.fail("leaks", "", "host %d: %d completions of nobody, %d events lost", h.index, s.Unknown, s.EventsLost)
+		h.w.fail("leaks", "", "host %d: %d completions of unknown QPs, %d events lost", h.index, s.Unknown, s.EventsLost)
 	}
 	for {
 		var wcs [1]ibverbx.WC
 		n, err := h.cq.Poll(wcs[:])
 		if n == 1 && wcs[0].QP.Err() != nil && wcs[0].Err() != nil {
-			continue // a peer that failed last has just told: what was posted is flushed now
+			continue // The VirtualQP has just learned that its peer failed, and flushes.
 		}
 		if n != 0 || (err != nil && !h.cqFailed) {
-			h.w.fail("completions", "", "host %d: Poll = %d, %v after everything has ended", h.index, n, err)
+			h.w.fail("completions", "", "host %d: Poll = %d, %v after the last completion", h.index, n, err)
 		}
 		return
 	}

@@ -8,26 +8,26 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file holds: every byte is where it should be when the request that brings it has
-// succeeded, stays there until the range is used again, and atomics happen once, in order.
+// This file checks that the bytes of a request that succeeded are in place and stay there until the
+// range is used again, and that atomics are executed once and in order.
 
-// checkEffect looks at what a request that succeeded has done.
+// checkEffect checks the effect of a request that succeeded.
 func (e *end) checkEffect(r *request) {
 	switch {
 	case r.bad:
-		e.fail("bytes", "%v succeeded with a key that is not valid", r)
+		e.fail("bytes", "%v succeeded with an invalid key", r)
 	case r.atomic():
 		e.checkAtomic(r)
 	case r.wr.Opcode == verbs.OpRDMARead:
 		if !e.localHolds(r) {
-			e.fail("bytes", "%v succeeded without the bytes of the peer", r)
+			e.fail("bytes", "%v succeeded, but its local bytes are not those of the peer", r)
 		}
 	case r.remote != nil:
 		e.checkRemote("bytes", r, "succeeded")
 	}
 }
 
-// checkRemote wants the bytes of a WRITE in the peer's memory.
+// checkRemote checks that the bytes of a WRITE are in the peer's memory.
 func (e *end) checkRemote(check string, r *request, when string) {
 	if r.remote.holds(e.w.pool, r.content) {
 		r.verified = true
@@ -38,10 +38,10 @@ func (e *end) checkRemote(check string, r *request, when string) {
 	for got[i] == want[i] {
 		i++
 	}
-	e.fail(check, "%v %s, and byte %d of %d at the peer is %#02x, want %#02x", r, when, i, r.length, got[i], want[i])
+	e.fail(check, "%v %s, but byte %d of %d at the peer is %#02x, want %#02x", r, when, i, r.length, got[i], want[i])
 }
 
-// localHolds reports whether the pieces of a READ hold what it was to fetch.
+// localHolds reports whether the pieces of a READ hold the right bytes.
 func (e *end) localHolds(r *request) bool {
 	mem, at := e.host.memory.Bytes(), uint32(0)
 	for i := range r.wr.NumSGE {
@@ -54,26 +54,25 @@ func (e *end) localHolds(r *request) bool {
 	return true
 }
 
-// released looks at a range that goes back: what was in it must still be there.
+// released checks that a range still holds its content when it is released.
 func (w *world) released(s *span) {
 	if s.known && !s.holds(w.pool, s.content) {
-		w.fail("bytes", s.label, "the bytes that request %d left at the peer have changed since it succeeded", s.id)
+		w.fail("bytes", s.label, "the bytes of request %d at the peer have changed since it succeeded", s.id)
 	}
 }
 
-// history is what a counter goes through. An atomic on it that has failed while its VirtualQP
-// goes on has happened or not, and nobody knows: but the counter holds one of two values
-// then, and the next that succeeds says which.
+// history tracks the values of a counter. An atomic that fails while its VirtualQP goes on may or may
+// not have been executed. The next atomic that succeeds shows which.
 type history struct {
-	values []uint64 // one after each atomic, if all happen
-	may    []uint64 // what it may hold after those that have ended
-	lost   bool     // those are more than it is worth to keep
+	values []uint64 // value after each atomic, if all are executed; the first is the initial value
+	may    []uint64 // values that the counter may hold after the atomics that have ended
+	lost   bool     // there are more than mayMost such values, and may is empty
 }
 
-// mayMost is how many values of a counter are kept.
+// mayMost is how many possible values of a counter are kept.
 const mayMost = 1024
 
-// after is what an atomic leaves of a counter.
+// after returns the value of a counter after an atomic.
 func (r *request) after(v uint64) uint64 {
 	switch {
 	case r.wr.Opcode == verbs.OpAtomicFetchAndAdd:
@@ -84,7 +83,7 @@ func (r *request) after(v uint64) uint64 {
 	return v
 }
 
-// doubt takes an atomic that has happened or not.
+// doubt records an atomic that may or may not have been executed.
 func (h *history) doubt(r *request) {
 	r.doubted = true
 	for _, v := range h.may {
@@ -97,12 +96,11 @@ func (h *history) doubt(r *request) {
 	}
 }
 
-// Counters: each end has two at its peer that nobody else uses, and one that all peers of a
-// host add to.
+// sharedWord is the counter that all peers of a host add to. An end has counters 0 and 1 for itself.
 const sharedWord = 2
 
-// aimAtomic gives an atomic a counter and foretells what it finds there. The engine does
-// atomics of one VirtualQP in order.
+// aimAtomic gives an atomic a counter and predicts its value. The engine executes the atomics of one
+// VirtualQP in order.
 func (e *end) aimAtomic(r *request) {
 	rng := e.w.rng
 	r.word = rng.IntN(3)
@@ -126,7 +124,7 @@ func (e *end) aimAtomic(r *request) {
 	} else {
 		r.wr.CompareAdd, r.wr.Swap = was, rng.Uint64()
 		if rng.IntN(3) == 0 {
-			r.wr.CompareAdd++ // does not match
+			r.wr.CompareAdd++ // It does not match.
 		} else {
 			next = r.wr.Swap
 		}
@@ -135,7 +133,7 @@ func (e *end) aimAtomic(r *request) {
 	h.values = append(h.values, next)
 }
 
-// checkAtomic looks at what an atomic that succeeded has fetched.
+// checkAtomic checks the value that an atomic fetched.
 func (e *end) checkAtomic(r *request) {
 	got := binary.NativeEndian.Uint64(r.local.bytes())
 	if r.shared {
@@ -149,19 +147,18 @@ func (e *end) checkAtomic(r *request) {
 	h.may, h.lost = append(h.may[:0], r.after(got)), false
 }
 
-// happened reports whether at least the first n atomics on a counter have happened.
+// happened reports whether at least the first n atomics on a counter have been executed.
 func (e *end) happened(word, n int) bool {
 	h := &e.atomics[word]
-	now := binary.NativeEndian.Uint64(e.peer.words.bytes()[8*word:])
-	for _, v := range h.values[n:] {
-		if v == now {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(h.values[n:], e.counter(word))
 }
 
-// checkCounters looks at all counters when nothing is under way any more.
+// counter reads a counter of the end at its peer.
+func (e *end) counter(word int) uint64 {
+	return binary.NativeEndian.Uint64(e.peer.words.bytes()[8*word:])
+}
+
+// checkCounters checks all counters at the end of the run.
 func (w *world) checkCounters() {
 	for _, e := range w.ends {
 		for word := range e.atomics {
@@ -176,19 +173,20 @@ func (w *world) checkCounters() {
 	for _, h := range w.hosts {
 		got := binary.NativeEndian.Uint64(h.shared.bytes())
 		if least := h.sum[0]; got < least || got > least+h.sum[1] {
-			w.fail("bytes", "", "host %d: the counter of all peers is %d, want %d to %d", h.index, got, least, least+h.sum[1])
+			w.fail("bytes", "", "host %d: the shared counter is %d, want %d to %d", h.index, got, least, least+h.sum[1])
 		}
 	}
 }
 
-// checkCounter looks at a counter of an end's own. Of the atomics that failed with their
-// VirtualQP, or never ended, the first so many have happened: one lane carries them in order.
+// checkCounter checks a counter that only one end uses. Of the atomics that failed with their
+// VirtualQP, or never ended, some number of the first ones was executed: one lane carries them in
+// order.
 func (e *end) checkCounter(word int) {
 	h := &e.atomics[word]
 	if len(h.values) == 0 || h.lost {
 		return
 	}
-	now := binary.NativeEndian.Uint64(e.peer.words.bytes()[8*word:])
+	now := e.counter(word)
 	all := slices.Clone(h.may)
 	for _, first := range h.may {
 		v := first
@@ -200,6 +198,6 @@ func (e *end) checkCounter(word int) {
 		}
 	}
 	if !slices.Contains(all, now) {
-		e.fail("bytes", "counter %d at the peer holds %#x, which none of the %d values is that its atomics can leave", word, now, len(all))
+		e.fail("bytes", "counter %d at the peer holds %#x, which is none of the %d possible values", word, now, len(all))
 	}
 }

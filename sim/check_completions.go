@@ -7,28 +7,28 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file holds: exactly one completion per signaled request, once, in posting order;
-// none for an unsignaled success; and a post takes a request whole or not at all.
+// This file checks that every signaled request has exactly one completion, in posting order, that an
+// unsignaled success has none, and that a post takes a request completely or not at all.
 
-// checkPosted looks at what PostSend returned.
+// checkPosted checks what PostSend returned.
 func (e *end) checkPosted(n, of int, err error) {
 	switch {
 	case n < 0 || n > of:
 		e.fail("completions", "PostSend took %d of %d requests", n, of)
 	case n < of && err == nil:
-		e.fail("completions", "PostSend took %d of %d requests and gave no reason", n, of)
+		e.fail("completions", "PostSend took %d of %d requests without an error", n, of)
 	case n == of && err != nil:
 		e.fail("completions", "PostSend took all %d requests and returned %v", of, err)
-	case err != nil && !errors.Is(err, verbs.ErrQueueFull) && !e.excused():
+	case err != nil && !errors.Is(err, verbs.ErrQueueFull) && !e.mayFail:
 		e.fail("completions", "PostSend took %d of %d requests: %v", n, of, err)
 	}
 }
 
-// checkOrder wants the completion to be of the oldest request that may have one: all before
-// it were not signaled, which says that they have ended well.
+// checkOrder checks that the completion belongs to the oldest request that can have one. All requests
+// before it must be unsignaled. They have succeeded.
 func (e *end) checkOrder(wc *ibverbx.WC) {
 	if wc.WRID >= uint64(len(e.sends)) {
-		e.fail("completions", "completion of request %d, %d were posted", wc.WRID, len(e.sends))
+		e.fail("completions", "completion of request %d, but only %d were posted", wc.WRID, len(e.sends))
 		return
 	}
 	if wc.WRID < uint64(e.head) {
@@ -43,7 +43,7 @@ func (e *end) checkOrder(wc *ibverbx.WC) {
 	}
 }
 
-// checkStatus looks at the completion of a request.
+// checkStatus checks the completion of a request.
 func (e *end) checkStatus(r *request, wc *ibverbx.WC) {
 	if wc.Status != verbs.StatusSuccess {
 		e.checkError(r, wc)
@@ -51,7 +51,7 @@ func (e *end) checkStatus(r *request, wc *ibverbx.WC) {
 	}
 	switch {
 	case !r.signaled():
-		e.fail("completions", "%v succeeded with a completion that it did not ask for", r)
+		e.fail("completions", "%v succeeded with a completion, but is unsignaled", r)
 	case wc.Opcode != r.wr.Opcode.WC():
 		e.fail("completions", "%v completed as %s", r, wc.Opcode)
 	case wc.Flags&ibverbx.WCHasLength != 0 && wc.ByteLen != uint32(r.length):
@@ -59,16 +59,16 @@ func (e *end) checkStatus(r *request, wc *ibverbx.WC) {
 	}
 }
 
-// checkReceive wants the completion to be of the oldest receive of its kind.
+// checkReceive checks that the completion belongs to the oldest receive of its kind.
 func (e *end) checkReceive(kind int, wc *ibverbx.WC) *receive {
 	q := &e.receives[kind]
 	if q.waiting() == 0 {
-		e.fail("completions", "completion of receive %#x, none is posted", wc.WRID)
+		e.fail("completions", "completion of receive %#x, but none is posted", wc.WRID)
 		return nil
 	}
 	r := &q.posted[q.head]
 	if r.id != wc.WRID {
-		e.fail("completions", "completion of receive %#x, the oldest is %#x", wc.WRID, r.id)
+		e.fail("completions", "completion of receive %#x, but the oldest is %#x", wc.WRID, r.id)
 		return nil
 	}
 	return r

@@ -9,9 +9,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file holds: every request ends, in success or in error, and whoever is to be told of
-// one is told; and when faults have healed, work goes on. The last request of every end is a
-// fenced one, whose completion says that all before it have ended.
+// This file checks that every request ends, that every notification arrives, and that work continues
+// when faults have healed. The last request of every end is fenced, so its completion shows that all
+// before it have ended.
 
 // postBarrier posts the last request of an end.
 func (e *end) postBarrier() {
@@ -23,15 +23,14 @@ func (e *end) postBarrier() {
 	e.barrier = r
 	e.backlog = append(e.backlog, r)
 	e.post()
-	e.ended = e.excused() && len(e.backlog) == 0 && e.sends[len(e.sends)-1] != r
+	e.ended = e.mayFail && len(e.backlog) == 0 && e.sends[len(e.sends)-1] != r
 }
 
-// lateEnd is how long after its deadline a request may end: the engine looks for completions
-// that nobody has polled for 1 s at the most, and hosts look every 20 ms at least, except
-// while they are paused.
+// lateEnd is how long after its deadline a request may end. The engine waits at most 1 s for
+// completions that were not polled, and hosts that are not paused poll at least every 20 ms.
 const lateEnd = 2 * time.Second
 
-// checkDeadline wants a request of a VirtualQP that has deadlines to have ended by its own.
+// checkDeadline checks that a request has ended by its deadline, with failover.
 func (e *end) checkDeadline(r *request) {
 	if !e.w.plan.Failover {
 		return
@@ -43,18 +42,17 @@ func (e *end) checkDeadline(r *request) {
 		}
 	}
 	if took := time.Duration(e.w.now - r.posted); took > limit {
-		e.fail("deadline", "%v ended after %v, its deadline is %v", r, took, deadline)
+		e.fail("deadline", "%v ended after %v, but its deadline is %v", r, took, deadline)
 	}
 }
 
-// Ranges that are kept: for the last request, and for one that asks whether those before it
-// have ended. There is one of each kind at a time.
+// Requests that have ranges of their own. At most one of each is outstanding.
 const (
-	spareEnd = iota
-	spareAsk
+	spareEnd = iota // the last request of an end
+	spareAsk        // a signaled request that shows that those before it have ended
 )
 
-// last makes a signaled WRITE between ranges that are kept for it.
+// last makes a signaled WRITE between spare ranges.
 func (e *end) last(kind int) *request {
 	r := &request{id: uint64(len(e.sends)), length: 8, content: uint32(e.w.rng.IntN(contentSpace))}
 	r.local, r.remote = e.spare[kind][0], e.peer.spare[kind][1]
@@ -69,17 +67,16 @@ func (e *end) last(kind int) *request {
 	return r
 }
 
-// over reports whether all requests of an end have ended and the peer was told of all that
-// it must be told of.
+// over reports whether all requests of an end have ended and the peer got all notifications.
 func (e *end) over() bool {
 	if e.crashed {
 		return true
 	}
-	if !e.ended || (e.head < len(e.sends) && !e.excused()) {
+	if !e.ended || (e.head < len(e.sends) && !e.mayFail) {
 		return false
 	}
 	if e.failed && e.receives[kindNotify].waiting()+e.receives[kindData].waiting() > 0 {
-		return false // they are flushed
+		return false // They will be flushed.
 	}
 	if e.lost() {
 		return true
@@ -92,7 +89,7 @@ func (e *end) over() bool {
 	return true
 }
 
-// outstanding says who waits for what.
+// outstanding lists what each end waits for.
 func (w *world) outstanding() string {
 	var s []string
 	for _, e := range w.ends {
@@ -107,11 +104,11 @@ func (w *world) outstanding() string {
 		}
 		for k := range e.messages {
 			if q := &e.messages[k]; q.head < len(q.sent) && !e.lost() {
-				s = append(s, fmt.Sprintf("end %s was not told of %v", e.peer.name, q.sent[q.head]))
+				s = append(s, fmt.Sprintf("end %s got no notification of %v", e.peer.name, q.sent[q.head]))
 			}
 		}
 		if e.budget > 0 && !e.failed {
-			s = append(s, fmt.Sprintf("end %s has %d requests to make", e.name, e.budget))
+			s = append(s, fmt.Sprintf("end %s has %d requests left to make", e.name, e.budget))
 		}
 		if n := e.receives[kindNotify].waiting() + e.receives[kindData].waiting(); n > 0 && e.failed {
 			s = append(s, fmt.Sprintf("end %s waits for %d receives to be flushed", e.name, n))

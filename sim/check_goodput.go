@@ -1,30 +1,31 @@
 package sim
 
-// This file holds: if a scenario asks for it, ends a reach a share of what the rails can
-// carry, headers of packets included.
+// This file checks that ends a reach the share of the capacity of the rails that the scenario asks
+// for. The capacity includes packet headers.
 
-// meter measures what ends a get done, from their first request to the end of their last:
-// what it costs to learn, to fill the queues and to drain them is part of it.
+// meter measures the goodput of ends a, from their first request to the completion of their last.
+// Learning rates, filling queues and draining them are included.
 type meter struct {
-	bytes    int
-	from, to int64
-	begun    bool
+	bytes int   // payload of requests that succeeded
+	from  int64 // time of the first post
+	to    int64 // time of the last completion
+	begun bool  // from is set
 }
 
-// begin takes note of a request that is posted.
+// begin counts a request that is posted.
 func (m *meter) begin(now int64) {
 	if !m.begun {
 		m.begun, m.from = true, now
 	}
 }
 
-// count takes note of a request that succeeded.
+// count counts a request that succeeded.
 func (m *meter) count(now int64, r *request) {
 	m.bytes += r.length
 	m.to = now
 }
 
-// rate is in bytes per second.
+// rate is the goodput in bytes per second.
 func (m *meter) rate() float64 {
 	if m.to <= m.from {
 		return 0
@@ -32,8 +33,8 @@ func (m *meter) rate() float64 {
 	return float64(m.bytes) / float64(m.to-m.from) * 1e9
 }
 
-// capacity is what the rails can carry from ends a to ends b, in bytes per second: of equal
-// paths, those that a data lane is pinned to. It is 0 if there is a rail without a rate.
+// capacity is what the rails can carry from ends a to ends b, in bytes per second. Only paths that
+// a data lane is pinned to count. It is 0 if a rail has no rate.
 func (w *world) capacity() (sum float64) {
 	for i := range w.plan.Rails {
 		r := &w.plan.Rails[i]
@@ -51,7 +52,7 @@ func (w *world) capacity() (sum float64) {
 	return sum
 }
 
-// pathsUsed counts the paths of a rail that flows of data to an end b take.
+// pathsUsed counts the paths of a rail that carry data to ends b.
 func (w *world) pathsUsed(rail int) (n int) {
 	used := make([]bool, w.plan.Rails[rail].Paths)
 	for _, e := range w.ends {
@@ -71,19 +72,17 @@ func (w *world) pathsUsed(rail int) (n int) {
 	return n
 }
 
-// checkGoodput looks at what was measured.
+// checkGoodput compares the goodput with the plan.
 func (w *world) checkGoodput() {
 	if w.plan.Goodput == 0 {
 		return
 	}
-	of := w.capacity()
-	w.capable = of
+	rate, of := w.meter.rate(), w.capacity()
+	w.report.Goodput, w.report.Capacity = rate, of
 	if of == 0 {
-		w.fail("world", "", "the goodput is to be measured, and a rail has no rate")
-		return
-	}
-	if share := w.meter.rate() / of; share*10000 < float64(w.plan.Goodput) {
-		w.fail("goodput", "", "%.1f of %.1f Gb/s, that is %.1f%%; want %s", w.meter.rate()*8e-9, of*8e-9, share*100,
+		w.fail("world", "", "the scenario sets goodput, but a rail has no rate")
+	} else if share := rate / of; share*10000 < float64(w.plan.Goodput) {
+		w.fail("goodput", "", "%.1f of %.1f Gb/s, which is %.1f%%; want %s", rate*8e-9, of*8e-9, share*100,
 			formatValue(unitPercent, int64(w.plan.Goodput)))
 	}
 }

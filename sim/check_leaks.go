@@ -1,25 +1,24 @@
 package sim
 
-// This file holds: when all is done everything can be closed, and nothing stands on
-// anything any more: no QP, CQ, SRQ, region or domain is left, and no range of memory is
-// still taken by a request that has ended.
+// This file checks that at the end everything can be closed, so that no QP, CQ, SRQ, region or
+// protection domain is left, and that no range of memory is taken by a request that has ended.
 
-// checkLeaks looks at the zones of an end that works.
+// checkLeaks checks the zones of an end that has not failed.
 func (e *end) checkLeaks() {
-	if e.excused() || e.peer.excused() || e.w.failure != nil {
+	if e.mayFail || e.peer.mayFail || e.w.failed() {
 		return
 	}
 	for _, z := range []*zone{e.out, e.in} {
 		if n := len(z.live) - z.liveHead; n > 0 {
-			e.fail("leaks", "%d ranges are still taken, the oldest by request %d of %s", n, z.live[z.liveHead].id, z.live[z.liveHead].label)
+			e.fail("leaks", "%d ranges are not released, the oldest belongs to request %d of %s", n, z.live[z.liveHead].id, z.live[z.liveHead].label)
 		}
 	}
 }
 
-// verdict checks what holds when everything has ended, and closes the world.
+// verdict runs the checks of a world that has ended, and closes it.
 func (w *world) verdict() {
 	w.lastLook()
-	if w.failure == nil {
+	if !w.failed() {
 		w.checkCounters()
 		for _, e := range w.ends {
 			e.checkStats()
@@ -32,17 +31,17 @@ func (w *world) verdict() {
 		w.checkGoodput()
 	}
 	if err := w.close(); err != nil {
-		w.fail("leaks", "", "not everything could be closed: %v", err)
+		w.fail("leaks", "", "close: %v", err)
 	}
 }
 
-// lastLook lets hosts take what is left for them: one whose peer has failed need not have
-// seen that its own receives were flushed.
+// lastLook lets hosts poll until nothing is left. A host whose peer has failed may not have seen yet
+// that its own receives were flushed.
 func (w *world) lastLook() {
 	for range stillTurns {
 		progress := false
 		for _, h := range w.hosts {
-			if w.failure == nil && h.turn() {
+			if !w.failed() && h.turn() {
 				progress = true
 			}
 		}
@@ -52,16 +51,16 @@ func (w *world) lastLook() {
 	}
 }
 
-// checkExpectation holds what the scenario itself wants.
+// checkExpectation checks what the scenario expects.
 func (w *world) checkExpectation() {
 	switch w.plan.Expect {
 	case ExpectSuccess:
-		if w.stats.failedQPs > 0 {
-			w.fail("expectation", "", "%d VirtualQPs failed, the scenario wants none to", w.stats.failedQPs)
+		if w.report.FailedQPs > 0 {
+			w.fail("expectation", "", "%d VirtualQPs failed, but the scenario expects success", w.report.FailedQPs)
 		}
 	case ExpectFailure:
-		if w.stats.failedQPs == 0 {
-			w.fail("expectation", "", "no VirtualQP failed, the scenario wants one to")
+		if w.report.FailedQPs == 0 {
+			w.fail("expectation", "", "no VirtualQP failed, but the scenario expects a failure")
 		}
 	case ExpectContract:
 	}

@@ -7,12 +7,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file holds: when the receiver is told of a message, the bytes of that request and of
-// every one posted before it are in memory; messages are told of in order, once each, with
-// the immediate and the length that the scheme can carry; and one that cannot have arrived
-// is never told of.
+// This file checks that a notification comes only when the bytes of its request and of all requests
+// before it are in memory, that notifications come once each, in order, with the immediate and the
+// length that the scheme carries, and that a request that cannot have arrived has none.
 
-// checkMessage looks at a receive that succeeded.
+// checkMessage checks a receive that succeeded.
 func (e *end) checkMessage(kind int, recv *receive, wc *ibverbx.WC) {
 	from := e.peer
 	q := &from.messages[kind]
@@ -25,24 +24,24 @@ func (e *end) checkMessage(kind int, recv *receive, wc *ibverbx.WC) {
 	r.told = true
 	switch {
 	case r.bad:
-		e.fail("notifications", "told of %v, which cannot have been written", r)
+		e.fail("notifications", "notified of %v, which cannot have been written", r)
 		return
-	case e.firstBad() != nil && e.firstBad().id < r.id:
-		e.fail("notifications", "told of %v, and %v before it cannot have been written", r, e.firstBad())
+	case from.bad != nil && from.bad.id < r.id:
+		e.fail("notifications", "notified of %v, but %v before it cannot have been written", r, from.bad)
 		return
 	}
 	e.checkWords(r, wc)
 	if recv.span != nil && r.message() {
 		got := recv.span.bytes()[:r.length]
 		if !bytes.Equal(got, e.w.pool.content(r.content, r.length)) {
-			e.fail("bytes", "receive %#x got %v, and not its bytes", wc.WRID, r)
+			e.fail("bytes", "receive %#x got %v with wrong bytes", wc.WRID, r)
 		}
 	}
 	e.checkBefore(r)
 	from.settle(r)
 }
 
-// checkBefore wants everything up to a message in memory.
+// checkBefore checks that everything up to a message is in memory.
 func (e *end) checkBefore(message *request) {
 	from := e.peer
 	for _, r := range from.sends[min(from.head, int(message.id)):] {
@@ -51,14 +50,14 @@ func (e *end) checkBefore(message *request) {
 		}
 		switch {
 		case r.remote != nil && !r.verified && (!r.done || r.status == verbs.StatusSuccess):
-			from.checkRemote("notifications", r, "comes before a message that the peer was told of")
+			from.checkRemote("notifications", r, "comes before a message that the peer was notified of")
 		case r.atomic() && !r.shared && !r.done && !e.mayDoubt() && !from.happened(r.word, r.place):
-			from.fail("notifications", "%v comes before a message that the peer was told of, and has not happened", r)
+			from.fail("notifications", "%v comes before a message that the peer was notified of, but was not executed", r)
 		}
 	}
 }
 
-// checkWords looks at what a receive tells beside its end.
+// checkWords checks the opcode, the immediate and the length of a notification.
 func (e *end) checkWords(r *request, wc *ibverbx.WC) {
 	hasImm, hasLength := r.wr.Opcode != verbs.OpSend, true
 	if r.imm() && !e.straight() {
@@ -70,16 +69,12 @@ func (e *end) checkWords(r *request, wc *ibverbx.WC) {
 	}
 	switch {
 	case wc.Opcode != want:
-		e.fail("notifications", "told of %v as %s", r, wc.Opcode)
+		e.fail("notifications", "notified of %v as %s", r, wc.Opcode)
 	case hasImm != (wc.Flags&ibverbx.WCHasImm != 0) || hasLength != (wc.Flags&ibverbx.WCHasLength != 0):
-		e.fail("notifications", "told of %v with flags %#x", r, wc.Flags)
+		e.fail("notifications", "notified of %v with flags %#x", r, wc.Flags)
 	case hasImm && wc.Imm != r.wr.Imm:
-		e.fail("notifications", "told of %v with immediate %#x, want %#x", r, wc.Imm, r.wr.Imm)
+		e.fail("notifications", "notified of %v with immediate %#x, want %#x", r, wc.Imm, r.wr.Imm)
 	case hasLength && wc.ByteLen != uint32(r.length):
-		e.fail("notifications", "told of %v with %d bytes", r, wc.ByteLen)
+		e.fail("notifications", "notified of %v with %d bytes", r, wc.ByteLen)
 	}
 }
-
-// firstBad is the oldest request of the peer that cannot have been written, nil if there is
-// none.
-func (e *end) firstBad() *request { return e.peer.bad }

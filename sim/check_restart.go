@@ -8,29 +8,27 @@ import (
 	"ibverbx/verbs"
 )
 
-// This file holds: when another process answers in the place of a peer that crashed, the old
-// VirtualQP ends soon, and says why. What it still sends is not mistaken for the new
-// connection's, whose ends nothing excuses.
+// This file checks that a VirtualQP fails soon, with ErrPeerGone, when another process answers in
+// place of its peer. Nothing that it still sends may affect the new connection.
 
-// goneTime is how long that may take once there is something to send: RC's retries last
-// 0.54 s at the most, draining 0.1 s, and a Down is repeated every 0.1 s.
+// goneTime is how long that may take while requests are outstanding. RC's retries last at most
+// 0.54 s and draining 0.1 s. A Down is repeated every 0.1 s.
 const goneTime = 2 * time.Second
 
-// checkGone looks at the failure of a VirtualQP whose peer was replaced.
+// checkGone checks the error of a VirtualQP whose peer was replaced.
 func (e *end) checkGone(err error) {
 	if e.replaced == 0 || e.reasons > 0 || e.bad != nil {
-		return // or it has failed for another reason
+		return // The peer was not replaced, or there is another reason to fail.
 	}
 	if errors.Is(err, ibverbx.ErrAtomicInDoubt) && !e.w.plan.KeepAtomics {
-		return // the peer had taken its leave of a lane with an atomic on it before it crashed
+		return // The peer gave up a lane with an atomic on it before it crashed.
 	}
 	if !errors.Is(err, ibverbx.ErrPeerGone) {
-		e.fail("restart", "another process answers for the peer, and the VirtualQP ended with %v; want %v", err, ibverbx.ErrPeerGone)
+		e.fail("restart", "the peer was replaced, but the VirtualQP failed with %v; want %v", err, ibverbx.ErrPeerGone)
 		return
 	}
 	from := max(e.replaced, e.w.healed)
-	// What has succeeded needs no peer any more; of an unsignaled request nobody knows whether
-	// it has.
+	// Time counts from the first signaled request that did not succeed. An unsignaled one may have.
 	for _, r := range e.sends {
 		if r.signaled() && (!r.done || r.status != verbs.StatusSuccess) {
 			from = max(from, r.posted)
@@ -38,6 +36,6 @@ func (e *end) checkGone(err error) {
 		}
 	}
 	if took := time.Duration(e.w.now - from); took > goneTime {
-		e.fail("restart", "another process answers for the peer, and the VirtualQP ended %v after that could be known; want %v at the most", took, goneTime)
+		e.fail("restart", "the peer was replaced, and the VirtualQP took %v to fail; want at most %v", took, goneTime)
 	}
 }

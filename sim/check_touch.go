@@ -2,26 +2,25 @@ package sim
 
 import "ibverbx/softnic"
 
-// This file holds: after its completion a request's local bytes are not touched again, and
-// after a success what it wrote is not written again; nothing is written where nobody asked
-// for it.
+// This file checks that NICs touch the local bytes of a request only before its completion, write its
+// remote bytes only before its success, and write nowhere else.
 
-// touched sees every access of the host's NICs to memory.
+// touched checks an access of one of the host's NICs to memory.
 func (h *host) touched(t softnic.Touch) {
 	off := int(t.Addr - h.memory.Addr())
 	if t.Addr < h.memory.Addr() || off >= h.memory.Len() {
-		return // the engine's own
+		return // It is memory of the engine.
 	}
 	h.w.trace.touch(h, off, &t)
 	if t.Kind == softnic.TouchRemoteRead {
-		return // harmless, and a READ that comes twice is answered twice
+		return // It is harmless: a duplicate READ is answered again.
 	}
 	s := h.owners[off/granule]
 	switch {
 	case s == nil || off < s.off || off+int(t.Length) > s.off+s.len:
-		h.w.fail("touch", "", "host %d: %s of %d bytes at %d, where no request or receive has asked for it", h.index, t.Kind, t.Length, off)
+		h.w.fail("touch", "", "host %d: %s of %d bytes at %d, which belongs to no request or receive", h.index, t.Kind, t.Length, off)
 	case !s.allow.has(t.Kind):
-		h.w.fail("touch", s.label, "%s of %d bytes at %d of request or receive %d, which does not allow it: it has ended, or never asked",
+		h.w.fail("touch", s.label, "%s of %d bytes at %d of request or receive %d, which has ended or does not allow it",
 			t.Kind, t.Length, off-s.off, s.id)
 	default:
 		s.touches++
@@ -31,11 +30,11 @@ func (h *host) touched(t softnic.Touch) {
 	}
 }
 
-// checkUntouched wants a request that was not taken to be left alone.
+// checkUntouched checks that a request that was not taken has no effect.
 func (e *end) checkUntouched(r *request) {
 	for _, s := range []*span{r.local, r.remote} {
 		if s != nil && s.touches > 0 {
-			e.fail("touch", "%v was not taken, and its bytes were touched", r)
+			e.fail("touch", "%v was not taken, but its bytes were touched", r)
 		}
 	}
 }

@@ -5,37 +5,35 @@ import (
 	"time"
 )
 
-// controlPair is the control channel of a connection: datagrams in both directions, each
-// with faults of its own.
+// controlPair is the control channel of a connection. It carries datagrams in both directions.
 type controlPair struct {
 	w    *world
-	ways [2]controlWay
+	ways [2]controlWay // by side of the sender
 }
 
-// controlWay is one direction, from the end of the same index to the other.
+// controlWay is one direction of a control channel.
 type controlWay struct {
-	queue []datagram // by time of arrival
-	// until when the direction has a fault, by kind.
-	faults [numFaults]int64
-	mute   bool // nobody is there to send
+	queue  []datagram       // by time of arrival
+	faults [numFaults]int64 // time at which a fault of a kind ends
+	mute   bool             // all datagrams are lost, because the process has crashed
 }
 
-// datagram is a message under way.
+// datagram is a message in flight.
 type datagram struct {
-	at int64
+	at int64 // time of arrival
 	b  []byte
 }
 
-// controlDelay is how long a datagram takes.
+// controlDelay is how long a datagram takes without faults.
 const controlDelay = 20 * time.Microsecond
 
-// channel is what one end has of a control channel. Neither call blocks.
+// channel is one side of a control channel. Its methods do not block.
 type channel struct {
 	pair *controlPair
 	side int
 }
 
-// Send puts a datagram under way, and returns nil although it may be lost.
+// Send sends a datagram. It returns nil also if the datagram is lost.
 func (c channel) Send(b []byte) error {
 	w, way := c.pair.w, &c.pair.ways[c.side]
 	has := func(k FaultKind) bool { return w.now < way.faults[k] }
@@ -61,7 +59,7 @@ func (c channel) Send(b []byte) error {
 	return nil
 }
 
-// add enters a datagram behind all that arrive no later.
+// add inserts a datagram after all that arrive no later.
 func (y *controlWay) add(d datagram) {
 	i := len(y.queue)
 	for i > 0 && y.queue[i-1].at > d.at {
@@ -70,7 +68,7 @@ func (y *controlWay) add(d datagram) {
 	y.queue = slices.Insert(y.queue, i, d)
 }
 
-// Recv takes the next datagram that has arrived; n is 0 if there is none.
+// Recv takes the next datagram that has arrived. n is 0 if there is none.
 func (c channel) Recv(b []byte) (n int, err error) {
 	way := &c.pair.ways[1-c.side]
 	if len(way.queue) == 0 || way.queue[0].at > c.pair.w.now {
@@ -81,12 +79,12 @@ func (c channel) Recv(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// heir is the control channel of a process that came in the place of one that crashed: it
-// also gets what the peer of that one sends, and answers where a datagram came from, as one
-// does that is reached under the same address.
+// heir is the control channel of a process that replaces a crashed one under the same address. It
+// also receives what the old peer sends, and answers to the peer that sent the last datagram.
 type heir struct {
-	own, old channel
-	answers  bool // what was received last came from the old peer
+	own     channel
+	old     channel
+	answers bool // the last datagram came from the old peer
 }
 
 func (h *heir) Send(b []byte) error {
@@ -107,7 +105,7 @@ func (h *heir) Recv(b []byte) (n int, err error) {
 	return n, err
 }
 
-// next is when a datagram arrives that nobody has seen.
+// next is the time of the next arrival.
 func (p *controlPair) next() int64 {
 	at := int64(never)
 	for i := range p.ways {
@@ -126,7 +124,7 @@ func (w *world) channelOf(e *end) channel {
 	return channel{pair: w.control[e.index/2], side: e.index % 2}
 }
 
-// strikeControl gives what an end sends over its control channel a fault.
+// strikeControl applies a fault to the datagrams that an end sends.
 func (w *world) strikeControl(e *end, f *Fault, over int64) {
 	if w.plan.Failover {
 		way := &w.channelOf(e).pair.ways[e.index%2]

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// crash ends the process of an end: its VirtualQP is gone. When the time has come another
-// process takes its place, with a new connection. If it inherits the control channel it gets
-// what the old peer sends, and answers; otherwise the peer hears nothing more.
+// crash ends the process of an end. At restart another process takes its place, with a new
+// connection. If it inherits the control channel it answers to the old peer. Otherwise the old
+// channel is cut.
 func (w *world) crash(e *end, restart int64, inherits bool) {
 	if e.crashed {
 		return
@@ -17,7 +17,7 @@ func (w *world) crash(e *end, restart int64, inherits bool) {
 			w.channelOf(e).pair.ways[i].faults[FaultControlCut] = never
 		}
 	}
-	e.host.takeEvents() // what it was told before: nothing may come of it afterwards
+	e.host.takeEvents() // No event may come after the crash.
 	e.crashed, e.failed, e.ended = true, true, true
 	e.die()
 	e.host.ends = slices.DeleteFunc(e.host.ends, func(other *end) bool { return other == e })
@@ -25,23 +25,21 @@ func (w *world) crash(e *end, restart int64, inherits bool) {
 	w.agenda.add(restart, func() { w.restart(e, inherits, 0) })
 }
 
-// die ends a VirtualQP without a word: what Close would say to the peer is lost.
+// die closes a VirtualQP and loses the datagrams with which Close would inform the peer.
 func (e *end) die() {
-	var way *controlWay
+	way := &controlWay{}
 	if e.w.plan.Failover {
 		way = &e.w.channelOf(e).pair.ways[e.index%2]
-		way.mute = true
 	}
+	way.mute = true
 	if err := e.qp.Close(); err != nil {
-		e.fail("leaks", "a VirtualQP in use could not be closed: %v", err)
+		e.fail("leaks", "cannot close a VirtualQP in use: %v", err)
 	}
-	if way != nil {
-		way.mute = false
-	}
+	way.mute = false
 }
 
-// bury takes back the memory of an end that is gone: from here on no NIC may touch it. What
-// is under way to the peer may still arrive there.
+// bury releases the memory of an end that crashed. From now on no NIC may touch it. Packets in
+// flight may still arrive at the peer.
 func (e *end) bury() {
 	for _, r := range slices.Concat(e.sends[e.head:], e.backlog) {
 		if r.local != nil {
@@ -60,18 +58,18 @@ func (e *end) bury() {
 		q.head = len(q.posted)
 	}
 	for _, r := range e.peer.sends {
-		e.peer.settle(r) // nobody waits for this end to be told any more
+		e.peer.settle(r) // This end gets no notifications any more.
 	}
 }
 
-// Attempts to connect again, while NICs are out of order.
 const (
+	// restartEvery is the time between two attempts to connect again. NICs may be down.
 	restartEvery = 10 * time.Millisecond
+	// restartTries is the number of attempts after the first.
 	restartTries = 200
 )
 
-// restart makes the connection anew, for the process that takes the place of one that
-// crashed.
+// restart connects the process that replaces a crashed one.
 func (w *world) restart(e *end, inherits bool, try int) {
 	c, from := e.conn, (*end)(nil)
 	if inherits {
@@ -85,9 +83,9 @@ func (w *world) restart(e *end, inherits bool, try int) {
 		}
 		w.wake()
 	case w.hosts[c.From].cqFailed || w.hosts[c.To].cqFailed:
-		// No QP can be made on a host whose CQ has failed.
+		// A host whose CQ has failed cannot create QPs.
 	case try == restartTries:
-		w.fail("world", "", "a process that came back could not connect: %v", err)
+		w.fail("world", "", "a restarted process could not connect: %v", err)
 	default:
 		at := w.now + int64(restartEvery)
 		w.healed = max(w.healed, at)

@@ -4,192 +4,129 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"ibverbx"
-	"ibverbx/softnic"
-	"ibverbx/verbs"
 )
 
-// drawer makes a plan of a scenario and a seed: what the scenario fixes, and the rest by
-// chance.
+// drawer makes the plan of a scenario and a seed. The seed decides everything that the scenario
+// leaves open.
 type drawer struct {
 	*rand.Rand
 	s *Scenario
 	p *Plan
+	// end is the end whose settings are being drawn.
+	end *EndPlan
+	// messages is how many requests each end makes by default.
+	messages int
 }
+
+// oneOf draws one of the values.
+func oneOf(v ...int64) func(*drawer) int64 {
+	return func(d *drawer) int64 { return v[d.IntN(len(v))] }
+}
+
+// upTo draws from 0 to n, and 0 in half of all cases.
+func upTo(n int64) func(*drawer) int64 {
+	return func(d *drawer) int64 {
+		if d.IntN(2) == 0 {
+			return 0
+		}
+		return d.Int64N(n + 1)
+	}
+}
+
+// none is 0 by default.
+func none(*drawer) int64 { return 0 }
 
 // draw makes the plan of a seed.
 func (s *Scenario) draw(seed uint64) *Plan {
-	d := &drawer{Rand: rand.New(rand.NewPCG(seed, 1)), s: s, p: &Plan{Name: s.Name, Seed: seed, Expect: s.expect}}
-	p := d.p
-	p.Hosts = int(d.pick("", "hosts", func() int64 { return d.oneOf(2, 2, 2, 3) }))
-	p.Failover = d.pick("", "failover", func() int64 { return d.Int64N(2) }) != 0
-	p.KeepAtomics = d.pick("", "keep-atomics", func() int64 { return d.Int64N(2) }) != 0
-	p.Shared = int(d.pick("", "shared", func() int64 { return d.oneOf(0, 0, 0, 64, 256) }))
-	p.Goodput = int(d.pick("", "goodput", func() int64 { return 0 }))
-	p.Quantum = time.Duration(d.pick("", "quantum", func() int64 { return d.oneOf(0, 200, 1000, 4000) }))
-	for i := range int(d.pick("", "rails", func() int64 { return d.oneOf(1, 2, 2, 2, 3) })) {
-		p.Rails = append(p.Rails, d.rail(fmt.Sprintf("rail %d ", i)))
+	p := &Plan{Name: s.Name, Seed: seed, Expect: s.expect}
+	d := &drawer{Rand: rand.New(rand.NewPCG(seed, 1)), s: s, p: p}
+	d.fill("", worldSettings, p.fields())
+	for i := range d.count("rails") {
+		var r RailPlan
+		d.fill(fmt.Sprintf("rail %d ", i), railSettings, r.fields())
+		p.Rails = append(p.Rails, r)
 	}
-	d.work()
-	connections := int(d.pick("", "connections", func() int64 { return int64(p.Hosts - 1) }))
+	p.Work.Ops = s.ops
+	p.Work.Sizes = [2]int{0, int(oneOf(64, 2<<10, 2<<10, 8<<10, 8<<10, 16<<10, 64<<10, maxMessage)(d))}
+	if pin, ok := s.pins["sizes"]; ok {
+		p.Work.Sizes = [2]int{int(pin.low), int(pin.high)}
+	}
+	d.fill("", workSettings, p.Work.fields())
+	connections := d.count("connections")
 	messages := 100 + d.IntN(500)
 	if p.Work.Sizes[1] > 16<<10 {
 		messages = 50 + d.IntN(150)
 	}
-	for i := range connections {
-		p.Connects = append(p.Connects, d.connect(i, messages/(2*connections)+1))
+	d.messages = messages/(2*connections) + 1
+	for range connections {
+		p.Connects = append(p.Connects, d.connect())
 	}
 	for i := range s.faults {
 		p.Faults = append(p.Faults, d.named(&s.faults[i]))
 	}
-	for range d.pick("", "faults", func() int64 { return 0 }) {
+	for range d.count("faults") {
 		p.Faults = append(p.Faults, d.fault())
 	}
 	return p
 }
 
-// pick returns what the scenario says, at a place or everywhere, or what other draws.
-func (d *drawer) pick(place, name string, other func() int64) int64 {
-	p, ok := d.s.pins[place+name]
+// fill gives fields the values that the scenario fixes, at a place or everywhere, and draws the rest.
+func (d *drawer) fill(place string, list []setting, fields []any) {
+	for i := range list {
+		list[i].store(fields[i], d.pick(place, &list[i]))
+	}
+}
+
+func (d *drawer) pick(place string, set *setting) int64 {
+	p, ok := d.s.pins[place+set.name]
 	if !ok {
-		p, ok = d.s.pins[name]
+		p, ok = d.s.pins[set.name]
 	}
 	if !ok {
-		return other()
+		return set.draw(d)
 	}
 	return d.within(p)
 }
 
+// count returns one of listSettings.
+func (d *drawer) count(name string) int { return int(d.pick("", settingNamed(listSettings, name))) }
+
 func (d *drawer) within(p pinned) int64 { return p.low + d.Int64N(p.high-p.low+1) }
 
-func (d *drawer) oneOf(v ...int64) int64 { return v[d.IntN(len(v))] }
-
-// upTo draws from 0 to n, and 0 as often as not.
-func (d *drawer) upTo(n int64) int64 {
-	if d.IntN(2) == 0 {
-		return 0
-	}
-	return d.Int64N(n + 1)
-}
-
-func (d *drawer) rail(place string) RailPlan {
-	get := func(name string, other func() int64) int64 { return d.pick(place, name, other) }
-	probability := func(name string, most int64) float64 {
-		return float64(get(name, func() int64 { return d.upTo(most) })) / 10000
-	}
-	return RailPlan{
-		MTU:    verbs.MTU(get("mtu", func() int64 { return d.oneOf(1, 3, 5, 5) })),
-		Window: int(get("window", func() int64 { return d.oneOf(4, 16, 64, 128) })),
-		Queue:  int(get("queue", func() int64 { return d.oneOf(16, 64, 1024) })),
-		Impairment: softnic.Impairment{
-			Loss: probability("loss", 200), Duplicate: probability("duplicate", 200),
-			Reorder: probability("reorder", 500), Corrupt: probability("corrupt", 100),
-			Delay:  time.Duration(get("delay", func() int64 { return 500 + d.Int64N(20_000) })),
-			Jitter: time.Duration(get("jitter", func() int64 { return d.upTo(5000) })),
-			Rate:   float64(get("rate", func() int64 { return d.oneOf(0, 1e9, 5e9, 50e9) })),
-		},
-		PortRate:  float64(get("port-rate", func() int64 { return d.oneOf(0, 0, 0, 1e9, 10e9) })),
-		PortQueue: int(get("port-queue", func() int64 { return d.oneOf(16<<10, 64<<10, 256<<10) })),
-		Paths:     int(get("paths", func() int64 { return d.oneOf(1, 1, 2, 4) })),
-		PathRate:  float64(get("path-rate", func() int64 { return d.oneOf(0, 0, 0, 1e9, 10e9) })),
-		PathQueue: int(get("path-queue", func() int64 { return d.oneOf(16<<10, 64<<10, 256<<10) })),
-		Skew:      time.Duration(get("skew", func() int64 { return d.upTo(10_000) })),
-	}
-}
-
-func (d *drawer) work() {
-	w := &d.p.Work
-	get := func(name string, other func() int64) int { return int(d.pick("", name, other)) }
-	percent := func(name string, v ...int64) int { return get(name, func() int64 { return d.oneOf(v...) }) / 100 }
-	w.Ops = d.s.ops
-	w.Sizes = [2]int{0, int(d.oneOf(64, 2<<10, 2<<10, 8<<10, 8<<10, 16<<10, 64<<10, maxMessage))}
-	if p, ok := d.s.pins["sizes"]; ok {
-		w.Sizes = [2]int{int(p.low), int(p.high)}
-	}
-	w.Burst = get("burst", func() int64 { return d.oneOf(1, 4, 16, 64) })
-	w.Gap = time.Duration(get("gap", func() int64 { return d.oneOf(0, 5_000, 20_000, 100_000) }))
-	w.Batch = get("batch", func() int64 { return d.oneOf(1, 4, 32, 64) })
-	w.Polls = time.Duration(get("polls", func() int64 { return d.oneOf(0, 0, 2_000, 20_000) }))
-	w.Inline = percent("inline", 0, 1000, 5000)
-	w.Fence = percent("fence", 0, 0, 500, 3000)
-	w.Silent = percent("unsignaled", 0, 3000, 9000)
-	w.Room = get("room", func() int64 { return 3 })
-	w.Scatter = percent("scatter", 0, 1000, 5000)
-}
-
-func (d *drawer) connect(i, messages int) ConnectPlan {
-	place := fmt.Sprintf("connection %d ", i)
-	get := func(name string, other func() int64) int64 { return d.pick(place, name, other) }
-	hosts := int64(d.p.Hosts)
-	c := ConnectPlan{
-		// Every host is joined to the last one: with three, two of them meet there.
-		From:            int(get("from", func() int64 { return int64(i) % (hosts - 1) })),
-		To:              int(get("to", func() int64 { return hosts - 1 })),
-		Lanes:           int(get("lanes", func() int64 { return d.oneOf(1, 2, 3, 4, 4, 8, 1+d.Int64N(16)) })),
-		TrackSingleLane: get("track", func() int64 { return d.oneOf(0, 0, 1) }) != 0,
-		Scheme:          ibverbx.Scheme(get("scheme", func() int64 { return d.Int64N(3) })),
-		Policy:          ibverbx.Policy(get("policy", func() int64 { return d.Int64N(4) })),
-		Fragment:        uint32(get("fragment", func() int64 { return d.oneOf(0, 0, 256, 1024, 4096) })),
-	}
-	// What a scenario names counts round.
+func (d *drawer) connect() (c ConnectPlan) {
+	i := len(d.p.Connects)
+	d.fill(fmt.Sprintf("connection %d ", i), connectSettings, c.fields())
+	// Out-of-range hosts wrap.
 	c.From, c.To = c.From%d.p.Hosts, c.To%d.p.Hosts
 	if c.Fragment > 0 && d.p.Work.Sizes[1]/int(c.Fragment) > 256 {
 		c.Fragment = uint32(d.p.Work.Sizes[1] / 256)
 	}
 	for side := range c.Ends {
-		c.Ends[side] = d.end(fmt.Sprintf("end %d%c ", i, 'a'+side), messages)
+		e := &c.Ends[side]
+		d.end = e
+		d.fill(fmt.Sprintf("end %d%c ", i, 'a'+side), endSettings, e.fields())
+		e.Receives = min(e.Receives, e.RecvDepth)
 	}
 	return c
 }
 
-func (d *drawer) end(place string, messages int) EndPlan {
-	get := func(name string, v ...int64) int {
-		return int(d.pick(place, name, func() int64 { return d.oneOf(v...) }))
-	}
-	e := EndPlan{
-		SendDepth: get("send-depth", 1, 4, 16, 64, 256), RecvDepth: get("recv-depth", 1, 4, 16, 64),
-		LaneDepth: get("lane-depth", 1, 2, 8, 32, 128), NotifyDepth: get("notify-depth", 1, 2, 8, 64),
-		SignalInterval: get("signal-interval", 1, 4, 16, 64),
-	}
-	e.Receives = min(int(d.pick(place, "receives", func() int64 { return 1 + d.Int64N(int64(e.RecvDepth)) })), e.RecvDepth)
-	e.Messages = int(d.pick(place, "messages", func() int64 { return int64(messages) }))
-	return e
-}
-
-// named makes a fault that the scenario names; what it leaves open is drawn.
+// named makes a fault that the scenario names. Fields that the scenario leaves open are drawn.
 func (d *drawer) named(l *faultLine) Fault {
 	f := d.place(l.kind)
-	get := func(name string, v *int) {
-		if p, ok := l.pins[name]; ok {
-			*v = int(d.within(p))
+	fields := f.fields()
+	for i := range faultSettings {
+		if p, ok := l.pins[faultSettings[i].name]; ok {
+			faultSettings[i].store(fields[i], d.within(p))
 		}
 	}
-	get("rail", &f.Rail)
-	get("host", &f.From)
-	get("from", &f.From)
-	get("to", &f.To)
-	get("connection", &f.Connect)
-	get("lane", &f.Lane)
-	get("path", &f.Path)
-	get("after", &f.After)
-	get("times", &f.Times)
 	if l.end >= 0 {
 		f.Connect, f.End = l.end/2, l.end%2
-	}
-	for _, v := range []struct {
-		name string
-		to   *time.Duration
-	}{{"at", &f.At}, {"for", &f.For}} {
-		if p, ok := l.pins[v.name]; ok {
-			*v.to = time.Duration(d.within(p))
-		}
 	}
 	return f
 }
 
-// gentle are the faults that a seed chooses from if the scenario does not say: without
-// failover those that end a lane end its VirtualQP, so most are of the others.
+// gentle are the faults that a seed chooses from without failover, unless the scenario lists some.
+// Most of them end no lane, because a lost lane ends its VirtualQP.
 var gentle = []FaultKind{
 	FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold, FaultSlow, FaultRefuse, FaultStarve, FaultPause,
 	FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold, FaultSlow, FaultRefuse, FaultStarve, FaultPause,
@@ -197,7 +134,7 @@ var gentle = []FaultKind{
 	FaultPathCut, FaultPathSlow,
 }
 
-// rough are those with failover, which survives nearly everything.
+// rough are the faults that a seed chooses from with failover.
 var rough = []FaultKind{
 	FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold, FaultSlow, FaultRefuse, FaultStarve, FaultPause,
 	FaultQP, FaultQP, FaultReset, FaultDead, FaultBroken,
@@ -221,7 +158,7 @@ func (d *drawer) fault() Fault {
 
 // place draws where and when a fault happens.
 func (d *drawer) place(k FaultKind) Fault {
-	f := Fault{Kind: k, At: time.Duration(d.Int64N(d.oneOf(20_000, 100_000, 500_000, 2_000_000)))}
+	f := Fault{Kind: k, At: time.Duration(d.Int64N(oneOf(20_000, 100_000, 500_000, 2_000_000)(d)))}
 	if k.uses(atRail) {
 		f.Rail = d.IntN(len(d.p.Rails))
 	}
@@ -250,9 +187,9 @@ func (d *drawer) place(k FaultKind) Fault {
 		f.Times = 1 + d.IntN(4)
 	}
 	if k.uses(hasFor) {
-		// Now and then longer than RC lives without an answer.
-		f.For = time.Duration(d.oneOf(d.Int64N(200_000), d.Int64N(2_000_000), d.Int64N(20_000_000), d.Int64N(80_000_000)))
-		if d.IntN(10) == 0 && f.outage() {
+		// Some outages are longer than RC's retries last.
+		f.For = time.Duration(oneOf(d.Int64N(200_000), d.Int64N(2_000_000), d.Int64N(20_000_000), d.Int64N(80_000_000))(d))
+		if d.IntN(10) == 0 && f.Kind.uses(silences) {
 			f.For = 700 * time.Millisecond
 		}
 	}

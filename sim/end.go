@@ -8,8 +8,8 @@ import (
 	"ibverbx/softnic"
 )
 
-// end is one end of a connection: a VirtualQP, the application that uses it, and what is
-// known of everything that it has posted.
+// end is one end of a connection: a VirtualQP, the application that uses it, and the expected result
+// of every request.
 type end struct {
 	w     *world
 	host  *host
@@ -20,56 +20,59 @@ type end struct {
 	plan  *EndPlan
 	qp    *ibverbx.VirtualQP
 	send  postFunc
+	endMemory
 
-	// out holds what this end sends and fetches, in what the peer writes to it, inbox its
-	// data receives. library is what the peer may read, words what it does atomics on.
-	out, in, inbox *zone
-	library, words *span
-	libraryContent uint32
-	// spare are, by kind, where a request of this end comes from that needs no room, and
-	// where one of the peer goes to.
-	spare   [2][2]*span
-	atomics [2]history
-
-	sends []*request // in posting order
-	head  int        // the first that has not ended
-	// backlog are requests that were made and not taken.
-	backlog   []*request
+	sends     []*request // in posting order
+	head      int        // index of the first request that has not ended
+	backlog   []*request // requests that were made and not taken
 	wrs       []ibverbx.SendWR
-	blocked   int // turns for which it does not try to post
-	budget    int // requests still to be made
-	nextBurst int64
-	silentRun int
-	receives  [2]recvQueue
-	messages  [2]messageQueue // to the peer
-	starved   int64           // until then no receives are posted
-	badKey    bool            // the next request names a wrong key
-	refused   bool            // a post is refused at some time
-
-	mayFail bool     // a fault gave it reason to
-	reasons int      // how many did, wrong keys and crashes not counted
-	bereft  bool     // it or its peer has crashed
-	bad     *request // the oldest WRITE with a wrong key
-	failed  bool     // an event said so
-	err     error
-	barrier *request
-	ended   bool // the barrier has ended
-	crashed bool // its process is gone
-	// inherited is the end that crashed whose control channel this one also hears, nil if
-	// there is none; replaced is when a process came in the place of the peer and answers.
-	inherited *end
-	replaced  int64
+	blocked   int             // turns for which the end does not try to post
+	budget    int             // requests left to make
+	nextBurst int64           // time of the next post
+	silentRun int             // unsignaled requests made since the last signaled one
+	receives  [2]recvQueue    // by kind
+	messages  [2]messageQueue // to the peer, by kind of its receive
+	starved   int64           // time before which no receives are posted
+	badKey    bool            // the next request uses an invalid key
+	refused   bool            // a fault makes a post be refused
+	barrier   *request        // the last request
+	ended     bool            // the barrier has ended
+	endState
 }
 
-// kinds of receives. A VirtualQP that passes everything through has only the second.
+// endMemory is the memory of an end, and the peer's counters.
+type endMemory struct {
+	out            *zone       // bytes that this end sends or fetches
+	in             *zone       // bytes that the peer writes
+	inbox          *zone       // data receives
+	library        *span       // constant bytes that the peer may read
+	libraryContent uint32      // content of library
+	words          *span       // counters for the peer's atomics
+	spare          [2][2]*span // by kind of request: source of this end's, target of the peer's
+	atomics        [2]history  // counters of this end at the peer
+}
+
+// endState says whether an end has failed or may fail.
+type endState struct {
+	mayFail   bool     // there is a reason to fail
+	reasons   int      // number of reasons other than invalid keys and crashes
+	bereft    bool     // this end or its peer has crashed
+	bad       *request // the oldest WRITE with an invalid key
+	failed    bool     // there was an event EventFailed
+	err       error    // error of that event
+	crashed   bool     // the process is gone
+	inherited *end     // crashed end whose control channel this one also uses, nil if there is none
+	replaced  int64    // time at which another process began to answer for the peer, 0 if none did
+}
+
+// Kinds of receives. A VirtualQP that passes requests through has only the second.
 const (
 	kindNotify = iota
 	kindData
 )
 
-// connect makes both ends of a connection and connects them. The one that takes the place of
-// an end that crashed inherits its control channel, if one is named. If that fails nothing of
-// it is left.
+// connect makes both ends of a connection and connects them. If crashed is not nil, the end that
+// replaces it inherits its control channel. After an error nothing is left.
 func (w *world) connect(c *ConnectPlan, crashed *end) (err error) {
 	var pair [2]*end
 	defer func() {
@@ -109,7 +112,7 @@ func (w *world) connect(c *ConnectPlan, crashed *end) (err error) {
 	return nil
 }
 
-// discard closes the VirtualQP of an end that never came to be.
+// discard closes the VirtualQP of an end that could not be connected.
 func (e *end) discard() error {
 	if e == nil || e.qp == nil {
 		return nil
@@ -117,7 +120,7 @@ func (e *end) discard() error {
 	return e.qp.Close()
 }
 
-// join makes an end part of the world.
+// join adds an end to the world.
 func (e *end) join() {
 	e.layOut()
 	if e.send = e.qp.PostSend; e.w.opts.meddle != nil {
@@ -134,7 +137,7 @@ func (e *end) join() {
 	e.topUp()
 }
 
-// config is what a VirtualQP is made of.
+// config is the configuration of a VirtualQP.
 func (w *world) config(e *end) ibverbx.Config {
 	c, p := e.conn, e.plan
 	cfg := ibverbx.Config{
@@ -153,11 +156,11 @@ func (w *world) config(e *end) ibverbx.Config {
 // maxInline is how many bytes an inline request may carry.
 const maxInline = 64
 
-// Sizes of an end's zones.
+// librarySize is the size of library in bytes.
 const librarySize = 16 << 10
 
-// maxSend is how many bytes a SEND has at the most: receives are so long, and never empty,
-// because those would wait for notifications.
+// maxSend is the largest SEND and the length of a receive in bytes. It is not 0, because an empty
+// receive would wait for notifications.
 func (w *world) maxSend() int { return max(min(w.plan.Work.Sizes[1], 4<<10), 8) }
 
 func (w *world) ringSize() int {
@@ -170,7 +173,7 @@ func (w *world) endSize(p *EndPlan) int {
 	return 2*w.ringSize() + w.inboxSize(p) + librarySize
 }
 
-// layOut gives the end its zones.
+// layOut allocates the zones of an end.
 func (e *end) layOut() {
 	w, h := e.w, e.host
 	e.out, e.in = h.newZone(w.ringSize()), h.newZone(w.ringSize())

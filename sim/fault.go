@@ -5,95 +5,68 @@ import (
 	"time"
 )
 
-// FaultKind is what goes wrong.
+// FaultKind is a kind of fault.
 type FaultKind uint8
 
 // Kinds of faults.
 const (
-	// FaultCut makes a rail between two hosts lose everything, in both directions.
-	FaultCut FaultKind = iota
-	// FaultBlackHole is a cut in one direction.
-	FaultBlackHole
-	// FaultPort takes the port of a host down, with its event.
-	FaultPort
-	// FaultFlap takes a port down and up several times.
-	FaultFlap
-	// FaultHold keeps the packets of one direction back and releases them late.
-	FaultHold
-	// FaultSlow makes a rail between two hosts slow.
-	FaultSlow
-	// FaultQP takes the QP of a lane to the error state: at a time or, if After is not 0,
-	// when so many packets of WRITEs of the connection have been placed since; then the
-	// lane is the one that brought the last of them.
+	FaultCut       FaultKind = iota // A rail between two hosts loses everything in both directions.
+	FaultBlackHole                  // A rail between two hosts loses everything in one direction.
+	FaultPort                       // The port of a host goes down, with its event.
+	FaultFlap                       // A port goes down and up several times.
+	FaultHold                       // The packets of one direction are held back and released late.
+	FaultSlow                       // A rail between two hosts becomes slow.
+	// FaultQP moves the QP of a lane to the error state. If After is 0 it does so at once. Otherwise
+	// it waits until After packets of WRITEs have been placed, and hits the lane of the last one.
 	FaultQP
-	// FaultReset resets a NIC.
-	FaultReset
-	// FaultDead makes a NIC fail, until it recovers.
-	FaultDead
-	// FaultCQ ends a CQ as an overrun does.
-	FaultCQ
-	// FaultRefuse makes a lane refuse a post for want of room.
-	FaultRefuse
-	// FaultBroken makes a lane refuse a post for good.
-	FaultBroken
-	// FaultStarve keeps an application from posting receives.
-	FaultStarve
-	// FaultPause keeps a host from polling.
-	FaultPause
-	// FaultBadKey makes an application name a key that is not valid.
-	FaultBadKey
-	// FaultCrash ends the process of an end without a word; after a while another one comes
-	// in its place, with a connection of its own to the same host.
-	FaultCrash
-	// FaultRestart is a crash after which the new process, of another incarnation, answers
-	// on the control channel of the old one, whose peer still uses it.
-	FaultRestart
-	// FaultControlCut makes the control channel of a connection lose everything.
-	FaultControlCut
-	// FaultControlDelay makes it slow.
-	FaultControlDelay
-	// FaultControlRepeat makes it repeat datagrams.
-	FaultControlRepeat
-	// FaultControlReorder makes it change their order.
-	FaultControlReorder
-	// FaultControlLoss makes it lose some.
-	FaultControlLoss
-	// FaultPathCut makes one of the paths of a rail between two hosts lose everything, in
-	// both directions: the flows that are pinned to it, and no other.
-	FaultPathCut
-	// FaultPathSlow makes one of the paths slow.
-	FaultPathSlow
+	FaultReset   // A NIC is reset.
+	FaultDead    // A NIC fails until it recovers.
+	FaultCQ      // A CQ fails as after an overrun.
+	FaultRefuse  // A lane refuses a post because its queue is full.
+	FaultBroken  // A lane refuses a post with a permanent error.
+	FaultStarve  // An application posts no receives.
+	FaultPause   // A host does not poll.
+	FaultBadKey  // An application uses an invalid remote key.
+	FaultCrash   // A process ends silently. Later another one takes its place, with a new connection.
+	FaultRestart // As FaultCrash, but the new process also answers on the old control channel.
+	// The next five affect the control channel of a connection in one direction.
+	FaultControlCut     // All datagrams are lost.
+	FaultControlDelay   // Datagrams are delayed.
+	FaultControlRepeat  // Datagrams are repeated.
+	FaultControlReorder // Datagrams change their order.
+	FaultControlLoss    // Some datagrams are lost.
+	FaultPathCut        // One path of a rail between two hosts loses everything in both directions.
+	FaultPathSlow       // One path of a rail between two hosts becomes slow.
 
 	numFaults
 )
 
-// targets says what a kind of fault names.
+// targets says which fields of a Fault a kind uses, and how severe it is.
 type targets uint16
 
 const (
-	atRail  targets = 1 << iota // a rail
-	atPath                      // two hosts, from and to
-	atHost                      // one host
-	atEnd                       // a connection and one of its ends
-	atLane                      // a lane of it
-	atRoute                     // one of the paths between the two hosts
-	hasAfter
-	hasFor
-	hasTimes
-	needsFailover
-	// ends says that without failover the fault can end a VirtualQP however short it is.
-	ends
+	atRail   targets = 1 << iota // Rail
+	atPath                       // From and To
+	atHost                       // From
+	atEnd                        // Connect and End
+	atLane                       // Lane
+	atRoute                      // Path
+	hasAfter                     // After
+	hasFor                       // For
+	hasTimes                     // Times
+	ends                         // Without failover it can end a VirtualQP, however short it is.
+	silences                     // NICs wait for answers while it lasts.
 )
 
 var faultTable = [numFaults]struct {
 	name string
 	uses targets
 }{
-	FaultCut:            {"cut", atRail | atPath | hasFor},
-	FaultBlackHole:      {"black-hole", atRail | atPath | hasFor},
-	FaultPort:           {"port-down", atRail | atHost | hasFor},
-	FaultFlap:           {"flap", atRail | atHost | hasFor | hasTimes},
-	FaultHold:           {"hold", atRail | atPath | hasFor},
+	FaultCut:            {"cut", atRail | atPath | hasFor | silences},
+	FaultBlackHole:      {"black-hole", atRail | atPath | hasFor | silences},
+	FaultPort:           {"port-down", atRail | atHost | hasFor | silences},
+	FaultFlap:           {"flap", atRail | atHost | hasFor | hasTimes | silences},
+	FaultHold:           {"hold", atRail | atPath | hasFor | silences},
 	FaultSlow:           {"slow", atRail | atPath | hasFor},
 	FaultQP:             {"lane-error", atEnd | atLane | hasAfter | ends},
 	FaultReset:          {"nic-reset", atRail | atHost | ends},
@@ -105,13 +78,13 @@ var faultTable = [numFaults]struct {
 	FaultPause:          {"pause", atHost | hasFor},
 	FaultBadKey:         {"bad-key", atEnd | ends},
 	FaultCrash:          {"crash", atEnd | hasFor | ends},
-	FaultRestart:        {"restart", atEnd | hasFor | ends | needsFailover},
-	FaultControlCut:     {"control-cut", atEnd | hasFor | needsFailover},
-	FaultControlDelay:   {"control-delay", atEnd | hasFor | needsFailover},
-	FaultControlRepeat:  {"control-repeat", atEnd | hasFor | needsFailover},
-	FaultControlReorder: {"control-reorder", atEnd | hasFor | needsFailover},
-	FaultControlLoss:    {"control-loss", atEnd | hasFor | needsFailover},
-	FaultPathCut:        {"path-cut", atRail | atPath | atRoute | hasFor},
+	FaultRestart:        {"restart", atEnd | hasFor | ends},
+	FaultControlCut:     {"control-cut", atEnd | hasFor},
+	FaultControlDelay:   {"control-delay", atEnd | hasFor},
+	FaultControlRepeat:  {"control-repeat", atEnd | hasFor},
+	FaultControlReorder: {"control-reorder", atEnd | hasFor},
+	FaultControlLoss:    {"control-loss", atEnd | hasFor},
+	FaultPathCut:        {"path-cut", atRail | atPath | atRoute | hasFor | silences},
 	FaultPathSlow:       {"path-slow", atRail | atPath | atRoute | hasFor},
 }
 
@@ -123,10 +96,10 @@ func (k FaultKind) String() string {
 	return fmt.Sprintf("FaultKind(%d)", uint8(k))
 }
 
-// uses says which fields of a Fault count.
+// uses reports whether a kind has at least one of the targets.
 func (k FaultKind) uses(t targets) bool { return faultTable[k].uses&t != 0 }
 
-// faultNamed returns the kind of a name.
+// faultNamed returns the kind with a name.
 func faultNamed(name string) (FaultKind, bool) {
 	for k := range numFaults {
 		if faultTable[k].name == name {
@@ -136,39 +109,36 @@ func faultNamed(name string) (FaultKind, bool) {
 	return 0, false
 }
 
-// Fault is one thing that goes wrong. Which fields count depends on its kind.
+// Fault is one thing that goes wrong. Its kind decides which fields count. Out-of-range numbers of
+// rails, hosts, paths, connections and lanes wrap.
 type Fault struct {
-	Kind FaultKind
-	At   time.Duration
-	For  time.Duration
-	Rail int
-	// From and To are hosts; a fault of one host has From.
-	From, To int
-	// Path is one of the paths between them.
-	Path int
-	// Connect and End name a VirtualQP, Lane one of its lanes.
-	Connect, End, Lane int
-	// After is how many posts are taken before one is refused, or packets placed before a
-	// lane dies.
-	After int
-	Times int // that a port flaps
+	Kind    FaultKind
+	At      time.Duration // virtual time at which it happens
+	For     time.Duration // how long it lasts; of a flap, how long the port is down each time
+	Rail    int           // number of the rail
+	From    int           // number of the only or the first host
+	To      int           // number of the second host
+	Path    int           // number of a path between the two hosts
+	Connect int           // number of the connection
+	End     int           // end of the connection, 0 for a and 1 for b
+	Lane    int           // number of the lane
+	After   int           // posts taken before one is refused, or packets placed before a lane dies
+	Times   int           // how often a port flaps
 }
 
-// survivable is how long RC lives without an answer: the timer of a QP that Connect has
-// taken to RTS is 67 ms, and it tries eight times. A fault that is shorter than this, with
-// some way to spare, ends nothing.
+// survivable is how long RC surely survives without an answer. Connect sets a timer of 67 ms and
+// eight attempts, which is 536 ms. A shorter fault ends nothing.
 const survivable = 400 * time.Millisecond
 
-// fatal reports whether without failover a fault gives the VirtualQPs that it meets reason
-// to fail.
+// fatal reports whether VirtualQPs may fail because of a fault, without failover.
 func (f *Fault) fatal() bool {
-	if f.Kind.uses(ends) {
-		return true
+	return f.Kind.uses(ends) || (f.Kind.uses(silences) && f.For*time.Duration(max(f.Times, 1)) > survivable)
+}
+
+// length is how long a fault lasts in all.
+func (f *Fault) length() time.Duration {
+	if f.Kind == FaultFlap {
+		return 2 * f.For * time.Duration(f.Times)
 	}
-	switch f.Kind {
-	case FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold, FaultPathCut:
-		return f.For*time.Duration(max(f.Times, 1)) > survivable
-	default:
-		return false
-	}
+	return f.For
 }

@@ -2,22 +2,21 @@ package sim
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"ibverbx"
 	"ibverbx/softnic"
 )
 
-// errBroken is what a lane says that refuses a post for good.
+// errBroken is the permanent error with which a broken lane refuses a post.
 var errBroken = errors.New("sim: the device refuses the request")
 
-// schedule enters the faults of the plan into the agenda.
+// schedule adds the faults of the plan to the agenda.
 func (w *world) schedule() {
 	for i := range w.plan.Faults {
 		f := &w.plan.Faults[i]
 		w.healed = max(w.healed, int64(f.At+f.length()))
-		if f.outage() {
+		if f.Kind.uses(silences) {
 			w.outage += f.length()
 		}
 		w.agenda.add(int64(f.At), func() { w.strike(f) })
@@ -25,27 +24,9 @@ func (w *world) schedule() {
 	w.agenda.add(w.healed, nil)
 }
 
-// length is how long a fault lasts in all.
-func (f *Fault) length() time.Duration {
-	if f.Kind == FaultFlap {
-		return 2 * f.For * time.Duration(f.Times)
-	}
-	return f.For
-}
-
-// outage reports whether the fault makes NICs wait for answers.
-func (f *Fault) outage() bool {
-	switch f.Kind {
-	case FaultCut, FaultBlackHole, FaultPort, FaultFlap, FaultHold, FaultPathCut:
-		return true
-	default:
-		return false
-	}
-}
-
-// strike makes a fault happen. What a plan names counts round: host 5 of 2 is host 1.
+// strike makes a fault happen.
 func (w *world) strike(f *Fault) {
-	w.stats.faults[f.Kind]++
+	w.report.Faults[f.Kind]++
 	w.trace.fault(w.now, f)
 	w.excuse(f)
 	rail := f.Rail % len(w.links)
@@ -79,7 +60,8 @@ func (w *world) strike(f *Fault) {
 		w.slow(rail, nic, other, over)
 		w.slow(rail, other, nic, over)
 	case FaultPathCut, FaultPathSlow:
-		w.strikePath(f, over)
+		w.strikePath(f, rail, nic, other, over)
+		w.strikePath(f, rail, other, nic, over)
 	case FaultReset:
 		nic.Reset()
 	case FaultDead:
@@ -87,7 +69,7 @@ func (w *world) strike(f *Fault) {
 		w.agenda.add(over, nic.Recover)
 	case FaultCQ:
 		from.cqFailed = true
-		_ = nic.FailCQ(from.cq.CQ(rail)) // it is open
+		_ = nic.FailCQ(from.cq.CQ(rail)) // The CQ is open.
 	case FaultPause:
 		from.paused = max(from.paused, over)
 		w.agenda.add(over, nil)
@@ -107,10 +89,10 @@ func (w *world) strike(f *Fault) {
 	}
 }
 
-// victim is the end that a fault names.
+// victim is the end named by a fault.
 func (w *world) victim(f *Fault) *end { return w.ends[(2*f.Connect+f.End)%(2*len(w.plan.Connects))] }
 
-// strikeLane makes something happen to one lane.
+// strikeLane applies a fault to one lane, now or when enough packets have been placed.
 func (e *end) strikeLane(f *Fault) {
 	if f.Kind == FaultQP && f.After > 0 {
 		e.w.watches = append(e.w.watches, &watch{fault: f, end: e})
@@ -118,20 +100,20 @@ func (e *end) strikeLane(f *Fault) {
 	}
 	lanes := e.qp.Stats().Lanes
 	if len(lanes) == 0 {
-		return // it is closed
+		return // The VirtualQP is closed.
 	}
 	e.hitLane(f, &lanes[f.Lane%len(lanes)])
 }
 
-// watch is a lane death that waits for packets to be placed.
+// watch is a fault of a lane that waits for packets to be placed.
 type watch struct {
 	fault  *Fault
 	end    *end
-	placed int
+	placed int // packets of WRITEs of the connection placed so far
 }
 
-// placed counts a packet of a WRITE that a NIC has placed, and lets the lanes die that
-// waited for it: within the same time, when nobody holds a lock.
+// placed counts a packet of a WRITE that a NIC has placed. The lane faults that waited for it happen
+// at the same virtual time, but later, when no lock is held.
 func (w *world) placed(t *softnic.Touch) {
 	for _, x := range w.watches {
 		lane := x.end.laneOf(t)
@@ -140,7 +122,7 @@ func (w *world) placed(t *softnic.Touch) {
 		}
 		if x.placed++; x.placed == x.fault.After {
 			w.agenda.add(w.now, func() {
-				if lanes := x.end.qp.Stats().Lanes; lane < len(lanes) { // or it is closed
+				if lanes := x.end.qp.Stats().Lanes; lane < len(lanes) { // A closed VirtualQP has none.
 					x.end.hitLane(x.fault, &lanes[lane])
 				}
 			})
@@ -148,13 +130,10 @@ func (w *world) placed(t *softnic.Touch) {
 	}
 }
 
-// laneOf is the lane of a connection that a QP belongs to, at either end; -1 if it is of
-// another.
+// laneOf returns the lane whose QP, at either end, touched memory. It is -1 if the QP belongs to
+// another connection.
 func (e *end) laneOf(t *softnic.Touch) int {
 	for _, side := range []*end{e, e.peer} {
-		if !slices.Contains(side.host.nics, t.NIC) {
-			continue
-		}
 		for _, l := range side.qp.Stats().Lanes {
 			if l.QPN == t.QPN && side.host.nics[l.Rail] == t.NIC {
 				return l.Lane
@@ -164,7 +143,7 @@ func (e *end) laneOf(t *softnic.Touch) int {
 	return -1
 }
 
-// hitLane does to a lane what the fault says.
+// hitLane applies a fault to a lane.
 func (e *end) hitLane(f *Fault, l *ibverbx.LaneStats) {
 	nic := e.host.nics[l.Rail]
 	var err error
@@ -182,36 +161,35 @@ func (e *end) hitLane(f *Fault, l *ibverbx.LaneStats) {
 	}
 }
 
-// slow makes one direction slow for a while: slow enough to be noticed, and fast enough for
-// a full queue to drain before a timer of RC fires.
+// slow makes one direction slow until over. A full queue still drains before RC's timer fires.
 func (w *world) slow(rail int, from, to *softnic.NIC, over int64) {
 	link := w.links[rail]
 	change := func(more time.Duration) {
 		imp, plan := link.Impairment(from, to), &w.plan.Rails[rail].Impairment
-		// Another one may have come in the meantime, and last longer.
+		// Another fault may have made it slow, too, and last longer.
 		imp.Delay, imp.Rate = imp.Delay+more, plan.Rate
 		if imp.Delay > plan.Delay && (imp.Rate == 0 || imp.Rate > slowRate) {
 			imp.Rate = slowRate
 		}
-		_ = link.Impair(from, to, imp) // it is valid
+		_ = link.Impair(from, to, imp) // The impairment is valid.
 	}
 	change(slowDelay)
 	w.agenda.add(over, func() { change(-slowDelay) })
 }
 
-// What is slow has so much more delay, and no more rate than this.
+// A slow direction or path has slowDelay more delay and at most slowRate bytes per second.
 const (
 	slowDelay = 300 * time.Microsecond
 	slowRate  = 250e6
 )
 
-// struck is a fault that has happened, and when it is over.
+// struck is a fault that has happened.
 type struck struct {
 	fault *Fault
-	over  int64
+	over  int64 // virtual time at which it ends
 }
 
-// excuse notes which ends a fault gives reason to fail.
+// excuse records which ends may fail because of a fault.
 func (w *world) excuse(f *Fault) {
 	w.struck = append(w.struck, struck{fault: f, over: w.now + int64(f.length())})
 	for _, e := range w.ends {
@@ -219,7 +197,7 @@ func (w *world) excuse(f *Fault) {
 	}
 }
 
-// excuseFor notes whether a fault gives an end and its peer reason to fail.
+// excuseFor records whether an end and its peer may fail because of a fault.
 func (e *end) excuseFor(f *Fault) {
 	w := e.w
 	if !w.meets(f, e) {
@@ -227,24 +205,22 @@ func (e *end) excuseFor(f *Fault) {
 	}
 	switch {
 	case f.Kind == FaultBadKey:
-		e.mayFail, e.peer.mayFail = true, true
-		return
+		e.mayFailFor(0)
 	case f.Kind == FaultCrash || f.Kind == FaultRestart:
-		for _, one := range []*end{e, e.peer} {
-			one.mayFail, one.bereft = true, true
-		}
-		return
+		e.mayFailFor(0)
+		e.bereft, e.peer.bereft = true, true
 	case f.Kind == FaultCQ && e.onlyOn(f.Rail%len(w.links)):
-		// It does not come back, and no other rail has a lane.
-	case w.plan.Failover:
-		return
-	case f.fatal() || (f.outage() && w.outage > survivable):
-	default:
-		return
+		e.mayFailFor(1) // The CQ does not recover, and no other rail has a lane.
+	case !w.plan.Failover && (f.fatal() || (f.Kind.uses(silences) && w.outage > survivable)):
+		e.mayFailFor(1)
 	}
+}
+
+// mayFailFor lets both ends of a connection fail, and adds to their reasons.
+func (e *end) mayFailFor(reasons int) {
 	for _, one := range []*end{e, e.peer} {
 		one.mayFail = true
-		one.reasons++
+		one.reasons += reasons
 	}
 }
 
@@ -258,7 +234,7 @@ func (e *end) onlyOn(rail int) bool {
 	return true
 }
 
-// meets reports whether a fault touches an end or its peer.
+// meets reports whether a fault affects an end or its peer.
 func (w *world) meets(f *Fault, e *end) bool {
 	uses := func(t targets) bool { return f.Kind.uses(t) }
 	hosts := len(w.hosts)

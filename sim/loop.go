@@ -3,16 +3,15 @@ package sim
 import "time"
 
 const (
-	// maxTurns bounds a run: a world that needs more is in a loop.
+	// maxTurns bounds a run. A world that needs more turns hangs.
 	maxTurns = 2_000_000
-	// stillTurns is how often everybody may look and find nothing to do, with nothing due
-	// later, before the world counts as stuck: what a NIC has refused is tried again by
-	// the next poll, and one poll for one completion takes 64 of a CQ at the most, whether
-	// there is anything to report in them or not.
+	// stillTurns is how many turns without progress mean that the world is stuck, if nothing is due.
+	// It is not 1, because the next poll retries refused posts, and a poll takes at most 64
+	// completions of a CQ, of which it may report none.
 	stillTurns = 200
 )
 
-// limit is how long a world may go on after its last fault was over.
+// limit is the time at which a world must be done.
 func (w *world) limit() int64 {
 	if w.plan.Failover {
 		return w.healed + int64(300*time.Second)
@@ -20,9 +19,9 @@ func (w *world) limit() int64 {
 	return w.healed + int64(60*time.Second)
 }
 
-// run lets the world go on until all is done, or something is wrong.
+// run runs the world until it is done or a promise is broken.
 func (w *world) run() {
-	for w.failure == nil && w.phase != phaseDone {
+	for !w.failed() && w.phase != phaseDone {
 		for do, ok := w.agenda.take(w.now); ok; do, ok = w.agenda.take(w.now) {
 			if do != nil {
 				do()
@@ -42,11 +41,11 @@ func (w *world) run() {
 				h.wake()
 			}
 		}
-		if w.failure != nil {
+		if w.failed() {
 			return
 		}
-		if w.stats.turns++; w.stats.turns > maxTurns {
-			w.fail("progress", "", "the world does not come to an end after %d turns: %s", w.stats.turns, w.outstanding())
+		if w.report.Turns++; w.report.Turns > maxTurns {
+			w.fail("progress", "", "the world is not done after %d turns: %s", w.report.Turns, w.outstanding())
 			return
 		}
 		if w.advance() || progress {
@@ -56,14 +55,14 @@ func (w *world) run() {
 		if w.jump() {
 			w.still = 0
 		} else if w.still++; w.still == stillTurns {
-			w.fail("progress", "", "nothing is due any more: %s", w.outstanding())
+			w.fail("progress", "", "stuck, nothing is due: %s", w.outstanding())
 		} else {
 			w.wake()
 		}
 	}
 }
 
-// jump moves time to when something is due next. It reports false if nothing is.
+// jump advances time to the next event. It reports false if there is none.
 func (w *world) jump() bool {
 	next := w.agenda.next()
 	for _, l := range w.links {
@@ -87,12 +86,12 @@ func (w *world) jump() bool {
 	}
 	w.now = max(next, w.now+int64(w.plan.Quantum))
 	if w.now > w.limit() {
-		w.fail("progress", "", "not done %v after the last fault was over: %s", time.Duration(w.now-w.healed), w.outstanding())
+		w.fail("progress", "", "not done %v after the last fault ended: %s", time.Duration(w.now-w.healed), w.outstanding())
 	}
 	return true
 }
 
-// wake makes everybody look, each after a while of its own.
+// wake makes every host poll soon.
 func (w *world) wake() {
 	for _, h := range w.hosts {
 		h.wake()
@@ -109,7 +108,7 @@ func (h *host) wake() {
 	}
 }
 
-// awake reports whether a host looks now.
+// awake reports whether a host polls now.
 func (h *host) awake() bool {
 	if h.w.now < h.look || h.w.now < h.paused {
 		return false
@@ -118,7 +117,7 @@ func (h *host) awake() bool {
 	return true
 }
 
-// advance begins the next phase if this one is done, and reports whether it did.
+// advance starts the next phase if this one is done. It reports whether it did.
 func (w *world) advance() bool {
 	switch w.phase {
 	case phaseWork:
@@ -156,5 +155,5 @@ func (w *world) all(f func(*end) bool) bool {
 	return true
 }
 
-// idle reports whether an application has nothing more to post.
+// idle reports whether an application has nothing left to post.
 func (e *end) idle() bool { return len(e.backlog) == 0 && (e.budget == 0 || e.failed) }

@@ -8,17 +8,18 @@ import (
 	"ibverbx/verbs"
 )
 
-// Pool keeps what worlds use one after the other: memory for NICs, and a table of random
-// bytes that all contents are taken from. It is for one goroutine at a time.
+// Pool keeps what one world after another uses: memory for NICs, and a table of random bytes. Only
+// one goroutine may use it at a time.
 type Pool struct {
-	table []byte
+	table []byte                  // all contents are pieces of it
 	free  map[int][]*verbs.Memory // by size
 }
 
-// Contents are pieces of a table: two that begin at different places have nothing in
-// common, and to compare one costs as much as to compare two buffers.
 const (
-	maxMessage   = 256 << 10
+	// maxMessage is the largest request in bytes.
+	maxMessage = 256 << 10
+	// contentSpace is the number of contents. Content n begins at byte n of the table, so contents
+	// with different numbers differ.
 	contentSpace = 512 << 10
 )
 
@@ -35,7 +36,7 @@ func NewPool() *Pool {
 	return p
 }
 
-// content returns n bytes of the content that begins at from.
+// content returns the first n bytes of a content.
 func (p *Pool) content(from uint32, n int) []byte { return p.table[from:][:n] }
 
 // take returns memory of at least size bytes.
@@ -48,10 +49,10 @@ func (p *Pool) take(size int) (*verbs.Memory, error) {
 	return verbs.AllocMemory(rounded, nil)
 }
 
-// give takes memory back.
+// give returns memory to the pool.
 func (p *Pool) give(m *verbs.Memory) { p.free[m.Len()] = append(p.free[m.Len()], m) }
 
-// Close frees the memory. It fails if a world has left some of it registered.
+// Close frees the memory. It fails if some of it is still registered.
 func (p *Pool) Close() error {
 	var errs []error
 	for size, l := range p.free {

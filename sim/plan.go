@@ -8,83 +8,80 @@ import (
 	"ibverbx/verbs"
 )
 
-// Plan is a world in which nothing is left open: what is built, what is sent, and what goes
-// wrong when. Only contents and small choices still come from the seed.
+// Plan describes a world completely: hosts, networks, traffic and faults. Only contents and small
+// choices still depend on the seed.
 type Plan struct {
-	// Name is that of the scenario.
-	Name string
-	Seed uint64
-	// Hosts are joined by Rails, each a network of its own.
-	Hosts    int
-	Rails    []RailPlan
-	Connects []ConnectPlan
-	Work     WorkPlan
-	Faults   []Fault
-	Expect   Expectation
-	// Shared is how many receives the SRQs of a host hold, 0 if lanes have their own.
+	Name     string        // name of the scenario
+	Seed     uint64        // seed of contents and small choices
+	Hosts    int           // number of hosts
+	Rails    []RailPlan    // networks; each host has a NIC on every one
+	Connects []ConnectPlan // connections
+	Work     WorkPlan      // what applications do
+	Faults   []Fault       // what goes wrong
+	Expect   Expectation   // what must come of it
+	// Shared is the number of receives in the SRQs of a host. 0 means that each lane has its own.
 	Shared int
 	// Failover gives every VirtualQP a control channel.
 	Failover bool
-	// KeepAtomics lets an atomic in doubt fail by itself.
+	// KeepAtomics is Config.KeepAtomics: an atomic in doubt fails alone.
 	KeepAtomics bool
-	// Goodput is the least share, in hundredths of a percent, of what the rails can carry
-	// that ends a must reach. 0 is not to measure it.
+	// Goodput is the lowest allowed ratio of the goodput of ends a to the capacity of the rails, in
+	// hundredths of a percent. 0 means that it is not measured.
 	Goodput int
-	// Quantum is the least that time moves on at once.
+	// Quantum is the smallest step of time.
 	Quantum time.Duration
 }
 
-// RailPlan is one network.
+// RailPlan describes one network.
 type RailPlan struct {
-	MTU           verbs.MTU
-	Window, Queue int
-	Impairment    softnic.Impairment
-	// PortRate and PortQueue are of the switch port in front of every NIC; a rate of 0 is
-	// no switch.
-	PortRate  float64
-	PortQueue int
-	// Paths is how many equal ways lead from one host to another, each with a rate and a
-	// queue of its own and up to Skew more delay; a rate of 0 is without limit. A flow is
-	// pinned to one of them.
-	Paths     int
-	PathRate  float64
-	PathQueue int
-	Skew      time.Duration
+	MTU        verbs.MTU          // MTU of the ports
+	Window     int                // most packets of a QP in flight
+	Queue      int                // most packets of a NIC in flight
+	Impairment softnic.Impairment // loss, delay and rate of the wire
+	PortRate   float64            // bytes per second of the switch port at every NIC, 0 for no switch
+	PortQueue  int                // bytes that may wait at the switch port
+	Paths      int                // equal paths between two hosts; a flow is pinned to one
+	PathRate   float64            // bytes per second of a path, 0 for no limit
+	PathQueue  int                // bytes that may wait for a path
+	Skew       time.Duration      // largest delay that a path adds
 }
 
-// ConnectPlan is a connection of two VirtualQPs.
+// ConnectPlan describes a connection of two VirtualQPs.
 type ConnectPlan struct {
-	From, To        int // hosts
-	Lanes           int
-	TrackSingleLane bool
-	Scheme          ibverbx.Scheme
-	Policy          ibverbx.Policy
-	Fragment        uint32
-	Ends            [2]EndPlan
+	From            int            // host of end a
+	To              int            // host of end b
+	Lanes           int            // data lanes
+	TrackSingleLane bool           // Config.TrackSingleLane
+	Scheme          ibverbx.Scheme // Config.Scheme
+	Policy          ibverbx.Policy // Config.Policy
+	Fragment        uint32         // Config.FragmentSize in bytes
+	Ends            [2]EndPlan     // ends a and b
 }
 
-// EndPlan is what may differ between the two ends of a connection.
+// EndPlan describes one end of a connection.
 type EndPlan struct {
-	SendDepth, RecvDepth   int
-	LaneDepth, NotifyDepth int
-	SignalInterval         int
-	Receives               int // that the application keeps posted, of each kind
-	Messages               int // that it sends
+	SendDepth      int // requests outstanding
+	RecvDepth      int // receives outstanding
+	LaneDepth      int // physical requests of a lane
+	NotifyDepth    int // receives that the engine keeps on a lane
+	SignalInterval int // physical requests that share a completion
+	Receives       int // receives of each kind that the application keeps posted
+	Messages       int // requests that the application makes
 }
 
-// WorkPlan is what the applications do.
+// WorkPlan describes what the applications do. Shares are in hundredths of a percent.
 type WorkPlan struct {
-	Sizes   [2]int // least and most bytes of a request
-	Ops     OpSet
-	Burst   int           // requests of one post at the most
-	Gap     time.Duration // between two posts at the most
-	Batch   int           // completions of one poll at the most
-	Polls   time.Duration // time between two polls of a host at the most
-	Inline  int           // of 100 small requests so many are inline
-	Fence   int           // of 100 requests so many are fenced
-	Silent  int           // of 100 requests so many are not signaled
-	Scatter int           // of 100 requests so many have several pieces
-	Room    int           // of the largest requests so many fit an end's memory
+	Sizes   [2]int        // smallest and largest request in bytes
+	Ops     OpSet         // kinds of requests
+	Burst   int           // most requests in one post
+	Gap     time.Duration // longest time between two posts
+	Batch   int           // most completions in one poll
+	Polls   time.Duration // longest time between two polls of a host
+	Inline  int           // share of small requests that are inline
+	Fence   int           // share of requests that are fenced
+	Silent  int           // share of requests that are unsignaled
+	Scatter int           // share of requests that have several pieces
+	Room    int           // how many of the largest requests fit the memory of an end
 }
 
 // OpSet is a set of kinds of requests.
@@ -103,26 +100,22 @@ const (
 
 var opNames = [...]string{"write", "imm", "read", "send", "atomic"}
 
-// Expectation is what a scenario wants of its VirtualQPs.
+// Expectation is what a scenario expects of its VirtualQPs.
 type Expectation uint8
 
 // Expectations.
 const (
-	// ExpectContract holds the contract: a VirtualQP may fail only if a fault gave it
-	// reason to.
-	ExpectContract Expectation = iota
-	// ExpectSuccess says that no VirtualQP fails, whatever the faults.
-	ExpectSuccess
-	// ExpectFailure says that at least one VirtualQP fails.
-	ExpectFailure
+	ExpectContract Expectation = iota // A VirtualQP fails only if a fault gives it a reason.
+	ExpectSuccess                     // No VirtualQP fails.
+	ExpectFailure                     // At least one VirtualQP fails.
 )
 
 var expectNames = [...]string{"contract", "success", "failure"}
 
-// direct reports whether a connection passes everything straight through.
+// direct reports whether a connection passes requests through to its only lane, without failover.
 func (c *ConnectPlan) direct() bool { return c.Lanes == 1 && !c.TrackSingleLane }
 
-// completions bounds what a CQ must hold for one end of the connection.
+// completions is how many completions a CQ must hold for one end of the connection.
 func (c *ConnectPlan) completions(e *EndPlan) int {
 	return (c.Lanes + 2) * (e.LaneDepth + max(e.NotifyDepth, e.RecvDepth))
 }

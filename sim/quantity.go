@@ -11,15 +11,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// unit is how a setting is written. All values are whole numbers inside.
+// unit is how a setting is written. Every value is stored as an integer.
 type unit uint8
 
 const (
 	unitCount   unit = iota
 	unitBytes        // 4096, 64KiB
-	unitPercent      // 2%, 0.05%: in hundredths of a percent
-	unitTime         // 5us, 20ms: in nanoseconds
-	unitRate         // 1GB/s, none: in bytes per second
+	unitPercent      // 2%, 0.05%; stored in hundredths of a percent
+	unitTime         // 5us, 20ms; stored in nanoseconds
+	unitRate         // 1GB/s, none; stored in bytes per second
 	unitSwitch       // on, off
 	unitScheme
 	unitPolicy
@@ -28,7 +28,7 @@ const (
 
 var switchNames = []string{"off", "on"}
 
-// parseValue reads one value of a unit.
+// parseValue parses one value of a unit.
 func parseValue(u unit, s string) (int64, error) {
 	switch u {
 	case unitPercent:
@@ -72,7 +72,7 @@ func parseValue(u unit, s string) (int64, error) {
 	}
 }
 
-// scale is what a letter behind a number means.
+// scale is the factor of the letters after a number.
 type scale struct {
 	letters string
 	factor  float64
@@ -98,7 +98,7 @@ func parseName(s string, names []string) (int64, error) {
 	return 0, fmt.Errorf("%q: want one of %s", s, strings.Join(names, ", "))
 }
 
-// formatValue writes a value so that parseValue reads the same one.
+// formatValue writes a value so that parseValue returns the same one.
 func formatValue(u unit, v int64) string {
 	switch u {
 	case unitPercent:
@@ -123,10 +123,10 @@ func formatValue(u unit, v int64) string {
 	}
 }
 
-// pinned is what a scenario says of a setting: one value, or a range to draw from.
+// pinned is the value of a setting in a scenario, or the range to draw it from.
 type pinned struct{ low, high int64 }
 
-// parsePin reads a value or a range, low..high.
+// parsePin parses a value or a range, low..high.
 func parsePin(u unit, s string) (pinned, error) {
 	low, high, isRange := strings.Cut(s, "..")
 	a, err := parseValue(u, low)

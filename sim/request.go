@@ -2,34 +2,34 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 
 	"ibverbx"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-// request is one send of an end and what is expected of it.
+// request is one request of an end and its expected result.
 type request struct {
-	id      uint64
+	id      uint64 // index in end.sends, and the WRID
 	wr      ibverbx.SendWR
-	length  int
-	content uint32
-	local   *span // nil if it has no bytes
-	remote  *span // nil if it writes nothing
-	pin     *request
-	pinned  bool // a later request reads what this one writes
-	// bad says that it names a key that is not valid.
-	bad bool
-	// word and place are those of an atomic: on which counter, and its number among those of
-	// the counter. doubted says that it failed and its VirtualQP did not.
-	word, place     int
-	shared, doubted bool
+	length  int      // bytes
+	content uint32   // content of its bytes
+	local   *span    // nil if it has no bytes
+	remote  *span    // nil if it writes nothing
+	pin     *request // WRITE whose bytes this READ fetches, nil if there is none
+	pinned  bool     // a later READ fetches the bytes of this WRITE
+	bad     bool     // it uses an invalid key
+	word    int      // counter of an atomic
+	place   int      // number of an atomic among those of its counter, from 1
+	shared  bool     // the counter of an atomic is the shared one
+	doubted bool     // an atomic that failed while its VirtualQP goes on
 
-	posted   int64
-	late     bool // posted after the VirtualQP had failed
-	done     bool
+	posted   int64 // time of the post
+	late     bool  // posted after the VirtualQP had failed
+	done     bool  // it has ended, and status is set
 	status   verbs.Status
-	told     bool // the peer was told of it
+	told     bool // the peer was notified of it
 	verified bool // its bytes were seen at the peer
 }
 
@@ -55,14 +55,14 @@ func (e *end) makeRequest() *request {
 	w, rng := e.w, e.w.rng
 	p := &w.plan.Work
 	r := &request{id: uint64(len(e.sends) + len(e.backlog)), content: uint32(rng.IntN(contentSpace))}
-	percent := func(n int) bool { return rng.IntN(100) < n }
+	percent := func(share int) bool { return rng.IntN(100) < share/100 }
 	if !percent(p.Silent) || e.mustSignal() {
 		r.wr.Flags |= verbs.SendSignaled
 	}
 	if percent(p.Fence) {
 		r.wr.Flags |= verbs.SendFence
 	}
-	if percent(10) {
+	if percent(1000) {
 		r.wr.Flags |= verbs.SendSolicited
 	}
 	r.wr.WRID, r.wr.Imm = r.id, rng.Uint32()
@@ -87,7 +87,7 @@ func (e *end) makeRequest() *request {
 		r.wr.Remote = e.peer.host.remote
 	}
 	if !e.fill(r, percent(p.Inline), percent(p.Scatter)) {
-		if r.remote != nil { // the newest of its zone
+		if r.remote != nil {
 			r.remote.ended = true
 			r.remote.zone.release()
 		}
@@ -107,13 +107,10 @@ func (e *end) makeRequest() *request {
 	return r
 }
 
-// mustSignal says that a VirtualQP which passes everything through would run out of slots
-// without a completion.
+// mustSignal reports whether a VirtualQP that passes requests through would run out of slots without
+// a completion.
 func (e *end) mustSignal() bool {
-	if !e.straight() {
-		return false
-	}
-	return e.silentRun+1 >= max(e.plan.LaneDepth/2, 1)
+	return e.straight() && e.silentRun+1 >= max(e.plan.LaneDepth/2, 1)
 }
 
 func (w *world) drawOp() OpSet {
@@ -124,7 +121,7 @@ func (w *world) drawOp() OpSet {
 	}
 }
 
-// drawSize is mostly small, and now and then anything that the plan allows.
+// drawSize draws a length. Most are small, one in eight is anything that the plan allows.
 func (w *world) drawSize(op OpSet) int {
 	low, high := w.plan.Work.Sizes[0], w.plan.Work.Sizes[1]
 	if op == OpSend {
@@ -147,7 +144,7 @@ func (w *world) drawSize(op OpSet) int {
 	}
 }
 
-// aim gives a WRITE a range of the peer's memory, and fills that with something else.
+// aim gives a WRITE a range of the peer's memory, and fills the range with another content.
 func (e *end) aim(r *request) bool {
 	r.wr.Remote = e.peer.host.remote
 	if r.length == 0 {
@@ -163,8 +160,7 @@ func (e *end) aim(r *request) bool {
 	return true
 }
 
-// aimRead makes a READ fetch from what never changes or, if it is fenced, from what the
-// WRITE before it leaves.
+// aimRead makes a READ fetch constant bytes or, with a fence, the bytes of the WRITE before it.
 func (e *end) aimRead(r *request) {
 	r.wr.Remote = e.peer.host.remote
 	last := e.lastMade()
@@ -179,7 +175,7 @@ func (e *end) aimRead(r *request) {
 	r.wr.RemoteOffset = uint64(e.peer.library.off + off)
 }
 
-// lastMade is the newest request that was made, nil if there is none that has not ended.
+// lastMade is the newest request that has not ended, nil if there is none.
 func (e *end) lastMade() *request {
 	if n := len(e.backlog); n > 0 {
 		return e.backlog[n-1]
@@ -213,7 +209,7 @@ func (e *end) fill(r *request, inline, scatter bool) bool {
 	case fetches:
 		r.local.allow = setOf(softnic.TouchScatter)
 	case r.wr.Flags&verbs.SendInline != 0:
-		r.local.allow = setOf(softnic.TouchInline) // within the post
+		r.local.allow = setOf(softnic.TouchInline) // Only PostSend reads it.
 	}
 	if r.remote != nil {
 		r.remote.allow = setOf(softnic.TouchRemoteWrite)
@@ -221,8 +217,8 @@ func (e *end) fill(r *request, inline, scatter bool) bool {
 	return true
 }
 
-// cut makes the local bytes of a request of several pieces, which lie in its range in the
-// opposite order, and puts the content there.
+// cut divides the local bytes of a request into pieces, which lie in its range in reverse order. It
+// writes the content of a request that sends.
 func (e *end) cut(r *request, pieces int, source bool) {
 	var sges [ibverbx.MaxSGE]ibverbx.SGE
 	done, end := 0, r.length
@@ -244,10 +240,10 @@ func (e *end) cut(r *request, pieces int, source bool) {
 	r.wr.SetSGE(sges[:pieces]...)
 }
 
-// wrongRemote is the memory of the host under keys that nobody has.
+// wrongRemote is the memory of the host with invalid keys.
 func (h *host) wrongRemote() *ibverbx.RemoteRegion {
 	m := *h.remote
-	m.RKeys = append([]uint32(nil), m.RKeys...)
+	m.RKeys = slices.Clone(m.RKeys)
 	for i := range m.RKeys {
 		m.RKeys[i] ^= 0x5aa5 << 16
 	}

@@ -21,10 +21,10 @@ func TestCheckGone(t *testing.T) {
 		{"another error", ibverbx.ErrDeadline, time.Second, 0, true},
 		{"another reason", ibverbx.ErrDeadline, time.Second, 1, false},
 	} {
-		w := &world{now: int64(time.Minute + c.after)}
-		e := &end{w: w, replaced: int64(time.Minute), reasons: c.other}
-		if e.checkGone(c.err); (w.failure != nil) != c.bad {
-			t.Errorf("%s: failure = %v, want one: %v", c.name, w.failure, c.bad)
+		w := &world{report: &Report{}, now: int64(time.Minute + c.after)}
+		e := &end{w: w, endState: endState{replaced: int64(time.Minute), reasons: c.other}}
+		if e.checkGone(c.err); (w.failed()) != c.bad {
+			t.Errorf("%s: failure = %v, want one: %v", c.name, w.report.Failure, c.bad)
 		}
 	}
 }

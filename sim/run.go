@@ -7,21 +7,21 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-// Options are how a plan is run.
+// Options say how a plan is run.
 type Options struct {
-	// Pool is where memory comes from. Nil is an error.
+	// Pool provides memory. It must not be nil.
 	Pool *Pool
-	// Trace gets one line of JSON for everything that happens. Nil means no trace.
+	// Trace receives one line of JSON for every event. Nil means no trace.
 	Trace io.Writer
 
-	// wrap stands between the engine and a NIC, tamper and meddle between the world and
-	// the engine: tests plant faults with them that the checkers must find.
-	wrap   func(verbs.Context) verbs.Context
+	// wrap replaces the context of a NIC. Tests use it to plant mistakes below the engine.
+	wrap func(verbs.Context) verbs.Context
+	// tamper replaces Poll. Tests use it to plant mistakes above the engine.
 	tamper func(poll pollFunc) pollFunc
+	// meddle replaces PostSend. Tests use it to plant mistakes above the engine.
 	meddle func(post postFunc) postFunc
 }
 
@@ -30,15 +30,16 @@ type (
 	postFunc = func([]ibverbx.SendWR) (int, error)
 )
 
-// Failure is a promise that was not kept.
+// Failure is a broken promise.
 type Failure struct {
-	// Check is the checker that saw it.
+	// Check is the checker that reports it.
 	Check string `json:"check"`
-	// End is the end of a connection that it happened to, empty if it is not of one.
+	// End is the end of a connection at which it happened, such as 0a. It may be empty.
 	End string `json:"end,omitempty"`
-	// At is when, in virtual time.
-	At   time.Duration `json:"at_ns"`
-	Text string        `json:"text"`
+	// At is the virtual time.
+	At time.Duration `json:"at_ns"`
+	// Text says what happened.
+	Text string `json:"text"`
 }
 
 func (f *Failure) Error() string {
@@ -49,86 +50,102 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("%s: at %v:%s %s", f.Check, f.At, where, f.Text)
 }
 
-// Report is what a run was.
-type Report struct {
-	Plan    *Plan
-	Failure *Failure // nil if every promise was kept
-	// Messages counts requests, and Bytes what they carried.
-	Messages, Bytes int
-	// Faults counts what happened, by kind.
-	Faults [numFaults]int
-	// FailedQPs counts VirtualQPs that ended in an error.
-	FailedQPs int
-	// Deaths counts lanes that were lost, and Replayed what left over another one then.
-	Deaths, Replayed uint64
-	// Goodput is what ends a carried, in bytes per second, and Capacity what the rails can
-	// carry, if the plan wants that to be measured.
-	Goodput, Capacity float64
-	// Turns counts how often everybody looked.
-	Turns int
-	// Virtual is how long the world lasted.
-	Virtual time.Duration
-	// NICs is the sum of what all NICs counted.
-	NICs softnic.Stats
+// Totals counts what happened in one world or in several.
+type Totals struct {
+	Messages  int           // requests posted
+	Bytes     int           // payload of the requests posted
+	FailedQPs int           // VirtualQPs that ended in an error
+	Virtual   time.Duration // virtual time that passed
+	Packets   uint64        // packets sent by all NICs
+	Resent    uint64        // packets sent again
+	Timeouts  uint64        // acknowledgement timers that fired
+	RNRs      uint64        // RNR NAKs sent
+	Deaths    uint64        // lanes that were lost
+	Replayed  uint64        // requests of lost lanes that were sent over another lane
 }
 
-// Run builds the world of a plan, lets it run, and says what came of it. A panic is a failure
-// like any other, but leaves memory behind.
+func (t *Totals) add(o *Totals) {
+	t.Messages += o.Messages
+	t.Bytes += o.Bytes
+	t.FailedQPs += o.FailedQPs
+	t.Virtual += o.Virtual
+	t.Packets += o.Packets
+	t.Resent += o.Resent
+	t.Timeouts += o.Timeouts
+	t.RNRs += o.RNRs
+	t.Deaths += o.Deaths
+	t.Replayed += o.Replayed
+}
+
+// Report is the result of one run.
+type Report struct {
+	Totals
+	Plan *Plan
+	// Failure is the first broken promise. Nil means that every promise was kept.
+	Failure *Failure
+	// Faults counts the faults that happened, by kind.
+	Faults [numFaults]int
+	// Goodput is the rate of all ends a together in bytes per second, 0 if it is not measured.
+	Goodput float64
+	// Capacity is what the rails can carry in bytes per second, 0 if it is not measured.
+	Capacity float64
+	// Turns counts the rounds in which every host could poll and post.
+	Turns int
+}
+
+// Run builds the world of a plan, runs it and reports the result. A panic counts as a failure, but
+// the memory of that world is not returned to the pool.
 func (p *Plan) Run(o Options) (report *Report) {
-	w := &world{}
+	report = &Report{Plan: p}
+	w := &world{report: report}
 	defer func() {
 		if x := recover(); x != nil {
-			// A lock may be held: nothing of the world can be closed any more.
+			// Locks may be held, so nothing can be closed.
 			w.fail("panic", "", "%v\n%s", x, debug.Stack())
-			report = &Report{Plan: p, Failure: w.failure, Messages: w.stats.messages, Faults: w.stats.faults}
 		}
 	}()
 	if err := w.build(p, &o); err != nil {
-		w.fail("world", "", "it could not be built: %v", err)
+		w.fail("world", "", "cannot build the world: %v", err)
 	} else {
 		w.run()
 	}
-	nics := w.nicStats()
-	deaths, replayed := w.laneStats()
+	w.total()
 	w.verdict()
 	if err := w.trace.flush(); err != nil {
-		w.fail("world", "", "the trace could not be written: %v", err)
-	}
-	report = &Report{
-		Plan: p, Failure: w.failure, Messages: w.stats.messages, Bytes: w.stats.bytes, Faults: w.stats.faults,
-		FailedQPs: w.stats.failedQPs, Deaths: deaths, Replayed: replayed, Turns: w.stats.turns, Virtual: time.Duration(w.now), NICs: nics,
-	}
-	if p.Goodput > 0 {
-		report.Goodput, report.Capacity = w.meter.rate(), w.capable
+		w.fail("world", "", "cannot write the trace: %v", err)
 	}
 	return report
 }
 
-// fail notes that a promise was broken. The first one counts: what follows may follow from
-// it.
+// fail records a broken promise. Only the first counts, because it may cause others.
 func (w *world) fail(check, end, format string, args ...any) {
-	if w.failure == nil {
-		w.failure = &Failure{Check: check, End: end, At: time.Duration(w.now), Text: fmt.Sprintf(format, args...)}
+	if !w.failed() {
+		w.report.Failure = &Failure{Check: check, End: end, At: time.Duration(w.now), Text: fmt.Sprintf(format, args...)}
 	}
 }
 
 func (e *end) fail(check, format string, args ...any) { e.w.fail(check, e.name, format, args...) }
 
-// nicStats adds up what all NICs counted.
-func (w *world) nicStats() (sum softnic.Stats) {
+// failed reports whether a promise was broken.
+func (w *world) failed() bool { return w.report.Failure != nil }
+
+// total adds the counters of NICs and lanes to the report.
+func (w *world) total() {
+	r := w.report
+	r.Virtual = time.Duration(w.now)
 	for _, h := range w.hosts {
 		for _, nic := range h.nics {
 			s := nic.Stats()
-			sum.PacketsSent += s.PacketsSent
-			sum.Retransmits += s.Retransmits
-			sum.Timeouts += s.Timeouts
-			sum.NAKsSent += s.NAKsSent
-			sum.RNRNAKsSent += s.RNRNAKsSent
-			sum.Duplicates += s.Duplicates
-			sum.OutOfOrder += s.OutOfOrder
-			sum.BadICRC += s.BadICRC
-			sum.PortDownDrops += s.PortDownDrops
+			r.Packets += s.PacketsSent
+			r.Resent += s.Retransmits
+			r.Timeouts += s.Timeouts
+			r.RNRs += s.RNRNAKsSent
 		}
 	}
-	return sum
+	for _, e := range w.ends {
+		for _, l := range e.qp.Stats().Lanes {
+			r.Deaths += l.Deaths
+			r.Replayed += l.Replayed
+		}
+	}
 }

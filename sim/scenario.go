@@ -6,35 +6,35 @@ import (
 	"strings"
 )
 
-// Scenario is a text that says what of a world is fixed. A seed decides the rest.
+// Scenario is a text that fixes a part of a world. A seed decides the rest.
 type Scenario struct {
-	Name string
-	// About is one sentence, from the text.
-	About string
-	// pins are settings by place and name: "loss" or "rail 1 loss".
-	pins   map[string]pinned
+	Name  string
+	About string // one sentence from the text
+
+	pins   map[string]pinned // settings by place and name, such as "loss" or "rail 1 loss"
 	ops    OpSet
-	kinds  []FaultKind // that the seed chooses from
+	kinds  []FaultKind // kinds of random faults, empty for the default
 	faults []faultLine
 	expect Expectation
 	sweeps []sweep
 	text   string
 }
 
-// faultLine is a fault that the scenario names.
+// faultLine is a fault of a scenario.
 type faultLine struct {
 	kind FaultKind
-	end  int
-	pins map[string]pinned
+	end  int               // index of the end, -1 if it is drawn
+	pins map[string]pinned // settings by name
 }
 
-// sweep runs the scenario once for every value of a word.
+// sweep runs the scenario once for every value of a variable.
 type sweep struct {
-	word     string
-	from, to int
+	word string // name of the variable, without $
+	from int    // first value
+	to   int    // last value
 }
 
-// Parse reads a scenario. An error names the line.
+// Parse parses a scenario. An error names the line.
 func Parse(name, text string) (*Scenario, error) {
 	s := &Scenario{Name: name, pins: make(map[string]pinned), text: text, ops: allOps}
 	for i, line := range strings.Split(text, "\n") {
@@ -78,13 +78,11 @@ func (s *Scenario) line(words []string) (err error) {
 		return s.fault(words[1:])
 	case "sweep":
 		return s.parseSweep(words[1:])
-	case "rail", "connection":
-		return s.scoped(words)
-	case "end":
+	case "rail", "connection", "end":
 		return s.scoped(words)
 	}
 	for _, list := range scopes {
-		if set := settingNamed(list, words[0]); set != nil {
+		if settingNamed(list, words[0]) != nil {
 			return s.pin("", list, words)
 		}
 	}
@@ -113,10 +111,10 @@ func parseOps(words []string) (ops OpSet, err error) {
 	return ops, nil
 }
 
-// scoped reads settings of one rail, connection or end.
+// scoped parses settings of one rail, connection or end.
 func (s *Scenario) scoped(words []string) error {
 	if len(words) < 4 {
-		return fmt.Errorf("%s takes its number and settings, each a name and a value", words[0])
+		return fmt.Errorf("%s takes its number and settings: pairs of a name and a value", words[0])
 	}
 	list := map[string][]setting{"rail": railSettings, "connection": connectSettings, "end": endSettings}[words[0]]
 	if words[0] == "end" {
@@ -129,17 +127,17 @@ func (s *Scenario) scoped(words []string) error {
 	return s.pin(words[0]+" "+words[1]+" ", list, words[2:])
 }
 
-// parseEnd reads the name of an end: the number of its connection and a or b.
+// parseEnd parses the name of an end: the number of its connection, and a or b.
 func parseEnd(word string) (int, error) {
 	if n := len(word); n >= 2 && (word[n-1] == 'a' || word[n-1] == 'b') {
 		if i, err := strconv.Atoi(word[:n-1]); err == nil && i >= 0 {
 			return 2*i + int(word[n-1]-'a'), nil
 		}
 	}
-	return 0, fmt.Errorf("end %q: want the number of a connection and a or b, such as 0a", word)
+	return 0, fmt.Errorf("end %q: want the number of a connection, and a or b, such as 0a", word)
 }
 
-// pin reads pairs of names and values.
+// pin parses pairs of names and values.
 func (s *Scenario) pin(place string, list []setting, words []string) error {
 	return parsePins(list, words, func(set *setting, p pinned) { s.pins[place+set.name] = p })
 }
@@ -154,7 +152,7 @@ func parsePins(list []setting, words []string, put func(*setting, pinned)) error
 			return fmt.Errorf("%s has no value", words[0])
 		}
 		if strings.HasPrefix(words[1], "$") {
-			continue // known when the sweep is
+			continue // Plans parses it again with a value.
 		}
 		p, err := parsePin(set.unit, words[1])
 		if err != nil {
@@ -168,7 +166,7 @@ func parsePins(list []setting, words []string, put func(*setting, pinned)) error
 	return nil
 }
 
-// fault reads a fault with its place and time.
+// fault parses a fault with its place and time.
 func (s *Scenario) fault(words []string) error {
 	if len(words) == 0 {
 		return fmt.Errorf("fault takes a kind")
@@ -201,11 +199,10 @@ func (s *Scenario) parseSweep(words []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("sweep takes a word and a range, such as: sweep k 0..63")
+	return fmt.Errorf("sweep takes a word and a range of at most 4096 values, such as: sweep k 0..63")
 }
 
-// Plans returns the worlds of a seed: one, or one for each value that the scenario sweeps;
-// with two sweeps, for each pair.
+// Plans returns the worlds of a seed. A sweep gives one for each value, two sweeps one for each pair.
 func (s *Scenario) Plans(seed uint64) ([]*Plan, error) {
 	texts := []string{s.text}
 	for _, w := range s.sweeps {

@@ -1,87 +1,164 @@
 package sim
 
-// setting is one thing that a scenario can fix, by name.
+import "reflect"
+
+// setting is a named value that a scenario can fix.
 type setting struct {
 	name      string
 	unit      unit
-	low, high int64 // what is legal
-	about     string
+	low, high int64
+	// draw chooses a value if the scenario fixes none.
+	draw func(*drawer) int64
 }
 
-// The settings of a world, a rail, a connection, an end and a fault. The values methods of the plans
-// return them in the same order.
+// The settings of a world, its work, a rail, a connection, an end and a fault. Each list has the
+// order of the method fields of its plan, which is also the order in which values are drawn.
 var (
-	planSettings = []setting{
-		{"hosts", unitCount, 2, 4, "number of hosts"},
-		{"rails", unitCount, 1, 4, "number of networks that join them"},
-		{"connections", unitCount, 1, 8, "number of pairs of VirtualQPs"},
-		{"shared", unitCount, 0, 1024, "receives in the SRQs of a host, 0 for queues of each lane"},
-		{"failover", unitSwitch, 0, 1, "whether VirtualQPs have a control channel"},
-		{"keep-atomics", unitSwitch, 0, 1, "whether an atomic in doubt leaves its VirtualQP up, with failover"},
-		{"quantum", unitTime, 0, 1e9, "smallest step of time"},
-		{"goodput", unitPercent, 0, 10000, "smallest share of the capacity of the rails that ends a must reach, 0% to not measure"},
-		{"sizes", unitBytes, 0, maxMessage, "bytes of a request, always a range"},
-		{"burst", unitCount, 1, 256, "most requests in one post"},
-		{"gap", unitTime, 0, 1e9, "longest time between two posts"},
-		{"batch", unitCount, 1, 64, "most completions in one poll"},
-		{"polls", unitTime, 0, 1e9, "longest time between two polls"},
-		{"inline", unitPercent, 0, 10000, "of small requests"},
-		{"fence", unitPercent, 0, 10000, "of requests"},
-		{"unsignaled", unitPercent, 0, 10000, "of requests"},
-		{"scatter", unitPercent, 0, 10000, "of requests have several pieces"},
-		{"room", unitCount, 3, 64, "number of largest requests that fit the memory of an end"},
-		{"faults", unitCount, 0, 64, "number of faults that the seed adds to the named ones"},
+	worldSettings = []setting{
+		{"hosts", unitCount, 2, 4, oneOf(2, 2, 2, 3)},
+		{"failover", unitSwitch, 0, 1, oneOf(0, 1)},
+		{"keep-atomics", unitSwitch, 0, 1, oneOf(0, 1)},
+		{"shared", unitCount, 0, 1024, oneOf(0, 0, 0, 64, 256)},
+		{"goodput", unitPercent, 0, 10000, none},
+		{"quantum", unitTime, 0, 1e9, oneOf(0, 200, 1000, 4000)},
+	}
+	workSettings = []setting{
+		{"burst", unitCount, 1, 256, oneOf(1, 4, 16, 64)},
+		{"gap", unitTime, 0, 1e9, oneOf(0, 5_000, 20_000, 100_000)},
+		{"batch", unitCount, 1, 64, oneOf(1, 4, 32, 64)},
+		{"polls", unitTime, 0, 1e9, oneOf(0, 0, 2_000, 20_000)},
+		{"inline", unitPercent, 0, 10000, oneOf(0, 1000, 5000)},
+		{"fence", unitPercent, 0, 10000, oneOf(0, 0, 500, 3000)},
+		{"unsignaled", unitPercent, 0, 10000, oneOf(0, 3000, 9000)},
+		{"room", unitCount, 3, 64, func(*drawer) int64 { return 3 }},
+		{"scatter", unitPercent, 0, 10000, oneOf(0, 1000, 5000)},
+	}
+	// listSettings are the lengths of the lists of a plan, and sizes, which is always a range.
+	listSettings = []setting{
+		{"rails", unitCount, 1, 4, oneOf(1, 2, 2, 2, 3)},
+		{"connections", unitCount, 1, 8, func(d *drawer) int64 { return int64(d.p.Hosts - 1) }},
+		{"faults", unitCount, 0, 64, none},
+		{"sizes", unitBytes, 0, maxMessage, nil},
 	}
 	railSettings = []setting{
-		{"mtu", unitMTU, 1, 5, "of the ports"},
-		{"window", unitCount, 1, 1 << 16, "most packets of a QP in flight"},
-		{"queue", unitCount, 1, 1 << 16, "most packets of a NIC in flight"},
-		{"loss", unitPercent, 0, 10000, "of packets"},
-		{"duplicate", unitPercent, 0, 10000, "of packets"},
-		{"reorder", unitPercent, 0, 10000, "of packets"},
-		{"corrupt", unitPercent, 0, 10000, "of packets"},
-		{"delay", unitTime, 0, 1e9, "of every packet"},
-		{"jitter", unitTime, 0, 1e9, "most random delay that is added"},
-		{"rate", unitRate, 0, 1 << 50, "of the wire"},
-		{"port-rate", unitRate, 0, 1 << 50, "of the switch port in front of every NIC, none for no switch"},
-		{"port-queue", unitBytes, 0, 1 << 30, "bytes that may wait there; packets that do not fit are lost"},
-		{"paths", unitCount, 1, 16, "equal paths between two hosts; a flow is pinned to one of them"},
-		{"path-rate", unitRate, 0, 1 << 50, "of one of them, none for no limit"},
-		{"path-queue", unitBytes, 0, 1 << 30, "bytes that may wait for it; packets that do not fit are lost"},
-		{"skew", unitTime, 0, 1e5, "most delay that is added to a path"},
+		{"mtu", unitMTU, 1, 5, oneOf(1, 3, 5, 5)},
+		{"window", unitCount, 1, 1 << 16, oneOf(4, 16, 64, 128)},
+		{"queue", unitCount, 1, 1 << 16, oneOf(16, 64, 1024)},
+		{"loss", unitPercent, 0, 10000, upTo(200)},
+		{"duplicate", unitPercent, 0, 10000, upTo(200)},
+		{"reorder", unitPercent, 0, 10000, upTo(500)},
+		{"corrupt", unitPercent, 0, 10000, upTo(100)},
+		{"delay", unitTime, 0, 1e9, func(d *drawer) int64 { return 500 + d.Int64N(20_000) }},
+		{"jitter", unitTime, 0, 1e9, upTo(5000)},
+		{"rate", unitRate, 0, 1 << 50, oneOf(0, 1e9, 5e9, 50e9)},
+		{"port-rate", unitRate, 0, 1 << 50, oneOf(0, 0, 0, 1e9, 10e9)},
+		{"port-queue", unitBytes, 0, 1 << 30, oneOf(16<<10, 64<<10, 256<<10)},
+		{"paths", unitCount, 1, 16, oneOf(1, 1, 2, 4)},
+		{"path-rate", unitRate, 0, 1 << 50, oneOf(0, 0, 0, 1e9, 10e9)},
+		{"path-queue", unitBytes, 0, 1 << 30, oneOf(16<<10, 64<<10, 256<<10)},
+		{"skew", unitTime, 0, 1e5, upTo(10_000)},
 	}
 	connectSettings = []setting{
-		{"from", unitCount, 0, 3, "host of end a"},
-		{"to", unitCount, 0, 3, "host of end b"},
-		{"lanes", unitCount, 1, 64, "that carry data"},
-		{"track", unitSwitch, 0, 1, "whether a single lane is tracked"},
-		{"scheme", unitScheme, 0, 2, "tally, dqplb or spray"},
-		{"policy", unitPolicy, 0, 3, "auto, round-robin, least-bytes or two-choices"},
-		{"fragment", unitBytes, 0, 1 << 30, "bytes of a fragment, 0 if it is chosen by length"},
+		// By default every host is connected to the last one.
+		{"from", unitCount, 0, 3, func(d *drawer) int64 { return int64(len(d.p.Connects) % (d.p.Hosts - 1)) }},
+		{"to", unitCount, 0, 3, func(d *drawer) int64 { return int64(d.p.Hosts - 1) }},
+		{"lanes", unitCount, 1, 64, func(d *drawer) int64 { return oneOf(1, 2, 3, 4, 4, 8, 1+d.Int64N(16))(d) }},
+		{"track", unitSwitch, 0, 1, oneOf(0, 0, 1)},
+		{"scheme", unitScheme, 0, 2, oneOf(0, 1, 2)},
+		{"policy", unitPolicy, 0, 3, oneOf(0, 1, 2, 3)},
+		{"fragment", unitBytes, 0, 1 << 30, oneOf(0, 0, 256, 1024, 4096)},
 	}
 	endSettings = []setting{
-		{"send-depth", unitCount, 1, 4096, "requests outstanding"},
-		{"recv-depth", unitCount, 1, 4096, "receives outstanding"},
-		{"lane-depth", unitCount, 1, 4096, "physical requests of a lane"},
-		{"notify-depth", unitCount, 1, 4096, "receives that the engine keeps on a lane"},
-		{"signal-interval", unitCount, 1, 4096, "physical requests that share a completion"},
-		{"receives", unitCount, 1, 4096, "that the application keeps posted"},
-		{"messages", unitCount, 0, 100000, "that the end sends"},
+		{"send-depth", unitCount, 1, 4096, oneOf(1, 4, 16, 64, 256)},
+		{"recv-depth", unitCount, 1, 4096, oneOf(1, 4, 16, 64)},
+		{"lane-depth", unitCount, 1, 4096, oneOf(1, 2, 8, 32, 128)},
+		{"notify-depth", unitCount, 1, 4096, oneOf(1, 2, 8, 64)},
+		{"signal-interval", unitCount, 1, 4096, oneOf(1, 4, 16, 64)},
+		{"receives", unitCount, 1, 4096, func(d *drawer) int64 { return 1 + d.Int64N(int64(d.end.RecvDepth)) }},
+		{"messages", unitCount, 0, 100000, func(d *drawer) int64 { return int64(d.messages) }},
 	}
 	faultSettings = []setting{
-		{"rail", unitCount, 0, 3, ""},
-		{"host", unitCount, 0, 3, ""},
-		{"from", unitCount, 0, 3, ""},
-		{"to", unitCount, 0, 3, ""},
-		{"connection", unitCount, 0, 7, ""},
-		{"lane", unitCount, 0, 65, ""},
-		{"path", unitCount, 0, 15, ""},
-		{"after", unitCount, 0, 1 << 20, ""},
-		{"times", unitCount, 1, 100, ""},
-		{"at", unitTime, 0, 1e15, ""},
-		{"for", unitTime, 0, 1e15, ""},
+		{"rail", unitCount, 0, 3, nil},
+		{"host", unitCount, 0, 3, nil},
+		{"from", unitCount, 0, 3, nil},
+		{"to", unitCount, 0, 3, nil},
+		{"connection", unitCount, 0, 7, nil},
+		{"lane", unitCount, 0, 65, nil},
+		{"path", unitCount, 0, 15, nil},
+		{"after", unitCount, 0, 1 << 20, nil},
+		{"times", unitCount, 1, 100, nil},
+		{"at", unitTime, 0, 1e15, nil},
+		{"for", unitTime, 0, 1e15, nil},
 	}
+	// scopes are the lists that are searched for a setting without a place.
+	scopes = [][]setting{worldSettings, workSettings, listSettings, railSettings, connectSettings, endSettings}
 )
+
+func (p *Plan) fields() []any {
+	return []any{&p.Hosts, &p.Failover, &p.KeepAtomics, &p.Shared, &p.Goodput, &p.Quantum}
+}
+
+func (w *WorkPlan) fields() []any {
+	return []any{&w.Burst, &w.Gap, &w.Batch, &w.Polls, &w.Inline, &w.Fence, &w.Silent, &w.Room, &w.Scatter}
+}
+
+func (r *RailPlan) fields() []any {
+	i := &r.Impairment
+	return []any{
+		&r.MTU, &r.Window, &r.Queue, &i.Loss, &i.Duplicate, &i.Reorder, &i.Corrupt, &i.Delay, &i.Jitter, &i.Rate,
+		&r.PortRate, &r.PortQueue, &r.Paths, &r.PathRate, &r.PathQueue, &r.Skew,
+	}
+}
+
+func (c *ConnectPlan) fields() []any {
+	return []any{&c.From, &c.To, &c.Lanes, &c.TrackSingleLane, &c.Scheme, &c.Policy, &c.Fragment}
+}
+
+func (e *EndPlan) fields() []any {
+	return []any{&e.SendDepth, &e.RecvDepth, &e.LaneDepth, &e.NotifyDepth, &e.SignalInterval, &e.Receives, &e.Messages}
+}
+
+func (f *Fault) fields() []any {
+	return []any{&f.Rail, &f.From, &f.From, &f.To, &f.Connect, &f.Lane, &f.Path, &f.After, &f.Times, &f.At, &f.For}
+}
+
+// floatScale is how many units of a setting are 1 in a field of type float64.
+func (s *setting) floatScale() float64 {
+	if s.unit == unitPercent {
+		return 10000
+	}
+	return 1
+}
+
+// store writes a value to the field that a pointer names.
+func (s *setting) store(field any, v int64) {
+	switch f := reflect.ValueOf(field).Elem(); {
+	case f.CanInt():
+		f.SetInt(v)
+	case f.CanUint():
+		f.SetUint(uint64(v))
+	case f.CanFloat():
+		f.SetFloat(float64(v) / s.floatScale())
+	default:
+		f.SetBool(v != 0)
+	}
+}
+
+// format writes the value of a field as a scenario has it.
+func (s *setting) format(field any) string {
+	var v int64
+	switch f := reflect.ValueOf(field).Elem(); {
+	case f.CanInt():
+		v = f.Int()
+	case f.CanUint():
+		v = int64(f.Uint())
+	case f.CanFloat():
+		v = int64(f.Float()*s.floatScale() + 0.5)
+	case f.Bool():
+		v = 1
+	}
+	return s.name + " " + formatValue(s.unit, v)
+}
 
 // settingNamed finds a setting.
 func settingNamed(list []setting, name string) *setting {
@@ -92,6 +169,3 @@ func settingNamed(list []setting, name string) *setting {
 	}
 	return nil
 }
-
-// scopes are the lists in which a setting without a place is looked for.
-var scopes = [][]setting{planSettings, railSettings, connectSettings, endSettings}

@@ -5,15 +5,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// completed takes a completion of the engine and puts it through the checkers.
+// completed passes a completion to the checkers.
 func (h *host) completed(wc *ibverbx.WC) {
 	w := h.w
-	if w.failure != nil {
+	if w.failed() {
 		return
 	}
 	e := h.byQP[wc.QP]
 	if e == nil || e.crashed {
-		w.fail("completions", "", "host %d: a completion of a VirtualQP that is not there", h.index)
+		w.fail("completions", "", "host %d: completion of an unknown or crashed VirtualQP", h.index)
 		return
 	}
 	w.trace.completion(e, wc)
@@ -23,7 +23,7 @@ func (h *host) completed(wc *ibverbx.WC) {
 		return
 	}
 	e.checkOrder(wc)
-	if w.failure != nil {
+	if w.failed() {
 		return
 	}
 	for e.sends[e.head].id != wc.WRID {
@@ -37,7 +37,7 @@ func (h *host) completed(wc *ibverbx.WC) {
 	e.finish(r, wc.Status)
 }
 
-// finish ends a request: in success its effect must be there.
+// finish ends a request. After a success its effect must be visible.
 func (e *end) finish(r *request, status verbs.Status) {
 	r.done, r.status = true, status
 	if status == verbs.StatusSuccess {
@@ -51,15 +51,19 @@ func (e *end) finish(r *request, status verbs.Status) {
 		e.ended = true
 	}
 	e.settle(r)
+	e.unpin(r)
+}
+
+// unpin releases the WRITE whose bytes a READ fetches.
+func (e *end) unpin(r *request) {
 	if r.pin != nil {
 		r.pin.pinned = false
 		e.settle(r.pin)
 	}
 }
 
-// settle gives back what a request does not need any more: its local bytes when it has
-// ended, and what it wrote when nobody will look at it again. After an error the state of
-// the peer's memory is not known, and the range stays taken.
+// settle releases the local bytes of a request that has ended, and the range that it wrote once no
+// checker needs it. After an error the contents of that range are unknown, and it stays taken.
 func (e *end) settle(r *request) {
 	if !r.done {
 		return
@@ -80,10 +84,10 @@ func (e *end) settle(r *request) {
 	r.remote = nil
 }
 
-// lost reports whether the peer may never be told of what was sent.
+// lost reports whether notifications may be lost.
 func (e *end) lost() bool { return e.failed || e.peer.failed }
 
-// received takes the completion of a receive.
+// received handles the completion of a receive.
 func (e *end) received(wc *ibverbx.WC) {
 	kind := kindNotify
 	if wc.WRID&dataID != 0 {
@@ -105,7 +109,7 @@ func (e *end) received(wc *ibverbx.WC) {
 	}
 }
 
-// takeEvents takes what the engine tells beside completions.
+// takeEvents handles the events of the engine.
 func (h *host) takeEvents() {
 	for {
 		n := h.cq.Events(h.events)
@@ -113,7 +117,7 @@ func (h *host) takeEvents() {
 			ev := &h.events[i]
 			e := h.byQP[ev.QP]
 			if e == nil || e.crashed {
-				h.w.fail("first error", "", "host %d: event %s of a VirtualQP that is not there", h.index, ev.Kind)
+				h.w.fail("first error", "", "host %d: event %s of an unknown or crashed VirtualQP", h.index, ev.Kind)
 				return
 			}
 			h.w.trace.event(e, ev)

@@ -2,7 +2,7 @@ package sim
 
 import "slices"
 
-// clone returns a plan that can be changed by itself.
+// clone copies a plan, so that the copy can be changed.
 func (p *Plan) clone() *Plan {
 	c := *p
 	c.Rails = slices.Clone(p.Rails)
@@ -11,9 +11,9 @@ func (p *Plan) clone() *Plan {
 	return &c
 }
 
-// Shrink looks for a smaller plan that breaks the same promise: without a fault, with fewer
-// messages, lanes, rails or hosts, on a better network. It runs at most budget worlds, and
-// returns the smallest plan that it found, p itself if there is none.
+// Shrink looks for a smaller plan that breaks the same promise: with fewer faults, messages, lanes,
+// rails or hosts, or a better network. It runs at most budget worlds. It returns the smallest plan it
+// finds, or p.
 func Shrink(p *Plan, check string, o Options, budget int) *Plan {
 	o.Trace = nil
 	best := p
@@ -43,7 +43,7 @@ func Shrink(p *Plan, check string, o Options, budget int) *Plan {
 	return best
 }
 
-// reductions each make a plan smaller or leave it as it is.
+// reductions are changes that make a plan smaller or leave it as it is.
 var reductions = []func(*Plan){
 	func(p *Plan) { p.Connects = p.Connects[:max(len(p.Connects)/2, 1)] },
 	func(p *Plan) { p.Connects = p.Connects[len(p.Connects)/2:] },
@@ -94,7 +94,7 @@ var reductions = []func(*Plan){
 	forEnds(func(e *EndPlan) { e.SignalInterval = 1 }),
 }
 
-// shrinkOps takes one kind out of a set, unless it is the last.
+// shrinkOps removes kind i from a set, unless it is the last one.
 func shrinkOps(ops OpSet, i int) OpSet {
 	if rest := ops &^ (1 << i); rest != 0 {
 		return rest

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"strconv"
 
@@ -10,9 +11,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// tracer writes one line of JSON for everything that happens. A nil tracer writes nothing.
-// Nothing in a line depends on an address, a key or the wall clock: the same plan gives the
-// same bytes.
+// tracer writes one line of JSON for every event. A nil tracer writes nothing. No line contains an
+// address, a key or the wall clock, so the same plan gives the same bytes.
 type tracer struct {
 	w   *bufio.Writer
 	buf []byte
@@ -27,94 +27,60 @@ func (t *tracer) flush() error {
 	return t.w.Flush()
 }
 
-func (t *tracer) begin(now int64, what string) {
-	t.buf = append(t.buf[:0], `{"t":`...)
-	t.buf = strconv.AppendInt(t.buf, now, 10)
-	t.text("event", what)
-}
-
-func (t *tracer) text(key, v string) {
-	t.buf = append(t.buf, `,"`...)
-	t.buf = append(t.buf, key...)
-	t.buf = append(t.buf, `":`...)
-	t.buf = strconv.AppendQuote(t.buf, v)
-}
-
-func (t *tracer) number(key string, v int64) {
-	t.buf = append(t.buf, `,"`...)
-	t.buf = append(t.buf, key...)
-	t.buf = append(t.buf, `":`...)
-	t.buf = strconv.AppendInt(t.buf, v, 10)
-}
-
-// end writes the line. An error is kept by the writer and comes back from flush.
-func (t *tracer) end() {
+// line writes an event with pairs of a key and a number, a string or a fmt.Stringer. The writer
+// keeps an error until flush.
+func (t *tracer) line(now int64, event string, pairs ...any) {
+	t.buf = fmt.Appendf(t.buf[:0], `{"t":%d,"event":%q`, now, event)
+	for i := 0; i < len(pairs); i += 2 {
+		t.buf = fmt.Appendf(t.buf, `,"%s":`, pairs[i])
+		switch v := pairs[i+1].(type) {
+		case fmt.Stringer:
+			t.buf = strconv.AppendQuote(t.buf, v.String())
+		case string:
+			t.buf = strconv.AppendQuote(t.buf, v)
+		default:
+			t.buf = fmt.Append(t.buf, v)
+		}
+	}
 	t.buf = append(t.buf, "}\n"...)
 	_, _ = t.w.Write(t.buf)
 }
 
 func (t *tracer) post(e *end, r *request) {
-	if t == nil {
-		return
+	if t != nil {
+		t.line(e.w.now, "post", "end", e.name, "id", r.id, "op", r.wr.Opcode, "flags", r.wr.Flags, "bytes", r.length)
 	}
-	t.begin(e.w.now, "post")
-	t.text("end", e.name)
-	t.number("id", int64(r.id))
-	t.text("op", r.wr.Opcode.String())
-	t.text("flags", r.wr.Flags.String())
-	t.number("bytes", int64(r.length))
-	t.end()
 }
 
 func (t *tracer) completion(e *end, wc *ibverbx.WC) {
 	if t == nil {
 		return
 	}
-	t.begin(e.w.now, "completion")
-	t.text("end", e.name)
-	if wc.WRID&recvID != 0 {
-		t.number("receive", int64(wc.WRID&^(recvID|dataID)))
-	} else {
-		t.number("id", int64(wc.WRID))
+	kind, id := "id", wc.WRID
+	if id&recvID != 0 {
+		kind, id = "receive", id&^(recvID|dataID)
 	}
-	t.text("status", wc.Status.String())
+	pairs := []any{"end", e.name, kind, id, "status", wc.Status}
 	if wc.Status == verbs.StatusSuccess {
-		t.text("op", wc.Opcode.String())
-		t.number("bytes", int64(wc.ByteLen))
+		pairs = append(pairs, "op", wc.Opcode, "bytes", wc.ByteLen)
 	}
-	t.end()
+	t.line(e.w.now, "completion", pairs...)
 }
 
 func (t *tracer) event(e *end, ev *ibverbx.Event) {
-	if t == nil {
-		return
+	if t != nil {
+		t.line(e.w.now, "engine", "end", e.name, "kind", ev.Kind, "lane", ev.Lane, "rail", ev.Rail)
 	}
-	t.begin(e.w.now, "engine")
-	t.text("end", e.name)
-	t.text("kind", ev.Kind.String())
-	t.number("lane", int64(ev.Lane))
-	t.number("rail", int64(ev.Rail))
-	t.end()
 }
 
 func (t *tracer) fault(now int64, f *Fault) {
-	if t == nil {
-		return
+	if t != nil {
+		t.line(now, "fault", "fault", f)
 	}
-	t.begin(now, "fault")
-	t.text("fault", f.String())
-	t.end()
 }
 
 func (t *tracer) touch(h *host, off int, x *softnic.Touch) {
-	if t == nil {
-		return
+	if t != nil {
+		t.line(x.At, "touch", "nic", x.NIC.Name(), "kind", x.Kind, "host", h.index, "at", off, "bytes", x.Length)
 	}
-	t.begin(x.At, "touch")
-	t.text("nic", x.NIC.Name())
-	t.text("kind", x.Kind.String())
-	t.number("host", int64(h.index))
-	t.number("at", int64(off))
-	t.number("bytes", int64(x.Length))
-	t.end()
 }

@@ -16,45 +16,36 @@ type world struct {
 	plan    *Plan
 	pool    *Pool
 	opts    *Options
-	now     int64
+	report  *Report
+	now     int64 // virtual time in nanoseconds
 	rng     *rand.Rand
-	links   []*softnic.FaultLink
+	links   []*softnic.FaultLink // by rail
 	hosts   []*host
-	ends    []*end
+	ends    []*end // two for each connection, a and then b
 	agenda  agenda
-	trace   *tracer
-	failure *Failure
+	trace   *tracer // nil without a trace
 	phase   phase
-	healed  int64 // when the last fault was over
-	still   int   // turns in which nobody found anything to do
-	outage  time.Duration
-	stats   counters
-	control []*controlPair
+	healed  int64          // time at which the last fault ends
+	still   int            // consecutive turns without progress
+	outage  time.Duration  // sum of all faults that make NICs wait for answers
+	control []*controlPair // by connection, with failover
 	watches []*watch
-	struck  []struck
+	struck  []struck // faults that have happened
 	meter   meter
-	capable float64 // what the rails can carry, if that was asked
-	tick    time.Duration
+	tick    time.Duration // longest time without a poll, with failover
 }
 
-// phase is how far a run is.
+// phase is a stage of a run.
 type phase uint8
 
 const (
-	phaseWork     phase = iota // requests are made and faults happen
-	phaseBarrier               // the last request of every end is under way
-	phaseCapacity              // every queue is filled once more
+	phaseWork     phase = iota // Requests are made and faults happen.
+	phaseBarrier               // The last request of every end is in flight.
+	phaseCapacity              // Every queue is filled again.
 	phaseDone
 )
 
-// counters are what a report tells of a run.
-type counters struct {
-	messages, bytes, turns int
-	faults                 [numFaults]int
-	failedQPs              int
-}
-
-// build makes everything that a plan says.
+// build makes the hosts, links, connections and faults of a plan.
 func (w *world) build(p *Plan, o *Options) error {
 	w.plan, w.pool, w.opts, w.tick = p, o.Pool, o, minTick
 	w.rng = rand.New(rand.NewPCG(p.Seed, 2))
@@ -93,28 +84,27 @@ func (w *world) build(p *Plan, o *Options) error {
 // host is a machine: a NIC on every rail, one completion queue, memory, and the ends of
 // connections.
 type host struct {
-	w      *world
-	index  int
-	nics   []*softnic.NIC
-	rails  *ibverbx.Rails
-	cq     *ibverbx.VirtualCQ
-	memory *verbs.Memory
-	region *ibverbx.Region
-	remote *ibverbx.RemoteRegion
-	owners []*span // by granule of memory
-	// laidOut is how many granules zones have taken.
-	laidOut int
-	shared  *span // counters that all peers add to
-	sum     [2]uint64
+	w       *world
+	index   int
+	nics    []*softnic.NIC // by rail
+	rails   *ibverbx.Rails
+	cq      *ibverbx.VirtualCQ
+	memory  *verbs.Memory
+	region  *ibverbx.Region
+	remote  *ibverbx.RemoteRegion
+	owners  []*span   // owner of each granule of memory, nil if it is free
+	laidOut int       // granules that zones have taken
+	shared  *span     // counter that all peers add to
+	sum     [2]uint64 // what peers have added to it for sure, and what they may have added
 
 	ends     []*end
-	byQP     map[*ibverbx.VirtualQP]*end
+	byQP     map[*ibverbx.VirtualQP]*end // also ends that crashed
 	wcs      []ibverbx.WC
 	events   []ibverbx.Event
-	batch    int
-	look     int64 // when it looks next, never if nothing has happened since it last did
-	paused   int64 // until then it does not
-	cqFailed bool
+	batch    int   // completions of one poll
+	look     int64 // time of the next poll, never if nothing has happened since the last one
+	paused   int64 // time before which the host does not poll
+	cqFailed bool  // a fault ended the CQ
 	poll     pollFunc
 }
 
@@ -167,7 +157,7 @@ func (w *world) newHost(index int) (*host, error) {
 	return h, nil
 }
 
-// static makes a zone one range that never goes back.
+// static makes a zone one range that is never released.
 func (z *zone) static(allow touchSet, label string) *span {
 	s := &span{zone: z, off: z.at * granule, len: z.size * granule, allow: allow, label: label}
 	for i := range z.size {
@@ -176,22 +166,22 @@ func (z *zone) static(allow touchSet, label string) *span {
 	return s
 }
 
-// cqDepth is what the CQs of a host must hold.
+// cqDepth is how many completions the CQs of a host must hold.
 func (w *world) cqDepth(host int) int {
 	depth := w.plan.Shared + 16
 	w.eachEnd(host, func(c *ConnectPlan, e *EndPlan) { depth += c.completions(e) })
 	return depth
 }
 
-// memorySize is what the zones of a host take.
+// memorySize is the size of all zones of a host in bytes.
 func (w *world) memorySize(host int) int {
 	size := 4 * granule
 	w.eachEnd(host, func(_ *ConnectPlan, e *EndPlan) { size += w.endSize(e) + 16*granule })
 	return size
 }
 
-// eachEnd calls f for every end that a host will have: those of the plan, and those that
-// take the place of ones that crash.
+// eachEnd calls f for every end that a host will have: those of the plan, and those that replace
+// crashed ones.
 func (w *world) eachEnd(host int, f func(*ConnectPlan, *EndPlan)) {
 	both := func(c *ConnectPlan) {
 		for side, at := range [2]int{c.From, c.To} {
@@ -210,14 +200,11 @@ func (w *world) eachEnd(host int, f func(*ConnectPlan, *EndPlan)) {
 	}
 }
 
-// close ends the world and reports what could not be closed. What is left open after an
-// error goes with the NICs.
+// close closes everything and returns all errors. The world may be built in part.
 func (w *world) close() error {
 	var errs []error
 	for _, e := range w.ends {
-		if e.qp != nil {
-			errs = append(errs, e.qp.Close())
-		}
+		errs = append(errs, e.qp.Close())
 	}
 	for _, h := range w.hosts {
 		if h.cq != nil {

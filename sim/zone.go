@@ -6,37 +6,40 @@ import (
 	"ibverbx/softnic"
 )
 
-// granule is how finely a host knows whom its bytes belong to.
+// granule is the unit of memory in bytes for which a host knows the owner.
 const granule = 256
 
-// zone is a part of a host's memory that requests take ranges of, in turn. Ranges go back
-// in the order in which they were taken, so those in use are a window that goes round.
+// zone is a part of a host's memory from which requests take ranges. Ranges are released in the order
+// in which they were taken, so the zone is a ring.
 type zone struct {
 	host        *host
-	at, size    int    // in granules
-	head, tail  uint64 // in granules, counted without end
-	live        []*span
-	liveHead    int
-	free        []*span
-	lastRelease func(s *span) // sees every range that goes back
+	at          int           // first granule
+	size        int           // granules
+	head        uint64        // first granule in use, not reduced modulo size
+	tail        uint64        // first granule after those in use, not reduced modulo size
+	live        []*span       // ranges in use from index liveHead on, oldest first
+	liveHead    int           // index of the oldest range in live
+	free        []*span       // spans that can be used again
+	lastRelease func(s *span) // called for every range that is released
 }
 
 // span is a range that belongs to one request or receive.
 type span struct {
-	zone     *zone
-	off, len int // of the host's memory
-	from, to uint64
-	allow    touchSet // what a NIC may do to it now
-	touches  int      // what NICs did to it
-	ended    bool     // its owner has ended: the range goes back in its turn
-	// known says that the range holds a content, and must until it goes back.
-	known   bool
+	zone    *zone
+	off     int      // offset in the host's memory in bytes
+	len     int      // bytes
+	from    uint64   // first granule, counted as zone.head
+	to      uint64   // first granule after it, counted as zone.head
+	allow   touchSet // accesses that NICs may make now
+	touches int      // accesses that NICs have made
+	ended   bool     // its owner has ended, and the range is released in its turn
+	known   bool     // the range must hold content until it is released
 	content uint32
-	label   string
-	id      uint64
+	label   string // end of the owner
+	id      uint64 // number of the owner
 }
 
-// touchSet is a set of kinds of accesses.
+// touchSet is a set of kinds of access.
 type touchSet uint8
 
 func setOf(kinds ...softnic.TouchKind) (s touchSet) {
@@ -55,17 +58,17 @@ func (h *host) newZone(size int) *zone {
 	return z
 }
 
-// bytes returns what a range holds.
+// bytes returns the memory of a range.
 func (s *span) bytes() []byte { return s.zone.host.memory.Bytes()[s.off:][:s.len] }
 
-// alloc takes a range of n bytes, a few after the start of a granule and with one granule
-// between it and the next. It returns nil if there is none.
+// alloc takes a range of n bytes, shift bytes after the start of a granule. A free granule follows it.
+// alloc returns nil if there is no room.
 func (z *zone) alloc(n, shift int) *span {
 	need := uint64((n+shift+granule-1)/granule + 1)
 	total := uint64(z.size)
 	start := z.tail
 	if start%total+need > total {
-		start += total - start%total // ranges do not go round
+		start += total - start%total // A range does not wrap.
 	}
 	if start+need-z.head > total {
 		return nil
@@ -85,7 +88,7 @@ func (z *zone) alloc(n, shift int) *span {
 	return s
 }
 
-// release gives back the oldest ranges whose owners have ended.
+// release releases the oldest ranges whose owners have ended.
 func (z *zone) release() {
 	for z.liveHead < len(z.live) && z.live[z.liveHead].ended {
 		s := z.live[z.liveHead]
@@ -108,14 +111,13 @@ func (z *zone) release() {
 	}
 }
 
-// end notes that the owner of a range has ended, and whether a content is in it that must
-// stay there.
+// end records that the owner of a range has ended.
 func (s *span) end() {
 	s.ended, s.allow = true, 0
 	s.zone.release()
 }
 
-// holds reports whether the range holds n bytes of a content.
+// holds reports whether the range holds a content.
 func (s *span) holds(p *Pool, content uint32) bool {
 	return bytes.Equal(s.bytes(), p.content(content, s.len))
 }
