@@ -12,27 +12,27 @@ import (
 const (
 	deadPaths = 32
 	deadBytes = 64 << 20
-	// fabric is how many equal ways lead through the network: so many that flows rarely
-	// share one.
+	// fabric is the number of equal ways through the network. It is so large that flows rarely share
+	// a way.
 	fabric = 4096
 )
 
-// deadPathScenarios let one path die in the middle of a transfer.
+// deadPathScenarios are transfers during which one path dies.
 func deadPathScenarios() []Scenario {
 	return []Scenario{{
 		Name:  "reliable-path-dead",
 		About: "64 MiB at 400 Gb/s, RTT 20 us, over 32 paths, one of which dies on the way; cost_us is against the same without the death.",
 		Aims:  []Aim{{Figure: "cost_us", Below: 1000}},
 		run: func(o Options, r *Result) error {
-			// The seed says which path it is, and when, in the middle half.
+			// The seed decides which path dies, and when in the middle half of the transfer.
 			rng := rand.New(rand.NewPCG(o.Seed, 1))
 			return runDeadPath(o, r, rng.IntN(deadPaths), 0.25+rng.Float64()/2)
 		},
 	}}
 }
 
-// runDeadPath runs the transfer twice: as it is, to learn how long it takes, and with the death
-// of a path after a share of that time.
+// runDeadPath runs the transfer twice. The first run measures its length. In the second a path dies
+// after a share of that time.
 func runDeadPath(o Options, r *Result, path int, share float64) error {
 	var whole Result
 	if err := runSpread(o, &whole, path, 0); err != nil {
@@ -46,56 +46,50 @@ func runDeadPath(o Options, r *Result, path int, share float64) error {
 	return nil
 }
 
-// runSpread moves bytes over paths that go different ways, and makes that of one path a black
-// hole at a time, if it is above 0.
+// runSpread moves bytes over paths that take different ways. A death above 0 is the time at which one
+// path begins to lose everything.
 func runSpread(o Options, r *Result, path int, death time.Duration) error {
 	cfg := fastReliable()
 	cfg.Paths = deadPaths
-	wc := WorldConfig{Seed: o.Seed, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate}}
-	return runPair(r, wc, cfg, FlowConfig{Bytes: o.bytes(deadBytes)}, func(w *World, f *Flow) error {
+	wc := worldConfig{Seed: o.Seed, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate}}
+	return runPair(r, wc, cfg, flowConfig{Bytes: o.bytes(deadBytes)}, func(w *world, f *flow) error {
 		if death > 0 {
-			w.At(death, func() error { return f.killPath(path) })
+			w.at(death, func() error { return f.killPath(path) })
 		}
 		return f.bothWays(func(a, b *port) error {
-			return w.Link.SetPaths(a.host.NIC, b.host.NIC, make([]softnic.Path, fabric)...)
+			return w.link.SetPaths(a.host.nic, b.host.nic, make([]softnic.Path, fabric)...)
 		})
 	})
 }
 
-// bothWays calls do for each direction of the flow.
-func (f *Flow) bothWays(do func(from, to *port) error) error {
-	if err := do(&f.from, &f.to); err != nil {
-		return err
-	}
-	return do(&f.to, &f.from)
-}
-
-// killPath makes the ways of one path through the network lose everything, in both directions
-// and for good. It takes the first from index on that shares its way with no other.
-func (f *Flow) killPath(index int) error {
+// killPath makes one path lose everything in both directions, forever. It takes the first path from
+// index on that shares its way with no other.
+func (f *flow) killPath(index int) error {
 	path, err := f.lonely(index)
 	if err != nil {
 		return err
 	}
 	return f.bothWays(func(from, to *port) error {
-		a, b := from.host.NIC, to.host.NIC
-		qpn := to.qp.(reliable.Counted).Paths()[path].QPN
-		return f.world.Link.SetPath(a, b, f.world.Link.PathOf(a, b, qpn, 0), softnic.Path{Cut: true})
+		return f.world.link.SetPath(from.host.nic, to.host.nic, way(from, to, path), softnic.Path{Cut: true})
 	})
 }
 
+// way is the way through the network that a path takes.
+func way(from, to *port, path int) int {
+	qpn := to.qp.(reliable.Counted).Paths()[path].QPN
+	return from.host.world.link.PathOf(from.host.nic, to.host.nic, qpn, 0)
+}
+
 // lonely returns the first path from index on whose way to the receiver no other path takes.
-func (f *Flow) lonely(index int) (int, error) {
+func (f *flow) lonely(index int) (int, error) {
 	users := make(map[int]int)
-	paths := f.to.qp.(reliable.Counted).Paths()
-	way := func(i int) int { return f.world.Link.PathOf(f.from.host.NIC, f.to.host.NIC, paths[i].QPN, 0) }
-	for i := range paths {
-		users[way(i)]++
+	for i := range deadPaths {
+		users[way(&f.from, &f.to, i)]++
 	}
-	for k := range paths {
-		if i := (index + k) % len(paths); users[way(i)] == 1 {
+	for k := range deadPaths {
+		if i := (index + k) % deadPaths; users[way(&f.from, &f.to, i)] == 1 {
 			return i, nil
 		}
 	}
-	return 0, fmt.Errorf("each of %d paths shares its way with another", len(paths))
+	return 0, fmt.Errorf("each of %d paths shares its way with another", deadPaths)
 }

@@ -6,8 +6,7 @@ import (
 	"ibverbx/softnic"
 )
 
-// hardScenarios are networks on which package reliable has to hold, or which show where it
-// ends.
+// hardScenarios are difficult networks. Some show the limits of package reliable.
 func hardScenarios() []Scenario {
 	reorders := softnic.Impairment{Reorder: 0.01, Delay: fastDelay, Rate: fastRate}
 	return []Scenario{{
@@ -26,14 +25,14 @@ func hardScenarios() []Scenario {
 	}}
 }
 
-// runStep makes round trips ten times as long when a third of the bytes should be over.
+// runStep makes round trips ten times as long after about a third of the transfer.
 func runStep(o Options, r *Result) error {
 	bytes := o.bytes(64 << 20)
-	wc := WorldConfig{Seed: o.Seed, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate}}
-	return runPair(r, wc, fastReliable(), FlowConfig{Bytes: bytes}, func(w *World, f *Flow) error {
-		w.At(time.Duration(float64(bytes)/3/fastRate*1e9), func() error {
+	wc := worldConfig{Seed: o.Seed, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate}}
+	return runPair(r, wc, fastReliable(), flowConfig{Bytes: bytes}, func(w *world, f *flow) error {
+		w.at(time.Duration(float64(bytes)/3/fastRate*1e9), func() error {
 			return f.bothWays(func(from, to *port) error {
-				return w.Link.Impair(from.host.NIC, to.host.NIC, softnic.Impairment{Delay: 10 * fastDelay, Rate: fastRate})
+				return w.link.Impair(from.host.nic, to.host.nic, softnic.Impairment{Delay: 10 * fastDelay, Rate: fastRate})
 			})
 		})
 		return nil

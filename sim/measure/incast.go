@@ -1,58 +1,61 @@
 package measure
 
 import (
-	"errors"
 	"time"
 
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 )
 
-// The network of the incast scenarios: 16 hosts at 100 Gb/s, a round trip of 20 us, and a
-// switch whose port to the receiver has a queue that holds all that fixed windows can bring:
-// nothing is lost.
+// The hosts of the incast and ECMP scenarios have 100 Gb/s and a round trip of 20 us.
 const (
-	incastRate    = 12.5e9
-	incastDelay   = 10 * time.Microsecond
-	incastMTU     = 4096
+	hostRate  = 12.5e9
+	hostDelay = 10 * time.Microsecond
+)
+
+// In the incast scenarios 15 hosts send to one, through a switch. The queue of the switch holds
+// everything that fixed windows allow, so nothing is lost.
+const (
 	incastSenders = 15
 	incastBytes   = 320 << 20
 	incastQueue   = 64 << 20
-	// The victim posts a small message in regular intervals.
-	victimBytes = 4 << 10
-	victimEvery = 25 * time.Microsecond
 )
 
-// incastReliable is how package reliable is set up there: the defaults, with a window of three
-// times what the link holds in a round trip, and probes for a network whose round trips are
-// known to be short. Credits are granted at 95 % of the link.
-func incastReliable() *reliable.Config {
+// The victim of incast posts a small message at regular intervals.
+const (
+	victimBytes = 4 << 10
+	victimEvery = 25 * time.Microsecond
+	// victimP999 is the aim for its p99.9 with credits, in microseconds: a third of that with fixed
+	// windows. TestVictim compares the two.
+	victimP999 = 320
+)
+
+// hostReliable configures package reliable for these hosts: the defaults, with a window of three times
+// the bytes that the link holds in a round trip, and probes for short round trips.
+func hostReliable() *reliable.Config {
 	return &reliable.Config{WindowBytes: 768 << 10, MinProbe: 50_000}
 }
 
+// withCredits grants credits at 95 % of the rate of the link.
 func withCredits() *reliable.Config {
-	cfg := incastReliable()
-	cfg.Credits, cfg.CreditRate = true, 0.95*incastRate
+	cfg := hostReliable()
+	cfg.Credits, cfg.CreditRate = true, 0.95*hostRate
 	return cfg
 }
 
 // withTarget aims at three times the round trip of the idle network.
 func withTarget() *reliable.Config {
-	cfg := incastReliable()
-	cfg.TargetDelay = int64(6 * incastDelay)
+	cfg := hostReliable()
+	cfg.TargetDelay = int64(6 * hostDelay)
 	return cfg
 }
-
-// victimP999 is a third of the victim's p99.9 without credits, in microseconds: the aim with
-// them. TestVictim compares the two.
-const victimP999 = 320
 
 func incastScenarios() []Scenario {
 	return []Scenario{{
 		Name:  "reliable-incast-15to1-fixed",
 		About: "15 hosts send 320 MiB to one at 100 Gb/s with fixed windows; the latency is that of 4 KiB messages of another QP to the same host.",
 		Aims:  []Aim{{Figure: "goodput_ratio", AtLeast: 0.9}},
-		run:   func(o Options, r *Result) error { return runIncast(o, r, incastReliable()) },
+		run:   func(o Options, r *Result) error { return runIncast(o, r, hostReliable()) },
 	}, {
 		Name:  "reliable-incast-15to1-credits",
 		About: "15 hosts send 320 MiB to one at 100 Gb/s with receiver credits; the latency is that of 4 KiB messages of another QP to the same host.",
@@ -67,50 +70,37 @@ func incastScenarios() []Scenario {
 }
 
 // runIncast measures the goodput of all flows together, and the latency of the victim.
-func runIncast(o Options, r *Result, cfg *reliable.Config) (err error) {
-	w, err := NewWorld(WorldConfig{
-		Seed: o.Seed, Queue: 1 << 16,
-		Impairment: softnic.Impairment{Delay: incastDelay, Rate: incastRate},
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	receiver := *cfg
-	receiver.RecvDepth = 16 * 256 // so that what holds the senders back is not its buffers
-	to, err := w.AddHost(&receiver)
-	if err != nil {
-		return err
-	}
-	if err := w.Link.Bottleneck(to.NIC, incastRate, incastQueue); err != nil {
-		return err
-	}
-	flows, victim, err := incastFlows(w, to, cfg, o.bytes(incastBytes)/incastSenders)
-	if err != nil {
-		return err
-	}
-	if err := w.Run(); err != nil {
-		return err
-	}
-	r.Measure(w, incastRate, incastMTU, append(flows, victim)...)
-	r.Latency = victim.Latency().Quantiles()
-	r.QueueBytes = float64(w.Link.LongestQueue(to.NIC))
-	return nil
-}
-
-// incastFlows adds the senders, with a flow each, and a victim on the last of them.
-func incastFlows(w *World, to *Host, cfg *reliable.Config, bytes int) (flows []*Flow, victim *Flow, err error) {
-	var from *Host
-	for range incastSenders {
-		if from, err = w.AddHost(cfg); err != nil {
-			return nil, nil, err
-		}
-		f, err := w.AddFlow(FlowConfig{From: from, To: to, Bytes: bytes})
+func runIncast(o Options, r *Result, cfg *reliable.Config) error {
+	network := softnic.Impairment{Delay: hostDelay, Rate: hostRate}
+	return inWorld(worldConfig{Seed: o.Seed, Queue: 1 << 16, Impairment: network}, func(w *world) error {
+		receiver := *cfg
+		receiver.RecvDepth = 16 * 256 // The buffers of the receiver must not hold back the senders.
+		to, err := w.addHost(&receiver)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		flows = append(flows, f)
-	}
-	victim, err = w.AddFlow(FlowConfig{From: from, To: to, MessageBytes: victimBytes, Every: victimEvery, Depth: 512})
-	return flows, victim, err
+		if err := w.link.Bottleneck(to.nic, hostRate, incastQueue); err != nil {
+			return err
+		}
+		var from *host
+		for range incastSenders {
+			if from, err = w.addHost(cfg); err != nil {
+				return err
+			}
+			if _, err := w.addFlow(flowConfig{From: from, To: to, Bytes: o.bytes(incastBytes) / incastSenders}); err != nil {
+				return err
+			}
+		}
+		victim, err := w.addFlow(flowConfig{From: from, To: to, MessageBytes: victimBytes, Every: victimEvery, Depth: 512})
+		if err != nil {
+			return err
+		}
+		if err := w.run(); err != nil {
+			return err
+		}
+		r.measure(w, hostRate)
+		r.Latency = victim.latency.quantiles()
+		r.QueueBytes = float64(w.link.LongestQueue(to.nic))
+		return nil
+	})
 }

@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -13,9 +12,7 @@ import (
 const (
 	fastRate  = 50e9
 	fastDelay = 10 * time.Microsecond
-	fastMTU   = 4096
-	// fastBytes is what is moved.
-	fastBytes = 256 << 20
+	fastBytes = 256 << 20 // payload of a transfer
 )
 
 // fastReliable configures package reliable for it: the defaults, with a window of 1.5 times the
@@ -32,7 +29,7 @@ const (
 	rcTimeout = 4 // 65.5 us
 )
 
-// lossScenarios move 256 MiB over a link that loses packets in both directions.
+// lossScenarios are transfers over a link that loses packets in both directions.
 func lossScenarios() (all []Scenario) {
 	for _, c := range []struct {
 		percent string
@@ -54,41 +51,36 @@ func lossScenarios() (all []Scenario) {
 	return all
 }
 
-// runFast moves bytes over the fast network, with package reliable or without.
+// runFast moves bytes over the fast network, with package reliable if cfg is not nil.
 func runFast(o Options, r *Result, cfg *reliable.Config, network softnic.Impairment, bytes int) error {
-	return runPair(r, WorldConfig{Seed: o.Seed, Window: rcWindow, Impairment: network}, cfg,
-		FlowConfig{Bytes: o.bytes(bytes), AckTimeout: rcTimeout}, nil)
+	return runPair(r, worldConfig{Seed: o.Seed, Window: rcWindow, Impairment: network}, cfg,
+		flowConfig{Bytes: o.bytes(bytes), AckTimeout: rcTimeout}, nil)
 }
 
 // runPair runs a world of two hosts with a flow from one to the other, and measures it as part of
 // the fast network. prepare, if not nil, is called before the run.
-func runPair(r *Result, wc WorldConfig, cfg *reliable.Config, fc FlowConfig, prepare func(*World, *Flow) error) (err error) {
-	w, f, err := pair(wc, cfg, fc)
-	defer func() { err = errors.Join(err, w.Close()) }()
-	if err == nil && prepare != nil {
-		err = prepare(w, f)
-	}
-	if err == nil {
-		err = w.Run()
-	}
-	if err == nil {
-		r.Measure(w, fastRate, fastMTU, f)
-	}
-	return err
+func runPair(r *Result, wc worldConfig, cfg *reliable.Config, fc flowConfig, prepare func(*world, *flow) error) error {
+	return inWorld(wc, func(w *world) error {
+		f, err := w.addPair(cfg, fc)
+		if err == nil && prepare != nil {
+			err = prepare(w, f)
+		}
+		if err == nil {
+			err = w.run()
+		}
+		if err == nil {
+			r.measure(w, fastRate)
+		}
+		return err
+	})
 }
 
-// pair returns a world of two hosts and a flow from one to the other. Close the world also after an
-// error.
-func pair(wc WorldConfig, cfg *reliable.Config, fc FlowConfig) (*World, *Flow, error) {
-	w, err := NewWorld(wc)
-	if err != nil {
-		return &World{}, nil, err
-	}
-	for _, h := range []**Host{&fc.From, &fc.To} {
-		if *h, err = w.AddHost(cfg); err != nil {
-			return w, nil, err
+// addPair adds two hosts and a flow from one to the other.
+func (w *world) addPair(cfg *reliable.Config, fc flowConfig) (f *flow, err error) {
+	for _, h := range []**host{&fc.From, &fc.To} {
+		if *h, err = w.addHost(cfg); err != nil {
+			return nil, err
 		}
 	}
-	f, err := w.AddFlow(fc)
-	return w, f, err
+	return w.addFlow(fc)
 }

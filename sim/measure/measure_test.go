@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -62,13 +63,21 @@ func TestSameSeed(t *testing.T) {
 	}
 }
 
-// small returns a world with one wrapped flow of 1 MiB.
-func small(t *testing.T, i softnic.Impairment) (*World, *Flow) {
+// pair returns a world of two hosts and a flow from one to the other.
+func pair(t *testing.T, i softnic.Impairment, cfg *reliable.Config, fc flowConfig) (*world, *flow) {
 	t.Helper()
-	w, f, err := pair(WorldConfig{Seed: 1, Impairment: i}, fastReliable(), FlowConfig{MessageBytes: 64 << 10, Depth: 4, Bytes: 1 << 20})
-	t.Cleanup(func() { must(t, w.Close()) })
+	w, err := newWorld(worldConfig{Seed: 1, Impairment: i})
+	must(t, err)
+	t.Cleanup(func() { must(t, w.open.Close()) })
+	f, err := w.addPair(cfg, fc)
 	must(t, err)
 	return w, f
+}
+
+// small returns a world with one wrapped flow of 1 MiB.
+func small(t *testing.T, i softnic.Impairment) (*world, *flow) {
+	t.Helper()
+	return pair(t, i, fastReliable(), flowConfig{MessageBytes: 64 << 10, Depth: 4, Bytes: 1 << 20})
 }
 
 // TestWrongBytes changes a byte of a message that has ended: the run ends in an error. That is
@@ -76,11 +85,11 @@ func small(t *testing.T, i softnic.Impairment) (*World, *Flow) {
 func TestWrongBytes(t *testing.T) {
 	for _, at := range []time.Duration{100 * time.Microsecond, 500 * time.Microsecond} {
 		w, f := small(t, softnic.Impairment{Delay: fastDelay, Rate: fastRate})
-		w.At(at, func() error {
+		w.at(at, func() error {
 			f.to.mem.Bytes()[3<<16] ^= 1
 			return nil
 		})
-		if err := w.Run(); err == nil || !strings.Contains(err.Error(), "not those that were written") {
+		if err := w.run(); err == nil || !strings.Contains(err.Error(), "not those that were written") {
 			t.Fatalf("Run = %v after a wrong byte at %v, want an error that says so", err, at)
 		}
 	}
@@ -89,11 +98,11 @@ func TestWrongBytes(t *testing.T) {
 // TestDeadLink wants an error, not a hang, if nothing gets through.
 func TestDeadLink(t *testing.T) {
 	w, f := small(t, softnic.Impairment{Delay: fastDelay, Rate: fastRate})
-	w.At(20*time.Microsecond, func() error {
-		w.Link.Cut(f.from.host.NIC, f.to.host.NIC)
+	w.at(20*time.Microsecond, func() error {
+		w.link.Cut(f.from.host.nic, f.to.host.nic)
 		return nil
 	})
-	if err := w.Run(); err == nil || !strings.Contains(err.Error(), verbs.StatusRetryExcErr.String()) {
+	if err := w.run(); err == nil || !strings.Contains(err.Error(), verbs.StatusRetryExcErr.String()) {
 		t.Fatalf("Run = %v over a dead link, want %v", err, verbs.StatusRetryExcErr)
 	}
 }
@@ -105,26 +114,24 @@ func TestPaced(t *testing.T) {
 		every     time.Duration
 		low, high float64
 	}{{50 * time.Microsecond, 21, 22}, {time.Microsecond, 60, 200}} {
-		w, f, err := pair(WorldConfig{Seed: 1, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate}}, nil,
-			FlowConfig{MessageBytes: 64 << 10, Depth: 2, Bytes: 1 << 20, Every: c.every})
-		t.Cleanup(func() { must(t, w.Close()) })
-		must(t, err)
-		must(t, w.Run())
-		if p50 := f.Latency().Quantiles().P50; p50 < c.low || p50 > c.high {
+		w, f := pair(t, softnic.Impairment{Delay: fastDelay, Rate: fastRate}, nil,
+			flowConfig{MessageBytes: 64 << 10, Depth: 2, Bytes: 1 << 20, Every: c.every})
+		must(t, w.run())
+		if p50 := f.latency.quantiles().P50; p50 < c.low || p50 > c.high {
 			t.Errorf("every %v: p50 is %.1f us, want %v to %v", c.every, p50, c.low, c.high)
 		}
 	}
 }
 
 func TestQuantiles(t *testing.T) {
-	var l Latency
-	if got := l.Quantile(0.5); got != 0 {
-		t.Errorf("the median of nothing is %d, want 0", got)
+	var l latencies
+	if got := l.quantiles().P50; got != 0 {
+		t.Errorf("the median of nothing is %v, want 0", got)
 	}
 	for i := range int64(1000) {
-		l.add(1000 * (1000 - i))
+		l = append(l, 1000*(1000-i))
 	}
-	if got, want := l.Quantiles(), (Quantiles{P50: 500, P99: 990, P999: 999}); got != want {
+	if got, want := l.quantiles(), (Quantiles{P50: 500, P99: 990, P999: 999}); got != want {
 		t.Errorf("quantiles of 1 to 1000 us are %v, want %v", got, want)
 	}
 }
@@ -134,14 +141,14 @@ func TestMedian(t *testing.T) {
 	for _, v := range []float64{0.5, 0.9, 0.7} {
 		results = append(results, &Result{GoodputRatio: v, CostUS: new(float64), Aims: []Aim{{Figure: "goodput_ratio", AtLeast: 0.8}, {Figure: "cost_us", Below: 1}}})
 	}
-	m := Median(results)
+	m := median(results)
 	if m.GoodputRatio != 0.7 || m.Seeds != 3 {
 		t.Errorf("the median of three seeds is %v of %d, want 0.7 of 3", m.GoodputRatio, m.Seeds)
 	}
 	if missed := m.Missed(); len(missed) != 1 || !strings.Contains(missed[0], "0.7, want goodput_ratio at least 0.8") {
 		t.Errorf("missed %q, want the goodput alone", missed)
 	}
-	if even := Median(results[:2]); even.GoodputRatio != 0.7 || even.Aims[0].Reached {
+	if even := median(results[:2]); even.GoodputRatio != 0.7 || even.Aims[0].Reached {
 		t.Errorf("the median of 0.5 and 0.9 is %v, reached %v; want 0.7 and no", even.GoodputRatio, even.Aims[0].Reached)
 	}
 }

@@ -4,48 +4,47 @@ import (
 	"fmt"
 	"slices"
 
-	"ibverbx/reliable/core"
+	"ibverbx/reliable"
 	"ibverbx/softnic"
 )
 
-// Result is what a scenario has measured, of one seed or as the medians of several. Figures
-// that a scenario does not measure are zero, and are left out of JSON if not every scenario has
-// them.
+// Result holds the measurements of a scenario, of one seed or as medians of several. Figures that a
+// scenario does not measure are zero. JSON leaves some of those out.
 type Result struct {
+	// Scenario is the name.
 	Scenario string `json:"scenario"`
-	// Seed is the first one, of Seeds.
-	Seed  uint64 `json:"seed"`
+	// Seed is the first seed.
+	Seed uint64 `json:"seed"`
+	// Seeds is the number of seeds.
 	Seeds uint64 `json:"seeds"`
 	// Bytes is the payload that was moved and compared.
 	Bytes int `json:"bytes"`
-	// GoodputRatio is the payload over what a lossless link of that rate carries in the
-	// same time after headers.
+	// GoodputRatio is the goodput over what a lossless link of that rate carries after headers.
 	GoodputRatio float64 `json:"goodput_ratio"`
-	GoodputGbps  float64 `json:"goodput_gbps"`
-	// Latency is of messages, from post to completion.
+	// GoodputGbps is the goodput in Gb/s.
+	GoodputGbps float64 `json:"goodput_gbps"`
+	// Latency is that of messages, from post to completion.
 	Latency Quantiles `json:"latency_us"`
 	// VirtualUS is the time from the first post to the last completion.
 	VirtualUS float64 `json:"virtual_us"`
-	// CostUS is how much longer it took than the same without the fault, nil if there is
-	// none.
+	// CostUS is how much longer the transfer took than without the fault, nil without a fault.
 	CostUS *float64 `json:"cost_us,omitempty"`
-	// FlowRatios are the goodput ratios of the flows, each by itself, where goodput_ratio is
-	// that of the worst.
+	// FlowRatios are the goodput ratios of the flows, where GoodputRatio is that of the worst.
 	FlowRatios []float64 `json:"flow_ratios,omitempty"`
 	// QueueBytes is the longest queue at the port where flows meet.
 	QueueBytes float64 `json:"queue_bytes,omitempty"`
 
-	// RetransmitRatio is how many chunks, or packets of RC, were sent again for one that
-	// was sent.
+	// RetransmitRatio is the number of chunks, or packets of RC, sent again for each one sent.
 	RetransmitRatio float64 `json:"retransmit_ratio"`
-	// Counters are those of the senders.
+	// Counters are those of all hosts.
 	Counters Counters `json:"counters"`
-	// Aims are what the scenario has to reach.
+	// Aims are the bounds that the scenario must reach.
 	Aims []Aim `json:"aims,omitempty"`
 }
 
-// Counters are what explains a result. Those of package reliable are zero for RC, and the
-// other way round.
+// Counters explain a result. Those of package reliable (core.Stats) are zero for RC. Packets are those
+// of all NICs. PacketsLost includes packets that a cut path or a full queue dropped. GoBacks and
+// Timeouts count RC's retransmissions.
 type Counters struct {
 	Packets       uint64 `json:"packets"`
 	PacketsLost   uint64 `json:"packets_lost"`
@@ -64,9 +63,13 @@ type Counters struct {
 	Timeouts      uint64 `json:"timeouts,omitempty"`
 }
 
-// Add counts what a connection of package reliable has done: from is its sending end, to the
-// receiving one.
-func (c *Counters) Add(from, to core.Stats) {
+// add adds the counters of a flow, if package reliable carries it.
+func (c *Counters) add(f *flow) {
+	sender, ok := f.from.qp.(reliable.Counted)
+	if !ok {
+		return
+	}
+	from, to := sender.Stats(), f.to.qp.(reliable.Counted).Stats()
 	c.Chunks += from.Chunks
 	c.Retransmitted += from.Retransmitted
 	c.SamePathLoss += from.SamePathLoss
@@ -80,64 +83,57 @@ func (c *Counters) Add(from, to core.Stats) {
 	c.Fences += to.Fences
 }
 
-// Measure fills a result with what flows of a world have done together, on a link of a rate
-// in bytes per second and packets of mtu bytes.
-func (r *Result) Measure(w *World, rate float64, mtu int, flows ...*Flow) {
-	var latency Latency
+// measure fills a result with the sum of all flows of a world, on a link of a rate in bytes per second.
+func (r *Result) measure(w *world, rate float64) {
+	var latency latencies
+	var sent uint64 // packets of the NICs that flows leave from
 	first, last := never, int64(0)
-	for _, f := range flows {
-		latency.Merge(&f.latency)
+	for _, f := range w.flows {
+		latency = append(latency, f.latency...)
 		first, last = min(first, f.first), max(last, f.last)
 		r.Bytes += f.bytes
-		r.Counters.Add(f.Counters())
+		r.Counters.add(f)
 	}
 	for _, a := range w.hosts {
-		s := a.NIC.Stats()
+		s := a.nic.Stats()
 		r.Counters.Packets += s.PacketsSent
 		r.Counters.GoBacks += s.Retransmits
 		r.Counters.Timeouts += s.Timeouts
+		if slices.ContainsFunc(w.flows, func(f *flow) bool { return f.from.host == a }) {
+			sent += s.PacketsSent
+		}
 		for _, b := range w.hosts {
-			s := w.Link.Stats(a.NIC, b.NIC)
+			s := w.link.Stats(a.nic, b.nic)
 			r.Counters.PacketsLost += s.Lost + s.Cut + s.Overflow
 		}
 	}
 	took := float64(last-first) / 1e9
 	r.VirtualUS = took * 1e6
-	r.Latency = latency.Quantiles()
+	r.Latency = latency.quantiles()
 	if took > 0 {
 		r.GoodputGbps = float64(r.Bytes) / took * 8e-9
-		r.GoodputRatio = float64(r.Bytes) / took / Capacity(rate, mtu)
+		r.GoodputRatio = float64(r.Bytes) / took / capacity(rate)
 	}
 	if r.Counters.Chunks > 0 {
 		r.RetransmitRatio = float64(r.Counters.Retransmitted) / float64(r.Counters.Chunks)
 	} else if need := float64((r.Bytes + mtu - 1) / mtu); need > 0 {
-		r.RetransmitRatio = max(0, float64(r.sent(w, flows))/need-1)
+		r.RetransmitRatio = max(0, float64(sent)/need-1)
 	}
 }
 
-// sent counts the packets of the NICs that flows leave from.
-func (r *Result) sent(w *World, flows []*Flow) (n uint64) {
-	for _, h := range w.hosts {
-		if slices.ContainsFunc(flows, func(f *Flow) bool { return f.from.host == h }) {
-			n += h.NIC.Stats().PacketsSent
-		}
-	}
-	return n
-}
+// mtu is the payload of a full packet in all scenarios.
+const mtu = 4096
 
-// Capacity is the payload that a lossless link of a rate carries, in bytes per second: every
-// packet is full and has its headers.
-func Capacity(rate float64, mtu int) float64 {
-	return rate * float64(mtu) / float64(mtu+softnic.PacketOverhead)
-}
+// capacity is the payload that a lossless link of a rate carries in full packets, in bytes per second.
+func capacity(rate float64) float64 { return rate * mtu / (mtu + softnic.PacketOverhead) }
 
-// figure is a number of a result, by its name in JSON; of returns nil if it was not measured.
+// figure is a number of a result.
 type figure struct {
-	name string
-	of   func(*Result) *float64
+	name string                 // its name in JSON
+	of   func(*Result) *float64 // returns nil if it was not measured
 }
 
-// figures are the numbers of a result that seeds have medians of, and that aims can be about.
+// figures are the numbers that have medians and that aims can bound.
 var figures = [...]figure{
 	{"goodput_ratio", func(r *Result) *float64 { return &r.GoodputRatio }},
 	{"goodput_gbps", func(r *Result) *float64 { return &r.GoodputGbps }},
@@ -150,8 +146,7 @@ var figures = [...]figure{
 	{"retransmit_ratio", func(r *Result) *float64 { return &r.RetransmitRatio }},
 }
 
-// figureNamed returns a figure of a result, nil if there is none of that name or it was not
-// measured.
+// figureNamed returns a figure, nil if the name is unknown or the figure was not measured.
 func (r *Result) figureNamed(name string) *float64 {
 	for _, f := range figures {
 		if f.name == name {
@@ -161,9 +156,9 @@ func (r *Result) figureNamed(name string) *float64 {
 	return nil
 }
 
-// Median returns the medians of the results of several seeds of one scenario, each figure by
-// itself; everything else is that of the first.
-func Median(results []*Result) *Result {
+// median returns the median of each figure over the results of several seeds. Everything else is that
+// of the first result.
+func median(results []*Result) *Result {
 	m := *results[0]
 	m.Seeds = uint64(len(results))
 	if m.CostUS != nil {
@@ -187,12 +182,14 @@ func Median(results []*Result) *Result {
 
 // Aim is a bound for a figure of a result.
 type Aim struct {
-	// Figure is its name in JSON: goodput_ratio, latency_us.p999.
+	// Figure is the name of the figure in JSON, such as latency_us.p999.
 	Figure string `json:"figure"`
-	// AtLeast and Below are the bounds; zero is none.
+	// AtLeast is the lower bound. Zero means none.
 	AtLeast float64 `json:"at_least,omitempty"`
-	Below   float64 `json:"below,omitempty"`
-	Reached bool    `json:"reached"`
+	// Below is the upper bound, which is not allowed itself. Zero means none.
+	Below float64 `json:"below,omitempty"`
+	// Reached says whether the figure is within the bounds.
+	Reached bool `json:"reached"`
 }
 
 func (a *Aim) String() string {
@@ -202,18 +199,17 @@ func (a *Aim) String() string {
 	return fmt.Sprintf("%s below %g", a.Figure, a.Below)
 }
 
-// judge says which aims are reached.
+// judge sets Reached of all aims.
 func (r *Result) judge() {
-	aims := slices.Clone(r.Aims)
-	for i := range aims {
-		a := &aims[i]
+	r.Aims = slices.Clone(r.Aims)
+	for i := range r.Aims {
+		a := &r.Aims[i]
 		v := r.figureNamed(a.Figure)
 		a.Reached = v != nil && *v >= a.AtLeast && (a.Below == 0 || *v < a.Below)
 	}
-	r.Aims = aims
 }
 
-// Missed returns the aims that are not reached, in words.
+// Missed returns a text for each aim that is not reached.
 func (r *Result) Missed() (missed []string) {
 	for i := range r.Aims {
 		if a := &r.Aims[i]; !a.Reached {

@@ -1,41 +1,34 @@
 package measure
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// Scenario is something that is measured.
+// Scenario is a measured scenario.
 type Scenario struct {
-	Name string
-	// About is one sentence.
-	About string
-	// Aims are what its result has to reach.
-	Aims []Aim
+	Name  string
+	About string // one sentence
+	Aims  []Aim  // bounds that its result must reach
 	// run builds a world, runs it and fills the result.
 	run func(o Options, r *Result) error
 }
 
-// Options are how a scenario is run.
+// Options say how a scenario is run.
 type Options struct {
-	// Seed decides what is random. Zero is a seed like any other.
+	// Seed decides everything that is random. Zero is an ordinary seed.
 	Seed uint64
-	// Bytes is what is moved. Zero means what the scenario is about: then, and only then,
-	// its aims count.
+	// Bytes is the payload to move. Zero means that of the scenario. The aims are valid only for that.
 	Bytes int
 }
 
-// bytes returns what is to be moved, n unless the options say otherwise.
-func (o *Options) bytes(n int) int {
-	if o.Bytes > 0 {
-		return o.Bytes
-	}
-	return n
-}
+// bytes returns the payload to move, n by default.
+func (o *Options) bytes(n int) int { return cmp.Or(o.Bytes, n) }
 
-// Scenarios returns all scenarios, by name.
+// Scenarios returns all scenarios, sorted by name.
 func Scenarios() []Scenario {
 	all := slices.Concat(lossScenarios(), deadPathScenarios(), hardScenarios(), incastScenarios(), ecmpScenarios())
 	slices.SortFunc(all, func(a, b Scenario) int { return strings.Compare(a.Name, b.Name) })
@@ -52,8 +45,8 @@ func Named(name string) (*Scenario, bool) {
 	return nil, false
 }
 
-// Run runs the scenario once. An error means that it could not be measured: something was lost
-// for good, wrong, or hung. Aims that were missed are in the result.
+// Run runs the scenario once. Missed aims are in the result. An error means that a request failed,
+// bytes were wrong, or the world hung.
 func (s *Scenario) Run(o Options) (*Result, error) {
 	r := &Result{Scenario: s.Name, Seed: o.Seed, Seeds: 1, Aims: s.Aims}
 	if err := s.run(o, r); err != nil {
@@ -63,12 +56,13 @@ func (s *Scenario) Run(o Options) (*Result, error) {
 	return r, nil
 }
 
-// RunSeeds runs seeds from o.Seed on and returns the medians. It stops when ctx ends.
+// RunSeeds runs consecutive seeds, the first of which is o.Seed, and returns the medians. It stops when
+// ctx ends.
 func (s *Scenario) RunSeeds(ctx context.Context, o Options, seeds uint64) (*Result, error) {
 	var results []*Result
 	for i := range max(seeds, 1) {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("scenario %s: %d of %d seeds were run: %w", s.Name, i, seeds, err)
+			return nil, fmt.Errorf("scenario %s: stopped after %d of %d seeds: %w", s.Name, i, seeds, err)
 		}
 		r, err := s.Run(o)
 		if err != nil {
@@ -77,5 +71,5 @@ func (s *Scenario) RunSeeds(ctx context.Context, o Options, seeds uint64) (*Resu
 		results = append(results, r)
 		o.Seed++
 	}
-	return Median(results), nil
+	return median(results), nil
 }

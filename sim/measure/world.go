@@ -7,32 +7,38 @@ import (
 	"time"
 
 	"ibverbx/internal/clock"
+	"ibverbx/internal/closer"
 	"ibverbx/internal/heap"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-// ErrStuck says that nothing is due any more although not every flow is done.
-var ErrStuck = errors.New("nothing is due and not every flow is done")
+// errStuck says that nothing is due although a flow is not done.
+var errStuck = errors.New("nothing is due and not every flow is done")
 
-// World is a network of hosts on virtual time. Everything in it happens in one goroutine. Build
-// it, add hosts and flows, Run it, read the flows, Close it.
-type World struct {
-	// Link joins the hosts. Scenarios impair it, and lay paths and bottlenecks.
-	Link *softnic.FaultLink
+// never is a time that does not come.
+const never int64 = clock.Never
 
-	now    int64
+// lateness is how long a world runs after all flows are done.
+const lateness = time.Millisecond
+
+// world is a network of hosts on virtual time. Everything in it happens in one goroutine. Build it,
+// add hosts and flows, run it, read the flows, close it.
+type world struct {
+	link   *softnic.FaultLink // joins the hosts
+	now    int64              // virtual time in nanoseconds
 	seed   uint64
-	hosts  []*Host
-	flows  []*Flow
+	hosts  []*host
+	flows  []*flow
 	agenda heap.Heap[func() error]
-	count  uint64 // entries that the agenda has had
+	count  uint64 // functions added to the agenda so far
 	limit  int64  // time in nanoseconds after which a run counts as hung
+	open   closer.Stack
 }
 
-// WorldConfig describes a World.
-type WorldConfig struct {
+// worldConfig describes a world.
+type worldConfig struct {
 	// Seed decides which packets are lost and which path a flow takes. Zero is an ordinary
 	// seed.
 	Seed uint64
@@ -43,74 +49,83 @@ type WorldConfig struct {
 	Window int
 	// Queue is the number of packets of one NIC that may be in flight. Zero means 8192.
 	Queue int
-	// Limit is the virtual time after which a run counts as hung. Zero means 60 s.
-	Limit time.Duration
 }
 
-// NewWorld returns a world without hosts.
-func NewWorld(cfg WorldConfig) (*World, error) {
-	w := &World{now: 1, seed: cfg.Seed, limit: int64(cmp.Or(cfg.Limit, 60*time.Second))}
+// newWorld returns a world without hosts.
+func newWorld(cfg worldConfig) (*world, error) {
+	w := &world{now: 1, seed: cfg.Seed, limit: int64(60 * time.Second)}
 	var err error
-	w.Link, err = softnic.NewFaultLink(&softnic.FaultConfig{
-		Seed: cfg.Seed, Impairment: cfg.Impairment, Window: cfg.Window, Queue: cmp.Or(cfg.Queue, 8192), InTurn: true, Now: w.Now,
+	w.link, err = softnic.NewFaultLink(&softnic.FaultConfig{
+		Seed: cfg.Seed, Impairment: cfg.Impairment, Window: cfg.Window, Queue: cmp.Or(cfg.Queue, 8192), InTurn: true, Now: w.clock,
 	})
 	return w, err
 }
 
-// Now is the virtual time in nanoseconds.
-func (w *World) Now() int64 { return w.now }
+// inWorld builds a world, calls do and closes the world.
+func inWorld(cfg worldConfig, do func(*world) error) error {
+	w, err := newWorld(cfg)
+	if err == nil {
+		err = do(w)
+	}
+	return errors.Join(err, w.open.Close())
+}
 
-// At calls do at a time that counts from the start of the world. An error ends the run.
-func (w *World) At(at time.Duration, do func() error) {
+func (w *world) clock() int64 { return w.now }
+
+// at calls do at a time after the start of the world. An error of do ends the run.
+func (w *world) at(at time.Duration, do func() error) {
 	w.count++
 	w.agenda.Push(int64(at)+1, w.count, do)
 }
 
-// Host is a machine with one NIC.
-type Host struct {
-	NIC *softnic.NIC
-	// Context is what the host's QPs are made on: a wrapped one or the NIC's own.
-	Context verbs.Context
-
-	world    *World
+// host is a machine with one NIC.
+type host struct {
+	world    *world
+	nic      *softnic.NIC
+	context  verbs.Context // the NIC's context, wrapped or not
 	pd       verbs.PD
 	stepper  reliable.Stepper // nil without package reliable
-	deadline int64
-	seen     uint64 // packets that had come when it last looked
-	touched  bool   // something was posted since
+	deadline int64            // time of the next step, never if none is due
+	seen     uint64           // packets that the NIC had received at the last step
+	touched  bool             // a request was posted since the last step
 }
 
-// AddHost adds a host. With a nil cfg its QPs are the NIC's own; otherwise its context is
-// wrapped, on the clock of the world.
-func (w *World) AddHost(cfg *reliable.Config) (*Host, error) {
+// addHost adds a host. With a nil cfg its QPs are the NIC's own. Otherwise its context is wrapped, on
+// the clock of the world.
+func (w *world) addHost(cfg *reliable.Config) (*host, error) {
 	n := len(w.hosts)
-	nic, err := softnic.New(w.Link, softnic.Config{Name: fmt.Sprintf("h%d", n), Seed: w.seed<<16 + uint64(n) + 1})
+	nic, err := softnic.New(w.link, softnic.Config{Name: fmt.Sprintf("h%d", n), Seed: w.seed<<16 + uint64(n) + 1})
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{NIC: nic, world: w, deadline: never, touched: true}
+	w.open.Add(nic.Close)
+	h := &host{nic: nic, world: w, deadline: never, touched: true}
 	w.hosts = append(w.hosts, h)
-	if h.Context, err = nic.Open(); err != nil {
+	if h.context, err = nic.Open(); err != nil {
 		return nil, err
 	}
 	if cfg != nil {
 		own := *cfg
-		own.Now = w.Now
-		if h.Context, err = reliable.Wrap(h.Context, own); err != nil {
+		own.Now = w.clock
+		if h.context, err = reliable.Wrap(h.context, own); err != nil {
 			return nil, err
 		}
-		h.stepper = h.Context.(reliable.Stepper)
+		h.stepper = h.context.(reliable.Stepper)
 	}
-	h.pd, err = h.Context.AllocPD()
-	return h, err
+	w.open.Add(h.context.Close)
+	if h.pd, err = h.context.AllocPD(); err != nil {
+		return nil, err
+	}
+	w.open.Add(h.pd.Close)
+	return h, nil
 }
 
-// step lets the transport of a host do what is due, if anything may be.
-func (h *Host) step() {
+// step runs the transport of a host if something may be due.
+func (h *host) step() {
 	if h.stepper == nil {
 		return
 	}
-	got := h.NIC.Stats().PacketsReceived
+	got := h.nic.Stats().PacketsReceived
 	if got == h.seen && !h.touched && h.world.now < h.deadline {
 		return
 	}
@@ -121,13 +136,10 @@ func (h *Host) step() {
 	}
 }
 
-// never is a time that does not come.
-const never int64 = clock.Never
-
-// Run lets time pass until every flow that has an end is done, and checks the bytes of all.
-func (w *World) Run() error {
+// run lets time pass until every flow with an end is done, and checks the bytes of all flows.
+func (w *world) run() error {
 	for _, f := range w.flows {
-		f.startAt = w.now + int64(f.cfg.Start)
+		f.startAt = w.now
 	}
 	if err := w.until(w.done); err != nil {
 		return err
@@ -137,7 +149,7 @@ func (w *World) Run() error {
 	}
 	// Late packets get the time to do harm before the bytes are checked.
 	end := w.now + int64(lateness)
-	if err := w.until(func() bool { return w.now >= end }); err != nil && !errors.Is(err, ErrStuck) {
+	if err := w.until(func() bool { return w.now >= end }); err != nil && !errors.Is(err, errStuck) {
 		return err
 	}
 	for _, f := range w.flows {
@@ -148,10 +160,7 @@ func (w *World) Run() error {
 	return nil
 }
 
-// lateness is how long a world runs after all flows are done.
-const lateness = time.Millisecond
-
-func (w *World) done() bool {
+func (w *world) done() bool {
 	for _, f := range w.flows {
 		if !f.done() {
 			return false
@@ -160,13 +169,15 @@ func (w *World) done() bool {
 	return true
 }
 
-// until lets time pass until over says so.
-func (w *World) until(over func() bool) error {
+// until lets time pass until over returns true.
+func (w *world) until(over func() bool) error {
 	for {
-		if err := w.meet(); err != nil {
-			return err
+		for w.agenda.Next() <= w.now {
+			if err := w.agenda.Pop()(); err != nil {
+				return err
+			}
 		}
-		w.Link.Step()
+		w.link.Step()
 		for _, h := range w.hosts {
 			h.step()
 		}
@@ -190,20 +201,10 @@ func (w *World) until(over func() bool) error {
 	}
 }
 
-// meet does what is due on the agenda.
-func (w *World) meet() error {
-	for w.agenda.Len() > 0 && w.agenda.Next() <= w.now {
-		if err := w.agenda.Pop()(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// advance moves time to when something is due.
-func (w *World) advance() error {
+// advance moves time to the next event.
+func (w *world) advance() error {
 	next := w.agenda.Next()
-	if at, pending := w.Link.Next(); pending {
+	if at, pending := w.link.Next(); pending {
 		next = min(next, at)
 	}
 	for _, h := range w.hosts {
@@ -214,7 +215,7 @@ func (w *World) advance() error {
 	}
 	switch {
 	case next == never:
-		return fmt.Errorf("%w at %v: %s", ErrStuck, time.Duration(w.now), w.outstanding())
+		return fmt.Errorf("%w at %v: %s", errStuck, time.Duration(w.now), w.outstanding())
 	case next > w.limit:
 		return fmt.Errorf("not done after %v: %s", time.Duration(w.now), w.outstanding())
 	}
@@ -223,7 +224,7 @@ func (w *World) advance() error {
 }
 
 // outstanding lists the flows that are not done.
-func (w *World) outstanding() string {
+func (w *world) outstanding() string {
 	text := ""
 	for i, f := range w.flows {
 		if !f.done() {
@@ -231,25 +232,4 @@ func (w *World) outstanding() string {
 		}
 	}
 	return text
-}
-
-// Close closes everything. Call it also after an error.
-func (w *World) Close() error {
-	var errs []error
-	for _, f := range w.flows {
-		errs = append(errs, f.close())
-	}
-	for _, h := range w.hosts {
-		if h.pd != nil {
-			errs = append(errs, h.pd.Close())
-		}
-		if h.Context != nil {
-			errs = append(errs, h.Context.Close())
-		}
-		errs = append(errs, h.NIC.Close())
-	}
-	for _, f := range w.flows {
-		errs = append(errs, f.free())
-	}
-	return errors.Join(errs...)
 }
