@@ -6,13 +6,13 @@ import (
 	"html"
 )
 
-// chart is an SVG picture being drawn. It has a ground of its own and follows the colours that
-// the reader's system prefers, so that it can be read on light and on dark pages.
+// chart is an SVG picture. It has its own background and follows the colour scheme of the reader's
+// system, so it is readable on light and dark pages.
 type chart struct {
 	b bytes.Buffer
 }
 
-// style has a class for every role; series have a colour that stands out on both grounds.
+// style has a class for every role. The colours of series are visible on both backgrounds.
 const style = `
     .ground { fill: #ffffff } .ink { fill: #1f2933 } .soft { fill: #52606d }
     .grid { stroke: #d9e2ec } .axis { stroke: #52606d }
@@ -26,7 +26,7 @@ const style = `
     }
 `
 
-// newChart begins a picture of a size, with a title for those who cannot see it.
+// newChart starts a picture. Screen readers read the title.
 func newChart(width, height int, title string) *chart {
 	c := &chart{}
 	c.put(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" font-size="14" role="img">`, width, height)
@@ -43,20 +43,20 @@ func (c *chart) line(class string, x1, y1, x2, y2, width float64) {
 	c.put(`  <line class="%s" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke-width="%.1f"/>`, class, x1, y1, x2, y2, width)
 }
 
-// text writes a word; anchor is start, middle or end.
+// text writes a text. anchor is start, middle or end.
 func (c *chart) text(class, anchor string, x, y float64, size int, s string) {
 	c.put(`  <text class="%s" text-anchor="%s" x="%.1f" y="%.1f" font-size="%d">%s</text>`, class, anchor, x, y, size, html.EscapeString(s))
 }
 
-// upright writes a word that is read from below.
+// upright writes a text from bottom to top.
 func (c *chart) upright(class string, x, y float64, s string) {
 	c.put(`  <text class="%s" text-anchor="middle" transform="translate(%.1f %.1f) rotate(-90)">%s</text>`, class, x, y, html.EscapeString(s))
 }
 
-// point is a place in the picture.
+// point is a position in the picture.
 type point struct{ x, y float64 }
 
-// curve joins points and marks each of them.
+// curve connects points and marks each of them.
 func (c *chart) curve(class string, points []point) {
 	path := ""
 	for i, p := range points {

@@ -5,23 +5,22 @@ import (
 	"math"
 )
 
-// losses are the columns of the plot, in percent: as the names of scenarios have them, and as
-// numbers.
+// losses are the columns of the plot.
 var losses = [...]struct {
-	name  string
-	value float64
+	name  string  // percentage as in the names of scenarios
+	value float64 // the same as a number
 }{{"0", 0}, {"0.01", 0.01}, {"0.1", 0.1}, {"1", 1}, {"5", 5}}
 
 // The frame of the plot.
 const (
 	left, right = 80.0, 640.0
 	top, bottom = 90.0, 370.0
-	zeroX       = 135.0 // no loss has no logarithm: it has a column of its own
-	logX        = 230.0 // where 0.01 percent is
+	zeroX       = 135.0 // column of 0 percent, which has no logarithm
+	logX        = 230.0 // column of 0.01 percent
 )
 
-// goodputLoss draws the share of a lossless link that arrives, against loss, for RC and for
-// package reliable, with what reliable has to reach.
+// goodputLoss draws the goodput ratio against loss, for RC and package reliable, with the aims of
+// reliable.
 func goodputLoss(run measured) ([]byte, error) {
 	c := newChart(780, 440, "Goodput against packet loss at 400 Gb/s: one RC queue pair and package reliable")
 	c.text("ink", "start", left, 30, 17, "Goodput against packet loss")
@@ -29,7 +28,7 @@ func goodputLoss(run measured) ([]byte, error) {
 	goodputFrame(c)
 	for i, s := range []struct {
 		transport, label, anchor string
-		dx, dy                   float64 // from a point to its number
+		dx, dy                   float64 // offset of the number from its point
 	}{{"reliable", "reliable", "middle", 0, -11}, {"rc", "one RC QP", "end", -6, 20}} {
 		var points []point
 		for k, loss := range losses {
@@ -57,7 +56,7 @@ func goodputLoss(run measured) ([]byte, error) {
 	return c.end(), nil
 }
 
-// goodputFrame draws axes, grid and their words.
+// goodputFrame draws the axes, the grid and their labels.
 func goodputFrame(c *chart) {
 	for v := 0.0; v <= 1; v += 0.25 {
 		c.line("grid", left, ratioY(v), right, ratioY(v), 1)
@@ -67,7 +66,7 @@ func goodputFrame(c *chart) {
 	c.line("axis", left, bottom, (zeroX+logX)/2-5, bottom, 1.5)
 	c.line("axis", (zeroX+logX)/2+5, bottom, right, bottom, 1.5)
 	for _, x := range []float64{(zeroX+logX)/2 - 5, (zeroX+logX)/2 + 5} {
-		c.line("axis", x-4, bottom+7, x+4, bottom-7, 1.5) // the axis is broken here
+		c.line("axis", x-4, bottom+7, x+4, bottom-7, 1.5) // The axis is broken here.
 	}
 	for k, loss := range losses {
 		c.line("axis", lossX(k), bottom, lossX(k), bottom+5, 1.5)
@@ -77,7 +76,7 @@ func goodputFrame(c *chart) {
 	c.upright("ink", 26, (top+bottom)/2, "goodput, share of a lossless link")
 }
 
-// lossX is the place of column k.
+// lossX is the x of column k.
 func lossX(k int) float64 {
 	if k == 0 {
 		return zeroX

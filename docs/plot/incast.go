@@ -13,8 +13,8 @@ const (
 	incastWidth, incastHeight = 780, 330
 )
 
-// incastLatency draws what a victim of incast waits, with fixed windows and with receiver
-// credits: a row for each quantile.
+// incastLatency draws the latency of a victim of incast, with fixed windows and with receiver credits.
+// Each quantile has a row.
 func incastLatency(run measured) ([]byte, error) {
 	c := newChart(incastWidth, incastHeight, "Latency of a small message during incast: fixed windows and receiver credits")
 	c.text("ink", "start", incastLeft, 30, 17, "A small message during incast")
@@ -44,7 +44,7 @@ func incastLatency(run measured) ([]byte, error) {
 	return c.end(), nil
 }
 
-// incastFrame draws the axis, the grid and their words.
+// incastFrame draws the axis, the grid and their labels.
 func incastFrame(c *chart) {
 	for _, v := range []float64{10, 20, 50, 100, 200, 500, 1000, 2000} {
 		c.line("grid", microX(v), incastTop-10, microX(v), incastBottom, 1)
@@ -57,11 +57,11 @@ func incastFrame(c *chart) {
 	c.text("ink", "middle", (incastLeft+incastRight)/2, incastBottom+46, 14, "latency in microseconds (logarithmic)")
 }
 
-// microX is the place of a time in microseconds.
+// microX is the x of a time in microseconds.
 func microX(us float64) float64 {
 	us = min(max(us, incastLeast), incastMost)
 	return incastLeft + (incastRight-incastLeft)*math.Log(us/incastLeast)/math.Log(incastMost/incastLeast)
 }
 
-// rowY is the place of row k.
+// rowY is the y of row k.
 func rowY(k int) float64 { return incastTop + 30 + float64(k)*(incastBottom-incastTop-50)/2 }

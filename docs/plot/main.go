@@ -1,5 +1,5 @@
-// Command plot makes the pictures of docs/reliable.md: it runs the measured scenarios, on
-// virtual time, and writes SVG.
+// Command plot draws the pictures of docs/reliable.md. It runs the measured scenarios, on virtual
+// time, and writes SVG files.
 //
 //	go run ./docs/plot [-o docs/img] [-seeds 5]
 package main
@@ -14,13 +14,13 @@ import (
 	"ibverbx/sim/measure"
 )
 
-// picture is one file and what makes it.
+// picture is one file and the function that draws it.
 type picture struct {
 	name string
 	draw func(measured) ([]byte, error)
 }
 
-// pictures are all that there are.
+// pictures returns all pictures.
 func pictures() []picture {
 	return []picture{{"goodput-loss.svg", goodputLoss}, {"incast-latency.svg", incastLatency}}
 }
@@ -30,7 +30,7 @@ type measured func(name string) (*measure.Result, error)
 
 func main() {
 	dir := flag.String("o", filepath.Join("docs", "img"), "directory for the pictures")
-	seeds := flag.Uint64("seeds", 5, "how many seeds the medians are of")
+	seeds := flag.Uint64("seeds", 5, "number of seeds for the medians")
 	flag.Parse()
 	if err := run(*dir, *seeds); err != nil {
 		fmt.Fprintln(os.Stderr, "plot:", err)
