@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// TestControl: a control channel carries datagrams in order after a while, and treats them
-// as its faults say.
+// TestControl checks that a control channel delivers datagrams in order, and applies its faults.
 func TestControl(t *testing.T) {
 	for _, c := range []struct {
 		fault FaultKind

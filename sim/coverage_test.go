@@ -6,8 +6,7 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// TestEveryFaultHappens: every kind of fault happens in at least one of a hundred mixed
-// worlds.
+// TestEveryFaultHappens checks that every kind of fault happens in at least 1 % of the mixed worlds.
 func TestEveryFaultHappens(t *testing.T) {
 	s, err := Named("mixed")
 	if err != nil {

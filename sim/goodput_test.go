@@ -7,14 +7,14 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// TestLearningCarriesMore: where lanes are unequal, because rails are or because two of them
-// meet on one path, the policy that learns reaches what the scenario wants and taking lanes
-// in turn does not come near it.
+// TestLearningCarriesMore checks that with unequal lanes the learning policy reaches the goodput of the
+// scenario and round robin does not. Lanes are unequal because rails are, or because two lanes meet on
+// one path.
 func TestLearningCarriesMore(t *testing.T) {
-	n := uint64(max(slice.Of(t).Count(3), 2)) // in the first world of ecmp-collision no lanes collide
+	n := uint64(max(slice.Of(t).Count(3), 2)) // No lanes collide in the first world of ecmp-collision.
 	for _, c := range []struct {
 		scenario string
-		inTurn   float64 // what round robin reaches at the most
+		inTurn   float64 // highest share that round robin reaches
 	}{{"unequal-rails", 0.75}, {"ecmp-collision", 0.85}} {
 		s, err := Named(c.scenario)
 		if err != nil {
@@ -33,14 +33,13 @@ func TestLearningCarriesMore(t *testing.T) {
 			t.Fatal(err)
 		}
 		if sum.Failed == 0 || sum.Failures[0].Failure.Check != "goodput" || sum.Share > c.inTurn {
-			t.Errorf("scenario %s, lanes in turn: %d of %d worlds failed, %.3f of what the rails carry; want the check of goodput to fail, and %.2f at the most",
+			t.Errorf("scenario %s, lanes in turn: %d of %d worlds failed, %.3f of what the rails carry; want the check of goodput to fail, and at most %.2f",
 				c.scenario, sum.Failed, sum.Worlds, sum.Share, c.inTurn)
 		}
 	}
 }
 
-// TestGoodputNeedsRates: a scenario that asks for goodput without saying what rails carry is
-// a mistake, not a success.
+// TestGoodputNeedsRates checks that a scenario with goodput and a rail without a rate fails.
 func TestGoodputNeedsRates(t *testing.T) {
 	s, err := Parse("test", "goodput 10%\nrate none\nport-rate none\npath-rate none\nfaults 0\nhosts 2")
 	if err != nil {

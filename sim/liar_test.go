@@ -5,14 +5,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// liar is a NIC of which chains of sends go through a hand that changes them. The hand may
-// post what it likes; what it returns is what the engine is told.
+// liar is a NIC that passes chains of sends to a function, hand, which may change them. hand posts, and
+// the engine gets its result.
 type liar struct {
 	verbs.Context
 	hand func(q *lyingQP, wrs []verbs.SendWR) (int, error)
-	// extra makes a QP beside every one that is asked for, and forgets it.
+	// extra creates a second QP for every QP, and never closes it.
 	extra bool
-	// immortal QPs can be neither stopped nor destroyed.
+	// immortal makes QPs ignore ERR, RESET and Close.
 	immortal bool
 }
 
@@ -39,7 +39,7 @@ func (p *lyingPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	return &lyingQP{QP: q, of: p.of}, nil
 }
 
-// lyingQP counts what goes through it.
+// lyingQP counts posts.
 type lyingQP struct {
 	verbs.QP
 	of    *liar
@@ -55,7 +55,7 @@ func (q *lyingQP) PostSend(wrs []verbs.SendWR) (int, error) {
 	return q.of.hand(q, wrs)
 }
 
-// Modify leaves a QP that is immortal as it is, unless that makes it more alive.
+// Modify ignores ERR and RESET of an immortal QP.
 func (q *lyingQP) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if q.of.immortal && mask&verbs.AttrState != 0 && (attr.State == verbs.StateErr || attr.State == verbs.StateReset) {
 		return nil
@@ -70,7 +70,7 @@ func (q *lyingQP) Close() error {
 	return q.QP.Close()
 }
 
-// lie returns what Options.wrap wants.
+// lie returns a value for Options.wrap.
 func lie(hand func(q *lyingQP, wrs []verbs.SendWR) (int, error)) func(verbs.Context) verbs.Context {
 	return func(ctx verbs.Context) verbs.Context { return &liar{Context: ctx, hand: hand} }
 }
@@ -89,7 +89,7 @@ func dropFragment(q *lyingQP, wrs []verbs.SendWR) (int, error) {
 	return q.QP.PostSend(wrs)
 }
 
-// swallow takes a post and does nothing with it.
+// swallow accepts a post and drops it.
 func swallow(q *lyingQP, wrs []verbs.SendWR) (int, error) {
 	if q.posts == 5 {
 		return len(wrs), nil
@@ -139,17 +139,17 @@ func twiceAtomic(q *lyingQP, wrs []verbs.SendWR) (int, error) {
 	return q.QP.PostSend(wrs)
 }
 
-// skipNumber leaves one of DQPLB's numbers out: all later immediates are one higher.
+// skipNumber omits one of DQPLB's numbers: all later immediates are one higher.
 func skipNumber(q *lyingQP, wrs []verbs.SendWR) (int, error) {
 	for i := range wrs {
 		if wrs[i].Opcode == verbs.OpRDMAWriteWithImm && q.posts > 5 {
-			wrs[i].Imm += 1 << 24 // the lowest byte of the number comes first
+			wrs[i].Imm += 1 << 24 // The lowest byte of the number comes first.
 		}
 	}
 	return q.QP.PostSend(wrs)
 }
 
-// loseRefused loses what is in front of a full queue: it says that all was taken.
+// loseRefused reports refused requests as taken.
 func loseRefused(q *lyingQP, wrs []verbs.SendWR) (int, error) {
 	n, err := q.QP.PostSend(wrs)
 	if n < len(wrs) && err != nil {
@@ -158,7 +158,7 @@ func loseRefused(q *lyingQP, wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// Hands between the world and the engine. Each is made anew for every host or end.
+// The following functions go between the world and the engine. Every host or end has its own.
 
 // everyNth changes every nth completion.
 func everyNth(n int, change func(wcs []ibverbx.WC, i, got int) int) func(pollFunc) pollFunc {
@@ -186,7 +186,7 @@ func repeat(wcs []ibverbx.WC, i, got int) int {
 	return got + 1
 }
 
-// lose leaves a completion out.
+// lose drops a completion.
 func lose(wcs []ibverbx.WC, i, got int) int { return i + copy(wcs[i:], wcs[i+1:got]) }
 
 // swap exchanges a completion with the one before it.
@@ -203,7 +203,7 @@ func fake(wcs []ibverbx.WC, i, got int) int {
 	return got
 }
 
-// wrongWords changes what receives tell of their messages.
+// wrongWords changes the immediate and the length of receives.
 func wrongWords(poll pollFunc) pollFunc {
 	return func(dst []ibverbx.WC) (int, error) {
 		got, err := poll(dst)
@@ -217,7 +217,7 @@ func wrongWords(poll pollFunc) pollFunc {
 	}
 }
 
-// early reports the request after the last one that completed, before it has.
+// early reports a request before it has completed.
 func early(poll pollFunc) pollFunc {
 	var last ibverbx.WC
 	seen := 0
@@ -231,7 +231,7 @@ func early(poll pollFunc) pollFunc {
 		}
 		if seen >= 10 && got == 0 && last.QP != nil {
 			last.WRID++
-			last.Flags = 0 // its length is not known
+			last.Flags = 0 // The length is not known.
 			dst[0], seen = last, -1<<30
 			return 1, nil
 		}

@@ -7,8 +7,8 @@ import (
 	"ibverbx/internal/mutant"
 )
 
-// sown are mistakes of the engine: the scenario whose worlds must show each, and the checkers
-// that may report it. Other checkers must not find it first.
+// sown are mistakes of the engine. Each has the scenario that must show it and the checkers that may
+// report it first.
 var sown = []struct {
 	mistake  mutant.Change
 	scenario string
@@ -81,7 +81,7 @@ func TestPlantedInEngine(t *testing.T) {
 	mutant.Run(t, changes)
 }
 
-// TestSoundEngine: the worlds in which mistakes of the engine are found have none without them.
+// TestSoundEngine runs the worlds of the planted mistakes without a mistake: they keep every promise.
 // It stops at the first broken promise, because a broken engine may not survive the next seed.
 func TestSoundEngine(t *testing.T) {
 	for _, name := range []string{"failover", "failover-atomics", "mixed"} {
@@ -90,7 +90,7 @@ func TestSoundEngine(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pool := NewPool() // a mistake may leave memory registered, which is never freed
+			pool := NewPool() // It is not closed, because a mistake may leave memory registered.
 			for seed := range seeds(t, 200) {
 				plans, err := s.Plans(seed + 1)
 				if err != nil {

@@ -8,11 +8,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// planted is a fault behind the back of the world, and who must find it.
+// planted is a mistake that the world does not know of, and the checkers that must find it.
 type planted struct {
 	name     string
-	scenario string // settings beside those that all share
-	within   uint64 // seeds
+	scenario string // settings beyond the common ones
+	within   uint64 // seeds within which it must be found
 	checks   []string
 	options  Options
 }
@@ -47,8 +47,8 @@ var plants = []planted{
 	{"slots are lost", "send-depth 16..64\nlane-depth 64", 3, []string{"bounds"}, Options{meddle: stingy}},
 }
 
-// TestPlanted: every checker finds what is planted for it, within a number of seeds, and
-// nothing is found in the same worlds without it.
+// TestPlanted checks that the checkers find each planted mistake within a number of seeds, and find
+// nothing in the same worlds without it.
 func TestPlanted(t *testing.T) {
 	found := map[string]bool{}
 	part := slice.Of(t)
@@ -62,7 +62,7 @@ func TestPlanted(t *testing.T) {
 				t.Fatal(err)
 			}
 			clean(t, s, plant.within)
-			pool := NewPool() // what a lie leaves registered is not freed
+			pool := NewPool() // It is not closed, because a mistake may leave memory registered.
 			plant.options.Pool = pool
 			for seed := range plant.within {
 				plans, err := s.Plans(seed + 1)
@@ -90,9 +90,8 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
-// TestResetIsTheBarrier: if the QPs of lanes that died are neither stopped nor reset, what
-// was under way on them lands after the requests were done over other lanes: late packets of
-// WRITEs, and late answers to READs.
+// TestResetIsTheBarrier checks that late packets of WRITEs, and late answers to READs, are placed after
+// failover if the QPs of dead lanes are neither stopped nor reset.
 func TestResetIsTheBarrier(t *testing.T) {
 	for _, name := range []string{"late-packet", "late-read"} {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +100,7 @@ func TestResetIsTheBarrier(t *testing.T) {
 				t.Fatal(err)
 			}
 			clean(t, s, 5)
-			pool := NewPool() // what is left registered is not freed
+			pool := NewPool() // It is not closed, because QPs stay open.
 			for seed := range uint64(5) {
 				plans, err := s.Plans(seed + 1)
 				if err != nil {

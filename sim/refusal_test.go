@@ -2,7 +2,7 @@ package sim
 
 import "testing"
 
-// overtaken is a world in which control messages are faster than NAKs, which stand in a queue.
+// overtaken is a world in which control messages overtake NAKs, which wait in a queue.
 const overtaken = `
 hosts 3
 rails 1
@@ -28,9 +28,9 @@ fault bad-key end 0b at 3us
 expect contract
 `
 
-// TestRefusalIsHeard: a side whose NIC has refused a request does not take the lane from under
-// the NAK that says so. Otherwise the request is sent again, and kills lane after lane (15, in
-// this world).
+// TestRefusalIsHeard checks that a side whose NIC has refused a request does not reset the lane before
+// the NAK has arrived. Otherwise the request is retried and kills one lane after the other, 15 in this
+// world.
 func TestRefusalIsHeard(t *testing.T) {
 	s, err := Parse("overtaken", overtaken)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"ibverbx"
 )
 
-// TestCheckGone: an end whose peer was replaced must say so, and soon.
+// TestCheckGone checks that an end whose peer was replaced must fail soon, with the right error.
 func TestCheckGone(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -23,14 +23,14 @@ func TestCheckGone(t *testing.T) {
 	} {
 		w := &world{report: &Report{}, now: int64(time.Minute + c.after)}
 		e := &end{w: w, endState: endState{replaced: int64(time.Minute), reasons: c.other}}
-		if e.checkGone(c.err); (w.failed()) != c.bad {
+		if e.checkGone(c.err); w.failed() != c.bad {
 			t.Errorf("%s: failure = %v, want one: %v", c.name, w.report.Failure, c.bad)
 		}
 	}
 }
 
-// TestHeir: what a process hears on the channel of its predecessor is answered there, and
-// everything else goes to its own peer.
+// TestHeir checks that a process answers on the channel of its predecessor what it received there, and
+// sends everything else to its own peer.
 func TestHeir(t *testing.T) {
 	w := &world{plan: &Plan{Failover: true}}
 	own, old := &controlPair{w: w}, &controlPair{w: w}

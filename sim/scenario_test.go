@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestParseErrors: what is wrong with a scenario is said with its line.
+// TestParseErrors checks that errors of Parse name the mistake and the line.
 func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"lames 4":                     `no setting "lames"`,
@@ -42,7 +42,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestSettings: what a scenario fixes is in every plan, at its place.
+// TestSettings checks that every plan has the settings that the scenario fixes.
 func TestSettings(t *testing.T) {
 	s, err := Parse("test", `
 		about  Two words.   # and a comment
@@ -94,8 +94,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// FuzzParse: no text makes the parser fall over, and a plan of what it takes can be written
-// and read again.
+// FuzzParse checks that no text makes Parse panic, and that a plan can be printed and parsed again.
 func FuzzParse(f *testing.F) {
 	for _, name := range Names() {
 		s, err := Named(name)

@@ -8,7 +8,7 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// seeds is how many seeds a test runs: n, a slice's share of n, or what IBVERBX_SIM_SEEDS says.
+// seeds is how many seeds a test runs: n, a slice's share of n, or the value of IBVERBX_SIM_SEEDS.
 func seeds(t *testing.T, n uint64) uint64 {
 	t.Helper()
 	if s := os.Getenv("IBVERBX_SIM_SEEDS"); s != "" {
@@ -24,7 +24,7 @@ func seeds(t *testing.T, n uint64) uint64 {
 	return uint64(slice.Of(t).Count(int(n)))
 }
 
-// TestMixed runs the mixed world on some hundred seeds. Every promise must hold.
+// TestMixed runs the mixed world on 300 seeds. Every promise must hold.
 func TestMixed(t *testing.T) {
 	s, err := Named("mixed")
 	if err != nil {
@@ -33,7 +33,7 @@ func TestMixed(t *testing.T) {
 	clean(t, s, seeds(t, 300))
 }
 
-// clean runs a scenario and wants every promise to hold.
+// clean runs a scenario and requires every promise to hold.
 func clean(t *testing.T, s *Scenario, n uint64) Summary {
 	t.Helper()
 	r := Runner{Scenario: s, First: 1, Seeds: n}
@@ -50,7 +50,7 @@ func clean(t *testing.T, s *Scenario, n uint64) Summary {
 	return sum
 }
 
-// TestScenarios runs every scenario that is built in on some seeds.
+// TestScenarios runs every built-in scenario on some seeds.
 func TestScenarios(t *testing.T) {
 	for i, name := range Names() {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestScenarios(t *testing.T) {
 				n = min(n, 1)
 			}
 			if _, measures := s.pins["goodput"]; measures {
-				n = min(n, 3) // many megabytes each
+				n = min(n, 3) // Each moves many megabytes.
 			}
 			clean(t, s, n)
 		})

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestSameTrace: the same seed gives the same trace, byte for byte, whatever ran before it
-// and wherever its memory lies; another seed gives another.
+// TestSameTrace checks that the same seed gives the same trace, byte for byte, whatever ran before and
+// wherever its memory is, and that another seed gives another trace.
 func TestSameTrace(t *testing.T) {
 	s, err := Named("mixed")
 	if err != nil {
@@ -39,7 +39,7 @@ func TestSameTrace(t *testing.T) {
 		}
 		before = a
 	}
-	for i := range n { // in the opposite order
+	for i := range n { // In reverse order.
 		seed := n - 1 - i
 		a, b := trace(first, seed), trace(second, seed)
 		if !bytes.Equal(a, b) {
@@ -64,7 +64,7 @@ func differs(a, b []byte) int {
 	return len(la) + 1
 }
 
-// TestPlanText: a plan, written as a scenario and read again, is the same plan.
+// TestPlanText checks that a plan that is printed and parsed again is the same plan.
 func TestPlanText(t *testing.T) {
 	s, err := Named("mixed")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"ibverbx/sim/measure"
 )
 
-// fake gives every scenario a result.
+// fake returns an invented result for every scenario.
 func fake(name string) (*measure.Result, error) {
 	if _, ok := measure.Named(name); !ok {
 		return nil, errors.New("no scenario " + name)
@@ -23,8 +23,8 @@ func fake(name string) (*measure.Result, error) {
 	return r, nil
 }
 
-// TestPictures draws every picture from results that are made up: each is well-formed, says
-// what its axes are, and has its numbers.
+// TestPictures draws every picture from invented results. Each must be well-formed and have a title and
+// dark colours.
 func TestPictures(t *testing.T) {
 	for _, p := range pictures() {
 		svg, err := p.draw(fake)

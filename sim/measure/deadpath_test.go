@@ -2,9 +2,8 @@ package measure
 
 import "testing"
 
-// TestDeathAtAnyTime lets the path die at some moments of the transfer, the very last ones
-// among them: it never costs a millisecond. What is lost takes the path out of service, unless
-// it was the first sight of trouble and the transfer is over.
+// TestDeathAtAnyTime lets the path die at several moments of the transfer, also at its end. It never
+// costs a millisecond. The path goes out of service, unless the transfer ends with its first loss.
 func TestDeathAtAnyTime(t *testing.T) {
 	moments := 12
 	if raced {
@@ -32,5 +31,5 @@ func TestDeathAtAnyTime(t *testing.T) {
 	if noticed < moments/3 {
 		t.Errorf("%d of %d deaths were noticed, want at least a third: nothing was sent on the path", noticed, moments)
 	}
-	t.Logf("a death costs %.1f us at the most, %d of %d were noticed", worst, noticed, moments)
+	t.Logf("a death costs at most %.1f us, %d of %d were noticed", worst, noticed, moments)
 }

@@ -17,8 +17,8 @@ func reduced(t *testing.T, name string, seed uint64, bytes int) *Result {
 	return r
 }
 
-// TestVictim wants credits to make the victim's p99.9 at least three times better than fixed
-// windows do, and the queue at the port much shorter, at no more than a tenth of the goodput.
+// TestVictim checks that credits divide the victim's p50 and p99.9 and the queue at the port by at least
+// three, compared with fixed windows, and cost at most a tenth of the goodput.
 func TestVictim(t *testing.T) {
 	bytes := 64 << 20
 	if raced {
@@ -35,15 +35,15 @@ func TestVictim(t *testing.T) {
 	if 3*credits.QueueBytes > fixed.QueueBytes {
 		t.Errorf("the longest queue is %.0f bytes with fixed windows and %.0f with credits: want a third", fixed.QueueBytes, credits.QueueBytes)
 	}
-	if credits.GoodputRatio < 0.9 && !raced { // a part of the bytes is all start and end
+	if credits.GoodputRatio < 0.9 && !raced { // A short run is all start and end.
 		t.Errorf("goodput_ratio is %.3f with credits, want at least 0.9", credits.GoodputRatio)
 	}
 }
 
-// TestCollision wants every flow to get nine tenths of its share over 16 paths, whatever the hash
-// of the switch is, where single paths that collide get a half or less.
+// TestCollision checks that every flow gets at least 90 % of its share over 16 paths, for any hash of
+// the switch, while single paths that collide get about half or less.
 func TestCollision(t *testing.T) {
-	seeds, bytes := []uint64{1, 2, 17}, 256<<20 // with 17 one uplink has 6 of 128 paths, another 22
+	seeds, bytes := []uint64{1, 2, 17}, 256<<20 // With 17 one uplink has 6 of 128 paths and another 22.
 	if raced {
 		seeds, bytes = seeds[:1], 64<<20
 	}

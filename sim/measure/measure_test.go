@@ -18,8 +18,8 @@ func must(tb testing.TB, err error) {
 	}
 }
 
-// TestAims runs every scenario with the seed that is the default of the tool: each reaches its
-// aims. Under the race detector it only runs a part of each.
+// TestAims checks that every scenario reaches its aims with the default seed of the tool. Under the race
+// detector it runs a part of each.
 func TestAims(t *testing.T) {
 	for _, s := range Scenarios() {
 		t.Run(s.Name, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestAims(t *testing.T) {
 	}
 }
 
-// TestSameSeed wants the same JSON of the same seed, and another of another.
+// TestSameSeed checks that the same seed gives the same JSON, and another seed another.
 func TestSameSeed(t *testing.T) {
 	run := func(seed uint64) string {
 		s, ok := Named("reliable-400g-loss-1")
@@ -80,8 +80,8 @@ func small(t *testing.T, i softnic.Impairment) (*world, *flow) {
 	return pair(t, i, fastReliable(), flowConfig{MessageBytes: 64 << 10, Depth: 4, Bytes: 1 << 20})
 }
 
-// TestWrongBytes changes a byte of a message that has ended: the run ends in an error. That is
-// what a late write would do.
+// TestWrongBytes changes a byte of a completed message, as a late write would. The run must end in an
+// error.
 func TestWrongBytes(t *testing.T) {
 	for _, at := range []time.Duration{100 * time.Microsecond, 500 * time.Microsecond} {
 		w, f := small(t, softnic.Impairment{Delay: fastDelay, Rate: fastRate})
@@ -95,7 +95,7 @@ func TestWrongBytes(t *testing.T) {
 	}
 }
 
-// TestDeadLink wants an error, not a hang, if nothing gets through.
+// TestDeadLink checks that a dead link gives an error, not a hang.
 func TestDeadLink(t *testing.T) {
 	w, f := small(t, softnic.Impairment{Delay: fastDelay, Rate: fastRate})
 	w.at(20*time.Microsecond, func() error {
@@ -108,7 +108,7 @@ func TestDeadLink(t *testing.T) {
 }
 
 // TestPaced posts a message every 50 us on a link that takes 21.4 us for one, then one every
-// microsecond: 16 messages, two at a time, and the latency counts from when they were due.
+// microsecond: 16 messages, two at a time. The latency counts from the time they are due.
 func TestPaced(t *testing.T) {
 	for _, c := range []struct {
 		every     time.Duration
@@ -153,7 +153,7 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestScenarios wants names that no other has, something about each, and aims that exist.
+// TestScenarios checks that names are unique, descriptions are there, and aims name figures.
 func TestScenarios(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range Scenarios() {
@@ -169,7 +169,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestNames wants the scenarios that others run by name, and the fields that they read.
+// TestNames checks the names of scenarios and of fields that other programs rely on.
 func TestNames(t *testing.T) {
 	for _, name := range []string{
 		"reliable-400g-loss-0", "reliable-400g-loss-0.01", "reliable-400g-loss-0.1", "reliable-400g-loss-1",
