@@ -43,7 +43,7 @@ func (e *end) checkFailure(ev *ibverbx.Event) {
 // short queue until one ends in RETRY_EXC. Each attempt has lost at least one packet. With failover
 // the lane is rebuilt.
 func (e *end) overflowed(ev *ibverbx.Event) bool {
-	if e.w.plan.Failover || !strings.Contains(ev.Err.Error(), verbs.StatusRetryExcErr.String()) {
+	if e.w.plan.Failover || ev.Rail < 0 || !strings.Contains(ev.Err.Error(), verbs.StatusRetryExcErr.String()) {
 		return false
 	}
 	a, b := e.host.nics[ev.Rail], e.peer.host.nics[ev.Rail]
