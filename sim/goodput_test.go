@@ -20,7 +20,7 @@ func TestLearningCarriesMore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if sum := clean(t, s, n); sum.Share < 0.95 || sum.Goodput <= 0 {
+		if sum := clean(t, s, 1, n); sum.Share < 0.95 || sum.Goodput <= 0 {
 			t.Errorf("scenario %s: %.3f of what the rails carry, want 0.95", c.scenario, sum.Share)
 		}
 		turn, err := Parse(c.scenario, strings.Replace(s.text, "policy two-choices", "policy round-robin", 1))

@@ -61,7 +61,7 @@ func TestPlanted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			clean(t, s, plant.within)
+			clean(t, s, 1, plant.within)
 			pool := NewPool() // It is not closed, because a mistake may leave memory registered.
 			plant.options.Pool = pool
 			for seed := range plant.within {
@@ -99,7 +99,7 @@ func TestResetIsTheBarrier(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			clean(t, s, 5)
+			clean(t, s, 1, 5)
 			pool := NewPool() // It is not closed, because QPs stay open.
 			for seed := range uint64(5) {
 				plans, err := s.Plans(seed + 1)

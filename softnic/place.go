@@ -38,7 +38,7 @@ func (q *qp) wellFormed(p *packet, t opTraits) bool {
 }
 
 // place puts the payload of a SEND or WRITE to its place, and completes the receive at the end
-// of the message. It changes the state of the message only if the packet is placed.
+// of the message.
 func (q *qp) place(p *packet, t opTraits) placement {
 	if t&opIsWrite != 0 {
 		return q.placeWrite(p, t)

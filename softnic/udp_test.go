@@ -55,14 +55,16 @@ func TestConformanceUDP(t *testing.T) {
 		{"ipv6 two links", softnic.UDPConfig{}, 0, "::1", "::1"},
 		{"ipv6 plain", plain, verbs.MTU2048, "::1", "::1"},
 	}
+	if heapMemory {
+		// Two links share no lock, and the race detector does not see that a packet comes after it
+		// was sent.
+		variants = variants[:2]
+	}
 	for i, v := range variants {
 		if !slice.Of(t).Has(i, len(variants)) {
 			continue
 		}
 		t.Run(v.name, func(t *testing.T) {
-			if heapMemory && v.a == v.b {
-				t.Skip("two links share no lock, and the race detector does not see that a packet comes after it was sent")
-			}
 			verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 				return openUDP(tb, &v.cfg, softnic.Config{MTU: v.mtu}, v.a, v.b)
 			})

@@ -75,9 +75,11 @@ func sizes(to *[]int) func(string) error {
 // sizeOrZero takes a size, or 0.
 func sizeOrZero(to *int) func(string) error {
 	return func(s string) (err error) {
-		if s != "0" {
-			*to, err = perf.ParseSize(s)
+		if s == "0" {
+			*to = 0
+			return nil
 		}
+		*to, err = perf.ParseSize(s)
 		return err
 	}
 }

@@ -52,7 +52,7 @@ func (t *perfTable) carried(r *perf.Report) {
 	for i := range lanes {
 		deaths += lanes[i].Deaths
 	}
-	if deaths > 0 {
+	if deaths > 0 && r.Failover == nil { // otherwise the report of the outage has it
 		t.printf(" lanes were lost %d times and rebuilt\n", deaths)
 	}
 	t.printf(" share is of the bytes of all results; fragments are physical requests, records and notifications included\n")

@@ -49,7 +49,11 @@ func (f *providerFlags) choose(notes io.Writer) (provider, error) {
 			fmt.Fprintf(notes, "Using RDMA device %s.\n", found[0].Device.Name())
 			return real, nil
 		}
-		fmt.Fprintln(notes, "No RDMA hardware found; using software NICs (run `ibverbx doctor` for details).")
+		why := "No RDMA hardware found"
+		if err == nil {
+			why = "No RDMA port is active"
+		}
+		fmt.Fprintln(notes, why+"; using software NICs (run `ibverbx doctor` for details).")
 		return softNICs{}, nil
 	}
 	return nil, &perf.ConfigError{

@@ -146,7 +146,7 @@ func (c *Change) caughtBy(t *testing.T, overlay string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", "-run", c.Tests, ".")
-	cmd.Env = append(os.Environ(), variable+"=", slice.Env+"=")
+	cmd.Env = append(os.Environ(), variable+"=", slice.Env+"=", "IBVERBX_SIM_SEEDS=")
 	out, err := cmd.CombinedOutput()
 	switch {
 	case err == nil:

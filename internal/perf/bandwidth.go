@@ -90,7 +90,11 @@ func (r *row) stretches(t *tally) (copies []float64, err error) {
 		if places != nil {
 			copies = append(copies, r.copyRate(places, cmp.Or(span/5, copyShort)))
 		}
-		if err := r.transfer(t, min(part, left), min(span, total-r.spent(r.now()))); err != nil {
+		rest := total - r.spent(r.now())
+		if left == endless && total > 0 && rest <= 0 {
+			break // a burst without an end and without time left would never end
+		}
+		if err := r.transfer(t, min(part, left), min(span, rest)); err != nil {
 			return copies, err
 		}
 		if left != endless {

@@ -149,6 +149,15 @@ func TestDurationEndsRow(t *testing.T) {
 	}
 }
 
+// TestShortDurationEnds: a row whose time is over before its first burst ends.
+func TestShortDurationEnds(t *testing.T) {
+	for _, check := range []bool{false, true} {
+		if _, err := run(t, newWire(), Config{Sizes: []int{64}, Duration: time.Nanosecond, Check: check}); err != nil {
+			t.Errorf("with Check %v: error %v, want none", check, err)
+		}
+	}
+}
+
 func TestCheckFindsCorruption(t *testing.T) {
 	for _, mode := range []Mode{Bandwidth, Latency} {
 		for _, op := range []Op{Write, WriteImm, Read, Send, Atomic} {

@@ -295,7 +295,7 @@ func TestRemoteRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		`{}`:                         "version",
 		`not JSON`:                   "partner",
-		spec(`"version":2`):          "version 2",
+		spec(`"version":1`):          "version 1",
 		spec(`"sizes":[]`):           "sizes",
 		spec(`"sizes":[4294967295]`): "--size",
 		spec(`"rails":0`):            "leaves out",
@@ -343,7 +343,7 @@ func TestRemoteLends(t *testing.T) {
 
 // spec is what a client sends, with one field changed.
 func spec(change string) string {
-	s := `{"version":1,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
+	s := `{"version":2,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
 		`"bidirectional":false,"check":false,"rails":1,"lanes":1,"fragment":0}`
 	name, _, _ := strings.Cut(change, ":")
 	if name == "" {

@@ -47,6 +47,10 @@ func (s Slice) Whole() bool { return s.parts <= 1 }
 // one part, and every part has at least one entry.
 func (s Slice) Has(i, n int) bool { return s.Whole() || i%s.parts == s.index%min(n, s.parts) }
 
+// First returns the number of the first repetition that this part does, counted from 0, of a check
+// that a full run repeats full times. The parts follow each other.
+func (s Slice) First(full int) int { return s.index * s.Count(full) }
+
 // Count returns how often this part repeats a check that a full run repeats full times: at
 // least once if full is positive.
 func (s Slice) Count(full int) int {

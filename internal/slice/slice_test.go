@@ -51,6 +51,15 @@ func TestParts(t *testing.T) {
 		if got := (Slice{2, parts}).Count(full); got != want {
 			t.Errorf("Count(%d) of six parts = %d, want %d", full, got, want)
 		}
+		for k := range parts {
+			s := Slice{k, parts}
+			if got, want := s.First(full), k*s.Count(full); got != want {
+				t.Errorf("First(%d) of part %d = %d, want %d", full, k, got, want)
+			}
+		}
+		if got := (Slice{}).First(full); got != 0 {
+			t.Errorf("First(%d) of the whole = %d, want 0", full, got)
+		}
 		if got := (Slice{}).Count(full); got != full {
 			t.Errorf("Count(%d) of the whole = %d", full, got)
 		}

@@ -232,6 +232,9 @@ func (e *env) overrun(q, other *end, posted int, check func(wc verbs.WC, id uint
 	}
 	n, err := q.cq.Poll(wcs)
 	e.refused(fmt.Sprintf("another Poll = %d", n), err, verbs.ErrCQOverrun)
+	if n != 0 {
+		e.Errorf("another Poll of a CQ that overran = %d completions, want none", n)
+	}
 }
 
 // flood returns how many completions overrun cq even if it has more places than it
