@@ -3,6 +3,7 @@ package reliable_test
 import (
 	"testing"
 
+	"ibverbx/internal/slice"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -41,13 +42,24 @@ func departures() map[string]string {
 	}
 }
 
+// pickVariant skips all but one of the runs of the whole suite in a slice.
+func pickVariant(t *testing.T, i int) {
+	t.Helper()
+	const variants = 5
+	if !slice.Of(t).Has(i, variants) {
+		t.Skip("a slice runs one of the variants")
+	}
+}
+
 // TestConformance runs the suite that every provider passes on a wrapped context.
 func TestConformance(t *testing.T) {
+	pickVariant(t, 0)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair { return open(tb, softnic.NewMemoryLink(nil), reliable.Config{}) })
 }
 
 // TestConformanceOverLoss runs its RC part over a network that loses packets.
 func TestConformanceOverLoss(t *testing.T) {
+	pickVariant(t, 1)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.01}})
 		must(tb, err)
@@ -60,6 +72,7 @@ func TestConformanceOverLoss(t *testing.T) {
 // TestConformanceCredits runs the RC part of the suite with receiver credits, of which a QP has
 // little in hand.
 func TestConformanceCredits(t *testing.T) {
+	pickVariant(t, 2)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		p := open(tb, softnic.NewMemoryLink(nil), reliable.Config{Credits: true, Speculative: 4096})
 		p.Lossy = true // no UC and UD, which know nothing of credits

@@ -15,6 +15,7 @@ import (
 
 // TestConformanceOfFlows runs the suite on contexts whose QPs share paths by fours.
 func TestConformanceOfFlows(t *testing.T) {
+	pickVariant(t, 3)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		link := softnic.NewMemoryLink(nil)
 		var ctx [2]verbs.Context

@@ -60,6 +60,7 @@ func openPoor(tb testing.TB, link softnic.Link, refuse func(*verbs.QPConfig) boo
 // TestConformanceWithoutSRQ runs the suite on devices whose UC QPs cannot use a shared receive
 // queue: one end finds out by what the device says, the other by trying.
 func TestConformanceWithoutSRQ(t *testing.T) {
+	pickVariant(t, 4)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		link := softnic.NewMemoryLink(nil)
 		var ctx [2]verbs.Context
