@@ -44,7 +44,7 @@ func (s *sender) post(wrs []SendWR) (n int, err error) {
 	for n < take {
 		wr := &wrs[n]
 		if u.isPlain(wr) {
-			s.takePlain(wr)
+			s.takePlain(r.slot(r.posted), wr)
 		} else if err = s.takeOther(wr); err != nil {
 			err = u.opError("post send", fmt.Errorf("request %d of the chain: %w", n, err))
 			break
@@ -73,11 +73,10 @@ func (s *sender) setDeadlines(n uint32) {
 	}
 }
 
-// takePlain puts a plain request into the slot at posted.
-func (s *sender) takePlain(wr *SendWR) {
-	e, m := &wr.SGE[0], wr.Remote
+// takePlain puts a plain request into a slot.
+func (s *sender) takePlain(r *sendSlot, wr *SendWR) {
+	e, m, u := &wr.SGE[0], wr.Remote, s.setup
 	g := e.Region
-	u, r := s.setup, s.sends.slot(s.sends.posted)
 	r.id, r.local, r.target = wr.WRID, g.addr+e.Offset, m.Addr+wr.RemoteOffset
 	r.length, r.sent, r.pending, r.cut = e.Length, 0, 1, u.fragmentSize(e.Length)
 	r.op, r.wire, r.flags, r.status, r.numSGE = wr.Opcode, s.wire[wr.Opcode&7], wr.Flags, verbs.StatusSuccess, 1

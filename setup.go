@@ -125,12 +125,12 @@ const (
 func (u *setup) setKeys(s *sendSlot, r *Region, m *RemoteRegion) {
 	if r != nil {
 		for i := range u.rails.rails {
-			s.keys[i].local = r.lkeys[i]
+			s.keys[i&(MaxRails-1)].local = r.lkeys[i&(MaxRails-1)]
 		}
 	}
 	if m != nil {
-		for i := range u.remoteRails {
-			s.keys[i].remote = m.RKeys[i]
+		for i, key := range m.RKeys[:u.remoteRails] {
+			s.keys[i&(MaxRails-1)].remote = key
 		}
 	}
 }
