@@ -52,7 +52,7 @@ func goodputLoss(run measured) ([]byte, error) {
 		c.curve(fmt.Sprintf("s%d", i), points)
 	}
 	c.line("aim", left+20, ratioY(0.1), left+48, ratioY(0.1), 1.5)
-	c.text("soft", "start", left+56, ratioY(0.1)+4, 12, "what reliable has to reach")
+	c.text("soft", "start", left+56, ratioY(0.1)+4, 12, "least goodput that CI accepts")
 	return c.end(), nil
 }
 
@@ -72,7 +72,7 @@ func goodputFrame(c *chart) {
 		c.line("axis", lossX(k), bottom, lossX(k), bottom+5, 1.5)
 		c.text("soft", "middle", lossX(k), bottom+22, 13, loss.name+"%")
 	}
-	c.text("ink", "middle", (left+right)/2, bottom+48, 14, "packets lost (logarithmic; no loss on the left)")
+	c.text("ink", "middle", (left+right)/2, bottom+48, 14, "packets lost (log scale)")
 	c.upright("ink", 26, (top+bottom)/2, "goodput, share of a lossless link")
 }
 

@@ -54,7 +54,7 @@ func incastFrame(c *chart) {
 	for k, name := range []string{"p50", "p99", "p99.9"} {
 		c.text("ink", "end", incastLeft-14, rowY(k)+5, 14, name)
 	}
-	c.text("ink", "middle", (incastLeft+incastRight)/2, incastBottom+46, 14, "latency in microseconds (logarithmic)")
+	c.text("ink", "middle", (incastLeft+incastRight)/2, incastBottom+46, 14, "latency in microseconds (log scale)")
 }
 
 // microX is the x of a time in microseconds.
