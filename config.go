@@ -76,7 +76,7 @@ type Config struct {
 	// SignalInterval is how many physical requests of a lane share one completion at most. Zero
 	// means 16.
 	SignalInterval int
-	// Now is a clock in nanoseconds, for the policy TwoChoices and for Control. It is read once in a
+	// Now is a clock in nanoseconds, for the policy TwoChoices and for Control. It is read a few times in a
 	// post or a poll. Nil means the monotonic clock.
 	Now func() int64
 	// Control is how the two ends agree on lanes that are lost and bring them back. With it, both ends
