@@ -95,6 +95,15 @@ func parseQPNum(text string, lowest uint64) (uint32, error) {
 	return uint32(n), nil
 }
 
+// imm converts a user's immediate to that on the wire, and back. torchcomms passes it to the NIC in host
+// order (see wireImm).
+func (u *setup) imm(v uint32) uint32 {
+	if u.cfg.CxxPeer {
+		return wireImm(v)
+	}
+	return v
+}
+
 // BusinessCard returns what a C++ peer needs to connect. It needs Config.CxxPeer.
 func (q *VirtualQP) BusinessCard() (*BusinessCard, error) {
 	if q.failover.state == stateClosed {

@@ -55,6 +55,11 @@ func (p *passthrough) postChain(l *lane, chain []verbs.SendWR, n int, bytes uint
 	if len(chain) == 0 {
 		return n, bad
 	}
+	if p.setup.cfg.CxxPeer {
+		for i := range chain {
+			chain[i].Imm = p.setup.imm(chain[i].Imm)
+		}
+	}
 	k, err := l.qp.PostSend(chain)
 	if k < len(chain) || bytes == 0 {
 		bytes = 0
@@ -141,7 +146,7 @@ func (p *passthrough) postRecv(wrs []RecvWR) (n int, err error) {
 // report makes a virtual completion from a physical one.
 func (p *passthrough) report(wc *verbs.WC, dst *WC) {
 	dst.WRID, dst.QP, dst.Status, dst.VendorErr = wc.WRID, p.setup.owner, wc.Status, wc.VendorErr
-	dst.Opcode, dst.Flags, dst.ByteLen, dst.Imm = wc.Opcode, 0, wc.ByteLen, wc.Imm
+	dst.Opcode, dst.Flags, dst.ByteLen, dst.Imm = wc.Opcode, 0, wc.ByteLen, p.setup.imm(wc.Imm)
 	if wc.Status != verbs.StatusSuccess {
 		p.failover.failed(p.setup.lanes[0], wc.Status)
 		return

@@ -145,18 +145,9 @@ func (y *spray) advance() {
 		// It now waits for the notification that it owed, so pending does not change.
 		s.owes = false
 		send.owed--
-		send.add(notify, entryHead(r.index(y.next), kindNotify, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, y.imm(s.imm))
+		send.add(notify, entryHead(r.index(y.next), kindNotify, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, y.setup.imm(s.imm))
 		y.next++
 	}
-}
-
-// imm converts an immediate to that on the wire, and back: torchcomms passes it to the NIC in host order
-// (see wireImm).
-func (y *spray) imm(v uint32) uint32 {
-	if y.setup.cfg.CxxPeer {
-		return wireImm(v)
-	}
-	return v
 }
 
 func (y *spray) received(l *lane, wc *verbs.WC, _ uint32) {
@@ -164,5 +155,5 @@ func (y *spray) received(l *lane, wc *verbs.WC, _ uint32) {
 		y.recv.protocol(l, "%s of %d bytes is not a notification", wc.Opcode, wc.ByteLen)
 		return
 	}
-	y.recv.arrived(message{imm: y.imm(wc.Imm), flags: WCHasImm})
+	y.recv.arrived(message{imm: y.setup.imm(wc.Imm), flags: WCHasImm})
 }

@@ -143,6 +143,43 @@ func testCxxPeer(t *testing.T, cfg ibverbx.Config, rails int) {
 	}
 }
 
+// TestCxxPeerImmediate: a C++ peer gives its immediate to the NIC in host order, lowest byte first. On one
+// lane and on several, 42 leaves and arrives as the bytes 2a 00 00 00.
+func TestCxxPeerImmediate(t *testing.T) {
+	const wire = 0x2a000000 // as providers of package verbs see it, highest byte first
+	for _, c := range []struct {
+		scheme ibverbx.Scheme
+		lanes  int
+		op     verbs.Opcode
+	}{
+		{ibverbx.Spray, 1, verbs.OpRDMAWriteWithImm},
+		{ibverbx.DQPLB, 1, verbs.OpRDMAWriteWithImm},
+		{ibverbx.DQPLB, 1, verbs.OpSendWithImm},
+		{ibverbx.Spray, 4, verbs.OpRDMAWriteWithImm},
+	} {
+		t.Run(fmt.Sprintf("%s/%s/lanes=%d", c.op, c.scheme, c.lanes), func(t *testing.T) {
+			x := rig.NewInstrument(t, ibverbx.Config{Scheme: c.scheme, Lanes: c.lanes, CxxPeer: true})
+			qps := x.NIC.QPs()
+			carries := qps[len(qps)-1] // the only lane, or the notify lane
+			wr := x.Request(1, c.op, 8)
+			wr.Imm = 42
+			x.PostSend(wr)
+			x.Settle()
+			if n := len(carries.Taken); n != 1 || carries.Taken[0].Imm != wire {
+				t.Errorf("the NIC took %d requests, %+v; want one with the immediate %#x", n, carries.Taken, wire)
+			}
+			x.PostRecv(ibverbx.RecvWR{WRID: 2})
+			if !carries.Receive(verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: wire}) {
+				t.Fatal("no receive is posted")
+			}
+			wcs := x.Settle()
+			if len(wcs) != 1 || wcs[0].Flags&ibverbx.WCHasImm == 0 || wcs[0].Imm != 42 {
+				t.Errorf("received %+v; want the immediate 42", wcs)
+			}
+		})
+	}
+}
+
 // TestCxxPeerRefusals: Config.CxxPeer is required, and cards that do not match are refused.
 func TestCxxPeerRefusals(t *testing.T) {
 	links := rig.MemoryLinks(1)
