@@ -73,6 +73,7 @@ func (q *qp) leave() {
 		return
 	}
 	q.side.setAskAt(0)
+	q.side.forget()
 	connected := q.connected
 	q.conn, q.connected, q.side.down = nil, false, false
 	c.flows[q.flow] = nil

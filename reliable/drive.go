@@ -59,6 +59,9 @@ func (ctx *pathContext) Step() (next int64, pending bool) {
 	if ctx.inbox.more || ctx.inbox.next < len(ctx.inbox.stash) {
 		ctx.wakeAt = ctx.now // these completions will not wake the keeper
 	}
+	if ctx.refusing > 0 {
+		ctx.wakeAt = min(ctx.wakeAt, ctx.now+lookAgain)
+	}
 	ctx.wakeAt = min(ctx.wakeAt, ctx.grantAt())
 	for _, c := range ctx.connected {
 		ctx.wakeAt = min(ctx.wakeAt, c.core.Deadline())
@@ -121,6 +124,9 @@ func (ctx *pathContext) drive() {
 	ctx.now = ctx.clock()
 	if ctx.asking > 0 {
 		ctx.askForCards()
+	}
+	if ctx.refusing > 0 {
+		ctx.postRefused()
 	}
 	if ctx.now >= ctx.sidesAt {
 		ctx.watchSides()

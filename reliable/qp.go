@@ -204,6 +204,7 @@ func (q *qp) fail() {
 	}
 	q.state, q.broken = verbs.StateErr, false
 	q.side.setAskAt(0)
+	q.side.forget()
 	if q.connected {
 		q.conn.run(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(verbs.StatusWRFlushErr)})
 		if q.conn.core.Over() {

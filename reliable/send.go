@@ -173,8 +173,8 @@ func gather(wr, from *verbs.SendWR, off, n uint32) {
 func (q *qp) startSide(token uint32) {
 	s := q.sends.At(token)
 	status := s.bad
-	if status == 0 && !q.side.start(&s.wr, token) {
-		status = verbs.StatusLocQPOpErr
+	if status == 0 {
+		status = q.side.start(token)
 	}
 	if status != 0 {
 		q.conn.queue = append(q.conn.queue, core.Event{Kind: core.EvSide, Flow: q.flow, Token: token, Status: uint8(status)})

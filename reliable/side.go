@@ -1,6 +1,7 @@
 package reliable
 
 import (
+	"errors"
 	"time"
 
 	"ibverbx/reliable/core"
@@ -18,6 +19,7 @@ type sideQP struct {
 	askAt      int64           // when the own card is sent again, 0 for never
 	cards      pool            // has four slots: an answer, the own card, and two receives
 	wr         [1]verbs.SendWR // the request being posted
+	refused    []uint32        // tokens of READs and atomics that found the queue full, in order
 }
 
 const (
@@ -66,13 +68,57 @@ func (s *sideQP) completed(kind tag, n uint32, wc *verbs.WC) {
 	}
 }
 
-// start posts a READ or an atomic and reports whether the QP took it.
-func (s *sideQP) start(wr *verbs.SendWR, token uint32) bool {
+// start posts a READ or an atomic behind those that were refused. It returns the status with which
+// the request ends if it can never be posted. A QP or device that has failed flushes requests, so
+// only a request that is itself wrong ends otherwise.
+func (s *sideQP) start(token uint32) verbs.Status {
+	q := s.user
+	if len(s.refused) > 0 {
+		s.refused = append(s.refused, token)
+		return verbs.StatusSuccess
+	}
+	wr := &q.sends.At(token).wr
 	s.wr[0] = *wr
-	s.wr[0].WRID = tagSide.with(s.user.id, 0, token)
+	s.wr[0].WRID = tagSide.with(q.id, 0, token)
 	s.wr[0].Flags = verbs.SendSignaled | wr.Flags&verbs.SendFence
-	n, _ := s.PostSend(s.wr[:])
-	return n == 1
+	n, err := s.PostSend(s.wr[:])
+	switch {
+	case n == 1:
+		return verbs.StatusSuccess
+	case errors.Is(err, verbs.ErrQueueFull):
+		s.refused = append(s.refused, token)
+		q.ctx.refusing++
+		q.ctx.keeper.kick()
+		return verbs.StatusSuccess
+	case errors.Is(err, verbs.ErrInvalid):
+		return verbs.StatusLocQPOpErr
+	}
+	return verbs.StatusWRFlushErr
+}
+
+// forget drops the requests that were refused.
+func (s *sideQP) forget() {
+	if len(s.refused) > 0 {
+		s.refused = nil
+		s.user.ctx.refusing--
+	}
+}
+
+// postRefused posts again the READs and atomics that found a full queue.
+func (ctx *pathContext) postRefused() {
+	for _, q := range ctx.qps {
+		if q == nil || len(q.side.refused) == 0 {
+			continue
+		}
+		tokens := q.side.refused
+		q.side.forget()
+		for _, token := range tokens {
+			if q.state == verbs.StateRTS { // otherwise the request was flushed
+				q.startSide(token)
+			}
+		}
+		q.conn.touch()
+	}
 }
 
 // setAskAt sets the time at which the own card is sent again, 0 for never.

@@ -1,6 +1,7 @@
 package reliable_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -109,5 +110,43 @@ func TestSideStateIsRarelyAsked(t *testing.T) {
 	}
 	if c.asked > ms+1 {
 		t.Fatalf("%d polls in %d ms asked for the state %d times, want once a millisecond", polls, ms, c.asked)
+	}
+}
+
+// TestSideRefusesPost: a READ that the side QP refuses ends as a NIC would end it, whose QP has
+// failed, or is posted again if the queue was full.
+func TestSideRefusesPost(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		refuse func(a *side) error
+		want   verbs.Status
+	}{
+		{"full queue", func(a *side) error { return a.nic.RefuseSend(a.qp.Num(), 0, nil) }, verbs.StatusSuccess},
+		{"broken QP", func(a *side) error { return a.nic.RefuseSend(a.qp.Num(), 0, errors.New("broken")) }, verbs.StatusWRFlushErr},
+		{"wrong request", func(a *side) error { return a.nic.RefuseSend(a.qp.Num(), 0, verbs.ErrInvalid) }, verbs.StatusLocQPOpErr},
+		{"failed device", func(a *side) error { a.nic.Fail(); return nil }, verbs.StatusWRFlushErr},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 2}, 4096)
+			wr := verbs.SendWR{Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+			wr.SetSGE(a.sge(0, 100))
+			a.post(t, wr) // the first post is the card
+			must(t, a.wait(t, 1)[0].Err())
+			must(t, tt.refuse(a))
+			for i := range 3 {
+				wr.WRID = uint64(i)
+				a.post(t, wr)
+			}
+			a.nic.Recover()
+			for i, wc := range a.wait(t, 3) {
+				want := tt.want
+				if i > 0 && want != verbs.StatusSuccess {
+					want = verbs.StatusWRFlushErr
+				}
+				if wc.WRID != uint64(i) || wc.Status != want {
+					t.Errorf("completion %d is of %d: %v, want %v", i, wc.WRID, wc.Status, want)
+				}
+			}
+		})
 	}
 }

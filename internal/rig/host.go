@@ -40,16 +40,23 @@ func NewHost(tb testing.TB, links []softnic.Link, cfg ibverbx.Config) *Host {
 // NewRails returns a host with a NIC on every link, and neither VirtualCQ nor VirtualQP.
 func NewRails(tb testing.TB, links []softnic.Link) *Host {
 	tb.Helper()
+	return NewRailsOver(tb, links, func(_ int, inner verbs.Context) verbs.Context { return inner })
+}
+
+// NewRailsOver is NewRails with something between each NIC and the engine: wrap gets the rail and
+// the context of its NIC and returns the context that the engine uses.
+func NewRailsOver(tb testing.TB, links []softnic.Link, wrap func(rail int, inner verbs.Context) verbs.Context) *Host {
+	tb.Helper()
 	var nics []*softnic.NIC
 	var rails []ibverbx.RailConfig
-	for _, link := range links {
+	for rail, link := range links {
 		nic, err := softnic.New(link, softnic.Config{})
 		Must(tb, err)
 		tb.Cleanup(func() { Must(tb, nic.Close()) })
 		ctx, err := nic.Open()
 		Must(tb, err)
 		nics = append(nics, nic)
-		rails = append(rails, ibverbx.RailConfig{Context: ctx})
+		rails = append(rails, ibverbx.RailConfig{Context: wrap(rail, ctx)})
 	}
 	h := NewRailsOn(tb, rails...)
 	h.NICs = nics

@@ -11,6 +11,7 @@ import (
 	"ibverbx"
 	"ibverbx/internal/rig"
 	"ibverbx/internal/slice"
+	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -21,6 +22,8 @@ type duo struct {
 	now   int64
 	links []*softnic.FaultLink
 	hosts [2]*rig.Host
+	// steppers are the wrapped contexts, whose timers follow the clock.
+	steppers []reliable.Stepper
 	// got are the completions that each host has polled, in order.
 	got [2][]ibverbx.WC
 }
@@ -34,10 +37,17 @@ func newDuo(t *testing.T, rails int, cfg ibverbx.Config) *duo {
 // newTappedDuo is newDuo with a filter for the control messages that each host sends.
 func newTappedDuo(t *testing.T, rails int, cfg ibverbx.Config, cqcfg ibverbx.CQConfig) (*duo, [2]*tapped) {
 	t.Helper()
+	return newDuoOver(t, make([]*reliable.Config, rails), cfg, cqcfg)
+}
+
+// newDuoOver is newTappedDuo with a Config for each rail that package reliable wraps, and nil for
+// the others.
+func newDuoOver(t *testing.T, wraps []*reliable.Config, cfg ibverbx.Config, cqcfg ibverbx.CQConfig) (*duo, [2]*tapped) {
+	t.Helper()
 	d := &duo{t: t}
 	clock := func() int64 { return d.now }
 	var links []softnic.Link
-	for i := range rails {
+	for i := range wraps {
 		l, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i), Now: clock, Impairment: softnic.Impairment{Delay: 30 * time.Microsecond}})
 		rig.Must(t, err)
 		d.links = append(d.links, l)
@@ -47,7 +57,17 @@ func newTappedDuo(t *testing.T, rails int, cfg ibverbx.Config, cqcfg ibverbx.CQC
 	taps := [2]*tapped{{Control: a}, {Control: b}}
 	for i := range taps {
 		cfg.Control, cfg.Now, cfg.Incarnation = taps[i], clock, uint64(100+i)
-		d.hosts[i] = rig.NewRails(t, links)
+		d.hosts[i] = rig.NewRailsOver(t, links, func(rail int, inner verbs.Context) verbs.Context {
+			if wraps[rail] == nil {
+				return inner
+			}
+			c := *wraps[rail]
+			c.Now = clock
+			ctx, err := reliable.Wrap(inner, c)
+			rig.Must(t, err)
+			d.steppers = append(d.steppers, ctx.(reliable.Stepper))
+			return ctx
+		})
 		d.hosts[i].NewCQ(cqcfg)
 		d.hosts[i].NewQP(cfg)
 	}
@@ -81,6 +101,9 @@ func (d *duo) step() {
 	d.now += int64(20 * time.Microsecond)
 	for _, l := range d.links {
 		l.Step()
+	}
+	for _, s := range d.steppers {
+		s.Step()
 	}
 }
 
