@@ -91,6 +91,8 @@ type Report struct {
 	Capacity float64
 	// Turns counts the rounds in which every host could poll and post.
 	Turns int
+	// TraceErr is the first error of the writer of Options.Trace. It is not a broken promise.
+	TraceErr error
 }
 
 // Run builds the world of a plan, runs it and reports the result. A panic counts as a failure, but
@@ -111,9 +113,7 @@ func (p *Plan) Run(o Options) (report *Report) {
 	}
 	w.total()
 	w.verdict()
-	if err := w.trace.flush(); err != nil {
-		w.fail("world", "", "cannot write the trace: %v", err)
-	}
+	report.TraceErr = w.trace.flush()
 	return report
 }
 

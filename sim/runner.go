@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"slices"
@@ -114,7 +115,11 @@ func (r *Runner) Run(ctx context.Context) (Summary, error) {
 func (r *Runner) runSeed(pool *Pool, seed uint64) (reports []*Report, err error) {
 	plans, err := r.Scenario.Plans(seed)
 	for _, p := range plans {
-		reports = append(reports, p.Run(Options{Pool: pool, Trace: r.Trace}))
+		report := p.Run(Options{Pool: pool, Trace: r.Trace})
+		if report.TraceErr != nil {
+			return nil, fmt.Errorf("write the trace: %w", report.TraceErr)
+		}
+		reports = append(reports, report)
 	}
 	return reports, err
 }

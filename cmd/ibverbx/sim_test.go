@@ -107,6 +107,19 @@ func TestSimTrace(t *testing.T) {
 	}
 }
 
+// TestSimTraceOnFullDisk checks that a trace that cannot be written is an error of the disk, not a
+// broken promise.
+func TestSimTraceOnFullDisk(t *testing.T) {
+	const full = "/dev/full"
+	if _, err := os.Stat(full); err != nil {
+		t.Skipf("%v: only Linux has a disk that is always full", err)
+	}
+	status, out, stderr := command(t.Context(), "sim", "--seed", "4", "--trace", full)
+	if status != exitFailure || !strings.Contains(stderr, "no space left") || strings.Contains(out+stderr, "promise") {
+		t.Errorf("status %d, stdout %q, stderr %q; want %d, the error of the disk, and no promise", status, out, stderr, exitFailure)
+	}
+}
+
 // TestSimFailure: a scenario that is not kept ends with status 1, the seed, a smaller
 // scenario that fails as well, and the command.
 func TestSimFailure(t *testing.T) {
