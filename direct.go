@@ -149,6 +149,7 @@ func (p *passthrough) report(wc *verbs.WC, dst *WC) {
 	dst.Opcode, dst.Flags, dst.ByteLen, dst.Imm = wc.Opcode, 0, wc.ByteLen, p.setup.imm(wc.Imm)
 	if wc.Status != verbs.StatusSuccess {
 		p.failover.failed(p.setup.lanes[0], wc.Status)
+		p.failover.shown = true
 		return
 	}
 	if wc.Flags&verbs.WCWithImm != 0 {

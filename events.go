@@ -56,14 +56,14 @@ type Event struct {
 // that they report.
 const maxEvents = 256
 
-// Events takes up to len(dst) events, oldest first. It never blocks. An event ends one Wait.
+// Events takes up to len(dst) events, oldest first. It never blocks.
 func (c *VirtualCQ) Events(dst []Event) int {
 	n := copy(dst, c.events)
 	c.events = append(c.events[:0], c.events[n:]...)
 	return n
 }
 
-// notice adds an event and a record in the log, and ends a Wait.
+// notice adds an event and a record in the log.
 func (c *VirtualCQ) notice(e Event) {
 	if e.QP.setup.cfg.Log != nil {
 		e.log(e.QP.setup.cfg.Log)
@@ -73,10 +73,6 @@ func (c *VirtualCQ) notice(e Event) {
 		return
 	}
 	c.events = append(c.events, e)
-	c.news = true
-	if c.waker != nil {
-		c.waker.Wake()
-	}
 }
 
 // notice adds the event of a lane that went out of service or is back. It also adds those of the rail and

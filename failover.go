@@ -27,6 +27,7 @@ type failover struct {
 
 	state   qpState
 	err     error    // what ended the VirtualQP; nil before that
+	shown   bool     // a failed completion, or an error of Wait, has shown err to the program
 	emptied barriers // the barriers of the rails from when the VirtualQP failed
 	out     int      // counts the lanes that are out of service
 	away    bool     // a message or notify lane was rebuilt on another rail at some time

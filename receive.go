@@ -226,6 +226,7 @@ func (r *receiver) endData(wc *verbs.WC) {
 	r.data.Drop(1)
 	out.Status, out.VendorErr = wc.Status, wc.VendorErr
 	if wc.Status != verbs.StatusSuccess {
+		r.failover.shown = true
 		return
 	}
 	out.Opcode, out.ByteLen, out.Flags = verbs.WCRecv, wc.ByteLen, WCHasLength
@@ -273,7 +274,7 @@ func (r *receiver) flush() {
 		return // the NIC gives the data receives back
 	}
 	for ; r.data.Len() > 0; r.data.Drop(1) {
-		r.end(r.data.Front().WRID).Status = verbs.StatusWRFlushErr
+		r.endFlushed(r.data.Front().WRID)
 	}
 }
 
@@ -289,8 +290,14 @@ func (r *receiver) flushNotifications() {
 		}
 	}
 	for ; r.notifications.Len() > 0; r.notifications.Drop(1) {
-		r.end(*r.notifications.Front()).Status = verbs.StatusWRFlushErr
+		r.endFlushed(*r.notifications.Front())
 	}
+}
+
+// endFlushed ends a receive of a VirtualQP that has failed.
+func (r *receiver) endFlushed(id uint64) {
+	r.end(id).Status = verbs.StatusWRFlushErr
+	r.failover.shown = true
 }
 
 // prepare takes a lane's QP from RESET to INIT and posts receives on it.

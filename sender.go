@@ -201,7 +201,7 @@ func (s *sender) report(dst []WC) (n int) {
 // acknowledged: its receiver, which is notified in order, never learns of it.
 func (s *sender) afterFailure(r *sendSlot) {
 	if r.status != verbs.StatusSuccess {
-		s.failureReported = true
+		s.failureReported, s.failover.shown = true, true
 	} else if s.failureReported && r.op == verbs.OpRDMAWriteWithImm {
 		r.fail(verbs.StatusWRFlushErr, 0)
 	}

@@ -54,7 +54,6 @@ type VirtualCQ struct {
 	idle  [MaxRails]uint64    // counts the polls of each rail that left nothing in its CQ
 
 	events []Event // those that were not taken, at most maxEvents
-	news   bool    // an event came that has not ended a Wait
 }
 
 // CQStats are the counters of a VirtualCQ.

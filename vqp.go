@@ -228,6 +228,13 @@ func (q *VirtualQP) report(dst []WC) (n int) {
 	return n + q.send.report(dst[n:])
 }
 
+// outstanding reports whether a request or a receive has not been reported. A single lane that passes
+// everything through does not know: then it is false.
+func (q *VirtualQP) outstanding() bool {
+	s, r := &q.send.sends, &q.recv
+	return s.reported != s.posted || r.notifications.Len()+r.data.Len()+r.done.Len() > 0
+}
+
 // busy reports whether the next report must look at the VirtualQP again although nothing need come:
 // it could not report everything, a NIC refused something, or its failure is not settled.
 func (q *VirtualQP) busy() bool {

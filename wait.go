@@ -14,9 +14,10 @@ import (
 // polling.
 const spins = 32
 
-// Wait polls until there is at least one completion, or an event; then n is 0. It polls for a short while
-// and then sleeps on CQConfig.Waker until a rail has a completion. Without a Waker it returns
-// verbs.ErrNotSupported. It returns ctx.Err() when ctx ends.
+// Wait polls until there is at least one completion. It polls for a short while and then sleeps on
+// CQConfig.Waker until a rail has a completion. n is 0 only with an error, or if dst is empty. The error is
+// ctx.Err() when ctx ends, and verbs.ErrNotSupported without a Waker. If a VirtualQP fails with nothing
+// outstanding, no completion shows it. Then Wait returns its error (VirtualQP.Err), once.
 func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 	if c.waker == nil {
 		return 0, fmt.Errorf("wait: %w: the virtual CQ has no Waker", verbs.ErrNotSupported)
@@ -27,10 +28,6 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 				return n, err
 			}
 		}
-		if c.news {
-			c.news = false
-			return 0, nil
-		}
 		for rail, cq := range c.cqs {
 			if err := cq.Arm(false); err != nil {
 				return 0, fmt.Errorf("wait: rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
@@ -39,6 +36,10 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 		// A completion between the last poll and Arm does not wake.
 		if n, err = c.Poll(dst); n > 0 || err != nil {
 			return n, err
+		}
+		if q := c.failedIdle(); q != nil {
+			q.failover.shown = true
+			return 0, fmt.Errorf("wait: %w", q.failover.err)
 		}
 		if len(c.touched) > 0 {
 			// A NIC refused something, and no completion need come when it has room.
@@ -53,6 +54,17 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 		}
 	}
 	return 0, nil
+}
+
+// failedIdle returns a VirtualQP that has failed, has nothing outstanding, and whose failure was not shown to
+// the program. It returns nil if there is none.
+func (c *VirtualCQ) failedIdle() *VirtualQP {
+	for _, q := range c.qps {
+		if f := &q.failover; f.err != nil && !f.shown && !q.outstanding() {
+			return q
+		}
+	}
+	return nil
 }
 
 // Bounds of Wait's sleep if there are VirtualQPs with a Control, which need not wake. Timers that are due
@@ -85,7 +97,7 @@ func (c *VirtualCQ) sleep(ctx context.Context) error {
 
 // Serve drives the virtual CQ of a side whose application only lends its memory. It polls and sleeps until
 // ctx ends, and passes completions to each, if that is not nil. It returns ctx.Err() or the first error
-// of the virtual CQ.
+// of Wait, and may be called again.
 func (c *VirtualCQ) Serve(ctx context.Context, each func(WC)) error {
 	wcs := make([]WC, pollBatch)
 	for {

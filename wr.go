@@ -89,7 +89,11 @@ type WC struct {
 }
 
 // Err returns nil for a success, and otherwise an error with the request, the status and its usual cause.
+// A zero WC, which no call has filled in, is an error.
 func (w *WC) Err() error {
+	if w.QP == nil {
+		return verbs.Invalidf("a completion without a virtual QP: no call has filled it in")
+	}
 	if w.Status == verbs.StatusSuccess {
 		return nil
 	}

@@ -100,10 +100,8 @@ func TestSessionPeerDies(t *testing.T) {
 		t.Fatalf("Close: got %v, want no error", err)
 	}
 	var wcs [4]ibverbx.WC
-	for ctx := soon(t); wcs[0].WRID != 5; {
-		if _, err := d.CQ.Wait(ctx, wcs[:]); err != nil {
-			t.Fatalf("Wait: got %v, want the receive flushed", err)
-		}
+	if n, err := d.CQ.Wait(soon(t), wcs[:]); n != 1 || err != nil || wcs[0].WRID != 5 {
+		t.Fatalf("Wait: got %d, %v, want receive 5 flushed", n, err)
 	}
 	if err := d.QP.Err(); wcs[0].Status != verbs.StatusWRFlushErr || !errors.Is(err, ibverbx.ErrPeerGone) || !errors.Is(err, bootstrap.ErrPeerClosed) {
 		t.Errorf("the receive ended in %v and the VirtualQP in %v, want %v and %v", wcs[0].Err(), err, verbs.StatusWRFlushErr, ibverbx.ErrPeerGone)
@@ -129,10 +127,8 @@ func TestFinishBringsLanesBack(t *testing.T) {
 		t.Fatalf("PostSend: got %v, want no error", err)
 	}
 	var wcs [4]ibverbx.WC
-	for wcs[0].WRID != 7 {
-		if _, err := d.CQ.Wait(ctx, wcs[:]); err != nil {
-			t.Fatalf("Wait: got %v, want a completion", err)
-		}
+	if n, err := d.CQ.Wait(ctx, wcs[:]); n != 1 || err != nil || wcs[0].WRID != 7 {
+		t.Fatalf("Wait: got %d, %v, want the completion of request 7", n, err)
 	}
 	if err := wcs[0].Err(); err != nil {
 		t.Errorf("the request ended in %v, want success", err)

@@ -74,8 +74,8 @@ func (s *Session) WaitDone(ctx context.Context) error {
 		done <- s.takeDone(ctx)
 		stop()
 	}()
-	// Serve ends when the peer is done. It also ends when the VirtualCQ can no longer be
-	// polled, which does not matter here.
+	// Serve ends when the peer is done. It also ends when the VirtualQP has failed or the
+	// VirtualCQ can no longer be polled, which does not matter here.
 	_ = s.CQ.Serve(polling, nil)
 	return <-done
 }

@@ -61,10 +61,8 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	done := make([]ibverbx.WC, 1)
-	for n := 0; n == 0; {
-		if n, err = s.CQ.Wait(ctx, done); err != nil {
-			return err
-		}
+	if _, err := s.CQ.Wait(ctx, done); err != nil {
+		return err
 	}
 	if err := done[0].Err(); err != nil {
 		return err
