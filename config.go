@@ -74,7 +74,7 @@ type Config struct {
 	// MaxInline is how many bytes an inline request may carry. Zero means 64.
 	MaxInline int
 	// SignalInterval is how many physical requests of a lane share one completion at most. Zero
-	// means 16.
+	// means 16. SENDs, atomics and notifications of Spray share none.
 	SignalInterval int
 	// Now is a clock in nanoseconds, for the policy TwoChoices and for Control. It is read a few times in a
 	// post or a poll. Nil means the monotonic clock.

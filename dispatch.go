@@ -82,18 +82,18 @@ func (s *sender) standIn(l *lane) *lane {
 }
 
 // sendMessage hands a SEND or an atomic to the message lane. It returns false if the lane has no
-// room.
+// room. Each asks for a completion, because the next one may wait long for a receive.
 func (s *sender) sendMessage(r *sendSlot) bool {
 	l := s.setup.messageLane
 	if !l.room() {
 		return false
 	}
-	head := entryHead(s.sends.index(s.sends.dispatched), kindMessage, r.flags&verbs.SendSolicited) | entryConsumes
+	head := entryHead(s.sends.index(s.sends.dispatched), kindMessage, r.flags&verbs.SendSolicited|verbs.SendSignaled) | entryConsumes
 	if isAtomic(r.op) {
 		if l.rail != l.life.home {
 			return false // atomics of two NICs are not atomic together: wait for the rail
 		}
-		head = entryHead(s.sends.index(s.sends.dispatched), kindAtomic, 0)
+		head = entryHead(s.sends.index(s.sends.dispatched), kindAtomic, verbs.SendSignaled)
 	}
 	r.begun = true
 	r.sent = r.length

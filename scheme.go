@@ -145,7 +145,8 @@ func (y *spray) advance() {
 		// It now waits for the notification that it owed, so pending does not change.
 		s.owes = false
 		send.owed--
-		send.add(notify, entryHead(r.index(y.next), kindNotify, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, y.setup.imm(s.imm))
+		flags := s.flags&verbs.SendSolicited | verbs.SendSignaled // the next one may wait long for a receive
+		send.add(notify, entryHead(r.index(y.next), kindNotify, flags)|entryConsumes, 0, 0, y.setup.imm(s.imm))
 		y.next++
 	}
 }

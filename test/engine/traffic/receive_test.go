@@ -15,6 +15,8 @@ type flood struct {
 	a, b            *rig.Host
 	local, remote   *ibverbx.Region
 	completed, told int
+	// lockstep says that receive n+1 is posted when message n was reported to both sides.
+	lockstep bool
 }
 
 const floodMessages, floodSlot = 300, 64
@@ -83,7 +85,11 @@ func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check fun
 	t.Helper()
 	p := patience{limit: steps}
 	for posted := 0; f.told < floodMessages || f.completed < floodMessages; {
-		for posted < min(f.told+3, floodMessages) {
+		due := f.told + 3
+		if f.lockstep {
+			due = min(f.told, f.completed) + 1
+		}
+		for posted < min(due, floodMessages) {
 			n, err := f.b.QP.PostRecv([]ibverbx.RecvWR{recv(posted)})
 			if n != 1 || err != nil {
 				t.Fatalf("PostRecv %d = %d, %v; want 1", posted, n, err)
@@ -120,15 +126,61 @@ func TestReceivesRunOut(t *testing.T) {
 			cfg, _ := floodConfig(scheme)
 			f := newFlood(t, cfg, verbs.OpSendWithImm)
 			f.stall(t, 0)
-			f.drain(t, func(nth int) ibverbx.RecvWR {
-				wr := ibverbx.RecvWR{WRID: uint64(nth)}
-				wr.SetSGE(f.remote.SGE(uint64(nth*floodSlot), floodSlot))
-				return wr
-			}, func(wc ibverbx.WC, nth int) {
-				if err := wc.Err(); err != nil || wc.WRID != uint64(nth) || wc.Imm != uint32(nth)*7 || wc.ByteLen != floodSlot {
-					t.Fatalf("receive = %+v, %v; want receive %d of %d bytes", wc, err, nth, floodSlot)
-				}
-			})
+			f.drainSent(t)
 		})
+	}
+}
+
+// drainSent is drain for SENDs.
+func (f *flood) drainSent(t *testing.T) {
+	t.Helper()
+	f.drain(t, func(nth int) ibverbx.RecvWR {
+		wr := ibverbx.RecvWR{WRID: uint64(nth)}
+		wr.SetSGE(f.remote.SGE(uint64(nth*floodSlot), floodSlot))
+		return wr
+	}, func(wc ibverbx.WC, nth int) {
+		if err := wc.Err(); err != nil || wc.WRID != uint64(nth) || wc.Imm != uint32(nth)*7 || wc.ByteLen != floodSlot {
+			t.Fatalf("receive = %+v, %v; want receive %d of %d bytes", wc, err, nth, floodSlot)
+		}
+	})
+}
+
+// TestReceivesOneByOne: the sender posts many requests at once. The receiver posts one receive after the
+// other, each when the sender's request before it has completed. No completion may be held back until a
+// later request completes: that would stop both sides.
+func TestReceivesOneByOne(t *testing.T) {
+	for _, scheme := range rig.Schemes {
+		cfg, _ := floodConfig(scheme)
+		cfg.RecvDepth, cfg.NotifyDepth = 1, 1
+		t.Run(scheme.String()+"/notified", func(t *testing.T) {
+			f := newFlood(t, cfg, verbs.OpRDMAWriteWithImm)
+			f.lockstep = true
+			f.drain(t, func(nth int) ibverbx.RecvWR { return ibverbx.RecvWR{WRID: uint64(nth)} },
+				func(wc ibverbx.WC, nth int) { checkNotification(t, scheme, wc, nth, nth, floodSlot) })
+		})
+		t.Run(scheme.String()+"/sent", func(t *testing.T) {
+			f := newFlood(t, cfg, verbs.OpSendWithImm)
+			f.lockstep = true
+			f.drainSent(t)
+		})
+	}
+}
+
+// TestSprayNotificationsCompleteOneByOne: a C++ peer posts one receive, so that its NIC acknowledges the
+// first of three notifications. The first request is complete.
+func TestSprayNotificationsCompleteOneByOne(t *testing.T) {
+	x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, Scheme: ibverbx.Spray, CxxPeer: true})
+	x.PostSend(x.Request(1, verbs.OpRDMAWriteWithImm, 8), x.Request(2, verbs.OpRDMAWriteWithImm, 8), x.Request(3, verbs.OpRDMAWriteWithImm, 8))
+	notify := x.NIC.QPs()[2]
+	x.SettleWith(func() {
+		for _, q := range x.NIC.QPs()[:2] {
+			q.Complete(len(q.Posted()))
+		}
+	})
+	for id := uint64(1); id <= 3; id++ {
+		notify.Complete(1)
+		if wcs := x.SettleWith(func() {}); len(wcs) != 1 || wcs[0].WRID != id || wcs[0].Err() != nil {
+			t.Errorf("after %d acknowledged notifications: %+v; want request %d complete", id, wcs, id)
+		}
 	}
 }
