@@ -27,9 +27,11 @@ type dqplb struct {
 	// mixed says that a lane has taken over numbers from another, so that its numbers are not in order.
 	mixed bool
 
-	next uint32 // the number that is expected next
-	// consumed counts the numbers before next. It wraps at 2^32.
-	consumed uint32
+	next     uint32 // the number that is expected next
+	consumed uint64 // counts the numbers before next
+	// witness is the index of a data lane that has delivered no number after next. It may still bring
+	// next. Kept with Config.CxxPeer only.
+	witness int
 	// got is a ring of the numbers from next on. Its length is a power of two.
 	got    []numbered
 	length uint32 // the sum of the fragments of the message being received, in bytes
@@ -73,7 +75,7 @@ const maxDQPLBWindow = 1 << 16
 func (d *dqplb) close() error { return nil }
 
 func (d *dqplb) ahead(l *lane) bool {
-	return int32(l.latest-d.consumed) >= int32(d.setup.dqplbWindow())
+	return int64(l.latest-d.consumed) >= int64(d.setup.dqplbWindow())
 }
 
 func (d *dqplb) advance()                          {}
@@ -213,17 +215,37 @@ func (d *dqplb) received(l *lane, wc *verbs.WC, _ uint32) {
 		d.recv.protocol(l, "number %d, %d is expected", seq, d.next)
 		return
 	}
-	l.latest = d.consumed + ahead
+	l.latest = d.consumed + uint64(ahead)
 	if ahead > 0 {
 		*d.at(ahead) = numbered{here: true, last: imm&dqplbLast != 0, length: wc.ByteLen}
+		if d.setup.cfg.CxxPeer && d.hopeless(l) {
+			d.recv.protocol(l, "number %d cannot arrive, because every lane has delivered a later one. "+
+				"torchcomms gives numbers to plain WRITEs and READs too, so a C++ peer must send only WRITE_WITH_IMM", d.next)
+		}
 		return
 	}
 	d.consume(numbered{last: imm&dqplbLast != 0, length: wc.ByteLen})
 }
 
+// hopeless reports whether next cannot arrive any more, after l has delivered a later number. A C++ peer
+// gives numbers to lanes in order and reassigns none, and RC delivers in order. So a lane that has
+// delivered a later number does not bring next.
+func (d *dqplb) hopeless(l *lane) bool {
+	if int(l.index) != d.witness {
+		return false
+	}
+	for i, other := range d.setup.lanes {
+		if other.latest <= d.consumed {
+			d.witness = i
+			return false
+		}
+	}
+	return true
+}
+
 // at is the place of a number by its distance from next.
 func (d *dqplb) at(ahead uint32) *numbered {
-	return &d.got[int(d.consumed+ahead)&(len(d.got)-1)]
+	return &d.got[int(d.consumed+uint64(ahead))&(len(d.got)-1)]
 }
 
 // consume takes the number that was expected, and those that waited for it.

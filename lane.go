@@ -48,7 +48,7 @@ type lane struct {
 	recvHead  uint32 // the number of the oldest receive that the NIC has
 	recvTail  uint32 // the number of the next receive
 	recvDepth uint32 // how many receives the QP holds; 0 if they come from an SRQ
-	latest    uint32 // the number of the message that came last, as the scheme counts
+	latest    uint64 // the number of the message that came last, as the scheme counts
 	// starved says that receives were not posted again. It is counted in receiver.starved.
 	starved bool
 

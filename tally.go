@@ -156,7 +156,7 @@ func (t *tally) moved(from, to *lane) {
 	t.send.add(to, entryHead(r.index(r.dispatched), kindRecord, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, 0)
 }
 
-func (t *tally) ahead(l *lane) bool { return int32(l.latest-t.next) >= t.limit }
+func (t *tally) ahead(l *lane) bool { return int32(uint32(l.latest)-t.next) >= t.limit }
 
 func (t *tally) recvSGE(l *lane, entry uint32, r *verbs.RecvWR) {
 	off := t.place(l, entry)
@@ -193,7 +193,7 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 		t.recv.protocol(l, "message %d claims %d records", seq, want)
 		return
 	}
-	l.latest = seq
+	l.latest = uint64(seq)
 	m.got++
 	m.want, m.imm, m.length = want, binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])
 	for {

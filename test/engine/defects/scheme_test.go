@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"ibverbx"
@@ -78,6 +79,54 @@ func TestDefectG2PlainRequestsTakeNumbers(t *testing.T) {
 	}
 	wantIDs(t, sent, upTo(5)...)
 	wantIDs(t, told, upTo(3)...)
+}
+
+// TestDefectG2PeerGivesNumberToPlainRequest: a C++ peer does give numbers to plain requests. When every
+// lane has delivered a later number, the missing one cannot arrive. The receiver fails with an error that
+// says so, and not before that: one lane may still bring the number.
+func TestDefectG2PeerGivesNumberToPlainRequest(t *testing.T) {
+	type arrival struct {
+		lane int
+		n    uint32
+	}
+	for name, c := range map[string]struct {
+		arrivals []arrival // the last one ends the VirtualQP if fails is set
+		told     int
+		fails    bool
+	}{
+		"one plain WRITE":                  {[]arrival{{0, 0}, {2, 2}, {0, 3}, {1, 4}}, 1, true},
+		"a lane is quiet":                  {[]arrival{{0, 0}, {2, 2}, {0, 3}, {2, 4}, {0, 5}}, 1, false},
+		"the lanes are ahead of number 0":  {[]arrival{{1, 1}, {2, 3}, {0, 0}, {0, 4}, {1, 5}}, 2, true},
+		"number 0 comes last":              {[]arrival{{0, 1}, {0, 2}, {1, 0}}, 3, false},
+		"number 0":                         {[]arrival{{1, 1}, {2, 2}, {0, 3}}, 0, true},
+		"late on the last lane":            {[]arrival{{1, 1}, {2, 2}, {1, 4}, {2, 5}, {0, 0}, {0, 3}, {0, 6}}, 7, false},
+		"a gap closes and the next is one": {[]arrival{{1, 1}, {2, 3}, {1, 4}, {0, 0}, {2, 5}, {0, 6}}, 2, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 3, Scheme: ibverbx.DQPLB, CxxPeer: true})
+			for i := range 8 {
+				x.PostRecv(ibverbx.RecvWR{WRID: uint64(i)})
+			}
+			told := 0
+			for i, a := range c.arrivals {
+				if x.QP.Err() != nil {
+					t.Fatalf("Err before arrival %d = %v", i, x.QP.Err())
+				}
+				wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: rig.DQPLBImm(a.n, true)}
+				if !x.NIC.QPs()[a.lane].Receive(wc) {
+					t.Fatalf("no receive is posted for number %d", a.n)
+				}
+				for _, wc := range x.SettleWith(func() {}) {
+					if wc.Err() == nil {
+						told++
+					}
+				}
+			}
+			if err := x.QP.Err(); told != c.told || (err != nil) != c.fails || (c.fails && !strings.Contains(err.Error(), "every lane has delivered a later one")) {
+				t.Errorf("%d messages and Err = %v; want %d, and an error: %v", told, err, c.told, c.fails)
+			}
+		})
+	}
 }
 
 // TestDefectG3RefusedPostLosesNumber: in the original's DQPLB a fragment that a NIC refused

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"ibverbx"
 	"ibverbx/internal/rig"
@@ -226,5 +227,53 @@ func TestAtomics(t *testing.T) {
 	}
 	if got := binary.NativeEndian.Uint64(counter.Bytes()); got != 3*adds {
 		t.Errorf("counter = %d, want %d", got, 3*adds)
+	}
+}
+
+// TestCxxPeerNumbersComeLate: the receiver of Config.CxxPeer gives up a number that cannot arrive. Two
+// rails of very different delay, loss, and plain requests between the notified ones are no reason to:
+// every message arrives.
+func TestCxxPeerNumbersComeLate(t *testing.T) {
+	for _, policy := range []ibverbx.Policy{ibverbx.RoundRobin, ibverbx.LeastBytes, ibverbx.TwoChoices} {
+		t.Run(policy.String(), func(t *testing.T) {
+			w := newWires(t,
+				softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.02, Delay: 2 * time.Microsecond}},
+				softnic.FaultConfig{Seed: 2, Impairment: softnic.Impairment{Loss: 0.02, Delay: 300 * time.Microsecond}})
+			a, b := rig.NewPair(t, w.links, ibverbx.Config{
+				Lanes: 6, Scheme: ibverbx.DQPLB, CxxPeer: true, Policy: policy, FragmentSize: 256, SendDepth: 512, Now: func() int64 { return w.now },
+			})
+			local, remote := a.Region(1<<16), b.Region(1<<16)
+			const messages = 200
+			told := 0
+			for i := range messages {
+				b.PostRecv(ibverbx.RecvWR{WRID: uint64(i)})
+				ops := []verbs.Opcode{verbs.OpRDMAWriteWithImm, verbs.OpRDMAWrite, verbs.OpRDMARead}
+				for _, op := range ops[:1+i%3] {
+					wr := ibverbx.SendWR{Opcode: op, Remote: remote.Remote()}
+					wr.SetSGE(local.SGE(0, uint32(1+i*37%1500)))
+					for p := (patience{limit: steps}); ; {
+						n, err := a.QP.PostSend([]ibverbx.SendWR{wr})
+						if n == 1 {
+							break
+						}
+						if err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
+							t.Fatal(err)
+						}
+						rig.Must(t, p.turn(false))
+						told += len(b.Poll())
+						a.Poll()
+						w.step()
+					}
+				}
+			}
+			for p := (patience{limit: steps}); told < messages; w.step() {
+				got := b.Poll()
+				told += len(got)
+				a.Poll()
+				if err := p.turn(len(got) > 0); err != nil || a.QP.Err() != nil || b.QP.Err() != nil {
+					t.Fatalf("%d of %d messages: %v, %v, %v", told, messages, err, a.QP.Err(), b.QP.Err())
+				}
+			}
+		})
 	}
 }
