@@ -13,7 +13,8 @@ import (
 const cxxWindow = 1 << 23
 
 // BusinessCard is the card of the C++ implementation in torchcomms. It has QP numbers and nothing
-// else. The peers must agree by other means on addresses and MTU. Packet sequence numbers are 0.
+// else. The peers must agree by other means on addresses and MTU; VirtualQP.Paths has those of this side.
+// Packet sequence numbers are 0.
 //
 //	{"qpNums":["0000000017","0000000018"],"notifyQpNum":"0000000019"}
 type BusinessCard struct {

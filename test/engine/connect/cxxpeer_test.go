@@ -79,11 +79,11 @@ func TestCxxPeer(t *testing.T) {
 // meetByBusinessCard connects a and b with only what a C++ peer sends.
 func meetByBusinessCard(t *testing.T, a, b *rig.Host) {
 	t.Helper()
-	full, err := b.QP.Card()
+	lanes, err := b.QP.Paths()
 	rig.Must(t, err)
-	paths := make([]verbs.Endpoint, full.Rails)
-	for _, l := range full.Lanes {
-		paths[l.Rail] = verbs.Endpoint{GID: l.GID, LID: l.LID, MTU: l.MTU, MaxRdAtomic: l.MaxRdAtomic, MaxDestRdAtomic: l.MaxDestRdAtomic}
+	paths := make([]verbs.Endpoint, b.Rails.Len())
+	for _, l := range lanes {
+		paths[l.Rail] = l.Endpoint
 	}
 	own, err := b.QP.BusinessCard()
 	rig.Must(t, err)
@@ -140,6 +140,42 @@ func testCxxPeer(t *testing.T, cfg ibverbx.Config, rails int) {
 	data.SetSGE(remote.SGE(0, 8))
 	if n, err := b.QP.PostRecv([]ibverbx.RecvWR{data}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("PostRecv of a data receive = %d, %v; want %v", n, err, verbs.ErrInvalid)
+	}
+}
+
+// TestPaths: each lane's local path has the device, port and GID of its rail, and the QP number of the
+// cards. A C++ peer gets them from the program.
+func TestPaths(t *testing.T) {
+	for _, cfg := range []ibverbx.Config{
+		{Lanes: 1},
+		{Lanes: 4, Scheme: ibverbx.Spray},
+		{Lanes: 4, Scheme: ibverbx.Spray, CxxPeer: true},
+	} {
+		h := rig.NewHost(t, rig.MemoryLinks(2), cfg)
+		card, err := h.QP.Card()
+		rig.Must(t, err)
+		paths, err := h.QP.Paths()
+		if err != nil || len(paths) != len(card.Lanes) {
+			t.Fatalf("Paths = %+v, %v; want %d", paths, err, len(card.Lanes))
+		}
+		stats := h.QP.Stats()
+		for i, p := range paths {
+			want := card.Lanes[i]
+			if p.Lane != i || p.Rail != want.Rail || p.Role != stats.Lanes[i].Role || p.Port != 1 || p.Device != h.NICs[p.Rail].Name() ||
+				p.Endpoint.QPN != want.QPN || p.Endpoint.GID != want.GID || p.Endpoint.GID.IsZero() || p.Endpoint.MTU != want.MTU {
+				t.Errorf("path of lane %d = %+v, and its card %+v", i, p, want)
+			}
+			if cfg.CxxPeer {
+				want.PSN = 0
+			}
+			if p.Endpoint.PSN != want.PSN {
+				t.Errorf("PSN of lane %d = %d, want %d", i, p.Endpoint.PSN, want.PSN)
+			}
+		}
+		rig.Must(t, h.QP.Close())
+		if _, err := h.QP.Paths(); !errors.Is(err, verbs.ErrClosed) {
+			t.Errorf("Paths after Close = %v, want %v", err, verbs.ErrClosed)
+		}
 	}
 }
 
