@@ -15,7 +15,7 @@ import (
 // as if that one were gone.
 type Control interface {
 	// Send sends a datagram of at most MaxControl bytes. An error means that the datagram is lost. The
-	// engine sends it again.
+	// engine counts it (Stats.ControlErrors), adds it to the lane's cause, and sends the datagram again.
 	Send(b []byte) error
 	// Recv takes a datagram into b, which has MaxControl bytes. n is 0 if there is none. An error that
 	// wraps ErrPeerGone ends the VirtualQP: the channel knows that the other end is gone, and lanes
@@ -23,8 +23,10 @@ type Control interface {
 	Recv(b []byte) (n int, err error)
 }
 
-// MaxControl is the longest datagram of a Control, in bytes.
-const MaxControl = 512
+// MaxControl is the longest datagram of a Control, in bytes: an offer with the longest
+// verbs.Endpoint.Extra. Nearly all datagrams are far shorter: an offer has 64 bytes and the Extra of
+// its provider.
+const MaxControl = ctlOffered + verbs.MaxEndpointExtra
 
 // ctlKind is the kind of a datagram.
 type ctlKind uint8

@@ -10,16 +10,30 @@ import (
 
 // controlLink sends and receives control messages.
 type controlLink struct {
-	setup *setup
+	setup  *setup
+	errors uint64 // counts the messages that could not be sent or read
 	// buf holds the datagram that is being sent or was received.
 	buf [MaxControl]byte
 }
 
 // send sends a control message. A message that is lost is sent again later.
-func (k *controlLink) send(m *ctlMessage) {
+func (k *controlLink) send(m *ctlMessage) error {
 	m.from = k.setup.incarnation
-	if n, err := m.encode(k.buf[:]); err == nil {
-		_ = k.setup.cfg.Control.Send(k.buf[:n])
+	n, err := m.encode(k.buf[:])
+	if err == nil {
+		err = k.setup.cfg.Control.Send(k.buf[:n])
+	}
+	if err != nil {
+		k.errors++
+	}
+	return err
+}
+
+// sendFor sends a control message about a lane, which keeps an error until its offer is sent.
+func (k *controlLink) sendFor(l *lane, m *ctlMessage) {
+	m.lane, m.to = l.index, k.setup.peer
+	if err := k.send(m); err != nil || m.kind == ctlOffer {
+		l.life.unsent = err
 	}
 }
 
@@ -27,15 +41,13 @@ func (k *controlLink) send(m *ctlMessage) {
 // of it arrived.
 func (k *controlLink) sendDown(l *lane, flags uint16) {
 	d := &l.life.downs
-	k.send(&ctlMessage{
-		kind: ctlDown, lane: l.index, generation: d.lastGeneration, received: d.lastReceived, flags: flags, to: k.setup.peer,
-	})
+	k.sendFor(l, &ctlMessage{kind: ctlDown, generation: d.lastGeneration, received: d.lastReceived, flags: flags})
 }
 
 // sendReset tells the peer that this VirtualQP has ended.
 func (k *controlLink) sendReset() {
 	if k.setup.cfg.Control != nil && k.setup.peer != 0 {
-		k.send(&ctlMessage{kind: ctlReset, to: k.setup.peer})
+		_ = k.send(&ctlMessage{kind: ctlReset, to: k.setup.peer}) // it is counted
 	}
 }
 
@@ -49,9 +61,12 @@ func (f *failover) listen() {
 		if err != nil || n == 0 {
 			return // any other error of the channel means that a message is lost
 		}
-		if m, err := decodeControl(f.link.buf[:min(n, MaxControl)]); err == nil {
-			f.handle(&m)
+		m, err := decodeControl(f.link.buf[:min(n, MaxControl)])
+		if err != nil {
+			f.link.errors++
+			continue
 		}
+		f.handle(&m)
 	}
 }
 
@@ -62,7 +77,7 @@ func (f *failover) handle(m *ctlMessage) {
 	case m.to != u.incarnation:
 		// It is for an earlier VirtualQP in this place. The sender must not wait for an answer forever.
 		if m.kind != ctlReset {
-			f.link.send(&ctlMessage{kind: ctlReset, to: m.from})
+			_ = f.link.send(&ctlMessage{kind: ctlReset, to: m.from}) // it is counted
 		}
 		return
 	case m.kind == ctlReset:

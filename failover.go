@@ -297,7 +297,11 @@ func (f *failover) driveLane(l *lane) {
 		}
 	case laneOffered:
 		if !v.meeting.connected && now-v.since > offerTime {
-			f.withdraw(l, errNoAnswer)
+			cause := errNoAnswer
+			if v.unsent != nil {
+				cause = nil // the peer could not answer
+			}
+			f.withdraw(l, cause)
 			return
 		}
 		if now >= v.due {
@@ -442,7 +446,7 @@ func (f *failover) expire(r *sendSlot) {
 		}
 	}
 	if blamed != nil {
-		cause = fmt.Errorf("%w; lane %d is out of service: %w", cause, blamed.index, blamed.life.cause)
+		cause = fmt.Errorf("%w; lane %d is out of service: %w", cause, blamed.index, blamed.life.why())
 	}
 	f.fail(blamed, cause)
 }

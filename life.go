@@ -48,7 +48,9 @@ type life struct {
 	state laneState // written by lane.become only
 	since int64     // when the lane came to this state
 	cause error     // why the lane left service; nil while it is up
-	due   int64     // when the next step is to be taken, or a message sent again
+	// unsent is why a control message about the lane could not be sent; nil once its offer was sent.
+	unsent error
+	due    int64 // when the next step is to be taken, or a message sent again
 	// backoff is the pause before the next attempt to rebuild the lane; 0 after steadyTime in
 	// service.
 	backoff int64
@@ -110,6 +112,14 @@ func (l *lane) become(state laneState, now int64, cause error) {
 	if cause != nil || state == laneUp {
 		v.cause = cause
 	}
+}
+
+// why returns why the lane is out of service, and what keeps it there if that is known.
+func (v *life) why() error {
+	if v.unsent == nil || v.cause == nil {
+		return v.cause
+	}
+	return fmt.Errorf("%w; a control message about it could not be sent: %w", v.cause, v.unsent)
 }
 
 // receives reports whether the lane's receives are with a NIC that may fill them.

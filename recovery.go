@@ -142,10 +142,7 @@ func (f *failover) sendOffer(l *lane, flags uint16) {
 		flags |= ctlHave
 		has = qpName(&v.offer.endpoint)
 	}
-	f.link.send(&ctlMessage{
-		kind: ctlOffer, lane: l.index, generation: l.generation, flags: flags, received: has,
-		to: f.setup.peer, rail: l.rail, endpoint: e,
-	})
+	f.link.sendFor(l, &ctlMessage{kind: ctlOffer, generation: l.generation, flags: flags, received: has, rail: l.rail, endpoint: e})
 }
 
 // qpName tells a QP of a lane from others of the same generation.
@@ -251,7 +248,7 @@ func (f *failover) probed(l *lane, wc *verbs.WC, t tag) {
 func (f *failover) restore(l *lane) {
 	v := &l.life
 	l.become(laneUp, f.time.now, nil)
-	l.barred = 0
+	l.barred, v.unsent = 0, nil
 	l.posted = l.head
 	v.replayed += uint64(l.load())
 	l.speed = speed{}

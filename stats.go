@@ -74,6 +74,7 @@ type Stats struct {
 	RecvPosted    uint64 // receives of both kinds that were taken
 	RecvCompleted uint64 // receives of both kinds that have ended
 	Out           int    // lanes that are out of service
+	ControlErrors uint64 // control messages that could not be sent or read
 	Counts
 	Lanes []LaneStats
 	Rails []RailStats
@@ -85,7 +86,7 @@ func (q *VirtualQP) Stats() Stats {
 	send, recv, pass, f, u := &q.send, &q.recv, &q.pass, &q.failover, &q.setup
 	s := Stats{
 		Posted: send.posted + pass.posted, Completed: send.posted - uint64(send.sends.posted-send.sends.reported) + pass.completed,
-		RecvPosted: recv.posted + pass.recvPosted, RecvCompleted: recv.completed + pass.recvCompleted, Out: f.out,
+		RecvPosted: recv.posted + pass.recvPosted, RecvCompleted: recv.completed + pass.recvCompleted, Out: f.out, ControlErrors: f.link.errors,
 	}
 	s.Rails = make([]RailStats, u.rails.Len())
 	for i := range s.Rails {
@@ -97,7 +98,7 @@ func (q *VirtualQP) Stats() Stats {
 			Deaths: l.life.deaths, Replayed: l.life.replayed, Counts: l.counts,
 		})
 		if l.life.state != laneUp {
-			s.Lanes[i].Cause = l.life.cause
+			s.Lanes[i].Cause = l.life.why()
 		} else if l.role == roleData {
 			s.Rails[l.rail].Up++
 		}

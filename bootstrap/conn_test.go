@@ -149,7 +149,7 @@ func TestDatagramsLost(t *testing.T) {
 	if !r.put([]byte("x")) || r.take(make([]byte, 1)) != 0 {
 		t.Errorf("a queue without capacity keeps a datagram, want it lost")
 	}
-	r.Ring = ring.New[slot](maxDatagrams)
+	r.Ring = ring.New[[]byte](maxDatagrams)
 	lost := 0
 	for i := range maxDatagrams + 10 {
 		if r.put(fmt.Append(nil, i)) {

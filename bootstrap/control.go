@@ -10,13 +10,8 @@ import (
 const maxDatagrams = 256
 
 // datagrams is a bounded queue of datagrams. It has no capacity until Conn.Control is called.
-type datagrams struct{ ring.Ring[slot] }
-
-// slot holds one datagram.
-type slot struct {
-	n int // bytes of b that are used
-	b [MaxDatagram]byte
-}
+// Its slots grow with the datagrams that they hold.
+type datagrams struct{ ring.Ring[[]byte] }
 
 // put adds a datagram. It reports whether one was lost: the oldest one if the queue is full, this
 // one if the queue has no capacity.
@@ -28,7 +23,7 @@ func (q *datagrams) put(b []byte) (lost bool) {
 		q.Drop(1)
 	}
 	d := q.Extend()
-	d.n = copy(d.b[:], b)
+	*d = append((*d)[:0], b...)
 	return lost
 }
 
@@ -37,9 +32,9 @@ func (q *datagrams) take(b []byte) int {
 	if q.Len() == 0 {
 		return 0
 	}
-	d := q.Front()
+	n := copy(b, *q.Front())
 	q.Drop(1)
-	return copy(b, d.b[:d.n])
+	return n
 }
 
 // Control carries datagrams of the engine beside the messages of a Conn. It implements
@@ -53,7 +48,7 @@ func (c *Conn) Control(wake func()) *Control {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.datagrams.in.Cap() == 0 {
-		c.datagrams.in.Ring, c.datagrams.out.Ring = ring.New[slot](maxDatagrams), ring.New[slot](maxDatagrams)
+		c.datagrams.in.Ring, c.datagrams.out.Ring = ring.New[[]byte](maxDatagrams), ring.New[[]byte](maxDatagrams)
 	}
 	c.onDatum = wake
 	return &Control{conn: c}

@@ -41,8 +41,8 @@ const (
 	headerLen = 8
 	// MaxMessage is the maximum length of a message.
 	MaxMessage = 1 << 20
-	// MaxDatagram is the maximum length of a datagram.
-	MaxDatagram = 512
+	// MaxDatagram is the maximum length of a datagram, that of ibverbx.MaxControl.
+	MaxDatagram = 4160
 	maxText     = 256
 	prefaceLen  = 12
 	helloMin    = 16

@@ -13,6 +13,7 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/peer"
+	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -203,8 +204,35 @@ func TestSession(t *testing.T) {
 
 // A lost lane is rebuilt over the control channel of the Session.
 func TestSessionFailover(t *testing.T) {
-	n := newNetwork(2)
-	d, l := mustMeet(t, config(n.open(2, softnic.Config{})), config(n.open(2, softnic.Config{})))
+	open := newNetwork(2).open(2, softnic.Config{})
+	t.Run("bare rails", func(t *testing.T) { sessionFailover(t, config(open)) })
+	t.Run("long offers", func(t *testing.T) {
+		cfg := config(wrapped(open, reliable.Config{Paths: 256}))
+		cfg.QP.Lanes = 4
+		sessionFailover(t, cfg)
+	})
+}
+
+// wrapped returns a Config.Open whose contexts package reliable wraps.
+func wrapped(open func() (peer.NICs, error), cfg reliable.Config) func() (peer.NICs, error) {
+	return func() (peer.NICs, error) {
+		nics, err := open()
+		for i := range nics.Rails {
+			ctx, e := reliable.Wrap(nics.Rails[i].Context, cfg)
+			if e != nil {
+				return nics, e
+			}
+			nics.Rails[i].Context = ctx
+			stop := nics.Close
+			nics.Close = func() error { return errors.Join(ctx.Close(), stop()) }
+		}
+		return nics, err
+	}
+}
+
+func sessionFailover(t *testing.T, cfg peer.Config) {
+	t.Helper()
+	d, l := mustMeet(t, cfg, cfg)
 	write(t, d, l, 1)
 	if err := d.QP.KillLane(3); err != nil {
 		t.Fatalf("KillLane: got %v, want no error", err)

@@ -155,6 +155,9 @@ type control struct {
 	gone error
 }
 
+// A datagram of the connection holds every control message.
+const _ = uint(bootstrap.MaxDatagram - ibverbx.MaxControl)
+
 // Recv implements ibverbx.Control.
 func (c *control) Recv(b []byte) (int, error) {
 	n, err := c.Control.Recv(b)

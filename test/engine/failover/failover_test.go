@@ -80,11 +80,13 @@ type tapped struct {
 	ibverbx.Control
 	// pass reports whether a message is sent; nil passes all.
 	pass func(b []byte) bool
+	// err is what Send returns for a message that does not pass. With nil the message is lost.
+	err error
 }
 
 func (c *tapped) Send(b []byte) error {
 	if c.pass != nil && !c.pass(b) {
-		return nil
+		return c.err
 	}
 	return c.Control.Send(b)
 }

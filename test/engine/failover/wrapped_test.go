@@ -1,7 +1,9 @@
 package failover_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"ibverbx"
@@ -58,6 +60,68 @@ func TestWrappedNICFailsUnderReads(t *testing.T) {
 					d.hosts[host].NICs[1].Recover()
 					d.until("all lanes are back", d.up)
 				}
+			})
+		}
+	}
+}
+
+// TestControlMessageCannotBeSent: a lane that does not return because the control channel refuses its
+// messages says so.
+func TestControlMessageCannotBeSent(t *testing.T) {
+	d, taps := newTappedDuo(t, 1, ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
+	taps[0].err = errors.New("too long for this channel")
+	d.until("the Down of a lane is lost", func() bool {
+		taps[0].pass = func([]byte) bool { return false }
+		d.kill(0, 1)
+		return d.hosts[0].QP.Stats().ControlErrors > 0
+	})
+	if s := d.hosts[0].QP.Stats().Lanes[1]; !errors.Is(s.Cause, taps[0].err) {
+		t.Errorf("lane 1 is %s because %v, want %v", s.State, s.Cause, taps[0].err)
+	}
+	taps[0].pass = func(b []byte) bool { return len(b) < 64 } // offers are longer
+	taps[1].pass = taps[0].pass
+	d.until("an offer is lost", func() bool { return d.hosts[0].QP.Stats().Lanes[1].State == "offered" })
+	d.until("the offer is given up", func() bool { return d.hosts[0].QP.Stats().Lanes[1].State == "idle" })
+	if s := d.hosts[0].QP.Stats().Lanes[1]; !errors.Is(s.Cause, taps[0].err) || strings.Contains(s.Cause.Error(), "does not answer") {
+		t.Errorf("lane 1 is %s because %v, want %v, and not that the peer is silent", s.State, s.Cause, taps[0].err)
+	}
+	taps[0].pass, taps[1].pass = nil, nil
+	d.until("the lane is back", d.up)
+	if s := d.hosts[0].QP.Stats().Lanes[1]; s.Cause != nil {
+		t.Errorf("lane 1 is up, and its cause is %v, want none", s.Cause)
+	}
+}
+
+// TestWrappedLaneReturns: a lane on wrapped rails that dies, at either end, comes back under
+// messages and READs, whatever its number of paths is.
+func TestWrappedLaneReturns(t *testing.T) {
+	for name, wrap := range map[string]*reliable.Config{
+		"64 paths":  {Paths: 64},
+		"256 paths": {Paths: 256},
+		"credits":   {Paths: 256, Credits: true},
+	} {
+		for host := range 2 {
+			t.Run(fmt.Sprintf("%s/host=%d", name, host), func(t *testing.T) {
+				d, _ := newDuoOver(t, []*reliable.Config{wrap, nil}, ibverbx.Config{Lanes: 2, FragmentSize: 4096}, ibverbx.CQConfig{})
+				const messages, size = 8, 65536
+				local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+				rig.Fill(local.Bytes(), 1)
+				d.post(0, messages, size, local, remote)
+				d.step()
+				d.kill(host, 0)
+				d.until("all messages complete", func() bool { return len(d.got[0]) == messages && len(d.got[1]) == messages })
+				d.check(messages, local, remote)
+				d.until("the lane is back", d.up)
+				d.got = [2][]ibverbx.WC{}
+				clear(local.Bytes())
+				d.read(0, messages, size, local, remote)
+				d.step()
+				d.kill(host, 0)
+				d.until("all READs complete", func() bool { return len(d.got[0]) == messages })
+				if at := rig.FirstDifference(local.Bytes(), remote.Bytes()); at >= 0 {
+					t.Fatalf("the bytes differ from %d on", at)
+				}
+				d.until("the lane is back again", d.up)
 			})
 		}
 	}
