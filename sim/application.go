@@ -186,6 +186,7 @@ func (e *end) post() bool {
 			e.w.meter.begin(e.w.now)
 		}
 		e.sends = append(e.sends, r)
+		e.worked = e.worked || (r != e.barrier && e.w.phase == phaseWork)
 		e.w.report.Messages++
 		e.w.report.Bytes += r.length
 		e.w.trace.post(e, r)

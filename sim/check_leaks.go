@@ -1,5 +1,7 @@
 package sim
 
+import "slices"
+
 // This file checks that at the end everything can be closed, so that no QP, CQ, SRQ, region or
 // protection domain is left, and that no range of memory is taken by a request that has ended.
 
@@ -59,7 +61,12 @@ func (w *world) checkExpectation() {
 			w.fail("expectation", "", "%d VirtualQPs failed, but the scenario expects success", w.report.FailedQPs)
 		}
 	case ExpectFailure:
-		if w.report.FailedQPs == 0 {
+		mayFail := func(e *end) bool { return e.mayFail && e.worked }
+		switch {
+		case w.report.FailedQPs > 0:
+		case !slices.ContainsFunc(w.ends, mayFail):
+			w.fail("world", "", "the scenario expects a failure, but no fault can end a VirtualQP that has requests")
+		default:
 			w.fail("expectation", "", "no VirtualQP failed, but the scenario expects a failure")
 		}
 	case ExpectContract:

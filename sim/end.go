@@ -37,6 +37,7 @@ type end struct {
 	refused   bool            // a fault makes a post be refused
 	barrier   *request        // the last request
 	ended     bool            // the barrier has ended
+	worked    bool            // it has posted a request before the barrier
 	endState
 }
 

@@ -40,6 +40,14 @@ type Failure struct {
 	At time.Duration `json:"at_ns"`
 	// Text says what happened.
 	Text string `json:"text"`
+
+	// kind is the text without its values. Failures of one kind break the same promise.
+	kind string
+}
+
+// same reports whether two failures are of one kind.
+func (f *Failure) same(o *Failure) bool {
+	return f != nil && o != nil && f.Check == o.Check && f.kind == o.kind
 }
 
 func (f *Failure) Error() string {
@@ -120,7 +128,7 @@ func (p *Plan) Run(o Options) (report *Report) {
 // fail records a broken promise. Only the first counts, because it may cause others.
 func (w *world) fail(check, end, format string, args ...any) {
 	if !w.failed() {
-		w.report.Failure = &Failure{Check: check, End: end, At: time.Duration(w.now), Text: fmt.Sprintf(format, args...)}
+		w.report.Failure = &Failure{Check: check, End: end, At: time.Duration(w.now), Text: fmt.Sprintf(format, args...), kind: format}
 	}
 }
 

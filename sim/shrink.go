@@ -11,16 +11,15 @@ func (p *Plan) clone() *Plan {
 	return &c
 }
 
-// Shrink looks for a smaller plan that breaks the same promise: with fewer faults, messages, lanes,
-// rails or hosts, or a better network. It runs at most budget worlds. It returns the smallest plan it
-// finds, or p.
-func Shrink(p *Plan, check string, o Options, budget int) *Plan {
+// Shrink looks for a smaller plan whose failure is of the same kind: with fewer faults, messages,
+// lanes, rails or hosts, or a better network. It runs at most budget worlds. It returns the smallest
+// plan it finds, or p.
+func Shrink(p *Plan, failure *Failure, o Options, budget int) *Plan {
 	o.Trace = nil
 	best := p
 	fails := func(c *Plan) bool {
 		budget--
-		r := c.Run(o)
-		return r.Failure != nil && r.Failure.Check == check
+		return c.Run(o).Failure.same(failure)
 	}
 	for smaller := true; smaller; {
 		smaller = false

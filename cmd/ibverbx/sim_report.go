@@ -97,7 +97,7 @@ func shrinkAll(reports []*sim.Report, f *simFlags) (failures []simFailure, err e
 		plan := r.Plan
 		if i == 0 {
 			pool := sim.NewPool()
-			plan = sim.Shrink(plan, r.Failure.Check, sim.Options{Pool: pool}, shrinkBudget)
+			plan = sim.Shrink(plan, r.Failure, sim.Options{Pool: pool}, shrinkBudget)
 			// Memory that a broken world has left registered cannot be freed before the
 			// process ends.
 			if e := pool.Close(); !errors.Is(e, verbs.ErrBusy) {
