@@ -9,6 +9,9 @@ const (
 	// It is not 1, because the next poll retries refused posts, and a poll takes at most 64
 	// completions of a CQ, of which it may report none.
 	stillTurns = 200
+	// longJump is the longest jump of time in nanoseconds while an end does not try to post because of
+	// an earlier refusal. Otherwise time could pass a fault while no request is in flight.
+	longJump = 100_000
 )
 
 // limit is the time at which a world must be done.
@@ -49,7 +52,7 @@ func (w *world) run() {
 			return
 		}
 		if w.advance() || progress {
-			w.still, w.tick = 0, minTick
+			w.still, w.tick, w.retried = 0, minTick, false
 			continue
 		}
 		if w.jump() {
@@ -81,6 +84,10 @@ func (w *world) jump() bool {
 		w.tick = min(2*w.tick, maxTick)
 		w.wake()
 	}
+	if next-w.now > longJump && !w.retried && w.unblock() {
+		w.retried = true
+		return true // A post that is tried again may have an earlier effect than the next event.
+	}
 	if next == never {
 		return false
 	}
@@ -89,6 +96,17 @@ func (w *world) jump() bool {
 		w.fail("progress", "", "not done %v after the last fault ended: %s", time.Duration(w.now-w.healed), w.outstanding())
 	}
 	return true
+}
+
+// unblock lets ends that wait after a refusal try their post again. It reports whether there are any.
+func (w *world) unblock() (any bool) {
+	for _, e := range w.ends {
+		if e.blocked > 0 {
+			e.blocked, any = 0, true
+			e.host.wake()
+		}
+	}
+	return any
 }
 
 // wake makes every host poll soon.
