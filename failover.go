@@ -119,8 +119,14 @@ func (f *failover) failed(l *lane, status verbs.Status) {
 	}
 }
 
-// statusError puts the status of a completion into words.
-func statusError(status verbs.Status) error { return fmt.Errorf("%s: %s", status, status.Cause()) }
+// statusError puts the status of a lane's first failed completion into words. A flush as the first failure
+// says that no request is to blame.
+func statusError(status verbs.Status) error {
+	if status == verbs.StatusWRFlushErr {
+		return errQPFatal
+	}
+	return fmt.Errorf("%s: %s", status, status.Cause())
+}
 
 // fail ends the VirtualQP. The error is visible at once, every lane stops, and outstanding requests
 // are flushed. Fragments that a NIC has end when the NIC gives them back, so that no buffer is

@@ -89,7 +89,8 @@ type WC struct {
 }
 
 // Err returns nil for a success, and otherwise an error with the request, the status and its usual cause.
-// A zero WC, which no call has filled in, is an error.
+// It wraps a *verbs.WCError and, if the VirtualQP has failed, its error (VirtualQP.Err): a flushed request
+// shows what failed first. A zero WC, which no call has filled in, is an error.
 func (w *WC) Err() error {
 	if w.QP == nil {
 		return verbs.Invalidf("a completion without a virtual QP: no call has filled it in")
@@ -97,6 +98,24 @@ func (w *WC) Err() error {
 	if w.Status == verbs.StatusSuccess {
 		return nil
 	}
-	e := &verbs.WCError{Status: w.Status, VendorErr: w.VendorErr, WRID: w.WRID}
-	return fmt.Errorf("virtual QP %d: %w", w.QP.setup.num, e)
+	e := verbs.WCError{Status: w.Status, VendorErr: w.VendorErr, WRID: w.WRID}
+	if err := w.QP.Err(); err != nil {
+		return &failure{e, err}
+	}
+	return fmt.Errorf("virtual QP %d: %w", w.QP.setup.num, &e)
 }
+
+// failure is a failed completion of a VirtualQP that has failed.
+type failure struct {
+	wc  verbs.WCError
+	err error // what ended the VirtualQP
+}
+
+// Error returns the request, its status in words, and what ended the VirtualQP.
+func (f *failure) Error() string {
+	w := &f.wc
+	return fmt.Sprintf("completion of wr_id %d: %s (status %d, vendor error %#x): %v", w.WRID, w.Status, uint8(w.Status), w.VendorErr, f.err)
+}
+
+// Unwrap returns the completion and what ended the VirtualQP.
+func (f *failure) Unwrap() []error { return []error{&f.wc, f.err} }

@@ -1,0 +1,111 @@
+package failover_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// TestFlushNamesLostPeer: the peer closes while receives and a request are outstanding. Each of them
+// fails with an error that wraps the error of the VirtualQP.
+func TestFlushNamesLostPeer(t *testing.T) {
+	for _, lanes := range []int{1, 4} {
+		t.Run(fmt.Sprintf("%d lanes", lanes), func(t *testing.T) {
+			a, b := newSleepers(t, 1, lanes)
+			region := b.Region(8)
+			data := ibverbx.RecvWR{WRID: 2}
+			data.SetSGE(region.SGE(0, 8))
+			b.PostRecv(ibverbx.RecvWR{WRID: 1}, data)
+			request := ibverbx.SendWR{WRID: 3, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+			request.SetSGE(region.SGE(0, 8))
+			b.PostSend(request)
+			closeSoon(t, a)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var wcs [4]ibverbx.WC
+			for got := 0; got < 3; {
+				n, err := b.CQ.Wait(ctx, wcs[:])
+				rig.Must(t, err)
+				got += n
+				for _, wc := range wcs[:n] {
+					wantFlush(t, &wc, ibverbx.ErrPeerGone, "the peer is gone")
+				}
+			}
+		})
+	}
+}
+
+// wantFlush wants a failed completion whose error is a *verbs.WCError, wraps the cause and has a text.
+func wantFlush(t *testing.T, wc *ibverbx.WC, cause error, text string) {
+	t.Helper()
+	var failed *verbs.WCError
+	err := wc.Err()
+	if !errors.As(err, &failed) || failed.Status != wc.Status || failed.WRID != wc.WRID {
+		t.Errorf("Err of %d = %v, want a *verbs.WCError of it", wc.WRID, err)
+	}
+	if !errors.Is(err, cause) || !strings.Contains(fmt.Sprint(err), text) {
+		t.Errorf("Err of %d = %v, want it to wrap %v and contain %q", wc.WRID, err, cause, text)
+	}
+}
+
+// TestFlushNamesFirstFailure: a request has a wrong key. Those behind it are flushed, and their errors
+// have the first failure, on a lane that passes everything through and on several lanes.
+func TestFlushNamesFirstFailure(t *testing.T) {
+	for _, lanes := range []int{1, 4} {
+		t.Run(fmt.Sprintf("%d lanes", lanes), func(t *testing.T) {
+			a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: lanes})
+			local, remote := a.Region(8), b.Region(8).Remote()
+			wrong := *remote
+			wrong.RKeys = []uint32{remote.RKeys[0] ^ 0xff00}
+			var wrs []ibverbx.SendWR
+			for id, target := range []*ibverbx.RemoteRegion{&wrong, remote, remote} {
+				wr := ibverbx.SendWR{WRID: uint64(id), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled | verbs.SendFence, Remote: target}
+				wr.SetSGE(local.SGE(0, 8))
+				wrs = append(wrs, wr)
+			}
+			a.PostSend(wrs...)
+			for _, wc := range a.Wait(3) {
+				wantFlush(t, &wc, a.QP.Err(), verbs.StatusRemAccessErr.String())
+			}
+		})
+	}
+}
+
+// TestFlushNamesKilledLane: nothing failed before a lane's QP goes to ERR. The errors of the flushed
+// receives say so, and do not send the reader to a completion that is not there.
+func TestFlushNamesKilledLane(t *testing.T) {
+	for _, lanes := range []int{1, 4} {
+		t.Run(fmt.Sprintf("%d lanes", lanes), func(t *testing.T) {
+			_, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: lanes})
+			b.PostRecv(ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2})
+			rig.Must(t, b.QP.KillLane(0))
+			for _, wc := range b.Wait(2) {
+				wantFlush(t, &wc, b.QP.Err(), "the NIC has given its QP up")
+				if strings.Contains(wc.Err().Error(), "earlier failed completion") {
+					t.Errorf("Err of %d = %v, and there is no earlier failed completion", wc.WRID, wc.Err())
+				}
+			}
+		})
+	}
+}
+
+// TestFlushNamesDeadline: the request that missed its deadline, and those behind it, name the deadline.
+func TestFlushNamesDeadline(t *testing.T) {
+	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: time.Second})
+	local, remote := d.hosts[0].Region(16), d.hosts[1].Region(16)
+	d.links[0].Cut(d.hosts[0].NICs[0], d.hosts[1].NICs[0])
+	d.post(0, 2, 8, local, remote)
+	d.until("both requests have ended", func() bool { return len(d.got[0]) == 2 })
+	for _, wc := range d.got[0] {
+		if err := wc.Err(); !errors.Is(err, ibverbx.ErrDeadline) {
+			t.Errorf("Err of %d = %v, want %v", wc.WRID, err, ibverbx.ErrDeadline)
+		}
+	}
+}
