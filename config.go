@@ -89,9 +89,9 @@ type Config struct {
 	// KeepAtomics keeps the VirtualQP up when an atomic is in doubt because its lane was lost. Then only
 	// the atomic fails.
 	KeepAtomics bool
-	// Log gets a record of every event of the VirtualQP. A lost lane or rail is a warning, a restored one
-	// is information, and the failure of the VirtualQP is an error. Nil means no log. VirtualCQ.Events
-	// has the events in any case.
+	// Log gets a record of every event of the VirtualQP. Its failure is an error, a lost rail and the first
+	// lost lane are warnings, recovery from them is information, and other lanes are for debugging. Nil
+	// means no log. VirtualCQ.Events has the events in any case.
 	Log *slog.Logger
 	// CxxPeer says that the peer is a VirtualQP of the C++ implementation in torchcomms (ConnectCxxPeer).
 	// The scheme must be DQPLB or Spray. Lanes are laid out over the rails as torchcomms does. With

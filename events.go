@@ -103,16 +103,18 @@ func (f *failover) notice(kind EventKind, l *lane, cause error) {
 	}
 }
 
-// log writes a record: an error if the VirtualQP has failed, a warning if something is out of service, and
-// information if it is back.
+// log writes a record: an error if the VirtualQP has failed, a warning if it is degraded or a rail is down, and
+// information if that is over. Single lanes are for debugging: a stall of the peer loses and restores them all.
 func (e *Event) log(to *slog.Logger) {
 	level := slog.LevelInfo
 	switch e.Kind {
 	case EventFailed:
 		level = slog.LevelError
-	case EventLaneDown, EventRailDown, EventDegraded:
+	case EventRailDown, EventDegraded:
 		level = slog.LevelWarn
-	case EventLaneUp, EventRailUp, EventRecovered:
+	case EventLaneDown, EventLaneUp:
+		level = slog.LevelDebug
+	case EventRailUp, EventRecovered:
 	}
 	attrs := make([]slog.Attr, 0, 5)
 	attrs = append(attrs, slog.Uint64("vqp", e.QP.setup.incarnation))

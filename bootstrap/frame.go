@@ -32,7 +32,7 @@ const (
 	KindRegions                     // memory that a side exports
 	KindReady                       // the peer may start
 	KindApplication                 // the application's own bytes
-	KindDone                        // the peer may close
+	KindDone                        // the sender is done
 	kindEnd
 )
 

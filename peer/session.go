@@ -60,9 +60,10 @@ func (s *Session) Recv(ctx context.Context) ([]byte, error) {
 
 // WaitDone tells the peer that this side is done, and waits until the peer is done too or
 // ctx ends. Call it before Close, so that neither side closes while the other waits for a
-// completion. This side's requests must have completed. WaitDone keeps polling, because the
-// peer may need this side to rebuild a lane. Completions and messages that the caller has
-// not taken before are lost.
+// completion. This side's requests must have completed. WaitDone keeps polling until the
+// peer is done, because the peer may need this side to rebuild a lane. When it returns, the
+// peer has stopped polling too and does not take this side's Close for a failure.
+// Completions and messages that the caller has not taken before are lost.
 func (s *Session) WaitDone(ctx context.Context) error {
 	if err := s.Conn.Send(ctx, bootstrap.KindDone, nil); err != nil {
 		return err
@@ -77,10 +78,18 @@ func (s *Session) WaitDone(ctx context.Context) error {
 	// Serve ends when the peer is done. It also ends when the VirtualQP has failed or the
 	// VirtualCQ can no longer be polled, which does not matter here.
 	_ = s.CQ.Serve(polling, nil)
-	return <-done
+	if err := <-done; err != nil {
+		return err
+	}
+	// Both sides are done, so an error from here on does not matter. The second message says
+	// that this side has stopped polling.
+	if s.Conn.Send(ctx, bootstrap.KindDone, nil) == nil {
+		_ = s.takeDone(ctx)
+	}
+	return nil
 }
 
-// takeDone waits for the peer's KindDone message.
+// takeDone waits for the peer's next KindDone message.
 func (s *Session) takeDone(ctx context.Context) error {
 	for {
 		m, err := s.Conn.Recv(ctx)

@@ -3,6 +3,7 @@ package failover_test
 import (
 	"bytes"
 	"log/slog"
+	"maps"
 	"math"
 	"strings"
 	"testing"
@@ -143,7 +144,7 @@ func TestDeadlineNever(t *testing.T) {
 }
 
 // TestEventsAndLog loses a rail: the events come in order with causes, Stats shows the same,
-// and the log has a record for each.
+// and the log has a record for each state of the connection.
 func TestEventsAndLog(t *testing.T) {
 	var text bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelInfo}))
@@ -171,9 +172,37 @@ func TestEventsAndLog(t *testing.T) {
 	if !strings.HasPrefix(joined, "lane down, degraded") || !strings.HasSuffix(joined, "lane up, recovered") || strings.Count(joined, "degraded") != 1 {
 		t.Errorf("events are: %s", joined)
 	}
-	for _, want := range []string{"level=WARN msg=\"lane down\"", "lane=1", "rail=1", "level=INFO msg=recovered", "level=WARN msg=degraded"} {
+	for _, want := range []string{"level=WARN msg=\"rail down\"", "lane=1", "rail=1", "level=INFO msg=recovered", "level=WARN msg=degraded"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the log lacks %s:\n%s", want, &text)
 		}
+	}
+}
+
+// TestStallLogsConnectionOnly: the peer is cut off until every lane is lost, and comes back. The log has the
+// states of the connection and of the rails, and no lanes.
+func TestStallLogsConnectionOnly(t *testing.T) {
+	var text bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	d := newDuo(t, 2, ibverbx.Config{Lanes: 8, FragmentSize: 8, Log: log})
+	local, remote := d.hosts[0].Region(256), d.hosts[1].Region(256)
+	for i, l := range d.links {
+		l.Cut(d.hosts[0].NICs[i], d.hosts[1].NICs[i])
+	}
+	d.post(0, 4, 64, local, remote)
+	d.until("all data lanes are lost", func() bool { return d.hosts[0].QP.Stats().Out >= 8 })
+	for i, l := range d.links {
+		l.Restore(d.hosts[0].NICs[i], d.hosts[1].NICs[i])
+	}
+	d.until("all lanes are back", func() bool { return d.up() && len(d.got[0]) == 4 })
+	got := map[string]int{}
+	for line := range strings.Lines(text.String()) {
+		_, msg, _ := strings.Cut(line, "msg=")
+		msg, _, _ = strings.Cut(msg, " vqp=")
+		got[msg]++
+	}
+	want := map[string]int{"degraded": 2, `"rail down"`: 4, `"rail up"`: 4, "recovered": 2} // of two hosts
+	if !maps.Equal(got, want) {
+		t.Errorf("the log has %v, want %v:\n%s", got, want, &text)
 	}
 }
