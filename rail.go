@@ -158,13 +158,14 @@ func (r *Rails) Close() error {
 	return errors.Join(errs...)
 }
 
-// Region is memory that is registered on every rail.
+// Region is memory that is registered on every rail. Any number of goroutines may use it at once; Close
+// must come after the last use.
 type Region struct {
-	rails  *Rails
+	rails  *Rails // nil if the region is closed, which makes posts refuse it
 	memory *verbs.Memory
-	mrs    []verbs.MR
+	mrs    []verbs.MR // by rail
 	addr   uint64
-	length uint64
+	length uint64 // 0 if the region is closed
 	lkeys  [MaxRails]uint32
 }
 
@@ -213,10 +214,15 @@ func (g *Region) free() error {
 	return g.memory.Free()
 }
 
-// Bytes returns the memory.
-func (g *Region) Bytes() []byte { return g.memory.Bytes() }
+// Bytes returns the memory, or nil if the region is closed.
+func (g *Region) Bytes() []byte {
+	if g.rails == nil {
+		return nil
+	}
+	return g.memory.Bytes()
+}
 
-// Len is the number of bytes.
+// Len is the number of bytes, 0 if the region is closed.
 func (g *Region) Len() uint64 { return g.length }
 
 // Remote returns what the peer needs.
@@ -233,11 +239,16 @@ func (g *Region) SGE(offset uint64, length uint32) SGE {
 	return SGE{Region: g, Offset: offset, Length: length}
 }
 
-// Close deregisters the region on every rail.
+// Close deregisters the region on every rail. After that, posts that use the region return
+// verbs.ErrClosed. Requests and receives that use it must have ended, and no other goroutine may be using
+// it: Close does not wait for them. If a NIC refuses, Close returns its error and can be called again.
 func (g *Region) Close() error {
+	g.rails, g.length = nil, 0
 	var errs []error
-	for _, mr := range g.mrs {
-		errs = append(errs, mr.Close())
-	}
+	g.mrs = slices.DeleteFunc(g.mrs, func(mr verbs.MR) bool {
+		err := mr.Close()
+		errs = append(errs, err)
+		return err == nil
+	})
 	return errors.Join(errs...)
 }

@@ -181,6 +181,8 @@ func (u *setup) checkLocal(e *SGE) error {
 	switch {
 	case e.Region == nil:
 		return verbs.Invalidf("no region")
+	case e.Region.rails == nil:
+		return fmt.Errorf("%w: the region was closed before the post", verbs.ErrClosed)
 	case e.Region.rails != u.rails:
 		return verbs.Invalidf("the region is registered on other rails")
 	case e.Offset > e.Region.length || uint64(e.Length) > e.Region.length-e.Offset:
