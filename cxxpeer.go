@@ -169,24 +169,12 @@ func (q *VirtualQP) connectFromZero(l *lane, to verbs.Endpoint) error {
 		return err
 	}
 	r := &q.setup.rails.rails[l.rail]
-	index, err := gidIndex(r, local.GID)
+	index, err := r.cfg.Path.SGIDIndex(r.cfg.Context, r.cfg.Port, local.GID)
 	if err != nil {
 		return err
 	}
 	local.PSN, to.PSN = 0, 0
-	return verbs.ConnectWith(l.qp, verbs.ConnectAttr(local, to, r.cfg.Port, index))
-}
-
-// gidIndex finds the index of a GID in the table of a rail's port.
-func gidIndex(r *rail, gid verbs.GID) (int, error) {
-	port, err := r.cfg.Context.QueryPort(int(r.cfg.Port))
-	if err != nil {
-		return 0, err
-	}
-	for i := range port.GIDs {
-		if row, err := r.cfg.Context.QueryGID(int(r.cfg.Port), i); err == nil && row.GID == gid {
-			return i, nil
-		}
-	}
-	return 0, fmt.Errorf("%w: GID %s is not in the table of port %d", verbs.ErrNotFound, gid, r.cfg.Port)
+	attr := verbs.ConnectAttr(local, to, r.cfg.Port, index)
+	r.cfg.Path.Apply(&attr)
+	return verbs.ConnectWith(l.qp, attr)
 }

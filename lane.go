@@ -131,7 +131,7 @@ func (u *setup) createQP(lc laneConfig) (verbs.QP, error) {
 		Type: verbs.RC, SendCQ: u.cq.cqs[lc.rail], RecvCQ: u.cq.cqs[lc.rail], SRQ: lc.srq,
 		MaxSendWR: u.cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxSendSGE: MaxSGE, MaxRecvSGE: MaxSGE,
 		MaxInline: max(u.cfg.MaxInline, recordSize),
-		Port:      r.cfg.Port, GID: r.cfg.GID,
+		Port:      r.cfg.Port, GID: r.cfg.GID, Path: r.cfg.Path,
 	})
 }
 

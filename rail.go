@@ -21,6 +21,9 @@ type RailConfig struct {
 	Port uint8
 	// GID is the source address; zero means that the provider chooses.
 	GID verbs.GID
+	// Path has the quality of service, the retries and the rows of the port's tables for every lane
+	// on the rail. Zero means the defaults. The peer has its own.
+	Path verbs.PathConfig
 }
 
 // Rails is a set of NIC ports that are used together. Regions, completion queues and virtual QPs made
@@ -85,6 +88,9 @@ func (r *rail) open(cfg RailConfig) error {
 	}
 	port, err := cfg.Context.QueryPort(int(cfg.Port))
 	if err != nil {
+		return err
+	}
+	if _, err := cfg.Path.Check(&port, cfg.GID); err != nil {
 		return err
 	}
 	pd, err := cfg.Context.AllocPD()

@@ -23,6 +23,9 @@ type Config struct {
 	// Devices return such functions. Nil means one software NIC on the local address of the
 	// connection.
 	Open func() (NICs, error)
+	// Path is the Path of every rail whose own Path is zero: quality of service, retries and
+	// rows of tables for this side. The peer has its own.
+	Path verbs.PathConfig
 
 	// Regions is the memory that the peer may use, at most 1024 regions.
 	Regions []RegionConfig

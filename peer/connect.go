@@ -1,10 +1,12 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"ibverbx"
 	"ibverbx/bootstrap"
@@ -91,6 +93,10 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 			s.closers.Add(nics.Close)
 		}
 		rails = nics.Rails
+	}
+	rails = slices.Clone(rails)
+	for i := range rails {
+		rails[i].Path = cmp.Or(rails[i].Path, c.Path)
 	}
 	if err := s.agree(ctx, dialer, c, rails); err != nil {
 		return err

@@ -85,10 +85,53 @@ func TestSessionSurvives(t *testing.T) {
 	}
 }
 
+// classes is a Capture that counts packets by traffic class. Of received packets it is 0.
+type classes [256]atomic.Int64
+
+func (c *classes) Packet(_ int64, _, _ netip.AddrPort, _ uint16, class, _ uint8, _ ...[]byte) {
+	c[class].Add(1)
+}
+
+// Config.Path is that of every rail that has none of its own.
+func TestSessionPath(t *testing.T) {
+	for own, want := range map[uint8]uint8{0: 104, 8: 8} {
+		seen := &classes{}
+		cfg := config(func() (n peer.NICs, err error) {
+			n, err = openCaptured(seen)
+			if err == nil {
+				n.Rails[0].Path.TrafficClass = own
+			}
+			return n, err
+		})
+		cfg.Path.TrafficClass = 104
+		d, l := mustMeet(t, cfg, config(func() (peer.NICs, error) { return openCaptured(nil) }))
+		write(t, d, l, 1)
+		if seen[want].Load() == 0 || seen[112-want].Load() != 0 {
+			t.Errorf("a rail of class %d sent %d packets of class 104 and %d of class 8, want class %d", own, seen[104].Load(), seen[8].Load(), want)
+		}
+	}
+}
+
+// openCaptured opens a software NIC whose packets a Capture sees, which may be nil.
+func openCaptured(capture softnic.Capture) (n peer.NICs, err error) {
+	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: capture})
+	if err != nil {
+		return n, err
+	}
+	nic, err := softnic.New(link, softnic.Config{Addr: loopback})
+	if err != nil {
+		return n, err
+	}
+	n.Close = nic.Close
+	ctx, err := nic.Open()
+	n.Rails = append(n.Rails, ibverbx.RailConfig{Context: ctx})
+	return n, err
+}
+
 // longest is a Capture that records the length of the longest packet.
 type longest struct{ atomic.Int64 }
 
-func (l *longest) Packet(_ int64, _, _ netip.AddrPort, _ uint16, parts ...[]byte) {
+func (l *longest) Packet(_ int64, _, _ netip.AddrPort, _ uint16, _, _ uint8, parts ...[]byte) {
 	size := int64(0)
 	for _, part := range parts {
 		size += int64(len(part))
@@ -100,20 +143,7 @@ func (l *longest) Packet(_ int64, _, _ netip.AddrPort, _ uint16, parts ...[]byte
 func TestSessionMTU(t *testing.T) {
 	var seen [2]longest
 	open := func(capture softnic.Capture) func() (peer.NICs, error) {
-		return func() (n peer.NICs, err error) {
-			link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: capture})
-			if err != nil {
-				return n, err
-			}
-			nic, err := softnic.New(link, softnic.Config{Addr: loopback})
-			if err != nil {
-				return n, err
-			}
-			n.Close = nic.Close
-			ctx, err := nic.Open()
-			n.Rails = append(n.Rails, ibverbx.RailConfig{Context: ctx})
-			return n, err
-		}
+		return func() (peer.NICs, error) { return openCaptured(capture) }
 	}
 	small := config(open(&seen[0]))
 	small.MTU = 512

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -23,6 +24,7 @@ type qp struct {
 	srq            *srq
 	port           uint8
 	gid            verbs.GIDEntry // the source address of packets
+	path           verbs.PathConfig
 	maxMsg         uint64
 	maxInline      int
 	maxSendSGE     int
@@ -90,12 +92,12 @@ const datagramBatch = 64
 
 func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	x := d.ctx
-	q := &qp{pd: d, typ: cfg.Type, port: max(cfg.Port, 1), maxSendSGE: cmp.Or(cfg.MaxSendSGE, 1), maxRecvSGE: cmp.Or(cfg.MaxRecvSGE, 1)}
+	q := &qp{pd: d, typ: cfg.Type, port: max(cfg.Port, 1), path: cfg.Path, maxSendSGE: cmp.Or(cfg.MaxSendSGE, 1), maxRecvSGE: cmp.Or(cfg.MaxRecvSGE, 1)}
 	legal, err := x.checkQPConfig(&cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := q.choosePath(cfg.GID); err != nil {
+	if err := q.choosePath(&cfg); err != nil {
 		return nil, err
 	}
 	if err := q.take(cfg); err != nil {
@@ -171,9 +173,13 @@ func (x *nicContext) checkQPConfig(cfg *verbs.QPConfig) (legal uint8, err error)
 
 // choosePath finds the source address and the maximum message length of the QP. The length is
 // that of the port, and one packet on UD.
-func (q *qp) choosePath(gid verbs.GID) error {
+func (q *qp) choosePath(cfg *verbs.QPConfig) error {
 	x := q.pd.ctx
 	port, err := x.port(int(q.port))
+	if err != nil {
+		return err
+	}
+	index, err := cfg.Path.Check(&port, cfg.GID)
 	if err != nil {
 		return err
 	}
@@ -181,7 +187,13 @@ func (q *qp) choosePath(gid verbs.GID) error {
 	if err != nil {
 		return err
 	}
-	choice, err := ChooseGID(port.LinkLayer, rows, gid)
+	if index >= 0 {
+		rows = slices.DeleteFunc(rows, func(r verbs.GIDEntry) bool { return r.Index != index })
+		if len(rows) == 0 {
+			return verbs.Invalidf("Path.GIDIndex is %d: that row of the GID table of port %d is empty", index, q.port)
+		}
+	}
+	choice, err := ChooseGID(port.LinkLayer, rows, cfg.GID)
 	if err != nil {
 		return fmt.Errorf("port %d: %w", q.port, err)
 	}

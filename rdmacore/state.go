@@ -176,5 +176,7 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 			return q.opError("connect QP", err)
 		}
 	}
-	return verbs.ConnectWith(q, verbs.ConnectAttr(local, remote, q.port, q.gid.Index))
+	attr := verbs.ConnectAttr(local, remote, q.port, q.gid.Index)
+	q.path.Apply(&attr)
+	return verbs.ConnectWith(q, attr)
 }

@@ -52,8 +52,9 @@ type Config struct {
 	// kind of QP. False means that Wrap fails on such a device.
 	FallBackToRC bool
 	// GiveUp is how long a QP continues without progress, in nanoseconds. Then its requests end
-	// with RETRY_EXC. Zero means 5 s. For a QP that Modify has connected, zero means the product
-	// of its Timeout and RetryCount, but at least 50 ms.
+	// with RETRY_EXC. Zero means 5 s. For a QP that Modify has connected, and for one whose
+	// QPConfig.Path has an AckTimeout or a RetryCount, zero means the product of the two, but at
+	// least 50 ms.
 	GiveUp int64
 	// MinProbe is the least time that a sender waits before it asks for an acknowledgement, in
 	// nanoseconds. Zero means 1 ms, because the answer comes from a program that may not be

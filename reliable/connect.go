@@ -187,7 +187,8 @@ const minGiveUp = int64(50 * time.Millisecond)
 // flowConfig returns the configuration of the QP's flow.
 func (q *qp) flowConfig(attr *verbs.QPAttr) core.FlowConfig {
 	cfg := core.FlowConfig{SendDepth: max(q.cfg.MaxSendWR, 1)}
-	if q.modified && attr.Timeout != 0 && q.ctx.cfg.GiveUp == 0 {
+	timed := q.modified || q.cfg.Path.AckTimeout != 0 || q.cfg.Path.RetryCount != 0
+	if timed && attr.Timeout != 0 && q.ctx.cfg.GiveUp == 0 {
 		cfg.GiveUp = max(int64(verbs.AckTimeout(attr.Timeout))*int64(attr.RetryCount+1), minGiveUp)
 	}
 	if attr.RNRRetry < 7 && q.state == verbs.StateRTS {

@@ -19,9 +19,10 @@ import (
 type connection struct {
 	ctx  *pathContext
 	pd   *pd
-	id   uint32    // the number of the connection; see register
-	port uint8     // the local port of all its QPs
-	gid  verbs.GID // the source address of all its QPs
+	id   uint32           // the number of the connection; see register
+	port uint8            // the local port of all its QPs
+	gid  verbs.GID        // the source address of all its QPs
+	qos  verbs.PathConfig // how all its QPs are connected
 	// flows are its QPs, by flow number, at most Config.Flows. A QP that has left is nil: its number
 	// is not used again, because the peer could not tell the two QPs apart.
 	flows []*qp
@@ -52,9 +53,9 @@ func (q *qp) join() error {
 		return nil
 	}
 	c := q.pd.open
-	if c == nil || len(c.flows) == q.ctx.cfg.Flows || c.port != q.cfg.Port || c.gid != q.cfg.GID {
+	if c == nil || len(c.flows) == q.ctx.cfg.Flows || c.port != q.cfg.Port || c.gid != q.cfg.GID || c.qos != q.cfg.Path {
 		var err error
-		if c, err = q.pd.newConnection(q.cfg.Port, q.cfg.GID); err != nil {
+		if c, err = q.pd.newConnection(&q.cfg); err != nil {
 			return err
 		}
 		q.pd.open = c
@@ -87,17 +88,17 @@ func (q *qp) leave() {
 	c.allow()
 }
 
-// newConnection makes a connection with its paths.
-func (p *pd) newConnection(port uint8, gid verbs.GID) (*connection, error) {
+// newConnection makes a connection with its paths, for a QP of this configuration.
+func (p *pd) newConnection(cfg *verbs.QPConfig) (*connection, error) {
 	ctx := p.ctx
 	if (p.users+1)*ctx.quota() > ctx.cfg.RecvDepth {
 		return nil, ctx.opError("create QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d QPs of a PD",
 			verbs.ErrLimit, ctx.cfg.RecvDepth, ctx.maxConnections()*ctx.cfg.Flows))
 	}
-	if err := p.prepare(); err != nil {
+	if err := p.prepare(cfg); err != nil {
 		return nil, err
 	}
-	c := &connection{ctx: ctx, pd: p, port: port, gid: gid}
+	c := &connection{ctx: ctx, pd: p, port: cfg.Port, gid: cfg.GID, qos: cfg.Path}
 	if err := c.register(); err != nil {
 		if p.users == 0 {
 			p.release()

@@ -23,10 +23,11 @@ const (
 	controlSends = 128
 )
 
-func (c *controlQP) open(p *pd, index int) error {
+func (c *controlQP) open(p *pd, index int, cfg *verbs.QPConfig) error {
 	c.pd, c.index = p, index
 	qp, err := p.inner.CreateQP(verbs.QPConfig{
 		Type: verbs.UD, SendCQ: p.ctx.inbox.cq, RecvCQ: p.ctx.inbox.cq, MaxSendWR: controlSends, MaxRecvWR: controlRecvs,
+		Port: cfg.Port, GID: cfg.GID, Path: cfg.Path,
 	})
 	if err != nil {
 		return err

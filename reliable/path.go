@@ -41,7 +41,7 @@ func (p *path) open(epoch uint16) error {
 	c, ctx := p.conn, p.conn.ctx
 	cfg := verbs.QPConfig{
 		Type: verbs.UC, SendCQ: ctx.inbox.cq, RecvCQ: ctx.inbox.cq, SRQ: c.pd.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
-		Port: c.port, GID: c.gid,
+		Port: c.port, GID: c.gid, Path: c.qos,
 	}
 	if !ctx.sharedRecv {
 		cfg.MaxRecvWR = ctx.cfg.PathRecv

@@ -90,8 +90,9 @@ func (p *pd) free() {
 	p.ctx.pds = slices.DeleteFunc(p.ctx.pds, func(o *pd) bool { return o == p })
 }
 
-// prepare makes the shared parts unless they exist.
-func (p *pd) prepare() error {
+// prepare makes the shared parts unless they exist. The control QPs have the port and the path of the
+// first QP.
+func (p *pd) prepare(cfg *verbs.QPConfig) error {
 	if p.ready {
 		return nil
 	}
@@ -100,7 +101,7 @@ func (p *pd) prepare() error {
 	err := p.makeReceives()
 	for i := range p.control {
 		if err == nil {
-			err = p.control[i].open(p, i)
+			err = p.control[i].open(p, i, cfg)
 		}
 	}
 	if err != nil {

@@ -99,7 +99,7 @@ func (q *qp) checkConfig() error {
 // build makes the parts of a QP.
 func (q *qp) build() (err error) {
 	p := q.pd
-	if err = p.prepare(); err != nil {
+	if err = p.prepare(&q.cfg); err != nil {
 		return err
 	}
 	q.register()

@@ -36,7 +36,7 @@ func (s *sideQP) open(q *qp) (err error) {
 	s.QP, err = q.pd.inner.CreateQP(verbs.QPConfig{
 		Type: verbs.RC, SendCQ: q.ctx.inbox.cq, RecvCQ: q.ctx.inbox.cq,
 		MaxSendWR: max(q.cfg.MaxSendWR, 1) + cardRecv, MaxSendSGE: q.cfg.MaxSendSGE, MaxRecvWR: cardSlots - cardRecv,
-		Port: q.cfg.Port, GID: q.cfg.GID,
+		Port: q.cfg.Port, GID: q.cfg.GID, Path: q.cfg.Path,
 	})
 	if err != nil {
 		s.QP = nil

@@ -23,6 +23,7 @@ const (
 	maxInline   = 1024
 	maxRdAtomic = 16
 	maxEvents   = 4096
+	pkeys       = 1 // rows of the P_Key table: the default partition
 
 	// maxDeviceEvents is how many events of the device, its port and its CQs may wait beyond
 	// maxEvents.

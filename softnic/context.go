@@ -83,7 +83,7 @@ func (x *hostContext) QueryPort(port int) (verbs.PortAttr, error) {
 			MaxMTU:    x.nic.cfg.MTU,
 			ActiveMTU: x.nic.cfg.MTU,
 			GIDs:      len(x.nic.gids),
-			PKeys:     1,
+			PKeys:     pkeys,
 			MaxMsg:    maxMsgSize,
 			LinkLayer: verbs.LinkLayerEthernet,
 		}

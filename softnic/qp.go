@@ -64,6 +64,9 @@ type qp struct {
 	sendQueue
 	rq recvQueue
 	responder
+
+	// pathConfig is QPConfig.Path.
+	pathConfig verbs.PathConfig
 }
 
 // sendQueue is the requester's part of a QP: a ring of work requests with four cursors,
@@ -192,7 +195,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	n := d.ctx.nic
 	q := &qp{
 		pd: d, nic: n, core: n.core, typ: cfg.Type, signalAll: cfg.SignalAll,
-		sendCQ: cfg.SendCQ.(*cq), recvCQ: cfg.RecvCQ.(*cq), sgidIndex: sgidIndex,
+		sendCQ: cfg.SendCQ.(*cq), recvCQ: cfg.RecvCQ.(*cq), sgidIndex: sgidIndex, pathConfig: cfg.Path,
 	}
 	q.timerIdx = -1
 	switch cfg.Type {
@@ -258,10 +261,19 @@ func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {
 		bounded{"Port", int(cfg.Port), 1}); err != nil {
 		return 0, err
 	}
-	if cfg.GID.IsZero() {
-		return len(d.ctx.nic.gids) - 1, nil // the routable address
+	return d.ctx.nic.sgidIndex(&cfg)
+}
+
+// sgidIndex returns the row of the GID table that a QP uses.
+func (n *NIC) sgidIndex(cfg *verbs.QPConfig) (int, error) {
+	row, err := cfg.Path.Check(&verbs.PortAttr{GIDs: len(n.gids), PKeys: pkeys}, cfg.GID)
+	switch {
+	case err != nil || row >= 0:
+		return row, err
+	case cfg.GID.IsZero():
+		return len(n.gids) - 1, nil // the routable address
 	}
-	for i, e := range d.ctx.nic.gids {
+	for i, e := range n.gids {
 		if e.GID == cfg.GID {
 			return i, nil
 		}

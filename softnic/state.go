@@ -200,5 +200,7 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 		u.learn(&remote)
 		q.core.mu.Unlock()
 	}
-	return verbs.ConnectWith(q, verbs.ConnectAttr(local, remote, 1, q.sgidIndex))
+	attr := verbs.ConnectAttr(local, remote, 1, q.sgidIndex)
+	q.pathConfig.Apply(&attr)
+	return verbs.ConnectWith(q, attr)
 }

@@ -19,7 +19,7 @@ type lastOf struct {
 	last  map[uint32]roce.Header
 }
 
-func (l *lastOf) Packet(_ int64, _, _ netip.AddrPort, _ uint16, parts ...[]byte) {
+func (l *lastOf) Packet(_ int64, _, _ netip.AddrPort, _ uint16, _, _ uint8, parts ...[]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var h roce.Header

@@ -49,10 +49,11 @@ type UDPConfig struct {
 // Capture takes packets as a UDPLink sends and receives them.
 type Capture interface {
 	// Packet takes one packet: the time in nanoseconds since 1970, the two ends, the
-	// identification of the IPv4 header, and the parts of the UDP datagram from the BTH to the
-	// ICRC. The parts are valid only during the call. Packet must be quick and must not call a
-	// NIC.
-	Packet(at int64, src, dst netip.AddrPort, id uint16, parts ...[]byte)
+	// identification of the IPv4 header, the traffic class (IPv4: TOS) and hop limit (TTL), and
+	// the parts of the UDP datagram from the BTH to the ICRC. Of a received packet class and
+	// hops are not known: they are 0 and 64. The parts are valid only during the call. Packet
+	// must be quick and must not call a NIC.
+	Packet(at int64, src, dst netip.AddrPort, id uint16, class, hops uint8, parts ...[]byte)
 }
 
 const (

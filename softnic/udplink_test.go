@@ -135,7 +135,7 @@ type recorder struct {
 	ids     int
 }
 
-func (r *recorder) Packet(at int64, src, dst netip.AddrPort, id uint16, parts ...[]byte) {
+func (r *recorder) Packet(at int64, src, dst netip.AddrPort, id uint16, _, _ uint8, parts ...[]byte) {
 	b := bytes.Join(parts, nil)
 	var h roce.Header
 	if _, reason := h.Decode(b); reason != roce.OK || at <= 0 {

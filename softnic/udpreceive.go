@@ -138,7 +138,7 @@ func (u *udpPort) serveOne(from *udpSource, b []byte) {
 	}
 	// Packets of a NIC of this link were captured when they were sent.
 	if u.link.cfg.Capture != nil && !u.link.sends(from.addr) {
-		u.capture(from.addr.addrPort(), u.conn.Addr(), id, b)
+		u.capture(from.addr.addrPort(), u.conn.Addr(), id, udp.Marks{Hops: udp.DefaultHops}, b)
 	}
 	p.path = &from.path
 	if len(payload) == 0 {
@@ -210,7 +210,7 @@ func (l *UDPLink) sends(addr udpAddr) bool {
 }
 
 // capture hands a packet to the link's Capture.
-func (u *udpPort) capture(src, dst netip.AddrPort, id uint16, b []byte) {
+func (u *udpPort) capture(src, dst netip.AddrPort, id uint16, m udp.Marks, b []byte) {
 	u.parts[0] = b
-	u.link.cfg.Capture.Packet(wallClock(), src, dst, id, u.parts[:]...)
+	u.link.cfg.Capture.Packet(wallClock(), src, dst, id, m.Class, m.Hops, u.parts[:]...)
 }

@@ -62,6 +62,6 @@ func (u *udpPort) write(p *packet, corrupt bool) {
 	}
 	if u.link.cfg.Capture != nil {
 		from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(way.socket)}
-		u.capture(from.addrPort(), way.dest.Addr(), id, b)
+		u.capture(from.addrPort(), way.dest.Addr(), id, way.dest.Marks(), b)
 	}
 }

@@ -19,7 +19,7 @@ type sent struct {
 	psns map[uint32]bool
 }
 
-func (s *sent) Packet(_ int64, _, dst netip.AddrPort, _ uint16, parts ...[]byte) {
+func (s *sent) Packet(_ int64, _, dst netip.AddrPort, _ uint16, _, _ uint8, parts ...[]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if dst.Addr() == nobody {

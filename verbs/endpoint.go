@@ -54,7 +54,7 @@ const (
 // ConnectAttr returns the attributes with which Connect takes a QP from INIT to RTS:
 // the defaults above, the smaller MTU, and READ and atomic depths that both ends
 // support. local is the QP's own endpoint, sgidIndex its row in the GID table of port.
-// Callers that need other values change them and call ConnectWith.
+// Callers that need other values change them (PathConfig.Apply) and call ConnectWith.
 func ConnectAttr(local, remote Endpoint, port uint8, sgidIndex int) QPAttr {
 	return QPAttr{
 		PathMTU:         min(local.MTU, remote.MTU),
@@ -108,5 +108,9 @@ func step(qp QP, attr QPAttr, to QPState) error {
 	if qp.Type() == UC {
 		attr.Access &^= AccessRemoteRead | AccessRemoteAtomic // UC supports neither, and drivers reject them
 	}
-	return qp.Modify(attr, AttrState|transitions[[2]QPState{from, to}].must[qp.Type()])
+	mask := AttrState | transitions[[2]QPState{from, to}].must[qp.Type()]
+	if to == StateRTR && attr.PKeyIndex != 0 {
+		mask |= AttrPKeyIndex // InitQP has set 0
+	}
+	return qp.Modify(attr, mask)
 }

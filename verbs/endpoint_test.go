@@ -89,6 +89,7 @@ type modifyQP struct {
 	failAt verbs.QPState
 	attr   verbs.QPAttr // as of the last Modify
 	path   []verbs.QPState
+	masks  verbs.QPAttrMask // of all calls
 }
 
 func (q *modifyQP) Type() verbs.QPType   { return q.typ }
@@ -106,6 +107,7 @@ func (q *modifyQP) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	q.state, q.attr = attr.State, attr
 	q.path = append(q.path, attr.State)
+	q.masks |= mask
 	return nil
 }
 

@@ -57,6 +57,8 @@ type QPConfig struct {
 	// GID is the source address that Endpoint and Connect use. If zero, the
 	// provider chooses one, preferring a routable RoCE v2 entry.
 	GID GID
+	// Path is how Connect sets up the path. If Path.GIDIndex is not zero, GID must be.
+	Path PathConfig
 }
 
 // QP is a queue pair: a send queue, a receive queue, and the transport to the peer.
@@ -78,8 +80,8 @@ type QP interface {
 	// the QP goes to RESET.
 	Endpoint() (Endpoint, error)
 	// Connect takes the QP from RESET or INIT to RTS, connected to remote, with the
-	// defaults of ConnectAttr. On UD it ignores remote. On failure the QP stays in
-	// the last state it reached.
+	// attributes of ConnectAttr and QPConfig.Path. On UD it ignores remote. On failure
+	// the QP stays in the last state it reached.
 	Connect(remote Endpoint) error
 
 	// PostSend posts a chain of sends with one doorbell. wrs[:n] were posted, the

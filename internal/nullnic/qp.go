@@ -119,7 +119,9 @@ func (q *QP) Connect(remote verbs.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	return verbs.ConnectWith(q, verbs.ConnectAttr(local, remote, 1, 0))
+	attr := verbs.ConnectAttr(local, remote, 1, 0)
+	q.cfg.Path.Apply(&attr)
+	return verbs.ConnectWith(q, attr)
 }
 
 // PostSend implements verbs.QP.

@@ -11,20 +11,25 @@ const (
 	udpLen = 8
 
 	protocolUDP = 17
-	hops        = 64
 	dontFrag    = 0x4000
 )
 
+// ipFields are the fields of an IP header that differ from packet to packet.
+type ipFields struct {
+	id          uint16 // the identification of IPv4
+	class, hops uint8  // in IPv4: TOS and TTL
+}
+
 // appendIPv4 appends the header of a packet of n bytes (RFC 791): no options, "don't
-// fragment", TTL 64, and a checksum.
-func appendIPv4(b []byte, src, dst netip.Addr, n int, id uint16) []byte {
+// fragment", and a checksum.
+func appendIPv4(b []byte, src, dst netip.Addr, n int, f ipFields) []byte {
 	begin := len(b)
 	from, to := src.As4(), dst.As4()
-	b = append(b, 0x45, 0)
+	b = append(b, 0x45, f.class)
 	b = binary.BigEndian.AppendUint16(b, uint16(n))
-	b = binary.BigEndian.AppendUint16(b, id)
+	b = binary.BigEndian.AppendUint16(b, f.id)
 	b = binary.BigEndian.AppendUint16(b, dontFrag)
-	b = append(b, hops, protocolUDP, 0, 0)
+	b = append(b, f.hops, protocolUDP, 0, 0)
 	b = append(b, from[:]...)
 	b = append(b, to[:]...)
 	binary.BigEndian.PutUint16(b[begin+10:], ^fold(add(0, b[begin:])))
@@ -32,11 +37,11 @@ func appendIPv4(b []byte, src, dst netip.Addr, n int, id uint16) []byte {
 }
 
 // appendIPv6 appends the header of a packet of n bytes (RFC 8200).
-func appendIPv6(b []byte, src, dst netip.Addr, n int) []byte {
+func appendIPv6(b []byte, src, dst netip.Addr, n int, f ipFields) []byte {
 	from, to := src.As16(), dst.As16()
-	b = append(b, 0x60, 0, 0, 0)
+	b = append(b, 0x60|f.class>>4, f.class<<4, 0, 0)
 	b = binary.BigEndian.AppendUint16(b, uint16(n-ip6Len))
-	b = append(b, protocolUDP, hops)
+	b = append(b, protocolUDP, f.hops)
 	b = append(b, from[:]...)
 	return append(b, to[:]...)
 }

@@ -125,12 +125,13 @@ func Create(name string, cfg Config) (*Writer, error) {
 }
 
 // Packet writes one UDP packet. at is the time in nanoseconds since 1970, id the identification of the
-// IPv4 header, and parts together are the UDP payload. It drops and counts packets that cannot be
+// IPv4 header, class the traffic class (TOS), hops the hop limit (TTL), and parts together are the UDP
+// payload. It drops and counts packets that cannot be
 // written: the file is full, broken or closed, the addresses differ in family, or the packet is
 // longer than 65,535 bytes. It does not allocate and does not keep parts.
-func (w *Writer) Packet(at int64, src, dst netip.AddrPort, id uint16, parts ...[]byte) {
+func (w *Writer) Packet(at int64, src, dst netip.AddrPort, id uint16, class, hops uint8, parts ...[]byte) {
 	w.mu.Lock()
-	if w.append(at, src, dst, id, parts) {
+	if w.append(at, src, dst, ipFields{id, class, hops}, parts) {
 		w.written++
 	} else {
 		w.dropped++
@@ -139,7 +140,7 @@ func (w *Writer) Packet(at int64, src, dst netip.AddrPort, id uint16, parts ...[
 }
 
 // append adds a packet to the buffer and reports whether it succeeded.
-func (w *Writer) append(at int64, src, dst netip.AddrPort, id uint16, parts [][]byte) bool {
+func (w *Writer) append(at int64, src, dst netip.AddrPort, f ipFields, parts [][]byte) bool {
 	from, to := src.Addr().Unmap(), dst.Addr().Unmap()
 	if w.closed || w.err != nil || at < 0 || !from.IsValid() || from.BitLen() != to.BitLen() {
 		return false
@@ -169,9 +170,9 @@ func (w *Writer) append(at int64, src, dst netip.AddrPort, id uint16, parts [][]
 	b = binary.LittleEndian.AppendUint32(b, uint32(n))
 	begin := len(b)
 	if from.Is6() {
-		b = appendIPv6(b, from, to, n)
+		b = appendIPv6(b, from, to, n, f)
 	} else {
-		b = appendIPv4(b, from, to, n, id)
+		b = appendIPv4(b, from, to, n, f)
 	}
 	udp := len(b)
 	b = appendUDP(b, src.Port(), dst.Port(), n-ip)

@@ -28,13 +28,30 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// TestMarks: the IP headers have the traffic class and the hop limit of the packet.
+func TestMarks(t *testing.T) {
+	var out bytes.Buffer
+	w, err := pcap.New(&out, pcap.Config{})
+	must(t, err)
+	w.Packet(0, from4, to4, 0, 0x68, 9)
+	w.Packet(0, from6, to6, 0, 0x6a, 255)
+	must(t, w.Close())
+	got := out.Bytes()[24:]
+	if v4 := got[16:]; v4[0] != 0x45 || v4[1] != 0x68 || v4[8] != 9 {
+		t.Errorf("the IPv4 header is %x, want TOS 68 and TTL 9", v4[:20])
+	}
+	if v6 := got[16+28+16:]; v6[0] != 0x66 || v6[1] != 0xa0 || v6[7] != 255 {
+		t.Errorf("the IPv6 header is %x, want traffic class 6a and hop limit 255", v6[:40])
+	}
+}
+
 // TestBytes checks a file of two packets, computed by hand.
 func TestBytes(t *testing.T) {
 	var out bytes.Buffer
 	w, err := pcap.New(&out, pcap.Config{})
 	must(t, err)
-	w.Packet(1_000_000_002, from4, to4, 0x1234, []byte{1, 2}, nil, []byte{3})
-	w.Packet(3_000_000_000, from6, to6, 0x1234, []byte{1, 2, 3})
+	w.Packet(1_000_000_002, from4, to4, 0x1234, 0, 64, []byte{1, 2}, nil, []byte{3})
+	w.Packet(3_000_000_000, from6, to6, 0x1234, 0, 64, []byte{1, 2, 3})
 	must(t, w.Close())
 	want := "4d3cb2a1" + "02000400" + "00000000" + "00000000" + "ffff0000" + "65000000" +
 		"01000000" + "02000000" + "1f000000" + "1f000000" +
@@ -54,7 +71,7 @@ func TestChecksum(t *testing.T) {
 	w, err := pcap.New(&out, pcap.Config{})
 	must(t, err)
 	for v := range 1 << 16 {
-		w.Packet(0, from6, to6, 0, binary.BigEndian.AppendUint16(nil, uint16(v)))
+		w.Packet(0, from6, to6, 0, 0, 64, binary.BigEndian.AppendUint16(nil, uint16(v)))
 	}
 	must(t, w.Close())
 	ones := 0
@@ -96,7 +113,7 @@ func TestTogether(t *testing.T) {
 	for i := range writers {
 		all.Go(func() {
 			for k := range each {
-				w.Packet(int64(k), from4, to4, uint16(i), bytes.Repeat([]byte{byte(i)}, 100+k))
+				w.Packet(int64(k), from4, to4, uint16(i), 0, 64, bytes.Repeat([]byte{byte(i)}, 100+k))
 			}
 		})
 	}
@@ -125,10 +142,10 @@ func TestLimit(t *testing.T) {
 	w, err := pcap.New(&out, pcap.Config{Limit: 24 + record + 100 + record})
 	must(t, err)
 	payload := make([]byte, 100)
-	w.Packet(0, from4, to4, 0, payload)
-	w.Packet(0, from4, to4, 0, payload)
-	w.Packet(0, from4, to4, 0)
-	w.Packet(0, from4, to4, 0)
+	w.Packet(0, from4, to4, 0, 0, 64, payload)
+	w.Packet(0, from4, to4, 0, 0, 64, payload)
+	w.Packet(0, from4, to4, 0, 0, 64)
+	w.Packet(0, from4, to4, 0, 0, 64)
 	must(t, w.Close())
 	if written, dropped := w.Counts(); written != 2 || dropped != 2 {
 		t.Errorf("%d written, %d dropped, want 2 and 2", written, dropped)
@@ -142,14 +159,14 @@ func TestDropped(t *testing.T) {
 	var out bytes.Buffer
 	w, err := pcap.New(&out, pcap.Config{})
 	must(t, err)
-	w.Packet(0, from4, to6, 0)
-	w.Packet(0, netip.AddrPort{}, to4, 0)
-	w.Packet(-1, from4, to4, 0)
-	w.Packet(0, from4, to4, 0, make([]byte, 65_535-27))
-	w.Packet(0, from6, to6, 0, make([]byte, 40_000), make([]byte, 40_000))
-	w.Packet(0, from4, to4, 0, make([]byte, 65_535-28)) // the maximum length
+	w.Packet(0, from4, to6, 0, 0, 64)
+	w.Packet(0, netip.AddrPort{}, to4, 0, 0, 64)
+	w.Packet(-1, from4, to4, 0, 0, 64)
+	w.Packet(0, from4, to4, 0, 0, 64, make([]byte, 65_535-27))
+	w.Packet(0, from6, to6, 0, 0, 64, make([]byte, 40_000), make([]byte, 40_000))
+	w.Packet(0, from4, to4, 0, 0, 64, make([]byte, 65_535-28)) // the maximum length
 	must(t, w.Close())
-	w.Packet(0, from4, to4, 0)
+	w.Packet(0, from4, to4, 0, 0, 64)
 	if written, dropped := w.Counts(); written != 1 || dropped != 6 {
 		t.Errorf("%d written, %d dropped, want 1 and 6", written, dropped)
 	}
@@ -168,7 +185,7 @@ func TestErrors(t *testing.T) {
 	w, err := pcap.New(broken{full}, pcap.Config{})
 	must(t, err)
 	for range 10 {
-		w.Packet(0, from4, to4, 0, make([]byte, 60_000))
+		w.Packet(0, from4, to4, 0, 0, 64, make([]byte, 60_000))
 	}
 	if written, dropped := w.Counts(); written != 4 || dropped != 6 {
 		t.Errorf("%d written, %d dropped, want 4 in the buffer and 6", written, dropped)
@@ -207,8 +224,8 @@ func TestNoAllocations(t *testing.T) {
 	must(t, err)
 	head, payload := make([]byte, 28), make([]byte, 4100)
 	if got := testing.AllocsPerRun(1000, func() {
-		w.Packet(1, from4, to4, 0, head, payload)
-		w.Packet(1, from6, to6, 0, head, payload)
+		w.Packet(1, from4, to4, 0, 0, 64, head, payload)
+		w.Packet(1, from6, to6, 0, 0, 64, head, payload)
 	}); got != 0 {
 		t.Errorf("%v allocations for two packets, want 0", got)
 	}

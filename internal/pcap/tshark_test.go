@@ -99,7 +99,7 @@ func writePacket(t *testing.T, w *pcap.Writer, op uint8, i int, src, dst netip.A
 	must(t, err)
 	id := uint16(i)
 	flow.Seal(b[:n], id)
-	w.Packet(int64(i)*1e9+int64(op), src, dst, id, b[:12], b[12:n])
+	w.Packet(int64(i)*1e9+int64(op), src, dst, id, 0, 64, b[:12], b[12:n])
 
 	line := []string{
 		fmt.Sprintf("%d.%09d", i, op), protocols(src, payload),

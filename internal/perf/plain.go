@@ -1,8 +1,6 @@
 package perf
 
 import (
-	"fmt"
-
 	"ibverbx"
 	"ibverbx/verbs"
 )
@@ -59,7 +57,8 @@ func (e *plainEnd) open(rail *ibverbx.RailConfig) (err error) {
 	closers.Add(e.cq.Close)
 	for range p.qps {
 		qp, err := e.pd.CreateQP(verbs.QPConfig{
-			Type: e.row.cfg.Connection, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: p.depth(), MaxRecvWR: p.recvs, Port: rail.Port, GID: rail.GID,
+			Type: e.row.cfg.Connection, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: p.depth(), MaxRecvWR: p.recvs,
+			Port: rail.Port, GID: rail.GID, Path: rail.Path,
 		})
 		if err != nil {
 			return err
@@ -98,12 +97,14 @@ func (e *plainEnd) connect(other *plainEnd, rail *ibverbx.RailConfig) (err error
 	if e.row.cfg.Connection != verbs.UD {
 		return nil
 	}
-	index, err := gidIndex(rail, e.qps[0].endpoint.GID)
+	index, err := rail.Path.SGIDIndex(rail.Context, uint8(portOf(rail)), e.qps[0].endpoint.GID)
 	if err != nil {
 		return err
 	}
 	to := &other.qps[0].endpoint
-	ah, err := e.pd.CreateAH(verbs.AHAttr{DGID: to.GID, DLID: to.LID, SGIDIndex: index, Port: uint8(portOf(rail))})
+	attr := verbs.QPAttr{AH: verbs.AHAttr{DGID: to.GID, DLID: to.LID, SGIDIndex: index, Port: uint8(portOf(rail))}}
+	rail.Path.Apply(&attr)
+	ah, err := e.pd.CreateAH(attr.AH)
 	if err != nil {
 		return err
 	}
@@ -118,24 +119,6 @@ func (e *plainEnd) connect(other *plainEnd, rail *ibverbx.RailConfig) (err error
 
 // portOf is the port of a rail.
 func portOf(rail *ibverbx.RailConfig) int { return int(max(rail.Port, 1)) }
-
-// gidIndex returns the row of a GID in the table of the port.
-func gidIndex(rail *ibverbx.RailConfig, gid verbs.GID) (int, error) {
-	ctx, port := rail.Context, portOf(rail)
-	attr, err := ctx.QueryPort(port)
-	if err != nil {
-		return 0, err
-	}
-	for i := range attr.GIDs {
-		if e, err := ctx.QueryGID(port, i); err == nil && e.GID == gid {
-			return i, nil
-		}
-	}
-	if gid.IsZero() {
-		return 0, nil // plain InfiniBand, where the LID is the address
-	}
-	return 0, fmt.Errorf("GID %s is not in the table of port %d of %s: %w", gid, port, ctx.Device().Name(), verbs.ErrNotFound)
-}
 
 func (e *plainEnd) posters() (list []poster) {
 	for _, qp := range e.qps {

@@ -1,10 +1,16 @@
 package verbstest
 
-import "ibverbx/verbs"
+import (
+	"cmp"
+
+	"ibverbx/verbs"
+)
 
 var connectTests = []test{
 	{"Endpoint", connectEndpoint},
 	{"Defaults", connectDefaults},
+	{"Path", connectPath},
+	{"BadPath", connectBadPath},
 	{"RdAtomicOfBothEnds", connectRdAtomic},
 	{"SmallerMTU", connectSmallerMTU},
 	{"EveryMTU", connectEveryMTU},
@@ -81,6 +87,74 @@ func connectDefaults(e *env) {
 	if got.AH.DGID != remote.GID {
 		e.Errorf("destination GID after Connect = %v, want %v", got.AH.DGID, remote.GID)
 	}
+}
+
+// Connect takes traffic class, service level, hop limit, GID index, timeout and retries from
+// QPConfig.Path, and data passes.
+func connectPath(e *env) {
+	zero := int8(verbs.ExplicitZero)
+	for _, tt := range []struct {
+		path                        verbs.PathConfig
+		timeout, retries, rnr, wait uint8
+	}{
+		{verbs.PathConfig{TrafficClass: 104, SL: 3, HopLimit: 9, AckTimeout: 17, RetryCount: 5, RNRRetry: 6, MinRNRTimer: 14}, 17, 5, 6, 14},
+		{verbs.PathConfig{AckTimeout: zero, RetryCount: zero, RNRRetry: zero, MinRNRTimer: zero}, 0, 0, 0, 0},
+	} {
+		rowA, rowB := e.lastGIDRow(e.a), e.lastGIDRow(e.b)
+		cfg := connConfig{pathA: tt.path, pathB: tt.path}
+		cfg.pathA.GIDIndex, cfg.pathB.GIDIndex = cmp.Or(rowA, verbs.ExplicitZero), cmp.Or(rowB, verbs.ExplicitZero)
+		c := e.unconnected(cfg)
+		local, remote := e.endpoint(c.a), e.endpoint(c.b)
+		e.must(c.b.Connect(local), "Connect")
+		e.must(c.a.Connect(remote), "Connect")
+		got := e.query(c.a)
+		want := verbs.AHAttr{
+			DGID: remote.GID, DLID: got.AH.DLID, SGIDIndex: rowA, HopLimit: cmp.Or(tt.path.HopLimit, 64), Port: e.a.port,
+			TrafficClass: tt.path.TrafficClass, SL: tt.path.SL,
+		}
+		if got.AH != want {
+			e.Errorf("address vector after Connect = %+v, want %+v", got.AH, want)
+		}
+		if got.Timeout != tt.timeout || got.RetryCount != tt.retries || got.RNRRetry != tt.rnr || got.MinRNRTimer != tt.wait {
+			e.Errorf("after Connect: Timeout %d, RetryCount %d, RNRRetry %d, MinRNRTimer %d, want %d, %d, %d, %d",
+				got.Timeout, got.RetryCount, got.RNRRetry, got.MinRNRTimer, tt.timeout, tt.retries, tt.rnr, tt.wait)
+		}
+		if tt.retries > 0 {
+			e.exchange(c, 100)
+		}
+	}
+}
+
+// lastGIDRow returns the number of the last row of the GID table that is not empty.
+func (e *env) lastGIDRow(s *side) int {
+	rows := e.gids(s)
+	return rows[len(rows)-1].Index
+}
+
+// A QP is not created if its path is out of range, or names rows that the port does not have.
+func connectBadPath(e *env) {
+	port := e.queryPort(e.a)
+	good := verbs.QPConfig{Type: verbs.RC, MaxSendWR: 1, MaxRecvWR: 1, Port: e.a.port}
+	good.SendCQ = e.newCQ(e.a, 64, nil)
+	good.RecvCQ = good.SendCQ
+	for name, bad := range map[string]verbs.PathConfig{
+		"SL 16":                          {SL: 16},
+		"AckTimeout 32":                  {AckTimeout: 32},
+		"AckTimeout -2":                  {AckTimeout: -2},
+		"RetryCount 8":                   {RetryCount: 8},
+		"RNRRetry 8":                     {RNRRetry: 8},
+		"MinRNRTimer 32":                 {MinRNRTimer: 32},
+		"GIDIndex -2":                    {GIDIndex: -2},
+		"a GIDIndex of an empty row":     {GIDIndex: e.lastGIDRow(e.a) + 1},
+		"a GIDIndex beyond the table":    {GIDIndex: port.GIDs},
+		"a P_Key index beyond the table": {PKeyIndex: uint16(port.PKeys)},
+	} {
+		cfg := good
+		cfg.Path = bad
+		e.refused("CreateQP with "+name, errorOf(e.a.pd.CreateQP(cfg)), verbs.ErrInvalid)
+	}
+	good.GID, good.Path.GIDIndex = e.gids(e.a)[0].GID, verbs.ExplicitZero
+	e.refused("CreateQP with both GID and GIDIndex", errorOf(e.a.pd.CreateQP(good)), verbs.ErrInvalid)
 }
 
 // The depth of READs and atomics is the largest that both ends support.

@@ -32,6 +32,7 @@ type connConfig struct {
 	cqA, cqB       verbs.CQ // used instead of new ones
 	sendA          verbs.CQ // takes the sends of A
 	srqB           verbs.SRQ
+	pathA, pathB   verbs.PathConfig
 	tweak          func(attr *verbs.QPAttr) // changes the attributes of both ends
 	tweakA, tweakB func(attr *verbs.QPAttr) // changes the attributes of one end
 }
@@ -56,10 +57,10 @@ func (e *env) unconnected(cfg connConfig) *conn {
 	q := verbs.QPConfig{
 		Type: cmp.Or(cfg.typ, verbs.RC), MaxSendWR: cmp.Or(cfg.sends, 64), MaxRecvWR: cmp.Or(cfg.recvs, 64),
 		MaxSendSGE: cfg.sges, MaxRecvSGE: cfg.sges, MaxInline: cfg.inline, SignalAll: cfg.signalAll,
-		SendCQ: cfg.sendA, RecvCQ: cfg.cqA,
+		SendCQ: cfg.sendA, RecvCQ: cfg.cqA, Path: cfg.pathA,
 	}
 	a := e.newQP(e.a, q)
-	q.SendCQ, q.RecvCQ, q.SRQ = cfg.cqB, cfg.cqB, cfg.srqB
+	q.SendCQ, q.RecvCQ, q.SRQ, q.Path = cfg.cqB, cfg.cqB, cfg.srqB, cfg.pathB
 	if cfg.srqB != nil {
 		q.MaxRecvWR = 0
 	}
@@ -75,7 +76,9 @@ func (e *env) newQP(s *side, cfg verbs.QPConfig) *end {
 	if cfg.SendCQ == nil {
 		cfg.SendCQ = cfg.RecvCQ
 	}
-	cfg.Port, cfg.GID = s.port, s.gid
+	if cfg.Port = s.port; cfg.Path.GIDIndex == 0 {
+		cfg.GID = s.gid
+	}
 	qp, err := s.pd.CreateQP(cfg)
 	e.must(err, "CreateQP of type %v on %s", cfg.Type, s.name)
 	e.closeLater("QP", qp)
