@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"ibverbx"
 	"ibverbx/bootstrap"
@@ -37,6 +38,10 @@ type Session struct {
 	remote map[string]*ibverbx.RemoteRegion
 	// closers close everything that the Session created or opened.
 	closers closer.Stack
+	// peerDone says that the peer has called WaitDone.
+	peerDone bool
+	// peerStopped says that the peer's WaitDone no longer polls.
+	peerStopped bool
 }
 
 // Local returns this side's memory of that name (RegionConfig.Name), or nil.
@@ -72,31 +77,43 @@ func (s *Session) WaitDone(ctx context.Context) error {
 	defer stop()
 	done := make(chan error, 1)
 	go func() {
-		done <- s.takeDone(ctx)
+		done <- s.takeDone(ctx, &s.peerDone)
 		stop()
 	}()
 	// Serve ends when the peer is done. It also ends when the VirtualQP has failed or the
 	// VirtualCQ can no longer be polled, which does not matter here.
 	_ = s.CQ.Serve(polling, nil)
-	if err := <-done; err != nil {
-		return err
+	err := <-done
+	s.sayStopped(ctx)
+	if err == nil && !s.peerStopped {
+		_ = s.takeDone(ctx, &s.peerStopped) // both sides are done, so an error does not matter
 	}
-	// Both sides are done, so an error from here on does not matter. The second message says
-	// that this side has stopped polling.
-	if s.Conn.Send(ctx, bootstrap.KindDone, nil) == nil {
-		_ = s.takeDone(ctx)
-	}
-	return nil
+	return err
 }
 
-// takeDone waits for the peer's next KindDone message.
-func (s *Session) takeDone(ctx context.Context) error {
-	for {
+// stopped is the body of the second KindDone message: the sender no longer polls.
+const stopped = "\x01"
+
+// sayStopped tells the peer that this side no longer polls, even if ctx has ended.
+func (s *Session) sayStopped(ctx context.Context) {
+	brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = s.Conn.Send(brief, bootstrap.KindDone, []byte(stopped)) // if the peer is gone it need not know
+}
+
+// takeDone receives messages until the peer has sent the one that sets what: peerDone or peerStopped.
+func (s *Session) takeDone(ctx context.Context, what *bool) error {
+	for !*what {
 		m, err := s.Conn.Recv(ctx)
-		if err != nil || m.Kind == bootstrap.KindDone {
+		if err != nil {
 			return err
 		}
+		if m.Kind == bootstrap.KindDone {
+			s.peerDone = true
+			s.peerStopped = s.peerStopped || string(m.Body) == stopped
+		}
 	}
+	return nil
 }
 
 // Close closes everything that the Session created or opened, in dependency order. Outstanding
