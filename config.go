@@ -84,10 +84,10 @@ type Config struct {
 	// Contexts. Nil means that the loss of a lane ends the VirtualQP.
 	Control Control
 	// Deadline is how long a request may take, recovery included, before the VirtualQP ends in
-	// ErrDeadline. Zero means 60 s. It needs Control.
+	// ErrDeadline. Zero means 60 s. It needs Control: without it, NewQP refuses another value than zero.
 	Deadline time.Duration
 	// KeepAtomics keeps the VirtualQP up when an atomic is in doubt because its lane was lost. Then only
-	// the atomic fails.
+	// the atomic fails. It needs Control.
 	KeepAtomics bool
 	// Log gets a record of every event of the VirtualQP. Its failure is an error, a lost rail and the first
 	// lost lane are warnings, recovery from them is information, and other lanes are for debugging. Nil
@@ -128,7 +128,7 @@ func (c Config) withDefaults(rails int) Config {
 	def(&c.NotifyDepth, 64)
 	def(&c.MaxInline, 64)
 	def(&c.SignalInterval, 16)
-	if c.Deadline == 0 {
+	if c.Deadline == 0 && c.Control != nil {
 		c.Deadline = time.Minute
 	}
 	c.TrackSingleLane = c.TrackSingleLane || c.Control != nil
@@ -162,6 +162,12 @@ func (c *Config) validate() error {
 	}
 	if c.Deadline < 0 {
 		return verbs.Invalidf("Config.Deadline is %v: want more than 0", c.Deadline)
+	}
+	if c.Control == nil && c.Deadline != 0 {
+		return verbs.Invalidf("Config.Deadline is %v: it needs Config.Control", c.Deadline)
+	}
+	if c.Control == nil && c.KeepAtomics {
+		return verbs.Invalidf("Config.KeepAtomics needs Config.Control")
 	}
 	if c.CxxPeer && c.Control != nil {
 		return verbs.Invalidf("Config.Control: a C++ peer cannot bring lanes back")

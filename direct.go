@@ -92,25 +92,18 @@ func passPlain(wr *SendWR, l *lane, p *verbs.SendWR) {
 
 // translate makes a physical request from a virtual one.
 func (u *setup) translate(wr *SendWR, l *lane, p *verbs.SendWR) error {
-	if wr.NumSGE > MaxSGE {
-		return verbs.Invalidf("%d SGEs, at most %d are allowed", wr.NumSGE, MaxSGE)
+	length, err := u.check(wr)
+	if err != nil {
+		return err
 	}
 	p.WRID, p.Opcode, p.Flags, p.NumSGE, p.Imm = wr.WRID, wr.Opcode, wr.Flags, wr.NumSGE, wr.Imm
-	var length uint64
 	for i := range wr.NumSGE {
 		e := &wr.SGE[i]
-		if err := u.checkLocal(e); err != nil {
-			return fmt.Errorf("SGE %d: %w", i, err)
-		}
-		length += uint64(e.Length)
 		p.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[l.rail]}
 	}
-	if isMessage(wr.Opcode) || (length == 0 && wr.Opcode == verbs.OpRDMAWriteWithImm) {
+	if isMessage(wr.Opcode) || length == 0 {
 		p.RemoteAddr, p.RKey = 0, 0
 		return nil // it names no memory of the peer
-	}
-	if err := u.checkRemote(wr, length); err != nil {
-		return err
 	}
 	p.RemoteAddr, p.RKey = wr.Remote.Addr+wr.RemoteOffset, wr.Remote.RKeys[l.remoteRail]
 	p.CompareAdd, p.Swap = wr.CompareAdd, wr.Swap

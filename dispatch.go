@@ -103,15 +103,15 @@ func (s *sender) sendMessage(r *sendSlot) bool {
 	return true
 }
 
-// spread gives the rest of a request to lanes, as fragments without a number. It returns false if
-// the lanes have no room for all of it.
+// spread gives the rest of a request to lanes, as fragments without a number. A WRITE or READ of no
+// bytes is one fragment. spread returns false if the lanes have no room for all of it.
 func (s *sender) spread(r *sendSlot) bool {
 	whole := r.length <= r.cut
 	if !whole && s.picker.policy == RoundRobin {
 		return s.stripe(r, r.length, nil)
 	}
 	head := entryHead(s.sends.index(s.sends.dispatched), r.dataKind(), 0)
-	for r.sent < r.length {
+	for r.sent < r.length || (r.length == 0 && !r.begun && r.op != verbs.OpRDMAWriteWithImm) {
 		n := min(r.cut, r.length-r.sent)
 		l := s.picker.pick(n, whole)
 		if l == nil {

@@ -68,7 +68,12 @@ func (c *VirtualCQ) Each(fn func(wc *WC) bool) (n int, err error) {
 
 // CQ returns the physical queue of a rail, for callers that poll it themselves and use
 // ProcessCompletions.
-func (c *VirtualCQ) CQ(rail int) verbs.CQ { return c.cqs[rail] }
+func (c *VirtualCQ) CQ(rail int) (verbs.CQ, error) {
+	if rail < 0 || rail >= len(c.cqs) {
+		return nil, fmt.Errorf("find CQ: %w", verbs.Invalidf("rail %d of %d", rail, len(c.cqs)))
+	}
+	return c.cqs[rail], nil
+}
 
 // ProcessCompletions is Poll for callers that have polled the physical queue of a rail themselves. It
 // takes all of wcs, and keeps completions that do not fit dst for the next call. It must also be called

@@ -186,6 +186,9 @@ type RemoteRegion struct {
 
 // Register registers m on every rail.
 func (r *Rails) Register(m *verbs.Memory, access verbs.Access) (*Region, error) {
+	if m == nil {
+		return nil, fmt.Errorf("register: %w", verbs.Invalidf("no memory"))
+	}
 	g := &Region{rails: r, memory: m}
 	for i := range r.rails {
 		mr, err := r.rails[i].pd.RegisterMemory(m, access)

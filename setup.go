@@ -156,13 +156,11 @@ func (u *setup) check(wr *SendWR) (length uint64, err error) {
 	}
 	atomic, message := isAtomic(wr.Opcode), isMessage(wr.Opcode)
 	switch {
-	case length == 0 && (wr.Opcode == verbs.OpRDMAWrite || wr.Opcode == verbs.OpRDMARead):
-		return 0, verbs.Invalidf("%s of no bytes", wr.Opcode)
 	case atomic && length != 8:
 		return 0, verbs.Invalidf("%s needs a local buffer of 8 bytes, not %d", wr.Opcode, length)
 	case message && u.cfg.CxxPeer && !u.direct:
 		return 0, verbs.Invalidf("%s on several lanes: a C++ peer has no lane for messages", wr.Opcode)
-	case message && length > uint64(u.maxMsg):
+	case (message || u.direct) && length > uint64(u.maxMsg):
 		return 0, verbs.Invalidf("%s of %d bytes must fit one lane, which takes %d", wr.Opcode, length, u.maxMsg)
 	case length > math.MaxUint32:
 		return 0, verbs.Invalidf("%d bytes, at most %d fit one request", length, uint32(math.MaxUint32))
@@ -171,8 +169,8 @@ func (u *setup) check(wr *SendWR) (length uint64, err error) {
 	case inline && length > uint64(u.cfg.MaxInline):
 		return 0, verbs.Invalidf("%d inline bytes, Config.MaxInline is %d", length, u.cfg.MaxInline)
 	}
-	if message || (length == 0 && wr.Opcode == verbs.OpRDMAWriteWithImm) {
-		return length, nil // it names no memory of the peer
+	if message || length == 0 {
+		return length, nil // it names no memory of the peer (IBTA C9-88)
 	}
 	return length, u.checkRemote(wr, length)
 }

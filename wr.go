@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"fmt"
+	"math"
 
 	"ibverbx/verbs"
 )
@@ -39,8 +40,11 @@ type SendWR struct {
 	Swap uint64
 }
 
-// SetSGE makes w carry the given pieces. It panics if there are more than MaxSGE.
-func (w *SendWR) SetSGE(sges ...SGE) { w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges)) }
+// SetSGE makes w carry the given pieces. With more than MaxSGE, the post refuses w.
+func (w *SendWR) SetSGE(sges ...SGE) {
+	copy(w.SGE[:], sges)
+	w.NumSGE = uint8(min(len(sges), math.MaxUint8))
+}
 
 // Length returns the sum of the lengths of the pieces.
 func (w *SendWR) Length() uint64 {
@@ -61,8 +65,11 @@ type RecvWR struct {
 	SGE    [MaxSGE]SGE
 }
 
-// SetSGE makes w receive into the given pieces. It panics if there are more than MaxSGE.
-func (w *RecvWR) SetSGE(sges ...SGE) { w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges)) }
+// SetSGE makes w receive into the given pieces. With more than MaxSGE, the post refuses w.
+func (w *RecvWR) SetSGE(sges ...SGE) {
+	copy(w.SGE[:], sges)
+	w.NumSGE = uint8(min(len(sges), math.MaxUint8))
+}
 
 // WCFlags says which fields of a completion are valid.
 type WCFlags uint8

@@ -33,7 +33,8 @@ type Config struct {
 	// QP describes the VirtualQP. Lanes, SendDepth, RecvDepth, LaneDepth and FragmentSize are
 	// preferences. If both sides set one, the smaller value is used, within the limits of
 	// both. Zero lets the peer choose, but then all lanes together hold about 2^18 requests
-	// at most. Scheme and Control must be zero: use Schemes and NoFailover.
+	// at most. Scheme and Control must be zero: use Schemes and NoFailover. Deadline and
+	// KeepAtomics have no effect if the peer has disabled failover (Session.Agreed).
 	QP ibverbx.Config
 	// Schemes are the schemes that this side accepts, the preferred one first. The dialer's
 	// order decides. Empty means all: Tally, DQPLB, Spray.
@@ -104,6 +105,8 @@ func (c *Config) validate() error {
 		return verbs.Invalidf("Config.QP.Control is set: the connection to the peer is the control channel")
 	case c.QP.Scheme != 0:
 		return verbs.Invalidf("Config.QP.Scheme is %s: use Config.Schemes instead", c.QP.Scheme)
+	case c.NoFailover && (c.QP.Deadline != 0 || c.QP.KeepAtomics):
+		return verbs.Invalidf("Config.QP.Deadline or Config.QP.KeepAtomics is set: they need failover, and Config.NoFailover is set")
 	case c.QP.CxxPeer:
 		return verbs.Invalidf("Config.QP.CxxPeer is set: the C++ implementation does not support this protocol")
 	case c.Timeout < 0:

@@ -160,6 +160,8 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 	}
 	if a.Failover {
 		cfg.Control = &control{Control: s.Conn.Control(queue.Waker.Wake), conn: s.Conn}
+	} else {
+		cfg.Deadline, cfg.KeepAtomics = 0, false // they need the control channel
 	}
 	if s.CQ, err = s.Rails.NewCQ(queue); err != nil {
 		return err

@@ -69,7 +69,9 @@ func (w *world) strike(f *Fault) {
 		w.agenda.add(over, nic.Recover)
 	case FaultCQ:
 		from.cqFailed = true
-		_ = nic.FailCQ(from.cq.CQ(rail)) // The CQ is open.
+		if cq, err := from.cq.CQ(rail); err == nil {
+			_ = nic.FailCQ(cq) // The CQ is open.
+		}
 	case FaultPause:
 		from.paused = max(from.paused, over)
 		w.agenda.add(over, nil)

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -115,9 +116,10 @@ type SendWR struct {
 	SGE    [MaxSGE]SGE
 }
 
-// SetSGE sets the elements of w. It panics if there are more than MaxSGE.
+// SetSGE sets the elements of w. With more than MaxSGE, a post refuses w.
 func (w *SendWR) SetSGE(sges ...SGE) {
-	w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges))
+	copy(w.SGE[:], sges)
+	w.NumSGE = uint8(min(len(sges), math.MaxUint8))
 }
 
 // Length returns the total length of w's elements in bytes.
@@ -139,9 +141,10 @@ type RecvWR struct {
 	SGE    [MaxSGE]SGE
 }
 
-// SetSGE sets the elements of w. It panics if there are more than MaxSGE.
+// SetSGE sets the elements of w. With more than MaxSGE, a post refuses w.
 func (w *RecvWR) SetSGE(sges ...SGE) {
-	w.NumSGE = uint8(copy(w.SGE[:len(sges)], sges))
+	copy(w.SGE[:], sges)
+	w.NumSGE = uint8(min(len(sges), math.MaxUint8))
 }
 
 // Length returns the total length of w's elements in bytes.

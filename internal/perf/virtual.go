@@ -91,7 +91,9 @@ func (e *virtualEnd) lanes() []ibverbx.LaneStats { return e.qp.Stats().Lanes }
 
 func (e *virtualEnd) arm() {
 	for rail := range e.nics {
-		_ = e.cq.CQ(rail).Arm(false) // the next poll reports an error
+		if cq, err := e.cq.CQ(rail); err == nil {
+			_ = cq.Arm(false) // the next poll reports an error
+		}
 	}
 }
 

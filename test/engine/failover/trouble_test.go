@@ -191,7 +191,9 @@ func TestFailoverProcessCompletionsDrives(t *testing.T) {
 	var wcs [16]ibverbx.WC
 	for range 100_000 {
 		for rail := range 2 {
-			n, err := d.hosts[0].CQ.CQ(rail).Poll(raw[:])
+			cq, err := d.hosts[0].CQ.CQ(rail)
+			rig.Must(t, err)
+			n, err := cq.Poll(raw[:])
 			rig.Must(t, err)
 			k, err := d.hosts[0].CQ.ProcessCompletions(rail, raw[:n], wcs[:])
 			rig.Must(t, err)

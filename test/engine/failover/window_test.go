@@ -69,11 +69,12 @@ func TestReplacedCQ(t *testing.T) {
 			posted += 6
 			d.step()
 			h := d.hosts[side]
-			old := h.CQ.CQ(1)
+			old, err := h.CQ.CQ(1)
+			rig.Must(t, err)
 			rig.Must(t, h.NICs[1].FailCQ(old))
 			d.pump(&posted, 60, size, local, remote)
 			d.until("the rail is back", d.up)
-			if h.CQ.CQ(1) == old {
+			if now, err := h.CQ.CQ(1); now == old || err != nil {
 				t.Fatal("the CQ that failed is still in use")
 			}
 			before := h.QP.Stats().Rails[1].Bytes

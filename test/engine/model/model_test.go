@@ -276,13 +276,16 @@ func spoilRequest(t *rapid.T, wr ibverbx.SendWR) ibverbx.SendWR {
 	case 0:
 		wr.Opcode = verbs.Opcode(drawInt(t, "unknown opcode", 7, 255))
 	case 1:
-		wr.Opcode, wr.NumSGE, wr.Flags = verbs.OpRDMAWrite, 0, 0
+		wr.Opcode, wr.NumSGE, wr.Flags = verbs.OpAtomicFetchAndAdd, 0, 0
 	case 2:
 		wr.Opcode, wr.Flags = verbs.OpRDMARead, wr.Flags|verbs.SendInline
 	case 3:
 		wr.NumSGE, wr.SGE[0].Region = 1, nil
 	case 4:
 		wr.Opcode, wr.RemoteOffset, wr.Flags = verbs.OpRDMAWrite, 1<<40, 0
+		if wr.Length() == 0 { // it names no memory of the peer
+			wr.NumSGE, wr.SGE[0].Region = 1, nil
+		}
 	default:
 		wr.Flags |= 0x80
 	}

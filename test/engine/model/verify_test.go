@@ -106,7 +106,9 @@ func (e *modelEnd) pollSome(room int) []ibverbx.WC {
 	case 3:
 		rail := drawInt(e.t, "rail", 0, len(e.nics)-1)
 		wcs := make([]verbs.WC, drawInt(e.t, "physical completions", 0, 5))
-		k, polled := e.cq.CQ(rail).Poll(wcs)
+		cq, found := e.cq.CQ(rail)
+		rig.Must(e.t, found)
+		k, polled := cq.Poll(wcs)
 		rig.Must(e.t, polled)
 		n, err = e.cq.ProcessCompletions(rail, wcs[:k], dst)
 	case 4:
@@ -135,7 +137,9 @@ func (e *modelEnd) pollAll(room int) []ibverbx.WC {
 func (e *modelEnd) takeIn() {
 	wcs := make([]verbs.WC, 1<<11)
 	for rail := range e.nics {
-		k, err := e.cq.CQ(rail).Poll(wcs)
+		cq, err := e.cq.CQ(rail)
+		rig.Must(e.t, err)
+		k, err := cq.Poll(wcs)
 		rig.Must(e.t, err)
 		n, err := e.cq.ProcessCompletions(rail, wcs[:k], nil)
 		if n != 0 || err != nil {

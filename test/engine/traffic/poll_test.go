@@ -61,12 +61,13 @@ func TestPollForms(t *testing.T) {
 			return got
 		},
 		"physical queues": func(t *testing.T, cq *ibverbx.VirtualCQ, got []ibverbx.WC) []ibverbx.WC {
-			var wcs [5]verbs.WC
-			var dst [2]ibverbx.WC
+			wcs, dst := make([]verbs.WC, 5), make([]ibverbx.WC, 2)
 			for rail := range 2 {
-				k, err := cq.CQ(rail).Poll(wcs[:])
+				physical, err := cq.CQ(rail)
 				rig.Must(t, err)
-				n, err := cq.ProcessCompletions(rail, wcs[:k], dst[:])
+				k, err := physical.Poll(wcs)
+				rig.Must(t, err)
+				n, err := cq.ProcessCompletions(rail, wcs[:k], dst)
 				rig.Must(t, err)
 				got = append(got, dst[:n]...)
 			}

@@ -25,7 +25,9 @@ func TestReceivesNotPolledAreKept(t *testing.T) {
 			msg++
 		}
 		wcs := make([]verbs.WC, 16)
-		k, _ := x.CQ.CQ(0).Poll(wcs)
+		cq, err := x.CQ.CQ(0)
+		rig.Must(t, err)
+		k, _ := cq.Poll(wcs)
 		if _, err := x.CQ.ProcessCompletions(0, wcs[:k], nil); err != nil {
 			t.Fatal(err)
 		}

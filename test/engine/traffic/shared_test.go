@@ -293,9 +293,10 @@ func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 				case "PollRail":
 					n, err = a.CQ.PollRail(rail, wcs)
 				default:
-					var k int
-					k, err = a.CQ.CQ(rail).Poll(physical)
-					rig.Must(t, err)
+					cq, found := a.CQ.CQ(rail)
+					rig.Must(t, found)
+					k, polled := cq.Poll(physical)
+					rig.Must(t, polled)
 					n, err = a.CQ.ProcessCompletions(rail, physical[:k], wcs)
 				}
 				rig.Must(t, err)

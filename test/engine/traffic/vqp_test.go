@@ -166,7 +166,6 @@ func TestBadRequests(t *testing.T) {
 	other, _ := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2})
 	local, remote, foreign := a.Region(4096), b.Region(4096), other.Region(4096)
 	for name, change := range map[string]func(w *ibverbx.SendWR){
-		"no bytes":            func(w *ibverbx.SendWR) { w.NumSGE = 0 },
 		"too many SGEs":       func(w *ibverbx.SendWR) { w.NumSGE = 5 },
 		"unknown flag":        func(w *ibverbx.SendWR) { w.Flags |= 0x80 },
 		"unknown opcode":      func(w *ibverbx.SendWR) { w.Opcode = 77 },
