@@ -15,7 +15,8 @@ const MaxRails = 8
 
 // RailConfig names one NIC port.
 type RailConfig struct {
-	// Context is the open NIC. It must outlive the Rails; nil is an error.
+	// Context is the open NIC. It must outlive the Rails; nil is an error. Rails on the ports of one NIC
+	// may share it.
 	Context verbs.Context
 	// Port is the port of the NIC; zero means 1.
 	Port uint8
@@ -43,6 +44,7 @@ type rail struct {
 	mtu      int    // of the port, in bytes
 	mbps     uint32 // speed of the port; 0 if it is not known
 	pd       verbs.PD
+	leads    bool          // no rail before it has the same Context: watch takes the events by it
 	falls    atomic.Uint64 // counts how often the port or the device was lost
 	deaths   atomic.Uint64 // counts how often a QP was lost without a completion
 	fatal    bool          // the device has failed, and that this is counted in falls
@@ -71,6 +73,7 @@ func NewRails(cfgs ...RailConfig) (*Rails, error) {
 			r.rails = r.rails[:i]
 			return nil, errors.Join(fmt.Errorf("make rails: rail %d: %w", i, err), r.Close())
 		}
+		r.rails[i].leads = !slices.ContainsFunc(cfgs[:i], func(other RailConfig) bool { return other.Context == cfg.Context })
 	}
 	return r, nil
 }
@@ -102,34 +105,47 @@ func (r *rail) open(cfg RailConfig) error {
 	return nil
 }
 
-// watch takes the asynchronous events of the NICs and counts those that take down a rail or a QP.
+// watch takes the asynchronous events of every NIC once and shows them to all rails on it.
 func (r *Rails) watch() {
 	r.watching.Lock()
 	defer r.watching.Unlock()
 	for i := range r.rails {
-		one := &r.rails[i]
-		n, err := one.cfg.Context.Events(r.events[:])
-		for _, e := range r.events[:n] {
-			switch {
-			case e.Type == verbs.EventPortErr && (e.Port == 0 || e.Port == one.cfg.Port):
-				one.falls.Add(1)
-			case e.Type == verbs.EventDeviceFatal:
-				one.falls.Add(1)
-				one.fatal = true
-			case e.Type == verbs.EventQPFatal:
-				one.deaths.Add(1)
-			case (e.Type == verbs.EventQPAccessErr || e.Type == verbs.EventQPReqErr) && e.QP != nil:
-				one.refusals[one.refused%len(one.refusals)] = e.QP.Num()
-				one.refused++
+		if !r.rails[i].leads {
+			continue
+		}
+		ctx := r.rails[i].cfg.Context
+		n, err := ctx.Events(r.events[:])
+		for k := i; k < len(r.rails); k++ {
+			if one := &r.rails[k]; one.cfg.Context == ctx {
+				one.happened(r.events[:n], err)
 			}
 		}
-		if errors.Is(err, verbs.ErrDeviceFatal) && !one.fatal {
-			one.fatal = true
-			one.falls.Add(1)
+	}
+}
+
+// happened counts the events of a rail's NIC that take down the rail or a QP. err is the error that came
+// with them.
+func (r *rail) happened(events []verbs.Event, err error) {
+	for _, e := range events {
+		switch {
+		case e.Type == verbs.EventPortErr && (e.Port == 0 || e.Port == r.cfg.Port):
+			r.falls.Add(1)
+		case e.Type == verbs.EventDeviceFatal:
+			r.falls.Add(1)
+			r.fatal = true
+		case e.Type == verbs.EventQPFatal:
+			r.deaths.Add(1)
+		case (e.Type == verbs.EventQPAccessErr || e.Type == verbs.EventQPReqErr) && e.QP != nil:
+			r.refusals[r.refused%len(r.refusals)] = e.QP.Num()
+			r.refused++
 		}
-		if err == nil && n == 0 {
-			one.fatal = false
-		}
+	}
+	if errors.Is(err, verbs.ErrDeviceFatal) && !r.fatal {
+		r.fatal = true
+		r.falls.Add(1)
+	}
+	if err == nil && len(events) == 0 {
+		r.fatal = false
 	}
 }
 
