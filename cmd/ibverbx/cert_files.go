@@ -24,10 +24,16 @@ func newSerial() (*big.Int, error) {
 }
 
 // writeFiles writes all files into dir, which it makes. Without force it writes none if one of
-// them exists. With force it removes a file before it writes it, so that neither its mode nor the
-// target of a link is kept.
-func writeFiles(dir string, files []certFile, force bool) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// them exists. With force it replaces a file, so that neither its mode nor the target of a link is
+// kept. After an error, of a full disk for example, everything is as it was before.
+func writeFiles(dir string, files []certFile, force bool) (err error) {
+	made, err := makeDir(dir)
+	defer func() {
+		for i := 0; i < len(made) && err != nil; i++ {
+			_ = os.Remove(made[i]) // stays if somebody else has put something into it
+		}
+	}()
+	if err != nil {
 		return err
 	}
 	for _, f := range files {
@@ -41,18 +47,33 @@ func writeFiles(dir string, files []certFile, force bool) error {
 			return fmt.Errorf("%s exists: use another directory, or --force to replace it", path)
 		}
 	}
+	draft, err := os.MkdirTemp(dir, ".cert-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(draft)) }()
 	for _, f := range files {
-		path := filepath.Join(dir, f.name)
-		if force {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+		if err := writeNew(filepath.Join(draft, f.name), f); err != nil {
+			return fmt.Errorf("%s: %w", filepath.Join(dir, f.name), err)
 		}
-		if err := writeNew(path, f); err != nil {
+	}
+	for _, f := range files {
+		if err := os.Rename(filepath.Join(draft, f.name), filepath.Join(dir, f.name)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// makeDir makes a directory and those above it, and returns the ones that it made, the lowest first.
+func makeDir(dir string) (made []string, err error) {
+	for d := filepath.Clean(dir); ; d = filepath.Dir(d) {
+		if _, err := os.Stat(d); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		made = append(made, d)
+	}
+	return made, os.MkdirAll(dir, 0o700)
 }
 
 // writeNew writes a file that must not exist.
@@ -61,5 +82,6 @@ func writeNew(path string, f certFile) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(pem.Encode(file, &pem.Block{Type: f.kind, Bytes: f.der}), file.Close())
+	// A file system may report only to Sync that it is full.
+	return errors.Join(pem.Encode(file, &pem.Block{Type: f.kind, Bytes: f.der}), file.Sync(), file.Close())
 }

@@ -128,3 +128,28 @@ func TestCertFlagErrors(t *testing.T) {
 		t.Errorf("a refused command made %s, want nothing", dir)
 	}
 }
+
+// TestCertLeavesNothingBehind: if a file cannot be written, none is there, the directories that were
+// made are gone, and with --force the files from before are as they were.
+func TestCertLeavesNothingBehind(t *testing.T) {
+	top := t.TempDir()
+	good := certFile{name: "ca.pem", kind: "CERTIFICATE", der: []byte{1}, mode: 0o600}
+	bad := good
+	bad.name = filepath.Join("missing", "ca.key") // fails as a full disk does: while it is written
+	if err := writeFiles(filepath.Join(top, "a", "b"), []certFile{good, bad}, false); err == nil {
+		t.Fatal("writeFiles: got no error, want one")
+	}
+	if left, err := os.ReadDir(top); len(left) != 0 || err != nil {
+		t.Errorf("%v is left, %v, want nothing", left, err)
+	}
+	old := filepath.Join(top, "ca.pem")
+	if err := os.WriteFile(old, []byte("from before"), 0o600); err != nil {
+		t.Fatalf("WriteFile: got %v, want no error", err)
+	}
+	if err := writeFiles(top, []certFile{good, bad}, true); err == nil {
+		t.Fatal("writeFiles: got no error, want one")
+	}
+	if left, err := os.ReadDir(top); len(left) != 1 || err != nil || read(t, old) != "from before" {
+		t.Errorf("%v with %q is left, %v, want the file from before", left, read(t, old), err)
+	}
+}
