@@ -98,3 +98,27 @@ func TestUDPLIDOfStrangers(t *testing.T) {
 		}
 	}
 }
+
+// FuzzUDPExtra: a peer describes itself with any bytes. Those of other providers clear the LID and leave
+// nothing behind, and those of softnic are bounded.
+func FuzzUDPExtra(f *testing.F) {
+	f.Add([]byte(nil), uint16(1))
+	f.Add([]byte{'s', 'n', extraVersion, extraRuns, 0, 0, 1, 0}, uint16(4000))
+	f.Add([]byte{'s', 'n', extraVersion, 0, 0xff, 0xff, 0xff, 0xff, 9}, uint16(0))
+	f.Add([]byte{'s', 'n', extraVersion + 1, 1, 0, 0, 1, 0}, uint16(7))
+	f.Fuzz(func(t *testing.T, b []byte, lid uint16) {
+		u := &udpPort{peers: make(map[udpAddr]*udpPeer)}
+		e := verbs.Endpoint{LID: lid, Extra: b}
+		u.learn(&e)
+		ours := len(b) >= 2 && b[0] == 's' && b[1] == 'n'
+		known := ours && len(b) >= extraLen && b[2] == extraVersion
+		if (!ours && e.LID != 0) || (ours && e.LID != lid) || (len(u.peers) == 1) != known {
+			t.Fatalf("LID %d becomes %d, and %d peers are known", lid, e.LID, len(u.peers))
+		}
+		for addr, p := range u.peers {
+			if addr.port == 0 || p.buffer > 1<<30 || p.runs != (b[3]&extraRuns != 0) {
+				t.Fatalf("peer at %+v: %+v", addr, p)
+			}
+		}
+	})
+}
