@@ -14,8 +14,9 @@ type Policy uint8
 
 // Policies.
 const (
-	// AutoPolicy is TwoChoices if the ports of the rails differ in speed, and RoundRobin otherwise.
-	// Taking lanes in turn would make a fast rail wait for a slow one.
+	// AutoPolicy is TwoChoices if the rails differ in speed, and RoundRobin otherwise. Taking lanes in
+	// turn would make a fast rail wait for a slow one. If the ports do not report different speeds,
+	// AutoPolicy measures from time to time whether a rail is behind, and follows what it finds.
 	AutoPolicy Policy = iota
 	// RoundRobin takes the lanes in turn.
 	RoundRobin
@@ -77,7 +78,7 @@ type Config struct {
 	// means 16. SENDs, atomics and notifications of Spray share none.
 	SignalInterval int
 	// Now is a clock in nanoseconds, for the policy TwoChoices and for Control. It is read a few times in a
-	// post or a poll. Nil means the monotonic clock.
+	// post or a poll. AutoPolicy on equal rails reads it in few of them. Nil means the monotonic clock.
 	Now func() int64
 	// Control is how the two ends agree on lanes that are lost and bring them back. With it, both ends
 	// must poll as long as they are connected, and the VirtualCQ takes the events of the rails'

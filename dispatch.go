@@ -33,6 +33,9 @@ func (s *sender) dispatch() {
 	}
 	scheme.advance()
 	s.ring()
+	if p := &s.picker; p.ended >= p.adapter.due {
+		p.adapter.review(p, &s.setup.cq.idle)
+	}
 	if s.brokenLane != nil {
 		f.laneBroken(s.brokenLane, s.brokenErr)
 		s.brokenLane = nil

@@ -211,4 +211,4 @@ func ControlRoundTrip(b []byte) ([]byte, error) {
 }
 
 // PolicyInUse is the policy that a VirtualQP follows.
-func PolicyInUse(q *VirtualQP) Policy { return q.setup.cfg.Policy }
+func PolicyInUse(q *VirtualQP) Policy { return q.send.picker.policy }

@@ -4,7 +4,7 @@ import "ibverbx/internal/xorshift"
 
 // picker chooses lanes. It owns the state of the policy.
 type picker struct {
-	policy Policy
+	policy Policy     // the policy in use, never AutoPolicy
 	lanes  []*lane    // the data lanes, in the order of their indices
 	time   *callClock // the time of the current call
 	cursor int        // the index of the lane that round robin tries next
@@ -16,20 +16,40 @@ type picker struct {
 	runLane *lane  // the lane that whole requests share; valid while runLeft is not 0
 	runLeft int    // how many more requests may share runLane
 	runRoom uint32 // how many more bytes may share runLane
+
+	ended   uint64  // counts the ledger entries that have ended
+	adapter adapter // changes policy for AutoPolicy
 }
 
 // callClock is the time of a call: it stands still until the next tick.
 type callClock struct {
-	now  int64        // in nanoseconds; 0 if the clock does not run
+	now  int64        // in nanoseconds; valid while the clock runs
 	read func() int64 // Config.Now
-	runs bool         // something needs the time: the policy TwoChoices, or failover
+	runs bool         // something needs the time
+	// failover says that failover needs the time, whatever the policy does.
+	failover bool
 }
+
+// run starts the clock, or stops it unless failover needs it.
+func (c *callClock) run(on bool) { c.runs = on || c.failover }
 
 // tick reads the clock if something needs the time.
 func (c *callClock) tick() {
 	if c.runs {
 		c.now = c.read()
 	}
+}
+
+// begin sets the lanes and the policy.
+func (p *picker) begin(lanes []*lane, policy Policy, rails *Rails) {
+	p.lanes, p.policy = lanes, policy
+	p.adapter.stop()
+	if policy == AutoPolicy {
+		if p.policy = rails.policy(); p.policy == RoundRobin && rails.Len() > 1 {
+			p.adapter.start(p)
+		}
+	}
+	p.time.run(p.policy == TwoChoices)
 }
 
 // A request that is not cut gives its lane little work, but a doorbell and a completion cost as

@@ -158,7 +158,7 @@ func (r *Rails) hasRefused(rail int, qpn uint32) bool {
 	return slices.Contains(one.refusals[:min(one.refused, len(one.refusals))], qpn)
 }
 
-// policy is what AutoPolicy means on these rails.
+// policy is what AutoPolicy begins with on these rails.
 func (r *Rails) policy() Policy {
 	for i := range r.rails {
 		if r.rails[i].mbps != r.rails[0].mbps {

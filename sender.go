@@ -161,6 +161,7 @@ func (s *sender) retire(l *lane, n uint32) {
 	bytes, messages := l.retire(n, s.sends.slots)
 	s.inflight -= int(n)
 	s.messages -= messages
+	s.picker.ended += uint64(n)
 	if s.picker.policy == TwoChoices {
 		s.picker.measure(l, bytes)
 	}

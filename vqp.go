@@ -47,9 +47,6 @@ func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 		return nil, fmt.Errorf("make virtual QP: %w", err)
 	}
 	cfg.SendDepth = ring.CeilPow2(cfg.SendDepth)
-	if cfg.Policy == AutoPolicy {
-		cfg.Policy = c.rails.policy()
-	}
 	if cfg.Incarnation == 0 {
 		cfg.Incarnation = rand.Uint64N(1<<53-1) + 1
 	}
@@ -75,13 +72,11 @@ func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 		u.maxMsg = uint32(min(uint64(u.maxMsg), r.attr.MaxMsgSize))
 		u.mtu = min(u.mtu, uint32(max(r.mtu, 256)))
 	}
-	q.time = callClock{read: cfg.Now, runs: cfg.Policy == TwoChoices || cfg.Control != nil}
+	q.time = callClock{read: cfg.Now, failover: cfg.Control != nil}
 	q.send = sender{
 		setup: u, time: &q.time, failover: f,
 		sends: sendRing{slots: make([]sendSlot, cfg.SendDepth)}, inline: make([]byte, cfg.SendDepth*cfg.MaxInline),
-		picker: picker{
-			policy: cfg.Policy, time: &q.time, random: xorshift.Source(uint64(u.num)*0x9e3779b97f4a7c15 | 1),
-		},
+		picker:  picker{time: &q.time, random: xorshift.Source(uint64(u.num)*0x9e3779b97f4a7c15 | 1)},
 		carried: newLaneSet(cfg.Lanes), chain: make([]verbs.SendWR, chainMax),
 	}
 	q.recv.init(u, f)
@@ -115,7 +110,7 @@ func (q *VirtualQP) build() (err error) {
 		}
 	}
 	u.lanes = u.all[:u.cfg.Lanes]
-	q.send.picker.lanes = u.lanes
+	q.send.picker.begin(u.lanes, u.cfg.Policy, u.rails)
 	q.send.staged = make([]*lane, 0, len(u.all))
 	for _, l := range u.all {
 		if err := q.recv.prepare(l); err != nil {
