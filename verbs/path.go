@@ -14,7 +14,8 @@ type PathConfig struct {
 	TrafficClass uint8
 	// SL is the service level, at most 15. Ethernet has 0 to 7, as VLAN priorities.
 	SL uint8
-	// HopLimit is how many routers may pass a packet on (IPv4: TTL). Zero means 64.
+	// HopLimit is how many routers may pass a packet on (IPv4: TTL). Zero means 64. For RoCE v2 of
+	// a real NIC the Linux kernel takes it from the route instead.
 	HopLimit uint8
 	// PKeyIndex is the row of the port's P_Key table: the partition of the QP.
 	PKeyIndex uint16

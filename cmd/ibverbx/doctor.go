@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,8 @@ func newDoctor(s streams) *cobra.Command {
 		Short: "Check whether RDMA works here, and what to do if not",
 		Long: `Check everything that RDMA through libibverbs needs on this machine: kernel modules,
 devices, device files, ports, GIDs, MTU, the library, its providers, the limit on locked memory, and
-the container around this process. Each finding says what it means and what to do. Problems come
+the container around this process. It also shows the environment variables that are set for ibverbx
+(ibverbx perf --help lists them). Each finding says what it means and what to do. Problems come
 first, the likeliest cause before its consequences.
 
 It reads files and opens device files. It changes nothing and needs no root. Run it as the user of
@@ -46,6 +48,7 @@ With --json there is one object with the fields
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			r := doctor.Examine(doctor.Host())
+			withEnv(&r, judgeEnv(os.Environ()))
 			if err := printReport(s, &r, asJSON); err != nil {
 				return err
 			}

@@ -136,3 +136,21 @@ func TestDoctorOutputErrors(t *testing.T) {
 		t.Errorf("ibverbx doctor mlx5_0: status %d, stderr %q; want %d and the reason", status, stderr, exitUsage)
 	}
 }
+
+// TestDoctorShowsVariables: doctor shows the variables that are set, and warns of bad values and of
+// names that no setting has. Variables of tests and of other programs are not its business.
+func TestDoctorShowsVariables(t *testing.T) {
+	r := doctor.Report{Findings: []doctor.Finding{{Check: "mtu", Level: doctor.Note}, {Check: "devices", Level: doctor.OK}}}
+	withEnv(&r, judgeEnv([]string{"IBVERBX_TCLASS=104", "PATH=/bin", "IBVERBX_SL=16", "IBVERBX_TC=1", "IBVERBX_SEED=1", "IBVERBX_RETRY="}))
+	var got []string
+	for _, f := range r.Findings {
+		got = append(got, string(f.Level)+" "+f.Check+": "+f.Found)
+	}
+	want := []string{
+		`warning environment: IBVERBX_SL is "16": want 0 to 15`, "warning environment: IBVERBX_TC is set", "note mtu: ", "ok devices: ",
+		"ok environment: IBVERBX_TCLASS is 104: traffic class of the packets, which is four times the DSCP",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("doctor finds\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}

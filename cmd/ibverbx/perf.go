@@ -10,6 +10,7 @@ import (
 
 	"ibverbx/internal/pcap"
 	"ibverbx/internal/perf"
+	"ibverbx/settings"
 )
 
 const perfLong = `Measure what a VirtualQP does between two ends in this process. Each end has --rails NICs,
@@ -32,6 +33,11 @@ a record behind the data on each lane, dqplb numbers the fragments, and spray se
 when all data is complete. A single lane (-q 1) passes requests straight through: nothing is cut,
 and no scheme is needed. Two tables show what each rail and each lane carried.
 
+Settings of the fabric, from --tclass to --uc-give-up, are those of this side; give them on both
+sides. Each can also be an environment variable, which its flag overrides. ack-timeout, retry,
+rnr-retry and rnr-timer are for RC. Those that begin with uc are for --transport uc. The traffic
+class and the hop limit show in --pcap.
+
 -c UC and -c UD measure raw QPs on one rail, because a VirtualQP is made of RC QPs. -q, -n and -t
 then count QPs, messages per QP and messages in flight per QP. Lost messages are counted, not
 retransmitted.
@@ -50,14 +56,14 @@ time, the rates before, during and after the outage, and all events. Software NI
 the caller, so one rail alone moves as much as two.
 
 Two processes: --server waits for clients on port 18515 and serves them one after the other until
-Ctrl-C. HOST makes this the client, which decides what is measured. Both sides need --token-file
+Ctrl-C or SIGTERM. HOST makes this the client, which decides what is measured. Both sides need --token-file
 with the same secret, or certificates (ibverbx cert). If the flags of the two sides differ in lanes,
 fragments or MTU, the smaller value counts. Both sides print the results. The NICs are software ones
 that speak RoCE v2 over UDP, on the address of the connection or on those of --addr; --provider
 rdmacore takes real ones. Lost lanes are rebuilt. There is no memcpy to compare with.
 
 Units: MiB = 2^20 bytes, Gb = 10^9 bits, Mpps = 10^6 messages per second, usec = 10^-6 s.
-Ctrl-C prints what was measured so far and ends with status 130.`
+Ctrl-C and SIGTERM print what was measured so far and end with status 130; a server ends with 0.`
 
 const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16 MiB, two rails, eight lanes
   ibverbx perf -q 1                   the same over one QP
@@ -74,6 +80,7 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf -D 6 --kill-rail 1 --at 2s
                                       lose a NIC under load, go on, take it back
   ibverbx perf --json | jq .per_rail  for programs
+  ibverbx perf --tclass 104 -x 3      DSCP 26, from row 3 of the GID table
   ibverbx perf --server --token-file t      on node1
   ibverbx perf read node1 --token-file t    on another host: RDMA_READ from node1
   ibverbx perf -n 5 -s 8K node1 --token-file t --pcap roce.pcap
@@ -81,12 +88,14 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
 
 // perfFlags are the flags of perf as they are given.
 type perfFlags struct {
-	cfg     perf.Config
-	nics    providerFlags
-	lat     bool
-	json    bool
-	gbits   bool
-	verbose bool
+	cfg  perf.Config
+	nics providerFlags
+	// settings are those of flags and, from readEnv on, of the environment.
+	settings settings.Settings
+	lat      bool
+	json     bool
+	gbits    bool
+	verbose  bool
 
 	auth    authFlags
 	host    string // the server, empty unless this is a client
@@ -111,6 +120,9 @@ func newPerf(s streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if f.lat {
 				f.cfg.Mode = perf.Latency
+			}
+			if err := f.readEnv(cmd, s); err != nil {
+				return err
 			}
 			switch {
 			case f.server:
@@ -179,7 +191,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	if err := n.wrap(cfg.Wish()); err != nil {
+	if err := n.set(cfg.Wish(), &f.settings); err != nil {
 		return err
 	}
 	cfg.Kill.SetPort = n.setPort
@@ -199,17 +211,19 @@ func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote 
 	if !f.json {
 		o.Head = func(r perf.Report) {
 			line.clear()
-			r.Remote = remote
+			r.Remote, r.Settings = remote, f.given()
 			t = newPerfTable(s.out, r, f)
 		}
 		o.Result = func(r perf.Result) { line.clear(); t.row(r) }
 	}
 	report, err := test.Run(ctx, o)
 	line.clear()
-	report.Remote = remote
+	report.Remote, report.Settings = remote, f.given()
+	ended := ctx.Err() != nil && len(report.Results) > 0 // a server that is stopped has an error, and the rows before it
+	report.Interrupted = report.Interrupted || ended && err != nil
 	switch {
-	case f.json && err == nil:
-		err = printJSON(s.out, report)
+	case f.json && (err == nil || ended):
+		err = errors.Join(err, printJSON(s.out, report))
 	case t != nil:
 		err = errors.Join(err, t.end(report))
 	}

@@ -9,6 +9,7 @@ import (
 	"ibverbx/bootstrap"
 	"ibverbx/internal/perf"
 	"ibverbx/peer"
+	"ibverbx/settings"
 )
 
 // partner is the other process of a test.
@@ -17,6 +18,8 @@ type partner struct {
 	dialer bool
 	from   opener
 	nics   *nics
+	// settings are those of this side.
+	settings *settings.Settings
 }
 
 // newPartner makes a partner of a connection. Its close closes the connection too.
@@ -25,7 +28,7 @@ func newPartner(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*partner, erro
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &partner{conn: conn, dialer: dialer, from: from}, nil
+	return &partner{conn: conn, dialer: dialer, from: from, settings: &f.settings}, nil
 }
 
 func (p *partner) close(why error) error {
@@ -60,7 +63,7 @@ func (p *partner) Open(w perf.Wish) ([]ibverbx.RailConfig, error) {
 		return nil, err
 	}
 	p.nics = n
-	return n.ends[0], n.wrap(w)
+	return n.ends[0], n.set(w, p.settings)
 }
 
 // lent is the name of the memory that each side lends to the other.

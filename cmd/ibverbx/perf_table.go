@@ -33,11 +33,12 @@ type perfTable struct {
 	unit  string
 	scale float64 // units of the columns in one byte per second
 	all   bool    // a line for every lane
+	paths int     // UC QPs of an RC QP with --transport uc
 }
 
 // newPerfTable prints the head of the table.
 func newPerfTable(w io.Writer, head perf.Report, f *perfFlags) *perfTable {
-	t := &perfTable{printer: printer{w: w}, head: head, unit: "MiB/sec", scale: 1.0 / mebibyte, all: f.verbose}
+	t := &perfTable{printer: printer{w: w}, head: head, unit: "MiB/sec", scale: 1.0 / mebibyte, all: f.verbose, paths: wrapPaths(&f.settings.Reliable)}
 	columns := bandwidthHead
 	if f.gbits {
 		t.unit, t.scale, columns = "Gb/sec", 8/1e9, bandwidthHeadGig
@@ -84,7 +85,7 @@ func (t *perfTable) parameters() {
 	both("Number of qps", strconv.Itoa(r.QPs), "Transport type", "IB")
 	both("Connection type", r.Connection, "Using SRQ", "OFF")
 	both("Provider", r.Provider, "Link", r.Link)
-	t.printf(" Transport       : %s\n", transportText(r.Transport))
+	t.printf(" Transport       : %s\n", transportText(r.Transport, t.paths))
 	t.virtual()
 	t.printf(" TX depth        : %d\n", r.TxDepth)
 	if r.CQMod > 0 {
@@ -100,6 +101,9 @@ func (t *perfTable) parameters() {
 		t.printf(" Max inline data : 0[B]\n")
 	}
 	t.printf(" Data check      : %s\n", onOff(r.Checked))
+	if len(r.Settings) > 0 {
+		t.printf(" Settings        : %s\n", settingsText(r.Settings))
+	}
 }
 
 // virtual prints the parameters of the VirtualQP. Scheme and policy mean nothing for a single lane.
@@ -123,10 +127,10 @@ func (t *perfTable) virtual() {
 }
 
 // transportText is what makes the QPs reliable.
-func transportText(t perf.Transport) string {
+func transportText(t perf.Transport, paths int) string {
 	switch t {
 	case perf.TransportUC:
-		return fmt.Sprintf("uc, RC made of %d UC QPs each, in software", wrapPaths)
+		return fmt.Sprintf("uc, RC made of %d UC QPs each, in software", paths)
 	case perf.TransportRaw:
 		return "raw, nothing is retransmitted"
 	case perf.TransportRC:

@@ -1,19 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
 	"ibverbx"
 	"ibverbx/internal/perf"
 	"ibverbx/reliable"
+	"ibverbx/settings"
 	"ibverbx/verbs"
 )
 
 // Sizes of a wrapped NIC, whose RC QPs are made of UC QPs.
 const (
-	// wrapPaths is how many UC QPs an RC QP has.
-	wrapPaths = 16
 	// wrapPathRecvs is how many receives each UC QP has if they cannot share them.
 	wrapPathRecvs = 8
 	// wrapRecvs is how many receives a NIC has for each RC QP, otherwise: twice what
@@ -26,21 +26,34 @@ const (
 	wrapChunk     = 32 << 10
 )
 
+// wrapPaths is how many UC QPs an RC QP has.
+func wrapPaths(cfg *reliable.Config) int { return cmp.Or(cfg.Paths, 16) }
+
+// set gives the rails their settings.
+func (n *nics) set(w perf.Wish, s *settings.Settings) error {
+	for end := range n.ends {
+		if err := s.Apply(n.ends[end]); err != nil {
+			return err
+		}
+	}
+	return n.wrap(w, &s.Reliable)
+}
+
 // wrap makes RC QPs of the rails out of UC QPs if the test wants that. The caller closes them,
 // also after an error.
-func (n *nics) wrap(w perf.Wish) error {
+func (n *nics) wrap(w perf.Wish, cfg *reliable.Config) error {
 	if w.Transport != perf.TransportUC {
 		return nil
 	}
 	for end := range n.ends {
 		rails := max(len(n.ends[end]), 1) // there may be fewer than the test wants
 		lanes := (w.Lanes+rails-1)/rails + wrapMoreLanes
-		if err := lendReceives(w, n.ends[end], lanes); err != nil {
+		if err := lendReceives(w, n.ends[end], cfg, lanes); err != nil {
 			return err
 		}
 		for i := range n.ends[end] {
 			rail := &n.ends[end][i]
-			ctx, err := wrapContext(rail.Context, lanes)
+			ctx, err := wrapContext(rail.Context, *cfg, lanes)
 			if err != nil {
 				return err
 			}
@@ -53,13 +66,13 @@ func (n *nics) wrap(w perf.Wish) error {
 
 // lendReceives refuses a test if the receives of the wrapped rails of an end need more memory than
 // the wish allows.
-func lendReceives(w perf.Wish, rails []ibverbx.RailConfig, lanes int) error {
+func lendReceives(w perf.Wish, rails []ibverbx.RailConfig, cfg *reliable.Config, lanes int) error {
 	if w.Memory == 0 {
 		return nil
 	}
 	bytes := 0
 	for i := range rails {
-		recvs, err := receivesOf(rails[i].Context, lanes)
+		recvs, err := receivesOf(rails[i].Context, cfg, lanes)
 		if err != nil {
 			return err
 		}
@@ -76,24 +89,23 @@ func lendReceives(w perf.Wish, rails []ibverbx.RailConfig, lanes int) error {
 }
 
 // receivesOf is how many receives a NIC gets for so many lanes.
-func receivesOf(ctx verbs.Context, lanes int) (int, error) {
+func receivesOf(ctx verbs.Context, cfg *reliable.Config, lanes int) (int, error) {
 	attr, err := ctx.QueryDevice()
 	recvs := wrapRecvs * lanes
 	if attr.Capabilities&verbs.CapSRQOnUC == 0 {
-		recvs = wrapPaths * wrapPathRecvs * lanes
+		recvs = wrapPaths(cfg) * wrapPathRecvs * lanes
 	}
 	return min(max(recvs, minWrapRecvs), maxWrapRecvs), err
 }
 
 // wrapContext returns a NIC whose RC QPs, one for each lane, are made of UC QPs of ctx.
-func wrapContext(ctx verbs.Context, lanes int) (verbs.Context, error) {
-	recvs, err := receivesOf(ctx, lanes)
+func wrapContext(ctx verbs.Context, cfg reliable.Config, lanes int) (verbs.Context, error) {
+	recvs, err := receivesOf(ctx, &cfg, lanes)
 	if err != nil {
 		return nil, err
 	}
-	wrapped, err := reliable.Wrap(ctx, reliable.Config{
-		Paths: wrapPaths, PathRecv: wrapPathRecvs, RecvDepth: recvs, ChunkBytes: wrapChunk,
-	})
+	cfg.PathRecv, cfg.RecvDepth, cfg.ChunkBytes = wrapPathRecvs, recvs, wrapChunk
+	wrapped, err := reliable.Wrap(ctx, cfg)
 	name := ctx.Device().Name()
 	switch {
 	case errors.Is(err, reliable.ErrNoUC):

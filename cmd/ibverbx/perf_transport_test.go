@@ -144,7 +144,7 @@ func TestPerfTransportNoUC(t *testing.T) {
 		}
 	}()
 	n.ends[1][0] = ibverbx.RailConfig{Context: withoutUC{n.ends[1][0].Context}}
-	err = n.wrap(perf.Wish{Rails: 1, Transport: perf.TransportUC, Lanes: 1})
+	err = n.wrap(perf.Wish{Rails: 1, Transport: perf.TransportUC, Lanes: 1}, &reliable.Config{})
 	if !errors.Is(err, reliable.ErrNoUC) {
 		t.Errorf("wrap of a NIC without UC: got %v, want ErrNoUC", err)
 	}
@@ -182,7 +182,7 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Complete: got %v, want no error", err)
 	}
-	if err := n.wrap(cfg.Wish()); err != nil {
+	if err := n.wrap(cfg.Wish(), &reliable.Config{}); err != nil {
 		t.Fatalf("wrap: got %v, want no error", err)
 	}
 	test, err := perf.New(n.ends[0], n.ends[1], cfg)
@@ -207,7 +207,7 @@ func TestPerfTransportFewerRails(t *testing.T) {
 		}
 	}()
 	const lanes = 64
-	if err := n.wrap(perf.Wish{Rails: 8, Transport: perf.TransportUC, Lanes: lanes}); err != nil {
+	if err := n.wrap(perf.Wish{Rails: 8, Transport: perf.TransportUC, Lanes: lanes}, &reliable.Config{}); err != nil {
 		t.Fatalf("wrap: got %v, want no error", err)
 	}
 	for end := range n.ends {
@@ -228,7 +228,7 @@ func TestPerfTransportLends(t *testing.T) {
 		if err != nil {
 			t.Fatalf("open: got %v, want no error", err)
 		}
-		err = n.wrap(perf.Wish{Rails: 2, Transport: perf.TransportUC, Lanes: tt.lanes, Memory: tt.memory})
+		err = n.wrap(perf.Wish{Rails: 2, Transport: perf.TransportUC, Lanes: tt.lanes, Memory: tt.memory}, &reliable.Config{})
 		var refused *perf.ConfigError
 		if tt.fits && err != nil || !tt.fits && (!errors.As(err, &refused) || !strings.Contains(err.Error(), "larger --lend")) {
 			t.Errorf("%d lanes with %d bytes lent: got %v, want them to fit: %v", tt.lanes, tt.memory, err, tt.fits)

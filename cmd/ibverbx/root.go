@@ -20,7 +20,7 @@ const (
 	exitInterrupted = 130 // as a shell reports a process ended by SIGINT
 )
 
-// errInterrupted says that Ctrl-C ended a measurement early.
+// errInterrupted says that Ctrl-C or SIGTERM ended a measurement early.
 var errInterrupted = errors.New("interrupted")
 
 // streams are the files of a run, so that tests can run commands in process.
@@ -29,6 +29,8 @@ type streams struct {
 	out, err io.Writer
 	// provider is the default of --provider. Empty means auto; tests name one.
 	provider string
+	// env is os.LookupEnv if it is nil.
+	env func(name string) (value string, set bool)
 }
 
 // usageError says that the command line is wrong.

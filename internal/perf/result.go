@@ -39,6 +39,8 @@ type Report struct {
 	// Interrupted means that the test was ended early. The last result may then have fewer
 	// iterations than were asked for.
 	Interrupted bool `json:"interrupted"`
+	// Settings lists what flags and the environment have set for this side.
+	Settings []Setting `json:"settings,omitempty"`
 	// Role is "client" or "server", empty in a test within one process.
 	Role string `json:"role,omitempty"`
 	// Remote is the address of the other process, empty in a test within one process.
@@ -61,6 +63,14 @@ type Report struct {
 	LinkLayer string `json:"-"`
 	// OutstandingReads is how many READs or atomics a QP may have outstanding, for the table.
 	OutstandingReads int `json:"-"`
+}
+
+// Setting is a setting of the fabric: its name, its value as it was given, and the flag or the
+// variable that gave it.
+type Setting struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	From  string `json:"from"`
 }
 
 // Result is one row. One of the embedded parts is there, by the mode of the test.

@@ -87,6 +87,7 @@ var arrows = map[string][]string{
 	"rdmacore":          {"verbs", "pure"},
 	"bootstrap":         {"pure"},
 	"reliable":          {"verbs", "pure"},
+	"settings":          {".", "verbs", "reliable"},
 	"internal":          {},
 	"internal/perf":     {".", "verbs", "pure"},
 	"internal/nullnic":  {"verbs", "pure"},

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"ibverbx/internal/doctor"
+	"ibverbx/settings"
+)
+
+// judgeEnv reports the variables that set something for ibverbx, those with a bad value, and those
+// that no setting has. environ is os.Environ().
+func judgeEnv(environ []string) (found []doctor.Finding) {
+	add := func(f doctor.Finding) { f.Check = "environment"; found = append(found, f) }
+	rows := settings.All()
+	for _, v := range slices.Sorted(slices.Values(environ)) {
+		name, value, _ := strings.Cut(v, "=")
+		if !strings.HasPrefix(name, "IBVERBX_") || value == "" || settings.Reserved(name) {
+			continue
+		}
+		i := slices.IndexFunc(rows, func(row settings.Setting) bool { return row.Env == name })
+		if i < 0 {
+			add(doctor.Finding{
+				Level: doctor.Warning, Found: name + " is set", Means: "No setting has this variable, so it has no effect.",
+				Do: []string{"Compare the name with those in ibverbx perf --help, or unset it."},
+			})
+			continue
+		}
+		if err := new(settings.Settings).Set(rows[i].Name, value, name); err != nil {
+			add(doctor.Finding{
+				Level: doctor.Warning, Found: err.Error(), Means: "ibverbx perf refuses to start, as do programs that read these variables.",
+				Do: []string{fmt.Sprintf("Set it to %s, or unset it.", rows[i].Range)},
+			})
+			continue
+		}
+		add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: %s", name, value, strings.ReplaceAll(rows[i].About, "`", ""))})
+	}
+	return found
+}
+
+// withEnv adds findings to a report, which stays sorted by level.
+func withEnv(r *doctor.Report, found []doctor.Finding) {
+	levels := []doctor.Level{doctor.Problem, doctor.Warning, doctor.Note, doctor.OK}
+	r.Findings = append(r.Findings, found...)
+	slices.SortStableFunc(r.Findings, func(a, b doctor.Finding) int {
+		return slices.Index(levels, a.Level) - slices.Index(levels, b.Level)
+	})
+}
