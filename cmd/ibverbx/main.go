@@ -11,18 +11,19 @@
 //	ibverbx version
 //
 // The exit status is 0 on success, 1 if something failed, 2 if the command line is wrong, and 130
-// if Ctrl-C ended a measurement. In that case the results so far are printed.
+// if Ctrl-C or SIGTERM ended a measurement. In that case the results so far are printed.
 package main
 
 import (
 	"context"
 	"os"
 	"os/signal"
+	"syscall"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	// A second Ctrl-C ends the process at once.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
 }
