@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"fmt"
 
+	"ibverbx/internal/counter"
 	"ibverbx/verbs"
 )
 
@@ -11,14 +12,14 @@ import (
 type passthrough struct {
 	setup         *setup
 	failover      *failover
-	chain         []verbs.SendWR // where the physical requests of a post are made
-	recvChain     []verbs.RecvWR // where the physical receives of a post are made
-	posted        uint64         // counts the requests that the NIC took
-	completed     uint64         // counts the requests whose completion was reported
-	recvPosted    uint64         // counts the receives that the NIC took
-	recvCompleted uint64         // counts the receives that have succeeded
+	chain         []verbs.SendWR  // where the physical requests of a post are made
+	recvChain     []verbs.RecvWR  // where the physical receives of a post are made
+	posted        counter.Counter // counts the requests that the NIC took
+	completed     counter.Counter // counts the requests whose completion was reported
+	recvPosted    counter.Counter // counts the receives that the NIC took
+	recvCompleted counter.Counter // counts the receives that have succeeded
 	// highWater is the highest number of requests without a completion, at most Config.LaneDepth.
-	highWater int
+	highWater counter.Counter
 }
 
 // post posts requests.
@@ -68,14 +69,14 @@ func (p *passthrough) postChain(l *lane, chain []verbs.SendWR, n int, bytes uint
 		}
 	}
 	if k > 0 {
-		l.counts.Doorbells++
-		l.counts.Fragments += uint64(k)
-		l.counts.Bytes += bytes
-		p.posted += uint64(k)
-		p.highWater = max(p.highWater, min(int(p.posted-p.completed), p.setup.cfg.LaneDepth))
+		l.counts.doorbells.Add(1)
+		l.counts.fragments.Add(uint64(k))
+		l.counts.bytes.Add(bytes)
+		p.posted.Add(uint64(k))
+		p.highWater.Raise(min(p.posted.Load()-p.completed.Load(), uint64(p.setup.cfg.LaneDepth)))
 	}
 	if err != nil {
-		l.counts.Refusals++
+		l.counts.refusals.Add(1)
 		return n + k, err
 	}
 	return n + k, bad
@@ -125,7 +126,7 @@ func (p *passthrough) postRecv(wrs []RecvWR) (n int, err error) {
 		}
 		k, refused := l.qp.PostRecv(chain)
 		n += k
-		p.recvPosted += uint64(k)
+		p.recvPosted.Add(uint64(k))
 		if refused != nil {
 			return n, refused
 		}
@@ -150,8 +151,8 @@ func (p *passthrough) report(wc *verbs.WC, dst *WC) {
 	}
 	if wc.Opcode >= verbs.WCRecv {
 		dst.Flags |= WCHasLength
-		p.recvCompleted++
+		p.recvCompleted.Add(1)
 		return
 	}
-	p.completed++
+	p.completed.Add(1)
 }

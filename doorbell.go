@@ -68,27 +68,27 @@ func (s *sender) ringLane(l *lane) {
 		}
 		l.posted += uint32(n)
 		l.silent = false
-		l.counts.Doorbells++
-		l.counts.Fragments += uint64(n)
-		l.counts.Bytes += bytes
+		l.counts.doorbells.Add(1)
+		l.counts.fragments.Add(uint64(n))
+		l.counts.bytes.Add(bytes)
 		l.life.sent += consuming
 	}
-	l.counts.HighWater = max(l.counts.HighWater, int(l.tail-l.head))
+	l.counts.highWater.Raise(uint64(l.tail - l.head))
 }
 
 // keep handles a post of which the NIC took only n requests. If the last of them did not ask for a
 // completion, the next request will, so that nothing waits forever. keep returns err if the lane
 // cannot be used any more.
 func (l *lane) keep(chain []verbs.SendWR, n int, err error) error {
-	l.counts.Refusals++
+	l.counts.refusals.Add(1)
 	if n > 0 {
 		l.silent = chain[n-1].Flags&verbs.SendSignaled == 0
-		l.counts.Doorbells++
-		l.counts.Fragments += uint64(n)
+		l.counts.doorbells.Add(1)
+		l.counts.fragments.Add(uint64(n))
 	}
 	for range n {
 		e := l.at(l.posted)
-		l.counts.Bytes += uint64(e.bytes)
+		l.counts.bytes.Add(uint64(e.bytes))
 		l.life.sent += e.head >> 31
 		l.posted++
 	}

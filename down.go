@@ -3,6 +3,8 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
+
+	"ibverbx/internal/counter"
 )
 
 // This file is the exchange of Downs: how the two ends agree that a generation of a lane is out of
@@ -11,7 +13,7 @@ import (
 // controlLink sends and receives control messages.
 type controlLink struct {
 	setup  *setup
-	errors uint64 // counts the messages that could not be sent or read
+	errors counter.Counter // counts the messages that could not be sent or read
 	// buf holds the datagram that is being sent or was received.
 	buf [MaxControl]byte
 }
@@ -24,7 +26,7 @@ func (k *controlLink) send(m *ctlMessage) error {
 		err = k.setup.cfg.Control.Send(k.buf[:n])
 	}
 	if err != nil {
-		k.errors++
+		k.errors.Add(1)
 	}
 	return err
 }
@@ -33,7 +35,9 @@ func (k *controlLink) send(m *ctlMessage) error {
 func (k *controlLink) sendFor(l *lane, m *ctlMessage) {
 	m.lane, m.to = l.index, k.setup.peer
 	if err := k.send(m); err != nil || m.kind == ctlOffer {
+		l.owner.mu.Lock()
 		l.life.unsent = err
+		l.owner.mu.Unlock()
 	}
 }
 
@@ -63,7 +67,7 @@ func (f *failover) listen() {
 		}
 		m, err := decodeControl(f.link.buf[:min(n, MaxControl)])
 		if err != nil {
-			f.link.errors++
+			f.link.errors.Add(1)
 			continue
 		}
 		f.handle(&m)

@@ -69,7 +69,7 @@ func (c *VirtualCQ) notice(e Event) {
 		e.log(e.QP.setup.cfg.Log)
 	}
 	if len(c.events) == maxEvents {
-		c.stats.EventsLost++
+		c.stats.eventsLost.Add(1)
 		return
 	}
 	c.events = append(c.events, e)

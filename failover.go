@@ -26,7 +26,7 @@ type failover struct {
 	watchdog watchdog
 
 	state   qpState
-	err     error    // what ended the VirtualQP; nil before that
+	err     error    // what ended the VirtualQP; nil before that; written under VirtualQP.mu
 	shown   bool     // a failed completion, or an error of Wait, has shown err to the program
 	emptied barriers // the barriers of the rails from when the VirtualQP failed
 	out     int      // counts the lanes that are out of service
@@ -34,7 +34,7 @@ type failover struct {
 	// nextDrive is when a poll that finds completions looks at control messages and timers too.
 	nextDrive int64
 	seen      [MaxRails]losses // what was handled of the rails' events
-	railPast  [MaxRails]Counts // what lanes did on a rail that they left
+	railPast  [MaxRails]Counts // what lanes did on a rail that they left; written under VirtualQP.mu
 }
 
 // Times of failover, in nanoseconds.
@@ -106,7 +106,6 @@ func (f *failover) laneDown(l *lane, cause error) {
 	l.become(laneDying, now, cause)
 	v.emptied = f.setup.cq.barrier(l.rail)
 	v.due, v.overdue = now+drainTime, v.emptied
-	v.deaths++
 	l.barred |= barOut
 	l.errState()
 	f.setup.touch()
@@ -140,7 +139,9 @@ func (f *failover) fail(l *lane, cause error) {
 		e.Lane, e.Rail = int(l.index), int(l.rail)
 		where = fmt.Sprintf("lane %d on rail %d (%s)", l.index, l.rail, f.setup.rails.rails[l.rail].name)
 	}
+	f.setup.owner.mu.Lock()
 	f.err = f.setup.opError(where, cause)
+	f.setup.owner.mu.Unlock()
 	f.state = stateFailed
 	f.emptied = f.setup.cq.barriers()
 	e.Err = f.err
@@ -239,7 +240,7 @@ func (f *failover) moveAll(l, h *lane) {
 	for !l.idle() {
 		e := l.take()
 		s.inflight--
-		l.life.replayed++
+		l.life.replayed.Add(1)
 		if !e.consumes() && e.kind() <= kindData && s.sends.slots[e.slot()].op != verbs.OpRDMARead {
 			s.carried.add(h.index)
 		}
@@ -364,7 +365,9 @@ func (f *failover) retireGeneration(l *lane) {
 func (l *lane) nextGeneration() {
 	v := &l.life
 	v.downs.said, v.downs.lastGeneration, v.downs.lastReceived = true, l.generation, v.received
+	l.owner.mu.Lock()
 	l.generation++
+	l.owner.mu.Unlock()
 	l.base = newTag(l.generation, 0, l.index, 0)
 	v.meeting.offer = nil
 }

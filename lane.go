@@ -30,7 +30,7 @@ type lane struct {
 	base       tag    // what all tags of this generation have in common: generation and index
 	bytes      uint64 // the sum over all entries
 	index      uint16 // the place in setup.all
-	rail       uint8  // the rail of the QP
+	rail       uint8  // the rail of the QP; written under VirtualQP.mu
 	role       role
 	remoteRail uint8 // the rail of the peer's end
 	// barred says why the lane takes no requests; 0 if it does.
@@ -39,9 +39,9 @@ type lane struct {
 	// silent says that the last request that the NIC took did not ask for a completion, because
 	// the NIC refused those that would have.
 	silent bool
-	// generation counts the QPs that the lane has had. It wraps.
+	// generation counts the QPs that the lane has had. It wraps. It is written under VirtualQP.mu.
 	generation uint16
-	num        uint32     // the number of the QP
+	num        uint32     // the number of the QP; written under VirtualQP.mu
 	owner      *VirtualQP // the VirtualQP that completions of the QP belong to
 	qp         verbs.QP
 
@@ -53,7 +53,7 @@ type lane struct {
 	starved bool
 
 	speed  speed // what the policy TwoChoices knows of the lane
-	counts Counts
+	counts counters
 	life   life // what failover keeps of the lane
 }
 

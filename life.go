@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"fmt"
 
+	"ibverbx/internal/counter"
 	"ibverbx/internal/guard"
 )
 
@@ -45,10 +46,11 @@ var transitions = [...]uint8{
 
 // life is what a lane keeps for failover.
 type life struct {
-	state laneState // written by lane.become only
+	state laneState // written by lane.become only, under VirtualQP.mu
 	since int64     // when the lane came to this state
-	cause error     // why the lane left service; nil while it is up
-	// unsent is why a control message about the lane could not be sent; nil once its offer was sent.
+	cause error     // why the lane left service; nil while it is up; written under VirtualQP.mu
+	// unsent is why a control message about the lane could not be sent; nil once its offer was sent. It is
+	// written under VirtualQP.mu.
 	unsent error
 	due    int64 // when the next step is to be taken, or a message sent again
 	// backoff is the pause before the next attempt to rebuild the lane; 0 after steadyTime in
@@ -76,11 +78,11 @@ type life struct {
 	// if there is none.
 	heir *lane
 
-	deaths uint64 // counts how often the lane went out of service
+	deaths uint64 // counts how often the lane went out of service; written under VirtualQP.mu
 	// replayed counts the requests that other lanes took over or the next generation repeats.
-	replayed uint64
+	replayed counter.Counter
 	attempts uint64 // counts how often a new QP was made
-	before   Counts // what the lane had done when it came to its rail
+	before   Counts // what the lane had done when it came to its rail; written under VirtualQP.mu
 }
 
 // downs is what the two ends of a lane said of generations that are out of service.
@@ -108,7 +110,12 @@ func (l *lane) become(state laneState, now int64, cause error) {
 	if guard.On && transitions[v.state]&(1<<state) == 0 {
 		panic(fmt.Sprintf("ibverbx: lane %d goes from %s to %s", l.index, v.state, state))
 	}
+	l.owner.mu.Lock()
+	defer l.owner.mu.Unlock()
 	v.state, v.since = state, now
+	if state == laneDying {
+		v.deaths++
+	}
 	if cause != nil || state == laneUp {
 		v.cause = cause
 	}

@@ -187,7 +187,7 @@ func TestGuard(t *testing.T) {
 
 // TestTransitions: a lane goes through its whole life, and no state may be skipped.
 func TestTransitions(t *testing.T) {
-	l := &lane{}
+	l := &lane{owner: &VirtualQP{}}
 	for _, next := range []laneState{laneDying, laneGone, laneIdle, laneOffered, laneProbing, laneUp} {
 		l.become(next, 0, nil)
 	}

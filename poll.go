@@ -206,7 +206,7 @@ func (c *VirtualCQ) giveKept(dst []WC) int {
 // process routes the completions of one rail. Those of a VirtualQP that passes everything through go
 // straight to dst, which has n entries.
 func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
-	c.stats.CQEs += uint64(len(wcs))
+	c.stats.cqes.Add(uint64(len(wcs)))
 	for len(wcs) > 0 {
 		// Completions come in runs of one lane.
 		qpn, run := wcs[0].QPN, 1
@@ -224,7 +224,7 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 			for i := range wcs[:run] {
 				l.owner.completed(l, &wcs[i])
 			}
-			l.counts.CQEs += uint64(run)
+			l.counts.cqes.Add(uint64(run))
 		}
 		wcs = wcs[run:]
 	}
@@ -233,7 +233,7 @@ func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 
 // passUp returns completions of a lane that passes everything through. Those that do not fit are kept.
 func (c *VirtualCQ) passUp(l *lane, wcs []verbs.WC, dst []WC, n int) int {
-	l.counts.CQEs += uint64(len(wcs))
+	l.counts.cqes.Add(uint64(len(wcs)))
 	for i := range wcs {
 		if n == len(dst) {
 			c.kept = append(c.kept, WC{})
@@ -248,8 +248,8 @@ func (c *VirtualCQ) passUp(l *lane, wcs []verbs.WC, dst []WC, n int) int {
 
 // stale counts a completion that belongs to nothing in flight.
 func (c *VirtualCQ) stale(l *lane) {
-	l.counts.Stale++
-	c.stats.Stale++
+	l.counts.stale.Add(1)
+	c.stats.stale.Add(1)
 }
 
 // touch makes the next report look at q.
@@ -267,13 +267,13 @@ func (c *VirtualCQ) unknown(rail int, wcs []verbs.WC) {
 	for i := range wcs {
 		t := tag(wcs[i].WRID)
 		if c.shared != nil && t == newTag(0, kindRecv, 0, t.entry()) && int(t.entry()) < c.shared.depth {
-			c.stats.Stale++
+			c.stats.stale.Add(1)
 			if err := c.shared.used(uint8(rail), t.entry()); err != nil && c.err == nil {
 				c.err = err
 			}
 			continue
 		}
-		c.stats.Unknown++
+		c.stats.unknown.Add(1)
 		if c.err == nil {
 			c.err = fmt.Errorf("poll rail %d (%s): %w: completion of QP %#06x, which is not registered",
 				rail, c.rails.rails[rail].name, verbs.ErrNotFound, wcs[i].QPN)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"ibverbx/internal/counter"
 	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
@@ -30,8 +31,8 @@ type receiver struct {
 	starved int            // counts the lanes whose receives were not posted again
 	chain   []verbs.RecvWR // where the physical receives of a post are made
 
-	posted    uint64 // counts the receives that were taken
-	completed uint64 // counts the receives that have ended
+	posted    counter.Counter // counts the receives that were taken
+	completed counter.Counter // counts the receives that have ended
 }
 
 // message is what a scheme knows of a complete message.
@@ -59,10 +60,15 @@ func (r *receiver) connected(waiting int) {
 	r.early = ring.New[message](r.setup.cfg.RecvDepth + r.setup.receives() + waiting)
 }
 
+// close drops the queues.
+func (r *receiver) close() {
+	r.notifications, r.data, r.early, r.done = ring.Ring[uint64]{}, ring.Ring[RecvWR]{}, ring.Ring[message]{}, ring.Ring[WC]{}
+}
+
 // post takes receives.
 func (r *receiver) post(wrs []RecvWR) (n int, err error) {
 	n, err = r.take(wrs)
-	r.posted += uint64(n)
+	r.posted.Add(uint64(n))
 	if r.failover.state == stateFailed {
 		r.flush()
 	}
@@ -216,7 +222,7 @@ func (r *receiver) receivedShared(l *lane, wc *verbs.WC, index uint32) {
 func (r *receiver) end(id uint64) *WC {
 	wc := r.done.Extend()
 	*wc = WC{WRID: id, QP: r.setup.owner}
-	r.completed++
+	r.completed.Add(1)
 	return wc
 }
 

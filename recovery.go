@@ -102,13 +102,23 @@ func (f *failover) renew(l *lane, rail uint8) error {
 	_ = l.qp.Close() // a QP of a dead device may refuse, and is of no use
 	if rail != l.rail {
 		u.cq.release(int(l.rail), u.cfg.LaneDepth+lc.recvs)
-		there := l.counts.since(&l.life.before)
-		f.railPast[l.rail].add(&there)
-		l.life.before = l.counts
 	}
-	l.qp, l.num, l.rail = qp, qp.Num(), rail
+	f.moveTo(l, qp, rail)
 	u.cq.routes[rail].Set(l.num, l)
 	return f.recv.prepare(l)
+}
+
+// moveTo gives a lane its new QP. What the lane did on another rail stays with that rail.
+func (f *failover) moveTo(l *lane, qp verbs.QP, rail uint8) {
+	l.owner.mu.Lock()
+	defer l.owner.mu.Unlock()
+	if rail != l.rail {
+		counts := l.counts.load()
+		there := counts.since(&l.life.before)
+		f.railPast[l.rail].add(&there)
+		l.life.before = counts
+	}
+	l.qp, l.num, l.rail = qp, qp.Num(), rail
 }
 
 // withdraw takes back an offer that the peer has not accepted.
@@ -250,7 +260,7 @@ func (f *failover) restore(l *lane) {
 	l.become(laneUp, f.time.now, nil)
 	l.barred, v.unsent = 0, nil
 	l.posted = l.head
-	v.replayed += uint64(l.load())
+	v.replayed.Add(uint64(l.load()))
 	l.speed = speed{}
 	f.out--
 	f.away = f.away || l.rail != v.home

@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"fmt"
 
+	"ibverbx/internal/counter"
 	"ibverbx/verbs"
 )
 
@@ -32,9 +33,10 @@ type sender struct {
 	brokenLane *lane
 	brokenErr  error // why brokenLane cannot be used
 
-	failureReported bool   // a failed request was reported
-	posted          uint64 // counts the requests that were taken
-	highWater       int    // the highest number of requests that were outstanding at once
+	failureReported bool            // a failed request was reported
+	posted          counter.Counter // counts the requests that were taken
+	ended           counter.Counter // counts the requests that have ended
+	highWater       counter.Counter // the highest number of requests that were outstanding at once
 }
 
 // post takes requests into the ring and dispatches.
@@ -55,8 +57,8 @@ func (s *sender) post(wrs []SendWR) (n int, err error) {
 	if u.cfg.Control != nil {
 		s.setDeadlines(uint32(n))
 	}
-	s.posted += uint64(n)
-	s.highWater = max(s.highWater, int(r.posted-r.reported))
+	s.posted.Add(uint64(n))
+	s.highWater.Raise(uint64(r.posted - r.reported))
 	s.dispatch()
 	if err == nil && n < len(wrs) {
 		err = verbs.ErrQueueFull
@@ -171,17 +173,18 @@ func (s *sender) retire(l *lane, n uint32) {
 // it wrote. Unsignaled successes have no completion.
 func (s *sender) report(dst []WC) (n int) {
 	r, owner, failed := &s.sends, s.setup.owner, s.failover.err != nil
+	first := r.reported
 	for r.reported != r.posted {
 		one := r.slot(r.reported)
 		if one.pending != 0 {
-			return n
+			break
 		}
 		if one.status == verbs.StatusSuccess && one.flags&verbs.SendSignaled == 0 {
 			r.reported++
 			continue
 		}
 		if n == len(dst) {
-			return n
+			break
 		}
 		wc := &dst[n]
 		if failed {
@@ -195,7 +198,14 @@ func (s *sender) report(dst []WC) (n int) {
 		n++
 		r.reported++
 	}
+	s.ended.Add(uint64(r.reported - first))
 	return n
+}
+
+// close drops the ring. Outstanding requests end without a completion.
+func (s *sender) close() {
+	s.ended.Add(uint64(s.sends.posted - s.sends.reported))
+	s.sends = sendRing{}
 }
 
 // afterFailure flushes a notified request behind one that failed, although all of it may have been

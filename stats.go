@@ -1,5 +1,7 @@
 package ibverbx
 
+import "ibverbx/internal/counter"
+
 // Counts is what a lane, a rail or a whole VirtualQP did. It is always on, and costs a few additions per
 // physical request.
 type Counts struct {
@@ -10,6 +12,19 @@ type Counts struct {
 	Refusals  uint64 // posts that a NIC took only in part, or not at all
 	Stale     uint64 // completions of an earlier generation of a lane
 	HighWater int    // highest number of requests that were outstanding at once
+}
+
+// counters are the Counts of a lane, written by the goroutine that uses the VirtualQP.
+type counters struct {
+	fragments, bytes, doorbells, cqes, refusals, stale, highWater counter.Counter
+}
+
+// load returns the present values.
+func (c *counters) load() Counts {
+	return Counts{
+		Fragments: c.fragments.Load(), Bytes: c.bytes.Load(), Doorbells: c.doorbells.Load(), CQEs: c.cqes.Load(),
+		Refusals: c.refusals.Load(), Stale: c.stale.Load(), HighWater: int(c.highWater.Load()),
+	}
 }
 
 // add adds other to c. High-water marks do not add up: the highest counts.
@@ -80,32 +95,37 @@ type Stats struct {
 	Rails []RailStats
 }
 
-// Stats returns what the VirtualQP has done so far, by lane and by rail. Only the goroutine that uses the
-// VirtualQP may call it.
+// Stats returns what the VirtualQP has done so far, by lane and by rail. Any goroutine may call it at any
+// time. Numbers that change meanwhile need not belong to the same moment. After Close there are no lanes.
 func (q *VirtualQP) Stats() Stats {
-	send, recv, pass, f, u := &q.send, &q.recv, &q.pass, &q.failover, &q.setup
+	send, recv, pass, u := &q.send, &q.recv, &q.pass, &q.setup
 	s := Stats{
-		Posted: send.posted + pass.posted, Completed: send.posted - uint64(send.sends.posted-send.sends.reported) + pass.completed,
-		RecvPosted: recv.posted + pass.recvPosted, RecvCompleted: recv.completed + pass.recvCompleted, Out: f.out, ControlErrors: f.link.errors,
+		Completed: send.ended.Load() + pass.completed.Load(), RecvCompleted: recv.completed.Load() + pass.recvCompleted.Load(),
+		ControlErrors: q.failover.link.errors.Load(), Rails: make([]RailStats, u.rails.Len()),
 	}
-	s.Rails = make([]RailStats, u.rails.Len())
+	s.Posted = max(send.posted.Load()+pass.posted.Load(), s.Completed)
+	s.RecvPosted = max(recv.posted.Load()+pass.recvPosted.Load(), s.RecvCompleted)
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for i := range s.Rails {
-		s.Rails[i].Rail, s.Rails[i].Device, s.Rails[i].Counts = i, u.rails.rails[i].name, f.railPast[i]
+		s.Rails[i].Rail, s.Rails[i].Device, s.Rails[i].Counts = i, u.rails.rails[i].name, q.failover.railPast[i]
 	}
 	for i, l := range u.all {
+		v, counts := &l.life, l.counts.load()
 		s.Lanes = append(s.Lanes, LaneStats{
-			Lane: i, Rail: int(l.rail), QPN: l.qp.Num(), Role: roleNames[l.role], State: l.life.state.String(), Generation: int(l.generation),
-			Deaths: l.life.deaths, Replayed: l.life.replayed, Counts: l.counts,
+			Lane: i, Rail: int(l.rail), QPN: l.num, Role: roleNames[l.role], State: v.state.String(), Generation: int(l.generation),
+			Deaths: v.deaths, Replayed: v.replayed.Load(), Counts: counts,
 		})
-		if l.life.state != laneUp {
-			s.Lanes[i].Cause = l.life.why()
+		if v.state != laneUp {
+			s.Out++
+			s.Lanes[i].Cause = v.why()
 		} else if l.role == roleData {
 			s.Rails[l.rail].Up++
 		}
-		s.add(&l.counts)
-		here := l.counts.since(&l.life.before)
+		s.add(&counts)
+		here := counts.since(&v.before)
 		s.Rails[l.rail].add(&here)
 	}
-	s.HighWater = max(send.highWater, pass.highWater)
+	s.HighWater = int(max(send.highWater.Load(), pass.highWater.Load()))
 	return s
 }

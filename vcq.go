@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"ibverbx/internal/counter"
 	"ibverbx/internal/guard"
 	"ibverbx/internal/table"
 	"ibverbx/verbs"
@@ -28,7 +29,7 @@ type CQConfig struct {
 type VirtualCQ struct {
 	rails   *Rails
 	guard   guard.Guard
-	stats   CQStats
+	stats   cqCounters
 	waker   *verbs.Waker // nil means polling only
 	cqs     []verbs.CQ   // by rail
 	depth   int          // of every CQ
@@ -63,6 +64,9 @@ type CQStats struct {
 	Unknown    uint64 // completions of a QP that is not registered
 	EventsLost uint64 // events that were dropped because too many waited
 }
+
+// cqCounters are the CQStats, written by the goroutine that uses the VirtualCQ.
+type cqCounters struct{ cqes, stale, unknown, eventsLost counter.Counter }
 
 // NewCQ creates a CQ on every rail.
 func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
@@ -107,8 +111,11 @@ func (c *VirtualCQ) enter(op string) {
 	}
 }
 
-// Stats returns the counters of the queue.
-func (c *VirtualCQ) Stats() CQStats { return c.stats }
+// Stats returns the counters of the queue. Any goroutine may call it at any time.
+func (c *VirtualCQ) Stats() CQStats {
+	s := &c.stats
+	return CQStats{CQEs: s.cqes.Load(), Stale: s.stale.Load(), Unknown: s.unknown.Load(), EventsLost: s.eventsLost.Load()}
+}
 
 // Close destroys the CQs. The VirtualQPs must be closed first. Otherwise Close returns verbs.ErrBusy and
 // changes nothing.

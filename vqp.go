@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 
 	"ibverbx/internal/ring"
 	"ibverbx/internal/xorshift"
@@ -27,7 +28,10 @@ type VirtualQP struct {
 	pass passthrough
 	// failover owns the state of the VirtualQP and of its lanes.
 	failover failover
-	touched  bool // the VirtualQP is in VirtualCQ.touched
+	// mu guards what Stats and Err show and what changes rarely: the lanes, their QPs and states, and the
+	// error. The goroutine that uses the VirtualQP writes under mu and reads without it.
+	mu      sync.Mutex
+	touched bool // the VirtualQP is in VirtualCQ.touched
 }
 
 // qpState is where a VirtualQP is in its life.
@@ -150,8 +154,12 @@ func (q *VirtualQP) addLane(lc laneConfig) error {
 func (q *VirtualQP) Num() uint32 { return q.setup.num }
 
 // Err returns nil as long as the VirtualQP works. After that it returns what ended the VirtualQP, at
-// once, even while requests before the failed one are outstanding.
-func (q *VirtualQP) Err() error { return q.failover.err }
+// once, even while requests before the failed one are outstanding. Any goroutine may call it at any time.
+func (q *VirtualQP) Err() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.failover.err
+}
 
 // KillLane takes the QP of a lane to ERR, as a NIC does when it gives up a connection. Programs can
 // test with it that they survive the loss of a lane.
@@ -261,8 +269,11 @@ func (q *VirtualQP) Close() error {
 	if u.scheme != nil {
 		errs = append(errs, u.scheme.close())
 	}
+	q.mu.Lock()
 	u.all, u.lanes, f.state = nil, nil, stateClosed
-	q.send.sends, q.recv = sendRing{}, receiver{posted: q.recv.posted, completed: q.recv.completed}
+	q.mu.Unlock()
+	q.send.close()
+	q.recv.close()
 	u.cq.forget(q)
 	return errors.Join(errs...)
 }
