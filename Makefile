@@ -9,7 +9,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted scenarios plots test-rxe nightly cover clean
+.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted scenarios plots test-rxe nightly steady cover clean
 
 all: vet test lint
 
@@ -60,6 +60,10 @@ test-rxe:
 # .ci/run with every suite in full.
 nightly:
 	IBVERBX_SLICE=0/1 .ci/run
+
+# The whole suite and the tests that depend on time, again and again beside busy loops (hours).
+steady:
+	.ci/steady
 
 # Every fuzz target for a short while.
 fuzz-smoke:

@@ -242,7 +242,7 @@ func TestGarbage(t *testing.T) {
 func TestSlowAndHalfOpen(t *testing.T) {
 	cfg := plainConfig()
 	cfg.MaxHandshakes = 4
-	cfg.HandshakeTimeout = 2 * time.Second
+	cfg.HandshakeTimeout = 5 * time.Second
 	d := newDoor(t, cfg)
 	for range 20 {
 		d.connect(t)
@@ -261,7 +261,7 @@ func TestSlowAndHalfOpen(t *testing.T) {
 			if _, err := slow.Write([]byte{b}); err != nil {
 				return
 			}
-			time.Sleep(200 * time.Millisecond)
+			time.Sleep(500 * time.Millisecond) // too slow for HandshakeTimeout
 		}
 	}()
 	for range 4 {

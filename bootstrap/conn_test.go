@@ -50,9 +50,11 @@ func TestSilence(t *testing.T) {
 // Two idle sides stay connected, also if only one has a short DeadAfter.
 func TestKeepalive(t *testing.T) {
 	impatient := tokenConfig()
-	impatient.DeadAfter = time.Second
+	impatient.DeadAfter = 3 * time.Second
 	x, y := newDoor(t, tokenConfig()).meet(t, impatient)
-	time.Sleep(1500 * time.Millisecond)
+	for x.Stats().KeepalivesIn < 4 && x.Err() == nil { // three come in DeadAfter
+		time.Sleep(time.Millisecond)
+	}
 	carry(t, x, y, "still here")
 	carry(t, y, x, "so am I")
 	if s := x.Stats(); s.KeepalivesIn == 0 {

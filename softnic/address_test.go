@@ -134,7 +134,7 @@ func TestZeroWaker(t *testing.T) {
 	must(t, err)
 	must(t, verbs.InitQP(q, 1))
 	postRecv(t, q, make([]verbs.RecvWR, 1))
-	limit, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	limit, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	flushed := make(chan error)
 	go func() {

@@ -168,7 +168,7 @@ func TestUnattended(t *testing.T) {
 	var recv verbs.RecvWR
 	recv.SetSGE(verbs.SGE{Addr: dst.Addr(), Length: 64, LKey: dst.LKey()})
 	postRecv(t, qb, []verbs.RecvWR{recv})
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := w.Wait(ctx); err != nil {
 		t.Fatalf("the message did not come: %v", err)

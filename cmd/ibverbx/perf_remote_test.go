@@ -50,7 +50,7 @@ func begin(t *testing.T, args ...string) *process {
 // line waits for a line of stderr with a text.
 func (p *process) line(text string) string {
 	p.t.Helper()
-	limit := time.After(60 * time.Second)
+	limit := time.After(3 * time.Minute)
 	for {
 		select {
 		case line, ok := <-p.lines:
@@ -62,7 +62,7 @@ func (p *process) line(text string) string {
 				return line
 			}
 		case <-limit:
-			p.t.Fatalf("in 60 s the process said %q, want %q", p.said, text)
+			p.t.Fatalf("in 3 minutes the process said %q, want %q", p.said, text)
 		}
 	}
 }
