@@ -34,34 +34,62 @@ type Setting struct {
 func All() []Setting { return slices.Clone(table) }
 
 var table = []Setting{
-	{"tclass", "", "IBVERBX_TCLASS", "traffic `class` of the packets, which is four times the DSCP", "0 to 255", "0",
-		number(0, 255, func(s *Settings, n int) { s.Path.TrafficClass = uint8(n) })},
-	{"sl", "S", "IBVERBX_SL", "service `level`", "0 to 15", "0",
-		number(0, 15, func(s *Settings, n int) { s.Path.SL = uint8(n) })},
-	{"pkey-index", "", "IBVERBX_PKEY_INDEX", "`row` of the port's P_Key table", "0 to 65535", "0",
-		number(0, math.MaxUint16, func(s *Settings, n int) { s.Path.PKeyIndex = uint16(n) })},
-	{"gid-index", "x", "IBVERBX_GID_INDEX", "`row` of the port's GID table, or one for each rail with commas", "0 to 255, or several with commas", "chosen by the provider",
-		gidIndex},
-	{"hop-limit", "", "IBVERBX_HOP_LIMIT", "`routers` that may pass a packet on (TTL)", "1 to 255", "64",
-		number(1, 255, func(s *Settings, n int) { s.Path.HopLimit = uint8(n) })},
-	{"ack-timeout", "u", "IBVERBX_ACK_TIMEOUT", "`code` of the ack timeout, 4.096 us times 2^code; 0 waits forever", "0 to 31", "14 (67 ms)",
-		number(0, 31, func(s *Settings, n int) { s.Path.AckTimeout = explicit(n) })},
-	{"retry", "", "IBVERBX_RETRY", "`times` that a request is retransmitted without an answer", "0 to 7", "6",
-		number(0, 7, func(s *Settings, n int) { s.Path.RetryCount = explicit(n) })},
-	{"rnr-retry", "", "IBVERBX_RNR_RETRY", "`times` that a request is retransmitted because the peer has no receive; 7 is no limit", "0 to 7", "7",
-		number(0, 7, func(s *Settings, n int) { s.Path.RNRRetry = explicit(n) })},
-	{"rnr-timer", "", "IBVERBX_RNR_TIMER", "`code` of how long the peer waits if this side has no receive: 1 is 0.01 ms, 12 is 0.64 ms, 31 is 491 ms, 0 is 655 ms", "0 to 31", "12",
-		number(0, 31, func(s *Settings, n int) { s.Path.MinRNRTimer = explicit(n) })},
-	{"uc-paths", "", "IBVERBX_UC_PATHS", "UC `QPs` of an RC QP made by package reliable, the same on both sides", "1 to 256", "16",
-		number(1, 256, func(s *Settings, n int) { s.Reliable.Paths = n })},
-	{"uc-window", "", "IBVERBX_UC_WINDOW", "`bytes` of a QP that may be in flight", "65536 to 1073741824", "4194304",
-		number(1<<16, 1<<30, func(s *Settings, n int) { s.Reliable.WindowBytes = n })},
-	{"uc-target-delay", "", "IBVERBX_UC_TARGET_DELAY", "round trip `time` that the bytes in flight aim at; 0 keeps them fixed", "0, or a time of 1us to 1s", "0",
-		duration(0, time.Microsecond, time.Second, func(s *Settings, d time.Duration) { s.Reliable.TargetDelay = int64(d) })},
-	{"uc-credits", "", "IBVERBX_UC_CREDITS", "`1` if receivers grant credits, the same on both sides", "0 or 1", "0",
-		number(0, 1, func(s *Settings, n int) { s.Reliable.Credits = n == 1 })},
-	{"uc-give-up", "", "IBVERBX_UC_GIVE_UP", "`time` without progress after which a QP fails", "a time of 50ms to 1h", "5s",
-		duration(50*time.Millisecond, 50*time.Millisecond, time.Hour, func(s *Settings, d time.Duration) { s.Reliable.GiveUp = int64(d) })},
+	{
+		"tclass", "", "IBVERBX_TCLASS", "traffic `class` of the packets, which is four times the DSCP", "0 to 255", "0",
+		number(0, 255, func(s *Settings, n int) { s.Path.TrafficClass = uint8(n) }),
+	},
+	{
+		"sl", "S", "IBVERBX_SL", "service `level`", "0 to 15", "0",
+		number(0, 15, func(s *Settings, n int) { s.Path.SL = uint8(n) }),
+	},
+	{
+		"pkey-index", "", "IBVERBX_PKEY_INDEX", "`row` of the port's P_Key table", "0 to 65535", "0",
+		number(0, math.MaxUint16, func(s *Settings, n int) { s.Path.PKeyIndex = uint16(n) }),
+	},
+	{
+		"gid-index", "x", "IBVERBX_GID_INDEX", "`row` of the port's GID table, or one for each rail with commas", "0 to 255, or several with commas", "chosen by the provider",
+		gidIndex,
+	},
+	{
+		"hop-limit", "", "IBVERBX_HOP_LIMIT", "`routers` that may pass a packet on (TTL)", "1 to 255", "64",
+		number(1, 255, func(s *Settings, n int) { s.Path.HopLimit = uint8(n) }),
+	},
+	{
+		"ack-timeout", "u", "IBVERBX_ACK_TIMEOUT", "`code` of the ack timeout, 4.096 us times 2^code; 0 waits forever", "0 to 31", "14 (67 ms)",
+		number(0, 31, func(s *Settings, n int) { s.Path.AckTimeout = explicit(n) }),
+	},
+	{
+		"retry", "", "IBVERBX_RETRY", "`times` that a request is retransmitted without an answer", "0 to 7", "6",
+		number(0, 7, func(s *Settings, n int) { s.Path.RetryCount = explicit(n) }),
+	},
+	{
+		"rnr-retry", "", "IBVERBX_RNR_RETRY", "`times` that a request is retransmitted because the peer has no receive; 7 is no limit", "0 to 7", "7",
+		number(0, 7, func(s *Settings, n int) { s.Path.RNRRetry = explicit(n) }),
+	},
+	{
+		"rnr-timer", "", "IBVERBX_RNR_TIMER", "`code` of how long the peer waits if this side has no receive: 1 is 0.01 ms, 12 is 0.64 ms, 31 is 491 ms, 0 is 655 ms", "0 to 31", "12",
+		number(0, 31, func(s *Settings, n int) { s.Path.MinRNRTimer = explicit(n) }),
+	},
+	{
+		"uc-paths", "", "IBVERBX_UC_PATHS", "UC `QPs` of an RC QP made by package reliable, the same on both sides", "1 to 256", "16",
+		number(1, 256, func(s *Settings, n int) { s.Reliable.Paths = n }),
+	},
+	{
+		"uc-window", "", "IBVERBX_UC_WINDOW", "`bytes` of a QP that may be in flight", "65536 to 1073741824", "4194304",
+		number(1<<16, 1<<30, func(s *Settings, n int) { s.Reliable.WindowBytes = n }),
+	},
+	{
+		"uc-target-delay", "", "IBVERBX_UC_TARGET_DELAY", "round trip `time` that the bytes in flight aim at; 0 keeps them fixed", "0, or a time of 1us to 1s", "0",
+		duration(0, time.Microsecond, time.Second, func(s *Settings, d time.Duration) { s.Reliable.TargetDelay = int64(d) }),
+	},
+	{
+		"uc-credits", "", "IBVERBX_UC_CREDITS", "`1` if receivers grant credits, the same on both sides", "0 or 1", "0",
+		number(0, 1, func(s *Settings, n int) { s.Reliable.Credits = n == 1 }),
+	},
+	{
+		"uc-give-up", "", "IBVERBX_UC_GIVE_UP", "`time` without progress after which a QP fails", "a time of 50ms to 1h", "5s",
+		duration(50*time.Millisecond, 50*time.Millisecond, time.Hour, func(s *Settings, d time.Duration) { s.Reliable.GiveUp = int64(d) }),
+	},
 }
 
 // explicit returns a value of a field of PathConfig whose zero means a default.
