@@ -9,7 +9,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted scenarios plots test-rxe nightly steady cover clean
+.PHONY: all build test race heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots test-rxe nightly steady cover clean
 
 all: vet test lint
 
@@ -76,6 +76,12 @@ mutate:
 # Builds the engine with one mistake after the other; the checkers of the simulator must report each.
 planted:
 	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -run TestPlantedInEngine -v ./sim
+
+# One hundred thousand worlds of the simulator, about 20 minutes on two cores. .ci/run runs a slice of
+# other seeds.
+SEEDS ?= 100000
+seeds:
+	$(GO) run ./cmd/ibverbx sim --seeds $(SEEDS)
 
 # The measured scenarios, as a table; fails if one of them misses its aim.
 scenarios:

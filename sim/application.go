@@ -54,7 +54,7 @@ func (h *host) turn() (progress bool) {
 			break
 		}
 	}
-	h.takeEvents()
+	progress = h.takeEvents() || progress // Requests may have been flushed meanwhile.
 	for _, e := range h.ends {
 		progress = e.topUp() || progress
 		progress = e.work() || progress

@@ -6,7 +6,8 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// TestEveryFaultHappens checks that every kind of fault happens in at least 1 % of the mixed worlds.
+// TestEveryFaultHappens checks that every kind of fault and of rails is in at least 1 % of the mixed
+// worlds.
 func TestEveryFaultHappens(t *testing.T) {
 	s, err := Named("mixed")
 	if err != nil {
@@ -27,6 +28,11 @@ func TestEveryFaultHappens(t *testing.T) {
 		}
 		if n, worlds := sum.Faults[k.String()], sum.Struck[k.String()]; n < worlds {
 			t.Errorf("fault %s happened %d times, and in %d worlds", k, n, worlds)
+		}
+	}
+	for _, kind := range []string{"bare", "wrapped", "mixed", "in-turn"} {
+		if n := sum.Rails[kind]; n < worlds/100 {
+			t.Errorf("rails of kind %s are in %d of %d worlds, want at least %d", kind, n, worlds, worlds/100)
 		}
 	}
 }

@@ -16,6 +16,10 @@ type drawer struct {
 	end *EndPlan
 	// messages is how many requests each end makes by default.
 	messages int
+	// rail is the rail whose transport is being drawn.
+	rail *RailPlan
+	// wrap says which rails of the world are wrapped.
+	wrap wrapping
 }
 
 // oneOf draws one of the values.
@@ -43,7 +47,7 @@ func (s *Scenario) draw(seed uint64) *Plan {
 	d.fill("", worldSettings, p.fields())
 	for i := range d.count("rails") {
 		var r RailPlan
-		d.fill(fmt.Sprintf("rail %d ", i), railSettings, r.fields())
+		d.fill(railPlace(i), railSettings, r.fields())
 		p.Rails = append(p.Rails, r)
 	}
 	p.Work.Ops = s.ops
@@ -67,8 +71,13 @@ func (s *Scenario) draw(seed uint64) *Plan {
 	for range d.count("faults") {
 		p.Faults = append(p.Faults, d.fault())
 	}
+	d.Rand = rand.New(rand.NewPCG(seed, 3))
+	d.transports()
 	return p
 }
+
+// railPlace is the place of the settings of a rail.
+func railPlace(rail int) string { return fmt.Sprintf("rail %d ", rail) }
 
 // fill gives fields the values that the scenario fixes, at a place or everywhere, and draws the rest.
 func (d *drawer) fill(place string, list []setting, fields []any) {
@@ -78,14 +87,19 @@ func (d *drawer) fill(place string, list []setting, fields []any) {
 }
 
 func (d *drawer) pick(place string, set *setting) int64 {
-	p, ok := d.s.pins[place+set.name]
-	if !ok {
-		p, ok = d.s.pins[set.name]
-	}
+	p, ok := d.pinned(place, set.name)
 	if !ok {
 		return set.draw(d)
 	}
 	return d.within(p)
+}
+
+// pinned returns the value that the scenario fixes, at a place or everywhere.
+func (d *drawer) pinned(place, name string) (p pinned, ok bool) {
+	if p, ok = d.s.pins[place+name]; !ok {
+		p, ok = d.s.pins[name]
+	}
+	return p, ok
 }
 
 // count returns one of listSettings.

@@ -46,6 +46,7 @@ func (p *Plan) String() string {
 	fmt.Fprintf(&b, "sizes %d..%d\nops%s", p.Work.Sizes[0], p.Work.Sizes[1], p.Work.Ops.words())
 	for i := range p.Rails {
 		line(fmt.Sprintf("\nrail %d", i), " ", "", railSettings, p.Rails[i].fields())
+		line("", " ", "", transportSettings, p.Rails[i].TransportPlan.fields())
 	}
 	for i := range p.Connects {
 		c := &p.Connects[i]

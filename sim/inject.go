@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"ibverbx"
@@ -68,6 +69,9 @@ func (w *world) strike(f *Fault) {
 		nic.Fail()
 		w.agenda.add(over, nic.Recover)
 	case FaultCQ:
+		if from.transports[rail] != nil {
+			return // Its CQ is not the NIC's.
+		}
 		from.cqFailed = true
 		if cq, err := from.cq.CQ(rail); err == nil {
 			_ = nic.FailCQ(cq) // The CQ is open.
@@ -137,7 +141,7 @@ func (w *world) placed(t *softnic.Touch) {
 func (e *end) laneOf(t *softnic.Touch) int {
 	for _, side := range []*end{e, e.peer} {
 		for _, l := range side.qp.Stats().Lanes {
-			if l.QPN == t.QPN && side.host.nics[l.Rail] == t.NIC {
+			if side.host.nics[l.Rail] == t.NIC && slices.Contains(side.host.carriers(l.Rail, l.QPN), t.QPN) {
 				return l.Lane
 			}
 		}
@@ -148,15 +152,17 @@ func (e *end) laneOf(t *softnic.Touch) int {
 // hitLane applies a fault to a lane.
 func (e *end) hitLane(f *Fault, l *ibverbx.LaneStats) {
 	nic := e.host.nics[l.Rail]
+	carriers := e.host.carriers(l.Rail, l.QPN)
+	qpn := carriers[f.Lane%len(carriers)]
 	var err error
 	switch f.Kind {
 	case FaultRefuse:
 		e.refused = true
-		err = nic.RefuseSend(l.QPN, f.After, nil)
+		err = nic.RefuseSend(qpn, f.After, nil)
 	case FaultBroken:
-		err = nic.RefuseSend(l.QPN, f.After, errBroken)
+		err = nic.RefuseSend(qpn, f.After, errBroken)
 	default:
-		err = nic.FailQP(l.QPN)
+		err = nic.FailQP(qpn)
 	}
 	if err != nil {
 		e.fail("world", "lane %d: %v", l.Lane, err)

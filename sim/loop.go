@@ -39,10 +39,15 @@ func (w *world) run() {
 		}
 		progress := false
 		for _, h := range w.hosts {
-			if h.awake() && h.turn() {
+			h.step()
+			if !h.awake() {
+				continue
+			}
+			if h.turn() {
 				progress = true
 				h.wake()
 			}
+			h.touch()
 		}
 		if w.failed() {
 			return
@@ -78,6 +83,11 @@ func (w *world) jump() bool {
 	}
 	for _, h := range w.hosts {
 		next = min(next, max(h.look, h.paused))
+		for _, t := range h.transports {
+			if t != nil {
+				next = min(next, t.next(w.now))
+			}
+		}
 	}
 	if at := w.now + int64(w.tick); w.plan.Failover && next > at {
 		next = at
@@ -161,6 +171,7 @@ func (w *world) advance() bool {
 		w.phase = phaseDone
 	case phaseDone:
 	}
+	w.wake() // Posts may have completed at once.
 	return true
 }
 

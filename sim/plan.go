@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"ibverbx"
@@ -44,6 +45,17 @@ type RailPlan struct {
 	PathRate   float64            // bytes per second of a path, 0 for no limit
 	PathQueue  int                // bytes that may wait for a path
 	Skew       time.Duration      // largest delay that a path adds
+	TransportPlan
+}
+
+// TransportPlan says how packets wait on a rail, and how its QPs are made.
+type TransportPlan struct {
+	InTurn  bool // packets enter the queues of the fabric in turn with those of other senders
+	Wrapped bool // package reliable makes the RC QPs; the fields below count only then
+	UCPaths int  // reliable.Config.Paths
+	Flows   int  // reliable.Config.Flows
+	Credits bool // reliable.Config.Credits
+	Chunk   int  // reliable.Config.ChunkBytes
 }
 
 // ConnectPlan describes a connection of two VirtualQPs.
@@ -111,6 +123,24 @@ const (
 )
 
 var expectNames = [...]string{"contract", "success", "failure"}
+
+// railKinds names the kinds of rails of a world: bare, wrapped, or mixed if it has both, and in-turn if
+// packets wait in turn on one of them.
+func (p *Plan) railKinds() []string {
+	bare := slices.ContainsFunc(p.Rails, func(r RailPlan) bool { return !r.Wrapped })
+	wrapped := slices.ContainsFunc(p.Rails, func(r RailPlan) bool { return r.Wrapped })
+	kinds := []string{"bare"}
+	switch {
+	case bare && wrapped:
+		kinds[0] = "mixed"
+	case wrapped:
+		kinds[0] = "wrapped"
+	}
+	if slices.ContainsFunc(p.Rails, func(r RailPlan) bool { return r.InTurn }) {
+		kinds = append(kinds, "in-turn")
+	}
+	return kinds
+}
 
 // direct reports whether a connection passes requests through to its only lane, without failover.
 func (c *ConnectPlan) direct() bool { return c.Lanes == 1 && !c.TrackSingleLane }

@@ -37,6 +37,7 @@ type Summary struct {
 	Worlds   int            // worlds that were run; a sweep has several for each seed
 	Faults   map[string]int // number of faults by kind
 	Struck   map[string]int // number of worlds with at least one fault of a kind
+	Rails    map[string]int // number of worlds by kind of rails: bare, wrapped or mixed, and in-turn
 	Goodput  float64        // lowest goodput of a world in bytes per second, 0 if none was measured
 	Share    float64        // lowest ratio of goodput to capacity of a world, 0 if none was measured
 	Failed   int            // worlds that broke a promise
@@ -46,6 +47,9 @@ type Summary struct {
 // add counts a world.
 func (s *Summary) add(r *Report) {
 	s.Worlds++
+	for _, kind := range r.Plan.railKinds() {
+		s.Rails[kind]++
+	}
 	s.Totals.add(&r.Totals)
 	for k, n := range r.Faults {
 		if n > 0 {
@@ -80,7 +84,7 @@ const progressEvery = 16
 // worlds could not be run.
 func (r *Runner) Run(ctx context.Context) (Summary, error) {
 	seeds := max(r.Seeds, 1)
-	sum := Summary{Scenario: r.Scenario.Name, First: r.First, Of: seeds, Faults: make(map[string]int), Struck: make(map[string]int)}
+	sum := Summary{Scenario: r.Scenario.Name, First: r.First, Of: seeds, Faults: make(map[string]int), Struck: make(map[string]int), Rails: make(map[string]int)}
 	workers := cmp.Or(r.Workers, runtime.GOMAXPROCS(0))
 	var (
 		next atomic.Uint64

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -116,7 +117,7 @@ func (s *Scenario) scoped(words []string) error {
 	if len(words) < 4 {
 		return fmt.Errorf("%s takes its number and settings: pairs of a name and a value", words[0])
 	}
-	list := map[string][]setting{"rail": railSettings, "connection": connectSettings, "end": endSettings}[words[0]]
+	list := map[string][]setting{"rail": slices.Concat(railSettings, transportSettings), "connection": connectSettings, "end": endSettings}[words[0]]
 	if words[0] == "end" {
 		if _, err := parseEnd(words[1]); err != nil {
 			return err

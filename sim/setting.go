@@ -33,12 +33,14 @@ var (
 		{"room", unitCount, 3, 64, func(*drawer) int64 { return 3 }},
 		{"scatter", unitPercent, 0, 10000, oneOf(0, 1000, 5000)},
 	}
-	// listSettings are the lengths of the lists of a plan, and sizes, which is always a range.
+	// listSettings are the lengths of the lists of a plan, sizes, which is always a range, and wrap, the
+	// share of worlds with wrapped rails.
 	listSettings = []setting{
 		{"rails", unitCount, 1, 4, oneOf(1, 2, 2, 2, 3)},
 		{"connections", unitCount, 1, 8, func(d *drawer) int64 { return int64(d.p.Hosts - 1) }},
 		{"faults", unitCount, 0, 64, none},
 		{"sizes", unitBytes, 0, maxMessage, nil},
+		{"wrap", unitPercent, 0, 10000, none},
 	}
 	railSettings = []setting{
 		{"mtu", unitMTU, 1, 5, oneOf(1, 3, 5, 5)},
@@ -57,6 +59,16 @@ var (
 		{"path-rate", unitRate, 0, 1 << 50, oneOf(0, 0, 0, 1e9, 10e9)},
 		{"path-queue", unitBytes, 0, 1 << 30, oneOf(16<<10, 64<<10, 256<<10)},
 		{"skew", unitTime, 0, 1e5, upTo(10_000)},
+	}
+	// transportSettings are settings of a rail, too. They are drawn after everything else, from random
+	// numbers of their own, so that a seed keeps the rest of its world.
+	transportSettings = []setting{
+		{"in-turn", unitSwitch, 0, 1, oneOf(0, 0, 1)},
+		{"wrapped", unitSwitch, 0, 1, (*drawer).wrapped},
+		{"uc-paths", unitCount, 1, 256, (*drawer).ucPaths},
+		{"flows", unitCount, 1, 64, (*drawer).flows},
+		{"credits", unitSwitch, 0, 1, oneOf(0, 0, 1)},
+		{"chunk", unitBytes, 256, 256 << 10, (*drawer).chunk},
 	}
 	connectSettings = []setting{
 		// By default every host is connected to the last one.
@@ -91,7 +103,7 @@ var (
 		{"for", unitTime, 0, 1e15, nil},
 	}
 	// scopes are the lists that are searched for a setting without a place.
-	scopes = [][]setting{worldSettings, workSettings, listSettings, railSettings, connectSettings, endSettings}
+	scopes = [][]setting{worldSettings, workSettings, listSettings, railSettings, transportSettings, connectSettings, endSettings}
 )
 
 func (p *Plan) fields() []any {
@@ -108,6 +120,10 @@ func (r *RailPlan) fields() []any {
 		&r.MTU, &r.Window, &r.Queue, &i.Loss, &i.Duplicate, &i.Reorder, &i.Corrupt, &i.Delay, &i.Jitter, &i.Rate,
 		&r.PortRate, &r.PortQueue, &r.Paths, &r.PathRate, &r.PathQueue, &r.Skew,
 	}
+}
+
+func (t *TransportPlan) fields() []any {
+	return []any{&t.InTurn, &t.Wrapped, &t.UCPaths, &t.Flows, &t.Credits, &t.Chunk}
 }
 
 func (c *ConnectPlan) fields() []any {

@@ -109,8 +109,8 @@ func (e *end) received(wc *ibverbx.WC) {
 	}
 }
 
-// takeEvents handles the events of the engine.
-func (h *host) takeEvents() {
+// takeEvents handles the events of the engine. It reports whether there were any.
+func (h *host) takeEvents() (any bool) {
 	for {
 		n := h.cq.Events(h.events)
 		for i := range h.events[:n] {
@@ -118,7 +118,7 @@ func (h *host) takeEvents() {
 			e := h.byQP[ev.QP]
 			if e == nil || e.crashed {
 				h.w.fail("first error", "", "host %d: event %s of an unknown or crashed VirtualQP", h.index, ev.Kind)
-				return
+				return true
 			}
 			h.w.trace.event(e, ev)
 			if ev.Kind == ibverbx.EventFailed {
@@ -128,8 +128,10 @@ func (h *host) takeEvents() {
 		if n == 0 {
 			break
 		}
+		any = true
 	}
 	for _, e := range h.ends {
 		e.checkErr()
 	}
+	return any
 }

@@ -56,7 +56,7 @@ func (w *world) build(p *Plan, o *Options) error {
 	clock := func() int64 { return w.now }
 	for i, rp := range p.Rails {
 		link, err := softnic.NewFaultLink(&softnic.FaultConfig{
-			Seed: p.Seed*31 + uint64(i), Impairment: rp.Impairment, Window: rp.Window, Queue: rp.Queue, Now: clock,
+			Seed: p.Seed*31 + uint64(i), Impairment: rp.Impairment, Window: rp.Window, Queue: rp.Queue, InTurn: rp.InTurn, Now: clock,
 		})
 		if err != nil {
 			return err
@@ -85,18 +85,20 @@ func (w *world) build(p *Plan, o *Options) error {
 // host is a machine: a NIC on every rail, one completion queue, memory, and the ends of
 // connections.
 type host struct {
-	w       *world
-	index   int
-	nics    []*softnic.NIC // by rail
-	rails   *ibverbx.Rails
-	cq      *ibverbx.VirtualCQ
-	memory  *verbs.Memory
-	region  *ibverbx.Region
-	remote  *ibverbx.RemoteRegion
-	owners  []*span   // owner of each granule of memory, nil if it is free
-	laidOut int       // granules that zones have taken
-	shared  *span     // counter that all peers add to
-	sum     [2]uint64 // what peers have added to it for sure, and what they may have added
+	w     *world
+	index int
+	nics  []*softnic.NIC // by rail
+	// transports are the contexts of wrapped rails, by rail, nil for the others.
+	transports []*transport
+	rails      *ibverbx.Rails
+	cq         *ibverbx.VirtualCQ
+	memory     *verbs.Memory
+	region     *ibverbx.Region
+	remote     *ibverbx.RemoteRegion
+	owners     []*span   // owner of each granule of memory, nil if it is free
+	laidOut    int       // granules that zones have taken
+	shared     *span     // counter that all peers add to
+	sum        [2]uint64 // what peers have added to it for sure, and what they may have added
 
 	ends     []*end
 	byQP     map[*ibverbx.VirtualQP]*end // also ends that crashed
@@ -129,6 +131,14 @@ func (w *world) newHost(index int) (*host, error) {
 		if ctx, err = nic.Open(); err != nil {
 			return h, err
 		}
+		var t *transport
+		if w.plan.Rails[r].Wrapped {
+			if t, err = w.wrap(ctx, nic, r, index); err != nil {
+				return h, err
+			}
+			ctx = t
+		}
+		h.transports = append(h.transports, t)
 		if w.opts.wrap != nil {
 			ctx = w.opts.wrap(ctx)
 		}
@@ -216,6 +226,11 @@ func (w *world) close() error {
 		}
 		if h.rails != nil {
 			errs = append(errs, h.rails.Close())
+		}
+		for _, t := range h.transports {
+			if t != nil {
+				errs = append(errs, t.Close())
+			}
 		}
 		for _, nic := range h.nics {
 			errs = append(errs, nic.Close())

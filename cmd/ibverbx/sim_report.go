@@ -23,6 +23,7 @@ type simReport struct {
 	Messages    int            `json:"messages"`
 	Faults      map[string]int `json:"faults"`
 	FaultWorlds map[string]int `json:"fault_worlds"`
+	RailWorlds  map[string]int `json:"rail_worlds"`
 	Failures    []simFailure   `json:"failures"`
 	Metrics     simMetrics     `json:"metrics"`
 	Interrupted bool           `json:"interrupted,omitempty"`
@@ -69,7 +70,7 @@ func reportSim(ctx context.Context, s streams, f *simFlags, sum sim.Summary, too
 	if f.json {
 		err = printJSON(s.out, simReport{
 			Scenario: sum.Scenario, Seed: sum.First, Seeds: sum.Seeds, Worlds: sum.Worlds, Messages: sum.Messages,
-			Faults: sum.Faults, FaultWorlds: sum.Struck, Failures: failures, Interrupted: interrupted,
+			Faults: sum.Faults, FaultWorlds: sum.Struck, RailWorlds: sum.Rails, Failures: failures, Interrupted: interrupted,
 			Metrics: simMetrics{
 				Bytes: sum.Bytes, VirtualSeconds: sum.Virtual.Seconds(), Packets: sum.Packets, Retransmits: sum.Resent,
 				Timeouts: sum.Timeouts, RNRNAKs: sum.RNRs, LaneDeaths: sum.Deaths, Replayed: sum.Replayed, FailedQPs: sum.FailedQPs,
@@ -122,12 +123,9 @@ func printSim(w io.Writer, sum sim.Summary, failures []simFailure, took time.Dur
 	if sum.Share > 0 {
 		p.printf("goodput %.1f Gb/s, %.1f%% of what the rails can carry\n", sum.Goodput*8e-9, sum.Share*100)
 	}
-	var faults []string
-	for _, name := range slices.Sorted(maps.Keys(sum.Faults)) {
-		faults = append(faults, fmt.Sprintf("%s %d", name, sum.Faults[name]))
-	}
-	if len(faults) > 0 {
-		p.printf("faults: %s\n", strings.Join(faults, ", "))
+	p.printf("worlds by rails: %s\n", counts(sum.Rails))
+	if len(sum.Faults) > 0 {
+		p.printf("faults: %s\n", counts(sum.Faults))
 	}
 	if len(failures) == 0 {
 		p.println("every promise was kept")
@@ -145,6 +143,15 @@ func printSim(w io.Writer, sum sim.Summary, failures []simFailure, took time.Dur
 		}
 	}
 	return p.err
+}
+
+// counts lists names and numbers, sorted by name.
+func counts(of map[string]int) string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		list = append(list, fmt.Sprintf("%s %d", name, of[name]))
+	}
+	return strings.Join(list, ", ")
 }
 
 func bytesText(n int) string {

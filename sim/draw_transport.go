@@ -1,0 +1,78 @@
+package sim
+
+import "slices"
+
+// wrapping says which rails of a world package reliable wraps.
+type wrapping uint8
+
+const (
+	wrapNone wrapping = iota
+	wrapAll
+	wrapSome // each rail may be
+)
+
+// transports draws how packets wait on each rail, and how its QPs are made.
+func (d *drawer) transports() {
+	p := d.p
+	if int64(d.IntN(10000)) < d.pick("", settingNamed(listSettings, "wrap")) && p.Shared == 0 { // A wrapped QP cannot use an SRQ.
+		d.wrap = wrapAll
+		if len(p.Rails) > 1 && d.IntN(2) == 0 {
+			d.wrap = wrapSome
+		}
+	}
+	for i := range p.Rails {
+		d.rail = &p.Rails[i]
+		place := railPlace(i)
+		d.fill(place, transportSettings, d.rail.TransportPlan.fields())
+		if d.rail.Wrapped {
+			d.keepOrder(place)
+		}
+	}
+	for i := len(d.s.faults); i < len(p.Faults); i++ {
+		f := &p.Faults[i]
+		if f.Kind == FaultCQ && p.Rails[f.Rail%len(p.Rails)].Wrapped {
+			f.Kind = FaultReset // No fault can end the CQ of a wrapped rail.
+		}
+	}
+}
+
+// keepOrder makes a rail keep the order of packets and repeat none, unless the scenario wants it to.
+// Package reliable needs that of a path.
+func (d *drawer) keepOrder(place string) {
+	i := &d.rail.Impairment
+	for name, share := range map[string]*float64{"duplicate": &i.Duplicate, "reorder": &i.Reorder} {
+		if _, pinned := d.pinned(place, name); !pinned {
+			*share = 0
+		}
+	}
+}
+
+func (d *drawer) wrapped() int64 {
+	if d.wrap == wrapAll || (d.wrap == wrapSome && d.IntN(2) == 0) {
+		return 1
+	}
+	return 0
+}
+
+// ucPaths draws a number of paths. Few lanes may have many.
+func (d *drawer) ucPaths() int64 {
+	lanes := int64(0)
+	for i := range d.p.Connects {
+		lanes += int64(d.p.Connects[i].Lanes) + 2
+	}
+	return min(oneOf(1, 2, 4, 4, 8, 16, 64)(d), max(192/lanes, 1))
+}
+
+// flows draws how many lanes share a connection of package reliable. Only lanes to one peer may, that
+// both ends make in the same order.
+func (d *drawer) flows() int64 {
+	n := oneOf(1, 1, 2, 4)(d)
+	reconnects := func(f Fault) bool { return f.Kind == FaultCrash || f.Kind == FaultRestart }
+	if len(d.p.Connects) > 1 || slices.ContainsFunc(d.p.Faults, reconnects) {
+		return 1
+	}
+	return n
+}
+
+// chunk draws a length of up to 16 packets.
+func (d *drawer) chunk() int64 { return int64(d.rail.MTU.Bytes()) * oneOf(1, 4, 16)(d) }
