@@ -127,3 +127,29 @@ func TestInTurn(t *testing.T) {
 		t.Errorf("not in turn, who sent second ended at %d, before the first at %d", second, first)
 	}
 }
+
+// TestInTurnLateClock looks at the link only every few microseconds. The queues of the fabric are
+// faster than the sender's wire, so packets never wait there, however late the link delivers them.
+func TestInTurnLateClock(t *testing.T) {
+	const size = 64 << 10
+	w := newWorld(t, softnic.FaultConfig{InTurn: true, Impairment: softnic.Impairment{Delay: 9 * time.Microsecond, Rate: 4e9}})
+	r := newRig(t, w.link)
+	must(t, w.link.SetPaths(r.a, r.b, softnic.Path{Rate: 1e10, Queue: 8 << 10, Delay: 2700 * time.Nanosecond}))
+	must(t, w.link.Bottleneck(r.b, 1e10, 8<<10))
+	_, src := memory(t, r.pa, size)
+	_, dst := memory(t, r.pb, size)
+	cq := newCQ(t, r.ca, 16)
+	qa, _ := r.pair(verbs.RC, cq, newCQ(t, r.cb, 16), 4)
+	if _, err := qa.PostSend([]verbs.SendWR{writeWR(src, dst, size)}); err != nil {
+		t.Fatal(err)
+	}
+	for next, pending := w.link.Step(); pending; next, pending = w.link.Step() {
+		w.now = max(w.now+int64(4*time.Microsecond), next)
+	}
+	if wcs := poll(t, cq); len(wcs) != 1 || wcs[0].Err() != nil {
+		t.Errorf("completions = %+v, want one success", wcs)
+	}
+	if s, longest := w.link.Stats(r.a, r.b), w.link.LongestQueue(r.b); s.Overflow != 0 || longest > 4096+softnic.PacketOverhead {
+		t.Errorf("%d packets lost of %d, longest queue %d bytes, want none lost and one packet", s.Overflow, s.Sent, longest)
+	}
+}

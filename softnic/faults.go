@@ -267,7 +267,7 @@ func (l *faults) deliver(now int64, budget int) int {
 	for n < budget && l.flights.Len() > 0 && l.flights.Next() <= now {
 		f := l.flights.Pop()
 		n++
-		if !l.forward(f, now) {
+		if !l.forward(f, min(now+1, l.flights.Next())) {
 			continue
 		}
 		l.departed(f.from)
@@ -276,12 +276,14 @@ func (l *faults) deliver(now int64, budget int) int {
 	return n
 }
 
-// forward takes a packet that is due through the queues of the fabric that it reaches until
-// now: first that of its path, then that of the destination's port. It reports whether the
-// packet has arrived. If not, the packet is under way again, or lost.
-func (l *faults) forward(f *flight, now int64) bool {
+// forward takes a packet that is due through the queues of the fabric that it reaches before
+// a time: first that of its path, then that of the destination's port. It reports whether the
+// packet has arrived. If not, the packet is under way again, or lost. A packet that is under way
+// reaches its next queue first if it is due at that time.
+func (l *faults) forward(f *flight, before int64) bool {
 	for f.hops < 2 {
 		f.hops++
+		reached := f.at
 		var fits bool
 		if f.hops == 1 {
 			fits = f.route == nil || f.route.pass(f)
@@ -294,7 +296,7 @@ func (l *faults) forward(f *flight, now int64) bool {
 			l.recycle(f)
 			return false
 		}
-		if f.at > now {
+		if f.at > reached && f.at >= before {
 			l.push(f)
 			return false
 		}

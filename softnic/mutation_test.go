@@ -46,6 +46,7 @@ var mutations = []struct {
 	{"a QP that is held back does not ask for an acknowledgement", "requester.go", " || (n.budget.limit > 0 && q.holder(q.inFlight()+1) != nil)", ""},
 	{"going back forgets how far a READ was", "completer.go", "q.sqOff = uint32(psn.Sub(w.first)) * q.seg", "q.sqOff = 0"},
 	{"a late packet of a broken UC message is placed", "unreliable.go", "} else if p.PSN != q.epsn || ", "} else if "},
+	{"a late packet passes a port before earlier ones", "faults.go", "min(now+1, l.flights.Next())", "now+1"},
 	{"the Q_Key is not checked", "unreliable.go", "if p.QKey != q.attr.QKey {", "if false {"},
 	{"the GRH does not count", "unreliable.go", "verbs.GRHLen+p.length, p.SrcQPN", "p.length, p.SrcQPN"},
 	{"the limit event of an SRQ does not disarm", "srq.go", "		s.limit = 0\n		s.pd", "		s.pd"},
