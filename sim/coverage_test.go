@@ -36,3 +36,19 @@ func TestEveryFaultHappens(t *testing.T) {
 		}
 	}
 }
+
+// TestChunksFitQueues: no drawn chunk is longer than half a queue of its rail. A longer one could be
+// lost every time, and then no lane of that rail could work.
+func TestChunksFitQueues(t *testing.T) {
+	s, err := Named("wrapped")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seed := range uint64(500) {
+		for i, r := range s.draw(seed).Rails {
+			if queue := min(r.PortQueue, r.PathQueue); r.Wrapped && r.Chunk > queue/2 {
+				t.Errorf("seed %d: rail %d has chunks of %d bytes and a queue of %d", seed, i, r.Chunk, queue)
+			}
+		}
+	}
+}

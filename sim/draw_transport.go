@@ -74,5 +74,10 @@ func (d *drawer) flows() int64 {
 	return n
 }
 
-// chunk draws a length of up to 16 packets.
-func (d *drawer) chunk() int64 { return int64(d.rail.MTU.Bytes()) * oneOf(1, 4, 16)(d) }
+// chunk draws a length of up to 16 packets, and at most half a queue of the fabric. A chunk is one UC
+// message, sent at once: one that no queue has room for would be lost every time.
+func (d *drawer) chunk() int64 {
+	mtu := int64(d.rail.MTU.Bytes())
+	room := int64(min(d.rail.PortQueue, d.rail.PathQueue)) / 2
+	return min(mtu*oneOf(1, 4, 16)(d), max(room, mtu))
+}
