@@ -99,9 +99,9 @@ func TestResetIsTheBarrier(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			clean(t, s, 1, 5)
+			clean(t, s, 1, 10)
 			pool := NewPool() // It is not closed, because QPs stay open.
-			for seed := range uint64(5) {
+			for seed := range uint64(10) {
 				plans, err := s.Plans(seed + 1)
 				if err != nil {
 					t.Fatal(err)
@@ -112,7 +112,7 @@ func TestResetIsTheBarrier(t *testing.T) {
 					return
 				}
 			}
-			t.Fatal("5 seeds without a late touch, want one")
+			t.Fatal("10 seeds without a late touch, want one")
 		})
 	}
 }
