@@ -133,7 +133,7 @@ func (ctx *pathContext) QueryDevice() (verbs.DeviceAttr, error) {
 	a, err := ctx.inner.QueryDevice()
 	a.Provider = "reliable over " + a.Provider
 	a.MaxQP = min(a.MaxQP/(ctx.cfg.Paths+ctx.cfg.Flows+1), ctx.maxConnections()) * ctx.cfg.Flows
-	a.MaxInline = min(a.MaxInline, maxInline)
+	a.MaxInline = maxInline // of the wrapper's own memory
 	a.MaxMsgSize = ctx.maxMsg()
 	a.Capabilities &^= verbs.CapSRQ | verbs.CapSRQOnUC | verbs.CapSQD | verbs.CapDMABuf | verbs.CapTimestamp
 	a.Capabilities |= verbs.CapFlushOnPost
