@@ -64,7 +64,8 @@ type Config struct {
 	// RecvDepth is how many notification receives, and how many data receives, can be outstanding.
 	// Zero means 256.
 	RecvDepth int
-	// LaneDepth is how many physical requests a lane can have outstanding. Zero means 128.
+	// LaneDepth is how many physical requests a lane can have outstanding. Zero means 128. This default
+	// and those of RecvDepth and NotifyDepth are lower if a device has smaller queues.
 	LaneDepth int
 	// NotifyDepth is how many receives the engine keeps posted on a lane for messages of the scheme.
 	// Zero means 64.
@@ -72,7 +73,8 @@ type Config struct {
 	// FragmentSize is how many bytes a fragment carries. Zero means that the length of the request
 	// decides, so that a large request uses all lanes and a small one is not cut.
 	FragmentSize uint32
-	// MaxInline is how many bytes an inline request may carry. Zero means 64.
+	// MaxInline is how many bytes an inline request may carry. Zero means 64, or less if a device takes
+	// less. verbs.ExplicitZero means none: then the engine sends nothing inline either.
 	MaxInline int
 	// SignalInterval is how many physical requests of a lane share one completion at most. Zero
 	// means 16. SENDs, atomics and notifications of Spray share none.
@@ -110,24 +112,27 @@ type Config struct {
 const (
 	maxDepth     = 1 << 16
 	maxInline    = 256
+	wantInline   = 64 // what Config.MaxInline is by default, if the devices have it
 	maxFragment  = 1 << 30
 	maxMessage   = 1 << 31  // longest message of a QP (IBTA: 2^31 bytes)
 	minFragment  = 16 << 10 // smallest fragment that is worth its doorbell
 	wantFragment = 1 << 20  // a larger fragment gains nothing
 )
 
-func (c Config) withDefaults(rails int) Config {
+// withDefaults fills in the defaults. inline is what every rail takes.
+func (c Config) withDefaults(r *Rails, inline int) Config {
 	def := func(p *int, v int) {
 		if *p == 0 {
 			*p = v
 		}
 	}
-	def(&c.Lanes, 4*rails)
+	queue := r.least(func(a *verbs.DeviceAttr) int { return a.MaxQPWR })
+	def(&c.Lanes, 4*r.Len())
 	def(&c.SendDepth, 256)
-	def(&c.RecvDepth, 256)
-	def(&c.LaneDepth, 128)
-	def(&c.NotifyDepth, 64)
-	def(&c.MaxInline, 64)
+	def(&c.RecvDepth, min(256, queue))
+	def(&c.LaneDepth, min(128, queue))
+	def(&c.NotifyDepth, min(64, queue))
+	def(&c.MaxInline, min(wantInline, inline))
 	def(&c.SignalInterval, 16)
 	if c.Deadline == 0 && c.Control != nil {
 		c.Deadline = time.Minute
@@ -150,7 +155,7 @@ func (c *Config) validate() error {
 		{"RecvDepth", c.RecvDepth, 1, maxDepth},
 		{"LaneDepth", c.LaneDepth, 1, maxDepth},
 		{"NotifyDepth", c.NotifyDepth, 1, maxDepth},
-		{"MaxInline", c.MaxInline, 0, maxInline},
+		{"MaxInline", c.MaxInline, verbs.ExplicitZero, maxInline},
 		{"SignalInterval", c.SignalInterval, 1, maxDepth},
 		{"FragmentSize", int(c.FragmentSize), 0, maxFragment},
 	} {

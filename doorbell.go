@@ -149,7 +149,9 @@ func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming 
 		if k := kind(head >> 16); k != kindPlain {
 			if k == kindRecord {
 				wr.Opcode, wr.NumSGE = verbs.OpSend, 1
-				inlineRecord(wr, r)
+				wr.Flags |= s.records.flags
+				g := &wr.SGE[0]
+				g.Addr, g.Length, g.LKey = s.records.addr+uint64(uint16(head))*recordSize, recordSize, s.records.lkeys[rail]
 				continue
 			}
 			s.renderOther(l, r, e, wr)

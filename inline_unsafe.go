@@ -16,10 +16,3 @@ func inlineBytes(wr *verbs.SendWR, b []byte) {
 		wr.NumSGE = 1
 	}
 }
-
-// inlineRecord is inlineBytes for the record of a request, which all lanes share.
-func inlineRecord(wr *verbs.SendWR, s *sendSlot) {
-	wr.Flags |= verbs.SendInline
-	g := &wr.SGE[0]
-	g.Addr, g.Length, g.LKey = uint64(uintptr(unsafe.Pointer(&s.record))), recordSize, 0
-}

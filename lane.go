@@ -126,12 +126,9 @@ func newLane(u *setup, lc laneConfig) (*lane, error) {
 
 // createQP makes the physical QP of a lane.
 func (u *setup) createQP(lc laneConfig) (verbs.QP, error) {
-	r := &u.rails.rails[lc.rail]
-	return r.pd.CreateQP(verbs.QPConfig{
-		Type: verbs.RC, SendCQ: u.cq.cqs[lc.rail], RecvCQ: u.cq.cqs[lc.rail], SRQ: lc.srq,
-		MaxSendWR: u.cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxSendSGE: MaxSGE, MaxRecvSGE: MaxSGE,
-		MaxInline: max(u.cfg.MaxInline, recordSize),
-		Port:      r.cfg.Port, GID: r.cfg.GID, Path: r.cfg.Path,
+	cq := u.cq.cqs[lc.rail]
+	return u.rails.rails[lc.rail].createQP(verbs.QPConfig{
+		SendCQ: cq, RecvCQ: cq, SRQ: lc.srq, MaxSendWR: u.cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxInline: u.cfg.MaxInline,
 	})
 }
 

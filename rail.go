@@ -168,6 +168,36 @@ func (r *Rails) policy() Policy {
 	return RoundRobin
 }
 
+// least returns the smallest of a limit of the devices.
+func (r *Rails) least(limit func(*verbs.DeviceAttr) int) int {
+	n := limit(&r.rails[0].attr)
+	for i := range r.rails[1:] {
+		n = min(n, limit(&r.rails[1+i].attr))
+	}
+	return n
+}
+
+// createQP makes an RC QP on a rail, with as many SGEs as the device allows.
+func (r *rail) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	cfg.Type, cfg.Port, cfg.GID, cfg.Path = verbs.RC, r.cfg.Port, r.cfg.GID, r.cfg.Path
+	cfg.MaxSendSGE, cfg.MaxRecvSGE = r.attr.MaxSGE, r.attr.MaxSGE
+	return r.pd.CreateQP(cfg)
+}
+
+// inline returns how many inline bytes a QP takes. If the device does not report it, QPs that ask for
+// wantInline bytes, and then for less, show it.
+func (r *rail) inline(cq verbs.CQ) (int, error) {
+	if n := r.attr.MaxInline; n > 0 {
+		return n, nil
+	}
+	for n := wantInline; n >= recordSize; n /= 2 {
+		if qp, err := r.createQP(verbs.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, MaxInline: n}); err == nil {
+			return n, qp.Close()
+		}
+	}
+	return 0, nil
+}
+
 // Len is the number of rails.
 func (r *Rails) Len() int { return len(r.rails) }
 

@@ -16,8 +16,9 @@ type sender struct {
 
 	sends sendRing // the outstanding requests
 	// inline has Config.MaxInline bytes for every slot of the ring.
-	inline []byte
-	wire   [8]verbs.Opcode // the opcode of a request's fragments, by the opcode of the request
+	inline  []byte
+	records records         // those of Tally
+	wire    [8]verbs.Opcode // the opcode of a request's fragments, by the opcode of the request
 	// picker chooses the lanes of fragments.
 	picker picker
 
@@ -300,13 +301,13 @@ type sendSlot struct {
 	owes bool
 	keys [MaxRails]keyPair // the memory keys by rail
 
-	record     [recordSize]byte // what Tally's lanes send to the receiver
 	imm        uint32
 	vendor     uint32 // the vendor error of a request that failed
 	deadline   int64  // when the request must have ended; with Config.Control only
 	compareAdd uint64
 	swap       uint64
 	sge        [MaxSGE]SGE // the pieces of a request that is not plain
+	_          [16]byte    // makes 256 bytes, so that no slot shares a cache line
 }
 
 // keyPair is the key of the local memory on one of our rails, and of the remote memory on the

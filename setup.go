@@ -37,6 +37,7 @@ type setup struct {
 	// maxMsg is the size of the largest fragment that every lane and the peer can take, in bytes.
 	maxMsg uint32
 	mtu    uint32 // the smallest of the rails, in bytes
+	maxSGE uint8  // how many SGEs every device allows
 }
 
 // touch makes the next report look at the VirtualQP.
@@ -137,8 +138,8 @@ func (u *setup) setKeys(s *sendSlot, r *Region, m *RemoteRegion) {
 
 // check returns the length of a request, or an error that says what is wrong with it.
 func (u *setup) check(wr *SendWR) (length uint64, err error) {
-	if wr.NumSGE > MaxSGE {
-		return 0, verbs.Invalidf("%d SGEs, at most %d are allowed", wr.NumSGE, MaxSGE)
+	if wr.NumSGE > u.maxSGE {
+		return 0, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, u.maxSGE)
 	}
 	if !wr.Flags.Valid() {
 		return 0, verbs.Invalidf("unknown flags %s", wr.Flags)
@@ -167,7 +168,7 @@ func (u *setup) check(wr *SendWR) (length uint64, err error) {
 	case inline && (atomic || wr.Opcode == verbs.OpRDMARead):
 		return 0, verbs.Invalidf("INLINE is not legal on %s", wr.Opcode)
 	case inline && length > uint64(u.cfg.MaxInline):
-		return 0, verbs.Invalidf("%d inline bytes, Config.MaxInline is %d", length, u.cfg.MaxInline)
+		return 0, verbs.Invalidf("%d inline bytes, the lanes take %d (Config.MaxInline)", length, u.cfg.MaxInline)
 	}
 	if message || length == 0 {
 		return length, nil // it names no memory of the peer (IBTA C9-88)
@@ -204,8 +205,8 @@ func (u *setup) checkRemote(wr *SendWR, length uint64) error {
 
 // checkRecv returns the length of a receive, or an error that says what is wrong with it.
 func (u *setup) checkRecv(wr *RecvWR) (length uint64, err error) {
-	if wr.NumSGE > MaxSGE {
-		return 0, verbs.Invalidf("%d SGEs, at most %d are allowed", wr.NumSGE, MaxSGE)
+	if wr.NumSGE > u.maxSGE {
+		return 0, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, u.maxSGE)
 	}
 	for i := range wr.NumSGE {
 		if err := u.checkLocal(&wr.SGE[i]); err != nil {

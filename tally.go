@@ -27,12 +27,24 @@ type tally struct {
 
 	// window is a ring of the messages from next on. Its length is a power of two.
 	window []tallied
-	next   uint32  // the number of the oldest message that is not complete
-	limit  int32   // how far a lane may be ahead of next before it is starved
-	region *Region // where records arrive; nil if the receives are shared
+	next   uint32 // the number of the oldest message that is not complete
+	limit  int32  // how far a lane may be ahead of next before it is starved
+	// region has the records of the send ring. If the receives are not shared, it begins with the places
+	// where records arrive.
+	region *Region
 }
 
 const recordSize = 16
+
+// records are the records of the requests in the send ring, one for each slot. All lanes share the
+// record of a request. It does not change until the request is reported. It is in registered memory,
+// because not every device takes inline bytes.
+type records struct {
+	bytes []byte
+	addr  uint64          // of bytes
+	flags verbs.SendFlags // SendInline if the lanes take a record inline
+	lkeys [MaxRails]uint32
+}
 
 // tallied counts the records of one message.
 type tallied struct {
@@ -45,17 +57,24 @@ type tallied struct {
 func newTally(q *VirtualQP) (*tally, error) {
 	u := &q.setup
 	t := &tally{setup: u, send: &q.send, recv: &q.recv, closing: newLaneSet(u.cfg.Lanes)}
-	if u.shared != nil {
-		return t, nil
+	places := 0
+	if u.shared == nil {
+		places = u.cfg.Lanes * ring.CeilPow2(u.cfg.NotifyDepth) * recordSize
 	}
 	var err error
-	t.region, err = u.rails.allocRegion(u.cfg.Lanes * ring.CeilPow2(u.cfg.NotifyDepth) * recordSize)
-	return t, err
+	if t.region, err = u.rails.allocRegion(places + u.cfg.SendDepth*recordSize); err != nil {
+		return t, err
+	}
+	q.send.records = records{bytes: t.region.Bytes()[places:], addr: t.region.addr + uint64(places), lkeys: t.region.lkeys}
+	if u.cfg.MaxInline >= recordSize {
+		q.send.records.flags = verbs.SendInline
+	}
+	return t, nil
 }
 
 func (t *tally) close() error {
 	if t.region == nil {
-		return nil // the receives are shared
+		return nil // it could not be made
 	}
 	return t.region.free()
 }
@@ -133,7 +152,8 @@ func (t *tally) begin(s *sendSlot) bool {
 		t.closing.add(l.index)
 		n = 1
 	}
-	b := s.record[:]
+	r := &t.send.sends
+	b := (*[recordSize]byte)(t.send.records.bytes[int(r.index(r.dispatched))*recordSize:])
 	binary.LittleEndian.PutUint64(b[0:], uint64(t.seq)|uint64(n)<<32)
 	binary.LittleEndian.PutUint32(b[8:], s.imm)
 	binary.LittleEndian.PutUint32(b[12:], s.length)

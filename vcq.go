@@ -14,7 +14,7 @@ import (
 // CQConfig describes a VirtualCQ.
 type CQConfig struct {
 	// Depth is how many physical completions each rail must hold: at least the sum of LaneDepth and
-	// RecvDepth over the lanes on it, which NewQP checks. Zero means 65536.
+	// RecvDepth over the lanes on it, which NewQP checks. Zero means 65536, or less if a device has less.
 	Depth int
 	// SharedReceives is the size of an SRQ per rail, from which the lanes of all VirtualQPs take the
 	// engine's receives. It makes a thousand lanes affordable. A peer that sends more than the user
@@ -33,6 +33,7 @@ type VirtualCQ struct {
 	waker   *verbs.Waker // nil means polling only
 	cqs     []verbs.CQ   // by rail
 	depth   int          // of every CQ
+	inline  int          // how many inline bytes a QP takes on every rail; known up to wantInline
 	retired []verbs.CQ   // CQs that were replaced and could not be closed yet
 	// used is how many completions the lanes on a rail can have outstanding, by rail. It is at most
 	// depth.
@@ -71,15 +72,20 @@ type cqCounters struct{ cqes, stale, unknown, eventsLost counter.Counter }
 // NewCQ creates a CQ on every rail.
 func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	if cfg.Depth == 0 {
-		cfg.Depth = 1 << 16
+		cfg.Depth = min(1<<16, r.least(func(a *verbs.DeviceAttr) int { return a.MaxCQE }))
 	}
-	c := &VirtualCQ{rails: r, waker: cfg.Waker, depth: cfg.Depth, routes: make([]table.Table[*lane], len(r.rails)), used: make([]int, len(r.rails))}
+	c := &VirtualCQ{rails: r, waker: cfg.Waker, depth: cfg.Depth, inline: wantInline, routes: make([]table.Table[*lane], len(r.rails)), used: make([]int, len(r.rails))}
 	for i := range r.rails {
 		cq, err := r.rails[i].cfg.Context.CreateCQ(verbs.CQConfig{Depth: cfg.Depth, Waker: cfg.Waker})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("make virtual CQ: rail %d (%s): %w", i, r.rails[i].name, err), c.Close())
 		}
 		c.cqs = append(c.cqs, cq)
+		inline, err := r.rails[i].inline(cq)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("make virtual CQ: rail %d (%s): %w", i, r.rails[i].name, err), c.Close())
+		}
+		c.inline = min(c.inline, inline)
 	}
 	if cfg.SharedReceives != 0 {
 		if err := c.shareReceives(cfg.SharedReceives); err != nil {

@@ -46,11 +46,11 @@ const (
 
 // NewQP makes a VirtualQP whose completions go to c. Its lanes are spread evenly over the rails.
 func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
-	cfg = cfg.withDefaults(c.rails.Len())
+	cfg = cfg.withDefaults(c.rails, c.inline)
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("make virtual QP: %w", err)
 	}
-	cfg.SendDepth = ring.CeilPow2(cfg.SendDepth)
+	cfg.SendDepth, cfg.MaxInline = ring.CeilPow2(cfg.SendDepth), max(cfg.MaxInline, 0)
 	if cfg.Incarnation == 0 {
 		cfg.Incarnation = rand.Uint64N(1<<53-1) + 1
 	}
@@ -70,6 +70,7 @@ func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 	*u = setup{
 		owner: q, num: c.qpCount, incarnation: cfg.Incarnation, cfg: cfg, rails: c.rails, cq: c,
 		direct: cfg.Lanes == 1 && !cfg.TrackSingleLane, maxMsg: maxMessage, mtu: 4096,
+		maxSGE: uint8(c.rails.least(func(a *verbs.DeviceAttr) int { return a.MaxSGE })),
 	}
 	for i := range c.rails.rails {
 		r := &c.rails.rails[i]

@@ -7,7 +7,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// MaxSGE is how many pieces a request has at most.
+// MaxSGE is how many pieces a request has at most. Devices may allow fewer (verbs.DeviceAttr.MaxSGE).
 const MaxSGE = verbs.MaxSGE
 
 // SGE is a piece of local memory: Length bytes at offset Offset of a Region.

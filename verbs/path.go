@@ -2,7 +2,7 @@ package verbs
 
 import "fmt"
 
-// ExplicitZero stands for 0 in a field of PathConfig whose zero value means a default.
+// ExplicitZero stands for 0 in a field, such as those of PathConfig, whose zero value means a default.
 const ExplicitZero = -1
 
 // PathConfig is how Connect sets up the path of a QP: quality of service, addresses and

@@ -70,7 +70,7 @@ func (c *fakeContext) Device() verbs.Device { return fakeDevice{name: c.name} }
 
 func (c *fakeContext) QueryDevice() (verbs.DeviceAttr, error) {
 	a := verbs.DeviceAttr{
-		Provider: "fake", Link: "call", MaxQP: 4096, MaxQPWR: 4096, MaxCQE: 1 << 20, MaxMsgSize: 1 << 30,
+		Provider: "fake", Link: "call", MaxQP: 4096, MaxQPWR: 4096, MaxSGE: verbs.MaxSGE, MaxInline: 256, MaxCQE: 1 << 20, MaxMsgSize: 1 << 30,
 		MaxQPRdAtomic: 16, MaxQPInitRdAtomic: 16, Atomic: verbs.AtomicHCA, Capabilities: verbs.CapUC | verbs.CapUD,
 	}
 	if c.wire.attr != nil {

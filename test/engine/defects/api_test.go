@@ -131,7 +131,7 @@ func TestDefectG15NoValidation(t *testing.T) {
 		"SendDepth":      {SendDepth: -1},
 		"RecvDepth":      {RecvDepth: -1},
 		"SignalInterval": {SignalInterval: -1},
-		"MaxInline":      {MaxInline: -1},
+		"MaxInline":      {MaxInline: -2},
 		"Scheme":         {Scheme: 99},
 	} {
 		if _, err := a.CQ.NewQP(cfg); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), field) {

@@ -44,6 +44,12 @@ func newTappedDuo(t *testing.T, rails int, cfg ibverbx.Config, cqcfg ibverbx.CQC
 // the others.
 func newDuoOver(t *testing.T, wraps []*reliable.Config, cfg ibverbx.Config, cqcfg ibverbx.CQConfig) (*duo, [2]*tapped) {
 	t.Helper()
+	return newDuoWithin(t, make([]rig.Limits, len(wraps)), wraps, cfg, cqcfg)
+}
+
+// newDuoWithin is newDuoOver with the limits of the NIC of each rail.
+func newDuoWithin(t *testing.T, limits []rig.Limits, wraps []*reliable.Config, cfg ibverbx.Config, cqcfg ibverbx.CQConfig) (*duo, [2]*tapped) {
+	t.Helper()
 	d := &duo{t: t}
 	clock := func() int64 { return d.now }
 	var links []softnic.Link
@@ -58,6 +64,7 @@ func newDuoOver(t *testing.T, wraps []*reliable.Config, cfg ibverbx.Config, cqcf
 	for i := range taps {
 		cfg.Control, cfg.Now, cfg.Incarnation = taps[i], clock, uint64(100+i)
 		d.hosts[i] = rig.NewRailsOver(t, links, func(rail int, inner verbs.Context) verbs.Context {
+			inner = limits[rail].Over(inner)
 			if wraps[rail] == nil {
 				return inner
 			}

@@ -1,0 +1,79 @@
+package rig
+
+import (
+	"ibverbx/verbs"
+)
+
+// Limits are those of a small device. Zero means that the limit of the NIC below holds.
+type Limits struct {
+	CQE int // the depth of a CQ
+	WR  int // requests in one queue of a QP
+	SGE int // pieces of a request
+	// Inline is how many inline bytes a QP accepts; verbs.ExplicitZero means none. The device does not
+	// report it, as libibverbs does not.
+	Inline int
+}
+
+// Over returns a device with these limits in front of another.
+func (l Limits) Over(inner verbs.Context) verbs.Context {
+	if l == (Limits{}) {
+		return inner
+	}
+	return &limitedContext{Context: inner, limits: l}
+}
+
+type limitedContext struct {
+	verbs.Context
+	limits Limits
+}
+
+func (x *limitedContext) QueryDevice() (verbs.DeviceAttr, error) {
+	a, err := x.Context.QueryDevice()
+	lower := func(p *int, limit int) {
+		if limit > 0 {
+			*p = min(*p, limit)
+		}
+	}
+	lower(&a.MaxCQE, x.limits.CQE)
+	lower(&a.MaxQPWR, x.limits.WR)
+	lower(&a.MaxSGE, x.limits.SGE)
+	if x.limits.Inline != 0 {
+		a.MaxInline = 0
+	}
+	return a, err
+}
+
+func (x *limitedContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
+	if limit := x.limits.CQE; limit > 0 && cfg.Depth > limit {
+		return nil, verbs.Invalidf("CQConfig.Depth is %d: want 1 to %d", cfg.Depth, limit)
+	}
+	return x.Context.CreateCQ(cfg)
+}
+
+func (x *limitedContext) AllocPD() (verbs.PD, error) {
+	pd, err := x.Context.AllocPD()
+	return &limitedPD{PD: pd, limits: x.limits}, err
+}
+
+type limitedPD struct {
+	verbs.PD
+	limits Limits
+}
+
+func (d *limitedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	for _, f := range [...]struct {
+		name         string
+		value, limit int
+	}{
+		{"MaxSendWR", cfg.MaxSendWR, d.limits.WR},
+		{"MaxRecvWR", cfg.MaxRecvWR, d.limits.WR},
+		{"MaxSendSGE", cfg.MaxSendSGE, d.limits.SGE},
+		{"MaxRecvSGE", cfg.MaxRecvSGE, d.limits.SGE},
+		{"MaxInline", cfg.MaxInline, d.limits.Inline},
+	} {
+		if f.limit != 0 && f.value > max(f.limit, 0) {
+			return nil, verbs.Invalidf("QPConfig.%s is %d: want 0 to %d", f.name, f.value, max(f.limit, 0))
+		}
+	}
+	return d.PD.CreateQP(cfg)
+}

@@ -1,0 +1,56 @@
+package failover_test
+
+import (
+	"fmt"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/reliable"
+	"ibverbx/verbs"
+)
+
+// TestSmallDevicesFailOver: on devices with one SGE, no inline bytes and small queues a lane dies and
+// comes back, and a NIC fails and comes back. Nothing is lost or repeated. Package reliable needs the
+// SGEs, so wrapped devices have no inline bytes only.
+func TestSmallDevicesFailOver(t *testing.T) {
+	small := rig.Limits{CQE: 32767, WR: 100, SGE: 1, Inline: verbs.ExplicitZero}
+	plain := rig.Limits{CQE: 32767, Inline: verbs.ExplicitZero}
+	wrap := &reliable.Config{Paths: 2}
+	for name, c := range map[string]struct {
+		limits []rig.Limits
+		wraps  []*reliable.Config
+	}{
+		"small":   {[]rig.Limits{small, small}, make([]*reliable.Config, 2)},
+		"mixed":   {[]rig.Limits{{}, small}, make([]*reliable.Config, 2)},
+		"wrapped": {[]rig.Limits{plain, plain}, []*reliable.Config{wrap, wrap}},
+		"half":    {[]rig.Limits{small, plain}, []*reliable.Config{nil, wrap}},
+	} {
+		for _, lanes := range []int{1, 4} {
+			rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+				t.Run(fmt.Sprintf("%s/lanes=%d", name, lanes), func(t *testing.T) {
+					d, _ := newDuoWithin(t, c.limits, c.wraps, ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 1000}, ibverbx.CQConfig{})
+					const messages, size = 48, 5000
+					local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+					rig.Fill(local.Bytes(), 1)
+					d.post(0, 16, size, local, remote)
+					d.step()
+					d.kill(0, lanes-1)
+					d.until("all lanes are back", d.up)
+					d.post(16, 16, size, local, remote)
+					d.step()
+					d.hosts[0].NICs[0].Fail()
+					d.post(32, 16, size, local, remote)
+					if lanes == 1 { // no other lane can take over
+						d.step()
+						d.hosts[0].NICs[0].Recover()
+					}
+					d.until("all complete", func() bool { return len(d.got[0]) == messages && len(d.got[1]) == messages })
+					d.check(messages, local, remote)
+					d.hosts[0].NICs[0].Recover()
+					d.until("the NIC is back", d.up)
+				})
+			})
+		}
+	}
+}
