@@ -1,8 +1,6 @@
 package rig
 
-import (
-	"ibverbx/verbs"
-)
+import "ibverbx/verbs"
 
 // Limits are those of a small device. Zero means that the limit of the NIC below holds.
 type Limits struct {
