@@ -100,6 +100,7 @@ func (r *rail) open(cfg RailConfig) error {
 	if err != nil {
 		return err
 	}
+	attr.MaxSGE = min(attr.MaxSGE, MaxSGE)
 	r.cfg, r.name, r.attr, r.pd = cfg, cfg.Context.Device().Name(), attr, pd
 	r.mtu, r.mbps = port.ActiveMTU.Bytes(), port.SpeedMbps
 	return nil

@@ -1,7 +1,5 @@
 package sim
 
-import "slices"
-
 // wrapping says which rails of a world package reliable wraps.
 type wrapping uint8
 
@@ -63,16 +61,10 @@ func (d *drawer) ucPaths() int64 {
 	return min(oneOf(1, 2, 4, 4, 8, 16, 64)(d), max(192/lanes, 1))
 }
 
-// flows draws how many lanes share a connection of package reliable. Only lanes to one peer may, that
-// both ends make in the same order.
-func (d *drawer) flows() int64 {
-	n := oneOf(1, 1, 2, 4)(d)
-	reconnects := func(f Fault) bool { return f.Kind == FaultCrash || f.Kind == FaultRestart }
-	if len(d.p.Connects) > 1 || slices.ContainsFunc(d.p.Faults, reconnects) {
-		return 1
-	}
-	return n
-}
+// flows is how many lanes share a connection of package reliable. It is 1 unless the scenario says
+// otherwise: each end counts its flows by itself, so after an outage at one end lanes that share a
+// connection take long to meet again, or do not.
+func (*drawer) flows() int64 { return 1 }
 
 // chunk draws a length of up to 16 packets, and at most half a queue of the fabric. A chunk is one UC
 // message, sent at once: one that no queue has room for would be lost every time.
