@@ -6,8 +6,8 @@ import (
 	"ibverbx/internal/slice"
 )
 
-// TestEveryFaultHappens checks that every kind of fault and of rails is in at least 1 % of the mixed
-// worlds.
+// TestEveryFaultHappens checks that every kind of fault, and queues served in turn, are in at least 1 % of
+// the mixed worlds.
 func TestEveryFaultHappens(t *testing.T) {
 	s, err := Named("mixed")
 	if err != nil {
@@ -30,9 +30,29 @@ func TestEveryFaultHappens(t *testing.T) {
 			t.Errorf("fault %s happened %d times, and in %d worlds", k, n, worlds)
 		}
 	}
-	for _, kind := range []string{"bare", "wrapped", "mixed", "in-turn"} {
+	for _, kind := range []string{"bare", "in-turn"} {
 		if n := sum.Rails[kind]; n < worlds/100 {
 			t.Errorf("rails of kind %s are in %d of %d worlds, want at least %d", kind, n, worlds, worlds/100)
+		}
+	}
+}
+
+// TestEveryRailHappens checks that the worlds of wrapped have all kinds of rails.
+func TestEveryRailHappens(t *testing.T) {
+	s, err := Named("wrapped")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const worlds = 400
+	got := map[string]int{}
+	for seed := range uint64(worlds) {
+		for _, kind := range s.draw(seed).railKinds() {
+			got[kind]++
+		}
+	}
+	for _, kind := range []string{"wrapped", "mixed", "in-turn"} {
+		if got[kind] < worlds/10 {
+			t.Errorf("rails of kind %s are in %d of %d worlds, want at least %d", kind, got[kind], worlds, worlds/10)
 		}
 	}
 }
