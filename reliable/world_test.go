@@ -59,7 +59,7 @@ func (s *side) byModify(tb testing.TB, peer verbs.Endpoint) {
 }
 
 // TestPeerLeavesUnanswered closes a QP that has got its peer's card, by the NIC, and has not
-// answered: the peer's request must end, as on RC, and not wait for the answer for ever.
+// answered: the peer's request must end, as on RC, and not wait for the answer forever.
 func TestPeerLeavesUnanswered(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	a := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)

@@ -44,7 +44,7 @@ type Given struct {
 
 // Set sets the setting of that name. from is the flag or the variable that an error names.
 func (s *Settings) Set(name, value, from string) error {
-	i := slices.IndexFunc(table, func(row Setting) bool { return row.Name == name })
+	i := order(name)
 	if i < 0 {
 		return verbs.Invalidf("there is no setting %q", name)
 	}
@@ -57,7 +57,7 @@ func (s *Settings) Set(name, value, from string) error {
 	return nil
 }
 
-// order is the position of a setting in All.
+// order is the position of a setting in All, -1 if there is none of that name.
 func order(name string) int {
 	return slices.IndexFunc(table, func(row Setting) bool { return row.Name == name })
 }

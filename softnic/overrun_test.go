@@ -77,7 +77,7 @@ func TestSecondOverrun(t *testing.T) {
 }
 
 // TestOverrunGivesBackSRQSlots: receives whose completions were lost in an overrun do
-// not occupy their SRQ for ever.
+// not occupy their SRQ forever.
 func TestOverrunGivesBackSRQSlots(t *testing.T) {
 	const slots = 8
 	r := newRig(t, softnic.NewMemoryLink(nil))

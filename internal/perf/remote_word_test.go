@@ -65,7 +65,7 @@ func TestRemoteInterruptedBetweenRows(t *testing.T) {
 	}
 }
 
-// A client that is let in and asks for nothing does not keep the others waiting for ever.
+// A client that is let in and asks for nothing does not keep the others waiting forever.
 func TestRemoteSilentClient(t *testing.T) {
 	ends := partners(t, 1)
 	_, err := perf.NewServerWithin(t.Context(), ends[1], 50*time.Millisecond)

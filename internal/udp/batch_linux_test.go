@@ -56,7 +56,7 @@ func TestReadTarget(t *testing.T) {
 	c := open(t, Config{})
 	w, r := c.NewWriter(), c.NewReader()
 	to := NewDest(c.Addr(), false)
-	enough := time.AfterFunc(2*time.Minute, func() { _ = c.Interrupt() }) // or it would wait for ever
+	enough := time.AfterFunc(2*time.Minute, func() { _ = c.Interrupt() }) // or it would wait forever
 	defer enough.Stop()
 	// pass sends datagrams and takes them all, which may arrive bit by bit, and returns the most
 	// that a Read took.

@@ -51,7 +51,7 @@ func put(w *Writer, to *Dest, socket int, b []byte) int {
 // got reads until n datagrams have come and returns them, runs taken apart.
 func got(tb testing.TB, c *Conn, r *Reader, n int) (datagrams [][]byte, entries int) {
 	tb.Helper()
-	enough := time.AfterFunc(2*time.Minute, func() { _ = c.Interrupt() }) // or it would wait for ever
+	enough := time.AfterFunc(2*time.Minute, func() { _ = c.Interrupt() }) // or it would wait forever
 	defer enough.Stop()
 	for len(datagrams) < n {
 		k, err := r.Read()

@@ -155,7 +155,7 @@ func (s *sender) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, s.lostCount, int(s.recvLimit), s.sides, int(s.nonce))
 	b = putInts(b, s.probes, s.recvProbes)
 	b = putBools(b, s.noRecv, s.busy)
-	// noRecvAt counts only for RecvPatience, which is for ever; progressAt and arrivedAt count only for GiveUp, which is out of reach.
+	// noRecvAt counts only for RecvPatience, which is forever; progressAt and arrivedAt count only for GiveUp, which is out of reach.
 	return putTimes(b, now, s.rackAt, s.probeAt, s.nonceAt)
 }
 

@@ -67,7 +67,7 @@ func TestSamePathLossIsImmediate(t *testing.T) {
 }
 
 // TestLastAckLost loses the first acknowledgements of a message. In UCCL a repetition that the
-// receiver has already is dropped without an answer, and the sender repeats it for ever.
+// receiver has already is dropped without an answer, and the sender repeats it forever.
 func TestLastAckLost(t *testing.T) {
 	for lost := 1; lost <= 6; lost++ {
 		left := lost
@@ -124,7 +124,7 @@ func TestControlPathsDead(t *testing.T) {
 }
 
 // TestBlackHole kills paths in the middle of a transfer, in one direction or both. In UCCL a
-// repetition stays on the path of the original, for ever.
+// repetition stays on the path of the original, forever.
 func TestBlackHole(t *testing.T) {
 	base := transfer(t, 400, func(*line) {}).now
 	for _, dead := range []int{1, 2, 3} {

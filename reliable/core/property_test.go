@@ -113,7 +113,7 @@ func playTrial(rt *rapid.T, t *testing.T) {
 		tr.run(tr.now+rng.Int64N(3_000_000), func() bool { return false })
 		receive()
 	}
-	tr.Loss = min(tr.Loss, 0.05) // enough to be hard, too little to last for ever
+	tr.Loss = min(tr.Loss, 0.05) // enough to be hard, too little to last forever
 	if !tr.run(max(tr.heal, tr.now)+4*second, func() bool { return tr.finished(0) && tr.finished(1) }) {
 		rt.Fatalf("stuck at %d ns: %v and %v of %d and %d have ended", tr.now,
 			tr.ends[0].done, tr.ends[1].done, len(tr.ends[0].out), len(tr.ends[1].out))
