@@ -43,6 +43,7 @@ type rail struct {
 	attr     verbs.DeviceAttr
 	mtu      int    // of the port, in bytes
 	mbps     uint32 // speed of the port; 0 if it is not known
+	onCaller bool   // posting moves the data, on the caller's core
 	pd       verbs.PD
 	leads    bool          // no rail before it has the same Context: watch takes the events by it
 	falls    atomic.Uint64 // counts how often the port or the device was lost
@@ -102,7 +103,7 @@ func (r *rail) open(cfg RailConfig) error {
 	}
 	attr.MaxSGE = min(attr.MaxSGE, MaxSGE)
 	r.cfg, r.name, r.attr, r.pd = cfg, cfg.Context.Device().Name(), attr, pd
-	r.mtu, r.mbps = port.ActiveMTU.Bytes(), port.SpeedMbps
+	r.mtu, r.mbps, r.onCaller = port.ActiveMTU.Bytes(), port.SpeedMbps, port.OnCaller
 	return nil
 }
 

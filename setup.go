@@ -37,7 +37,9 @@ type setup struct {
 	// maxMsg is the size of the largest fragment that every lane and the peer can take, in bytes.
 	maxMsg uint32
 	mtu    uint32 // the smallest of the rails, in bytes
-	maxSGE uint8  // how many SGEs every device allows
+	// minCut is the size of the smallest fragment that is worth its doorbell, in bytes.
+	minCut uint32
+	maxSGE uint8 // how many SGEs every device allows
 }
 
 // touch makes the next report look at the VirtualQP.
@@ -60,17 +62,18 @@ func (u *setup) receives() int {
 
 // fragmentSize returns the size of the fragments of a request, in bytes: Config.FragmentSize or, if
 // that is 0, equal parts for all lanes. The bounds are what makes a fragment worth its doorbell and
-// what every NIC can take.
+// what every NIC can take. NICs that work on the caller's core carry one fragment after the other:
+// there, many gain nothing.
 func (u *setup) fragmentSize(length uint32) uint32 {
 	if u.cfg.FragmentSize != 0 {
 		return min(u.cfg.FragmentSize, u.maxMsg)
 	}
-	if length <= minFragment {
+	if length <= u.minCut {
 		return min(max(length, 1), u.maxMsg)
 	}
 	part := (uint64(length)-1)/uint64(len(u.lanes)) + 1
 	part = (part + uint64(u.mtu) - 1) / uint64(u.mtu) * uint64(u.mtu)
-	return uint32(min(max(part, minFragment), wantFragment, uint64(u.maxMsg)))
+	return uint32(min(max(part, uint64(u.minCut)), wantFragment, uint64(u.maxMsg)))
 }
 
 // plan returns the lanes of a VirtualQP: data lanes spread over the rails, then the message lane

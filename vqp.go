@@ -69,13 +69,16 @@ func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 	u, f := &q.setup, &q.failover
 	*u = setup{
 		owner: q, num: c.qpCount, incarnation: cfg.Incarnation, cfg: cfg, rails: c.rails, cq: c,
-		direct: cfg.Lanes == 1 && !cfg.TrackSingleLane, maxMsg: maxMessage, mtu: 4096,
+		direct: cfg.Lanes == 1 && !cfg.TrackSingleLane, maxMsg: maxMessage, mtu: 4096, minCut: wantFragment,
 		maxSGE: uint8(c.rails.least(func(a *verbs.DeviceAttr) int { return a.MaxSGE })),
 	}
 	for i := range c.rails.rails {
 		r := &c.rails.rails[i]
 		u.maxMsg = uint32(min(uint64(u.maxMsg), r.attr.MaxMsgSize))
 		u.mtu = min(u.mtu, uint32(max(r.mtu, 256)))
+		if !r.onCaller {
+			u.minCut = minFragment
+		}
 	}
 	q.time = callClock{read: cfg.Now, failover: cfg.Control != nil}
 	q.send = sender{

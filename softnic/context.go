@@ -86,6 +86,7 @@ func (x *hostContext) QueryPort(port int) (verbs.PortAttr, error) {
 			PKeys:     pkeys,
 			MaxMsg:    maxMsgSize,
 			LinkLayer: verbs.LinkLayerEthernet,
+			OnCaller:  x.nic.core.onCaller(),
 		}
 		if u := x.nic.udp; u != nil {
 			attr.LID = u.lid()

@@ -63,6 +63,10 @@ func (c *core) init(link Link, t linkTraits, now func() int64) {
 
 func (c *core) shared() *core { return c }
 
+// onCaller reports whether a post moves its data within the call. Virtual time passes only between
+// calls, so there it does not matter which core moves the data.
+func (c *core) onCaller() bool { return c.traits.immediate && c.helper != nil }
+
 // Step runs everything that is due at the present time of the link's clock. It returns the time
 // at which something will be due next, and whether anything will. A link in real time runs by
 // itself and does not need it.

@@ -166,4 +166,7 @@ type PortAttr struct {
 	LinkLayer LinkLayer
 	// SpeedMbps is the port's rate in megabits per second; 0 means unknown.
 	SpeedMbps uint32
+	// OnCaller says that posting moves the data, on the caller's core. Several such ports carry no more
+	// than one of them.
+	OnCaller bool
 }

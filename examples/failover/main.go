@@ -151,7 +151,9 @@ func newHost(links [2]*softnic.MemoryLink, control ibverbx.Control) *host {
 	}
 	all := must(ibverbx.NewRails(rails...))
 	h.cq = must(all.NewCQ(ibverbx.CQConfig{}))
-	h.qp = must(h.cq.NewQP(ibverbx.Config{Lanes: 4, SendDepth: messages, Control: control}))
+	// NICs of a memory link copy on the caller's core, so by default the VirtualQP would not cut messages
+	// of this size. Here every message is to use all lanes, as it does on real NICs.
+	h.qp = must(h.cq.NewQP(ibverbx.Config{Lanes: 4, FragmentSize: size / 4, SendDepth: messages, Control: control}))
 	h.mem = must(verbs.AllocMemory(messages*size, nil))
 	h.region = must(all.Register(h.mem, verbs.AccessAll))
 	return h

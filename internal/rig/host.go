@@ -56,11 +56,21 @@ func NewRailsOver(tb testing.TB, links []softnic.Link, wrap func(rail int, inner
 		ctx, err := nic.Open()
 		Must(tb, err)
 		nics = append(nics, nic)
-		rails = append(rails, ibverbx.RailConfig{Context: wrap(rail, ctx)})
+		rails = append(rails, ibverbx.RailConfig{Context: wrap(rail, ownCore{ctx})})
 	}
 	h := NewRailsOn(tb, rails...)
 	h.NICs = nics
 	return h
+}
+
+// ownCore is the context of a software NIC that says that it does not work on the caller's core. So
+// the engine cuts requests as it does on real NICs.
+type ownCore struct{ verbs.Context }
+
+func (c ownCore) QueryPort(port int) (verbs.PortAttr, error) {
+	attr, err := c.Context.QueryPort(port)
+	attr.OnCaller = false
+	return attr, err
 }
 
 // NewRailsOn returns a host on contexts of any provider, and neither VirtualCQ nor VirtualQP.

@@ -133,3 +133,57 @@ func TestManySmallMessagesOnManyLanes(t *testing.T) {
 		}
 	}
 }
+
+// TestNoCutOnCallersCore: if all NICs work on the caller's core, only a request of more than 1 MiB is
+// cut. One NIC that works beside the caller, a fragment size or virtual time changes that.
+func TestNoCutOnCallersCore(t *testing.T) {
+	const size = 4 << 20
+	still := &softnic.MemoryConfig{Now: func() int64 { return 0 }}
+	wire, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1})
+	rig.Must(t, err)
+	for _, tt := range []struct {
+		name  string
+		links []softnic.Link
+		cut   uint32
+		want  map[uint32]uint64 // fragments by length
+	}{
+		{"memory", rig.MemoryLinks(2), 0, map[uint32]uint64{8: 1, 64 << 10: 1, 1 << 20: 1, 1<<20 + 1: 2, size: 4}},
+		{"fragment size", rig.MemoryLinks(2), 64 << 10, map[uint32]uint64{64 << 10: 1, 1 << 20: 16}},
+		{"memory and a wire", []softnic.Link{softnic.NewMemoryLink(nil), wire}, 0, map[uint32]uint64{8: 1, 64 << 10: 4, 1 << 20: 8}},
+		{"virtual time", []softnic.Link{softnic.NewMemoryLink(still), softnic.NewMemoryLink(still)}, 0, map[uint32]uint64{8: 1, 64 << 10: 4, 1 << 20: 8}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := onCaller(t, tt.links, tt.cut), onCaller(t, tt.links, tt.cut)
+			rig.Connect(t, a.QP, b.QP)
+			local, remote := a.Region(size), b.Region(size)
+			for length, want := range tt.want {
+				before := a.QP.Stats().Fragments
+				wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+				wr.SetSGE(local.SGE(0, length))
+				a.PostSend(wr)
+				if got := a.QP.Stats().Fragments - before; got != want {
+					t.Errorf("%d bytes left as %d fragments, want %d", length, got, want)
+				}
+				a.Wait(1)
+			}
+		})
+	}
+}
+
+// onCaller returns a host whose NICs say themselves where they work.
+func onCaller(t *testing.T, links []softnic.Link, cut uint32) *rig.Host {
+	t.Helper()
+	var rails []ibverbx.RailConfig
+	for _, link := range links {
+		nic, err := softnic.New(link, softnic.Config{})
+		rig.Must(t, err)
+		t.Cleanup(func() { rig.Must(t, nic.Close()) })
+		ctx, err := nic.Open()
+		rig.Must(t, err)
+		rails = append(rails, ibverbx.RailConfig{Context: ctx})
+	}
+	h := rig.NewRailsOn(t, rails...)
+	h.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
+	h.NewQP(ibverbx.Config{Lanes: 8, FragmentSize: cut})
+	return h
+}
