@@ -34,6 +34,7 @@ type Rails struct {
 	// watching guards events, and the fields fatal, refusals and refused of all rails.
 	watching sync.Mutex
 	events   [8]verbs.Event // where watch takes events
+	cqCount  atomic.Uint32  // VirtualCQs that were ever made
 }
 
 // rail is one NIC port and a protection domain on it.

@@ -28,6 +28,7 @@ type CQConfig struct {
 // A VirtualCQ and its VirtualQPs are for one goroutine at a time.
 type VirtualCQ struct {
 	rails   *Rails
+	num     uint32 // unique on the Rails
 	guard   guard.Guard
 	stats   cqCounters
 	waker   *verbs.Waker // nil means polling only
@@ -74,7 +75,10 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 	if cfg.Depth == 0 {
 		cfg.Depth = min(1<<16, r.least(func(a *verbs.DeviceAttr) int { return a.MaxCQE }))
 	}
-	c := &VirtualCQ{rails: r, waker: cfg.Waker, depth: cfg.Depth, inline: wantInline, routes: make([]table.Table[*lane], len(r.rails)), used: make([]int, len(r.rails))}
+	c := &VirtualCQ{
+		rails: r, num: r.cqCount.Add(1), waker: cfg.Waker, depth: cfg.Depth, inline: wantInline,
+		routes: make([]table.Table[*lane], len(r.rails)), used: make([]int, len(r.rails)),
+	}
 	for i := range r.rails {
 		cq, err := r.rails[i].cfg.Context.CreateCQ(verbs.CQConfig{Depth: cfg.Depth, Waker: cfg.Waker})
 		if err != nil {
@@ -109,6 +113,10 @@ func (c *VirtualCQ) shareReceives(depth int) (err error) {
 	return err
 }
 
+// Num is a number that is unique on the Rails. Together with VirtualQP.Num it names a VirtualQP of the
+// Rails. Programs use both for messages and tables; nothing on the wire has them.
+func (c *VirtualCQ) Num() uint32 { return c.num }
+
 // enter begins a call. Under the race detector, and with the tag ibverbxdebug, it panics if another
 // call is under way.
 func (c *VirtualCQ) enter(op string) {
@@ -127,12 +135,12 @@ func (c *VirtualCQ) Stats() CQStats {
 // changes nothing.
 func (c *VirtualCQ) Close() error {
 	if len(c.qps) > 0 {
-		return fmt.Errorf("close virtual CQ: %w: %d virtual QPs are open", verbs.ErrBusy, len(c.qps))
+		return fmt.Errorf("close virtual CQ %d: %w: %d virtual QPs are open", c.num, verbs.ErrBusy, len(c.qps))
 	}
 	var errs []error
 	if c.shared != nil {
 		if err := c.shared.close(); err != nil {
-			return fmt.Errorf("close virtual CQ: %w", err)
+			return fmt.Errorf("close virtual CQ %d: %w", c.num, err)
 		}
 		c.shared = nil
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"ibverbx"
@@ -170,5 +171,45 @@ func failQP(t *testing.T, h *rig.Host, s *sharedQP) {
 	wc := h.Wait(1)[0]
 	if wc.QP != s.a || wc.WRID != 77 || wc.Status != verbs.StatusRemAccessErr || s.a.Err() == nil {
 		t.Fatalf("completion = %+v, Err = %v; want a remote access error of VirtualQP %d", wc, s.a.Err(), s.a.Num())
+	}
+}
+
+// TestNumbers: the numbers of the VirtualCQs of Rails differ, also if several goroutines make them. Those of
+// the VirtualQPs differ on their VirtualCQ, and a closed one's number is not used again.
+func TestNumbers(t *testing.T) {
+	h := rig.NewRails(t, rig.MemoryLinks(1))
+	const makers, each = 4, 8
+	cqs := make([]*ibverbx.VirtualCQ, makers*each)
+	var wg sync.WaitGroup
+	for m := range makers {
+		wg.Go(func() {
+			for i := range each {
+				cq, err := h.Rails.NewCQ(ibverbx.CQConfig{Depth: 1024})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				cqs[m*each+i] = cq
+			}
+		})
+	}
+	wg.Wait()
+	seen := map[uint32]bool{0: true}
+	for _, cq := range cqs {
+		if cq == nil || seen[cq.Num()] {
+			t.Fatalf("a VirtualCQ has the number of another, or 0: %v", seen)
+		}
+		seen[cq.Num()] = true
+		numbers := map[uint32]bool{}
+		for range 3 {
+			q, err := cq.NewQP(ibverbx.Config{Lanes: 1})
+			rig.Must(t, err)
+			numbers[q.Num()] = true
+			rig.Must(t, q.Close())
+		}
+		if len(numbers) != 3 {
+			t.Errorf("the numbers of three VirtualQPs are %v", numbers)
+		}
+		rig.Must(t, cq.Close())
 	}
 }
