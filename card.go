@@ -267,8 +267,10 @@ func (q *VirtualQP) disconnect(n int) error {
 	return errors.Join(errs...)
 }
 
-// LanePath is the local end of a lane. Programs that do not read a Card, such as a C++ peer, need it to
-// reach the lane.
+// LanePath is a lane and its physical QP, as values. Programs that do not read a Card, such as a C++ peer,
+// need it to reach the lane, and monitors need it to find a lane in the counters of a NIC or a switch. There
+// is no handle of the QP in it: a request or a transition that the engine does not know of would break the
+// ledger of the lane.
 type LanePath struct {
 	Lane int
 	// Role is "data", "message" or "notify".
@@ -279,10 +281,13 @@ type LanePath struct {
 	Port   uint8
 	// Endpoint has the QP number, the GID or LID, and the MTU. With Config.CxxPeer, its PSN is 0.
 	Endpoint verbs.Endpoint
+	// QP is what the NIC reports of the QP: its state and, once it is connected, the peer's QP number and
+	// address, the path MTU, PSNs, timeouts and retries.
+	QP verbs.QPAttr
 }
 
-// Paths returns the local end of every lane, in the order of the lanes. A lane that is rebuilt has another
-// QP number.
+// Paths returns every lane with its QP, in the order of the lanes. It asks the NICs, which takes a system
+// call per lane on real ones. A lane that is rebuilt has another QP number.
 func (q *VirtualQP) Paths() ([]LanePath, error) {
 	u := &q.setup
 	if q.failover.state == stateClosed {
@@ -297,9 +302,13 @@ func (q *VirtualQP) Paths() ([]LanePath, error) {
 		if u.cfg.CxxPeer {
 			e.PSN = 0
 		}
+		attr, err := l.qp.Query()
+		if err != nil {
+			return nil, u.opError("list paths", fmt.Errorf("lane %d: %w", i, err))
+		}
 		r := &u.rails.rails[l.rail]
 		paths = append(paths, LanePath{
-			Lane: i, Role: roleNames[l.role], Rail: int(l.rail), Device: r.name, Port: r.cfg.Port, Endpoint: e,
+			Lane: i, Role: roleNames[l.role], Rail: int(l.rail), Device: r.name, Port: r.cfg.Port, Endpoint: e, QP: attr,
 		})
 	}
 	return paths, nil

@@ -179,6 +179,34 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// TestPathsShowPhysicalQPs: Paths reports the state of each lane's QP, and the peer's QP once it is connected.
+func TestPathsShowPhysicalQPs(t *testing.T) {
+	links, cfg := rig.MemoryLinks(2), ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray}
+	a, b := rig.NewHost(t, links, cfg), rig.NewHost(t, links, cfg)
+	before, err := a.QP.Paths()
+	rig.Must(t, err)
+	for _, p := range before {
+		if p.QP.State != verbs.StateInit || p.QP.DestQPN != 0 {
+			t.Errorf("QP of lane %d before Connect = %+v, want INIT and no peer", p.Lane, p.QP)
+		}
+	}
+	rig.Connect(t, a.QP, b.QP)
+	rig.Must(t, a.QP.KillLane(2))
+	here, err := a.QP.Paths()
+	rig.Must(t, err)
+	there, err := b.QP.Paths()
+	rig.Must(t, err)
+	for i, p := range here {
+		state, peer := verbs.StateRTS, there[i].Endpoint
+		if i == 2 {
+			state = verbs.StateErr
+		}
+		if p.QP.State != state || p.QP.DestQPN != peer.QPN || p.QP.AH.DGID != peer.GID || p.QP.RQPSN != peer.PSN {
+			t.Errorf("QP of lane %d = %+v, want %s and the peer %+v", i, p.QP, state, peer)
+		}
+	}
+}
+
 // TestCxxPeerImmediate: a C++ peer gives its immediate to the NIC in host order, lowest byte first. On one
 // lane and on several, 42 leaves and arrives as the bytes 2a 00 00 00.
 func TestCxxPeerImmediate(t *testing.T) {
