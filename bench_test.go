@@ -41,6 +41,21 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
+// BenchmarkMessageLane measures the same for requests that are not cut and use the message lane: SENDs,
+// and atomics. side=recv is the cost of a data receive.
+func BenchmarkMessageLane(b *testing.B) {
+	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp} {
+		for _, lanes := range []int{1, 4, 16, 128} {
+			name := map[verbs.Opcode]string{verbs.OpSend: "send", verbs.OpAtomicFetchAndAdd: "fetchadd", verbs.OpAtomicCmpAndSwp: "cmpswap"}[op]
+			name = fmt.Sprintf("op=%s/lanes=%d/side=", name, lanes)
+			b.Run(name+"send", func(b *testing.B) { benchSend(b, ibverbx.Tally, op, lanes, 1) })
+			if op == verbs.OpSend {
+				b.Run(name+"recv", func(b *testing.B) { benchDataRecv(b, lanes) })
+			}
+		}
+	}
+}
+
 const benchFragment = 4096
 
 // benchQP returns a VirtualQP over a NIC that does nothing.
@@ -65,9 +80,13 @@ func benchSend(b *testing.B, scheme ibverbx.Scheme, op verbs.Opcode, lanes, frag
 	region, err := rails.Register(mem, verbs.AccessAll)
 	rig.Must(b, err)
 	wrs := make([]ibverbx.SendWR, messageBatch)
+	length := uint32(frags * benchFragment)
+	if op == verbs.OpAtomicFetchAndAdd || op == verbs.OpAtomicCmpAndSwp {
+		length = 8
+	}
 	for i := range wrs {
 		wrs[i] = ibverbx.SendWR{WRID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, Remote: region.Remote()}
-		wrs[i].SetSGE(region.SGE(0, uint32(frags*benchFragment)))
+		wrs[i].SetSGE(region.SGE(0, length))
 	}
 	wcs := make([]ibverbx.WC, messageBatch)
 	b.ReportAllocs()
@@ -97,9 +116,31 @@ func benchRecv(b *testing.B, scheme ibverbx.Scheme, lanes, frags int) {
 		perLane = (messageBatch*frags + lanes - 1) / lanes
 	}
 	nic, _, cq, q := benchQP(b, scheme, lanes, max(16, 2*perLane))
-	wrs := make([]ibverbx.RecvWR, messageBatch)
-	wcs := make([]ibverbx.WC, messageBatch)
 	peer := benchPeer{qps: nic.QPs(), scheme: scheme, lanes: lanes, frags: frags}
+	benchReceives(b, cq, q, make([]ibverbx.RecvWR, messageBatch), peer.send)
+}
+
+// benchDataRecv measures receives that SENDs fill.
+func benchDataRecv(b *testing.B, lanes int) {
+	nic, rails, cq, q := benchQP(b, ibverbx.Tally, lanes, 0)
+	mem, err := verbs.AllocMemory(benchFragment, nil)
+	rig.Must(b, err)
+	region, err := rails.Register(mem, verbs.AccessAll)
+	rig.Must(b, err)
+	wrs := make([]ibverbx.RecvWR, messageBatch)
+	for i := range wrs {
+		wrs[i].SetSGE(region.SGE(0, benchFragment))
+	}
+	peer := benchPeer{qps: nic.QPs()}
+	message := len(peer.qps) - 1 // the message lane is the last, or the only one
+	benchReceives(b, cq, q, wrs, func(b *testing.B) {
+		peer.deliver(b, message, verbs.WC{Opcode: verbs.WCRecv, ByteLen: benchFragment}, nil)
+	})
+}
+
+// benchReceives measures the posting and polling of receives that send fills one by one.
+func benchReceives(b *testing.B, cq *ibverbx.VirtualCQ, q *ibverbx.VirtualQP, wrs []ibverbx.RecvWR, send func(*testing.B)) {
+	wcs := make([]ibverbx.WC, messageBatch)
 	var spent time.Duration
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -110,7 +151,7 @@ func benchRecv(b *testing.B, scheme ibverbx.Scheme, lanes, frags int) {
 		}
 		spent += time.Since(start)
 		for range messageBatch {
-			peer.send(b)
+			send(b)
 		}
 		start = time.Now()
 		for polled := 0; polled < messageBatch; {
