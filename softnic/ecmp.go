@@ -18,6 +18,8 @@ type Path struct {
 	Queue int
 	// Delay is added to that of the link.
 	Delay time.Duration
+	// Loss is the probability that the path loses a packet, beside the losses of the link.
+	Loss float64
 	// Cut makes the path lose every packet, packets under way included.
 	Cut bool
 }
@@ -74,6 +76,9 @@ func (l *FaultLink) SetPath(from, to *NIC, path int, p Path) error {
 func (r *route) set(p Path) error {
 	if !(p.Rate >= 0) || p.Queue < 0 || p.Delay < 0 {
 		return verbs.Invalidf("path with rate %v, queue %d and delay %v: want at least 0", p.Rate, p.Queue, p.Delay)
+	}
+	if !(p.Loss >= 0 && p.Loss <= 1) {
+		return verbs.Invalidf("path with a loss of %v: want a probability from 0 to 1", p.Loss)
 	}
 	r.Path = p
 	r.port.rate, r.port.limit = p.Rate, float64(p.Queue)

@@ -124,6 +124,18 @@ func TestPathCut(t *testing.T) {
 	}
 }
 
+// TestPathLoss: a path that loses packets costs its own flows, and no other.
+func TestPathLoss(t *testing.T) {
+	f := newFabric(t, softnic.Path{}, softnic.Path{Loss: 1})
+	_, ends := f.run(t, f.on(0, 1)[0], f.on(1, 1)[0])
+	if ends[0] != verbs.StatusSuccess || ends[1] != verbs.StatusRetryExcErr {
+		t.Errorf("two flows ended with %v, want success and, where all is lost, %v", ends, verbs.StatusRetryExcErr)
+	}
+	if n := f.w.link.Stats(f.r.a, f.r.b).Lost; n == 0 {
+		t.Error("no packet of a path that loses all is counted as lost")
+	}
+}
+
 // TestPathQueue: what does not fit the queue of a path is lost, sent again and counted.
 func TestPathQueue(t *testing.T) {
 	f := newFabric(t, softnic.Path{Rate: 1e9, Queue: 16 << 10})
@@ -146,6 +158,7 @@ func TestPathsRefuse(t *testing.T) {
 	for _, err := range []error{
 		w.link.SetPaths(nil, r.b), w.link.SetPaths(r.a, nil), w.link.SetPaths(r.a, r.b, softnic.Path{Rate: -1}),
 		w.link.SetPaths(r.a, r.b, softnic.Path{Queue: -1}), w.link.SetPath(r.a, r.b, 0, softnic.Path{Delay: -1}),
+		w.link.SetPath(r.a, r.b, 0, softnic.Path{Loss: 1.5}),
 		w.link.SetPath(r.a, r.b, 1, softnic.Path{}), w.link.SetPath(r.b, r.a, 0, softnic.Path{}), w.link.SetPath(r.a, r.b, -1, softnic.Path{}),
 	} {
 		if !errors.Is(err, verbs.ErrInvalid) {

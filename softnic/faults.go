@@ -157,7 +157,7 @@ func (l *faults) carry(d *direction, r *route, from, to *NIC, p *packet) {
 		l.occupy(d, int(p.length))
 		return
 	}
-	if l.happens(d.imp.Loss) {
+	if l.happens(d.imp.Loss) || (r != nil && l.happens(r.Loss)) {
 		d.stats.Lost++
 		l.occupy(d, int(p.length))
 		return
