@@ -6,8 +6,8 @@ import (
 	"ibverbx/internal/mutant"
 )
 
-// mutations are changes that break the driver. The core has its own: what TestExploreFinds of
-// package core leaves out.
+// mutations are changes that break the driver, or what the driver's tests see of the core. The core has
+// its own: what TestExploreFinds of package core leaves out.
 var mutations = []mutant.Change{
 	{
 		Name: "a repeated piece of a WRITE is not copied", Tests: "TestTransfer", File: "receive.go",
@@ -48,6 +48,14 @@ var mutations = []mutant.Change{
 	{
 		Name: "a side QP that is down flushes what it failed", Tests: "TestSide", File: "side.go",
 		Old: "if q.side.down {", New: "if true {",
+	},
+	{
+		Name: "a loss counts for no path", Tests: "TestStatsFindBadPath", File: "core/loss.go",
+		Old: "	p.stats.Lost++\n", New: "",
+	},
+	{
+		Name: "a path forgets its least round trip time", Tests: "TestStatsFindBadPath", File: "core/path.go",
+		Old: "r.least = min(r.least, sample)", New: "r.least = sample",
 	},
 }
 

@@ -2,7 +2,7 @@ package reliable
 
 import "ibverbx/reliable/core"
 
-// Counted is implemented by wrapped QPs.
+// Counted is implemented by wrapped QPs. Any goroutine may call its methods.
 type Counted interface {
 	// Stats returns the counters of the QP's connection, all zero before it is connected.
 	Stats() core.Stats
@@ -10,14 +10,26 @@ type Counted interface {
 	Paths() []PathInfo
 }
 
+// PathLister is implemented by wrapped contexts. Any goroutine may call its method.
+type PathLister interface {
+	// PathsOf returns the paths of the open QP of a number, as Counted does, or nil if there is none.
+	// It is for those who have a QP only by its number, for example a lane of a VirtualQP.
+	PathsOf(qpn uint32) []PathInfo
+}
+
 // PathInfo is one path of a wrapped QP, as this end sees it.
 type PathInfo struct {
 	QPN   uint32         // the number of the path's UC QP, 0 while the path is down and has none
 	Epoch uint16         // the number of QPs that the path has had before this one
 	State core.PathState // also PathUp before the QP is connected
+	// PathStats is about the path from this end to the peer. It tells which path loses or delays.
+	core.PathStats
 }
 
-var _ Counted = (*qp)(nil)
+var (
+	_ Counted    = (*qp)(nil)
+	_ PathLister = (*pathContext)(nil)
+)
 
 func (q *qp) Stats() core.Stats {
 	q.ctx.mu.Lock()
@@ -31,6 +43,22 @@ func (q *qp) Stats() core.Stats {
 func (q *qp) Paths() []PathInfo {
 	q.ctx.mu.Lock()
 	defer q.ctx.mu.Unlock()
+	return q.pathInfos()
+}
+
+func (ctx *pathContext) PathsOf(qpn uint32) []PathInfo {
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	for _, q := range ctx.qps {
+		if q != nil && q.num == qpn {
+			return q.pathInfos()
+		}
+	}
+	return nil
+}
+
+// pathInfos returns the present state of the paths, nil if the QP has none. The context is locked.
+func (q *qp) pathInfos() []PathInfo {
 	if q.conn == nil {
 		return nil
 	}
@@ -42,7 +70,7 @@ func (q *qp) Paths() []PathInfo {
 			infos[i].QPN = p.qp.Num()
 		}
 		if c := q.conn.core; c != nil {
-			infos[i].State = c.PathState(i)
+			infos[i].State, infos[i].PathStats = c.PathState(i), c.PathStats(i)
 		}
 	}
 	return infos

@@ -44,7 +44,8 @@ retransmitted.
 
 --transport uc differs from -c UC: it makes every RC QP, and so every lane, of 16 UC QPs with
 reliability in software (package reliable). Chunks travel on all of them, lost ones are
-retransmitted, a dead path is left, and every operation works as on RC. The NICs need UC.
+retransmitted, a dead path is left, and every operation works as on RC. The NICs need UC. -v and
+--json show round trip time, queue delay and losses of every path, so that a bad one can be found.
 
 --check fills every message with its own pattern and compares every byte that arrives. Rates leave
 out the time for that. Atomics are fetch-and-add on 8 bytes.
@@ -206,7 +207,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 // none. If ctx ends early what was measured is printed, and the error is errInterrupted.
 func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote string) error {
 	line := newProgressLine(s.err)
-	o := perf.Observer{Progress: line.show}
+	o := perf.Observer{Progress: line.show, Paths: pathsOf}
 	var t *perfTable
 	if !f.json {
 		o.Head = func(r perf.Report) {

@@ -45,7 +45,7 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.BoolVar(&f.lat, "lat", false, "measure latency instead of bandwidth")
 	f.nics.define(cmd, s)
 	fl.BoolVar(&f.gbits, "report_gbits", false, "rates in Gb/sec instead of MiB/sec")
-	fl.BoolVarP(&f.verbose, "verbose", "v", false, "a line for every lane, however many there are")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "a line for every lane, however many there are; with --transport uc also for every path")
 	fl.BoolVar(&f.server, "server", false, "wait for clients and serve them one after the other, until Ctrl-C or SIGTERM")
 	fl.StringVar(&f.listen, "listen", "", "`address` at which --server waits (default :18515)")
 	fl.BoolVar(&f.once, "once", false, "end --server after one client")

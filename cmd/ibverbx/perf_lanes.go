@@ -13,6 +13,9 @@ const (
 	laneRow  = " %-6d %-5d %#-9x %-9s"
 	carryRow = " %-9.2f %-18d %-14d %-14d %-14d %d\n"
 
+	pathHead = " #lane  path  QPN       state     chunks         retransmitted  lost           RTT[usec]      queue[usec]"
+	pathRow  = " %-6d %-5d %#-9x %-9s %-14d %-14d %-14d %-14.1f %.1f\n"
+
 	// foldLanes is how many lanes have their own line without --verbose: half of them are the
 	// first, half the last, among them the lanes for messages and notifications.
 	foldLanes = 16
@@ -48,6 +51,9 @@ func (t *perfTable) carried(r *perf.Report) {
 		t.println(summary(hidden, &total))
 	}
 	t.println(tableRule)
+	if t.all {
+		t.perPath(lanes)
+	}
 	deaths := uint64(0)
 	for i := range lanes {
 		deaths += lanes[i].Deaths
@@ -56,6 +62,24 @@ func (t *perfTable) carried(r *perf.Report) {
 		t.printf(" lanes were lost %d times and rebuilt\n", deaths)
 	}
 	t.printf(" share is of the bytes of all results; fragments are physical requests, records and notifications included\n")
+}
+
+// perPath prints what each path of the lanes carried, if lanes have paths.
+func (t *perfTable) perPath(lanes []perf.Lane) {
+	head := false
+	for i := range lanes {
+		for k := range lanes[i].Paths {
+			if !head {
+				t.println(pathHead)
+				head = true
+			}
+			p := &lanes[i].Paths[k]
+			t.printf(pathRow, lanes[i].Lane, k, p.QPN, p.State, p.Sent, p.Retransmitted, p.Lost, p.RTT, p.QueueDelay)
+		}
+	}
+	if head {
+		t.println(tableRule)
+	}
 }
 
 // carry prints the columns that rails and lanes have in common.

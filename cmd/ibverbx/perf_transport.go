@@ -64,6 +64,21 @@ func (n *nics) wrap(w perf.Wish, cfg *reliable.Config) error {
 	return nil
 }
 
+// pathsOf returns the paths of a QP of a wrapped NIC.
+func pathsOf(ctx verbs.Context, qpn uint32) (paths []perf.Path) {
+	lister, ok := ctx.(reliable.PathLister)
+	if !ok {
+		return nil
+	}
+	for _, p := range lister.PathsOf(qpn) {
+		paths = append(paths, perf.Path{
+			QPN: p.QPN, State: p.State.String(), Sent: p.Sent, Retransmitted: p.Retransmitted, Lost: p.Lost,
+			RTT: float64(p.RTT) / 1e3, QueueDelay: float64(p.QueueDelay()) / 1e3,
+		})
+	}
+	return paths
+}
+
 // lendReceives refuses a test if the receives of the wrapped rails of an end need more memory than
 // the wish allows.
 func lendReceives(w perf.Wish, rails []ibverbx.RailConfig, cfg *reliable.Config, lanes int) error {

@@ -87,6 +87,34 @@ func TestPerfTransportSaid(t *testing.T) {
 	}
 }
 
+// With -v the table has a line for every path, and the JSON always has one. Without paths there is none.
+func TestPerfPaths(t *testing.T) {
+	args := []string{"perf", "--transport", "uc", "-s", "1M", "-n", "40", "--rails", "1", "-q", "1"}
+	lanes := object(t, args...)["per_lane"].([]any)
+	paths := lanes[0].(map[string]any)["paths"].([]any)
+	if len(paths) != 16 {
+		t.Fatalf("%d paths, want 16: %v", len(paths), paths)
+	}
+	sent := 0.0
+	for i, p := range paths {
+		p := p.(map[string]any)
+		sent += p["sent"].(float64) - p["retransmitted"].(float64)
+		if p["state"] != "UP" || p["qpn"].(float64) == 0 || p["rtt_us"].(float64) < p["queue_delay_us"].(float64) || p["lost"] == nil {
+			t.Errorf("path %d is %v, want one that is up, with a round trip time", i, p)
+		}
+	}
+	if sent < 40*32 { // 32 chunks each
+		t.Errorf("%v chunks on all paths, want those of 40 messages at least", sent)
+	}
+	table := func(args ...string) int { return strings.Count(succeed(t, args...), " UP ") }
+	if n, folded := table(append(args, "-v")...), table(args...); n != 16 || folded != 0 {
+		t.Errorf("the table has %d paths with -v and %d without, want 16 and none", n, folded)
+	}
+	if _, ok := object(t, "perf", "-s", "64", "-n", "20")["per_lane"].([]any)[0].(map[string]any)["paths"]; ok {
+		t.Error("lanes of the NIC's own RC QPs have paths")
+	}
+}
+
 func TestPerfTransportErrors(t *testing.T) {
 	for _, tt := range []struct {
 		args string

@@ -1,5 +1,10 @@
 package perf
 
+import (
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
 // Carried is what a lane or a rail did. It shows which QP and which NIC carried how much.
 type Carried struct {
 	// Fragments counts physical requests, including records and notifications of a scheme.
@@ -36,7 +41,29 @@ type Lane struct {
 	Role string `json:"role"`
 	// Deaths counts how often the lane was lost. It was rebuilt as often, or is being rebuilt.
 	Deaths uint64 `json:"deaths,omitempty"`
+	// Paths are the UC QPs of the lane's QP at the first half, in the last result. It is empty unless
+	// the transport is uc.
+	Paths []Path `json:"paths,omitempty"`
 	Carried
+}
+
+// Path is what one UC QP of a lane did, warm-up included. The path that loses or delays more than the
+// others of its lane is a bad one.
+type Path struct {
+	// QPN is the number of the UC QP, 0 while the path is out of service.
+	QPN uint32 `json:"qpn"`
+	// State is "UP", or what the path waits for.
+	State string `json:"state"`
+	// Sent counts chunks.
+	Sent uint64 `json:"sent"`
+	// Retransmitted counts the chunks of Sent that had been sent before.
+	Retransmitted uint64 `json:"retransmitted"`
+	// Lost counts the chunks of Sent that were lost.
+	Lost uint64 `json:"lost"`
+	// RTT is the smoothed round trip time in microseconds, 0 if none was measured.
+	RTT float64 `json:"rtt_us"`
+	// QueueDelay is by how much RTT is above the least round trip time of the path, in microseconds.
+	QueueDelay float64 `json:"queue_delay_us"`
 }
 
 // Rail is what the lanes on one rail did together.
@@ -73,6 +100,15 @@ func (h *half) carried() []Lane {
 	}
 	h.before = lanes
 	return moved
+}
+
+// trace fills in the paths of the lanes. rails are those of the first half, while its QPs are open.
+func (rep *Report) trace(rails []ibverbx.RailConfig, paths func(verbs.Context, uint32) []Path) {
+	for i := range rep.PerLane {
+		if l := &rep.PerLane[i]; l.Rail < len(rails) {
+			l.Paths = paths(rails[l.Rail].Context, l.QPN)
+		}
+	}
 }
 
 // add adds what the lanes of a half carried. A lane that lost its rail may come back on another:

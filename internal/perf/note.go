@@ -78,9 +78,9 @@ func (n *note) check() error {
 	return fmt.Errorf("there is no note %.32q", n.Kind)
 }
 
-// check refuses a lane of a partner that makes no sense. Lanes are printed.
+// check refuses a lane of a partner that makes no sense. Lanes are printed. Paths are not sent.
 func (l *Lane) check(i int) error {
-	if l.Lane != i || l.Rail < 0 || l.Rail >= ibverbx.MaxRails || l.QPN >= 1<<24 || (l.Role != "data" && l.Role != "message" && l.Role != "notify") {
+	if l.Lane != i || l.Rail < 0 || l.Rail >= ibverbx.MaxRails || l.QPN >= 1<<24 || len(l.Paths) > 0 || (l.Role != "data" && l.Role != "message" && l.Role != "notify") {
 		return fmt.Errorf("the partner's result has an impossible lane %d", i)
 	}
 	return nil

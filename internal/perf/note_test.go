@@ -73,6 +73,7 @@ func TestNotesRefused(t *testing.T) {
 		"more than there is":  {Kind: noteCompare, First: 1 << 62, N: 1 << 62},
 		"a role":              {Kind: noteOver, Over: &outcome{Lanes: []Lane{{Role: "\x1b[2J"}}}},
 		"a lane":              {Kind: noteOver, Over: &outcome{Lanes: []Lane{{Lane: 7, Role: "data"}}}},
+		"paths":               {Kind: noteOver, Over: &outcome{Lanes: []Lane{{Role: "data", Paths: make([]Path, 1)}}}},
 		"a rail":              {Kind: noteOver, Over: &outcome{Lanes: []Lane{{Rail: 8, Role: "data"}}}},
 		"a time":              {Kind: noteOver, Over: &outcome{Elapsed: -1}},
 	} {

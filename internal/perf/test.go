@@ -37,6 +37,9 @@ type Observer struct {
 	Progress func(Progress)
 	// Result is called with each row when it is complete.
 	Result func(Result)
+	// Paths returns the paths of an open QP, by its context and number, nil if it has none. If Paths is
+	// nil, lanes have no paths.
+	Paths func(ctx verbs.Context, qpn uint32) []Path
 }
 
 // Progress is how far a test is.
@@ -235,6 +238,9 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 		if res.Iterations > 0 {
 			rep.add(side, half.Lanes)
 		}
+	}
+	if o.Paths != nil && t.side == 0 {
+		rep.trace(t.rails[0], o.Paths)
 	}
 	return res, nil
 }

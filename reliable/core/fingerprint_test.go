@@ -179,7 +179,7 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 		b = putInts(b, e.csn, e.msg, uint64(e.flow))
 		b = putTimes(b, now, e.sentAt)
 	}
-	// measuredAt counts only for MaxAge, which is out of reach, pingAt for measuring.
+	// measuredAt counts only for MaxAge, which is out of reach, pingAt for measuring; stats decides nothing.
 	if p.state == PathSuspect {
 		b = putTimes(b, now, p.suspectAt)
 	}
@@ -212,11 +212,11 @@ func TestFingerprintComplete(t *testing.T) {
 		{flow{}, 14},
 		{message{}, 7},
 		{chunk{}, 14},
-		{path{}, 28},
+		{path{}, 29},
 		{entry{}, 4},
 		{receiver{}, 21},
 		{slot{}, 7},
-		{rtt{}, 4},
+		{rtt{}, 5},
 		{credits{}, 13},
 	} {
 		if got := reflect.TypeOf(tt.v).NumField(); got != tt.want {

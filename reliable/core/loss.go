@@ -132,6 +132,7 @@ func (c *Conn) lose(e *entry, timeout bool) {
 	p.land(ch)
 	f.noteLost(ch)
 	p.loss += (255 - p.loss) >> 4
+	p.stats.Lost++
 	c.cfg.Congestion.OnLoss(c.now, int(ch.len), timeout)
 }
 

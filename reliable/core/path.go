@@ -43,11 +43,12 @@ type path struct {
 	inflight int     // the payload of transmissions in flight, in bytes
 	flying   int     // the number of transmissions in flight
 
-	rtt        rtt   // the round trip time of the path
-	measured   bool  // reports that rtt has a sample of this epoch
-	measuredAt int64 // when rtt got its last sample
-	loss       uint8 // the share of lost chunks, in 256ths
-	suspectAt  int64 // when the path became PathSuspect
+	rtt        rtt       // the round trip time of the path
+	measured   bool      // reports that rtt has a sample of this epoch
+	measuredAt int64     // when rtt got its last sample
+	loss       uint8     // the share of lost chunks, in 256ths
+	stats      PathStats // its times are filled in by Conn.PathStats
+	suspectAt  int64     // when the path became PathSuspect
 	// silent reports that a transmission was ended by a timeout and that nothing was acknowledged
 	// since.
 	silent     bool
@@ -175,18 +176,22 @@ type rtt struct {
 	srtt    int64  // the smoothed round trip time
 	rttvar  int64  // its mean deviation
 	last    int64  // the latest sample
+	least   int64  // the least sample, or the initial value
 	samples uint32 // counts the samples
 }
 
 // newRTT returns an estimate without samples.
-func newRTT(initial int64) rtt { return rtt{srtt: initial, rttvar: initial / 2, last: initial} }
+func newRTT(initial int64) rtt {
+	return rtt{srtt: initial, rttvar: initial / 2, last: initial, least: initial}
+}
 
 func (r *rtt) add(sample int64) {
 	r.last = sample
 	if r.samples++; r.samples == 1 {
-		r.srtt, r.rttvar = sample, sample/2
+		r.srtt, r.rttvar, r.least = sample, sample/2, sample
 		return
 	}
+	r.least = min(r.least, sample)
 	r.rttvar += (max(r.srtt-sample, sample-r.srtt) - r.rttvar) / 4
 	r.srtt += (sample - r.srtt) / 8
 }

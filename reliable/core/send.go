@@ -345,10 +345,12 @@ func (f *flow) transmit(csn uint64, p *path) {
 	again := ch.xmits > 0
 	if again {
 		c.stats.Retransmitted++
+		p.stats.Retransmitted++
 		ch.moved = ch.moved || ch.path != p.index || ch.epoch != p.epoch
 	}
 	ch.path, ch.epoch, ch.pseq, ch.sentAt, ch.state = p.index, p.epoch, p.next, c.now, chunkFlying
 	p.next++
+	p.stats.Sent++
 	p.inflight += int(ch.len)
 	p.flying++
 	c.flying++

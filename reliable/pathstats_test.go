@@ -1,0 +1,104 @@
+package reliable_test
+
+import (
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// TestStatsFindBadPath moves bytes over ways of their own through the network. One way loses packets, is
+// longer than the others, or becomes slow. The path that stands out in PathInfo must be the one that
+// takes this way.
+func TestStatsFindBadPath(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		bad   softnic.Path
+		later bool // reports that the way is good at first
+		// value is what the operator compares. It is twice as large for the bad path as for any other.
+		value func(*reliable.PathInfo) float64
+	}{
+		{"loss", softnic.Path{Loss: 0.01}, false, func(p *reliable.PathInfo) float64 { return float64(p.Lost) / float64(max(p.Sent, 1)) }},
+		{"length", softnic.Path{Delay: 100 * time.Microsecond}, false, func(p *reliable.PathInfo) float64 { return float64(p.LeastRTT) }},
+		{"queue", softnic.Path{Rate: 100e6, Queue: 1 << 30}, true, func(p *reliable.PathInfo) float64 { return float64(p.QueueDelay()) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			const bad, size = 5, 32 << 20
+			s := newStar(t, softnic.Impairment{Delay: 5 * time.Microsecond, Rate: 12.5e9}, reliable.Config{WindowBytes: 256 << 10}, 1, 25e9, size)
+			from := s.senders[0]
+			// So many ways that no two paths share one.
+			must(t, s.link.SetPaths(from.nic, s.to.nic, make([]softnic.Path, 4096)...))
+			way := s.link.PathOf(from.nic, s.to.nic, s.to.qp.(reliable.Counted).Paths()[bad].QPN, 0)
+			for round := range 2 {
+				if tt.later == (round == 1) {
+					must(t, s.link.SetPath(from.nic, s.to.nic, way, tt.bad))
+				}
+				s.write(t, 0, size)
+				for _, wc := range s.until(t, s.now+int64(10*time.Second), 1) {
+					must(t, wc.Err())
+				}
+			}
+			infos := from.ctx.(reliable.PathLister).PathsOf(from.qp.Num())
+			var sent, again uint64
+			for i := range infos {
+				p := &infos[i]
+				sent, again = sent+p.Sent, again+p.Retransmitted
+				t.Logf("path %d: sent %d, retransmitted %d, lost %d, RTT %d, least %d, queue %d",
+					i, p.Sent, p.Retransmitted, p.Lost, p.RTT, p.LeastRTT, p.QueueDelay())
+				if i != bad && tt.value(&infos[bad]) <= 2*tt.value(p) {
+					t.Errorf("%v for path %d, %v for the bad path, want at least twice as much", tt.value(p), i, tt.value(&infos[bad]))
+				}
+			}
+			if stats := from.qp.(reliable.Counted).Stats(); sent != stats.Chunks+stats.Retransmitted || again != stats.Retransmitted {
+				t.Errorf("the paths have sent %d, %d of them again, but the connection %+v", sent, again, stats)
+			}
+			if p := &infos[0]; p.LeastRTT < 10_000 || p.LeastRTT > p.RTT {
+				t.Errorf("path 0 has a round trip time of %d, at least %d, want 10000 or more", p.RTT, p.LeastRTT)
+			}
+			if got := from.ctx.(reliable.PathLister).PathsOf(0); got != nil {
+				t.Errorf("PathsOf(0) = %v, want none: there is no such QP", got)
+			}
+		})
+	}
+}
+
+// TestStatsFromAnyGoroutine reads the counters while requests are posted and polled. The race detector
+// judges it.
+func TestStatsFromAnyGoroutine(t *testing.T) {
+	const size = 256 << 10
+	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{}, size)
+	last := func() (sent uint64) {
+		for _, p := range a.ctx.(reliable.PathLister).PathsOf(a.qp.Num()) {
+			sent += p.Sent
+		}
+		return sent
+	}
+	done := make(chan struct{})
+	reader := make(chan struct{})
+	go func() {
+		defer close(reader)
+		for before := uint64(0); ; {
+			now := last()
+			if now < before {
+				t.Errorf("%d chunks sent, after %d", now, before)
+			}
+			before = now
+			a.qp.(reliable.Counted).Stats()
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	}()
+	for range 50 {
+		transfer(t, a, b, verbs.OpRDMAWrite, size)
+	}
+	close(done)
+	<-reader
+	if got := last(); got < 50*size/(32<<10) {
+		t.Errorf("%d chunks sent, want at least those of 50 messages", got)
+	}
+}
