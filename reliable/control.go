@@ -16,6 +16,9 @@ type controlQP struct {
 	free   []uint32        // lists the slots of out that no request uses
 	send   [1]verbs.SendWR // the request being posted
 	refill refill          // lists the buffers of in that wait to be posted
+	failed bool            // reports that the QP is out of service until revive succeeds
+	// reviveAt is when revive may be called next. There is at least lookAgain between two calls.
+	reviveAt int64
 }
 
 const (
@@ -39,19 +42,49 @@ func (c *controlQP) open(p *pd, index int, cfg *verbs.QPConfig) error {
 	if c.out, err = newPool(p.inner, controlSends, wire.MaxControlLen); err != nil {
 		return err
 	}
-	if err := qp.Connect(verbs.Endpoint{}); err != nil {
+	if err := c.start(); err != nil {
+		return err
+	}
+	p.ctx.routes.Set(qp.Num(), route{control: c})
+	return nil
+}
+
+// start takes a QP that is in RESET into service. All its slots are free.
+func (c *controlQP) start() error {
+	if err := c.qp.Connect(verbs.Endpoint{}); err != nil {
 		return err
 	}
 	c.refill, c.free = c.refill[:0], c.free[:0]
 	for i := range controlRecvs {
 		c.recycle(uint32(i))
 	}
-	c.refill.post(qp)
+	c.refill.post(c.qp)
 	for i := range controlSends {
 		c.free = append(c.free, uint32(i))
 	}
-	p.ctx.routes.Set(qp.Num(), route{control: c})
 	return nil
+}
+
+// fail notes that the QP has failed, usually with its device.
+func (c *controlQP) fail() {
+	if !c.failed {
+		c.failed = true
+		c.pd.ctx.keeper.kick()
+	}
+}
+
+// revive takes a failed QP back into service, if the device lets it. A UD QP has no connection, so it
+// keeps its number, and the cards that name it stay valid. No completion of its former life is left
+// when its slots are used again.
+func (c *controlQP) revive() {
+	ctx := c.pd.ctx
+	c.reviveAt = ctx.now + lookAgain
+	if c.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) != nil {
+		return
+	}
+	ctx.inbox.drain()
+	ctx.inbox.discard(c.qp.Num())
+	c.failed = c.start() != nil
 }
 
 func (c *controlQP) close() {
@@ -60,8 +93,33 @@ func (c *controlQP) close() {
 		_ = c.qp.Close() // no object depends on it
 		c.qp = nil
 	}
+	c.failed = false
 	c.in.free()
 	c.out.free()
+}
+
+// reviveAt is when a control QP is to be revived next, core.Never if all of them work.
+func (ctx *pathContext) reviveAt() int64 {
+	at := core.Never
+	for _, p := range ctx.pds {
+		for i := range p.control {
+			if c := &p.control[i]; c.failed {
+				at = min(at, c.reviveAt)
+			}
+		}
+	}
+	return at
+}
+
+// revive takes failed control QPs back into service.
+func (ctx *pathContext) revive() {
+	for _, p := range ctx.pds {
+		for i := range p.control {
+			if c := &p.control[i]; c.failed && ctx.now >= c.reviveAt {
+				c.revive()
+			}
+		}
+	}
 }
 
 // recycle marks receive buffer i as free.
@@ -71,6 +129,7 @@ func (c *controlQP) recycle(i uint32) { c.refill.add(tagControlRecv.with(0, 0, i
 // connection that it names.
 func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 	if wc.Status != verbs.StatusSuccess {
+		c.fail()
 		return
 	}
 	if wc.ByteLen > verbs.GRHLen {
@@ -89,10 +148,19 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 	}
 }
 
-// sendPacket sends a control packet to the control QP of a connection's peer. Without a free slot
-// the packet is dropped, which the protocol tolerates.
+// sent takes the completion of the packet in a slot.
+func (c *controlQP) sent(slot uint32, wc *verbs.WC) {
+	if wc.Status != verbs.StatusSuccess {
+		c.fail()
+		return
+	}
+	c.free = append(c.free, slot)
+}
+
+// sendPacket sends a control packet to the control QP of a connection's peer. If the QP has failed or
+// has no free slot, the packet is dropped, which the protocol tolerates.
 func (c *controlQP) sendPacket(b []byte, ah verbs.AH, peer uint32) {
-	if len(c.free) == 0 {
+	if c.failed || len(c.free) == 0 {
 		return
 	}
 	slot := c.free[len(c.free)-1]
@@ -103,7 +171,11 @@ func (c *controlQP) sendPacket(b []byte, ah verbs.AH, peer uint32) {
 		AH: ah.Handle(), RemoteQPN: peer, RemoteQKey: verbs.DefaultQKey, NumSGE: 1,
 	}
 	wr.SGE[0] = c.out.sge(int(slot), len(b))
-	if n, _ := c.qp.PostSend(c.send[:]); n == 1 {
+	n, err := c.qp.PostSend(c.send[:])
+	switch {
+	case n == 1:
 		c.free = c.free[:len(c.free)-1]
+	case err != verbs.ErrQueueFull: //nolint:errorlint // ErrQueueFull is never wrapped
+		c.fail()
 	}
 }

@@ -62,7 +62,7 @@ func (ctx *pathContext) Step() (next int64, pending bool) {
 	if ctx.refusing > 0 {
 		ctx.wakeAt = min(ctx.wakeAt, ctx.now+lookAgain)
 	}
-	ctx.wakeAt = min(ctx.wakeAt, ctx.grantAt())
+	ctx.wakeAt = min(ctx.wakeAt, ctx.grantAt(), ctx.reviveAt())
 	for _, c := range ctx.connected {
 		ctx.wakeAt = min(ctx.wakeAt, c.core.Deadline())
 	}
@@ -131,6 +131,7 @@ func (ctx *pathContext) drive() {
 	if ctx.now >= ctx.sidesAt {
 		ctx.watchSides()
 	}
+	ctx.revive()
 	for i := 0; i < len(ctx.connected); i++ {
 		if c := ctx.connected[i]; ctx.now >= c.core.Deadline() || len(c.queue) > 0 {
 			c.step(&core.Event{Kind: core.EvTick})
@@ -176,7 +177,7 @@ func (ctx *pathContext) dispatch(wc *verbs.WC) {
 		}
 	case tagControlSend:
 		if p := ctx.findPD(id); p != nil && index < len(p.control) {
-			p.control[index].free = append(p.control[index].free, n)
+			p.control[index].sent(n, wc)
 		}
 	case tagControlRecv:
 		if c := ctx.routes.Find(wc.QPN).control; c != nil && n < controlRecvs {

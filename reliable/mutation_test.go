@@ -57,6 +57,14 @@ var mutations = []mutant.Change{
 		Name: "a path forgets its least round trip time", Tests: "TestStatsFindBadPath", File: "core/path.go",
 		Old: "r.least = min(r.least, sample)", New: "r.least = sample",
 	},
+	{
+		Name: "a control QP that failed stays in error", Tests: "TestControlQPsReturn", File: "drive.go",
+		Old: "	ctx.revive()\n", New: "",
+	},
+	{
+		Name: "a revived control QP takes completions of its former life", Tests: "TestControlSlots", File: "control.go",
+		Old: "	ctx.inbox.discard(c.qp.Num())\n", New: "",
+	},
 }
 
 // TestMutations breaks the driver in one place at a time and wants the tests to notice.

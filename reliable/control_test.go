@@ -1,0 +1,86 @@
+package reliable_test
+
+import (
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// TestControlQPsReturn fails the NIC of a PD whose first QP stays open, in error, so that the control
+// QPs stay too. Another QP of the PD must work like one of a new PD: its requests end before a probe is
+// due, so the acknowledgements came over the control QPs.
+func TestControlQPsReturn(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		early bool          // the second QP gives out its endpoint before the NIC fails
+		down  time.Duration // how long the NIC is down
+	}{
+		{"QP made after a reset", false, 0},
+		{"endpoint given out before a reset", true, 0},
+		{"QP made after an outage", false, 50 * time.Millisecond},
+		{"endpoint given out before an outage", true, 50 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+			a, b := newPair(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
+			w.write(t, a, b)
+			later := *b
+			later.qp = b.another(t)
+			ep, err := later.qp.Endpoint()
+			must(t, err)
+			if !tt.early {
+				must(t, later.qp.Close())
+			}
+			b.nic.Fail()
+			w.pass(tt.down, a, b)
+			b.nic.Recover()
+			w.pass(2*time.Millisecond, a, b)
+			if s := b.qp.State(); s != verbs.StateErr {
+				t.Fatalf("the first QP is %v after its NIC has failed, want %v", s, verbs.StateErr)
+			}
+			if !tt.early {
+				later.qp = b.another(t)
+				ep, err = later.qp.Endpoint()
+				must(t, err)
+			}
+			peer := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
+			own, err := peer.qp.Endpoint()
+			must(t, err)
+			must(t, peer.qp.Connect(ep))
+			must(t, later.qp.Connect(own))
+			for range 300 { // more than a control QP has receives
+				w.write(t, peer, &later)
+				w.write(t, &later, peer)
+			}
+		})
+	}
+}
+
+// write makes a WRITE from a to b. It must end before a probe is due.
+func (w *world) write(t *testing.T, a, b *side) {
+	t.Helper()
+	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	wr.SetSGE(a.sge(0, 100))
+	a.post(t, wr)
+	const within = int64(500 * time.Microsecond)
+	for limit := w.now + within; w.now < limit; w.step(limit, []*side{a, b}) {
+		var wc [1]verbs.WC
+		if n, err := a.cq.Poll(wc[:]); n == 1 {
+			must(t, wc[0].Err())
+			return
+		} else if err != nil {
+			t.Fatalf("Poll = %v, want none", err)
+		}
+	}
+	t.Fatalf("the WRITE has not ended after %v", time.Duration(within))
+}
+
+// pass lets time pass.
+func (w *world) pass(d time.Duration, awake ...*side) {
+	for limit := w.now + int64(d); w.now < limit; {
+		w.step(limit, awake)
+	}
+}
