@@ -67,7 +67,7 @@ func (ctx *pathContext) Step() (next int64, pending bool) {
 		ctx.wakeAt = min(ctx.wakeAt, c.core.Deadline())
 	}
 	for _, q := range ctx.qps {
-		if q != nil && q.side.down {
+		if q != nil && q.side.down && q.state == verbs.StateRTS {
 			ctx.wakeAt = min(ctx.wakeAt, ctx.sidesAt)
 		}
 		if q != nil && q.side.askAt != 0 {
