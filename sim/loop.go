@@ -94,9 +94,10 @@ func (w *world) jump() bool {
 		w.tick = min(2*w.tick, maxTick)
 		w.wake()
 	}
-	if next-w.now > longJump && !w.retried && w.unblock() {
-		w.retried = true
-		return true // A post that is tried again may have an earlier effect than the next event.
+	if next-w.now > longJump {
+		if w.retried = !w.retried && w.unblock(); w.retried {
+			return true // A post that is tried again may have an earlier effect than the next event.
+		}
 	}
 	if next == never {
 		return false

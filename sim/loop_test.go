@@ -1,6 +1,9 @@
 package sim
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // TestTimeWaitsForRefusedPosts checks that time does not pass a fault while an end has requests that it
 // does not try to post because of an earlier refusal. In these worlds the fault then met no request.
@@ -11,5 +14,30 @@ func TestTimeWaitsForRefusedPosts(t *testing.T) {
 	}
 	for _, seed := range []uint64{92000027, 92000056} {
 		clean(t, s, seed, 1)
+	}
+}
+
+// TestRefusedPostIsTriedAgain checks that an end tries a refused post again before every long jump of
+// time, although only the timers of another host are due. Those wake no other host.
+func TestRefusedPostIsTriedAgain(t *testing.T) {
+	w := &world{plan: &Plan{}, healed: int64(time.Second)}
+	timer := &transport{}
+	w.hosts = []*host{{w: w, look: never, transports: []*transport{timer}}, {w: w, look: never}}
+	e := &end{w: w, host: w.hosts[1]}
+	w.ends = []*end{e}
+	e.blocked = blockedTurns
+	for range 3 {
+		timer.deadline = w.now + 10*longJump
+		tried := 0
+		for limit := timer.deadline; w.now < limit && tried < 2 && w.jump(); {
+			timer.touched = e.blocked == 0
+			if timer.touched { // The host takes its turn, and the post is refused.
+				tried++
+				e.blocked, e.host.look = blockedTurns, never
+			}
+		}
+		if tried != 1 {
+			t.Fatalf("the end tried its post %d times before the jump to %v, want 1", tried, time.Duration(timer.deadline))
+		}
 	}
 }

@@ -27,7 +27,7 @@ type world struct {
 	phase   phase
 	healed  int64          // time at which the last fault ends
 	still   int            // consecutive turns without progress
-	retried bool           // refused posts were tried again since the last progress
+	retried bool           // refused posts were tried again since the last progress or long jump of time
 	outage  time.Duration  // sum of all faults that make NICs wait for answers
 	control []*controlPair // by connection, with failover
 	watches []*watch
