@@ -187,7 +187,8 @@ func (c *connection) destroy() {
 
 func (c *connection) closeAH() {
 	if c.ah != nil {
-		_ = c.ah.Close() // no object depends on it
+		c.pd.ringControls() // their packets use the AH
+		_ = c.ah.Close()    // no object depends on it
 		c.ah = nil
 	}
 }
@@ -271,7 +272,8 @@ func (c *connection) touch() {
 	}
 }
 
-// flush posts what the connection has to post, with one doorbell per path.
+// flush posts what the connection has to post, with one doorbell per path. Its control packets share a
+// doorbell with those of other connections.
 func (c *connection) flush() {
 	if !c.ctx.sharedRecv {
 		for i := range c.paths {
@@ -288,11 +290,11 @@ func (c *connection) flush() {
 	}
 }
 
-// mail sends the control packet that waits for control QP i.
+// mail stages the control packet that waits for control QP i.
 func (c *connection) mail(i int) {
 	b := c.outbox[i]
 	c.outbox[i] = b[:0]
 	if len(b) > 0 && c.ah != nil {
-		c.pd.control[i].sendPacket(b, c.ah, c.peer.control[i])
+		c.pd.control[i].stage(b, c.ah, c.peer.control[i])
 	}
 }

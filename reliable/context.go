@@ -41,6 +41,7 @@ type pathContext struct {
 	sidesAt     int64              // when the states of the side QPs are queried next
 	asking      int                // counts the QPs whose side.askAt is set
 	refusing    int                // counts the QPs whose side.refused is not empty
+	doorbells   Doorbells          // counts what was posted to the NIC
 	events      []verbs.Event      // wait to be taken by Events, at most maxEvents
 	eventErr    error              // the last error of the inner context's Events
 	notify      *verbs.Waker       // woken by events; it may be nil

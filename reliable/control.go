@@ -9,14 +9,16 @@ import (
 // controlQP is a UD QP that carries the control packets of all connections of a PD.
 type controlQP struct {
 	pd     *pd
-	index  int             // the position in pd.control, and the core.Route of its packets
-	qp     verbs.QP        // the UD QP, nil before open and after close
-	in     pool            // has controlRecvs receive buffers
-	out    pool            // has controlSends send buffers
-	free   []uint32        // lists the slots of out that no request uses
-	send   [1]verbs.SendWR // the request being posted
-	refill refill          // lists the buffers of in that wait to be posted
-	failed bool            // reports that the QP is out of service until revive succeeds
+	index  int      // the position in pd.control, and the core.Route of its packets
+	qp     verbs.QP // the UD QP, nil before open and after close
+	in     pool     // has controlRecvs receive buffers
+	out    pool     // has controlSends send buffers; packet n is in the slot n modulo controlSends
+	staged uint32   // counts the packets since the QP was started; the last ones are in chain
+	done   uint32   // counts the packets that have left their slot
+	// chain holds the packets that wait for the doorbell.
+	chain  []verbs.SendWR
+	refill refill // lists the buffers of in that wait to be posted
+	failed bool   // reports that the QP is out of service until revive succeeds
 	// reviveAt is when revive may be called next. There is at least lookAgain between two calls.
 	reviveAt int64
 }
@@ -54,14 +56,11 @@ func (c *controlQP) start() error {
 	if err := c.qp.Connect(verbs.Endpoint{}); err != nil {
 		return err
 	}
-	c.refill, c.free = c.refill[:0], c.free[:0]
+	c.staged, c.done, c.chain, c.refill = 0, 0, c.chain[:0], c.refill[:0]
 	for i := range controlRecvs {
 		c.recycle(uint32(i))
 	}
 	c.refill.post(c.qp)
-	for i := range controlSends {
-		c.free = append(c.free, uint32(i))
-	}
 	return nil
 }
 
@@ -93,7 +92,7 @@ func (c *controlQP) close() {
 		_ = c.qp.Close() // no object depends on it
 		c.qp = nil
 	}
-	c.failed = false
+	c.failed, c.chain, c.refill = false, c.chain[:0], c.refill[:0]
 	c.in.free()
 	c.out.free()
 }
@@ -144,38 +143,61 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 	}
 	if c.qp != nil {
 		c.recycle(slot)
-		c.refill.post(c.qp)
 	}
 }
 
-// sent takes the completion of the packet in a slot.
-func (c *controlQP) sent(slot uint32, wc *verbs.WC) {
+// topUp posts free receive buffers when lowWater of them are free.
+func (c *controlQP) topUp() {
+	if len(c.refill) >= lowWater(controlRecvs) {
+		c.pd.ctx.doorbells.refilled(c.refill.post(c.qp))
+	}
+}
+
+// sent takes the completion of packet n. It also completes the packets before it, which are unsignaled.
+func (c *controlQP) sent(n uint32, wc *verbs.WC) {
 	if wc.Status != verbs.StatusSuccess {
 		c.fail()
 		return
 	}
-	c.free = append(c.free, slot)
+	if left := c.staged - c.done; n-c.done < left {
+		c.done = n + 1
+	}
 }
 
-// sendPacket sends a control packet to the control QP of a connection's peer. If the QP has failed or
+// stage appends a packet for the control QP of a connection's peer to the chain. If the QP has failed or
 // has no free slot, the packet is dropped, which the protocol tolerates.
-func (c *controlQP) sendPacket(b []byte, ah verbs.AH, peer uint32) {
-	if c.failed || len(c.free) == 0 {
+func (c *controlQP) stage(b []byte, ah verbs.AH, peer uint32) {
+	if c.failed || c.staged-c.done == controlSends {
 		return
 	}
-	slot := c.free[len(c.free)-1]
-	copy(c.out.slot(int(slot)), b)
-	wr := &c.send[0]
-	*wr = verbs.SendWR{
-		WRID: tagControlSend.with(c.pd.id, c.index, slot), Opcode: verbs.OpSend, Flags: verbs.SendSignaled,
+	slot := int(c.staged % controlSends)
+	copy(c.out.slot(slot), b)
+	c.chain = append(c.chain, verbs.SendWR{
+		WRID: tagControlSend.with(c.pd.id, c.index, c.staged), Opcode: verbs.OpSend,
 		AH: ah.Handle(), RemoteQPN: peer, RemoteQKey: verbs.DefaultQKey, NumSGE: 1,
+	})
+	c.chain[len(c.chain)-1].SGE[0] = c.out.sge(slot, len(b))
+	c.staged++
+}
+
+// ring sends the chain with one doorbell. Only its last packet asks for a completion, and every
+// controlSends/4-th, so that slots become free early. Packets that are refused are dropped.
+func (c *controlQP) ring() {
+	if len(c.chain) == 0 {
+		return
 	}
-	wr.SGE[0] = c.out.sge(int(slot), len(b))
-	n, err := c.qp.PostSend(c.send[:])
-	switch {
-	case n == 1:
-		c.free = c.free[:len(c.free)-1]
-	case err != verbs.ErrQueueFull: //nolint:errorlint // ErrQueueFull is never wrapped
-		c.fail()
+	for k := range c.chain {
+		if k%(controlSends/4) == controlSends/4-1 || k == len(c.chain)-1 {
+			c.chain[k].Flags = verbs.SendSignaled
+		}
 	}
+	n, err := c.qp.PostSend(c.chain)
+	c.pd.ctx.doorbells.controlled(n)
+	if n < len(c.chain) {
+		c.staged -= uint32(len(c.chain) - n)
+		if err != verbs.ErrQueueFull { //nolint:errorlint // ErrQueueFull is never wrapped
+			c.fail()
+		}
+	}
+	c.chain = c.chain[:0]
 }

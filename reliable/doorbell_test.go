@@ -1,6 +1,7 @@
 package reliable_test
 
 import (
+	"slices"
 	"testing"
 
 	"ibverbx/reliable"
@@ -8,10 +9,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// counted is a context whose UC QPs count their doorbells.
+// counted is a context that counts the doorbells of its paths, control QPs and shared receive queues.
 type counted struct {
 	verbs.Context
-	paths []*countedQP
+	paths, controls []*countedQP
+	srqs            []*countedSRQ
 }
 
 type countedPD struct {
@@ -19,10 +21,18 @@ type countedPD struct {
 	ctx *counted
 }
 
-// countedQP counts calls of PostSend, a doorbell each, and what they posted.
+// countedQP counts calls of PostSend and PostRecv, a doorbell each, and what they posted.
 type countedQP struct {
 	verbs.QP
 	doorbells, requests int
+	signaled            int
+	refills, receives   int
+}
+
+// countedSRQ counts calls of PostRecv and what they posted.
+type countedSRQ struct {
+	verbs.SRQ
+	refills, receives int
 }
 
 func (c *counted) AllocPD() (verbs.PD, error) {
@@ -31,12 +41,29 @@ func (c *counted) AllocPD() (verbs.PD, error) {
 }
 
 func (p countedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	if srq, ok := cfg.SRQ.(*countedSRQ); ok {
+		cfg.SRQ = srq.SRQ
+	}
 	q, err := p.PD.CreateQP(cfg)
-	if err != nil || cfg.Type != verbs.UC {
+	if err != nil || cfg.Type == verbs.RC {
 		return q, err
 	}
 	counting := &countedQP{QP: q}
-	p.ctx.paths = append(p.ctx.paths, counting)
+	if cfg.Type == verbs.UC {
+		p.ctx.paths = append(p.ctx.paths, counting)
+	} else {
+		p.ctx.controls = append(p.ctx.controls, counting)
+	}
+	return counting, nil
+}
+
+func (p countedPD) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
+	srq, err := p.PD.CreateSRQ(cfg)
+	if err != nil {
+		return nil, err
+	}
+	counting := &countedSRQ{SRQ: srq}
+	p.ctx.srqs = append(p.ctx.srqs, counting)
 	return counting, nil
 }
 
@@ -44,6 +71,25 @@ func (q *countedQP) PostSend(wrs []verbs.SendWR) (int, error) {
 	n, err := q.QP.PostSend(wrs)
 	q.doorbells++
 	q.requests += n
+	for i := range wrs[:n] {
+		if wrs[i].Flags&verbs.SendSignaled != 0 {
+			q.signaled++
+		}
+	}
+	return n, err
+}
+
+func (q *countedQP) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	n, err := q.QP.PostRecv(wrs)
+	q.refills++
+	q.receives += n
+	return n, err
+}
+
+func (s *countedSRQ) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	n, err := s.SRQ.PostRecv(wrs)
+	s.refills++
+	s.receives += n
 	return n, err
 }
 
@@ -116,4 +162,90 @@ func TestOneDoorbellPerPath(t *testing.T) {
 		t.Fatalf("%d chunks left with %d doorbells, want %d chunks and half as many doorbells at most", total, bells, 2*size/chunk)
 	}
 	t.Logf("%d chunks, %d doorbells", total, bells)
+}
+
+// TestAcknowledgementsLeaveInChains wants that the acknowledgements of all connections that one poll
+// causes leave with one doorbell per control QP, with one completion each, and that receives are posted
+// again in chains. The counters of the context must agree with what the provider below was asked for.
+func TestAcknowledgementsLeaveInChains(t *testing.T) {
+	const size, senders, rounds = 1 << 20, 8, 16
+	now := int64(0)
+	clock := func() int64 { now += 100; return now }
+	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock})
+	cfg := reliable.Config{Now: clock}
+	c := &counted{}
+	b := newSideOver(t, link, cfg, size, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
+	var from []*side
+	for i := range senders {
+		from = append(from, newSide(t, link, cfg, size))
+		if i == 0 {
+			connect(t, from[0], b)
+		} else {
+			join(t, from[i].qp, b.another(t))
+		}
+	}
+	before, refilled := b.ctx.(reliable.Ringer).Doorbells(), c.receives()
+	for range rounds {
+		for _, a := range from {
+			wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+			wr.SetSGE(a.sge(0, size))
+			a.post(t, wr)
+		}
+		polled := c.controlled()
+		var wcs [16]verbs.WC
+		_, err := b.cq.Poll(wcs[:])
+		must(t, err)
+		switch got := c.controlled(); {
+		case got.doorbells-polled.doorbells > len(c.controls):
+			t.Fatalf("a poll rang %d times for %d packets, want once per control QP", got.doorbells-polled.doorbells, got.requests-polled.requests)
+		case got.requests-polled.requests < senders:
+			t.Fatalf("a poll sent %d packets, want one to each of %d peers", got.requests-polled.requests, senders)
+		case got.signaled-polled.signaled > got.doorbells-polled.doorbells:
+			t.Fatalf("%d of %d packets asked for a completion, want the last of each of %d chains",
+				got.signaled-polled.signaled, got.requests-polled.requests, got.doorbells-polled.doorbells)
+		}
+		for _, a := range from {
+			for done := 0; done == 0; {
+				done, err = a.cq.Poll(wcs[:])
+				must(t, err)
+				_, err = b.cq.Poll(wcs[:])
+				must(t, err)
+			}
+		}
+	}
+	got := b.ctx.(reliable.Ringer).Doorbells()
+	want := c.controlled()
+	if got.Controls != uint64(want.requests) || got.ControlRings != uint64(want.doorbells) {
+		t.Errorf("the context counts %d packets in %d chains, its NIC %d in %d", got.Controls, got.ControlRings, want.requests, want.doorbells)
+	}
+	again := c.receives()
+	posted, rings := again.receives-refilled.receives, again.refills-refilled.refills
+	if got.Receives-before.Receives != uint64(posted) || got.RecvRings-before.RecvRings != uint64(rings) || posted < 16*rings || rings == 0 {
+		t.Errorf("%d receives were posted again in %d chains (the context counts %d in %d), want chains of 16 or more",
+			posted, rings, got.Receives-before.Receives, got.RecvRings-before.RecvRings)
+	}
+	t.Logf("%d packets in %d chains, %d receives in %d chains", want.requests, want.doorbells, posted, rings)
+}
+
+// controlled sums up the control QPs.
+func (c *counted) controlled() (sum countedQP) {
+	for _, q := range c.controls {
+		sum.doorbells += q.doorbells
+		sum.requests += q.requests
+		sum.signaled += q.signaled
+	}
+	return sum
+}
+
+// receives sums up everything that has receives.
+func (c *counted) receives() (sum countedSRQ) {
+	for _, s := range c.srqs {
+		sum.refills += s.refills
+		sum.receives += s.receives
+	}
+	for _, q := range slices.Concat(c.controls, c.paths) {
+		sum.refills += q.refills
+		sum.receives += q.receives
+	}
+	return sum
 }

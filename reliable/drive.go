@@ -142,9 +142,7 @@ func (ctx *pathContext) drive() {
 		ctx.dirty[i].step(&core.Event{Kind: core.EvFlush})
 	}
 	for _, p := range ctx.pds {
-		if len(p.refill) >= lowWater(ctx.cfg.RecvDepth) {
-			p.refill.post(p.srq) // before acknowledgements leave, which invite more
-		}
+		p.topUp() // before acknowledgements leave, which invite more
 	}
 	ctx.flush()
 }
@@ -156,6 +154,9 @@ func (ctx *pathContext) flush() {
 		c.flush()
 	}
 	ctx.dirty = ctx.dirty[:0]
+	for _, p := range ctx.pds {
+		p.ringControls()
+	}
 }
 
 // dispatch takes one completion of an inner QP.

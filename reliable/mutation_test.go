@@ -46,6 +46,11 @@ var mutations = []mutant.Change{
 		Old: "		q.enqueue(&wrs[i])\n", New: "		q.enqueue(&wrs[i])\n		ctx.flush()\n",
 	},
 	{
+		Name: "every control packet rings the bell", Tests: "TestAcknowledgements", File: "connection.go",
+		Old: "c.pd.control[i].stage(b, c.ah, c.peer.control[i])",
+		New: "c.pd.control[i].stage(b, c.ah, c.peer.control[i])\n\t\tc.pd.control[i].ring()",
+	},
+	{
 		Name: "a side QP that is down flushes what it failed", Tests: "TestSide", File: "side.go",
 		Old: "if q.side.down {", New: "if true {",
 	},

@@ -122,7 +122,7 @@ func (p *path) recycle(k int) {
 // topUp posts free receive buffers when a quarter of them are free.
 func (p *path) topUp() {
 	if p.qp != nil && len(p.refill) >= max(p.conn.ctx.cfg.PathRecv/4, 1) {
-		p.refill.post(p.qp)
+		p.conn.ctx.doorbells.refilled(p.refill.post(p.qp))
 	}
 }
 
@@ -148,6 +148,7 @@ func (p *path) ring() {
 		}
 	}
 	n, err := p.qp.PostSend(p.chain)
+	p.conn.ctx.doorbells.sent(n)
 	p.chain = p.chain[:copy(p.chain, p.chain[n:])]
 	if err != nil && err != verbs.ErrQueueFull { //nolint:errorlint // ErrQueueFull is never wrapped
 		p.conn.queue = append(p.conn.queue, p.failed())

@@ -166,6 +166,23 @@ func (p *pd) divide() {
 	}
 }
 
+// topUp posts free receive buffers, where enough of them are free.
+func (p *pd) topUp() {
+	if len(p.refill) >= lowWater(p.ctx.cfg.RecvDepth) {
+		p.ctx.doorbells.refilled(p.refill.post(p.srq))
+	}
+	for i := range p.control {
+		p.control[i].topUp()
+	}
+}
+
+// ringControls rings the doorbells of the control QPs.
+func (p *pd) ringControls() {
+	for i := range p.control {
+		p.control[i].ring()
+	}
+}
+
 // arrived takes a message in a receive buffer of the SRQ.
 func (p *pd) arrived(slot uint32, wc *verbs.WC) {
 	if path := p.ctx.routes.Find(wc.QPN).path; path != nil {

@@ -56,8 +56,9 @@ func (r *refill) add(id uint64, from *pool, i int) {
 	*r = append(*r, wr)
 }
 
-// post posts the list as one chain. Refused buffers stay in the list.
-func (r *refill) post(to recvQueue) {
+// post posts the list as one chain and returns how many were taken. Refused buffers stay in the list.
+func (r *refill) post(to recvQueue) int {
 	n, _ := to.PostRecv(*r)
 	*r = (*r)[:copy(*r, (*r)[n:])]
+	return n
 }

@@ -1,0 +1,44 @@
+package reliable
+
+// Ringer is implemented by wrapped contexts. Any goroutine may call its method.
+type Ringer interface {
+	// Doorbells returns what the context has handed to its NIC so far.
+	Doorbells() Doorbells
+}
+
+// Doorbells counts the requests that a wrapped context has posted to its NIC, and the calls that posted
+// them, a doorbell each. Many requests per doorbell are cheap.
+type Doorbells struct {
+	Sends        uint64 // requests on paths: chunks and small control packets
+	SendRings    uint64 // chains of them
+	Controls     uint64 // packets on control QPs, most of them acknowledgements
+	ControlRings uint64 // chains of them
+	Receives     uint64 // receive buffers that were posted again, of paths and of control QPs
+	RecvRings    uint64 // chains of them
+}
+
+var _ Ringer = (*pathContext)(nil)
+
+func (ctx *pathContext) Doorbells() Doorbells {
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	return ctx.doorbells
+}
+
+// sent counts a chain of n sends on a path.
+func (d *Doorbells) sent(n int) {
+	d.Sends += uint64(n)
+	d.SendRings++
+}
+
+// controlled counts a chain of n packets on a control QP.
+func (d *Doorbells) controlled(n int) {
+	d.Controls += uint64(n)
+	d.ControlRings++
+}
+
+// refilled counts a chain of n receive buffers.
+func (d *Doorbells) refilled(n int) {
+	d.Receives += uint64(n)
+	d.RecvRings++
+}
