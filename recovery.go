@@ -39,8 +39,9 @@ func (f *failover) leads() bool { return f.setup.incarnation <= f.setup.peer }
 
 // chooseRail returns where the next generation of a lane is made. A data lane stays on its rail. The
 // message and notify lanes, of which there is only one each, go to a rail where a data lane is in
-// service, and home if possible. The end that does not lead takes the rail that faces the one it was
-// offered.
+// service, home if possible. Every other attempt leaves home: a data lane that carries nothing counts as in
+// service although its rail may be dead. The end that does not lead takes the rail that faces the one it
+// was offered.
 func (f *failover) chooseRail(l *lane) (rail uint8, ok bool) {
 	v, lanes := &l.life, f.setup.lanes
 	if l.role == roleData {
@@ -58,7 +59,10 @@ func (f *failover) chooseRail(l *lane) (rail uint8, ok bool) {
 			continue
 		}
 		if other.rail == v.home {
-			return v.home, true
+			if v.attempts%2 == 0 {
+				return v.home, true
+			}
+			continue
 		}
 		// Another rail each time, in case one does not work.
 		if rail == v.home || uint64(i)%uint64(len(lanes)) == v.attempts%uint64(len(lanes)) {

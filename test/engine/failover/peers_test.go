@@ -29,6 +29,29 @@ func TestFailoverNotifyAlone(t *testing.T) {
 	d.check(4, local, remote)
 }
 
+// TestFailoverNotifyLeavesSilentRail: the rail of the notify lane is dead, and its data lanes do not know yet,
+// because they carry nothing. The notify lane moves to the other rail before the request's deadline. So does
+// the message lane.
+func TestFailoverNotifyLeavesSilentRail(t *testing.T) {
+	for rail, op := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWriteWithImm} { // by the home of the lane
+		d := newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: ibverbx.Spray, Policy: ibverbx.RoundRobin})
+		local, remote := d.hosts[0].Region(400), d.hosts[1].Region(400)
+		rig.Fill(local.Bytes(), 6)
+		d.links[rail].Cut(d.hosts[0].NICs[rail], d.hosts[1].NICs[rail])
+		d.links[rail].Cut(d.hosts[1].NICs[rail], d.hosts[0].NICs[rail])
+		recv := ibverbx.RecvWR{}
+		if op == verbs.OpSend {
+			recv.SetSGE(remote.SGE(0, 400))
+		}
+		d.hosts[1].PostRecv(recv)
+		wr := ibverbx.SendWR{Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote()} // on lane 0, of rail 0
+		wr.SetSGE(local.SGE(0, 400))
+		d.hosts[0].PostSend(wr)
+		d.until("the request has ended", func() bool { return len(d.got[0]) == 1 && len(d.got[1]) == 1 })
+		d.check(1, local, remote)
+	}
+}
+
 // TestFailoverDeviceFailsAtReceiver: a device that fails while its records are in the CQ loses
 // its lanes and nothing else, with and without shared receives.
 func TestFailoverDeviceFailsAtReceiver(t *testing.T) {
