@@ -69,7 +69,7 @@ func (n *NIC) attr() verbs.DeviceAttr {
 		MaxQPInitRdAtomic: maxRdAtomic,
 		Atomic:            verbs.AtomicHCA,
 		Capabilities: verbs.CapUC | verbs.CapUD | verbs.CapSRQ | verbs.CapSRQOnUC |
-			verbs.CapSQD | verbs.CapFlushOnPost,
+			verbs.CapSQD | verbs.CapFlushOnPost | dmaBufs,
 	}
 }
 

@@ -14,8 +14,9 @@ type mr struct {
 	length uint64
 	access verbs.Access
 	bytes  []byte
-	memory *verbs.Memory
-	closed bool
+	// release gives back what the region holds: the memory, or the mapping of a dma-buf.
+	release func()
+	closed  bool
 }
 
 var _ verbs.MR = (*mr)(nil)
@@ -43,30 +44,47 @@ func (m *mr) destroy() {
 	m.pd.ctx.nic.mrs.remove(m.key)
 	m.pd.mrs.remove(m)
 	m.bytes = nil
-	m.memory.Release()
+	m.release()
 }
 
 // registerMemory is PD.RegisterMemory with the lock held.
 func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (verbs.MR, error) {
-	const remoteWrites = verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
-	switch {
-	case mem == nil || mem.Len() == 0:
+	if mem == nil || mem.Len() == 0 {
 		return nil, verbs.Invalidf("no memory")
-	case access&^(verbs.AccessAll|verbs.AccessRelaxedOrdering) != 0:
-		return nil, verbs.Invalidf("unknown access flags %#x", uint32(access))
-	case access&remoteWrites != 0 && access&verbs.AccessLocalWrite == 0:
-		return nil, verbs.Invalidf("remote write and remote atomic need local write")
+	}
+	if err := checkAccess(access); err != nil {
+		return nil, err
 	}
 	if err := mem.Retain(); err != nil {
 		return nil, err
 	}
-	m := &mr{pd: d, addr: mem.Addr(), length: uint64(mem.Len()), access: access, bytes: mem.Bytes(), memory: mem}
-	if !d.ctx.nic.mrs.add(m) {
-		mem.Release()
-		return nil, verbs.ErrLimit
+	m := &mr{pd: d, addr: mem.Addr(), length: uint64(mem.Len()), access: access, bytes: mem.Bytes(), release: mem.Release}
+	if err := m.enlist(); err != nil {
+		return nil, err
 	}
-	d.mrs.add(m)
 	return m, nil
+}
+
+// checkAccess checks the rules of ibv_reg_mr(3).
+func checkAccess(access verbs.Access) error {
+	const remoteWrites = verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
+	switch {
+	case access&^(verbs.AccessAll|verbs.AccessRelaxedOrdering) != 0:
+		return verbs.Invalidf("unknown access flags %#x", uint32(access))
+	case access&remoteWrites != 0 && access&verbs.AccessLocalWrite == 0:
+		return verbs.Invalidf("remote write and remote atomic need local write")
+	}
+	return nil
+}
+
+// enlist gives the region its key. If there is none, it releases the region.
+func (m *mr) enlist() error {
+	if !m.pd.ctx.nic.mrs.add(m) {
+		m.release()
+		return verbs.ErrLimit
+	}
+	m.pd.mrs.add(m)
+	return nil
 }
 
 // keyTable finds memory regions by key. The low half of a key is an index, the high half a random

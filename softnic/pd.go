@@ -29,9 +29,10 @@ func (d *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, err
 	return locked(d.ctx, d, "register memory", func() (verbs.MR, error) { return d.registerMemory(m, access) })
 }
 
-func (d *pd) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (verbs.MR, error) {
-	err := fmt.Errorf("%w: a software NIC cannot reach device memory", verbs.ErrNotSupported)
-	return nil, verbs.NewOpError("register dma-buf", d.ctx.nic.name, 0, err)
+// RegisterDMABuf implements verbs.PD. The software NIC maps the dma-buf, so its exporter must allow that:
+// memory of the host, a udmabuf, or a memfd in its place. The file must not shrink while it is registered.
+func (d *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
+	return locked(d.ctx, d, "register dma-buf", func() (verbs.MR, error) { return d.registerDMABuf(fd, offset, length, iova, access) })
 }
 
 func (d *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
