@@ -216,9 +216,9 @@ func (r *Rails) Close() error {
 // Region is memory that is registered on every rail. Any number of goroutines may use it at once; Close
 // must come after the last use.
 type Region struct {
-	rails  *Rails // nil if the region is closed, which makes posts refuse it
-	memory *verbs.Memory
-	mrs    []verbs.MR // by rail
+	rails  *Rails        // nil if the region is closed, which makes posts refuse it
+	memory *verbs.Memory // nil if the region is a dma-buf
+	mrs    []verbs.MR    // by rail
 	addr   uint64
 	length uint64 // 0 if the region is closed
 	lkeys  [MaxRails]uint32
@@ -238,9 +238,22 @@ func (r *Rails) Register(m *verbs.Memory, access verbs.Access) (*Region, error) 
 	if m == nil {
 		return nil, fmt.Errorf("register: %w", verbs.Invalidf("no memory"))
 	}
+	return r.register(m, func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterMemory(m, access) })
+}
+
+// RegisterDMABuf registers length bytes of a dma-buf, from offset on, on every rail: memory of a GPU or of
+// another device. Every rail needs verbs.CapDMABuf. fd may be closed afterwards. The CPU does not access the
+// region: Bytes returns nil, and requests with verbs.SendInline cannot use it.
+func (r *Rails) RegisterDMABuf(fd int, offset, length uint64, access verbs.Access) (*Region, error) {
+	// Addresses in the region are offsets in the dma-buf, because NICs want the same place in a page for both.
+	return r.register(nil, func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterDMABuf(fd, offset, length, offset, access) })
+}
+
+// register makes the region of m, or of a dma-buf if m is nil, by registering it on every rail with on.
+func (r *Rails) register(m *verbs.Memory, on func(verbs.PD) (verbs.MR, error)) (*Region, error) {
 	g := &Region{rails: r, memory: m}
 	for i := range r.rails {
-		mr, err := r.rails[i].pd.RegisterMemory(m, access)
+		mr, err := on(r.rails[i].pd)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("register on rail %d (%s): %w", i, r.rails[i].name, err), g.Close())
 		}
@@ -272,9 +285,9 @@ func (g *Region) free() error {
 	return g.memory.Free()
 }
 
-// Bytes returns the memory, or nil if the region is closed.
+// Bytes returns the memory. It is nil if the region is closed or a dma-buf.
 func (g *Region) Bytes() []byte {
-	if g.rails == nil {
+	if g.rails == nil || g.memory == nil {
 		return nil
 	}
 	return g.memory.Bytes()

@@ -157,6 +157,9 @@ func (u *setup) check(wr *SendWR) (length uint64, err error) {
 		if err := u.checkLocal(e); err != nil {
 			return 0, fmt.Errorf("SGE %d: %w", i, err)
 		}
+		if inline && e.Region.memory == nil {
+			return 0, verbs.Invalidf("SGE %d: INLINE bytes are copied by the CPU, which cannot access the dma-buf of the region", i)
+		}
 	}
 	atomic, message := isAtomic(wr.Opcode), isMessage(wr.Opcode)
 	switch {

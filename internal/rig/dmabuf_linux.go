@@ -4,6 +4,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"ibverbx"
+	"ibverbx/verbs"
 )
 
 // DMABuf returns the file descriptor of n bytes that a software NIC takes for a dma-buf, and the bytes.
@@ -17,4 +20,14 @@ func DMABuf(tb testing.TB, n int) (fd int, b []byte) {
 	Must(tb, err)
 	tb.Cleanup(func() { Must(tb, unix.Munmap(b)) })
 	return fd, b
+}
+
+// DMABufRegion returns n bytes of a dma-buf that are registered on all rails, and the bytes.
+func (h *Host) DMABufRegion(n int) (*ibverbx.Region, []byte) {
+	h.tb.Helper()
+	fd, b := DMABuf(h.tb, n)
+	r, err := h.Rails.RegisterDMABuf(fd, 0, uint64(n), verbs.AccessAll)
+	Must(h.tb, err)
+	h.tb.Cleanup(func() { Must(h.tb, r.Close()) })
+	return r, b
 }
