@@ -65,8 +65,18 @@ func (d *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Ac
 		if err := checkAccess(access); err != nil {
 			return nil, err
 		}
+		if length == 0 {
+			return nil, verbs.Invalidf("no bytes of the dma-buf")
+		}
 		got, errno := cRegDMABuf(d.ctx.lib, d.h, offset, length, iova, fd, access)
-		if errno != 0 {
+		switch errno {
+		case 0:
+		case syscall.EBADF:
+			return nil, fmt.Errorf("%w: fd %d is not open: %w", verbs.ErrInvalid, fd, errno)
+		case syscall.EINVAL:
+			return nil, fmt.Errorf("%w: fd %d is no dma-buf, it does not have %d bytes at %d, or the offset and the iova %#x have different places in a page",
+				inWords(errno), fd, length, offset, iova)
+		default:
 			return nil, registerError(errno, length)
 		}
 		return d.addMR(&mr{pd: d, h: got.mr, addr: iova, size: length, lkey: got.lkey, rkey: got.rkey}), nil

@@ -35,7 +35,7 @@ func cqKinds(t *testing.T, run func(t *testing.T, r *rig)) {
 				s.beRXE(t)
 			}
 			r := newRigOn(t, lib, s, verbs.RC)
-			if got := s.extendedCQs; got != kind.extended {
+			if got := s.extended.cqs; got != kind.extended {
 				t.Fatalf("%d extended CQs were made, want %d", got, kind.extended)
 			}
 			run(t, r)

@@ -59,6 +59,7 @@ const (
 	verbFork
 	verbPost
 	verbPoll
+	verbDMABuf
 )
 
 // seen is a work request as the stand-in's driver received it.
@@ -71,16 +72,18 @@ type seen struct {
 // standin is struct standin of testdata/standin.h: the settings and counters of the stand-in for
 // libibverbs. Both sides map it.
 type standin struct {
-	live                                                           [16]int64
-	fail                                                           [32]int64
-	devices, oldContext, noUC, timestamps, room, record, endless   uint64
-	idle, status, opcode, linger, overlaps, steps                  uint64
-	keys, numbers, access, forks, acks, extendedCalls, extendedCQs uint64
-	posted, received, doorbells, polls                             uint64
-	modifyMask                                                     uint64
-	seen                                                           [8]seen
-	modify                                                         [36]uint32
-	sysfs                                                          [128]byte
+	live                                                         [16]int64
+	fail                                                         [32]int64
+	devices, oldContext, noUC, timestamps, room, record, endless uint64
+	idle, status, opcode, linger, overlaps, steps                uint64
+	keys, numbers, access, forks, acks                           uint64
+	extended                                                     struct{ calls, cqs uint64 }
+	posted, received, doorbells, polls                           uint64
+	modifyMask                                                   uint64
+	seen                                                         [8]seen
+	modify                                                       [36]uint32
+	dmaBuf                                                       [4]uint64 // offset, length, iova and fd of the last one
+	sysfs                                                        [128]byte
 }
 
 // failWith makes a verb fail with an errno from now on; 0 stops that.
@@ -143,8 +146,8 @@ func placeStandin(tb testing.TB, library []byte, err error) string {
 	return path
 }
 
-// newStandin returns the path of a new stand-in and its state. It has one device, and accepts
-// and completes every request with success.
+// newStandin returns the path of a new stand-in and its state. It has one device, which takes no
+// dma-bufs, and accepts and completes every request with success.
 func newStandin(tb testing.TB) (path string, s *standin) {
 	tb.Helper()
 	file := filepath.Join(tb.TempDir(), "state")
@@ -163,6 +166,7 @@ func newStandin(tb testing.TB) (path string, s *standin) {
 	tb.Cleanup(func() { _ = unix.Munmap(b) })
 	s = (*standin)(unsafe.Pointer(unsafe.SliceData(b)))
 	s.devices, s.room = 1, math.MaxUint64
+	s.failWith(verbDMABuf, syscall.EOPNOTSUPP)
 	tb.Setenv("IBVERBX_STANDIN", file) // read when the library is loaded
 	library, err := usualStandin()
 	return placeStandin(tb, library, err), s

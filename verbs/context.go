@@ -36,7 +36,9 @@ type PD interface {
 	// (ibv_reg_mr(3)).
 	RegisterMemory(m *Memory, access Access) (MR, error)
 	// RegisterDMABuf registers length bytes of a dma-buf, starting at offset. Work
-	// requests address them from iova. It needs CapDMABuf, else ErrNotSupported.
+	// requests address them from iova, which must have the same place in a page as
+	// offset. fd may be closed afterwards. INLINE requests cannot use the region,
+	// because the CPU reads their bytes. It needs CapDMABuf, else ErrNotSupported.
 	RegisterDMABuf(fd int, offset, length, iova uint64, access Access) (MR, error)
 	// CreateQP returns a new QP in RESET.
 	CreateQP(cfg QPConfig) (QP, error)

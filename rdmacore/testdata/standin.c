@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct standin *shared;
@@ -281,6 +282,21 @@ struct vb_mr *ibv_reg_mr(struct vb_pd *pd, void *addr, size_t length, int access
 	mr->rkey = mr->lkey ^ 0x5555;
 	shared->access = access;
 	return mr;
+}
+
+// The checks are those of the kernel. Any file that has a size counts as a dma-buf.
+struct vb_mr *ibv_reg_dmabuf_mr(struct vb_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
+{
+	struct stat st;
+
+	if (fails(V_DMABUF) || fstat(fd, &st))
+		return NULL;
+	if (offset + length < offset || offset + length > (uint64_t)st.st_size || (offset ^ iova) & 4095) {
+		errno = EINVAL;
+		return NULL;
+	}
+	memcpy(shared->dmabuf, (uint64_t[]){offset, length, iova, fd}, sizeof(shared->dmabuf));
+	return ibv_reg_mr(pd, NULL, length, access);
 }
 
 int ibv_dereg_mr(struct vb_mr *mr) { return fails(V_DEREG) ? shared->fail[V_DEREG] : gone(L_MR, mr); }

@@ -11,6 +11,7 @@ enum { L_LIST, L_CONTEXT, L_PD, L_MR, L_CHANNEL, L_CQ, L_SRQ, L_QP, L_AH, L_KIND
 enum {
 	V_DEVICES, V_OPEN, V_CLOSE, V_QUERY, V_GID, V_PD, V_DEALLOC_PD, V_MR, V_DEREG, V_CHANNEL, V_CQ, V_DESTROY_CQ,
 	V_ARM, V_ASYNC, V_SRQ, V_MODIFY_SRQ, V_QP, V_QUERY_QP, V_MODIFY_QP, V_DESTROY_QP, V_AH, V_FORK, V_POST, V_POLL,
+	V_DMABUF,
 	V_VERBS = 32
 };
 
@@ -45,6 +46,7 @@ struct standin {
 	uint64_t modify_mask;
 	struct seen seen[SEEN];
 	struct vb_qp_attr modify; // of the last call
+	uint64_t dmabuf[4];       // offset, length, iova and fd of the last one
 	char sysfs[128];          // directory of the devices' sysfs entries; empty for none
 };
 
