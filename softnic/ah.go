@@ -40,6 +40,8 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool) (*path, error) {
 		return nil, verbs.Invalidf("address vector: no destination GID")
 	case attr.SGIDIndex < 0 || attr.SGIDIndex >= len(n.gids):
 		return nil, verbs.Invalidf("address vector: source GID index %d, the table has %d rows", attr.SGIDIndex, len(n.gids))
+	case attr.FlowLabel >= 1<<20:
+		return nil, verbs.Invalidf("address vector: flow label %#x has more than 20 bits", attr.FlowLabel)
 	}
 	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr, datagrams: datagrams}
 	if n.core.wire == nil {

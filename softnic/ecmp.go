@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"ibverbx/internal/roce"
 	"ibverbx/verbs"
 )
 
@@ -33,9 +34,10 @@ type route struct {
 }
 
 // SetPaths joins one NIC to another by several paths. The opposite direction is not affected.
-// All packets to one QP with one flow label form a flow. A hash pins each flow to one path, as
-// a switch with equal-cost paths does (ECMP): several flows may share one path while another is
-// idle. Calling it without paths removes them.
+// A hash of addresses and source port pins each flow to one path, as a switch with equal-cost
+// paths does (ECMP): several flows may share one path while another is idle. The flow label of a
+// QP or address handle decides the source port. Without a label each QP of the receiver has a
+// source port of its own. Calling it without paths removes them.
 func (l *FaultLink) SetPaths(from, to *NIC, paths ...Path) error {
 	return l.SharePaths([]*NIC{from}, []*NIC{to}, paths...)
 }
@@ -119,13 +121,17 @@ func (l *FaultLink) routeOf(d *direction, from, to *NIC, p *packet) *route {
 	}
 }
 
-// pin is the hash of a switch. It maps the addresses, QP and flow label of a flow to one of n
-// paths. The seed of the link selects the hash function.
+// pin is the hash of a switch. It maps the addresses of a flow, and its flow label or without
+// one its QP, to one of n paths. The seed of the link selects the hash function.
 func (l *FaultLink) pin(from, to *NIC, qpn, flowLabel uint32, n int) int {
 	a, b := &from.gids[len(from.gids)-1].GID, &to.gids[len(to.gids)-1].GID
+	port := uint64(qpn) << 32
+	if flowLabel != 0 {
+		port = uint64(roce.SourcePort(flowLabel))
+	}
 	h := l.seed ^ 0x9e3779b97f4a7c15
 	for _, v := range [...]uint64{
-		binary.BigEndian.Uint64(a[8:]), binary.BigEndian.Uint64(b[8:]), uint64(qpn)<<32 | uint64(flowLabel),
+		binary.BigEndian.Uint64(a[8:]), binary.BigEndian.Uint64(b[8:]), port,
 	} {
 		// The finalizer of MurmurHash3: every bit of v reaches every bit of h.
 		h ^= v

@@ -147,6 +147,48 @@ func TestPathQueue(t *testing.T) {
 	}
 }
 
+// TestFlowLabelDecidesPath: labels with one source port share a path whatever the QP is, and a packet
+// takes the path of its label.
+func TestFlowLabelDecidesPath(t *testing.T) {
+	f := newFabric(t, make([]softnic.Path, 8)...)
+	const label, same = 0x04001, 0x08002 // both stand for port 0xc000
+	path := f.w.link.PathOf(f.r.a, f.r.b, 1, label)
+	for qpn := range uint32(64) {
+		if got := f.w.link.PathOf(f.r.a, f.r.b, qpn, same); got != path {
+			t.Fatalf("the flow with label %#x to QP %d takes path %d, want %d as label %#x", same, qpn, got, path, label)
+		}
+	}
+	used := map[int]bool{}
+	for label := range uint32(64) {
+		used[f.w.link.PathOf(f.r.a, f.r.b, 1, 1<<14|label)] = true
+	}
+	if len(used) != 8 {
+		t.Errorf("64 labels take %d of 8 paths, want all", len(used))
+	}
+	x := f.flows[0]
+	cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 4}
+	qp, err := f.r.pa.CreateQP(cfg)
+	must(t, err)
+	cfg.SendCQ = newCQ(t, f.r.cb, 16)
+	cfg.RecvCQ = cfg.SendCQ
+	peer, err := f.r.pb.CreateQP(cfg)
+	must(t, err)
+	mine, err := qp.Endpoint()
+	must(t, err)
+	theirs, err := peer.Endpoint()
+	must(t, err)
+	attr := verbs.ConnectAttr(mine, theirs, 1, 1)
+	attr.AH.FlowLabel, attr.RetryCount, attr.Timeout = label, 1, 8
+	must(t, verbs.ConnectWith(qp, attr))
+	must(t, peer.Connect(mine))
+	for i := range 8 {
+		must(t, f.w.link.SetPath(f.r.a, f.r.b, i, softnic.Path{Cut: i != path}))
+	}
+	if _, ends := f.run(t, flow{qp: qp, cq: x.cq, src: x.src, dst: x.dst}); ends[0] != verbs.StatusSuccess {
+		t.Errorf("a flow with label %#x ended with %s with all paths but %d cut, want success", label, ends[0], path)
+	}
+}
+
 // TestPathsRefuse: what makes no sense is refused.
 func TestPathsRefuse(t *testing.T) {
 	w := newWorld(t, softnic.FaultConfig{})

@@ -3,6 +3,7 @@
 package softnic
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -33,5 +34,43 @@ func TestUDPMarks(t *testing.T) {
 	}
 	if to(0, 0) == to(0xb8, 0) || to(0, 64) != to(0, 0) {
 		t.Error("paths with and without a class have one destination, or those with the usual hop limit have two; want it the other way round")
+	}
+}
+
+// TestUDPFlowLabel: the flow label of an address vector decides from which of the sockets its packets
+// leave, as it decides the source port of hardware. A label beyond 20 bits is refused.
+func TestUDPFlowLabel(t *testing.T) {
+	link, err := NewUDPLink(nil)
+	check(t, err)
+	nic, err := New(link, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, 65})})
+	check(t, err)
+	t.Cleanup(func() { check(t, nic.Close()) })
+	link.mu.Lock()
+	defer link.mu.Unlock()
+	from := func(label uint32) (int, error) {
+		p, err := nic.newPath(verbs.AHAttr{DGID: verbs.GIDFromAddr(netip.AddrFrom4([4]byte{127, 0, 0, 66})), FlowLabel: label}, false)
+		if err != nil {
+			return 0, err
+		}
+		return p.way.socket, nil
+	}
+	used := map[int]bool{}
+	for label := range uint32(udp.DefaultSockets) {
+		socket, err := from(1<<14 | label)
+		check(t, err)
+		used[socket] = true
+	}
+	if len(used) != udp.DefaultSockets {
+		t.Errorf("%d labels with ports in a row leave from %d sockets, want as many", udp.DefaultSockets, len(used))
+	}
+	one, err := from(0x04001)
+	check(t, err)
+	other, err := from(0x08002) // folds to the same port
+	check(t, err)
+	if one != other {
+		t.Errorf("labels of one source port leave from sockets %d and %d, want one", one, other)
+	}
+	if _, err := from(1 << 20); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("a label of 21 bits: %v, want %v", err, verbs.ErrInvalid)
 	}
 }

@@ -143,7 +143,7 @@ func (u *udpPort) way(p *path, to udpAddr) (*udpWay, error) {
 	if p.datagrams && u.lid() != 0 {
 		socket = u.conn.Sockets() // its source port tells the receiver where to answer
 	} else if label := p.attr.FlowLabel; label != 0 {
-		socket = int(label % uint32(u.conn.Sockets()))
+		socket = int(roce.SourcePort(label)) % u.conn.Sockets()
 	} else if u.next++; u.next == u.conn.Sockets() {
 		u.next = 0
 	}

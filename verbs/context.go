@@ -98,7 +98,9 @@ type AHAttr struct {
 	// DGID is the destination. RoCE requires it; InfiniBand can use DLID instead.
 	DGID GID
 	// SGIDIndex is the row of the local GID table that holds the source address.
-	SGIDIndex    int
+	SGIDIndex int
+	// FlowLabel has 20 bits. It is part of IPv6 headers, and on RoCE v2 it decides the UDP source port, by
+	// which switches choose among equal paths (ECMP). Zero means that the NIC chooses.
 	FlowLabel    uint32
 	HopLimit     uint8 // zero means 64
 	TrafficClass uint8
