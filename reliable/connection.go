@@ -32,7 +32,7 @@ type connection struct {
 	peer *card      // the card of the peer's QP that was connected first, nil before
 	// attr is how the side QP of the first connected QP was connected. Paths are connected likewise.
 	attr    verbs.QPAttr
-	ah      verbs.AH    // the address of the peer's control QPs, nil until connected
+	ahs     [2]verbs.AH // the addresses of the peer's control QPs, which differ in the flow label; nil until connected
 	share   int         // the number of receive buffers that the peer may use
 	paths   []path      // the data paths, Config.Paths of them
 	arrival pool        // has PathRecv receive buffers per path if paths have receives of their own
@@ -166,7 +166,7 @@ func (c *connection) destroy() {
 	ctx, p := c.ctx, c.pd
 	c.leavePacer()
 	ctx.connected = slices.DeleteFunc(ctx.connected, func(o *connection) bool { return o == c })
-	c.closeAH()
+	c.closeAHs()
 	c.core, c.peer = nil, nil
 	for i := range c.paths {
 		c.paths[i].close()
@@ -185,11 +185,13 @@ func (c *connection) destroy() {
 	}
 }
 
-func (c *connection) closeAH() {
-	if c.ah != nil {
-		c.pd.ringControls() // their packets use the AH
-		_ = c.ah.Close()    // no object depends on it
-		c.ah = nil
+func (c *connection) closeAHs() {
+	c.pd.ringControls() // their packets use the AHs
+	for i, ah := range c.ahs {
+		if ah != nil {
+			_ = ah.Close() // no object depends on it
+			c.ahs[i] = nil
+		}
 	}
 }
 
@@ -212,11 +214,16 @@ func (c *connection) admit(q *qp, peer *card, attr *verbs.QPAttr, flow core.Flow
 // connect connects all paths to those of the peer.
 func (c *connection) connect(peer *card, attr *verbs.QPAttr, flow core.FlowConfig) (err error) {
 	ctx := c.ctx
-	c.closeAH() // of a failed attempt
+	c.closeAHs() // of a failed attempt
 	c.peer, c.attr = peer, *attr
-	if c.ah, err = c.pd.inner.CreateAH(attr.AH); err != nil {
-		c.ah = nil
-		return err
+	for i := range c.ahs {
+		to := attr.AH
+		to.FlowLabel = c.flowLabel(len(c.paths)+i, 0)
+		ah, err := c.pd.inner.CreateAH(to)
+		if err != nil {
+			return err
+		}
+		c.ahs[i] = ah
 	}
 	c.allow()
 	for i, addr := range peer.paths {
@@ -294,7 +301,7 @@ func (c *connection) flush() {
 func (c *connection) mail(i int) {
 	b := c.outbox[i]
 	c.outbox[i] = b[:0]
-	if len(b) > 0 && c.ah != nil {
-		c.pd.control[i].stage(b, c.ah, c.peer.control[i])
+	if len(b) > 0 && c.ahs[i] != nil {
+		c.pd.control[i].stage(b, c.ahs[i], c.peer.control[i])
 	}
 }

@@ -47,8 +47,8 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "every control packet rings the bell", Tests: "TestAcknowledgements", File: "connection.go",
-		Old: "c.pd.control[i].stage(b, c.ah, c.peer.control[i])",
-		New: "c.pd.control[i].stage(b, c.ah, c.peer.control[i])\n\t\tc.pd.control[i].ring()",
+		Old: "c.pd.control[i].stage(b, c.ahs[i], c.peer.control[i])",
+		New: "c.pd.control[i].stage(b, c.ahs[i], c.peer.control[i])\n\t\tc.pd.control[i].ring()",
 	},
 	{
 		Name: "a side QP that is down flushes what it failed", Tests: "TestSide", File: "side.go",

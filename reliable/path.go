@@ -17,6 +17,7 @@ type path struct {
 	qp       verbs.QP         // the UC QP of the present epoch, nil while the path has none
 	epoch    uint16           // the number of the present epoch, as the core counts it
 	addr     pathAddr         // the address of qp, or of the last one
+	label    uint32           // the flow label of qp's packets, or of the last one's; 0 until connected
 	posted   uint32           // counts the sends staged in this epoch
 	done     uint32           // counts the sends that have completed in this epoch
 	controls uint32           // counts the control packets between done and posted, at most maxControls
@@ -86,6 +87,8 @@ func (p *path) connect(to pathAddr) error {
 	}
 	attr := p.conn.attr
 	attr.DestQPN, attr.RQPSN, attr.SQPSN, attr.Access = to.qpn, to.psn, own.PSN, p.conn.pathAccess()
+	p.label = p.conn.flowLabel(p.index, p.epoch)
+	attr.AH.FlowLabel = p.label
 	if !p.conn.ctx.sharedRecv && p.qp.State() == verbs.StateReset {
 		if err := p.postReceives(&attr); err != nil {
 			return err

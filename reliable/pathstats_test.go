@@ -30,7 +30,7 @@ func TestStatsFindBadPath(t *testing.T) {
 			from := s.senders[0]
 			// So many ways that no two paths share one.
 			must(t, s.link.SetPaths(from.nic, s.to.nic, make([]softnic.Path, 4096)...))
-			way := s.link.PathOf(from.nic, s.to.nic, s.to.qp.(reliable.Counted).Paths()[bad].QPN, 0)
+			way := s.link.PathOf(from.nic, s.to.nic, 0, from.qp.(reliable.Counted).Paths()[bad].FlowLabel)
 			for round := range 2 {
 				if tt.later == (round == 1) {
 					must(t, s.link.SetPath(from.nic, s.to.nic, way, tt.bad))

@@ -22,6 +22,9 @@ type PathInfo struct {
 	QPN   uint32         // the number of the path's UC QP, 0 while the path is down and has none
 	Epoch uint16         // the number of QPs that the path has had before this one
 	State core.PathState // also PathUp before the QP is connected
+	// FlowLabel decides the UDP source port of the packets that this end sends on the path, or last sent:
+	// 0xc000 | (FlowLabel ^ FlowLabel>>14) & 0x3fff. It is 0 before the path is connected.
+	FlowLabel uint32
 	// PathStats is about the path from this end to the peer. It tells which path loses or delays.
 	core.PathStats
 }
@@ -65,7 +68,7 @@ func (q *qp) pathInfos() []PathInfo {
 	infos := make([]PathInfo, len(q.conn.paths))
 	for i := range infos {
 		p := &q.conn.paths[i]
-		infos[i].Epoch = p.epoch
+		infos[i].Epoch, infos[i].FlowLabel = p.epoch, p.label
 		if p.qp != nil {
 			infos[i].QPN = p.qp.Num()
 		}

@@ -76,8 +76,8 @@ func (f *flow) killPath(index int) error {
 
 // way is the way through the network that a path takes.
 func way(from, to *port, path int) int {
-	qpn := to.qp.(reliable.Counted).Paths()[path].QPN
-	return from.host.world.link.PathOf(from.host.nic, to.host.nic, qpn, 0)
+	p := from.qp.(reliable.Counted).Paths()[path]
+	return from.host.world.link.PathOf(from.host.nic, to.host.nic, 0, p.FlowLabel)
 }
 
 // lonely returns the first path from index on whose way to the receiver no other path takes.

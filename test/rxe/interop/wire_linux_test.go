@@ -60,8 +60,9 @@ func TestKernelPackets(t *testing.T) {
 	}
 }
 
-// watch runs traffic between rxe0 and rxe1 and returns its packets, as net0 saw them.
-func watch(t *testing.T, typ verbs.QPType, row int, run func(net0 *tap, a, b *end)) []packet {
+// watch runs traffic between rxe0 and rxe1 and returns its packets, as net0 saw them. change is for
+// connect.
+func watch(t *testing.T, typ verbs.QPType, row int, run func(net0 *tap, a, b *end), change ...func(*verbs.QPAttr)) []packet {
 	t.Helper()
 	var ends [2]*end
 	for i, device := range []string{"rxe0", "rxe1"} {
@@ -74,7 +75,7 @@ func watch(t *testing.T, typ verbs.QPType, row int, run func(net0 *tap, a, b *en
 	for i := range a.mem.Bytes() {
 		a.mem.Bytes()[i] = byte(i*7 + i>>8)
 	}
-	connect(t, a, b, verbs.MTU256)
+	connect(t, a, b, verbs.MTU256, change...)
 	net0 := newTap(t, "net0")
 	run(net0, a, b)
 	packets := net0.take()
