@@ -23,6 +23,9 @@ enum {
 	VB_CQ_EX_SLID = 1 << 4,
 	VB_CQ_EX_SL = 1 << 5,
 	VB_CQ_EX_TIMESTAMP = 1 << 7,
+
+	VB_CQ_INIT_FLAGS = 1 << 0, // bit in comp_mask of vb_cq_init_attr_ex: flags is valid
+	VB_CQ_SINGLE_THREADED = 1 << 0,
 };
 
 struct vb_context;

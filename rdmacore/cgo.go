@@ -86,6 +86,9 @@ const (
 	cqTimestamp = C.VB_CQ_EX_TIMESTAMP
 )
 
+// cqSingleThreaded is a flag of extended CQs.
+const cqSingleThreaded = C.VB_CQ_SINGLE_THREADED
+
 func (h handle) c() C.uintptr_t { return C.uintptr_t(h) }
 
 // flag converts a bool to C.
@@ -335,11 +338,20 @@ type queue struct {
 	depth  int
 }
 
-// cCreateCQ creates an extended CQ if fields is not 0. singlePoll is for drivers whose
-// ibv_next_poll is broken.
-func cCreateCQ(lib, ctx handle, depth int, channel handle, vector int, fields uint64, singlePoll bool) (queue, syscall.Errno) {
+// cqInit has the settings of a new CQ. It is plain if fields is 0; then flags and singlePoll mean
+// nothing. singlePoll is for drivers whose ibv_next_poll is broken.
+type cqInit struct {
+	depth, vector int
+	channel       handle
+	fields        uint64
+	flags         uint32
+	singlePoll    bool
+}
+
+func cCreateCQ(lib, ctx handle, in *cqInit) (queue, syscall.Errno) {
 	var q C.struct_shim_queue
-	e := C.shim_create_cq(lib.c(), ctx.c(), C.uint32_t(depth), channel.c(), C.uint32_t(vector), C.uint64_t(fields), flag(singlePoll), &q)
+	e := C.shim_create_cq(lib.c(), ctx.c(), C.uint32_t(in.depth), in.channel.c(), C.uint32_t(in.vector), C.uint64_t(in.fields),
+		C.uint32_t(in.flags), flag(in.singlePoll), &q)
 	return queue{h: handle(q.queue), key: handle(q.key), depth: int(q.depth)}, syscall.Errno(e)
 }
 

@@ -145,8 +145,8 @@ func TestOldContext(t *testing.T) {
 	}
 	port, err := ctx.QueryPort(2)
 	ok(t, err, "QueryPort")
-	if port.SpeedMbps != 100000 || port.ActiveMTU != verbs.MTU1024 || s.extended.calls != 0 {
-		t.Errorf("QueryPort = %+v with %d extended calls, want 100 Gb/s, 1024 and none", port, s.extended.calls)
+	if port.SpeedMbps != 100000 || port.ActiveMTU != verbs.MTU1024 || s.extendedCalls != 0 {
+		t.Errorf("QueryPort = %+v with %d extended calls, want 100 Gb/s, 1024 and none", port, s.extendedCalls)
 	}
 	row, err := ctx.QueryGID(2, 1)
 	if err != nil || row.GID.String() != "::ffff:10.0.0.2" || row.Index != 1 {

@@ -67,21 +67,36 @@ func (x *nicContext) createCQ(cfg verbs.CQConfig) (*cq, error) {
 	return c, nil
 }
 
-// makeCQ creates an extended CQ if the device has them, otherwise a plain one. Some devices
-// claim to have extended CQs but fail to create them.
+// makeCQ creates an extended CQ if the device has them, otherwise a plain one. Some devices refuse flags,
+// and some claim to have extended CQs but fail to create them.
+//
+// The lock of a cq covers every access of the driver to its queue: poll, arm, and the removal of
+// completions when a QP is reset or destroyed. So the driver needs no lock of its own
+// (IBV_CREATE_CQ_ATTR_SINGLE_THREADED).
 func (x *nicContext) makeCQ(cfg verbs.CQConfig, ch handle, vector int) (queue, error) {
+	in := cqInit{depth: cfg.Depth, channel: ch, vector: vector}
 	if x.open.extendedCQ && (cfg.Timestamp || !x.dev.lib.cfg.PlainCQ) {
-		fields := uint64(cqFields)
+		in.fields, in.flags, in.singlePoll = cqFields, cqSingleThreaded, x.singlePoll
 		if cfg.Timestamp {
-			fields |= cqTimestamp
+			in.fields |= cqTimestamp
 		}
-		q, errno := cCreateCQ(x.lib, x.h, cfg.Depth, ch, vector, fields, x.singlePoll)
-		if errno == 0 || cfg.Timestamp || errno != unix.EOPNOTSUPP && errno != unix.ENOSYS && errno != unix.EINVAL {
+		q, errno := cCreateCQ(x.lib, x.h, &in)
+		if refused(errno) {
+			in.flags = 0
+			q, errno = cCreateCQ(x.lib, x.h, &in)
+		}
+		if cfg.Timestamp || !refused(errno) {
 			return q, inWords(errno)
 		}
+		in.fields = 0
 	}
-	q, errno := cCreateCQ(x.lib, x.h, cfg.Depth, ch, vector, 0, false)
+	q, errno := cCreateCQ(x.lib, x.h, &in)
 	return q, inWords(errno)
+}
+
+// refused reports whether an errno means that the device does not offer what was asked for.
+func refused(errno syscall.Errno) bool {
+	return errno == unix.EOPNOTSUPP || errno == unix.ENOSYS || errno == unix.EINVAL
 }
 
 func (c *cq) Depth() int { return c.depth }

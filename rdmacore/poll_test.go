@@ -35,7 +35,7 @@ func cqKinds(t *testing.T, run func(t *testing.T, r *rig)) {
 				s.beRXE(t)
 			}
 			r := newRigOn(t, lib, s, verbs.RC)
-			if got := s.extended.cqs; got != kind.extended {
+			if got := s.cq.made; got != kind.extended {
 				t.Fatalf("%d extended CQs were made, want %d", got, kind.extended)
 			}
 			run(t, r)
@@ -105,7 +105,7 @@ func TestPollAsksOnce(t *testing.T) {
 			t.Fatalf("Poll = %d, %v, want 16, nil", n, err)
 		}
 		want := uint64(1)
-		if r.state.steps != 0 {
+		if r.state.cq.steps != 0 {
 			want = 16
 		}
 		if got := r.state.polls - polls; got != want {

@@ -43,7 +43,7 @@ func (x *nicContext) probeTransports() (caps verbs.Capabilities) {
 		return 0
 	}
 	defer func() { _ = cDeallocPD(x.lib, pd) }()
-	cq, errno := cCreateCQ(x.lib, x.h, 1, 0, 0, 0, false)
+	cq, errno := cCreateCQ(x.lib, x.h, &cqInit{depth: 1})
 	if errno != 0 {
 		return 0
 	}

@@ -285,7 +285,7 @@ int shim_destroy_channel(uintptr_t lib, uintptr_t channel)
 }
 
 int shim_create_cq(uintptr_t lib, uintptr_t ctx, uint32_t depth, uintptr_t channel, uint32_t vector, uint64_t wc_flags,
-		   uint32_t single_poll, struct shim_queue *out)
+		   uint32_t flags, uint32_t single_poll, struct shim_queue *out)
 {
 	struct cq *c = calloc(1, sizeof(*c));
 	int err;
@@ -299,6 +299,8 @@ int shim_create_cq(uintptr_t lib, uintptr_t ctx, uint32_t depth, uintptr_t chann
 			.channel = (struct vb_comp_channel *)channel,
 			.comp_vector = vector,
 			.wc_flags = wc_flags,
+			.comp_mask = flags ? VB_CQ_INIT_FLAGS : 0,
+			.flags = flags,
 		};
 
 		c->ex = EXTENDED(CTX(ctx), create_cq_ex)->create_cq_ex(CTX(ctx), &attr);

@@ -128,9 +128,9 @@ int shim_dereg_mr(uintptr_t lib, uintptr_t mr);
 int shim_create_channel(uintptr_t lib, uintptr_t ctx, uintptr_t *channel, int32_t *fd);
 int shim_destroy_channel(uintptr_t lib, uintptr_t channel);
 
-// shim_create_cq creates a plain CQ, or an extended one if wc_flags is not 0. single_poll
-// means that the driver's next_poll is broken. Completion events and asynchronous events
-// refer to the CQ by key.
+// shim_create_cq creates a plain CQ, or an extended one with these flags if wc_flags is not 0.
+// single_poll means that the driver's next_poll is broken. Completion events and asynchronous
+// events refer to the CQ by key.
 struct shim_queue {
 	uintptr_t queue;
 	uintptr_t key;
@@ -138,7 +138,7 @@ struct shim_queue {
 	uint32_t extended;
 };
 int shim_create_cq(uintptr_t lib, uintptr_t ctx, uint32_t depth, uintptr_t channel, uint32_t vector, uint64_t wc_flags,
-		   uint32_t single_poll, struct shim_queue *out);
+		   uint32_t flags, uint32_t single_poll, struct shim_queue *out);
 int shim_destroy_cq(uintptr_t lib, uintptr_t cq);
 int shim_arm(uintptr_t cq, uint32_t solicited_only);
 // shim_cq_event takes a completion event, or returns EAGAIN if there is none. The CQ of the

@@ -69,17 +69,24 @@ type seen struct {
 	sge                                               [4]verbs.SGE
 }
 
+// cqState is how the stand-in makes extended CQs, and what happened to CQs.
+type cqState struct {
+	noFlags, none, steps, made, tries uint64
+	flags                             [8]uint64
+	visits, overlaps                  uint64
+}
+
 // standin is struct standin of testdata/standin.h: the settings and counters of the stand-in for
 // libibverbs. Both sides map it.
 type standin struct {
 	live                                                         [16]int64
 	fail                                                         [32]int64
 	devices, oldContext, noUC, timestamps, room, record, endless uint64
-	idle, status, opcode, linger, overlaps, steps                uint64
-	keys, numbers, access, forks, acks                           uint64
-	extended                                                     struct{ calls, cqs uint64 }
+	idle, status, opcode, linger, overlaps                       uint64
+	keys, numbers, access, forks, acks, extendedCalls            uint64
 	posted, received, doorbells, polls                           uint64
 	modifyMask                                                   uint64
+	cq                                                           cqState
 	seen                                                         [8]seen
 	modify                                                       [36]uint32
 	dmaBuf                                                       [4]uint64 // offset, length, iova and fd of the last one
@@ -98,7 +105,7 @@ func (s *standin) beRXE(tb testing.TB) {
 	}
 	ok(tb, os.Mkdir(filepath.Join(dir, "standin0"), 0o700), "Mkdir")
 	ok(tb, os.WriteFile(filepath.Join(dir, "standin0", "parent"), []byte("net0\n"), 0o600), "WriteFile")
-	s.steps = 1
+	s.cq.steps = 1
 }
 
 // compileStandin compiles the stand-in with a version script for the linker and returns the

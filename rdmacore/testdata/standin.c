@@ -472,6 +472,8 @@ int ibv_modify_qp(struct vb_qp *v, struct vb_qp_attr *attr, int mask)
 	shared->modify_mask = mask;
 	if (mask & 1)
 		q->attr.qp_state = attr->qp_state;
+	if (mask & 1 && attr->qp_state == 0)
+		standin_clean(v);
 	if (mask & 1 && attr->qp_state == 4)
 		raise_event(v->context, v, q->serial, 5);
 	return 0;
@@ -484,6 +486,7 @@ int ibv_destroy_qp(struct vb_qp *v)
 	if (fails(V_DESTROY_QP))
 		return shared->fail[V_DESTROY_QP];
 	shared->overlaps += q->inside;
+	standin_clean(v);
 	dies(q->serial);
 	settle(&v->mutex, &v->cond, &q->events);
 	return gone(L_QP, q);

@@ -15,7 +15,7 @@ enum {
 	V_VERBS = 32
 };
 
-enum { SEEN = 8 };
+enum { SEEN = 8, TRIES = 8 };
 
 // seen is a work request as the driver got it.
 struct seen {
@@ -38,12 +38,21 @@ struct standin {
 	uint64_t idle;         // posts return at once and read nothing
 	uint64_t status;       // of completions
 	uint64_t opcode;       // of completions plus 1; 0 means that of the request
-	uint64_t linger;       // a post of sends spins for this many loops
+	uint64_t linger;       // a post of sends, or an access to a CQ, spins for this many loops
 	uint64_t overlaps;     // posts that met another post, or the end, of their QP
-	uint64_t steps;        // extended CQs skip an entry as Soft-RoCE does
-	uint64_t keys, numbers, access, forks, acks, extended_calls, extended_cqs;
+	uint64_t keys, numbers, access, forks, acks, extended_calls;
 	uint64_t posted, received, doorbells, polls;
 	uint64_t modify_mask;
+	struct {
+		uint64_t no_flags;     // no extended CQ with flags is made
+		uint64_t none;         // no extended CQ is made
+		uint64_t steps;        // extended CQs skip an entry as Soft-RoCE does
+		uint64_t made;         // number of extended CQs
+		uint64_t tries;        // attempts to make one
+		uint64_t flags[TRIES]; // of each attempt; bit 32 says that they are valid
+		uint64_t visits;       // accesses to CQs
+		uint64_t overlaps;     // accesses that met another one
+	} cq;
 	struct seen seen[SEEN];
 	struct vb_qp_attr modify; // of the last call
 	uint64_t dmabuf[4];       // offset, length, iova and fd of the last one
@@ -70,7 +79,7 @@ enum { RING = 1 << 10 };
 struct s_cq {
 	struct vb_cq_ex ex;
 	unsigned int head, tail;
-	int armed, events, polling;
+	int armed, events, polling, inside;
 	uint32_t serial;
 	struct vb_wc ring[RING];
 };
@@ -100,6 +109,7 @@ int standin_post_recv(struct vb_qp *, struct vb_recv_wr *, struct vb_recv_wr **)
 int standin_post_srq(struct vb_srq *, struct vb_recv_wr *, struct vb_recv_wr **);
 int standin_poll(struct vb_cq *, int, struct vb_wc *);
 int standin_arm(struct vb_cq *, int);
+void standin_clean(struct vb_qp *);
 struct vb_cq_ex *standin_create_cq_ex(struct vb_context *, struct vb_cq_init_attr_ex *);
 struct vb_cq *ibv_create_cq(struct vb_context *, int, void *, struct vb_comp_channel *, int);
 

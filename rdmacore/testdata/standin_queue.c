@@ -7,10 +7,45 @@
 #include <string.h>
 #include <unistd.h>
 
+static void linger(void)
+{
+	for (uint64_t i = 0; i < shared->linger; i++)
+		__asm__ volatile("" ::: "memory");
+}
+
+// visit begins an access to a CQ, and counts it if another one is under way. Without linger, which
+// gives accesses the time to meet, nothing is counted.
+static void visit(struct s_cq *cq)
+{
+	if (!shared->linger)
+		return;
+	__atomic_fetch_add(&shared->cq.visits, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_fetch_add(&cq->inside, 1, __ATOMIC_SEQ_CST))
+		__atomic_fetch_add(&shared->cq.overlaps, 1, __ATOMIC_SEQ_CST);
+	linger();
+}
+
+static void leave(struct s_cq *cq)
+{
+	if (shared->linger)
+		__atomic_fetch_sub(&cq->inside, 1, __ATOMIC_SEQ_CST);
+}
+
+// standin_clean looks at the CQs of a QP that is reset or destroyed, as hardware drivers do.
+void standin_clean(struct vb_qp *v)
+{
+	visit((struct s_cq *)v->send_cq);
+	leave((struct s_cq *)v->send_cq);
+	visit((struct s_cq *)v->recv_cq);
+	leave((struct s_cq *)v->recv_cq);
+}
+
 int standin_arm(struct vb_cq *v, int solicited_only)
 {
 	(void)solicited_only;
+	visit((struct s_cq *)v);
 	((struct s_cq *)v)->armed = 1;
+	leave((struct s_cq *)v);
 	return shared->fail[V_ARM];
 }
 
@@ -111,8 +146,7 @@ int standin_post_send(struct vb_qp *v, struct vb_send_wr *wr, struct vb_send_wr 
 		return post_send(v, wr, bad);
 	if (__atomic_fetch_add(&q->inside, 1, __ATOMIC_SEQ_CST))
 		__atomic_fetch_add(&shared->overlaps, 1, __ATOMIC_SEQ_CST);
-	for (uint64_t i = 0; i < shared->linger; i++)
-		__asm__ volatile("" ::: "memory");
+	linger();
 	err = post_send(v, wr, bad);
 	__atomic_fetch_sub(&q->inside, 1, __ATOMIC_SEQ_CST);
 	return err;
@@ -196,8 +230,11 @@ static int start_poll(struct vb_cq_ex *ex, struct vb_poll_cq_attr *attr)
 		return EINVAL;
 	if (shared->fail[V_POLL])
 		return shared->fail[V_POLL];
-	if (cq->head == cq->tail && !shared->endless)
+	visit(cq);
+	if (cq->head == cq->tail && !shared->endless) {
+		leave(cq);
 		return ENOENT;
+	}
 	cq->polling = 1;
 	present(cq);
 	return 0;
@@ -211,7 +248,7 @@ static int next_poll(struct vb_cq_ex *ex)
 		return 0;
 	if (cq->polling != 1 || cq->head + 1 == cq->tail) {
 		cq->polling = 2; // the last one was delivered
-		cq->head += shared->steps;
+		cq->head += shared->cq.steps;
 		return ENOENT;
 	}
 	cq->head++;
@@ -227,6 +264,7 @@ static void end_poll(struct vb_cq_ex *ex)
 		abort();
 	cq->head += !shared->endless;
 	cq->polling = 0;
+	leave(cq);
 }
 
 #define NOW (&((struct s_cq *)ex)->ring[((struct s_cq *)ex)->head % RING])
@@ -244,12 +282,18 @@ static uint64_t read_completion_ts(struct vb_cq_ex *ex) { return 1000 + ((struct
 
 struct vb_cq_ex *standin_create_cq_ex(struct vb_context *c, struct vb_cq_init_attr_ex *attr)
 {
-	struct vb_cq_ex *ex = (struct vb_cq_ex *)ibv_create_cq(c, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector);
+	struct vb_cq_ex *ex;
 
+	shared->cq.flags[shared->cq.tries++ % TRIES] = attr->flags | (uint64_t)attr->comp_mask << 32;
+	if (shared->cq.none || (attr->comp_mask && shared->cq.no_flags)) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	ex = (struct vb_cq_ex *)ibv_create_cq(c, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector);
 	if (!ex)
 		return NULL;
 	shared->extended_calls++;
-	shared->extended_cqs++;
+	shared->cq.made++;
 	ex->start_poll = start_poll;
 	ex->next_poll = next_poll;
 	ex->end_poll = end_poll;
