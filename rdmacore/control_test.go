@@ -189,6 +189,36 @@ func TestConnectAttributes(t *testing.T) {
 	}
 }
 
+// TestFlowLabel: the driver gets the flow label of a QP's path and of an address handle, and none if it
+// has more than 20 bits.
+func TestFlowLabel(t *testing.T) {
+	r := newRig(t, rdmacore.Config{}, verbs.RC)
+	qp := r.newQP(t, verbs.QPConfig{Type: verbs.UC})
+	ep, err := qp.Endpoint()
+	ok(t, err, "Endpoint")
+	attr := verbs.ConnectAttr(ep, ep, 1, 1)
+	ok(t, verbs.InitQP(qp, 1), "InitQP")
+	const mask = verbs.AttrState | verbs.AttrAV | verbs.AttrPathMTU | verbs.AttrDestQPN | verbs.AttrRQPSN
+	attr.State, attr.AH.FlowLabel = verbs.StateRTR, 1<<20
+	wants(t, "Modify with a label of 21 bits", qp.Modify(attr, mask), verbs.ErrInvalid, "flow label")
+	attr.AH.FlowLabel = 0xabcde
+	ok(t, qp.Modify(attr, mask), "Modify to RTR")
+	// ah_attr.grh.flow_label is at offset 72 of struct ibv_qp_attr.
+	if got := r.state.modify[72/4]; got != 0xabcde || r.state.modifyMask&uint64(verbs.AttrAV) == 0 {
+		t.Errorf("the driver got flow label %#x with mask %v, want 0xabcde", got, verbs.QPAttrMask(r.state.modifyMask))
+	}
+	attr.AH.FlowLabel = 0x54321
+	ah, err := r.pd.CreateAH(attr.AH)
+	ok(t, err, "CreateAH")
+	if r.state.flowLabel != 0x54321 {
+		t.Errorf("the driver got an address handle with flow label %#x, want 0x54321", r.state.flowLabel)
+	}
+	ok(t, ah.Close(), "Close")
+	attr.AH.FlowLabel = 1 << 20
+	_, err = r.pd.CreateAH(attr.AH)
+	wants(t, "CreateAH with a label of 21 bits", err, verbs.ErrInvalid, "flow label")
+}
+
 // Posting, polling, arming and closing from several goroutines is safe. The race detector
 // checks it.
 func TestConcurrentClose(t *testing.T) {

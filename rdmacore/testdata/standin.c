@@ -502,6 +502,7 @@ struct vb_ah *ibv_create_ah(struct vb_pd *pd, struct vb_ah_attr *attr)
 	ah->context = pd->context;
 	ah->pd = pd;
 	ah->handle = attr->grh.traffic_class;
+	shared->flow_label = attr->grh.flow_label;
 	return ah;
 }
 

@@ -43,6 +43,7 @@ struct standin {
 	uint64_t keys, numbers, access, forks, acks, extended_calls;
 	uint64_t posted, received, doorbells, polls;
 	uint64_t modify_mask;
+	uint64_t flow_label; // of the last address handle
 	struct {
 		uint64_t no_flags;     // no extended CQ with flags is made
 		uint64_t none;         // no extended CQ is made
