@@ -124,11 +124,11 @@ const (
 
 var expectNames = [...]string{"contract", "success", "failure"}
 
-// railKinds names the kinds of rails of a world: bare, wrapped, or mixed if it has both, and in-turn if
-// packets wait in turn on one of them.
+// railKinds names the kinds of rails of a world: bare, wrapped, or mixed if it has both; in-turn if packets
+// wait in turn on one of them; credits and flows if a wrapped one uses these options of package reliable.
 func (p *Plan) railKinds() []string {
-	bare := slices.ContainsFunc(p.Rails, func(r RailPlan) bool { return !r.Wrapped })
-	wrapped := slices.ContainsFunc(p.Rails, func(r RailPlan) bool { return r.Wrapped })
+	some := func(is func(r RailPlan) bool) bool { return slices.ContainsFunc(p.Rails, is) }
+	bare, wrapped := some(func(r RailPlan) bool { return !r.Wrapped }), some(func(r RailPlan) bool { return r.Wrapped })
 	kinds := []string{"bare"}
 	switch {
 	case bare && wrapped:
@@ -136,8 +136,14 @@ func (p *Plan) railKinds() []string {
 	case wrapped:
 		kinds[0] = "wrapped"
 	}
-	if slices.ContainsFunc(p.Rails, func(r RailPlan) bool { return r.InTurn }) {
+	if some(func(r RailPlan) bool { return r.InTurn }) {
 		kinds = append(kinds, "in-turn")
+	}
+	if some(func(r RailPlan) bool { return r.Wrapped && r.Credits }) {
+		kinds = append(kinds, "credits")
+	}
+	if some(func(r RailPlan) bool { return r.Wrapped && r.Flows > 1 }) {
+		kinds = append(kinds, "flows")
 	}
 	return kinds
 }

@@ -37,7 +37,7 @@ type Summary struct {
 	Worlds   int            // worlds that were run; a sweep has several for each seed
 	Faults   map[string]int // number of faults by kind
 	Struck   map[string]int // number of worlds with at least one fault of a kind
-	Rails    map[string]int // number of worlds by kind of rails: bare, wrapped or mixed, and in-turn
+	Rails    map[string]int // number of worlds by kind of rails; see Plan.railKinds
 	Goodput  float64        // lowest goodput of a world in bytes per second, 0 if none was measured
 	Share    float64        // lowest ratio of goodput to capacity of a world, 0 if none was measured
 	Failed   int            // worlds that broke a promise
