@@ -7,14 +7,13 @@ import (
 	"ibverbx/verbs"
 )
 
-// card describes a QP to its peer. It travels in Endpoint.Extra or, if Modify connects the QP, in a
-// message on the side QP.
+// card describes a QP to its peer. It travels in Endpoint.Extra and in messages on the side QP.
 //
 //	 0         8         16                  31
 //	+---------+---------+-------------------+
 //	| version |  flags  |       paths       |  0    flags: 1 answer with yours
 //	+---------+---------+-------------------+           2 every path has its part of the credit
-//	|      window       |   receive credit  |  4
+//	|      window       |   receive credit  |  4        the high four bits are the kind
 //	+-------------------+-------------------+
 //	|            bytes of a chunk           |  8
 //	+---------------------------------------+
@@ -22,43 +21,78 @@ import (
 //	+---------------------------------------+
 //	|        QPN of control QP 0 and 1      | 16, 20
 //	+---------------------------------------+
-//	|      QPN, PSN of path 0, 1, ...       | 24
+//	|      QPN, PSN of path 0, 1, ...       | 24    whole, propose and accept
+//	+---------------------------------------+
+//	|  QPN, PSN that path 0 had at first    |       propose and accept
+//	+---------------------------------------+
+//	| number of the receiver's connection   |       accept and confirm
 //	+---------------------------------------+
 //	|    bytes of credit of an idle QP      |       with flag 4: senders wait for credit
 //	+---------------------------------------+
 type card struct {
+	kind        cardKind
 	window      int        // Config.Window
-	credit      int        // the number of receive buffers that the peer may use
+	credit      int        // the number of receive buffers that the peer may use, 0 without paths
 	chunk       uint32     // Config.ChunkBytes
-	conn        uint32     // the number of the connection at the card's end
-	flow        uint16     // the flow of the QP in the connection
+	pathCount   int        // Config.Paths
+	conn        uint32     // the number of the connection at the card's end, 0 in a bare card
+	flow        uint16     // the flow of the QP in the connection, Config.Flows-1 in a bare card
 	control     [2]uint32  // the numbers of the control QPs
 	paths       []pathAddr // the addresses of the paths
+	birth       pathAddr   // the first address of path 0, which tells the connection from earlier ones
+	echo        uint32     // the number of the receiver's connection
 	want        bool       // asks for the card of the receiver
 	speculative uint32     // Config.Speculative, 0 without Config.Credits
 	perPath     bool       // reports that credit is divided equally among the paths
 }
 
+// cardKind tells what a card is for. With Config.Flows of one there are only whole cards, otherwise
+// there are all others: see agreement.
+type cardKind uint8
+
+const (
+	cardWhole   cardKind = iota // names the connection of the QP
+	cardBare                    // names no connection; on the side QP it asks for a proposal
+	cardPropose                 // proposes a connection and a flow
+	cardAccept                  // accepts a proposal, and names the connection at this end
+	cardConfirm                 // confirms that the two connections are connected to each other
+	cardKinds
+)
+
+// hasPaths reports whether cards of the kind have the addresses of paths.
+func (k cardKind) hasPaths() bool { return k == cardWhole || k == cardPropose || k == cardAccept }
+
+// hasBirth reports whether cards of the kind have the first address of path 0.
+func (k cardKind) hasBirth() bool { return k == cardPropose || k == cardAccept }
+
+// hasEcho reports whether cards of the kind have the number of the receiver's connection.
+func (k cardKind) hasEcho() bool { return k == cardAccept || k == cardConfirm }
+
 // pathAddr is the address of a path's QP.
 type pathAddr struct{ qpn, psn uint32 }
 
 const (
-	// cardLen is the length of a card without paths and credit, in bytes.
+	// cardLen is the length of a card without the fields that only some cards have, in bytes.
 	cardLen = 24
-	// creditsLen is the length of the last field, in bytes.
-	creditsLen = 4
+	// addrLen, echoLen and creditsLen are the lengths of these fields, in bytes.
+	addrLen, echoLen, creditsLen = 8, 4, 4
 
 	// Flags of a card.
 	cardWant    = 1
 	cardPerPath = 2
 	cardCredits = 4
+	// kindShift is where the kind begins in the flags.
+	kindShift = 4
 )
+
+// maxCardLen is the length of the longest card, in bytes.
+func (cfg *Config) maxCardLen() int { return cardLen + addrLen*(cfg.Paths+1) + echoLen + creditsLen }
 
 func (c *card) encode() []byte {
 	be := binary.BigEndian
-	b := []byte{wire.Version, 0}
+	b := []byte{wire.Version, byte(c.kind) << kindShift}
 	if c.want {
-		b[1] = cardWant
+		b[1] |= cardWant
 	}
 	if c.speculative > 0 {
 		b[1] |= cardCredits
@@ -66,7 +100,7 @@ func (c *card) encode() []byte {
 	if c.perPath {
 		b[1] |= cardPerPath
 	}
-	b = be.AppendUint16(b, uint16(len(c.paths)))
+	b = be.AppendUint16(b, uint16(c.pathCount))
 	b = be.AppendUint16(b, uint16(c.window))
 	b = be.AppendUint16(b, uint16(c.credit))
 	b = be.AppendUint32(b, c.chunk)
@@ -77,6 +111,13 @@ func (c *card) encode() []byte {
 	for _, p := range c.paths {
 		b = be.AppendUint32(b, p.qpn)
 		b = be.AppendUint32(b, p.psn)
+	}
+	if c.kind.hasBirth() {
+		b = be.AppendUint32(b, c.birth.qpn)
+		b = be.AppendUint32(b, c.birth.psn)
+	}
+	if c.kind.hasEcho() {
+		b = be.AppendUint32(b, c.echo)
 	}
 	if c.speculative > 0 {
 		b = be.AppendUint32(b, c.speculative)
@@ -90,30 +131,17 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 	switch {
 	case len(b) == 0:
 		return nil, verbs.Invalidf("the peer's endpoint has no Extra: its context is not wrapped, or fell back to RC: wrap both ends with the same Config")
-	case len(b) < cardLen || b[0] != wire.Version || b[1]&^(cardWant|cardPerPath|cardCredits) != 0:
+	case len(b) < cardLen || b[0] != wire.Version || b[1]&0xf&^(cardWant|cardPerPath|cardCredits) != 0 || b[1]>>kindShift >= byte(cardKinds):
 		return nil, verbs.Invalidf("the peer's Extra of %d bytes is not a card of protocol version %d", len(b), wire.Version)
 	}
-	n := int(be.Uint16(b[2:]))
 	c := &card{
+		kind: cardKind(b[1] >> kindShift), pathCount: int(be.Uint16(b[2:])),
 		window: int(be.Uint16(b[4:])), credit: int(be.Uint16(b[6:])), chunk: be.Uint32(b[8:]), conn: be.Uint32(b[12:]) & maxConn,
 		flow:    uint16(be.Uint32(b[12:]) >> connBits),
 		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, want: b[1]&cardWant != 0, perPath: b[1]&cardPerPath != 0,
 	}
-	want := cardLen + 8*n
-	if b[1]&cardCredits != 0 {
-		want += creditsLen
-	}
-	switch {
-	case n != cfg.Paths || c.window != cfg.Window || int64(c.chunk) != int64(cfg.ChunkBytes):
-		return nil, verbs.Invalidf("the peer has %d paths, a window of %d and chunks of %d bytes, this end %d, %d and %d: give both the same Config",
-			n, c.window, c.chunk, cfg.Paths, cfg.Window, cfg.ChunkBytes)
-	case len(b) != want:
-		return nil, verbs.Invalidf("the peer's Extra has %d bytes, want %d for %d paths", len(b), want, n)
-	case int(c.flow) >= cfg.Flows:
-		return nil, verbs.Invalidf("the peer's QP has flow %d of its connection, connections of this end have %d flows: give both the same Config.Flows",
-			c.flow, cfg.Flows)
-	case c.credit == 0:
-		return nil, verbs.Invalidf("the peer has no receive buffers")
+	if err := c.check(len(b), b[1]&cardCredits != 0, cfg); err != nil {
+		return nil, err
 	}
 	if err := c.takeCredits(b, cfg); err != nil {
 		return nil, err
@@ -123,15 +151,81 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 			return nil, verbs.Invalidf("the peer's control QPN %#x is not a 24-bit QP number above 0", q)
 		}
 	}
-	for i := range n {
-		p := pathAddr{be.Uint32(b[cardLen+8*i:]), be.Uint32(b[cardLen+8*i+4:])}
-		if p.qpn == 0 || p.qpn >= 1<<24 || p.psn >= 1<<24 {
-			return nil, verbs.Invalidf("path %d of the peer has QPN %#x and PSN %#x: want 24 bits each, and a QPN", i, p.qpn, p.psn)
+	rest := b[cardLen:]
+	if c.kind.hasPaths() {
+		for range c.pathCount {
+			c.paths = append(c.paths, takeAddr(&rest))
 		}
-		c.paths = append(c.paths, p)
+	}
+	if c.kind.hasBirth() {
+		c.birth = takeAddr(&rest)
+	}
+	if c.kind.hasEcho() {
+		c.echo = be.Uint32(rest)
+	}
+	if err := c.checkAddrs(); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
+
+// takeAddr decodes the address at the start of b, and removes it.
+func takeAddr(b *[]byte) pathAddr {
+	be := binary.BigEndian
+	a := pathAddr{be.Uint32(*b), be.Uint32((*b)[4:])}
+	*b = (*b)[addrLen:]
+	return a
+}
+
+// check checks the fields of fixed size of a card of n bytes.
+func (c *card) check(n int, credits bool, cfg *Config) error {
+	want := cardLen
+	if c.kind.hasPaths() {
+		want += addrLen * c.pathCount
+	}
+	if c.kind.hasBirth() {
+		want += addrLen
+	}
+	if c.kind.hasEcho() {
+		want += echoLen
+	}
+	if credits {
+		want += creditsLen
+	}
+	switch {
+	case c.pathCount != cfg.Paths || c.window != cfg.Window || int64(c.chunk) != int64(cfg.ChunkBytes):
+		return verbs.Invalidf("the peer has %d paths, a window of %d and chunks of %d bytes, this end %d, %d and %d: give both the same Config",
+			c.pathCount, c.window, c.chunk, cfg.Paths, cfg.Window, cfg.ChunkBytes)
+	case n != want:
+		return verbs.Invalidf("the peer's Extra has %d bytes, want %d for %d paths", n, want, c.pathCount)
+	case (c.kind == cardWhole) != (cfg.Flows == 1) || int(c.flow) >= cfg.Flows || (c.kind == cardBare && int(c.flow) != cfg.Flows-1):
+		return verbs.Invalidf("the peer's Config.Flows is not %d, that of this end: give both the same Config.Flows", cfg.Flows)
+	case c.kind.hasPaths() && c.credit == 0:
+		return verbs.Invalidf("the peer has no receive buffers")
+	case !c.kind.hasPaths() && c.credit != 0, c.kind == cardBare && c.conn != 0, c.kind != cardWhole && c.want:
+		return verbs.Invalidf("the peer's card of kind %d has fields of another kind", c.kind)
+	}
+	return nil
+}
+
+// checkAddrs checks the addresses and numbers of a card.
+func (c *card) checkAddrs() error {
+	for i, p := range c.paths {
+		if !p.valid() {
+			return verbs.Invalidf("path %d of the peer has QPN %#x and PSN %#x: want 24 bits each, and a QPN", i, p.qpn, p.psn)
+		}
+	}
+	if c.kind.hasBirth() && !c.birth.valid() {
+		return verbs.Invalidf("the peer's connection began with QPN %#x and PSN %#x: want 24 bits each, and a QPN", c.birth.qpn, c.birth.psn)
+	}
+	if c.echo > maxConn {
+		return verbs.Invalidf("the peer names connection %#x of this end: want %d bits", c.echo, connBits)
+	}
+	return nil
+}
+
+// valid reports whether a is the address of a QP.
+func (a pathAddr) valid() bool { return a.qpn > 0 && a.qpn < 1<<24 && a.psn < 1<<24 }
 
 // takeCredits decodes the credit of a card that has the right length.
 func (c *card) takeCredits(b []byte, cfg *Config) error {

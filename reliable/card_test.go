@@ -11,7 +11,7 @@ import (
 func testCard() (card, Config) {
 	cfg := Config{Paths: 2, Flows: 1, Window: 64, ChunkBytes: 4096}
 	return card{
-		window: 64, credit: 100, chunk: 4096, conn: 7, control: [2]uint32{0x11, 0x12},
+		window: 64, credit: 100, pathCount: 2, chunk: 4096, conn: 7, control: [2]uint32{0x11, 0x12},
 		paths: []pathAddr{{0x13, 0xabcdef}, {0x14, 1}},
 	}, cfg
 }
@@ -72,15 +72,76 @@ func TestCardCredits(t *testing.T) {
 	}
 }
 
-// FuzzCard: a card is refused or comes out again as the same bytes, with credits and without.
+// TestCardKinds: where QPs share connections every kind of card has its own fields, and no others.
+func TestCardKinds(t *testing.T) {
+	c, cfg := testCard()
+	whole := c.encode()
+	cfg.Flows = 4
+	if got, err := decodeCard(whole, &cfg); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("decodeCard of a whole card = %+v, %v, want ErrInvalid", got, err)
+	}
+	for kind, want := range map[cardKind]int{cardBare: 24, cardPropose: 24 + 16 + 8, cardAccept: 24 + 16 + 8 + 4, cardConfirm: 24 + 4} {
+		c := sharedCard(kind)
+		b := c.encode()
+		if got, err := decodeCard(b, &cfg); err != nil || len(b) != want || !bytes.Equal(got.encode(), b) {
+			t.Errorf("kind %d: decodeCard of %d bytes = %+v, %v, want the same card of %d bytes", kind, len(b), got, err, want)
+		}
+		for n := range b {
+			if got, err := decodeCard(b[:n], &cfg); !errors.Is(err, verbs.ErrInvalid) {
+				t.Errorf("kind %d, %d bytes: decodeCard = %+v, %v, want ErrInvalid", kind, n, got, err)
+			}
+		}
+		for name, change := range map[string]func(*card){
+			"another kind": func(c *card) { c.kind = cardKinds }, "a question": func(c *card) { c.want = true },
+			"a flow that is too large": func(c *card) { c.flow = 4 },
+			"credit without paths, or none with": func(c *card) {
+				if c.credit = 0; !c.kind.hasPaths() {
+					c.credit = 1
+				}
+			},
+			"a wrong echo": func(c *card) { c.echo = maxConn + 1 }, "a wrong birth": func(c *card) { c.birth.qpn = 0 },
+		} {
+			bad := c
+			change(&bad)
+			if bytes.Equal(bad.encode(), b) {
+				continue // the kind does not have the field
+			}
+			if got, err := decodeCard(bad.encode(), &cfg); !errors.Is(err, verbs.ErrInvalid) {
+				t.Errorf("kind %d with %s: decodeCard = %+v, %v, want ErrInvalid", kind, name, got, err)
+			}
+		}
+	}
+}
+
+// sharedCard returns a card for Config.Flows of 4.
+func sharedCard(kind cardKind) card {
+	c, _ := testCard()
+	c.kind, c.flow, c.echo, c.birth = kind, 3, 0x12345, pathAddr{0x21, 0x22}
+	if !kind.hasPaths() {
+		c.paths, c.credit = nil, 0
+	}
+	if kind == cardBare {
+		c.conn = 0
+	}
+	return c
+}
+
+// FuzzCard: a card is refused or comes out again as the same bytes, with credits and without, and where
+// QPs share connections.
 func FuzzCard(f *testing.F) {
 	c, cfg := testCard()
 	f.Add(c.encode())
+	shared := cfg
+	shared.Flows = 4
+	for kind := cardBare; kind < cardKinds; kind++ {
+		c := sharedCard(kind)
+		f.Add(c.encode())
+	}
 	credits := cfg
 	credits.Credits, credits.Speculative, c.speculative = true, 4096, 4096
 	f.Add(c.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, cfg := range []*Config{&cfg, &credits} {
+		for _, cfg := range []*Config{&cfg, &credits, &shared} {
 			if got, err := decodeCard(b, cfg); err == nil && !bytes.Equal(got.encode(), b) {
 				t.Fatalf("%x comes out as %x", b, got.encode())
 			}

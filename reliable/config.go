@@ -12,9 +12,10 @@ type Config struct {
 	// Paths is the number of UC QPs of a connection, at most 256. Zero means 16. Both ends need
 	// the same value.
 	Paths int
-	// Flows is the number of QPs of a PD that share one connection, at most 4096. Zero means 1.
-	// Both ends need the same value and must create their QPs in the same order: the first Flows
-	// QPs share the first connection, the next Flows QPs the second, and so on.
+	// Flows is the number of QPs of a PD that may share one connection, at most 4096. Zero means 1.
+	// Both ends need the same value. QPs share a connection if their peers are in one PD. With more
+	// than 1 a QP gets its connection from the two ends together, with the first request of either: a
+	// PD without room for another connection (see RecvDepth) fails the QP and raises EventQPFatal.
 	Flows int
 	// ChunkBytes is the payload limit of one message on a path. Zero means 32 KiB. Both ends need
 	// the same value.

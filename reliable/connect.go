@@ -14,29 +14,43 @@ func (q *qp) Endpoint() (verbs.Endpoint, error) {
 	if q.closed {
 		return verbs.Endpoint{}, q.opError("query endpoint", verbs.ErrClosed)
 	}
-	if err := q.join(); err != nil {
+	if err := q.claim(); err != nil {
 		return verbs.Endpoint{}, err
 	}
 	ep, err := q.side.Endpoint()
 	if err != nil {
 		return ep, err
 	}
-	ep.Extra = joinExtra(q.card().encode(), ep.Extra)
+	c := q.bareCard()
+	if q.ctx.cfg.Flows == 1 {
+		c = q.card()
+	}
+	ep.Extra = joinExtra(c.encode(), ep.Extra)
 	return ep, nil
 }
 
-// card returns the QP's card.
+// card returns a card with the QP's connection.
 func (q *qp) card() *card {
-	cfg, conn := &q.ctx.cfg, q.conn
-	c := &card{window: cfg.Window, credit: conn.share, chunk: uint32(cfg.ChunkBytes), conn: conn.id, flow: q.flow, perPath: !q.ctx.sharedRecv}
+	c, conn := q.bareCard(), q.conn
+	c.kind, c.credit, c.conn, c.flow, c.birth = cardWhole, conn.share, conn.id, q.flow, conn.birth
+	for i := range conn.paths {
+		c.paths = append(c.paths, conn.paths[i].addr)
+	}
+	return c
+}
+
+// bareCard returns a card without a connection.
+func (q *qp) bareCard() *card {
+	cfg := &q.ctx.cfg
+	c := &card{
+		kind: cardBare, window: cfg.Window, chunk: uint32(cfg.ChunkBytes), pathCount: cfg.Paths, flow: uint16(cfg.Flows - 1),
+		perPath: !q.ctx.sharedRecv,
+	}
 	if cfg.Credits {
 		c.speculative = uint32(cfg.Speculative)
 	}
 	for i := range c.control {
 		c.control[i] = q.pd.control[i].qp.Num()
-	}
-	for i := range conn.paths {
-		c.paths = append(c.paths, conn.paths[i].addr)
 	}
 	return c
 }
@@ -53,18 +67,21 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	if q.state != verbs.StateReset && q.state != verbs.StateInit {
 		return q.opError("connect QP", verbs.ErrState)
 	}
-	if err := q.join(); err != nil {
-		return err
-	}
 	b, inner, err := splitExtra(remote.Extra)
 	if err != nil {
 		return q.opError("connect QP", err)
 	}
 	peer, err := decodeCard(b, &q.ctx.cfg)
+	if err == nil && peer.kind != cardWhole && peer.kind != cardBare {
+		err = verbs.Invalidf("the peer's Extra is a card of kind %d: want what Endpoint returns", peer.kind)
+	}
 	if err != nil {
 		return q.opError("connect QP", err)
 	}
 	remote.Extra = inner
+	if err := q.prepareFlow(&remote, peer); err != nil {
+		return err
+	}
 	if q.state == verbs.StateReset {
 		if err := verbs.InitQP(q.side.QP, q.cfg.Port); err != nil {
 			return err
@@ -76,11 +93,25 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 		return err
 	}
 	q.state, q.modified = verbs.StateRTS, false
+	if q.ctx.cfg.Flows > 1 {
+		return nil // the first request of either end settles the rest
+	}
 	if err := q.connectFlow(peer); err != nil {
 		q.fail() // some parts may be connected
 		return err
 	}
 	return nil
+}
+
+// prepareFlow gives the QP its connection before it is connected, if it does not get it from the peer.
+func (q *qp) prepareFlow(remote *verbs.Endpoint, peer *card) error {
+	if q.ctx.cfg.Flows == 1 {
+		return q.claim()
+	}
+	if err := q.meet(peerAddr{remote.GID, remote.LID, remote.QPN, peer.control}); err != nil || !q.pact.leads {
+		return err
+	}
+	return q.propose()
 }
 
 // Modify implements verbs.QP. A QP that Modify takes to RTS gets the peer's card on the side QP, when
@@ -113,11 +144,16 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	default:
 		return q.opError("modify QP", verbs.ErrNotSupported)
 	}
-	if err := q.join(); err != nil {
+	if err := q.claim(); err != nil {
 		return err
 	}
 	if err := q.side.Modify(attr, mask); err != nil {
 		return err
+	}
+	if q.ctx.cfg.Flows > 1 && q.state != to && to == verbs.StateRTR {
+		if err := q.meet(peerAddr{gid: attr.AH.DGID, lid: attr.AH.DLID, qpn: attr.DestQPN}); err != nil {
+			return err
+		}
 	}
 	first := q.state == verbs.StateReset
 	q.state, q.modified = to, true
@@ -126,7 +162,9 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	if mask&verbs.AttrAccess != 0 {
 		q.access = attr.Access
-		q.conn.allow()
+		if q.conn != nil {
+			q.conn.allow()
+		}
 	}
 	if mask&(verbs.AttrTimeout|verbs.AttrRetryCount|verbs.AttrRNRRetry) != 0 {
 		return q.retime()
@@ -149,35 +187,58 @@ func (q *qp) retime() error {
 	return nil
 }
 
-// connectFlow connects the QP to that of the peer, and its connection if this is its first QP. Then
-// it sends the requests that waited for it.
+// connectFlow connects the QP to that of the peer, and its connection if this is its first QP.
 func (q *qp) connectFlow(peer *card) error {
 	ctx, c := q.ctx, q.conn
 	ctx.now = ctx.clock()
-	q.side.setAskAt(0)
 	attr, err := q.side.Query()
 	if err != nil {
 		return err
 	}
 	q.access = attr.Access
-	cfg := q.flowConfig(&attr)
-	if err := c.admit(q, peer, &attr, cfg); err != nil {
+	if c.core != nil {
+		c.allow()
+	} else {
+		if err := c.connect(peer, &attr); err != nil {
+			return err
+		}
+		if err := c.start(q.flowConfig(&attr)); err != nil {
+			return err
+		}
+	}
+	if err := q.openFlow(&attr); err != nil {
 		return err
 	}
-	if ctx.cfg.Flows > 1 {
-		if err := c.core.Open(int(q.flow), cfg); err != nil {
+	q.launchAll()
+	return nil
+}
+
+// openFlow opens the flow of the QP in its connection. From then on it takes what arrives.
+func (q *qp) openFlow(attr *verbs.QPAttr) error {
+	if q.ctx.cfg.Flows > 1 {
+		if err := q.conn.core.Open(int(q.flow), q.flowConfig(attr)); err != nil {
 			return q.opError("connect QP", err)
 		}
 	}
 	q.connected = true
+	return nil
+}
+
+// launchAll lets the QP send, and sends the requests that waited for it. The peer's flow is open, so
+// it also takes the number of receives.
+func (q *qp) launchAll() {
+	q.ready = true
+	q.side.setAskAt(0)
+	if q.pact.leads && !q.pact.self {
+		q.negotiate() // confirms
+	}
 	if n := q.recvs.Len(); n > 0 {
 		q.step(&core.Event{Kind: core.EvReceives, Count: n})
 	}
 	for t := q.sends.Head(); t != q.sends.Tail(); t++ {
 		q.launch(t)
 	}
-	ctx.flush()
-	return nil
+	q.ctx.flush()
 }
 
 // minGiveUp is the least time without progress after which a QP gives up, in nanoseconds, whatever
@@ -207,7 +268,8 @@ func (q *qp) reset() error {
 	q.discard()
 	q.makeQueues()
 	q.recvError, q.broken, q.side.introduced, q.modified, q.state = 0, false, false, false, verbs.StateReset
-	return q.join()
+	q.pact = agreement{}
+	return q.claim()
 }
 
 func (q *qp) Query() (verbs.QPAttr, error) {

@@ -9,9 +9,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// connection is the set of paths that Config.Flows QPs of a PD share, with the state of the protocol.
-// It is made with the first of these QPs, connected with the first that is connected, and destroyed
-// with the last.
+// connection is the set of paths that up to Config.Flows QPs of a PD share, with the state of the
+// protocol. It is made and connected with the first of these QPs, and destroyed with the last.
 //
 //	QP, flow 0 --+
 //	QP, flow 1 --+-- connection --+-- paths
@@ -23,10 +22,17 @@ type connection struct {
 	port uint8            // the local port of all its QPs
 	gid  verbs.GID        // the source address of all its QPs
 	qos  verbs.PathConfig // how all its QPs are connected
-	// flows are its QPs, by flow number, at most Config.Flows. A QP that has left is nil: its number
-	// is not used again, because the peer could not tell the two QPs apart.
-	flows []*qp
-	users int // counts the entries of flows that are not nil
+	// birth is the first address of path 0. Numbers of connections are used again, after a while.
+	birth pathAddr
+	flows []*qp  // its QPs, by flow number, at most Config.Flows; nil is a number without a QP
+	used  []bool // the flow numbers that a QP has had; none is used again, because its packets may be late
+	users int    // counts the entries of flows that are not nil
+
+	// Where QPs share connections; see agreement.
+	led    bool     // reports that this end allots the flow numbers
+	to     peerAddr // where the QPs of a led connection are connected to
+	closed bool     // reports that no further QP is to join: the peer has left the connection
+	held   bool     // reports that paths are connected, and nothing may be sent yet
 
 	core *core.Conn // the state of the protocol, nil until connected
 	peer *card      // the card of the peer's QP that was connected first, nil before
@@ -46,24 +52,26 @@ type connection struct {
 	failing bool   // reports that one of flows has failed and is not in the error state yet
 }
 
-// join gives the QP a flow of the PD's open connection, or of a new one if that has no flow left. A
-// QP that has a flow keeps it. A QP has none if its reset found no room for another connection.
-func (q *qp) join() error {
-	if q.conn != nil {
+// claim gives the QP a connection of its own, unless it has one or QPs share connections.
+func (q *qp) claim() error {
+	if q.conn != nil || q.ctx.cfg.Flows > 1 {
 		return nil
 	}
-	c := q.pd.open
-	if c == nil || len(c.flows) == q.ctx.cfg.Flows || c.port != q.cfg.Port || c.gid != q.cfg.GID || c.qos != q.cfg.Path {
-		var err error
-		if c, err = q.pd.newConnection(&q.cfg); err != nil {
-			return err
-		}
-		q.pd.open = c
+	c, err := q.pd.newConnection(&q.cfg)
+	if err == nil {
+		q.join(c, 0)
 	}
-	q.conn, q.flow = c, uint16(len(c.flows))
-	c.flows = append(c.flows, q)
+	return err
+}
+
+// join gives the QP a flow of a connection.
+func (q *qp) join(c *connection, flow int) {
+	for len(c.flows) <= flow {
+		c.flows, c.used = append(c.flows, nil), append(c.used, false)
+	}
+	c.flows[flow], c.used[flow] = q, true
 	c.users++
-	return nil
+	q.conn, q.flow = c, uint16(flow)
 }
 
 // leave takes the QP off its connection. When it returns, no request refers to the QP's memory. The
@@ -76,7 +84,7 @@ func (q *qp) leave() {
 	q.side.setAskAt(0)
 	q.side.forget()
 	connected := q.connected
-	q.conn, q.connected, q.side.down = nil, false, false
+	q.conn, q.connected, q.ready, q.side.down = nil, false, false, false
 	c.flows[q.flow] = nil
 	if c.users--; c.users == 0 {
 		c.destroy()
@@ -91,21 +99,15 @@ func (q *qp) leave() {
 // newConnection makes a connection with its paths, for a QP of this configuration.
 func (p *pd) newConnection(cfg *verbs.QPConfig) (*connection, error) {
 	ctx := p.ctx
-	if (p.users+1)*ctx.quota() > ctx.cfg.RecvDepth {
-		return nil, ctx.opError("create QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d QPs of a PD",
-			verbs.ErrLimit, ctx.cfg.RecvDepth, ctx.maxConnections()*ctx.cfg.Flows))
-	}
-	if err := p.prepare(cfg); err != nil {
-		return nil, err
+	if p.shares == ctx.maxConnections() {
+		return nil, ctx.opError("connect QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d connections of a PD",
+			verbs.ErrLimit, ctx.cfg.RecvDepth, ctx.maxConnections()))
 	}
 	c := &connection{ctx: ctx, pd: p, port: cfg.Port, gid: cfg.GID, qos: cfg.Path}
 	if err := c.register(); err != nil {
-		if p.users == 0 {
-			p.release()
-		}
 		return nil, err
 	}
-	p.users++
+	p.shares++
 	p.divide()
 	if err := c.build(); err != nil {
 		c.destroy()
@@ -155,6 +157,7 @@ func (c *connection) build() (err error) {
 			return err
 		}
 	}
+	c.birth = c.paths[0].addr
 	for i := range c.outbox {
 		c.outbox[i] = make([]byte, 0, wire.MaxControlLen)
 	}
@@ -174,15 +177,8 @@ func (c *connection) destroy() {
 	c.arrival.free()
 	c.headers.free()
 	ctx.conns[c.index()] = nil
-	if p.open == c {
-		p.open = nil
-	}
-	if p.users--; p.users == 0 {
-		ctx.inbox.drain()
-		p.release()
-	} else {
-		p.divide()
-	}
+	p.shares--
+	p.divide()
 }
 
 func (c *connection) closeAHs() {
@@ -195,27 +191,27 @@ func (c *connection) closeAHs() {
 	}
 }
 
-// admit connects the connection to that of a peer's QP, or checks that it already is.
-func (c *connection) admit(q *qp, peer *card, attr *verbs.QPAttr, flow core.FlowConfig) error {
-	switch {
-	case peer.flow != q.flow:
-		return q.opError("connect QP", verbs.Invalidf("the QP has flow %d of its connection, the peer's QP has flow %d: create QPs in the same order at both ends, or set Config.Flows to 1",
-			q.flow, peer.flow))
-	case c.core == nil:
-		return c.connect(peer, attr, flow)
-	case peer.conn != c.peer.conn || peer.control != c.peer.control || attr.AH.DGID != c.attr.AH.DGID || attr.AH.DLID != c.attr.AH.DLID:
-		return q.opError("connect QP", verbs.Invalidf("the QP shares a connection to the peer's connection %d, the peer's QP is on its connection %d: connect the QPs that share a connection to the same peer, in the order of their creation, or set Config.Flows to 1",
-			c.peer.conn, peer.conn))
-	}
-	c.allow()
-	return nil
+// suits reports whether the connection can carry a QP: both leave by the same port and address.
+func (c *connection) suits(q *qp) bool {
+	return c.pd == q.pd && c.port == q.cfg.Port && c.gid == q.cfg.GID && c.qos == q.cfg.Path
+}
+
+// full reports that the connection takes no further QP of this end's choice.
+func (c *connection) full() bool { return c.closed || len(c.flows) >= c.ctx.cfg.Flows }
+
+// free reports that no QP has had a flow.
+func (c *connection) free(flow int) bool { return flow >= len(c.used) || !c.used[flow] }
+
+// reaches reports whether the connection is connected to that of a peer's card.
+func (c *connection) reaches(peer *card, attr *verbs.QPAttr) bool {
+	return c.peer != nil && c.peer.conn == peer.conn && c.peer.birth == peer.birth && c.peer.control == peer.control &&
+		c.attr.AH.DGID == attr.AH.DGID && c.attr.AH.DLID == attr.AH.DLID
 }
 
 // connect connects all paths to those of the peer.
-func (c *connection) connect(peer *card, attr *verbs.QPAttr, flow core.FlowConfig) (err error) {
-	ctx := c.ctx
+func (c *connection) connect(peer *card, attr *verbs.QPAttr) error {
 	c.closeAHs() // of a failed attempt
-	c.peer, c.attr = peer, *attr
+	c.peer, c.attr, c.closed = peer, *attr, true
 	for i := range c.ahs {
 		to := attr.AH
 		to.FlowLabel = c.flowLabel(len(c.paths)+i, 0)
@@ -231,15 +227,43 @@ func (c *connection) connect(peer *card, attr *verbs.QPAttr, flow core.FlowConfi
 			return err
 		}
 	}
-	cfg := ctx.cfg.core(flow.SendDepth, c.share, peer.credit)
-	cfg.PathCredit = peer.perPath
+	c.closed = false
+	return nil
+}
+
+// begin starts the protocol of a connection that was held, and opens the flows of its QPs.
+func (c *connection) begin() {
+	if !c.held {
+		return
+	}
+	c.held = false
+	err := c.start(core.FlowConfig{})
+	for _, q := range c.flows {
+		if q == nil || q.state != verbs.StateRTS {
+			continue
+		}
+		attr, failed := q.side.Query()
+		if failed == nil && err == nil {
+			failed = q.openFlow(&attr)
+		}
+		if err != nil || failed != nil {
+			q.refuse()
+		}
+	}
+}
+
+// start starts the protocol of a connection that is connected. Its core may send from now on.
+func (c *connection) start(flow core.FlowConfig) (err error) {
+	ctx := c.ctx
+	cfg := ctx.cfg.core(flow.SendDepth, c.share, c.peer.credit)
+	cfg.PathCredit = c.peer.perPath
 	if ctx.cfg.Flows == 1 {
 		cfg.RecvPatience = flow.RecvPatience
 		if flow.GiveUp != 0 {
 			cfg.GiveUp = flow.GiveUp
 		}
 	}
-	if err := c.joinPacer(attr.Port); err != nil {
+	if err := c.joinPacer(c.attr.Port); err != nil {
 		return err
 	}
 	if c.core, err = core.New(cfg); err != nil {

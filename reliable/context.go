@@ -40,6 +40,7 @@ type pathContext struct {
 	pacers      []*core.Pacer      // grant credit, by port, with nil for unused ports; empty without Config.Credits
 	sidesAt     int64              // when the states of the side QPs are queried next
 	asking      int                // counts the QPs whose side.askAt is set
+	overran     bool               // reports that a CQ has overrun and its QPs are not in the error state yet
 	refusing    int                // counts the QPs whose side.refused is not empty
 	doorbells   Doorbells          // counts what was posted to the NIC
 	events      []verbs.Event      // wait to be taken by Events, at most maxEvents

@@ -100,14 +100,12 @@ func (c *cq) push(wc *verbs.WC, solicited bool) {
 		return
 	}
 	if c.ring.Len() == c.Depth() {
-		c.overrun = true
+		c.overrun, c.ctx.overran = true, true
+		c.ctx.keeper.kick()
 		c.ctx.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
 		for _, q := range c.ctx.qps {
 			if q != nil && (q.sendCQ == c || q.recvCQ == c) {
 				q.broken = true
-				if q.conn != nil {
-					q.conn.failing = true
-				}
 				c.ctx.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
 			}
 		}

@@ -141,10 +141,23 @@ func (ctx *pathContext) drive() {
 	for i := 0; i < len(ctx.dirty); i++ {
 		ctx.dirty[i].step(&core.Event{Kind: core.EvFlush})
 	}
+	if ctx.overran {
+		ctx.failBroken()
+	}
 	for _, p := range ctx.pds {
 		p.topUp() // before acknowledgements leave, which invite more
 	}
 	ctx.flush()
+}
+
+// failBroken takes the QPs of CQs that have overrun to the error state.
+func (ctx *pathContext) failBroken() {
+	ctx.overran = false
+	for _, q := range ctx.qps {
+		if q != nil && q.broken {
+			q.fail()
+		}
+	}
 }
 
 // flush posts the chains and control packets of all dirty connections.

@@ -70,6 +70,26 @@ var mutations = []mutant.Change{
 		Name: "a revived control QP takes completions of its former life", Tests: "TestControlSlots", File: "control.go",
 		Old: "	ctx.inbox.discard(c.qp.Num())\n", New: "",
 	},
+	{
+		Name: "a follower sends before the confirm", Tests: "TestNothingIsSentBeforeConfirm", File: "agreement.go",
+		Old: "	q.pact.offer = offer\n	q.negotiate()\n", New: "	q.pact.offer = offer\n	q.negotiate()\n	q.conn.begin()\n	q.launchAll()\n",
+	},
+	{
+		Name: "a leader takes an accept of another proposal", Tests: "TestStaleAccept", File: "agreement.go",
+		Old: " && c.echo == q.conn.id && c.flow == q.flow:\n		err = q.conclude(c)", New: ":\n		err = q.conclude(c)",
+	},
+	{
+		Name: "a leader stays on a connection of another peer", Tests: "TestFlowsToSeveralPeers", File: "agreement.go",
+		Old: "c.peer != nil && !c.reaches(answer, &attr)", New: "c.reaches(answer, &attr) && false",
+	},
+	{
+		Name: "a flow is used again", Tests: "TestProposalOnUsedFlow", File: "connection.go",
+		Old: "flow >= len(c.used) || !c.used[flow]", New: "flow >= len(c.flows) || c.flows[flow] == nil",
+	},
+	{
+		Name: "data before the confirm is dropped", Tests: "TestDataBeforeConfirm", File: "path.go",
+		Old: "		c.begin() // only its peer sends there\n", New: "",
+	},
 }
 
 // TestMutations breaks the driver in one place at a time and wants the tests to notice.

@@ -213,6 +213,9 @@ func (p *path) arrived(k uint32, wc *verbs.WC) {
 // receive takes a message of the path. buf holds the payload of a SEND.
 func (p *path) receive(wc *verbs.WC, buf []byte) {
 	c := p.conn
+	if wc.Status == verbs.StatusSuccess {
+		c.begin() // only its peer sends there
+	}
 	if c.core == nil {
 		return
 	}

@@ -18,8 +18,8 @@ type pd struct {
 	byLKey table.Table[*region] // the open regions, by local key
 	byRKey table.Table[*region] // the open regions, by remote key
 	recent *region              // the region that was last found by its local key, or nil
-	users  int                  // counts the connections
-	open   *connection          // the connection that takes the next QP, or nil
+	users  int                  // counts the RC QPs
+	shares int                  // counts the connections, which share the receive buffers
 	closed bool                 // set when the PD is closed
 
 	id      uint32       // the number of the PD in tags; every prepare gives it a new one
@@ -152,10 +152,10 @@ func (p *pd) release() {
 // divide shares the receive buffers among the connections. A peer whose share has become smaller is
 // told at once, before a new connection uses the rest.
 func (p *pd) divide() {
-	if p.users == 0 || !p.ctx.sharedRecv {
+	if p.shares == 0 || !p.ctx.sharedRecv {
 		return
 	}
-	share := advertised(p.ctx.cfg.RecvDepth / p.users)
+	share := advertised(p.ctx.cfg.RecvDepth / p.shares)
 	for _, c := range p.ctx.conns {
 		if c != nil && c.pd == p {
 			c.share = share

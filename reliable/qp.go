@@ -1,6 +1,7 @@
 package reliable
 
 import (
+	"fmt"
 	"slices"
 
 	"ibverbx/internal/ring"
@@ -25,16 +26,18 @@ type qp struct {
 	access   verbs.Access   // what the peer may do to the memory of this end
 	modified bool           // reports that Modify has connected the QP, so the user's timeouts count
 	// broken reports that a CQ has overrun or that the peer sent something that cannot be taken. The
-	// next step of the connection takes the QP to the error state.
+	// present step of the connection, or the next drive, takes the QP to the error state.
 	broken bool
 	closed bool // set by Close
 
-	// conn is the connection, shared with the other QPs of conn.flows. It is nil if a reset found no
-	// room for another connection.
+	// conn is the connection, shared with the other QPs of conn.flows. It is nil until the two ends
+	// agree on it, or if a reset found no room for another connection.
 	conn      *connection
-	flow      uint16 // the index of the QP in conn.flows
-	connected bool   // reports that the flow is open in conn.core
-	side      sideQP // carries READs and atomics
+	flow      uint16    // the index of the QP in conn.flows
+	connected bool      // reports that the flow is open in conn.core
+	ready     bool      // reports that the flow is open at both ends: requests and receives go to conn.core
+	side      sideQP    // carries READs and atomics
+	pact      agreement // what the two ends agree on, where QPs share connections
 
 	sends     ring.Ring[sendSlot]     // the requests that have not completed, by token
 	inline    pool                    // has a slot of MaxInline bytes for each slot of sends
@@ -93,12 +96,16 @@ func (q *qp) checkConfig() error {
 	if q.sendCQ.overrun || q.recvCQ.overrun {
 		return verbs.ErrCQOverrun
 	}
+	if n := q.ctx.maxConnections() * q.ctx.cfg.Flows; q.pd.users >= n {
+		return fmt.Errorf("%w: Config.RecvDepth of %d serves %d QPs of a PD", verbs.ErrLimit, q.ctx.cfg.RecvDepth, n)
+	}
 	return nil
 }
 
 // build makes the parts of a QP.
 func (q *qp) build() (err error) {
 	p := q.pd
+	p.users++
 	if err = p.prepare(&q.cfg); err != nil {
 		return err
 	}
@@ -108,7 +115,7 @@ func (q *qp) build() (err error) {
 		return err
 	}
 	q.num = q.side.Num()
-	if err = q.join(); err != nil {
+	if err = q.claim(); err != nil {
 		return err
 	}
 	q.makeQueues()
@@ -117,7 +124,7 @@ func (q *qp) build() (err error) {
 			return err
 		}
 	}
-	q.side.cards, err = newPool(p.inner, 4, cardLen+8*q.ctx.cfg.Paths+creditsLen)
+	q.side.cards, err = newPool(p.inner, cardSlots, q.ctx.cfg.maxCardLen())
 	return err
 }
 
@@ -180,8 +187,9 @@ func (q *qp) destroy() {
 	if q.ctx.findQP(q.id) == q {
 		q.ctx.qps[q.id] = nil
 	}
-	if q.pd.users == 0 {
-		q.pd.release() // build may have prepared it for this QP only
+	if q.pd.users--; q.pd.users == 0 {
+		q.ctx.inbox.drain()
+		q.pd.release()
 	}
 }
 
@@ -189,7 +197,7 @@ func (q *qp) destroy() {
 func (q *qp) failWith(status verbs.Status) {
 	switch {
 	case q.state != verbs.StateRTS:
-	case q.connected:
+	case q.ready:
 		q.conn.run(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(status)})
 	case q.sends.Len() > 0:
 		q.completeSend(q.sends.Head(), status)
@@ -211,7 +219,7 @@ func (q *qp) fail() {
 			q.conn.leavePacer()
 		}
 	}
-	for q.sends.Len() > 0 { // requests that waited for the peer's card
+	for q.sends.Len() > 0 { // requests that waited for the peer
 		q.completeSend(q.sends.Head(), verbs.StatusWRFlushErr)
 	}
 	_ = q.side.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if it is there already

@@ -32,7 +32,7 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 	switch {
 	case q.state == verbs.StateErr:
 		q.flushRecvs()
-	case n > 0 && q.connected:
+	case n > 0 && q.ready:
 		q.step(&core.Event{Kind: core.EvReceives, Count: n})
 		ctx.flush()
 		ctx.rekick(q.conn)

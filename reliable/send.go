@@ -37,7 +37,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (n int, err error) {
 		n++
 	}
 	ctx.flush()
-	if q.connected {
+	if q.ready {
 		ctx.rekick(q.conn)
 	}
 	return n, err
@@ -76,9 +76,10 @@ func (q *qp) enqueue(wr *verbs.SendWR) {
 	if wr.Flags&verbs.SendInline != 0 {
 		q.copyInline(s, int(token)&(q.sends.Cap()-1))
 	}
+	ready := q.ready
 	q.side.introduce()
-	if q.connected {
-		q.launch(token) // otherwise connectFlow does it
+	if ready {
+		q.launch(token) // otherwise launchAll does it
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // sideQP is the inner RC QP of one wrapped QP, which has its number. It carries the user's READs and
-// atomics. After Modify it also carries the cards, with which the two ends tell each other their paths.
+// atomics. It also carries cards: after Modify, and where QPs share connections.
 type sideQP struct {
 	// QP is the RC QP, nil until open.
 	verbs.QP
@@ -63,6 +63,8 @@ func (s *sideQP) completed(kind tag, n uint32, wc *verbs.WC) {
 		}
 	case wc.Status != verbs.StatusSuccess:
 		q.failWith(wc.Status) // as the first request would have
+	case q.ctx.cfg.Flows > 1:
+		q.cardArrived()
 	case !q.connected && q.state == verbs.StateRTS && s.introduced:
 		s.setAskAt(q.ctx.now + askAgain)
 	}
@@ -146,11 +148,18 @@ func (s *sideQP) awaitCard(slot int) {
 }
 
 // introduce sends the own card with the first request. A peer that was connected by Modify does not
-// know the paths yet.
+// know the paths yet. QPs that share connections begin to agree on one.
 func (s *sideQP) introduce() {
-	if !s.introduced {
-		s.introduced = true
-		s.sendCard(cardOwn, !s.user.connected)
+	q := s.user
+	if s.introduced {
+		return
+	}
+	s.introduced = true
+	switch {
+	case q.ctx.cfg.Flows == 1:
+		s.sendCard(cardOwn, !q.connected)
+	case !q.ready:
+		q.negotiate()
 	}
 }
 
@@ -158,10 +167,17 @@ func (s *sideQP) introduce() {
 func (s *sideQP) sendCard(slot int, want bool) {
 	c := s.user.card()
 	c.want = want
+	s.send(slot, c)
+}
+
+// send sends a card from a slot. It reports whether the QP has taken it: a QP in the error state does
+// not, which watchSides finds.
+func (s *sideQP) send(slot int, c *card) bool {
 	n := copy(s.cards.slot(slot), c.encode())
 	s.wr[0] = verbs.SendWR{WRID: tagCardSend.with(s.user.id, 0, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 	s.wr[0].SetSGE(s.cards.sge(slot, n))
-	_, _ = s.PostSend(s.wr[:]) // refused only in the error state, which watchSides finds
+	taken, _ := s.PostSend(s.wr[:])
+	return taken == 1
 }
 
 // receiveCard takes the peer's card from a slot.
@@ -177,6 +193,10 @@ func (s *sideQP) receiveCard(slot uint32, wc *verbs.WC) {
 		return
 	}
 	s.awaitCard(int(slot))
+	if q.ctx.cfg.Flows > 1 {
+		q.hear(c)
+		return
+	}
 	if c.want {
 		s.sendCard(cardAnswer, false)
 	}
@@ -190,7 +210,11 @@ func (ctx *pathContext) askForCards() {
 	for _, q := range ctx.qps {
 		if q != nil && q.side.askAt != 0 && ctx.now >= q.side.askAt {
 			q.side.setAskAt(0)
-			q.side.sendCard(cardOwn, true)
+			if ctx.cfg.Flows > 1 {
+				q.negotiate()
+			} else {
+				q.side.sendCard(cardOwn, true)
+			}
 		}
 	}
 }
@@ -205,7 +229,7 @@ func (ctx *pathContext) askForCards() {
 func (ctx *pathContext) watchSides() {
 	ctx.sidesAt = ctx.now + lookAgain
 	for _, q := range ctx.qps {
-		if q == nil || !q.connected || q.state != verbs.StateRTS || q.side.State() != verbs.StateErr {
+		if q == nil || q.state != verbs.StateRTS || q.side.State() != verbs.StateErr {
 			continue
 		}
 		if q.side.down {

@@ -131,6 +131,7 @@ func (c *connection) records(b []byte, route core.Route) {
 	if r.Open(b) != nil || r.Conn != c.id {
 		return
 	}
+	c.begin() // only its peer names it
 	for c.core != nil {
 		ev := core.Event{Kind: core.EvRecord, Route: route}
 		if !r.Next(&ev.Record) {

@@ -120,6 +120,9 @@ func (s *stress) trouble(t *testing.T, closing bool) {
 		s.gone[k], s.left[k] = true, 0
 	default:
 		paths := s.qps[i][k].(reliable.Counted).Paths()
+		if len(paths) == 0 {
+			return // the QP has not been used
+		}
 		if p := paths[s.rng.IntN(len(paths))]; p.QPN != 0 {
 			must(t, s.sides[i].nic.FailQP(p.QPN))
 		}

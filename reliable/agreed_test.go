@@ -1,0 +1,311 @@
+package reliable_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// exchange moves a message each way between two QPs of two sides.
+func exchange(t *testing.T, a, b *side, qa, qb verbs.QP) {
+	t.Helper()
+	x, y := *a, *b
+	x.qp, y.qp = qa, qb
+	if a == b { // with one CQ
+		for _, s := range []*side{&x, &y} {
+			write(t, s, s)
+			must(t, s.wait(t, 1)[0].Err())
+		}
+		return
+	}
+	transfer(t, &x, &y, verbs.OpRDMAWriteWithImm, 5000)
+	transfer(t, &y, &x, verbs.OpSend, 5000)
+}
+
+// TestFlowsAreAgreed: the two ends make, connect, close and use their QPs in any order, and QPs share
+// connections all the same.
+func TestFlowsAreAgreed(t *testing.T) {
+	cfg := reliable.Config{Paths: 2, ChunkBytes: 2048, RecvDepth: 1024, Flows: 8}
+	t.Run("another order", func(t *testing.T) {
+		f := newFan(t, softnic.NewMemoryLink(nil), cfg, 1, 1<<14)
+		for range 7 {
+			f.qa, f.qb = append(f.qa, f.a.another(t)), append([]verbs.QP{f.b.another(t)}, f.qb...)
+		}
+		must(t, f.qa[0].Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
+		must(t, f.qb[7].Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
+		for i := range f.qa {
+			join(t, f.qa[i], f.qb[i])
+		}
+		for i := range f.qa {
+			exchange(t, f.a, f.b, f.qa[7-i], f.qb[7-i])
+		}
+		for i := range f.qa {
+			if pathOf(f.qa[i]) != pathOf(f.qa[0]) || pathOf(f.qb[i]) != pathOf(f.qb[0]) {
+				t.Errorf("pair %d has the paths %d and %d, want those of the first, %d and %d",
+					i, pathOf(f.qa[i]), pathOf(f.qb[i]), pathOf(f.qa[0]), pathOf(f.qb[0]))
+			}
+		}
+	})
+	t.Run("one end makes more", func(t *testing.T) {
+		f := newFan(t, softnic.NewMemoryLink(nil), cfg, 4, 1<<14)
+		for round := range 12 {
+			for _, s := range []*side{f.a, f.b}[:1+round%2] {
+				for range round % 3 { // QPs that are never connected
+					must(t, s.another(t).Close())
+				}
+			}
+			k := round % 4
+			must(t, f.qa[k].Close())
+			must(t, f.qb[k].Close())
+			f.qa[k], f.qb[k] = f.a.another(t), f.b.another(t)
+			join(t, f.qa[k], f.qb[k])
+			for i := range f.qa {
+				exchange(t, f.a, f.b, f.qa[i], f.qb[i])
+			}
+		}
+	})
+	t.Run("any order", func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(1, 2))
+		f := newFan(t, softnic.NewMemoryLink(nil), cfg, 12, 1<<14)
+		for range 40 {
+			i, k := rng.IntN(12), rng.IntN(12)
+			ends := []func(){
+				func() { must(t, f.qa[i].Close()) }, func() { must(t, f.qb[i].Close()) },
+				func() { must(t, f.qb[k].Close()) }, func() { must(t, f.qa[k].Close()) },
+			}
+			for _, n := range rng.Perm(len(ends)) {
+				ends[n]()
+			}
+			for _, n := range []int{i, k} {
+				f.qa[n] = f.a.another(t)
+			}
+			for _, n := range []int{k, i} {
+				f.qb[n] = f.b.another(t)
+			}
+			join(t, f.qa[k], f.qb[k])
+			if i != k {
+				join(t, f.qb[i], f.qa[i])
+			}
+			exchange(t, f.b, f.a, f.qb[i], f.qa[i])
+			exchange(t, f.a, f.b, f.qa[k], f.qb[k])
+		}
+	})
+}
+
+// joinByModify connects two QPs to each other as programs do that know only Modify.
+func joinByModify(t *testing.T, a, b verbs.QP) {
+	t.Helper()
+	ea, err := a.Endpoint()
+	must(t, err)
+	eb, err := b.Endpoint()
+	must(t, err)
+	must(t, verbs.ConnectWith(a, verbs.ConnectAttr(ea, eb, 1, 1)))
+	must(t, verbs.ConnectWith(b, verbs.ConnectAttr(eb, ea, 1, 1)))
+}
+
+// TestFlowsToSeveralPeers connects the QPs of a PD to QPs of two hosts, of two PDs of one host, of its
+// own PD and to itself. With Modify the leader does not know the PD of the peer: it proposes a connection
+// that has another peer, and has to take another one.
+func TestFlowsToSeveralPeers(t *testing.T) {
+	for name, connect := range map[string]func(*testing.T, verbs.QP, verbs.QP){
+		"Connect": func(t *testing.T, a, b verbs.QP) { join(t, a, b) }, "Modify": joinByModify,
+	} {
+		t.Run(name, func(t *testing.T) {
+			link := softnic.NewMemoryLink(nil)
+			cfg := reliable.Config{Paths: 2, ChunkBytes: 2048, Flows: 4, GiveUp: int64(patience)}
+			a, b, c := newSide(t, link, cfg, 1<<14), newSide(t, link, cfg, 1<<14), newSide(t, link, cfg, 1<<14)
+			inner, err := c.nic.Open()
+			must(t, err)
+			d := newSideOn(t, c.nic, inner, cfg, 1<<14) // another PD of the host of c
+			paths := map[uint32]bool{}
+			type pair struct {
+				s, p   *side
+				qs, qp verbs.QP
+			}
+			var pairs []pair
+			for range 3 {
+				for _, p := range []*side{b, c, d, a} {
+					pairs = append(pairs, pair{a, p, a.another(t), p.another(t)}, pair{p, a, p.another(t), a.another(t)})
+				}
+			}
+			for _, p := range pairs {
+				connect(t, p.qs, p.qp)
+			}
+			for i := range pairs {
+				for _, p := range []pair{pairs[i], pairs[len(pairs)-1-i]} {
+					exchange(t, p.s, p.p, p.qs, p.qp)
+				}
+			}
+			for _, p := range pairs {
+				for _, q := range []verbs.QP{p.qs, p.qp} {
+					if pathOf(q) == 0 || q.State() != verbs.StateRTS {
+						t.Errorf("a QP has path %d and is %v, want a path and RTS", pathOf(q), q.State())
+					}
+				}
+				if p.s == a || p.p == a {
+					paths[pathOf(p.qs)] = true
+				}
+			}
+			if len(paths) >= len(pairs) {
+				t.Errorf("%d pairs have %d connections, want them to share", len(pairs), len(paths))
+			}
+			self := a.another(t)
+			ep, err := self.Endpoint()
+			must(t, err)
+			must(t, self.Connect(ep))
+			x := *a
+			x.qp = self
+			write(t, &x, &x)
+			must(t, x.wait(t, 1)[0].Err())
+		})
+	}
+}
+
+// TestOtherFlows: Connect refuses a peer with another Config.Flows.
+func TestOtherFlows(t *testing.T) {
+	link := softnic.NewMemoryLink(nil)
+	var sides []*side
+	for _, flows := range []int{1, 2, 3} {
+		sides = append(sides, newSide(t, link, reliable.Config{Paths: 2, Flows: flows}, 4096))
+	}
+	for i, a := range sides {
+		for k, b := range sides {
+			if i == k {
+				continue
+			}
+			ep, err := b.qp.Endpoint()
+			must(t, err)
+			if err := a.qp.Connect(ep); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "the same Config.Flows") {
+				t.Errorf("Connect = %v, want ErrInvalid because of Config.Flows", err)
+			}
+		}
+	}
+}
+
+// tally is a context that counts the sends of its UC and UD QPs.
+type tally struct {
+	verbs.Context
+	sends int
+}
+
+type tallyPD struct {
+	verbs.PD
+	ctx *tally
+}
+
+type tallyQP struct {
+	verbs.QP
+	ctx *tally
+}
+
+func (c *tally) AllocPD() (verbs.PD, error) {
+	pd, err := c.Context.AllocPD()
+	return tallyPD{pd, c}, err
+}
+
+func (p tallyPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	q, err := p.PD.CreateQP(cfg)
+	if err != nil || cfg.Type == verbs.RC {
+		return q, err
+	}
+	return tallyQP{q, p.ctx}, nil
+}
+
+func (q tallyQP) PostSend(wrs []verbs.SendWR) (int, error) {
+	q.ctx.sends += len(wrs)
+	return q.QP.PostSend(wrs)
+}
+
+// newLed returns a leader and a follower on the clock of a world, whose QPs share connections, connected.
+// The follower's sends are counted.
+func newLed(t *testing.T, w *world) (leader, follower *side, sends *tally) {
+	t.Helper()
+	cfg := w.config(reliable.Config{Paths: 2, Flows: 4})
+	sends = &tally{}
+	leader = newSide(t, w.link, cfg, 4096)
+	follower = newSideOver(t, w.link, cfg, 4096, func(inner verbs.Context) verbs.Context { sends.Context = inner; return sends })
+	connect(t, leader, follower)
+	return leader, follower, sends
+}
+
+// write posts a WRITE from a to b.
+func write(t *testing.T, a, b *side) {
+	t.Helper()
+	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	wr.SetSGE(a.sge(0, 100))
+	a.post(t, wr)
+}
+
+// done steps until a has a completion, which must be a success, and returns how long it took.
+func (w *world) done(t *testing.T, a *side, awake ...*side) time.Duration {
+	t.Helper()
+	start := w.now
+	for limit := w.now + int64(time.Second); w.now < limit; w.step(limit, awake) {
+		var wc [1]verbs.WC
+		n, err := a.cq.Poll(wc[:])
+		must(t, err)
+		if n == 1 {
+			must(t, wc[0].Err())
+			return time.Duration(w.now - start)
+		}
+	}
+	t.Fatalf("no completion after a second, want one")
+	return 0
+}
+
+// TestNothingIsSentBeforeConfirm: a follower that has accepted a proposal sends nothing on paths and
+// control QPs, though it has requests and receives, until the leader confirms.
+func TestNothingIsSentBeforeConfirm(t *testing.T) {
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+	a, b, sends := newLed(t, w)
+	b.recv(t, 1, 2048, 100)
+	write(t, a, b) // proposes
+	write(t, b, a)
+	for limit := w.now + int64(100*time.Millisecond); w.now < limit; { // A sleeps, its NIC works
+		w.step(limit, []*side{b})
+	}
+	if pathOf(b.qp) == 0 || sends.sends != 0 {
+		t.Fatalf("the follower has path %d and made %d sends without a confirm, want a path and no send", pathOf(b.qp), sends.sends)
+	}
+	w.done(t, a, a, b)
+	w.done(t, b, a, b)
+	if sends.sends == 0 {
+		t.Fatalf("the follower made no send, want some after the confirm")
+	}
+}
+
+// TestDataBeforeConfirm: the side QP of the leader refuses the confirm once. The leader's data arrives
+// before it and is taken, and the confirm comes later.
+func TestDataBeforeConfirm(t *testing.T) {
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+	a, b, _ := newLed(t, w)
+	must(t, a.nic.RefuseSend(a.qp.Num(), 1, nil)) // the proposal is the first
+	write(t, a, b)
+	if took := w.done(t, a, a, b); took > time.Millisecond {
+		t.Errorf("the leader's WRITE took %v, want it taken before the confirm", took)
+	}
+	b.recv(t, 1, 2048, 100)
+	send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	send.SetSGE(a.sge(0, 100))
+	a.post(t, send)
+	write(t, b, a)
+	w.done(t, a, a, b)
+	w.done(t, b, a, b)
+}
+
+// TestFollowerAsks: a follower with the first request asks for a proposal, and asks again if the leader
+// is not ready to send.
+func TestFollowerAsks(t *testing.T) {
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+	a, b, _ := newLed(t, w)
+	write(t, b, a)
+	if took := w.done(t, b, a, b); took > time.Millisecond {
+		t.Errorf("the follower's WRITE took %v, want less than a millisecond", took)
+	}
+}

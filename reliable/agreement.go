@@ -1,0 +1,242 @@
+package reliable
+
+import (
+	"bytes"
+	"cmp"
+
+	"ibverbx/verbs"
+)
+
+// agreement is what a QP and its peer have agreed on where QPs share connections (Config.Flows): the
+// connection of each end, and the flow, which has the same number at both. They settle that by cards
+// on the side QP, which connects exactly these two QPs. One of them leads, the one with the smaller
+// address. X and Y are the numbers of the connections at the two ends.
+//
+//	leader                        follower
+//	        <---- bare ---------  has a request and no proposal yet
+//	X, f    ----- propose ----->  Y: its connection to X, or a new one
+//	        <---- accept -------  takes what arrives for flow f of Y
+//	connects X to Y, may send
+//	        ----- confirm ----->  may send
+//
+// The leader takes another connection and proposes again if X is connected to another connection than
+// Y, of another peer or of an earlier life. Until the confirm the follower sends nothing: UC takes any
+// packet, so packets of Y could land in a connection that is not its peer. An arrival at Y is as good
+// as a confirm for the connection, because only X sends there.
+//
+// Only the leader's end allots the flow numbers of X and Y, and never the same twice. Each card states
+// the present phase. It is sent again while a request waits and the peer does not answer. A card that
+// does not echo the present proposal is ignored.
+type agreement struct {
+	to      peerAddr // the peer's QP
+	leads   bool     // reports that this end proposes
+	self    bool     // reports that the QP is connected to itself
+	offer   *card    // the proposal that the follower has accepted, nil before
+	sending bool     // reports that a card has been posted and has not completed
+	again   bool     // reports that another card waits for it
+}
+
+// peerAddr is where the peer's QP is.
+type peerAddr struct {
+	gid     verbs.GID // all zero if the QP is connected by LID
+	lid     uint16
+	qpn     uint32
+	control [2]uint32 // the control QPs of the peer's PD, zero if they are not known yet
+}
+
+// near reports whether connections to both addresses may be the same: the PD is the same as far as
+// known.
+func (a *peerAddr) near(b *peerAddr) bool {
+	var unknown [2]uint32
+	return a.gid == b.gid && a.lid == b.lid && (a.control == b.control || a.control == unknown || b.control == unknown)
+}
+
+// meet notes which QP this one is being connected to.
+func (q *qp) meet(to peerAddr) error {
+	own, err := q.side.Endpoint()
+	if err != nil {
+		return err
+	}
+	order := bytes.Compare(own.GID[:], to.gid[:])
+	if to.gid == (verbs.GID{}) {
+		order = cmp.Compare(own.LID, to.lid)
+	}
+	order = cmp.Or(order, cmp.Compare(own.QPN, to.qpn))
+	q.leave() // of a failed attempt
+	q.pact = agreement{to: to, leads: order <= 0, self: order == 0}
+	return nil
+}
+
+// propose gives the leader's QP a connection and a flow of it, unless it has them. QPs of a PD whose
+// peers are in one PD share connections. A QP that is connected to itself has its own.
+func (q *qp) propose() error {
+	if q.conn != nil {
+		return nil
+	}
+	for _, c := range q.ctx.conns {
+		if c != nil && c.led && !c.full() && c.suits(q) && c.to.near(&q.pact.to) && !q.pact.self {
+			q.join(c, len(c.flows))
+			return nil
+		}
+	}
+	c, err := q.pd.newConnection(&q.cfg)
+	if err != nil {
+		return err
+	}
+	c.led, c.to = !q.pact.self, q.pact.to
+	q.join(c, 0)
+	return nil
+}
+
+// negotiate sends the card of the present phase to the peer.
+func (q *qp) negotiate() {
+	if q.pact.sending {
+		q.pact.again = true
+		return
+	}
+	if q.pact.leads {
+		if err := q.propose(); err != nil {
+			q.refuse()
+			return
+		}
+	}
+	if q.pact.self {
+		if q.connectFlow(q.card()) != nil {
+			q.refuse()
+		}
+		return
+	}
+	if q.pact.sending = q.side.send(cardOwn, q.phase()); !q.pact.sending {
+		q.side.setAskAt(q.ctx.now + askAgain) // the QP fails, which watchSides finds, or the queue is full
+	}
+}
+
+// phase returns the card of the present phase.
+func (q *qp) phase() *card {
+	if q.conn == nil {
+		return q.bareCard()
+	}
+	c := q.card()
+	switch {
+	case q.pact.leads && q.ready:
+		c = q.bareCard()
+		c.kind, c.conn, c.flow, c.echo = cardConfirm, q.conn.id, q.flow, q.conn.peer.conn
+	case q.pact.leads:
+		c.kind = cardPropose
+	default:
+		c.kind, c.echo = cardAccept, q.pact.offer.conn
+	}
+	return c
+}
+
+// cardArrived notes that the last card has arrived. If a request waits and nothing happens, the card is sent
+// again.
+func (q *qp) cardArrived() {
+	q.pact.sending = false
+	switch {
+	case q.pact.again:
+		q.pact.again = false
+		q.negotiate()
+	case !q.ready && q.state == verbs.StateRTS && q.side.introduced:
+		q.side.setAskAt(q.ctx.now + askAgain)
+	}
+}
+
+// hear takes a card of the peer. Cards that do not fit the present phase are late, or not true.
+func (q *qp) hear(c *card) {
+	if q.state != verbs.StateRTS {
+		return // no card can leave; the peer sends its card again
+	}
+	var err error
+	switch {
+	case q.pact.self:
+	case c.kind == cardBare && q.pact.leads && !q.ready:
+		q.negotiate()
+	case c.kind == cardPropose && !q.pact.leads && !q.ready:
+		err = q.follow(c)
+	case c.kind == cardAccept && q.pact.leads && q.conn != nil && c.echo == q.conn.id && c.flow == q.flow:
+		err = q.conclude(c)
+	case c.kind == cardConfirm && !q.pact.leads && !q.ready && q.pact.offer != nil &&
+		c.conn == q.pact.offer.conn && c.flow == q.flow && c.echo == q.conn.id:
+		q.conn.begin()
+		if q.connected {
+			q.launchAll()
+		}
+	}
+	if err != nil {
+		q.refuse()
+	}
+}
+
+// refuse ends a QP for which there is no connection, or whose connection cannot be connected.
+func (q *qp) refuse() {
+	q.ctx.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
+	q.fail()
+}
+
+// follow takes a proposal of the leader. The QP joins the connection whose peer is the leader's, or a
+// new one.
+func (q *qp) follow(offer *card) error {
+	if o := q.pact.offer; o != nil && o.conn == offer.conn && o.birth == offer.birth && o.flow == offer.flow {
+		q.negotiate() // it has come again
+		return nil
+	}
+	q.leave() // nothing was sent
+	q.pact.offer = nil
+	attr, err := q.side.Query()
+	if err != nil {
+		return err
+	}
+	q.access = attr.Access
+	if c := q.pd.connectionOf(q, offer, &attr); c != nil {
+		q.join(c, int(offer.flow))
+		c.allow()
+		if c.core != nil {
+			err = q.openFlow(&attr)
+		}
+	} else if c, err = q.pd.newConnection(&q.cfg); err == nil {
+		q.join(c, int(offer.flow))
+		err = c.connect(offer, &attr)
+		c.held = err == nil
+	}
+	if err != nil {
+		return err
+	}
+	q.pact.offer = offer
+	q.negotiate()
+	return nil
+}
+
+// connectionOf returns the connection that a follower has to the leader's of an offer, or nil.
+func (p *pd) connectionOf(q *qp, offer *card, attr *verbs.QPAttr) *connection {
+	for _, c := range p.ctx.conns {
+		if c != nil && !c.led && c.suits(q) && c.reaches(offer, attr) && c.free(int(offer.flow)) {
+			return c
+		}
+	}
+	return nil
+}
+
+// conclude takes the follower's consent to the present proposal. The connection is connected to that
+// of the follower, or is already, or the QP takes another one.
+func (q *qp) conclude(answer *card) error {
+	c := q.conn
+	if q.ready {
+		q.negotiate() // the follower has not got the confirm
+		return nil
+	}
+	attr, err := q.side.Query()
+	if err != nil {
+		return err
+	}
+	if c.peer != nil && !c.reaches(answer, &attr) {
+		if c.peer.control == answer.control {
+			c.closed = true // the peer has left it
+		}
+		q.pact.to.control = answer.control
+		q.leave()
+		q.negotiate()
+		return nil
+	}
+	return q.connectFlow(answer)
+}

@@ -1,0 +1,269 @@
+package reliable
+
+import (
+	"errors"
+	"testing"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// bench is two wrapped contexts on a clock that stands still, with the QPs of one leader and one
+// follower, which are connected by Connect. Nothing happens unless a test steps a context.
+type bench struct {
+	ctx      [2]*pathContext
+	qps      [2]*qp
+	leader   *qp
+	follower *qp
+}
+
+func newBench(tb testing.TB) *bench {
+	tb.Helper()
+	b, link := &bench{}, softnic.NewMemoryLink(nil)
+	for i := range b.ctx {
+		nic, err := softnic.New(link, softnic.Config{})
+		ok(tb, err)
+		tb.Cleanup(func() { ok(tb, nic.Close()) })
+		inner, err := nic.Open()
+		ok(tb, err)
+		ctx, err := Wrap(inner, Config{Paths: 2, Flows: 4, RecvDepth: 64, ChunkBytes: 256, Now: func() int64 { return 1 }})
+		ok(tb, err)
+		tb.Cleanup(func() { ok(tb, ctx.Close()) })
+		b.ctx[i] = ctx.(*pathContext)
+		pd, err := ctx.AllocPD()
+		ok(tb, err)
+		cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 64})
+		ok(tb, err)
+		q, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 8, MaxRecvWR: 8})
+		ok(tb, err)
+		b.qps[i] = q.(*qp)
+	}
+	for i, q := range b.qps {
+		ep, err := b.qps[1-i].Endpoint()
+		ok(tb, err)
+		ok(tb, q.Connect(ep))
+	}
+	b.leader, b.follower = b.qps[0], b.qps[1]
+	if !b.leader.pact.leads {
+		b.leader, b.follower = b.follower, b.leader
+	}
+	if !b.leader.pact.leads || b.follower.pact.leads {
+		tb.Fatalf("both ends lead or neither does, want one")
+	}
+	return b
+}
+
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatalf("error %v, want none", err)
+	}
+}
+
+// proposal returns a proposal of the leader.
+func (b *bench) proposal() *card {
+	c := b.leader.card()
+	c.kind = cardPropose
+	return c
+}
+
+// settle lets the ends agree.
+func (b *bench) settle(tb testing.TB) {
+	tb.Helper()
+	b.leader.side.introduce()
+	for range 1000 {
+		for _, ctx := range b.ctx {
+			ctx.Step()
+		}
+	}
+	if !b.leader.ready || !b.follower.ready {
+		tb.Fatalf("the leader is ready: %v, the follower: %v, want both", b.leader.ready, b.follower.ready)
+	}
+}
+
+// TestStaleAccept: an accept that does not echo the present proposal changes nothing at the leader.
+func TestStaleAccept(t *testing.T) {
+	b := newBench(t)
+	b.follower.hear(b.proposal())
+	answer := *b.follower.phase()
+	if answer.kind != cardAccept || answer.echo != b.leader.conn.id || answer.flow != b.leader.flow {
+		t.Fatalf("the follower answers %+v, want that it accepts", answer)
+	}
+	for name, change := range map[string]func(*card){
+		"another connection": func(c *card) { c.echo ^= 1 << indexBits },
+		"another flow":       func(c *card) { c.flow++ },
+		"another kind":       func(c *card) { c.kind = cardConfirm },
+	} {
+		stale := answer
+		change(&stale)
+		if b.leader.hear(&stale); b.leader.ready || b.leader.conn.peer != nil {
+			t.Fatalf("the leader took an accept with %s", name)
+		}
+	}
+	if b.leader.hear(&answer); !b.leader.ready {
+		t.Fatalf("the leader did not take the accept")
+	}
+}
+
+// TestStaleConfirm: a confirm that does not echo what the follower has accepted does not let it send.
+func TestStaleConfirm(t *testing.T) {
+	b := newBench(t)
+	confirm := card{kind: cardConfirm, conn: b.leader.conn.id, flow: b.leader.flow}
+	if b.follower.hear(&confirm); b.follower.ready {
+		t.Fatalf("the follower took a confirm without a proposal")
+	}
+	b.follower.hear(b.proposal())
+	confirm.echo = b.follower.conn.id
+	for name, change := range map[string]func(*card){
+		"another connection of the leader":   func(c *card) { c.conn ^= 1 << indexBits },
+		"another connection of the follower": func(c *card) { c.echo ^= 1 << indexBits },
+		"another flow":                       func(c *card) { c.flow++ },
+	} {
+		stale := confirm
+		change(&stale)
+		if b.follower.hear(&stale); b.follower.ready || !b.follower.conn.held {
+			t.Fatalf("the follower took a confirm of %s", name)
+		}
+	}
+	if b.follower.hear(&confirm); !b.follower.ready || b.follower.conn.held {
+		t.Fatalf("the follower did not take the confirm")
+	}
+}
+
+// TestNewProposal: a follower leaves what it has accepted for a new proposal. The same proposal again
+// changes nothing. After the confirm there is no other.
+func TestNewProposal(t *testing.T) {
+	b := newBench(t)
+	p := b.proposal()
+	b.follower.hear(p)
+	first := b.follower.conn
+	if b.follower.hear(p); b.follower.conn != first {
+		t.Fatalf("the same proposal made another connection")
+	}
+	reborn := *p
+	reborn.birth.psn ^= 1 // another connection with the same number
+	if b.follower.hear(&reborn); b.follower.conn == first || b.follower.pd.shares != 1 {
+		t.Fatalf("the follower has %d connections after a new proposal, want a new one", b.follower.pd.shares)
+	}
+	b = newBench(t)
+	b.settle(t)
+	last := b.follower.conn
+	if b.follower.hear(&reborn); b.follower.conn != last || !b.follower.ready {
+		t.Fatalf("a proposal after the confirm changed the connection")
+	}
+}
+
+// TestProposalOnUsedFlow: a follower does not give a flow of a connection to a second QP, nor to one
+// that comes after the first has left. It makes another connection.
+func TestProposalOnUsedFlow(t *testing.T) {
+	b := newBench(t)
+	b.settle(t)
+	old := b.follower.conn
+	p := b.proposal()
+	v, err := b.follower.pd.CreateQP(b.follower.cfg)
+	ok(t, err)
+	q := v.(*qp)
+	ok(t, q.Modify(verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessAll}, verbs.AttrState|verbs.AttrPort|verbs.AttrPKeyIndex|verbs.AttrAccess))
+	q.pact, q.state = b.follower.pact, verbs.StateRTS
+	q.pact.offer, q.pact.sending = nil, true // nothing leaves
+	attr, err := b.follower.side.Query()
+	ok(t, err)
+	if c := q.pd.connectionOf(q, p, &attr); c != nil {
+		t.Errorf("a second QP is to have the flow of the first")
+	}
+	next := *p
+	next.flow++
+	if c := q.pd.connectionOf(q, &next, &attr); c != old {
+		t.Errorf("a QP with the next flow is to have connection %p, want %p", c, old)
+	}
+	q.join(old, int(next.flow)) // holds the connection
+	b.follower.leave()
+	if c := q.pd.connectionOf(b.follower, p, &attr); c != nil {
+		t.Errorf("a flow whose QP has left is to be used again")
+	}
+}
+
+// TestOnlyTheLeaderProposes: cards that the other end should send are ignored.
+func TestOnlyTheLeaderProposes(t *testing.T) {
+	b := newBench(t)
+	b.follower.hear(b.proposal())
+	accept, propose := b.follower.phase(), b.proposal()
+	propose.conn, propose.birth = b.follower.conn.id, b.follower.conn.birth
+	before := b.leader.conn
+	if b.leader.hear(propose); b.leader.conn != before || b.leader.pact.offer != nil {
+		t.Errorf("the leader follows a proposal")
+	}
+	held := b.follower.conn
+	if b.follower.hear(accept); b.follower.ready || b.follower.conn != held {
+		t.Errorf("the follower takes an accept")
+	}
+}
+
+// TestNoRoomToFollow: a follower whose PD has no room for another connection fails, and says so by an
+// event.
+func TestNoRoomToFollow(t *testing.T) {
+	b := newBench(t)
+	for range b.follower.ctx.maxConnections() {
+		_, err := b.follower.pd.newConnection(&b.follower.cfg)
+		ok(t, err)
+	}
+	if _, err := b.follower.pd.newConnection(&b.follower.cfg); !errors.Is(err, verbs.ErrLimit) {
+		t.Fatalf("newConnection = %v, want ErrLimit", err)
+	}
+	b.follower.hear(b.proposal())
+	var evs [4]verbs.Event
+	n, err := b.follower.ctx.Events(evs[:])
+	if b.follower.state != verbs.StateErr || n != 1 || evs[0].Type != verbs.EventQPFatal {
+		t.Fatalf("the follower is %v with the events %v, %v, want ERR and %v", b.follower.state, evs[:n], err, verbs.EventQPFatal)
+	}
+	for _, c := range b.follower.ctx.conns {
+		if c != nil && c.users == 0 {
+			c.destroy()
+		}
+	}
+}
+
+// FuzzAgreement: cards of a hostile peer, in any order, at either end, before and after the ends have
+// agreed: the number of connections stays bounded, and a QP sends only on a connection that both know.
+func FuzzAgreement(f *testing.F) {
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7}, false)
+	f.Add([]byte{0x12, 0x13, 0x14, 0x22, 0x23, 0x24}, true)
+	f.Fuzz(func(t *testing.T, script []byte, settled bool) {
+		b := newBench(t)
+		if settled {
+			b.settle(t)
+		}
+		for _, op := range script[:min(len(script), 64)] {
+			q, peer := b.leader, b.follower
+			if op&8 != 0 {
+				q, peer = peer, q
+			}
+			c := peer.bareCard()
+			if peer.conn != nil {
+				c = peer.card()
+			}
+			c.kind = cardKind(1 + op&7%4)
+			if q.conn != nil && op&16 != 0 {
+				c.echo, c.flow = q.conn.id, q.flow
+			}
+			if op&32 != 0 {
+				c.conn, c.birth.psn = c.conn^1<<indexBits, c.birth.psn^1
+			}
+			if c.kind.hasPaths() != (len(c.paths) > 0) {
+				continue // the decoder refuses it
+			}
+			if op&64 != 0 {
+				c.flow = (c.flow + 1) % 4
+			}
+			q.hear(c)
+			for _, ctx := range b.ctx {
+				ctx.Step()
+			}
+		}
+		for _, q := range b.qps {
+			if q.pd.shares > 1 || (q.ready && (q.conn == nil || q.conn.core == nil)) {
+				t.Fatalf("a QP has %d connections and is ready: %v", q.pd.shares, q.ready)
+			}
+		}
+	})
+}

@@ -1,0 +1,38 @@
+package failover_test
+
+import (
+	"fmt"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/reliable"
+)
+
+// TestLanesShareAgain: lanes that share the paths of wrapped rails all come back after outages at one
+// end, at which this end makes and loses more QPs than the other.
+func TestLanesShareAgain(t *testing.T) {
+	for _, flows := range []int{4, 64} {
+		for host := range 2 {
+			t.Run(fmt.Sprintf("flows=%d/host=%d", flows, host), func(t *testing.T) {
+				wrap := &reliable.Config{Paths: 2, Flows: flows}
+				d, _ := newDuoOver(t, []*reliable.Config{wrap, wrap}, ibverbx.Config{Lanes: 8, FragmentSize: 1000}, ibverbx.CQConfig{})
+				const rounds, messages, size = 3, 16, 20_000
+				local, remote := d.hosts[0].Region(rounds*messages*size), d.hosts[1].Region(rounds*messages*size)
+				rig.Fill(local.Bytes(), 1)
+				for round := range rounds {
+					d.post(round*messages, messages/2, size, local, remote)
+					d.step()
+					d.hosts[host].NICs[0].Fail()
+					d.kill(host, 1+2*round%8)
+					d.post(round*messages+messages/2, messages/2, size, local, remote)
+					n := (round + 1) * messages
+					d.until("all complete", func() bool { return len(d.got[0]) == n && len(d.got[1]) == n })
+					d.hosts[host].NICs[0].Recover()
+					d.until("all lanes are back", d.up)
+				}
+				d.check(rounds*messages, local, remote)
+			})
+		}
+	}
+}
