@@ -39,7 +39,7 @@ func TestCQFlags(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			lib, s := loadStandin(t, rdmacore.Config{PlainCQ: tt.plain})
-			s.timestamps = 1
+			s.cq.timestamps = 1
 			ctx := openFirst(t, lib)
 			if tt.prepare != nil {
 				tt.prepare(s)

@@ -254,7 +254,7 @@ func TestTimestamps(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			lib, s := loadStandin(t, rdmacore.Config{})
-			s.timestamps, s.oldContext = tt.timestamps, tt.oldContext
+			s.cq.timestamps, s.oldContext = tt.timestamps, tt.oldContext
 			devices, err := lib.Devices()
 			ok(t, err, "Devices")
 			ctx, err := devices[0].Open()

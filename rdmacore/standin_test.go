@@ -71,26 +71,26 @@ type seen struct {
 
 // cqState is how the stand-in makes extended CQs, and what happened to CQs.
 type cqState struct {
-	noFlags, none, steps, made, tries uint64
-	flags                             [8]uint64
-	visits, overlaps                  uint64
+	noFlags, none, timestamps, steps, made, tries uint64
+	flags                                         [8]uint64
+	visits, overlaps                              uint64
 }
 
 // standin is struct standin of testdata/standin.h: the settings and counters of the stand-in for
 // libibverbs. Both sides map it.
 type standin struct {
-	live                                                         [16]int64
-	fail                                                         [32]int64
-	devices, oldContext, noUC, timestamps, room, record, endless uint64
-	idle, status, opcode, linger, overlaps                       uint64
-	keys, numbers, access, forks, acks, extendedCalls            uint64
-	posted, received, doorbells, polls                           uint64
-	modifyMask, flowLabel                                        uint64
-	cq                                                           cqState
-	seen                                                         [8]seen
-	modify                                                       [36]uint32
-	dmaBuf                                                       [4]uint64 // offset, length, iova and fd of the last one
-	sysfs                                                        [128]byte
+	live                                              [16]int64
+	fail                                              [32]int64
+	devices, oldContext, noUC, room, record, endless  uint64
+	idle, status, opcode, linger, overlaps            uint64
+	keys, numbers, access, forks, acks, extendedCalls uint64
+	posted, received, doorbells, polls                uint64
+	modifyMask, flowLabel                             uint64
+	cq                                                cqState
+	seen                                              [8]seen
+	modify                                            [36]uint32
+	dmaBuf                                            [4]uint64 // offset, length, iova and fd of the last one
+	sysfs                                             [128]byte
 }
 
 // failWith makes a verb fail with an errno from now on; 0 stops that.

@@ -160,7 +160,7 @@ static int query_port(struct vb_context *c, uint8_t port, struct vb_port_attr *a
 static int query_device_ex(struct vb_context *c, const void *in, struct vb_device_attr_ex *attr, size_t size)
 {
 	(void)c, (void)in, (void)size;
-	attr->completion_timestamp_mask = shared->timestamps ? ~0ull : 0;
+	attr->completion_timestamp_mask = shared->cq.timestamps ? ~0ull : 0;
 	return 0;
 }
 

@@ -31,7 +31,6 @@ struct standin {
 	uint64_t devices;      // number of devices
 	uint64_t old_context;  // contexts have no newer operations
 	uint64_t no_uc;        // there are no UC QPs
-	uint64_t timestamps;   // completions can have a timestamp
 	uint64_t room;         // requests that a post accepts before it fails
 	uint64_t record;       // keep requests in seen
 	uint64_t endless;      // a CQ is always full of completions
@@ -47,6 +46,7 @@ struct standin {
 	struct {
 		uint64_t no_flags;     // no extended CQ with flags is made
 		uint64_t none;         // no extended CQ is made
+		uint64_t timestamps;   // completions can have a timestamp
 		uint64_t steps;        // extended CQs skip an entry as Soft-RoCE does
 		uint64_t made;         // number of extended CQs
 		uint64_t tries;        // attempts to make one
