@@ -54,7 +54,7 @@ var mutations = []struct {
 	{"no event tells that communication is established", "responder.go", "		q.raise(verbs.EventCommEst)\n", ""},
 	{"no event tells that the last WQE is reached", "flush.go", "		q.raise(verbs.EventLastWQEReached)\n", ""},
 	{"a PD closes with regions in it", "pd.go", "n := d.mrs.len() + d.qps.len()", "n := d.qps.len()"},
-	{"a deregistered region keeps its memory", "mr.go", "	m.memory.Release()\n", ""},
+	{"a deregistered region keeps its memory", "mr.go", "	m.bytes = nil\n	m.release()\n", "	m.bytes = nil\n"},
 	{"completions of a closed QP stay", "flush.go", "	q.sendCQ.discard(q)\n", ""},
 	{"an illegal transition is taken", "state.go", "	if err := verbs.CheckTransition(q.typ, q.state, to, mask); err != nil {\n		return err\n	}\n", ""},
 }
