@@ -61,11 +61,6 @@ func (d *drawer) ucPaths() int64 {
 	return min(oneOf(1, 2, 4, 4, 8, 16, 64)(d), max(192/lanes, 1))
 }
 
-// flows is how many lanes share a connection of package reliable. It is 1 unless the scenario says
-// otherwise: each end counts its flows by itself, so after an outage at one end lanes that share a
-// connection take long to meet again, or do not.
-func (*drawer) flows() int64 { return 1 }
-
 // chunk draws a length of up to 16 packets, and at most half a queue of the fabric. A chunk is one UC
 // message, sent at once: one that no queue has room for would be lost every time.
 func (d *drawer) chunk() int64 {

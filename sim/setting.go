@@ -66,7 +66,7 @@ var (
 		{"in-turn", unitSwitch, 0, 1, oneOf(0, 0, 1)},
 		{"wrapped", unitSwitch, 0, 1, (*drawer).wrapped},
 		{"uc-paths", unitCount, 1, 256, (*drawer).ucPaths},
-		{"flows", unitCount, 1, 64, (*drawer).flows},
+		{"flows", unitCount, 1, 64, oneOf(1, 1, 2, 4, 16)},
 		{"credits", unitSwitch, 0, 1, oneOf(0, 0, 1)},
 		{"chunk", unitBytes, 256, 256 << 10, (*drawer).chunk},
 	}
