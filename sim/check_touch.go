@@ -25,7 +25,7 @@ func (h *host) touched(t softnic.Touch) {
 	default:
 		s.touches++
 		if len(h.w.watches) > 0 && t.Kind == softnic.TouchRemoteWrite {
-			h.w.placed(&t)
+			h.w.placed = append(h.w.placed, t)
 		}
 	}
 }

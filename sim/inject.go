@@ -118,22 +118,26 @@ type watch struct {
 	placed int // packets of WRITEs of the connection placed so far
 }
 
-// placed counts a packet of a WRITE that a NIC has placed. The lane faults that waited for it happen
-// at the same virtual time, but later, when no lock is held.
-func (w *world) placed(t *softnic.Touch) {
-	for _, x := range w.watches {
-		lane := x.end.laneOf(t)
-		if lane < 0 {
-			continue
-		}
-		if x.placed++; x.placed == x.fault.After {
-			w.agenda.add(w.now, func() {
-				if lanes := x.end.qp.Stats().Lanes; lane < len(lanes) { // A closed VirtualQP has none.
-					x.end.hitLane(x.fault, &lanes[lane])
-				}
-			})
+// countPlaced counts the packets of WRITEs that NICs have placed in this turn, and lets the lane faults
+// happen that waited for them. No lock is held now. When a packet is placed, its NIC holds one, and on a
+// wrapped rail package reliable may hold another.
+func (w *world) countPlaced() {
+	for i := 0; i < len(w.placed); i++ { // A fault may make NICs place more.
+		for _, x := range w.watches {
+			lane := x.end.laneOf(&w.placed[i])
+			if lane < 0 {
+				continue
+			}
+			if x.placed++; x.placed != x.fault.After {
+				continue
+			}
+			if lanes := x.end.qp.Stats().Lanes; lane < len(lanes) { // A closed VirtualQP has none.
+				x.end.hitLane(x.fault, &lanes[lane])
+				w.wake()
+			}
 		}
 	}
+	w.placed = w.placed[:0]
 }
 
 // laneOf returns the lane whose QP, at either end, touched memory. It is -1 if the QP belongs to

@@ -49,6 +49,9 @@ func (w *world) run() {
 			}
 			h.touch()
 		}
+		if len(w.placed) > 0 {
+			w.countPlaced()
+		}
 		if w.failed() {
 			return
 		}

@@ -41,3 +41,14 @@ func TestRefusedPostIsTriedAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestPlacedPacketsAreCountedWithoutLocks runs a world in which a lane fault waits for packets to be placed
+// while another end is closed on a wrapped rail. Package reliable holds its lock then, and counting the
+// packet at once would have waited for that lock forever.
+func TestPlacedPacketsAreCountedWithoutLocks(t *testing.T) {
+	s, err := Named("wrapped")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clean(t, s, 660, 1)
+}
