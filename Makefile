@@ -71,7 +71,7 @@ fuzz-smoke:
 
 # Breaks softnic and reliable in one place after the other; the tests must notice each time.
 mutate:
-	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -p 1 -run TestMutations -v ./softnic ./reliable
+	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -p 1 -run TestMutations -v ./softnic ./reliable ./reliable/core
 
 # Builds the engine with one mistake after the other; the checkers of the simulator must report each.
 planted:

@@ -107,7 +107,7 @@ func (q *qp) negotiate() {
 		return
 	}
 	if q.pact.sending = q.side.send(cardOwn, q.phase()); !q.pact.sending {
-		q.side.setAskAt(q.ctx.now + askAgain) // the QP fails, which watchSides finds, or the queue is full
+		q.side.setAskAt(q.ctx.now + askAgain) // the QP has failed, in which case its receives end, or its queue is full
 	}
 }
 

@@ -20,7 +20,7 @@ func TestCard(t *testing.T) {
 	c, cfg := testCard()
 	b := c.encode()
 	want := []byte{
-		1, 0, 0, 2, 0, 64, 0, 100, 0, 0, 16, 0, 0, 0, 0, 7, 0, 0, 0, 0x11, 0, 0, 0, 0x12,
+		2, 0, 0, 2, 0, 64, 0, 100, 0, 0, 16, 0, 0, 0, 0, 7, 0, 0, 0, 0x11, 0, 0, 0, 0x12,
 		0, 0, 0, 0x13, 0, 0xab, 0xcd, 0xef, 0, 0, 0, 0x14, 0, 0, 0, 1,
 	}
 	if !bytes.Equal(b, want) {
@@ -34,7 +34,7 @@ func TestCard(t *testing.T) {
 	if got, err := decodeCard(b, &cfg); err != nil || got.conn != 7 || got.paths[1] != c.paths[1] {
 		t.Fatalf("decodeCard = %+v, %v, want the same card", got, err)
 	}
-	for i, set := range map[int]byte{0: 2, 1: 4, 3: 3, 5: 65, 7: 0, 10: 17, 13: 0x10, 16: 1, 19: 0, 24: 1, 27: 0, 28: 1} {
+	for i, set := range map[int]byte{0: 1, 1: 4, 3: 3, 5: 65, 7: 0, 10: 17, 13: 0x10, 16: 1, 19: 0, 24: 1, 27: 0, 28: 1} {
 		bad := bytes.Clone(b)
 		bad[i] = set
 		if got, err := decodeCard(bad, &cfg); !errors.Is(err, verbs.ErrInvalid) {

@@ -166,6 +166,12 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 			q.conn.allow()
 		}
 	}
+	if mask&verbs.AttrMaxRdAtomic != 0 {
+		q.maxFetches = attr.MaxRdAtomic
+	}
+	if mask&verbs.AttrMaxDestRdAtomic != 0 {
+		q.maxServed = attr.MaxDestRdAtomic
+	}
 	if mask&(verbs.AttrTimeout|verbs.AttrRetryCount|verbs.AttrRNRRetry) != 0 {
 		return q.retime()
 	}
@@ -221,6 +227,7 @@ func (q *qp) openFlow(attr *verbs.QPAttr) error {
 		}
 	}
 	q.connected = true
+	q.maxFetches, q.maxServed, q.answers = attr.MaxRdAtomic, attr.MaxDestRdAtomic, make([]answer, q.conn.core.Answers())
 	return nil
 }
 
@@ -264,6 +271,7 @@ func (q *qp) reset() error {
 		return err
 	}
 	q.leave()
+	q.ctx.inbox.drain()
 	q.ctx.inbox.discard(q.num)
 	q.discard()
 	q.makeQueues()

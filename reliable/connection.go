@@ -82,9 +82,8 @@ func (q *qp) leave() {
 		return
 	}
 	q.side.setAskAt(0)
-	q.side.forget()
 	connected := q.connected
-	q.conn, q.connected, q.ready, q.side.down = nil, false, false, false
+	q.conn, q.connected, q.ready = nil, false, false
 	c.flows[q.flow] = nil
 	if c.users--; c.users == 0 {
 		c.destroy()

@@ -38,10 +38,8 @@ type pathContext struct {
 	dirty       []*connection      // lists the connections that may have something to post, each once
 	pdsPrepared uint32             // counts the calls of pd.prepare; it is the source of pd.id
 	pacers      []*core.Pacer      // grant credit, by port, with nil for unused ports; empty without Config.Credits
-	sidesAt     int64              // when the states of the side QPs are queried next
 	asking      int                // counts the QPs whose side.askAt is set
 	overran     bool               // reports that a CQ has overrun and its QPs are not in the error state yet
-	refusing    int                // counts the QPs whose side.refused is not empty
 	doorbells   Doorbells          // counts what was posted to the NIC
 	events      []verbs.Event      // wait to be taken by Events, at most maxEvents
 	eventErr    error              // the last error of the inner context's Events
@@ -137,14 +135,14 @@ func (ctx *pathContext) QueryDevice() (verbs.DeviceAttr, error) {
 	a.MaxQP = min(a.MaxQP/(ctx.cfg.Paths+ctx.cfg.Flows+1), ctx.maxConnections()) * ctx.cfg.Flows
 	a.MaxInline = maxInline // of the wrapper's own memory
 	a.MaxMsgSize = ctx.maxMsg()
+	a.Atomic = verbs.AtomicHCA // by the CPU; an unwrapped QP has the NIC's
 	a.Capabilities &^= verbs.CapSRQ | verbs.CapSRQOnUC | verbs.CapSQD | verbs.CapDMABuf | verbs.CapTimestamp
 	a.Capabilities |= verbs.CapFlushOnPost
 	a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
 	return a, err
 }
 
-// maxMsg is the length limit of a message. The core counts its bytes in 32 bits, and a READ goes to
-// the inner device as it is.
+// maxMsg is the length limit of a message. The core counts its bytes in 32 bits.
 func (ctx *pathContext) maxMsg() uint64 { return min(ctx.attr.MaxMsgSize, 1<<30) }
 
 // quota is the number of receive buffers that a connection needs.

@@ -84,3 +84,18 @@ func (w *world) pass(d time.Duration, awake ...*side) {
 		w.step(limit, awake)
 	}
 }
+
+// TestFailedQPNeedsNoTimer: a QP that has failed with its NIC has nothing left to do, so no step is
+// due, however long it stays open.
+func TestFailedQPNeedsNoTimer(t *testing.T) {
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+	a, b := newPair(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
+	a.nic.Reset()
+	w.pass(10*time.Millisecond, a, b)
+	if s := a.qp.State(); s != verbs.StateErr {
+		t.Fatalf("the QP is %v 10 ms after its NIC was reset, want %v", s, verbs.StateErr)
+	}
+	if at, pending := a.ctx.(reliable.Stepper).Step(); pending {
+		t.Fatalf("Step wants to be called again in %v, want never", time.Duration(at-w.now))
+	}
+}

@@ -7,7 +7,7 @@
 //
 //	user's RC QP --+-- 16 UC QPs     WRITE_WITH_IMM per chunk of a WRITE, SEND for the rest
 //	               +-- 2 UD QPs      acknowledgements, shared by the QPs of a PD
-//	               +-- 1 RC QP       READ and atomics, when everything before is acknowledged
+//	               +-- 1 RC QP       the QP number, and cards after Modify
 //
 // The types follow this picture. A qp has the queues of one user's QP and its RC QP, the side QP.
 // A connection has the paths and the state of the protocol. With Config.Flows several QPs share one
@@ -20,7 +20,9 @@
 //
 // # Differences from RC
 //
-// WRITEs of different requests are not ordered among themselves. A completed receive guarantees that
-// everything posted before it is in memory. When a WRITE fails, later ones may have been written.
+// WRITEs of different requests are not ordered among themselves, unless a READ or an atomic is between
+// them. A completed receive guarantees that everything posted before it is in memory. When a WRITE
+// fails, later ones may have been written. Atomics are those of the CPU: atomic among wrapped QPs and
+// with programs of the host, but not with atomics that an unwrapped QP lets the NIC carry out.
 // Wrapped QPs support neither SRQs nor dma-buf.
 package reliable

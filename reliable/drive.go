@@ -59,17 +59,11 @@ func (ctx *pathContext) Step() (next int64, pending bool) {
 	if ctx.inbox.more || ctx.inbox.next < len(ctx.inbox.stash) {
 		ctx.wakeAt = ctx.now // these completions will not wake the keeper
 	}
-	if ctx.refusing > 0 {
-		ctx.wakeAt = min(ctx.wakeAt, ctx.now+lookAgain)
-	}
 	ctx.wakeAt = min(ctx.wakeAt, ctx.grantAt(), ctx.reviveAt())
 	for _, c := range ctx.connected {
 		ctx.wakeAt = min(ctx.wakeAt, c.core.Deadline())
 	}
 	for _, q := range ctx.qps {
-		if q != nil && q.side.down && q.state == verbs.StateRTS {
-			ctx.wakeAt = min(ctx.wakeAt, ctx.sidesAt)
-		}
 		if q != nil && q.side.askAt != 0 {
 			ctx.wakeAt = min(ctx.wakeAt, q.side.askAt)
 		}
@@ -124,12 +118,6 @@ func (ctx *pathContext) drive() {
 	ctx.now = ctx.clock()
 	if ctx.asking > 0 {
 		ctx.askForCards()
-	}
-	if ctx.refusing > 0 {
-		ctx.postRefused()
-	}
-	if ctx.now >= ctx.sidesAt {
-		ctx.watchSides()
 	}
 	ctx.revive()
 	for i := 0; i < len(ctx.connected); i++ {
@@ -197,7 +185,7 @@ func (ctx *pathContext) dispatch(wc *verbs.WC) {
 		if c := ctx.routes.Find(wc.QPN).control; c != nil && n < controlRecvs {
 			c.arrived(n, wc)
 		}
-	case tagSide, tagCardSend, tagCardRecv:
+	case tagCardSend, tagCardRecv:
 		if q := ctx.findQP(id); q != nil && wc.QPN == q.num {
 			q.side.completed(kind, n, wc)
 		}

@@ -45,7 +45,6 @@ func (ctx *pathContext) collect() {
 		if n == 0 {
 			return
 		}
-		ctx.sidesAt = 0 // the event may be about a side QP
 		for _, ev := range buf[:n] {
 			if ev, ok := ctx.translate(ev); ok {
 				ctx.raise(ev)

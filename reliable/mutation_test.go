@@ -6,12 +6,12 @@ import (
 	"ibverbx/internal/mutant"
 )
 
-// mutations are changes that break the driver, or what the driver's tests see of the core. The core has
-// its own: what TestExploreFinds of package core leaves out.
+// mutations are changes that break the driver, or what the driver's tests see of the core. The core has its
+// own.
 var mutations = []mutant.Change{
 	{
 		Name: "a repeated piece of a WRITE is not copied", Tests: "TestTransfer", File: "receive.go",
-		Old: "			copy(b, q.conn.landing)\n", New: "			_ = b\n",
+		Old: "		copy(b, q.conn.landing)\n", New: "		_ = b\n",
 	},
 	{
 		Name: "every chunk of a SEND lands at the start", Tests: "TestTransfer", File: "receive.go",
@@ -19,7 +19,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a piece of a WRITE is placed without a key", Tests: "TestConformance/(keys|remoteerror)", File: "receive.go",
-		Old: "!ok && h.Len > 0 {\n			return uint8(verbs.StatusRemAccessErr)", New: "!ok && h.Len > 1<<31 {\n			return uint8(verbs.StatusRemAccessErr)",
+		Old: "r == nil && h.Len > 0 {", New: "r == nil && h.Len > 1<<31 {",
 	},
 	{
 		Name: "a SEND may be longer than its receive", Tests: "TestConformance/(send|localerror|remoteerror)", File: "receive.go",
@@ -27,7 +27,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "local keys are not looked at", Tests: "TestConformance/(keys|localerror)", File: "send.go",
-		Old: " && !q.pd.covers(wr.SGE[:wr.NumSGE], false)", New: " && false",
+		Old: " && !q.pd.covers(wr.SGE[:wr.NumSGE], fetch)", New: " && false",
 	},
 	{
 		Name: "inline bytes are not taken at post time", Tests: "TestConformance/(send|write)", File: "send.go",
@@ -51,8 +51,37 @@ var mutations = []mutant.Change{
 		New: "c.pd.control[i].stage(b, c.ahs[i], c.peer.control[i])\n\t\tc.pd.control[i].ring()",
 	},
 	{
-		Name: "a side QP that is down flushes what it failed", Tests: "TestSide", File: "side.go",
-		Old: "if q.side.down {", New: "if true {",
+		Name: "a side QP that fails is not noticed", Tests: "TestSide", File: "side.go",
+		Old: "		q.fail() // the QP or the device has failed\n", New: "",
+	},
+	{
+		Name: "a READ is answered without the right", Tests: "TestConformance/(keys|remoteerror|atomic)", File: "fetch.go",
+		Old: "q.access&access == 0 || ", New: "",
+	},
+	{
+		Name: "a region is read without the right", Tests: "TestConformance/(keys|remoteerror|atomic)", File: "region.go",
+		Old: "r == nil || r.access&access == 0", New: "r == nil",
+	},
+	{
+		Name: "an atomic fetches the new value", Tests: "TestConformance/atomic", File: "fetch.go",
+		Old: "f.CompareAdd) - f.CompareAdd", New: "f.CompareAdd)",
+	},
+	{
+		Name: "an atomic at any address", Tests: "TestConformance/atomic", File: "fetch.go",
+		Old: " || f.Addr%8 != 0)", New: ")",
+		Also: []mutant.Edit{{File: "peek_unsafe.go", Old: " || uintptr(unsafe.Pointer(&b[0]))%8 != 0", New: ""}},
+	},
+	{
+		Name: "an answer goes to memory that is gone", Tests: "TestConformance/close", File: "fetch.go",
+		Old: "			return uint8(verbs.StatusLocProtErr)\n", New: "			return 0\n",
+	},
+	{
+		Name: "every piece of an answer is the first", Tests: "TestTransfer", File: "fetch.go",
+		Old: "Addr: s.Addr + uint64(off)", New: "Addr: s.Addr + uint64(off)*0",
+	},
+	{
+		Name: "READs that are not served are answered", Tests: "TestReads", File: "fetch.go",
+		Old: " || q.maxServed == 0", New: "",
 	},
 	{
 		Name: "a loss counts for no path", Tests: "TestStatsFindBadPath", File: "core/loss.go",

@@ -236,8 +236,8 @@ func (p *path) receive(wc *verbs.WC, buf []byte) {
 		if ev.Header, err = wire.DecodeHeader(buf[:wc.ByteLen]); err != nil {
 			return
 		}
-		ev.Kind, ev.Status = core.EvChunk, c.check(imm.Flow, &ev.Header)
-		c.landing = buf[wire.HeaderLen:wc.ByteLen]
+		ev.Kind, c.landing = core.EvChunk, buf[wire.HeaderLen:wc.ByteLen]
+		ev.Status = c.check(imm.Flow, &ev.Header)
 	case wire.KindControl:
 		c.records(buf[:wc.ByteLen], core.RoutePath+core.Route(p.index))
 		return

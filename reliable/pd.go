@@ -134,7 +134,9 @@ func (p *pd) makeReceives() error {
 }
 
 // arrivalSize is the length of a receive buffer in bytes.
-func (ctx *pathContext) arrivalSize() int { return ctx.cfg.ChunkBytes + wire.HeaderLen }
+func (ctx *pathContext) arrivalSize() int {
+	return max(ctx.cfg.ChunkBytes, wire.FetchLen) + wire.HeaderLen
+}
 
 // release frees the shared parts. No QP uses them any more.
 func (p *pd) release() {

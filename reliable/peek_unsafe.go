@@ -2,6 +2,15 @@ package reliable
 
 import "unsafe"
 
+// wordOf returns the 8 bytes of b as a word in host order, or nil if b has another length or is not
+// aligned.
+func wordOf(b []byte) *uint64 {
+	if len(b) != 8 || uintptr(unsafe.Pointer(&b[0]))%8 != 0 {
+		return nil
+	}
+	return (*uint64)(unsafe.Pointer(&b[0]))
+}
+
 // peek returns the n bytes at an address that a caller of PostSend has given for inline data. They
 // may be anywhere in the process.
 func peek(addr uint64, n uint32) []byte {

@@ -15,16 +15,20 @@ const maxInline = 256
 // qp is a wrapped QP: the queues of one user's QP, its flow of a connection, and its side QP. The
 // lock of the context guards it.
 type qp struct {
-	ctx      *pathContext
-	pd       *pd
-	cfg      verbs.QPConfig // what CreateQP was asked for; MaxSendSGE and MaxRecvSGE are at least 1
-	sendCQ   *cq            // takes the completions of sends
-	recvCQ   *cq            // takes the completions of receives
-	id       uint32         // the index in ctx.qps, and the number of the QP in tags
-	num      uint32         // the QP number, that of the side QP
-	state    verbs.QPState  // the state that the user sees
-	access   verbs.Access   // what the peer may do to the memory of this end
-	modified bool           // reports that Modify has connected the QP, so the user's timeouts count
+	ctx    *pathContext
+	pd     *pd
+	cfg    verbs.QPConfig // what CreateQP was asked for; MaxSendSGE and MaxRecvSGE are at least 1
+	sendCQ *cq            // takes the completions of sends
+	recvCQ *cq            // takes the completions of receives
+	id     uint32         // the index in ctx.qps, and the number of the QP in tags
+	num    uint32         // the QP number, that of the side QP
+	state  verbs.QPState  // the state that the user sees
+	access verbs.Access   // what the peer may do to the memory of this end
+	// maxFetches is what Modify or Connect has set as MaxRdAtomic. Zero means no READs and atomics. The
+	// number itself does not limit them.
+	maxFetches uint8
+	maxServed  uint8 // likewise, MaxDestRdAtomic
+	modified   bool  // reports that Modify has connected the QP, so the user's timeouts count
 	// broken reports that a CQ has overrun or that the peer sent something that cannot be taken. The
 	// present step of the connection, or the next drive, takes the QP to the error state.
 	broken bool
@@ -36,12 +40,13 @@ type qp struct {
 	flow      uint16    // the index of the QP in conn.flows
 	connected bool      // reports that the flow is open in conn.core
 	ready     bool      // reports that the flow is open at both ends: requests and receives go to conn.core
-	side      sideQP    // carries READs and atomics
+	side      sideQP    // has the QP number and carries cards
 	pact      agreement // what the two ends agree on, where QPs share connections
 
 	sends     ring.Ring[sendSlot]     // the requests that have not completed, by token
 	inline    pool                    // has a slot of MaxInline bytes for each slot of sends
 	recvs     ring.Ring[verbs.RecvWR] // the receives that have not completed, by message number
+	answers   []answer                // what is answered to the peer, by token of core.ActAnswer
 	recvError verbs.Status            // the status of the receive that made the QP refuse a chunk, 0 if there is none
 }
 
@@ -212,7 +217,6 @@ func (q *qp) fail() {
 	}
 	q.state, q.broken = verbs.StateErr, false
 	q.side.setAskAt(0)
-	q.side.forget()
 	if q.connected {
 		q.conn.run(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(verbs.StatusWRFlushErr)})
 		if q.conn.core.Over() {

@@ -43,22 +43,35 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 // check looks at a chunk before it is placed. It compares where the peer wants the bytes with the
 // regions and receives of the flow's QP. It returns the status of an EvChunk.
 func (c *connection) check(flow uint16, h *wire.Header) uint8 {
-	if int(flow) >= len(c.flows) || c.flows[flow] == nil {
+	if int(flow) >= len(c.flows) || c.flows[flow] == nil || !c.flows[flow].connected {
 		return 0 // the core refuses the chunk
 	}
-	return c.flows[flow].check(h)
+	q := c.flows[flow]
+	switch h.Op {
+	case wire.OpWrite:
+		return q.checkWrite(h)
+	case wire.OpFetch:
+		return uint8(q.checkFetch(h))
+	case wire.OpAnswer:
+		return q.checkAnswer(h)
+	case wire.OpEager, wire.OpNotify:
+	}
+	return q.checkReceive(h)
 }
 
-func (q *qp) check(h *wire.Header) uint8 {
-	if h.Op == wire.OpWrite {
-		if q.access&verbs.AccessRemoteWrite == 0 {
-			return uint8(verbs.StatusRemInvReqErr)
-		}
-		if _, ok := q.pd.remote(h.RKey, h.Addr, h.Len); !ok && h.Len > 0 {
-			return uint8(verbs.StatusRemAccessErr)
-		}
-		return 0
+// checkWrite looks at a repeated piece of a WRITE.
+func (q *qp) checkWrite(h *wire.Header) uint8 {
+	if q.access&verbs.AccessRemoteWrite == 0 {
+		return uint8(verbs.StatusRemInvReqErr)
 	}
+	if r, _ := q.pd.remote(h.RKey, h.Addr, h.Len, verbs.AccessRemoteWrite); r == nil && h.Len > 0 {
+		return uint8(verbs.StatusRemAccessErr)
+	}
+	return 0
+}
+
+// checkReceive looks at a piece of a SEND, or a notification.
+func (q *qp) checkReceive(h *wire.Header) uint8 {
 	n := h.Message - q.recvs.Head()
 	if int32(n) < 0 {
 		return uint8(verbs.StatusRemInvReqErr)
@@ -81,24 +94,32 @@ func (q *qp) check(h *wire.Header) uint8 {
 	return 0
 }
 
-// place copies the payload of a chunk that check has approved.
-func (q *qp) place(h *wire.Header) {
+// place copies the payload of a chunk that check has approved. That of an answer belongs to request
+// token. A fetch is kept under token.
+func (q *qp) place(h *wire.Header, token uint32) {
 	switch h.Op {
 	case wire.OpWrite:
-		if b, ok := q.pd.remote(h.RKey, h.Addr, h.Len); ok {
-			copy(b, q.conn.landing)
-		}
+		_, b := q.pd.remote(h.RKey, h.Addr, h.Len, verbs.AccessRemoteWrite)
+		copy(b, q.conn.landing)
 	case wire.OpEager:
-		q.scatter(q.recvs.At(h.Message), h.Offset)
+		wr := q.recvs.At(h.Message)
+		q.scatter(wr.SGE[:wr.NumSGE], h.Offset)
+	case wire.OpAnswer:
+		q.placeAnswer(token, h.Offset)
+	case wire.OpFetch:
+		q.keep(token)
 	case wire.OpNotify:
 	}
 }
 
-// scatter copies the payload of a chunk to offset off of a receive.
-func (q *qp) scatter(wr *verbs.RecvWR, off uint32) {
+// scatter copies the payload of a chunk to offset off of the elements.
+func (q *qp) scatter(sges []verbs.SGE, off uint32) {
 	rest := q.conn.landing
-	for k := range int(wr.NumSGE) {
-		g := wr.SGE[k]
+	for k := range sges {
+		g := sges[k]
+		if len(rest) == 0 {
+			return
+		}
 		if off >= g.Length {
 			off -= g.Length
 			continue

@@ -2,8 +2,8 @@ package reliable
 
 import "ibverbx/verbs"
 
-// region is a memory region of a wrapped PD. The driver copies SENDs and retransmitted WRITEs into
-// it, after its own access checks.
+// region is a memory region of a wrapped PD. The driver copies SENDs, answers and retransmitted WRITEs
+// into it, and carries out atomics on it, after its own access checks.
 type region struct {
 	verbs.MR
 	pd     *pd
@@ -58,13 +58,18 @@ func (r *region) bytes(addr uint64, n uint32) ([]byte, bool) {
 	return b[off : off+uint64(n)], true
 }
 
-// remote returns the bytes that a peer names in a WRITE, or false if it may not write to them.
-func (p *pd) remote(rkey uint32, addr uint64, n uint32) ([]byte, bool) {
+// remote returns the region and the bytes that a peer names, or nil if it does not have that access to
+// them.
+func (p *pd) remote(rkey uint32, addr uint64, n uint32, access verbs.Access) (*region, []byte) {
 	r := p.byRKey.Find(rkey)
-	if r == nil || r.access&verbs.AccessRemoteWrite == 0 {
-		return nil, false
+	if r == nil || r.access&access == 0 {
+		return nil, nil
 	}
-	return r.bytes(addr, n)
+	b, ok := r.bytes(addr, n)
+	if !ok {
+		return nil, nil
+	}
+	return r, b
 }
 
 // covers reports whether the local keys of all elements cover their bytes; see local.

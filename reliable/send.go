@@ -10,7 +10,6 @@ import (
 type sendSlot struct {
 	wr     verbs.SendWR // the request; its elements point into qp.inline if it is inline
 	length uint32       // the sum of its elements in bytes
-	bad    verbs.Status // the status with which the request fails when its turn comes, 0 if it is valid
 }
 
 func (q *qp) PostSend(wrs []verbs.SendWR) (n int, err error) {
@@ -68,7 +67,7 @@ func (q *qp) checkSend(wr *verbs.SendWR) error {
 func (q *qp) enqueue(wr *verbs.SendWR) {
 	token := q.sends.Tail()
 	s := q.sends.Extend()
-	s.wr, s.length, s.bad = *wr, uint32(wr.Length()), 0
+	s.wr, s.length = *wr, uint32(wr.Length())
 	if q.state == verbs.StateErr {
 		q.completeSend(token, verbs.StatusWRFlushErr)
 		return
@@ -107,13 +106,25 @@ func (q *qp) launch(token uint32) {
 		m.Kind = core.MsgSend
 		m.Flags |= wire.FlagImm
 	default:
-		m.Kind, m.Length = core.MsgSide, 0
+		m.Kind, m.Flags, m.Length, m.Break, m.Answer = core.MsgFetch, 0, wire.FetchLen, 0, s.length
 	}
-	if m.Kind != core.MsgSide && wr.Flags&verbs.SendInline == 0 && !q.pd.covers(wr.SGE[:wr.NumSGE], false) {
+	if bad := q.localError(wr); bad != verbs.StatusSuccess {
 		// It fails when its turn comes, as on a NIC.
-		s.bad, m.Kind, m.Length = verbs.StatusLocProtErr, core.MsgSide, 0
+		m.Kind, m.Length, m.Status = core.MsgInvalid, 0, uint8(bad)
 	}
 	q.step(&core.Event{Kind: core.EvPost, Message: m})
+}
+
+// localError returns the status of a request that cannot succeed, whatever the peer says.
+func (q *qp) localError(wr *verbs.SendWR) verbs.Status {
+	fetch := wr.Opcode >= verbs.OpRDMARead
+	switch {
+	case fetch && q.maxFetches == 0:
+		return verbs.StatusLocQPOpErr
+	case wr.Flags&verbs.SendInline == 0 && !q.pd.covers(wr.SGE[:wr.NumSGE], fetch):
+		return verbs.StatusLocProtErr
+	}
+	return verbs.StatusSuccess
 }
 
 // copyInline copies the bytes of an inline request to slot i.
@@ -132,22 +143,30 @@ func (q *qp) copyInline(s *sendSlot, i int) {
 
 // transmit stages a chunk on its path.
 func (q *qp) transmit(a *core.Action) {
-	s := q.sends.At(a.Token)
 	wr, slot := q.conn.paths[a.Path].stage(int32(q.flow))
 	wr.Imm = a.Imm.Encode()
 	if a.Imm.Kind == wire.KindData {
+		s := q.sends.At(a.Token)
 		wr.Opcode, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWriteWithImm, s.wr.RemoteAddr+uint64(a.Offset), s.wr.RKey
-	} else {
-		h := &a.Header
+		gather(wr, &s.wr, a.Offset, a.Len)
+		return
+	}
+	h, b, n := &a.Header, q.conn.headers.slot(slot), wire.HeaderLen
+	wr.Opcode, wr.NumSGE = verbs.OpSendWithImm, 1
+	switch h.Op {
+	case wire.OpAnswer:
+		n += q.answers[a.Token].stage(wr, b, a.Offset, a.Len)
+	case wire.OpFetch:
+		n += putFetch(b[n:], &q.sends.At(a.Token).wr)
+	case wire.OpWrite, wire.OpEager, wire.OpNotify:
+		s := q.sends.At(a.Token)
 		if h.Op == wire.OpWrite {
 			h.Addr, h.RKey = s.wr.RemoteAddr+uint64(a.Offset), s.wr.RKey
 		}
-		h.Put(q.conn.headers.slot(slot))
-		wr.Opcode = verbs.OpSendWithImm
-		wr.SGE[0] = q.conn.headers.sge(slot, wire.HeaderLen)
-		wr.NumSGE = 1
+		gather(wr, &s.wr, a.Offset, a.Len)
 	}
-	gather(wr, &s.wr, a.Offset, a.Len)
+	h.Put(b)
+	wr.SGE[0] = q.conn.headers.sge(slot, n)
 }
 
 // gather appends the elements of n bytes at off of a request to wr.
@@ -167,18 +186,6 @@ func gather(wr, from *verbs.SendWR, off, n uint32) {
 		n -= g.Length
 		wr.SGE[wr.NumSGE] = g
 		wr.NumSGE++
-	}
-}
-
-// startSide posts a READ or an atomic on the side QP, or ends an invalid request.
-func (q *qp) startSide(token uint32) {
-	s := q.sends.At(token)
-	status := s.bad
-	if status == 0 {
-		status = q.side.start(token)
-	}
-	if status != 0 {
-		q.conn.queue = append(q.conn.queue, core.Event{Kind: core.EvSide, Flow: q.flow, Token: token, Status: uint8(status)})
 	}
 }
 

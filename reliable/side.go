@@ -1,25 +1,21 @@
 package reliable
 
 import (
-	"errors"
 	"time"
 
-	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
-// sideQP is the inner RC QP of one wrapped QP, which has its number. It carries the user's READs and
-// atomics. It also carries cards: after Modify, and where QPs share connections.
+// sideQP is the inner RC QP of one wrapped QP, which has its number. It carries cards, with which the two
+// ends tell each other their paths: after Modify, and where QPs share connections.
 type sideQP struct {
 	// QP is the RC QP, nil until open.
 	verbs.QP
 	user       *qp             // the wrapped QP
-	down       bool            // reports that the QP was in the error state when watchSides last looked
 	introduced bool            // reports that the own card was sent
 	askAt      int64           // when the own card is sent again, 0 for never
 	cards      pool            // has four slots: an answer, the own card, and two receives
 	wr         [1]verbs.SendWR // the request being posted
-	refused    []uint32        // tokens of READs and atomics that found the queue full, in order
 }
 
 const (
@@ -35,7 +31,7 @@ func (s *sideQP) open(q *qp) (err error) {
 	s.user = q
 	s.QP, err = q.pd.inner.CreateQP(verbs.QPConfig{
 		Type: verbs.RC, SendCQ: q.ctx.inbox.cq, RecvCQ: q.ctx.inbox.cq,
-		MaxSendWR: max(q.cfg.MaxSendWR, 1) + cardRecv, MaxSendSGE: q.cfg.MaxSendSGE, MaxRecvWR: cardSlots - cardRecv,
+		MaxSendWR: cardSlots, MaxRecvWR: cardSlots - cardRecv,
 		Port: q.cfg.Port, GID: q.cfg.GID, Path: q.cfg.Path,
 	})
 	if err != nil {
@@ -55,71 +51,16 @@ func (s *sideQP) close() {
 func (s *sideQP) completed(kind tag, n uint32, wc *verbs.WC) {
 	q := s.user
 	switch {
+	case kind == tagCardRecv && wc.Status != verbs.StatusSuccess:
+		q.fail() // the QP or the device has failed
 	case kind == tagCardRecv:
 		s.receiveCard(n, wc)
-	case kind == tagSide:
-		if q.connected {
-			q.step(&core.Event{Kind: core.EvSide, Token: n, Status: uint8(wc.Status)})
-		}
 	case wc.Status != verbs.StatusSuccess:
 		q.failWith(wc.Status) // as the first request would have
 	case q.ctx.cfg.Flows > 1:
 		q.cardArrived()
 	case !q.connected && q.state == verbs.StateRTS && s.introduced:
 		s.setAskAt(q.ctx.now + askAgain)
-	}
-}
-
-// start posts a READ or an atomic behind those that were refused. It returns the status with which
-// the request ends if it can never be posted. A QP or device that has failed flushes requests, so
-// only a request that is itself wrong ends otherwise.
-func (s *sideQP) start(token uint32) verbs.Status {
-	q := s.user
-	if len(s.refused) > 0 {
-		s.refused = append(s.refused, token)
-		return verbs.StatusSuccess
-	}
-	wr := &q.sends.At(token).wr
-	s.wr[0] = *wr
-	s.wr[0].WRID = tagSide.with(q.id, 0, token)
-	s.wr[0].Flags = verbs.SendSignaled | wr.Flags&verbs.SendFence
-	n, err := s.PostSend(s.wr[:])
-	switch {
-	case n == 1:
-		return verbs.StatusSuccess
-	case errors.Is(err, verbs.ErrQueueFull):
-		s.refused = append(s.refused, token)
-		q.ctx.refusing++
-		q.ctx.keeper.kick()
-		return verbs.StatusSuccess
-	case errors.Is(err, verbs.ErrInvalid):
-		return verbs.StatusLocQPOpErr
-	}
-	return verbs.StatusWRFlushErr
-}
-
-// forget drops the requests that were refused.
-func (s *sideQP) forget() {
-	if len(s.refused) > 0 {
-		s.refused = nil
-		s.user.ctx.refusing--
-	}
-}
-
-// postRefused posts again the READs and atomics that found a full queue.
-func (ctx *pathContext) postRefused() {
-	for _, q := range ctx.qps {
-		if q == nil || len(q.side.refused) == 0 {
-			continue
-		}
-		tokens := q.side.refused
-		q.side.forget()
-		for _, token := range tokens {
-			if q.state == verbs.StateRTS { // otherwise the request was flushed
-				q.startSide(token)
-			}
-		}
-		q.conn.touch()
 	}
 }
 
@@ -170,8 +111,8 @@ func (s *sideQP) sendCard(slot int, want bool) {
 	s.send(slot, c)
 }
 
-// send sends a card from a slot. It reports whether the QP has taken it: a QP in the error state does
-// not, which watchSides finds.
+// send sends a card from a slot. It reports whether the QP has taken it: a QP in the error state
+// does not, and its receives end.
 func (s *sideQP) send(slot int, c *card) bool {
 	n := copy(s.cards.slot(slot), c.encode())
 	s.wr[0] = verbs.SendWR{WRID: tagCardSend.with(s.user.id, 0, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
@@ -183,7 +124,7 @@ func (s *sideQP) send(slot int, c *card) bool {
 // receiveCard takes the peer's card from a slot.
 func (s *sideQP) receiveCard(slot uint32, wc *verbs.WC) {
 	q := s.user
-	if wc.Status != verbs.StatusSuccess || slot < cardRecv || slot >= cardSlots || int(wc.ByteLen) > s.cards.size {
+	if slot < cardRecv || slot >= cardSlots || int(wc.ByteLen) > s.cards.size {
 		return
 	}
 	c, err := decodeCard(s.cards.slot(int(slot))[:wc.ByteLen], &q.ctx.cfg)
@@ -216,25 +157,5 @@ func (ctx *pathContext) askForCards() {
 				q.side.sendCard(cardOwn, true)
 			}
 		}
-	}
-}
-
-// watchSides looks for side QPs in the error state. An invalid READ or atomic of the peer takes the
-// side QP there, without a completion at this end. A query of the state is a system call, so it is
-// made once in a while, and after an event.
-//
-// A request of this end may take the side QP there too. Its completion gives the reason, and may
-// follow the state. So a QP fails only if it was down the last time as well: the completions in
-// between were taken.
-func (ctx *pathContext) watchSides() {
-	ctx.sidesAt = ctx.now + lookAgain
-	for _, q := range ctx.qps {
-		if q == nil || q.state != verbs.StateRTS || q.side.State() != verbs.StateErr {
-			continue
-		}
-		if q.side.down {
-			q.fail()
-		}
-		q.side.down = true
 	}
 }

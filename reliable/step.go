@@ -59,7 +59,7 @@ func (c *connection) carry(ev *core.Event, a *core.Action) {
 		if c.pacer != nil {
 			c.pacer.Want(c.ctx.now, c.index(), a.Bytes, a.Spare, a.Used)
 		}
-	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActSide, core.ActFault:
+	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActAnswer, core.ActFault:
 		if q := c.flows[a.Flow]; q != nil { // nil if it has left
 			q.carry(ev, a)
 		}
@@ -72,7 +72,7 @@ func (q *qp) carry(ev *core.Event, a *core.Action) {
 	case core.ActSend:
 		q.transmit(a)
 	case core.ActPlace:
-		q.place(&ev.Header)
+		q.place(&ev.Header, a.Token)
 	case core.ActDeliver:
 		q.deliver(a)
 	case core.ActComplete:
@@ -80,8 +80,8 @@ func (q *qp) carry(ev *core.Event, a *core.Action) {
 			q.conn.failing = true
 		}
 		q.completeSend(a.Token, verbs.Status(a.Status))
-	case core.ActSide:
-		q.startSide(a.Token)
+	case core.ActAnswer:
+		q.answer(a)
 	default:
 		q.fault(verbs.Status(a.Status))
 	}

@@ -15,8 +15,6 @@ const (
 	tagControlSend tag = 3
 	// tagControlRecv is a receive of a control QP. number is the slot.
 	tagControlRecv tag = 4
-	// tagSide is a READ or an atomic. id is the QP, number the token of the request.
-	tagSide tag = 5
 	// tagCardSend is a card on a side QP. id is the QP.
 	tagCardSend tag = 6
 	// tagCardRecv is a receive for a card. id is the QP, number the slot.

@@ -72,23 +72,29 @@ func (f *flow) onAck(r *wire.Record, route Route) {
 	c.rack.noteDup(r.Flags&wire.AckDup != 0)
 	bytes, before := c.flyingBytes, s.una
 	sample := f.onEcho(r)
-	for csn := s.una; csn < cum; csn++ {
-		f.acked(csn, false)
-	}
+	f.ackedBelow(cum)
 	for w := range int(r.Words) {
 		for b := r.Bitmap[w]; b != 0; b &= b - 1 {
 			f.acked(cum+1+uint64(w*64+bits.TrailingZeros64(b)), false)
 		}
 	}
-	s.una = max(s.una, cum)
-	for s.una < s.nxt && s.chunk(s.una).state == chunkAcked {
-		s.una++
-	}
+	f.ackedBelow(cum)
 	if s.una > before || c.flyingBytes < bytes {
 		c.cfg.Congestion.OnAck(c.now, bytes-c.flyingBytes, sample)
 	}
 	f.answered(r)
 	f.findLost()
+}
+
+// ackedBelow notes that all chunks below cum have arrived.
+func (f *flow) ackedBelow(cum uint64) {
+	s := &f.send
+	for ; s.una < cum; s.una++ {
+		f.acked(s.una, false)
+	}
+	for s.una < s.nxt && s.chunk(s.una).state == chunkAcked {
+		s.una++
+	}
 }
 
 // bitmapFits reports whether an acknowledgement names only chunks that were sent.
@@ -199,13 +205,12 @@ func (f *flow) answered(r *wire.Record) {
 func (f *flow) onFault(r *wire.Record) {
 	s := &f.send
 	d := int64(int16(r.CSN - uint16(s.una)))
-	waits := d == 0 && s.una == s.nxt && s.cut < s.posted // for a receive, and the peer has failed
+	// The peer has failed while this end waits for a receive or an answer.
+	waits := d == 0 && s.una == s.nxt && (s.cut < s.posted || f.fetches.waiting())
 	if f.failed || d < 0 || (s.una+uint64(d) >= s.nxt && !waits) {
 		f.c.stats.BadRecords++
 		return
 	}
-	for n := s.una + uint64(d); s.una < n; s.una++ {
-		f.acked(s.una, false)
-	}
+	f.ackedBelow(s.una + uint64(d))
 	f.fail(r.Status)
 }

@@ -1,9 +1,13 @@
 package core
 
-import "testing"
+import (
+	"testing"
+
+	"ibverbx/reliable/wire"
+)
 
 // TestNoAllocations moves chunks between two connections and wants no allocation: neither for
-// new chunks nor for repeated ones, acknowledgements or paths that fail and come back.
+// new chunks nor for repeated ones, acknowledgements, answers or paths that fail and come back.
 func TestNoAllocations(t *testing.T) {
 	for _, flows := range []int{1, 8} {
 		w := wireless{queue: make([]Event, 0, 4096), to: make([]int, 0, 4096)}
@@ -22,12 +26,13 @@ func TestNoAllocations(t *testing.T) {
 		round := func() {
 			for i := range 8 {
 				w.step(0, &Event{Kind: EvPost, Flow: uint16(i % flows), Message: Message{Kind: MsgWrite, Length: 8 << 10}})
+				w.step(0, &Event{Kind: EvPost, Flow: uint16(i % flows), Message: Message{Kind: MsgFetch, Length: wire.FetchLen, Answer: 4 << 10}})
 			}
 			w.drain()
 		}
 		round()
 		if n := testing.AllocsPerRun(200, round); n != 0 {
-			t.Fatalf("%d flows: %v allocations per 64 chunks, want 0", flows, n)
+			t.Fatalf("%d flows: %v allocations per 104 chunks, want 0", flows, n)
 		}
 		if s := w.ends[0].Stats(); s.Retransmitted == 0 || !w.idle() {
 			t.Fatalf("%d flows: %+v: want retransmissions, and all messages completed", flows, s)

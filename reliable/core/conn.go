@@ -107,7 +107,7 @@ func (c *Conn) Step(now int64, ev *Event) []Action {
 		c.onRecvCredit(ev.Count)
 	case EvGrant:
 		c.credits.onGrant(ev.Count)
-	case EvPost, EvReceives, EvSide, EvClose:
+	case EvPost, EvReceives, EvClose:
 		if f := c.flow(ev.Flow); f != nil {
 			f.onUser(ev)
 		}

@@ -19,7 +19,9 @@ func TestMovesMessages(t *testing.T) {
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(1000, 1), 0)
 	l.post(0, Message{Kind: MsgWriteImm, Flags: 2, Imm: 0xfedcba98}, bytesOf(500, 2), 1000)
 	l.post(0, Message{Kind: MsgSend}, bytesOf(200, 3), 0)
-	l.post(0, Message{Kind: MsgSide}, nil, 0)
+	l.read(0, 0, 100, 700, false)
+	l.add(0, 0, false)
+	l.read(0, 0, 2048, 0, true)
 	l.post(0, Message{Kind: MsgSend, Flags: 2, Imm: 7}, nil, 0)
 	l.post(0, Message{Kind: MsgWriteImm}, nil, 0)
 	l.post(0, Message{Kind: MsgWrite}, nil, 0)
@@ -31,7 +33,7 @@ func TestMovesMessages(t *testing.T) {
 	}
 	l.post(0, Message{Kind: MsgWrite, Break: 7}, bytesOf(20, 4), 3000)
 	if !l.run(second, func() bool { return l.finished(0) }) {
-		t.Fatalf("8 messages end in %v after %d ns, want all", l.ends[0].done, l.now)
+		t.Fatalf("10 messages end in %v after %d ns, want all", l.ends[0].done, l.now)
 	}
 	if l.now > 1_000_000 {
 		t.Fatalf("took %d ns, want at most 1 ms", l.now)

@@ -14,7 +14,8 @@ const (
 	EvData
 	// EvChunk says: a chunk with Header has arrived on Path in Epoch, with Imm. Status is the result of the
 	// owner's check: 0 if the bytes can be placed, StatusNoRecv if their message has no receive yet,
-	// or why they can never be placed.
+	// or why they can never be placed. The core checks answers, but not the memory for them. With a
+	// Status the message that waits for the answer ends so.
 	EvChunk
 	// EvRecord says: Record has arrived in a control packet by Route.
 	EvRecord
@@ -28,8 +29,6 @@ const (
 	EvReceives
 	// EvFlush says: a batch of arrivals ends.
 	EvFlush
-	// EvSide says: the side message Token of Flow has ended with Status.
-	EvSide
 	// EvCredit says: from now on the peer may use Count receives, in place of Config.RecvCredit.
 	EvCredit
 	// EvGrant says that the peer may send Count more bytes, at most what the last ActDemand asked for.
@@ -52,7 +51,6 @@ type Event struct {
 	Imm         wire.Imm
 	Count       int
 	QPN, PSN    uint32
-	Token       uint32
 	Message     Message
 	Header      wire.Header
 	Record      wire.Record
@@ -68,9 +66,13 @@ const (
 	MsgWriteImm
 	// MsgSend is a SEND.
 	MsgSend
-	// MsgSide travels outside the connection, when everything before it is acknowledged: a READ or an
-	// atomic.
-	MsgSide
+	// MsgFetch is a READ or an atomic. It completes when its answer is in place. Length is that of a
+	// wire.Fetch.
+	MsgFetch
+	// MsgInvalid ends with Status when everything before it has completed. Nothing is sent.
+	MsgInvalid
+	// MsgAnswer is the answer to a fetch of the peer. The core makes it.
+	MsgAnswer
 )
 
 // Message is what the user posts.
@@ -78,12 +80,14 @@ type Message struct {
 	Kind   MessageKind
 	Flags  wire.HeaderFlags // FlagImm and FlagSolicited
 	Fence  bool             // holds the message back until all before it have completed
+	Status uint8            // the status with which a MsgInvalid ends
 	Token  uint32           // identifies the message in actions
 	Length uint32           // the length in bytes
 	// Break is an offset at which a chunk ends: no chunk has bytes on both sides of it. Zero means
 	// none.
-	Break uint32
-	Imm   uint32 // the user's immediate, with FlagImm
+	Break  uint32
+	Imm    uint32 // the user's immediate, with FlagImm
+	Answer uint32 // the length of the answer to a MsgFetch in bytes
 }
 
 // ActionKind is the kind of an Action.
@@ -92,11 +96,12 @@ type ActionKind uint8
 const (
 	// ActSend asks: post Len bytes at Offset of message Token of Flow on Path, with Imm. The post is
 	// one-sided if Header.Op is 0. Otherwise it is a SEND with Header, in which the owner fills in the
-	// address and key of a WRITE.
+	// address and key of a WRITE. In a piece of an answer, Token is that of its ActAnswer.
 	ActSend ActionKind = iota
 	// ActControl asks: send Record by Route.
 	ActControl
-	// ActPlace asks: copy the bytes of the present EvChunk to their place.
+	// ActPlace asks: copy the bytes of the present EvChunk to their place. Those of an answer belong to
+	// message Token. A fetch is kept under Token until its ActAnswer.
 	ActPlace
 	// ActDeliver asks: complete the receive of message Header.Message of Flow with Len bytes, Header.Imm and
 	// Header.Flags.
@@ -109,8 +114,9 @@ const (
 	ActRebuild
 	// ActConnect asks: connect the QP of Path in Epoch to the peer's QPN and PSN.
 	ActConnect
-	// ActSide asks: start the side message Token of Flow, and answer with EvSide.
-	ActSide
+	// ActAnswer asks: carry out the fetch that is kept under Token of Flow. Its answer has Len bytes, whose
+	// pieces follow under Token. Tokens are below Answers and are used again.
+	ActAnswer
 	// ActDemand asks: the peer may be granted, by EvGrant, Bytes that it wants to send and Spare for when it
 	// is idle. This replaces the last ActDemand. The peer sends Used bytes on its earlier Spare.
 	ActDemand

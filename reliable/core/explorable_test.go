@@ -31,6 +31,10 @@ var (
 	oneWrite  = scene{"write", []Message{{Kind: MsgWrite}}, []int{16}, 0}
 	twoChunks = scene{"two chunks", []Message{{Kind: MsgWrite}}, []int{32}, 0}
 	notified  = scene{"notified write", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16}, 0}
+	oneRead   = scene{"read", []Message{{Kind: MsgFetch, Answer: 16}}, []int{0}, 0}
+	longRead  = scene{"read of two chunks", []Message{{Kind: MsgFetch, Answer: 32}}, []int{0}, 0}
+	oneAtomic = scene{"atomic", []Message{{Kind: MsgFetch}}, []int{0}, 0}
+	writeRead = scene{"write, read", []Message{{Kind: MsgWrite}, {Kind: MsgFetch, Answer: 16}}, []int{16, 0}, 0}
 	mixed     = scene{"write, send", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}, {Kind: MsgSend}}, []int{32, 8}, 0}
 	twoFlows  = scene{"two flows", []Message{{Kind: MsgWrite}, {Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16, 16}, 2}
 )
@@ -53,6 +57,14 @@ func (s scene) model(tb testing.TB) *model {
 	}
 	target := 0
 	for i, p := range s.posts {
+		switch {
+		case p.Kind == MsgFetch && p.Answer == 0:
+			m.add(0, i%flows, false)
+			continue
+		case p.Kind == MsgFetch:
+			m.read(0, i%flows, 8, int(p.Answer), false)
+			continue
+		}
 		m.postOn(0, i%flows, p, bytesOf(s.sizes[i], uint64(i)), target)
 		if p.Kind != MsgSend {
 			target += s.sizes[i]
@@ -65,7 +77,7 @@ func (s scene) model(tb testing.TB) *model {
 func (s scene) finished(m *model) bool {
 	want, got := 0, 0
 	for _, p := range s.posts {
-		if p.Kind != MsgWrite {
+		if p.Kind == MsgWriteImm || p.Kind == MsgSend {
 			want++
 		}
 	}
@@ -118,6 +130,14 @@ func TestExplore(t *testing.T) {
 		{notified, bounds{1, 1}},
 		{mixed, bounds{1, 1}},
 		{mixed, bounds{3, 0}},
+		{oneRead, bounds{0, 1}},
+		{oneRead, bounds{1, 0}},
+		{oneRead, bounds{1, 1}},
+		{oneRead, bounds{0, 2}},
+		{longRead, bounds{1, 0}},
+		{oneAtomic, bounds{1, 1}},
+		{writeRead, bounds{1, 0}},
+		{writeRead, bounds{0, 1}},
 		{twoFlows, bounds{0, 1}},
 		{twoFlows, bounds{1, 0}},
 	}

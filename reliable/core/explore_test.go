@@ -118,6 +118,10 @@ func (f *modelFlow) clone() *modelFlow {
 	for i := range n.receives {
 		n.receives[i] = slices.Clone(f.receives[i])
 	}
+	n.answers = slices.Clone(f.answers)
+	for i := range n.out {
+		n.out[i].got = slices.Clone(f.out[i].got)
+	}
 	return &n
 }
 
@@ -133,6 +137,9 @@ func (c *Conn) cloneSchedule() {
 		g.send.acked = slices.Clone(g.send.acked)
 		g.recv.have = slices.Clone(g.recv.have)
 		g.recv.slots = slices.Clone(g.recv.slots)
+		g.fetches.msgs = slices.Clone(g.fetches.msgs)
+		g.answers.early = slices.Clone(g.answers.early)
+		g.answers.msgs = slices.Clone(g.answers.msgs)
 		c.flows[i] = &g
 	}
 	ready := ring.New[uint16](n)

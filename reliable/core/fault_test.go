@@ -46,23 +46,19 @@ func TestFaultIsRepeated(t *testing.T) {
 	}
 }
 
-// TestSideFails ends a side message with an error: it and no other has that status.
-func TestSideFails(t *testing.T) {
-	c, err := New(modest())
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
+// TestInvalidMessage posts a message that the owner knows to be wrong: everything before it, also the
+// answer to a READ, succeeds, it has its status, and the rest is flushed.
+func TestInvalidMessage(t *testing.T) {
+	l := newLine(t, modest(), modest(), 4096, 1)
+	l.post(0, Message{Kind: MsgWrite}, bytesOf(64, 1), 0)
+	l.read(0, 0, 0, 500, false)
+	l.post(0, Message{Kind: MsgInvalid, Status: 4}, nil, 0)
+	l.post(0, Message{Kind: MsgWrite}, bytesOf(64, 1), 64)
+	if !l.run(second, func() bool { return l.finished(0) }) {
+		t.Fatalf("stuck at %d ns with %v", l.now, l.ends[0].done)
 	}
-	c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgSide, Token: 7}})
-	c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgSide, Token: 8}})
-	acts := c.Step(2, &Event{Kind: EvSide, Token: 7, Status: 4})
-	var got []uint8
-	for _, a := range acts {
-		if a.Kind == ActComplete {
-			got = append(got, a.Status)
-		}
-	}
-	if !slices.Equal(got, []uint8{4, statusFlush}) {
-		t.Fatalf("ends with %v, want 4 and a flush", got)
+	if want := []uint8{statusSuccess, statusSuccess, 4, statusFlush}; !slices.Equal(l.ends[0].done, want) {
+		t.Fatalf("ends with %v, want %v", l.ends[0].done, want)
 	}
 }
 
@@ -107,33 +103,6 @@ func TestCreditChanges(t *testing.T) {
 	acts := c.Step(2, &Event{Kind: EvData, Imm: wire.Imm{AckReq: true}})
 	if len(acts) != 1 || acts[0].Record.Window != 5 {
 		t.Fatalf("actions %+v, want an acknowledgement with a window of 5", acts)
-	}
-}
-
-// TestMessageWaitsForSide holds a SEND back until the READ before it has ended; a WRITE goes.
-func TestMessageWaitsForSide(t *testing.T) {
-	c, err := New(modest())
-	if err != nil {
-		t.Fatalf("New = %v, want none", err)
-	}
-	c.Step(1, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Window: 64, RecvLimit: 9}})
-	sends := func(acts []Action) (n int) {
-		for _, a := range acts {
-			if a.Kind == ActSend {
-				n++
-			}
-		}
-		return n
-	}
-	c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgSide, Token: 7}})
-	if n := sends(c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 8, Token: 8}})); n != 1 {
-		t.Fatalf("%d transmissions of a WRITE behind a READ, want 1", n)
-	}
-	if n := sends(c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgSend, Length: 8, Token: 9}})); n != 0 {
-		t.Fatalf("%d transmissions of a SEND behind a READ that has not ended, want 0", n)
-	}
-	if n := sends(c.Step(2, &Event{Kind: EvSide, Token: 7})); n != 1 {
-		t.Fatalf("%d transmissions of the SEND when the READ has ended, want 1", n)
 	}
 }
 

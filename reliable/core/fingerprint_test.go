@@ -92,6 +92,7 @@ func (e *end) fingerprint(b []byte, now int64) []byte {
 		b = putBools(b, q.dead)
 	}
 	b = putInts(b, e.nextQPN)
+	b = putInts(b, e.word, e.sums) // store never changes
 	b = append(b, e.inbox...)
 	b = putBools(b, e.settled...)
 	for _, f := range e.flows {
@@ -99,6 +100,13 @@ func (e *end) fingerprint(b []byte, now int64) []byte {
 		b = append(b, f.done...)
 		for _, r := range f.receives {
 			b = append(b, r...)
+		}
+		for i := range f.out {
+			b = append(b, f.out[i].got...)
+		}
+		for i := range f.answers {
+			b = putInts(b, uint64(f.answers[i].fetch.Kind), f.answers[i].fetch.Addr)
+			b = append(b, f.answers[i].bytes...)
 		}
 	}
 	return e.conn.fingerprint(b, now)
@@ -129,12 +137,13 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 }
 
 func (f *flow) fingerprint(b []byte, now int64) []byte {
-	b = putBools(b, f.failed, f.held, f.queued, f.losing, f.owing)
+	b = putBools(b, f.failed, f.held, f.queued, f.losing, f.owing, f.answers.own)
+	b = f.fingerprintFetches(b)
 	b = f.send.fingerprint(b, now)
 	for i := f.send.reported; i < f.send.posted; i++ {
 		m := f.send.message(i)
 		b = putInts(b, uint64(m.off), m.end, uint64(m.refs), uint64(m.number))
-		b = putBools(b, m.begun, m.side)
+		b = putBools(b, m.begun, m.waits)
 	}
 	for csn := f.send.una; csn < f.send.nxt; csn++ {
 		b = f.send.chunk(csn).fingerprint(b, now)
@@ -150,9 +159,23 @@ func (f *flow) fingerprint(b []byte, now int64) []byte {
 	return b
 }
 
+func (f *flow) fingerprintFetches(b []byte) []byte {
+	b = putInts(b, uint32(f.owed), f.fetches.asked, f.fetches.answered, f.fetches.placed, f.answers.taken, f.answers.cut, f.answers.done)
+	for i := f.fetches.answered; i != f.fetches.asked; i++ {
+		b = putInts(b, *f.fetches.message(i))
+	}
+	b = putBools(b, f.answers.early...)
+	for i := f.answers.done; i != f.answers.taken; i++ {
+		m := f.answers.message(i)
+		b = putInts(b, uint64(m.Length), uint64(m.off), m.end, uint64(m.refs), uint64(m.number))
+		b = putBools(b, m.begun)
+	}
+	return b
+}
+
 func (s *sender) fingerprint(b []byte, now int64) []byte {
-	b = putInts(b, s.posted, s.cut, s.reported, uint64(s.messageNo), s.una, s.nxt)
-	b = putInts(b, s.lostCount, int(s.recvLimit), s.sides, int(s.nonce))
+	b = putInts(b, s.posted, s.cut, s.reported, uint64(s.messageNo), s.una, s.nxt, s.wrote, s.barrier)
+	b = putInts(b, s.lostCount, int(s.recvLimit), int(s.nonce))
 	b = putInts(b, s.probes, s.recvProbes)
 	b = putBools(b, s.noRecv, s.busy)
 	// noRecvAt counts only for RecvPatience, which is forever; progressAt and arrivedAt count only for GiveUp, which is out of reach.
@@ -204,12 +227,14 @@ func TestFingerprintComplete(t *testing.T) {
 		want int
 	}{
 		{Conn{}, 12},
-		{sender{}, 23},
+		{sender{}, 24},
 		{control{}, 5},
 		{traffic{}, 9},
 		{rack{}, 4},
 		{schedule{}, 9},
-		{flow{}, 14},
+		{flow{}, 17},
+		{fetches{}, 4},
+		{answers{}, 6},
 		{message{}, 7},
 		{chunk{}, 14},
 		{path{}, 29},

@@ -15,10 +15,13 @@ type flow struct {
 	c        *Conn
 	number   uint16
 	failed   bool  // reports that the flow has ended; its sends are flushed
+	owed     uint8 // the status of the next message, if failed
 	giveUp   int64 // how long it continues without progress, in nanoseconds
 	patience int64 // how long it waits for a receive of the peer, in nanoseconds; 0 is forever
 	send     sender
 	recv     receiver
+	fetches  fetches
+	answers  answers
 
 	held    bool  // reports that its lost chunks wait for its probes; see hold
 	queued  bool  // reports that it is in c.ready
@@ -81,6 +84,7 @@ func (c *Conn) Open(number int, cfg FlowConfig) error {
 	}
 	f := &flow{c: c, number: uint16(number), giveUp: cfg.GiveUp, patience: cfg.RecvPatience, due: never, place: len(c.heap)}
 	f.send.init(c, cfg.SendDepth)
+	f.initFetches()
 	f.recv = receiver{have: make([]bool, c.cfg.Window), slots: make([]slot, c.cfg.Window), ackAt: never}
 	c.flows[number] = f
 	c.hurry = min(c.hurry, cfg.GiveUp)
@@ -114,8 +118,6 @@ func (f *flow) onUser(ev *Event) {
 		f.post(&ev.Message)
 	case EvReceives:
 		f.onReceives(ev.Count)
-	case EvSide:
-		f.onSide(ev)
 	default:
 		f.fail(ev.Status)
 	}
@@ -133,7 +135,7 @@ func (f *flow) mark() {
 // touch marks the flow, and queues it if it has something to send.
 func (f *flow) touch() {
 	f.mark()
-	if !f.queued && !f.failed && f.send.cut < f.send.posted {
+	if !f.queued && !f.failed && f.pending() {
 		f.queued = true
 		f.c.ready.Push(f.number)
 	}

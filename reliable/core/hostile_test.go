@@ -128,7 +128,15 @@ func TestHostile(t *testing.T) {
 			}
 			now += int64(rapid.IntRange(0, 3_000_000).Draw(rt, "time"))
 			for _, a := range c.Step(now, &ev) {
-				if a.Kind == ActSend && (int(a.Path) >= cfg.Paths || c.flow(a.Flow) == nil || a.Token >= tokens || a.Len > cfg.ChunkBytes) {
+				most, longest := tokens, cfg.ChunkBytes
+				switch a.Header.Op {
+				case wire.OpFetch:
+					longest = wire.FetchLen
+				case wire.OpAnswer:
+					most = uint32(c.Answers())
+				case wire.OpWrite, wire.OpEager, wire.OpNotify:
+				}
+				if a.Kind == ActSend && (int(a.Path) >= cfg.Paths || c.flow(a.Flow) == nil || a.Token >= most || a.Len > longest) {
 					rt.Fatalf("a transmission of %d bytes of message %d on path %d", a.Len, a.Token, a.Path)
 				}
 			}
@@ -146,6 +154,12 @@ func checkBounds(rt *rapid.T, c *Conn) {
 		}
 		if f.send.una > f.send.nxt || f.send.nxt-f.send.una > uint64(c.cfg.Window) {
 			rt.Fatalf("flow %d: chunks %d to %d", k, f.send.una, f.send.nxt)
+		}
+		if n := f.answers.taken - f.answers.done; int(n) > c.Answers() || f.answers.taken-f.answers.cut > n {
+			rt.Fatalf("flow %d: %d answers, %d of them to be cut, want at most %d", k, n, f.answers.taken-f.answers.cut, c.Answers())
+		}
+		if n := f.fetches.asked - f.fetches.answered; int(n) > c.cfg.maxFetches() {
+			rt.Fatalf("flow %d: %d fetches wait, want at most %d", k, n, c.cfg.maxFetches())
 		}
 		own := 0
 		for csn := f.send.una; csn < f.send.nxt; csn++ {
@@ -172,13 +186,17 @@ func drawEvent(rt *rapid.T) Event {
 	ev := Event{
 		Kind: EventKind(rapid.IntRange(0, int(EvClose)).Draw(rt, "kind")), Flow: u16("flow", 3), Path: u16("path", 5), Epoch: u16("epoch", 2),
 		Count: rapid.IntRange(0, 300).Draw(rt, "count"), Status: rapid.SampledFrom([]uint8{0, 0, 0, 9, StatusNoRecv}).Draw(rt, "status"),
-		QPN: 1, Token: rapid.Uint32Range(0, 5).Draw(rt, "token"), Route: Route(u16("route", 7)),
+		QPN: 1, Route: Route(u16("route", 7)),
 	}
 	ev.Imm = wire.Imm{Flow: u16("immFlow", 3), CSN: rapid.OneOf(rapid.Uint16Range(0, 70), rapid.Uint16()).Draw(rt, "csn"), AckReq: true}
-	ev.Message = Message{Kind: MessageKind(u16("message", 3)), Length: rapid.Uint32Range(0, 300).Draw(rt, "length")}
+	ev.Message = Message{Kind: MessageKind(u16("message", 4)), Length: rapid.Uint32Range(0, 300).Draw(rt, "length"), Answer: 16, Status: 4}
+	if ev.Message.Kind == MsgFetch {
+		ev.Message.Length = wire.FetchLen
+	}
 	ev.Header = wire.Header{
-		Op: wire.Op(1 + u16("op", 2)), Xmit: uint8(u16("xmit", 3)), OrigPath: u16("origPath", 5), OrigEpoch: u16("origEpoch", 2),
+		Op: wire.Op(1 + u16("op", 4)), Xmit: uint8(u16("xmit", 3)), OrigPath: u16("origPath", 5), OrigEpoch: u16("origEpoch", 2),
 		Flags: wire.HeaderFlags(u16("flags", 7)), Message: rapid.Uint32Range(0, 3).Draw(rt, "number"), Len: 16,
+		Offset: 16 * uint32(u16("offset", 1)),
 	}
 	ev.Record = wire.Record{
 		Type: wire.Type(1 + u16("type", 7)), Flow: u16("recordFlow", 3), Flags: uint8(u16("recordFlags", 7)), Status: 10, Cum: rapid.OneOf(rapid.Uint16Range(0, 30), rapid.Uint16()).Draw(rt, "cum"),

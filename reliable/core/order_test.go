@@ -70,21 +70,6 @@ func TestUserFence(t *testing.T) {
 	}
 }
 
-// TestSideWaits starts a READ when everything before it is acknowledged.
-func TestSideWaits(t *testing.T) {
-	c := newModest(t)
-	c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 32}})
-	if n := count(c.Step(1, &Event{Kind: EvPost, Message: Message{Kind: MsgSide}}), ActSide); n != 0 {
-		t.Fatalf("%d READs with two chunks unacknowledged, want 0", n)
-	}
-	if n := count(ackUpTo(c, 2, 1), ActSide); n != 0 {
-		t.Fatalf("%d READs with a chunk unacknowledged, want 0", n)
-	}
-	if n := count(ackUpTo(c, 3, 2), ActSide); n != 1 {
-		t.Fatalf("%d READs when all is acknowledged, want 1", n)
-	}
-}
-
 // TestPeerWindow never has more transmissions in flight than the peer has receives.
 func TestPeerWindow(t *testing.T) {
 	cfg := modest()

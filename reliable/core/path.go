@@ -146,7 +146,7 @@ func (p *path) onEvent(ev *Event) {
 func (p *path) unref() {
 	e := p.entry(p.done)
 	f := p.c.flows[e.flow]
-	f.send.message(e.msg).refs--
+	f.message(e.msg).refs--
 	p.done++
 	f.touch()
 }

@@ -94,9 +94,6 @@ func playTrial(rt *rapid.T, t *testing.T) {
 			m.Flags, m.Imm = 2, rng.Uint32()
 		}
 		size := rng.IntN(40) * rng.IntN(40)
-		if m.Kind == MsgSide {
-			size = 0
-		}
 		flow := rng.IntN(len(tr.ends[0].flows))
 		if rng.IntN(4) > 0 {
 			tr.receiveOn(1-i, flow, 1600)
@@ -106,15 +103,22 @@ func playTrial(rt *rapid.T, t *testing.T) {
 		if rng.IntN(3) == 0 {
 			tr.run(tr.now+rng.Int64N(200_000), func() bool { return false })
 		}
-		tr.postOn(i, flow, m, bytesOf(size, rng.Uint64()), target[i])
-		target[i] += size
+		switch {
+		case m.Kind != MsgFetch:
+			tr.postOn(i, flow, m, bytesOf(size, rng.Uint64()), target[i])
+			target[i] += size
+		case size%3 == 0:
+			tr.add(i, flow, m.Fence)
+		default:
+			tr.read(i, flow, rng.IntN(400), size, m.Fence)
+		}
 	}
 	for _, receive := range late {
 		tr.run(tr.now+rng.Int64N(3_000_000), func() bool { return false })
 		receive()
 	}
 	tr.Loss = min(tr.Loss, 0.05) // enough to be hard, too little to last forever
-	if !tr.run(max(tr.heal, tr.now)+4*second, func() bool { return tr.finished(0) && tr.finished(1) }) {
+	if !tr.run(max(tr.heal, tr.now)+4*second, func() bool { return tr.finished(0) && tr.finished(1) && tr.answered(0) && tr.answered(1) }) {
 		rt.Fatalf("stuck at %d ns: %v and %v of %d and %d have ended", tr.now,
 			tr.ends[0].done, tr.ends[1].done, len(tr.ends[0].out), len(tr.ends[1].out))
 	}

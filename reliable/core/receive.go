@@ -40,8 +40,8 @@ type slot struct {
 	op      wire.Op          // 0 for a piece of a WRITE
 	flags   wire.HeaderFlags // those of the header
 	status  uint8            // the result of the owner's check
-	message uint32           // the number of the message that takes a receive
-	offset  uint32           // the offset in a SEND, or the length of the WRITE that a notification ends
+	message uint32           // the number of the message that takes a receive, or of the fetch
+	offset  uint32           // the offset in a SEND or an answer, or the length of the WRITE or of the answer to a fetch
 	imm     uint32           // the user's immediate
 	len     uint32           // the length in bytes
 }
@@ -84,20 +84,34 @@ func (c *Conn) onChunk(ev *Event) {
 	if !ok {
 		return
 	}
-	if ev.Status == StatusNoRecv || !c.fenced(ev) {
+	status := f.admit(ev)
+	if status == StatusNoRecv || !c.fenced(ev) {
 		c.stats.Refused++
 		f.recv.ackNow = true
 		return
 	}
-	s := slot{status: ev.Status, len: h.Len}
+	s := slot{status: status, len: h.Len}
 	if h.Op != wire.OpWrite {
 		s.op, s.flags, s.message, s.offset, s.imm = h.Op, h.Flags, h.Message, h.Offset, h.Imm
 	}
-	if ev.Status == statusSuccess {
+	if status == statusSuccess {
 		f.echo(ev.Imm.CSN, h.Xmit)
-		c.act(ActPlace).Flow = f.number
+		f.askPlace(h)
 	}
 	f.accept(csn, s, int(h.Len))
+}
+
+// askPlace asks the owner to place the bytes of the present chunk.
+func (f *flow) askPlace(h *wire.Header) {
+	a := f.c.act(ActPlace)
+	a.Flow = f.number
+	switch h.Op {
+	case wire.OpFetch:
+		a.Token = f.answers.index(h.Message)
+	case wire.OpAnswer:
+		a.Token = f.fetching(h.Message).Token
+	case wire.OpWrite, wire.OpEager, wire.OpNotify:
+	}
 }
 
 // fresh reports whether a chunk is new and within the window, and returns its flow and number. Every
@@ -178,6 +192,12 @@ func (f *flow) accept(csn uint64, s slot, bytes int) {
 		r.ackNow = true
 	}
 	f.owe()
+	f.advance()
+}
+
+// advance takes all chunks that are in order.
+func (f *flow) advance() {
+	r := &f.recv
 	for !r.faulty {
 		have, slot := r.at(r.next)
 		if !*have || !f.inOrder(slot) {
@@ -208,6 +228,10 @@ func (f *flow) inOrder(s *slot) bool {
 		return false
 	case s.op == 0:
 		return true
+	case s.op == wire.OpFetch:
+		return f.takeFetch(s)
+	case s.op == wire.OpAnswer:
+		return f.takeAnswer(s)
 	case s.message != r.turn || (s.op == wire.OpEager && s.offset != r.placed) ||
 		(s.op == wire.OpNotify && r.placed != 0):
 		f.refuse(statusInvalid) // the peer's numbers are wrong
@@ -228,8 +252,12 @@ func (f *flow) inOrder(s *slot) bool {
 	return true
 }
 
-// refuse ends the receiving half of the flow at the next chunk.
+// refuse ends the receiving half of the flow at the next chunk, when the peer has the answers to all
+// fetches before it: they are not in error.
 func (f *flow) refuse(status uint8) {
+	if f.answers.done != f.answers.taken {
+		return // release tries again
+	}
 	f.recv.faulty, f.recv.fault, f.recv.ackNow = true, status, true
 	a := f.c.act(ActFault)
 	a.Flow, a.Status = f.number, status

@@ -2,6 +2,7 @@ package core
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 
 	"ibverbx/reliable/wire"
@@ -52,6 +53,9 @@ type end struct {
 	inbox   []byte // memory that the peer writes
 	settled []bool // bytes of inbox that belong to a completed message
 	demand  uint64
+	store   []byte // memory that the peer reads, which never changes
+	word    uint64 // what the peer's atomics add to
+	sums    uint64 // has a bit for each value that an atomic of this end has fetched
 	events  []Event
 	landing []byte // the bytes of the chunk that is being stepped
 	// refuse is what the check of addresses says to a repeated WRITE.
@@ -64,7 +68,14 @@ type modelFlow struct {
 	done     []uint8        // statuses of completions, in order
 	got      []delivery
 	receives [][]byte
+	answers  []modelAnswer // by token
 	fault    uint8
+}
+
+// modelAnswer is a fetch of the peer, and its answer: memory, or the value that an atomic has found.
+type modelAnswer struct {
+	fetch wire.Fetch
+	bytes []byte
 }
 
 type modelQP struct {
@@ -78,6 +89,7 @@ type modelMessage struct {
 	Message
 	data   []byte
 	target int
+	got    []byte // the answer to a fetch
 }
 
 type delivery struct {
@@ -117,7 +129,11 @@ func newRig(a, b Config, inbox int) (*rig, error) {
 				}
 			}
 		}
+		for _, f := range e.flows {
+			f.answers = make([]modelAnswer, c.Answers())
+		}
 		e.inbox, e.settled = make([]byte, inbox), make([]bool, inbox)
+		e.store = bytesOf(2048, uint64(1000+i))
 		for j := range c.paths {
 			e.qps = append(e.qps, modelQP{qpn: uint32(j + 1), peer: uint32(j + 1)})
 		}
@@ -133,8 +149,24 @@ func (r *rig) post(i int, m Message, data []byte, target int) { r.postOn(i, 0, m
 func (r *rig) postOn(i, flow int, m Message, data []byte, target int) {
 	f := r.ends[i].flows[flow]
 	m.Token, m.Length = uint32(len(f.out)), uint32(len(data))
-	f.out = append(f.out, modelMessage{Message: m, data: data, target: target})
+	f.out = append(f.out, modelMessage{Message: m, data: data, target: target, got: make([]byte, m.Answer)})
 	r.step(i, Event{Kind: EvPost, Flow: uint16(flow), Message: m})
+}
+
+// read posts a READ of n bytes at an offset of the peer's store.
+func (r *rig) read(i, flow, at, n int, fence bool) {
+	r.fetch(i, flow, wire.Fetch{Kind: wire.FetchRead, Addr: uint64(at)}, n, fence)
+}
+
+// add posts an atomic that adds one to the peer's word.
+func (r *rig) add(i, flow int, fence bool) {
+	r.fetch(i, flow, wire.Fetch{Kind: wire.FetchAdd, CompareAdd: 1}, 8, fence)
+}
+
+func (r *rig) fetch(i, flow int, f wire.Fetch, n int, fence bool) {
+	b := make([]byte, wire.FetchLen)
+	f.Put(b)
+	r.postOn(i, flow, Message{Kind: MsgFetch, Answer: uint32(n), Fence: fence}, b, 0)
 }
 
 // receive posts a receive of so many bytes at end i, on flow 0.
@@ -178,7 +210,7 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 		}
 		r.send(i, &p)
 	case ActPlace:
-		e.place(ev)
+		e.place(ev, a)
 	case ActDeliver:
 		r.deliver(i, a)
 	case ActComplete:
@@ -198,8 +230,8 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 		if q := &e.qps[a.Path]; q.epoch == a.Epoch {
 			q.peer = a.QPN
 		}
-	case ActSide:
-		e.events = append(e.events, Event{Kind: EvSide, Flow: a.Flow, Token: a.Token})
+	case ActAnswer:
+		e.answer(&e.flows[a.Flow].answers[a.Token], a.Len)
 	case ActDemand:
 		e.demand = a.Bytes
 		if r.demandTo != nil {
@@ -220,19 +252,36 @@ func (r *rig) transmit(i int, a *Action) {
 		violatef("end %d: transmission on path %d in epoch %d, whose QP is %+v", i, a.Path, a.Epoch, *q)
 	}
 	f := e.flows[a.Flow]
+	if a.Header.Op == wire.OpAnswer {
+		r.sendPacket(i, a, &packet{data: f.answers[a.Token].bytes[a.Offset : a.Offset+a.Len]})
+		return
+	}
 	if int(a.Token) < len(f.done) {
 		violatef("end %d: transmission of message %d, which has completed", i, a.Token)
 	}
 	m := &f.out[a.Token]
-	p := packet{
-		route: RoutePath + Route(a.Path), qpn: q.peer, imm: a.Imm, hdr: a.Header,
-		data: m.data[a.Offset : a.Offset+a.Len], at: m.target + int(a.Offset),
-	}
+	r.sendPacket(i, a, &packet{data: m.data[a.Offset : a.Offset+a.Len], at: m.target + int(a.Offset)})
+}
+
+// sendPacket sends the packet of an ActSend, whose bytes are filled in.
+func (r *rig) sendPacket(i int, a *Action, p *packet) {
+	e := &r.ends[i]
+	p.route, p.qpn, p.imm, p.hdr = RoutePath+Route(a.Path), e.qps[a.Path].peer, a.Imm, a.Header
 	if p.hdr.Op == wire.OpWrite {
 		p.hdr.Addr = uint64(p.at)
 	}
 	e.events = append(e.events, Event{Kind: EvSent, Path: a.Path, Epoch: a.Epoch, Count: 1})
-	r.send(i, &p)
+	r.send(i, p)
+}
+
+// answer carries out a fetch of the peer.
+func (e *end) answer(m *modelAnswer, n uint32) {
+	if f := &m.fetch; f.Kind == wire.FetchRead {
+		m.bytes = e.store[f.Addr : f.Addr+uint64(n)]
+		return
+	}
+	m.bytes = binary.BigEndian.AppendUint64(nil, e.word)
+	e.word += m.fetch.CompareAdd
 }
 
 // arrive hands a packet to end i.
@@ -253,8 +302,8 @@ func (r *rig) arrive(i int, p *packet) {
 		ev.Kind, ev.Count = EvData, len(p.data)
 		e.write(p.at, p.data)
 	case wire.KindChunk:
-		ev.Kind, ev.Status = EvChunk, e.check(p.imm.Flow, &p.hdr)
 		e.landing = p.data
+		ev.Kind, ev.Status = EvChunk, e.check(p.imm.Flow, &p.hdr)
 	case wire.KindControl:
 		ev.Kind, ev.Record = EvRecord, p.rec
 	}
@@ -266,6 +315,16 @@ func (e *end) check(flow uint16, h *wire.Header) uint8 {
 	if h.Op == wire.OpWrite {
 		return e.refuse
 	}
+	switch h.Op {
+	case wire.OpFetch:
+		if f := e.decode(); f.Kind == wire.FetchRead && f.Addr+uint64(h.Offset) > uint64(len(e.store)) {
+			return statusAccess
+		}
+		return statusSuccess
+	case wire.OpAnswer:
+		return statusSuccess
+	case wire.OpWrite, wire.OpEager, wire.OpNotify:
+	}
 	switch receives := e.flows[flow].receives; {
 	case int(h.Message) >= len(receives):
 		return StatusNoRecv
@@ -275,13 +334,33 @@ func (e *end) check(flow uint16, h *wire.Header) uint8 {
 	return statusSuccess
 }
 
+// decode decodes the fetch that is being stepped.
+func (e *end) decode() wire.Fetch {
+	f, err := wire.DecodeFetch(e.landing)
+	if err != nil {
+		violatef("a fetch of a peer is not one: %v", err)
+	}
+	return f
+}
+
+// statusAccess is REM_ACCESS_ERR.
+const statusAccess = 10
+
 // place copies the bytes of a chunk.
-func (e *end) place(ev *Event) {
+func (e *end) place(ev *Event, a *Action) {
 	switch h := &ev.Header; h.Op {
 	case wire.OpWrite:
 		e.write(int(h.Addr), e.landing)
 	case wire.OpEager:
 		copy(e.flows[ev.Imm.Flow].receives[h.Message][h.Offset:], e.landing)
+	case wire.OpAnswer:
+		f := e.flows[ev.Imm.Flow]
+		if int(a.Token) < len(f.done) {
+			violatef("late: a piece of the answer to fetch %d is placed although it has completed", a.Token)
+		}
+		copy(f.out[a.Token].got[h.Offset:h.Offset+h.Len], e.landing)
+	case wire.OpFetch:
+		e.flows[ev.Imm.Flow].answers[a.Token] = modelAnswer{fetch: e.decode()}
 	case wire.OpNotify:
 	}
 }
@@ -352,13 +431,47 @@ func (r *rig) complete(i int, a *Action) {
 	f.done = append(f.done, a.Status)
 	if a.Status == statusSuccess {
 		r.settle(1-i, &f.out[a.Token])
+		r.checkAnswer(i, &f.out[a.Token])
 	}
+}
+
+// checkAnswer checks what a fetch of end i has got. No two atomics fetch the same value.
+func (r *rig) checkAnswer(i int, m *modelMessage) {
+	if m.Kind != MsgFetch {
+		return
+	}
+	f, err := wire.DecodeFetch(m.data)
+	if err != nil {
+		violatef("end %d: %v", i, err)
+	}
+	e, peer := &r.ends[i], &r.ends[1-i]
+	if f.Kind == wire.FetchRead {
+		if want := peer.store[f.Addr : f.Addr+uint64(m.Answer)]; !bytes.Equal(m.got, want) {
+			violatef("end %d: a READ has got %x, want %x", i, m.got, want)
+		}
+		return
+	}
+	old := binary.BigEndian.Uint64(m.got)
+	if old >= peer.word || e.sums>>(old%64)&1 != 0 {
+		violatef("end %d: an atomic has fetched %d, which another one has or none stored; the word is %d", i, old, peer.word)
+	}
+	e.sums |= 1 << (old % 64)
 }
 
 // finished reports whether everything that end i posted has completed.
 func (r *rig) finished(i int) bool {
 	for _, f := range r.ends[i].flows {
 		if len(f.done) != len(f.out) {
+			return false
+		}
+	}
+	return true
+}
+
+// answered reports whether everything that end i has answered has arrived.
+func (r *rig) answered(i int) bool {
+	for _, f := range r.ends[i].conn.flows {
+		if f.answers.done != f.answers.taken {
 			return false
 		}
 	}

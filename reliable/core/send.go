@@ -26,11 +26,12 @@ type sender struct {
 	cut       uint64    // counts messages cut into chunks; the next one may be cut in part
 	reported  uint64    // counts completed messages
 	messageNo uint32    // the number of the next message that takes a receive
-	sides     int       // the number of side messages in progress
 
 	chunks    []chunk  // chunk csn is at csn modulo the length, the window
 	una       uint64   // the oldest unacknowledged chunk
 	nxt       uint64   // the next chunk to make
+	wrote     uint64   // one above the last chunk of a WRITE
+	barrier   uint64   // no chunk of a WRITE is sent before all chunks below are acknowledged; see ask
 	lostCount int      // the number of chunks to be retransmitted
 	acked     []uint32 // by path, one above the last transmission that is known to have arrived
 	rackAt    int64    // when the latest transmission that is known to have arrived was sent
@@ -51,17 +52,17 @@ type sender struct {
 // message is a posted message.
 type message struct {
 	Message
-	number uint32 // its number among the messages that take a receive
+	number uint32 // its number among the messages that take a receive, or among the fetches
 	off    uint32 // the number of bytes that are cut into chunks
 	end    uint64 // one above its last chunk
 	refs   int32  // the number of transmissions that refer to its memory
-	begun  bool   // reports that a chunk was cut or the side message started
-	side   bool   // reports that ActSide was given and has not ended
+	begun  bool   // reports that a chunk was cut
+	waits  bool   // reports that it is a fetch without its whole answer
 }
 
 // chunk is a piece of a message.
 type chunk struct {
-	msg       uint64           // its message
+	msg       uint64           // its message; answerBit marks an answer
 	off       uint32           // its offset in the message
 	len       uint32           // its length in bytes
 	op        wire.Op          // 0 for a piece of a WRITE
@@ -100,11 +101,21 @@ func (s *sender) init(c *Conn, depth int) {
 func (s *sender) message(i uint64) *message { return &s.msgs[i&uint64(len(s.msgs)-1)] }
 func (s *sender) chunk(csn uint64) *chunk   { return &s.chunks[csn&uint64(len(s.chunks)-1)] }
 
-// post takes a message. On a failed flow it ends at once.
+// message returns the message or the answer of a number.
+func (f *flow) message(i uint64) *message {
+	if i&answerBit != 0 {
+		return f.answers.message(uint32(i))
+	}
+	return f.send.message(i)
+}
+
+// post takes a message. On a failed flow it ends at once. If no message has ended with the reason, this
+// one does.
 func (f *flow) post(m *Message) {
 	s := &f.send
 	if f.failed {
-		f.complete(m.Token, statusFlush)
+		f.complete(m.Token, f.owed)
+		f.owed = statusFlush
 		return
 	}
 	if s.posted-s.reported >= uint64(s.depth) {
@@ -134,7 +145,7 @@ func (c *Conn) dispatch() {
 	for c.ready.Len() > 0 {
 		f := c.flows[*c.ready.Front()]
 		t := flowWaits
-		if !f.failed && f.send.cut != f.send.posted {
+		if !f.failed && f.pending() {
 			if t = f.sendNew(); t == flowWaits {
 				f.mark() // it may have to ask for what it waits for
 			}
@@ -226,31 +237,15 @@ const (
 	connWaits
 )
 
-// sendNew cuts one chunk from the front message of the flow and sends it.
+// sendNew cuts one chunk of the flow and sends it.
 func (f *flow) sendNew() turn {
 	s, c := &f.send, f.c
-	waited := s.noRecv
-	s.noRecv = false
-	m := s.message(s.cut)
-	if m.Fence && !m.begun && s.reported != s.cut {
-		return flowWaits
-	}
-	if m.Kind == MsgSide {
-		return f.startSide(m)
-	}
 	if s.nxt-s.una >= uint64(len(s.chunks)) {
 		return flowWaits
 	}
 	var ch chunk
-	c.nextPiece(m, &ch)
-	if ch.op != 0 && s.sides > 0 {
-		return flowWaits // the receiver does not learn of a failure of the side message
-	}
-	if ch.op != 0 && int32(m.number-s.recvLimit) >= 0 {
-		s.noRecv = true
-		if !waited {
-			s.noRecvAt = c.now
-		}
+	m, index := f.pick(&ch)
+	if m == nil {
 		return flowWaits
 	}
 	if !c.mayFly(int(ch.len)) || !c.credits.has(ch.len) {
@@ -260,79 +255,28 @@ func (f *flow) sendNew() turn {
 	if p == nil {
 		return connWaits
 	}
-	ch.msg = s.cut
+	ch.msg = index
 	ch.origPath, ch.origEpoch = p.index, p.epoch
 	m.begun = true
 	m.off += ch.len
 	c.credits.sent += uint64(ch.len)
+	f.answers.own = m.Kind == MsgAnswer
 	if ch.flags&wire.FlagLast != 0 {
 		m.end = s.nxt + 1
-		s.cut++
+		f.finishCut(m, index)
 	}
 	if s.una == s.nxt {
 		s.progressAt = c.now // however long it has waited for its turn
 	}
 	csn := s.nxt
 	s.nxt++
+	if ch.op == 0 {
+		s.wrote = s.nxt
+	}
 	*s.chunk(csn) = ch
 	c.stats.Chunks++
 	f.transmit(csn, p)
 	return sentOne
-}
-
-// nextPiece fills ch with the next piece of m. FlagLast marks the last piece.
-func (c *Conn) nextPiece(m *message, ch *chunk) {
-	left := m.Length - m.off
-	ch.off, ch.len = m.off, min(left, c.cfg.ChunkBytes)
-	if m.off < m.Break {
-		ch.len = min(ch.len, m.Break-m.off)
-	}
-	switch m.Kind {
-	case MsgSend:
-		ch.op = wire.OpEager
-	case MsgWriteImm:
-		if left == 0 {
-			ch.op = wire.OpNotify
-		}
-	case MsgWrite, MsgSide:
-	}
-	if ch.len == left && (m.Kind != MsgWriteImm || ch.op == wire.OpNotify) {
-		ch.flags = wire.FlagLast
-	}
-	if ch.op != 0 {
-		ch.flags |= m.Flags
-	}
-}
-
-// startSide starts a side message when everything before it is acknowledged.
-func (f *flow) startSide(m *message) turn {
-	s := &f.send
-	if s.una != s.nxt {
-		return flowWaits
-	}
-	m.begun, m.side, m.end = true, true, s.nxt
-	s.cut++
-	s.sides++
-	a := f.c.act(ActSide)
-	a.Flow, a.Token = f.number, m.Token
-	f.mark()
-	return sentOne
-}
-
-// onSide ends a side message.
-func (f *flow) onSide(ev *Event) {
-	s := &f.send
-	for i := s.reported; i < s.cut; i++ {
-		if m := s.message(i); m.side && m.Token == ev.Token {
-			s.sides--
-			if ev.Status != statusSuccess {
-				f.report()
-				f.fail(ev.Status)
-			}
-			m.side = false
-			return
-		}
-	}
 }
 
 // transmit sends a chunk on p, which has room.
@@ -340,7 +284,7 @@ func (f *flow) transmit(csn uint64, p *path) {
 	f.mark()
 	s, c := &f.send, f.c
 	ch := s.chunk(csn)
-	m := s.message(ch.msg)
+	m := f.message(ch.msg)
 	*p.entry(p.next) = entry{csn: csn, msg: ch.msg, sentAt: c.now, flow: f.number}
 	again := ch.xmits > 0
 	if again {
@@ -371,11 +315,15 @@ func (f *flow) transmit(csn uint64, p *path) {
 	ch.xmits++
 }
 
-// fillHeader fills in the fields of a chunk that takes a receive.
+// fillHeader fills in the fields of a chunk that is no piece of a WRITE.
 func fillHeader(h *wire.Header, m *message, ch *chunk) {
 	h.Op, h.Flags, h.Message, h.Offset = ch.op, ch.flags, m.number, ch.off
-	if ch.op == wire.OpNotify {
+	switch ch.op {
+	case wire.OpNotify:
 		h.Offset = m.Length
+	case wire.OpFetch:
+		h.Offset = m.Answer
+	case wire.OpWrite, wire.OpEager, wire.OpAnswer:
 	}
 	if h.Flags&wire.FlagImm != 0 {
 		h.Imm = m.Imm
@@ -387,22 +335,25 @@ func fillHeader(h *wire.Header, m *message, ch *chunk) {
 func (f *flow) asksAck(csn uint64, ch *chunk) bool {
 	s := &f.send
 	return csn%ackEvery == ackEvery-1 || s.nxt-s.una == uint64(len(s.chunks)) ||
-		f.c.flying >= f.c.window || (ch.flags&wire.FlagLast != 0 && s.cut == s.posted)
+		f.c.flying >= f.c.window || (ch.flags&wire.FlagLast != 0 && !f.pending())
 }
 
-// report completes messages of the flow in order, and reports whether there were any.
+// report completes messages and answers of the flow in order, and reports whether there were any.
 func (f *flow) report() bool {
 	s := &f.send
-	before := s.reported
+	released, before := f.release(), s.reported
 	for s.reported < s.cut {
 		m := s.message(s.reported)
-		if m.end > s.una || m.refs != 0 || m.side {
+		if m.Status != statusSuccess {
+			f.fail(m.Status) // a fetch without memory for its answer
+		}
+		if m.end > s.una || m.refs != 0 || m.waits {
 			break
 		}
 		s.reported++
 		f.complete(m.Token, statusSuccess)
 	}
-	return s.reported != before
+	return released || s.reported != before
 }
 
 // fail ends the flow. Its oldest message that is not done ends with status, the others are flushed.
@@ -438,6 +389,11 @@ func (f *flow) fail(status uint8) {
 	for i := s.cut; i < s.posted; i++ {
 		m := s.message(i)
 		c.credits.demand -= uint64(m.Length - m.off)
+	}
+	f.drop()
+	f.owed = statusFlush
+	if s.reported == s.posted {
+		f.owed = status
 	}
 	for ; s.reported < s.posted; s.reported++ {
 		f.complete(s.message(s.reported).Token, status)

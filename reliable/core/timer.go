@@ -86,7 +86,7 @@ func (f *flow) onTimer() {
 func (f *flow) arm() {
 	s, c := &f.send, f.c
 	waits := s.una < s.nxt
-	busy := waits || (s.cut < s.posted && s.sides == 0)
+	busy := waits || f.pending() || f.fetches.waiting()
 	if busy && !s.busy {
 		s.progressAt = c.now
 	}

@@ -53,6 +53,26 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
+// FuzzFetch does the same for fetches.
+func FuzzFetch(f *testing.F) {
+	for _, tt := range fetches {
+		b := make([]byte, wire.FetchLen)
+		tt.fetch.Put(b)
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		fetch, err := wire.DecodeFetch(b)
+		if err != nil {
+			return
+		}
+		again := make([]byte, wire.FetchLen)
+		fetch.Put(again)
+		if !bytes.Equal(again, b) {
+			t.Fatalf("%x comes out as %x", b, again)
+		}
+	})
+}
+
 // FuzzImm: every immediate is refused or comes out again.
 func FuzzImm(f *testing.F) {
 	f.Add(uint32(0))

@@ -13,13 +13,17 @@ const (
 	OpEager Op = 2
 	// OpNotify ends a WRITE_WITH_IMM. It has no bytes and completes the receive of its number.
 	OpNotify Op = 3
+	// OpFetch is a READ or an atomic. Its bytes are a Fetch. The receiver answers.
+	OpFetch Op = 4
+	// OpAnswer is a piece of the answer to the fetch of its number.
+	OpAnswer Op = 5
 )
 
 // HeaderFlags is a set of properties of a chunk.
 type HeaderFlags uint8
 
 const (
-	// FlagLast marks the last piece of a SEND, and every notification.
+	// FlagLast marks the last piece of a SEND or of an answer, every notification and every fetch.
 	FlagLast HeaderFlags = 1 << 0
 	// FlagImm says that Imm is the user's immediate.
 	FlagImm HeaderFlags = 1 << 1
@@ -49,8 +53,9 @@ const HeaderLen = 24
 //	|        length of the bytes            | 20
 //	+---------------------------------------+
 //
-// The field at 12 is the offset of the bytes in their SEND or, in a notification, the length of the
-// WRITE that it ends.
+// The field at 12 is the offset of the bytes in their SEND or answer. In a notification it is the length
+// of the WRITE that it ends, in a fetch the length of the answer. Fetches have message numbers of their
+// own, and answers those of their fetches.
 type Header struct {
 	Op        Op
 	Flags     HeaderFlags
@@ -59,8 +64,8 @@ type Header struct {
 	OrigEpoch uint16 // the epoch of OrigPath
 	Addr      uint64 // the target, in OpWrite
 	RKey      uint32 // the key of the target, in OpWrite
-	Message   uint32 // the number of the message that takes a receive, in OpEager and OpNotify
-	Offset    uint32 // the place of the bytes in their SEND, or the length of the WRITE
+	Message   uint32 // the number of the SEND or notification, or of the fetch; not in OpWrite
+	Offset    uint32 // the place of the bytes in their message, or the length of the WRITE or of the answer
 	Imm       uint32 // the user's immediate, with FlagImm
 	Len       uint32 // the number of bytes that follow
 }
@@ -111,7 +116,7 @@ func DecodeHeader(b []byte) (Header, error) {
 // validate returns what is wrong with h in front of n bytes.
 func (h *Header) validate(n int) error {
 	switch {
-	case h.Op < OpWrite || h.Op > OpNotify:
+	case h.Op < OpWrite || h.Op > OpAnswer:
 		return malformedf("chunk with the unknown op %d", h.Op)
 	case h.Flags&^headerFlagsAll != 0:
 		return malformedf("chunk with unknown flags %#x", h.Flags)
@@ -121,7 +126,11 @@ func (h *Header) validate(n int) error {
 		return malformedf("repeated WRITE with transmission %d and flags %#x: want above 0 and none", h.Xmit, h.Flags)
 	case h.Op == OpNotify && (h.Len != 0 || h.Flags&FlagLast == 0):
 		return malformedf("notification with %d bytes and flags %#x: want no bytes and FlagLast", h.Len, h.Flags)
-	case h.Op == OpEager && uint64(h.Offset)+uint64(h.Len) > 1<<32-1:
+	case h.Op == OpFetch && (h.Len != FetchLen || h.Flags != FlagLast):
+		return malformedf("fetch with %d bytes and flags %#x: want %d bytes and FlagLast alone", h.Len, h.Flags, FetchLen)
+	case h.Op == OpAnswer && h.Flags&^FlagLast != 0:
+		return malformedf("answer with flags %#x: want FlagLast or none", h.Flags)
+	case (h.Op == OpEager || h.Op == OpAnswer) && uint64(h.Offset)+uint64(h.Len) > 1<<32-1:
 		return malformedf("chunk at %d with %d bytes ends beyond 32 bits", h.Offset, h.Len)
 	case h.Flags&FlagImm == 0 && h.Imm != 0:
 		return malformedf("chunk with an immediate that its flags do not announce")

@@ -51,17 +51,27 @@ var headers = []struct {
 	{
 		"write",
 		wire.Header{Op: wire.OpWrite, Xmit: 3, OrigPath: 0x0102, OrigEpoch: 0x0304, Addr: 0x1122334455667788, RKey: 0x99aabbcc, Len: 2},
-		"01 01 00 03 0102 0304 1122334455667788 99aabbcc 00000002",
+		"02 01 00 03 0102 0304 1122334455667788 99aabbcc 00000002",
 	},
 	{
 		"eager",
 		wire.Header{Op: wire.OpEager, Flags: wire.FlagLast | wire.FlagImm | wire.FlagSolicited, OrigPath: 7, Message: 0x01020304, Offset: 0x8000, Imm: 0xfedcba98, Len: 2},
-		"01 02 07 00 0007 0000 01020304 00008000 fedcba98 00000002",
+		"02 02 07 00 0007 0000 01020304 00008000 fedcba98 00000002",
 	},
 	{
 		"notify",
 		wire.Header{Op: wire.OpNotify, Flags: wire.FlagLast, Xmit: 1, Message: 5, Offset: 1 << 20},
-		"01 03 01 01 0000 0000 00000005 00100000 00000000 00000000",
+		"02 03 01 01 0000 0000 00000005 00100000 00000000 00000000",
+	},
+	{
+		"fetch",
+		wire.Header{Op: wire.OpFetch, Flags: wire.FlagLast, OrigPath: 1, Message: 6, Offset: 1 << 20, Len: wire.FetchLen},
+		"02 04 01 00 0001 0000 00000006 00100000 00000000 00000020",
+	},
+	{
+		"answer",
+		wire.Header{Op: wire.OpAnswer, Xmit: 2, OrigPath: 1, OrigEpoch: 2, Message: 6, Offset: 0x8000, Len: 3},
+		"02 05 00 02 0001 0002 00000006 00008000 00000000 00000003",
 	},
 }
 
@@ -82,22 +92,72 @@ func TestHeader(t *testing.T) {
 func TestHeaderRefused(t *testing.T) {
 	for _, tt := range []struct{ name, bytes string }{
 		{"empty", ""},
-		{"short", "01 01 00 03 0102 0304 1122334455667788 99aabbcc 000000"},
-		{"version", "02 01 00 03 0102 0304 1122334455667788 99aabbcc 00000000"},
-		{"op 0", "01 00 00 03 0102 0304 1122334455667788 99aabbcc 00000000"},
-		{"op 4", "01 04 00 03 0102 0304 1122334455667788 00000000 00000000"},
-		{"flags", "01 02 08 00 0007 0000 01020304 00008000 00000000 00000000"},
-		{"too few bytes", "01 01 00 03 0102 0304 1122334455667788 99aabbcc 00000002 00"},
-		{"too many bytes", "01 01 00 03 0102 0304 1122334455667788 99aabbcc 00000000 00"},
-		{"a first transmission", "01 01 00 00 0102 0304 1122334455667788 99aabbcc 00000000"},
-		{"write with flags", "01 01 01 01 0102 0304 1122334455667788 99aabbcc 00000000"},
-		{"notify with bytes", "01 03 01 01 0000 0000 00000005 00100000 00000000 00000001 00"},
-		{"notify that is not last", "01 03 00 01 0000 0000 00000005 00100000 00000000 00000000"},
-		{"end beyond 32 bits", "01 02 00 00 0000 0000 00000005 ffffffff 00000000 00000001 00"},
-		{"immediate without flag", "01 02 01 00 0000 0000 00000005 00000000 00000001 00000000"},
+		{"short", "02 01 00 03 0102 0304 1122334455667788 99aabbcc 000000"},
+		{"version", "01 01 00 03 0102 0304 1122334455667788 99aabbcc 00000000"},
+		{"op 0", "02 00 00 03 0102 0304 1122334455667788 99aabbcc 00000000"},
+		{"op 6", "02 06 00 03 0102 0304 1122334455667788 00000000 00000000"},
+		{"flags", "02 02 08 00 0007 0000 01020304 00008000 00000000 00000000"},
+		{"too few bytes", "02 01 00 03 0102 0304 1122334455667788 99aabbcc 00000002 00"},
+		{"too many bytes", "02 01 00 03 0102 0304 1122334455667788 99aabbcc 00000000 00"},
+		{"a first transmission", "02 01 00 00 0102 0304 1122334455667788 99aabbcc 00000000"},
+		{"write with flags", "02 01 01 01 0102 0304 1122334455667788 99aabbcc 00000000"},
+		{"notify with bytes", "02 03 01 01 0000 0000 00000005 00100000 00000000 00000001 00"},
+		{"notify that is not last", "02 03 00 01 0000 0000 00000005 00100000 00000000 00000000"},
+		{"end beyond 32 bits", "02 02 00 00 0000 0000 00000005 ffffffff 00000000 00000001 00"},
+		{"fetch without bytes", "02 04 01 00 0001 0000 00000006 00100000 00000000 00000000"},
+		{"fetch that is not last", "02 04 00 00 0001 0000 00000006 00100000 00000000 00000020" + strings.Repeat("00", 32)},
+		{"fetch with an immediate", "02 04 03 00 0001 0000 00000006 00100000 00000001 00000020" + strings.Repeat("00", 32)},
+		{"answer that is solicited", "02 05 05 00 0001 0000 00000006 00000000 00000000 00000000"},
+		{"answer beyond 32 bits", "02 05 01 00 0001 0000 00000006 ffffffff 00000000 00000001 00"},
+		{"immediate without flag", "02 02 01 00 0000 0000 00000005 00000000 00000001 00000000"},
 	} {
 		if h, err := wire.DecodeHeader(bytesOf(t, tt.bytes)); !errors.Is(err, wire.ErrMalformed) {
 			t.Errorf("%s: DecodeHeader = %+v, %v, want ErrMalformed", tt.name, h, err)
+		}
+	}
+}
+
+var fetches = []struct {
+	name  string
+	fetch wire.Fetch
+	want  string
+}{
+	{"read", wire.Fetch{Kind: wire.FetchRead, Addr: 0x1122334455667788, RKey: 0x99aabbcc}, "1122334455667788 99aabbcc 01000000 0000000000000000 0000000000000000"},
+	{
+		"compare and swap",
+		wire.Fetch{Kind: wire.FetchSwap, Addr: 8, RKey: 1, CompareAdd: 1 << 63, Swap: 0x0102030405060708},
+		"0000000000000008 00000001 02000000 8000000000000000 0102030405060708",
+	},
+	{"fetch and add", wire.Fetch{Kind: wire.FetchAdd, Addr: 8, RKey: 1, CompareAdd: 3}, "0000000000000008 00000001 03000000 0000000000000003 0000000000000000"},
+}
+
+func TestFetch(t *testing.T) {
+	for _, tt := range fetches {
+		b := make([]byte, wire.FetchLen)
+		tt.fetch.Put(b)
+		if want := bytesOf(t, tt.want); string(b) != string(want) {
+			t.Errorf("%s is %x, want %x", tt.name, b, want)
+		}
+		if got, err := wire.DecodeFetch(b); err != nil || got != tt.fetch {
+			t.Errorf("%s comes back as %+v, %v, want %+v", tt.name, got, err, tt.fetch)
+		}
+	}
+}
+
+func TestFetchRefused(t *testing.T) {
+	for _, tt := range []struct{ name, bytes string }{
+		{"empty", ""},
+		{"short", "0000000000000008 00000001 03000000 0000000000000003 00000000000000"},
+		{"long", "0000000000000008 00000001 03000000 0000000000000003 0000000000000000 00"},
+		{"kind 0", "0000000000000008 00000001 00000000 0000000000000003 0000000000000000"},
+		{"kind 4", "0000000000000008 00000001 04000000 0000000000000003 0000000000000000"},
+		{"reserved", "0000000000000008 00000001 03000001 0000000000000003 0000000000000000"},
+		{"read with an operand", "0000000000000008 00000001 01000000 0000000000000003 0000000000000000"},
+		{"read with another operand", "0000000000000008 00000001 01000000 0000000000000000 0000000000000003"},
+		{"add with two operands", "0000000000000008 00000001 03000000 0000000000000003 0000000000000001"},
+	} {
+		if f, err := wire.DecodeFetch(bytesOf(t, tt.bytes)); !errors.Is(err, wire.ErrMalformed) {
+			t.Errorf("%s: DecodeFetch = %+v, %v, want ErrMalformed", tt.name, f, err)
 		}
 	}
 }
@@ -146,7 +206,7 @@ func TestControl(t *testing.T) {
 	all := []wire.Record{}
 	for _, tt := range records {
 		b := packet(t, 0xdeadbeef, tt.record)
-		if want := bytesOf(t, "01 01 0000 deadbeef"+tt.want); string(b) != string(want) {
+		if want := bytesOf(t, "02 01 0000 deadbeef"+tt.want); string(b) != string(want) {
 			t.Errorf("%s is %x, want %x", tt.name, b, want)
 		}
 		all = append(all, tt.record)
@@ -189,14 +249,14 @@ func TestControlFull(t *testing.T) {
 }
 
 func TestControlRefused(t *testing.T) {
-	const front = "01 01 0000 00000001"
+	const front = "02 01 0000 00000001"
 	for _, tt := range []struct{ name, bytes string }{
 		{"empty", ""},
-		{"short", "01 01 0000 000000"},
+		{"short", "02 01 0000 000000"},
 		{"version", "00 01 0000 00000001 02 00 0000 00000000"},
-		{"reserved", "01 01 0001 00000001 02 00 0000 00000000"},
-		{"no records", "01 00 0000 00000001"},
-		{"a record missing", "01 02 0000 00000001 02 00 0000 00000000"},
+		{"reserved", "02 01 0001 00000001 02 00 0000 00000000"},
+		{"no records", "02 00 0000 00000001"},
+		{"a record missing", "02 02 0000 00000001 02 00 0000 00000000"},
 		{"bytes left", front + "02 00 0000 00000000 00"},
 		{"type 0", front + "00 00 0000 00000000"},
 		{"type 9", front + "09 00 0000 00000000"},
@@ -238,8 +298,9 @@ func TestControlRefused(t *testing.T) {
 func TestNoAllocations(t *testing.T) {
 	b := make([]byte, 0, wire.MaxControlLen)
 	rec := records[0].record
-	h := headers[0].header
+	h, f := headers[0].header, fetches[0].fetch
 	var buf [wire.HeaderLen + 2]byte
+	var body [wire.FetchLen]byte
 	if n := testing.AllocsPerRun(100, func() {
 		b = wire.StartControl(b[:0], 1)
 		b, _ = wire.AddRecord(b, &rec)
@@ -250,6 +311,10 @@ func TestNoAllocations(t *testing.T) {
 		h.Put(buf[:])
 		if _, err := wire.DecodeHeader(buf[:]); err != nil {
 			t.Fatalf("DecodeHeader = %v, want none", err)
+		}
+		f.Put(body[:])
+		if _, err := wire.DecodeFetch(body[:]); err != nil {
+			t.Fatalf("DecodeFetch = %v, want none", err)
 		}
 	}); n != 0 {
 		t.Fatalf("%v allocations per packet, want 0", n)

@@ -19,26 +19,34 @@ const (
 
 // deadPathScenarios are transfers during which one path dies.
 func deadPathScenarios() []Scenario {
+	dies := func(read bool) func(o Options, r *Result) error {
+		return func(o Options, r *Result) error {
+			// The seed decides which path dies, and when in the middle half of the transfer.
+			rng := rand.New(rand.NewPCG(o.Seed, 1))
+			return runDeadPath(o, r, read, rng.IntN(deadPaths), 0.25+rng.Float64()/2)
+		}
+	}
 	return []Scenario{{
 		Name:  "reliable-path-dead",
 		About: "64 MiB at 400 Gb/s, RTT 20 us, over 32 paths, one of which dies on the way; cost_us is against the same without the death.",
 		Aims:  []Aim{{Figure: "cost_us", Below: 1000}},
-		run: func(o Options, r *Result) error {
-			// The seed decides which path dies, and when in the middle half of the transfer.
-			rng := rand.New(rand.NewPCG(o.Seed, 1))
-			return runDeadPath(o, r, rng.IntN(deadPaths), 0.25+rng.Float64()/2)
-		},
+		run:   dies(false),
+	}, {
+		Name:  "reliable-path-dead-read",
+		About: "The same with READs.",
+		Aims:  []Aim{{Figure: "cost_us", Below: 1000}},
+		run:   dies(true),
 	}}
 }
 
 // runDeadPath runs the transfer twice. The first run measures its length. In the second a path dies
 // after a share of that time.
-func runDeadPath(o Options, r *Result, path int, share float64) error {
+func runDeadPath(o Options, r *Result, read bool, path int, share float64) error {
 	var whole Result
-	if err := runSpread(o, &whole, path, 0); err != nil {
+	if err := runSpread(o, &whole, read, path, 0); err != nil {
 		return err
 	}
-	if err := runSpread(o, r, path, time.Duration(share*whole.VirtualUS*1e3)+1); err != nil {
+	if err := runSpread(o, r, read, path, time.Duration(share*whole.VirtualUS*1e3)+1); err != nil {
 		return err
 	}
 	cost := r.VirtualUS - whole.VirtualUS
@@ -48,11 +56,11 @@ func runDeadPath(o Options, r *Result, path int, share float64) error {
 
 // runSpread moves bytes over paths that take different ways. A death above 0 is the time at which one
 // path begins to lose everything.
-func runSpread(o Options, r *Result, path int, death time.Duration) error {
+func runSpread(o Options, r *Result, read bool, path int, death time.Duration) error {
 	cfg := fastReliable()
 	cfg.Paths = deadPaths
 	wc := worldConfig{Seed: o.Seed, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate}}
-	return runPair(r, wc, cfg, flowConfig{Bytes: o.bytes(deadBytes)}, func(w *world, f *flow) error {
+	return runPair(r, wc, cfg, flowConfig{Read: read, Bytes: o.bytes(deadBytes)}, func(w *world, f *flow) error {
 		if death > 0 {
 			w.at(death, func() error { return f.killPath(path) })
 		}
@@ -82,12 +90,12 @@ func way(from, to *port, path int) int {
 
 // lonely returns the first path from index on whose way to the receiver no other path takes.
 func (f *flow) lonely(index int) (int, error) {
-	users := make(map[int]int)
+	users, from, to := make(map[int]int), f.source(), f.sink()
 	for i := range deadPaths {
-		users[way(&f.from, &f.to, i)]++
+		users[way(from, to, i)]++
 	}
 	for k := range deadPaths {
-		if i := (index + k) % deadPaths; users[way(&f.from, &f.to, i)] == 1 {
+		if i := (index + k) % deadPaths; users[way(from, to, i)] == 1 {
 			return i, nil
 		}
 	}

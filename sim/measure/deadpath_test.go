@@ -5,6 +5,11 @@ import "testing"
 // TestDeathAtAnyTime lets the path die at several moments of the transfer, also at its end. It never
 // costs a millisecond. The path goes out of service, unless the transfer ends with its first loss.
 func TestDeathAtAnyTime(t *testing.T) {
+	t.Run("WRITE", func(t *testing.T) { deathAtAnyTime(t, false) })
+	t.Run("READ", func(t *testing.T) { deathAtAnyTime(t, true) })
+}
+
+func deathAtAnyTime(t *testing.T, read bool) {
 	moments := 12
 	if raced {
 		moments = 3
@@ -13,7 +18,7 @@ func TestDeathAtAnyTime(t *testing.T) {
 	for i := range moments {
 		share := float64(i) / float64(moments-1)
 		r := &Result{}
-		must(t, runDeadPath(Options{Seed: 1, Bytes: 16 << 20}, r, i, share))
+		must(t, runDeadPath(Options{Seed: 1, Bytes: 16 << 20}, r, read, i, share))
 		if *r.CostUS >= 1000 {
 			t.Errorf("a death after %.2f of the transfer costs %.1f us, want less than 1000", share, *r.CostUS)
 		}

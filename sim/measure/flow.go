@@ -10,13 +10,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// flowConfig describes a flow: messages that one host writes into the memory of another, over its own
-// QP.
+// flowConfig describes a flow: messages that one host writes into the memory of another, or reads from
+// there, over its own QP.
 type flowConfig struct {
-	// From is the sending host.
+	// From is the host that posts.
 	From *host
-	// To is the receiving host. It is wrapped if From is.
+	// To is the other host. It is wrapped if From is.
 	To *host
+	// Read makes the messages READs. Their bytes travel from To to From.
+	Read bool
 	// MessageBytes is the size of a message, a multiple of 8. Zero means 64 KiB.
 	MessageBytes int
 	// Depth is the largest number of outstanding messages. Zero means 128.
@@ -192,9 +194,13 @@ func (f *flow) post() error {
 	if f.cfg.Every > 0 {
 		s.due = f.dueAt()
 	}
-	fill(f.from.piece(i, f.cfg.MessageBytes), uint64(f.posted)+1)
+	op := verbs.OpRDMAWrite
+	if f.cfg.Read {
+		op = verbs.OpRDMARead
+	}
+	fill(f.source().piece(i, f.cfg.MessageBytes), uint64(f.posted)+1)
 	wr := verbs.SendWR{
-		WRID: uint64(f.posted), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled,
+		WRID: uint64(f.posted), Opcode: op, Flags: verbs.SendSignaled,
 		RemoteAddr: f.to.mr.Addr() + uint64(i*f.cfg.MessageBytes), RKey: f.to.mr.RKey(),
 	}
 	wr.SetSGE(verbs.SGE{Addr: f.from.mr.Addr() + uint64(i*f.cfg.MessageBytes), Length: uint32(f.cfg.MessageBytes), LKey: f.from.mr.LKey()})
@@ -208,6 +214,22 @@ func (f *flow) post() error {
 	f.count++
 	f.from.host.touched = true
 	return nil
+}
+
+// source is the port from which the bytes travel.
+func (f *flow) source() *port {
+	if f.cfg.Read {
+		return &f.to
+	}
+	return &f.from
+}
+
+// sink is the port to which the bytes travel.
+func (f *flow) sink() *port {
+	if f.cfg.Read {
+		return &f.from
+	}
+	return &f.to
 }
 
 // ended handles the completion of the oldest message.
@@ -233,7 +255,7 @@ func (f *flow) ended(wc *verbs.WC) error {
 // before the slot is reused, to find late writes.
 func (f *flow) check(i int) error {
 	if f.slots[i].used && !bytes.Equal(f.from.piece(i, f.cfg.MessageBytes), f.to.piece(i, f.cfg.MessageBytes)) {
-		return fmt.Errorf("at %v the bytes of a completed message are not those that were written", time.Duration(f.world.now))
+		return fmt.Errorf("at %v the bytes of a completed message are not those that were sent", time.Duration(f.world.now))
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func TestWrongBytes(t *testing.T) {
 			f.to.mem.Bytes()[3<<16] ^= 1
 			return nil
 		})
-		if err := w.run(); err == nil || !strings.Contains(err.Error(), "not those that were written") {
+		if err := w.run(); err == nil || !strings.Contains(err.Error(), "not those that were sent") {
 			t.Fatalf("Run = %v after a wrong byte at %v, want an error that says so", err, at)
 		}
 	}
@@ -173,6 +173,7 @@ func TestScenarios(t *testing.T) {
 func TestNames(t *testing.T) {
 	for _, name := range []string{
 		"reliable-400g-loss-0", "reliable-400g-loss-0.01", "reliable-400g-loss-0.1", "reliable-400g-loss-1",
+		"reliable-400g-read-loss-0", "reliable-400g-read-loss-0.01", "reliable-400g-read-loss-0.1", "reliable-400g-read-loss-1", "reliable-path-dead-read",
 		"rc-400g-loss-0", "rc-400g-loss-0.01", "rc-400g-loss-0.1", "rc-400g-loss-1", "reliable-path-dead",
 		"reliable-incast-15to1-fixed", "reliable-incast-15to1-credits", "reliable-ecmp-collision", "single-ecmp-collision",
 	} {

@@ -65,11 +65,14 @@ type Counters struct {
 
 // add adds the counters of a flow, if package reliable carries it.
 func (c *Counters) add(f *flow) {
-	sender, ok := f.from.qp.(reliable.Counted)
+	poster, ok := f.from.qp.(reliable.Counted)
 	if !ok {
 		return
 	}
-	from, to := sender.Stats(), f.to.qp.(reliable.Counted).Stats()
+	from, to := poster.Stats(), f.to.qp.(reliable.Counted).Stats()
+	if f.cfg.Read { // the bytes travel the other way
+		from, to = to, from
+	}
 	c.Chunks += from.Chunks
 	c.Retransmitted += from.Retransmitted
 	c.SamePathLoss += from.SamePathLoss
@@ -86,7 +89,7 @@ func (c *Counters) add(f *flow) {
 // measure fills a result with the sum of all flows of a world, on a link of a rate in bytes per second.
 func (r *Result) measure(w *world, rate float64) {
 	var latency latencies
-	var sent uint64 // packets of the NICs that flows leave from
+	var sent uint64 // packets of the NICs that bytes leave from
 	first, last := never, int64(0)
 	for _, f := range w.flows {
 		latency = append(latency, f.latency...)
@@ -99,7 +102,7 @@ func (r *Result) measure(w *world, rate float64) {
 		r.Counters.Packets += s.PacketsSent
 		r.Counters.GoBacks += s.Retransmits
 		r.Counters.Timeouts += s.Timeouts
-		if slices.ContainsFunc(w.flows, func(f *flow) bool { return f.from.host == a }) {
+		if slices.ContainsFunc(w.flows, func(f *flow) bool { return f.source().host == a }) {
 			sent += s.PacketsSent
 		}
 		for _, b := range w.hosts {

@@ -28,7 +28,6 @@ func substitutes() map[verbs.Status][]verbs.Status {
 func departures() map[string]string {
 	const spread = "requests travel on many paths: others are under way when one turns out to be wrong"
 	const receiver = "a QP in RTR cannot answer on its side QP, and so not tell its peer of its paths"
-	const misaligned = "rxe refuses a misaligned atomic when it is posted, in its library, so that the responder never sees one"
 	return map[string]string{
 		"state/ReceiveInRTR":                    receiver,
 		"events/CommEst":                        receiver,
@@ -36,7 +35,5 @@ func departures() map[string]string {
 		"remoteerror/LongWriteChecksWholeRange": spread,
 		"remoteerror/EarlierRequestsSucceed":    spread,
 		"write/LastOneWins":                     "WRITEs of different requests travel on different paths and are not ordered among themselves",
-		"atomic/Misaligned":                     misaligned,
-		"events/RequestError":                   misaligned,
 	}
 }

@@ -1,0 +1,93 @@
+package core
+
+import "ibverbx/reliable/wire"
+
+// pick returns the message whose next piece is sent, with its number, and fills in the piece. Answers
+// and messages of the user take turns. It returns nil if the flow has to wait.
+func (f *flow) pick(ch *chunk) (*message, uint64) {
+	a := &f.answers
+	if !a.waiting() || a.own {
+		if m := f.pickOwn(ch); m != nil || !a.waiting() {
+			return m, f.send.cut
+		}
+	}
+	m := a.message(a.cut)
+	*ch = chunk{}
+	f.c.nextPiece(m, ch)
+	return m, answerBit | uint64(a.cut)
+}
+
+// pickOwn returns the front message of the user and fills in its next piece, or returns nil if the
+// message has to wait.
+func (f *flow) pickOwn(ch *chunk) *message {
+	s, c := &f.send, f.c
+	waited := s.noRecv
+	s.noRecv = false
+	if s.cut == s.posted {
+		return nil
+	}
+	m := s.message(s.cut)
+	if (m.Fence || m.Kind == MsgInvalid) && !m.begun && s.reported != s.cut {
+		return nil
+	}
+	if m.Kind == MsgInvalid {
+		f.fail(m.Status)
+		return nil
+	}
+	if m.Kind == MsgFetch && f.fetches.full() {
+		return nil
+	}
+	c.nextPiece(m, ch)
+	if (ch.op == wire.OpEager || ch.op == wire.OpNotify) && int32(m.number-s.recvLimit) >= 0 {
+		s.noRecv = true
+		if !waited {
+			s.noRecvAt = c.now
+		}
+		return nil
+	}
+	if ch.op == 0 && s.una < s.barrier {
+		return nil
+	}
+	return m
+}
+
+// finishCut notes that the last chunk of a message is cut.
+func (f *flow) finishCut(m *message, index uint64) {
+	switch m.Kind {
+	case MsgAnswer:
+		f.answers.cut++
+		return
+	case MsgFetch:
+		f.ask(m, index)
+	case MsgWrite, MsgWriteImm, MsgSend, MsgInvalid:
+	}
+	f.send.cut++
+}
+
+// nextPiece fills ch with the next piece of m. FlagLast marks the last piece.
+func (c *Conn) nextPiece(m *message, ch *chunk) {
+	left := m.Length - m.off
+	ch.off, ch.len = m.off, min(left, c.cfg.ChunkBytes)
+	if m.off < m.Break {
+		ch.len = min(ch.len, m.Break-m.off)
+	}
+	switch m.Kind {
+	case MsgSend:
+		ch.op = wire.OpEager
+	case MsgWriteImm:
+		if left == 0 {
+			ch.op = wire.OpNotify
+		}
+	case MsgFetch:
+		ch.op, ch.len = wire.OpFetch, left // every receive buffer has room for it
+	case MsgAnswer:
+		ch.op = wire.OpAnswer
+	case MsgWrite, MsgInvalid:
+	}
+	if ch.len == left && (m.Kind != MsgWriteImm || ch.op == wire.OpNotify) {
+		ch.flags = wire.FlagLast
+	}
+	if ch.op != 0 {
+		ch.flags |= m.Flags
+	}
+}

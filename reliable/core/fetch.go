@@ -1,0 +1,223 @@
+package core
+
+import "ibverbx/reliable/wire"
+
+// A fetch is a READ or an atomic. It travels as one chunk, in order with all others, so it sees
+// everything that was posted before it, and it is executed once. The peer answers with a message in the
+// other direction. The pieces of an answer have chunk numbers of that direction: they take all paths,
+// and are acknowledged and repaired like those of a SEND. A fetch completes when its whole answer is in
+// place.
+//
+//	requester                                   responder
+//	asked    fetches sent          ---------->  taken  in order, their answers wait
+//	                                            cut    answers cut into chunks
+//	answered fetches answered      <----------  done   answers acknowledged
+//
+// Answers wait for no receive, and a message of the user is cut into chunks only when the peer has its
+// receive. So no answer waits behind a message that waits, and two ends that wait for each other's
+// receives still answer.
+//
+//	asked - answered <= Window/2     the requester waits
+//	taken - done     <= Window       the responder drops more: the requester has answers of which the
+//	                                 responder does not know
+
+// fetches is the requesting half of a flow: the fetches of this end and their answers.
+type fetches struct {
+	msgs     []uint64 // the message of each fetch, by number modulo the length, a power of two
+	asked    uint32   // counts the fetches that were sent
+	answered uint32   // counts the fetches whose answer is in place
+	placed   uint32   // the bytes of the next answer that are in order
+}
+
+// answers is the answering half of a flow: the fetches of the peer and the answers to them.
+type answers struct {
+	early []bool    // which fetches have arrived before their turn, by number modulo the length, a power of two
+	msgs  []message // the answers, likewise
+	taken uint32    // counts the fetches that were in order
+	cut   uint32    // counts the answers that are cut into chunks; the next one may be cut in part
+	done  uint32    // counts the answers that have arrived and refer to no memory
+	own   bool      // reports that the user's messages have their turn before the answers
+}
+
+// answerBit marks the number of an answer among those of messages.
+const answerBit = 1 << 63
+
+// maxFetches is the limit of fetches without an answer.
+func (cfg *Config) maxFetches() int { return max(cfg.Window/2, 1) }
+
+// Answers is the limit of the answers of a flow that this end keeps. Tokens of ActAnswer are below it.
+func (c *Conn) Answers() int { return 2 * c.cfg.maxFetches() }
+
+func (f *flow) initFetches() {
+	n := f.c.cfg.maxFetches()
+	f.fetches.msgs = make([]uint64, n)
+	f.answers.early, f.answers.msgs = make([]bool, 2*n), make([]message, 2*n)
+}
+
+// waiting reports whether a fetch waits for its answer.
+func (q *fetches) waiting() bool { return q.asked != q.answered }
+
+// Fetching returns the token of the message that waits for the answer with a number, if there is one.
+func (c *Conn) Fetching(flow int, number uint32) (token uint32, ok bool) {
+	if f := c.flows[flow]; !f.failed {
+		if m := f.fetching(number); m != nil {
+			return m.Token, true
+		}
+	}
+	return 0, false
+}
+
+// fetching returns the message that waits for the answer with a number, or nil.
+func (f *flow) fetching(number uint32) *message {
+	q := &f.fetches
+	if number-q.answered >= q.asked-q.answered {
+		return nil
+	}
+	return f.send.message(*q.message(number))
+}
+
+// full reports whether a fetch has to wait until another one is answered.
+func (q *fetches) full() bool { return q.asked-q.answered >= uint32(len(q.msgs)) }
+
+// message returns the place of the message number of a fetch.
+func (q *fetches) message(number uint32) *uint64 { return &q.msgs[number&uint32(len(q.msgs)-1)] }
+
+// index is the place of a fetch of the peer in the tables.
+func (a *answers) index(number uint32) uint32 { return number & uint32(len(a.msgs)-1) }
+
+func (a *answers) message(number uint32) *message { return &a.msgs[a.index(number)] }
+
+// waiting reports whether an answer has something to send.
+func (a *answers) waiting() bool { return a.cut != a.taken }
+
+// pending reports whether the flow has something to send.
+func (f *flow) pending() bool { return f.send.cut != f.send.posted || f.answers.waiting() }
+
+// ask notes that message index, a fetch, is sent. WRITEs on its two sides are ordered, although WRITEs
+// are not among themselves: those behind it wait until those before it are acknowledged.
+func (f *flow) ask(m *message, index uint64) {
+	q := &f.fetches
+	m.number, m.waits, f.send.barrier = q.asked, true, f.send.wrote
+	*q.message(q.asked) = index
+	q.asked++
+}
+
+// admit checks a fetch or an answer of the peer against what this end knows, before it is taken. It
+// returns the status of the chunk, as in EvChunk.
+func (f *flow) admit(ev *Event) uint8 {
+	switch op := ev.Header.Op; {
+	case op == wire.OpAnswer:
+		return f.admitAnswer(ev)
+	case op == wire.OpFetch && ev.Status == statusSuccess:
+		return f.answers.admit(ev.Header.Message)
+	}
+	return ev.Status
+}
+
+// admit reports whether there is room to keep a fetch until its turn.
+func (a *answers) admit(number uint32) uint8 {
+	early := &a.early[a.index(number)]
+	switch {
+	case int32(number-a.taken) < 0:
+		return statusInvalid // it was taken before
+	case number-a.done >= uint32(len(a.msgs)):
+		return StatusNoRecv
+	case *early:
+		return statusInvalid // two with one number
+	}
+	*early = true
+	return statusSuccess
+}
+
+// admitAnswer checks that a piece of an answer belongs to a fetch that waits for it, and lies within. If
+// there is no memory for it, the fetch fails when everything before it has completed.
+func (f *flow) admitAnswer(ev *Event) uint8 {
+	h := &ev.Header
+	m := f.fetching(h.Message)
+	if m == nil {
+		return statusInvalid
+	}
+	if ev.Status != statusSuccess {
+		m.Status = ev.Status
+		return StatusNoRecv
+	}
+	end := uint64(h.Offset) + uint64(h.Len)
+	if last := h.Flags&wire.FlagLast != 0; end > uint64(m.Answer) || last != (end == uint64(m.Answer)) {
+		return statusInvalid
+	}
+	return statusSuccess
+}
+
+// takeFetch takes the next fetch of the peer in order, and reports whether it can be taken.
+func (f *flow) takeFetch(s *slot) bool {
+	a := &f.answers
+	if s.message != a.taken {
+		f.refuse(statusInvalid)
+		return false
+	}
+	i := a.index(s.message)
+	a.early[i] = false
+	a.msgs[i] = message{Message: Message{Kind: MsgAnswer, Token: i, Length: s.offset}, number: s.message}
+	a.taken++
+	f.c.credits.demand += uint64(s.offset)
+	act := f.c.act(ActAnswer)
+	act.Flow, act.Token, act.Len = f.number, i, s.offset
+	f.touch()
+	return true
+}
+
+// takeAnswer takes the next piece of an answer in order, and reports whether it can be taken. The last
+// piece also shows that the fetch, and every chunk before it, has arrived.
+func (f *flow) takeAnswer(s *slot) bool {
+	q, c := &f.fetches, f.c
+	if s.message != q.answered || s.offset != q.placed {
+		f.refuse(statusInvalid)
+		return false
+	}
+	q.placed += s.len
+	f.send.progressAt, c.arrivedAt = c.now, c.now
+	if s.flags&wire.FlagLast == 0 {
+		return true
+	}
+	m := f.fetching(s.message)
+	m.waits = false
+	q.placed = 0
+	q.answered++
+	f.ackedBelow(m.end)
+	f.touch()
+	return true
+}
+
+// release forgets the answers that have arrived and refer to no memory. A chunk that cannot be taken
+// has waited for them.
+func (f *flow) release() bool {
+	a := &f.answers
+	before := a.done
+	for a.done != a.cut {
+		m := a.message(a.done)
+		if m.end > f.send.una || m.refs != 0 {
+			break
+		}
+		a.done++
+	}
+	if a.done == before {
+		return false
+	}
+	if a.done == a.taken {
+		f.advance()
+	}
+	return true
+}
+
+// drop ends all answers of a failed flow. Their chunks are gone. If there were any, the peer is told.
+func (f *flow) drop() {
+	a := &f.answers
+	for i := a.cut; i != a.taken; i++ {
+		m := a.message(i)
+		f.c.credits.demand -= uint64(m.Length - m.off)
+	}
+	if a.done != a.taken {
+		f.recv.ackNow = true
+	}
+	a.cut, a.done = a.taken, a.taken
+}

@@ -1,0 +1,67 @@
+package core
+
+import (
+	"testing"
+
+	"ibverbx/internal/mutant"
+)
+
+// mutations are changes that break the protocol. What TestExploreFinds leaves out are others.
+var mutations = []mutant.Change{
+	{
+		Name: "a READ completes without its answer", Tests: "Read|TestMovesMessages", File: "send.go",
+		Old: " || m.refs != 0 || m.waits {", New: " || m.refs != 0 {",
+	},
+	{
+		Name: "an answer is taken twice", Tests: "Answer", File: "fetch.go",
+		Old: "if number-q.answered >= q.asked-q.answered {", New: "if q.asked == 0 {",
+	},
+	{
+		Name: "an answer may be longer than was asked for", Tests: "Answer", File: "fetch.go",
+		Old: "end > uint64(m.Answer) || last", New: "end <= uint64(m.Answer) && last",
+	},
+	{
+		Name: "a fetch is carried out twice", Tests: "Fetch", File: "fetch.go",
+		Old: "case int32(number-a.taken) < 0:", New: "case false:",
+	},
+	{
+		Name: "a peer may ask for any number of answers", Tests: "Fetch", File: "fetch.go",
+		Old: "case number-a.done >= uint32(len(a.msgs)):", New: "case false:",
+	},
+	{
+		Name: "any number of READs wait", Tests: "Fetch", File: "fetch.go",
+		Old: "return q.asked-q.answered >= uint32(len(q.msgs))", New: "return q.asked-q.answered >= 4*uint32(len(q.msgs))",
+	},
+	{
+		Name: "an answer waits behind a message that waits", Tests: "Answers", File: "cut.go",
+		Old: "	if !a.waiting() || a.own {\n		if m := f.pickOwn(ch); m != nil || !a.waiting() {",
+		New: "	if !a.waiting() || a.own || f.send.noRecv {\n		if m := f.pickOwn(ch); m != nil || !a.waiting() || f.send.noRecv {",
+	},
+	{
+		Name: "answers go before everything else", Tests: "TestMessagesTakeTurns", File: "send.go",
+		Old: "	f.answers.own = m.Kind == MsgAnswer\n", New: "",
+	},
+	{
+		Name: "a fault overtakes answers", Tests: "Fault", File: "receive.go",
+		Old: "if f.answers.done != f.answers.taken {", New: "if false {",
+	},
+	{
+		Name: "a READ without an answer waits forever", Tests: "Answer", File: "timer.go",
+		Old: " || f.fetches.waiting()", New: "",
+	},
+	{
+		Name: "a responder that fails says nothing", Tests: "Responder", File: "fetch.go",
+		Old: "	if a.done != a.taken {\n		f.recv.ackNow = true\n	}\n", New: "",
+	},
+	{
+		Name: "a WRITE overtakes the one before the READ", Tests: "Read", File: "cut.go",
+		Old: "ch.op == 0 && s.una < s.barrier", New: "false",
+	},
+	{
+		Name: "no memory for an answer fails the message before", Tests: "Memory", File: "fetch.go",
+		Old: "		m.Status = ev.Status\n		return StatusNoRecv\n", New: "		f.fail(ev.Status)\n		return StatusNoRecv\n",
+	},
+}
+
+// TestMutations breaks the protocol in one place at a time and wants the tests to notice.
+func TestMutations(t *testing.T) { mutant.Run(t, mutations) }

@@ -1,0 +1,137 @@
+package reliable
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// answer is a READ or an atomic of the peer, and what this end answers. The pieces of the answer to a
+// READ are sent from the region itself.
+type answer struct {
+	wire.Fetch
+	lkey uint32 // the local key of the bytes of a READ, once it is carried out
+	old  uint64 // what an atomic has found, once it is carried out
+}
+
+// putFetch writes the fetch of a READ or an atomic into b and returns its length.
+func putFetch(b []byte, wr *verbs.SendWR) int {
+	f := wire.Fetch{Kind: wire.FetchRead, Addr: wr.RemoteAddr, RKey: wr.RKey}
+	switch wr.Opcode {
+	case verbs.OpAtomicCmpAndSwp:
+		f.Kind, f.CompareAdd, f.Swap = wire.FetchSwap, wr.CompareAdd, wr.Swap
+	case verbs.OpAtomicFetchAndAdd:
+		f.Kind, f.CompareAdd = wire.FetchAdd, wr.CompareAdd
+	default:
+	}
+	f.Put(b)
+	return wire.FetchLen
+}
+
+// checkFetch compares a fetch of the peer with the regions of this end.
+func (q *qp) checkFetch(h *wire.Header) verbs.Status {
+	f, err := wire.DecodeFetch(q.conn.landing)
+	if err != nil {
+		return verbs.StatusRemInvReqErr
+	}
+	access := fetchAccess(&f)
+	word := f.Kind != wire.FetchRead
+	if q.access&access == 0 || q.maxServed == 0 || uint64(h.Offset) > q.ctx.maxMsg() || (word && (h.Offset != 8 || f.Addr%8 != 0)) {
+		return verbs.StatusRemInvReqErr
+	}
+	if h.Offset == 0 {
+		return verbs.StatusSuccess // a READ of no bytes needs no key
+	}
+	r, b := q.pd.remote(f.RKey, f.Addr, h.Offset, access)
+	switch {
+	case r == nil:
+		return verbs.StatusRemAccessErr
+	case word && wordOf(b) == nil:
+		return verbs.StatusRemInvReqErr
+	}
+	return verbs.StatusSuccess
+}
+
+// fetchAccess is what a fetch needs of the QP and of the region.
+func fetchAccess(f *wire.Fetch) verbs.Access {
+	if f.Kind == wire.FetchRead {
+		return verbs.AccessRemoteRead
+	}
+	return verbs.AccessRemoteAtomic
+}
+
+// keep keeps a fetch of the peer that checkFetch has approved.
+func (q *qp) keep(token uint32) {
+	f, _ := wire.DecodeFetch(q.conn.landing) // was decoded before
+	q.answers[token] = answer{Fetch: f}
+}
+
+// answer carries out a fetch of the peer. If its region was closed since it arrived, the QP fails, as
+// that of a NIC does.
+func (q *qp) answer(a *core.Action) {
+	s := &q.answers[a.Token]
+	if a.Len == 0 {
+		return
+	}
+	r, b := q.pd.remote(s.RKey, s.Addr, a.Len, fetchAccess(&s.Fetch))
+	switch {
+	case r == nil:
+		q.broken, q.conn.failing = true, true
+	case s.Kind == wire.FetchRead:
+		s.lkey = r.lkey
+	default:
+		s.old = execute(wordOf(b), &s.Fetch)
+	}
+}
+
+// execute carries out an atomic on a word in host order. It is atomic among the CPUs of this host, and
+// so among all wrapped QPs.
+func execute(word *uint64, f *wire.Fetch) (old uint64) {
+	if f.Kind == wire.FetchAdd {
+		return atomic.AddUint64(word, f.CompareAdd) - f.CompareAdd
+	}
+	for {
+		old = atomic.LoadUint64(word)
+		if old != f.CompareAdd || atomic.CompareAndSwapUint64(word, old, f.Swap) {
+			return old
+		}
+	}
+}
+
+// stage adds n bytes at off of the answer to wr, whose header is in b. It returns how many of them stand
+// behind the header.
+func (s *answer) stage(wr *verbs.SendWR, b []byte, off, n uint32) int {
+	if s.Kind != wire.FetchRead {
+		binary.BigEndian.PutUint64(b[wire.HeaderLen:], s.old)
+		return int(n)
+	}
+	if n > 0 {
+		wr.SGE[1] = verbs.SGE{Addr: s.Addr + uint64(off), Length: n, LKey: s.lkey}
+		wr.NumSGE = 2
+	}
+	return 0
+}
+
+// checkAnswer looks at the memory for an answer, whose region may have been closed since the request was
+// posted. The core checks everything else.
+func (q *qp) checkAnswer(h *wire.Header) uint8 {
+	token, ok := q.conn.core.Fetching(int(q.flow), h.Message)
+	if ok && h.Len > 0 {
+		if wr := &q.sends.At(token).wr; !q.pd.covers(wr.SGE[:wr.NumSGE], true) {
+			return uint8(verbs.StatusLocProtErr)
+		}
+	}
+	return 0
+}
+
+// placeAnswer copies a piece of the answer to a request.
+func (q *qp) placeAnswer(token, off uint32) {
+	wr := &q.sends.At(token).wr
+	if b := q.conn.landing; wr.Opcode >= verbs.OpAtomicCmpAndSwp && len(b) == 8 {
+		binary.NativeEndian.PutUint64(b, binary.BigEndian.Uint64(b))
+	}
+	q.scatter(wr.SGE[:wr.NumSGE], off)
+}

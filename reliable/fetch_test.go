@@ -1,0 +1,223 @@
+package reliable_test
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// read returns a READ of n bytes of the memory of to into that of s, both at off.
+func (s *side) read(to *side, off, n int) verbs.SendWR {
+	wr := verbs.SendWR{WRID: uint64(off), Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, RemoteAddr: to.mr.Addr() + uint64(off), RKey: to.mr.RKey()}
+	wr.SetSGE(s.sge(off, n))
+	return wr
+}
+
+// polled runs the world until s has n completions, which must all succeed unless want says otherwise.
+func (w *world) polled(t *testing.T, s *side, n int, want verbs.Status, awake ...*side) {
+	t.Helper()
+	for limit := w.now + int64(30*time.Second); n > 0; w.step(limit, awake) {
+		var wcs [64]verbs.WC
+		k, err := s.cq.Poll(wcs[:min(n, 64)])
+		must(t, err)
+		for _, wc := range wcs[:k] {
+			if wc.Status != want {
+				t.Fatalf("completion %+v, want %v", wc, want)
+			}
+		}
+		if n -= k; w.now >= limit {
+			t.Fatalf("%d completions are missing after 30 s", n)
+		}
+	}
+}
+
+// innerRC is a context that counts the requests of its RC QPs, the side QPs.
+type innerRC struct {
+	counted
+	rc int
+}
+
+type innerRCPD struct {
+	verbs.PD
+	ctx *innerRC
+}
+
+type innerRCQP struct {
+	verbs.QP
+	ctx *innerRC
+}
+
+func (c *innerRC) AllocPD() (verbs.PD, error) {
+	pd, err := c.counted.AllocPD()
+	return innerRCPD{pd, c}, err
+}
+
+func (p innerRCPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	q, err := p.PD.CreateQP(cfg)
+	if err != nil || cfg.Type != verbs.RC {
+		return q, err
+	}
+	return innerRCQP{q, p.ctx}, nil
+}
+
+func (q innerRCQP) PostSend(wrs []verbs.SendWR) (int, error) {
+	q.ctx.rc += len(wrs)
+	return q.QP.PostSend(wrs)
+}
+
+// TestReadTakesAllPaths reads 4 MiB: every path of the responder carries a part of it, and the side QP
+// carries the card that follows the first request.
+func TestReadTakesAllPaths(t *testing.T) {
+	const size = 4 << 20
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+	c := &innerRC{}
+	cfg := w.config(reliable.Config{Paths: 8})
+	a := newSideOver(t, w.link, cfg, size, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })
+	d := &innerRC{}
+	b := newSideOver(t, w.link, cfg, size, func(inner verbs.Context) verbs.Context { d.Context = inner; return d })
+	connect(t, a, b)
+	b.fill(9)
+	for i := range 16 {
+		a.post(t, a.read(b, i*size/16, size/16))
+	}
+	w.polled(t, a, 16, verbs.StatusSuccess, a, b)
+	if string(a.mem.Bytes()) != string(b.mem.Bytes()) {
+		t.Fatalf("the bytes of the READs differ")
+	}
+	for i, q := range d.paths[len(d.paths)-8:] { // Wrap has tried others
+		if q.requests == 0 {
+			t.Errorf("path %d of the responder has carried nothing, want a part of 128 chunks", i)
+		}
+	}
+	if c.rc > 1 || d.rc > 1 {
+		t.Errorf("the side QPs have carried %d and %d requests, want a card at most", c.rc, d.rc)
+	}
+}
+
+// TestAtomicsOnceOverLoss adds to a word over a network that loses 5 % of all packets and repeats some,
+// while a path fails now and then: each atomic is carried out once, in order.
+func TestAtomicsOnceOverLoss(t *testing.T) {
+	const adds = 600
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond, Loss: 0.05, Duplicate: 0.02})
+	cfg := w.config(reliable.Config{Paths: 4, MinProbe: 50_000})
+	a, b := newSide(t, w.link, cfg, 8*adds), newSide(t, w.link, cfg, 64)
+	connect(t, a, b)
+	for i := range adds {
+		wr := verbs.SendWR{WRID: uint64(i), Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr() + 8, RKey: b.mr.RKey(), CompareAdd: 3}
+		wr.SetSGE(a.sge(8*i, 8))
+		a.post(t, wr)
+		if i%40 != 39 {
+			continue
+		}
+		if p := b.qp.(reliable.Counted).Paths()[i/40%4]; p.QPN != 0 {
+			must(t, b.nic.FailQP(p.QPN)) // while its answers are under way
+		}
+		w.polled(t, a, 40, verbs.StatusSuccess, a, b)
+	}
+	for i := range adds {
+		if got := binary.NativeEndian.Uint64(a.mem.Bytes()[8*i:]); got != uint64(3*i) {
+			t.Fatalf("atomic %d has fetched %d, want %d", i, got, 3*i)
+		}
+	}
+	if got := binary.NativeEndian.Uint64(b.mem.Bytes()[8:]); got != 3*adds {
+		t.Fatalf("the word is %d after %d atomics, want %d", got, adds, 3*adds)
+	}
+}
+
+// TestReadsPassWaitingSends fills the queues of both ends with READs and SENDs that wait for a receive.
+// The READs before them complete, and the rest when the receives are there.
+func TestReadsPassWaitingSends(t *testing.T) {
+	const reads, sends, size = 30, 30, 100_000
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond, Loss: 0.01})
+	cfg := w.config(reliable.Config{Paths: 4, MinProbe: 50_000})
+	a, b := newSide(t, w.link, cfg, size), newSide(t, w.link, cfg, size)
+	connect(t, a, b)
+	for _, s := range [][2]*side{{a, b}, {b, a}} {
+		for range reads {
+			s[0].post(t, s[0].read(s[1], 1000, size-1000))
+		}
+		for range sends {
+			wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+			wr.SetSGE(s[0].sge(0, 500))
+			s[0].post(t, wr)
+		}
+		s[0].post(t, s[0].read(s[1], 1000, 1000))
+	}
+	w.polled(t, a, reads, verbs.StatusSuccess, a, b)
+	w.polled(t, b, reads, verbs.StatusSuccess, a, b)
+	for _, s := range []*side{a, b} {
+		for range sends {
+			s.recv(t, 1, 0, 500)
+		}
+	}
+	w.polled(t, a, 2*sends+1, verbs.StatusSuccess, a, b)
+	w.polled(t, b, 2*sends+1, verbs.StatusSuccess, a, b)
+}
+
+// TestReadsThatAreNotServed reads without MaxRdAtomic at one end or the other.
+func TestReadsThatAreNotServed(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		limit func(a, b *verbs.QPAttr)
+		want  verbs.Status
+	}{
+		{"asked for", func(a, _ *verbs.QPAttr) { a.MaxRdAtomic = 0 }, verbs.StatusLocQPOpErr},
+		{"answered", func(_, b *verbs.QPAttr) { b.MaxDestRdAtomic = 0 }, verbs.StatusRemInvReqErr},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+			a, b := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096), newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
+			ea, err := a.qp.Endpoint()
+			must(t, err)
+			eb, err := b.qp.Endpoint()
+			must(t, err)
+			attrA, attrB := verbs.ConnectAttr(ea, eb, 1, 1), verbs.ConnectAttr(eb, ea, 1, 1)
+			tt.limit(&attrA, &attrB)
+			must(t, verbs.ConnectWith(a.qp, attrA))
+			must(t, verbs.ConnectWith(b.qp, attrB))
+			a.post(t, a.read(b, 0, 100))
+			w.polled(t, a, 1, tt.want, a, b)
+		})
+	}
+}
+
+// TestResponderOutlivesRequester closes a QP whose READ is being answered. The QP of the responder stays
+// as it is, like that of a NIC. Its next request finds that the peer is gone.
+func TestResponderOutlivesRequester(t *testing.T) {
+	const size = 1 << 20
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond, Rate: 1e9})
+	cfg := w.config(reliable.Config{Paths: 2})
+	a, b := newSide(t, w.link, cfg, size), newSide(t, w.link, cfg, size)
+	connect(t, a, b)
+	a.post(t, a.read(b, 0, size))
+	for limit := w.now + int64(100*time.Microsecond); w.now < limit; {
+		w.step(limit, []*side{a, b})
+	}
+	must(t, a.qp.Close())
+	for limit := w.now + int64(20*time.Second); w.now < limit; {
+		w.step(limit, []*side{a, b})
+	}
+	if s := b.qp.State(); s != verbs.StateRTS {
+		t.Fatalf("the responder's QP is %v after the requester has gone, want RTS", s)
+	}
+	b.post(t, b.read(a, 0, 100))
+	w.polled(t, b, 1, verbs.StatusRetryExcErr, a, b)
+}
+
+// TestSideFails: a QP whose side QP fails goes to the error state, though nothing else happens.
+func TestSideFails(t *testing.T) {
+	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
+	a, b := newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096), newSide(t, w.link, w.config(reliable.Config{Paths: 2}), 4096)
+	connect(t, a, b)
+	must(t, a.nic.FailQP(a.qp.Num()))
+	for limit := w.now + int64(10*time.Millisecond); w.now < limit; {
+		w.step(limit, []*side{a, b})
+	}
+	if s := a.qp.State(); s != verbs.StateErr {
+		t.Fatalf("the QP is %v 10 ms after its side QP has failed, want %v", s, verbs.StateErr)
+	}
+}
