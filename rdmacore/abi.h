@@ -26,6 +26,8 @@ enum {
 
 	VB_CQ_INIT_FLAGS = 1 << 0, // bit in comp_mask of vb_cq_init_attr_ex: flags is valid
 	VB_CQ_SINGLE_THREADED = 1 << 0,
+
+	VB_VALUES_CLOCK = 1 << 0, // bit in comp_mask of vb_values_ex
 };
 
 struct vb_context;
@@ -225,6 +227,13 @@ struct vb_cq_init_attr_ex {
 	struct vb_pd *parent_domain;
 };
 
+// seconds and nanoseconds are those of a timespec. Drivers put the ticks of the device's clock there.
+struct vb_values_ex {
+	uint32_t comp_mask;
+	int64_t seconds;
+	int64_t nanoseconds;
+};
+
 struct vb_wc {
 	uint64_t wr_id;
 	uint32_t status;
@@ -403,7 +412,8 @@ struct vb_context {
 // abi_compat.
 struct vb_context_ex {
 	int (*query_port)(struct vb_context *, uint8_t, struct vb_port_attr *, size_t);
-	void *unused1[24];
+	void *unused1[23];
+	int (*query_rt_values)(struct vb_context *, struct vb_values_ex *);
 	struct vb_cq_ex *(*create_cq_ex)(struct vb_context *, struct vb_cq_init_attr_ex *);
 	void *unused2;
 	int (*query_device_ex)(struct vb_context *, const void *, struct vb_device_attr_ex *, size_t);

@@ -84,10 +84,9 @@ const (
 const (
 	cqFields    = C.VB_CQ_EX_BYTE_LEN | C.VB_CQ_EX_IMM | C.VB_CQ_EX_QP_NUM | C.VB_CQ_EX_SRC_QP | C.VB_CQ_EX_SLID | C.VB_CQ_EX_SL
 	cqTimestamp = C.VB_CQ_EX_TIMESTAMP
-)
 
-// cqSingleThreaded is a flag of extended CQs.
-const cqSingleThreaded = C.VB_CQ_SINGLE_THREADED
+	cqSingleThreaded = C.VB_CQ_SINGLE_THREADED // a flag of extended CQs
+)
 
 func (h handle) c() C.uintptr_t { return C.uintptr_t(h) }
 
@@ -154,10 +153,8 @@ type deviceInfo struct {
 
 // cDevices returns the devices and the list that holds them, for cOpen.
 func cDevices(lib handle) (list handle, devices []deviceInfo, errno syscall.Errno) {
-	var (
-		l C.uintptr_t
-		n C.uint32_t
-	)
+	var l C.uintptr_t
+	var n C.uint32_t
 	if e := C.shim_devices(lib.c(), &l, &n); e != 0 {
 		return 0, nil, syscall.Errno(e)
 	}
@@ -191,14 +188,12 @@ func cOpen(lib, list handle, index int) (opened, syscall.Errno) {
 
 func cClose(lib, ctx handle) syscall.Errno { return syscall.Errno(C.shim_close(lib.c(), ctx.c())) }
 
-// cQueryDevice returns the attributes and whether completions can have a timestamp.
-func cQueryDevice(lib, ctx handle) (a verbs.DeviceAttr, timestamps bool, errno syscall.Errno) {
-	var (
-		d    C.struct_vb_device_attr
-		mask C.uint64_t
-	)
-	if e := C.shim_query_device(lib.c(), ctx.c(), &d, &mask); e != 0 {
-		return a, false, syscall.Errno(e)
+// cQueryDevice returns the attributes and the frequency of the clock of timestamps, 0 without timestamps.
+func cQueryDevice(lib, ctx handle) (a verbs.DeviceAttr, clockKHz uint64, errno syscall.Errno) {
+	var d C.struct_vb_device_attr
+	var khz C.uint64_t
+	if e := C.shim_query_device(lib.c(), ctx.c(), &d, &khz); e != 0 {
+		return a, 0, syscall.Errno(e)
 	}
 	return verbs.DeviceAttr{
 		FWVersion:         C.GoString(&d.fw_ver[0]),
@@ -223,7 +218,13 @@ func cQueryDevice(lib, ctx handle) (a verbs.DeviceAttr, timestamps bool, errno s
 		MaxQPRdAtomic:     int(d.max_qp_rd_atom),
 		MaxQPInitRdAtomic: int(d.max_qp_init_rd_atom),
 		Atomic:            verbs.AtomicCap(d.atomic_cap),
-	}, mask != 0, 0
+	}, uint64(khz), 0
+}
+
+func cReadClock(ctx handle) (ticks uint64, errno syscall.Errno) {
+	var t C.uint64_t
+	e := C.shim_read_clock(ctx.c(), &t)
+	return uint64(t), syscall.Errno(e)
 }
 
 func cQueryPort(lib, ctx handle, port int) (verbs.PortAttr, syscall.Errno) {
@@ -320,10 +321,8 @@ func cDeregMR(lib, mr handle) syscall.Errno {
 }
 
 func cCreateChannel(lib, ctx handle) (channel handle, fd int, errno syscall.Errno) {
-	var (
-		ch C.uintptr_t
-		d  C.int32_t
-	)
+	var ch C.uintptr_t
+	var d C.int32_t
 	e := C.shim_create_channel(lib.c(), ctx.c(), &ch, &d)
 	return handle(ch), int(d), syscall.Errno(e)
 }

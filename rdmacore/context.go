@@ -22,7 +22,7 @@ type nicContext struct {
 	h          handle
 	open       opened
 	attr       verbs.DeviceAttr
-	timestamps bool
+	clockKHz   uint64    // the frequency of the clock of timestamps, 0 if completions have none
 	singlePoll bool      // the driver's ibv_next_poll is broken; see datapath.h
 	probed     sync.Once // fills caps
 	caps       verbs.Capabilities
@@ -58,7 +58,10 @@ func (s *set[T]) add(v T) {
 	(*s)[v] = struct{}{}
 }
 
-var _ verbs.Context = (*nicContext)(nil)
+var (
+	_ verbs.Context = (*nicContext)(nil)
+	_ verbs.Clocked = (*nicContext)(nil)
+)
 
 func newContext(d *Device, o opened) (*nicContext, error) {
 	x := &nicContext{dev: d, lib: d.lib.h, h: o.ctx, open: o, singlePoll: d.Driver() == driverRXE, ahs: map[verbs.AHHandle]*ah{}}

@@ -61,7 +61,7 @@
 //
 // # Not tested on hardware
 //
-// The suite verbs/verbstest passes on Soft-RoCE. Completion timestamps, dma-buf
+// The suite verbs/verbstest passes on Soft-RoCE. Completion timestamps and their clock, dma-buf
 // registration, InfiniBand link layers and devices with several ports follow the
 // specification but have not been tested on hardware.
 package rdmacore

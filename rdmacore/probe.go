@@ -15,7 +15,7 @@ func (x *nicContext) probe() {
 	if x.attr.MaxSRQ > 0 {
 		caps |= verbs.CapSRQ
 	}
-	if x.timestamps && x.open.extendedCQ {
+	if x.clockKHz != 0 && x.open.extendedCQ {
 		caps |= verbs.CapTimestamp
 	}
 	if x.open.dmaBuf && x.knowsDMABuf() {

@@ -18,7 +18,7 @@ import (
 
 // describe queries the constant attributes of the device.
 func (x *nicContext) describe() error {
-	attr, timestamps, errno := cQueryDevice(x.lib, x.h)
+	attr, khz, errno := cQueryDevice(x.lib, x.h)
 	if errno != 0 {
 		return fmt.Errorf("query device: %w", inWords(errno))
 	}
@@ -30,7 +30,7 @@ func (x *nicContext) describe() error {
 	if attr.MaxSRQ <= 0 || attr.MaxSRQWR <= 0 {
 		attr.MaxSRQ, attr.MaxSRQWR, attr.MaxSRQSGE = 0, 0, 0
 	}
-	x.attr, x.timestamps = attr, timestamps
+	x.attr, x.clockKHz = attr, khz
 	return nil
 }
 
@@ -46,6 +46,19 @@ func (x *nicContext) QueryDevice() (verbs.DeviceAttr, error) {
 func (x *nicContext) capabilities() verbs.Capabilities {
 	x.probed.Do(x.probe)
 	return x.caps
+}
+
+// ReadClock implements verbs.Clocked.
+func (x *nicContext) ReadClock() (ticks, hz uint64, err error) {
+	err = x.do("read clock", func() error {
+		if x.capabilities()&verbs.CapTimestamp == 0 {
+			return fmt.Errorf("%w: completions of this device carry no timestamp", verbs.ErrNotSupported)
+		}
+		var errno unix.Errno
+		ticks, errno = cReadClock(x.h)
+		return inWords(errno)
+	})
+	return ticks, x.clockKHz * 1000, err
 }
 
 // checkPort rejects a port that the device does not have.

@@ -168,16 +168,26 @@ int shim_close(uintptr_t lib, uintptr_t ctx)
 	return failed(LIB(lib)->close_device(CTX(ctx)));
 }
 
-int shim_query_device(uintptr_t lib, uintptr_t ctx, struct vb_device_attr *attr, uint64_t *timestamp_mask)
+int shim_query_device(uintptr_t lib, uintptr_t ctx, struct vb_device_attr *attr, uint64_t *clock_khz)
 {
 	struct vb_context_ex *ex = EXTENDED(CTX(ctx), query_device_ex);
 	struct vb_device_attr_ex all;
 
-	*timestamp_mask = 0;
+	*clock_khz = 0;
 	memset(&all, 0, sizeof(all));
 	if (ex && ex->query_device_ex && !ex->query_device_ex(CTX(ctx), NULL, &all, sizeof(all)))
-		*timestamp_mask = all.completion_timestamp_mask;
+		*clock_khz = all.completion_timestamp_mask ? all.hca_core_clock : 0;
 	return failed(LIB(lib)->query_device(CTX(ctx), attr));
+}
+
+int shim_read_clock(uintptr_t ctx, uint64_t *ticks)
+{
+	struct vb_context_ex *ex = EXTENDED(CTX(ctx), query_rt_values);
+	struct vb_values_ex values = {.comp_mask = VB_VALUES_CLOCK};
+	int err = ex && ex->query_rt_values ? failed(ex->query_rt_values(CTX(ctx), &values)) : EOPNOTSUPP;
+
+	*ticks = values.nanoseconds; // seconds stay 0
+	return err;
 }
 
 int shim_query_port(uintptr_t lib, uintptr_t ctx, uint8_t port, struct vb_port_attr *attr)

@@ -103,7 +103,10 @@ struct shim_opened {
 int shim_open(uintptr_t lib, uintptr_t list, uint32_t index, struct shim_opened *out);
 int shim_close(uintptr_t lib, uintptr_t ctx);
 
-int shim_query_device(uintptr_t lib, uintptr_t ctx, struct vb_device_attr *attr, uint64_t *timestamp_mask);
+// shim_query_device sets clock_khz to the frequency of the clock of timestamps, 0 if completions have
+// none. shim_read_clock reads that clock.
+int shim_query_device(uintptr_t lib, uintptr_t ctx, struct vb_device_attr *attr, uint64_t *clock_khz);
+int shim_read_clock(uintptr_t ctx, uint64_t *ticks);
 int shim_query_port(uintptr_t lib, uintptr_t ctx, uint8_t port, struct vb_port_attr *attr);
 // shim_query_gid returns ENODATA for an empty row, and has_type 0 if the library does not
 // report the type of a row.

@@ -60,6 +60,7 @@ const (
 	verbPost
 	verbPoll
 	verbDMABuf
+	verbClock
 )
 
 // seen is a work request as the stand-in's driver received it.

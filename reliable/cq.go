@@ -25,6 +25,9 @@ type cq struct {
 var _ verbs.CQ = (*cq)(nil)
 
 func (ctx *pathContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
+	if cfg.Timestamp {
+		return nil, ctx.opError("create CQ", 0, verbs.ErrNotSupported)
+	}
 	inner, err := ctx.inner.CreateCQ(cfg)
 	if err != nil {
 		return nil, err

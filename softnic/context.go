@@ -12,7 +12,10 @@ type hostContext struct {
 	events eventQueue
 }
 
-var _ verbs.Context = (*hostContext)(nil)
+var (
+	_ verbs.Context = (*hostContext)(nil)
+	_ verbs.Clocked = (*hostContext)(nil)
+)
 
 func (x *hostContext) Device() verbs.Device { return x.nic }
 
@@ -69,7 +72,7 @@ func (n *NIC) attr() verbs.DeviceAttr {
 		MaxQPInitRdAtomic: maxRdAtomic,
 		Atomic:            verbs.AtomicHCA,
 		Capabilities: verbs.CapUC | verbs.CapUD | verbs.CapSRQ | verbs.CapSRQOnUC |
-			verbs.CapSQD | verbs.CapFlushOnPost | dmaBufs,
+			verbs.CapSQD | verbs.CapFlushOnPost | verbs.CapTimestamp | dmaBufs,
 	}
 }
 

@@ -19,6 +19,8 @@ type cq struct {
 	waker   wakeTarget
 	overrun bool
 	closed  bool
+	// stamps says that completions have a timestamp.
+	stamps bool
 	// users counts the QPs on the queue.
 	users int
 	// lost takes the completions that find the queue full.
@@ -46,15 +48,13 @@ func (x *hostContext) createCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	switch {
 	case cfg.Depth <= 0 || cfg.Depth > maxCQE:
 		return nil, verbs.Invalidf("CQConfig.Depth is %d: want 1 to %d", cfg.Depth, maxCQE)
-	case cfg.Timestamp:
-		return nil, verbs.ErrNotSupported
 	case x.cqs.len() >= maxCQ:
 		return nil, verbs.ErrLimit
 	}
 	size := ring.CeilPow2(cfg.Depth)
 	c := &cq{
 		ctx: x, core: x.core, wcs: make([]verbs.WC, size), credits: make([]credit, size),
-		waker: wakeTarget{cfg.Waker},
+		waker: wakeTarget{cfg.Waker}, stamps: cfg.Timestamp,
 	}
 	x.cqs.add(c)
 	return c, nil
@@ -74,6 +74,9 @@ func (c *cq) push(used *uint32, n uint32, solicited bool) *verbs.WC {
 	i := int(c.tail) & (len(wcs) - 1)
 	credits[i] = credit{used, n}
 	c.tail++
+	if c.stamps {
+		wcs[i].Timestamp = c.core.ticks()
+	}
 	if c.armed != disarmed && (solicited || c.armed == armedAny) {
 		c.armed = disarmed
 		c.waker.wake()

@@ -16,6 +16,13 @@ type CQConfig struct {
 	Timestamp bool
 }
 
+// Clocked is implemented by contexts of devices with CapTimestamp.
+type Clocked interface {
+	// ReadClock returns the device's clock, in the ticks of WC.Timestamp, and how many ticks a second
+	// has. Reading may take a microsecond.
+	ReadClock() (ticks, hz uint64, err error)
+}
+
 // CQ is a completion queue.
 type CQ interface {
 	// Poll takes up to len(dst) completions, oldest first, and never blocks. After

@@ -70,8 +70,8 @@ type WC struct {
 	SLID      uint16
 	PKeyIndex uint16
 	_         [4]byte
-	// Timestamp is in ticks of the device's clock. It is valid if the CQ was
-	// created with CQConfig.Timestamp.
+	// Timestamp is when the NIC completed the request, in ticks of the device's clock
+	// (Clocked). It is valid if the CQ was created with CQConfig.Timestamp.
 	Timestamp uint64
 }
 

@@ -161,7 +161,15 @@ static int query_device_ex(struct vb_context *c, const void *in, struct vb_devic
 {
 	(void)c, (void)in, (void)size;
 	attr->completion_timestamp_mask = shared->cq.timestamps ? ~0ull : 0;
+	attr->hca_core_clock = 156250; // kHz
 	return 0;
+}
+
+static int query_rt_values(struct vb_context *c, struct vb_values_ex *values)
+{
+	(void)c;
+	values->nanoseconds = values->comp_mask == VB_VALUES_CLOCK ? 5000000000 : 0;
+	return fails(V_CLOCK);
 }
 
 struct vb_context *ibv_open_device(struct vb_device *d)
@@ -189,6 +197,7 @@ struct vb_context *ibv_open_device(struct vb_device *d)
 		c->ex.query_port = query_port;
 		c->ex.create_cq_ex = standin_create_cq_ex;
 		c->ex.query_device_ex = query_device_ex;
+		c->ex.query_rt_values = query_rt_values;
 	}
 	return v;
 }

@@ -281,8 +281,8 @@ func cqOverrunBySends(e *env) {
 	})
 }
 
-// Completions have rising timestamps if the device has them; otherwise a CQ with
-// timestamps is refused.
+// Completions have rising timestamps, of a clock that can be read, if the device has them;
+// otherwise a CQ with timestamps is refused.
 func cqTimestamp(e *env) {
 	cq, err := e.a.ctx.CreateCQ(verbs.CQConfig{Depth: 64, Timestamp: true})
 	if e.a.attr.Capabilities&verbs.CapTimestamp == 0 {
@@ -297,6 +297,11 @@ func cqTimestamp(e *env) {
 	wcs := e.wait(cq, 2)
 	if wcs[0].Timestamp == 0 || wcs[1].Timestamp < wcs[0].Timestamp {
 		e.Errorf("timestamps of two completions = %d, %d, want them to rise from above 0", wcs[0].Timestamp, wcs[1].Timestamp)
+	}
+	if clock, ok := e.a.ctx.(verbs.Clocked); !ok {
+		e.Errorf("the context has CapTimestamp and does not implement Clocked, want both")
+	} else if now, hz, err := clock.ReadClock(); err != nil || hz == 0 || now < wcs[1].Timestamp {
+		e.Errorf("ReadClock = %d, %d, %v after a completion at %d, want a later time and a frequency", now, hz, err, wcs[1].Timestamp)
 	}
 }
 
