@@ -25,6 +25,7 @@ type pathContext struct {
 	mu          sync.Mutex         // guards the fields below and all objects of the context
 	closed      bool               // set by Close
 	now         int64              // the time that clock returned for the present batch
+	age         int64              // how long the present completion has waited, in nanoseconds, 0 if unknown
 	wakeAt      int64              // when the keeper runs next, core.Never if no timer is set
 	polled      bool               // reports whether the program has polled since the keeper last ran
 	inbox       inbox              // takes the completions of all inner QPs
@@ -92,9 +93,8 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	}
 	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared}
 	waker := verbs.NewWaker()
-	ctx.inbox = inbox{batch: make([]verbs.WC, 64), stash: make([]verbs.WC, 0, 256)}
-	ctx.inbox.cq, err = inner.CreateCQ(verbs.CQConfig{Depth: min(inboxDepth, attr.MaxCQE), Waker: waker})
-	if err != nil {
+	ctx.inbox = inbox{batch: make([]verbs.WC, 64), stash: make([]verbs.WC, 0, 256), stamps: stampsOf(inner, &attr)}
+	if err := ctx.inbox.open(inner, verbs.CQConfig{Depth: min(inboxDepth, attr.MaxCQE), Waker: waker}); err != nil {
 		return nil, err
 	}
 	if cfg.Now == nil {

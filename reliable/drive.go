@@ -12,6 +12,21 @@ type inbox struct {
 	stash []verbs.WC // holds completions that were polled from cq
 	next  int        // the index in stash of the first completion that is not dispatched
 	more  bool       // reports that the last drive has stopped before cq was empty
+	// stamps tells how long completions have waited.
+	stamps stamps
+}
+
+// open makes the CQ, with timestamps if the device can.
+func (in *inbox) open(ctx verbs.Context, cfg verbs.CQConfig) (err error) {
+	if in.stamps.device != nil {
+		cfg.Timestamp = true
+		if in.cq, err = ctx.CreateCQ(cfg); err == nil {
+			return nil
+		}
+		in.stamps.device, cfg.Timestamp = nil, false
+	}
+	in.cq, err = ctx.CreateCQ(cfg)
+	return err
 }
 
 // poll moves completions from the CQ to the stash and returns their number.
@@ -113,8 +128,10 @@ func (ctx *pathContext) drive() {
 		}
 		wc := in.stash[in.next] // a copy: dispatch may grow the stash
 		in.next++
+		ctx.age = in.stamps.age(ctx.now, wc.Timestamp)
 		ctx.dispatch(&wc)
 	}
+	ctx.age = 0
 	ctx.now = ctx.clock()
 	if ctx.asking > 0 {
 		ctx.askForCards()

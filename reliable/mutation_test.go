@@ -84,6 +84,14 @@ var mutations = []mutant.Change{
 		Old: " || q.maxServed == 0", New: "",
 	},
 	{
+		Name: "a rebuilt path keeps its route", Tests: "TestFlowLabels|TestRebuiltPath", File: "label.go",
+		Old: " + uint32(epoch)*uint32(len(c.paths)|1)", New: "",
+	},
+	{
+		Name: "the wait of a completion counts as a round trip", Tests: "TestLateHosts", File: "step.go",
+		Old: "	ev.Age = c.ctx.age\n", New: "",
+	},
+	{
 		Name: "a loss counts for no path", Tests: "TestStatsFindBadPath", File: "core/loss.go",
 		Old: "	p.stats.Lost++\n", New: "",
 	},

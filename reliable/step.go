@@ -37,6 +37,7 @@ func (c *connection) run(ev *core.Event) {
 	if c.core == nil {
 		return
 	}
+	ev.Age = c.ctx.age
 	actions := c.core.Step(c.ctx.now, ev)
 	for i := range actions {
 		c.carry(ev, &actions[i])

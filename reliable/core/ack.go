@@ -122,11 +122,12 @@ func (f *flow) onEcho(r *wire.Record) int64 {
 	if ch.state == chunkAcked || ch.xmits != r.EchoXmit+1 || !covers(r, r.EchoCSN) {
 		return 0
 	}
-	sample := max(c.now-ch.sentAt-int64(r.RxDelay), 1)
+	answer := max(c.now-ch.sentAt, 1)
+	sample := max(answer-c.age-int64(r.RxDelay), 1)
 	f.acked(csn, true)
-	c.measure(&c.rtt, sample)
+	c.measure(&c.rtt, sample, answer)
 	if p := &c.paths[ch.path]; ch.epoch == p.epoch {
-		c.measure(&p.rtt, sample)
+		c.measure(&p.rtt, sample, answer)
 		p.measured, p.measuredAt = true, c.now
 	}
 	return sample

@@ -66,7 +66,7 @@ func (p *path) expected() int64 {
 	}
 	base := p.rtt.last
 	if c.now-p.measuredAt > c.cfg.MaxAge {
-		base = min(base, c.rtt.srtt)
+		base = min(base, c.rtt.mean)
 	}
 	return d + base + base*int64(p.loss)/64
 }

@@ -11,6 +11,7 @@ import (
 type Conn struct {
 	cfg   Config          // has its defaults filled in
 	now   int64           // the time of the present step
+	age   int64           // Event.Age of the present step
 	out   []Action        // the actions of the present step
 	rng   xorshift.Source // draws paths
 	stats Stats
@@ -86,7 +87,7 @@ func New(cfg Config) (*Conn, error) {
 // Step tells the connection what happened at now, which never goes back. It returns what the owner
 // has to do. The actions are valid until the next Step.
 func (c *Conn) Step(now int64, ev *Event) []Action {
-	c.now = max(c.now, now)
+	c.now, c.age = max(c.now, now), max(ev.Age, 0)
 	c.out = c.out[:0]
 	switch ev.Kind {
 	case EvTick:

@@ -53,18 +53,18 @@ func TestLatestDelayCounts(t *testing.T) {
 	}
 	p, q := &c.paths[0], &c.paths[1]
 	p.measured, q.measured = true, true
-	c.measure(&q.rtt, 50_000)
+	c.measure(&q.rtt, 50_000, 50_000)
 	for range 20 {
-		c.measure(&p.rtt, 10_000)
+		c.measure(&p.rtt, 10_000, 10_000)
 	}
 	if q.beats(p) {
 		t.Errorf("a path of 50 us is preferred to one of 10 us")
 	}
-	c.measure(&p.rtt, 200_000)
+	c.measure(&p.rtt, 200_000, 200_000)
 	if !q.beats(p) {
 		t.Errorf("a path that took 200 us is preferred to one of 50 us: it is expected to take %d and %d ns", p.expected(), q.expected())
 	}
-	c.measure(&p.rtt, 10_000)
+	c.measure(&p.rtt, 10_000, 10_000)
 	if q.beats(p) {
 		t.Errorf("a path that takes 10 us again is not taken: it is expected to take %d and %d ns", p.expected(), q.expected())
 	}

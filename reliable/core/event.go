@@ -43,9 +43,12 @@ const StatusNoRecv uint8 = 255
 
 // Event is something that happened. EventKind tells which fields are valid.
 type Event struct {
-	Kind        EventKind
-	Status      uint8
-	Flow        uint16
+	Kind   EventKind
+	Status uint8
+	Flow   uint16
+	// Age is how long an arrival has waited before this step, in nanoseconds: EvData, EvChunk and
+	// EvRecord. Zero means unknown.
+	Age         int64
 	Path, Epoch uint16
 	Route       Route
 	Imm         wire.Imm

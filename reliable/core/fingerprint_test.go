@@ -226,7 +226,7 @@ func TestFingerprintComplete(t *testing.T) {
 		v    any
 		want int
 	}{
-		{Conn{}, 12},
+		{Conn{}, 13}, // age is that of the event
 		{sender{}, 24},
 		{control{}, 5},
 		{traffic{}, 9},
@@ -241,7 +241,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{entry{}, 4},
 		{receiver{}, 21},
 		{slot{}, 7},
-		{rtt{}, 5},
+		{rtt{}, 6},
 		{credits{}, 13},
 	} {
 		if got := reflect.TypeOf(tt.v).NumField(); got != tt.want {

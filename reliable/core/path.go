@@ -171,10 +171,13 @@ func (p *path) land(ch *chunk) {
 	}
 }
 
-// rtt is a smoothed round trip time and its variation (RFC 6298, section 2), in nanoseconds.
+// rtt is what is known about round trips, in nanoseconds. A sample is the time in the network. An answer
+// is the time that a sender waits: it adds the time that completions wait in both hosts and that
+// the acknowledgement is held back. Timers use answers (RFC 6298, section 2), everything else samples.
 type rtt struct {
-	srtt    int64  // the smoothed round trip time
+	srtt    int64  // the smoothed answer
 	rttvar  int64  // its mean deviation
+	mean    int64  // the smoothed sample
 	last    int64  // the latest sample
 	least   int64  // the least sample, or the initial value
 	samples uint32 // counts the samples
@@ -182,26 +185,27 @@ type rtt struct {
 
 // newRTT returns an estimate without samples.
 func newRTT(initial int64) rtt {
-	return rtt{srtt: initial, rttvar: initial / 2, last: initial, least: initial}
+	return rtt{srtt: initial, rttvar: initial / 2, mean: initial, last: initial, least: initial}
 }
 
-func (r *rtt) add(sample int64) {
+func (r *rtt) add(sample, answer int64) {
 	r.last = sample
 	if r.samples++; r.samples == 1 {
-		r.srtt, r.rttvar, r.least = sample, sample/2, sample
+		r.srtt, r.rttvar, r.mean, r.least = answer, answer/2, sample, sample
 		return
 	}
 	r.least = min(r.least, sample)
-	r.rttvar += (max(r.srtt-sample, sample-r.srtt) - r.rttvar) / 4
-	r.srtt += (sample - r.srtt) / 8
+	r.mean += (sample - r.mean) / 8
+	r.rttvar += (max(r.srtt-answer, answer-r.srtt) - r.rttvar) / 4
+	r.srtt += (answer - r.srtt) / 8
 }
 
 // bound is a time within which nearly every answer arrives.
 func (r *rtt) bound() int64 { return r.srtt + 4*r.rttvar }
 
-// measure adds a sample to r unless round trip times are fixed.
-func (c *Conn) measure(r *rtt, sample int64) {
+// measure adds a sample and its answer to r unless round trip times are fixed.
+func (c *Conn) measure(r *rtt, sample, answer int64) {
 	if c.cfg.FixedRTT == 0 {
-		r.add(sample)
+		r.add(sample, answer)
 	}
 }

@@ -19,7 +19,7 @@ func (c *Conn) PathStats(path int) PathStats {
 	p := &c.paths[path]
 	s := p.stats
 	if p.measured {
-		s.RTT, s.LeastRTT = p.rtt.srtt, p.rtt.least
+		s.RTT, s.LeastRTT = p.rtt.mean, p.rtt.least
 	}
 	return s
 }

@@ -145,7 +145,7 @@ func (c *Conn) fresh(ev *Event, xmit uint8) (*flow, uint64, bool) {
 // echo remembers the transmission that the next acknowledgement echoes. It was taken, now or before.
 func (f *flow) echo(csn uint16, xmit uint8) {
 	r := &f.recv
-	r.echoing, r.echoCSN, r.echoXmit, r.echoAt = true, csn, xmit, f.c.now
+	r.echoing, r.echoCSN, r.echoXmit, r.echoAt = true, csn, xmit, f.c.now-f.c.age
 }
 
 // fenced keeps the fence. Before a piece of a WRITE is taken from another path than that of its

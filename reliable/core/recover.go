@@ -210,7 +210,7 @@ func (p *path) onPong(r *wire.Record) {
 	}
 	c := p.c
 	p.rtt = newRTT(c.cfg.InitialRTT)
-	c.measure(&p.rtt, max(c.now-p.pingAt, 1))
+	c.measure(&p.rtt, max(c.now-c.age-p.pingAt, 1), max(c.now-p.pingAt, 1))
 	p.tries = 0
 	if p.pongs++; p.pongs < pongsToUp {
 		p.sendPing()

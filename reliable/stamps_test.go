@@ -1,0 +1,84 @@
+package reliable_test
+
+import (
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// bare hides the clock of a device, and its timestamps.
+type bare struct{ verbs.Context }
+
+func (b bare) QueryDevice() (verbs.DeviceAttr, error) {
+	attr, err := b.Context.QueryDevice()
+	attr.Capabilities &^= verbs.CapTimestamp
+	return attr, err
+}
+
+// lateHosts writes 4 MiB between two hosts that look at their CQs only every look. The round trip through
+// the network takes 20 us. It returns how long the transfer took, and the least and the usual round
+// trip time of path 0.
+func lateHosts(t *testing.T, cfg reliable.Config, look time.Duration, between func(verbs.Context) verbs.Context) (took, least, usual time.Duration) {
+	t.Helper()
+	const size = 4 << 20
+	now := int64(1)
+	cfg.Now = func() int64 { return now }
+	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 3, Now: cfg.Now, Impairment: softnic.Impairment{Delay: 10 * time.Microsecond}})
+	must(t, err)
+	a, b := newSideOver(t, link, cfg, size, between), newSideOver(t, link, cfg, size, between)
+	connect(t, a, b)
+	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	wr.SetSGE(a.sge(0, size))
+	a.post(t, wr)
+	for ; now < int64(time.Minute); now += int64(look) {
+		for {
+			at, pending := link.Next()
+			if !pending || at > now {
+				break
+			}
+			then := now
+			now = max(at, 1)
+			link.Step()
+			now = then
+		}
+		var wc [1]verbs.WC
+		if n, err := a.cq.Poll(wc[:]); n == 1 {
+			must(t, wc[0].Err())
+			s := a.qp.(reliable.Counted).Paths()[0].PathStats
+			return time.Duration(now), time.Duration(s.LeastRTT), time.Duration(s.RTT)
+		} else if err != nil {
+			t.Fatalf("Poll = %v, want none", err)
+		}
+		b.ctx.(reliable.Stepper).Step()
+	}
+	t.Fatalf("a WRITE of 4 MiB has not ended after a minute of virtual time")
+	return 0, 0, 0
+}
+
+// TestLateHosts: with the timestamps of the NICs the time that completions wait in hosts which are
+// late is no delay of the network.
+func TestLateHosts(t *testing.T) {
+	same := func(c verbs.Context) verbs.Context { return c }
+	hide := func(c verbs.Context) verbs.Context { return bare{c} }
+	const look = 100 * time.Microsecond
+	fixed, least, usual := lateHosts(t, reliable.Config{}, look, same)
+	if least < 20*time.Microsecond || usual > 30*time.Microsecond {
+		t.Errorf("with timestamps round trips take %v, at least %v, want about 20 us", usual, least)
+	}
+	before, _, late := lateHosts(t, reliable.Config{}, look, hide)
+	if late < look {
+		t.Errorf("without timestamps round trips take %v, want at least %v: are the hosts late?", late, look)
+	}
+	t.Logf("hosts that look every %v measure round trips of %v with timestamps and of %v without, and move 4 MiB in %v and %v",
+		look, usual, late, fixed, before)
+	cfg := reliable.Config{TargetDelay: int64(60 * time.Microsecond)}
+	stamped, _, _ := lateHosts(t, cfg, look, same)
+	blind, _, _ := lateHosts(t, cfg, look, hide)
+	t.Logf("with a target delay of 60 us they move 4 MiB in %v with timestamps and in %v without", stamped, blind)
+	if blind < 5*stamped {
+		t.Errorf("4 MiB take %v with timestamps and %v without, want less than a fifth", stamped, blind)
+	}
+}
