@@ -96,6 +96,8 @@ func (c *Conn) Step(now int64, ev *Event) []Action {
 		c.onData(ev)
 	case EvChunk:
 		c.onChunk(ev)
+	case EvPlaced:
+		c.onPlaced(ev)
 	case EvRecord:
 		c.onRecord(ev)
 	case EvSent, EvPathFailed, EvRebuilt:

@@ -13,10 +13,14 @@ const (
 	// EvData says: a one-sided WRITE of Count bytes has arrived on Path in Epoch, with Imm.
 	EvData
 	// EvChunk says: a chunk with Header has arrived on Path in Epoch, with Imm. Status is the result of the
-	// owner's check: 0 if the bytes can be placed, StatusNoRecv if their message has no receive yet,
-	// or why they can never be placed. The core checks answers, but not the memory for them. With a
-	// Status the message that waits for the answer ends so.
+	// owner's check: 0 if the bytes can be placed at once, StatusPlacing if placing them takes time,
+	// StatusNoRecv if their message has no receive yet, or why they can never be placed. The core checks
+	// answers, but not the memory for them. With such a Status the message that waits for the answer ends so.
 	EvChunk
+	// EvPlaced answers the ActPlace of a chunk with StatusPlacing, whose Imm and Header it has. Status is 0 if
+	// the bytes are in place, StatusNoRecv if they are not and the peer must send them again, or why they can
+	// never be placed. In the last two cases nothing writes them any more.
+	EvPlaced
 	// EvRecord says: Record has arrived in a control packet by Route.
 	EvRecord
 	// EvSent says: Count more transmissions on Path in Epoch no longer refer to memory.
@@ -38,8 +42,13 @@ const (
 	EvClose
 )
 
-// StatusNoRecv is the Status of an EvChunk whose message has no receive.
-const StatusNoRecv uint8 = 255
+const (
+	// StatusNoRecv is the Status of an EvChunk whose message has no receive.
+	StatusNoRecv uint8 = 255
+	// StatusPlacing is the Status of an EvChunk whose bytes the owner cannot copy at once. The chunk counts
+	// as arrived when EvPlaced says so.
+	StatusPlacing uint8 = 254
+)
 
 // Event is something that happened. EventKind tells which fields are valid.
 type Event struct {
@@ -103,8 +112,9 @@ const (
 	ActSend ActionKind = iota
 	// ActControl asks: send Record by Route.
 	ActControl
-	// ActPlace asks: copy the bytes of the present EvChunk to their place. Those of an answer belong to
-	// message Token. A fetch is kept under Token until its ActAnswer.
+	// ActPlace asks: copy the bytes of the present EvChunk to their place, and answer with EvPlaced if its
+	// Status is StatusPlacing. Those of an answer belong to message Token. A fetch is kept under Token until
+	// its ActAnswer.
 	ActPlace
 	// ActDeliver asks: complete the receive of message Header.Message of Flow with Len bytes, Header.Imm and
 	// Header.Flags.

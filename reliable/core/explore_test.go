@@ -106,6 +106,7 @@ func (e *end) clone() end {
 	}
 	n.modelFlow = n.flows[0]
 	n.events = nil
+	n.copies = slices.Clone(e.copies)
 	return n
 }
 
@@ -170,9 +171,11 @@ const (
 	moveLoseCtrl
 	moveRepeatCtrl
 	moveKill // a path dies
+	moveCopy // the oldest copy ends
+	moveDrop // all copies are refused
 )
 
-var moveNames = [...]string{"arrive", "control", "tick", "lose", "lose control", "repeat control", "kill path"}
+var moveNames = [...]string{"arrive", "control", "tick", "lose", "lose control", "repeat control", "kill path", "copy", "drop copies"}
 
 func (v move) String() string { return fmt.Sprintf("%s %d/%d", moveNames[v.kind], v.from, v.index) }
 
@@ -191,6 +194,12 @@ func (m *model) moves() (all []move) {
 			all = append(all, move{moveCtrl, from, i})
 			if m.left.faults > 0 {
 				all = append(all, move{moveLoseCtrl, from, i}, move{moveRepeatCtrl, from, i})
+			}
+		}
+		if len(m.ends[from].copies) > 0 {
+			all = append(all, move{moveCopy, from, 0})
+			if m.left.faults > 0 {
+				all = append(all, move{moveDrop, from, 0})
 			}
 		}
 		if m.left.ticks > 0 && m.ends[from].conn.Deadline() != Never {
@@ -233,6 +242,12 @@ func (m *model) play(v move) {
 	case moveTick:
 		m.left.ticks--
 		m.tick(v.from)
+	case moveCopy:
+		m.placed(v.from)
+		m.step(v.from, Event{Kind: EvFlush})
+	case moveDrop:
+		m.left.faults--
+		m.dropCopies(v.from)
 	case moveKill:
 		m.left.faults--
 		m.dead |= 1 << v.index
@@ -336,6 +351,10 @@ func (x *explorer) hangs(m *model) {
 // fair makes the move that a network without faults would make next.
 func (m *model) fair() {
 	for from := range m.paths {
+		if len(m.ends[from].copies) > 0 {
+			m.play(move{moveCopy, from, 0})
+			return
+		}
 		if len(m.ctrl[from]) > 0 {
 			m.play(move{moveCtrl, from, 0})
 			return

@@ -137,7 +137,11 @@ func (f *flow) admitAnswer(ev *Event) uint8 {
 	if m == nil {
 		return statusInvalid
 	}
-	if ev.Status != statusSuccess {
+	switch ev.Status {
+	case statusSuccess, StatusPlacing:
+	case StatusNoRecv:
+		return StatusNoRecv
+	default:
 		m.Status = ev.Status
 		return StatusNoRecv
 	}
@@ -145,7 +149,7 @@ func (f *flow) admitAnswer(ev *Event) uint8 {
 	if last := h.Flags&wire.FlagLast != 0; end > uint64(m.Answer) || last != (end == uint64(m.Answer)) {
 		return statusInvalid
 	}
-	return statusSuccess
+	return ev.Status
 }
 
 // takeFetch takes the next fetch of the peer in order, and reports whether it can be taken.

@@ -109,7 +109,7 @@ func (e *end) fingerprint(b []byte, now int64) []byte {
 			b = append(b, f.answers[i].bytes...)
 		}
 	}
-	return e.conn.fingerprint(b, now)
+	return e.conn.fingerprint(e.fingerprintCopies(b), now)
 }
 
 func (c *Conn) fingerprint(b []byte, now int64) []byte {
@@ -211,10 +211,13 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 
 func (r *receiver) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, r.next, r.highest, uint64(r.fault), uint64(r.turn), uint64(r.placed), uint64(r.posted), uint64(r.told))
-	b = putInts(b, r.owed, r.owedBytes)
+	b = putInts(b, r.owed, r.owedBytes, r.placing.chunks)
 	b = putBools(b, r.faulty, r.ackNow, r.dup, r.echoing, r.nonceDue)
 	if r.echoing {
 		b = putInts(b, uint32(r.echoCSN), uint32(r.echoXmit))
+	}
+	if r.placing.chunks > 0 {
+		b = putTimes(b, now, r.placing.until)
 	}
 	return putTimes(b, now, r.ackAt)
 }
@@ -239,7 +242,8 @@ func TestFingerprintComplete(t *testing.T) {
 		{chunk{}, 14},
 		{path{}, 29},
 		{entry{}, 4},
-		{receiver{}, 21},
+		{receiver{}, 22},
+		{placing{}, 2},
 		{slot{}, 7},
 		{rtt{}, 6},
 		{credits{}, 13},

@@ -161,7 +161,15 @@ func checkBounds(rt *rapid.T, c *Conn) {
 		if n := f.fetches.asked - f.fetches.answered; int(n) > c.cfg.maxFetches() {
 			rt.Fatalf("flow %d: %d fetches wait, want at most %d", k, n, c.cfg.maxFetches())
 		}
-		own := 0
+		own, placing := 0, 0
+		for i, have := range f.recv.have {
+			if have && f.recv.slots[i].status == StatusPlacing {
+				placing++
+			}
+		}
+		if placing != f.recv.placing.chunks {
+			rt.Fatalf("flow %d: %d chunks are being placed, counted as %d", k, placing, f.recv.placing.chunks)
+		}
 		for csn := f.send.una; csn < f.send.nxt; csn++ {
 			switch ch := f.send.chunk(csn); ch.state {
 			case chunkFlying:
@@ -185,10 +193,13 @@ func drawEvent(rt *rapid.T) Event {
 	u16 := func(name string, top uint16) uint16 { return rapid.Uint16Range(0, top).Draw(rt, name) }
 	ev := Event{
 		Kind: EventKind(rapid.IntRange(0, int(EvClose)).Draw(rt, "kind")), Flow: u16("flow", 3), Path: u16("path", 5), Epoch: u16("epoch", 2),
-		Count: rapid.IntRange(0, 300).Draw(rt, "count"), Status: rapid.SampledFrom([]uint8{0, 0, 0, 9, StatusNoRecv}).Draw(rt, "status"),
+		Count: rapid.IntRange(0, 300).Draw(rt, "count"), Status: rapid.SampledFrom([]uint8{0, 0, 0, 9, StatusNoRecv, StatusPlacing}).Draw(rt, "status"),
 		QPN: 1, Route: Route(u16("route", 7)),
 	}
 	ev.Imm = wire.Imm{Flow: u16("immFlow", 3), CSN: rapid.OneOf(rapid.Uint16Range(0, 70), rapid.Uint16()).Draw(rt, "csn"), AckReq: true}
+	if ev.Kind == EvPlaced && ev.Status == StatusPlacing {
+		ev.Status = statusSuccess
+	}
 	ev.Message = Message{Kind: MessageKind(u16("message", 4)), Length: rapid.Uint32Range(0, 300).Draw(rt, "length"), Answer: 16, Status: 4}
 	if ev.Message.Kind == MsgFetch {
 		ev.Message.Length = wire.FetchLen

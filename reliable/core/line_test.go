@@ -23,6 +23,11 @@ type line struct {
 	// Extra is added to the delay of a packet.
 	Extra func(from int, p *packet) int64
 	sent  int
+	// CopyTime is how long it takes to place a chunk, with rig.slow. One copy in CopyLoss is refused, if
+	// that is not 0.
+	CopyTime int64
+	CopyLoss int
+	copied   int
 }
 
 type lineKey struct {
@@ -35,6 +40,7 @@ type flight struct {
 	seq  uint64
 	to   int
 	pack packet
+	copy bool // the end of a copy, not a packet
 }
 
 type flights []flight
@@ -60,7 +66,21 @@ func newLine(tb testing.TB, a, b Config, inbox int, seed uint64) *line {
 	}
 	l := &line{rig: r, rng: rand.New(rand.NewPCG(seed, 7)), last: map[lineKey]int64{}, Delay: 10_000}
 	r.send = l.take
+	r.later = func(i int) {
+		l.seq++
+		l.copied++
+		heap.Push(&l.queue, flight{at: l.now + l.CopyTime, seq: l.seq, to: i, copy: true})
+	}
 	return l
+}
+
+// endCopy ends the oldest copy of an end, or refuses all of them.
+func (l *line) endCopy(i int) {
+	if l.CopyLoss > 0 && l.rng.IntN(l.CopyLoss) == 0 {
+		l.dropCopies(i)
+		return
+	}
+	l.placed(i)
 }
 
 func (l *line) take(from int, p *packet) {
@@ -102,7 +122,11 @@ func (l *line) run(limit int64, stop func() bool) bool {
 			}
 			f := heap.Pop(&l.queue).(flight)
 			l.now = max(l.now, f.at)
-			l.arrive(f.to, &f.pack)
+			if f.copy {
+				l.endCopy(f.to)
+			} else {
+				l.arrive(f.to, &f.pack)
+			}
 			l.step(f.to, Event{Kind: EvFlush})
 			continue
 		}
@@ -123,4 +147,13 @@ func bytesOf(n int, seed uint64) []byte {
 		b[i] = byte(r.Uint32()) | 1
 	}
 	return b
+}
+
+// deadline is when an end has something to do, and which one.
+func (r *rig) deadline() (at int64, i int) {
+	a, b := r.ends[0].conn.Deadline(), r.ends[1].conn.Deadline()
+	if b < a {
+		return b, 1
+	}
+	return a, 0
 }

@@ -37,6 +37,10 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 	}
 	tr := &trial{line: newLine(tb, cfg, other, 1<<16, cfg.Seed)}
 	tr.grant = true
+	if tr.slow = rapid.Bool().Draw(t, "slow"); tr.slow {
+		tr.CopyTime = rapid.SampledFrom([]int64{0, 1_000, 100_000}).Draw(t, "copyTime")
+		tr.CopyLoss = rapid.SampledFrom([]int{0, 0, 3, 50}).Draw(t, "copyLoss")
+	}
 	tr.Loss = rapid.SampledFrom([]float64{0, 0.001, 0.01, 0.05, 0.3}).Draw(t, "loss")
 	tr.CtrlDup = rapid.SampledFrom([]float64{0, 0.1}).Draw(t, "dup")
 	tr.Delay = rapid.SampledFrom([]int64{1_000, 10_000, 200_000}).Draw(t, "delay")

@@ -13,7 +13,7 @@ const (
 type receiver struct {
 	next    uint64 // the first chunk that has not arrived
 	highest uint64 // one above the last chunk that has arrived
-	have    []bool // reports, by csn modulo the window, which chunks have arrived out of order
+	have    []bool // reports, by csn modulo the window, which chunks have arrived out of order or are being placed
 	slots   []slot // describes, by csn modulo the window, the chunks of have
 	faulty  bool   // reports that the chunk at next cannot be taken
 	fault   uint8  // the status that the peer's message ends with, if faulty
@@ -21,6 +21,7 @@ type receiver struct {
 	placed  uint32 // the bytes of message turn that are in order
 	posted  uint32 // counts the receives that the user has posted
 	told    uint32 // the value of posted that the peer knows
+	placing placing
 
 	ackAt     int64  // when an acknowledgement is due at the latest, or never
 	ackNow    bool   // reports that the present step sends an acknowledgement
@@ -94,7 +95,12 @@ func (c *Conn) onChunk(ev *Event) {
 	if h.Op != wire.OpWrite {
 		s.op, s.flags, s.message, s.offset, s.imm = h.Op, h.Flags, h.Message, h.Offset, h.Imm
 	}
-	if status == statusSuccess {
+	switch status {
+	case StatusPlacing:
+		f.recv.beginPlacing(csn, s, c.now+c.cfg.AckDelay)
+		f.askPlace(h)
+		return
+	case statusSuccess:
 		f.echo(ev.Imm.CSN, h.Xmit)
 		f.askPlace(h)
 	}
@@ -223,6 +229,8 @@ func (f *flow) owe() {
 func (f *flow) inOrder(s *slot) bool {
 	r := &f.recv
 	switch {
+	case s.status == StatusPlacing:
+		return false
 	case s.status != statusSuccess:
 		f.refuse(s.status)
 		return false
@@ -303,7 +311,7 @@ func (r *receiver) flushAck() {
 // ackIfDue sends an acknowledgement if one is due, and the fault if there is one.
 func (f *flow) ackIfDue() {
 	r, c := &f.recv, f.c
-	if !r.ackNow {
+	if !r.ackNow || r.held(c.now) {
 		return
 	}
 	route := &c.control.ackRoute

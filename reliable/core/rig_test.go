@@ -22,6 +22,9 @@ type rig struct {
 	// told of it instead.
 	grant    bool
 	demandTo func(*Action)
+	// slow makes owners place chunks later, when placed is called. later, if not nil, is told of each.
+	slow  bool
+	later func(i int)
 }
 
 // plant is something that an owner, or a worse protocol, would get wrong.
@@ -35,6 +38,10 @@ const (
 	plantSilent
 	// plantSameNumber brings a path back with the QP number that it had.
 	plantSameNumber
+	// plantPlacedEarly says that a chunk is in place when its copy has only begun.
+	plantPlacedEarly
+	// plantCopyGoesOn refuses a chunk whose copy still writes.
+	plantCopyGoesOn
 )
 
 type violation string
@@ -58,6 +65,7 @@ type end struct {
 	sums    uint64 // has a bit for each value that an atomic of this end has fetched
 	events  []Event
 	landing []byte // the bytes of the chunk that is being stepped
+	copies  []copying
 	// refuse is what the check of addresses says to a repeated WRITE.
 	refuse uint8
 }
@@ -210,6 +218,10 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 		}
 		r.send(i, &p)
 	case ActPlace:
+		if ev.Status == StatusPlacing || (r.plant == plantPlacedEarly && ev.Header.Op != wire.OpFetch) {
+			r.placeLater(i, ev, a)
+			return
+		}
 		e.place(ev, a)
 	case ActDeliver:
 		r.deliver(i, a)
@@ -304,6 +316,9 @@ func (r *rig) arrive(i int, p *packet) {
 	case wire.KindChunk:
 		e.landing = p.data
 		ev.Kind, ev.Status = EvChunk, e.check(p.imm.Flow, &p.hdr)
+		if r.slow && ev.Status == statusSuccess && r.plant != plantPlacedEarly && p.hdr.Op != wire.OpFetch {
+			ev.Status = StatusPlacing
+		}
 	case wire.KindControl:
 		ev.Kind, ev.Record = EvRecord, p.rec
 	}
@@ -476,13 +491,4 @@ func (r *rig) answered(i int) bool {
 		}
 	}
 	return true
-}
-
-// deadline is when an end has something to do, and which one.
-func (r *rig) deadline() (at int64, i int) {
-	a, b := r.ends[0].conn.Deadline(), r.ends[1].conn.Deadline()
-	if b < a {
-		return b, 1
-	}
-	return a, 0
 }
