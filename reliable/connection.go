@@ -83,6 +83,7 @@ func (q *qp) leave() {
 	}
 	q.side.setAskAt(0)
 	connected := q.connected
+	q.pd.copier.abandon(c, q.flow)
 	q.conn, q.connected, q.ready = nil, false, false
 	c.flows[q.flow] = nil
 	if c.users--; c.users == 0 {

@@ -136,7 +136,7 @@ func (ctx *pathContext) QueryDevice() (verbs.DeviceAttr, error) {
 	a.MaxInline = maxInline // of the wrapper's own memory
 	a.MaxMsgSize = ctx.maxMsg()
 	a.Atomic = verbs.AtomicHCA // by the CPU; an unwrapped QP has the NIC's
-	a.Capabilities &^= verbs.CapSRQ | verbs.CapSRQOnUC | verbs.CapSQD | verbs.CapDMABuf | verbs.CapTimestamp
+	a.Capabilities &^= verbs.CapSRQ | verbs.CapSRQOnUC | verbs.CapSQD | verbs.CapTimestamp
 	a.Capabilities |= verbs.CapFlushOnPost
 	a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
 	return a, err

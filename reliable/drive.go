@@ -202,6 +202,10 @@ func (ctx *pathContext) dispatch(wc *verbs.WC) {
 		if c := ctx.routes.Find(wc.QPN).control; c != nil && n < controlRecvs {
 			c.arrived(n, wc)
 		}
+	case tagCopy:
+		if p := ctx.findPD(id); p != nil {
+			p.copier.completed(index, n, wc)
+		}
 	case tagCardSend, tagCardRecv:
 		if q := ctx.findQP(id); q != nil && wc.QPN == q.num {
 			q.side.completed(kind, n, wc)

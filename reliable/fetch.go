@@ -78,7 +78,7 @@ func (q *qp) answer(a *core.Action) {
 	}
 	r, b := q.pd.remote(s.RKey, s.Addr, a.Len, fetchAccess(&s.Fetch))
 	switch {
-	case r == nil:
+	case r == nil || (s.Kind != wire.FetchRead && wordOf(b) == nil): // nil if another region has the key now
 		q.broken, q.conn.failing = true, true
 	case s.Kind == wire.FetchRead:
 		s.lkey = r.lkey
@@ -119,19 +119,20 @@ func (s *answer) stage(wr *verbs.SendWR, b []byte, off, n uint32) int {
 // posted. The core checks everything else.
 func (q *qp) checkAnswer(h *wire.Header) uint8 {
 	token, ok := q.conn.core.Fetching(int(q.flow), h.Message)
-	if ok && h.Len > 0 {
-		if wr := &q.sends.At(token).wr; !q.pd.covers(wr.SGE[:wr.NumSGE], true) {
-			return uint8(verbs.StatusLocProtErr)
-		}
+	if !ok || h.Len == 0 {
+		return 0
 	}
-	return 0
+	wr := &q.sends.At(token).wr
+	ok, dmaBuf := q.pd.covers(wr.SGE[:wr.NumSGE], true)
+	if !ok {
+		return uint8(verbs.StatusLocProtErr)
+	}
+	return q.pd.placement(dmaBuf)
 }
 
-// placeAnswer copies a piece of the answer to a request.
-func (q *qp) placeAnswer(token, off uint32) {
-	wr := &q.sends.At(token).wr
-	if b := q.conn.landing; wr.Opcode >= verbs.OpAtomicCmpAndSwp && len(b) == 8 {
+// toHost puts the answer to an atomic into host order.
+func (q *qp) toHost(token uint32) {
+	if b := q.conn.landing; q.sends.At(token).wr.Opcode >= verbs.OpAtomicCmpAndSwp && len(b) == 8 {
 		binary.NativeEndian.PutUint64(b, binary.BigEndian.Uint64(b))
 	}
-	q.scatter(wr.SGE[:wr.NumSGE], off)
 }

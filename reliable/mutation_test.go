@@ -11,15 +11,24 @@ import (
 var mutations = []mutant.Change{
 	{
 		Name: "a repeated piece of a WRITE is not copied", Tests: "TestTransfer", File: "receive.go",
-		Old: "		copy(b, q.conn.landing)\n", New: "		_ = b\n",
+		Old: "			to.SetSGE(verbs.SGE{Addr: h.Addr, Length: h.Len, LKey: r.lkey})\n", New: "			_ = r\n",
 	},
 	{
 		Name: "every chunk of a SEND lands at the start", Tests: "TestTransfer", File: "receive.go",
-		Old: "b[off:], rest", New: "b, rest",
+		Old: "q.recvs.At(h.Message)\n		to.NumSGE = uint8(pieces(to.SGE[:], wr.SGE[:wr.NumSGE], h.Offset,", New: "q.recvs.At(h.Message)\n		to.NumSGE = uint8(pieces(to.SGE[:], wr.SGE[:wr.NumSGE], 0,",
 	},
 	{
 		Name: "a piece of a WRITE is placed without a key", Tests: "TestConformance/(keys|remoteerror)", File: "receive.go",
-		Old: "r == nil && h.Len > 0 {", New: "r == nil && h.Len > 1<<31 {",
+		Old: "if r == nil {\n		return uint8(verbs.StatusRemAccessErr)\n", New: "if r == nil {\n		return 0\n",
+	},
+	{
+		Name: "a copy into a dma-buf goes on after the end of its QP", Tests: "TestDMABufCopyEndsWithQP", File: "qp.go",
+		Old: "		q.pd.copier.abandon(q.conn, q.flow)\n", New: "",
+	},
+	{
+		Name: "a chunk for a dma-buf is placed when its copy begins", Tests: "TestTransferDMABuf", File: "copier.go",
+		Old: "		if k, _ = c.qp.PostSend(c.send[:]); k == 1 {\n			return\n		}\n",
+		New: "		if k, _ = c.qp.PostSend(c.send[:]); k == 1 {\n			q.conn.queue = append(q.conn.queue, c.jobs.At(n).placed(0))\n			return\n		}\n",
 	},
 	{
 		Name: "a SEND may be longer than its receive", Tests: "TestConformance/(send|localerror|remoteerror)", File: "receive.go",
@@ -27,7 +36,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "local keys are not looked at", Tests: "TestConformance/(keys|localerror)", File: "send.go",
-		Old: " && !q.pd.covers(wr.SGE[:wr.NumSGE], fetch)", New: " && false",
+		Old: "q.pd.covers(wr.SGE[:wr.NumSGE], fetch); !ok {", New: "q.pd.covers(wr.SGE[:wr.NumSGE], fetch); !ok && false {",
 	},
 	{
 		Name: "inline bytes are not taken at post time", Tests: "TestConformance/(send|write)", File: "send.go",
@@ -73,7 +82,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "an answer goes to memory that is gone", Tests: "TestConformance/close", File: "fetch.go",
-		Old: "			return uint8(verbs.StatusLocProtErr)\n", New: "			return 0\n",
+		Old: "		return uint8(verbs.StatusLocProtErr)\n	}\n	return q.pd.placement(dmaBuf)\n", New: "		return 0\n	}\n	return q.pd.placement(dmaBuf)\n",
 	},
 	{
 		Name: "every piece of an answer is the first", Tests: "TestTransfer", File: "fetch.go",

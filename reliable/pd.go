@@ -22,12 +22,16 @@ type pd struct {
 	shares int                  // counts the connections, which share the receive buffers
 	closed bool                 // set when the PD is closed
 
-	id      uint32       // the number of the PD in tags; every prepare gives it a new one
-	ready   bool         // reports that prepare has succeeded: the fields below are valid
-	srq     verbs.SRQ    // takes the messages of all paths, nil if UC QPs cannot use one
-	arrival pool         // has the receive buffers of srq
-	refill  refill       // lists the buffers of arrival that wait to be posted
-	control [2]controlQP // the control QPs
+	id      uint32         // the number of the PD in tags; every prepare gives it a new one
+	ready   bool           // reports that prepare has succeeded: the fields below are valid
+	srq     verbs.SRQ      // takes the messages of all paths, nil if UC QPs cannot use one
+	arrival pool           // has the receive buffers of srq
+	refill  refill         // lists the buffers of arrival that wait to be posted
+	control [2]controlQP   // the control QPs
+	copier  copier         // places chunks in dma-bufs, unused as long as dmaBufs is not set
+	first   verbs.QPConfig // has the port, the GID and the path of the first QP
+
+	dmaBufs bool // reports that a dma-buf was registered
 }
 
 var _ verbs.PD = (*pd)(nil)
@@ -44,25 +48,15 @@ func (ctx *pathContext) AllocPD() (verbs.PD, error) {
 	return p, nil
 }
 
-// RegisterDMABuf implements verbs.PD. It fails: retransmitted data is copied by the CPU, which cannot
-// access a dma-buf.
-func (p *pd) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (verbs.MR, error) {
-	return nil, p.ctx.opError("register dma-buf", 0, p.unsupported())
-}
-
 // CreateSRQ implements verbs.PD. It fails: a wrapped QP has a receive queue of its own.
 func (p *pd) CreateSRQ(verbs.SRQConfig) (verbs.SRQ, error) {
-	return nil, p.ctx.opError("create SRQ", 0, p.unsupported())
-}
-
-// unsupported returns the error of an operation that no open PD supports.
-func (p *pd) unsupported() error {
 	p.ctx.mu.Lock()
 	defer p.ctx.mu.Unlock()
+	err := verbs.ErrNotSupported
 	if p.closed || p.ctx.closed {
-		return verbs.ErrClosed
+		err = verbs.ErrClosed
 	}
-	return verbs.ErrNotSupported
+	return nil, p.ctx.opError("create SRQ", 0, err)
 }
 
 func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AH, error) { return p.inner.CreateAH(attr) }
@@ -104,6 +98,10 @@ func (p *pd) prepare(cfg *verbs.QPConfig) error {
 			err = p.control[i].open(p, i, cfg)
 		}
 	}
+	p.first = verbs.QPConfig{Port: cfg.Port, GID: cfg.GID, Path: cfg.Path}
+	if err == nil && p.dmaBufs {
+		err = p.copier.open(p)
+	}
 	if err != nil {
 		p.release()
 		return err
@@ -143,6 +141,7 @@ func (p *pd) release() {
 	for i := range p.control {
 		p.control[i].close()
 	}
+	p.copier.close()
 	if p.srq != nil {
 		_ = p.srq.Close() // no QP uses it
 		p.srq = nil

@@ -227,6 +227,9 @@ func (q *qp) fail() {
 		q.completeSend(q.sends.Head(), verbs.StatusWRFlushErr)
 	}
 	_ = q.side.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if it is there already
+	if q.conn != nil {
+		q.pd.copier.abandon(q.conn, q.flow)
+	}
 	q.flushRecvs()
 }
 

@@ -64,10 +64,14 @@ func (q *qp) checkWrite(h *wire.Header) uint8 {
 	if q.access&verbs.AccessRemoteWrite == 0 {
 		return uint8(verbs.StatusRemInvReqErr)
 	}
-	if r, _ := q.pd.remote(h.RKey, h.Addr, h.Len, verbs.AccessRemoteWrite); r == nil && h.Len > 0 {
+	if h.Len == 0 {
+		return 0
+	}
+	r, _ := q.pd.remote(h.RKey, h.Addr, h.Len, verbs.AccessRemoteWrite)
+	if r == nil {
 		return uint8(verbs.StatusRemAccessErr)
 	}
-	return 0
+	return q.pd.placement(r.mem == nil)
 }
 
 // checkReceive looks at a piece of a SEND, or a notification.
@@ -87,50 +91,84 @@ func (q *qp) checkReceive(h *wire.Header) uint8 {
 		q.recvError = verbs.StatusLocLenErr
 		return uint8(verbs.StatusRemInvReqErr)
 	}
-	if h.Len > 0 && !q.pd.covers(wr.SGE[:wr.NumSGE], true) {
+	if h.Len == 0 {
+		return 0
+	}
+	ok, dmaBuf := q.pd.covers(wr.SGE[:wr.NumSGE], true)
+	if !ok {
 		q.recvError = verbs.StatusLocProtErr
 		return uint8(verbs.StatusRemOpErr)
 	}
-	return 0
+	return q.pd.placement(dmaBuf)
 }
 
-// place copies the payload of a chunk that check has approved. That of an answer belongs to request
-// token. A fetch is kept under token.
-func (q *qp) place(h *wire.Header, token uint32) {
+// place puts the payload of a chunk that check has approved to its place. The CPU copies it, or the copier
+// does and answers later. That of an answer belongs to request token. A fetch is kept under token.
+func (q *qp) place(ev *core.Event, token uint32) {
+	h := &ev.Header
+	switch {
+	case h.Op == wire.OpFetch:
+		q.keep(token)
+		return
+	case h.Len == 0:
+		return // it may name any memory
+	case h.Op == wire.OpAnswer:
+		q.toHost(token)
+	}
+	if ev.Status == core.StatusPlacing {
+		q.pd.copier.start(q, ev, token)
+		return
+	}
+	var to verbs.RecvWR
+	q.target(h, token, &to)
+	rest := q.conn.landing
+	for k := range int(to.NumSGE) {
+		s := &to.SGE[k]
+		r := q.pd.find(s, true)
+		if r == nil {
+			return
+		}
+		rest = rest[copy(r.mem.Bytes()[s.Addr-r.addr:][:s.Length], rest):]
+	}
+}
+
+// target sets the elements of to to the place of a chunk's payload.
+func (q *qp) target(h *wire.Header, token uint32, to *verbs.RecvWR) {
 	switch h.Op {
 	case wire.OpWrite:
-		_, b := q.pd.remote(h.RKey, h.Addr, h.Len, verbs.AccessRemoteWrite)
-		copy(b, q.conn.landing)
+		if r, _ := q.pd.remote(h.RKey, h.Addr, h.Len, verbs.AccessRemoteWrite); r != nil {
+			to.SetSGE(verbs.SGE{Addr: h.Addr, Length: h.Len, LKey: r.lkey})
+		}
 	case wire.OpEager:
 		wr := q.recvs.At(h.Message)
-		q.scatter(wr.SGE[:wr.NumSGE], h.Offset)
+		to.NumSGE = uint8(pieces(to.SGE[:], wr.SGE[:wr.NumSGE], h.Offset, h.Len))
 	case wire.OpAnswer:
-		q.placeAnswer(token, h.Offset)
+		wr := &q.sends.At(token).wr
+		to.NumSGE = uint8(pieces(to.SGE[:], wr.SGE[:wr.NumSGE], h.Offset, h.Len))
 	case wire.OpFetch:
-		q.keep(token)
 	case wire.OpNotify:
 	}
 }
 
-// scatter copies the payload of a chunk to offset off of the elements.
-func (q *qp) scatter(sges []verbs.SGE, off uint32) {
-	rest := q.conn.landing
-	for k := range sges {
-		g := sges[k]
-		if len(rest) == 0 {
-			return
-		}
+// pieces sets to to n bytes at off of the elements from, and returns how many elements that takes.
+func pieces(to, from []verbs.SGE, off, n uint32) (count int) {
+	for k := range from {
+		g := from[k]
 		if off >= g.Length {
 			off -= g.Length
 			continue
 		}
-		b, ok := q.pd.local(&g, true)
-		if !ok {
-			return
+		if n == 0 {
+			break
 		}
-		rest = rest[copy(b[off:], rest):]
+		g.Addr += uint64(off)
+		g.Length = min(g.Length-off, n)
 		off = 0
+		n -= g.Length
+		to[count] = g
+		count++
 	}
+	return count
 }
 
 // deliver completes the oldest receive.

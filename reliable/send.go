@@ -118,10 +118,13 @@ func (q *qp) launch(token uint32) {
 // localError returns the status of a request that cannot succeed, whatever the peer says.
 func (q *qp) localError(wr *verbs.SendWR) verbs.Status {
 	fetch := wr.Opcode >= verbs.OpRDMARead
-	switch {
-	case fetch && q.maxFetches == 0:
+	if fetch && q.maxFetches == 0 {
 		return verbs.StatusLocQPOpErr
-	case wr.Flags&verbs.SendInline == 0 && !q.pd.covers(wr.SGE[:wr.NumSGE], fetch):
+	}
+	if wr.Flags&verbs.SendInline != 0 {
+		return verbs.StatusSuccess
+	}
+	if ok, _ := q.pd.covers(wr.SGE[:wr.NumSGE], fetch); !ok {
 		return verbs.StatusLocProtErr
 	}
 	return verbs.StatusSuccess
@@ -148,7 +151,7 @@ func (q *qp) transmit(a *core.Action) {
 	if a.Imm.Kind == wire.KindData {
 		s := q.sends.At(a.Token)
 		wr.Opcode, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWriteWithImm, s.wr.RemoteAddr+uint64(a.Offset), s.wr.RKey
-		gather(wr, &s.wr, a.Offset, a.Len)
+		wr.NumSGE += uint8(pieces(wr.SGE[wr.NumSGE:], s.wr.SGE[:s.wr.NumSGE], a.Offset, a.Len))
 		return
 	}
 	h, b, n := &a.Header, q.conn.headers.slot(slot), wire.HeaderLen
@@ -163,30 +166,10 @@ func (q *qp) transmit(a *core.Action) {
 		if h.Op == wire.OpWrite {
 			h.Addr, h.RKey = s.wr.RemoteAddr+uint64(a.Offset), s.wr.RKey
 		}
-		gather(wr, &s.wr, a.Offset, a.Len)
+		wr.NumSGE += uint8(pieces(wr.SGE[wr.NumSGE:], s.wr.SGE[:s.wr.NumSGE], a.Offset, a.Len))
 	}
 	h.Put(b)
 	wr.SGE[0] = q.conn.headers.sge(slot, n)
-}
-
-// gather appends the elements of n bytes at off of a request to wr.
-func gather(wr, from *verbs.SendWR, off, n uint32) {
-	for k := range int(from.NumSGE) {
-		g := from.SGE[k]
-		if off >= g.Length {
-			off -= g.Length
-			continue
-		}
-		if n == 0 {
-			return
-		}
-		g.Addr += uint64(off)
-		g.Length = min(g.Length-off, n)
-		off = 0
-		n -= g.Length
-		wr.SGE[wr.NumSGE] = g
-		wr.NumSGE++
-	}
 }
 
 // completeSend ends the oldest request, whose token is token.

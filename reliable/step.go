@@ -73,7 +73,7 @@ func (q *qp) carry(ev *core.Event, a *core.Action) {
 	case core.ActSend:
 		q.transmit(a)
 	case core.ActPlace:
-		q.place(&ev.Header, a.Token)
+		q.place(ev, a.Token)
 	case core.ActDeliver:
 		q.deliver(a)
 	case core.ActComplete:

@@ -21,6 +21,8 @@ const (
 	tagCardRecv tag = 7
 	// tagPathRecv is a receive of a path. id is the connection, index the path, number the buffer.
 	tagPathRecv tag = 8
+	// tagCopy is a request of a copier. id is the PD, index copySend or copyRecv; number counts the copies.
+	tagCopy tag = 9
 )
 
 func (t tag) with(id uint32, index int, n uint32) uint64 {

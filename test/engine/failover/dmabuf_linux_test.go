@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"ibverbx"
 	"ibverbx/internal/rig"
+	"ibverbx/reliable"
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -136,4 +139,22 @@ type noDMABufPD struct{ verbs.PD }
 
 func (d *noDMABufPD) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (verbs.MR, error) {
 	return nil, verbs.ErrNotSupported
+}
+
+// TestDMABufOverReliable: the same with rails that package reliable wraps, one of two or both.
+func TestDMABufOverReliable(t *testing.T) {
+	for name, wraps := range map[string][]*reliable.Config{
+		"both": {{Paths: 4, ChunkBytes: 4096}, {Paths: 4, ChunkBytes: 4096}},
+		"one":  {nil, {Paths: 4, ChunkBytes: 4096}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, _ := newDuoOver(t, wraps, ibverbx.Config{Lanes: 4, FragmentSize: 16384}, ibverbx.CQConfig{Waker: verbs.NewWaker()})
+			for i, l := range d.links { // 1 % of all packets between the hosts
+				for k := range 2 {
+					rig.Must(t, l.Impair(d.hosts[k].NICs[i], d.hosts[1-k].NICs[i], softnic.Impairment{Delay: 30 * time.Microsecond, Loss: 0.01}))
+				}
+			}
+			dmaBufTransfer(t, d)
+		})
+	}
 }
