@@ -54,6 +54,58 @@ func TestTransferDMABuf(t *testing.T) {
 	}
 }
 
+// TestNoAllocationsDMABuf: copies of the NIC allocate nothing either.
+func TestNoAllocationsDMABuf(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	const size = 1 << 20
+	now := int64(0)
+	clock := func() int64 { now += 100; return now }
+	x, y := devicePair(t, softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock}), reliable.Config{Now: clock}, size)
+	allocatesNothing(t, x, y, size)
+}
+
+// TestDMABufCostsNoChunks: with losses, a WRITE to a dma-buf sends about as many chunks again as one to memory of the
+// host. A copy takes 3 us, and the acknowledgement waits for it.
+func TestDMABufCostsNoChunks(t *testing.T) {
+	const size = 8 << 20
+	again := map[bool]uint64{}
+	for _, device := range []bool{false, true} {
+		w := newWorld(t, softnic.Impairment{Delay: 10_000, Rate: 50e9, Loss: 0.005})
+		cfg := w.config(reliable.Config{Paths: 4})
+		a, b := newSide(t, w.link, cfg, size), newSide(t, w.link, cfg, size)
+		if device {
+			b.onDevice(t)
+		}
+		connect(t, a, b)
+		must(t, w.link.Impair(b.nic, b.nic, softnic.Impairment{Delay: 3_000}))
+		a.fill(1)
+		for i := range 8 {
+			wr := verbs.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+			wr.SetSGE(a.sge(0, size))
+			a.post(t, wr)
+		}
+		for done, end := 0, w.now+int64(patience); done < 8; {
+			w.step(end, []*side{a, b})
+			var wcs [8]verbs.WC
+			k, err := a.cq.Poll(wcs[:])
+			must(t, err)
+			if done += k; w.now >= end {
+				t.Fatalf("%d of 8 messages after a minute", done)
+			}
+		}
+		again[device] = a.qp.(reliable.Counted).Stats().Retransmitted
+		if dups := b.qp.(reliable.Counted).Stats().Duplicates; !bytes.Equal(a.mem.Bytes(), b.mem.Bytes()) {
+			t.Errorf("device %v: the bytes differ, with %d duplicates", device, dups)
+		}
+		t.Logf("device %v: %+v in %d us", device, a.qp.(reliable.Counted).Stats(), w.now/1000)
+	}
+	if again[false] == 0 || again[true] > again[false]+again[false]/4 {
+		t.Errorf("%d chunks are sent again to a dma-buf, %d to the host, want at most a quarter more", again[true], again[false])
+	}
+}
+
 // TestDMABufMixed receives a SEND into a dma-buf and memory of the host, by one receive.
 func TestDMABufMixed(t *testing.T) {
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{}, 100_000)
