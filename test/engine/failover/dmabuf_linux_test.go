@@ -143,10 +143,8 @@ func (d *noDMABufPD) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (
 
 // TestDMABufOverReliable: the same with rails that package reliable wraps, one of two or both.
 func TestDMABufOverReliable(t *testing.T) {
-	for name, wraps := range map[string][]*reliable.Config{
-		"both": {{Paths: 4, ChunkBytes: 4096}, {Paths: 4, ChunkBytes: 4096}},
-		"one":  {nil, {Paths: 4, ChunkBytes: 4096}},
-	} {
+	wrap := &reliable.Config{Paths: 4, ChunkBytes: 4096, GiveUp: int64(100 * time.Millisecond)}
+	for name, wraps := range map[string][]*reliable.Config{"both": {wrap, wrap}, "one": {nil, wrap}} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := newDuoOver(t, wraps, ibverbx.Config{Lanes: 4, FragmentSize: 16384}, ibverbx.CQConfig{Waker: verbs.NewWaker()})
 			for i, l := range d.links { // 1 % of all packets between the hosts
