@@ -77,8 +77,17 @@ type RegionConfig struct {
 	// Size bytes and frees them.
 	Memory *verbs.Memory
 	Size   int
+	// DMABuf is a part of a dma-buf, in place of Memory and Size. Nil means none.
+	DMABuf *DMABufConfig
 	// Access is what the peer may do. Zero means verbs.AccessAll.
 	Access verbs.Access
+}
+
+// DMABufConfig names Length bytes at Offset of a dma-buf, such as memory of a GPU. The caller keeps FD and may
+// close it when the Session is made.
+type DMABufConfig struct {
+	FD             int
+	Offset, Length uint64
 }
 
 const (
@@ -121,8 +130,10 @@ func (c *Config) validate() error {
 			return verbs.Invalidf("Config.Regions[%d].Name has %d bytes: want at most %d of UTF-8", i, len(r.Name), maxRegionName)
 		case slices.ContainsFunc(c.Regions[:i], func(other RegionConfig) bool { return other.Name == r.Name }):
 			return verbs.Invalidf("Config.Regions[%d].Name is %q, the same as another region's: names must differ", i, r.Name)
-		case r.Memory == nil && r.Size < 1:
-			return verbs.Invalidf("Config.Regions[%d] (%q) has neither Memory nor a Size above 0", i, r.Name)
+		case r.DMABuf != nil && (r.Memory != nil || r.Size != 0):
+			return verbs.Invalidf("Config.Regions[%d] (%q) has a DMABuf, and Memory or a Size: want one of them", i, r.Name)
+		case r.DMABuf == nil && r.Memory == nil && r.Size < 1:
+			return verbs.Invalidf("Config.Regions[%d] (%q) has neither Memory, nor a Size above 0, nor a DMABuf", i, r.Name)
 		}
 	}
 	if c.MTU != 0 {

@@ -211,14 +211,19 @@ func completions(cfg *ibverbx.Config, rails, shared int) int {
 
 // register registers memory that the peer may use.
 func (s *Session) register(r *RegionConfig) (err error) {
-	mem := r.Memory
-	if mem == nil {
-		if mem, err = verbs.AllocMemory(r.Size, nil); err != nil {
-			return err
+	var region *ibverbx.Region
+	mem, access := r.Memory, cmp.Or(r.Access, verbs.AccessAll)
+	if d := r.DMABuf; d != nil {
+		region, err = s.Rails.RegisterDMABuf(d.FD, d.Offset, d.Length, access)
+	} else {
+		if mem == nil {
+			if mem, err = verbs.AllocMemory(r.Size, nil); err != nil {
+				return err
+			}
+			s.closers.Add(mem.Free)
 		}
-		s.closers.Add(mem.Free)
+		region, err = s.Rails.Register(mem, access)
 	}
-	region, err := s.Rails.Register(mem, cmp.Or(r.Access, verbs.AccessAll))
 	if err != nil {
 		return err
 	}
