@@ -1,6 +1,10 @@
 package sim
 
-import "ibverbx/softnic"
+import (
+	"slices"
+
+	"ibverbx/softnic"
+)
 
 // This file checks that NICs touch the local bytes of a request only before its completion, write its
 // remote bytes only before its success, and write nowhere else.
@@ -12,7 +16,7 @@ func (h *host) touched(t softnic.Touch) {
 		return // It is memory of the engine.
 	}
 	h.w.trace.touch(h, off, &t)
-	if t.Kind == softnic.TouchRemoteRead {
+	if t.Kind == softnic.TouchRemoteRead || h.answers(off, &t) {
 		return // It is harmless: a duplicate READ is answered again.
 	}
 	s := h.owners[off/granule]
@@ -28,6 +32,19 @@ func (h *host) touched(t softnic.Touch) {
 			h.w.placed = append(h.w.placed, t)
 		}
 	}
+}
+
+// answers reports whether an access is a part of the answer to a READ on a wrapped rail. There the
+// responder sends it. Requests of its own have no bytes where peers read.
+func (h *host) answers(off int, t *softnic.Touch) bool {
+	if t.Kind != softnic.TouchGather || h.transports[slices.Index(h.nics, t.NIC)] == nil {
+		return false
+	}
+	return slices.ContainsFunc(h.ends, func(e *end) bool {
+		return slices.ContainsFunc([]*zone{e.in, e.library.zone, e.spare[spareEnd][1].zone, e.spare[spareAsk][1].zone}, func(z *zone) bool {
+			return z.holds(off, int(t.Length))
+		})
+	})
 }
 
 // checkUntouched checks that a request that was not taken has no effect.

@@ -23,6 +23,11 @@ type zone struct {
 	lastRelease func(s *span) // called for every range that is released
 }
 
+// holds reports whether n bytes at an offset of the host's memory are in the zone.
+func (z *zone) holds(off, n int) bool {
+	return off >= z.at*granule && off+n <= (z.at+z.size)*granule
+}
+
 // span is a range that belongs to one request or receive.
 type span struct {
 	zone    *zone
