@@ -201,8 +201,8 @@ func (f *flow) answered(r *wire.Record) {
 	}
 }
 
-// onFault ends the flow because of a chunk that the peer cannot take. Everything before that chunk has
-// arrived.
+// onFault takes the news of a chunk that the peer cannot take. Everything before that chunk has arrived.
+// Its message fails when all before it have completed: a READ may still wait for its answer.
 func (f *flow) onFault(r *wire.Record) {
 	s := &f.send
 	d := int64(int16(r.CSN - uint16(s.una)))
@@ -212,6 +212,11 @@ func (f *flow) onFault(r *wire.Record) {
 		f.c.stats.BadRecords++
 		return
 	}
-	f.ackedBelow(s.una + uint64(d))
+	csn := s.una + uint64(d)
+	f.ackedBelow(csn)
+	if i := s.chunk(csn).msg; !waits && i&answerBit == 0 {
+		s.message(i).Status = r.Status
+		return
+	}
 	f.fail(r.Status)
 }

@@ -92,7 +92,7 @@ type Message struct {
 	Kind   MessageKind
 	Flags  wire.HeaderFlags // FlagImm and FlagSolicited
 	Fence  bool             // holds the message back until all before it have completed
-	Status uint8            // the status with which a MsgInvalid ends
+	Status uint8            // the status with which a MsgInvalid ends, 0 for other kinds
 	Token  uint32           // identifies the message in actions
 	Length uint32           // the length in bytes
 	// Break is an offset at which a chunk ends: no chunk has bytes on both sides of it. Zero means

@@ -187,13 +187,16 @@ func (f *flow) takeAnswer(s *slot) bool {
 	m.waits = false
 	q.placed = 0
 	q.answered++
-	f.ackedBelow(m.end)
+	if f.send.una < m.end {
+		f.ackedBelow(m.end)
+		c.sweep()
+	}
 	f.touch()
 	return true
 }
 
-// release forgets the answers that have arrived and refer to no memory. A chunk that cannot be taken
-// has waited for them.
+// release forgets the answers that have arrived and refer to no memory, and reports whether there were
+// any.
 func (f *flow) release() bool {
 	a := &f.answers
 	before := a.done
@@ -204,13 +207,8 @@ func (f *flow) release() bool {
 		}
 		a.done++
 	}
-	if a.done == before {
-		return false
-	}
-	if a.done == a.taken {
-		f.advance()
-	}
-	return true
+	f.raiseFault()
+	return a.done != before
 }
 
 // drop ends all answers of a failed flow. Their chunks are gone. If there were any, the peer is told.
@@ -224,4 +222,5 @@ func (f *flow) drop() {
 		f.recv.ackNow = true
 	}
 	a.cut, a.done = a.taken, a.taken
+	f.raiseFault()
 }

@@ -157,6 +157,7 @@ func TestRequestsBeforeFaultSucceed(t *testing.T) {
 	l.read(0, 0, 2000, 100, false) // the store has 2048 bytes
 	l.add(0, 0, false)
 	wantDone(t, l, statusSuccess, statusSuccess, statusSuccess, statusAccess, statusFlush)
+	l.run(l.now+second/10, func() bool { return l.ends[1].fault != 0 })
 	if l.ends[1].word != 1 || l.ends[1].fault != statusAccess {
 		t.Fatalf("%d atomics are carried out and the responder ends with %d, want the one before the fault and %d", l.ends[1].word, l.ends[1].fault, statusAccess)
 	}
@@ -348,4 +349,18 @@ func TestMessagesTakeTurns(t *testing.T) {
 	if l.finished(0) {
 		t.Fatalf("the WRITE of 160 bytes ends behind all answers of 40000, want turns")
 	}
+}
+
+// TestAnswerMakesRoom lets answers arrive while all acknowledgements are lost, on a path with room for two
+// transmissions: an answer shows that its fetch has arrived, and makes room for the next message.
+func TestAnswerMakesRoom(t *testing.T) {
+	cfg := modest()
+	cfg.Paths, cfg.PathDepth = 1, 2
+	l := newLine(t, cfg, cfg, 64, 1)
+	l.Lose = func(from int, p *packet) bool { return from == 1 && p.rec.Type == wire.Ack && l.now < 1_000_000 }
+	l.read(0, 0, 0, 8, false)
+	l.read(0, 0, 0, 8, false)
+	l.run(100_000, func() bool { return l.finished(0) })
+	l.post(0, Message{Kind: MsgWrite}, bytesOf(16, 1), 0)
+	wantDone(t, l, statusSuccess, statusSuccess, statusSuccess)
 }

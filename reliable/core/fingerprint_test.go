@@ -143,6 +143,7 @@ func (f *flow) fingerprint(b []byte, now int64) []byte {
 	for i := f.send.reported; i < f.send.posted; i++ {
 		m := f.send.message(i)
 		b = putInts(b, uint64(m.off), m.end, uint64(m.refs), uint64(m.number))
+		b = putInts(b, m.Status)
 		b = putBools(b, m.begun, m.waits)
 	}
 	for csn := f.send.una; csn < f.send.nxt; csn++ {
@@ -212,7 +213,7 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 func (r *receiver) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, r.next, r.highest, uint64(r.fault), uint64(r.turn), uint64(r.placed), uint64(r.posted), uint64(r.told))
 	b = putInts(b, r.owed, r.owedBytes, r.placing.chunks)
-	b = putBools(b, r.faulty, r.ackNow, r.dup, r.echoing, r.nonceDue)
+	b = putBools(b, r.faulty, r.faultDue, r.ackNow, r.dup, r.echoing, r.nonceDue)
 	if r.echoing {
 		b = putInts(b, uint32(r.echoCSN), uint32(r.echoXmit))
 	}
@@ -242,7 +243,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{chunk{}, 14},
 		{path{}, 29},
 		{entry{}, 4},
-		{receiver{}, 22},
+		{receiver{}, 23},
 		{placing{}, 2},
 		{slot{}, 7},
 		{rtt{}, 6},

@@ -63,6 +63,13 @@ func (p *path) sweep() {
 	}
 }
 
+// sweep forgets transmissions that are not in flight on all paths, and so makes room.
+func (c *Conn) sweep() {
+	for i := range c.paths {
+		c.paths[i].sweep()
+	}
+}
+
 // loseLate finds lost chunks across paths (RACK, with a clock per path). A chunk is lost if it was sent
 // well before one of its flow that has arrived, and its path has had the time that it usually takes.
 func (c *Conn) loseLate() {

@@ -42,8 +42,12 @@ var mutations = []mutant.Change{
 		Old: "	f.answers.own = m.Kind == MsgAnswer\n", New: "",
 	},
 	{
-		Name: "a fault overtakes answers", Tests: "Fault", File: "receive.go",
-		Old: "if f.answers.done != f.answers.taken {", New: "if false {",
+		Name: "a fault ends the READs before it", Tests: "Fault", File: "ack.go",
+		Old: "!waits && i&answerBit == 0", New: "false",
+	},
+	{
+		Name: "a fault ends answers", Tests: "Fault", File: "receive.go",
+		Old: "f.recv.faultDue && f.answers.done == f.answers.taken", New: "f.recv.faultDue",
 	},
 	{
 		Name: "a READ without an answer waits forever", Tests: "Answer", File: "timer.go",
@@ -52,6 +56,10 @@ var mutations = []mutant.Change{
 	{
 		Name: "a responder that fails says nothing", Tests: "Responder", File: "fetch.go",
 		Old: "	if a.done != a.taken {\n		f.recv.ackNow = true\n	}\n", New: "",
+	},
+	{
+		Name: "an answer makes no room", Tests: "Answer", File: "fetch.go",
+		Old: "		c.sweep()\n", New: "",
 	},
 	{
 		Name: "a WRITE overtakes the one before the READ", Tests: "Read", File: "cut.go",

@@ -17,11 +17,13 @@ type receiver struct {
 	slots   []slot // describes, by csn modulo the window, the chunks of have
 	faulty  bool   // reports that the chunk at next cannot be taken
 	fault   uint8  // the status that the peer's message ends with, if faulty
-	turn    uint32 // the number of the message that takes the next receive
-	placed  uint32 // the bytes of message turn that are in order
-	posted  uint32 // counts the receives that the user has posted
-	told    uint32 // the value of posted that the peer knows
-	placing placing
+	// faultDue reports that the owner has not been told of the fault yet; see raiseFault.
+	faultDue bool
+	turn     uint32 // the number of the message that takes the next receive
+	placed   uint32 // the bytes of message turn that are in order
+	posted   uint32 // counts the receives that the user has posted
+	told     uint32 // the value of posted that the peer knows
+	placing  placing
 
 	ackAt     int64  // when an acknowledgement is due at the latest, or never
 	ackNow    bool   // reports that the present step sends an acknowledgement
@@ -198,12 +200,6 @@ func (f *flow) accept(csn uint64, s slot, bytes int) {
 		r.ackNow = true
 	}
 	f.owe()
-	f.advance()
-}
-
-// advance takes all chunks that are in order.
-func (f *flow) advance() {
-	r := &f.recv
 	for !r.faulty {
 		have, slot := r.at(r.next)
 		if !*have || !f.inOrder(slot) {
@@ -260,15 +256,20 @@ func (f *flow) inOrder(s *slot) bool {
 	return true
 }
 
-// refuse ends the receiving half of the flow at the next chunk, when the peer has the answers to all
-// fetches before it: they are not in error.
+// refuse ends the receiving half of the flow at the next chunk.
 func (f *flow) refuse(status uint8) {
-	if f.answers.done != f.answers.taken {
-		return // release tries again
+	f.recv.faulty, f.recv.fault, f.recv.ackNow, f.recv.faultDue = true, status, true, true
+	f.raiseFault()
+}
+
+// raiseFault tells the owner of the fault, when the peer has the answers to all fetches before it: the
+// owner ends the flow.
+func (f *flow) raiseFault() {
+	if f.recv.faultDue && f.answers.done == f.answers.taken {
+		f.recv.faultDue = false
+		a := f.c.act(ActFault)
+		a.Flow, a.Status = f.number, f.recv.fault
 	}
-	f.recv.faulty, f.recv.fault, f.recv.ackNow = true, status, true
-	a := f.c.act(ActFault)
-	a.Flow, a.Status = f.number, status
 }
 
 // onSolicit answers a Solicit at once.

@@ -345,7 +345,8 @@ func (f *flow) report() bool {
 	for s.reported < s.cut {
 		m := s.message(s.reported)
 		if m.Status != statusSuccess {
-			f.fail(m.Status) // a fetch without memory for its answer
+			f.fail(m.Status) // the peer cannot take it, or there is no memory for its answer
+			break
 		}
 		if m.end > s.una || m.refs != 0 || m.waits {
 			break
@@ -400,9 +401,7 @@ func (f *flow) fail(status uint8) {
 		status = statusFlush
 	}
 	s.cut, s.una = s.posted, s.nxt
-	for i := range c.paths {
-		c.paths[i].sweep() // makes room for other flows
-	}
+	c.sweep() // makes room for other flows
 }
 
 // resetPaths takes the paths out of service that may still refer to memory of the failed flow.
