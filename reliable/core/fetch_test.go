@@ -59,7 +59,7 @@ func TestLateAnswer(t *testing.T) {
 		cfg.MinReorder = 1000
 		l := newLine(t, cfg, cfg, 64, 1)
 		held := 0
-		l.Extra = func(from int, p *packet) int64 {
+		l.Extra = func(_ int, p *packet) int64 {
 			if isAnswer(p) && p.hdr.Xmit == 0 && int(p.route-RoutePath) == slow {
 				held++
 				return 50_000_000
@@ -172,7 +172,7 @@ func TestAnswerNeverComes(t *testing.T) {
 		name string
 		lose func(int, *packet) bool
 	}{
-		{"all lost", func(from int, p *packet) bool { return isAnswer(p) }},
+		{"all lost", func(_ int, p *packet) bool { return isAnswer(p) }},
 		{"a silent peer", func(from int, p *packet) bool { return from == 1 && p.rec.Type != wire.Ack }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
