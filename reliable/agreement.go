@@ -28,6 +28,7 @@ import (
 // the present phase. It is sent again while a request waits and the peer does not answer. A card that
 // does not echo the present proposal is ignored.
 type agreement struct {
+	user    *qp      // the QP of this end
 	to      peerAddr // the peer's QP
 	leads   bool     // reports that this end proposes
 	self    bool     // reports that the QP is connected to itself
@@ -52,7 +53,8 @@ func (a *peerAddr) near(b *peerAddr) bool {
 }
 
 // meet notes which QP this one is being connected to.
-func (q *qp) meet(to peerAddr) error {
+func (a *agreement) meet(to peerAddr) error {
+	q := a.user
 	own, err := q.side.Endpoint()
 	if err != nil {
 		return err
@@ -63,18 +65,19 @@ func (q *qp) meet(to peerAddr) error {
 	}
 	order = cmp.Or(order, cmp.Compare(own.QPN, to.qpn))
 	q.leave() // of a failed attempt
-	q.pact = agreement{to: to, leads: order <= 0, self: order == 0}
+	*a = agreement{user: q, to: to, leads: order <= 0, self: order == 0}
 	return nil
 }
 
 // propose gives the leader's QP a connection and a flow of it, unless it has them. QPs of a PD whose
 // peers are in one PD share connections. A QP that is connected to itself has its own.
-func (q *qp) propose() error {
+func (a *agreement) propose() error {
+	q := a.user
 	if q.conn != nil {
 		return nil
 	}
 	for _, c := range q.ctx.conns {
-		if c != nil && c.led && !c.full() && c.suits(q) && c.to.near(&q.pact.to) && !q.pact.self {
+		if c != nil && c.led && !c.full() && c.suits(q) && c.to.near(&a.to) && !a.self {
 			q.join(c, len(c.flows))
 			return nil
 		}
@@ -83,81 +86,85 @@ func (q *qp) propose() error {
 	if err != nil {
 		return err
 	}
-	c.led, c.to = !q.pact.self, q.pact.to
+	c.led, c.to = !a.self, a.to
 	q.join(c, 0)
 	return nil
 }
 
 // negotiate sends the card of the present phase to the peer.
-func (q *qp) negotiate() {
-	if q.pact.sending {
-		q.pact.again = true
+func (a *agreement) negotiate() {
+	q := a.user
+	if a.sending {
+		a.again = true
 		return
 	}
-	if q.pact.leads {
-		if err := q.propose(); err != nil {
+	if a.leads {
+		if err := a.propose(); err != nil {
 			q.refuse()
 			return
 		}
 	}
-	if q.pact.self {
+	if a.self {
 		if q.connectFlow(q.card()) != nil {
 			q.refuse()
 		}
 		return
 	}
-	if q.pact.sending = q.side.send(cardOwn, q.phase()); !q.pact.sending {
+	if a.sending = q.side.send(cardOwn, a.phase()); !a.sending {
 		q.side.setAskAt(q.ctx.now + askAgain) // the QP has failed, in which case its receives end, or its queue is full
 	}
 }
 
 // phase returns the card of the present phase.
-func (q *qp) phase() *card {
+func (a *agreement) phase() *card {
+	q := a.user
 	if q.conn == nil {
 		return q.bareCard()
 	}
 	c := q.card()
 	switch {
-	case q.pact.leads && q.ready:
+	case a.leads && q.ready:
 		c = q.bareCard()
 		c.kind, c.conn, c.flow, c.echo = cardConfirm, q.conn.id, q.flow, q.conn.peer.conn
-	case q.pact.leads:
+	case a.leads:
 		c.kind = cardPropose
 	default:
-		c.kind, c.echo = cardAccept, q.pact.offer.conn
+		c.kind, c.echo = cardAccept, a.offer.conn
 	}
 	return c
 }
 
 // cardArrived notes that the last card has arrived. If a request waits and nothing happens, the card is sent
 // again.
-func (q *qp) cardArrived() {
-	q.pact.sending = false
+func (a *agreement) cardArrived() {
+	q := a.user
+	a.sending = false
 	switch {
-	case q.pact.again:
-		q.pact.again = false
-		q.negotiate()
+	case a.again:
+		a.again = false
+		a.negotiate()
 	case !q.ready && q.state == verbs.StateRTS && q.side.introduced:
 		q.side.setAskAt(q.ctx.now + askAgain)
 	}
 }
 
 // hear takes a card of the peer. Cards that do not fit the present phase are late, or not true.
-func (q *qp) hear(c *card) {
+func (a *agreement) hear(c *card) {
+	q := a.user
 	if q.state != verbs.StateRTS {
 		return // no card can leave; the peer sends its card again
 	}
 	var err error
 	switch {
-	case q.pact.self:
-	case c.kind == cardBare && q.pact.leads && !q.ready:
-		q.negotiate()
-	case c.kind == cardPropose && !q.pact.leads && !q.ready:
-		err = q.follow(c)
-	case c.kind == cardAccept && q.pact.leads && q.conn != nil && c.echo == q.conn.id && c.flow == q.flow:
-		err = q.conclude(c)
-	case c.kind == cardConfirm && !q.pact.leads && !q.ready && q.pact.offer != nil &&
-		c.conn == q.pact.offer.conn && c.flow == q.flow && c.echo == q.conn.id:
+	case a.self:
+	case c.kind == cardBare && a.leads && !q.ready:
+		a.negotiate()
+	case c.kind == cardPropose && !a.leads && !q.ready:
+		err = a.follow(c)
+	case c.kind == cardAccept && a.leads && q.conn != nil && c.echo == q.conn.id && c.flow == q.flow:
+		err = a.conclude(c)
+	case c.kind == cardConfirm && !a.leads && !q.ready && a.offer != nil &&
+		c.conn == a.offer.conn && c.flow == q.flow && c.echo == q.conn.id:
 		q.conn.begin()
 		if q.connected {
 			q.launchAll()
@@ -176,13 +183,14 @@ func (q *qp) refuse() {
 
 // follow takes a proposal of the leader. The QP joins the connection whose peer is the leader's, or a
 // new one.
-func (q *qp) follow(offer *card) error {
-	if o := q.pact.offer; o != nil && o.conn == offer.conn && o.birth == offer.birth && o.flow == offer.flow {
-		q.negotiate() // it has come again
+func (a *agreement) follow(offer *card) error {
+	q := a.user
+	if o := a.offer; o != nil && o.conn == offer.conn && o.birth == offer.birth && o.flow == offer.flow {
+		a.negotiate() // it has come again
 		return nil
 	}
 	q.leave() // nothing was sent
-	q.pact.offer = nil
+	a.offer = nil
 	attr, err := q.side.Query()
 	if err != nil {
 		return err
@@ -202,8 +210,8 @@ func (q *qp) follow(offer *card) error {
 	if err != nil {
 		return err
 	}
-	q.pact.offer = offer
-	q.negotiate()
+	a.offer = offer
+	a.negotiate()
 	return nil
 }
 
@@ -219,10 +227,11 @@ func (p *pd) connectionOf(q *qp, offer *card, attr *verbs.QPAttr) *connection {
 
 // conclude takes the follower's consent to the present proposal. The connection is connected to that
 // of the follower, or is already, or the QP takes another one.
-func (q *qp) conclude(answer *card) error {
+func (a *agreement) conclude(answer *card) error {
+	q := a.user
 	c := q.conn
 	if q.ready {
-		q.negotiate() // the follower has not got the confirm
+		a.negotiate() // the follower has not got the confirm
 		return nil
 	}
 	attr, err := q.side.Query()
@@ -233,9 +242,9 @@ func (q *qp) conclude(answer *card) error {
 		if c.peer.control == answer.control {
 			c.closed = true // the peer has left it
 		}
-		q.pact.to.control = answer.control
+		a.to.control = answer.control
 		q.leave()
-		q.negotiate()
+		a.negotiate()
 		return nil
 	}
 	return q.connectFlow(answer)

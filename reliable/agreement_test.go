@@ -84,8 +84,8 @@ func (b *bench) settle(tb testing.TB) {
 // TestStaleAccept: an accept that does not echo the present proposal changes nothing at the leader.
 func TestStaleAccept(t *testing.T) {
 	b := newBench(t)
-	b.follower.hear(b.proposal())
-	answer := *b.follower.phase()
+	b.follower.pact.hear(b.proposal())
+	answer := *b.follower.pact.phase()
 	if answer.kind != cardAccept || answer.echo != b.leader.conn.id || answer.flow != b.leader.flow {
 		t.Fatalf("the follower answers %+v, want that it accepts", answer)
 	}
@@ -96,11 +96,11 @@ func TestStaleAccept(t *testing.T) {
 	} {
 		stale := answer
 		change(&stale)
-		if b.leader.hear(&stale); b.leader.ready || b.leader.conn.peer != nil {
+		if b.leader.pact.hear(&stale); b.leader.ready || b.leader.conn.peer != nil {
 			t.Fatalf("the leader took an accept with %s", name)
 		}
 	}
-	if b.leader.hear(&answer); !b.leader.ready {
+	if b.leader.pact.hear(&answer); !b.leader.ready {
 		t.Fatalf("the leader did not take the accept")
 	}
 }
@@ -109,10 +109,10 @@ func TestStaleAccept(t *testing.T) {
 func TestStaleConfirm(t *testing.T) {
 	b := newBench(t)
 	confirm := card{kind: cardConfirm, conn: b.leader.conn.id, flow: b.leader.flow}
-	if b.follower.hear(&confirm); b.follower.ready {
+	if b.follower.pact.hear(&confirm); b.follower.ready {
 		t.Fatalf("the follower took a confirm without a proposal")
 	}
-	b.follower.hear(b.proposal())
+	b.follower.pact.hear(b.proposal())
 	confirm.echo = b.follower.conn.id
 	for name, change := range map[string]func(*card){
 		"another connection of the leader":   func(c *card) { c.conn ^= 1 << indexBits },
@@ -121,11 +121,11 @@ func TestStaleConfirm(t *testing.T) {
 	} {
 		stale := confirm
 		change(&stale)
-		if b.follower.hear(&stale); b.follower.ready || !b.follower.conn.held {
+		if b.follower.pact.hear(&stale); b.follower.ready || !b.follower.conn.held {
 			t.Fatalf("the follower took a confirm of %s", name)
 		}
 	}
-	if b.follower.hear(&confirm); !b.follower.ready || b.follower.conn.held {
+	if b.follower.pact.hear(&confirm); !b.follower.ready || b.follower.conn.held {
 		t.Fatalf("the follower did not take the confirm")
 	}
 }
@@ -135,20 +135,20 @@ func TestStaleConfirm(t *testing.T) {
 func TestNewProposal(t *testing.T) {
 	b := newBench(t)
 	p := b.proposal()
-	b.follower.hear(p)
+	b.follower.pact.hear(p)
 	first := b.follower.conn
-	if b.follower.hear(p); b.follower.conn != first {
+	if b.follower.pact.hear(p); b.follower.conn != first {
 		t.Fatalf("the same proposal made another connection")
 	}
 	reborn := *p
 	reborn.birth.psn ^= 1 // another connection with the same number
-	if b.follower.hear(&reborn); b.follower.conn == first || b.follower.pd.shares != 1 {
+	if b.follower.pact.hear(&reborn); b.follower.conn == first || b.follower.pd.shares != 1 {
 		t.Fatalf("the follower has %d connections after a new proposal, want a new one", b.follower.pd.shares)
 	}
 	b = newBench(t)
 	b.settle(t)
 	last := b.follower.conn
-	if b.follower.hear(&reborn); b.follower.conn != last || !b.follower.ready {
+	if b.follower.pact.hear(&reborn); b.follower.conn != last || !b.follower.ready {
 		t.Fatalf("a proposal after the confirm changed the connection")
 	}
 }
@@ -165,6 +165,7 @@ func TestProposalOnUsedFlow(t *testing.T) {
 	q := v.(*qp)
 	ok(t, q.Modify(verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessAll}, verbs.AttrState|verbs.AttrPort|verbs.AttrPKeyIndex|verbs.AttrAccess))
 	q.pact, q.state = b.follower.pact, verbs.StateRTS
+	q.pact.user = q
 	q.pact.offer, q.pact.sending = nil, true // nothing leaves
 	attr, err := b.follower.side.Query()
 	ok(t, err)
@@ -186,15 +187,15 @@ func TestProposalOnUsedFlow(t *testing.T) {
 // TestOnlyTheLeaderProposes: cards that the other end should send are ignored.
 func TestOnlyTheLeaderProposes(t *testing.T) {
 	b := newBench(t)
-	b.follower.hear(b.proposal())
-	accept, propose := b.follower.phase(), b.proposal()
+	b.follower.pact.hear(b.proposal())
+	accept, propose := b.follower.pact.phase(), b.proposal()
 	propose.conn, propose.birth = b.follower.conn.id, b.follower.conn.birth
 	before := b.leader.conn
-	if b.leader.hear(propose); b.leader.conn != before || b.leader.pact.offer != nil {
+	if b.leader.pact.hear(propose); b.leader.conn != before || b.leader.pact.offer != nil {
 		t.Errorf("the leader follows a proposal")
 	}
 	held := b.follower.conn
-	if b.follower.hear(accept); b.follower.ready || b.follower.conn != held {
+	if b.follower.pact.hear(accept); b.follower.ready || b.follower.conn != held {
 		t.Errorf("the follower takes an accept")
 	}
 }
@@ -210,7 +211,7 @@ func TestNoRoomToFollow(t *testing.T) {
 	if _, err := b.follower.pd.newConnection(&b.follower.cfg); !errors.Is(err, verbs.ErrLimit) {
 		t.Fatalf("newConnection = %v, want ErrLimit", err)
 	}
-	b.follower.hear(b.proposal())
+	b.follower.pact.hear(b.proposal())
 	var evs [4]verbs.Event
 	n, err := b.follower.ctx.Events(evs[:])
 	if b.follower.state != verbs.StateErr || n != 1 || evs[0].Type != verbs.EventQPFatal {
@@ -255,7 +256,7 @@ func FuzzAgreement(f *testing.F) {
 			if op&64 != 0 {
 				c.flow = (c.flow + 1) % 4
 			}
-			q.hear(c)
+			q.pact.hear(c)
 			for _, ctx := range b.ctx {
 				ctx.Step()
 			}

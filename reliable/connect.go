@@ -108,10 +108,10 @@ func (q *qp) prepareFlow(remote *verbs.Endpoint, peer *card) error {
 	if q.ctx.cfg.Flows == 1 {
 		return q.claim()
 	}
-	if err := q.meet(peerAddr{remote.GID, remote.LID, remote.QPN, peer.control}); err != nil || !q.pact.leads {
+	if err := q.pact.meet(peerAddr{remote.GID, remote.LID, remote.QPN, peer.control}); err != nil || !q.pact.leads {
 		return err
 	}
-	return q.propose()
+	return q.pact.propose()
 }
 
 // Modify implements verbs.QP. A QP that Modify takes to RTS gets the peer's card on the side QP, when
@@ -151,7 +151,7 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	if q.ctx.cfg.Flows > 1 && q.state != to && to == verbs.StateRTR {
-		if err := q.meet(peerAddr{gid: attr.AH.DGID, lid: attr.AH.DLID, qpn: attr.DestQPN}); err != nil {
+		if err := q.pact.meet(peerAddr{gid: attr.AH.DGID, lid: attr.AH.DLID, qpn: attr.DestQPN}); err != nil {
 			return err
 		}
 	}
@@ -237,7 +237,7 @@ func (q *qp) launchAll() {
 	q.ready = true
 	q.side.setAskAt(0)
 	if q.pact.leads && !q.pact.self {
-		q.negotiate() // confirms
+		q.pact.negotiate() // confirms
 	}
 	if n := q.recvs.Len(); n > 0 {
 		q.step(&core.Event{Kind: core.EvReceives, Count: n})
@@ -276,7 +276,7 @@ func (q *qp) reset() error {
 	q.discard()
 	q.makeQueues()
 	q.recvError, q.broken, q.side.introduced, q.modified, q.state = 0, false, false, false, verbs.StateReset
-	q.pact = agreement{}
+	q.pact = agreement{user: q}
 	return q.claim()
 }
 

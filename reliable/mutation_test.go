@@ -118,11 +118,11 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a follower sends before the confirm", Tests: "TestNothingIsSentBeforeConfirm", File: "agreement.go",
-		Old: "	q.pact.offer = offer\n	q.negotiate()\n", New: "	q.pact.offer = offer\n	q.negotiate()\n	q.conn.begin()\n	q.launchAll()\n",
+		Old: "	a.offer = offer\n	a.negotiate()\n", New: "	a.offer = offer\n	a.negotiate()\n	q.conn.begin()\n	q.launchAll()\n",
 	},
 	{
 		Name: "a leader takes an accept of another proposal", Tests: "TestStaleAccept", File: "agreement.go",
-		Old: " && c.echo == q.conn.id && c.flow == q.flow:\n		err = q.conclude(c)", New: ":\n		err = q.conclude(c)",
+		Old: " && c.echo == q.conn.id && c.flow == q.flow:\n		err = a.conclude(c)", New: ":\n		err = a.conclude(c)",
 	},
 	{
 		Name: "a leader stays on a connection of another peer", Tests: "TestFlowsToSeveralPeers", File: "agreement.go",

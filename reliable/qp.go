@@ -115,6 +115,7 @@ func (q *qp) build() (err error) {
 		return err
 	}
 	q.register()
+	q.pact.user = q
 	q.cfg.MaxSendSGE, q.cfg.MaxRecvSGE = max(q.cfg.MaxSendSGE, 1), max(q.cfg.MaxRecvSGE, 1)
 	if err = q.side.open(q); err != nil {
 		return err

@@ -58,7 +58,7 @@ func (s *sideQP) completed(kind tag, n uint32, wc *verbs.WC) {
 	case wc.Status != verbs.StatusSuccess:
 		q.failWith(wc.Status) // as the first request would have
 	case q.ctx.cfg.Flows > 1:
-		q.cardArrived()
+		q.pact.cardArrived()
 	case !q.connected && q.state == verbs.StateRTS && s.introduced:
 		s.setAskAt(q.ctx.now + askAgain)
 	}
@@ -100,7 +100,7 @@ func (s *sideQP) introduce() {
 	case q.ctx.cfg.Flows == 1:
 		s.sendCard(cardOwn, !q.connected)
 	case !q.ready:
-		q.negotiate()
+		q.pact.negotiate()
 	}
 }
 
@@ -135,7 +135,7 @@ func (s *sideQP) receiveCard(slot uint32, wc *verbs.WC) {
 	}
 	s.awaitCard(int(slot))
 	if q.ctx.cfg.Flows > 1 {
-		q.hear(c)
+		q.pact.hear(c)
 		return
 	}
 	if c.want {
@@ -152,7 +152,7 @@ func (ctx *pathContext) askForCards() {
 		if q != nil && q.side.askAt != 0 && ctx.now >= q.side.askAt {
 			q.side.setAskAt(0)
 			if ctx.cfg.Flows > 1 {
-				q.negotiate()
+				q.pact.negotiate()
 			} else {
 				q.side.sendCard(cardOwn, true)
 			}
