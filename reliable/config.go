@@ -25,11 +25,14 @@ type Config struct {
 	Window int
 	// WindowBytes is the number of bytes of a connection that may be in flight. Zero means 4 MiB.
 	WindowBytes int
-	// TargetDelay makes the bytes in flight follow the round trip time (Swift), in nanoseconds.
-	// The window grows by one chunk per round trip while the round trip is within TargetDelay,
-	// and shrinks beyond it. WindowBytes stays the upper limit. The ends may differ. Zero means
-	// a fixed window.
+	// TargetDelay makes the bytes in flight of each path follow its round trip time (Swift), in
+	// nanoseconds. They grow while the round trip is within TargetDelay and shrink beyond it, down to
+	// less than one chunk per round trip. WindowBytes stays the upper limit of the connection. The
+	// ends may differ. Zero means that only WindowBytes limits the paths.
 	TargetDelay int64
+	// Congestion makes the congestion control of a path in place of that of TargetDelay. It is called
+	// for every path of a connection. Nil means that of TargetDelay.
+	Congestion func() core.Congestion
 	// Credits makes senders wait for credit from the receiver, so that many senders do not fill
 	// the queue in front of its link. A receiver grants what its link carries, to all its QPs in
 	// turn. Both ends need the same value.
@@ -120,12 +123,14 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, nil
 }
 
-// congestion returns the congestion control of one connection.
-func (cfg *Config) congestion() core.Congestion {
-	if cfg.TargetDelay > 0 {
-		return core.NewSwift(cfg.TargetDelay, cfg.ChunkBytes, cfg.WindowBytes)
+// congestion returns what makes the congestion control of a path, nil if there is none.
+func (cfg *Config) congestion() func() core.Congestion {
+	if cfg.Congestion != nil || cfg.TargetDelay == 0 {
+		return cfg.Congestion
 	}
-	return &core.FixedWindow{Bytes: cfg.WindowBytes}
+	return func() core.Congestion {
+		return core.NewSwift(cfg.TargetDelay, cfg.Paths, cfg.ChunkBytes, cfg.WindowBytes)
+	}
 }
 
 // core returns the configuration of one connection.
@@ -133,7 +138,7 @@ func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
 	return core.Config{
 		Paths: cfg.Paths, Flows: cfg.Flows, Window: cfg.Window, ChunkBytes: uint32(cfg.ChunkBytes), SendDepth: max(sends, 1),
 		PathDepth: pathDepth, RecvCredit: credit, PeerCredit: peerCredit, GiveUp: cfg.GiveUp,
-		Congestion: cfg.congestion(), MinProbe: cfg.MinProbe,
+		WindowBytes: cfg.WindowBytes, Congestion: cfg.congestion(), MinProbe: cfg.MinProbe,
 		InitialRTT: cfg.MinProbe, Credits: cfg.Credits, Speculative: cfg.Speculative,
 	}
 }

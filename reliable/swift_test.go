@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"ibverbx/reliable"
+	"ibverbx/reliable/core"
 	"ibverbx/softnic"
 )
 
@@ -33,5 +34,29 @@ func TestSwiftActs(t *testing.T) {
 	}
 	if ideal := float64(senders*size) / rate * 1e9; float64(took) > ideal/0.9 {
 		t.Errorf("took %d ns, want at most %.0f: 0.9 of the rate of the port", took, ideal/0.9)
+	}
+}
+
+// slow is a Congestion that allows a part of a chunk and pauses long.
+type slow struct{}
+
+func (slow) OnAck(int64, int, int64, int64) {}
+func (slow) OnLoss(int64, int, bool)        {}
+func (slow) Window() int                    { return 1 }
+func (slow) Gap(int) int64                  { return 100_000 }
+
+// TestRateBelowChunk paces paths to one chunk per 100 us each, on a round trip of 10 us: 64 chunks on 4
+// paths take 15 pauses.
+func TestRateBelowChunk(t *testing.T) {
+	const size = 64 * 32 << 10
+	s := newStar(t, softnic.Impairment{Delay: 5 * time.Microsecond, Rate: 12.5e9}, reliable.Config{
+		Paths: 4, Congestion: func() core.Congestion { return slow{} },
+	}, 1, 12.5e9, size)
+	s.write(t, 0, size)
+	for _, wc := range s.until(t, int64(time.Second), 1) {
+		must(t, wc.Err())
+	}
+	if s.now < 1_500_000 || s.now > 1_700_000 {
+		t.Errorf("took %d us, want 1500 to 1700", s.now/1000)
 	}
 }

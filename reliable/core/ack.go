@@ -70,8 +70,7 @@ func (f *flow) onAck(r *wire.Record, route Route) {
 		s.progressAt = c.now
 	}
 	c.rack.noteDup(r.Flags&wire.AckDup != 0)
-	bytes, before := c.flyingBytes, s.una
-	sample := f.onEcho(r)
+	f.onEcho(r)
 	f.ackedBelow(cum)
 	for w := range int(r.Words) {
 		for b := r.Bitmap[w]; b != 0; b &= b - 1 {
@@ -79,9 +78,6 @@ func (f *flow) onAck(r *wire.Record, route Route) {
 		}
 	}
 	f.ackedBelow(cum)
-	if s.una > before || c.flyingBytes < bytes {
-		c.cfg.Congestion.OnAck(c.now, bytes-c.flyingBytes, sample)
-	}
 	f.answered(r)
 	f.findLost()
 }
@@ -107,20 +103,20 @@ func (s *sender) bitmapFits(r *wire.Record, cum uint64) bool {
 }
 
 // onEcho takes the transmission that the acknowledgement echoes. The echo names one exact
-// transmission, so only it measures a round trip time. onEcho returns that time, or 0.
-func (f *flow) onEcho(r *wire.Record) int64 {
+// transmission, so only it measures a round trip time.
+func (f *flow) onEcho(r *wire.Record) {
 	s, c := &f.send, f.c
 	if r.Flags&wire.AckEcho == 0 {
-		return 0
+		return
 	}
 	d := int64(int16(r.EchoCSN - uint16(s.una)))
 	if d < 0 || s.una+uint64(d) >= s.nxt {
-		return 0
+		return
 	}
 	csn := s.una + uint64(d)
 	ch := s.chunk(csn)
 	if ch.state == chunkAcked || ch.xmits != r.EchoXmit+1 || !covers(r, r.EchoCSN) {
-		return 0
+		return
 	}
 	answer := max(c.now-ch.sentAt, 1)
 	sample := max(answer-c.age-int64(r.RxDelay), 1)
@@ -129,8 +125,8 @@ func (f *flow) onEcho(r *wire.Record) int64 {
 	if p := &c.paths[ch.path]; ch.epoch == p.epoch {
 		c.measure(&p.rtt, sample, answer)
 		p.measured, p.measuredAt = true, c.now
+		p.onAcked(int(ch.len), sample)
 	}
-	return sample
 }
 
 // covers reports whether an acknowledgement reports the arrival of a chunk.
@@ -168,6 +164,9 @@ func (f *flow) acked(csn uint64, exact bool) {
 		return // the path on which it arrived is not known
 	}
 	if ch.epoch == p.epoch && p.carries() {
+		if !exact {
+			p.onAcked(int(ch.len), 0)
+		}
 		p.loss -= p.loss >> 4
 		p.attempts, p.silent = 0, false
 		p.setState(PathUp)

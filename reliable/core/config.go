@@ -48,8 +48,12 @@ type Config struct {
 	// PathCredit reports that the peer's receives belong to its paths, an equal part to each, and
 	// that no path can use those of another.
 	PathCredit bool
-	// Congestion bounds the bytes in flight. Nil means a FixedWindow of 4 MiB.
-	Congestion Congestion
+	// WindowBytes is the number of bytes of all flows that may be in flight. One chunk always may.
+	// Zero means 4 MiB.
+	WindowBytes int
+	// Congestion makes the congestion control of a path, within WindowBytes. New calls it once per
+	// path. Nil means that only WindowBytes limits the paths.
+	Congestion func() Congestion
 	// Credits makes senders wait for credit from the receiver (see Pacer). Both ends need the same
 	// value, and owners that grant.
 	Credits bool
@@ -100,6 +104,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.PathDepth = cmp.Or(cfg.PathDepth, 64)
 	cfg.RecvCredit = cmp.Or(cfg.RecvCredit, cfg.Window)
 	cfg.PeerCredit = cmp.Or(cfg.PeerCredit, 1)
+	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 4<<20)
 	cfg.Speculative = cmp.Or(cfg.Speculative, 128<<10)
 	cfg.Rate = cmp.Or(cfg.Rate, 3e9)
 	cfg.InitialRTT = cmp.Or(cfg.FixedRTT, cfg.InitialRTT, 100_000)
@@ -110,9 +115,6 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.AckDelay = cmp.Or(cfg.AckDelay, 50_000)
 	cfg.Recovery = cmp.Or(cfg.Recovery, 1_000_000)
 	cfg.MaxAge = cmp.Or(cfg.MaxAge, 10_000_000)
-	if cfg.Congestion == nil {
-		cfg.Congestion = &FixedWindow{Bytes: 4 << 20}
-	}
 	return cfg, cfg.validate()
 }
 
@@ -129,6 +131,7 @@ func (cfg *Config) validate() error {
 		{"PathDepth", int64(cfg.PathDepth), 2, 1 << 12},
 		{"RecvCredit", int64(cfg.RecvCredit), 1, 1<<16 - 1},
 		{"PeerCredit", int64(cfg.PeerCredit), 1, 1<<16 - 1},
+		{"WindowBytes", int64(cfg.WindowBytes), 1, 1 << 40},
 		{"Speculative", int64(cfg.Speculative), 1, 1 << 30},
 		{"InitialRTT", cfg.InitialRTT, 1, maxDuration},
 		{"FixedRTT", cfg.FixedRTT, 0, maxDuration},

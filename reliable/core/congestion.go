@@ -1,32 +1,114 @@
 package core
 
-// Congestion decides how many bytes a connection may have in flight. Step calls it in the order of
-// events. An implementation must not allocate.
+import "math"
+
+// Congestion decides how much one path may have in flight, and how fast. Every path has its own. Step
+// calls it in the order of events. An implementation must not allocate.
 type Congestion interface {
-	// OnSent reports bytes that were handed to a path at now.
-	OnSent(now int64, bytes int)
-	// OnAck reports acknowledged bytes. rtt is the round trip time, or 0 if none was measured.
-	OnAck(now int64, bytes int, rtt int64)
+	// OnAck reports acknowledged bytes. rtt is the round trip time, or 0 if none was measured. least is
+	// the least round trip time of the connection, of any path.
+	OnAck(now int64, bytes int, rtt, least int64)
 	// OnLoss reports lost bytes. With timeout the loss is assumed after a timeout.
 	OnLoss(now int64, bytes int, timeout bool)
-	// Window is the number of bytes that may be in flight. One chunk always may.
+	// Window is the number of bytes that may be in flight. A path with nothing in flight may send a
+	// chunk that is larger, when the gap after the last one is over.
 	Window() int
+	// Gap is how long the path pauses after a transmission of bytes, in nanoseconds. It counts while the
+	// windows of all paths together are below one chunk. Zero means no pause.
+	Gap(bytes int) int64
 }
 
-// FixedWindow is a Congestion that never changes.
-type FixedWindow struct {
-	// Bytes is the window.
-	Bytes int
+// pace is the state of a path that has a Congestion.
+type pace struct {
+	control Congestion // nil if nothing but Config.WindowBytes limits the path
+	window  int        // what control allows in flight, in bytes; unlimited without control
+	at      int64      // when the path may send again
 }
 
-// OnSent implements Congestion.
-func (*FixedWindow) OnSent(int64, int) {}
+// unlimited is the window of a path without a Congestion.
+const unlimited = math.MaxInt
 
-// OnAck implements Congestion.
-func (*FixedWindow) OnAck(int64, int, int64) {}
+// maxGap bounds the time between two transmissions on a path, in nanoseconds. It is far below any GiveUp.
+const maxGap = 10_000_000
 
-// OnLoss implements Congestion.
-func (*FixedWindow) OnLoss(int64, int, bool) {}
+// initPaces gives every path its Congestion.
+func (c *Conn) initPaces() {
+	c.limit = unlimited
+	if c.cfg.Congestion != nil {
+		c.limit = 0
+	}
+	for i := range c.paths {
+		p := &c.paths[i]
+		if c.cfg.Congestion == nil {
+			p.pace.window = unlimited
+			continue
+		}
+		p.pace.control = c.cfg.Congestion()
+		p.newWindow()
+	}
+}
 
-// Window implements Congestion.
-func (w *FixedWindow) Window() int { return w.Bytes }
+// newWindow takes over what the Congestion of the path allows. What all paths that are up allow
+// together bounds the bytes in flight of the connection, so that paths that were idle do not send a
+// burst.
+func (p *path) newWindow() {
+	w := p.pace.control.Window()
+	if p.state == PathUp {
+		p.c.limit += w - p.pace.window
+	}
+	p.pace.window = w
+}
+
+// onAcked tells the Congestion of the path about acknowledged bytes.
+func (p *path) onAcked(bytes int, rtt int64) {
+	if p.pace.control != nil {
+		p.pace.control.OnAck(p.c.now, bytes, rtt, p.c.rtt.least)
+		p.newWindow()
+	}
+}
+
+// onLost tells the Congestion of the path about lost bytes.
+func (p *path) onLost(bytes int, timeout bool) {
+	if p.pace.control != nil {
+		p.pace.control.OnLoss(p.c.now, bytes, timeout)
+		p.newWindow()
+	}
+}
+
+// rest makes the path pause after a transmission, if all paths together may have less than one chunk in
+// flight. Otherwise the bytes in flight limit the rate, and nothing is paced.
+func (p *path) rest(bytes int) {
+	if p.c.limit < int(p.c.cfg.ChunkBytes) && p.pace.control != nil {
+		p.pace.at = p.c.now + min(p.pace.control.Gap(bytes), maxGap)
+	}
+}
+
+// open reports whether congestion control lets the path send.
+func (p *path) open() bool {
+	return p.c.now >= p.pace.at && (p.inflight < p.pace.window || p.flying == 0)
+}
+
+// count adds the window of the path to what all paths allow together when the path comes up, and
+// removes it when the path leaves.
+func (p *path) count(s PathState) {
+	switch {
+	case p.pace.control == nil:
+	case s == PathUp:
+		p.c.limit += p.pace.window
+	case p.state == PathUp:
+		p.c.limit -= p.pace.window
+	}
+}
+
+// nextPaced is when the first path that rests may send again, or never if nothing waits for it.
+func (c *Conn) nextPaced() int64 {
+	at := int64(never)
+	if c.cfg.Congestion != nil && (c.lost > 0 || c.ready.Len() > 0) {
+		for i := range c.paths {
+			if p := &c.paths[i]; p.pace.at > c.now {
+				at = min(at, p.pace.at)
+			}
+		}
+	}
+	return at
+}

@@ -132,7 +132,7 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, c.lost, c.flying, c.flyingBytes, c.ghosts, c.window, c.control.credit)
 	b = putInts(b, int(c.last), int(c.lastBytes), int(c.rack.shift))                                                   // calm never gets to its limit here
 	b = putInts(b, uint32(c.control.route), c.control.requests%6, min(c.control.stale, 2), uint32(c.control.ackRoute)) // 6: three routes, up to two paths
-	// No credits here: credits do not count; rtt is fixed.
+	// No credits here: credits do not count; rtt is fixed; limit too, without congestion control.
 	return putTimes(b, now, c.rack.at, c.rack.reorderAt)
 }
 
@@ -203,7 +203,7 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 		b = putInts(b, e.csn, e.msg, uint64(e.flow))
 		b = putTimes(b, now, e.sentAt)
 	}
-	// measuredAt counts only for MaxAge, which is out of reach, pingAt for measuring; stats decides nothing.
+	// measuredAt counts only for MaxAge, which is out of reach, pingAt for measuring; stats decides nothing; nothing is paced here.
 	if p.state == PathSuspect {
 		b = putTimes(b, now, p.suspectAt)
 	}
@@ -233,7 +233,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{Conn{}, 13}, // age is that of the event
 		{sender{}, 24},
 		{control{}, 5},
-		{traffic{}, 9},
+		{traffic{}, 10},
 		{rack{}, 4},
 		{schedule{}, 9},
 		{flow{}, 17},
@@ -241,7 +241,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{answers{}, 6},
 		{message{}, 7},
 		{chunk{}, 14},
-		{path{}, 29},
+		{path{}, 30},
 		{entry{}, 4},
 		{receiver{}, 23},
 		{placing{}, 2},

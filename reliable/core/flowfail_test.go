@@ -43,7 +43,7 @@ func TestCreditAfterFailedFlows(t *testing.T) {
 func TestWaitingFlowIsPatient(t *testing.T) {
 	cfg := modest()
 	cfg.Flows, cfg.GiveUp = 100, 1_000_000
-	cfg.Congestion = &FixedWindow{Bytes: 16} // one chunk per round trip, of 20 us
+	cfg.WindowBytes = 16 // one chunk per round trip, of 20 us
 	l := newLine(t, cfg, cfg, 1<<13, 1)
 	for k := range cfg.Flows {
 		l.postOn(0, k, Message{Kind: MsgWrite}, bytesOf(64, 1), 64*k)

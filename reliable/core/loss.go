@@ -140,7 +140,7 @@ func (c *Conn) lose(e *entry, timeout bool) {
 	f.noteLost(ch)
 	p.loss += (255 - p.loss) >> 4
 	p.stats.Lost++
-	c.cfg.Congestion.OnLoss(c.now, int(ch.len), timeout)
+	p.onLost(int(ch.len), timeout)
 }
 
 // noteLost puts a chunk on the list of chunks to be retransmitted.

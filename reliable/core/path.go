@@ -46,6 +46,7 @@ type path struct {
 	rtt        rtt       // the round trip time of the path
 	measured   bool      // reports that rtt has a sample of this epoch
 	measuredAt int64     // when rtt got its last sample
+	pace       pace      // limits what the path has in flight
 	loss       uint8     // the share of lost chunks, in 256ths
 	stats      PathStats // its times are filled in by Conn.PathStats
 	suspectAt  int64     // when the path became PathSuspect
@@ -81,9 +82,13 @@ type entry struct {
 
 func (p *path) entry(pseq uint32) *entry { return &p.ledger[pseq&uint32(len(p.ledger)-1)] }
 
-// room reports whether one more transmission fits: the ledger has room and the peer has a receive.
+// room reports whether one more transmission fits: congestion control allows it, the ledger has room and
+// the peer has a receive.
 func (p *path) room() bool {
 	c := p.c
+	if !p.open() {
+		return false
+	}
 	if c.cfg.PathCredit && p.flying >= max(c.window/len(c.paths), 1) {
 		return false
 	}
@@ -119,6 +124,7 @@ func (p *path) setState(s PathState) {
 		return
 	}
 	c := p.c
+	p.count(s)
 	p.state = s
 	c.up = c.up[:0]
 	for j := range c.paths {

@@ -32,8 +32,8 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 	other := cfg
 	if target := rapid.SampledFrom([]int64{0, 0, 1, 30_000, 10_000_000}).Draw(t, "swift"); target > 0 {
 		most := rapid.SampledFrom([]int{16, 1 << 20}).Draw(t, "swiftMost")
-		cfg.Congestion = NewSwift(target, int(cfg.ChunkBytes), most)
-		other.Congestion = NewSwift(target, int(cfg.ChunkBytes), most)
+		cfg.Congestion = func() Congestion { return NewSwift(target, cfg.Paths, int(cfg.ChunkBytes), most) }
+		other.Congestion = cfg.Congestion
 	}
 	tr := &trial{line: newLine(tb, cfg, other, 1<<16, cfg.Seed)}
 	tr.grant = true

@@ -222,7 +222,7 @@ func (p *path) ifRoom() *path {
 
 // mayFly reports whether the windows leave room for a transmission of n bytes.
 func (c *Conn) mayFly(n int) bool {
-	return c.flying == 0 || (c.flying < c.window && c.flyingBytes+n <= c.cfg.Congestion.Window())
+	return c.flying == 0 || (c.flying < c.window && c.flyingBytes+n <= min(c.limit, c.cfg.WindowBytes))
 }
 
 // turn is the result of a flow's turn.
@@ -300,7 +300,7 @@ func (f *flow) transmit(csn uint64, p *path) {
 	c.flying++
 	c.flyingBytes += int(ch.len)
 	m.refs++
-	c.cfg.Congestion.OnSent(c.now, int(ch.len))
+	p.rest(int(ch.len))
 
 	a := c.act(ActSend)
 	a.Flow, a.Path, a.Epoch, a.Token, a.Offset, a.Len = f.number, p.index, p.epoch, m.Token, ch.off, ch.len

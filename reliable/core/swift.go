@@ -1,17 +1,20 @@
 package core
 
-// Swift is a Congestion that follows the round trip time. The window grows by one chunk per round trip
-// while the round trip is within the target. Beyond the target it shrinks once per round trip, by how
-// far the round trip is beyond. It follows Swift (SIGCOMM 2020) without pacing: the least window is one
-// chunk.
+// Swift is a Congestion that follows the round trip time of its path. It follows Swift (SIGCOMM 2020).
 //
-//	rtt <= target    window += chunk * acknowledged/window
-//	rtt >  target    window *= 1 - min(0.8 * (rtt-target)/rtt, 0.5)      once per rtt
-//	loss             window *= 0.5                                       once per rtt
-//	timeout          window  = one chunk                                 once per rtt
+//	rtt <= target, never cut    window += acknowledged
+//	rtt <= target               window += step * acknowledged/window                one step per rtt
+//	rtt >  target               window *= 1 - min(0.8 * (rtt-target)/rtt, 0.5)      once per rtt
+//	loss                        window *= 0.5                                       once per rtt
+//	timeout                     window  = the least                                 once per rtt
+//
+// The least window is a part of a chunk. A window below one chunk means one chunk in more than a round
+// trip: Gap spreads them.
 type Swift struct {
 	target int64   // the round trip time to aim at, in nanoseconds
-	chunk  float64 // the least window, in bytes
+	chunk  float64 // the size of a full chunk, in bytes
+	step   float64 // by how much the window grows per round trip, in bytes
+	least  float64 // the smallest window, in bytes
 	most   float64 // the largest window, in bytes
 	window float64 // the present window, in bytes
 	rtt    int64   // the latest round trip time, 0 if none was measured
@@ -23,36 +26,48 @@ const (
 	swiftFactor = 0.8
 	// swiftMostCut is the largest part of the window that is cut at once, except after a timeout.
 	swiftMostCut = 0.5
-	// swiftStart is the first window, in chunks.
-	swiftStart = 16
+	// swiftStart, swiftStep and swiftLeast are the first windows, the steps and the least windows of all
+	// paths of a connection together, in chunks. A connection behaves the same with any number of paths.
+	swiftStart, swiftStep, swiftLeast = 2, 4, 0.5
+	// swiftFar is the least target, in least round trip times of the connection. A path over a long
+	// distance would not get within a shorter one.
+	swiftFar = 1.2
 )
 
-// NewSwift returns a Swift that aims at a round trip time of target nanoseconds, with windows of one
-// chunk of chunk bytes to most bytes.
-func NewSwift(target int64, chunk, most int) *Swift {
-	s := &Swift{target: target, chunk: float64(chunk), most: float64(max(most, chunk)), cutAt: -1}
-	s.window = min(swiftStart*s.chunk, s.most)
+// NewSwift returns a Swift for one of a number of paths. It aims at a round trip time of target
+// nanoseconds, with chunks of chunk bytes and windows of at most most bytes.
+func NewSwift(target int64, paths, chunk, most int) *Swift {
+	share := float64(chunk) / float64(paths)
+	s := &Swift{
+		target: target, chunk: float64(chunk), step: swiftStep * share, least: swiftLeast * share,
+		most: float64(max(most, chunk)), cutAt: -1,
+	}
+	s.window = min(swiftStart*share, s.most)
 	return s
 }
 
-// OnSent implements Congestion.
-func (*Swift) OnSent(int64, int) {}
-
 // OnAck implements Congestion.
-func (s *Swift) OnAck(now int64, bytes int, rtt int64) {
+func (s *Swift) OnAck(now int64, bytes int, rtt, least int64) {
 	if rtt > 0 {
 		s.rtt = rtt
 	}
 	if s.rtt == 0 {
 		return
 	}
-	if s.rtt <= s.target {
-		s.window = min(s.window+s.chunk*float64(bytes)/s.window, s.most)
-		return
+	target := max(s.target, int64(swiftFar*float64(least)))
+	if s.rtt <= target {
+		s.grow(float64(bytes))
+	} else if rtt > 0 { // an old sample has had its effect
+		s.cut(now, min(swiftFactor*float64(rtt-target)/float64(rtt), swiftMostCut))
 	}
-	if rtt > 0 { // an old sample has had its effect
-		s.cut(now, min(swiftFactor*float64(rtt-s.target)/float64(rtt), swiftMostCut))
+}
+
+// grow grows the window after acknowledged bytes.
+func (s *Swift) grow(bytes float64) {
+	if s.cutAt >= 0 {
+		bytes = s.step * bytes / max(s.window, bytes, 1)
 	}
+	s.window = min(s.window+bytes, s.most)
 }
 
 // OnLoss implements Congestion.
@@ -71,8 +86,16 @@ func (s *Swift) cut(now int64, share float64) {
 		return
 	}
 	s.cutAt = now
-	s.window = max(s.window*(1-share), s.chunk)
+	s.window = max(s.window*(1-share), s.least)
 }
 
 // Window implements Congestion.
 func (s *Swift) Window() int { return int(s.window) }
+
+// Gap implements Congestion.
+func (s *Swift) Gap(bytes int) int64 {
+	if s.window >= s.chunk {
+		return 0
+	}
+	return int64(float64(s.rtt) * float64(bytes) / s.window)
+}

@@ -64,9 +64,14 @@ func runSpread(o Options, r *Result, read bool, path int, death time.Duration) e
 		if death > 0 {
 			w.at(death, func() error { return f.killPath(path) })
 		}
-		return f.bothWays(func(a, b *port) error {
-			return w.link.SetPaths(a.host.nic, b.host.nic, make([]softnic.Path, fabric)...)
-		})
+		return f.spread()
+	})
+}
+
+// spread gives the paths of a flow different ways through the network.
+func (f *flow) spread() error {
+	return f.bothWays(func(a, b *port) error {
+		return f.world.link.SetPaths(a.host.nic, b.host.nic, make([]softnic.Path, fabric)...)
 	})
 }
 
@@ -91,13 +96,14 @@ func way(from, to *port, path int) int {
 // lonely returns the first path from index on whose way to the receiver no other path takes.
 func (f *flow) lonely(index int) (int, error) {
 	users, from, to := make(map[int]int), f.source(), f.sink()
-	for i := range deadPaths {
+	paths := len(to.qp.(reliable.Counted).Paths())
+	for i := range paths {
 		users[way(from, to, i)]++
 	}
-	for k := range deadPaths {
-		if i := (index + k) % deadPaths; users[way(from, to, i)] == 1 {
+	for k := range paths {
+		if i := (index + k) % paths; users[way(from, to, i)] == 1 {
 			return i, nil
 		}
 	}
-	return 0, fmt.Errorf("each of %d paths shares its way with another", deadPaths)
+	return 0, fmt.Errorf("each of %d paths shares its way with another", paths)
 }

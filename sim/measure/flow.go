@@ -28,6 +28,8 @@ type flowConfig struct {
 	// Every is the time between two messages. Latency counts from the time at which a message is
 	// due, also if Depth delays its post. Zero means that each completion starts a message.
 	Every time.Duration
+	// Start is when the first message is due, after the start of the run.
+	Start time.Duration
 	// AckTimeout is the code of the acknowledgement timeout of an RC QP (verbs.AckTimeout).
 	// Zero means that of verbs.QP.Connect. Wrapped hosts ignore it.
 	AckTimeout uint8

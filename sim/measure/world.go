@@ -139,7 +139,7 @@ func (h *host) step() {
 // run lets time pass until every flow with an end is done, and checks the bytes of all flows.
 func (w *world) run() error {
 	for _, f := range w.flows {
-		f.startAt = w.now
+		f.startAt = w.now + int64(f.cfg.Start)
 	}
 	if err := w.until(w.done); err != nil {
 		return err
