@@ -7,12 +7,17 @@ import (
 )
 
 // TestNoAllocations moves chunks between two connections and wants no allocation: neither for
-// new chunks nor for repeated ones, acknowledgements, answers or paths that fail and come back.
+// new chunks nor for repeated ones, acknowledgements, answers, paths that fail and come back, or paths that
+// rest.
 func TestNoAllocations(t *testing.T) {
-	for _, flows := range []int{1, 8} {
+	for i, flows := range []int{1, 8, 8} {
+		cfg := Config{Paths: 16, ChunkBytes: 1024, PeerCredit: 256, Flows: flows}
+		if i == 2 { // a target that is never reached: paths are paced
+			cfg.Congestion = func() Congestion { return NewSwift(1, 16, 1024, 4<<20) }
+		}
 		w := wireless{queue: make([]Event, 0, 4096), to: make([]int, 0, 4096)}
 		for i := range w.ends {
-			c, err := New(Config{Paths: 16, ChunkBytes: 1024, PeerCredit: 256, Flows: flows})
+			c, err := New(cfg)
 			if err != nil {
 				t.Fatalf("New = %v, want none", err)
 			}
