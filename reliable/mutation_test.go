@@ -109,8 +109,8 @@ var mutations = []mutant.Change{
 		Old: "r.least = min(r.least, sample)", New: "r.least = sample",
 	},
 	{
-		Name: "a control QP that failed stays in error", Tests: "TestControlQPsReturn", File: "drive.go",
-		Old: "	ctx.revive()\n", New: "",
+		Name: "a control QP that failed stays in error", Tests: "TestControlQPsReturn", File: "control.go",
+		Old: "		c.failed = true\n", New: "",
 	},
 	{
 		Name: "a revived control QP takes completions of its former life", Tests: "TestControlSlots", File: "control.go",

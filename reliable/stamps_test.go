@@ -78,8 +78,8 @@ func TestLateHosts(t *testing.T) {
 	stamped, _, _ := lateHosts(t, cfg, look, same)
 	blind, _, _ := lateHosts(t, cfg, look, hide)
 	t.Logf("with a target delay of 60 us they move 4 MiB in %v with timestamps and in %v without", stamped, blind)
-	// Without timestamps the least round trip of a path contains the wait as well, so it is no queue to
-	// the control of that path.
+	// Without timestamps the least round trip contains the wait as well, so Swift does not take it for a
+	// queue.
 	if stamped > blind || blind > 10*before {
 		t.Errorf("4 MiB take %v with timestamps and %v without, want no more, and at most ten times %v", stamped, blind, before)
 	}
