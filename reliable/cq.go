@@ -14,12 +14,21 @@ type cq struct {
 	inner verbs.CQ     // takes the completions of QPs that are not wrapped
 	waker *verbs.Waker // woken when the armed CQ gets a completion; it may be nil
 
-	ring      ring.Ring[verbs.WC] // holds at most inner.Depth() completions
-	armed     bool                // reports that the next completion wakes waker
-	solicited bool                // limits armed to solicited and failed completions
-	overrun   bool                // reports that a completion was lost because the ring was full
-	users     int                 // counts the wrapped QPs that use the CQ, twice if for both directions
-	closed    bool                // set by Close
+	ring      ring.Ring[completion] // holds at most inner.Depth() completions
+	armed     bool                  // reports that the next completion wakes waker
+	solicited bool                  // limits armed to solicited and failed completions
+	overrun   bool                  // reports that a completion was lost because the ring was full
+	users     int                   // counts the wrapped QPs that use the CQ, twice if for both directions
+	closed    bool                  // set by Close
+}
+
+// completion is a completion with the places that are free once it is polled. A request, or a receive,
+// keeps its place in the queue of its QP until its completion, or that of a later one, was polled. So
+// a CQ that has room for the queues of all its QPs never overruns.
+type completion struct {
+	wc     verbs.WC
+	places *int // the places that are taken in the queue
+	n      int  // how many of them it frees
 }
 
 var _ verbs.CQ = (*cq)(nil)
@@ -32,7 +41,7 @@ func (ctx *pathContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cq{ctx: ctx, inner: inner, waker: cfg.Waker, ring: ring.New[verbs.WC](inner.Depth())}
+	c := &cq{ctx: ctx, inner: inner, waker: cfg.Waker, ring: ring.New[completion](inner.Depth())}
 	ctx.mu.Lock()
 	defer ctx.mu.Unlock()
 	ctx.cqs = append(ctx.cqs, c)
@@ -51,7 +60,9 @@ func (c *cq) Poll(dst []verbs.WC) (n int, err error) {
 		c.ctx.drive()
 	}
 	for n < len(dst) && c.ring.Len() > 0 {
-		dst[n] = *c.ring.Front()
+		done := c.ring.Front()
+		dst[n] = done.wc
+		*done.places -= done.n
 		c.ring.Drop(1)
 		n++
 	}
@@ -97,13 +108,16 @@ func (c *cq) Close() error {
 	return nil
 }
 
-// push adds a completion. A full CQ overruns, and its QPs fail.
-func (c *cq) push(wc *verbs.WC, solicited bool) {
+// push adds a completion that frees n places of a queue when it is polled. A full CQ overruns, and its
+// QPs fail.
+func (c *cq) push(wc *verbs.WC, places *int, n int, solicited bool) {
 	if c.overrun {
+		*places -= n
 		return
 	}
 	if c.ring.Len() == c.Depth() {
 		c.overrun, c.ctx.overran = true, true
+		*places -= n
 		c.ctx.keeper.kick()
 		c.ctx.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
 		for _, q := range c.ctx.qps {
@@ -114,18 +128,18 @@ func (c *cq) push(wc *verbs.WC, solicited bool) {
 		}
 		return
 	}
-	*c.ring.Extend() = *wc
+	*c.ring.Extend() = completion{*wc, places, n}
 	if c.armed && (!c.solicited || solicited || wc.Status != verbs.StatusSuccess) {
 		c.armed, c.solicited = false, false
 		c.waker.Wake()
 	}
 }
 
-// discard removes the completions of a QP.
+// discard removes the completions of a QP, whose queues are gone.
 func (c *cq) discard(qpn uint32) {
 	for range c.ring.Len() {
-		if wc := c.ring.Pop(); wc.QPN != qpn {
-			c.ring.Push(wc)
+		if done := c.ring.Pop(); done.wc.QPN != qpn {
+			c.ring.Push(done)
 		}
 	}
 }

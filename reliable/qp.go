@@ -47,6 +47,9 @@ type qp struct {
 	inline    pool                    // has a slot of MaxInline bytes for each slot of sends
 	recvs     ring.Ring[verbs.RecvWR] // the receives that have not completed, by message number
 	answers   []answer                // what is answered to the peer, by token of core.ActAnswer
+	sendsHeld int                     // the places of the send queue that are taken, at least sends.Len()
+	recvsHeld int                     // likewise, of the receive queue
+	quiet     int                     // the places of requests that completed without a completion
 	recvError verbs.Status            // the status of the receive that made the QP refuse a chunk, 0 if there is none
 }
 
@@ -136,6 +139,7 @@ func (q *qp) build() (err error) {
 
 // makeQueues makes empty queues. Tokens and message numbers start at 0.
 func (q *qp) makeQueues() {
+	q.sendsHeld, q.recvsHeld, q.quiet = 0, 0, 0
 	q.sends = ring.New[sendSlot](q.cfg.MaxSendWR)
 	q.recvs = ring.New[verbs.RecvWR](q.cfg.MaxRecvWR)
 }

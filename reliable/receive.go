@@ -18,7 +18,7 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 	}
 	ctx.now = ctx.clock()
 	for i := range wrs {
-		if q.recvs.Len() >= q.cfg.MaxRecvWR {
+		if q.recvsHeld >= q.cfg.MaxRecvWR {
 			err = verbs.ErrQueueFull
 			break
 		}
@@ -27,6 +27,7 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 			break
 		}
 		*q.recvs.Extend() = wrs[i]
+		q.recvsHeld++
 		n++
 	}
 	switch {
@@ -210,5 +211,5 @@ func (q *qp) flushRecvs() {
 func (q *qp) completeRecv(wc verbs.WC, solicited bool) {
 	wc.WRID, wc.QPN = q.recvs.Front().WRID, q.num
 	q.recvs.Drop(1)
-	q.recvCQ.push(&wc, solicited)
+	q.recvCQ.push(&wc, &q.recvsHeld, 1, solicited)
 }

@@ -24,7 +24,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (n int, err error) {
 	}
 	ctx.now = ctx.clock()
 	for i := range wrs {
-		if q.sends.Len() >= q.cfg.MaxSendWR {
+		if q.sendsHeld >= q.cfg.MaxSendWR {
 			err = verbs.ErrQueueFull
 			break
 		}
@@ -67,6 +67,7 @@ func (q *qp) checkSend(wr *verbs.SendWR) error {
 func (q *qp) enqueue(wr *verbs.SendWR) {
 	token := q.sends.Tail()
 	s := q.sends.Extend()
+	q.sendsHeld++
 	s.wr, s.length = *wr, uint32(wr.Length())
 	if q.state == verbs.StateErr {
 		q.completeSend(token, verbs.StatusWRFlushErr)
@@ -176,6 +177,7 @@ func (q *qp) transmit(a *core.Action) {
 func (q *qp) completeSend(token uint32, status verbs.Status) {
 	s := q.sends.At(token)
 	q.sends.Drop(1)
+	q.quiet++
 	if status == verbs.StatusSuccess && s.wr.Flags&verbs.SendSignaled == 0 && !q.cfg.SignalAll {
 		return
 	}
@@ -186,5 +188,6 @@ func (q *qp) completeSend(token uint32, status verbs.Status) {
 			wc.ByteLen = s.length
 		}
 	}
-	q.sendCQ.push(&wc, false)
+	q.sendCQ.push(&wc, &q.sendsHeld, q.quiet, false)
+	q.quiet = 0
 }
