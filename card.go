@@ -11,7 +11,7 @@ import (
 )
 
 // CardVersion is the version of the cards that this package writes and reads.
-const CardVersion = 1
+const CardVersion = 2
 
 // Card is what a peer needs to connect to a VirtualQP. DecodeCard and Connect check everything in it.
 type Card struct {

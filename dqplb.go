@@ -79,6 +79,7 @@ func (d *dqplb) ahead(l *lane) bool {
 }
 
 func (d *dqplb) advance()                          {}
+func (d *dqplb) moving(*entry) (_ entry, _ bool)   { return entry{}, false }
 func (d *dqplb) moved(_, _ *lane)                  { d.mixed = true }
 func (d *dqplb) wire(op verbs.Opcode) verbs.Opcode { return op }
 

@@ -236,15 +236,19 @@ func (l *lane) release() {
 // moveAll moves all entries of a lane to another one.
 func (f *failover) moveAll(l, h *lane) {
 	s := f.send
-	h.grow(l.load() + 1) // and a record
+	h.grow(2*l.load() + 1) // each with a record, and one more
 	for !l.idle() {
 		e := l.take()
 		s.inflight--
 		l.life.replayed.Add(1)
+		behind, more := f.setup.scheme.moving(&e)
 		if !e.consumes() && e.kind() <= kindData && s.sends.slots[e.slot()].op != verbs.OpRDMARead {
 			s.carried.add(h.index)
 		}
 		s.add(h, e.head, e.off, e.bytes, e.imm)
+		if more {
+			s.add(h, behind.head, behind.off, behind.bytes, behind.imm)
+		}
 	}
 	s.carried.remove(l.index)
 	f.setup.scheme.moved(l, h)

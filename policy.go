@@ -64,10 +64,8 @@ const (
 // pick chooses the lane for the next n bytes. It returns nil if no lane has room. whole says that
 // the bytes are a whole request.
 func (p *picker) pick(n uint32, whole bool) *lane {
-	if whole && p.runLeft > 0 && p.runRoom >= n {
-		if l := p.runLane; l.room() {
-			p.runLeft--
-			p.runRoom -= n
+	if whole {
+		if l := p.again(n); l != nil {
 			return l
 		}
 	}
@@ -82,6 +80,16 @@ func (p *picker) pick(n uint32, whole bool) *lane {
 		}
 	}
 	return l
+}
+
+// again returns the lane that whole requests share if it takes one more, of n bytes. Otherwise it returns nil.
+func (p *picker) again(n uint32) *lane {
+	if p.runLeft == 0 || p.runRoom < n || !p.runLane.room() {
+		return nil
+	}
+	p.runLeft--
+	p.runRoom -= n
+	return p.runLane
 }
 
 // choose applies the policy.

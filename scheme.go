@@ -62,6 +62,9 @@ type notifier interface {
 	handOver(s *sendSlot) bool
 	// advance is called by dispatch before doorbells are rung.
 	advance()
+	// moving is called with each entry of a lane out of service before another lane takes it over. The new
+	// lane takes behind next, if ok.
+	moving(e *entry) (behind entry, ok bool)
 	// moved is called when all entries of a lane out of service were moved to another one.
 	moved(from, to *lane)
 	// received takes a filled receive of a data or notify lane.
@@ -101,6 +104,7 @@ type spray struct {
 func (y *spray) connected(*Card) int                        { return 0 }
 func (y *spray) ahead(*lane) bool                           { return false }
 func (y *spray) close() error                               { return nil }
+func (y *spray) moving(*entry) (_ entry, _ bool)            { return entry{}, false }
 func (y *spray) moved(_, _ *lane)                           {}
 func (y *spray) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
 

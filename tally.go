@@ -16,11 +16,18 @@ import (
 //
 //	0         4          6          8         12        16
 //	| msgSeq  |  lanes   |  (zero)  |   imm   |  length  |
+//
+// A message that is not cut, follows the one before it on the same lane, and covers nothing else needs no
+// record: it is a single WRITE_WITH_IMM with the user's immediate. Its number is one more than the last
+// number on that lane.
 type tally struct {
 	setup *setup
 	send  *sender
 	recv  *receiver
 
+	// told has, for each data lane, the last number that the receiver will have from it; noNumber if that
+	// cannot be said.
+	told    []int64
 	closing laneSet // the lanes that must still send a record of the message being closed
 	seq     uint32  // the number of the message being closed, or of the next one
 	open    bool    // a message is being closed: some of its records were not handed to lanes
@@ -34,7 +41,11 @@ type tally struct {
 	region *Region
 }
 
-const recordSize = 16
+const (
+	recordSize = 16
+	noNumber   = -2      // a value of told that no message follows
+	untold     = 1 << 63 // a value of lane.latest: no number has come
+)
 
 // records are the records of the requests in the send ring, one for each slot. All lanes share the
 // record of a request. It does not change until the request is reported. It is in registered memory,
@@ -56,7 +67,10 @@ type tallied struct {
 
 func newTally(q *VirtualQP) (*tally, error) {
 	u := &q.setup
-	t := &tally{setup: u, send: &q.send, recv: &q.recv, closing: newLaneSet(u.cfg.Lanes)}
+	t := &tally{setup: u, send: &q.send, recv: &q.recv, closing: newLaneSet(u.cfg.Lanes), told: make([]int64, u.cfg.Lanes)}
+	for i := range t.told {
+		t.told[i] = noNumber
+	}
 	places := 0
 	if u.shared == nil {
 		places = u.cfg.Lanes * ring.CeilPow2(u.cfg.NotifyDepth) * recordSize
@@ -84,6 +98,9 @@ func (t *tally) close() error {
 // same lane, if that has taken over from another one. After that, the posted receives can still be
 // filled, and the peer's outstanding requests arrive.
 func (t *tally) connected(remote *Card) int {
+	for _, l := range t.setup.lanes {
+		l.latest = untold
+	}
 	t.limit = int32(max(t.setup.cfg.RecvDepth, remote.Limits.SendDepth))
 	t.window = make([]tallied, ring.CeilPow2(int(t.limit)+remote.Limits.SendDepth+t.setup.receives()))
 	return len(t.window)
@@ -97,10 +114,34 @@ func (t *tally) wire(op verbs.Opcode) verbs.Opcode {
 }
 
 func (t *tally) handOver(s *sendSlot) bool {
+	notified := s.op == verbs.OpRDMAWriteWithImm
+	if notified && t.follow(s) {
+		return true
+	}
 	if !t.send.spread(s) {
 		return false
 	}
-	return s.op != verbs.OpRDMAWriteWithImm || t.finish(s)
+	return !notified || t.finish(s)
+}
+
+// follow sends a message without a record if that is possible. The record is written nevertheless: it is
+// sent if another lane takes over the message.
+func (t *tally) follow(s *sendSlot) bool {
+	send, p := t.send, &t.send.picker
+	if s.begun || s.length > s.cut || p.runLeft == 0 || t.told[p.runLane.index]+1 != int64(t.seq) || send.carried.first() >= 0 {
+		return false
+	}
+	l := p.again(s.length)
+	if l == nil {
+		return false
+	}
+	t.write(s, 1)
+	s.begun, s.sent, s.wire = true, s.length, verbs.OpRDMAWriteWithImm
+	s.pending++
+	t.told[l.index] = int64(t.seq)
+	t.seq++
+	send.add(l, entryHead(send.sends.index(send.sends.dispatched), s.dataKind(), s.flags&verbs.SendSolicited)|entryConsumes, 0, s.length, s.imm)
+	return true
 }
 
 // finish stages the records of a message whose data is staged, on every lane that carried data since the
@@ -122,6 +163,7 @@ func (t *tally) finish(s *sendSlot) bool {
 				}
 			}
 			l.put(head, 0, 0, 0)
+			t.told[l.index] = int64(t.seq)
 			count++
 			if !l.listed {
 				send.list(l)
@@ -152,20 +194,38 @@ func (t *tally) begin(s *sendSlot) bool {
 		t.closing.add(l.index)
 		n = 1
 	}
+	t.write(s, n)
+	s.begun, t.open = true, true
+	return true
+}
+
+// write writes the record of the request at dispatched, of which there are n.
+func (t *tally) write(s *sendSlot, n int) {
 	r := &t.send.sends
 	b := (*[recordSize]byte)(t.send.records.bytes[int(r.index(r.dispatched))*recordSize:])
 	binary.LittleEndian.PutUint64(b[0:], uint64(t.seq)|uint64(n)<<32)
 	binary.LittleEndian.PutUint32(b[8:], s.imm)
 	binary.LittleEndian.PutUint32(b[12:], s.length)
-	s.begun, t.open = true, true
-	return true
 }
 
 func (t *tally) advance() {}
 
+// moving gives a message without a record its record: the number before it is another one on the new lane.
+func (t *tally) moving(e *entry) (behind entry, ok bool) {
+	if e.kind() > kindData || !e.consumes() {
+		return entry{}, false
+	}
+	s := &t.send.sends.slots[e.slot()]
+	s.wire = verbs.OpRDMAWrite
+	s.pending++
+	e.head, e.imm = entryHead(e.slot(), e.kind(), 0), 0
+	return entry{head: entryHead(e.slot(), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes}, true
+}
+
 // moved stages the record that a lane still owes of the message being closed behind the fragments that it
 // covers.
 func (t *tally) moved(from, to *lane) {
+	t.told[from.index], t.told[to.index] = noNumber, noNumber
 	if !t.open || !t.closing.has(from.index) {
 		return
 	}
@@ -176,7 +236,9 @@ func (t *tally) moved(from, to *lane) {
 	t.send.add(to, entryHead(r.index(r.dispatched), kindRecord, s.flags&verbs.SendSolicited)|entryConsumes, 0, 0, 0)
 }
 
-func (t *tally) ahead(l *lane) bool { return int32(uint32(l.latest)-t.next) >= t.limit }
+func (t *tally) ahead(l *lane) bool {
+	return l.latest != untold && int32(uint32(l.latest)-t.next) >= t.limit
+}
 
 func (t *tally) recvSGE(l *lane, entry uint32, r *verbs.RecvWR) {
 	off := t.place(l, entry)
@@ -193,6 +255,14 @@ func (t *tally) place(l *lane, entry uint32) int {
 // received counts a record. A record that the peer cannot have sent ends the VirtualQP.
 func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 	u := t.setup
+	if wc.Opcode == verbs.WCRecvRDMAWithImm {
+		if l.latest == untold {
+			t.recv.protocol(l, "a message without a record, and the lane had none before it")
+			return
+		}
+		t.count(l, uint32(l.latest)+1, tallied{want: 1, imm: wc.Imm, length: wc.ByteLen})
+		return
+	}
 	if wc.ByteLen != recordSize || wc.Opcode != verbs.WCRecv {
 		t.recv.protocol(l, "a record of %d bytes (%s)", wc.ByteLen, wc.Opcode)
 		return
@@ -203,19 +273,26 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 	} else {
 		b = t.region.Bytes()[t.place(l, entry):][:recordSize]
 	}
-	seq, want := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:])
+	t.count(l, binary.LittleEndian.Uint32(b), tallied{
+		want: binary.LittleEndian.Uint16(b[4:]), imm: binary.LittleEndian.Uint32(b[8:]), length: binary.LittleEndian.Uint32(b[12:]),
+	})
+}
+
+// count counts what came of a message, and completes messages.
+func (t *tally) count(l *lane, seq uint32, got tallied) {
+	want := got.want
 	m := &t.window[int(seq)&(len(t.window)-1)]
 	switch {
 	case seq-t.next >= uint32(len(t.window)):
 		t.recv.protocol(l, "record of message %d, %d is expected", seq, t.next)
 		return
-	case want == 0 || int(want) > len(u.lanes) || (m.got > 0 && (m.want != want || m.got == want)):
+	case want == 0 || int(want) > len(t.setup.lanes) || (m.got > 0 && (m.want != want || m.got == want)):
 		t.recv.protocol(l, "message %d claims %d records", seq, want)
 		return
 	}
 	l.latest = uint64(seq)
-	m.got++
-	m.want, m.imm, m.length = want, binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])
+	got.got = m.got + 1
+	*m = got
 	for {
 		m := &t.window[int(t.next)&(len(t.window)-1)]
 		if m.got == 0 || m.got < m.want {

@@ -54,9 +54,21 @@ var sown = []struct {
 	},
 	{
 		// As above.
-		mutant.Change{Name: "Tally loses a number", File: "../tally.go", Old: "t.seq++\n", New: "t.seq++\nif t.seq%64 == 63 {\n t.seq++\n}\n"},
+		mutant.Change{
+			Name: "Tally loses a number", File: "../tally.go",
+			Old: "write(s *sendSlot, n int) {\n", New: "write(s *sendSlot, n int) {\nif t.seq%16 == 15 {\n t.seq++\n}\n",
+		},
 		"mixed",
 		[]string{"progress", "first error"},
+	},
+	{
+		// The new lane counts on from another number.
+		mutant.Change{
+			Name: "Tally moves a message without its record", File: "../tally.go",
+			Old: "if e.kind() > kindData || !e.consumes() {", New: "if true {",
+		},
+		"failover",
+		[]string{"progress", "first error", "notifications"},
 	},
 	{
 		// The request never ends, or ends without its bytes.

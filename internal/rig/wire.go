@@ -8,7 +8,7 @@ import (
 
 // GoodCard is an encoded card that DecodeCard takes, with two lanes on two rails. Tests break
 // it in one place at a time.
-const GoodCard = `{"version":1,"incarnation":77,"rails":2,"max_msg_sz":1048576,"max_rd_atomic":16,"scheme":"tally","data_lanes":1,
+const GoodCard = `{"version":2,"incarnation":77,"rails":2,"max_msg_sz":1048576,"max_rd_atomic":16,"scheme":"tally","data_lanes":1,
  "atomic_rail":1,"message_lane":1,"notify_lane":-1,"limits":{"send_depth":256,"recv_depth":128},"window":64,"lanes":[
  {"rail":0,"qpn":17,"psn":5,"gid":"::ffff:10.0.0.1","mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16},
  {"rail":1,"qpn":17,"psn":6,"gid":"::ffff:10.0.0.2","mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16}]}`

@@ -17,7 +17,7 @@ func TestDecodeCard(t *testing.T) {
 		t.Fatalf("DecodeCard of a good card = %+v, %v", c, err)
 	}
 	for name, change := range map[string][2]string{
-		"version":         {`"version":1`, `"version":2`},
+		"version":         {`"version":2`, `"version":1`},
 		"no rails":        {`"rails":2`, `"rails":0`},
 		"too many rails":  {`"rails":2`, `"rails":9`},
 		"rail of a lane":  {`"rail":1`, `"rail":2`},
@@ -94,7 +94,7 @@ func TestConnectRefusals(t *testing.T) {
 func FuzzDecodeCard(f *testing.F) {
 	f.Add([]byte(rig.GoodCard))
 	f.Add([]byte(`{}`))
-	f.Add([]byte(`{"version":1,"rails":1,"lanes":[{"extra":"AAAA"}]}`))
+	f.Add([]byte(`{"version":2,"rails":1,"lanes":[{"extra":"AAAA"}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := ibverbx.DecodeCard(b)
 		if err != nil {

@@ -10,8 +10,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// modelElement is a physical request that tells the receiver something: a record of Tally, a
-// numbered fragment or cover of DQPLB, or a notification of Spray.
+// modelElement is a physical request that tells the receiver something: a record of Tally or
+// a message without one, a numbered fragment or cover of DQPLB, or a notification of Spray.
 type modelElement struct {
 	number      uint32 // message of a record, number of DQPLB, count of notifications
 	want        int    // records of the message
@@ -27,6 +27,7 @@ type modelDecoder struct {
 	t        *rapid.T
 	scheme   ibverbx.Scheme
 	elements map[uint32][]*modelElement // by number
+	latest   map[int]uint32             // Tally: the last number of each lane
 	next     uint32                     // first number that is not told of
 	told     int                        // messages
 	length   uint32                     // DQPLB: of the message being put together
@@ -37,14 +38,21 @@ type modelDecoder struct {
 }
 
 func newModelDecoder(t *rapid.T, scheme ibverbx.Scheme) *modelDecoder {
-	return &modelDecoder{t: t, scheme: scheme, elements: make(map[uint32][]*modelElement)}
+	return &modelDecoder{t: t, scheme: scheme, elements: make(map[uint32][]*modelElement), latest: make(map[int]uint32)}
 }
 
 // take looks at a physical request that a lane of the given role took. It returns nil if
 // the request tells nothing.
-func (d *modelDecoder) take(role string, wr *verbs.SendWR, inline []byte) *modelElement {
+func (d *modelDecoder) take(lane int, role string, wr *verbs.SendWR, inline []byte) *modelElement {
 	e := &modelElement{imm: wr.Imm, length: uint32(wr.Length())}
 	switch {
+	case d.scheme == ibverbx.Tally && role == "data" && wr.Opcode == verbs.OpRDMAWriteWithImm:
+		before, ok := d.latest[lane]
+		e.number, e.want = before+1, 1
+		if !ok || len(d.elements[e.number]) > 0 {
+			d.t.Fatalf("a message without a record is the first one of lane %d, or message %d has come before", lane, e.number)
+		}
+		d.latest[lane] = e.number
 	case d.scheme == ibverbx.Tally && role == "data" && wr.Opcode == verbs.OpSend && len(inline) == 16:
 		e.number = binary.LittleEndian.Uint32(inline)
 		e.want = int(binary.LittleEndian.Uint16(inline[4:]))
@@ -52,6 +60,7 @@ func (d *modelDecoder) take(role string, wr *verbs.SendWR, inline []byte) *model
 		if len(d.elements[e.number]) >= e.want {
 			d.t.Fatalf("record %d of message %d, which has %d", len(d.elements[e.number])+1, e.number, e.want)
 		}
+		d.latest[lane] = e.number
 	case d.scheme == ibverbx.DQPLB && role == "data" && wr.Opcode == verbs.OpRDMAWriteWithImm:
 		imm := bits.ReverseBytes32(wr.Imm)
 		e.number, e.last = imm&^(1<<31), imm>>31 != 0

@@ -55,16 +55,25 @@ type tallyReferee struct {
 	next uint32
 	open map[uint32]*[2]uint16 // records that came and records of the message, by message
 	last map[uint32]*delivery
-	done []ibverbx.WC
+	// latest has the number that came last on a lane.
+	latest map[int]uint32
+	done   []ibverbx.WC
 }
 
 func (r *tallyReferee) complete() []ibverbx.WC { return r.done }
 
 func (r *tallyReferee) deliver(d *delivery) outcome {
+	length := uint32(16)
+	if d.wc.Opcode == verbs.WCRecvRDMAWithImm {
+		if _, ok := r.latest[d.lane]; !ok {
+			return refused
+		}
+		d.seq, d.want, length = r.latest[d.lane]+1, 1, d.wc.ByteLen
+	}
 	ahead := d.seq - r.next
 	m := r.open[d.seq]
 	switch {
-	case d.wc.Opcode != verbs.WCRecv || d.wc.ByteLen != 16 || ahead >= far || d.want == 0 || d.want > hostileLanes:
+	case d.wc.ByteLen != length || ahead >= far || d.want == 0 || d.want > hostileLanes:
 		return refused
 	case m != nil && (m[1] != d.want || m[0] == d.want):
 		return refused
@@ -73,9 +82,14 @@ func (r *tallyReferee) deliver(d *delivery) outcome {
 		r.open[d.seq] = m
 	}
 	m[0]++
-	r.last[d.seq] = d
+	r.last[d.seq], r.latest[d.lane] = d, d.seq
 	for m = r.open[r.next]; m != nil && m[0] == m[1]; m = r.open[r.next] {
-		r.done = append(r.done, ibverbx.WC{Imm: r.last[r.next].wc.Imm, ByteLen: ^r.next, Flags: ibverbx.WCHasImm | ibverbx.WCHasLength})
+		last := r.last[r.next]
+		wc := ibverbx.WC{Imm: last.wc.Imm, ByteLen: ^r.next, Flags: ibverbx.WCHasImm | ibverbx.WCHasLength}
+		if last.wc.Opcode == verbs.WCRecvRDMAWithImm {
+			wc.ByteLen = last.wc.ByteLen
+		}
+		r.done = append(r.done, wc)
 		delete(r.open, r.next)
 		r.next++
 	}
@@ -176,7 +190,7 @@ func newSiege(t *testing.T, scheme ibverbx.Scheme, options byte) *siege {
 	case ibverbx.Spray:
 		s.judge = &sprayReferee{}
 	default:
-		s.judge = &tallyReferee{open: make(map[uint32]*[2]uint16), last: make(map[uint32]*delivery)}
+		s.judge = &tallyReferee{open: make(map[uint32]*[2]uint16), last: make(map[uint32]*delivery), latest: make(map[int]uint32)}
 	}
 	return s
 }

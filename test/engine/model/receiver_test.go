@@ -22,6 +22,8 @@ type modelReceiver struct {
 	notes   []*peerMessage // of the scheme
 	sends   []*peerMessage
 	numbers uint32 // given out by the peer
+	// lastLane is a lane with the last number of Tally, -1 if there is none.
+	lastLane int
 	queues  [][]peerElement
 
 	posted [2]int // receives: notifications and data
@@ -61,7 +63,7 @@ func newModelReceiver(t *rapid.T, scheme ibverbx.Scheme) *modelReceiver {
 	cfg := drawModelConfig(t, scheme)
 	shared := rapid.SampledFrom([]int{0, 0, 2, 16}).Draw(t, "shared receives")
 	end := newModelEnd(t, modelNICs("null", drawInt(t, "rails", 1, 3)), cfg, shared, modelInbox*inboxSlot)
-	r := &modelReceiver{modelEnd: end, shared: shared > 0, victim: -1}
+	r := &modelReceiver{modelEnd: end, shared: shared > 0, victim: -1, lastLane: -1}
 	card := r.card()
 	r.connect(card) // the peer has the depth and the window that this side has
 	r.limit = modelDepth(cfg.SendDepth)
@@ -82,6 +84,11 @@ func (r *modelReceiver) send() {
 	r.notes = append(r.notes, m)
 	switch r.cfg.Scheme {
 	case ibverbx.Tally:
+		if last := r.lastLane; last >= 0 && oneIn(r.t, "without a record", 3) {
+			wc := verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: m.imm, ByteLen: uint32(m.length)}
+			r.queue(last, peerElement{message: m, number: uint32(k), wc: wc})
+			return
+		}
 		m.length *= r.cfg.Lanes
 		var lanes []int
 		for lane := range r.cfg.Lanes {
@@ -92,6 +99,7 @@ func (r *modelReceiver) send() {
 		if len(lanes) == 0 {
 			lanes = []int{drawOf(r.t, "only lane", r.cfg.Lanes)}
 		}
+		r.lastLane = lanes[drawOf(r.t, "lane of the next", len(lanes))]
 		b := binary.LittleEndian.AppendUint32(nil, uint32(k))
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(lanes)))
 		b = binary.LittleEndian.AppendUint32(b, m.imm)

@@ -112,7 +112,7 @@ func (s *modelSender) look() {
 
 // classify finds out what a physical request is and checks that it is right.
 func (s *modelSender) classify(lane int, wr *verbs.SendWR, inline []byte) physicalLog {
-	p := physicalLog{bytes: int(wr.Length()), element: s.decoder.take(s.roles[lane], wr, inline)}
+	p := physicalLog{bytes: int(wr.Length()), element: s.decoder.take(lane, s.roles[lane], wr, inline)}
 	if s.roles[lane] == "message" {
 		return s.classifyMessage(wr, inline)
 	}
@@ -129,7 +129,7 @@ func (s *modelSender) classify(lane int, wr *verbs.SendWR, inline []byte) physic
 	}
 	p.request = s.requests[off/modelSlot]
 	want := p.request.wr.Opcode
-	if want == verbs.OpRDMAWriteWithImm && s.cfg.Scheme != ibverbx.DQPLB {
+	if want == verbs.OpRDMAWriteWithImm && p.element == nil {
 		want = verbs.OpRDMAWrite
 	}
 	if wr.Opcode != want || s.roles[lane] != "data" || p.request.message {
