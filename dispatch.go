@@ -175,3 +175,69 @@ func (s *sender) stripe(r *sendSlot, end uint32, d *dqplb) bool {
 	r.sent, s.picker.cursor = sent, cursor
 	return sent >= end
 }
+
+// postRun takes a run of requests from the front of wrs and posts it, in one pass: slot, ledger entry and
+// physical request of each. It returns how many it took: 0 if the first cannot be in a run, because a
+// request waits before it, or no lane has room. What the NIC refuses is staged, as after a dispatch.
+func (s *sender) postRun(wrs []SendWR) (n int) {
+	r, f, p := &s.sends, s.failover, &s.picker
+	if r.dispatched != r.posted || len(s.staged) > 0 || f.state != stateConnected || f.out > 0 || !s.setup.inRun(&wrs[0]) {
+		return 0
+	}
+	s.time.tick()
+	l := p.pick(wrs[0].SGE[0].Length, true)
+	if l == nil {
+		return 0
+	}
+	chain := s.chain[:min(len(wrs), int(l.depth-l.load()), chainMax)]
+	rail, remoteRail := l.rail&(MaxRails-1), l.remoteRail&(MaxRails-1)
+	bytes, carries := uint64(0), false
+	for {
+		wr, one, to := &wrs[n], r.slot(r.posted), &chain[n]
+		s.takePlain(one, wr)
+		carries = carries || one.op != verbs.OpRDMARead
+		bytes += uint64(one.length)
+		to.WRID, to.Flags, to.Imm = uint64(l.base|kindPlain.tag()|tag(l.tail)), 0, 0
+		to.Opcode, to.NumSGE = one.wire, 1
+		to.RemoteAddr, to.RKey = one.target, one.keys[remoteRail].remote
+		g := &to.SGE[0]
+		g.Addr, g.Length, g.LKey = one.local, one.length, one.keys[rail].local
+		l.put(entryHead(r.index(r.posted), kindPlain, 0), 0, one.length, 0)
+		r.posted++
+		if n++; n == len(chain) || !s.setup.inRun(&wrs[n]) || p.again(wrs[n].SGE[0].Length) != l {
+			break
+		}
+	}
+	r.dispatched = r.posted
+	s.inflight += n
+	if carries {
+		s.carried.add(l.index)
+	}
+	s.signal(l, chain[:n])
+	if !s.postChain(l, chain[:n], bytes) {
+		s.list(l)
+	}
+	l.counts.highWater.Raise(uint64(l.load()))
+	return n
+}
+
+// inRun reports whether a request is a plain WRITE or READ that is neither cut nor fenced.
+func (u *setup) inRun(wr *SendWR) bool {
+	return runOps>>wr.Opcode&1 != 0 && wr.Flags&verbs.SendFence == 0 && u.isPlain(wr) && wr.SGE[0].Length <= u.fragmentSize(wr.SGE[0].Length)
+}
+
+const runOps = uint32(1<<verbs.OpRDMAWrite | 1<<verbs.OpRDMARead)
+
+// signal makes requests of a chain ask for a completion: the last one and every SignalInterval-th before
+// it, and the first one if the lane is silent.
+func (s *sender) signal(l *lane, chain []verbs.SendWR) {
+	interval := s.setup.cfg.SignalInterval
+	first := interval - 1
+	if l.silent {
+		first = 0
+	}
+	for i := first; i < len(chain); i += interval {
+		chain[i].Flags |= verbs.SendSignaled
+	}
+	chain[len(chain)-1].Flags |= verbs.SendSignaled
+}

@@ -59,21 +59,30 @@ func (s *sender) ringLane(l *lane) {
 		}
 		chain := s.chain[:min(l.tail-l.posted, chainMax, room)]
 		bytes, consuming := s.render(l, chain)
-		n, err := l.qp.PostSend(chain)
-		if n < len(chain) {
-			if err = l.keep(chain, n, err); err != nil && s.brokenLane == nil {
-				s.brokenLane, s.brokenErr = l, err
-			}
+		if !s.postChain(l, chain, bytes) {
 			return
 		}
-		l.posted += uint32(n)
-		l.silent = false
-		l.counts.doorbells.Add(1)
-		l.counts.fragments.Add(uint64(n))
-		l.counts.bytes.Add(bytes)
 		l.life.sent += consuming
 	}
 	l.counts.highWater.Raise(uint64(l.tail - l.head))
+}
+
+// postChain posts a chain of so many bytes, which was made from the entries of a lane from posted on. It
+// reports whether the NIC took all of it.
+func (s *sender) postChain(l *lane, chain []verbs.SendWR, bytes uint64) bool {
+	n, err := l.qp.PostSend(chain)
+	if n < len(chain) {
+		if err = l.keep(chain, n, err); err != nil && s.brokenLane == nil {
+			s.brokenLane, s.brokenErr = l, err
+		}
+		return false
+	}
+	l.posted += uint32(n)
+	l.silent = false
+	l.counts.doorbells.Add(1)
+	l.counts.fragments.Add(uint64(n))
+	l.counts.bytes.Add(bytes)
+	return true
 }
 
 // keep handles a post of which the NIC took only n requests. If the last of them did not ask for a
@@ -119,18 +128,11 @@ func (s *sender) mark(l *lane) {
 	}
 }
 
-// render makes the physical requests of what a lane has staged: chain[i] from entry posted+i. The
-// last one of a chain and every SignalInterval-th before it asks for a completion. So does the first
-// one if the lane is silent. render returns the bytes of the chain, and how many receives of the
-// peer it consumes.
+// render makes the physical requests of what a lane has staged: chain[i] from entry posted+i. It
+// returns the bytes of the chain, and how many receives of the peer it consumes.
 func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming uint32) {
 	sends, ledger, base := s.sends.slots, l.ledger, l.base
 	rail, remoteRail := l.rail&(MaxRails-1), l.remoteRail&(MaxRails-1)
-	interval := s.setup.cfg.SignalInterval
-	left := interval
-	if l.silent {
-		left = 1
-	}
 	n := l.posted
 	for i := range chain {
 		e, wr := &ledger[int(n)&(len(ledger)-1)], &chain[i]
@@ -138,10 +140,6 @@ func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming 
 		wr.WRID = uint64(base | tag(head>>16&0xff)<<44 | tag(n))
 		wr.Flags = verbs.SendFlags(head >> 24 & 0x7f)
 		consuming += head >> 31
-		if left--; left == 0 {
-			wr.Flags |= verbs.SendSignaled
-			left = interval
-		}
 		n++
 		wr.Imm = e.imm
 		bytes += uint64(e.bytes)
@@ -163,7 +161,7 @@ func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming 
 		g := &wr.SGE[0]
 		g.Addr, g.Length, g.LKey = r.local+off, e.bytes, r.keys[rail].local
 	}
-	chain[len(chain)-1].Flags |= verbs.SendSignaled
+	s.signal(l, chain)
 	return bytes, consuming
 }
 

@@ -45,6 +45,10 @@ func (s *sender) post(wrs []SendWR) (n int, err error) {
 	r, u := &s.sends, s.setup
 	take := min(len(wrs), r.room())
 	for n < take {
+		if k := s.postRun(wrs[n:take]); k > 0 {
+			n += k
+			continue
+		}
 		wr := &wrs[n]
 		if u.isPlain(wr) {
 			s.takePlain(r.slot(r.posted), wr)

@@ -136,7 +136,7 @@ func (t *tally) follow(s *sendSlot) bool {
 		return false
 	}
 	t.write(s, 1)
-	s.begun, s.sent, s.wire = true, s.length, verbs.OpRDMAWriteWithImm
+	s.wire = verbs.OpRDMAWriteWithImm
 	s.pending++
 	t.told[l.index] = int64(t.seq)
 	t.seq++
