@@ -24,7 +24,7 @@ type modelReceiver struct {
 	numbers uint32 // given out by the peer
 	// lastLane is a lane with the last number of Tally, -1 if there is none.
 	lastLane int
-	queues  [][]peerElement
+	queues   [][]peerElement
 
 	posted [2]int // receives: notifications and data
 	ended  [2]int
