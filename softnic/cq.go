@@ -62,11 +62,14 @@ func (x *hostContext) createCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 
 func (c *cq) Depth() int { return len(c.wcs) }
 
+// full reports whether the next completion would overrun the queue.
+func (c *cq) full() bool { return c.tail-c.head == uint32(len(c.wcs)) }
+
 // push returns the slot for a new completion, which returns n slots of used when it is polled. The
 // caller fills the slot before it does anything else.
 func (c *cq) push(used *uint32, n uint32, solicited bool) *verbs.WC {
 	wcs, credits := c.wcs, c.credits
-	if c.tail-c.head == uint32(len(wcs)) || len(wcs) == 0 || len(credits) != len(wcs) {
+	if c.full() || len(wcs) == 0 || len(credits) != len(wcs) {
 		c.overflow()
 		*used -= n // it will not be polled
 		return &c.lost

@@ -16,6 +16,7 @@ var mutations = []struct {
 	{"access flags are not looked at", "mr.go", "m.access&need == need && ", ""},
 	{"remote access flags of the QP are not looked at", "place.go", "if q.attr.Access&verbs.AccessRemoteWrite == 0 {", "if false {"},
 	{"the express lane completes without copying", "express.go", "		bulk.Copy(dst, src)\n", "		_, _, _ = bulk.Copy, dst, src\n"},
+	{"the express lane notifies without a receive", "express.go", "(peer.recvCQ.full() || !peer.takeRecv())", "peer.takeRecv() && peer.recvCQ.full()"},
 	{"the express lane ignores the QP's access flags", "express.go", " && peer.attr.Access&verbs.AccessRemoteWrite != 0", ""},
 	{
 		"a duplicate atomic is executed again", "rdatomic.go", "		for i := range q.replay { // newest",

@@ -42,11 +42,11 @@ func (q *qp) sendMessages() {
 		return
 	}
 	peer := q.direct()
-	if peer != nil {
-		q.express(peer)
-	}
 	for q.sqNext != q.sqTail && !q.rnrWait {
 		w := q.wqe(q.sqNext)
+		if peer != nil && w.opcode <= verbs.OpRDMAWriteWithImm && q.express(peer) {
+			continue
+		}
 		if q.sqOff == 0 && !q.mayStart(w) {
 			return
 		}
