@@ -76,7 +76,7 @@ func (a *agreement) propose() error {
 	if q.conn != nil {
 		return nil
 	}
-	for _, c := range q.ctx.conns {
+	for _, c := range q.engine.conns {
 		if c != nil && c.led && !c.full() && c.suits(q) && c.to.near(&a.to) && !a.self {
 			q.join(c, len(c.flows))
 			return nil
@@ -111,7 +111,7 @@ func (a *agreement) negotiate() {
 		return
 	}
 	if a.sending = q.side.send(cardOwn, a.phase()); !a.sending {
-		q.side.setAskAt(q.ctx.now + askAgain) // the QP has failed, in which case its receives end, or its queue is full
+		q.side.setAskAt(q.engine.now + askAgain) // the QP has failed, in which case its receives end, or its queue is full
 	}
 }
 
@@ -144,7 +144,7 @@ func (a *agreement) cardArrived() {
 		a.again = false
 		a.negotiate()
 	case !q.ready && q.state == verbs.StateRTS && q.side.introduced:
-		q.side.setAskAt(q.ctx.now + askAgain)
+		q.side.setAskAt(q.engine.now + askAgain)
 	}
 }
 
@@ -177,7 +177,7 @@ func (a *agreement) hear(c *card) {
 
 // refuse ends a QP for which there is no connection, or whose connection cannot be connected.
 func (q *qp) refuse() {
-	q.ctx.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
+	q.engine.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
 	q.fail()
 }
 
@@ -217,7 +217,7 @@ func (a *agreement) follow(offer *card) error {
 
 // connectionOf returns the connection that a follower has to the leader's of an offer, or nil.
 func (p *pd) connectionOf(q *qp, offer *card, attr *verbs.QPAttr) *connection {
-	for _, c := range p.ctx.conns {
+	for _, c := range p.engine.conns {
 		if c != nil && !c.led && c.suits(q) && c.reaches(offer, attr) && c.free(int(offer.flow)) {
 			return c
 		}

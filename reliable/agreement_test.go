@@ -217,7 +217,7 @@ func TestNoRoomToFollow(t *testing.T) {
 	if b.follower.state != verbs.StateErr || n != 1 || evs[0].Type != verbs.EventQPFatal {
 		t.Fatalf("the follower is %v with the events %v, %v, want ERR and %v", b.follower.state, evs[:n], err, verbs.EventQPFatal)
 	}
-	for _, c := range b.follower.ctx.conns {
+	for _, c := range b.follower.engine.conns {
 		if c != nil && c.users == 0 {
 			c.destroy()
 		}

@@ -9,8 +9,8 @@ import (
 
 // Endpoint implements verbs.QP. It is the endpoint of the side QP, with the card in Extra.
 func (q *qp) Endpoint() (verbs.Endpoint, error) {
-	q.ctx.mu.Lock()
-	defer q.ctx.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.engine.mu.Unlock()
 	if q.closed {
 		return verbs.Endpoint{}, q.opError("query endpoint", verbs.ErrClosed)
 	}
@@ -59,8 +59,8 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	if err := remote.Validate(); err != nil {
 		return q.opError("connect QP", err)
 	}
-	q.ctx.mu.Lock()
-	defer q.ctx.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.engine.mu.Unlock()
 	if q.closed {
 		return q.opError("connect QP", verbs.ErrClosed)
 	}
@@ -117,8 +117,8 @@ func (q *qp) prepareFlow(remote *verbs.Endpoint, peer *card) error {
 // Modify implements verbs.QP. A QP that Modify takes to RTS gets the peer's card on the side QP, when
 // one of the ends has something to send.
 func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
-	q.ctx.mu.Lock()
-	defer q.ctx.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.engine.mu.Unlock()
 	if q.closed {
 		return q.opError("modify QP", verbs.ErrClosed)
 	}
@@ -134,9 +134,9 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	switch to {
 	case verbs.StateErr:
-		q.ctx.now = q.ctx.clock()
+		q.engine.now = q.ctx.clock()
 		q.fail()
-		q.ctx.flush()
+		q.engine.flush()
 		return nil
 	case verbs.StateReset:
 		return q.reset()
@@ -189,14 +189,14 @@ func (q *qp) retime() error {
 	}
 	cfg := q.flowConfig(&attr)
 	q.conn.core.Retime(int(q.flow), cfg.GiveUp, cfg.RecvPatience)
-	q.ctx.rekick(q.conn)
+	q.engine.rekick(q.conn)
 	return nil
 }
 
 // connectFlow connects the QP to that of the peer, and its connection if this is its first QP.
 func (q *qp) connectFlow(peer *card) error {
-	ctx, c := q.ctx, q.conn
-	ctx.now = ctx.clock()
+	c := q.conn
+	q.engine.now = q.ctx.clock()
 	attr, err := q.side.Query()
 	if err != nil {
 		return err
@@ -245,7 +245,7 @@ func (q *qp) launchAll() {
 	for t := q.sends.Head(); t != q.sends.Tail(); t++ {
 		q.launch(t)
 	}
-	q.ctx.flush()
+	q.engine.flush()
 }
 
 // minGiveUp is the least time without progress after which a QP gives up, in nanoseconds, whatever
@@ -271,8 +271,8 @@ func (q *qp) reset() error {
 		return err
 	}
 	q.leave()
-	q.ctx.inbox.drain()
-	q.ctx.inbox.discard(q.num)
+	q.engine.inbox.drain()
+	q.engine.inbox.discard(q.num)
 	q.discard()
 	q.makeQueues()
 	q.recvError, q.broken, q.side.introduced, q.modified, q.state = 0, false, false, false, verbs.StateReset
@@ -281,8 +281,8 @@ func (q *qp) reset() error {
 }
 
 func (q *qp) Query() (verbs.QPAttr, error) {
-	q.ctx.mu.Lock()
-	defer q.ctx.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.engine.mu.Unlock()
 	if q.closed {
 		return verbs.QPAttr{}, q.opError("query QP", verbs.ErrClosed)
 	}

@@ -16,12 +16,13 @@ import (
 //	QP, flow 1 --+-- connection --+-- paths
 //	   ...     --+                +-- core.Conn
 type connection struct {
-	ctx  *pathContext
-	pd   *pd
-	id   uint32           // the number of the connection; see register
-	port uint8            // the local port of all its QPs
-	gid  verbs.GID        // the source address of all its QPs
-	qos  verbs.PathConfig // how all its QPs are connected
+	ctx    *pathContext
+	engine *engine // runs the connection
+	pd     *pd
+	id     uint32           // the number of the connection; see register
+	port   uint8            // the local port of all its QPs
+	gid    verbs.GID        // the source address of all its QPs
+	qos    verbs.PathConfig // how all its QPs are connected
 	// birth is the first address of path 0. Numbers of connections are used again, after a while.
 	birth pathAddr
 	flows []*qp  // its QPs, by flow number, at most Config.Flows; nil is a number without a QP
@@ -48,7 +49,7 @@ type connection struct {
 	// queue holds events that were caused by actions of the core. They follow the present event.
 	queue   []core.Event
 	landing []byte // the payload of the EvChunk being stepped
-	dirty   bool   // reports that the connection is in ctx.dirty
+	dirty   bool   // reports that the connection is in e.dirty
 	failing bool   // reports that one of flows has failed and is not in the error state yet
 }
 
@@ -103,7 +104,7 @@ func (p *pd) newConnection(cfg *verbs.QPConfig) (*connection, error) {
 		return nil, ctx.opError("connect QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d connections of a PD",
 			verbs.ErrLimit, ctx.cfg.RecvDepth, ctx.maxConnections()))
 	}
-	c := &connection{ctx: ctx, pd: p, port: cfg.Port, gid: cfg.GID, qos: cfg.Path}
+	c := &connection{ctx: ctx, engine: p.engine, pd: p, port: cfg.Port, gid: cfg.GID, qos: cfg.Path}
 	if err := c.register(); err != nil {
 		return nil, err
 	}
@@ -119,19 +120,19 @@ func (p *pd) newConnection(cfg *verbs.QPConfig) (*connection, error) {
 // register gives the connection its number. The low bits are its index in the table. The high bits
 // tell it from earlier connections with this index, whose packets may still be in the network.
 func (c *connection) register() error {
-	ctx := c.ctx
-	i := slices.Index(ctx.conns, nil)
+	e := c.engine
+	i := slices.Index(e.conns, nil)
 	if i < 0 {
-		i = len(ctx.conns)
+		i = len(e.conns)
 	}
 	if i > maxIndex {
-		return ctx.opError("create QP", 0, verbs.ErrLimit)
+		return c.ctx.opError("create QP", 0, verbs.ErrLimit)
 	}
-	if i == len(ctx.conns) {
-		ctx.conns = append(ctx.conns, nil)
+	if i == len(e.conns) {
+		e.conns = append(e.conns, nil)
 	}
-	ctx.connsMade++
-	ctx.conns[i], c.id = c, (ctx.connsMade<<indexBits|uint32(i))&maxConn
+	e.connsMade++
+	e.conns[i], c.id = c, (e.connsMade<<indexBits|uint32(i))&maxConn
 	return nil
 }
 
@@ -166,9 +167,9 @@ func (c *connection) build() (err error) {
 
 // destroy frees the parts of a connection, also of one that build has left incomplete.
 func (c *connection) destroy() {
-	ctx, p := c.ctx, c.pd
+	e, p := c.engine, c.pd
 	c.leavePacer()
-	ctx.connected = slices.DeleteFunc(ctx.connected, func(o *connection) bool { return o == c })
+	e.connected = slices.DeleteFunc(e.connected, func(o *connection) bool { return o == c })
 	c.closeAHs()
 	c.core, c.peer = nil, nil
 	for i := range c.paths {
@@ -176,7 +177,7 @@ func (c *connection) destroy() {
 	}
 	c.arrival.free()
 	c.headers.free()
-	ctx.conns[c.index()] = nil
+	e.conns[c.index()] = nil
 	p.shares--
 	p.divide()
 }
@@ -270,7 +271,7 @@ func (c *connection) start(flow core.FlowConfig) (err error) {
 		c.core = nil
 		return ctx.opError("connect QP", 0, err)
 	}
-	ctx.connected = append(ctx.connected, c)
+	c.engine.connected = append(c.engine.connected, c)
 	return nil
 }
 
@@ -299,7 +300,7 @@ func (c *connection) allow() {
 func (c *connection) touch() {
 	if !c.dirty {
 		c.dirty = true
-		c.ctx.dirty = append(c.ctx.dirty, c)
+		c.engine.dirty = append(c.engine.dirty, c)
 	}
 }
 

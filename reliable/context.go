@@ -3,11 +3,8 @@ package reliable
 import (
 	"errors"
 	"fmt"
-	"sync"
 
 	"ibverbx/internal/clock"
-	"ibverbx/internal/table"
-	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
@@ -20,31 +17,7 @@ type pathContext struct {
 	// sharedRecv reports whether UC QPs can use a shared receive queue. Otherwise every path has
 	// receives of its own.
 	sharedRecv bool
-	keeper     *keeper // runs timers while the program does not poll, nil with Config.Now
-
-	mu          sync.Mutex         // guards the fields below and all objects of the context
-	closed      bool               // set by Close
-	now         int64              // the time that clock returned for the present batch
-	age         int64              // how long the present completion has waited, in nanoseconds, 0 if unknown
-	wakeAt      int64              // when the keeper runs next, core.Never if no timer is set
-	polled      bool               // reports whether the program has polled since the keeper last ran
-	inbox       inbox              // takes the completions of all inner QPs
-	routes      table.Table[route] // finds the owner of a path's QP or of a control QP, by QP number
-	cqs         []*cq              // the open CQs
-	pds         []*pd              // the open PDs
-	qps         []*qp              // the wrapped QPs, by qp.id; a nil entry is free
-	conns       []*connection      // the connections, by the index in their number; a nil entry is free
-	connsMade   uint32             // counts the connections made so far; it is part of a connection's number
-	connected   []*connection      // lists the connections that have a core, in the order in which they got it
-	dirty       []*connection      // lists the connections that may have something to post, each once
-	pdsPrepared uint32             // counts the calls of pd.prepare; it is the source of pd.id
-	pacers      []*core.Pacer      // grant credit, by port, with nil for unused ports; empty without Config.Credits
-	asking      int                // counts the QPs whose side.askAt is set
-	overran     bool               // reports that a CQ has overrun and its QPs are not in the error state yet
-	doorbells   Doorbells          // counts what was posted to the NIC
-	events      []verbs.Event      // wait to be taken by Events, at most maxEvents
-	eventErr    error              // the last error of the inner context's Events
-	notify      *verbs.Waker       // woken by events; it may be nil
+	engine     *engine // runs the connections
 }
 
 var (
@@ -52,15 +25,6 @@ var (
 	_ Stepper       = (*pathContext)(nil)
 	_ Carrier       = (*pathContext)(nil)
 )
-
-// route is the owner of an inner QP: a path, a control QP, or neither if the QP is unknown.
-type route struct {
-	path    *path
-	control *controlQP
-}
-
-// inboxDepth is the depth of the CQ of the inner QPs. It holds the full windows of 256 QPs.
-const inboxDepth = 1 << 16
 
 // Wrap returns a context whose RC QPs are made of paths on inner. It takes inner over: closing the
 // wrapped context closes inner. QPs of other types are those of inner.
@@ -92,17 +56,11 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 		return nil, verbs.NewOpError("wrap context", inner.Device().Name(), 0, err)
 	}
 	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared}
-	waker := verbs.NewWaker()
-	ctx.inbox = inbox{batch: make([]verbs.WC, 64), stash: make([]verbs.WC, 0, 256), stamps: stampsOf(inner, &attr)}
-	if err := ctx.inbox.open(inner, verbs.CQConfig{Depth: min(inboxDepth, attr.MaxCQE), Waker: waker}); err != nil {
-		return nil, err
-	}
 	if cfg.Now == nil {
-		if err := inner.NotifyEvents(waker); err != nil {
-			return nil, errors.Join(err, ctx.inbox.cq.Close())
-		}
 		ctx.clock = clock.Monotonic()
-		ctx.startKeeper(waker)
+	}
+	if ctx.engine, err = newEngine(ctx); err != nil {
+		return nil, err
 	}
 	return ctx, nil
 }
@@ -163,26 +121,10 @@ func (ctx *pathContext) QueryGID(port, index int) (verbs.GIDEntry, error) {
 }
 
 // Close stops the goroutine and closes every object of the context.
-func (ctx *pathContext) Close() error {
-	if ctx.keeper != nil {
-		ctx.keeper.stop()
-	}
-	ctx.mu.Lock()
-	defer ctx.mu.Unlock()
-	if ctx.closed {
-		return nil
-	}
-	for _, q := range ctx.qps {
-		if q != nil {
-			q.destroy()
-		}
-	}
-	for len(ctx.pds) > 0 {
-		ctx.pds[0].free()
-	}
-	ctx.closed = true
-	return ctx.inner.Close()
-}
+func (ctx *pathContext) Close() error { return ctx.engine.close() }
+
+// Step implements Stepper.
+func (ctx *pathContext) Step() (next int64, pending bool) { return ctx.engine.step() }
 
 func (ctx *pathContext) opError(op string, qpn uint32, err error) error {
 	return verbs.NewOpError(op, ctx.inner.Device().Name(), qpn, err)

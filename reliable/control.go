@@ -31,7 +31,7 @@ const (
 func (c *controlQP) open(p *pd, index int, cfg *verbs.QPConfig) error {
 	c.pd, c.index = p, index
 	qp, err := p.inner.CreateQP(verbs.QPConfig{
-		Type: verbs.UD, SendCQ: p.ctx.inbox.cq, RecvCQ: p.ctx.inbox.cq, MaxSendWR: controlSends, MaxRecvWR: controlRecvs,
+		Type: verbs.UD, SendCQ: p.engine.inbox.cq, RecvCQ: p.engine.inbox.cq, MaxSendWR: controlSends, MaxRecvWR: controlRecvs,
 		Port: cfg.Port, GID: cfg.GID, Path: cfg.Path,
 	})
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *controlQP) open(p *pd, index int, cfg *verbs.QPConfig) error {
 	if err := c.start(); err != nil {
 		return err
 	}
-	p.ctx.routes.Set(qp.Num(), route{control: c})
+	p.engine.routes.Set(qp.Num(), route{control: c})
 	return nil
 }
 
@@ -68,7 +68,7 @@ func (c *controlQP) start() error {
 func (c *controlQP) fail() {
 	if !c.failed {
 		c.failed = true
-		c.pd.ctx.keeper.kick()
+		c.pd.engine.keeper.kick()
 	}
 }
 
@@ -76,19 +76,19 @@ func (c *controlQP) fail() {
 // keeps its number, and the cards that name it stay valid. No completion of its former life is left
 // when its slots are used again.
 func (c *controlQP) revive() {
-	ctx := c.pd.ctx
-	c.reviveAt = ctx.now + lookAgain
+	e := c.pd.engine
+	c.reviveAt = e.now + lookAgain
 	if c.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) != nil {
 		return
 	}
-	ctx.inbox.drain()
-	ctx.inbox.discard(c.qp.Num())
+	e.inbox.drain()
+	e.inbox.discard(c.qp.Num())
 	c.failed = c.start() != nil
 }
 
 func (c *controlQP) close() {
 	if c.qp != nil {
-		c.pd.ctx.routes.Delete(c.qp.Num())
+		c.pd.engine.routes.Delete(c.qp.Num())
 		_ = c.qp.Close() // no object depends on it
 		c.qp = nil
 	}
@@ -98,9 +98,9 @@ func (c *controlQP) close() {
 }
 
 // reviveAt is when a control QP is to be revived next, core.Never if all of them work.
-func (ctx *pathContext) reviveAt() int64 {
+func (e *engine) reviveAt() int64 {
 	at := core.Never
-	for _, p := range ctx.pds {
+	for _, p := range e.pds {
 		for i := range p.control {
 			if c := &p.control[i]; c.failed {
 				at = min(at, c.reviveAt)
@@ -111,10 +111,10 @@ func (ctx *pathContext) reviveAt() int64 {
 }
 
 // revive takes failed control QPs back into service.
-func (ctx *pathContext) revive() {
-	for _, p := range ctx.pds {
+func (e *engine) revive() {
+	for _, p := range e.pds {
 		for i := range p.control {
-			if c := &p.control[i]; c.failed && ctx.now >= c.reviveAt {
+			if c := &p.control[i]; c.failed && e.now >= c.reviveAt {
 				c.revive()
 			}
 		}
@@ -135,7 +135,7 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 		b := c.in.slot(int(slot))[verbs.GRHLen:wc.ByteLen]
 		var r wire.Reader
 		if r.Open(b) == nil {
-			conn := c.pd.ctx.findConnection(r.Conn)
+			conn := c.pd.engine.findConnection(r.Conn)
 			if conn != nil && conn.peer != nil && conn.pd == c.pd && wc.SrcQPN == conn.peer.control[c.index] {
 				conn.records(b, core.Route(c.index))
 			}
@@ -149,7 +149,7 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 // topUp posts free receive buffers when lowWater of them are free.
 func (c *controlQP) topUp() {
 	if len(c.refill) >= lowWater(controlRecvs) {
-		c.pd.ctx.doorbells.refilled(c.refill.post(c.qp))
+		c.pd.engine.doorbells.refilled(c.refill.post(c.qp))
 	}
 }
 
@@ -192,7 +192,7 @@ func (c *controlQP) ring() {
 		}
 	}
 	n, err := c.qp.PostSend(c.chain)
-	c.pd.ctx.doorbells.controlled(n)
+	c.pd.engine.doorbells.controlled(n)
 	if n < len(c.chain) {
 		c.staged -= uint32(len(c.chain) - n)
 		if err != verbs.ErrQueueFull { //nolint:errorlint // ErrQueueFull is never wrapped

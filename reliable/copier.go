@@ -55,7 +55,7 @@ func (c *copier) open(p *pd) (err error) {
 func (c *copier) connect() error {
 	p := c.pd
 	cfg := p.first
-	cfg.Type, cfg.SendCQ, cfg.RecvCQ = verbs.RC, p.ctx.inbox.cq, p.ctx.inbox.cq
+	cfg.Type, cfg.SendCQ, cfg.RecvCQ = verbs.RC, p.engine.inbox.cq, p.engine.inbox.cq
 	cfg.MaxSendWR, cfg.MaxRecvWR = 2*copySlots, copySlots // a SEND completes after its receive
 	cfg.MaxRecvSGE = min(verbs.MaxSGE, p.ctx.attr.MaxSGE)
 	qp, err := p.inner.CreateQP(cfg)
@@ -123,7 +123,7 @@ func (c *copier) completed(index int, n uint32, wc *verbs.WC) {
 		c.restart(core.StatusNoRecv)
 	case index == copyRecv && n == c.jobs.Head():
 		job := c.jobs.Pop()
-		if conn := c.pd.ctx.findConnection(job.conn); conn != nil {
+		if conn := c.pd.engine.findConnection(job.conn); conn != nil {
 			ev := job.placed(0)
 			conn.step(&ev)
 		}
@@ -135,7 +135,7 @@ func (c *copier) restart(status uint8) {
 	c.disconnect()
 	for c.jobs.Len() > 0 {
 		job := c.jobs.Pop()
-		if conn := c.pd.ctx.findConnection(job.conn); conn != nil {
+		if conn := c.pd.engine.findConnection(job.conn); conn != nil {
 			conn.queue = append(conn.queue, job.placed(status)) // conn may be stepping
 			conn.touch()
 		}
@@ -154,7 +154,7 @@ func (c *copier) gone(job *copyJob) uint8 {
 		return uint8(verbs.StatusLocProtErr)
 	case wire.OpEager, wire.OpNotify, wire.OpFetch:
 	}
-	if conn := c.pd.ctx.findConnection(job.conn); conn != nil && conn.flows[job.imm.Flow] != nil {
+	if conn := c.pd.engine.findConnection(job.conn); conn != nil && conn.flows[job.imm.Flow] != nil {
 		conn.flows[job.imm.Flow].recvError = verbs.StatusLocProtErr
 	}
 	return uint8(verbs.StatusRemOpErr)

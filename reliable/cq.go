@@ -10,9 +10,10 @@ import (
 // cq is a completion queue. It has a ring for the completions of wrapped QPs. Those of other QPs are
 // in the inner CQ.
 type cq struct {
-	ctx   *pathContext
-	inner verbs.CQ     // takes the completions of QPs that are not wrapped
-	waker *verbs.Waker // woken when the armed CQ gets a completion; it may be nil
+	ctx    *pathContext
+	engine *engine      // adds completions
+	inner  verbs.CQ     // takes the completions of QPs that are not wrapped
+	waker  *verbs.Waker // woken when the armed CQ gets a completion; it may be nil
 
 	ring      ring.Ring[completion] // holds at most inner.Depth() completions
 	armed     bool                  // reports that the next completion wakes waker
@@ -41,23 +42,24 @@ func (ctx *pathContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cq{ctx: ctx, inner: inner, waker: cfg.Waker, ring: ring.New[completion](inner.Depth())}
-	ctx.mu.Lock()
-	defer ctx.mu.Unlock()
-	ctx.cqs = append(ctx.cqs, c)
+	e := ctx.engine
+	c := &cq{ctx: ctx, engine: e, inner: inner, waker: cfg.Waker, ring: ring.New[completion](inner.Depth())}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cqs = append(e.cqs, c)
 	return c, nil
 }
 
 // Poll drives the transport and takes completions.
 func (c *cq) Poll(dst []verbs.WC) (n int, err error) {
-	c.ctx.mu.Lock()
-	defer c.ctx.mu.Unlock()
-	if c.closed || c.ctx.closed {
+	c.engine.mu.Lock()
+	defer c.engine.mu.Unlock()
+	if c.closed || c.engine.closed {
 		return c.inner.Poll(dst)
 	}
-	c.ctx.polled = true
+	c.engine.polled = true
 	if c.ring.Len() < len(dst) {
-		c.ctx.drive()
+		c.engine.drive()
 	}
 	for n < len(dst) && c.ring.Len() > 0 {
 		done := c.ring.Front()
@@ -83,28 +85,28 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	if err := c.inner.Arm(solicitedOnly); err != nil {
 		return err
 	}
-	c.ctx.mu.Lock()
-	defer c.ctx.mu.Unlock()
+	c.engine.mu.Lock()
+	defer c.engine.mu.Unlock()
 	c.solicited = solicitedOnly && (c.solicited || !c.armed)
 	c.armed = true
-	c.ctx.keeper.kick()
+	c.engine.keeper.kick()
 	return nil
 }
 
 func (c *cq) Depth() int { return c.inner.Depth() }
 
 func (c *cq) Close() error {
-	c.ctx.mu.Lock()
-	defer c.ctx.mu.Unlock()
-	if c.users > 0 && !c.closed && !c.ctx.closed {
+	c.engine.mu.Lock()
+	defer c.engine.mu.Unlock()
+	if c.users > 0 && !c.closed && !c.engine.closed {
 		return c.ctx.opError("close CQ", 0, verbs.ErrBusy)
 	}
 	if err := c.inner.Close(); err != nil {
 		return err
 	}
 	c.closed = true
-	c.ctx.cqs = slices.DeleteFunc(c.ctx.cqs, func(o *cq) bool { return o == c })
-	c.ctx.forget(func(ev verbs.Event) bool { return ev.CQ == verbs.CQ(c) })
+	c.engine.cqs = slices.DeleteFunc(c.engine.cqs, func(o *cq) bool { return o == c })
+	c.engine.forget(func(ev verbs.Event) bool { return ev.CQ == verbs.CQ(c) })
 	return nil
 }
 
@@ -116,14 +118,14 @@ func (c *cq) push(wc *verbs.WC, places *int, n int, solicited bool) {
 		return
 	}
 	if c.ring.Len() == c.Depth() {
-		c.overrun, c.ctx.overran = true, true
+		c.overrun, c.engine.overran = true, true
 		*places -= n
-		c.ctx.keeper.kick()
-		c.ctx.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
-		for _, q := range c.ctx.qps {
+		c.engine.keeper.kick()
+		c.engine.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
+		for _, q := range c.engine.qps {
 			if q != nil && (q.sendCQ == c || q.recvCQ == c) {
 				q.broken = true
-				c.ctx.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
+				c.engine.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
 			}
 		}
 		return

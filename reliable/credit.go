@@ -21,28 +21,28 @@ const (
 )
 
 // pacer returns the pacer of a port. All connections through the port share it.
-func (ctx *pathContext) pacer(port uint8) (*core.Pacer, error) {
+func (e *engine) pacer(port uint8) (*core.Pacer, error) {
 	port = max(port, 1)
-	for len(ctx.pacers) <= int(port) {
-		ctx.pacers = append(ctx.pacers, nil)
+	for len(e.pacers) <= int(port) {
+		e.pacers = append(e.pacers, nil)
 	}
-	if ctx.pacers[port] != nil {
-		return ctx.pacers[port], nil
+	if e.pacers[port] != nil {
+		return e.pacers[port], nil
 	}
-	rate := ctx.cfg.CreditRate
+	rate := e.ctx.cfg.CreditRate
 	if rate == 0 {
-		attr, err := ctx.inner.QueryPort(int(port))
+		attr, err := e.ctx.inner.QueryPort(int(port))
 		if err != nil {
 			return nil, err
 		}
 		rate = 0.95 * float64(cmp.Or(attr.SpeedMbps, unknownSpeed)) * 1e6 / 8
 	}
 	slack := int64(creditSlack)
-	if ctx.keeper != nil {
+	if e.keeper != nil {
 		slack = keeperSlack
 	}
-	ctx.pacers[port] = core.NewPacer(rate, creditQuantum, slack)
-	return ctx.pacers[port], nil
+	e.pacers[port] = core.NewPacer(rate, creditQuantum, slack)
+	return e.pacers[port], nil
 }
 
 // joinPacer lets the pacer of a port grant credit to the peer.
@@ -50,7 +50,7 @@ func (c *connection) joinPacer(port uint8) error {
 	if !c.ctx.cfg.Credits {
 		return nil
 	}
-	p, err := c.ctx.pacer(port)
+	p, err := c.engine.pacer(port)
 	if err != nil {
 		return err
 	}
@@ -68,17 +68,17 @@ func (c *connection) leavePacer() {
 }
 
 // grant grants the credit that is due.
-func (ctx *pathContext) grant() {
-	for _, p := range ctx.pacers {
+func (e *engine) grant() {
+	for _, p := range e.pacers {
 		if p == nil {
 			continue
 		}
 		for {
-			conn, n, ok := p.Next(ctx.now)
+			conn, n, ok := p.Next(e.now)
 			if !ok {
 				break
 			}
-			if c := ctx.conns[conn]; c != nil && c.pacer == p {
+			if c := e.conns[conn]; c != nil && c.pacer == p {
 				c.step(&core.Event{Kind: core.EvGrant, Count: n})
 			}
 		}
@@ -86,9 +86,9 @@ func (ctx *pathContext) grant() {
 }
 
 // grantAt is when the next grant is due.
-func (ctx *pathContext) grantAt() int64 {
+func (e *engine) grantAt() int64 {
 	at := core.Never
-	for _, p := range ctx.pacers {
+	for _, p := range e.pacers {
 		if p != nil {
 			at = min(at, p.Deadline())
 		}

@@ -20,9 +20,10 @@ type Doorbells struct {
 var _ Ringer = (*pathContext)(nil)
 
 func (ctx *pathContext) Doorbells() Doorbells {
-	ctx.mu.Lock()
-	defer ctx.mu.Unlock()
-	return ctx.doorbells
+	e := ctx.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.doorbells
 }
 
 // sent counts a chain of n sends on a path.

@@ -5,7 +5,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// inbox takes the completions of all inner QPs of a context.
+// inbox takes the completions of all inner QPs of an engine.
 type inbox struct {
 	cq    verbs.CQ   // takes the completions; it is deeper than the number of outstanding requests
 	batch []verbs.WC // the target of one Poll
@@ -52,38 +52,38 @@ func (in *inbox) discard(qpn uint32) {
 	}
 }
 
-// Step does everything that is due. It arms the inner CQ so that the keeper wakes for the next
+// step does everything that is due. It arms the inner CQ so that the keeper wakes for the next
 // completion.
-func (ctx *pathContext) Step() (next int64, pending bool) {
-	ctx.mu.Lock()
-	defer ctx.mu.Unlock()
-	if ctx.closed {
+func (e *engine) step() (next int64, pending bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
 		return 0, false
 	}
-	ctx.collect()
-	ctx.drive()
-	ctx.wakeAt = core.Never
-	if ctx.keeper != nil {
-		if ctx.attended() {
-			ctx.wakeAt = ctx.now + lookAgain
+	e.collect()
+	e.drive()
+	e.wakeAt = core.Never
+	if e.keeper != nil {
+		if e.attended() {
+			e.wakeAt = e.now + lookAgain
 		} else {
-			_ = ctx.inbox.cq.Arm(false) // cannot fail: the CQ has a Waker
-			ctx.drive()
+			_ = e.inbox.cq.Arm(false) // cannot fail: the CQ has a Waker
+			e.drive()
 		}
 	}
-	if ctx.inbox.more || ctx.inbox.next < len(ctx.inbox.stash) {
-		ctx.wakeAt = ctx.now // these completions will not wake the keeper
+	if e.inbox.more || e.inbox.next < len(e.inbox.stash) {
+		e.wakeAt = e.now // these completions will not wake the keeper
 	}
-	ctx.wakeAt = min(ctx.wakeAt, ctx.grantAt(), ctx.reviveAt())
-	for _, c := range ctx.connected {
-		ctx.wakeAt = min(ctx.wakeAt, c.core.Deadline())
+	e.wakeAt = min(e.wakeAt, e.grantAt(), e.reviveAt())
+	for _, c := range e.connected {
+		e.wakeAt = min(e.wakeAt, c.core.Deadline())
 	}
-	for _, q := range ctx.qps {
+	for _, q := range e.qps {
 		if q != nil && q.side.askAt != 0 {
-			ctx.wakeAt = min(ctx.wakeAt, q.side.askAt)
+			e.wakeAt = min(e.wakeAt, q.side.askAt)
 		}
 	}
-	return ctx.wakeAt, ctx.wakeAt != core.Never
+	return e.wakeAt, e.wakeAt != core.Never
 }
 
 // lookAgain is how long the keeper leaves completions to a program that polls, in nanoseconds.
@@ -91,10 +91,10 @@ const lookAgain = 1_000_000
 
 // attended reports whether the program has polled since the last call and has no CQ armed. Such a
 // program takes the completions itself, and the keeper would only compete for the lock.
-func (ctx *pathContext) attended() bool {
-	polled := ctx.polled
-	ctx.polled = false
-	for _, c := range ctx.cqs {
+func (e *engine) attended() bool {
+	polled := e.polled
+	e.polled = false
+	for _, c := range e.cqs {
 		if c.armed {
 			return false
 		}
@@ -103,10 +103,10 @@ func (ctx *pathContext) attended() bool {
 }
 
 // rekick wakes the keeper if a timer of c is due before the keeper would run.
-func (ctx *pathContext) rekick(c *connection) {
-	if at := c.core.Deadline(); at < ctx.wakeAt {
-		ctx.wakeAt = at
-		ctx.keeper.kick()
+func (e *engine) rekick(c *connection) {
+	if at := c.core.Deadline(); at < e.wakeAt {
+		e.wakeAt = at
+		e.keeper.kick()
 	}
 }
 
@@ -114,8 +114,8 @@ func (ctx *pathContext) rekick(c *connection) {
 const rounds = 1024
 
 // drive dispatches the completions of the inner QPs, runs timers and posts the resulting requests.
-func (ctx *pathContext) drive() {
-	in := &ctx.inbox
+func (e *engine) drive() {
+	in := &e.inbox
 	in.more = true
 	for range rounds {
 		if in.next == len(in.stash) {
@@ -124,41 +124,41 @@ func (ctx *pathContext) drive() {
 				in.more = false
 				break
 			}
-			ctx.now = ctx.clock()
+			e.now = e.ctx.clock()
 		}
 		wc := in.stash[in.next] // a copy: dispatch may grow the stash
 		in.next++
-		ctx.age = in.stamps.age(ctx.now, wc.Timestamp)
-		ctx.dispatch(&wc)
+		e.age = in.stamps.age(e.now, wc.Timestamp)
+		e.dispatch(&wc)
 	}
-	ctx.age = 0
-	ctx.now = ctx.clock()
-	if ctx.asking > 0 {
-		ctx.askForCards()
+	e.age = 0
+	e.now = e.ctx.clock()
+	if e.asking > 0 {
+		e.askForCards()
 	}
-	ctx.revive()
-	for i := 0; i < len(ctx.connected); i++ {
-		if c := ctx.connected[i]; ctx.now >= c.core.Deadline() || len(c.queue) > 0 {
+	e.revive()
+	for i := 0; i < len(e.connected); i++ {
+		if c := e.connected[i]; e.now >= c.core.Deadline() || len(c.queue) > 0 {
 			c.step(&core.Event{Kind: core.EvTick})
 		}
 	}
-	ctx.grant()
-	for i := 0; i < len(ctx.dirty); i++ {
-		ctx.dirty[i].step(&core.Event{Kind: core.EvFlush})
+	e.grant()
+	for i := 0; i < len(e.dirty); i++ {
+		e.dirty[i].step(&core.Event{Kind: core.EvFlush})
 	}
-	if ctx.overran {
-		ctx.failBroken()
+	if e.overran {
+		e.failBroken()
 	}
-	for _, p := range ctx.pds {
+	for _, p := range e.pds {
 		p.topUp() // before acknowledgements leave, which invite more
 	}
-	ctx.flush()
+	e.flush()
 }
 
 // failBroken takes the QPs of CQs that have overrun to the error state.
-func (ctx *pathContext) failBroken() {
-	ctx.overran = false
-	for _, q := range ctx.qps {
+func (e *engine) failBroken() {
+	e.overran = false
+	for _, q := range e.qps {
 		if q != nil && q.broken {
 			q.fail()
 		}
@@ -166,23 +166,23 @@ func (ctx *pathContext) failBroken() {
 }
 
 // flush posts the chains and control packets of all dirty connections.
-func (ctx *pathContext) flush() {
-	for _, c := range ctx.dirty {
+func (e *engine) flush() {
+	for _, c := range e.dirty {
 		c.dirty = false
 		c.flush()
 	}
-	ctx.dirty = ctx.dirty[:0]
-	for _, p := range ctx.pds {
+	e.dirty = e.dirty[:0]
+	for _, p := range e.pds {
 		p.ringControls()
 	}
 }
 
 // dispatch takes one completion of an inner QP.
-func (ctx *pathContext) dispatch(wc *verbs.WC) {
+func (e *engine) dispatch(wc *verbs.WC) {
 	kind, id, index, n := untag(wc.WRID)
 	switch kind {
 	case tagPath, tagPathRecv:
-		c := ctx.findConnection(id)
+		c := e.findConnection(id)
 		switch {
 		case c == nil || index >= len(c.paths):
 		case kind == tagPath:
@@ -191,47 +191,47 @@ func (ctx *pathContext) dispatch(wc *verbs.WC) {
 			c.paths[index].arrived(n, wc)
 		}
 	case tagArrival:
-		if p := ctx.findPD(id); p != nil && int(n) < ctx.cfg.RecvDepth {
+		if p := e.findPD(id); p != nil && int(n) < e.ctx.cfg.RecvDepth {
 			p.arrived(n, wc)
 		}
 	case tagControlSend:
-		if p := ctx.findPD(id); p != nil && index < len(p.control) {
+		if p := e.findPD(id); p != nil && index < len(p.control) {
 			p.control[index].sent(n, wc)
 		}
 	case tagControlRecv:
-		if c := ctx.routes.Find(wc.QPN).control; c != nil && n < controlRecvs {
+		if c := e.routes.Find(wc.QPN).control; c != nil && n < controlRecvs {
 			c.arrived(n, wc)
 		}
 	case tagCopy:
-		if p := ctx.findPD(id); p != nil {
+		if p := e.findPD(id); p != nil {
 			p.copier.completed(index, n, wc)
 		}
 	case tagCardSend, tagCardRecv:
-		if q := ctx.findQP(id); q != nil && wc.QPN == q.num {
+		if q := e.findQP(id); q != nil && wc.QPN == q.num {
 			q.side.completed(kind, n, wc)
 		}
 	}
 }
 
 // findConnection returns the connection of a number, or nil.
-func (ctx *pathContext) findConnection(id uint32) *connection {
-	if i := int(id & maxIndex); i < len(ctx.conns) && ctx.conns[i] != nil && ctx.conns[i].id == id {
-		return ctx.conns[i]
+func (e *engine) findConnection(id uint32) *connection {
+	if i := int(id & maxIndex); i < len(e.conns) && e.conns[i] != nil && e.conns[i].id == id {
+		return e.conns[i]
 	}
 	return nil
 }
 
 // findQP returns the QP of an id, or nil.
-func (ctx *pathContext) findQP(id uint32) *qp {
-	if int(id) < len(ctx.qps) {
-		return ctx.qps[id]
+func (e *engine) findQP(id uint32) *qp {
+	if int(id) < len(e.qps) {
+		return e.qps[id]
 	}
 	return nil
 }
 
 // findPD returns the prepared PD of an id, or nil.
-func (ctx *pathContext) findPD(id uint32) *pd {
-	for _, p := range ctx.pds {
+func (e *engine) findPD(id uint32) *pd {
+	for _, p := range e.pds {
 		if p.id == id && p.ready {
 			return p
 		}

@@ -10,44 +10,46 @@ import (
 const maxEvents = 1024
 
 func (ctx *pathContext) Events(dst []verbs.Event) (n int, err error) {
-	ctx.mu.Lock()
-	defer ctx.mu.Unlock()
-	ctx.collect()
-	n = copy(dst, ctx.events)
-	ctx.events = ctx.events[:copy(ctx.events, ctx.events[n:])]
+	e := ctx.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.collect()
+	n = copy(dst, e.events)
+	e.events = e.events[:copy(e.events, e.events[n:])]
 	if n == 0 {
-		err = ctx.eventErr
+		err = e.eventErr
 	}
 	return n, err
 }
 
 func (ctx *pathContext) NotifyEvents(w *verbs.Waker) error {
-	ctx.mu.Lock()
-	defer ctx.mu.Unlock()
-	ctx.notify = w
-	if w != nil && len(ctx.events) > 0 {
+	e := ctx.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.notify = w
+	if w != nil && len(e.events) > 0 {
 		w.Wake()
 	}
-	if ctx.keeper != nil && !ctx.closed {
+	if e.keeper != nil && !e.closed {
 		return nil // the keeper is woken by the inner context's events
 	}
 	return ctx.inner.NotifyEvents(w)
 }
 
 // collect takes the events of the inner context.
-func (ctx *pathContext) collect() {
+func (e *engine) collect() {
 	var buf [16]verbs.Event
 	for {
-		n, err := ctx.inner.Events(buf[:])
+		n, err := e.ctx.inner.Events(buf[:])
 		if err != nil {
-			ctx.eventErr = err
+			e.eventErr = err
 		}
 		if n == 0 {
 			return
 		}
 		for _, ev := range buf[:n] {
-			if ev, ok := ctx.translate(ev); ok {
-				ctx.raise(ev)
+			if ev, ok := e.translate(ev); ok {
+				e.raise(ev)
 			}
 		}
 	}
@@ -55,18 +57,18 @@ func (ctx *pathContext) collect() {
 
 // translate replaces the inner object in an event by the user's object. It reports whether the user
 // knows the object.
-func (ctx *pathContext) translate(ev verbs.Event) (verbs.Event, bool) {
+func (e *engine) translate(ev verbs.Event) (verbs.Event, bool) {
 	switch {
 	case ev.QP != nil:
-		for _, q := range ctx.qps {
+		for _, q := range e.qps {
 			if q != nil && q.side.QP == ev.QP {
 				ev.QP = q
 				return ev, true
 			}
 		}
-		return ev, ctx.routes.Find(ev.QP.Num()) == route{} && ev.Type != verbs.EventLastWQEReached
+		return ev, e.routes.Find(ev.QP.Num()) == route{} && ev.Type != verbs.EventLastWQEReached
 	case ev.CQ != nil:
-		for _, c := range ctx.cqs {
+		for _, c := range e.cqs {
 			if c.inner == ev.CQ {
 				ev.CQ = c
 				return ev, true
@@ -78,17 +80,17 @@ func (ctx *pathContext) translate(ev verbs.Event) (verbs.Event, bool) {
 }
 
 // raise queues an event.
-func (ctx *pathContext) raise(ev verbs.Event) {
-	if len(ctx.events) < maxEvents {
-		ctx.events = append(ctx.events, ev)
+func (e *engine) raise(ev verbs.Event) {
+	if len(e.events) < maxEvents {
+		e.events = append(e.events, ev)
 	}
-	if ctx.notify != nil {
-		ctx.notify.Wake()
+	if e.notify != nil {
+		e.notify.Wake()
 	}
 }
 
 // forget removes the events of a closed object.
-func (ctx *pathContext) forget(of func(verbs.Event) bool) {
-	ctx.collect()
-	ctx.events = slices.DeleteFunc(ctx.events, of)
+func (e *engine) forget(of func(verbs.Event) bool) {
+	e.collect()
+	e.events = slices.DeleteFunc(e.events, of)
 }

@@ -52,7 +52,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "every request rings the bell", Tests: "TestOneDoorbell", File: "send.go",
-		Old: "		q.enqueue(&wrs[i])\n", New: "		q.enqueue(&wrs[i])\n		ctx.flush()\n",
+		Old: "		q.enqueue(&wrs[i])\n", New: "		q.enqueue(&wrs[i])\n		e.flush()\n",
 	},
 	{
 		Name: "every control packet rings the bell", Tests: "TestAcknowledgements", File: "connection.go",
@@ -98,7 +98,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "the wait of a completion counts as a round trip", Tests: "TestLateHosts", File: "step.go",
-		Old: "	ev.Age = c.ctx.age\n", New: "",
+		Old: "	ev.Age = c.engine.age\n", New: "",
 	},
 	{
 		Name: "a loss counts for no path", Tests: "TestStatsFindBadPath", File: "core/loss.go",
@@ -114,7 +114,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a revived control QP takes completions of its former life", Tests: "TestControlSlots", File: "control.go",
-		Old: "	ctx.inbox.discard(c.qp.Num())\n", New: "",
+		Old: "	e.inbox.discard(c.qp.Num())\n", New: "",
 	},
 	{
 		Name: "a follower sends before the confirm", Tests: "TestNothingIsSentBeforeConfirm", File: "agreement.go",

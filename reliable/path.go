@@ -39,9 +39,9 @@ const (
 
 // open makes the QP of an epoch.
 func (p *path) open(epoch uint16) error {
-	c, ctx := p.conn, p.conn.ctx
+	c, ctx, e := p.conn, p.conn.ctx, p.conn.engine
 	cfg := verbs.QPConfig{
-		Type: verbs.UC, SendCQ: ctx.inbox.cq, RecvCQ: ctx.inbox.cq, SRQ: c.pd.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
+		Type: verbs.UC, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, SRQ: c.pd.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
 		Port: c.port, GID: c.gid, Path: c.qos,
 	}
 	if !ctx.sharedRecv {
@@ -58,7 +58,7 @@ func (p *path) open(epoch uint16) error {
 	}
 	p.addr = pathAddr{ep.QPN, ep.PSN}
 	p.qp, p.epoch, p.posted, p.done, p.controls, p.chain = inner, epoch, 0, 0, 0, p.chain[:0]
-	ctx.routes.Set(inner.Num(), route{path: p})
+	e.routes.Set(inner.Num(), route{path: p})
 	return nil
 }
 
@@ -71,9 +71,9 @@ func (p *path) close() {
 	if s := p.qp.State(); s != verbs.StateReset && s != verbs.StateErr {
 		_ = p.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // if it fails, Close does the same
 	}
-	ctx := p.conn.ctx
-	ctx.inbox.drain()
-	ctx.routes.Delete(p.qp.Num())
+	e := p.conn.engine
+	e.inbox.drain()
+	e.routes.Delete(p.qp.Num())
 	_ = p.qp.Close() // no object depends on it
 	p.qp = nil
 	p.chain = p.chain[:0]
@@ -125,7 +125,7 @@ func (p *path) recycle(k int) {
 // topUp posts free receive buffers when a quarter of them are free.
 func (p *path) topUp() {
 	if p.qp != nil && len(p.refill) >= max(p.conn.ctx.cfg.PathRecv/4, 1) {
-		p.conn.ctx.doorbells.refilled(p.refill.post(p.qp))
+		p.conn.engine.doorbells.refilled(p.refill.post(p.qp))
 	}
 }
 
@@ -151,7 +151,7 @@ func (p *path) ring() {
 		}
 	}
 	n, err := p.qp.PostSend(p.chain)
-	p.conn.ctx.doorbells.sent(n)
+	p.conn.engine.doorbells.sent(n)
 	p.chain = p.chain[:copy(p.chain, p.chain[n:])]
 	if err != nil && err != verbs.ErrQueueFull { //nolint:errorlint // ErrQueueFull is never wrapped
 		p.conn.queue = append(p.conn.queue, p.failed())

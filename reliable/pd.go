@@ -14,6 +14,7 @@ import (
 // them with the last.
 type pd struct {
 	ctx    *pathContext
+	engine *engine // runs the connections
 	inner  verbs.PD
 	byLKey table.Table[*region] // the open regions, by local key
 	byRKey table.Table[*region] // the open regions, by remote key
@@ -41,19 +42,20 @@ func (ctx *pathContext) AllocPD() (verbs.PD, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pd{ctx: ctx, inner: inner}
-	ctx.mu.Lock()
-	defer ctx.mu.Unlock()
-	ctx.pds = append(ctx.pds, p)
+	e := ctx.engine
+	p := &pd{ctx: ctx, engine: e, inner: inner}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pds = append(e.pds, p)
 	return p, nil
 }
 
 // CreateSRQ implements verbs.PD. It fails: a wrapped QP has a receive queue of its own.
 func (p *pd) CreateSRQ(verbs.SRQConfig) (verbs.SRQ, error) {
-	p.ctx.mu.Lock()
-	defer p.ctx.mu.Unlock()
+	p.engine.mu.Lock()
+	defer p.engine.mu.Unlock()
 	err := verbs.ErrNotSupported
-	if p.closed || p.ctx.closed {
+	if p.closed || p.engine.closed {
 		err = verbs.ErrClosed
 	}
 	return nil, p.ctx.opError("create SRQ", 0, err)
@@ -62,8 +64,8 @@ func (p *pd) CreateSRQ(verbs.SRQConfig) (verbs.SRQ, error) {
 func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AH, error) { return p.inner.CreateAH(attr) }
 
 func (p *pd) Close() error {
-	p.ctx.mu.Lock()
-	defer p.ctx.mu.Unlock()
+	p.engine.mu.Lock()
+	defer p.engine.mu.Unlock()
 	if p.closed {
 		return nil
 	}
@@ -81,7 +83,7 @@ func (p *pd) Close() error {
 func (p *pd) free() {
 	p.release()
 	p.closed = true
-	p.ctx.pds = slices.DeleteFunc(p.ctx.pds, func(o *pd) bool { return o == p })
+	p.engine.pds = slices.DeleteFunc(p.engine.pds, func(o *pd) bool { return o == p })
 }
 
 // prepare makes the shared parts unless they exist. The control QPs have the port and the path of the
@@ -90,8 +92,8 @@ func (p *pd) prepare(cfg *verbs.QPConfig) error {
 	if p.ready {
 		return nil
 	}
-	p.ctx.pdsPrepared++
-	p.id = p.ctx.pdsPrepared & maxConn
+	p.engine.pdsPrepared++
+	p.id = p.engine.pdsPrepared & maxConn
 	err := p.makeReceives()
 	for i := range p.control {
 		if err == nil {
@@ -157,7 +159,7 @@ func (p *pd) divide() {
 		return
 	}
 	share := advertised(p.ctx.cfg.RecvDepth / p.shares)
-	for _, c := range p.ctx.conns {
+	for _, c := range p.engine.conns {
 		if c != nil && c.pd == p {
 			c.share = share
 			if c.core != nil {
@@ -170,7 +172,7 @@ func (p *pd) divide() {
 // topUp posts free receive buffers, where enough of them are free.
 func (p *pd) topUp() {
 	if len(p.refill) >= lowWater(p.ctx.cfg.RecvDepth) {
-		p.ctx.doorbells.refilled(p.refill.post(p.srq))
+		p.engine.doorbells.refilled(p.refill.post(p.srq))
 	}
 	for i := range p.control {
 		p.control[i].topUp()
@@ -186,7 +188,7 @@ func (p *pd) ringControls() {
 
 // arrived takes a message in a receive buffer of the SRQ.
 func (p *pd) arrived(slot uint32, wc *verbs.WC) {
-	if path := p.ctx.routes.Find(wc.QPN).path; path != nil {
+	if path := p.engine.routes.Find(wc.QPN).path; path != nil {
 		path.receive(wc, p.arrival.slot(int(slot)))
 	}
 	p.recycle(int(slot))

@@ -13,14 +13,15 @@ import (
 const maxInline = 256
 
 // qp is a wrapped QP: the queues of one user's QP, its flow of a connection, and its side QP. The
-// lock of the context guards it.
+// lock of the engine guards it.
 type qp struct {
 	ctx    *pathContext
+	engine *engine // runs the QP
 	pd     *pd
 	cfg    verbs.QPConfig // what CreateQP was asked for; MaxSendSGE and MaxRecvSGE are at least 1
 	sendCQ *cq            // takes the completions of sends
 	recvCQ *cq            // takes the completions of receives
-	id     uint32         // the index in ctx.qps, and the number of the QP in tags
+	id     uint32         // the index in e.qps, and the number of the QP in tags
 	num    uint32         // the QP number, that of the side QP
 	state  verbs.QPState  // the state that the user sees
 	access verbs.Access   // what the peer may do to the memory of this end
@@ -57,9 +58,9 @@ var _ verbs.QP = (*qp)(nil)
 
 // CreateQP implements verbs.PD. An RC QP is made of paths. Other QPs are those of the inner PD.
 func (p *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	ctx := p.ctx
-	ctx.mu.Lock()
-	defer ctx.mu.Unlock()
+	ctx, e := p.ctx, p.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	send, ok1 := cfg.SendCQ.(*cq)
 	recv, ok2 := cfg.RecvCQ.(*cq)
 	if !ok1 || !ok2 || send == nil || recv == nil || send.ctx != ctx || recv.ctx != ctx || send.closed || recv.closed {
@@ -69,7 +70,7 @@ func (p *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 		cfg.SendCQ, cfg.RecvCQ = send.inner, recv.inner
 		return p.inner.CreateQP(cfg)
 	}
-	q := &qp{ctx: ctx, pd: p, cfg: cfg, sendCQ: send, recvCQ: recv}
+	q := &qp{ctx: ctx, engine: e, pd: p, cfg: cfg, sendCQ: send, recvCQ: recv}
 	if err := q.checkConfig(); err != nil {
 		return nil, ctx.opError("create QP", 0, err)
 	}
@@ -146,13 +147,13 @@ func (q *qp) makeQueues() {
 
 // register gives the QP its id.
 func (q *qp) register() {
-	ctx := q.ctx
-	i := slices.Index(ctx.qps, nil)
+	e := q.engine
+	i := slices.Index(e.qps, nil)
 	if i < 0 {
-		i = len(ctx.qps)
-		ctx.qps = append(ctx.qps, nil)
+		i = len(e.qps)
+		e.qps = append(e.qps, nil)
 	}
-	ctx.qps[i], q.id = q, uint32(i)
+	e.qps[i], q.id = q, uint32(i)
 }
 
 func (q *qp) Num() uint32 { return q.num }
@@ -160,22 +161,22 @@ func (q *qp) Num() uint32 { return q.num }
 func (q *qp) Type() verbs.QPType { return verbs.RC }
 
 func (q *qp) State() verbs.QPState {
-	q.ctx.mu.Lock()
-	defer q.ctx.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.engine.mu.Unlock()
 	return q.state
 }
 
 func (q *qp) Close() error {
-	q.ctx.mu.Lock()
-	defer q.ctx.mu.Unlock()
-	if q.closed || q.ctx.closed {
+	q.engine.mu.Lock()
+	defer q.engine.mu.Unlock()
+	if q.closed || q.engine.closed {
 		return nil
 	}
 	q.destroy()
 	q.sendCQ.users--
 	q.recvCQ.users--
 	q.discard()
-	q.ctx.forget(func(ev verbs.Event) bool { return ev.QP == verbs.QP(q) })
+	q.engine.forget(func(ev verbs.Event) bool { return ev.QP == verbs.QP(q) })
 	return nil
 }
 
@@ -194,11 +195,11 @@ func (q *qp) destroy() {
 	q.leave()
 	q.side.close()
 	q.inline.free()
-	if q.ctx.findQP(q.id) == q {
-		q.ctx.qps[q.id] = nil
+	if q.engine.findQP(q.id) == q {
+		q.engine.qps[q.id] = nil
 	}
 	if q.pd.users--; q.pd.users == 0 {
-		q.ctx.inbox.drain()
+		q.engine.inbox.drain()
 		q.pd.release()
 	}
 }

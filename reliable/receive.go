@@ -7,16 +7,16 @@ import (
 )
 
 func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
-	ctx := q.ctx
-	ctx.mu.Lock()
-	defer ctx.mu.Unlock()
+	e := q.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	switch {
-	case q.closed || ctx.closed:
+	case q.closed || e.closed:
 		return 0, q.opError("post receive", verbs.ErrClosed)
 	case q.state == verbs.StateReset:
 		return 0, q.opError("post receive", verbs.ErrState)
 	}
-	ctx.now = ctx.clock()
+	e.now = q.ctx.clock()
 	for i := range wrs {
 		if q.recvsHeld >= q.cfg.MaxRecvWR {
 			err = verbs.ErrQueueFull
@@ -35,8 +35,8 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 		q.flushRecvs()
 	case n > 0 && q.ready:
 		q.step(&core.Event{Kind: core.EvReceives, Count: n})
-		ctx.flush()
-		ctx.rekick(q.conn)
+		e.flush()
+		e.rekick(q.conn)
 	}
 	return n, err
 }
@@ -193,9 +193,9 @@ func (q *qp) fault(status verbs.Status) {
 			q.completeRecv(verbs.WC{Status: q.recvError}, true)
 		}
 	case status == verbs.StatusRemAccessErr:
-		q.ctx.raise(verbs.Event{Type: verbs.EventQPAccessErr, QP: q})
+		q.engine.raise(verbs.Event{Type: verbs.EventQPAccessErr, QP: q})
 	default:
-		q.ctx.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
+		q.engine.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
 	}
 	q.broken, q.conn.failing = true, true
 }

@@ -26,8 +26,8 @@ func (p *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, err
 	if err != nil {
 		return nil, err
 	}
-	p.ctx.mu.Lock()
-	defer p.ctx.mu.Unlock()
+	p.engine.mu.Lock()
+	defer p.engine.mu.Unlock()
 	return p.enlist(mr, m, access), nil
 }
 
@@ -37,8 +37,8 @@ func (p *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Ac
 	if err != nil {
 		return nil, err
 	}
-	p.ctx.mu.Lock()
-	defer p.ctx.mu.Unlock()
+	p.engine.mu.Lock()
+	defer p.engine.mu.Unlock()
 	if p.dmaBufs = true; p.ready {
 		if err := p.copier.open(p); err != nil {
 			return nil, errors.Join(err, mr.Close())
@@ -59,8 +59,8 @@ func (p *pd) enlist(mr verbs.MR, mem *verbs.Memory, access verbs.Access) *region
 // Close the keys may already belong to another region, which keeps them.
 func (r *region) Close() error {
 	p := r.pd
-	p.ctx.mu.Lock()
-	defer p.ctx.mu.Unlock()
+	p.engine.mu.Lock()
+	defer p.engine.mu.Unlock()
 	if p.byLKey.Find(r.LKey()) == r {
 		p.byLKey.Delete(r.LKey())
 	}

@@ -35,12 +35,12 @@ func TestControlSlotsAfterRevival(t *testing.T) {
 	for i := range p.control {
 		c := &p.control[i]
 		for slot := range uint32(3) {
-			ctx.inbox.stash = append(ctx.inbox.stash,
+			ctx.engine.inbox.stash = append(ctx.engine.inbox.stash,
 				verbs.WC{WRID: tagControlSend.with(p.id, i, slot), QPN: c.qp.Num(), Status: verbs.StatusSuccess})
 		}
 		c.fail()
 	}
-	ctx.revive()
+	ctx.engine.revive()
 	gid, err := inner.QueryGID(1, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestControlSlotsAfterRevival(t *testing.T) {
 		}
 		c.chain = c.chain[:0] // they never leave
 	}
-	ctx.drive()
+	ctx.engine.drive()
 	for i := range p.control {
 		if c := &p.control[i]; c.done != 0 {
 			t.Errorf("control QP %d: %d packets have left their slots, want 0", i, c.done)

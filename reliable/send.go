@@ -13,16 +13,16 @@ type sendSlot struct {
 }
 
 func (q *qp) PostSend(wrs []verbs.SendWR) (n int, err error) {
-	ctx := q.ctx
-	ctx.mu.Lock()
-	defer ctx.mu.Unlock()
+	e := q.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	switch {
-	case q.closed || ctx.closed:
+	case q.closed || e.closed:
 		return 0, q.opError("post send", verbs.ErrClosed)
 	case q.state != verbs.StateRTS && q.state != verbs.StateErr:
 		return 0, q.opError("post send", verbs.ErrState)
 	}
-	ctx.now = ctx.clock()
+	e.now = q.ctx.clock()
 	for i := range wrs {
 		if q.sendsHeld >= q.cfg.MaxSendWR {
 			err = verbs.ErrQueueFull
@@ -35,9 +35,9 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (n int, err error) {
 		q.enqueue(&wrs[i])
 		n++
 	}
-	ctx.flush()
+	e.flush()
 	if q.ready {
-		ctx.rekick(q.conn)
+		e.rekick(q.conn)
 	}
 	return n, err
 }

@@ -30,7 +30,7 @@ const (
 func (s *sideQP) open(q *qp) (err error) {
 	s.user = q
 	s.QP, err = q.pd.inner.CreateQP(verbs.QPConfig{
-		Type: verbs.RC, SendCQ: q.ctx.inbox.cq, RecvCQ: q.ctx.inbox.cq,
+		Type: verbs.RC, SendCQ: q.engine.inbox.cq, RecvCQ: q.engine.inbox.cq,
 		MaxSendWR: cardSlots, MaxRecvWR: cardSlots - cardRecv,
 		Port: q.cfg.Port, GID: q.cfg.GID, Path: q.cfg.Path,
 	})
@@ -60,17 +60,17 @@ func (s *sideQP) completed(kind tag, n uint32, wc *verbs.WC) {
 	case q.ctx.cfg.Flows > 1:
 		q.pact.cardArrived()
 	case !q.connected && q.state == verbs.StateRTS && s.introduced:
-		s.setAskAt(q.ctx.now + askAgain)
+		s.setAskAt(q.engine.now + askAgain)
 	}
 }
 
 // setAskAt sets the time at which the own card is sent again, 0 for never.
 func (s *sideQP) setAskAt(at int64) {
 	if s.askAt != 0 {
-		s.user.ctx.asking--
+		s.user.engine.asking--
 	}
 	if s.askAt = at; at != 0 {
-		s.user.ctx.asking++
+		s.user.engine.asking++
 	}
 }
 
@@ -129,7 +129,7 @@ func (s *sideQP) receiveCard(slot uint32, wc *verbs.WC) {
 	}
 	c, err := decodeCard(s.cards.slot(int(slot))[:wc.ByteLen], &q.ctx.cfg)
 	if err != nil {
-		q.ctx.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
+		q.engine.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
 		q.fail()
 		return
 	}
@@ -147,11 +147,11 @@ func (s *sideQP) receiveCard(slot uint32, wc *verbs.WC) {
 }
 
 // askForCards sends the own cards of QPs again whose peers have not answered.
-func (ctx *pathContext) askForCards() {
-	for _, q := range ctx.qps {
-		if q != nil && q.side.askAt != 0 && ctx.now >= q.side.askAt {
+func (e *engine) askForCards() {
+	for _, q := range e.qps {
+		if q != nil && q.side.askAt != 0 && e.now >= q.side.askAt {
 			q.side.setAskAt(0)
-			if ctx.cfg.Flows > 1 {
+			if e.ctx.cfg.Flows > 1 {
 				q.pact.negotiate()
 			} else {
 				q.side.sendCard(cardOwn, true)

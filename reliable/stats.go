@@ -35,8 +35,8 @@ var (
 )
 
 func (q *qp) Stats() core.Stats {
-	q.ctx.mu.Lock()
-	defer q.ctx.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.engine.mu.Unlock()
 	if !q.connected {
 		return core.Stats{}
 	}
@@ -44,15 +44,16 @@ func (q *qp) Stats() core.Stats {
 }
 
 func (q *qp) Paths() []PathInfo {
-	q.ctx.mu.Lock()
-	defer q.ctx.mu.Unlock()
+	q.engine.mu.Lock()
+	defer q.engine.mu.Unlock()
 	return q.pathInfos()
 }
 
 func (ctx *pathContext) PathsOf(qpn uint32) []PathInfo {
-	ctx.mu.Lock()
-	defer ctx.mu.Unlock()
-	for _, q := range ctx.qps {
+	e := ctx.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, q := range e.qps {
 		if q != nil && q.num == qpn {
 			return q.pathInfos()
 		}
@@ -60,7 +61,7 @@ func (ctx *pathContext) PathsOf(qpn uint32) []PathInfo {
 	return nil
 }
 
-// pathInfos returns the present state of the paths, nil if the QP has none. The context is locked.
+// pathInfos returns the present state of the paths, nil if the QP has none. The engine is locked.
 func (q *qp) pathInfos() []PathInfo {
 	if q.conn == nil {
 		return nil

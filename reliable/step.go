@@ -37,8 +37,8 @@ func (c *connection) run(ev *core.Event) {
 	if c.core == nil {
 		return
 	}
-	ev.Age = c.ctx.age
-	actions := c.core.Step(c.ctx.now, ev)
+	ev.Age = c.engine.age
+	actions := c.core.Step(c.engine.now, ev)
 	for i := range actions {
 		c.carry(ev, &actions[i])
 	}
@@ -58,7 +58,7 @@ func (c *connection) carry(ev *core.Event, a *core.Action) {
 		}
 	case core.ActDemand:
 		if c.pacer != nil {
-			c.pacer.Want(c.ctx.now, c.index(), a.Bytes, a.Spare, a.Used)
+			c.pacer.Want(c.engine.now, c.index(), a.Bytes, a.Spare, a.Used)
 		}
 	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActAnswer, core.ActFault:
 		if q := c.flows[a.Flow]; q != nil { // nil if it has left

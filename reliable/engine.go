@@ -1,0 +1,89 @@
+package reliable
+
+import (
+	"errors"
+	"sync"
+
+	"ibverbx/internal/table"
+	"ibverbx/reliable/core"
+	"ibverbx/verbs"
+)
+
+// engine runs connections: it takes the completions of their inner QPs, runs their timers and posts the
+// resulting requests. It works inside the calls of the program, and in its keeper.
+type engine struct {
+	ctx    *pathContext
+	keeper *keeper // runs timers while the program does not poll, nil with Config.Now
+
+	mu          sync.Mutex         // guards the fields below and all objects of the context
+	closed      bool               // set by close
+	now         int64              // the time that the clock returned for the present batch
+	age         int64              // how long the present completion has waited, in nanoseconds, 0 if unknown
+	wakeAt      int64              // when the keeper runs next, core.Never if no timer is set
+	polled      bool               // reports whether the program has polled since the keeper last ran
+	inbox       inbox              // takes the completions of all inner QPs
+	routes      table.Table[route] // finds the owner of a path's QP or of a control QP, by QP number
+	cqs         []*cq              // the open CQs
+	pds         []*pd              // the open PDs
+	qps         []*qp              // the wrapped QPs, by qp.id; a nil entry is free
+	conns       []*connection      // the connections, by the index in their number; a nil entry is free
+	connsMade   uint32             // counts the connections made so far; it is part of a connection's number
+	connected   []*connection      // lists the connections that have a core, in the order in which they got it
+	dirty       []*connection      // lists the connections that may have something to post, each once
+	pdsPrepared uint32             // counts the calls of pd.prepare; it is the source of pd.id
+	pacers      []*core.Pacer      // grant credit, by port, with nil for unused ports; empty without Config.Credits
+	asking      int                // counts the QPs whose side.askAt is set
+	overran     bool               // reports that a CQ has overrun and its QPs are not in the error state yet
+	doorbells   Doorbells          // counts what was posted to the NIC
+	events      []verbs.Event      // wait to be taken by Events, at most maxEvents
+	eventErr    error              // the last error of the inner context's Events
+	notify      *verbs.Waker       // woken by events; it may be nil
+}
+
+// route is the owner of an inner QP: a path, a control QP, or neither if the QP is unknown.
+type route struct {
+	path    *path
+	control *controlQP
+}
+
+// inboxDepth is the depth of the CQ of the inner QPs. It holds the full windows of 256 QPs.
+const inboxDepth = 1 << 16
+
+// newEngine returns a running engine.
+func newEngine(ctx *pathContext) (*engine, error) {
+	e := &engine{ctx: ctx}
+	waker := verbs.NewWaker()
+	e.inbox = inbox{batch: make([]verbs.WC, 64), stash: make([]verbs.WC, 0, 256), stamps: stampsOf(ctx.inner, &ctx.attr)}
+	if err := e.inbox.open(ctx.inner, verbs.CQConfig{Depth: min(inboxDepth, ctx.attr.MaxCQE), Waker: waker}); err != nil {
+		return nil, err
+	}
+	if ctx.cfg.Now == nil {
+		if err := ctx.inner.NotifyEvents(waker); err != nil {
+			return nil, errors.Join(err, e.inbox.cq.Close())
+		}
+		e.startKeeper(waker)
+	}
+	return e, nil
+}
+
+// close stops the keeper and closes every object of the context.
+func (e *engine) close() error {
+	if e.keeper != nil {
+		e.keeper.stop()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil
+	}
+	for _, q := range e.qps {
+		if q != nil {
+			q.destroy()
+		}
+	}
+	for len(e.pds) > 0 {
+		e.pds[0].free()
+	}
+	e.closed = true
+	return e.ctx.inner.Close()
+}
