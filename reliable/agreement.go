@@ -177,7 +177,7 @@ func (a *agreement) hear(c *card) {
 
 // refuse ends a QP for which there is no connection, or whose connection cannot be connected.
 func (q *qp) refuse() {
-	q.engine.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
+	q.ctx.events.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
 	q.fail()
 }
 

@@ -18,6 +18,7 @@ type pathContext struct {
 	// receives of its own.
 	sharedRecv bool
 	engine     *engine // runs the connections
+	events     events  // wait for the user
 }
 
 var (
@@ -55,7 +56,7 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	if err != nil {
 		return nil, verbs.NewOpError("wrap context", inner.Device().Name(), 0, err)
 	}
-	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared}
+	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared, events: events{inner: inner}}
 	if cfg.Now == nil {
 		ctx.clock = clock.Monotonic()
 	}

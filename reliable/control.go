@@ -48,6 +48,7 @@ func (c *controlQP) open(p *pd, index int, cfg *verbs.QPConfig) error {
 		return err
 	}
 	p.engine.routes.Set(qp.Num(), route{control: c})
+	p.ctx.events.own(qp, nil)
 	return nil
 }
 
@@ -89,6 +90,7 @@ func (c *controlQP) revive() {
 func (c *controlQP) close() {
 	if c.qp != nil {
 		c.pd.engine.routes.Delete(c.qp.Num())
+		c.pd.ctx.events.disown(c.qp)
 		_ = c.qp.Close() // no object depends on it
 		c.qp = nil
 	}

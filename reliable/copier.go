@@ -71,12 +71,14 @@ func (c *copier) connect() error {
 		return err
 	}
 	c.qp = qp
+	p.ctx.events.own(qp, nil)
 	return nil
 }
 
 // disconnect ends the QP. When it returns, no copy writes any more.
 func (c *copier) disconnect() {
 	if c.qp != nil {
+		c.pd.ctx.events.disown(c.qp)
 		_ = c.qp.Close() // no object depends on it
 		c.qp = nil
 	}

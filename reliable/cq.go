@@ -1,8 +1,6 @@
 package reliable
 
 import (
-	"slices"
-
 	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
@@ -42,11 +40,8 @@ func (ctx *pathContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := ctx.engine
-	c := &cq{ctx: ctx, engine: e, inner: inner, waker: cfg.Waker, ring: ring.New[completion](inner.Depth())}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.cqs = append(e.cqs, c)
+	c := &cq{ctx: ctx, engine: ctx.engine, inner: inner, waker: cfg.Waker, ring: ring.New[completion](inner.Depth())}
+	ctx.events.open(c)
 	return c, nil
 }
 
@@ -105,8 +100,7 @@ func (c *cq) Close() error {
 		return err
 	}
 	c.closed = true
-	c.engine.cqs = slices.DeleteFunc(c.engine.cqs, func(o *cq) bool { return o == c })
-	c.engine.forget(func(ev verbs.Event) bool { return ev.CQ == verbs.CQ(c) })
+	c.ctx.events.close(c)
 	return nil
 }
 
@@ -121,11 +115,11 @@ func (c *cq) push(wc *verbs.WC, places *int, n int, solicited bool) {
 		c.overrun, c.engine.overran = true, true
 		*places -= n
 		c.engine.keeper.kick()
-		c.engine.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
+		c.ctx.events.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
 		for _, q := range c.engine.qps {
 			if q != nil && (q.sendCQ == c || q.recvCQ == c) {
 				q.broken = true
-				c.engine.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
+				c.ctx.events.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
 			}
 		}
 		return

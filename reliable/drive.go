@@ -60,7 +60,7 @@ func (e *engine) step() (next int64, pending bool) {
 	if e.closed {
 		return 0, false
 	}
-	e.collect()
+	e.ctx.events.fetch()
 	e.drive()
 	e.wakeAt = core.Never
 	if e.keeper != nil {
@@ -94,8 +94,8 @@ const lookAgain = 1_000_000
 func (e *engine) attended() bool {
 	polled := e.polled
 	e.polled = false
-	for _, c := range e.cqs {
-		if c.armed {
+	for _, q := range e.qps {
+		if q != nil && (q.sendCQ.armed || q.recvCQ.armed) {
 			return false
 		}
 	}

@@ -1,7 +1,6 @@
 package reliable
 
 import (
-	"errors"
 	"sync"
 
 	"ibverbx/internal/table"
@@ -23,7 +22,6 @@ type engine struct {
 	polled      bool               // reports whether the program has polled since the keeper last ran
 	inbox       inbox              // takes the completions of all inner QPs
 	routes      table.Table[route] // finds the owner of a path's QP or of a control QP, by QP number
-	cqs         []*cq              // the open CQs
 	pds         []*pd              // the open PDs
 	qps         []*qp              // the wrapped QPs, by qp.id; a nil entry is free
 	conns       []*connection      // the connections, by the index in their number; a nil entry is free
@@ -35,9 +33,6 @@ type engine struct {
 	asking      int                // counts the QPs whose side.askAt is set
 	overran     bool               // reports that a CQ has overrun and its QPs are not in the error state yet
 	doorbells   Doorbells          // counts what was posted to the NIC
-	events      []verbs.Event      // wait to be taken by Events, at most maxEvents
-	eventErr    error              // the last error of the inner context's Events
-	notify      *verbs.Waker       // woken by events; it may be nil
 }
 
 // route is the owner of an inner QP: a path, a control QP, or neither if the QP is unknown.
@@ -58,9 +53,6 @@ func newEngine(ctx *pathContext) (*engine, error) {
 		return nil, err
 	}
 	if ctx.cfg.Now == nil {
-		if err := ctx.inner.NotifyEvents(waker); err != nil {
-			return nil, errors.Join(err, e.inbox.cq.Close())
-		}
 		e.startKeeper(waker)
 	}
 	return e, nil

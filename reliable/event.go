@@ -2,54 +2,85 @@ package reliable
 
 import (
 	"slices"
+	"sync"
 
+	"ibverbx/internal/table"
 	"ibverbx/verbs"
 )
 
 // maxEvents bounds the number of waiting events. Later ones are dropped.
 const maxEvents = 1024
 
-func (ctx *pathContext) Events(dst []verbs.Event) (n int, err error) {
-	e := ctx.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.collect()
-	n = copy(dst, e.events)
-	e.events = e.events[:copy(e.events, e.events[n:])]
+// events holds the asynchronous events of a context until the user takes them: those of wrapped objects, and
+// those of the inner context, in which the user's objects replace the inner ones.
+type events struct {
+	inner verbs.Context
+
+	mu     sync.Mutex         // guards the fields below; its owner takes no other lock of this package
+	queue  []verbs.Event      // wait to be taken, at most maxEvents
+	err    error              // the last error of the inner context's Events
+	notify *verbs.Waker       // woken by events; it may be nil
+	cqs    []*cq              // the open CQs
+	owners table.Table[owner] // tells whose the inner QPs are, by QP number
+}
+
+// owner is what an inner QP belongs to: a wrapped QP whose side QP it is, or nothing that the user knows.
+type owner struct {
+	known bool // reports that the inner QP is one of this package; false in the zero value
+	user  *qp  // the wrapped QP, or nil
+}
+
+// Events implements verbs.Context.
+func (ctx *pathContext) Events(dst []verbs.Event) (n int, err error) { return ctx.events.take(dst) }
+
+// NotifyEvents implements verbs.Context. The waker is also woken by events that Events does not return.
+func (ctx *pathContext) NotifyEvents(w *verbs.Waker) error { return ctx.events.notifyBy(w) }
+
+// take moves events to dst.
+func (v *events) take(dst []verbs.Event) (n int, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.collect()
+	n = copy(dst, v.queue)
+	v.queue = v.queue[:copy(v.queue, v.queue[n:])]
 	if n == 0 {
-		err = e.eventErr
+		err = v.err
 	}
 	return n, err
 }
 
-func (ctx *pathContext) NotifyEvents(w *verbs.Waker) error {
-	e := ctx.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.notify = w
-	if w != nil && len(e.events) > 0 {
+// notifyBy makes w the waker.
+func (v *events) notifyBy(w *verbs.Waker) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.notify = w
+	if w != nil && len(v.queue) > 0 {
 		w.Wake()
 	}
-	if e.keeper != nil && !e.closed {
-		return nil // the keeper is woken by the inner context's events
-	}
-	return ctx.inner.NotifyEvents(w)
+	return v.inner.NotifyEvents(w)
 }
 
-// collect takes the events of the inner context.
-func (e *engine) collect() {
+// fetch takes the events of the inner context, which has little room for them.
+func (v *events) fetch() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.collect()
+}
+
+// collect takes the events of the inner context. The lock is held.
+func (v *events) collect() {
 	var buf [16]verbs.Event
 	for {
-		n, err := e.ctx.inner.Events(buf[:])
+		n, err := v.inner.Events(buf[:])
 		if err != nil {
-			e.eventErr = err
+			v.err = err
 		}
 		if n == 0 {
 			return
 		}
 		for _, ev := range buf[:n] {
-			if ev, ok := e.translate(ev); ok {
-				e.raise(ev)
+			if ev, ok := v.translate(ev); ok {
+				v.add(ev)
 			}
 		}
 	}
@@ -57,18 +88,17 @@ func (e *engine) collect() {
 
 // translate replaces the inner object in an event by the user's object. It reports whether the user
 // knows the object.
-func (e *engine) translate(ev verbs.Event) (verbs.Event, bool) {
+func (v *events) translate(ev verbs.Event) (verbs.Event, bool) {
 	switch {
 	case ev.QP != nil:
-		for _, q := range e.qps {
-			if q != nil && q.side.QP == ev.QP {
-				ev.QP = q
-				return ev, true
-			}
+		o := v.owners.Find(ev.QP.Num())
+		if o.user != nil {
+			ev.QP = o.user
+			return ev, true
 		}
-		return ev, e.routes.Find(ev.QP.Num()) == route{} && ev.Type != verbs.EventLastWQEReached
+		return ev, !o.known && ev.Type != verbs.EventLastWQEReached
 	case ev.CQ != nil:
-		for _, c := range e.cqs {
+		for _, c := range v.cqs {
 			if c.inner == ev.CQ {
 				ev.CQ = c
 				return ev, true
@@ -79,18 +109,60 @@ func (e *engine) translate(ev verbs.Event) (verbs.Event, bool) {
 	return ev, ev.SRQ == nil
 }
 
-// raise queues an event.
-func (e *engine) raise(ev verbs.Event) {
-	if len(e.events) < maxEvents {
-		e.events = append(e.events, ev)
+// add queues an event. The lock is held.
+func (v *events) add(ev verbs.Event) {
+	if len(v.queue) < maxEvents {
+		v.queue = append(v.queue, ev)
 	}
-	if e.notify != nil {
-		e.notify.Wake()
+	if v.notify != nil {
+		v.notify.Wake()
 	}
 }
 
-// forget removes the events of a closed object.
-func (e *engine) forget(of func(verbs.Event) bool) {
-	e.collect()
-	e.events = slices.DeleteFunc(e.events, of)
+// raise queues an event of a wrapped object.
+func (v *events) raise(ev verbs.Event) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.add(ev)
 }
+
+// own notes that an inner QP is one of this package. user is the wrapped QP whose side QP it is, or nil.
+func (v *events) own(inner verbs.QP, user *qp) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.owners.Set(inner.Num(), owner{known: true, user: user})
+}
+
+// disown undoes own, before the inner QP is closed.
+func (v *events) disown(inner verbs.QP) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.collect()
+	v.owners.Delete(inner.Num())
+}
+
+// open makes a CQ known.
+func (v *events) open(c *cq) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.cqs = append(v.cqs, c)
+}
+
+// close forgets a CQ and its events.
+func (v *events) close(c *cq) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.collect()
+	v.cqs = slices.DeleteFunc(v.cqs, func(o *cq) bool { return o == c })
+	v.forget(func(ev verbs.Event) bool { return ev.CQ == verbs.CQ(c) })
+}
+
+// forgetQP forgets the events of a closed QP.
+func (v *events) forgetQP(q *qp) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.forget(func(ev verbs.Event) bool { return ev.QP == verbs.QP(q) })
+}
+
+// forget removes queued events. The lock is held.
+func (v *events) forget(of func(verbs.Event) bool) { v.queue = slices.DeleteFunc(v.queue, of) }

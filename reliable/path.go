@@ -59,6 +59,7 @@ func (p *path) open(epoch uint16) error {
 	p.addr = pathAddr{ep.QPN, ep.PSN}
 	p.qp, p.epoch, p.posted, p.done, p.controls, p.chain = inner, epoch, 0, 0, 0, p.chain[:0]
 	e.routes.Set(inner.Num(), route{path: p})
+	ctx.events.own(inner, nil)
 	return nil
 }
 
@@ -74,6 +75,7 @@ func (p *path) close() {
 	e := p.conn.engine
 	e.inbox.drain()
 	e.routes.Delete(p.qp.Num())
+	p.conn.ctx.events.disown(p.qp)
 	_ = p.qp.Close() // no object depends on it
 	p.qp = nil
 	p.chain = p.chain[:0]

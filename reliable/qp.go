@@ -176,7 +176,7 @@ func (q *qp) Close() error {
 	q.sendCQ.users--
 	q.recvCQ.users--
 	q.discard()
-	q.engine.forget(func(ev verbs.Event) bool { return ev.QP == verbs.QP(q) })
+	q.ctx.events.forgetQP(q)
 	return nil
 }
 

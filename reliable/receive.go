@@ -193,9 +193,9 @@ func (q *qp) fault(status verbs.Status) {
 			q.completeRecv(verbs.WC{Status: q.recvError}, true)
 		}
 	case status == verbs.StatusRemAccessErr:
-		q.engine.raise(verbs.Event{Type: verbs.EventQPAccessErr, QP: q})
+		q.ctx.events.raise(verbs.Event{Type: verbs.EventQPAccessErr, QP: q})
 	default:
-		q.engine.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
+		q.ctx.events.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
 	}
 	q.broken, q.conn.failing = true, true
 }

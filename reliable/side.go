@@ -36,12 +36,15 @@ func (s *sideQP) open(q *qp) (err error) {
 	})
 	if err != nil {
 		s.QP = nil
+		return err
 	}
-	return err
+	q.ctx.events.own(s.QP, q)
+	return nil
 }
 
 func (s *sideQP) close() {
 	if s.QP != nil {
+		s.user.ctx.events.disown(s.QP)
 		_ = s.Close() // no object depends on it
 	}
 	s.cards.free()
@@ -129,7 +132,7 @@ func (s *sideQP) receiveCard(slot uint32, wc *verbs.WC) {
 	}
 	c, err := decodeCard(s.cards.slot(int(slot))[:wc.ByteLen], &q.ctx.cfg)
 	if err != nil {
-		q.engine.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
+		q.ctx.events.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
 		q.fail()
 		return
 	}
