@@ -2,6 +2,8 @@
 // It is faster than a map and never allocates in a lookup.
 package table
 
+import "slices"
+
 // Table maps numbers to values by open addressing with linear probing. It is at most half full,
 // so a lookup ends after a few slots. The zero value is an empty table.
 type Table[V any] struct {
@@ -94,4 +96,9 @@ func (t *Table[V]) rebuild(n int, del func(uint32, V) bool) {
 			t.count++
 		}
 	}
+}
+
+// Clone returns a copy of the table.
+func (t *Table[V]) Clone() Table[V] {
+	return Table[V]{slots: slices.Clone(t.slots), count: t.count}
 }

@@ -34,6 +34,13 @@ func TestTable(t *testing.T) {
 				tab.DeleteFunc(func(k uint32, v int) bool { return (int(k)+v)%n == 0 })
 				maps.DeleteFunc(model, func(k uint32, v int) bool { return (int(k)+v)%n == 0 })
 			},
+			"clone": func(*rapid.T) {
+				old := tab
+				tab = tab.Clone()
+				for k := range model {
+					old.Set(k, -1) // usually in place
+				}
+			},
 			"find": func(t *rapid.T) {
 				if k := key.Draw(t, "key"); tab.Find(k) != model[k] {
 					t.Fatalf("Find(%#x) = %d, want %d", k, tab.Find(k), model[k])
