@@ -82,7 +82,7 @@ func (a *agreement) propose() error {
 			return nil
 		}
 	}
-	c, err := q.pd.newConnection(&q.cfg)
+	c, err := q.engine.newConnection(&q.cfg)
 	if err != nil {
 		return err
 	}
@@ -196,13 +196,13 @@ func (a *agreement) follow(offer *card) error {
 		return err
 	}
 	q.access = attr.Access
-	if c := q.pd.connectionOf(q, offer, &attr); c != nil {
+	if c := q.engine.connectionOf(q, offer, &attr); c != nil {
 		q.join(c, int(offer.flow))
 		c.allow()
 		if c.core != nil {
 			err = q.openFlow(&attr)
 		}
-	} else if c, err = q.pd.newConnection(&q.cfg); err == nil {
+	} else if c, err = q.engine.newConnection(&q.cfg); err == nil {
 		q.join(c, int(offer.flow))
 		err = c.connect(offer, &attr)
 		c.held = err == nil
@@ -216,8 +216,8 @@ func (a *agreement) follow(offer *card) error {
 }
 
 // connectionOf returns the connection that a follower has to the leader's of an offer, or nil.
-func (p *pd) connectionOf(q *qp, offer *card, attr *verbs.QPAttr) *connection {
-	for _, c := range p.engine.conns {
+func (e *engine) connectionOf(q *qp, offer *card, attr *verbs.QPAttr) *connection {
+	for _, c := range e.conns {
 		if c != nil && !c.led && c.suits(q) && c.reaches(offer, attr) && c.free(int(offer.flow)) {
 			return c
 		}

@@ -142,8 +142,8 @@ func TestNewProposal(t *testing.T) {
 	}
 	reborn := *p
 	reborn.birth.psn ^= 1 // another connection with the same number
-	if b.follower.pact.hear(&reborn); b.follower.conn == first || b.follower.pd.shares != 1 {
-		t.Fatalf("the follower has %d connections after a new proposal, want a new one", b.follower.pd.shares)
+	if b.follower.pact.hear(&reborn); b.follower.conn == first || b.follower.engine.hub.shares != 1 {
+		t.Fatalf("the follower has %d connections after a new proposal, want a new one", b.follower.engine.hub.shares)
 	}
 	b = newBench(t)
 	b.settle(t)
@@ -160,7 +160,7 @@ func TestProposalOnUsedFlow(t *testing.T) {
 	b.settle(t)
 	old := b.follower.conn
 	p := b.proposal()
-	v, err := b.follower.pd.CreateQP(b.follower.cfg)
+	v, err := b.follower.ctx.pds[0].CreateQP(b.follower.cfg)
 	ok(t, err)
 	q := v.(*qp)
 	ok(t, q.Modify(verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessAll}, verbs.AttrState|verbs.AttrPort|verbs.AttrPKeyIndex|verbs.AttrAccess))
@@ -169,17 +169,17 @@ func TestProposalOnUsedFlow(t *testing.T) {
 	q.pact.offer, q.pact.sending = nil, true // nothing leaves
 	attr, err := b.follower.side.Query()
 	ok(t, err)
-	if c := q.pd.connectionOf(q, p, &attr); c != nil {
+	if c := q.engine.connectionOf(q, p, &attr); c != nil {
 		t.Errorf("a second QP is to have the flow of the first")
 	}
 	next := *p
 	next.flow++
-	if c := q.pd.connectionOf(q, &next, &attr); c != old {
+	if c := q.engine.connectionOf(q, &next, &attr); c != old {
 		t.Errorf("a QP with the next flow is to have connection %p, want %p", c, old)
 	}
 	q.join(old, int(next.flow)) // holds the connection
 	b.follower.leave()
-	if c := q.pd.connectionOf(b.follower, p, &attr); c != nil {
+	if c := q.engine.connectionOf(b.follower, p, &attr); c != nil {
 		t.Errorf("a flow whose QP has left is to be used again")
 	}
 }
@@ -205,10 +205,10 @@ func TestOnlyTheLeaderProposes(t *testing.T) {
 func TestNoRoomToFollow(t *testing.T) {
 	b := newBench(t)
 	for range b.follower.ctx.maxConnections() {
-		_, err := b.follower.pd.newConnection(&b.follower.cfg)
+		_, err := b.follower.engine.newConnection(&b.follower.cfg)
 		ok(t, err)
 	}
-	if _, err := b.follower.pd.newConnection(&b.follower.cfg); !errors.Is(err, verbs.ErrLimit) {
+	if _, err := b.follower.engine.newConnection(&b.follower.cfg); !errors.Is(err, verbs.ErrLimit) {
 		t.Fatalf("newConnection = %v, want ErrLimit", err)
 	}
 	b.follower.pact.hear(b.proposal())
@@ -262,8 +262,8 @@ func FuzzAgreement(f *testing.F) {
 			}
 		}
 		for _, q := range b.qps {
-			if q.pd.shares > 1 || (q.ready && (q.conn == nil || q.conn.core == nil)) {
-				t.Fatalf("a QP has %d connections and is ready: %v", q.pd.shares, q.ready)
+			if q.engine.hub.shares > 1 || (q.ready && (q.conn == nil || q.conn.core == nil)) {
+				t.Fatalf("a QP has %d connections and is ready: %v", q.engine.hub.shares, q.ready)
 			}
 		}
 	})

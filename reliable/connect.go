@@ -50,7 +50,7 @@ func (q *qp) bareCard() *card {
 		c.speculative = uint32(cfg.Speculative)
 	}
 	for i := range c.control {
-		c.control[i] = q.pd.control[i].qp.Num()
+		c.control[i] = q.engine.hub.control[i].qp.Num()
 	}
 	return c
 }

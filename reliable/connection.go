@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// connection is the set of paths that up to Config.Flows QPs of a PD share, with the state of the
+// connection is the set of paths that up to Config.Flows QPs of an engine share, with the state of the
 // protocol. It is made and connected with the first of these QPs, and destroyed with the last.
 //
 //	QP, flow 0 --+
@@ -17,8 +17,7 @@ import (
 //	   ...     --+                +-- core.Conn
 type connection struct {
 	ctx    *pathContext
-	engine *engine // runs the connection
-	pd     *pd
+	engine *engine          // runs the connection
 	id     uint32           // the number of the connection; see register
 	port   uint8            // the local port of all its QPs
 	gid    verbs.GID        // the source address of all its QPs
@@ -44,7 +43,7 @@ type connection struct {
 	paths   []path      // the data paths, Config.Paths of them
 	arrival pool        // has PathRecv receive buffers per path if paths have receives of their own
 	headers pool        // has pathSlots slots per path, one for the header of each outstanding send
-	pacer   *core.Pacer // grants credit to the peer, nil without Config.Credits
+	seat    seat        // asks for the peer's credit
 	outbox  [2][]byte   // holds, by control QP, the control packet that the next flush sends
 	// queue holds events that were caused by actions of the core. They follow the present event.
 	queue   []core.Event
@@ -58,7 +57,7 @@ func (q *qp) claim() error {
 	if q.conn != nil || q.ctx.cfg.Flows > 1 {
 		return nil
 	}
-	c, err := q.pd.newConnection(&q.cfg)
+	c, err := q.engine.newConnection(&q.cfg)
 	if err == nil {
 		q.join(c, 0)
 	}
@@ -84,7 +83,7 @@ func (q *qp) leave() {
 	}
 	q.side.setAskAt(0)
 	connected := q.connected
-	q.pd.copier.abandon(c, q.flow)
+	q.engine.hub.copier.abandon(c, q.flow)
 	q.conn, q.connected, q.ready = nil, false, false
 	c.flows[q.flow] = nil
 	if c.users--; c.users == 0 {
@@ -98,18 +97,18 @@ func (q *qp) leave() {
 }
 
 // newConnection makes a connection with its paths, for a QP of this configuration.
-func (p *pd) newConnection(cfg *verbs.QPConfig) (*connection, error) {
-	ctx := p.ctx
-	if p.shares == ctx.maxConnections() {
-		return nil, ctx.opError("connect QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d connections of a PD",
+func (e *engine) newConnection(cfg *verbs.QPConfig) (*connection, error) {
+	ctx, h := e.ctx, &e.hub
+	if h.shares == ctx.maxConnections() {
+		return nil, ctx.opError("connect QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d connections",
 			verbs.ErrLimit, ctx.cfg.RecvDepth, ctx.maxConnections()))
 	}
-	c := &connection{ctx: ctx, engine: p.engine, pd: p, port: cfg.Port, gid: cfg.GID, qos: cfg.Path}
+	c := &connection{ctx: ctx, engine: e, port: cfg.Port, gid: cfg.GID, qos: cfg.Path}
 	if err := c.register(); err != nil {
 		return nil, err
 	}
-	p.shares++
-	p.divide()
+	h.shares++
+	h.divide()
 	if err := c.build(); err != nil {
 		c.destroy()
 		return nil, err
@@ -142,13 +141,13 @@ func (c *connection) index() int { return int(c.id & maxIndex) }
 // build makes the parts of the connection.
 func (c *connection) build() (err error) {
 	cfg := &c.ctx.cfg
-	if c.headers, err = newPool(c.pd.inner, cfg.Paths*pathSlots, headerSlot); err != nil {
+	if c.headers, err = newPool(c.engine.hub.pd, cfg.Paths*pathSlots, headerSlot); err != nil {
 		return err
 	}
 	c.paths = make([]path, cfg.Paths)
 	if !c.ctx.sharedRecv {
 		c.share = cfg.Paths * advertised(cfg.PathRecv)
-		if c.arrival, err = newPool(c.pd.inner, cfg.pathShare(), c.ctx.arrivalSize()); err != nil {
+		if c.arrival, err = newPool(c.engine.hub.pd, cfg.pathShare(), c.ctx.arrivalSize()); err != nil {
 			return err
 		}
 	}
@@ -167,8 +166,8 @@ func (c *connection) build() (err error) {
 
 // destroy frees the parts of a connection, also of one that build has left incomplete.
 func (c *connection) destroy() {
-	e, p := c.engine, c.pd
-	c.leavePacer()
+	e := c.engine
+	c.leaveLink()
 	e.connected = slices.DeleteFunc(e.connected, func(o *connection) bool { return o == c })
 	c.closeAHs()
 	c.core, c.peer = nil, nil
@@ -178,12 +177,12 @@ func (c *connection) destroy() {
 	c.arrival.free()
 	c.headers.free()
 	e.conns[c.index()] = nil
-	p.shares--
-	p.divide()
+	e.hub.shares--
+	e.hub.divide()
 }
 
 func (c *connection) closeAHs() {
-	c.pd.ringControls() // their packets use the AHs
+	c.engine.hub.ringControls() // their packets use the AHs
 	for i, ah := range c.ahs {
 		if ah != nil {
 			_ = ah.Close() // no object depends on it
@@ -194,7 +193,7 @@ func (c *connection) closeAHs() {
 
 // suits reports whether the connection can carry a QP: both leave by the same port and address.
 func (c *connection) suits(q *qp) bool {
-	return c.pd == q.pd && c.port == q.cfg.Port && c.gid == q.cfg.GID && c.qos == q.cfg.Path
+	return c.port == q.cfg.Port && c.gid == q.cfg.GID && c.qos == q.cfg.Path
 }
 
 // full reports that the connection takes no further QP of this end's choice.
@@ -216,7 +215,7 @@ func (c *connection) connect(peer *card, attr *verbs.QPAttr) error {
 	for i := range c.ahs {
 		to := attr.AH
 		to.FlowLabel = c.flowLabel(len(c.paths)+i, 0)
-		ah, err := c.pd.inner.CreateAH(to)
+		ah, err := c.engine.hub.pd.CreateAH(to)
 		if err != nil {
 			return err
 		}
@@ -264,7 +263,7 @@ func (c *connection) start(flow core.FlowConfig) (err error) {
 			cfg.GiveUp = flow.GiveUp
 		}
 	}
-	if err := c.joinPacer(c.attr.Port); err != nil {
+	if err := c.joinLink(c.attr.Port); err != nil {
 		return err
 	}
 	if c.core, err = core.New(cfg); err != nil {
@@ -327,6 +326,6 @@ func (c *connection) mail(i int) {
 	b := c.outbox[i]
 	c.outbox[i] = b[:0]
 	if len(b) > 0 && c.ahs[i] != nil {
-		c.pd.control[i].stage(b, c.ahs[i], c.peer.control[i])
+		c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i])
 	}
 }

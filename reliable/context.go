@@ -3,8 +3,11 @@ package reliable
 import (
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"ibverbx/internal/clock"
+	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
@@ -17,8 +20,14 @@ type pathContext struct {
 	// sharedRecv reports whether UC QPs can use a shared receive queue. Otherwise every path has
 	// receives of its own.
 	sharedRecv bool
-	engine     *engine // runs the connections
-	events     events  // wait for the user
+	events     events // wait for the user
+	ports      ports  // grant credit
+
+	closed atomic.Bool // set by Close
+	mu     sync.Mutex  // guards the fields below, and what pd says
+	pds    []*pd       // the open PDs
+	// doorbells counts what the engines of closed PDs have posted to the NIC.
+	doorbells Doorbells
 }
 
 var (
@@ -59,9 +68,6 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared, events: events{inner: inner}}
 	if cfg.Now == nil {
 		ctx.clock = clock.Monotonic()
-	}
-	if ctx.engine, err = newEngine(ctx); err != nil {
-		return nil, err
 	}
 	return ctx, nil
 }
@@ -121,11 +127,38 @@ func (ctx *pathContext) QueryGID(port, index int) (verbs.GIDEntry, error) {
 	return ctx.inner.QueryGID(port, index)
 }
 
-// Close stops the goroutine and closes every object of the context.
-func (ctx *pathContext) Close() error { return ctx.engine.close() }
+// Close stops the goroutines and closes every object of the context.
+func (ctx *pathContext) Close() error {
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	if ctx.closed.Swap(true) {
+		return nil
+	}
+	for len(ctx.pds) > 0 {
+		ctx.pds[0].free()
+	}
+	return ctx.inner.Close()
+}
+
+// each calls f for every engine, which is locked. The context is locked.
+func (ctx *pathContext) each(f func(*engine)) {
+	for _, p := range ctx.pds {
+		p.each(f)
+	}
+}
 
 // Step implements Stepper.
-func (ctx *pathContext) Step() (next int64, pending bool) { return ctx.engine.step() }
+func (ctx *pathContext) Step() (next int64, pending bool) {
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	next = core.Never
+	for _, p := range ctx.pds {
+		for _, e := range p.engines {
+			next = min(next, e.step())
+		}
+	}
+	return next, next != core.Never
+}
 
 func (ctx *pathContext) opError(op string, qpn uint32, err error) error {
 	return verbs.NewOpError(op, ctx.inner.Device().Name(), qpn, err)

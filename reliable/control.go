@@ -6,10 +6,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// controlQP is a UD QP that carries the control packets of all connections of a PD.
+// controlQP is a UD QP that carries the control packets of all connections of an engine.
 type controlQP struct {
-	pd     *pd
-	index  int      // the position in pd.control, and the core.Route of its packets
+	hub    *hub
+	index  int      // the position in hub.control, and the core.Route of its packets
 	qp     verbs.QP // the UD QP, nil before open and after close
 	in     pool     // has controlRecvs receive buffers
 	out    pool     // has controlSends send buffers; packet n is in the slot n modulo controlSends
@@ -28,27 +28,28 @@ const (
 	controlSends = 128
 )
 
-func (c *controlQP) open(p *pd, index int, cfg *verbs.QPConfig) error {
-	c.pd, c.index = p, index
-	qp, err := p.inner.CreateQP(verbs.QPConfig{
-		Type: verbs.UD, SendCQ: p.engine.inbox.cq, RecvCQ: p.engine.inbox.cq, MaxSendWR: controlSends, MaxRecvWR: controlRecvs,
+func (c *controlQP) open(h *hub, index int, cfg *verbs.QPConfig) error {
+	e := h.engine
+	c.hub, c.index = h, index
+	qp, err := h.pd.CreateQP(verbs.QPConfig{
+		Type: verbs.UD, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, MaxSendWR: controlSends, MaxRecvWR: controlRecvs,
 		Port: cfg.Port, GID: cfg.GID, Path: cfg.Path,
 	})
 	if err != nil {
 		return err
 	}
 	c.qp = qp
-	if c.in, err = newPool(p.inner, controlRecvs, verbs.GRHLen+wire.MaxControlLen); err != nil {
+	if c.in, err = newPool(h.pd, controlRecvs, verbs.GRHLen+wire.MaxControlLen); err != nil {
 		return err
 	}
-	if c.out, err = newPool(p.inner, controlSends, wire.MaxControlLen); err != nil {
+	if c.out, err = newPool(h.pd, controlSends, wire.MaxControlLen); err != nil {
 		return err
 	}
 	if err := c.start(); err != nil {
 		return err
 	}
-	p.engine.routes.Set(qp.Num(), route{control: c})
-	p.ctx.events.own(qp, nil)
+	e.routes.Set(qp.Num(), route{control: c})
+	e.ctx.events.own(qp, nil)
 	return nil
 }
 
@@ -69,7 +70,7 @@ func (c *controlQP) start() error {
 func (c *controlQP) fail() {
 	if !c.failed {
 		c.failed = true
-		c.pd.engine.keeper.kick()
+		c.hub.engine.keeper.kick()
 	}
 }
 
@@ -77,7 +78,7 @@ func (c *controlQP) fail() {
 // keeps its number, and the cards that name it stay valid. No completion of its former life is left
 // when its slots are used again.
 func (c *controlQP) revive() {
-	e := c.pd.engine
+	e := c.hub.engine
 	c.reviveAt = e.now + lookAgain
 	if c.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) != nil {
 		return
@@ -89,38 +90,15 @@ func (c *controlQP) revive() {
 
 func (c *controlQP) close() {
 	if c.qp != nil {
-		c.pd.engine.routes.Delete(c.qp.Num())
-		c.pd.ctx.events.disown(c.qp)
+		e := c.hub.engine
+		e.routes.Delete(c.qp.Num())
+		e.ctx.events.disown(c.qp)
 		_ = c.qp.Close() // no object depends on it
 		c.qp = nil
 	}
 	c.failed, c.chain, c.refill = false, c.chain[:0], c.refill[:0]
 	c.in.free()
 	c.out.free()
-}
-
-// reviveAt is when a control QP is to be revived next, core.Never if all of them work.
-func (e *engine) reviveAt() int64 {
-	at := core.Never
-	for _, p := range e.pds {
-		for i := range p.control {
-			if c := &p.control[i]; c.failed {
-				at = min(at, c.reviveAt)
-			}
-		}
-	}
-	return at
-}
-
-// revive takes failed control QPs back into service.
-func (e *engine) revive() {
-	for _, p := range e.pds {
-		for i := range p.control {
-			if c := &p.control[i]; c.failed && e.now >= c.reviveAt {
-				c.revive()
-			}
-		}
-	}
 }
 
 // recycle marks receive buffer i as free.
@@ -137,8 +115,8 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 		b := c.in.slot(int(slot))[verbs.GRHLen:wc.ByteLen]
 		var r wire.Reader
 		if r.Open(b) == nil {
-			conn := c.pd.engine.findConnection(r.Conn)
-			if conn != nil && conn.peer != nil && conn.pd == c.pd && wc.SrcQPN == conn.peer.control[c.index] {
+			conn := c.hub.engine.findConnection(r.Conn)
+			if conn != nil && conn.peer != nil && wc.SrcQPN == conn.peer.control[c.index] {
 				conn.records(b, core.Route(c.index))
 			}
 		}
@@ -151,7 +129,7 @@ func (c *controlQP) arrived(slot uint32, wc *verbs.WC) {
 // topUp posts free receive buffers when lowWater of them are free.
 func (c *controlQP) topUp() {
 	if len(c.refill) >= lowWater(controlRecvs) {
-		c.pd.engine.doorbells.refilled(c.refill.post(c.qp))
+		c.hub.engine.doorbells.refilled(c.refill.post(c.qp))
 	}
 }
 
@@ -175,7 +153,7 @@ func (c *controlQP) stage(b []byte, ah verbs.AH, peer uint32) {
 	slot := int(c.staged % controlSends)
 	copy(c.out.slot(slot), b)
 	c.chain = append(c.chain, verbs.SendWR{
-		WRID: tagControlSend.with(c.pd.id, c.index, c.staged), Opcode: verbs.OpSend,
+		WRID: tagControlSend.with(c.hub.id, c.index, c.staged), Opcode: verbs.OpSend,
 		AH: ah.Handle(), RemoteQPN: peer, RemoteQKey: verbs.DefaultQKey, NumSGE: 1,
 	})
 	c.chain[len(c.chain)-1].SGE[0] = c.out.sge(slot, len(b))
@@ -194,7 +172,7 @@ func (c *controlQP) ring() {
 		}
 	}
 	n, err := c.qp.PostSend(c.chain)
-	c.pd.engine.doorbells.controlled(n)
+	c.hub.engine.doorbells.controlled(n)
 	if n < len(c.chain) {
 		c.staged -= uint32(len(c.chain) - n)
 		if err != verbs.ErrQueueFull { //nolint:errorlint // ErrQueueFull is never wrapped

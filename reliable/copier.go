@@ -9,11 +9,11 @@ import (
 
 // copier puts chunks into dma-bufs, which the CPU cannot write. Its RC QP is connected to itself: a SEND
 // from memory of the host ends in a receive whose elements are in the dma-buf. That needs local keys only,
-// and copies end in the order in which they begin. A PD has one as soon as it has a dma-buf and a QP.
+// and copies end in the order in which they begin. An engine has one as soon as its PD has a dma-buf and it has a QP.
 //
 //	receive buffer --CPU--> slot of stage --NIC--> dma-buf --> core.EvPlaced
 type copier struct {
-	pd    *pd
+	hub   *hub
 	qp    verbs.QP           // the RC QP, nil while there is none
 	stage pool               // has copySlots slots of a chunk
 	jobs  ring.Ring[copyJob] // the copies under way, at most copySlots; copy n uses slot n modulo copySlots
@@ -36,15 +36,15 @@ const (
 	copySend, copyRecv = 0, 1
 )
 
-// open makes the copier of a PD, unless it exists.
-func (c *copier) open(p *pd) (err error) {
-	if c.pd != nil {
+// open makes the copier of a hub, unless it exists.
+func (c *copier) open(h *hub) (err error) {
+	if c.hub != nil {
 		return nil
 	}
-	if c.stage, err = newPool(p.inner, copySlots, p.ctx.cfg.ChunkBytes); err != nil {
+	if c.stage, err = newPool(h.pd, copySlots, h.engine.ctx.cfg.ChunkBytes); err != nil {
 		return err
 	}
-	c.pd, c.jobs = p, ring.New[copyJob](copySlots)
+	c.hub, c.jobs = h, ring.New[copyJob](copySlots)
 	if err = c.connect(); err != nil {
 		c.close()
 	}
@@ -53,12 +53,12 @@ func (c *copier) open(p *pd) (err error) {
 
 // connect makes the QP.
 func (c *copier) connect() error {
-	p := c.pd
-	cfg := p.first
-	cfg.Type, cfg.SendCQ, cfg.RecvCQ = verbs.RC, p.engine.inbox.cq, p.engine.inbox.cq
+	h, e := c.hub, c.hub.engine
+	cfg := h.first
+	cfg.Type, cfg.SendCQ, cfg.RecvCQ = verbs.RC, e.inbox.cq, e.inbox.cq
 	cfg.MaxSendWR, cfg.MaxRecvWR = 2*copySlots, copySlots // a SEND completes after its receive
-	cfg.MaxRecvSGE = min(verbs.MaxSGE, p.ctx.attr.MaxSGE)
-	qp, err := p.inner.CreateQP(cfg)
+	cfg.MaxRecvSGE = min(verbs.MaxSGE, e.ctx.attr.MaxSGE)
+	qp, err := h.pd.CreateQP(cfg)
 	if err != nil {
 		return err
 	}
@@ -71,14 +71,14 @@ func (c *copier) connect() error {
 		return err
 	}
 	c.qp = qp
-	p.ctx.events.own(qp, nil)
+	e.ctx.events.own(qp, nil)
 	return nil
 }
 
 // disconnect ends the QP. When it returns, no copy writes any more.
 func (c *copier) disconnect() {
 	if c.qp != nil {
-		c.pd.ctx.events.disown(c.qp)
+		c.hub.engine.ctx.events.disown(c.qp)
 		_ = c.qp.Close() // no object depends on it
 		c.qp = nil
 	}
@@ -93,7 +93,7 @@ func (c *copier) close() {
 
 // room reports whether another copy can begin.
 func (c *copier) room() bool {
-	return c.pd != nil && c.jobs.Len() < copySlots && (c.qp != nil || c.connect() == nil)
+	return c.hub != nil && c.jobs.Len() < copySlots && (c.qp != nil || c.connect() == nil)
 }
 
 // start begins to place the payload of the chunk that the connection of q is stepping. There must be room.
@@ -103,9 +103,9 @@ func (c *copier) start(q *qp, ev *core.Event, token uint32) {
 	*c.jobs.Extend() = copyJob{conn: q.conn.id, imm: ev.Imm, header: *h}
 	size := copy(c.stage.slot(slot), q.conn.landing)
 	r, s := &c.recv[0], &c.send[0]
-	*r = verbs.RecvWR{WRID: tagCopy.with(c.pd.id, copyRecv, n)}
+	*r = verbs.RecvWR{WRID: tagCopy.with(c.hub.id, copyRecv, n)}
 	q.target(h, token, r)
-	*s = verbs.SendWR{WRID: tagCopy.with(c.pd.id, copySend, n), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, NumSGE: 1}
+	*s = verbs.SendWR{WRID: tagCopy.with(c.hub.id, copySend, n), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, NumSGE: 1}
 	s.SGE[0] = c.stage.sge(slot, size)
 	if k, _ := c.qp.PostRecv(c.recv[:]); k == 1 {
 		if k, _ = c.qp.PostSend(c.send[:]); k == 1 {
@@ -125,7 +125,7 @@ func (c *copier) completed(index int, n uint32, wc *verbs.WC) {
 		c.restart(core.StatusNoRecv)
 	case index == copyRecv && n == c.jobs.Head():
 		job := c.jobs.Pop()
-		if conn := c.pd.engine.findConnection(job.conn); conn != nil {
+		if conn := c.hub.engine.findConnection(job.conn); conn != nil {
 			ev := job.placed(0)
 			conn.step(&ev)
 		}
@@ -137,7 +137,7 @@ func (c *copier) restart(status uint8) {
 	c.disconnect()
 	for c.jobs.Len() > 0 {
 		job := c.jobs.Pop()
-		if conn := c.pd.engine.findConnection(job.conn); conn != nil {
+		if conn := c.hub.engine.findConnection(job.conn); conn != nil {
 			conn.queue = append(conn.queue, job.placed(status)) // conn may be stepping
 			conn.touch()
 		}
@@ -156,7 +156,7 @@ func (c *copier) gone(job *copyJob) uint8 {
 		return uint8(verbs.StatusLocProtErr)
 	case wire.OpEager, wire.OpNotify, wire.OpFetch:
 	}
-	if conn := c.pd.engine.findConnection(job.conn); conn != nil && conn.flows[job.imm.Flow] != nil {
+	if conn := c.hub.engine.findConnection(job.conn); conn != nil && conn.flows[job.imm.Flow] != nil {
 		conn.flows[job.imm.Flow].recvError = verbs.StatusLocProtErr
 	}
 	return uint8(verbs.StatusRemOpErr)

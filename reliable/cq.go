@@ -1,23 +1,27 @@
 package reliable
 
 import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
 	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
 
-// cq is a completion queue. It has a ring for the completions of wrapped QPs. Those of other QPs are
-// in the inner CQ.
+// cq is a completion queue. It has a ring for the completions of wrapped QPs, which come from the engines
+// of these QPs. Those of other QPs are in the inner CQ.
 type cq struct {
-	ctx    *pathContext
-	engine *engine      // adds completions
-	inner  verbs.CQ     // takes the completions of QPs that are not wrapped
-	waker  *verbs.Waker // woken when the armed CQ gets a completion; it may be nil
+	ctx   *pathContext
+	inner verbs.CQ     // takes the completions of QPs that are not wrapped
+	waker *verbs.Waker // woken when the armed CQ gets a completion; it may be nil
 
+	mu        sync.Mutex            // guards the fields below; it is taken under the lock of an engine, never before it
 	ring      ring.Ring[completion] // holds at most inner.Depth() completions
 	armed     bool                  // reports that the next completion wakes waker
 	solicited bool                  // limits armed to solicited and failed completions
 	overrun   bool                  // reports that a completion was lost because the ring was full
-	users     int                   // counts the wrapped QPs that use the CQ, twice if for both directions
+	sources   []source              // the engines of its QPs; the slice is replaced, its elements never change
 	closed    bool                  // set by Close
 }
 
@@ -26,8 +30,14 @@ type cq struct {
 // a CQ that has room for the queues of all its QPs never overruns.
 type completion struct {
 	wc     verbs.WC
-	places *int // the places that are taken in the queue
-	n      int  // how many of them it frees
+	places *atomic.Int32 // the places that are taken in the queue
+	n      int32         // how many of them it frees
+}
+
+// source is an engine that adds completions to a CQ.
+type source struct {
+	engine *engine
+	users  int // counts the QPs of the engine that use the CQ, twice if for both directions
 }
 
 var _ verbs.CQ = (*cq)(nil)
@@ -40,29 +50,25 @@ func (ctx *pathContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cq{ctx: ctx, engine: ctx.engine, inner: inner, waker: cfg.Waker, ring: ring.New[completion](inner.Depth())}
+	c := &cq{ctx: ctx, inner: inner, waker: cfg.Waker, ring: ring.New[completion](inner.Depth())}
 	ctx.events.open(c)
 	return c, nil
 }
 
-// Poll drives the transport and takes completions.
+// Poll drives the engines of the CQ and takes completions.
 func (c *cq) Poll(dst []verbs.WC) (n int, err error) {
-	c.engine.mu.Lock()
-	defer c.engine.mu.Unlock()
-	if c.closed || c.engine.closed {
+	c.mu.Lock()
+	closed, sources, waiting := c.closed || c.ctx.closed.Load(), c.sources, c.ring.Len()
+	c.mu.Unlock()
+	if closed {
 		return c.inner.Poll(dst)
 	}
-	c.engine.polled = true
-	if c.ring.Len() < len(dst) {
-		c.engine.drive()
+	if waiting < len(dst) {
+		for i := range sources {
+			sources[i].engine.poll()
+		}
 	}
-	for n < len(dst) && c.ring.Len() > 0 {
-		done := c.ring.Front()
-		dst[n] = done.wc
-		*done.places -= done.n
-		c.ring.Drop(1)
-		n++
-	}
+	n, overrun := c.take(dst)
 	if n == len(dst) {
 		return n, nil
 	}
@@ -70,30 +76,49 @@ func (c *cq) Poll(dst []verbs.WC) (n int, err error) {
 	if n+k > 0 {
 		return n + k, nil
 	}
-	if err == nil && c.overrun {
+	if err == nil && overrun {
 		err = verbs.ErrCQOverrun
 	}
 	return 0, err
+}
+
+// take moves completions from the ring to dst. It reports whether the ring has overrun.
+func (c *cq) take(dst []verbs.WC) (n int, overrun bool) {
+	c.mu.Lock()
+	for n < len(dst) && c.ring.Len() > 0 {
+		done := c.ring.Front()
+		dst[n] = done.wc
+		done.places.Add(-done.n)
+		c.ring.Drop(1)
+		n++
+	}
+	overrun = c.overrun
+	c.mu.Unlock()
+	return n, overrun
 }
 
 func (c *cq) Arm(solicitedOnly bool) error {
 	if err := c.inner.Arm(solicitedOnly); err != nil {
 		return err
 	}
-	c.engine.mu.Lock()
-	defer c.engine.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.solicited = solicitedOnly && (c.solicited || !c.armed)
 	c.armed = true
-	c.engine.keeper.kick()
+	for _, s := range c.sources {
+		s.engine.keeper.kick()
+	}
 	return nil
 }
 
 func (c *cq) Depth() int { return c.inner.Depth() }
 
 func (c *cq) Close() error {
-	c.engine.mu.Lock()
-	defer c.engine.mu.Unlock()
-	if c.users > 0 && !c.closed && !c.engine.closed {
+	c.ctx.mu.Lock()
+	defer c.ctx.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.sources) > 0 && !c.closed && !c.ctx.closed.Load() {
 		return c.ctx.opError("close CQ", 0, verbs.ErrBusy)
 	}
 	if err := c.inner.Close(); err != nil {
@@ -104,35 +129,87 @@ func (c *cq) Close() error {
 	return nil
 }
 
+// attach notes that a QP of an engine uses the CQ.
+func (c *cq) attach(e *engine) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sources = slices.Clone(c.sources)
+	if i := c.indexOf(e); i >= 0 {
+		c.sources[i].users++
+		return
+	}
+	c.sources = append(c.sources, source{e, 1})
+}
+
+// detach undoes attach.
+func (c *cq) detach(e *engine) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sources = slices.Clone(c.sources)
+	i := c.indexOf(e)
+	if c.sources[i].users--; c.sources[i].users == 0 {
+		c.sources = slices.Delete(c.sources, i, i+1)
+	}
+}
+
+// indexOf returns the index of an engine in sources, -1 if it is not there. The lock is held.
+func (c *cq) indexOf(e *engine) int {
+	return slices.IndexFunc(c.sources, func(s source) bool { return s.engine == e })
+}
+
+// isArmed reports whether the next completion wakes the user.
+func (c *cq) isArmed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.armed
+}
+
+// hasOverrun reports whether a completion was lost.
+func (c *cq) hasOverrun() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.overrun
+}
+
+// usable reports whether a QP of a context can use the CQ. It may be nil.
+func (c *cq) usable(ctx *pathContext) bool {
+	if c == nil || c.ctx != ctx {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.closed
+}
+
 // push adds a completion that frees n places of a queue when it is polled. A full CQ overruns, and its
 // QPs fail.
-func (c *cq) push(wc *verbs.WC, places *int, n int, solicited bool) {
-	if c.overrun {
-		*places -= n
-		return
-	}
-	if c.ring.Len() == c.Depth() {
-		c.overrun, c.engine.overran = true, true
-		*places -= n
-		c.engine.keeper.kick()
+func (c *cq) push(wc *verbs.WC, places *atomic.Int32, n int32, solicited bool) {
+	c.mu.Lock()
+	switch {
+	case c.overrun:
+		places.Add(-n)
+	case c.ring.Len() == c.Depth():
+		c.overrun = true
+		places.Add(-n)
 		c.ctx.events.raise(verbs.Event{Type: verbs.EventCQErr, CQ: c})
-		for _, q := range c.engine.qps {
-			if q != nil && (q.sendCQ == c || q.recvCQ == c) {
-				q.broken = true
-				c.ctx.events.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
-			}
+		for _, s := range c.sources {
+			s.engine.overran.Store(true)
+			s.engine.keeper.kick()
 		}
-		return
+	default:
+		*c.ring.Extend() = completion{*wc, places, n}
+		if c.armed && (!c.solicited || solicited || wc.Status != verbs.StatusSuccess) {
+			c.armed, c.solicited = false, false
+			c.waker.Wake()
+		}
 	}
-	*c.ring.Extend() = completion{*wc, places, n}
-	if c.armed && (!c.solicited || solicited || wc.Status != verbs.StatusSuccess) {
-		c.armed, c.solicited = false, false
-		c.waker.Wake()
-	}
+	c.mu.Unlock()
 }
 
 // discard removes the completions of a QP, whose queues are gone.
 func (c *cq) discard(qpn uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for range c.ring.Len() {
 		if done := c.ring.Pop(); done.wc.QPN != qpn {
 			c.ring.Push(done)

@@ -20,10 +20,21 @@ type Doorbells struct {
 var _ Ringer = (*pathContext)(nil)
 
 func (ctx *pathContext) Doorbells() Doorbells {
-	e := ctx.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.doorbells
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	sum := ctx.doorbells
+	ctx.each(func(e *engine) { sum.add(&e.doorbells) })
+	return sum
+}
+
+// add adds what another has counted.
+func (d *Doorbells) add(o *Doorbells) {
+	d.Sends += o.Sends
+	d.SendRings += o.SendRings
+	d.Controls += o.Controls
+	d.ControlRings += o.ControlRings
+	d.Receives += o.Receives
+	d.RecvRings += o.RecvRings
 }
 
 // sent counts a chain of n sends on a path.

@@ -52,13 +52,13 @@ func (in *inbox) discard(qpn uint32) {
 	}
 }
 
-// step does everything that is due. It arms the inner CQ so that the keeper wakes for the next
-// completion.
-func (e *engine) step() (next int64, pending bool) {
+// step does everything that is due. It returns the time of the next timer, core.Never if there is none. It
+// arms the inner CQ so that the keeper wakes for the next completion.
+func (e *engine) step() (next int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return 0, false
+		return core.Never
 	}
 	e.ctx.events.fetch()
 	e.drive()
@@ -74,7 +74,7 @@ func (e *engine) step() (next int64, pending bool) {
 	if e.inbox.more || e.inbox.next < len(e.inbox.stash) {
 		e.wakeAt = e.now // these completions will not wake the keeper
 	}
-	e.wakeAt = min(e.wakeAt, e.grantAt(), e.reviveAt())
+	e.wakeAt = min(e.wakeAt, e.grantAt(), e.hub.reviveAt())
 	for _, c := range e.connected {
 		e.wakeAt = min(e.wakeAt, c.core.Deadline())
 	}
@@ -83,7 +83,7 @@ func (e *engine) step() (next int64, pending bool) {
 			e.wakeAt = min(e.wakeAt, q.side.askAt)
 		}
 	}
-	return e.wakeAt, e.wakeAt != core.Never
+	return e.wakeAt
 }
 
 // lookAgain is how long the keeper leaves completions to a program that polls, in nanoseconds.
@@ -95,7 +95,7 @@ func (e *engine) attended() bool {
 	polled := e.polled
 	e.polled = false
 	for _, q := range e.qps {
-		if q != nil && (q.sendCQ.armed || q.recvCQ.armed) {
+		if q != nil && (q.sendCQ.isArmed() || q.recvCQ.isArmed()) {
 			return false
 		}
 	}
@@ -136,7 +136,7 @@ func (e *engine) drive() {
 	if e.asking > 0 {
 		e.askForCards()
 	}
-	e.revive()
+	e.hub.revive()
 	for i := 0; i < len(e.connected); i++ {
 		if c := e.connected[i]; e.now >= c.core.Deadline() || len(c.queue) > 0 {
 			c.step(&core.Event{Kind: core.EvTick})
@@ -146,20 +146,20 @@ func (e *engine) drive() {
 	for i := 0; i < len(e.dirty); i++ {
 		e.dirty[i].step(&core.Event{Kind: core.EvFlush})
 	}
-	if e.overran {
+	if e.overran.Load() {
 		e.failBroken()
 	}
-	for _, p := range e.pds {
-		p.topUp() // before acknowledgements leave, which invite more
-	}
+	e.hub.topUp() // before acknowledgements leave, which invite more
 	e.flush()
 }
 
 // failBroken takes the QPs of CQs that have overrun to the error state.
 func (e *engine) failBroken() {
-	e.overran = false
+	e.overran.Store(false)
 	for _, q := range e.qps {
-		if q != nil && q.broken {
+		if q != nil && !q.overran && (q.sendCQ.hasOverrun() || q.recvCQ.hasOverrun()) {
+			q.overran = true
+			e.ctx.events.raise(verbs.Event{Type: verbs.EventQPFatal, QP: q})
 			q.fail()
 		}
 	}
@@ -172,9 +172,7 @@ func (e *engine) flush() {
 		c.flush()
 	}
 	e.dirty = e.dirty[:0]
-	for _, p := range e.pds {
-		p.ringControls()
-	}
+	e.hub.ringControls()
 }
 
 // dispatch takes one completion of an inner QP.
@@ -191,20 +189,20 @@ func (e *engine) dispatch(wc *verbs.WC) {
 			c.paths[index].arrived(n, wc)
 		}
 	case tagArrival:
-		if p := e.findPD(id); p != nil && int(n) < e.ctx.cfg.RecvDepth {
-			p.arrived(n, wc)
+		if e.hub.is(id) && int(n) < e.ctx.cfg.RecvDepth {
+			e.hub.arrived(n, wc)
 		}
 	case tagControlSend:
-		if p := e.findPD(id); p != nil && index < len(p.control) {
-			p.control[index].sent(n, wc)
+		if e.hub.is(id) && index < len(e.hub.control) {
+			e.hub.control[index].sent(n, wc)
 		}
 	case tagControlRecv:
 		if c := e.routes.Find(wc.QPN).control; c != nil && n < controlRecvs {
 			c.arrived(n, wc)
 		}
 	case tagCopy:
-		if p := e.findPD(id); p != nil {
-			p.copier.completed(index, n, wc)
+		if e.hub.is(id) {
+			e.hub.copier.completed(index, n, wc)
 		}
 	case tagCardSend, tagCardRecv:
 		if q := e.findQP(id); q != nil && wc.QPN == q.num {
@@ -225,16 +223,6 @@ func (e *engine) findConnection(id uint32) *connection {
 func (e *engine) findQP(id uint32) *qp {
 	if int(id) < len(e.qps) {
 		return e.qps[id]
-	}
-	return nil
-}
-
-// findPD returns the prepared PD of an id, or nil.
-func (e *engine) findPD(id uint32) *pd {
-	for _, p := range e.pds {
-		if p.id == id && p.ready {
-			return p
-		}
 	}
 	return nil
 }

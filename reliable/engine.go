@@ -2,37 +2,40 @@ package reliable
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"ibverbx/internal/table"
-	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
-// engine runs connections: it takes the completions of their inner QPs, runs their timers and posts the
-// resulting requests. It works inside the calls of the program, and in its keeper.
+// engine runs connections of a PD: it takes the completions of their inner QPs, runs their timers and posts
+// the resulting requests. It works inside the calls of the program, and in its keeper.
 type engine struct {
 	ctx    *pathContext
 	keeper *keeper // runs timers while the program does not poll, nil with Config.Now
+	// overran reports that a CQ has overrun and its QPs are not in the error state yet.
+	overran atomic.Bool
+	// handed reports that a connection has credit to grant that another engine has found due; see link.
+	handed atomic.Bool
 
-	mu          sync.Mutex         // guards the fields below and all objects of the context
-	closed      bool               // set by close
-	now         int64              // the time that the clock returned for the present batch
-	age         int64              // how long the present completion has waited, in nanoseconds, 0 if unknown
-	wakeAt      int64              // when the keeper runs next, core.Never if no timer is set
-	polled      bool               // reports whether the program has polled since the keeper last ran
-	inbox       inbox              // takes the completions of all inner QPs
-	routes      table.Table[route] // finds the owner of a path's QP or of a control QP, by QP number
-	pds         []*pd              // the open PDs
-	qps         []*qp              // the wrapped QPs, by qp.id; a nil entry is free
-	conns       []*connection      // the connections, by the index in their number; a nil entry is free
-	connsMade   uint32             // counts the connections made so far; it is part of a connection's number
-	connected   []*connection      // lists the connections that have a core, in the order in which they got it
-	dirty       []*connection      // lists the connections that may have something to post, each once
-	pdsPrepared uint32             // counts the calls of pd.prepare; it is the source of pd.id
-	pacers      []*core.Pacer      // grant credit, by port, with nil for unused ports; empty without Config.Credits
-	asking      int                // counts the QPs whose side.askAt is set
-	overran     bool               // reports that a CQ has overrun and its QPs are not in the error state yet
-	doorbells   Doorbells          // counts what was posted to the NIC
+	mu        sync.Mutex         // guards the fields below and the QPs and connections; it is taken under the lock of the context, never before it
+	closed    bool               // set by close
+	now       int64              // the time that the clock returned for the present batch
+	age       int64              // how long the present completion has waited, in nanoseconds, 0 if unknown
+	wakeAt    int64              // when the keeper runs next, core.Never if no timer is set
+	polled    bool               // reports whether the program has polled since the keeper last ran
+	inbox     inbox              // takes the completions of all inner QPs
+	routes    table.Table[route] // finds the owner of a path's QP or of a control QP, by QP number
+	regions   regions            // the open regions of the PD
+	hub       hub                // what the connections share
+	qps       []*qp              // the wrapped QPs, by qp.id; a nil entry is free
+	conns     []*connection      // the connections, by the index in their number; a nil entry is free
+	connsMade uint32             // counts the connections made so far; it is part of a connection's number
+	connected []*connection      // lists the connections that have a core, in the order in which they got it
+	dirty     []*connection      // lists the connections that may have something to post, each once
+	links     []*link            // grant credit to the peers of its connections; empty without Config.Credits
+	asking    int                // counts the QPs whose side.askAt is set
+	doorbells Doorbells          // counts what was posted to the NIC
 }
 
 // route is the owner of an inner QP: a path, a control QP, or neither if the QP is unknown.
@@ -44,9 +47,11 @@ type route struct {
 // inboxDepth is the depth of the CQ of the inner QPs. It holds the full windows of 256 QPs.
 const inboxDepth = 1 << 16
 
-// newEngine returns a running engine.
-func newEngine(ctx *pathContext) (*engine, error) {
-	e := &engine{ctx: ctx}
+// newEngine returns a running engine of a PD. The context is locked.
+func newEngine(p *pd) (*engine, error) {
+	ctx := p.ctx
+	e := &engine{ctx: ctx, regions: p.regions.clone()}
+	e.hub = hub{engine: e, pd: p.inner, dmaBufs: p.dmaBufs}
 	waker := verbs.NewWaker()
 	e.inbox = inbox{batch: make([]verbs.WC, 64), stash: make([]verbs.WC, 0, 256), stamps: stampsOf(ctx.inner, &ctx.attr)}
 	if err := e.inbox.open(ctx.inner, verbs.CQConfig{Depth: min(inboxDepth, ctx.attr.MaxCQE), Waker: waker}); err != nil {
@@ -58,24 +63,28 @@ func newEngine(ctx *pathContext) (*engine, error) {
 	return e, nil
 }
 
-// close stops the keeper and closes every object of the context.
-func (e *engine) close() error {
+// close stops the keeper and destroys everything that the engine has. The context is locked.
+func (e *engine) close() {
 	if e.keeper != nil {
 		e.keeper.stop()
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed {
-		return nil
-	}
 	for _, q := range e.qps {
 		if q != nil {
 			q.destroy()
 		}
 	}
-	for len(e.pds) > 0 {
-		e.pds[0].free()
-	}
 	e.closed = true
-	return e.ctx.inner.Close()
+	_ = e.inbox.cq.Close() // no QP uses it
+}
+
+// poll drives the engine for a program that polls.
+func (e *engine) poll() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.polled = true
+		e.drive()
+	}
 }

@@ -45,7 +45,7 @@ func (q *qp) checkFetch(h *wire.Header) verbs.Status {
 	if h.Offset == 0 {
 		return verbs.StatusSuccess // a READ of no bytes needs no key
 	}
-	r, b := q.pd.remote(f.RKey, f.Addr, h.Offset, access)
+	r, b := q.engine.regions.remote(f.RKey, f.Addr, h.Offset, access)
 	switch {
 	case r == nil:
 		return verbs.StatusRemAccessErr
@@ -76,7 +76,7 @@ func (q *qp) answer(a *core.Action) {
 	if a.Len == 0 {
 		return
 	}
-	r, b := q.pd.remote(s.RKey, s.Addr, a.Len, fetchAccess(&s.Fetch))
+	r, b := q.engine.regions.remote(s.RKey, s.Addr, a.Len, fetchAccess(&s.Fetch))
 	switch {
 	case r == nil || (s.Kind != wire.FetchRead && wordOf(b) == nil): // nil if another region has the key now
 		q.broken, q.conn.failing = true, true
@@ -123,11 +123,11 @@ func (q *qp) checkAnswer(h *wire.Header) uint8 {
 		return 0
 	}
 	wr := &q.sends.At(token).wr
-	ok, dmaBuf := q.pd.covers(wr.SGE[:wr.NumSGE], true)
+	ok, dmaBuf := q.engine.regions.covers(wr.SGE[:wr.NumSGE], true)
 	if !ok {
 		return uint8(verbs.StatusLocProtErr)
 	}
-	return q.pd.placement(dmaBuf)
+	return q.engine.hub.placement(dmaBuf)
 }
 
 // toHost puts the answer to an atomic into host order.

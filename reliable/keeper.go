@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
@@ -29,8 +30,7 @@ func (e *engine) startKeeper(waker *verbs.Waker) {
 
 func (k *keeper) run() {
 	for {
-		next, pending := k.engine.step()
-		if pending {
+		if next := k.engine.step(); next != core.Never {
 			k.timer.Reset(time.Duration(max(next-k.engine.ctx.clock(), 0)))
 		}
 		if k.waker.Wait(k.ending) != nil {

@@ -23,7 +23,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a copy into a dma-buf goes on after the end of its QP", Tests: "TestDMABufCopyEndsWithQP", File: "qp.go",
-		Old: "		q.pd.copier.abandon(q.conn, q.flow)\n", New: "",
+		Old: "		q.engine.hub.copier.abandon(q.conn, q.flow)\n", New: "",
 	},
 	{
 		Name: "a chunk for a dma-buf is placed when its copy begins", Tests: "TestTransferDMABuf", File: "copier.go",
@@ -36,7 +36,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "local keys are not looked at", Tests: "TestConformance/(keys|localerror)", File: "send.go",
-		Old: "q.pd.covers(wr.SGE[:wr.NumSGE], fetch); !ok {", New: "q.pd.covers(wr.SGE[:wr.NumSGE], fetch); !ok && false {",
+		Old: "q.engine.regions.covers(wr.SGE[:wr.NumSGE], fetch); !ok {", New: "q.engine.regions.covers(wr.SGE[:wr.NumSGE], fetch); !ok && false {",
 	},
 	{
 		Name: "inline bytes are not taken at post time", Tests: "TestConformance/(send|write)", File: "send.go",
@@ -56,8 +56,8 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "every control packet rings the bell", Tests: "TestAcknowledgements", File: "connection.go",
-		Old: "c.pd.control[i].stage(b, c.ahs[i], c.peer.control[i])",
-		New: "c.pd.control[i].stage(b, c.ahs[i], c.peer.control[i])\n\t\tc.pd.control[i].ring()",
+		Old: "c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i])",
+		New: "c.engine.hub.control[i].stage(b, c.ahs[i], c.peer.control[i])\n\t\tc.engine.hub.control[i].ring()",
 	},
 	{
 		Name: "a side QP that fails is not noticed", Tests: "TestSide", File: "side.go",
@@ -82,7 +82,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "an answer goes to memory that is gone", Tests: "TestConformance/close", File: "fetch.go",
-		Old: "		return uint8(verbs.StatusLocProtErr)\n	}\n	return q.pd.placement(dmaBuf)\n", New: "		return 0\n	}\n	return q.pd.placement(dmaBuf)\n",
+		Old: "		return uint8(verbs.StatusLocProtErr)\n	}\n	return q.engine.hub.placement(dmaBuf)\n", New: "		return 0\n	}\n	return q.engine.hub.placement(dmaBuf)\n",
 	},
 	{
 		Name: "every piece of an answer is the first", Tests: "TestTransfer", File: "fetch.go",

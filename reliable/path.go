@@ -41,13 +41,13 @@ const (
 func (p *path) open(epoch uint16) error {
 	c, ctx, e := p.conn, p.conn.ctx, p.conn.engine
 	cfg := verbs.QPConfig{
-		Type: verbs.UC, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, SRQ: c.pd.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
+		Type: verbs.UC, SendCQ: e.inbox.cq, RecvCQ: e.inbox.cq, SRQ: e.hub.srq, MaxSendWR: pathSlots, MaxSendSGE: verbs.MaxSGE,
 		Port: c.port, GID: c.gid, Path: c.qos,
 	}
 	if !ctx.sharedRecv {
 		cfg.MaxRecvWR = ctx.cfg.PathRecv
 	}
-	inner, err := c.pd.inner.CreateQP(cfg)
+	inner, err := e.hub.pd.CreateQP(cfg)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package reliable
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"ibverbx/internal/ring"
 	"ibverbx/reliable/core"
@@ -16,8 +17,7 @@ const maxInline = 256
 // lock of the engine guards it.
 type qp struct {
 	ctx    *pathContext
-	engine *engine // runs the QP
-	pd     *pd
+	engine *engine        // runs the QP
 	cfg    verbs.QPConfig // what CreateQP was asked for; MaxSendSGE and MaxRecvSGE are at least 1
 	sendCQ *cq            // takes the completions of sends
 	recvCQ *cq            // takes the completions of receives
@@ -30,10 +30,11 @@ type qp struct {
 	maxFetches uint8
 	maxServed  uint8 // likewise, MaxDestRdAtomic
 	modified   bool  // reports that Modify has connected the QP, so the user's timeouts count
-	// broken reports that a CQ has overrun or that the peer sent something that cannot be taken. The
-	// present step of the connection, or the next drive, takes the QP to the error state.
-	broken bool
-	closed bool // set by Close
+	// broken reports that the peer sent something that cannot be taken. The present step of the connection
+	// takes the QP to the error state.
+	broken  bool
+	overran bool // reports that a CQ of the QP has overrun, and the QP has failed of it
+	closed  bool // set by Close
 
 	// conn is the connection, shared with the other QPs of conn.flows. It is nil until the two ends
 	// agree on it, or if a reset found no room for another connection.
@@ -48,9 +49,9 @@ type qp struct {
 	inline    pool                    // has a slot of MaxInline bytes for each slot of sends
 	recvs     ring.Ring[verbs.RecvWR] // the receives that have not completed, by message number
 	answers   []answer                // what is answered to the peer, by token of core.ActAnswer
-	sendsHeld int                     // the places of the send queue that are taken, at least sends.Len()
-	recvsHeld int                     // likewise, of the receive queue
-	quiet     int                     // the places of requests that completed without a completion
+	sendsHeld atomic.Int32            // the places of the send queue that are taken, at least sends.Len()
+	recvsHeld atomic.Int32            // likewise, of the receive queue
+	quiet     int32                   // the places of requests that completed without a completion
 	recvError verbs.Status            // the status of the receive that made the QP refuse a chunk, 0 if there is none
 }
 
@@ -58,29 +59,48 @@ var _ verbs.QP = (*qp)(nil)
 
 // CreateQP implements verbs.PD. An RC QP is made of paths. Other QPs are those of the inner PD.
 func (p *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
-	ctx, e := p.ctx, p.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	ctx := p.ctx
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
 	send, ok1 := cfg.SendCQ.(*cq)
 	recv, ok2 := cfg.RecvCQ.(*cq)
-	if !ok1 || !ok2 || send == nil || recv == nil || send.ctx != ctx || recv.ctx != ctx || send.closed || recv.closed {
+	if !ok1 || !ok2 || !send.usable(ctx) || !recv.usable(ctx) {
 		return nil, ctx.opError("create QP", 0, verbs.Invalidf("QPConfig.SendCQ or RecvCQ is nil, closed or of another context"))
 	}
 	if cfg.Type != verbs.RC {
 		cfg.SendCQ, cfg.RecvCQ = send.inner, recv.inner
 		return p.inner.CreateQP(cfg)
 	}
-	q := &qp{ctx: ctx, engine: e, pd: p, cfg: cfg, sendCQ: send, recvCQ: recv}
+	q := &qp{ctx: ctx, cfg: cfg, sendCQ: send, recvCQ: recv}
 	if err := q.checkConfig(); err != nil {
 		return nil, ctx.opError("create QP", 0, err)
 	}
-	if err := q.build(); err != nil {
-		q.destroy()
+	if err := q.create(p); err != nil {
 		return nil, err
 	}
-	send.users++
-	recv.users++
 	return q, nil
+}
+
+// create gives the QP an engine of its PD and makes its parts. The context is locked.
+func (q *qp) create(p *pd) (err error) {
+	if p.closed || p.ctx.closed.Load() {
+		return p.ctx.opError("create QP", 0, verbs.ErrClosed)
+	}
+	if q.engine, err = p.engineOf(); err != nil {
+		return err
+	}
+	q.engine.mu.Lock()
+	defer q.engine.mu.Unlock()
+	if n := q.ctx.maxConnections() * q.ctx.cfg.Flows; q.engine.hub.users >= n {
+		return p.ctx.opError("create QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d QPs", verbs.ErrLimit, q.ctx.cfg.RecvDepth, n))
+	}
+	if err := q.build(); err != nil {
+		q.destroy()
+		return err
+	}
+	q.sendCQ.attach(q.engine)
+	q.recvCQ.attach(q.engine)
+	return nil
 }
 
 func (q *qp) checkConfig() error {
@@ -102,20 +122,17 @@ func (q *qp) checkConfig() error {
 			return verbs.Invalidf("QPConfig.%s is %d: want 0 to %d", f.name, f.value, f.max)
 		}
 	}
-	if q.sendCQ.overrun || q.recvCQ.overrun {
+	if q.sendCQ.hasOverrun() || q.recvCQ.hasOverrun() {
 		return verbs.ErrCQOverrun
-	}
-	if n := q.ctx.maxConnections() * q.ctx.cfg.Flows; q.pd.users >= n {
-		return fmt.Errorf("%w: Config.RecvDepth of %d serves %d QPs of a PD", verbs.ErrLimit, q.ctx.cfg.RecvDepth, n)
 	}
 	return nil
 }
 
 // build makes the parts of a QP.
 func (q *qp) build() (err error) {
-	p := q.pd
-	p.users++
-	if err = p.prepare(&q.cfg); err != nil {
+	h := &q.engine.hub
+	h.users++
+	if err = h.prepare(&q.cfg); err != nil {
 		return err
 	}
 	q.register()
@@ -130,17 +147,19 @@ func (q *qp) build() (err error) {
 	}
 	q.makeQueues()
 	if q.cfg.MaxInline > 0 {
-		if q.inline, err = newPool(p.inner, q.sends.Cap(), q.cfg.MaxInline); err != nil {
+		if q.inline, err = newPool(h.pd, q.sends.Cap(), q.cfg.MaxInline); err != nil {
 			return err
 		}
 	}
-	q.side.cards, err = newPool(p.inner, cardSlots, q.ctx.cfg.maxCardLen())
+	q.side.cards, err = newPool(h.pd, cardSlots, q.ctx.cfg.maxCardLen())
 	return err
 }
 
 // makeQueues makes empty queues. Tokens and message numbers start at 0.
 func (q *qp) makeQueues() {
-	q.sendsHeld, q.recvsHeld, q.quiet = 0, 0, 0
+	q.sendsHeld.Store(0)
+	q.recvsHeld.Store(0)
+	q.quiet = 0
 	q.sends = ring.New[sendSlot](q.cfg.MaxSendWR)
 	q.recvs = ring.New[verbs.RecvWR](q.cfg.MaxRecvWR)
 }
@@ -167,14 +186,16 @@ func (q *qp) State() verbs.QPState {
 }
 
 func (q *qp) Close() error {
+	q.ctx.mu.Lock()
+	defer q.ctx.mu.Unlock()
 	q.engine.mu.Lock()
 	defer q.engine.mu.Unlock()
-	if q.closed || q.engine.closed {
+	if q.closed {
 		return nil
 	}
 	q.destroy()
-	q.sendCQ.users--
-	q.recvCQ.users--
+	q.sendCQ.detach(q.engine)
+	q.recvCQ.detach(q.engine)
 	q.discard()
 	q.ctx.events.forgetQP(q)
 	return nil
@@ -198,9 +219,10 @@ func (q *qp) destroy() {
 	if q.engine.findQP(q.id) == q {
 		q.engine.qps[q.id] = nil
 	}
-	if q.pd.users--; q.pd.users == 0 {
+	h := &q.engine.hub
+	if h.users--; h.users == 0 {
 		q.engine.inbox.drain()
-		q.pd.release()
+		h.release()
 	}
 }
 
@@ -226,7 +248,7 @@ func (q *qp) fail() {
 	if q.connected {
 		q.conn.run(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(verbs.StatusWRFlushErr)})
 		if q.conn.core.Over() {
-			q.conn.leavePacer()
+			q.conn.leaveLink()
 		}
 	}
 	for q.sends.Len() > 0 { // requests that waited for the peer
@@ -234,7 +256,7 @@ func (q *qp) fail() {
 	}
 	_ = q.side.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if it is there already
 	if q.conn != nil {
-		q.pd.copier.abandon(q.conn, q.flow)
+		q.engine.hub.copier.abandon(q.conn, q.flow)
 	}
 	q.flushRecvs()
 }

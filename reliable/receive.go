@@ -18,7 +18,7 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 	}
 	e.now = q.ctx.clock()
 	for i := range wrs {
-		if q.recvsHeld >= q.cfg.MaxRecvWR {
+		if int(q.recvsHeld.Load()) >= q.cfg.MaxRecvWR {
 			err = verbs.ErrQueueFull
 			break
 		}
@@ -27,7 +27,7 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 			break
 		}
 		*q.recvs.Extend() = wrs[i]
-		q.recvsHeld++
+		q.recvsHeld.Add(1)
 		n++
 	}
 	switch {
@@ -68,11 +68,11 @@ func (q *qp) checkWrite(h *wire.Header) uint8 {
 	if h.Len == 0 {
 		return 0
 	}
-	r, _ := q.pd.remote(h.RKey, h.Addr, h.Len, verbs.AccessRemoteWrite)
+	r, _ := q.engine.regions.remote(h.RKey, h.Addr, h.Len, verbs.AccessRemoteWrite)
 	if r == nil {
 		return uint8(verbs.StatusRemAccessErr)
 	}
-	return q.pd.placement(r.mem == nil)
+	return q.engine.hub.placement(r.mem == nil)
 }
 
 // checkReceive looks at a piece of a SEND, or a notification.
@@ -95,12 +95,12 @@ func (q *qp) checkReceive(h *wire.Header) uint8 {
 	if h.Len == 0 {
 		return 0
 	}
-	ok, dmaBuf := q.pd.covers(wr.SGE[:wr.NumSGE], true)
+	ok, dmaBuf := q.engine.regions.covers(wr.SGE[:wr.NumSGE], true)
 	if !ok {
 		q.recvError = verbs.StatusLocProtErr
 		return uint8(verbs.StatusRemOpErr)
 	}
-	return q.pd.placement(dmaBuf)
+	return q.engine.hub.placement(dmaBuf)
 }
 
 // place puts the payload of a chunk that check has approved to its place. The CPU copies it, or the copier
@@ -117,7 +117,7 @@ func (q *qp) place(ev *core.Event, token uint32) {
 		q.toHost(token)
 	}
 	if ev.Status == core.StatusPlacing {
-		q.pd.copier.start(q, ev, token)
+		q.engine.hub.copier.start(q, ev, token)
 		return
 	}
 	var to verbs.RecvWR
@@ -125,7 +125,7 @@ func (q *qp) place(ev *core.Event, token uint32) {
 	rest := q.conn.landing
 	for k := range int(to.NumSGE) {
 		s := &to.SGE[k]
-		r := q.pd.find(s, true)
+		r := q.engine.regions.find(s, true)
 		if r == nil {
 			return
 		}
@@ -137,7 +137,7 @@ func (q *qp) place(ev *core.Event, token uint32) {
 func (q *qp) target(h *wire.Header, token uint32, to *verbs.RecvWR) {
 	switch h.Op {
 	case wire.OpWrite:
-		if r, _ := q.pd.remote(h.RKey, h.Addr, h.Len, verbs.AccessRemoteWrite); r != nil {
+		if r, _ := q.engine.regions.remote(h.RKey, h.Addr, h.Len, verbs.AccessRemoteWrite); r != nil {
 			to.SetSGE(verbs.SGE{Addr: h.Addr, Length: h.Len, LKey: r.lkey})
 		}
 	case wire.OpEager:

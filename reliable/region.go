@@ -3,7 +3,7 @@ package reliable
 import (
 	"errors"
 
-	"ibverbx/reliable/core"
+	"ibverbx/internal/table"
 	"ibverbx/verbs"
 )
 
@@ -14,35 +14,42 @@ type region struct {
 	pd     *pd
 	access verbs.Access  // what RegisterMemory or RegisterDMABuf was asked for
 	mem    *verbs.Memory // the whole region, nil for a dma-buf, which only the NIC can access
-	lkey   uint32        // the local key, kept here, like addr and size, because pd.find looks at every element
+	lkey   uint32        // the local key, kept here, like addr and size, because find looks at every element
 	addr   uint64        // the address of the first byte
 	size   uint64        // the length in bytes
 }
 
 var _ verbs.MR = (*region)(nil)
 
+// regions finds the open regions of a PD by their keys.
+type regions struct {
+	byLKey table.Table[*region]
+	byRKey table.Table[*region]
+	recent *region // the region that was last found by its local key, or nil
+}
+
 func (p *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
 	mr, err := p.inner.RegisterMemory(m, access)
 	if err != nil {
 		return nil, err
 	}
-	p.engine.mu.Lock()
-	defer p.engine.mu.Unlock()
+	p.ctx.mu.Lock()
+	defer p.ctx.mu.Unlock()
 	return p.enlist(mr, m, access), nil
 }
 
-// RegisterDMABuf implements verbs.PD. The first one makes the copier, if the PD has a QP.
+// RegisterDMABuf implements verbs.PD. The first one makes the copiers of engines that have a QP.
 func (p *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
 	mr, err := p.inner.RegisterDMABuf(fd, offset, length, iova, access)
 	if err != nil {
 		return nil, err
 	}
-	p.engine.mu.Lock()
-	defer p.engine.mu.Unlock()
-	if p.dmaBufs = true; p.ready {
-		if err := p.copier.open(p); err != nil {
-			return nil, errors.Join(err, mr.Close())
-		}
+	p.ctx.mu.Lock()
+	defer p.ctx.mu.Unlock()
+	p.dmaBufs = true
+	p.each(func(e *engine) { err = errors.Join(err, e.hub.takesDMABufs()) })
+	if err != nil {
+		return nil, errors.Join(err, mr.Close())
 	}
 	return p.enlist(mr, nil, access), nil
 }
@@ -50,27 +57,44 @@ func (p *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Ac
 // enlist makes a region known by its keys. mem is nil for a dma-buf.
 func (p *pd) enlist(mr verbs.MR, mem *verbs.Memory, access verbs.Access) *region {
 	r := &region{MR: mr, pd: p, access: access, mem: mem, lkey: mr.LKey(), addr: mr.Addr(), size: mr.Len()}
-	p.byLKey.Set(r.lkey, r)
-	p.byRKey.Set(mr.RKey(), r)
+	p.regions.add(r)
+	p.each(func(e *engine) { e.regions.add(r) })
 	return r
 }
 
-// Close implements verbs.MR. Nothing is copied through the region after it returns. On a second
-// Close the keys may already belong to another region, which keeps them.
+// Close implements verbs.MR. Nothing is copied through the region after it returns.
 func (r *region) Close() error {
 	p := r.pd
-	p.engine.mu.Lock()
-	defer p.engine.mu.Unlock()
-	if p.byLKey.Find(r.LKey()) == r {
-		p.byLKey.Delete(r.LKey())
-	}
-	if p.byRKey.Find(r.RKey()) == r {
-		p.byRKey.Delete(r.RKey())
-	}
-	if p.recent == r {
-		p.recent = nil
-	}
+	p.ctx.mu.Lock()
+	defer p.ctx.mu.Unlock()
+	p.regions.remove(r)
+	p.each(func(e *engine) { e.regions.remove(r) })
 	return r.MR.Close()
+}
+
+// clone returns a copy.
+func (s *regions) clone() regions {
+	return regions{byLKey: s.byLKey.Clone(), byRKey: s.byRKey.Clone()}
+}
+
+// add makes a region known.
+func (s *regions) add(r *region) {
+	s.byLKey.Set(r.lkey, r)
+	s.byRKey.Set(r.RKey(), r)
+}
+
+// remove forgets a region. If it was closed before, its keys may already belong to another region, which
+// keeps them.
+func (s *regions) remove(r *region) {
+	if s.byLKey.Find(r.lkey) == r {
+		s.byLKey.Delete(r.lkey)
+	}
+	if s.byRKey.Find(r.RKey()) == r {
+		s.byRKey.Delete(r.RKey())
+	}
+	if s.recent == r {
+		s.recent = nil
+	}
 }
 
 // holds reports whether n bytes at addr are all in the region.
@@ -81,8 +105,8 @@ func (r *region) holds(addr uint64, n uint32) bool {
 
 // remote returns the region that a peer names and its bytes, or nil if the peer does not have that access to
 // them. A dma-buf has no bytes.
-func (p *pd) remote(rkey uint32, addr uint64, n uint32, access verbs.Access) (*region, []byte) {
-	r := p.byRKey.Find(rkey)
+func (s *regions) remote(rkey uint32, addr uint64, n uint32, access verbs.Access) (*region, []byte) {
+	r := s.byRKey.Find(rkey)
 	if r == nil || r.access&access == 0 || !r.holds(addr, n) {
 		return nil, nil
 	}
@@ -94,10 +118,10 @@ func (p *pd) remote(rkey uint32, addr uint64, n uint32, access verbs.Access) (*r
 
 // covers reports whether the local keys of all elements cover their bytes; see find. With write, it also
 // reports whether one of them is in a dma-buf.
-func (p *pd) covers(sges []verbs.SGE, write bool) (ok, dmaBuf bool) {
+func (s *regions) covers(sges []verbs.SGE, write bool) (ok, dmaBuf bool) {
 	for k := range sges {
-		if s := &sges[k]; s.Length > 0 {
-			r := p.find(s, write)
+		if g := &sges[k]; g.Length > 0 {
+			r := s.find(g, write)
 			if r == nil {
 				return false, false
 			}
@@ -109,27 +133,15 @@ func (p *pd) covers(sges []verbs.SGE, write bool) (ok, dmaBuf bool) {
 
 // find returns the region of an element, or nil if its key does not cover it. With write the region must
 // allow local writes.
-func (p *pd) find(s *verbs.SGE, write bool) *region {
-	r := p.recent // most requests use the region of the request before
-	if r == nil || r.lkey != s.LKey {
-		if r = p.byLKey.Find(s.LKey); r != nil {
-			p.recent = r
+func (s *regions) find(g *verbs.SGE, write bool) *region {
+	r := s.recent // most requests use the region of the request before
+	if r == nil || r.lkey != g.LKey {
+		if r = s.byLKey.Find(g.LKey); r != nil {
+			s.recent = r
 		}
 	}
-	if r == nil || (write && r.access&verbs.AccessLocalWrite == 0) || !r.holds(s.Addr, s.Length) {
+	if r == nil || (write && r.access&verbs.AccessLocalWrite == 0) || !r.holds(g.Addr, g.Length) {
 		return nil
 	}
 	return r
-}
-
-// placement returns the status of an EvChunk whose bytes can be placed: at once by the CPU, later by the
-// copier if they go to a dma-buf, or not now.
-func (p *pd) placement(dmaBuf bool) uint8 {
-	switch {
-	case !dmaBuf:
-		return 0
-	case p.copier.room():
-		return core.StatusPlacing
-	}
-	return core.StatusNoRecv
 }

@@ -28,29 +28,33 @@ func TestControlSlotsAfterRevival(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := v.(*pd)
-	if err := p.prepare(&verbs.QPConfig{}); err != nil {
+	e, err := v.(*pd).engineOf()
+	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range p.control {
-		c := &p.control[i]
+	h := &e.hub
+	if err := h.prepare(&verbs.QPConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range h.control {
+		c := &h.control[i]
 		for slot := range uint32(3) {
-			ctx.engine.inbox.stash = append(ctx.engine.inbox.stash,
-				verbs.WC{WRID: tagControlSend.with(p.id, i, slot), QPN: c.qp.Num(), Status: verbs.StatusSuccess})
+			e.inbox.stash = append(e.inbox.stash,
+				verbs.WC{WRID: tagControlSend.with(h.id, i, slot), QPN: c.qp.Num(), Status: verbs.StatusSuccess})
 		}
 		c.fail()
 	}
-	ctx.engine.revive()
+	h.revive()
 	gid, err := inner.QueryGID(1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ah, err := p.inner.CreateAH(verbs.AHAttr{DGID: gid.GID, Port: 1})
+	ah, err := h.pd.CreateAH(verbs.AHAttr{DGID: gid.GID, Port: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range p.control {
-		c := &p.control[i]
+	for i := range h.control {
+		c := &h.control[i]
 		for range controlSends + 1 {
 			c.stage([]byte{1}, ah, 1)
 		}
@@ -59,12 +63,13 @@ func TestControlSlotsAfterRevival(t *testing.T) {
 		}
 		c.chain = c.chain[:0] // they never leave
 	}
-	ctx.engine.drive()
-	for i := range p.control {
-		if c := &p.control[i]; c.done != 0 {
+	e.drive()
+	for i := range h.control {
+		if c := &h.control[i]; c.done != 0 {
 			t.Errorf("control QP %d: %d packets have left their slots, want 0", i, c.done)
 		}
 	}
+	h.release()
 	if err := ctx.Close(); err != nil {
 		t.Fatal(err)
 	}

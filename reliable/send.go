@@ -24,7 +24,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (n int, err error) {
 	}
 	e.now = q.ctx.clock()
 	for i := range wrs {
-		if q.sendsHeld >= q.cfg.MaxSendWR {
+		if int(q.sendsHeld.Load()) >= q.cfg.MaxSendWR {
 			err = verbs.ErrQueueFull
 			break
 		}
@@ -67,7 +67,7 @@ func (q *qp) checkSend(wr *verbs.SendWR) error {
 func (q *qp) enqueue(wr *verbs.SendWR) {
 	token := q.sends.Tail()
 	s := q.sends.Extend()
-	q.sendsHeld++
+	q.sendsHeld.Add(1)
 	s.wr, s.length = *wr, uint32(wr.Length())
 	if q.state == verbs.StateErr {
 		q.completeSend(token, verbs.StatusWRFlushErr)
@@ -125,7 +125,7 @@ func (q *qp) localError(wr *verbs.SendWR) verbs.Status {
 	if wr.Flags&verbs.SendInline != 0 {
 		return verbs.StatusSuccess
 	}
-	if ok, _ := q.pd.covers(wr.SGE[:wr.NumSGE], fetch); !ok {
+	if ok, _ := q.engine.regions.covers(wr.SGE[:wr.NumSGE], fetch); !ok {
 		return verbs.StatusLocProtErr
 	}
 	return verbs.StatusSuccess

@@ -29,7 +29,7 @@ const (
 // open makes the QP.
 func (s *sideQP) open(q *qp) (err error) {
 	s.user = q
-	s.QP, err = q.pd.inner.CreateQP(verbs.QPConfig{
+	s.QP, err = q.engine.hub.pd.CreateQP(verbs.QPConfig{
 		Type: verbs.RC, SendCQ: q.engine.inbox.cq, RecvCQ: q.engine.inbox.cq,
 		MaxSendWR: cardSlots, MaxRecvWR: cardSlots - cardRecv,
 		Port: q.cfg.Port, GID: q.cfg.GID, Path: q.cfg.Path,

@@ -49,16 +49,17 @@ func (q *qp) Paths() []PathInfo {
 	return q.pathInfos()
 }
 
-func (ctx *pathContext) PathsOf(qpn uint32) []PathInfo {
-	e := ctx.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, q := range e.qps {
-		if q != nil && q.num == qpn {
-			return q.pathInfos()
+func (ctx *pathContext) PathsOf(qpn uint32) (infos []PathInfo) {
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	ctx.each(func(e *engine) {
+		for _, q := range e.qps {
+			if q != nil && q.num == qpn {
+				infos = q.pathInfos()
+			}
 		}
-	}
-	return nil
+	})
+	return infos
 }
 
 // pathInfos returns the present state of the paths, nil if the QP has none. The engine is locked.

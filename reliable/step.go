@@ -57,8 +57,8 @@ func (c *connection) carry(ev *core.Event, a *core.Action) {
 			c.queue = append(c.queue, p.failed())
 		}
 	case core.ActDemand:
-		if c.pacer != nil {
-			c.pacer.Want(c.engine.now, c.index(), a.Bytes, a.Spare, a.Used)
+		if l := c.seat.link; l != nil {
+			l.want(c, a)
 		}
 	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActAnswer, core.ActFault:
 		if q := c.flows[a.Flow]; q != nil { // nil if it has left

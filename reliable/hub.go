@@ -1,0 +1,183 @@
+package reliable
+
+import (
+	"ibverbx/reliable/core"
+	"ibverbx/reliable/wire"
+	"ibverbx/verbs"
+)
+
+// hub is what the connections of an engine share: receive buffers, in an SRQ if UC QPs can use one, and two
+// control QPs. prepare makes these parts with the engine's first QP, release frees them with its last.
+type hub struct {
+	engine *engine
+	pd     verbs.PD // the inner PD
+	users  int      // counts the QPs
+	shares int      // counts the connections, which share the receive buffers
+
+	id      uint32         // the number of the hub in tags; every prepare gives it a new one
+	ready   bool           // reports that prepare has succeeded: the fields below are valid
+	srq     verbs.SRQ      // takes the messages of all paths, nil if UC QPs cannot use one
+	arrival pool           // has the receive buffers of srq
+	refill  refill         // lists the buffers of arrival that wait to be posted
+	control [2]controlQP   // the control QPs
+	copier  copier         // places chunks in dma-bufs, unused as long as dmaBufs is not set
+	first   verbs.QPConfig // has the port, the GID and the path of the first QP
+
+	dmaBufs bool // reports that a dma-buf was registered
+}
+
+// prepare makes the shared parts unless they exist. The control QPs have the port and the path of the
+// first QP.
+func (h *hub) prepare(cfg *verbs.QPConfig) error {
+	if h.ready {
+		return nil
+	}
+	h.id = (h.id + 1) & maxConn
+	err := h.makeReceives()
+	for i := range h.control {
+		if err == nil {
+			err = h.control[i].open(h, i, cfg)
+		}
+	}
+	h.first = verbs.QPConfig{Port: cfg.Port, GID: cfg.GID, Path: cfg.Path}
+	if err == nil && h.dmaBufs {
+		err = h.copier.open(h)
+	}
+	if err != nil {
+		h.release()
+		return err
+	}
+	h.ready = true
+	return nil
+}
+
+// makeReceives makes the shared receive queue and fills it, if UC QPs can use one.
+func (h *hub) makeReceives() error {
+	ctx := h.engine.ctx
+	if !ctx.sharedRecv {
+		return nil
+	}
+	n := ctx.cfg.RecvDepth
+	srq, err := h.pd.CreateSRQ(verbs.SRQConfig{MaxWR: n, MaxSGE: 1})
+	if err != nil {
+		return err
+	}
+	h.srq = srq
+	if h.arrival, err = newPool(h.pd, n, ctx.arrivalSize()); err != nil {
+		return err
+	}
+	for i := range n {
+		h.recycle(i)
+	}
+	h.refill.post(h.srq)
+	return nil
+}
+
+// arrivalSize is the length of a receive buffer in bytes.
+func (ctx *pathContext) arrivalSize() int {
+	return max(ctx.cfg.ChunkBytes, wire.FetchLen) + wire.HeaderLen
+}
+
+// release frees the shared parts. No QP uses them any more.
+func (h *hub) release() {
+	for i := range h.control {
+		h.control[i].close()
+	}
+	h.copier.close()
+	if h.srq != nil {
+		_ = h.srq.Close() // no QP uses it
+		h.srq = nil
+	}
+	h.arrival.free()
+	h.refill, h.ready = nil, false
+}
+
+// takesDMABufs makes the copier, if there is a QP.
+func (h *hub) takesDMABufs() error {
+	if h.dmaBufs = true; h.ready {
+		return h.copier.open(h)
+	}
+	return nil
+}
+
+// divide shares the receive buffers among the connections. A peer whose share has become smaller is
+// told at once, before a new connection uses the rest.
+func (h *hub) divide() {
+	ctx := h.engine.ctx
+	if h.shares == 0 || !ctx.sharedRecv {
+		return
+	}
+	share := advertised(ctx.cfg.RecvDepth / h.shares)
+	for _, c := range h.engine.conns {
+		if c == nil {
+			continue
+		}
+		c.share = share
+		if c.core != nil {
+			c.step(&core.Event{Kind: core.EvCredit, Count: share})
+		}
+	}
+}
+
+// is reports whether a tag names the hub, and its parts are still those of that time.
+func (h *hub) is(id uint32) bool { return h.ready && h.id == id }
+
+// topUp posts free receive buffers, where enough of them are free.
+func (h *hub) topUp() {
+	if len(h.refill) >= lowWater(h.engine.ctx.cfg.RecvDepth) {
+		h.engine.doorbells.refilled(h.refill.post(h.srq))
+	}
+	for i := range h.control {
+		h.control[i].topUp()
+	}
+}
+
+// ringControls rings the doorbells of the control QPs.
+func (h *hub) ringControls() {
+	for i := range h.control {
+		h.control[i].ring()
+	}
+}
+
+// arrived takes a message in a receive buffer of the SRQ.
+func (h *hub) arrived(slot uint32, wc *verbs.WC) {
+	if path := h.engine.routes.Find(wc.QPN).path; path != nil {
+		path.receive(wc, h.arrival.slot(int(slot)))
+	}
+	h.recycle(int(slot))
+}
+
+// recycle marks receive buffer i as free.
+func (h *hub) recycle(i int) { h.refill.add(tagArrival.with(h.id, 0, uint32(i)), &h.arrival, i) }
+
+// placement returns the status of an EvChunk whose bytes can be placed: at once by the CPU, later by the
+// copier if they go to a dma-buf, or not now.
+func (h *hub) placement(dmaBuf bool) uint8 {
+	switch {
+	case !dmaBuf:
+		return 0
+	case h.copier.room():
+		return core.StatusPlacing
+	}
+	return core.StatusNoRecv
+}
+
+// reviveAt is when a control QP is to be revived next, core.Never if all of them work.
+func (h *hub) reviveAt() int64 {
+	at := core.Never
+	for i := range h.control {
+		if c := &h.control[i]; c.failed {
+			at = min(at, c.reviveAt)
+		}
+	}
+	return at
+}
+
+// revive takes failed control QPs back into service.
+func (h *hub) revive() {
+	for i := range h.control {
+		if c := &h.control[i]; c.failed && h.engine.now >= c.reviveAt {
+			c.revive()
+		}
+	}
+}
