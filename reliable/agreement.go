@@ -42,10 +42,10 @@ type peerAddr struct {
 	gid     verbs.GID // all zero if the QP is connected by LID
 	lid     uint16
 	qpn     uint32
-	control [2]uint32 // the control QPs of the peer's PD, zero if they are not known yet
+	control [2]uint32 // the control QPs of the peer's engine, zero if they are not known yet
 }
 
-// near reports whether connections to both addresses may be the same: the PD is the same as far as
+// near reports whether connections to both addresses may be the same: the engine is the same as far as
 // known.
 func (a *peerAddr) near(b *peerAddr) bool {
 	var unknown [2]uint32
@@ -69,8 +69,8 @@ func (a *agreement) meet(to peerAddr) error {
 	return nil
 }
 
-// propose gives the leader's QP a connection and a flow of it, unless it has them. QPs of a PD whose
-// peers are in one PD share connections. A QP that is connected to itself has its own.
+// propose gives the leader's QP a connection and a flow of it, unless it has them. QPs of an
+// engine whose peers are in one engine share connections. A QP that is connected to itself has its own.
 func (a *agreement) propose() error {
 	q := a.user
 	if q.conn != nil {
@@ -247,5 +247,6 @@ func (a *agreement) conclude(answer *card) error {
 		a.negotiate()
 		return nil
 	}
+	c.to.control = answer.control // Modify does not tell it
 	return q.connectFlow(answer)
 }

@@ -13,9 +13,10 @@ type Config struct {
 	// the same value.
 	Paths int
 	// Flows is the number of QPs of a PD that may share one connection, at most 4096. Zero means 1.
-	// Both ends need the same value. QPs share a connection if their peers are in one PD. With more
-	// than 1 a QP gets its connection from the two ends together, with the first request of either: a
-	// PD without room for another connection (see RecvDepth) fails the QP and raises EventQPFatal.
+	// Both ends need the same value. QPs share a connection if they have a send CQ in common, and so have
+	// their peers, which are in one PD. With more than 1 a QP gets its connection from the two ends
+	// together, with the first request of either: an end without room for another connection (see
+	// RecvDepth) fails the QP and raises EventQPFatal.
 	Flows int
 	// ChunkBytes is the payload limit of one message on a path. Zero means 32 KiB. Both ends need
 	// the same value.
@@ -44,9 +45,9 @@ type Config struct {
 	// Speculative is the number of bytes that an idle QP may send before it asks for credit. Zero
 	// means 128 KiB. With Credits both ends need the same value.
 	Speculative int
-	// RecvDepth is the number of receive buffers of ChunkBytes in each PD, and so the memory that
-	// a PD costs. The connections of a PD share them. Each needs 16, so more than RecvDepth/16
-	// connections are refused. Zero means 512, which is 16 MiB.
+	// RecvDepth is the number of receive buffers of ChunkBytes that the connections of a PD share. Each
+	// needs 16, so more than RecvDepth/16 connections are refused. Zero means 512, which is 16 MiB. QPs
+	// with different send CQs have buffers of their own, up to four times as many in all.
 	RecvDepth int
 	// PathRecv is the number of these buffers that each path keeps on devices whose UC QPs cannot
 	// use a shared receive queue. There a connection needs Paths*PathRecv buffers. Zero means 8.

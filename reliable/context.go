@@ -20,6 +20,8 @@ type pathContext struct {
 	// sharedRecv reports whether UC QPs can use a shared receive queue. Otherwise every path has
 	// receives of its own.
 	sharedRecv bool
+	// maxEngines is the limit of engines of a PD. With Config.Now it is 1: the owner runs them in one goroutine.
+	maxEngines int
 	events     events // wait for the user
 	ports      ports  // grant credit
 
@@ -65,9 +67,9 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 	if err != nil {
 		return nil, verbs.NewOpError("wrap context", inner.Device().Name(), 0, err)
 	}
-	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared, events: events{inner: inner}}
+	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared, maxEngines: 1, events: events{inner: inner}}
 	if cfg.Now == nil {
-		ctx.clock = clock.Monotonic()
+		ctx.clock, ctx.maxEngines = clock.Monotonic(), maxEngines
 	}
 	return ctx, nil
 }
@@ -118,7 +120,7 @@ func (ctx *pathContext) quota() int {
 	return ctx.cfg.pathShare()
 }
 
-// maxConnections is the number of connections that the receive buffers of a PD serve.
+// maxConnections is the number of connections that the receive buffers of an engine serve.
 func (ctx *pathContext) maxConnections() int { return ctx.cfg.RecvDepth / ctx.quota() }
 
 func (ctx *pathContext) QueryPort(port int) (verbs.PortAttr, error) { return ctx.inner.QueryPort(port) }

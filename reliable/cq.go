@@ -139,6 +139,9 @@ func (c *cq) attach(e *engine) {
 		return
 	}
 	c.sources = append(c.sources, source{e, 1})
+	if c.overrun {
+		e.overran.Store(true) // since CreateQP has looked
+	}
 }
 
 // detach undoes attach.
@@ -155,6 +158,13 @@ func (c *cq) detach(e *engine) {
 // indexOf returns the index of an engine in sources, -1 if it is not there. The lock is held.
 func (c *cq) indexOf(e *engine) int {
 	return slices.IndexFunc(c.sources, func(s source) bool { return s.engine == e })
+}
+
+// isFedBy reports whether a QP of an engine uses the CQ.
+func (c *cq) isFedBy(e *engine) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.indexOf(e) >= 0
 }
 
 // isArmed reports whether the next completion wakes the user.

@@ -6,7 +6,7 @@
 // a wrapped one.
 //
 //	user's RC QP --+-- 16 UC QPs     WRITE_WITH_IMM per chunk of a WRITE, SEND for the rest
-//	               +-- 2 UD QPs      acknowledgements, shared by the QPs of a PD
+//	               +-- 2 UD QPs      acknowledgements, shared by the QPs of an engine
 //	               +-- 1 RC QP       the QP number, and cards after Modify
 //
 // The types follow this picture. A qp has the queues of one user's QP and its RC QP, the side QP.

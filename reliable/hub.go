@@ -26,8 +26,8 @@ type hub struct {
 	dmaBufs bool // reports that a dma-buf was registered
 }
 
-// prepare makes the shared parts unless they exist. The control QPs have the port and the path of the
-// first QP.
+// prepare makes the shared parts for the first QP, unless they exist. The control QPs have its port and its
+// path.
 func (h *hub) prepare(cfg *verbs.QPConfig) error {
 	if h.ready {
 		return nil

@@ -121,6 +121,26 @@ var mutations = []mutant.Change{
 		Old: "	a.offer = offer\n	a.negotiate()\n", New: "	a.offer = offer\n	a.negotiate()\n	q.conn.begin()\n	q.launchAll()\n",
 	},
 	{
+		Name: "all QPs are in one engine", Tests: "TestEngineOfQP", File: "pd.go",
+		Old: "		case send.isFedBy(e):\n", New: "		case send != nil:\n",
+	},
+	{
+		Name: "a new engine does not know the regions", Tests: "TestRegionsOfSeveralEngines", File: "engine.go",
+		Old: "regions: p.regions.clone()", New: "regions: regions{}",
+	},
+	{
+		Name: "an engine keeps a closed region", Tests: "TestRegionsOfSeveralEngines", File: "region.go",
+		Old: "	p.each(func(e *engine) { e.regions.remove(r) })\n", New: "",
+	},
+	{
+		Name: "credit for another engine is lost", Tests: "TestCreditsOfSeveralEngines", File: "credit.go",
+		Old: "		c.seat.granted += n\n", New: "",
+	},
+	{
+		Name: "a connection forgets the engine of its peer", Tests: "TestFlowsOfSeveralEngines", File: "agreement.go",
+		Old: "	c.to.control = answer.control // Modify does not tell it\n", New: "",
+	},
+	{
 		Name: "a leader takes an accept of another proposal", Tests: "TestStaleAccept", File: "agreement.go",
 		Old: " && c.echo == q.conn.id && c.flow == q.flow:\n		err = a.conclude(c)", New: ":\n		err = a.conclude(c)",
 	},

@@ -10,7 +10,7 @@ import (
 type pd struct {
 	ctx     *pathContext
 	inner   verbs.PD
-	engines []*engine // run its QPs; the first QP makes the first of them
+	engines []*engine // run its QPs, at most maxEngines; see engineOf
 	regions regions   // the open regions, of which every engine has a copy
 	dmaBufs bool      // reports that a dma-buf was registered
 	closed  bool      // set when the PD is closed
@@ -78,14 +78,44 @@ func (p *pd) each(f func(*engine)) {
 	}
 }
 
-// engineOf returns the engine for a QP. The first QP makes it.
-func (p *pd) engineOf() (*engine, error) {
-	if len(p.engines) > 0 {
-		return p.engines[0], nil
+// maxEngines is the number of engines of a PD, as many as UCCL has per NIC. Each costs receive buffers, QPs
+// and a CQ.
+const maxEngines = 4
+
+// engineOf returns the engine for a QP. QPs whose sends complete in one CQ are in one engine, because the
+// goroutine that polls the CQ drives the engine. A further CQ gets an engine of its own, up to the limit,
+// and then that with the fewest QPs.
+func (p *pd) engineOf(cfg *verbs.QPConfig, send *cq) (*engine, error) {
+	var busy, idle *engine // the one with the fewest QPs among those that have any, and one without
+	for _, e := range p.engines {
+		switch {
+		case send.isFedBy(e):
+			return e, nil
+		case e.hub.users == 0:
+			idle = e
+		case busy == nil || e.hub.users < busy.hub.users:
+			busy = e
+		}
 	}
-	e, err := newEngine(p)
-	if err == nil {
-		p.engines = append(p.engines, e)
+	if idle == nil && len(p.engines) == p.ctx.maxEngines {
+		return busy, nil
+	}
+	e, err := p.prepare(idle, cfg)
+	if err != nil && busy != nil {
+		return busy, nil // there is no memory for another one, or there are no QPs
 	}
 	return e, err
+}
+
+// prepare makes an idle engine, or a new one if that is nil, ready for its first QP.
+func (p *pd) prepare(e *engine, cfg *verbs.QPConfig) (_ *engine, err error) {
+	if e == nil {
+		if e, err = newEngine(p); err != nil {
+			return nil, err
+		}
+		p.engines = append(p.engines, e)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e, e.hub.prepare(cfg)
 }

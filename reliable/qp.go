@@ -86,7 +86,7 @@ func (q *qp) create(p *pd) (err error) {
 	if p.closed || p.ctx.closed.Load() {
 		return p.ctx.opError("create QP", 0, verbs.ErrClosed)
 	}
-	if q.engine, err = p.engineOf(); err != nil {
+	if q.engine, err = p.engineOf(&q.cfg, q.sendCQ); err != nil {
 		return err
 	}
 	q.engine.mu.Lock()
@@ -132,9 +132,6 @@ func (q *qp) checkConfig() error {
 func (q *qp) build() (err error) {
 	h := &q.engine.hub
 	h.users++
-	if err = h.prepare(&q.cfg); err != nil {
-		return err
-	}
 	q.register()
 	q.pact.user = q
 	q.cfg.MaxSendSGE, q.cfg.MaxRecvSGE = max(q.cfg.MaxSendSGE, 1), max(q.cfg.MaxRecvSGE, 1)

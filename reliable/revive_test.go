@@ -28,14 +28,11 @@ func TestControlSlotsAfterRevival(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := v.(*pd).engineOf()
+	e, err := v.(*pd).prepare(nil, &verbs.QPConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := &e.hub
-	if err := h.prepare(&verbs.QPConfig{}); err != nil {
-		t.Fatal(err)
-	}
 	for i := range h.control {
 		c := &h.control[i]
 		for slot := range uint32(3) {

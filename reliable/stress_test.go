@@ -19,6 +19,7 @@ type stress struct {
 	rng   *rand.Rand
 	sides [2]*side
 	qps   [2][]verbs.QP
+	cqs   [2][]verbs.CQ
 	left  [stressQPs]int  // completions to come, by pair
 	gone  [stressQPs]bool // a QP of the pair was closed
 }
@@ -38,7 +39,8 @@ func newStress(t *testing.T, seed uint64) *stress {
 		Credits: pick(0, 1) == 1, Speculative: pick(1000, 64<<10), CreditRate: 1e9, TargetDelay: int64(pick(0, 0, 50_000)), MinProbe: 50_000,
 	})
 	shared := pick(0, 1) == 1
-	t.Logf("%d paths, %d flows, window %d, credits %v, shared receives %v", cfg.Paths, cfg.Flows, cfg.Window, cfg.Credits, shared)
+	t.Logf("%d paths, %d flows, window %d, credits %v, shared receives %v, several engines %v",
+		cfg.Paths, cfg.Flows, cfg.Window, cfg.Credits, shared, seed%4 >= 2)
 	for i := range s.sides {
 		s.sides[i] = newSideOver(t, s.link, cfg, stressOps*stressSize, func(inner verbs.Context) verbs.Context {
 			if shared {
@@ -46,12 +48,34 @@ func newStress(t *testing.T, seed uint64) *stress {
 			}
 			return &poor{Context: inner, refuse: noSharedUC}
 		})
-		s.qps[i] = []verbs.QP{s.sides[i].qp, s.sides[i].another(t), s.sides[i].another(t)}
+		s.makeQPs(t, i, seed%4 >= 2)
 	}
 	for k := range s.qps[0] {
 		join(t, s.qps[0][k], s.qps[1][k])
 	}
 	return s
+}
+
+// makeQPs makes the QPs of a side. With split each is in an engine of its own, because it has a send CQ of its own.
+// All receives complete in one CQ.
+func (s *stress) makeQPs(t *testing.T, i int, split bool) {
+	e := s.sides[i]
+	s.qps[i], s.cqs[i] = []verbs.QP{e.qp}, []verbs.CQ{e.cq}
+	if split {
+		reliable.SplitEngines(e.ctx)
+	}
+	for len(s.qps[i]) < stressQPs {
+		if !split {
+			s.qps[i] = append(s.qps[i], e.another(t))
+			continue
+		}
+		o := e.apart(t)
+		must(t, o.qp.Close())
+		q, err := e.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: o.cq, RecvCQ: e.cq, MaxSendWR: 64, MaxRecvWR: 64})
+		must(t, err)
+		t.Cleanup(func() { must(t, q.Close()) })
+		s.qps[i], s.cqs[i] = append(s.qps[i], q), append(s.cqs[i], o.cq)
+	}
 }
 
 // post posts operation n, from one side to its own part of the other's memory.
@@ -90,11 +114,15 @@ func (s *stress) post(t *testing.T, n int) (check func() bool) {
 
 // poll takes completions: all succeed, and those of a QP come in the order of posting.
 func (s *stress) poll(t *testing.T, last map[string]uint64) {
-	for i, e := range s.sides {
-		var wcs [16]verbs.WC
-		n, err := e.cq.Poll(wcs[:])
-		must(t, err)
-		for _, wc := range wcs[:n] {
+	for i := range s.sides {
+		var wcs []verbs.WC
+		for _, cq := range s.cqs[i] {
+			var some [16]verbs.WC
+			n, err := cq.Poll(some[:])
+			must(t, err)
+			wcs = append(wcs, some[:n]...)
+		}
+		for _, wc := range wcs {
 			k := slices.IndexFunc(s.qps[i], func(q verbs.QP) bool { return q.Num() == wc.QPN })
 			if s.gone[k] {
 				continue

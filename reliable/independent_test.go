@@ -1,0 +1,101 @@
+package reliable_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// gate is a context whose UC QPs can be made to wait in PostSend.
+type gate struct {
+	verbs.Context
+	mu      sync.Mutex
+	qps     map[uint32]*gatedQP
+	entered chan struct{} // gets an element when a QP begins to wait
+	open    chan struct{} // ends the wait when it is closed
+}
+
+type gatedPD struct {
+	verbs.PD
+	gate *gate
+}
+
+type gatedQP struct {
+	verbs.QP
+	gate  *gate
+	waits atomic.Bool
+}
+
+func (g *gate) AllocPD() (verbs.PD, error) {
+	pd, err := g.Context.AllocPD()
+	return gatedPD{pd, g}, err
+}
+
+func (p gatedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	q, err := p.PD.CreateQP(cfg)
+	if err != nil || cfg.Type != verbs.UC {
+		return q, err
+	}
+	p.gate.mu.Lock()
+	defer p.gate.mu.Unlock()
+	gated := &gatedQP{QP: q, gate: p.gate}
+	p.gate.qps[q.Num()] = gated
+	return gated, nil
+}
+
+func (q *gatedQP) PostSend(wrs []verbs.SendWR) (int, error) {
+	if q.waits.Load() {
+		select {
+		case q.gate.entered <- struct{}{}:
+		default:
+		}
+		<-q.gate.open
+	}
+	return q.QP.PostSend(wrs)
+}
+
+// hold makes the paths of a QP wait.
+func (g *gate) hold(q verbs.QP) {
+	for _, p := range q.(reliable.Counted).Paths() {
+		g.mu.Lock()
+		g.qps[p.QPN].waits.Store(true)
+		g.mu.Unlock()
+	}
+}
+
+// TestEnginesAreIndependent has one connection wait in a call of its NIC. Another one of the same PD, with a CQ
+// of its own, moves every kind of message meanwhile.
+func TestEnginesAreIndependent(t *testing.T) {
+	link := softnic.NewMemoryLink(nil)
+	g := &gate{qps: map[uint32]*gatedQP{}, entered: make(chan struct{}, 1), open: make(chan struct{})}
+	a := newSideOver(t, link, reliable.Config{Paths: 4}, 1<<17, func(inner verbs.Context) verbs.Context {
+		g.Context = inner
+		return g
+	})
+	b := newSide(t, link, reliable.Config{Paths: 4}, 1<<17)
+	a2, b2 := a.apart(t), b.apart(t)
+	connect(t, a, b)
+	connect(t, a2, b2)
+	b.recv(t, 0, 0, 0)
+	b.recv(t, 1, 0, 0)
+	must(t, a.sendNothing(1))
+	g.hold(a.qp)
+	open := sync.OnceFunc(func() { close(g.open) })
+	late := time.AfterFunc(patience, open) // so that a failing test ends
+	posted := make(chan error)
+	go func() { posted <- a.sendNothing(1) }()
+	<-g.entered
+	for op := verbs.OpRDMAWrite; op <= verbs.OpRDMARead; op++ {
+		transfer(t, a2, b2, op, 100_000)
+	}
+	if !late.Stop() {
+		t.Errorf("a connection waits for another one that waits for its NIC, want it to go on")
+	}
+	open()
+	must(t, <-posted)
+}
