@@ -245,6 +245,7 @@ func (q *qp) launchAll() {
 	for t := q.sends.Head(); t != q.sends.Tail(); t++ {
 		q.launch(t)
 	}
+	q.conn.endPosts()
 	q.engine.flush()
 }
 

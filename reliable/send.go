@@ -35,6 +35,9 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (n int, err error) {
 		q.enqueue(&wrs[i])
 		n++
 	}
+	if q.ready {
+		q.conn.endPosts()
+	}
 	e.flush()
 	if q.ready {
 		e.rekick(q.conn)

@@ -26,6 +26,13 @@ func (c *connection) step(ev *core.Event) {
 	}
 }
 
+// endPosts ends a chain of posts.
+func (c *connection) endPosts() {
+	if c.core.Asks() {
+		c.step(&core.Event{Kind: core.EvFlush})
+	}
+}
+
 // step tells the core about an event of the QP's flow.
 func (q *qp) step(ev *core.Event) {
 	ev.Flow = q.flow

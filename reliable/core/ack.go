@@ -64,11 +64,7 @@ func (f *flow) onAck(r *wire.Record, route Route) {
 		c.control.route = route
 	}
 	c.window = max(int(r.Window), 1)
-	if int32(r.RecvLimit-s.recvLimit) > 0 {
-		s.recvLimit = r.RecvLimit
-		s.recvProbes, s.noRecv = 0, false
-		s.progressAt = c.now
-	}
+	s.onReceives(r, c.now)
 	c.rack.noteDup(r.Flags&wire.AckDup != 0)
 	f.onEcho(r)
 	f.ackedBelow(cum)
@@ -190,7 +186,7 @@ func (f *flow) answered(r *wire.Record) {
 	if s.noRecv && s.una == s.nxt {
 		s.progressAt = c.now // the peer is alive, and only has no receive
 	}
-	if r.Nonce != s.nonce || s.nonceAt == never {
+	if s.nonceAt == never || int32(r.Nonce-s.probed) < 0 || int32(r.Nonce-s.nonce) > 0 {
 		return
 	}
 	f.advanceRack(s.nonceAt)

@@ -45,6 +45,8 @@ type control struct {
 	ackRoute Route  // the route of acknowledgements and credit
 	stale    uint32 // duplicates and questions in a row: the peer may not get the acknowledgements
 	credit   int    // the number of receives that the peer may use
+	posting  bool   // reports that the present step is about an EvPost
+	asks     bool   // reports that a flow has to ask for receives at the next EvFlush
 }
 
 // Stats counts the work of a connection.
@@ -90,7 +92,7 @@ func New(cfg Config) (*Conn, error) {
 // has to do. The actions are valid until the next Step.
 func (c *Conn) Step(now int64, ev *Event) []Action {
 	c.now, c.age = max(c.now, now), max(ev.Age, 0)
-	c.out = c.out[:0]
+	c.out, c.control.posting = c.out[:0], ev.Kind == EvPost
 	switch ev.Kind {
 	case EvTick:
 		c.tick()

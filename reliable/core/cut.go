@@ -41,7 +41,7 @@ func (f *flow) pickOwn(ch *chunk) *message {
 	if (ch.op == wire.OpEager || ch.op == wire.OpNotify) && int32(m.number-s.recvLimit) >= 0 {
 		s.noRecv = true
 		if !waited {
-			s.noRecvAt = c.now
+			s.beginWait(c.now)
 		}
 		return nil
 	}

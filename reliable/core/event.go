@@ -29,9 +29,10 @@ const (
 	EvPathFailed
 	// EvRebuilt answers ActRebuild: the QP of Path for Epoch has QPN and PSN.
 	EvRebuilt
-	// EvReceives says: the user has posted Count more receives on Flow.
+	// EvReceives says: the user has posted Count more receives on Flow, or as many shared ones are promised
+	// to the peer.
 	EvReceives
-	// EvFlush says: a batch of arrivals ends.
+	// EvFlush says: a batch of arrivals ends, or a chain of posts after which Asks is true.
 	EvFlush
 	// EvCredit says: from now on the peer may use Count receives, in place of Config.RecvCredit.
 	EvCredit
@@ -133,6 +134,9 @@ const (
 	// ActDemand asks: the peer may be granted, by EvGrant, Bytes that it wants to send and Spare for when it
 	// is idle. This replaces the last ActDemand. The peer sends Used bytes on its earlier Spare.
 	ActDemand
+	// ActWant asks: the peer has Len messages in total that take a receive of Flow, which shares receives.
+	// Promise as many as it can have, by EvReceives, whose Count may be 0.
+	ActWant
 	// ActFault asks: the peer sent something on Flow that cannot be taken. The receiving half has ended
 	// with Status.
 	ActFault

@@ -24,19 +24,23 @@ type scene struct {
 	posts []Message
 	sizes []int
 	flows int // posts go to them in turn; 0 is one
+	// shared makes the flows of the receiver share receives.
+	shared bool
 }
 
 // Scenes, from the smallest on: the less there is to send, the more can happen to it.
 var (
-	oneWrite  = scene{"write", []Message{{Kind: MsgWrite}}, []int{16}, 0}
-	twoChunks = scene{"two chunks", []Message{{Kind: MsgWrite}}, []int{32}, 0}
-	notified  = scene{"notified write", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16}, 0}
-	oneRead   = scene{"read", []Message{{Kind: MsgFetch, Answer: 16}}, []int{0}, 0}
-	longRead  = scene{"read of two chunks", []Message{{Kind: MsgFetch, Answer: 32}}, []int{0}, 0}
-	oneAtomic = scene{"atomic", []Message{{Kind: MsgFetch}}, []int{0}, 0}
-	writeRead = scene{"write, read", []Message{{Kind: MsgWrite}, {Kind: MsgFetch, Answer: 16}}, []int{16, 0}, 0}
-	mixed     = scene{"write, send", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}, {Kind: MsgSend}}, []int{32, 8}, 0}
-	twoFlows  = scene{"two flows", []Message{{Kind: MsgWrite}, {Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16, 16}, 2}
+	oneWrite  = scene{"write", []Message{{Kind: MsgWrite}}, []int{16}, 0, false}
+	twoChunks = scene{"two chunks", []Message{{Kind: MsgWrite}}, []int{32}, 0, false}
+	notified  = scene{"notified write", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16}, 0, false}
+	oneRead   = scene{"read", []Message{{Kind: MsgFetch, Answer: 16}}, []int{0}, 0, false}
+	longRead  = scene{"read of two chunks", []Message{{Kind: MsgFetch, Answer: 32}}, []int{0}, 0, false}
+	oneAtomic = scene{"atomic", []Message{{Kind: MsgFetch}}, []int{0}, 0, false}
+	writeRead = scene{"write, read", []Message{{Kind: MsgWrite}, {Kind: MsgFetch, Answer: 16}}, []int{16, 0}, 0, false}
+	mixed     = scene{"write, send", []Message{{Kind: MsgWriteImm, Flags: 2, Imm: 5}, {Kind: MsgSend}}, []int{32, 8}, 0, false}
+	twoFlows  = scene{"two flows", []Message{{Kind: MsgWrite}, {Kind: MsgWriteImm, Flags: 2, Imm: 5}}, []int{16, 16}, 2, false}
+	sharedTwo = scene{"two flows that share receives", []Message{{Kind: MsgSend}, {Kind: MsgSend}}, []int{8, 8}, 2, true}
+	sharedOne = scene{"shared receive", []Message{{Kind: MsgSend}}, []int{8}, 0, true}
 )
 
 // model returns the first state of a scene: receives are posted, and the peer knows.
@@ -49,6 +53,9 @@ func (s scene) model(tb testing.TB) *model {
 		tb.Fatalf("newModel = %v, want none", err)
 	}
 	flows := max(s.flows, 1)
+	if s.shared {
+		m.share(1)
+	}
 	for i := range s.posts {
 		m.receiveOn(1, i%flows, 8)
 	}
@@ -140,6 +147,10 @@ func TestExplore(t *testing.T) {
 		{writeRead, bounds{0, 1}},
 		{twoFlows, bounds{0, 1}},
 		{twoFlows, bounds{1, 0}},
+		{sharedOne, bounds{1, 1}},
+		{sharedOne, bounds{0, 2}},
+		{sharedTwo, bounds{1, 0}},
+		{sharedTwo, bounds{0, 1}},
 	}
 	for i, tt := range cases {
 		if !slice.Of(t).Has(i, len(cases)) {

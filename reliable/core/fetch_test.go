@@ -1,6 +1,8 @@
 package core
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"testing"
@@ -363,4 +365,27 @@ func TestAnswerMakesRoom(t *testing.T) {
 	l.run(100_000, func() bool { return l.finished(0) })
 	l.post(0, Message{Kind: MsgWrite}, bytesOf(16, 1), 0)
 	wantDone(t, l, statusSuccess, statusSuccess, statusSuccess)
+}
+
+// checkAnswer checks what a fetch of end i has got. No two atomics fetch the same value.
+func (r *rig) checkAnswer(i int, m *modelMessage) {
+	if m.Kind != MsgFetch {
+		return
+	}
+	f, err := wire.DecodeFetch(m.data)
+	if err != nil {
+		violatef("end %d: %v", i, err)
+	}
+	e, peer := &r.ends[i], &r.ends[1-i]
+	if f.Kind == wire.FetchRead {
+		if want := peer.store[f.Addr : f.Addr+uint64(m.Answer)]; !bytes.Equal(m.got, want) {
+			violatef("end %d: a READ has got %x, want %x", i, m.got, want)
+		}
+		return
+	}
+	old := binary.BigEndian.Uint64(m.got)
+	if old >= peer.word || e.sums>>(old%64)&1 != 0 {
+		violatef("end %d: an atomic has fetched %d, which another one has or none stored; the word is %d", i, old, peer.word)
+	}
+	e.sums |= 1 << (old % 64)
 }

@@ -91,12 +91,12 @@ func (e *end) fingerprint(b []byte, now int64) []byte {
 		b = putInts(b, int(q.qpn), int(q.peer), int(q.epoch))
 		b = putBools(b, q.dead)
 	}
-	b = putInts(b, e.nextQPN)
+	b = putInts(b, int(e.nextQPN), e.pool, e.turn)
 	b = putInts(b, e.word, e.sums) // store never changes
 	b = append(b, e.inbox...)
 	b = putBools(b, e.settled...)
 	for _, f := range e.flows {
-		b = putInts(b, len(f.out), len(f.got), len(f.receives), int(f.fault))
+		b = putInts(b, len(f.out), len(f.got), len(f.receives), int(f.fault), int(f.wanted))
 		b = append(b, f.done...)
 		for _, r := range f.receives {
 			b = append(b, r...)
@@ -118,6 +118,7 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 	for i := c.ready.Head(); i != c.ready.Tail(); i++ {
 		b = putInts(b, *c.ready.At(i))
 	}
+	b = putBools(b, c.control.asks)
 	b = putInts(b, c.losers...)
 	b = putInts(b, c.owing...)
 	for _, f := range c.flows {
@@ -176,10 +177,13 @@ func (f *flow) fingerprintFetches(b []byte) []byte {
 
 func (s *sender) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, s.posted, s.cut, s.reported, uint64(s.messageNo), s.una, s.nxt, s.wrote, s.barrier)
-	b = putInts(b, s.lostCount, int(s.recvLimit), int(s.nonce))
+	b = putInts(b, s.lostCount, int(s.recvLimit), int(s.nonce), int(s.probed), int(s.ask.told))
 	b = putInts(b, s.probes, s.recvProbes)
-	b = putBools(b, s.noRecv, s.busy)
-	// noRecvAt counts only for RecvPatience, which is forever; progressAt and arrivedAt count only for GiveUp, which is out of reach.
+	b = putBools(b, s.noRecv, s.busy, s.ask.shared)
+	if s.noRecv {
+		b = putTimes(b, now, s.ask.at)
+	}
+	// noRecvAt, met, nonce and denied count only for RecvPatience, which is forever; progressAt and arrivedAt count only for GiveUp, which is out of reach.
 	return putTimes(b, now, s.rackAt, s.probeAt, s.nonceAt)
 }
 
@@ -212,7 +216,7 @@ func (p *path) fingerprint(b []byte, now int64) []byte {
 
 func (r *receiver) fingerprint(b []byte, now int64) []byte {
 	b = putInts(b, r.next, r.highest, uint64(r.fault), uint64(r.turn), uint64(r.placed), uint64(r.posted), uint64(r.told))
-	b = putInts(b, r.owed, r.owedBytes, r.placing.chunks)
+	b = putInts(b, r.owed, r.owedBytes, r.placing.chunks) // shared never changes
 	b = putBools(b, r.faulty, r.faultDue, r.ackNow, r.dup, r.echoing, r.nonceDue)
 	if r.echoing {
 		b = putInts(b, uint32(r.echoCSN), uint32(r.echoXmit))
@@ -231,8 +235,9 @@ func TestFingerprintComplete(t *testing.T) {
 		want int
 	}{
 		{Conn{}, 13}, // age is that of the event
-		{sender{}, 24},
-		{control{}, 5},
+		{sender{}, 26},
+		{asking{}, 6},
+		{control{}, 7}, // posting is that of the event
 		{traffic{}, 10},
 		{rack{}, 4},
 		{schedule{}, 9},
@@ -243,7 +248,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{chunk{}, 14},
 		{path{}, 30},
 		{entry{}, 4},
-		{receiver{}, 23},
+		{receiver{}, 24},
 		{placing{}, 2},
 		{slot{}, 7},
 		{rtt{}, 6},

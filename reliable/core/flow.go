@@ -48,7 +48,7 @@ type schedule struct {
 	alive   int               // counts the flows that are open and have not failed
 	ready   ring.Ring[uint16] // flows that have something to send, in turn
 	losers  []uint16          // flows that have lost chunks
-	owing   []uint16          // flows that owe an acknowledgement
+	owing   []uint16          // flows that owe an acknowledgement, or have to ask for receives
 	touched []uint16          // flows that the present step changes
 	heap    []uint16          // open flows, as a binary heap by due
 	hurry   int64             // the least giveUp that a flow has had

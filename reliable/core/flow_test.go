@@ -260,7 +260,7 @@ func TestIdleThenNoReceive(t *testing.T) {
 	if err != nil {
 		t.Fatalf("New = %v, want none", err)
 	}
-	c.Step(1, &Event{Kind: EvFlush})
+	c.Step(1, &Event{Kind: EvRecord, Record: wire.Record{Type: wire.Ack, Window: 64}})
 	c.Step(second, &Event{Kind: EvPost, Message: Message{Kind: MsgSend, Length: 1}})
 	c.Step(second+900_000, &Event{Kind: EvTick})
 	if c.Failed(0) {

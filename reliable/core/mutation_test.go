@@ -66,6 +66,18 @@ var mutations = []mutant.Change{
 		Old: "ch.op == 0 && s.una < s.barrier", New: "false",
 	},
 	{
+		Name: "a peer is asked once for shared receives", Tests: "Shared", File: "ask.go",
+		Old: "		return s.ask.at\n", New: "		return never\n",
+	},
+	{
+		Name: "a peer that is slow to answer has no receive", Tests: "Shared", File: "ask.go",
+		Old: " && (s.ask.denied || !s.ask.shared)", New: "",
+	},
+	{
+		Name: "a peer gets as many shared receives as it names", Tests: "Want", File: "ask.go",
+		Old: "messages-r.turn > maxSendDepth+uint32(len(r.have))", New: "false",
+	},
+	{
 		Name: "no memory for an answer fails the message before", Tests: "Memory", File: "fetch.go",
 		Old: "		m.Status = ev.Status\n		return StatusNoRecv\n", New: "		f.fail(ev.Status)\n		return StatusNoRecv\n",
 	},

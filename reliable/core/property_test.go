@@ -37,6 +37,11 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 	}
 	tr := &trial{line: newLine(tb, cfg, other, 1<<16, cfg.Seed)}
 	tr.grant = true
+	for i := range tr.ends {
+		if rapid.Bool().Draw(t, "shared") {
+			tr.share(i)
+		}
+	}
 	if tr.slow = rapid.Bool().Draw(t, "slow"); tr.slow {
 		tr.CopyTime = rapid.SampledFrom([]int64{0, 1_000, 100_000}).Draw(t, "copyTime")
 		tr.CopyLoss = rapid.SampledFrom([]int{0, 0, 3, 50}).Draw(t, "copyLoss")

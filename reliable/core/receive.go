@@ -21,7 +21,8 @@ type receiver struct {
 	faultDue bool
 	turn     uint32 // the number of the message that takes the next receive
 	placed   uint32 // the bytes of message turn that are in order
-	posted   uint32 // counts the receives that the user has posted
+	posted   uint32 // counts the receives that the user has posted, or that were promised to the peer
+	shared   bool   // reports that flows share the receives; see Share
 	told     uint32 // the value of posted that the peer knows
 	placing  placing
 
@@ -215,9 +216,14 @@ func (f *flow) owe() {
 	if f.recv.ackAt == never {
 		f.recv.ackAt = f.c.now + f.c.cfg.AckDelay
 	}
+	f.c.markOwing(f)
+}
+
+// markOwing makes the next EvFlush look at the flow.
+func (c *Conn) markOwing(f *flow) {
 	if !f.owing {
 		f.owing = true
-		f.c.owing = append(f.c.owing, f.number)
+		c.owing = append(c.owing, f.number)
 	}
 }
 
@@ -272,10 +278,11 @@ func (f *flow) raiseFault() {
 	}
 }
 
-// onSolicit answers a Solicit at once.
+// onSolicit answers a Solicit at once, or when the owner has answered ActWant.
 func (f *flow) onSolicit(r *wire.Record) {
-	f.recv.nonceDue, f.recv.dueNonce, f.recv.ackNow = true, r.Nonce, true
+	f.recv.nonceDue, f.recv.dueNonce = true, r.Nonce
 	f.c.control.stale++
+	f.recv.ackNow = !f.c.want(f, r.Want) || f.recv.ackNow
 }
 
 // onReceives tells the peer of posted receives, at once if it knew of none.
@@ -283,15 +290,16 @@ func (f *flow) onReceives(n int) {
 	r := &f.recv
 	none := r.told == r.turn
 	r.posted += uint32(n)
-	if none {
+	if none || r.nonceDue {
 		r.ackNow = true
 		return
 	}
 	f.owe()
 }
 
-// flushAcks sends the acknowledgements that all flows owe.
+// flushAcks sends the acknowledgements that all flows owe, and asks for receives.
 func (c *Conn) flushAcks() {
+	c.control.asks = false
 	for _, n := range c.owing {
 		f := c.flows[n]
 		f.owing = false
@@ -337,6 +345,9 @@ func (f *flow) fillAck(a *wire.Record) {
 	a.Cum, a.Window, a.RecvLimit = uint16(r.next), uint16(f.c.control.credit), r.posted
 	if r.dup {
 		a.Flags |= wire.AckDup
+	}
+	if r.shared {
+		a.Flags |= wire.AckShared
 	}
 	if r.echoing {
 		a.Flags |= wire.AckEcho

@@ -68,6 +68,7 @@ type end struct {
 	copies  []copying
 	// refuse is what the check of addresses says to a repeated WRITE.
 	refuse uint8
+	sharing
 }
 
 // modelFlow is what the user of a flow sees.
@@ -76,6 +77,7 @@ type modelFlow struct {
 	done     []uint8        // statuses of completions, in order
 	got      []delivery
 	receives [][]byte
+	wanted   uint32        // how many receives the peer wants, if they are shared
 	answers  []modelAnswer // by token
 	fault    uint8
 }
@@ -182,6 +184,13 @@ func (r *rig) receive(i, size int) { r.receiveOn(i, 0, size) }
 
 func (r *rig) receiveOn(i, flow, size int) {
 	f := r.ends[i].flows[flow]
+	if e := &r.ends[i]; e.shared {
+		e.pool++
+		e.poolSize = size
+		e.promise()
+		r.step(i, Event{Kind: EvFlush})
+		return
+	}
 	f.receives = append(f.receives, make([]byte, size))
 	r.step(i, Event{Kind: EvReceives, Flow: uint16(flow), Count: 1})
 }
@@ -252,6 +261,8 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 		if r.grant {
 			e.events = append(e.events, Event{Kind: EvGrant, Count: int(a.Bytes + a.Spare)})
 		}
+	case ActWant:
+		e.want(i, a)
 	case ActFault:
 		e.flows[a.Flow].fault = a.Status
 		e.events = append(e.events, Event{Kind: EvClose, Flow: a.Flow, Status: statusFlush})
@@ -449,29 +460,6 @@ func (r *rig) complete(i int, a *Action) {
 		r.settle(1-i, &f.out[a.Token])
 		r.checkAnswer(i, &f.out[a.Token])
 	}
-}
-
-// checkAnswer checks what a fetch of end i has got. No two atomics fetch the same value.
-func (r *rig) checkAnswer(i int, m *modelMessage) {
-	if m.Kind != MsgFetch {
-		return
-	}
-	f, err := wire.DecodeFetch(m.data)
-	if err != nil {
-		violatef("end %d: %v", i, err)
-	}
-	e, peer := &r.ends[i], &r.ends[1-i]
-	if f.Kind == wire.FetchRead {
-		if want := peer.store[f.Addr : f.Addr+uint64(m.Answer)]; !bytes.Equal(m.got, want) {
-			violatef("end %d: a READ has got %x, want %x", i, m.got, want)
-		}
-		return
-	}
-	old := binary.BigEndian.Uint64(m.got)
-	if old >= peer.word || e.sums>>(old%64)&1 != 0 {
-		violatef("end %d: an atomic has fetched %d, which another one has or none stored; the word is %d", i, old, peer.word)
-	}
-	e.sums |= 1 << (old % 64)
 }
 
 // finished reports whether everything that end i posted has completed.

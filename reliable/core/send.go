@@ -40,11 +40,14 @@ type sender struct {
 	noRecv    bool   // reports that message cut waits for a receive
 	noRecvAt  int64  // since when message cut waits for a receive
 
+	ask asking
+
 	probeAt    int64  // when the next probe is due, or never
 	probes     uint8  // counts the probes since the last progress
 	recvProbes uint8  // counts the probes that ask for a receive
 	nonce      uint32 // the nonce of the last Solicit
-	nonceAt    int64  // when the last Solicit was sent, or never if it is answered
+	probed     uint32 // the nonce of the last Solicit that was a probe
+	nonceAt    int64  // when the last probe was sent, or never if it is answered
 	busy       bool   // reports that giveUp applies: there is something to send or to acknowledge
 	progressAt int64  // when the flow last made progress
 }

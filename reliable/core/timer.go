@@ -1,7 +1,5 @@
 package core
 
-import "ibverbx/reliable/wire"
-
 // Never is what Deadline returns when no timer is set.
 const Never int64 = never
 
@@ -20,6 +18,7 @@ func (f *flow) deadline() int64 {
 	if f.failed {
 		return d
 	}
+	d = min(d, f.send.askAgainAt())
 	if f.send.busy {
 		d = min(d, f.since()+f.giveUp)
 	}
@@ -37,9 +36,6 @@ func (f *flow) since() int64 {
 	}
 	return f.send.progressAt
 }
-
-// impatient reports whether the flow waits for a receive, but not forever.
-func (f *flow) impatient() bool { return f.send.noRecv && f.patience > 0 }
 
 // tick does everything that is due.
 func (c *Conn) tick() {
@@ -97,16 +93,21 @@ func (f *flow) arm() {
 			s.probeAt = c.now + c.probeWait(s.probes)
 		}
 	case s.noRecv:
-		if s.probeAt == never {
-			if s.recvProbes == 0 {
-				s.recvProbes = 1
-				f.solicit(c.control.route) // at once: the peer may have a receive by now
-			}
+		switch {
+		case s.recvProbes == 0 && c.control.posting:
+			s.probeAt = c.now // at the latest
+			c.askSoon(f)
+		case s.recvProbes == 0:
+			s.recvProbes = 1
+			f.solicit(c.control.route) // at once: the peer may have a receive by now
+			s.probeAt = c.now + c.probeWait(1)
+		case s.probeAt == never:
 			s.probeAt = c.now + c.probeWait(s.recvProbes)
 		}
 	default:
 		s.probeAt, s.probes, s.recvProbes = never, 0, 0
 	}
+	c.askReceives(f)
 }
 
 // probeWait is how long a sender waits before probe number n. Several probes fit into every GiveUp, so
@@ -195,9 +196,8 @@ func (f *flow) hold() {
 func (f *flow) solicit(route Route) {
 	s, c := &f.send, f.c
 	c.stats.Probes++
-	s.nonce++
-	s.nonceAt = c.now
-	c.tell(route, wire.Record{Type: wire.Solicit, Flow: f.number, Nonce: s.nonce})
+	c.tellMessages(f, route)
+	s.probed, s.nonceAt = s.nonce, c.now
 }
 
 // nextRoute returns the control QPs and the paths that are up in turn, so that no single dead route

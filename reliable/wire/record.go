@@ -8,7 +8,7 @@ type Type uint8
 const (
 	// Ack reports which chunks have arrived.
 	Ack Type = 1
-	// Solicit asks for an Ack with its nonce.
+	// Solicit asks for an Ack with its nonce, and for receives.
 	Solicit Type = 2
 	// Offer names the QP of a path for its next epoch.
 	Offer Type = 3
@@ -32,8 +32,10 @@ const (
 	AckEcho uint8 = 1 << 1
 	// AckNonce reports that Nonce answers a Solicit.
 	AckNonce uint8 = 1 << 2
+	// AckShared reports that flows share the receives. The sender gets those that it asks for.
+	AckShared uint8 = 1 << 3
 
-	ackFlagsAll = AckDup | AckEcho | AckNonce
+	ackFlagsAll = AckDup | AckEcho | AckNonce | AckShared
 
 	// OfferHave reports that the sender of an Offer is connected to the QP that its peer offered.
 	OfferHave uint8 = 1 << 0
@@ -46,7 +48,7 @@ const MaxAckWords = 4
 //
 //	Ack            type8 flags8 flow16 | cum16 window16 | echoCSN16 echoXmit8 words8 |
 //	               rxDelay32 | recvLimit32 | nonce32 | bitmap 64 x words
-//	Solicit        type8 0 flow16 | nonce32
+//	Solicit        type8 0 flow16 | nonce32 | want32
 //	Offer          type8 flags8 path16 | epoch16 0 | 0 QPN24 | 0 PSN24
 //	Ping, Pong     type8 0 path16 | nonce32
 //	Fault          type8 status8 flow16 | CSN16 0
@@ -67,6 +69,7 @@ type Record struct {
 	RxDelay   uint32              // how long the echo waited for this acknowledgement, in nanoseconds
 	RecvLimit uint32              // the number of the first message that has no receive
 	Nonce     uint32              // pairs an Ack with its Solicit, and a Pong with its Ping
+	Want      uint32              // the number of the first message for which a Solicit asks for no receive
 
 	Path  uint16 // the path of an Offer, a Ping and a Pong
 	Epoch uint16 // the epoch of an Offer
@@ -78,10 +81,11 @@ type Record struct {
 }
 
 const (
-	ackLen    = 24
-	shortLen  = 8 // Solicit, Ping, Pong, Fault
-	offerLen  = 16
-	creditLen = 16
+	ackLen     = 24
+	shortLen   = 8 // Ping, Pong, Fault
+	solicitLen = 12
+	offerLen   = 16
+	creditLen  = 16
 )
 
 // size is the encoded length of r in bytes.
@@ -93,7 +97,9 @@ func (r *Record) size() int {
 		return offerLen
 	case CreditRequest, Credit:
 		return creditLen
-	case Solicit, Ping, Pong, Fault:
+	case Solicit:
+		return solicitLen
+	case Ping, Pong, Fault:
 	}
 	return shortLen
 }
@@ -122,7 +128,10 @@ func (r *Record) append(b []byte) []byte {
 		for _, w := range r.Bitmap[:r.Words] {
 			b = be.AppendUint64(b, w)
 		}
-	case Solicit, Ping, Pong:
+	case Solicit:
+		b = be.AppendUint32(b, r.Nonce)
+		b = be.AppendUint32(b, r.Want)
+	case Ping, Pong:
 		b = be.AppendUint32(b, r.Nonce)
 	case Offer:
 		b = be.AppendUint16(b, r.Epoch)
@@ -154,7 +163,10 @@ func (r *Record) decode(b []byte) (int, error) {
 		r.Flags, r.Flow = b[1], third
 		n, err = r.decodeAck(b)
 	case Solicit:
-		r.Flow, r.Nonce = third, be.Uint32(b[4:])
+		if n = solicitLen; len(b) < n {
+			return 0, malformedf("solicit of %d bytes, want %d", len(b), n)
+		}
+		r.Flow, r.Nonce, r.Want = third, be.Uint32(b[4:]), be.Uint32(b[8:])
 		err = zero(r.Type, uint64(b[1]))
 	case Ping, Pong:
 		r.Path, r.Nonce = third, be.Uint32(b[4:])

@@ -13,7 +13,7 @@ import (
 
 // Version is the version of all formats of this package. Peers of different versions
 // refuse to connect.
-const Version = 2
+const Version = 3
 
 // ErrMalformed is wrapped by all errors about bytes that this version of the protocol does not send.
 var ErrMalformed = errors.New("malformed packet")
