@@ -227,6 +227,9 @@ func (q *qp) openFlow(attr *verbs.QPAttr) error {
 		}
 	}
 	q.connected = true
+	if q.shared.srq != nil {
+		q.conn.core.Share(int(q.flow))
+	}
 	q.maxFetches, q.maxServed, q.answers = attr.MaxRdAtomic, attr.MaxDestRdAtomic, make([]answer, q.conn.core.Answers())
 	return nil
 }

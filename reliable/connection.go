@@ -84,6 +84,9 @@ func (q *qp) leave() {
 	q.side.setAskAt(0)
 	connected := q.connected
 	q.engine.hub.copier.abandon(c, q.flow)
+	if q.shared.srq != nil {
+		q.shared.srq.release(q)
+	}
 	q.conn, q.connected, q.ready = nil, false, false
 	c.flows[q.flow] = nil
 	if c.users--; c.users == 0 {

@@ -103,9 +103,9 @@ func (ctx *pathContext) QueryDevice() (verbs.DeviceAttr, error) {
 	a.MaxInline = maxInline // of the wrapper's own memory
 	a.MaxMsgSize = ctx.maxMsg()
 	a.Atomic = verbs.AtomicHCA // by the CPU; an unwrapped QP has the NIC's
-	a.Capabilities &^= verbs.CapSRQ | verbs.CapSRQOnUC | verbs.CapSQD | verbs.CapTimestamp
-	a.Capabilities |= verbs.CapFlushOnPost
-	a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
+	a.Capabilities &^= verbs.CapSQD | verbs.CapTimestamp
+	a.Capabilities |= verbs.CapFlushOnPost | verbs.CapSRQ
+	a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = maxSRQ, maxSRQWR, verbs.MaxSGE
 	return a, err
 }
 

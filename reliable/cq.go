@@ -216,13 +216,16 @@ func (c *cq) push(wc *verbs.WC, places *atomic.Int32, n int32, solicited bool) {
 	c.mu.Unlock()
 }
 
-// discard removes the completions of a QP, whose queues are gone.
+// discard removes the completions of a QP.
 func (c *cq) discard(qpn uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for range c.ring.Len() {
-		if done := c.ring.Pop(); done.wc.QPN != qpn {
+		done := c.ring.Pop()
+		if done.wc.QPN != qpn {
 			c.ring.Push(done)
+			continue
 		}
+		done.places.Add(-done.n) // those of an SRQ; the queues of the QP are gone
 	}
 }

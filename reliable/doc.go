@@ -24,5 +24,5 @@
 // them. A completed receive guarantees that everything posted before it is in memory. When a WRITE
 // fails, later ones may have been written. Atomics are those of the CPU: atomic among wrapped QPs and
 // with programs of the host, but not with atomics that an unwrapped QP lets the NIC carry out.
-// Wrapped QPs support no SRQs, and no atomics on a dma-buf.
+// Wrapped QPs support no atomics on a dma-buf.
 package reliable

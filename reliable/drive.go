@@ -165,8 +165,14 @@ func (e *engine) failBroken() {
 	}
 }
 
-// flush posts the chains and control packets of all dirty connections.
+// flush serves the QPs that wait for shared receives, and posts the chains and control packets of all dirty
+// connections.
 func (e *engine) flush() {
+	for _, s := range e.srqs {
+		if s.due {
+			s.serve()
+		}
+	}
 	for _, c := range e.dirty {
 		c.dirty = false
 		c.flush()

@@ -35,6 +35,7 @@ type engine struct {
 	dirty     []*connection      // lists the connections that may have something to post, each once
 	links     []*link            // grant credit to the peers of its connections; empty without Config.Credits
 	asking    int                // counts the QPs whose side.askAt is set
+	srqs      []*srq             // the open SRQs whose QPs it runs
 	doorbells Doorbells          // counts what was posted to the NIC
 }
 

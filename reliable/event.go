@@ -21,6 +21,7 @@ type events struct {
 	err    error              // the last error of the inner context's Events
 	notify *verbs.Waker       // woken by events; it may be nil
 	cqs    []*cq              // the open CQs
+	srqs   []lent             // the open SRQs that inner ones replace
 	owners table.Table[owner] // tells whose the inner QPs are, by QP number
 }
 
@@ -28,6 +29,12 @@ type events struct {
 type owner struct {
 	known bool // reports that the inner QP is one of this package; false in the zero value
 	user  *qp  // the wrapped QP, or nil
+}
+
+// lent is an inner SRQ that has the receives of a user's.
+type lent struct {
+	inner verbs.SRQ
+	user  *srq
 }
 
 // Events implements verbs.Context.
@@ -106,6 +113,12 @@ func (v *events) translate(ev verbs.Event) (verbs.Event, bool) {
 		}
 		return ev, false
 	}
+	for _, s := range v.srqs {
+		if s.inner == ev.SRQ {
+			ev.SRQ = s.user
+			return ev, true
+		}
+	}
 	return ev, ev.SRQ == nil
 }
 
@@ -155,6 +168,22 @@ func (v *events) close(c *cq) {
 	v.collect()
 	v.cqs = slices.DeleteFunc(v.cqs, func(o *cq) bool { return o == c })
 	v.forget(func(ev verbs.Event) bool { return ev.CQ == verbs.CQ(c) })
+}
+
+// lend makes an inner SRQ known.
+func (v *events) lend(inner verbs.SRQ, user *srq) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.srqs = append(v.srqs, lent{inner, user})
+}
+
+// closeSRQ forgets an SRQ and its events.
+func (v *events) closeSRQ(s *srq) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.collect()
+	v.srqs = slices.DeleteFunc(v.srqs, func(l lent) bool { return l.user == s })
+	v.forget(func(ev verbs.Event) bool { return ev.SRQ == verbs.SRQ(s) })
 }
 
 // forgetQP forgets the events of a closed QP.

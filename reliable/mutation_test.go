@@ -35,6 +35,22 @@ var mutations = []mutant.Change{
 		Old: "uint64(h.Offset)+uint64(h.Len) > wr.Length()", New: "false",
 	},
 	{
+		Name: "receives of a QP that ends are lost", Tests: "TestSRQ", File: "connection.go",
+		Old: "		q.shared.srq.release(q)\n", New: "",
+	},
+	{
+		Name: "shared receives go to the QP that waits last", Tests: "TestSRQ", File: "srq.go",
+		Old: "n > 0 && s.left() > 0; n--", New: "n > 0; n--",
+	},
+	{
+		Name: "promised receives do not count for the limit", Tests: "TestSRQ", File: "srq.go",
+		Old: "	if s.left() < s.limit {", New: "	if s.recvs.Len() < s.limit {",
+	},
+	{
+		Name: "a message takes a receive that was not promised", Tests: "TestSRQHostile", File: "srq.go",
+		Old: "n >= q.shared.promised-q.recvs.Head()", New: "n >= uint32(q.recvs.Cap()) || s.recvs.Len() == 0",
+	},
+	{
 		Name: "local keys are not looked at", Tests: "TestConformance/(keys|localerror)", File: "send.go",
 		Old: "q.engine.regions.covers(wr.SGE[:wr.NumSGE], fetch); !ok {", New: "q.engine.regions.covers(wr.SGE[:wr.NumSGE], fetch); !ok && false {",
 	},

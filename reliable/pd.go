@@ -13,6 +13,7 @@ type pd struct {
 	engines []*engine // run its QPs, at most maxEngines; see engineOf
 	regions regions   // the open regions, of which every engine has a copy
 	dmaBufs bool      // reports that a dma-buf was registered
+	srqs    int       // counts the user's SRQs
 	closed  bool      // set when the PD is closed
 }
 
@@ -30,17 +31,6 @@ func (ctx *pathContext) AllocPD() (verbs.PD, error) {
 	return p, nil
 }
 
-// CreateSRQ implements verbs.PD. It fails: a wrapped QP has a receive queue of its own.
-func (p *pd) CreateSRQ(verbs.SRQConfig) (verbs.SRQ, error) {
-	p.ctx.mu.Lock()
-	defer p.ctx.mu.Unlock()
-	err := verbs.ErrNotSupported
-	if p.closed || p.ctx.closed.Load() {
-		err = verbs.ErrClosed
-	}
-	return nil, p.ctx.opError("create SRQ", 0, err)
-}
-
 func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AH, error) { return p.inner.CreateAH(attr) }
 
 func (p *pd) Close() error {
@@ -49,7 +39,7 @@ func (p *pd) Close() error {
 	if p.closed {
 		return nil
 	}
-	if slices.ContainsFunc(p.engines, func(e *engine) bool { return e.hub.users > 0 }) {
+	if p.srqs > 0 || slices.ContainsFunc(p.engines, func(e *engine) bool { return e.hub.users > 0 }) {
 		return p.ctx.opError("close PD", 0, verbs.ErrBusy)
 	}
 	if err := p.inner.Close(); err != nil {
@@ -84,8 +74,11 @@ const maxEngines = 4
 
 // engineOf returns the engine for a QP. QPs whose sends complete in one CQ are in one engine, because the
 // goroutine that polls the CQ drives the engine. A further CQ gets an engine of its own, up to the limit,
-// and then that with the fewest QPs.
-func (p *pd) engineOf(cfg *verbs.QPConfig, send *cq) (*engine, error) {
+// and then that with the fewest QPs. All QPs of an SRQ, which may be nil, are in one engine.
+func (p *pd) engineOf(cfg *verbs.QPConfig, send *cq, s *srq) (*engine, error) {
+	if s != nil && s.engine.Load() != nil {
+		return p.prepare(s.engine.Load(), cfg)
+	}
 	var busy, idle *engine // the one with the fewest QPs among those that have any, and one without
 	for _, e := range p.engines {
 		switch {

@@ -47,12 +47,13 @@ type qp struct {
 
 	sends     ring.Ring[sendSlot]     // the requests that have not completed, by token
 	inline    pool                    // has a slot of MaxInline bytes for each slot of sends
-	recvs     ring.Ring[verbs.RecvWR] // the receives that have not completed, by message number
+	recvs     ring.Ring[verbs.RecvWR] // the receives that have not completed, by message number; of an SRQ those that messages have taken
 	answers   []answer                // what is answered to the peer, by token of core.ActAnswer
 	sendsHeld atomic.Int32            // the places of the send queue that are taken, at least sends.Len()
 	recvsHeld atomic.Int32            // likewise, of the receive queue
 	quiet     int32                   // the places of requests that completed without a completion
 	recvError verbs.Status            // the status of the receive that made the QP refuse a chunk, 0 if there is none
+	shared    sharing                 // is about the receives of an SRQ
 }
 
 var _ verbs.QP = (*qp)(nil)
@@ -67,11 +68,20 @@ func (p *pd) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	if !ok1 || !ok2 || !send.usable(ctx) || !recv.usable(ctx) {
 		return nil, ctx.opError("create QP", 0, verbs.Invalidf("QPConfig.SendCQ or RecvCQ is nil, closed or of another context"))
 	}
+	s, err := p.usable(&cfg)
+	if err != nil {
+		return nil, ctx.opError("create QP", 0, err)
+	}
 	if cfg.Type != verbs.RC {
 		cfg.SendCQ, cfg.RecvCQ = send.inner, recv.inner
+		if s != nil {
+			if cfg.SRQ, err = s.lend(); err != nil {
+				return nil, err
+			}
+		}
 		return p.inner.CreateQP(cfg)
 	}
-	q := &qp{ctx: ctx, cfg: cfg, sendCQ: send, recvCQ: recv}
+	q := &qp{ctx: ctx, cfg: cfg, sendCQ: send, recvCQ: recv, shared: sharing{srq: s}}
 	if err := q.checkConfig(); err != nil {
 		return nil, ctx.opError("create QP", 0, err)
 	}
@@ -86,7 +96,7 @@ func (q *qp) create(p *pd) (err error) {
 	if p.closed || p.ctx.closed.Load() {
 		return p.ctx.opError("create QP", 0, verbs.ErrClosed)
 	}
-	if q.engine, err = p.engineOf(&q.cfg, q.sendCQ); err != nil {
+	if q.engine, err = p.engineOf(&q.cfg, q.sendCQ, q.shared.srq); err != nil {
 		return err
 	}
 	q.engine.mu.Lock()
@@ -100,13 +110,13 @@ func (q *qp) create(p *pd) (err error) {
 	}
 	q.sendCQ.attach(q.engine)
 	q.recvCQ.attach(q.engine)
+	if s := q.shared.srq; s != nil {
+		s.join(q.engine)
+	}
 	return nil
 }
 
 func (q *qp) checkConfig() error {
-	if q.cfg.SRQ != nil {
-		return verbs.Invalidf("QPConfig.SRQ is set: a wrapped RC QP has its own receive queue")
-	}
 	maxWR := min(q.ctx.attr.MaxQPWR, 1<<15)
 	for _, f := range [...]struct {
 		name       string
@@ -159,6 +169,10 @@ func (q *qp) makeQueues() {
 	q.quiet = 0
 	q.sends = ring.New[sendSlot](q.cfg.MaxSendWR)
 	q.recvs = ring.New[verbs.RecvWR](q.cfg.MaxRecvWR)
+	if s := q.shared.srq; s != nil {
+		q.shared = sharing{srq: s}
+		q.recvs = ring.New[verbs.RecvWR](q.ctx.cfg.Window)
+	}
 }
 
 // register gives the QP its id.
@@ -195,6 +209,10 @@ func (q *qp) Close() error {
 	q.recvCQ.detach(q.engine)
 	q.discard()
 	q.ctx.events.forgetQP(q)
+	if s := q.shared.srq; s != nil {
+		s.users--
+		q.engine.flush()
+	}
 	return nil
 }
 
@@ -256,6 +274,10 @@ func (q *qp) fail() {
 		q.engine.hub.copier.abandon(q.conn, q.flow)
 	}
 	q.flushRecvs()
+	if q.shared.srq != nil {
+		q.shared.srq.release(q)
+		q.ctx.events.raise(verbs.Event{Type: verbs.EventLastWQEReached, QP: q})
+	}
 }
 
 func (q *qp) opError(op string, err error) error { return q.ctx.opError(op, q.num, err) }

@@ -13,6 +13,8 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
 	switch {
 	case q.closed || e.closed:
 		return 0, q.opError("post receive", verbs.ErrClosed)
+	case q.shared.srq != nil:
+		return 0, q.opError("post receive", verbs.Invalidf("the QP takes its receives from an SRQ"))
 	case q.state == verbs.StateReset:
 		return 0, q.opError("post receive", verbs.ErrState)
 	}
@@ -81,7 +83,7 @@ func (q *qp) checkReceive(h *wire.Header) uint8 {
 	if int32(n) < 0 {
 		return uint8(verbs.StatusRemInvReqErr)
 	}
-	if n >= uint32(q.recvs.Len()) {
+	if s := q.shared.srq; (s != nil && !s.take(q, n)) || n >= uint32(q.recvs.Len()) {
 		return core.StatusNoRecv
 	}
 	if h.Op == wire.OpNotify {
@@ -182,6 +184,9 @@ func (q *qp) deliver(a *core.Action) {
 		wc.Flags, wc.Imm = verbs.WCWithImm, a.Header.Imm
 	}
 	q.completeRecv(wc, a.Header.Flags&wire.FlagSolicited != 0)
+	if q.shared.srq != nil {
+		q.shared.srq.tell(q, false)
+	}
 }
 
 // fault ends the receiving half because of a chunk of the peer. If the chunk's receive is the cause,
@@ -211,5 +216,9 @@ func (q *qp) flushRecvs() {
 func (q *qp) completeRecv(wc verbs.WC, solicited bool) {
 	wc.WRID, wc.QPN = q.recvs.Front().WRID, q.num
 	q.recvs.Drop(1)
-	q.recvCQ.push(&wc, &q.recvsHeld, 1, solicited)
+	places := &q.recvsHeld
+	if q.shared.srq != nil {
+		places = &q.shared.srq.held
+	}
+	q.recvCQ.push(&wc, places, 1, solicited)
 }

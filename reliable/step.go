@@ -67,7 +67,7 @@ func (c *connection) carry(ev *core.Event, a *core.Action) {
 		if l := c.seat.link; l != nil {
 			l.want(c, a)
 		}
-	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActAnswer, core.ActFault:
+	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActAnswer, core.ActWant, core.ActFault:
 		if q := c.flows[a.Flow]; q != nil { // nil if it has left
 			q.carry(ev, a)
 		}
@@ -90,6 +90,8 @@ func (q *qp) carry(ev *core.Event, a *core.Action) {
 		q.completeSend(a.Token, verbs.Status(a.Status))
 	case core.ActAnswer:
 		q.answer(a)
+	case core.ActWant:
+		q.want(a.Len)
 	default:
 		q.fault(verbs.Status(a.Status))
 	}
