@@ -30,7 +30,7 @@ func TestEveryFaultHappens(t *testing.T) {
 			t.Errorf("fault %s happened %d times, and in %d worlds", k, n, worlds)
 		}
 	}
-	for _, kind := range []string{"bare", "wrapped", "mixed", "in-turn", "credits", "flows"} {
+	for _, kind := range []string{"bare", "wrapped", "mixed", "in-turn", "credits", "flows", "shared"} {
 		if n := sum.Rails[kind]; n < worlds/100 {
 			t.Errorf("rails of kind %s are in %d of %d worlds, want at least %d", kind, n, worlds, worlds/100)
 		}
@@ -50,7 +50,7 @@ func TestEveryRailHappens(t *testing.T) {
 			got[kind]++
 		}
 	}
-	for _, kind := range []string{"wrapped", "mixed", "in-turn", "credits", "flows"} {
+	for _, kind := range []string{"wrapped", "mixed", "in-turn", "credits", "flows", "shared"} {
 		if got[kind] < worlds/10 {
 			t.Errorf("rails of kind %s are in %d of %d worlds, want at least %d", kind, got[kind], worlds, worlds/10)
 		}

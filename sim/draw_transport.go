@@ -12,7 +12,7 @@ const (
 // transports draws how packets wait on each rail, and how its QPs are made.
 func (d *drawer) transports() {
 	p := d.p
-	if int64(d.IntN(10000)) < d.pick("", settingNamed(listSettings, "wrap")) && p.Shared == 0 { // A wrapped QP cannot use an SRQ.
+	if int64(d.IntN(10000)) < d.pick("", settingNamed(listSettings, "wrap")) {
 		d.wrap = wrapAll
 		if len(p.Rails) > 1 && d.IntN(2) == 0 {
 			d.wrap = wrapSome

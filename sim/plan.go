@@ -125,7 +125,8 @@ const (
 var expectNames = [...]string{"contract", "success", "failure"}
 
 // railKinds names the kinds of rails of a world: bare, wrapped, or mixed if it has both; in-turn if packets
-// wait in turn on one of them; credits and flows if a wrapped one uses these options of package reliable.
+// wait in turn on one of them; credits and flows if a wrapped one uses these options of package reliable;
+// shared if the lanes of a wrapped one take their receives from an SRQ.
 func (p *Plan) railKinds() []string {
 	some := func(is func(r RailPlan) bool) bool { return slices.ContainsFunc(p.Rails, is) }
 	bare, wrapped := some(func(r RailPlan) bool { return !r.Wrapped }), some(func(r RailPlan) bool { return r.Wrapped })
@@ -144,6 +145,9 @@ func (p *Plan) railKinds() []string {
 	}
 	if some(func(r RailPlan) bool { return r.Wrapped && r.Flows > 1 }) {
 		kinds = append(kinds, "flows")
+	}
+	if wrapped && p.Shared > 0 {
+		kinds = append(kinds, "shared")
 	}
 	return kinds
 }

@@ -49,9 +49,6 @@ func TestSmallDevices(t *testing.T) {
 	} {
 		for _, cfg := range []ibverbx.Config{{Lanes: 1}, {Lanes: 1, TrackSingleLane: true}, {Lanes: 5}, {Lanes: 5, MaxInline: verbs.ExplicitZero}} {
 			for _, shared := range []int{0, 16} {
-				if shared > 0 && name == "wrapped" {
-					continue // wrapped devices have no SRQs
-				}
 				for _, scheme := range rig.Schemes {
 					cfg.Scheme, cfg.FragmentSize = scheme, 700
 					t.Run(fmt.Sprintf("%s/%s/lanes=%d/track=%t/inline=%d/shared=%d", name, scheme, cfg.Lanes, cfg.TrackSingleLane, cfg.MaxInline, shared), func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"ibverbx"
 	"ibverbx/internal/nullnic"
 	"ibverbx/internal/rig"
+	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -16,7 +17,13 @@ import (
 // sharedHost is a host whose VirtualQPs take their receives from one SRQ per rail.
 func sharedHost(tb testing.TB, links []softnic.Link, depth int, cfgs ...ibverbx.Config) (*rig.Host, []*ibverbx.VirtualQP) {
 	tb.Helper()
-	h := rig.NewRails(tb, links)
+	return sharedHostOver(tb, links, depth, func(inner verbs.Context) verbs.Context { return inner }, cfgs...)
+}
+
+// sharedHostOver is sharedHost with something between the NICs and the engine.
+func sharedHostOver(tb testing.TB, links []softnic.Link, depth int, over func(verbs.Context) verbs.Context, cfgs ...ibverbx.Config) (*rig.Host, []*ibverbx.VirtualQP) {
+	tb.Helper()
+	h := rig.NewRailsOver(tb, links, func(_ int, inner verbs.Context) verbs.Context { return over(inner) })
 	h.NewCQ(ibverbx.CQConfig{SharedReceives: depth})
 	var qps []*ibverbx.VirtualQP
 	for _, cfg := range cfgs {
@@ -31,38 +38,62 @@ func TestSharedReceives(t *testing.T) {
 	for _, scheme := range rig.Schemes {
 		for _, rails := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s/rails=%d", scheme, rails), func(t *testing.T) {
-				links := rig.MemoryLinks(rails)
-				cfg := ibverbx.Config{Lanes: 16, Scheme: scheme, FragmentSize: 16, RecvDepth: 512}
-				a, qa := sharedHost(t, links, 8, cfg, cfg)
-				b, qb := sharedHost(t, links, 8, cfg, cfg)
-				for i := range qa {
-					rig.Connect(t, qa[i], qb[i])
-				}
-				local, remote := a.Region(8192), b.Region(8192)
-				const messages = 300
-				for i, q := range qb {
-					wrs := make([]ibverbx.RecvWR, messages)
-					for k := range wrs {
-						wrs[k].WRID = uint64(i*messages + k)
-					}
-					if n, err := q.PostRecv(wrs); n != messages {
-						t.Fatalf("PostRecv = %d, %v", n, err)
-					}
-				}
-				wcs := sendMany(t, a, b, qa, local, remote, messages)
-				wcs = append(wcs, b.Wait(len(qb)*messages-len(wcs))...)
-				next := map[*ibverbx.VirtualQP]uint64{qb[0]: 0, qb[1]: messages}
-				for _, wc := range wcs {
-					if wc.Err() != nil || wc.WRID != next[wc.QP] {
-						t.Fatalf("completion %d, %v; want %d", wc.WRID, wc.Err(), next[wc.QP])
-					}
-					if wc.Flags&ibverbx.WCHasImm != 0 && uint64(wc.Imm) != wc.WRID%messages {
-						t.Fatalf("immediate %d of completion %d", wc.Imm, wc.WRID)
-					}
-					next[wc.QP]++
-				}
+				exchangeShared(t, scheme, rig.MemoryLinks(rails), func(inner verbs.Context) verbs.Context { return inner })
 			})
 		}
+	}
+}
+
+// TestSharedReceivesOnWrappedRails does the same over package reliable, with lanes that share paths and
+// lanes that do not, on links that lose packets.
+func TestSharedReceivesOnWrappedRails(t *testing.T) {
+	for i, scheme := range rig.Schemes {
+		for _, flows := range []int{1, 8} {
+			t.Run(fmt.Sprintf("%s/flows=%d", scheme, flows), func(t *testing.T) {
+				link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i), Impairment: softnic.Impairment{Loss: 0.01}})
+				rig.Must(t, err)
+				exchangeShared(t, scheme, []softnic.Link{link}, func(inner verbs.Context) verbs.Context {
+					ctx, err := reliable.Wrap(inner, reliable.Config{Paths: 2, Flows: flows, ChunkBytes: 4096, RecvDepth: 1024})
+					rig.Must(t, err)
+					t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+					return ctx
+				})
+			})
+		}
+	}
+}
+
+// exchangeShared sends many messages over two VirtualQPs whose rails have eight receives each.
+func exchangeShared(t *testing.T, scheme ibverbx.Scheme, links []softnic.Link, over func(verbs.Context) verbs.Context) {
+	t.Helper()
+	cfg := ibverbx.Config{Lanes: 16, Scheme: scheme, FragmentSize: 16, RecvDepth: 512}
+	a, qa := sharedHostOver(t, links, 8, over, cfg, cfg)
+	b, qb := sharedHostOver(t, links, 8, over, cfg, cfg)
+	for i := range qa {
+		rig.Connect(t, qa[i], qb[i])
+	}
+	local, remote := a.Region(8192), b.Region(8192)
+	const messages = 300
+	for i, q := range qb {
+		wrs := make([]ibverbx.RecvWR, messages)
+		for k := range wrs {
+			wrs[k].WRID = uint64(i*messages + k)
+		}
+		if n, err := q.PostRecv(wrs); n != messages {
+			t.Fatalf("PostRecv = %d, %v", n, err)
+		}
+	}
+	wcs := sendMany(t, a, b, qa, local, remote, messages)
+	wcs = append(wcs, b.Wait(len(qb)*messages-len(wcs))...)
+	next := map[*ibverbx.VirtualQP]uint64{qb[0]: 0, qb[1]: messages}
+	for _, wc := range wcs {
+		if wc.Err() != nil || wc.WRID != next[wc.QP] {
+			t.Fatalf("completion %d, %v; want %d", wc.WRID, wc.Err(), next[wc.QP])
+		}
+		if wc.Flags&ibverbx.WCHasImm != 0 && uint64(wc.Imm) != wc.WRID%messages {
+			t.Fatalf("immediate %d of completion %d", wc.Imm, wc.WRID)
+		}
+		next[wc.QP]++
 	}
 }
 
