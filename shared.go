@@ -24,6 +24,7 @@ type sharedReceives struct {
 	region *Region // where records arrive
 	rails  []sharedRail
 	chain  []verbs.RecvWR // where refill makes receives
+	stats  *cqCounters    // counts what refill posts
 }
 
 // sharedRail is the SRQ of one rail.
@@ -32,8 +33,9 @@ type sharedRail struct {
 	free []uint32 // indices of the receives that are not in the SRQ
 }
 
-func newSharedReceives(r *Rails, depth int) (*sharedReceives, error) {
-	h := &sharedReceives{depth: depth, low: depth / 2, chain: make([]verbs.RecvWR, depth)}
+func newSharedReceives(c *VirtualCQ, depth int) (*sharedReceives, error) {
+	r := c.rails
+	h := &sharedReceives{depth: depth, low: depth / 2, chain: make([]verbs.RecvWR, depth), stats: &c.stats}
 	var err error
 	if h.region, err = r.allocRegion(len(r.rails) * depth * recordSize); err != nil {
 		return nil, err
@@ -96,6 +98,8 @@ func (h *sharedReceives) refill(rail int) error {
 		}
 	}
 	n, err := r.srq.PostRecv(chain)
+	h.stats.refills.Add(1)
+	h.stats.refilled.Add(uint64(n))
 	r.free = append(r.free[:0], r.free[n:]...)
 	if err != nil && !isBackPressure(err) {
 		return err

@@ -65,10 +65,14 @@ type CQStats struct {
 	Stale      uint64 // completions of an earlier generation of a lane
 	Unknown    uint64 // completions of a QP that is not registered
 	EventsLost uint64 // events that were dropped because too many waited
+	Refills    uint64 // posts to the SRQs of CQConfig.SharedReceives, a doorbell each
+	Refilled   uint64 // receives that these posts gave to the NICs
 }
 
 // cqCounters are the CQStats, written by the goroutine that uses the VirtualCQ.
-type cqCounters struct{ cqes, stale, unknown, eventsLost counter.Counter }
+type cqCounters struct {
+	cqes, stale, unknown, eventsLost, refills, refilled counter.Counter
+}
 
 // NewCQ creates a CQ on every rail.
 func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
@@ -109,7 +113,7 @@ func (c *VirtualCQ) shareReceives(depth int) (err error) {
 			return err
 		}
 	}
-	c.shared, err = newSharedReceives(c.rails, depth)
+	c.shared, err = newSharedReceives(c, depth)
 	return err
 }
 
@@ -128,7 +132,10 @@ func (c *VirtualCQ) enter(op string) {
 // Stats returns the counters of the queue. Any goroutine may call it at any time.
 func (c *VirtualCQ) Stats() CQStats {
 	s := &c.stats
-	return CQStats{CQEs: s.cqes.Load(), Stale: s.stale.Load(), Unknown: s.unknown.Load(), EventsLost: s.eventsLost.Load()}
+	return CQStats{
+		CQEs: s.cqes.Load(), Stale: s.stale.Load(), Unknown: s.unknown.Load(), EventsLost: s.eventsLost.Load(),
+		Refills: s.refills.Load(), Refilled: s.refilled.Load(),
+	}
 }
 
 // Close destroys the CQs. The VirtualQPs must be closed first. Otherwise Close returns verbs.ErrBusy and

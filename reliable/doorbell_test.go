@@ -3,6 +3,7 @@ package reliable_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"ibverbx/reliable"
 	"ibverbx/softnic"
@@ -225,6 +226,103 @@ func TestAcknowledgementsLeaveInChains(t *testing.T) {
 			posted, rings, got.Receives-before.Receives, got.RecvRings-before.RecvRings)
 	}
 	t.Logf("%d packets in %d chains, %d receives in %d chains", want.requests, want.doorbells, posted, rings)
+}
+
+// buffers is a pool of buffers for the SENDs of all peers of a side: an SRQ that is filled up at each limit event.
+type buffers struct {
+	*side
+	srq    verbs.SRQ
+	limit  int
+	free   []verbs.RecvWR
+	chains int // posts to the SRQ
+}
+
+func (b *buffers) add(id uint64, size int) {
+	wr := verbs.RecvWR{WRID: id}
+	wr.SetSGE(b.sge(int(id)*size, size))
+	b.free = append(b.free, wr)
+}
+
+// refill posts all free buffers as one chain.
+func (b *buffers) refill(t *testing.T) {
+	t.Helper()
+	if n, err := b.srq.PostRecv(b.free); n != len(b.free) {
+		t.Fatalf("PostRecv = %d, %v, want %d", n, err, len(b.free))
+	}
+	b.free = b.free[:0]
+	must(t, b.srq.SetLimit(b.limit))
+	b.chains++
+}
+
+// poll takes messages and returns how many. At a limit event it fills the pool up.
+func (b *buffers) poll(t *testing.T, size int) int {
+	t.Helper()
+	var wcs [64]verbs.WC
+	n, err := b.cq.Poll(wcs[:])
+	must(t, err)
+	for i := range wcs[:n] {
+		must(t, wcs[i].Err())
+		b.add(wcs[i].WRID, size)
+	}
+	var evs [4]verbs.Event
+	if k, _ := b.ctx.Events(evs[:]); k > 0 && evs[0].Type == verbs.EventSRQLimitReached {
+		b.refill(t)
+	}
+	return n
+}
+
+// TestSharedBuffersReturnInChains has one pool of buffers for the SENDs of eight peers. The user fills it up in a
+// chain at each limit event. The buffers below, in which the NIC receives, return in chains, too.
+func TestSharedBuffersReturnInChains(t *testing.T) {
+	const senders, each, count, limit, size = 8, 200, 128, 64, 1000
+	now := int64(0)
+	clock := func() int64 { now += 100; return now }
+	link := softnic.NewMemoryLink(&softnic.MemoryConfig{Now: clock})
+	cfg := reliable.Config{Now: clock}
+	c := &counted{}
+	b := &buffers{limit: limit, side: newSideOver(t, link, cfg, count*size, func(inner verbs.Context) verbs.Context { c.Context = inner; return c })}
+	var err error
+	b.srq, err = b.pd.CreateSRQ(verbs.SRQConfig{MaxWR: count})
+	must(t, err)
+	t.Cleanup(func() { must(t, b.srq.Close()) })
+	var from []*side
+	for range senders {
+		a := newSide(t, link, cfg, size)
+		q, err := b.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: b.cq, RecvCQ: b.cq, MaxSendWR: 1, SRQ: b.srq})
+		must(t, err)
+		t.Cleanup(func() { must(t, q.Close()) })
+		join(t, a.qp, q)
+		from = append(from, a)
+	}
+	for i := range uint64(count) {
+		b.add(i, size)
+	}
+	b.refill(t)
+	before, refilled := b.ctx.(reliable.Ringer).Doorbells(), c.receives()
+	var sent [senders]int
+	for got := 0; got < senders*each; got += b.poll(t, size) {
+		for i, a := range from {
+			wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+			wr.SetSGE(a.sge(0, size))
+			if n, _ := a.qp.PostSend([]verbs.SendWR{wr}[:min(1, each-sent[i])]); n == 1 {
+				sent[i]++
+			}
+			_, err := a.cq.Poll(make([]verbs.WC, 16))
+			must(t, err)
+		}
+		if now > int64(time.Minute) {
+			t.Fatalf("%d of %d messages have arrived, in %d chains of receives", got, senders*each, b.chains)
+		}
+	}
+	after, again := b.ctx.(reliable.Ringer).Doorbells(), c.receives()
+	posted, rings := again.receives-refilled.receives, again.refills-refilled.refills
+	if after.Receives-before.Receives != uint64(posted) || posted < 16*rings || posted < senders*each {
+		t.Errorf("%d buffers were posted again in %d chains (the context counts %d), want chains of 16 or more", posted, rings, after.Receives-before.Receives)
+	}
+	if b.chains < 4 || senders*each < b.chains*limit/2 {
+		t.Errorf("%d messages took %d chains of receives, want some, with half of the limit or more in each", senders*each, b.chains)
+	}
+	t.Logf("%d messages: %d chains of the user's receives; %d buffers of the NIC in %d chains", senders*each, b.chains, posted, rings)
 }
 
 // controlled sums up the control QPs.

@@ -341,3 +341,91 @@ func TestSharedReceivesFlushWithoutPoll(t *testing.T) {
 		})
 	}
 }
+
+// countedSRQs is a context that keeps the lengths of the chains that are posted to its SRQs.
+type countedSRQs struct {
+	verbs.Context
+	chains []int
+}
+
+type countedPD struct {
+	verbs.PD
+	ctx *countedSRQs
+}
+
+type countedSRQ struct {
+	verbs.SRQ
+	ctx *countedSRQs
+}
+
+func (c *countedSRQs) AllocPD() (verbs.PD, error) {
+	pd, err := c.Context.AllocPD()
+	return countedPD{pd, c}, err
+}
+
+func (d countedPD) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
+	srq, err := d.PD.CreateSRQ(cfg)
+	return countedSRQ{srq, d.ctx}, err
+}
+
+func (d countedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	if srq, ok := cfg.SRQ.(countedSRQ); ok {
+		cfg.SRQ = srq.SRQ
+	}
+	return d.PD.CreateQP(cfg)
+}
+
+func (s countedSRQ) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	n, err := s.SRQ.PostRecv(wrs)
+	s.ctx.chains = append(s.ctx.chains, n)
+	return n, err
+}
+
+// TestSharedReceivesRefillInChains: of 16 receives at least eight are posted again at once, on bare and on
+// wrapped rails, and CQStats counts what the provider was given.
+func TestSharedReceivesRefillInChains(t *testing.T) {
+	const depth, messages = 16, 300
+	for name, wrap := range map[string]bool{"bare": false, "wrapped": true} {
+		t.Run(name, func(t *testing.T) {
+			links := rig.MemoryLinks(1)
+			counted := map[*rig.Host]*countedSRQs{}
+			var hosts [2]*rig.Host
+			var qps [2][]*ibverbx.VirtualQP
+			for i := range hosts {
+				c := &countedSRQs{}
+				cfg := ibverbx.Config{Lanes: 4, RecvDepth: messages}
+				hosts[i], qps[i] = sharedHostOver(t, links, depth, func(inner verbs.Context) verbs.Context {
+					c.Context = inner
+					if wrap {
+						var err error
+						c.Context, err = reliable.Wrap(inner, reliable.Config{Paths: 2})
+						rig.Must(t, err)
+						t.Cleanup(func() { rig.Must(t, c.Close()) })
+					}
+					return c
+				}, cfg, cfg)
+				counted[hosts[i]] = c
+			}
+			a, b := hosts[0], hosts[1]
+			for i := range qps[0] {
+				rig.Connect(t, qps[0][i], qps[1][i])
+				if n, err := qps[1][i].PostRecv(make([]ibverbx.RecvWR, messages)); n != messages {
+					t.Fatalf("PostRecv = %d, %v, want %d", n, err, messages)
+				}
+			}
+			got := sendMany(t, a, b, qps[0], a.Region(64), b.Region(64), messages)
+			b.Wait(2*messages - len(got))
+			chains, stats := counted[b].chains, b.CQ.Stats()
+			total := 0
+			for i, n := range chains {
+				if total += n; n < depth/2 {
+					t.Errorf("chain %d has %d receives, want at least %d: %v", i, n, depth/2, chains)
+				}
+			}
+			if stats.Refills != uint64(len(chains)) || stats.Refilled != uint64(total) || total < 2*messages {
+				t.Errorf("CQStats has %d receives in %d chains, the provider %d in %d, want as many, and 2 x %d receives",
+					stats.Refilled, stats.Refills, total, len(chains), messages)
+			}
+		})
+	}
+}
