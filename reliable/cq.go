@@ -129,7 +129,7 @@ func (c *cq) Close() error {
 	return nil
 }
 
-// attach notes that a QP of an engine uses the CQ.
+// attach notes that a QP of an engine uses the CQ. The engine is locked.
 func (c *cq) attach(e *engine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,13 +138,13 @@ func (c *cq) attach(e *engine) {
 		c.sources[i].users++
 		return
 	}
-	c.sources = append(c.sources, source{e, 1})
+	c.sources, e.cqs = append(c.sources, source{e, 1}), append(e.cqs, c)
 	if c.overrun {
 		e.overran.Store(true) // since CreateQP has looked
 	}
 }
 
-// detach undoes attach.
+// detach undoes attach. The engine is locked.
 func (c *cq) detach(e *engine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,6 +152,7 @@ func (c *cq) detach(e *engine) {
 	i := c.indexOf(e)
 	if c.sources[i].users--; c.sources[i].users == 0 {
 		c.sources = slices.Delete(c.sources, i, i+1)
+		e.cqs = slices.DeleteFunc(e.cqs, func(o *cq) bool { return o == c })
 	}
 }
 

@@ -94,8 +94,8 @@ const lookAgain = 1_000_000
 func (e *engine) attended() bool {
 	polled := e.polled
 	e.polled = false
-	for _, q := range e.qps {
-		if q != nil && (q.sendCQ.isArmed() || q.recvCQ.isArmed()) {
+	for _, c := range e.cqs {
+		if c.isArmed() {
 			return false
 		}
 	}

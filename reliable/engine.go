@@ -28,6 +28,7 @@ type engine struct {
 	routes    table.Table[route] // finds the owner of a path's QP or of a control QP, by QP number
 	regions   regions            // the open regions of the PD
 	hub       hub                // what the connections share
+	cqs       []*cq              // the CQs of its QPs, each once
 	qps       []*qp              // the wrapped QPs, by qp.id; a nil entry is free
 	conns     []*connection      // the connections, by the index in their number; a nil entry is free
 	connsMade uint32             // counts the connections made so far; it is part of a connection's number
