@@ -18,7 +18,7 @@ import (
 
 // process is a command that runs in a process of its own.
 type process struct {
-	t      *testing.T
+	t      testing.TB
 	cmd    *exec.Cmd
 	stdout bytes.Buffer
 	lines  chan string // of stderr
@@ -26,7 +26,7 @@ type process struct {
 }
 
 // begin starts a command in a process of its own.
-func begin(t *testing.T, args ...string) *process {
+func begin(t testing.TB, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.CommandContext(t.Context(), os.Args[0], args...), lines: make(chan string, 1000)}
 	p.cmd.Env = append(os.Environ(), asCommand+"=1")
@@ -86,7 +86,7 @@ func (p *process) interrupt() int {
 }
 
 // newToken writes a file with a secret.
-func newToken(t *testing.T, secret string) string {
+func newToken(t testing.TB, secret string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(name, []byte(secret+"\n"), 0o600); err != nil {
@@ -96,7 +96,7 @@ func newToken(t *testing.T, secret string) string {
 }
 
 // serve starts a server and returns it with its address.
-func serve(t *testing.T, args ...string) (*process, string) {
+func serve(t testing.TB, args ...string) (*process, string) {
 	t.Helper()
 	p := begin(t, append([]string{"perf", "--server", "--listen", "127.0.0.1:0"}, args...)...)
 	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.end() })

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"ibverbx/internal/perf"
+)
+
+// BenchmarkLanesOverUDP compares two measurements of "ibverbx perf" between two processes, over UDP on the
+// loopback. They are made in turns, so that other work on the machine slows both. An op is one turn of
+// each. ratio is the median over the turns of the first rate to the second; ratio-min and ratio-max are
+// the least and the greatest.
+func BenchmarkLanesOverUDP(b *testing.B) {
+	for _, c := range []struct{ name, flags, with, sizes string }{
+		{"lanes=8/with=oneQP", "--rails 2 -q 8", "-q 1", "8 64KiB 1MiB"},
+		{"notified/with=plain", "--rails 2 -q 8 --imm", "--rails 2 -q 8", "8"},
+		{"uc/with=rc", "--rails 2 -q 8 --transport uc", "--rails 2 -q 8", "64KiB 1MiB"},
+	} {
+		for size := range strings.FieldsSeq(c.sizes) {
+			b.Run(fmt.Sprintf("%s/size=%s", c.name, size), func(b *testing.B) {
+				token := newToken(b, "a secret of this benchmark, long enough")
+				_, addr := serve(b, "--token-file", token, "--addr", "127.0.0.1,127.0.0.2")
+				args := []string{"perf", addr, "--token-file", token, "--addr", "127.0.0.3,127.0.0.4", "--json", "-D", "100ms", "-s", size}
+				var rates, ratios []float64
+				for b.Loop() {
+					rate := measured(b, append(args, strings.Fields(c.flags)...)...)
+					rates = append(rates, rate)
+					ratios = append(ratios, rate/measured(b, append(args, strings.Fields(c.with)...)...))
+				}
+				slices.Sort(rates)
+				slices.Sort(ratios)
+				b.ReportMetric(rates[len(rates)/2], "msgs/s")
+				b.ReportMetric(ratios[0], "ratio-min")
+				b.ReportMetric(ratios[len(ratios)/2], "ratio")
+				b.ReportMetric(ratios[len(ratios)-1], "ratio-max")
+			})
+		}
+	}
+}
+
+// measured runs a measurement of one size and returns the messages per second.
+func measured(b *testing.B, args ...string) float64 {
+	b.Helper()
+	p := begin(b, args...)
+	status := p.end()
+	var r perf.Report
+	if err := json.Unmarshal(p.stdout.Bytes(), &r); err != nil || status != exitOK || len(r.Results) != 1 {
+		b.Fatalf("the client ended with status %d, %v: %q, want one row", status, err, p.said)
+	}
+	return r.Results[0].MessagesPerSecond
+}
