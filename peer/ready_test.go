@@ -91,7 +91,7 @@ func TestSessionOverUDP(t *testing.T) {
 	write(t, d, l, 1)
 	write(t, l, d, 9)
 	two := config(peer.SoftNICs(loopback, loopback))
-	two.QP.Lanes = 6
+	two.QP.Lanes, two.QP.FragmentSize = 6, 16<<10
 	d, l = mustMeet(t, two, two)
 	write(t, d, l, 3)
 	for i, rail := range d.QP.Stats().Rails {

@@ -93,6 +93,7 @@ func (x *hostContext) QueryPort(port int) (verbs.PortAttr, error) {
 		}
 		if u := x.nic.udp; u != nil {
 			attr.LID = u.lid()
+			attr.OnCaller = u.onCaller()
 		}
 		if x.nic.portUp {
 			attr.State = verbs.PortActive

@@ -267,3 +267,20 @@ func TestUDPRefusals(t *testing.T) {
 		t.Errorf("a way from IPv4 to IPv6 = %v, want ErrInvalid", err)
 	}
 }
+
+// TestUDPOnCaller: on the loopback posting moves the data, because there is no other wire. Faults
+// delay packets, so they make one.
+func TestUDPOnCaller(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		imp  softnic.Impairment
+		want bool
+	}{{"loopback", softnic.Impairment{}, true}, {"impaired", softnic.Impairment{Rate: 1e9}, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newUDPRig(t, softnic.UDPConfig{Impairment: tt.imp})
+			if p, err := r.ca.QueryPort(1); err != nil || p.OnCaller != tt.want {
+				t.Errorf("QueryPort: OnCaller %v, %v, want %v", p.OnCaller, err, tt.want)
+			}
+		})
+	}
+}

@@ -115,6 +115,10 @@ func (n *NIC) fitMTU(addr netip.Addr) error {
 	return nil
 }
 
+// onCaller reports whether a post moves its data within the call. On the loopback the kernel hands a
+// packet to the receiving socket within the call that sends it.
+func (u *udpPort) onCaller() bool { return u.conn.Addr().Addr().IsLoopback() && u.link.queue == nil }
+
 // close ends the port's goroutine and closes its sockets. The core's lock must not be held.
 func (u *udpPort) close() error {
 	err := u.end()
