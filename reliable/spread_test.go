@@ -52,7 +52,7 @@ func TestSixteenSourcePorts(t *testing.T) {
 	const size = 1 << 20
 	seen := &sourcePorts{by: map[uint32]map[uint16]bool{}}
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.71"), netip.MustParseAddr("127.0.0.72")}
-	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Addrs: addrs, Capture: seen})
+	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Addrs: addrs, Capture: seen, Sockets: 16})
 	must(t, err)
 	a, b := newPair(t, link, reliable.Config{}, size)
 	ports := map[uint16]bool{}

@@ -19,7 +19,7 @@ type UDPConfig struct {
 	// next free port and names it in its endpoints. Zero means 4791, the port of RoCE v2.
 	Port uint16
 	// Sockets is how many source ports a NIC sends from. A path keeps one, so switches see as
-	// many flows. Zero means 16.
+	// many flows. Zero means 16, or 1 on the loopback, where no switch looks at the port.
 	Sockets int
 	// Buffer is the size of the socket buffers to request from the kernel, in bytes. An
 	// unprivileged process may get less. Zero means 4 MiB.
@@ -114,7 +114,6 @@ func NewUDPLink(cfg *UDPConfig) (*UDPLink, error) {
 
 // complete fills in the defaults and checks the rest.
 func (cfg *UDPConfig) complete() error {
-	setDefault(&cfg.Sockets, udp.DefaultSockets)
 	setDefault(&cfg.Buffer, udp.DefaultBuffer)
 	setDefault(&cfg.NICWindow, defaultUDPNICWindow)
 	setDefault(&cfg.Port, roce.Port)

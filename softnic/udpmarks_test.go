@@ -40,7 +40,7 @@ func TestUDPMarks(t *testing.T) {
 // TestUDPFlowLabel: the flow label of an address vector decides from which of the sockets its packets
 // leave, as it decides the source port of hardware. A label beyond 20 bits is refused.
 func TestUDPFlowLabel(t *testing.T) {
-	link, err := NewUDPLink(nil)
+	link, err := NewUDPLink(&UDPConfig{Sockets: udp.DefaultSockets})
 	check(t, err)
 	nic, err := New(link, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, 65})})
 	check(t, err)

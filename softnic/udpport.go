@@ -68,8 +68,12 @@ func (l *UDPLink) plug(n *NIC) error {
 	if err := n.fitMTU(addr); err != nil {
 		return err
 	}
+	sockets := l.cfg.Sockets
+	if sockets == 0 && addr.IsLoopback() {
+		sockets = 1 // packets of all paths leave in the same batches
+	}
 	conn, err := udp.Open(udp.Config{
-		Addr: addr, Port: l.cfg.Port, Sockets: l.cfg.Sockets, Buffer: l.cfg.Buffer,
+		Addr: addr, Port: l.cfg.Port, Sockets: sockets, Buffer: l.cfg.Buffer,
 		NoSegment: l.cfg.NoSegment, NoCoalesce: l.cfg.NoCoalesce,
 	})
 	if err != nil {
