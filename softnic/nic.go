@@ -67,7 +67,7 @@ func New(link Link, cfg Config) (*NIC, error) {
 	}
 	n := &NIC{
 		core: link.shared(), name: cfg.Name, cfg: cfg, mtuGiven: cfg.MTU != 0, portUp: true,
-		waiting: workList{bit: onWaiting}, budget: newBudget(0),
+		waiting: workList{bit: onWaiting}, budget: newBudget(),
 	}
 	if err := n.core.attach(n, cfg.Addr); err != nil {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)

@@ -72,11 +72,11 @@ func (q *qp) room() bool {
 
 // hasRoom reports whether the windows let the next packet of w leave.
 func (q *qp) hasRoom(w *sendWQE) bool {
-	f, window := q.inFlight(), q.window
-	if w.length-q.sqOff >= q.seg {
+	f, window, full := q.inFlight(), q.window, w.length-q.sqOff >= q.seg
+	if full {
 		window = q.longWindow
 	}
-	return f < window && (q.nic.budget.limit == 0 || q.mayAdd(f)) && q.room()
+	return f < window && (q.nic.budget.limit == 0 || q.mayAdd(f, full)) && q.room()
 }
 
 // emit sends a packet.
@@ -125,7 +125,7 @@ func (q *qp) sendData(w *sendWQE, peer *qp) bool {
 	psn := q.snd
 	p.path, p.Opcode, p.DestQPN, p.PSN = q.path, q.transport|op, q.attr.DestQPN, psn
 	p.VA, p.RKey, p.DMALen, p.Imm = w.remoteAddr, w.rkey, length, w.imm
-	p.AckReq = last || (psn-w.first)&q.ackMask == q.ackMask || q.probing || (n.budget.limit > 0 && q.holder(q.inFlight()+1) != nil)
+	p.AckReq = last || (psn-w.first)&q.ackMask == q.ackMask || q.probing || (n.budget.limit > 0 && q.holder(q.inFlight()+1, size == q.seg) != nil)
 	p.Solicited = last && w.flags&verbs.SendSolicited != 0
 	if last {
 		q.sqOff = 0

@@ -128,7 +128,8 @@ func TestUDPPeerBudgetMoves(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before, sent := q.to, q.charged
-	b := newBudget(1000)
+	b := newBudget()
+	b.set(1000, 1000)
 	after := &b
 	q.headFor(&path{way: &udpWay{budget: after}})
 	if before.inFlight != 0 || after.inFlight != sent || sent == 0 {
@@ -137,6 +138,31 @@ func TestUDPPeerBudgetMoves(t *testing.T) {
 	q.reset()
 	if after.inFlight != 0 || q.to != nil {
 		t.Errorf("%d packets count after a reset, want 0", after.inFlight)
+	}
+}
+
+// TestUDPLoopbackBudget: QPs to one NIC of the loopback together have no more full packets under way than
+// one QP has, although the peer's buffer holds more: what is under way should stay in the caches.
+func TestUDPLoopbackBudget(t *testing.T) {
+	const qps = 4
+	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
+	all := silentPeers(t, seen, qps, 16<<20)
+	c := all[0].core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	want := uint32(defaultUDPInFlight / 4096)
+	if b := all[0].to; b.inFlight < want || b.inFlight > want+qps*peerShare || b.limit <= 2*want {
+		t.Errorf("%d packets under way, %d may be, want %d to %d, and more than %d", b.inFlight, b.limit, want, want+qps*peerShare, 2*want)
+	}
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	for _, q := range all {
+		if h := seen.last[q.attr.DestQPN]; !h.AckReq || !q.mayAdd(q.inFlight(), false) {
+			t.Errorf("QP %#x asks for an acknowledgement: %v, may send short packets: %v; want both", q.num, h.AckReq, q.mayAdd(q.inFlight(), false))
+		}
+	}
+	for _, q := range all {
+		q.enterError()
 	}
 }
 
@@ -152,7 +178,8 @@ func TestUDPPeerBudgetLeftWaiting(t *testing.T) {
 	if q.lists&onStarved == 0 {
 		t.Fatalf("QP %#x does not wait although its peer's budget is used up: %+v", q.num, q.to)
 	}
-	b := newBudget(1)
+	b := newBudget()
+	b.set(1, 1)
 	before, after := q.to, &b
 	q.headFor(&path{way: &udpWay{budget: after}})
 	if before.inFlight <= before.limit-before.limit/4 {
@@ -161,8 +188,8 @@ func TestUDPPeerBudgetLeftWaiting(t *testing.T) {
 	if q.lists&onStarved != 0 {
 		t.Error("the QP still waits for its old peer, want it to go on")
 	}
-	if q.mayAdd(peerShare) || q.lists&onStarved == 0 || after.starved.empty() {
-		t.Errorf("may add: %v, waits: %v, want the QP to wait for its new peer", q.mayAdd(peerShare), q.lists&onStarved != 0)
+	if q.mayAdd(peerShare, false) || q.lists&onStarved == 0 || after.starved.empty() {
+		t.Errorf("may add: %v, waits: %v, want the QP to wait for its new peer", q.mayAdd(peerShare, false), q.lists&onStarved != 0)
 	}
 	if after.add(c, 0); after.inFlight < after.limit || q.lists&onStarved == 0 {
 		t.Errorf("%d packets of %d in flight, waits: %v, want the QP to wait while the window is full", after.inFlight, after.limit, q.lists&onStarved != 0)

@@ -173,8 +173,8 @@ func TestUDPWindowShare(t *testing.T) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
 	n.budget.inFlight = n.budget.limit // of others
-	if !q.mayAdd(fairShare-1) || q.mayAdd(fairShare) || q.lists&onStarved == 0 {
-		t.Errorf("may add at %d: %v, at %d: %v, want true and false", fairShare-1, q.mayAdd(fairShare-1), fairShare, q.mayAdd(fairShare))
+	if !q.mayAdd(fairShare-1, false) || q.mayAdd(fairShare, false) || q.lists&onStarved == 0 {
+		t.Errorf("may add at %d: %v, at %d: %v, want true and false", fairShare-1, q.mayAdd(fairShare-1, false), fairShare, q.mayAdd(fairShare, false))
 	}
 	n.budget.inFlight = 0
 	q.charge()

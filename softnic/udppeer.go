@@ -121,7 +121,7 @@ func (u *udpPort) learn(e *verbs.Endpoint) {
 	}
 	p := u.peers[addr]
 	if p == nil {
-		p = &udpPeer{budget: newBudget(0)}
+		p = &udpPeer{budget: newBudget()}
 		u.peers[addr] = p
 	}
 	p.runs, p.buffer = b[3]&extraRuns != 0, min(binary.BigEndian.Uint32(b[4:]), 1<<20)<<10
@@ -160,7 +160,11 @@ func (u *udpPort) way(p *path, to udpAddr) (*udpWay, error) {
 		return way, nil
 	}
 	way.window = max(peer.buffer/2/(uint32(u.nic.cfg.MTU.Bytes())+udpSlack), minUDPWindow)
-	peer.budget.limit = way.window // the peer may have come back with another buffer
+	full := way.window
+	if b := u.nic.core.traits.windowBytes; b > 0 && u.onCaller() {
+		full = b / uint32(u.nic.cfg.MTU.Bytes()) // more QPs make the wire no longer: see defaultUDPInFlight
+	}
+	peer.budget.set(way.window, full) // the peer may have come back with another buffer
 	way.budget = &peer.budget
 	return way, nil
 }

@@ -84,7 +84,8 @@ func (l *UDPLink) plug(n *NIC) error {
 		peers: make(map[udpAddr]*udpPeer), heard: make(map[udpSpeaker]*udpWay),
 		dests: make(map[udpTarget]*udp.Dest), sources: make(map[udpAddr]*udpSource),
 	}
-	n.udp, n.budget.limit = u, uint32(l.cfg.NICWindow)
+	n.udp = u
+	n.budget.set(uint32(l.cfg.NICWindow), uint32(l.cfg.NICWindow))
 	// Over UDP the only address is the host's: there is no link-local row.
 	n.gids = []verbs.GIDEntry{{GID: verbs.GIDFromAddr(addr), Index: 0, Type: verbs.GIDTypeRoCEv2}}
 	u.start()

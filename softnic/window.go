@@ -14,24 +14,37 @@ const (
 type budget struct {
 	// limit is how many packets may be unacknowledged. 0 is no limit.
 	limit uint32
+	// full is the same for another packet of a whole MTU, at most limit.
+	full uint32
 	// inFlight is how many packets are unacknowledged.
 	inFlight uint32
 	// starved are QPs that wait for inFlight to fall.
 	starved workList
 }
 
-func newBudget(limit uint32) budget { return budget{limit: limit, starved: workList{bit: onStarved}} }
+func newBudget() budget { return budget{starved: workList{bit: onStarved}} }
+
+// set sets the two limits.
+func (b *budget) set(limit, full uint32) { b.limit, b.full = limit, min(limit, full) }
+
+// most returns how many packets may be unacknowledged before another one leaves.
+func (b *budget) most(full bool) uint32 {
+	if full {
+		return b.full
+	}
+	return b.limit
+}
 
 // inFlight returns how many packets are sent and not acknowledged.
 func (q *qp) inFlight() uint32 { return uint32(q.snd.Sub(q.una)) }
 
 // holder returns the budget that keeps a QP with f unacknowledged packets from sending another
-// one, nil if none does.
-func (q *qp) holder(f uint32) *budget {
-	if b := &q.nic.budget; f >= fairShare && b.inFlight-q.charged+f >= b.limit {
+// one, nil if none does. full says that the packet has a whole MTU.
+func (q *qp) holder(f uint32, full bool) *budget {
+	if b := &q.nic.budget; f >= fairShare && b.inFlight-q.charged+f >= b.most(full) {
 		return b
 	}
-	if b := q.to; b != nil && f >= peerShare && b.inFlight-q.charged+f >= b.limit {
+	if b := q.to; b != nil && f >= peerShare && b.inFlight-q.charged+f >= b.most(full) {
 		return b
 	}
 	return nil
@@ -39,8 +52,8 @@ func (q *qp) holder(f uint32) *budget {
 
 // mayAdd reports whether a QP with f unacknowledged packets may send another one. If not, the QP
 // is scheduled when packets of others have been acknowledged.
-func (q *qp) mayAdd(f uint32) bool {
-	b := q.holder(f)
+func (q *qp) mayAdd(f uint32, full bool) bool {
+	b := q.holder(f, full)
 	if b != nil {
 		b.starved.push(q)
 	}
@@ -62,10 +75,11 @@ func (q *qp) charge() {
 }
 
 // add adds packets, or removes some if change is negative, and wakes waiting QPs. A full window
-// wakes none, however short it is: a QP that cannot send would be woken again and again.
+// wakes none, however short it is: a QP that cannot send would be woken again and again. Therefore
+// the lower limit counts.
 func (b *budget) add(c *core, change uint32) {
 	b.inFlight += change
-	if !b.starved.empty() && b.inFlight < b.limit && b.inFlight <= b.limit-b.limit/4 {
+	if !b.starved.empty() && b.inFlight < b.full && b.inFlight <= b.full-b.full/4 {
 		b.wake(c)
 	}
 }
