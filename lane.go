@@ -8,7 +8,7 @@ import (
 )
 
 // chainMax is how many requests one doorbell hands over at most.
-const chainMax = 32
+const chainMax = 64
 
 // lane is one physical QP of a VirtualQP, with the ledger of its requests.
 //

@@ -57,7 +57,7 @@ func (p *picker) begin(lanes []*lane, policy Policy, rails *Rails) {
 // as one chain, until they are runMax requests or runBytes long. At 400 Gb/s that is a
 // microsecond of one lane's time.
 const (
-	runMax   = 16
+	runMax   = chainMax
 	runBytes = 64 << 10
 )
 
