@@ -15,13 +15,15 @@ import (
 //	0     1     2     3     4     5     6     7
 //	"s"   "n"   version flags  socket buffer, KiB
 //
-// Bit 0 of flags says that the receiver checks each datagram of a coalesced run. A UDP port
+// Bit 0 of flags says that the receiver checks each datagram of a coalesced run, bit 1 that it finds
+// the end of a packet behind which its datagram is filled up (roce.Trim). A UDP port
 // other than 4791 is the endpoint's LID, which RoCE does not use otherwise. That carries the
 // port into every address vector.
 const (
 	extraLen     = 8
 	extraVersion = 1
 	extraRuns    = 1 << 0
+	extraFill    = 1 << 1
 )
 
 // udpAddr is an address and UDP port at which a NIC receives or from which it sends.
@@ -36,6 +38,8 @@ func (a udpAddr) addrPort() netip.AddrPort { return netip.AddrPortFrom(a.gid.Add
 type udpPeer struct {
 	// runs says that the peer checks each datagram of a coalesced run.
 	runs bool
+	// fill says that the peer finds the end of a packet in a datagram that is filled up.
+	fill bool
 	// buffer is the size of the peer's socket buffer in bytes.
 	buffer uint32
 	// budget is shared by all QPs that send to the peer.
@@ -91,7 +95,7 @@ const (
 func (u *udpPort) extra() []byte {
 	b := make([]byte, extraLen)
 	b[0], b[1], b[2] = 's', 'n', extraVersion
-	b[3] = extraRuns
+	b[3] = extraRuns | extraFill
 	binary.BigEndian.PutUint32(b[4:], uint32(u.conn.Buffer()>>10))
 	return b
 }
@@ -124,7 +128,7 @@ func (u *udpPort) learn(e *verbs.Endpoint) {
 		p = &udpPeer{budget: newBudget()}
 		u.peers[addr] = p
 	}
-	p.runs, p.buffer = b[3]&extraRuns != 0, min(binary.BigEndian.Uint32(b[4:]), 1<<20)<<10
+	p.runs, p.fill, p.buffer = b[3]&extraRuns != 0, b[3]&extraFill != 0, min(binary.BigEndian.Uint32(b[4:]), 1<<20)<<10
 }
 
 // route finds the way of a path of n, to the port that the address vector names as its DLID.
@@ -154,7 +158,7 @@ func (u *udpPort) way(p *path, to udpAddr) (*udpWay, error) {
 	}
 	peer := u.peers[to]
 	target := udpTarget{to, udp.Marks{Class: p.attr.TrafficClass, Hops: p.attr.HopLimit}}
-	way := &udpWay{dest: u.dest(target, peer != nil && peer.runs), flow: flow, socket: socket, guessed: p.attr.DLID == 0}
+	way := &udpWay{dest: u.dest(target, peer), flow: flow, socket: socket, guessed: p.attr.DLID == 0}
 	if peer == nil {
 		way.window = strangerWindow
 		return way, nil
@@ -169,15 +173,20 @@ func (u *udpPort) way(p *path, to udpAddr) (*udpWay, error) {
 	return way, nil
 }
 
-// dest returns the destination of a peer. QPs share it, so that their packets can leave in one
-// run.
-func (u *udpPort) dest(to udpTarget, runs bool) *udp.Dest {
+// dest returns the destination of a peer, nil if it has not described itself. QPs share it, so that their
+// packets can leave in one run.
+func (u *udpPort) dest(to udpTarget, peer *udpPeer) *udp.Dest {
+	runs := peer != nil && peer.runs
+	fill := runs && peer.fill
 	d := u.dests[to]
-	if d == nil || d.Runs() != runs {
+	if d == nil || d.Runs() != runs || d.Fills() != fill {
 		if len(u.dests) >= maxUDPPeers {
 			clear(u.dests)
 		}
 		d = udp.NewDest(to.addrPort(), runs).Mark(to.marks)
+		if fill {
+			d.Fill()
+		}
 		u.dests[to] = d
 	}
 	return d

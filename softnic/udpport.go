@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"ibverbx/internal/roce"
 	"ibverbx/internal/udp"
 	"ibverbx/verbs"
 )
@@ -30,6 +31,8 @@ type udpPort struct {
 	peers map[udpAddr]*udpPeer
 	dests map[udpTarget]*udp.Dest
 	heard map[udpSpeaker]*udpWay
+	// slot is how many bytes a packet with a whole MTU takes in a run, fill included.
+	slot int
 	// parts is a captured packet. It is here so that a capture allocates nothing.
 	parts [1][]byte
 
@@ -48,6 +51,8 @@ type udpPort struct {
 	// last is the source of the last packet.
 	last   *udpSource
 	packet packet
+	// reason is what the decoder said of it.
+	reason roce.Reason
 
 	// polls counts empty polls of the program. The port's goroutine reads it to learn whether
 	// the program polls.
@@ -58,9 +63,13 @@ type udpPort struct {
 	stopped sync.WaitGroup
 }
 
-// udpOverhead is the most that surrounds a payload, without the IP header: UDP, BTH, RETH,
-// immediate, ICRC.
-const udpOverhead = 8 + 12 + 16 + 4 + 4
+// udpHeader is the length of a UDP header.
+const udpHeader = 8
+
+// slotHeader is how many bytes of a run a packet takes beyond its payload, fill included. It has room for
+// all headers, so that packets of a message, and of the next one, leave in one run. It is a multiple of
+// 16 because copies to and from other addresses take longer.
+const slotHeader = 48
 
 // plug opens the sockets of a NIC.
 func (l *UDPLink) plug(n *NIC) error {
@@ -84,7 +93,7 @@ func (l *UDPLink) plug(n *NIC) error {
 		peers: make(map[udpAddr]*udpPeer), heard: make(map[udpSpeaker]*udpWay),
 		dests: make(map[udpTarget]*udp.Dest), sources: make(map[udpAddr]*udpSource),
 	}
-	n.udp = u
+	n.udp, u.slot = u, n.cfg.MTU.Bytes()+slotHeader
 	n.budget.set(uint32(l.cfg.NICWindow), uint32(l.cfg.NICWindow))
 	// Over UDP the only address is the host's: there is no link-local row.
 	n.gids = []verbs.GIDEntry{{GID: verbs.GIDFromAddr(addr), Index: 0, Type: verbs.GIDTypeRoCEv2}}
@@ -98,7 +107,7 @@ func (n *NIC) fitMTU(addr netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	room := mtu - udpOverhead - 20
+	room := mtu - udpHeader - slotHeader - 20
 	if addr.Is6() {
 		room -= 20
 	}

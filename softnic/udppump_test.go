@@ -51,7 +51,7 @@ func TestUDPPumpRunsWhatItRead(t *testing.T) {
 	h.Encode(answer, 0)
 	flow.Seal(answer, 0)
 	w := conn.NewWriter()
-	d, _ := w.Next(nics[1].udp.dest(udpTarget{udpAddr: udpAddr{nics[0].gids[0].GID, nics[0].udp.conn.Addr().Port()}}, false), 0, len(answer))
+	d, _ := w.Next(nics[1].udp.dest(udpTarget{udpAddr: udpAddr{nics[0].gids[0].GID, nics[0].udp.conn.Addr().Port()}}, nil), 0, len(answer))
 	copy(d, answer)
 	w.Flush()
 	for range 100 { // maps have no order: the busy NIC may come first

@@ -116,20 +116,48 @@ func (u *udpPort) serve(d *udp.Datagram) {
 	}
 }
 
-// serveOne passes one datagram to the NIC if it is an intact packet.
-func (u *udpPort) serveOne(from *udpSource, b []byte) {
-	stats, p := &u.nic.stats, &u.packet
-	payload, reason := p.Decode(b)
-	if reason != roce.OK && reason != roce.Congestion {
-		stats.Malformed++
-		return
+// verdict is what became of a datagram.
+type verdict uint8
+
+const (
+	malformed verdict = iota // no packet
+	damaged                  // a packet with a wrong ICRC
+	intact
+)
+
+// examine decodes a packet and checks its ICRC.
+func (u *udpPort) examine(from *udpSource, b []byte) (payload []byte, id uint16, v verdict) {
+	payload, u.reason = u.packet.Decode(b)
+	if u.reason != roce.OK && u.reason != roce.Congestion {
+		return nil, 0, malformed
 	}
 	id, ok := from.flow.Check(b, &u.link.explain)
+	if !ok {
+		return nil, id, damaged
+	}
+	return payload, id, intact
+}
+
+// serveOne passes one datagram to the NIC if it is an intact packet, with or without fill. A datagram
+// whose fill makes no sense may have been sent by another kind of NIC, which may set the bits at will.
+func (u *udpPort) serveOne(from *udpSource, b []byte) {
+	stats, p, whole := &u.nic.stats, &u.packet, b
+	b = roce.Trim(b)
+	payload, id, v := u.examine(from, b)
+	if v != intact && len(b) < len(whole) {
+		first := v
+		b = whole
+		payload, id, v = u.examine(from, b)
+		v = max(v, first)
+	}
 	switch {
-	case !ok:
+	case v == malformed:
+		stats.Malformed++
+		return
+	case v == damaged:
 		stats.BadICRC++
 		return
-	case reason == roce.Congestion:
+	case u.reason == roce.Congestion:
 		stats.CongestionNotices++
 		return
 	case !roce.PKeysMatch(p.PKey, roce.PKeyDefault):

@@ -49,7 +49,12 @@ func (u *udpPort) write(p *packet, corrupt bool) {
 	}
 	way, length := u.wayOf(p), int(p.length)
 	size := roce.DatagramLen(p.Opcode, length)
-	b, k := u.writer.Next(way.dest, way.socket, size)
+	most := size
+	if length == u.nic.cfg.MTU.Bytes() {
+		most = u.slot
+	}
+	b, k, fill := u.writer.NextIn(way.dest, way.socket, size, most)
+	p.Fill = uint8(fill / 4)
 	id, n := uint16(k), p.Encode(b, length)
 	sum := way.flow.Begin(b[:n], size, id)
 	for k := range p.numSegs {

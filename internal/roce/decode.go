@@ -120,6 +120,22 @@ func (h *Header) Decode(datagram []byte) (payload []byte, r Reason) {
 	return datagram[begin : end-pad : end-pad], OK
 }
 
+// MaxFill is how many bytes may follow a packet in its datagram.
+const MaxFill = fillMask * 4
+
+// Trim returns the packet of a datagram whose end is fill. The kernel sends datagrams in one run only if
+// they have the same length, so a sender may append bytes to shorter ones. Header.Fill says how many. It
+// is in bits that the specification reserves. Their sender and receiver must have agreed on their
+// meaning; other senders may set them at will, and then the result is no intact packet. The ICRC covers
+// neither fill nor these bits, and it is that of the trimmed length.
+func Trim(datagram []byte) []byte {
+	if len(datagram) <= bthLen {
+		return datagram
+	}
+	fill := int(datagram[bthECN]&fillMask) * 4
+	return datagram[:max(len(datagram)-fill, 0)]
+}
+
 // checkPayload says whether a packet may have n bytes of payload and pad together, of which pad are
 // pad.
 func checkPayload(l layout, n, pad int) Reason {

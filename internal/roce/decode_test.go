@@ -131,6 +131,9 @@ func FuzzDecode(f *testing.F) {
 	f.Add(datagram(roce.CNP, 0))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var h roce.Header
+		if packet := roce.Trim(b); len(packet) > len(b) || len(b)-len(packet) > roce.MaxFill {
+			t.Fatalf("Trim of %d bytes: %d, want at most %d less", len(b), len(packet), roce.MaxFill)
+		}
 		payload, r := h.Decode(b)
 		if r != roce.OK && r != roce.Congestion {
 			if payload != nil {
@@ -159,4 +162,19 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("the payload is not what follows the headers")
 		}
 	})
+}
+
+// TestTrim: what Fill says is cut off, and a datagram that is too short for it has no packet.
+func TestTrim(t *testing.T) {
+	for _, tt := range []struct{ length, fill, want int }{
+		{20, 0, 20}, {24, 1, 20}, {20 + roce.MaxFill, roce.MaxFill / 4, 20}, {20, 6, 0}, {20, 5, 0}, {12, 1, 12}, {0, 0, 0},
+	} {
+		b := make([]byte, tt.length)
+		if h := (roce.Header{Opcode: roce.OpAck, FECN: true, BECN: true, Fill: uint8(tt.fill)}); tt.length > 12 {
+			h.Encode(b, 0)
+		}
+		if got := len(roce.Trim(b)); got != tt.want {
+			t.Errorf("Trim of %d bytes with %d words of fill: %d bytes, want %d", tt.length, tt.fill, got, tt.want)
+		}
+	}
 }

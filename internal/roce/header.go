@@ -17,6 +17,9 @@ type Header struct {
 	FECN bool
 	// BECN says that packets of the opposite direction met congestion. (BTH)
 	BECN bool
+	// Fill is how many words of four bytes follow the packet in its datagram, at most MaxFill/4. Decode
+	// does not set it: see Trim. (BTH, in reserved bits)
+	Fill uint8
 	// PKey is the partition key. (BTH)
 	PKey uint16
 	// DestQPN is the destination QP, 24 bits. (BTH)
@@ -49,13 +52,14 @@ type Header struct {
 
 // The base transport header (IBTA volume 1, section 9.2). SE is the solicited event, M is MigReq, Pad
 // the number of pad bytes, and TVer the version, which is 0. F and B are FECN and BECN of annex A17. A
-// asks for an acknowledgement. Bits marked r are sent as 0 and ignored when received.
+// asks for an acknowledgement. Bits marked r are sent as 0 and ignored when received. So are those of
+// fill, unless both sides are this package's: see Trim.
 //
 //	    7   6   5   4   3   2   1   0
 //	0 |            opcode             |
 //	1 |SE | M |  Pad  |     TVer      |
 //	2 |            P_Key              |
-//	4 | F | B | r   r   r   r   r   r |
+//	4 | F | B |         fill          |
 //	5 |      destination QP, 24 bits  |
 //	8 | A | r   r   r   r   r   r   r |
 //	9 |      PSN, 24 bits             |
@@ -74,6 +78,7 @@ const (
 	versionMask   = 0x0f
 	flagFECN      = 1 << 7
 	flagBECN      = 1 << 6
+	fillMask      = 0x3f
 	flagAckReq    = 1 << 7
 )
 
@@ -101,6 +106,7 @@ func (h *Header) Encode(b []byte, payload int) int {
 	if h.BECN {
 		ecn |= flagBECN
 	}
+	ecn |= uint32(h.Fill) & fillMask
 	if h.AckReq {
 		ack = flagAckReq
 	}

@@ -145,3 +145,59 @@ func TestPayloadAlignment(t *testing.T) {
 		}
 	}
 }
+
+// TestFill: datagrams that are shorter than their run are filled up with zeros and leave with it. Larger
+// ones, much shorter ones and other destinations begin a run or end it as before.
+func TestFill(t *testing.T) {
+	c := open(t, Config{Addr: loopback4})
+	if c.Segments() == 1 || !c.Coalesces() {
+		t.Skip("this kernel has no runs")
+	}
+	w, r := c.NewWriter(), c.NewReader()
+	filled, plain := NewDest(c.Addr(), true).Fill(), NewDest(c.Addr(), true)
+	steps := []struct {
+		to         *Dest
+		size, most int
+		k, fill    int
+	}{
+		{filled, 4128, 4144, 0, 16}, // begins a run of 4144
+		{filled, 4112, 4144, 1, 32},
+		{filled, 4144, 4144, 2, 0},
+		{filled, 4144 - maxFill, 4144, 3, maxFill},
+		{filled, 20, 20, 4, 0}, // too short: it ends the run
+		{filled, 20, 20, 0, 0},
+		{filled, 24, 24, 0, 0}, // larger than the run
+		{filled, 20, 20, 1, 4},
+		{plain, 4112, 4144, 0, 0},
+		{plain, 4108, 4108, 1, 0},
+	}
+	var want [][]byte
+	for i, s := range steps {
+		d, k, fill := w.NextIn(s.to, 0, s.size, s.most)
+		if len(d) != s.size || k != s.k || fill != s.fill {
+			t.Fatalf("step %d: %d bytes, number %d, fill %d; want %d, %d, %d", i, len(d), k, fill, s.size, s.k, s.fill)
+		}
+		copy(d, pattern(s.size, i))
+		want = append(want, append(pattern(s.size, i), make([]byte, fill)...))
+	}
+	if dropped := w.Flush(); dropped != 0 {
+		t.Fatalf("%d datagrams dropped, want 0", dropped)
+	}
+	datagrams, entries := got(t, c, r, len(want))
+	for i := range want {
+		if !bytes.Equal(datagrams[i], want[i]) {
+			t.Errorf("datagram %d has %d bytes, want %d, equal", i, len(datagrams[i]), len(want[i]))
+		}
+	}
+	if entries != 4 {
+		t.Errorf("they arrived as %d, want 4 runs", entries)
+	}
+}
+
+// TestNoFillWithoutRuns: a datagram that leaves alone is not filled up.
+func TestNoFillWithoutRuns(t *testing.T) {
+	c := open(t, Config{Addr: loopback4, NoSegment: true})
+	if d, k, fill := c.NewWriter().NextIn(NewDest(c.Addr(), true).Fill(), 0, 20, 48); len(d) != 20 || k != 0 || fill != 0 {
+		t.Errorf("%d bytes, number %d, fill %d; want 20, 0, 0", len(d), k, fill)
+	}
+}

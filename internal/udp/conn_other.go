@@ -63,6 +63,11 @@ type Writer struct{}
 // Next returns room for the next datagram.
 func (w *Writer) Next(_ *Dest, _, size int) (datagram []byte, k int) { return make([]byte, size), 0 }
 
+// NextIn returns room for a datagram that is never sent.
+func (w *Writer) NextIn(_ *Dest, _, size, _ int) (datagram []byte, k, fill int) {
+	return make([]byte, size), 0, 0
+}
+
 // Flush sends what was begun.
 func (w *Writer) Flush() (dropped int) { return 0 }
 

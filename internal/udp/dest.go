@@ -9,6 +9,8 @@ type Dest struct {
 	raw  rawAddr
 	// runs says that the receiver can tell the datagrams of a run apart.
 	runs bool
+	// fills says that the receiver finds the end of a datagram that was filled up.
+	fills bool
 	// refused says that the kernel has refused a run. Datagrams then leave one by one.
 	refused bool
 	marks   Marks
@@ -42,6 +44,15 @@ func (d *Dest) Mark(m Marks) *Dest {
 	d.marks = m
 	return d
 }
+
+// Fill makes the Writer fill up datagrams to the length of their run and returns d.
+func (d *Dest) Fill() *Dest {
+	d.fills = true
+	return d
+}
+
+// Fills reports whether Fill was called.
+func (d *Dest) Fills() bool { return d.fills }
 
 // Marks returns the marks of the datagrams to the destination.
 func (d *Dest) Marks() Marks { return d.marks }

@@ -20,6 +20,9 @@ const (
 	// batchBytes has room for one more run, so that a run is never cut short.
 	batchBytes = batchEnough + MaxDatagram
 
+	// maxFill is the most bytes that follow a datagram to give it the length of its run.
+	maxFill = 252
+
 	// sendPatience is how long the Writer waits for a full socket buffer, in milliseconds, before
 	// it drops datagrams.
 	sendPatience = 20
@@ -66,41 +69,60 @@ type batch struct {
 // NewWriter returns a Writer that sends from the Conn's sockets.
 func (c *Conn) NewWriter() *Writer { return &Writer{conn: c, batches: make([]*batch, len(c.send))} }
 
-// Next returns room for the next datagram, of size bytes, from a socket of the pool. The caller fills
+// Next returns room for the next datagram, of size bytes, from a socket of the pool. The caller writes
 // it before it calls another method. k is the number of the datagram within its run: 0 if it is the
-// first or leaves alone.
+// first or leaves alone. The destination must not fill datagrams.
 func (w *Writer) Next(to *Dest, socket, size int) (datagram []byte, k int) {
+	datagram, k, _ = w.NextIn(to, socket, size, size)
+	return datagram, k
+}
+
+// NextIn is Next with fill: so many bytes of 0 follow the datagram, which the receiver must be able to
+// find, so that it gets the length of its run. fill is a multiple of 4, at most maxFill, and 0 unless the
+// destination fills. A run that the datagram begins has datagrams of most bytes; most must be at least
+// size, and a multiple of 4 like it.
+func (w *Writer) NextIn(to *Dest, socket, size, most int) (datagram []byte, k, fill int) {
 	b := w.batches[socket]
 	if b == nil {
 		b = &batch{fd: w.conn.send[socket], bytes: make([]byte, slotOffset+batchBytes)[slotOffset:]}
 		w.batches[socket] = b
 	}
-	if k = b.grow(to, size, int(w.conn.segments.Load())); k == 0 {
+	segments := int(w.conn.segments.Load())
+	if !to.fills || to.refused || segments == 1 {
+		most = size
+	}
+	if k, fill = b.grow(to, size, segments); k == 0 {
 		if b.n == batchMessages || b.used >= batchEnough {
 			w.send(b)
 		}
 		if b.n == 0 {
 			w.pending = append(w.pending, b)
 		}
-		b.begin(to, size)
+		fill = most - size
+		b.begin(to, most)
 	}
-	b.used += size
-	return b.bytes[b.used-size : b.used : b.used], k
+	at := b.used
+	b.used += size + fill
+	clear(b.bytes[at+size : b.used])
+	return b.bytes[at : at+size : at+size], k, fill
 }
 
-// grow adds a datagram to the last message and returns its number, 0 if that is not possible.
-func (b *batch) grow(to *Dest, size, most int) int {
-	if !b.open || to != b.to || size > b.size || b.total+size > MaxDatagram {
-		return 0
+// grow adds a datagram to the last message and returns its number, 0 if that is not possible, and its
+// fill.
+func (b *batch) grow(to *Dest, size, most int) (k, fill int) {
+	if !b.open || to != b.to || size > b.size || b.total+b.size > MaxDatagram {
+		return 0, 0
 	}
-	k := int(b.counts[b.n-1])
-	if k >= most {
-		return 0
+	if k = int(b.counts[b.n-1]); k >= most {
+		return 0, 0
+	}
+	if to.fills && b.size-size <= maxFill {
+		fill = b.size - size
 	}
 	b.counts[b.n-1]++
-	b.total += size
-	b.open = size == b.size // a shorter one ends the run
-	return k
+	b.total += size + fill
+	b.open = size+fill == b.size // a shorter one ends the run
+	return k, fill
 }
 
 // begin begins a message with a datagram of size bytes.
