@@ -16,6 +16,8 @@ type picker struct {
 	runLane *lane  // the lane that whole requests share; valid while runLeft is not 0
 	runLeft int    // how many more requests may share runLane
 	runRoom uint32 // how many more bytes may share runLane
+	// runBytes is how many bytes of whole requests may share a lane.
+	runBytes uint32
 
 	ended   uint64  // counts the ledger entries that have ended
 	adapter adapter // changes policy for AutoPolicy
@@ -54,11 +56,12 @@ func (p *picker) begin(lanes []*lane, policy Policy, rails *Rails) {
 
 // A request that is not cut gives its lane little work, but a doorbell and a completion cost as
 // much as for a long one. Such requests, if they are handed over together, therefore share a lane
-// as one chain, until they are runMax requests or runBytes long. At 400 Gb/s that is a
-// microsecond of one lane's time.
+// as one chain, until they are runMax requests or runCuts of the smallest fragments long. That is
+// 64 KiB, a microsecond of one lane's time at 400 Gb/s, or 4 MiB where lanes do not work in parallel
+// (setup.minCut).
 const (
-	runMax   = chainMax
-	runBytes = 64 << 10
+	runMax  = chainMax
+	runCuts = 4
 )
 
 // pick chooses the lane for the next n bytes. It returns nil if no lane has room. whole says that
@@ -73,8 +76,8 @@ func (p *picker) pick(n uint32, whole bool) *lane {
 	if l != nil && l.idle() {
 		l.speed.begin(p.time.now)
 	}
-	if whole && n < runBytes {
-		p.runLeft, p.runRoom, p.runLane = runMax-1, runBytes-n, l
+	if whole && n < p.runBytes {
+		p.runLeft, p.runRoom, p.runLane = runMax-1, p.runBytes-n, l
 		if l == nil {
 			p.runLeft = 0
 		}

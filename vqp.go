@@ -84,7 +84,7 @@ func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 	q.send = sender{
 		setup: u, time: &q.time, failover: f,
 		sends: sendRing{slots: make([]sendSlot, cfg.SendDepth)}, inline: make([]byte, cfg.SendDepth*cfg.MaxInline),
-		picker:  picker{time: &q.time, random: xorshift.Source(uint64(u.num)*0x9e3779b97f4a7c15 | 1)},
+		picker:  picker{time: &q.time, random: xorshift.Source(uint64(u.num)*0x9e3779b97f4a7c15 | 1), runBytes: runCuts * u.minCut},
 		carried: newLaneSet(cfg.Lanes), chain: make([]verbs.SendWR, chainMax),
 	}
 	q.recv.init(u, f)

@@ -170,6 +170,42 @@ func TestNoCutOnCallersCore(t *testing.T) {
 	}
 }
 
+// TestRunOnCallersCore: if all NICs work on the caller's core, long requests of one post share a lane, and
+// the next post takes the next lane. A wire gives every lane its part.
+func TestRunOnCallersCore(t *testing.T) {
+	const size, count = 64 << 10, 4
+	wire, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1})
+	rig.Must(t, err)
+	for _, tt := range []struct {
+		name  string
+		links []softnic.Link
+		want  uint64 // lanes that a post uses
+	}{{"memory", rig.MemoryLinks(2), 1}, {"wire", []softnic.Link{wire}, count}} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := onCaller(t, tt.links, size), onCaller(t, tt.links, size)
+			rig.Connect(t, a.QP, b.QP)
+			wrs := make([]ibverbx.SendWR, count)
+			for i := range wrs {
+				wrs[i] = ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: b.Region(size).Remote()}
+				wrs[i].SetSGE(a.Region(size).SGE(0, size))
+			}
+			for post := range uint64(2) {
+				a.PostSend(wrs...)
+				used := uint64(0)
+				for _, l := range a.QP.Stats().Lanes {
+					if l.Doorbells > 0 {
+						used++
+					}
+				}
+				if want := tt.want * (post + 1); used != want {
+					t.Errorf("%d posts used %d lanes, want %d", post+1, used, want)
+				}
+				a.Wait(count)
+			}
+		})
+	}
+}
+
 // onCaller returns a host whose NICs say themselves where they work.
 func onCaller(t *testing.T, links []softnic.Link, cut uint32) *rig.Host {
 	t.Helper()
