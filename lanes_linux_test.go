@@ -17,8 +17,8 @@ import (
 
 // wirePart and wireMessages bound what BenchmarkLanesCPU moves in one turn.
 const (
-	wirePart     = 16 << 20
-	wireMessages = 5000
+	wirePart     = 64 << 20
+	wireMessages = 30_000
 )
 
 // BenchmarkLanesCPU compares the CPU time that two ways of moving the same messages take over UDP on the
