@@ -17,6 +17,8 @@ type pathContext struct {
 	cfg   Config           // has its defaults filled in
 	attr  verbs.DeviceAttr // describes the inner device
 	clock func() int64     // returns nanoseconds and never goes back
+	// corked is inner if posts can be collected there, otherwise nil.
+	corked verbs.Corked
 	// sharedRecv reports whether UC QPs can use a shared receive queue. Otherwise every path has
 	// receives of its own.
 	sharedRecv bool
@@ -68,6 +70,7 @@ func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
 		return nil, verbs.NewOpError("wrap context", inner.Device().Name(), 0, err)
 	}
 	ctx := &pathContext{inner: inner, cfg: cfg, attr: attr, clock: cfg.Now, sharedRecv: shared, maxEngines: 1, events: events{inner: inner}}
+	ctx.corked, _ = inner.(verbs.Corked)
 	if cfg.Now == nil {
 		ctx.clock, ctx.maxEngines = clock.Monotonic(), maxEngines
 	}

@@ -166,13 +166,25 @@ func (e *engine) failBroken() {
 }
 
 // flush serves the QPs that wait for shared receives, and posts the chains and control packets of all dirty
-// connections.
+// connections, together if the device can.
 func (e *engine) flush() {
 	for _, s := range e.srqs {
 		if s.due {
 			s.serve()
 		}
 	}
+	corked := e.ctx.corked
+	if corked == nil || len(e.dirty) == 0 {
+		e.ring()
+		return
+	}
+	corked.Cork()
+	e.ring()
+	corked.Uncork()
+}
+
+// ring rings the doorbells of flush.
+func (e *engine) ring() {
 	for _, c := range e.dirty {
 		c.dirty = false
 		c.flush()

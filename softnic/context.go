@@ -15,6 +15,7 @@ type hostContext struct {
 var (
 	_ verbs.Context = (*hostContext)(nil)
 	_ verbs.Clocked = (*hostContext)(nil)
+	_ verbs.Corked  = (*hostContext)(nil)
 )
 
 func (x *hostContext) Device() verbs.Device { return x.nic }
@@ -27,6 +28,25 @@ func (x *hostContext) usable() error {
 		return verbs.ErrDeviceFatal
 	}
 	return nil
+}
+
+// Cork implements verbs.Corked. It does nothing on a link that leads nowhere out of the process.
+func (x *hostContext) Cork() {
+	if l := x.core.wire; l != nil {
+		l.mu.Lock()
+		l.corks++
+		l.mu.Unlock()
+	}
+}
+
+// Uncork implements verbs.Corked.
+func (x *hostContext) Uncork() {
+	if l := x.core.wire; l != nil {
+		l.mu.Lock()
+		l.corks--
+		l.drain()
+		l.mu.Unlock()
+	}
 }
 
 // usable is a context or something in it.

@@ -85,7 +85,9 @@ type UDPLink struct {
 	core
 	cfg UDPConfig
 	// dirty are the ports with packets to flush.
-	dirty   []*udpPort
+	dirty []*udpPort
+	// corks counts the goroutines that collect packets: see verbs.Corked.
+	corks   int
 	explain roce.Explainer
 	faults
 }

@@ -28,8 +28,16 @@ func (l *UDPLink) land(f *flight) {
 	l.recycle(f)
 }
 
-// flush hands all collected packets to the kernel. It is called before the lock is released.
+// flush hands all collected packets to the kernel, unless somebody collects more. It is called before the
+// lock is released.
 func (l *UDPLink) flush() {
+	if l.corks == 0 {
+		l.drain()
+	}
+}
+
+// drain hands all collected packets to the kernel.
+func (l *UDPLink) drain() {
 	for i, u := range l.dirty {
 		l.dirty[i] = nil
 		u.dirty = false

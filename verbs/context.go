@@ -108,3 +108,11 @@ type AHAttr struct {
 	SL           uint8
 	Port         uint8 // the local port; zero means 1
 }
+
+// Corked is implemented by contexts of devices to which handing over packets costs much more than
+// posting. Between Cork and Uncork the device may collect what posts to its QPs send. Uncork sends it.
+// Every Cork needs an Uncork soon afterwards, or the peers wait. Several goroutines may cork at once.
+type Corked interface {
+	Cork()
+	Uncork()
+}
