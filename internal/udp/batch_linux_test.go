@@ -201,3 +201,12 @@ func TestNoFillWithoutRuns(t *testing.T) {
 		t.Errorf("%d bytes, number %d, fill %d; want 20, 0, 0", len(d), k, fill)
 	}
 }
+
+// TestSegmentsOf: a run has as many datagrams as the kernel takes, and few on one that does not say what it is.
+func TestSegmentsOf(t *testing.T) {
+	for release, want := range map[string]int32{"6.18.5-generic": 128, "6.9.0": 128, "6.8.12": 64, "5.15.0-1": 64, "7.0": 128, "10.1": 128, "": 64, "x": 64, "6": 64} {
+		if got := segmentsOf(release); got != want {
+			t.Errorf("segmentsOf(%q) = %d, want %d", release, got, want)
+		}
+	}
+}

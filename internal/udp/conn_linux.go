@@ -58,10 +58,28 @@ func (c *Conn) open(cfg *Config) (err error) {
 	c.send, c.ports = append(c.send, c.recv), append(c.ports, c.port)
 	c.segments.Store(1)
 	if !cfg.NoSegment && unix.SetsockoptInt(c.send[0], unix.SOL_UDP, unix.UDP_SEGMENT, 0) == nil {
-		c.segments.Store(maxSegments)
+		c.segments.Store(segmentsOf(release()))
 	}
 	c.bell, err = newBell(c.recv)
 	return err
+}
+
+// release returns the release of the kernel, such as "6.18.5-generic".
+func release() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// segmentsOf returns how many datagrams a run may have on a kernel.
+func segmentsOf(release string) int32 {
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil || major < 6 || (major == 6 && minor < 9) {
+		return oldSegments
+	}
+	return maxSegments
 }
 
 // socket opens a socket with the options that all sockets have.

@@ -8,8 +8,10 @@ import (
 )
 
 const (
-	// maxSegments is the most datagrams of a run: UDP_MAX_SEGMENTS of kernels before 6.9.
-	maxSegments = 64
+	// maxSegments is the most datagrams of a run: UDP_MAX_SEGMENTS since Linux 6.9.
+	maxSegments = 128
+	// oldSegments is the same before Linux 6.9.
+	oldSegments = 64
 
 	// batchMessages is how many messages of one socket a batch holds before it must be sent.
 	batchMessages = 64
