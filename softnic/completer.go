@@ -12,6 +12,9 @@ import (
 // atomic. An answer to nothing outstanding is dropped.
 func (q *qp) receiveResponse(p *packet, op uint8) {
 	if p.PSN.Sub(q.una) < 0 || p.PSN.Sub(q.maxPSN) >= 0 || q.state == verbs.StateRTR {
+		if q.rnrWait && op == roce.OpAck && p.PSN.Add(1) == q.una && p.Syndrome&roce.SyndromeKind == roce.SyndromeAck&roce.SyndromeKind {
+			q.resume()
+		}
 		return
 	}
 	if op == roce.OpAck {
@@ -164,6 +167,20 @@ func (q *qp) notReady(code uint8) {
 	q.rnrWait = true
 	q.seek(q.una)
 	q.core.timers.set(q, q.core.clock()+int64(verbs.RNRTimer(code)))
+}
+
+// resume ends the wait of an RNR NAK: the peer has said that it has a receive now (see ready). The wait
+// does not count as a retry.
+func (q *qp) resume() {
+	if q.core.wire == nil {
+		return
+	}
+	if q.attr.RNRRetry != 7 {
+		q.rnrLeft++
+	}
+	q.rnrWait = false
+	q.core.timers.drop(q)
+	q.core.lists.tx.push(q)
 }
 
 // nak handles a NAK of the oldest request (IBTA 1.4 table 61).

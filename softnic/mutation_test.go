@@ -43,6 +43,7 @@ var mutations = []struct {
 	},
 	{"an acknowledgement names an atomic", "responder.go", "q.epsn.Add(roce.PSNMask - q.asked)", "q.epsn.Add(roce.PSNMask)"},
 	{"a stranger is sent all that the link has room for", "udppeer.go", "way.window = strangerWindow", "way.window = maxWindow"},
+	{"a peer that waits for a receive is not told of it", "post.go", "		q.ready()\n", ""},
 	{"the end of a datagram is taken for a part of its packet", "udpreceive.go", "b = roce.Trim(b)", ""},
 	{"QPs to one NIC do not share its buffer", "window.go", "if b := q.to; b != nil &&", "if b := q.to; b == nil &&"},
 	{"a QP that is held back does not ask for an acknowledgement", "requester.go", " || (n.budget.limit > 0 && q.holder(q.inFlight()+1, size == q.seg) != nil)", ""},

@@ -165,6 +165,8 @@ func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
 	if q.state == verbs.StateErr {
 		q.flushReceives()
 		q.core.settle()
+	} else if n > 0 && q.rnrSent {
+		q.ready()
 	}
 	return n, err
 }

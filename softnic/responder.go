@@ -20,6 +20,8 @@ type responder struct {
 	ackDue bool
 	// nakSent says that a gap was reported and the missing PSN has not come.
 	nakSent bool
+	// rnrSent says that the peer was told that there is no receive, and not that there is one.
+	rnrSent bool
 	// dying says that a fatal NAK is on its way. Nothing more is served.
 	dying bool
 
@@ -98,6 +100,7 @@ func (q *qp) reject(r placement) {
 	switch r {
 	case placeNoRecv:
 		q.nic.stats.RNRNAKsSent++
+		q.rnrSent = true
 		q.sendNak(roce.SyndromeRNR | q.attr.MinRNRTimer)
 	case placeNoAccess:
 		q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
@@ -169,9 +172,19 @@ func (q *qp) sendNak(syndrome uint8) {
 	q.core.lists.acks.push(q)
 }
 
+// ready tells a peer that waits for a receive that there is one, by acknowledging again what came before.
+// Only a softnic understands it. Others ignore it and wait as long as the RNR NAK said.
+func (q *qp) ready() {
+	if q.rnrSent && q.core.wire != nil && q.path.way != nil && q.path.way.dest.Runs() {
+		q.rnrSent = false
+		q.owe()
+		q.core.settle()
+	}
+}
+
 // filled notes that the expected PSN has come. A pending RNR NAK for it is obsolete.
 func (q *qp) filled() {
-	q.nakSent = false
+	q.nakSent, q.rnrSent = false, false
 	if q.nakSyndrome&roce.SyndromeKind == roce.SyndromeRNR {
 		q.nakSyndrome = 0
 	}
