@@ -7,8 +7,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// chainMax is how many requests one doorbell hands over at most.
-const chainMax = 64
+// chainMax is how many requests one doorbell hands over at most: a run and the record of its first message.
+const chainMax = runMax + 1
 
 // lane is one physical QP of a VirtualQP, with the ledger of its requests.
 //

@@ -60,7 +60,7 @@ func (p *picker) begin(lanes []*lane, policy Policy, rails *Rails) {
 // 64 KiB, a microsecond of one lane's time at 400 Gb/s, or 4 MiB where lanes do not work in parallel
 // (setup.minCut).
 const (
-	runMax  = chainMax
+	runMax  = 64
 	runCuts = 4
 )
 
