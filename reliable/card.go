@@ -13,8 +13,8 @@ import (
 //	+---------+---------+-------------------+
 //	| version |  flags  |       paths       |  0    flags: 1 answer with yours
 //	+---------+---------+-------------------+           2 every path has its part of the credit
-//	|      window       |   receive credit  |  4        the high four bits are the kind
-//	+-------------------+-------------------+
+//	|      window       |   receive credit  |  4        4 senders wait for credit
+//	+-------------------+-------------------+           the high four bits are the kind
 //	|            bytes of a chunk           |  8
 //	+---------------------------------------+
 //	| flow, 12 |  number of the connection  | 12
@@ -27,23 +27,21 @@ import (
 //	+---------------------------------------+
 //	| number of the receiver's connection   |       accept and confirm
 //	+---------------------------------------+
-//	|    bytes of credit of an idle QP      |       with flag 4: senders wait for credit
-//	+---------------------------------------+
 type card struct {
-	kind        cardKind
-	window      int        // Config.Window
-	credit      int        // the number of receive buffers that the peer may use, 0 without paths
-	chunk       uint32     // Config.ChunkBytes
-	pathCount   int        // Config.Paths
-	conn        uint32     // the number of the connection at the card's end, 0 in a bare card
-	flow        uint16     // the flow of the QP in the connection, Config.Flows-1 in a bare card
-	control     [2]uint32  // the numbers of the control QPs
-	paths       []pathAddr // the addresses of the paths
-	birth       pathAddr   // the first address of path 0, which tells the connection from earlier ones
-	echo        uint32     // the number of the receiver's connection
-	want        bool       // asks for the card of the receiver
-	speculative uint32     // Config.Speculative, 0 without Config.Credits
-	perPath     bool       // reports that credit is divided equally among the paths
+	kind      cardKind
+	window    int        // Config.Window
+	credit    int        // the number of receive buffers that the peer may use, 0 without paths
+	chunk     uint32     // Config.ChunkBytes
+	pathCount int        // Config.Paths
+	conn      uint32     // the number of the connection at the card's end, 0 in a bare card
+	flow      uint16     // the flow of the QP in the connection, Config.Flows-1 in a bare card
+	control   [2]uint32  // the numbers of the control QPs
+	paths     []pathAddr // the addresses of the paths
+	birth     pathAddr   // the first address of path 0, which tells the connection from earlier ones
+	echo      uint32     // the number of the receiver's connection
+	want      bool       // asks for the card of the receiver
+	perPath   bool       // reports that credit is divided equally among the paths
+	grants    bool       // reports that the peer has to wait for credit; see Config.NoCredits
 }
 
 // cardKind tells what a card is for. With Config.Flows of one there are only whole cards, otherwise
@@ -74,19 +72,19 @@ type pathAddr struct{ qpn, psn uint32 }
 const (
 	// cardLen is the length of a card without the fields that only some cards have, in bytes.
 	cardLen = 24
-	// addrLen, echoLen and creditsLen are the lengths of these fields, in bytes.
-	addrLen, echoLen, creditsLen = 8, 4, 4
+	// addrLen and echoLen are the lengths of these fields, in bytes.
+	addrLen, echoLen = 8, 4
 
 	// Flags of a card.
 	cardWant    = 1
 	cardPerPath = 2
-	cardCredits = 4
+	cardGrants  = 4
 	// kindShift is where the kind begins in the flags.
 	kindShift = 4
 )
 
 // maxCardLen is the length of the longest card, in bytes.
-func (cfg *Config) maxCardLen() int { return cardLen + addrLen*(cfg.Paths+1) + echoLen + creditsLen }
+func (cfg *Config) maxCardLen() int { return cardLen + addrLen*(cfg.Paths+1) + echoLen }
 
 func (c *card) encode() []byte {
 	be := binary.BigEndian
@@ -94,8 +92,8 @@ func (c *card) encode() []byte {
 	if c.want {
 		b[1] |= cardWant
 	}
-	if c.speculative > 0 {
-		b[1] |= cardCredits
+	if c.grants {
+		b[1] |= cardGrants
 	}
 	if c.perPath {
 		b[1] |= cardPerPath
@@ -119,9 +117,6 @@ func (c *card) encode() []byte {
 	if c.kind.hasEcho() {
 		b = be.AppendUint32(b, c.echo)
 	}
-	if c.speculative > 0 {
-		b = be.AppendUint32(b, c.speculative)
-	}
 	return b
 }
 
@@ -131,19 +126,16 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 	switch {
 	case len(b) == 0:
 		return nil, verbs.Invalidf("the peer's endpoint has no Extra: its context is not wrapped, or fell back to RC: wrap both ends with the same Config")
-	case len(b) < cardLen || b[0] != wire.Version || b[1]&0xf&^(cardWant|cardPerPath|cardCredits) != 0 || b[1]>>kindShift >= byte(cardKinds):
+	case len(b) < cardLen || b[0] != wire.Version || b[1]&0xf&^(cardWant|cardPerPath|cardGrants) != 0 || b[1]>>kindShift >= byte(cardKinds):
 		return nil, verbs.Invalidf("the peer's Extra of %d bytes is not a card of protocol version %d", len(b), wire.Version)
 	}
 	c := &card{
 		kind: cardKind(b[1] >> kindShift), pathCount: int(be.Uint16(b[2:])),
 		window: int(be.Uint16(b[4:])), credit: int(be.Uint16(b[6:])), chunk: be.Uint32(b[8:]), conn: be.Uint32(b[12:]) & maxConn,
 		flow:    uint16(be.Uint32(b[12:]) >> connBits),
-		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, want: b[1]&cardWant != 0, perPath: b[1]&cardPerPath != 0,
+		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, want: b[1]&cardWant != 0, perPath: b[1]&cardPerPath != 0, grants: b[1]&cardGrants != 0,
 	}
-	if err := c.check(len(b), b[1]&cardCredits != 0, cfg); err != nil {
-		return nil, err
-	}
-	if err := c.takeCredits(b, cfg); err != nil {
+	if err := c.check(len(b), cfg); err != nil {
 		return nil, err
 	}
 	for _, q := range c.control {
@@ -178,7 +170,7 @@ func takeAddr(b *[]byte) pathAddr {
 }
 
 // check checks the fields of fixed size of a card of n bytes.
-func (c *card) check(n int, credits bool, cfg *Config) error {
+func (c *card) check(n int, cfg *Config) error {
 	want := cardLen
 	if c.kind.hasPaths() {
 		want += addrLen * c.pathCount
@@ -188,9 +180,6 @@ func (c *card) check(n int, credits bool, cfg *Config) error {
 	}
 	if c.kind.hasEcho() {
 		want += echoLen
-	}
-	if credits {
-		want += creditsLen
 	}
 	switch {
 	case c.pathCount != cfg.Paths || c.window != cfg.Window || int64(c.chunk) != int64(cfg.ChunkBytes):
@@ -226,24 +215,6 @@ func (c *card) checkAddrs() error {
 
 // valid reports whether a is the address of a QP.
 func (a pathAddr) valid() bool { return a.qpn > 0 && a.qpn < 1<<24 && a.psn < 1<<24 }
-
-// takeCredits decodes the credit of a card that has the right length.
-func (c *card) takeCredits(b []byte, cfg *Config) error {
-	has := b[1]&cardCredits != 0
-	switch {
-	case has && !cfg.Credits:
-		return verbs.Invalidf("the peer grants credit and waits for it, this end does neither: give both the same Config.Credits")
-	case !has && cfg.Credits:
-		return verbs.Invalidf("this end grants credit and waits for it, the peer does neither: give both the same Config.Credits")
-	case !has:
-		return nil
-	}
-	c.speculative = binary.BigEndian.Uint32(b[len(b)-creditsLen:])
-	if int64(c.speculative) != int64(cfg.Speculative) {
-		return verbs.Invalidf("the peer has %d bytes of credit in hand, this end %d: give both the same Config.Speculative", c.speculative, cfg.Speculative)
-	}
-	return nil
-}
 
 // Endpoint.Extra of a wrapped QP is its card, followed by the Extra of the side QP, which the inner
 // provider of the peer gets when the side QP is connected:

@@ -27,14 +27,14 @@ func TestCard(t *testing.T) {
 		t.Fatalf("the card is %x, want %x", b, want)
 	}
 	full := c
-	full.want, full.perPath = true, true
-	if got, err := decodeCard(full.encode(), &cfg); err != nil || !got.want || !got.perPath {
-		t.Fatalf("decodeCard = %+v, %v, want both flags", got, err)
+	full.want, full.perPath, full.grants = true, true, true
+	if got, err := decodeCard(full.encode(), &cfg); err != nil || !got.want || !got.perPath || !got.grants {
+		t.Fatalf("decodeCard = %+v, %v, want all flags", got, err)
 	}
 	if got, err := decodeCard(b, &cfg); err != nil || got.conn != 7 || got.paths[1] != c.paths[1] {
 		t.Fatalf("decodeCard = %+v, %v, want the same card", got, err)
 	}
-	for i, set := range map[int]byte{0: 1, 1: 4, 3: 3, 5: 65, 7: 0, 10: 17, 13: 0x10, 16: 1, 19: 0, 24: 1, 27: 0, 28: 1} {
+	for i, set := range map[int]byte{0: 1, 1: 8, 3: 3, 5: 65, 7: 0, 10: 17, 13: 0x10, 16: 1, 19: 0, 24: 1, 27: 0, 28: 1} {
 		bad := bytes.Clone(b)
 		bad[i] = set
 		if got, err := decodeCard(bad, &cfg); !errors.Is(err, verbs.ErrInvalid) {
@@ -44,30 +44,6 @@ func TestCard(t *testing.T) {
 	for n := range b {
 		if got, err := decodeCard(b[:n], &cfg); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("%d bytes: decodeCard = %+v, %v, want ErrInvalid", n, got, err)
-		}
-	}
-}
-
-// TestCardCredits: the credit in hand stands at the end, and must be the same.
-func TestCardCredits(t *testing.T) {
-	c, cfg := testCard()
-	plain := c.encode()
-	cfg.Credits, cfg.Speculative, c.speculative = true, 0x12345, 0x12345
-	b := c.encode()
-	want := append(bytes.Clone(plain), 0, 1, 0x23, 0x45)
-	want[1] = 4
-	if !bytes.Equal(b, want) {
-		t.Fatalf("the card is %x, want %x", b, want)
-	}
-	if got, err := decodeCard(b, &cfg); err != nil || got.speculative != 0x12345 {
-		t.Fatalf("decodeCard = %+v, %v, want the same card", got, err)
-	}
-	for name, bad := range map[string][]byte{
-		"without credits": plain, "cut short": b[:len(b)-1], "with other credits": append(b[:len(b)-1:len(b)-1], 0x46),
-		"with credits and no flag": append(plain[:len(plain):len(plain)], 0, 1, 0x23, 0x45),
-	} {
-		if got, err := decodeCard(bad, &cfg); !errors.Is(err, verbs.ErrInvalid) {
-			t.Errorf("a card %s: decodeCard = %+v, %v, want ErrInvalid", name, got, err)
 		}
 	}
 }
@@ -126,8 +102,7 @@ func sharedCard(kind cardKind) card {
 	return c
 }
 
-// FuzzCard: a card is refused or comes out again as the same bytes, with credits and without, and where
-// QPs share connections.
+// FuzzCard: a card is refused or comes out again as the same bytes, also where QPs share connections.
 func FuzzCard(f *testing.F) {
 	c, cfg := testCard()
 	f.Add(c.encode())
@@ -137,11 +112,10 @@ func FuzzCard(f *testing.F) {
 		c := sharedCard(kind)
 		f.Add(c.encode())
 	}
-	credits := cfg
-	credits.Credits, credits.Speculative, c.speculative = true, 4096, 4096
+	c.grants = true
 	f.Add(c.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, cfg := range []*Config{&cfg, &credits, &shared} {
+		for _, cfg := range []*Config{&cfg, &shared} {
 			if got, err := decodeCard(b, cfg); err == nil && !bytes.Equal(got.encode(), b) {
 				t.Fatalf("%x comes out as %x", b, got.encode())
 			}

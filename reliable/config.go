@@ -34,17 +34,10 @@ type Config struct {
 	// Congestion makes the congestion control of a path in place of that of TargetDelay. It is called
 	// for every path of a connection. Nil means that of TargetDelay.
 	Congestion func() core.Congestion
-	// Credits makes senders wait for credit from the receiver, so that many senders do not fill
-	// the queue in front of its link. A receiver grants what its link carries, to all its QPs in
-	// turn. Both ends need the same value.
-	Credits bool
-	// CreditRate is the payload that each port of this end grants, in bytes per second: a little
-	// less than its link carries after headers. The ends may differ. Zero means 95 % of the speed
-	// of the port, or of 100 Gb/s if the device does not report a speed.
-	CreditRate float64
-	// Speculative is the number of bytes that an idle QP may send before it asks for credit. Zero
-	// means 128 KiB. With Credits both ends need the same value.
-	Speculative int
+	// NoCredits lets the peers of this end send as much as their windows allow. Without it, while
+	// several peers send to a port of this end, each waits for credit, and the queue in front of the
+	// port stays short. The ends may differ.
+	NoCredits bool
 	// RecvDepth is the number of receive buffers of ChunkBytes that the connections of a PD share. Each
 	// needs 16, so more than RecvDepth/16 connections are refused. Zero means 512, which is 16 MiB. QPs
 	// with different send CQs have buffers of their own, up to four times as many in all.
@@ -96,7 +89,6 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.ChunkBytes = cmp.Or(cfg.ChunkBytes, 32<<10)
 	cfg.Window = cmp.Or(cfg.Window, 256)
 	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 4<<20)
-	cfg.Speculative = cmp.Or(cfg.Speculative, 128<<10)
 	cfg.RecvDepth = cmp.Or(cfg.RecvDepth, 512)
 	cfg.PathRecv = cmp.Or(cfg.PathRecv, 8)
 	cfg.MinProbe = cmp.Or(cfg.MinProbe, 1_000_000)
@@ -114,9 +106,6 @@ func (cfg Config) withDefaults() (Config, error) {
 	}
 	if cfg.TargetDelay < 0 {
 		return cfg, verbs.Invalidf("Config.TargetDelay is %d: want nanoseconds, at least 0", cfg.TargetDelay)
-	}
-	if !(cfg.CreditRate >= 0 && cfg.CreditRate <= maxCreditRate) {
-		return cfg, verbs.Invalidf("Config.CreditRate is %v: want bytes per second, 0 to %v", cfg.CreditRate, maxCreditRate)
 	}
 	if _, err := core.New(cfg.core(0, 1, 1)); err != nil { // checks the other fields
 		return cfg, verbs.Invalidf("Config: %v", err)
@@ -140,7 +129,7 @@ func (cfg *Config) core(sends, credit, peerCredit int) core.Config {
 		Paths: cfg.Paths, Flows: cfg.Flows, Window: cfg.Window, ChunkBytes: uint32(cfg.ChunkBytes), SendDepth: max(sends, 1),
 		PathDepth: pathDepth, RecvCredit: credit, PeerCredit: peerCredit, GiveUp: cfg.GiveUp,
 		WindowBytes: cfg.WindowBytes, Congestion: cfg.congestion(), MinProbe: cfg.MinProbe,
-		InitialRTT: cfg.MinProbe, Credits: cfg.Credits, Speculative: cfg.Speculative,
+		InitialRTT: cfg.MinProbe, Grants: !cfg.NoCredits, Speculative: idleCredit,
 	}
 }
 

@@ -69,13 +69,12 @@ func TestConformanceOverLoss(t *testing.T) {
 	})
 }
 
-// TestConformanceCredits runs the RC part of the suite with receiver credits, of which a QP has
-// little in hand.
-func TestConformanceCredits(t *testing.T) {
+// TestConformanceWithoutCredits runs the RC part of the suite with peers that wait for no credit.
+func TestConformanceWithoutCredits(t *testing.T) {
 	pickVariant(t, 2)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
-		p := open(tb, softnic.NewMemoryLink(nil), reliable.Config{Credits: true, Speculative: 4096})
-		p.Lossy = true // no UC and UD, which know nothing of credits
+		p := open(tb, softnic.NewMemoryLink(nil), reliable.Config{NoCredits: true})
+		p.Lossy = true // no UC and UD, which have no credits
 		return p
 	})
 }

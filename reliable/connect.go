@@ -44,10 +44,7 @@ func (q *qp) bareCard() *card {
 	cfg := &q.ctx.cfg
 	c := &card{
 		kind: cardBare, window: cfg.Window, chunk: uint32(cfg.ChunkBytes), pathCount: cfg.Paths, flow: uint16(cfg.Flows - 1),
-		perPath: !q.ctx.sharedRecv,
-	}
-	if cfg.Credits {
-		c.speculative = uint32(cfg.Speculative)
+		perPath: !q.ctx.sharedRecv, grants: !cfg.NoCredits,
 	}
 	for i := range c.control {
 		c.control[i] = q.engine.hub.control[i].qp.Num()
@@ -100,6 +97,7 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 		q.fail() // some parts may be connected
 		return err
 	}
+	q.engine.flush() // the peer's credit
 	return nil
 }
 

@@ -43,7 +43,7 @@ type connection struct {
 	paths   []path      // the data paths, Config.Paths of them
 	arrival pool        // has PathRecv receive buffers per path if paths have receives of their own
 	headers pool        // has pathSlots slots per path, one for the header of each outstanding send
-	seat    seat        // asks for the peer's credit
+	pacer   *core.Pacer // grants credit to the peer, nil with Config.NoCredits
 	outbox  [2][]byte   // holds, by control QP, the control packet that the next flush sends
 	// queue holds events that were caused by actions of the core. They follow the present event.
 	queue   []core.Event
@@ -170,7 +170,7 @@ func (c *connection) build() (err error) {
 // destroy frees the parts of a connection, also of one that build has left incomplete.
 func (c *connection) destroy() {
 	e := c.engine
-	c.leaveLink()
+	c.leavePacer()
 	e.connected = slices.DeleteFunc(e.connected, func(o *connection) bool { return o == c })
 	c.closeAHs()
 	c.core, c.peer = nil, nil
@@ -259,21 +259,19 @@ func (c *connection) begin() {
 func (c *connection) start(flow core.FlowConfig) (err error) {
 	ctx := c.ctx
 	cfg := ctx.cfg.core(flow.SendDepth, c.share, c.peer.credit)
-	cfg.PathCredit = c.peer.perPath
+	cfg.PathCredit, cfg.PeerGrants = c.peer.perPath, c.peer.grants
 	if ctx.cfg.Flows == 1 {
 		cfg.RecvPatience = flow.RecvPatience
 		if flow.GiveUp != 0 {
 			cfg.GiveUp = flow.GiveUp
 		}
 	}
-	if err := c.joinLink(c.attr.Port); err != nil {
-		return err
-	}
 	if c.core, err = core.New(cfg); err != nil {
 		c.core = nil
 		return ctx.opError("connect QP", 0, err)
 	}
 	c.engine.connected = append(c.engine.connected, c)
+	c.joinPacer(c.attr.Port)
 	return nil
 }
 

@@ -142,10 +142,10 @@ func (e *engine) drive() {
 			c.step(&core.Event{Kind: core.EvTick})
 		}
 	}
-	e.grant()
 	for i := 0; i < len(e.dirty); i++ {
 		e.dirty[i].step(&core.Event{Kind: core.EvFlush})
 	}
+	e.grant() // after EvFlush, which reports what has arrived
 	if e.overran.Load() {
 		e.failBroken()
 	}

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"ibverbx/internal/table"
+	"ibverbx/reliable/core"
 	"ibverbx/verbs"
 )
 
@@ -15,8 +16,6 @@ type engine struct {
 	keeper *keeper // runs timers while the program does not poll, nil with Config.Now
 	// overran reports that a CQ has overrun and its QPs are not in the error state yet.
 	overran atomic.Bool
-	// handed reports that a connection has credit to grant that another engine has found due; see link.
-	handed atomic.Bool
 
 	mu        sync.Mutex         // guards the fields below and the QPs and connections; it is taken under the lock of the context, never before it
 	closed    bool               // set by close
@@ -34,7 +33,7 @@ type engine struct {
 	connsMade uint32             // counts the connections made so far; it is part of a connection's number
 	connected []*connection      // lists the connections that have a core, in the order in which they got it
 	dirty     []*connection      // lists the connections that may have something to post, each once
-	links     []*link            // grant credit to the peers of its connections; empty without Config.Credits
+	pacers    []*core.Pacer      // grant credit to the peers of its connections, by port, with nil for unused ports; empty with Config.NoCredits
 	asking    int                // counts the QPs whose side.askAt is set
 	srqs      []*srq             // the open SRQs whose QPs it runs
 	doorbells Doorbells          // counts what was posted to the NIC

@@ -370,13 +370,16 @@ func TestResetWithSeveralEngines(t *testing.T) {
 	}
 }
 
-// TestCreditsOfSeveralEngines has four hosts send to one whose QPs are in two engines. Together they get what the
-// link carries, and each a fair share of it.
+// TestCreditsOfSeveralEngines has four hosts send to one whose QPs are in two engines, which share the window of
+// the port. Together they get what the link carries, each a fair share of it, and the queue in front of the
+// port stays short.
 func TestCreditsOfSeveralEngines(t *testing.T) {
-	const size, rate = 4 << 20, 1e9
-	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
-	cfg := w.config(reliable.Config{Paths: 4, Credits: true, CreditRate: rate, Speculative: 4096})
+	const size, rate, idle = 8 << 20, 12.5e9, 128 << 10
+	w := newWorld(t, softnic.Impairment{Delay: 5 * time.Microsecond, Rate: rate})
+	cfg := w.config(reliable.Config{Paths: 4, MinProbe: 50_000})
 	to := newSide(t, w.link, cfg, size)
+	must(t, w.link.Bottleneck(to.nic, rate, 1<<30))
+	nic := to.nic
 	reliable.SplitEngines(to.ctx)
 	awake := []*side{to}
 	for i := range 4 {
@@ -391,14 +394,17 @@ func TestCreditsOfSeveralEngines(t *testing.T) {
 			at.qp = to.another(t)
 		}
 		connect(t, from, &at)
-		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: at.mr.Addr(), RKey: at.mr.RKey()}
+		awake = append(awake, from)
+	}
+	w.pass(100*time.Microsecond, awake...) // what new connections tell each other
+	for _, from := range awake[1:] {
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}
 		wr.SetSGE(from.sge(0, size))
 		from.post(t, wr)
-		awake = append(awake, from)
 	}
 	start, total := w.now, 4*size*1e9/rate // in nanoseconds
 	for _, s := range awake[1:] {
-		for done := false; !done && float64(w.now-start) < 2*total; w.step(w.now+1_000_000, awake) {
+		for done := false; !done && float64(w.now-start) < 2*total; w.step(w.now+10_000, awake) {
 			var wc [1]verbs.WC
 			n, err := s.cq.Poll(wc[:])
 			must(t, err)
@@ -409,5 +415,8 @@ func TestCreditsOfSeveralEngines(t *testing.T) {
 		if d := float64(w.now - start); d < 0.9*total || d > 1.1*total {
 			t.Errorf("a host has sent its part after %v, want %v, when all have", time.Duration(d), time.Duration(total))
 		}
+	}
+	if queue := w.link.LongestQueue(nic); queue > 2*4*idle {
+		t.Errorf("a queue of %d bytes, want at most twice the %d of 4 idle senders", queue, idle)
 	}
 }

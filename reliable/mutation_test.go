@@ -149,10 +149,6 @@ var mutations = []mutant.Change{
 		Old: "	p.each(func(e *engine) { e.regions.remove(r) })\n", New: "",
 	},
 	{
-		Name: "credit for another engine is lost", Tests: "TestCreditsOfSeveralEngines", File: "credit.go",
-		Old: "		c.seat.granted += n\n", New: "",
-	},
-	{
 		Name: "a connection forgets the engine of its peer", Tests: "TestFlowsOfSeveralEngines", File: "agreement.go",
 		Old: "	c.to.control = answer.control // Modify does not tell it\n", New: "",
 	},

@@ -263,7 +263,7 @@ func (q *qp) fail() {
 	if q.connected {
 		q.conn.run(&core.Event{Kind: core.EvClose, Flow: q.flow, Status: uint8(verbs.StatusWRFlushErr)})
 		if q.conn.core.Over() {
-			q.conn.leaveLink()
+			q.conn.leavePacer()
 		}
 	}
 	for q.sends.Len() > 0 { // requests that waited for the peer

@@ -197,7 +197,7 @@ func TestSRQRandomTraffic(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 9))
 			pick := func(of ...int) int { return of[rng.IntN(len(of))] }
-			cfg := reliable.Config{Paths: pick(1, 2, 4), Flows: pick(1, 1, 3), Window: pick(4, 32, 256), Credits: pick(0, 1) == 1, CreditRate: 1e9}
+			cfg := reliable.Config{Paths: pick(1, 2, 4), Flows: pick(1, 1, 3), Window: pick(4, 32, 256), NoCredits: pick(0, 1) == 1}
 			p := newParty(t, seed, float64(pick(0, 1, 5))/100, cfg, pairs, pick(1, 2, 7, 64))
 			closing := seed%3 == 2
 			for sum(p.sent) < pairs*each {

@@ -64,8 +64,8 @@ func (c *connection) carry(ev *core.Event, a *core.Action) {
 			c.queue = append(c.queue, p.failed())
 		}
 	case core.ActDemand:
-		if l := c.seat.link; l != nil {
-			l.want(c, a)
+		if c.pacer != nil {
+			c.pacer.Want(c.engine.now, c.index(), a)
 		}
 	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActAnswer, core.ActWant, core.ActFault:
 		if q := c.flows[a.Flow]; q != nil { // nil if it has left

@@ -25,8 +25,8 @@ func TestSwiftActs(t *testing.T) {
 		}
 		return s.link.LongestQueue(s.to.nic), s.now
 	}
-	fixed, _ := run(reliable.Config{})
-	swift, took := run(reliable.Config{TargetDelay: target})
+	fixed, _ := run(reliable.Config{NoCredits: true})
+	swift, took := run(reliable.Config{NoCredits: true, TargetDelay: target})
 	t.Logf("queue of %d bytes with fixed windows, of %d with a target of %d us, in %d us", fixed, swift, target/1000, took/1000)
 	// A round trip of 10 us leaves 40 us for the queue.
 	if room := int(40e-6 * rate); swift > 2*room || 4*swift > fixed {

@@ -83,10 +83,6 @@ var table = []Setting{
 		duration(0, time.Microsecond, time.Second, func(s *Settings, d time.Duration) { s.Reliable.TargetDelay = int64(d) }),
 	},
 	{
-		"uc-credits", "", "IBVERBX_UC_CREDITS", "`1` if receivers grant credits, the same on both sides", "0 or 1", "0",
-		number(0, 1, func(s *Settings, n int) { s.Reliable.Credits = n == 1 }),
-	},
-	{
 		"uc-give-up", "", "IBVERBX_UC_GIVE_UP", "`time` without progress after which a QP fails", "a time of 50ms to 1h", "5s",
 		duration(50*time.Millisecond, 50*time.Millisecond, time.Hour, func(s *Settings, d time.Duration) { s.Reliable.GiveUp = int64(d) }),
 	},

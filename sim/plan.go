@@ -54,7 +54,7 @@ type TransportPlan struct {
 	Wrapped bool // package reliable makes the RC QPs; the fields below count only then
 	UCPaths int  // reliable.Config.Paths
 	Flows   int  // reliable.Config.Flows
-	Credits bool // reliable.Config.Credits
+	Credits bool // not reliable.Config.NoCredits
 	Chunk   int  // reliable.Config.ChunkBytes
 }
 

@@ -67,7 +67,7 @@ var (
 		{"wrapped", unitSwitch, 0, 1, (*drawer).wrapped},
 		{"uc-paths", unitCount, 1, 256, (*drawer).ucPaths},
 		{"flows", unitCount, 1, 64, oneOf(1, 1, 2, 4, 16)},
-		{"credits", unitSwitch, 0, 1, oneOf(0, 0, 1)},
+		{"credits", unitSwitch, 0, 1, oneOf(1, 1, 0)},
 		{"chunk", unitBytes, 256, 256 << 10, (*drawer).chunk},
 	}
 	connectSettings = []setting{

@@ -24,7 +24,7 @@ func (w *world) wrap(ctx verbs.Context, nic *softnic.NIC, rail, host int) (*tran
 	qps := 0
 	w.eachEnd(host, func(c *ConnectPlan, _ *EndPlan) { qps += c.Lanes + 2 })
 	wrapped, err := reliable.Wrap(ctx, reliable.Config{
-		Paths: p.UCPaths, Flows: p.Flows, Credits: p.Credits, ChunkBytes: p.Chunk,
+		Paths: p.UCPaths, Flows: p.Flows, NoCredits: !p.Credits, ChunkBytes: p.Chunk,
 		// Twice, because a lane is rebuilt while its peer still has the old one.
 		RecvDepth: min(2*recvShare*qps, 1<<15),
 		Now:       func() int64 { return w.now },

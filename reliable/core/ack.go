@@ -20,8 +20,12 @@ func (c *Conn) onRecord(ev *Event) {
 		}
 	case wire.Offer, wire.Ping, wire.Pong:
 		bad = int(r.Path) >= len(c.paths) || !c.paths[r.Path].onRecord(r, ev.Route)
-	case wire.CreditRequest, wire.Credit:
-		if bad = bad || !c.cfg.Credits; !bad {
+	case wire.CreditRequest:
+		if bad = bad || !c.cfg.Grants; !bad {
+			c.credits.onRecord(r)
+		}
+	case wire.Credit:
+		if bad = bad || !c.cfg.PeerGrants; !bad {
 			c.credits.onRecord(r)
 		}
 	default:

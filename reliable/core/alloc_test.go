@@ -7,11 +7,14 @@ import (
 )
 
 // TestNoAllocations moves chunks between two connections and wants no allocation: neither for
-// new chunks nor for repeated ones, acknowledgements, answers, paths that fail and come back, or paths that
-// rest.
+// new chunks nor for repeated ones, acknowledgements, answers, paths that fail and come back, paths that
+// rest, or credit.
 func TestNoAllocations(t *testing.T) {
-	for i, flows := range []int{1, 8, 8} {
+	for i, flows := range []int{1, 8, 8, 1} {
 		cfg := Config{Paths: 16, ChunkBytes: 1024, PeerCredit: 256, Flows: flows}
+		if i == 3 { // both ends wait for credit
+			cfg.Grants, cfg.PeerGrants, cfg.Speculative = true, true, 2048
+		}
 		if i == 2 { // a target that is never reached: paths are paced
 			cfg.Congestion = func() Congestion { return NewSwift(1, 16, 1024, 4<<20) }
 		}
@@ -70,6 +73,10 @@ func (w *wireless) step(i int, ev *Event) {
 			w.push(1-i, Event{Kind: kind, Path: a.Path, Epoch: a.Epoch, Imm: a.Imm, Header: a.Header, Count: int(a.Len)})
 		case ActControl:
 			w.push(1-i, Event{Kind: EvRecord, Route: a.Route, Record: a.Record})
+		case ActDemand:
+			if a.Bytes > 0 {
+				w.push(i, Event{Kind: EvGrant, Count: int(min(a.Bytes, 4096))})
+			}
 		default:
 		}
 	}

@@ -54,11 +54,12 @@ type Config struct {
 	// Congestion makes the congestion control of a path, within WindowBytes. New calls it once per
 	// path. Nil means that only WindowBytes limits the paths.
 	Congestion func() Congestion
-	// Credits makes senders wait for credit from the receiver (see Pacer). Both ends need the same
-	// value, and owners that grant.
-	Credits bool
+	// Grants makes this end limit what the peer sends, by what its owner grants (see Pacer).
+	Grants bool
+	// PeerGrants makes this end wait for credit from the peer, which has Grants.
+	PeerGrants bool
 	// Speculative is the credit of a sender before any is granted and whenever it is idle, in bytes.
-	// Both ends need the same value. Zero means 128 KiB.
+	// Both ends should have the same value. Zero means 128 KiB.
 	Speculative int
 	// Rate is the expected rate of a path in bytes per second. It converts bytes in flight to delay.
 	// Zero means 3e9: no path has a link of 100 Gb/s to itself, and a path with more in flight than

@@ -143,6 +143,9 @@ func (c *Conn) settle() {
 	if !c.Over() {
 		c.credits.ask()
 	}
+	if c.credits.news {
+		c.credits.report()
+	}
 	for _, n := range c.touched {
 		f := c.flows[n]
 		f.ackIfDue()

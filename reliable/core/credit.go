@@ -1,18 +1,23 @@
 package core
 
-import "ibverbx/reliable/wire"
+import (
+	"math"
 
-// Receiver credits. With Config.Credits the bytes that a sender has sent, in total, must not exceed the
-// bytes that the receiver has granted, in total. The sender tells its demand in total. The receiver's
-// owner grants at the pace of its link, in turn to all that ask (see Pacer). Both totals only grow, so
-// a lost, late or repeated record does no harm: the next one replaces it. Retransmissions need no
-// credit.
+	"ibverbx/reliable/wire"
+)
+
+// Receiver credits. A receiver with Config.Grants tells its peer a limit: the bytes that the peer may have
+// sent, in total. The peer, with Config.PeerGrants, starts a chunk only below the limit. If it wants to send
+// more, it tells the receiver its demand, in total. The receiver's owner decides what is granted (see
+// Pacer). Retransmissions need no credit.
 //
-//	arrived <= granted <= arrived + reach      bounds unused credit
-//	granted <= wanted + Speculative            credit of an idle peer
+//	limit = no limit                           one connection has the port to itself
+//	limit = arrived + Speculative              an idle peer, whose next bytes leave without a round trip
+//	limit < demand                             several peers take turns
 //
-// With the credit of an idle peer a message leaves without a round trip. It is paid for when it is used:
-// ActDemand tells the owner, which grants that much later.
+// Both records carry the present state and a number. The latest one counts, so a limit may also shrink. A
+// lost record is repaired by the next one: a peer that waits asks again, and a receiver that gets bytes
+// beyond its limit tells the limit again.
 
 // credits is the credit state of both halves. Its numbers are totals in bytes.
 type credits struct {
@@ -21,132 +26,175 @@ type credits struct {
 	demand    uint64 // posted by the user, without what failed flows have not sent
 	asked     uint64 // the demand that the peer was told
 	sent      uint64 // sent, without what failed flows have sent and was not acknowledged
-	limit     uint64 // may be sent
+	limit     uint64 // no chunk is started at this number of bytes
+	asks      uint32 // counts the requests
+	heard     uint32 // the number of the last Credit
 	blocked   bool   // reports that a chunk waits for credit
-	tries     uint8  // counts the requests since limit last grew
+	tries     uint8  // counts the requests since limit last changed
 	askAt     int64  // when the next request is due, or never
 	grantedAt int64  // when the peer last answered while a chunk waited for credit
 
-	wanted  uint64 // the demand of the peer
-	granted uint64 // granted to the peer
-	pledged uint64 // what the owner was asked to grant
-	arrived uint64 // taken from the peer
+	wanted   uint64 // the demand of the peer
+	request  uint32 // the number of the last CreditRequest
+	granted  uint64 // the limit of the peer
+	tells    uint32 // counts the Credits
+	arrived  uint64 // taken from the peer
+	reported uint64 // the value of arrived that the owner knows
+	ended    bool   // reports that NoLimit has ended and that the peer has not told its demand since
+	news     bool   // reports that the owner is to be told of a change
 }
 
-// maxIdleAsks is the limit of repeated requests of a sender that is not blocked.
-const maxIdleAsks = 3
+const (
+	// maxIdleAsks is the limit of repeated requests of a sender that is not blocked.
+	maxIdleAsks = 3
+	// noLimit is a limit that is never reached.
+	noLimit = math.MaxUint64
+)
 
 func (k *credits) init(c *Conn) {
-	spare := uint64(c.cfg.Speculative)
-	*k = credits{c: c, askAt: never, limit: spare, granted: spare, pledged: spare}
+	*k = credits{c: c, askAt: never, limit: noLimit, granted: uint64(c.cfg.Speculative)}
+	if c.cfg.PeerGrants {
+		k.limit = uint64(c.cfg.Speculative)
+	}
 }
 
-// reach is the limit of the credit of the peer beyond what has arrived: its window and its credit when
-// idle. A peer that is gone, or that asks for more than it sends, takes no more than that from others.
-func (k *credits) reach() uint64 {
-	cfg := &k.c.cfg
-	return uint64(cfg.Window)*uint64(cfg.ChunkBytes) + uint64(cfg.Speculative)
-}
-
-// has reports whether n more bytes may be sent.
+// has reports whether a chunk of n bytes may be sent. The last one may exceed the limit, so that no credit
+// is too small to be used.
 func (k *credits) has(n uint32) bool {
-	k.blocked = k.c.cfg.Credits && k.sent+uint64(n) > k.limit
+	k.blocked = n > 0 && k.sent >= k.limit
 	return !k.blocked
 }
 
 // unsend takes back bytes of a failed flow, which the peer may never count as arrived: other flows must
-// not miss them. The peer keeps the demand that it was told. It grants that to the other flows, within
-// its reach.
+// not miss them.
 func (k *credits) unsend(n uint32) {
 	k.sent -= uint64(n)
 	k.demand -= uint64(n)
 }
 
-// ask tells the peer of new demand when half of the idle credit is used, and again if it does not
-// answer.
+// ask tells the peer of demand beyond the limit, and again if it does not answer.
 func (k *credits) ask() {
 	c := k.c
-	spare := uint64(c.cfg.Speculative)
-	if !c.cfg.Credits || k.demand+spare/2 <= k.limit {
+	if k.demand <= k.limit {
 		k.askAt, k.tries = never, 0
 		return
 	}
-	// While the peer knows of more than it has granted, a small increase can wait.
-	news := k.demand > k.asked && (k.asked <= k.limit || k.demand-k.asked >= spare/4)
+	// While the peer knows of more than it has granted, news can wait until that has doubled.
+	news := k.demand > k.asked && (k.asked <= k.limit || k.demand-k.asked >= k.asked-k.limit)
 	due := k.askAt != never && c.now >= k.askAt
 	if !news && !due && (k.askAt != never || !k.blocked) {
 		return
 	}
 	route := c.control.route
 	if !news {
+		if c.flying > 0 { // its probes find out whether the peer is there
+			k.askAt = c.now + c.probeWait(k.tries)
+			return
+		}
 		if k.tries = min(k.tries+1, 30); !k.blocked && k.tries > maxIdleAsks {
 			k.askAt = never // the next message asks again
 			return
 		}
 		route = c.nextRoute()
 	}
-	k.asked = k.demand
 	k.askAt = c.now + c.probeWait(k.tries)
-	c.tell(route, wire.Record{Type: wire.CreditRequest, Bytes: k.demand})
+	k.askBy(route)
 }
 
-// onRecord takes the peer's demand or its grant.
+// askBy tells the peer the demand.
+func (k *credits) askBy(route Route) {
+	k.asked = k.demand
+	k.asks++
+	k.c.tell(route, wire.Record{Type: wire.CreditRequest, Nonce: k.asks, Bytes: k.demand})
+}
+
+// onRecord takes the peer's demand or its limit for this end. A record that is older than the last one is
+// ignored.
 func (k *credits) onRecord(r *wire.Record) {
+	last := &k.request
+	if r.Type == wire.Credit {
+		last = &k.heard
+	}
+	if int32(r.Nonce-*last) <= 0 {
+		return
+	}
+	*last = r.Nonce
 	if r.Type == wire.Credit {
 		k.onCredit(r.Bytes)
 		return
 	}
-	used := uint64(0)
-	if r.Bytes > k.wanted {
-		used = min(r.Bytes, k.granted) - min(k.wanted, k.granted)
-		k.wanted = r.Bytes
+	if r.Bytes == k.wanted {
+		k.c.control.stale++ // it may not get the answers
 	}
-	k.pledge(used)
+	k.wanted, k.ended, k.news = r.Bytes, false, true
 	k.tell()
 }
 
-// onCredit takes a grant.
+// onCredit takes a limit.
 func (k *credits) onCredit(limit uint64) {
 	if k.blocked {
 		k.grantedAt = k.c.now // the peer is alive and busy with others
 	}
-	if limit > k.limit {
-		k.limit = limit
-		k.tries = 0
+	if limit < k.limit {
+		k.askBy(k.c.control.route) // the peer does not know the demand
+	}
+	if limit != k.limit {
+		k.limit, k.tries = limit, 0
 	}
 	k.askAt = k.c.now + k.c.probeWait(k.tries)
 }
 
-// pledge tells the owner what the peer may be granted, if that has grown, and how many bytes the peer
-// sends on its idle credit.
-func (k *credits) pledge(used uint64) {
-	if !k.c.cfg.Credits || k.c.Over() {
-		return
-	}
-	spare := uint64(k.c.cfg.Speculative)
-	bound := k.arrived + k.reach()
-	top := min(k.wanted, bound) + spare // wanted may be anything: no sum with it may overflow
-	top = min(top, bound)
-	if top <= k.pledged && used == 0 {
-		return
-	}
-	k.pledged = max(k.pledged, top)
-	a := k.c.act(ActDemand)
-	a.Bytes = min(max(k.wanted, k.granted), k.pledged) - k.granted
-	a.Spare = k.pledged - k.granted - a.Bytes
-	a.Used = used
-}
-
-// onGrant takes what the owner grants to the peer.
+// onGrant takes what the owner grants: n bytes, NoLimit, or 0, which ends NoLimit.
 func (k *credits) onGrant(n int) {
-	if !k.c.cfg.Credits || k.c.Over() || n <= 0 {
+	switch {
+	case k.c.Over() || n < 0 || !k.c.cfg.Grants:
+		return
+	case n == NoLimit:
+		k.granted, k.ended = noLimit, false
+	case n > 0 && k.granted != noLimit:
+		k.granted = max(k.granted, k.arrived) + uint64(n)
+	case n == 0 && k.granted == noLimit:
+		k.granted = k.arrived + uint64(k.c.cfg.Speculative)
+		k.wanted, k.ended = k.granted, true // assumes that the peer uses it
+	default:
 		return
 	}
-	k.granted = min(k.granted+uint64(n), k.pledged)
+	k.news = true
 	k.tell()
 }
 
-// tell tells the peer how much it was granted.
+// report tells the owner what has changed: what the peer was granted and has not arrived, what it waits
+// for and what has arrived. Arrivals are reported at the end of a batch.
+func (k *credits) report() {
+	k.news = false
+	if !k.c.cfg.Grants {
+		return
+	}
+	spare, beyond := uint64(k.c.cfg.Speculative), uint64(0)
+	switch {
+	case k.arrived > k.granted && k.arrived-k.granted > uint64(k.c.cfg.ChunkBytes):
+		beyond = k.arrived - k.granted
+		k.granted = k.arrived
+		k.tell() // the peer does not know its limit
+	case !k.ended && k.wanted <= max(k.granted, k.arrived) && k.granted < k.arrived+spare/2:
+		k.granted = k.arrived + spare
+		k.tell() // the peer is idle, or nearly so
+	}
+	a := k.c.act(ActDemand)
+	a.Arrived = k.arrived - k.reported
+	a.Beyond = min(beyond, a.Arrived)
+	k.reported = k.arrived
+	if k.granted != noLimit && !k.c.Over() {
+		used := max(min(k.wanted, k.granted), k.arrived)
+		a.Flying, a.Bytes = used-k.arrived, max(k.wanted, used)-used
+	}
+	if beyond > 0 {
+		a.Flying = max(a.Flying, spare) // more will follow
+	}
+}
+
+// tell tells the peer its limit.
 func (k *credits) tell() {
-	k.c.tell(k.c.control.ackRoute, wire.Record{Type: wire.Credit, Bytes: k.granted})
+	k.tells++
+	k.c.tell(k.c.answerRoute(), wire.Record{Type: wire.Credit, Nonce: k.tells, Bytes: k.granted})
 }

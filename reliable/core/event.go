@@ -1,6 +1,10 @@
 package core
 
-import "ibverbx/reliable/wire"
+import (
+	"math"
+
+	"ibverbx/reliable/wire"
+)
 
 // EventKind is the kind of an Event.
 type EventKind uint8
@@ -36,12 +40,15 @@ const (
 	EvFlush
 	// EvCredit says: from now on the peer may use Count receives, in place of Config.RecvCredit.
 	EvCredit
-	// EvGrant says that the peer may send Count more bytes, at most what the last ActDemand asked for.
+	// EvGrant says that the peer may send Count more bytes, or anything if Count is NoLimit. Zero ends NoLimit.
 	EvGrant
 	// EvClose says: the user of Flow gives up. Its oldest outstanding message ends with Status, the others
 	// are flushed.
 	EvClose
 )
+
+// NoLimit is the Count of an EvGrant that lets the peer send anything.
+const NoLimit = math.MaxInt
 
 const (
 	// StatusNoRecv is the Status of an EvChunk whose message has no receive.
@@ -131,8 +138,9 @@ const (
 	// ActAnswer asks: carry out the fetch that is kept under Token of Flow. Its answer has Len bytes, whose
 	// pieces follow under Token. Tokens are below Answers and are used again.
 	ActAnswer
-	// ActDemand asks: the peer may be granted, by EvGrant, Bytes that it wants to send and Spare for when it
-	// is idle. This replaces the last ActDemand. The peer sends Used bytes on its earlier Spare.
+	// ActDemand says: the peer waits for credit for Bytes, which EvGrant grants. Flying bytes were granted and
+	// have not arrived. Both replace those of the last ActDemand. Arrived bytes have arrived since then, and
+	// Beyond of them without credit.
 	ActDemand
 	// ActWant asks: the peer has Len messages in total that take a receive of Flow, which shares receives.
 	// Promise as many as it can have, by EvReceives, whose Count may be 0.
@@ -144,19 +152,20 @@ const (
 
 // Action is something to do. ActionKind tells which fields are valid.
 type Action struct {
-	Kind        ActionKind
-	Status      uint8
-	Flow        uint16
-	Path, Epoch uint16
-	Route       Route
-	Imm         wire.Imm
-	Token       uint32
-	Offset, Len uint32
-	QPN, PSN    uint32
-	Bytes       uint64
-	Spare, Used uint64
-	Header      wire.Header
-	Record      wire.Record
+	Kind            ActionKind
+	Status          uint8
+	Flow            uint16
+	Path, Epoch     uint16
+	Route           Route
+	Imm             wire.Imm
+	Token           uint32
+	Offset, Len     uint32
+	QPN, PSN        uint32
+	Bytes           uint64
+	Flying, Arrived uint64
+	Beyond          uint64
+	Header          wire.Header
+	Record          wire.Record
 }
 
 // Route is the way of a control packet: 0 and 1 are the control QPs, RoutePath plus the index of a path

@@ -252,7 +252,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{placing{}, 2},
 		{slot{}, 7},
 		{rtt{}, 6},
-		{credits{}, 13},
+		{credits{}, 19},
 	} {
 		if got := reflect.TypeOf(tt.v).NumField(); got != tt.want {
 			t.Errorf("%T has %d fields, want %d: add the new one to its fingerprint", tt.v, got, tt.want)

@@ -18,7 +18,7 @@ func TestCreditAfterFailedFlows(t *testing.T) {
 	}{{"sender", 0}, {"receiver", 1}} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := modest()
-			cfg.Flows, cfg.Credits, cfg.Speculative = 6, true, 64
+			cfg.Flows, cfg.Grants, cfg.PeerGrants, cfg.Speculative = 6, true, true, 64
 			l := newLine(t, cfg, cfg, 1<<16, 1)
 			l.grant = true
 			for k := 1; k < cfg.Flows; k++ {

@@ -104,7 +104,7 @@ func TestFutureEpoch(t *testing.T) {
 func TestHostile(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		cfg := modest()
-		cfg.Credits = rapid.Bool().Draw(rt, "credits")
+		cfg.Grants, cfg.PeerGrants = rapid.Bool().Draw(rt, "grants"), rapid.Bool().Draw(rt, "peerGrants")
 		cfg.Flows = rapid.IntRange(1, 3).Draw(rt, "flows")
 		c, err := New(cfg)
 		if err != nil {

@@ -81,6 +81,50 @@ var mutations = []mutant.Change{
 		Name: "no memory for an answer fails the message before", Tests: "Memory", File: "fetch.go",
 		Old: "		m.Status = ev.Status\n		return StatusNoRecv\n", New: "		f.fail(ev.Status)\n		return StatusNoRecv\n",
 	},
+	{
+		Name: "an old limit replaces a new one", Tests: "Credit", File: "credit.go",
+		Old: "	if int32(r.Nonce-*last) <= 0 {\n		return\n	}\n", New: "",
+	},
+	{
+		Name: "a lost end of NoLimit is not told again", Tests: "Limit|Credit", File: "credit.go",
+		Old: "		k.tell() // the peer does not know its limit\n", New: "",
+	},
+	{
+		Name: "the answer to a request keeps its route", Tests: "Credit", File: "credit.go",
+		Old: "		k.c.control.stale++ // it may not get the answers\n", New: "",
+	},
+	{
+		Name: "credit for a part of a chunk is not used", Tests: "Credit", File: "credit.go",
+		Old: "n > 0 && k.sent >= k.limit", New: "n > 0 && k.sent+uint64(n) > k.limit",
+	},
+	{
+		Name: "a demand counts as in flight", Tests: "Demand", File: "credit.go",
+		Old: "used := max(min(k.wanted, k.granted), k.arrived)", New: "used := max(k.wanted, k.arrived)",
+	},
+	{
+		Name: "a demand below what has arrived stops the peer", Tests: "Demand", File: "credit.go",
+		Old: "k.wanted <= max(k.granted, k.arrived)", New: "k.wanted <= k.granted",
+	},
+	{
+		Name: "unused credit is never forgotten", Tests: "Pacer", File: "pacer.go",
+		Old: "c.flying > 0 && now-c.usedAt >= patience", New: "c.flying > 0 && false",
+	},
+	{
+		Name: "the first that asks is taken for the only one", Tests: "Pacer", File: "port.go",
+		Old: " && p.major == from && p.lead >= loneLead", New: "",
+	},
+	{
+		Name: "a window never shrinks", Tests: "Port", File: "port.go",
+		Old: "p.window*(1-1.0/32)", New: "p.window",
+	},
+	{
+		Name: "a best rate is kept forever", Tests: "Port", File: "port.go",
+		Old: "		p.best = min(p.best, max(rate, before))\n", New: "		_ = before\n",
+	},
+	{
+		Name: "bytes without credit do not count", Tests: "Port", File: "port.go",
+		Old: "+debtPerByte*float64(beyond)", New: "",
+	},
 }
 
 // TestMutations breaks the protocol in one place at a time and wants the tests to notice.

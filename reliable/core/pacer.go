@@ -2,96 +2,165 @@ package core
 
 import "ibverbx/internal/ring"
 
-// Pacer shares the rate of a link among the connections that ask for credit: a quantum each, in turn.
-// It has no clock. One goroutine at a time may use it.
+// Pacer grants credit to the connections of one owner that share a port. It has no clock. One goroutine at
+// a time may use it.
 //
-//	demand    is granted at the rate of the link, because it is sent as soon as it is granted
-//	spare     is granted when a connection has no other demand, and takes no time of the link,
-//	          because it may never be used
-//	used      was spare and is being sent: it takes time of the link, and grants wait
+//	one busy connection     has no limit, so that credit costs nothing
+//	several                 take turns, a chunk each. As bytes arrive more are granted, so that the
+//	                        window of the Port is in flight
+//
+// The pacers of a port divide its window by their busy connections. So each of them grants when bytes of its
+// own connections arrive, and none has to wake another.
 type Pacer struct {
-	rate    float64           // bytes per second
-	quantum uint64            // the limit of one grant, in bytes
-	slack   int64             // how late a grant may be and still be made up for, in nanoseconds
+	port    *Port
+	quantum uint64            // what a connection is granted in its turn, in bytes
+	spare   uint64            // what a connection may have in flight without being busy, in bytes
 	conns   []claim           // what connections ask for, by number
-	asking  ring.Ring[uint32] // the connections that ask, in turn
-	dueAt   int64             // when the next grant is due
+	asking  ring.Ring[uint32] // the connections that wait for a grant, in turn; those without a want have left
+	waiting int               // the number of claims with a want
+	busy    int               // the number of claims that are busy
+	flying  uint64            // the sum of flying of all claims
+	free    int               // the connection without a limit, or -1
+	sweepAt int64             // when claims that do not use their credit are next looked for
 }
 
-// claim is what a connection asks for.
+// claim is what a connection asks for. It is busy if it wants bytes, if it has no limit, or if many of its
+// bytes are in flight.
 type claim struct {
-	want   uint64 // demand, in bytes
-	spare  uint64 // credit for when it is idle, in bytes
+	want   uint64 // what it waits for, in bytes
+	flying uint64 // what it was granted and has not arrived, in bytes
+	usedAt int64  // when bytes last arrived, or the first were granted
 	queued bool   // reports that it is in asking
+	busy   bool
 }
 
-// NewPacer returns a Pacer that grants rate bytes per second, a quantum at a time. Grants that are late
-// because Next was not called are made up for if they are late by at most slack nanoseconds.
-func NewPacer(rate float64, quantum int, slack int64) *Pacer {
-	return &Pacer{rate: rate, quantum: uint64(quantum), slack: slack}
+// NewPacer returns a Pacer of a port that grants a quantum at a time, the size of a chunk. spare is the
+// credit of an idle connection.
+func NewPacer(port *Port, quantum, spare int) *Pacer {
+	return &Pacer{port: port, quantum: uint64(quantum), spare: uint64(spare), free: -1}
 }
 
-// Join makes room for a connection.
-func (p *Pacer) Join(conn int) {
+// Join adds a connection. It reports whether the connection is the only one of the port. Then it has no
+// limit, and the owner tells it so.
+func (p *Pacer) Join(conn int) bool {
 	if n := len(p.conns); conn >= n {
 		p.conns = append(p.conns, make([]claim, max(conn+1, 2*n, 16)-n)...)
 	}
+	if !p.port.join() {
+		return false
+	}
+	p.free = conn
+	p.set(conn, 0, 0)
+	return true
 }
 
-// Leave forgets what a connection asked for.
+// Leave forgets a connection that has joined.
 func (p *Pacer) Leave(conn int) {
-	if conn < len(p.conns) {
-		p.conns[conn].want, p.conns[conn].spare = 0, 0
+	p.port.leave()
+	if p.free == conn {
+		p.free = -1
+	}
+	p.set(conn, 0, 0)
+}
+
+// Want takes an ActDemand of a connection, which must have joined.
+func (p *Pacer) Want(now int64, conn int, a *Action) {
+	c := &p.conns[conn]
+	if a.Arrived > 0 || c.flying == 0 {
+		c.usedAt = now
+	}
+	expected := min(a.Arrived, c.flying)
+	p.set(conn, a.Bytes, a.Flying)
+	if a.Arrived > 0 {
+		p.port.arrived(now, source{p, conn}, a.Arrived, expected, a.Beyond)
 	}
 }
 
-// Want replaces what a connection asks for: bytes to send, and spare to keep for when it is idle. It
-// uses used bytes of its earlier spare. The connection must have joined.
-func (p *Pacer) Want(now int64, conn int, bytes, spare, used uint64) {
-	if p.asking.Len() == 0 {
-		p.dueAt = max(p.dueAt, now) // the idle time before is lost
-	}
-	p.dueAt += p.pause(used)
+// set replaces a claim.
+func (p *Pacer) set(conn int, want, flying uint64) {
 	c := &p.conns[conn]
-	c.want, c.spare = bytes, spare
-	if !c.queued && (bytes > 0 || spare > 0) {
+	p.flying += flying - c.flying
+	waiting, busy := -oneIf(c.want > 0), -oneIf(c.busy)
+	c.want, c.flying = want, flying
+	c.busy = want > 0 || flying >= p.spare || p.free == conn
+	waiting, busy = waiting+oneIf(want > 0), busy+oneIf(c.busy)
+	if want > 0 && !c.queued {
 		c.queued = true
 		p.asking.Push(uint32(conn))
 	}
+	if waiting != 0 || busy != 0 {
+		p.waiting += waiting
+		p.busy += busy
+		p.port.change(busy, waiting)
+	}
 }
 
-// pause is the time that the link takes for n bytes.
-func (p *Pacer) pause(n uint64) int64 { return int64(float64(n) * 1e9 / p.rate) }
+// oneIf is 1 if is, otherwise 0.
+func oneIf(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
 
-// Deadline is when the next grant is due, or Never.
+// Deadline is when Next is to be called although nothing has arrived, or Never.
 func (p *Pacer) Deadline() int64 {
-	if p.asking.Len() == 0 {
+	if p.waiting == 0 {
 		return never
 	}
-	return p.dueAt
+	return p.sweepAt
 }
 
-// Next returns the next grant that is due at now, if there is one.
-func (p *Pacer) Next(now int64) (conn, bytes int, ok bool) {
-	for p.asking.Len() > 0 && now >= p.dueAt {
-		number := p.asking.Pop()
-		c := &p.conns[number]
+// Next returns the next grant at now, if there is one: a connection, and the Count of its EvGrant.
+func (p *Pacer) Next(now int64) (conn, count int, ok bool) {
+	if p.waiting == 0 && p.free < 0 {
+		return 0, 0, false
+	}
+	if now >= p.sweepAt {
+		p.sweep(now)
+	}
+	if conn = p.free; conn >= 0 {
+		if p.port.lone(source{p, conn}) {
+			return 0, 0, false
+		}
+		p.free = -1
+		p.set(conn, 0, p.spare) // it may use that much before it knows
+		return conn, 0, true
+	}
+	for p.waiting > 0 {
+		conn = int(*p.asking.Front())
+		c := &p.conns[conn]
+		n := min(c.want, p.quantum)
+		lone := n > 0 && p.port.lone(source{p, conn})
+		if n > 0 && !lone && p.flying > 0 && float64(p.flying) >= p.port.share(p.busy) {
+			break
+		}
+		p.asking.Drop(1)
 		c.queued = false
-		if c.want == 0 && c.spare == 0 {
-			continue // it has left
+		if lone {
+			p.free = conn
+			p.set(conn, 0, 0)
+			return conn, NoLimit, true
 		}
-		paid := min(c.want, p.quantum)
-		c.want -= paid
-		bytes = int(paid)
-		if c.want == 0 {
-			bytes += int(c.spare)
-			c.spare = 0
-		} else {
-			c.queued = true
-			p.asking.Push(number)
+		if n > 0 {
+			if c.flying == 0 {
+				c.usedAt = now
+			}
+			p.set(conn, c.want-n, c.flying+n)
+			return conn, int(n), true
 		}
-		p.dueAt = max(p.dueAt, now-p.slack) + p.pause(paid)
-		return int(number), bytes, true
 	}
 	return 0, 0, false
+}
+
+// sweep forgets the credit of connections that have not used it for long: their peers are gone, or do not
+// know of it. They count again when they ask, or when bytes arrive.
+func (p *Pacer) sweep(now int64) {
+	patience := p.port.patience()
+	for conn := range p.conns {
+		if c := &p.conns[conn]; c.flying > 0 && now-c.usedAt >= patience {
+			p.set(conn, 0, 0)
+		}
+	}
+	p.sweepAt = now + patience
 }

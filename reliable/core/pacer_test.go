@@ -6,118 +6,271 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPacer shares a rate among three who ask, in turn, and saves up no burst.
-func TestPacer(t *testing.T) {
-	p := NewPacer(1e9, 1000, 0) // a byte per nanosecond
-	p.Join(2)
-	if p.Deadline() != Never {
-		t.Fatalf("Deadline = %d without demand, want never", p.Deadline())
+// demand is an ActDemand.
+func demand(want, flying, arrived uint64) *Action {
+	return &Action{Kind: ActDemand, Bytes: want, Flying: flying, Arrived: arrived}
+}
+
+// grants takes all grants at now and returns the sum of each connection.
+func grants(p *Pacer, now int64, conns int) []int {
+	got := make([]int, conns)
+	for conn, n, ok := p.Next(now); ok; conn, n, ok = p.Next(now) {
+		got[conn] += n
+	}
+	return got
+}
+
+// TestPacerTakesTurns lets three connections ask. They get a chunk each in turn until the window of the port is
+// in flight. As bytes of one arrive, the next in turn gets as many.
+func TestPacerTakesTurns(t *testing.T) {
+	port := NewPort()
+	p := NewPacer(port, 1000, 10_000)
+	port.window = 6500
+	for i := range 3 {
+		p.Join(i)
 	}
 	now := int64(1_000_000)
-	p.Want(now, 0, 2500, 0, 0)
-	p.Want(now, 2, 1000, 0, 0)
-	p.Want(now, 1, 5000, 0, 0)
-	p.Want(now, 1, 1500, 0, 0)
-	var order []int
-	got := [3]int{}
-	for p.Deadline() != Never {
-		now = max(now, p.Deadline())
-		c, n, ok := p.Next(now)
-		if !ok {
-			t.Fatalf("no grant at %d, want one: it was due", now)
-		}
-		order = append(order, c)
-		got[c] += n
+	p.Next(now) // ends NoLimit of the first
+	for i := range 3 {
+		p.Want(now, i, demand(100_000, 0, 0))
 	}
-	if got != [3]int{2500, 1500, 1000} {
-		t.Fatalf("granted %v, want [2500 1500 1000]", got)
+	if p.Deadline() == Never {
+		t.Fatalf("Deadline = Never while connections wait, want a time")
 	}
-	for i, want := range []int{0, 2, 1, 0, 1, 0} {
-		if order[i] != want {
-			t.Fatalf("granted in the order %v, want 0 2 1 0 1 0", order)
-		}
+	if got := grants(p, now, 3); got[0] != 3000 || got[1] != 2000 || got[2] != 2000 {
+		t.Fatalf("granted %v, want 3000, 2000 and 2000: the window of 6500 in chunks of 1000, in turn", got)
 	}
-	if took := now - 1_000_000; took != 4500 {
-		t.Fatalf("the last of 5000 bytes was granted after %d ns, want 4500 at a byte per ns", took)
+	p.Want(now+1, 0, demand(97_000, 2000, 1000))
+	if got := grants(p, now+1, 3); got[0] != 0 || got[1] != 1000 || got[2] != 0 {
+		t.Fatalf("granted %v after a chunk has arrived, want one chunk for the next in turn", got)
+	}
+	for i := range 3 {
+		p.Want(now+2, i, demand(0, 0, 0))
+	}
+	if _, _, ok := p.Next(now + 2); ok || p.Deadline() != Never {
+		t.Fatalf("a grant, or a deadline of %d, when none asks", p.Deadline())
 	}
 }
 
-// TestPacerInHand wants what is had in hand to be free when it is granted, and to be paid for
-// when it is used.
-func TestPacerInHand(t *testing.T) {
-	p := NewPacer(1e9, 1000, 0)
-	p.Join(1)
-	p.Want(100, 0, 0, 700, 0)
-	if c, n, ok := p.Next(100); !ok || c != 0 || n != 700 || p.Deadline() != Never {
-		t.Fatalf("Next = %d, %d, %v, then due at %d: want 700 bytes for 0, and nothing", c, n, ok, p.Deadline())
+// TestPacerLone checks that the only connection of a port has no limit until another one joins, and that of
+// two the one that sends alone has none until the other asks.
+func TestPacerLone(t *testing.T) {
+	p := NewPacer(NewPort(), 1000, 10_000)
+	if !p.Join(0) {
+		t.Fatalf("Join of the first connection reports a limit, want none")
 	}
-	p.Want(200, 0, 0, 700, 700)
-	p.Want(200, 1, 10, 0, 0)
-	if p.Deadline() != 900 {
-		t.Fatalf("the next grant is due at %d, want 900: 700 bytes are on their way", p.Deadline())
+	if _, _, ok := p.Next(1); ok {
+		t.Fatalf("a grant for a connection without a limit, want none")
 	}
-	if _, _, ok := p.Next(899); ok {
-		t.Fatal("a grant at 899, want none before 900")
+	if p.Join(1) {
+		t.Fatalf("Join of the second connection reports no limit")
+	}
+	if conn, n, ok := p.Next(2); !ok || conn != 0 || n != 0 {
+		t.Fatalf("Next = %d, %d, %v after a second has joined, want the end of NoLimit for 0", conn, n, ok)
+	}
+	p.Want(3, 0, demand(0, 0, 0))
+	p.Want(4, 1, demand(1<<20, 0, loneLead))
+	if conn, n, ok := p.Next(4); !ok || conn != 1 || n != NoLimit {
+		t.Fatalf("Next = %d, %d, %v for the one that sends, want NoLimit for 1", conn, n, ok)
+	}
+	p.Want(5, 1, demand(0, 0, 1000))
+	p.Want(5, 0, demand(0, 500, 100)) // a small message of the other changes nothing
+	if conn, n, ok := p.Next(5); ok {
+		t.Fatalf("Next = %d, %d after a small message, want nothing", conn, n)
+	}
+	p.Want(6, 0, demand(1<<20, 0, 0))
+	if conn, n, ok := p.Next(6); !ok || conn != 1 || n != 0 {
+		t.Fatalf("Next = %d, %d, %v when the other asks, want the end of NoLimit for 1", conn, n, ok)
+	}
+	if conn, n, ok := p.Next(6); !ok || conn != 0 || n != 1000 {
+		t.Fatalf("Next = %d, %d, %v, want a chunk for 0", conn, n, ok)
 	}
 }
 
-// TestPacerSlack makes up for a grant that nobody fetched in time, as far as it may, and not for
-// time in which nobody asked.
-func TestPacerSlack(t *testing.T) {
-	p := NewPacer(1e9, 1000, 2000)
+// TestPacerNotYetLone checks that the first of many that ask gets no more than its turn, if bytes of the
+// others arrive, too: they are about to ask.
+func TestPacerNotYetLone(t *testing.T) {
+	p := NewPacer(NewPort(), 1000, 100_000)
+	for i := range 4 {
+		p.Join(i)
+	}
+	p.Next(1)
+	for i := range 4 {
+		p.Want(2, i, demand(0, 0, 50_000))
+	}
+	p.Want(3, 3, demand(1<<20, 0, 0))
+	if conn, n, ok := p.Next(3); !ok || conn != 3 || n != 1000 {
+		t.Fatalf("Next = %d, %d, %v, want a chunk for 3", conn, n, ok)
+	}
+}
+
+// TestPacerForgetsTheDead grants the whole window to a connection that does not use it. The other one waits no
+// longer than the patience of the port, and then has no limit.
+func TestPacerForgetsTheDead(t *testing.T) {
+	port := NewPort()
+	p := NewPacer(port, 1000, 100_000)
 	p.Join(0)
-	p.Want(1_000_000, 0, 1<<20, 0, 0)
-	count := func(now int64) (n int) {
-		for _, _, ok := p.Next(now); ok; _, _, ok = p.Next(now) {
-			n++
+	p.Join(1)
+	now := int64(1)
+	p.Next(now)
+	p.Want(now, 0, demand(1<<30, 0, 0))
+	grants(p, now, 2)
+	now += 1000
+	p.Want(now, 1, demand(1<<20, 0, loneLead))
+	if conn, n, ok := p.Next(now); ok {
+		t.Fatalf("Next = %d, %d while the window is in flight, want nothing", conn, n)
+	}
+	now = max(now, p.Deadline())
+	if now > 3*leastPatience {
+		t.Fatalf("Deadline = %d, want at most %d", now, 3*leastPatience)
+	}
+	for range 2 { // the first look may be too early for the grants
+		if conn, n, ok := p.Next(now); ok && conn == 1 && n == NoLimit {
+			return
 		}
-		return n
+		now = p.Deadline()
 	}
-	if n := count(1_000_000); n != 1 {
-		t.Fatalf("%d grants at first, want 1: nobody asked before", n)
+	t.Fatalf("connection 1 still has a limit at %d", now)
+}
+
+// TestPacersShare gives two pacers of a port their parts of its window: each by the number of its busy
+// connections, whatever the other has in flight.
+func TestPacersShare(t *testing.T) {
+	port := NewPort()
+	port.window = 40_000
+	a, b := NewPacer(port, 1000, 10_000), NewPacer(port, 1000, 10_000)
+	a.Join(0)
+	for i := range 3 {
+		b.Join(i)
 	}
-	if n := count(1_050_000); n != 3 {
-		t.Fatalf("%d grants after 50 us, want 3: one that is due and 2 us of slack", n)
+	a.Next(1)
+	a.Want(1, 0, demand(1<<20, 0, 0))
+	if got := grants(a, 1, 1); got[0] != 40_000 {
+		t.Fatalf("granted %v, want the whole window of 40000", got)
+	}
+	for i := range 3 {
+		b.Want(2, i, demand(1<<20, 0, 0))
+	}
+	if got := grants(b, 2, 3); got[0]+got[1]+got[2] != 30_000 {
+		t.Fatalf("granted %v to three of four busy connections, want three quarters of 40000", got)
+	}
+	a.Want(3, 0, demand(1<<20, 10_000, 30_000))
+	if got := grants(a, 3, 1); got[0] != 0 {
+		t.Fatalf("granted %v to one of four, which has 10000 in flight, want nothing", got)
+	}
+	a.Leave(0)
+	for i := range 3 {
+		b.Leave(i)
+	}
+	if port.joined != 0 || port.busy != 0 || port.waiting != 0 {
+		t.Fatalf("%d joined, %d busy, %d waiting when all have left, want 0", port.joined, port.busy, port.waiting)
 	}
 }
 
-// TestPacerLeave lets connections ask, leave and come back at random: each is in the ring once
-// at the most, and gets what it asked for, no more.
-func TestPacerLeave(t *testing.T) {
+// TestPacer lets connections join, ask, send, die and leave at random. The sums are right, each connection is
+// in the ring at most once, and everything that is asked for is granted.
+func TestPacer(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		p := NewPacer(1e9, 100, 0)
-		var left [40]uint64
-		now, joined := int64(0), 0
+		const conns = 8
+		w := &pacerWorld{rt: rt, p: NewPacer(NewPort(), 1000, 5000)}
 		for range rapid.IntRange(1, 200).Draw(rt, "steps") {
-			now += rapid.Int64Range(0, 300).Draw(rt, "wait")
-			conn := rapid.IntRange(0, len(left)-1).Draw(rt, "conn")
-			switch rapid.IntRange(0, 3).Draw(rt, "what") {
+			w.now += rapid.Int64Range(0, leastPatience).Draw(rt, "wait")
+			i := rapid.IntRange(0, conns-1).Draw(rt, "conn")
+			c := &w.conns[i]
+			switch rapid.IntRange(0, 4).Draw(rt, "what") {
 			case 0:
-				if p.Leave(conn); conn < joined {
-					left[conn] = 0
+				if c.joined {
+					w.p.Leave(i)
 				}
+				*c = pacerConn{}
 			case 1:
-				p.Join(conn)
-				joined = max(joined, conn+1)
-				left[conn] = rapid.Uint64Range(0, 500).Draw(rt, "bytes")
-				p.Want(now, conn, left[conn], 0, 0)
-			default:
-				if c, n, ok := p.Next(now); ok {
-					if n <= 0 || uint64(n) > left[c] {
-						rt.Fatalf("%d bytes for %d, which asks for %d", n, c, left[c])
-					}
-					left[c] -= uint64(n)
+				if !c.joined {
+					c.joined, c.free = true, w.p.Join(i)
 				}
+			case 2:
+				c.want += rapid.Uint64Range(0, 20_000).Draw(rt, "bytes")
+				w.report(i, 0)
+			default:
+				n := rapid.Uint64Range(0, c.flying).Draw(rt, "arrived")
+				c.flying -= n
+				w.report(i, n)
 			}
+			w.take()
 		}
-		for p.Deadline() != Never {
-			now = max(now, p.Deadline())
-			if c, n, ok := p.Next(now); ok {
-				left[c] -= uint64(n)
+		for range 100 { // all that is granted arrives
+			for i := range w.conns {
+				n := w.conns[i].flying
+				w.conns[i].flying = 0
+				w.report(i, n)
 			}
+			w.take()
 		}
-		if left != [40]uint64{} {
-			rt.Fatalf("%v bytes were never granted, want none", left)
+		for i, c := range w.conns {
+			if c.joined && !c.free && c.want > 0 {
+				rt.Fatalf("connection %d still waits for %d bytes", i, c.want)
+			}
 		}
 	})
+}
+
+// pacerWorld is a Pacer and what its connections know.
+type pacerWorld struct {
+	rt    *rapid.T
+	p     *Pacer
+	now   int64
+	conns [8]pacerConn
+}
+
+type pacerConn struct {
+	joined, free bool
+	want, flying uint64
+}
+
+// report tells the pacer what a connection wants.
+func (w *pacerWorld) report(i int, arrived uint64) {
+	c := &w.conns[i]
+	switch {
+	case !c.joined:
+		*c = pacerConn{}
+	case c.free:
+		w.p.Want(w.now, i, demand(0, 0, c.want))
+		c.want = 0
+	default:
+		w.p.Want(w.now, i, demand(c.want, c.flying, arrived))
+	}
+}
+
+// take takes all grants and checks the pacer.
+func (w *pacerWorld) take() {
+	for conn, n, ok := w.p.Next(w.now); ok; conn, n, ok = w.p.Next(w.now) {
+		c := &w.conns[conn]
+		switch {
+		case !c.joined || (n == 0) != c.free:
+			w.rt.Fatalf("a grant of %d for connection %d, which is %+v", n, conn, *c)
+		case n == NoLimit:
+			c.free, c.want, c.flying = true, 0, 0
+		case n == 0:
+			c.free, c.flying = false, w.p.spare
+		case uint64(n) > c.want:
+			w.rt.Fatalf("%d bytes for connection %d, which asks for %d", n, conn, c.want)
+		default:
+			c.want -= uint64(n)
+			c.flying += uint64(n)
+		}
+	}
+	var waiting, busy, queued, joined int
+	var flying uint64
+	for i := range w.p.conns {
+		c := &w.p.conns[i]
+		waiting, busy, queued = waiting+oneIf(c.want > 0), busy+oneIf(c.busy), queued+oneIf(c.queued)
+		flying += c.flying
+		if i < len(w.conns) {
+			joined += oneIf(w.conns[i].joined)
+		}
+	}
+	p, port := w.p, w.p.port
+	if waiting != p.waiting || waiting != port.waiting || busy != p.busy || busy != port.busy || flying != p.flying || queued != p.asking.Len() || joined != port.joined {
+		w.rt.Fatalf("%d waiting, %d busy, %d in flight, %d in the ring, %d joined: the pacer has %d, %d, %d, %d and the port %d, %d, %d",
+			waiting, busy, flying, queued, joined, p.waiting, p.busy, p.flying, p.asking.Len(), port.waiting, port.busy, port.joined)
+	}
 }

@@ -27,7 +27,7 @@ func drawTrial(t *rapid.T, tb testing.TB) *trial {
 		Flows:      rapid.SampledFrom([]int{1, 1, 2, 5}).Draw(t, "flows"),
 	}
 	if cfg.Speculative = rapid.SampledFrom([]int{0, 0, 16, 100}).Draw(t, "speculative"); cfg.Speculative > 0 {
-		cfg.Credits = true
+		cfg.Grants, cfg.PeerGrants = true, true
 	}
 	other := cfg
 	if target := rapid.SampledFrom([]int64{0, 0, 1, 30_000, 10_000_000}).Draw(t, "swift"); target > 0 {

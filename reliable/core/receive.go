@@ -194,7 +194,6 @@ func (f *flow) accept(csn uint64, s slot, bytes int) {
 	r.highest = max(r.highest, csn+1)
 	c.control.stale = 0
 	c.credits.arrived += uint64(bytes)
-	c.credits.pledge(0)
 	r.owed++
 	r.owedBytes += bytes
 	if r.owed >= ackChunks || r.owedBytes >= ackBytes {
@@ -307,6 +306,7 @@ func (c *Conn) flushAcks() {
 		f.touch()
 	}
 	c.owing = c.owing[:0]
+	c.credits.news = c.credits.news || c.credits.arrived != c.credits.reported
 }
 
 // flushAck makes a waiting acknowledgement leave.
@@ -323,21 +323,28 @@ func (f *flow) ackIfDue() {
 	if !r.ackNow || r.held(c.now) {
 		return
 	}
-	route := &c.control.ackRoute
-	if c.control.stale >= 2 {
-		*route = c.nextRoute() // the peer does not seem to get them
-	}
-	if *route >= RoutePath && !c.paths[*route-RoutePath].carries() {
-		*route = c.control.route
-	}
-	f.fillAck(c.tell(*route, wire.Record{Type: wire.Ack, Flow: f.number}))
+	route := c.answerRoute()
+	f.fillAck(c.tell(route, wire.Record{Type: wire.Ack, Flow: f.number}))
 	if r.faulty {
-		c.tell(*route, wire.Record{Type: wire.Fault, Flow: f.number, Status: r.fault, CSN: uint16(r.next)})
+		c.tell(route, wire.Record{Type: wire.Fault, Flow: f.number, Status: r.fault, CSN: uint16(r.next)})
 	}
 	c.stats.Acks++
 	r.ackNow, r.dup, r.echoing, r.nonceDue = false, false, false, false
 	r.owed, r.owedBytes, r.ackAt = 0, 0, never
 	r.told = r.posted
+}
+
+// answerRoute returns the route of acknowledgements and credit. It changes while the peer does not seem to
+// get them.
+func (c *Conn) answerRoute() Route {
+	route := &c.control.ackRoute
+	if c.control.stale >= 2 {
+		*route = c.nextRoute()
+	}
+	if *route >= RoutePath && !c.paths[*route-RoutePath].carries() {
+		*route = c.control.route
+	}
+	return *route
 }
 
 func (f *flow) fillAck(a *wire.Record) {

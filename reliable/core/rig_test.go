@@ -259,7 +259,7 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 			r.demandTo(a)
 		}
 		if r.grant {
-			e.events = append(e.events, Event{Kind: EvGrant, Count: int(a.Bytes + a.Spare)})
+			e.events = append(e.events, Event{Kind: EvGrant, Count: int(a.Bytes)})
 		}
 	case ActWant:
 		e.want(i, a)

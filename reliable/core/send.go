@@ -421,6 +421,6 @@ func (f *flow) resetPaths() {
 		}
 	}
 	if over {
-		c.rack.reorderAt, c.credits.askAt = never, never
+		c.rack.reorderAt, c.credits.askAt, c.credits.news = never, never, true
 	}
 }

@@ -32,7 +32,7 @@ func TestSwiftGrows(t *testing.T) {
 }
 
 // TestSwiftShrinks wants one decrease per round trip, by how far it is beyond the target and by
-// a half at the most, down to a part of a chunk.
+// at most half, down to a part of a chunk.
 func TestSwiftShrinks(t *testing.T) {
 	s := NewSwift(50_000, 1, 1000, 1<<20)
 	s.OnAck(0, 14_000, 50_000, 20_000)

@@ -20,7 +20,7 @@ const (
 	Fault Type = 6
 	// CreditRequest is the number of bytes that the sender wants to send, in total.
 	CreditRequest Type = 7
-	// Credit is the number of bytes that the sender may send, in total.
+	// Credit is the number of bytes that the peer may send, in total. All ones mean no limit.
 	Credit Type = 8
 )
 
@@ -52,7 +52,7 @@ const MaxAckWords = 4
 //	Offer          type8 flags8 path16 | epoch16 0 | 0 QPN24 | 0 PSN24
 //	Ping, Pong     type8 0 path16 | nonce32
 //	Fault          type8 status8 flow16 | CSN16 0
-//	CreditRequest, type8 0 flow16 | 0 | bytes64
+//	CreditRequest, type8 0 flow16 | number32 | bytes64
 //	Credit
 type Record struct {
 	Type   Type
@@ -68,7 +68,7 @@ type Record struct {
 	EchoXmit  uint8               // the Xmit of the last transmission that arrived
 	RxDelay   uint32              // how long the echo waited for this acknowledgement, in nanoseconds
 	RecvLimit uint32              // the number of the first message that has no receive
-	Nonce     uint32              // pairs an Ack with its Solicit, and a Pong with its Ping
+	Nonce     uint32              // pairs an Ack with its Solicit, and a Pong with its Ping; orders CreditRequests and Credits
 	Want      uint32              // the number of the first message for which a Solicit asks for no receive
 
 	Path  uint16 // the path of an Offer, a Ping and a Pong
@@ -77,7 +77,7 @@ type Record struct {
 	PSN   uint32 // the first PSN of the offered QP
 
 	CSN   uint16 // the chunk of a Fault
-	Bytes uint64 // the total of a CreditRequest and a Credit
+	Bytes uint64 // the total of a CreditRequest, the limit of a Credit
 }
 
 const (
@@ -142,7 +142,7 @@ func (r *Record) append(b []byte) []byte {
 		b = be.AppendUint16(b, r.CSN)
 		b = append(b, 0, 0)
 	case CreditRequest, Credit:
-		b = append(b, 0, 0, 0, 0)
+		b = be.AppendUint32(b, r.Nonce)
 		b = be.AppendUint64(b, r.Bytes)
 	}
 	return b
@@ -184,8 +184,8 @@ func (r *Record) decode(b []byte) (int, error) {
 		if n = creditLen; len(b) < n {
 			return 0, malformedf("credit of %d bytes, want %d", len(b), n)
 		}
-		r.Flow, r.Bytes = third, be.Uint64(b[8:])
-		err = zero(r.Type, uint64(b[1])|uint64(be.Uint32(b[4:])))
+		r.Flow, r.Nonce, r.Bytes = third, be.Uint32(b[4:]), be.Uint64(b[8:])
+		err = zero(r.Type, uint64(b[1]))
 	default:
 		err = malformedf("record of unknown type %d", r.Type)
 	}

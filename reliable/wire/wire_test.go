@@ -185,8 +185,8 @@ var records = []struct {
 	{"ping", wire.Record{Type: wire.Ping, Path: 255, Nonce: 1}, "04 00 00ff 00000001"},
 	{"pong", wire.Record{Type: wire.Pong, Path: 255, Nonce: 1}, "05 00 00ff 00000001"},
 	{"fault", wire.Record{Type: wire.Fault, Status: 10, CSN: 0x8001}, "06 0a 0000 8001 0000"},
-	{"credit request", wire.Record{Type: wire.CreditRequest, Bytes: 1 << 40}, "07 00 0000 00000000 0000010000000000"},
-	{"credit", wire.Record{Type: wire.Credit, Flow: 1, Bytes: 1 << 16}, "08 00 0001 00000000 0000000000010000"},
+	{"credit request", wire.Record{Type: wire.CreditRequest, Nonce: 0xfedcba98, Bytes: 1 << 40}, "07 00 0000 fedcba98 0000010000000000"},
+	{"credit", wire.Record{Type: wire.Credit, Flow: 1, Nonce: 7, Bytes: 1 << 16}, "08 00 0001 00000007 0000000000010000"},
 }
 
 // packet returns a control packet with the given records.
@@ -281,7 +281,7 @@ func TestControlRefused(t *testing.T) {
 		{"fault of success", front + "06 00 0000 8001 0000"},
 		{"fault reserved", front + "06 0a 0000 8001 0001"},
 		{"short credit", front + "08 00 0001 00000000 00000000000100"},
-		{"credit reserved", front + "08 00 0001 00000001 0000000000010000"},
+		{"credit reserved", front + "08 01 0001 00000001 0000000000010000"},
 	} {
 		var r wire.Reader
 		if err := r.Open(bytesOf(t, tt.bytes)); !errors.Is(err, wire.ErrMalformed) {

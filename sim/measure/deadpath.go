@@ -62,7 +62,7 @@ func runSpread(o Options, r *Result, read bool, path int, death time.Duration) e
 	wc := worldConfig{Seed: o.Seed, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate}}
 	return runPair(r, wc, cfg, flowConfig{Read: read, Bytes: o.bytes(deadBytes)}, func(w *world, f *flow) error {
 		if death > 0 {
-			w.at(death, func() error { return f.killPath(path) })
+			w.at(settle+death, func() error { return f.killPath(path) })
 		}
 		return f.spread()
 	})

@@ -17,26 +17,26 @@ func reduced(t *testing.T, name string, seed uint64, bytes int) *Result {
 	return r
 }
 
-// TestVictim checks that credits divide the victim's p50 and p99.9 and the queue at the port by at least
-// three, compared with fixed windows, and cost at most a tenth of the goodput.
+// TestVictim checks that the victim's p50 and p99.9 with the defaults are a fifth of those with RC, and that the
+// queue at the port is. The goodput is at least 0.98 of that with RC.
 func TestVictim(t *testing.T) {
 	bytes := 64 << 20
 	if raced {
 		bytes = 16 << 20
 	}
-	fixed := reduced(t, "reliable-incast-15to1-fixed", 2, bytes)
+	rc := reduced(t, "rc-incast-15to1", 2, bytes)
 	credits := reduced(t, "reliable-incast-15to1-credits", 2, bytes)
-	t.Logf("p99.9 %.1f and %.1f us, queue %.0f and %.0f bytes, goodput %.3f and %.3f", fixed.Latency.P999, credits.Latency.P999,
-		fixed.QueueBytes, credits.QueueBytes, fixed.GoodputRatio, credits.GoodputRatio)
-	if 3*credits.Latency.P999 > fixed.Latency.P999 || 3*credits.Latency.P50 > fixed.Latency.P50 {
-		t.Errorf("the victim's p50 is %.1f us with fixed windows and %.1f with credits, its p99.9 %.1f and %.1f: want a third",
-			fixed.Latency.P50, credits.Latency.P50, fixed.Latency.P999, credits.Latency.P999)
+	t.Logf("p99.9 %.1f and %.1f us, queue %.0f and %.0f bytes, goodput %.3f and %.3f", rc.Latency.P999, credits.Latency.P999,
+		rc.QueueBytes, credits.QueueBytes, rc.GoodputRatio, credits.GoodputRatio)
+	if 5*credits.Latency.P999 > rc.Latency.P999 || 5*credits.Latency.P50 > rc.Latency.P50 {
+		t.Errorf("the victim's p50 is %.1f us with RC and %.1f with credits, its p99.9 %.1f and %.1f: want a fifth",
+			rc.Latency.P50, credits.Latency.P50, rc.Latency.P999, credits.Latency.P999)
 	}
-	if 3*credits.QueueBytes > fixed.QueueBytes {
-		t.Errorf("the longest queue is %.0f bytes with fixed windows and %.0f with credits: want a third", fixed.QueueBytes, credits.QueueBytes)
+	if 5*credits.QueueBytes > rc.QueueBytes {
+		t.Errorf("the longest queue is %.0f bytes with RC and %.0f with credits: want a fifth", rc.QueueBytes, credits.QueueBytes)
 	}
-	if credits.GoodputRatio < 0.9 && !raced { // A short run is all start and end.
-		t.Errorf("goodput_ratio is %.3f with credits, want at least 0.9", credits.GoodputRatio)
+	if credits.GoodputRatio < 0.98*rc.GoodputRatio && !raced { // A short run is all start and end.
+		t.Errorf("goodput_ratio is %.3f with RC and %.3f with credits, want at least 0.98 of it", rc.GoodputRatio, credits.GoodputRatio)
 	}
 }
 

@@ -10,6 +10,10 @@ import (
 	"ibverbx/verbs"
 )
 
+// settle is the time between the connection of flows and their first post: hosts have told each other what
+// they tell with a new connection.
+const settle = 50 * time.Microsecond
+
 // flowConfig describes a flow: messages that one host writes into the memory of another, or reads from
 // there, over its own QP.
 type flowConfig struct {

@@ -30,7 +30,7 @@ func runStep(o Options, r *Result) error {
 	bytes := o.bytes(64 << 20)
 	wc := worldConfig{Seed: o.Seed, Impairment: softnic.Impairment{Delay: fastDelay, Rate: fastRate}}
 	return runPair(r, wc, fastReliable(), flowConfig{Bytes: bytes}, func(w *world, f *flow) error {
-		w.at(time.Duration(float64(bytes)/3/fastRate*1e9), func() error {
+		w.at(settle+time.Duration(float64(bytes)/3/fastRate*1e9), func() error {
 			return f.bothWays(func(from, to *port) error {
 				return w.link.Impair(from.host.nic, to.host.nic, softnic.Impairment{Delay: 10 * fastDelay, Rate: fastRate})
 			})

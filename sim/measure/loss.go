@@ -106,5 +106,6 @@ func (w *world) addPair(cfg *reliable.Config, fc flowConfig) (f *flow, err error
 			return nil, err
 		}
 	}
+	fc.Start = settle
 	return w.addFlow(fc)
 }

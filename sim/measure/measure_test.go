@@ -174,7 +174,7 @@ func TestNames(t *testing.T) {
 	for _, name := range []string{
 		"reliable-400g-loss-0", "reliable-400g-loss-0.01", "reliable-400g-loss-0.1", "reliable-400g-loss-1",
 		"reliable-400g-read-loss-0", "reliable-400g-read-loss-0.01", "reliable-400g-read-loss-0.1", "reliable-400g-read-loss-1", "reliable-path-dead-read",
-		"rc-400g-loss-0", "rc-400g-loss-0.01", "rc-400g-loss-0.1", "rc-400g-loss-1", "reliable-path-dead",
+		"rc-400g-loss-0", "rc-400g-loss-0.01", "rc-400g-loss-0.1", "rc-400g-loss-1", "reliable-path-dead", "rc-incast-15to1",
 		"reliable-incast-15to1-fixed", "reliable-incast-15to1-credits", "reliable-ecmp-collision", "single-ecmp-collision",
 	} {
 		if _, ok := Named(name); !ok {

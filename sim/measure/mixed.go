@@ -2,7 +2,6 @@ package measure
 
 import (
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -24,6 +23,7 @@ func mixedScenarios() (all []Scenario) {
 		cfg        *reliable.Config
 		aims       []Aim
 	}{
+		{"credits", "the defaults, which are receiver credits", &reliable.Config{}, []Aim{{Figure: "goodput_ratio", AtLeast: 0.9}}},
 		{"fixed", "fixed windows", hostReliable(), nil},
 		{"swift", "paths that aim at a round trip of 60 us (Swift)", withTarget(), []Aim{{Figure: "goodput_ratio", AtLeast: 0.7}}},
 		{"unpaced", "the same without pacing", withoutPacing(), nil},
@@ -41,38 +41,23 @@ func mixedScenarios() (all []Scenario) {
 // runMixed measures what each sender gets of its share, at most all of it: the last ones have the link to
 // themselves.
 func runMixed(o Options, r *Result, cfg *reliable.Config) error {
-	network := softnic.Impairment{Delay: hostDelay, Rate: hostRate}
-	return inWorld(worldConfig{Seed: o.Seed, Queue: 1 << 16, Impairment: network}, func(w *world) error {
-		to, err := w.addReceiver(cfg)
-		if err != nil {
+	far := softnic.Impairment{Delay: mixedDelay, Rate: hostRate}
+	everyOther := func(f *fan, i int) error {
+		if i%2 == 0 {
+			return nil
+		}
+		from := f.senders[i].nic
+		return errors.Join(f.link.Impair(from, f.to.nic, far), f.link.Impair(f.to.nic, from, far))
+	}
+	return inFan(o, cfg, mixedSenders, mixedBytes, everyOther, func(f *fan) error {
+		if err := f.measure(r); err != nil {
 			return err
 		}
-		rng := rand.New(rand.NewPCG(o.Seed, 2))
-		var from *host
-		for i := range mixedSenders {
-			if from, err = w.addHost(cfg); err != nil {
-				return err
-			}
-			if i%2 == 1 {
-				far := softnic.Impairment{Delay: mixedDelay, Rate: hostRate}
-				if err := errors.Join(w.link.Impair(from.nic, to.nic, far), w.link.Impair(to.nic, from.nic, far)); err != nil {
-					return err
-				}
-			}
-			if _, err := w.addFlow(flowConfig{From: from, To: to, Bytes: o.bytes(mixedBytes) / mixedSenders, Start: start(rng)}); err != nil {
-				return err
-			}
-		}
-		if err := w.run(); err != nil {
-			return err
-		}
-		r.measure(w, hostRate)
-		for _, f := range w.flows {
-			took := float64(f.last-f.first) / 1e9
-			r.FlowRatios = append(r.FlowRatios, float64(f.bytes)/took/capacity(hostRate)*mixedSenders)
+		for _, w := range f.flows {
+			took := float64(w.last-w.first) / 1e9
+			r.FlowRatios = append(r.FlowRatios, float64(w.bytes)/took/capacity(hostRate)*mixedSenders)
 		}
 		r.GoodputRatio = min(slices.Min(r.FlowRatios), 1)
-		r.QueueBytes = float64(w.link.LongestQueue(to.nic))
 		return nil
 	})
 }

@@ -96,9 +96,9 @@ func TestControlMessageCannotBeSent(t *testing.T) {
 // messages and READs, whatever its number of paths is.
 func TestWrappedLaneReturns(t *testing.T) {
 	for name, wrap := range map[string]*reliable.Config{
-		"64 paths":  {Paths: 64},
-		"256 paths": {Paths: 256},
-		"credits":   {Paths: 256, Credits: true},
+		"64 paths":   {Paths: 64},
+		"256 paths":  {Paths: 256},
+		"no credits": {Paths: 256, NoCredits: true},
 	} {
 		for host := range 2 {
 			t.Run(fmt.Sprintf("%s/host=%d", name, host), func(t *testing.T) {

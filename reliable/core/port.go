@@ -1,0 +1,191 @@
+package core
+
+import "sync"
+
+// Port is what the pacers of one port share: which connections compete for its link, and how many bytes
+// keep the link busy. It learns both from what arrives. Any goroutine may use it.
+//
+// While connections compete, the bytes that were granted and have not arrived are held at a window. A round
+// is the time in which two windows arrive. At its end the window follows the rate of the round:
+//
+//	below the best                 the window grows by as much as is missing, and a half
+//	higher since the window grew   grows by as much again: more in flight brings more
+//	otherwise                      shrinks by a 32nd: there may be a queue
+//
+// If growing twice does not help, the link has become slower: the best is replaced. So the window stays a
+// little above what the link carries in a round trip, whatever its speed, its length and the delays of the
+// hosts.
+type Port struct {
+	mu      sync.Mutex
+	joined  int     // the number of connections
+	busy    int     // the number of busy connections; see claim
+	waiting int     // the number of connections that wait for a grant
+	major   source  // the connection from which the most bytes have arrived lately
+	lead    uint64  // how many more bytes than from all others, at most mostLead
+	window  float64 // the bytes that may be granted and not arrived
+	debt    float64 // the part of the window that is not used, because bytes arrive that were not granted
+	best    float64 // the best rate of two rounds in a row, in bytes per nanosecond; it decays
+	last    float64 // the rate of the last round
+	stable  float64 // the rate of the last round of which the window had not just grown
+	grown   bool    // reports that the window has grown since the round of stable
+	fresh   bool    // reports that it has grown at the end of the last round
+	futile  int     // counts the times in a row that the window grew and the rate did not
+	round   round
+	took    int64 // the length of the last round, in nanoseconds
+}
+
+// round is what has arrived since the beginning of a round.
+type round struct {
+	open     bool   // reports that a round has begun
+	since    int64  // when it began
+	bytes    uint64 // what has arrived
+	expected uint64 // what of bytes had been asked for and granted
+}
+
+// source names a connection of a port.
+type source struct {
+	pacer *Pacer
+	conn  int
+}
+
+const (
+	// firstWindow, leastWindow and mostWindow bound the window of a Port, in bytes.
+	firstWindow, leastWindow, mostWindow = 256 << 10, 64 << 10, 64 << 20
+	// leastRound is the least number of bytes of a round. Chunks end in clusters, so that the rate of
+	// fewer would mean little.
+	leastRound = 1 << 20
+	// leastPatience is the least time that a connection may take to use its credit, in nanoseconds.
+	leastPatience = 2_000_000
+	// patienceRounds is that time in rounds.
+	patienceRounds = 8
+	// loneLead is the lead of a connection that has the port to itself, in bytes. It is more than the
+	// credit of an idle sender, so that others have had the time to ask.
+	loneLead = 192 << 10
+	// mostLead bounds the lead, so that another connection can soon take it over.
+	mostLead = 384 << 10
+	// debtPerByte is the part of the window that each byte which arrives without credit takes, in bytes.
+	debtPerByte = 2
+)
+
+// NewPort returns a Port that has measured nothing.
+func NewPort() *Port { return &Port{window: firstWindow} }
+
+// join counts a connection, and reports whether it is the only one.
+func (p *Port) join() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.joined++
+	return p.joined == 1
+}
+
+// leave undoes join.
+func (p *Port) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.joined--
+}
+
+// change adds to the numbers of busy and of waiting connections.
+func (p *Port) change(busy, waiting int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy += busy
+	if p.waiting += waiting; p.waiting == 0 {
+		p.round.open = false // nothing holds the peers back: the rate is theirs, not that of the link
+	}
+}
+
+// arrived counts n bytes that have arrived. Some of them are expected: they had been asked for and granted.
+// Some of the others are beyond what was granted.
+func (p *Port) arrived(now int64, from source, n, expected, beyond uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case from == p.major:
+		p.lead = min(p.lead+n, mostLead)
+	case n <= p.lead:
+		p.lead -= n
+	default:
+		p.major, p.lead = from, min(n-p.lead, mostLead)
+	}
+	p.debt = min(max(p.debt-float64(n-beyond), 0)+debtPerByte*float64(beyond), p.window)
+	r := &p.round
+	switch {
+	case p.waiting == 0:
+	case !r.open:
+		*r = round{open: true, since: now}
+	default:
+		r.bytes += n
+		r.expected += expected
+		if r.bytes >= max(leastRound, 2*uint64(p.window)) && now > r.since {
+			p.took = now - r.since
+			p.end(float64(r.bytes)/float64(p.took), r.expected >= r.bytes-r.bytes/8)
+			*r = round{open: true, since: now}
+		}
+	}
+}
+
+// end takes the rate of a round. With expected it was the window that has brought this rate.
+func (p *Port) end(rate float64, expected bool) {
+	twice := min(rate, p.last) // a single round may have the ends of many chunks
+	mean := (rate + p.last) / 2
+	p.last = rate
+	if !expected {
+		p.best = max(p.best, twice)
+		return
+	}
+	if p.fresh {
+		p.fresh = false // a part of the round had the window of before
+		return
+	}
+	before := p.stable
+	p.stable = rate
+	if p.grown && rate < 1.03*before {
+		p.futile++
+	} else {
+		p.futile = 0
+	}
+	if p.futile == 2 {
+		p.best = min(p.best, max(rate, before))
+	}
+	switch {
+	case before == 0:
+		p.grow(2)
+	case mean < 0.98*p.best, rate < 0.95*p.best:
+		p.grow(1.5 * p.best / mean)
+	case p.grown && rate > 1.1*before:
+		p.grow(rate / before)
+	default:
+		p.grown, p.futile = false, 0
+		p.window = max(p.window*(1-1.0/32), leastWindow)
+	}
+	p.best = max(p.best*(1-1.0/128), twice)
+}
+
+// grow makes the window larger, at most twice as large.
+func (p *Port) grow(factor float64) {
+	p.grown, p.fresh = true, true
+	p.window = min(p.window*min(factor, 2), mostWindow)
+}
+
+// share returns the part of the window of a pacer with a number of busy connections.
+func (p *Port) share(busy int) float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return (p.window - p.debt) * float64(busy) / float64(max(p.busy, 1))
+}
+
+// lone reports whether a busy connection has the port to itself: it is the only one, or no other is busy
+// and nearly all bytes come from it.
+func (p *Port) lone(from source) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.joined == 1 || (p.busy == 1 && p.major == from && p.lead >= loneLead)
+}
+
+// patience is how long a connection may take to use its credit.
+func (p *Port) patience() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(leastPatience, patienceRounds*p.took)
+}
