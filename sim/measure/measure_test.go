@@ -85,7 +85,7 @@ func small(t *testing.T, i softnic.Impairment) (*world, *flow) {
 func TestWrongBytes(t *testing.T) {
 	for _, at := range []time.Duration{100 * time.Microsecond, 500 * time.Microsecond} {
 		w, f := small(t, softnic.Impairment{Delay: fastDelay, Rate: fastRate})
-		w.at(at, func() error {
+		w.at(settle+at, func() error {
 			f.to.mem.Bytes()[3<<16] ^= 1
 			return nil
 		})
@@ -98,7 +98,7 @@ func TestWrongBytes(t *testing.T) {
 // TestDeadLink checks that a dead link gives an error, not a hang.
 func TestDeadLink(t *testing.T) {
 	w, f := small(t, softnic.Impairment{Delay: fastDelay, Rate: fastRate})
-	w.at(20*time.Microsecond, func() error {
+	w.at(settle+20*time.Microsecond, func() error {
 		w.link.Cut(f.from.host.nic, f.to.host.nic)
 		return nil
 	})
