@@ -116,7 +116,7 @@ func TestPerfKillRailJSONGolden(t *testing.T) {
 }
 
 func TestPerfKillRailJSON(t *testing.T) {
-	v := object(t, strings.Fields("perf --kill-rail 1 -s 64K "+lost)...)
+	v := object(t, strings.Fields("perf --kill-rail 1 -s 64K --fragment 16K "+lost)...)
 	f := v["failover"].(map[string]any)
 	for key, least := range map[string]float64{
 		"kill_rail": 1, "killed_at": 0.05, "back_at": 0.1, "recovered_at": 0.1, "lanes_down": 4, "replayed": 1,

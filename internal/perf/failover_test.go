@@ -172,7 +172,7 @@ func checkShares(t *testing.T, cfg *perf.Config, rep *perf.Report, rail int) {
 // Under load means that requests were under way on the rail: other lanes take them over.
 func TestKillRailReplays(t *testing.T) {
 	for _, cfg := range []perf.Config{{}, {Imm: true}, {Imm: true, Scheme: ibverbx.DQPLB}, {Imm: true, Scheme: ibverbx.Spray}, {Op: perf.Read}} {
-		cfg.Sizes, cfg.Duration = []int{40000}, 60*time.Millisecond
+		cfg.Sizes, cfg.Fragment, cfg.Duration = []int{40000}, 10000, 60*time.Millisecond
 		cfg.Kill.At, cfg.Kill.Back = 20*time.Millisecond, 20*time.Millisecond
 		test, _, _ := losing(t, cfg, 1)
 		rep, err := test.Run(t.Context(), perf.Observer{})

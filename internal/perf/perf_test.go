@@ -279,7 +279,7 @@ func TestLostMessagesAreCounted(t *testing.T) {
 func TestCancelKeepsResults(t *testing.T) {
 	for _, mode := range []Mode{Bandwidth, Latency} {
 		w := newWire()
-		test := newTest(t, w, Config{Mode: mode, Sizes: []int{8, 16, 32}, Iterations: 300})
+		test := newTest(t, w, Config{Mode: mode, Sizes: []int{8, 16, 32}, Iterations: 1000})
 		ctx, cancel := context.WithCancel(t.Context())
 		rep, err := test.Run(ctx, Observer{Result: func(r Result) {
 			if r.Size == 16 {
