@@ -1,6 +1,7 @@
 package reliable
 
 import (
+	"encoding/binary"
 	"sync"
 
 	"ibverbx/reliable/core"
@@ -47,7 +48,10 @@ func (c *connection) joinPacer(port uint8) {
 		return
 	}
 	c.pacer = c.engine.pacer(port)
-	if c.pacer.Join(c.index()) {
+	var to core.Peer
+	copy(to[:], c.attr.AH.DGID[:])
+	binary.BigEndian.PutUint16(to[len(c.attr.AH.DGID):], c.attr.AH.DLID)
+	if c.pacer.Join(c.index(), to) {
 		c.step(&core.Event{Kind: core.EvGrant, Count: core.NoLimit})
 	}
 }

@@ -216,7 +216,7 @@ func TestIncast(t *testing.T) {
 		lines := make([]*line, senders)
 		now, busy, most := int64(0), int64(0), 0
 		for i := range lines {
-			p.Join(i)
+			p.Join(i, Peer{byte(i)})
 			l := newLine(t, cfg, cfg, 1<<18, uint64(i))
 			l.demandTo = func(a *Action) { p.Want(l.now, i, a) }
 			l.Extra = func(from int, q *packet) int64 { // the one link to the receiver

@@ -1,13 +1,17 @@
 package core
 
-import "ibverbx/internal/ring"
+import (
+	"slices"
+
+	"ibverbx/internal/ring"
+)
 
 // Pacer grants credit to the connections of one owner that share a port. It has no clock. One goroutine at
 // a time may use it.
 //
-//	one busy connection     has no limit, so that credit costs nothing
-//	several                 take turns, a chunk each. As bytes arrive more are granted, so that the
-//	                        window of the Port is in flight
+//	connections of one peer     have no limit, so that credit costs nothing: they share the peer's link
+//	of several busy peers       take turns, a chunk each. As bytes arrive more are granted, so that the
+//	                            window of the Port is in flight
 //
 // The pacers of a port divide its window by their busy connections. So each of them grants when bytes of its
 // own connections arrive, and none has to wake another.
@@ -20,47 +24,66 @@ type Pacer struct {
 	waiting int               // the number of claims with a want
 	busy    int               // the number of claims that are busy
 	flying  uint64            // the sum of flying of all claims
-	free    int               // the connection without a limit, or -1
+	free    int               // the number of connections without a limit
+	freeOf  *peer             // the peer of all of them
 	sweepAt int64             // when claims that do not use their credit are next looked for
 }
 
 // claim is what a connection asks for. It is busy if it wants bytes, if it has no limit, or if many of its
 // bytes are in flight.
 type claim struct {
+	peer   *peer  // nil if the connection has not joined
 	want   uint64 // what it waits for, in bytes
 	flying uint64 // what it was granted and has not arrived, in bytes
 	usedAt int64  // when bytes last arrived, or the first were granted
 	queued bool   // reports that it is in asking
+	free   bool   // reports that it has no limit
 	busy   bool
 }
 
 // NewPacer returns a Pacer of a port that grants a quantum at a time, the size of a chunk. spare is the
 // credit of an idle connection.
 func NewPacer(port *Port, quantum, spare int) *Pacer {
-	return &Pacer{port: port, quantum: uint64(quantum), spare: uint64(spare), free: -1}
+	return &Pacer{port: port, quantum: uint64(quantum), spare: uint64(spare)}
 }
 
-// Join adds a connection. It reports whether the connection is the only one of the port. Then it has no
-// limit, and the owner tells it so.
-func (p *Pacer) Join(conn int) bool {
+// Join adds a connection to a peer. It reports whether the peer is the only one of the port. Then the
+// connection has no limit, and the owner tells it so.
+func (p *Pacer) Join(conn int, to Peer) bool {
 	if n := len(p.conns); conn >= n {
 		p.conns = append(p.conns, make([]claim, max(conn+1, 2*n, 16)-n)...)
 	}
-	if !p.port.join() {
-		return false
+	var only bool
+	p.conns[conn].peer, only = p.port.join(to)
+	if only {
+		p.release(conn)
 	}
-	p.free = conn
-	p.set(conn, 0, 0)
-	return true
+	return only
 }
 
 // Leave forgets a connection that has joined.
 func (p *Pacer) Leave(conn int) {
-	p.port.leave()
-	if p.free == conn {
-		p.free = -1
-	}
+	p.limit(conn, 0)
+	c := &p.conns[conn]
+	p.port.leave(c.peer)
+	c.peer = nil
+}
+
+// release takes the limit away from a connection.
+func (p *Pacer) release(conn int) {
+	c := &p.conns[conn]
+	c.free, p.freeOf = true, c.peer
+	p.free++
 	p.set(conn, 0, 0)
+}
+
+// limit sets a limit for a connection again, or still. So many bytes are in flight.
+func (p *Pacer) limit(conn int, flying uint64) {
+	if c := &p.conns[conn]; c.free {
+		c.free = false
+		p.free--
+	}
+	p.set(conn, 0, flying)
 }
 
 // Want takes an ActDemand of a connection, which must have joined.
@@ -72,7 +95,7 @@ func (p *Pacer) Want(now int64, conn int, a *Action) {
 	expected := min(a.Arrived, c.flying)
 	p.set(conn, a.Bytes, a.Flying)
 	if a.Arrived > 0 {
-		p.port.arrived(now, source{p, conn}, a.Arrived, expected, a.Beyond)
+		p.port.arrived(now, c.peer, a.Arrived, expected, a.Beyond)
 	}
 }
 
@@ -82,7 +105,7 @@ func (p *Pacer) set(conn int, want, flying uint64) {
 	p.flying += flying - c.flying
 	waiting, busy := -oneIf(c.want > 0), -oneIf(c.busy)
 	c.want, c.flying = want, flying
-	c.busy = want > 0 || flying >= p.spare || p.free == conn
+	c.busy = want > 0 || flying >= p.spare || c.free
 	waiting, busy = waiting+oneIf(want > 0), busy+oneIf(c.busy)
 	if want > 0 && !c.queued {
 		c.queued = true
@@ -91,7 +114,7 @@ func (p *Pacer) set(conn int, want, flying uint64) {
 	if waiting != 0 || busy != 0 {
 		p.waiting += waiting
 		p.busy += busy
-		p.port.change(busy, waiting)
+		p.port.change(c.peer, busy, waiting)
 	}
 }
 
@@ -113,33 +136,29 @@ func (p *Pacer) Deadline() int64 {
 
 // Next returns the next grant at now, if there is one: a connection, and the Count of its EvGrant.
 func (p *Pacer) Next(now int64) (conn, count int, ok bool) {
-	if p.waiting == 0 && p.free < 0 {
+	if p.waiting == 0 && p.free == 0 {
 		return 0, 0, false
 	}
 	if now >= p.sweepAt {
 		p.sweep(now)
 	}
-	if conn = p.free; conn >= 0 {
-		if p.port.lone(source{p, conn}) {
-			return 0, 0, false
-		}
-		p.free = -1
-		p.set(conn, 0, p.spare) // it may use that much before it knows
+	if p.free > 0 && !p.port.lone(p.freeOf) {
+		conn = slices.IndexFunc(p.conns, func(c claim) bool { return c.free })
+		p.limit(conn, p.spare) // it may use that much before it knows
 		return conn, 0, true
 	}
 	for p.waiting > 0 {
 		conn = int(*p.asking.Front())
 		c := &p.conns[conn]
 		n := min(c.want, p.quantum)
-		lone := n > 0 && p.port.lone(source{p, conn})
+		lone := n > 0 && p.port.lone(c.peer)
 		if n > 0 && !lone && p.flying > 0 && float64(p.flying) >= p.port.share(p.busy) {
 			break
 		}
 		p.asking.Drop(1)
 		c.queued = false
 		if lone {
-			p.free = conn
-			p.set(conn, 0, 0)
+			p.release(conn)
 			return conn, NoLimit, true
 		}
 		if n > 0 {

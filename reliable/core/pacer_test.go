@@ -27,7 +27,7 @@ func TestPacerTakesTurns(t *testing.T) {
 	p := NewPacer(port, 1000, 10_000)
 	port.window = 6500
 	for i := range 3 {
-		p.Join(i)
+		p.Join(i, Peer{byte(i)})
 	}
 	now := int64(1_000_000)
 	p.Next(now) // ends NoLimit of the first
@@ -56,13 +56,13 @@ func TestPacerTakesTurns(t *testing.T) {
 // two the one that sends alone has none until the other asks.
 func TestPacerLone(t *testing.T) {
 	p := NewPacer(NewPort(), 1000, 10_000)
-	if !p.Join(0) {
+	if !p.Join(0, Peer{0}) {
 		t.Fatalf("Join of the first connection reports a limit, want none")
 	}
 	if _, _, ok := p.Next(1); ok {
 		t.Fatalf("a grant for a connection without a limit, want none")
 	}
-	if p.Join(1) {
+	if p.Join(1, Peer{1}) {
 		t.Fatalf("Join of the second connection reports no limit")
 	}
 	if conn, n, ok := p.Next(2); !ok || conn != 0 || n != 0 {
@@ -92,7 +92,7 @@ func TestPacerLone(t *testing.T) {
 func TestPacerNotYetLone(t *testing.T) {
 	p := NewPacer(NewPort(), 1000, 100_000)
 	for i := range 4 {
-		p.Join(i)
+		p.Join(i, Peer{byte(i)})
 	}
 	p.Next(1)
 	for i := range 4 {
@@ -109,8 +109,8 @@ func TestPacerNotYetLone(t *testing.T) {
 func TestPacerForgetsTheDead(t *testing.T) {
 	port := NewPort()
 	p := NewPacer(port, 1000, 100_000)
-	p.Join(0)
-	p.Join(1)
+	p.Join(0, Peer{0})
+	p.Join(1, Peer{1})
 	now := int64(1)
 	p.Next(now)
 	p.Want(now, 0, demand(1<<30, 0, 0))
@@ -139,9 +139,9 @@ func TestPacersShare(t *testing.T) {
 	port := NewPort()
 	port.window = 40_000
 	a, b := NewPacer(port, 1000, 10_000), NewPacer(port, 1000, 10_000)
-	a.Join(0)
+	a.Join(0, Peer{0})
 	for i := range 3 {
-		b.Join(i)
+		b.Join(i, Peer{1, byte(i)})
 	}
 	a.Next(1)
 	a.Want(1, 0, demand(1<<20, 0, 0))
@@ -162,8 +162,8 @@ func TestPacersShare(t *testing.T) {
 	for i := range 3 {
 		b.Leave(i)
 	}
-	if port.joined != 0 || port.busy != 0 || port.waiting != 0 {
-		t.Fatalf("%d joined, %d busy, %d waiting when all have left, want 0", port.joined, port.busy, port.waiting)
+	if len(port.peers) != 0 || port.busy != 0 || port.waiting != 0 {
+		t.Fatalf("%d joined, %d busy, %d waiting when all have left, want 0", len(port.peers), port.busy, port.waiting)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestPacer(t *testing.T) {
 				*c = pacerConn{}
 			case 1:
 				if !c.joined {
-					c.joined, c.free = true, w.p.Join(i)
+					c.joined, c.free = true, w.p.Join(i, Peer{byte(i % 3)})
 				}
 			case 2:
 				c.want += rapid.Uint64Range(0, 20_000).Draw(rt, "bytes")
@@ -269,8 +269,48 @@ func (w *pacerWorld) take() {
 		}
 	}
 	p, port := w.p, w.p.port
-	if waiting != p.waiting || waiting != port.waiting || busy != p.busy || busy != port.busy || flying != p.flying || queued != p.asking.Len() || joined != port.joined {
+	members, rivals := 0, 0
+	for _, of := range port.peers {
+		members, rivals = members+of.joined, rivals+oneIf(of.busy > 0)
+	}
+	if rivals != port.rivals {
+		w.rt.Fatalf("%d peers have busy connections, the port has %d", rivals, port.rivals)
+	}
+	if waiting != p.waiting || waiting != port.waiting || busy != p.busy || busy != port.busy || flying != p.flying || queued != p.asking.Len() || joined != members {
 		w.rt.Fatalf("%d waiting, %d busy, %d in flight, %d in the ring, %d joined: the pacer has %d, %d, %d, %d and the port %d, %d, %d",
-			waiting, busy, flying, queued, joined, p.waiting, p.busy, p.flying, p.asking.Len(), port.waiting, port.busy, port.joined)
+			waiting, busy, flying, queued, joined, p.waiting, p.busy, p.flying, p.asking.Len(), port.waiting, port.busy, members)
+	}
+}
+
+// TestPacerOnePeer checks that connections of one peer have no limit, however many there are and whoever
+// owns them, until another peer joins: they share the peer's own link, and compete for nothing else.
+func TestPacerOnePeer(t *testing.T) {
+	port := NewPort()
+	a, b := NewPacer(port, 1000, 10_000), NewPacer(port, 1000, 10_000)
+	for i := range 4 {
+		if !a.Join(i, Peer{1}) || !b.Join(i, Peer{1}) {
+			t.Fatalf("Join of connection %d of the only peer reports a limit, want none", i)
+		}
+		a.Want(1, i, demand(0, 0, 50_000))
+		b.Want(1, i, demand(0, 0, 50_000))
+	}
+	for _, p := range []*Pacer{a, b} {
+		if conn, n, ok := p.Next(2); ok {
+			t.Fatalf("Next = %d, %d while one peer sends, want nothing", conn, n)
+		}
+	}
+	if b.Join(7, Peer{2}) {
+		t.Fatalf("Join of another peer reports no limit")
+	}
+	b.Want(3, 7, demand(1<<20, 0, 0))
+	for _, p := range []*Pacer{a, b} {
+		for i := range 4 {
+			if conn, n, ok := p.Next(3); !ok || conn != i || n != 0 {
+				t.Fatalf("Next = %d, %d, %v when another peer asks, want the end of NoLimit for %d", conn, n, ok, i)
+			}
+		}
+	}
+	if conn, n, ok := b.Next(3); !ok || conn != 7 || n != 1000 {
+		t.Fatalf("Next = %d, %d, %v, want a chunk for 7", conn, n, ok)
 	}
 }

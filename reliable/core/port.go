@@ -2,10 +2,10 @@ package core
 
 import "sync"
 
-// Port is what the pacers of one port share: which connections compete for its link, and how many bytes
-// keep the link busy. It learns both from what arrives. Any goroutine may use it.
+// Port is what the pacers of one port share: which peers compete for its link, and how many bytes keep the
+// link busy. It learns both from what arrives. Any goroutine may use it.
 //
-// While connections compete, the bytes that were granted and have not arrived are held at a window. A round
+// While peers compete, the bytes that were granted and have not arrived are held at a window. A round
 // is the time in which two windows arrive. At its end the window follows the rate of the round:
 //
 //	below the best                 the window grows by as much as is missing, and a half
@@ -17,10 +17,11 @@ import "sync"
 // hosts.
 type Port struct {
 	mu      sync.Mutex
-	joined  int     // the number of connections
-	busy    int     // the number of busy connections; see claim
-	waiting int     // the number of connections that wait for a grant
-	major   source  // the connection from which the most bytes have arrived lately
+	peers   map[Peer]*peer // those with connections
+	rivals  int            // the number of peers with a busy connection
+	busy    int            // the number of busy connections; see claim
+	waiting int            // the number of connections that wait for a grant
+	major   *peer          // the one from which the most bytes have arrived lately
 	lead    uint64  // how many more bytes than from all others, at most mostLead
 	window  float64 // the bytes that may be granted and not arrived
 	debt    float64 // the part of the window that is not used, because bytes arrive that were not granted
@@ -42,10 +43,14 @@ type round struct {
 	expected uint64 // what of bytes had been asked for and granted
 }
 
-// source names a connection of a port.
-type source struct {
-	pacer *Pacer
-	conn  int
+// Peer names the NIC at the other end of connections, for example by its GID. What it sends shares one link.
+type Peer [18]byte
+
+// peer is what a Port knows of a peer.
+type peer struct {
+	name   Peer
+	joined int // the number of its connections
+	busy   int // the number of those that are busy
 }
 
 const (
@@ -58,37 +63,46 @@ const (
 	leastPatience = 2_000_000
 	// patienceRounds is that time in rounds.
 	patienceRounds = 8
-	// loneLead is the lead of a connection that has the port to itself, in bytes. It is more than the
+	// loneLead is the lead of a peer that has the port to itself, in bytes. It is more than the
 	// credit of an idle sender, so that others have had the time to ask.
 	loneLead = 192 << 10
-	// mostLead bounds the lead, so that another connection can soon take it over.
+	// mostLead bounds the lead, so that another peer can soon take it over.
 	mostLead = 384 << 10
 	// debtPerByte is the part of the window that each byte which arrives without credit takes, in bytes.
 	debtPerByte = 2
 )
 
 // NewPort returns a Port that has measured nothing.
-func NewPort() *Port { return &Port{window: firstWindow} }
+func NewPort() *Port { return &Port{window: firstWindow, peers: make(map[Peer]*peer)} }
 
-// join counts a connection, and reports whether it is the only one.
-func (p *Port) join() bool {
+// join counts a connection to a peer, and reports whether the peer is the only one.
+func (p *Port) join(to Peer) (of *peer, only bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.joined++
-	return p.joined == 1
+	if of = p.peers[to]; of == nil {
+		of = &peer{name: to}
+		p.peers[to] = of
+	}
+	of.joined++
+	return of, len(p.peers) == 1
 }
 
-// leave undoes join.
-func (p *Port) leave() {
+// leave undoes join, for a connection that is not busy.
+func (p *Port) leave(of *peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.joined--
+	if of.joined--; of.joined == 0 {
+		delete(p.peers, of.name)
+	}
 }
 
 // change adds to the numbers of busy and of waiting connections.
-func (p *Port) change(busy, waiting int) {
+func (p *Port) change(of *peer, busy, waiting int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.rivals -= oneIf(of.busy > 0)
+	of.busy += busy
+	p.rivals += oneIf(of.busy > 0)
 	p.busy += busy
 	if p.waiting += waiting; p.waiting == 0 {
 		p.round.open = false // nothing holds the peers back: the rate is theirs, not that of the link
@@ -97,7 +111,7 @@ func (p *Port) change(busy, waiting int) {
 
 // arrived counts n bytes that have arrived. Some of them are expected: they had been asked for and granted.
 // Some of the others are beyond what was granted.
-func (p *Port) arrived(now int64, from source, n, expected, beyond uint64) {
+func (p *Port) arrived(now int64, from *peer, n, expected, beyond uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -175,12 +189,12 @@ func (p *Port) share(busy int) float64 {
 	return (p.window - p.debt) * float64(busy) / float64(max(p.busy, 1))
 }
 
-// lone reports whether a busy connection has the port to itself: it is the only one, or no other is busy
-// and nearly all bytes come from it.
-func (p *Port) lone(from source) bool {
+// lone reports whether a busy peer has the port to itself: it is the only one, or no other is busy and nearly
+// all bytes come from it.
+func (p *Port) lone(from *peer) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.joined == 1 || (p.busy == 1 && p.major == from && p.lead >= loneLead)
+	return len(p.peers) == 1 || (p.rivals == 1 && p.major == from && p.lead >= loneLead)
 }
 
 // patience is how long a connection may take to use its credit.

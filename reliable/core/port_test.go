@@ -82,12 +82,12 @@ func TestPortFollowsLink(t *testing.T) {
 // that the window is used again afterwards.
 func TestPortHoldsBack(t *testing.T) {
 	port := NewPort()
-	port.arrived(1, source{}, 1<<20, 0, 1<<20)
+	port.arrived(1, &peer{}, 1<<20, 0, 1<<20)
 	if w := port.share(1); w != 0 {
 		t.Fatalf("%.0f bytes may be in flight while bytes arrive without credit, want 0", w)
 	}
 	for range 8 {
-		port.arrived(2, source{}, 32<<10, 32<<10, 0)
+		port.arrived(2, &peer{}, 32<<10, 32<<10, 0)
 	}
 	if w := port.share(1); w != firstWindow {
 		t.Fatalf("%.0f bytes may be in flight after as many expected ones, want %d", w, firstWindow)
@@ -97,7 +97,7 @@ func TestPortHoldsBack(t *testing.T) {
 func newPortLink(rate float64, rtt int64) *portLink {
 	l := &portLink{p: NewPacer(NewPort(), 32<<10, 128<<10), rate: rate, rtt: rtt, now: 1}
 	for i := range l.sums {
-		l.p.Join(i)
+		l.p.Join(i, Peer{byte(i)})
 	}
 	l.p.Next(l.now)
 	for i := range l.sums {
