@@ -22,15 +22,15 @@ type Port struct {
 	busy    int            // the number of busy connections; see claim
 	waiting int            // the number of connections that wait for a grant
 	major   *peer          // the one from which the most bytes have arrived lately
-	lead    uint64  // how many more bytes than from all others, at most mostLead
-	window  float64 // the bytes that may be granted and not arrived
-	debt    float64 // the part of the window that is not used, because bytes arrive that were not granted
-	best    float64 // the best rate of two rounds in a row, in bytes per nanosecond; it decays
-	last    float64 // the rate of the last round
-	stable  float64 // the rate of the last round of which the window had not just grown
-	grown   bool    // reports that the window has grown since the round of stable
-	fresh   bool    // reports that it has grown at the end of the last round
-	futile  int     // counts the times in a row that the window grew and the rate did not
+	lead    uint64         // how many more bytes than from all others, at most mostLead
+	window  float64        // the bytes that may be granted and not arrived
+	debt    float64        // the part of the window that is not used, because bytes arrive that were not granted
+	best    float64        // the best rate of two rounds in a row, in bytes per nanosecond; it decays
+	last    float64        // the rate of the last round
+	stable  float64        // the rate of the last round of which the window had not just grown
+	grown   bool           // reports that the window has grown since the round of stable
+	fresh   bool           // reports that it has grown at the end of the last round
+	futile  int            // counts the times in a row that the window grew and the rate did not
 	round   round
 	took    int64 // the length of the last round, in nanoseconds
 }
