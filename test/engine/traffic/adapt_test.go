@@ -373,3 +373,24 @@ func TestAutoPolicyRailLost(t *testing.T) {
 		}
 	}
 }
+
+// TestTwoRailsCarryTwice: two rails with links of their own carry at least 1.9 times what one carries, with
+// the defaults. Where NICs do not work on the caller's core, no run of requests and no uncut message may
+// leave a rail idle.
+func TestTwoRailsCarryTwice(t *testing.T) {
+	for _, cfg := range hauls(t) {
+		cfg.depth = max(cfg.depth, 4) // a single message waits for round trips, too
+		t.Run(cfg.name(), func(t *testing.T) {
+			var rates [2]float64
+			for i := range rates {
+				cfg.rates = slices.Repeat([]float64{fastRail}, i+1)
+				x := newHaul(t, cfg)
+				x.run(4 << 20 / x.size)
+				rates[i] = x.run(64 << 20 / x.size)
+			}
+			if rates[1] < 1.9*rates[0] {
+				t.Errorf("%.0f MB/s over two rails, want at least 1.9 times the %.0f MB/s over one", rates[1]/1e6, rates[0]/1e6)
+			}
+		})
+	}
+}
