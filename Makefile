@@ -84,7 +84,7 @@ mutate:
 planted:
 	IBVERBX_MUTATE=1 $(GO) test -count=1 -timeout 30m -run TestPlantedInEngine -v ./sim
 
-# One hundred thousand worlds of the simulator, about 10 minutes on two cores. .ci/run runs a slice of
+# One hundred thousand worlds of the simulator, about 15 minutes on two cores. .ci/run runs a slice of
 # other seeds.
 SEEDS ?= 100000
 seeds:
