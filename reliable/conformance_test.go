@@ -42,13 +42,14 @@ func departures() map[string]string {
 	}
 }
 
-// pickVariant skips all but one of the runs of the whole suite in a slice.
+// pickVariant skips all but one of the runs of the whole suite in a slice. The others run in parallel.
 func pickVariant(t *testing.T, i int) {
 	t.Helper()
 	const variants = 5
 	if !slice.Of(t).Has(i, variants) {
 		t.Skip("a slice runs one of the variants")
 	}
+	t.Parallel() // they wait most of the time
 }
 
 // TestConformance runs the suite that every provider passes on a wrapped context.

@@ -47,6 +47,7 @@ func TestConformanceSegmented(t *testing.T) {
 // TestConformanceOverFaults runs the RC part of the suite over a network that loses,
 // repeats and reorders packets.
 func TestConformanceOverFaults(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		link, err := softnic.NewFaultLink(&softnic.FaultConfig{
 			Seed:       1,

@@ -42,6 +42,7 @@ func openUDP(tb testing.TB, cfg *softnic.UDPConfig, nic softnic.Config, addrs ..
 // without, over both versions of IP, between NICs of one link and of two, which have to take
 // different ports.
 func TestConformanceUDP(t *testing.T) {
+	t.Parallel()
 	plain := softnic.UDPConfig{NoSegment: true, NoCoalesce: true}
 	variants := []struct {
 		name string

@@ -378,7 +378,7 @@ func TestAutoPolicyRailLost(t *testing.T) {
 // the defaults. Where NICs do not work on the caller's core, no run of requests and no uncut message may
 // leave a rail idle.
 func TestTwoRailsCarryTwice(t *testing.T) {
-	for _, cfg := range hauls(t) {
+	for _, cfg := range mainHauls(t) {
 		cfg.depth = max(cfg.depth, 4) // a single message waits for round trips, too
 		t.Run(cfg.name(), func(t *testing.T) {
 			var rates [2]float64
