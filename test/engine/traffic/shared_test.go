@@ -1,6 +1,7 @@
 package traffic_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -72,7 +73,6 @@ func exchangeShared(t *testing.T, scheme ibverbx.Scheme, links []softnic.Link, o
 	for i := range qa {
 		rig.Connect(t, qa[i], qb[i])
 	}
-	local, remote := a.Region(8192), b.Region(8192)
 	const messages = 300
 	for i, q := range qb {
 		wrs := make([]ibverbx.RecvWR, messages)
@@ -83,7 +83,7 @@ func exchangeShared(t *testing.T, scheme ibverbx.Scheme, links []softnic.Link, o
 			t.Fatalf("PostRecv = %d, %v", n, err)
 		}
 	}
-	wcs := sendMany(t, a, b, qa, local, remote, messages)
+	wcs := sendMany(t, a, b, qa, messages)
 	wcs = append(wcs, b.Wait(len(qb)*messages-len(wcs))...)
 	next := map[*ibverbx.VirtualQP]uint64{qb[0]: 0, qb[1]: messages}
 	for _, wc := range wcs {
@@ -98,27 +98,38 @@ func exchangeShared(t *testing.T, scheme ibverbx.Scheme, links []softnic.Link, o
 }
 
 // sendMany posts notified WRITEs on each VirtualQP of a, polls until all have completed, and
-// returns the completions that the peer got meanwhile.
-func sendMany(t *testing.T, a, peer *rig.Host, qps []*ibverbx.VirtualQP, local, remote *ibverbx.Region, messages int) (received []ibverbx.WC) {
+// returns the completions that the peer got meanwhile. Each WRITE has memory of its own, because
+// nothing says which of two that are under way at the same time is the last one.
+func sendMany(t *testing.T, a, peer *rig.Host, qps []*ibverbx.VirtualQP, messages int) (received []ibverbx.WC) {
 	t.Helper()
+	const room = 64
+	total := messages * len(qps)
+	local, remote := a.Region(room*total), peer.Region(room*total)
+	rig.Fill(local.Bytes(), 1)
+	want := make([]byte, room*total)
 	wcs := make([]ibverbx.WC, 64)
 	sent, done := 0, 0
-	for turns := 0; done < messages*len(qps); turns++ {
+	for turns := 0; done < total; turns++ {
 		if turns > 1_000_000 {
-			t.Fatalf("%d of %d sends complete", done, messages*len(qps))
+			t.Fatalf("%d of %d sends complete", done, total)
 		}
-		if sent < messages*len(qps) {
-			k := sent / len(qps)
-			wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(k), Remote: remote.Remote()}
-			wr.SetSGE(local.SGE(0, uint32(1+k%64)))
+		if sent < total {
+			k, at := sent/len(qps), sent*room
+			size := 1 + k%room
+			wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(k), Remote: remote.Remote(), RemoteOffset: uint64(at)}
+			wr.SetSGE(local.SGE(uint64(at), uint32(size)))
 			n, err := qps[sent%len(qps)].PostSend([]ibverbx.SendWR{wr})
 			if n == 0 && !errors.Is(err, verbs.ErrQueueFull) {
 				t.Fatal(err)
 			}
+			copy(want[at:], local.Bytes()[at:at+size])
 			sent += n
 		}
 		done += len(pollGood(t, a, wcs))
 		received = append(received, pollGood(t, peer, wcs)...)
+	}
+	if !bytes.Equal(remote.Bytes(), want) {
+		t.Error("the peer's memory has other bytes than were sent")
 	}
 	return received
 }
@@ -212,7 +223,7 @@ func TestSharedReceivesComeBack(t *testing.T) {
 	if n, err := qb.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); n != 1 {
 		t.Fatal(err)
 	}
-	wcs := sendMany(t, a, b, []*ibverbx.VirtualQP{qa}, local, remote, 1)
+	wcs := sendMany(t, a, b, []*ibverbx.VirtualQP{qa}, 1)
 	wcs = append(wcs, b.Wait(1-len(wcs))...)
 	if wcs[0].WRID != 1 {
 		t.Errorf("completion of receive %d, want 1", wcs[0].WRID)
@@ -413,7 +424,7 @@ func TestSharedReceivesRefillInChains(t *testing.T) {
 					t.Fatalf("PostRecv = %d, %v, want %d", n, err, messages)
 				}
 			}
-			got := sendMany(t, a, b, qps[0], a.Region(64), b.Region(64), messages)
+			got := sendMany(t, a, b, qps[0], messages)
 			b.Wait(2*messages - len(got))
 			chains, stats := counted[b].chains, b.CQ.Stats()
 			total := 0
