@@ -54,7 +54,7 @@ $(LINT):
 	GOBIN=$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
 bench:
-	$(GO) test -run '^$$' -bench . . ./softnic ./reliable ./internal/bulk ./cmd/ibverbx
+	$(GO) test -run '^$$' -bench . . ./softnic ./reliable ./internal/bulk ./cmd/ibverbx ./test/engine/traffic
 
 # Every benchmark runs; what it prints means nothing.
 bench-smoke:

@@ -135,13 +135,13 @@ func sendMany(t *testing.T, a, peer *rig.Host, qps []*ibverbx.VirtualQP, message
 }
 
 // pollGood returns completions, none of them of a failure.
-func pollGood(t *testing.T, h *rig.Host, wcs []ibverbx.WC) []ibverbx.WC {
-	t.Helper()
+func pollGood(tb testing.TB, h *rig.Host, wcs []ibverbx.WC) []ibverbx.WC {
+	tb.Helper()
 	n, err := h.CQ.Poll(wcs)
-	rig.Must(t, err)
+	rig.Must(tb, err)
 	for i := range wcs[:n] {
 		if wcs[i].Err() != nil {
-			t.Fatal(wcs[i].Err())
+			tb.Fatal(wcs[i].Err())
 		}
 	}
 	return wcs[:n]
