@@ -140,7 +140,7 @@ func TestCreditsOverLoss(t *testing.T) {
 		s := newStar(t, softnic.Impairment{Delay: 5 * time.Microsecond, Loss: 0.02}, reliable.Config{Flows: flows}, senders, 12.5e9, size)
 		s.senders[0].fill(1)
 		for i := range senders {
-			copy(s.senders[i].mem.Bytes(), s.senders[0].mem.Bytes()) // whoever is last, it is the same
+			copy(s.senders[i].mem.Bytes(), s.senders[0].mem.Bytes()) // the order of the writes makes no difference
 			s.write(t, i, size)
 		}
 		got := len(s.until(t, s.now+int64(100*time.Microsecond), senders))

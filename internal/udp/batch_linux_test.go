@@ -151,7 +151,7 @@ func TestPayloadAlignment(t *testing.T) {
 func TestFill(t *testing.T) {
 	c := open(t, Config{Addr: loopback4})
 	if c.Segments() == 1 || !c.Coalesces() {
-		t.Skip("this kernel has no runs")
+		t.Skip("the kernel has no UDP_SEGMENT or no UDP_GRO")
 	}
 	w, r := c.NewWriter(), c.NewReader()
 	filled, plain := NewDest(c.Addr(), true).Fill(), NewDest(c.Addr(), true)

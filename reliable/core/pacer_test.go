@@ -282,8 +282,8 @@ func (w *pacerWorld) take() {
 	}
 }
 
-// TestPacerOnePeer checks that connections of one peer have no limit, however many there are and whoever
-// owns them, until another peer joins: they share the peer's own link, and compete for nothing else.
+// TestPacerOnePeer checks that connections of one peer have no limit, in one pacer or in several, until
+// another peer joins: they share the peer's own link, and compete for nothing else.
 func TestPacerOnePeer(t *testing.T) {
 	port := NewPort()
 	a, b := NewPacer(port, 1000, 10_000), NewPacer(port, 1000, 10_000)
