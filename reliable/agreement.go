@@ -151,7 +151,7 @@ func (a *agreement) cardArrived() {
 // hear takes a card of the peer. Cards that do not fit the present phase are late, or not true.
 func (a *agreement) hear(c *card) {
 	q := a.user
-	if q.state != verbs.StateRTS {
+	if !q.side.speaks() {
 		return // no card can leave; the peer sends its card again
 	}
 	var err error
@@ -191,7 +191,7 @@ func (a *agreement) follow(offer *card) error {
 	}
 	q.leave() // nothing was sent
 	a.offer = nil
-	attr, err := q.side.Query()
+	attr, err := q.side.query()
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func (a *agreement) conclude(answer *card) error {
 		a.negotiate() // the follower has not got the confirm
 		return nil
 	}
-	attr, err := q.side.Query()
+	attr, err := q.side.query()
 	if err != nil {
 		return err
 	}

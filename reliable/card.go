@@ -21,7 +21,9 @@ import (
 //	+---------------------------------------+
 //	|        QPN of control QP 0 and 1      | 16, 20
 //	+---------------------------------------+
-//	|      QPN, PSN of path 0, 1, ...       | 24    whole, propose and accept
+//	|     first PSN that the side QP takes  | 24
+//	+---------------------------------------+
+//	|      QPN, PSN of path 0, 1, ...       | 28    whole, propose and accept
 //	+---------------------------------------+
 //	|  QPN, PSN that path 0 had at first    |       propose and accept
 //	+---------------------------------------+
@@ -36,6 +38,7 @@ type card struct {
 	conn      uint32     // the number of the connection at the card's end, 0 in a bare card
 	flow      uint16     // the flow of the QP in the connection, Config.Flows-1 in a bare card
 	control   [2]uint32  // the numbers of the control QPs
+	psn       uint32     // the first PSN that the side QP takes, 0 if it is not known yet
 	paths     []pathAddr // the addresses of the paths
 	birth     pathAddr   // the first address of path 0, which tells the connection from earlier ones
 	echo      uint32     // the number of the receiver's connection
@@ -71,7 +74,7 @@ type pathAddr struct{ qpn, psn uint32 }
 
 const (
 	// cardLen is the length of a card without the fields that only some cards have, in bytes.
-	cardLen = 24
+	cardLen = 28
 	// addrLen and echoLen are the lengths of these fields, in bytes.
 	addrLen, echoLen = 8, 4
 
@@ -106,6 +109,7 @@ func (c *card) encode() []byte {
 	for _, q := range c.control {
 		b = be.AppendUint32(b, q)
 	}
+	b = be.AppendUint32(b, c.psn)
 	for _, p := range c.paths {
 		b = be.AppendUint32(b, p.qpn)
 		b = be.AppendUint32(b, p.psn)
@@ -133,7 +137,7 @@ func decodeCard(b []byte, cfg *Config) (*card, error) {
 		kind: cardKind(b[1] >> kindShift), pathCount: int(be.Uint16(b[2:])),
 		window: int(be.Uint16(b[4:])), credit: int(be.Uint16(b[6:])), chunk: be.Uint32(b[8:]), conn: be.Uint32(b[12:]) & maxConn,
 		flow:    uint16(be.Uint32(b[12:]) >> connBits),
-		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, want: b[1]&cardWant != 0, perPath: b[1]&cardPerPath != 0, grants: b[1]&cardGrants != 0,
+		control: [2]uint32{be.Uint32(b[16:]), be.Uint32(b[20:])}, psn: be.Uint32(b[24:]), want: b[1]&cardWant != 0, perPath: b[1]&cardPerPath != 0, grants: b[1]&cardGrants != 0,
 	}
 	if err := c.check(len(b), cfg); err != nil {
 		return nil, err
@@ -206,6 +210,9 @@ func (c *card) checkAddrs() error {
 	}
 	if c.kind.hasBirth() && !c.birth.valid() {
 		return verbs.Invalidf("the peer's connection began with QPN %#x and PSN %#x: want 24 bits each, and a QPN", c.birth.qpn, c.birth.psn)
+	}
+	if c.psn >= 1<<24 {
+		return verbs.Invalidf("the peer's side QP expects PSN %#x: want 24 bits", c.psn)
 	}
 	if c.echo > maxConn {
 		return verbs.Invalidf("the peer names connection %#x of this end: want %d bits", c.echo, connBits)

@@ -11,7 +11,7 @@ import (
 func testCard() (card, Config) {
 	cfg := Config{Paths: 2, Flows: 1, Window: 64, ChunkBytes: 4096}
 	return card{
-		window: 64, credit: 100, pathCount: 2, chunk: 4096, conn: 7, control: [2]uint32{0x11, 0x12},
+		window: 64, credit: 100, pathCount: 2, chunk: 4096, conn: 7, control: [2]uint32{0x11, 0x12}, psn: 0x654321,
 		paths: []pathAddr{{0x13, 0xabcdef}, {0x14, 1}},
 	}, cfg
 }
@@ -20,7 +20,7 @@ func TestCard(t *testing.T) {
 	c, cfg := testCard()
 	b := c.encode()
 	want := []byte{
-		3, 0, 0, 2, 0, 64, 0, 100, 0, 0, 16, 0, 0, 0, 0, 7, 0, 0, 0, 0x11, 0, 0, 0, 0x12,
+		3, 0, 0, 2, 0, 64, 0, 100, 0, 0, 16, 0, 0, 0, 0, 7, 0, 0, 0, 0x11, 0, 0, 0, 0x12, 0, 0x65, 0x43, 0x21,
 		0, 0, 0, 0x13, 0, 0xab, 0xcd, 0xef, 0, 0, 0, 0x14, 0, 0, 0, 1,
 	}
 	if !bytes.Equal(b, want) {
@@ -31,10 +31,10 @@ func TestCard(t *testing.T) {
 	if got, err := decodeCard(full.encode(), &cfg); err != nil || !got.want || !got.perPath || !got.grants {
 		t.Fatalf("decodeCard = %+v, %v, want all flags", got, err)
 	}
-	if got, err := decodeCard(b, &cfg); err != nil || got.conn != 7 || got.paths[1] != c.paths[1] {
+	if got, err := decodeCard(b, &cfg); err != nil || got.conn != 7 || got.psn != 0x654321 || got.paths[1] != c.paths[1] {
 		t.Fatalf("decodeCard = %+v, %v, want the same card", got, err)
 	}
-	for i, set := range map[int]byte{0: 1, 1: 8, 3: 3, 5: 65, 7: 0, 10: 17, 13: 0x10, 16: 1, 19: 0, 24: 1, 27: 0, 28: 1} {
+	for i, set := range map[int]byte{0: 1, 1: 8, 3: 3, 5: 65, 7: 0, 10: 17, 13: 0x10, 16: 1, 19: 0, 24: 1, 28: 1, 31: 0, 32: 1} {
 		bad := bytes.Clone(b)
 		bad[i] = set
 		if got, err := decodeCard(bad, &cfg); !errors.Is(err, verbs.ErrInvalid) {
@@ -56,7 +56,7 @@ func TestCardKinds(t *testing.T) {
 	if got, err := decodeCard(whole, &cfg); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("decodeCard of a whole card = %+v, %v, want ErrInvalid", got, err)
 	}
-	for kind, want := range map[cardKind]int{cardBare: 24, cardPropose: 24 + 16 + 8, cardAccept: 24 + 16 + 8 + 4, cardConfirm: 24 + 4} {
+	for kind, want := range map[cardKind]int{cardBare: 28, cardPropose: 28 + 16 + 8, cardAccept: 28 + 16 + 8 + 4, cardConfirm: 28 + 4} {
 		c := sharedCard(kind)
 		b := c.encode()
 		if got, err := decodeCard(b, &cfg); err != nil || len(b) != want || !bytes.Equal(got.encode(), b) {

@@ -31,11 +31,7 @@ func open(tb testing.TB, link softnic.Link, cfg reliable.Config) verbstest.Pair 
 // departures are the tests of the suite that a wrapped QP does not pass, and why.
 func departures() map[string]string {
 	const spread = "requests travel on many paths: others are under way when one turns out to be wrong"
-	const receiver = "a QP in RTR cannot answer on its side QP, and so not tell its peer of its paths"
 	return map[string]string{
-		"state/ReceiveInRTR":                    receiver,
-		"events/CommEst":                        receiver,
-		"events/CommEstByWrite":                 receiver,
 		"remoteerror/LongWriteChecksWholeRange": spread,
 		"remoteerror/EarlierRequestsSucceed":    spread,
 		"write/LastOneWins":                     "WRITEs of different requests travel on different paths and are not ordered among themselves",

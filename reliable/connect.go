@@ -44,7 +44,7 @@ func (q *qp) bareCard() *card {
 	cfg := &q.ctx.cfg
 	c := &card{
 		kind: cardBare, window: cfg.Window, chunk: uint32(cfg.ChunkBytes), pathCount: cfg.Paths, flow: uint16(cfg.Flows - 1),
-		perPath: !q.ctx.sharedRecv, grants: !cfg.NoCredits,
+		perPath: !q.ctx.sharedRecv, grants: !cfg.NoCredits, psn: q.side.expects,
 	}
 	for i := range c.control {
 		c.control[i] = q.engine.hub.control[i].qp.Num()
@@ -145,7 +145,7 @@ func (q *qp) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := q.claim(); err != nil {
 		return err
 	}
-	if err := q.side.Modify(attr, mask); err != nil {
+	if err := q.side.modify(attr, mask, to); err != nil {
 		return err
 	}
 	if q.ctx.cfg.Flows > 1 && q.state != to && to == verbs.StateRTR {
@@ -181,7 +181,7 @@ func (q *qp) retime() error {
 	if !q.connected || q.state != verbs.StateRTS {
 		return nil
 	}
-	attr, err := q.side.Query()
+	attr, err := q.side.query()
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (q *qp) retime() error {
 func (q *qp) connectFlow(peer *card) error {
 	c := q.conn
 	q.engine.now = q.ctx.clock()
-	attr, err := q.side.Query()
+	attr, err := q.side.query()
 	if err != nil {
 		return err
 	}
@@ -277,7 +277,8 @@ func (q *qp) reset() error {
 	q.engine.inbox.discard(q.num)
 	q.discard()
 	q.makeQueues()
-	q.recvError, q.broken, q.side.introduced, q.modified, q.state = 0, false, false, false, verbs.StateReset
+	q.recvError, q.broken, q.modified, q.state = 0, false, false, verbs.StateReset
+	q.side.forget()
 	q.pact = agreement{user: q}
 	return q.claim()
 }
@@ -288,7 +289,7 @@ func (q *qp) Query() (verbs.QPAttr, error) {
 	if q.closed {
 		return verbs.QPAttr{}, q.opError("query QP", verbs.ErrClosed)
 	}
-	a, err := q.side.Query()
+	a, err := q.side.query()
 	a.State, a.CurState = q.state, q.state
 	return a, err
 }

@@ -242,10 +242,10 @@ func (c *connection) begin() {
 	c.held = false
 	err := c.start(core.FlowConfig{})
 	for _, q := range c.flows {
-		if q == nil || q.state != verbs.StateRTS {
+		if q == nil || !q.side.speaks() {
 			continue
 		}
-		attr, failed := q.side.Query()
+		attr, failed := q.side.query()
 		if failed == nil && err == nil {
 			failed = q.openFlow(&attr)
 		}

@@ -105,6 +105,14 @@ var mutations = []mutant.Change{
 		Old: "Addr: s.Addr + uint64(off)", New: "Addr: s.Addr + uint64(off)*0",
 	},
 	{
+		Name: "Modify in RTR does not reach a QP that has answered early", Tests: "TestServesInRTR|TestPatienceOfRTS", File: "early.go",
+		Old: "		s.later.Set(&attr, mask&earlyAttrs)\n", New: "",
+	},
+	{
+		Name: "a QP in RTR answers no card", Tests: "TestServesInRTR", File: "side.go",
+		Old: "		s.answerEarly(c.psn)\n", New: "",
+	},
+	{
 		Name: "READs that are not served are answered", Tests: "TestReads", File: "fetch.go",
 		Old: " || q.maxServed == 0", New: "",
 	},

@@ -92,7 +92,7 @@ func TestMixedReceives(t *testing.T) {
 			from, to = b, a
 		}
 		if i == 10 || i == 20 {
-			must(t, b.nic.FailQP(pathNumbers(t, b.qp)[i/10]))
+			must(t, b.nic.FailQP(pathNumbers(b.qp)[i/10]))
 		}
 		transfer(t, from, to, verbs.OpRDMAWriteWithImm, size-i)
 		transfer(t, from, to, verbs.OpSend, 9000)

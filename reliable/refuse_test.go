@@ -70,7 +70,7 @@ func TestNoQPForPath(t *testing.T) {
 	b := newSide(t, w.link, w.config(reliable.Config{Paths: 2, ChunkBytes: 1024}), 4096)
 	connect(t, a, b)
 	c.noUC = 3
-	must(t, a.nic.FailQP(pathNumbers(t, a.qp)[1]))
+	must(t, a.nic.FailQP(pathNumbers(a.qp)[1]))
 	for range 64 { // some go by that path
 		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
 		wr.SetSGE(a.sge(0, 4096))

@@ -13,6 +13,9 @@ type sideQP struct {
 	verbs.QP
 	user       *qp             // the wrapped QP
 	introduced bool            // reports that the own card was sent
+	expects    uint32          // the first PSN of the peer, as Modify has set it
+	early      bool            // reports that the QP went to RTS before the user's; see answerEarly
+	later      verbs.QPAttr    // has what the user has set of earlyAttrs, if early
 	askAt      int64           // when the own card is sent again, 0 for never
 	cards      pool            // has four slots: an answer, the own card, and two receives
 	wr         [1]verbs.SendWR // the request being posted
@@ -137,6 +140,9 @@ func (s *sideQP) receiveCard(slot uint32, wc *verbs.WC) {
 		return
 	}
 	s.awaitCard(int(slot))
+	if q.state == verbs.StateRTR && !s.early && (c.want || q.ctx.cfg.Flows > 1) {
+		s.answerEarly(c.psn)
+	}
 	if q.ctx.cfg.Flows > 1 {
 		q.pact.hear(c)
 		return

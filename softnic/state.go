@@ -52,8 +52,11 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// checkAttr checks the values that mask names.
+// checkAttr checks the values that mask names, by what the device can do.
 func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	if err := a.Check(mask); err != nil {
+		return err
+	}
 	for _, f := range [...]struct {
 		bit   verbs.QPAttrMask
 		bad   bool
@@ -64,15 +67,8 @@ func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		{verbs.AttrPKeyIndex, a.PKeyIndex != 0, "PKeyIndex: want 0", a.PKeyIndex},
 		{verbs.AttrAccess, a.Access&^verbs.AccessAll != 0, "Access: unknown flags", a.Access},
 		{verbs.AttrPathMTU, a.PathMTU.Bytes() == 0 || a.PathMTU > q.nic.cfg.MTU, "PathMTU: not a code, or above the port's", a.PathMTU},
-		{verbs.AttrDestQPN, a.DestQPN == 0 || a.DestQPN >= 1<<24, "DestQPN: want 24 bits above 0", a.DestQPN},
-		{verbs.AttrRQPSN, a.RQPSN > roce.PSNMask, "RQPSN: want 24 bits", a.RQPSN},
-		{verbs.AttrSQPSN, a.SQPSN > roce.PSNMask, "SQPSN: want 24 bits", a.SQPSN},
 		{verbs.AttrMaxRdAtomic, a.MaxRdAtomic > maxRdAtomic, "MaxRdAtomic: above the device's limit", a.MaxRdAtomic},
 		{verbs.AttrMaxDestRdAtomic, a.MaxDestRdAtomic > maxRdAtomic, "MaxDestRdAtomic: above the device's limit", a.MaxDestRdAtomic},
-		{verbs.AttrMinRNRTimer, a.MinRNRTimer > 31, "MinRNRTimer: want at most 31", a.MinRNRTimer},
-		{verbs.AttrTimeout, a.Timeout > 31, "Timeout: want at most 31", a.Timeout},
-		{verbs.AttrRetryCount, a.RetryCount > 7, "RetryCount: want at most 7", a.RetryCount},
-		{verbs.AttrRNRRetry, a.RNRRetry > 7, "RNRRetry: want at most 7", a.RNRRetry},
 	} {
 		if mask&f.bit != 0 && f.bad {
 			return verbs.Invalidf("QPAttr.%s, not %v", f.what, f.value)

@@ -56,6 +56,32 @@ func (a *QPAttr) Set(b *QPAttr, mask QPAttrMask) {
 	setIf(mask&AttrSQDNotify, &a.SQDNotify, b.SQDNotify)
 }
 
+// Check checks that the attributes in mask fit their fields on the wire. What a device can do is not
+// known here.
+func (a *QPAttr) Check(mask QPAttrMask) error {
+	for _, f := range [...]struct {
+		bit         QPAttrMask
+		name        string
+		value, most uint32
+	}{
+		{AttrDestQPN, "DestQPN", a.DestQPN, 1<<24 - 1},
+		{AttrRQPSN, "RQPSN", a.RQPSN, 1<<24 - 1},
+		{AttrSQPSN, "SQPSN", a.SQPSN, 1<<24 - 1},
+		{AttrMinRNRTimer, "MinRNRTimer", uint32(a.MinRNRTimer), 31},
+		{AttrTimeout, "Timeout", uint32(a.Timeout), 31},
+		{AttrRetryCount, "RetryCount", uint32(a.RetryCount), 7},
+		{AttrRNRRetry, "RNRRetry", uint32(a.RNRRetry), 7},
+	} {
+		if mask&f.bit != 0 && f.value > f.most {
+			return Invalidf("QPAttr.%s: want at most %d, not %d", f.name, f.most, f.value)
+		}
+	}
+	if mask&AttrDestQPN != 0 && a.DestQPN == 0 {
+		return Invalidf("QPAttr.DestQPN: want a QP number above 0")
+	}
+	return nil
+}
+
 func setIf[T any](named QPAttrMask, dst *T, v T) {
 	if named != 0 {
 		*dst = v
