@@ -51,7 +51,7 @@ retransmitted, a dead path is left, and every operation works as on RC. The NICs
 out the time for that. Atomics are fetch-and-add on 8 bytes.
 
 --kill-rail takes the ports of a rail down during one transfer, --at a time after its start, and up
-again --back later. Every byte is compared. The lanes of the other rails go on, replay what was in
+again --back later, or as soon after that as there was traffic to judge by. Every byte is compared. The lanes of the other rails go on, replay what was in
 flight, and share the load again when the rail is back. The report shows the rate of each rail over
 time, the rates before, during and after the outage, and all events. Software NICs use the core of
 the caller, so one rail alone moves as much as two.

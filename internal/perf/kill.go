@@ -10,6 +10,11 @@ const (
 	// afterMin is how long a row goes on at least after the rail is back, if no Duration was
 	// asked for.
 	afterMin = 200 * time.Millisecond
+	// phaseMessages and phaseBytes are what must come through before the loss, during it and after the
+	// return: the less of the two. A process that had no processor for a while has moved nothing, and a
+	// rate over that time says nothing about the rails.
+	phaseMessages = 256
+	phaseBytes    = 64 << 20
 )
 
 // Kill makes the test lose a rail under load and get it back: the ports of both NICs of the rail
@@ -20,9 +25,10 @@ type Kill struct {
 	On bool
 	// Rail is the rail.
 	Rail int
-	// At is when it is lost, after the start of the measurement. If zero, 1 s.
+	// At is when it is lost, after the start of the measurement, or when there was enough traffic before.
+	// If zero, 1 s.
 	At time.Duration
-	// Back is how long it is lost. If zero, 1 s. If Config.Duration is zero the row lasts as
+	// Back is how long it is lost, or until there was enough traffic meanwhile. If zero, 1 s. If Config.Duration is zero the row lasts as
 	// long after the return as before the loss.
 	Back time.Duration
 	// SetPort takes the ports of both NICs of a rail down or up. It is called by the

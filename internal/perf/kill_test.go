@@ -212,6 +212,11 @@ func TestRailNotBack(t *testing.T) {
 		t.Errorf("over at %v: got %v, want an error about rail 1", o.now, err)
 	}
 	o.recoveredAt = cfg.Duration + 5*time.Second
+	o.now = o.recoveredAt + afterMin
+	if over, err := o.over(); over || err != nil {
+		t.Errorf("over before there was traffic = %v, %v, want false and no error", over, err)
+	}
+	o.messages = phaseMessages
 	for now, want := range map[time.Duration]bool{o.recoveredAt: false, o.recoveredAt + afterMin: true} {
 		o.now = now
 		if over, err := o.over(); over != want || err != nil {

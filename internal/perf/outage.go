@@ -80,16 +80,26 @@ func (o *outage) setPort(up bool) {
 // act takes the rail down or up if it is time.
 func (o *outage) act() {
 	switch now := o.row.spent(o.row.now()); {
-	case o.killedAt == 0 && now >= o.kill.At:
+	case o.killedAt == 0 && now >= o.kill.At && o.moved():
 		o.now, o.killedAt = now, now
 		o.setPort(false)
 		o.add(&FailoverEvent{End: "both", Event: "port down", Rail: o.kill.Rail})
 		o.phases = append(o.phases, o.snap())
-	case o.down && now >= o.killedAt+o.kill.Back:
+	case o.down && now >= o.killedAt+o.kill.Back && o.moved():
 		o.now, o.backAt = now, now
 		o.setPort(true)
 		o.add(&FailoverEvent{End: "both", Event: "port up", Rail: o.kill.Rail})
 	}
+}
+
+// moved reports whether enough came through in the present phase.
+func (o *outage) moved() bool {
+	need := min(phaseMessages, max(phaseBytes/max(o.row.plan.size, 1), 1))
+	var since int64
+	if n := len(o.phases); n > 0 {
+		since = o.phases[n-1].messages
+	}
+	return o.messages-since >= int64(need)
 }
 
 // observe counts messages that came through since the last look, and takes notice of what has
@@ -175,7 +185,7 @@ func (o *outage) isRecovered(look bool) bool {
 func (o *outage) over() (bool, error) {
 	d := o.row.cfg.Duration
 	if o.recoveredAt > 0 {
-		return o.now >= max(d, o.recoveredAt+min(d/10, afterMin)), nil
+		return o.now >= max(d, o.recoveredAt+min(d/10, afterMin)) && o.moved(), nil
 	}
 	if o.backAt > 0 && o.now > max(d, o.backAt)+backWithin {
 		return false, o.lateError()
