@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,9 +21,45 @@ import (
 type process struct {
 	t      testing.TB
 	cmd    *exec.Cmd
-	stdout bytes.Buffer
+	stdout stdout
 	lines  chan string // of stderr
 	said   []string
+}
+
+// stdout is what a process has printed. It can be read while the process runs.
+type stdout struct {
+	mu      sync.Mutex
+	printed bytes.Buffer
+}
+
+func (s *stdout) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.printed.Write(b)
+}
+
+func (s *stdout) Read(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.printed.Read(b)
+}
+
+func (s *stdout) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.printed.String()
+}
+
+func (s *stdout) Bytes() []byte { return []byte(s.String()) }
+
+// prints waits until the process has printed a text.
+func (p *process) prints(text string) {
+	p.t.Helper()
+	for limit := time.Now().Add(3 * time.Minute); !strings.Contains(p.stdout.String(), text); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			p.t.Fatalf("in 3 minutes the process did not print %q", text)
+		}
+	}
 }
 
 // begin starts a command in a process of its own.

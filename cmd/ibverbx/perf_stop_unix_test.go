@@ -36,7 +36,7 @@ func survivesStop(t *testing.T, check bool) {
 		args = append(args, "--check")
 	}
 	client := begin(t, args...)
-	server.line("let in")
+	server.prints("TX depth") // both sides are ready, and the client has begun or soon will
 	time.Sleep(time.Second)
 	if err := server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatalf("Signal: got %v, want no error", err)
