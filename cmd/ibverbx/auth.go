@@ -21,10 +21,10 @@ type authFlags struct {
 
 func (f *authFlags) define(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.token, "token-file", "", "`file` with the secret that both sides share, 16 bytes or more")
+	fl.StringVar(&f.token, "token-file", "", "`file` with the secret that both sides share (ibverbx token makes one); others must not be able to read it")
 	fl.StringVar(&f.ca, "ca", "", "`file` with the certificate of the authority that signed those of both sides (ibverbx cert makes one)")
 	fl.StringVar(&f.cert, "cert", "", "`file` with this side's certificate")
-	fl.StringVar(&f.key, "key", "", "`file` with the key of --cert")
+	fl.StringVar(&f.key, "key", "", "`file` with the key of --cert; others must not be able to read it")
 	fl.StringVar(&f.name, "server-name", "", "`name` in the server's certificate, if it is not the host that is dialed")
 	fl.BoolVar(&f.plaintext, "insecure-plaintext-on-loopback", false, "no TLS and no authentication between loopback addresses: every local process may connect")
 	fl.BoolVar(&f.anywhere, "insecure-plaintext-on-any-network", false, "with the flag above: on every address; everyone on the network can read and forge keys")
@@ -36,7 +36,7 @@ func (f *authFlags) config(where string) (bootstrap.Config, error) {
 	if *f == (authFlags{}) || (*f == authFlags{name: f.name}) {
 		return bootstrap.Config{}, &perf.ConfigError{
 			Where: where, Problem: "it needs --token-file (the same secret on both hosts), or --ca, --cert and --key",
-			Fix: "make a secret with head -c 32 /dev/urandom | base64 > token, or certificates with ibverbx cert",
+			Fix: "make a secret with ibverbx token FILE, or certificates with ibverbx cert",
 		}
 	}
 	return bootstrap.Config{

@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/big"
 	"os"
@@ -16,6 +17,10 @@ type certFile struct {
 	name, kind, what string
 	der              []byte
 	mode             fs.FileMode
+}
+
+func (f *certFile) encode(w io.Writer) error {
+	return pem.Encode(w, &pem.Block{Type: f.kind, Bytes: f.der})
 }
 
 // newSerial returns the serial number of a certificate: 127 random bits.
@@ -53,7 +58,7 @@ func writeFiles(dir string, files []certFile, force bool) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(draft)) }()
 	for _, f := range files {
-		if err := writeNew(filepath.Join(draft, f.name), f); err != nil {
+		if err := writeNew(filepath.Join(draft, f.name), f.mode, f.encode); err != nil {
 			return fmt.Errorf("%s: %w", filepath.Join(dir, f.name), err)
 		}
 	}
@@ -76,12 +81,16 @@ func makeDir(dir string) (made []string, err error) {
 	return made, os.MkdirAll(dir, 0o700)
 }
 
-// writeNew writes a file that must not exist.
-func writeNew(path string, f certFile) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
+// writeNew makes a file that must not exist. After an error, of a full disk for example, it is gone.
+func writeNew(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
 	// A file system may report only to Sync that it is full.
-	return errors.Join(pem.Encode(file, &pem.Block{Type: f.kind, Bytes: f.der}), file.Sync(), file.Close())
+	err = errors.Join(write(file), file.Sync(), file.Close())
+	if err != nil {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
 }

@@ -4,7 +4,8 @@
 //	ibverbx perf             bandwidth of RDMA_WRITE, next to that of memcpy
 //	ibverbx perf send --lat  latency of SEND
 //	ibverbx perf --server    wait for clients, and on another host: ibverbx perf HOST
-//	ibverbx cert             make certificates for client and server
+//	ibverbx token FILE       make a secret for client and server
+//	ibverbx cert             make certificates for them instead
 //	ibverbx devices -v       devices, ports, GIDs and limits
 //	ibverbx doctor           what this machine lacks for RDMA
 //	ibverbx sim              check the engine in a simulated network

@@ -70,7 +70,7 @@ func TestUsageErrors(t *testing.T) {
 		want []string // parts of stderr
 	}{
 		{"prf", []string{`no command "prf"`, "did you mean perf?", "Run 'ibverbx --help'"}},
-		{"xyzzy", []string{`no command "xyzzy"`, "cert", "devices", "doctor", "perf", "sim", "or version"}},
+		{"xyzzy", []string{`no command "xyzzy"`, "cert", "devices", "doctor", "perf", "sim", "token", "or version"}},
 		{"perf push", []string{`operation "push"`, "write, read, send or atomic", "Run 'ibverbx perf --help'"}},
 		{"perf read write", []string{"one operation", "Run 'ibverbx perf --help'"}},
 		{"perf --sice 8", []string{"unknown flag: --sice"}},

@@ -58,8 +58,8 @@ the caller, so one rail alone moves as much as two.
 
 Two processes: --server waits for clients on port 18515 and serves them one after the other until
 Ctrl-C or SIGTERM. HOST makes this the client, which decides what is measured. Both sides need --token-file
-with the same secret, or certificates (ibverbx cert). If the flags of the two sides differ in lanes,
-fragments or MTU, the smaller value counts. Both sides print the results. The NICs are software ones
+with the same secret (ibverbx token makes one), or certificates (ibverbx cert). If the flags of the two
+sides differ in lanes, fragments or MTU, the smaller value counts. Both sides print the results. The NICs are software ones
 that speak RoCE v2 over UDP, on the address of the connection or on those of --addr; --provider
 rdmacore takes real ones. Lost lanes are rebuilt. There is no memcpy to compare with.
 

@@ -82,7 +82,8 @@ without them it uses softnic, an RDMA NIC in software.`,
   ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
   ibverbx perf send --lat      latency of SEND
   ibverbx perf --server        wait for clients; on another host: ibverbx perf HOST
-  ibverbx cert                 make certificates for client and server
+  ibverbx token FILE           make a secret for client and server
+  ibverbx cert                 make certificates for them instead
   ibverbx devices -v           devices, ports, GIDs and limits
   ibverbx doctor               what this machine lacks for RDMA
   ibverbx sim --seeds 100      check the engine in a simulated network`,
@@ -100,7 +101,7 @@ without them it uses softnic, an RDMA NIC in software.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return wrong(cmd, "%w", err)
 	})
-	root.AddCommand(newPerf(s), newDevices(s), newDoctor(s), newSim(s), newCert(s), newVersion(s))
+	root.AddCommand(newPerf(s), newDevices(s), newDoctor(s), newSim(s), newCert(s), newTokenCommand(s), newVersion(s))
 	return root
 }
 

@@ -1,7 +1,7 @@
 // Command receive lends memory to one peer, waits until the peer has filled it, and prints the
 // length and the SHA-256 of what arrived. Command send, next to it, is the peer.
 //
-//	head -c 32 /dev/urandom | base64 > token && chmod 600 token     # copy it to the other host
+//	go run ./cmd/ibverbx token token      # copy it to the other host
 //	go run ./examples/two-hosts/receive -token-file token
 package main
 

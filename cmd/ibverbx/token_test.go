@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"ibverbx/bootstrap"
+)
+
+// TestToken: two sides meet with the file that the command makes. Only its owner can read it, each has
+// another secret, and a file that exists stays as it is.
+func TestToken(t *testing.T) {
+	file, other := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "token")
+	out := succeed(t, "token", file)
+	if want := "perf --server --token-file " + file; !strings.Contains(out, want) {
+		t.Errorf("token does not print %q:\n%s", want, out)
+	}
+	secret := strings.TrimSpace(read(t, file))
+	if strings.Contains(out, secret) {
+		t.Errorf("token prints the secret, want it in the file alone")
+	}
+	info, err := os.Stat(file)
+	if err != nil || (info.Mode().Perm() != 0o600 && runtime.GOOS != "windows") {
+		t.Errorf("the file is %v, %v, want mode 0600", info, err)
+	}
+	succeed(t, "token", other)
+	if len(secret) != 44 || secret == strings.TrimSpace(read(t, other)) {
+		t.Errorf("two secrets are %q and %q, want 32 random bytes each in base64", secret, read(t, other))
+	}
+	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{TokenFile: file})
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer func() { _ = l.Close() }()
+	c, err := bootstrap.Dial(t.Context(), l.Addr().String(), bootstrap.Config{TokenFile: file})
+	if err != nil {
+		t.Fatalf("Dial: got %v, want no error", err)
+	}
+	_ = c.Close()
+	if _, err := bootstrap.Dial(t.Context(), l.Addr().String(), bootstrap.Config{TokenFile: other}); !errors.Is(err, bootstrap.ErrAuth) {
+		t.Errorf("Dial with another token: got %v, want %v", err, bootstrap.ErrAuth)
+	}
+
+	status, out, stderr := command(t.Context(), "token", file)
+	if status != exitFailure || out != "" || !strings.Contains(stderr, file+" exists") || strings.TrimSpace(read(t, file)) != secret {
+		t.Errorf("token over a file that exists: got status %d, %q, %q, want %d and the file as it was", status, out, stderr, exitFailure)
+	}
+	for _, args := range [][]string{{"token"}, {"token", "a", "b"}} {
+		if status, _, stderr := command(t.Context(), args...); status != exitUsage || !strings.Contains(stderr, "one file") {
+			t.Errorf("%v: got status %d, %q, want %d", args, status, stderr, exitUsage)
+		}
+	}
+	if status, _, _ := command(t.Context(), "token", filepath.Join(file, "below")); status != exitFailure {
+		t.Errorf("token below a file: got status %d, want %d", status, exitFailure)
+	}
+}
+
+// TestWriteNewLeavesNothingBehind: a file that cannot be written, on a full disk for example, is gone.
+func TestWriteNewLeavesNothingBehind(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	full := errors.New("no space left on device")
+	err := writeNew(file, 0o600, func(w io.Writer) error {
+		if _, err := io.WriteString(w, "half of a sec"); err != nil {
+			t.Errorf("write: got %v, want no error", err)
+		}
+		return full
+	})
+	if _, stat := os.Lstat(file); !errors.Is(err, full) || !errors.Is(stat, os.ErrNotExist) {
+		t.Errorf("writeNew: got %v and then %v of the file, want %v and no file", err, stat, full)
+	}
+}
