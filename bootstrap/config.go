@@ -25,14 +25,16 @@ const (
 // token, or one of the fields that begin with Insecure. The rest may be zero.
 type Config struct {
 	// CertFile and KeyFile name PEM files with the certificate of this side and its key. The
-	// certificate of a listener must name the host that is dialed.
+	// certificate of a listener must name the host that is dialed. A key file that others can read
+	// is refused.
 	CertFile, KeyFile string
 	// CAFile names a PEM file with the authority that must have signed the peer's certificate.
 	CAFile string
 	// ServerName is the name that the certificate of the listener must have. Empty means
 	// the host that was dialed.
 	ServerName string
-	// TokenFile names a file with the token, a secret that both sides share. See Token.
+	// TokenFile names a file with the token, a secret that both sides share. A file that others can
+	// read is refused; ibverbx token makes one. See Token.
 	TokenFile string
 	// Token is the token itself: at least 16 bytes, better 32 random ones. White space around it
 	// is ignored.

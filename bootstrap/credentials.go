@@ -9,9 +9,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"net"
 	"net/netip"
@@ -85,7 +83,15 @@ func (c *Config) loadCertificates(dial bool) (*credentials, error) {
 	if c.CertFile == "" || c.KeyFile == "" || c.CAFile == "" {
 		return nil, fmt.Errorf("%w: CertFile, KeyFile and CAFile must all be set", ErrConfig)
 	}
-	cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	chain, err := os.ReadFile(c.CertFile)
+	if err != nil {
+		return nil, fmt.Errorf("%w: certificate: %w", ErrConfig, err)
+	}
+	key, err := readSecret(c.KeyFile, maxKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("%w: key: %w", ErrConfig, err)
+	}
+	cert, err := tls.X509KeyPair(chain, key)
 	if err != nil {
 		return nil, fmt.Errorf("%w: certificate %s with key %s: %w", ErrConfig, c.CertFile, c.KeyFile, err)
 	}
@@ -115,7 +121,7 @@ func (c *Config) loadToken(dial bool) (*credentials, error) {
 	token, where := c.Token, "Token"
 	if c.TokenFile != "" {
 		where = "token " + c.TokenFile
-		b, err := readBounded(c.TokenFile, maxToken+1)
+		b, err := readSecret(c.TokenFile, maxToken+1)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 		}
@@ -138,19 +144,6 @@ func (c *Config) loadToken(dial bool) (*credentials, error) {
 		t.InsecureSkipVerify = true // the listener's proof replaces verification
 	}
 	return &credentials{auth: AuthToken, tls: t, key: key}, nil
-}
-
-// readBounded reads a file, but at most limit bytes.
-func readBounded(name string, limit int) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	b, err := io.ReadAll(io.LimitReader(f, int64(limit)))
-	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, err // part of a token would be a different token
-	}
-	return b, nil
 }
 
 // baseTLS has the settings of every session: TLS 1.3 only, and no resumption, so that every
