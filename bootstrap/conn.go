@@ -11,7 +11,8 @@ import (
 )
 
 // Flow control of messages, in bytes. A message costs its length plus messageCost, so that
-// empty messages are not free.
+// empty messages are not free. The window bounds what waits on this side in each direction: the
+// peer's window may be larger.
 const (
 	window      = 4 << 20
 	minWindow   = MaxMessage + messageCost
@@ -43,7 +44,7 @@ type Conn struct {
 	ended func()        // called once, when err is set
 
 	mu      sync.Mutex
-	changed sync.Cond // signals changes of inbox, credit and err
+	changed sync.Cond // signals changes of inbox, credit, queued and err
 	err     error
 	closing bool
 	parting string // the reason sent with frameBye
@@ -53,6 +54,7 @@ type Conn struct {
 	owed   int // bytes that Recv has freed and the peer has not been granted yet
 	credit int // bytes that this side may still send
 	outbox [][]byte
+	queued int // cost of the messages in outbox, at most window
 
 	datagrams struct{ in, out datagrams }
 	onDatum   func()
@@ -112,7 +114,7 @@ func (c *Conn) Stats() ConnStats {
 	return c.stats
 }
 
-// Send queues a message. It waits until the peer has room for it or ctx ends. The caller may
+// Send queues a message. It waits until both sides have room for it or ctx ends. The caller may
 // reuse body when Send returns. A nil error does not mean that the peer has received the
 // message. Close sends queued messages.
 func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
@@ -126,7 +128,7 @@ func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
 	defer c.watch(ctx)()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.err == nil && !c.closing && c.credit < cost(body) && ctx.Err() == nil {
+	for c.err == nil && !c.closing && (c.credit < cost(body) || c.queued+cost(body) > window) && ctx.Err() == nil {
 		c.changed.Wait()
 	}
 	switch {
@@ -138,6 +140,7 @@ func (c *Conn) Send(ctx context.Context, kind Kind, body []byte) error {
 		return fmt.Errorf("send to %v: %w", c.peer.Addr, ctx.Err())
 	}
 	c.credit -= cost(body)
+	c.queued += cost(body)
 	c.outbox = append(c.outbox, frame)
 	c.stats.MessagesOut++
 	c.nudge()

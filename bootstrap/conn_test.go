@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"ibverbx/internal/ring"
@@ -240,6 +241,46 @@ func TestCloseStuck(t *testing.T) {
 	if err := got.Close(); err != nil {
 		t.Errorf("Close: got %v, want no error", err)
 	}
+}
+
+// TestOutboxBound: a peer that announces the largest window and reads nothing cannot make this side
+// queue more than its own window. Messages go on when the peer reads.
+func TestOutboxBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		cfg := plainConfig().withDefaults()
+		c := newConn(&stranger{raw: here, stream: here, cfg: &cfg}, Peer{Addr: address("127.0.0.1:1")}, hello{window: maxWindow, deadAfter: cfg.DeadAfter})
+		c.start(nil)
+		const size, count = 64 << 10, 3 * window / (64 << 10)
+		sent := make(chan error, 1)
+		go func() {
+			var err error
+			for i := 0; i < count && err == nil; i++ {
+				err = c.Send(t.Context(), KindApplication, make([]byte, size))
+			}
+			sent <- err
+		}()
+		synctest.Wait()
+		c.mu.Lock()
+		held := 0
+		for _, frame := range c.outbox {
+			held += len(frame)
+		}
+		c.mu.Unlock()
+		if held > window || held < window/2 {
+			t.Errorf("%d bytes are queued for a peer that reads nothing, want at most %d and not much less", held, window)
+		}
+		for range count {
+			if h, _ := wireTake(t, there); h.length != size {
+				t.Fatalf("got a frame of type %d and %d bytes, want a message of %d", h.typ, h.length, size)
+			}
+		}
+		if err := <-sent; err != nil {
+			t.Errorf("Send: got %v, want no error", err)
+		}
+		_ = there.Close()
+		_ = c.Close()
+	})
 }
 
 // A peer that closes the connection in mid-stream is noticed at once.

@@ -64,6 +64,8 @@ func (c *Conn) collect(batch []byte) (_ []byte, last bool) {
 	}
 	for len(c.outbox) > 0 && len(batch) < batchBytes {
 		batch = append(batch, c.outbox[0]...)
+		c.queued -= len(c.outbox[0]) - headerLen + messageCost
+		c.changed.Broadcast()
 		c.outbox[0] = nil
 		c.outbox = c.outbox[1:]
 	}
