@@ -12,8 +12,8 @@ import (
 const (
 	defaultHandshake  = 10 * time.Second
 	defaultDeadAfter  = 30 * time.Second
-	defaultHandshakes = 64
-	defaultBacklog    = 16
+	defaultHandshakes = 256
+	defaultBacklog    = 128
 	maxName           = 64
 	// The bounds of DeadAfter keep a peer from demanding too many keepalives.
 	minDeadAfter = 100 * time.Millisecond
@@ -50,10 +50,10 @@ type Config struct {
 	// HandshakeTimeout is the time that a peer has for the handshake. Zero means 10 s.
 	HandshakeTimeout time.Duration
 	// MaxHandshakes is how many peers may be in the handshake with a listener. One more
-	// replaces the oldest one from the host with the most handshakes. Zero means 64.
+	// replaces the oldest one from the host with the most handshakes. Zero means 256.
 	MaxHandshakes int
-	// Backlog is how many Conns may wait for Accept. The listener rejects further peers as
-	// busy. Zero means 16.
+	// Backlog is how many Conns may wait for Accept. Dial of further peers returns ErrBusy: they
+	// may try again later. Zero means 128.
 	Backlog int
 	// DeadAfter is how long a peer may be silent, at least 100 ms. Zero means 30 s. Both sides
 	// send a keepalive three times per DeadAfter, using the shorter of the two.

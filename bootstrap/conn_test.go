@@ -302,7 +302,38 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// Peers beyond the backlog are rejected as too many.
+// TestHundredAtOnce: 100 clients of one host that dial at the same time are all admitted, although the
+// program accepts none before the last has dialed.
+func TestHundredAtOnce(t *testing.T) {
+	a := newAuthority(t)
+	d := newDoor(t, a.config("server", nil))
+	cfg := a.config("client", nil)
+	const clients = 100
+	dialed := make(chan *Conn, clients)
+	for range clients {
+		go func() {
+			c, err := Dial(soon(t), d.Addr().String(), cfg)
+			if err != nil {
+				t.Errorf("Dial: got %v, want no error", err)
+			}
+			dialed <- c
+		}()
+	}
+	for range clients {
+		if c := <-dialed; c != nil {
+			closeAfter(t, c)
+		}
+	}
+	for range clients {
+		c, err := d.Accept(soon(t))
+		if err != nil {
+			t.Fatalf("Accept: got %v, want no error", err)
+		}
+		closeAfter(t, c)
+	}
+}
+
+// Peers beyond the backlog are told to wait.
 func TestBacklog(t *testing.T) {
 	cfg := plainConfig()
 	cfg.Backlog = 2
@@ -313,10 +344,9 @@ func TestBacklog(t *testing.T) {
 	for d.Stats().Admitted < 2 {
 		time.Sleep(time.Millisecond)
 	}
-	c := d.dial(t, plainConfig())
-	<-c.Done()
-	if err := c.Err(); !errors.Is(err, ErrPeerClosed) || !strings.Contains(err.Error(), "too many") {
-		t.Errorf("the third peer: got %v, want %v because there are too many", err, ErrPeerClosed)
+	_, err := Dial(soon(t), d.Addr().String(), plainConfig())
+	if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "try again") {
+		t.Errorf("the third peer: got %v, want %v and to try again", err, ErrBusy)
 	}
 	wants(t, "the listener", d.rejection(t), ErrBusy)
 }

@@ -22,7 +22,7 @@ var (
 	ErrVersion = errors.New("different protocol versions")
 	// ErrProtocol means that the peer violated the protocol.
 	ErrProtocol = errors.New("protocol violation")
-	// ErrBusy means that the listener has no room for another peer.
+	// ErrBusy means that the listener has no room for another peer now. Try again later.
 	ErrBusy = errors.New("too many peers")
 	// ErrTimeout means that the peer did not finish the handshake in time.
 	ErrTimeout = errors.New("handshake timeout")

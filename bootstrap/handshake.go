@@ -44,6 +44,9 @@ type stranger struct {
 	cred   *credentials
 	dialed bool
 	host   string // the dialed host; empty on a listener
+	// gate returns an error if an authenticated peer is not admitted. A listener calls it before it
+	// sends its hello. Nil admits all.
+	gate func(*Peer) error
 }
 
 // admit runs the whole handshake, bounded by Config.HandshakeTimeout and ctx. On an error it
@@ -100,12 +103,15 @@ func (s *stranger) meet() (peer Peer, h hello, err error) {
 	mine := hello{incarnation: s.cfg.Incarnation, deadAfter: s.cfg.DeadAfter, window: window, name: s.cfg.Name}
 	err = s.exchange(frameHello, mine.encode(), func(b []byte) (err error) {
 		h, err = decodeHello(b)
+		peer.Name, peer.Incarnation = h.name, h.incarnation
+		if err == nil && s.gate != nil {
+			err = s.gate(&peer)
+		}
 		return err
 	})
 	if err != nil {
 		return peer, h, err
 	}
-	peer.Name, peer.Incarnation = h.name, h.incarnation
 	if want := s.cfg.PeerIncarnation; s.dialed && want != 0 && want != h.incarnation {
 		return peer, h, fmt.Errorf("%w: it is incarnation %d, expected %d", ErrRestarted, h.incarnation, want)
 	}

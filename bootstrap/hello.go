@@ -133,7 +133,7 @@ func refusalOf(err error) *refusal {
 	case errors.Is(err, ErrAuth):
 		return &refusal{code: refusedAuth, text: "proof missing or wrong"}
 	case errors.Is(err, ErrBusy):
-		return &refusal{code: refusedBusy, text: "too many peers are waiting"}
+		return &refusal{code: refusedBusy, text: "too many peers are waiting: try again later"}
 	}
 	return &refusal{code: refusedProtocol, text: "protocol violation"}
 }

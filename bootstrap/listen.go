@@ -176,7 +176,7 @@ func (l *Listener) visit(raw net.Conn) {
 // receive runs the handshake of a visit.
 func (l *Listener) receive(v *visit) {
 	defer l.work.Done()
-	s := &stranger{raw: v.raw, cfg: &l.cfg, cred: l.cred}
+	s := &stranger{raw: v.raw, cfg: &l.cfg, cred: l.cred, gate: l.gate}
 	c, err := s.admit(l.ctx)
 	if l.leave(v) {
 		_ = v.raw.Close() // it may just have been admitted
@@ -194,6 +194,18 @@ func (l *Listener) receive(v *visit) {
 	if l.cfg.Rejected != nil && l.ctx.Err() == nil {
 		l.cfg.Rejected(v.raw.RemoteAddr(), err)
 	}
+}
+
+// gate tells a peer to wait if there is no room for it.
+func (l *Listener) gate(*Peer) error {
+	if len(l.ready) == cap(l.ready) {
+		return l.busy()
+	}
+	return nil
+}
+
+func (l *Listener) busy() error {
+	return fmt.Errorf("%w: %d already wait for Accept", ErrBusy, l.cfg.Backlog)
 }
 
 // leave removes a visit from the half-open ones and reports whether it had been replaced.
@@ -240,7 +252,7 @@ func (l *Listener) enter(c *Conn) error {
 		l.forget(id, c) // it ended before it was added
 	}
 	if !queued {
-		return errors.Join(fmt.Errorf("%w: %d already wait for Accept", ErrBusy, l.cfg.Backlog), c.CloseWith("too many peers are waiting"))
+		return errors.Join(l.busy(), c.CloseWith("too many peers are waiting: try again later"))
 	}
 	return nil
 }
