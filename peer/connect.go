@@ -47,7 +47,13 @@ func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config)
 	if err := cfg.validate(); err != nil {
 		return nil, errors.Join(fmt.Errorf("connect: %w", err), conn.Close())
 	}
-	return join(ctx, conn, dialer, &cfg)
+	s, err := join(ctx, conn, dialer, &cfg)
+	if err == nil && !dialer {
+		if err = s.sayReady(ctx); err != nil {
+			return nil, errors.Join(err, s.Close(), conn.Close())
+		}
+	}
+	return s, err
 }
 
 // own makes the Session close the connection, after everything else.
@@ -61,7 +67,8 @@ func own(s *Session, err error) (*Session, error) {
 	return s, err
 }
 
-// join creates a Session on a connection. After an error it closes the connection.
+// join creates a Session on a connection. After an error it closes the connection. The peer of a listener
+// waits until it calls sayReady.
 func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -79,26 +86,33 @@ func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*S
 
 // join negotiates with the peer, builds the VirtualQP, and connects it.
 func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
-	rails := c.Rails
-	if len(rails) == 0 {
-		open := c.Open
-		if open == nil {
-			open = func() (NICs, error) { return openOn(s.Conn.LocalAddr()) }
+	var theirs *Offer
+	var err error
+	if !dialer { // first, so that a silent peer costs a connection and no NIC
+		if theirs, err = s.takeOffer(ctx); err != nil {
+			return err
 		}
-		nics, err := open()
-		if err != nil {
-			return fmt.Errorf("open NICs: %w", err)
-		}
-		if nics.Close != nil {
-			s.closers.Add(nics.Close)
-		}
-		rails = nics.Rails
 	}
-	rails = slices.Clone(rails)
-	for i := range rails {
-		rails[i].Path = cmp.Or(rails[i].Path, c.Path)
+	rails, err := s.open(c)
+	if err != nil {
+		return fmt.Errorf("open NICs: %w", err)
 	}
-	if err := s.agree(ctx, dialer, c, rails); err != nil {
+	mine, err := c.newOffer(rails)
+	if err != nil {
+		return err
+	}
+	if err := s.sendOffer(ctx, mine); err != nil {
+		return err
+	}
+	if dialer {
+		if theirs, err = s.takeOffer(ctx); err != nil {
+			return err
+		}
+		s.Agreed, err = Negotiate(mine, theirs)
+	} else {
+		s.Agreed, err = Negotiate(theirs, mine)
+	}
+	if err != nil {
 		return err
 	}
 	if err := s.build(c, rails); err != nil {
@@ -114,35 +128,51 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	if err := s.QP.Connect(card); err != nil {
 		return err
 	}
-	return s.ready(ctx)
+	if dialer {
+		if err := s.sayReady(ctx); err != nil {
+			return err
+		}
+	}
+	return s.waitReady(ctx)
 }
 
-// agree exchanges offers.
-func (s *Session) agree(ctx context.Context, dialer bool, c *Config, rails []ibverbx.RailConfig) error {
-	mine, err := c.newOffer(rails)
-	if err != nil {
-		return err
+// open returns the rails of this side. It opens NICs if Config.Rails is empty.
+func (s *Session) open(c *Config) ([]ibverbx.RailConfig, error) {
+	rails := slices.Clone(c.Rails)
+	if len(rails) == 0 {
+		open := c.Open
+		if open == nil {
+			open = func() (NICs, error) { return openOn(s.Conn.LocalAddr()) }
+		}
+		nics, err := open()
+		if err != nil {
+			return nil, err
+		}
+		if nics.Close != nil {
+			s.closers.Add(nics.Close)
+		}
+		rails = slices.Clone(nics.Rails)
 	}
+	for i := range rails {
+		rails[i].Path = cmp.Or(rails[i].Path, c.Path)
+	}
+	return rails, nil
+}
+
+func (s *Session) sendOffer(ctx context.Context, mine *Offer) error {
 	b, err := json.Marshal(mine)
 	if err != nil {
 		return err
 	}
-	if err := s.Conn.Send(ctx, bootstrap.KindOffer, b); err != nil {
-		return err
-	}
-	if b, err = s.take(ctx, bootstrap.KindOffer); err != nil {
-		return err
-	}
-	theirs, err := decodeOffer(b)
+	return s.Conn.Send(ctx, bootstrap.KindOffer, b)
+}
+
+func (s *Session) takeOffer(ctx context.Context) (*Offer, error) {
+	b, err := s.take(ctx, bootstrap.KindOffer)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if dialer {
-		s.Agreed, err = Negotiate(mine, theirs)
-	} else {
-		s.Agreed, err = Negotiate(theirs, mine)
-	}
-	return err
+	return decodeOffer(b)
 }
 
 // exchangeCards exchanges cards and region lists with the peer.
@@ -177,12 +207,14 @@ func (s *Session) exchangeCards(ctx context.Context, c *Config) (*ibverbx.Card, 
 	return card, err
 }
 
-// ready tells the peer that the QPs of this side are in RTR, and waits for the same message. A
-// request that arrived before that would be dropped.
-func (s *Session) ready(ctx context.Context) error {
-	if err := s.Conn.Send(ctx, bootstrap.KindReady, nil); err != nil {
-		return err
-	}
+// sayReady tells the peer that the QPs of this side are in RTR. A request that arrived before that
+// would be dropped.
+func (s *Session) sayReady(ctx context.Context) error {
+	return s.Conn.Send(ctx, bootstrap.KindReady, nil)
+}
+
+// waitReady waits until the peer has called sayReady.
+func (s *Session) waitReady(ctx context.Context) error {
 	b, err := s.take(ctx, bootstrap.KindReady)
 	if err == nil && len(b) > 0 {
 		err = verbs.Invalidf("a ready message has %d bytes, want 0", len(b))
