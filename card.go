@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"ibverbx/internal/strictjson"
 	"ibverbx/verbs"
@@ -211,6 +212,11 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 		}
 		l.remoteRail = uint8(remote.Lanes[i].Rail)
 		l.life.remoteHome = l.remoteRail
+	}
+	for i := range remote.Lanes {
+		if gid := remote.Lanes[i].GID; !slices.Contains(q.setup.remoteGIDs, gid) {
+			q.setup.remoteGIDs = append(q.setup.remoteGIDs, gid)
+		}
 	}
 	q.setup.remoteRails = remote.Rails
 	q.setup.peer = remote.Incarnation

@@ -154,6 +154,23 @@ func TestOfferFailsWhileMeeting(t *testing.T) {
 	}
 }
 
+// TestOfferElsewhere: a peer cannot move a lane to an address that was not in its card.
+func TestOfferElsewhere(t *testing.T) {
+	known, other := verbs.GID{15: 1}, verbs.GID{15: 2}
+	for gid, want := range map[verbs.GID]string{known: "", other: "not in the card"} {
+		here, _ := ControlPair(nil, nil)
+		q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2, Control: here})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.failover.state, q.setup.remoteRails, q.setup.remoteGIDs = stateConnected, 1, []verbs.GID{known}
+		q.failover.handleOffer(q.setup.all[0], &ctlMessage{kind: ctlOffer, endpoint: verbs.Endpoint{GID: gid}})
+		if err := q.Err(); (err != nil) != (want != "") || (err != nil && !strings.Contains(err.Error(), want)) {
+			t.Errorf("an offer at %v: Err = %v, want %q", gid, err, want)
+		}
+	}
+}
+
 // TestFlushOfMark: a mark that no NIC has any more is not taken for a request.
 func TestFlushOfMark(t *testing.T) {
 	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2})

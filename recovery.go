@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"ibverbx/verbs"
@@ -168,6 +169,9 @@ func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 	switch {
 	case int(m.rail) >= f.setup.remoteRails:
 		f.violation("lane %d is offered on rail %d of %d", l.index, m.rail, f.setup.remoteRails)
+		return
+	case !slices.Contains(f.setup.remoteGIDs, m.endpoint.GID):
+		f.violation("lane %d is offered at %v, which was not in the card", l.index, m.endpoint.GID)
 		return
 	case d.said && m.generation == d.lastGeneration && v.state != laneGone:
 		f.link.sendDown(l, ctlAnswer) // the peer is one generation behind

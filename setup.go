@@ -34,6 +34,8 @@ type setup struct {
 
 	// remoteRails is the number of the peer's rails, by which its keys are counted; 0 before Connect.
 	remoteRails int
+	// remoteGIDs are the addresses of the peer's lanes in its card. Rebuilt lanes have no others.
+	remoteGIDs []verbs.GID
 	// maxMsg is the size of the largest fragment that every lane and the peer can take, in bytes.
 	maxMsg uint32
 	mtu    uint32 // the smallest of the rails, in bytes
