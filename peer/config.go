@@ -2,6 +2,7 @@ package peer
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -26,6 +27,11 @@ type Config struct {
 	// Path is the Path of every rail whose own Path is zero: quality of service, retries and
 	// rows of tables for this side. The peer has its own.
 	Path verbs.PathConfig
+
+	// PeerNetworks are networks that the peer's NICs may be on. Without it they must be on a network
+	// of this host, have the peer's address of the connection, or be named in its certificate. Routed
+	// fabrics need it.
+	PeerNetworks []netip.Prefix
 
 	// Regions is the memory that the peer may use, at most 1024 regions.
 	Regions []RegionConfig
@@ -118,6 +124,8 @@ func (c *Config) validate() error {
 		return verbs.Invalidf("Config.QP.Deadline or Config.QP.KeepAtomics is set: they need failover, and Config.NoFailover is set")
 	case c.QP.CxxPeer:
 		return verbs.Invalidf("Config.QP.CxxPeer is set: the C++ implementation does not support this protocol")
+	case slices.ContainsFunc(c.PeerNetworks, func(p netip.Prefix) bool { return !p.IsValid() }):
+		return verbs.Invalidf("Config.PeerNetworks has %v: want valid prefixes", c.PeerNetworks)
 	case c.Timeout < 0:
 		return verbs.Invalidf("Config.Timeout is %v: want more than 0", c.Timeout)
 	case len(c.Regions) > maxRegions:

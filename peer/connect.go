@@ -118,7 +118,7 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	if err := s.build(c, rails); err != nil {
 		return err
 	}
-	card, err := s.exchangeCards(ctx, c)
+	card, err := s.exchangeCards(ctx, c, mine.Rails)
 	if err != nil {
 		return err
 	}
@@ -175,13 +175,13 @@ func (s *Session) takeOffer(ctx context.Context) (*Offer, error) {
 	return decodeOffer(b)
 }
 
-// exchangeCards exchanges cards and region lists with the peer.
-func (s *Session) exchangeCards(ctx context.Context, c *Config) (*ibverbx.Card, error) {
-	card, err := s.QP.Card()
+// exchangeCards exchanges cards and region lists with the peer, and returns the peer's card.
+func (s *Session) exchangeCards(ctx context.Context, c *Config, rails []OfferRail) (*ibverbx.Card, error) {
+	mine, err := s.QP.Card()
 	if err != nil {
 		return nil, err
 	}
-	b, err := card.Encode()
+	b, err := mine.Encode()
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,11 @@ func (s *Session) exchangeCards(ctx context.Context, c *Config) (*ibverbx.Card, 
 	if b, err = s.take(ctx, bootstrap.KindCard); err != nil {
 		return nil, err
 	}
-	if card, err = ibverbx.DecodeCard(b); err != nil {
+	card, err := ibverbx.DecodeCard(b)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkCard(c, rails, mine, card); err != nil {
 		return nil, err
 	}
 	if b, err = s.take(ctx, bootstrap.KindRegions); err != nil {

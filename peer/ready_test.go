@@ -1,7 +1,10 @@
 package peer_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -101,5 +104,57 @@ func TestSessionOverUDP(t *testing.T) {
 	}
 	if _, _, _, err := meet(t, config(nil), config(peer.Devices("none_such"))); err == nil {
 		t.Errorf("Accept with an unknown device: got no error, want one")
+	}
+}
+
+// TestCardToOthersRefused: a peer whose card names an address of others gets no packets sent there. The
+// peer here is a mirror with a card of its own.
+func TestCardToOthersRefused(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("softnic between processes needs Linux")
+	}
+	for gid, want := range map[string]string{
+		"::ffff:224.0.0.1": "not the address of one host", "::ffff:255.255.255.255": "not the address of one host",
+		"::ffff:192.0.2.1": "not on the same host",
+	} {
+		cfg := peer.Config{Auth: bootstrap.Config{Token: token}}
+		meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
+		if err != nil {
+			t.Fatalf("Listen: got %v, want no error", err)
+		}
+		c, err := bootstrap.Dial(soon(t), meeting.Addr().String(), cfg.Auth)
+		if err != nil {
+			t.Fatalf("Dial: got %v, want no error", err)
+		}
+		b, err := json.Marshal(offer())
+		if err := errors.Join(err, c.Send(soon(t), bootstrap.KindOffer, b)); err != nil {
+			t.Fatalf("Send: got %v, want no error", err)
+		}
+		ctx := soon(t)
+		mirrored := make(chan error, 1)
+		go func() {
+			for {
+				m, err := c.Recv(ctx)
+				if err == nil && m.Kind == bootstrap.KindCard {
+					m.Body = bytes.ReplaceAll(m.Body, []byte("::ffff:127.0.0.1"), []byte(gid))
+				}
+				if err == nil && m.Kind != bootstrap.KindOffer {
+					err = c.Send(ctx, m.Kind, m.Body)
+				}
+				if err != nil {
+					mirrored <- err
+					return
+				}
+			}
+		}()
+		if _, err := meeting.Accept(ctx); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("a card with %s: got %v, want %q", gid, err, want)
+		}
+		if err := <-mirrored; !errors.Is(err, bootstrap.ErrPeerClosed) {
+			t.Errorf("the peer: got %v, want %v", err, bootstrap.ErrPeerClosed)
+		}
+		if err := errors.Join(c.Close(), meeting.Close()); err != nil {
+			t.Errorf("Close: got %v, want no error", err)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 
 	"github.com/spf13/cobra"
 
@@ -98,14 +99,16 @@ type perfFlags struct {
 	gbits    bool
 	verbose  bool
 
-	auth    authFlags
-	host    string // the server, empty unless this is a client
-	server  bool
-	listen  string
-	once    bool
-	addrs   []string     // of software NICs between processes, by rail
-	pcap    string       // file for the packets of software NICs
-	capture *pcap.Writer // writes that file, nil without one
+	auth   authFlags
+	host   string // the server, empty unless this is a client
+	server bool
+	listen string
+	once   bool
+	addrs  []string // of software NICs between processes, by rail
+	// networks are those that the other side's NICs may be on, beside those of this host.
+	networks []net.IPNet
+	pcap     string       // file for the packets of software NICs
+	capture  *pcap.Writer // writes that file, nil without one
 }
 
 // newPerf builds the perf command.
@@ -167,8 +170,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "there is no operation %q: use write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
 	case f.host == "" && !f.server && f.pcap != "":
 		return wrong(cmd, "--pcap needs a host or --server: in one process there are no packets")
-	case f.host == "" && !f.server && (f.auth != authFlags{} || len(f.addrs) > 0):
-		return wrong(cmd, "the flags for authentication and --addr need a host or --server")
+	case f.host == "" && !f.server && (f.auth != authFlags{} || len(f.addrs)+len(f.networks) > 0):
+		return wrong(cmd, "the flags for authentication, --addr and --peer-network need a host or --server")
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"ibverbx"
 	"ibverbx/bootstrap"
@@ -20,6 +21,8 @@ type partner struct {
 	nics   *nics
 	// settings are those of this side.
 	settings *settings.Settings
+	// networks are those that the partner's NICs may be on.
+	networks []netip.Prefix
 }
 
 // newPartner makes a partner of a connection. Its close closes the connection too.
@@ -28,7 +31,15 @@ func newPartner(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*partner, erro
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &partner{conn: conn, dialer: dialer, from: from, settings: &f.settings}, nil
+	p := &partner{conn: conn, dialer: dialer, from: from, settings: &f.settings}
+	for _, n := range f.networks {
+		network, err := netip.ParsePrefix(n.String())
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		p.networks = append(p.networks, network)
+	}
+	return p, nil
 }
 
 func (p *partner) close(why error) error {
@@ -73,8 +84,9 @@ const lent = "perf"
 func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error) {
 	cfg := peer.Config{
 		Rails: p.nics.ends[0], QP: s.QP, Schemes: s.Schemes, MTU: s.MTU, NoFailover: s.Direct,
-		Minimum: peer.Limits{SendDepth: s.QP.SendDepth, RecvDepth: s.QP.RecvDepth},
-		Regions: []peer.RegionConfig{{Name: lent, Size: max(s.Bytes, 1)}},
+		Minimum:      peer.Limits{SendDepth: s.QP.SendDepth, RecvDepth: s.QP.RecvDepth},
+		PeerNetworks: p.networks,
+		Regions:      []peer.RegionConfig{{Name: lent, Size: max(s.Bytes, 1)}},
 	}
 	if s.Direct {
 		cfg.Minimum.LaneDepth = s.QP.SendDepth

@@ -274,6 +274,7 @@ func TestPerfRemoteFlagErrors(t *testing.T) {
 		"--token-file T":                               "need a host or --server",
 		"node1 -c UD send --token-file T":              "one host",
 		"--server --addr x --token-file T":             "--addr x",
+		"--server --peer-network x --token-file T":     "--peer-network",
 		"--server -m 77 --token-file T":                "--mtu 77",
 		"--server --provider x --token-file T":         "--provider x",
 		"--server --token-file T --listen 1.2.3.4.5:1": "1.2.3.4.5",

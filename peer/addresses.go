@@ -1,0 +1,102 @@
+package peer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/verbs"
+)
+
+// vicinity says which addresses the NICs of a peer can have.
+type vicinity struct {
+	// peer is the address of the peer's end of the connection.
+	peer netip.Addr
+	// local are the addresses of this host with the networks that they are in.
+	local []netip.Prefix
+	// more are the networks of Config.PeerNetworks and the addresses in the peer's certificate.
+	more []netip.Prefix
+}
+
+func (c *Config) vicinity(p bootstrap.Peer) (v vicinity, err error) {
+	ap, err := netip.ParseAddrPort(p.Addr.String())
+	if err != nil {
+		return v, fmt.Errorf("address of the peer: %w", err)
+	}
+	v.peer = ap.Addr().Unmap().WithZone("")
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return v, fmt.Errorf("addresses of this host: %w", err)
+	}
+	for _, a := range addrs {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			v.local = append(v.local, prefix)
+		}
+	}
+	v.more = slices.Clone(c.PeerNetworks)
+	if p.Certificate != nil {
+		for _, ip := range p.Certificate.IPAddresses {
+			if a, ok := netip.AddrFromSlice(ip); ok {
+				v.more = append(v.more, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
+			}
+		}
+	}
+	return v, nil
+}
+
+// ours reports whether an address belongs to this host.
+func (v *vicinity) ours(a netip.Addr) bool {
+	return a.IsLoopback() || slices.ContainsFunc(v.local, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// check refuses an address that names no single host, or that is unrelated to the peer: packets would
+// go to a host that has not asked for them.
+func (v *vicinity) check(a netip.Addr) error {
+	holds := func(p netip.Prefix) bool { return p.Masked().Contains(a) }
+	switch {
+	case a.IsUnspecified(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}),
+		slices.ContainsFunc(v.local, func(p netip.Prefix) bool { return broadcast(p, a) }):
+		return verbs.Invalidf("%v is not the address of one host", a)
+	case a == v.peer, slices.ContainsFunc(v.more, holds):
+		return nil
+	case v.ours(a) != v.ours(v.peer):
+		return verbs.Invalidf("%v and the peer's address %v are not on the same host", a, v.peer)
+	case v.ours(a), slices.ContainsFunc(v.local, holds):
+		return nil
+	}
+	return verbs.Invalidf("%v is unrelated to the peer: it is not the peer's address %v, not in its certificate and on no network of this host: "+
+		"add its network to Config.PeerNetworks if the peer has such NICs", a, v.peer)
+}
+
+// broadcast reports whether a reaches all hosts of an IPv4 network. A network of 31 or 32 bits has no
+// such address (RFC 3021).
+func broadcast(p netip.Prefix, a netip.Addr) bool {
+	if !p.Addr().Is4() || p.Bits() > 30 {
+		return false
+	}
+	b := p.Masked().Addr().As4()
+	last := binary.BigEndian.Uint32(b[:]) | math.MaxUint32>>p.Bits()
+	return a == netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, last)))
+}
+
+// checkCard checks the addresses of the peer's lanes that face an Ethernet rail of this side.
+func (s *Session) checkCard(c *Config, rails []OfferRail, mine, theirs *ibverbx.Card) error {
+	v, err := c.vicinity(s.Conn.Peer())
+	if err != nil {
+		return err
+	}
+	for i := range theirs.Lanes {
+		if i >= len(mine.Lanes) || rails[mine.Lanes[i].Rail].Network != "roce" {
+			continue // Connect refuses another number of lanes
+		}
+		if err := v.check(theirs.Lanes[i].GID.Addr().WithZone("")); err != nil {
+			return fmt.Errorf("the peer's card: lane %d: %w", i, err)
+		}
+	}
+	return nil
+}
