@@ -48,7 +48,7 @@ func TestStrangerLearnsNothing(t *testing.T) {
 func TestManInTheMiddle(t *testing.T) {
 	d := newDoor(t, tokenConfig())
 	cfg := tokenConfig()
-	cred, err := cfg.load(false)
+	cred, err := cfg.load(false, nil)
 	if err != nil {
 		t.Fatalf("load: got %v, want no error", err)
 	}
@@ -94,7 +94,7 @@ func TestManInTheMiddle(t *testing.T) {
 
 // A listener without the token sends the dialer's own proof back.
 func TestReflectedProof(t *testing.T) {
-	key, err := (&Config{Token: []byte("a token of somebody else's")}).load(false)
+	key, err := (&Config{Token: []byte("a token of somebody else's")}).load(false, nil)
 	if err != nil {
 		t.Fatalf("load: got %v, want no error", err)
 	}
@@ -131,13 +131,13 @@ func TestReflectedProof(t *testing.T) {
 func TestReplayedProof(t *testing.T) {
 	d := newDoor(t, tokenConfig())
 	cfg := tokenConfig()
-	cred, err := cfg.load(true)
+	cred, err := cfg.load(true, nil)
 	if err != nil {
 		t.Fatalf("load: got %v, want no error", err)
 	}
 	prove := func(of, in *tls.Conn) header {
 		state := of.ConnectionState()
-		proof, _, err := proofs(cred.key, &state)
+		proof, _, err := proofs(cred.tokens[0].key, &state)
 		if err != nil {
 			t.Fatalf("proofs: got %v, want no error", err)
 		}

@@ -22,7 +22,8 @@ const (
 )
 
 // Config sets how peers are authenticated and how dead ones are detected. It must have certificates, a
-// token, or one of the fields that begin with Insecure. The rest may be zero.
+// token, or one of the fields that begin with Insecure. The rest may be zero. Files are read again
+// when they change, and a Conn ends within a second when its peer's token or authority is removed.
 type Config struct {
 	// CertFile and KeyFile name PEM files with the certificate of this side and its key. The
 	// certificate of a listener must name the host that is dialed. A key file that others can read
@@ -36,6 +37,10 @@ type Config struct {
 	// TokenFile names a file with the token, a secret that both sides share. A file that others can
 	// read is refused; ibverbx token makes one. See Token.
 	TokenFile string
+	// TokenDir names a directory of token files, for a listener whose peers have a token each. The name of
+	// a file is the name of its token (Peer.Token). Names that begin with a dot are ignored. There
+	// may be 256.
+	TokenDir string
 	// Token is the token itself: at least 16 bytes, better 32 random ones. White space around it
 	// is ignored.
 	Token []byte
@@ -46,6 +51,14 @@ type Config struct {
 	// InsecurePlaintextOnAnyNetwork extends InsecurePlaintextOnLoopback, which must be set too,
 	// to every address. Keys and addresses can then be read and forged on the network.
 	InsecurePlaintextOnAnyNetwork bool
+
+	// Authorize returns an error if an authenticated peer shall not be admitted. It is called before a
+	// Conn exists, and again several times a second while the Conn is open, which an error ends. It
+	// must not block, and several goroutines call it at a time. Nil admits all.
+	Authorize func(Peer) error
+	// Reloaded is called when a file of this Config has changed: with nil if it is in use, otherwise
+	// with the reason why it is not. Nil means that nobody is told.
+	Reloaded func(error)
 
 	// HandshakeTimeout is the time that a peer has for the handshake. Zero means 10 s.
 	HandshakeTimeout time.Duration
@@ -69,8 +82,9 @@ type Config struct {
 	// PeerIncarnation is the incarnation that a dialed peer must have. Zero means any.
 	PeerIncarnation uint64
 
-	// Rejected is called for every peer that a listener rejects, by several goroutines at a time.
-	// Nil means that they are only counted.
+	// Rejected is called for every peer that a listener rejects, by several goroutines at a time. Of peers
+	// that fail to authenticate it gets the first of a burst from one address; ListenerStats counts
+	// all. Nil means that they are only counted.
 	Rejected func(from net.Addr, err error)
 }
 

@@ -32,6 +32,7 @@ func cost(body []byte) int { return len(body) + messageCost }
 // It runs two goroutines, which end with it.
 type Conn struct {
 	peer     Peer
+	admitted admission
 	raw      net.Conn
 	stream   net.Conn
 	read     *bufio.Reader
@@ -74,7 +75,7 @@ type ConnStats struct {
 // newConn returns a Conn for a stranger that has been authenticated.
 func newConn(s *stranger, peer Peer, h hello) *Conn {
 	c := &Conn{
-		peer: peer, raw: s.raw, stream: s.stream, read: bufio.NewReaderSize(s.stream, 64<<10),
+		peer: peer, admitted: s.admitted, raw: s.raw, stream: s.stream, read: bufio.NewReaderSize(s.stream, 64<<10),
 		dead: s.cfg.DeadAfter, interval: min(s.cfg.DeadAfter, h.deadAfter) / 3,
 		done: make(chan struct{}), wake: make(chan struct{}, 1),
 		open: window, credit: int(h.window),

@@ -1,12 +1,9 @@
 package bootstrap
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/pbkdf2"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -40,28 +37,33 @@ func (a Auth) String() string {
 	return fmt.Sprintf("Auth(%d)", uint8(a))
 }
 
-// Bounds of a token in bytes. 16 random bytes cannot be guessed.
-const (
-	minToken = 16
-	maxToken = 4096
-	// stretch is how often a token is hashed, which takes some tens of milliseconds. It makes
-	// guessing expensive if a token is not random enough.
-	stretch = 1 << 17
-	alpn    = "ibverbx-bootstrap"
-)
+const alpn = "ibverbx-bootstrap"
 
 // credentials are loaded from a Config.
 type credentials struct {
 	auth Auth
 	tls  *tls.Config // nil with AuthNone
-	key  []byte      // derived from the token; nil without one
-	any  bool        // plain text is allowed beyond loopback
+	pool *x509.CertPool
+	// tokens are those that a peer may have: one for a dialer, none without tokens.
+	tokens []token
+	any    bool // plain text is allowed beyond loopback
 }
 
-// load reads the credentials that a Config names.
-func (c *Config) load(dial bool) (*credentials, error) {
+// withoutPeers returns credentials that admit nobody.
+func (cr *credentials) withoutPeers() *credentials {
+	c := &credentials{auth: cr.auth, pool: x509.NewCertPool()}
+	if cr.tls != nil {
+		c.tls = cr.tls.Clone()
+		c.tls.RootCAs, c.tls.ClientCAs = c.pool, c.pool
+	}
+	return c
+}
+
+// load reads the credentials that a Config names. It takes keys of unchanged tokens from old, which may be
+// nil.
+func (c *Config) load(dial bool, old *credentials) (*credentials, error) {
 	certificate := c.CertFile != "" || c.KeyFile != "" || c.CAFile != ""
-	token := c.TokenFile != "" || len(c.Token) > 0
+	token := c.TokenFile != "" || len(c.Token) > 0 || c.TokenDir != ""
 	switch {
 	case c.InsecurePlaintextOnAnyNetwork && !c.InsecurePlaintextOnLoopback:
 		return nil, badConfig("InsecurePlaintextOnAnyNetwork needs InsecurePlaintextOnLoopback too")
@@ -74,7 +76,7 @@ func (c *Config) load(dial bool) (*credentials, error) {
 	case certificate:
 		return c.loadCertificates(dial)
 	case token:
-		return c.loadToken(dial)
+		return c.loadTokens(dial, old)
 	}
 	return nil, badConfig("no credentials: set TokenFile, or CertFile, KeyFile and CAFile")
 }
@@ -109,31 +111,15 @@ func (c *Config) loadCertificates(dial bool) (*credentials, error) {
 	} else {
 		t.ClientCAs, t.ClientAuth = pool, tls.RequireAndVerifyClientCert
 	}
-	return &credentials{auth: AuthCertificate, tls: t}, nil
+	return &credentials{auth: AuthCertificate, tls: t, pool: pool}, nil
 }
 
-// loadToken derives a key from the token. The certificates are ephemeral and prove nothing.
-// The proofs authenticate, and they are bound to the TLS session.
-func (c *Config) loadToken(dial bool) (*credentials, error) {
-	if c.TokenFile != "" && len(c.Token) > 0 {
-		return nil, fmt.Errorf("%w: both Token and TokenFile are set: choose one", ErrConfig)
-	}
-	token, where := c.Token, "Token"
-	if c.TokenFile != "" {
-		where = "token " + c.TokenFile
-		b, err := readSecret(c.TokenFile, maxToken+1)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrConfig, err)
-		}
-		token = b
-	}
-	token = bytes.TrimSpace(token)
-	if len(token) < minToken || len(token) > maxToken {
-		return nil, fmt.Errorf("%w: %s has %d bytes: want %d to %d, such as 32 random ones in base64", ErrConfig, where, len(token), minToken, maxToken)
-	}
-	key, err := pbkdf2.Key(sha256.New, string(token), []byte("ibverbx bootstrap token 1"), stretch, sha256.Size)
+// loadTokens reads the tokens. The certificates are ephemeral and prove nothing. The proofs
+// authenticate, and they are bound to the TLS session.
+func (c *Config) loadTokens(dial bool, old *credentials) (*credentials, error) {
+	tokens, err := c.readTokens(dial, old)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrConfig, where, err)
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	cert, err := ephemeral()
 	if err != nil {
@@ -143,7 +129,7 @@ func (c *Config) loadToken(dial bool) (*credentials, error) {
 	if dial {
 		t.InsecureSkipVerify = true // the listener's proof replaces verification
 	}
-	return &credentials{auth: AuthToken, tls: t, key: key}, nil
+	return &credentials{auth: AuthToken, tls: t, tokens: tokens}, nil
 }
 
 // baseTLS has the settings of every session: TLS 1.3 only, and no resumption, so that every

@@ -25,7 +25,7 @@ func dial(ctx context.Context, addr string, cfg Config) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	cred, err := cfg.load(true)
+	w, err := newWarden(cfg, true)
 	if err != nil {
 		return nil, err
 	}
@@ -34,11 +34,14 @@ func dial(ctx context.Context, addr string, cfg Config) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stranger{raw: raw, cfg: &cfg, cred: cred, dialed: true, host: host}
+	s := &stranger{raw: raw, cfg: &w.cfg, cred: w.cred, dialed: true, host: host}
 	c, err := s.admit(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c.start(nil)
+	w.conns[c] = struct{}{}
+	w.close() // no other Conn follows
+	w.start()
+	c.start(func() { w.forget(c) })
 	return c, nil
 }

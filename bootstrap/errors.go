@@ -38,6 +38,9 @@ var (
 	ErrTooLong = errors.New("too long")
 )
 
+// errForbidden is the ErrAuth of a peer that Config.Authorize does not admit.
+var errForbidden = fmt.Errorf("%w: not authorized", ErrAuth)
+
 // badConfig returns an ErrConfig with details.
 func badConfig(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))

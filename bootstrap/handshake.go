@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"time"
 )
 
@@ -18,6 +19,9 @@ type Peer struct {
 	Auth Auth
 	// Certificate is the peer's certificate with AuthCertificate, otherwise nil.
 	Certificate *x509.Certificate
+	// Token is the name of the token that the peer has proved to hold, if the listener has several
+	// (Config.TokenDir).
+	Token string
 	// Name is the name that the peer claims. Any peer can claim any name.
 	Name string
 	// Incarnation identifies the peer's process. It changes when the peer restarts.
@@ -30,7 +34,7 @@ func (p *Peer) identity() string {
 		return ""
 	}
 	if p.Certificate == nil {
-		return p.Name
+		return p.Token + "\x00" + p.Name
 	}
 	return string(p.Certificate.RawSubjectPublicKeyInfo) + p.Name
 }
@@ -47,6 +51,10 @@ type stranger struct {
 	// gate returns an error if an authenticated peer is not admitted. A listener calls it before it
 	// sends its hello. Nil admits all.
 	gate func(*Peer) error
+	// failures limits wrong proofs of the host at from; only a listener has it.
+	failures *failures
+	from     netip.Prefix
+	admitted admission
 }
 
 // admit runs the whole handshake, bounded by Config.HandshakeTimeout and ctx. On an error it
@@ -80,6 +88,7 @@ func (s *stranger) admit(ctx context.Context) (_ *Conn, err error) {
 // every step, so a mere connection yields nothing to guess a token with.
 func (s *stranger) meet() (peer Peer, h hello, err error) {
 	peer = Peer{Addr: s.raw.RemoteAddr(), Auth: s.cred.auth}
+	s.admitted.at = time.Now()
 	if err := s.cred.allows(peer.Addr); err != nil {
 		return peer, h, err
 	}
@@ -89,21 +98,26 @@ func (s *stranger) meet() (peer Peer, h hello, err error) {
 			return peer, h, err
 		}
 		if s.cred.auth == AuthCertificate {
-			peer.Certificate = state.PeerCertificates[0]
+			s.admitted.chain, s.admitted.pool = state.PeerCertificates, s.cred.pool
+			peer.Certificate = s.admitted.chain[0]
 		}
 	}
 	if err := s.exchange(framePreface, preface{Version, s.cred.auth}.encode(), s.checkPreface); err != nil {
 		return peer, h, err
 	}
-	if s.cred.key != nil {
+	if s.cred.auth == AuthToken {
 		if err := s.prove(&state); err != nil {
 			return peer, h, err
 		}
+		peer.Token = s.admitted.token.name
 	}
 	mine := hello{incarnation: s.cfg.Incarnation, deadAfter: s.cfg.DeadAfter, window: window, name: s.cfg.Name}
 	err = s.exchange(frameHello, mine.encode(), func(b []byte) (err error) {
 		h, err = decodeHello(b)
 		peer.Name, peer.Incarnation = h.name, h.incarnation
+		if err == nil {
+			err = s.cfg.authorize(&peer)
+		}
 		if err == nil && s.gate != nil {
 			err = s.gate(&peer)
 		}
@@ -158,20 +172,77 @@ func (s *stranger) checkPreface(b []byte) error {
 // prove shows that both sides know the token. The listener sends its proof only after the
 // dialer's proof was correct.
 func (s *stranger) prove(state *tls.ConnectionState) error {
-	dialer, listener, err := proofs(s.cred.key, state)
+	if s.dialed {
+		one := &s.cred.tokens[0]
+		dialer, listener, err := proofs(one.key, state)
+		if err != nil {
+			return err
+		}
+		s.admitted.token = one
+		return s.exchange(frameProof, dialer[:], func(b []byte) error {
+			if !proves(b, listener) {
+				return errWrongToken
+			}
+			return nil
+		})
+	}
+	proof, err := s.take(frameProof)
 	if err != nil {
 		return err
 	}
-	mine, theirs := listener, dialer
-	if s.dialed {
-		mine, theirs = dialer, listener
-	}
-	return s.exchange(frameProof, mine[:], func(b []byte) error {
-		if !proves(b, theirs) {
-			return fmt.Errorf("%w: the peer does not have the same token", ErrAuth)
-		}
-		return nil
+	var answer [proofLen]byte
+	var failed error
+	checked, ok := s.failures.try(s.from, time.Now(), func() bool {
+		s.admitted.token, answer, failed = s.cred.match(proof, state)
+		return s.admitted.token != nil
 	})
+	switch {
+	case failed != nil:
+		return failed
+	case !checked:
+		return errTooManyWrong
+	case !ok:
+		return errWrongToken
+	}
+	return s.send(frameProof, answer[:])
+}
+
+var (
+	errWrongToken   = fmt.Errorf("%w: the peer does not have the same token", ErrAuth)
+	errTooManyWrong = fmt.Errorf("%w: too many wrong proofs from this address", ErrBusy)
+)
+
+// admission is what a peer was admitted with.
+type admission struct {
+	token *token
+	chain []*x509.Certificate
+	at    time.Time
+	// pool is the one that chain was last verified with.
+	pool *x509.CertPool
+}
+
+// stands returns an error if credentials no longer admit the peer.
+func (a *admission) stands(cr *credentials, dialed bool) error {
+	switch {
+	case cr.auth == AuthToken && !cr.holds(a.token):
+		return fmt.Errorf("%w: its token was removed", ErrAuth)
+	case cr.auth == AuthCertificate && cr.pool != a.pool:
+		rest := x509.NewCertPool()
+		for _, c := range a.chain[1:] {
+			rest.AddCert(c)
+		}
+		use := x509.ExtKeyUsageClientAuth
+		if dialed {
+			use = x509.ExtKeyUsageServerAuth
+		}
+		// The time is that of the handshake: a Conn may outlive a certificate.
+		opts := x509.VerifyOptions{Roots: cr.pool, Intermediates: rest, CurrentTime: a.at, KeyUsages: []x509.ExtKeyUsage{use}}
+		if _, err := a.chain[0].Verify(opts); err != nil {
+			return fmt.Errorf("%w: %w", ErrAuth, err)
+		}
+		a.pool = cr.pool
+	}
+	return nil
 }
 
 // exchange sends one frame and reads one of the same type. The dialer sends first. The

@@ -130,6 +130,8 @@ func refusalOf(err error) *refusal {
 	switch {
 	case errors.Is(err, ErrVersion):
 		return &refusal{code: refusedVersion, text: fmt.Sprintf("this side has version %d", Version)}
+	case errors.Is(err, errForbidden):
+		return &refusal{code: refusedAuth, text: "not authorized"}
 	case errors.Is(err, ErrAuth):
 		return &refusal{code: refusedAuth, text: "proof missing or wrong"}
 	case errors.Is(err, ErrBusy):

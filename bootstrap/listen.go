@@ -13,20 +13,19 @@ import (
 
 // Listener accepts authenticated peers.
 type Listener struct {
-	cfg    Config
-	cred   *credentials
+	*warden
 	socket net.Listener
 	ctx    context.Context // ends with the Listener
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	ready  chan *Conn
 
-	mu     sync.Mutex
-	closed bool
+	// The lock of the warden guards everything below.
+
 	// half holds the connections in the handshake, oldest first.
-	half  []*visit
-	known map[string]map[*Conn]struct{} // open Conns by Peer.identity
-	stats ListenerStats
+	half     []*visit
+	stats    ListenerStats
+	failures failures
 }
 
 // visit is a connection in the handshake.
@@ -78,7 +77,7 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
-	cred, err := cfg.load(false)
+	w, err := newWarden(cfg, false)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
@@ -86,16 +85,14 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := cred.allows(socket.Addr()); err != nil {
+	if err := w.cred.allows(socket.Addr()); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s: %w", addr, err), socket.Close())
 	}
-	l := &Listener{
-		cfg: cfg, cred: cred, socket: socket, ready: make(chan *Conn, cfg.Backlog),
-		known: map[string]map[*Conn]struct{}{},
-	}
+	l := &Listener{warden: w, socket: socket, ready: make(chan *Conn, cfg.Backlog)}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	l.work.Add(1)
 	go l.accept()
+	l.start()
 	return l, nil
 }
 
@@ -176,7 +173,7 @@ func (l *Listener) visit(raw net.Conn) {
 // receive runs the handshake of a visit.
 func (l *Listener) receive(v *visit) {
 	defer l.work.Done()
-	s := &stranger{raw: v.raw, cfg: &l.cfg, cred: l.cred, gate: l.gate}
+	s := &stranger{raw: v.raw, cfg: &l.cfg, cred: l.credentials(), gate: l.gate, failures: &l.failures, from: v.from}
 	c, err := s.admit(l.ctx)
 	if l.leave(v) {
 		_ = v.raw.Close() // it may just have been admitted
@@ -191,9 +188,15 @@ func (l *Listener) receive(v *visit) {
 	l.mu.Lock()
 	l.stats.Rejected++
 	l.mu.Unlock()
-	if l.cfg.Rejected != nil && l.ctx.Err() == nil {
+	if l.cfg.Rejected != nil && l.ctx.Err() == nil && l.reports(v, err) {
 		l.cfg.Rejected(v.raw.RemoteAddr(), err)
 	}
+}
+
+// reports reports whether Config.Rejected is called for an error: of failed authentications for the first of
+// a burst.
+func (l *Listener) reports(v *visit, err error) bool {
+	return !(errors.Is(err, ErrAuth) || errors.Is(err, errTooManyWrong)) || l.failures.report(v.from, time.Now())
 }
 
 // gate tells a peer to wait if there is no room for it.
@@ -219,24 +222,19 @@ func (l *Listener) leave(v *visit) (bumped bool) {
 // enter queues an admitted peer for Accept, and ends the Conns of its earlier incarnations.
 func (l *Listener) enter(c *Conn) error {
 	id := c.peer.identity()
-	c.start(func() { l.forget(id, c) })
+	c.start(func() { l.forget(c) })
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
 		return errors.Join(ErrClosed, c.Close())
 	}
 	var gone []*Conn
-	if id != "" {
-		for other := range l.known[id] {
-			if other.peer.Incarnation != c.peer.Incarnation {
-				gone = append(gone, other)
-			}
+	for other := range l.conns {
+		if id != "" && other.peer.identity() == id && other.peer.Incarnation != c.peer.Incarnation {
+			gone = append(gone, other)
 		}
-		if l.known[id] == nil {
-			l.known[id] = map[*Conn]struct{}{}
-		}
-		l.known[id][c] = struct{}{}
 	}
+	l.conns[c] = struct{}{}
 	queued := false
 	select {
 	case l.ready <- c:
@@ -249,7 +247,7 @@ func (l *Listener) enter(c *Conn) error {
 		other.fail(fmt.Errorf("%w: %q is now incarnation %d, and was %d", ErrRestarted, c.peer.Name, c.peer.Incarnation, other.peer.Incarnation))
 	}
 	if c.Err() != nil {
-		l.forget(id, c) // it ended before it was added
+		l.forget(c) // it ended before it was added
 	}
 	if !queued {
 		return errors.Join(l.busy(), c.CloseWith("too many peers are waiting: try again later"))
@@ -257,24 +255,10 @@ func (l *Listener) enter(c *Conn) error {
 	return nil
 }
 
-// forget removes a Conn that has ended.
-func (l *Listener) forget(id string, c *Conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.known[id], c)
-	if len(l.known[id]) == 0 {
-		delete(l.known, id)
-	}
-}
-
 // Close closes the port and every Conn that was not accepted. Accepted Conns stay open.
 func (l *Listener) Close() error {
-	l.mu.Lock()
-	first := !l.closed
-	l.closed = true
-	l.mu.Unlock()
 	var err error
-	if first {
+	if l.close() {
 		l.cancel()
 		err = l.socket.Close()
 	}

@@ -63,7 +63,7 @@ func TestSecretFilesOfOthersRefused(t *testing.T) {
 			t.Fatalf("Chmod: got %v, want no error", err)
 		}
 	}
-	if _, err := certificate.load(true); err != nil {
+	if _, err := certificate.load(true, nil); err != nil {
 		t.Errorf("load with readable certificates: got %v, want no error", err)
 	}
 }

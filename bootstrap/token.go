@@ -1,10 +1,28 @@
 package bootstrap
 
 import (
+	"bytes"
 	"crypto/hmac"
+	"crypto/pbkdf2"
 	"crypto/sha256"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Bounds of a token in bytes. 16 random bytes cannot be guessed.
+const (
+	minToken = 16
+	maxToken = 4096
+	// maxTokens is how many tokens a directory may hold. Each costs some tens of milliseconds.
+	maxTokens = 256
+	// stretch is how often a token is hashed, which takes some tens of milliseconds. It makes
+	// guessing expensive if a token is not random enough.
+	stretch = 1 << 17
 )
 
 // proofLen is the length of a proof.
@@ -16,6 +34,123 @@ const (
 	listenerLabel = "ibverbx bootstrap 1: proof of the listener"
 	exporterLabel = "EXPORTER-ibverbx-bootstrap-1"
 )
+
+// token is a token that a peer may have.
+type token struct {
+	name   string // its file in Config.TokenDir; otherwise ""
+	digest [sha256.Size]byte
+	key    []byte // derived from the token
+}
+
+// readTokens reads the tokens of a Config. It takes the keys of unchanged ones from old.
+func (c *Config) readTokens(dial bool, old *credentials) ([]token, error) {
+	switch {
+	case c.TokenFile != "" && len(c.Token) > 0:
+		return nil, errors.New("both Token and TokenFile are set: choose one")
+	case c.TokenDir != "" && (c.TokenFile != "" || len(c.Token) > 0):
+		return nil, errors.New("both TokenDir and one token are set: choose one")
+	case c.TokenDir != "" && dial:
+		return nil, errors.New("TokenDir is for listeners: set TokenFile to one of its files")
+	case c.TokenDir == "" && c.TokenFile == "":
+		return appendToken(nil, "", "Token", c.Token, old)
+	case c.TokenDir == "":
+		secret, err := readSecret(c.TokenFile, maxToken+1)
+		if err != nil {
+			return nil, err
+		}
+		return appendToken(nil, "", "token "+c.TokenFile, secret, old)
+	}
+	names, err := tokenNames(c.TokenDir)
+	if err != nil {
+		return nil, err
+	}
+	var tokens []token
+	for _, name := range names {
+		path := filepath.Join(c.TokenDir, name)
+		secret, err := readSecret(path, maxToken+1)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was just removed
+		}
+		if err != nil {
+			return nil, err
+		}
+		if tokens, err = appendToken(tokens, name, "token "+path, secret, old); err != nil {
+			return nil, err
+		}
+	}
+	return tokens, nil
+}
+
+// tokenNames returns the names of the tokens in a directory, sorted.
+func tokenNames(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, e.Name())
+		}
+	}
+	if len(names) > maxTokens {
+		return nil, fmt.Errorf("%s has %d tokens: want at most %d", dir, len(names), maxTokens)
+	}
+	return names, nil
+}
+
+// appendToken adds the token of a secret. No two names may share a secret: a peer would have both.
+func appendToken(tokens []token, name, where string, secret []byte, old *credentials) ([]token, error) {
+	secret = bytes.TrimSpace(secret)
+	if len(secret) < minToken || len(secret) > maxToken {
+		return nil, fmt.Errorf("%s has %d bytes: want %d to %d, such as 32 random ones in base64", where, len(secret), minToken, maxToken)
+	}
+	one := token{name: name, digest: sha256.Sum256(secret)}
+	for _, other := range tokens {
+		if other.digest == one.digest {
+			return nil, fmt.Errorf("%s is the same token as %q", where, other.name)
+		}
+	}
+	if old != nil {
+		for _, other := range old.tokens {
+			if other.digest == one.digest {
+				one.key = other.key
+			}
+		}
+	}
+	if one.key == nil {
+		key, err := pbkdf2.Key(sha256.New, string(secret), []byte("ibverbx bootstrap token 1"), stretch, sha256.Size)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+		one.key = key
+	}
+	return append(tokens, one), nil
+}
+
+// holds reports whether t is among the tokens.
+func (cr *credentials) holds(t *token) bool {
+	for _, other := range cr.tokens {
+		if other.name == t.name && other.digest == t.digest {
+			return true
+		}
+	}
+	return false
+}
+
+// match returns the token whose holder made a dialer's proof, and the listener's proof for it. The token is
+// nil if there is none. It tries all tokens, so that the time does not tell which one it is.
+func (cr *credentials) match(proof []byte, state *tls.ConnectionState) (found *token, answer [proofLen]byte, err error) {
+	for i := range cr.tokens {
+		dialer, listener, err := proofs(cr.tokens[i].key, state)
+		if err != nil {
+			return nil, answer, err
+		}
+		if proves(proof, dialer) {
+			found, answer = &cr.tokens[i], listener
+		}
+	}
+	return found, answer, nil
+}
 
 // proofs returns the proofs that the two sides must show in a TLS session. A proof is a MAC,
 // under the key derived from the token, of a value that only the two ends of this session can

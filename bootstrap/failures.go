@@ -1,0 +1,88 @@
+package bootstrap
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Limits of failed authentications of one host.
+const (
+	failureCost    = time.Second      // one may fail in this time
+	failureCredit  = 10 * failureCost // and so many at once
+	failureOrigins = 4096             // hosts that are remembered; the others share one record
+)
+
+// failures limits how often a host may fail to authenticate. It is safe for concurrent use.
+type failures struct {
+	mu sync.Mutex
+	by map[netip.Prefix]*failure
+}
+
+// failure is the record of one host.
+type failure struct {
+	// left is the credit at time at, failureCredit at most. A failure takes failureCost.
+	left time.Duration
+	at   time.Time
+	// reported says that the first one since left was failureCredit has been reported.
+	reported bool
+}
+
+// record returns the record of a host at time now.
+func (f *failures) record(from netip.Prefix, now time.Time) *failure {
+	r := f.by[from]
+	if r == nil && len(f.by) >= failureOrigins {
+		for other, r := range f.by {
+			if r.refill(now); r.left >= failureCredit {
+				delete(f.by, other)
+			}
+		}
+		if len(f.by) >= failureOrigins {
+			from = netip.Prefix{}
+			r = f.by[from]
+		}
+	}
+	if r == nil {
+		if f.by == nil {
+			f.by = map[netip.Prefix]*failure{}
+		}
+		r = &failure{left: failureCredit, at: now}
+		f.by[from] = r
+	}
+	r.refill(now)
+	return r
+}
+
+func (r *failure) refill(now time.Time) {
+	r.left = min(failureCredit, r.left+now.Sub(r.at))
+	r.at = now
+	if r.left >= failureCredit {
+		r.reported = false
+	}
+}
+
+// try calls check unless too many have failed, and counts it if it returns false. The lock is held, so
+// that many attempts at once count as many.
+func (f *failures) try(from netip.Prefix, now time.Time, check func() bool) (checked, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.record(from, now)
+	if r.left < failureCost {
+		return false, false
+	}
+	if ok = check(); !ok {
+		r.left -= failureCost
+	}
+	return true, ok
+}
+
+// report reports whether a failure shall be reported: the first of a burst.
+func (f *failures) report(from netip.Prefix, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.record(from, now)
+	first := !r.reported
+	r.reported = true
+	r.left = min(r.left, failureCredit-failureCost) // the burst lasts until this one is forgotten
+	return first
+}
