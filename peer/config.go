@@ -87,6 +87,9 @@ type RegionConfig struct {
 	DMABuf *DMABufConfig
 	// Access is what the peer may do. Zero means verbs.AccessAll.
 	Access verbs.Access
+	// For reports whether a peer gets the region. A Session with another peer does not have it.
+	// Nil means every peer.
+	For func(bootstrap.Peer) bool
 }
 
 // DMABufConfig names Length bytes at Offset of a dma-buf, such as memory of a GPU. The caller keeps FD and may

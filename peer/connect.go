@@ -72,6 +72,7 @@ func own(s *Session, err error) (*Session, error) {
 func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
+	c = c.lendTo(conn.Peer())
 	s := &Session{Conn: conn}
 	if err := s.join(ctx, dialer, c); err != nil {
 		role := "this side listens"

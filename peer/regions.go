@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"unicode/utf8"
 
 	"ibverbx"
@@ -20,6 +21,13 @@ type regionList struct {
 type regionEntry struct {
 	Name string `json:"name"`
 	ibverbx.RemoteRegion
+}
+
+// lendTo returns the Config with the regions that a peer gets.
+func (c *Config) lendTo(p bootstrap.Peer) *Config {
+	lent := *c
+	lent.Regions = slices.DeleteFunc(slices.Clone(c.Regions), func(r RegionConfig) bool { return r.For != nil && !r.For(p) })
+	return &lent
 }
 
 // encodeRegions encodes the description of this side's memory.

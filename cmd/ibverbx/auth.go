@@ -15,13 +15,14 @@ const defaultPort = "18515"
 
 // authFlags say how two processes authenticate each other.
 type authFlags struct {
-	token, cert, key, ca, name string
-	plaintext, anywhere        bool
+	token, tokens, cert, key, ca, name string
+	plaintext, anywhere                bool
 }
 
 func (f *authFlags) define(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.token, "token-file", "", "`file` with the secret that both sides share (ibverbx token makes one); others must not be able to read it")
+	fl.StringVar(&f.tokens, "token-dir", "", "with --server: `directory` of files with a secret for each client; files may be added and removed at any time")
 	fl.StringVar(&f.ca, "ca", "", "`file` with the certificate of the authority that signed those of both sides (ibverbx cert makes one)")
 	fl.StringVar(&f.cert, "cert", "", "`file` with this side's certificate")
 	fl.StringVar(&f.key, "key", "", "`file` with the key of --cert; others must not be able to read it")
@@ -40,7 +41,7 @@ func (f *authFlags) config(where string) (bootstrap.Config, error) {
 		}
 	}
 	return bootstrap.Config{
-		TokenFile: f.token, CertFile: f.cert, KeyFile: f.key, CAFile: f.ca, ServerName: f.name,
+		TokenFile: f.token, TokenDir: f.tokens, CertFile: f.cert, KeyFile: f.key, CAFile: f.ca, ServerName: f.name,
 		InsecurePlaintextOnLoopback: f.plaintext, InsecurePlaintextOnAnyNetwork: f.anywhere,
 	}, nil
 }

@@ -224,6 +224,28 @@ func TestPerfServerKeepsOthersOut(t *testing.T) {
 	}
 }
 
+// TestPerfServerTokenDir: a server with a token for each client names the client's, and notices files that
+// come and go.
+func TestPerfServerTokenDir(t *testing.T) {
+	dir := t.TempDir()
+	server, addr := serve(t, "--token-dir", dir)
+	alice := filepath.Join(dir, "alice")
+	succeed(t, "token", alice)
+	server.line("using the changed files")
+	succeed(t, "perf", addr, "--token-file", alice, "-s", "64", "-n", "100")
+	server.line(`with token "alice"`)
+	server.line("done")
+	secret := newToken(t, read(t, alice))
+	if err := os.Remove(alice); err != nil {
+		t.Fatalf("Remove: got %v, want no error", err)
+	}
+	server.line("using the changed files")
+	status, _, stderr := command(t.Context(), "perf", addr, "--token-file", secret)
+	if status != exitFailure || !strings.Contains(stderr, "not authenticated") {
+		t.Errorf("a removed token: status %d, %q, want %d and that it is not authenticated", status, stderr, exitFailure)
+	}
+}
+
 // A client whose test cannot be, and one that goes away in the midst, end nothing but
 // themselves. The certificates are those of ibverbx cert.
 func TestPerfServerGoesOn(t *testing.T) {

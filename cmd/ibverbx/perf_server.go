@@ -25,6 +25,13 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	}
 	tell := &teller{s: s}
 	auth.Rejected = func(from net.Addr, err error) { tell.say("turned away %v: %v", from, err) }
+	auth.Reloaded = func(err error) {
+		if err != nil {
+			tell.say("a changed file is not used: %v", err)
+			return
+		}
+		tell.say("using the changed files of --token-file, --token-dir, --ca, --cert or --key")
+	}
 	l, err := bootstrap.Listen(ctx, withPort(cmp.Or(f.listen, ":"+defaultPort)), auth)
 	if err != nil {
 		return err
@@ -43,7 +50,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 			return err
 		}
 		from := conn.Peer().Addr
-		tell.say("let in %v", from)
+		tell.say("let in %v%s", from, tokenOf(conn.Peer()))
 		err = takePart(ctx, s, f, conn, false)
 		switch {
 		case ctx.Err() != nil:
@@ -56,6 +63,14 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 			tell.say("client %v: done", from)
 		}
 	}
+}
+
+// tokenOf tells which token a client has, if there are several.
+func tokenOf(p bootstrap.Peer) string {
+	if p.Token == "" {
+		return ""
+	}
+	return fmt.Sprintf(" with token %q", p.Token)
 }
 
 // teller writes lines to stderr for several goroutines.
