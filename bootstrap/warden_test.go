@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -143,10 +144,10 @@ func TestRemovedAuthorityEndsConns(t *testing.T) {
 	client.CAFile = filepath.Join(before.dir, "client-ca.pem")
 	writeFile(t, client.CAFile, readFile(t, server.CAFile))
 	_, y := d.meet(t, client)
-	for from, to := range map[string]string{renewed.CertFile: server.CertFile, renewed.KeyFile: server.KeyFile, renewed.CAFile: server.CAFile} {
-		writeFile(t, to, readFile(t, from))
-	}
-	for err := next(); err != nil; { // a round may have seen one file without the others
+	writeFile(t, server.CertFile, readFile(t, renewed.CertFile))
+	writeFile(t, server.KeyFile, readFile(t, renewed.KeyFile))
+	writeFile(t, server.CAFile, readFile(t, renewed.CAFile)) // last: when it counts, the others do
+	for err := next(); err != nil; {                         // a round may have seen one file without the others
 		err = next()
 	}
 	<-y.Done()
@@ -232,23 +233,34 @@ func TestTokenDirRefused(t *testing.T) {
 func TestWrongProofsAreLimited(t *testing.T) {
 	reports := make(chan error, 1000)
 	cfg := tokenConfig()
+	cfg.HandshakeTimeout = 2 * time.Minute
 	cfg.Rejected = func(_ net.Addr, err error) { reports <- err }
 	l, err := Listen(t.Context(), "127.0.0.1:0", cfg)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
 	d := &door{Listener: l}
-	for code := refusedAuth; code != refusedBusy; { // more than ten times if the machine is slow
+	var conns []*tls.Conn // all are ready before the first proof, so the proofs come within a moment
+	for range 30 {
 		c := secure(t, d.connect(t))
 		wireSend(t, c, framePreface, 0, preface{Version, AuthToken}.encode())
 		wireTake(t, c)
+		conns = append(conns, c)
+	}
+	for _, c := range conns {
 		wireSend(t, c, frameProof, 0, make([]byte, proofLen))
+	}
+	codes := map[refusalCode]int{}
+	for _, c := range conns {
 		h, b := wireTake(t, c)
 		if h.typ != frameRefusal {
 			t.Fatalf("a wrong proof is answered with a frame of type %d, want a refusal", h.typ)
 		}
-		code = refusalCode(b[0])
+		codes[refusalCode(b[0])]++
 		_ = c.NetConn().Close()
+	}
+	if codes[refusedAuth] < 10 || codes[refusedBusy] == 0 || len(codes) != 2 { // more than ten are checked if the machine is slow
+		t.Errorf("the refusals of 30 wrong proofs are %v, want ten of code %d and then %d", codes, refusedAuth, refusedBusy)
 	}
 	c, err := Dial(soon(t), l.Addr().String(), tokenConfig())
 	if err == nil { // it may be a second later
@@ -256,7 +268,9 @@ func TestWrongProofsAreLimited(t *testing.T) {
 	} else {
 		wants(t, "Dial with the right token", err, ErrBusy)
 	}
-	wants(t, "the report", <-reports, ErrAuth)
+	if err := <-reports; !errors.Is(err, ErrAuth) && !errors.Is(err, ErrBusy) { // that of any of them
+		t.Errorf("the report: got %v, want %v or %v", err, ErrAuth, ErrBusy)
+	}
 	if err := l.Close(); err != nil {
 		t.Errorf("Close: got %v, want no error", err)
 	}
