@@ -174,6 +174,31 @@ func TestAllPathsDead(t *testing.T) {
 	}
 }
 
+// TestPauseIsNoSilence lets a process stand still for much longer than GiveUp while its peer answers nothing.
+// That time does not count: the peer may have been there. It gives up 5 s after it runs again, less what it
+// had waited before.
+func TestPauseIsNoSilence(t *testing.T) {
+	cfg := modest()
+	l := newLine(t, cfg, cfg, 4096, 1)
+	l.Lose = func(_ int, p *packet) bool { return p.route >= RoutePath }
+	l.post(0, Message{Kind: MsgWrite}, bytesOf(64, 1), 0)
+	if l.run(second, func() bool { return l.finished(0) }) {
+		t.Fatalf("the message ends with %v after %d ns, want it under way", l.ends[0].done, l.now)
+	}
+	waited := l.now
+	const pause = 100 * second
+	l.now = l.ends[0].conn.Deadline() + pause
+	if !l.run(l.now+10*second, func() bool { return l.finished(0) }) {
+		t.Fatalf("hangs at %d ns with %v", l.now, l.ends[0].done)
+	}
+	if total := l.now - pause; total != 5*second || waited > 2*second {
+		t.Fatalf("gave up after %d ns and a pause, want 5 s", total)
+	}
+	if d := l.ends[0].done; d[0] != statusRetryExc {
+		t.Fatalf("the message ends with %v, want %d", d, statusRetryExc)
+	}
+}
+
 // TestPathComesBack kills a path for a while: it goes down, comes back with new QPs, and
 // carries data again.
 func TestPathComesBack(t *testing.T) {

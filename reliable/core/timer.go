@@ -41,6 +41,9 @@ func (f *flow) since() int64 {
 func (c *Conn) tick() {
 	for c.nextFlowTimer() <= c.now {
 		f := c.flows[c.heap[0]]
+		// The time by which a timer is late is no silence of the peer: this process did not run, and may not have
+		// seen what came meanwhile. A flow gives up all the same, after as much time between timers.
+		f.send.progressAt = min(f.send.progressAt+c.now-f.due, c.now)
 		f.setDue(never) // until the step ends
 		f.touch()
 		f.onTimer()
