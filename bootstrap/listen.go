@@ -196,7 +196,10 @@ func (l *Listener) receive(v *visit) {
 // reports reports whether Config.Rejected is called for an error: of failed authentications for the first of
 // a burst.
 func (l *Listener) reports(v *visit, err error) bool {
-	return !(errors.Is(err, ErrAuth) || errors.Is(err, errTooManyWrong)) || l.failures.report(v.from, time.Now())
+	if errors.Is(err, ErrAuth) || errors.Is(err, errTooManyWrong) {
+		return l.failures.report(v.from, time.Now())
+	}
+	return true
 }
 
 // gate tells a peer to wait if there is no room for it.
