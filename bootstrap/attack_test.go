@@ -25,6 +25,7 @@ func newSilent(t *testing.T) string {
 // A dialer without the token gets the preface with the version, and a refusal. It does not get
 // the listener's proof, which would allow guessing the token offline.
 func TestStrangerLearnsNothing(t *testing.T) {
+	t.Parallel()
 	d := newDoor(t, tokenConfig())
 	c := secure(t, d.connect(t))
 	wireSend(t, c, framePreface, 0, preface{Version, AuthToken}.encode())
@@ -129,6 +130,7 @@ func TestReflectedProof(t *testing.T) {
 
 // A recorded proof does not work in another session.
 func TestReplayedProof(t *testing.T) {
+	t.Parallel()
 	d := newDoor(t, tokenConfig())
 	cfg := tokenConfig()
 	cred, err := cfg.load(true, nil)
@@ -158,6 +160,7 @@ func TestReplayedProof(t *testing.T) {
 }
 
 func TestOldTLSRefused(t *testing.T) {
+	t.Parallel()
 	d := newDoor(t, tokenConfig())
 	c := tls.Client(d.connect(t), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{alpn}, MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12})
 	if err := c.Handshake(); err == nil {
@@ -172,6 +175,7 @@ func TestOldTLSRefused(t *testing.T) {
 }
 
 func TestWrongVersion(t *testing.T) {
+	t.Parallel()
 	d := newDoor(t, plainConfig())
 	c := d.connect(t)
 	wireSend(t, c, framePreface, 0, preface{version: 9, auth: 200}.encode())
@@ -240,6 +244,7 @@ func TestGarbage(t *testing.T) {
 
 // Peers that send nothing, or a byte now and then, do not block others and do not stay.
 func TestSlowAndHalfOpen(t *testing.T) {
+	t.Parallel()
 	cfg := plainConfig()
 	cfg.MaxHandshakes = 4
 	cfg.HandshakeTimeout = 5 * time.Second
@@ -344,6 +349,7 @@ func (far) RemoteAddr() net.Addr { return address("10.0.0.1:5") }
 
 // A peer that claims another way to authenticate is rejected before any proof.
 func TestOtherProof(t *testing.T) {
+	t.Parallel()
 	d := newDoor(t, tokenConfig())
 	for _, auth := range []Auth{AuthCertificate, AuthNone} {
 		c := secure(t, d.connect(t))

@@ -17,6 +17,7 @@ import (
 
 // A peer that vanishes, or that sends only single bytes, is dead after DeadAfter.
 func TestSilence(t *testing.T) {
+	t.Parallel()
 	cfg := plainConfig()
 	cfg.DeadAfter = 500 * time.Millisecond
 	d := newDoor(t, cfg)
@@ -50,6 +51,7 @@ func TestSilence(t *testing.T) {
 
 // Two idle sides stay connected, also if only one has a short DeadAfter.
 func TestKeepalive(t *testing.T) {
+	t.Parallel()
 	impatient := tokenConfig()
 	impatient.DeadAfter = 3 * time.Second
 	x, y := newDoor(t, tokenConfig()).meet(t, impatient)
@@ -226,6 +228,7 @@ func TestClose(t *testing.T) {
 
 // Close does not wait forever for a peer that reads nothing.
 func TestCloseStuck(t *testing.T) {
+	t.Parallel()
 	d := newDoor(t, plainConfig())
 	c := d.connect(t)
 	wireMeet(t, c)

@@ -49,6 +49,7 @@ func stays(t *testing.T, from, to *Conn, what string) {
 // TestRemovedTokenEndsConns: with a token for each peer, the listener knows them by name. When a token is
 // removed, the Conns of its holder end, those of others stay, and the holder is not admitted again.
 func TestRemovedTokenEndsConns(t *testing.T) {
+	t.Parallel()
 	if 2*rounds+rounds/2 > time.Second {
 		t.Errorf("two rounds take %v, want less than a second by far", 2*rounds)
 	}
@@ -95,6 +96,7 @@ func TestRemovedTokenEndsConns(t *testing.T) {
 // TestChangedTokenFile: a new token is used without a restart, on both sides. An invalid file changes
 // nothing. A missing one ends all Conns, also after the listener was closed.
 func TestChangedTokenFile(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
 	writeFile(t, file, secretOf("old"))
 	cfg := Config{TokenFile: file}
@@ -135,6 +137,7 @@ func TestChangedTokenFile(t *testing.T) {
 // TestRemovedAuthorityEndsConns: when the authority changes, Conns of peers that it has not signed end on
 // both sides, and those of the new one are admitted, with the listener's new certificate.
 func TestRemovedAuthorityEndsConns(t *testing.T) {
+	t.Parallel()
 	before, after := newAuthority(t), newAuthority(t)
 	server, renewed := before.config("server", nil), after.config("server", nil)
 	var next func() error

@@ -1,6 +1,7 @@
 package reliable_test
 
 import (
+	"flag"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -11,5 +12,6 @@ import (
 // TestMain fails if a test leaves a goroutine behind.
 func TestMain(m *testing.M) {
 	property.Seed()
+	_ = flag.Set("test.parallel", "8") // parallel tests wait most of the time; a flag of go test overrides it
 	goleak.VerifyTestMain(m)
 }

@@ -1,38 +1,22 @@
 package sim
 
-import (
-	"testing"
+import "testing"
 
-	"ibverbx/internal/slice"
-)
-
-// TestEveryFaultHappens checks that every kind of fault, and every kind of rails that is drawn, is in at
-// least 1 % of the mixed worlds.
-func TestEveryFaultHappens(t *testing.T) {
-	s, err := Named("mixed")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slice.Of(t).Whole() {
-		t.Skip("a slice has too few worlds to show what happens in 1 % of them; the plain run has all")
-	}
-	const worlds = 400
-	r := Runner{Scenario: s, First: 1, Seeds: uint64(worlds)}
-	sum, err := r.Run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+// everyFaultHappens checks how many worlds have each kind of fault and of rails.
+func everyFaultHappens(t *testing.T, sum *Summary) {
+	t.Helper()
+	enough := int(sum.Seeds / 100)
 	for k := range numFaults {
-		if n := sum.Struck[k.String()]; n < worlds/100 {
-			t.Errorf("fault %s happened in %d of %d worlds, want at least %d", k, n, worlds, worlds/100)
+		if n := sum.Struck[k.String()]; n < enough {
+			t.Errorf("fault %s happened in %d of %d worlds, want at least %d", k, n, sum.Seeds, enough)
 		}
 		if n, worlds := sum.Faults[k.String()], sum.Struck[k.String()]; n < worlds {
 			t.Errorf("fault %s happened %d times, and in %d worlds", k, n, worlds)
 		}
 	}
 	for _, kind := range []string{"bare", "wrapped", "mixed", "in-turn", "credits", "flows", "shared"} {
-		if n := sum.Rails[kind]; n < worlds/100 {
-			t.Errorf("rails of kind %s are in %d of %d worlds, want at least %d", kind, n, worlds, worlds/100)
+		if n := sum.Rails[kind]; n < enough {
+			t.Errorf("rails of kind %s are in %d of %d worlds, want at least %d", kind, n, sum.Seeds, enough)
 		}
 	}
 }

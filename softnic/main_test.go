@@ -1,6 +1,7 @@
 package softnic_test
 
 import (
+	"flag"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -12,5 +13,6 @@ import (
 // none.
 func TestMain(m *testing.M) {
 	property.Seed()
+	_ = flag.Set("test.parallel", "8") // parallel tests wait most of the time; a flag of go test overrides it
 	goleak.VerifyTestMain(m)
 }

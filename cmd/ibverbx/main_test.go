@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"strings"
@@ -20,6 +21,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		main()
 	}
+	_ = flag.Set("test.parallel", "8") // parallel tests wait most of the time; a flag of go test overrides it
 	goleak.VerifyTestMain(m)
 }
 
