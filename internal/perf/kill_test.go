@@ -200,6 +200,7 @@ func TestRailNotBack(t *testing.T) {
 		t.Fatalf("openRow: got %v, want no error", err)
 	}
 	o := r.newOutage(&Report{PerRail: []Rail{{}, {Rail: 1}}})
+	o.phases = []snapshot{{}} // as start has it
 	o.killedAt, o.backAt = time.Hour, time.Hour+time.Minute
 	for _, now := range []time.Duration{o.backAt, cfg.Duration, cfg.Duration + backWithin} {
 		o.now = now

@@ -95,11 +95,7 @@ func (o *outage) act() {
 // moved reports whether enough came through in the present phase.
 func (o *outage) moved() bool {
 	need := min(phaseMessages, max(phaseBytes/max(o.row.plan.size, 1), 1))
-	var since int64
-	if n := len(o.phases); n > 0 {
-		since = o.phases[n-1].messages
-	}
-	return o.messages-since >= int64(need)
+	return o.messages-o.phases[len(o.phases)-1].messages >= int64(need)
 }
 
 // observe counts messages that came through since the last look, and takes notice of what has
