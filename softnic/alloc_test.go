@@ -72,3 +72,27 @@ func TestNoAllocations(t *testing.T) {
 		}
 	})
 }
+
+// TestNoAllocationsGates: gates open and shut without allocations.
+func TestNoAllocationsGates(t *testing.T) {
+	link := softnic.NewMemoryLink(nil)
+	softnic.SetLoose(link, 0)
+	r := newRig(t, link)
+	_, src := memory(t, r.pa, 8)
+	_, dst := memory(t, r.pb, 8)
+	cq := newCQ(t, r.ca, 64)
+	q, _ := r.pair(verbs.RC, cq, newCQ(t, r.cb, 64), 64)
+	wrs, wcs := []verbs.SendWR{writeWR(src, dst, 8)}, make([]verbs.WC, 1)
+	allocs := testing.AllocsPerRun(100, func() {
+		if n, err := q.PostSend(wrs); n != 1 {
+			t.Fatal(err)
+		}
+		if n, err := cq.Poll(wcs); n != 1 {
+			t.Fatal(err)
+		}
+		r.a.SetPort(true) // the port is up, but the call shuts the gates
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations to open and shut gates, want 0", allocs)
+	}
+}

@@ -18,6 +18,7 @@ type chaosMode struct {
 	name  string
 	fault bool // a link that loses, repeats and reorders packets
 	self  bool // UC and UD QPs that send to themselves too
+	loose bool // a memory link whose gates open as often as they can
 	depth int  // of the CQs; a small one overruns
 }
 
@@ -39,6 +40,9 @@ func TestChaos(t *testing.T) {
 	for _, mode := range []chaosMode{
 		{name: "memory", depth: 512},
 		{name: "memory,self", self: true, depth: 512},
+		{name: "memory,loose", loose: true, depth: 512},
+		{name: "memory,overrun", depth: 32},
+		{name: "memory,loose,overrun", loose: true, depth: 32},
 		{name: "fault", fault: true, depth: 512},
 		{name: "fault,self", fault: true, self: true, depth: 512},
 		{name: "overrun", fault: true, self: true, depth: 32},
@@ -65,6 +69,10 @@ type chaos struct {
 	recvs    map[uint64]bool // receives posted and not completed
 	lastRecv uint64
 	log      []string
+	// whole says that the log keeps everything.
+	whole bool
+	// watch is called after every step, if it is not nil.
+	watch func()
 }
 
 // actor is a QP and what is expected of it.
@@ -101,6 +109,9 @@ func newChaos(t *testing.T, mode chaosMode, seed uint64) *chaos {
 	} else {
 		c.link = NewMemoryLink(&MemoryConfig{Now: now})
 	}
+	if mode.loose {
+		SetLoose(c.link, 0)
+	}
 	c.core = c.link.shared()
 	for i := range 2 {
 		s := newStation(t, c.link, mode.depth, Config{Seed: seed + uint64(i) + 1})
@@ -120,10 +131,17 @@ func (c *chaos) populate() {
 		c.create(a)
 		return a
 	}
-	for _, typ := range []verbs.QPType{verbs.RC, verbs.RC, verbs.UC} {
+	pairs := []verbs.QPType{verbs.RC, verbs.RC, verbs.UC}
+	if c.mode.loose {
+		pairs = pairs[:2] // traffic of others shuts the gates
+	}
+	for _, typ := range pairs {
 		a, b := add(0, typ), add(1, typ)
 		a.peer, b.peer = b, a
 		c.connect(a)
+	}
+	if c.mode.loose {
+		return
 	}
 	own := []verbs.QPType{verbs.RC}
 	if c.mode.self {
@@ -189,7 +207,7 @@ func (c *chaos) connect(a *actor) {
 
 func (c *chaos) note(format string, args ...any) {
 	c.log = append(c.log, fmt.Sprintf(format, args...))
-	if len(c.log) > 60 {
+	if len(c.log) > 60 && !c.whole {
 		c.log = append(c.log[:0], c.log[30:]...)
 	}
 }
@@ -201,9 +219,14 @@ func (c *chaos) failf(format string, args ...any) {
 
 // run does a number of steps, then lets everything come to rest.
 func (c *chaos) run(steps int) {
-	for range steps {
+	for i := range steps {
 		c.step(c.actors[c.r.IntN(len(c.actors))])
-		c.verify()
+		if c.watch != nil {
+			c.watch()
+		}
+		if !c.mode.loose || i%8 == 7 { // looking shuts the gates
+			c.verify()
+		}
 	}
 	for _, s := range c.stations {
 		s.nic.SetPort(true)

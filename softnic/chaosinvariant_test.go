@@ -72,8 +72,8 @@ func (c *chaos) verify() {
 }
 
 // unpolled adds up the slots that come back with completions nobody has polled.
-func (c *chaos) unpolled() map[*uint32]uint32 {
-	slots := map[*uint32]uint32{}
+func (c *chaos) unpolled() map[*slotCount]uint32 {
+	slots := map[*slotCount]uint32{}
 	for _, s := range c.stations {
 		q := s.cq.(*cq)
 		for i := q.head; i != q.tail; i++ {
@@ -84,18 +84,21 @@ func (c *chaos) unpolled() map[*uint32]uint32 {
 	return slots
 }
 
-func (c *chaos) verifySends(q *qp, unpolled map[*uint32]uint32) {
+// used is how many slots are occupied.
+func used(s *slotCount) uint32 { return s.taken - s.freed - s.shared.Load() }
+
+func (c *chaos) verifySends(q *qp, unpolled map[*slotCount]uint32) {
 	waits := q.sqTail - q.sqHead
-	if *q.sqUsed != waits+q.unreported+unpolled[q.sqUsed] {
+	if used(q.sqUsed) != waits+q.unreported+unpolled[q.sqUsed] {
 		c.failf("QP %#x, %v: %d send slots in use, but %d wait, %d are unreported and %d unpolled",
-			q.num, q.typ, *q.sqUsed, waits, q.unreported, unpolled[q.sqUsed])
+			q.num, q.typ, used(q.sqUsed), waits, q.unreported, unpolled[q.sqUsed])
 	}
 	if q.sqNext-q.sqHead > q.sqMax-q.sqHead || q.sqMax-q.sqHead > waits || waits > uint32(len(q.sq)) {
 		c.failf("QP %#x: cursors head %d, next %d, max %d, tail %d", q.num, q.sqHead, q.sqNext, q.sqMax, q.sqTail)
 	}
 }
 
-func (c *chaos) verifyRecvs(q *qp, unpolled map[*uint32]uint32) {
+func (c *chaos) verifyRecvs(q *qp, unpolled map[*slotCount]uint32) {
 	if q.srq != nil {
 		return
 	}
@@ -103,20 +106,20 @@ func (c *chaos) verifyRecvs(q *qp, unpolled map[*uint32]uint32) {
 	if q.hasCur {
 		want++
 	}
-	if *q.rq.used != want {
-		c.failf("QP %#x: %d receive slots in use, want %d", q.num, *q.rq.used, want)
+	if used(q.rq.used) != want {
+		c.failf("QP %#x: %d receive slots in use, want %d", q.num, used(q.rq.used), want)
 	}
 }
 
-func (c *chaos) verifySRQ(s *srq, unpolled map[*uint32]uint32) {
+func (c *chaos) verifySRQ(s *srq, unpolled map[*slotCount]uint32) {
 	want := uint32(s.ring.Len()) + unpolled[s.used]
 	for _, a := range c.actors {
 		if a.q.srq == s && a.q.hasCur {
 			want++
 		}
 	}
-	if *s.used != want {
-		c.failf("SRQ: %d slots in use, want %d", *s.used, want)
+	if used(s.used) != want {
+		c.failf("SRQ: %d slots in use, want %d", used(s.used), want)
 	}
 }
 

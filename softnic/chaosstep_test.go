@@ -9,7 +9,14 @@ import (
 // step does one random thing to or around a.
 func (c *chaos) step(a *actor) {
 	s := c.stations[a.at]
-	switch k := c.r.IntN(100); {
+	k := c.r.IntN(100)
+	if c.mode.loose && c.r.IntN(8) > 0 {
+		k = c.r.IntN(75) // mostly plain traffic
+		if a.q.State() == verbs.StateErr {
+			c.connect(a)
+		}
+	}
+	switch {
 	case k < 40:
 		c.postSends(a)
 	case k < 60:
@@ -123,10 +130,10 @@ func (c *chaos) draw(a *actor) verbs.SendWR {
 	target := c.stations[to.at]
 	wr.RemoteAddr, wr.RKey = target.mr.Addr()+uint64(r.IntN(512)*8), target.mr.RKey()
 	sge := s.sge(8<<10, length)
-	if r.IntN(60) == 0 {
+	if c.rarely(60) {
 		sge.LKey++
 	}
-	if r.IntN(60) == 0 {
+	if c.rarely(60) {
 		wr.RKey++
 	}
 	if length <= 64 && wr.Opcode < verbs.OpRDMARead && r.IntN(3) == 0 {
@@ -137,6 +144,11 @@ func (c *chaos) draw(a *actor) verbs.SendWR {
 	return wr
 }
 
+// rarely is true once in n calls, or less often where traffic is to be mostly plain.
+func (c *chaos) rarely(n int) bool {
+	return c.r.IntN(n) == 0 && (!c.mode.loose || c.r.IntN(8) == 0)
+}
+
 // postRecv posts n receives where the QP takes them from; with faults, now and then one
 // that is too short or has a wrong key.
 func (c *chaos) postRecv(a *actor, n int, faults bool) {
@@ -144,10 +156,10 @@ func (c *chaos) postRecv(a *actor, n int, faults bool) {
 	wrs := make([]verbs.RecvWR, n)
 	for i := range wrs {
 		sge := s.sge(16<<10, 1200)
-		if faults && c.r.IntN(40) == 0 {
+		if faults && c.rarely(40) {
 			sge.Length = 10
 		}
-		if faults && c.r.IntN(60) == 0 {
+		if faults && c.rarely(60) {
 			sge.LKey++
 		}
 		wrs[i].WRID = recvID | (c.lastRecv + uint64(i) + 1)
@@ -180,7 +192,7 @@ func (c *chaos) poll(at, n int) {
 		c.failf("Poll: %v", err)
 	}
 	for _, wc := range wcs[:n] {
-		c.note("  QP %#x completed %#x: %v", wc.QPN, wc.WRID, wc.Status)
+		c.note("  completed %+v", wc)
 		a := c.owner(at, wc.QPN)
 		if wc.WRID&recvID != 0 {
 			c.received(a, wc)

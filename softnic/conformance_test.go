@@ -34,6 +34,15 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// TestConformanceLoose runs the suite over a memory link whose gates open as often as they can.
+func TestConformanceLoose(t *testing.T) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		link := softnic.NewMemoryLink(nil)
+		softnic.SetLoose(link, 0)
+		return open(tb, link, softnic.Config{})
+	})
+}
+
 // TestConformanceSegmented runs the suite over a link that cuts messages into packets and
 // queues them, and harms none: UC and UD too.
 func TestConformanceSegmented(t *testing.T) {

@@ -52,9 +52,9 @@ func (x *hostContext) Uncork() {
 // usable is a context or something in it.
 type usable interface{ usable() error }
 
-// locked runs f with the core's lock held if o, which is x or something in it, can be used.
+// locked runs f with the core's mutex held if o, which is x or something in it, can be used.
 func locked[T any](x *hostContext, o usable, op string, f func() (T, error)) (v T, err error) {
-	x.core.mu.Lock()
+	x.core.mu.hold()
 	defer x.core.mu.Unlock()
 	if err = o.usable(); err == nil {
 		v, err = f()

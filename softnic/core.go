@@ -2,7 +2,6 @@ package softnic
 
 import (
 	"net/netip"
-	"sync"
 	"time"
 
 	"ibverbx/internal/clock"
@@ -21,7 +20,7 @@ const readerGrace = time.Millisecond
 // locks, changes something and settles. In real time a helper settles when a timer is due.
 type core struct {
 	traits linkTraits
-	mu     sync.Mutex
+	mu     coreLock
 	link   Link
 	clock  func() int64
 	// helper is nil on virtual time.
@@ -52,9 +51,13 @@ func (c *core) init(link Link, t linkTraits, now func() int64) {
 	c.link, c.traits = link, t
 	c.nics, c.timers = make(map[verbs.GID]*NIC), newTimers()
 	c.lists.init()
+	c.mu.need = neverLoose
 	if now != nil {
 		c.clock = now
 		return
+	}
+	if t.immediate {
+		c.mu.need = looseAfter
 	}
 	c.clock = clock.Monotonic()
 	c.helper = newHelper(c)
@@ -206,6 +209,9 @@ func (c *core) arm() {
 
 // due reports whether a timer is due.
 func (c *core) due() bool { return c.timers.Len() > 0 && c.timers.Next() <= c.at }
+
+// late reports whether a timer is due by now. The caller is inside a gate.
+func (c *core) late() bool { return c.timers.Len() > 0 && c.timers.Next() <= c.clock() }
 
 // expire fires the timers that are due and reports whether there were any.
 func (c *core) expire() bool {

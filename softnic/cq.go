@@ -1,6 +1,8 @@
 package softnic
 
 import (
+	"sync/atomic"
+
 	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
@@ -9,6 +11,7 @@ import (
 // it is polled. A work request is outstanding until its completion, or that of a later one, has
 // been polled. The ring is hand-written: it is two slices, so that a poll copies only completions.
 type cq struct {
+	gate
 	ctx     *hostContext
 	core    *core
 	wcs     []verbs.WC
@@ -29,9 +32,53 @@ type cq struct {
 
 // credit is how many slots of a queue a completion returns.
 type credit struct {
-	used *uint32
+	used *slotCount
 	n    uint32
 }
+
+// slotCount counts the occupied slots of a queue. A post takes slots inside the gate of its pair, and a
+// poll gives them back inside that of the CQ, so the two sides meet only when a queue seems full.
+type slotCount struct {
+	// taken counts the slots ever taken, and seen those given back as far as the posting side knows. What
+	// guards the queue guards them.
+	taken, seen uint32
+	// cq is the CQ whose polls give slots back. It is nil for an SRQ, whose completions are in many.
+	cq *cq
+	_  [48]byte // polls write to a cache line of their own
+	// freed counts the slots given back by cq, which guards it.
+	freed uint32
+	// shared counts the slots given back by any CQ if cq is nil.
+	shared atomic.Uint32
+	_      [56]byte
+}
+
+// room returns how many of limit slots are free, as far as that is less than want.
+func (s *slotCount) room(limit uint32, want int) int {
+	free := int(limit - (s.taken - s.seen))
+	if want <= free {
+		return free
+	}
+	if s.cq == nil {
+		s.seen = s.shared.Load()
+	} else {
+		s.cq.Lock()
+		s.seen = s.freed
+		s.cq.Unlock()
+	}
+	return int(limit - (s.taken - s.seen))
+}
+
+// free gives n slots back.
+func (s *slotCount) free(n uint32) {
+	if s.cq == nil {
+		s.shared.Add(n)
+	} else {
+		s.freed += n
+	}
+}
+
+// clear gives all slots back. The core's lock is held.
+func (s *slotCount) clear() { s.freed, s.seen = s.taken, s.taken }
 
 // arming says which completions wake an armed CQ.
 type arming uint8
@@ -67,11 +114,11 @@ func (c *cq) full() bool { return c.tail-c.head == uint32(len(c.wcs)) }
 
 // push returns the slot for a new completion, which returns n slots of used when it is polled. The
 // caller fills the slot before it does anything else.
-func (c *cq) push(used *uint32, n uint32, solicited bool) *verbs.WC {
+func (c *cq) push(used *slotCount, n uint32, solicited bool) *verbs.WC {
 	wcs, credits := c.wcs, c.credits
 	if c.full() || len(wcs) == 0 || len(credits) != len(wcs) {
 		c.overflow()
-		*used -= n // it will not be polled
+		used.free(n) // it will not be polled
 		return &c.lost
 	}
 	i := int(c.tail) & (len(wcs) - 1)
@@ -104,9 +151,18 @@ func (c *cq) overflow() {
 
 func (c *cq) Poll(dst []verbs.WC) (int, error) {
 	k := c.core
-	k.mu.Lock()
+	mu := c.guard(&k.mu)
 	n := c.take(dst)
+	if mu == &c.Mutex {
+		err, late := c.pollError(n, len(dst)), n == 0 && k.late()
+		mu.Unlock()
+		if !late {
+			return n, err
+		}
+		k.mu.Lock()
+	}
 	if n == 0 && (k.queue != nil || (k.wire == nil && k.timers.Len() > 0)) { // over UDP the helper runs timers
+		k.mu.shut()
 		k.settle()
 		n = c.take(dst)
 	}
@@ -142,19 +198,25 @@ func (c *cq) take(dst []verbs.WC) int {
 	}
 	mask := len(wcs) - 1
 	head := int(c.head)
+	sum := credit{used: credits[head&mask].used}
 	for k := range dst[:n] {
 		i := (head + k) & mask
 		dst[k] = wcs[i]
-		cr := credits[i]
-		*cr.used -= cr.n
+		if cr := credits[i]; cr.used != sum.used {
+			sum.used.free(sum.n)
+			sum = cr
+		} else {
+			sum.n += cr.n
+		}
 	}
+	sum.used.free(sum.n)
 	c.head += uint32(n)
 	return n
 }
 
 func (c *cq) Arm(solicitedOnly bool) error {
-	c.core.mu.Lock()
-	defer c.core.mu.Unlock()
+	mu := c.guard(&c.core.mu)
+	defer mu.Unlock()
 	switch {
 	case c.closed:
 		return verbs.NewOpError("arm CQ", c.ctx.nic.name, 0, verbs.ErrClosed)
@@ -180,7 +242,7 @@ func (c *cq) discard(q *qp) {
 		from, to := i&mask, out&mask
 		if c.wcs[from].QPN == q.num {
 			if cr := c.credits[from]; q.srq != nil && cr.used == q.srq.used {
-				*cr.used -= cr.n
+				cr.used.free(cr.n)
 			}
 			continue
 		}

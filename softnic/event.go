@@ -36,7 +36,7 @@ func (x *hostContext) raise(e verbs.Event) {
 }
 
 func (x *hostContext) Events(dst []verbs.Event) (int, error) {
-	x.core.mu.Lock()
+	x.core.mu.hold()
 	defer x.core.mu.Unlock()
 	if x.closed {
 		return 0, verbs.NewOpError("take events", x.nic.name, 0, verbs.ErrClosed)
@@ -50,7 +50,7 @@ func (x *hostContext) Events(dst []verbs.Event) (int, error) {
 }
 
 func (x *hostContext) NotifyEvents(w *verbs.Waker) error {
-	x.core.mu.Lock()
+	x.core.mu.hold()
 	defer x.core.mu.Unlock()
 	if x.closed {
 		return verbs.NewOpError("notify events", x.nic.name, 0, verbs.ErrClosed)

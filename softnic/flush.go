@@ -75,10 +75,11 @@ func (q *qp) fatal() {
 // reset makes the QP as new. Posted requests disappear without a completion, and completions that
 // were not polled are removed from the CQs, as drivers of hardware do.
 func (q *qp) reset() {
+	q.unpair()
 	q.core.timers.drop(q)
 	q.stopResponder()
 	if q.hasCur && q.srq != nil {
-		*q.srq.used--
+		q.srq.used.free(1)
 	}
 	q.sendCQ.discard(q)
 	if q.recvCQ != q.sendCQ {
@@ -86,13 +87,13 @@ func (q *qp) reset() {
 	}
 	q.state = verbs.StateReset
 	q.sqHead, q.sqNext, q.sqMax, q.sqTail, q.unreported = 0, 0, 0, 0, 0
-	*q.sqUsed = 0
+	q.sqUsed.clear()
 	q.sqOff, q.reads, q.drained, q.wentBack, q.probed = 0, 0, false, false, false
 	q.snd, q.una, q.maxPSN = 0, 0, 0
 	q.charge()
 	q.rq.ring.Truncate(q.rq.ring.Head())
 	if q.rq.used != nil {
-		*q.rq.used = 0
+		q.rq.used.clear()
 	}
 	q.responder = responder{}
 	q.headFor(nil)

@@ -2,6 +2,7 @@ package softnic
 
 import (
 	"math/rand/v2"
+	"sync/atomic"
 
 	"ibverbx/verbs"
 )
@@ -30,7 +31,7 @@ func (m *mr) RKey() uint32 { return m.key }
 // closing is safe with work outstanding: the next use of the key fails.
 func (m *mr) Close() error {
 	c := m.pd.ctx.core
-	c.mu.Lock()
+	c.mu.hold()
 	defer c.mu.Unlock()
 	m.destroy()
 	return nil
@@ -43,6 +44,7 @@ func (m *mr) destroy() {
 	m.closed = true
 	m.pd.ctx.nic.mrs.remove(m.key)
 	m.pd.mrs.remove(m)
+	m.pd.ctx.core.mu.drain() // a copy may be under way
 	m.bytes = nil
 	m.release()
 }
@@ -92,8 +94,13 @@ func (m *mr) enlist() error {
 //
 //	31     16 | 15     0
 //	   tag    |   index
+//
+// The core's mutex guards the table. Lookups inside a gate run beside changes, so they use atomics.
 type keyTable struct {
-	regions []*mr
+	// regions has a power of two of slots.
+	regions atomic.Pointer[[]atomic.Pointer[mr]]
+	// count is how many slots were ever used.
+	count uint32
 	// none stands where there is no region. It has no PD, so no key matches it.
 	none *mr
 	// free are the released indices, oldest first, each with its last tag in the low half.
@@ -113,7 +120,22 @@ const (
 func (t *keyTable) init(rng *rand.Rand) {
 	t.rng = rng
 	t.none = &mr{}
-	t.regions = []*mr{t.none} // index 0 is never used, so key 0 is never valid
+	t.grow(1)
+	t.count = 1 // index 0 is never used, so key 0 is never valid
+}
+
+// grow makes room for n regions.
+func (t *keyTable) grow(n int) {
+	larger := make([]atomic.Pointer[mr], n)
+	for i := range larger {
+		larger[i].Store(t.none)
+	}
+	if old := t.regions.Load(); old != nil {
+		for i := range *old {
+			larger[i].Store((*old)[i].Load())
+		}
+	}
+	t.regions.Store(&larger)
 }
 
 // add gives m a key that neither its index's last region nor key 0 had. It reports false if there
@@ -121,9 +143,12 @@ func (t *keyTable) init(rng *rand.Rand) {
 func (t *keyTable) add(m *mr) bool {
 	var i, last uint32
 	switch {
-	case len(t.regions) <= maxMR && len(t.free) < keyReuseDelay:
-		i = uint32(len(t.regions))
-		t.regions = append(t.regions, t.none)
+	case t.count <= maxMR && len(t.free) < keyReuseDelay:
+		i = t.count
+		t.count++
+		if n := len(*t.regions.Load()); int(i) == n {
+			t.grow(2 * n)
+		}
 	case len(t.free) > 0:
 		i, last = t.free[0]>>keyIndexBits, t.free[0]&keyIndexMask
 		t.free = t.free[1:]
@@ -135,26 +160,32 @@ func (t *keyTable) add(m *mr) bool {
 		tag = t.rng.Uint32() >> keyIndexBits
 	}
 	m.key = tag<<keyIndexBits | i
-	t.regions[i] = m
+	(*t.regions.Load())[i].Store(m)
 	return true
 }
 
 func (t *keyTable) remove(key uint32) {
 	i := key & keyIndexMask
-	t.regions[i] = t.none
+	(*t.regions.Load())[i].Store(t.none)
 	t.free = append(t.free, i<<keyIndexBits|key>>keyIndexBits)
 }
 
-// find returns the n bytes at addr of the region under key, if the region belongs to d, holds all
-// of them and allows need. Otherwise it returns nil and false. It is small enough to be inlined,
-// which makes an 8-byte WRITE measurably faster.
-func (t *keyTable) find(d *pd, key uint32, addr uint64, n uint32, need verbs.Access) ([]byte, bool) {
-	if i := int(key & keyIndexMask); i < len(t.regions) {
-		m := t.regions[i]
-		off := addr - m.addr
-		if m.key == key && m.pd == d && m.access&need == need && off <= m.length && uint64(n) <= m.length-off {
-			return m.bytes[off : off+uint64(n)], true
-		}
+// get returns the region under key, none if there is no such region.
+func (t *keyTable) get(key uint32) *mr {
+	regions := *t.regions.Load()
+	if m := regions[int(key)&(len(regions)-1)].Load(); m.key == key {
+		return m
+	}
+	return t.none
+}
+
+// find returns the n bytes at addr of the region if it belongs to d, holds all of them and allows need.
+// Otherwise it returns nil and false. It and get are small enough to be inlined, which makes an 8-byte
+// WRITE measurably faster.
+func (m *mr) find(d *pd, addr uint64, n uint32, need verbs.Access) ([]byte, bool) {
+	off := addr - m.addr
+	if m.pd == d && m.access&need == need && off <= m.length && uint64(n) <= m.length-off {
+		return m.bytes[off : off+uint64(n)], true
 	}
 	return nil, false
 }

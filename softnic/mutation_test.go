@@ -11,16 +11,19 @@ import (
 var mutations = []struct {
 	name, file, old, new string
 }{
-	{"a stale or guessed key is accepted", "mr.go", "m.key == key && ", ""},
+	{"a stale or guessed key is accepted", "mr.go", "m.key == key {", "m.key&keyIndexMask == key&keyIndexMask {"},
 	{"a region of another PD is accepted", "mr.go", "m.pd == d && ", "m.pd != nil && "},
 	{"access flags are not looked at", "mr.go", "m.access&need == need && ", ""},
 	{"remote access flags of the QP are not looked at", "place.go", "if q.attr.Access&verbs.AccessRemoteWrite == 0 {", "if false {"},
-	{"the express lane completes without copying", "express.go", "		bulk.Copy(dst, src)\n", "		_, _, _ = bulk.Copy, dst, src\n"},
-	{"the express lane notifies without a receive", "express.go", "(peer.recvCQ.full() || !peer.takeRecv())", "peer.takeRecv() && peer.recvCQ.full()"},
-	{"the express lane ignores the QP's access flags", "express.go", " && peer.attr.Access&verbs.AccessRemoteWrite != 0", ""},
+	{"a plain WRITE completes without copying", "plain.go", "			bulk.Copy(dst, src)\n", "			_, _ = dst, src\n"},
+	{"a plain WRITE_WITH_IMM needs no receive", "plain.go", "recv == nil {", "recv == nil && wr.Opcode != verbs.OpRDMAWriteWithImm {"},
+	{"a plain WRITE ignores the QP's access flags", "plain.go", " && writes {", " && (writes || true) {"},
+	{"a gate opens while something is under way", "pair.go", "return a.idle(b) && b.idle(a)", "return a.state == b.state"},
+	{"requests without a completion are forgotten", "plain.go", "	q.sqMax = q.sqTail\n", "	q.sqHead, q.sqNext, q.sqMax = q.sqTail, q.sqTail, q.sqTail\n"},
+	{"counters of open gates are missing", "nic.go", "		p.fold()\n", ""},
 	{
 		"a duplicate atomic is executed again", "rdatomic.go", "		for i := range q.replay { // newest",
-		"		if mem, ok := q.nic.mrs.find(q.pd, p.RKey, p.VA, 8, 0); ok && op == roce.OpFetchAdd {\n" +
+		"		if mem, ok := q.nic.mrs.get(p.RKey).find(q.pd, p.VA, 8, 0); ok && op == roce.OpFetchAdd {\n" +
 			"			binary.NativeEndian.PutUint64(mem, binary.NativeEndian.Uint64(mem)+p.SwapAdd)\n		}\n		for i := range q.replay { // newest",
 	},
 	{"a misaligned atomic is executed", "rdatomic.go", "p.VA%8 != 0 || ", ""},
@@ -30,8 +33,8 @@ var mutations = []struct {
 	{"receives are not flushed", "flush.go", "	q.flushSends()\n	q.flushReceives()\n", "	q.flushSends()\n"},
 	{"FENCE is ignored", "requester.go", "if q.reads > 0 && w.flags&verbs.SendFence != 0 {", "if false {"},
 	{"the READ limit is ignored", "requester.go", "if w.isRequest() && q.reads >= q.attr.MaxRdAtomic {", "if w.isRequest() && q.attr.MaxRdAtomic == 0 {"},
-	{"the send queue takes one too many", "post.go", "*used >= q.maxSend ||", "*used > q.maxSend ||"},
-	{"the receive queue takes one too many", "srq.go", "if *r.used >= r.maxWR {", "if *r.used > r.maxWR {"},
+	{"the send queue takes one too many", "post.go", "if i >= free ||", "if i > free ||"},
+	{"the receive queue takes one too many", "srq.go", "if i >= free {", "if i > free {"},
 	{"inline bytes are not taken at post time", "post.go", "			q.copyInline(slot, wr)\n", "			_ = slot\n"},
 	{"a request after the refused one is posted", "post.go", "return i, q.explainSend(i, wr)", "continue"},
 	{"the immediate is turned around", "place.go", "wc.Flags, wc.Imm = verbs.WCWithImm, p.Imm", "wc.Flags, wc.Imm = verbs.WCWithImm, p.Imm>>8|p.Imm<<24"},
@@ -62,11 +65,37 @@ var mutations = []struct {
 	{"an illegal transition is taken", "state.go", "	if err := verbs.CheckTransition(q.typ, q.state, to, mask); err != nil {\n		return err\n	}\n", ""},
 }
 
+// raceMutations break the gates. Only the race detector sees most of them.
+var raceMutations = []mutant.Change{
+	{Name: "gates of pairs are not shut", File: "gate.go", Old: "	for _, p := range l.open {\n		p.open.Store(false)\n	}\n"},
+	{Name: "shutting does not wait for who is inside a pair", File: "gate.go", Old: "		p.Lock()\n		p.fold()\n		p.judge()\n		p.Unlock()\n", New: "		p.fold()\n		p.judge()\n"},
+	{Name: "gates of CQs are not shut", File: "gate.go", Old: "			q.sendCQ.shut()\n			q.recvCQ.shut()\n"},
+	{Name: "shutting does not wait for who is inside a CQ", File: "gate.go", Old: "		g.Lock()\n		g.Unlock() //nolint", New: "		//nolint"},
+	{Name: "gates of SRQs are not shut", File: "gate.go", Old: "				q.srq.shut()\n"},
+	{
+		Name: "sends complete without the gate of their CQ", File: "plain.go", Old: "	c.Lock()\n	for i := range wrs {", New: "	for i := range wrs {",
+		Also: []mutant.Edit{{File: "plain.go", Old: "			break\n		}\n		wc := c.push(q.sqUsed", New: "			return\n		}\n		wc := c.push(q.sqUsed"}, {File: "plain.go", Old: "	}\n	c.Unlock()\n}", New: "	}\n}"}},
+	},
+	{
+		Name: "receives complete without the gate of their CQ", File: "plain.go", Old: "		in.inside = true\n		c.Lock()\n", New: "		in.inside = true\n",
+		Also: []mutant.Edit{{File: "plain.go", Old: "		in.cq.Unlock()\n", New: ""}},
+	},
+	{Name: "receives are taken without the gate of their SRQ", File: "plain.go", Old: "		s.Lock()\n		defer s.Unlock()\n"},
+	{Name: "a post looks at the slots of a CQ without its gate", File: "cq.go", Old: "		s.cq.Lock()\n		s.seen = s.freed\n		s.cq.Unlock()\n", New: "		s.seen = s.freed\n"},
+	{Name: "slots of an SRQ come back without an atomic", File: "cq.go", Old: "		s.shared.Add(n)\n", New: "		s.shared.Store(s.shared.Load() + n)\n"},
+	{Name: "deregistering does not wait for copies", File: "mr.go", Old: "	m.pd.ctx.core.mu.drain() // a copy may be under way\n"},
+	{Name: "a call that waited does not see that the gate opened", File: "pair.go", Old: "	if p := q.pair.Load(); p != nil && p.enter() { // it opened while this call waited\n		q.core.mu.Unlock()\n		return p\n	}\n"},
+}
+
 // TestMutations breaks softnic in one place at a time and wants the tests to notice.
 func TestMutations(t *testing.T) {
 	var changes []mutant.Change
 	for _, m := range mutations {
 		changes = append(changes, mutant.Change{Name: m.name, File: m.file, Old: m.old, New: m.new})
+	}
+	for _, c := range raceMutations {
+		c.Race, c.Tests = true, "Gate|Torture"
+		changes = append(changes, c)
 	}
 	mutant.Run(t, changes)
 }

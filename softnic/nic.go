@@ -215,8 +215,14 @@ func (n *NIC) Reset() {
 
 // Stats returns the counters of the NIC.
 func (n *NIC) Stats() Stats {
-	n.core.mu.Lock()
-	defer n.core.mu.Unlock()
+	l := &n.core.mu
+	l.hold()
+	defer l.Unlock()
+	for _, p := range l.open {
+		p.Lock()
+		p.fold()
+		p.Unlock()
+	}
 	return n.stats
 }
 

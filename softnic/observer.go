@@ -49,8 +49,8 @@ func (k TouchKind) String() string {
 }
 
 // Observe makes the NIC call f at every access to memory. Nil ends that. f is called with the lock of
-// the link held: it must not call a NIC or its link. An observed NIC does not use the shortcut of
-// the memory link for small WRITEs.
+// the link held: it must not call a NIC or its link. Requests of an observed NIC on a memory link travel as
+// packets.
 func (n *NIC) Observe(f func(Touch)) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()

@@ -91,7 +91,7 @@ func (q *qp) placeWrite(p *packet, t opTraits) placement {
 		// The region must hold the whole rest, not only this packet's part. A WRITE of no bytes
 		// does not check its key (IBTA 1.4 section 9.4.3.1.1).
 		var ok bool
-		if dst, ok = q.nic.mrs.find(q.pd, rkey, va, left, verbs.AccessRemoteWrite); !ok {
+		if dst, ok = q.nic.mrs.get(rkey).find(q.pd, va, left, verbs.AccessRemoteWrite); !ok {
 			return placeNoAccess
 		}
 	}
@@ -151,7 +151,7 @@ func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte) verbs.Status {
 			return verbs.StatusSuccess
 		}
 		n := min(uint64(s.Length-off), uint64(len(b)))
-		dst, ok := q.nic.mrs.find(q.pd, s.LKey, s.Addr+uint64(off), uint32(n), verbs.AccessLocalWrite)
+		dst, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), uint32(n), verbs.AccessLocalWrite)
 		if !ok {
 			return verbs.StatusLocProtErr
 		}

@@ -8,15 +8,26 @@ import (
 )
 
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
-	c := q.core
-	c.mu.Lock()
-	var n int
-	var err error
-	if q.injected == nil {
-		n, err = q.postSend(wrs)
-	} else {
-		n, err = q.injected.send.post(len(wrs), func(limit int) (int, error) { return q.postSend(wrs[:limit]) })
+	p := q.guard()
+	if p == nil {
+		p = q.loosen()
 	}
+	c, n := q.core, 0
+	if p == nil {
+		c.mu.shut()
+	} else {
+		var err error
+		n, err = p.run(q, wrs)
+		if q.sqHead != q.sqTail { // handed back
+			p.open.Store(false)
+		} else if n == len(wrs) || err != nil {
+			p.Unlock()
+			return n, err
+		}
+		p.Unlock()
+		c.mu.Lock()
+	}
+	n, err := q.postLocked(wrs, n)
 	if n > 0 {
 		c.lists.tx.push(q)
 		c.settle()
@@ -28,6 +39,21 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
+// postLocked posts the requests from wrs[n] on, with the core's lock held, and returns how many of wrs
+// have been posted.
+func (q *qp) postLocked(wrs []verbs.SendWR, n int) (int, error) {
+	if n == 0 {
+		if p := q.paired(); p != nil && p.idle() {
+			n, _ = p.run(q, wrs)
+			p.fold()
+		}
+	}
+	if q.injected == nil {
+		return q.postSend(wrs, n)
+	}
+	return q.injected.send.post(len(wrs), func(limit int) (int, error) { return q.postSend(wrs[:limit], n) })
+}
+
 // postError wraps an error of a post. A full queue stays bare, so that back-pressure costs nothing.
 func (q *qp) postError(op string, err error) error {
 	if errors.Is(err, verbs.ErrQueueFull) {
@@ -36,15 +62,23 @@ func (q *qp) postError(op string, err error) error {
 	return q.opError(op, err)
 }
 
-// postSend puts requests into the ring until one does not fit or is not legal.
-func (q *qp) postSend(wrs []verbs.SendWR) (int, error) {
+// postSend puts requests from wrs[n] on into the ring until one does not fit or is not legal, and returns
+// its index.
+func (q *qp) postSend(wrs []verbs.SendWR, n int) (int, error) {
 	if err := q.sendable(); err != nil {
-		return 0, err
+		return n, err
 	}
-	ring, used := q.sq, q.sqUsed
-	for i := range wrs {
+	tail := q.sqTail
+	n, err := q.enqueue(wrs, n)
+	q.sqUsed.taken += q.sqTail - tail
+	return n, err
+}
+
+func (q *qp) enqueue(wrs []verbs.SendWR, n int) (int, error) {
+	ring, free := q.sq, n+q.sqUsed.room(q.maxSend, len(wrs)-n)
+	for i := n; i < len(wrs); i++ {
 		wr := &wrs[i]
-		if *used >= q.maxSend || len(ring) == 0 {
+		if i >= free || len(ring) == 0 {
 			return i, verbs.ErrQueueFull
 		}
 		if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
@@ -65,7 +99,6 @@ func (q *qp) postSend(wrs []verbs.SendWR) (int, error) {
 			q.copyInline(slot, wr)
 		}
 		q.sqTail++
-		*used++
 	}
 	return len(wrs), nil
 }
@@ -135,22 +168,31 @@ func (q *qp) copyInline(slot int, wr *verbs.SendWR) {
 	}
 }
 
-func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	q.core.mu.Lock()
-	n, err := q.postRecv(wrs)
-	q.core.mu.Unlock()
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (n int, err error) {
+	if p := q.guard(); p != nil {
+		if q.srq == nil {
+			n, err = q.rq.post(wrs)
+		} else {
+			err = errPostToSRQ()
+		}
+		p.Unlock()
+	} else {
+		n, err = q.postRecv(wrs)
+		q.core.mu.Unlock()
+	}
 	if err != nil {
 		err = q.postError("post receive", err)
 	}
 	return n, err
 }
 
+// postRecv is PostRecv with the core's mutex held.
 func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
 	if err := q.usable(); err != nil {
 		return 0, err
 	}
 	if q.srq != nil {
-		return 0, verbs.Invalidf("the QP uses an SRQ: post receives to the SRQ")
+		return 0, errPostToSRQ()
 	}
 	if q.state == verbs.StateReset {
 		return 0, stateError("receives", "INIT", q.state)
@@ -163,6 +205,7 @@ func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
 		n, err = q.injected.recv.post(len(wrs), func(limit int) (int, error) { return q.rq.post(wrs[:limit]) })
 	}
 	if q.state == verbs.StateErr {
+		q.core.mu.shut()
 		q.flushReceives()
 		q.core.settle()
 	} else if n > 0 && q.rnrSent {
@@ -170,3 +213,5 @@ func (q *qp) postRecv(wrs []verbs.RecvWR) (int, error) {
 	}
 	return n, err
 }
+
+func errPostToSRQ() error { return verbs.Invalidf("the QP uses an SRQ: post receives to the SRQ") }

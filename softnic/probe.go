@@ -25,7 +25,7 @@ func (q *qp) probe(now int64) {
 	if w.isRequest() {
 		q.sendRequest(w)
 	} else {
-		q.sendData(w, nil)
+		q.sendData(w)
 	}
 	q.probing = false
 	if q.state == verbs.StateErr {

@@ -2,6 +2,7 @@ package softnic
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"ibverbx/internal/ring"
 	"ibverbx/internal/roce"
@@ -12,7 +13,7 @@ import (
 // a few more stay free as on hardware.
 const firstQPN = 0x11
 
-// qp is a queue pair. The core's lock guards everything in it.
+// qp is a queue pair. The core's lock guards everything in it, or the gate of its pair while that is open.
 //
 // Its parts have their own files: state.go moves it between states, post.go fills its queues,
 // requester.go sends requests, completer.go takes the answers, responder.go serves the peer,
@@ -64,6 +65,9 @@ type qp struct {
 	sendQueue
 	rq recvQueue
 	responder
+	// pair is q and the QP that it is connected to, nil if they have not met. It changes only under the
+	// core's mutex.
+	pair atomic.Pointer[pair]
 
 	// pathConfig is QPConfig.Path.
 	pathConfig verbs.PathConfig
@@ -79,9 +83,9 @@ type qp struct {
 type sendQueue struct {
 	sq                            []sendWQE
 	sqHead, sqNext, sqMax, sqTail uint32
-	// sqUsed is how many slots before tail are occupied: their completions have not been polled.
-	// It is allocated separately because completions that were not polled point to it.
-	sqUsed *uint32
+	// sqUsed is how many slots are occupied: their completions have not been polled. It is allocated
+	// separately because completions that were not polled point to it.
+	sqUsed *slotCount
 	// unreported is how many completed requests have no completion yet.
 	unreported uint32
 	maxSend    uint32
@@ -206,7 +210,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	case verbs.UD:
 		q.transport, q.legal = roce.UD, legalUD
 	}
-	q.sqUsed = new(uint32)
+	q.sqUsed = &slotCount{cq: q.sendCQ}
 	q.maxSend = uint32(cfg.MaxSendWR)
 	q.maxSendSGE = uint8(max(cfg.MaxSendSGE, 1))
 	q.maxInline = uint32(cfg.MaxInline)
@@ -215,7 +219,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	if cfg.SRQ != nil {
 		q.srq = cfg.SRQ.(*srq)
 	} else {
-		q.rq = newRecvQueue(cfg.MaxRecvWR, cfg.MaxRecvSGE)
+		q.rq = newRecvQueue(cfg.MaxRecvWR, cfg.MaxRecvSGE, q.recvCQ)
 	}
 	if q.num = n.qps.add(q); q.num == 0 {
 		return nil, verbs.ErrLimit
@@ -296,7 +300,7 @@ func (q *qp) Num() uint32        { return q.num }
 func (q *qp) Type() verbs.QPType { return q.typ }
 
 func (q *qp) State() verbs.QPState {
-	q.core.mu.Lock()
+	q.core.mu.hold()
 	defer q.core.mu.Unlock()
 	return q.state
 }

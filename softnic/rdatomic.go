@@ -77,7 +77,7 @@ func (q *qp) readable(p *packet) bool {
 	if p.DMALen == 0 {
 		return true
 	}
-	_, ok := q.nic.mrs.find(q.pd, p.RKey, p.VA, p.DMALen, verbs.AccessRemoteRead)
+	_, ok := q.nic.mrs.get(p.RKey).find(q.pd, p.VA, p.DMALen, verbs.AccessRemoteRead)
 	return ok
 }
 
@@ -87,7 +87,7 @@ func (q *qp) serveAtomic(p *packet, op uint8) {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
 		return
 	}
-	mem, ok := q.nic.mrs.find(q.pd, p.RKey, p.VA, 8, verbs.AccessRemoteAtomic)
+	mem, ok := q.nic.mrs.get(p.RKey).find(q.pd, p.VA, 8, verbs.AccessRemoteAtomic)
 	if !ok {
 		q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
 		return
@@ -186,7 +186,7 @@ func (q *qp) readPacket(j *job, p *packet) bool {
 	if n == 0 {
 		p.noPayload()
 	} else {
-		src, ok := q.nic.mrs.find(q.pd, j.rkey, j.va+uint64(j.off), n, verbs.AccessRemoteRead)
+		src, ok := q.nic.mrs.get(j.rkey).find(q.pd, j.va+uint64(j.off), n, verbs.AccessRemoteRead)
 		if !ok {
 			return false
 		}

@@ -38,15 +38,8 @@ func (q *qp) transmit() {
 
 // sendMessages sends packets until something must be waited for.
 func (q *qp) sendMessages() {
-	if q.sqNext == q.sqTail {
-		return
-	}
-	peer := q.direct()
 	for q.sqNext != q.sqTail && !q.rnrWait {
 		w := q.wqe(q.sqNext)
-		if peer != nil && w.opcode <= verbs.OpRDMAWriteWithImm && q.express(peer) {
-			continue
-		}
 		if q.sqOff == 0 && !q.mayStart(w) {
 			return
 		}
@@ -57,7 +50,7 @@ func (q *qp) sendMessages() {
 			if !q.sendRequest(w) {
 				return
 			}
-		} else if !q.sendData(w, peer) {
+		} else if !q.sendData(w) {
 			return
 		}
 	}
@@ -111,8 +104,8 @@ func (q *qp) mayStart(w *sendWQE) bool {
 	return true
 }
 
-// sendData sends one packet of a SEND or WRITE. It goes directly to peer if that is not nil.
-func (q *qp) sendData(w *sendWQE, peer *qp) bool {
+// sendData sends one packet of a SEND or WRITE.
+func (q *qp) sendData(w *sendWQE) bool {
 	n := q.nic
 	p := &n.scratch
 	off, length := q.sqOff, w.length
@@ -134,12 +127,6 @@ func (q *qp) sendData(w *sendWQE, peer *qp) bool {
 		q.sqOff = off + size
 	}
 	q.advance(psn.Add(1))
-	if peer != nil {
-		n.stats.PacketsSent++
-		peer.nic.stats.PacketsReceived++
-		peer.receiveRequest(p, op)
-		return true
-	}
 	q.emit(p)
 	if q.typ == verbs.UC {
 		q.una = q.snd
@@ -217,7 +204,7 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 			continue
 		}
 		take := min(s.Length-off, n)
-		b, ok := q.nic.mrs.find(q.pd, s.LKey, s.Addr+uint64(off), take, 0)
+		b, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), take, 0)
 		if !ok {
 			q.failLocal(verbs.StatusLocProtErr)
 			return false
@@ -242,7 +229,7 @@ func (q *qp) writable(w *sendWQE) bool {
 		if s.Length == 0 {
 			continue
 		}
-		if _, ok := q.nic.mrs.find(q.pd, s.LKey, s.Addr, s.Length, verbs.AccessLocalWrite); !ok {
+		if _, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, verbs.AccessLocalWrite); !ok {
 			return false
 		}
 	}

@@ -10,7 +10,7 @@ import (
 type responder struct {
 	// epsn is the PSN expected next.
 	epsn roce.PSN
-	// asked is how many PSNs right before epsn belong to READs and atomics.
+	// asked is how many PSNs right before epsn belong to READs and atomics that were not answered at once.
 	asked uint32
 	// msn counts completed messages.
 	msn uint32

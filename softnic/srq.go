@@ -19,20 +19,28 @@ type recvQueue struct {
 	ring ring.Ring[recvWQE]
 	// used counts the receives whose completion has not been polled, waiting ones included. It is
 	// allocated separately because completions that were not polled point to it.
-	used   *uint32
+	used   *slotCount
 	maxWR  uint32
 	maxSGE uint8
 }
 
-func newRecvQueue(maxWR, maxSGE int) recvQueue {
-	return recvQueue{ring: ring.New[recvWQE](maxWR), used: new(uint32), maxWR: uint32(maxWR), maxSGE: uint8(max(maxSGE, 1))}
+// newRecvQueue returns a queue whose completions go to c, or to several CQs if c is nil.
+func newRecvQueue(maxWR, maxSGE int, c *cq) recvQueue {
+	return recvQueue{ring: ring.New[recvWQE](maxWR), used: &slotCount{cq: c}, maxWR: uint32(maxWR), maxSGE: uint8(max(maxSGE, 1))}
 }
 
 // post takes receives until one does not fit or is not legal.
 func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
+	n, err := r.enqueue(wrs)
+	r.used.taken += uint32(n)
+	return n, err
+}
+
+func (r *recvQueue) enqueue(wrs []verbs.RecvWR) (int, error) {
+	free := r.used.room(r.maxWR, len(wrs))
 	for i := range wrs {
 		wr := &wrs[i]
-		if *r.used >= r.maxWR {
+		if i >= free {
 			return i, verbs.ErrQueueFull
 		}
 		if wr.NumSGE > r.maxSGE {
@@ -43,7 +51,6 @@ func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
 		for k := range min(wr.NumSGE, verbs.MaxSGE) {
 			w.sge[k] = wr.SGE[k]
 		}
-		*r.used++
 	}
 	return len(wrs), nil
 }
@@ -53,13 +60,19 @@ func (r *recvQueue) pop(w *recvWQE) bool {
 	if r.ring.Len() == 0 {
 		return false
 	}
-	*w = *r.ring.Front()
+	// Field by field, as enqueue writes: a wide load right behind narrow stores waits for them.
+	f := r.ring.Front()
+	w.wrid, w.numSGE, w.sge[0] = f.wrid, f.numSGE, f.sge[0]
+	if f.numSGE > 1 {
+		w.sge = f.sge
+	}
 	r.ring.Drop(1)
 	return true
 }
 
 // srq is a shared receive queue.
 type srq struct {
+	gate
 	recvQueue
 	pd *pd
 	// limit is the number of receives below which the limit event is raised. 0 is disarmed.
@@ -82,7 +95,7 @@ func (d *pd) createSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
 	case d.srqs.len() >= maxSRQ:
 		return nil, verbs.ErrLimit
 	}
-	s := &srq{pd: d, recvQueue: newRecvQueue(cfg.MaxWR, cfg.MaxSGE), limit: uint32(cfg.Limit)}
+	s := &srq{pd: d, recvQueue: newRecvQueue(cfg.MaxWR, cfg.MaxSGE, nil), limit: uint32(cfg.Limit)}
 	d.srqs.add(s)
 	return s, nil
 }
@@ -90,13 +103,12 @@ func (d *pd) createSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
 func (s *srq) MaxWR() int { return int(s.maxWR) }
 
 func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
-	c := s.pd.ctx.core
-	c.mu.Lock()
+	mu := s.guard(&s.pd.ctx.core.mu)
 	n, err := 0, s.usable()
 	if err == nil {
 		n, err = s.post(wrs)
 	}
-	c.mu.Unlock()
+	mu.Unlock()
 	if err != nil && err != verbs.ErrQueueFull { //nolint:errorlint // post returns it bare
 		err = verbs.NewOpError("post receive to SRQ", s.pd.ctx.nic.name, 0, err)
 	}

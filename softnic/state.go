@@ -144,7 +144,7 @@ func (q *qp) checkDrained() {
 }
 
 func (q *qp) Query() (verbs.QPAttr, error) {
-	q.core.mu.Lock()
+	q.core.mu.hold()
 	defer q.core.mu.Unlock()
 	if err := q.usable(); err != nil {
 		return verbs.QPAttr{}, q.opError("query QP", err)
@@ -155,7 +155,7 @@ func (q *qp) Query() (verbs.QPAttr, error) {
 }
 
 func (q *qp) Endpoint() (verbs.Endpoint, error) {
-	q.core.mu.Lock()
+	q.core.mu.hold()
 	defer q.core.mu.Unlock()
 	if err := q.usable(); err != nil {
 		return verbs.Endpoint{}, q.opError("query endpoint", err)

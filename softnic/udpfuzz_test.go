@@ -188,7 +188,7 @@ func TestUDPWindowCount(t *testing.T) {
 	var wrs []verbs.SendWR
 	for range 10 {
 		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
-		wr.SetSGE(verbs.SGE{Addr: s.mem.Addr() + guardBytes, Length: 1000, LKey: s.nic.mrs.regions[1].key})
+		wr.SetSGE(verbs.SGE{Addr: s.mem.Addr() + guardBytes, Length: 1000, LKey: (*s.nic.mrs.regions.Load())[1].Load().key})
 		wrs = append(wrs, wr)
 	}
 	_, err := q.PostSend(wrs)

@@ -1,0 +1,143 @@
+package softnic
+
+import "ibverbx/verbs"
+
+// pair is two RC QPs that are connected to each other on a link that delivers at once. While nothing is
+// under way between them, requests of either need no packets: see run.
+type pair struct {
+	gate
+	qps [2]*qp
+	// traffic counts what each QP requested. It is not yet in the NICs' Stats.
+	traffic [2]packetCount
+	// need is how many calls must be made under the core's lock before the gate opens. It doubles when
+	// the gate was not open for long enough, and falls when it was.
+	need uint32
+	// calls counts those calls.
+	calls uint32
+	// done counts the requests since the gate opened.
+	done uint64
+}
+
+// packetCount counts the packets of requests and those that answer them.
+type packetCount struct{ requests, answers uint64 }
+
+// other returns the QP that q is connected to.
+func (p *pair) other(q *qp) *qp {
+	if p.qps[0] == q {
+		return p.qps[1]
+	}
+	return p.qps[0]
+}
+
+// fold moves the counters into the NICs' Stats. The core's mutex is held.
+func (p *pair) fold() {
+	for i, t := range p.traffic {
+		p.done += t.requests
+		from, to := &p.qps[i].nic.stats, &p.qps[1-i].nic.stats
+		from.PacketsSent += t.requests
+		to.PacketsReceived += t.requests
+		to.PacketsSent += t.answers
+		from.PacketsReceived += t.answers
+	}
+	p.traffic = [2]packetCount{}
+}
+
+// judge decides how soon the gate, which was shut, opens again.
+func (p *pair) judge() {
+	if p.done < worthwhile {
+		p.need = min(2*p.need, looseMost)
+	} else {
+		p.need = max(p.need/2, p.qps[0].core.mu.need)
+	}
+	p.calls, p.done = 0, 0
+}
+
+// idle reports whether the pair can do requests without packets: nothing is under way, and nothing
+// waits or watches.
+func (p *pair) idle() bool {
+	a, b := p.qps[0], p.qps[1]
+	return a.idle(b) && b.idle(a)
+}
+
+func (q *qp) idle(peer *qp) bool {
+	return q.state == verbs.StateRTS && q.sqHead == q.sqTail && q.una == q.snd && q.snd == q.maxPSN && peer.epsn == q.snd &&
+		q.lists == 0 && q.timerIdx < 0 && !q.rnrWait && q.msgKind == 0 && !q.dying && !q.ackDue && q.nakSyndrome == 0 &&
+		q.jobs.Len() == 0 && q.injected == nil && q.nic.observe == nil && q.nic.portUp
+}
+
+// paired returns the pair of q and its peer. It returns nil if there is none, for example because the
+// peer is not connected to q. The core's mutex is held, and the gate of q's pair is shut.
+func (q *qp) paired() *pair {
+	if !q.core.traits.immediate || q.typ != verbs.RC || q.state != verbs.StateRTS {
+		return nil
+	}
+	to := q.core.find(q.path)
+	if to == nil {
+		return nil
+	}
+	peer := to.qps.get(q.attr.DestQPN)
+	switch {
+	case peer == nil || peer == q || peer.typ != verbs.RC || peer.state != verbs.StateRTS || peer.attr.DestQPN != q.num,
+		peer.path.sgid != q.path.dgid || peer.path.dgid != q.path.sgid:
+		return nil
+	}
+	p := q.pair.Load()
+	if p == nil || p != peer.pair.Load() {
+		q.unpair()
+		peer.unpair()
+		p = &pair{qps: [2]*qp{q, peer}, need: q.core.mu.need}
+		q.pair.Store(p)
+		peer.pair.Store(p)
+	}
+	return p
+}
+
+// unpair forgets the pair of q. The core's mutex is held, and the gate of the pair is shut.
+func (q *qp) unpair() {
+	if p := q.pair.Load(); p != nil {
+		p.qps[0].pair.Store(nil)
+		p.qps[1].pair.Store(nil)
+	}
+}
+
+// guard locks what guards q. It returns q's pair if that is inside the gate, and otherwise nil with the
+// core's mutex held.
+func (q *qp) guard() *pair {
+	if p := q.pair.Load(); p != nil && p.enter() {
+		return p
+	}
+	q.core.mu.hold()
+	if p := q.pair.Load(); p != nil && p.enter() { // it opened while this call waited
+		q.core.mu.Unlock()
+		return p
+	}
+	return nil
+}
+
+// loosen opens the gate of q's pair if it may be open, enters it, gives up the core's mutex, and returns
+// the pair. Otherwise it returns nil and the mutex stays held.
+func (q *qp) loosen() *pair {
+	l := &q.core.mu
+	if l.need == neverLoose {
+		return nil
+	}
+	p := q.paired()
+	if p == nil {
+		return nil
+	}
+	if p.calls++; p.calls <= p.need || !p.idle() {
+		return nil
+	}
+	for _, q := range p.qps {
+		q.sendCQ.open.Store(true)
+		q.recvCQ.open.Store(true)
+		if q.srq != nil {
+			q.srq.open.Store(true)
+		}
+	}
+	l.open = append(l.open, p)
+	p.open.Store(true)
+	p.Lock()
+	l.Unlock()
+	return p
+}

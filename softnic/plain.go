@@ -1,0 +1,270 @@
+package softnic
+
+import (
+	"ibverbx/internal/bulk"
+	"ibverbx/internal/roce"
+	"ibverbx/verbs"
+)
+
+// plainFlags are the flags of a WRITE that run does itself. A fence holds nothing back: nothing is under
+// way.
+const plainFlags = verbs.SendSignaled | verbs.SendSolicited | verbs.SendFence
+
+// run does requests of q in order, without packets and without the send queue, until one is not plain: an
+// error, an atomic, a missing receive, a CQ without room. The packets do that one. run returns how many
+// it has done, and ErrQueueFull if the queue has no room for the next. The caller is inside the gate of
+// the pair, or holds the core's lock and the pair is idle. The pair is idle afterwards, unless its gate
+// is shut: see handBack.
+func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
+	if free := q.sqUsed.room(q.maxSend, len(wrs)); len(wrs) > free {
+		wrs, err = wrs[:free], verbs.ErrQueueFull
+	}
+	peer := p.other(q)
+	writes := peer.attr.Access&verbs.AccessRemoteWrite != 0
+	reads, signaled := 0, 0
+	in := inbox{cq: peer.recvCQ}
+	for ; n < len(wrs); n++ {
+		wr := &wrs[n]
+		s := &wr.SGE[0]
+		if wr.Opcode == verbs.OpRDMAWrite && wr.NumSGE == 1 && wr.Flags&^plainFlags == 0 && s.Length-1 < maxMsgSize && writes {
+			src, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, 0)
+			if !ok {
+				break
+			}
+			dst, ok := peer.nic.mrs.get(wr.RKey).find(peer.pd, wr.RemoteAddr, s.Length, verbs.AccessRemoteWrite)
+			if !ok {
+				break
+			}
+			in.leaveFor(s.Length)
+			bulk.Copy(dst, src)
+		} else if !q.perform(peer, wr, &in) {
+			break
+		} else if wr.Opcode == verbs.OpRDMARead {
+			reads++
+		}
+		signaled |= int(wr.Flags & verbs.SendSignaled)
+	}
+	in.leave()
+	if n < len(wrs) {
+		err = nil // the packets do the next
+	}
+	if n > 0 {
+		t := &p.traffic[index(p.qps[1] == q)]
+		t.requests += uint64(n)
+		t.answers += uint64(reads + index(n > reads)) // one acknowledgement covers the others
+		q.sqUsed.taken += uint32(n)
+		q.snd = q.snd.Add(uint32(n))
+		q.una, q.maxPSN, peer.epsn, peer.asked = q.snd, q.snd, q.snd, 0
+		q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
+		peer.msn += uint32(n)
+		peer.filled()
+		if signaled != 0 || q.signalAll {
+			q.reportPlain(wrs[:n])
+		} else {
+			q.unreported += uint32(n)
+		}
+	}
+	return n, err
+}
+
+// perform does one plain request of any kind: it moves the bytes and completes the peer's receive. It
+// reports false if the request is not plain. Then nothing but bytes has changed, which the packets will
+// place again.
+func (q *qp) perform(peer *qp, wr *verbs.SendWR, in *inbox) bool {
+	if wr.Opcode > verbs.OpRDMARead || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
+		return false
+	}
+	var segs [verbs.MaxSGE][]byte
+	length, ok := q.segments(wr, &segs)
+	if !ok {
+		return false
+	}
+	in.leaveFor(length)
+	if wr.Opcode == verbs.OpRDMARead {
+		return q.readPlain(peer, wr, length, segs[:wr.NumSGE])
+	}
+	var dst []byte
+	isWrite := wr.Opcode <= verbs.OpRDMAWriteWithImm
+	if isWrite && length > 0 { // a WRITE of no bytes does not check its key
+		dst, ok = peer.nic.mrs.get(wr.RKey).find(peer.pd, wr.RemoteAddr, length, verbs.AccessRemoteWrite)
+	}
+	if !ok || (isWrite && peer.attr.Access&verbs.AccessRemoteWrite == 0) {
+		return false
+	}
+	var recv *recvWQE
+	if wr.Opcode != verbs.OpRDMAWrite {
+		if recv = peer.nextRecv(); recv == nil {
+			return false
+		}
+	}
+	off := uint32(0)
+	for _, b := range segs[:wr.NumSGE] {
+		if isWrite {
+			dst = dst[bulk.Copy(dst, b):]
+		} else if peer.scatterBytes(recv.sge[:recv.numSGE], off, b) != verbs.StatusSuccess {
+			return false
+		}
+		off += uint32(len(b))
+	}
+	return recv == nil || in.complete(peer, wr, recv.wrid, length)
+}
+
+// segments finds the local bytes of a request and returns their number. It reports false if the request
+// breaks a rule of checkSend or names memory that it may not use.
+func (q *qp) segments(wr *verbs.SendWR, segs *[verbs.MaxSGE][]byte) (length uint32, ok bool) {
+	inline, need := wr.Flags&verbs.SendInline != 0, verbs.Access(0)
+	if wr.Opcode == verbs.OpRDMARead {
+		need = verbs.AccessLocalWrite
+	}
+	var sum uint64
+	for k := range wr.NumSGE {
+		s := &wr.SGE[k]
+		sum += uint64(s.Length)
+		switch {
+		case s.Length == 0:
+		case !inline:
+			if segs[k], ok = q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, need); !ok {
+				return 0, false
+			}
+		case sum > uint64(q.maxInline) || need != 0:
+			return 0, false
+		default:
+			segs[k] = bytesAt(s.Addr, s.Length)
+		}
+	}
+	return uint32(sum), sum <= maxMsgSize
+}
+
+// readPlain copies what a READ asks for into segs. It leaves READs that the peer may not have room for to
+// the packets.
+func (q *qp) readPlain(peer *qp, wr *verbs.SendWR, length uint32, segs [][]byte) bool {
+	if q.attr.MaxRdAtomic == 0 || q.attr.MaxRdAtomic > peer.attr.MaxDestRdAtomic || peer.attr.Access&verbs.AccessRemoteRead == 0 {
+		return false
+	}
+	if length == 0 { // a READ of no bytes does not check its key
+		return true
+	}
+	src, ok := peer.nic.mrs.get(wr.RKey).find(peer.pd, wr.RemoteAddr, length, verbs.AccessRemoteRead)
+	if !ok {
+		return false
+	}
+	for _, dst := range segs {
+		src = src[bulk.Copy(dst, src):]
+	}
+	return true
+}
+
+// nextRecv returns the receive that the next message uses, nil if there is none. It stays in the queue of
+// the QP until the message completes it. One of an SRQ is taken, and leaves a limit event to the packets.
+func (q *qp) nextRecv() *recvWQE {
+	switch s := q.srq; {
+	case q.hasCur:
+		return &q.cur
+	case s != nil:
+		s.Lock()
+		defer s.Unlock()
+		if (s.limit > 0 && uint32(s.ring.Len()) <= s.limit) || !q.takeRecv() {
+			return nil
+		}
+		return &q.cur
+	case q.rq.ring.Len() == 0:
+		return nil
+	}
+	return q.rq.ring.Front()
+}
+
+// reportPlain completes requests that run has done. A CQ without room ends that: see handBack.
+func (q *qp) reportPlain(wrs []verbs.SendWR) {
+	c := q.sendCQ
+	c.Lock()
+	for i := range wrs {
+		wr := &wrs[i]
+		q.unreported++
+		if wr.Flags&verbs.SendSignaled == 0 && !q.signalAll {
+			continue
+		}
+		if c.full() {
+			q.unreported--
+			q.handBack(wrs[i:])
+			break
+		}
+		wc := c.push(q.sqUsed, q.unreported, false)
+		q.unreported = 0
+		wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = wr.WRID, verbs.StatusSuccess, wr.Opcode.WC(), q.num, uint32(wr.Length())
+		wc.Flags, wc.SL, wc.VendorErr, wc.Imm, wc.SrcQPN = 0, 0, 0, 0, 0
+	}
+	c.Unlock()
+}
+
+// handBack gives requests whose completions have no room to the packets: as if the peer had served them
+// and its acknowledgement had been lost. The requester sends them again from the first on. The
+// caller shuts the gate of the pair, takes the core's lock and lets q transmit.
+func (q *qp) handBack(wrs []verbs.SendWR) {
+	q.snd = q.snd.Add(roce.PSNMask + 1 - uint32(len(wrs)))
+	q.una = q.snd
+	for i := range wrs {
+		w := q.wqe(q.sqTail)
+		w.set(&wrs[i], uint32(wrs[i].Length()))
+		if w.flags&verbs.SendInline != 0 {
+			q.copyInline(int(q.sqTail)&(len(q.sq)-1), &wrs[i])
+		}
+		w.first = q.snd.Add(uint32(i))
+		w.last = w.first
+		q.sqTail++
+	}
+	q.sqMax = q.sqTail
+}
+
+// inbox is the peer's receive CQ during a run. It stays locked between short requests.
+type inbox struct {
+	cq     *cq
+	inside bool
+}
+
+// keepInside is the longest request, in bytes, that is copied while the CQ is locked.
+const keepInside = 4096
+
+// leaveFor unlocks the CQ before a request of so many bytes is copied, if that is long.
+func (in *inbox) leaveFor(length uint32) {
+	if in.inside && length > keepInside {
+		in.leave()
+	}
+}
+
+func (in *inbox) leave() {
+	if in.inside {
+		in.inside = false
+		in.cq.Unlock()
+	}
+}
+
+// complete completes the next receive of q for wr, and reports false if there is no room.
+func (in *inbox) complete(q *qp, wr *verbs.SendWR, wrid uint64, length uint32) bool {
+	c := in.cq
+	if !in.inside {
+		in.inside = true
+		c.Lock()
+	}
+	if c.full() {
+		return false
+	}
+	used := q.rq.used
+	if q.srq != nil {
+		used = q.srq.used
+	}
+	if q.hasCur {
+		q.hasCur = false
+	} else {
+		q.rq.ring.Drop(1)
+	}
+	wc := c.push(used, 1, wr.Flags&verbs.SendSolicited != 0)
+	wc.WRID, wc.Status, wc.Opcode, wc.QPN, wc.ByteLen = wrid, verbs.StatusSuccess, verbs.WCRecv, q.num, length
+	wc.Flags, wc.SL, wc.VendorErr, wc.Imm, wc.SrcQPN = 0, 0, 0, 0, 0
+	if wr.Opcode == verbs.OpRDMAWriteWithImm {
+		wc.Opcode = verbs.WCRecvRDMAWithImm
+	}
+	if wr.Opcode != verbs.OpSend {
+		wc.Flags, wc.Imm = verbs.WCWithImm, wr.Imm
+	}
+	return true
+}
