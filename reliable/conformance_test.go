@@ -16,7 +16,7 @@ func open(tb testing.TB, link softnic.Link, cfg reliable.Config) verbstest.Pair 
 	cfg.Paths, cfg.ChunkBytes, cfg.RecvDepth = 4, 4096, 8192
 	var ctx [2]verbs.Context
 	for i := range ctx {
-		nic, err := softnic.New(link, softnic.Config{})
+		nic, err := softnic.New(link, softnic.Config{Seed: uint64(i) + 1})
 		must(tb, err)
 		tb.Cleanup(func() { must(tb, nic.Close()) })
 		inner, err := nic.Open()

@@ -9,7 +9,6 @@ import (
 )
 
 // Limits of every softnic. They are those of a mid-size ConnectX where a limit matters.
-// Otherwise the layout of keys and QP numbers sets them.
 const (
 	maxMsgSize  = 1 << 30
 	maxQP       = 1<<16 - 1
@@ -49,8 +48,8 @@ type Config struct {
 	// MTU is the MTU of the port. Zero means 4096 bytes, or on a UDPLink the most that fits the
 	// interface.
 	MTU verbs.MTU
-	// Seed makes keys and packet sequence numbers repeatable, for simulations. Zero means random
-	// ones that cannot be guessed.
+	// Seed makes keys, packet sequence numbers and QP numbers repeatable, for simulations. The QP numbers
+	// are then the same on every NIC. Zero means random ones that cannot be guessed.
 	Seed uint64
 }
 

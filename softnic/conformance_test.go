@@ -8,11 +8,14 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// open returns contexts on two NICs of a link.
+// open returns contexts on two NICs of a link. With a seed they have different ones.
 func open(tb testing.TB, link softnic.Link, cfg softnic.Config) verbstest.Pair {
 	tb.Helper()
 	var p verbstest.Pair
 	for i := range 2 {
+		if i == 1 && cfg.Seed != 0 {
+			cfg.Seed++
+		}
 		nic, err := softnic.New(link, cfg)
 		must(tb, err)
 		tb.Cleanup(func() { must(tb, nic.Close()) })
@@ -49,7 +52,7 @@ func TestConformanceSegmented(t *testing.T) {
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		link, err := softnic.NewFaultLink(nil)
 		must(tb, err)
-		return open(tb, link, softnic.Config{MTU: verbs.MTU512})
+		return open(tb, link, softnic.Config{MTU: verbs.MTU512, Seed: 1})
 	})
 }
 

@@ -77,7 +77,7 @@ func (n *NIC) attr() verbs.DeviceAttr {
 		MaxMRSize:         1<<63 - 1,
 		MaxMR:             maxMR,
 		MaxPD:             maxPD,
-		MaxQP:             maxQP + 1 - firstQPN,
+		MaxQP:             maxQP,
 		MaxQPWR:           maxWR,
 		MaxSGE:            verbs.MaxSGE,
 		MaxInline:         maxInline,

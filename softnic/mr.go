@@ -89,42 +89,31 @@ func (m *mr) enlist() error {
 	return nil
 }
 
-// keyTable finds memory regions by key. The low half of a key is an index, the high half a random
-// tag. A peer cannot guess keys by counting, and a wrong guess ends its QP.
-//
-//	31     16 | 15     0
-//	   tag    |   index
+// keyTable finds memory regions by key. A key is 32 random bits, drawn until its low bits name a free place,
+// of which at least half are free. A lookup is therefore one index into a slice. A peer learns nothing of
+// one key from others.
 //
 // The core's mutex guards the table. Lookups inside a gate run beside changes, so they use atomics.
 type keyTable struct {
-	// regions has a power of two of slots.
+	// regions has a power of two of places.
 	regions atomic.Pointer[[]atomic.Pointer[mr]]
-	// count is how many slots were ever used.
-	count uint32
 	// none stands where there is no region. It has no PD, so no key matches it.
 	none *mr
-	// free are the released indices, oldest first, each with its last tag in the low half.
-	free []uint32
+	// used is how many places have a region.
+	used int
 	rng  *rand.Rand
 }
 
-const (
-	keyIndexBits = 16
-	keyIndexMask = 1<<keyIndexBits - 1
-
-	// keyReuseDelay is how many indices must be free before one is used again, as long as there
-	// are fresh ones.
-	keyReuseDelay = 1024
-)
+// minKeys is the size of an empty table.
+const minKeys = 16
 
 func (t *keyTable) init(rng *rand.Rand) {
 	t.rng = rng
 	t.none = &mr{}
-	t.grow(1)
-	t.count = 1 // index 0 is never used, so key 0 is never valid
+	t.grow(minKeys)
 }
 
-// grow makes room for n regions.
+// grow gives the table n places.
 func (t *keyTable) grow(n int) {
 	larger := make([]atomic.Pointer[mr], n)
 	for i := range larger {
@@ -132,48 +121,45 @@ func (t *keyTable) grow(n int) {
 	}
 	if old := t.regions.Load(); old != nil {
 		for i := range *old {
-			larger[i].Store((*old)[i].Load())
+			if m := (*old)[i].Load(); m != t.none {
+				larger[int(m.key)&(n-1)].Store(m)
+			}
 		}
 	}
 	t.regions.Store(&larger)
 }
 
-// add gives m a key that neither its index's last region nor key 0 had. It reports false if there
-// is no room.
+// place is where the region of a key is, if there is one.
+func (t *keyTable) place(key uint32) *atomic.Pointer[mr] {
+	regions := *t.regions.Load()
+	return &regions[int(key)&(len(regions)-1)]
+}
+
+// add gives m a key, which is not 0. It reports false if there is no room.
 func (t *keyTable) add(m *mr) bool {
-	var i, last uint32
-	switch {
-	case t.count <= maxMR && len(t.free) < keyReuseDelay:
-		i = t.count
-		t.count++
-		if n := len(*t.regions.Load()); int(i) == n {
-			t.grow(2 * n)
-		}
-	case len(t.free) > 0:
-		i, last = t.free[0]>>keyIndexBits, t.free[0]&keyIndexMask
-		t.free = t.free[1:]
-	default:
+	if t.used == maxMR {
 		return false
 	}
-	tag := t.rng.Uint32() >> keyIndexBits
-	for tag == last {
-		tag = t.rng.Uint32() >> keyIndexBits
+	if n := len(*t.regions.Load()); 2*t.used >= n {
+		t.grow(2 * n)
 	}
-	m.key = tag<<keyIndexBits | i
-	(*t.regions.Load())[i].Store(m)
+	m.key = t.rng.Uint32()
+	for m.key == 0 || t.place(m.key).Load() != t.none {
+		m.key = t.rng.Uint32()
+	}
+	t.place(m.key).Store(m)
+	t.used++
 	return true
 }
 
 func (t *keyTable) remove(key uint32) {
-	i := key & keyIndexMask
-	(*t.regions.Load())[i].Store(t.none)
-	t.free = append(t.free, i<<keyIndexBits|key>>keyIndexBits)
+	t.place(key).Store(t.none)
+	t.used--
 }
 
 // get returns the region under key, none if there is no such region.
 func (t *keyTable) get(key uint32) *mr {
-	regions := *t.regions.Load()
-	if m := regions[int(key)&(len(regions)-1)].Load(); m.key == key {
+	if m := t.place(key).Load(); m.key == key {
 		return m
 	}
 	return t.none

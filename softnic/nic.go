@@ -82,8 +82,12 @@ func (n *NIC) setAddr(gid verbs.GID, nonce uint32) {
 	n.cfg = n.cfg.withDefaults(n.ordinal)
 	n.name = n.cfg.Name
 	n.rng = newRand(n.cfg.Seed)
-	n.qps.init(firstQPN, maxQP)
-	n.ahs.init(1, maxAH)
+	numbers := n.rng
+	if n.cfg.Seed != 0 {
+		numbers = newRand(1) // the same on every NIC: no program may take a QP number for unique
+	}
+	n.qps.init(numbers, firstQPN, maxQP)
+	n.ahs.init(n.rng, 1, maxAH)
 	n.mrs.init(n.rng)
 	n.scratch.PKey, n.scratch.Migrated = roce.PKeyDefault, true
 	local := verbs.GID{0: 0xfe, 1: 0x80}

@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// firstQPN is the first QP number of every NIC. 0 and 1 are the management QPs of InfiniBand, and
+// firstQPN is the lowest QP number. 0 and 1 are the management QPs of InfiniBand, and
 // a few more stay free as on hardware.
 const firstQPN = 0x11
 

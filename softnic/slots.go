@@ -1,82 +1,109 @@
 package softnic
 
-import "iter"
+import (
+	"cmp"
+	"iter"
+	"math/rand/v2"
+	"slices"
+)
 
-// slots is a table of objects under 24-bit numbers. The low 16 bits of a number are the index, the
-// high 8 a generation: a number repeats only after its index was used 256 times. It is hand-written
-// because every packet looks up a QP: an index into a slice beats a hash table.
-//
-//	23      16 | 15       0
-//	generation |    index
+// slots is a table of objects under random numbers of 24 bits. A number is drawn until its low bits name
+// a free slot, of which at least half are free. Every lookup is therefore one index into a slice, which
+// beats a hash table. It is hand-written because every packet looks up a QP. The numbers of a table that
+// has grown still name different slots.
 type slots[T comparable] struct {
-	items []T
-	// gens are the generations of the indices.
-	gens []uint8
-	// free are the released indices, oldest first.
-	free []uint32
-	// limit is the highest index.
-	limit uint32
+	// items has a power of two of slots.
+	items []slot[T]
+	rng   *rand.Rand
+	// first is the lowest number.
+	first uint32
+	// used is how many slots are in use, at most limit.
+	used, limit int
+	// added counts the objects that were ever added.
+	added uint64
+	// released are the numbers that were released last. They are not drawn again.
+	released [reuseDelay]uint32
+	// releases counts the numbers that were ever released.
+	releases int
+}
+
+type slot[T comparable] struct {
+	// num is the number of item, 0 if the slot is free.
+	num  uint32
+	item T
+	// age orders the items by the time when they were added.
+	age uint64
 }
 
 const (
-	slotIndexBits = 16
-	slotIndexMask = 1<<slotIndexBits - 1
+	slotBits = 24
+	// minSlots is the size of an empty table.
+	minSlots = 16
+	// reuseDelay is how many other numbers must be released before one is drawn again.
+	reuseDelay = 1024
 )
 
-// init makes first the lowest index and limit the highest.
-func (s *slots[T]) init(first, limit uint32) {
-	s.limit = limit
-	s.items = make([]T, first)
-	s.gens = make([]uint8, first)
+// init makes an empty table for limit objects, whose numbers are first or higher.
+func (s *slots[T]) init(rng *rand.Rand, first uint32, limit int) {
+	s.rng, s.first, s.limit = rng, first, limit
+	s.items = make([]slot[T], minSlots)
 }
 
-// add returns the number of v, 0 if the table is full. It reuses released indices oldest first.
+func (s *slots[T]) at(num uint32) *slot[T] { return &s.items[num&uint32(len(s.items)-1)] }
+
+// add returns the number of v, 0 if the table is full.
 func (s *slots[T]) add(v T) uint32 {
-	var i uint32
-	switch {
-	case uint32(len(s.items)) <= s.limit && (len(s.free) < reuseDelay):
-		i = uint32(len(s.items))
-		s.items = append(s.items, v)
-		s.gens = append(s.gens, 0)
-	case len(s.free) > 0:
-		i = s.free[0]
-		s.free = s.free[1:]
-		s.items[i] = v
-	default:
+	if s.used == s.limit {
 		return 0
 	}
-	return uint32(s.gens[i])<<slotIndexBits | i
+	if 2*s.used >= len(s.items) {
+		old := s.items
+		s.items = make([]slot[T], 2*len(old))
+		for _, o := range old {
+			if o.num != 0 {
+				*s.at(o.num) = o
+			}
+		}
+	}
+	num := uint32(0)
+	for num < s.first || s.at(num).num != 0 || slices.Contains(s.released[:], num) {
+		num = s.rng.Uint32() >> (32 - slotBits)
+	}
+	s.used++
+	s.added++
+	*s.at(num) = slot[T]{num: num, item: v, age: s.added}
+	return num
 }
-
-// reuseDelay is how many indices must be free before one is used again, as long as there are fresh
-// ones.
-const reuseDelay = 64
 
 // get returns the object under num, the zero value if there is none.
 func (s *slots[T]) get(num uint32) T {
-	i := num & slotIndexMask
-	if i >= uint32(len(s.items)) || uint32(s.gens[i]) != num>>slotIndexBits {
-		var zero T
-		return zero
+	if o := s.at(num); o.num == num {
+		return o.item // the zero value under number 0
 	}
-	return s.items[i]
+	var zero T
+	return zero
 }
 
 // remove releases num, which must be in use.
 func (s *slots[T]) remove(num uint32) {
-	var zero T
-	i := num & slotIndexMask
-	s.items[i] = zero
-	s.gens[i]++
-	s.free = append(s.free, i)
+	*s.at(num) = slot[T]{}
+	s.used--
+	s.released[s.releases%reuseDelay] = num
+	s.releases++
 }
 
-// all iterates over the objects in order of their index.
+// all iterates over the objects in the order in which they were added.
 func (s *slots[T]) all() iter.Seq[T] {
 	return func(yield func(T) bool) {
-		var zero T
-		for _, v := range s.items {
-			if v != zero && !yield(v) {
+		var found []slot[T]
+		for _, o := range s.items {
+			if o.num != 0 {
+				found = append(found, o)
+			}
+		}
+		slices.SortFunc(found, func(a, b slot[T]) int { return cmp.Compare(a.age, b.age) })
+		for _, o := range found {
+			if !yield(o.item) {
 				return
 			}
 		}

@@ -1,42 +1,74 @@
 package softnic
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
-// TestSlotsFull: a table gives out every number up to its limit once, then none, and
-// after that only numbers that were given back, under another generation.
-func TestSlotsFull(t *testing.T) {
-	for _, limit := range []uint32{maxQP, maxAH} {
-		var s slots[*int]
-		s.init(1, limit)
-		seen := make(map[uint32]bool)
+// TestSlots: a table gives every object a number of 24 bits of its own, which finds it until it is
+// released, also after the table has grown. A full table gives none.
+func TestSlots(t *testing.T) {
+	const limit = 1000
+	var s slots[*int]
+	s.init(newRand(7), firstQPN, limit)
+	var order []*int
+	nums := map[uint32]*int{}
+	for range limit {
 		v := new(int)
-		for range limit {
-			num := s.add(v)
-			if num == 0 || num > slotIndexMask || seen[num] {
-				t.Fatalf("number %#x after %d others, want a new one of 16 bits", num, len(seen))
-			}
-			seen[num] = true
-		}
-		if num := s.add(v); num != 0 {
-			t.Fatalf("a full table gave out %#x", num)
-		}
-		s.remove(77)
-		if s.get(77) != nil {
-			t.Error("a number that was given back still finds its object")
-		}
 		num := s.add(v)
-		if num != 1<<slotIndexBits|77 {
-			t.Errorf("next number = %#x, want the freed index in the next generation", num)
+		if num < firstQPN || num >= 1<<24 || nums[num] != nil {
+			t.Fatalf("number %#x after %d others, want a new one of 24 bits", num, len(nums))
 		}
-		if s.get(num) != v || s.get(77) != nil {
-			t.Error("the new number must find the object, and the old one not")
+		nums[num] = v
+		order = append(order, v)
+	}
+	if num := s.add(new(int)); num != 0 {
+		t.Fatalf("a full table gave out %#x", num)
+	}
+	for num, v := range nums {
+		if s.get(num) != v || s.get(num^1<<23) == v || s.get(num|1<<24) != nil {
+			t.Fatalf("number %#x does not find its object, or another does", num)
 		}
+	}
+	if got := slices.Collect(s.all()); !slices.Equal(got, order) {
+		t.Error("all does not go in the order of addition")
+	}
+	for num := range nums {
+		s.remove(num)
+		if s.get(num) != nil {
+			t.Fatalf("%#x still finds its object after its release", num)
+		}
+		v := new(int)
+		next := s.add(v)
+		if next == num || s.get(next) != v {
+			t.Fatalf("the next number is %#x, want another than %#x that finds its object", next, num)
+		}
+		s.remove(next)
+	}
+}
+
+// TestSlotsAreRandom: the numbers of one table say nothing of those of another, and all their bits vary.
+func TestSlotsAreRandom(t *testing.T) {
+	var a, b slots[*int]
+	a.init(newRand(0), firstQPN, maxQP)
+	b.init(newRand(0), firstQPN, maxQP)
+	same, set, clear := 0, uint32(0), uint32(0)
+	for range 64 {
+		x, y := a.add(new(int)), b.add(new(int))
+		if x == y {
+			same++
+		}
+		set |= x
+		clear |= ^x
+	}
+	if same > 2 || set != 1<<24-1 || clear&(1<<24-1) != 1<<24-1 {
+		t.Errorf("%d of 64 numbers are the same in two tables, bits %#x were set and %#x clear, want all of 24 bits to vary", same, set, clear)
 	}
 }
 
 func TestSlotsUnknown(t *testing.T) {
 	var s slots[*int]
-	s.init(firstQPN, maxQP)
+	s.init(newRand(1), firstQPN, maxQP)
 	for _, num := range []uint32{0, 1, firstQPN, firstQPN + 1, 1<<24 - 1, 1<<32 - 1} {
 		if s.get(num) != nil {
 			t.Errorf("get(%#x) of an empty table found something", num)

@@ -17,6 +17,7 @@ import (
 type besieged struct {
 	nic  *NIC
 	mem  *verbs.Memory
+	key  uint32
 	qps  []*qp
 	from udp.Datagram
 	flow roce.Flow
@@ -42,6 +43,7 @@ func newBesieged(t *testing.T) *besieged {
 	mr, err := pd.RegisterMemory(part, verbs.AccessAll)
 	check(t, err)
 	t.Cleanup(func() { check(t, mr.Close()) })
+	s.key = mr.RKey()
 	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 1024})
 	check(t, err)
 	peer := netip.MustParseAddrPort("127.0.0.22:50000")
@@ -188,7 +190,7 @@ func TestUDPWindowCount(t *testing.T) {
 	var wrs []verbs.SendWR
 	for range 10 {
 		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
-		wr.SetSGE(verbs.SGE{Addr: s.mem.Addr() + guardBytes, Length: 1000, LKey: (*s.nic.mrs.regions.Load())[1].Load().key})
+		wr.SetSGE(verbs.SGE{Addr: s.mem.Addr() + guardBytes, Length: 1000, LKey: s.key})
 		wrs = append(wrs, wr)
 	}
 	_, err := q.PostSend(wrs)

@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"ibverbx"
@@ -50,7 +51,8 @@ func NewRailsOver(tb testing.TB, links []softnic.Link, wrap func(rail int, inner
 	var nics []*softnic.NIC
 	var rails []ibverbx.RailConfig
 	for rail, link := range links {
-		nic, err := softnic.New(link, softnic.Config{})
+		// A seed makes QP numbers the same on all NICs, which the engine must bear.
+		nic, err := softnic.New(link, softnic.Config{Seed: rand.Uint64() | 1})
 		Must(tb, err)
 		tb.Cleanup(func() { Must(tb, nic.Close()) })
 		ctx, err := nic.Open()
