@@ -11,7 +11,9 @@ import (
 var mutations = []struct {
 	name, file, old, new string
 }{
-	{"a stale or guessed key is accepted", "mr.go", "m.key == key {", "m.key&keyIndexMask == key&keyIndexMask {"},
+	{"a duplicate READ that was not served is answered", "rdatomic.go", "(q.core.traits.immediate || q.wasServed(p)) && ", ""},
+	{"wrong keys of UC peers are not limited", "unreliable.go", "		q.pd.guesses.count(q.core)\n", ""},
+	{"a stale or guessed key is accepted", "mr.go", "m.key == key {", "m.key != 0 {"},
 	{"a region of another PD is accepted", "mr.go", "m.pd == d && ", "m.pd != nil && "},
 	{"access flags are not looked at", "mr.go", "m.access&need == need && ", ""},
 	{"remote access flags of the QP are not looked at", "place.go", "if q.attr.Access&verbs.AccessRemoteWrite == 0 {", "if false {"},

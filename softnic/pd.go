@@ -14,6 +14,8 @@ type pd struct {
 	qps    family[*qp]
 	srqs   family[*srq]
 	ahs    family[*ah]
+	// guesses are the wrong keys of UC peers.
+	guesses guesses
 }
 
 var _ verbs.PD = (*pd)(nil)

@@ -30,6 +30,34 @@ type atomicResult struct {
 	original uint64
 }
 
+// servedRead remembers a READ that was served. Its answer may be asked for again, from any of its packets
+// on.
+type servedRead struct {
+	valid  bool
+	rkey   uint32
+	psn    roce.PSN
+	length uint32
+	va     uint64
+}
+
+// wasServed reports whether a duplicate READ repeats one of the last that were served, or the end of one. A
+// READ with another key or address would be free to try keys: a wrong one ends nothing. In memory nobody
+// forges packets, and gates serve READs without a record.
+func (q *qp) wasServed(p *packet) bool {
+	for i := range q.answered {
+		r := &q.answered[i]
+		d := p.PSN.Sub(r.psn)
+		if !r.valid || d < 0 || uint32(d) >= q.responsePackets(r.length) {
+			continue
+		}
+		done := uint32(d) * q.seg
+		if p.RKey == r.rkey && p.VA == r.va+uint64(done) && p.DMALen <= r.length-done {
+			return true
+		}
+	}
+	return false
+}
+
 // addJob queues an answer and reports false if there is no room. New requests and duplicates have
 // separate limits, so that a network that repeats packets does not use up what a peer was
 // promised.
@@ -68,6 +96,8 @@ func (q *qp) serveRead(p *packet) {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess) // more than the QP has resources for
 		return
 	}
+	q.answered[q.answeredNext] = servedRead{valid: true, rkey: p.RKey, psn: p.PSN, length: p.DMALen, va: p.VA}
+	q.answeredNext = (q.answeredNext + 1) % len(q.answered)
 	q.served(q.responsePackets(p.DMALen))
 }
 
@@ -121,13 +151,13 @@ func (q *qp) served(psns uint32) {
 
 // duplicate answers a request that was served before. A SEND or WRITE is acknowledged again, a
 // READ read again, and an atomic answered from the replay ring (IBTA 1.4 section 9.7.4.1.5). A
-// request that cannot be answered is dropped: the peer will ask again.
+// request that cannot be answered is dropped: the peer will ask again. So is a READ that was not served.
 func (q *qp) duplicate(p *packet, op uint8) {
 	q.nic.stats.Duplicates++
 	switch op {
 	case roce.OpReadRequest:
 		last := p.PSN.Add(q.responsePackets(p.DMALen) - 1)
-		if p.DMALen <= maxMsgSize && last.Sub(q.epsn) < 0 && q.readable(p) {
+		if p.DMALen <= maxMsgSize && last.Sub(q.epsn) < 0 && (q.core.traits.immediate || q.wasServed(p)) && q.readable(p) {
 			q.addJob(job{again: true, rkey: p.RKey, psn: p.PSN, va: p.VA, length: p.DMALen})
 		}
 	case roce.OpCompareSwap, roce.OpFetchAdd:

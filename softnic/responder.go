@@ -53,6 +53,10 @@ type responder struct {
 	replay []atomicResult
 	// replayNext is the slot of the next result in replay.
 	replayNext int
+	// answered is a ring of the last READs that were served. Only these may be asked for again.
+	answered []servedRead
+	// answeredNext is the slot of the next READ in answered.
+	answeredNext int
 }
 
 // receiveRequest takes a request packet of an RC peer.
@@ -209,6 +213,7 @@ func (q *qp) refuse(syndrome uint8, recvStatus verbs.Status) {
 	case recvStatus != verbs.StatusSuccess && q.hasCur:
 		q.completeRecv(recvStatus, true)
 	case syndrome == roce.NAKRemoteAccess:
+		q.nic.stats.WrongKeys++
 		q.raise(verbs.EventQPAccessErr)
 	default:
 		q.raise(verbs.EventQPReqErr)

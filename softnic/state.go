@@ -129,6 +129,7 @@ func (q *qp) readyToReceive() {
 		// For the highest limit: SQD may raise it later.
 		q.jobs = ring.New[job](2 * maxRdAtomic)
 		q.replay = make([]atomicResult, maxRdAtomic)
+		q.answered = make([]servedRead, maxRdAtomic)
 	}
 }
 

@@ -15,6 +15,11 @@ type Stats struct {
 	OutOfOrder      uint64 // requests received behind a gap
 	MessagesDropped uint64 // UC and UD messages that could not be placed
 
+	// WrongKeys counts requests of peers whose key, range or access right was wrong.
+	WrongKeys uint64
+	// WritesBlocked counts UC packets that were dropped unseen, because too many keys were wrong just before.
+	WritesBlocked uint64
+
 	// Packets dropped, by reason.
 	UnknownQP     uint64
 	NotReady      uint64 // the state of the QP does not allow receiving

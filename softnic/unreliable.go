@@ -28,10 +28,19 @@ func (q *qp) receiveUC(p *packet, op uint8) {
 		q.dropMessage()
 		return
 	}
+	if t&opIsWrite != 0 && q.pd.guesses.blocked(q.core) {
+		q.nic.stats.WritesBlocked++
+		q.dropMessage()
+		return
+	}
 	switch q.place(p, t) {
 	case placed:
 	case placeBadRecv:
 		q.failRecv(verbs.StatusLocProtErr)
+	case placeNoAccess:
+		q.nic.stats.WrongKeys++
+		q.pd.guesses.count(q.core)
+		q.dropMessage()
 	default:
 		q.dropMessage()
 	}
