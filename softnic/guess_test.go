@@ -107,3 +107,34 @@ func TestKeyGuessingUC(t *testing.T) {
 
 // strike serves one datagram.
 func (s *besieged) strike(b []byte) { s.attack(b, len(b)) }
+
+// TestAnnouncedPorts: a NIC announces the ports from which it sends, and a QP takes packets of its peer from
+// these alone. Peers that announce none may send from any.
+func TestAnnouncedPorts(t *testing.T) {
+	s := newBesieged(t)
+	own := s.nic.udp.extra()
+	e := verbs.Endpoint{GID: verbs.GID{15: 1}, LID: 4792, Extra: own}
+	s.nic.udp.learn(&e)
+	if got := s.nic.udp.peers[udpAddr{verbs.GID{15: 1}, 4792}].ports; len(got) != s.nic.udp.conn.Sockets()+1 || got[0] != s.nic.udp.conn.SourcePort(0) {
+		t.Errorf("learned ports %v, want the %d of the NIC", got, s.nic.udp.conn.Sockets()+1)
+	}
+	for name, tt := range map[string]struct {
+		extra []byte
+		wrong uint64
+	}{
+		"none":             {own[:extraLen-1], 0},
+		"without ports":    {[]byte{'s', 'n', extraVersion, extraRuns, 0, 0, 1, 0}, 0},
+		"this port":        {[]byte{'s', 'n', extraVersion, extraPorts, 0, 0, 1, 0, 0x12, 0x34, 0xc3, 0x50}, 0}, // 50000
+		"other ports":      {[]byte{'s', 'n', extraVersion, extraPorts, 0, 0, 1, 0, 0x12, 0x34, 0xc3, 0x51}, 1},
+		"half of the port": {[]byte{'s', 'n', extraVersion, extraPorts, 0, 0, 1, 0, 0x12, 0x34, 0xc3}, 1},
+	} {
+		s := newBesieged(t)
+		q := s.qps[0]
+		check(t, q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
+		check(t, q.Connect(verbs.Endpoint{QPN: 0x99, GID: s.from.From, MTU: verbs.MTU256, MaxRdAtomic: 2, MaxDestRdAtomic: 2, Extra: tt.extra}))
+		s.strike(s.forge(roce.Header{Opcode: roce.RC | roce.OpAck, DestQPN: q.num, Syndrome: roce.SyndromeAck}, 0))
+		if got := s.nic.Stats(); got.WrongSource != tt.wrong || got.PacketsReceived != 1 {
+			t.Errorf("%s: %d packets from a wrong source of %d, want %d of 1", name, got.WrongSource, got.PacketsReceived, tt.wrong)
+		}
+	}
+}

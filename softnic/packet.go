@@ -48,6 +48,8 @@ type path struct {
 	attr       verbs.AHAttr
 	// datagrams says that the path belongs to an address handle, not to a connection.
 	datagrams bool
+	// port is the UDP port of sgid from which a packet came; 0 if it did not come over UDP.
+	port uint16
 	// peer is the NIC of dgid if the link has found it. Only links use it.
 	peer *NIC
 	// way is the route of the path over UDP. Only a UDPLink uses it.

@@ -1,6 +1,8 @@
 package softnic
 
 import (
+	"slices"
+
 	"ibverbx/internal/ring"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
@@ -248,12 +250,16 @@ func (q *qp) completeRecv(status verbs.Status, solicited bool) *verbs.WC {
 	return wc
 }
 
-// knows reports whether p comes from the QP's peer, and remembers the path if so.
+// knows reports whether p comes from the QP's peer, from a port that the peer has announced if it has
+// announced any, and remembers the path if so.
 func (q *qp) knows(p *path) bool {
 	if p == q.from {
 		return true
 	}
 	if p.sgid != q.path.dgid {
+		return false
+	}
+	if w := q.path.way; w != nil && w.ports != nil && !slices.Contains(w.ports, p.port) {
 		return false
 	}
 	q.from = p

@@ -12,11 +12,12 @@ import (
 // Endpoint.Extra of a QP on a UDPLink says that the QP belongs to a softnic, and what a sender
 // should know:
 //
-//	0     1     2     3     4     5     6     7
-//	"s"   "n"   version flags  socket buffer, KiB
+//	0     1     2     3     4     5     6     7     8
+//	"s"   "n"   version flags  socket buffer, KiB   source ports, 16 bits each
 //
 // Bit 0 of flags says that the receiver checks each datagram of a coalesced run, bit 1 that it finds
-// the end of a packet behind which its datagram is filled up (roce.Trim). A UDP port
+// the end of a packet behind which its datagram is filled up (roce.Trim), bit 2 that the UDP ports follow
+// from which it sends. A UDP port
 // other than 4791 is the endpoint's LID, which RoCE does not use otherwise. That carries the
 // port into every address vector.
 const (
@@ -24,6 +25,9 @@ const (
 	extraVersion = 1
 	extraRuns    = 1 << 0
 	extraFill    = 1 << 1
+	extraPorts   = 1 << 2
+	// maxPorts bounds the source ports of a peer.
+	maxPorts = 64
 )
 
 // udpAddr is an address and UDP port at which a NIC receives or from which it sends.
@@ -42,6 +46,8 @@ type udpPeer struct {
 	fill bool
 	// buffer is the size of the peer's socket buffer in bytes.
 	buffer uint32
+	// ports are the ports from which the peer sends, nil if it has not announced them.
+	ports []uint16
 	// budget is shared by all QPs that send to the peer.
 	budget budget
 }
@@ -61,6 +67,8 @@ type udpWay struct {
 	window uint32
 	// budget is that of the peer's NIC, nil if its buffer is not known.
 	budget *budget
+	// ports are the only ports from which the peer sends. Nil means that it may send from any.
+	ports []uint16
 	// guessed says that no endpoint or address vector named the peer's port.
 	guessed bool
 }
@@ -95,8 +103,11 @@ const (
 func (u *udpPort) extra() []byte {
 	b := make([]byte, extraLen)
 	b[0], b[1], b[2] = 's', 'n', extraVersion
-	b[3] = extraRuns | extraFill
+	b[3] = extraRuns | extraFill | extraPorts
 	binary.BigEndian.PutUint32(b[4:], uint32(u.conn.Buffer()>>10))
+	for socket := range u.conn.Sockets() + 1 {
+		b = binary.BigEndian.AppendUint16(b, u.conn.SourcePort(socket))
+	}
 	return b
 }
 
@@ -127,6 +138,10 @@ func (u *udpPort) learn(e *verbs.Endpoint) {
 	if p == nil {
 		p = &udpPeer{budget: newBudget()}
 		u.peers[addr] = p
+	}
+	p.ports = nil
+	for rest := b[extraLen:]; b[3]&extraPorts != 0 && len(rest) > 1 && len(p.ports) < maxPorts; rest = rest[2:] {
+		p.ports = append(p.ports, binary.BigEndian.Uint16(rest))
 	}
 	p.runs, p.fill, p.buffer = b[3]&extraRuns != 0, b[3]&extraFill != 0, min(binary.BigEndian.Uint32(b[4:]), 1<<20)<<10
 }
@@ -163,6 +178,7 @@ func (u *udpPort) way(p *path, to udpAddr) (*udpWay, error) {
 		way.window = strangerWindow
 		return way, nil
 	}
+	way.ports = peer.ports
 	way.window = max(peer.buffer/2/(uint32(u.nic.cfg.MTU.Bytes())+udpSlack), minUDPWindow)
 	full := way.window
 	if b := u.nic.core.traits.windowBytes; b > 0 && u.onCaller() {

@@ -216,7 +216,7 @@ func (u *udpPort) meet(addr udpAddr) *udpSource {
 	own := u.nic.gids[0].GID
 	from := &udpSource{
 		addr: addr, flow: flow,
-		path: path{sgid: addr.gid, dgid: own, attr: verbs.AHAttr{DGID: own, HopLimit: 64, Port: 1}},
+		path: path{sgid: addr.gid, dgid: own, port: addr.port, attr: verbs.AHAttr{DGID: own, HopLimit: 64, Port: 1}},
 	}
 	u.sources[addr] = from
 	return from
