@@ -87,7 +87,7 @@ func (s *sender) takePlain(r *sendSlot, wr *SendWR) {
 	r.id, r.local, r.target = wr.WRID, g.addr+e.Offset, m.Addr+wr.RemoteOffset
 	r.length, r.sent, r.pending, r.cut = e.Length, 0, 1, u.fragmentSize(e.Length)
 	r.op, r.wire, r.flags, r.status, r.numSGE = wr.Opcode, s.wire[wr.Opcode&7], wr.Flags, verbs.StatusSuccess, 1
-	r.plain, r.begun, r.owes = true, false, false
+	r.plain, r.begun, r.owes, r.refused = true, false, false, false
 	r.imm = wr.Imm
 	u.setKeys(r, g, m)
 }
@@ -150,7 +150,7 @@ func (s *sender) completed(l *lane, wc *verbs.WC, t tag) {
 	if !l.life.failing {
 		s.retire(l, before)
 	}
-	if l.life.state != laneUp || s.failover.survives(l, wc.Status) {
+	if l.life.state != laneUp || s.failover.survives(l, wc.Status) || s.refusedFirst(l, wc.Status) {
 		// This entry is in doubt, and so is everything after the first failure.
 		l.life.failing, l.life.drained = true, t.entry()+1
 		s.failover.laneDown(l, statusError(wc.Status))
@@ -161,6 +161,23 @@ func (s *sender) completed(l *lane, wc *verbs.WC, t tag) {
 	}
 	s.retire(l, 1)
 	s.failover.failed(l, wc.Status)
+}
+
+// refusedFirst reports whether the peer refused the oldest entry of a lane, for the first time. A single NAK may
+// be forged: with failover it costs the lane, and another lane tries the request again. A second refusal
+// of the same request is the program's error. So is that of a SEND or atomic, which may have had an effect.
+func (s *sender) refusedFirst(l *lane, status verbs.Status) bool {
+	if !s.failover.recovers() || (status != verbs.StatusRemAccessErr && status != verbs.StatusRemInvReqErr && status != verbs.StatusRemOpErr) {
+		return false
+	}
+	e := l.at(l.head)
+	if e.kind() > kindRecord {
+		return false
+	}
+	r := &s.sends.slots[e.slot()]
+	first := !r.refused
+	r.refused = true
+	return first
 }
 
 // retire ends the oldest n entries of a lane.
@@ -303,7 +320,9 @@ type sendSlot struct {
 	begun   bool // a part of the request was handed to lanes
 	// owes says that the notification of Spray was not sent. It is counted in sender.owed.
 	owes bool
-	keys [MaxRails]keyPair // the memory keys by rail
+	// refused says that the peer refused a fragment of the request, with failover.
+	refused bool
+	keys    [MaxRails]keyPair // the memory keys by rail
 
 	imm        uint32
 	vendor     uint32 // the vendor error of a request that failed

@@ -1,7 +1,9 @@
 package failover_test
 
 import (
+	"bytes"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -49,6 +51,45 @@ func TestFailoverNotifyLeavesSilentRail(t *testing.T) {
 		d.hosts[0].PostSend(wr)
 		d.until("the request has ended", func() bool { return len(d.got[0]) == 1 && len(d.got[1]) == 1 })
 		d.check(1, local, remote)
+	}
+}
+
+// TestFailoverOneRefusal: a NAK that says that a request is wrong costs its lane. Another lane tries the
+// request again: the NAK may have been forged. Here the key is wrong on one rail. If a second lane
+// refuses it too, it is the program's error.
+func TestFailoverOneRefusal(t *testing.T) {
+	for wrong := range 3 { // the rails with a wrong key
+		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead} {
+			d := newDuo(t, 2, ibverbx.Config{Lanes: 2, Policy: ibverbx.RoundRobin})
+			local, remote := d.hosts[0].Region(4096), d.hosts[1].Region(4096)
+			rig.Fill(local.Bytes(), 6)
+			if op == verbs.OpRDMARead {
+				rig.Fill(remote.Bytes(), 6)
+				clear(local.Bytes())
+			}
+			target := *remote.Remote()
+			target.RKeys = slices.Clone(target.RKeys)
+			for rail := range wrong {
+				target.RKeys[rail] ^= 0x5a5a5a5a
+			}
+			if op == verbs.OpRDMAWriteWithImm {
+				d.hosts[1].PostRecv(ibverbx.RecvWR{})
+			}
+			wr := ibverbx.SendWR{WRID: 1, Opcode: op, Flags: verbs.SendSignaled, Remote: &target} // on lane 0, of rail 0
+			wr.SetSGE(local.SGE(0, 4096))
+			d.hosts[0].PostSend(wr)
+			d.until("the request has ended", func() bool { return len(d.got[0]) == 1 })
+			if wrong == 2 {
+				if s := d.got[0][0].Status; s != verbs.StatusRemAccessErr || d.hosts[0].QP.Err() == nil {
+					t.Errorf("%v with a wrong key: ended in %v, VirtualQP in %v, want %v", op, s, d.hosts[0].QP.Err(), verbs.StatusRemAccessErr)
+				}
+				continue
+			}
+			if s := d.got[0][0].Status; s != verbs.StatusSuccess || d.hosts[0].QP.Err() != nil || !bytes.Equal(local.Bytes(), remote.Bytes()) {
+				t.Errorf("%v that %d rails refuse: ended in %v, VirtualQP in %v, want success and right bytes", op, wrong, s, d.hosts[0].QP.Err())
+			}
+			d.until("all lanes are in service", d.up)
+		}
 	}
 }
 
