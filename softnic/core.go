@@ -51,13 +51,13 @@ func (c *core) init(link Link, t linkTraits, now func() int64) {
 	c.link, c.traits = link, t
 	c.nics, c.timers = make(map[verbs.GID]*NIC), newTimers()
 	c.lists.init()
-	c.mu.need = neverLoose
+	c.mu.need, c.mu.least = neverLoose, neverLoose
 	if now != nil {
 		c.clock = now
 		return
 	}
 	if t.immediate {
-		c.mu.need = looseAfter
+		c.mu.need, c.mu.least = looseAfter, looseAfter
 	}
 	c.clock = clock.Monotonic()
 	c.helper = newHelper(c)

@@ -28,6 +28,7 @@ type cq struct {
 	users int
 	// lost takes the completions that find the queue full.
 	lost verbs.WC
+	_    [88]byte // queues of different goroutines share no cache line
 }
 
 // credit is how many slots of a queue a completion returns.

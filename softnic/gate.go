@@ -54,19 +54,23 @@ type coreLock struct {
 	sync.Mutex
 	// open are the pairs whose gates may be open. The gates of their CQs and SRQs are open as well.
 	open []*pair
-	// need is how many calls a pair must do under the lock before its gate opens. It is neverLoose on
-	// links whose gates stay shut.
-	need uint32
+	// waiting are the pairs that have done plain calls under the lock since gates were shut.
+	waiting []*pair
+	// need is how many such calls there must be before gates open, at least least. It doubles when gates were
+	// not open for long enough, and falls when they were. It is neverLoose on links whose gates stay shut.
+	need, least uint32
+	// calls counts those calls.
+	calls uint32
 }
 
 const (
-	// looseAfter is coreLock.need of a link whose gates open.
+	// looseAfter is coreLock.least of a link whose gates open.
 	looseAfter = 16
 	neverLoose = 1<<32 - 1
-	// looseMost bounds pair.need.
+	// looseMost bounds coreLock.need.
 	looseMost = 1 << 14
-	// worthwhile is how many requests a pair must do between the opening and the shutting of its gate to
-	// make up for both.
+	// worthwhile is how many requests a pair must do on average between the opening and the shutting of its
+	// gate to make up for both.
 	worthwhile = 64
 )
 
@@ -88,12 +92,20 @@ func (l *coreLock) shut() {
 	for _, p := range l.open {
 		p.open.Store(false)
 	}
+	done := uint64(0)
 	for _, p := range l.open {
 		p.Lock()
 		p.fold()
-		p.judge()
+		done += p.done
+		p.done = 0
 		p.Unlock()
 	}
+	if done < worthwhile*uint64(len(l.open)) {
+		l.need = min(2*l.need, looseMost)
+	} else {
+		l.need = max(l.need/2, l.least)
+	}
+	l.calls = 0
 	for _, p := range l.open {
 		for _, q := range p.qps {
 			q.sendCQ.shut()

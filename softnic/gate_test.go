@@ -68,6 +68,39 @@ func TestGatesOpen(t *testing.T) {
 	isOpen(true, "after twice as many calls")
 }
 
+// TestGatesOpenTogether: two pairs take turns, and the second begins while the first is about to open, or is
+// open. Soon both are open and stay so: neither shuts the gate of the other while it waits for its own.
+func TestGatesOpenTogether(t *testing.T) {
+	for head := range 2 * looseAfter {
+		a, b := pairOn(t, NewMemoryLink(nil), 256)
+		var qps [2]*qp
+		for i := range qps {
+			qps[i] = a.qp(verbs.RC, 16)
+			join(t, qps[i], b.qp(verbs.RC, 16))
+		}
+		write := func(q *qp) {
+			t.Helper()
+			post(t, q, a.to(b, verbs.OpRDMAWrite))
+			a.poll()
+		}
+		for range head {
+			write(qps[0])
+		}
+		for range 2 * looseAfter {
+			write(qps[0])
+			write(qps[1])
+		}
+		for i, q := range qps {
+			if p := q.pair.Load(); p == nil || !p.open.Load() {
+				t.Fatalf("the gate of pair %d is shut after %d and %d calls, want it open", i, head, 2*looseAfter)
+			}
+		}
+		if got := qps[0].core.mu.need; got > 2*looseAfter {
+			t.Fatalf("the next opening needs %d calls, want at most %d", got, 2*looseAfter)
+		}
+	}
+}
+
 // TestGatesStayShut: gates never open on virtual time, and not on links that do not deliver at once.
 func TestGatesStayShut(t *testing.T) {
 	fault, err := NewFaultLink(nil)

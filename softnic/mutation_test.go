@@ -70,7 +70,7 @@ var mutations = []struct {
 // raceMutations break the gates. Only the race detector sees most of them.
 var raceMutations = []mutant.Change{
 	{Name: "gates of pairs are not shut", File: "gate.go", Old: "	for _, p := range l.open {\n		p.open.Store(false)\n	}\n"},
-	{Name: "shutting does not wait for who is inside a pair", File: "gate.go", Old: "		p.Lock()\n		p.fold()\n		p.judge()\n		p.Unlock()\n", New: "		p.fold()\n		p.judge()\n"},
+	{Name: "shutting does not wait for who is inside a pair", File: "gate.go", Old: "		p.Lock()\n		p.fold()\n		done += p.done\n		p.done = 0\n		p.Unlock()\n", New: "		p.fold()\n		done += p.done\n		p.done = 0\n"},
 	{Name: "gates of CQs are not shut", File: "gate.go", Old: "			q.sendCQ.shut()\n			q.recvCQ.shut()\n"},
 	{Name: "shutting does not wait for who is inside a CQ", File: "gate.go", Old: "		g.Lock()\n		g.Unlock() //nolint", New: "		//nolint"},
 	{Name: "gates of SRQs are not shut", File: "gate.go", Old: "				q.srq.shut()\n"},

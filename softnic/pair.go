@@ -1,6 +1,10 @@
 package softnic
 
-import "ibverbx/verbs"
+import (
+	"slices"
+
+	"ibverbx/verbs"
+)
 
 // pair is two RC QPs that are connected to each other on a link that delivers at once. While nothing is
 // under way between them, requests of either need no packets: see run.
@@ -9,13 +13,11 @@ type pair struct {
 	qps [2]*qp
 	// traffic counts what each QP requested. It is not yet in the NICs' Stats.
 	traffic [2]packetCount
-	// need is how many calls must be made under the core's lock before the gate opens. It doubles when
-	// the gate was not open for long enough, and falls when it was.
-	need uint32
-	// calls counts those calls.
-	calls uint32
 	// done counts the requests since the gate opened.
 	done uint64
+	// waits says that the pair is in coreLock.waiting.
+	waits bool
+	_     [48]byte // pairs of different goroutines share no cache line
 }
 
 // packetCount counts the packets of requests and those that answer them.
@@ -40,16 +42,6 @@ func (p *pair) fold() {
 		from.PacketsReceived += t.answers
 	}
 	p.traffic = [2]packetCount{}
-}
-
-// judge decides how soon the gate, which was shut, opens again.
-func (p *pair) judge() {
-	if p.done < worthwhile {
-		p.need = min(2*p.need, looseMost)
-	} else {
-		p.need = max(p.need/2, p.qps[0].core.mu.need)
-	}
-	p.calls, p.done = 0, 0
 }
 
 // idle reports whether the pair can do requests without packets: nothing is under way, and nothing
@@ -85,7 +77,7 @@ func (q *qp) paired() *pair {
 	if p == nil || p != peer.pair.Load() {
 		q.unpair()
 		peer.unpair()
-		p = &pair{qps: [2]*qp{q, peer}, need: q.core.mu.need}
+		p = &pair{qps: [2]*qp{q, peer}}
 		q.pair.Store(p)
 		peer.pair.Store(p)
 	}
@@ -97,6 +89,10 @@ func (q *qp) unpair() {
 	if p := q.pair.Load(); p != nil {
 		p.qps[0].pair.Store(nil)
 		p.qps[1].pair.Store(nil)
+		if p.waits {
+			l := &q.core.mu
+			l.waiting = slices.DeleteFunc(l.waiting, func(w *pair) bool { return w == p })
+		}
 	}
 }
 
@@ -114,8 +110,9 @@ func (q *qp) guard() *pair {
 	return nil
 }
 
-// loosen opens the gate of q's pair if it may be open, enters it, gives up the core's mutex, and returns
-// the pair. Otherwise it returns nil and the mutex stays held.
+// loosen opens gates if it is time, enters that of q's pair, gives up the core's mutex, and returns the pair.
+// Otherwise it returns nil and the mutex stays held. The pairs that have waited open together: one that
+// opened alone would be shut by the next call of another.
 func (q *qp) loosen() *pair {
 	l := &q.core.mu
 	if l.need == neverLoose {
@@ -125,9 +122,27 @@ func (q *qp) loosen() *pair {
 	if p == nil {
 		return nil
 	}
-	if p.calls++; p.calls <= p.need || !p.idle() {
+	if !p.waits {
+		p.waits = true
+		l.waiting = append(l.waiting, p)
+	}
+	if l.calls++; l.calls <= l.need || !p.idle() {
 		return nil
 	}
+	for _, w := range l.waiting {
+		if w.waits = false; w.idle() {
+			w.openIn(l)
+		}
+	}
+	clear(l.waiting)
+	l.waiting = l.waiting[:0]
+	p.Lock()
+	l.Unlock()
+	return p
+}
+
+// openIn opens the gate of an idle pair, after those of its CQs and SRQs.
+func (p *pair) openIn(l *coreLock) {
 	for _, q := range p.qps {
 		q.sendCQ.open.Store(true)
 		q.recvCQ.open.Store(true)
@@ -137,7 +152,4 @@ func (q *qp) loosen() *pair {
 	}
 	l.open = append(l.open, p)
 	p.open.Store(true)
-	p.Lock()
-	l.Unlock()
-	return p
 }
