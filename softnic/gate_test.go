@@ -47,12 +47,13 @@ func TestGatesOpen(t *testing.T) {
 	if _, err = b.ctx.CreateCQ(verbs.CQConfig{Depth: 1}); err != nil || qa.State() != verbs.StateRTS {
 		t.Fatal(err)
 	}
+	post(t, qa, a.to(b, verbs.OpAtomicFetchAndAdd))
+	a.poll()
 	isOpen(true, "after calls that change nothing in it")
 	for _, change := range []func(){
 		func() { b.nic.SetPort(true) },
 		func() { b.nic.Observe(nil) },
 		func() { check(t, b.qp(verbs.RC, 1).Close()) },
-		func() { post(t, qa, a.to(b, verbs.OpAtomicFetchAndAdd)) },
 	} {
 		change()
 		isOpen(false, "after a call that may change everything")

@@ -10,3 +10,6 @@ func bytesAt(addr uint64, n uint32) []byte {
 	a := uintptr(addr)
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&a)), n)
 }
+
+// wordAt returns the word that begins with b, for atomic instructions. It is aligned.
+func wordAt(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }

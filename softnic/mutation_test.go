@@ -26,7 +26,7 @@ var mutations = []struct {
 	{
 		"a duplicate atomic is executed again", "rdatomic.go", "		for i := range q.replay { // newest",
 		"		if mem, ok := q.nic.mrs.get(p.RKey).find(q.pd, p.VA, 8, 0); ok && op == roce.OpFetchAdd {\n" +
-			"			binary.NativeEndian.PutUint64(mem, binary.NativeEndian.Uint64(mem)+p.SwapAdd)\n		}\n		for i := range q.replay { // newest",
+			"			*wordAt(mem) += p.SwapAdd\n		}\n		for i := range q.replay { // newest",
 	},
 	{"a misaligned atomic is executed", "rdatomic.go", "p.VA%8 != 0 || ", ""},
 	{"completions come out of order", "cq.go", "i := (head + k) & mask", "i := (head + n - 1 - k) & mask"},
@@ -85,6 +85,8 @@ var raceMutations = []mutant.Change{
 	{Name: "receives are taken without the gate of their SRQ", File: "plain.go", Old: "		s.Lock()\n		defer s.Unlock()\n"},
 	{Name: "a post looks at the slots of a CQ without its gate", File: "cq.go", Old: "		s.cq.Lock()\n		s.seen = s.freed\n		s.cq.Unlock()\n", New: "		s.seen = s.freed\n"},
 	{Name: "slots of an SRQ come back without an atomic", File: "cq.go", Old: "		s.shared.Add(n)\n", New: "		s.shared.Store(s.shared.Load() + n)\n"},
+	{Name: "pairs add without an atomic instruction", File: "rdatomic.go", Old: "original = atomic.AddUint64(word, swapAdd) - swapAdd", New: "original = *word\n\t\t*word += swapAdd"},
+	{Name: "more atomics are done at once than are remembered", File: "plain.go", Old: "n < len(wrs) && atomics < maxRdAtomic", New: "n < len(wrs)"},
 	{Name: "deregistering does not wait for copies", File: "mr.go", Old: "	m.pd.ctx.core.mu.drain() // a copy may be under way\n"},
 	{Name: "a call that waited does not see that the gate opened", File: "pair.go", Old: "	if p := q.pair.Load(); p != nil && p.enter() { // it opened while this call waited\n		q.core.mu.Unlock()\n		return p\n	}\n"},
 }

@@ -16,11 +16,14 @@ import (
 // Turns of one and of two goroutines alternate. It reports the median rates, and the median
 // ratio of a turn of two to the turn of one before it.
 func BenchmarkGoroutines(b *testing.B) {
-	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpRDMARead} {
+	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpSend, verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd} {
 		for _, size := range []struct {
 			name         string
 			bytes, chain int
 		}{{"8B", 8, 64}, {"8B", 8, 1}, {"64KiB", 64 * kib, 16}} {
+			if op == verbs.OpAtomicFetchAndAdd && size.bytes > 8 {
+				continue
+			}
 			b.Run(fmt.Sprintf("op=%v/size=%s/chain=%d", op, size.name, size.chain), func(b *testing.B) {
 				benchGoroutines(b, op, size.bytes, size.chain)
 			})
@@ -94,7 +97,7 @@ func newLane(r *rig, op verbs.Opcode, size, chain int) *lane {
 		l.sends[i] = writeWR(src, dst, uint32(size))
 		l.sends[i].Opcode = op
 	}
-	if op != verbs.OpRDMAWrite && op != verbs.OpRDMARead {
+	if op != verbs.OpRDMAWrite && op < verbs.OpRDMARead {
 		l.recvs = make([]verbs.RecvWR, chain)
 		for i := range l.recvs {
 			l.recvs[i].SetSGE(verbs.SGE{Addr: dst.Addr(), Length: uint32(size), LKey: dst.LKey()})

@@ -1,6 +1,8 @@
 package softnic
 
 import (
+	"encoding/binary"
+
 	"ibverbx/internal/bulk"
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
@@ -11,19 +13,33 @@ import (
 const plainFlags = verbs.SendSignaled | verbs.SendSolicited | verbs.SendFence
 
 // run does requests of q in order, without packets and without the send queue, until one is not plain: an
-// error, an atomic, a missing receive, a CQ without room. The packets do that one. run returns how many
-// it has done, and ErrQueueFull if the queue has no room for the next. The caller is inside the gate of
-// the pair, or holds the core's lock and the pair is idle. The pair is idle afterwards, unless its gate
-// is shut: see handBack.
+// error, a missing receive, a CQ without room. The packets do that one. run returns how many it has done,
+// and ErrQueueFull if the queue has no room for the next. The caller is inside the gate of the pair, or
+// holds the core's lock and the pair is idle. The pair is idle afterwards, unless its gate is shut: see
+// handBack.
 func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	if free := q.sqUsed.room(q.maxSend, len(wrs)); len(wrs) > free {
 		wrs, err = wrs[:free], verbs.ErrQueueFull
 	}
+	for more := true; more; {
+		k := p.burst(q, wrs[n:])
+		n += k
+		more = k > 0 && n < len(wrs) && q.sqHead == q.sqTail
+	}
+	if n < len(wrs) {
+		err = nil // the packets do the next
+	}
+	return n, err
+}
+
+// burst is run without the limit of the queue. It ends early after maxRdAtomic atomics: handBack needs
+// their results.
+func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 	peer := p.other(q)
 	writes := peer.attr.Access&verbs.AccessRemoteWrite != 0
-	reads, signaled := 0, 0
+	reads, atomics, signaled := 0, 0, 0
 	in := inbox{cq: peer.recvCQ}
-	for ; n < len(wrs); n++ {
+	for ; n < len(wrs) && atomics < maxRdAtomic; n++ {
 		wr := &wrs[n]
 		s := &wr.SGE[0]
 		if wr.Opcode == verbs.OpRDMAWrite && wr.NumSGE == 1 && wr.Flags&^plainFlags == 0 && s.Length-1 < maxMsgSize && writes {
@@ -37,6 +53,11 @@ func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 			}
 			in.leaveFor(s.Length)
 			bulk.Copy(dst, src)
+		} else if wr.Opcode >= verbs.OpAtomicCmpAndSwp {
+			if !q.atomicPlain(peer, wr, q.snd.Add(uint32(n))) {
+				break
+			}
+			atomics++
 		} else if !q.perform(peer, wr, &in) {
 			break
 		} else if wr.Opcode == verbs.OpRDMARead {
@@ -45,10 +66,8 @@ func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 		signaled |= int(wr.Flags & verbs.SendSignaled)
 	}
 	in.leave()
-	if n < len(wrs) {
-		err = nil // the packets do the next
-	}
 	if n > 0 {
+		reads += atomics
 		t := &p.traffic[index(p.qps[1] == q)]
 		t.requests += uint64(n)
 		t.answers += uint64(reads + index(n > reads)) // one acknowledgement covers the others
@@ -64,14 +83,14 @@ func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 			q.unreported += uint32(n)
 		}
 	}
-	return n, err
+	return n
 }
 
 // perform does one plain request of any kind: it moves the bytes and completes the peer's receive. It
 // reports false if the request is not plain. Then nothing but bytes has changed, which the packets will
 // place again.
 func (q *qp) perform(peer *qp, wr *verbs.SendWR, in *inbox) bool {
-	if wr.Opcode > verbs.OpRDMARead || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
+	if wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
 		return false
 	}
 	var segs [verbs.MaxSGE][]byte
@@ -113,7 +132,7 @@ func (q *qp) perform(peer *qp, wr *verbs.SendWR, in *inbox) bool {
 // breaks a rule of checkSend or names memory that it may not use.
 func (q *qp) segments(wr *verbs.SendWR, segs *[verbs.MaxSGE][]byte) (length uint32, ok bool) {
 	inline, need := wr.Flags&verbs.SendInline != 0, verbs.Access(0)
-	if wr.Opcode == verbs.OpRDMARead {
+	if wr.Opcode >= verbs.OpRDMARead {
 		need = verbs.AccessLocalWrite
 	}
 	var sum uint64
@@ -138,7 +157,7 @@ func (q *qp) segments(wr *verbs.SendWR, segs *[verbs.MaxSGE][]byte) (length uint
 // readPlain copies what a READ asks for into segs. It leaves READs that the peer may not have room for to
 // the packets.
 func (q *qp) readPlain(peer *qp, wr *verbs.SendWR, length uint32, segs [][]byte) bool {
-	if q.attr.MaxRdAtomic == 0 || q.attr.MaxRdAtomic > peer.attr.MaxDestRdAtomic || peer.attr.Access&verbs.AccessRemoteRead == 0 {
+	if !q.hasResources(peer) || peer.attr.Access&verbs.AccessRemoteRead == 0 {
 		return false
 	}
 	if length == 0 { // a READ of no bytes does not check its key
@@ -150,6 +169,39 @@ func (q *qp) readPlain(peer *qp, wr *verbs.SendWR, length uint32, segs [][]byte)
 	}
 	for _, dst := range segs {
 		src = src[bulk.Copy(dst, src):]
+	}
+	return true
+}
+
+// hasResources reports whether the peer has room for every READ and atomic that q may send.
+func (q *qp) hasResources(peer *qp) bool {
+	return q.attr.MaxRdAtomic > 0 && q.attr.MaxRdAtomic <= peer.attr.MaxDestRdAtomic
+}
+
+// atomicPlain does an atomic, which has that PSN. It reports false, and nothing has changed, if the packets
+// must do it.
+func (q *qp) atomicPlain(peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
+	if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() || !q.hasResources(peer) ||
+		wr.RemoteAddr%8 != 0 || peer.attr.Access&verbs.AccessRemoteAtomic == 0 {
+		return false
+	}
+	var segs [verbs.MaxSGE][]byte
+	if length, ok := q.segments(wr, &segs); !ok || length != 8 {
+		return false
+	}
+	mem, ok := peer.nic.mrs.get(wr.RKey).find(peer.pd, wr.RemoteAddr, 8, verbs.AccessRemoteAtomic)
+	if !ok {
+		return false
+	}
+	var result [8]byte
+	if wr.Opcode == verbs.OpAtomicFetchAndAdd {
+		binary.NativeEndian.PutUint64(result[:], peer.execute(psn, mem, roce.OpFetchAdd, 0, wr.CompareAdd))
+	} else {
+		binary.NativeEndian.PutUint64(result[:], peer.execute(psn, mem, roce.OpCompareSwap, wr.CompareAdd, wr.Swap))
+	}
+	rest := result[:]
+	for _, dst := range segs[:wr.NumSGE] {
+		rest = rest[copy(dst, rest):]
 	}
 	return true
 }

@@ -1,7 +1,7 @@
 package softnic
 
 import (
-	"encoding/binary"
+	"sync/atomic"
 
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
@@ -58,18 +58,19 @@ func (q *qp) wasServed(p *packet) bool {
 	return false
 }
 
-// addJob queues an answer and reports false if there is no room. New requests and duplicates have
+// addJob queues an answer and returns it, or nil if there is no room. New requests and duplicates have
 // separate limits, so that a network that repeats packets does not use up what a peer was
 // promised.
-func (q *qp) addJob(j job) bool {
+func (q *qp) addJob(j job) *job {
 	kin := &q.jobCount[index(j.again)]
 	if *kin >= q.attr.MaxDestRdAtomic {
-		return false
+		return nil
 	}
 	*kin++
-	*q.jobs.Extend() = j
+	added := q.jobs.Extend()
+	*added = j
 	q.core.lists.tx.push(q)
-	return true
+	return added
 }
 
 // responsePackets returns how many packets answer a READ.
@@ -92,7 +93,7 @@ func (q *qp) serveRead(p *packet) {
 		return
 	}
 	j := job{rkey: p.RKey, psn: p.PSN, va: p.VA, length: p.DMALen}
-	if p.DMALen > maxMsgSize || !q.addJob(j) {
+	if p.DMALen > maxMsgSize || q.addJob(j) == nil {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess) // more than the QP has resources for
 		return
 	}
@@ -122,23 +123,33 @@ func (q *qp) serveAtomic(p *packet, op uint8) {
 		q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
 		return
 	}
-	original := binary.NativeEndian.Uint64(mem)
-	if !q.addJob(job{atomic: true, psn: p.PSN, original: original}) {
+	j := q.addJob(job{atomic: true, psn: p.PSN})
+	if j == nil {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
 		return
 	}
 	if q.nic.observe != nil {
 		q.touch(TouchRemoteAtomic, p.VA, 8)
 	}
-	switch {
-	case op == roce.OpFetchAdd:
-		binary.NativeEndian.PutUint64(mem, original+p.SwapAdd)
-	case original == p.Compare:
-		binary.NativeEndian.PutUint64(mem, p.SwapAdd)
-	}
-	q.replay[q.replayNext] = atomicResult{valid: true, psn: p.PSN, original: original}
-	q.replayNext = (q.replayNext + 1) % len(q.replay)
+	j.original = q.execute(p.PSN, mem, op, p.Compare, p.SwapAdd)
 	q.served(1)
+}
+
+// execute does an atomic of the peer on an aligned word of memory, and returns and remembers what it found.
+// It is an atomic instruction: pairs in gates of their own, and programs that use sync/atomic, may change
+// the same word.
+func (q *qp) execute(psn roce.PSN, mem []byte, op uint8, compare, swapAdd uint64) (original uint64) {
+	word := wordAt(mem)
+	if op == roce.OpFetchAdd {
+		original = atomic.AddUint64(word, swapAdd) - swapAdd
+	} else {
+		for original = compare; original == compare && !atomic.CompareAndSwapUint64(word, compare, swapAdd); {
+			original = atomic.LoadUint64(word)
+		}
+	}
+	q.replay[q.replayNext] = atomicResult{valid: true, psn: psn, original: original}
+	q.replayNext = (q.replayNext + 1) % len(q.replay)
+	return original
 }
 
 // served counts a READ or atomic that was accepted, and its PSNs.
