@@ -1,8 +1,11 @@
 package interop_test
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"ibverbx/internal/rig"
@@ -109,10 +112,17 @@ func (w *world) impair(t *testing.T, i int, netem ...string) (restore func()) {
 	}
 }
 
-// tell logs what a softnic has counted, if the test has failed.
+// tell logs what both sides have counted, if the test has failed.
 func (w *world) tell(t *testing.T, family int) {
 	t.Helper()
-	if t.Failed() {
-		t.Logf("softnic has counted %+v", w.wires[0].nics[family].Stats())
+	if !t.Failed() {
+		return
+	}
+	t.Logf("softnic has counted %+v", w.wires[0].nics[family].Stats())
+	counters, err := filepath.Glob(filepath.Join("/sys/class/infiniband", w.wires[0].device, "ports/1/hw_counters/*"))
+	rig.Must(t, err)
+	for _, name := range counters {
+		value, err := os.ReadFile(name)
+		t.Logf("the kernel has counted %s %s (%v)", filepath.Base(name), bytes.TrimSpace(value), err)
 	}
 }
