@@ -45,10 +45,11 @@ func packets(mtu verbs.MTU) func(t *testing.T, w *world, family, asker int) {
 	}
 }
 
-// bad tries all operations of RC on a wire that tc-netem(8) makes bad in both directions.
+// bad tries all operations of RC on a wire that tc-netem(8) makes bad in both directions. Timeouts are short,
+// because some losses need one.
 func bad(netem ...string) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
-		c := newTalk(t, w, family, asker, verbs.RC, verbs.MTU1024)
+		c := newTalk(t, w, family, asker, verbs.RC, verbs.MTU1024, func(a *verbs.QPAttr) { a.Timeout = 15 })
 		c.mix(1) // so that both know where the other is
 		w.impair(t, 0, netem...)
 		c.mix(150)

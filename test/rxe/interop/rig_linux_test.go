@@ -93,13 +93,15 @@ func wantMachine(t *testing.T) {
 	}
 }
 
-// connect connects two ends with the given MTU, and what change does to the attributes.
+// connect connects two ends with the given MTU, and what change does to the attributes. The machine is
+// emulated and may stand still for half a second, which the default of 7 timeouts of 67 ms does not survive.
 func connect(t *testing.T, a, b *end, mtu verbs.MTU, change ...func(*verbs.QPAttr)) {
 	t.Helper()
 	for _, ends := range [][2]*end{{a, b}, {b, a}} {
 		local, remote := ends[0], ends[1].at
 		remote.MTU = mtu
 		attr := verbs.ConnectAttr(local.at, remote, 1, local.row.Index)
+		attr.Timeout, attr.RetryCount = 17, 7
 		for _, f := range change {
 			f(&attr)
 		}
