@@ -48,7 +48,7 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool) (*path, error) {
 		n.core.find(p)
 		return p, nil
 	}
-	if err := n.core.wire.route(n, p); err != nil {
+	if err := n.udp.route(p); err != nil {
 		return nil, err
 	}
 	return p, nil

@@ -110,13 +110,13 @@ func newChaos(t *testing.T, mode chaosMode, seed uint64) *chaos {
 		c.link = NewMemoryLink(&MemoryConfig{Now: now})
 	}
 	if mode.loose {
-		SetLoose(c.link, 0)
+		SetLoose(c.link.(*MemoryLink), 0)
 	}
-	c.core = c.link.shared()
 	for i := range 2 {
 		s := newStation(t, c.link, mode.depth, Config{Seed: seed + uint64(i) + 1})
 		q, err := s.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16, MaxSGE: 1})
 		check(t, err)
+		c.core = s.nic.core
 		c.stations, c.srqs = append(c.stations, s), append(c.srqs, q.(*srq))
 	}
 	c.populate()

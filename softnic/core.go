@@ -15,20 +15,20 @@ const settleBudget = 4096
 // readerGrace is how long timers wait for a reader whose packets may answer them.
 const readerGrace = time.Millisecond
 
-// core is the state that the NICs of one link share: the lock, the clock, and the lists of QPs
-// that have something to do. It is a state machine without a goroutine: every call into a NIC
+// core is the state that the NICs of one link share, or that a NIC on a UDPLink has: the lock, the clock,
+// and the lists of QPs that have something to do. It is a state machine without a goroutine: every call into a NIC
 // locks, changes something and settles. In real time a helper settles when a timer is due.
 type core struct {
 	traits linkTraits
 	mu     coreLock
-	link   Link
+	link   carrier
 	clock  func() int64
 	// helper is nil on virtual time.
 	helper *helper
 	// queue holds packets under way. It is nil while the link delivers or writes them at once.
 	queue *faults
-	// wire is the link itself if it leads out of the process, otherwise nil.
-	wire *UDPLink
+	// wire is the core's own if it leads out of the process, otherwise nil.
+	wire *udpWire
 	// notBefore is a time before which checking the timers is useless.
 	notBefore int64
 	// caughtUp says that the packets that may answer the due timers have just been read.
@@ -47,7 +47,7 @@ type core struct {
 	nonce uint32
 }
 
-func (c *core) init(link Link, t linkTraits, now func() int64) {
+func (c *core) init(link carrier, t linkTraits, now func() int64) {
 	c.link, c.traits = link, t
 	c.nics, c.timers = make(map[verbs.GID]*NIC), newTimers()
 	c.lists.init()
@@ -63,8 +63,6 @@ func (c *core) init(link Link, t linkTraits, now func() int64) {
 	c.helper = newHelper(c)
 	c.nonce = newRand(0).Uint32()
 }
-
-func (c *core) shared() *core { return c }
 
 // onCaller reports whether a post moves its data within the call. Virtual time passes only between
 // calls, so there it does not matter which core moves the data.
@@ -172,7 +170,7 @@ func (c *core) settleTimed() {
 // false if another goroutine is reading. Then the timers wait: that goroutine settles if it
 // finds packets, and if not, the helper waits until it is done.
 func (c *core) pump() bool {
-	read, busy := c.wire.pump()
+	read, busy := c.wire.port.pump()
 	if read {
 		c.work()
 	}
@@ -235,29 +233,23 @@ func (c *core) next() int64 {
 	return max(at, c.notBefore)
 }
 
-// attach plugs n in under an address that no other NIC of the link has.
-func (c *core) attach(n *NIC, addr netip.Addr) (err error) {
+// attach plugs n in under an address that no other NIC of the core has.
+func (c *core) attach(n *NIC) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count++
-	n.ordinal = c.count
-	switch {
-	case addr.IsValid():
-	case c.wire == nil:
+	n.core, n.ordinal = c, c.count
+	addr := n.cfg.Addr.Unmap()
+	if !addr.IsValid() {
 		addr = c.freeAddr()
-	default:
-		if addr, err = c.wire.address(); err != nil {
-			return err
-		}
 	}
-	addr = addr.Unmap()
 	if addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "" || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return verbs.Invalidf("Config.Addr %s cannot be the address of a port", addr)
 	}
 	n.setAddr(verbs.GIDFromAddr(addr), c.nonce)
 	for _, e := range n.gids {
 		if other := c.nics[e.GID]; other != nil {
-			return verbs.Invalidf("Config.Addr %s belongs to %s on this link", e.GID.Addr(), other.name)
+			return addressTaken(e.GID.Addr(), other)
 		}
 	}
 	if c.wire != nil {
@@ -269,6 +261,10 @@ func (c *core) attach(n *NIC, addr netip.Addr) (err error) {
 		c.nics[e.GID] = n
 	}
 	return nil
+}
+
+func addressTaken(a netip.Addr, by *NIC) error {
+	return verbs.Invalidf("Config.Addr %s belongs to %s on this link", a, by.name)
 }
 
 // freeAddr returns an address of 198.18.0.0/15 that no NIC of the link has. The range is
@@ -291,6 +287,9 @@ func (c *core) detach(n *NIC) *helper {
 	}
 	if c.queue != nil {
 		c.queue.forget(n)
+	}
+	if c.wire != nil {
+		c.wire.link.detach(n.udp)
 	}
 	if len(c.nics) > 0 || c.helper == nil {
 		return nil

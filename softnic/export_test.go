@@ -1,7 +1,7 @@
 package softnic
 
 // SetLoose makes the gates of a link open after need calls: 0 opens them at once, and again and again.
-func SetLoose(l Link, need uint32) { l.shared().mu.need, l.shared().mu.least = need, need }
+func SetLoose(l *MemoryLink, need uint32) { l.mu.need, l.mu.least = need, need }
 
 // NeverLoose keeps the gates of a link shut.
 const NeverLoose = neverLoose

@@ -112,7 +112,7 @@ func TestGatesStayShut(t *testing.T) {
 		join(t, qa, qb)
 		for range 4 * looseAfter {
 			post(t, qa, a.to(b, verbs.OpRDMAWrite))
-			if len(link.shared().mu.open) > 0 {
+			if len(qa.core.mu.open) > 0 {
 				t.Fatalf("%s: a gate is open", name)
 			}
 			for len(a.poll()) == 0 {
@@ -151,7 +151,7 @@ func TestLooseIsTight(t *testing.T) {
 func lookBack(t *testing.T, mode chaosMode, seed uint64, need uint32) (seen []string, opened int) {
 	c := newChaos(t, mode, seed)
 	c.whole = true
-	SetLoose(c.link, need)
+	SetLoose(c.link.(*MemoryLink), need)
 	c.watch = func() { opened += index(len(c.core.mu.open) > 0) }
 	c.run(600)
 	for i, s := range c.stations {

@@ -17,8 +17,6 @@ type helper struct {
 	poke    chan struct{}
 	stop    chan struct{}
 	done    sync.WaitGroup
-	// ports are those that were read last. Only the goroutine uses it.
-	ports []*udpPort
 }
 
 func newHelper(c *core) *helper {
@@ -63,16 +61,13 @@ func (h *helper) run() {
 // advance settles the core and returns how long to sleep, -1 for until poked.
 func (h *helper) advance() time.Duration {
 	c := h.core
-	if c.wire != nil {
-		h.ports = c.wire.catchUp(h.ports[:0])
-	}
+	caughtUp := c.wire != nil && c.wire.catchUp()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h.wakeAt = 0 // awake: a poke is not needed
-	c.caughtUp = len(h.ports) > 0
+	c.caughtUp = caughtUp
 	h.wakeAt = c.advance()
 	c.caughtUp = false
-	clear(h.ports) // closed ports must not stay reachable
 	if h.wakeAt == never {
 		return -1
 	}

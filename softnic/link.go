@@ -9,8 +9,12 @@ type Link interface {
 	// Step runs everything that is due: see MemoryLink.Step.
 	Step() (next int64, pending bool)
 
-	// shared returns the state that the NICs of the link share.
-	shared() *core
+	// attach plugs a new NIC in and sets its core.
+	attach(n *NIC) error
+}
+
+// carrier is what sends the packets of a core: its link, or a NIC's own wire.
+type carrier interface {
 	// send carries p. The core's lock is held. p and its payload are valid only during the call.
 	send(from *NIC, p *packet)
 }
@@ -29,7 +33,7 @@ func made(link Link) bool {
 	case *FaultLink:
 		return l != nil && l.link != nil
 	case *UDPLink:
-		return l != nil && l.link != nil
+		return l != nil && l.ports != nil
 	}
 	return false
 }

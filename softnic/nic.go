@@ -66,10 +66,10 @@ func New(link Link, cfg Config) (*NIC, error) {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
 	}
 	n := &NIC{
-		core: link.shared(), name: cfg.Name, cfg: cfg, mtuGiven: cfg.MTU != 0, portUp: true,
+		name: cfg.Name, cfg: cfg, mtuGiven: cfg.MTU != 0, portUp: true,
 		waiting: workList{bit: onWaiting}, budget: newBudget(),
 	}
-	if err := n.core.attach(n, cfg.Addr); err != nil {
+	if err := link.attach(n); err != nil {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
 	}
 	return n, nil

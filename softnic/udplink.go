@@ -3,6 +3,7 @@ package softnic
 import (
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"ibverbx/internal/roce"
@@ -79,40 +80,38 @@ const (
 )
 
 // UDPLink carries packets as RoCE v2 over UDP: to another process or host, to the kernel's
-// Soft-RoCE, or to hardware. Every NIC on it has its own sockets on its address. It needs no
-// privilege. It runs in real time.
+// Soft-RoCE, or to hardware. Every NIC on it has its own sockets on its address, and its own lock: NICs
+// do not wait for each other. It needs no privilege. It runs in real time.
 type UDPLink struct {
-	core
 	cfg UDPConfig
-	// dirty are the ports with packets to flush.
-	dirty []*udpPort
-	// corks counts the goroutines that collect packets: see verbs.Corked.
-	corks   int
-	explain roce.Explainer
-	faults
+	// nonce is that of every NIC's core.
+	nonce uint32
+
+	// mu guards the fields below. A NIC's lock may be held while mu is taken, but not the other way round.
+	mu    sync.Mutex
+	ports map[verbs.GID]*udpPort
+	// count is the number of NICs ever plugged in.
+	count uint32
+
+	// capturing is held while cfg.Capture takes a packet.
+	capturing sync.Mutex
+	order     kernelOrder
 }
 
 // NewUDPLink returns a link without NICs. A nil cfg means the defaults.
 func NewUDPLink(cfg *UDPConfig) (*UDPLink, error) {
-	l := &UDPLink{}
+	l := &UDPLink{nonce: newRand(0).Uint32(), ports: make(map[verbs.GID]*udpPort)}
 	if cfg != nil {
 		l.cfg = *cfg
 	}
 	if err := l.cfg.complete(); err != nil {
 		return nil, verbs.NewOpError("make UDP link", "", 0, err)
 	}
-	t := linkTraits{kind: "udp", window: uint32(l.cfg.Window), readAhead: udpReadAhead, probeAfter: udpProbeAfter}
-	if t.window == 0 {
-		t.window, t.windowBytes = defaultUDPWindow, defaultUDPInFlight
-	}
-	l.core.init(l, t, nil)
-	l.wire = l
-	l.faults.init(&l.core, l.cfg.Seed, udpQueue, l.cfg.Impairment, l.land)
-	if l.cfg.Impairment != (Impairment{}) {
-		l.queue = &l.faults
-	}
 	return l, nil
 }
+
+// Step does nothing: the NICs of the link run by themselves.
+func (l *UDPLink) Step() (next int64, pending bool) { return 0, false }
 
 // complete fills in the defaults and checks the rest.
 func (cfg *UDPConfig) complete() error {
@@ -136,35 +135,49 @@ func toward(from *NIC, to verbs.GID) directionKey { return directionKey{from: fr
 // Impair sets what happens to packets from a NIC to an address. The opposite direction is not
 // affected.
 func (l *UDPLink) Impair(from *NIC, to netip.Addr, imp Impairment) error {
-	if from == nil || from.core != &l.core {
+	w := l.wireOf(from)
+	if w == nil {
 		return verbs.NewOpError("impair", "", 0, verbs.Invalidf("the NIC is nil or belongs to another link"))
 	}
-	return l.impair(toward(from, verbs.GIDFromAddr(to)), imp)
+	return w.impair(toward(from, verbs.GIDFromAddr(to)), imp)
 }
 
-// Cut makes every packet from a NIC to an address disappear until Restore.
-func (l *UDPLink) Cut(from *NIC, to netip.Addr) {
-	l.change(toward(from, verbs.GIDFromAddr(to)), func(d *direction) { d.cut = true })
+// wireOf returns the wire of a NIC, nil if the NIC is not on the link.
+func (l *UDPLink) wireOf(n *NIC) *udpWire {
+	if n == nil || n.udp == nil || n.udp.link != l {
+		return nil
+	}
+	return n.core.wire
 }
+
+// Cut makes every packet from a NIC of the link to an address disappear until Restore.
+func (l *UDPLink) Cut(from *NIC, to netip.Addr) { l.setCut(from, to, true) }
 
 // Restore ends a Cut.
-func (l *UDPLink) Restore(from *NIC, to netip.Addr) {
-	l.change(toward(from, verbs.GIDFromAddr(to)), func(d *direction) { d.cut = false })
+func (l *UDPLink) Restore(from *NIC, to netip.Addr) { l.setCut(from, to, false) }
+
+func (l *UDPLink) setCut(from *NIC, to netip.Addr, cut bool) {
+	if w := l.wireOf(from); w != nil {
+		w.change(toward(from, verbs.GIDFromAddr(to)), func(d *direction) { d.cut = cut })
+	}
 }
 
-// FaultStats returns what happened to packets from a NIC to an address.
-func (l *UDPLink) FaultStats(from *NIC, to netip.Addr) FaultStats {
-	return l.statsOf(toward(from, verbs.GIDFromAddr(to)))
+// FaultStats returns what happened to packets from a NIC of the link to an address.
+func (l *UDPLink) FaultStats(from *NIC, to netip.Addr) (s FaultStats) {
+	if w := l.wireOf(from); w != nil {
+		s = w.statsOf(toward(from, verbs.GIDFromAddr(to)))
+	}
+	return s
 }
 
-// address returns an address that no NIC of the link has.
+// address returns an address that no NIC of the link has. mu is held.
 func (l *UDPLink) address() (netip.Addr, error) {
 	addrs := l.cfg.Addrs
 	if len(addrs) == 0 {
 		addrs = hostAddrs()
 	}
 	for _, a := range addrs {
-		if a = a.Unmap(); a.IsValid() && l.nics[verbs.GIDFromAddr(a)] == nil {
+		if a = a.Unmap(); a.IsValid() && l.ports[verbs.GIDFromAddr(a)] == nil {
 			return a, nil
 		}
 	}

@@ -19,8 +19,8 @@ func TestUDPMarks(t *testing.T) {
 	nic, err := New(link, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, 63})})
 	check(t, err)
 	t.Cleanup(func() { check(t, nic.Close()) })
-	link.mu.Lock()
-	defer link.mu.Unlock()
+	nic.core.mu.Lock()
+	defer nic.core.mu.Unlock()
 	to := func(class, hops uint8) *udp.Dest {
 		p, err := nic.newPath(verbs.AHAttr{DGID: verbs.GIDFromAddr(netip.AddrFrom4([4]byte{127, 0, 0, 64})), TrafficClass: class, HopLimit: hops}, false)
 		check(t, err)
@@ -45,8 +45,8 @@ func TestUDPFlowLabel(t *testing.T) {
 	nic, err := New(link, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, 65})})
 	check(t, err)
 	t.Cleanup(func() { check(t, nic.Close()) })
-	link.mu.Lock()
-	defer link.mu.Unlock()
+	nic.core.mu.Lock()
+	defer nic.core.mu.Unlock()
 	from := func(label uint32) (int, error) {
 		p, err := nic.newPath(verbs.AHAttr{DGID: verbs.GIDFromAddr(netip.AddrFrom4([4]byte{127, 0, 0, 66})), FlowLabel: label}, false)
 		if err != nil {

@@ -146,13 +146,13 @@ func (u *udpPort) learn(e *verbs.Endpoint) {
 	p.runs, p.fill, p.buffer = b[3]&extraRuns != 0, b[3]&extraFill != 0, min(binary.BigEndian.Uint32(b[4:]), 1<<20)<<10
 }
 
-// route finds the way of a path of n, to the port that the address vector names as its DLID.
-func (l *UDPLink) route(n *NIC, p *path) (err error) {
+// route finds the way of a path, to the port that the address vector names as its DLID.
+func (u *udpPort) route(p *path) (err error) {
 	to := udpAddr{p.dgid, p.attr.DLID}
 	if to.port == 0 {
 		to.port = roce.Port
 	}
-	p.way, err = n.udp.way(p, to)
+	p.way, err = u.way(p, to)
 	return err
 }
 

@@ -18,12 +18,11 @@ import (
 type udpPort struct {
 	nic  *NIC
 	link *UDPLink
+	wire *udpWire
 	conn *udp.Conn
 
 	// The core's lock guards the fields from here to parts.
 	writer *udp.Writer
-	// dirty says that the port is in link.dirty.
-	dirty bool
 	// served says that the holder of the lock has just read packets.
 	served bool
 	// next is the socket of the next path.
@@ -52,7 +51,8 @@ type udpPort struct {
 	last   *udpSource
 	packet packet
 	// reason is what the decoder said of it.
-	reason roce.Reason
+	reason  roce.Reason
+	explain roce.Explainer
 
 	// polls counts empty polls of the program. The port's goroutine reads it to learn whether
 	// the program polls.
@@ -71,8 +71,9 @@ const udpHeader = 8
 // 16 because copies to and from other addresses take longer.
 const slotHeader = 48
 
-// plug opens the sockets of a NIC.
-func (l *UDPLink) plug(n *NIC) error {
+// plug opens the sockets of the wire's NIC.
+func (w *udpWire) plug(n *NIC) error {
+	l := w.link
 	addr := n.gids[len(n.gids)-1].GID.Addr()
 	if err := n.fitMTU(addr); err != nil {
 		return err
@@ -89,11 +90,11 @@ func (l *UDPLink) plug(n *NIC) error {
 		return err
 	}
 	u := &udpPort{
-		nic: n, link: l, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
+		nic: n, link: l, wire: w, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
 		peers: make(map[udpAddr]*udpPeer), heard: make(map[udpSpeaker]*udpWay),
 		dests: make(map[udpTarget]*udp.Dest), sources: make(map[udpAddr]*udpSource),
 	}
-	n.udp, u.slot = u, n.cfg.MTU.Bytes()+slotHeader
+	n.udp, w.port, u.slot = u, u, n.cfg.MTU.Bytes()+slotHeader
 	n.budget.set(uint32(l.cfg.NICWindow), uint32(l.cfg.NICWindow))
 	// Over UDP the only address is the host's: there is no link-local row.
 	n.gids = []verbs.GIDEntry{{GID: verbs.GIDFromAddr(addr), Index: 0, Type: verbs.GIDTypeRoCEv2}}
@@ -131,7 +132,7 @@ func (n *NIC) fitMTU(addr netip.Addr) error {
 
 // onCaller reports whether a post moves its data within the call. On the loopback the kernel hands a
 // packet to the receiving socket within the call that sends it.
-func (u *udpPort) onCaller() bool { return u.conn.Addr().Addr().IsLoopback() && u.link.queue == nil }
+func (u *udpPort) onCaller() bool { return u.conn.Addr().Addr().IsLoopback() && u.wire.queue == nil }
 
 // close ends the port's goroutine and closes its sockets. The core's lock must not be held.
 func (u *udpPort) close() error {

@@ -53,54 +53,46 @@ func (u *udpPort) read() bool {
 	return true
 }
 
-// pump reads and serves some batches of packets for every NIC. It reports whether there were any
-// and whether another goroutine is reading. The core's lock is held, so it does not wait for
-// that goroutine; catchUp does.
-func (l *UDPLink) pump() (read, busy bool) {
-	for _, n := range l.nics {
-		u := n.udp
-		if u.served {
-			continue
-		}
-		if !u.reading.TryLock() {
-			busy = true
-			continue
-		}
-		for k, left := 1, catchUpReads; left > 0 && k > 0 && !u.closed; left-- {
-			k, _ = u.reader.Read() // an error comes again, in a read that counts it
-			for i := range k {
-				u.serve(u.reader.Datagram(i))
-			}
-			read = read || k > 0
-		}
-		u.reading.Unlock()
+// pump reads and serves some batches of packets. It reports whether there were any and whether
+// another goroutine is reading. The core's lock is held, so it does not wait for that goroutine;
+// catchUp does.
+func (u *udpPort) pump() (read, busy bool) {
+	if u.served {
+		return false, false
 	}
-	return read, busy
+	if !u.reading.TryLock() {
+		return false, true
+	}
+	for k, left := 1, catchUpReads; left > 0 && k > 0 && !u.closed; left-- {
+		k, _ = u.reader.Read() // an error comes again, in a read that counts it
+		for i := range k {
+			u.serve(u.reader.Datagram(i))
+		}
+		read = read || k > 0
+	}
+	u.reading.Unlock()
+	return read, false
 }
 
-// catchUp reads what has arrived if a timer is due, because it may answer the timer. It appends
-// the ports that it has read to ports. It waits for other readers, so the core's lock must not be
-// held.
-func (l *UDPLink) catchUp(ports []*udpPort) []*udpPort {
-	l.mu.Lock()
-	l.at = l.clock()
-	if l.due() {
-		for _, n := range l.nics {
-			ports = append(ports, n.udp)
-		}
-	}
-	l.mu.Unlock()
-	for _, u := range ports {
+// catchUp reads what has arrived if a timer is due, because it may answer the timer, and reports whether
+// one is. It waits for other readers, so the core's lock must not be held.
+func (w *udpWire) catchUp() bool {
+	w.mu.Lock()
+	w.at = w.clock()
+	due, u := w.due(), w.port
+	w.mu.Unlock()
+	if due {
 		u.reading.Lock()
 		for left := catchUpReads; left > 0 && u.read(); left-- {
 		}
 		u.reading.Unlock()
 	}
-	return ports
+	return due
 }
 
 // serve takes a datagram, or a coalesced run of them, and passes each to the NIC.
 func (u *udpPort) serve(d *udp.Datagram) {
+	u.link.order.received()
 	if u.nic.closed {
 		return
 	}
@@ -131,7 +123,7 @@ func (u *udpPort) examine(from *udpSource, b []byte) (payload []byte, id uint16,
 	if u.reason != roce.OK && u.reason != roce.Congestion {
 		return nil, 0, malformed
 	}
-	id, ok := from.flow.Check(b, &u.link.explain)
+	id, ok := from.flow.Check(b, &u.explain)
 	if !ok {
 		return nil, id, damaged
 	}
@@ -225,20 +217,24 @@ func (u *udpPort) meet(addr udpAddr) *udpSource {
 // sends reports whether a NIC of the link sends from addr. Another process on the same address
 // has other ports.
 func (l *UDPLink) sends(addr udpAddr) bool {
-	n := l.nics[addr.gid]
-	if n == nil {
+	l.mu.Lock()
+	u := l.ports[addr.gid]
+	l.mu.Unlock()
+	if u == nil {
 		return false
 	}
-	for socket := range n.udp.conn.Sockets() + 1 {
-		if n.udp.conn.SourcePort(socket) == addr.port {
+	for socket := range u.conn.Sockets() + 1 {
+		if u.conn.SourcePort(socket) == addr.port {
 			return true
 		}
 	}
 	return false
 }
 
-// capture hands a packet to the link's Capture.
+// capture hands a packet to the link's Capture, which takes one at a time.
 func (u *udpPort) capture(src, dst netip.AddrPort, id uint16, m udp.Marks, b []byte) {
 	u.parts[0] = b
+	u.link.capturing.Lock()
+	defer u.link.capturing.Unlock()
 	u.link.cfg.Capture.Packet(wallClock(), src, dst, id, m.Class, m.Hops, u.parts[:]...)
 }

@@ -2,21 +2,21 @@ package softnic
 
 import "ibverbx/internal/roce"
 
-func (l *UDPLink) send(from *NIC, p *packet) {
+func (w *udpWire) send(from *NIC, p *packet) {
 	switch {
 	case p.path.way == nil:
 		from.stats.Unroutable++
 	case !from.portUp:
 		from.stats.PortDownDrops++
-	case l.queue != nil:
-		l.carry(l.direction(toward(from, p.path.dgid)), nil, from, nil, p)
+	case w.queue != nil:
+		w.carry(w.direction(toward(from, p.path.dgid)), nil, from, nil, p)
 	default:
 		from.udp.write(p, false)
 	}
 }
 
 // land writes a packet that has passed the layer of faults.
-func (l *UDPLink) land(f *flight) {
+func (w *udpWire) land(f *flight) {
 	switch {
 	case f.from.closed:
 	case f.dir.cut:
@@ -25,25 +25,23 @@ func (l *UDPLink) land(f *flight) {
 		f.dir.stats.Delivered++
 		f.from.udp.write(&f.packet, f.corrupt)
 	}
-	l.recycle(f)
+	w.recycle(f)
 }
 
 // flush hands all collected packets to the kernel, unless somebody collects more. It is called before the
 // lock is released.
-func (l *UDPLink) flush() {
-	if l.corks == 0 {
-		l.drain()
+func (w *udpWire) flush() {
+	if w.corks == 0 {
+		w.drain()
 	}
 }
 
 // drain hands all collected packets to the kernel.
-func (l *UDPLink) drain() {
-	for i, u := range l.dirty {
-		l.dirty[i] = nil
-		u.dirty = false
-		u.nic.stats.SendDrops += uint64(u.writer.Flush())
+func (w *udpWire) drain() {
+	if w.dirty {
+		w.dirty = false
+		w.port.nic.stats.SendDrops += uint64(w.port.writer.Flush())
 	}
-	l.dirty = l.dirty[:0]
 }
 
 // write adds a packet to those that leave with the next flush. It copies the payload next to the
@@ -51,10 +49,8 @@ func (l *UDPLink) drain() {
 // if the program writes its memory meanwhile, and the kernel copies one piece per packet instead
 // of two. For long messages that is faster than referring to the payload (docs/performance.md).
 func (u *udpPort) write(p *packet, corrupt bool) {
-	if !u.dirty {
-		u.dirty = true
-		u.link.dirty = append(u.link.dirty, u)
-	}
+	u.wire.dirty = true
+	u.link.order.sent()
 	way, length := u.wayOf(p), int(p.length)
 	size := roce.DatagramLen(p.Opcode, length)
 	most := size
