@@ -206,6 +206,11 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 	if err := q.fits(remote); err != nil {
 		return q.setup.opError("connect", err)
 	}
+	if q.setup.cfg.Control != nil {
+		if err := q.setup.cq.join(); err != nil {
+			return q.setup.opError("connect", err)
+		}
+	}
 	for i, l := range q.setup.all {
 		if err := one(l, remote.Lanes[i].endpoint()); err != nil {
 			return q.setup.opError("connect", errors.Join(fmt.Errorf("lane %d on rail %d (%s): %w", i, l.rail, q.setup.rails.rails[l.rail].name, err), q.disconnect(i)))

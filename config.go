@@ -83,8 +83,8 @@ type Config struct {
 	// post or a poll. AutoPolicy on equal rails reads it in few of them. Nil means the monotonic clock.
 	Now func() int64
 	// Control is how the two ends agree on lanes that are lost and bring them back. With it, both ends
-	// must poll as long as they are connected, and the VirtualCQ takes the events of the rails'
-	// Contexts. Nil means that the loss of a lane ends the VirtualQP.
+	// must poll as long as they are connected, and the Rails take the events of their Contexts
+	// (verbs.Context.Events, NotifyEvents). Nil means that the loss of a lane ends the VirtualQP.
 	Control Control
 	// Deadline is how long a request may take, recovery included, before the VirtualQP ends in
 	// ErrDeadline. Zero means 60 s. It needs Control: without it, NewQP refuses another value than zero.

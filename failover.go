@@ -343,7 +343,7 @@ func (f *failover) drained(l *lane) bool {
 // it if the peer takes the lane out of service first. It would repeat the request on another lane.
 func (f *failover) reset(l *lane) {
 	v := &l.life
-	refused := f.setup.rails.hasRefused(int(l.rail), l.qp.Num())
+	refused := f.setup.rails.watch.hasRefused(int(l.rail), l.qp.Num())
 	f.retireGeneration(l)
 	if v.due, v.downs.mute = f.time.now, refused; refused {
 		v.due += refusalTime
@@ -379,10 +379,10 @@ func (l *lane) nextGeneration() {
 // watchRails takes lanes out of service whose rail has lost its port, its device or their QPs.
 func (f *failover) watchRails() {
 	for i := range f.setup.rails.rails {
-		r, seen := &f.setup.rails.rails[i], f.seen[i]
-		f.seen[i] = r.losses()
+		seen := f.seen[i]
+		f.seen[i] = f.setup.rails.watch.rails[i].losses()
 		if f.seen[i].falls != seen.falls {
-			f.railDown(i, fmt.Errorf("rail %d (%s) is down", i, r.name))
+			f.railDown(i, fmt.Errorf("rail %d (%s) is down", i, f.setup.rails.rails[i].name))
 		}
 		if f.seen[i].deaths != seen.deaths {
 			f.inspect(i)
@@ -392,8 +392,9 @@ func (f *failover) watchRails() {
 
 // skipEvents ignores the events that the rails had before the VirtualQP was connected.
 func (f *failover) skipEvents() {
+	f.setup.rails.watch.look()
 	for i := range f.setup.rails.rails {
-		f.seen[i] = f.setup.rails.rails[i].losses()
+		f.seen[i] = f.setup.rails.watch.rails[i].losses()
 	}
 }
 

@@ -178,7 +178,7 @@ func (c *VirtualCQ) drive(dst []WC, n int) int {
 	if c.polls++; len(c.driven) == 0 || (n > 0 && c.polls%driveEvery != 0 && !c.driveDue()) {
 		return n
 	}
-	c.rails.watch()
+	c.rails.watch.look()
 	for _, q := range c.driven {
 		q.failover.drive()
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"ibverbx/verbs"
@@ -16,7 +15,7 @@ const MaxRails = 8
 // RailConfig names one NIC port.
 type RailConfig struct {
 	// Context is the open NIC. It must outlive the Rails; nil is an error. Rails on the ports of one NIC
-	// may share it.
+	// may share it. Several Rails share it if they are forks of each other (Rails.Fork).
 	Context verbs.Context
 	// Port is the port of the NIC; zero means 1.
 	Port uint8
@@ -30,11 +29,9 @@ type RailConfig struct {
 // Rails is a set of NIC ports that are used together. Regions, completion queues and virtual QPs made
 // from it exist on every one of them. A rail is named by its index.
 type Rails struct {
-	rails []rail
-	// watching guards events, and the fields fatal, refusals and refused of all rails.
-	watching sync.Mutex
-	events   [8]verbs.Event // where watch takes events
-	cqCount  atomic.Uint32  // VirtualCQs that were ever made
+	rails   []rail
+	watch   *watch        // takes the events of the NICs; forks share it
+	cqCount atomic.Uint32 // VirtualCQs that were ever made
 }
 
 // rail is one NIC port and a protection domain on it.
@@ -46,23 +43,7 @@ type rail struct {
 	mbps     uint32 // speed of the port; 0 if it is not known
 	onCaller bool   // posting moves the data, on the caller's core
 	pd       verbs.PD
-	leads    bool          // no rail before it has the same Context: watch takes the events by it
-	falls    atomic.Uint64 // counts how often the port or the device was lost
-	deaths   atomic.Uint64 // counts how often a QP was lost without a completion
-	fatal    bool          // the device has failed, and that this is counted in falls
-	refusals [16]uint32    // a ring of the last QPs, by number, that refused a request of their peer
-	// refused counts all refusals. The next one is written at refused modulo len(refusals).
-	refused int
 }
-
-// losses counts what a rail has lost.
-type losses struct {
-	falls  uint64 // how often the port or the device was lost
-	deaths uint64 // how often a QP was lost without a completion
-}
-
-// losses returns the counts, which other VirtualCQs may change.
-func (r *rail) losses() losses { return losses{falls: r.falls.Load(), deaths: r.deaths.Load()} }
 
 // NewRails allocates a protection domain on every NIC.
 func NewRails(cfgs ...RailConfig) (*Rails, error) {
@@ -75,9 +56,27 @@ func NewRails(cfgs ...RailConfig) (*Rails, error) {
 			r.rails = r.rails[:i]
 			return nil, errors.Join(fmt.Errorf("make rails: rail %d: %w", i, err), r.Close())
 		}
-		r.rails[i].leads = !slices.ContainsFunc(cfgs[:i], func(other RailConfig) bool { return other.Context == cfg.Context })
 	}
+	r.watch = newWatch(r.rails)
+	r.watch.open()
 	return r, nil
+}
+
+// Fork returns Rails on the same NICs with protection domains of their own. Regions and VirtualQPs of the one
+// cannot be used with the other. Events of the NICs reach both. Two Rails that NewRails made on one Context
+// would take them from each other.
+func (r *Rails) Fork() (*Rails, error) {
+	f := &Rails{rails: slices.Clone(r.rails), watch: r.watch}
+	f.watch.open()
+	for i := range f.rails {
+		pd, err := f.rails[i].cfg.Context.AllocPD()
+		if err != nil {
+			f.rails = f.rails[:i]
+			return nil, errors.Join(fmt.Errorf("fork rails: rail %d (%s): %w", i, r.rails[i].name, err), f.Close())
+		}
+		f.rails[i].pd = pd
+	}
+	return f, nil
 }
 
 func (r *rail) open(cfg RailConfig) error {
@@ -106,59 +105,6 @@ func (r *rail) open(cfg RailConfig) error {
 	r.cfg, r.name, r.attr, r.pd = cfg, cfg.Context.Device().Name(), attr, pd
 	r.mtu, r.mbps, r.onCaller = port.ActiveMTU.Bytes(), port.SpeedMbps, port.OnCaller
 	return nil
-}
-
-// watch takes the asynchronous events of every NIC once and shows them to all rails on it.
-func (r *Rails) watch() {
-	r.watching.Lock()
-	defer r.watching.Unlock()
-	for i := range r.rails {
-		if !r.rails[i].leads {
-			continue
-		}
-		ctx := r.rails[i].cfg.Context
-		n, err := ctx.Events(r.events[:])
-		for k := i; k < len(r.rails); k++ {
-			if one := &r.rails[k]; one.cfg.Context == ctx {
-				one.happened(r.events[:n], err)
-			}
-		}
-	}
-}
-
-// happened counts the events of a rail's NIC that take down the rail or a QP. err is the error that came
-// with them.
-func (r *rail) happened(events []verbs.Event, err error) {
-	for _, e := range events {
-		switch {
-		case e.Type == verbs.EventPortErr && (e.Port == 0 || e.Port == r.cfg.Port):
-			r.falls.Add(1)
-		case e.Type == verbs.EventDeviceFatal:
-			r.falls.Add(1)
-			r.fatal = true
-		case e.Type == verbs.EventQPFatal:
-			r.deaths.Add(1)
-		case (e.Type == verbs.EventQPAccessErr || e.Type == verbs.EventQPReqErr) && e.QP != nil:
-			r.refusals[r.refused%len(r.refusals)] = e.QP.Num()
-			r.refused++
-		}
-	}
-	if errors.Is(err, verbs.ErrDeviceFatal) && !r.fatal {
-		r.fatal = true
-		r.falls.Add(1)
-	}
-	if err == nil && len(events) == 0 {
-		r.fatal = false
-	}
-}
-
-// hasRefused reports whether a QP has recently failed because it refused a request of its peer.
-func (r *Rails) hasRefused(rail int, qpn uint32) bool {
-	r.watch()
-	r.watching.Lock()
-	defer r.watching.Unlock()
-	one := &r.rails[rail]
-	return slices.Contains(one.refusals[:min(one.refused, len(one.refusals))], qpn)
 }
 
 // policy is what AutoPolicy begins with on these rails.
@@ -209,6 +155,9 @@ func (r *Rails) Close() error {
 	var errs []error
 	for i := range r.rails {
 		errs = append(errs, r.rails[i].pd.Close())
+	}
+	if r.watch != nil { // nil if the rails could not be made
+		r.watch.close()
 	}
 	return errors.Join(errs...)
 }

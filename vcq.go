@@ -57,6 +57,7 @@ type VirtualCQ struct {
 	idle  [MaxRails]uint64    // counts the polls of each rail that left nothing in its CQ
 
 	events []Event // those that were not taken, at most maxEvents
+	joined bool    // the VirtualCQ gets the events of the NICs: a VirtualQP has a Control
 }
 
 // CQStats are the counters of a VirtualCQ.
@@ -144,6 +145,7 @@ func (c *VirtualCQ) Close() error {
 	if len(c.qps) > 0 {
 		return fmt.Errorf("close virtual CQ %d: %w: %d virtual QPs are open", c.num, verbs.ErrBusy, len(c.qps))
 	}
+	c.rails.watch.leave(c)
 	var errs []error
 	if c.shared != nil {
 		if err := c.shared.close(); err != nil {
@@ -156,6 +158,19 @@ func (c *VirtualCQ) Close() error {
 		errs = append(errs, cq.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// join makes the VirtualCQ get the events of the NICs.
+func (c *VirtualCQ) join() error {
+	if c.joined {
+		return nil
+	}
+	if err := c.rails.watch.join(c); err != nil {
+		c.rails.watch.leave(c)
+		return err
+	}
+	c.joined = true
+	return nil
 }
 
 // renewCQ replaces the CQ of a rail that has failed, and with it all its QPs. The next generations of

@@ -15,10 +15,15 @@ import (
 type Waker struct {
 	once  sync.Once
 	token chan struct{}
+	call  func() // called by Wake in place of adding the token; nil if there is none
 }
 
 // NewWaker returns a Waker without a token.
 func NewWaker() *Waker { return &Waker{} }
+
+// NewWakerFunc returns a Waker whose Wake calls wake and adds no token, for one who is woken by something
+// else than a Wait. A NIC calls wake with its locks held, so wake must not block and must not use the NIC.
+func NewWakerFunc(wake func()) *Waker { return &Waker{call: wake} }
 
 func (w *Waker) tokens() chan struct{} {
 	w.once.Do(func() { w.token = make(chan struct{}, 1) })
@@ -27,6 +32,10 @@ func (w *Waker) tokens() chan struct{} {
 
 // Wake adds the token. It never blocks.
 func (w *Waker) Wake() {
+	if w.call != nil {
+		w.call()
+		return
+	}
 	select {
 	case w.tokens() <- struct{}{}:
 	default:

@@ -137,3 +137,19 @@ func TestWakerAllocs(t *testing.T) {
 		t.Errorf("Wake and Wait allocate %v times", n)
 	}
 }
+
+// TestWakerFunc: Wake calls the function, and there is no token to wait for.
+func TestWakerFunc(t *testing.T) {
+	calls := 0
+	w := verbs.NewWakerFunc(func() { calls++ })
+	w.Wake()
+	w.Wake()
+	if calls != 2 {
+		t.Errorf("two Wakes called the function %d times", calls)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.Wait(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait = %v, want %v: there is no token", err, context.Canceled)
+	}
+}

@@ -75,8 +75,8 @@ func (n *NIC) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	return &CQ{ring: make([]verbs.WC, ring.CeilPow2(cfg.Depth)), waker: cfg.Waker}, nil
 }
 
-// raise makes the NIC report an asynchronous event.
-func (n *NIC) raise(e verbs.Event) {
+// Raise makes the NIC report an asynchronous event.
+func (n *NIC) Raise(e verbs.Event) {
 	n.events = append(n.events, e)
 	if n.waker != nil {
 		n.waker.Wake()
@@ -93,6 +93,9 @@ func (n *NIC) Events(dst []verbs.Event) (int, error) {
 // NotifyEvents implements verbs.Context.
 func (n *NIC) NotifyEvents(w *verbs.Waker) error {
 	n.waker = w
+	if w != nil && len(n.events) > 0 {
+		w.Wake()
+	}
 	return nil
 }
 

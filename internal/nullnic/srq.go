@@ -19,7 +19,7 @@ func (q *QP) low() {
 	}
 	if s := q.cfg.SRQ.(*SRQ); len(s.receives.waiting()) < s.limit {
 		s.limit = 0
-		s.nic.raise(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s})
+		s.nic.Raise(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s})
 	}
 }
 

@@ -88,6 +88,8 @@ func fakeGID() verbs.GID { return verbs.GIDFromAddr(netip.MustParseAddr("192.0.2
 // Events finds none: a fake device never fails as a whole.
 func (c *fakeContext) Events([]verbs.Event) (int, error) { return 0, nil }
 
+func (c *fakeContext) NotifyEvents(*verbs.Waker) error { return nil }
+
 func (c *fakeContext) QueryGID(_, index int) (verbs.GIDEntry, error) {
 	if index != 1 {
 		return verbs.GIDEntry{}, verbs.ErrNotFound

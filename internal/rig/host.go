@@ -87,6 +87,9 @@ func NewRailsOn(tb testing.TB, rails ...ibverbx.RailConfig) *Host {
 	return h
 }
 
+// NewOn returns a host on rails that the caller closes, and neither VirtualCQ nor VirtualQP.
+func NewOn(tb testing.TB, rails *ibverbx.Rails) *Host { return &Host{tb: tb, Rails: rails} }
+
 // NewCQ makes the host's VirtualCQ.
 func (h *Host) NewCQ(cfg ibverbx.CQConfig) {
 	h.tb.Helper()

@@ -9,19 +9,18 @@ import (
 	"ibverbx/verbs"
 )
 
-// dualPort is a NIC whose ports 1 and 2 are two rails. Its events are those of the test, and each is
-// reported once.
+// dualPort is a NIC whose ports 1 and 2 are two rails. It reports each event once.
 type dualPort struct {
 	*nullnic.NIC
-	events []verbs.Event
-	err    error // returned by Events
+	err error // returned by Events when there are no more
 }
 
 // Events implements verbs.Context.
-func (d *dualPort) Events(dst []verbs.Event) (int, error) {
-	n := copy(dst, d.events)
-	d.events = d.events[n:]
-	return n, d.err
+func (d *dualPort) Events(dst []verbs.Event) (n int, err error) {
+	if n, err = d.NIC.Events(dst); n == 0 && err == nil {
+		err = d.err
+	}
+	return n, err
 }
 
 // TestTwoRailsOnOneContext: the events of a NIC with two ports reach both of its rails, although a Context
@@ -37,20 +36,19 @@ func TestTwoRailsOnOneContext(t *testing.T) {
 		"both ports":             {[]verbs.Event{{Type: verbs.EventPortErr, Port: 2}, {Type: verbs.EventPortErr, Port: 1}}, nil, [3]int{0, 0, 2}},
 		"a port without number":  {[]verbs.Event{{Type: verbs.EventPortErr}}, nil, [3]int{0, 0, 2}},
 		"the device":             {[]verbs.Event{{Type: verbs.EventDeviceFatal}}, nil, [3]int{0, 0, 2}},
-		"the device, as error":   {nil, verbs.ErrDeviceFatal, [3]int{0, 0, 2}},
+		"the device, as error":   {[]verbs.Event{{Type: verbs.EventPortActive, Port: 2}}, verbs.ErrDeviceFatal, [3]int{0, 0, 2}},
 		"nothing of any concern": {[]verbs.Event{{Type: verbs.EventPortActive, Port: 2}}, nil, [3]int{2, 2, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nic, single := &dualPort{NIC: nullnic.New("dual", 0x11)}, nullnic.New("single", 0x11)
 			h := rig.NewRailsOn(t, ibverbx.RailConfig{Context: nic, Port: 1}, ibverbx.RailConfig{Context: nic, Port: 2}, ibverbx.RailConfig{Context: single})
 			h.NewCQ(ibverbx.CQConfig{})
-			control, _ := ibverbx.ControlPair(nil, nil)
-			h.NewQP(ibverbx.Config{Lanes: 6, Control: control})
-			card, err := h.QP.Card()
-			rig.Must(t, err)
-			rig.Must(t, h.QP.Connect(card)) // to itself: it only has to notice
+			connectToItself(t, h, 6)
 			h.Poll()
-			nic.events, nic.err = c.events, c.err
+			nic.err = c.err
+			for _, e := range c.events {
+				nic.Raise(e)
+			}
 			h.Poll()
 			for rail, r := range h.QP.Stats().Rails {
 				if r.Up != c.up[rail] {
@@ -59,4 +57,89 @@ func TestTwoRailsOnOneContext(t *testing.T) {
 			}
 		})
 	}
+}
+
+// connectToItself gives a host a VirtualQP that is connected to itself: it only has to notice events.
+func connectToItself(t *testing.T, h *rig.Host, lanes int) {
+	t.Helper()
+	control, _ := ibverbx.ControlPair(nil, nil)
+	q := h.NewQP(ibverbx.Config{Lanes: lanes, Control: control})
+	card, err := q.Card()
+	rig.Must(t, err)
+	rig.Must(t, q.Connect(card))
+}
+
+// TestEventsReachEveryUser: an event of a NIC reaches every VirtualQP on it, although a Context reports it
+// once: on two VirtualCQs of one Rails, and on a fork of the Rails. It does not matter which polls first.
+func TestEventsReachEveryUser(t *testing.T) {
+	for first := range 3 {
+		nic, other := nullnic.New("null0", 0x11), nullnic.New("null1", 0x11)
+		a := rig.NewRailsOn(t, ibverbx.RailConfig{Context: nic}, ibverbx.RailConfig{Context: other})
+		fork, err := a.Rails.Fork()
+		rig.Must(t, err)
+		t.Cleanup(func() { rig.Must(t, fork.Close()) })
+		b, c := rig.NewOn(t, a.Rails), rig.NewOn(t, fork)
+		hosts := []*rig.Host{a, b, c}
+		for _, h := range hosts {
+			h.NewCQ(ibverbx.CQConfig{})
+			connectToItself(t, h, 4)
+		}
+		nic.Raise(verbs.Event{Type: verbs.EventPortErr, Port: 1})
+		for i := range hosts {
+			h := hosts[(first+i)%len(hosts)]
+			h.Poll()
+			if r := h.QP.Stats().Rails; r[0].Up != 0 || r[1].Up != 2 {
+				t.Errorf("user %d, polled after %d others, has %d and %d data lanes in service, want 0 and 2", (first+i)%len(hosts), i, r[0].Up, r[1].Up)
+			}
+		}
+	}
+}
+
+// TestOldEventsConcernNobody: a VirtualQP does not lose lanes by an event that came before it was connected.
+func TestOldEventsConcernNobody(t *testing.T) {
+	nic := nullnic.New("null0", 0x11)
+	h := rig.NewRailsOn(t, ibverbx.RailConfig{Context: nic})
+	h.NewCQ(ibverbx.CQConfig{})
+	nic.Raise(verbs.Event{Type: verbs.EventPortErr, Port: 1})
+	connectToItself(t, h, 2)
+	h.Poll()
+	if up := h.QP.Stats().Rails[0].Up; up != 2 {
+		t.Errorf("%d data lanes are in service, want 2", up)
+	}
+}
+
+// TestLastForkStopsEvents: a NIC reports events as long as one of the Rails on it is open.
+func TestLastForkStopsEvents(t *testing.T) {
+	nic := &listener{NIC: nullnic.New("null0", 0x11)}
+	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nic})
+	rig.Must(t, err)
+	fork, err := rails.Fork()
+	rig.Must(t, err)
+	h := rig.NewOn(t, fork)
+	h.NewCQ(ibverbx.CQConfig{})
+	if nic.waker != nil {
+		t.Error("events are taken from a program without a Control")
+	}
+	connectToItself(t, h, 2)
+	rig.Must(t, rails.Close())
+	if nic.waker == nil {
+		t.Error("events have no taker although a fork is open")
+	}
+	rig.Must(t, h.QP.Close())
+	rig.Must(t, h.CQ.Close())
+	rig.Must(t, fork.Close())
+	if nic.waker != nil {
+		t.Error("events have a taker although all rails are closed")
+	}
+}
+
+// listener notes whom its NIC reports events to.
+type listener struct {
+	*nullnic.NIC
+	waker *verbs.Waker
+}
+
+func (l *listener) NotifyEvents(w *verbs.Waker) error {
+	l.waker = w
+	return l.NIC.NotifyEvents(w)
 }
