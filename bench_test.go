@@ -250,19 +250,35 @@ func BenchmarkNullNIC(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N), "ns/msg")
 }
 
-// BenchmarkPollEmpty polls a VirtualCQ with nothing in it.
+// BenchmarkPollEmpty polls a VirtualCQ with nothing in it. Its sessions have a Control and are connected and
+// idle. The time must not depend on their number.
 func BenchmarkPollEmpty(b *testing.B) {
-	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
-	rig.Must(b, err)
-	cq, err := rails.NewCQ(ibverbx.CQConfig{})
-	rig.Must(b, err)
-	wcs := make([]ibverbx.WC, 16)
-	b.ReportAllocs()
-	for b.Loop() {
-		if n, err := cq.Poll(wcs); n != 0 || err != nil {
-			b.Fatal(n, err)
-		}
+	for _, sessions := range []int{0, 1, 1000} {
+		b.Run(fmt.Sprintf("sessions=%d", sessions), func(b *testing.B) {
+			cq := idleSessions(b, sessions)
+			wcs := make([]ibverbx.WC, 16)
+			b.ReportAllocs()
+			for b.Loop() {
+				if n, err := cq.Poll(wcs); n != 0 || err != nil {
+					b.Fatal(n, err)
+				}
+			}
+		})
 	}
+}
+
+// idleSessions returns a VirtualCQ with n VirtualQPs that have a Control and are connected to themselves.
+func idleSessions(b *testing.B, n int) *ibverbx.VirtualCQ {
+	h := rig.NewRailsOn(b, ibverbx.RailConfig{Context: nullnic.New("null0", 0x11)})
+	h.NewCQ(ibverbx.CQConfig{Depth: 1 << 18})
+	for range n {
+		control, _ := ibverbx.ControlPair()
+		q := h.NewQP(ibverbx.Config{Lanes: 2, SendDepth: 16, RecvDepth: 16, LaneDepth: 16, NotifyDepth: 16, Control: control})
+		card, err := q.Card()
+		rig.Must(b, err)
+		rig.Must(b, q.Connect(card))
+	}
+	return h.CQ
 }
 
 var benchSizes = []struct {

@@ -236,7 +236,8 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 	if q.setup.cfg.Control != nil {
 		q.failover.skipEvents()
 		q.time.tick()
-		q.setup.cq.driven = append(q.setup.cq.driven, q)
+		q.setup.cfg.Control.Notify(q.wake)
+		q.wake() // for messages that came before that
 	}
 	return nil
 }

@@ -9,10 +9,9 @@ import (
 )
 
 // Control carries small datagrams between the two ends of a VirtualQP, beside its lanes. With it, the
-// ends agree which lanes are out of service and how to bring them back. Neither call blocks. A Control
-// may lose, repeat, delay and reorder datagrams. It should wake the Waker of the VirtualCQ when a
-// datagram has come. A Control serves one VirtualQP at each end: a datagram for another one is answered
-// as if that one were gone.
+// ends agree which lanes are out of service and how to bring them back. No call blocks. A Control
+// may lose, repeat, delay and reorder datagrams. It serves one VirtualQP at each end: a datagram for
+// another one is answered as if that one were gone.
 type Control interface {
 	// Send sends a datagram of at most MaxControl bytes. An error means that the datagram is lost. The
 	// engine counts it (Stats.ControlErrors), adds it to the lane's cause, and sends the datagram again.
@@ -21,6 +20,10 @@ type Control interface {
 	// wraps ErrPeerGone ends the VirtualQP: the channel knows that the other end is gone, and lanes
 	// would only wait for it. Other errors are ignored.
 	Recv(b []byte) (n int, err error)
+	// Notify makes the Control call wake whenever a datagram has come, and when Recv begins to return an
+	// error: the engine does not call Recv before. Connect calls Notify, and Close with nil, which stops
+	// that. wake never blocks, and any goroutine may call it.
+	Notify(wake func())
 }
 
 // MaxControl is the longest datagram of a Control, in bytes: an offer with the longest
@@ -149,16 +152,15 @@ type pipe struct {
 	mu   sync.Mutex
 	in   [][]byte
 	peer *pipe
-	wake *verbs.Waker
+	wake func() // nil if there is none
 }
 
 // pipeDepth is how many datagrams a pipe holds. More are lost.
 const pipeDepth = 256
 
-// ControlPair returns the two ends of a Control within one process. a, if not nil, is woken when a
-// datagram has come for the first end, and b for the second.
-func ControlPair(a, b *verbs.Waker) (Control, Control) {
-	x, y := &pipe{wake: a}, &pipe{wake: b}
+// ControlPair returns the two ends of a Control within one process.
+func ControlPair() (Control, Control) {
+	x, y := &pipe{}, &pipe{}
 	x.peer, y.peer = y, x
 	return x, y
 }
@@ -172,11 +174,19 @@ func (p *pipe) Send(b []byte) error {
 		return verbs.ErrQueueFull
 	}
 	to.in = append(to.in, append([]byte(nil), b...))
+	wake := to.wake
 	to.mu.Unlock()
-	if to.wake != nil {
-		to.wake.Wake()
+	if wake != nil {
+		wake()
 	}
 	return nil
+}
+
+// Notify implements Control.
+func (p *pipe) Notify(wake func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wake = wake
 }
 
 // Recv implements Control.

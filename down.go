@@ -72,6 +72,7 @@ func (f *failover) listen() {
 		}
 		f.handle(&m)
 	}
+	f.setup.cq.ready.mark(f.setup.owner) // there may be more
 }
 
 // handle acts on a control message.

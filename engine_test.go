@@ -80,10 +80,11 @@ func TestFailoverUnknownFlags(t *testing.T) {
 	}
 }
 
-// TestControlPair: datagrams arrive in order, and a full queue refuses more.
+// TestControlPair: datagrams arrive in order and wake their receiver, and a full queue refuses more.
 func TestControlPair(t *testing.T) {
-	wake := verbs.NewWaker()
-	a, b := ibverbx.ControlPair(nil, wake)
+	a, b := ibverbx.ControlPair()
+	woken := 0
+	b.Notify(func() { woken++ })
 	sent := 0
 	for ; sent < 10_000; sent++ {
 		if err := a.Send([]byte{byte(sent)}); err != nil {
@@ -92,6 +93,9 @@ func TestControlPair(t *testing.T) {
 	}
 	if sent == 10_000 {
 		t.Error("a queue without bounds")
+	}
+	if woken != sent {
+		t.Errorf("%d datagrams woke the receiver %d times", sent, woken)
 	}
 	buf := make([]byte, ibverbx.MaxControl)
 	for i := range sent {

@@ -34,7 +34,7 @@ func Example() {
 // Lose a NIC while a request is under way. With a control channel the request completes all the
 // same: the other NIC carries the rest.
 func ExampleConfig_control() {
-	toB, toA := ibverbx.ControlPair(nil, nil) // between hosts: package peer brings one
+	toB, toA := ibverbx.ControlPair() // between hosts: package peer brings one
 	a, b := newPair(ibverbx.Config{Control: toB}, ibverbx.Config{Control: toA})
 	defer a.close()
 	defer b.close()

@@ -97,6 +97,7 @@ func (f *failover) laneDown(l *lane, cause error) {
 	case laneUp:
 		f.out++
 		f.nextDrive = now
+		f.setup.cq.ready.add(f.setup.owner)
 		if now-v.since > steadyTime {
 			v.backoff = 0
 		}
@@ -143,6 +144,7 @@ func (f *failover) fail(l *lane, cause error) {
 	f.err = f.setup.opError(where, cause)
 	f.setup.owner.mu.Unlock()
 	f.state = stateFailed
+	f.setup.cq.failed = append(f.setup.cq.failed, f.setup.owner)
 	f.emptied = f.setup.cq.barriers()
 	e.Err = f.err
 	f.setup.cq.notice(e)
@@ -278,6 +280,19 @@ func (f *failover) drive() {
 		f.setup.touch()
 	}
 	f.watchRequests()
+	f.schedule()
+}
+
+// schedule sets the timer for the oldest request, or drops it if there is none.
+func (f *failover) schedule() {
+	q, r := f.setup.owner, &f.setup.cq.ready
+	at := f.requestDue()
+	switch {
+	case at == math.MaxInt64 && q.timer > 0:
+		r.timers.Remove(q.timer - 1)
+	case at != math.MaxInt64 && q.timer == 0:
+		r.setTimer(q, at)
+	}
 }
 
 // driveLane takes the next step of a lane that is out of service.

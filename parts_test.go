@@ -139,7 +139,7 @@ func (brokenEndpoint) Connect(verbs.Endpoint) error      { return nil }
 // TestOfferFailsWhileMeeting: a lane whose QP fails between its connection and its probe goes out of
 // service and is not probed.
 func TestOfferFailsWhileMeeting(t *testing.T) {
-	here, _ := ControlPair(nil, nil)
+	here, _ := ControlPair()
 	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2, Control: here})
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestOfferFailsWhileMeeting(t *testing.T) {
 func TestOfferElsewhere(t *testing.T) {
 	known, other := verbs.GID{15: 1}, verbs.GID{15: 2}
 	for gid, want := range map[verbs.GID]string{known: "", other: "not in the card"} {
-		here, _ := ControlPair(nil, nil)
+		here, _ := ControlPair()
 		q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2, Control: here})
 		if err != nil {
 			t.Fatal(err)

@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"ibverbx/verbs"
 )
@@ -89,7 +90,9 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 		c.idle[rail]++
 	}
 	n = c.report(dst, n)
-	n = c.drive(dst, n)
+	if c.joined {
+		n = c.drive(dst, n)
+	}
 	if n == 0 {
 		err, c.err = c.err, nil
 	}
@@ -126,7 +129,7 @@ func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 			rail = 0
 		}
 	}
-	if len(c.driven) > 0 {
+	if c.joined {
 		n = c.drive(dst, n)
 	}
 	if n == 0 && c.err != nil {
@@ -139,7 +142,8 @@ func (c *VirtualCQ) poll(dst []WC, rail, rails int) (n int, err error) {
 // VirtualQPs whose lanes can be rebuilt.
 func (c *VirtualCQ) pollFailed(rail int, err error) {
 	err = fmt.Errorf("poll rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
-	if len(c.driven) > 0 && errors.Is(err, verbs.ErrCQOverrun) {
+	recovers := func(q *VirtualQP) bool { return q.failover.recovers() }
+	if errors.Is(err, verbs.ErrCQOverrun) && slices.ContainsFunc(c.qps, recovers) {
 		if again := c.renewCQ(rail); again == nil {
 			c.railLost(rail, err)
 			return
@@ -170,30 +174,6 @@ func (c *VirtualCQ) railLost(rail int, cause error) {
 			}
 		}
 	}
-}
-
-// drive lets the VirtualQPs with a Control do what is due: after an empty poll, every driveEvery polls,
-// and when driveDue.
-func (c *VirtualCQ) drive(dst []WC, n int) int {
-	if c.polls++; len(c.driven) == 0 || (n > 0 && c.polls%driveEvery != 0 && !c.driveDue()) {
-		return n
-	}
-	c.rails.watch.look()
-	for _, q := range c.driven {
-		q.failover.drive()
-	}
-	return c.report(dst, n)
-}
-
-// driveDue reports whether it is time for a VirtualQP to look at its Control. Those that have just had
-// completions know the time.
-func (c *VirtualCQ) driveDue() bool {
-	for _, q := range c.driven {
-		if q.time.now >= q.failover.nextDrive {
-			return true
-		}
-	}
-	return false
 }
 
 // giveKept returns completions that had no room before.

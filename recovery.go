@@ -271,7 +271,7 @@ func (f *failover) restore(l *lane) {
 	v.replayed.Add(uint64(l.load()))
 	l.speed = speed{}
 	f.out--
-	f.away = f.away || l.rail != v.home
+	f.away = slices.ContainsFunc(f.setup.all, func(l *lane) bool { return l.rail != l.life.home })
 	f.notice(EventLaneUp, l, nil)
 	if !l.idle() && !l.listed {
 		f.send.list(l)

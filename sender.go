@@ -78,6 +78,10 @@ func (s *sender) setDeadlines(n uint32) {
 	for seq := s.sends.posted - n; seq != s.sends.posted; seq++ {
 		s.sends.slot(seq).deadline = deadline
 	}
+	if f := s.failover; !f.watchdog.probing && n > 0 && f.state == stateConnected {
+		f.watchRequests()
+		f.schedule()
+	}
 }
 
 // takePlain puts a plain request into a slot.

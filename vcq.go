@@ -45,7 +45,8 @@ type VirtualCQ struct {
 
 	qps     []*VirtualQP // those that are not closed, oldest first
 	qpCount uint32       // VirtualQPs that were ever made
-	driven  []*VirtualQP // those with a Control that were connected
+	failed  []*VirtualQP // those that have failed, until the program has seen it
+	ready   readyList    // those whose failover has something to do
 	touched []*VirtualQP // those that the next report looks at: VirtualQP.touched is set
 
 	buf   [pollBatch]verbs.WC // physical completions of the current batch
@@ -213,7 +214,8 @@ func (c *VirtualCQ) release(rail, n int) { c.used[rail] -= n }
 func (c *VirtualCQ) forget(q *VirtualQP) {
 	is := func(other *VirtualQP) bool { return other == q }
 	c.qps = slices.DeleteFunc(c.qps, is)
-	c.driven = slices.DeleteFunc(c.driven, is)
+	c.failed = slices.DeleteFunc(c.failed, is)
+	c.ready.forget(q)
 	c.touched = slices.DeleteFunc(c.touched, is)
 	c.kept = slices.DeleteFunc(c.kept, func(wc WC) bool { return wc.QP == q })
 	c.events = slices.DeleteFunc(c.events, func(e Event) bool { return e.QP == q })

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 
 	"ibverbx/internal/ring"
 	"ibverbx/internal/xorshift"
@@ -32,6 +33,10 @@ type VirtualQP struct {
 	// error. The goroutine that uses the VirtualQP writes under mu and reads without it.
 	mu      sync.Mutex
 	touched bool // the VirtualQP is in VirtualCQ.touched
+	ready   bool // the VirtualQP is in readyList.qps
+	timer   int  // one more than the index in readyList.timers; 0 if it is not there
+	// marked says that the VirtualQP is in readyList.marked.
+	marked atomic.Bool
 }
 
 // qpState is where a VirtualQP is in its life.
@@ -258,6 +263,9 @@ func (q *VirtualQP) Close() error {
 	}
 	if f.state == stateConnected {
 		f.link.sendReset()
+	}
+	if u.peer != 0 && u.cfg.Control != nil {
+		u.cfg.Control.Notify(nil)
 	}
 	if u.shared != nil {
 		q.drain()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"time"
 
 	"ibverbx/verbs"
@@ -59,34 +60,35 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 // failedIdle returns a VirtualQP that has failed, has nothing outstanding, and whose failure was not shown to
 // the program. It returns nil if there is none.
 func (c *VirtualCQ) failedIdle() *VirtualQP {
-	for _, q := range c.qps {
-		if f := &q.failover; f.err != nil && !f.shown && !q.outstanding() {
+	c.failed = slices.DeleteFunc(c.failed, func(q *VirtualQP) bool { return q.failover.shown })
+	for _, q := range c.failed {
+		if !q.outstanding() {
 			return q
 		}
 	}
 	return nil
 }
 
-// Bounds of Wait's sleep if there are VirtualQPs with a Control, which need not wake. Timers that are due
-// earlier shorten it.
+// Bounds of Wait's sleep while a VirtualQP has something to do at a time.
 const (
-	busySleep = time.Millisecond      // while lanes are out of service
-	calmSleep = 50 * time.Millisecond // otherwise
+	busySleep = time.Millisecond      // longest sleep while a VirtualQP is restless
 	minSleep  = 20 * time.Microsecond // what a timer costs
 )
 
 // sleep waits for the Waker, until a VirtualQP must be driven at most.
 func (c *VirtualCQ) sleep(ctx context.Context) error {
-	if len(c.driven) == 0 {
+	r := &c.ready
+	due, longest := r.due(), time.Duration(math.MaxInt64)
+	var first *VirtualQP
+	switch {
+	case len(r.qps) > 0:
+		first, longest = r.qps[0], busySleep
+	case r.timers.Len() > 0:
+		first = r.timers.Front()
+	default:
 		return c.waker.Wait(ctx)
 	}
-	limit := calmSleep
-	for _, q := range c.driven {
-		if q.failover.out > 0 {
-			limit = min(limit, busySleep)
-		}
-		limit = min(limit, max(time.Duration(q.failover.due()-q.setup.cfg.Now()), minSleep))
-	}
+	limit := min(longest, max(time.Duration(due-first.setup.cfg.Now()), minSleep))
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := c.waker.Wait(bounded); err != nil && bounded.Err() == nil {
@@ -117,24 +119,20 @@ func (c *VirtualCQ) Serve(ctx context.Context, each func(WC)) error {
 // for the next step of a lane, or a deadline. It is math.MaxInt64 if there is no such time. Due is
 // for callers with an event loop of their own, which must also poll when the CQ of a rail or a
 // Control has something. Wait does all that.
-func (c *VirtualCQ) Due() int64 {
-	due := int64(math.MaxInt64)
-	for _, q := range c.driven {
-		due = min(due, q.failover.due())
+func (c *VirtualCQ) Due() int64 { return c.ready.due() }
+
+// requestDue is when the VirtualQP wants to look at its oldest request; math.MaxInt64 if there is none.
+func (f *failover) requestDue() int64 {
+	if seq, ok := f.send.sends.oldest(); ok && f.state == stateConnected {
+		return f.watchdog.due(f.send.sends.slot(seq).deadline)
 	}
-	return due
+	return math.MaxInt64
 }
 
 // due is when the VirtualQP wants to be driven next.
 func (f *failover) due() int64 {
-	due, now := int64(math.MaxInt64), f.time.now
-	if f.state != stateConnected {
-		return due
-	}
-	if seq, ok := f.send.sends.oldest(); ok {
-		due = f.watchdog.due(f.send.sends.slot(seq).deadline)
-	}
-	if f.out == 0 && !f.away {
+	due, now := f.requestDue(), f.time.now
+	if f.state != stateConnected || (f.out == 0 && !f.away) {
 		return due
 	}
 	for _, l := range f.setup.all {

@@ -48,7 +48,7 @@ func TestMeet(t *testing.T) {
 // carry sends a message and a datagram from one side to the other.
 func carry(t *testing.T, from, to *Conn, text string) {
 	t.Helper()
-	in, out := to.Control(nil), from.Control(nil)
+	in, out := to.Control(), from.Control()
 	if err := from.Send(soon(t), KindCard, []byte(text)); err != nil {
 		t.Fatalf("Send: got %v, want no error", err)
 	}
@@ -228,8 +228,8 @@ func TestPlainTextStaysAtHome(t *testing.T) {
 func TestTooLong(t *testing.T) {
 	x, y := newDoor(t, plainConfig()).meet(t, plainConfig())
 	wants(t, "Send", x.Send(t.Context(), KindCard, make([]byte, MaxMessage+1)), ErrTooLong)
-	wants(t, "Control.Send", x.Control(nil).Send(make([]byte, MaxDatagram+1)), ErrTooLong)
-	wants(t, "Control.Send of nothing", x.Control(nil).Send(nil), ErrTooLong)
+	wants(t, "Control.Send", x.Control().Send(make([]byte, MaxDatagram+1)), ErrTooLong)
+	wants(t, "Control.Send of nothing", x.Control().Send(nil), ErrTooLong)
 	for _, kind := range []Kind{0, kindEnd, 255} {
 		wants(t, "Send", x.Send(t.Context(), kind, nil), ErrConfig)
 	}

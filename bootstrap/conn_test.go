@@ -111,7 +111,7 @@ func TestRestartOfAnother(t *testing.T) {
 // A sender waits for room, messages stay in order, and datagrams pass meanwhile.
 func TestRoom(t *testing.T) {
 	x, y := newDoor(t, tokenConfig()).meet(t, tokenConfig())
-	in, out := y.Control(nil), x.Control(nil)
+	in, out := y.Control(), x.Control()
 	const total = 64
 	sent := make(chan error, 1)
 	go func() {
@@ -176,8 +176,9 @@ func TestDatagramsLost(t *testing.T) {
 func TestControlWakes(t *testing.T) {
 	x, y := newDoor(t, plainConfig()).meet(t, plainConfig())
 	woken := make(chan struct{}, 1000)
-	in := y.Control(func() { woken <- struct{}{} })
-	if err := x.Control(nil).Send([]byte("hello")); err != nil {
+	in := y.Control()
+	in.Notify(func() { woken <- struct{}{} })
+	if err := x.Control().Send([]byte("hello")); err != nil {
 		t.Fatalf("Control.Send: got %v, want no error", err)
 	}
 	<-woken
@@ -188,7 +189,7 @@ func TestControlWakes(t *testing.T) {
 		t.Errorf("Close: got %v, want no error", err)
 	}
 	<-woken // the end wakes too
-	wants(t, "Send", x.Control(nil).Send([]byte("x")), ErrClosed)
+	wants(t, "Send", x.Control().Send([]byte("x")), ErrClosed)
 	_, err := in.Recv(make([]byte, MaxDatagram))
 	wants(t, "Recv", err, ErrClosed)
 }

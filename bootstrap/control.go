@@ -41,17 +41,23 @@ func (q *datagrams) take(b []byte) int {
 // ibverbx.Control and never blocks. When a queue is full the oldest datagram is lost.
 type Control struct{ conn *Conn }
 
-// Control makes the Conn keep the datagrams that arrive from now on. Earlier ones are lost. wake,
-// if not nil, is called when a datagram arrives and when the Conn ends. It must not block. There is
-// one control channel: another call replaces wake.
-func (c *Conn) Control(wake func()) *Control {
+// Control makes the Conn keep the datagrams that arrive from now on. Earlier ones are lost. There is
+// one control channel: another call returns the same.
+func (c *Conn) Control() *Control {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.datagrams.in.Cap() == 0 {
 		c.datagrams.in.Ring, c.datagrams.out.Ring = ring.New[[]byte](maxDatagrams), ring.New[[]byte](maxDatagrams)
 	}
-	c.onDatum = wake
 	return &Control{conn: c}
+}
+
+// Notify makes the Conn call wake when a datagram arrives and when the Conn ends. wake must not block. Another
+// call replaces wake, and nil stops that.
+func (k *Control) Notify(wake func()) {
+	k.conn.mu.Lock()
+	defer k.conn.mu.Unlock()
+	k.conn.onDatum = wake
 }
 
 // Send queues a datagram of at most MaxDatagram bytes. It never blocks.

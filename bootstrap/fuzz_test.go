@@ -100,7 +100,7 @@ func FuzzConn(f *testing.F) {
 			open: window, credit: window, done: make(chan struct{}), wake: make(chan struct{}, 1),
 		}
 		c.changed.L = &c.mu
-		c.Control(nil)
+		c.Control()
 		var err error
 		for err == nil {
 			err = c.takeFrame()

@@ -347,7 +347,7 @@ func TestConfigRefused(t *testing.T) {
 	n := newNetwork(1)
 	for name, spoil := range map[string]func(*peer.Config){
 		"QP.Deadline":       func(c *peer.Config) { c.QP.Deadline, c.NoFailover = time.Second, true },
-		"QP.Control":        func(c *peer.Config) { c.QP.Control, _ = ibverbx.ControlPair(nil, nil) },
+		"QP.Control":        func(c *peer.Config) { c.QP.Control, _ = ibverbx.ControlPair() },
 		"QP.Scheme":         func(c *peer.Config) { c.QP.Scheme = ibverbx.Spray },
 		"QP.CxxPeer":        func(c *peer.Config) { c.QP.CxxPeer = true },
 		"Timeout":           func(c *peer.Config) { c.Timeout = -1 },

@@ -159,7 +159,7 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 		queue.Depth = completions(&cfg, len(rails), queue.SharedReceives)
 	}
 	if a.Failover {
-		cfg.Control = &control{Control: s.Conn.Control(queue.Waker.Wake), conn: s.Conn}
+		cfg.Control = &control{Control: s.Conn.Control(), conn: s.Conn}
 	} else {
 		cfg.Deadline, cfg.KeepAtomics = 0, false // they need the control channel
 	}

@@ -16,6 +16,7 @@ type controlWay struct {
 	queue  []datagram       // by time of arrival
 	faults [numFaults]int64 // time at which a fault of a kind ends
 	mute   bool             // all datagrams are lost, because the process has crashed
+	wake   func()           // called when a datagram has arrived; nil if there is none
 }
 
 // datagram is a message in flight.
@@ -79,6 +80,18 @@ func (c channel) Recv(b []byte) (n int, err error) {
 	return n, nil
 }
 
+// Notify sets what is called when a datagram has arrived.
+func (c channel) Notify(wake func()) { c.pair.ways[1-c.side].wake = wake }
+
+// arrive wakes the ends for which a datagram has arrived.
+func (p *controlPair) arrive() {
+	for i := range p.ways {
+		if y := &p.ways[i]; y.wake != nil && len(y.queue) > 0 && y.queue[0].at <= p.w.now {
+			y.wake()
+		}
+	}
+}
+
 // heir is the control channel of a process that replaces a crashed one under the same address. It
 // also receives what the old peer sends, and answers to the peer that sent the last datagram.
 type heir struct {
@@ -103,6 +116,12 @@ func (h *heir) Recv(b []byte) (n int, err error) {
 	n, err = h.old.Recv(b)
 	h.answers = n > 0
 	return n, err
+}
+
+// Notify sets what is called when a datagram of either peer has arrived.
+func (h *heir) Notify(wake func()) {
+	h.own.Notify(wake)
+	h.old.Notify(wake)
 }
 
 // next is the time of the next arrival.

@@ -37,6 +37,9 @@ func (w *world) run() {
 				w.wake()
 			}
 		}
+		for _, p := range w.control {
+			p.arrive()
+		}
 		progress := false
 		for _, h := range w.hosts {
 			h.step()

@@ -44,7 +44,7 @@ func run(w io.Writer) error {
 	for i := range links {
 		links[i] = softnic.NewMemoryLink(nil)
 	}
-	toB, toA := ibverbx.ControlPair(nil, nil) // between hosts this could be a TCP connection
+	toB, toA := ibverbx.ControlPair() // between hosts this could be a TCP connection
 	a, b := newHost(links, toB), newHost(links, toA)
 	defer a.close()
 	defer b.close()

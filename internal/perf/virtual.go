@@ -24,7 +24,7 @@ func (r *row) openVirtual(rails *[2][]ibverbx.RailConfig) (err error) {
 	var cards [2]*ibverbx.Card
 	var controls [2]ibverbx.Control
 	if r.cfg.Kill.On {
-		controls[0], controls[1] = ibverbx.ControlPair(nil, nil)
+		controls[0], controls[1] = ibverbx.ControlPair()
 	}
 	for i := range ends {
 		e := &virtualEnd{row: r, nics: len(rails[i]), control: controls[i]}

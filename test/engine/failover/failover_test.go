@@ -59,7 +59,7 @@ func newDuoWithin(t *testing.T, limits []rig.Limits, wraps []*reliable.Config, c
 		d.links = append(d.links, l)
 		links = append(links, l)
 	}
-	a, b := ibverbx.ControlPair(nil, nil)
+	a, b := ibverbx.ControlPair()
 	taps := [2]*tapped{{Control: a}, {Control: b}}
 	for i := range taps {
 		cfg.Control, cfg.Now, cfg.Incarnation = taps[i], clock, uint64(100+i)

@@ -38,7 +38,7 @@ func TestPathReachesEveryPacket(t *testing.T) {
 			path := verbs.PathConfig{TrafficClass: 104, HopLimit: 9, AckTimeout: 12, RetryCount: 3}
 			seen := &marked{path: path}
 			controls := [2]ibverbx.Control{}
-			controls[0], controls[1] = ibverbx.ControlPair(nil, nil)
+			controls[0], controls[1] = ibverbx.ControlPair()
 			var links [2]*softnic.UDPLink
 			var err error
 			for i := range links {

@@ -218,7 +218,7 @@ func TestFailoverSharedRails(t *testing.T) {
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	for k := range 2 {
-		x, y := ibverbx.ControlPair(nil, nil)
+		x, y := ibverbx.ControlPair()
 		left, right := *a, *b // the same Rails, with VirtualCQs of their own
 		hosts := [2]*rig.Host{&left, &right}
 		for i, c := range []ibverbx.Control{x, y} {

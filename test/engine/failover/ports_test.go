@@ -62,7 +62,7 @@ func TestTwoRailsOnOneContext(t *testing.T) {
 // connectToItself gives a host a VirtualQP that is connected to itself: it only has to notice events.
 func connectToItself(t *testing.T, h *rig.Host, lanes int) {
 	t.Helper()
-	control, _ := ibverbx.ControlPair(nil, nil)
+	control, _ := ibverbx.ControlPair()
 	q := h.NewQP(ibverbx.Config{Lanes: lanes, Control: control})
 	card, err := q.Card()
 	rig.Must(t, err)

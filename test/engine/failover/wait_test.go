@@ -19,7 +19,7 @@ func newSleepers(t *testing.T, rails, lanes int) (a, b *rig.Host) {
 	links, wakers := rig.MemoryLinks(rails), [2]*verbs.Waker{verbs.NewWaker(), verbs.NewWaker()}
 	var hosts [2]*rig.Host
 	ends := [2]ibverbx.Control{}
-	ends[0], ends[1] = ibverbx.ControlPair(wakers[0], wakers[1])
+	ends[0], ends[1] = ibverbx.ControlPair()
 	for i := range hosts {
 		hosts[i] = rig.NewRails(t, links)
 		hosts[i].NewCQ(ibverbx.CQConfig{Waker: wakers[i]})

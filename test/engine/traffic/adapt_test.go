@@ -54,7 +54,7 @@ func newHaul(t *testing.T, cfg haulConfig) *haul {
 	}
 	var controls [2]ibverbx.Control
 	if cfg.failover {
-		controls[0], controls[1] = ibverbx.ControlPair(nil, nil)
+		controls[0], controls[1] = ibverbx.ControlPair()
 	}
 	for i := range x.hosts {
 		x.hosts[i] = x.newHost(cfg.wrapped)

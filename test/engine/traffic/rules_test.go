@@ -104,7 +104,7 @@ func TestRequestsOfNoBytes(t *testing.T) {
 // TestBadArgumentsAreErrors: an argument out of range is an error and no panic.
 func TestBadArgumentsAreErrors(t *testing.T) {
 	a, _ := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 2})
-	control, _ := ibverbx.ControlPair(nil, nil)
+	control, _ := ibverbx.ControlPair()
 	failure := func(_ any, err error) error { return err }
 	for name, err := range map[string]error{
 		"CQ(9)":                            failure(a.CQ.CQ(9)),

@@ -20,7 +20,7 @@ func pair(t *testing.T, rails int, cfg ibverbx.Config) (a, b *rig.Host) {
 	a, b = open(t, names[0][:rails]), open(t, names[1][:rails])
 	var controls [2]ibverbx.Control
 	if cfg.Deadline != 0 { // a test of failover
-		controls[0], controls[1] = ibverbx.ControlPair(nil, nil)
+		controls[0], controls[1] = ibverbx.ControlPair()
 	}
 	for i, h := range []*rig.Host{a, b} {
 		cfg.Control = controls[i]

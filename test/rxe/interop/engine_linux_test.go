@@ -25,7 +25,7 @@ func newHosts(t *testing.T, w *world, family, asker int, cfg ibverbx.Config) (a,
 	t.Cleanup(func() { w.tell(t, family) })
 	var controls [2]ibverbx.Control
 	if cfg.Deadline != 0 {
-		controls[0], controls[1] = ibverbx.ControlPair(nil, nil)
+		controls[0], controls[1] = ibverbx.ControlPair()
 	}
 	var hosts [2]*host
 	for side := range sides {
