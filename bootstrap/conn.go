@@ -20,6 +20,9 @@ const (
 	messageCost = 64
 )
 
+// readBytes is how much is read at once. Longer messages are read past the buffer.
+const readBytes = 8 << 10
+
 // Message is a message from the peer.
 type Message struct {
 	Kind Kind
@@ -75,7 +78,7 @@ type ConnStats struct {
 // newConn returns a Conn for a stranger that has been authenticated.
 func newConn(s *stranger, peer Peer, h hello) *Conn {
 	c := &Conn{
-		peer: peer, admitted: s.admitted, raw: s.raw, stream: s.stream, read: bufio.NewReaderSize(s.stream, 64<<10),
+		peer: peer, admitted: s.admitted, raw: s.raw, stream: s.stream, read: bufio.NewReaderSize(s.stream, readBytes),
 		dead: s.cfg.DeadAfter, interval: min(s.cfg.DeadAfter, h.deadAfter) / 3,
 		done: make(chan struct{}), wake: make(chan struct{}, 1),
 		open: window, credit: int(h.window),

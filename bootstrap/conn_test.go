@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -154,7 +155,7 @@ func TestDatagramsLost(t *testing.T) {
 	if !r.put([]byte("x")) || r.take(make([]byte, 1)) != 0 {
 		t.Errorf("a queue without capacity keeps a datagram, want it lost")
 	}
-	r.Ring = ring.New[[]byte](maxDatagrams)
+	r.Ring = ring.New[[]byte](fewDatagrams)
 	lost := 0
 	for i := range maxDatagrams + 10 {
 		if r.put(fmt.Append(nil, i)) {
@@ -169,6 +170,41 @@ func TestDatagramsLost(t *testing.T) {
 	}
 	if n := r.take(b); n != 0 || lost != 10 {
 		t.Errorf("%d bytes are left and %d datagrams were lost, want 0 and 10", n, lost)
+	}
+}
+
+// A Conn whose control channel is open and idle takes less than 12 KiB: 8 KiB of them are for reading. After a few
+// datagrams it takes little more.
+func TestIdleConnIsSmall(t *testing.T) {
+	here, _ := net.Pipe()
+	cfg := plainConfig()
+	const conns = 100
+	var all [conns]*Conn
+	allocated := func(do func(i int)) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for i := range all {
+			do(i)
+		}
+		runtime.ReadMemStats(&after)
+		return (after.TotalAlloc - before.TotalAlloc) / conns
+	}
+	if n := allocated(func(i int) {
+		all[i] = newConn(&stranger{raw: here, stream: here, cfg: &cfg}, Peer{Addr: address("127.0.0.1:1")}, hello{window: maxWindow, deadAfter: cfg.DeadAfter})
+	}); n > 11<<10 {
+		t.Errorf("a Conn takes %d bytes, want at most 11 KiB", n)
+	}
+	if n := allocated(func(i int) { all[i].Control() }); n > 1<<10 {
+		t.Errorf("a control channel takes %d bytes, want at most 1 KiB", n)
+	}
+	b := make([]byte, 100)
+	if n := allocated(func(i int) {
+		for range 1000 {
+			all[i].datagrams.in.put(b)
+			all[i].datagrams.in.take(b)
+		}
+	}); n > 1<<10 {
+		t.Errorf("1,000 datagrams in turn take %d bytes, want at most 1 KiB", n)
 	}
 }
 

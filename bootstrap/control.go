@@ -6,11 +6,15 @@ import (
 	"ibverbx/internal/ring"
 )
 
-// maxDatagrams is the number of datagrams that a queue holds.
-const maxDatagrams = 256
+const (
+	// maxDatagrams is the number of datagrams that a queue holds.
+	maxDatagrams = 256
+	// fewDatagrams is how many it holds before it grows. Most connections never need more.
+	fewDatagrams = 4
+)
 
 // datagrams is a bounded queue of datagrams. It has no capacity until Conn.Control is called.
-// Its slots grow with the datagrams that they hold.
+// The queue and its slots grow with the datagrams that they hold.
 type datagrams struct{ ring.Ring[[]byte] }
 
 // put adds a datagram. It reports whether one was lost: the oldest one if the queue is full, this
@@ -19,7 +23,9 @@ func (q *datagrams) put(b []byte) (lost bool) {
 	if q.Cap() == 0 {
 		return true
 	}
-	if lost = q.Full(); lost {
+	if q.Full() && q.Cap() < maxDatagrams {
+		q.Grow()
+	} else if lost = q.Full(); lost {
 		q.Drop(1)
 	}
 	d := q.Extend()
@@ -47,7 +53,7 @@ func (c *Conn) Control() *Control {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.datagrams.in.Cap() == 0 {
-		c.datagrams.in.Ring, c.datagrams.out.Ring = ring.New[[]byte](maxDatagrams), ring.New[[]byte](maxDatagrams)
+		c.datagrams.in.Ring, c.datagrams.out.Ring = ring.New[[]byte](fewDatagrams), ring.New[[]byte](fewDatagrams)
 	}
 	return &Control{conn: c}
 }

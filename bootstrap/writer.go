@@ -22,6 +22,9 @@ func (c *Conn) writer() {
 		var last bool
 		batch, last = c.collect(batch[:0])
 		if len(batch) == 0 {
+			if cap(batch) > readBytes {
+				batch = nil // an idle connection keeps little
+			}
 			select {
 			case <-c.done:
 				return

@@ -42,7 +42,7 @@ func (r *Ring[T]) Full() bool { return int(r.tail-r.head) == len(r.slots) }
 // Push appends an entry. It allocates if the Ring is full.
 func (r *Ring[T]) Push(v T) {
 	if r.Full() {
-		r.grow()
+		r.Grow()
 	}
 	*r.Extend() = v
 }
@@ -55,7 +55,8 @@ func (r *Ring[T]) Extend() *T {
 	return slot
 }
 
-func (r *Ring[T]) grow() {
+// Grow doubles the capacity. Entries keep their sequence numbers.
+func (r *Ring[T]) Grow() {
 	larger := Ring[T]{slots: make([]T, max(1, 2*len(r.slots))), head: r.head, tail: r.tail}
 	for seq := r.head; seq != r.tail; seq++ {
 		*larger.At(seq) = *r.At(seq)
