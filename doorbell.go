@@ -79,6 +79,9 @@ func (s *sender) postChain(l *lane, chain []verbs.SendWR, bytes uint64) bool {
 	}
 	l.posted += uint32(n)
 	l.silent = false
+	if l.space < l.depth {
+		l.widen()
+	}
 	l.counts.doorbells.Add(1)
 	l.counts.fragments.Add(uint64(n))
 	l.counts.bytes.Add(bytes)
@@ -143,7 +146,7 @@ func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming 
 		n++
 		wr.Imm = e.imm
 		bytes += uint64(e.bytes)
-		r := &sends[uint16(head)]
+		r := &sends[int(uint16(head))&(len(sends)-1)]
 		if k := kind(head >> 16); k != kindPlain {
 			if k == kindRecord {
 				wr.Opcode, wr.NumSGE = verbs.OpSend, 1

@@ -164,7 +164,7 @@ func (d *dqplb) advanceOldest() {
 	ahead := distance(d.oldest, d.seq)
 	for _, l := range d.setup.lanes {
 		for n := l.head; n != l.tail; n++ {
-			if e := l.at(n); e.kind() == kindNotify || d.send.sends.slots[e.slot()].op == verbs.OpRDMAWriteWithImm {
+			if e := l.at(n); e.kind() == kindNotify || d.send.sends.of(e).op == verbs.OpRDMAWriteWithImm {
 				ahead = min(ahead, distance(d.oldest, wireImm(e.imm)&dqplbMask))
 				if !d.mixed {
 					break

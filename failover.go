@@ -244,7 +244,7 @@ func (f *failover) moveAll(l, h *lane) {
 		s.inflight--
 		l.life.replayed.Add(1)
 		behind, more := f.setup.scheme.moving(&e)
-		if !e.consumes() && e.kind() <= kindData && s.sends.slots[e.slot()].op != verbs.OpRDMARead {
+		if !e.consumes() && e.kind() <= kindData && s.sends.of(&e).op != verbs.OpRDMARead {
 			s.carried.add(h.index)
 		}
 		s.add(h, e.head, e.off, e.bytes, e.imm)

@@ -26,6 +26,7 @@ type lane struct {
 	head       uint32 // the number of the oldest entry
 	posted     uint32 // the number of the oldest entry that the NIC does not have
 	tail       uint32 // the number of the next entry
+	space      uint32 // how many entries the ledger takes, at most depth
 	depth      uint32 // Config.LaneDepth: how many entries the NIC takes
 	base       tag    // what all tags of this generation have in common: generation and index
 	bytes      uint64 // the sum over all entries
@@ -108,6 +109,8 @@ type laneConfig struct {
 	role  role
 	recvs int       // the depth of the receive queue
 	srq   verbs.SRQ // where the receives come from; nil if the lane has its own
+	// ledger is the first ledger of a lane.
+	ledger []entry
 }
 
 func newLane(u *setup, lc laneConfig) (*lane, error) {
@@ -117,8 +120,9 @@ func newLane(u *setup, lc laneConfig) (*lane, error) {
 	}
 	l := &lane{
 		owner: u.owner, qp: qp, num: qp.Num(), index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role,
-		depth: uint32(u.cfg.LaneDepth), ledger: newLedger(lc.index, u.cfg.LaneDepth), recvDepth: uint32(lc.recvs),
+		depth: uint32(u.cfg.LaneDepth), recvDepth: uint32(lc.recvs),
 	}
+	l.setLedger(lc.ledger)
 	l.life.home = l.rail
 	l.base = newTag(l.generation, 0, l.index, 0)
 	return l, nil
@@ -141,7 +145,16 @@ const ledgerShift = 20
 // ledgerSpare is how many entries more than its depth a ledger holds: the one of lane.mark.
 const ledgerSpare = 1
 
-// newLedger returns the ledger of a lane.
+// firstLedgers gives every lane a ledger for one chain, shifted by its distance from the one before it.
+func firstLedgers(lanes []laneConfig, depth int) {
+	n := ring.CeilPow2(min(depth, chainMax) + ledgerSpare)
+	all := make([]entry, len(lanes)*(n+ledgerShift))
+	for i := range lanes {
+		lanes[i].ledger = all[i*(n+ledgerShift):][:n:n]
+	}
+}
+
+// newLedger returns a ledger of full size for a lane.
 func newLedger(index, depth int) []entry {
 	n := ring.CeilPow2(depth + ledgerSpare)
 	shift := index * ledgerShift % 256
@@ -162,7 +175,28 @@ func (l *lane) resetState() {
 func (l *lane) out() bool { return l.barred&barOut != 0 }
 
 // room reports whether the lane can take another request.
-func (l *lane) room() bool { return l.tail-l.head < l.depth && l.barred == 0 }
+func (l *lane) room() bool { return l.tail-l.head < l.space && l.barred == 0 }
+
+// widen grows a ledger that has no room for another chain although the NIC takes more. It is called after
+// every doorbell, so that room never has to.
+func (l *lane) widen() {
+	if l.space < min(l.depth, l.load()+chainMax) {
+		l.move(newLedger(int(l.index), int(l.depth)))
+	}
+}
+
+// setLedger gives the lane a ledger.
+func (l *lane) setLedger(ledger []entry) {
+	l.ledger, l.space = ledger, min(l.depth, uint32(len(ledger)-ledgerSpare))
+}
+
+// move copies the entries to another ledger, which the lane uses from then on.
+func (l *lane) move(ledger []entry) {
+	for i := l.head; i != l.tail; i++ {
+		ledger[int(i)&(len(ledger)-1)] = *l.at(i)
+	}
+	l.setLedger(ledger)
+}
 
 // idle reports whether the ledger is empty.
 func (l *lane) idle() bool { return l.head == l.tail }
@@ -213,7 +247,7 @@ func (l *lane) retire(n uint32, sends []sendSlot) (bytes uint64, messages int) {
 			}
 			messages++
 		}
-		sends[uint16(h)].pending--
+		sends[int(uint16(h))&(len(sends)-1)].pending--
 		bytes += uint64(e.bytes)
 	}
 	l.head = head
@@ -226,11 +260,7 @@ func (l *lane) grow(n uint32) {
 	if l.load()+n <= uint32(len(l.ledger)) {
 		return
 	}
-	larger := make([]entry, ring.CeilPow2(int(l.load()+n)))
-	for i := l.head; i != l.tail; i++ {
-		larger[int(i)&(len(larger)-1)] = *l.at(i)
-	}
-	l.ledger = larger
+	l.move(make([]entry, ring.CeilPow2(int(l.load()+n))))
 }
 
 // doubtful counts the entries that the NIC took and that consume a receive of the peer.
@@ -257,7 +287,7 @@ func (l *lane) settle(arrived uint32, sends []sendSlot) (ended, messages int, in
 	keep := l.head
 	for n := l.head; n != l.tail; n++ {
 		e := *l.at(n)
-		s := &sends[e.slot()]
+		s := &sends[int(e.slot())&(len(sends)-1)]
 		done := int32(end-n) > 0 && s.wire != verbs.OpRDMARead
 		if e.kind() == kindAtomic && n-l.head < l.posted-l.head {
 			inDoubt = true

@@ -229,3 +229,41 @@ func ControlRoundTrip(b []byte) ([]byte, error) {
 
 // PolicyInUse is the policy that a VirtualQP follows.
 func PolicyInUse(q *VirtualQP) Policy { return q.send.picker.policy }
+
+// TestTallyWindowGrows: messages come in any order within the largest window, which begins small. They are complete
+// in order, and one beyond the window ends the VirtualQP.
+func TestTallyWindowGrows(t *testing.T) {
+	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	card, err := q.Card()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Connect(card); err != nil {
+		t.Fatal(err)
+	}
+	s, l := q.setup.scheme.(*tally), q.setup.all[0]
+	if len(s.window) != few || s.windowMax < 4*few {
+		t.Fatalf("the window has %d places and grows to %d", len(s.window), s.windowMax)
+	}
+	for round := range uint32(3) { // the second and third begin in the middle of the ring
+		first, n := s.next, 2*few*(round+1)-5
+		for i := n - 1; i > 0; i-- {
+			s.count(l, first+i, tallied{want: 1, imm: first + i})
+		}
+		if s.next != first || q.recv.early.Len() != 0 {
+			t.Fatalf("message %d is complete before %d", s.next-1, first)
+		}
+		s.count(l, first, tallied{want: 1, imm: first})
+		for i := range n {
+			if m := q.recv.early.Pop(); m.imm != first+i {
+				t.Fatalf("message %d is complete after %d", m.imm, first+i-1)
+			}
+		}
+	}
+	if s.count(l, s.next+s.windowMax, tallied{want: 1}); q.Err() == nil {
+		t.Error("a record beyond the window is taken")
+	}
+}

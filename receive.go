@@ -25,11 +25,13 @@ type receiver struct {
 	// the entry in its tag. They are posted again if the message lane is reset.
 	data  ring.Ring[RecvWR]
 	early ring.Ring[message] // the complete messages without a notification receive
-	// done are the receives that have ended and were not reported. While they are more than data
-	// can hold, no more receives are taken.
-	done    ring.Ring[WC]
-	starved int            // counts the lanes whose receives were not posted again
-	chain   []verbs.RecvWR // where the physical receives of a post are made
+	// done are the receives that have ended and were not reported. While they are held or more, no more
+	// receives are taken. Both queues may be full then, so done has at most four times as many.
+	done     ring.Ring[WC]
+	held     int            // Config.RecvDepth, rounded up to a power of two
+	earlyMax int            // how many messages can be early
+	starved  int            // counts the lanes whose receives were not posted again
+	chain    []verbs.RecvWR // where the physical receives of a post are made
 
 	posted    counter.Counter // counts the receives that were taken
 	completed counter.Counter // counts the receives that have ended
@@ -43,21 +45,21 @@ type message struct {
 	flags WCFlags
 }
 
-// init makes the queues. early is made by connected.
+// init makes the queues. They begin small.
 func (r *receiver) init(u *setup, f *failover) {
 	depth := u.cfg.RecvDepth
 	r.setup, r.failover = u, f
-	r.notifications, r.data = ring.New[uint64](depth), ring.New[RecvWR](depth)
-	// Both queues may be full when done has as many as one of them, and all four may end.
-	r.done = ring.New[WC](4 * ring.CeilPow2(depth))
-	r.chain = make([]verbs.RecvWR, chainMax)
+	r.held = ring.CeilPow2(depth)
+	n := min(few, depth)
+	r.notifications, r.data, r.early, r.done = ring.New[uint64](n), ring.New[RecvWR](n), ring.New[message](n), ring.New[WC](n)
+	r.chain = u.cq.recvChain[:]
 }
 
-// connected makes room for all messages that can be early: as many as the engine holds before it
-// stops posting receives, those that the posted receives can bring after that, and those that the
-// scheme holds back until a message before them is complete.
+// connected bounds the messages that can be early: as many as the engine holds before it stops posting
+// receives, those that the posted receives can bring after that, and those that the scheme holds back
+// until a message before them is complete.
 func (r *receiver) connected(waiting int) {
-	r.early = ring.New[message](r.setup.cfg.RecvDepth + r.setup.receives() + waiting)
+	r.earlyMax = ring.CeilPow2(r.setup.cfg.RecvDepth + r.setup.receives() + waiting)
 }
 
 // close drops the queues.
@@ -65,8 +67,17 @@ func (r *receiver) close() {
 	r.notifications, r.data, r.early, r.done = ring.Ring[uint64]{}, ring.Ring[RecvWR]{}, ring.Ring[message]{}, ring.Ring[WC]{}
 }
 
+// reserve makes room for n more receives, as far as they can be taken. Each has a place in done from now on.
+func (r *receiver) reserve(n int) {
+	depth, ended := r.setup.cfg.RecvDepth, r.done.Len()
+	r.notifications.Reserve(min(r.notifications.Len()+n, depth))
+	r.data.Reserve(min(r.data.Len()+n, depth))
+	r.done.Reserve(min(ended+r.notifications.Len()+r.data.Len()+n, 4*r.held))
+}
+
 // post takes receives.
 func (r *receiver) post(wrs []RecvWR) (n int, err error) {
+	r.reserve(len(wrs))
 	n, err = r.take(wrs)
 	r.posted.Add(uint64(n))
 	if r.failover.state == stateFailed {
@@ -107,7 +118,7 @@ func (r *receiver) take(wrs []RecvWR) (n int, err error) {
 
 // full reports whether a queue with this many receives takes no more.
 func (r *receiver) full(n int) bool {
-	return n >= r.setup.cfg.RecvDepth || r.done.Len() >= r.data.Cap()
+	return n >= r.setup.cfg.RecvDepth || r.done.Len() >= r.held
 }
 
 // takeData takes a data receive and posts it on the message lane.
@@ -246,10 +257,10 @@ func (r *receiver) arrived(m message) {
 	switch {
 	case r.early.Len() == 0 && r.notifications.Len() > 0:
 		r.notify(&m)
-	case r.early.Full():
+	case r.early.Len() == r.earlyMax:
 		r.failover.fail(nil, errTooEarly)
 	default:
-		*r.early.Extend() = m
+		r.early.Push(m)
 	}
 }
 

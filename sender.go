@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"ibverbx/internal/counter"
+	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
 
@@ -15,7 +16,8 @@ type sender struct {
 	failover *failover
 
 	sends sendRing // the outstanding requests
-	// inline has Config.MaxInline bytes for every slot of the ring.
+	// inline has Config.MaxInline bytes for every request that can be outstanding; nil before the first inline
+	// request.
 	inline  []byte
 	records records         // those of Tally
 	wire    [8]verbs.Opcode // the opcode of a request's fragments, by the opcode of the request
@@ -44,6 +46,9 @@ type sender struct {
 func (s *sender) post(wrs []SendWR) (n int, err error) {
 	r, u := &s.sends, s.setup
 	take := min(len(wrs), r.room())
+	if need := int(r.posted-r.reported) + take; need > len(r.slots) {
+		r.grow(need)
+	}
 	for n < take {
 		if k := s.postRun(wrs[n:take]); k > 0 {
 			n += k
@@ -125,6 +130,9 @@ func (s *sender) takeOther(wr *SendWR) error {
 
 // copyInline copies the bytes of an inline request, because dispatch may come after the post.
 func (s *sender) copyInline(wr *SendWR) {
+	if s.inline == nil {
+		s.inline = make([]byte, int(s.sends.depth)*s.setup.cfg.MaxInline)
+	}
 	dst := s.inlineOf(s.sends.posted)
 	for i := range wr.NumSGE {
 		e := &wr.SGE[i]
@@ -161,7 +169,7 @@ func (s *sender) completed(l *lane, wc *verbs.WC, t tag) {
 		return
 	}
 	if e := l.at(l.head); e.kind() != kindControl {
-		s.sends.slots[e.slot()].fail(wc.Status, wc.VendorErr)
+		s.sends.of(e).fail(wc.Status, wc.VendorErr)
 	}
 	s.retire(l, 1)
 	s.failover.failed(l, wc.Status)
@@ -178,7 +186,7 @@ func (s *sender) refusedFirst(l *lane, status verbs.Status) bool {
 	if e.kind() > kindRecord {
 		return false
 	}
-	r := &s.sends.slots[e.slot()]
+	r := s.sends.of(e)
 	first := !r.refused
 	r.refused = true
 	return first
@@ -257,7 +265,7 @@ func (s *sender) flush() {
 			if e.kind() >= kindMessage {
 				s.messages--
 			}
-			s.sends.slots[e.slot()].flush()
+			s.sends.of(e).flush()
 		}
 		l.listed = false
 		s.mark(l)
@@ -293,10 +301,13 @@ func (s *sender) silent() bool {
 //
 //	reported <= dispatched <= posted
 //
-// The request at dispatched may be handed to lanes in part.
+// The request at dispatched may be handed to lanes in part. The ring begins small and grows to depth with
+// the number of requests that are outstanding. What else belongs to a request, such as its record, is found
+// by its index, which is its number modulo depth.
 type sendRing struct {
-	// slots is the ring. Its length is a power of two.
+	// slots is the ring. Its length is a power of two, at most depth.
 	slots      []sendSlot
+	depth      uint32 // Config.SendDepth, a power of two
 	reported   uint32 // the number of the oldest request that was not reported to the user
 	dispatched uint32 // the number of the oldest request that was not wholly handed to lanes
 	posted     uint32 // the number of the next request
@@ -347,11 +358,23 @@ func (r *sendRing) slot(seq uint32) *sendSlot {
 	return &s[int(seq)&(len(s)-1)]
 }
 
-// index is the place of a sequence number in the ring, as ledgers keep it.
-func (r *sendRing) index(seq uint32) uint16 { return uint16(seq & uint32(len(r.slots)-1)) }
+// index is the index of a sequence number, as ledgers keep it.
+func (r *sendRing) index(seq uint32) uint16 { return uint16(seq & (r.depth - 1)) }
+
+// of returns the slot of the request that an entry belongs to.
+func (r *sendRing) of(e *entry) *sendSlot { return r.slot(uint32(e.slot())) }
 
 // room is how many more requests the ring takes.
-func (r *sendRing) room() int { return len(r.slots) - int(r.posted-r.reported) }
+func (r *sendRing) room() int { return int(r.depth - (r.posted - r.reported)) }
+
+// grow makes room for n outstanding requests, at most depth.
+func (r *sendRing) grow(n int) {
+	larger := sendRing{slots: make([]sendSlot, ring.CeilPow2(n))}
+	for seq := r.reported; seq != r.posted; seq++ {
+		*larger.slot(seq) = *r.slot(seq)
+	}
+	r.slots = larger.slots
+}
 
 // oldest returns the number of the oldest request that has not ended, if there is one.
 func (r *sendRing) oldest() (seq uint32, ok bool) {

@@ -32,10 +32,12 @@ type tally struct {
 	seq     uint32  // the number of the message being closed, or of the next one
 	open    bool    // a message is being closed: some of its records were not handed to lanes
 
-	// window is a ring of the messages from next on. Its length is a power of two.
-	window []tallied
-	next   uint32 // the number of the oldest message that is not complete
-	limit  int32  // how far a lane may be ahead of next before it is starved
+	// window is a ring of the messages from next on. Its length is a power of two. It grows with the messages
+	// that wait for one before them, to windowMax at most.
+	window    []tallied
+	windowMax uint32 // a power of two
+	next      uint32 // the number of the oldest message that is not complete
+	limit     int32  // how far a lane may be ahead of next before it is starved
 	// region has the records of the send ring. If the receives are not shared, it begins with the places
 	// where records arrive.
 	region *Region
@@ -102,8 +104,19 @@ func (t *tally) connected(remote *Card) int {
 		l.latest = untold
 	}
 	t.limit = int32(max(t.setup.cfg.RecvDepth, remote.Limits.SendDepth))
-	t.window = make([]tallied, ring.CeilPow2(int(t.limit)+remote.Limits.SendDepth+t.setup.receives()))
-	return len(t.window)
+	t.windowMax = uint32(ring.CeilPow2(int(t.limit) + remote.Limits.SendDepth + t.setup.receives()))
+	t.window = make([]tallied, min(few, t.windowMax))
+	return int(t.windowMax)
+}
+
+// widen makes room in the window for the message that is so many ahead of next.
+func (t *tally) widen(ahead uint32) {
+	larger := make([]tallied, ring.CeilPow2(int(ahead)+1))
+	for i := range t.window {
+		seq := int(t.next) + i
+		larger[seq&(len(larger)-1)] = t.window[seq&(len(t.window)-1)]
+	}
+	t.window = larger
 }
 
 func (t *tally) wire(op verbs.Opcode) verbs.Opcode {
@@ -215,7 +228,7 @@ func (t *tally) moving(e *entry) (behind entry, ok bool) {
 	if e.kind() > kindData || !e.consumes() {
 		return entry{}, false
 	}
-	s := &t.send.sends.slots[e.slot()]
+	s := t.send.sends.of(e)
 	s.wire = verbs.OpRDMAWrite
 	s.pending++
 	e.head, e.imm = entryHead(e.slot(), e.kind(), 0), 0
@@ -280,13 +293,16 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 
 // count counts what came of a message, and completes messages.
 func (t *tally) count(l *lane, seq uint32, got tallied) {
-	want := got.want
-	m := &t.window[int(seq)&(len(t.window)-1)]
-	switch {
-	case seq-t.next >= uint32(len(t.window)):
+	want, ahead := got.want, seq-t.next
+	if ahead >= t.windowMax {
 		t.recv.protocol(l, "record of message %d, %d is expected", seq, t.next)
 		return
-	case want == 0 || int(want) > len(t.setup.lanes) || (m.got > 0 && (m.want != want || m.got == want)):
+	}
+	if ahead >= uint32(len(t.window)) {
+		t.widen(ahead)
+	}
+	m := &t.window[int(seq)&(len(t.window)-1)]
+	if want == 0 || int(want) > len(t.setup.lanes) || (m.got > 0 && (m.want != want || m.got == want)) {
 		t.recv.protocol(l, "message %d claims %d records", seq, want)
 		return
 	}

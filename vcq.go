@@ -49,6 +49,9 @@ type VirtualCQ struct {
 	ready   readyList    // those whose failover has something to do
 	touched []*VirtualQP // those that the next report looks at: VirtualQP.touched is set
 
+	chain     [chainMax]verbs.SendWR // where VirtualQPs make the physical requests of a doorbell
+	recvChain [chainMax]verbs.RecvWR // where VirtualQPs make the physical receives of a post
+
 	buf   [pollBatch]verbs.WC // physical completions of the current batch
 	each  [pollBatch]WC       // completions that Each passes to its function
 	kept  []WC                // completions that had no room in what the caller gave

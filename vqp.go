@@ -39,6 +39,10 @@ type VirtualQP struct {
 	marked atomic.Bool
 }
 
+// few is how many requests and receives the rings of a VirtualQP hold before they grow. Most VirtualQPs of a process
+// with many are idle.
+const few = 16
+
 // qpState is where a VirtualQP is in its life.
 type qpState uint8
 
@@ -88,9 +92,9 @@ func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 	q.time = callClock{read: cfg.Now, failover: cfg.Control != nil}
 	q.send = sender{
 		setup: u, time: &q.time, failover: f,
-		sends: sendRing{slots: make([]sendSlot, cfg.SendDepth)}, inline: make([]byte, cfg.SendDepth*cfg.MaxInline),
+		sends:   sendRing{slots: make([]sendSlot, min(few, cfg.SendDepth)), depth: uint32(cfg.SendDepth)},
 		picker:  picker{time: &q.time, random: xorshift.Source(uint64(u.num)*0x9e3779b97f4a7c15 | 1), runBytes: runCuts * u.minCut},
-		carried: newLaneSet(cfg.Lanes), chain: make([]verbs.SendWR, chainMax),
+		carried: newLaneSet(cfg.Lanes), chain: c.chain[:],
 	}
 	q.recv.init(u, f)
 	q.pass = passthrough{setup: u, failover: f, chain: q.send.chain, recvChain: q.recv.chain}
@@ -114,7 +118,9 @@ func (q *VirtualQP) build() (err error) {
 			q.send.wire[op] = u.scheme.wire(verbs.Opcode(op))
 		}
 	}
-	for i, lc := range u.plan() {
+	plan := u.plan()
+	firstLedgers(plan, u.cfg.LaneDepth)
+	for i, lc := range plan {
 		if u.shared != nil && lc.role != roleMessage {
 			lc.srq, lc.recvs = u.shared.rails[lc.rail].srq, 0
 		}

@@ -254,11 +254,12 @@ func (q *qp) reportPlain(wrs []verbs.SendWR) {
 func (q *qp) handBack(wrs []verbs.SendWR) {
 	q.snd = q.snd.Add(roce.PSNMask + 1 - uint32(len(wrs)))
 	q.una = q.snd
+	q.reserve(len(wrs))
 	for i := range wrs {
 		w := q.wqe(q.sqTail)
 		w.set(&wrs[i], uint32(wrs[i].Length()))
 		if w.flags&verbs.SendInline != 0 {
-			q.copyInline(int(q.sqTail)&(len(q.sq)-1), &wrs[i])
+			q.copyInline(&wrs[i])
 		}
 		w.first = q.snd.Add(uint32(i))
 		w.last = w.first

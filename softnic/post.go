@@ -75,10 +75,12 @@ func (q *qp) postSend(wrs []verbs.SendWR, n int) (int, error) {
 }
 
 func (q *qp) enqueue(wrs []verbs.SendWR, n int) (int, error) {
-	ring, free := q.sq, n+q.sqUsed.room(q.maxSend, len(wrs)-n)
+	free := n + q.sqUsed.room(q.maxSend, len(wrs)-n)
+	q.reserve(min(len(wrs), free) - n)
+	ring := q.sq
 	for i := n; i < len(wrs); i++ {
 		wr := &wrs[i]
-		if i >= free || len(ring) == 0 {
+		if i >= free {
 			return i, verbs.ErrQueueFull
 		}
 		if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
@@ -93,10 +95,9 @@ func (q *qp) enqueue(wrs []verbs.SendWR, n int) (int, error) {
 				return i, err
 			}
 		}
-		slot := int(q.sqTail) & (len(ring) - 1)
-		ring[slot].set(wr, uint32(length))
+		ring[int(q.sqTail)&(len(ring)-1)].set(wr, uint32(length))
 		if wr.Flags&verbs.SendInline != 0 {
-			q.copyInline(slot, wr)
+			q.copyInline(wr)
 		}
 		q.sqTail++
 	}
@@ -155,12 +156,15 @@ func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
 	return nil
 }
 
-// copyInline copies the bytes of an INLINE request at post time.
-func (q *qp) copyInline(slot int, wr *verbs.SendWR) {
+// copyInline copies the bytes of the INLINE request at tail at post time.
+func (q *qp) copyInline(wr *verbs.SendWR) {
 	if q.nic.observe != nil {
 		q.touchInline(wr)
 	}
-	dst := q.inline[slot*int(q.maxInline):]
+	if q.inline == nil {
+		q.inline = make([]byte, len(q.sq)*int(q.maxInline))
+	}
+	dst := q.inlineOf(q.sqTail)
 	for k := range wr.NumSGE {
 		if s := &wr.SGE[k]; s.Length > 0 {
 			dst = dst[copy(dst, bytesAt(s.Addr, s.Length)):]

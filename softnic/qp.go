@@ -79,7 +79,8 @@ type qp struct {
 //
 // head is the oldest request that has not completed, next the one being sent, max the first that
 // was never sent, tail the first free slot. next falls behind max when the requester goes back.
-// The ring is hand-written: no container has so many cursors.
+// The ring is hand-written: no container has so many cursors. It begins small and grows with the requests
+// that have not completed.
 type sendQueue struct {
 	sq                            []sendWQE
 	sqHead, sqNext, sqMax, sqTail uint32
@@ -90,7 +91,7 @@ type sendQueue struct {
 	unreported uint32
 	maxSend    uint32
 	maxSendSGE uint8
-	// inline holds the bytes of INLINE requests: maxInline bytes per slot.
+	// inline holds the bytes of INLINE requests: maxInline bytes per slot. It is nil before the first one.
 	inline    []byte
 	maxInline uint32
 
@@ -139,6 +140,37 @@ type retransmission struct {
 
 // wqe returns the request with sequence number i.
 func (s *sendQueue) wqe(i uint32) *sendWQE { return &s.sq[int(i)&(len(s.sq)-1)] }
+
+// fewWR is how many work requests a queue holds before it grows. Most QPs of a process with many are idle.
+const fewWR = 4
+
+// reserve makes room for n more requests.
+func (s *sendQueue) reserve(n int) {
+	if need := int(s.sqTail-s.sqHead) + n; need > len(s.sq) {
+		s.grow(need)
+	}
+}
+
+// grow makes the ring one of at least n slots.
+func (s *sendQueue) grow(n int) {
+	old, bytes := s.sq, s.inline
+	s.sq = make([]sendWQE, ring.CeilPow2(n))
+	if bytes != nil {
+		s.inline = make([]byte, len(s.sq)*int(s.maxInline))
+	}
+	for i := s.sqHead; i != s.sqTail; i++ {
+		from := int(i) & (len(old) - 1)
+		*s.wqe(i) = old[from]
+		if bytes != nil {
+			copy(s.inlineOf(i), bytes[from*int(s.maxInline):][:s.maxInline])
+		}
+	}
+}
+
+// inlineOf returns the INLINE bytes of the request with sequence number i.
+func (s *sendQueue) inlineOf(i uint32) []byte {
+	return s.inline[(int(i)&(len(s.sq)-1))*int(s.maxInline):][:s.maxInline]
+}
 
 // sendWQE is a posted send. It has two cache lines, and a request with one SGE uses only the
 // first:
@@ -214,8 +246,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	q.maxSend = uint32(cfg.MaxSendWR)
 	q.maxSendSGE = uint8(max(cfg.MaxSendSGE, 1))
 	q.maxInline = uint32(cfg.MaxInline)
-	q.sq = make([]sendWQE, ring.CeilPow2(cfg.MaxSendWR))
-	q.inline = make([]byte, len(q.sq)*cfg.MaxInline)
+	q.sq = make([]sendWQE, ring.CeilPow2(min(cfg.MaxSendWR, fewWR)))
 	if cfg.SRQ != nil {
 		q.srq = cfg.SRQ.(*srq)
 	} else {

@@ -67,10 +67,9 @@ func (q *qp) addJob(j job) *job {
 		return nil
 	}
 	*kin++
-	added := q.jobs.Extend()
-	*added = j
+	q.jobs.Push(j)
 	q.core.lists.tx.push(q)
-	return added
+	return q.jobs.At(q.jobs.Tail() - 1)
 }
 
 // responsePackets returns how many packets answer a READ.

@@ -192,8 +192,7 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 		return true
 	}
 	if w.flags&verbs.SendInline != 0 {
-		slot := int(q.sqNext) & (len(q.sq) - 1)
-		p.setPayload(q.inline[slot*int(q.maxInline)+int(off):][:n])
+		p.setPayload(q.inlineOf(q.sqNext)[off:][:n])
 		return true
 	}
 	p.length, p.numSegs = n, 0

@@ -14,7 +14,7 @@ type recvWQE struct {
 	sge    [verbs.MaxSGE]verbs.SGE
 }
 
-// recvQueue is a bounded queue of receives.
+// recvQueue is a bounded queue of receives. Its ring begins small and grows with the receives that wait.
 type recvQueue struct {
 	ring ring.Ring[recvWQE]
 	// used counts the receives whose completion has not been polled, waiting ones included. It is
@@ -26,7 +26,7 @@ type recvQueue struct {
 
 // newRecvQueue returns a queue whose completions go to c, or to several CQs if c is nil.
 func newRecvQueue(maxWR, maxSGE int, c *cq) recvQueue {
-	return recvQueue{ring: ring.New[recvWQE](maxWR), used: &slotCount{cq: c}, maxWR: uint32(maxWR), maxSGE: uint8(max(maxSGE, 1))}
+	return recvQueue{ring: ring.New[recvWQE](min(maxWR, fewWR)), used: &slotCount{cq: c}, maxWR: uint32(maxWR), maxSGE: uint8(max(maxSGE, 1))}
 }
 
 // post takes receives until one does not fit or is not legal.
@@ -38,6 +38,7 @@ func (r *recvQueue) post(wrs []verbs.RecvWR) (int, error) {
 
 func (r *recvQueue) enqueue(wrs []verbs.RecvWR) (int, error) {
 	free := r.used.room(r.maxWR, len(wrs))
+	r.ring.Reserve(r.ring.Len() + min(free, len(wrs)))
 	for i := range wrs {
 		wr := &wrs[i]
 		if i >= free {

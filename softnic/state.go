@@ -126,8 +126,8 @@ func (q *qp) readyToReceive() {
 	q.ackMask = roce.PSN(ring.CeilPow2((int(q.longWindow)+part-1)/part) - 1)
 	q.epsn, q.asked = roce.PSN(q.attr.RQPSN), 0
 	if q.typ == verbs.RC {
-		// For the highest limit: SQD may raise it later.
-		q.jobs = ring.New[job](2 * maxRdAtomic)
+		// For the highest limit: SQD may raise it later. jobs grows.
+		q.jobs.Drop(q.jobs.Len())
 		q.replay = make([]atomicResult, maxRdAtomic)
 		q.answered = make([]servedRead, maxRdAtomic)
 	}

@@ -55,6 +55,13 @@ func (r *Ring[T]) Extend() *T {
 	return slot
 }
 
+// Reserve makes room for at least n entries in all.
+func (r *Ring[T]) Reserve(n int) {
+	for len(r.slots) < n {
+		r.Grow()
+	}
+}
+
 // Grow doubles the capacity. Entries keep their sequence numbers.
 func (r *Ring[T]) Grow() {
 	larger := Ring[T]{slots: make([]T, max(1, 2*len(r.slots))), head: r.head, tail: r.tail}

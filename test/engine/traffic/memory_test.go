@@ -1,0 +1,67 @@
+//go:build !race
+
+package traffic_test
+
+import (
+	"runtime"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/verbs"
+)
+
+// TestIdleVirtualQPIsSmall: a VirtualQP with the default Config, on two rails, that is connected and idle takes at
+// most 110 KiB, with its QPs in the software NICs and the receives that are posted on them. A few messages in
+// turn do not change that. The race detector takes memory of its own, so the test is left out there.
+func TestIdleVirtualQPIsSmall(t *testing.T) {
+	const pairs, limit = 32, 110 << 10
+	links := rig.MemoryLinks(2)
+	a, b := rig.NewRails(t, links), rig.NewRails(t, links)
+	a.NewCQ(ibverbx.CQConfig{Depth: 1 << 16})
+	b.NewCQ(ibverbx.CQConfig{Depth: 1 << 16})
+	local, remote := a.Region(64), b.Region(64)
+	pair := func() (x, y *ibverbx.VirtualQP) {
+		here, there := ibverbx.ControlPair()
+		x, y = a.NewQP(ibverbx.Config{Control: here}), b.NewQP(ibverbx.Config{Control: there})
+		rig.Connect(t, x, y)
+		return x, y
+	}
+	pair() // what is made once
+	before := heap()
+	var ends [pairs][2]*ibverbx.VirtualQP
+	for i := range ends {
+		ends[i][0], ends[i][1] = pair()
+	}
+	if each := (heap() - before) / (2 * pairs); each > limit {
+		t.Errorf("an idle VirtualQP takes %d bytes, want at most %d", each, limit)
+	}
+	for i := range ends {
+		for range 20 {
+			n, err := ends[i][1].PostRecv([]ibverbx.RecvWR{{}})
+			if n != 1 || err != nil {
+				t.Fatalf("PostRecv = %d, %v", n, err)
+			}
+			wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			wr.SetSGE(local.SGE(0, 64))
+			if n, err := ends[i][0].PostSend([]ibverbx.SendWR{wr}); n != 1 || err != nil {
+				t.Fatalf("PostSend = %d, %v", n, err)
+			}
+			a.Wait(1)
+			b.Wait(1)
+		}
+	}
+	if each := (heap() - before) / (2 * pairs); each > limit {
+		t.Errorf("a VirtualQP that has carried a few messages takes %d bytes, want at most %d", each, limit)
+	}
+	runtime.KeepAlive(&ends)
+}
+
+// heap returns how many bytes of the heap are in use.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
