@@ -150,6 +150,15 @@ func (r *rail) inline(cq verbs.CQ) (int, error) {
 // Len is the number of rails.
 func (r *Rails) Len() int { return len(r.rails) }
 
+// Configs returns the NIC port of every rail.
+func (r *Rails) Configs() []RailConfig {
+	cfgs := make([]RailConfig, len(r.rails))
+	for i := range cfgs {
+		cfgs[i] = r.rails[i].cfg
+	}
+	return cfgs
+}
+
 // Close frees the protection domains. Everything made from the rails must be closed first.
 func (r *Rails) Close() error {
 	var errs []error

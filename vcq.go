@@ -122,6 +122,9 @@ func (c *VirtualCQ) shareReceives(depth int) (err error) {
 	return err
 }
 
+// Rails returns the rails that the VirtualCQ was made from.
+func (c *VirtualCQ) Rails() *Rails { return c.rails }
+
 // Num is a number that is unique on the Rails. Together with VirtualQP.Num it names a VirtualQP of the
 // Rails. Programs use both for messages and tables; nothing on the wire has them.
 func (c *VirtualCQ) Num() uint32 { return c.num }

@@ -17,8 +17,9 @@ type Config struct {
 	// Auth is how the two sides authenticate each other: certificates or a token.
 	Auth bootstrap.Config
 
-	// Rails are open NICs. The caller keeps them, and they must outlive the Session. With
-	// failover their events belong to one Session at a time.
+	// Rails are open NICs. The caller keeps them, and they must outlive the Session. The Sessions
+	// of a Listener share them. Otherwise, with failover, the events of a NIC belong to one
+	// Session at a time, unless On is set.
 	Rails []ibverbx.RailConfig
 	// Open opens the NICs if Rails is empty, and the Session closes them. SoftNICs and
 	// Devices return such functions. Nil means one software NIC on the local address of the
@@ -27,6 +28,14 @@ type Config struct {
 	// Path is the Path of every rail whose own Path is zero: quality of service, retries and
 	// rows of tables for this side. The peer has its own.
 	Path verbs.PathConfig
+
+	// On puts the Session on an existing VirtualCQ and its Rails, which other Sessions may use
+	// too. On calls step with the VirtualCQ while no other goroutine uses it, for example with a
+	// mutex held, and returns the error of step. Connecting takes several steps, and
+	// Session.Close takes one. A step does not wait for the peer. The program polls the VirtualCQ
+	// and closes it after the Sessions. Then Rails, Open, Path and CQ must be zero. Nil means a
+	// VirtualCQ for this Session alone.
+	On func(step func(*ibverbx.VirtualCQ) error) error
 
 	// PeerNetworks are networks that the peer's NICs may be on. Without it they must be on a network
 	// of this host, have the peer's address of the connection, or be named in its certificate. Routed
@@ -58,6 +67,9 @@ type Config struct {
 	CQ ibverbx.CQConfig
 	// Timeout bounds the time from authentication until the peer is ready. Zero means 30 s.
 	Timeout time.Duration
+
+	// base are the Rails that the Sessions of a Listener fork; nil if each opens its own.
+	base *ibverbx.Rails
 }
 
 // Limits are numbers that the two sides negotiate.
@@ -129,6 +141,8 @@ func (c *Config) validate() error {
 		return verbs.Invalidf("Config.QP.CxxPeer is set: the C++ implementation does not support this protocol")
 	case slices.ContainsFunc(c.PeerNetworks, func(p netip.Prefix) bool { return !p.IsValid() }):
 		return verbs.Invalidf("Config.PeerNetworks has %v: want valid prefixes", c.PeerNetworks)
+	case c.On != nil && (len(c.Rails) > 0 || c.Open != nil || c.Path != (verbs.PathConfig{}) || c.CQ != (ibverbx.CQConfig{})):
+		return verbs.Invalidf("Config.On is set, and Rails, Open, Path or CQ: the VirtualCQ of On has NICs already")
 	case c.Timeout < 0:
 		return verbs.Invalidf("Config.Timeout is %v: want more than 0", c.Timeout)
 	case len(c.Regions) > maxRegions:

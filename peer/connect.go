@@ -126,7 +126,7 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	for i := range card.Lanes { // a lane takes the smaller MTU of both ends
 		card.Lanes[i].MTU = min(card.Lanes[i].MTU, s.Agreed.MTU)
 	}
-	if err := s.QP.Connect(card); err != nil {
+	if err := s.on(func(*ibverbx.VirtualCQ) error { return s.QP.Connect(card) }); err != nil {
 		return err
 	}
 	if dialer {
@@ -137,9 +137,24 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	return s.waitReady(ctx)
 }
 
-// open returns the rails of this side. It opens NICs if Config.Rails is empty.
+// open returns the rails of this side. It opens NICs if the Config names none.
 func (s *Session) open(c *Config) ([]ibverbx.RailConfig, error) {
-	rails := slices.Clone(c.Rails)
+	if s.on = c.On; s.on != nil {
+		s.shared = true
+		err := s.on(func(cq *ibverbx.VirtualCQ) error {
+			s.CQ, s.Rails = cq, cq.Rails()
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		return s.Rails.Configs(), nil
+	}
+	s.on = func(step func(*ibverbx.VirtualCQ) error) error { return step(s.CQ) }
+	if c.base != nil {
+		return c.base.Configs(), nil
+	}
+	rails := c.Rails
 	if len(rails) == 0 {
 		open := c.Open
 		if open == nil {
@@ -152,12 +167,18 @@ func (s *Session) open(c *Config) ([]ibverbx.RailConfig, error) {
 		if nics.Close != nil {
 			s.closers.Add(nics.Close)
 		}
-		rails = slices.Clone(nics.Rails)
+		rails = nics.Rails
 	}
+	return c.withPath(rails), nil
+}
+
+// withPath returns rails with Config.Path for those without their own.
+func (c *Config) withPath(rails []ibverbx.RailConfig) []ibverbx.RailConfig {
+	rails = slices.Clone(rails)
 	for i := range rails {
 		rails[i].Path = cmp.Or(rails[i].Path, c.Path)
 	}
-	return rails, nil
+	return rails
 }
 
 func (s *Session) sendOffer(ctx context.Context, mine *Offer) error {
@@ -178,7 +199,11 @@ func (s *Session) takeOffer(ctx context.Context) (*Offer, error) {
 
 // exchangeCards exchanges cards and region lists with the peer, and returns the peer's card.
 func (s *Session) exchangeCards(ctx context.Context, c *Config, rails []OfferRail) (*ibverbx.Card, error) {
-	mine, err := s.QP.Card()
+	var mine *ibverbx.Card
+	err := s.on(func(*ibverbx.VirtualCQ) (err error) {
+		mine, err = s.QP.Card()
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -11,4 +11,7 @@
 //
 // The result of [Negotiate] depends only on the two offers. Both sides therefore get the
 // same result, or the same [MismatchError], which names the value and both sides' limits.
+//
+// A process with many peers can put all Sessions on one VirtualCQ, which it polls itself:
+// see Config.On.
 package peer

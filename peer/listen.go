@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 
+	"ibverbx"
 	"ibverbx/bootstrap"
 )
 
@@ -40,9 +41,16 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
+	if len(cfg.Rails) > 0 {
+		base, err := ibverbx.NewRails(cfg.withPath(cfg.Rails)...)
+		if err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", addr, err)
+		}
+		cfg.base = base
+	}
 	listener, err := bootstrap.Listen(ctx, addr, cfg.Auth)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, cfg.closeBase())
 	}
 	l := &Listener{listener: listener, cfg: cfg, places: make(chan struct{}, maxJoining), joined: make(chan joined)}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -139,5 +147,17 @@ func (l *Listener) Close() error {
 	l.mu.Unlock()
 	err := l.listener.Close()
 	l.work.Wait()
-	return err
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return errors.Join(err, l.cfg.closeBase())
+}
+
+// closeBase closes the Rails that Sessions were forked from. Those of open Sessions stay.
+func (c *Config) closeBase() error {
+	if c.base == nil {
+		return nil
+	}
+	base := c.base
+	c.base = nil
+	return base.Close()
 }

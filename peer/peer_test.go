@@ -346,7 +346,10 @@ func newer(t *testing.T) []byte {
 func TestConfigRefused(t *testing.T) {
 	n := newNetwork(1)
 	for name, spoil := range map[string]func(*peer.Config){
-		"QP.Deadline":       func(c *peer.Config) { c.QP.Deadline, c.NoFailover = time.Second, true },
+		"QP.Deadline": func(c *peer.Config) { c.QP.Deadline, c.NoFailover = time.Second, true },
+		"On": func(c *peer.Config) {
+			c.On = func(func(*ibverbx.VirtualCQ) error) error { return nil }
+		},
 		"QP.Control":        func(c *peer.Config) { c.QP.Control, _ = ibverbx.ControlPair() },
 		"QP.Scheme":         func(c *peer.Config) { c.QP.Scheme = ibverbx.Spray },
 		"QP.CxxPeer":        func(c *peer.Config) { c.QP.CxxPeer = true },

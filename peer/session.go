@@ -38,6 +38,10 @@ type Session struct {
 	remote map[string]*ibverbx.RemoteRegion
 	// closers close everything that the Session created or opened.
 	closers closer.Stack
+	// on runs a step that uses CQ: Config.On, or the step itself.
+	on func(step func(*ibverbx.VirtualCQ) error) error
+	// shared says that CQ belongs to the program (Config.On).
+	shared bool
 	// peerDone says that the peer has called WaitDone.
 	peerDone bool
 	// peerStopped says that the peer's WaitDone no longer polls.
@@ -68,7 +72,8 @@ func (s *Session) Recv(ctx context.Context) ([]byte, error) {
 // completion. This side's requests must have completed. WaitDone keeps polling until the
 // peer is done, because the peer may need this side to rebuild a lane. When it returns, the
 // peer has stopped polling too and does not take this side's Close for a failure.
-// Completions and messages that the caller has not taken before are lost.
+// Completions and messages that the caller has not taken before are lost. With Config.On the
+// program polls meanwhile, and loses no completions.
 func (s *Session) WaitDone(ctx context.Context) error {
 	if err := s.Conn.Send(ctx, bootstrap.KindDone, nil); err != nil {
 		return err
@@ -80,9 +85,11 @@ func (s *Session) WaitDone(ctx context.Context) error {
 		done <- s.takeDone(ctx, &s.peerDone)
 		stop()
 	}()
-	// Serve ends when the peer is done. It also ends when the VirtualQP has failed or the
-	// VirtualCQ can no longer be polled, which does not matter here.
-	_ = s.CQ.Serve(polling, nil)
+	if !s.shared {
+		// Serve ends when the peer is done. It also ends when the VirtualQP has failed or the
+		// VirtualCQ can no longer be polled, which does not matter here.
+		_ = s.CQ.Serve(polling, nil)
+	}
 	err := <-done
 	s.sayStopped(ctx)
 	if err == nil && !s.peerStopped {
@@ -135,10 +142,17 @@ func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error)
 // build registers the memory and creates the VirtualQP with the agreed values. The connection
 // carries its control channel.
 func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
-	if s.Rails, err = ibverbx.NewRails(rails...); err != nil {
-		return err
+	if !s.shared {
+		if c.base != nil {
+			s.Rails, err = c.base.Fork()
+		} else {
+			s.Rails, err = ibverbx.NewRails(rails...)
+		}
+		if err != nil {
+			return err
+		}
+		s.closers.Add(s.Rails.Close)
 	}
-	s.closers.Add(s.Rails.Close)
 	// Memory is registered first and therefore closed last. In the other order the peer's
 	// requests would fail with a wrong key instead of a missing QP.
 	s.local = make(map[string]*ibverbx.Region, len(c.Regions))
@@ -151,26 +165,38 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 	a := &s.Agreed
 	cfg.Lanes, cfg.SendDepth, cfg.RecvDepth, cfg.LaneDepth = a.Lanes, a.SendDepth, a.RecvDepth, a.LaneDepth
 	cfg.Scheme, cfg.FragmentSize, cfg.TrackSingleLane = a.Scheme, uint32(a.FragmentSize), a.TrackSingleLane
-	queue := c.CQ
-	if queue.Waker == nil {
-		queue.Waker = verbs.NewWaker()
-	}
-	if queue.Depth == 0 {
-		queue.Depth = completions(&cfg, len(rails), queue.SharedReceives)
-	}
 	if a.Failover {
 		cfg.Control = &control{Control: s.Conn.Control(), conn: s.Conn}
 	} else {
 		cfg.Deadline, cfg.KeepAtomics = 0, false // they need the control channel
 	}
+	if !s.shared {
+		if err := s.newCQ(c.CQ, &cfg); err != nil {
+			return err
+		}
+	}
+	if err := s.on(func(cq *ibverbx.VirtualCQ) (err error) {
+		s.QP, err = cq.NewQP(cfg)
+		return err
+	}); err != nil {
+		return err
+	}
+	s.closers.Add(func() error { return s.on(func(*ibverbx.VirtualCQ) error { return s.QP.Close() }) })
+	return nil
+}
+
+// newCQ makes a VirtualCQ for a VirtualQP.
+func (s *Session) newCQ(queue ibverbx.CQConfig, cfg *ibverbx.Config) (err error) {
+	if queue.Waker == nil {
+		queue.Waker = verbs.NewWaker()
+	}
+	if queue.Depth == 0 {
+		queue.Depth = completions(cfg, s.Rails.Len(), queue.SharedReceives)
+	}
 	if s.CQ, err = s.Rails.NewCQ(queue); err != nil {
 		return err
 	}
 	s.closers.Add(s.CQ.Close)
-	if s.QP, err = s.CQ.NewQP(cfg); err != nil {
-		return err
-	}
-	s.closers.Add(s.QP.Close)
 	return nil
 }
 
