@@ -86,38 +86,51 @@ func (h *Header) Decode(datagram []byte) (payload []byte, r Reason) {
 	if !validLength(len(datagram)) {
 		return nil, BadLength
 	}
-	flags := datagram[bthFlags]
-	if flags&versionMask != 0 {
-		return nil, BadVersion
-	}
-	f := forms[datagram[0]]
-	if f.layout == 0 {
-		return nil, BadOpcode
-	}
-	pad := int(flags >> padShift & padMask)
-	begin, end := int(f.length), len(datagram)-icrcLen
-	if begin > end {
-		return nil, BadLength
-	}
-	if r := checkPayload(f.layout, end-begin, pad); r != OK {
+	begin, end := int(forms[datagram[0]].length), len(datagram)-icrcLen
+	pad := int(datagram[bthFlags] >> padShift & padMask)
+	if r = h.DecodeHeader(datagram[:end], end-begin); r != OK {
 		return nil, r
 	}
-	h.Opcode = datagram[0]
+	return datagram[begin : end-pad : end-pad], OK
+}
+
+// DecodeHeader reads the headers at the beginning of b as Decode does, for a packet whose payload and pad are n
+// bytes. They need not be in b.
+func (h *Header) DecodeHeader(b []byte, n int) Reason {
+	if len(b) < bthLen {
+		return BadLength
+	}
+	flags := b[bthFlags]
+	if flags&versionMask != 0 {
+		return BadVersion
+	}
+	f := forms[b[0]]
+	if f.layout == 0 {
+		return BadOpcode
+	}
+	begin := int(f.length)
+	if begin > len(b) {
+		return BadLength
+	}
+	if r := checkPayload(f.layout, n, int(flags>>padShift&padMask)); r != OK {
+		return r
+	}
+	h.Opcode = b[0]
 	h.Solicited = flags&flagSolicited != 0
 	h.Migrated = flags&flagMigrated != 0
-	h.PKey = binary.BigEndian.Uint16(datagram[bthPKey:])
-	h.FECN = datagram[bthECN]&flagFECN != 0
-	h.BECN = datagram[bthECN]&flagBECN != 0
-	h.DestQPN = binary.BigEndian.Uint32(datagram[bthECN:]) & mask24
-	h.AckReq = datagram[bthAck]&flagAckReq != 0
-	h.PSN = PSN(binary.BigEndian.Uint32(datagram[bthAck:]) & mask24)
-	if !h.readExtended(datagram[bthLen:begin], f.layout) {
-		return nil, BadSyndrome
+	h.PKey = binary.BigEndian.Uint16(b[bthPKey:])
+	h.FECN = b[bthECN]&flagFECN != 0
+	h.BECN = b[bthECN]&flagBECN != 0
+	h.DestQPN = binary.BigEndian.Uint32(b[bthECN:]) & mask24
+	h.AckReq = b[bthAck]&flagAckReq != 0
+	h.PSN = PSN(binary.BigEndian.Uint32(b[bthAck:]) & mask24)
+	if !h.readExtended(b[bthLen:begin], f.layout) {
+		return BadSyndrome
 	}
 	if f.layout&hasCNP != 0 {
-		return nil, Congestion
+		return Congestion
 	}
-	return datagram[begin : end-pad : end-pad], OK
+	return OK
 }
 
 // MaxFill is how many bytes may follow a packet in its datagram.
