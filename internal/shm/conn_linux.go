@@ -1,0 +1,82 @@
+package shm
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// NewConn checks that the process at the other end of c belongs to the same user.
+func NewConn(c *net.UnixConn) (*Conn, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil {
+		err = e
+	}
+	if err != nil {
+		return nil, err
+	}
+	if own := os.Geteuid(); cred.Uid != uint32(own) {
+		return nil, fmt.Errorf("the peer is user %d, this process user %d", int32(cred.Uid), own)
+	}
+	return &Conn{c}, nil
+}
+
+// Send sends a message, with a descriptor unless fd is negative. It does not wait: it reports false if the
+// socket is full or has ended.
+func (c *Conn) Send(m Message, fd int) bool {
+	var rights []byte
+	if fd >= 0 {
+		rights = unix.UnixRights(fd)
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	b := m.encode()
+	e := raw.Control(func(fd uintptr) {
+		err = unix.Sendmsg(int(fd), b[:], rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	})
+	return e == nil && err == nil
+}
+
+// Receive waits for a message. fd is its descriptor, -1 if it has none. After an error the connection is
+// of no more use.
+func (c *Conn) Receive() (m Message, fd int, err error) {
+	var b [messageLen]byte
+	// Room for one descriptor. The kernel closes those that do not fit.
+	oob := make([]byte, unix.CmsgSpace(4))
+	n, o, _, _, err := c.ReadMsgUnix(b[:], oob)
+	fd = descriptor(oob[:o])
+	switch {
+	case err != nil:
+	case n == 0:
+		err = io.EOF
+	default:
+		if m, err = decode(b[:n]); err == nil && (fd >= 0) != (m.Kind != Recall) {
+			err = fmt.Errorf("the peer sent message %d with descriptor %d", m.Kind, fd)
+		}
+	}
+	if err != nil {
+		Close(fd)
+		return m, -1, err
+	}
+	return m, fd, nil
+}
+
+// descriptor returns the descriptor in the control data of a message, -1 if there is none.
+func descriptor(oob []byte) int {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err == nil && len(messages) > 0 {
+		if fds, err := unix.ParseUnixRights(&messages[0]); err == nil && len(fds) > 0 {
+			return fds[0]
+		}
+	}
+	return -1
+}

@@ -1,0 +1,29 @@
+//go:build linux
+
+package shm
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	futexWait = 0
+	futexWake = 1
+)
+
+// wait sleeps until wake is called on the word, unless its value is not the given one. It may return
+// early.
+func wait(word *atomic.Uint32, value uint32) {
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(value), 0, 0, 0)
+}
+
+// wake wakes one goroutine, in any process, that waits on the word.
+func wake(word *atomic.Uint32) {
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1, 0, 0, 0)
+}
+
+// Yield lets another thread of the system run.
+func Yield() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

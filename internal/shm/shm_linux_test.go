@@ -1,0 +1,171 @@
+package shm
+
+import (
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// conns returns both ends of a connection.
+func conns(t *testing.T) (a, b *Conn, raw *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	check(t, err)
+	var cs [2]*Conn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket")
+		c, err := net.FileConn(f)
+		check(t, err)
+		check(t, f.Close())
+		raw = c.(*net.UnixConn)
+		cs[i], err = NewConn(raw)
+		check(t, err)
+		t.Cleanup(func() { _ = cs[i].Close() })
+	}
+	return cs[0], cs[1], raw
+}
+
+// TestSegment: the peer sees what the owner writes, and cannot write it, grow it or shrink it.
+func TestSegment(t *testing.T) {
+	a, b, _ := conns(t)
+	own, fd, err := Create(8192, true)
+	check(t, err)
+	defer Unmap(own)
+	if !a.Send(Message{Kind: Hello, Addr: 7, Size: 8192}, fd) {
+		t.Fatal("the socket takes no message")
+	}
+	Close(fd)
+	m, fd, err := b.Receive()
+	check(t, err)
+	if m != (Message{Kind: Hello, Addr: 7, Size: 8192}) {
+		t.Fatalf("received %+v", m)
+	}
+	for name, err := range map[string]error{
+		"write": func() error { _, err := unix.Pwrite(fd, []byte{1}, 0); return err }(), "grow": unix.Ftruncate(fd, 16384), "shrink": unix.Ftruncate(fd, 0),
+	} {
+		if !errors.Is(err, unix.EPERM) {
+			t.Errorf("%s = %v, want %v", name, err, unix.EPERM)
+		}
+	}
+	again, err := unix.Dup(fd)
+	check(t, err)
+	if _, err := Map(again, 8192, true); err == nil {
+		t.Error("the peer maps the segment for writing")
+	}
+	theirs, err := Map(fd, 8192, false)
+	check(t, err)
+	defer Unmap(theirs)
+	own[5000] = 3
+	if theirs[5000] != 3 {
+		t.Error("the peer does not see a byte of the owner")
+	}
+}
+
+// TestMapRefuses: what the peer could make fault is not mapped.
+func TestMapRefuses(t *testing.T) {
+	memfd := func(flags, seals int) int {
+		fd, err := unix.MemfdCreate("test", flags|unix.MFD_ALLOW_SEALING)
+		check(t, err)
+		check(t, unix.Ftruncate(fd, 8192))
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+		check(t, err)
+		return fd
+	}
+	plain, err := os.CreateTemp(t.TempDir(), "")
+	check(t, err)
+	check(t, plain.Truncate(8192))
+	file, err := unix.Dup(int(plain.Fd()))
+	check(t, err)
+	check(t, plain.Close())
+	const both = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	for _, tt := range []struct {
+		name string
+		fd   int
+		size uint64
+	}{
+		{"a file", file, 8192},
+		{"memory without seals", memfd(0, 0), 8192},
+		{"memory that may shrink", memfd(0, unix.F_SEAL_GROW), 8192},
+		{"memory that is shorter", memfd(0, both), 8193},
+		{"no bytes", memfd(0, both), 0},
+		{"bytes that cannot be addressed", memfd(0, both), 1 << 63},
+		{"no descriptor", -1, 8192},
+	} {
+		if b, err := Map(tt.fd, tt.size, false); err == nil {
+			t.Errorf("Map of %s = %d bytes, want an error", tt.name, len(b))
+		}
+	}
+	b, err := Map(memfd(0, both), 8192, true)
+	check(t, err)
+	Unmap(b)
+}
+
+// TestReceiveRefuses: a message with no sense, a descriptor too many or too few, or an end ends the connection.
+func TestReceiveRefuses(t *testing.T) {
+	good := Message{Kind: Recall, Key: 1}.encode()
+	hello := Message{Kind: Hello}.encode()
+	bad := good
+	bad[5] = 9
+	rights := func() []byte { return unix.UnixRights(0) }
+	for _, tt := range []struct {
+		name   string
+		bytes  []byte
+		rights []byte
+	}{
+		{"another kind", bad[:], nil},
+		{"half a message", good[:10], nil},
+		{"another protocol", []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), nil},
+		{"a recall with a descriptor", good[:], rights()},
+		{"a hello without one", hello[:], nil},
+		{"nothing", nil, nil},
+	} {
+		a, b, raw := conns(t)
+		_ = b
+		if tt.bytes != nil {
+			_, _, err := raw.WriteMsgUnix(tt.bytes, tt.rights, nil)
+			check(t, err)
+		}
+		check(t, raw.Close())
+		if m, fd, err := a.Receive(); err == nil || fd != -1 {
+			t.Errorf("Receive after %s = %+v, %d, %v, want an error", tt.name, m, fd, err)
+		}
+	}
+}
+
+// TestBell: no ring is lost. One side counts up and rings. The other sleeps whenever it has seen the count.
+func TestBell(*testing.T) {
+	mine, yours := make([]byte, BellSize), make([]byte, BellSize)
+	var a, b Bell
+	a.Init(mine, yours)
+	b.Init(yours, mine)
+	var count, seen atomic.Uint32
+	const rounds = 20_000
+	go func() {
+		for n := uint32(1); n <= rounds; n++ {
+			count.Store(n)
+			a.Ring()
+			for seen.Load() != n {
+				runtime.Gosched()
+			}
+		}
+	}()
+	for n := uint32(0); n < rounds; {
+		b.Sleep(func() bool { return count.Load() != n })
+		if c := count.Load(); c != n {
+			n = c
+			seen.Store(n)
+		}
+	}
+}
