@@ -14,6 +14,10 @@ type MemoryConfig struct {
 	// ordinary pages with advice to use transparent huge pages where the system has
 	// them. Memory.HugePages reports the outcome.
 	HugePages bool
+	// Shared puts the memory into a file of its own (a memfd), so that a NIC can share it with another
+	// process of the host. The file needs a descriptor, and usually has no huge pages. If
+	// there can be no file, the memory is as without Shared. Memory.File reports the outcome.
+	Shared bool
 }
 
 // Memory is memory that NICs may touch: page-aligned, zeroed, never moved, not on
@@ -23,6 +27,8 @@ type MemoryConfig struct {
 type Memory struct {
 	b    []byte
 	huge bool
+	file bool // fd is the file of an allocation
+	fd   int
 	root *Memory // the allocation that a view belongs to; nil on an allocation itself
 
 	mu    sync.Mutex // guards refs and freed; used on the root only
@@ -45,6 +51,11 @@ func AllocMemory(size int, cfg *MemoryConfig) (*Memory, error) {
 		return nil, NewOpError("allocate memory", "", 0, Invalidf("size %d is more than can be addressed", size))
 	}
 	mapped := (size + page - 1) &^ (page - 1)
+	if cfg.Shared {
+		if b, fd, err := mapFile(mapped); err == nil {
+			return &Memory{b: b[:size:size], file: true, fd: fd, unmap: func() error { return unmapFile(b, fd) }}, nil
+		}
+	}
 	b, huge, err := mapMemory(mapped, cfg.HugePages)
 	if err != nil {
 		return nil, NewOpError("allocate memory", "", 0, fmt.Errorf("%d bytes: %w", size, err))
@@ -90,6 +101,12 @@ func (m *Memory) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Sli
 
 // HugePages reports whether the memory was mapped with explicit huge pages.
 func (m *Memory) HugePages() bool { return m.huge }
+
+// File is for providers. It returns the descriptor of the file that holds the memory, and
+// only the memory, from its first byte on. The file can neither shrink nor grow. The
+// descriptor is valid until Free. Only memory that was allocated as Shared has one; views of it have
+// none.
+func (m *Memory) File() (fd int, ok bool) { return m.fd, m.file }
 
 // Retain is for providers. It prevents Free until Release.
 func (m *Memory) Retain() error {

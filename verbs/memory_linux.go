@@ -2,7 +2,11 @@
 
 package verbs
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"ibverbx/internal/shm"
+)
 
 // mapHuge maps 2 MiB pages, which requires vm.nr_hugepages. The kernel rounds the
 // mapping up to a multiple of 2 MiB, and munmap(2) needs that size, so mapHuge returns
@@ -15,3 +19,15 @@ func mapHuge(size, prot, flags int) ([]byte, error) {
 
 // adviseHuge asks for transparent huge pages; the advice may be ignored.
 func adviseHuge(b []byte) { _ = unix.Madvise(b, unix.MADV_HUGEPAGE) }
+
+// mapFile maps a new file. Nobody who has its descriptor can make an access of this process fault.
+func mapFile(size int) (b []byte, fd int, err error) { return shm.Create(size, false) }
+
+// unmapFile frees what mapFile returned.
+func unmapFile(b []byte, fd int) error {
+	err := unix.Munmap(b)
+	if err == nil {
+		err = unix.Close(fd)
+	}
+	return err
+}
