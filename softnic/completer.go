@@ -172,7 +172,7 @@ func (q *qp) notReady(code uint8) {
 // resume ends the wait of an RNR NAK: the peer has said that it has a receive now (see ready). The wait
 // does not count as a retry.
 func (q *qp) resume() {
-	if q.core.wire == nil {
+	if !q.core.distant() {
 		return
 	}
 	if q.attr.RNRRetry != 7 {
@@ -285,7 +285,7 @@ func (q *qp) timeout(now int64) {
 		q.armTimer(now) // something has been answered since
 		return
 	}
-	if q.core.wire != nil && !q.excused && now-q.timerAt > int64(lateTimer) {
+	if q.core.distant() && !q.excused && now-q.timerAt > int64(lateTimer) {
 		q.armTimer(now)
 		q.excused = true
 	}

@@ -141,7 +141,8 @@ func (x *hostContext) AllocPD() (verbs.PD, error) {
 		if x.pds.len() >= maxPD {
 			return nil, verbs.ErrLimit
 		}
-		d := &pd{ctx: x}
+		x.nic.pds++
+		d := &pd{ctx: x, id: x.nic.pds}
 		x.pds.add(d)
 		return d, nil
 	})

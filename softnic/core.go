@@ -66,7 +66,9 @@ func (c *core) init(link carrier, t linkTraits, now func() int64) {
 
 // onCaller reports whether a post moves its data within the call. Virtual time passes only between
 // calls, so there it does not matter which core moves the data.
-func (c *core) onCaller() bool { return c.traits.immediate && c.helper != nil }
+func (c *core) onCaller() bool {
+	return (c.traits.immediate || c.traits.shm != nil) && c.helper != nil
+}
 
 // Step runs everything that is due at the present time of the link's clock. It returns the time
 // at which something will be due next, and whether anything will. A link in real time runs by
@@ -110,14 +112,20 @@ func (c *core) settle() {
 	if c.wire != nil {
 		c.wire.flush()
 	}
+	if c.traits.shm != nil {
+		c.traits.shm.flush()
+	}
 }
 
 // work runs the QPs that have something to acknowledge or to send.
 func (c *core) work() {
 	for {
-		if q := c.lists.acks.pop(); q != nil {
-			q.flushAck()
-			continue
+		// On a ShmLink an answer of the program goes before the acknowledgement, which the peer needs less.
+		if c.traits.shm == nil || c.lists.tx.empty() {
+			if q := c.lists.acks.pop(); q != nil {
+				q.flushAck()
+				continue
+			}
 		}
 		if q := c.lists.tx.pop(); q != nil {
 			q.transmit()
@@ -149,7 +157,7 @@ func (c *core) settleTimed() {
 			n = c.queue.deliver(c.at, budget)
 			budget -= n
 		}
-		if c.wire != nil && !c.caughtUp && c.due() && !c.pump() {
+		if c.distant() && !c.caughtUp && c.due() && !c.pump() {
 			break
 		}
 		if n == 0 && !c.expire() {
@@ -170,6 +178,11 @@ func (c *core) settleTimed() {
 // false if another goroutine is reading. Then the timers wait: that goroutine settles if it
 // finds packets, and if not, the helper waits until it is done.
 func (c *core) pump() bool {
+	if l := c.traits.shm; l != nil {
+		l.take()
+		c.work()
+		return true
+	}
 	read, busy := c.wire.port.pump()
 	if read {
 		c.work()
@@ -240,7 +253,12 @@ func (c *core) attach(n *NIC) error {
 	c.count++
 	n.core, n.ordinal = c, c.count
 	addr := n.cfg.Addr.Unmap()
-	if !addr.IsValid() {
+	switch {
+	case c.traits.shm != nil && !addr.IsValid():
+		addr = c.traits.shm.from.dgid.Addr()
+	case c.traits.shm != nil:
+		return verbs.Invalidf("Config.Addr is %s: a ShmLink chooses the address", addr)
+	case !addr.IsValid():
 		addr = c.freeAddr()
 	}
 	if addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "" || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
@@ -257,6 +275,11 @@ func (c *core) attach(n *NIC) error {
 			return err
 		}
 	}
+	if c.traits.shm != nil {
+		if err := c.traits.shm.plug(n); err != nil {
+			return err
+		}
+	}
 	for _, e := range n.gids {
 		c.nics[e.GID] = n
 	}
@@ -266,6 +289,9 @@ func (c *core) attach(n *NIC) error {
 func addressTaken(a netip.Addr, by *NIC) error {
 	return verbs.Invalidf("Config.Addr %s belongs to %s on this link", a, by.name)
 }
+
+// distant reports whether the link leads to other processes.
+func (c *core) distant() bool { return c.wire != nil || c.traits.shm != nil }
 
 // freeAddr returns an address of 198.18.0.0/15 that no NIC of the link has. The range is
 // reserved for benchmarks of network devices (RFC 2544).

@@ -162,9 +162,12 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 		}
 		k.mu.Lock()
 	}
-	if n == 0 && (k.queue != nil || (k.wire == nil && k.timers.Len() > 0)) { // over UDP the helper runs timers
+	if n == 0 && (k.queue != nil || (!k.distant() && k.timers.Len() > 0)) { // else the helper runs timers
 		k.mu.shut()
 		k.settle()
+		n = c.take(dst)
+	}
+	if n == 0 && k.traits.shm != nil && k.traits.shm.poll(c.armed != disarmed) {
 		n = c.take(dst)
 	}
 	err := c.pollError(n, len(dst))
@@ -230,6 +233,9 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	}
 	if u := c.ctx.nic.udp; u != nil {
 		u.awaited()
+	}
+	if l := c.core.traits.shm; l != nil {
+		l.awaited()
 	}
 	return nil
 }

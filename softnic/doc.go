@@ -16,7 +16,8 @@
 // A [Link] carries packets between NICs. A [MemoryLink] joins NICs of one process: a packet is a
 // header and a reference to the sender's bytes, of any length, so a transfer is one copy. A
 // [FaultLink] segments by MTU and loses, repeats, delays, reorders and corrupts packets by a seed.
-// A [UDPLink] carries packets as RoCE v2 to other processes and hosts.
+// A [UDPLink] carries packets as RoCE v2 to other processes and hosts. A [ShmLink] joins NICs of two
+// processes on one host by shared memory: the sender copies to the receiver's memory itself.
 //
 // # Time and concurrency
 //

@@ -3,7 +3,7 @@ package softnic
 import "time"
 
 // Link carries the packets of the NICs that are plugged into it. The package's links are
-// MemoryLink, FaultLink and UDPLink. A link needs no closing: closing its last NIC releases
+// MemoryLink, FaultLink, UDPLink and ShmLink. A link needs no closing: closing its last NIC releases
 // everything.
 type Link interface {
 	// Step runs everything that is due: see MemoryLink.Step.
@@ -23,9 +23,10 @@ var (
 	_ Link = (*MemoryLink)(nil)
 	_ Link = (*FaultLink)(nil)
 	_ Link = (*UDPLink)(nil)
+	_ Link = (*ShmLink)(nil)
 )
 
-// made reports whether link comes from NewMemoryLink, NewFaultLink or NewUDPLink.
+// made reports whether link comes from its constructor.
 func made(link Link) bool {
 	switch l := link.(type) {
 	case *MemoryLink:
@@ -34,6 +35,8 @@ func made(link Link) bool {
 		return l != nil && l.link != nil
 	case *UDPLink:
 		return l != nil && l.ports != nil
+	case *ShmLink:
+		return l != nil && l.link != nil
 	}
 	return false
 }
@@ -55,6 +58,8 @@ type linkTraits struct {
 	readAhead uint32
 	// probeAfter is how long a requester waits for an answer before it sends a probe. 0 is forever.
 	probeAfter time.Duration
+	// shm is the link itself if it leads to another process by shared memory, otherwise nil.
+	shm *ShmLink
 }
 
 // windows returns how many packets a requester may have unacknowledged on a path, and how many

@@ -15,6 +15,10 @@ type mr struct {
 	length uint64
 	access verbs.Access
 	bytes  []byte
+	// mem is the memory. It is nil if the region is a dma-buf.
+	mem *verbs.Memory
+	// lent says that the peer of a ShmLink has the file of mem.
+	lent bool
 	// release gives back what the region holds: the memory, or the mapping of a dma-buf.
 	release func()
 	closed  bool
@@ -42,6 +46,9 @@ func (m *mr) destroy() {
 		return
 	}
 	m.closed = true
+	if l := m.pd.ctx.core.traits.shm; l != nil {
+		l.recall(m)
+	}
 	m.pd.ctx.nic.mrs.remove(m.key)
 	m.pd.mrs.remove(m)
 	m.pd.ctx.core.mu.drain() // a copy may be under way
@@ -60,7 +67,7 @@ func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (verbs.MR, e
 	if err := mem.Retain(); err != nil {
 		return nil, err
 	}
-	m := &mr{pd: d, addr: mem.Addr(), length: uint64(mem.Len()), access: access, bytes: mem.Bytes(), release: mem.Release}
+	m := &mr{pd: d, addr: mem.Addr(), length: uint64(mem.Len()), access: access, bytes: mem.Bytes(), mem: mem, release: mem.Release}
 	if err := m.enlist(); err != nil {
 		return nil, err
 	}
@@ -86,6 +93,9 @@ func (m *mr) enlist() error {
 		return verbs.ErrLimit
 	}
 	m.pd.mrs.add(m)
+	if l := m.pd.ctx.core.traits.shm; l != nil {
+		l.lend(m)
+	}
 	return nil
 }
 

@@ -52,6 +52,8 @@ type NIC struct {
 	egress *egress
 	// udp are the sockets of a NIC on a UDPLink.
 	udp *udpPort
+	// pds counts the protection domains ever made.
+	pds uint32
 }
 
 var _ verbs.Device = (*NIC)(nil)
@@ -60,7 +62,7 @@ var _ verbs.Device = (*NIC)(nil)
 func New(link Link, cfg Config) (*NIC, error) {
 	err := cfg.validate()
 	if err == nil && !made(link) {
-		err = verbs.Invalidf("no link: make one with NewMemoryLink, NewFaultLink or NewUDPLink")
+		err = verbs.Invalidf("no link: make one with NewMemoryLink, NewFaultLink, NewUDPLink or NewShmLink")
 	}
 	if err != nil {
 		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
@@ -150,6 +152,9 @@ func (n *NIC) Close() error {
 	if n.udp != nil {
 		return verbs.NewOpError("close NIC", n.name, 0, n.udp.close())
 	}
+	if l := n.core.traits.shm; l != nil {
+		return verbs.NewOpError("close NIC", n.name, 0, l.close())
+	}
 	return nil
 }
 
@@ -162,6 +167,9 @@ func (n *NIC) SetPort(up bool) {
 		return
 	}
 	n.portUp = up
+	if l := n.core.traits.shm; l != nil {
+		l.admit()
+	}
 	typ := verbs.EventPortErr
 	if up {
 		typ = verbs.EventPortActive

@@ -49,12 +49,15 @@ func (k TouchKind) String() string {
 }
 
 // Observe makes the NIC call f at every access to memory. Nil ends that. f is called with the lock of
-// the link held: it must not call a NIC or its link. Requests of an observed NIC on a memory link travel as
+// the link held: it must not call a NIC or its link. Requests of an observed NIC on a memory link or a ShmLink travel as
 // packets.
 func (n *NIC) Observe(f func(Touch)) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
 	n.observe = f
+	if l := n.core.traits.shm; l != nil {
+		l.admit()
+	}
 }
 
 // touch reports an access to the observer. The caller checks that there is one.

@@ -8,7 +8,9 @@ import (
 
 // pd is a protection domain. The core's lock guards everything in it.
 type pd struct {
-	ctx    *hostContext
+	ctx *hostContext
+	// id tells the domains of a NIC apart.
+	id     uint32
 	closed bool
 	mrs    family[*mr]
 	qps    family[*qp]

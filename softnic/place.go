@@ -34,7 +34,7 @@ func (q *qp) wellFormed(p *packet, t opTraits) bool {
 	case t&opStarts == 0:
 		return p.length > 0 && p.length <= q.seg
 	}
-	return p.length <= q.seg
+	return p.length <= q.seg || p.numSegs == 0 // what is at its place already may have any length
 }
 
 // place puts the payload of a SEND or WRITE to its place, and completes the receive at the end

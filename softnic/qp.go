@@ -176,7 +176,7 @@ func (s *sendQueue) inlineOf(i uint32) []byte {
 // first:
 //
 //	 0 wrid     8 remoteAddr  16 rkey   20 imm     24 length  28 first  32 last
-//	36 opcode  37 flags       38 numSGE            40 sge[0]
+//	36 opcode  37 flags       38 numSGE  39 placed 40 sge[0]
 //	56 sge[1..3]             104 arg0              112 arg1
 type sendWQE struct {
 	wrid       uint64
@@ -189,7 +189,9 @@ type sendWQE struct {
 	opcode      verbs.Opcode
 	flags       verbs.SendFlags
 	numSGE      uint8
-	sge         [verbs.MaxSGE]verbs.SGE
+	// placed says that the bytes of a WRITE are at their place, in the memory of the peer of a ShmLink.
+	placed bool
+	sge    [verbs.MaxSGE]verbs.SGE
 	// arg0 and arg1 are the operands of an atomic, or the AH and QPN<<32|Q_Key of a datagram.
 	arg0, arg1 uint64
 	_          uint64
@@ -198,7 +200,7 @@ type sendWQE struct {
 // set makes w the request wr of length bytes.
 func (w *sendWQE) set(wr *verbs.SendWR, length uint32) {
 	w.wrid, w.remoteAddr, w.rkey, w.imm = wr.WRID, wr.RemoteAddr, wr.RKey, wr.Imm
-	w.length, w.opcode, w.flags, w.numSGE = length, wr.Opcode, wr.Flags, wr.NumSGE
+	w.length, w.opcode, w.flags, w.numSGE, w.placed = length, wr.Opcode, wr.Flags, wr.NumSGE, false
 	w.sge[0] = wr.SGE[0]
 	if wr.NumSGE > 1 {
 		w.sge = wr.SGE

@@ -40,6 +40,13 @@ func (q *qp) transmit() {
 func (q *qp) sendMessages() {
 	for q.sqNext != q.sqTail && !q.rnrWait {
 		w := q.wqe(q.sqNext)
+		if l := q.core.traits.shm; l != nil {
+			if t := l.direct(q); t == transferDone {
+				continue
+			} else if t == transferWait {
+				return
+			}
+		}
 		if q.sqOff == 0 && !q.mayStart(w) {
 			return
 		}
@@ -59,6 +66,9 @@ func (q *qp) sendMessages() {
 // room reports whether the link takes another packet of the NIC. If not, the QP is scheduled when
 // it does.
 func (q *qp) room() bool {
+	if s := q.core.traits.shm; s != nil {
+		return s.room(q)
+	}
 	l := q.core.queue
 	return l == nil || l.room(q)
 }
@@ -96,7 +106,7 @@ func (q *qp) mayStart(w *sendWQE) bool {
 	if q.sqNext == q.sqMax {
 		w.first = q.snd
 		w.last = q.snd
-		if w.length > q.seg && w.opcode < verbs.OpAtomicCmpAndSwp {
+		if w.length > q.seg && w.opcode < verbs.OpAtomicCmpAndSwp && !w.placed {
 			w.last = q.snd.Add((w.length - 1) / q.seg)
 		}
 		q.sqMax++
@@ -110,7 +120,9 @@ func (q *qp) sendData(w *sendWQE) bool {
 	p := &n.scratch
 	off, length := q.sqOff, w.length
 	size := min(length-off, q.seg)
-	if !q.gather(w, off, size, p) {
+	if w.placed {
+		size, p.length, p.numSegs = length, length, 0
+	} else if !q.gather(w, off, size, p) {
 		return false
 	}
 	last := off+size == length

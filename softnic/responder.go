@@ -132,6 +132,9 @@ func (q *qp) flushAck() {
 	if q.jobs.Len() > 0 || !receivable[q.state] {
 		return
 	}
+	if l := q.core.traits.shm; l != nil && !l.ackRoom(q) {
+		return // it stays due
+	}
 	syndrome, psn := q.nakSyndrome, q.nakPSN
 	if syndrome == roce.NAKSequence {
 		// The missing packet may have come meanwhile. The packets behind it were dropped and are
@@ -181,7 +184,8 @@ func (q *qp) sendNak(syndrome uint8) {
 // ready tells a peer that waits for a receive that there is one, by acknowledging again what came before.
 // Only a softnic understands it. Others ignore it and wait as long as the RNR NAK said.
 func (q *qp) ready() {
-	if q.rnrSent && q.core.wire != nil && q.path.way != nil && q.path.way.dest.Runs() {
+	softnic := q.core.traits.shm != nil || (q.core.wire != nil && q.path.way != nil && q.path.way.dest.Runs())
+	if q.rnrSent && softnic {
 		q.rnrSent = false
 		q.owe()
 		q.core.settle()

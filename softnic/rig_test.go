@@ -46,7 +46,12 @@ func must(tb testing.TB, err error) {
 // memory returns n touched bytes, registered for everything.
 func memory(tb testing.TB, pd verbs.PD, n int) (*verbs.Memory, verbs.MR) {
 	tb.Helper()
-	m, err := verbs.AllocMemory(n, nil)
+	return memoryWith(tb, pd, n, nil)
+}
+
+func memoryWith(tb testing.TB, pd verbs.PD, n int, cfg *verbs.MemoryConfig) (*verbs.Memory, verbs.MR) {
+	tb.Helper()
+	m, err := verbs.AllocMemory(n, cfg)
 	must(tb, err)
 	tb.Cleanup(func() { must(tb, m.Free()) })
 	for i := range m.Bytes() {

@@ -4,6 +4,9 @@ package softnic
 type Stats struct {
 	PacketsSent     uint64
 	PacketsReceived uint64
+	// Direct counts WRITEs and READs that the NIC has done itself, on the memory of the peer of a
+	// ShmLink.
+	Direct uint64
 
 	// Reliability.
 	Retransmits     uint64 // how often a requester went back

@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// besieged is a NIC on UDP with one QP of each type, connected to a peer that is not there, and
+// besieged is a NIC on UDP, or on a ShmLink, with one QP of each type, connected to a peer that is not there, and
 // memory with guards around it.
 type besieged struct {
 	nic  *NIC
@@ -30,6 +30,17 @@ func newBesieged(t *testing.T) *besieged {
 	s := &besieged{}
 	s.nic, err = New(link, Config{Addr: netip.MustParseAddr("127.0.0.21"), MTU: verbs.MTU256})
 	check(t, err)
+	peer := netip.MustParseAddrPort("127.0.0.22:50000")
+	s.furnish(t, verbs.GIDFromAddr(peer.Addr()))
+	s.from = udp.Datagram{From: verbs.GIDFromAddr(peer.Addr()), Port: peer.Port()}
+	s.flow, err = roce.NewFlow(peer, s.nic.udp.conn.Addr())
+	check(t, err)
+	return s
+}
+
+// furnish gives the NIC its memory and QPs.
+func (s *besieged) furnish(t *testing.T, peer verbs.GID) {
+	t.Helper()
 	t.Cleanup(func() { check(t, s.nic.Close()) })
 	ctx, err := s.nic.Open()
 	check(t, err)
@@ -46,12 +57,11 @@ func newBesieged(t *testing.T) *besieged {
 	s.key = mr.RKey()
 	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 1024})
 	check(t, err)
-	peer := netip.MustParseAddrPort("127.0.0.22:50000")
 	for _, typ := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
 		q, err := pd.CreateQP(verbs.QPConfig{Type: typ, SendCQ: cq, RecvCQ: cq, MaxSendWR: 16, MaxRecvWR: 16})
 		check(t, err)
 		check(t, q.Connect(verbs.Endpoint{
-			QPN: 0x99, PSN: 0, GID: verbs.GIDFromAddr(peer.Addr()), MTU: verbs.MTU256, MaxRdAtomic: 2, MaxDestRdAtomic: 2,
+			QPN: 0x99, PSN: 0, GID: peer, MTU: verbs.MTU256, MaxRdAtomic: 2, MaxDestRdAtomic: 2,
 		}))
 		var recv verbs.RecvWR
 		recv.SetSGE(verbs.SGE{Addr: mr.Addr(), Length: 1024, LKey: mr.LKey()})
@@ -59,10 +69,6 @@ func newBesieged(t *testing.T) *besieged {
 		check(t, err)
 		s.qps = append(s.qps, q.(*qp))
 	}
-	s.from = udp.Datagram{From: verbs.GIDFromAddr(peer.Addr()), Port: peer.Port()}
-	s.flow, err = roce.NewFlow(peer, s.nic.udp.conn.Addr())
-	check(t, err)
-	return s
 }
 
 // attack serves a datagram, or a run of them, as if it had come from the peer.

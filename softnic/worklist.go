@@ -22,6 +22,11 @@ func (l *workLists) init() {
 	l.broken.bit, l.failing.bit = onBroken, onFailing
 }
 
+// busy reports whether a QP has something to do other than to acknowledge.
+func (l *workLists) busy() bool {
+	return !l.tx.empty() || !l.later.empty() || !l.watch.empty() || !l.broken.empty() || !l.failing.empty()
+}
+
 // workList is a queue of QPs. It keeps its backing array, so it stops allocating once it has
 // reached its greatest length. It is hand-written because a post goes through two of them.
 type workList struct {

@@ -17,7 +17,7 @@ type Device interface {
 type DeviceAttr struct {
 	// Provider names the software that drives the device: "softnic" or "rdmacore".
 	Provider string
-	// Link names the medium: "memory", "fault", "Ethernet" or "InfiniBand".
+	// Link names the medium: "memory", "fault", "udp", "shm", "Ethernet" or "InfiniBand".
 	Link         string
 	FWVersion    string
 	NodeGUID     GUID

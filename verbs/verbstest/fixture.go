@@ -233,7 +233,7 @@ func (e *env) bufWith(pd verbs.PD, size int, access verbs.Access) *buf {
 
 func (e *env) memory(size int) *verbs.Memory {
 	e.Helper()
-	mem, err := verbs.AllocMemory(size, nil)
+	mem, err := verbs.AllocMemory(size, e.pair.Memory)
 	e.must(err, "AllocMemory(%d)", size)
 	e.Cleanup(func() {
 		if err := mem.Free(); err != nil {

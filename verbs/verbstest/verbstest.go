@@ -45,6 +45,8 @@ type Pair struct {
 	// what RC repairs is tested, and a requester whose peer went to the error state
 	// may find its retries exceeded instead of the peer's answer, which was lost.
 	Lossy bool
+	// Memory is how memory is allocated. Nil means the defaults.
+	Memory *verbs.MemoryConfig
 
 	// PortA and PortB are the ports to use; zero means 1.
 	PortA, PortB uint8

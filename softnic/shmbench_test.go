@@ -1,0 +1,170 @@
+//go:build linux
+
+package softnic_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"ibverbx/internal/bulk"
+	"ibverbx/verbs"
+)
+
+// BenchmarkShmWrite writes to another process. 8 bytes are a notified write and its answer: an op is half of the round trip,
+// with both sides polling or both asleep. Long ones are written one after the other, beside memcpy in the same run.
+func BenchmarkShmWrite(b *testing.B) {
+	for _, mode := range []string{shmEcho, shmSleep} {
+		b.Run("size=8B/"+mode, func(b *testing.B) {
+			s, _ := startFar(b, mode)
+			s.receive(make([]verbs.RecvWR, 16)) // so that a receive is posted behind the request
+			s.pingPong(1000, mode == shmSleep)
+			b.ResetTimer()
+			s.pingPong((b.N+1)/2, mode == shmSleep)
+			b.StopTimer()
+		})
+	}
+	for _, size := range udpSizes[1:] { // long ones
+		b.Run("size="+size.name, func(b *testing.B) { benchmarkShmStream(b, size.bytes) })
+	}
+}
+
+// shmSignaled is how many notified writes one send completion covers.
+const shmSignaled = 64
+
+// pingPong sends n notified writes and waits for the answer to each.
+func (s *shmSide) pingPong(n int, sleep bool) {
+	ctx := context.Background()
+	recvs := make([]verbs.RecvWR, 1)
+	wrs := []verbs.SendWR{s.notice()}
+	for k := range n {
+		wrs[0].Flags = 0
+		if k%shmSignaled == 0 {
+			wrs[0].Flags = verbs.SendSignaled
+		}
+		s.send(wrs)
+		s.receive(recvs)
+		for answered := false; !answered; {
+			var wcs []verbs.WC
+			if sleep {
+				wcs = s.doze(ctx)
+			} else {
+				wcs = s.poll()
+			}
+			for i := range wcs {
+				if wcs[i].Status != verbs.StatusSuccess {
+					s.tb.Fatal(wcs[i].Err())
+				}
+				answered = answered || wcs[i].Opcode == verbs.WCRecvRDMAWithImm
+			}
+		}
+	}
+}
+
+// shmChain is how many long WRITEs are posted at a time.
+const shmChain = 8
+
+// benchmarkShmStream alternates chains of WRITEs, as much memcpy between two buffers of the same size, and as
+// many bytes through a TCP connection of the loopback.
+func benchmarkShmStream(b *testing.B, size int) {
+	s, _ := startFar(b, shmIdle)
+	s.lent()
+	wrs := make([]verbs.SendWR, shmChain)
+	for i := range wrs {
+		wrs[i] = s.request(verbs.OpRDMAWrite, size)
+	}
+	other, err := verbs.AllocMemory(size, nil)
+	must(b, err)
+	defer func() { must(b, other.Free()) }()
+	tcp := newTCPStream(b, size)
+	var spent [3]time.Duration
+	ways := [3]func(){
+		func() {
+			s.send(wrs)
+			s.await(len(wrs))
+		},
+		func() {
+			for range wrs {
+				bulk.Copy(other.Bytes(), s.mem.Bytes()[:size])
+			}
+		},
+		func() { tcp.send(s.mem.Bytes()[:size], len(wrs)) },
+	}
+	was := s.nic.Stats().Direct
+	chains := 0
+	b.ResetTimer()
+	for ; chains*shmChain < b.N; chains++ {
+		for k := range ways { // each way comes first as often as the others
+			way := (k + chains) % len(ways)
+			ways[way]() // fills the caches
+			at := time.Now()
+			ways[way]()
+			spent[way] += time.Since(at)
+		}
+	}
+	b.StopTimer()
+	n := float64(chains * shmChain)
+	write, copied, streamed := spent[0], spent[1], spent[2]
+	b.ReportMetric(write.Seconds()/n*1e9, "ns/write")
+	b.ReportMetric(float64(size)*n/write.Seconds()/1e9, "GB/s")
+	b.ReportMetric(copied.Seconds()/write.Seconds(), "of-memcpy")
+	b.ReportMetric(streamed.Seconds()/write.Seconds(), "times-TCP")
+	if d := s.nic.Stats().Direct - was; d != 2*uint64(n) {
+		b.Errorf("%d of %.0f WRITEs were direct", d, 2*n)
+	}
+}
+
+// tcpStream is a TCP connection whose far end says when it has read everything.
+type tcpStream struct {
+	b    *testing.B
+	out  net.Conn
+	read chan error
+	want chan int
+}
+
+func newTCPStream(b *testing.B, size int) *tcpStream {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(b, err)
+	out, err := net.Dial("tcp", l.Addr().String())
+	must(b, err)
+	in, err := l.Accept()
+	must(b, err)
+	must(b, l.Close())
+	s := &tcpStream{b: b, out: out, read: make(chan error), want: make(chan int)}
+	into := bytesOf(b, size)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := range s.want {
+			var err error
+			for range n {
+				if _, e := io.ReadFull(in, into); e != nil {
+					err = e
+				}
+			}
+			s.read <- err
+		}
+	}()
+	b.Cleanup(func() {
+		close(s.want)
+		<-done
+		must(b, out.Close())
+		must(b, in.Close())
+	})
+	return s
+}
+
+// send sends a message n times and waits until all have been read.
+func (s *tcpStream) send(message []byte, n int) {
+	s.want <- n
+	for range n {
+		if _, err := s.out.Write(message); err != nil {
+			s.b.Fatal(err)
+		}
+	}
+	if err := <-s.read; err != nil {
+		s.b.Fatal(err)
+	}
+}

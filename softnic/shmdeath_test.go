@@ -1,0 +1,92 @@
+//go:build linux
+
+package softnic_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+	"time"
+
+	"ibverbx/verbs"
+)
+
+// TestShmTwoProcesses: a WRITE, a READ and notified WRITEs between two processes.
+func TestShmTwoProcesses(t *testing.T) {
+	s, _ := startFar(t, shmEcho)
+	const size = 1 << 20
+	half := s.mem.Bytes()[size : 2*size]
+	for i := range size {
+		s.mem.Bytes()[i] = byte(i*7 + i>>8)
+	}
+	s.send([]verbs.SendWR{s.request(verbs.OpRDMAWrite, size)})
+	s.await(1)
+	wr := s.request(verbs.OpRDMARead, size)
+	wr.SGE[0].Addr += size
+	s.send([]verbs.SendWR{wr})
+	s.await(1)
+	if !bytes.Equal(half, s.mem.Bytes()[:size]) {
+		t.Error("a READ does not return what a WRITE has put into the other process")
+	}
+	s.receive(make([]verbs.RecvWR, 64))
+	s.pingPong(1000, false)
+	s.pingPong(100, true)
+}
+
+// TestShmPeerKilled: a process that is killed, at any point, leaves nothing locked. The requests of the other one end with
+// RETRY_EXC_ERR because the kernel closes the socket: the QPs have no timeout. New requests fail at once.
+func TestShmPeerKilled(t *testing.T) {
+	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpSend, verbs.OpRDMAWriteWithImm, verbs.OpAtomicFetchAndAdd} {
+		for _, pause := range []time.Duration{0, 100 * time.Microsecond, 3 * time.Millisecond} {
+			t.Run(op.String()+" "+pause.String(), func(t *testing.T) {
+				s, far := startFar(t, shmEcho)
+				s.receive(make([]verbs.RecvWR, 64))
+				killed := make(chan time.Time, 1)
+				go func() {
+					time.Sleep(pause)
+					_ = far.Process.Signal(os.Kill)
+					killed <- time.Now()
+				}()
+				n := 64 << 10
+				if op == verbs.OpAtomicFetchAndAdd {
+					n = 8
+				}
+				wrs := []verbs.SendWR{s.request(op, n)}
+				status := verbs.StatusSuccess
+				for posted, done := 0, 0; status == verbs.StatusSuccess; {
+					if posted-done < 16 {
+						s.send(wrs)
+						posted++
+					}
+					for _, wc := range s.poll() {
+						if wc.Opcode == op.WC() {
+							done++
+						}
+						if wc.Opcode == op.WC() && wc.Status != verbs.StatusSuccess {
+							status = wc.Status
+							break
+						}
+					}
+				}
+				if status != verbs.StatusRetryExcErr {
+					t.Errorf("a request to a process that was killed ends with %v, want %v", status, verbs.StatusRetryExcErr)
+				}
+				t.Logf("reported %v after the kill", time.Since(<-killed))
+				must(t, s.mr.Close())
+			})
+		}
+	}
+}
+
+// TestShmPeerKilledAsleep: a program that sleeps learns of the peer's death too.
+func TestShmPeerKilledAsleep(t *testing.T) {
+	s, far := startFar(t, shmIdle) // it posts no receives, so that a SEND waits
+	s.send([]verbs.SendWR{s.request(verbs.OpSend, 8)})
+	go func() { _ = far.Process.Signal(os.Kill) }()
+	if wcs := s.doze(t.Context()); len(wcs) != 1 || wcs[0].Status != verbs.StatusRetryExcErr {
+		t.Errorf("the completions are %+v, want one with %v", wcs, verbs.StatusRetryExcErr)
+	}
+	if s.qp.State() != verbs.StateErr {
+		t.Errorf("the QP is in %v, want ERR", s.qp.State())
+	}
+}

@@ -1,0 +1,114 @@
+package softnic
+
+import (
+	"ibverbx/internal/bulk"
+	"ibverbx/verbs"
+)
+
+const (
+	// shmPatience is the length from which a request that could be done directly waits until those before it
+	// are acknowledged. A shorter one goes through the ring.
+	shmPatience = 2048
+	// shmStretch is how many bytes are moved before the peer may take back a grant.
+	shmStretch = 1 << 20
+)
+
+// transfer is what became of a request.
+type transfer uint8
+
+const (
+	transferPackets transfer = iota // it needs packets
+	transferWait                    // it must wait
+	transferDone
+)
+
+// direct does the next requests of q on the peer's memory as long as they are WRITEs and READs that need no packets. It
+// does what packets would do, with the same checks, by what the peer has granted. The requests before them
+// must be acknowledged: they may still fail, and then nothing behind them may happen. A WRITE with an immediate still needs
+// a packet, without payload.
+func (l *ShmLink) direct(q *qp) transfer {
+	n := q.nic
+	if q.typ != verbs.RC || q.state != verbs.StateRTS || q.path.dgid != l.from.sgid {
+		return transferPackets
+	}
+	if l.gone.Load() {
+		if q.sqHead == q.sqNext { // else lost is about to end it
+			q.failSend(verbs.StatusRetryExcErr)
+		}
+		return transferWait
+	}
+	if q.sqNext != q.sqMax || !n.portUp || n.observe != nil { // a request that has been sent keeps its PSNs
+		return transferPackets
+	}
+	l.in.Add(1)
+	access, domain := l.granted(q)
+	did, moved := transferPackets, uint32(0)
+	for q.sqNext != q.sqTail && moved < shmStretch {
+		w := q.wqe(q.sqNext)
+		t := l.directly(q, w, access, domain)
+		if t != transferDone {
+			if did == transferPackets {
+				did = t
+			}
+			break
+		}
+		did, moved = transferDone, moved+w.length
+		q.sqNext++
+		q.sqMax++
+		q.completeSend(w, verbs.StatusSuccess)
+	}
+	l.leave()
+	return did
+}
+
+// leave ends the use of the peer's memory, unless it has ended.
+func (l *ShmLink) leave() {
+	if l.in.Load()&1 == 1 {
+		l.in.Add(1)
+	}
+}
+
+// directly does one request. It takes no PSN.
+func (l *ShmLink) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32) transfer {
+	var need verbs.Access
+	switch w.opcode {
+	case verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm:
+		need = verbs.AccessRemoteWrite
+	case verbs.OpRDMARead:
+		need = verbs.AccessRemoteRead
+	default:
+		return transferPackets
+	}
+	if w.length == 0 || access&need == 0 {
+		return transferPackets
+	}
+	b := l.reach(domain, w.rkey, w.remoteAddr, w.length, need)
+	switch {
+	case b == nil:
+		return transferPackets
+	case q.sqHead != q.sqNext && w.length >= shmPatience:
+		return transferWait
+	case q.sqHead != q.sqNext:
+		return transferPackets
+	}
+	if need == verbs.AccessRemoteRead {
+		if q.attr.MaxRdAtomic == 0 || !q.writable(w) {
+			return transferPackets
+		}
+		q.scatterBytes(w.sge[:w.numSGE], 0, b) // writable has checked it
+		q.nic.stats.Direct++
+		return transferDone
+	}
+	p := &q.nic.scratch
+	if !q.gather(w, 0, w.length, p) {
+		return transferWait // the request has failed
+	}
+	for k := range p.numSegs {
+		b = b[bulk.Copy(b, p.segs[k]):]
+	}
+	q.nic.stats.Direct++
+	if w.placed = w.opcode == verbs.OpRDMAWriteWithImm; w.placed {
+		return transferPackets
+	}
+	return transferDone
+}

@@ -1,0 +1,150 @@
+//go:build linux
+
+package softnic
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ibverbx/internal/roce"
+	"ibverbx/internal/shm"
+	"ibverbx/verbs"
+)
+
+// shmBesieger is a peer of a ShmLink that writes what it likes into its segment and its socket.
+type shmBesieger struct {
+	conn    *shm.Conn
+	segment []byte
+}
+
+// newShmBesieged returns a NIC on a ShmLink and its peer.
+func newShmBesieged(t *testing.T) (*besieged, *shmBesieger) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	check(t, err)
+	var conns [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket")
+		c, err := net.FileConn(f)
+		check(t, err)
+		check(t, f.Close())
+		conns[i] = c.(*net.UnixConn)
+	}
+	peer := &shmBesieger{}
+	peer.conn, err = shm.NewConn(conns[1])
+	check(t, err)
+	t.Cleanup(func() { _ = peer.conn.Close() })
+	var fd int
+	peer.segment, fd, err = shm.Create(shmSize, true)
+	check(t, err)
+	t.Cleanup(func() { shm.Unmap(peer.segment) })
+	peer.conn.Send(shm.Message{Kind: shm.Hello, Addr: 9, Size: shmSize}, fd)
+	shm.Close(fd)
+	link, err := NewShmLink(conns[0])
+	check(t, err)
+	s := &besieged{}
+	s.nic, err = New(link, Config{MTU: verbs.MTU256})
+	check(t, err)
+	s.furnish(t, shmAddr(9))
+	return s, peer
+}
+
+// enter puts an entry into the besieger's ring: its length and header as they are. A small number of a QP is
+// an index of qps.
+func (p *shmBesieger) enter(k int, entry []byte, qps []*qp) {
+	slot := p.segment[shmRing+k%shm.Slots*shm.Line:][:shm.Line]
+	copy(slot[4:], entry)
+	bth := slot[shm.Line-shm.Header:]
+	if flags := binary.BigEndian.Uint32(bth[4:]); flags&roce.PSNMask < uint32(len(qps)) {
+		binary.BigEndian.PutUint32(bth[4:], flags&^roce.PSNMask|qps[flags&roce.PSNMask].num)
+	}
+	shm.Word32(slot, 0).Store(uint32(k + 1))
+}
+
+// shmEntry returns an entry with a packet.
+func shmEntry(h roce.Header, length int, mark byte) []byte {
+	var w shm.Writer
+	b := make([]byte, shm.RingSize)
+	w.Init(b, nil)
+	header, _ := w.Begin(length)
+	h.PKey = roce.PKeyDefault
+	h.Encode(header, length)
+	header[shm.Header-1] = mark
+	return bytes.Clone(b[4:shm.Line])
+}
+
+// FuzzShmPeer: whatever a peer puts into its ring, its tables and its socket, the NIC touches only what the peer was given, and
+// goes on.
+func FuzzShmPeer(f *testing.F) {
+	const qpn = 0 // the RC QP
+	for _, e := range [][]byte{
+		shmEntry(roce.Header{Opcode: roce.RC | roce.OpSendOnly, DestQPN: qpn}, 8, 0),
+		shmEntry(roce.Header{Opcode: roce.RC | roce.OpWriteOnlyImm, DestQPN: qpn, DMALen: 1 << 31}, 0, shmPlaced),
+		shmEntry(roce.Header{Opcode: roce.RC | roce.OpSendOnly, DestQPN: qpn}, 0, shmPlaced),
+		shmEntry(roce.Header{Opcode: roce.RC | roce.OpReadRequest, DestQPN: qpn, DMALen: 100}, 0, 0),
+		shmEntry(roce.Header{Opcode: roce.UC | roce.OpSendFirst, DestQPN: qpn + 1}, 256, 0),
+		shmEntry(roce.Header{Opcode: roce.RC | roce.OpAck, DestQPN: qpn, Syndrome: roce.SyndromeAck}, 0, 0),
+	} {
+		f.Add(append(bytes.Clone(e), e...), []byte{1, 0, 0, 0}, []byte{byte(shm.Lend), 1, 1})
+	}
+	f.Fuzz(func(t *testing.T, entries, table, messages []byte) {
+		s, p := newShmBesieged(t)
+		for k := 0; len(entries) >= shm.Line-4 && k < 8; k++ {
+			p.enter(k, entries[:shm.Line-4], s.qps)
+			entries = entries[shm.Line-4:]
+		}
+		q := s.qps[0]
+		copy(p.segment[shmMRs+int(table0(table))*4:], table)
+		shm.Word64(p.segment, shmQPs+8*0x99).Store(shmGrant(1, shmRemote, q.attr.SQPSN, 0x99))
+		for k := 0; len(messages) >= 3 && k < 8; k++ {
+			p.send(messages)
+			messages = messages[3:]
+		}
+		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpSend} {
+			wr := verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, RKey: table0(table), RemoteAddr: uint64(table0(table)) << 8}
+			wr.SetSGE(verbs.SGE{Addr: s.mem.Addr() + guardBytes, Length: 100, LKey: s.key})
+			_, _ = q.PostSend([]verbs.SendWR{wr}) // the QP may be in the error state
+		}
+		var wcs [16]verbs.WC
+		for range 4 {
+			_, err := q.sendCQ.Poll(wcs[:])
+			check(t, err)
+		}
+		b := s.mem.Bytes()
+		if i := bytes.IndexFunc(b[:guardBytes], func(r rune) bool { return r != 0 }); i >= 0 {
+			t.Errorf("byte %d before the region has changed", i)
+		}
+		if i := bytes.IndexFunc(b[2*guardBytes:], func(r rune) bool { return r != 0 }); i >= 0 {
+			t.Errorf("byte %d behind the region has changed", i)
+		}
+	})
+}
+
+// table0 returns the index that a fuzzed table names.
+func table0(b []byte) uint32 {
+	if len(b) == 0 {
+		return 1
+	}
+	return uint32(b[0])
+}
+
+// send sends the message that three fuzzed bytes describe, with a descriptor of memory that is its own.
+func (p *shmBesieger) send(b []byte) {
+	m := shm.Message{Kind: shm.Kind(b[0]), Access: uint16(b[1]), Key: uint32(b[2]), Domain: 1, Addr: uint64(b[2]) << 8, Size: uint64(b[1]) << 9}
+	fd := -1
+	if b[1]&2 == 0 {
+		var err error
+		var bytes []byte
+		if bytes, fd, err = shm.Create(8192, true); err != nil {
+			return
+		}
+		shm.Unmap(bytes)
+	}
+	p.conn.Send(m, fd) // the NIC may have closed it
+	shm.Close(fd)
+}

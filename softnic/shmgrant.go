@@ -1,0 +1,196 @@
+package softnic
+
+import (
+	"ibverbx/internal/roce"
+	"ibverbx/internal/shm"
+	"ibverbx/verbs"
+)
+
+// A side lets the peer touch its memory by two words of its segment: the grant of the QP and the key of the
+// region. A side that touches the peer's memory makes ShmLink.in odd, then looks at these words. A side that takes
+// one back clears it, then waits until the peer's word changes if it is odd. So no access under the
+// grant runs when that wait ends.
+//
+// The grant of a QP, 0 if there is none:
+//
+//	33 protection domain | 31 access | 7 PSN of its first request | 0 high bits of its number
+
+// grant publishes what the peer may do through q, in its present state.
+func (l *ShmLink) grant(q *qp) {
+	var want uint64
+	if q.typ == verbs.RC && (q.state == verbs.StateRTS || q.state == verbs.StateSQD) && q.nic.portUp && q.nic.observe == nil {
+		access := q.attr.Access & shmRemote
+		if q.attr.MaxDestRdAtomic == 0 {
+			access &^= verbs.AccessRemoteRead
+		}
+		want = shmGrant(q.pd.id, access, q.attr.RQPSN, q.num)
+	}
+	word := shm.Word64(l.own, shmQPs+8*int(q.num%shmPlaces))
+	if have := word.Load(); have != want {
+		word.Store(0)
+		if have != 0 {
+			l.grace()
+		}
+		word.Store(want)
+	}
+}
+
+// admit grants again what all QPs may do: the port or the observer has changed.
+func (l *ShmLink) admit() {
+	for q := range l.nic.qps.all() {
+		l.grant(q)
+	}
+}
+
+// shmRemote are the accesses that can be granted.
+const shmRemote = verbs.AccessRemoteRead | verbs.AccessRemoteWrite
+
+func shmGrant(domain uint32, access verbs.Access, psn, qpn uint32) uint64 {
+	bits := uint64(index(access&verbs.AccessRemoteRead != 0) | index(access&verbs.AccessRemoteWrite != 0)<<1)
+	return uint64(domain)<<33 | bits<<31 | uint64(psn&roce.PSNMask)<<shmPlaceQPN | uint64(qpn>>shmPlaceBits)
+}
+
+// shmPlaceQPN is how many bits of a QP number do not name its place.
+const shmPlaceQPN = slotBits - shmPlaceBits
+
+// granted returns what q may do directly through its peer, and the protection domain of the peer. Without a grant
+// the access is 0.
+func (l *ShmLink) granted(q *qp) (access verbs.Access, domain uint32) {
+	g := shm.Word64(l.peers, shmQPs+8*int(q.attr.DestQPN%shmPlaces)).Load()
+	domain = uint32(g >> 33)
+	if g == 0 || (g^shmGrant(domain, 0, q.attr.SQPSN, q.attr.DestQPN))&^(3<<31) != 0 {
+		return 0, 0
+	}
+	if g>>31&1 != 0 {
+		access = verbs.AccessRemoteRead
+	}
+	if g>>32&1 != 0 {
+		access |= verbs.AccessRemoteWrite
+	}
+	return access, domain
+}
+
+// shmFiles are the regions that the two sides have lent each other. The core's lock guards it.
+type shmFiles struct {
+	// regions are the peer's, by the low bits of their keys. Its length is a power of two, or 0.
+	regions []shmRegion
+	// used is how many of them are mapped, at most maxShmFiles.
+	used int
+	// recalls are keys of this side that the peer was not told to unmap, because the socket was full.
+	recalls []uint32
+}
+
+// shmRegion is a region of the peer.
+type shmRegion struct {
+	key, domain uint32
+	access      verbs.Access
+	addr        uint64
+	bytes       []byte
+}
+
+// maxShmFiles is how many regions of the peer are mapped at a time. Packets serve the others.
+const maxShmFiles = 1 << 12
+
+// lend publishes a region, if its memory can be lent to the peer.
+func (l *ShmLink) lend(m *mr) {
+	access := m.access & shmRemote
+	if m.mem == nil || access == 0 {
+		return
+	}
+	fd, ok := m.mem.File()
+	if !ok || !l.recallAll() || !shm.Share(fd, access&verbs.AccessRemoteWrite != 0) {
+		return
+	}
+	m.lent = l.conn.Send(shm.Message{
+		Kind: shm.Lend, Access: uint16(access), Key: m.key, Domain: m.pd.id, Addr: m.addr, Size: m.length,
+	}, fd)
+	if m.lent {
+		shm.Word32(l.own, shmMRs+4*int(m.key%shmPlaces)).Store(m.key)
+	}
+}
+
+// recall takes a region back. When it returns the peer does not touch the memory through the region.
+func (l *ShmLink) recall(m *mr) {
+	if !m.lent {
+		return
+	}
+	shm.Word32(l.own, shmMRs+4*int(m.key%shmPlaces)).Store(0)
+	l.grace()
+	l.files.recalls = append(l.files.recalls, m.key)
+	l.recallAll()
+}
+
+// recallAll asks the peer to unmap what it was not asked to yet, and reports whether it could. Nothing is lent before
+// that, so the queue is no longer than the number of regions.
+func (l *ShmLink) recallAll() bool {
+	s := &l.files
+	for len(s.recalls) > 0 && l.conn.Send(shm.Message{Kind: shm.Recall, Key: s.recalls[0]}, -1) {
+		s.recalls = s.recalls[1:]
+	}
+	return len(s.recalls) == 0
+}
+
+// hear takes a message of the peer. It reports false if the peer does not keep to the protocol.
+func (l *ShmLink) hear(m shm.Message, fd int) bool {
+	access := verbs.Access(m.Access)
+	if m.Kind == shm.Hello || m.Key == 0 || access&^shmRemote != 0 {
+		shm.Close(fd)
+		return false
+	}
+	r := shmRegion{}
+	if m.Kind == shm.Lend {
+		b, err := shm.Map(fd, m.Size, access&verbs.AccessRemoteWrite != 0)
+		if err != nil {
+			return true // packets carry what cannot be mapped
+		}
+		r = shmRegion{key: m.Key, domain: m.Domain, access: access, addr: m.Addr, bytes: b}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.files.set(m.Key, r) {
+		shm.Unmap(r.bytes)
+	}
+	return true
+}
+
+// set makes r the region of a key and unmaps the one before. It reports false if there is no room.
+func (s *shmFiles) set(key uint32, r shmRegion) bool {
+	i := int(key) & (len(s.regions) - 1)
+	for len(s.regions) == 0 || (s.regions[i].key != 0 && s.regions[i].key != key) {
+		if r.key == 0 || len(s.regions) == shmPlaces {
+			return r.key == 0
+		}
+		larger := make([]shmRegion, max(minKeys, 2*len(s.regions)))
+		for _, o := range s.regions {
+			if o.key != 0 {
+				larger[int(o.key)&(len(larger)-1)] = o
+			}
+		}
+		s.regions, i = larger, int(key)&(len(larger)-1)
+	}
+	old := &s.regions[i]
+	if r.key != 0 && old.key == 0 && s.used == maxShmFiles {
+		return false
+	}
+	s.used += index(r.key != 0) - index(old.key != 0)
+	shm.Unmap(old.bytes)
+	*old = r
+	return true
+}
+
+// reach returns n bytes at addr of the peer's memory under a key, nil if they cannot be touched directly.
+func (l *ShmLink) reach(domain, key uint32, addr uint64, n uint32, need verbs.Access) []byte {
+	regions := l.files.regions
+	if len(regions) == 0 {
+		return nil
+	}
+	r := &regions[int(key)&(len(regions)-1)]
+	off, length := addr-r.addr, uint64(len(r.bytes))
+	if r.key != key || r.domain != domain || r.access&need != need || off > length || uint64(n) > length-off {
+		return nil
+	}
+	if shm.Word32(l.peers, shmMRs+4*int(key%shmPlaces)).Load() != key {
+		return nil
+	}
+	return r.bytes[off : off+uint64(n)]
+}

@@ -1,0 +1,114 @@
+//go:build linux && !heapmem
+
+package softnic
+
+import (
+	"net"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
+)
+
+// lentContext is a context whose regions are with the peer when they are registered, so that the suite finds
+// no time in which it needs packets.
+type lentContext struct {
+	verbs.Context
+	verbs.Clocked
+	tb   testing.TB
+	peer *ShmLink
+}
+
+type lentPD struct {
+	verbs.PD
+	x *lentContext
+}
+
+func (x *lentContext) AllocPD() (verbs.PD, error) {
+	d, err := x.Context.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	return &lentPD{d, x}, nil
+}
+
+func (d *lentPD) RegisterMemory(mem *verbs.Memory, access verbs.Access) (verbs.MR, error) {
+	m, err := d.PD.RegisterMemory(mem, access)
+	if err != nil {
+		return nil, err
+	}
+	if m := m.(*mr); m.lent {
+		d.x.await(m.key)
+	}
+	return m, nil
+}
+
+// await waits until the peer has mapped a region.
+func (x *lentContext) await(key uint32) {
+	x.tb.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Microsecond) {
+		x.peer.mu.Lock()
+		mapped := slices.ContainsFunc(x.peer.files.regions, func(r shmRegion) bool { return r.key == key })
+		x.peer.mu.Unlock()
+		if mapped {
+			return
+		}
+		if time.Now().After(deadline) {
+			x.tb.Fatalf("region %#x is not mapped", key)
+		}
+	}
+}
+
+// shmEnds returns the two ends of a link.
+func shmEnds(tb testing.TB) (links [2]*ShmLink) {
+	tb.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	errs := make(chan error, 2)
+	for i, fd := range fds {
+		go func() {
+			f := os.NewFile(uintptr(fd), "socket")
+			c, err := net.FileConn(f)
+			_ = f.Close()
+			if err == nil {
+				links[i], err = NewShmLink(c.(*net.UnixConn))
+			}
+			errs <- err
+		}()
+	}
+	for range links {
+		if err := <-errs; err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return links
+}
+
+// TestConformanceShmLent runs the suite over shared memory, with every region lent before it is used. Requests that can be done
+// directly are, right from the start.
+func TestConformanceShmLent(t *testing.T) {
+	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+		links := shmEnds(tb)
+		var ctx [2]verbs.Context
+		for i, l := range links {
+			nic, err := New(l, Config{})
+			if err != nil {
+				tb.Fatal(err)
+			}
+			tb.Cleanup(func() { _ = nic.Close() })
+			x, err := nic.Open()
+			if err != nil {
+				tb.Fatal(err)
+			}
+			ctx[i] = &lentContext{x, x.(verbs.Clocked), tb, links[1-i]}
+		}
+		return verbstest.Pair{A: ctx[0], B: ctx[1], Memory: &verbs.MemoryConfig{Shared: true}}
+	})
+}

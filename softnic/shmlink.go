@@ -1,0 +1,259 @@
+package softnic
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"sync/atomic"
+
+	"ibverbx/internal/roce"
+	"ibverbx/internal/shm"
+	"ibverbx/verbs"
+)
+
+// ShmLink joins a NIC of this process with one of another process on the same host and of the same
+// user, at memory speed. The sender does WRITEs and READs itself, on the peer's memory: one copy, in
+// which the peer's CPU takes no part. All else travels as packets in shared memory. So do transfers to and
+// from memory of the peer that was not allocated as Shared, and views.
+//
+// The link loses nothing. It lasts as long as both processes and both NICs: when one ends, the
+// requests of the other fail with RETRY_EXC_ERR and its port goes down. A ShmLink takes one NIC, once, and
+// chooses its address.
+type ShmLink struct {
+	core
+	conn *shm.Conn
+	// own is this side's segment, peers the other's, which this side only reads.
+	own, peers []byte
+	writer     shm.Writer
+	reader     shm.Reader
+	bell       shm.Bell
+	// dirty says that the peer has to look at its ring since the bell was last rung.
+	dirty bool
+	nic   *NIC
+	// from is the path of packets of the peer.
+	from path
+	// in is odd while this side touches the peer's memory, theirIn while the peer touches this side's.
+	in, theirIn *atomic.Uint32
+	files       shmFiles
+	ends        shmReader
+	// gone says that the peer has ended.
+	gone atomic.Bool
+}
+
+// A segment: words, what the peer may do directly, and a ring of packets.
+const (
+	shmTaken = shm.BellSize         // how many packets the owner has read
+	shmWants = shmTaken + shm.Line  // 1 while the owner waits for room in its ring
+	shmIn    = shmWants + shm.Line  // ShmLink.in of the owner
+	shmQPs   = 4096                 // grants to QPs, by the low bits of their numbers
+	shmMRs   = shmQPs + 8*shmPlaces // keys of lent regions, by their low bits
+	shmRing  = shmMRs + 4*shmPlaces
+	shmSize  = shmRing + shm.RingSize
+
+	// shmPlaces is the largest size of slots and of keyTable. So numbers that have places of their own there
+	// have places of their own here.
+	shmPlaces = 1 << shmPlaceBits
+	// shmPlaceBits is its logarithm.
+	shmPlaceBits = 17
+)
+
+const (
+	// shmWindow is how many packets a QP may have unacknowledged.
+	shmWindow = shm.Slots
+	// shmReserve is how many entries of the ring are left to acknowledgements.
+	shmReserve = shm.Slots / 4
+	// shmPlaced marks an entry whose payload is at its place already. It is in the last byte of the
+	// entry's header, behind the headers of the packet.
+	shmPlaced = 1
+)
+
+// NewShmLink makes a link over a connection of unix sockets, whose other end must do the same. It owns conn
+// from now on. It refuses a peer of another user. It is only for Linux.
+func NewShmLink(conn *net.UnixConn) (*ShmLink, error) {
+	l, err := newShmLink(conn)
+	if err != nil {
+		if conn != nil {
+			_ = conn.Close() // the first error says more
+		}
+		return nil, verbs.NewOpError("make shared-memory link", "", 0, err)
+	}
+	return l, nil
+}
+
+func newShmLink(conn *net.UnixConn) (*ShmLink, error) {
+	if conn == nil {
+		return nil, verbs.Invalidf("no connection")
+	}
+	c, err := shm.NewConn(conn)
+	if err != nil {
+		return nil, err
+	}
+	l := &ShmLink{conn: c}
+	if err := l.meet(); err != nil {
+		shm.Unmap(l.own)
+		return nil, err
+	}
+	l.init(l, linkTraits{kind: "shm", window: shmWindow, shm: l}, nil)
+	l.writer.Init(l.own[shmRing:], shm.Word32(l.peers, shmTaken))
+	l.reader.Init(l.peers[shmRing:], shm.Word32(l.own, shmTaken))
+	l.bell.Init(l.own, l.peers)
+	l.in, l.theirIn = shm.Word32(l.own, shmIn), shm.Word32(l.peers, shmIn)
+	l.ends.init()
+	return l, nil
+}
+
+// meet exchanges segments and addresses with the peer.
+func (l *ShmLink) meet() error {
+	own, fd, err := shm.Create(shmSize, true)
+	if err != nil {
+		return err
+	}
+	l.own = own
+	id := rand.Uint64()
+	sent := l.conn.Send(shm.Message{Kind: shm.Hello, Addr: id, Size: shmSize}, fd)
+	shm.Close(fd)
+	if !sent {
+		return verbs.Invalidf("the connection takes no message")
+	}
+	m, fd, err := l.expect()
+	if err != nil {
+		return err
+	}
+	if m.Kind != shm.Hello || m.Size != shmSize || m.Addr == id {
+		shm.Close(fd)
+		return verbs.Invalidf("the peer's first message is %+v, want a hello with %d bytes", m, shmSize)
+	}
+	if l.peers, err = shm.Map(fd, shmSize, false); err != nil {
+		return err
+	}
+	l.from.sgid, l.from.dgid = shmAddr(m.Addr), shmAddr(id)
+	l.from.attr = verbs.AHAttr{DGID: l.from.dgid, HopLimit: 64, Port: 1}
+	return nil
+}
+
+// shmAddr returns the address of the side with a number: one of IPv6 that is never routed (RFC 4193).
+func shmAddr(id uint64) (g verbs.GID) {
+	copy(g[:], "\xfdshm")
+	binary.BigEndian.PutUint64(g[8:], id)
+	return g
+}
+
+// plug starts the link for its NIC.
+func (l *ShmLink) plug(n *NIC) error {
+	if l.nic != nil {
+		return verbs.Invalidf("a ShmLink takes one NIC, and %s has been on it", l.nic.name)
+	}
+	l.nic = n
+	n.gids = []verbs.GIDEntry{{GID: l.from.dgid, Index: 0, Type: verbs.GIDTypeRoCEv2}}
+	l.ends.start(l)
+	return nil
+}
+
+func (l *ShmLink) send(from *NIC, p *packet) {
+	switch {
+	case !from.portUp:
+		from.stats.PortDownDrops++
+	case p.path.dgid == l.from.dgid:
+		from.receive(p)
+	case p.path.dgid != l.from.sgid:
+		from.stats.Unroutable++
+	case l.gone.Load() || !l.writer.Room(1):
+		from.stats.SendDrops++ // the second cannot happen: see room
+	default:
+		l.write(p)
+	}
+}
+
+// write puts a packet into the ring. A payload without bytes is at its place already.
+func (l *ShmLink) write(p *packet) {
+	length, mark := int(p.length), byte(0)
+	if p.numSegs == 0 && length > 0 {
+		length, mark = 0, shmPlaced
+	}
+	header, payload := l.writer.Begin(length)
+	p.Encode(header, length)
+	header[shm.Header-1] = mark
+	for k := range p.numSegs {
+		payload = payload[copy(payload, p.segs[k]):]
+	}
+	l.writer.Publish()
+	l.dirty = true
+}
+
+// flush wakes the peer if it sleeps and has to look at its ring.
+func (l *ShmLink) flush() {
+	if l.dirty {
+		l.dirty = false
+		l.bell.Ring()
+	}
+}
+
+// room reports whether q may send another packet. If not, the QP is scheduled when the peer has read
+// some.
+func (l *ShmLink) room(q *qp) bool { return l.hasRoom(q, 1+shmReserve) }
+
+// ackRoom is room for an acknowledgement and a NAK.
+func (l *ShmLink) ackRoom(q *qp) bool { return l.hasRoom(q, 2) }
+
+func (l *ShmLink) hasRoom(q *qp, n uint32) bool {
+	if l.gone.Load() || l.writer.Room(n) {
+		return true
+	}
+	l.nic.waiting.push(q)
+	shm.Word32(l.own, shmWants).Store(1)
+	return l.writer.Room(n) // the peer may have read before it could see the word
+}
+
+// resume schedules the QPs that wait for room if there is some.
+func (l *ShmLink) resume() {
+	w := &l.nic.waiting
+	if w.empty() || !l.writer.Room(1+shmReserve) {
+		return
+	}
+	shm.Word32(l.own, shmWants).Store(0)
+	for q := w.pop(); q != nil; q = w.pop() {
+		l.lists.tx.push(q)
+		if q.ackDue || q.nakSyndrome != 0 {
+			l.lists.acks.push(q)
+		}
+	}
+}
+
+// take serves some packets and leaves what they cause to the work lists.
+func (l *ShmLink) take() {
+	header := &l.ends.header
+	for range shmBatch {
+		payload, ok, sound := l.reader.Next(header)
+		if !ok {
+			break
+		}
+		if !sound || !l.serve(header, payload) {
+			l.nic.stats.Malformed++
+		}
+	}
+	if l.reader.Release() && shm.Word32(l.peers, shmWants).Load() != 0 {
+		l.dirty = true // the peer waits for room
+	}
+	l.resume()
+}
+
+// serve passes the packet of an entry to the NIC. It reports false if there is none.
+func (l *ShmLink) serve(header *[shm.Header]byte, payload []byte) bool {
+	p, n := &l.ends.packet, len(payload)
+	if p.DecodeHeader(header[:], n+roce.Pad(n)) != roce.OK {
+		return false
+	}
+	switch mark := header[shm.Header-1]; {
+	case mark == 0 && n == 0:
+		p.noPayload()
+	case mark == 0:
+		p.setPayload(payload)
+	case mark == shmPlaced && n == 0 && p.Opcode == roce.RC|roce.OpWriteOnlyImm:
+		p.length, p.numSegs = p.DMALen, 0
+	default:
+		return false
+	}
+	p.path = &l.from
+	l.nic.receive(p)
+	return true
+}

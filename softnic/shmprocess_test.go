@@ -1,0 +1,255 @@
+//go:build linux
+
+package softnic_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// shmFarEnv holds what the far side does. If it is set, this test binary is the far side of a test with
+// two processes: its socket is descriptor 3, and cards go through the standard streams.
+const shmFarEnv = "IBVERBX_TEST_SHM_FAR_SIDE"
+
+// What a far side does.
+const (
+	shmIdle  = "idle"  // nothing: its memory is written and read
+	shmEcho  = "echo"  // polls, and answers each immediate with an immediate
+	shmSleep = "sleep" // the same, but sleeps in between
+)
+
+// shmDepth is the depth of the queues of a side.
+const shmDepth = 1024
+
+// shmCard is what one side tells the other.
+type shmCard struct {
+	Endpoint verbs.Endpoint
+	Addr     uint64
+	RKey     uint32
+}
+
+// shmSide is a NIC on a ShmLink, with one QP and one region.
+type shmSide struct {
+	tb    testing.TB
+	nic   *softnic.NIC
+	cq    verbs.CQ
+	waker *verbs.Waker
+	qp    verbs.QP
+	mem   *verbs.Memory
+	mr    verbs.MR
+	peer  shmCard
+	wcs   [64]verbs.WC
+}
+
+func newShmSide(tb testing.TB, link *softnic.ShmLink, size int) *shmSide {
+	tb.Helper()
+	s := &shmSide{tb: tb, waker: verbs.NewWaker()}
+	var ctx verbs.Context
+	var pd verbs.PD
+	s.nic, ctx, pd = plug(tb, link)
+	s.mem, s.mr = memoryWith(tb, pd, size, &verbs.MemoryConfig{Shared: true})
+	var err error
+	s.cq, err = ctx.CreateCQ(verbs.CQConfig{Depth: 4 * shmDepth, Waker: s.waker})
+	must(tb, err)
+	s.qp, err = pd.CreateQP(verbs.QPConfig{
+		Type: verbs.RC, MaxSendWR: shmDepth, MaxRecvWR: shmDepth, SendCQ: s.cq, RecvCQ: s.cq,
+		Path: verbs.PathConfig{AckTimeout: verbs.ExplicitZero}, // only an answer or an end ends a request
+	})
+	must(tb, err)
+	return s
+}
+
+func (s *shmSide) card() shmCard {
+	e, err := s.qp.Endpoint()
+	must(s.tb, err)
+	return shmCard{Endpoint: e, Addr: s.mem.Addr(), RKey: s.mr.RKey()}
+}
+
+func (s *shmSide) connect(peer shmCard) {
+	s.tb.Helper()
+	s.peer = peer
+	must(s.tb, s.qp.Connect(peer.Endpoint))
+}
+
+// request returns a signaled request for the first n bytes.
+func (s *shmSide) request(op verbs.Opcode, n int) verbs.SendWR {
+	wr := verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, RemoteAddr: s.peer.Addr, RKey: s.peer.RKey}
+	wr.SetSGE(verbs.SGE{Addr: s.mr.Addr(), Length: uint32(n), LKey: s.mr.LKey()})
+	return wr
+}
+
+// notice returns a notified write of 8 bytes, to another place than the one from which the peer sends.
+func (s *shmSide) notice() verbs.SendWR {
+	wr := s.request(verbs.OpRDMAWriteWithImm, 8)
+	wr.RemoteAddr += 4096
+	return wr
+}
+
+// poll returns the completions that are there.
+func (s *shmSide) poll() []verbs.WC {
+	n, err := s.cq.Poll(s.wcs[:])
+	if err != nil { // Helper, in must, takes longer than a poll
+		s.tb.Fatal(err)
+	}
+	return s.wcs[:n]
+}
+
+// receive posts receives.
+func (s *shmSide) receive(wrs []verbs.RecvWR) {
+	if n, err := s.qp.PostRecv(wrs); n != len(wrs) {
+		s.tb.Fatalf("PostRecv = %d, %v, want %d", n, err, len(wrs))
+	}
+}
+
+// send posts requests.
+func (s *shmSide) send(wrs []verbs.SendWR) {
+	if n, err := s.qp.PostSend(wrs); n != len(wrs) {
+		s.tb.Fatalf("PostSend = %d, %v, want %d", n, err, len(wrs))
+	}
+}
+
+// doze waits for completions without polling.
+func (s *shmSide) doze(ctx context.Context) []verbs.WC {
+	for {
+		if wcs := s.poll(); len(wcs) > 0 {
+			return wcs
+		}
+		must(s.tb, s.cq.Arm(false))
+		if wcs := s.poll(); len(wcs) > 0 {
+			return wcs
+		}
+		if s.waker.Wait(ctx) != nil {
+			return nil
+		}
+	}
+}
+
+// await polls until n completions have come, all of them successes.
+func (s *shmSide) await(n int) {
+	for n > 0 {
+		for _, wc := range s.poll() {
+			if wc.Status != verbs.StatusSuccess {
+				s.tb.Fatal(wc.Err())
+			}
+			n--
+		}
+	}
+}
+
+// TestShmFarSide is the other process of the tests that need one.
+func TestShmFarSide(t *testing.T) {
+	mode := os.Getenv(shmFarEnv)
+	if mode == "" {
+		t.Skip("only for tests that start this binary again")
+	}
+	conn, err := net.FileConn(os.NewFile(3, "socket"))
+	must(t, err)
+	link, err := softnic.NewShmLink(conn.(*net.UnixConn))
+	must(t, err)
+	s := newShmSide(t, link, shmFarMemory)
+	out := json.NewEncoder(os.Stdout)
+	must(t, out.Encode(s.card()))
+	var card shmCard
+	must(t, json.NewDecoder(os.Stdin).Decode(&card))
+	s.connect(card)
+	recvs := make([]verbs.RecvWR, shmDepth/2)
+	for i := range recvs {
+		recvs[i].SetSGE(verbs.SGE{Addr: s.mem.Addr() + 1<<20, Length: 1 << 20, LKey: s.mr.LKey()})
+	}
+	if mode != shmIdle {
+		s.receive(recvs)
+	}
+	must(t, out.Encode(s.card())) // ready
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the near side ends
+		cancel()
+	}()
+	if mode != shmIdle {
+		s.echo(ctx, recvs, mode == shmSleep)
+		return
+	}
+	<-ctx.Done()
+}
+
+// echo answers each immediate with an immediate.
+func (s *shmSide) echo(ctx context.Context, recvs []verbs.RecvWR, sleep bool) {
+	answer := []verbs.SendWR{s.notice()}
+	for k := 0; ctx.Err() == nil; {
+		var wcs []verbs.WC
+		if sleep {
+			wcs = s.doze(ctx)
+		} else {
+			wcs = s.poll()
+		}
+		for i := range wcs {
+			if wcs[i].Status != verbs.StatusSuccess {
+				return // the near side has ended
+			}
+			switch wcs[i].Opcode {
+			case verbs.WCRecv:
+				s.receive(recvs[:1])
+			case verbs.WCRecvRDMAWithImm:
+				answer[0].Imm, answer[0].Flags = wcs[i].Imm, 0
+				if k++; k%shmSignaled == 0 {
+					answer[0].Flags = verbs.SendSignaled
+				}
+				_, _ = s.qp.PostSend(answer) // the completion tells
+				s.receive(recvs[:1])
+			default:
+			}
+		}
+	}
+}
+
+// shmFarMemory is the size of the far side's region.
+const shmFarMemory = 4 << 20
+
+// shmFar is the other process.
+type shmFar struct {
+	*exec.Cmd
+	in io.WriteCloser
+}
+
+// startFar starts another process and returns this side's end of the link to it.
+func startFar(tb testing.TB, mode string) (*shmSide, *shmFar) {
+	tb.Helper()
+	a, b := socketPair(tb)
+	file, err := b.File()
+	must(tb, err)
+	must(tb, b.Close())
+	cmd := exec.Command(os.Args[0], "-test.run=^TestShmFarSide$")
+	cmd.Env, cmd.ExtraFiles, cmd.Stderr = append(os.Environ(), shmFarEnv+"="+mode), []*os.File{file}, os.Stderr
+	in, err := cmd.StdinPipe()
+	must(tb, err)
+	out, err := cmd.StdoutPipe()
+	must(tb, err)
+	must(tb, cmd.Start())
+	must(tb, file.Close())
+	far := &shmFar{cmd, in}
+	tb.Cleanup(far.end)
+	link, err := softnic.NewShmLink(a)
+	must(tb, err)
+	s := newShmSide(tb, link, shmFarMemory)
+	var card shmCard
+	cards := json.NewDecoder(out)
+	must(tb, cards.Decode(&card))
+	must(tb, json.NewEncoder(in).Encode(s.card()))
+	s.connect(card)
+	must(tb, cards.Decode(&card)) // the far side is ready
+	return s, far
+}
+
+// end makes the process end and waits for it.
+func (f *shmFar) end() {
+	_ = f.in.Close()
+	_ = f.Wait() // a process that was killed is an error
+}

@@ -1,0 +1,250 @@
+package softnic
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ibverbx/internal/shm"
+	"ibverbx/verbs"
+)
+
+// shmReader is what reads packets of a ShmLink while the program does not poll, and what listens on the
+// socket.
+type shmReader struct {
+	// The core's lock guards the fields from here to misses.
+	header [shm.Header]byte
+	packet packet
+	// misses counts empty polls since the last packet.
+	misses int
+
+	// polls counts empty polls. The goroutine reads it to learn whether the program polls.
+	polls atomic.Uint32
+	// alarm tells the goroutine that the program has stopped polling and waits.
+	alarm   chan struct{}
+	stop    chan struct{}
+	done    chan struct{}
+	stopped sync.WaitGroup
+}
+
+const (
+	// shmHello is how long the peer may take for its first message.
+	shmHello = 10 * time.Second
+	// shmSpin is how long the goroutine looks for more packets before it sleeps.
+	shmSpin = 20 * time.Microsecond
+	// shmYield is how many polls may find nothing before the program yields its processor.
+	shmYield = 1000
+	// shmBatch is how many packets are served at a time before the peer may reuse their entries.
+	shmBatch = 256
+)
+
+func (r *shmReader) init() {
+	r.alarm, r.stop, r.done = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+}
+
+// start starts the goroutines of the link.
+func (r *shmReader) start(l *ShmLink) {
+	go func() {
+		defer close(r.done)
+		r.run(l)
+	}()
+	r.stopped.Go(l.listen)
+}
+
+// close ends the goroutines and unmaps everything. The core's lock must not be held, and the NIC is closed.
+func (l *ShmLink) close() error {
+	r := &l.ends
+	close(r.stop)
+	for ended := false; !ended; { // the goroutine may be just about to sleep
+		l.bell.Disturb()
+		select {
+		case <-r.done:
+			ended = true
+		case <-time.After(time.Millisecond):
+		}
+	}
+	err := l.conn.Close()
+	if l.gone.Load() {
+		err = nil // listen has closed it
+	}
+	r.stopped.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.files.regions {
+		shm.Unmap(l.files.regions[i].bytes)
+	}
+	l.files.regions = nil
+	shm.Unmap(l.own)
+	shm.Unmap(l.peers)
+	return err
+}
+
+// run serves packets that come while the program does not poll.
+func (r *shmReader) run(l *ShmLink) {
+	pause := time.NewTimer(time.Hour)
+	defer pause.Stop()
+	busy := func() bool {
+		select {
+		case <-r.stop:
+			return true
+		default:
+		}
+		return l.reader.Ready() || l.read()
+	}
+	for r.attend(l, pause) {
+		l.bell.Sleep(busy)
+	}
+}
+
+// attend reads until no packet has come for a while. It reports false when the NIC is closed.
+func (r *shmReader) attend(l *ShmLink, pause *time.Timer) bool {
+	polls := r.polls.Load()
+	idle := time.Now()
+	for {
+		select {
+		case <-r.stop:
+			return false
+		default:
+		}
+		some := l.reader.Ready() && l.read()
+		if now := r.polls.Load(); now != polls {
+			pause.Reset(pollPause)
+			select {
+			case <-pause.C:
+			case <-r.alarm:
+			case <-r.stop:
+				return false
+			}
+			l.read() // what the program has left
+			polls, idle = r.polls.Load(), time.Now()
+			continue
+		}
+		if some {
+			idle = time.Now()
+		} else if time.Since(idle) >= shmSpin {
+			return true
+		}
+		runtime.Gosched()
+	}
+}
+
+// read serves packets and reports whether there were any.
+func (l *ShmLink) read() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.nic.closed && l.drain()
+}
+
+// poll serves packets for a program that has found its CQ empty, and reports whether there were any.
+// watched says that the program will sleep rather than poll again. The core's lock is held. poll may
+// release it for a while.
+func (l *ShmLink) poll(watched bool) bool {
+	if l.nic.closed {
+		return false
+	}
+	r := &l.ends
+	if l.reader.Ready() {
+		r.misses = 0
+		l.take()
+		// Acknowledgements alone can wait for the next call, which perhaps has something better for the peer.
+		if l.dirty || l.lists.busy() {
+			l.settle()
+		}
+		return true
+	}
+	l.drain()
+	if !watched {
+		r.polls.Add(1)
+	}
+	if r.misses++; r.misses%shmYield == 0 {
+		l.mu.Unlock()
+		runtime.Gosched()
+		shm.Yield()
+		l.mu.Lock()
+	}
+	return false
+}
+
+// awaited makes the goroutine read: the program is about to sleep. The core's lock is held.
+func (l *ShmLink) awaited() {
+	l.drain()
+	select {
+	case l.ends.alarm <- struct{}{}:
+	default:
+	}
+}
+
+// drain serves the packets that are there, some at a time, and reports whether there were any. The core's
+// lock is held.
+func (l *ShmLink) drain() bool {
+	ready := l.reader.Ready()
+	if ready || !l.nic.waiting.empty() || !l.lists.acks.empty() {
+		l.take()
+		l.settle()
+	}
+	return ready
+}
+
+// expect waits for the first message of the peer.
+func (l *ShmLink) expect() (m shm.Message, fd int, err error) {
+	if err = l.conn.SetReadDeadline(time.Now().Add(shmHello)); err != nil {
+		return m, -1, err
+	}
+	if m, fd, err = l.conn.Receive(); err != nil {
+		return m, -1, err
+	}
+	return m, fd, l.conn.SetReadDeadline(time.Time{})
+}
+
+// listen serves the socket until the peer ends.
+func (l *ShmLink) listen() {
+	for {
+		m, fd, err := l.conn.Receive()
+		if err != nil || !l.hear(m, fd) {
+			break
+		}
+	}
+	l.gone.Store(true)
+	_ = l.conn.Close() // the peer has closed it or does not keep to the protocol
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.nic.closed {
+		l.lost()
+	}
+}
+
+// grace waits until the peer no longer touches memory under a grant that was just removed. That is the time of
+// one chain of requests, or longer if the peer is stopped in the middle of one.
+func (l *ShmLink) grace() {
+	l.leave() // a request that fails ends its QP; both sides may be waiting here
+	in := l.theirIn.Load()
+	for spins := 0; in&1 == 1 && l.theirIn.Load() == in && !l.gone.Load(); spins++ {
+		if spins < 1000 {
+			runtime.Gosched()
+		} else {
+			time.Sleep(20 * time.Microsecond)
+		}
+	}
+}
+
+// lost ends the requests to a peer that has ended, and takes the port down. What the peer had sent
+// counts.
+func (l *ShmLink) lost() {
+	n := l.nic
+	for l.reader.Ready() {
+		l.take()
+		l.work()
+	}
+	for q := range n.qps.all() {
+		if q.typ == verbs.RC && q.sqHead != q.sqTail && (q.state == verbs.StateRTS || q.state == verbs.StateSQD) && q.path.dgid == l.from.sgid {
+			q.failSend(verbs.StatusRetryExcErr)
+		}
+		l.lists.tx.push(q)
+	}
+	if n.portUp {
+		n.portUp = false
+		n.raise(verbs.Event{Type: verbs.EventPortErr, Port: 1})
+	}
+	l.settle()
+}
