@@ -91,7 +91,7 @@ func (s *Session) checkCard(c *Config, rails []OfferRail, mine, theirs *ibverbx.
 		return err
 	}
 	for i := range theirs.Lanes {
-		if i >= len(mine.Lanes) || rails[mine.Lanes[i].Rail].Network != "roce" {
+		if i >= len(mine.Lanes) || rails[mine.Lanes[i].Rail].Network != "roce" || s.Link == LinkShm {
 			continue // Connect refuses another number of lanes
 		}
 		if err := v.check(theirs.Lanes[i].GID.Addr().WithZone("")); err != nil {

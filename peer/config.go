@@ -25,6 +25,10 @@ type Config struct {
 	// Devices return such functions. Nil means one software NIC on the local address of the
 	// connection.
 	Open func() (NICs, error)
+	// Link is how the two sides reach each other if all rails are software NICs on UDP. Shared memory replaces the
+	// rails, one by one. Empty means LinkAuto for the NIC that the Session opens by default, and LinkUDP with
+	// Rails or Open.
+	Link Link
 	// Path is the Path of every rail whose own Path is zero: quality of service, retries and
 	// rows of tables for this side. The peer has its own.
 	Path verbs.PathConfig
@@ -131,6 +135,8 @@ func (c Config) withDefaults() Config {
 // validate checks everything that does not depend on the peer.
 func (c *Config) validate() error {
 	switch {
+	case c.Link != "" && c.Link != LinkAuto && c.Link != LinkShm && c.Link != LinkUDP:
+		return verbs.Invalidf("Config.Link is %q: want auto, shm or udp", c.Link)
 	case c.QP.Control != nil:
 		return verbs.Invalidf("Config.QP.Control is set: the connection to the peer is the control channel")
 	case c.QP.Scheme != 0:

@@ -102,6 +102,8 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	if err != nil {
 		return err
 	}
+	link := s.meet(ctx, c, rails, theirs)
+	mine.Link = link.mine
 	if err := s.sendOffer(ctx, mine); err != nil {
 		return err
 	}
@@ -114,6 +116,9 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 		s.Agreed, err = Negotiate(theirs, mine)
 	}
 	if err != nil {
+		return err
+	}
+	if rails, err = s.finish(ctx, link, &theirs.Link, rails); err != nil {
 		return err
 	}
 	if err := s.build(c, rails); err != nil {

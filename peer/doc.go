@@ -9,6 +9,9 @@
 // [Session] that it returns holds the VirtualQP with failover, the memory of both sides, and
 // the connection for the application's own messages.
 //
+// Processes of one user on one host are joined by shared memory, unless the Config gives NICs or forbids it
+// ([Config].Link).
+//
 // The result of [Negotiate] depends only on the two offers. Both sides therefore get the
 // same result, or the same [MismatchError], which names the value and both sides' limits.
 //

@@ -57,6 +57,9 @@ func Negotiate(dialer, listener *Offer) (a Agreement, err error) {
 	if err := reachable(dialer, listener); err != nil {
 		return a, err
 	}
+	if err := agreeLink(&dialer.Link, &listener.Link); err != nil {
+		return a, err
+	}
 	if a.Scheme, err = commonScheme(dialer.Schemes, listener.Schemes); err != nil {
 		return a, err
 	}

@@ -43,6 +43,8 @@ type Offer struct {
 	Failover bool `json:"failover"`
 	// TrackSingleLane requests tracking even with a single lane.
 	TrackSingleLane bool `json:"track"`
+	// Link is about shared memory.
+	Link OfferLink `json:"link,omitzero"`
 }
 
 // OfferRail is one NIC port.
@@ -121,6 +123,9 @@ func (o *Offer) Validate() error {
 		if len(r.Device) > maxDevice || (r.Network != "memory" && r.Network != "infiniband" && r.Network != "roce") {
 			return verbs.Invalidf("rail %d: device %.64q on network %.64q", i, r.Device, r.Network)
 		}
+	}
+	if err := o.Link.validate(); err != nil {
+		return err
 	}
 	if len(o.Schemes) < 1 || len(o.Schemes) > 3 {
 		return verbs.Invalidf("%d schemes: want 1 to 3", len(o.Schemes))

@@ -31,6 +31,10 @@ type Session struct {
 	Conn *bootstrap.Conn
 	// Agreed is the result of the negotiation.
 	Agreed Agreement
+	// Link is what joins the two sides: LinkShm, LinkUDP, or empty if the NICs are hardware.
+	Link Link
+	// LinkReason says why Link is not LinkShm.
+	LinkReason string
 
 	// local is this side's memory by name.
 	local map[string]*ibverbx.Region
@@ -243,7 +247,7 @@ func (s *Session) register(r *RegionConfig) (err error) {
 		region, err = s.Rails.RegisterDMABuf(d.FD, d.Offset, d.Length, access)
 	} else {
 		if mem == nil {
-			if mem, err = verbs.AllocMemory(r.Size, nil); err != nil {
+			if mem, err = verbs.AllocMemory(r.Size, &verbs.MemoryConfig{Shared: s.Link == LinkShm}); err != nil {
 				return err
 			}
 			s.closers.Add(mem.Free)

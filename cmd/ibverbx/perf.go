@@ -11,6 +11,7 @@ import (
 
 	"ibverbx/internal/pcap"
 	"ibverbx/internal/perf"
+	"ibverbx/peer"
 	"ibverbx/settings"
 )
 
@@ -61,8 +62,8 @@ Two processes: --server waits for clients on port 18515 and serves them one afte
 Ctrl-C or SIGTERM. HOST makes this the client, which decides what is measured. Both sides need --token-file
 with the same secret (ibverbx token makes one), or certificates (ibverbx cert). If the flags of the two
 sides differ in lanes, fragments or MTU, the smaller value counts. Both sides print the results. The NICs are software ones
-that speak RoCE v2 over UDP, on the address of the connection or on those of --addr; --provider
-rdmacore takes real ones. Lost lanes are rebuilt. There is no memcpy to compare with.
+that speak RoCE v2 over UDP, on the address of the connection or on those of --addr. Processes of one user on one host
+use shared memory instead, unless --link says otherwise. --provider rdmacore takes real NICs. Lost lanes are rebuilt. There is no memcpy to compare with.
 
 Units: MiB = 2^20 bytes, Gb = 10^9 bits, Mpps = 10^6 messages per second, usec = 10^-6 s.
 Ctrl-C and SIGTERM print what was measured so far and end with status 130; a server ends with 0.`
@@ -104,6 +105,7 @@ type perfFlags struct {
 	server bool
 	listen string
 	once   bool
+	link   peer.Link
 	addrs  []string // of software NICs between processes, by rail
 	// networks are those that the other side's NICs may be on, beside those of this host.
 	networks []net.IPNet
@@ -170,8 +172,10 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "there is no operation %q: use write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
 	case f.host == "" && !f.server && f.pcap != "":
 		return wrong(cmd, "--pcap needs a host or --server: in one process there are no packets")
-	case f.host == "" && !f.server && (f.auth != authFlags{} || len(f.addrs)+len(f.networks) > 0):
-		return wrong(cmd, "the flags for authentication, --addr and --peer-network need a host or --server")
+	case f.host == "" && !f.server && (f.auth != authFlags{} || len(f.addrs)+len(f.networks) > 0 || f.link != ""):
+		return wrong(cmd, "the flags for authentication, --link, --addr and --peer-network need a host or --server")
+	case f.link == peer.LinkShm && (f.pcap != "" || len(f.addrs) > 0):
+		return wrong(cmd, "--addr and --pcap are for --link udp")
 	}
 	return nil
 }

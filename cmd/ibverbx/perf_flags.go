@@ -12,6 +12,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/perf"
+	"ibverbx/peer"
 	"ibverbx/verbs"
 )
 
@@ -50,6 +51,8 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.StringVar(&f.listen, "listen", "", "`address` at which --server waits (default :18515)")
 	fl.BoolVar(&f.once, "once", false, "end --server after one client")
 	fl.Func("lend", "`memory` that --server takes for the buffers of a client, at most 2GiB (default 256MiB)", sizeOrZero(&c.Lend))
+	fl.Func("link", "`what` joins software NICs of two processes: shm, shared memory, udp, or auto, shm if both are of one user on one host "+
+		"(default auto; udp with --addr or --pcap)", link(&f.link))
 	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs between processes, one for each rail (default that of the connection)")
 	fl.StringVar(&f.pcap, "pcap", "", "write the packets of software NICs between processes to `file`, for tshark and Wireshark")
 	fl.IPNetSliceVar(&f.networks, "peer-network", nil, "`networks` of the other side's NICs if they are not on a network of this host, such as 10.1.0.0/16")
@@ -146,6 +149,17 @@ func transport(to *perf.Transport) func(string) error {
 			return errors.New("want rc or uc")
 		}
 		*to = t
+		return nil
+	}
+}
+
+// link takes the name of a link.
+func link(to *peer.Link) func(string) error {
+	return func(s string) error {
+		*to = peer.Link(strings.ToLower(s))
+		if *to != peer.LinkAuto && *to != peer.LinkShm && *to != peer.LinkUDP {
+			return errors.New("want auto, shm or udp")
+		}
 		return nil
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ type partner struct {
 	nics   *nics
 	// settings are those of this side.
 	settings *settings.Settings
+	link     peer.Link
 	// networks are those that the partner's NICs may be on.
 	networks []netip.Prefix
 }
@@ -31,7 +33,10 @@ func newPartner(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*partner, erro
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	p := &partner{conn: conn, dialer: dialer, from: from, settings: &f.settings}
+	p := &partner{conn: conn, dialer: dialer, from: from, settings: &f.settings, link: cmp.Or(f.link, peer.LinkAuto)}
+	if len(f.addrs) > 0 || f.pcap != "" {
+		p.link = peer.LinkUDP
+	}
 	for _, n := range f.networks {
 		network, err := netip.ParsePrefix(n.String())
 		if err != nil {
@@ -85,8 +90,8 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 	cfg := peer.Config{
 		Rails: p.nics.ends[0], QP: s.QP, Schemes: s.Schemes, MTU: s.MTU, NoFailover: s.Direct,
 		Minimum:      peer.Limits{SendDepth: s.QP.SendDepth, RecvDepth: s.QP.RecvDepth},
-		PeerNetworks: p.networks,
-		Regions:      []peer.RegionConfig{{Name: lent, Size: max(s.Bytes, 1)}},
+		PeerNetworks: p.networks, Link: p.link,
+		Regions: []peer.RegionConfig{{Name: lent, Size: max(s.Bytes, 1)}},
 	}
 	if s.Direct {
 		cfg.Minimum.LaneDepth = s.QP.SendDepth
@@ -100,7 +105,7 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 	}
 	return &perf.Link{
 		QP: one.QP, CQ: one.CQ, Local: one.Local(lent), Remote: one.Remote(lent), Rails: one.Rails.Len(), Lanes: one.Agreed.Lanes,
-		Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(), Scheme: one.Agreed.Scheme, Close: one.Close,
+		Name: string(one.Link), Reason: one.LinkReason, Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(), Scheme: one.Agreed.Scheme, Close: one.Close,
 	}, nil
 }
 

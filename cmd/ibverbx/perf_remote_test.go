@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -65,8 +66,14 @@ func (p *process) prints(text string) {
 // begin starts a command in a process of its own.
 func begin(t testing.TB, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.CommandContext(t.Context(), os.Args[0], args...), lines: make(chan string, 1000)}
-	p.cmd.Env = append(os.Environ(), asCommand+"=1")
+	return start(t, exec.CommandContext(t.Context(), os.Args[0], args...))
+}
+
+// start starts cmd, which must be this binary.
+func start(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, lines: make(chan string, 1000)}
+	p.cmd.Env = append(p.cmd.Environ(), asCommand+"=1")
 	p.cmd.Stdout = &p.stdout
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
@@ -135,17 +142,30 @@ func newToken(t testing.TB, secret string) string {
 // serve starts a server and returns it with its address.
 func serve(t testing.TB, args ...string) (*process, string) {
 	t.Helper()
-	p := begin(t, append([]string{"perf", "--server", "--listen", "127.0.0.1:0"}, args...)...)
+	return served(t, begin(t, append([]string{"perf", "--server", "--listen", "127.0.0.1:0"}, args...)...))
+}
+
+func served(t testing.TB, p *process) (*process, string) {
+	t.Helper()
 	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.end() })
 	_, addr, _ := strings.Cut(p.line("listening on "), "listening on ")
 	return p, addr
 }
 
-// Two real processes measure everything there is over UDP, one client after the other, and
+// Two real processes measure everything there is over UDP and over shared memory, one client after the other, and
 // both report the same.
 func TestPerfTwoProcesses(t *testing.T) {
+	for _, link := range []string{"udp", "shm"} {
+		t.Run(link, func(t *testing.T) { twoProcesses(t, link) })
+	}
+}
+
+func twoProcesses(t *testing.T, link string) {
+	if link == "shm" && runtime.GOOS != "linux" {
+		t.Skip("shared memory between processes needs Linux")
+	}
 	token := newToken(t, "a secret of this test, long enough")
-	server, addr := serve(t, "--token-file", token, "--json")
+	server, addr := serve(t, "--token-file", token, "--json", "--link", link)
 	tests := []string{
 		"write -s 64,64K", "read -s 64,64K", "send -s 64,8K", "atomic", "write --imm -s 64K", "write --imm --scheme dqplb -s 64K", "write --imm --scheme spray -s 64K",
 		"write -q 1 -s 4K", "write --rails 1 -q 3 -s 1M --fragment 64K", "write -b -s 64,64K", "send -b -s 4K", "write -m 1024 -s 64K",
@@ -160,8 +180,8 @@ func TestPerfTwoProcesses(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &r); status != exitOK || err != nil {
 			t.Fatalf("perf %s: status %d, %s, %v", args, status, stderr, err)
 		}
-		if r.Role != "client" || r.Remote != addr || !r.Checked || r.Link != "udp" {
-			t.Errorf("perf %s: role %s of %s, checked %v, over %s, want a checked client of %s over udp", args, r.Role, r.Remote, r.Checked, r.Link, addr)
+		if r.Role != "client" || r.Remote != addr || !r.Checked || r.Link != link {
+			t.Errorf("perf %s: role %s of %s, checked %v, over %s, want a checked client of %s over %s", args, r.Role, r.Remote, r.Checked, r.Link, addr, link)
 		}
 		clients = append(clients, r)
 		server.line("done")
@@ -296,6 +316,9 @@ func TestPerfRemoteFlagErrors(t *testing.T) {
 		"--token-file T":                               "need a host or --server",
 		"node1 -c UD send --token-file T":              "one host",
 		"--server --addr x --token-file T":             "--addr x",
+		"--server --link x --token-file T":             "auto, shm or udp",
+		"--link shm":                                   "need a host or --server",
+		"node1 --link shm --pcap f --token-file T":     "--link udp",
 		"--server --peer-network x --token-file T":     "--peer-network",
 		"--server -m 77 --token-file T":                "--mtu 77",
 		"--server --provider x --token-file T":         "--provider x",

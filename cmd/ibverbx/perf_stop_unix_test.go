@@ -31,7 +31,7 @@ func TestPerfSurvivesStop(t *testing.T) {
 func survivesStop(t *testing.T, check bool) {
 	token := newToken(t, "a secret of this test, long enough")
 	server, addr := serve(t, "--token-file", token, "--once")
-	args := []string{"perf", addr, "--token-file", token, "-s", "1M", "-D", "13", "--json"}
+	args := []string{"perf", addr, "--token-file", token, "-s", "1M", "-D", "13", "--json", "--link", "udp"}
 	if check {
 		args = append(args, "--check")
 	}

@@ -85,6 +85,9 @@ func (t *perfTable) parameters() {
 	both("Number of qps", strconv.Itoa(r.QPs), "Transport type", "IB")
 	both("Connection type", r.Connection, "Using SRQ", "OFF")
 	both("Provider", r.Provider, "Link", r.Link)
+	if r.Link == "udp" && r.LinkReason != "" {
+		t.printf(" No shm          : %s\n", r.LinkReason)
+	}
 	t.printf(" Transport       : %s\n", transportText(r.Transport, t.paths))
 	t.virtual()
 	t.printf(" TX depth        : %d\n", r.TxDepth)

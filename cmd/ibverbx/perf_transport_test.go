@@ -281,7 +281,7 @@ func TestPerfTransportKillRail(t *testing.T) {
 // the same server serves clients of either transport.
 func TestPerfTransportTwoProcesses(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
-	server, addr := serve(t, "--token-file", token, "--json")
+	server, addr := serve(t, "--token-file", token, "--json", "--link", "udp")
 	tests := []string{
 		"write -s 64,64K --transport uc", "write -s 64K", "write --imm -s 64K --transport uc", "read -s 64K --transport uc",
 		"send -b -s 4K --transport uc", "atomic --transport uc", "write --lat -s 8 --transport uc",

@@ -39,6 +39,8 @@ type Shape struct {
 type Link struct {
 	QP       *ibverbx.VirtualQP
 	CQ       *ibverbx.VirtualCQ
+	Name     string // of the link, as in Report.Link
+	Reason   string // why it is not shared memory
 	Local    *ibverbx.Region
 	Remote   *ibverbx.RemoteRegion
 	Rails    int // of this side

@@ -173,6 +173,7 @@ func (t *Test) openRemote(ctx context.Context, r *row) error {
 
 // agree takes over what the two sides have agreed on.
 func (rep *Report) agree(l *Link) {
+	rep.Link, rep.LinkReason = l.Name, l.Reason
 	rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Fragment = l.Lanes, l.Lanes, l.Scheme.String(), l.MTU, l.Fragment
 }
 

@@ -10,7 +10,10 @@ type Report struct {
 	Op       Op     `json:"op"`
 	Mode     Mode   `json:"mode"`
 	Provider string `json:"provider"`
-	Link     string `json:"link"`
+	// Link is what joins the NICs: "memory", "shm" or "udp", empty for hardware.
+	Link string `json:"link"`
+	// LinkReason says why software NICs of two processes are not joined by shared memory.
+	LinkReason string `json:"link_reason,omitempty"`
 	// Device lists the NICs of the half that initiates, by rail, with commas.
 	Device string `json:"device"`
 	// Peer lists the NICs of the other half. With Bidirectional both initiate.

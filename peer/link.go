@@ -1,0 +1,285 @@
+package peer
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/shm"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// Link is how two sides with software NICs reach each other.
+type Link string
+
+// Links.
+const (
+	// LinkAuto is shared memory if both sides are processes of one user on one host, otherwise the NICs that
+	// the side has. Session.LinkReason says why it is not shared memory.
+	LinkAuto Link = "auto"
+	// LinkShm is shared memory (softnic.ShmLink). If that is not possible, there is no Session.
+	LinkShm Link = "shm"
+	// LinkUDP are the NICs that the side has.
+	LinkUDP Link = "udp"
+)
+
+// OfferLink is what a side says about the link. The dialer offers a socket and a nonce. A listener that has reached the
+// socket answers with a nonce of its own. Each side proves over the socket that it knows the other's nonce. Both came
+// over the authenticated connection, so the processes at the ends of the socket are those of the connection.
+type OfferLink struct {
+	// Want is what the side wants. Empty means LinkUDP.
+	Want Link `json:"want,omitempty"`
+	// Nonce is random, and empty if the side can do without shared memory only. The dialer's also names the socket.
+	Nonce string `json:"nonce,omitempty"`
+	// Links is how many links of shared memory the listener has begun: one for each rail, or none.
+	Links int `json:"links,omitempty"`
+	// Why says why Nonce is empty.
+	Why string `json:"why,omitempty"`
+}
+
+const (
+	nonceLen = 26 // crypto/rand.Text
+	maxWhy   = 256
+)
+
+func (o *OfferLink) validate() error {
+	switch {
+	case o.Want != "" && o.Want != LinkAuto && o.Want != LinkShm && o.Want != LinkUDP:
+		return verbs.Invalidf("link %.64q: want auto, shm or udp", o.Want)
+	case o.Nonce != "" && (len(o.Nonce) != nonceLen || strings.Trim(o.Nonce, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") != ""):
+		return verbs.Invalidf("link: the nonce has %d bytes, want %d of base32", len(o.Nonce), nonceLen)
+	case o.Links < 0 || o.Links > ibverbx.MaxRails || (o.Links > 0 && o.Nonce == ""):
+		return verbs.Invalidf("link: %d links of shared memory", o.Links)
+	case len(o.Why) > maxWhy:
+		return verbs.Invalidf("link: a reason of %d bytes, want at most %d", len(o.Why), maxWhy)
+	}
+	return nil
+}
+
+// agreeLink refuses what one side wants and the other does not, or cannot do.
+func agreeLink(dialer, listener *OfferLink) error {
+	if (dialer.Want != LinkShm && listener.Want != LinkShm) || listener.Links > 0 {
+		return nil
+	}
+	text := func(o *OfferLink) string {
+		if o.Why == "" || o.want() == LinkUDP {
+			return fmt.Sprintf("wants %s", o.want())
+		}
+		return fmt.Sprintf("wants %s (%s)", o.want(), o.Why)
+	}
+	return &MismatchError{What: "link", Dialer: text(dialer), Listener: text(listener)}
+}
+
+func (o *OfferLink) want() Link { return cmp.Or(o.Want, LinkUDP) }
+
+// refusal is why the peer cannot use shared memory.
+func (o *OfferLink) refusal() error {
+	return fmt.Errorf("the peer: %s", cmp.Or(o.Why, "no shared memory"))
+}
+
+// meeting is how the two sides come to shared memory.
+type meeting struct {
+	mine OfferLink
+	// socket is the dialer's, nil if there is none.
+	socket *net.UnixListener
+	// conns are the listener's connections to the socket.
+	conns []*net.UnixConn
+}
+
+// meet begins a meeting. theirs is the dialer's offer, nil at the dialer.
+func (s *Session) meet(ctx context.Context, c *Config, rails []ibverbx.RailConfig, theirs *Offer) *meeting {
+	m := &meeting{mine: OfferLink{Want: c.Link}}
+	if c.Link == "" && len(c.Rails) == 0 && c.Open == nil {
+		m.mine.Want = LinkAuto
+	}
+	s.closers.Add(m.close)
+	err := s.shareable(c, &m.mine, rails)
+	switch {
+	case err != nil:
+	case theirs == nil:
+		err = m.listen()
+	case theirs.Link.Nonce == "":
+		err = theirs.Link.refusal()
+	default:
+		err = m.dial(ctx, theirs.Link.Nonce, min(len(rails), len(theirs.Rails)))
+	}
+	if err != nil {
+		why := err.Error()
+		m.mine.Nonce, m.mine.Links, m.mine.Why = "", 0, strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")
+	}
+	return m
+}
+
+// shareable says why this side cannot use shared memory, nil if it can.
+func (s *Session) shareable(c *Config, mine *OfferLink, rails []ibverbx.RailConfig) error {
+	if mine.want() == LinkUDP {
+		return errors.New("udp was asked for")
+	}
+	for i := range rails {
+		if attr, err := rails[i].Context.QueryDevice(); err != nil || attr.Provider != "softnic" || attr.Link != "udp" {
+			return fmt.Errorf("rail %d is not a plain software NIC", i)
+		}
+	}
+	v, err := c.vicinity(s.Conn.Peer())
+	if err == nil && !v.ours(v.peer) {
+		err = fmt.Errorf("%v is not an address of this host", v.peer)
+	}
+	return err
+}
+
+// socketPath is where the socket of a dialer with a nonce is. Both sides make it of the nonce: a peer cannot name other
+// sockets.
+func socketPath(nonce string) *net.UnixAddr {
+	return &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(os.TempDir(), "ibverbx-"+nonce+".sock")}
+}
+
+// listen makes the dialer's socket, which only its user can reach.
+func (m *meeting) listen() (err error) {
+	nonce := rand.Text()
+	if m.socket, err = net.ListenUnix("unixpacket", socketPath(nonce)); err != nil {
+		return err
+	}
+	m.mine.Nonce = nonce
+	return os.Chmod(socketPath(nonce).Name, 0o600)
+}
+
+// dial connects to the dialer's socket as often as there are links, and proves that this side is the one that got the
+// nonce.
+func (m *meeting) dial(ctx context.Context, nonce string, links int) error {
+	for range links {
+		c, err := (&net.Dialer{}).DialContext(ctx, "unixpacket", socketPath(nonce).Name)
+		if err != nil {
+			return fmt.Errorf("the peer's socket cannot be reached: %w", err)
+		}
+		conn := c.(*net.UnixConn)
+		m.conns = append(m.conns, conn)
+		if _, err := shm.NewConn(conn); err != nil { // before it gets the nonce
+			return err
+		}
+		if _, err := conn.Write([]byte(nonce)); err != nil {
+			return fmt.Errorf("the peer's socket: %w", err)
+		}
+	}
+	m.mine.Nonce, m.mine.Links = rand.Text(), links
+	return nil
+}
+
+// finish makes the links that the two sides have agreed on. It returns NICs on them in place of rails, or rails if
+// there are none.
+func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rails []ibverbx.RailConfig) (_ []ibverbx.RailConfig, err error) {
+	defer func() { err = errors.Join(err, m.close()) }() // a socket must not outlive its use
+	links := max(m.mine.Links, theirs.Links)
+	if links == 0 {
+		s.LinkReason = m.mine.Why
+		if s.LinkReason == "" {
+			s.LinkReason = theirs.refusal().Error()
+		}
+		attr, err := rails[0].Context.QueryDevice()
+		s.Link = Link(attr.Link)
+		return rails, err
+	}
+	if links > len(rails) || (m.socket == nil) == (m.conns == nil) {
+		return nil, verbs.Invalidf("%d links of shared memory, this side has %d rails", links, len(rails))
+	}
+	deadline, _ := ctx.Deadline()
+	shared := make([]ibverbx.RailConfig, links)
+	for i := range shared {
+		conn, err := m.next(i, theirs.Nonce, deadline)
+		if err != nil {
+			return nil, fmt.Errorf("shared memory: %w", err)
+		}
+		shared[i] = ibverbx.RailConfig{Path: rails[i].Path}
+		if shared[i].Context, err = s.plug(conn, rails[i].Context.Device().Name()); err != nil {
+			return nil, fmt.Errorf("shared memory: %w", err)
+		}
+	}
+	s.Link = LinkShm
+	return shared, nil
+}
+
+// plug makes a NIC on a link over conn.
+func (s *Session) plug(conn *net.UnixConn, name string) (verbs.Context, error) {
+	link, err := softnic.NewShmLink(conn)
+	if err != nil {
+		return nil, err
+	}
+	nic, err := softnic.New(link, softnic.Config{Name: name})
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	s.closers.Add(nic.Close)
+	return nic.Open()
+}
+
+// next returns the connection of link i to a process that has proved to be the peer. The listener waits for the
+// dialer's proof. The dialer takes connections until one comes with its nonce, and then proves itself.
+func (m *meeting) next(i int, nonce string, deadline time.Time) (*net.UnixConn, error) {
+	if m.socket == nil {
+		conn := m.conns[i]
+		m.conns[i] = nil
+		err := proven(conn, m.mine.Nonce, deadline)
+		if err != nil {
+			err = errors.Join(err, conn.Close())
+		}
+		return conn, err
+	}
+	if err := m.socket.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	for {
+		conn, err := m.socket.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if proven(conn, m.mine.Nonce, deadline) == nil {
+			if _, err = conn.Write([]byte(nonce)); err == nil {
+				return conn, nil
+			}
+		}
+		_ = conn.Close() // another process, or a peer that has ended
+	}
+}
+
+// proven checks that the other end of conn knows the nonce and belongs to the same user.
+func proven(conn *net.UnixConn, nonce string, deadline time.Time) error {
+	if _, err := shm.NewConn(conn); err != nil {
+		return err
+	}
+	if err := conn.SetReadDeadline(deadline); err != nil {
+		return err
+	}
+	var b [nonceLen + 1]byte
+	n, err := conn.Read(b[:])
+	if err == nil && subtle.ConstantTimeCompare(b[:n], []byte(nonce)) != 1 {
+		err = errors.New("the process at the other end of the socket is not the peer")
+	}
+	if err != nil {
+		return err
+	}
+	return conn.SetReadDeadline(time.Time{})
+}
+
+// close closes the socket, and the connections that became no link.
+func (m *meeting) close() error {
+	var errs []error
+	if m.socket != nil {
+		errs = append(errs, m.socket.Close())
+	}
+	for _, c := range m.conns {
+		if c != nil {
+			errs = append(errs, c.Close())
+		}
+	}
+	m.socket, m.conns = nil, nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,102 @@
+package peer
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMeetingDismissesStrangers: a process that finds the socket but does not know the nonce is not taken for the peer, and
+// does not keep the peer out. The two ends of the link are those of the meeting.
+func TestMeetingDismissesStrangers(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var dialer, listener meeting
+	if err := dialer.listen(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dialer.close() }()
+	for _, said := range []string{"", "x", strings.Repeat("A", nonceLen), dialer.mine.Nonce + "A"} {
+		c, err := net.DialUnix("unixpacket", nil, socketPath(dialer.mine.Nonce))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte(said)); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := listener.dial(t.Context(), dialer.mine.Nonce, 1); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(time.Minute)
+	a, err := dialer.next(0, listener.mine.Nonce, deadline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = a.Close() }()
+	b, err := listener.next(0, "", deadline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.Close() }()
+	if _, err := a.Write([]byte("to the peer")); err != nil {
+		t.Fatal(err)
+	}
+	said := make([]byte, 100)
+	if n, err := b.Read(said); err != nil || string(said[:n]) != "to the peer" {
+		t.Errorf("the peer reads %q, %v", said[:n], err)
+	}
+}
+
+// TestMeetingNeedsProof: a listener that reached a socket which another process answers has no link.
+func TestMeetingNeedsProof(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var stranger, listener meeting
+	if err := stranger.listen(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stranger.close() }()
+	if err := listener.dial(t.Context(), stranger.mine.Nonce, 1); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(time.Minute)
+	if c, err := stranger.next(0, strings.Repeat("B", nonceLen), deadline); err != nil {
+		t.Fatal(err)
+	} else {
+		defer func() { _ = c.Close() }()
+	}
+	if _, err := listener.next(0, "", deadline); err == nil || !strings.Contains(err.Error(), "is not the peer") {
+		t.Errorf("next = %v, want that the other end is not the peer", err)
+	}
+}
+
+// TestOfferLinkRefused: offers that make no sense are refused.
+func TestOfferLinkRefused(t *testing.T) {
+	nonce := strings.Repeat("A", nonceLen)
+	for _, o := range []OfferLink{
+		{Want: "tcp"},
+		{Nonce: "A"},
+		{Nonce: "../../run/docker.sock/AAAAA"},
+		{Nonce: strings.ToLower(nonce)},
+		{Links: 1},
+		{Nonce: nonce, Links: -1},
+		{Nonce: nonce, Links: 99},
+		{Why: strings.Repeat("x", maxWhy+1)},
+	} {
+		if o.validate() == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+	for _, o := range []OfferLink{{}, {Want: LinkAuto, Nonce: nonce}, {Want: LinkShm, Nonce: nonce, Links: 2}, {Want: LinkUDP, Why: "udp was asked for"}} {
+		if err := o.validate(); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if err := agreeLink(&OfferLink{Want: LinkShm, Nonce: nonce}, &OfferLink{Want: LinkUDP}); !errors.Is(err, ErrMismatch) {
+		t.Errorf("shm and udp: %v, want %v", err, ErrMismatch)
+	}
+}
