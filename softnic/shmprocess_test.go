@@ -24,6 +24,7 @@ const (
 	shmIdle  = "idle"  // nothing: its memory is written and read
 	shmEcho  = "echo"  // polls, and answers each immediate with an immediate
 	shmSleep = "sleep" // the same, but sleeps in between
+	shmFlood = "flood" // writes to the near side's memory without end
 )
 
 // shmDepth is the depth of the queues of a side.
@@ -164,7 +165,7 @@ func TestShmFarSide(t *testing.T) {
 	for i := range recvs {
 		recvs[i].SetSGE(verbs.SGE{Addr: s.mem.Addr() + 1<<20, Length: 1 << 20, LKey: s.mr.LKey()})
 	}
-	if mode != shmIdle {
+	if mode == shmEcho || mode == shmSleep {
 		s.receive(recvs)
 	}
 	must(t, out.Encode(s.card())) // ready
@@ -173,11 +174,32 @@ func TestShmFarSide(t *testing.T) {
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the near side ends
 		cancel()
 	}()
-	if mode != shmIdle {
+	switch mode {
+	case shmIdle:
+		<-ctx.Done()
+	case shmFlood:
+		s.flood(ctx)
+	default:
 		s.echo(ctx, recvs, mode == shmSleep)
-		return
 	}
-	<-ctx.Done()
+}
+
+// flood writes other bytes each time, until a request fails.
+func (s *shmSide) flood(ctx context.Context) {
+	wrs := []verbs.SendWR{s.request(verbs.OpRDMAWrite, shmFarMemory)}
+	for k := byte(1); ctx.Err() == nil; k++ {
+		for i := 0; i < shmFarMemory; i += 4096 {
+			s.mem.Bytes()[i] = k
+		}
+		s.send(wrs)
+		wcs := s.poll()
+		for len(wcs) == 0 && ctx.Err() == nil {
+			wcs = s.poll()
+		}
+		if len(wcs) > 0 && wcs[0].Status != verbs.StatusSuccess {
+			<-ctx.Done()
+		}
+	}
 }
 
 // echo answers each immediate with an immediate.

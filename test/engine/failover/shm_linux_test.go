@@ -1,0 +1,169 @@
+//go:build linux && !heapmem
+
+// Without heapmem: two links of one process share no lock, and the race detector does not see that a packet in shared memory
+// comes after it was sent.
+
+package failover_test
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// mixed is two hosts with rail 0 on shared memory and rail 1 on UDP.
+type mixed struct {
+	hosts [2]*rig.Host
+	// sockets are the two ends of the socket of rail 0.
+	sockets [2]*net.UnixConn
+	udp     *softnic.UDPLink
+	// nics are the NICs of each host, by rail.
+	nics [2][2]*softnic.NIC
+}
+
+func udpAddr(side int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 81, byte(1 + side)}) }
+
+// newMixed connects the two hosts.
+func newMixed(t *testing.T, cfg ibverbx.Config) *mixed {
+	t.Helper()
+	m := &mixed{}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	rig.Must(t, err)
+	for side, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket")
+		c, err := net.FileConn(f)
+		rig.Must(t, err)
+		rig.Must(t, f.Close())
+		m.sockets[side] = c.(*net.UnixConn)
+	}
+	var shared [2]*softnic.ShmLink
+	made := make(chan error, 1)
+	go func() {
+		var err error
+		shared[1], err = softnic.NewShmLink(m.sockets[1])
+		made <- err
+	}()
+	shared[0], err = softnic.NewShmLink(m.sockets[0])
+	rig.Must(t, err)
+	rig.Must(t, <-made)
+	m.udp, err = softnic.NewUDPLink(nil)
+	rig.Must(t, err)
+	controls := [2]ibverbx.Control{}
+	controls[0], controls[1] = ibverbx.ControlPair()
+	for side := range m.hosts {
+		var rails []ibverbx.RailConfig
+		path := verbs.PathConfig{AckTimeout: 12, RetryCount: 3}
+		for rail, link := range []softnic.Link{shared[side], m.udp} {
+			c := softnic.Config{}
+			if rail == 1 {
+				c.Addr = udpAddr(side)
+			}
+			nic, err := softnic.New(link, c)
+			rig.Must(t, err)
+			t.Cleanup(func() { rig.Must(t, nic.Close()) })
+			ctx, err := nic.Open()
+			rig.Must(t, err)
+			m.nics[side][rail] = nic
+			rails = append(rails, ibverbx.RailConfig{Context: ctx, Path: path})
+		}
+		m.hosts[side] = rig.NewRailsOn(t, rails...)
+		m.hosts[side].NewCQ(ibverbx.CQConfig{Depth: 8192, Waker: verbs.NewWaker()})
+		cfg.Control = controls[side]
+		m.hosts[side].NewQP(cfg)
+	}
+	rig.Connect(t, m.hosts[0].QP, m.hosts[1].QP)
+	return m
+}
+
+// region registers shared memory on both rails of a host.
+func (m *mixed) region(t *testing.T, side, n int) *ibverbx.Region {
+	t.Helper()
+	mem, err := verbs.AllocMemory(n, &verbs.MemoryConfig{Shared: true})
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, mem.Free()) })
+	r, err := m.hosts[side].Rails.Register(mem, verbs.AccessAll)
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, r.Close()) })
+	return r
+}
+
+// succeeded polls a host. Everything that has ended must be a success.
+func succeeded(t *testing.T, h *rig.Host) []ibverbx.WC {
+	t.Helper()
+	wcs := h.Poll()
+	for i := range wcs {
+		rig.Must(t, wcs[i].Err())
+	}
+	return wcs
+}
+
+// TestShmBesideUDP: when the rail of shared memory or that of UDP dies in the midst of notified writes, the other one carries
+// everything. Nothing is lost, comes twice, or comes out of order.
+func TestShmBesideUDP(t *testing.T) {
+	for name, die := range map[string]struct {
+		rail int
+		kill func(m *mixed)
+	}{
+		"the socket of this side ends":    {0, func(m *mixed) { _ = m.sockets[0].Close() }},
+		"the socket of the peer ends":     {0, func(m *mixed) { _ = m.sockets[1].Close() }},
+		"a port of shared memory is down": {0, func(m *mixed) { m.nics[1][0].SetPort(false) }},
+		"UDP is cut": {1, func(m *mixed) {
+			m.udp.Cut(m.nics[0][1], udpAddr(1))
+			m.udp.Cut(m.nics[1][1], udpAddr(0))
+		}},
+		"a port of UDP is down": {1, func(m *mixed) { m.nics[1][1].SetPort(false) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+				const messages, size = 200, 20_000
+				m := newMixed(t, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096})
+				from, to := m.region(t, 0, messages*size), m.region(t, 1, messages*size)
+				rig.Fill(from.Bytes(), 1)
+				sent, done, got := 0, 0, 0
+				post := func() {
+					for ; sent < messages && sent-done < 32; sent++ {
+						m.hosts[1].PostRecv(ibverbx.RecvWR{})
+						wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(sent), Remote: to.Remote(), RemoteOffset: uint64(sent * size)}
+						wr.SetSGE(from.SGE(uint64(sent*size), size))
+						m.hosts[0].PostSend(wr)
+					}
+				}
+				post()
+				killed := false
+				for end := time.Now().Add(time.Minute); !killed || done < messages || got < messages; post() {
+					done += len(succeeded(t, m.hosts[0]))
+					for _, wc := range succeeded(t, m.hosts[1]) {
+						if at := got * size; wc.Imm != uint32(got) && scheme != ibverbx.DQPLB || !bytes.Equal(to.Bytes()[at:at+size], from.Bytes()[at:at+size]) {
+							t.Fatalf("notice %d has immediate %d, or comes before its data", got, wc.Imm)
+						}
+						got++
+					}
+					if !killed && done >= messages/4 {
+						killed = true
+						die.kill(m)
+					}
+					if time.Now().After(end) {
+						t.Fatalf("%d of %d writes have ended, and %d notices arrived", done, messages, got)
+					}
+				}
+				if !bytes.Equal(from.Bytes(), to.Bytes()) {
+					t.Errorf("byte %d that arrived differs", rig.FirstDifference(from.Bytes(), to.Bytes()))
+				}
+				poll(t, m.hosts, "the lanes of the dead rail are lost", func(int, int) bool { return m.hosts[0].QP.Stats().Rails[die.rail].Up == 0 })
+				if up := m.hosts[0].QP.Stats().Rails[1-die.rail].Up; up != 2 {
+					t.Errorf("%d lanes of the rail that lives are in service, want 2", up)
+				}
+			})
+		})
+	}
+}
