@@ -1,0 +1,69 @@
+// Package seal encrypts and authenticates packets between two NICs. docs/wire.md describes the format and
+// the key schedule, with test vectors.
+//
+// Two processes that share a secret make a [Session] each. Every NIC has a [Greeting] for a session, which it
+// sends to its peers in the clear. Two greetings make an [Association]: the keys of both directions between two
+// NICs. Nothing here reads a clock, starts a goroutine or allocates per packet. An Association is for one
+// goroutine at a time.
+package seal
+
+import "encoding/binary"
+
+// A sealed packet:
+//
+//	 0       4         5        6       8         16           n-16
+//	| index | version | socket | epoch | counter | ciphertext | tag |
+//
+// Numbers are big-endian. The tag authenticates the header and the ciphertext.
+const (
+	// HeaderLen is the length of the part in the clear.
+	HeaderLen = 16
+	// TagLen is the length of the tag.
+	TagLen = 16
+	// Overhead is how much longer a sealed packet is than what it carries.
+	Overhead = HeaderLen + TagLen
+
+	version = 1
+
+	headVersion, headSocket, headEpoch, headCounter = 4, 5, 6, 8
+)
+
+// Index returns the index of a sealed packet, by which the receiver finds the Association. It reports false if
+// b is no sealed packet.
+func Index(b []byte) (index uint32, ok bool) {
+	if len(b) < Overhead || b[headVersion] != version {
+		return 0, false
+	}
+	return binary.BigEndian.Uint32(b), true
+}
+
+// Seats is how many NICs of one process a session may have. The low eight bits of an index are the seat of the
+// sending NIC, and the others are chosen by the receiver.
+const Seats = 256
+
+// NonceLen is the length of the random part of a Greeting.
+const NonceLen = 16
+
+// GreetingLen is the length of a Greeting in bytes.
+const GreetingLen = 4 + NonceLen
+
+// Greeting introduces a NIC to its peers in a session: four bytes with the number under which the NIC receives
+// (24 bits) and its own seat (8 bits), and a nonce. It is not secret. The nonce must be new and random for every
+// NIC and session: it makes the keys differ even if the secret is the same.
+type Greeting [GreetingLen]byte
+
+// NewGreeting returns a greeting. number has 24 bits.
+func NewGreeting(number uint32, seat uint8, nonce [NonceLen]byte) (g Greeting) {
+	binary.BigEndian.PutUint32(g[:], number<<8|uint32(seat))
+	copy(g[4:], nonce[:])
+	return g
+}
+
+// Number is the number under which the NIC receives.
+func (g *Greeting) Number() uint32 { return binary.BigEndian.Uint32(g[:]) >> 8 }
+
+// Seat tells the NICs of one process in a session apart.
+func (g *Greeting) Seat() uint8 { return g[3] }
+
+// indexTo returns the index of packets from a NIC to another.
+func indexTo(from, to *Greeting) uint32 { return to.Number()<<8 | uint32(from.Seat()) }

@@ -1,0 +1,54 @@
+package seal
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/binary"
+	"fmt"
+)
+
+// key is the key of one epoch of one direction.
+type key struct {
+	aead cipher.AEAD
+	salt [saltLen]byte
+	// secret is the one from which the key and the next secret are derived.
+	secret []byte
+	// nonce is here so that none is allocated.
+	nonce [saltLen]byte
+}
+
+func newKey(secret []byte) (*key, error) {
+	k := &key{secret: secret}
+	b, err := expand(secret, labelKey, keyLen)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(b)
+	if err == nil {
+		k.aead, err = cipher.NewGCM(block)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("seal: %w", err)
+	}
+	if b, err = expand(secret, labelSalt, saltLen); err != nil {
+		return nil, err
+	}
+	copy(k.salt[:], b)
+	return k, nil
+}
+
+// next returns the key of the next epoch. The last key cannot be derived from it.
+func (k *key) next() (*key, error) {
+	secret, err := expand(k.secret, labelNext, secretLen)
+	if err != nil {
+		return nil, err
+	}
+	return newKey(secret)
+}
+
+// nonceOf returns the nonce of a packet: the salt, with the counter added (exclusive or) to its last eight bytes.
+func (k *key) nonceOf(counter uint64) []byte {
+	copy(k.nonce[:], k.salt[:])
+	binary.BigEndian.PutUint64(k.nonce[4:], binary.BigEndian.Uint64(k.salt[4:])^counter)
+	return k.nonce[:]
+}

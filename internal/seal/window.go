@@ -1,0 +1,43 @@
+package seal
+
+// WindowLen is how far the counter of a packet may be behind the newest of its socket. All sockets of a sender
+// share the counter: with sixteen in use a packet may be overtaken by a thousand of its own socket.
+const WindowLen = (windowWords - 1) * 64
+
+// windowWords is a power of two.
+const windowWords = 256
+
+// window remembers which counters have come. It is a ring of bits, as in RFC 6479: one word is the newest and
+// only partly valid, so a newer packet clears whole words.
+type window struct {
+	// next is one more than the newest counter.
+	next uint64
+	bits [windowWords]uint64
+}
+
+// look says whether a packet may be new. It changes nothing: the packet may be forged.
+func (w *window) look(counter uint64) Verdict {
+	switch {
+	case counter >= w.next:
+		return Opened
+	case w.next-counter > WindowLen:
+		return Old
+	case w.bits[counter/64%windowWords]>>(counter%64)&1 != 0:
+		return Replayed
+	}
+	return Opened
+}
+
+// mark notes that a packet has come that look has accepted.
+func (w *window) mark(counter uint64) {
+	if counter >= w.next {
+		if w.next > 0 {
+			newest := (w.next - 1) / 64
+			for k := min(counter/64-newest, windowWords); k > 0; k-- {
+				w.bits[(newest+k)%windowWords] = 0
+			}
+		}
+		w.next = counter + 1
+	}
+	w.bits[counter/64%windowWords] |= 1 << (counter % 64)
+}
