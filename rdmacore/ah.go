@@ -54,6 +54,8 @@ func (x *nicContext) checkAV(a *verbs.AHAttr) (global bool, err error) {
 	}
 	ethernet := x.attr.Link == verbs.LinkLayerEthernet.String()
 	switch {
+	case a.Seal != nil:
+		return false, fmt.Errorf("%w: address vector: Seal is set: only software NICs seal packets", verbs.ErrNotSupported)
 	case a.DGID.IsZero() && (ethernet || a.DLID == 0):
 		return false, verbs.Invalidf("address vector: no destination")
 	case a.SGIDIndex < 0 || a.SGIDIndex > 255:

@@ -93,6 +93,9 @@ const datagramBatch = 64
 func (d *pd) createQP(cfg verbs.QPConfig) (*qp, error) {
 	x := d.ctx
 	q := &qp{pd: d, typ: cfg.Type, port: max(cfg.Port, 1), path: cfg.Path, maxSendSGE: cmp.Or(cfg.MaxSendSGE, 1), maxRecvSGE: cmp.Or(cfg.MaxRecvSGE, 1)}
+	if cfg.Path.Seal != nil {
+		return nil, fmt.Errorf("%w: QPConfig.Path.Seal is set: only software NICs seal packets", verbs.ErrNotSupported)
+	}
 	legal, err := x.checkQPConfig(&cfg)
 	if err != nil {
 		return nil, err

@@ -55,6 +55,7 @@ func (c *copier) open(h *hub) (err error) {
 func (c *copier) connect() error {
 	h, e := c.hub, c.hub.engine
 	cfg := h.first
+	cfg.Path.Seal = nil // its packets do not leave the host, and a NIC does not seal those to itself
 	cfg.Type, cfg.SendCQ, cfg.RecvCQ = verbs.RC, e.inbox.cq, e.inbox.cq
 	cfg.MaxSendWR, cfg.MaxRecvWR = 2*copySlots, copySlots // a SEND completes after its receive
 	cfg.MaxRecvSGE = min(verbs.MaxSGE, e.ctx.attr.MaxSGE)

@@ -104,6 +104,9 @@ func (q *qp) create(p *pd) (err error) {
 	if n := q.ctx.maxConnections() * q.ctx.cfg.Flows; q.engine.hub.users >= n {
 		return p.ctx.opError("create QP", 0, fmt.Errorf("%w: Config.RecvDepth of %d serves %d QPs", verbs.ErrLimit, q.ctx.cfg.RecvDepth, n))
 	}
+	if q.cfg.Path.Seal != q.engine.hub.first.Path.Seal {
+		return p.ctx.opError("create QP", 0, verbs.Invalidf("QPConfig.Path.Seal is not that of the other QPs of the PD: their control packets share a QP"))
+	}
 	if err := q.build(); err != nil {
 		q.destroy()
 		return err

@@ -76,6 +76,12 @@ func newSideOver(tb testing.TB, link softnic.Link, cfg reliable.Config, size int
 // newSideOn wraps an open context of a NIC.
 func newSideOn(tb testing.TB, nic *softnic.NIC, inner verbs.Context, cfg reliable.Config, size int) *side {
 	tb.Helper()
+	return newSealedSide(tb, nic, inner, cfg, size, nil)
+}
+
+// newSealedSide is newSideOn with a Seal, which may be nil.
+func newSealedSide(tb testing.TB, nic *softnic.NIC, inner verbs.Context, cfg reliable.Config, size int, seal verbs.Seal) *side {
+	tb.Helper()
 	var err error
 	s := &side{nic: nic, away: new([]shelf)}
 	s.ctx, err = reliable.Wrap(inner, cfg)
@@ -84,7 +90,7 @@ func newSideOn(tb testing.TB, nic *softnic.NIC, inner verbs.Context, cfg reliabl
 	must(tb, err)
 	s.cq, err = s.ctx.CreateCQ(verbs.CQConfig{Depth: 1024})
 	must(tb, err)
-	s.qp, err = s.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64})
+	s.qp, err = s.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64, Path: verbs.PathConfig{Seal: seal}})
 	must(tb, err)
 	s.mem, err = verbs.AllocMemory(size, nil)
 	must(tb, err)

@@ -17,7 +17,11 @@ type ah struct {
 var _ verbs.AH = (*ah)(nil)
 
 func (d *pd) createAH(attr verbs.AHAttr) (verbs.AH, error) {
-	p, err := d.ctx.nic.newPath(attr, true)
+	g, err := d.sealing(attr.Seal)
+	if err != nil {
+		return nil, err
+	}
+	p, err := d.ctx.nic.newPath(attr, true, g)
 	if err != nil {
 		return nil, err
 	}
@@ -29,8 +33,9 @@ func (d *pd) createAH(attr verbs.AHAttr) (verbs.AH, error) {
 	return a, nil
 }
 
-// newPath checks an address vector and returns its path, for datagrams or for a connection.
-func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool) (*path, error) {
+// newPath checks an address vector and returns its path, for datagrams or for a connection, sealed unless g is
+// nil.
+func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing) (*path, error) {
 	setDefault(&attr.Port, 1)
 	setDefault(&attr.HopLimit, 64)
 	switch {
@@ -43,12 +48,12 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool) (*path, error) {
 	case attr.FlowLabel >= 1<<20:
 		return nil, verbs.Invalidf("address vector: flow label %#x has more than 20 bits", attr.FlowLabel)
 	}
-	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr, datagrams: datagrams}
+	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr, datagrams: datagrams, sealing: g}
 	if n.core.wire == nil {
 		n.core.find(p)
 		return p, nil
 	}
-	if err := n.udp.route(p); err != nil {
+	if err := n.port(g).route(p); err != nil {
 		return nil, err
 	}
 	return p, nil

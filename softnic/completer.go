@@ -128,7 +128,7 @@ func (q *qp) response(p *packet, op uint8) {
 	last, ends := p.PSN == w.last, true
 	var s verbs.Status
 	if op == roce.OpAtomicAck {
-		b := q.nic.word[:]
+		b := q.nic.placed[:8]
 		binary.NativeEndian.PutUint64(b, p.Original)
 		s = q.scatterBytes(w.sge[:w.numSGE], 0, b)
 	} else {

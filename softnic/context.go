@@ -67,6 +67,11 @@ func (x *hostContext) QueryDevice() (verbs.DeviceAttr, error) {
 }
 
 func (n *NIC) attr() verbs.DeviceAttr {
+	caps := verbs.CapUC | verbs.CapUD | verbs.CapSRQ | verbs.CapSRQOnUC |
+		verbs.CapSQD | verbs.CapFlushOnPost | verbs.CapTimestamp | dmaBufs
+	if n.udp != nil {
+		caps |= verbs.CapSeal
+	}
 	return verbs.DeviceAttr{
 		Provider:          "softnic",
 		Link:              n.core.traits.kind,
@@ -91,8 +96,7 @@ func (n *NIC) attr() verbs.DeviceAttr {
 		MaxQPRdAtomic:     maxRdAtomic,
 		MaxQPInitRdAtomic: maxRdAtomic,
 		Atomic:            verbs.AtomicHCA,
-		Capabilities: verbs.CapUC | verbs.CapUD | verbs.CapSRQ | verbs.CapSRQOnUC |
-			verbs.CapSQD | verbs.CapFlushOnPost | verbs.CapTimestamp | dmaBufs,
+		Capabilities:      caps,
 	}
 }
 

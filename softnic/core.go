@@ -183,7 +183,7 @@ func (c *core) pump() bool {
 		c.work()
 		return true
 	}
-	read, busy := c.wire.port.pump()
+	read, busy := c.wire.nic.pump()
 	if read {
 		c.work()
 	}
@@ -315,7 +315,7 @@ func (c *core) detach(n *NIC) *helper {
 		c.queue.forget(n)
 	}
 	if c.wire != nil {
-		c.wire.link.detach(n.udp)
+		c.wire.link.detach(n)
 	}
 	if len(c.nics) > 0 || c.helper == nil {
 		return nil

@@ -171,9 +171,16 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 		n = c.take(dst)
 	}
 	err := c.pollError(n, len(dst))
-	u, watched := c.ctx.nic.udp, c.armed != disarmed
+	ports, watched := c.ctx.nic.polled, c.armed != disarmed
 	k.mu.Unlock()
-	if u != nil && n == 0 && err == nil && u.poll(watched) {
+	if n > 0 || err != nil {
+		return n, err
+	}
+	came := false
+	for _, u := range ports {
+		came = u.poll(watched) || came
+	}
+	if came {
 		k.mu.Lock()
 		n = c.take(dst)
 		err = c.pollError(n, len(dst))
@@ -231,7 +238,7 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	case c.armed == disarmed:
 		c.armed = armedSolicited
 	}
-	if u := c.ctx.nic.udp; u != nil {
+	for _, u := range c.ctx.nic.ports {
 		u.awaited()
 	}
 	if l := c.core.traits.shm; l != nil {

@@ -81,7 +81,7 @@ func (h *hostile) outstanding(t *testing.T) {
 	check(t, err)
 }
 
-func check(t *testing.T, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -112,7 +112,7 @@ func (s *besieged) strike(b []byte) { s.attack(b, len(b)) }
 // these alone. Peers that announce none may send from any.
 func TestAnnouncedPorts(t *testing.T) {
 	s := newBesieged(t)
-	own := s.nic.udp.extra()
+	own := s.nic.udp.extra(nil)
 	e := verbs.Endpoint{GID: verbs.GID{15: 1}, LID: 4792, Extra: own}
 	s.nic.udp.learn(&e)
 	if got := s.nic.udp.peers[udpAddr{verbs.GID{15: 1}, 4792}].ports; len(got) != s.nic.udp.conn.Sockets()+1 || got[0] != s.nic.udp.conn.SourcePort(0) {

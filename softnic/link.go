@@ -34,7 +34,7 @@ func made(link Link) bool {
 	case *FaultLink:
 		return l != nil && l.link != nil
 	case *UDPLink:
-		return l != nil && l.ports != nil
+		return l != nil && l.nics != nil
 	case *ShmLink:
 		return l != nil && l.link != nil
 	}

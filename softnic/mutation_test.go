@@ -12,7 +12,12 @@ var mutations = []struct {
 	name, file, old, new string
 }{
 	{"a duplicate READ that was not served is answered", "rdatomic.go", "(q.core.traits.immediate || q.wasServed(p)) && ", ""},
-	{"wrong keys of UC peers are not limited", "unreliable.go", "		q.pd.guesses.count(q.core)\n", ""},
+	{"wrong keys of UC peers are not limited", "seal.go", "		q.pd.guesses.count(q.core)\n", ""},
+	{"wrong keys of sealed UC peers end nothing", "seal.go", "q.wrongKeys == maxWrongKeys {", "q.wrongKeys == 0 {"},
+	{"a plain packet reaches a sealed QP", "nic.go", "if (p.assoc != nil || q.sealing != nil) && ", "if p.assoc != nil && "},
+	{"a packet of another session is accepted", "seal.go", "	case a == q.assoc, q.typ == verbs.UD && a.of == q.sealing:\n", "	case a != nil:\n"},
+	{"a sealed QP is connected to a plain one", "udppeer.go", "	case g == nil && q.sealing != nil:\n		return verbs.Invalidf", "	case false:\n		return verbs.Invalidf"},
+	{"a damaged seal is counted as a replay", "udpseal.go", "stats.Seals.Bad++", "stats.Seals.Replayed++"},
 	{"a stale or guessed key is accepted", "mr.go", "m.key == key {", "m.key != 0 {"},
 	{"a region of another PD is accepted", "mr.go", "m.pd == d && ", "m.pd != nil && "},
 	{"access flags are not looked at", "mr.go", "m.access&need == need && ", ""},

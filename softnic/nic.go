@@ -3,6 +3,7 @@ package softnic
 import (
 	crand "crypto/rand"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 
 	"ibverbx/internal/roce"
@@ -42,18 +43,24 @@ type NIC struct {
 	patience uint8
 	// scratch is the packet being built.
 	scratch packet
-	// word is the result of an atomic on its way to memory.
-	word [8]byte
-	// grh is the GRH of a datagram on its way to memory.
-	grh [verbs.GRHLen]byte
+	// placed is the GRH of a datagram, or the result of an atomic, on its way to memory.
+	placed [verbs.GRHLen]byte
 	// observe sees every access to memory. Nil means none.
 	observe func(Touch)
 	// egress is the port of a switch that leads to the NIC. Nil means none.
 	egress *egress
-	// udp are the sockets of a NIC on a UDPLink.
+	// udp are the sockets of a NIC on a UDPLink for plain packets.
 	udp *udpPort
 	// pds counts the protection domains ever made.
 	pds uint32
+	// sealed are those for sealed packets, nil until the first sealed QP.
+	sealed *udpPort
+	// ports are udp and sealed, without nil.
+	ports []*udpPort
+	// polled are those of ports that have QPs. The slice is replaced, never changed.
+	polled []*udpPort
+	// sealings are the sessions that PDs of the NIC have a part in.
+	sealings slots[*sealing]
 }
 
 var _ verbs.Device = (*NIC)(nil)
@@ -149,13 +156,14 @@ func (n *NIC) Close() error {
 	if last != nil {
 		last.end()
 	}
-	if n.udp != nil {
-		return verbs.NewOpError("close NIC", n.name, 0, n.udp.close())
+	var err error
+	for _, u := range n.ports {
+		err = errors.Join(err, u.close())
 	}
 	if l := n.core.traits.shm; l != nil {
-		return verbs.NewOpError("close NIC", n.name, 0, l.close())
+		err = errors.Join(err, l.close())
 	}
-	return nil
+	return verbs.NewOpError("close NIC", n.name, 0, err)
 }
 
 // SetPort takes the port down or up. While it is down it neither sends nor receives; QPs keep
@@ -255,11 +263,14 @@ func (n *NIC) receive(p *packet) {
 		return
 	}
 	n.stats.PacketsReceived++
+	if (p.assoc != nil || q.sealing != nil) && !q.accepts(p.assoc) {
+		return
+	}
 	if q.typ == verbs.UD {
 		q.receiveDatagram(p)
 		return
 	}
-	if !q.knows(p.path) {
+	if p.assoc == nil && !q.knows(p.path) {
 		n.stats.WrongSource++
 		return
 	}

@@ -54,6 +54,8 @@ type path struct {
 	peer *NIC
 	// way is the route of the path over UDP. Only a UDPLink uses it.
 	way *udpWay
+	// sealing is that of the QPs that may use the path. Nil means plain packets.
+	sealing *sealing
 }
 
 // packet is one packet: the headers of the wire and a payload that refers to the sender's
@@ -62,6 +64,8 @@ type path struct {
 type packet struct {
 	roce.Header
 	path *path
+	// assoc is the association of a sealed packet that was received, nil if it was plain.
+	assoc *association
 	// length is the number of payload bytes.
 	length uint32
 	// numSegs is how many of segs make up the payload.

@@ -147,11 +147,13 @@ func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
 	case q.typ != verbs.UD:
 		return nil
 	}
-	if mtu := q.nic.cfg.MTU.Bytes(); length > uint64(mtu) {
+	if mtu := q.mtu().Bytes(); length > uint64(mtu) {
 		return verbs.Invalidf("send %d of the chain: %d bytes do not fit a UD packet of %d", i, length, mtu)
 	}
 	if a := q.nic.ahs.get(uint32(wr.AH)); wr.AH>>32 != 0 || a == nil || a.pd != q.pd {
 		return verbs.Invalidf("send %d of the chain: AH %d is not an open address handle of the PD", i, wr.AH)
+	} else if a.path.sealing != q.sealing {
+		return verbs.Invalidf("send %d of the chain: AH %d does not have the Seal of the QP", i, wr.AH)
 	}
 	return nil
 }

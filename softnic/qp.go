@@ -62,6 +62,13 @@ type qp struct {
 	to       *budget
 	injected *injected
 
+	// sealing is that of QPConfig.Path.Seal, nil for plain packets.
+	sealing *sealing
+	// assoc is that of path, nil for plain packets and on UD.
+	assoc *association
+	// wrongKeys counts wrong keys of the peer of a sealed UC QP.
+	wrongKeys uint8
+
 	sendQueue
 	rq recvQueue
 	responder
@@ -231,8 +238,12 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 		return nil, err
 	}
 	n := d.ctx.nic
+	g, err := d.sealing(cfg.Path.Seal)
+	if err != nil {
+		return nil, fmt.Errorf("QPConfig.Path: %w", err)
+	}
 	q := &qp{
-		pd: d, nic: n, core: n.core, typ: cfg.Type, signalAll: cfg.SignalAll,
+		sealing: g, pd: d, nic: n, core: n.core, typ: cfg.Type, signalAll: cfg.SignalAll,
 		sendCQ: cfg.SendCQ.(*cq), recvCQ: cfg.RecvCQ.(*cq), sgidIndex: sgidIndex, pathConfig: cfg.Path,
 	}
 	q.timerIdx = -1
@@ -264,6 +275,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	q.recvCQ.users++
 	q.firstPSN = n.randomPSN()
 	d.qps.add(q)
+	q.port().use(1)
 	return q, nil
 }
 
@@ -370,6 +382,7 @@ func (q *qp) destroy() {
 	}
 	q.nic.qps.remove(q.num)
 	q.pd.qps.remove(q)
+	q.port().use(-1)
 	q.pd.ctx.purge(func(e verbs.Event) bool { return e.QP == verbs.QP(q) })
 }
 

@@ -253,7 +253,7 @@ func (q *qp) sendDatagrams() {
 	for q.sqNext != q.sqTail && q.state == verbs.StateRTS && q.room() {
 		w := q.wqe(q.sqNext)
 		a := q.nic.ahs.get(uint32(w.arg0))
-		if a == nil {
+		if a == nil || a.path.sealing != q.sealing {
 			q.failLocal(verbs.StatusLocQPOpErr)
 			return
 		}

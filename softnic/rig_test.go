@@ -13,6 +13,8 @@ type rig struct {
 	a, b   *softnic.NIC
 	ca, cb verbs.Context
 	pa, pb verbs.PD
+	// sa and sb seal the QPs of pair, unless they are nil.
+	sa, sb verbs.Seal
 }
 
 func newRig(tb testing.TB, link softnic.Link) *rig {
@@ -74,10 +76,10 @@ func newCQ(tb testing.TB, ctx verbs.Context, depth int) verbs.CQ {
 func (r *rig) pair(typ verbs.QPType, cqA, cqB verbs.CQ, depth int) (qa, qb verbs.QP) {
 	r.tb.Helper()
 	cfg := verbs.QPConfig{Type: typ, MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: verbs.MaxSGE, MaxRecvSGE: verbs.MaxSGE, MaxInline: 64}
-	cfg.SendCQ, cfg.RecvCQ = cqA, cqA
+	cfg.SendCQ, cfg.RecvCQ, cfg.Path.Seal = cqA, cqA, r.sa
 	qa, err := r.pa.CreateQP(cfg)
 	must(r.tb, err)
-	cfg.SendCQ, cfg.RecvCQ = cqB, cqB
+	cfg.SendCQ, cfg.RecvCQ, cfg.Path.Seal = cqB, cqB, r.sb
 	qb, err = r.pb.CreateQP(cfg)
 	must(r.tb, err)
 	connect(r.tb, qa, qb)

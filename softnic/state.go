@@ -35,11 +35,16 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		return err
 	}
 	if mask&verbs.AttrAV != 0 {
-		p, err := q.nic.newPath(attr.AH, false)
+		if attr.AH.Seal != nil && attr.AH.Seal != q.pathConfig.Seal {
+			return verbs.Invalidf("QPAttr.AH.Seal is not that of QPConfig.Path")
+		}
+		p, err := q.nic.newPath(attr.AH, false, q.sealing)
 		if err != nil {
 			return err
 		}
-		q.path, q.from = p, nil
+		if q.path, q.from = p, nil; p.way != nil {
+			q.assoc = p.way.assoc
+		}
 		q.headFor(p)
 	}
 	if to == verbs.StateSQD && q.state == verbs.StateRTS {
@@ -69,7 +74,7 @@ func (q *qp) checkAttr(a *verbs.QPAttr, mask verbs.QPAttrMask) error {
 		{verbs.AttrPort, a.Port != 1, "Port: want 1", a.Port},
 		{verbs.AttrPKeyIndex, a.PKeyIndex != 0, "PKeyIndex: want 0", a.PKeyIndex},
 		{verbs.AttrAccess, a.Access&^verbs.AccessAll != 0, "Access: unknown flags", a.Access},
-		{verbs.AttrPathMTU, a.PathMTU.Bytes() == 0 || a.PathMTU > q.nic.cfg.MTU, "PathMTU: not a code, or above the port's", a.PathMTU},
+		{verbs.AttrPathMTU, a.PathMTU.Bytes() == 0 || a.PathMTU > q.mtu(), "PathMTU: not a code, or above the port's", a.PathMTU},
 		{verbs.AttrMaxRdAtomic, a.MaxRdAtomic > maxRdAtomic, "MaxRdAtomic: above the device's limit", a.MaxRdAtomic},
 		{verbs.AttrMaxDestRdAtomic, a.MaxDestRdAtomic > maxRdAtomic, "MaxDestRdAtomic: above the device's limit", a.MaxDestRdAtomic},
 	} {
@@ -111,11 +116,11 @@ func (q *qp) enter(to verbs.QPState) {
 }
 
 func (q *qp) readyToReceive() {
-	q.state = verbs.StateRTR
+	q.state, q.wrongKeys = verbs.StateRTR, 0
 	c := q.core
 	switch {
 	case q.typ == verbs.UD:
-		q.seg = uint32(q.nic.cfg.MTU.Bytes())
+		q.seg = uint32(q.mtu().Bytes())
 	case c.traits.immediate:
 		q.seg = maxMsgSize
 	default:
@@ -168,9 +173,9 @@ func (q *qp) Endpoint() (verbs.Endpoint, error) {
 }
 
 func (q *qp) endpoint() verbs.Endpoint {
-	e := verbs.Endpoint{QPN: q.num, PSN: uint32(q.firstPSN), GID: q.nic.gids[q.sgidIndex].GID, MTU: q.nic.cfg.MTU}
-	if u := q.nic.udp; u != nil {
-		e.LID, e.Extra = u.lid(), u.extra()
+	e := verbs.Endpoint{QPN: q.num, PSN: uint32(q.firstPSN), GID: q.nic.gids[q.sgidIndex].GID, MTU: q.mtu()}
+	if u := q.port(); u != nil {
+		e.LID, e.Extra = u.lid(), u.extra(q.sealing)
 	}
 	switch q.typ {
 	case verbs.RC:
@@ -195,10 +200,13 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	if u := q.nic.udp; u != nil {
+	if u := q.port(); u != nil {
 		q.core.mu.Lock()
-		u.learn(&remote)
+		err := q.learn(u, &remote)
 		q.core.mu.Unlock()
+		if err != nil {
+			return q.opError("connect QP", err)
+		}
 	}
 	attr := verbs.ConnectAttr(local, remote, 1, q.sgidIndex)
 	q.pathConfig.Apply(&attr)

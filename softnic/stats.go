@@ -23,6 +23,9 @@ type Stats struct {
 	// WritesBlocked counts UC packets that were dropped unseen, because too many keys were wrong just before.
 	WritesBlocked uint64
 
+	// Seals counts packets that were dropped because of seals.
+	Seals SealStats
+
 	// Packets dropped, by reason.
 	UnknownQP     uint64
 	NotReady      uint64 // the state of the QP does not allow receiving
@@ -40,4 +43,14 @@ type Stats struct {
 
 	// EventsLost counts asynchronous events that found their queue full.
 	EventsLost uint64
+}
+
+// SealStats counts packets that were dropped because of seals (docs/wire.md).
+type SealStats struct {
+	Bad      uint64 // forged or damaged
+	Replayed uint64 // came before
+	Old      uint64 // older than the replay window, or under a key whose time is over
+	Unknown  uint64 // of no session that the NIC has
+	Wrong    uint64 // of another session or NIC than the QP's
+	Plain    uint64 // not sealed, for a sealed QP
 }

@@ -73,6 +73,27 @@ func TestConformanceUDP(t *testing.T) {
 	}
 }
 
+// TestConformanceSealed runs the suite over sealed packets, and the RC part of it also over a network that corrupts
+// them.
+func TestConformanceSealed(t *testing.T) {
+	t.Parallel()
+	t.Run("intact", func(t *testing.T) {
+		verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+			return sealPair(tb, openUDP(tb, nil, softnic.Config{}, "127.0.0.4", "127.0.0.5"))
+		})
+	})
+	t.Run("faults", func(t *testing.T) {
+		verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
+			p := openUDP(tb, &softnic.UDPConfig{
+				Seed:       1,
+				Impairment: softnic.Impairment{Loss: 0.02, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.005},
+			}, softnic.Config{MTU: verbs.MTU1024}, "127.0.0.4", "127.0.0.5")
+			p.Lossy = true
+			return sealPair(tb, p)
+		})
+	})
+}
+
 // TestConformanceUDPOverFaults runs the RC part of the suite over UDP with a layer that
 // loses, repeats, reorders and corrupts packets on their way out.
 func TestConformanceUDPOverFaults(t *testing.T) {

@@ -9,9 +9,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestUDPNoAllocations holds the way over UDP, there and back, to zero allocations.
+// TestUDPNoAllocations holds the way over UDP, there and back, to zero allocations, sealed or not.
 func TestUDPNoAllocations(t *testing.T) {
 	u := newUDPRig(t, softnic.UDPConfig{})
+	t.Run("plain", func(t *testing.T) { udpNoAllocations(t, u) })
+	u.sa, u.sb = newSeals(t)
+	t.Run("sealed", func(t *testing.T) { udpNoAllocations(t, u) })
+}
+
+func udpNoAllocations(t *testing.T, u *udpRig) {
 	_, src := memory(t, u.pa, 64*kib)
 	_, dst := memory(t, u.pb, 64*kib)
 	cq := newCQ(t, u.ca, 64)

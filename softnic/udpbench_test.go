@@ -3,11 +3,18 @@
 package softnic_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -30,7 +37,19 @@ func udpDepth(size int) int { return max(4, min(1024, 4*mib/size)) }
 func BenchmarkUDPWrite(b *testing.B) {
 	for _, s := range udpSizes {
 		b.Run(fmt.Sprintf("size=%s/mtu=4096", s.name), func(b *testing.B) {
-			w := newUDPWork(b, s.bytes, udpDepth(s.bytes))
+			w := newUDPWork(b, s.bytes, udpDepth(s.bytes), false)
+			w.stream(b.N)
+			w.report()
+		})
+	}
+}
+
+// BenchmarkUDPWriteSealed is BenchmarkUDPWrite with sealed packets. Compare it with BenchmarkUDPWrite and BenchmarkTLS
+// of the same run, and with BenchmarkSealOpen of internal/seal.
+func BenchmarkUDPWriteSealed(b *testing.B) {
+	for _, s := range udpSizes {
+		b.Run(fmt.Sprintf("size=%s/mtu=4096", s.name), func(b *testing.B) {
+			w := newUDPWork(b, s.bytes, udpDepth(s.bytes), true)
 			w.stream(b.N)
 			w.report()
 		})
@@ -40,7 +59,7 @@ func BenchmarkUDPWrite(b *testing.B) {
 // BenchmarkUDPWriteLatency posts one write and polls its completion: a round trip.
 func BenchmarkUDPWriteLatency(b *testing.B) {
 	b.Run("size=8B", func(b *testing.B) {
-		w := newUDPWork(b, 8, 1)
+		w := newUDPWork(b, 8, 1, false)
 		for range b.N {
 			w.stream(1)
 		}
@@ -57,7 +76,7 @@ type udpWork struct {
 	wcs []verbs.WC
 }
 
-func newUDPWork(b *testing.B, size, depth int) *udpWork {
+func newUDPWork(b *testing.B, size, depth int, sealed bool) *udpWork {
 	b.Helper()
 	var pds [2]verbs.PD
 	var ctxs [2]verbs.Context
@@ -78,6 +97,9 @@ func newUDPWork(b *testing.B, size, depth int) *udpWork {
 		must(b, err)
 	}
 	r := &rig{tb: b, pa: pds[0], pb: pds[1]}
+	if sealed {
+		r.sa, r.sb = newSeals(b)
+	}
 	src, srcMR := memory(b, pds[0], size)
 	dst, dstMR := memory(b, pds[1], size)
 	w := &udpWork{b: b, cq: newCQ(b, ctxs[0], 2*depth), wrs: make([]verbs.SendWR, depth), wcs: make([]verbs.WC, 64)}
@@ -123,40 +145,67 @@ func (w *udpWork) report() {
 // BenchmarkTCP sends messages over a TCP connection of the loopback.
 func BenchmarkTCP(b *testing.B) {
 	for _, s := range udpSizes {
-		b.Run("size="+s.name, func(b *testing.B) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			must(b, err)
-			defer func() { must(b, l.Close()) }()
-			out, err := net.Dial("tcp", l.Addr().String())
-			must(b, err)
-			in, err := l.Accept()
-			must(b, err)
-			done := make(chan error, 1)
-			buf, into := bytesOf(b, s.bytes), bytesOf(b, max(s.bytes, 64*kib))
-			go func() {
-				for left := s.bytes * b.N; left > 0; {
-					n, err := in.Read(into[:min(left, len(into))])
-					if err != nil {
-						done <- err
-						return
-					}
-					left -= n
-				}
-				_, err := in.Write(into[:1])
-				done <- err
-			}()
-			b.SetBytes(int64(s.bytes))
-			b.ResetTimer()
-			for range b.N {
-				_, err := out.Write(buf)
-				must(b, err)
-			}
-			_, err = io.ReadFull(out, buf[:1])
-			must(b, err)
-			b.StopTimer()
-			must(b, <-done)
-			must(b, out.Close())
-			must(b, in.Close())
-		})
+		b.Run("size="+s.name, func(b *testing.B) { sendStream(b, s.bytes, nil) })
 	}
+}
+
+// BenchmarkTLS sends messages over TLS 1.3 on a TCP connection of the loopback.
+func BenchmarkTLS(b *testing.B) {
+	cfg := newTLSConfig(b)
+	for _, s := range udpSizes {
+		b.Run("size="+s.name, func(b *testing.B) { sendStream(b, s.bytes, cfg) })
+	}
+}
+
+// newTLSConfig returns a configuration for both ends, with a certificate that nobody verifies.
+func newTLSConfig(b *testing.B) *tls.Config {
+	b.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(b, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	must(b, err)
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
+	}
+}
+
+// sendStream sends messages of size bytes over TCP, with TLS unless cfg is nil.
+func sendStream(b *testing.B, size int, cfg *tls.Config) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(b, err)
+	defer func() { must(b, l.Close()) }()
+	out, err := net.Dial("tcp", l.Addr().String())
+	must(b, err)
+	in, err := l.Accept()
+	must(b, err)
+	if cfg != nil {
+		out, in = tls.Client(out, cfg), tls.Server(in, cfg)
+	}
+	done := make(chan error, 1)
+	buf, into := bytesOf(b, size), bytesOf(b, max(size, 64*kib))
+	go func() {
+		for left := size * b.N; left > 0; {
+			n, err := in.Read(into[:min(left, len(into))])
+			if err != nil {
+				done <- err
+				return
+			}
+			left -= n
+		}
+		_, err := in.Write(into[:1])
+		done <- err
+	}()
+	b.SetBytes(int64(size))
+	b.ResetTimer()
+	for range b.N {
+		_, err := out.Write(buf)
+		must(b, err)
+	}
+	_, err = io.ReadFull(out, buf[:1])
+	must(b, err)
+	b.StopTimer()
+	must(b, <-done)
+	must(b, out.Close())
+	_ = in.Close() // TLS tells a peer that has gone
 }

@@ -213,7 +213,7 @@ func TestUDPWindow(t *testing.T) {
 	} {
 		link, err := NewUDPLink(&UDPConfig{Window: c.window})
 		check(t, err)
-		if n, long := link.newWire().traits.windows(&path{way: &udpWay{window: c.peerSays}}, c.seg); n != c.n || long != c.long {
+		if n, long := link.newWire(nil).traits.windows(&path{way: &udpWay{window: c.peerSays}}, c.seg); n != c.n || long != c.long {
 			t.Errorf("Window %d, packets of %d bytes, %d for the peer: got %d and %d, want %d and %d", c.window, c.seg, c.peerSays, n, long, c.n, c.long)
 		}
 	}

@@ -162,7 +162,7 @@ func FuzzUDPReceive(f *testing.F) {
 func TestUDPExtra(t *testing.T) {
 	s := newBesieged(t)
 	u := s.nic.udp
-	good := u.extra()
+	good := u.extra(nil)
 	for name, extra := range map[string][]byte{
 		"empty": nil, "short": good[:7], "other": []byte("mlx5data"), "version": append([]byte{'s', 'n', 2}, good[3:]...),
 	} {

@@ -39,7 +39,8 @@ type UDPConfig struct {
 	// program does not poll. Zero means 20 microseconds, a negative value none.
 	Spin time.Duration
 	// Capture takes every packet that a NIC sends, and every intact one that it receives from
-	// outside this link. Nil means none.
+	// outside this link. Sealed packets are captured sealed, received ones before they are checked. Nil
+	// means none.
 	Capture Capture
 	// Seed decides what Impairment does to each packet.
 	Seed uint64
@@ -88,8 +89,10 @@ type UDPLink struct {
 	nonce uint32
 
 	// mu guards the fields below. A NIC's lock may be held while mu is taken, but not the other way round.
-	mu    sync.Mutex
-	ports map[verbs.GID]*udpPort
+	mu   sync.Mutex
+	nics map[verbs.GID]*NIC
+	// senders are the addresses from which NICs of the link send.
+	senders map[udpAddr]*NIC
 	// count is the number of NICs ever plugged in.
 	count uint32
 
@@ -100,7 +103,7 @@ type UDPLink struct {
 
 // NewUDPLink returns a link without NICs. A nil cfg means the defaults.
 func NewUDPLink(cfg *UDPConfig) (*UDPLink, error) {
-	l := &UDPLink{nonce: newRand(0).Uint32(), ports: make(map[verbs.GID]*udpPort)}
+	l := &UDPLink{nonce: newRand(0).Uint32(), nics: make(map[verbs.GID]*NIC), senders: make(map[udpAddr]*NIC)}
 	if cfg != nil {
 		l.cfg = *cfg
 	}
@@ -144,7 +147,7 @@ func (l *UDPLink) Impair(from *NIC, to netip.Addr, imp Impairment) error {
 
 // wireOf returns the wire of a NIC, nil if the NIC is not on the link.
 func (l *UDPLink) wireOf(n *NIC) *udpWire {
-	if n == nil || n.udp == nil || n.udp.link != l {
+	if n == nil || n.udp == nil || n.udp.wire.link != l {
 		return nil
 	}
 	return n.core.wire
@@ -177,7 +180,7 @@ func (l *UDPLink) address() (netip.Addr, error) {
 		addrs = hostAddrs()
 	}
 	for _, a := range addrs {
-		if a = a.Unmap(); a.IsValid() && l.ports[verbs.GIDFromAddr(a)] == nil {
+		if a = a.Unmap(); a.IsValid() && l.nics[verbs.GIDFromAddr(a)] == nil {
 			return a, nil
 		}
 	}

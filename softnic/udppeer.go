@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"ibverbx/internal/roce"
+	"ibverbx/internal/seal"
 	"ibverbx/internal/udp"
 	"ibverbx/verbs"
 )
@@ -17,7 +18,7 @@ import (
 //
 // Bit 0 of flags says that the receiver checks each datagram of a coalesced run, bit 1 that it finds
 // the end of a packet behind which its datagram is filled up (roce.Trim), bit 2 that the UDP ports follow
-// from which it sends. A UDP port
+// from which it sends, bit 3 that the QP is sealed and a greeting follows in their place (docs/wire.md). A UDP port
 // other than 4791 is the endpoint's LID, which RoCE does not use otherwise. That carries the
 // port into every address vector.
 const (
@@ -26,6 +27,7 @@ const (
 	extraRuns    = 1 << 0
 	extraFill    = 1 << 1
 	extraPorts   = 1 << 2
+	extraSealed  = 1 << 3
 	// maxPorts bounds the source ports of a peer.
 	maxPorts = 64
 )
@@ -71,6 +73,8 @@ type udpWay struct {
 	ports []uint16
 	// guessed says that no endpoint or address vector named the peer's port.
 	guessed bool
+	// assoc seals the packets of the path, nil if they are plain.
+	assoc *association
 }
 
 // udpSpeaker is a QP from which datagrams have come.
@@ -99,12 +103,16 @@ const (
 	minUDPWindow = 8
 )
 
-// extra returns Endpoint.Extra of a port's QPs.
-func (u *udpPort) extra() []byte {
+// extra returns Endpoint.Extra of a port's QPs with the same sealing.
+func (u *udpPort) extra(g *sealing) []byte {
 	b := make([]byte, extraLen)
 	b[0], b[1], b[2] = 's', 'n', extraVersion
 	b[3] = extraRuns | extraFill | extraPorts
 	binary.BigEndian.PutUint32(b[4:], uint32(u.conn.Buffer()>>10))
+	if g != nil {
+		b[3] ^= extraPorts | extraSealed
+		return append(b, g.greeting[:]...)
+	}
 	for socket := range u.conn.Sockets() + 1 {
 		b = binary.BigEndian.AppendUint16(b, u.conn.SourcePort(socket))
 	}
@@ -119,16 +127,23 @@ func (u *udpPort) lid() uint16 {
 	return 0
 }
 
-// learn remembers how a peer describes itself. It ignores Extra of other providers and of later
-// versions. The LID of another provider is not a port: some Ethernet drivers report 1.
-func (u *udpPort) learn(e *verbs.Endpoint) {
+// learn remembers how a peer describes itself and returns its greeting, nil if it is not sealed. It ignores Extra
+// of other providers and of later versions. The LID of another provider is not a port: some Ethernet drivers
+// report 1.
+func (u *udpPort) learn(e *verbs.Endpoint) (g *seal.Greeting) {
 	b := e.Extra
 	if len(b) < 2 || b[0] != 's' || b[1] != 'n' {
 		e.LID = 0
-		return
+		return nil
 	}
-	if len(b) < extraLen || b[2] != extraVersion || len(u.peers) >= maxUDPPeers {
-		return
+	if len(b) < extraLen || b[2] != extraVersion {
+		return nil
+	}
+	if b[3]&extraSealed != 0 && len(b) == extraLen+seal.GreetingLen {
+		g = (*seal.Greeting)(b[extraLen:])
+	}
+	if len(u.peers) >= maxUDPPeers {
+		return g
 	}
 	addr := udpAddr{e.GID, e.LID}
 	if addr.port == 0 {
@@ -144,12 +159,30 @@ func (u *udpPort) learn(e *verbs.Endpoint) {
 		p.ports = append(p.ports, binary.BigEndian.Uint16(rest))
 	}
 	p.runs, p.fill, p.buffer = b[3]&extraRuns != 0, b[3]&extraFill != 0, min(binary.BigEndian.Uint32(b[4:]), 1<<20)<<10
+	return g
+}
+
+// learn lets the port of a QP learn what the QP's peer says about itself. It returns an error if one of the two
+// is sealed and the other is not.
+func (q *qp) learn(u *udpPort, e *verbs.Endpoint) error {
+	g := u.learn(e)
+	switch {
+	case q.typ == verbs.UD && e.GID.IsZero():
+		return nil // a UD QP may learn of its peer from another QP
+	case g == nil && q.sealing != nil:
+		return verbs.Invalidf("this QP is sealed and the peer's is not: give both a Seal, or none")
+	case g != nil && q.sealing == nil:
+		return verbs.Invalidf("the peer's QP is sealed and this one is not: give both a Seal, or none")
+	case g == nil:
+		return nil
+	}
+	return q.sealing.meet(g, udpAddr{e.GID, e.LID})
 }
 
 // route finds the way of a path, to the port that the address vector names as its DLID.
 func (u *udpPort) route(p *path) (err error) {
 	to := udpAddr{p.dgid, p.attr.DLID}
-	if to.port == 0 {
+	if to.port == 0 && p.sealing == nil {
 		to.port = roce.Port
 	}
 	p.way, err = u.way(p, to)
@@ -158,8 +191,15 @@ func (u *udpPort) route(p *path) (err error) {
 
 // way returns the way of a path to a peer.
 func (u *udpPort) way(p *path, to udpAddr) (*udpWay, error) {
+	var assoc *association
+	if p.sealing != nil {
+		if assoc = p.sealing.find(to); assoc == nil {
+			return nil, verbs.Invalidf("address vector: no QP of the PD is connected to a sealed QP at %s", to.addrPort())
+		}
+		to = assoc.addr
+	}
 	socket := u.next
-	if p.datagrams && u.lid() != 0 {
+	if p.datagrams && assoc == nil && u.lid() != 0 {
 		socket = u.conn.Sockets() // its source port tells the receiver where to answer
 	} else if label := p.attr.FlowLabel; label != 0 {
 		socket = int(roce.SourcePort(label)) % u.conn.Sockets()
@@ -173,16 +213,16 @@ func (u *udpPort) way(p *path, to udpAddr) (*udpWay, error) {
 	}
 	peer := u.peers[to]
 	target := udpTarget{to, udp.Marks{Class: p.attr.TrafficClass, Hops: p.attr.HopLimit}}
-	way := &udpWay{dest: u.dest(target, peer), flow: flow, socket: socket, guessed: p.attr.DLID == 0}
+	way := &udpWay{dest: u.dest(target, peer), flow: flow, socket: socket, guessed: p.attr.DLID == 0, assoc: assoc}
 	if peer == nil {
 		way.window = strangerWindow
 		return way, nil
 	}
 	way.ports = peer.ports
-	way.window = max(peer.buffer/2/(uint32(u.nic.cfg.MTU.Bytes())+udpSlack), minUDPWindow)
+	way.window = max(peer.buffer/2/(uint32(u.mtu.Bytes())+udpSlack), minUDPWindow)
 	full := way.window
 	if b := u.nic.core.traits.windowBytes; b > 0 && u.onCaller() {
-		full = b / uint32(u.nic.cfg.MTU.Bytes()) // more QPs make the wire no longer: see defaultUDPInFlight
+		full = b / uint32(u.mtu.Bytes()) // more QPs make the wire no longer: see defaultUDPInFlight
 	}
 	peer.budget.set(way.window, full) // the peer may have come back with another buffer
 	way.budget = &peer.budget

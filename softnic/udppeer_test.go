@@ -87,7 +87,7 @@ func TestUDPLIDOfStrangers(t *testing.T) {
 	for _, v := range []struct {
 		extra []byte
 		want  uint16
-	}{{nil, roce.Port}, {s.nic.udp.extra(), 5001}} {
+	}{{nil, roce.Port}, {s.nic.udp.extra(nil), 5001}} {
 		q, err := old.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: old.sendCQ, RecvCQ: old.recvCQ})
 		check(t, err)
 		check(t, q.Connect(verbs.Endpoint{

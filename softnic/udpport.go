@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"ibverbx/internal/roce"
 	"ibverbx/internal/udp"
@@ -17,7 +18,6 @@ import (
 // packets are served in the order in which they were read.
 type udpPort struct {
 	nic  *NIC
-	link *UDPLink
 	wire *udpWire
 	conn *udp.Conn
 
@@ -30,8 +30,16 @@ type udpPort struct {
 	peers map[udpAddr]*udpPeer
 	dests map[udpTarget]*udp.Dest
 	heard map[udpSpeaker]*udpWay
+	// mtu is the most that a packet carries.
+	mtu verbs.MTU
 	// slot is how many bytes a packet with a whole MTU takes in a run, fill included.
 	slot int
+	// users counts the QPs that use the port.
+	users int
+	// sealed says that the port is for sealed packets.
+	sealed bool
+	// ticker calls tick on a port for sealed packets.
+	ticker *time.Timer
 	// parts is a captured packet. It is here so that a capture allocates nothing.
 	parts [1][]byte
 
@@ -71,63 +79,116 @@ const udpHeader = 8
 // 16 because copies to and from other addresses take longer.
 const slotHeader = 48
 
-// plug opens the sockets of the wire's NIC.
-func (w *udpWire) plug(n *NIC) error {
+// plug opens the sockets of the wire's NIC for plain packets.
+func (w *udpWire) plug(n *NIC) (err error) {
+	if n.udp, err = w.openPort(n, w.link.cfg.Port, 0); err != nil {
+		return err
+	}
+	n.cfg.MTU = n.udp.mtu
+	n.polled = n.ports
+	n.budget.set(uint32(w.link.cfg.NICWindow), uint32(w.link.cfg.NICWindow))
+	// Over UDP the only address is the host's: there is no link-local row.
+	n.gids = []verbs.GIDEntry{{GID: verbs.GIDFromAddr(n.udp.conn.Addr().Addr()), Index: 0, Type: verbs.GIDTypeRoCEv2}}
+	return nil
+}
+
+// openPort opens sockets of a NIC for packets that are so many bytes longer than plain ones.
+func (w *udpWire) openPort(n *NIC, port uint16, overhead int) (*udpPort, error) {
 	l := w.link
 	addr := n.gids[len(n.gids)-1].GID.Addr()
-	if err := n.fitMTU(addr); err != nil {
-		return err
+	mtu, err := n.fitMTU(addr, overhead)
+	if err != nil {
+		return nil, err
 	}
 	sockets := l.cfg.Sockets
 	if sockets == 0 && addr.IsLoopback() {
 		sockets = 1 // packets of all paths leave in the same batches
 	}
 	conn, err := udp.Open(udp.Config{
-		Addr: addr, Port: l.cfg.Port, Sockets: sockets, Buffer: l.cfg.Buffer,
+		Addr: addr, Port: port, Sockets: sockets, Buffer: l.cfg.Buffer,
 		NoSegment: l.cfg.NoSegment, NoCoalesce: l.cfg.NoCoalesce,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	u := &udpPort{
-		nic: n, link: l, wire: w, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
+		nic: n, wire: w, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
 		peers: make(map[udpAddr]*udpPeer), heard: make(map[udpSpeaker]*udpWay),
 		dests: make(map[udpTarget]*udp.Dest), sources: make(map[udpAddr]*udpSource),
+		mtu: mtu, slot: mtu.Bytes() + slotHeader + overhead, sealed: overhead > 0,
 	}
-	n.udp, w.port, u.slot = u, u, n.cfg.MTU.Bytes()+slotHeader
-	n.budget.set(uint32(l.cfg.NICWindow), uint32(l.cfg.NICWindow))
-	// Over UDP the only address is the host's: there is no link-local row.
-	n.gids = []verbs.GIDEntry{{GID: verbs.GIDFromAddr(addr), Index: 0, Type: verbs.GIDTypeRoCEv2}}
+	n.ports = append(n.ports, u)
+	l.remember(u)
 	u.start()
-	return nil
+	return u, nil
 }
 
-// fitMTU chooses the largest MTU whose packets fit the interface, or checks the configured one.
-func (n *NIC) fitMTU(addr netip.Addr) error {
+// fitMTU returns the largest MTU whose packets fit the interface, at most the configured one. A configured MTU must
+// fit without the overhead.
+func (n *NIC) fitMTU(addr netip.Addr, overhead int) (fits verbs.MTU, err error) {
 	mtu, name, err := udp.InterfaceMTU(addr)
 	if err != nil {
-		return err
+		return 0, err
 	}
+	fits = largestMTU(mtu-overhead, addr.Is6())
+	switch {
+	case fits == 0:
+		return 0, verbs.Invalidf("interface %s has an MTU of %d bytes, too little for RDMA", name, mtu)
+	case n.mtuGiven && n.cfg.MTU > fits && overhead == 0:
+		return 0, verbs.Invalidf("Config.MTU %d does not fit interface %s, whose MTU of %d leaves room for %d",
+			n.cfg.MTU.Bytes(), name, mtu, fits.Bytes())
+	case n.mtuGiven || overhead > 0:
+		fits = min(fits, n.cfg.MTU)
+	}
+	return fits, nil
+}
+
+// largestMTU returns the largest MTU whose packets fit an interface with an MTU in bytes, 0 if none does.
+func largestMTU(mtu int, ipv6 bool) (fits verbs.MTU) {
 	room := mtu - udpHeader - slotHeader - 20
-	if addr.Is6() {
+	if ipv6 {
 		room -= 20
 	}
-	fits := verbs.MTU(0)
 	for m := verbs.MTU256; m <= verbs.MTU4096; m++ {
 		if m.Bytes() <= room {
 			fits = m
 		}
 	}
-	switch {
-	case fits == 0:
-		return verbs.Invalidf("interface %s has an MTU of %d bytes, too little for RDMA", name, mtu)
-	case n.mtuGiven && n.cfg.MTU > fits:
-		return verbs.Invalidf("Config.MTU %d does not fit interface %s, whose MTU of %d leaves room for %d",
-			n.cfg.MTU.Bytes(), name, mtu, fits.Bytes())
-	case !n.mtuGiven:
-		n.cfg.MTU = fits
+	return fits
+}
+
+// port returns the sockets of a NIC for packets with a sealing, nil if the NIC has none.
+func (n *NIC) port(g *sealing) *udpPort {
+	if g != nil {
+		return n.sealed
 	}
-	return nil
+	return n.udp
+}
+
+// port returns the sockets that the QP uses, nil if the link needs none.
+func (q *qp) port() *udpPort { return q.nic.port(q.sealing) }
+
+// mtu is the most that a packet of the QP carries.
+func (q *qp) mtu() verbs.MTU {
+	if q.sealing != nil {
+		return q.nic.sealed.mtu
+	}
+	return q.nic.cfg.MTU
+}
+
+// use counts QPs that use the port. Programs that poll read the ports that QPs use.
+func (u *udpPort) use(more int) {
+	if u == nil {
+		return
+	}
+	u.users += more
+	var polled []*udpPort
+	for _, p := range u.nic.ports {
+		if p.users > 0 {
+			polled = append(polled, p)
+		}
+	}
+	u.nic.polled = polled
 }
 
 // onCaller reports whether a post moves its data within the call. On the loopback the kernel hands a

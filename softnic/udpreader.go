@@ -30,15 +30,21 @@ const (
 // (docs/performance.md).
 const midPause = 5 * time.Microsecond
 
-// start starts the port's goroutine.
+// start starts the port's goroutine, and the timer for the keys of sealed packets.
 func (u *udpPort) start() {
+	if u.sealed {
+		u.ticker = time.AfterFunc(sealTick, u.tick)
+	}
 	u.alarm, u.stop = make(chan struct{}, 1), make(chan struct{})
 	u.stopped.Add(1)
 	go u.run()
 }
 
-// end stops the goroutine and waits for it.
+// end stops both and waits for the goroutine.
 func (u *udpPort) end() error {
+	if u.ticker != nil {
+		u.ticker.Stop()
+	}
 	close(u.stop)
 	err := u.conn.Interrupt()
 	u.stopped.Wait()
@@ -70,7 +76,7 @@ func (u *udpPort) attend(pause *time.Timer) bool {
 		u.reading.Lock()
 		some := u.read()
 		stream := u.batch >= streamBytes
-		midway := stream && u.midway && u.reader.Drained() && u.link.cfg.Spin >= midPause
+		midway := stream && u.midway && u.reader.Drained() && u.wire.link.cfg.Spin >= midPause
 		u.reading.Unlock()
 		if now := u.polls.Load(); now != polls {
 			pause.Reset(pollPause)
@@ -90,7 +96,7 @@ func (u *udpPort) attend(pause *time.Timer) bool {
 			}
 			continue
 		}
-		if time.Since(idle) >= u.link.cfg.Spin {
+		if time.Since(idle) >= u.wire.link.cfg.Spin {
 			return true
 		}
 		if misses++; stream && misses > streamYield {

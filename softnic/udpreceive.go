@@ -53,16 +53,27 @@ func (u *udpPort) read() bool {
 	return true
 }
 
-// pump reads and serves some batches of packets. It reports whether there were any and whether
+// pump reads and serves some batches of packets of the NIC. It reports whether there were any and whether
 // another goroutine is reading. The core's lock is held, so it does not wait for that goroutine;
 // catchUp does.
-func (u *udpPort) pump() (read, busy bool) {
-	if u.served {
-		return false, false
+func (n *NIC) pump() (read, busy bool) {
+	for _, u := range n.ports {
+		if u.served {
+			continue
+		}
+		if !u.reading.TryLock() {
+			busy = true
+			continue
+		}
+		read = u.takeIn() || read
+		u.reading.Unlock()
 	}
-	if !u.reading.TryLock() {
-		return false, true
-	}
+	return read, busy
+}
+
+// takeIn reads and serves some batches of packets and reports whether there were any. The port's reading and the
+// core's lock are held.
+func (u *udpPort) takeIn() (read bool) {
 	for k, left := 1, catchUpReads; left > 0 && k > 0 && !u.closed; left-- {
 		k, _ = u.reader.Read() // an error comes again, in a read that counts it
 		for i := range k {
@@ -70,8 +81,7 @@ func (u *udpPort) pump() (read, busy bool) {
 		}
 		read = read || k > 0
 	}
-	u.reading.Unlock()
-	return read, false
+	return read
 }
 
 // catchUp reads what has arrived if a timer is due, because it may answer the timer, and reports whether
@@ -79,20 +89,23 @@ func (u *udpPort) pump() (read, busy bool) {
 func (w *udpWire) catchUp() bool {
 	w.mu.Lock()
 	w.at = w.clock()
-	due, u := w.due(), w.port
+	due, ports := w.due(), w.nic.ports
 	w.mu.Unlock()
-	if due {
+	if !due {
+		return false
+	}
+	for _, u := range ports {
 		u.reading.Lock()
 		for left := catchUpReads; left > 0 && u.read(); left-- {
 		}
 		u.reading.Unlock()
 	}
-	return due
+	return true
 }
 
 // serve takes a datagram, or a coalesced run of them, and passes each to the NIC.
 func (u *udpPort) serve(d *udp.Datagram) {
-	u.link.order.received()
+	u.wire.link.order.received()
 	if u.nic.closed {
 		return
 	}
@@ -103,7 +116,11 @@ func (u *udpPort) serve(d *udp.Datagram) {
 	}
 	for b := d.Data; len(b) > 0; {
 		size := min(d.Segment, len(b))
-		u.serveOne(from, b[:size:size])
+		if u.sealed {
+			u.open(from, b[:size])
+		} else {
+			u.serveOne(from, b[:size:size])
+		}
 		b = b[size:]
 	}
 }
@@ -157,7 +174,7 @@ func (u *udpPort) serveOne(from *udpSource, b []byte) {
 		return
 	}
 	// Packets of a NIC of this link were captured when they were sent.
-	if u.link.cfg.Capture != nil && !u.link.sends(from.addr) {
+	if u.wire.link.cfg.Capture != nil && !u.wire.link.sends(from.addr) {
 		u.capture(from.addr.addrPort(), u.conn.Addr(), id, udp.Marks{Hops: udp.DefaultHops}, b)
 	}
 	p.path = &from.path
@@ -218,23 +235,14 @@ func (u *udpPort) meet(addr udpAddr) *udpSource {
 // has other ports.
 func (l *UDPLink) sends(addr udpAddr) bool {
 	l.mu.Lock()
-	u := l.ports[addr.gid]
-	l.mu.Unlock()
-	if u == nil {
-		return false
-	}
-	for socket := range u.conn.Sockets() + 1 {
-		if u.conn.SourcePort(socket) == addr.port {
-			return true
-		}
-	}
-	return false
+	defer l.mu.Unlock()
+	return l.senders[addr] != nil
 }
 
 // capture hands a packet to the link's Capture, which takes one at a time.
 func (u *udpPort) capture(src, dst netip.AddrPort, id uint16, m udp.Marks, b []byte) {
 	u.parts[0] = b
-	u.link.capturing.Lock()
-	defer u.link.capturing.Unlock()
-	u.link.cfg.Capture.Packet(wallClock(), src, dst, id, m.Class, m.Hops, u.parts[:]...)
+	u.wire.link.capturing.Lock()
+	defer u.wire.link.capturing.Unlock()
+	u.wire.link.cfg.Capture.Packet(wallClock(), src, dst, id, m.Class, m.Hops, u.parts[:]...)
 }

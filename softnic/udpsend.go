@@ -11,7 +11,7 @@ func (w *udpWire) send(from *NIC, p *packet) {
 	case w.queue != nil:
 		w.carry(w.direction(toward(from, p.path.dgid)), nil, from, nil, p)
 	default:
-		from.udp.write(p, false)
+		from.port(p.path.sealing).write(p, false)
 	}
 }
 
@@ -23,7 +23,7 @@ func (w *udpWire) land(f *flight) {
 		f.dir.stats.Cut++
 	default:
 		f.dir.stats.Delivered++
-		f.from.udp.write(&f.packet, f.corrupt)
+		f.from.port(f.packet.path.sealing).write(&f.packet, f.corrupt)
 	}
 	w.recycle(f)
 }
@@ -38,9 +38,12 @@ func (w *udpWire) flush() {
 
 // drain hands all collected packets to the kernel.
 func (w *udpWire) drain() {
-	if w.dirty {
-		w.dirty = false
-		w.port.nic.stats.SendDrops += uint64(w.port.writer.Flush())
+	if !w.dirty {
+		return
+	}
+	w.dirty = false
+	for _, u := range w.nic.ports {
+		w.nic.stats.SendDrops += uint64(u.writer.Flush())
 	}
 }
 
@@ -50,11 +53,15 @@ func (w *udpWire) drain() {
 // of two. For long messages that is faster than referring to the payload (docs/performance.md).
 func (u *udpPort) write(p *packet, corrupt bool) {
 	u.wire.dirty = true
-	u.link.order.sent()
+	u.wire.link.order.sent()
+	if p.path.sealing != nil {
+		u.seal(p, corrupt)
+		return
+	}
 	way, length := u.wayOf(p), int(p.length)
 	size := roce.DatagramLen(p.Opcode, length)
 	most := size
-	if length == u.nic.cfg.MTU.Bytes() {
+	if length == u.mtu.Bytes() {
 		most = u.slot
 	}
 	b, k, fill := u.writer.NextIn(way.dest, way.socket, size, most)
@@ -69,7 +76,7 @@ func (u *udpPort) write(p *packet, corrupt bool) {
 	if corrupt {
 		b[size-1] ^= 1
 	}
-	if u.link.cfg.Capture != nil {
+	if u.wire.link.cfg.Capture != nil {
 		from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(way.socket)}
 		u.capture(from.addrPort(), way.dest.Addr(), id, way.dest.Marks(), b)
 	}

@@ -1,27 +1,31 @@
 package softnic
 
-import "ibverbx/verbs"
+import (
+	"maps"
+
+	"ibverbx/verbs"
+)
 
 // udpWire is what a NIC on a UDPLink does not share with the others: a core, and so a lock, timers and a
 // helper, and the faults on the way out.
 type udpWire struct {
 	core
 	link *UDPLink
-	port *udpPort
-	// dirty says that the port has packets to flush.
+	nic  *NIC
+	// dirty says that the NIC has packets to flush.
 	dirty bool
 	// corks counts the goroutines that collect packets: see verbs.Corked.
 	corks int
 	faults
 }
 
-// newWire makes the wire of a NIC. mu is held.
-func (l *UDPLink) newWire() *udpWire {
+// newWire makes the wire of a NIC. The link's mu is held.
+func (l *UDPLink) newWire(n *NIC) *udpWire {
 	t := linkTraits{kind: "udp", window: uint32(l.cfg.Window), readAhead: udpReadAhead, probeAfter: udpProbeAfter}
 	if t.window == 0 {
 		t.window, t.windowBytes = defaultUDPWindow, defaultUDPInFlight
 	}
-	w := &udpWire{link: l}
+	w := &udpWire{link: l, nic: n}
 	w.core.init(w, t, nil)
 	w.nonce, w.count, w.wire = l.nonce, l.count, w
 	w.faults.init(&w.core, l.cfg.Seed+uint64(l.count), udpQueue, l.cfg.Impairment, w.land)
@@ -33,33 +37,52 @@ func (l *UDPLink) newWire() *udpWire {
 
 // attach plugs n into the link, with a wire of its own.
 func (l *UDPLink) attach(n *NIC) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	w := l.newWire()
-	n.core = &w.core
-	if !n.cfg.Addr.IsValid() {
-		addr, err := l.address()
-		if err != nil {
-			return err
-		}
-		n.cfg.Addr = addr
-	}
-	if other := l.ports[verbs.GIDFromAddr(n.cfg.Addr.Unmap())]; other != nil {
-		return addressTaken(n.cfg.Addr, other.nic)
-	}
-	if err := w.core.attach(n); err != nil {
+	w, err := l.admit(n)
+	if err != nil {
 		return err
 	}
-	l.count = w.count
-	l.ports[n.gids[0].GID] = n.udp
+	if err := w.attach(n); err != nil {
+		l.detach(n)
+		return err
+	}
 	return nil
 }
 
-// detach unplugs the NIC with that port.
-func (l *UDPLink) detach(u *udpPort) {
+// admit gives n an address that no other NIC of the link has, and a wire.
+func (l *UDPLink) admit(n *NIC) (*udpWire, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if gid := u.nic.gids[0].GID; l.ports[gid] == u {
-		delete(l.ports, gid)
+	if !n.cfg.Addr.IsValid() {
+		addr, err := l.address()
+		if err != nil {
+			return nil, err
+		}
+		n.cfg.Addr = addr
 	}
+	gid := verbs.GIDFromAddr(n.cfg.Addr.Unmap())
+	if other := l.nics[gid]; other != nil {
+		return nil, addressTaken(n.cfg.Addr, other)
+	}
+	l.nics[gid] = n
+	w := l.newWire(n)
+	l.count++
+	return w, nil
+}
+
+// remember notes from where a port sends.
+func (l *UDPLink) remember(u *udpPort) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	gid := verbs.GIDFromAddr(u.conn.Addr().Addr())
+	for socket := range u.conn.Sockets() + 1 {
+		l.senders[udpAddr{gid, u.conn.SourcePort(socket)}] = u.nic
+	}
+}
+
+// detach forgets n.
+func (l *UDPLink) detach(n *NIC) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.nics, func(_ verbs.GID, other *NIC) bool { return other == n })
+	maps.DeleteFunc(l.senders, func(_ udpAddr, other *NIC) bool { return other == n })
 }

@@ -28,7 +28,7 @@ func (q *qp) receiveUC(p *packet, op uint8) {
 		q.dropMessage()
 		return
 	}
-	if t&opIsWrite != 0 && q.pd.guesses.blocked(q.core) {
+	if t&opIsWrite != 0 && q.sealing == nil && q.pd.guesses.blocked(q.core) {
 		q.nic.stats.WritesBlocked++
 		q.dropMessage()
 		return
@@ -38,8 +38,7 @@ func (q *qp) receiveUC(p *packet, op uint8) {
 	case placeBadRecv:
 		q.failRecv(verbs.StatusLocProtErr)
 	case placeNoAccess:
-		q.nic.stats.WrongKeys++
-		q.pd.guesses.count(q.core)
+		q.wrongKey()
 		q.dropMessage()
 	default:
 		q.dropMessage()
@@ -72,9 +71,9 @@ func (q *qp) receiveDatagram(p *packet) {
 		q.dropMessage()
 		return
 	}
-	putGRH(&q.nic.grh, p.path, p.length)
+	putGRH(&q.nic.placed, p.path, p.length)
 	sges := q.cur.sge[:q.cur.numSGE]
-	s := q.scatterBytes(sges, 0, q.nic.grh[:])
+	s := q.scatterBytes(sges, 0, q.nic.placed[:])
 	if s == verbs.StatusSuccess {
 		s = q.scatter(sges, verbs.GRHLen, p)
 	}

@@ -107,6 +107,8 @@ type AHAttr struct {
 	DLID         uint16
 	SL           uint8
 	Port         uint8 // the local port; zero means 1
+	// Seal is that of the QPs that use the address: see PathConfig.Seal. Nil means plain packets.
+	Seal Seal
 }
 
 // Corked is implemented by contexts of devices to which handing over packets costs much more than

@@ -79,6 +79,7 @@ const (
 	CapDMABuf                               // dma-buf memory can be registered
 	CapTimestamp                            // completions carry a timestamp
 	CapFlushOnPost                          // a receive posted in ERR is flushed at once
+	CapSeal                                 // packets can be sealed (PathConfig.Seal)
 )
 
 // PortState is the logical state of a port.

@@ -34,6 +34,16 @@ type PathConfig struct {
 	// MinRNRTimer is the code for how long the peer waits after it found no receive here
 	// (RNRTimer), 1 to 31. Zero means DefaultMinRNRTimer. ExplicitZero means code 0, 655 ms.
 	MinRNRTimer int8
+	// Seal makes the provider encrypt and authenticate the packets of the QP. The peer's QP must have a Seal
+	// with the same secret. It needs CapSeal. Nil means plain packets.
+	Seal Seal
+}
+
+// Seal is a secret that two processes share for one session. The provider makes it (softnic.NewSeal).
+// Providers refuse Seals of others.
+type Seal interface {
+	// Sealed does nothing. It tells Seals apart from other types.
+	Sealed()
 }
 
 // Check checks the path against the port that it is on, and against the GID that is wanted. It
@@ -89,7 +99,7 @@ func (p *PathConfig) SGIDIndex(ctx Context, port uint8, gid GID) (int, error) {
 
 // Apply sets the path's values in the attributes that ConnectAttr returns.
 func (p *PathConfig) Apply(a *QPAttr) {
-	a.AH.TrafficClass, a.AH.SL, a.PKeyIndex = p.TrafficClass, p.SL, p.PKeyIndex
+	a.AH.TrafficClass, a.AH.SL, a.AH.Seal, a.PKeyIndex = p.TrafficClass, p.SL, p.Seal, p.PKeyIndex
 	if p.HopLimit != 0 {
 		a.AH.HopLimit = p.HopLimit
 	}

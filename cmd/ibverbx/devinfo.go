@@ -76,6 +76,7 @@ func capabilityNames(c verbs.Capabilities) []string {
 		{verbs.CapDMABuf, "DMABUF"},
 		{verbs.CapTimestamp, "TIMESTAMP"},
 		{verbs.CapFlushOnPost, "FLUSH_ON_POST"},
+		{verbs.CapSeal, "SEAL"},
 	} {
 		if c&k.bit != 0 {
 			names = append(names, k.name)

@@ -82,7 +82,7 @@ func (w *Writer) Next(to *Dest, socket, size int) (datagram []byte, k int) {
 // NextIn is Next with fill: so many bytes of 0 follow the datagram, which the receiver must be able to
 // find, so that it gets the length of its run. fill is a multiple of 4, at most maxFill, and 0 unless the
 // destination fills. A run that the datagram begins has datagrams of most bytes; most must be at least
-// size, and a multiple of 4 like it.
+// size, and a multiple of 4 like it. The capacity of the datagram includes the fill.
 func (w *Writer) NextIn(to *Dest, socket, size, most int) (datagram []byte, k, fill int) {
 	b := w.batches[socket]
 	if b == nil {
@@ -106,7 +106,7 @@ func (w *Writer) NextIn(to *Dest, socket, size, most int) (datagram []byte, k, f
 	at := b.used
 	b.used += size + fill
 	clear(b.bytes[at+size : b.used])
-	return b.bytes[at : at+size : at+size], k, fill
+	return b.bytes[at : at+size : b.used], k, fill
 }
 
 // grow adds a datagram to the last message and returns its number, 0 if that is not possible, and its

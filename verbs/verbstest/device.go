@@ -223,7 +223,18 @@ func deviceMissingCapabilities(e *env) {
 	lacks(verbs.CapDMABuf, "RegisterDMABuf", func() error {
 		return errorOf(e.a.pd.RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessLocalWrite))
 	})
+	lacks(verbs.CapSeal, "CreateQP with a Seal", func() error {
+		return errorOf(e.a.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, MaxSendWR: 1, MaxRecvWR: 1, Path: verbs.PathConfig{Seal: noSeal{}}}))
+	})
+	lacks(verbs.CapSeal, "CreateAH with a Seal", func() error {
+		return errorOf(e.a.pd.CreateAH(verbs.AHAttr{DGID: e.gids(e.b)[0].GID, Seal: noSeal{}}))
+	})
 	if checked == 0 {
 		e.Skip("the device can do everything")
 	}
 }
+
+// noSeal is a Seal of no provider.
+type noSeal struct{}
+
+func (noSeal) Sealed() {}

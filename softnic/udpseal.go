@@ -1,0 +1,124 @@
+package softnic
+
+import (
+	"time"
+
+	"ibverbx/internal/bulk"
+	"ibverbx/internal/roce"
+	"ibverbx/internal/seal"
+	"ibverbx/internal/udp"
+)
+
+const (
+	// sealedPort is the UDP port on which NICs receive sealed packets, or the next free one above it.
+	sealedPort = 14791
+	// icrcLen is the length of an ICRC, which sealed packets do not have.
+	icrcLen = 4
+	// sealOverhead is how much longer a packet is with a seal than with an ICRC.
+	sealOverhead = seal.Overhead - icrcLen
+	// sealTick is how often associations look at the age of their keys.
+	sealTick = time.Minute
+)
+
+// plugSealed opens the sockets for sealed packets.
+func (w *udpWire) plugSealed(n *NIC) error {
+	u, err := w.openPort(n, sealedPort, sealOverhead)
+	if err != nil {
+		return err
+	}
+	n.sealed = u
+	n.sealings.init(newRand(0), 1, maxPD)
+	return nil
+}
+
+// tick lets the associations of the NIC change their keys.
+func (u *udpPort) tick() {
+	c := u.nic.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if u.nic.closed {
+		return
+	}
+	for g := range u.nic.sealings.all() {
+		for _, a := range g.peers {
+			if a != nil {
+				a.Tick()
+			}
+		}
+	}
+	u.ticker.Reset(sealTick)
+}
+
+// seal writes a packet for an association. It copies the payload into the batch first: the bytes that are
+// encrypted must not change meanwhile.
+func (u *udpPort) seal(p *packet, corrupt bool) {
+	way, length := p.path.way, int(p.length)
+	size := roce.DatagramLen(p.Opcode, length) + sealOverhead
+	most := size
+	if length == u.mtu.Bytes() {
+		most = u.slot
+	}
+	b, k, fill := u.writer.NextIn(way.dest, way.socket, size, most)
+	b = b[:size+fill]
+	carried := b[seal.HeaderLen : len(b)-seal.TagLen]
+	p.Fill = uint8(fill / 4)
+	n := p.Encode(carried, length)
+	for k := range p.numSegs {
+		n += bulk.Copy(carried[n:], p.segs[k])
+	}
+	clear(carried[n:]) // pad and fill
+	way.assoc.Seal(b, uint8(way.socket))
+	if corrupt {
+		b[len(b)-1] ^= 1
+	}
+	if u.wire.link.cfg.Capture != nil {
+		from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(way.socket)}
+		u.capture(from.addrPort(), way.dest.Addr(), uint16(k), way.dest.Marks(), b)
+	}
+}
+
+// open passes a sealed packet to the NIC if it is intact and new. It is opened where the socket has put it.
+func (u *udpPort) open(from *udpSource, b []byte) {
+	stats, p := &u.nic.stats, &u.packet
+	index, ok := seal.Index(b)
+	if !ok {
+		stats.Malformed++
+		return
+	}
+	g := u.nic.sealings.get(index >> 8)
+	if g == nil || g.peers[index&0xff] == nil {
+		stats.Seals.Unknown++
+		return
+	}
+	if u.wire.link.cfg.Capture != nil && !u.wire.link.sends(from.addr) {
+		u.capture(from.addr.addrPort(), u.conn.Addr(), 0, udp.Marks{Hops: udp.DefaultHops}, b)
+	}
+	p.assoc = g.peers[index&0xff]
+	carried, v := p.assoc.Open(b)
+	switch v {
+	case seal.Opened:
+	case seal.Replayed:
+		stats.Seals.Replayed++
+		return
+	case seal.Old:
+		stats.Seals.Old++
+		return
+	default:
+		stats.Seals.Bad++
+		return
+	}
+	// The decoder expects an ICRC and does not look at it. The tag is in its place.
+	payload, r := p.Decode(roce.Trim(b[seal.HeaderLen : seal.HeaderLen+len(carried)+icrcLen]))
+	switch {
+	case r == roce.Congestion:
+		stats.CongestionNotices++
+	case r != roce.OK:
+		stats.Malformed++
+	case !roce.PKeysMatch(p.PKey, roce.PKeyDefault):
+		stats.BadPKey++
+	default:
+		p.path = &from.path
+		p.setPayload(payload)
+		u.nic.receive(p)
+	}
+}
