@@ -296,6 +296,8 @@ type LanePath struct {
 	// QP is what the NIC reports of the QP: its state and, once it is connected, the peer's QP number and
 	// address, the path MTU, PSNs, timeouts and retries.
 	QP verbs.QPAttr
+	// Sealed says that packets of the lane are encrypted and authenticated (RailConfig.Path.Seal).
+	Sealed bool
 }
 
 // Paths returns every lane with its QP, in the order of the lanes. It asks the NICs, which takes a system
@@ -321,6 +323,7 @@ func (q *VirtualQP) Paths() ([]LanePath, error) {
 		r := &u.rails.rails[l.rail]
 		paths = append(paths, LanePath{
 			Lane: i, Role: roleNames[l.role], Rail: int(l.rail), Device: r.name, Port: r.cfg.Port, Endpoint: e, QP: attr,
+			Sealed: r.cfg.Path.Seal != nil,
 		})
 	}
 	return paths, nil

@@ -48,6 +48,8 @@ type Event struct {
 	Lane int
 	// Rail is the rail of the lane; -1 if Lane is.
 	Rail int
+	// Sealed says that packets of the rail are encrypted and authenticated.
+	Sealed bool
 	// Err is the cause; nil if something is in service again.
 	Err error
 }
@@ -79,6 +81,7 @@ func (c *VirtualCQ) notice(e Event) {
 // of the VirtualQP, if the lane was the last or the first.
 func (f *failover) notice(kind EventKind, l *lane, cause error) {
 	e := Event{Kind: kind, QP: f.setup.owner, Lane: int(l.index), Rail: int(l.rail), Err: cause}
+	e.Sealed = f.setup.rails.rails[l.rail].cfg.Path.Seal != nil
 	f.setup.cq.notice(e)
 	alone := l.role == roleData // no other data lane is in service on its rail
 	for _, other := range f.setup.lanes {
@@ -116,11 +119,11 @@ func (e *Event) log(to *slog.Logger) {
 		level = slog.LevelDebug
 	case EventRailUp, EventRecovered:
 	}
-	attrs := make([]slog.Attr, 0, 5)
+	attrs := make([]slog.Attr, 0, 6)
 	attrs = append(attrs, slog.Uint64("vqp", e.QP.setup.incarnation))
 	if e.Rail >= 0 {
 		device := e.QP.setup.rails.rails[e.Rail].name
-		attrs = append(attrs, slog.Int("lane", e.Lane), slog.Int("rail", e.Rail), slog.String("device", device))
+		attrs = append(attrs, slog.Int("lane", e.Lane), slog.Int("rail", e.Rail), slog.String("device", device), slog.Bool("sealed", e.Sealed))
 	}
 	if e.Err != nil {
 		attrs = append(attrs, slog.Any("cause", e.Err))

@@ -77,6 +77,8 @@ type RailStats struct {
 	Device string
 	// Up is how many data lanes are in service on the rail.
 	Up int
+	// Sealed says that packets of the rail are encrypted and authenticated (RailConfig.Path.Seal).
+	Sealed bool
 	Counts
 }
 
@@ -108,7 +110,8 @@ func (q *VirtualQP) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i := range s.Rails {
-		s.Rails[i].Rail, s.Rails[i].Device, s.Rails[i].Counts = i, u.rails.rails[i].name, q.failover.railPast[i]
+		r := &u.rails.rails[i]
+		s.Rails[i] = RailStats{Rail: i, Device: r.name, Sealed: r.cfg.Path.Seal != nil, Counts: q.failover.railPast[i]}
 	}
 	for i, l := range u.all {
 		v, counts := &l.life, l.counts.load()

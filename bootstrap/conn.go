@@ -36,6 +36,7 @@ func cost(body []byte) int { return len(body) + messageCost }
 type Conn struct {
 	peer     Peer
 	admitted admission
+	secret   []byte // see Secret
 	raw      net.Conn
 	stream   net.Conn
 	read     *bufio.Reader
@@ -78,7 +79,7 @@ type ConnStats struct {
 // newConn returns a Conn for a stranger that has been authenticated.
 func newConn(s *stranger, peer Peer, h hello) *Conn {
 	c := &Conn{
-		peer: peer, admitted: s.admitted, raw: s.raw, stream: s.stream, read: bufio.NewReaderSize(s.stream, readBytes),
+		peer: peer, admitted: s.admitted, secret: s.secret, raw: s.raw, stream: s.stream, read: bufio.NewReaderSize(s.stream, readBytes),
 		dead: s.cfg.DeadAfter, interval: min(s.cfg.DeadAfter, h.deadAfter) / 3,
 		done: make(chan struct{}), wake: make(chan struct{}, 1),
 		open: window, credit: int(h.window),

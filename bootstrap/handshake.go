@@ -55,6 +55,8 @@ type stranger struct {
 	failures *failures
 	from     netip.Prefix
 	admitted admission
+	// secret is that of the Conn; nil without TLS.
+	secret []byte
 }
 
 // admit runs the whole handshake, bounded by Config.HandshakeTimeout and ctx. On an error it
@@ -110,6 +112,11 @@ func (s *stranger) meet() (peer Peer, h hello, err error) {
 			return peer, h, err
 		}
 		peer.Token = s.admitted.token.name
+	}
+	if s.cred.tls != nil {
+		if s.secret, err = sessionSecret(&state, s.admitted.token); err != nil {
+			return peer, h, err
+		}
 	}
 	mine := hello{incarnation: s.cfg.Incarnation, deadAfter: s.cfg.DeadAfter, window: window, name: s.cfg.Name}
 	err = s.exchange(frameHello, mine.encode(), func(b []byte) (err error) {

@@ -67,6 +67,12 @@ type Config struct {
 	// takes effect on both sides if either sets it.
 	NoFailover bool
 
+	// Unsealed turns off sealing: encryption and authentication of the packets (docs/wire.md). Whoever sees
+	// them can then read and change all data and end the session. Both sides must set it, or neither. Without
+	// it packets are sealed if the two sides met over TLS and all NICs of both can seal, which software NICs
+	// over UDP can and others cannot (Agreement.Sealed).
+	Unsealed bool
+
 	// CQ describes the VirtualCQ. Zero means a sufficient depth and a Waker.
 	CQ ibverbx.CQConfig
 	// Timeout bounds the time from authentication until the peer is ready. Zero means 30 s.

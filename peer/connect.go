@@ -11,6 +11,7 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/internal/closer"
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -98,7 +99,8 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	if err != nil {
 		return fmt.Errorf("open NICs: %w", err)
 	}
-	mine, err := c.newOffer(rails)
+	secret := s.Conn.Secret()
+	mine, err := c.newOffer(rails, secret != nil)
 	if err != nil {
 		return err
 	}
@@ -120,6 +122,16 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	}
 	if rails, err = s.finish(ctx, link, &theirs.Link, rails); err != nil {
 		return err
+	}
+	s.Agreed.Sealed = s.Agreed.Sealed && s.Link != LinkShm // shared memory has no packets that others see
+	if s.Agreed.Sealed {
+		seal, err := softnic.NewSeal(secret, dialer)
+		if err != nil {
+			return err
+		}
+		for i := range rails {
+			rails[i].Path.Seal = seal
+		}
 	}
 	if err := s.build(c, rails); err != nil {
 		return err

@@ -36,6 +36,8 @@ type Agreement struct {
 	MTU             verbs.MTU
 	Failover        bool
 	TrackSingleLane bool
+	// Sealed says that all packets are encrypted and authenticated.
+	Sealed bool
 }
 
 // Defaults for values that neither side sets. lanesPerRail is multiplied by the larger number
@@ -61,6 +63,9 @@ func Negotiate(dialer, listener *Offer) (a Agreement, err error) {
 		return a, err
 	}
 	if a.Scheme, err = commonScheme(dialer.Schemes, listener.Schemes); err != nil {
+		return a, err
+	}
+	if a.Sealed, err = sealed(dialer.Seal, listener.Seal); err != nil {
 		return a, err
 	}
 	a.Failover = dialer.Failover && listener.Failover
@@ -150,6 +155,16 @@ func commonScheme(dialer, listener []ibverbx.Scheme) (ibverbx.Scheme, error) {
 		return "accepts " + strings.Join(names, ", ")
 	}
 	return 0, &MismatchError{What: "scheme", Dialer: takes(dialer), Listener: takes(listener)}
+}
+
+// sealed reports whether packets are sealed. One side that wants it and one that has turned it off do not match. A
+// side that cannot seal is a stranger, such as hardware.
+func sealed(dialer, listener string) (bool, error) {
+	wants := map[string]string{sealOn: "seals packets", sealOff: "has turned sealing off (Config.Unsealed, --unsealed)"}
+	if (dialer == sealOn && listener == sealOff) || (dialer == sealOff && listener == sealOn) {
+		return false, &MismatchError{What: "sealing", Dialer: wants[dialer], Listener: wants[listener]}
+	}
+	return dialer == sealOn && listener == sealOn, nil
 }
 
 // reachable rejects rails without a common network. Lane i of one side connects to lane i of

@@ -42,6 +42,7 @@ func drawOffer(t *rapid.T, name string) *peer.Offer {
 	for i := range rapid.IntRange(1, ibverbx.MaxRails).Draw(t, name+" rails") {
 		o.Rails = append(o.Rails, peer.OfferRail{Device: fmt.Sprint("nic", i), Network: network})
 	}
+	o.Seal = rapid.SampledFrom([]string{"on", "on", "on", "off", "unable"}).Draw(t, name+" seal")
 	schemes := rapid.Permutation(allSchemes).Draw(t, name+" schemes")
 	o.Schemes = schemes[:rapid.IntRange(1, 3).Draw(t, name+" scheme count")]
 	return o
@@ -90,6 +91,9 @@ func TestNegotiateProperty(t *testing.T) {
 				t.Fatalf("the scheme is %s, want %s, which the dialer prefers", a.Scheme, better)
 			}
 		}
+		if a.Sealed != (d.Seal == "on" && l.Seal == "on") {
+			t.Fatalf("sealed %v of %q and %q", a.Sealed, d.Seal, l.Seal)
+		}
 		if a.Failover != (d.Failover && l.Failover) || a.TrackSingleLane != (d.TrackSingleLane || l.TrackSingleLane || a.Failover) {
 			t.Fatalf("failover %v and track %v of %+v and %+v", a.Failover, a.TrackSingleLane, d, l)
 		}
@@ -103,6 +107,9 @@ func mismatch(d, l *peer.Offer) string {
 	}
 	if !slices.ContainsFunc(d.Schemes, func(s ibverbx.Scheme) bool { return slices.Contains(l.Schemes, s) }) {
 		return "scheme"
+	}
+	if d.Seal != l.Seal && d.Seal != "unable" && l.Seal != "unable" {
+		return "sealing"
 	}
 	for _, f := range []struct {
 		what string
@@ -145,6 +152,7 @@ func offer() *peer.Offer {
 		Version: peer.OfferVersion, Rails: []peer.OfferRail{{Device: "soft0", Network: "roce"}}, Schemes: allSchemes,
 		Lanes: peer.Range{Min: 1, Max: 64}, SendDepth: peer.Range{Min: 1, Max: 1024}, RecvDepth: peer.Range{Min: 1, Max: 1024},
 		LaneDepth: peer.Range{Min: 1, Max: 1024}, Fragment: peer.Range{Min: 1, Max: 1 << 20}, MTU: peer.Range{Min: 256, Max: 1024},
+		Seal: "on",
 	}
 }
 
@@ -157,6 +165,7 @@ func TestMismatchSaysWhatAndWhere(t *testing.T) {
 		{func(d, l *peer.Offer) { d.Lanes.Min, d.Lanes.Max, l.Lanes.Max = 8, 16, 4 }, []string{"lanes", "dialer needs at least 8", "listener can do at most 4"}},
 		{func(d, l *peer.Offer) { l.MTU.Min, l.MTU.Max, d.MTU.Max = 4096, 4096, 1024 }, []string{"MTU", "dialer can do at most 1024", "listener needs at least 4096"}},
 		{func(d, l *peer.Offer) { d.Schemes, l.Schemes = allSchemes[:1], allSchemes[1:] }, []string{"scheme", "dialer accepts tally", "listener accepts dqplb, spray"}},
+		{func(d, _ *peer.Offer) { d.Seal = "off" }, []string{"sealing", "dialer has turned sealing off", "listener seals packets"}},
 		{func(_, l *peer.Offer) { l.Rails[0] = peer.OfferRail{Device: "mlx5_0", Network: "infiniband"} }, []string{"network", `"soft0" on roce`, `"mlx5_0" on infiniband`}},
 	} {
 		d, l := offer(), offer()
@@ -173,7 +182,7 @@ func TestMismatchSaysWhatAndWhere(t *testing.T) {
 		}
 	}
 	a, err := peer.Negotiate(offer(), offer())
-	want := peer.Agreement{Lanes: 4, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU1024}
+	want := peer.Agreement{Lanes: 4, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU1024, Sealed: true}
 	if err != nil || a != want {
 		t.Errorf("without preferences: got %+v, %v, want %+v", a, err, want)
 	}
@@ -214,7 +223,7 @@ func FuzzOffer(f *testing.F) {
 		f.Fatalf("Marshal: got %v, want no error", err)
 	}
 	f.Add(good)
-	f.Add([]byte(strings.Replace(string(good), `"version":1`, `"version":1,"version":1`, 1)))
+	f.Add([]byte(strings.Replace(string(good), `"version":2`, `"version":2,"version":2`, 1)))
 	f.Add([]byte(strings.Replace(string(good), `"max":64`, `"max":64000`, 1)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		o, err := peer.DecodeOffer(b)

@@ -10,7 +10,7 @@ import (
 )
 
 // OfferVersion is the version of the offers that this package encodes and decodes.
-const OfferVersion = 1
+const OfferVersion = 2
 
 // maxOffer bounds an offer in bytes.
 const maxOffer = 16 << 10
@@ -45,7 +45,17 @@ type Offer struct {
 	TrackSingleLane bool `json:"track"`
 	// Link is about shared memory.
 	Link OfferLink `json:"link,omitzero"`
+	// Seal is "on" if the side wants sealed packets, "off" if it does not want them, and "unable" if one of its
+	// NICs cannot seal them or the connection is not secret.
+	Seal string `json:"seal"`
 }
+
+// Values of Offer.Seal.
+const (
+	sealOn     = "on"
+	sealOff    = "off"
+	sealUnable = "unable"
+)
 
 // OfferRail is one NIC port.
 type OfferRail struct {
@@ -74,9 +84,13 @@ func network(attr *verbs.DeviceAttr, port *verbs.PortAttr) string {
 	return "roce"
 }
 
-// newOffer builds this side's offer from its Config and the capabilities of its NICs.
-func (c *Config) newOffer(rails []ibverbx.RailConfig) (*Offer, error) {
-	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, TrackSingleLane: c.QP.TrackSingleLane}
+// newOffer builds this side's offer from its Config and the capabilities of its NICs. secret says that the two sides
+// share one.
+func (c *Config) newOffer(rails []ibverbx.RailConfig, secret bool) (*Offer, error) {
+	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, TrackSingleLane: c.QP.TrackSingleLane, Seal: sealOn}
+	if !secret {
+		o.Seal = sealUnable
+	}
 	qps, wrs, mtu, msg := math.MaxInt, math.MaxInt, maxMTU, uint64(maxFragment)
 	for i := range rails {
 		ctx, port := rails[i].Context, max(int(rails[i].Port), 1)
@@ -94,9 +108,15 @@ func (c *Config) newOffer(rails []ibverbx.RailConfig) (*Offer, error) {
 		if p.State != verbs.PortActive {
 			return nil, verbs.Invalidf("rail %d: port %d of %s is %s, not %s", i, port, ctx.Device().Name(), p.State, verbs.PortActive)
 		}
+		if attr.Capabilities&verbs.CapSeal == 0 {
+			o.Seal = sealUnable
+		}
 		name := ctx.Device().Name()
 		o.Rails = append(o.Rails, OfferRail{Device: name[:min(len(name), maxDevice)], Network: network(&attr, &p)})
 		qps, wrs, mtu, msg = min(qps, attr.MaxQP), min(wrs, attr.MaxQPWR), min(mtu, p.ActiveMTU.Bytes()), min(msg, attr.MaxMsgSize)
+	}
+	if c.Unsealed {
+		o.Seal = sealOff
 	}
 	bound := func(want, least, most int) Range { return Range{Want: want, Min: max(least, 1), Max: most} }
 	o.Lanes = bound(c.QP.Lanes, c.Minimum.Lanes, min(maxLanes, max(qps-2, 1)*len(rails)))
@@ -126,6 +146,9 @@ func (o *Offer) Validate() error {
 	}
 	if err := o.Link.validate(); err != nil {
 		return err
+	}
+	if o.Seal != sealOn && o.Seal != sealOff && o.Seal != sealUnable {
+		return verbs.Invalidf("seal is %.64q: want %q, %q or %q", o.Seal, sealOn, sealOff, sealUnable)
 	}
 	if len(o.Schemes) < 1 || len(o.Schemes) > 3 {
 		return verbs.Invalidf("%d schemes: want 1 to 3", len(o.Schemes))

@@ -308,7 +308,7 @@ func TestSessionOfSilence(t *testing.T) {
 		"deadline":       func(*bootstrap.Conn) error { return nil },
 		"decode offer":   func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, []byte("{}")) },
 		"of kind":        func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindCard, []byte("{}")) },
-		"version 2":      func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, newer(t)) },
+		"version 3":      func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, newer(t)) },
 		`no field "x"`:   func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, []byte(`{"x":1}`)) },
 		"at most 16384 ": func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, make([]byte, 20000)) },
 	} {
@@ -338,9 +338,9 @@ func TestSessionOfSilence(t *testing.T) {
 // newer returns an offer of another version.
 func newer(t *testing.T) []byte {
 	t.Helper()
-	return []byte(`{"version":2,"rails":null,"schemes":null,"lanes":{"want":0,"min":0,"max":0},"send_depth":{"want":0,"min":0,"max":0},` +
+	return []byte(`{"version":3,"rails":null,"schemes":null,"lanes":{"want":0,"min":0,"max":0},"send_depth":{"want":0,"min":0,"max":0},` +
 		`"recv_depth":{"want":0,"min":0,"max":0},"lane_depth":{"want":0,"min":0,"max":0},"fragment":{"want":0,"min":0,"max":0},` +
-		`"mtu":{"want":0,"min":0,"max":0},"failover":false,"track":false}`)
+		`"mtu":{"want":0,"min":0,"max":0},"failover":false,"track":false,"seal":"on"}`)
 }
 
 func TestConfigRefused(t *testing.T) {

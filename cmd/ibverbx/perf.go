@@ -109,6 +109,8 @@ type perfFlags struct {
 	addrs  []string // of software NICs between processes, by rail
 	// networks are those that the other side's NICs may be on, beside those of this host.
 	networks []net.IPNet
+	// unsealed turns off the sealing of packets.
+	unsealed bool
 	pcap     string       // file for the packets of software NICs
 	capture  *pcap.Writer // writes that file, nil without one
 }
@@ -172,8 +174,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "there is no operation %q: use write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
 	case f.host == "" && !f.server && f.pcap != "":
 		return wrong(cmd, "--pcap needs a host or --server: in one process there are no packets")
-	case f.host == "" && !f.server && (f.auth != authFlags{} || len(f.addrs)+len(f.networks) > 0 || f.link != ""):
-		return wrong(cmd, "the flags for authentication, --link, --addr and --peer-network need a host or --server")
+	case f.host == "" && !f.server && (f.auth != authFlags{} || len(f.addrs)+len(f.networks) > 0 || f.link != "" || f.unsealed):
+		return wrong(cmd, "the flags for authentication, --link, --addr, --peer-network and --unsealed need a host or --server")
 	case f.link == peer.LinkShm && (f.pcap != "" || len(f.addrs) > 0):
 		return wrong(cmd, "--addr and --pcap are for --link udp")
 	}

@@ -16,9 +16,9 @@ func TestPerfPcap(t *testing.T) {
 		t.Fatalf("LookPath: got %v, want tshark", err)
 	}
 	token := newToken(t, "a secret of this test, long enough")
-	_, addr := serve(t, "--token-file", token)
+	_, addr := serve(t, "--token-file", token, "--unsealed")
 	file := filepath.Join(t.TempDir(), "roce.pcap")
-	status, _, stderr := command(t.Context(), "perf", "write", addr, "--token-file", token, "-s", "8,10000", "-n", "5", "--rails", "1", "-q", "1", "--pcap", file)
+	status, _, stderr := command(t.Context(), "perf", "write", addr, "--token-file", token, "-s", "8,10000", "-n", "5", "--rails", "1", "-q", "1", "--unsealed", "--pcap", file)
 	if status != exitOK || !strings.Contains(stderr, "packets in "+file) {
 		t.Fatalf("perf --pcap: status %d, %s, want success and a count", status, stderr)
 	}

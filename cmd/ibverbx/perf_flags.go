@@ -56,6 +56,7 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs between processes, one for each rail (default that of the connection)")
 	fl.StringVar(&f.pcap, "pcap", "", "write the packets of software NICs between processes to `file`, for tshark and Wireshark")
 	fl.IPNetSliceVar(&f.networks, "peer-network", nil, "`networks` of the other side's NICs if they are not on a network of this host, such as 10.1.0.0/16")
+	fl.BoolVar(&f.unsealed, "unsealed", false, "plain packets between software NICs, on both sides: who sees them can read and change all data and end the session")
 	f.auth.define(cmd)
 	fl.BoolVar(&f.json, "json", false, "print one JSON object; bytes and seconds, not MiB")
 }

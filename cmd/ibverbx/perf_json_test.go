@@ -22,6 +22,7 @@ const wantJSON = `{
   "tx_depth": N,
   "mtu": N,
   "bidirectional": false,
+  "sealed": false,
   "checked": true,
   "interrupted": false,
   "results": [

@@ -25,6 +25,8 @@ type partner struct {
 	link     peer.Link
 	// networks are those that the partner's NICs may be on.
 	networks []netip.Prefix
+	// unsealed turns off the sealing of packets.
+	unsealed bool
 }
 
 // newPartner makes a partner of a connection. Its close closes the connection too.
@@ -33,7 +35,10 @@ func newPartner(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*partner, erro
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	p := &partner{conn: conn, dialer: dialer, from: from, settings: &f.settings, link: cmp.Or(f.link, peer.LinkAuto)}
+	p := &partner{
+		conn: conn, dialer: dialer, from: from, settings: &f.settings,
+		link: cmp.Or(f.link, peer.LinkAuto), unsealed: f.unsealed,
+	}
 	if len(f.addrs) > 0 || f.pcap != "" {
 		p.link = peer.LinkUDP
 	}
@@ -90,7 +95,7 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 	cfg := peer.Config{
 		Rails: p.nics.ends[0], QP: s.QP, Schemes: s.Schemes, MTU: s.MTU, NoFailover: s.Direct,
 		Minimum:      peer.Limits{SendDepth: s.QP.SendDepth, RecvDepth: s.QP.RecvDepth},
-		PeerNetworks: p.networks, Link: p.link,
+		PeerNetworks: p.networks, Link: p.link, Unsealed: p.unsealed,
 		Regions: []peer.RegionConfig{{Name: lent, Size: max(s.Bytes, 1)}},
 	}
 	if s.Direct {
@@ -105,7 +110,8 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 	}
 	return &perf.Link{
 		QP: one.QP, CQ: one.CQ, Local: one.Local(lent), Remote: one.Remote(lent), Rails: one.Rails.Len(), Lanes: one.Agreed.Lanes,
-		Name: string(one.Link), Reason: one.LinkReason, Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(), Scheme: one.Agreed.Scheme, Close: one.Close,
+		Name: string(one.Link), Reason: one.LinkReason, Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(),
+		Scheme: one.Agreed.Scheme, Sealed: one.Agreed.Sealed, Close: one.Close,
 	}, nil
 }
 

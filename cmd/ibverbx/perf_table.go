@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"ibverbx/internal/perf"
+	"ibverbx/peer"
 )
 
 // The layout is that of perftest_parameters.h: rules of 87 dashes, the title at column
@@ -80,6 +81,7 @@ func (t *perfTable) parameters() {
 	}
 	if r.Remote != "" {
 		t.printf(" This side       : %-13sOther side     : %s\n", r.Role, r.Remote)
+		t.printf(" Packets         : %s\n", packetsText(r))
 	}
 	both("Dual-port", "OFF", "Device", r.Device+" -> "+r.Peer)
 	both("Number of qps", strconv.Itoa(r.QPs), "Transport type", "IB")
@@ -97,9 +99,9 @@ func (t *perfTable) parameters() {
 		t.printf(" CQ Moderation   : by size\n")
 	}
 	t.printf(" Mtu             : %d[B]\n", r.MTU)
-	t.printf(" Link type       : %s\n", r.LinkLayer)
+	t.printf(" Link type       : %s\n", r.Port.LinkLayer)
 	if r.Op == perf.Read || r.Op == perf.Atomic {
-		t.printf(" Outstand reads  : %d\n", r.OutstandingReads)
+		t.printf(" Outstand reads  : %d\n", r.Port.OutstandingReads)
 	} else {
 		t.printf(" Max inline data : 0[B]\n")
 	}
@@ -127,6 +129,17 @@ func (t *perfTable) virtual() {
 	t.printf(" Rails           : %-13dLanes          : %s\n", r.Rails, lanes)
 	t.printf(" Scheme          : %-13sPolicy         : %s\n", r.Scheme, r.Policy)
 	t.printf(" Fragment        : %s\n", cut)
+}
+
+// packetsText is how packets between processes are protected.
+func packetsText(r *perf.Report) string {
+	switch {
+	case r.Sealed:
+		return "sealed: encrypted and authenticated"
+	case r.Link == string(peer.LinkShm):
+		return "none, memory of one user on one host"
+	}
+	return "plain: neither encrypted nor authenticated"
 }
 
 // transportText is what makes the QPs reliable.

@@ -48,5 +48,6 @@ type Link struct {
 	Fragment int // bytes
 	MTU      int // bytes
 	Scheme   ibverbx.Scheme
+	Sealed   bool // packets are encrypted and authenticated
 	Close    func() error
 }

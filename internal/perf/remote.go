@@ -175,6 +175,7 @@ func (t *Test) openRemote(ctx context.Context, r *row) error {
 func (rep *Report) agree(l *Link) {
 	rep.Link, rep.LinkReason = l.Name, l.Reason
 	rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Fragment = l.Lanes, l.Lanes, l.Scheme.String(), l.MTU, l.Fragment
+	rep.Sealed = l.Sealed
 }
 
 // shape is what this half of a row should be.

@@ -37,6 +37,8 @@ type Report struct {
 	// MTU is the path MTU in bytes.
 	MTU           int  `json:"mtu"`
 	Bidirectional bool `json:"bidirectional"`
+	// Sealed means that all packets were encrypted and authenticated.
+	Sealed bool `json:"sealed"`
 	// Checked means that every byte of the results was compared.
 	Checked bool `json:"checked"`
 	// Interrupted means that the test was ended early. The last result may then have fewer
@@ -62,10 +64,16 @@ type Report struct {
 	// Fragment is the size of a fragment in bytes, 0 if by the size of the message; for the
 	// table.
 	Fragment int `json:"-"`
-	// LinkLayer is the name of the port's link layer, for the table.
-	LinkLayer string `json:"-"`
-	// OutstandingReads is how many READs or atomics a QP may have outstanding, for the table.
-	OutstandingReads int `json:"-"`
+	// Port is for the table.
+	Port Port `json:"-"`
+}
+
+// Port is what a Report says of the ports.
+type Port struct {
+	// LinkLayer is the name of the link layer.
+	LinkLayer string
+	// OutstandingReads is how many READs or atomics a QP may have outstanding.
+	OutstandingReads int
 }
 
 // Setting is a setting of the fabric: its name, its value as it was given, and the flag or the

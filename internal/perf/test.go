@@ -126,7 +126,7 @@ func (t *Test) query(side int, h *hostInfo) (attrs []verbs.DeviceAttr, err error
 		if rep.MTU == 0 {
 			rep.Provider, rep.Link, rep.MTU = attr.Provider, attr.Link, port.ActiveMTU.Bytes()
 		}
-		rep.MTU, rep.LinkLayer = min(rep.MTU, port.ActiveMTU.Bytes()), port.LinkLayer.String()
+		rep.MTU, rep.Port.LinkLayer = min(rep.MTU, port.ActiveMTU.Bytes()), port.LinkLayer.String()
 		h.Devices = append(h.Devices, name)
 		h.Reads = min(h.Reads, attr.MaxQPInitRdAtomic, attr.MaxQPRdAtomic)
 		attrs = append(attrs, attr)
@@ -144,7 +144,7 @@ func (t *Test) describe(hosts [2]hostInfo) {
 		h.Lanes, h.Scheme = c.QPs, t.own.Scheme.String()
 	}
 	h.TxDepth, h.CQMod, h.Bidirectional, h.Checked = c.TxDepth, c.CQMod, c.Bidirectional, c.Check
-	h.Policy, h.Fragment, h.OutstandingReads = t.own.Policy.String(), c.Fragment, min(hosts[0].Reads, hosts[1].Reads)
+	h.Policy, h.Fragment, h.Port.OutstandingReads = t.own.Policy.String(), c.Fragment, min(hosts[0].Reads, hosts[1].Reads)
 	h.Results, h.PerLane = []Result{}, []Lane{}
 	if c.MTU > 0 {
 		h.MTU = c.MTU

@@ -1,0 +1,28 @@
+package bootstrap
+
+import (
+	"crypto/hkdf"
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
+	"slices"
+)
+
+// secretLabel is the exporter label of Conn.Secret.
+const secretLabel = "EXPORTER-ibverbx-seal-1"
+
+// sessionSecret returns a secret that only the two ends of a TLS session have. The token is bound in, unless it is nil.
+func sessionSecret(state *tls.ConnectionState, t *token) ([]byte, error) {
+	b, err := state.ExportKeyingMaterial(secretLabel, nil, sha256.Size)
+	if err == nil && t != nil {
+		b, err = hkdf.Extract(sha256.New, b, t.key)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("export a secret of the TLS session: %w", err)
+	}
+	return b, nil
+}
+
+// Secret returns 32 bytes that only the two ends of the Conn have, for sealing packets (softnic.NewSeal). Every Conn
+// has other ones. It is nil without TLS.
+func (c *Conn) Secret() []byte { return slices.Clone(c.secret) }

@@ -1,0 +1,35 @@
+package bootstrap
+
+import (
+	"bytes"
+	"crypto/tls"
+	"testing"
+)
+
+// TestConnSecret: both ends of a Conn over TLS have the same secret, and no other Conn has it. The token is bound in, and it
+// is not the value that the proofs use. Without TLS there is none.
+func TestConnSecret(t *testing.T) {
+	a := newAuthority(t)
+	server, client := a.config("server", nil), a.config("client", nil)
+	seen := map[string]bool{}
+	for name, cfg := range map[string][2]Config{"token": {tokenConfig(), tokenConfig()}, "certificates": {client, server}} {
+		for range 2 {
+			d, l := newDoor(t, cfg[1]).meet(t, cfg[0])
+			if len(d.Secret()) != 32 || !bytes.Equal(d.Secret(), l.Secret()) || seen[string(d.Secret())] {
+				t.Errorf("%s: secrets %x and %x, want the same 32 bytes, and new ones", name, d.Secret(), l.Secret())
+			}
+			seen[string(d.Secret())] = true
+			state := d.stream.(*tls.Conn).ConnectionState()
+			for label, differs := range map[string]bool{secretLabel: name == "token", exporterLabel: true} {
+				bare, err := state.ExportKeyingMaterial(label, nil, 32)
+				if err != nil || bytes.Equal(bare, d.Secret()) == differs {
+					t.Errorf("%s: the secret is the exported value of %s: %v, %v, want %v", name, label, !differs, err, !differs)
+				}
+			}
+		}
+	}
+	d, l := newDoor(t, plainConfig()).meet(t, plainConfig())
+	if d.Secret() != nil || l.Secret() != nil {
+		t.Errorf("plain text: secrets %x and %x, want none", d.Secret(), l.Secret())
+	}
+}
