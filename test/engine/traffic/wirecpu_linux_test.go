@@ -69,6 +69,8 @@ type wireConfig struct {
 	op verbs.Opcode
 	// uc makes the lanes of UC QPs, with reliability in software.
 	uc bool
+	// sealed seals all packets.
+	sealed bool
 }
 
 // wireWork is two hosts on links of their own, as in two processes, and a chain of requests from one to
@@ -89,7 +91,7 @@ func newWireWork(b *testing.B, cfg wireConfig, first, size int) *wireWork {
 	depth := max(4, min(128, 16<<20/size))
 	w := &wireWork{b: b, wrs: make([]ibverbx.SendWR, min(64, max(1, 256<<10/size)))}
 	w.window = depth / len(w.wrs)
-	w.from, w.to = newWireHost(b, cfg, first, depth), newWireHost(b, cfg, first+cfg.rails, depth)
+	w.from, w.to = newWireHost(b, cfg, first, depth, true), newWireHost(b, cfg, first+cfg.rails, depth, false)
 	rig.Connect(b, w.from.QP, w.to.QP)
 	local, remote := w.from.Region(size), w.to.Region(size)
 	for i := range w.wrs {
@@ -104,8 +106,14 @@ func newWireWork(b *testing.B, cfg wireConfig, first, size int) *wireWork {
 	return w
 }
 
-func newWireHost(b *testing.B, cfg wireConfig, first, depth int) *rig.Host {
+func newWireHost(b *testing.B, cfg wireConfig, first, depth int, dialer bool) *rig.Host {
 	b.Helper()
+	var path verbs.PathConfig
+	if cfg.sealed {
+		seal, err := softnic.NewSeal(make([]byte, 32), dialer)
+		rig.Must(b, err)
+		path.Seal = seal
+	}
 	var rails []ibverbx.RailConfig
 	for rail := range cfg.rails {
 		link, err := softnic.NewUDPLink(nil)
@@ -120,7 +128,7 @@ func newWireHost(b *testing.B, cfg wireConfig, first, depth int) *rig.Host {
 			rig.Must(b, err)
 			b.Cleanup(func() { rig.Must(b, ctx.Close()) })
 		}
-		rails = append(rails, ibverbx.RailConfig{Context: ctx})
+		rails = append(rails, ibverbx.RailConfig{Context: ctx, Path: path})
 	}
 	h := rig.NewRailsOn(b, rails...)
 	h.NewCQ(ibverbx.CQConfig{})
