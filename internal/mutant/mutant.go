@@ -29,7 +29,7 @@ type Change struct {
 	Also []Edit
 	// Tests is a pattern of the tests to run, as of go test -run. Empty means all.
 	Tests string
-	// Race runs them with the race detector.
+	// Race runs them with the race detector, and with memory on the heap, where it sees it.
 	Race bool
 	// Report is a regular expression that the output of the failing tests must match. Empty
 	// means that any failure is good enough.
@@ -147,11 +147,13 @@ func (c *Change) caughtBy(t *testing.T, overlay string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, fmt.Sprintf("-race=%v", c.Race), "-failfast", "-count=1", "-vet=off", "-run", c.Tests, ".")
-	cmd.Env = append(os.Environ(), variable+"=", slice.Env+"=", "IBVERBX_SIM_SEEDS=")
+	args := []string{"test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", "-run", c.Tests}
+	env := append(os.Environ(), variable+"=", slice.Env+"=", "IBVERBX_SIM_SEEDS=")
 	if c.Race {
-		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
+		args, env = append(args, "-race", "-tags", "heapmem"), append(env, "CGO_ENABLED=1")
 	}
+	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
+	cmd.Env = env
 	out, err := cmd.CombinedOutput()
 	switch {
 	case err == nil:
