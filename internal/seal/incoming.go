@@ -17,8 +17,9 @@ const (
 	Old
 )
 
-// maxAhead is how many keys a receiver may be behind its sender. A sender takes a new key at most once an hour
-// as long as its packets are lost.
+// maxAhead is how many keys a receiver may be behind its sender, and how many it derives in a minute at most: deriving
+// one takes as long as opening some packets. A sender takes a new key at most once an hour as long as its packets are
+// lost.
 const maxAhead = 64
 
 // incoming is the receiving direction of an Association.
@@ -30,6 +31,8 @@ type incoming struct {
 	last *key
 	// ticks counts the ticks since present was first used.
 	ticks int
+	// advanced is by how many epochs the receiver has advanced since the last tick.
+	advanced int
 	// ahead are keys after present that were asked for, at most maxAhead. They are kept, so that a forger
 	// cannot make the receiver derive them again and again.
 	ahead []*key
@@ -81,7 +84,7 @@ func (in *incoming) keyOf(ahead int) (*key, Verdict) {
 		return in.last, Opened
 	case ahead < 0:
 		return nil, Old
-	case ahead > maxAhead:
+	case ahead > maxAhead-in.advanced:
 		return nil, Bad
 	}
 	for len(in.ahead) < ahead {
@@ -108,11 +111,13 @@ func (in *incoming) advance(ahead int) {
 	clear(in.last.secret) // it derives nothing any more
 	in.ahead = append([]*key(nil), in.ahead[ahead:]...)
 	in.epoch += uint64(ahead)
+	in.advanced += ahead
 	in.ticks = 0
 }
 
 // expire ends the overlap of two keys.
 func (in *incoming) expire() {
+	in.advanced = 0
 	if in.ticks++; in.ticks >= 2 {
 		in.last = nil
 	}

@@ -24,6 +24,7 @@ func newKey(secret []byte) (*key, error) {
 		return nil, err
 	}
 	block, err := aes.NewCipher(b)
+	clear(b)
 	if err == nil {
 		k.aead, err = cipher.NewGCM(block)
 	}

@@ -235,6 +235,7 @@ func TestLostEpochs(t *testing.T) {
 		if _, v := l.Open(sealed(d, 0, "x")); v != Opened {
 			t.Fatalf("epoch %d: verdict %d, want %d", d.out.epoch, v, Opened)
 		}
+		l.Tick()
 	}
 	if d.out.epoch < 1<<16 || l.in.epoch != d.out.epoch {
 		t.Errorf("epochs %d and %d, want the same above 2^16", d.out.epoch, l.in.epoch)
@@ -243,6 +244,22 @@ func TestLostEpochs(t *testing.T) {
 		d.out.rekey()
 	}
 	expect(t, l, sealed(d, 0, "x"), Bad, "too far ahead")
+}
+
+// TestDerivedKeysPerMinute: a peer that takes a new key with every packet makes the receiver derive 64 in a minute, and
+// no more.
+func TestDerivedKeysPerMinute(t *testing.T) {
+	d, l := ends(t)
+	for i := range 2 * maxAhead {
+		d.out.rekey()
+		want := Opened
+		if i >= maxAhead {
+			want = Bad
+		}
+		expect(t, l, sealed(d, 0, "x"), want, "new key")
+	}
+	l.Tick()
+	expect(t, l, sealed(d, 0, "x"), Opened, "after a minute")
 }
 
 // TestNoAllocations: sealing and opening allocate nothing.
