@@ -23,8 +23,8 @@ func BenchmarkLanesOverUDP(b *testing.B) {
 		for size := range strings.FieldsSeq(c.sizes) {
 			b.Run(fmt.Sprintf("%s/size=%s", c.name, size), func(b *testing.B) {
 				token := newToken(b, "a secret of this benchmark, long enough")
-				_, addr := serve(b, "--token-file", token, "--addr", "127.0.0.1,127.0.0.2")
-				args := []string{"perf", addr, "--token-file", token, "--addr", "127.0.0.3,127.0.0.4", "--json", "-D", "100ms", "-s", size}
+				_, addr := serve(b, "--token-file", token, "--unsealed", "--addr", "127.0.0.1,127.0.0.2")
+				args := []string{"perf", addr, "--token-file", token, "--unsealed", "--addr", "127.0.0.3,127.0.0.4", "--json", "-D", "100ms", "-s", size}
 				var rates, ratios []float64
 				for b.Loop() {
 					rate := measured(b, append(args, strings.Fields(c.flags)...)...)
