@@ -296,7 +296,7 @@ type LanePath struct {
 	// QP is what the NIC reports of the QP: its state and, once it is connected, the peer's QP number and
 	// address, the path MTU, PSNs, timeouts and retries.
 	QP verbs.QPAttr
-	// Sealed says that packets of the lane are encrypted and authenticated (RailConfig.Path.Seal).
+	// Sealed says that packets of the lane are encrypted and authenticated (Config.Seal).
 	Sealed bool
 }
 
@@ -323,7 +323,7 @@ func (q *VirtualQP) Paths() ([]LanePath, error) {
 		r := &u.rails.rails[l.rail]
 		paths = append(paths, LanePath{
 			Lane: i, Role: roleNames[l.role], Rail: int(l.rail), Device: r.name, Port: r.cfg.Port, Endpoint: e, QP: attr,
-			Sealed: r.cfg.Path.Seal != nil,
+			Sealed: u.sealed(int(l.rail)),
 		})
 	}
 	return paths, nil

@@ -92,6 +92,9 @@ type Config struct {
 	// KeepAtomics keeps the VirtualQP up when an atomic is in doubt because its lane was lost. Then only
 	// the atomic fails. It needs Control.
 	KeepAtomics bool
+	// Seal makes the NICs encrypt and authenticate the packets of all lanes, with a secret of this VirtualQP
+	// and its peer (softnic.NewSeal). Nil means RailConfig.Path.Seal.
+	Seal verbs.Seal
 	// Log gets a record of every event of the VirtualQP. Its failure is an error, a lost rail and the first
 	// lost lane are warnings, recovery from them is information, and other lanes are for debugging. Nil
 	// means no log. VirtualCQ.Events has the events in any case.

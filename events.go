@@ -81,7 +81,7 @@ func (c *VirtualCQ) notice(e Event) {
 // of the VirtualQP, if the lane was the last or the first.
 func (f *failover) notice(kind EventKind, l *lane, cause error) {
 	e := Event{Kind: kind, QP: f.setup.owner, Lane: int(l.index), Rail: int(l.rail), Err: cause}
-	e.Sealed = f.setup.rails.rails[l.rail].cfg.Path.Seal != nil
+	e.Sealed = f.setup.sealed(int(l.rail))
 	f.setup.cq.notice(e)
 	alone := l.role == roleData // no other data lane is in service on its rail
 	for _, other := range f.setup.lanes {

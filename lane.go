@@ -133,7 +133,13 @@ func (u *setup) createQP(lc laneConfig) (verbs.QP, error) {
 	cq := u.cq.cqs[lc.rail]
 	return u.rails.rails[lc.rail].createQP(verbs.QPConfig{
 		SendCQ: cq, RecvCQ: cq, SRQ: lc.srq, MaxSendWR: u.cfg.LaneDepth, MaxRecvWR: lc.recvs, MaxInline: u.cfg.MaxInline,
+		Path: verbs.PathConfig{Seal: u.cfg.Seal},
 	})
+}
+
+// sealed reports whether packets of a rail are encrypted and authenticated.
+func (u *setup) sealed(rail int) bool {
+	return u.cfg.Seal != nil || u.rails.rails[rail].cfg.Path.Seal != nil
 }
 
 // ledgerShift is by how many entries the ledger of a lane is shifted against the one before it:

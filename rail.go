@@ -1,6 +1,7 @@
 package ibverbx
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -126,9 +127,12 @@ func (r *Rails) least(limit func(*verbs.DeviceAttr) int) int {
 	return n
 }
 
-// createQP makes an RC QP on a rail, with as many SGEs as the device allows.
+// createQP makes an RC QP on a rail, with as many SGEs as the device allows. Of the path, cfg has only a Seal, or
+// nil for that of the rail.
 func (r *rail) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	seal := cmp.Or(cfg.Path.Seal, r.cfg.Path.Seal)
 	cfg.Type, cfg.Port, cfg.GID, cfg.Path = verbs.RC, r.cfg.Port, r.cfg.GID, r.cfg.Path
+	cfg.Path.Seal = seal
 	cfg.MaxSendSGE, cfg.MaxRecvSGE = r.attr.MaxSGE, r.attr.MaxSGE
 	return r.pd.CreateQP(cfg)
 }

@@ -77,7 +77,7 @@ type RailStats struct {
 	Device string
 	// Up is how many data lanes are in service on the rail.
 	Up int
-	// Sealed says that packets of the rail are encrypted and authenticated (RailConfig.Path.Seal).
+	// Sealed says that packets of the rail are encrypted and authenticated (Config.Seal).
 	Sealed bool
 	Counts
 }
@@ -110,8 +110,7 @@ func (q *VirtualQP) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i := range s.Rails {
-		r := &u.rails.rails[i]
-		s.Rails[i] = RailStats{Rail: i, Device: r.name, Sealed: r.cfg.Path.Seal != nil, Counts: q.failover.railPast[i]}
+		s.Rails[i] = RailStats{Rail: i, Device: u.rails.rails[i].name, Sealed: u.sealed(i), Counts: q.failover.railPast[i]}
 	}
 	for i, l := range u.all {
 		v, counts := &l.life, l.counts.load()

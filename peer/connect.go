@@ -124,16 +124,13 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 		return err
 	}
 	s.Agreed.Sealed = s.Agreed.Sealed && s.Link != LinkShm // shared memory has no packets that others see
+	cfg := c.QP
 	if s.Agreed.Sealed {
-		seal, err := softnic.NewSeal(secret, dialer)
-		if err != nil {
+		if cfg.Seal, err = softnic.NewSeal(secret, dialer); err != nil {
 			return err
 		}
-		for i := range rails {
-			rails[i].Path.Seal = seal
-		}
 	}
-	if err := s.build(c, rails); err != nil {
+	if err := s.build(c, cfg, rails); err != nil {
 		return err
 	}
 	card, err := s.exchangeCards(ctx, c, mine.Rails)

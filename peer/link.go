@@ -125,6 +125,9 @@ func (s *Session) shareable(c *Config, mine *OfferLink, rails []ibverbx.RailConf
 	if mine.want() == LinkUDP {
 		return errors.New("udp was asked for")
 	}
+	if c.On != nil {
+		return errors.New("the Session uses the NICs of Config.On")
+	}
 	for i := range rails {
 		if attr, err := rails[i].Context.QueryDevice(); err != nil || attr.Provider != "softnic" || attr.Link != "udp" {
 			return fmt.Errorf("rail %d is not a plain software NIC", i)

@@ -143,11 +143,11 @@ func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error)
 	return m.Body, nil
 }
 
-// build registers the memory and creates the VirtualQP with the agreed values. The connection
+// build registers the memory and creates the VirtualQP with cfg and the agreed values. The connection
 // carries its control channel.
-func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
+func (s *Session) build(c *Config, cfg ibverbx.Config, rails []ibverbx.RailConfig) (err error) {
 	if !s.shared {
-		if c.base != nil {
+		if c.base != nil && s.Link != LinkShm {
 			s.Rails, err = c.base.Fork()
 		} else {
 			s.Rails, err = ibverbx.NewRails(rails...)
@@ -165,7 +165,6 @@ func (s *Session) build(c *Config, rails []ibverbx.RailConfig) (err error) {
 			return fmt.Errorf("region %d (%q): %w", i, c.Regions[i].Name, err)
 		}
 	}
-	cfg := c.QP
 	a := &s.Agreed
 	cfg.Lanes, cfg.SendDepth, cfg.RecvDepth, cfg.LaneDepth = a.Lanes, a.SendDepth, a.RecvDepth, a.LaneDepth
 	cfg.Scheme, cfg.FragmentSize, cfg.TrackSingleLane = a.Scheme, uint32(a.FragmentSize), a.TrackSingleLane

@@ -10,7 +10,7 @@ import (
 )
 
 // Seal makes NICs on UDPLinks encrypt and authenticate packets (docs/wire.md). It is one side of a session. QPs
-// get it as verbs.QPConfig.Path.Seal, or all lanes of a rail as ibverbx.RailConfig.Path.Seal. The QPs that they are
+// get it as verbs.QPConfig.Path.Seal, or all lanes of a VirtualQP as ibverbx.Config.Seal. The QPs that they are
 // connected to must have a Seal with the same secret and the other role. QPs of several NICs may share a Seal.
 type Seal struct {
 	session *seal.Session
