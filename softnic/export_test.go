@@ -5,3 +5,6 @@ func SetLoose(l *MemoryLink, need uint32) { l.mu.need, l.mu.least = need, need }
 
 // NeverLoose keeps the gates of a link shut.
 const NeverLoose = neverLoose
+
+// ReachesProcess reports whether the kernel copies between the link's process and the peer.
+func ReachesProcess(l *ShmLink) bool { return l.process != nil }

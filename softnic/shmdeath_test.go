@@ -34,6 +34,39 @@ func TestShmTwoProcesses(t *testing.T) {
 	s.pingPong(100, true)
 }
 
+// TestShmKernelCopies: the kernel copies to and from memory of another process that has no file. If the system does not allow that,
+// packets do it.
+func TestShmKernelCopies(t *testing.T) {
+	s, _ := startFar(t, shmPlain)
+	const size = 1 << 20
+	half := s.mem.Bytes()[size : 2*size]
+	for k := 0; ; k++ {
+		was := s.nic.Stats().Direct
+		for i := range size {
+			s.mem.Bytes()[i] = byte(i*7 + i>>8 + k)
+		}
+		requests := []verbs.SendWR{s.request(verbs.OpRDMAWrite, 0), s.request(verbs.OpRDMARead, 0)}
+		for i := range requests { // pieces of different lengths, one of them empty
+			addr := s.mr.Addr() + uint64(i*size)
+			requests[i].SetSGE(verbs.SGE{Addr: addr, Length: 1000, LKey: s.mr.LKey()}, verbs.SGE{LKey: s.mr.LKey()}, verbs.SGE{Addr: addr + 1000, Length: size - 1000, LKey: s.mr.LKey()})
+		}
+		s.send(requests)
+		s.await(2)
+		if !bytes.Equal(half, s.mem.Bytes()[:size]) {
+			t.Fatal("a READ does not return what a WRITE has put into the other process")
+		}
+		if !s.kernel {
+			t.Skip("the system does not allow process_vm_readv; packets were right")
+		}
+		if s.nic.Stats().Direct == was+2 {
+			break
+		}
+		if k == 1000 { // the first ones may come before the other side has named its region
+			t.Fatal("the kernel has not copied")
+		}
+	}
+}
+
 // TestShmPeerKilled: a process that is killed, at any point, leaves nothing locked. The requests of the other one end with
 // RETRY_EXC_ERR because the kernel closes the socket: the QPs have no timeout. It takes 50 ms at most, on an idle machine. So the
 // least time of all is checked.

@@ -9,6 +9,9 @@ const (
 	// shmPatience is the length from which a request that could be done directly waits until those before it
 	// are acknowledged. A shorter one goes through the ring.
 	shmPatience = 2048
+	// shmKernel is the length from which the kernel copies to memory without a file. Shorter requests are faster through
+	// the ring, which needs no system call.
+	shmKernel = 16 << 10
 	// shmStretch is how many bytes are moved before the peer may take back a grant.
 	shmStretch = 1 << 20
 )
@@ -82,33 +85,49 @@ func (l *ShmLink) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32
 	if w.length == 0 || access&need == 0 {
 		return transferPackets
 	}
-	b := l.reach(domain, w.rkey, w.remoteAddr, w.length, need)
+	r := l.reach(domain, w.rkey, w.remoteAddr, w.length, need)
 	switch {
-	case b == nil:
+	case r == nil || (r.bytes == nil && (l.process == nil || w.length < shmKernel)):
 		return transferPackets
 	case q.sqHead != q.sqNext && w.length >= shmPatience:
 		return transferWait
 	case q.sqHead != q.sqNext:
 		return transferPackets
 	}
-	if need == verbs.AccessRemoteRead {
-		if q.attr.MaxRdAtomic == 0 || !q.writable(w) {
-			return transferPackets
-		}
-		q.scatterBytes(w.sge[:w.numSGE], 0, b) // writable has checked it
-		q.nic.stats.Direct++
-		return transferDone
+	if need == verbs.AccessRemoteRead && (q.attr.MaxRdAtomic == 0 || !q.writable(w)) {
+		return transferPackets
 	}
 	p := &q.nic.scratch
 	if !q.gather(w, 0, w.length, p) {
 		return transferWait // the request has failed
 	}
-	for k := range p.numSegs {
-		b = b[bulk.Copy(b, p.segs[k]):]
+	if !l.move(r, w.remoteAddr, p.segs[:p.numSegs], need == verbs.AccessRemoteRead) {
+		return transferPackets
 	}
 	q.nic.stats.Direct++
 	if w.placed = w.opcode == verbs.OpRDMAWriteWithImm; w.placed {
 		return transferPackets
 	}
 	return transferDone
+}
+
+// move copies pieces of this side's memory to the peer's region at addr, or the other way. It reports false if the kernel refuses:
+// then some bytes may have been copied.
+func (l *ShmLink) move(r *shmRegion, addr uint64, pieces [][]byte, read bool) bool {
+	switch {
+	case r.bytes == nil && read:
+		return l.process.Read(addr, pieces)
+	case r.bytes == nil:
+		return l.process.Write(addr, pieces)
+	}
+	b := r.bytes[addr-r.addr:]
+	for _, piece := range pieces {
+		if read {
+			bulk.Copy(piece, b)
+		} else {
+			bulk.Copy(b, piece)
+		}
+		b = b[len(piece):]
+	}
+	return true
 }

@@ -84,25 +84,27 @@ type shmFiles struct {
 type shmRegion struct {
 	key, domain uint32
 	access      verbs.Access
-	addr        uint64
-	bytes       []byte
+	addr, size  uint64
+	// bytes is where it is mapped. Nil means that only the kernel can copy to and from it.
+	bytes []byte
 }
 
 // maxShmFiles is how many regions of the peer are mapped at a time. Packets serve the others.
 const maxShmFiles = 1 << 12
 
-// lend publishes a region, if its memory can be lent to the peer.
+// lend publishes a region of memory.
 func (l *ShmLink) lend(m *mr) {
 	access := m.access & shmRemote
 	if m.mem == nil || access == 0 {
 		return
 	}
+	kind := shm.Lend
 	fd, ok := m.mem.File()
-	if !ok || !l.recallAll() || !shm.Share(fd, access&verbs.AccessRemoteWrite != 0) {
-		return
+	if !ok || !shm.Share(fd, access&verbs.AccessRemoteWrite != 0) {
+		kind, fd = shm.Name, -1
 	}
-	m.lent = l.conn.Send(shm.Message{
-		Kind: shm.Lend, Access: uint16(access), Key: m.key, Domain: m.pd.id, Addr: m.addr, Size: m.length,
+	m.lent = l.recallAll() && l.conn.Send(shm.Message{
+		Kind: kind, Access: uint16(access), Key: m.key, Domain: m.pd.id, Addr: m.addr, Size: m.length,
 	}, fd)
 	if m.lent {
 		shm.Word32(l.own, shmMRs+4*int(m.key%shmPlaces)).Store(m.key)
@@ -137,13 +139,16 @@ func (l *ShmLink) hear(m shm.Message, fd int) bool {
 		shm.Close(fd)
 		return false
 	}
-	r := shmRegion{}
-	if m.Kind == shm.Lend {
-		b, err := shm.Map(fd, m.Size, access&verbs.AccessRemoteWrite != 0)
-		if err != nil {
+	r := shmRegion{key: m.Key, domain: m.Domain, access: access, addr: m.Addr, size: m.Size}
+	switch m.Kind {
+	case shm.Lend:
+		var err error
+		if r.bytes, err = shm.Map(fd, m.Size, access&verbs.AccessRemoteWrite != 0); err != nil {
 			return true // packets carry what cannot be mapped
 		}
-		r = shmRegion{key: m.Key, domain: m.Domain, access: access, addr: m.Addr, bytes: b}
+	case shm.Recall:
+		r = shmRegion{}
+	case shm.Name, shm.Hello: // there is no file
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,19 +183,19 @@ func (s *shmFiles) set(key uint32, r shmRegion) bool {
 	return true
 }
 
-// reach returns n bytes at addr of the peer's memory under a key, nil if they cannot be touched directly.
-func (l *ShmLink) reach(domain, key uint32, addr uint64, n uint32, need verbs.Access) []byte {
+// reach returns the peer's region under a key if n bytes at addr of it can be touched directly, otherwise nil.
+func (l *ShmLink) reach(domain, key uint32, addr uint64, n uint32, need verbs.Access) *shmRegion {
 	regions := l.files.regions
 	if len(regions) == 0 {
 		return nil
 	}
 	r := &regions[int(key)&(len(regions)-1)]
-	off, length := addr-r.addr, uint64(len(r.bytes))
-	if r.key != key || r.domain != domain || r.access&need != need || off > length || uint64(n) > length-off {
+	off := addr - r.addr
+	if r.key != key || r.domain != domain || r.access&need != need || off > r.size || uint64(n) > r.size-off {
 		return nil
 	}
 	if shm.Word32(l.peers, shmMRs+4*int(key%shmPlaces)).Load() != key {
 		return nil
 	}
-	return r.bytes[off : off+uint64(n)]
+	return r
 }

@@ -13,8 +13,8 @@ import (
 
 // ShmLink joins a NIC of this process with one of another process on the same host and of the same
 // user, at memory speed. The sender does WRITEs and READs itself, on the peer's memory: one copy, in
-// which the peer's CPU takes no part. All else travels as packets in shared memory. So do transfers to and
-// from memory of the peer that was not allocated as Shared, and views.
+// which the peer's CPU takes no part. It is fastest if the peer's memory was allocated as Shared. Other memory is copied by
+// the kernel (process_vm_writev(2)) if the system allows that. All else travels as packets in shared memory.
 //
 // The link loses nothing. It lasts as long as both processes and both NICs: when one ends, the
 // requests of the other fail with RETRY_EXC_ERR and its port goes down. A ShmLink takes one NIC, once, and
@@ -35,7 +35,9 @@ type ShmLink struct {
 	// in is odd while this side touches the peer's memory, theirIn while the peer touches this side's.
 	in, theirIn *atomic.Uint32
 	files       shmFiles
-	ends        shmReader
+	// process is the peer if its memory can be reached without files, otherwise nil.
+	process *shm.Process
+	ends    shmReader
 	// gone says that the peer has ended.
 	gone atomic.Bool
 }
@@ -45,6 +47,7 @@ const (
 	shmTaken = shm.BellSize         // how many packets the owner has read
 	shmWants = shmTaken + shm.Line  // 1 while the owner waits for room in its ring
 	shmIn    = shmWants + shm.Line  // ShmLink.in of the owner
+	shmSelf  = shmIn + shm.Line     // address of the segment in the owner's memory, and the number in its hello
 	shmQPs   = 4096                 // grants to QPs, by the low bits of their numbers
 	shmMRs   = shmQPs + 8*shmPlaces // keys of lent regions, by their low bits
 	shmRing  = shmMRs + 4*shmPlaces
@@ -110,7 +113,9 @@ func (l *ShmLink) meet() error {
 	}
 	l.own = own
 	id := rand.Uint64()
-	sent := l.conn.Send(shm.Message{Kind: shm.Hello, Addr: id, Size: shmSize}, fd)
+	shm.Word64(own, shmSelf).Store(shm.Addr(own))
+	shm.Word64(own, shmSelf+8).Store(id)
+	sent := l.conn.Send(shm.Message{Kind: shm.Hello, Key: shm.Pid(), Addr: id, Size: shmSize}, fd)
 	shm.Close(fd)
 	if !sent {
 		return verbs.Invalidf("the connection takes no message")
@@ -126,6 +131,7 @@ func (l *ShmLink) meet() error {
 	if l.peers, err = shm.Map(fd, shmSize, false); err != nil {
 		return err
 	}
+	l.process = shm.NewProcess(m.Key, shm.Word64(l.peers, shmSelf).Load()+shmSelf+8, binary.NativeEndian.AppendUint64(nil, m.Addr))
 	l.from.sgid, l.from.dgid = shmAddr(m.Addr), shmAddr(id)
 	l.from.attr = verbs.AHAttr{DGID: l.from.dgid, HopLimit: 64, Port: 1}
 	return nil

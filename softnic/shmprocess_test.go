@@ -25,6 +25,7 @@ const (
 	shmEcho  = "echo"  // polls, and answers each immediate with an immediate
 	shmSleep = "sleep" // the same, but sleeps in between
 	shmFlood = "flood" // writes to the near side's memory without end
+	shmPlain = "plain" // nothing, and its memory has no file
 )
 
 // shmDepth is the depth of the queues of a side.
@@ -47,21 +48,29 @@ type shmSide struct {
 	mem   *verbs.Memory
 	mr    verbs.MR
 	peer  shmCard
-	wcs   [64]verbs.WC
+	// kernel says that the kernel can copy to the memory of the far side.
+	kernel bool
+	wcs    [64]verbs.WC
 }
 
 func newShmSide(tb testing.TB, link *softnic.ShmLink, size int) *shmSide {
+	tb.Helper()
+	return newShmSideWith(tb, link, size, &verbs.MemoryConfig{Shared: true})
+}
+
+// newShmSideWith makes a side with memory of the given kind.
+func newShmSideWith(tb testing.TB, link *softnic.ShmLink, size int, cfg *verbs.MemoryConfig) *shmSide {
 	tb.Helper()
 	s := &shmSide{tb: tb, waker: verbs.NewWaker()}
 	var ctx verbs.Context
 	var pd verbs.PD
 	s.nic, ctx, pd = plug(tb, link)
-	s.mem, s.mr = memoryWith(tb, pd, size, &verbs.MemoryConfig{Shared: true})
+	s.mem, s.mr = memoryWith(tb, pd, size, cfg)
 	var err error
 	s.cq, err = ctx.CreateCQ(verbs.CQConfig{Depth: 4 * shmDepth, Waker: s.waker})
 	must(tb, err)
 	s.qp, err = pd.CreateQP(verbs.QPConfig{
-		Type: verbs.RC, MaxSendWR: shmDepth, MaxRecvWR: shmDepth, SendCQ: s.cq, RecvCQ: s.cq,
+		Type: verbs.RC, MaxSendWR: shmDepth, MaxRecvWR: shmDepth, MaxSendSGE: 4, SendCQ: s.cq, RecvCQ: s.cq,
 		Path: verbs.PathConfig{AckTimeout: verbs.ExplicitZero}, // only an answer or an end ends a request
 	})
 	must(tb, err)
@@ -155,7 +164,8 @@ func TestShmFarSide(t *testing.T) {
 	must(t, err)
 	link, err := softnic.NewShmLink(conn.(*net.UnixConn))
 	must(t, err)
-	s := newShmSide(t, link, shmFarMemory)
+	cfg := &verbs.MemoryConfig{Shared: mode != shmPlain}
+	s := newShmSideWith(t, link, shmFarMemory, cfg)
 	out := json.NewEncoder(os.Stdout)
 	must(t, out.Encode(s.card()))
 	var card shmCard
@@ -175,7 +185,7 @@ func TestShmFarSide(t *testing.T) {
 		cancel()
 	}()
 	switch mode {
-	case shmIdle:
+	case shmIdle, shmPlain:
 		<-ctx.Done()
 	case shmFlood:
 		s.flood(ctx)
@@ -261,6 +271,7 @@ func startFar(tb testing.TB, mode string) (*shmSide, *shmFar) {
 	link, err := softnic.NewShmLink(a)
 	must(tb, err)
 	s := newShmSide(tb, link, shmFarMemory)
+	s.kernel = softnic.ReachesProcess(link)
 	var card shmCard
 	cards := json.NewDecoder(out)
 	must(tb, cards.Decode(&card))

@@ -12,5 +12,8 @@
 // process dies.
 package shm
 
+// maxPieces is how many pieces of memory a transfer has at most.
+const maxPieces = 4
+
 // Line is the size of a cache line. Words that different sides use at the same time are a line apart.
 const Line = 64

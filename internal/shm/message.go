@@ -14,7 +14,9 @@ const (
 	Hello Kind = 1 + iota
 	// Lend gives the peer the file of a region.
 	Lend
-	// Recall asks the peer to unmap the file of a region.
+	// Name tells the peer of a region without a file.
+	Name
+	// Recall asks the peer to forget a region and to unmap its file.
 	Recall
 )
 
@@ -25,7 +27,7 @@ type Message struct {
 	Kind Kind
 	// Access is what the peer may do with the region.
 	Access uint16
-	// Key and Domain name the region.
+	// Key and Domain name the region. In a Hello, Key is the number of the process.
 	Key, Domain uint32
 	// Addr is where the region is. In a Hello it is a random number.
 	Addr uint64

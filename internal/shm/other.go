@@ -37,6 +37,21 @@ func Close(int) {}
 // Yield is only for Linux.
 func Yield() {}
 
+// Process is only for Linux.
+type Process struct{}
+
+// Pid is only for Linux.
+func Pid() uint32 { return 0 }
+
+// NewProcess is only for Linux.
+func NewProcess(uint32, uint64, []byte) *Process { return nil }
+
+// Read is only for Linux.
+func (*Process) Read(uint64, [][]byte) bool { return false }
+
+// Write is only for Linux.
+func (*Process) Write(uint64, [][]byte) bool { return false }
+
 func wait(*atomic.Uint32, uint32) {}
 
 func wake(*atomic.Uint32) {}

@@ -5,6 +5,9 @@ import (
 	"unsafe"
 )
 
+// Addr returns the address of b, which is not empty.
+func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
+
 // Word32 returns the word at off of b, which must be aligned.
 func Word32(b []byte, off int) *atomic.Uint32 {
 	_ = b[off+3]

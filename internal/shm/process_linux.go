@@ -1,0 +1,59 @@
+package shm
+
+import (
+	"bytes"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is another process, whose memory this one can reach as a debugger can (process_vm_readv(2)). Calls must not
+// overlap.
+type Process struct {
+	pid    int
+	local  [maxPieces]unix.Iovec
+	remote [1]unix.RemoteIovec
+}
+
+// Pid returns the number of this process, for NewProcess.
+func Pid() uint32 { return uint32(os.Getpid()) }
+
+// NewProcess returns the process of a number, if its memory can be reached and has the given bytes at addr. Otherwise it
+// returns nil. Numbers differ between namespaces, and a system may forbid the access. It is always nil for this process:
+// a peer must not make this process write its own memory.
+func NewProcess(pid uint32, addr uint64, want []byte) *Process {
+	p := &Process{pid: int(pid)}
+	if pid == Pid() {
+		return nil
+	}
+	got := make([]byte, len(want))
+	if !p.Read(addr, [][]byte{got}) || !bytes.Equal(got, want) {
+		return nil
+	}
+	return p
+}
+
+// Read copies bytes at addr of the process to the pieces, of which there are at most four and none is empty. It reports whether all
+// were copied.
+func (p *Process) Read(addr uint64, pieces [][]byte) bool {
+	n := p.prepare(addr, pieces)
+	k, err := unix.ProcessVMReadv(p.pid, p.local[:len(pieces)], p.remote[:], 0)
+	return err == nil && k == n
+}
+
+// Write is Read in the other direction.
+func (p *Process) Write(addr uint64, pieces [][]byte) bool {
+	n := p.prepare(addr, pieces)
+	k, err := unix.ProcessVMWritev(p.pid, p.local[:len(pieces)], p.remote[:], 0)
+	return err == nil && k == n
+}
+
+func (p *Process) prepare(addr uint64, pieces [][]byte) (n int) {
+	for i, b := range pieces {
+		p.local[i].Base = &b[0]
+		p.local[i].SetLen(len(b))
+		n += len(b)
+	}
+	p.remote[0] = unix.RemoteIovec{Base: uintptr(addr), Len: n}
+	return n
+}
