@@ -97,11 +97,12 @@ func TestConformanceSealed(t *testing.T) {
 // TestConformanceUDPOverFaults runs the RC part of the suite over UDP with a layer that
 // loses, repeats, reorders and corrupts packets on their way out.
 func TestConformanceUDPOverFaults(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		p := openUDP(tb, &softnic.UDPConfig{
 			Seed:       1,
 			Impairment: softnic.Impairment{Loss: 0.02, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.005},
-		}, softnic.Config{MTU: verbs.MTU1024}, "127.0.0.1", "127.0.0.2")
+		}, softnic.Config{MTU: verbs.MTU1024}, "127.0.0.6", "127.0.0.7")
 		p.Lossy = true
 		return p
 	})
