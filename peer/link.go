@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
 	"fmt"
@@ -50,6 +51,8 @@ type OfferLink struct {
 const (
 	nonceLen = 26 // crypto/rand.Text
 	maxWhy   = 256
+	// strangerTime is how long a process at the dialer's socket may take for its proof.
+	strangerTime = time.Second
 )
 
 func (o *OfferLink) validate() error {
@@ -141,9 +144,10 @@ func (s *Session) shareable(c *Config, mine *OfferLink, rails []ibverbx.RailConf
 }
 
 // socketPath is where the socket of a dialer with a nonce is. Both sides make it of the nonce: a peer cannot name other
-// sockets.
+// sockets. The name, which everybody sees, does not tell the nonce.
 func socketPath(nonce string) *net.UnixAddr {
-	return &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(os.TempDir(), "ibverbx-"+nonce+".sock")}
+	name := sha256.Sum256([]byte("ibverbx socket of " + nonce))
+	return &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(os.TempDir(), fmt.Sprintf("ibverbx-%x.sock", name[:16]))}
 }
 
 // listen makes the dialer's socket, which only its user can reach.
@@ -181,7 +185,10 @@ func (m *meeting) dial(ctx context.Context, nonce string, links int) error {
 // there are none.
 func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rails []ibverbx.RailConfig) (_ []ibverbx.RailConfig, err error) {
 	defer func() { err = errors.Join(err, m.close()) }() // a socket must not outlive its use
-	links := max(m.mine.Links, theirs.Links)
+	links, err := m.links(theirs)
+	if err != nil {
+		return nil, err
+	}
 	if links == 0 {
 		s.LinkReason = m.mine.Why
 		if s.LinkReason == "" {
@@ -191,7 +198,7 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 		s.Link = Link(attr.Link)
 		return rails, err
 	}
-	if links > len(rails) || (m.socket == nil) == (m.conns == nil) {
+	if links > len(rails) {
 		return nil, verbs.Invalidf("%d links of shared memory, this side has %d rails", links, len(rails))
 	}
 	deadline, _ := ctx.Deadline()
@@ -208,6 +215,17 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 	}
 	s.Link = LinkShm
 	return shared, nil
+}
+
+// links returns how many links there will be. The listener says it, and it has a connection for each.
+func (m *meeting) links(theirs *OfferLink) (int, error) {
+	switch {
+	case m.socket != nil: // this side is the dialer
+		return theirs.Links, nil
+	case theirs.Links > 0:
+		return 0, verbs.Invalidf("the peer speaks of %d links of shared memory and was offered no socket", theirs.Links)
+	}
+	return len(m.conns), nil
 }
 
 // plug makes a NIC on a link over conn.
@@ -244,7 +262,12 @@ func (m *meeting) next(i int, nonce string, deadline time.Time) (*net.UnixConn, 
 		if err != nil {
 			return nil, err
 		}
-		if proven(conn, m.mine.Nonce, deadline) == nil {
+		// The peer has written its proof before its offer came. A stranger that is silent must not use up the time.
+		soon := time.Now().Add(strangerTime)
+		if soon.After(deadline) {
+			soon = deadline
+		}
+		if proven(conn, m.mine.Nonce, soon) == nil {
 			if _, err = conn.Write([]byte(nonce)); err == nil {
 				return conn, nil
 			}

@@ -74,6 +74,39 @@ func TestMeetingNeedsProof(t *testing.T) {
 	}
 }
 
+// TestMeetingCountsItsOwnLinks: a dialer that speaks of links gets none. Neither does a listener that was offered no socket.
+func TestMeetingCountsItsOwnLinks(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var dialer, listener, none meeting
+	if err := dialer.listen(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dialer.close() }()
+	if err := listener.dial(t.Context(), dialer.mine.Nonce, 1); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.close() }()
+	for _, tt := range []struct {
+		name   string
+		m      *meeting
+		theirs int
+		want   int // -1 is an error
+	}{
+		{"listener", &listener, 0, 1},
+		{"listener whose dialer says 4", &listener, 4, -1},
+		{"dialer", &dialer, 1, 1},
+		{"neither", &none, 0, 0},
+		{"neither, and the peer says 1", &none, 1, -1},
+	} {
+		if n, err := tt.m.links(&OfferLink{Links: tt.theirs}); (err != nil) != (tt.want < 0) || (err == nil && n != tt.want) {
+			t.Errorf("%s: %d links, %v; want %d", tt.name, n, err, tt.want)
+		}
+	}
+	if strings.Contains(socketPath(dialer.mine.Nonce).Name, dialer.mine.Nonce) {
+		t.Error("the name of the socket tells the nonce")
+	}
+}
+
 // TestOfferLinkRefused: offers that make no sense are refused.
 func TestOfferLinkRefused(t *testing.T) {
 	nonce := strings.Repeat("A", nonceLen)
