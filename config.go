@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"ibverbx/internal/clock"
 	"ibverbx/verbs"
 )
 
@@ -80,7 +79,8 @@ type Config struct {
 	// means 16. SENDs, atomics and notifications of Spray share none.
 	SignalInterval int
 	// Now is a clock in nanoseconds, for the policy TwoChoices and for Control. It is read a few times in a
-	// post or a poll. AutoPolicy on equal rails reads it in few of them. Nil means the monotonic clock.
+	// post or a poll. AutoPolicy on equal rails reads it in few of them. The VirtualQPs of a VirtualCQ must have the same
+	// clock. Nil means the monotonic clock.
 	Now func() int64
 	// Control is how the two ends agree on lanes that are lost and bring them back. With it, both ends
 	// must poll as long as they are connected, and the Rails take the events of their Contexts
@@ -141,9 +141,6 @@ func (c Config) withDefaults(r *Rails, inline int) Config {
 		c.Deadline = time.Minute
 	}
 	c.TrackSingleLane = c.TrackSingleLane || c.Control != nil
-	if c.Now == nil {
-		c.Now = clock.Monotonic()
-	}
 	return c
 }
 

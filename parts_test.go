@@ -267,3 +267,22 @@ func TestTallyWindowGrows(t *testing.T) {
 		t.Error("a record beyond the window is taken")
 	}
 }
+
+// TestVirtualQPsShareAClock: the VirtualQPs of a VirtualCQ have one clock, because their timers are in one heap. If each counted
+// from its own beginning, the younger would hide the deadlines of the older.
+func TestVirtualQPsShareAClock(t *testing.T) {
+	c := newTestCQ(t, 1)
+	var qps [2]*VirtualQP
+	for i := range qps {
+		q, err := c.NewQP(Config{Lanes: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = q.Close() }()
+		qps[i] = q
+	}
+	older := qps[0].setup.cfg.Now()
+	if younger := qps[1].setup.cfg.Now(); younger < older {
+		t.Errorf("the clock of the younger VirtualQP says %d after the older's said %d", younger, older)
+	}
+}

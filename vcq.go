@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"ibverbx/internal/clock"
 	"ibverbx/internal/counter"
 	"ibverbx/internal/guard"
 	"ibverbx/internal/table"
@@ -28,7 +29,8 @@ type CQConfig struct {
 // A VirtualCQ and its VirtualQPs are for one goroutine at a time.
 type VirtualCQ struct {
 	rails   *Rails
-	num     uint32 // unique on the Rails
+	num     uint32       // unique on the Rails
+	clock   func() int64 // of VirtualQPs without their own: one for all, because their timers are in one heap
 	guard   guard.Guard
 	stats   cqCounters
 	waker   *verbs.Waker // nil means polling only
@@ -85,7 +87,7 @@ func (r *Rails) NewCQ(cfg CQConfig) (*VirtualCQ, error) {
 		cfg.Depth = min(1<<16, r.least(func(a *verbs.DeviceAttr) int { return a.MaxCQE }))
 	}
 	c := &VirtualCQ{
-		rails: r, num: r.cqCount.Add(1), waker: cfg.Waker, depth: cfg.Depth, inline: wantInline,
+		rails: r, num: r.cqCount.Add(1), clock: clock.Monotonic(), waker: cfg.Waker, depth: cfg.Depth, inline: wantInline,
 		routes: make([]table.Table[*lane], len(r.rails)), used: make([]int, len(r.rails)),
 	}
 	for i := range r.rails {

@@ -56,6 +56,9 @@ const (
 // NewQP makes a VirtualQP whose completions go to c. Its lanes are spread evenly over the rails.
 func (c *VirtualCQ) NewQP(cfg Config) (*VirtualQP, error) {
 	cfg = cfg.withDefaults(c.rails, c.inline)
+	if cfg.Now == nil {
+		cfg.Now = c.clock
+	}
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("make virtual QP: %w", err)
 	}
