@@ -59,7 +59,6 @@ func NewRails(cfgs ...RailConfig) (*Rails, error) {
 		}
 	}
 	r.watch = newWatch(r.rails)
-	r.watch.open()
 	return r, nil
 }
 
@@ -68,7 +67,6 @@ func NewRails(cfgs ...RailConfig) (*Rails, error) {
 // would take them from each other.
 func (r *Rails) Fork() (*Rails, error) {
 	f := &Rails{rails: slices.Clone(r.rails), watch: r.watch}
-	f.watch.open()
 	for i := range f.rails {
 		pd, err := f.rails[i].cfg.Context.AllocPD()
 		if err != nil {
@@ -168,9 +166,6 @@ func (r *Rails) Close() error {
 	var errs []error
 	for i := range r.rails {
 		errs = append(errs, r.rails[i].pd.Close())
-	}
-	if r.watch != nil { // nil if the rails could not be made
-		r.watch.close()
 	}
 	return errors.Join(errs...)
 }

@@ -24,10 +24,8 @@ type watch struct {
 	events [8]verbs.Event // where take puts events
 
 	// mu guards the fields below. NICs hold their locks when they report events, so no NIC is called with mu.
-	mu        sync.Mutex
-	users     int          // Rails that are not closed
-	listening bool         // the NICs report events to this watch
-	cqs       []*VirtualCQ // those that have joined
+	mu  sync.Mutex
+	cqs []*VirtualCQ // those that have joined
 }
 
 // railWatch is what a watch knows of a rail.
@@ -61,33 +59,16 @@ func newWatch(rails []rail) *watch {
 	return w
 }
 
-// open counts a Rails in.
-func (w *watch) open() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.users++
-}
-
-// close counts a Rails out. After the last one, the NICs report events to nobody.
-func (w *watch) close() {
-	w.mu.Lock()
-	w.users--
-	last := w.users == 0 && w.listening
-	w.mu.Unlock()
-	if last {
-		_ = w.notify(nil) // a Context that is closed reports none
-	}
-}
-
-// join makes the events of the NICs wake a VirtualCQ.
+// join makes the events of the NICs wake a VirtualCQ. Nothing undoes that at the NICs: other Rails may have taken them
+// over since, and would not hear of events.
 func (w *watch) join(c *VirtualCQ) error {
 	w.mu.Lock()
-	w.cqs, w.listening = append(w.cqs, c), true
+	w.cqs = append(w.cqs, c)
 	w.mu.Unlock()
 	return w.notify(verbs.NewWakerFunc(w.happened))
 }
 
-// leave undoes join.
+// leave makes events wake the VirtualCQ no longer.
 func (w *watch) leave(c *VirtualCQ) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
