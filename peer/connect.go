@@ -125,6 +125,9 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	}
 	s.Agreed.Sealed = s.Agreed.Sealed && s.Link != LinkShm // shared memory has no packets that others see
 	cfg := c.QP
+	if s.Link == LinkShm {
+		cfg.Seal = nil
+	}
 	if s.Agreed.Sealed {
 		if cfg.Seal, err = softnic.NewSeal(secret, dialer); err != nil {
 			return err

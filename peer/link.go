@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -201,6 +202,8 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 	if links > len(rails) {
 		return nil, verbs.Invalidf("%d links of shared memory, this side has %d rails", links, len(rails))
 	}
+	stop := context.AfterFunc(ctx, m.interrupter())
+	defer stop()
 	deadline, _ := ctx.Deadline()
 	shared := make([]ibverbx.RailConfig, links)
 	for i := range shared {
@@ -209,6 +212,7 @@ func (s *Session) finish(ctx context.Context, m *meeting, theirs *OfferLink, rai
 			return nil, fmt.Errorf("shared memory: %w", err)
 		}
 		shared[i] = ibverbx.RailConfig{Path: rails[i].Path}
+		shared[i].Path.Seal = nil // there are no packets to seal
 		if shared[i].Context, err = s.plug(conn, rails[i].Context.Device().Name()); err != nil {
 			return nil, fmt.Errorf("shared memory: %w", err)
 		}
@@ -240,6 +244,19 @@ func (s *Session) plug(conn *net.UnixConn, name string) (verbs.Context, error) {
 	}
 	s.closers.Add(nic.Close)
 	return nic.Open()
+}
+
+// interrupter returns what ends all waits of the meeting.
+func (m *meeting) interrupter() func() {
+	socket, conns := m.socket, slices.Clone(m.conns)
+	return func() {
+		if socket != nil {
+			_ = socket.Close() // close reports no error that matters
+		}
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}
 }
 
 // next returns the connection of link i to a process that has proved to be the peer. The listener waits for the

@@ -1,11 +1,14 @@
 package peer
 
 import (
+	"context"
 	"errors"
 	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"ibverbx"
 )
 
 // TestMeetingDismissesStrangers: a process that finds the socket but does not know the nonce is not taken for the peer, and
@@ -71,6 +74,34 @@ func TestMeetingNeedsProof(t *testing.T) {
 	}
 	if _, err := listener.next(0, "", deadline); err == nil || !strings.Contains(err.Error(), "is not the peer") {
 		t.Errorf("next = %v, want that the other end is not the peer", err)
+	}
+}
+
+// TestMeetingEndsWithContext: a listener whose dialer does not prove itself waits no longer than its context.
+func TestMeetingEndsWithContext(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var dialer, listener meeting
+	if err := dialer.listen(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dialer.close() }()
+	if err := listener.dial(t.Context(), dialer.mine.Nonce, 1); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := (&Session{}).finish(ctx, &listener, &dialer.mine, make([]ibverbx.RailConfig, 1))
+		done <- err
+	}()
+	cancel()
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("finish returns no error although the dialer has proved nothing")
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("finish waits although its context has ended")
 	}
 }
 
