@@ -267,7 +267,7 @@ func (c *core) attach(n *NIC) error {
 	n.setAddr(verbs.GIDFromAddr(addr), c.nonce)
 	for _, e := range n.gids {
 		if other := c.nics[e.GID]; other != nil {
-			return addressTaken(e.GID.Addr(), other)
+			return verbs.Invalidf("Config.Addr %s belongs to %s on this link", e.GID.Addr(), other.name)
 		}
 	}
 	if c.wire != nil {
@@ -284,10 +284,6 @@ func (c *core) attach(n *NIC) error {
 		c.nics[e.GID] = n
 	}
 	return nil
-}
-
-func addressTaken(a netip.Addr, by *NIC) error {
-	return verbs.Invalidf("Config.Addr %s belongs to %s on this link", a, by.name)
 }
 
 // distant reports whether the link leads to other processes.

@@ -60,8 +60,8 @@ func (l *UDPLink) admit(n *NIC) (*udpWire, error) {
 		n.cfg.Addr = addr
 	}
 	gid := verbs.GIDFromAddr(n.cfg.Addr.Unmap())
-	if other := l.nics[gid]; other != nil {
-		return nil, addressTaken(n.cfg.Addr, other)
+	if l.nics[gid] != nil {
+		return nil, verbs.Invalidf("Config.Addr %s belongs to another NIC on this link", n.cfg.Addr)
 	}
 	l.nics[gid] = n
 	w := l.newWire(n)
