@@ -15,6 +15,9 @@ import (
 	"ibverbx/verbs"
 )
 
+// TestMain fails if a test leaves a goroutine behind.
+func TestMain(m *testing.M) { rig.Main(m) }
+
 // messageBatch is how many requests a benchmark posts before it polls them all.
 const messageBatch = 64
 

@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"ibverbx/internal/guard"
 	"ibverbx/internal/nullnic"
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -49,6 +51,13 @@ func TestBarrier(t *testing.T) {
 	}
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // newTestCQ returns a VirtualCQ on NICs that do nothing.
 func newTestCQ(t *testing.T, rails int) *VirtualCQ {
 	t.Helper()
@@ -57,13 +66,9 @@ func newTestCQ(t *testing.T, rails int) *VirtualCQ {
 		cfgs = append(cfgs, RailConfig{Context: nullnic.New("null", uint32(i+1))})
 	}
 	r, err := NewRails(cfgs...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := r.NewCQ(CQConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -216,8 +221,8 @@ func TestTransitions(t *testing.T) {
 	l.become(laneOffered, 0, nil)
 }
 
-// ControlRoundTrip decodes a control message and encodes it again, for the fuzzer.
-func ControlRoundTrip(b []byte) ([]byte, error) {
+// controlRoundTrip decodes a control message and encodes it again, for the fuzzer.
+func controlRoundTrip(b []byte) ([]byte, error) {
 	m, err := decodeControl(b)
 	if err != nil {
 		return nil, err
@@ -226,9 +231,6 @@ func ControlRoundTrip(b []byte) ([]byte, error) {
 	n, err := m.encode(out)
 	return out[:n], err
 }
-
-// PolicyInUse is the policy that a VirtualQP follows.
-func PolicyInUse(q *VirtualQP) Policy { return q.send.picker.policy }
 
 // TestTallyWindowGrows: messages come in any order within the largest window, which begins small. They are complete
 // in order, and one beyond the window ends the VirtualQP.
@@ -284,5 +286,167 @@ func TestVirtualQPsShareAClock(t *testing.T) {
 	older := qps[0].setup.cfg.Now()
 	if younger := qps[1].setup.cfg.Now(); younger < older {
 		t.Errorf("the clock of the younger VirtualQP says %d after the older's said %d", younger, older)
+	}
+}
+
+// goodControl returns a control message of a kind, laid out by hand.
+func goodControl(kind byte, extra int) []byte {
+	b := make([]byte, 32)
+	copy(b, "ibvx")
+	b[4], b[5] = 1, kind
+	binary.LittleEndian.PutUint16(b[6:], 3)
+	binary.LittleEndian.PutUint16(b[8:], 7)
+	binary.LittleEndian.PutUint32(b[12:], 99)
+	binary.LittleEndian.PutUint64(b[16:], 1234)
+	binary.LittleEndian.PutUint64(b[24:], 5678)
+	if kind != 2 {
+		return b
+	}
+	b = append(b, make([]byte, 32+extra)...)
+	binary.LittleEndian.PutUint32(b[32:], 17)
+	b[42] = byte(verbs.MTU4096)
+	binary.LittleEndian.PutUint16(b[46:], uint16(extra))
+	b[48] = 0xfe // a GID
+	return b
+}
+
+// TestControlMessages: a correct message is decoded and encoded again unchanged; any other is
+// refused.
+func TestControlMessages(t *testing.T) {
+	for name, b := range map[string][]byte{"down": goodControl(1, 0), "offer": goodControl(2, 0), "offer with more": goodControl(2, 5), "reset": goodControl(3, 0)} {
+		again, err := controlRoundTrip(b)
+		if err != nil || !bytes.Equal(again, b) {
+			t.Errorf("%s: %x becomes %x, %v", name, b, again, err)
+		}
+		for cut := range len(b) {
+			if _, err := controlRoundTrip(b[:cut]); !errors.Is(err, verbs.ErrInvalid) {
+				t.Errorf("%s cut to %d bytes: %v, want %v", name, cut, err, verbs.ErrInvalid)
+			}
+		}
+		if _, err := controlRoundTrip(append(bytes.Clone(b), 0)); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%s with a byte too many: %v, want %v", name, err, verbs.ErrInvalid)
+		}
+	}
+	for name, change := range map[string]func(b []byte){
+		"magic":   func(b []byte) { b[0] = 'x' },
+		"version": func(b []byte) { b[4] = 2 },
+		"kind 0":  func(b []byte) { b[5] = 0 },
+		"kind 9":  func(b []byte) { b[5] = 9 },
+		"QPN 0":   func(b []byte) { b[32] = 0 },
+		"MTU":     func(b []byte) { b[42] = 77 },
+		"extra":   func(b []byte) { b[46] = 9 },
+	} {
+		b := goodControl(2, 5)
+		change(b)
+		if _, err := controlRoundTrip(b); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%s: %v, want %v", name, err, verbs.ErrInvalid)
+		}
+	}
+}
+
+// TestFailoverUnknownFlags: a message with flags that this version does not know is refused.
+func TestFailoverUnknownFlags(t *testing.T) {
+	for kind := byte(1); kind <= 3; kind++ {
+		b := goodControl(kind, 0)
+		b[11] = 0x80
+		if _, err := controlRoundTrip(b); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("kind %d with unknown flags: %v, want %v", kind, err, verbs.ErrInvalid)
+		}
+	}
+}
+
+// TestControlPair: datagrams arrive in order and wake their receiver, and a full queue refuses more.
+func TestControlPair(t *testing.T) {
+	a, b := ControlPair()
+	woken := 0
+	b.Notify(func() { woken++ })
+	sent := 0
+	for ; sent < 10_000; sent++ {
+		if err := a.Send([]byte{byte(sent)}); err != nil {
+			break
+		}
+	}
+	if sent == 10_000 {
+		t.Error("a queue without bounds")
+	}
+	if woken != sent {
+		t.Errorf("%d datagrams woke the receiver %d times", sent, woken)
+	}
+	buf := make([]byte, MaxControl)
+	for i := range sent {
+		if n, err := b.Recv(buf); n != 1 || err != nil || buf[0] != byte(i) {
+			t.Fatalf("Recv %d = %d, %v: %x", i, n, err, buf[:1])
+		}
+	}
+	if n, err := b.Recv(buf); n != 0 || err != nil {
+		t.Errorf("Recv of nothing = %d, %v", n, err)
+	}
+}
+
+func FuzzControl(f *testing.F) {
+	f.Add(goodControl(1, 0))
+	f.Add(goodControl(2, 5))
+	f.Add(goodControl(3, 0))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		again, err := controlRoundTrip(b)
+		if err != nil {
+			return
+		}
+		if _, err := controlRoundTrip(again); err != nil {
+			t.Fatalf("%x was read, and %x, which was written of it, is not: %v", b, again, err)
+		}
+	})
+}
+
+// fastPort is a context whose ports report a speed.
+type fastPort struct {
+	verbs.Context
+	mbps uint32
+}
+
+func (f fastPort) QueryPort(port int) (verbs.PortAttr, error) {
+	attr, err := f.Context.QueryPort(port)
+	attr.SpeedMbps = f.mbps
+	return attr, err
+}
+
+// TestAutoPolicy: AutoPolicy is RoundRobin if all ports have one speed and TwoChoices if not. An
+// explicit policy is kept.
+func TestAutoPolicy(t *testing.T) {
+	for _, tt := range []struct {
+		speeds []uint32
+		asked  Policy
+		want   Policy
+	}{
+		{[]uint32{0, 0}, AutoPolicy, RoundRobin},
+		{[]uint32{100_000}, AutoPolicy, RoundRobin},
+		{[]uint32{400_000, 400_000}, AutoPolicy, RoundRobin},
+		{[]uint32{400_000, 100_000}, AutoPolicy, TwoChoices},
+		{[]uint32{400_000, 400_000, 0}, AutoPolicy, TwoChoices},
+		{[]uint32{400_000, 100_000}, RoundRobin, RoundRobin},
+		{[]uint32{100_000, 100_000}, LeastBytes, LeastBytes},
+	} {
+		link := softnic.NewMemoryLink(nil)
+		var cfgs []RailConfig
+		for _, mbps := range tt.speeds {
+			nic, err := softnic.New(link, softnic.Config{})
+			must(t, err)
+			t.Cleanup(func() { must(t, nic.Close()) })
+			ctx, err := nic.Open()
+			must(t, err)
+			cfgs = append(cfgs, RailConfig{Context: fastPort{ctx, mbps}})
+		}
+		rails, err := NewRails(cfgs...)
+		must(t, err)
+		cq, err := rails.NewCQ(CQConfig{})
+		must(t, err)
+		qp, err := cq.NewQP(Config{Policy: tt.asked})
+		must(t, err)
+		if got := qp.send.picker.policy; got != tt.want {
+			t.Errorf("policy %v on ports of %v Mb/s is %v, want %v", tt.asked, tt.speeds, got, tt.want)
+		}
+		must(t, qp.Close())
+		must(t, cq.Close())
+		must(t, rails.Close())
 	}
 }
