@@ -188,7 +188,7 @@ func (s *sender) renderOther(l *lane, r *sendSlot, e *entry, wr *verbs.SendWR) {
 	}
 	switch {
 	case r.flags&verbs.SendInline != 0:
-		inlineBytes(wr, s.inlineOf(uint32(e.slot()))[e.off:][:e.bytes])
+		wr.SetInline(s.inlineOf(uint32(e.slot()))[e.off:][:e.bytes])
 	case r.plain:
 		wr.NumSGE = 1
 		wr.SGE[0] = verbs.SGE{Addr: r.local + uint64(e.off), Length: e.bytes, LKey: r.keys[l.rail].local}

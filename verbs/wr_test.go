@@ -3,6 +3,7 @@ package verbs_test
 import (
 	"math"
 	"testing"
+	"unsafe"
 
 	"ibverbx/verbs"
 )
@@ -99,5 +100,19 @@ func TestWorkRequestAllocs(t *testing.T) {
 	})
 	if n != 0 {
 		t.Errorf("SetSGE and Length allocate %v times", n)
+	}
+}
+
+// TestSetInline: an inline request names its bytes by their address, and one without bytes has no element.
+func TestSetInline(t *testing.T) {
+	b := make([]byte, 24)
+	var wr verbs.SendWR
+	wr.SetInline(b[8:])
+	want := verbs.SGE{Addr: uint64(uintptr(unsafe.Pointer(&b[8]))), Length: 16}
+	if wr.Flags != verbs.SendInline || wr.NumSGE != 1 || wr.SGE[0] != want {
+		t.Errorf("got flags %s and %d elements, the first %+v; want %s and %+v", wr.Flags, wr.NumSGE, wr.SGE[0], verbs.SendInline, want)
+	}
+	if wr.SetInline(nil); wr.NumSGE != 0 || wr.Length() != 0 {
+		t.Errorf("got %d elements of %d bytes for no bytes, want none", wr.NumSGE, wr.Length())
 	}
 }
