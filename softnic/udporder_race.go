@@ -5,7 +5,7 @@ package softnic
 import "sync/atomic"
 
 // kernelOrder tells the race detector what the kernel does: what happened before a packet was sent is seen by
-// whoever has received it.
+// the one who has received it.
 type kernelOrder struct{ packets atomic.Uint32 }
 
 func (o *kernelOrder) sent()     { o.packets.Add(1) }

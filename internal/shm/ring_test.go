@@ -21,7 +21,7 @@ func rings() (*Writer, *Reader) {
 }
 
 // TestRing: what comes out is what went in, in order, whatever the lengths are and however far the reader is
-// behind. Room is never promised in vain, and never withheld from an empty ring.
+// behind. Room that is promised is there, and an empty ring has some.
 func TestRing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w, r := rings()
