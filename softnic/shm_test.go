@@ -6,15 +6,13 @@ import (
 	"bytes"
 	"errors"
 	"net"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"ibverbx/internal/shm"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
@@ -23,17 +21,19 @@ import (
 // socketPair returns two connected unix sockets.
 func socketPair(tb testing.TB) (a, b *net.UnixConn) {
 	tb.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	pair, err := shm.Pair()
 	must(tb, err)
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socket")
-		c, err := net.FileConn(f)
-		must(tb, err)
-		must(tb, f.Close())
-		conns[i] = c.(*net.UnixConn)
-	}
-	return conns[0], conns[1]
+	return pair[0], pair[1]
+}
+
+// shmRig is a rig over shared memory.
+func shmRig(tb testing.TB) *rig {
+	tb.Helper()
+	a, b := shmLinks(tb)
+	r := &rig{tb: tb}
+	r.a, r.ca, r.pa = plug(tb, a)
+	r.b, r.cb, r.pb = plug(tb, b)
+	return r
 }
 
 // shmLinks returns the two ends of a link.
@@ -220,10 +220,7 @@ func TestShmRegionClose(t *testing.T) {
 // goes on by itself.
 func TestShmBackPressure(t *testing.T) {
 	noRaces(t)
-	a, b := shmLinks(t)
-	r := &rig{tb: t}
-	r.a, r.ca, r.pa = plug(t, a)
-	r.b, r.cb, r.pb = plug(t, b)
+	r := shmRig(t)
 	const messages, size = 1000, 4096
 	qa, qb := r.pair(verbs.UC, newCQ(t, r.ca, messages), newCQ(t, r.cb, messages), messages)
 	_, mrA := memory(t, r.pa, size)
@@ -287,10 +284,7 @@ func TestShmLinkRefuses(t *testing.T) {
 // is taken.
 func TestShmRetry(t *testing.T) {
 	noRaces(t)
-	a, b := shmLinks(t)
-	r := &rig{tb: t}
-	r.a, r.ca, r.pa = plug(t, a)
-	r.b, r.cb, r.pb = plug(t, b)
+	r := shmRig(t)
 	cqA, cqB := newCQ(t, r.ca, 64), newCQ(t, r.cb, 64)
 	qa, qb := r.pair(verbs.RC, cqA, cqB, 16)
 	_, mrA := memory(t, r.pa, 4096)

@@ -53,12 +53,7 @@ func (s *shmSide) pingPong(n int, sleep bool) {
 		s.send(wrs)
 		s.receive(recvs)
 		for answered := false; !answered; {
-			var wcs []verbs.WC
-			if sleep {
-				wcs = s.doze(ctx)
-			} else {
-				wcs = s.poll()
-			}
+			wcs := s.next(ctx, sleep)
 			for i := range wcs {
 				if wcs[i].Status != verbs.StatusSuccess {
 					s.tb.Fatal(wcs[i].Err())

@@ -5,11 +5,7 @@ package softnic
 import (
 	"bytes"
 	"encoding/binary"
-	"net"
-	"os"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"ibverbx/internal/roce"
 	"ibverbx/internal/shm"
@@ -25,16 +21,8 @@ type shmBesieger struct {
 // newShmBesieged returns a NIC on a ShmLink and its peer.
 func newShmBesieged(t *testing.T) (*besieged, *shmBesieger) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	conns, err := shm.Pair()
 	check(t, err)
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socket")
-		c, err := net.FileConn(f)
-		check(t, err)
-		check(t, f.Close())
-		conns[i] = c.(*net.UnixConn)
-	}
 	peer := &shmBesieger{}
 	peer.conn, err = shm.NewConn(conns[1])
 	check(t, err)

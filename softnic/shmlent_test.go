@@ -3,14 +3,11 @@
 package softnic
 
 import (
-	"net"
-	"os"
 	"slices"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"ibverbx/internal/shm"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
 )
@@ -67,19 +64,15 @@ func (x *lentContext) await(key uint32) {
 // shmEnds returns the two ends of a link.
 func shmEnds(tb testing.TB) (links [2]*ShmLink) {
 	tb.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	pair, err := shm.Pair()
 	if err != nil {
 		tb.Fatal(err)
 	}
 	errs := make(chan error, 2)
-	for i, fd := range fds {
+	for i := range pair {
 		go func() {
-			f := os.NewFile(uintptr(fd), "socket")
-			c, err := net.FileConn(f)
-			_ = f.Close()
-			if err == nil {
-				links[i], err = NewShmLink(c.(*net.UnixConn))
-			}
+			var err error
+			links[i], err = NewShmLink(pair[i])
 			errs <- err
 		}()
 	}

@@ -112,6 +112,14 @@ func (s *shmSide) poll() []verbs.WC {
 	return s.wcs[:n]
 }
 
+// next returns the completions that are there, or sleeps until there are some.
+func (s *shmSide) next(ctx context.Context, sleep bool) []verbs.WC {
+	if sleep {
+		return s.doze(ctx)
+	}
+	return s.poll()
+}
+
 // receive posts receives.
 func (s *shmSide) receive(wrs []verbs.RecvWR) {
 	if n, err := s.qp.PostRecv(wrs); n != len(wrs) {
@@ -216,12 +224,7 @@ func (s *shmSide) flood(ctx context.Context) {
 func (s *shmSide) echo(ctx context.Context, recvs []verbs.RecvWR, sleep bool) {
 	answer := []verbs.SendWR{s.notice()}
 	for k := 0; ctx.Err() == nil; {
-		var wcs []verbs.WC
-		if sleep {
-			wcs = s.doze(ctx)
-		} else {
-			wcs = s.poll()
-		}
+		wcs := s.next(ctx, sleep)
 		for i := range wcs {
 			if wcs[i].Status != verbs.StatusSuccess {
 				return // the near side has ended

@@ -21,20 +21,15 @@ func check(t *testing.T, err error) {
 // conns returns both ends of a connection.
 func conns(t *testing.T) (a, b *Conn, raw *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	pair, err := Pair()
 	check(t, err)
 	var cs [2]*Conn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socket")
-		c, err := net.FileConn(f)
-		check(t, err)
-		check(t, f.Close())
-		raw = c.(*net.UnixConn)
-		cs[i], err = NewConn(raw)
+	for i := range pair {
+		cs[i], err = NewConn(pair[i])
 		check(t, err)
 		t.Cleanup(func() { _ = cs[i].Close() })
 	}
-	return cs[0], cs[1], raw
+	return cs[0], cs[1], pair[1]
 }
 
 // TestSegment: the peer sees what the owner writes, and cannot write it, grow it or shrink it.

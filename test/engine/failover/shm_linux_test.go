@@ -9,14 +9,12 @@ import (
 	"bytes"
 	"net"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"ibverbx"
 	"ibverbx/internal/rig"
+	"ibverbx/internal/shm"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -37,15 +35,9 @@ func udpAddr(side int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 81, b
 func newMixed(t *testing.T, cfg ibverbx.Config) *mixed {
 	t.Helper()
 	m := &mixed{}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	var err error
+	m.sockets, err = shm.Pair()
 	rig.Must(t, err)
-	for side, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socket")
-		c, err := net.FileConn(f)
-		rig.Must(t, err)
-		rig.Must(t, f.Close())
-		m.sockets[side] = c.(*net.UnixConn)
-	}
 	var shared [2]*softnic.ShmLink
 	made := make(chan error, 1)
 	go func() {
