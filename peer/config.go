@@ -37,7 +37,8 @@ type Config struct {
 	// too. On calls step with the VirtualCQ while no other goroutine uses it, for example with a
 	// mutex held, and returns the error of step. Connecting takes several steps, and
 	// Session.Close takes one. A step does not wait for the peer. The program polls the VirtualCQ
-	// and closes it after the Sessions. Then Rails, Open, Path and CQ must be zero. Nil means a
+	// and closes it after the Sessions. It must not hold the mutex in VirtualCQ.Wait, which sleeps as
+	// long as nothing happens. Then Rails, Open, Path and CQ must be zero. Nil means a
 	// VirtualCQ for this Session alone.
 	On func(step func(*ibverbx.VirtualCQ) error) error
 
