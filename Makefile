@@ -1,5 +1,5 @@
 # The commands of this repository, by name. .ci/run runs most of them in order. Those that take
-# long run in full, or one part with IBVERBX_SLICE=k/n (docs/testing.md).
+# long run one part with IBVERBX_SLICE=k/n (docs/testing.md). 0/1 is the whole.
 
 GO   ?= go
 FUZZ ?= 20000x

@@ -148,7 +148,7 @@ func (c *Change) caughtBy(t *testing.T, overlay string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	args := []string{"test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", "-run", c.Tests}
-	env := append(os.Environ(), variable+"=", slice.Env+"=", "IBVERBX_SIM_SEEDS=")
+	env := append(os.Environ(), variable+"=", slice.Env+"=0/1", "IBVERBX_SIM_SEEDS=")
 	if c.Race {
 		args, env = append(args, "-race", "-tags", "heapmem"), append(env, "CGO_ENABLED=1")
 	}

@@ -42,7 +42,8 @@ func TestChecks(t *testing.T) {
 		args  []string
 		want  int
 	}{
-		{"", nil, 100},
+		{"0/1", nil, 100},
+		{"", nil, 34},
 		{"2/6", nil, 17},
 		{"2/6", []string{"-rapid.checks=1000"}, 1000},
 	} {
