@@ -255,7 +255,7 @@ func TestCreditsClose(t *testing.T) {
 func TestCreditsPassive(t *testing.T) {
 	const senders, size = 3, 4 << 20
 	link := softnic.NewMemoryLink(nil)
-	to := newSide(t, link, reliable.Config{}, size)
+	to := newSide(t, link, reliable.Config{}, senders*size)
 	var from []*side
 	for i := range senders {
 		f, q := newSide(t, link, reliable.Config{}, size), to.qp
@@ -266,8 +266,8 @@ func TestCreditsPassive(t *testing.T) {
 		from = append(from, f)
 	}
 	for range 3 {
-		for _, f := range from {
-			wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}
+		for i, f := range from { // they write at the same time, so each to a place of its own
+			wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: to.mr.Addr() + uint64(i*size), RKey: to.mr.RKey()}
 			wr.SetSGE(f.sge(0, size))
 			f.post(t, wr)
 		}

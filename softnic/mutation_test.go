@@ -27,6 +27,9 @@ var mutations = []struct {
 	{"a plain WRITE ignores the QP's access flags", "plain.go", " && writes {", " && (writes || true) {"},
 	{"a gate opens while something is under way", "pair.go", "return a.idle(b) && b.idle(a)", "return a.state == b.state"},
 	{"requests without a completion are forgotten", "plain.go", "	q.sqMax = q.sqTail\n", "	q.sqHead, q.sqNext, q.sqMax = q.sqTail, q.sqTail, q.sqTail\n"},
+	{"a request on UC or UD whose completion has no room is sent again", "plain.go", "	if q.typ != verbs.RC {\n		q.sqNext = q.sqTail\n	}\n", ""},
+	{"gates let WRITEs pass that too many wrong keys block", "plain.go", "peer.pd.guesses.wrong >= maxGuesses", "false"},
+	{"a datagram inside of no gate skips the Q_Key", "datagram.go", "peer.attr.QKey != key || ", ""},
 	{"counters of open gates are missing", "nic.go", "		p.fold()\n", ""},
 	{
 		"a duplicate atomic is executed again", "rdatomic.go", "		for i := range q.replay { // newest",

@@ -6,7 +6,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// pair is two RC QPs that are connected to each other on a link that delivers at once. While nothing is
+// pair is two QPs, RC or UC, that are connected to each other on a link that delivers at once. While nothing is
 // under way between them, requests of either need no packets: see run.
 type pair struct {
 	gate
@@ -60,7 +60,7 @@ func (q *qp) idle(peer *qp) bool {
 // paired returns the pair of q and its peer. It returns nil if there is none, for example because the
 // peer is not connected to q. The core's mutex is held, and the gate of q's pair is shut.
 func (q *qp) paired() *pair {
-	if !q.core.traits.immediate || q.typ != verbs.RC || q.state != verbs.StateRTS {
+	if !q.core.traits.immediate || q.typ == verbs.UD || q.state != verbs.StateRTS {
 		return nil
 	}
 	to := q.core.find(q.path)
@@ -69,7 +69,7 @@ func (q *qp) paired() *pair {
 	}
 	peer := to.qps.get(q.attr.DestQPN)
 	switch {
-	case peer == nil || peer == q || peer.typ != verbs.RC || peer.state != verbs.StateRTS || peer.attr.DestQPN != q.num,
+	case peer == nil || peer == q || peer.typ != q.typ || peer.state != verbs.StateRTS || peer.attr.DestQPN != q.num,
 		peer.path.sgid != q.path.dgid || peer.path.dgid != q.path.sgid:
 		return nil
 	}

@@ -36,6 +36,9 @@ func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 // their results.
 func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 	peer := p.other(q)
+	if q.typ == verbs.UC && peer.pd.guesses.wrong >= maxGuesses {
+		return 0 // the packets find out whether WRITEs are still blocked
+	}
 	writes := peer.attr.Access&verbs.AccessRemoteWrite != 0
 	reads, atomics, signaled := 0, 0, 0
 	in := inbox{cq: peer.recvCQ}
@@ -70,7 +73,9 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 		reads += atomics
 		t := &p.traffic[index(p.qps[1] == q)]
 		t.requests += uint64(n)
-		t.answers += uint64(reads + index(n > reads)) // one acknowledgement covers the others
+		if q.typ == verbs.RC {
+			t.answers += uint64(reads + index(n > reads)) // one acknowledgement covers the others
+		}
 		q.sqUsed.taken += uint32(n)
 		q.snd = q.snd.Add(uint32(n))
 		q.una, q.maxPSN, peer.epsn, peer.asked = q.snd, q.snd, q.snd, 0
@@ -90,7 +95,7 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 // reports false if the request is not plain. Then nothing but bytes has changed, which the packets will
 // place again.
 func (q *qp) perform(peer *qp, wr *verbs.SendWR, in *inbox) bool {
-	if wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
+	if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
 		return false
 	}
 	var segs [verbs.MaxSGE][]byte
@@ -125,7 +130,7 @@ func (q *qp) perform(peer *qp, wr *verbs.SendWR, in *inbox) bool {
 		}
 		off += uint32(len(b))
 	}
-	return recv == nil || in.complete(peer, wr, recv.wrid, length)
+	return recv == nil || in.complete(peer, wr, recv.wrid, length) != nil
 }
 
 // segments finds the local bytes of a request and returns their number. It reports false if the request
@@ -248,12 +253,15 @@ func (q *qp) reportPlain(wrs []verbs.SendWR) {
 	c.Unlock()
 }
 
-// handBack gives requests whose completions have no room to the packets: as if the peer had served them
-// and its acknowledgement had been lost. The requester sends them again from the first on. The
-// caller shuts the gate of the pair, takes the core's lock and lets q transmit.
+// handBack gives requests whose completions have no room to the packets. On RC it is as if the peer had
+// served them and its acknowledgement had been lost: the requester sends them again from the first on. On
+// UC and UD they have been sent, and transmit completes them. The caller shuts the gate of the pair, takes the
+// core's lock and lets q transmit.
 func (q *qp) handBack(wrs []verbs.SendWR) {
-	q.snd = q.snd.Add(roce.PSNMask + 1 - uint32(len(wrs)))
-	q.una = q.snd
+	if q.typ == verbs.RC {
+		q.snd = q.snd.Add(roce.PSNMask + 1 - uint32(len(wrs)))
+		q.una = q.snd
+	}
 	q.reserve(len(wrs))
 	for i := range wrs {
 		w := q.wqe(q.sqTail)
@@ -266,6 +274,9 @@ func (q *qp) handBack(wrs []verbs.SendWR) {
 		q.sqTail++
 	}
 	q.sqMax = q.sqTail
+	if q.typ != verbs.RC {
+		q.sqNext = q.sqTail
+	}
 }
 
 // inbox is the peer's receive CQ during a run. It stays locked between short requests.
@@ -291,15 +302,16 @@ func (in *inbox) leave() {
 	}
 }
 
-// complete completes the next receive of q for wr, and reports false if there is no room.
-func (in *inbox) complete(q *qp, wr *verbs.SendWR, wrid uint64, length uint32) bool {
+// complete completes the next receive of q for wr. It returns the completion, which the caller may change until
+// it leaves, or nil if there is no room.
+func (in *inbox) complete(q *qp, wr *verbs.SendWR, wrid uint64, length uint32) *verbs.WC {
 	c := in.cq
 	if !in.inside {
 		in.inside = true
 		c.Lock()
 	}
 	if c.full() {
-		return false
+		return nil
 	}
 	used := q.rq.used
 	if q.srq != nil {
@@ -319,5 +331,5 @@ func (in *inbox) complete(q *qp, wr *verbs.SendWR, wrid uint64, length uint32) b
 	if wr.Opcode != verbs.OpSend {
 		wc.Flags, wc.Imm = verbs.WCWithImm, wr.Imm
 	}
-	return true
+	return wc
 }

@@ -14,6 +14,12 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	}
 	c, n := q.core, 0
 	if p == nil {
+		var err error
+		n, err = q.runDatagrams(wrs)
+		if (n == len(wrs) || err != nil) && q.sqHead == q.sqTail {
+			c.mu.Unlock()
+			return n, err
+		}
 		c.mu.shut()
 	} else {
 		var err error

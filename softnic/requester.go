@@ -24,6 +24,11 @@ func (q *qp) transmit() {
 	if q.state != verbs.StateRTS && q.state != verbs.StateSQD {
 		return
 	}
+	if q.typ != verbs.RC {
+		for q.sqHead != q.sqNext { // handed back
+			q.completeSend(q.wqe(q.sqHead), verbs.StatusSuccess)
+		}
+	}
 	if q.typ == verbs.UD {
 		q.sendDatagrams()
 		return

@@ -1,0 +1,89 @@
+package softnic
+
+import "ibverbx/verbs"
+
+// runDatagrams is run for a UD QP, on links that deliver at once: it does requests in order, without packets
+// and without the send queue, until one is not plain. It returns how many it has done, and
+// ErrQueueFull if the queue has no room for the next. The core's mutex guards both QPs of a datagram, because
+// neither has a pair. So gates stay open: the acknowledgements of package reliable are datagrams.
+func (q *qp) runDatagrams(wrs []verbs.SendWR) (n int, err error) {
+	if q.typ != verbs.UD || !q.core.traits.immediate || !q.quiet() || q.sqHead != q.sqTail || q.usable() != nil {
+		return 0, nil
+	}
+	if free := q.sqUsed.room(q.maxSend, len(wrs)); len(wrs) > free {
+		wrs, err = wrs[:free], verbs.ErrQueueFull
+	}
+	signaled := q.signalAll
+	for n < len(wrs) && q.datagram(&wrs[n]) {
+		signaled = signaled || wrs[n].Flags&verbs.SendSignaled != 0
+		n++
+	}
+	if n < len(wrs) {
+		err = nil // the packets do the next
+	}
+	if n == 0 {
+		return 0, err
+	}
+	q.nic.stats.PacketsSent += uint64(n)
+	q.sqUsed.taken += uint32(n)
+	q.snd = q.snd.Add(uint32(n))
+	q.una = q.snd
+	if signaled {
+		q.reportPlain(wrs[:n])
+	} else {
+		q.unreported += uint32(n)
+	}
+	return n, err
+}
+
+// quiet reports whether nothing watches, fails or is due at q, which is in RTS.
+func (q *qp) quiet() bool {
+	return q.state == verbs.StateRTS && q.lists == 0 && !q.dying && q.injected == nil && q.nic.observe == nil && q.nic.portUp
+}
+
+// datagram does one datagram. It reports false if the packets must do it. Then nothing but bytes of the receive
+// has changed, which the packets will place again.
+func (q *qp) datagram(wr *verbs.SendWR) bool {
+	a := q.nic.ahs.get(uint32(wr.AH))
+	if a == nil || wr.AH>>32 != 0 || a.pd != q.pd || a.path.sealing != nil || q.sealing != nil ||
+		q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
+		return false
+	}
+	var segs [verbs.MaxSGE][]byte
+	length, ok := q.segments(wr, &segs)
+	to := q.core.find(a.path)
+	if !ok || length > uint32(q.mtu().Bytes()) || to == nil {
+		return false
+	}
+	peer, key := to.qps.get(wr.RemoteQPN), wr.RemoteQKey
+	if key>>31 != 0 {
+		key = q.attr.QKey // as sendDatagrams does
+	}
+	if peer == nil || peer.typ != verbs.UD || peer.sealing != nil || peer.attr.QKey != key || !peer.quiet() {
+		return false
+	}
+	recv := peer.nextRecv()
+	if recv == nil {
+		return false
+	}
+	sges := recv.sge[:recv.numSGE]
+	putGRH(&to.placed, a.path, length)
+	if peer.scatterBytes(sges, 0, to.placed[:]) != verbs.StatusSuccess {
+		return false
+	}
+	off := uint32(verbs.GRHLen)
+	for _, b := range segs[:wr.NumSGE] {
+		if peer.scatterBytes(sges, off, b) != verbs.StatusSuccess {
+			return false
+		}
+		off += uint32(len(b))
+	}
+	in := inbox{cq: peer.recvCQ}
+	wc := in.complete(peer, wr, recv.wrid, off)
+	if wc != nil {
+		to.stats.PacketsReceived++
+		wc.Flags, wc.SrcQPN, wc.SL = wc.Flags|verbs.WCGRH, q.num, a.path.attr.SL
+	}
+	in.leave()
+	return wc != nil
+}
