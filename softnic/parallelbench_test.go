@@ -135,3 +135,47 @@ func (l *lane) take(cq verbs.CQ, left int) {
 		left -= n
 	}
 }
+
+// BenchmarkManyPairs shows what thousands of pairs cost. Two goroutines share them and write 8 bytes on one after the other.
+// ratio is their rate over that of two goroutines with a pair each, in turns. us/shut is how long a call takes that
+// shuts all gates, per pair that was open.
+func BenchmarkManyPairs(b *testing.B) {
+	const pairs = 4096
+	r := newRig(b, softnic.NewMemoryLink(nil))
+	var fleets [2][]*lane
+	for i := range fleets {
+		for range pairs / 2 {
+			fleets[i] = append(fleets[i], newLane(r, verbs.OpRDMAWrite, 8, 64))
+		}
+	}
+	sail := func(each int) float64 {
+		var wg sync.WaitGroup
+		var done atomic.Int64
+		begin := time.Now()
+		for _, fleet := range fleets {
+			wg.Go(func() {
+				for i := 0; i < each || time.Since(begin) < turnTime; i++ {
+					fleet[i%each].round()
+					done.Add(64)
+				}
+			})
+		}
+		wg.Wait()
+		return float64(done.Load()) / time.Since(begin).Seconds()
+	}
+	var rates, ratios, shuts []float64
+	for range max(b.N, 1) {
+		for range 2 { // gates open in the first
+			rates = append(rates, sail(pairs/2))
+		}
+		begin := time.Now()
+		r.b.SetPort(true)
+		shuts = append(shuts, float64(time.Since(begin).Nanoseconds())/1e3/pairs)
+		sail(1)
+		ratios = append(ratios, rates[len(rates)-1]/sail(1))
+	}
+	b.ReportMetric(median(rates)/1e6, "Mmsg/s")
+	b.ReportMetric(median(ratios), "ratio")
+	b.ReportMetric(median(shuts), "us/shut")
+	b.ReportMetric(0, "ns/op")
+}
