@@ -306,6 +306,7 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 			}
 		}
 		// A completion between the last poll and Arm does not wake.
+		idle := c.idle
 		if n, err = c.Poll(dst); n > 0 || err != nil {
 			return n, err
 		}
@@ -313,8 +314,9 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 			q.failover.shown = true
 			return 0, fmt.Errorf("wait: %w", q.failover.err)
 		}
-		if len(c.touched) > 0 {
-			// A NIC refused something, and no completion need come when it has room.
+		if len(c.touched) > 0 || c.ready.marks.Load() || !c.emptySince(&idle) {
+			// A NIC refused something, a Control may have more, or a queue was too long for one poll. Nothing need come
+			// that wakes.
 			runtime.Gosched()
 			if err := ctx.Err(); err != nil {
 				return 0, err
@@ -326,6 +328,16 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 		}
 	}
 	return 0, nil
+}
+
+// emptySince reports whether a poll has found every rail's queue empty since idle was copied.
+func (c *VirtualCQ) emptySince(idle *[MaxRails]uint64) bool {
+	for rail := range c.cqs {
+		if c.idle[rail] == idle[rail] {
+			return false
+		}
+	}
+	return true
 }
 
 // failedIdle returns a VirtualQP that has failed, has nothing outstanding, and whose failure was not shown to
