@@ -18,7 +18,7 @@ func TestGatesAtomics(t *testing.T) {
 	a, b := pairOn(t, link, 512)
 	var qps [2]*qp
 	var found [2][]uint64
-	var wg sync.WaitGroup
+	var runs [2]func()
 	for i := range found {
 		cq, err := a.ctx.CreateCQ(verbs.CQConfig{Depth: chain})
 		check(t, err)
@@ -35,7 +35,11 @@ func TestGatesAtomics(t *testing.T) {
 		}
 		swap := &wrs[chain/2]
 		swap.Opcode, swap.RemoteAddr = verbs.OpAtomicCmpAndSwp, swap.RemoteAddr+8
-		wg.Go(func() { found[i] = addRounds(t, v, cq, a.mem.Bytes()[i*chain*8:], wrs, rounds) })
+		runs[i] = func() { found[i] = addRounds(t, v, cq, a.mem.Bytes()[i*chain*8:], wrs, rounds) }
+	}
+	var wg sync.WaitGroup
+	for _, run := range runs { // after both are connected, which shuts gates
+		wg.Go(run)
 	}
 	wg.Wait()
 	all := slices.Sorted(slices.Values(slices.Concat(found[0], found[1])))
