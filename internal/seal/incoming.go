@@ -18,9 +18,16 @@ const (
 )
 
 // maxAhead is how many keys a receiver may be behind its sender, and how many it derives in a minute at most: deriving
-// one takes as long as opening some packets. A sender takes a new key at most once an hour as long as its packets are
-// lost.
+// one takes as long as opening some packets. A sender that gets no answer stops taking new keys by time before that.
 const maxAhead = 64
+
+// maxWindows is how many replay windows an Association has: a window takes 2 KiB, and the peer chooses the number of
+// its sockets.
+const maxWindows = 16
+
+// maxCounter is the highest counter that is opened. No sender reaches it. Without a limit the next counter of a window
+// could wrap around to 0.
+const maxCounter = 1 << 63
 
 // incoming is the receiving direction of an Association.
 type incoming struct {
@@ -36,8 +43,8 @@ type incoming struct {
 	// ahead are keys after present that were asked for, at most maxAhead. They are kept, so that a forger
 	// cannot make the receiver derive them again and again.
 	ahead []*key
-	// windows are those of the sender's sockets, nil until the first packet.
-	windows [256]*window
+	// windows are those of the sender's sockets, modulo maxWindows, nil until the first packet.
+	windows [maxWindows]*window
 }
 
 func (in *incoming) init(secret []byte) (err error) {
@@ -50,9 +57,12 @@ func (in *incoming) init(secret []byte) (err error) {
 // lost, and its bytes may be cleared.
 func (a *Association) Open(b []byte) ([]byte, Verdict) {
 	in := &a.in
-	counter, socket := binary.BigEndian.Uint64(b[headCounter:]), b[headSocket]
-	if w := in.windows[socket]; w != nil {
-		if v := w.look(counter); v != Opened {
+	counter, w := binary.BigEndian.Uint64(b[headCounter:]), &in.windows[b[headSocket]%maxWindows]
+	if counter > maxCounter {
+		return nil, Bad
+	}
+	if *w != nil {
+		if v := (*w).look(counter); v != Opened {
 			return nil, v
 		}
 	}
@@ -68,10 +78,11 @@ func (a *Association) Open(b []byte) ([]byte, Verdict) {
 	if ahead > 0 {
 		in.advance(ahead)
 	}
-	if in.windows[socket] == nil {
-		in.windows[socket] = &window{}
+	if *w == nil {
+		*w = &window{}
 	}
-	in.windows[socket].mark(counter)
+	(*w).mark(counter)
+	a.unanswered = 0
 	return plain, Opened
 }
 

@@ -36,8 +36,7 @@ func (o *outgoing) rekey() {
 func (a *Association) Seal(b []byte, socket uint8) {
 	o := &a.out
 	if o.counter-o.first >= maxPackets {
-		o.rekey()
-		a.ticks = 0
+		a.rekey()
 	}
 	binary.BigEndian.PutUint32(b, o.index)
 	b[headVersion], b[headSocket] = version, socket

@@ -262,6 +262,66 @@ func TestDerivedKeysPerMinute(t *testing.T) {
 	expect(t, l, sealed(d, 0, "x"), Opened, "after a minute")
 }
 
+// TestSilentPeer: a sender that gets no answer for weeks does not leave the receiver behind. It takes new keys by time again
+// when the peer is back.
+func TestSilentPeer(t *testing.T) {
+	d, l := ends(t)
+	for range 1000 * ticksPerKey {
+		sealed(d, 0, "lost")
+		d.Tick()
+		l.Tick()
+	}
+	if d.out.epoch < 1 || d.out.epoch > maxAhead {
+		t.Errorf("epoch %d after 1,000 hours without an answer, want 1 to %d", d.out.epoch, maxAhead)
+	}
+	expect(t, l, sealed(d, 0, "x"), Opened, "after 1,000 hours")
+	expect(t, d, sealed(l, 0, "x"), Opened, "answer")
+	before := d.out.epoch
+	for range ticksPerKey {
+		d.Tick()
+	}
+	if d.out.epoch != before+1 {
+		t.Errorf("epoch %d an hour after the answer, want %d", d.out.epoch, before+1)
+	}
+}
+
+// TestLastCounter: a peer cannot make its replay window begin again with the highest counters.
+func TestLastCounter(t *testing.T) {
+	d, l := ends(t)
+	b := sealed(d, 0, "x")
+	expect(t, l, b, Opened, "first")
+	for _, counter := range []uint64{1<<64 - 1, 1<<64 - 2} {
+		d.out.counter, d.out.first = counter, counter
+		last := sealed(d, 0, "x")
+		if _, v := l.Open(bytes.Clone(last)); v == Opened {
+			expect(t, l, last, Replayed, "high counter again")
+		}
+		if _, v := l.Open(bytes.Clone(b)); v == Opened {
+			t.Errorf("a packet was opened twice, with counter %#x in between", counter)
+		}
+	}
+}
+
+// TestWindowsAreBounded: a peer that names many sockets does not make the receiver keep a window for each. No packet is
+// opened twice.
+func TestWindowsAreBounded(t *testing.T) {
+	d, l := ends(t)
+	for socket := range 256 {
+		b := sealed(d, uint8(socket), "x")
+		expect(t, l, b, Opened, "first")
+		expect(t, l, b, Replayed, "again")
+	}
+	n := 0
+	for _, w := range l.in.windows {
+		if w != nil {
+			n++
+		}
+	}
+	if n > 16 {
+		t.Errorf("%d windows, want at most 16", n)
+	}
+}
+
 // TestNoAllocations: sealing and opening allocate nothing.
 func TestNoAllocations(t *testing.T) {
 	d, l := ends(t)

@@ -92,6 +92,8 @@ type Association struct {
 	in  incoming
 	// ticks counts calls of Tick since the last rekeying.
 	ticks int
+	// unanswered counts the keys that the sender has taken since a packet of the peer was opened.
+	unanswered int
 }
 
 // Limits of a key.
@@ -104,13 +106,21 @@ const (
 )
 
 // Tick must be called once a minute. After 60 ticks the sender takes the next key, if it has used the present
-// one. A receiver that has seen the next key forgets the last one at the second tick afterwards.
+// one. It stops after 32 such keys without an answer, because the receiver may have seen none of them. A receiver that
+// has seen the next key forgets the last one at the second tick afterwards.
 func (a *Association) Tick() {
 	a.in.expire()
 	if a.ticks++; a.ticks >= ticksPerKey {
 		a.ticks = 0
-		if a.out.counter > a.out.first {
-			a.out.rekey()
+		if a.out.counter > a.out.first && a.unanswered < maxAhead/2 {
+			a.rekey()
 		}
 	}
+}
+
+// rekey makes the sender take the next key.
+func (a *Association) rekey() {
+	a.out.rekey()
+	a.ticks = 0
+	a.unanswered++
 }

@@ -1,7 +1,8 @@
 package seal
 
 // WindowLen is how far the counter of a packet may be behind the newest of its socket. All sockets of a sender
-// share the counter: with sixteen in use a packet may be overtaken by a thousand of its own socket.
+// share the counter: with sixteen in use, which is also how many windows there are, a packet may be overtaken by a
+// thousand of its own socket.
 const WindowLen = (windowWords - 1) * 64
 
 // windowWords is a power of two.
