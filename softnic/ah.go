@@ -17,16 +17,18 @@ type ah struct {
 var _ verbs.AH = (*ah)(nil)
 
 func (d *pd) createAH(attr verbs.AHAttr) (verbs.AH, error) {
-	g, err := d.sealing(attr.Seal)
+	g, err := d.ctx.nic.sealing(attr.Seal)
 	if err != nil {
 		return nil, err
 	}
-	p, err := d.ctx.nic.newPath(attr, true, g)
+	p, err := d.ctx.nic.newPath(attr, true, g, nil)
 	if err != nil {
+		g.leave()
 		return nil, err
 	}
 	a := &ah{pd: d, path: p}
 	if a.num = d.ctx.nic.ahs.add(a); a.num == 0 {
+		g.leave()
 		return nil, verbs.ErrLimit
 	}
 	d.ahs.add(a)
@@ -34,8 +36,8 @@ func (d *pd) createAH(attr verbs.AHAttr) (verbs.AH, error) {
 }
 
 // newPath checks an address vector and returns its path, for datagrams or for a connection, sealed unless g is
-// nil.
-func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing) (*path, error) {
+// nil. A sealed path has the association a if that is at the address.
+func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing, a *association) (*path, error) {
 	setDefault(&attr.Port, 1)
 	setDefault(&attr.HopLimit, 64)
 	switch {
@@ -53,7 +55,7 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing) (*path, err
 		n.core.find(p)
 		return p, nil
 	}
-	if err := n.port(g).route(p); err != nil {
+	if err := n.port(g).route(p, a); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -76,4 +78,5 @@ func (a *ah) destroy() {
 	a.closed = true
 	a.pd.ctx.nic.ahs.remove(a.num)
 	a.pd.ahs.remove(a)
+	a.path.sealing.leave()
 }

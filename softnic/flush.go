@@ -103,5 +103,5 @@ func (q *qp) reset() {
 	}
 	q.responder = responder{}
 	q.headFor(nil)
-	q.path, q.from = nil, nil
+	q.path, q.from, q.assoc = nil, nil, nil
 }

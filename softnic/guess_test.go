@@ -114,7 +114,8 @@ func TestAnnouncedPorts(t *testing.T) {
 	s := newBesieged(t)
 	own := s.nic.udp.extra(nil)
 	e := verbs.Endpoint{GID: verbs.GID{15: 1}, LID: 4792, Extra: own}
-	s.nic.udp.learn(&e)
+	_, err := s.nic.udp.learn(&e)
+	check(t, err)
 	if got := s.nic.udp.peers[udpAddr{verbs.GID{15: 1}, 4792}].ports; len(got) != s.nic.udp.conn.Sockets()+1 || got[0] != s.nic.udp.conn.SourcePort(0) {
 		t.Errorf("learned ports %v, want the %d of the NIC", got, s.nic.udp.conn.Sockets()+1)
 	}

@@ -12,11 +12,14 @@ var mutations = []struct {
 	name, file, old, new string
 }{
 	{"a duplicate READ that was not served is answered", "rdatomic.go", "(q.core.traits.immediate || q.wasServed(p)) && ", ""},
-	{"wrong keys of UC peers are not limited", "seal.go", "		q.pd.guesses.count(q.core)\n", ""},
-	{"wrong keys of sealed UC peers end nothing", "seal.go", "q.wrongKeys == maxWrongKeys {", "q.wrongKeys == 0 {"},
+	{"wrong keys of UC peers are not limited", "seal.go", "			q.pd.guesses.count(q.core)\n", ""},
+	{"wrong keys of sealed peers end nothing", "seal.go", "s.wrongKeys == maxWrongKeys", "s.wrongKeys == 0"},
 	{"a plain packet reaches a sealed QP", "nic.go", "if (p.assoc != nil || q.sealing != nil) && ", "if p.assoc != nil && "},
 	{"a packet of another session is accepted", "seal.go", "	case a == q.assoc, q.typ == verbs.UD && a.of == q.sealing:\n", "	case a != nil:\n"},
-	{"a sealed QP is connected to a plain one", "udppeer.go", "	case g == nil && q.sealing != nil:\n		return verbs.Invalidf", "	case false:\n		return verbs.Invalidf"},
+	{"a sealed QP is connected to a plain one", "udppeer.go", "	case s == nil && q.sealing != nil:\n		return verbs.Invalidf", "	case false:\n		return verbs.Invalidf"},
+	{"a second NIC of the peer takes over its QPs", "udppeer.go", "if a == nil || !a.at(to) {", "if true {"},
+	{"a Seal is closed under its QPs", "seal.go", "if s.users > 0 {", "if false {"},
+	{"a datagram has the source of its IP header", "udpseal.go", "p.path = &p.assoc.from", "p.path = &path{sgid: from.gid, dgid: p.assoc.from.dgid}"},
 	{"a damaged seal is counted as a replay", "udpseal.go", "stats.Seals.Bad++", "stats.Seals.Replayed++"},
 	{"a stale or guessed key is accepted", "mr.go", "m.key == key {", "m.key != 0 {"},
 	{"a region of another PD is accepted", "mr.go", "m.pd == d && ", "m.pd != nil && "},

@@ -59,7 +59,7 @@ type NIC struct {
 	ports []*udpPort
 	// polled are those of ports that have QPs. The slice is replaced, never changed.
 	polled []*udpPort
-	// sealings are the sessions that PDs of the NIC have a part in.
+	// sealings are the sessions that the NIC has a part in.
 	sealings slots[*sealing]
 }
 

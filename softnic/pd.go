@@ -18,8 +18,6 @@ type pd struct {
 	ahs    family[*ah]
 	// guesses are the wrong keys of UC peers.
 	guesses guesses
-	// sealings are the sessions that QPs or AHs of the PD have a part in.
-	sealings []*sealing
 }
 
 var _ verbs.PD = (*pd)(nil)
@@ -82,7 +80,6 @@ func (d *pd) destroy() {
 	for _, m := range d.mrs.inOrder() {
 		m.destroy()
 	}
-	d.unseal()
 	d.closed = true
 	d.ctx.pds.remove(d)
 }

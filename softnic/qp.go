@@ -64,10 +64,8 @@ type qp struct {
 
 	// sealing is that of QPConfig.Path.Seal, nil for plain packets.
 	sealing *sealing
-	// assoc is that of path, nil for plain packets and on UD.
+	// assoc is that of path, or of the peer's endpoint before there is a path. It is nil for plain packets and on UD.
 	assoc *association
-	// wrongKeys counts wrong keys of the peer of a sealed UC QP.
-	wrongKeys uint8
 
 	sendQueue
 	rq recvQueue
@@ -238,7 +236,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 		return nil, err
 	}
 	n := d.ctx.nic
-	g, err := d.sealing(cfg.Path.Seal)
+	g, err := n.sealing(cfg.Path.Seal)
 	if err != nil {
 		return nil, fmt.Errorf("QPConfig.Path: %w", err)
 	}
@@ -266,6 +264,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 		q.rq = newRecvQueue(cfg.MaxRecvWR, cfg.MaxRecvSGE, q.recvCQ)
 	}
 	if q.num = n.qps.add(q); q.num == 0 {
+		g.leave()
 		return nil, verbs.ErrLimit
 	}
 	if q.srq != nil {
@@ -383,6 +382,7 @@ func (q *qp) destroy() {
 	q.nic.qps.remove(q.num)
 	q.pd.qps.remove(q)
 	q.port().use(-1)
+	q.sealing.leave()
 	q.pd.ctx.purge(func(e verbs.Event) bool { return e.QP == verbs.QP(q) })
 }
 

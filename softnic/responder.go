@@ -219,7 +219,7 @@ func (q *qp) refuse(syndrome uint8, recvStatus verbs.Status) {
 	case recvStatus != verbs.StatusSuccess && q.hasCur:
 		q.completeRecv(recvStatus, true)
 	case syndrome == roce.NAKRemoteAccess:
-		q.nic.stats.WrongKeys++
+		q.wrongKey()
 		q.raise(verbs.EventQPAccessErr)
 	default:
 		q.raise(verbs.EventQPReqErr)

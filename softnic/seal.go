@@ -3,21 +3,33 @@ package softnic
 import (
 	crand "crypto/rand"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 
+	"ibverbx/internal/roce"
 	"ibverbx/internal/seal"
 	"ibverbx/verbs"
 )
 
 // Seal makes NICs on UDPLinks encrypt and authenticate packets (docs/wire.md). It is one side of a session. QPs
 // get it as verbs.QPConfig.Path.Seal, or all lanes of a VirtualQP as ibverbx.Config.Seal. The QPs that they are
-// connected to must have a Seal with the same secret and the other role. QPs of several NICs may share a Seal.
+// connected to must have a Seal with the same secret and the other role. QPs of several NICs may share a Seal. Close it
+// when its QPs are closed: until then every NIC that it was used with keeps keys.
 type Seal struct {
-	session *seal.Session
-
+	// mu guards everything below. A core's lock may be held when it is taken.
 	mu sync.Mutex
-	// seats is how many seats have been taken.
-	seats int
+	// session has the secret, nil when the Seal is closed.
+	session *seal.Session
+	closed  bool
+	// parts are those of the NICs, by seat. No seat is used twice.
+	parts []*sealing
+	// users counts the QPs and AHs.
+	users int
+	// wrongKeys counts the wrong keys that the peer has presented.
+	wrongKeys int
+	// over says that there were too many of them.
+	over atomic.Bool
 }
 
 var _ verbs.Seal = (*Seal)(nil)
@@ -36,23 +48,65 @@ func NewSeal(secret []byte, dialer bool) (*Seal, error) {
 // Sealed implements verbs.Seal.
 func (*Seal) Sealed() {}
 
-// sit returns a seat that was not taken before.
-func (s *Seal) sit() (uint8, error) {
+// Close makes all NICs forget the keys of the session. It returns ErrBusy while QPs or AHs use them.
+func (s *Seal) Close() error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seats == seal.Seats {
-		return 0, fmt.Errorf("%w: a Seal serves %d NICs", verbs.ErrLimit, seal.Seats)
+	if s.users > 0 {
+		defer s.mu.Unlock()
+		return verbs.NewOpError("close seal", "", 0, fmt.Errorf("%w: %d QPs and AHs use it", verbs.ErrBusy, s.users))
 	}
-	s.seats++
-	return uint8(s.seats - 1), nil
+	parts := s.parts
+	s.session, s.closed, s.parts = nil, true, nil
+	s.mu.Unlock()
+	for _, g := range parts {
+		g.nic.core.mu.Lock()
+		g.nic.sealings.remove(g.greeting.Number())
+		g.session = nil
+		clear(g.peers[:])
+		g.nic.core.mu.Unlock()
+	}
+	return nil
 }
 
-// sealing is the part of a NIC in a session. The core's lock guards it. It lasts as long as a PD uses it. Its
+// join adds a user of the NIC's part in the session and returns that part.
+func (s *Seal) join(n *NIC) (*sealing, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, verbs.ErrClosed
+	case s.session == nil:
+		return nil, verbs.Invalidf("Seal is empty: want one that softnic.NewSeal has returned")
+	case s.over.Load():
+		return nil, fmt.Errorf("%w: the peer of the Seal has presented %d wrong keys", verbs.ErrLimit, maxWrongKeys)
+	}
+	k := slices.IndexFunc(s.parts, func(g *sealing) bool { return g.nic == n })
+	if k < 0 {
+		g, err := n.newSealing(s, len(s.parts))
+		if err != nil {
+			return nil, err
+		}
+		k, s.parts = len(s.parts), append(s.parts, g)
+	}
+	s.users++
+	return s.parts[k], nil
+}
+
+// leave takes back a join. It does nothing if g is nil.
+func (g *sealing) leave() {
+	if g != nil {
+		g.seal.mu.Lock()
+		g.seal.users--
+		g.seal.mu.Unlock()
+	}
+}
+
+// sealing is the part of a NIC in a session. The core's lock guards it. It lasts until the Seal is closed. Its
 // nonce is never used again.
 type sealing struct {
-	seal *Seal
-	// users counts the PDs.
-	users int
+	nic     *NIC
+	seal    *Seal
+	session *seal.Session
 	// greeting is what peers learn of it.
 	greeting seal.Greeting
 	// peers are the peer's NICs, by seat. Once met they do not change: a key must not be used with a new
@@ -70,120 +124,124 @@ type association struct {
 	greeting seal.Greeting
 	// addr is where the peer's NIC receives.
 	addr udpAddr
+	// from is the path of its packets. Their source address on the wire is not authenticated.
+	from path
+	// peer is how the peer's NIC describes itself.
+	peer udpPeer
 	// met is the number of its last meeting.
 	met uint64
 }
 
-// sealing returns the NIC's part in the session of s, nil if s is nil. The PD uses it from now on.
-func (d *pd) sealing(s verbs.Seal) (*sealing, error) {
+// sealing returns the NIC's part in the session of s, nil if s is nil. It has one more user.
+func (n *NIC) sealing(s verbs.Seal) (*sealing, error) {
 	if s == nil {
 		return nil, nil
 	}
-	n := d.ctx.nic
 	if n.udp == nil {
 		return nil, fmt.Errorf("%w: Seal is set: only NICs on UDPLinks seal packets", verbs.ErrNotSupported)
 	}
 	own, ok := s.(*Seal)
-	if !ok || own == nil || own.session == nil {
+	if !ok || own == nil {
 		return nil, verbs.Invalidf("Seal is a %T: want one that softnic.NewSeal has returned", s)
 	}
-	for _, g := range d.sealings {
-		if g.seal == own {
-			return g, nil
-		}
-	}
-	g, err := n.sealing(own)
-	if err != nil {
-		return nil, err
-	}
-	g.users++
-	d.sealings = append(d.sealings, g)
-	return g, nil
+	return own.join(n)
 }
 
-// sealing returns the NIC's part in a session.
-func (n *NIC) sealing(s *Seal) (*sealing, error) {
+// newSealing makes the NIC's part in a session.
+func (n *NIC) newSealing(s *Seal, seat int) (*sealing, error) {
+	if seat == seal.Seats {
+		return nil, fmt.Errorf("%w: a Seal serves %d NICs", verbs.ErrLimit, seal.Seats)
+	}
 	if n.sealed == nil {
 		if err := n.core.wire.plugSealed(n); err != nil {
 			return nil, err
 		}
 	}
-	for g := range n.sealings.all() {
-		if g.seal == s {
-			return g, nil
-		}
-	}
-	seat, err := s.sit()
-	if err != nil {
-		return nil, err
-	}
-	g := &sealing{seal: s}
+	g := &sealing{nic: n, seal: s, session: s.session}
 	number := n.sealings.add(g)
 	if number == 0 {
 		return nil, verbs.ErrLimit
 	}
 	var nonce [seal.NonceLen]byte
 	_, _ = crand.Read(nonce[:]) // never fails: it ends the process instead
-	g.greeting = seal.NewGreeting(number, seat, nonce)
+	g.greeting = seal.NewGreeting(number, uint8(seat), nonce)
 	return g, nil
 }
 
-// unseal ends the PD's part in all sessions.
-func (d *pd) unseal() {
-	for _, g := range d.sealings {
-		if g.users--; g.users == 0 {
-			d.ctx.nic.sealings.remove(g.greeting.Number())
-		}
+// meet returns the association with a NIC of the peer, which describes itself. It makes one if there is none.
+func (g *sealing) meet(peer *seal.Greeting, addr udpAddr, as *udpPeer) (*association, error) {
+	if *peer == g.greeting {
+		return nil, verbs.Invalidf("a sealed QP cannot be connected to a QP of its own NIC")
 	}
-	d.sealings = nil
-}
-
-// meet makes the association with a NIC of the peer, unless there is one.
-func (g *sealing) meet(peer *seal.Greeting, addr udpAddr) error {
+	if peer.Seat() >= seal.Seats {
+		return nil, verbs.Invalidf("the peer's endpoint has seat %d: want at most %d", peer.Seat(), seal.Seats-1)
+	}
+	if addr.port == 0 || addr.port == roce.Port {
+		return nil, verbs.Invalidf("the peer's endpoint has UDP port %d: sealed packets need a port of their own", addr.port)
+	}
 	a := g.peers[peer.Seat()]
-	switch {
-	case *peer == g.greeting:
-		return verbs.Invalidf("a sealed QP cannot be connected to a QP of its own NIC")
-	case a == nil:
-		keys, err := g.seal.session.Associate(&g.greeting, peer)
+	if a == nil {
+		keys, err := g.session.Associate(&g.greeting, peer)
 		if err != nil {
-			return verbs.Invalidf("%v", err)
+			return nil, verbs.Invalidf("%v", err)
 		}
-		a = &association{Association: keys, of: g, greeting: *peer, addr: addr}
+		a = &association{Association: keys, of: g, greeting: *peer, addr: addr, from: g.nic.pathFrom(addr), peer: udpPeer{budget: newBudget()}}
 		g.peers[peer.Seat()] = a
-	case a.greeting != *peer || a.addr != addr:
-		return verbs.Invalidf("the peer's endpoint has another greeting or address for seat %d than before", peer.Seat())
 	}
+	if a.greeting != *peer || a.addr != addr {
+		return nil, verbs.Invalidf("the peer's endpoint has another greeting or address for seat %d than before", peer.Seat())
+	}
+	a.peer.describe(as)
 	g.meetings++
 	a.met = g.meetings
-	return nil
+	return a, nil
 }
 
 // find returns the association with the NIC at an address that was met last, nil if there is none. Port 0 is any.
 func (g *sealing) find(to udpAddr) (found *association) {
 	for _, a := range g.peers {
-		if a != nil && a.addr.gid == to.gid && (to.port == 0 || a.addr.port == to.port) && (found == nil || a.met > found.met) {
+		if a != nil && a.at(to) && (found == nil || a.met > found.met) {
 			found = a
 		}
 	}
 	return found
 }
 
-// maxWrongKeys is how many wrong keys a sealed UC QP takes from its peer, which is known to be the sender.
+// at reports whether the peer's NIC receives at an address. Port 0 is any.
+func (a *association) at(to udpAddr) bool {
+	return a.addr.gid == to.gid && (to.port == 0 || a.addr.port == to.port)
+}
+
+// maxWrongKeys is how many wrong keys a peer of a sealed session may present, on all its QPs together. The peer is
+// known to be the sender.
 const maxWrongKeys = 16
 
-// wrongKey counts a wrong key of a UC peer. Plain QPs share a limit per time, so that a forger can end none. A
-// sealed QP ends.
+// wrongKey counts a wrong key of the peer. Plain UC QPs share a limit per time, so that a forger can end none. The last
+// wrong key of a sealed session ends the session: all its QPs on this NIC at once, and the others because they
+// get no more packets.
 func (q *qp) wrongKey() {
 	q.nic.stats.WrongKeys++
 	if q.sealing == nil {
-		q.pd.guesses.count(q.core)
+		if q.typ == verbs.UC {
+			q.pd.guesses.count(q.core)
+		}
 		return
 	}
-	if q.wrongKeys++; q.wrongKeys == maxWrongKeys {
-		q.raise(verbs.EventQPAccessErr)
-		q.dying = true
-		q.core.lists.failing.push(q)
+	s := q.sealing.seal
+	s.mu.Lock()
+	s.wrongKeys++
+	over := s.wrongKeys == maxWrongKeys
+	s.over.Store(s.wrongKeys >= maxWrongKeys)
+	s.mu.Unlock()
+	if !over {
+		return
+	}
+	for other := range q.nic.qps.all() {
+		if other.sealing == q.sealing && receivable[other.state] && !other.dying {
+			other.raise(verbs.EventQPAccessErr)
+			other.dying = true
+			other.core.lists.failing.push(other)
+		}
 	}
 }
 

@@ -229,30 +229,6 @@ func TestSealedMTU(t *testing.T) {
 	}
 }
 
-// TestSealedWrongKeys: a sealed UC QP ends with the sixteenth wrong key of its peer, which is known to have sent it. A right
-// key in between changes nothing.
-func TestSealedWrongKeys(t *testing.T) {
-	f := newFortress(t)
-	q, a := f.qps[1][1], f.qps[0][1].assoc
-	for i := 1; i <= maxWrongKeys; i++ {
-		if q.state != verbs.StateRTS {
-			t.Fatalf("QP in %v after %d wrong keys, want %v until the %dth", q.state, i-1, verbs.StateRTS, maxWrongKeys)
-		}
-		h := f.header(q)
-		h.RKey ^= uint32(i)
-		f.serve(f.nics[1].sealed, sealedBy(a, plain(h)))
-	}
-	if s := f.nics[1].Stats(); q.state != verbs.StateErr || s.WrongKeys != maxWrongKeys || s.WritesBlocked != 0 {
-		t.Errorf("QP in %v after %d wrong keys, %d writes blocked, want %v, %d and 0", q.state, s.WrongKeys, s.WritesBlocked, verbs.StateErr, maxWrongKeys)
-	}
-	rc := f.header(f.qps[1][0])
-	rc.Opcode, rc.RKey, rc.PSN = roce.RC|roce.OpWriteOnly, rc.RKey^1, f.qps[1][0].epsn
-	f.serve(f.nics[1].sealed, sealedBy(a, plain(rc)))
-	if got := f.qps[1][0].state; got != verbs.StateErr {
-		t.Errorf("RC QP in %v after a wrong key, want %v", got, verbs.StateErr)
-	}
-}
-
 // FuzzSealedContents: an admitted peer seals any bytes. They are decoded strictly and touch no memory outside of the
 // region. Without the seal nothing is accepted.
 func FuzzSealedContents(f *testing.F) {
@@ -266,6 +242,11 @@ func FuzzSealedContents(f *testing.F) {
 			return
 		}
 		before := s.nics[1].Stats().PacketsReceived
+		for _, q := range s.qps[1] { // otherwise wrong keys end the session
+			q.sealing.seal.mu.Lock()
+			q.sealing.seal.wrongKeys = 0
+			q.sealing.seal.mu.Unlock()
+		}
 		if len(b) >= 12 { // most bytes should reach a QP
 			q := s.qps[1][int(b[5])%3]
 			if q.State() != verbs.StateRTS {

@@ -38,7 +38,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 		if attr.AH.Seal != nil && attr.AH.Seal != q.pathConfig.Seal {
 			return verbs.Invalidf("QPAttr.AH.Seal is not that of QPConfig.Path")
 		}
-		p, err := q.nic.newPath(attr.AH, false, q.sealing)
+		p, err := q.nic.newPath(attr.AH, false, q.sealing, q.assoc)
 		if err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (q *qp) enter(to verbs.QPState) {
 }
 
 func (q *qp) readyToReceive() {
-	q.state, q.wrongKeys = verbs.StateRTR, 0
+	q.state = verbs.StateRTR
 	c := q.core
 	switch {
 	case q.typ == verbs.UD:

@@ -166,13 +166,15 @@ func TestUDPExtra(t *testing.T) {
 	for name, extra := range map[string][]byte{
 		"empty": nil, "short": good[:7], "other": []byte("mlx5data"), "version": append([]byte{'s', 'n', 2}, good[3:]...),
 	} {
-		u.learn(&verbs.Endpoint{GID: verbs.GID{15: 1}, Extra: extra})
+		_, err := u.learn(&verbs.Endpoint{GID: verbs.GID{15: 1}, Extra: extra})
+		check(t, err)
 		if len(u.peers) != 0 {
 			t.Errorf("%s: learned %v, want nothing", name, u.peers)
 			clear(u.peers)
 		}
 	}
-	u.learn(&verbs.Endpoint{GID: verbs.GID{15: 1}, LID: 4792, Extra: good})
+	_, err := u.learn(&verbs.Endpoint{GID: verbs.GID{15: 1}, LID: 4792, Extra: good})
+	check(t, err)
 	got, ok := u.peers[udpAddr{verbs.GID{15: 1}, 4792}]
 	if want := uint32(u.conn.Buffer()) &^ 1023; !ok || !got.runs || got.buffer != want {
 		t.Errorf("learned %+v, %v, want runs and a buffer of %d", got, ok, want)

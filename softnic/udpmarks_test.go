@@ -22,7 +22,7 @@ func TestUDPMarks(t *testing.T) {
 	nic.core.mu.Lock()
 	defer nic.core.mu.Unlock()
 	to := func(class, hops uint8) *udp.Dest {
-		p, err := nic.newPath(verbs.AHAttr{DGID: verbs.GIDFromAddr(netip.AddrFrom4([4]byte{127, 0, 0, 64})), TrafficClass: class, HopLimit: hops}, false, nil)
+		p, err := nic.newPath(verbs.AHAttr{DGID: verbs.GIDFromAddr(netip.AddrFrom4([4]byte{127, 0, 0, 64})), TrafficClass: class, HopLimit: hops}, false, nil, nil)
 		check(t, err)
 		return p.way.dest
 	}
@@ -48,7 +48,7 @@ func TestUDPFlowLabel(t *testing.T) {
 	nic.core.mu.Lock()
 	defer nic.core.mu.Unlock()
 	from := func(label uint32) (int, error) {
-		p, err := nic.newPath(verbs.AHAttr{DGID: verbs.GIDFromAddr(netip.AddrFrom4([4]byte{127, 0, 0, 66})), FlowLabel: label}, false, nil)
+		p, err := nic.newPath(verbs.AHAttr{DGID: verbs.GIDFromAddr(netip.AddrFrom4([4]byte{127, 0, 0, 66})), FlowLabel: label}, false, nil, nil)
 		if err != nil {
 			return 0, err
 		}

@@ -127,77 +127,104 @@ func (u *udpPort) lid() uint16 {
 	return 0
 }
 
-// learn remembers how a peer describes itself and returns its greeting, nil if it is not sealed. It ignores Extra
-// of other providers and of later versions. The LID of another provider is not a port: some Ethernet drivers
+// learn remembers how a peer describes itself, or returns its greeting and the description if it is sealed. It ignores
+// Extra of other providers and of later versions. The LID of another provider is not a port: some Ethernet drivers
 // report 1.
-func (u *udpPort) learn(e *verbs.Endpoint) (g *seal.Greeting) {
+func (u *udpPort) learn(e *verbs.Endpoint) (sealed *sealedPeer, err error) {
 	b := e.Extra
 	if len(b) < 2 || b[0] != 's' || b[1] != 'n' {
 		e.LID = 0
-		return nil
+		return nil, nil
 	}
 	if len(b) < extraLen || b[2] != extraVersion {
-		return nil
+		return nil, nil
 	}
-	if b[3]&extraSealed != 0 && len(b) == extraLen+seal.GreetingLen {
-		g = (*seal.Greeting)(b[extraLen:])
+	flags, rest := b[3], b[extraLen:]
+	as := udpPeer{
+		runs: flags&extraRuns != 0, fill: flags&extraFill != 0,
+		buffer: min(binary.BigEndian.Uint32(b[4:]), 1<<20) << 10,
 	}
-	if len(u.peers) >= maxUDPPeers {
-		return g
+	if flags&extraSealed != 0 {
+		if flags&extraPorts != 0 || len(rest) != seal.GreetingLen {
+			return nil, verbs.Invalidf("the peer's endpoint is sealed and has %d bytes in place of a greeting, or ports", len(rest))
+		}
+		return &sealedPeer{seal.Greeting(rest), as}, nil
+	}
+	for ; flags&extraPorts != 0 && len(rest) > 1 && len(as.ports) < maxPorts; rest = rest[2:] {
+		as.ports = append(as.ports, binary.BigEndian.Uint16(rest))
 	}
 	addr := udpAddr{e.GID, e.LID}
 	if addr.port == 0 {
 		addr.port = roce.Port
 	}
-	p := u.peers[addr]
-	if p == nil {
-		p = &udpPeer{budget: newBudget()}
-		u.peers[addr] = p
+	if u.peers[addr] == nil {
+		if len(u.peers) >= maxUDPPeers {
+			for any := range u.peers {
+				delete(u.peers, any) // its QPs keep what they have learned
+				break
+			}
+		}
+		u.peers[addr] = &udpPeer{budget: newBudget()}
 	}
-	p.ports = nil
-	for rest := b[extraLen:]; b[3]&extraPorts != 0 && len(rest) > 1 && len(p.ports) < maxPorts; rest = rest[2:] {
-		p.ports = append(p.ports, binary.BigEndian.Uint16(rest))
-	}
-	p.runs, p.fill, p.buffer = b[3]&extraRuns != 0, b[3]&extraFill != 0, min(binary.BigEndian.Uint32(b[4:]), 1<<20)<<10
-	return g
+	u.peers[addr].describe(&as)
+	return nil, nil
+}
+
+// sealedPeer is what a peer with a seal says of itself.
+type sealedPeer struct {
+	greeting seal.Greeting
+	as       udpPeer
+}
+
+// describe takes over what the peer says of itself.
+func (p *udpPeer) describe(as *udpPeer) {
+	p.runs, p.fill, p.buffer, p.ports = as.runs, as.fill, as.buffer, as.ports
 }
 
 // learn lets the port of a QP learn what the QP's peer says about itself. It returns an error if one of the two
 // is sealed and the other is not.
 func (q *qp) learn(u *udpPort, e *verbs.Endpoint) error {
-	g := u.learn(e)
+	s, err := u.learn(e)
 	switch {
+	case err != nil:
+		return err
 	case q.typ == verbs.UD && e.GID.IsZero():
 		return nil // a UD QP may learn of its peer from another QP
-	case g == nil && q.sealing != nil:
+	case s == nil && q.sealing != nil:
 		return verbs.Invalidf("this QP is sealed and the peer's is not: give both a Seal, or none")
-	case g != nil && q.sealing == nil:
+	case s != nil && q.sealing == nil:
 		return verbs.Invalidf("the peer's QP is sealed and this one is not: give both a Seal, or none")
-	case g == nil:
+	case s == nil:
 		return nil
 	}
-	return q.sealing.meet(g, udpAddr{e.GID, e.LID})
-}
-
-// route finds the way of a path, to the port that the address vector names as its DLID.
-func (u *udpPort) route(p *path) (err error) {
-	to := udpAddr{p.dgid, p.attr.DLID}
-	if to.port == 0 && p.sealing == nil {
-		to.port = roce.Port
+	a, err := q.sealing.meet(&s.greeting, udpAddr{e.GID, e.LID}, &s.as)
+	if err == nil && q.typ != verbs.UD && q.path == nil {
+		q.assoc = a
 	}
-	p.way, err = u.way(p, to)
 	return err
 }
 
-// way returns the way of a path to a peer.
-func (u *udpPort) way(p *path, to udpAddr) (*udpWay, error) {
-	var assoc *association
-	if p.sealing != nil {
-		if assoc = p.sealing.find(to); assoc == nil {
-			return nil, verbs.Invalidf("address vector: no QP of the PD is connected to a sealed QP at %s", to.addrPort())
+// route finds the way of a path, to the port that the address vector names as its DLID.
+func (u *udpPort) route(p *path, a *association) (err error) {
+	to := udpAddr{p.dgid, p.attr.DLID}
+	if p.sealing == nil {
+		if to.port == 0 {
+			to.port = roce.Port
 		}
-		to = assoc.addr
+		p.way, err = u.way(p, to, nil)
+		return err
 	}
+	if a == nil || !a.at(to) {
+		if a = p.sealing.find(to); a == nil {
+			return verbs.Invalidf("address vector: no QP of the NIC is connected to a sealed QP at %s", to.addrPort())
+		}
+	}
+	p.way, err = u.way(p, a.addr, a)
+	return err
+}
+
+// way returns the way of a path to a peer, sealed unless assoc is nil.
+func (u *udpPort) way(p *path, to udpAddr, assoc *association) (*udpWay, error) {
 	socket := u.next
 	if p.datagrams && assoc == nil && u.lid() != 0 {
 		socket = u.conn.Sockets() // its source port tells the receiver where to answer
@@ -212,6 +239,9 @@ func (u *udpPort) way(p *path, to udpAddr) (*udpWay, error) {
 		return nil, verbs.Invalidf("address vector: no way from %s to %s: %v", p.sgid, p.dgid, err)
 	}
 	peer := u.peers[to]
+	if assoc != nil {
+		peer = &assoc.peer
+	}
 	target := udpTarget{to, udp.Marks{Class: p.attr.TrafficClass, Hops: p.attr.HopLimit}}
 	way := &udpWay{dest: u.dest(target, peer), flow: flow, socket: socket, guessed: p.attr.DLID == 0, assoc: assoc}
 	if peer == nil {
@@ -259,7 +289,7 @@ func (u *udpPort) hear(from *udpSource, qpn uint32) {
 		clear(u.heard)
 	}
 	back := &path{sgid: from.path.dgid, dgid: from.path.sgid, datagrams: true}
-	if way, err := u.way(back, from.addr); err == nil {
+	if way, err := u.way(back, from.addr, nil); err == nil {
 		u.heard[s] = way
 	}
 }

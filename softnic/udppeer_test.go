@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"ibverbx/internal/roce"
+	"ibverbx/internal/seal"
 	"ibverbx/verbs"
 )
 
@@ -106,12 +107,21 @@ func FuzzUDPExtra(f *testing.F) {
 	f.Add([]byte{'s', 'n', extraVersion, extraRuns, 0, 0, 1, 0}, uint16(4000))
 	f.Add([]byte{'s', 'n', extraVersion, 0, 0xff, 0xff, 0xff, 0xff, 9}, uint16(0))
 	f.Add([]byte{'s', 'n', extraVersion + 1, 1, 0, 0, 1, 0}, uint16(7))
+	f.Add(append([]byte{'s', 'n', extraVersion, extraSealed, 0, 0, 1, 0}, make([]byte, seal.GreetingLen)...), uint16(14791))
 	f.Fuzz(func(t *testing.T, b []byte, lid uint16) {
 		u := &udpPort{peers: make(map[udpAddr]*udpPeer)}
 		e := verbs.Endpoint{LID: lid, Extra: b}
-		u.learn(&e)
+		sealed, err := u.learn(&e)
 		ours := len(b) >= 2 && b[0] == 's' && b[1] == 'n'
 		known := ours && len(b) >= extraLen && b[2] == extraVersion
+		if known && b[3]&extraSealed != 0 {
+			if good := len(b) == extraLen+seal.GreetingLen && b[3]&extraPorts == 0; (sealed != nil) != good || (err == nil) != good {
+				t.Fatalf("a sealed peer with %d bytes: %v, %v, want it accepted: %v", len(b), sealed, err, good)
+			}
+			known = false
+		} else if sealed != nil || err != nil {
+			t.Fatalf("a plain peer: %v, %v, want neither a greeting nor an error", sealed, err)
+		}
 		if (!ours && e.LID != 0) || (ours && e.LID != lid) || (len(u.peers) == 1) != known {
 			t.Fatalf("LID %d becomes %d, and %d peers are known", lid, e.LID, len(u.peers))
 		}

@@ -109,15 +109,19 @@ func (u *udpPort) serve(d *udp.Datagram) {
 	if u.nic.closed {
 		return
 	}
-	from := u.source(udpAddr{d.From, d.Port})
-	if from == nil || len(d.Data) == 0 {
+	addr := udpAddr{d.From, d.Port}
+	var from *udpSource
+	if !u.sealed { // a sealed packet says itself who has sent it
+		from = u.source(addr)
+	}
+	if (from == nil && !u.sealed) || len(d.Data) == 0 {
 		u.nic.stats.Malformed++
 		return
 	}
 	for b := d.Data; len(b) > 0; {
 		size := min(d.Segment, len(b))
 		if u.sealed {
-			u.open(from, b[:size])
+			u.open(addr, b[:size])
 		} else {
 			u.serveOne(from, b[:size:size])
 		}
@@ -222,13 +226,15 @@ func (u *udpPort) meet(addr udpAddr) *udpSource {
 	if len(u.sources) >= maxUDPSources {
 		clear(u.sources)
 	}
-	own := u.nic.gids[0].GID
-	from := &udpSource{
-		addr: addr, flow: flow,
-		path: path{sgid: addr.gid, dgid: own, port: addr.port, attr: verbs.AHAttr{DGID: own, HopLimit: 64, Port: 1}},
-	}
+	from := &udpSource{addr: addr, flow: flow, path: u.nic.pathFrom(addr)}
 	u.sources[addr] = from
 	return from
+}
+
+// pathFrom returns the path of packets from an address.
+func (n *NIC) pathFrom(addr udpAddr) path {
+	own := n.gids[0].GID
+	return path{sgid: addr.gid, dgid: own, port: addr.port, attr: verbs.AHAttr{DGID: own, HopLimit: 64, Port: 1}}
 }
 
 // sends reports whether a NIC of the link sends from addr. Another process on the same address

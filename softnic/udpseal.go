@@ -78,7 +78,7 @@ func (u *udpPort) seal(p *packet, corrupt bool) {
 }
 
 // open passes a sealed packet to the NIC if it is intact and new. It is opened where the socket has put it.
-func (u *udpPort) open(from *udpSource, b []byte) {
+func (u *udpPort) open(from udpAddr, b []byte) {
 	stats, p := &u.nic.stats, &u.packet
 	index, ok := seal.Index(b)
 	if !ok {
@@ -86,14 +86,15 @@ func (u *udpPort) open(from *udpSource, b []byte) {
 		return
 	}
 	g := u.nic.sealings.get(index >> 8)
-	if g == nil || g.peers[index&0xff] == nil {
+	seat := index & 0xff
+	if g == nil || seat >= seal.Seats || g.peers[seat] == nil || g.seal.over.Load() {
 		stats.Seals.Unknown++
 		return
 	}
-	if u.wire.link.cfg.Capture != nil && !u.wire.link.sends(from.addr) {
-		u.capture(from.addr.addrPort(), u.conn.Addr(), 0, udp.Marks{Hops: udp.DefaultHops}, b)
+	if u.wire.link.cfg.Capture != nil && !u.wire.link.sends(from) {
+		u.capture(from.addrPort(), u.conn.Addr(), 0, udp.Marks{Hops: udp.DefaultHops}, b)
 	}
-	p.assoc = g.peers[index&0xff]
+	p.assoc = g.peers[seat]
 	carried, v := p.assoc.Open(b)
 	switch v {
 	case seal.Opened:
@@ -117,7 +118,7 @@ func (u *udpPort) open(from *udpSource, b []byte) {
 	case !roce.PKeysMatch(p.PKey, roce.PKeyDefault):
 		stats.BadPKey++
 	default:
-		p.path = &from.path
+		p.path = &p.assoc.from
 		p.setPayload(payload)
 		u.nic.receive(p)
 	}

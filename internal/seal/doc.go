@@ -39,7 +39,7 @@ func Index(b []byte) (index uint32, ok bool) {
 
 // Seats is how many NICs of one process a session may have. The low eight bits of an index are the seat of the
 // sending NIC, and the others are chosen by the receiver.
-const Seats = 256
+const Seats = 16
 
 // NonceLen is the length of the random part of a Greeting.
 const NonceLen = 16
