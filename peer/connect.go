@@ -129,9 +129,12 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 		cfg.Seal = nil
 	}
 	if s.Agreed.Sealed {
-		if cfg.Seal, err = softnic.NewSeal(secret, dialer); err != nil {
+		seal, err := softnic.NewSeal(secret, dialer)
+		if err != nil {
 			return err
 		}
+		s.closers.Add(seal.Close) // after the VirtualQP
+		cfg.Seal = seal
 	}
 	if err := s.build(c, cfg, rails); err != nil {
 		return err
