@@ -66,7 +66,7 @@ func config(open func() (peer.NICs, error)) peer.Config {
 	}
 }
 
-func soon(t *testing.T) context.Context {
+func soon(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
@@ -74,7 +74,7 @@ func soon(t *testing.T) context.Context {
 }
 
 // meet connects two sides. Either may fail.
-func meet(t *testing.T, dialer, listener peer.Config) (d, l *peer.Session, dialErr, listenErr error) {
+func meet(t testing.TB, dialer, listener peer.Config) (d, l *peer.Session, dialErr, listenErr error) {
 	t.Helper()
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", listener)
 	if err != nil {
@@ -103,7 +103,7 @@ func meet(t *testing.T, dialer, listener peer.Config) (d, l *peer.Session, dialE
 	return d, l, dialErr, listenErr
 }
 
-func mustMeet(t *testing.T, dialer, listener peer.Config) (d, l *peer.Session) {
+func mustMeet(t testing.TB, dialer, listener peer.Config) (d, l *peer.Session) {
 	t.Helper()
 	d, l, dialErr, listenErr := meet(t, dialer, listener)
 	if dialErr != nil || listenErr != nil {
@@ -113,7 +113,7 @@ func mustMeet(t *testing.T, dialer, listener peer.Config) (d, l *peer.Session) {
 }
 
 // write fills one side's memory, transfers it and compares.
-func write(t *testing.T, from, to *peer.Session, fill byte) {
+func write(t testing.TB, from, to *peer.Session, fill byte) {
 	t.Helper()
 	for i := range from.Local("data").Bytes() {
 		from.Local("data").Bytes()[i] = fill + byte(i%251)
@@ -125,7 +125,7 @@ func write(t *testing.T, from, to *peer.Session, fill byte) {
 }
 
 // transfer writes one side's memory to the other's and waits for the notification.
-func transfer(t *testing.T, from, to *peer.Session) {
+func transfer(t testing.TB, from, to *peer.Session) {
 	t.Helper()
 	if _, err := to.QP.PostRecv([]ibverbx.RecvWR{{WRID: 9}}); err != nil {
 		t.Fatalf("PostRecv: got %v, want no error", err)

@@ -48,7 +48,7 @@ func (c *spy) last(ago int) (seen, bool) {
 }
 
 // spied makes a software NIC over UDP whose packets c sees, and a Config.Open for it.
-func spied(t *testing.T, last byte, c *spy) (*softnic.NIC, func() (peer.NICs, error)) {
+func spied(t testing.TB, last byte, c *spy) (*softnic.NIC, func() (peer.NICs, error)) {
 	t.Helper()
 	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Capture: c})
 	if err != nil {
