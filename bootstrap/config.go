@@ -43,7 +43,7 @@ type Config struct {
 	TokenDir string
 	// Token is the token itself: at least 16 bytes, better 32 random ones. White space around it
 	// is ignored.
-	Token []byte
+	Token Secret
 
 	// InsecurePlaintextOnLoopback disables TLS and authentication between loopback addresses.
 	// Every process that reaches the port is admitted.

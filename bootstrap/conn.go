@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -36,7 +37,7 @@ func cost(body []byte) int { return len(body) + messageCost }
 type Conn struct {
 	peer     Peer
 	admitted admission
-	secret   []byte // see Secret
+	secret   func() []byte // see Secret; package fmt prints the bytes of other types
 	raw      net.Conn
 	stream   net.Conn
 	read     *bufio.Reader
@@ -78,8 +79,9 @@ type ConnStats struct {
 
 // newConn returns a Conn for a stranger that has been authenticated.
 func newConn(s *stranger, peer Peer, h hello) *Conn {
+	secret := s.secret
 	c := &Conn{
-		peer: peer, admitted: s.admitted, secret: s.secret, raw: s.raw, stream: s.stream, read: bufio.NewReaderSize(s.stream, readBytes),
+		peer: peer, admitted: s.admitted, secret: func() []byte { return slices.Clone(secret) }, raw: s.raw, stream: s.stream, read: bufio.NewReaderSize(s.stream, readBytes),
 		dead: s.cfg.DeadAfter, interval: min(s.cfg.DeadAfter, h.deadAfter) / 3,
 		done: make(chan struct{}), wake: make(chan struct{}, 1),
 		open: window, credit: int(h.window),

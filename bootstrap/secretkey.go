@@ -5,8 +5,14 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
-	"slices"
+	"io"
 )
+
+// Secret is bytes that are not printed.
+type Secret []byte
+
+// Format implements fmt.Formatter: it prints a fixed text.
+func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "(secret)") }
 
 // secretLabel is the exporter label of Conn.Secret.
 const secretLabel = "EXPORTER-ibverbx-seal-1"
@@ -25,4 +31,7 @@ func sessionSecret(state *tls.ConnectionState, t *token) ([]byte, error) {
 
 // Secret returns 32 bytes that only the two ends of the Conn have, for sealing packets (softnic.NewSeal). Every Conn
 // has other ones. It is nil without TLS.
-func (c *Conn) Secret() []byte { return slices.Clone(c.secret) }
+func (c *Conn) Secret() []byte { return c.secret() }
+
+// Format implements fmt.Formatter: it prints the peer's address, and neither the secret nor messages.
+func (c *Conn) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "Conn to %v", c.peer.Addr) }

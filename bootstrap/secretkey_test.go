@@ -3,8 +3,38 @@ package bootstrap
 import (
 	"bytes"
 	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 )
+
+// TestSecretsAreNotPrinted: no verb prints the secret of a Conn or the token of a Config.
+func TestSecretsAreNotPrinted(t *testing.T) {
+	cfg := tokenConfig()
+	d, l := newDoor(t, cfg).meet(t, cfg)
+	type holder struct {
+		Conn   *Conn
+		hidden *Conn
+		Auth   Config
+	}
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	for _, v := range []any{d, l, cfg, &cfg, holder{d, l, cfg}, &holder{d, l, cfg}} {
+		logger.Info("value", "v", v)
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+			text := fmt.Sprintf(verb, v) + log.String()
+			for _, secret := range [][]byte{d.Secret(), []byte(cfg.Token)} {
+				for _, form := range []string{"%s", "%x", "%d", "%v", "%#v", "%q"} {
+					shown := strings.Trim(fmt.Sprintf(form, secret), "[]\"")
+					if strings.Contains(text, shown) {
+						t.Errorf("%s of a %T prints a secret: %s", verb, v, text)
+					}
+				}
+			}
+		}
+	}
+}
 
 // TestConnSecret: both ends of a Conn over TLS have the same secret, and no other Conn has it. The token is bound in, and it
 // is not the value that the proofs use. Without TLS there is none.
