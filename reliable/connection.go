@@ -217,6 +217,7 @@ func (c *connection) connect(peer *card, attr *verbs.QPAttr) error {
 	c.peer, c.attr, c.closed = peer, *attr, true
 	for i := range c.ahs {
 		to := attr.AH
+		to.Seal = c.qos.Seal // Modify may have named none
 		to.FlowLabel = c.flowLabel(len(c.paths)+i, 0)
 		ah, err := c.engine.hub.pd.CreateAH(to)
 		if err != nil {

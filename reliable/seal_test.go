@@ -13,27 +13,33 @@ import (
 	"ibverbx/verbs"
 )
 
+// newSealedPair returns two sides with Seals that are not connected. They want no plain packet.
+func newSealedPair(t *testing.T, imp softnic.Impairment, size int) (a, b *side) {
+	t.Helper()
+	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.73"), netip.MustParseAddr("127.0.0.74")}
+	link, err := softnic.NewUDPLink(&softnic.UDPConfig{Addrs: addrs, Sockets: 16, Seed: 1, Impairment: imp, Capture: onlySealed{t}})
+	must(t, err)
+	var sides [2]*side
+	for i := range sides {
+		seal, err := softnic.NewSeal(bytes.Repeat([]byte{7}, 32), i == 0)
+		must(t, err)
+		nic, err := softnic.New(link, softnic.Config{})
+		must(t, err)
+		t.Cleanup(func() { must(t, errors.Join(nic.Close(), seal.Close())) })
+		inner, err := nic.Open()
+		must(t, err)
+		sides[i] = newSealedSide(t, nic, sealedAHs{inner, inner.(verbs.Clocked), t}, reliable.Config{GiveUp: int64(patience)}, size, seal)
+	}
+	return sides[0], sides[1]
+}
+
 // TestTransferSealed moves messages over sealed paths: data on UC, control on UD, cards on RC. No packet is plain. QPs of
 // one PD must have one Seal, because their control packets share QPs.
 func TestTransferSealed(t *testing.T) {
 	const size = 1 << 20
 	for name, imp := range map[string]softnic.Impairment{"intact": {}, "corrupt": {Corrupt: 0.01, Loss: 0.01}} {
 		t.Run(name, func(t *testing.T) {
-			addrs := []netip.Addr{netip.MustParseAddr("127.0.0.73"), netip.MustParseAddr("127.0.0.74")}
-			link, err := softnic.NewUDPLink(&softnic.UDPConfig{Addrs: addrs, Sockets: 16, Seed: 1, Impairment: imp, Capture: onlySealed{t}})
-			must(t, err)
-			var sides [2]*side
-			for i := range sides {
-				seal, err := softnic.NewSeal(bytes.Repeat([]byte{7}, 32), i == 0)
-				must(t, err)
-				nic, err := softnic.New(link, softnic.Config{})
-				must(t, err)
-				t.Cleanup(func() { must(t, nic.Close()) })
-				inner, err := nic.Open()
-				must(t, err)
-				sides[i] = newSealedSide(t, nic, inner, reliable.Config{GiveUp: int64(patience)}, size, seal)
-			}
-			a, b := sides[0], sides[1]
+			a, b := newSealedPair(t, imp, size)
 			connect(t, a, b)
 			for _, n := range []int{1, 4096, 200_000, size} {
 				for op := verbs.OpRDMAWrite; op <= verbs.OpRDMARead; op++ {
@@ -49,6 +55,48 @@ func TestTransferSealed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sealedAHs wants a Seal in every address handle: a sealed UD QP sends nothing to others.
+type sealedAHs struct {
+	verbs.Context
+	verbs.Clocked
+	t *testing.T
+}
+
+func (c sealedAHs) AllocPD() (verbs.PD, error) {
+	pd, err := c.Context.AllocPD()
+	return sealedAHsPD{pd, c.t}, err
+}
+
+type sealedAHsPD struct {
+	verbs.PD
+	t *testing.T
+}
+
+func (p sealedAHsPD) CreateAH(attr verbs.AHAttr) (verbs.AH, error) {
+	if attr.Seal == nil {
+		p.t.Error("an address handle for control packets has no Seal")
+	}
+	return p.PD.CreateAH(attr)
+}
+
+// TestSealedByModify: QPs that Modify connects, with address vectors that have no Seal, send sealed control packets all the
+// same. The NICs have met before.
+func TestSealedByModify(t *testing.T) {
+	a, b := newSealedPair(t, softnic.Impairment{}, 1<<20)
+	connect(t, a, b)
+	transfer(t, a, b, verbs.OpRDMAWrite, 4096)
+	for _, s := range []*side{a, b} {
+		must(t, s.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
+	}
+	ea, err := a.qp.Endpoint()
+	must(t, err)
+	eb, err := b.qp.Endpoint()
+	must(t, err)
+	must(t, verbs.ConnectWith(a.qp, verbs.ConnectAttr(ea, eb, 1, 0)))
+	must(t, verbs.ConnectWith(b.qp, verbs.ConnectAttr(eb, ea, 1, 0)))
+	transfer(t, a, b, verbs.OpRDMAWrite, 1<<20)
 }
 
 // onlySealed is a Capture that wants no plain packet.
