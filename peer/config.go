@@ -73,6 +73,9 @@ type Config struct {
 	// it packets are sealed if the two sides met over TLS and all NICs of both can seal, which software NICs
 	// over UDP can and others cannot (Agreement.Sealed).
 	Unsealed bool
+	// RequireSealed makes a Session without sealing a MismatchError, before any key is sent: over plain text, or with a
+	// NIC that cannot seal. Shared memory is accepted, because it has no packets.
+	RequireSealed bool
 
 	// CQ describes the VirtualCQ. Zero means a sufficient depth and a Waker.
 	CQ ibverbx.CQConfig
@@ -148,6 +151,8 @@ func (c *Config) validate() error {
 		return verbs.Invalidf("Config.QP.Control is set: the connection to the peer is the control channel")
 	case c.QP.Scheme != 0:
 		return verbs.Invalidf("Config.QP.Scheme is %s: use Config.Schemes instead", c.QP.Scheme)
+	case c.Unsealed && c.RequireSealed:
+		return verbs.Invalidf("Config.Unsealed and Config.RequireSealed are both set: want one of them")
 	case c.NoFailover && (c.QP.Deadline != 0 || c.QP.KeepAtomics):
 		return verbs.Invalidf("Config.QP.Deadline or Config.QP.KeepAtomics is set: they need failover, and Config.NoFailover is set")
 	case c.QP.CxxPeer:

@@ -123,18 +123,12 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 	if rails, err = s.finish(ctx, link, &theirs.Link, rails); err != nil {
 		return err
 	}
-	s.Agreed.Sealed = s.Agreed.Sealed && s.Link != LinkShm // shared memory has no packets that others see
-	cfg := c.QP
-	if s.Link == LinkShm {
-		cfg.Seal = nil
+	if c.RequireSealed && !s.Agreed.Sealed && s.Link != LinkShm {
+		return unsealed(dialer, mine, theirs)
 	}
-	if s.Agreed.Sealed {
-		seal, err := softnic.NewSeal(secret, dialer)
-		if err != nil {
-			return err
-		}
-		s.closers.Add(seal.Close) // after the VirtualQP
-		cfg.Seal = seal
+	cfg := c.QP
+	if cfg.Seal, err = s.seal(secret, dialer, cfg.Seal); err != nil {
+		return err
 	}
 	if err := s.build(c, cfg, rails); err != nil {
 		return err
@@ -155,6 +149,23 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 		}
 	}
 	return s.waitReady(ctx)
+}
+
+// seal returns the Seal of the Session's packets, which is given unless the two sides have agreed on one.
+func (s *Session) seal(secret []byte, dialer bool, given verbs.Seal) (verbs.Seal, error) {
+	if s.Link == LinkShm { // it has no packets that others see
+		s.Agreed.Sealed = false
+		return nil, nil
+	}
+	if !s.Agreed.Sealed {
+		return given, nil
+	}
+	seal, err := softnic.NewSeal(secret, dialer)
+	if err != nil {
+		return nil, err
+	}
+	s.closers.Add(seal.Close) // after the VirtualQP
+	return seal, nil
 }
 
 // open returns the rails of this side. It opens NICs if the Config names none.

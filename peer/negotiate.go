@@ -167,6 +167,20 @@ func sealed(dialer, listener string) (bool, error) {
 	return dialer == sealOn && listener == sealOn, nil
 }
 
+// unsealed is the error of a side that requires sealing, if one of the two cannot seal.
+func unsealed(dialer bool, mine, theirs *Offer) error {
+	says := func(seal string) string {
+		if seal == sealUnable {
+			return "cannot: it has no TLS, or a NIC other than a software NIC over UDP"
+		}
+		return "can"
+	}
+	if dialer {
+		return &MismatchError{What: "sealing", Dialer: "requires it (Config.RequireSealed) and " + says(mine.Seal), Listener: says(theirs.Seal)}
+	}
+	return &MismatchError{What: "sealing", Dialer: says(theirs.Seal), Listener: "requires it (Config.RequireSealed) and " + says(mine.Seal)}
+}
+
 // reachable rejects rails without a common network. Lane i of one side connects to lane i of
 // the other, and lanes are assigned to rails round-robin.
 func reachable(dialer, listener *Offer) error {

@@ -346,7 +346,8 @@ func newer(t *testing.T) []byte {
 func TestConfigRefused(t *testing.T) {
 	n := newNetwork(1)
 	for name, spoil := range map[string]func(*peer.Config){
-		"QP.Deadline": func(c *peer.Config) { c.QP.Deadline, c.NoFailover = time.Second, true },
+		"QP.Deadline":   func(c *peer.Config) { c.QP.Deadline, c.NoFailover = time.Second, true },
+		"RequireSealed": func(c *peer.Config) { c.Unsealed, c.RequireSealed = true, true },
 		"On": func(c *peer.Config) {
 			c.On = func(func(*ibverbx.VirtualCQ) error) error { return nil }
 		},

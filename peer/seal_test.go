@@ -11,7 +11,8 @@ import (
 )
 
 // TestSealed: packets between software NICs are sealed by default if the two sides met over TLS. They are not if both
-// turn it off, over plain text, or in memory. If one side turns it off, there is no session.
+// turn it off, over plain text, or in memory. If one side turns it off, or one requires it and the other cannot, there is no
+// session.
 func TestSealed(t *testing.T) {
 	udp := func(last byte) func() (peer.NICs, error) {
 		return peer.SoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, last}))
@@ -28,6 +29,16 @@ func TestSealed(t *testing.T) {
 		"listener off": {func(c *peer.Config, dialer bool) { c.Unsealed = !dialer }, false, true},
 		"plain text":   {func(c *peer.Config, _ bool) { c.Auth = bootstrap.Config{InsecurePlaintextOnLoopback: true} }, false, false},
 		"memory":       {func(c *peer.Config, _ bool) { c.Open = memory.open(1, softnic.Config{}) }, false, false},
+		"required":     {func(c *peer.Config, _ bool) { c.RequireSealed = true }, true, false},
+		"required, and plain text": {func(c *peer.Config, dialer bool) {
+			c.Auth, c.RequireSealed = bootstrap.Config{InsecurePlaintextOnLoopback: true}, dialer
+		}, false, true},
+		"required by the dialer": {func(c *peer.Config, dialer bool) {
+			c.Open, c.RequireSealed = memory.open(1, softnic.Config{}), dialer
+		}, false, true},
+		"required by the listener": {func(c *peer.Config, dialer bool) {
+			c.Open, c.RequireSealed = memory.open(1, softnic.Config{}), !dialer
+		}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dialer, listener := config(udp(31)), config(udp(32))
