@@ -27,6 +27,10 @@ type partner struct {
 	networks []netip.Prefix
 	// unsealed turns off the sealing of packets.
 	unsealed bool
+	// begin waits for the turn of a client. Nil means that it need not wait.
+	begin func() error
+	// waits is called at a client that has to wait, with how many are before it.
+	waits func(ahead int)
 }
 
 // newPartner makes a partner of a connection. Its close closes the connection too.
@@ -71,6 +75,13 @@ func (p *partner) Send(ctx context.Context, b []byte) error {
 // Recv implements perf.Partner.
 func (p *partner) Recv(ctx context.Context) ([]byte, error) {
 	m, err := p.conn.Recv(ctx)
+	if p.waits != nil && err == nil {
+		if ahead := waitsBehind(m.Body); ahead > 0 {
+			p.waits(ahead)
+			m, err = p.conn.Recv(ctx)
+		}
+		p.waits = nil // it is the first message or none
+	}
 	if err == nil && m.Kind != bootstrap.KindApplication {
 		err = fmt.Errorf("receive from %v: %w: a message of kind %d during a test", p.conn.Peer().Addr, bootstrap.ErrProtocol, m.Kind)
 	}
@@ -79,6 +90,11 @@ func (p *partner) Recv(ctx context.Context) ([]byte, error) {
 
 // Open implements perf.Partner.
 func (p *partner) Open(w perf.Wish) ([]ibverbx.RailConfig, error) {
+	if p.begin != nil {
+		if err := p.begin(); err != nil {
+			return nil, err
+		}
+	}
 	n, err := p.from.openEnd(w.Rails)
 	if err != nil {
 		return nil, err
@@ -128,24 +144,27 @@ func runClient(ctx context.Context, s streams, f *perfFlags) error {
 	if err != nil {
 		return err
 	}
-	return takePart(ctx, s, f, conn, true)
-}
-
-// takePart takes part in a test over a connection, as the client that dialed or as the server, and
-// closes the connection.
-func takePart(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.Conn, dialed bool) (err error) {
-	p, err := newPartner(conn, dialed, f)
+	p, err := newPartner(conn, true, f)
 	if err != nil {
 		return err
 	}
+	p.waits = func(ahead int) {
+		fmt.Fprintf(s.err, "ibverbx: the server measures for one client at a time: %d before this one\n", ahead)
+	}
+	return p.takePart(ctx, s, f)
+}
+
+// takePart takes part in a test over the connection, as the client that dialed or as the server, and
+// closes the connection.
+func (p *partner) takePart(ctx context.Context, s streams, f *perfFlags) (err error) {
 	defer func() { err = errors.Join(err, p.close(err)) }()
 	newTest := perf.NewServer
-	if dialed {
+	if p.dialer {
 		newTest = perf.NewClient
 	}
 	test, err := newTest(ctx, p, f.cfg)
 	if err != nil {
 		return err
 	}
-	return show(ctx, s, f, test, conn.Peer().Addr.String())
+	return show(ctx, s, f, test, p.conn.Peer().Addr.String())
 }

@@ -10,8 +10,8 @@ import (
 	"ibverbx/bootstrap"
 )
 
-// runServer serves one client after the other until ctx ends, or one with --once. It goes on after
-// a client that was turned away or whose test failed.
+// runServer serves clients until ctx ends, or one with --once. It measures for one at a time, and the others wait. It
+// goes on after a client that was turned away or whose test failed.
 func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	if _, err := f.cfg.Complete(); err != nil {
 		return err // otherwise every client would get this error
@@ -38,6 +38,10 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	}
 	defer func() { _ = l.Close() }()
 	tell.say("listening on %v", l.Addr())
+	q := newQueue()
+	places := make(chan struct{}, maxClients)
+	var clients sync.WaitGroup
+	defer clients.Wait()
 	for {
 		conn, err := l.Accept(ctx)
 		if ctx.Err() != nil {
@@ -49,20 +53,53 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 		if err != nil {
 			return err
 		}
-		from := conn.Peer().Addr
-		tell.say("let in %v%s", from, tokenOf(conn.Peer()))
-		err = takePart(ctx, s, f, conn, false)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case f.once:
+		tell.say("let in %v%s", conn.Peer().Addr, tokenOf(conn.Peer()))
+		if f.once {
+			err := serveClient(ctx, s, f, conn, q)
+			if ctx.Err() != nil {
+				return nil
+			}
 			return err
-		case err != nil:
-			tell.say("client %v: %v", from, err)
-		default:
-			tell.say("client %v: done", from)
 		}
+		select {
+		case places <- struct{}{}:
+		default:
+			tell.say("client %v: told to try again", conn.Peer().Addr)
+			_ = conn.CloseWith(fmt.Sprintf("the server has %d clients: try again later", maxClients))
+			continue
+		}
+		clients.Go(func() {
+			err := serveClient(ctx, s, f, conn, q)
+			switch {
+			case ctx.Err() != nil:
+			case err != nil:
+				tell.say("client %v: %v", conn.Peer().Addr, err)
+			default:
+				tell.say("client %v: done", conn.Peer().Addr)
+			}
+			<-places
+		})
 	}
+}
+
+// serveClient measures for a client when its turn has come. A client that has not said what to measure has no turn, and
+// delays no other.
+func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.Conn, q *queue) error {
+	p, err := newPartner(conn, false, f)
+	if err != nil {
+		return err
+	}
+	turn := false
+	p.begin = func() error {
+		err := q.take(ctx, conn)
+		turn = err == nil
+		return err
+	}
+	err = p.takePart(ctx, s, f)
+	if turn {
+		q.leave()
+	}
+	return err
 }
 
 // tokenOf tells which token a client has, if there are several.

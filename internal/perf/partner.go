@@ -13,7 +13,7 @@ type Partner interface {
 	// Recv takes the next message.
 	Recv(ctx context.Context) ([]byte, error)
 	// Open opens NICs for this side, fewer than w asks for if there are no more. It is
-	// called once.
+	// called once, at the server when a client has said what to measure, and may wait until the client's turn.
 	Open(w Wish) ([]ibverbx.RailConfig, error)
 	// Connect makes a VirtualQP, connects it to the one of the partner, who calls Connect
 	// too, and registers memory at both sides. Nothing is sent or received meanwhile.

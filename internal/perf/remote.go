@@ -64,19 +64,9 @@ func NewServer(ctx context.Context, p Partner, own Config) (*Test, error) {
 	return newServer(ctx, p, own, askAfter)
 }
 
+// newServer is NewServer with a limit for each message of the client. Opening NICs may take longer: see Partner.Open.
 func newServer(ctx context.Context, p Partner, own Config, limit time.Duration) (*Test, error) {
-	late := fmt.Errorf("the client has not said within %v what to measure", limit)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
-	defer cancel()
-	t, err := serverOf(ctx, p, own)
-	if err != nil && errors.Is(context.Cause(ctx), late) {
-		err = fmt.Errorf("%w: %w", late, err)
-	}
-	return t, err
-}
-
-// serverOf is NewServer as long as ctx lasts.
-func serverOf(ctx context.Context, p Partner, own Config) (*Test, error) {
+	p = &patient{p, limit}
 	b, err := p.Recv(ctx)
 	if err != nil {
 		return nil, err
@@ -98,8 +88,26 @@ func serverOf(ctx context.Context, p Partner, own Config) (*Test, error) {
 		return nil, err
 	}
 	t.describe([2]hostInfo{theirs, mine})
-	t.head.Role = "server"
+	t.partner, t.head.Role = p.(*patient).Partner, "server"
 	return t, nil
+}
+
+// patient is a Partner that may take so long for a message.
+type patient struct {
+	Partner
+	limit time.Duration
+}
+
+// Recv implements Partner.
+func (p *patient) Recv(ctx context.Context) ([]byte, error) {
+	late := fmt.Errorf("the client has not said within %v what to measure", p.limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, p.limit, late)
+	defer cancel()
+	b, err := p.Partner.Recv(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), late) {
+		err = fmt.Errorf("%w: %w", late, err)
+	}
+	return b, err
 }
 
 // accept takes a client's test, or refuses it, and opens NICs for it.

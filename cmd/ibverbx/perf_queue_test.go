@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"ibverbx/bootstrap"
+)
+
+// TestPerfServerManyClients: a hundred clients that come at once are all served, one after the other, and those that have to
+// wait are told so.
+func TestPerfServerManyClients(t *testing.T) {
+	const clients = 100
+	dir := t.TempDir()
+	succeed(t, "cert", dir) // a token takes more time to prove
+	auth := func(side string) []string {
+		return []string{"--ca", filepath.Join(dir, "ca.pem"), "--cert", filepath.Join(dir, side+".pem"), "--key", filepath.Join(dir, side+".key")}
+	}
+	_, addr := serve(t, auth("server")...)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	waited := 0
+	for range clients {
+		all.Go(func() {
+			status, _, stderr := command(t.Context(), append([]string{"perf", addr, "--link", "udp", "-q", "1", "-s", "64", "-n", "10"}, auth("client")...)...)
+			mu.Lock()
+			defer mu.Unlock()
+			told := strings.Contains(stderr, "before this one")
+			if told {
+				waited++
+			}
+			if status != exitOK || (stderr != "" && !told) {
+				t.Errorf("status %d, %q, want %d", status, stderr, exitOK)
+			}
+		})
+	}
+	all.Wait()
+	if waited == 0 {
+		t.Errorf("none of %d clients was told to wait", clients)
+	}
+}
+
+// TestPerfServerSilentClient: a client that is let in and says nothing delays no other.
+func TestPerfServerSilentClient(t *testing.T) {
+	secret := "a secret of this test, long enough"
+	token := newToken(t, secret)
+	server, addr := serve(t, "--token-file", token)
+	silent, err := bootstrap.Dial(t.Context(), addr, bootstrap.Config{Token: []byte(secret)})
+	if err != nil {
+		t.Fatalf("Dial: got %v, want no error", err)
+	}
+	defer func() { _ = silent.Close() }()
+	server.line("let in")
+	succeed(t, "perf", addr, "--token-file", token, "-s", "64", "-n", "100")
+	if err := silent.Err(); err != nil {
+		t.Errorf("the silent client was closed before the other was served: %v", err)
+	}
+}
+
+// TestPerfWaits: a client waits for its turn as long as the server says so, and takes nothing else for that.
+func TestPerfWaits(t *testing.T) {
+	for text, want := range map[string]int{
+		"wait 1": 1, "wait 128": 128, "wait 0": 0, "wait 129": 0, "wait -1": 0, "wait": 0, "wait 1 ": 0, "wait +1": 0, "wait 01": 0, "": 0, "{}": 0,
+	} {
+		if got := waitsBehind([]byte(text)); got != want {
+			t.Errorf("%q: behind %d clients, want %d", text, got, want)
+		}
+		if want > 0 && string(waitNote(want)) != text {
+			t.Errorf("the note for %d is %q, want %q", want, waitNote(want), text)
+		}
+	}
+}
+
+// FuzzWaitNote: what a server says is a note of this program, or none.
+func FuzzWaitNote(f *testing.F) {
+	f.Add([]byte("wait 7"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if n := waitsBehind(b); n != 0 && (n < 1 || n > maxClients || fmt.Sprintf("wait %d", n) != string(b)) {
+			t.Errorf("%q is a note to wait for %d", b, n)
+		}
+	})
+}
