@@ -88,7 +88,7 @@ func TestKeyGuessingUC(t *testing.T) {
 	}
 	t.Logf("%d keys tried per second: half of all take %d days", perSecond, days)
 
-	for q.pd.guesses.wrong < maxGuesses { // a new window may have begun
+	for i := 0; i < maxGuesses && q.pd.guesses.wrong < maxGuesses; i++ { // a new window may have begun
 		s.strike(s.forge(write, 8))
 	}
 	write.RKey = s.key
