@@ -18,7 +18,7 @@ var mutations = []struct {
 	{"a packet of another session is accepted", "seal.go", "	case a == q.assoc, q.typ == verbs.UD && a.of == q.sealing:\n", "	case a != nil:\n"},
 	{"a sealed QP is connected to a plain one", "udppeer.go", "	case s == nil && q.sealing != nil:\n		return verbs.Invalidf", "	case false:\n		return verbs.Invalidf"},
 	{"a second NIC of the peer takes over its QPs", "udppeer.go", "if a == nil || !a.at(to) {", "if true {"},
-	{"a Seal is closed under its QPs", "seal.go", "if s.users > 0 {", "if false {"},
+	{"the keys of a closed Seal stay", "seal.go", "		clear(g.peers[:])\n", ""},
 	{"a datagram has the source of its IP header", "udpseal.go", "p.path = &p.assoc.from", "p.path = &path{sgid: from.gid, dgid: p.assoc.from.dgid}"},
 	{"a damaged seal is counted as a replay", "udpseal.go", "stats.Seals.Bad++", "stats.Seals.Replayed++"},
 	{"a stale or guessed key is accepted", "mr.go", "m.key == key {", "m.key != 0 {"},

@@ -137,12 +137,18 @@ func TestSealDisagreement(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			u := newUDPRig(t, softnic.UDPConfig{})
 			cqA := newCQ(t, u.ca, 16)
+			if v.refused { // the NICs have met, so that only the QPs disagree
+				connect(t, newSealedQP(t, u.pa, cqA, verbs.UD, dialer), newSealedQP(t, u.pb, newCQ(t, u.cb, 16), verbs.UD, listener))
+			}
 			qa := newSealedQP(t, u.pa, cqA, verbs.RC, v.a)
 			qb := newSealedQP(t, u.pb, newCQ(t, u.cb, 16), verbs.RC, v.b)
 			ea, err := qa.Endpoint()
 			must(t, err)
 			eb, err := qb.Endpoint()
 			must(t, err)
+			if v.b == nil {
+				eb.LID = 0 // the usual port
+			}
 			if err := qa.Connect(eb); errors.Is(err, verbs.ErrInvalid) != v.refused {
 				t.Fatalf("Connect = %v, want an error: %v", err, v.refused)
 			}
