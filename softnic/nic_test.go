@@ -65,6 +65,32 @@ func TestQPNumberNotReusedAtOnce(t *testing.T) {
 	}
 }
 
+// TestFirstPSNsAreRandom: the PSNs with which QPs begin do not count up, and those of two NICs differ.
+func TestFirstPSNsAreRandom(t *testing.T) {
+	r := newRig(t, softnic.NewMemoryLink(nil))
+	seen, near := map[uint32]bool{}, 0
+	for _, side := range []struct {
+		pd  verbs.PD
+		ctx verbs.Context
+	}{{r.pa, r.ca}, {r.pb, r.cb}} {
+		cq := newCQ(t, side.ctx, 4)
+		last := uint32(0)
+		for range 100 {
+			q, err := side.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq})
+			must(t, err)
+			e, err := q.Endpoint()
+			must(t, err)
+			if step := (e.PSN - last) & (1<<24 - 1); step < 1<<12 {
+				near++ // 1 of 4,096 by chance
+			}
+			last, seen[e.PSN] = e.PSN, true
+		}
+	}
+	if len(seen) < 190 || near > 10 {
+		t.Errorf("%d different PSNs of 200, %d of them shortly after the one before, want nearly all, and few", len(seen), near)
+	}
+}
+
 // TestKeysNotGuessable: neither by counting from a known key, nor by using an old one.
 func TestKeysNotGuessable(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
