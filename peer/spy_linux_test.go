@@ -126,3 +126,25 @@ func strike(t *testing.T, to netip.AddrPort, b []byte) {
 		t.Errorf("send to %v: got %v, want no error", to, err)
 	}
 }
+
+// TestSealedEvents: events of a Session say whether its packets are sealed.
+func TestSealedEvents(t *testing.T) {
+	for _, unsealed := range []bool{false, true} {
+		var cfgs [2]peer.Config
+		nic, open := spied(t, 61, &spy{})
+		_, far := spied(t, 62, &spy{})
+		cfgs[0], cfgs[1] = config(open), config(far)
+		cfgs[0].Unsealed, cfgs[1].Unsealed = unsealed, unsealed
+		d, _ := mustMeet(t, cfgs[0], cfgs[1])
+		nic.SetPort(false)
+		var events [1]ibverbx.Event
+		for n, limit := 0, time.Now().Add(time.Minute); n == 0; n = d.CQ.Events(events[:]) {
+			if _, err := d.CQ.Poll(nil); err != nil || time.Now().After(limit) {
+				t.Fatalf("Poll: got %v and no event, want one", err)
+			}
+		}
+		if events[0].Sealed == unsealed {
+			t.Errorf("unsealed %v: event %v says sealed: %v", unsealed, events[0].Kind, events[0].Sealed)
+		}
+	}
+}
