@@ -33,6 +33,7 @@ var goodTree = map[string]string{
 	"examples/pingpong/go.go": "// Command pingpong shows one thing.\npackage main\n",
 	"testdata/util.go":        "this is not looked at",
 	"README.md":               "all is well\n",
+	"SECURITY.md":             "all is safe (`TestX`)\n",
 }
 
 // plant writes files to an empty directory and loads them.
@@ -136,6 +137,9 @@ var blemishes = []struct{ rule, file, text, want string }{
 	{"skips", "verbs/a_test.go", "package verbs\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) { t.SkipNow() }\n", "SkipNow without a reason"},
 
 	{"markers", "verbs/a.go", "package verbs\n\n// TO" + "DO: later.\n", "verbs/a.go:3: TO" + "DO"},
+	{"promises", "SECURITY.md", "all is safe\n(`TestX`, `TestY`)\n", "SECURITY.md:2: there is no test TestY"},
+	{"promises", "docs/wire.md", "`TestX` `FuzzX`\n", "docs/wire.md:1: there is no test FuzzX"},
+
 	{"markers", "README.md", "all is well\n\nXX" + "X not quite\n", "README.md:3: XX" + "X"},
 }
 

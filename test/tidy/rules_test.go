@@ -32,6 +32,7 @@ var rules = []rule{
 	{"clock and goroutines", checkClock},
 	{"skips", checkSkips},
 	{"markers", checkMarkers},
+	{"promises", checkPromises},
 }
 
 func checkModule(tr *tree) []string {
@@ -335,6 +336,34 @@ func checkMarkers(tr *tree) (findings []string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(tr.texts)) {
 		check(name, tr.texts[name])
+	}
+	return findings
+}
+
+// promises are the texts whose promises name the tests that hold them.
+var promises = []string{"SECURITY.md", "docs/wire.md"}
+
+// namedTest finds the name of a test, fuzz target or benchmark in a text.
+var namedTest = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`")
+
+// checkPromises wants every test that a promise names to exist.
+func checkPromises(tr *tree) (findings []string) {
+	tests := map[string]bool{}
+	for _, f := range tr.files {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.isTest() && fn.Recv == nil {
+				tests[fn.Name.Name] = true
+			}
+		}
+	}
+	for _, p := range promises {
+		for i, line := range strings.Split(tr.texts[p], "\n") {
+			for _, m := range namedTest.FindAllStringSubmatch(line, -1) {
+				if !tests[m[1]] {
+					findings = append(findings, fmt.Sprintf("%s:%d: there is no test %s", p, i+1, m[1]))
+				}
+			}
+		}
 	}
 	return findings
 }
