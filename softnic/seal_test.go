@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"ibverbx/internal/roce"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -115,6 +116,40 @@ func TestSealedCapture(t *testing.T) {
 			}
 		}
 		c.mu.Unlock()
+	}
+}
+
+// plainRecorder is a recorder of packets that any tool reads: to the port of RoCE, and without fill.
+type plainRecorder struct{ recorder }
+
+func (r *plainRecorder) Packet(at int64, src, dst netip.AddrPort, id uint16, class, hops uint8, parts ...[]byte) {
+	if b := parts[0]; dst.Port() != roce.Port || b[4]&0x3f != 0 || len(roce.Trim(b)) != len(b) {
+		r.tb.Errorf("captured to %v, byte 4 of the BTH %#x, want port %d and no fill", dst, b[4], roce.Port)
+	}
+	r.recorder.Packet(at, src, dst, id, class, hops, parts...)
+}
+
+// TestPlainCapture: CapturePlain shows sealed and plain packets alike, as RoCE with a right ICRC, sent and received ones.
+func TestPlainCapture(t *testing.T) {
+	for _, sealed := range []bool{false, true} {
+		rec := &plainRecorder{recorder{tb: t}}
+		u := newUDPRig(t, softnic.UDPConfig{CapturePlain: rec})
+		if sealed {
+			u.sa, u.sb = newSeals(t)
+		}
+		exchange(t, u, newTap(), 300_000)
+		rec.mu.Lock()
+		counts := map[uint8]int{}
+		for _, op := range rec.opcodes {
+			counts[op]++
+		}
+		// Both links capture, so every packet is there twice: 74 pieces of 4096 bytes and an ACK each.
+		for op, least := range map[uint8]int{roce.OpWriteFirst: 2, roce.OpWriteMiddle: 2 * 72, roce.OpWriteLast: 2, roce.OpReadResponseMiddle: 2 * 50, roce.OpAck: 2} {
+			if counts[op] < least {
+				t.Errorf("sealed %v: %d packets of opcode %#x, want at least %d", sealed, counts[op], op, least)
+			}
+		}
+		rec.mu.Unlock()
 	}
 }
 

@@ -42,6 +42,10 @@ type UDPConfig struct {
 	// outside this link. Sealed packets are captured sealed, received ones before they are checked. Nil
 	// means none.
 	Capture Capture
+	// CapturePlain takes the same packets before they are sealed and after they are opened, so that
+	// tools can read them. They are shown as any RoCE v2 NIC would send them: without fill, to
+	// port 4791, with the ICRC of that. Received packets that do not open are left out. Nil means none.
+	CapturePlain Capture
 	// Seed decides what Impairment does to each packet.
 	Seed uint64
 	// Impairment applies to packets that NICs send, as on a FaultLink. Zero is none.
@@ -96,9 +100,11 @@ type UDPLink struct {
 	// count is the number of NICs ever plugged in.
 	count uint32
 
-	// capturing is held while cfg.Capture takes a packet.
+	// capturing is held while a Capture takes a packet. It guards plain.
 	capturing sync.Mutex
-	order     kernelOrder
+	// plain is where a packet for cfg.CapturePlain is made.
+	plain []byte
+	order kernelOrder
 }
 
 // NewUDPLink returns a link without NICs. A nil cfg means the defaults.

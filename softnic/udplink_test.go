@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -131,11 +132,14 @@ func TestUDPCut(t *testing.T) {
 // recorder is a Capture that checks what it is shown.
 type recorder struct {
 	tb      testing.TB
+	mu      sync.Mutex
 	opcodes []uint8
 	ids     int
 }
 
 func (r *recorder) Packet(at int64, src, dst netip.AddrPort, id uint16, _, _ uint8, parts ...[]byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	b := bytes.Join(parts, nil)
 	var h roce.Header
 	if _, reason := h.Decode(b); reason != roce.OK || at <= 0 {

@@ -1,8 +1,6 @@
 package softnic
 
 import (
-	"net/netip"
-
 	"ibverbx/internal/roce"
 	"ibverbx/internal/udp"
 	"ibverbx/verbs"
@@ -178,8 +176,10 @@ func (u *udpPort) serveOne(from *udpSource, b []byte) {
 		return
 	}
 	// Packets of a NIC of this link were captured when they were sent.
-	if u.wire.link.cfg.Capture != nil && !u.wire.link.sends(from.addr) {
-		u.capture(from.addr.addrPort(), u.conn.Addr(), id, udp.Marks{Hops: udp.DefaultHops}, b)
+	if u.wire.link.captures() && !u.wire.link.sends(from.addr) {
+		m := udp.Marks{Hops: udp.DefaultHops}
+		u.captureWire(from.addr.addrPort(), u.conn.Addr(), id, m, b)
+		u.capturePlain(from.addr.addrPort(), u.conn.Addr(), id, m, b[:len(b)-icrcLen])
 	}
 	p.path = &from.path
 	if len(payload) == 0 {
@@ -243,12 +243,4 @@ func (l *UDPLink) sends(addr udpAddr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.senders[addr] != nil
-}
-
-// capture hands a packet to the link's Capture, which takes one at a time.
-func (u *udpPort) capture(src, dst netip.AddrPort, id uint16, m udp.Marks, b []byte) {
-	u.parts[0] = b
-	u.wire.link.capturing.Lock()
-	defer u.wire.link.capturing.Unlock()
-	u.wire.link.cfg.Capture.Packet(wallClock(), src, dst, id, m.Class, m.Hops, u.parts[:]...)
 }

@@ -67,13 +67,17 @@ func (u *udpPort) seal(p *packet, corrupt bool) {
 		n += bulk.Copy(carried[n:], p.segs[k])
 	}
 	clear(carried[n:]) // pad and fill
+	if u.wire.link.captures() {
+		from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(way.socket)}
+		u.capturePlain(from.addrPort(), way.dest.Addr(), uint16(k), way.dest.Marks(), carried[:len(carried)-fill])
+	}
 	way.assoc.Seal(b, uint8(way.socket))
 	if corrupt {
 		b[len(b)-1] ^= 1
 	}
-	if u.wire.link.cfg.Capture != nil {
+	if u.wire.link.captures() {
 		from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(way.socket)}
-		u.capture(from.addrPort(), way.dest.Addr(), uint16(k), way.dest.Marks(), b)
+		u.captureWire(from.addrPort(), way.dest.Addr(), uint16(k), way.dest.Marks(), b)
 	}
 }
 
@@ -91,8 +95,9 @@ func (u *udpPort) open(from udpAddr, b []byte) {
 		stats.Seals.Unknown++
 		return
 	}
-	if u.wire.link.cfg.Capture != nil && !u.wire.link.sends(from) {
-		u.capture(from.addrPort(), u.conn.Addr(), 0, udp.Marks{Hops: udp.DefaultHops}, b)
+	show := u.wire.link.captures() && !u.wire.link.sends(from)
+	if show {
+		u.captureWire(from.addrPort(), u.conn.Addr(), 0, udp.Marks{Hops: udp.DefaultHops}, b)
 	}
 	p.assoc = g.peers[seat]
 	carried, v := p.assoc.Open(b)
@@ -109,7 +114,8 @@ func (u *udpPort) open(from udpAddr, b []byte) {
 		return
 	}
 	// The decoder expects an ICRC and does not look at it. The tag is in its place.
-	payload, r := p.Decode(roce.Trim(b[seal.HeaderLen : seal.HeaderLen+len(carried)+icrcLen]))
+	whole := roce.Trim(b[seal.HeaderLen : seal.HeaderLen+len(carried)+icrcLen])
+	payload, r := p.Decode(whole)
 	switch {
 	case r == roce.Congestion:
 		stats.CongestionNotices++
@@ -118,6 +124,9 @@ func (u *udpPort) open(from udpAddr, b []byte) {
 	case !roce.PKeysMatch(p.PKey, roce.PKeyDefault):
 		stats.BadPKey++
 	default:
+		if show {
+			u.capturePlain(from.addrPort(), u.conn.Addr(), 0, udp.Marks{Hops: udp.DefaultHops}, whole[:len(whole)-icrcLen])
+		}
 		p.path = &p.assoc.from
 		p.setPayload(payload)
 		u.nic.receive(p)

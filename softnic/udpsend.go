@@ -76,8 +76,9 @@ func (u *udpPort) write(p *packet, corrupt bool) {
 	if corrupt {
 		b[size-1] ^= 1
 	}
-	if u.wire.link.cfg.Capture != nil {
+	if u.wire.link.captures() {
 		from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(way.socket)}
-		u.capture(from.addrPort(), way.dest.Addr(), id, way.dest.Marks(), b)
+		u.captureWire(from.addrPort(), way.dest.Addr(), id, way.dest.Marks(), b)
+		u.capturePlain(from.addrPort(), way.dest.Addr(), id, way.dest.Marks(), b[:size-icrcLen])
 	}
 }
