@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"ibverbx/internal/pcap"
 	"ibverbx/internal/perf"
 	"ibverbx/softnic"
 )
@@ -21,7 +20,7 @@ func (f *perfFlags) remote(local net.Addr) (opener, error) {
 		return rdmaNICs{spec: f.nics.devices}, nil
 	case providerSoftNIC, providerAuto:
 		on, err := nicAddrs(local, f.addrs)
-		return udpNICs{addrs: on, capture: f.capture}, err
+		return udpNICs{addrs: on, capture: &f.capture}, err
 	}
 	_, err := f.nics.choose(io.Discard)
 	return nil, err
@@ -57,25 +56,26 @@ func nicAddrs(local net.Addr, addrs []string) (on []netip.Addr, err error) {
 // after the last one. Every rail has its own link.
 type udpNICs struct {
 	addrs   []netip.Addr
-	capture *pcap.Writer // nil for none
+	capture *captureFlags
 }
 
 func (u udpNICs) openEnd(rails int) (*nics, error) {
 	n := &nics{}
 	for i := range rails {
-		if err := n.openUDP(i, u.addrs[i%len(u.addrs)], udpConfig(u.capture)); err != nil {
+		if err := n.openUDP(i, u.addrs[i%len(u.addrs)], u.capture); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 	}
 	return n, nil
 }
 
-func (n *nics) openUDP(i int, addr netip.Addr, cfg *softnic.UDPConfig) error {
-	link, err := softnic.NewUDPLink(cfg)
+func (n *nics) openUDP(i int, addr netip.Addr, capture *captureFlags) error {
+	name := fmt.Sprintf("soft%d", i)
+	link, err := softnic.NewUDPLink(capture.udpConfig(i, name, addr))
 	if err != nil {
 		return err
 	}
-	nic, err := softnic.New(link, softnic.Config{Name: fmt.Sprintf("soft%d", i), Addr: addr})
+	nic, err := softnic.New(link, softnic.Config{Name: name, Addr: addr})
 	if err != nil {
 		return err
 	}

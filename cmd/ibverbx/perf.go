@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ibverbx/internal/pcap"
 	"ibverbx/internal/perf"
 	"ibverbx/peer"
 	"ibverbx/settings"
@@ -52,6 +51,10 @@ retransmitted, a dead path is left, and every operation works as on RC. The NICs
 --check fills every message with its own pattern and compares every byte that arrives. Rates leave
 out the time for that. Atomics are fetch-and-add on 8 bytes.
 
+--pcap writes the packets of software NICs between processes for Wireshark: before they are sealed,
+to the port of RoCE v2, with one interface for each NIC. --pcap-wire writes what is on the wire.
+Warm-up is left out, except at a server that only receives.
+
 --kill-rail takes the ports of a rail down during one transfer, --at a time after its start, and up
 again --back later, or as soon after that as there was traffic to judge by. Every byte is compared. The lanes of the other rails go on, replay what was in
 flight, and share the load again when the rail is back. The report shows the rate of each rail over
@@ -86,7 +89,7 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf --tclass 104 -x 3      DSCP 26, from row 3 of the GID table
   ibverbx perf --server --token-file t      on node1
   ibverbx perf read node1 --token-file t    on another host: RDMA_READ from node1
-  ibverbx perf -n 5 -s 8K node1 --token-file t --pcap roce.pcap
+  ibverbx perf -n 5 -s 8K node1 --token-file t --pcap roce.pcapng
                                       the packets too, for tshark or Wireshark`
 
 // perfFlags are the flags of perf as they are given.
@@ -111,8 +114,7 @@ type perfFlags struct {
 	networks []net.IPNet
 	// unsealed turns off the sealing of packets.
 	unsealed bool
-	pcap     string       // file for the packets of software NICs
-	capture  *pcap.Writer // writes that file, nil without one
+	capture  captureFlags
 }
 
 // newPerf builds the perf command.
@@ -172,12 +174,14 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "--listen, --once and --lend are for --server")
 	case f.host != "" && f.auth == authFlags{}:
 		return wrong(cmd, "there is no operation %q: use write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
-	case f.host == "" && !f.server && f.pcap != "":
-		return wrong(cmd, "--pcap needs a host or --server: in one process there are no packets")
+	case f.host == "" && !f.server && f.capture.on():
+		return wrong(cmd, "--pcap and --pcap-wire need a host or --server: in one process there are no packets")
+	case !f.capture.on() && f.capture.snapLen != 0:
+		return wrong(cmd, "--snaplen needs --pcap or --pcap-wire")
 	case f.host == "" && !f.server && (f.auth != authFlags{} || len(f.addrs)+len(f.networks) > 0 || f.link != "" || f.unsealed):
 		return wrong(cmd, "the flags for authentication, --link, --addr, --peer-network and --unsealed need a host or --server")
-	case f.link == peer.LinkShm && (f.pcap != "" || len(f.addrs) > 0):
-		return wrong(cmd, "--addr and --pcap are for --link udp")
+	case f.link == peer.LinkShm && (f.capture.on() || len(f.addrs) > 0):
+		return wrong(cmd, "--addr, --pcap and --pcap-wire are for --link udp")
 	}
 	return nil
 }
@@ -216,7 +220,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 // none. If ctx ends early what was measured is printed, and the error is errInterrupted.
 func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote string) error {
 	line := newProgressLine(s.err)
-	o := perf.Observer{Progress: line.show, Paths: pathsOf}
+	o := perf.Observer{Progress: line.show, Paths: pathsOf, Measuring: f.capture.measuring}
 	var t *perfTable
 	if !f.json {
 		o.Head = func(r perf.Report) {

@@ -4,46 +4,93 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/netip"
 
 	"ibverbx/internal/pcap"
 	"ibverbx/internal/perf"
 	"ibverbx/softnic"
 )
 
-// captured runs a test between processes. It writes the packets of its software NICs to --pcap and
-// says how many there are.
-func (f *perfFlags) captured(ctx context.Context, s streams, run func(context.Context, streams, *perfFlags) error) (err error) {
-	if f.pcap == "" {
-		return run(ctx, s, f)
+// captureFlags say where the packets of software NICs go.
+type captureFlags struct {
+	pcap    string // file for packets before they are sealed
+	wire    string // file for packets as they are on the wire
+	snapLen int
+
+	files [2]*pcap.Writer // of pcap and wire, nil for none
+}
+
+// on reports whether packets are captured.
+func (c *captureFlags) on() bool { return c.pcap != "" || c.wire != "" }
+
+// measuring leaves out what is not measured, such as warm-up.
+func (c *captureFlags) measuring(on bool) {
+	for _, w := range c.files {
+		if w != nil {
+			w.Pause(!on)
+		}
 	}
-	if f.nics.name == providerRDMACore {
+}
+
+// captured runs a test between processes. It writes the packets of its software NICs to --pcap and
+// --pcap-wire and says how many there are.
+func (f *perfFlags) captured(ctx context.Context, s streams, run func(context.Context, streams, *perfFlags) error) (err error) {
+	c := &f.capture
+	if c.on() && f.nics.name == providerRDMACore {
 		return &perf.ConfigError{
-			Where: "--pcap " + f.pcap, Problem: "the packets of real NICs do not pass through this program",
+			Where: "--pcap", Problem: "the packets of real NICs do not pass through this program",
 			Fix: "use --provider softnic, or capture at the port",
 		}
 	}
-	w, err := pcap.Create(f.pcap, pcap.Config{})
-	if err != nil {
-		return fmt.Errorf("--pcap %s: %w", f.pcap, err)
+	defer func() { err = errors.Join(err, c.close(s.err)) }()
+	if err := c.open(); err != nil {
+		return err
 	}
-	f.capture = w
-	defer func() {
-		err = errors.Join(err, w.Close())
-		written, dropped := w.Counts()
-		fmt.Fprintf(s.err, "ibverbx: %d packets in %s", written, f.pcap)
-		if dropped > 0 {
-			fmt.Fprintf(s.err, ", %d were dropped", dropped)
-		}
-		fmt.Fprintln(s.err)
-	}()
 	return run(ctx, s, f)
 }
 
-// udpConfig describes the links of software NICs.
-func udpConfig(capture *pcap.Writer) *softnic.UDPConfig {
+// open creates the files. They take no packets before measuring.
+func (c *captureFlags) open() (err error) {
+	for i, name := range []string{c.pcap, c.wire} {
+		if name == "" {
+			continue
+		}
+		if c.files[i], err = pcap.Create(name, pcap.Config{SnapLen: c.snapLen, Application: "ibverbx " + buildVersion().Version}); err != nil {
+			return fmt.Errorf("%s %s: %w", [...]string{"--pcap", "--pcap-wire"}[i], name, err)
+		}
+	}
+	c.measuring(false)
+	return nil
+}
+
+// close closes the files and says how many packets are in them.
+func (c *captureFlags) close(notes io.Writer) error {
+	var errs []error
+	for i, w := range c.files {
+		if w == nil {
+			continue
+		}
+		errs = append(errs, w.Close())
+		written, dropped := w.Counts()
+		fmt.Fprintf(notes, "ibverbx: %d packets in %s", written, [...]string{c.pcap, c.wire}[i])
+		if dropped > 0 {
+			fmt.Fprintf(notes, ", %d were dropped", dropped)
+		}
+		fmt.Fprintln(notes)
+	}
+	return errors.Join(errs...)
+}
+
+// udpConfig describes the link of the software NIC of a rail. Every NIC is an interface of its own.
+func (c *captureFlags) udpConfig(rail int, nic string, addr netip.Addr) *softnic.UDPConfig {
 	cfg := &softnic.UDPConfig{}
-	if capture != nil {
-		cfg.Capture = capture
+	about := fmt.Sprintf("rail %d on %v", rail, addr)
+	if w := c.files[0]; w != nil {
+		cfg.CapturePlain = w.Interface(nic, about)
+	}
+	if w := c.files[1]; w != nil {
+		cfg.Capture = w.Interface(nic, about)
 	}
 	return cfg
 }

@@ -54,7 +54,9 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.Func("link", "`what` joins software NICs of two processes: shm, shared memory, udp, or auto, shm if both are of one user on one host "+
 		"(default auto; udp with --addr or --pcap)", link(&f.link))
 	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs between processes, one for each rail (default that of the connection)")
-	fl.StringVar(&f.pcap, "pcap", "", "write the packets of software NICs between processes to `file`, for tshark and Wireshark")
+	fl.StringVar(&f.capture.pcap, "pcap", "", "write the packets of software NICs between processes, before they are sealed, to `file` for Wireshark")
+	fl.StringVar(&f.capture.wire, "pcap-wire", "", "the same as they are on the wire, sealed and with their real ports, to `file`")
+	fl.Func("snaplen", "`bytes` of each packet that --pcap and --pcap-wire keep, 1 to 65535, IP header included (default all)", snapLen(&f.capture.snapLen))
 	fl.IPNetSliceVar(&f.networks, "peer-network", nil, "`networks` of the other side's NICs if they are not on a network of this host, such as 10.1.0.0/16")
 	fl.BoolVar(&f.unsealed, "unsealed", false, "plain packets between software NICs, on both sides: who sees them can read and change all data and end the session")
 	f.auth.define(cmd)
@@ -96,6 +98,18 @@ func count(to *int) func(string) error {
 		n, err := strconv.ParseInt(s, 10, 32)
 		if err != nil || n < 1 {
 			return errors.New("want a whole number from 1 to 2147483647")
+		}
+		*to = int(n)
+		return nil
+	}
+}
+
+// snapLen takes how many bytes of a packet are kept.
+func snapLen(to *int) func(string) error {
+	return func(s string) error {
+		n, err := strconv.ParseUint(s, 10, 16)
+		if err != nil || n < 1 {
+			return errors.New("want a whole number from 1 to 65535")
 		}
 		*to = int(n)
 		return nil

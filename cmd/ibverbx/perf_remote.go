@@ -43,7 +43,7 @@ func newPartner(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*partner, erro
 		conn: conn, dialer: dialer, from: from, settings: &f.settings,
 		link: cmp.Or(f.link, peer.LinkAuto), unsealed: f.unsealed,
 	}
-	if len(f.addrs) > 0 || f.pcap != "" {
+	if len(f.addrs) > 0 || f.capture.on() {
 		p.link = peer.LinkUDP
 	}
 	for _, n := range f.networks {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -90,20 +91,19 @@ func TestPerfHelpListsSettings(t *testing.T) {
 func TestPerfPcapShowsTrafficClass(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	_, addr := serve(t, "--token-file", token)
-	file := filepath.Join(t.TempDir(), "roce.pcap")
+	file := filepath.Join(t.TempDir(), "roce.pcapng")
 	status, _, stderr := commandIn(t, nil, "perf", addr, "--token-file", token, "-s", "8K", "-n", "5", "--tclass", "104", "--hop-limit", "9", "--pcap", file)
 	b, err := os.ReadFile(file)
 	if status != exitOK || err != nil {
 		t.Fatalf("perf --pcap: status %d, %v, %s", status, err, stderr)
 	}
 	marked := 0
-	const fileHeader, recordHeader = 24, 16
-	for b = b[fileHeader:]; len(b) > recordHeader; {
-		ip := b[recordHeader:]
-		if ip[1] == 104 && ip[8] == 9 {
+	const packetBlock, packetHeader = 6, 28
+	for len(b) > packetHeader {
+		if ip := b[packetHeader:]; b[0] == packetBlock && ip[1] == 104 && ip[8] == 9 {
 			marked++
 		}
-		b = ip[int(b[8])|int(b[9])<<8:]
+		b = b[binary.LittleEndian.Uint32(b[4:]):]
 	}
 	if marked < 5 {
 		t.Errorf("%d packets have class 104 and hop limit 9, want those of 5 messages at least", marked)

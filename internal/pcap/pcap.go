@@ -1,5 +1,5 @@
-// Package pcap writes UDP packets to a file that tcpdump, tshark and Wireshark read. A program with a
-// UDP socket never sees an IP header, so the package makes one from what the caller knows.
+// Package pcap writes UDP packets to a pcapng file that tcpdump, tshark and Wireshark read. A program
+// with a UDP socket never sees an IP header, so the package makes one from what the caller knows.
 package pcap
 
 import (
@@ -21,40 +21,27 @@ var (
 	ErrWrite = errors.New("pcap: cannot write")
 )
 
-// The file is a header and a record for each packet, in the byte order of the writer (here
-// little-endian). The magic number says that times are in nanoseconds. The link type says that a
-// packet begins with its IP header.
-//
-//	file     0 | magic a1b23c4d | version 2 . 4   |
-//	         8 | zone 0         | accuracy 0      |
-//	        16 | longest packet | link type 101   |
-//	record   0 | seconds        | nanoseconds     |
-//	         8 | length here    | length on wire  |
-const (
-	fileHeader   = 24
-	recordHeader = 16
-
-	magicNanos = 0xa1b23c4d
-	linkRaw    = 101
-	longest    = 65535
-)
-
 // Defaults of Config.
 const (
 	DefaultBuffer = 256 << 10
 	DefaultLimit  = 1 << 30
 
-	minBuffer = recordHeader + longest
+	minBuffer = packetOverhead + longest + 3
+	minLimit  = 1 << 10
 )
 
 // Config holds the limits of a Writer. The zero value means the defaults.
 type Config struct {
-	// Buffer is how many bytes are collected before they are written, at least 65551: one packet. 0
+	// Buffer is how many bytes are collected before they are written, at least 65570: one packet. 0
 	// means DefaultBuffer.
 	Buffer int
-	// Limit is how many bytes the file may have. Packets that would make it longer are dropped and
-	// counted. 0 means DefaultLimit.
+	// Limit is how many bytes the file may have, at least 1024. Packets that would make it longer are
+	// dropped and counted. 0 means DefaultLimit.
 	Limit int64
+	// SnapLen is how many bytes of a packet are written, IP header included, at most 65535. 0 means all.
+	SnapLen int
+	// Application is the program and version that the file names as its writer.
+	Application string
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -64,11 +51,16 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Limit == 0 {
 		c.Limit = DefaultLimit
 	}
-	if c.Buffer < minBuffer {
-		return c, fmt.Errorf("%w: Buffer is %d, want at least %d", ErrConfig, c.Buffer, minBuffer)
+	if c.SnapLen == 0 {
+		c.SnapLen = longest
 	}
-	if c.Limit < fileHeader {
-		return c, fmt.Errorf("%w: Limit is %d, want at least %d, the header of the file", ErrConfig, c.Limit, fileHeader)
+	switch {
+	case c.Buffer < minBuffer:
+		return c, fmt.Errorf("%w: Buffer is %d, want at least %d", ErrConfig, c.Buffer, minBuffer)
+	case c.Limit < minLimit:
+		return c, fmt.Errorf("%w: Limit is %d, want at least %d", ErrConfig, c.Limit, minLimit)
+	case c.SnapLen < 1 || c.SnapLen > longest:
+		return c, fmt.Errorf("%w: SnapLen is %d, want 1 to %d", ErrConfig, c.SnapLen, longest)
 	}
 	return c, nil
 }
@@ -82,13 +74,26 @@ type Writer struct {
 	file io.Closer
 	// buf holds bytes that are not written yet.
 	buf []byte
+	// snapLen is how many bytes of a packet are written.
+	snapLen int
 	// room is how many more bytes the file may take, beyond those in buf.
-	room    int64
-	written uint64
-	dropped uint64
-	closed  bool
+	room int64
+	// interfaces are in the order of their numbers in the file.
+	interfaces []*Interface
+	written    uint64
+	dropped    uint64
+	paused     bool
+	closed     bool
 	// err is the first error of out.
 	err error
+}
+
+// Interface is a NIC whose packets are written. It implements softnic.Capture.
+type Interface struct {
+	w                 *Writer
+	name, description string
+	// id is the number in the file, -1 if the file was full.
+	id int
 }
 
 // New returns a Writer on out. The caller closes out after the Writer.
@@ -97,13 +102,8 @@ func New(out io.Writer, cfg Config) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{out: out, buf: make([]byte, 0, cfg.Buffer), room: cfg.Limit - fileHeader}
-	b := binary.LittleEndian.AppendUint32(w.buf, magicNanos)
-	b = binary.LittleEndian.AppendUint16(b, 2)
-	b = binary.LittleEndian.AppendUint16(b, 4)
-	b = binary.LittleEndian.AppendUint64(b, 0)
-	b = binary.LittleEndian.AppendUint32(b, longest)
-	w.buf = binary.LittleEndian.AppendUint32(b, linkRaw)
+	w := &Writer{out: out, buf: make([]byte, 0, cfg.Buffer), snapLen: cfg.SnapLen, room: cfg.Limit}
+	w.block(section(cfg.Application))
 	return w, nil
 }
 
@@ -124,23 +124,60 @@ func Create(name string, cfg Config) (*Writer, error) {
 	return w, nil
 }
 
+// Interface returns the interface of that name and description, which readers show with each packet.
+func (w *Writer) Interface(name, description string) *Interface {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, i := range w.interfaces {
+		if i.name == name && i.description == description {
+			return i
+		}
+	}
+	i := &Interface{w: w, name: name, description: description, id: -1}
+	if w.block(describe(name, description, w.snapLen)) {
+		i.id = len(w.interfaces)
+		w.interfaces = append(w.interfaces, i)
+	}
+	return i
+}
+
+// block adds a block to the buffer and reports whether it succeeded.
+func (w *Writer) block(b []byte) bool {
+	if w.closed || w.err != nil || int64(len(b)) > w.room || len(w.buf)+len(b) > cap(w.buf) && !w.flush() {
+		return false
+	}
+	w.room -= int64(len(b))
+	w.buf = append(w.buf, b...)
+	return true
+}
+
+// Pause leaves out packets from now on, without counting them, or takes them again.
+func (w *Writer) Pause(on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.paused = on
+}
+
 // Packet writes one UDP packet. at is the time in nanoseconds since 1970, id the identification of the
 // IPv4 header, class the traffic class (TOS), hops the hop limit (TTL), and parts together are the UDP
 // payload. It drops and counts packets that cannot be
 // written: the file is full, broken or closed, the addresses differ in family, or the packet is
 // longer than 65,535 bytes. It does not allocate and does not keep parts.
-func (w *Writer) Packet(at int64, src, dst netip.AddrPort, id uint16, class, hops uint8, parts ...[]byte) {
+func (i *Interface) Packet(at int64, src, dst netip.AddrPort, id uint16, class, hops uint8, parts ...[]byte) {
+	w := i.w
 	w.mu.Lock()
-	if w.append(at, src, dst, ipFields{id, class, hops}, parts) {
+	switch {
+	case w.paused:
+	case i.id >= 0 && w.append(uint32(i.id), at, src, dst, ipFields{id, class, hops}, parts):
 		w.written++
-	} else {
+	default:
 		w.dropped++
 	}
 	w.mu.Unlock()
 }
 
 // append adds a packet to the buffer and reports whether it succeeded.
-func (w *Writer) append(at int64, src, dst netip.AddrPort, f ipFields, parts [][]byte) bool {
+func (w *Writer) append(id uint32, at int64, src, dst netip.AddrPort, f ipFields, parts [][]byte) bool {
 	from, to := src.Addr().Unmap(), dst.Addr().Unmap()
 	if w.closed || w.err != nil || at < 0 || !from.IsValid() || from.BitLen() != to.BitLen() {
 		return false
@@ -156,34 +193,45 @@ func (w *Writer) append(at int64, src, dst netip.AddrPort, f ipFields, parts [][
 			return false
 		}
 	}
-	record := recordHeader + n
-	if int64(record) > w.room {
+	kept := min(n, w.snapLen)
+	block := packetOverhead + (kept+3)&^3
+	if int64(block) > w.room {
 		return false
 	}
-	if len(w.buf)+record > cap(w.buf) && !w.flush() {
+	if len(w.buf)+packetOverhead+n+3 > cap(w.buf) && !w.flush() { // all of it, because checksums need it
 		return false
 	}
-	w.room -= int64(record)
-	b := binary.LittleEndian.AppendUint32(w.buf, uint32(at/1e9))
-	b = binary.LittleEndian.AppendUint32(b, uint32(at%1e9))
+	w.room -= int64(block)
+	start := len(w.buf)
+	b := begin(w.buf, blockPacket)
+	b = binary.LittleEndian.AppendUint32(b, id)
+	b = binary.LittleEndian.AppendUint32(b, uint32(at>>32))
+	b = binary.LittleEndian.AppendUint32(b, uint32(at))
+	b = binary.LittleEndian.AppendUint32(b, uint32(kept))
 	b = binary.LittleEndian.AppendUint32(b, uint32(n))
-	b = binary.LittleEndian.AppendUint32(b, uint32(n))
-	begin := len(b)
+	packet := len(b)
+	b = appendPacket(b, src, dst, n, f, parts)
+	w.buf = end(b[:packet+kept], start)
+	return true
+}
+
+// appendPacket appends a packet of n bytes with its headers.
+func appendPacket(b []byte, src, dst netip.AddrPort, n int, f ipFields, parts [][]byte) []byte {
+	from, to, start := src.Addr().Unmap(), dst.Addr().Unmap(), len(b)
 	if from.Is6() {
 		b = appendIPv6(b, from, to, n, f)
 	} else {
 		b = appendIPv4(b, from, to, n, f)
 	}
 	udp := len(b)
-	b = appendUDP(b, src.Port(), dst.Port(), n-ip)
+	b = appendUDP(b, src.Port(), dst.Port(), n-(udp-start))
 	for _, p := range parts {
 		b = append(b, p...)
 	}
 	if from.Is6() {
-		sumUDP(b[begin:], b[udp:])
+		sumUDP(b[start:], b[udp:])
 	}
-	w.buf = b
-	return true
+	return b
 }
 
 // flush writes the buffer and reports whether it succeeded.

@@ -17,7 +17,7 @@ import (
 
 // columns are the fields that tshark prints for each packet. The last ones are complaints.
 var columns = []string{
-	"frame.time_epoch", "frame.protocols",
+	"frame.time_epoch", "frame.interface_name", "frame.interface_description", "frame.protocols",
 	"ip.id", "udp.srcport", "udp.dstport",
 	"infiniband.bth.opcode", "infiniband.bth.se", "infiniband.bth.a", "infiniband.bth.padcnt", "infiniband.bth.p_key",
 	"infiniband.bth.destqp", "infiniband.bth.psn",
@@ -39,14 +39,15 @@ func TestTshark(t *testing.T) {
 		}
 		t.Skip("needs tshark: install the Debian package tshark")
 	}
-	name := filepath.Join(t.TempDir(), "out.pcap")
+	name := filepath.Join(t.TempDir(), "out.pcapng")
 	w, err := pcap.Create(name, pcap.Config{})
 	must(t, err)
+	nic := w.Interface("soft0", "10.0.0.1 port 4791")
 	var want []string
 	for _, ends := range [][2]netip.AddrPort{{from4, to4}, {from6, to6}} {
 		for op := range 256 {
 			if roce.HeaderLen(uint8(op)) > 0 {
-				want = append(want, writePacket(t, w, uint8(op), len(want), ends[0], ends[1]))
+				want = append(want, writePacket(t, nic, uint8(op), len(want), ends[0], ends[1]))
 			}
 		}
 	}
@@ -79,7 +80,7 @@ func TestTshark(t *testing.T) {
 }
 
 // writePacket writes packet number i and returns the line that tshark should print.
-func writePacket(t *testing.T, w *pcap.Writer, op uint8, i int, src, dst netip.AddrPort) string {
+func writePacket(t *testing.T, nic *pcap.Interface, op uint8, i int, src, dst netip.AddrPort) string {
 	t.Helper()
 	h := roce.Header{
 		Opcode: op, Solicited: i%2 == 0, AckReq: i%3 == 0, PKey: 0xffff, DestQPN: uint32(0x100 + i), PSN: roce.PSN(0xfffff0 + i),
@@ -99,16 +100,16 @@ func writePacket(t *testing.T, w *pcap.Writer, op uint8, i int, src, dst netip.A
 	must(t, err)
 	id := uint16(i)
 	flow.Seal(b[:n], id)
-	w.Packet(int64(i)*1e9+int64(op), src, dst, id, 0, 64, b[:12], b[12:n])
+	nic.Packet(int64(i)*1e9+int64(op), src, dst, id, 0, 64, b[:12], b[12:n])
 
 	line := []string{
-		fmt.Sprintf("%d.%09d", i, op), protocols(src, payload),
+		fmt.Sprintf("%d.%09d", i, op), "soft0", "10.0.0.1 port 4791", protocols(src, payload),
 		"", fmt.Sprint(src.Port()), fmt.Sprint(dst.Port()),
 		fmt.Sprint(op), boolean(h.Solicited), boolean(h.AckReq), fmt.Sprint(roce.Pad(payload)), "65535",
 		fmt.Sprintf("0x%06x", h.DestQPN), fmt.Sprint(h.PSN),
 	}
 	if src.Addr().Is4() {
-		line[2] = fmt.Sprintf("0x%04x", id)
+		line[4] = fmt.Sprintf("0x%04x", id)
 	}
 	line = append(line, extended(h)...)
 	if op == roce.CNP {

@@ -54,10 +54,12 @@ type row struct {
 // pace is how far a row is.
 type pace struct {
 	progress func(fraction float64)
-	goal     int64         // messages to send, 0 if a time ends the row
-	began    time.Duration // when the measurement began, 0 before
-	copying  time.Duration // time since then that was spent on copies
-	told     time.Duration // when progress was last reported
+	// measuring is called when the warm-up is over. It may be nil.
+	measuring func(on bool)
+	goal      int64         // messages to send, 0 if a time ends the row
+	began     time.Duration // when the measurement began, 0 before
+	copying   time.Duration // time since then that was spent on copies
+	told      time.Duration // when progress was last reported
 }
 
 // openRow makes everything that a row needs. After an error the caller closes the row too.
@@ -106,6 +108,7 @@ func (r *row) run() (found [2]*outcome, err error) {
 	case r.outage != nil:
 		err = r.failover(mine)
 	case r.own().out == nil: // this half only lends its memory, or receives
+		r.measuring()
 	case r.cfg.Mode == Bandwidth:
 		err = r.bandwidth(mine)
 	case r.side == 1:
@@ -131,8 +134,16 @@ func (r *row) begin() {
 			h.before = h.lanes()
 		}
 	}
+	r.measuring()
 	now := r.now()
 	r.pace.began, r.pace.told, r.pace.copying = now, now, 0
+}
+
+// measuring says that what follows is measured.
+func (r *row) measuring() {
+	if r.pace.measuring != nil {
+		r.pace.measuring(true)
+	}
 }
 
 // tell reports progress now and then, except while warming up: done messages were measured.

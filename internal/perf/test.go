@@ -35,6 +35,9 @@ type Observer struct {
 	Head func(Report)
 	// Progress is called several times a second.
 	Progress func(Progress)
+	// Measuring is called with true when the warm-up of a row is over, and with false after the row. A half
+	// that only receives does not know when the other half has warmed up: its rows have no warm-up.
+	Measuring func(on bool)
 	// Result is called with each row when it is complete.
 	Result func(Result)
 	// Paths returns the paths of an open QP, by its context and number, nil if it has none. If Paths is
@@ -225,6 +228,10 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 		}
 	}
 	progress(0)
+	if o.Measuring != nil {
+		r.pace.measuring = o.Measuring
+		defer o.Measuring(false)
+	}
 	found, err := r.run()
 	if err != nil {
 		if r.talk != nil {
