@@ -86,6 +86,9 @@ type wrapped struct {
 	cfg Config
 }
 
+// Unwrap returns the wrapped device.
+func (w wrapped) Unwrap() verbs.Device { return w.Device }
+
 func (w wrapped) Open() (verbs.Context, error) {
 	inner, err := w.Device.Open()
 	if err != nil {

@@ -220,6 +220,7 @@ func (q *qp) goBackOnce() {
 
 func (q *qp) goBack() {
 	q.nic.stats.Retransmits++
+	q.trouble.Retransmits++
 	q.seek(q.una)
 	q.core.lists.tx.push(q)
 }
@@ -294,6 +295,7 @@ func (q *qp) timeout(now int64) {
 		return
 	}
 	q.nic.stats.Timeouts++
+	q.trouble.Timeouts++
 	q.wentBack = false
 	if q.core.traits.probeAfter == 0 || q.retryLeft == 0 {
 		q.retry()

@@ -246,6 +246,16 @@ func (n *NIC) Stats() Stats {
 	return n.stats
 }
 
+// QPStats returns the counters of an open QP. ok is false if no open QP has that number.
+func (n *NIC) QPStats(qpn uint32) (s QPStats, ok bool) {
+	n.core.mu.hold()
+	defer n.core.mu.Unlock()
+	if q := n.qps.get(qpn); q != nil {
+		return q.trouble, true
+	}
+	return s, false
+}
+
 // receive takes a packet from the link. A packet without a QP that can take it is counted and
 // dropped.
 func (n *NIC) receive(p *packet) {

@@ -74,6 +74,8 @@ type qp struct {
 	// core's mutex.
 	pair atomic.Pointer[pair]
 
+	// trouble is what Stats of the NIC has of this QP.
+	trouble QPStats
 	// pathConfig is QPConfig.Path.
 	pathConfig verbs.PathConfig
 }

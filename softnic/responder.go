@@ -106,6 +106,7 @@ func (q *qp) reject(r placement) {
 	switch r {
 	case placeNoRecv:
 		q.nic.stats.RNRNAKsSent++
+		q.trouble.RNRNAKsSent++
 		q.rnrSent = true
 		q.sendNak(roce.SyndromeRNR | q.attr.MinRNRTimer)
 	case placeNoAccess:
@@ -205,6 +206,7 @@ func (q *qp) sequenceGap() {
 	q.nic.stats.OutOfOrder++
 	if !q.nakSent {
 		q.nic.stats.NAKsSent++
+		q.trouble.NAKsSent++
 		q.sendNak(roce.NAKSequence)
 	}
 }
@@ -213,6 +215,7 @@ func (q *qp) sequenceGap() {
 // failed receive here, and then the error state (IBTA 1.4 section 9.9.3).
 func (q *qp) refuse(syndrome uint8, recvStatus verbs.Status) {
 	q.nic.stats.NAKsSent++
+	q.trouble.NAKsSent++
 	q.dying = true
 	q.sendNak(syndrome)
 	switch {

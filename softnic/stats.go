@@ -45,6 +45,14 @@ type Stats struct {
 	EventsLost uint64
 }
 
+// QPStats counts what went wrong on one QP. All of it is in the Stats of the NIC, too.
+type QPStats struct {
+	Retransmits uint64 // how often the requester went back
+	Timeouts    uint64 // acknowledgement timers that fired
+	NAKsSent    uint64 // sequence and fatal NAKs
+	RNRNAKsSent uint64
+}
+
 // SealStats counts packets that were dropped because of seals (docs/wire.md).
 type SealStats struct {
 	Bad      uint64 // forged or damaged
