@@ -48,6 +48,11 @@ reliability in software (package reliable). Chunks travel on all of them, lost o
 retransmitted, a dead path is left, and every operation works as on RC. The NICs need UC. -v and
 --json show round trip time, queue delay and losses of every path, so that a bad one can be found.
 
+Health: the verdict says in words which rail is slow, loses or drops packets. Below each rail, and
+with -v each lane, stands what its NICs counted at both ends: lost packets, retransmits, timeouts,
+NAKs, RNRs (no receive was posted), bad ICRCs, drops, and with --transport uc round trip times.
+--json has all of it. Real NICs show no counters here.
+
 --check fills every message with its own pattern and compares every byte that arrives. Rates leave
 out the time for that. Atomics are fetch-and-add on 8 bytes.
 
@@ -220,7 +225,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 // none. If ctx ends early what was measured is printed, and the error is errInterrupted.
 func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote string) error {
 	line := newProgressLine(s.err)
-	o := perf.Observer{Progress: line.show, Paths: pathsOf, Measuring: f.capture.measuring}
+	o := perf.Observer{Progress: line.show, Paths: pathsOf, Health: healthOf, Measuring: f.capture.measuring}
 	var t *perfTable
 	if !f.json {
 		o.Head = func(r perf.Report) {

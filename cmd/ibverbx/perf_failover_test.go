@@ -96,7 +96,7 @@ const (
 func TestPerfKillRailJSONGolden(t *testing.T) {
 	out := succeed(t, strings.Fields("perf --kill-rail 1 -q 2 -s 64K --json "+lost)...)
 	out = regexp.MustCompile(`([ :\[])[0-9][0-9.e+-]*`).ReplaceAllString(out, "${1}N")
-	_, got, _ := strings.Cut(out, "\n  ],\n  \"failover\"")
+	_, got, _ := strings.Cut(out, ",\n  \"failover\"")
 	got = "\n  \"failover\"" + got
 	list := func(name, letter string) string {
 		re := regexp.MustCompile(`(?s)"` + name + `": \[\n(.*?)\n    \]`)

@@ -45,7 +45,20 @@ const wantJSON = `{
       "bytes": N,
       "doorbells": N,
       "cqes": N,
-      "refusals": N
+      "refusals": N,
+      "share": N,
+      "health": {
+        "sent": N,
+        "lost": N,
+        "retransmits": N,
+        "timeouts": N,
+        "naks": N,
+        "rnrs": N,
+        "bad_icrc": N,
+        "drops": N,
+        "rtt_p50_us": N,
+        "rtt_p99_us": N
+      }
     },
     {
       "rail": N,
@@ -55,7 +68,20 @@ const wantJSON = `{
       "bytes": N,
       "doorbells": N,
       "cqes": N,
-      "refusals": N
+      "refusals": N,
+      "share": N,
+      "health": {
+        "sent": N,
+        "lost": N,
+        "retransmits": N,
+        "timeouts": N,
+        "naks": N,
+        "rnrs": N,
+        "bad_icrc": N,
+        "drops": N,
+        "rtt_p50_us": N,
+        "rtt_p99_us": N
+      }
     }
   ],
   "per_lane": [
@@ -68,7 +94,20 @@ const wantJSON = `{
       "bytes": N,
       "doorbells": N,
       "cqes": N,
-      "refusals": N
+      "refusals": N,
+      "share": N,
+      "health": {
+        "sent": N,
+        "lost": N,
+        "retransmits": N,
+        "timeouts": N,
+        "naks": N,
+        "rnrs": N,
+        "bad_icrc": N,
+        "drops": N,
+        "rtt_p50_us": N,
+        "rtt_p99_us": N
+      }
     },
     {
       "lane": N,
@@ -79,7 +118,20 @@ const wantJSON = `{
       "bytes": N,
       "doorbells": N,
       "cqes": N,
-      "refusals": N
+      "refusals": N,
+      "share": N,
+      "health": {
+        "sent": N,
+        "lost": N,
+        "retransmits": N,
+        "timeouts": N,
+        "naks": N,
+        "rnrs": N,
+        "bad_icrc": N,
+        "drops": N,
+        "rtt_p50_us": N,
+        "rtt_p99_us": N
+      }
     },
     {
       "lane": N,
@@ -90,7 +142,20 @@ const wantJSON = `{
       "bytes": N,
       "doorbells": N,
       "cqes": N,
-      "refusals": N
+      "refusals": N,
+      "share": N,
+      "health": {
+        "sent": N,
+        "lost": N,
+        "retransmits": N,
+        "timeouts": N,
+        "naks": N,
+        "rnrs": N,
+        "bad_icrc": N,
+        "drops": N,
+        "rtt_p50_us": N,
+        "rtt_p99_us": N
+      }
     },
     {
       "lane": N,
@@ -101,9 +166,23 @@ const wantJSON = `{
       "bytes": N,
       "doorbells": N,
       "cqes": N,
-      "refusals": N
+      "refusals": N,
+      "share": N,
+      "health": {
+        "sent": N,
+        "lost": N,
+        "retransmits": N,
+        "timeouts": N,
+        "naks": N,
+        "rnrs": N,
+        "bad_icrc": N,
+        "drops": N,
+        "rtt_p50_us": N,
+        "rtt_p99_us": N
+      }
     }
-  ]
+  ],
+  "verdict": "healthy: nothing was lost, retransmitted or dropped"
 }
 `
 

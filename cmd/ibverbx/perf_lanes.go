@@ -31,8 +31,11 @@ func (t *perfTable) carried(r *perf.Report) {
 	t.println(railHead)
 	for i := range r.PerRail {
 		rail := &r.PerRail[i]
-		t.printf(railRow, rail.Rail, rail.Device+" -> "+rail.Peer)
+		t.printf(railRow, rail.Rail, endsText(rail))
 		t.carry(&rail.Carried, &total)
+		if text := healthText(rail.Health); text != "" {
+			t.println("        " + text)
+		}
 	}
 	t.println(tableRule)
 	t.println(laneHead)
@@ -45,6 +48,9 @@ func (t *perfTable) carried(r *perf.Report) {
 		if folded := i - foldLanes/2; folded < 0 || folded >= len(hidden) {
 			t.printf(laneRow, lanes[i].Lane, lanes[i].Rail, lanes[i].QPN, lanes[i].Role)
 			t.carry(&lanes[i].Carried, &total)
+			if text := healthText(lanes[i].Health); text != "" && t.all {
+				t.println("        " + text)
+			}
 		}
 	}
 	if len(hidden) > 0 {
@@ -54,6 +60,7 @@ func (t *perfTable) carried(r *perf.Report) {
 	if t.all {
 		t.perPath(lanes)
 	}
+	t.printf(" verdict: %s\n", r.Verdict)
 	deaths := uint64(0)
 	for i := range lanes {
 		deaths += lanes[i].Deaths

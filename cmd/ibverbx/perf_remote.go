@@ -125,7 +125,7 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 		return nil, errors.Join(fmt.Errorf("the partner lends no region %q: its regions are %q", lent, one.RemoteNames()), one.Close())
 	}
 	return &perf.Link{
-		QP: one.QP, CQ: one.CQ, Local: one.Local(lent), Remote: one.Remote(lent), Rails: one.Rails.Len(), Lanes: one.Agreed.Lanes,
+		QP: one.QP, CQ: one.CQ, Local: one.Local(lent), Remote: one.Remote(lent), Rails: one.Rails.Configs(), Lanes: one.Agreed.Lanes,
 		Name: string(one.Link), Reason: one.LinkReason, Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(),
 		Scheme: one.Agreed.Scheme, Sealed: one.Agreed.Sealed, Close: one.Close,
 	}, nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -195,8 +196,11 @@ func twoProcesses(t *testing.T, link string) {
 		if err := d.Decode(&s); err != nil {
 			t.Fatalf("report %d of the server: got %v, want no error", i, err)
 		}
-		if s.Role != "server" || fmt.Sprint(results(t, s)) != fmt.Sprint(results(t, c)) || fmt.Sprint(s.PerLane) != fmt.Sprint(c.PerLane) {
+		if s.Role != "server" || fmt.Sprint(results(t, s)) != fmt.Sprint(results(t, c)) || !reflect.DeepEqual(s.PerLane, c.PerLane) {
 			t.Errorf("perf %s: the server reports\n%v\n%v\nand the client\n%v\n%v", tests[i], results(t, s), s.PerLane, results(t, c), c.PerLane)
+		}
+		if !reflect.DeepEqual(s.PerRail, c.PerRail) || c.PerRail[0].Health == nil || (c.PerRail[0].Addr != "") != (link == "udp") {
+			t.Errorf("perf %s: the server has the rails\n%+v\nand the client\n%+v\nwant the same, with health, and addresses over udp", tests[i], s.PerRail, c.PerRail)
 		}
 	}
 	if _, err := d.Token(); err != io.EOF {

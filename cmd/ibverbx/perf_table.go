@@ -99,9 +99,9 @@ func (t *perfTable) parameters() {
 		t.printf(" CQ Moderation   : by size\n")
 	}
 	t.printf(" Mtu             : %d[B]\n", r.MTU)
-	t.printf(" Link type       : %s\n", r.Port.LinkLayer)
+	t.printf(" Link type       : %s\n", r.Table.LinkLayer)
 	if r.Op == perf.Read || r.Op == perf.Atomic {
-		t.printf(" Outstand reads  : %d\n", r.Port.OutstandingReads)
+		t.printf(" Outstand reads  : %d\n", r.Table.OutstandingReads)
 	} else {
 		t.printf(" Max inline data : 0[B]\n")
 	}
@@ -123,11 +123,11 @@ func (t *perfTable) virtual() {
 		return
 	}
 	cut := "by size"
-	if r.Fragment > 0 {
-		cut = perf.FormatSize(r.Fragment)
+	if r.Table.Fragment > 0 {
+		cut = perf.FormatSize(r.Table.Fragment)
 	}
 	t.printf(" Rails           : %-13dLanes          : %s\n", r.Rails, lanes)
-	t.printf(" Scheme          : %-13sPolicy         : %s\n", r.Scheme, r.Policy)
+	t.printf(" Scheme          : %-13sPolicy         : %s\n", r.Scheme, r.Table.Policy)
 	t.printf(" Fragment        : %s\n", cut)
 }
 

@@ -61,6 +61,7 @@ func TestPerfTransportTableGolden(t *testing.T) {
  N N 0x data N N N N N N
  N N 0x message N N N N N N
 ---
+ verdict: V
  share is of the bytes of all results; fragments are physical requests, records and notifications included
  memcpy on this machine: N MiB/sec (N GB/s) at N KiB
  ratio is BW average over memcpy of the same size; MiB = 2^20 bytes, GB = 10^9 bytes, Mpps = 10^6 messages/s

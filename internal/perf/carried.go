@@ -17,6 +17,8 @@ type Carried struct {
 	CQEs uint64 `json:"cqes"`
 	// Refusals counts posts that a NIC took only in part, or not at all.
 	Refusals uint64 `json:"refusals"`
+	// Share is the part of the bytes of all rails, 0 to 1.
+	Share float64 `json:"share"`
 }
 
 func (c *Carried) add(other Carried) {
@@ -45,6 +47,8 @@ type Lane struct {
 	// the transport is uc.
 	Paths []Path `json:"paths,omitempty"`
 	Carried
+	// Health is nil if the NIC does not count by QP.
+	Health *Health `json:"health,omitempty"`
 }
 
 // Path is what one UC QP of a lane did, warm-up included. The path that loses or delays more than the
@@ -74,7 +78,28 @@ type Rail struct {
 	Device string `json:"device"`
 	// Peer is the NIC of the second half.
 	Peer string `json:"peer"`
+	// Addr is the address and UDP port of Device, empty if it has none or the link needs none.
+	Addr string `json:"addr,omitempty"`
+	// PeerAddr is that of Peer.
+	PeerAddr string `json:"peer_addr,omitempty"`
 	Carried
+	// Health is nil if the NICs show no counters.
+	Health *Health `json:"health,omitempty"`
+}
+
+// shares fills in the shares of rails and lanes.
+func (rep *Report) shares() {
+	total := uint64(0)
+	for i := range rep.PerRail {
+		total += rep.PerRail[i].Bytes
+	}
+	of := func(c *Carried) { c.Share = round(float64(c.Bytes)/float64(max(total, 1)), 6) }
+	for i := range rep.PerRail {
+		of(&rep.PerRail[i].Carried)
+	}
+	for i := range rep.PerLane {
+		of(&rep.PerLane[i].Carried)
+	}
 }
 
 // carried returns what the lanes of a half have done since they were last counted. It is empty

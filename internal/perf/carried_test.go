@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"math"
 	"testing"
 
 	"ibverbx"
@@ -36,10 +37,16 @@ func checkCarried(t *testing.T, cfg *Config, rep *Report) {
 	if sum.Bytes != want.Bytes {
 		t.Errorf("the lanes carried %d bytes, want %d", sum.Bytes, want.Bytes)
 	}
+	shares := 0.0
 	for i := range rails {
+		rails[i].Share = rep.PerRail[i].Share
+		shares += rails[i].Share
 		if got := rep.PerRail[i]; got.Carried != rails[i] || got.Rail != i || got.Device == "" || got.Peer == "" || got.Device == got.Peer {
 			t.Errorf("rail %d is reported as %+v, want the sum of its lanes, %+v, and two devices", i, got, rails[i])
 		}
+	}
+	if sum.Bytes > 0 && math.Abs(shares-1) > 1e-5 {
+		t.Errorf("the shares of the rails add up to %v, want 1", shares)
 	}
 }
 

@@ -186,8 +186,8 @@ func TestDevicesDiffer(t *testing.T) {
 	}
 	asked = 0
 	test, err := New(a, b, Config{Op: Read})
-	if err != nil || test.head.Port.OutstandingReads != 3 {
-		t.Errorf("New has %d outstanding reads, error %v; want 3 and none", test.head.Port.OutstandingReads, err)
+	if err != nil || test.head.Table.OutstandingReads != 3 {
+		t.Errorf("New has %d outstanding reads, error %v; want 3 and none", test.head.Table.OutstandingReads, err)
 	}
 }
 

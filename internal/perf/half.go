@@ -37,6 +37,10 @@ type half struct {
 	in *flow
 	// quiet means that no completion is expected here, so that the half is polled rarely.
 	quiet bool
+	// rails are those of the half, by index; empty if it is in another process.
+	rails []ibverbx.RailConfig
+	// marked is what the NICs had counted when the measurement began.
+	marked vitals
 	// before is what the lanes had done when they were last counted; nil until then.
 	before []ibverbx.LaneStats
 }
@@ -49,6 +53,7 @@ func (r *row) openPair(rails *[2][]ibverbx.RailConfig) (err error) {
 		err = r.openPlain(rails)
 	}
 	for side, h := range r.halves {
+		h.rails = rails[side]
 		if err == nil {
 			err = r.allocate(h, r.plan.endBytes(side), deviceNames(rails[side]))
 		}

@@ -47,6 +47,8 @@ type outcome struct {
 	Latency *LatencyResult `json:"latency,omitempty"`
 	// Lanes is what the lanes carried, empty if this half has sent nothing.
 	Lanes []Lane `json:"lanes"`
+	// Vitals are the counters of the NICs.
+	Vitals vitals `json:"vitals"`
 	// Interrupted means that the user has ended the test.
 	Interrupted bool `json:"interrupted"`
 
@@ -65,6 +67,9 @@ func (n *note) check() error {
 		return errors.New("the partner's result makes no sense")
 	}
 	if n.Over != nil {
+		if err := n.Over.Vitals.check(); err != nil {
+			return err
+		}
 		for i := range n.Over.Lanes {
 			if err := n.Over.Lanes[i].check(i); err != nil {
 				return err
@@ -78,9 +83,10 @@ func (n *note) check() error {
 	return fmt.Errorf("there is no note %.32q", n.Kind)
 }
 
-// check refuses a lane of a partner that makes no sense. Lanes are printed. Paths are not sent.
+// check refuses a lane of a partner that makes no sense. Lanes are printed. Paths and health are not sent
+// with them.
 func (l *Lane) check(i int) error {
-	if l.Lane != i || l.Rail < 0 || l.Rail >= ibverbx.MaxRails || l.QPN >= 1<<24 || len(l.Paths) > 0 || (l.Role != "data" && l.Role != "message" && l.Role != "notify") {
+	if l.Lane != i || l.Rail < 0 || l.Rail >= ibverbx.MaxRails || l.QPN >= 1<<24 || len(l.Paths) > 0 || l.Health != nil || (l.Role != "data" && l.Role != "message" && l.Role != "notify") {
 		return fmt.Errorf("the partner's result has an impossible lane %d", i)
 	}
 	return nil

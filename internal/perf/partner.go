@@ -43,10 +43,10 @@ type Link struct {
 	Reason   string // why it is not shared memory
 	Local    *ibverbx.Region
 	Remote   *ibverbx.RemoteRegion
-	Rails    int // of this side
-	Lanes    int // for data
-	Fragment int // bytes
-	MTU      int // bytes
+	Rails    []ibverbx.RailConfig // of this side
+	Lanes    int                  // for data
+	Fragment int                  // bytes
+	MTU      int                  // bytes
 	Scheme   ibverbx.Scheme
 	Sealed   bool // packets are encrypted and authenticated
 	Close    func() error

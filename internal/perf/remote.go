@@ -164,7 +164,8 @@ func (t *Test) openRemote(ctx context.Context, r *row) error {
 	if need := uint64(r.plan.endBytes(1 - t.side)); link.Remote.Length < need {
 		return fmt.Errorf("the partner lends %d bytes, and this row needs %d", link.Remote.Length, need)
 	}
-	mine.end = &virtualEnd{row: r, cq: link.CQ, qp: link.QP, nics: link.Rails}
+	mine.end = &virtualEnd{row: r, cq: link.CQ, qp: link.QP, nics: len(link.Rails)}
+	mine.rails = link.Rails
 	mine.memory = memory{bytes: link.Local.Bytes(), region: link.Local, device: deviceNames(t.rails[t.side])}
 	theirs.memory = memory{remote: link.Remote, device: "the partner"}
 	clear(mine.bytes)
@@ -182,7 +183,7 @@ func (t *Test) openRemote(ctx context.Context, r *row) error {
 // agree takes over what the two sides have agreed on.
 func (rep *Report) agree(l *Link) {
 	rep.Link, rep.LinkReason = l.Name, l.Reason
-	rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Fragment = l.Lanes, l.Lanes, l.Scheme.String(), l.MTU, l.Fragment
+	rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Table.Fragment = l.Lanes, l.Lanes, l.Scheme.String(), l.MTU, l.Fragment
 	rep.Sealed = l.Sealed
 }
 

@@ -46,7 +46,7 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 		return nil, err
 	}
 	l := &perf.Link{
-		QP: one.QP, CQ: one.CQ, Local: one.Local(""), Remote: one.Remote(""), Rails: one.Rails.Len(), Lanes: one.Agreed.Lanes,
+		QP: one.QP, CQ: one.CQ, Local: one.Local(""), Remote: one.Remote(""), Rails: one.Rails.Configs(), Lanes: one.Agreed.Lanes,
 		Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(), Scheme: one.Agreed.Scheme, Close: one.Close,
 	}
 	if p.spoil != nil {
@@ -227,8 +227,8 @@ func TestRemoteSettled(t *testing.T) {
 		t.Fatalf("got %v and %v, want no errors", client.err, server.err)
 	}
 	for _, r := range []perf.Report{client.report, server.report} {
-		if r.Lanes != 3 || r.MTU != 1024 || r.Scheme != "dqplb" || r.Fragment != 32<<10 || r.Results[0].Iterations == 0 {
-			t.Errorf("%s: %d lanes, MTU %d, %s, fragments of %d, %d messages, want 3, 1024, dqplb, 32768 and some", r.Role, r.Lanes, r.MTU, r.Scheme, r.Fragment, r.Results[0].Iterations)
+		if r.Lanes != 3 || r.MTU != 1024 || r.Scheme != "dqplb" || r.Table.Fragment != 32<<10 || r.Results[0].Iterations == 0 {
+			t.Errorf("%s: %d lanes, MTU %d, %s, fragments of %d, %d messages, want 3, 1024, dqplb, 32768 and some", r.Role, r.Lanes, r.MTU, r.Scheme, r.Table.Fragment, r.Results[0].Iterations)
 		}
 	}
 }
@@ -343,7 +343,7 @@ func TestRemoteLends(t *testing.T) {
 
 // spec is what a client sends, with one field changed.
 func spec(change string) string {
-	s := `{"version":2,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
+	s := `{"version":3,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
 		`"bidirectional":false,"check":false,"rails":1,"lanes":1,"fragment":0}`
 	name, _, _ := strings.Cut(change, ":")
 	if name == "" {

@@ -56,20 +56,21 @@ type Report struct {
 	// PerLane is what each lane carried, empty without results. On UC and UD its lanes are
 	// the QPs.
 	PerLane []Lane `json:"per_lane"`
+	// Verdict says in words how healthy the rails were.
+	Verdict string `json:"verdict"`
 	// Failover is nil without Config.Kill.
 	Failover *Failover `json:"failover,omitempty"`
 
-	// Policy is that of the VirtualQP, for the table.
-	Policy string `json:"-"`
-	// Fragment is the size of a fragment in bytes, 0 if by the size of the message; for the
-	// table.
-	Fragment int `json:"-"`
-	// Port is for the table.
-	Port Port `json:"-"`
+	// Table is for the table.
+	Table Table `json:"-"`
 }
 
-// Port is what a Report says of the ports.
-type Port struct {
+// Table is what the table of a test says beyond its Report.
+type Table struct {
+	// Policy is that of the VirtualQP.
+	Policy string
+	// Fragment is the size of a fragment in bytes, 0 if by the size of the message.
+	Fragment int
 	// LinkLayer is the name of the link layer.
 	LinkLayer string
 	// OutstandingReads is how many READs or atomics a QP may have outstanding.

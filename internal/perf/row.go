@@ -45,6 +45,9 @@ type row struct {
 	round int
 	moved bool // the last round found a completion
 
+	// readHealth is Observer.Health.
+	readHealth func(verbs.Context, uint32) (Health, bool)
+
 	cancelled *atomic.Bool
 	epoch     time.Time
 	pace      pace
@@ -99,6 +102,7 @@ func (r *row) now() time.Duration { return time.Since(r.epoch) }
 func (r *row) run() (found [2]*outcome, err error) {
 	found = [2]*outcome{{Lanes: []Lane{}}, {Lanes: []Lane{}}}
 	mine := found[r.side]
+	r.mark()
 	if r.talk != nil {
 		if err := r.meet(); err != nil {
 			return found, err
@@ -122,7 +126,9 @@ func (r *row) run() (found [2]*outcome, err error) {
 	if err == nil && r.talk != nil {
 		found[1-r.side], err = r.part(mine)
 	} else if err == nil {
-		found[0].Lanes, found[1].Lanes = r.halves[0].carried(), r.halves[1].carried()
+		for i, h := range r.halves {
+			found[i].Lanes, found[i].Vitals = h.carried(), r.vitalsOf(h)
+		}
 	}
 	return found, err
 }
@@ -134,9 +140,23 @@ func (r *row) begin() {
 			h.before = h.lanes()
 		}
 	}
+	r.mark()
 	r.measuring()
 	now := r.now()
 	r.pace.began, r.pace.told, r.pace.copying = now, now, 0
+}
+
+// mark reads the counters of the NICs before what is measured.
+func (r *row) mark() {
+	for _, h := range r.halves {
+		h.marked = h.vitals(r.readHealth)
+	}
+}
+
+// vitalsOf is what the NICs of a half have counted since mark.
+func (r *row) vitalsOf(h *half) vitals {
+	v := h.vitals(r.readHealth)
+	return v.since(&h.marked)
 }
 
 // measuring says that what follows is measured.

@@ -3,6 +3,7 @@ package perf_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -161,5 +162,44 @@ func TestReceiverIsReady(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestHealth: the rail that loses packets, and its lanes, are those with retransmits, and the verdict names it.
+func TestHealth(t *testing.T) {
+	_, _, ends := rails(t, 2, func(rail int) *softnic.FaultLink {
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1, Impairment: softnic.Impairment{Loss: 0.02 * float64(rail)}})
+		if err != nil {
+			t.Fatalf("NewFaultLink: got %v, want no error", err)
+		}
+		return link
+	})
+	test, err := perf.New(ends[0], ends[1], perf.Config{Rails: 2, QPs: 2, Iterations: 100, Sizes: []int{64 << 10}, Policy: ibverbx.RoundRobin})
+	if err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	read := func(ctx verbs.Context, qpn uint32) (perf.Health, bool) {
+		nic := ctx.Device().(*softnic.NIC)
+		if qpn != 0 {
+			s, ok := nic.QPStats(qpn)
+			return perf.Health{Retransmits: s.Retransmits, NAKs: s.NAKsSent}, ok
+		}
+		s := nic.Stats()
+		return perf.Health{Sent: s.PacketsSent, Lost: s.Retransmits, Retransmits: s.Retransmits, NAKs: s.NAKsSent}, true
+	}
+	rep, err := test.Run(t.Context(), perf.Observer{Health: read})
+	if err != nil {
+		t.Fatalf("Run: got %v, want no error", err)
+	}
+	good, bad := rep.PerRail[0].Health, rep.PerRail[1].Health
+	// A process that gets no processor for a while retransmits without a loss.
+	if good.NAKs != 0 || bad.Retransmits <= good.Retransmits || bad.NAKs == 0 || good.Sent == 0 {
+		t.Errorf("the rails have %+v and %+v, want NAKs of the second only, and more retransmits", good, bad)
+	}
+	if lanes := rep.PerLane; lanes[0].Health.Retransmits != good.Retransmits || lanes[1].Health.Retransmits != bad.Retransmits || lanes[1].Health.NAKs != bad.NAKs {
+		t.Errorf("the lanes have %+v and %+v, want those of the rails", lanes[0].Health, lanes[1].Health)
+	}
+	if !strings.Contains(rep.Verdict, "rail 1 ") || !strings.Contains(rep.Verdict, "loses ") {
+		t.Errorf("the verdict is %q, want that rail 1 loses packets", rep.Verdict)
 	}
 }

@@ -280,7 +280,10 @@ func (r *row) part(mine *outcome) (theirs *outcome, err error) {
 			return nil, err
 		}
 	}
-	mine.Lanes, mine.Interrupted = h.carried(), r.cancelled.Load()
+	mine.Lanes, mine.Vitals, mine.Interrupted = h.carried(), r.vitalsOf(h), r.cancelled.Load()
+	if len(mine.Vitals.Lanes) > maxVitals {
+		mine.Vitals.Lanes = []Health{}
+	}
 	if err := t.say(&note{Kind: noteDone, N: sent}); err != nil {
 		return nil, err
 	}

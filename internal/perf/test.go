@@ -43,6 +43,9 @@ type Observer struct {
 	// Paths returns the paths of an open QP, by its context and number, nil if it has none. If Paths is
 	// nil, lanes have no paths.
 	Paths func(ctx verbs.Context, qpn uint32) []Path
+	// Health returns the counters of a NIC, by its context, and 0 for qpn, or those of an open QP of it. ok is
+	// false if there are none. If Health is nil, nothing is known.
+	Health func(ctx verbs.Context, qpn uint32) (h Health, ok bool)
 }
 
 // Progress is how far a test is.
@@ -129,7 +132,7 @@ func (t *Test) query(side int, h *hostInfo) (attrs []verbs.DeviceAttr, err error
 		if rep.MTU == 0 {
 			rep.Provider, rep.Link, rep.MTU = attr.Provider, attr.Link, port.ActiveMTU.Bytes()
 		}
-		rep.MTU, rep.Port.LinkLayer = min(rep.MTU, port.ActiveMTU.Bytes()), port.LinkLayer.String()
+		rep.MTU, rep.Table.LinkLayer = min(rep.MTU, port.ActiveMTU.Bytes()), port.LinkLayer.String()
 		h.Devices = append(h.Devices, name)
 		h.Reads = min(h.Reads, attr.MaxQPInitRdAtomic, attr.MaxQPRdAtomic)
 		attrs = append(attrs, attr)
@@ -147,7 +150,7 @@ func (t *Test) describe(hosts [2]hostInfo) {
 		h.Lanes, h.Scheme = c.QPs, t.own.Scheme.String()
 	}
 	h.TxDepth, h.CQMod, h.Bidirectional, h.Checked = c.TxDepth, c.CQMod, c.Bidirectional, c.Check
-	h.Policy, h.Fragment, h.Port.OutstandingReads = t.own.Policy.String(), c.Fragment, min(hosts[0].Reads, hosts[1].Reads)
+	h.Table.Policy, h.Table.Fragment, h.Table.OutstandingReads = t.own.Policy.String(), c.Fragment, min(hosts[0].Reads, hosts[1].Reads)
 	h.Results, h.PerLane = []Result{}, []Lane{}
 	if c.MTU > 0 {
 		h.MTU = c.MTU
@@ -197,6 +200,8 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 				o.Result(result)
 			}
 		}
+		report.shares()
+		report.Verdict = report.verdict()
 		if report.Interrupted {
 			break
 		}
@@ -221,8 +226,12 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	if t.cfg.Kill.On {
 		r.outage = r.newOutage(rep)
 	}
+	r.readHealth = o.Health
 	if r.talk != nil && len(rep.Results) == 0 {
 		rep.agree(r.talk.link)
+		if err := rep.locate(r.talk.link, t.side); err != nil {
+			return res, err
+		}
 		if o.Head != nil {
 			o.Head(*rep)
 		}
@@ -244,10 +253,12 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 		rep.Interrupted = rep.Interrupted || half.Interrupted
 		if res.Iterations > 0 {
 			rep.add(side, half.Lanes)
+			rep.examine(&half.Vitals)
 		}
 	}
 	if o.Paths != nil && t.side == 0 {
 		rep.trace(t.rails[0], o.Paths)
+		rep.examinePaths()
 	}
 	return res, nil
 }
