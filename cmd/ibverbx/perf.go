@@ -28,6 +28,10 @@ Latency (--lat): one message is in flight. For write, read and atomic it is the 
 to the completion, a full round trip. For send, and write with --imm, it is half of the round trip
 of a ping-pong, as ib_send_lat. t_typical is the median; percentiles are exact.
 
+--interval prints the rate of each rail while a size is measured. --json has the same as a
+timeline, for --lat a histogram, and where, when and with which options the test ran. --csv has a
+line for each size.
+
 Lanes: write and read are cut and spread by --policy. send and atomic use one extra lane, the
 message lane. --imm notifies the receiver of each write (WRITE_WITH_IMM), by --scheme: tally sends
 a record behind the data on each lane, dqplb numbers the fragments, and spray sends a notification
@@ -90,6 +94,8 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf --check -b             both directions at once, every byte compared
   ibverbx perf -D 6 --kill-rail 1 --at 2s
                                       lose a NIC under load, go on, take it back
+  ibverbx perf -s 1M -D 60 --interval 1s
+                                      the rate of each rail every second
   ibverbx perf --json | jq .per_rail  for programs
   ibverbx perf --tclass 104 -x 3      DSCP 26, from row 3 of the GID table
   ibverbx perf --server --token-file t      on node1
@@ -104,9 +110,7 @@ type perfFlags struct {
 	// settings are those of flags and, from readEnv on, of the environment.
 	settings settings.Settings
 	lat      bool
-	json     bool
-	gbits    bool
-	verbose  bool
+	out      outputFlags
 
 	auth   authFlags
 	host   string // the server, empty unless this is a client
@@ -177,6 +181,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "--transport is for the client: --server measures what clients ask for")
 	case !f.server && (f.listen != "" || f.once || f.cfg.Lend != 0):
 		return wrong(cmd, "--listen, --once and --lend are for --server")
+	case f.out.json && f.out.csv:
+		return wrong(cmd, "use one of --json and --csv")
 	case f.host != "" && f.auth == authFlags{}:
 		return wrong(cmd, "there is no operation %q: use write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
 	case f.host == "" && !f.server && f.capture.on():
@@ -198,7 +204,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 		return err
 	}
 	notes := s.err
-	if f.json {
+	if f.out.machine() {
 		notes = io.Discard
 	}
 	from, err := f.nics.choose(notes)
@@ -225,24 +231,30 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 // none. If ctx ends early what was measured is printed, and the error is errInterrupted.
 func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote string) error {
 	line := newProgressLine(s.err)
-	o := perf.Observer{Progress: line.show, Paths: pathsOf, Health: healthOf, Measuring: f.capture.measuring}
+	o := perf.Observer{Progress: line.show, Paths: pathsOf, Health: healthOf, Measuring: f.capture.measuring, Interval: f.out.span(&f.cfg)}
+	run := runOf(s.args)
+	complete := func(r *perf.Report) {
+		run.Options = r.Run.Options
+		r.Run, r.Remote, r.Settings = run, remote, f.given()
+	}
 	var t *perfTable
-	if !f.json {
+	if !f.out.machine() {
 		o.Head = func(r perf.Report) {
 			line.clear()
-			r.Remote, r.Settings = remote, f.given()
+			complete(&r)
 			t = newPerfTable(s.out, r, f)
 		}
+		o.Span = func(size int, span perf.Span) { line.clear(); t.span(size, span) }
 		o.Result = func(r perf.Result) { line.clear(); t.row(r) }
 	}
 	report, err := test.Run(ctx, o)
 	line.clear()
-	report.Remote, report.Settings = remote, f.given()
+	complete(&report)
 	ended := ctx.Err() != nil && len(report.Results) > 0 // a server that is stopped has an error, and the rows before it
 	report.Interrupted = report.Interrupted || ended && err != nil
 	switch {
-	case f.json && (err == nil || ended):
-		err = errors.Join(err, printJSON(s.out, report))
+	case f.out.machine() && (err == nil || ended):
+		err = errors.Join(err, f.out.print(s.out, &report))
 	case t != nil:
 		err = errors.Join(err, t.end(report))
 	}

@@ -45,8 +45,6 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.Func("back", "`time` after the loss at which --kill-rail takes the rail up (default 1s)", seconds(&c.Kill.Back))
 	fl.BoolVar(&f.lat, "lat", false, "measure latency instead of bandwidth")
 	f.nics.define(cmd, s)
-	fl.BoolVar(&f.gbits, "report_gbits", false, "rates in Gb/sec instead of MiB/sec")
-	fl.BoolVarP(&f.verbose, "verbose", "v", false, "a line for every lane, however many there are; with --transport uc also for every path")
 	fl.BoolVar(&f.server, "server", false, "wait for clients and serve them one after the other, until Ctrl-C or SIGTERM")
 	fl.StringVar(&f.listen, "listen", "", "`address` at which --server waits (default :18515)")
 	fl.BoolVar(&f.once, "once", false, "end --server after one client")
@@ -60,7 +58,7 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.IPNetSliceVar(&f.networks, "peer-network", nil, "`networks` of the other side's NICs if they are not on a network of this host, such as 10.1.0.0/16")
 	fl.BoolVar(&f.unsealed, "unsealed", false, "plain packets between software NICs, on both sides: who sees them can read and change all data and end the session")
 	f.auth.define(cmd)
-	fl.BoolVar(&f.json, "json", false, "print one JSON object; bytes and seconds, not MiB")
+	f.out.define(fl)
 }
 
 // The functions below make the function that reads a flag into a field, which is zero if the flag

@@ -2,11 +2,37 @@ package main
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 )
 
 // wantJSON is what --json prints, with N for every number.
 const wantJSON = `{
+  "run": {
+    "time": "T",
+    "host": "H",
+    "platform": "P",
+    "cpus": N,
+    "version": "V",
+    "go": "G",
+    "command": ["perf","-s","64K","-n","100","--rails","2","-q","2","--imm","--scheme","spray","--check","--json"],
+    "options": {
+      "op": "write",
+      "imm": true,
+      "mode": "bandwidth",
+      "sizes": [N],
+      "iterations": N,
+      "duration_ns": N,
+      "tx_depth": N,
+      "cq_mod": N,
+      "bidirectional": false,
+      "check": true,
+      "rails": N,
+      "lanes": N,
+      "fragment": N,
+      "transport": "rc"
+    }
+  },
   "op": "writeimm",
   "mode": "bandwidth",
   "provider": "softnic",
@@ -33,7 +59,8 @@ const wantJSON = `{
       "peak_bytes_per_second": N,
       "messages_per_second": N,
       "copy_bytes_per_second": N,
-      "ratio_to_copy": N
+      "ratio_to_copy": N,
+      "timeline": [S]
     }
   ],
   "per_rail": [
@@ -188,7 +215,16 @@ const wantJSON = `{
 
 func TestPerfJSONGolden(t *testing.T) {
 	out := succeed(t, "perf", "-s", "64K", "-n", "100", "--rails", "2", "-q", "2", "--imm", "--scheme", "spray", "--check", "--json")
-	if got := regexp.MustCompile(`(": )[0-9][0-9.e+-]*`).ReplaceAllString(out, "${1}N"); got != wantJSON {
+	out = regexp.MustCompile(`(": )[0-9][0-9.e+-]*`).ReplaceAllString(out, "${1}N")
+	for name, letter := range map[string]string{"time": "T", "host": "H", "platform": "P", "version": "V", "go": "G"} {
+		out = regexp.MustCompile(`("`+name+`": )"[^"]*"`).ReplaceAllString(out, `${1}"`+letter+`"`)
+	}
+	out = regexp.MustCompile(`(?s)("timeline": )\[.*?\n      \]`).ReplaceAllString(out, "${1}[S]")
+	out = regexp.MustCompile(`("sizes": )\[\s*65536\s*\]`).ReplaceAllString(out, "${1}[N]")
+	out = regexp.MustCompile(`(?s)"command": \[.*?\]`).ReplaceAllStringFunc(out, func(s string) string {
+		return `"command": ` + regexp.MustCompile(`\s+`).ReplaceAllString(strings.TrimPrefix(s, `"command": `), "")
+	})
+	if got := out; got != wantJSON {
 		t.Errorf("--json prints\n%s\nwant\n%s", got, wantJSON)
 	}
 }

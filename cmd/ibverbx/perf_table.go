@@ -21,6 +21,8 @@ const (
 	bandwidthRow     = " %-10d %-14d %-19.2f %-21.2f %-15.6f %-16.2f %.2f\n"
 	remoteRow        = " %-10d %-14d %-19.2f %-21.2f %.6f\n"
 
+	spanRow = " %8.3f s  %-8s  rail %d  %12.2f %s  %5.1f %%\n"
+
 	latencyHead = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]"
 	latencyRow  = " %-21s %-14.3f %-12.3f %-18.3f %-14.3f %-15.3f %-22.3f %.3f\n"
 
@@ -39,9 +41,9 @@ type perfTable struct {
 
 // newPerfTable prints the head of the table.
 func newPerfTable(w io.Writer, head perf.Report, f *perfFlags) *perfTable {
-	t := &perfTable{printer: printer{w: w}, head: head, unit: "MiB/sec", scale: 1.0 / mebibyte, all: f.verbose, paths: wrapPaths(&f.settings.Reliable)}
+	t := &perfTable{printer: printer{w: w}, head: head, unit: "MiB/sec", scale: 1.0 / mebibyte, all: f.out.verbose, paths: wrapPaths(&f.settings.Reliable)}
 	columns := bandwidthHead
-	if f.gbits {
+	if f.out.gbits {
 		t.unit, t.scale, columns = "Gb/sec", 8/1e9, bandwidthHeadGig
 	}
 	if head.Remote != "" {
@@ -178,6 +180,17 @@ func (t *perfTable) row(r perf.Result) {
 		b.MessagesPerSecond/1e6, b.CopyBytesPerSecond*t.scale, b.RatioToCopy)
 	if b.Lost > 0 {
 		t.printf(" (%d messages of %d bytes were lost)\n", b.Lost, r.Size)
+	}
+}
+
+// span prints the rate of each rail in a stretch of time.
+func (t *perfTable) span(size int, s perf.Span) {
+	total := 0.0
+	for _, rate := range s.PerRail {
+		total += rate
+	}
+	for rail, rate := range s.PerRail {
+		t.printf(spanRow, s.To, perf.FormatSize(size), rail, rate*t.scale, t.unit, 100*rate/max(total, 1))
 	}
 }
 

@@ -26,6 +26,7 @@ var errInterrupted = errors.New("interrupted")
 // streams are the files of a run, so that tests can run commands in process.
 type streams struct {
 	in       io.Reader
+	args     []string // the command line, for reports
 	out, err io.Writer
 	// provider is the default of --provider. Empty means auto; tests name one.
 	provider string
@@ -49,6 +50,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 // run runs a command line and returns its exit status. Only run prints errors.
 func run(ctx context.Context, args []string, s streams) int {
+	s.args = args
 	root := newRoot(s)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

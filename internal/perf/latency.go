@@ -20,7 +20,7 @@ func (r *row) latency(mine *outcome) error {
 	s := newSamples()
 	err := r.sample(s, one)
 	if s.flush(); s.count > 0 {
-		mine.Messages, mine.Latency = s.count, s.result(scale)
+		mine.Messages, mine.Latency, mine.histogram = s.count, s.result(scale), s.histogram(scale)
 	}
 	return err
 }

@@ -52,8 +52,9 @@ type outcome struct {
 	// Interrupted means that the user has ended the test.
 	Interrupted bool `json:"interrupted"`
 
-	lost     int64   // messages that did not arrive
-	copyRate float64 // of Go's copy in bytes per second, 0 if it was not measured
+	lost      int64 // messages that did not arrive
+	histogram []Bucket
+	copyRate  float64 // of Go's copy in bytes per second, 0 if it was not measured
 }
 
 // check refuses a note of a partner that makes no sense.

@@ -7,6 +7,7 @@ import (
 
 // Report is the outcome of a test. `ibverbx perf --json` prints its JSON form.
 type Report struct {
+	Run      Run    `json:"run"`
 	Op       Op     `json:"op"`
 	Mode     Mode   `json:"mode"`
 	Provider string `json:"provider"`
@@ -93,6 +94,11 @@ type Result struct {
 	Iterations int64 `json:"iterations"`
 	*BandwidthResult
 	*LatencyResult
+	// Timeline is the rate over time, of this side's messages, without copies. It is empty if Observer.Interval is
+	// zero.
+	Timeline []Span `json:"timeline,omitempty"`
+	// Histogram is that of the times, empty unless this side measured latency.
+	Histogram []Bucket `json:"histogram,omitempty"`
 }
 
 // BandwidthResult holds rates per second. Bytes are bytes, not MiB.

@@ -40,6 +40,7 @@ type row struct {
 	flows  []*flow  // those that halves in this process initiate
 	talk   *talk    // nil if both halves are in this process
 	outage *outage  // nil unless a rail is to be lost
+	series *series  // nil if nobody wants rates over time
 
 	wcs   [pollBatch]ibverbx.WC
 	round int
@@ -120,6 +121,9 @@ func (r *row) run() (found [2]*outcome, err error) {
 	default:
 		err = r.latency(mine)
 	}
+	if r.own().out != nil && r.pace.began > 0 {
+		r.series.end()
+	}
 	if errors.Is(err, errCancelled) {
 		err = nil
 	}
@@ -144,6 +148,7 @@ func (r *row) begin() {
 	r.measuring()
 	now := r.now()
 	r.pace.began, r.pace.told, r.pace.copying = now, now, 0
+	r.series.start()
 }
 
 // mark reads the counters of the NICs before what is measured.
@@ -169,7 +174,11 @@ func (r *row) measuring() {
 // tell reports progress now and then, except while warming up: done messages were measured.
 func (r *row) tell(now time.Duration, done int64) {
 	p := &r.pace
-	if p.began == 0 || now-p.told < tellEvery {
+	if p.began == 0 {
+		return
+	}
+	r.series.look(r.spent(now))
+	if now-p.told < tellEvery {
 		return
 	}
 	p.told = now

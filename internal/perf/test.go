@@ -35,6 +35,10 @@ type Observer struct {
 	Head func(Report)
 	// Progress is called several times a second.
 	Progress func(Progress)
+	// Interval is how long a span of Result.Timeline is. Zero means no timeline.
+	Interval time.Duration
+	// Span is called with each span when it is over, and the size of its messages.
+	Span func(size int, s Span)
 	// Measuring is called with true when the warm-up of a row is over, and with false after the row. A half
 	// that only receives does not know when the other half has warmed up: its rows have no warm-up.
 	Measuring func(on bool)
@@ -151,7 +155,7 @@ func (t *Test) describe(hosts [2]hostInfo) {
 	}
 	h.TxDepth, h.CQMod, h.Bidirectional, h.Checked = c.TxDepth, c.CQMod, c.Bidirectional, c.Check
 	h.Table.Policy, h.Table.Fragment, h.Table.OutstandingReads = t.own.Policy.String(), c.Fragment, min(hosts[0].Reads, hosts[1].Reads)
-	h.Results, h.PerLane = []Result{}, []Lane{}
+	h.Results, h.PerLane, h.Run.Options = []Result{}, []Lane{}, *c
 	if c.MTU > 0 {
 		h.MTU = c.MTU
 	}
@@ -182,6 +186,7 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 	}
 	report := t.head
 	report.Results = make([]Result, 0, len(t.sizes))
+	report.Run.Options.Sizes = t.sizes
 	report.PerRail, report.PerLane = slices.Clone(report.PerRail), []Lane{}
 	if t.partner == nil && o.Head != nil {
 		o.Head(report)
@@ -227,6 +232,9 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 		r.outage = r.newOutage(rep)
 	}
 	r.readHealth = o.Health
+	if o.Interval > 0 {
+		r.series = &series{row: r, every: o.Interval, tell: o.Span}
+	}
 	if r.talk != nil && len(rep.Results) == 0 {
 		rep.agree(r.talk.link)
 		if err := rep.locate(r.talk.link, t.side); err != nil {
@@ -249,6 +257,10 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 		return res, err
 	}
 	res = t.cfg.settle(size, found)
+	res.Histogram = found[t.side].histogram
+	if r.series != nil {
+		res.Timeline = r.series.spans
+	}
 	for side, half := range found {
 		rep.Interrupted = rep.Interrupted || half.Interrupted
 		if res.Iterations > 0 {

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"ibverbx/internal/perf"
+)
+
+// TestPerfInterval: while a size is measured there is a line for each interval and rail, and shares add up.
+func TestPerfInterval(t *testing.T) {
+	out := succeed(t, "perf", "-s", "64K", "-D", "0.3", "--interval", "0.05")
+	lines := regexp.MustCompile(`(?m)^ +([0-9.]+) s  64 KiB    rail ([01]) +[0-9.]+ MiB/sec +([0-9.]+) %$`).FindAllStringSubmatch(out, -1)
+	if len(lines) < 2 || len(lines)%2 != 0 {
+		t.Fatalf("%d lines of rates, want those of two rails:\n%s", len(lines), out)
+	}
+	last := 0.0
+	for i := 0; i < len(lines); i += 2 {
+		at, _ := strconv.ParseFloat(lines[i][1], 64)
+		a, _ := strconv.ParseFloat(lines[i][3], 64)
+		b, _ := strconv.ParseFloat(lines[i+1][3], 64)
+		if at <= last || lines[i][2] != "0" || lines[i+1][2] != "1" || a+b < 99.8 || a+b > 100.2 {
+			t.Errorf("%q and %q, want rails 0 and 1, later than %v, with shares of 100 %%", lines[i][0], lines[i+1][0], last)
+		}
+		last = at
+	}
+}
+
+// TestPerfTimeline: --json has the rate over time. Its spans have no gaps, and together carried what the row did.
+func TestPerfTimeline(t *testing.T) {
+	for _, args := range []string{"perf -s 64K -D 0.3 --interval 0.05 --json", "perf -s 64K -D 0.3 -b --interval 0.05 --json", "perf -c UC -q 2 -s 64K -D 0.2 --interval 0.05 --json"} {
+		var r perf.Report
+		if err := json.Unmarshal([]byte(succeed(t, strings.Fields(args)...)), &r); err != nil {
+			t.Fatalf("Unmarshal: got %v, want no error", err)
+		}
+		at, bytes, rails := 0.0, 0.0, 0.0
+		line := r.Results[0].Timeline
+		for _, s := range line {
+			if s.From != at || s.To <= s.From {
+				t.Errorf("%s: a span from %v to %v, want it to begin at %v", args, s.From, s.To, at)
+			}
+			at = s.To
+			bytes += s.BytesPerSecond * (s.To - s.From)
+			for _, rate := range s.PerRail {
+				rails += rate * (s.To - s.From)
+			}
+		}
+		// Rails count what is posted, and the rest of the last interval may be missing.
+		want := float64(r.Results[0].Iterations) * 65536
+		if len(line) < 1 || bytes > want*1.05 || bytes < want*0.5 || rails > want*1.5 || rails < want*0.5 {
+			t.Errorf("%s: %d spans with %.0f bytes, %.0f by rail, want some and about %.0f", args, len(line), bytes, rails, want)
+		}
+	}
+}
+
+// TestPerfHistogram: the buckets of --json hold all samples.
+func TestPerfHistogram(t *testing.T) {
+	var r perf.Report
+	if err := json.Unmarshal([]byte(succeed(t, "perf", "--lat", "-s", "8", "-n", "500", "--json")), &r); err != nil {
+		t.Fatalf("Unmarshal: got %v, want no error", err)
+	}
+	n, res := int64(0), r.Results[0]
+	for _, b := range res.Histogram {
+		n += b.Count
+	}
+	first, last := res.Histogram[0], res.Histogram[len(res.Histogram)-1]
+	if n != 500 || res.Min < first.From || res.Min >= first.To || res.Max < last.From || res.Max >= last.To {
+		t.Errorf("%d samples from %+v to %+v, want 500 from %v to %v", n, first, last, res.Min, res.Max)
+	}
+}
+
+// TestPerfCSV: one line for each size after the names, as many values as names, and the names are those of --json.
+func TestPerfCSV(t *testing.T) {
+	for _, args := range []string{"perf -s 8,64K -n 50 --csv", "perf --lat -s 8,64K -n 50 --csv"} {
+		rows, err := csv.NewReader(strings.NewReader(succeed(t, strings.Fields(args)...))).ReadAll()
+		if err != nil || len(rows) != 3 {
+			t.Fatalf("%s: %d lines and %v, want 3", args, len(rows), err)
+		}
+		row := map[string]string{}
+		for i, name := range rows[0] {
+			row[name] = rows[2][i]
+		}
+		if row["size"] != "65536" || row["iterations"] != "50" || row["rails"] != "2" || row["time"] == "" {
+			t.Errorf("%s: the second row is %v, want 50 messages of 65536 bytes on 2 rails", args, row)
+		}
+		if lat := strings.Contains(args, "--lat"); (row["t_p99_us"] != "") != lat || (row["bytes_per_second"] != "") == lat {
+			t.Errorf("%s: the second row is %v, want values of its mode only", args, row)
+		}
+	}
+	if status, _, stderr := command(t.Context(), "perf", "--csv", "--json"); status != exitUsage || !strings.Contains(stderr, "one of --json and --csv") {
+		t.Errorf("--csv --json: status %d, %s, want a refusal", status, stderr)
+	}
+}

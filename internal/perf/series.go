@@ -1,0 +1,67 @@
+package perf
+
+import "time"
+
+// series takes the rate of a row over time. The goroutine of the row drives it. A nil series takes nothing.
+type series struct {
+	row   *row
+	every time.Duration
+	due   time.Duration // when the present span ends
+	last  snapshot      // the start of the present span
+	spans []Span
+	tell  func(size int, s Span) // called with each span, may be nil
+}
+
+// start begins the first span.
+func (s *series) start() {
+	if s != nil {
+		s.last, s.due = s.snap(), s.every
+		s.last.at, s.last.busy = 0, 0
+	}
+}
+
+// look ends the present span if it is time. at is the time since the start, without copies.
+func (s *series) look(at time.Duration) {
+	if s != nil && at >= s.due {
+		s.take()
+		s.due = at - at%s.every + s.every
+	}
+}
+
+// end ends the last span, unless it is so short that a rate means nothing.
+func (s *series) end() {
+	if s != nil && (len(s.spans) == 0 || s.row.spent(s.row.now())-s.last.at >= s.every/2) {
+		s.take()
+	}
+}
+
+func (s *series) take() {
+	now := s.snap()
+	span := spans([]snapshot{s.last, now}, s.row.plan.size)[0]
+	s.spans, s.last = append(s.spans, span), now
+	if s.tell != nil {
+		s.tell(s.row.plan.size, span)
+	}
+}
+
+// snap returns what has come through until now.
+func (s *series) snap() snapshot {
+	r := s.row
+	at := r.spent(r.now())
+	shot := snapshot{at: at, busy: at, messages: r.done(), rails: make([]uint64, len(r.own().rails))}
+	for _, h := range r.halves {
+		if h.end == nil || h.out == nil {
+			continue
+		}
+		if v, ok := h.end.(*virtualEnd); ok {
+			for _, rail := range v.qp.Stats().Rails {
+				shot.rails[rail.Rail] += rail.Bytes
+			}
+			continue
+		}
+		for _, l := range h.lanes() {
+			shot.rails[l.Rail] += l.Bytes
+		}
+	}
+	return shot
+}
