@@ -4,6 +4,7 @@
 //	ibverbx perf             bandwidth of RDMA_WRITE, next to that of memcpy
 //	ibverbx perf send --lat  latency of SEND
 //	ibverbx perf --server    wait for clients, and on another host: ibverbx perf HOST
+//	ibverbx compare A B      differences of results of perf --json, and if they are chance
 //	ibverbx token FILE       make a secret for client and server
 //	ibverbx cert             make certificates for them instead
 //	ibverbx devices -v       devices, ports, GIDs and limits

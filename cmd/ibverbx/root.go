@@ -84,6 +84,7 @@ without them it uses softnic, an RDMA NIC in software.`,
   ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
   ibverbx perf send --lat      latency of SEND
   ibverbx perf --server        wait for clients; on another host: ibverbx perf HOST
+  ibverbx compare a.json b.json  tell a difference of two results from chance
   ibverbx token FILE           make a secret for client and server
   ibverbx cert                 make certificates for them instead
   ibverbx devices -v           devices, ports, GIDs and limits
@@ -103,7 +104,7 @@ without them it uses softnic, an RDMA NIC in software.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return wrong(cmd, "%w", err)
 	})
-	root.AddCommand(newPerf(s), newDevices(s), newDoctor(s), newSim(s), newCert(s), newTokenCommand(s), newVersion(s))
+	root.AddCommand(newPerf(s), newCompare(s), newDevices(s), newDoctor(s), newSim(s), newCert(s), newTokenCommand(s), newVersion(s))
 	return root
 }
 

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ibverbx/internal/compare"
+	"ibverbx/internal/perf"
+)
+
+const compareLong = `Compare results of ibverbx perf --json. The first file is the base; each other one is held against it.
+
+A file holds one report, or several one after the other: append with >>. With several, each report
+is a sample. With one, the spans of its timeline are: use -D 10 or more for enough of them.
+
+Values are medians. The +- is how far the true median may be, with a confidence of 95 %; it needs 6
+samples. The change has the probability p that it is chance, by the Mann-Whitney U test, and the
+numbers of samples. ~ means that p is 0.05 or more, so that no difference is shown. With fewer
+than 4 samples on a side none ever is.`
+
+const (
+	compareHead = " %-10s %-20s %-20s %s\n"
+	compareRow  = " %-10d %-20s %-20s %s\n"
+	// compareName is how many letters of the name of a file are a head.
+	compareName = 20
+)
+
+// newCompare builds the compare command.
+func newCompare(s streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "compare BASE.json OTHER.json...",
+		Short: "Compare results of perf --json, and tell differences from chance",
+		Long:  compareLong,
+		Example: `  for i in 1 2 3 4 5 6; do ibverbx perf -s 64K --json >> a.json; done
+  for i in 1 2 3 4 5 6; do ibverbx perf -s 64K -q 2 --json >> b.json; done
+  ibverbx compare a.json b.json`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return wrong(cmd, "compare needs two files or more, got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error { return runCompare(s, args) },
+	}
+}
+
+// runCompare prints a table for each file but the first.
+func runCompare(s streams, names []string) error {
+	sets := make([]*compare.Set, len(names))
+	for i, name := range names {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		sets[i], err = compare.Read(f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	p := &printer{w: s.out}
+	for i, name := range names {
+		p.printf("%s: %s\n", name, setText(sets[i]))
+	}
+	for i := range sets[1:] {
+		printDifferences(p, [2]string{names[0], names[i+1]}, compare.Sets(sets[0], sets[i+1]))
+	}
+	return p.err
+}
+
+// setText is where and when a file was made.
+func setText(s *compare.Set) string {
+	text := "1 report"
+	if s.Reports > 1 {
+		text = fmt.Sprintf("%d reports", s.Reports)
+	}
+	if s.Time.IsZero() {
+		return text
+	}
+	return fmt.Sprintf("%s, %s on %s", text, s.Time.Format(time.DateTime), s.Host)
+}
+
+// printDifferences prints a table for each metric.
+func printDifferences(p *printer, names [2]string, list []compare.Difference) {
+	if len(list) == 0 {
+		p.printf("\n%s and %s have no size of the same operation in common.\n", names[0], names[1])
+	}
+	var last compare.Key
+	few := false
+	for i := range list {
+		d := &list[i]
+		size := d.Size
+		d.Size = 0
+		if d.Key != last {
+			last = d.Key
+			p.printf("\n%s\n", metricText(&d.Key))
+			p.printf(compareHead, "#bytes", headName(names[0]), headName(names[1]), "change")
+		}
+		p.printf(compareRow, size, valueText(&d.Old, d.Metric), valueText(&d.New, d.Metric), changeText(d))
+		few = few || !d.Enough()
+	}
+	if few {
+		p.println("\nWith fewer than 4 samples on a side no difference can be told from chance:\nappend more reports (>>), or measure longer (-D 10).")
+	}
+}
+
+// headName is the name of a file as a head.
+func headName(name string) string {
+	name = filepath.Base(name)
+	if len(name) > compareName {
+		name = name[:compareName-2] + ".."
+	}
+	return name
+}
+
+// metricText is the head of a table.
+func metricText(k *compare.Key) string {
+	text := map[string]string{
+		compare.Rate:    "BW average [MiB/sec], more is better",
+		compare.Typical: "t_typical [usec], less is better",
+		compare.P99:     "99% percentile [usec], less is better",
+	}[k.Metric]
+	return title(perf.Report{Op: perf.Op(k.Op), Mode: perf.Mode(k.Mode)}) + ": " + text
+}
+
+// valueText is a median and how far off it may be.
+func valueText(v *compare.Value, metric string) string {
+	x := v.Median
+	if metric == compare.Rate {
+		x /= mebibyte
+	}
+	if math.IsInf(v.Spread, 1) {
+		return fmt.Sprintf("%.2f", x)
+	}
+	return fmt.Sprintf("%.2f +-%.0f%%", x, 100*v.Spread)
+}
+
+// changeText is the change if it is hardly chance.
+func changeText(d *compare.Difference) string {
+	change := "~"
+	if d.Significant() {
+		change = fmt.Sprintf("%+.2f%%", 100*d.Change)
+	}
+	return fmt.Sprintf("%s (p=%.3f n=%d+%d)", change, d.P, d.Old.N, d.New.N)
+}

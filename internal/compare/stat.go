@@ -1,0 +1,100 @@
+package compare
+
+import (
+	"math"
+	"slices"
+)
+
+// alpha is the probability above which a difference counts as chance.
+const alpha = 0.05
+
+// median returns the middle of sorted values, which are not empty, or the mean of the two in the middle.
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// interval returns bounds between which the median lies with a confidence of at least 1-alpha. They are two of the
+// sorted values, so nothing is assumed of their distribution. ok is false if there are too few values, less than 6.
+func interval(sorted []float64) (low, high float64, ok bool) {
+	n := len(sorted)
+	// The k smallest are all below the median with the probability of at most k-1 heads in n throws of a coin.
+	tail, one := 0.0, math.Pow(0.5, float64(n))
+	k := 0
+	for tail+one <= alpha/2 {
+		tail += one
+		one *= float64(n-k) / float64(k+1)
+		k++
+	}
+	if k == 0 {
+		return 0, 0, false
+	}
+	return sorted[k-1], sorted[n-k], true
+}
+
+// mannWhitney returns the probability that two samples of one distribution differ in rank at least as much as a and b,
+// which are sorted and not empty (two-sided Mann-Whitney U test). It is exact without ties and up to 50 values each,
+// otherwise a normal approximation.
+func mannWhitney(a, b []float64) float64 {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	n, m := float64(len(a)), float64(len(b))
+	u, ties := 0.0, 0.0
+	for _, x := range a {
+		below, _ := slices.BinarySearch(b, x)
+		to := below
+		for to < len(b) && b[to] == x {
+			to++
+		}
+		u += float64(below) + float64(to-below)/2
+	}
+	for i := 0; i < len(all); {
+		k := i
+		for k < len(all) && all[k] == all[i] {
+			k++
+		}
+		t := float64(k - i)
+		ties += t*t*t - t
+		i = k
+	}
+	if ties == 0 && len(a) <= 50 && len(b) <= 50 {
+		return exact(len(a), len(b), int(min(u, n*m-u)))
+	}
+	sum := n + m
+	variance := n * m / 12 * (sum + 1 - ties/(sum*(sum-1)))
+	if variance <= 0 {
+		return 1
+	}
+	z := max(math.Abs(u-n*m/2)-0.5, 0) / math.Sqrt(variance)
+	return math.Erfc(z / math.Sqrt2)
+}
+
+// exact returns the probability that the smaller U of two samples of n and m different values is at most u.
+func exact(n, m, u int) float64 {
+	// ways[i][k] is in how many orders of i values of one sample and j of the other U is k.
+	ways := make([][]float64, n+1)
+	for i := range ways {
+		ways[i] = make([]float64, n*m+1)
+		ways[i][0] = 1 // for j = 0
+	}
+	for j := 1; j <= m; j++ {
+		for i := 1; i <= n; i++ {
+			next := make([]float64, n*m+1)
+			for k := range i*j + 1 {
+				next[k] = ways[i][k] // the largest is of the second sample, and adds nothing
+				if k >= j {
+					next[k] += ways[i-1][k-j] // it is of the first, and all j of the second are below
+				}
+			}
+			ways[i] = next
+		}
+	}
+	below, total := 0.0, 0.0
+	for k, w := range ways[n] {
+		total += w
+		if k <= u {
+			below += w
+		}
+	}
+	return min(2*below/total, 1)
+}
