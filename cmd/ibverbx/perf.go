@@ -36,7 +36,7 @@ Lanes: write and read are cut and spread by --policy. send and atomic use one ex
 message lane. --imm notifies the receiver of each write (WRITE_WITH_IMM), by --scheme: tally sends
 a record behind the data on each lane, dqplb numbers the fragments, and spray sends a notification
 when all data is complete. A single lane (-q 1) passes requests straight through: nothing is cut,
-and no scheme is needed. Two tables show what each rail and each lane carried.
+and no scheme is needed. A line shows what each rail carried, and with -v, or if they differ, each lane.
 
 Settings of the fabric, from --tclass to --uc-give-up, are those of this side; give them on both
 sides. Each can also be an environment variable, which its flag overrides. ack-timeout, retry,
@@ -183,6 +183,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "--listen, --once and --lend are for --server")
 	case f.out.json && f.out.csv:
 		return wrong(cmd, "use one of --json and --csv")
+	case f.host != "" && f.auth == authFlags{} && len(args) > 1: // the operation is there, so this is a host
+		return wrong(cmd, "the host %s needs --token-file, with the same secret on both sides (ibverbx token makes one), or --ca, --cert and --key", f.host)
 	case f.host != "" && f.auth == authFlags{}:
 		return wrong(cmd, "there is no operation %q: use write, read, send or atomic. If it is a host, both sides need --token-file, or --ca, --cert and --key", f.host)
 	case f.host == "" && !f.server && f.capture.on():
@@ -242,7 +244,7 @@ func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote 
 		o.Head = func(r perf.Report) {
 			line.clear()
 			complete(&r)
-			t = newPerfTable(s.out, r, f)
+			t = newPerfTable(s, r, f)
 		}
 		o.Span = func(size int, span perf.Span) { line.clear(); t.span(size, span) }
 		o.Result = func(r perf.Result) { line.clear(); t.row(r) }
@@ -256,7 +258,7 @@ func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote 
 	case f.out.machine() && (err == nil || ended):
 		err = errors.Join(err, f.out.print(s.out, &report))
 	case t != nil:
-		err = errors.Join(err, t.end(report))
+		err = errors.Join(err, t.end(report, err))
 	}
 	if err == nil && report.Interrupted && !f.server {
 		err = fmt.Errorf("%w: measured %d of %d sizes, the last perhaps in part", errInterrupted, len(report.Results), len(test.Sizes()))

@@ -15,7 +15,7 @@ const (
 	eventRow  = " %-10.3f %-10s %s\n"
 
 	// sparkColumns is how many columns a timeline has at most. Longer ones are folded.
-	sparkColumns = 64
+	sparkColumns = 50
 )
 
 // sparks are blocks by height. A rate of zero is a blank.
@@ -38,7 +38,7 @@ func (t *perfTable) failover(r *perf.Report) {
 	}
 	t.printf(" lanes out of service: %d; requests that other lanes took over: %d\n", f.LanesDown, f.Replayed)
 	if messages > 0 {
-		t.printf(" every byte of %d messages was compared when it arrived, and the last of them once more at the end\n", messages)
+		t.printf(" every byte of %d messages was compared, the last of them twice\n", messages)
 	}
 }
 

@@ -37,8 +37,11 @@ func healthOf(ctx verbs.Context, qpn uint32) (h perf.Health, ok bool) {
 	}, true
 }
 
-// endsText names the two ends of a rail, by address if they have one.
-func endsText(rail *perf.Rail) string {
+// endsText names the two ends of a rail, by address if they have one. Names of NICs of two processes may be the same.
+func endsText(rail *perf.Rail, processes bool) string {
+	if processes && rail.Addr == "" {
+		return rail.Device + " of the client -> " + rail.Peer + " of the server"
+	}
 	return cmp.Or(rail.Addr, rail.Device) + " -> " + cmp.Or(rail.PeerAddr, rail.Peer)
 }
 

@@ -24,7 +24,7 @@ type outputFlags struct {
 
 func (o *outputFlags) define(fl *pflag.FlagSet) {
 	fl.BoolVar(&o.gbits, "report_gbits", false, "rates in Gb/sec instead of MiB/sec")
-	fl.BoolVarP(&o.verbose, "verbose", "v", false, "a line for every lane, however many there are; with --transport uc also for every path")
+	fl.BoolVarP(&o.verbose, "verbose", "v", false, "also all parameters, as perftest prints them, a line for every lane, and with --transport uc for every path")
 	fl.Func("interval", "print the rate of each rail every so much `time`, such as 1s, while a size is measured", seconds(&o.interval))
 	fl.BoolVar(&o.json, "json", false, "print one JSON object; bytes and seconds, not MiB")
 	fl.BoolVar(&o.csv, "csv", false, "print a line of comma-separated values for each size, after one with their names, as in --json")

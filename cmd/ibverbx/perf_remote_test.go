@@ -243,12 +243,12 @@ func TestPerfServerKeepsOthersOut(t *testing.T) {
 	if status != exitOK || stderr != "" {
 		t.Errorf("the right token: status %d, %q, want %d", status, stderr, exitOK)
 	}
-	for _, want := range []string{"This side       : client", "Other side     : " + addr, "#rail  device -> peer", "MsgRate[Mpps]\n"} {
+	for _, want := range []string{"client with " + addr + ", MTU", " of the client -> soft0 of the server\n", "MsgRate[Mpps]\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the client prints no %q in\n%s", want, out)
 		}
 	}
-	if status := server.end(); status != exitOK || !strings.Contains(server.stdout.String(), "This side       : server") {
+	if status := server.end(); status != exitOK || !strings.Contains(server.stdout.String(), "server with ") {
 		t.Errorf("the server ended with status %d after\n%s\nwant %d and a table", status, server.stdout.String(), exitOK)
 	}
 }
@@ -327,6 +327,7 @@ func TestPerfRemoteFlagErrors(t *testing.T) {
 		"--server --addr x --token-file T":             "--addr x",
 		"--server --link x --token-file T":             "auto, shm or udp",
 		"--link shm":                                   "need a host or --server",
+		"write node1":                                  "the host node1 needs --token-file",
 		"node1 --link shm --pcap f --token-file T":     "--link udp",
 		"--server --peer-network x --token-file T":     "--peer-network",
 		"--server -m 77 --token-file T":                "--mtu 77",

@@ -13,10 +13,10 @@ func TestPerfSealed(t *testing.T) {
 		server, client []string
 		want           []string
 	}{
-		{nil, []string{"--check"}, []string{"Packets         : sealed"}},
+		{nil, []string{"--check"}, []string{"over udp, sealed\n", "data check: 40 messages"}},
 		{nil, []string{"--json"}, []string{`"sealed": true`}},
 		{nil, []string{"--transport", "uc", "--check", "--json"}, []string{`"sealed": true`, `"transport": "uc"`}},
-		{[]string{"--unsealed"}, []string{"--unsealed"}, []string{"Packets         : plain: neither encrypted nor authenticated"}},
+		{[]string{"--unsealed"}, []string{"--unsealed"}, []string{"over udp, plain\n"}},
 		{[]string{"--unsealed"}, nil, []string{"sealing", "the dialer seals packets, the listener has turned sealing off"}},
 		{nil, []string{"--unsealed"}, []string{"sealing", "the dialer has turned sealing off"}},
 	} {

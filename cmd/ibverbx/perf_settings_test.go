@@ -43,7 +43,7 @@ func TestPerfReportsSettings(t *testing.T) {
 			t.Errorf("perf %s reports %s, want %s", more, got, want)
 		}
 	}
-	_, out, _ := commandIn(t, env, "perf", "-s", "4K", "-n", "10", "--transport", "uc")
+	_, out, _ := commandIn(t, env, "perf", "-s", "4K", "-n", "10", "--transport", "uc", "-v")
 	for _, want := range []string{" Settings        : tclass 8 (IBVERBX_TCLASS), retry 3 (IBVERBX_RETRY)", "RC made of 4 UC QPs each"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("perf prints\n%s\nwant %q", out, want)

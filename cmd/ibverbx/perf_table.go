@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -10,54 +9,105 @@ import (
 	"ibverbx/peer"
 )
 
-// The layout is that of perftest_parameters.h: rules of 87 dashes, the title at column
-// 20, the block of parameters, and the column heads.
+// Everything fits 80 columns. Column heads are those of perftest, and with --verbose its block of parameters is
+// above them.
 const (
 	tableTitleIndent = 20
-	tableRule        = "---------------------------------------------------------------------------------------"
+	tableRule        = "-------------------------------------------------------------------------------"
 
-	bandwidthHead    = " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]   memcpy[MiB/sec]  ratio"
-	bandwidthHeadGig = " #bytes     #iterations    BW peak[Gb/sec]     BW average[Gb/sec]    MsgRate[Mpps]   memcpy[Gb/sec]   ratio"
-	bandwidthRow     = " %-10d %-14d %-19.2f %-21.2f %-15.6f %-16.2f %.2f\n"
-	remoteRow        = " %-10d %-14d %-19.2f %-21.2f %.6f\n"
+	bandwidthHead    = " #bytes    #iterations BW peak[MiB/sec] BW average[MiB/sec] MsgRate[Mpps] ratio"
+	bandwidthHeadGig = " #bytes    #iterations BW peak[Gb/sec]  BW average[Gb/sec]  MsgRate[Mpps] ratio"
+	bandwidthRow     = " %-9d %-11d %-16.2f %-19.2f %-13.6f %.2f\n"
+	remoteRow        = " %-9d %-11d %-16.2f %-19.2f %.6f\n"
 
 	spanRow = " %8.3f s  %-8s  rail %d  %12.2f %s  %5.1f %%\n"
 
-	latencyHead = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]"
-	latencyRow  = " %-21s %-14.3f %-12.3f %-18.3f %-14.3f %-15.3f %-22.3f %.3f\n"
+	latencyHead = " #bytes  #iterations t_min   t_max    t_typical t_avg   t_stdev 99%     99.9%"
+	latencyRow  = " %-7d %-11d %-7.2f %-8.2f %-9.2f %-7.2f %-7.2f %-7.2f %.2f\n"
 
 	mebibyte = 1 << 20
 )
 
-// perfTable prints a test as perftest does: the head at once, rows as they come.
+// perfTable prints a test: the head at once, rows as they come, rails and the verdict at the end.
 type perfTable struct {
 	printer
 	head  perf.Report
 	unit  string
 	scale float64 // units of the columns in one byte per second
-	all   bool    // a line for every lane
+	all   bool    // also all parameters, lanes and paths
 	paths int     // UC QPs of an RC QP with --transport uc
 }
 
 // newPerfTable prints the head of the table.
-func newPerfTable(w io.Writer, head perf.Report, f *perfFlags) *perfTable {
-	t := &perfTable{printer: printer{w: w}, head: head, unit: "MiB/sec", scale: 1.0 / mebibyte, all: f.out.verbose, paths: wrapPaths(&f.settings.Reliable)}
+func newPerfTable(s streams, head perf.Report, f *perfFlags) *perfTable {
+	t := &perfTable{
+		printer: printer{w: s.out, colour: s.colours()}, head: head, unit: "MiB/sec", scale: 1.0 / mebibyte,
+		all: f.out.verbose, paths: wrapPaths(&f.settings.Reliable),
+	}
 	columns := bandwidthHead
 	if f.out.gbits {
 		t.unit, t.scale, columns = "Gb/sec", 8/1e9, bandwidthHeadGig
 	}
 	if head.Remote != "" {
-		columns, _, _ = strings.Cut(columns, "   memcpy")
+		columns, _, _ = strings.Cut(columns, " ratio")
 	}
 	if head.Mode == perf.Latency {
 		columns = latencyHead
 	}
-	t.println(tableRule)
-	t.println(strings.Repeat(" ", tableTitleIndent) + title(head))
-	t.parameters()
-	t.println(tableRule)
-	t.println(columns)
+	if t.all {
+		t.println(tableRule)
+		t.println(strings.Repeat(" ", tableTitleIndent) + title(head))
+		t.parameters()
+		t.println(tableRule)
+	} else {
+		t.brief()
+	}
+	t.println(t.paint(bold, columns))
 	return t
+}
+
+// brief prints the two lines that say what is measured.
+func (t *perfTable) brief() {
+	r := &t.head
+	what := fmt.Sprintf("%d QPs", r.QPs)
+	switch {
+	case r.Lanes == 1:
+		what = "1 QP"
+	case r.Lanes > 1:
+		what = fmt.Sprintf("%s, %d lanes", plural(r.Rails, "rail"), r.Lanes)
+	}
+	over := r.Provider
+	if r.Link != "" {
+		over += " over " + r.Link
+	}
+	if r.Remote != "" && r.Link != string(peer.LinkShm) {
+		protection, _, _ := strings.Cut(packetsText(r), ":")
+		over += ", " + protection
+	}
+	t.wrap("", fmt.Sprintf("%s %s of %s, %s", t.paint(bold, title(*r)+":"), what, r.Connection, over))
+	var parts []string
+	if r.Remote != "" {
+		parts = append(parts, r.Role+" with "+r.Remote)
+	}
+	parts = append(parts, fmt.Sprintf("MTU %d", r.MTU), fmt.Sprintf("TX depth %d", r.TxDepth))
+	if r.Lanes > 1 {
+		parts = append(parts, "scheme "+r.Scheme, "policy "+r.Table.Policy)
+	}
+	if r.Mode == perf.Latency {
+		parts = append(parts, "times in usec")
+	}
+	t.wrap("", strings.Join(parts, ", "))
+	if len(r.Settings) > 0 {
+		t.wrap("", "settings: "+settingsText(r.Settings))
+	}
+}
+
+// plural is a number of things.
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // title is the name that perftest gives the test.
@@ -166,9 +216,7 @@ func onOff(b bool) string {
 // row prints one result.
 func (t *perfTable) row(r perf.Result) {
 	if l := r.LatencyResult; l != nil {
-		// Sizes from 1 MiB on are wider than their column; only the next column moves.
-		first := fmt.Sprintf("%-6d %d", r.Size, r.Iterations)
-		t.printf(latencyRow, first, l.Min, l.Max, l.Typical, l.Avg, l.Stdev, l.P99, l.P999)
+		t.printf(latencyRow, r.Size, r.Iterations, l.Min, l.Max, l.Typical, l.Avg, l.Stdev, l.P99, l.P999)
 		return
 	}
 	b := r.BandwidthResult
@@ -176,8 +224,7 @@ func (t *perfTable) row(r perf.Result) {
 		t.printf(remoteRow, r.Size, r.Iterations, b.PeakBytesPerSecond*t.scale, b.BytesPerSecond*t.scale, b.MessagesPerSecond/1e6)
 		return
 	}
-	t.printf(bandwidthRow, r.Size, r.Iterations, b.PeakBytesPerSecond*t.scale, b.BytesPerSecond*t.scale,
-		b.MessagesPerSecond/1e6, b.CopyBytesPerSecond*t.scale, b.RatioToCopy)
+	t.printf(bandwidthRow, r.Size, r.Iterations, b.PeakBytesPerSecond*t.scale, b.BytesPerSecond*t.scale, b.MessagesPerSecond/1e6, b.RatioToCopy)
 	if b.Lost > 0 {
 		t.printf(" (%d messages of %d bytes were lost)\n", b.Lost, r.Size)
 	}
@@ -194,39 +241,53 @@ func (t *perfTable) span(size int, s perf.Span) {
 	}
 }
 
-// end prints what follows the rows, and returns the first error of all printing.
-func (t *perfTable) end(r perf.Report) error {
-	t.println(tableRule)
-	if len(r.Results) > 0 {
-		t.carried(&r)
+// end prints what follows the rows, and returns the first error of all printing. failed is the error of the test.
+func (t *perfTable) end(r perf.Report, failed error) error {
+	if len(r.Results) == 0 {
+		return t.err
 	}
+	t.carried(&r)
 	if r.Failover != nil {
 		t.failover(&r)
 	}
-	if r.Mode == perf.Latency {
+	switch {
+	case r.Mode == perf.Latency:
 		what := "from the post to the completion, a full round trip"
 		if r.Op == perf.Send || r.Op == perf.WriteImm {
 			what = "half of the round trip of a ping-pong"
 		}
-		t.printf(" t is %s; usec = 10^-6 s\n", what)
-		return t.err
+		t.printf(" t is %s\n", what)
+	case t.head.Remote == "":
+		t.memcpy(r.Results)
 	}
-	if len(r.Results) > 0 && t.head.Remote != "" {
-		t.printf(" MiB = 2^20 bytes, Mpps = 10^6 messages/s\n")
-	} else if len(r.Results) > 0 {
-		t.printf(" memcpy on this machine: %s\n", t.memcpy(r.Results))
-		t.printf(" ratio is BW average over memcpy of the same size; MiB = 2^20 bytes, GB = 10^9 bytes, Mpps = 10^6 messages/s\n")
-	}
+	t.verdicts(&r, failed)
 	return t.err
 }
 
-// memcpy is the rate of a copy at 1 MiB, which caches hold, and at the largest size.
-func (t *perfTable) memcpy(rows []perf.Result) string {
-	var said []string
+// verdicts prints how healthy the rails were, and what the check of the data found.
+func (t *perfTable) verdicts(r *perf.Report, failed error) {
+	mark := green
+	if !strings.HasPrefix(r.Verdict, "healthy") && !strings.HasPrefix(r.Verdict, "no trouble") {
+		mark = yellow
+	}
+	t.wrap(" ", t.paint(mark, "verdict:")+" "+r.Verdict)
+	if !r.Checked || failed != nil {
+		return
+	}
+	messages, bytes := int64(0), 0.0
+	for i := range r.Results {
+		messages += r.Results[i].Iterations
+		bytes += float64(r.Results[i].Iterations) * float64(r.Results[i].Size)
+	}
+	t.println(t.paint(green, fmt.Sprintf(" data check: %d messages, %.4g MiB, 0 errors", messages, bytes/mebibyte)))
+}
+
+// memcpy prints the rate of a copy at 1 MiB, which caches hold, and at the largest size.
+func (t *perfTable) memcpy(rows []perf.Result) {
 	largest := &rows[0]
 	say := func(r *perf.Result) {
-		said = append(said, fmt.Sprintf("%.2f %s (%.2f GB/s) at %s",
-			r.CopyBytesPerSecond*t.scale, t.unit, r.CopyBytesPerSecond/1e9, perf.FormatSize(r.Size)))
+		t.printf(" memcpy at %s: %.2f %s (%.2f GB/s); ratio is BW average to memcpy\n",
+			perf.FormatSize(r.Size), r.CopyBytesPerSecond*t.scale, t.unit, r.CopyBytesPerSecond/1e9)
 	}
 	for i := range rows {
 		if r := &rows[i]; r.Size == mebibyte {
@@ -239,5 +300,4 @@ func (t *perfTable) memcpy(rows []perf.Result) string {
 	if largest.Size != mebibyte {
 		say(largest)
 	}
-	return strings.Join(said, ", ")
 }

@@ -12,7 +12,7 @@ import (
 
 func TestPerfRows(t *testing.T) {
 	out := succeed(t, "perf", "-s", "8,64KiB,1M", "-n", "200")
-	if line := lineWith(out, "memcpy on this machine"); !regexp.MustCompile(`: [0-9.]+ MiB/sec \([0-9.]+ GB/s\) at 1 MiB$`).MatchString(line) {
+	if line := lineWith(out, "memcpy at 1 MiB"); !regexp.MustCompile(`: [0-9.]+ MiB/sec \([0-9.]+ GB/s\); ratio is BW average to memcpy$`).MatchString(line) {
 		t.Errorf("the memcpy line is %q, want a rate at 1 MiB", line)
 	}
 	for _, size := range []string{"8", "65536", "1048576"} {
@@ -22,8 +22,8 @@ func TestPerfRows(t *testing.T) {
 				line = row
 			}
 		}
-		if f := strings.Fields(line); len(f) != 7 || f[0] != size || f[1] != "200" {
-			t.Errorf("the row of %s is %q, want 7 columns and 200 iterations", size, line)
+		if f := strings.Fields(line); len(f) != 6 || f[0] != size || f[1] != "200" {
+			t.Errorf("the row of %s is %q, want 6 columns and 200 iterations", size, line)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestPerfInterrupted(t *testing.T) {
 	if status != exitInterrupted {
 		t.Errorf("status %d, want %d", status, exitInterrupted)
 	}
-	if lineWith(out.String(), " 64  ") == "" || lineWith(out.String(), " 512  ") != "" || !strings.Contains(out.String(), "memcpy on this machine") {
+	if lineWith(out.String(), " 64  ") == "" || lineWith(out.String(), " 512  ") != "" || !strings.Contains(out.String(), "memcpy at 64 B") {
 		t.Errorf("want the rows of 8 and 64 and the lines below, got\n%s", out.String())
 	}
 	if want := "ibverbx: interrupted: measured 2 of 3 sizes"; !strings.Contains(stderr.String(), want) {

@@ -65,7 +65,7 @@ func (a *account) begin(t *testing.T, link string) {
 	a.server, a.victim.Addr = served(t, start(t, a.as(t, serverArgs(token)...)))
 	a.client = start(t, a.as(t, "perf", a.victim.Addr, "--token-file", token, "--link", link, "-s", "64K", "-D", "600", "--check"))
 	t.Cleanup(func() { _ = a.client.cmd.Process.Kill(); a.client.end() })
-	a.client.prints("This side") // it measures
+	a.client.prints("TX depth") // it measures
 	a.victim.PIDs = []int{a.server.cmd.Process.Pid, a.client.cmd.Process.Pid}
 }
 
@@ -108,7 +108,7 @@ func TestTwoUsers(t *testing.T) {
 			second()
 			for _, a := range users {
 				status, out := a.client.interrupt(), a.client.stdout.String()
-				if status != exitInterrupted || lineWith(out, "65536") == "" || strings.Contains(out, "sealed: encrypted") != (link == "udp") {
+				if status != exitInterrupted || lineWith(out, "65536") == "" || strings.Contains(out, ", sealed\n") != (link == "udp") {
 					t.Errorf("user %d: status %d, %q, want %d and a row over %s\n%s", a.uid, status, a.client.said, exitInterrupted, link, out)
 				}
 			}

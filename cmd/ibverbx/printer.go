@@ -4,13 +4,70 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
 )
 
 // printer writes text and remembers the first error, so that a full disk or a closed
 // pipe is noticed once, at the end. The zero value with a writer is ready.
 type printer struct {
-	w   io.Writer
-	err error
+	w      io.Writer
+	colour bool // the writer is a terminal that shows colours
+	err    error
+}
+
+// Looks of text on a terminal (ECMA-48).
+const (
+	bold   = "1"
+	green  = "32"
+	yellow = "33"
+)
+
+// paint gives text a look, if the writer shows it.
+func (p *printer) paint(look, text string) string {
+	if !p.colour {
+		return text
+	}
+	return "\x1b[" + look + "m" + text + "\x1b[0m"
+}
+
+// columns is how wide text is at most.
+const columns = 80
+
+// wrap prints words in lines that begin with indent and fit the columns. A longer word has a line of its own.
+func (p *printer) wrap(indent, text string) {
+	line := indent
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case line == indent:
+			line += word
+		case len(line)+1+len(word) > columns:
+			p.println(line)
+			line = indent + word
+		default:
+			line += " " + word
+		}
+	}
+	p.println(line)
+}
+
+// colours reports whether the output is a terminal that shows colours, and nobody asked for none.
+func (s *streams) colours() bool {
+	lookup := s.env
+	if lookup == nil {
+		lookup = os.LookupEnv
+	}
+	f, ok := s.out.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd())) && wantsColours(lookup)
+}
+
+// wantsColours reports whether the environment allows colours (https://no-color.org).
+func wantsColours(lookup func(string) (string, bool)) bool {
+	none, _ := lookup("NO_COLOR")
+	kind, _ := lookup("TERM")
+	return none == "" && kind != "dumb"
 }
 
 func (p *printer) printf(format string, args ...any) {

@@ -213,7 +213,8 @@ func (rep *Report) address(gid verbs.GID, lid uint16) string {
 const (
 	// slowRail is the part of the bytes per lane of the fastest rail below which a rail is called slow.
 	slowRail = 0.9
-	// verdictFragments is how many fragments a rail must have carried before its speed is judged.
+	// verdictFragments is how many fragments a data lane must have carried on average before speeds are judged. Fewer
+	// are spread by chance.
 	verdictFragments = 64
 )
 
@@ -287,10 +288,22 @@ func (rep *Report) fastest() int {
 			best = i
 		}
 	}
-	if len(rep.PerRail) < 2 || low <= 0 || rep.Failover != nil || rep.PerRail[best].Fragments < verdictFragments {
+	if len(rep.PerRail) < 2 || low <= 0 || rep.Failover != nil || !rep.Judged() {
 		return -1
 	}
 	return best
+}
+
+// Judged reports whether lanes carried enough to be compared.
+func (rep *Report) Judged() bool {
+	lanes, fragments := uint64(0), uint64(0)
+	for i := range rep.PerLane {
+		if l := &rep.PerLane[i]; l.Role == "data" {
+			lanes++
+			fragments += l.Fragments
+		}
+	}
+	return lanes > 0 && fragments >= verdictFragments*lanes
 }
 
 // perLane is how many bytes a rail carried for each of its data lanes.

@@ -9,11 +9,11 @@ import (
 
 // rail and lane make parts of a report.
 func railOf(i int, h *Health) Rail {
-	return Rail{Rail: i, Health: h, Carried: Carried{Fragments: 1000}}
+	return Rail{Rail: i, Health: h}
 }
 
 func laneOf(rail int, bytes uint64) Lane {
-	return Lane{Rail: rail, Role: "data", Carried: Carried{Bytes: bytes}}
+	return Lane{Rail: rail, Role: "data", Carried: Carried{Bytes: bytes, Fragments: 1000}}
 }
 
 func TestVerdict(t *testing.T) {
@@ -27,6 +27,10 @@ func TestVerdict(t *testing.T) {
 		// Two lanes on rail 0 and one on rail 1, each as fast.
 		"healthy: nothing was lost, retransmitted or dropped ": {
 			PerRail: []Rail{railOf(0, &Health{}), railOf(1, &Health{})}, PerLane: []Lane{laneOf(0, 1000), laneOf(0, 1000), laneOf(1, 990)},
+		},
+		// Few fragments are spread by chance.
+		"no trouble seen; these NICs show no counters ": {
+			PerRail: []Rail{railOf(0, nil), railOf(1, nil)}, PerLane: []Lane{{Role: "data", Carried: Carried{Bytes: 900, Fragments: 60}}, {Rail: 1, Role: "data", Carried: Carried{Bytes: 100, Fragments: 40}}},
 		},
 		// SENDs are on one lane: the other rail is not slow.
 		"healthy: nothing was lost, retransmitted or dropped  ": {
