@@ -77,6 +77,9 @@ sides differ in lanes, fragments or MTU, the smaller value counts. Both sides pr
 that speak RoCE v2 over UDP, on the address of the connection or on those of --addr. Processes of one user on one host
 use shared memory instead, unless --link says otherwise. --provider rdmacore takes real NICs. Lost lanes are rebuilt. There is no memcpy to compare with.
 
+perftest's -d, -p, -F and -N are understood. Its other flags that are not here are answered with what
+to use instead.
+
 Units: MiB = 2^20 bytes, Gb = 10^9 bits, Mpps = 10^6 messages per second, usec = 10^-6 s.
 Ctrl-C and SIGTERM print what was measured so far and end with status 130; a server ends with 0.`
 
@@ -111,6 +114,7 @@ type perfFlags struct {
 	settings settings.Settings
 	lat      bool
 	out      outputFlags
+	perftest perftestFlags
 
 	auth   authFlags
 	host   string // the server, empty unless this is a client
@@ -196,7 +200,7 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 	case f.link == peer.LinkShm && (f.capture.on() || len(f.addrs) > 0):
 		return wrong(cmd, "--addr, --pcap and --pcap-wire are for --link udp")
 	}
-	return nil
+	return f.usePort(cmd)
 }
 
 // runPerf measures between two ends in this process.

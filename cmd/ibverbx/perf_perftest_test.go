@@ -1,0 +1,55 @@
+package main
+
+import (
+	"net"
+	"strings"
+	"testing"
+)
+
+// TestPerftestFlags: flags of perftest have their effect, or none if nothing is to be done.
+func TestPerftestFlags(t *testing.T) {
+	succeed(t, "perf", "-F", "-N", "-s", "64", "-n", "10")
+	if out := succeed(t, "perf", "--help"); strings.Contains(out, "--CPU-freq") || strings.Contains(out, "--rdma_cm") {
+		t.Errorf("the help has flags that are only understood:\n%s", out)
+	}
+	// -d names one device, which is not there.
+	status, _, stderr := command(t.Context(), "perf", "--provider", "auto", "-d", "mlx5_77")
+	if status == exitOK || stderr == "" {
+		t.Errorf("-d of a device that is not there: status %d, %q, want an error", status, stderr)
+	}
+}
+
+// TestPerftestAnswers: what perf does not do is answered with what to use.
+func TestPerftestAnswers(t *testing.T) {
+	for args, want := range map[string]string{
+		"-i 1":           "--devices mlx5_0:1",
+		"-R":             "drop it",
+		"-I 64":          "drop it",
+		"-l 16":          "--cq-mod",
+		"-H":             "--json",
+		"-U":             "--json",
+		"--post_list 16": "--cq-mod",
+		"-p 0":           "1 to 65535",
+		"-p 18515":       "needs a host or --server",
+		"-p 1 --listen :2 --server --token-file x": "a port already",
+		"write node1:1 -p 2 --token-file x":        "a port already",
+	} {
+		status, out, stderr := command(t.Context(), append([]string{"perf"}, strings.Fields(args)...)...)
+		if status != exitUsage || out != "" || !strings.Contains(stderr, want) {
+			t.Errorf("perf %s: status %d, %q, want %d and %q", args, status, stderr, exitUsage, want)
+		}
+	}
+}
+
+// TestPerftestPort: -p is the port of the client's host.
+func TestPerftestPort(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	_, addr := serve(t, "--token-file", token)
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatalf("SplitHostPort: got %v, want no error", err)
+	}
+	if status, _, stderr := command(t.Context(), "perf", "write", host, "-p", port, "--token-file", token, "-s", "64", "-n", "10"); status != exitOK {
+		t.Errorf("perf write %s -p %s: status %d, %s, want success", host, port, status, stderr)
+	}
+}
