@@ -60,6 +60,14 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	f.auth.define(cmd)
 	f.out.define(fl)
 	f.perftest.define(fl, &f.nics)
+	for name, values := range map[string][]string{
+		"scheme": schemeNames(), "policy": policyNames(), "mtu": {"256", "512", "1024", "2048", "4096"},
+		"connection": {"RC", "UC", "UD"}, "transport": {"rc", "uc"}, "link": {"auto", "shm", "udp"},
+		"provider": {providerAuto, providerSoftNIC, providerRDMACore},
+	} {
+		// The only error is a flag that is not there.
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
 }
 
 // The functions below make the function that reads a flag into a field, which is zero if the flag

@@ -166,6 +166,18 @@ func TestPerfHelp(t *testing.T) {
 	}
 }
 
+// TestPerfCompletesValues: the shell is given the values of flags that have few.
+func TestPerfCompletesValues(t *testing.T) {
+	for flag, want := range map[string]string{
+		"scheme": "tally\ndqplb\nspray\n", "connection": "RC\nUC\nUD\n", "transport": "rc\nuc\n", "link": "auto\nshm\nudp\n",
+		"provider": "auto\nsoftnic\nrdmacore\n", "policy": "auto\nround-robin\n", "mtu": "256\n512\n",
+	} {
+		if status, out, _ := command(t.Context(), "__complete", "perf", "--"+flag, ""); status != exitOK || !strings.HasPrefix(out, want) {
+			t.Errorf("--%s is completed with status %d and %q, want %q", flag, status, out, want)
+		}
+	}
+}
+
 // Software NICs of a rail share a link, and rails share none.
 func TestSoftNICs(t *testing.T) {
 	n, err := softNICs{}.open(3)
