@@ -108,7 +108,41 @@ func (x *hostContext) createCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	return c, nil
 }
 
-func (c *cq) Depth() int { return len(c.wcs) }
+func (c *cq) Depth() int {
+	mu := c.guard(&c.core.mu)
+	defer mu.Unlock()
+	return len(c.wcs)
+}
+
+// Resize changes how many completions the queue holds (ibv_resize_cq(3)). It returns ErrInvalid if more are waiting. It is not
+// part of verbs.CQ; callers assert for it.
+func (c *cq) Resize(depth int) error {
+	c.core.mu.Lock() // with all gates shut
+	defer c.core.mu.Unlock()
+	err := c.ctx.usable()
+	switch waiting := int(c.tail - c.head); {
+	case c.closed:
+		err = verbs.ErrClosed
+	case err != nil:
+	case depth <= 0 || depth > maxCQE:
+		err = verbs.Invalidf("depth %d: want 1 to %d", depth, maxCQE)
+	case depth < waiting:
+		err = verbs.Invalidf("depth %d: %d completions are waiting", depth, waiting)
+	default:
+		c.resize(ring.CeilPow2(depth))
+	}
+	return verbs.NewOpError("resize CQ", c.ctx.nic.name, 0, err)
+}
+
+// resize makes the ring one of size slots. The core's lock is held.
+func (c *cq) resize(size int) {
+	wcs, credits := make([]verbs.WC, size), make([]credit, size)
+	for i := c.head; i != c.tail; i++ {
+		from, to := int(i)&(len(c.wcs)-1), int(i)&(size-1)
+		wcs[to], credits[to] = c.wcs[from], c.credits[from]
+	}
+	c.wcs, c.credits = wcs, credits
+}
 
 // full reports whether the next completion would overrun the queue.
 func (c *cq) full() bool { return c.tail-c.head == uint32(len(c.wcs)) }

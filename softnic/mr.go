@@ -1,6 +1,7 @@
 package softnic
 
 import (
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 
@@ -15,7 +16,7 @@ type mr struct {
 	length uint64
 	access verbs.Access
 	bytes  []byte
-	// mem is the memory. It is nil if the region is a dma-buf.
+	// mem is the memory. It is nil if the region is a dma-buf, or if work requests use other addresses.
 	mem *verbs.Memory
 	// lent says that the peer of a ShmLink has the file of mem.
 	lent bool
@@ -56,8 +57,9 @@ func (m *mr) destroy() {
 	m.release()
 }
 
-// registerMemory is PD.RegisterMemory with the lock held.
-func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (verbs.MR, error) {
+// registerMemory registers memory that work requests address from iova, or from its own address if iova is nil. The lock
+// is held.
+func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access) (verbs.MR, error) {
 	if mem == nil || mem.Len() == 0 {
 		return nil, verbs.Invalidf("no memory")
 	}
@@ -68,6 +70,13 @@ func (d *pd) registerMemory(mem *verbs.Memory, access verbs.Access) (verbs.MR, e
 		return nil, err
 	}
 	m := &mr{pd: d, addr: mem.Addr(), length: uint64(mem.Len()), access: access, bytes: mem.Bytes(), mem: mem, release: mem.Release}
+	if iova != nil && *iova != m.addr {
+		if m.length-1 > math.MaxUint64-*iova {
+			mem.Release()
+			return nil, verbs.Invalidf("%d bytes from address %#x on are more than can be addressed", m.length, *iova)
+		}
+		m.addr, m.mem = *iova, nil // the peer of a ShmLink reaches memory by its own address only
+	}
 	if err := m.enlist(); err != nil {
 		return nil, err
 	}

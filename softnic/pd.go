@@ -30,7 +30,13 @@ func (d *pd) usable() error {
 }
 
 func (d *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
-	return locked(d.ctx, d, "register memory", func() (verbs.MR, error) { return d.registerMemory(m, access) })
+	return locked(d.ctx, d, "register memory", func() (verbs.MR, error) { return d.registerMemory(m, nil, access) })
+}
+
+// RegisterMemoryAt is RegisterMemory for memory that work requests address from iova on (ibv_reg_mr_iova(3)). INLINE requests
+// use the real addresses. It is not part of verbs.PD; callers assert for it.
+func (d *pd) RegisterMemoryAt(m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error) {
+	return locked(d.ctx, d, "register memory", func() (verbs.MR, error) { return d.registerMemory(m, &iova, access) })
 }
 
 // RegisterDMABuf implements verbs.PD. The software NIC maps the dma-buf, so its exporter must allow that:

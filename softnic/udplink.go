@@ -46,6 +46,10 @@ type UDPConfig struct {
 	// tools can read them. They are shown as any RoCE v2 NIC would send them: without fill, to
 	// port 4791, with the ICRC of that. Received packets that do not open are left out. Nil means none.
 	CapturePlain Capture
+	// AssumeSoftNICs says that peers that did not describe themselves are softnics too, with the same buffer. Programs that
+	// exchange their own addresses, and never an Endpoint, otherwise get the small window of a stranger. It must be false
+	// if a peer may be another kind of NIC. It concerns plain packets only: whether a QP is sealed does not depend on it.
+	AssumeSoftNICs bool
 	// Seed decides what Impairment does to each packet.
 	Seed uint64
 	// Impairment applies to packets that NICs send, as on a FaultLink. Zero is none.

@@ -241,6 +241,9 @@ func (u *udpPort) way(p *path, to udpAddr, assoc *association) (*udpWay, error) 
 	peer := u.peers[to]
 	if assoc != nil {
 		peer = &assoc.peer
+	} else if peer == nil && u.wire.link.cfg.AssumeSoftNICs && !u.sealed && len(u.peers) < maxUDPPeers {
+		peer = &udpPeer{runs: true, fill: true, buffer: uint32(u.conn.Buffer()), budget: newBudget()}
+		u.peers[to] = peer
 	}
 	target := udpTarget{to, udp.Marks{Class: p.attr.TrafficClass, Hops: p.attr.HopLimit}}
 	way := &udpWay{dest: u.dest(target, peer), flow: flow, socket: socket, guessed: p.attr.DLID == 0, assoc: assoc}

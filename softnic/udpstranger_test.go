@@ -38,8 +38,24 @@ var nobody = netip.MustParseAddr("127.0.0.77")
 // A peer that has not said how much it can hold, as Soft-RoCE and hardware, is sent 128 packets
 // ahead of its answers and no more.
 func TestUDPStrangerWindow(t *testing.T) {
+	if got := sentAhead(t, softnic.UDPConfig{}); got != 128 {
+		t.Fatalf("%d packets were sent, want 128", got)
+	}
+}
+
+// With AssumeSoftNICs a peer that has not described itself gets the window of a softnic.
+func TestUDPAssumedSoftNICWindow(t *testing.T) {
+	if got := sentAhead(t, softnic.UDPConfig{AssumeSoftNICs: true, Buffer: 4 << 20, Window: 300}); got <= 128 || got > 300 {
+		t.Fatalf("%d packets were sent, want more than a stranger's 128 and at most 300", got)
+	}
+}
+
+// sentAhead returns how many packets a long WRITE sends to a peer that does not exist.
+func sentAhead(t *testing.T, cfg softnic.UDPConfig) int {
+	t.Helper()
 	seen := &sent{psns: map[uint32]bool{}}
-	pair := openUDP(t, &softnic.UDPConfig{Capture: seen}, softnic.Config{MTU: verbs.MTU256}, "127.0.0.1", "127.0.0.2")
+	cfg.Capture = seen
+	pair := openUDP(t, &cfg, softnic.Config{MTU: verbs.MTU256}, "127.0.0.1", "127.0.0.2")
 	pd, err := pair.A.AllocPD()
 	must(t, err)
 	cq, err := pair.A.CreateCQ(verbs.CQConfig{Depth: 16})
@@ -63,7 +79,8 @@ func TestUDPStrangerWindow(t *testing.T) {
 		n, err = cq.Poll(wcs)
 		must(t, err)
 	}
-	if got := seen.count(); got != 128 || wcs[0].Status != verbs.StatusRetryExcErr {
-		t.Fatalf("%d packets were sent and the WRITE ended with %v, want 128 and %v", got, wcs[0].Status, verbs.StatusRetryExcErr)
+	if wcs[0].Status != verbs.StatusRetryExcErr {
+		t.Fatalf("the WRITE ended with %v, want %v", wcs[0].Status, verbs.StatusRetryExcErr)
 	}
+	return seen.count()
 }
