@@ -243,12 +243,16 @@ func (q *qp) seek(psn roce.PSN) {
 
 // needsTimer reports whether the acknowledgement timer should run and does not.
 func (q *qp) needsTimer() bool {
-	return q.una != q.snd && q.timerIdx < 0 && q.attr.Timeout != 0 && !q.rnrWait && q.typ == verbs.RC &&
+	return q.una != q.snd && q.timerIdx < 0 && (q.attr.Timeout != 0 || q.paced) && !q.rnrWait && (q.typ == verbs.RC || q.paced) &&
 		(q.state == verbs.StateRTS || q.state == verbs.StateSQD)
 }
 
 func (q *qp) armTimer(now int64) {
 	q.armedUna, q.excused = q.una, false
+	if q.paced {
+		q.core.timers.set(q, now+int64(paceTimeout))
+		return
+	}
 	// The time may be up to four times that of the code (IBTA 1.4 section 9.7.6.1.3).
 	q.deadline = now + int64(max(verbs.AckTimeout(q.attr.Timeout), time.Microsecond))<<min(q.nic.patience, 2)
 	q.probePause = int64(q.core.traits.probeAfter) << q.nic.patience
@@ -280,6 +284,10 @@ func (q *qp) timeout(now int64) {
 		return
 	}
 	if q.una == q.snd {
+		return
+	}
+	if q.paced {
+		q.paceExpired(now)
 		return
 	}
 	if q.una != q.armedUna {

@@ -264,6 +264,11 @@ func (n *NIC) receive(p *packet) {
 		return
 	}
 	q := n.qps.get(p.DestQPN)
+	if q != nil && q.paced && p.Opcode == roce.RC|roce.OpAck && receivable[q.state] && p.assoc == nil {
+		n.stats.PacketsReceived++
+		q.receivePace(p)
+		return
+	}
 	if q == nil || q.transport != p.Opcode&roce.TransportMask {
 		n.stats.UnknownQP++
 		return

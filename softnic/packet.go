@@ -50,6 +50,8 @@ type path struct {
 	datagrams bool
 	// port is the UDP port of sgid from which a packet came; 0 if it did not come over UDP.
 	port uint16
+	// back leads to the sender of a datagram that came over UDP, nil if datagrams are not paced.
+	back *path
 	// peer is the NIC of dgid if the link has found it. Only links use it.
 	peer *NIC
 	// way is the route of the path over UDP. Only a UDPLink uses it.

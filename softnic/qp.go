@@ -62,6 +62,8 @@ type qp struct {
 	to       *budget
 	injected *injected
 
+	// paced says that the QP is UC or UD and waits for the receiver: see pace.go.
+	paced bool
 	// sealing is that of QPConfig.Path.Seal, nil for plain packets.
 	sealing *sealing
 	// assoc is that of path, or of the peer's endpoint before there is a path. It is nil for plain packets and on UD.

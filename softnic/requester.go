@@ -31,11 +31,11 @@ func (q *qp) transmit() {
 	}
 	if q.typ == verbs.UD {
 		q.sendDatagrams()
-		return
+	} else {
+		q.sendMessages()
+		q.charge()
 	}
-	q.sendMessages()
-	q.charge()
-	if q.una != q.snd && q.typ == verbs.RC && q.timerIdx < 0 {
+	if q.una != q.snd && q.timerIdx < 0 {
 		q.core.lists.watch.push(q)
 	}
 	q.checkDrained()
@@ -135,7 +135,11 @@ func (q *qp) sendData(w *sendWQE) bool {
 	psn := q.snd
 	p.path, p.Opcode, p.DestQPN, p.PSN = q.path, q.transport|op, q.attr.DestQPN, psn
 	p.VA, p.RKey, p.DMALen, p.Imm = w.remoteAddr, w.rkey, length, w.imm
-	p.AckReq = last || (psn-w.first)&q.ackMask == q.ackMask || q.probing || (n.budget.limit > 0 && q.holder(q.inFlight()+1, size == q.seg) != nil)
+	if q.paced {
+		p.AckReq = q.asksPace(psn) || q.holder(q.inFlight()+1, size == q.seg) != nil
+	} else {
+		p.AckReq = last || (psn-w.first)&q.ackMask == q.ackMask || q.probing || (n.budget.limit > 0 && q.holder(q.inFlight()+1, size == q.seg) != nil)
+	}
 	p.Solicited = last && w.flags&verbs.SendSolicited != 0
 	if last {
 		q.sqOff = 0
@@ -146,7 +150,9 @@ func (q *qp) sendData(w *sendWQE) bool {
 	q.advance(psn.Add(1))
 	q.emit(p)
 	if q.typ == verbs.UC {
-		q.una = q.snd
+		if !q.paced {
+			q.una = q.snd
+		}
 		if last {
 			q.completeSend(w, verbs.StatusSuccess)
 		}
@@ -255,7 +261,7 @@ func (q *qp) writable(w *sendWQE) bool {
 // sendDatagrams sends UD messages. Each is one packet and is complete when it has been sent.
 func (q *qp) sendDatagrams() {
 	p := &q.nic.scratch
-	for q.sqNext != q.sqTail && q.state == verbs.StateRTS && q.room() {
+	for q.sqNext != q.sqTail && q.state == verbs.StateRTS && q.paceRoom() && q.room() {
 		w := q.wqe(q.sqNext)
 		a := q.nic.ahs.get(uint32(w.arg0))
 		if a == nil || a.path.sealing != q.sealing {
@@ -271,15 +277,16 @@ func (q *qp) sendDatagrams() {
 		if p.QKey>>31 != 0 {
 			p.QKey = q.attr.QKey // the QP's replaces a controlled Q_Key (IBTA 1.4 section 10.2.5)
 		}
-		p.AckReq, p.Solicited = false, w.flags&verbs.SendSolicited != 0
+		p.AckReq, p.Solicited = q.paced && q.asksPace(q.snd), w.flags&verbs.SendSolicited != 0
 		q.sqNext++
 		q.sqMax++
 		q.snd = q.snd.Add(1)
-		q.una = q.snd
+		if !q.paced {
+			q.una = q.snd
+		}
 		q.emit(p)
 		q.completeSend(w, verbs.StatusSuccess)
 	}
-	q.checkDrained()
 }
 
 // failLocal ends request next with an error of this side. Requests before it must end first. When

@@ -186,7 +186,7 @@ func (q *qp) sendNak(syndrome uint8) {
 // Only a softnic understands it. Others ignore it and wait as long as the RNR NAK said.
 func (q *qp) ready() {
 	softnic := q.core.traits.shm != nil || (q.core.wire != nil && q.path.way != nil && q.path.way.dest.Runs())
-	if q.rnrSent && softnic {
+	if q.rnrSent && softnic && (!q.paced || !q.fewReceives()) {
 		q.rnrSent = false
 		q.owe()
 		q.core.settle()

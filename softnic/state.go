@@ -127,6 +127,7 @@ func (q *qp) readyToReceive() {
 		q.seg = uint32(q.attr.PathMTU.Bytes())
 	}
 	q.window, q.longWindow = c.traits.windows(q.path, q.seg)
+	q.setPace()
 	part := 4
 	if c.wire != nil {
 		part = 2 // an acknowledgement is a system call on both sides

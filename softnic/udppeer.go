@@ -252,7 +252,7 @@ func (u *udpPort) way(p *path, to udpAddr, assoc *association) (*udpWay, error) 
 		return way, nil
 	}
 	way.ports = peer.ports
-	way.window = max(peer.buffer/2/(uint32(u.mtu.Bytes())+udpSlack), minUDPWindow)
+	way.window = u.peerWindow(peer.buffer)
 	full := way.window
 	if b := u.nic.core.traits.windowBytes; b > 0 && u.onCaller() {
 		full = b / uint32(u.mtu.Bytes()) // more QPs make the wire no longer: see defaultUDPInFlight
@@ -260,6 +260,11 @@ func (u *udpPort) way(p *path, to udpAddr, assoc *association) (*udpWay, error) 
 	peer.budget.set(way.window, full) // the peer may have come back with another buffer
 	way.budget = &peer.budget
 	return way, nil
+}
+
+// peerWindow returns how many packets a QP may have unacknowledged toward a peer with a socket buffer of so many bytes.
+func (u *udpPort) peerWindow(buffer uint32) uint32 {
+	return max(buffer/2/(uint32(u.mtu.Bytes())+udpSlack), minUDPWindow)
 }
 
 // dest returns the destination of a peer, nil if it has not described itself. QPs share it, so that their

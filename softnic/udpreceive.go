@@ -227,6 +227,9 @@ func (u *udpPort) meet(addr udpAddr) *udpSource {
 		clear(u.sources)
 	}
 	from := &udpSource{addr: addr, flow: flow, path: u.nic.pathFrom(addr)}
+	if u.wire.link.cfg.AssumeSoftNICs && !u.sealed {
+		from.path.back = u.back(addr)
+	}
 	u.sources[addr] = from
 	return from
 }
@@ -235,6 +238,21 @@ func (u *udpPort) meet(addr udpAddr) *udpSource {
 func (n *NIC) pathFrom(addr udpAddr) path {
 	own := n.gids[0].GID
 	return path{sgid: addr.gid, dgid: own, port: addr.port, attr: verbs.AHAttr{DGID: own, HopLimit: 64, Port: 1}}
+}
+
+// back returns the path to the NIC that sends from an address, nil if there is none. A NIC that does not receive on port
+// 4791 sends datagrams from the port on which it receives.
+func (u *udpPort) back(addr udpAddr) *path {
+	if addr.port >= udp.FirstSourcePort {
+		addr.port = roce.Port
+	}
+	from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(0)}
+	flow, err := roce.NewFlow(from.addrPort(), addr.addrPort())
+	if err != nil {
+		return nil
+	}
+	dest := udp.NewDest(addr.addrPort(), false).Mark(udp.Marks{Hops: udp.DefaultHops})
+	return &path{sgid: from.gid, dgid: addr.gid, attr: verbs.AHAttr{HopLimit: udp.DefaultHops, Port: 1}, way: &udpWay{dest: dest, flow: flow}}
 }
 
 // sends reports whether a NIC of the link sends from addr. Another process on the same address

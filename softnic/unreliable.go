@@ -21,9 +21,12 @@ func (q *qp) receiveUC(p *packet, op uint8) {
 		if q.msgKind != 0 {
 			q.dropMessage()
 		}
+		q.epsn = p.PSN.Add(1)
+		q.answerPace(p, t)
 		return
 	}
 	q.epsn = p.PSN.Add(1)
+	q.answerPace(p, t)
 	if !q.wellFormed(p, t) {
 		q.dropMessage()
 		return
@@ -67,6 +70,7 @@ func (q *qp) receiveDatagram(p *packet) {
 	if q.state == verbs.StateRTR {
 		q.established()
 	}
+	q.answerDatagram(p)
 	if !q.takeRecv() {
 		q.dropMessage()
 		return

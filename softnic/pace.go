@@ -1,0 +1,108 @@
+package softnic
+
+import (
+	"time"
+
+	"ibverbx/internal/roce"
+	"ibverbx/verbs"
+)
+
+// UC and UD have no acknowledgements. A lossless network slows their senders down, but a full socket buffer drops packets. So
+// toward peers that are softnics in any case (UDPConfig.AssumeSoftNICs), QPs of both types keep to a window. Several
+// packets of a window have the AckReq bit, which is reserved on UC and UD, and the receiver answers such a packet with an RC
+// acknowledgement of its PSN. It says that packets left the buffer, and nothing about messages: a request completes when it
+// is sent, and what was lost stays lost. Sealed QPs are not paced.
+
+const (
+	// paceTimeout is how long a sender waits for an answer. Then it assumes that all packets were lost and goes on.
+	paceTimeout = 200 * time.Millisecond
+	// paceRNRTimeout is how long it waits after the receiver has said that its receives run out. Some programs post more only
+	// when the last one is used.
+	paceRNRTimeout = 20 * time.Millisecond
+)
+
+// setPace decides whether the QP is paced. It is called when the QP gets ready to receive, after the windows were set.
+func (q *qp) setPace() {
+	w := q.core.wire
+	q.paced = w != nil && w.link.cfg.AssumeSoftNICs && q.sealing == nil && q.typ != verbs.RC
+	if q.paced && q.typ == verbs.UD {
+		q.window = min(q.window, q.port().peerWindow(uint32(q.port().conn.Buffer())))
+		q.longWindow = min(q.longWindow, q.window)
+	}
+}
+
+// asksPace reports whether a packet of a paced QP asks for an answer. There are at least two of them in a window, because
+// the wait for one that is lost is long.
+func (q *qp) asksPace(psn roce.PSN) bool { return psn&(q.ackMask>>1) == q.ackMask>>1 }
+
+// paceRoom reports whether a paced QP may send another packet.
+func (q *qp) paceRoom() bool { return !q.paced || q.inFlight() < q.longWindow }
+
+// receivePace takes the answer to a packet of a paced QP.
+func (q *qp) receivePace(p *packet) {
+	if p.Syndrome&roce.SyndromeKind == roce.SyndromeRNR {
+		if q.una != q.snd {
+			q.armedUna = q.una
+			q.core.timers.set(q, q.core.clock()+int64(paceRNRTimeout))
+		}
+		return
+	}
+	if p.PSN.Sub(q.una) < 0 || p.PSN.Sub(q.snd) >= 0 {
+		return
+	}
+	q.una = p.PSN.Add(1)
+	q.pacedOn()
+}
+
+// pacedOn lets a paced QP send what its window allows now.
+func (q *qp) pacedOn() {
+	if q.una == q.snd {
+		q.core.timers.drop(q)
+	}
+	if q.typ == verbs.UC {
+		q.charge()
+	}
+	q.core.lists.tx.push(q)
+}
+
+// paceExpired ends the wait for answers, unless one has come since the timer was set.
+func (q *qp) paceExpired(now int64) {
+	if q.una != q.armedUna {
+		q.armTimer(now)
+		return
+	}
+	q.una = q.snd
+	q.pacedOn()
+}
+
+// answerPace answers a packet that a paced UC peer has asked about. If its receives run out it says so, and that
+// there are more when they are posted (see ready). Otherwise a SEND would find none.
+func (q *qp) answerPace(p *packet, t opTraits) {
+	if !p.AckReq || !q.paced {
+		return
+	}
+	if t&(opIsSend|opHasImm) != 0 && q.srq == nil && q.fewReceives() {
+		q.rnrSent = true
+		q.sendNak(roce.SyndromeRNR | q.attr.MinRNRTimer)
+		return
+	}
+	q.owe()
+}
+
+// fewReceives reports whether the receives of a paced UC QP might not last for what its peer may send before it asks again.
+// The answer is no for a program that has never posted a receive in the place of another: it has posted all that it needs.
+func (q *qp) fewReceives() bool {
+	return q.rq.used.taken > q.rq.maxWR && uint32(q.rq.ring.Len()) < min(q.window, q.rq.maxWR/2)
+}
+
+// answerDatagram answers a datagram that a paced peer has asked about.
+func (q *qp) answerDatagram(p *packet) {
+	if !p.AckReq || !q.paced || p.path.back == nil {
+		return
+	}
+	a := &q.nic.scratch
+	a.noPayload()
+	a.path, a.DestQPN, a.PSN, a.AckReq, a.Solicited = p.path.back, p.SrcQPN, p.PSN, false, false
+	a.Opcode, a.Syndrome, a.MSN = roce.RC|roce.OpAck, roce.SyndromeAck, 0
+	q.emit(a)
+}
