@@ -12,7 +12,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots test-rxe nightly steady cover clean
+.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots test-rxe test-dropin nightly steady cover clean
 
 all: vet test lint
 
@@ -63,6 +63,10 @@ bench-smoke:
 # The tests that need a real kernel RDMA device, in a virtual machine (test/rxe/README.md).
 test-rxe:
 	test/rxe/all
+
+# Unmodified RDMA programs on software NICs (docs/dropin.md). The first build of the library takes half a minute.
+test-dropin:
+	IBVERBX_DROPIN=1 $(GO) test -count=1 -timeout 20m ./dropin
 
 # .ci/run with every suite in full.
 nightly:

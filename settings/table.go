@@ -147,6 +147,6 @@ func gidIndex(s *Settings, value string) bool {
 func Reserved(variable string) bool {
 	name, ours := strings.CutPrefix(variable, "IBVERBX_")
 	return ours && (strings.HasPrefix(name, "TEST_") || slices.Contains([]string{
-		"CHAOS", "CI", "EXPLORE", "LONG", "MUTATE", "PACKETS", "RXE", "SEED", "SIM_SEEDS", "SLICE", "STANDIN", "VERBSTEST_STATUS",
+		"CHAOS", "CI", "DROPIN", "EXPLORE", "LONG", "MUTATE", "PACKETS", "RXE", "SEED", "SIM_SEEDS", "SLICE", "STANDIN", "VERBSTEST_STATUS",
 	}, name))
 }

@@ -98,6 +98,7 @@ var arrows = map[string][]string{
 	"sim":               {"all"},
 	"test":              {"all"},
 	"peer":              {"all"},
+	"dropin":            {"softnic", "verbs", "pure"},
 	"cmd":               {"all"},
 	"examples":          {"all"},
 	"docs":              {"all"},
@@ -194,9 +195,9 @@ func checkNames(tr *tree) (findings []string) {
 	return findings
 }
 
-// checkCgo confines cgo to one file.
+// checkCgo confines cgo to one file of each package that talks to C.
 func checkCgo(tr *tree) []string {
-	return tr.importers("C", func(f *goFile) bool { return f.path == "rdmacore/cgo.go" })
+	return tr.importers("C", func(f *goFile) bool { return f.path == "rdmacore/cgo.go" || f.path == "dropin/core/cgo.go" })
 }
 
 // checkUnsafe confines unsafe to files that say so, and to the places whose business
@@ -204,7 +205,7 @@ func checkCgo(tr *tree) []string {
 func checkUnsafe(tr *tree) []string {
 	return tr.importers("unsafe", func(f *goFile) bool {
 		return f.isTest() || strings.HasSuffix(f.path, "_unsafe.go") || strings.HasPrefix(f.path, "verbs/memory") ||
-			f.dir() == "internal/bulk" || f.dir() == "rdmacore"
+			f.dir() == "internal/bulk" || f.dir() == "rdmacore" || f.path == "dropin/core/cgo.go"
 	})
 }
 

@@ -1,0 +1,239 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+import (
+	"errors"
+	"sync"
+	"syscall"
+
+	"ibverbx/internal/pcap"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// library is everything that a process has made through the shim.
+type library struct {
+	nics []*softnic.NIC
+	// capture takes the packets, nil if they are not captured.
+	capture *pcap.Writer
+	// stats says that finish prints the counters of the NICs.
+	stats bool
+
+	contexts table[context]
+	pds      table[domain]
+	mrs      table[region]
+	channels table[channel]
+	cqs      table[cqueue]
+	srqs     table[squeue]
+	qps      table[qpair]
+	ahs      table[handle]
+
+	// events is held while an asynchronous event is taken and while an object that has events is destroyed. So an event
+	// never names an object that is gone.
+	events sync.Mutex
+}
+
+type context struct {
+	verbs.Context
+	// fd is the event descriptor with a token for each asynchronous event.
+	fd int
+	// ifindex is the network interface of the port.
+	ifindex uint32
+}
+
+type domain struct{ verbs.PD }
+
+type region struct{ verbs.MR }
+
+type handle struct{ verbs.AH }
+
+// squeue is an SRQ.
+type squeue struct {
+	verbs.SRQ
+	cookie uint64
+	// async counts the events that the program has taken. library.events guards it.
+	async uint32
+}
+
+// qpair is a QP.
+type qpair struct {
+	verbs.QP
+	cookie uint64
+	// async counts the events that the program has taken. library.events guards it.
+	async uint32
+}
+
+// errno translates an error of package verbs as a driver would.
+func errno(err error) int32 {
+	if err == nil {
+		return 0
+	}
+	for _, e := range [...]struct {
+		is error
+		no syscall.Errno
+	}{
+		{verbs.ErrQueueFull, syscall.ENOMEM},
+		{verbs.ErrLimit, syscall.ENOMEM},
+		{verbs.ErrBusy, syscall.EBUSY},
+		{verbs.ErrNotSupported, syscall.EOPNOTSUPP},
+		{verbs.ErrNotFound, syscall.ENODATA},
+		{verbs.ErrDeviceFatal, syscall.EIO},
+		{verbs.ErrCQOverrun, syscall.EIO},
+	} {
+		if errors.Is(err, e.is) {
+			return int32(e.no)
+		}
+	}
+	if no := syscall.Errno(0); errors.As(err, &no) {
+		return int32(no)
+	}
+	return int32(syscall.EINVAL)
+}
+
+// gone is the answer to a number that names no object.
+const gone = syscall.EINVAL
+
+func (l *library) open(device, fd int32) (uint32, error) {
+	if device < 0 || int(device) >= len(l.nics) {
+		return 0, syscall.ENODEV
+	}
+	c, err := l.nics[device].Open()
+	if err != nil {
+		return 0, err
+	}
+	x := &context{Context: c, fd: int(fd)}
+	row, err := c.QueryGID(1, 0)
+	if err != nil {
+		return 0, errors.Join(err, c.Close())
+	}
+	x.ifindex = interfaceOf(row.GID.Addr())
+	if err := c.NotifyEvents(verbs.NewWakerFunc(func() { signal(x.fd) })); err != nil {
+		return 0, errors.Join(err, c.Close())
+	}
+	return l.contexts.add(x), nil
+}
+
+func (l *library) close(n uint32) error {
+	x := l.contexts.get(n)
+	if x == nil {
+		return gone
+	}
+	if err := x.NotifyEvents(nil); err != nil { // the descriptor is about to be closed
+		return err
+	}
+	if err := x.Close(); err != nil {
+		return err
+	}
+	l.contexts.remove(n)
+	return nil
+}
+
+// nextEvent takes an asynchronous event. It returns EAGAIN if there is none.
+func (l *library) nextEvent(n uint32, e *seamEvent) error {
+	x := l.contexts.get(n)
+	if x == nil {
+		return gone
+	}
+	l.events.Lock()
+	defer l.events.Unlock()
+	var got [1]verbs.Event
+	if k, err := x.Events(got[:]); err != nil {
+		return err
+	} else if k == 0 {
+		return syscall.EAGAIN
+	}
+	v := got[0]
+	*e = seamEvent{typ: uint32(v.Type), port: uint32(v.Port)}
+	switch {
+	case v.QP != nil:
+		q := l.qps.find(func(q *qpair) bool { return q.QP == v.QP })
+		if q == nil {
+			return syscall.EAGAIN
+		}
+		q.async++
+		e.cookie = q.cookie
+	case v.CQ != nil:
+		c := l.cqs.find(func(c *cqueue) bool { return c.CQ == v.CQ })
+		if c == nil {
+			return syscall.EAGAIN
+		}
+		c.async++
+		e.cookie = c.cookie
+	case v.SRQ != nil:
+		s := l.srqs.find(func(s *squeue) bool { return s.SRQ == v.SRQ })
+		if s == nil {
+			return syscall.EAGAIN
+		}
+		s.async++
+		e.cookie = s.cookie
+	}
+	return nil
+}
+
+func (l *library) createSRQ(pd uint32, cfg verbs.SRQConfig, cookie uint64) (uint32, error) {
+	d := l.pds.get(pd)
+	if d == nil {
+		return 0, gone
+	}
+	s, err := d.CreateSRQ(cfg)
+	if err != nil {
+		return 0, err
+	}
+	return l.srqs.add(&squeue{SRQ: s, cookie: cookie}), nil
+}
+
+func (l *library) destroySRQ(n uint32) (async uint32, err error) {
+	s := l.srqs.get(n)
+	if s == nil {
+		return 0, gone
+	}
+	l.events.Lock()
+	defer l.events.Unlock()
+	if err := s.Close(); err != nil {
+		return 0, err
+	}
+	l.srqs.remove(n)
+	return s.async, nil
+}
+
+func (l *library) createQP(pd uint32, c *seamQPConfig) (n, qpn uint32, err error) {
+	d, send, recv := l.pds.get(pd), l.cqs.get(c.sendCQ), l.cqs.get(c.recvCQ)
+	if d == nil || send == nil || recv == nil {
+		return 0, 0, gone
+	}
+	if c.typ > uint32(verbs.UD) {
+		return 0, 0, verbs.ErrNotSupported // XRC, raw packets, driver QPs
+	}
+	cfg := verbs.QPConfig{
+		Type: verbs.QPType(c.typ), SendCQ: send.CQ, RecvCQ: recv.CQ, SignalAll: c.signalAll != 0,
+		MaxSendWR: int(c.maxSendWR), MaxRecvWR: int(c.maxRecvWR), MaxSendSGE: int(c.maxSendSGE), MaxRecvSGE: int(c.maxRecvSGE),
+		MaxInline: int(c.maxInline),
+	}
+	if c.srq != 0 {
+		s := l.srqs.get(c.srq)
+		if s == nil {
+			return 0, 0, gone
+		}
+		cfg.SRQ = s.SRQ
+	}
+	q, err := d.CreateQP(cfg)
+	if err != nil {
+		return 0, 0, err
+	}
+	return l.qps.add(&qpair{QP: q, cookie: c.cookie}), q.Num(), nil
+}
+
+func (l *library) destroyQP(n uint32) (async uint32, err error) {
+	q := l.qps.get(n)
+	if q == nil {
+		return 0, gone
+	}
+	l.events.Lock()
+	defer l.events.Unlock()
+	if err := q.Close(); err != nil {
+		return 0, err
+	}
+	l.qps.remove(n)
+	return q.async, nil
+}

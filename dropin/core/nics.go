@@ -1,0 +1,90 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"ibverbx/dropin"
+	"ibverbx/internal/pcap"
+	"ibverbx/softnic"
+)
+
+// start makes the NICs that the environment asks for.
+func (l *library) start() error {
+	var o dropin.Options
+	if err := o.ReadEnv(os.LookupEnv); err != nil {
+		return err
+	}
+	cfg := softnic.UDPConfig{AssumeSoftNICs: !o.AnyPeer, Impairment: o.Impairment}
+	if o.Capture != "" {
+		w, err := pcap.Create(strings.ReplaceAll(o.Capture, "%p", strconv.Itoa(os.Getpid())), pcap.Config{})
+		if err != nil {
+			return err
+		}
+		cfg.CapturePlain, l.capture = w.Interface("ibverbx", "software NICs of process "+strconv.Itoa(os.Getpid())), w
+	}
+	link, err := softnic.NewUDPLink(&cfg)
+	if err != nil {
+		return err
+	}
+	for i := range max(o.Devices, len(o.Addrs), 1) {
+		nic := softnic.Config{MTU: o.MTU}
+		if i < len(o.Addrs) {
+			nic.Addr = o.Addrs[i]
+		} else {
+			nic.Addr = ownLoopback()
+		}
+		n, err := softnic.New(link, nic)
+		if err != nil {
+			return err
+		}
+		l.nics = append(l.nics, n)
+	}
+	l.stats = o.Stats
+	return nil
+}
+
+// finish completes the capture and prints the counters. The process is about to exit.
+func (l *library) finish(out io.Writer) error {
+	for _, n := range l.nics {
+		if l.stats {
+			fmt.Fprintf(out, "ibverbx: process %d: %s: %+v\n", os.Getpid(), n.Name(), n.Stats())
+		}
+	}
+	if l.capture != nil {
+		return l.capture.Close()
+	}
+	return nil
+}
+
+// ownLoopback returns an address of 127.128.0.0/9 that hardly any other process has. If one has it, the NIC takes another
+// UDP port.
+func ownLoopback() netip.Addr {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails: it ends the process instead
+	b[0], b[1] = 127, b[1]|128
+	return netip.AddrFrom4(b)
+}
+
+// interfaceOf returns the index of the network interface that has an address, 0 if none has.
+func interfaceOf(addr netip.Addr) uint32 {
+	interfaces, _ := net.Interfaces() // after an error there is none
+	for _, in := range interfaces {
+		addrs, _ := in.Addrs()
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			if err == nil && (p.Addr().Unmap() == addr || (in.Flags&net.FlagLoopback != 0 && p.Contains(addr))) {
+				return uint32(in.Index)
+			}
+		}
+	}
+	return 0
+}

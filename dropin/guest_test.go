@@ -1,0 +1,74 @@
+//go:build linux
+
+package dropin_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/dropin"
+)
+
+// TestGuest: the library behaves in a process that forks, handles signals, has small stacks, spins on memory, closes things in
+// the wrong order and loads libraries by name (testdata/guest.c).
+func TestGuest(t *testing.T) {
+	l := library(t)
+	guest := filepath.Join(filepath.Dir(l.Dir), "guest")
+	cc := exec.CommandContext(t.Context(), "cc", "-std=gnu11", "-O2", "-o", guest, "testdata/guest.c", "-libverbs", "-lpthread", "-ldl")
+	if out, err := cc.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, name := range []string{"order", "fork", "signals", "stack", "spin", "events", "stale", "async", "dlopen", "memory"} {
+		t.Run(name, func(t *testing.T) {
+			cmd, out := command(t, l, dropin.Options{}, guest, name)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			stop := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+			defer stop.Stop()
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestNoGoInShells: a process that asks for no device loads the shim and not the Go runtime.
+func TestNoGoInShells(t *testing.T) {
+	cmd, out := command(t, library(t), dropin.Options{}, "cat", "/proc/self/maps")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if maps := out.String(); !strings.Contains(maps, "libibverbs.so.1") || strings.Contains(maps, "libibverbx-core.so") {
+		t.Errorf("a shell should have the shim and not the core:\n%s", maps)
+	}
+}
+
+// TestNoCore: a shim without its core has no devices and says why.
+func TestNoCore(t *testing.T) {
+	l := library(t)
+	dir, err := os.MkdirTemp(filepath.Dir(l.Dir), "no-core-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"libibverbs.so.1", "libibverbx-preload.so"} {
+		b, err := os.ReadFile(filepath.Join(l.Dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd, out := command(t, dropin.Library{Dir: dir}, dropin.Options{}, "ibv_devinfo")
+	if err := cmd.Run(); err == nil || !strings.Contains(out.String(), "ibverbx: cannot load the software NIC") {
+		t.Errorf("without a core: %v, want a failure and a sentence\n%s", err, out)
+	}
+}

@@ -1,0 +1,203 @@
+package dropin
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// Options are what a user can set about the software NICs of a program. The zero value means the defaults.
+type Options struct {
+	// Addrs are the addresses of the devices, in this order. A device without one gets a loopback address that no
+	// other process has.
+	Addrs []netip.Addr
+	// Devices is how many devices a program sees. Zero means one, or one per address.
+	Devices int
+	// MTU is the MTU of the ports. Zero means the most that fits the interface.
+	MTU verbs.MTU
+	// AnyPeer says that peers may be other NICs than softnics, such as hardware. The NIC then does without what only
+	// softnics understand, and is slower.
+	AnyPeer bool
+	// Impairment is what happens to the packets that a program sends.
+	Impairment softnic.Impairment
+	// Capture is a file for the packets of a process. %p in the name stands for the process number. Empty means none.
+	Capture string
+	// Stats makes every process print the counters of its devices to stderr when it exits.
+	Stats bool
+}
+
+// MaxDevices is the most devices that a program can have.
+const MaxDevices = 16
+
+// variable is how one option travels.
+type variable struct {
+	// name is without the prefix IBVERBX_.
+	name  string
+	about string
+	set   func(o *Options, value string) error
+	// text returns the value that set reads, empty for the default.
+	text func(o *Options) string
+}
+
+// prefix begins the names of all variables.
+const prefix = "IBVERBX_"
+
+// Variable describes an environment variable of the drop-in.
+type Variable struct{ Name, About string }
+
+// Variables lists the environment variables that the drop-in reads.
+func Variables() []Variable {
+	all := []Variable{{LibraryVariable, "the directory of the library"}}
+	for _, v := range variables {
+		all = append(all, Variable{prefix + v.name, v.about})
+	}
+	return all
+}
+
+var variables = []variable{
+	{"ADDR", "IP addresses of the devices, with commas", setAddrs, func(o *Options) string {
+		var texts []string
+		for _, a := range o.Addrs {
+			texts = append(texts, a.String())
+		}
+		return strings.Join(texts, ",")
+	}},
+	{"DEVICES", "number of devices, 1 to 16", setDevices, func(o *Options) string { return orEmpty(o.Devices != 0, o.Devices) }},
+	{"MTU", "MTU of the ports: 256, 512, 1024, 2048 or 4096 bytes", setMTU, func(o *Options) string { return orEmpty(o.MTU != 0, o.MTU.Bytes()) }},
+	{"PEERS", "softnic if all peers are software NICs of this kind (the default), any otherwise", setPeers, func(o *Options) string {
+		return orEmpty(o.AnyPeer, "any")
+	}},
+	{"LOSS", "share of packets that are lost, such as 0.1%", setShare(func(o *Options) *float64 { return &o.Impairment.Loss }), func(o *Options) string {
+		return orEmpty(o.Impairment.Loss != 0, o.Impairment.Loss)
+	}},
+	{"REORDER", "share of packets that later ones overtake, such as 1%", setShare(func(o *Options) *float64 { return &o.Impairment.Reorder }), func(o *Options) string {
+		return orEmpty(o.Impairment.Reorder != 0, o.Impairment.Reorder)
+	}},
+	{"DELAY", "time that every packet takes, such as 50us", setDelay, func(o *Options) string {
+		return orEmpty(o.Impairment.Delay != 0, o.Impairment.Delay)
+	}},
+	{"PCAP", "file for the packets of a process; %p in it is the process number", func(o *Options, value string) error { o.Capture = value; return nil }, func(o *Options) string {
+		return o.Capture
+	}},
+	{"STATS", "1 prints the counters of the devices when a process exits", setStats, func(o *Options) string { return orEmpty(o.Stats, 1) }},
+}
+
+func orEmpty(set bool, v any) string {
+	if !set {
+		return ""
+	}
+	return fmt.Sprint(v)
+}
+
+// Set sets the option of a variable by its name without IBVERBX_.
+func (o *Options) Set(name, value string) error {
+	for _, v := range variables {
+		if v.name == name {
+			if err := v.set(o, strings.TrimSpace(value)); err != nil {
+				return fmt.Errorf("%s%s is %q: want %s", prefix, name, value, v.about)
+			}
+			return nil
+		}
+	}
+	return verbs.Invalidf("there is no option %s", name)
+}
+
+// ReadEnv sets every option whose variable is set and not empty.
+func (o *Options) ReadEnv(lookup func(string) (string, bool)) error {
+	for _, v := range variables {
+		if value, ok := lookup(prefix + v.name); ok && value != "" {
+			if err := o.Set(v.name, value); err != nil {
+				return err
+			}
+		}
+	}
+	if o.Devices != 0 && o.Devices < len(o.Addrs) {
+		return verbs.Invalidf("%sDEVICES is %d, and %sADDR has %d addresses: want at least as many devices", prefix, o.Devices, prefix, len(o.Addrs))
+	}
+	return nil
+}
+
+// Env returns the options that are not defaults as environment variables.
+func (o *Options) Env() (env []string) {
+	for _, v := range variables {
+		if text := v.text(o); text != "" {
+			env = append(env, prefix+v.name+"="+text)
+		}
+	}
+	return env
+}
+
+// errValue refuses a value. Set says what is wanted.
+var errValue = errors.New("not a value of the option")
+
+func setAddrs(o *Options, value string) error {
+	o.Addrs = nil
+	for part := range strings.SplitSeq(value, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(part))
+		if err != nil || a.Zone() != "" || len(o.Addrs) == MaxDevices {
+			return errValue
+		}
+		o.Addrs = append(o.Addrs, a)
+	}
+	return nil
+}
+
+func setDevices(o *Options, value string) (err error) {
+	o.Devices, err = strconv.Atoi(value)
+	if err != nil || o.Devices < 1 || o.Devices > MaxDevices {
+		return errValue
+	}
+	return nil
+}
+
+func setMTU(o *Options, value string) error {
+	n, err := strconv.Atoi(value)
+	if err == nil {
+		o.MTU, err = verbs.MTUOf(n)
+	}
+	return err
+}
+
+func setPeers(o *Options, value string) error {
+	if value != "any" && value != "softnic" {
+		return errValue
+	}
+	o.AnyPeer = value == "any"
+	return nil
+}
+
+// setShare reads a probability: a number from 0 to 1, or a percentage.
+func setShare(field func(*Options) *float64) func(*Options, string) error {
+	return func(o *Options, value string) error {
+		text, percent := strings.CutSuffix(value, "%")
+		v, err := strconv.ParseFloat(text, 64)
+		if percent {
+			v /= 100
+		}
+		if err != nil || !(v >= 0 && v <= 1) {
+			return errValue
+		}
+		*field(o) = v
+		return nil
+	}
+}
+
+func setDelay(o *Options, value string) error {
+	d, err := time.ParseDuration(value)
+	if err != nil || d < 0 || d > time.Minute {
+		return errValue
+	}
+	o.Impairment.Delay = d
+	return nil
+}
+
+func setStats(o *Options, value string) (err error) {
+	o.Stats, err = strconv.ParseBool(value)
+	return err
+}

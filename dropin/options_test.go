@@ -1,0 +1,92 @@
+package dropin_test
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/dropin"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// lookup returns a function that finds variables in a list.
+func lookup(env []string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		for _, v := range env {
+			if value, ok := strings.CutPrefix(v, name+"="); ok {
+				return value, true
+			}
+		}
+		return "", false
+	}
+}
+
+// TestOptionsTravel: what Env returns, ReadEnv reads.
+func TestOptionsTravel(t *testing.T) {
+	for _, want := range []dropin.Options{
+		{},
+		{Devices: 3, MTU: verbs.MTU1024, AnyPeer: true, Capture: "/tmp/%p.pcap", Stats: true},
+		{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::2")}},
+		{Impairment: softnic.Impairment{Loss: 0.001, Reorder: 0.5, Delay: 50 * time.Microsecond}},
+	} {
+		env := want.Env()
+		var got dropin.Options
+		if err := got.ReadEnv(lookup(env)); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("ReadEnv(%q) = %+v, %v, want %+v", env, got, err, want)
+		}
+	}
+}
+
+// TestOptionsInWords: percentages, spaces, and empty variables, which set nothing.
+func TestOptionsInWords(t *testing.T) {
+	var o dropin.Options
+	err := o.ReadEnv(lookup([]string{"IBVERBX_LOSS= 0.1%", "IBVERBX_ADDR=127.0.0.9, 127.0.0.8", "IBVERBX_MTU=", "IBVERBX_PEERS=softnic"}))
+	if err != nil || o.Impairment.Loss != 0.001 || len(o.Addrs) != 2 || o.MTU != 0 || o.AnyPeer {
+		t.Errorf("ReadEnv = %+v, %v", o, err)
+	}
+}
+
+// TestBadOptions: a bad value is refused, and the error names the variable and what it wants.
+func TestBadOptions(t *testing.T) {
+	for _, v := range []string{
+		"ADDR=host", "ADDR=fe80::1%eth0", "DEVICES=0", "DEVICES=17", "DEVICES=x", "MTU=1500", "PEERS=hardware", "LOSS=2", "LOSS=-1%",
+		"LOSS=NaN", "REORDER=101%", "DELAY=5", "DELAY=-1s", "DELAY=2h", "STATS=maybe",
+	} {
+		var o dropin.Options
+		name, _, _ := strings.Cut(v, "=")
+		if err := o.ReadEnv(lookup([]string{"IBVERBX_" + v})); err == nil || !strings.Contains(err.Error(), "IBVERBX_"+name) {
+			t.Errorf("ReadEnv with %s = %v, want an error that names the variable", v, err)
+		}
+	}
+	var o dropin.Options
+	if err := o.ReadEnv(lookup([]string{"IBVERBX_DEVICES=1", "IBVERBX_ADDR=127.0.0.9,127.0.0.8"})); err == nil {
+		t.Error("one device with two addresses was accepted")
+	}
+	if err := o.Set("NONE", "1"); err == nil {
+		t.Error("an option that does not exist was accepted")
+	}
+}
+
+// TestVariables: the list for documents and doctor has every variable that Env writes.
+func TestVariables(t *testing.T) {
+	var names []string
+	for _, v := range dropin.Variables() {
+		names = append(names, v.Name)
+	}
+	all := dropin.Options{
+		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Devices: 1, MTU: 1, AnyPeer: true, Capture: "x", Stats: true,
+		Impairment: softnic.Impairment{Loss: 1, Reorder: 1, Delay: 1},
+	}
+	for _, v := range all.Env() {
+		if name, _, _ := strings.Cut(v, "="); !slices.Contains(names, name) {
+			t.Errorf("%s is not in Variables", name)
+		}
+	}
+	if got, want := len(all.Env()), len(names)-1; got != want || !slices.Contains(names, dropin.LibraryVariable) {
+		t.Errorf("%d variables in Env and %d in Variables, want one more there: the library", got, len(names))
+	}
+}

@@ -1,0 +1,303 @@
+//go:build linux
+
+package dropin_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"ibverbx/dropin"
+)
+
+// missing skips the test, or fails it in CI, where everything must be installed.
+func missing(t *testing.T, what string) {
+	t.Helper()
+	if os.Getenv("IBVERBX_CI") == "1" {
+		t.Fatalf("needs %s, which CI must have", what)
+	}
+	t.Skipf("needs %s", what)
+}
+
+// unprivileged is a user without any right.
+const unprivileged = 65534
+
+// build builds the library once for all tests.
+var build = sync.OnceValues(func() (dropin.Library, error) {
+	dir, err := os.MkdirTemp("", "ibverbx-dropin-")
+	if err != nil {
+		return dropin.Library{}, err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // for the other user
+		return dropin.Library{}, err
+	}
+	named := func(name string) (string, bool) { return filepath.Join(dir, "lib"), name == dropin.LibraryVariable }
+	return dropin.Find(context.Background(), named, io.Discard)
+})
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if os.Getenv("IBVERBX_DROPIN") == "1" {
+		if l, err := build(); err == nil {
+			_ = os.RemoveAll(filepath.Dir(l.Dir))
+		}
+	}
+	os.Exit(status)
+}
+
+// library returns the library. Building it takes half a minute, so tests with it run by make test-dropin.
+func library(t *testing.T) dropin.Library {
+	t.Helper()
+	if os.Getenv("IBVERBX_DROPIN") != "1" {
+		t.Skip("runs with IBVERBX_DROPIN=1, as make test-dropin does")
+	}
+	l, err := build()
+	if errors.Is(err, dropin.ErrCannotBuild) {
+		missing(t, err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// command returns a program with the library, as a user without rights if the test may choose.
+func command(t *testing.T, l dropin.Library, o dropin.Options, name string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		missing(t, name)
+	}
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	vars, err := l.Env(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env = append(append(os.Environ(), "HOME=/nonexistent"), append(vars, o.Env()...)...)
+	if os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}}
+	}
+	out := &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.WaitDelay = time.Second
+	return cmd, out
+}
+
+// freePort returns a TCP port that nobody listens on.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// listening reports whether a process of the host listens on a TCP port. Connecting would be taken for the client.
+func listening(t *testing.T, port int) bool {
+	t.Helper()
+	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		table, _ := os.ReadFile(name) // a host may lack IPv6
+		for line := range strings.Lines(string(table)) {
+			if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) && f[3] == "0A" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// patience is how long two processes may take. A program that hangs never ends; a loaded machine is slow.
+const patience = 90 * time.Second
+
+// clockless is what perftest says if a loaded machine spoils its measurement of the processor's frequency.
+const clockless = "Can't produce a report"
+
+// between runs a program as server and client. Both must end with status 0.
+func between(t *testing.T, o dropin.Options, name string, args ...string) (server, client string) {
+	t.Helper()
+	var err error
+	for try := range 10 {
+		server, client, err = tryBetween(t, o, name, args...)
+		again := strings.Contains(server+client, clockless) || (try < 2 && mayLose(name, args))
+		if err == nil || !again {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatalf("%v\nclient:\n%s\nserver:\n%s", err, client, server)
+	}
+	return server, client
+}
+
+// mayLose reports whether a program uses UC or UD. A receiver that gets no processor for some tenths of a second loses packets there,
+// and the program waits for them forever.
+func mayLose(name string, args []string) bool {
+	return strings.Contains(name, "_uc_") || strings.Contains(name, "_ud_") || slices.Contains(args, "UC") || slices.Contains(args, "UD")
+}
+
+func tryBetween(t *testing.T, o dropin.Options, name string, args ...string) (server, client string, err error) {
+	t.Helper()
+	l := library(t)
+	port := freePort(t)
+	args = append(args, "-p", fmt.Sprint(port))
+	srv, srvOut := command(t, l, o, name, args...)
+	cli, cliOut := command(t, l, o, name, append(args, "127.0.0.1")...)
+	ended := serve(t, srv, port)
+	limit := patience
+	if mayLose(name, args) {
+		limit = patience / 3
+	}
+	stop := time.AfterFunc(limit, func() {
+		_ = cli.Process.Kill()
+		_ = srv.Process.Kill()
+	})
+	defer stop.Stop()
+	err = cli.Run()
+	if err != nil {
+		_ = srv.Process.Kill() // it would wait for a client that is gone
+	}
+	err = errors.Join(err, <-ended)
+	return srvOut.String(), cliOut.String(), err
+}
+
+// serve starts a server and waits until it listens or has ended. The channel has the error of the server.
+func serve(t *testing.T, srv *exec.Cmd, port int) <-chan error {
+	t.Helper()
+	if err := srv.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Wait() }()
+	for begin := time.Now(); !listening(t, port) && len(ended) == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Since(begin) > patience {
+			_ = srv.Process.Kill()
+			t.Fatalf("the server does not listen after %v", patience)
+		}
+	}
+	return ended
+}
+
+// programs are command lines that must run between two processes.
+var programs = []string{
+	"ibv_rc_pingpong -g 0", "ibv_rc_pingpong -g 0 -e", "ibv_rc_pingpong -g 0 -N", "ibv_rc_pingpong -g 0 -c", "ibv_rc_pingpong -g 0 -t",
+	"ibv_uc_pingpong -g 0", "ibv_uc_pingpong -g 0 -e", "ibv_uc_pingpong -g 0 -c",
+	"ibv_ud_pingpong -g 0", "ibv_ud_pingpong -g 0 -e", "ibv_ud_pingpong -g 0 -c",
+	"ibv_srq_pingpong -g 0", "ibv_srq_pingpong -g 0 -e", "ibv_srq_pingpong -g 0 -c",
+
+	"ib_write_bw -n 1000", "ib_write_bw -a -n 20", "ib_write_bw -D 1", "ib_write_bw -b -n 500", "ib_write_bw -q 8 -n 500",
+	"ib_write_bw -l 64 -s 8 -n 6400", "ib_write_bw -c UC -n 1000", "ib_write_lat -n 500", "ib_write_lat -c UC -n 500",
+	"ib_read_bw -n 1000", "ib_read_bw -b -q 8 -n 200", "ib_read_lat -n 1000",
+	"ib_send_bw -n 1000", "ib_send_bw -a -n 20", "ib_send_bw -e -n 1000", "ib_send_bw --use-srq -n 1000", "ib_send_bw -b -n 500",
+	"ib_send_bw -c UC -n 1000", "ib_send_bw -c UD -n 1000", "ib_send_lat -n 1000", "ib_send_lat -e -n 500", "ib_send_lat -c UC -n 1000", "ib_send_lat -c UD -n 1000",
+	"ib_atomic_bw -n 1000", "ib_atomic_bw -A CMP_AND_SWAP -n 1000", "ib_atomic_lat -n 1000",
+}
+
+// TestPrograms: unmodified programs of the distribution run between two processes without any right.
+func TestPrograms(t *testing.T) {
+	for _, line := range programs {
+		t.Run(line, func(t *testing.T) {
+			words := strings.Fields(line)
+			between(t, dropin.Options{}, words[0], words[1:]...)
+		})
+	}
+}
+
+// TestDevinfo: the devices that a program lists are those that were asked for.
+func TestDevinfo(t *testing.T) {
+	cmd, out := command(t, library(t), dropin.Options{Devices: 3, MTU: 3}, "ibv_devinfo", "-v")
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"soft0", "soft1", "soft2", "1024 (3)", "PORT_ACTIVE", "RoCE v2", "LINK_UP"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("ibv_devinfo does not print %q:\n%s", want, out)
+		}
+	}
+}
+
+// TestLossyPrograms: lost and reordered packets cost time and no data.
+func TestLossyPrograms(t *testing.T) {
+	var o dropin.Options
+	o.Impairment.Loss, o.Impairment.Reorder = 0.01, 0.01
+	between(t, o, "ibv_rc_pingpong", "-g", "0", "-c", "-n", "200")
+}
+
+// TestCaptureAndStats: a process writes its packets and prints its counters when it exits.
+func TestCaptureAndStats(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{filepath.Dir(dir), dir} {
+		if err := os.Chmod(d, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server, client := between(t, dropin.Options{Capture: filepath.Join(dir, "%p.pcap"), Stats: true}, "ibv_rc_pingpong", "-g", "0", "-n", "10")
+	files, _ := filepath.Glob(filepath.Join(dir, "*.pcap"))
+	if len(files) != 2 || !strings.Contains(server, "PacketsSent:") || !strings.Contains(client, "PacketsSent:") {
+		t.Errorf("%d captures, want 2; the client printed\n%s", len(files), client)
+	}
+	for _, f := range files {
+		if info, err := os.Stat(f); err != nil || info.Size() < 10*2*1024 {
+			t.Errorf("the capture %s is too small for 10 messages: %v, %v", f, info.Size(), err)
+		}
+	}
+}
+
+// TestKilledServer: a peer that is killed is a peer that no longer answers (status 12), and not a hang.
+func TestKilledServer(t *testing.T) {
+	l := library(t)
+	port := freePort(t)
+	args := []string{"-D", "60", "-p", fmt.Sprint(port)}
+	srv, _ := command(t, l, dropin.Options{}, "ib_write_bw", args...)
+	cli, out := command(t, l, dropin.Options{}, "ib_write_bw", append(args, "127.0.0.1")...)
+	ended := serve(t, srv, port)
+	if err := cli.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := time.AfterFunc(patience, func() { _ = cli.Process.Kill() })
+	defer stop.Stop()
+	for begin := time.Now(); busyFor(cli.Process.Pid) < 500*time.Millisecond && time.Since(begin) < patience; time.Sleep(10 * time.Millisecond) {
+	}
+	_ = srv.Process.Kill()
+	<-ended
+	if err := cli.Wait(); err == nil || !strings.Contains(out.String(), "status 12") {
+		t.Errorf("the client ended with %v, want a failure with status 12\n%s", err, out)
+	}
+}
+
+// busyFor returns how much processor time a process has used. One that transfers data uses a lot, one that waits none.
+func busyFor(pid int) time.Duration {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have ended
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	f := strings.Fields(rest)
+	if len(f) < 13 {
+		return 0
+	}
+	ticks, _ := strconv.Atoi(f[11]) // utime, in hundredths of a second
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// TestBadEnvironment: a program gets no devices, and the user a sentence.
+func TestBadEnvironment(t *testing.T) {
+	for value, want := range map[string]string{"IBVERBX_MTU=1500": "IBVERBX_MTU is \"1500\": want", "IBVERBX_ADDR=203.0.113.7": "203.0.113.7"} {
+		cmd, out := command(t, library(t), dropin.Options{}, "ibv_devinfo")
+		cmd.Env = append(cmd.Env, value)
+		if err := cmd.Run(); err == nil || !strings.Contains(out.String(), want) {
+			t.Errorf("ibv_devinfo with %s: %v, want a failure and a sentence with %q\n%s", value, err, want, out)
+		}
+	}
+}

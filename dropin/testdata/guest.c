@@ -1,0 +1,346 @@
+// A program that does to the library what programs do to libraries. The argument names the test. It exits with 0, or says
+// what went wrong.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(cond) \
+	do { \
+		if (!(cond)) { \
+			fprintf(stderr, "%s:%d: %s is false, errno %d (%s)\n", __FILE__, __LINE__, #cond, errno, strerror(errno)); \
+			exit(1); \
+		} \
+	} while (0)
+
+enum { size = 4096 };
+
+// guest is a QP that is connected to itself.
+struct guest {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	struct ibv_mr *mr;
+	char *buf;
+};
+
+static struct ibv_context *open_first(void)
+{
+	int n;
+	struct ibv_device **list = ibv_get_device_list(&n);
+	CHECK(list && n > 0);
+	struct ibv_context *ctx = ibv_open_device(list[0]);
+	CHECK(ctx);
+	ibv_free_device_list(list);
+	return ctx;
+}
+
+static void connect_self(struct guest *g)
+{
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+	CHECK(!ibv_modify_qp(g->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = g->qp->qp_num,
+				 .ah_attr = {.is_global = 1, .port_num = 1}, .max_dest_rd_atomic = 1};
+	CHECK(!ibv_query_gid(g->ctx, 1, 0, &a.ah_attr.grh.dgid));
+	CHECK(!ibv_modify_qp(g->qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+						IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+	CHECK(!ibv_modify_qp(g->qp, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+						IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+static struct guest make(void)
+{
+	struct guest g = {.ctx = open_first()};
+	CHECK((g.pd = ibv_alloc_pd(g.ctx)));
+	CHECK((g.channel = ibv_create_comp_channel(g.ctx)));
+	CHECK((g.cq = ibv_create_cq(g.ctx, 64, &g, g.channel, 0)));
+	struct ibv_qp_init_attr init = {.send_cq = g.cq, .recv_cq = g.cq, .qp_type = IBV_QPT_RC,
+					.cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1}};
+	CHECK((g.qp = ibv_create_qp(g.pd, &init)));
+	CHECK((g.buf = calloc(2, size)));
+	CHECK((g.mr = ibv_reg_mr(g.pd, g.buf, 2 * size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
+	connect_self(&g);
+	return g;
+}
+
+static void post_write(struct guest *g, uint32_t length)
+{
+	struct ibv_sge sge = {.addr = (uintptr_t)g->buf, .length = length, .lkey = g->mr->lkey};
+	struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sge, .num_sge = 1}, *bad;
+	wr.wr.rdma.remote_addr = (uintptr_t)g->buf + size;
+	wr.wr.rdma.rkey = g->mr->rkey;
+	CHECK(!ibv_post_send(g->qp, &wr, &bad));
+}
+
+static void await_one(struct guest *g)
+{
+	struct ibv_wc wc;
+	int n;
+	while (!(n = ibv_poll_cq(g->cq, 1, &wc)))
+		;
+	CHECK(n == 1 && wc.status == IBV_WC_SUCCESS);
+}
+
+static void transfer(struct guest *g, int times)
+{
+	while (times--) {
+		post_write(g, size);
+		await_one(g);
+	}
+}
+
+static void destroy(struct guest *g)
+{
+	CHECK(!ibv_destroy_qp(g->qp));
+	CHECK(!ibv_dereg_mr(g->mr));
+	CHECK(!ibv_destroy_cq(g->cq));
+	CHECK(!ibv_destroy_comp_channel(g->channel));
+	CHECK(!ibv_dealloc_pd(g->pd));
+	CHECK(!ibv_close_device(g->ctx));
+}
+
+// Closing in the wrong order is refused and changes nothing.
+static void order(void)
+{
+	struct guest g = make();
+	CHECK(ibv_dealloc_pd(g.pd) == EBUSY);
+	CHECK(ibv_destroy_cq(g.cq) == EBUSY);
+	CHECK(ibv_destroy_comp_channel(g.channel) == EBUSY);
+	transfer(&g, 3);
+	destroy(&g);
+}
+
+// A forked child gets ENODEV from everything and never hangs; the parent goes on.
+static void forks(void)
+{
+	struct guest g = make();
+	transfer(&g, 1);
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		struct ibv_wc wc;
+		struct ibv_cq *cq;
+		void *context;
+		int n;
+		CHECK(!ibv_get_device_list(&n) && errno == ENODEV);
+		CHECK(!ibv_alloc_pd(g.ctx) && errno == ENODEV);
+		CHECK(ibv_poll_cq(g.cq, 1, &wc) < 0);
+		CHECK(ibv_get_cq_event(g.channel, &cq, &context) == -1 && errno == ENODEV);
+		CHECK(ibv_destroy_qp(g.qp) == ENODEV);
+		exit(0); // with exit handlers
+	}
+	int status;
+	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	transfer(&g, 3);
+	destroy(&g);
+}
+
+static volatile sig_atomic_t signals, deepest;
+
+static void deep(int level)
+{
+	volatile char frame[1024];
+	frame[0] = (char)level;
+	if (level)
+		deep(level - 1);
+	deepest += frame[0];
+}
+
+static void handler(int sig)
+{
+	(void)sig;
+	signals++;
+	deep(16); // more stack than a goroutine begins with
+}
+
+// Handlers of the program run, with room, while its thread is inside the library, and only on its own threads.
+static void sig(void)
+{
+	struct sigaction old;
+	CHECK(!sigaction(SIGSEGV, NULL, &old) && old.sa_handler == SIG_DFL);
+	struct guest g = make();
+	CHECK(!sigaction(SIGSEGV, NULL, &old) && old.sa_handler == SIG_DFL);
+	CHECK(signal(SIGALRM, handler) == SIG_DFL);
+	struct itimerval every = {{0, 200}, {0, 200}};
+	CHECK(!setitimer(ITIMER_REAL, &every, NULL));
+	while (signals < 500)
+		transfer(&g, 10);
+	every = (struct itimerval){0};
+	CHECK(!setitimer(ITIMER_REAL, &every, NULL));
+	destroy(&g);
+}
+
+static void *on_small_stack(void *arg)
+{
+	transfer(arg, 100);
+	return NULL;
+}
+
+// A thread with the smallest usual stack can use the library.
+static void stack(void)
+{
+	struct guest g = make();
+	pthread_attr_t attr;
+	pthread_t t[4];
+	pthread_attr_init(&attr);
+	CHECK(!pthread_attr_setstacksize(&attr, 64 << 10));
+	for (int i = 0; i < 4; i++) { // one after the other: each thread is new to the Go runtime
+		CHECK(!pthread_create(&t[i], &attr, on_small_stack, &g));
+		CHECK(!pthread_join(t[i], NULL));
+	}
+	destroy(&g);
+}
+
+// A program that spins on memory and never polls gets its data.
+static void spin(void)
+{
+	struct guest g = make();
+	for (int i = 1; i <= 10; i++) {
+		memset(g.buf, i, size);
+		post_write(&g, size);
+		while (((volatile char *)g.buf)[2 * size - 1] != i)
+			;
+	}
+	for (int i = 0; i < 10; i++)
+		await_one(&g);
+	destroy(&g);
+}
+
+static struct ibv_cq *acked;
+
+static void *ack_later(void *arg)
+{
+	usleep(50000);
+	__atomic_store_n((int *)arg, 1, __ATOMIC_SEQ_CST);
+	ibv_ack_cq_events(acked, 1);
+	return NULL;
+}
+
+// Events come through a descriptor that poll(2) knows, and destroying waits for acknowledgements.
+static void events(void)
+{
+	struct guest g = make();
+	struct pollfd fd = {.fd = g.channel->fd, .events = POLLIN};
+	struct ibv_cq *cq;
+	void *context;
+	CHECK(poll(&fd, 1, 0) == 0);
+	CHECK(!ibv_req_notify_cq(g.cq, 0));
+	post_write(&g, 8);
+	CHECK(poll(&fd, 1, -1) == 1);
+	CHECK(!ibv_get_cq_event(g.channel, &cq, &context) && cq == g.cq && context);
+	CHECK(poll(&fd, 1, 0) == 0);
+	await_one(&g);
+	int late = 0;
+	pthread_t t;
+	acked = g.cq;
+	CHECK(!ibv_destroy_qp(g.qp));
+	CHECK(!pthread_create(&t, NULL, ack_later, &late));
+	CHECK(!ibv_destroy_cq(g.cq) && __atomic_load_n(&late, __ATOMIC_SEQ_CST));
+	CHECK(!pthread_join(t, NULL));
+	CHECK(!ibv_destroy_comp_channel(g.channel));
+}
+
+// A destroyed CQ leaves no event behind.
+static void stale(void)
+{
+	struct guest g = make();
+	struct pollfd fd = {.fd = g.channel->fd, .events = POLLIN};
+	CHECK(!ibv_req_notify_cq(g.cq, 0));
+	post_write(&g, 8);
+	CHECK(poll(&fd, 1, -1) == 1);
+	await_one(&g);
+	CHECK(!ibv_destroy_qp(g.qp));
+	CHECK(!ibv_destroy_cq(g.cq));
+	CHECK(poll(&fd, 1, 0) == 0);
+	CHECK(!ibv_destroy_comp_channel(g.channel));
+}
+
+// An asynchronous event names its QP and is acknowledged.
+static void async(void)
+{
+	struct guest g = make();
+	struct pollfd fd = {.fd = g.ctx->async_fd, .events = POLLIN};
+	struct ibv_async_event e;
+	struct ibv_wc wc;
+	struct ibv_sge sge = {.addr = (uintptr_t)g.buf, .length = 8, .lkey = g.mr->lkey};
+	struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sge, .num_sge = 1}, *bad;
+	wr.wr.rdma.remote_addr = (uintptr_t)g.buf;
+	wr.wr.rdma.rkey = g.mr->rkey + 1;
+	CHECK(!ibv_post_send(g.qp, &wr, &bad));
+	int n;
+	while (!(n = ibv_poll_cq(g.cq, 1, &wc)))
+		;
+	CHECK(n == 1 && wc.status != IBV_WC_SUCCESS);
+	CHECK(poll(&fd, 1, -1) == 1);
+	CHECK(!ibv_get_async_event(g.ctx, &e));
+	CHECK(e.event_type == IBV_EVENT_QP_ACCESS_ERR && e.element.qp == g.qp);
+	ibv_ack_async_event(&e);
+	destroy(&g);
+}
+
+// dlopen and dlvsym find the functions, as NCCL looks for them. dlclose does no harm.
+static void dl(void)
+{
+	void *lib = dlopen("libibverbs.so.1", RTLD_NOW);
+	CHECK(lib);
+	struct ibv_device **(*list)(int *) = dlvsym(lib, "ibv_get_device_list", "IBVERBS_1.1");
+	void (*release)(struct ibv_device **) = dlvsym(lib, "ibv_free_device_list", "IBVERBS_1.1");
+	CHECK(list && release && list == ibv_get_device_list);
+	CHECK(dlvsym(lib, "ibv_reg_mr_iova2", "IBVERBS_1.8"));
+	int n;
+	struct ibv_device **all = list(&n);
+	CHECK(all && n > 0);
+	release(all);
+	CHECK(!dlclose(lib));
+	struct guest g = make();
+	transfer(&g, 3);
+	destroy(&g);
+}
+
+// Regions under other addresses, registered again, and a CQ that is resized.
+static void memory(void)
+{
+	struct guest g = make();
+	struct ibv_mr *mr = ibv_reg_mr_iova(g.pd, g.buf, size, 0x1000, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(mr && mr->addr == g.buf && mr->length == size);
+	CHECK(!ibv_dereg_mr(mr));
+	CHECK(!ibv_rereg_mr(g.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+	transfer(&g, 1);
+	CHECK(ibv_rereg_mr(g.mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+	transfer(&g, 1);
+	CHECK(!ibv_resize_cq(g.cq, 500) && g.cq->cqe >= 500);
+	transfer(&g, 1);
+	CHECK(!ibv_alloc_mw(g.pd, IBV_MW_TYPE_1) && errno == EOPNOTSUPP);
+	CHECK(!ibv_reg_mr(g.pd, g.buf, size, IBV_ACCESS_ON_DEMAND) && errno == EOPNOTSUPP);
+	CHECK(!ibv_reg_dmabuf_mr(g.pd, 0, size, 0, 0, 0) && errno == EOPNOTSUPP);
+	destroy(&g);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} tests[] = {{"order", order}, {"fork", forks}, {"signals", sig}, {"stack", stack}, {"spin", spin}, {"events", events},
+		     {"stale", stale}, {"async", async}, {"dlopen", dl}, {"memory", memory}};
+	for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)
+		if (argc == 2 && !strcmp(argv[1], tests[i].name)) {
+			tests[i].run();
+			return 0;
+		}
+	fprintf(stderr, "no test %s\n", argc == 2 ? argv[1] : "given");
+	return 2;
+}
