@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"ibverbx/dropin"
 	"ibverbx/internal/doctor"
 	"ibverbx/settings"
 )
@@ -20,6 +21,10 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 			continue
 		}
 		i := slices.IndexFunc(rows, func(row settings.Setting) bool { return row.Env == name })
+		if i < 0 && slices.ContainsFunc(dropin.Variables(), func(d dropin.Variable) bool { return d.Name == name }) {
+			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx run", name, value)})
+			continue
+		}
 		if i < 0 {
 			add(doctor.Finding{
 				Level: doctor.Warning, Found: name + " is set", Means: "No setting has this variable, so it has no effect.",

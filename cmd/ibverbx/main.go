@@ -5,6 +5,7 @@
 //	ibverbx perf send --lat  latency of SEND
 //	ibverbx perf --server    wait for clients, and on another host: ibverbx perf HOST
 //	ibverbx compare A B      differences of results of perf --json, and if they are chance
+//	ibverbx run -- PROGRAM   run any RDMA program on software NICs
 //	ibverbx token FILE       make a secret for client and server
 //	ibverbx cert             make certificates for them instead
 //	ibverbx devices -v       devices, ports, GIDs and limits

@@ -85,6 +85,7 @@ without them it uses softnic, an RDMA NIC in software.`,
   ibverbx perf send --lat      latency of SEND
   ibverbx perf --server        wait for clients; on another host: ibverbx perf HOST
   ibverbx compare a.json b.json  tell a difference of two results from chance
+  ibverbx run -- ib_write_bw   run any RDMA program on software NICs
   ibverbx token FILE           make a secret for client and server
   ibverbx cert                 make certificates for them instead
   ibverbx devices -v           devices, ports, GIDs and limits
@@ -104,7 +105,7 @@ without them it uses softnic, an RDMA NIC in software.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return wrong(cmd, "%w", err)
 	})
-	root.AddCommand(newPerf(s), newCompare(s), newDevices(s), newDoctor(s), newSim(s), newCert(s), newTokenCommand(s), newVersion(s))
+	root.AddCommand(newPerf(s), newCompare(s), newRun(s), newDevices(s), newDoctor(s), newSim(s), newCert(s), newTokenCommand(s), newVersion(s))
 	return root
 }
 
