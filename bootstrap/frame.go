@@ -33,6 +33,7 @@ const (
 	KindReady                       // the peer may start
 	KindApplication                 // the application's own bytes
 	KindDone                        // the sender is done
+	KindService                     // for a service of package node
 	kindEnd
 )
 

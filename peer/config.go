@@ -42,6 +42,10 @@ type Config struct {
 	// VirtualCQ for this Session alone.
 	On func(step func(*ibverbx.VirtualCQ) error) error
 
+	// Aside gets the messages of kind bootstrap.KindService that arrive while the Session is being made, in
+	// order. It is called by the goroutine that connects. Nil means that such a message is an error.
+	Aside func(body []byte)
+
 	// PeerNetworks are networks that the peer's NICs may be on. Without it they must be on a network
 	// of this host, have the peer's address of the connection, or be named in its certificate. Routed
 	// fabrics need it.

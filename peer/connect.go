@@ -74,7 +74,7 @@ func join(ctx context.Context, conn *bootstrap.Conn, dialer bool, c *Config) (*S
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	c = c.lendTo(conn.Peer())
-	s := &Session{Conn: conn}
+	s := &Session{Conn: conn, aside: c.Aside}
 	if err := s.join(ctx, dialer, c); err != nil {
 		role := "this side listens"
 		if dialer {

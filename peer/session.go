@@ -44,6 +44,8 @@ type Session struct {
 	closers closer.Stack
 	// on runs a step that uses CQ: Config.On, or the step itself.
 	on func(step func(*ibverbx.VirtualCQ) error) error
+	// aside is Config.Aside.
+	aside func(body []byte)
 	// shared says that CQ belongs to the program (Config.On).
 	shared bool
 	// peerDone says that the peer has called WaitDone.
@@ -131,9 +133,15 @@ func (s *Session) takeDone(ctx context.Context, what *bool) error {
 // requests of the peer fail with ibverbx.ErrPeerGone; WaitDone avoids that.
 func (s *Session) Close() error { return s.closers.Close() }
 
-// take receives a message, which must have the given kind.
+// take receives a message, which must have the given kind. Those for Config.Aside may come before it.
 func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error) {
 	m, err := s.Conn.Recv(ctx)
+	for err == nil && m.Kind == bootstrap.KindService && s.aside != nil {
+		s.aside(m.Body)
+		if m, err = s.Conn.Recv(ctx); ctx.Err() != nil {
+			err = ctx.Err() // Recv returns messages that are there even then
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
