@@ -1,0 +1,295 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"ibverbx/bootstrap"
+	"ibverbx/verbs"
+)
+
+// maxPeers is how many peers a Node knows. Those that were lost are forgotten after Config.GiveUpAfter.
+const maxPeers = 1 << 12
+
+// errReplaced ends a session because the peer has made another one.
+var errReplaced = fmt.Errorf("%w: there is a newer one", ErrLost)
+
+// greet exchanges hellos on a connection and decides whether there is a session on it. r is the route of a connection that this
+// side has dialed, nil otherwise. After an error the connection is closed.
+func (n *Node) greet(ctx context.Context, conn *bootstrap.Conn, r *route) (s *session, err error) {
+	ctx, cancel := context.WithTimeout(ctx, helloTime)
+	defer cancel()
+	if r != nil {
+		s, err = n.sayHello(ctx, conn, r)
+	} else {
+		s, err = n.takeHello(ctx, conn)
+	}
+	if err == nil {
+		return s, nil
+	}
+	if s != nil && s.ctx.Err() != nil {
+		err = context.Cause(s.ctx)
+	}
+	n.mu.Lock()
+	if duplicate(err) {
+		n.stats.Duplicates++
+	} else {
+		n.stats.Refused++
+	}
+	n.mu.Unlock()
+	err = fmt.Errorf("session with %v: %w", conn.Peer().Addr, err)
+	if s != nil {
+		s.finish(err)
+	}
+	return nil, errors.Join(err, conn.CloseWith(err.Error()))
+}
+
+// sayHello is greet of the dialer. A session that there is with the peer ends before the peer gets the hello, so that nothing of it can land
+// in the next one.
+func (n *Node) sayHello(ctx context.Context, conn *bootstrap.Conn, r *route) (*session, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := newSession(n.ctx, conn, r, rand.Uint64N(1<<63)+1)
+	resume, err := n.admit(s, 0)
+	if err != nil {
+		s.cancel(err)
+		return nil, err
+	}
+	defer context.AfterFunc(s.ctx, cancel)() // another session may replace this one
+	hello := message{kind: kindHello, lowest: version, highest: version, session: s.id, resume: resume}
+	if err := conn.Send(ctx, bootstrap.KindService, hello.encode()); err != nil {
+		return s, err
+	}
+	m, err := takeMessage(ctx, conn)
+	switch {
+	case err != nil:
+		return s, err
+	case m.kind == kindRefuse:
+		return s, &refusedError{code: m.code, byPeer: true}
+	case m.kind != kindWelcome || m.highest != version || m.session != s.id:
+		return s, violation("the answer to a hello is of type %d, version %d", m.kind, m.highest)
+	}
+	return s, nil
+}
+
+// takeHello is greet of the listener.
+func (n *Node) takeHello(ctx context.Context, conn *bootstrap.Conn) (*session, error) {
+	m, err := takeMessage(ctx, conn)
+	switch {
+	case err != nil:
+		return nil, err
+	case m.kind != kindHello:
+		return nil, violation("the first message is of type %d, want a hello", m.kind)
+	}
+	s := newSession(n.ctx, conn, nil, m.session)
+	if m.lowest > version {
+		err = &refusedError{code: refusedVersion}
+	} else {
+		_, err = n.admit(s, m.resume)
+	}
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		_ = conn.Send(ctx, bootstrap.KindService, (&message{kind: kindRefuse, code: refused.code}).encode()) // err is returned anyway
+	}
+	if err != nil {
+		s.cancel(err)
+		return nil, err
+	}
+	welcome := message{kind: kindWelcome, highest: version, session: s.id}
+	return s, conn.Send(ctx, bootstrap.KindService, welcome.encode())
+}
+
+// takeMessage receives a message of this package.
+func takeMessage(ctx context.Context, conn *bootstrap.Conn) (message, error) {
+	m, err := conn.Recv(ctx)
+	if err != nil {
+		return message{}, err
+	}
+	if m.Kind != bootstrap.KindService {
+		return message{}, violation("a message of kind %d, want a hello", m.Kind)
+	}
+	return decode(m.Body)
+}
+
+// admit makes s the session of its Peer, and returns the id of the one before. It waits until that one has ended. An error means that
+// there is no session. resume is that of the hello, if this side has not dialed.
+func (n *Node) admit(s *session, resume uint64) (last uint64, err error) {
+	id := s.conn.Peer()
+	realm, err := n.realmOf(id)
+	if err != nil {
+		return 0, err
+	}
+	n.mu.Lock()
+	p, err := n.peerOf(id, realm, s.route)
+	if err == nil && p == nil {
+		p, err = n.newPeer(id, realm, s.route)
+	}
+	var old *session
+	if err == nil {
+		if old, last, err = p.take(s, n.auth.Incarnation, resume); err != nil {
+			n.found(s.route, p)
+		}
+	}
+	n.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	if old != nil {
+		old.End(errReplaced)
+		<-old.done
+	}
+	p.shard.do(func() { p.queue.attach(s) })
+	return last, nil
+}
+
+// peerOf returns the Peer with an identity; nil if there is none. The lock is held.
+func (n *Node) peerOf(id bootstrap.Peer, realm *realm, r *route) (*Peer, error) {
+	key, base := identify(id)
+	p := n.peers[key]
+	switch {
+	case n.leaving, r != nil && r.ctx.Err() != nil:
+		return nil, ErrClosed // or the Peer that was closed would be back
+	case id.Incarnation == n.auth.Incarnation:
+		return nil, fmt.Errorf("%w: the address is that of this Node", ErrRefused)
+	case r != nil && r.peer != nil && r.peer.base != base:
+		return nil, fmt.Errorf("%w: at %s is another peer than before", ErrRefused, r.addr)
+	case p == nil && r != nil && r.peer != nil && r.peer.state != StateClosed:
+		p = r.peer // a process without a name was restarted
+		delete(n.peers, p.key)
+		p.key = key
+		n.peers[key] = p
+	case p == nil && len(n.peers) >= maxPeers:
+		return nil, &refusedError{code: refusedLimit}
+	}
+	if p != nil && p.realm != realm {
+		return nil, &refusedError{code: refusedRealm}
+	}
+	return p, nil
+}
+
+// newPeer makes a Peer, unless another goroutine makes it meanwhile. The lock is held, but not while a shard is looked for.
+func (n *Node) newPeer(id bootstrap.Peer, realm *realm, r *route) (*Peer, error) {
+	n.mu.Unlock()
+	on, err := realm.place()
+	n.mu.Lock()
+	if err != nil {
+		return nil, errors.Join(err, &refusedError{code: refusedLimit})
+	}
+	if p, err := n.peerOf(id, realm, r); p != nil || err != nil {
+		realm.leave(on)
+		return p, err
+	}
+	p := &Peer{node: n, realm: realm, shard: on, changed: make(chan struct{})}
+	p.key, p.base = identify(id)
+	p.queue = queue{shard: on, window: n.cfg.Window}
+	n.peers[p.key] = p
+	return p, nil
+}
+
+// take makes s the current session, if it is not a duplicate. It returns the one that it replaces, and the id of the last one. The
+// lock is held. mine is the incarnation of this side.
+//
+// A peer that dials again has lost its session. If both sides have dialed, and this side has said hello and gets one, the connection of the
+// smaller incarnation stays, or the session that is ready, unless the peer says that it is gone. This side does not say hello if there is
+// a session or one is being made.
+func (p *Peer) take(s *session, mine, resume uint64) (old *session, last uint64, err error) {
+	old, last = p.current, p.last
+	made := p.state == StateReady || p.state == StateParked
+	switch {
+	case old == nil || old.incarnation != s.incarnation:
+	case s.route != nil, old.route != nil && resume != old.id && (made || mine < s.incarnation):
+		err = &refusedError{code: refusedDuplicate}
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	p.sessions++
+	p.node.calls(p, 1)
+	s.peer, s.number = p, p.sessions
+	p.current, p.last, p.identity, p.quiet = s, s.id, s.conn.Peer(), 0
+	if p.giveUp != nil {
+		p.giveUp.Stop()
+		p.giveUp = nil
+	}
+	p.become(StateConnecting, p.err)
+	return old, last, nil
+}
+
+// realmOf returns the realm that a peer is admitted to, and makes it if need be.
+func (n *Node) realmOf(id bootstrap.Peer) (*realm, error) {
+	var a Admission
+	if n.cfg.Authorize != nil {
+		var err error
+		if a, err = n.cfg.Authorize(id); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		}
+	}
+	n.making.Lock()
+	defer n.making.Unlock()
+	n.mu.Lock()
+	r, count := n.realms[a.Realm], len(n.realms)
+	n.mu.Unlock()
+	switch {
+	case r != nil:
+		return r, nil
+	case count >= maxRealms:
+		return nil, errors.Join(&refusedError{code: refusedLimit}, fmt.Errorf("%w: there are %d realms", verbs.ErrLimit, maxRealms))
+	case len(a.Realm) > maxRealmName:
+		return nil, fmt.Errorf("%w: %w", ErrRefused, verbs.Invalidf("the name of a realm has %d bytes, want at most %d", len(a.Realm), maxRealmName))
+	}
+	rails, err := n.realms[""].rails.Fork()
+	if err != nil {
+		return nil, err
+	}
+	if r, err = newRealm(a.Realm, rails, 1, n.cfg.Lanes, n.cfg.cqDepth); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.realms[a.Realm] = r
+	return r, nil
+}
+
+// giveUp ends the operations of a Peer that was lost for long, and forgets a Peer that cannot be dialed.
+func (n *Node) giveUp(p *Peer) {
+	p.calling.Lock() // so that Up of the next session comes after Gone
+	defer p.calling.Unlock()
+	n.mu.Lock()
+	lost, sessions, cause := p.state == StateLost && p.current == nil, p.sessions, p.err
+	if !lost {
+		n.mu.Unlock()
+		return
+	}
+	n.calls(p, 1)
+	n.mu.Unlock()
+	err := fmt.Errorf("%w: %w", ErrPeerGone, cause)
+	p.shard.do(func() {
+		if p.queue.session == nil && !p.queue.closed {
+			p.queue.refuseAll(err)
+		}
+	})
+	n.mu.Lock()
+	if p.sessions == sessions && p.routes == 0 {
+		n.remove(p, err)
+	}
+	n.mu.Unlock()
+	p.gone(err)
+	n.mu.Lock()
+	n.calls(p, -1)
+	n.mu.Unlock()
+}
+
+// waitFor waits for a time. It reports false if ctx ends first.
+func waitFor(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

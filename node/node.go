@@ -1,0 +1,315 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/internal/closer"
+	"ibverbx/internal/seat"
+	ibpeer "ibverbx/peer"
+)
+
+// maxJoining is how many connections of peers may be without a session. Further ones wait.
+const maxJoining = 256
+
+// Node is this process on the fabric.
+type Node struct {
+	cfg  Config
+	auth bootstrap.Config
+	log  *slog.Logger
+	// backoff is that of all routes.
+	backoff backoff
+	// dialer returns what dials all peers, and makes it when it is first called.
+	dialer   func() (*bootstrap.Dialer, error)
+	listener *bootstrap.Listener // nil if the Node does not listen
+	opened   closer.Stack        // the NICs and the Dialer
+	services atomic.Pointer[serviceTable]
+	places   chan struct{} // holds a token for each connection without a session
+
+	// ctx ends when the Node closes.
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	// making orders those who make realms.
+	making sync.Mutex
+	// once makes Close close everything once.
+	once sync.Once
+
+	// mu guards everything below, and what Peers and routes say. It is not held when the lock of a shard is taken, nor the other way
+	// round: a shard that is busy holds up nothing else.
+	mu     sync.Mutex
+	peers  map[string]*Peer  // by identity
+	routes map[string]*route // by address
+	realms map[string]*realm
+	memory map[*memory]struct{}
+	// callers are the Peers for which Handlers may be called, which may be forgotten already (see calls).
+	callers map[*Peer]int
+	stats   Stats
+	// leaving means that the Node takes no new peers.
+	leaving bool
+}
+
+// New opens the NICs, and the port if Config.Listen names one. ctx bounds only the call.
+func New(ctx context.Context, cfg Config) (*Node, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("new node: %w", err)
+	}
+	n := &Node{
+		cfg: cfg, log: cfg.Log, backoff: backoff{first: 100 * time.Millisecond, most: 30 * time.Second, health: 10 * time.Second},
+		places: make(chan struct{}, maxJoining), peers: map[string]*Peer{}, routes: map[string]*route{}, realms: map[string]*realm{},
+		memory: map[*memory]struct{}{}, callers: map[*Peer]int{},
+	}
+	n.services.Store(&serviceTable{})
+	n.ctx, n.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	n.auth = cfg.Auth
+	if cfg.Authorize != nil {
+		n.auth.Authorize = func(p bootstrap.Peer) error {
+			_, err := cfg.Authorize(p)
+			return err
+		}
+	}
+	n.dialer = sync.OnceValues(func() (*bootstrap.Dialer, error) {
+		d, err := bootstrap.NewDialer(n.auth)
+		if err == nil {
+			n.opened.Add(d.Close)
+		}
+		return d, err
+	})
+	if err := n.open(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("new node: %w", err), n.Close())
+	}
+	return n, nil
+}
+
+// open opens the NICs, makes the first realm and listens.
+func (n *Node) open(ctx context.Context) error {
+	nics, err := n.cfg.Open()
+	if err != nil {
+		return fmt.Errorf("open NICs: %w", err)
+	}
+	if nics.Close != nil {
+		n.opened.Add(nics.Close)
+	}
+	rails, err := ibverbx.NewRails(nics.Rails...)
+	if err != nil {
+		return err
+	}
+	if n.cfg.Lanes == 0 {
+		n.cfg.Lanes = max(2, rails.Len())
+	}
+	first, err := newRealm("", rails, n.cfg.Shards, n.cfg.Lanes, n.cfg.cqDepth)
+	if err != nil {
+		return err
+	}
+	n.realms[""] = first
+	if n.cfg.IdleAfter > 0 {
+		n.work.Go(n.look)
+	}
+	if n.cfg.Listen == "" {
+		_, err := n.dialer()
+		return err
+	}
+	if n.listener, err = bootstrap.Listen(ctx, n.cfg.Listen, n.auth); err != nil {
+		return err
+	}
+	n.work.Go(n.accept)
+	return nil
+}
+
+// Addr is the address that the Node listens on, nil if it does not listen.
+func (n *Node) Addr() net.Addr {
+	if n.listener == nil {
+		return nil
+	}
+	return n.listener.Addr()
+}
+
+// accept makes sessions with peers that dial. Each has a goroutine, so a slow one delays no other.
+func (n *Node) accept() {
+	for {
+		select {
+		case n.places <- struct{}{}:
+		case <-n.ctx.Done():
+			return
+		}
+		conn, err := n.listener.Accept(n.ctx)
+		if err != nil {
+			return // the Node or the Listener is closed
+		}
+		n.work.Go(func() {
+			s, err := n.greet(n.ctx, conn, nil)
+			<-n.places
+			if err != nil {
+				n.log.Info("peer refused", "addr", conn.Peer().Addr, "cause", err)
+				return
+			}
+			_ = n.attend(s) // it was logged
+		})
+	}
+}
+
+// attend runs a session until it ends, and closes its connection.
+func (n *Node) attend(s *session) error {
+	err := s.run()
+	s.finish(err)
+	reason := ""
+	if err = context.Cause(s.ctx); errors.Is(err, bootstrap.ErrProtocol) {
+		reason = err.Error()
+	}
+	return errors.Join(err, s.conn.CloseWith(reason))
+}
+
+// ready notes that a session has a VirtualQP.
+func (n *Node) ready(s *session, made *ibpeer.Session) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := s.peer
+	if p.current != s || p.state == StateClosed {
+		return
+	}
+	if p.state == StateConnecting {
+		n.stats.Sessions++
+		n.log.Info("peer ready", "peer", p.identity.Name, "addr", p.identity.Addr, "realm", p.realm.name, "sealed", made.Agreed.Sealed)
+	}
+	n.found(s.route, p)
+	p.made, p.agreed, p.link, p.quiet = made, made.Agreed, made.Link, 0
+	p.become(StateReady, nil)
+}
+
+// unready notes that a session has no VirtualQP any more.
+func (n *Node) unready(s *session) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s.peer.current == s {
+		s.peer.made = nil
+	}
+}
+
+// parked notes that a session is parked.
+func (n *Node) parked(s *session) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s.peer.current == s && s.peer.state == StateReady {
+		s.peer.become(StateParked, nil)
+	}
+}
+
+// lost notes that a session has ended. Its VirtualQP is closed. The next one begins when this one is done, so the queue and the Peer need not
+// change at the same time.
+func (n *Node) lost(s *session, cause error) {
+	p := s.peer
+	p.shard.do(func() {
+		q := &p.queue
+		if q.session == s {
+			q.lost(cause)
+		}
+		if q.refuse != nil {
+			q.refuseAll(q.refuse)
+		}
+	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls(p, -1)
+	made := p.current == s && (p.state == StateReady || p.state == StateParked)
+	if p.current == s {
+		p.current = nil
+		if p.state != StateClosed {
+			p.become(StateLost, cause)
+			if n.cfg.GiveUpAfter > 0 {
+				p.giveUp = time.AfterFunc(n.cfg.GiveUpAfter, func() { n.giveUp(p) })
+			}
+		}
+	}
+	if made {
+		n.stats.Losses++
+		n.log.Warn("peer lost", "peer", p.identity.Name, "addr", p.identity.Addr, "cause", cause)
+	}
+}
+
+// look parks idle sessions: those without activity in two looks.
+func (n *Node) look() {
+	for waitFor(n.ctx, n.cfg.IdleAfter/2) {
+		n.mu.Lock()
+		for _, p := range n.peers {
+			if activity := p.queue.counts.activity.Load(); activity != p.seen || p.held.Load() > 0 {
+				p.seen, p.quiet = activity, 0
+			} else if p.quiet++; p.quiet >= 2 && p.state == StateReady {
+				p.current.park.Store(true)
+				p.current.poke()
+			}
+		}
+		n.mu.Unlock()
+	}
+}
+
+// Shutdown makes no more sessions, waits until no operation is under way or ctx ends, and closes the Node.
+func (n *Node) Shutdown(ctx context.Context) error {
+	n.mu.Lock()
+	n.leaving = true
+	n.mu.Unlock()
+	if n.listener != nil {
+		_ = n.listener.Close() // Close reports it again
+	}
+	for busy := true; busy; {
+		busy = false
+		for _, p := range n.Peers() {
+			p.shard.do(func() {
+				p.shard.take()
+				busy = busy || p.queue.ops > 0
+			})
+		}
+		if busy && !waitFor(ctx, time.Millisecond) {
+			return errors.Join(ctx.Err(), n.Close())
+		}
+	}
+	return n.Close()
+}
+
+// Close closes the Node at once. Operations end in ErrClosed, and all registrations of memory end.
+func (n *Node) Close() (err error) {
+	n.once.Do(func() { err = n.close() })
+	return err
+}
+
+func (n *Node) close() error {
+	n.mu.Lock()
+	n.leaving = true
+	n.mu.Unlock()
+	for _, p := range n.Peers() {
+		n.drop(p, ErrClosed)
+	}
+	n.cancel()
+	var errs []error
+	if n.listener != nil {
+		errs = append(errs, n.listener.Close())
+	}
+	n.work.Wait()
+	n.mu.Lock()
+	all := n.memory
+	n.memory = nil
+	n.mu.Unlock()
+	for m := range all {
+		errs = append(errs, m.close())
+	}
+	for name, r := range n.realms {
+		if name != "" {
+			errs = append(errs, r.close())
+		}
+	}
+	if first := n.realms[""]; first != nil {
+		errs = append(errs, first.close())
+	}
+	return errors.Join(append(errs, n.opened.Close())...)
+}
+
+// Seat is for packages on top of this one, such as transfer.
+func (n *Node) Seat() seat.Node { return seatNode{n} }

@@ -1,0 +1,313 @@
+package node
+
+import (
+	"errors"
+
+	"ibverbx"
+	"ibverbx/internal/seat"
+	"ibverbx/verbs"
+)
+
+// What is posted, in bytes.
+const (
+	// pieceBytes is the longest request.
+	pieceBytes = 1 << 20
+	// turnBytes is how much a Flow posts before the next one does.
+	turnBytes = 256 << 10
+	// urgentBytes is how much an operation has at most to be posted before longer ones.
+	urgentBytes = 16 << 10
+	// quietBytes and quietPieces are how much may be posted without asking for a completion.
+	quietBytes  = 256 << 10
+	quietPieces = 16
+	// publishBytes is the shortest piece after which Op.Progress changes before the end.
+	publishBytes = 32 << 10
+)
+
+// entry is a piece that is posted.
+type entry struct {
+	op     *seat.Op
+	length uint32
+	// last means that it is the last piece of the operation.
+	last bool
+	// signaled means that it asks for a completion.
+	signaled bool
+}
+
+// turn returns the Flow whose piece is posted next, and its list. It is nil if none may post.
+func (q *queue) turn() (f *seat.Flow, from *flowList) {
+	room := q.depth - q.ledger.Len()
+	u, b := q.urgent.head, q.bulk.head
+	for b != nil && b.State.Deficit <= 0 {
+		b.State.Deficit += turnBytes
+		q.bulk.push(q.bulk.pop())
+		b = q.bulk.head
+	}
+	switch {
+	case b == nil:
+	case room <= q.depth/4:
+		b = nil
+	case q.bytes > 0 && q.bytes+int(pieceOf(b.State.Head)) > q.window:
+		b = nil
+		q.flush = q.flush || q.quiet >= q.ledger.Len() // otherwise a completion comes anyway
+	}
+	switch {
+	case room <= 0: // less than 0 after mark
+		return nil, nil
+	case u != nil && (b == nil || !q.favored || begun(u.State.Head)):
+		q.favored = true
+		return u, &q.urgent
+	case b != nil:
+		q.favored = false
+		return b, &q.bulk
+	}
+	return nil, nil
+}
+
+// pieceOf returns the length of an operation's next piece.
+func pieceOf(op *seat.Op) uint64 {
+	return min(pieceBytes, op.Blocks[op.State.Block].Length-op.State.Offset)
+}
+
+func begun(op *seat.Op) bool { return op.State.Block > 0 || op.State.Offset > 0 }
+
+// gather puts the next pieces into the ledger and their requests into wrs. It returns how many there are.
+func (q *queue) gather(wrs []ibverbx.SendWR) (n int) {
+	for n < len(wrs) {
+		f, from := q.turn()
+		if f == nil {
+			break
+		}
+		op := f.State.Head
+		last := q.render(op, &wrs[n])
+		n++
+		if from == &q.bulk {
+			f.State.Deficit -= int(wrs[n-1].SGE[0].Length)
+		}
+		if last {
+			from.pop()
+			q.unhead(f)
+			q.list(f)
+		}
+	}
+	return n
+}
+
+// unhead removes the first operation of a Flow.
+func (q *queue) unhead(f *seat.Flow) {
+	op := f.State.Head
+	if f.State.Head = op.State.Next; f.State.Head == nil {
+		f.State.Tail, f.State.Deficit = nil, 0
+	}
+	op.State.Next, op.State.Queued = nil, false
+}
+
+// render makes the request of an operation's next piece. It reports whether it is the last one.
+func (q *queue) render(op *seat.Op, wr *ibverbx.SendWR) (last bool) {
+	st := &op.State
+	b := &op.Blocks[st.Block]
+	length := uint32(pieceOf(op))
+	wr.WRID, wr.Opcode, wr.Flags, wr.Imm = uint64(q.ledger.Tail()), b.Opcode, 0, 0
+	wr.Remote, wr.RemoteOffset = b.Remote, b.RemoteOffset+st.Offset
+	wr.NumSGE = 0
+	wr.SGE[0] = ibverbx.SGE{Region: b.Local, Offset: b.LocalOffset + st.Offset, Length: length}
+	if length > 0 {
+		wr.NumSGE = 1
+	}
+	st.Left -= uint64(length)
+	if st.Offset += uint64(length); st.Offset == b.Length {
+		st.Block, st.Offset = st.Block+1, 0
+	}
+	if last = st.Block == len(op.Blocks); last && op.Notify {
+		wr.Opcode, wr.Imm = verbs.OpRDMAWriteWithImm, op.Imm
+	}
+	q.quiet++
+	q.muted += int(length)
+	if last || q.quiet >= min(quietPieces, q.depth/4) || q.muted >= min(quietBytes, q.window/4) {
+		wr.Flags = verbs.SendSignaled
+		q.quiet, q.muted = 0, 0
+	}
+	st.Tried = true
+	st.Flight++
+	q.bytes += int(length)
+	q.shard.flight++
+	q.ledger.Push(entry{op: op, length: length, last: last, signaled: wr.Flags != 0})
+	return last
+}
+
+// post posts pieces as long as there are some and there is room.
+func (q *queue) post() {
+	wrs := q.shard.wrs[:]
+	for q.qp != nil && !q.paused && !q.broken {
+		first := q.ledger.Tail()
+		n := q.gather(wrs)
+		if n == 0 {
+			q.mark()
+			return
+		}
+		taken, err := q.qp.PostSend(wrs[:n])
+		if taken < n {
+			q.refused(first+uint32(taken), err)
+		}
+		for seq := first; seq != first+uint32(taken); seq++ {
+			if e := q.ledger.At(seq); e.last {
+				e.op.Sink.Posted(e.op)
+			}
+		}
+		if errors.Is(err, verbs.ErrQueueFull) {
+			return
+		}
+	}
+}
+
+// mark posts a request of no bytes behind the pieces that did not ask for a completion, if one is wanted. There is always room
+// for one: depth is less than that of the VirtualQP.
+func (q *queue) mark() {
+	if !q.flush || q.quiet == 0 {
+		q.flush = false
+		return
+	}
+	q.flush, q.quiet, q.muted = false, 0, 0
+	wr := ibverbx.SendWR{WRID: uint64(q.ledger.Tail()), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
+	if _, err := q.qp.PostSend([]ibverbx.SendWR{wr}); err != nil {
+		q.fail(err)
+		return
+	}
+	q.shard.flight++
+	q.ledger.Push(entry{signaled: true})
+}
+
+// refused takes back the pieces from seq on, which the VirtualQP has not taken. If it has no room, they wait for the next completion.
+// Otherwise the first one ends its operation.
+func (q *queue) refused(seq uint32, err error) {
+	bad := q.ledger.At(seq).op
+	q.takeBack(seq)
+	switch {
+	case !errors.Is(err, verbs.ErrQueueFull):
+		q.drop(bad, err)
+	case q.quiet >= q.ledger.Len():
+		q.fail(err) // there will be no completion
+	}
+}
+
+// takeBack makes the pieces from seq on wait again.
+func (q *queue) takeBack(seq uint32) {
+	for q.ledger.Tail() != seq {
+		e := *q.ledger.At(q.ledger.Tail() - 1)
+		*q.ledger.At(q.ledger.Tail() - 1) = entry{}
+		q.ledger.Truncate(q.ledger.Tail() - 1)
+		q.bytes -= int(e.length)
+		q.shard.flight--
+		if e.op == nil {
+			continue
+		}
+		st := &e.op.State
+		st.Flight--
+		if st.Offset == 0 {
+			st.Block--
+			st.Offset = e.op.Blocks[st.Block].Length
+		}
+		st.Offset -= uint64(e.length)
+		st.Left += uint64(e.length)
+		if !st.Queued {
+			f := flowOf(e.op)
+			if st.Next, st.Queued = f.State.Head, true; f.State.Head == nil {
+				f.State.Tail = e.op
+			}
+			f.State.Head = e.op
+			q.list(f)
+		}
+	}
+	q.quiet, q.muted = 0, 0
+	for at := q.ledger.Tail(); at != q.ledger.Head() && !q.ledger.At(at-1).signaled; at-- {
+		q.quiet++
+		q.muted += int(q.ledger.At(at - 1).length)
+	}
+}
+
+// complete ends the pieces up to seq in success.
+func (q *queue) complete(seq uint32) {
+	for q.ledger.Len() > 0 && int32(seq-q.ledger.Head()) >= 0 {
+		e := q.ledger.Pop()
+		q.bytes -= int(e.length)
+		q.shard.flight--
+		if e.op == nil {
+			continue
+		}
+		op, st := e.op, &e.op.State
+		b := &op.Blocks[st.DoneBlock]
+		if b.Opcode == verbs.OpRDMARead {
+			q.counts.read.Add(uint64(e.length))
+		} else {
+			q.counts.written.Add(uint64(e.length))
+		}
+		st.Done += uint64(e.length)
+		if st.DoneOffset += uint64(e.length); st.DoneOffset == b.Length {
+			st.DoneBlock, st.DoneOffset = st.DoneBlock+1, 0
+		}
+		if st.Flight--; st.Flight == 0 && !st.Queued {
+			if op.Notify && st.Err == nil {
+				q.counts.notified.Add(1)
+			}
+			q.end(op, st.Err)
+		} else if e.length >= publishBytes {
+			st.Bytes.Store(st.Done)
+		}
+	}
+}
+
+// failed takes a failed completion of a piece.
+func (q *queue) failed(wc *ibverbx.WC) {
+	seq := uint32(wc.WRID)
+	if seq-q.ledger.Head() >= uint32(q.ledger.Len()) {
+		return
+	}
+	q.complete(seq - 1)
+	q.settled = true
+	err := wc.Err()
+	if e := q.ledger.At(seq); e.op != nil && blames(wc.Status) {
+		q.blamed = &RequestError{Rail: q.rail, Err: err}
+		e.op.State.Err = q.blamed
+	}
+	q.fail(err)
+}
+
+// happened takes an event of the VirtualQP, which may come before or after the completion of the piece that has failed.
+func (q *queue) happened(e *ibverbx.Event) {
+	if e.Kind != ibverbx.EventFailed {
+		return
+	}
+	if q.rail = e.Rail; q.blamed != nil {
+		q.blamed.Rail = e.Rail
+	}
+	q.fail(e.Err)
+}
+
+// blames reports whether a status is the fault of the request. Others are that of the session.
+func blames(s verbs.Status) bool {
+	switch s {
+	case verbs.StatusRemAccessErr, verbs.StatusRemInvReqErr, verbs.StatusRemOpErr, verbs.StatusLocProtErr, verbs.StatusLocLenErr, verbs.StatusLocAccessErr:
+		return true
+	default:
+		return false
+	}
+}
+
+// fail ends the session because its VirtualQP cannot be used. If the session is being parked, the peer may have closed its VirtualQP
+// and the answer may be under way. Then resume ends the session.
+func (q *queue) fail(err error) {
+	if q.broken || q.session == nil {
+		return
+	}
+	if q.broken = true; !q.paused {
+		q.session.End(err)
+	}
+}
+
+// resume posts again after a pause.
+func (q *queue) resume() {
+	q.paused = false
+	if q.broken {
+		q.session.End(ErrLost)
+	}
+	q.stir()
+}

@@ -1,0 +1,182 @@
+package node
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// held returns a host and a peer of it. hold keeps back the packets to the peer.
+func held(t *testing.T, change ...func(*Config)) (a *host, there *Peer, hold, release func()) {
+	t.Helper()
+	link, err := softnic.NewFaultLink(nil)
+	if err != nil {
+		t.Fatalf("NewFaultLink: got %v, want no error", err)
+	}
+	n := network{link}
+	a, b := n.start(t, change...), n.start(t)
+	there, _ = a.meet(b)
+	return a, there, func() { link.Hold(a.nics[0], b.nics[0]) }, func() { link.Release(a.nics[0], b.nics[0]) }
+}
+
+// TestNoEndBeforeQPIsClosed: a Peer is closed while its session ends. Operations do not end between the time when the queue gives
+// up the VirtualQP and the time when it is closed, because the NIC still uses their memory.
+func TestNoEndBeforeQPIsClosed(t *testing.T) {
+	a, there, hold, _ := held(t)
+	hold()
+	j := a.job(there, verbs.OpRDMAWrite, 0, 64<<10)
+	there.Seat().Submit(&j.Op)
+	there.shard.do(func() {
+		if j.State.Flight == 0 {
+			t.Error("the operation is not posted")
+		}
+		there.queue.detach() // as session.part does
+		there.queue.refuseAll(ErrClosed)
+		if ended(&j.Op) {
+			t.Error("the operation has ended while the VirtualQP is open")
+		}
+	})
+	lose(there)
+	if err := j.result(t); !errors.Is(err, ErrClosed) {
+		t.Errorf("the operation ended with %v, want ErrClosed", err)
+	}
+}
+
+// TestSmallWindow: a block that does not fit the window waits for one before it that has not asked for a completion.
+func TestSmallWindow(t *testing.T) {
+	a, there, _, _ := held(t, func(c *Config) { c.Window = minWindow })
+	j := a.job(there, verbs.OpRDMAWrite, 0, 8<<10)
+	long := j.Blocks[0]
+	long.LocalOffset, long.RemoteOffset, long.Length = 1<<20, 1<<20, 1<<20
+	j.Blocks = append(j.Blocks, long)
+	a.do(there, j)
+}
+
+// TestFullQueue: the VirtualQP has no room for more pieces: because the queue takes it for deeper than it is, or because of the request
+// behind the pieces of an operation that was canceled. Operations wait for room.
+func TestFullQueue(t *testing.T) {
+	for name, test := range map[string]struct{ depth, more, blocks int }{
+		"too deep": {1000, 0, 1}, "canceled": {0, -5, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, there, hold, release := held(t)
+			remote := a.lentBy(there)
+			hold()
+			var jobs []*job
+			submit := func(blocks int) *job {
+				j := a.jobOn(there, remote, verbs.OpRDMAWrite, uint64(len(jobs))*8, 8)
+				for i := range uint64(blocks - 1) {
+					b := j.Blocks[0]
+					b.LocalOffset, b.RemoteOffset = 1<<20+8*i, 1<<20+8*i
+					j.Blocks = append(j.Blocks, b)
+				}
+				there.Seat().Submit(&j.Op)
+				jobs = append(jobs, j)
+				return j
+			}
+			there.shard.mu.Lock()
+			if test.depth > 0 {
+				there.queue.depth = test.depth
+			}
+			for range sendDepth - 1 + test.more {
+				submit(1)
+			}
+			canceled := submit(test.blocks)
+			there.shard.unlock()
+			if test.depth == 0 {
+				there.shard.do(func() {
+					if room := there.queue.depth - there.queue.ledger.Len(); room != 0 || there.queue.quiet == 0 {
+						t.Errorf("there is room for %d pieces and %d have not asked for a completion, want none and some", room, there.queue.quiet)
+					}
+				})
+				there.Seat().Cancel(&canceled.Op)
+			}
+			for range 40 {
+				submit(1)
+			}
+			release()
+			for i, j := range jobs {
+				if err := j.result(t); err != nil && (j != canceled || !errors.Is(err, ErrCanceled)) {
+					t.Fatalf("operation %d ended with %v, want no error", i, err)
+				}
+			}
+		})
+	}
+}
+
+// TestCancelIsNotLost: an operation is submitted and canceled while another goroutine takes what is submitted. It ends.
+func TestCancelIsNotLost(t *testing.T) {
+	a, there, _, _ := held(t)
+	s := there.shard
+	s.mu.Lock()
+	defer s.unlock()
+	there.queue.paused = true // so that nothing is posted
+	j := a.job(there, verbs.OpRDMAWrite, 0, 8)
+	for range 2000 {
+		var other sync.WaitGroup
+		var submitted atomic.Bool
+		other.Go(func() {
+			there.Seat().Submit(&j.Op)
+			there.Seat().Cancel(&j.Op)
+			submitted.Store(true)
+		})
+		for !submitted.Load() {
+			s.take()
+		}
+		other.Wait()
+		s.take()
+		if !ended(&j.Op) {
+			t.Fatal("an operation that was canceled has not ended")
+		}
+		<-j.done
+	}
+	there.queue.paused = false
+}
+
+// TestStaleCancel: a Cancel that is handled late, when its operation has ended and was submitted again, does not cancel it. The peer is
+// on another shard by then.
+func TestStaleCancel(t *testing.T) {
+	n := newNetwork(1)
+	a := n.start(t, sharded(2))
+	first, _ := a.meet(n.start(t))
+	second, _ := a.meet(n.start(t))
+	j := a.job(first, verbs.OpRDMAWrite, 0, 8)
+	other := a.job(second, verbs.OpRDMAWrite, 0, 8)
+	first.Seat().Submit(&j.Op)
+	first.shard.mu.Lock()
+	for len(j.done) == 0 {
+		first.shard.turn()
+	}
+	<-j.done
+	first.shard.cancels.ops = append(first.shard.cancels.ops, cancelation{&j.Op, first, 1}) // as if it came before the end
+	first.shard.cancels.any.Store(true)
+	second.shard.mu.Lock()
+	j.Blocks = other.Blocks
+	second.Seat().Submit(&j.Op)
+	second.shard.take()
+	first.shard.unlock()
+	second.shard.unlock()
+	if err := j.result(t); err != nil {
+		t.Errorf("an operation that was submitted again ended with %v, want no error", err)
+	}
+}
+
+// TestCancelIsRemembered: an operation is canceled when all of it is posted. If its session is lost it ends, and is not replayed.
+func TestCancelIsRemembered(t *testing.T) {
+	a, there, hold, release := held(t)
+	hold()
+	j := a.job(there, verbs.OpRDMAWrite, 0, 8)
+	there.Seat().Submit(&j.Op)
+	there.Seat().Cancel(&j.Op)
+	lose(there)
+	if err := j.result(t); !errors.Is(err, ErrCanceled) {
+		t.Errorf("the operation ended with %v, want ErrCanceled", err)
+	}
+	release()
+	wait(t, there, StateReady)
+	a.do(there, j) // as a new one
+}

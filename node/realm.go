@@ -1,0 +1,190 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"ibverbx"
+	"ibverbx/internal/seat"
+	"ibverbx/verbs"
+)
+
+const (
+	maxRealms    = 64
+	maxRealmName = 64
+	maxShards    = 64 // of a realm
+)
+
+// Sizes of a session's VirtualQP. Both sides of a session have them, and the smaller ones count.
+const (
+	sendDepth   = 256
+	recvDepth   = receives
+	laneDepth   = 32
+	notifyDepth = 16
+	// minDepth is the smallest sendDepth and laneDepth that this side accepts.
+	minDepth = 16
+)
+
+// realm is a group of peers that can reach the same memory: protection domains, and shards on them.
+type realm struct {
+	name  string
+	rails *ibverbx.Rails
+	lanes int
+	// depth is that of the completion queues, 0 for the default.
+	depth int
+
+	// growing is held by the one who adds a shard.
+	growing sync.Mutex
+	// mu guards the list of shards and their counts of peers. It is not held while a shard is made.
+	mu     sync.Mutex
+	shards []*shard
+}
+
+// newRealm returns a realm with so many shards. It closes rails if it fails.
+func newRealm(name string, rails *ibverbx.Rails, shards, lanes, depth int) (*realm, error) {
+	r := &realm{name: name, rails: rails, lanes: lanes, depth: depth}
+	for range shards {
+		if _, err := r.grow(0); err != nil {
+			return nil, errors.Join(fmt.Errorf("realm %q: %w", name, err), r.close())
+		}
+	}
+	return r, nil
+}
+
+// grow adds a shard with a number of peers.
+func (r *realm) grow(peers int) (*shard, error) {
+	if r.count() == maxShards {
+		return nil, fmt.Errorf("%w: %d shards have no room for another peer", verbs.ErrLimit, maxShards)
+	}
+	s, err := newShard(r.rails, r.depth)
+	if err != nil {
+		return nil, err
+	}
+	s.peers = peers
+	s.room, err = r.capacity(s.cq)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shards = append(r.shards, s)
+	return s, err
+}
+
+// capacity returns how many VirtualQPs fit a VirtualCQ: their completions on the rail with the most lanes.
+func (r *realm) capacity(cq *ibverbx.VirtualCQ) (int, error) {
+	each := ((r.lanes-1)/r.rails.Len()+1)*(laneDepth+notifyDepth) + laneDepth + recvDepth
+	first, err := cq.CQ(0)
+	if err != nil {
+		return 0, err
+	}
+	room := first.Depth() / each
+	if room == 0 {
+		return 0, verbs.Invalidf("completion queues of %d do not hold the %d lanes of one session", first.Depth(), r.lanes)
+	}
+	return room, nil
+}
+
+// place returns the shard with the fewest Peers, which has one more from now on. If all are full it makes one.
+func (r *realm) place() (*shard, error) {
+	if s := r.vacant(); s != nil {
+		return s, nil
+	}
+	r.growing.Lock()
+	defer r.growing.Unlock()
+	if s := r.vacant(); s != nil {
+		return s, nil // another goroutine has made one
+	}
+	return r.grow(1)
+}
+
+// vacant is place that makes no shard: it returns nil if all are full.
+func (r *realm) vacant() *shard {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var best *shard
+	for _, s := range r.shards {
+		if s.peers < s.room && (best == nil || s.peers < best.peers) {
+			best = s
+		}
+	}
+	if best != nil {
+		best.peers++
+	}
+	return best
+}
+
+// leave undoes place.
+func (r *realm) leave(s *shard) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.peers--
+}
+
+// count returns the number of shards.
+func (r *realm) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.shards)
+}
+
+func (r *realm) close() error {
+	var errs []error
+	for _, s := range r.shards {
+		errs = append(errs, s.close())
+	}
+	return errors.Join(append(errs, r.rails.Close())...)
+}
+
+// memory is a seat.Memory.
+type memory struct {
+	node *Node
+	mem  *verbs.Memory
+
+	mu      sync.Mutex
+	regions map[registration]*ibverbx.Region
+	closed  bool
+}
+
+// registration is what a Region is for.
+type registration struct {
+	realm  *realm
+	access verbs.Access
+}
+
+// Region implements seat.Memory.
+func (m *memory) Region(p seat.Peer, access verbs.Access) (*ibverbx.Region, error) {
+	if access == 0 {
+		access = verbs.AccessLocalWrite
+	}
+	key := registration{Of(p).realm, access}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, fmt.Errorf("register memory: %w", ErrClosed)
+	}
+	if g := m.regions[key]; g != nil {
+		return g, nil
+	}
+	g, err := key.realm.rails.Register(m.mem, access)
+	if err == nil {
+		m.regions[key] = g
+	}
+	return g, err
+}
+
+// Close implements seat.Memory. The Node forgets the memory last, so that a Node.Close at the same time waits for the registrations.
+func (m *memory) Close() error {
+	defer m.node.forget(m)
+	return m.close()
+}
+
+func (m *memory) close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	var errs []error
+	for key, g := range m.regions {
+		errs = append(errs, g.Close())
+		delete(m.regions, key)
+	}
+	return errors.Join(errs...)
+}

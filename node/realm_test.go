@@ -1,0 +1,224 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"ibverbx/bootstrap"
+	"ibverbx/internal/seat"
+	"ibverbx/verbs"
+)
+
+// byName admits peers to the realm that is their name.
+func byName(c *Config) {
+	c.Authorize = func(p bootstrap.Peer) (Admission, error) { return Admission{Realm: p.Name}, nil }
+}
+
+// TestRealmsCannotReadEachOther: a peer gets hold of the key of memory that is lent to a peer of another realm. Its request is refused and
+// ends its own operation. A peer of the same realm can use the key.
+func TestRealmsCannotReadEachOther(t *testing.T) {
+	n := newNetwork(1)
+	server := n.start(t, byName)
+	red, blue := n.start(t, named("red")), n.start(t, named("blue"))
+	fromRed, _ := red.meet(server)
+	fromBlue, _ := blue.meet(server)
+	stolen := blue.lentBy(fromBlue)
+	copy(server.mem.Bytes(), "secret")
+	j := red.jobOn(fromRed, stolen, verbs.OpRDMARead, 0, 6)
+	fromRed.Seat().Submit(&j.Op)
+	var wc *verbs.WCError
+	if err := j.result(t); !errors.As(err, &wc) || wc.Status != verbs.StatusRemAccessErr {
+		t.Errorf("a read with a key of another realm ended with %v, want %v", err, verbs.StatusRemAccessErr)
+	}
+	if got := string(red.mem.Bytes()[:6]); got == "secret" {
+		t.Error("a peer has read memory of another realm")
+	}
+	blue.do(fromBlue, blue.job(fromBlue, verbs.OpRDMARead, 0, 6))
+	if got := string(blue.mem.Bytes()[:6]); got != "secret" {
+		t.Errorf("a peer of the realm has read %q, want the memory", got)
+	}
+	if s := server.node.Stats(); s.Realms != 3 {
+		t.Errorf("Stats: got %d realms, want 3 with the first", s.Realms)
+	}
+}
+
+// TestBadKeyEndsOnlyItsOperation: an operation with a key that the peer refuses ends alone. Others of the session go on, in the next
+// one if need be.
+func TestBadKeyEndsOnlyItsOperation(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t)
+	there, _ := a.meet(b)
+	remote := *a.lentBy(there)
+	bad := remote
+	bad.RKeys = []uint32{remote.RKeys[0] + 1<<8}
+	jobs := make([]*job, 40)
+	for i := range jobs {
+		jobs[i] = a.jobOn(there, &remote, verbs.OpRDMAWrite, uint64(i)*64<<10, 64<<10)
+		if i == 20 {
+			jobs[i].Blocks[0].Remote = &bad
+		}
+	}
+	there.shard.mu.Lock()
+	for _, j := range jobs {
+		there.Seat().Submit(&j.Op)
+	}
+	there.shard.unlock()
+	for i, j := range jobs {
+		switch err := j.result(t); {
+		case i == 20 && err == nil:
+			t.Error("an operation with a bad key ended without an error")
+		case i != 20 && err != nil:
+			t.Errorf("operation %d beside one with a bad key ended with %v, want no error", i, err)
+		}
+	}
+	if block, offset := jobs[20].Failed(); block != 0 || offset != 0 {
+		t.Errorf("Failed = %d, %d, want the first byte", block, offset)
+	}
+}
+
+// TestTwoRealmsOneContext: a port goes down, and sessions of two realms on the same NIC learn of it.
+func TestTwoRealmsOneContext(t *testing.T) {
+	n := newNetwork(2)
+	server := n.start(t, byName)
+	var peers []*Peer
+	for _, name := range []string{"red", "blue"} {
+		_, here := n.start(t, named(name)).meet(server)
+		peers = append(peers, here)
+	}
+	if peers[0].Realm() != "red" || peers[0].shard == peers[1].shard {
+		t.Fatalf("realms %q and %q share a shard", peers[0].Realm(), peers[1].Realm())
+	}
+	server.nics[1].SetPort(false)
+	for _, p := range peers {
+		eventually(t, "rail 1 has no lane", func() bool { return lanes(p, 1) == 0 })
+		server.do(p, server.write(p, 0, 1000, 1))
+	}
+}
+
+// TestRealmCannotChange: a peer that comes back belongs to another realm. It is refused as long as it is known, because what it was lent is
+// registered in the first one.
+func TestRealmCannotChange(t *testing.T) {
+	n := newNetwork(1)
+	var realm atomic.Value
+	realm.Store("red")
+	server := n.start(t, func(c *Config) {
+		c.Authorize = func(bootstrap.Peer) (Admission, error) { return Admission{Realm: realm.Load().(string)}, nil }
+	})
+	there, here := n.start(t, named("x")).meet(server)
+	realm.Store("blue")
+	lose(here)
+	eventually(t, "the peer is refused", func() bool {
+		var refused *refusedError
+		return errors.As(there.Err(), &refused) && refused.code == refusedRealm
+	})
+	realm.Store("red")
+	wait(t, there, StateReady)
+}
+
+// TestRealmsAreBounded: a Node has 64 realms. A peer that would need another one is refused, and so is one whose realm has a long name.
+func TestRealmsAreBounded(t *testing.T) {
+	n := newNetwork(1)
+	server := n.start(t, func(c *Config) {
+		c.Authorize = func(p bootstrap.Peer) (Admission, error) {
+			if p.Name == "long" {
+				return Admission{Realm: strings.Repeat("r", maxRealmName+1)}, nil
+			}
+			return Admission{Realm: "realm " + p.Name}, nil
+		}
+	})
+	for i := range maxRealms - 1 {
+		r, err := server.node.realmOf(bootstrap.Peer{Name: fmt.Sprint(i)})
+		if err != nil || r == nil {
+			t.Fatalf("realm %d: got %v, want no error", i, err)
+		}
+	}
+	for _, name := range []string{"one more", "long"} {
+		if _, err := n.start(t, named(name)).node.Peer(soon(t), server.node.Addr().String()); !errors.Is(err, ErrRefused) && !errors.Is(err, bootstrap.ErrPeerClosed) {
+			t.Errorf("%s: got %v, want a refusal", name, err)
+		}
+	}
+}
+
+// TestRegisteredOnce: memory is registered once for each realm and access, whoever asks, and Close ends all registrations.
+func TestRegisteredOnce(t *testing.T) {
+	n := newNetwork(1)
+	server := n.start(t, func(c *Config) {
+		c.Authorize = func(p bootstrap.Peer) (Admission, error) {
+			return Admission{Realm: strings.TrimRight(p.Name, "12")}, nil
+		}
+	})
+	var peers []seat.Peer
+	for _, name := range []string{"red1", "red2", "blue"} {
+		_, here := n.start(t, named(name)).meet(server)
+		peers = append(peers, here.Seat())
+	}
+	mem, err := verbs.AllocMemory(4096, nil)
+	if err != nil {
+		t.Fatalf("AllocMemory: got %v, want no error", err)
+	}
+	m := server.node.Seat().Register(mem)
+	region := func(p seat.Peer, access verbs.Access) uint32 {
+		g, err := m.Region(p, access)
+		if err != nil {
+			t.Fatalf("Region: got %v, want no error", err)
+		}
+		return g.Remote().RKeys[0]
+	}
+	red1, red2, blue, read := region(peers[0], 0), region(peers[1], 0), region(peers[2], 0), region(peers[0], verbs.AccessRemoteRead)
+	if red1 != red2 || red1 == blue || read == red1 {
+		t.Errorf("keys are %#x, %#x of one realm, %#x of another, %#x for reads: want the first two equal", red1, red2, blue, read)
+	}
+	if err := errors.Join(m.Close(), mem.Free()); err != nil {
+		t.Errorf("Close and Free: got %v, want no error", err)
+	}
+	if _, err := m.Region(peers[0], 0); !errors.Is(err, ErrClosed) {
+		t.Errorf("Region after Close: got %v, want ErrClosed", err)
+	}
+}
+
+// TestAuthorizeBeforeCard: a peer that is not authorized gets no answer to its hello, and no address or key. One that is no longer
+// authorized loses its session.
+func TestAuthorizeBeforeCard(t *testing.T) {
+	n := newNetwork(1)
+	denied := make(chan struct{})
+	server := n.start(t, func(c *Config) {
+		c.Authorize = func(p bootstrap.Peer) (Admission, error) {
+			select {
+			case <-denied:
+				return Admission{}, errors.New("no more")
+			default:
+			}
+			if p.Name != "friend" {
+				return Admission{}, errors.New("a stranger")
+			}
+			return Admission{}, nil
+		}
+	})
+	if _, err := n.start(t, named("foe")).node.Peer(soon(t), server.node.Addr().String()); !errors.Is(err, bootstrap.ErrAuth) {
+		t.Errorf("Peer of a Node that does not admit this side: got %v, want bootstrap.ErrAuth", err)
+	}
+	if len(server.node.Peers()) != 0 {
+		t.Error("a peer that is not authorized is known")
+	}
+	friend, _ := n.start(t, named("friend")).meet(server)
+	close(denied)
+	wait(t, friend, StateLost)
+}
+
+// TestTokenHoldersAreEqual: two processes with the same token and no name are different peers.
+func TestTokenHoldersAreEqual(t *testing.T) {
+	n := newNetwork(1)
+	token := func(c *Config) {
+		c.Auth.InsecurePlaintextOnLoopback, c.Auth.Token = false, []byte("a token for tests, and long enough")
+	}
+	server := n.start(t, token)
+	quiet := func(c *Config) { c.Listen = "" }
+	n.start(t, token, quiet).meet(server)
+	n.start(t, token, quiet).meet(server)
+	if got := len(server.node.Peers()); got != 2 {
+		t.Errorf("the Node knows %d peers, want 2", got)
+	}
+}

@@ -1,0 +1,255 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ibverbx/internal/seat"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// TestReconnect: sessions are lost again and again while goroutines write. All operations end in success, and services see sessions begin
+// and end in turn.
+func TestReconnect(t *testing.T) {
+	const goroutines, losses, block = 8, 10, 256 << 10
+	link, err := softnic.NewFaultLink(&softnic.FaultConfig{Impairment: softnic.Impairment{Delay: 100 * time.Microsecond}})
+	if err != nil {
+		t.Fatalf("NewFaultLink: got %v, want no error", err)
+	}
+	n := network{link}
+	a, b := n.start(t), n.start(t)
+	a.node.backoff.most = 2 * time.Millisecond
+	there, here := a.meet(b)
+	remote := a.lentBy(there) // stays valid: the process and the registration are the same
+	for i := range a.mem.Bytes() {
+		a.mem.Bytes()[i] = byte(i / 3)
+	}
+	var all sync.WaitGroup
+	var enough atomic.Bool
+	for i := range goroutines {
+		all.Go(func() {
+			for !enough.Load() {
+				a.do(there, a.jobOn(there, remote, verbs.OpRDMAWrite, uint64(i*block), block))
+			}
+		})
+	}
+	for i := range losses {
+		sessions := there.Detail().Sessions
+		eventually(t, "requests are outstanding", func() (busy bool) {
+			there.shard.do(func() { busy = there.queue.ledger.Len() > 0 })
+			return busy
+		})
+		lose([]*Peer{there, here}[i%2])
+		eventually(t, "there is another session", func() bool { return there.State() == StateReady && there.Detail().Sessions > sessions })
+	}
+	enough.Store(true)
+	all.Wait()
+	if !bytes.Equal(a.mem.Bytes()[:goroutines*block], b.mem.Bytes()[:goroutines*block]) {
+		t.Error("the bytes differ")
+	}
+	if s := a.node.Stats(); s.Losses < losses || s.Counters.Failed != 0 || s.Counters.Replays == 0 {
+		t.Errorf("Stats: got %+v, want losses, replays and no failed operations", s)
+	}
+}
+
+// TestReconnectStorm: a peer is gone, and many goroutines use it. The Node dials with growing pauses, however many operations wait.
+func TestReconnectStorm(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t, alone)
+	a.node.backoff = backoff{first: 8 * time.Millisecond, most: 64 * time.Millisecond, health: time.Hour}
+	there, _ := a.meet(b)
+	jobs := make([]*job, 500)
+	for i := range jobs {
+		jobs[i] = a.job(there, verbs.OpRDMAWrite, 0, 8)
+	}
+	addr := b.node.Addr().String()
+	if err := b.node.Close(); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	wait(t, there, StateLost)
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer func() { _ = l.Close() }()
+	dials := make(chan time.Time, 1000)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			now := time.Now() // before Close, because the next pause begins then
+			_ = c.Close()
+			dials <- now
+		}
+	}()
+	var all sync.WaitGroup
+	for _, j := range jobs {
+		all.Go(func() { there.Seat().Submit(&j.Op) })
+	}
+	first, last := <-dials, time.Time{}
+	for range 7 {
+		last = <-dials
+	}
+	// Seven pauses: the shortest are half of 8, 16, 32, 64, 64, 64, 64 ms, if the first one was taken before.
+	if took := last.Sub(first); took < (8+16+32+64+64+64)/2*time.Millisecond {
+		t.Errorf("8 attempts within %v: there are no growing pauses", took)
+	}
+	all.Wait()
+	there.Close()
+	for _, j := range jobs {
+		if err := j.result(t); !errors.Is(err, ErrClosed) {
+			t.Fatalf("an operation ended with %v, want ErrClosed", err)
+		}
+	}
+}
+
+// TestBackoff: pauses double up to a limit, and are spread.
+func TestBackoff(t *testing.T) {
+	b := backoff{first: 100 * time.Millisecond, most: 30 * time.Second}
+	for attempts, want := range map[int]time.Duration{0: 100 * time.Millisecond, 3: 800 * time.Millisecond, 20: 30 * time.Second, 1000: 30 * time.Second} {
+		if got := b.after(attempts, 0.5); got != want {
+			t.Errorf("after(%d, 0.5) = %v, want %v", attempts, got, want)
+		}
+		if low, high := b.after(attempts, 0), b.after(attempts, 1); low != want/2 || high != want*3/2 {
+			t.Errorf("after(%d) is between %v and %v, want half and one and a half of %v", attempts, low, high, want)
+		}
+	}
+}
+
+// TestOldSessionCannotWriteAfterReady: packets of a session that is lost are still under way when the next one is ready. They change
+// nothing.
+func TestOldSessionCannotWriteAfterReady(t *testing.T) {
+	link, err := softnic.NewFaultLink(nil)
+	if err != nil {
+		t.Fatalf("NewFaultLink: got %v, want no error", err)
+	}
+	n := network{link}
+	a, b := n.start(t), n.start(t)
+	there, here := a.meet(b)
+	link.Hold(a.nics[0], b.nics[0])
+	copy(a.mem.Bytes(), "the old bytes")
+	old := a.job(there, verbs.OpRDMAWrite, 0, 13)
+	old.Replay = false
+	there.Seat().Submit(&old.Op)
+	eventually(t, "packets are held", func() bool { return link.Held(a.nics[0], b.nics[0]) > 0 })
+	sessions := here.Detail().Sessions
+	lose(there)
+	if err := old.result(t); !errors.Is(err, ErrLost) {
+		t.Errorf("the operation ended with %v, want ErrLost", err)
+	}
+	eventually(t, "both have a new session", func() bool {
+		return there.State() == StateReady && here.State() == StateReady && here.Detail().Sessions > sessions
+	})
+	b.lentBy(here)
+	link.Release(a.nics[0], b.nics[0])
+	copy(a.mem.Bytes()[64:], "the new bytes")
+	a.do(there, a.write(there, 64, 13, 1)) // behind the old packets
+	if got := b.mem.Bytes()[:13]; !bytes.Equal(got, make([]byte, 13)) {
+		t.Errorf("a session that was lost wrote %q", got)
+	}
+	if got := string(b.mem.Bytes()[64:77]); got != "the new bytes" {
+		t.Errorf("the new session wrote %q", got)
+	}
+}
+
+// TestNewSessionWaitsForOld: a peer has lost its session and dials again while this side still attends to the old one. The new session is not
+// ready before the old one has ended here, and its queue pairs are gone.
+func TestNewSessionWaitsForOld(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t)
+	there, here := a.meet(b)
+	old := here.Seat().Session().(*session)
+	b.mu.Lock() // makes Message and Down of b's service wait
+	if err := there.Seat().Session().Send(soon(t), seat.IDs-1, []byte("wait")); err != nil {
+		t.Errorf("Send: got %v, want no error", err)
+	}
+	lose(there)
+	eventually(t, "the peer dials again", func() bool {
+		b.node.mu.Lock()
+		defer b.node.mu.Unlock()
+		return here.current != nil && here.current != old
+	})
+	for range 20 {
+		if time.Sleep(time.Millisecond); here.State() == StateReady || there.State() == StateReady { // the sleep lets it fail, and proves nothing
+			t.Fatal("a session is ready while the one before it has not ended")
+		}
+	}
+	b.mu.Unlock()
+	wait(t, there, StateReady)
+	select {
+	case <-old.done:
+	default:
+		t.Error("the old session has not ended")
+	}
+}
+
+// TestRestartedPeerDropsKeys: a peer with a name is restarted. Operations for the old process end in ErrRestarted, also those that come
+// late. The Peer is the same, and operations with new keys work.
+func TestRestartedPeerDropsKeys(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t, named("b"), alone)
+	there, _ := a.meet(b)
+	first := there.Identity().Incarnation
+	waits, vague, late := a.job(there, verbs.OpRDMAWrite, 0, 8), a.job(there, verbs.OpRDMAWrite, 0, 8), a.job(there, verbs.OpRDMAWrite, 0, 8)
+	waits.Incarnation, late.Incarnation = first, first
+	addr := b.node.Addr()
+	if err := b.node.Close(); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	wait(t, there, StateLost)
+	there.Seat().Submit(&waits.Op)
+	there.Seat().Submit(&vague.Op)
+	again := n.start(t, named("b"), at(addr))
+	wait(t, there, StateReady)
+	there.Seat().Submit(&late.Op)
+	for _, j := range []*job{waits, vague, late} {
+		if err := j.result(t); !errors.Is(err, ErrRestarted) {
+			t.Errorf("an operation for the old process ended with %v, want ErrRestarted", err)
+		}
+	}
+	if there.Identity().Incarnation == first {
+		t.Error("the incarnation has not changed")
+	}
+	j := a.write(there, 0, 8, 7)
+	j.Incarnation = there.Identity().Incarnation
+	a.do(there, j)
+	eventually(t, "the new process has the notification", func() bool { return again.count() == 1 })
+}
+
+// TestGiveUp: a peer is lost for good. Operations end in ErrPeerGone after a while. A Peer that was dialed stays, one that cannot be
+// dialed is forgotten.
+func TestGiveUp(t *testing.T) {
+	n := newNetwork(1)
+	soonGone := func(c *Config) { c.GiveUpAfter = 20 * time.Millisecond }
+	a, b, c := n.start(t, soonGone), n.start(t), n.start(t)
+	there, _ := a.meet(b)
+	_, inbound := c.meet(a)
+	jobs := []*job{a.job(there, verbs.OpRDMAWrite, 0, 8), a.job(inbound, verbs.OpRDMAWrite, 0, 8), a.job(there, verbs.OpRDMAWrite, 0, 8)}
+	if err := errors.Join(b.node.Close(), c.node.Close()); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	wait(t, there, StateLost)
+	there.Seat().Submit(&jobs[0].Op)
+	inbound.Seat().Submit(&jobs[1].Op)
+	for i, j := range jobs {
+		if i == 2 {
+			there.Seat().Submit(&j.Op) // after the end of the wait
+		}
+		if err := j.result(t); !errors.Is(err, ErrPeerGone) {
+			t.Errorf("operation %d ended with %v, want ErrPeerGone", i, err)
+		}
+	}
+	wait(t, inbound, StateClosed)
+	eventually(t, "one Peer is left", func() bool { return len(a.node.Peers()) == 1 })
+	if there.State() != StateLost && there.State() != StateConnecting {
+		t.Errorf("the Peer that was dialed is %v, want lost", there.State())
+	}
+}

@@ -1,0 +1,352 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/internal/property"
+	"ibverbx/internal/seat"
+	"ibverbx/peer"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+func TestMain(m *testing.M) {
+	property.Seed()
+	goleak.VerifyTestMain(m)
+}
+
+// network is a set of rails in memory. Every host has a NIC on each.
+type network []softnic.Link
+
+func newNetwork(rails int) (n network) {
+	for range rails {
+		n = append(n, softnic.NewMemoryLink(nil))
+	}
+	return n
+}
+
+// host is a Node on a network, with the service of the tests.
+type host struct {
+	*service
+	nics []*softnic.NIC
+}
+
+// open returns a Config.Open for a host.
+func (n network) open(h *host) func() (peer.NICs, error) {
+	return func() (nics peer.NICs, err error) {
+		nics.Close = func() (err error) {
+			for _, nic := range h.nics {
+				err = errors.Join(err, nic.Close())
+			}
+			return err
+		}
+		for _, link := range n {
+			nic, err := softnic.New(link, softnic.Config{})
+			if err != nil {
+				return nics, err
+			}
+			h.nics = append(h.nics, nic)
+			ctx, err := nic.Open()
+			if err != nil {
+				return nics, err
+			}
+			nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
+		}
+		return nics, nil
+	}
+}
+
+// start makes a host. change may change its Config.
+func (n network) start(t testing.TB, change ...func(*Config)) *host {
+	t.Helper()
+	h := &host{}
+	cfg := Config{Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Listen: "127.0.0.1:0", Shards: 1, IdleAfter: -1}
+	cfg.Open = n.open(h)
+	for _, f := range change {
+		f(&cfg)
+	}
+	node, err := New(soon(t), cfg)
+	if err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	node.backoff = backoff{first: time.Millisecond, most: 50 * time.Millisecond, health: time.Second}
+	h.service = newService(t, node)
+	return h
+}
+
+// alone makes a host listen at an address that no other has, so that its port is free when it listens there again.
+func alone(c *Config) {
+	c.Listen = fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+}
+
+// at makes a host listen at an address.
+func at(addr net.Addr) func(*Config) { return func(c *Config) { c.Listen = addr.String() } }
+
+// idleAfter makes a host park idle sessions.
+func idleAfter(d time.Duration) func(*Config) { return func(c *Config) { c.IdleAfter = d } }
+
+// named gives a host a name.
+func named(name string) func(*Config) { return func(c *Config) { c.Auth.Name = name } }
+
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// meet makes h dial another host and returns both Peers, when both services have what the other has lent.
+func (h *host) meet(other *host) (there, here *Peer) {
+	h.t.Helper()
+	there, err := h.node.Peer(soon(h.t), other.node.Addr().String())
+	if err != nil {
+		h.t.Fatalf("Peer: got %v, want no error", err)
+	}
+	h.lentBy(there)
+	h.eventually("the peer is known on the other side", func() bool {
+		for _, p := range other.node.Peers() {
+			if p.Identity().Incarnation == h.node.auth.Incarnation {
+				here = p
+			}
+		}
+		return here != nil
+	})
+	other.lentBy(here)
+	return there, here
+}
+
+// eventually waits until something is true.
+func (h *host) eventually(what string, f func() bool) {
+	h.t.Helper()
+	eventually(h.t, what, f)
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("after a minute it is not true that %s", what)
+		}
+	}
+}
+
+// wait waits until a Peer has a state.
+func wait(t testing.TB, p *Peer, want State) {
+	t.Helper()
+	limit := time.After(time.Minute)
+	for {
+		changed := p.Changed()
+		if p.State() == want {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatalf("after a minute the state is %v (%v), want %v", p.State(), p.Err(), want)
+		}
+	}
+}
+
+// service is a service that lends its memory to every peer: slab bytes that peers may write and read.
+type service struct {
+	t    testing.TB
+	node *Node
+	mem  *verbs.Memory
+	slab seat.Memory
+
+	mu   sync.Mutex
+	lent map[*Peer]*ibverbx.RemoteRegion
+	// sessions are those that are up.
+	sessions map[*Peer]seat.Session
+	ups      int
+	downs    int
+	gone     []error // the causes
+	imms     []uint32
+	messages []string
+}
+
+const slabBytes = 4 << 20
+
+// testClass is the class of immediates of the tests.
+const testClass = 9
+
+func newService(t testing.TB, n *Node) *service {
+	t.Helper()
+	sv := &service{t: t, node: n, lent: map[*Peer]*ibverbx.RemoteRegion{}, sessions: map[*Peer]seat.Session{}}
+	var err error
+	if sv.mem, err = verbs.AllocMemory(slabBytes, nil); err != nil {
+		t.Fatalf("AllocMemory: got %v, want no error", err)
+	}
+	sv.slab = n.Seat().Register(sv.mem)
+	if err := n.Seat().Attach(seat.Service{ID: seat.IDs - 1, Classes: 1 << testClass, Handler: sv}); err != nil {
+		t.Fatalf("Attach: got %v, want no error", err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(n.Close(), sv.mem.Free()); err != nil {
+			t.Errorf("Close and Free: got %v, want no error", err)
+		}
+	})
+	return sv
+}
+
+// Up lends the slab to the peer.
+func (sv *service) Up(s seat.Session) {
+	p := Of(s.Peer())
+	sv.mu.Lock()
+	sv.ups++
+	if old := sv.sessions[p]; old != nil {
+		sv.t.Errorf("session %d is up while session %d is", s.Number(), old.Number())
+	}
+	sv.sessions[p] = s
+	sv.mu.Unlock()
+	g, err := sv.slab.Region(s.Peer(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
+	if err != nil {
+		sv.t.Errorf("Region: got %v, want no error", err)
+		return
+	}
+	b, err := json.Marshal(g.Remote())
+	if err == nil {
+		err = s.Send(soon(sv.t), seat.IDs-1, b)
+	}
+	if err != nil && !errors.Is(err, ErrLost) && sv.t.Context().Err() == nil {
+		sv.t.Errorf("Send: got %v, want no error", err)
+	}
+}
+
+func (sv *service) Down(s seat.Session, _ error) {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	p := Of(s.Peer())
+	if sv.sessions[p] != s {
+		sv.t.Errorf("session %d is down and was not up", s.Number())
+	}
+	sv.downs++
+	delete(sv.sessions, p)
+	delete(sv.lent, p)
+}
+
+func (sv *service) Gone(p seat.Peer, cause error) {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	if s := sv.sessions[Of(p)]; s != nil {
+		sv.t.Errorf("a peer is gone while session %d is up", s.Number())
+	}
+	sv.gone = append(sv.gone, cause)
+}
+
+func (sv *service) Message(s seat.Session, body []byte) {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	var m ibverbx.RemoteRegion
+	if json.Unmarshal(body, &m) == nil {
+		sv.lent[Of(s.Peer())] = &m
+		return
+	}
+	sv.messages = append(sv.messages, string(body))
+}
+
+func (sv *service) Immediate(_ seat.Session, imm, _ uint32) {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	sv.imms = append(sv.imms, imm&seat.ArgMask)
+}
+
+// lose ends the connection of a Peer's session as a network does that has lost it.
+func lose(p *Peer) {
+	p.node.mu.Lock()
+	s := p.current
+	p.node.mu.Unlock()
+	if s != nil {
+		_ = s.conn.Close()
+	}
+}
+
+// lentBy waits for what a peer has lent.
+func (sv *service) lentBy(p *Peer) (m *ibverbx.RemoteRegion) {
+	sv.t.Helper()
+	eventually(sv.t, "the peer has lent its memory", func() bool {
+		sv.mu.Lock()
+		defer sv.mu.Unlock()
+		m = sv.lent[p]
+		return m != nil
+	})
+	return m
+}
+
+// count returns the immediates that have come.
+func (sv *service) count() int {
+	sv.mu.Lock()
+	defer sv.mu.Unlock()
+	return len(sv.imms)
+}
+
+// job is an operation that a test waits for.
+type job struct {
+	seat.Op
+	posted int
+	done   chan error
+}
+
+func (j *job) Posted(*seat.Op) { j.posted++ }
+
+func (j *job) End(_ *seat.Op, err error) { j.done <- err }
+
+// job returns an operation with one block, which moves bytes between the same places of both slabs.
+func (sv *service) job(p *Peer, op verbs.Opcode, offset, length uint64) *job {
+	sv.t.Helper()
+	return sv.jobOn(p, sv.lentBy(p), op, offset, length)
+}
+
+// jobOn is job with what the peer has lent.
+func (sv *service) jobOn(p *Peer, remote *ibverbx.RemoteRegion, op verbs.Opcode, offset, length uint64) *job {
+	sv.t.Helper()
+	g, err := sv.slab.Region(p.Seat(), 0)
+	if err != nil {
+		sv.t.Fatalf("Region: got %v, want no error", err)
+	}
+	j := &job{done: make(chan error, 1)}
+	j.Blocks = []seat.Block{{Opcode: op, Local: g, LocalOffset: offset, Remote: remote, RemoteOffset: offset, Length: length}}
+	j.Replay, j.Sink = true, j
+	return j
+}
+
+// write returns a job that writes and notifies.
+func (sv *service) write(p *Peer, offset, length uint64, imm uint32) *job {
+	sv.t.Helper()
+	j := sv.job(p, verbs.OpRDMAWrite, offset, length)
+	j.Notify, j.Imm = true, seat.Immediate(testClass, imm)
+	return j
+}
+
+// result waits for the end of a job.
+func (j *job) result(t testing.TB) error {
+	t.Helper()
+	select {
+	case err := <-j.done:
+		return err
+	case <-time.After(time.Minute):
+		t.Fatal("an operation has not ended after a minute")
+		return nil
+	}
+}
+
+// do submits a job and wants it to succeed.
+func (sv *service) do(p *Peer, j *job) {
+	sv.t.Helper()
+	p.Seat().Submit(&j.Op)
+	if err := j.result(sv.t); err != nil {
+		sv.t.Fatalf("an operation ended with %v, want no error", err)
+	}
+}

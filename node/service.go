@@ -1,0 +1,123 @@
+package node
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"ibverbx"
+	"ibverbx/internal/seat"
+	"ibverbx/verbs"
+)
+
+// serviceTable has the services that are attached. It is replaced as a whole.
+type serviceTable struct {
+	byID    [seat.IDs]*seat.Service
+	byClass [16]*seat.Service
+}
+
+// seatNode is a Node as a seat.Node.
+type seatNode struct{ *Node }
+
+// Attach implements seat.Node.
+func (n seatNode) Attach(s seat.Service) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	t := *n.services.Load()
+	switch {
+	case n.ctx.Err() != nil:
+		return fmt.Errorf("attach service %d: %w", s.ID, ErrClosed)
+	case s.ID == seat.NodeID || s.ID >= seat.IDs || s.Handler == nil:
+		return fmt.Errorf("attach service %d: %w", s.ID, verbs.Invalidf("no such service, or no Handler"))
+	case t.byID[s.ID] != nil:
+		return fmt.Errorf("attach service %d: %w: the Node has it already", s.ID, verbs.ErrBusy)
+	}
+	t.byID[s.ID] = &s
+	for class := range t.byClass {
+		if s.Classes&(1<<class) == 0 {
+			continue
+		}
+		if t.byClass[class] != nil {
+			return fmt.Errorf("attach service %d: %w: class %d is that of another service", s.ID, verbs.ErrBusy, class)
+		}
+		t.byClass[class] = &s
+	}
+	n.services.Store(&t)
+	for _, p := range n.peers {
+		if p.current != nil {
+			p.current.poke()
+		}
+	}
+	return nil
+}
+
+// Detach implements seat.Node.
+func (n seatNode) Detach(id seat.ID) {
+	n.mu.Lock()
+	t := *n.services.Load()
+	if id >= seat.IDs || t.byID[id] == nil {
+		n.mu.Unlock()
+		return
+	}
+	gone := t.byID[id]
+	t.byID[id] = nil
+	for class, s := range t.byClass {
+		if s != nil && s.ID == id {
+			t.byClass[class] = nil
+		}
+	}
+	n.services.Store(&t)
+	callers := slices.Collect(maps.Keys(n.callers))
+	n.mu.Unlock()
+	shards := map[*shard]struct{}{}
+	for _, p := range callers { // wait for calls that are under way
+		p.calling.Lock()
+		p.up[id].CompareAndSwap(gone, nil) // another one may be attached by now
+		p.calling.Unlock()
+		shards[p.shard] = struct{}{}
+	}
+	for s := range shards {
+		s.do(func() {})
+	}
+}
+
+// gone calls Gone of all services. calling is held.
+func (p *Peer) gone(err error) {
+	for _, sv := range p.node.services.Load().byID {
+		if sv != nil {
+			sv.Handler.Gone(seatPeer{p}, err)
+		}
+	}
+}
+
+// calls counts what calls Handlers for a Peer: its sessions, until they have ended, and calls of Gone. The lock is held.
+func (n *Node) calls(p *Peer, more int) {
+	if n.callers[p] += more; n.callers[p] == 0 {
+		delete(n.callers, p)
+	}
+}
+
+// Register implements seat.Node.
+func (n seatNode) Register(mem *verbs.Memory) seat.Memory {
+	m := &memory{node: n.Node, mem: mem, regions: map[registration]*ibverbx.Region{}}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if m.closed = n.memory == nil; !m.closed {
+		n.memory[m] = struct{}{}
+	}
+	return m
+}
+
+// forget removes memory that is closed.
+func (n *Node) forget(m *memory) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.memory, m)
+}
+
+// Log implements seat.Node.
+func (n seatNode) Log() *slog.Logger { return n.log }
+
+// Done implements seat.Node.
+func (n seatNode) Done() <-chan struct{} { return n.ctx.Done() }

@@ -1,0 +1,198 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ibverbx/bootstrap"
+	"ibverbx/internal/seat"
+)
+
+// TestFalseMessagesWhileConnecting: a peer sends messages that no honest peer sends before the session is made. The first one ends
+// the session.
+func TestFalseMessagesWhileConnecting(t *testing.T) {
+	b := newNetwork(1).start(t)
+	c, err := bootstrap.Dial(soon(t), b.node.Addr().String(), bootstrap.Config{InsecurePlaintextOnLoopback: true, Incarnation: 1})
+	if err != nil {
+		t.Fatalf("Dial: got %v, want no error", err)
+	}
+	defer func() { _ = c.Close() }()
+	hello := message{kind: kindHello, lowest: version, highest: version, session: 1}
+	for _, m := range []message{hello, {kind: kindPark}, {kind: kindBusy}} {
+		if err := c.Send(soon(t), bootstrap.KindService, m.encode()); err != nil {
+			t.Fatalf("Send: got %v, want no error", err)
+		}
+	}
+	for err == nil {
+		_, err = c.Recv(soon(t))
+	}
+	if want := "a message of type 4 while connecting"; !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "type 6") {
+		t.Errorf("the session ended with %v, want %q alone", err, want)
+	}
+}
+
+// guest is a service that reports calls of its Handler that come when it is not attached, or before Up.
+type guest struct {
+	t        testing.TB
+	attached atomic.Bool
+	ups      atomic.Int32
+	// message is what Message does, if it is not nil.
+	message func()
+}
+
+const guestID, guestClass = 5, 5
+
+func (g *guest) attach(n *Node) {
+	g.attached.Store(true)
+	if err := n.Seat().Attach(seat.Service{ID: guestID, Classes: 1 << guestClass, Handler: g}); err != nil {
+		g.t.Errorf("Attach: got %v, want no error", err)
+	}
+}
+
+func (g *guest) detach(n *Node) {
+	n.Seat().Detach(guestID)
+	g.attached.Store(false)
+}
+
+func (g *guest) called(what string) {
+	if !g.attached.Load() {
+		g.t.Errorf("%s was called after Detach", what)
+	}
+}
+
+func (g *guest) Up(seat.Session) {
+	g.called("Up")
+	g.ups.Add(1)
+}
+
+func (g *guest) Down(seat.Session, error) { g.called("Down") }
+
+func (g *guest) Gone(seat.Peer, error) { g.called("Gone") }
+
+func (g *guest) Message(seat.Session, []byte) {
+	if g.ups.Load() == 0 {
+		g.t.Error("Message was called before Up")
+	}
+	if g.message != nil {
+		g.message()
+	}
+	g.called("Message")
+}
+
+func (g *guest) Immediate(seat.Session, uint32, uint32) { g.called("Immediate") }
+
+// TestDetachDuringMessages: a service comes and goes while a peer sends it messages.
+func TestDetachDuringMessages(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t)
+	there, _ := a.meet(b)
+	var enough atomic.Bool
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		ctx := soon(t)
+		for s := there.Seat().Session(); !enough.Load(); {
+			if err := s.Send(ctx, guestID, []byte("hello")); err != nil {
+				t.Errorf("Send: got %v, want no error", err)
+			}
+		}
+	})
+	for range 1000 {
+		g := &guest{t: t}
+		g.attach(b.node)
+		g.detach(b.node)
+	}
+	enough.Store(true)
+	sender.Wait()
+}
+
+// TestDetachWaitsForClosedPeer: a Handler runs for a Peer that is closed. Detach waits for it.
+func TestDetachWaitsForClosedPeer(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t)
+	there, here := a.meet(b)
+	begun, release := make(chan struct{}), make(chan struct{})
+	g := &guest{t: t, message: func() {
+		close(begun)
+		<-release
+	}}
+	g.attach(b.node)
+	if err := there.Seat().Session().Send(soon(t), guestID, []byte("wait")); err != nil {
+		t.Fatalf("Send: got %v, want no error", err)
+	}
+	<-begun
+	var both sync.WaitGroup
+	both.Go(func() { _ = here.Close() })
+	wait(t, here, StateClosed)
+	both.Go(func() { g.detach(b.node) })
+	time.Sleep(20 * time.Millisecond) // lets it fail, and proves nothing
+	close(release)
+	both.Wait()
+}
+
+// TestGone: services learn that a peer is given up, and that one is closed, once and after its last session. A peer that was given up and can be
+// dialed comes back.
+func TestGone(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t, func(c *Config) { c.GiveUpAfter = 20 * time.Millisecond }), n.start(t, named("b"), alone)
+	there, _ := a.meet(b)
+	addr := b.node.Addr()
+	causes := func() []error {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return slices.Clone(a.gone)
+	}
+	if err := b.node.Close(); err != nil {
+		t.Errorf("Close: got %v, want no error", err)
+	}
+	a.eventually("the peer is gone", func() bool { return len(causes()) == 1 })
+	n.start(t, named("b"), at(addr))
+	wait(t, there, StateReady)
+	a.lentBy(there)
+	_ = there.Close()
+	_ = there.Close() // nothing more happens
+	if got := causes(); len(got) != 2 || !errors.Is(got[0], ErrPeerGone) || !errors.Is(got[1], ErrClosed) {
+		t.Errorf("the peer is gone because of %v, want ErrPeerGone and ErrClosed", got)
+	}
+}
+
+// TestSendEndsWithSession: a Handler sends to a peer that takes nothing, without a deadline. The end of the session ends that, or the
+// session would wait for the Handler forever.
+func TestSendEndsWithSession(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t)
+	there, _ := a.meet(b)
+	s := there.Seat().Session()
+	sent := make(chan error, 1)
+	g := &guest{t: t, message: func() {
+		var err error
+		for err == nil {
+			err = s.Send(context.Background(), seat.IDs-1, make([]byte, 64<<10-1))
+		}
+		sent <- err
+	}}
+	g.attach(a.node)
+	b.mu.Lock() // makes Message of b's service wait
+	for _, p := range b.node.Peers() {
+		if err := p.Seat().Session().Send(soon(t), guestID, []byte("begin")); err != nil {
+			t.Errorf("Send: got %v, want no error", err)
+		}
+	}
+	time.Sleep(20 * time.Millisecond) // lets it fail, and proves nothing
+	cause := errors.New("planted")
+	s.End(cause)
+	select {
+	case err := <-sent:
+		if !errors.Is(err, ErrLost) || !errors.Is(err, cause) {
+			t.Errorf("Send: got %v, want ErrLost and the cause", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("Send has not ended with the session")
+	}
+	b.mu.Unlock()
+}

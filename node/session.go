@@ -1,0 +1,408 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/internal/seat"
+	ibpeer "ibverbx/peer"
+)
+
+// Bounds of the time that a peer takes to make a session.
+const (
+	helloTime = 10 * time.Second
+	joinTime  = 10 * time.Second
+)
+
+// session is a connection with a peer's process, from hello until its end. One goroutine runs it.
+type session struct {
+	peer *Peer
+	conn *bootstrap.Conn
+	// route is the one that this side has dialed; nil if the peer has.
+	route *route
+	// id is a random number that the dialer gives the session.
+	id uint64
+	// number counts the sessions of the Peer.
+	number uint64
+	// incarnation is that of the peer's process.
+	incarnation uint64
+
+	// ctx ends with the session. Its cause is why.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// done is closed when the VirtualQP is closed, and nothing of this session is posted or lands any more.
+	done chan struct{}
+
+	// mu guards the two below.
+	mu sync.Mutex
+	// rouse ends the wait for a message. It is nil if no wait is under way.
+	rouse context.CancelFunc
+	// poked means that the next wait for a message ends at once.
+	poked bool
+
+	// park means that the session shall be parked.
+	park atomic.Bool
+	// parking means that this side has sent a park and has no answer. Only the session's goroutine uses it.
+	parking bool
+}
+
+func newSession(ctx context.Context, conn *bootstrap.Conn, r *route, id uint64) *session {
+	s := &session{conn: conn, route: r, id: id, incarnation: conn.Peer().Incarnation, done: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	return s
+}
+
+// dialed reports whether this side has dialed.
+func (s *session) dialed() bool { return s.route != nil }
+
+// End implements seat.Session.
+func (s *session) End(cause error) { s.cancel(cause) }
+
+// Peer implements seat.Session.
+func (s *session) Peer() seat.Peer { return seatPeer{s.peer} }
+
+// Number implements seat.Session.
+func (s *session) Number() uint64 { return s.number }
+
+// Incarnation implements seat.Session.
+func (s *session) Incarnation() uint64 { return s.incarnation }
+
+// Send implements seat.Session.
+func (s *session) Send(ctx context.Context, id seat.ID, body []byte) error {
+	if s.ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ErrLost, context.Cause(s.ctx))
+	}
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)() // the end of the session waits for Handlers that send
+	err := s.conn.Send(both, bootstrap.KindService, append([]byte{byte(id)}, body...))
+	switch {
+	case err == nil || ctx.Err() != nil || errors.Is(err, bootstrap.ErrTooLong):
+		return err
+	case s.ctx.Err() != nil:
+		err = context.Cause(s.ctx)
+	}
+	return fmt.Errorf("%w: %w", ErrLost, err)
+}
+
+func (s *session) say(m message) error {
+	return s.conn.Send(s.ctx, bootstrap.KindService, m.encode())
+}
+
+// poke makes the goroutine of the session look at what it has to do. It never blocks.
+func (s *session) poke() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.poked = true
+	if s.rouse != nil {
+		s.rouse()
+	}
+}
+
+// errPoked ends a wait for a message.
+var errPoked = errors.New("poked")
+
+// next returns the next message of a service, errPoked, or why the session has ended.
+func (s *session) next() ([]byte, error) {
+	s.mu.Lock()
+	poked := s.poked
+	s.poked = false
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	s.rouse = cancel
+	s.mu.Unlock()
+	if poked {
+		return nil, errPoked
+	}
+	m, err := s.conn.Recv(ctx)
+	s.mu.Lock()
+	s.rouse = nil
+	s.mu.Unlock()
+	switch {
+	case s.ctx.Err() != nil:
+		return nil, context.Cause(s.ctx)
+	case err != nil && ctx.Err() != nil:
+		return nil, errPoked
+	case err != nil:
+		return nil, err
+	case m.Kind != bootstrap.KindService || len(m.Body) == 0:
+		return nil, violation("a message of kind %d and %d bytes in a session", m.Kind, len(m.Body))
+	}
+	return m.Body, nil
+}
+
+// run makes the VirtualQP and attends to the session until it ends. It returns why.
+func (s *session) run() error {
+	for {
+		made, err := s.join()
+		if err != nil {
+			return err
+		}
+		err = s.attend()
+		s.part()
+		err = errors.Join(err, made.Close())
+		if !errors.Is(err, errParked) {
+			return err
+		}
+		s.peer.node.parked(s)
+		if err := s.rest(); err != nil {
+			return err
+		}
+	}
+}
+
+// join makes the VirtualQP with the peer and begins to use it.
+func (s *session) join() (*ibpeer.Session, error) {
+	p := s.peer
+	n := p.node
+	cfg := n.peerConfig(p)
+	cfg.Aside = func(body []byte) {
+		if s.ctx.Err() != nil {
+			return
+		}
+		if err := s.aside(body); err != nil {
+			s.End(err)
+			_ = s.conn.CloseWith(err.Error()) // ends Connect, which reports another error
+		}
+	}
+	made, err := ibpeer.Connect(s.ctx, s.conn, s.dialed(), cfg)
+	switch {
+	case err == nil && s.ctx.Err() != nil:
+		return nil, errors.Join(context.Cause(s.ctx), made.Close())
+	case s.ctx.Err() != nil:
+		return nil, context.Cause(s.ctx)
+	case err != nil:
+		return nil, err
+	}
+	s.raise()
+	n.ready(s, made)
+	p.shard.do(func() { p.queue.install(made.QP, made.Agreed.SendDepth-1) })
+	return made, nil
+}
+
+// partTime is how long a VirtualQP that has failed may take to say which request has.
+const partTime = 100 * time.Millisecond
+
+// part stops using the VirtualQP. Completions that are there are taken first: notifications among them would be lost, and one may say which
+// operation is to blame.
+func (s *session) part() {
+	p := s.peer
+	q := &p.queue
+	for limit := time.Now().Add(partTime); ; time.Sleep(100 * time.Microsecond) {
+		waits := false
+		p.shard.do(func() {
+			for range rounds {
+				if p.shard.turn() == 0 {
+					break
+				}
+			}
+			waits = q.broken && !q.settled && q.ledger.Len() > 0
+		})
+		if !waits || time.Now().After(limit) {
+			break
+		}
+	}
+	p.shard.do(q.detach)
+	p.node.unready(s)
+}
+
+// errParked ends attend: both sides close the VirtualQP.
+var errParked = errors.New("parked")
+
+// attend handles messages while there is a VirtualQP.
+func (s *session) attend() error {
+	for {
+		s.raise()
+		if err := s.suggestPark(); err != nil {
+			return err
+		}
+		body, err := s.next()
+		switch {
+		case errors.Is(err, errPoked):
+			continue
+		case err != nil:
+			return err
+		case seat.ID(body[0]) != seat.NodeID:
+			s.dispatch(body)
+			continue
+		}
+		if err := s.handle(body); err != nil {
+			return err
+		}
+	}
+}
+
+// handle handles a message of this package while there is a VirtualQP.
+func (s *session) handle(body []byte) error {
+	m, err := decode(body)
+	if err != nil {
+		return err
+	}
+	switch {
+	case m.kind == kindPark && s.parking, m.kind == kindParked && s.parking:
+		return errParked
+	case m.kind == kindPark:
+		if !s.peer.idle() || !s.pause() {
+			return s.say(message{kind: kindBusy})
+		}
+		if err := s.say(message{kind: kindParked}); err != nil {
+			return err
+		}
+		return errParked
+	case m.kind == kindBusy && s.parking:
+		s.parking = false
+		s.peer.shard.do(s.peer.queue.resume)
+		return nil
+	}
+	return violation("a message of type %d in a session that is not parked", m.kind)
+}
+
+// pause stops posting if nothing is under way.
+func (s *session) pause() (paused bool) {
+	s.peer.shard.do(func() { paused = s.peer.queue.pause() })
+	return paused
+}
+
+// suggestPark asks the peer to park the session, if it shall be parked and nothing is under way.
+func (s *session) suggestPark() error {
+	if !s.park.Swap(false) || s.parking || s.peer.held.Load() > 0 || !s.pause() {
+		return nil
+	}
+	s.parking = true
+	return s.say(message{kind: kindPark})
+}
+
+// rest handles messages until the session is no longer parked.
+func (s *session) rest() error {
+	s.parking = false
+	asked := false
+	for {
+		s.raise()
+		wanted := false
+		s.peer.shard.do(func() { wanted = s.peer.queue.ops > 0 })
+		if wanted && !asked {
+			asked = true
+			if err := s.say(message{kind: kindWake}); err != nil || s.dialed() {
+				return err
+			}
+		}
+		body, err := s.next()
+		switch {
+		case errors.Is(err, errPoked):
+			continue
+		case err != nil:
+			return err
+		case seat.ID(body[0]) != seat.NodeID:
+			s.dispatch(body)
+			continue
+		}
+		switch m, err := decode(body); {
+		case err != nil:
+			return err
+		case m.kind != kindWake:
+			return violation("a message of type %d in a session that is parked", m.kind)
+		case s.dialed():
+			return s.say(message{kind: kindWake})
+		default:
+			return nil
+		}
+	}
+}
+
+// aside takes a message that arrives while a VirtualQP is made.
+func (s *session) aside(body []byte) error {
+	switch {
+	case len(body) == 0:
+		return violation("a message without bytes")
+	case seat.ID(body[0]) != seat.NodeID:
+		s.dispatch(body)
+		return nil
+	}
+	m, err := decode(body)
+	if err == nil && (m.kind != kindWake || !s.dialed()) {
+		err = violation("a message of type %d while connecting", m.kind)
+	}
+	return err
+}
+
+// raise calls Up of the services that have not got it.
+func (s *session) raise() {
+	s.peer.calling.Lock()
+	defer s.peer.calling.Unlock()
+	s.raiseHeld()
+}
+
+// raiseHeld is raise if calling is held. It returns the services.
+func (s *session) raiseHeld() *serviceTable {
+	t := s.peer.node.services.Load()
+	for id, sv := range t.byID {
+		if up := &s.peer.up[id]; sv != nil && up.Load() != sv {
+			sv.Handler.Up(s)
+			up.Store(sv)
+		}
+	}
+	return t
+}
+
+// lower calls Down of the services that have got Up.
+func (s *session) lower(cause error) {
+	s.peer.calling.Lock()
+	defer s.peer.calling.Unlock()
+	for id, sv := range s.peer.node.services.Load().byID {
+		if up := &s.peer.up[id]; sv != nil && up.Swap(nil) == sv {
+			sv.Handler.Down(s, cause)
+		}
+	}
+}
+
+// dispatch gives a message to its service.
+func (s *session) dispatch(body []byte) {
+	s.peer.calling.Lock()
+	defer s.peer.calling.Unlock()
+	t := s.raiseHeld()
+	id := body[0]
+	if id >= seat.IDs || t.byID[id] == nil {
+		s.peer.unclaimed.Add(1)
+		return
+	}
+	t.byID[id].Handler.Message(s, body[1:])
+}
+
+// immediate gives an immediate to its service, with the lock of the shard.
+func (s *session) immediate(imm, length uint32) {
+	sv := s.peer.node.services.Load().byClass[seat.Class(imm)]
+	if sv == nil || s.peer.up[sv.ID].Load() != sv {
+		s.peer.unclaimed.Add(1)
+		return
+	}
+	sv.Handler.Immediate(s, imm, length)
+}
+
+// finish ends a session that was admitted.
+func (s *session) finish(cause error) {
+	p := s.peer
+	s.cancel(cause)
+	cause = context.Cause(s.ctx)
+	s.lower(cause)
+	p.node.lost(s, cause)
+	close(s.done)
+}
+
+// peerConfig is how VirtualQPs with a Peer are made.
+func (n *Node) peerConfig(p *Peer) ibpeer.Config {
+	return ibpeer.Config{
+		On: p.shard.on, PeerNetworks: n.cfg.PeerNetworks, Unsealed: n.cfg.Unsealed, Timeout: joinTime,
+		Schemes: []ibverbx.Scheme{ibverbx.Tally},
+		QP: ibverbx.Config{
+			Lanes: p.realm.lanes, SendDepth: sendDepth, RecvDepth: recvDepth, LaneDepth: laneDepth, NotifyDepth: notifyDepth,
+			Now: p.shard.now,
+		},
+		Minimum: ibpeer.Limits{SendDepth: minDepth, LaneDepth: minDepth, RecvDepth: recvDepth},
+	}
+}
