@@ -100,6 +100,7 @@ var arrows = map[string][]string{
 	"test":              {"all"},
 	"peer":              {"all"},
 	"node":              {".", "verbs", "bootstrap", "peer", "internal/seat", "pure"},
+	"transfer":          {".", "verbs", "node", "internal/seat", "pure"},
 	"dropin":            {"softnic", "verbs", "pure"},
 	"cmd":               {"all"},
 	"examples":          {"all"},

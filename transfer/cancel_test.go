@@ -1,0 +1,192 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"ibverbx/node"
+	"ibverbx/softnic"
+)
+
+func TestWaitTimeoutIsNotCancel(t *testing.T) {
+	n := faultNetwork(t, 1, softnic.Impairment{})
+	p := newPair(t, n, 1<<20)
+	p.publish(t, 7)
+	release := n.hold(p.there, p.here, 0)
+	defer release()
+	tr := p.peer.Get(soon(t), p.local.Slice(0, 1<<20), p.remote.At(0))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	wantErr(t, "Wait", tr.Wait(ctx), context.DeadlineExceeded)
+	if tr.Err() != nil || tr.isDone() {
+		t.Errorf("the transfer has ended with %v after a Wait that timed out", tr.Err())
+	}
+	release()
+	wantOK(t, "Wait", tr.Wait(soon(t)))
+	wantSame(t, "the segment", p.local.Bytes(), p.target.Bytes())
+}
+
+// TestCancelThenReuseBuffer cancels reads and writes its own bytes into their buffer at once. They must survive.
+func TestCancelThenReuseBuffer(t *testing.T) {
+	n := faultNetwork(t, 2, softnic.Impairment{Loss: 0.002, Reorder: 0.01, Delay: 10 * time.Microsecond})
+	n.node = func(c *node.Config) { c.Window = 64 << 10 } // so that something is left to cancel
+	const size = 2 << 20
+	p := newPair(t, n, size)
+	p.publish(t, 8)
+	theirs := append([]byte(nil), p.target.Bytes()...)
+	own := make([]byte, size)
+	canceled := 0
+	for i := range 50 {
+		tr := p.peer.Get(soon(t), p.local.Slice(0, size), p.remote.At(0))
+		if i%2 == 0 {
+			time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
+		}
+		tr.Cancel()
+		err := tr.Wait(soon(t))
+		if err == nil {
+			wantSame(t, "the segment", p.local.Bytes(), theirs)
+		} else {
+			wantErr(t, "Wait", err, ErrCanceled)
+			canceled++
+		}
+		fill(own, uint64(i))
+		copy(p.local.Bytes(), own)
+		time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
+		wantSame(t, "a buffer that was used again", p.local.Bytes(), own)
+	}
+	t.Logf("%d of 50 were canceled in time", canceled)
+}
+
+func TestDoCancels(t *testing.T) {
+	n := faultNetwork(t, 1, softnic.Impairment{})
+	p := newPair(t, n, 32<<20)
+	release := n.hold(p.there, p.here, 0)
+	defer release()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- p.peer.Batch().Get(p.local.Slice(0, 32<<20), p.remote.At(0)).Notify([]byte("never")).Do(ctx)
+	}()
+	eventually(t, "the transfer is under way", func() bool {
+		p.peer.mu.Lock()
+		defer p.peer.mu.Unlock()
+		return p.peer.count == 1
+	})
+	cancel()
+	select {
+	case err := <-done:
+		t.Fatalf("Do returned %v while the NIC could still write", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	release()
+	err := <-done
+	wantErr(t, "Do", err, ErrCanceled)
+	wantErr(t, "Do", err, context.Canceled)
+	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("next")))
+	wantNote(t, p.there, "next")
+}
+
+// TestCancelWithSilentPeer cancels a transfer with a peer that does not answer. It ends because the session is ended.
+func TestCancelWithSilentPeer(t *testing.T) {
+	n := faultNetwork(t, 1, softnic.Impairment{})
+	p := newPair(t, n, 1<<20)
+	release := n.hold(p.there, p.here, 0)
+	defer release()
+	tr := p.peer.Get(soon(t), p.local.Slice(0, 1<<20), p.remote.At(0))
+	tr.Cancel()
+	wantErr(t, "Wait", tr.Wait(soon(t)), ErrCanceled)
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	n := faultNetwork(t, 1, softnic.Impairment{})
+	a := n.start(t, hostConfig{name: "a", engine: Config{Queue: 2}})
+	b := n.start(t, hostConfig{name: "b"})
+	local := a.alloc("local", 4096, 0)
+	b.alloc("target", 4096, Read)
+	p := a.to(b)
+	remote := open2(t, p, "target", Read)
+	release := n.hold(b, a, 0)
+	defer release()
+	get := func(i int64) *Batch { return p.Batch().Get(local.Slice(i*8, 8), remote.At(i*8)) }
+	first, second := get(0).Submit(soon(t)), get(1).Submit(soon(t))
+	wantErr(t, "TrySubmit", get(2).TrySubmit().Err(), ErrBusy)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	err := get(2).Submit(ctx).Err()
+	wantErr(t, "Submit", err, ErrBusy)
+	wantErr(t, "Submit", err, context.DeadlineExceeded)
+	late := make(chan error, 8)
+	for i := range int64(8) {
+		go func() { late <- get(2 + i).Do(soon(t)) }()
+	}
+	release()
+	wantOK(t, "Wait", errors.Join(first.Wait(soon(t)), second.Wait(soon(t))))
+	for range 8 {
+		wantOK(t, "Do that waited for room", <-late)
+	}
+}
+
+// TestRoomAfterRefusal: of the transfers that wait for room, those that are refused when it is there leave it to the others.
+func TestRoomAfterRefusal(t *testing.T) {
+	n := faultNetwork(t, 1, softnic.Impairment{})
+	a := n.start(t, hostConfig{name: "a", engine: Config{Queue: 1}})
+	b := n.start(t, hostConfig{name: "b"})
+	local := a.alloc("local", 4096, 0)
+	b.alloc("target", 4096, Read|Write)
+	p := a.to(b)
+	good, bad := open2(t, p, "target", Read), open2(t, p, "target", Read|Write)
+	release := n.hold(b, a, 0)
+	defer release()
+	first := p.Get(soon(t), local.Slice(0, 8), good.At(0))
+	results := make(chan error, 8)
+	for i := range int64(8) {
+		from := []*Remote{good, bad}[i%2]
+		go func() { results <- p.Batch().Get(local.Slice(i*8, 8), from.At(i*8)).Do(soon(t)) }()
+	}
+	time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
+	p.mu.Lock()
+	bad.revoked = true
+	p.mu.Unlock()
+	release()
+	wantOK(t, "Wait", first.Wait(soon(t)))
+	refused := 0
+	for range 8 {
+		err := <-results
+		if err != nil {
+			wantErr(t, "Do", err, ErrRevoked)
+			refused++
+		}
+	}
+	if refused != 4 {
+		t.Errorf("%d transfers were refused, want 4", refused)
+	}
+	p.mu.Lock()
+	bad.revoked = false
+	p.mu.Unlock()
+}
+
+// TestCancelBeforeNotify: a transfer is canceled when its blocks are posted, and its notification has no room at the peer. It ends when the blocks
+// do, although the notification could never be sent.
+func TestCancelBeforeNotify(t *testing.T) {
+	n := faultNetwork(t, 1, softnic.Impairment{})
+	p := newPair(t, n, 4096)
+	var notes []*Transfer
+	for i := range maxNotes + 1 {
+		notes = append(notes, p.peer.Batch().Notify(number(i)).Submit(soon(t)))
+	}
+	wantOK(t, "Wait", notes[maxNotes-1].Wait(soon(t)))
+	release := n.hold(p.there, p.here, 0)
+	defer release()
+	tr := p.peer.Batch().Get(p.local.Slice(0, 8), p.remote.At(0)).Notify([]byte("never")).Submit(soon(t))
+	tr.Cancel()
+	release()
+	wantErr(t, "Wait", tr.Wait(soon(t)), ErrCanceled)
+	for i := range notes {
+		wantNote(t, p.there, string(number(i)))
+	}
+	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("next")))
+	wantNote(t, p.there, "next")
+}

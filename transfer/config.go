@@ -1,0 +1,67 @@
+package transfer
+
+import (
+	"context"
+	"fmt"
+
+	"ibverbx/node"
+	"ibverbx/verbs"
+)
+
+// Access is what a peer may do with a segment: Read, Write or both.
+type Access uint8
+
+// Kinds of access.
+const (
+	Read  Access = 1 << 0
+	Write Access = 1 << 1
+)
+
+var accessNames = [...]string{"none", "read", "write", "read and write"}
+
+// String names the access.
+func (a Access) String() string {
+	if int(a) < len(accessNames) {
+		return accessNames[a]
+	}
+	return fmt.Sprintf("Access(%d)", uint8(a))
+}
+
+// verbs returns what a NIC must allow.
+func (a Access) verbs() verbs.Access {
+	var v verbs.Access
+	if a&Read != 0 {
+		v |= verbs.AccessRemoteRead
+	}
+	if a&Write != 0 {
+		v |= verbs.AccessRemoteWrite | verbs.AccessLocalWrite
+	}
+	return v
+}
+
+// Config describes an Engine. Node must be set.
+type Config struct {
+	// Node is this process on the fabric. The Engine must be closed before it. A Node has one Engine at a time.
+	Node *node.Node
+	// Queue is how many transfers with one peer may be under way. Submit waits for room. Zero means 4096.
+	Queue int
+	// Lend says what a peer gets that wants to use a segment. A peer that gets nothing, or an error, is told that there is no
+	// such segment. It runs in a goroutine of its own, and ctx ends when the peer is lost or waits for too long. Nil
+	// means that every peer gets SegmentConfig.Public.
+	Lend func(ctx context.Context, p *node.Peer, name string, want Access) (Access, error)
+}
+
+// SegmentConfig describes a segment.
+type SegmentConfig struct {
+	// Public is what every peer may do if Config.Lend is nil. Zero means nothing.
+	Public Access
+	// Local makes a segment that is never lent.
+	Local bool
+	// HugePages asks Alloc for huge pages, see verbs.MemoryConfig.
+	HugePages bool
+}
+
+const (
+	defaultQueue = 4096
+	maxQueue     = 1 << 20
+)

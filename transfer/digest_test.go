@@ -1,0 +1,119 @@
+package transfer
+
+import (
+	"errors"
+	"testing"
+)
+
+// freeze makes a host compute no digests, until thaw.
+func (h *host) freeze() (thaw func()) {
+	for range cap(h.workers) {
+		h.workers <- struct{}{}
+	}
+	return func() {
+		for range cap(h.workers) {
+			<-h.workers
+		}
+	}
+}
+
+func asError[T error](err error, target *T) bool { return errors.As(err, target) }
+
+// verifying waits until a transfer compares digests.
+func verifying(t *testing.T, tr *Transfer) {
+	t.Helper()
+	eventually(t, "the transfer compares digests", func() bool { return tr.Status().Phase == Verifying })
+}
+
+func TestVerify(t *testing.T) {
+	onLinks(t, func(t *testing.T, n *network) {
+		const size = 3<<20 + 17
+		p := newPair(t, n, size)
+		fill(p.local.Bytes(), 13)
+		wantOK(t, "Put", p.peer.Batch().Verify().Put(p.remote.At(0), p.local.Slice(0, size)).Notify([]byte("put")).Do(soon(t)))
+		wantNote(t, p.there, "put")
+		wantSame(t, "the peer's segment", p.target.Bytes(), p.local.Bytes())
+		p.publish(t, 14)
+		wantOK(t, "Get", p.peer.Batch().Verify().Get(p.local.Slice(0, size), p.remote.At(0)).Do(soon(t)))
+		wantSame(t, "the segment", p.local.Bytes(), p.target.Bytes())
+	})
+}
+
+// TestDigestCatchesFlippedByte changes one byte after it was moved: at the peer, and in the source.
+func TestDigestCatchesFlippedByte(t *testing.T) {
+	const size, at = 3 << 20, 2<<20 + 5
+	p := newPair(t, memoryNetwork(2), size)
+	for _, c := range []struct {
+		name string
+		host *host
+		mem  []byte
+	}{
+		{"at the peer", p.there, p.target.Bytes()},
+		{"in the source", p.here, p.local.Bytes()},
+	} {
+		thaw := c.host.freeze()
+		tr := p.peer.Batch().Verify().Put(p.remote.At(0), p.local.Slice(0, size)).Notify([]byte("wrong")).Submit(soon(t))
+		verifying(t, tr)
+		c.mem[at] ^= 1
+		thaw()
+		err := tr.Wait(soon(t))
+		wantErr(t, c.name, err, ErrDigest)
+		var e *Error
+		if !errors.As(err, &e) || e.Op != "put" || e.Name != "target" || e.Index != 0 || e.Offset != 2<<20 {
+			t.Errorf("%s: got %+v, want an Error of put that names target, block 0 and offset %d", c.name, e, 2<<20)
+		}
+		c.mem[at] ^= 1
+	}
+	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("right")))
+	wantNote(t, p.there, "right")
+}
+
+// TestReadAgain changes what was read, and wants it to be read again.
+func TestReadAgain(t *testing.T) {
+	const size = 1 << 20
+	p := newPair(t, memoryNetwork(1), size)
+	p.publish(t, 15)
+	thaw := p.here.freeze()
+	tr := p.peer.Batch().Verify().Get(p.local.Slice(0, size), p.remote.At(0)).Submit(soon(t))
+	verifying(t, tr)
+	p.local.Bytes()[77] ^= 1
+	thaw()
+	wantOK(t, "Wait", tr.Wait(soon(t)))
+	wantSame(t, "the segment", p.local.Bytes(), p.target.Bytes())
+}
+
+// TestReadAgainOnce reads two blocks to the same place, one after the other. The first one can never be right.
+func TestReadAgainOnce(t *testing.T) {
+	const size, block = 24 << 20, 1 << 20
+	p := newPair(t, memoryNetwork(1), size)
+	fill(p.target.Bytes()[:block], 16)
+	b := p.peer.Batch().Verify().Get(p.local.Slice(0, block), p.remote.At(0)).Get(p.local.Slice(block, size-2*block), p.remote.At(block))
+	err := b.Get(p.local.Slice(0, block), p.remote.At(size-block)).Do(soon(t))
+	var e *Error
+	if !errors.Is(err, ErrDigest) || !errors.As(err, &e) || e.Op != "get" || e.Index != 0 {
+		t.Errorf("got error %v, want %v of block 0", err, ErrDigest)
+	}
+}
+
+func TestVerifyBeforeTold(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	thaw := p.there.freeze()
+	tr := p.peer.Batch().Verify().Put(p.remote.At(0), p.local.Slice(0, 4096)).Notify([]byte("verified")).Submit(soon(t))
+	verifying(t, tr)
+	quiet(t, p.there, "before the digests were compared")
+	lose(p.peer) // the question is asked again
+	thaw()
+	wantNote(t, p.there, "verified")
+	wantOK(t, "Wait", tr.Wait(soon(t)))
+
+	thaw = p.there.freeze()
+	tr = p.peer.Batch().Verify().Put(p.remote.At(0), p.local.Slice(0, 4096)).Submit(soon(t))
+	verifying(t, tr)
+	tr.Cancel()
+	wantErr(t, "Wait of a canceled transfer", tr.Wait(soon(t)), ErrCanceled)
+	thaw()
+
+	writeOnly := open2(t, p.peer, "target", Write)
+	err := p.peer.Batch().Verify().Put(writeOnly.At(0), p.local.Slice(0, 4096)).Do(soon(t))
+	wantErr(t, "Verify of a segment that may not be read", err, ErrDenied)
+}

@@ -1,0 +1,230 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+
+	"ibverbx/internal/seat"
+	"ibverbx/node"
+	"ibverbx/verbs"
+)
+
+// Engine moves memory between this process and its peers.
+//
+// Locks: a shard's lock, then a Peer's mu, then mu or the inbox's mu. No method of seat is called with one of the latter three.
+type Engine struct {
+	cfg  Config
+	seat seat.Node
+	// id tells this Engine from earlier ones of the process.
+	id uint64
+	// workers bounds how many goroutines compute digests.
+	workers chan struct{}
+	loads   sync.Pool // of *load
+	waiters sync.Pool // of *waiter
+	inbox   inbox
+	// freeing has the goroutines that free memory.
+	freeing sync.WaitGroup
+	// done is closed when Close begins.
+	done chan struct{}
+
+	mu       sync.Mutex
+	closed   bool
+	segments map[string]*Segment
+	all      map[*Segment]struct{} // those without a name too
+	peers    map[seat.Peer]*Peer
+	grants   uint32 // the number of the last grant
+}
+
+// maxWorkers is how many goroutines compute digests at most.
+const maxWorkers = 4
+
+// Classes of immediates.
+const (
+	classNote   = 1
+	classCredit = 5
+)
+
+// New returns an Engine on a Node.
+func New(cfg Config) (*Engine, error) {
+	if cfg.Node == nil {
+		return nil, newError("new", nil, "", verbs.Invalidf("Config.Node is not set"))
+	}
+	return newEngine(cfg, cfg.Node.Seat())
+}
+
+func newEngine(cfg Config, n seat.Node) (*Engine, error) {
+	if cfg.Queue < 0 || cfg.Queue > maxQueue {
+		return nil, newError("new", nil, "", verbs.Invalidf("Queue %d: want 0 to %d", cfg.Queue, maxQueue))
+	}
+	if cfg.Queue == 0 {
+		cfg.Queue = defaultQueue
+	}
+	e := &Engine{
+		cfg: cfg, seat: n, id: rand.Uint64() | 1,
+		workers:  make(chan struct{}, max(1, min(runtime.GOMAXPROCS(0)/2, maxWorkers))),
+		inbox:    inbox{more: make(chan struct{}, 1)},
+		done:     make(chan struct{}),
+		segments: map[string]*Segment{}, all: map[*Segment]struct{}{}, peers: map[seat.Peer]*Peer{},
+	}
+	e.loads.New = func() any { return &load{} }
+	e.waiters.New = func() any { return &waiter{wake: make(chan struct{}, 1)} }
+	if err := n.Attach(seat.Service{ID: seat.TransferID, Classes: 1<<classNote | 1<<classCredit, Handler: e}); err != nil {
+		return nil, newError("new", nil, "", err)
+	}
+	return e, nil
+}
+
+// Peer returns the peer that listens at addr, see node.Node.Peer. It waits until the peer has an Engine.
+func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
+	np, err := e.cfg.Node.Peer(ctx, addr)
+	if err != nil {
+		return nil, newError("connect", nil, "", err)
+	}
+	p := e.peer(np.Seat())
+	if np.State() == node.StateClosed { // Gone may have been called before p was there
+		p.gone(np.Err())
+	}
+	if _, _, err := p.ready(ctx); err != nil {
+		return nil, newError("connect", p, "", err)
+	}
+	return p, nil
+}
+
+// peer returns the Peer of a seat, and makes it if it is new.
+func (e *Engine) peer(s seat.Peer) *Peer {
+	e.mu.Lock()
+	p := e.peers[s]
+	e.mu.Unlock()
+	if p != nil {
+		return p
+	}
+	fresh := newPeer(e, s)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p = e.peers[s]; p == nil {
+		p = fresh
+		e.peers[s] = p
+	}
+	return p
+}
+
+// peerList returns all peers. mu must be held.
+func (e *Engine) peerList() []*Peer {
+	list := make([]*Peer, 0, len(e.peers))
+	for _, p := range e.peers {
+		list = append(list, p)
+	}
+	return list
+}
+
+// Close cancels all transfers, closes all segments (see Segment.Close) and detaches the Engine from its Node. Peers are told. If transfers do
+// not end before ctx does, it returns an error, frees nothing that they use, and can be called again.
+func (e *Engine) Close(ctx context.Context) error {
+	e.mu.Lock()
+	if !e.closed {
+		e.closed = true
+		close(e.done)
+	}
+	peers := e.peerList()
+	var segments []*Segment
+	for s := range e.all {
+		segments = append(segments, s)
+	}
+	e.mu.Unlock()
+	for _, p := range peers {
+		p.cancelUsers(func(part) bool { return true }, ErrClosed)
+	}
+	e.revoke(ctx, peers, func(*lending) bool { return true })
+	var errs []error
+	for _, s := range segments {
+		errs = append(errs, s.Close(ctx))
+	}
+	for _, p := range peers {
+		errs = append(errs, p.drain(ctx))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	e.seat.Detach(seat.TransferID)
+	e.mu.Lock()
+	peers = e.peerList() // others may have come
+	e.mu.Unlock()
+	for _, p := range peers {
+		p.end(ErrClosed)
+		errs = append(errs, p.free())
+	}
+	e.freeing.Wait()
+	return errors.Join(errs...)
+}
+
+// Up implements seat.Handler.
+func (e *Engine) Up(s seat.Session) {
+	p := e.peer(s.Peer())
+	if err := p.up(s); err != nil {
+		s.End(fmt.Errorf("transfer: %w", err))
+	}
+}
+
+// Down implements seat.Handler.
+func (e *Engine) Down(s seat.Session, cause error) {
+	_ = cause
+	e.peer(s.Peer()).down(s)
+}
+
+// Gone implements seat.Handler.
+func (e *Engine) Gone(s seat.Peer, cause error) {
+	e.mu.Lock()
+	p := e.peers[s]
+	e.mu.Unlock()
+	if p != nil {
+		p.gone(cause)
+	}
+}
+
+// Message implements seat.Handler.
+func (e *Engine) Message(s seat.Session, body []byte) {
+	m, err := decode(body)
+	if err == nil {
+		err = e.peer(s.Peer()).message(s, m)
+	}
+	if err != nil {
+		s.End(fmt.Errorf("transfer: %w", err))
+	}
+}
+
+// Immediate implements seat.Handler.
+func (e *Engine) Immediate(s seat.Session, imm, length uint32) {
+	p := e.peer(s.Peer())
+	var err error
+	switch arg := imm & seat.ArgMask; seat.Class(imm) {
+	case classNote:
+		err = p.noteArrived(s, arg, length)
+	case classCredit:
+		err = p.credited(s, arg)
+	}
+	if err != nil {
+		s.End(fmt.Errorf("transfer: %w", err))
+	}
+}
+
+// node returns the node.Peer of a seat, nil in tests that have no Node.
+func (e *Engine) node(s seat.Peer) *node.Peer {
+	if e.cfg.Node == nil {
+		return nil
+	}
+	return node.Of(s)
+}
+
+// isClosed says that Close has begun.
+func (e *Engine) isClosed() bool {
+	select {
+	case <-e.done:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,89 @@
+package transfer
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ibverbx/internal/seat"
+)
+
+// slowSession is a session whose peer takes no messages.
+type slowSession struct {
+	seat.Session
+	release chan struct{}
+	sending atomic.Int32
+}
+
+func (s *slowSession) Send(context.Context, seat.ID, []byte) error {
+	s.sending.Add(1)
+	<-s.release
+	return nil
+}
+
+// TestManyRevocations: a peer revokes what it has not lent, again and again, and does not take the answers. They wait one after the other.
+func TestManyRevocations(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096).peer
+	s := &slowSession{Session: p.seat.Session(), release: make(chan struct{})}
+	p.mu.Lock()
+	p.session = s
+	p.mu.Unlock()
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for i := uint32(0); i < 100 && err == nil; i++ {
+			err = p.message(s, &revoke{1000 + i})
+		}
+		done <- err
+	}()
+	eventually(t, "an answer is sent", func() bool { return s.sending.Load() > 0 })
+	time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
+	if got := s.sending.Load(); got != 1 {
+		t.Errorf("%d answers are sent at a time, want 1", got)
+	}
+	close(s.release)
+	wantOK(t, "message", <-done)
+	p.mu.Lock()
+	p.session = s.Session
+	p.mu.Unlock()
+}
+
+// TestNotesOfManyEngines: a peer says again and again that its Engine is another one, and fills the mailbox each time. What waits for the program
+// is bounded.
+func TestNotesOfManyEngines(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096).back
+	s := p.seat.Session()
+	b := p.mailbox.mem.Bytes()
+	var err error
+	for engine := uint64(1); engine < 20 && err == nil; engine++ {
+		wantOK(t, "hello", p.hello(s, &hello{lowest: version, highest: version, engine: engine, seen: p.engine.id, mailbox: *p.mailbox.region.Remote()}))
+		for seq := uint32(0); seq < maxNotes && err == nil; seq++ {
+			little.PutUint64(b[seq*slotSize:], uint64(seq))
+			err = p.noteArrived(s, seq<<placeBits|seq, noteHeader)
+		}
+	}
+	wantErr(t, "notifications of 20 engines", err, errProtocol)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.queued > maxQueued+mailboxSize {
+		t.Errorf("%d bytes wait for the program, want at most %d", p.queued, maxQueued+mailboxSize)
+	}
+}
+
+// TestGrantNumbers: a peer that asks for the same segment again and again uses up no numbers.
+func TestGrantNumbers(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	last := func() uint32 {
+		p.there.mu.Lock()
+		defer p.there.mu.Unlock()
+		return p.there.grants
+	}
+	before := last()
+	for range 10 {
+		open2(t, p.peer, "target", Read|Write)
+	}
+	if after := last(); after != before {
+		t.Errorf("the last grant has number %d, want %d as before", after, before)
+	}
+}

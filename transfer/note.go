@@ -1,0 +1,329 @@
+package transfer
+
+import (
+	"errors"
+	"fmt"
+
+	"ibverbx"
+	"ibverbx/internal/ring"
+	"ibverbx/internal/seat"
+	"ibverbx/verbs"
+)
+
+// MaxNotification is how many bytes a notification has at most.
+const MaxNotification = 4 << 10
+
+const (
+	// mailboxSize is the size of the ring that notifications are written to, in bytes.
+	mailboxSize = 16 << 10
+	// slotSize is the unit of places in the ring, in bytes.
+	slotSize = 64
+	// maxNotes is how many notifications fit.
+	maxNotes = mailboxSize / slotSize
+	// noteHeader is {seq u64, length u16, kind u8, 0...} before the body.
+	noteHeader = 16
+	// An immediate of classNote has the lower bits of the number of the notification, and its place in slots below them.
+	placeBits = 12
+)
+
+// Kinds of notifications.
+const (
+	noteBody = 0
+	// noteVoid has no body. It takes the place of one whose batch has failed, so that those behind it do not wait.
+	noteVoid = 1
+)
+
+// note is a notification on its way. The Peer's mu guards it.
+type note struct {
+	proc *process
+	// seq is its number, counted from 0 for each process.
+	seq  uint64
+	body []byte
+	void bool
+	// placed says that it has a place in the ring: span bytes in all, of which the last ones begin at off.
+	placed    bool
+	off, span int
+	// ready says that it may be posted as soon as it has a place: the blocks of its batch are there.
+	ready bool
+	// flying says that an operation is under way that posts it: its transfer's or its own.
+	flying bool
+	// sent is the number of the session in which it reached the peer's NIC, 0 if it has not.
+	sent uint64
+	// transfer waits for it, and is nil if none does.
+	transfer *Transfer
+	op       seat.Op
+	block    [1]seat.Block
+	// next links notes that are to be submitted, or free ones.
+	next *note
+}
+
+// outbox has the notifications to one process. Its ring is a copy of the peer's mailbox. A notification keeps its place until the
+// peer's program has taken it, so it can be sent again if a session was lost. The peer ignores what it has already.
+type outbox struct {
+	proc   *process
+	mem    *verbs.Memory
+	memory seat.Memory
+	region *ibverbx.Region
+	// notes are those that the peer's program has not taken, in order. The ring's sequence numbers are theirs.
+	notes ring.Ring[*note]
+	// next is the number of the next notification, unplaced that of the first one without a place, and taken is how many the
+	// peer's program has taken.
+	next, unplaced, taken uint64
+	// tail is where the next place begins, and used how many bytes are taken.
+	tail, used int
+	flying     int
+	freed      bool
+	free       *note
+}
+
+// newOutbox returns an outbox. It must be called without mu.
+func (p *Peer) newOutbox(proc *process) (*outbox, error) {
+	mem, err := verbs.AllocMemory(mailboxSize, nil)
+	if err != nil {
+		return nil, err
+	}
+	o := &outbox{proc: proc, mem: mem, memory: p.engine.seat.Register(mem)}
+	if o.region, err = o.memory.Region(p.seat, 0); err != nil {
+		return nil, errors.Join(err, o.close())
+	}
+	return o, nil
+}
+
+func (o *outbox) close() error { return errors.Join(o.memory.Close(), o.mem.Free()) }
+
+// ensureOutbox makes the outbox of the present process.
+func (p *Peer) ensureOutbox() error {
+	p.mu.Lock()
+	proc := p.proc
+	there := proc == nil || proc.out != nil
+	p.mu.Unlock()
+	if there {
+		return nil
+	}
+	o, err := p.newOutbox(proc)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	if there = proc.out != nil || proc.dead != nil; !there {
+		proc.out = o
+	}
+	p.mu.Unlock()
+	if there {
+		return o.close()
+	}
+	return nil
+}
+
+// freeOutbox frees the outbox of a dead process when no operation uses it.
+func (proc *process) freeOutbox() {
+	proc.peer.mu.Lock()
+	o := proc.out
+	free := o != nil && proc.dead != nil && o.flying == 0 && !o.freed
+	if free {
+		o.freed = true
+	}
+	proc.peer.mu.Unlock()
+	if free { // this may be called with the shard's lock
+		proc.peer.engine.freeing.Go(func() { _ = o.close() })
+	}
+}
+
+// add queues a notification of a transfer. mu must be held.
+func (o *outbox) add(t *Transfer, body []byte) *note {
+	n := o.free
+	if n == nil {
+		n = &note{}
+	} else {
+		o.free = n.next
+	}
+	*n = note{proc: o.proc, seq: o.next, body: append(n.body[:0], body...), transfer: t}
+	o.next++
+	o.notes.Push(n)
+	return n
+}
+
+// place gives places to notifications, in order, as long as there are any. It returns those that can be posted.
+func (o *outbox) place(list *note) *note {
+	for o.unplaced < o.next {
+		n := *o.notes.At(uint32(o.unplaced))
+		size := (noteHeader + len(n.body) + slotSize - 1) &^ (slotSize - 1)
+		span, off := size, o.tail
+		if o.tail+size > mailboxSize {
+			span, off = size+mailboxSize-o.tail, 0
+		}
+		if o.used+span > mailboxSize {
+			break
+		}
+		n.off, n.span, n.placed = off, span, true
+		o.tail = (off + size) % mailboxSize
+		o.used += span
+		o.unplaced++
+		o.write(n)
+		list = n.post(list)
+	}
+	return list
+}
+
+// write puts a notification into the ring.
+func (o *outbox) write(n *note) {
+	b := o.mem.Bytes()[n.off:]
+	length, k := len(n.body), byte(noteBody)
+	if n.void {
+		length, k = 0, noteVoid
+	}
+	clear(b[:noteHeader])
+	little.PutUint64(b, n.seq)
+	little.PutUint16(b[8:], uint16(length))
+	b[10] = k
+	copy(b[noteHeader:], n.body[:length])
+	n.block[0] = seat.Block{
+		Local: o.region, Remote: &o.proc.mailbox, LocalOffset: uint64(n.off), RemoteOffset: uint64(n.off),
+		Length: uint64(noteHeader + length), Opcode: verbs.OpRDMAWrite,
+	}
+}
+
+// imm is the immediate of a notification that has a place.
+func (n *note) imm() uint32 {
+	return seat.Immediate(classNote, uint32(uint16(n.seq))<<placeBits|uint32(n.off/slotSize))
+}
+
+// post adds a notification to the list of those to submit, if it can be posted now.
+func (n *note) post(list *note) *note {
+	if !n.placed || !n.ready || n.flying || n.proc.dead != nil {
+		return list
+	}
+	n.fly()
+	n.proc.busy++
+	n.op.Blocks, n.op.Notify, n.op.Imm = n.block[:], true, n.imm()
+	n.op.Replay, n.op.Incarnation, n.op.Sink = true, n.proc.incarnation, n
+	n.next = list
+	return n
+}
+
+func (n *note) fly() {
+	n.flying = true
+	n.proc.out.flying++
+}
+
+func (n *note) land(err error) {
+	n.flying = false
+	n.proc.out.flying--
+	if err == nil {
+		n.sent = n.proc.peer.sessions
+	}
+}
+
+// submitNotes submits the operations of notifications. It must be called without mu.
+func (p *Peer) submitNotes(list *note) {
+	for list != nil {
+		n := list
+		list = n.next // End may use the note again
+		n.next = nil
+		p.seat.Submit(&n.op)
+	}
+}
+
+// Posted implements seat.Sink.
+func (n *note) Posted(*seat.Op) {}
+
+// End implements seat.Sink for a notification that was posted by itself. One that failed is sent again in the next session.
+func (n *note) End(_ *seat.Op, err error) {
+	proc := n.proc
+	p := proc.peer
+	p.mu.Lock()
+	n.land(err)
+	t := n.transfer
+	n.transfer = nil
+	left := proc.idle()
+	list := proc.out.release(nil)
+	p.mu.Unlock()
+	if t != nil {
+		t.finish(err)
+	}
+	p.submitNotes(list)
+	if left {
+		p.tell(mailboxGrant)
+	}
+	proc.freeOutbox()
+}
+
+// release frees the places of the notifications that the peer has taken, and gives them to others.
+func (o *outbox) release(list *note) *note {
+	for o.notes.Len() > 0 {
+		n := *o.notes.Front()
+		if n.seq >= o.taken || n.flying || n.transfer != nil {
+			break
+		}
+		o.used -= n.span
+		o.notes.Pop()
+		n.next, o.free = o.free, n
+	}
+	return o.place(list)
+}
+
+// drop makes a notification void whose batch has failed. It returns what can be posted.
+func (n *note) drop() *note {
+	n.transfer = nil
+	if n.proc.dead != nil {
+		return nil
+	}
+	n.ready, n.void = true, true
+	if n.placed && !n.flying {
+		n.proc.out.write(n)
+	}
+	return n.proc.out.release(n.post(nil))
+}
+
+// take notes that the peer's program has taken all notifications before a number.
+func (o *outbox) take(taken uint64) (*note, error) {
+	if taken > o.unplaced {
+		return nil, fmt.Errorf("%w: %d notifications taken of %d", errProtocol, taken, o.unplaced)
+	}
+	o.taken = max(o.taken, taken)
+	return o.release(nil), nil
+}
+
+// resume returns the notifications to be sent again in a new session, in which the peer says what it has. Those that were sent in it already are
+// not among them.
+func (o *outbox) resume(arrived, taken uint64) (*note, error) {
+	if arrived > o.unplaced {
+		return nil, fmt.Errorf("%w: %d notifications arrived of %d", errProtocol, arrived, o.unplaced)
+	}
+	list, err := o.take(taken)
+	for seq := max(arrived, o.taken); seq < o.unplaced && err == nil; seq++ {
+		if n := *o.notes.At(uint32(seq)); n.sent != o.proc.peer.sessions {
+			list = n.post(list)
+		}
+	}
+	return list, err
+}
+
+// credited handles an immediate with the lower bits of the number of notifications that the peer's program has taken.
+func (p *Peer) credited(s seat.Session, arg uint32) error {
+	p.mu.Lock()
+	var list *note
+	var err error
+	if p.session == s && p.proc != nil && p.proc.out != nil {
+		o := p.proc.out
+		more := int32((arg-uint32(o.taken))<<(32-seat.ClassShift)) >> (32 - seat.ClassShift)
+		if more > 0 {
+			list, err = o.take(o.taken + uint64(more))
+		}
+	}
+	p.mu.Unlock()
+	p.submitNotes(list)
+	return err
+}
+
+// abandon returns the transfers that wait for notifications which will not be posted, because the process is dead.
+func (o *outbox) abandon() (waiting []*Transfer) {
+	for i := range o.notes.Len() {
+		n := *o.notes.At(o.notes.Head() + uint32(i))
+		if t := n.transfer; t != nil && n.ready && !n.flying {
+			n.transfer = nil
+			waiting = append(waiting, t)
+		}
+	}
+	return waiting
+}

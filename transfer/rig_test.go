@@ -1,0 +1,302 @@
+package transfer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/internal/property"
+	"ibverbx/node"
+	"ibverbx/peer"
+	"ibverbx/softnic"
+)
+
+func TestMain(m *testing.M) {
+	property.Seed()
+	goleak.VerifyTestMain(m)
+}
+
+// network is what hosts are connected by: a link in memory for each rail, or UDP on the loopback if there is none.
+type network struct {
+	links []softnic.Link
+	// node changes the Nodes of a pair.
+	node func(*node.Config)
+}
+
+func memoryNetwork(rails int) *network {
+	n := &network{}
+	for range rails {
+		n.links = append(n.links, softnic.NewMemoryLink(nil))
+	}
+	return n
+}
+
+func faultNetwork(t testing.TB, rails int, imp softnic.Impairment) *network {
+	t.Helper()
+	n := &network{}
+	for i := range rails {
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i + 1), Impairment: imp})
+		if err != nil {
+			t.Fatalf("NewFaultLink: got %v, want no error", err)
+		}
+		n.links = append(n.links, link)
+	}
+	return n
+}
+
+// hold keeps back the packets from one host to another on a rail, until release.
+func (n *network) hold(from, to *host, rail int) (release func()) {
+	l := n.links[rail].(*softnic.FaultLink)
+	l.Hold(from.nics[rail], to.nics[rail])
+	return sync.OnceFunc(func() { l.Release(from.nics[rail], to.nics[rail]) })
+}
+
+// hostConfig describes a host of a test.
+type hostConfig struct {
+	name   string
+	listen string
+	node   func(*node.Config)
+	engine Config
+}
+
+// host is a Node with an Engine.
+type host struct {
+	*Engine
+	t    testing.TB
+	cfg  hostConfig
+	net  *network
+	node *node.Node
+	nics []*softnic.NIC
+	down bool
+}
+
+// start makes a host. It is closed at the end of the test.
+func (n *network) start(t testing.TB, cfg hostConfig) *host {
+	t.Helper()
+	h := &host{t: t, cfg: cfg, net: n}
+	nc := node.Config{
+		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true, Name: cfg.name},
+		Listen: cfg.listen, IdleAfter: -1, Shards: 1, Open: h.open, Unsealed: true,
+	}
+	if nc.Listen == "" {
+		// No other host has the address, so the port is free for restart.
+		nc.Listen = fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	}
+	if cfg.node != nil {
+		cfg.node(&nc)
+	}
+	var err error
+	if h.node, err = node.New(soon(t), nc); err != nil {
+		t.Fatalf("node.New: got %v, want no error", err)
+	}
+	cfg.engine.Node = h.node
+	if h.Engine, err = New(cfg.engine); err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	t.Cleanup(h.stop)
+	return h
+}
+
+func (h *host) open() (nics peer.NICs, err error) {
+	if len(h.net.links) == 0 {
+		return peer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
+	}
+	nics.Close = func() (err error) {
+		for _, nic := range h.nics {
+			err = errors.Join(err, nic.Close())
+		}
+		return err
+	}
+	for _, link := range h.net.links {
+		nic, err := softnic.New(link, softnic.Config{})
+		if err != nil {
+			return nics, err
+		}
+		h.nics = append(h.nics, nic)
+		ctx, err := nic.Open()
+		if err != nil {
+			return nics, err
+		}
+		nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
+	}
+	return nics, nil
+}
+
+// stop closes the host as a program does.
+func (h *host) stop() {
+	if h.down {
+		return
+	}
+	h.down = true
+	if err := errors.Join(h.Close(soon(h.t)), h.node.Close()); err != nil {
+		h.t.Errorf("Close: got %v, want no error", err)
+	}
+}
+
+// restart ends the process without a word and begins another one with the same name and address.
+func (h *host) restart() *host {
+	h.t.Helper()
+	h.down = true
+	addr := h.node.Addr().String()
+	if err := errors.Join(h.node.Close(), h.Close(soon(h.t))); err != nil {
+		h.t.Errorf("Close: got %v, want no error", err)
+	}
+	cfg := h.cfg
+	cfg.listen = addr
+	return h.net.start(h.t, cfg)
+}
+
+func (h *host) alloc(name string, size int64, public Access) *Segment {
+	h.t.Helper()
+	s, err := h.Alloc(name, size, SegmentConfig{Public: public})
+	if err != nil {
+		h.t.Fatalf("Alloc: got %v, want no error", err)
+	}
+	return s
+}
+
+// to connects to another host.
+func (h *host) to(other *host) *Peer {
+	h.t.Helper()
+	p, err := h.Peer(soon(h.t), other.node.Addr().String())
+	if err != nil {
+		h.t.Fatalf("Peer: got %v, want no error", err)
+	}
+	return p
+}
+
+func open2(t testing.TB, p *Peer, name string, want Access) *Remote {
+	t.Helper()
+	r, err := p.Open(soon(t), name, want)
+	if err != nil {
+		t.Fatalf("Open: got %v, want no error", err)
+	}
+	return r
+}
+
+// pair is two hosts, of which the first uses a segment of the second.
+type pair struct {
+	here, there *host
+	peer        *Peer
+	// local and target have the same size, and remote is target as the first host sees it.
+	local, target *Segment
+	remote        *Remote
+	// back is the first host as the second one sees it.
+	back *Peer
+}
+
+// publish fills the target and tells the first host, so that its requests come after that.
+func (p *pair) publish(t testing.TB, seed uint64) {
+	t.Helper()
+	fill(p.target.Bytes(), seed)
+	wantOK(t, "Notify", p.back.Notify(soon(t), []byte("filled")))
+	wantNote(t, p.here, "filled")
+}
+
+func newPair(t testing.TB, n *network, size int64) *pair {
+	t.Helper()
+	a, b := n.start(t, hostConfig{name: "a", node: n.node}), n.start(t, hostConfig{name: "b", node: n.node})
+	p := &pair{here: a, there: b, local: a.alloc("local", size, 0), target: b.alloc("target", size, Read|Write), peer: a.to(b)}
+	p.remote = open2(t, p.peer, "target", Read|Write)
+	b.mu.Lock()
+	for _, back := range b.peers {
+		p.back = back
+	}
+	b.mu.Unlock()
+	return p
+}
+
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// fill fills b with bytes that depend on a seed.
+func fill(b []byte, seed uint64) {
+	var key [32]byte
+	little.PutUint64(key[:], seed)
+	_, _ = rand.NewChaCha8(key).Read(b)
+}
+
+func wantOK(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: got %v, want no error", what, err)
+	}
+}
+
+func wantErr(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("%s: got error %v, want %v", what, err, want)
+	}
+}
+
+func wantSame(t testing.TB, what string, got, want []byte) {
+	t.Helper()
+	if !bytes.Equal(got, want) {
+		at := 0
+		for at < min(len(got), len(want)) && got[at] == want[at] {
+			at++
+		}
+		t.Fatalf("%s: %d bytes differ from %d wanted ones from byte %d on", what, len(got), len(want), at)
+	}
+}
+
+func wantNote(t testing.TB, h *host, want string) Notification {
+	t.Helper()
+	n, err := h.Recv(soon(t))
+	if err != nil || string(n.Body) != want {
+		t.Fatalf("Recv: got %q and error %v, want %q", n.Body, err, want)
+	}
+	return n
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("after a minute it is not true that %s", what)
+		}
+	}
+}
+
+// links runs a test on a network in memory with two rails, and on UDP.
+func onLinks(t *testing.T, f func(t *testing.T, n *network)) {
+	t.Run("memory", func(t *testing.T) { f(t, memoryNetwork(2)) })
+	t.Run("udp", func(t *testing.T) { f(t, &network{}) })
+}
+
+func number(i int) []byte { return fmt.Appendf(nil, "note %d", i) }
+
+// nodePeer is what Config.Lend gets.
+type nodePeer = node.Peer
+
+// quiet fails if a notification comes within some milliseconds.
+func quiet(t testing.TB, h *host, what string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if n, err := h.Recv(ctx); err == nil {
+		t.Fatalf("Recv: got %q %s, want nothing", n.Body, what)
+	}
+}
+
+// lose ends the session with a peer.
+func lose(p *Peer) {
+	if s := p.seat.Session(); s != nil {
+		s.End(errors.New("planted"))
+	}
+}

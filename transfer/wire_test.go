@@ -1,0 +1,204 @@
+package transfer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"ibverbx"
+	"ibverbx/internal/seat"
+	"ibverbx/verbs"
+)
+
+type encoder interface{ encode() []byte }
+
+// messages returns one of each kind.
+func messages() []encoder {
+	region := ibverbx.RemoteRegion{Addr: 1 << 40, Length: 1 << 33, RKeys: []uint32{1, 2}}
+	mailbox := ibverbx.RemoteRegion{Addr: 4096, Length: mailboxSize, RKeys: []uint32{7}}
+	return []encoder{
+		&hello{lowest: 1, highest: 1, features: 3, engine: 4, seen: 5, arrived: 7, taken: 6, mailbox: mailbox},
+		&open{id: 1, want: Read | Write, name: "kv"},
+		&grant{id: 1, number: 2, access: Write, region: region},
+		&digest{id: 3, ranges: []digestRange{{1, 1 << 35, maxRange}, {2, 0, 1}}},
+		&digests{id: 3, sums: []uint32{1, math.MaxUint32}},
+		&refusal{id: 4, code: codeDenied, text: "no"},
+		&revoke{5},
+		&revoked{6},
+	}
+}
+
+func TestMessages(t *testing.T) {
+	for _, m := range messages() {
+		b := m.encode()
+		got, err := decode(b)
+		if err != nil {
+			t.Errorf("decode(%T): got %v, want no error", m, err)
+			continue
+		}
+		if again := got.(encoder).encode(); !bytes.Equal(again, b) {
+			t.Errorf("decode(%T) = %+v, which is encoded as %x, not %x", m, got, again, b)
+		}
+		for n := range b {
+			if got, err := decode(b[:n]); err == nil && !bytes.Equal(got.(encoder).encode(), b[:n]) {
+				t.Errorf("decode of %d of %d bytes of %T = %+v, want an error", n, len(b), m, got)
+			}
+		}
+		if h, ok := m.(*hello); ok {
+			later := *h
+			later.highest = 9
+			if _, err := decode(append(later.encode(), "more"...)); err != nil {
+				t.Errorf("decode of a later hello: got %v, want no error", err)
+			}
+		}
+		if _, err := decode(append(b, 0)); err == nil && m.encode()[0] != byte(kindRefusal) && m.encode()[0] != byte(kindOpen) {
+			t.Errorf("decode of %T and a byte: got no error", m)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, m := range messages() {
+		f.Add(m.encode())
+	}
+	f.Add([]byte{0x3f, 1, 2, 3, 4, 5})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := decode(b)
+		if err != nil {
+			if !errors.Is(err, errProtocol) {
+				t.Errorf("decode(%x): got error %v, want %v", b, err, errProtocol)
+			}
+			return
+		}
+		h, isHello := m.(*hello)
+		if e, ok := m.(encoder); ok && (!isHello || h.highest == version) {
+			if again := e.encode(); !bytes.Equal(again, b) {
+				t.Errorf("decode(%x) = %+v, which is encoded as %x", b, m, again)
+			}
+		}
+	})
+}
+
+func FuzzDecodeNote(f *testing.F) {
+	f.Add([]byte("\x01\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00ok"), uint64(1))
+	f.Add(make([]byte, noteHeader), uint64(0))
+	f.Fuzz(func(t *testing.T, b []byte, seq uint64) {
+		a, err := decodeNote(b, seq)
+		if err == nil && (a.Seq != seq || len(a.Body) != len(b)-noteHeader || a.void && len(a.Body) > 0) {
+			t.Errorf("decodeNote(%x, %d) = %+v", b, seq, a)
+		}
+	})
+}
+
+// TestFalseMessages sends what no honest peer sends. It ends the session at most, and everything goes on afterwards.
+func TestFalseMessages(t *testing.T) {
+	n := memoryNetwork(1)
+	for _, c := range []struct {
+		name string
+		body []byte
+		ends bool
+	}{
+		{"nothing", nil, true},
+		{"no kind", []byte{0}, true},
+		{"a short hello", []byte{byte(kindHello), 1}, true},
+		{"another mailbox", messages()[0].encode(), false}, // it is that of another Engine
+		{"an unknown request", []byte{0x3f, 1, 0, 0, 0}, false},
+		{"an unknown answer", []byte{0xff}, false},
+		{"an answer to nothing", (&grant{id: 77, number: 1, access: Read, region: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}}).encode(), false},
+		{"digests of what is not lent", (&digest{1, []digestRange{{99, 0, 1}}}).encode(), false},
+		{"digests of the mailbox", (&digest{1, []digestRange{{mailboxGrant, 0, 1}}}).encode(), false},
+		{"digests behind the end", (&digest{1, []digestRange{{1, math.MaxUint64, 1}}}).encode(), false},
+		{"a revocation of nothing", (&revoke{99}).encode(), false},
+		{"an unasked answer to a revocation", (&revoked{1}).encode(), false},
+		{"the mailbox is given up", (&revoked{mailboxGrant}).encode(), false},
+		{"a name that is no name", []byte{byte(kindOpen), 1, 0, 0, 0, 1, 0xff}, true},
+		{"a long name", (&open{1, Read, strings.Repeat("x", MaxName+1)}).encode(), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPair(t, n, 4096)
+			s := p.peer.seat.Session()
+			wantOK(t, "Send", s.Send(soon(t), seat.TransferID, c.body))
+			if c.ends {
+				eventually(t, "the session has ended", func() bool { return p.peer.Node().Detail().Sessions > 1 })
+			}
+			remote := open2(t, p.peer, "target", Read|Write)
+			wantOK(t, "Put", p.peer.Put(soon(t), remote.At(0), p.local.Slice(0, 4096)).Wait(soon(t)))
+			if !c.ends && p.peer.seat.Session() != s {
+				t.Error("the session has ended")
+			}
+		})
+	}
+}
+
+// rawNote writes to the mailbox of a peer and notifies it.
+type rawNote struct {
+	seat.Op
+	done chan error
+}
+
+func (o *rawNote) Posted(*seat.Op)           {}
+func (o *rawNote) End(_ *seat.Op, err error) { o.done <- err }
+
+// TestFalseNotes sends notifications that no honest peer sends.
+func TestFalseNotes(t *testing.T) {
+	header := func(seq uint64, length int, k byte) []byte {
+		b := make([]byte, noteHeader)
+		little.PutUint64(b, seq)
+		little.PutUint16(b[8:], uint16(length))
+		b[10] = k
+		return b
+	}
+	for _, c := range []struct {
+		name string
+		arg  uint32
+		body []byte
+		ends bool
+	}{
+		{"no header", 0, nil, true},
+		{"another number", 0, header(1, 0, noteBody), true},
+		{"another length", 0, header(0, 1, noteBody), true},
+		{"an unknown kind", 0, header(0, 0, 2), true},
+		{"too far ahead", maxNotes << placeBits, header(maxNotes, 0, noteBody), true},
+		{"behind the end", 1<<placeBits - 1, header(0, 0, noteBody), true},
+		{"an old one", 0xffff << placeBits, header(math.MaxUint64, 0, noteBody), false},
+		{"a void one", 0, header(0, 0, noteVoid), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPair(t, memoryNetwork(1), 4096)
+			region, err := p.local.local(p.peer)
+			wantOK(t, "Region", err)
+			copy(p.local.Bytes(), c.body)
+			o := &rawNote{done: make(chan error, 1)}
+			o.Blocks = []seat.Block{{Local: region, Remote: &p.peer.proc.mailbox, Length: uint64(len(c.body)), Opcode: verbs.OpRDMAWrite}}
+			o.Notify, o.Imm, o.Sink = true, seat.Immediate(classNote, c.arg), o
+			p.peer.seat.Submit(&o.Op)
+			wantOK(t, "a false notification", <-o.done)
+			if c.ends {
+				eventually(t, "the session has ended", func() bool { return p.peer.Node().Detail().Sessions > 1 })
+				wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("true")))
+				wantNote(t, p.there, "true")
+			}
+			quiet(t, p.there, "that was never sent")
+			p.back.mu.Lock()
+			defer p.back.mu.Unlock()
+			if p.back.queued != 0 {
+				t.Errorf("%d bytes are queued, want none", p.back.queued)
+			}
+		})
+	}
+}
+
+// TestAnotherVersion meets a peer that speaks only later versions.
+func TestAnotherVersion(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	later := hello{lowest: 2, highest: 3}
+	wantOK(t, "Send", p.back.seat.Session().Send(soon(t), seat.TransferID, later.encode()))
+	eventually(t, "the peer is of another version", func() bool {
+		_, err := p.peer.Open(context.Background(), "target", Read)
+		return errors.Is(err, ErrMismatch)
+	})
+	wantErr(t, "Put", p.peer.Put(soon(t), p.remote.At(0), p.local.Slice(0, 1)).Wait(soon(t)), ErrMismatch)
+}
