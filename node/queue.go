@@ -115,7 +115,7 @@ func (q *queue) add(op *seat.Op) {
 		q.end(op, q.refuse)
 	case err != nil:
 		q.end(op, err)
-	case q.session == nil && !op.Replay:
+	case q.session == nil && !op.Replay, op.Session != 0 && (q.session == nil || op.Session != q.session.number):
 		q.end(op, ErrLost)
 	case op.Incarnation != 0 && op.Incarnation != q.incarnation:
 		q.end(op, ErrRestarted)

@@ -180,3 +180,24 @@ func TestCancelIsRemembered(t *testing.T) {
 	wait(t, there, StateReady)
 	a.do(there, j) // as a new one
 }
+
+// TestOpOfAnotherSession: an operation that belongs to a session is submitted late, when there is another one.
+func TestOpOfAnotherSession(t *testing.T) {
+	a, there, _, _ := held(t)
+	first := there.Seat().Session().Number()
+	lose(there)
+	a.eventually("there is another session", func() bool {
+		s := there.Seat().Session()
+		return s != nil && s.Number() > first
+	})
+	remote := a.lentBy(there)
+	late := a.jobOn(there, remote, verbs.OpRDMAWrite, 0, 8)
+	late.Session = first
+	there.Seat().Submit(&late.Op)
+	if err := late.result(t); !errors.Is(err, ErrLost) {
+		t.Errorf("an operation of the session before ended with %v, want %v", err, ErrLost)
+	}
+	right := a.jobOn(there, remote, verbs.OpRDMAWrite, 0, 8)
+	right.Session = there.Seat().Session().Number()
+	a.do(there, right)
+}

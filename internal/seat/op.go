@@ -31,6 +31,9 @@ type Op struct {
 	// Incarnation is the process that has lent what Blocks refer to (Session.Incarnation). If the peer's process is
 	// another one the operation ends with node.ErrRestarted. Zero means any.
 	Incarnation uint64
+	// Session is the only session (Session.Number) in which the operation may be posted. Without it, and in another one, the
+	// operation ends with node.ErrLost. Zero means any.
+	Session uint64
 	// Flow is the queue that the operation joins. Nil means one of its own.
 	Flow *Flow
 	// Sink is told what becomes of the operation.
