@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"ibverbx/internal/seat"
@@ -15,7 +14,6 @@ type Batch struct {
 	peer   *Peer
 	load   *load
 	op     string
-	gets   bool
 	notify bool
 	verify bool
 	err    error
@@ -64,7 +62,6 @@ func (b *Batch) Put(dst Place, src View) *Batch {
 
 // Get adds a block to be read from the peer.
 func (b *Batch) Get(dst View, src Place) *Batch {
-	b.gets = true
 	b.add("get", verbs.OpRDMARead, src, dst)
 	return b
 }
@@ -168,7 +165,7 @@ func (b *Batch) Submit(ctx context.Context) *Transfer { return b.submit(ctx, tru
 func (b *Batch) TrySubmit() *Transfer { return b.submit(context.Background(), false) }
 
 func (b *Batch) submit(ctx context.Context, wait bool) *Transfer {
-	t := &Transfer{peer: b.peer, load: b.load, name: b.op, verify: b.verify, gets: b.gets}
+	t := &Transfer{peer: b.peer, load: b.load, name: b.op, verify: b.verify}
 	err, notify := b.err, b.notify
 	*b = Batch{peer: b.peer}
 	if t.load == nil {
@@ -182,13 +179,8 @@ func (b *Batch) submit(ctx context.Context, wait bool) *Transfer {
 		}
 	}
 	var notes *note
-	for again := err == nil; again; again = errors.Is(err, errNoOutbox) {
-		if err = nil; notify {
-			err = t.peer.ensureOutbox()
-		}
-		if err == nil {
-			notes, err = t.peer.admit(ctx, t, notify, wait)
-		}
+	if err == nil {
+		notes, err = t.peer.admit(ctx, t, notify, wait)
 	}
 	if err != nil {
 		t.load.recycle(t.peer.engine)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"ibverbx/internal/seat"
 )
 
 // cancelTimeout is how long a transfer that was canceled may make no progress before the session is ended.
@@ -22,50 +20,56 @@ func (t *Transfer) cancel(cause error) {
 	if first {
 		t.cause = cause
 	}
-	stop, op := t.stop, t.retry
+	stop := t.stop
 	t.mu.Unlock()
 	if !first {
 		return
 	}
-	if op == nil {
-		op = &t.op
-	}
-	if t.state.Or(stateCanceled)&stateSubmitted != 0 {
-		t.peer.seat.Cancel(op)
-	}
+	t.state.Or(stateCanceled)
+	t.peer.seat.Cancel(&t.op)
 	if stop != nil {
 		stop(cause)
 	}
-	p := t.peer
-	p.mu.Lock()
-	n := t.note
-	waiting := n != nil && n.transfer == t && n.ready && !n.flying
-	var list *note
-	if waiting {
-		list = n.drop()
-		t.note = nil
-	}
-	p.mu.Unlock()
-	p.submitNotes(list)
-	if waiting {
+	if t.unnotify() {
 		t.finish(cause)
 		return
 	}
-	t.watch(op, op.Progress())
+	t.watch(t.op.Progress())
 }
 
-// watch ends the session if a transfer that was canceled makes no progress beyond what it has for a while. That ends the transfer, even if all
+// unnotify takes the notification off a transfer of which nothing else is left. It reports whether it did. A notification that is under way
+// may still arrive.
+func (t *Transfer) unnotify() bool {
+	p := t.peer
+	p.mu.Lock()
+	n := t.note
+	if n == nil || !n.ready {
+		p.mu.Unlock()
+		return false
+	}
+	var list *note
+	if n.flying {
+		n.detach()
+	} else {
+		list = n.drop()
+	}
+	p.mu.Unlock()
+	p.submitNotes(list)
+	return true
+}
+
+// watch ends the session if the blocks of a transfer that was canceled make no progress for a while. That ends the transfer, even if all
 // of it was posted.
-func (t *Transfer) watch(op *seat.Op, progress uint64) {
+func (t *Transfer) watch(progress uint64) {
 	time.AfterFunc(cancelTimeout, func() {
 		if t.isDone() {
 			return
 		}
-		now := op.Progress()
-		if s := t.peer.seat.Session(); s != nil && now == progress {
+		now := t.op.Progress()
+		if s := t.peer.seat.Session(); s != nil && now == progress && t.op.Pending() {
 			s.End(fmt.Errorf("transfer: the peer has not answered for %v since a transfer was canceled", cancelTimeout))
 		}
-		t.watch(op, now)
+		t.watch(now)
 	})
 }
 
@@ -96,16 +100,13 @@ func (p *Peer) cancelRunning(which func(*Transfer) bool, cause error) {
 	}
 }
 
-// drain waits until no operation of this side is under way.
-func (p *Peer) drain(ctx context.Context) error {
+// drain waits until no operation of this side is under way, and there is no session if ended is true.
+func (p *Peer) drain(ctx context.Context, ended bool) error {
 	for {
 		p.mu.Lock()
-		busy := p.count
-		if p.proc != nil {
-			busy += p.proc.busy
-		}
+		busy := p.count > 0 || ended && (p.ops > 0 || p.session != nil)
 		p.mu.Unlock()
-		if busy == 0 {
+		if !busy {
 			return nil
 		}
 		p.seat.Help()

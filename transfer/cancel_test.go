@@ -190,3 +190,32 @@ func TestCancelBeforeNotify(t *testing.T) {
 	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("next")))
 	wantNote(t, p.there, "next")
 }
+
+// TestCancelNotifyWithoutSession: a notification waits for a session until its context ends.
+func TestCancelNotifyWithoutSession(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	wantOK(t, "Close", p.there.node.Close())
+	sessionLost(t, p.peer)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	wantErr(t, "Notify", p.peer.Notify(ctx, []byte("never")), ErrCanceled)
+}
+
+// TestCancelNotifyUnderWay: a notification is canceled whose operation is posted. It ends at once and may arrive.
+func TestCancelNotifyUnderWay(t *testing.T) {
+	n := faultNetwork(t, 1, softnic.Impairment{})
+	p := newPair(t, n, 4096)
+	session := p.peer.seat.Session()
+	release := n.hold(p.there, p.here, 0)
+	defer release()
+	tr := p.peer.Batch().Notify([]byte("canceled")).Submit(soon(t))
+	tr.Cancel()
+	wantErr(t, "Wait", tr.Wait(soon(t)), ErrCanceled)
+	release()
+	wantNote(t, p.there, "canceled")
+	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("next")))
+	wantNote(t, p.there, "next")
+	if p.peer.seat.Session() != session {
+		t.Error("the session has ended")
+	}
+}

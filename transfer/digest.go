@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 
-	"ibverbx/internal/seat"
 	"ibverbx/verbs"
 )
 
@@ -22,8 +21,8 @@ func (t *Transfer) check() {
 	if t.cause != nil {
 		stop(t.cause)
 	}
-	again := t.retry == nil
 	t.mu.Unlock()
+	again := !t.retried
 	block, offset, err := t.compare(ctx)
 	t.mu.Lock()
 	t.stop = nil
@@ -44,15 +43,8 @@ func (t *Transfer) check() {
 // readAgain submits all blocks once more.
 func (t *Transfer) readAgain() {
 	t.phase.Store(uint32(Moving))
-	op := &seat.Op{Blocks: t.load.blocks, Replay: true, Incarnation: t.proc.incarnation, Sink: t}
-	t.peer.seat.Submit(op)
-	t.mu.Lock()
-	t.retry = op
-	canceled := t.cause != nil
-	t.mu.Unlock()
-	if canceled {
-		t.peer.seat.Cancel(op)
-	}
+	t.retried = true
+	t.submit()
 }
 
 // piece is a range of a block whose digest is compared.
@@ -96,7 +88,7 @@ func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err
 		sums := make([]uint32, len(pieces))
 		for i, c := range pieces {
 			b := t.load.parts[c.block].segment.Bytes()[t.load.blocks[c.block].LocalOffset+c.offset:]
-			sums[i] = t.peer.engine.crc(b[:c.length])
+			sums[i] = t.peer.engine.crc(ctx, b[:c.length])
 		}
 		own <- sums
 	}()
@@ -117,15 +109,27 @@ func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err
 	return 0, nil
 }
 
-// crc returns the digest of b. At most cap(e.workers) goroutines compute at a time.
-func (e *Engine) crc(b []byte) uint32 {
-	e.workers <- struct{}{}
-	defer func() { <-e.workers }()
+// crc returns the digest of b, and nothing of use when ctx has ended. At most cap(e.workers) goroutines compute at a time.
+func (e *Engine) crc(ctx context.Context, b []byte) uint32 {
+	select {
+	case e.workers <- struct{}{}:
+		defer func() { <-e.workers }()
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return 0
+	}
 	return crc32.Checksum(b, castagnoli)
 }
 
-// sum answers a request for digests. The peer must have been lent the segments for reading.
-func (p *Peer) sum(proc *process, m *digest) []byte {
+// sum answers a request for digests. The peer must have been lent the segments for reading. It has one goroutine at a time.
+func (p *Peer) sum(ctx context.Context, proc *process, m *digest) []byte {
+	select {
+	case p.digesting <- struct{}{}:
+		defer func() { <-p.digesting }()
+	case <-ctx.Done():
+		return nil
+	}
 	sums := make([]uint32, len(m.ranges))
 	for i, r := range m.ranges {
 		p.mu.Lock()
@@ -140,8 +144,11 @@ func (p *Peer) sum(proc *process, m *digest) []byte {
 			l.segment.leave()
 			return (&refusal{id: m.id, code: codeRange, text: "a range is outside its segment"}).encode()
 		}
-		sums[i] = p.engine.crc(b[r.offset : r.offset+uint64(r.length)])
+		sums[i] = p.engine.crc(ctx, b[r.offset:r.offset+uint64(r.length)])
 		l.segment.leave()
+		if ctx.Err() != nil {
+			return nil // the session has ended
+		}
 	}
 	return (&digests{m.id, sums}).encode()
 }

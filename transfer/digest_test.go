@@ -113,7 +113,47 @@ func TestVerifyBeforeTold(t *testing.T) {
 	wantErr(t, "Wait of a canceled transfer", tr.Wait(soon(t)), ErrCanceled)
 	thaw()
 
+	session := p.peer.seat.Session()
+	thaw = p.here.freeze()
+	tr = p.peer.Batch().Verify().Put(p.remote.At(0), p.local.Slice(0, 4096)).Submit(soon(t))
+	verifying(t, tr)
+	tr.Cancel()
+	wantErr(t, "Wait of a canceled transfer", tr.Wait(soon(t)), ErrCanceled)
+	thaw()
+	if p.peer.seat.Session() != session {
+		t.Error("the session has ended")
+	}
+
 	writeOnly := open2(t, p.peer, "target", Write)
 	err := p.peer.Batch().Verify().Put(writeOnly.At(0), p.local.Slice(0, 4096)).Do(soon(t))
 	wantErr(t, "Verify of a segment that may not be read", err, ErrDenied)
+}
+
+// TestDigestsAcrossSessions: a peer asks for many digests, and again in the next sessions. That is not too many.
+func TestDigestsAcrossSessions(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 64*64)
+	thaw := p.there.freeze()
+	var transfers []*Transfer
+	for i := range int64(64) {
+		tr := p.peer.Batch().Verify().Put(p.remote.At(i*64), p.local.Slice(i*64, 64)).Submit(soon(t))
+		verifying(t, tr)
+		transfers = append(transfers, tr)
+	}
+	for session := uint64(1); session <= 3; session++ {
+		eventually(t, "all questions are asked", func() bool {
+			p.back.mu.Lock()
+			defer p.back.mu.Unlock()
+			return p.back.number == session && len(p.back.serving) == maxAsks
+		})
+		if session < 3 {
+			lose(p.peer)
+		}
+	}
+	thaw()
+	for _, tr := range transfers {
+		wantOK(t, "Wait", tr.Wait(soon(t)))
+	}
+	if got := p.peer.Node().Detail().Sessions; got != 3 {
+		t.Errorf("there were %d sessions, want 3", got)
+	}
 }

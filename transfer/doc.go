@@ -23,9 +23,9 @@
 // process, and end in ErrRestarted otherwise. Blocks may be written or read twice on the way, so no two transfers that are under
 // way may write the same bytes.
 //
-// Notifications of one process arrive once and in the order of Submit. Each comes after all blocks of its batch, those
-// of a Put in the peer's memory and those of a Get in this side's. A batch that fails sends none, but a batch that is canceled or
-// lost at the last moment may have sent it.
+// Notifications of one process arrive once and in the order of Submit. Each leaves when all blocks of its batch have ended: those
+// of a Put are in the peer's memory and those of a Get in this side's, and no block is moved again. A batch that fails sends none, but a
+// batch that is canceled or lost at the last moment may have sent it.
 //
 // # Memory that others may use
 //

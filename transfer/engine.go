@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 
 	"ibverbx/internal/seat"
@@ -19,15 +20,11 @@ import (
 type Engine struct {
 	cfg  Config
 	seat seat.Node
-	// id tells this Engine from earlier ones of the process.
-	id uint64
 	// workers bounds how many goroutines compute digests.
 	workers chan struct{}
 	loads   sync.Pool // of *load
 	waiters sync.Pool // of *waiter
 	inbox   inbox
-	// freeing has the goroutines that free memory.
-	freeing sync.WaitGroup
 	// done is closed when Close begins.
 	done chan struct{}
 
@@ -64,7 +61,7 @@ func newEngine(cfg Config, n seat.Node) (*Engine, error) {
 		cfg.Queue = defaultQueue
 	}
 	e := &Engine{
-		cfg: cfg, seat: n, id: rand.Uint64() | 1,
+		cfg: cfg, seat: n,
 		workers:  make(chan struct{}, max(1, min(runtime.GOMAXPROCS(0)/2, maxWorkers))),
 		inbox:    inbox{more: make(chan struct{}, 1)},
 		done:     make(chan struct{}),
@@ -88,7 +85,7 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	if np.State() == node.StateClosed { // Gone may have been called before p was there
 		p.gone(np.Err())
 	}
-	if _, _, err := p.ready(ctx); err != nil {
+	if _, _, _, err := p.ready(ctx, nil); err != nil {
 		return nil, newError("connect", p, "", err)
 	}
 	return p, nil
@@ -96,20 +93,38 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 
 // peer returns the Peer of a seat, and makes it if it is new.
 func (e *Engine) peer(s seat.Peer) *Peer {
-	e.mu.Lock()
-	p := e.peers[s]
-	e.mu.Unlock()
-	if p != nil {
+	if p := e.known(s); p != nil {
 		return p
 	}
 	fresh := newPeer(e, s)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if p = e.peers[s]; p == nil {
+	p := e.peers[s]
+	if p == nil {
 		p = fresh
 		e.peers[s] = p
 	}
 	return p
+}
+
+// known returns the Peer of a seat, nil if there is none. It may be called with the shard's lock.
+func (e *Engine) known(s seat.Peer) *Peer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.peers[s]
+}
+
+// Peers returns the peers that are connected and have an Engine, in no order: those that this side has dialed, and those that have dialed
+// this side.
+func (e *Engine) Peers() []*Peer {
+	e.mu.Lock()
+	all := e.peerList()
+	e.mu.Unlock()
+	return slices.DeleteFunc(all, func(p *Peer) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return !p.greeted
+	})
 }
 
 // peerList returns all peers. mu must be held.
@@ -121,8 +136,9 @@ func (e *Engine) peerList() []*Peer {
 	return list
 }
 
-// Close cancels all transfers, closes all segments (see Segment.Close) and detaches the Engine from its Node. Peers are told. If transfers do
-// not end before ctx does, it returns an error, frees nothing that they use, and can be called again.
+// Close cancels all transfers, takes back all segments (see Segment.Close), ends the sessions and detaches the Engine from its Node. Peers are
+// told, and connect again. If transfers do not end before ctx does, it returns an error, frees nothing that they use, and
+// can be called again.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	if !e.closed {
@@ -130,41 +146,60 @@ func (e *Engine) Close(ctx context.Context) error {
 		close(e.done)
 	}
 	peers := e.peerList()
-	var segments []*Segment
-	for s := range e.all {
-		segments = append(segments, s)
-	}
+	segments := slices.Collect(maps.Keys(e.all))
 	e.mu.Unlock()
 	for _, p := range peers {
-		p.cancelUsers(func(part) bool { return true }, ErrClosed)
+		p.cancelRunning(func(*Transfer) bool { return true }, ErrClosed)
 	}
-	e.revoke(ctx, peers, func(*lending) bool { return true })
 	var errs []error
 	for _, s := range segments {
-		errs = append(errs, s.Close(ctx))
+		errs = append(errs, s.stop(ctx, peers))
 	}
 	for _, p := range peers {
-		errs = append(errs, p.drain(ctx))
+		errs = append(errs, p.drain(ctx, false))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	e.revoke(ctx, peers, func(l *lending) bool { return l.number != mailboxGrant })
+	e.revoke(ctx, peers, func(*lending) bool { return true })
+	for _, p := range peers {
+		errs = append(errs, p.leave(ctx))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	e.seat.Detach(seat.TransferID)
+	for _, s := range segments {
+		errs = append(errs, s.free())
+	}
 	e.mu.Lock()
 	peers = e.peerList() // others may have come
 	e.mu.Unlock()
 	for _, p := range peers {
 		p.end(ErrClosed)
-		errs = append(errs, p.free())
+		errs = append(errs, p.mailbox.free())
 	}
-	e.freeing.Wait()
 	return errors.Join(errs...)
 }
 
+// leave ends the session, so that another Engine never begins in the middle of one.
+func (p *Peer) leave(ctx context.Context) error {
+	p.mu.Lock()
+	s := p.session
+	p.mu.Unlock()
+	if s != nil {
+		s.End(errors.New("transfer: the engine is closed"))
+	}
+	return p.drain(ctx, true)
+}
+
 // Up implements seat.Handler.
-func (e *Engine) Up(s seat.Session) {
-	p := e.peer(s.Peer())
-	if err := p.up(s); err != nil {
+func (e *Engine) Up(s seat.Session) { e.check(s, e.peer(s.Peer()).up(s)) }
+
+// check ends a session because of an error.
+func (e *Engine) check(s seat.Session, err error) {
+	if err != nil {
 		s.End(fmt.Errorf("transfer: %w", err))
 	}
 }
@@ -172,42 +207,42 @@ func (e *Engine) Up(s seat.Session) {
 // Down implements seat.Handler.
 func (e *Engine) Down(s seat.Session, cause error) {
 	_ = cause
-	e.peer(s.Peer()).down(s)
+	if p := e.known(s.Peer()); p != nil {
+		p.down(s)
+	}
 }
 
 // Gone implements seat.Handler.
 func (e *Engine) Gone(s seat.Peer, cause error) {
-	e.mu.Lock()
-	p := e.peers[s]
-	e.mu.Unlock()
-	if p != nil {
+	if p := e.known(s); p != nil {
 		p.gone(cause)
 	}
 }
 
 // Message implements seat.Handler.
 func (e *Engine) Message(s seat.Session, body []byte) {
+	p := e.known(s.Peer())
+	if p == nil {
+		return
+	}
 	m, err := decode(body)
 	if err == nil {
-		err = e.peer(s.Peer()).message(s, m)
+		err = p.message(s, m)
 	}
-	if err != nil {
-		s.End(fmt.Errorf("transfer: %w", err))
-	}
+	e.check(s, err)
 }
 
 // Immediate implements seat.Handler.
 func (e *Engine) Immediate(s seat.Session, imm, length uint32) {
-	p := e.peer(s.Peer())
-	var err error
+	p := e.known(s.Peer())
+	if p == nil {
+		return
+	}
 	switch arg := imm & seat.ArgMask; seat.Class(imm) {
 	case classNote:
-		err = p.noteArrived(s, arg, length)
+		e.check(s, p.noteArrived(s, arg, length))
 	case classCredit:
-		err = p.credited(s, arg)
-	}
-	if err != nil {
-		s.End(fmt.Errorf("transfer: %w", err))
+		e.check(s, p.credited(s, arg))
 	}
 }
 

@@ -49,15 +49,19 @@ func TestManyRevocations(t *testing.T) {
 	p.mu.Unlock()
 }
 
-// TestNotesOfManyEngines: a peer says again and again that its Engine is another one, and fills the mailbox each time. What waits for the program
+// TestNotesOfManyEngines: a peer says in every session that it is another one, and fills the mailbox each time. What waits for the program
 // is bounded.
 func TestNotesOfManyEngines(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096).back
 	s := p.seat.Session()
 	b := p.mailbox.mem.Bytes()
 	var err error
-	for engine := uint64(1); engine < 20 && err == nil; engine++ {
-		wantOK(t, "hello", p.hello(s, &hello{lowest: version, highest: version, engine: engine, seen: p.engine.id, mailbox: *p.mailbox.region.Remote()}))
+	for id := uint64(1); id < 20 && err == nil; id++ {
+		p.mu.Lock()
+		p.met, p.greeted, p.told = false, false, id // as in another session
+		seen := p.id
+		p.mu.Unlock()
+		wantOK(t, "hello", p.hello(s, &hello{lowest: version, highest: version, id: id, seen: seen, mailbox: p.mailbox.remote()}))
 		for seq := uint32(0); seq < maxNotes && err == nil; seq++ {
 			little.PutUint64(b[seq*slotSize:], uint64(seq))
 			err = p.noteArrived(s, seq<<placeBits|seq, noteHeader)

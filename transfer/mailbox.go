@@ -25,7 +25,8 @@ type Notification struct {
 // maxQueued is how many bytes of notifications of earlier processes of a peer may wait for the program when another one comes.
 const maxQueued = 4 * mailboxSize
 
-// mailbox is the memory that a peer writes its notifications to. It is made once for each Peer.
+// mailbox is the memory that a peer writes its notifications to, and behind it the ring that those to the peer are sent from. The peer can
+// write to the latter too, and change what it gets itself. It is made once for each Peer.
 type mailbox struct {
 	mem    *verbs.Memory
 	memory seat.Memory
@@ -37,7 +38,7 @@ func (m *mailbox) make(p *Peer) error {
 	if m.region != nil {
 		return nil
 	}
-	mem, err := verbs.AllocMemory(mailboxSize, nil)
+	mem, err := verbs.AllocMemory(2*mailboxSize, nil)
 	if err != nil {
 		return err
 	}
@@ -50,15 +51,23 @@ func (m *mailbox) make(p *Peer) error {
 	return nil
 }
 
+// remote is what the peer is lent.
+func (m *mailbox) remote() ibverbx.RemoteRegion {
+	r := *m.region.Remote()
+	r.Length = mailboxSize
+	return r
+}
+
+// out is the ring that notifications to the peer are sent from.
+func (m *mailbox) out() []byte { return m.mem.Bytes()[mailboxSize:] }
+
 // free frees the memory. No peer may have its key.
-func (p *Peer) free() error {
-	m := &p.mailbox
+func (m *mailbox) free() error {
 	if m.region == nil {
 		return nil
 	}
-	err := errors.Join(m.memory.Close(), m.mem.Free())
 	m.region = nil
-	return err
+	return errors.Join(m.memory.Close(), m.mem.Free())
 }
 
 // arrivals are the notifications of one process that have come. The Peer's mu guards them.
@@ -68,7 +77,7 @@ type arrivals struct {
 	held    map[uint64]arrival
 	// queued is how many bytes have come that the program has not taken.
 	queued int
-	// taken is how many the program has taken, and owed how many bytes of those the peer does not know of.
+	// taken is how many the program has taken, and owed how many bytes of those the peer was not told.
 	taken uint64
 	owed  int
 	// credit is the operation that tells the peer, and flying says that it is under way.
@@ -108,7 +117,7 @@ func (p *Peer) noteArrived(s seat.Session, arg, length uint32) error {
 		return fmt.Errorf("%w: notification %d of %d bytes at %d, after %d", errProtocol, seq, length, off, in.arrived)
 	}
 	b := make([]byte, length)
-	copy(b, p.mailbox.mem.Bytes()[off:]) // the peer can change the mailbox at any time
+	copy(b, p.mailbox.mem.Bytes()[off:mailboxSize]) // the peer can change the mailbox at any time
 	a, err := decodeNote(b, seq)
 	if err != nil {
 		return err
@@ -173,17 +182,17 @@ type credit struct {
 
 // credit returns the operation to be submitted, nil if there is none. The Peer's mu must be held.
 func (proc *process) credit() *credit {
-	in := &proc.in
-	if in.flying || in.owed < mailboxSize/4 || proc.dead != nil || proc.engine == 0 {
+	in, p := &proc.in, proc.peer
+	if in.flying || in.owed < mailboxSize/4 || proc.dead != nil || !p.greeted {
 		return nil
 	}
 	c := &in.credit
 	in.flying, in.owed = true, 0
-	proc.busy++
+	p.ops++
 	c.proc = proc
-	c.block[0] = seat.Block{Local: proc.peer.mailbox.region, Remote: &proc.mailbox, Opcode: verbs.OpRDMAWrite}
+	c.block[0] = seat.Block{Local: p.mailbox.region, Remote: &proc.mailbox, Opcode: verbs.OpRDMAWrite}
 	c.op.Blocks, c.op.Notify, c.op.Imm = c.block[:], true, seat.Immediate(classCredit, uint32(in.taken))
-	c.op.Incarnation, c.op.Sink = proc.incarnation, c
+	c.op.Session, c.op.Sink = p.number, c
 	return c
 }
 
@@ -196,14 +205,11 @@ func (c *credit) End(*seat.Op, error) {
 	p := proc.peer
 	p.mu.Lock()
 	proc.in.flying = false
-	left := proc.idle()
+	p.ops--
 	next := proc.credit()
 	p.mu.Unlock()
 	if next != nil {
 		p.seat.Submit(&next.op)
-	}
-	if left {
-		p.tell(mailboxGrant)
 	}
 }
 

@@ -1,10 +1,8 @@
 package transfer
 
 import (
-	"errors"
 	"fmt"
 
-	"ibverbx"
 	"ibverbx/internal/ring"
 	"ibverbx/internal/seat"
 	"ibverbx/verbs"
@@ -43,12 +41,10 @@ type note struct {
 	// placed says that it has a place in the ring: span bytes in all, of which the last ones begin at off.
 	placed    bool
 	off, span int
-	// ready says that it may be posted as soon as it has a place: the blocks of its batch are there.
+	// ready says that it may be posted as soon as it has a place: the blocks of its batch have ended.
 	ready bool
-	// flying says that an operation is under way that posts it: its transfer's or its own.
+	// flying says that op is under way.
 	flying bool
-	// sent is the number of the session in which it reached the peer's NIC, 0 if it has not.
-	sent uint64
 	// transfer waits for it, and is nil if none does.
 	transfer *Transfer
 	op       seat.Op
@@ -58,12 +54,9 @@ type note struct {
 }
 
 // outbox has the notifications to one process. Its ring is a copy of the peer's mailbox. A notification keeps its place until the
-// peer's program has taken it, so it can be sent again if a session was lost. The peer ignores what it has already.
+// peer's program has taken it, so it can be sent again if a session was lost. The peer's hello says what has arrived.
 type outbox struct {
-	proc   *process
-	mem    *verbs.Memory
-	memory seat.Memory
-	region *ibverbx.Region
+	proc *process
 	// notes are those that the peer's program has not taken, in order. The ring's sequence numbers are theirs.
 	notes ring.Ring[*note]
 	// next is the number of the next notification, unplaced that of the first one without a place, and taken is how many the
@@ -71,62 +64,7 @@ type outbox struct {
 	next, unplaced, taken uint64
 	// tail is where the next place begins, and used how many bytes are taken.
 	tail, used int
-	flying     int
-	freed      bool
 	free       *note
-}
-
-// newOutbox returns an outbox. It must be called without mu.
-func (p *Peer) newOutbox(proc *process) (*outbox, error) {
-	mem, err := verbs.AllocMemory(mailboxSize, nil)
-	if err != nil {
-		return nil, err
-	}
-	o := &outbox{proc: proc, mem: mem, memory: p.engine.seat.Register(mem)}
-	if o.region, err = o.memory.Region(p.seat, 0); err != nil {
-		return nil, errors.Join(err, o.close())
-	}
-	return o, nil
-}
-
-func (o *outbox) close() error { return errors.Join(o.memory.Close(), o.mem.Free()) }
-
-// ensureOutbox makes the outbox of the present process.
-func (p *Peer) ensureOutbox() error {
-	p.mu.Lock()
-	proc := p.proc
-	there := proc == nil || proc.out != nil
-	p.mu.Unlock()
-	if there {
-		return nil
-	}
-	o, err := p.newOutbox(proc)
-	if err != nil {
-		return err
-	}
-	p.mu.Lock()
-	if there = proc.out != nil || proc.dead != nil; !there {
-		proc.out = o
-	}
-	p.mu.Unlock()
-	if there {
-		return o.close()
-	}
-	return nil
-}
-
-// freeOutbox frees the outbox of a dead process when no operation uses it.
-func (proc *process) freeOutbox() {
-	proc.peer.mu.Lock()
-	o := proc.out
-	free := o != nil && proc.dead != nil && o.flying == 0 && !o.freed
-	if free {
-		o.freed = true
-	}
-	proc.peer.mu.Unlock()
-	if free { // this may be called with the shard's lock
-		proc.peer.engine.freeing.Go(func() { _ = o.close() })
-	}
 }
 
 // add queues a notification of a transfer. mu must be held.
@@ -143,9 +81,10 @@ func (o *outbox) add(t *Transfer, body []byte) *note {
 	return n
 }
 
-// place gives places to notifications, in order, as long as there are any. It returns those that can be posted.
+// place gives places to notifications, in order, as long as there are any. It returns those that can be posted. The ring is no longer that
+// of a dead process.
 func (o *outbox) place(list *note) *note {
-	for o.unplaced < o.next {
+	for o.unplaced < o.next && o.proc.dead == nil {
 		n := *o.notes.At(uint32(o.unplaced))
 		size := (noteHeader + len(n.body) + slotSize - 1) &^ (slotSize - 1)
 		span, off := size, o.tail
@@ -167,7 +106,8 @@ func (o *outbox) place(list *note) *note {
 
 // write puts a notification into the ring.
 func (o *outbox) write(n *note) {
-	b := o.mem.Bytes()[n.off:]
+	m := &o.proc.peer.mailbox
+	b := m.out()[n.off:]
 	length, k := len(n.body), byte(noteBody)
 	if n.void {
 		length, k = 0, noteVoid
@@ -178,7 +118,7 @@ func (o *outbox) write(n *note) {
 	b[10] = k
 	copy(b[noteHeader:], n.body[:length])
 	n.block[0] = seat.Block{
-		Local: o.region, Remote: &o.proc.mailbox, LocalOffset: uint64(n.off), RemoteOffset: uint64(n.off),
+		Local: m.region, Remote: &o.proc.mailbox, LocalOffset: uint64(mailboxSize + n.off), RemoteOffset: uint64(n.off),
 		Length: uint64(noteHeader + length), Opcode: verbs.OpRDMAWrite,
 	}
 }
@@ -190,28 +130,16 @@ func (n *note) imm() uint32 {
 
 // post adds a notification to the list of those to submit, if it can be posted now.
 func (n *note) post(list *note) *note {
-	if !n.placed || !n.ready || n.flying || n.proc.dead != nil {
+	p := n.proc.peer
+	if !n.placed || !n.ready || n.flying || n.proc.dead != nil || !p.greeted {
 		return list
 	}
-	n.fly()
-	n.proc.busy++
+	n.flying = true
+	p.ops++
 	n.op.Blocks, n.op.Notify, n.op.Imm = n.block[:], true, n.imm()
-	n.op.Replay, n.op.Incarnation, n.op.Sink = true, n.proc.incarnation, n
+	n.op.Session, n.op.Sink = p.number, n
 	n.next = list
 	return n
-}
-
-func (n *note) fly() {
-	n.flying = true
-	n.proc.out.flying++
-}
-
-func (n *note) land(err error) {
-	n.flying = false
-	n.proc.out.flying--
-	if err == nil {
-		n.sent = n.proc.peer.sessions
-	}
 }
 
 // submitNotes submits the operations of notifications. It must be called without mu.
@@ -227,25 +155,38 @@ func (p *Peer) submitNotes(list *note) {
 // Posted implements seat.Sink.
 func (n *note) Posted(*seat.Op) {}
 
-// End implements seat.Sink for a notification that was posted by itself. One that failed is sent again in the next session.
-func (n *note) End(_ *seat.Op, err error) {
+// End implements seat.Sink. A notification that has failed waits for the next session, if that is not there already.
+func (n *note) End(op *seat.Op, err error) {
 	proc := n.proc
 	p := proc.peer
 	p.mu.Lock()
-	n.land(err)
-	t := n.transfer
-	n.transfer = nil
-	left := proc.idle()
-	list := proc.out.release(nil)
+	n.flying = false
+	p.ops--
+	var list *note
+	var t *Transfer
+	switch {
+	case err == nil:
+		t = n.detach()
+	case proc.dead != nil:
+		t, err = n.detach(), proc.dead
+	case op.Session != p.number:
+		list = n.post(nil)
+	}
+	list = proc.out.release(list)
 	p.mu.Unlock()
 	if t != nil {
 		t.finish(err)
 	}
 	p.submitNotes(list)
-	if left {
-		p.tell(mailboxGrant)
+}
+
+// detach returns the transfer that waits for the notification, which the caller must finish, or nil.
+func (n *note) detach() *Transfer {
+	t := n.transfer
+	if t != nil {
+		n.transfer, t.note = nil, nil
 	}
-	proc.freeOutbox()
+	return t
 }
 
 // release frees the places of the notifications that the peer has taken, and gives them to others.
@@ -262,14 +203,14 @@ func (o *outbox) release(list *note) *note {
 	return o.place(list)
 }
 
-// drop makes a notification void whose batch has failed. It returns what can be posted.
+// drop makes a notification void whose batch has failed and that is not under way. It returns what can be posted.
 func (n *note) drop() *note {
-	n.transfer = nil
+	n.detach()
 	if n.proc.dead != nil {
 		return nil
 	}
 	n.ready, n.void = true, true
-	if n.placed && !n.flying {
+	if n.placed {
 		n.proc.out.write(n)
 	}
 	return n.proc.out.release(n.post(nil))
@@ -284,19 +225,23 @@ func (o *outbox) take(taken uint64) (*note, error) {
 	return o.release(nil), nil
 }
 
-// resume returns the notifications to be sent again in a new session, in which the peer says what it has. Those that were sent in it already are
-// not among them.
-func (o *outbox) resume(arrived, taken uint64) (*note, error) {
-	if arrived > o.unplaced {
-		return nil, fmt.Errorf("%w: %d notifications arrived of %d", errProtocol, arrived, o.unplaced)
+// resume begins a session, in which the peer says what it has. It returns the notifications to be sent, and the transfers that have ended
+// because theirs has arrived.
+func (o *outbox) resume(arrived, taken uint64) (list *note, done []*Transfer, err error) {
+	if arrived > o.unplaced || taken > arrived {
+		return nil, nil, fmt.Errorf("%w: %d notifications arrived and %d were taken of %d", errProtocol, arrived, taken, o.unplaced)
 	}
-	list, err := o.take(taken)
-	for seq := max(arrived, o.taken); seq < o.unplaced && err == nil; seq++ {
-		if n := *o.notes.At(uint32(seq)); n.sent != o.proc.peer.sessions {
+	for i := range o.notes.Len() {
+		n := *o.notes.At(o.notes.Head() + uint32(i))
+		switch {
+		case n.seq >= arrived:
 			list = n.post(list)
+		case n.ready && !n.flying && n.transfer != nil:
+			done = append(done, n.detach())
 		}
 	}
-	return list, err
+	o.taken = max(o.taken, taken)
+	return o.release(list), done, nil
 }
 
 // credited handles an immediate with the lower bits of the number of notifications that the peer's program has taken.
@@ -304,8 +249,8 @@ func (p *Peer) credited(s seat.Session, arg uint32) error {
 	p.mu.Lock()
 	var list *note
 	var err error
-	if p.session == s && p.proc != nil && p.proc.out != nil {
-		o := p.proc.out
+	if p.session == s && p.proc != nil {
+		o := &p.proc.out
 		more := int32((arg-uint32(o.taken))<<(32-seat.ClassShift)) >> (32 - seat.ClassShift)
 		if more > 0 {
 			list, err = o.take(o.taken + uint64(more))
@@ -316,13 +261,13 @@ func (p *Peer) credited(s seat.Session, arg uint32) error {
 	return err
 }
 
-// abandon returns the transfers that wait for notifications which will not be posted, because the process is dead.
+// abandon returns the transfers that wait for notifications which will not be posted, because the process is dead. Those that are under way
+// end in End.
 func (o *outbox) abandon() (waiting []*Transfer) {
 	for i := range o.notes.Len() {
 		n := *o.notes.At(o.notes.Head() + uint32(i))
-		if t := n.transfer; t != nil && n.ready && !n.flying {
-			n.transfer = nil
-			waiting = append(waiting, t)
+		if n.ready && !n.flying && n.transfer != nil {
+			waiting = append(waiting, n.detach())
 		}
 	}
 	return waiting

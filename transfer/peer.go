@@ -2,9 +2,8 @@ package transfer
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
@@ -25,15 +24,22 @@ type Peer struct {
 	room chan struct{}
 	// asks bounds how many requests of this side wait for an answer.
 	asks chan struct{}
+	// digesting is held by the goroutine that computes digests for the peer.
+	digesting chan struct{}
 
 	mu sync.Mutex
-	// session is the present session, nil if there is none. ctx ends with it. There have been so many sessions.
-	session  seat.Session
-	ctx      context.Context
-	cancel   context.CancelFunc
-	sessions uint64
-	// greeted says that the peer's hello of this session has come.
-	greeted bool
+	// id tells the peer whether this side still knows what it knew. It is random, and another one when this side has forgotten.
+	id uint64
+	// session is the present session, nil if there is none, and number its number. ctx ends with it.
+	session seat.Session
+	number  uint64
+	ctx     context.Context
+	cancel  context.CancelFunc
+	// told is the id of the peer in the last hello to it in this session.
+	told uint64
+	// met says that the peer's hello of this session has come, and greeted that it named id. The peer knows of this side then, and
+	// takes notifications.
+	met, greeted bool
 	// proc is the peer's process, nil if none is known.
 	proc *process
 	// err says why there is no process, or why it is of no use.
@@ -45,19 +51,21 @@ type Peer struct {
 	// running are the transfers that have not ended, of which there are count.
 	running transferList
 	count   int
+	// ops is how many operations with notifications and credits are under way.
+	ops int
 	// queued is how many bytes of notifications the program has not taken, of all processes of the peer.
 	queued int
-	// serving is how many requests of the peer have no answer yet.
-	serving int
+	// serving has a token for each request of this session that has no answer yet.
+	serving chan struct{}
 }
 
-// process is what is known of one Engine of a peer. The Peer's mu guards its fields, apart from those that do not change.
+// process is what is known of a peer, until one of the two sides forgets. The Peer's mu guards its fields, apart from those that do not
+// change.
 type process struct {
-	peer        *Peer
-	incarnation uint64
-	// engine is the id of the Engine, 0 until its hello has come. It does not change then, and mailbox neither.
-	engine  uint64
-	mailbox ibverbx.RemoteRegion
+	peer *Peer
+	// incarnation is that of the peer's process, id the peer's id, and mailbox its mailbox. They do not change.
+	incarnation, id uint64
+	mailbox         ibverbx.RemoteRegion
 	// dead says why the process is of no more use. ended is closed then.
 	dead  error
 	ended chan struct{}
@@ -66,12 +74,8 @@ type process struct {
 	lent    map[uint32]*lending // what the peer was lent, by number
 	calls   map[uint32]chan any // requests that wait for an answer, by id
 	lastID  uint32
-	out     *outbox // nil until the first notification
+	out     outbox
 	in      arrivals
-	// busy counts transfers, and operations with notifications only, that have not ended. leaving says that the peer waits
-	// until there are none.
-	busy    int
-	leaving bool
 }
 
 // maxAsks and maxServing bound the requests without an answer, on the side that asks and on the other.
@@ -82,8 +86,8 @@ const (
 
 func newPeer(e *Engine, s seat.Peer) *Peer {
 	p := &Peer{
-		engine: e, seat: s, node: e.node(s),
-		room: make(chan struct{}, 1), asks: make(chan struct{}, maxAsks), changed: make(chan struct{}),
+		engine: e, seat: s, node: e.node(s), id: newID(),
+		room: make(chan struct{}, 1), asks: make(chan struct{}, maxAsks), digesting: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
 	if p.node != nil {
 		p.realm = p.node.Realm()
@@ -91,6 +95,9 @@ func newPeer(e *Engine, s seat.Peer) *Peer {
 	p.setName()
 	return p
 }
+
+// newID returns an id, which is not 0.
+func newID() uint64 { return rand.Uint64() | 1 }
 
 // Node returns the peer as package node knows it.
 func (p *Peer) Node() *node.Peer { return p.node }
@@ -110,44 +117,10 @@ func (p *Peer) setName() {
 	p.name.Store(&name)
 }
 
-func (p *Peer) newProcess(incarnation uint64) *process {
-	proc := &process{
-		peer: p, incarnation: incarnation, ended: make(chan struct{}),
-		remotes: map[uint32]*Remote{}, lent: map[uint32]*lending{}, calls: map[uint32]chan any{},
-	}
-	proc.lent[mailboxGrant] = &lending{number: mailboxGrant, stopped: make(chan struct{})}
-	return proc
-}
-
 // change wakes those who wait for another state. mu must be held.
 func (p *Peer) change() {
 	close(p.changed)
 	p.changed = make(chan struct{})
-}
-
-// ready waits until the peer's process is known and connected.
-func (p *Peer) ready(ctx context.Context) (*process, seat.Session, error) {
-	for {
-		p.mu.Lock()
-		proc, session, err, changed := p.proc, p.session, p.err, p.changed
-		if session == nil || !p.greeted {
-			proc = nil
-		}
-		p.mu.Unlock()
-		if err != nil {
-			return nil, nil, err
-		}
-		if proc != nil {
-			return proc, session, nil
-		}
-		select {
-		case <-changed:
-		case <-p.engine.done:
-			return nil, nil, ErrClosed
-		case <-ctx.Done():
-			return nil, nil, fmt.Errorf("the peer is not connected or has no transfer engine: %w", context.Cause(ctx))
-		}
-	}
 }
 
 // up begins a session.
@@ -157,23 +130,23 @@ func (p *Peer) up(s seat.Session) error {
 	}
 	p.setName()
 	p.mu.Lock()
-	if p.engine.isClosed() && (p.proc == nil || p.proc.incarnation != s.Incarnation()) {
+	if p.engine.isClosed() {
 		p.mu.Unlock()
-		return nil // the mailbox would be gone soon
+		return nil // the peer gets no hello
 	}
 	if p.queued > maxQueued {
 		p.mu.Unlock()
 		return fmt.Errorf("%w: the program takes no notifications", ErrBusy)
 	}
 	old := p.proc
-	if old == nil || old.incarnation != s.Incarnation() {
-		p.proc = p.newProcess(s.Incarnation())
+	if old != nil && old.incarnation != s.Incarnation() {
+		p.proc = nil
 	} else {
 		old = nil
 	}
-	p.session, p.greeted, p.err = s, false, nil
-	p.sessions++
+	p.session, p.number, p.told, p.met, p.greeted, p.err = s, s.Number(), 0, false, false, nil
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.serving = make(chan struct{}, maxServing)
 	p.change()
 	p.mu.Unlock()
 	old.end(ErrRestarted)
@@ -203,17 +176,17 @@ func (p *Peer) gone(err error) {
 	}
 	e.mu.Unlock()
 	if forget {
-		if err := p.free(); err != nil {
+		if err := p.mailbox.free(); err != nil {
 			e.seat.Log().Error("transfer: a mailbox cannot be freed", "peer", p.String(), "error", err)
 		}
 	}
 }
 
-// end ends all that waits for the peer.
+// end forgets the peer's process and ends all that waits for it.
 func (p *Peer) end(err error) {
 	p.mu.Lock()
 	proc := p.proc
-	p.proc, p.err = nil, err
+	p.proc, p.greeted, p.id, p.err = nil, false, newID(), err
 	p.change()
 	p.mu.Unlock()
 	proc.end(err)
@@ -235,45 +208,33 @@ func (proc *process) end(err error) {
 	for _, l := range proc.lent {
 		l.stop()
 	}
-	var waiting []*Transfer
-	if proc.out != nil {
-		waiting = proc.out.abandon()
-	}
+	waiting := proc.out.abandon()
 	p.mu.Unlock()
 	for _, t := range waiting {
 		t.finish(err)
 	}
-	proc.freeOutbox()
-}
-
-// greet sends a hello. If it cannot be sent, the session has ended.
-func (p *Peer) greet(s seat.Session) {
-	p.mu.Lock()
-	proc := p.proc
-	m := hello{lowest: version, highest: version, engine: p.engine.id, mailbox: *p.mailbox.region.Remote()}
-	if proc != nil {
-		m.seen, m.arrived, m.taken = proc.engine, proc.in.arrived, proc.in.taken
-	}
-	p.mu.Unlock()
-	_ = s.Send(context.Background(), seat.TransferID, m.encode())
 }
 
 // message handles a message of a session. An error ends the session.
 func (p *Peer) message(s seat.Session, m any) error {
 	p.mu.Lock()
 	proc := p.proc
-	stale := p.session != s || proc == nil
+	stale := p.session != s
 	p.mu.Unlock()
 	if stale {
 		return nil
 	}
-	switch m := m.(type) {
-	case *hello:
+	if m, ok := m.(*hello); ok {
 		return p.hello(s, m)
+	}
+	if proc == nil {
+		return nil // it has left, or has never greeted
+	}
+	switch m := m.(type) {
 	case *open:
-		return p.serve(s, func(ctx context.Context) []byte { return p.lend(ctx, proc, m) })
+		return p.serve(s, func(ctx context.Context) []byte { return p.lend(ctx, s, proc, m) })
 	case *digest:
-		return p.serve(s, func(context.Context) []byte { return p.sum(proc, m) })
+		return p.serve(s, func(ctx context.Context) []byte { return p.sum(ctx, proc, m) })
 	case *unknown:
 		text := fmt.Sprintf("this side speaks version %d", version)
 		return p.serve(s, func(context.Context) []byte { return (&refusal{m.id, codeUnknown, text}).encode() })
@@ -291,202 +252,21 @@ func (p *Peer) message(s seat.Session, m any) error {
 	return nil
 }
 
-// stop says that the peer does not use the segment any more. Peer.mu must be held.
-func (l *lending) stop() {
+// serve answers a request in a goroutine of its own, unless f returns nil. ctx ends with the session.
+func (p *Peer) serve(s seat.Session, f func(ctx context.Context) []byte) error {
+	p.mu.Lock()
+	ctx, serving := p.ctx, p.serving
+	p.mu.Unlock()
 	select {
-	case <-l.stopped:
+	case serving <- struct{}{}:
 	default:
-		close(l.stopped)
-	}
-}
-
-// hello takes the peer's greeting: which Engine it is, and what has become of the notifications.
-func (p *Peer) hello(s seat.Session, m *hello) error {
-	p.mu.Lock()
-	if m.lowest > version {
-		p.err = fmt.Errorf("%w: the peer speaks %d to %d, this side %d", ErrMismatch, m.lowest, m.highest, version)
-		p.change()
-		p.mu.Unlock()
-		return nil
-	}
-	old, proc := p.proc, p.proc
-	switch {
-	case proc.engine == 0:
-		old = nil
-	case proc.engine != m.engine:
-		proc = p.newProcess(s.Incarnation())
-	case !sameRegion(&proc.mailbox, &m.mailbox):
-		p.mu.Unlock()
-		return fmt.Errorf("%w: the mailbox has changed", errProtocol)
-	default:
-		old = nil
-	}
-	if proc.engine == 0 {
-		proc.engine, proc.mailbox = m.engine, m.mailbox
-	}
-	p.proc, p.greeted, p.err = proc, true, nil
-	var notes *note
-	var err error
-	if proc.out != nil && m.seen == p.engine.id {
-		notes, err = proc.out.resume(m.arrived, m.taken)
-	}
-	var revokes []uint32
-	for _, l := range proc.lent {
-		if l.revoking {
-			revokes = append(revokes, l.number)
-		}
-	}
-	p.change()
-	p.mu.Unlock()
-	old.end(ErrRestarted)
-	if m.seen != p.engine.id {
-		p.greet(s)
-	}
-	p.submitNotes(notes)
-	for _, number := range revokes {
-		_ = s.Send(context.Background(), seat.TransferID, (&revoke{number}).encode())
-	}
-	return err
-}
-
-func sameRegion(a, b *ibverbx.RemoteRegion) bool {
-	return a.Addr == b.Addr && a.Length == b.Length && slices.Equal(a.RKeys, b.RKeys)
-}
-
-// serve answers a request in a goroutine of its own.
-func (p *Peer) serve(s seat.Session, f func(context.Context) []byte) error {
-	p.mu.Lock()
-	ctx, ok := p.ctx, p.serving < maxServing
-	if ok {
-		p.serving++
-	}
-	p.mu.Unlock()
-	if !ok {
 		return fmt.Errorf("%w: %d requests without an answer", errProtocol, maxServing)
 	}
 	go func() {
-		_ = s.Send(ctx, seat.TransferID, f(ctx)) // without the session the peer asks again
-		p.mu.Lock()
-		p.serving--
-		p.mu.Unlock()
+		if body := f(ctx); body != nil {
+			_ = s.Send(ctx, seat.TransferID, body) // without the session the peer asks again
+		}
+		<-serving
 	}()
 	return nil
-}
-
-// answer hands an answer to the request that waits for it. Others are ignored: their callers have gone.
-func (proc *process) answer(id uint32, m any) {
-	proc.peer.mu.Lock()
-	defer proc.peer.mu.Unlock()
-	if call := proc.calls[id]; call != nil {
-		delete(proc.calls, id)
-		call <- m
-	}
-}
-
-// ask sends a request and returns the answer. If the session ends meanwhile it asks again in the next one.
-func (p *Peer) ask(ctx context.Context, proc *process, request func(id uint32) []byte) (any, error) {
-	select {
-	case p.asks <- struct{}{}:
-		defer func() { <-p.asks }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	for {
-		now, s, err := p.ready(ctx)
-		switch {
-		case err != nil:
-			return nil, err
-		case now != proc:
-			return nil, ErrRestarted
-		}
-		call := make(chan any, 1)
-		p.mu.Lock()
-		proc.lastID++
-		id, down := proc.lastID, p.ctx.Done()
-		proc.calls[id] = call
-		p.mu.Unlock()
-		_ = s.Send(ctx, seat.TransferID, request(id)) // if it fails, the session or ctx has ended
-		var m any
-		select {
-		case m = <-call:
-		case <-down:
-		case <-proc.ended:
-		case <-ctx.Done():
-		}
-		p.mu.Lock()
-		delete(proc.calls, id)
-		dead := proc.dead
-		p.mu.Unlock()
-		switch m := m.(type) {
-		case *refusal:
-			return nil, fmt.Errorf("%w (the peer says: %s)", m.code.err(), m.text)
-		case nil:
-			if err := errors.Join(dead, context.Cause(ctx)); err != nil {
-				return nil, err
-			}
-		default:
-			return m, nil
-		}
-	}
-}
-
-// revoked stops the use of a segment that its owner takes back, and tells the owner when nothing uses it any more. An answer that can be given
-// at once is sent before the next message is taken, so a peer that does not take answers waits.
-func (p *Peer) revoked(s seat.Session, proc *process, number uint32) {
-	if number == mailboxGrant {
-		p.left(s, proc)
-		return
-	}
-	p.mu.Lock()
-	r := proc.remotes[number]
-	done := r == nil || r.uses == 0
-	if r != nil {
-		r.revoked = true
-	}
-	if done {
-		delete(proc.remotes, number)
-	}
-	p.mu.Unlock()
-	if done {
-		_ = s.Send(context.Background(), seat.TransferID, (&revoked{number}).encode())
-		return
-	}
-	p.cancelUsers(func(part part) bool { return part.remote == r }, ErrRevoked)
-}
-
-// left ends a process whose Engine is being closed, and tells it when no request of this side is under way to it.
-func (p *Peer) left(s seat.Session, proc *process) {
-	p.mu.Lock()
-	if p.proc != proc {
-		p.mu.Unlock()
-		return
-	}
-	p.proc, p.greeted = p.newProcess(proc.incarnation), false
-	p.change()
-	p.mu.Unlock()
-	proc.end(fmt.Errorf("%w: it has closed its engine", ErrPeerGone))
-	p.cancelRunning(func(t *Transfer) bool { return t.proc == proc }, ErrPeerGone)
-	p.mu.Lock()
-	proc.leaving = true
-	done := proc.busy == 0
-	p.mu.Unlock()
-	if done {
-		_ = s.Send(context.Background(), seat.TransferID, (&revoked{mailboxGrant}).encode())
-	}
-}
-
-// idle counts one operation less that may reach the process. It reports whether the process waits for that. mu must be held.
-func (proc *process) idle() bool {
-	proc.busy--
-	return proc.busy == 0 && proc.leaving
-}
-
-// tell sends the peer that a grant is not used any more. It may be called with the shard's lock.
-func (p *Peer) tell(number uint32) {
-	p.mu.Lock()
-	s, ctx := p.session, p.ctx
-	p.mu.Unlock()
-	if s != nil {
-		go func() { _ = s.Send(ctx, seat.TransferID, (&revoked{number}).encode()) }()
-	}
 }

@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"ibverbx"
@@ -52,7 +53,7 @@ func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, err
 	if want == 0 || want&^(Read|Write) != 0 {
 		return nil, newError("open", p, name, fmt.Errorf("%w: %v", ErrDenied, want))
 	}
-	proc, _, err := p.ready(ctx)
+	proc, _, _, err := p.ready(ctx, nil)
 	if err != nil {
 		return nil, newError("open", p, name, err)
 	}
@@ -91,26 +92,46 @@ type lending struct {
 	number  uint32
 	segment *Segment // nil for the mailbox
 	access  Access
-	region  *ibverbx.Region
-	// revoking says that the peer was told to stop, and stopped is closed when it has. Peer.mu guards revoking.
-	revoking bool
-	stopped  chan struct{}
+	// granting is how many answers with the segment are being sent. The peer is told to stop after them.
+	granting int
+	// revoking says that the peer must stop, and cut that it did not in time. Peer.mu guards these three.
+	revoking, cut bool
+	// stopped is closed when the peer has stopped.
+	stopped chan struct{}
 }
 
 // openTimeout is how long Config.Lend has.
 const openTimeout = 10 * time.Second
 
-// lend answers the request for a segment.
-func (p *Peer) lend(ctx context.Context, proc *process, m *open) []byte {
+// lend answers the request for a segment. It returns nil if it has sent the answer itself.
+func (p *Peer) lend(ctx context.Context, s seat.Session, proc *process, m *open) []byte {
+	l, answer := p.allow(ctx, proc, m)
+	if l == nil {
+		return answer
+	}
+	_ = s.Send(ctx, seat.TransferID, answer)
+	p.mu.Lock()
+	l.granting--
+	late := l.granting == 0 && l.revoking
+	p.mu.Unlock()
+	if late {
+		_ = s.Send(ctx, seat.TransferID, (&revoke{l.number}).encode())
+	}
+	return nil
+}
+
+// allow decides on a request for a segment. It returns the answer, and what is lent, if anything is.
+func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []byte) {
 	e := p.engine
-	refuse := func(c code, err error) []byte { return (&refusal{id: m.id, code: c, text: err.Error()}).encode() }
+	refuse := func(c code, err error) (*lending, []byte) {
+		return nil, (&refusal{id: m.id, code: c, text: err.Error()}).encode()
+	}
 	e.mu.Lock()
 	s := e.segments[m.name]
 	e.mu.Unlock()
-	if s == nil || s.cfg.Local || !s.enter() {
+	if s == nil || s.cfg.Local {
 		return refuse(codeNotFound, ErrNotFound)
 	}
-	defer s.leave()
 	access, err := s.cfg.Public, error(nil)
 	if e.cfg.Lend != nil {
 		ctx, cancel := context.WithTimeout(ctx, openTimeout)
@@ -125,22 +146,27 @@ func (p *Peer) lend(ctx context.Context, proc *process, m *open) []byte {
 		return refuse(codeNotFound, ErrNotFound)
 	case access&m.want != m.want:
 		return refuse(codeDenied, fmt.Errorf("%w: only %v is allowed", ErrDenied, access))
+	case !s.enter(): // not earlier, because Lend may take its time
+		return refuse(codeNotFound, ErrNotFound)
 	}
+	defer s.leave()
 	region, err := s.memory.Region(p.seat, m.want.verbs())
 	if err != nil {
 		e.seat.Log().Error("transfer: a segment cannot be lent", "segment", s.name, "peer", p.String(), "error", err)
 		return refuse(codeBusy, ErrBusy)
 	}
-	l := p.lendingOf(proc, s, m.want, region)
-	return (&grant{id: m.id, number: l.number, access: l.access, region: *l.region.Remote()}).encode()
+	l := p.lendingOf(proc, s, m.want)
+	return l, (&grant{id: m.id, number: l.number, access: l.access, region: *region.Remote()}).encode()
 }
 
-// lendingOf returns what a process has of a segment. It has one number for each kind of access, however often it asks.
-func (p *Peer) lendingOf(proc *process, s *Segment, access Access, region *ibverbx.Region) *lending {
+// lendingOf returns what a process has of a segment, which is about to be granted. It has one number for each kind of access, however often
+// it asks.
+func (p *Peer) lendingOf(proc *process, s *Segment, access Access) *lending {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range proc.lent {
 		if l.segment == s && l.access == access {
+			l.granting++
 			return l
 		}
 	}
@@ -148,60 +174,70 @@ func (p *Peer) lendingOf(proc *process, s *Segment, access Access, region *ibver
 	p.engine.grants++
 	number := p.engine.grants
 	p.engine.mu.Unlock()
-	l := &lending{number: number, segment: s, access: access, region: region, stopped: make(chan struct{})}
+	l := &lending{number: number, segment: s, access: access, granting: 1, stopped: make(chan struct{})}
 	proc.lent[number] = l
 	return l
 }
 
-// revoke takes back what peers were lent, and returns when they cannot use it any more.
+// revoke takes back what peers were lent, and returns when they have stopped using it. Those that do not stop in time lose their session. A peer
+// that is not connected, or has lost its session, is told in the next one.
 func (e *Engine) revoke(ctx context.Context, peers []*Peer, which func(*lending) bool) {
 	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
-	type holder struct {
-		peer    *Peer
-		lending *lending
-	}
-	var holders []holder
+	var wg sync.WaitGroup
 	for _, p := range peers {
-		session, list := p.revokeLent(which)
-		for _, l := range list {
-			if session != nil { // otherwise the next one says it
-				holders = append(holders, holder{p, l})
-				_ = session.Send(ctx, seat.TransferID, (&revoke{l.number}).encode())
+		wg.Go(func() { p.takeBack(ctx, which) })
+	}
+	wg.Wait()
+}
+
+// takeBack is revoke for one peer.
+func (p *Peer) takeBack(ctx context.Context, which func(*lending) bool) {
+	p.mu.Lock()
+	s, live := p.session, p.ctx
+	var list, told []*lending
+	if p.proc != nil {
+		for _, l := range p.proc.lent {
+			if l.cut || !which(l) {
+				continue
 			}
+			if list = append(list, l); !l.revoking && l.granting == 0 {
+				told = append(told, l)
+			}
+			l.revoking = true
 		}
 	}
-	cut := map[*Peer]bool{}
-	for _, h := range holders {
+	p.mu.Unlock()
+	if s == nil {
+		return // the next hello says it
+	}
+	for _, l := range told {
+		_ = s.Send(ctx, seat.TransferID, (&revoke{l.number}).encode()) // if it fails, the answer does not come
+	}
+	for _, l := range list {
 		select {
-		case <-h.lending.stopped:
-			continue
-		case <-e.seat.Done():
-			return // no peer reaches anything any more
+		case <-l.stopped:
+		case <-live.Done():
+			return // the next hello says it
 		case <-ctx.Done():
+			if p.cutOff(list) {
+				s.End(fmt.Errorf("%w: the peer did not stop using a segment that is closed", ErrRevoked))
+			}
+			return
 		}
-		if !cut[h.peer] {
-			cut[h.peer] = true
-			h.peer.cutOff(fmt.Errorf("%w: the peer did not stop using a segment that is closed", ErrRevoked))
-		}
-		h.peer.forget(h.lending.number)
 	}
 }
 
-// revokeLent marks what a peer was lent.
-func (p *Peer) revokeLent(which func(*lending) bool) (s seat.Session, list []*lending) {
+// cutOff notes what a peer has not given back. It reports whether there is any.
+func (p *Peer) cutOff(list []*lending) (any bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.proc == nil || p.proc.engine == 0 {
-		return nil, nil
-	}
-	for _, l := range p.proc.lent {
-		if which(l) {
-			l.revoking = true
-			list = append(list, l)
+	for _, l := range list {
+		if p.proc != nil && p.proc.lent[l.number] == l {
+			l.cut, any = true, true
 		}
 	}
-	return p.session, list
+	return any
 }
 
 // forget ends a lending.
@@ -217,17 +253,57 @@ func (p *Peer) forget(number uint32) {
 	}
 }
 
-// cutOff ends the session and returns when no request of the peer reaches memory of this side any more.
-func (p *Peer) cutOff(cause error) {
+// stop says that the peer does not use the segment any more. Peer.mu must be held.
+func (l *lending) stop() {
+	select {
+	case <-l.stopped:
+	default:
+		close(l.stopped)
+	}
+}
+
+// revoked stops the use of a segment that its owner takes back, and tells the owner when nothing uses it any more. An answer that can be given
+// at once is sent before the next message is taken, so a peer that does not take answers waits.
+func (p *Peer) revoked(s seat.Session, proc *process, number uint32) {
+	if number == mailboxGrant {
+		p.left(s, proc)
+		return
+	}
+	p.mu.Lock()
+	r := proc.remotes[number]
+	done := r == nil || r.uses == 0
+	if r != nil {
+		r.revoked = true
+	}
+	if done {
+		delete(proc.remotes, number)
+	}
+	p.mu.Unlock()
+	if done {
+		_ = s.Send(context.Background(), seat.TransferID, (&revoked{number}).encode())
+		return
+	}
+	p.cancelUsers(func(part part) bool { return part.remote == r }, ErrRevoked)
+}
+
+// left ends a process whose Engine is being closed. It has taken back its segments before, and ends the session next.
+func (p *Peer) left(s seat.Session, proc *process) {
+	p.mu.Lock()
+	p.proc, p.greeted = nil, false
+	p.change()
+	p.mu.Unlock()
+	err := fmt.Errorf("%w: it has closed its engine", ErrPeerGone)
+	proc.end(err)
+	p.cancelRunning(func(t *Transfer) bool { return t.proc == proc }, err)
+	_ = s.Send(context.Background(), seat.TransferID, (&revoked{mailboxGrant}).encode())
+}
+
+// tell sends the peer that a grant is not used any more. It may be called with the shard's lock.
+func (p *Peer) tell(number uint32) {
 	p.mu.Lock()
 	s, ctx := p.session, p.ctx
 	p.mu.Unlock()
-	if s == nil {
-		return
-	}
-	s.End(cause)
-	select {
-	case <-ctx.Done():
-	case <-p.engine.seat.Done():
+	if s != nil {
+		go func() { _ = s.Send(ctx, seat.TransferID, (&revoked{number}).encode()) }()
 	}
 }

@@ -25,16 +25,17 @@ type Segment struct {
 	mem      *verbs.Memory
 	memory   seat.Memory
 	unmap    func() error
-	// regions are the registrations for requests of this side, by realm. The list is replaced, not changed.
-	regions atomic.Pointer[[]realmRegion]
+	// last is the registration for requests of this side that was used last.
+	last atomic.Pointer[realmRegion]
 	// uses counts the transfers and answers that use the memory. closing is added when no more may begin.
 	uses atomic.Int64
-	// idle is closed, once, when uses has reached closing.
+	// closing adds that once. idle is closed, once, when uses has reached it.
+	closing  sync.Once
 	idle     chan struct{}
 	idleOnce sync.Once
-	// closeMu orders calls of Close and guards closed, which is true once the memory is free.
-	closeMu sync.Mutex
-	closed  bool
+	// freeMu guards freed, which is true once the memory is free.
+	freeMu sync.Mutex
+	freed  bool
 }
 
 // closing is far from any count of uses.
@@ -89,7 +90,6 @@ func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 	var err error
 	s.engine, s.idle = e, make(chan struct{})
 	s.cfg.Local = s.cfg.Local || s.name == ""
-	s.regions.Store(&[]realmRegion{})
 	s.memory = e.seat.Register(s.mem)
 	e.mu.Lock()
 	switch {
@@ -151,62 +151,83 @@ func (s *Segment) leave() {
 
 // local returns the registration for requests of this side to a peer.
 func (s *Segment) local(p *Peer) (*ibverbx.Region, error) {
-	for _, r := range *s.regions.Load() {
-		if r.realm == p.realm {
-			return r.region, nil
-		}
+	if r := s.last.Load(); r != nil && r.realm == p.realm {
+		return r.region, nil
 	}
 	var access verbs.Access
 	if s.readOnly {
 		access = Read.verbs()
 	}
 	region, err := s.memory.Region(p.seat, access)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		s.last.Store(&realmRegion{p.realm, region})
 	}
-	for {
-		old := s.regions.Load()
-		list := append((*old)[:len(*old):len(*old)], realmRegion{p.realm, region})
-		if s.regions.CompareAndSwap(old, &list) {
-			return region, nil
-		}
-	}
+	return region, err
 }
 
 // Close takes the segment back and frees it. Transfers of this side that use it are canceled. Peers that were lent it are told to stop, and
-// have 5 s, or until ctx ends. The sessions of those that do not answer are ended, so that nothing of theirs
-// reaches the memory. They connect again. A peer that is not connected is told when it is. If transfers cannot be ended before ctx ends, Close returns an error,
+// have 5 s, or until ctx ends. The sessions of those that do not answer are ended. They connect again, and nothing of theirs reaches the
+// memory. A peer that is not connected is told when it is. If transfers cannot be ended before ctx ends, Close returns an error,
 // nothing is freed, and it can be called again.
 func (s *Segment) Close(ctx context.Context) error {
 	e := s.engine
-	s.closeMu.Lock()
-	defer s.closeMu.Unlock()
-	if s.closed {
-		return nil
+	e.mu.Lock()
+	peers := e.peerList()
+	e.mu.Unlock()
+	if err := s.stop(ctx, peers); err != nil {
+		return err
 	}
+	e.revoke(ctx, peers, func(l *lending) bool { return l.segment == s })
+	return s.free()
+}
+
+// stop makes sure that nothing of this side uses the memory any more.
+func (s *Segment) stop(ctx context.Context, peers []*Peer) error {
+	e := s.engine
 	e.mu.Lock()
 	if e.segments[s.name] == s {
 		delete(e.segments, s.name)
 	}
-	peers := e.peerList()
 	e.mu.Unlock()
-	if s.uses.Load() >= 0 {
+	s.closing.Do(func() {
 		s.uses.Add(closing + 1)
 		s.leave()
-	}
+	})
 	for _, p := range peers {
 		p.cancelUsers(func(part part) bool { return part.segment == s }, ErrClosed)
 	}
 	select {
 	case <-s.idle:
+		return nil
+	default:
+	}
+	select {
+	case <-s.idle:
+		return nil
 	case <-ctx.Done():
 		return newError("close", nil, s.name, fmt.Errorf("transfers are under way: %w", context.Cause(ctx)))
 	}
-	e.revoke(ctx, peers, func(l *lending) bool { return l.segment == s })
-	if err := errors.Join(s.memory.Close(), s.mem.Free(), s.unmap()); err != nil {
+}
+
+// free ends the registrations, so that no key works any more, and frees the memory.
+func (s *Segment) free() error {
+	s.freeMu.Lock()
+	defer s.freeMu.Unlock()
+	if s.freed {
+		return nil
+	}
+	err := s.memory.Close()
+	if err == nil {
+		err = s.mem.Free()
+	}
+	if err == nil {
+		err = s.unmap()
+	}
+	if err != nil {
 		return newError("close", nil, s.name, err)
 	}
-	s.closed = true
+	s.freed = true
+	e := s.engine
 	e.mu.Lock()
 	delete(e.all, s)
 	e.mu.Unlock()

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"ibverbx/softnic"
 )
 
 // sparse maps memory of which only the pages that are touched take any.
@@ -22,7 +24,7 @@ func sparse(t *testing.T, size int) []byte {
 // TestFiveGiB uses offsets and lengths that do not fit 32 bits.
 func TestFiveGiB(t *testing.T) {
 	const size, mark = 5 << 30, 4 << 30
-	n := memoryNetwork(1)
+	n := faultNetwork(t, 1, softnic.Impairment{})
 	a, b := n.start(t, hostConfig{}), n.start(t, hostConfig{})
 	local, err := a.Adopt("", sparse(t, size), SegmentConfig{})
 	wantOK(t, "Adopt", err)
@@ -38,11 +40,14 @@ func TestFiveGiB(t *testing.T) {
 	if target.Bytes()[0] != 0 || target.Bytes()[length] != 0 {
 		t.Error("bytes at the beginning were written")
 	}
+	release := n.hold(a, b, 0) // so that memory stays untouched
+	defer release()
 	tr := p.Put(soon(t), remote.At(0), local.Slice(0, size))
 	if got := tr.Status().Total; got != size {
 		t.Errorf("a transfer of %d bytes says that it has %d", int64(size), got)
 	}
 	tr.Cancel()
+	release()
 	wantErr(t, "Wait", tr.Wait(soon(t)), ErrCanceled)
 	wantOK(t, "Close", local.Close(soon(t)))
 	wantOK(t, "Close", target.Close(soon(t)))

@@ -44,13 +44,7 @@ type Status struct {
 // Status returns how far the transfer is. Rate and Left are 0.
 func (t *Transfer) Status() Status {
 	s := Status{Phase: Phase(t.phase.Load()), Total: int64(t.total)}
-	t.mu.Lock()
-	op := t.retry
-	t.mu.Unlock()
-	if op == nil {
-		op = &t.op
-	}
-	s.Bytes = min(int64(op.Progress()), s.Total) // the notification's bytes do not count
+	s.Bytes = int64(t.op.Progress())
 	return s
 }
 

@@ -20,10 +20,12 @@ type Transfer struct {
 	load *load
 	note *note
 	// name is "put", "get", "batch" or "notify".
-	name         string
-	verify, gets bool
-	total        uint64
-	op           seat.Op
+	name   string
+	verify bool
+	// retried says that op was submitted a second time, because digests differed.
+	retried bool
+	total   uint64
+	op      seat.Op
 	// state has bits, and phase is a Phase.
 	state, phase atomic.Uint32
 	// next and prev link the running transfers of the peer. Peer.mu guards them.
@@ -34,20 +36,15 @@ type Transfer struct {
 	err, cause error
 	waiters    *waiter
 	done       chan struct{}
-	// stop ends the comparison of digests, and retry is the operation that reads again.
-	stop  context.CancelCauseFunc
-	retry *seat.Op
+	// stop ends the comparison of digests.
+	stop context.CancelCauseFunc
 }
 
 // Bits of Transfer.state.
 const (
-	stateSubmitted = 1 << iota // op was submitted
-	stateCanceled
+	stateCanceled = 1 << iota
 	stateDone
 )
-
-// errNoOutbox means that the peer's process has no outbox, because it is another one than before the wait for room.
-var errNoOutbox = errors.New("no outbox")
 
 // admit waits for room and makes a transfer one of those that are under way.
 func (p *Peer) admit(ctx context.Context, t *Transfer, notify, wait bool) (notes *note, err error) {
@@ -69,10 +66,7 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify, wait bool) (notes
 	if p.count < p.engine.cfg.Queue-1 {
 		signal(p.room)
 	}
-	if err = p.usable(t); err == nil && notify && p.proc != nil && p.proc.out == nil {
-		err = errNoOutbox
-	}
-	if err == nil {
+	if err = p.usable(t); err == nil {
 		err = t.load.enter(t)
 	}
 	if err != nil {
@@ -80,11 +74,13 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify, wait bool) (notes
 		return nil, err
 	}
 	t.proc = p.proc
-	t.proc.busy++
 	p.count++
 	p.running.add(t)
 	if notify {
-		notes = t.addNote()
+		out := &t.proc.out
+		t.note = out.add(t, t.load.body)
+		t.note.ready = len(t.load.blocks) == 0
+		notes = out.place(nil)
 	}
 	return notes, nil
 }
@@ -98,30 +94,12 @@ func (p *Peer) usable(t *Transfer) error {
 		err = ErrClosed
 	case len(t.load.parts) > 0: // enter compares their process with the present one
 		return nil
-	case p.proc == nil || p.proc.engine == 0:
+	case p.proc == nil:
 		err = fmt.Errorf("%w: it has no transfer engine now", ErrPeerGone)
 	default:
 		return nil
 	}
 	return newError(t.name, p, "", err)
-}
-
-// addNote queues the notification of a transfer, and returns those to be submitted. If the blocks are all Puts it is posted
-// behind them.
-func (t *Transfer) addNote() *note {
-	o := t.proc.out
-	n := o.add(t, t.load.body)
-	t.note = n
-	alone := len(t.load.blocks) == 0
-	n.ready = alone
-	list := o.place(nil)
-	if n.placed && !alone && !t.gets && !t.verify {
-		n.ready = true
-		n.fly()
-		t.load.blocks = append(t.load.blocks, n.block[0])
-		t.op.Notify, t.op.Imm = true, n.imm()
-	}
-	return list
 }
 
 // enter makes the segments of both sides stay. Peer.mu must be held.
@@ -181,14 +159,19 @@ func (t *Transfer) begin(notes *note, blocks, notify bool) {
 	switch {
 	case blocks:
 		t.op.Blocks, t.op.Replay, t.op.Incarnation, t.op.Sink = t.load.blocks, true, t.proc.incarnation, t
-		t.peer.seat.Submit(&t.op)
-		if t.state.Or(stateSubmitted)&stateCanceled != 0 {
-			t.peer.seat.Cancel(&t.op)
-		}
+		t.submit()
 	case !notify:
 		t.finish(nil)
 	}
 	t.peer.submitNotes(notes)
+}
+
+// submit submits the blocks. A Cancel that came before has not met the operation.
+func (t *Transfer) submit() {
+	t.peer.seat.Submit(&t.op)
+	if t.state.Load()&stateCanceled != 0 {
+		t.peer.seat.Cancel(&t.op)
+	}
 }
 
 // Posted implements seat.Sink.
@@ -209,12 +192,13 @@ func (t *Transfer) End(op *seat.Op, err error) {
 	t.moved()
 }
 
-// moved goes on after the blocks: with the notification, if it was not posted with them.
+// moved goes on after the blocks: with the notification, if there is one. It leaves only now, so that no block is written again after
+// the peer's program has got it.
 func (t *Transfer) moved() {
 	p := t.peer
 	p.mu.Lock()
 	n := t.note
-	if n == nil || n.flying {
+	if n == nil {
 		p.mu.Unlock()
 		t.finish(nil)
 		return
@@ -230,7 +214,6 @@ func (t *Transfer) moved() {
 		list = n.post(nil)
 	} else {
 		list = n.drop()
-		t.note = nil // so that cancel does not end the transfer too
 	}
 	p.mu.Unlock()
 	p.submitNotes(list)
@@ -239,7 +222,7 @@ func (t *Transfer) moved() {
 	}
 }
 
-// finish ends the transfer. It must be called once.
+// finish ends the transfer. It must be called once. A notification that is ready has been taken off before.
 func (t *Transfer) finish(err error) {
 	p := t.peer
 	if err != nil {
@@ -249,32 +232,15 @@ func (t *Transfer) finish(err error) {
 	p.running.remove(t)
 	p.count--
 	var list *note
-	if n := t.note; n != nil && n.transfer == t {
-		if n.flying {
-			n.land(err)
-		}
-		if err == nil {
-			n.transfer = nil
-			list = t.proc.out.release(nil)
-		} else {
-			list = n.drop()
-		}
+	if t.note != nil {
+		list = t.note.drop()
 	}
-	t.note = nil
 	unused := t.load.leave(len(t.load.parts))
-	left := t.proc.idle()
-	dead := t.proc.dead != nil
 	p.mu.Unlock()
 	signal(p.room)
 	p.submitNotes(list)
 	for _, number := range unused {
 		p.tell(number)
-	}
-	if left {
-		p.tell(mailboxGrant)
-	}
-	if dead {
-		t.proc.freeOutbox()
 	}
 	l := t.load
 	t.settle(err)

@@ -23,7 +23,7 @@ const (
 	kindDigest kind = 0x02 // id, ranges of {grant u32, offset u64, length u32}
 
 	answer       kind = 0x80
-	kindHello    kind = 0x80 // lowest u16, highest u16, features u32, engine u64, seen u64, arrived u64, taken u64, mailbox
+	kindHello    kind = 0x80 // lowest u16, highest u16, features u32, id u64, seen u64, arrived u64, taken u64, mailbox
 	kindGrant    kind = 0x81 // id, grant u32, access u8, region
 	kindDigests  kind = 0x82 // id, sums of u32
 	kindRefusal  kind = 0x83 // id, code u8, text
@@ -32,20 +32,21 @@ const (
 	maxText           = 256  // bytes of a refusal's text
 	maxRanges         = 4096 // ranges of a kindDigest
 	maxRange          = 1 << 20
-	mailboxGrant      = 0 // the grant that stands for the mailbox, and so for the whole Engine
+	mailboxGrant      = 0 // the grant that stands for the mailbox: the Engine is being closed
 )
 
 // MaxName is how many bytes the name of a segment has at most.
 const MaxName = 255
 
-// hello is the first message of both sides in a session. It is repeated if the peer has not seen this side's Engine.
+// hello is the first message of both sides in a session. It is repeated once if it did not name the peer.
 type hello struct {
 	lowest, highest uint16
 	// features are for later versions, which may set bits that others ignore.
 	features uint32
-	// engine identifies the Engine, and is not 0. seen is the engine of the peer that the sender knows, or 0.
-	engine, seen uint64
-	// arrived is the number of the first notification of engine seen that has not arrived. taken is how many the program
+	// id stands for all that the sender knows of the peer, and is not 0. A sender that has forgotten has another one. seen is the id of
+	// the peer as far as the sender knows it, or 0.
+	id, seen uint64
+	// arrived is the number of the first notification of peer seen that has not arrived. taken is how many the program
 	// has taken.
 	arrived, taken uint64
 	// mailbox is where notifications go.
@@ -131,7 +132,7 @@ func (m *hello) encode() []byte {
 	b = little.AppendUint16(b, m.lowest)
 	b = little.AppendUint16(b, m.highest)
 	b = little.AppendUint32(b, m.features)
-	for _, v := range [...]uint64{m.engine, m.seen, m.arrived, m.taken} {
+	for _, v := range [...]uint64{m.id, m.seen, m.arrived, m.taken} {
 		b = little.AppendUint64(b, v)
 	}
 	return appendRegion(b, &m.mailbox)
@@ -290,9 +291,9 @@ func (r *reader) hello() *hello {
 		return m
 	}
 	m.features = r.u32()
-	m.engine, m.seen, m.arrived, m.taken = r.u64(), r.u64(), r.u64(), r.u64()
+	m.id, m.seen, m.arrived, m.taken = r.u64(), r.u64(), r.u64(), r.u64()
 	m.mailbox = r.region()
-	r.check(m.engine != 0 && m.taken <= m.arrived && m.mailbox.Length == mailboxSize)
+	r.check(m.id != 0 && m.taken <= m.arrived && m.mailbox.Length == mailboxSize)
 	if m.highest > version {
 		r.b = nil
 	}

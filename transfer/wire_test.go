@@ -20,7 +20,7 @@ func messages() []encoder {
 	region := ibverbx.RemoteRegion{Addr: 1 << 40, Length: 1 << 33, RKeys: []uint32{1, 2}}
 	mailbox := ibverbx.RemoteRegion{Addr: 4096, Length: mailboxSize, RKeys: []uint32{7}}
 	return []encoder{
-		&hello{lowest: 1, highest: 1, features: 3, engine: 4, seen: 5, arrived: 7, taken: 6, mailbox: mailbox},
+		&hello{lowest: 1, highest: 1, features: 3, id: 4, seen: 5, arrived: 7, taken: 6, mailbox: mailbox},
 		&open{id: 1, want: Read | Write, name: "kv"},
 		&grant{id: 1, number: 2, access: Write, region: region},
 		&digest{id: 3, ranges: []digestRange{{1, 1 << 35, maxRange}, {2, 0, 1}}},
@@ -104,7 +104,7 @@ func TestFalseMessages(t *testing.T) {
 		{"nothing", nil, true},
 		{"no kind", []byte{0}, true},
 		{"a short hello", []byte{byte(kindHello), 1}, true},
-		{"another mailbox", messages()[0].encode(), false}, // it is that of another Engine
+		{"another hello", messages()[0].encode(), true},
 		{"an unknown request", []byte{0x3f, 1, 0, 0, 0}, false},
 		{"an unknown answer", []byte{0xff}, false},
 		{"an answer to nothing", (&grant{id: 77, number: 1, access: Read, region: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}}).encode(), false},
@@ -175,18 +175,20 @@ func TestFalseNotes(t *testing.T) {
 			o.Blocks = []seat.Block{{Local: region, Remote: &p.peer.proc.mailbox, Length: uint64(len(c.body)), Opcode: verbs.OpRDMAWrite}}
 			o.Notify, o.Imm, o.Sink = true, seat.Immediate(classNote, c.arg), o
 			p.peer.seat.Submit(&o.Op)
-			wantOK(t, "a false notification", <-o.done)
+			if err := <-o.done; !c.ends { // otherwise the end of the session may be faster
+				wantOK(t, "a false notification", err)
+			}
 			if c.ends {
 				eventually(t, "the session has ended", func() bool { return p.peer.Node().Detail().Sessions > 1 })
 				wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("true")))
 				wantNote(t, p.there, "true")
 			}
-			quiet(t, p.there, "that was never sent")
-			p.back.mu.Lock()
-			defer p.back.mu.Unlock()
-			if p.back.queued != 0 {
-				t.Errorf("%d bytes are queued, want none", p.back.queued)
-			}
+			eventually(t, "nothing is queued", func() bool {
+				quiet(t, p.there, "that was never sent") // takes void ones
+				p.back.mu.Lock()
+				defer p.back.mu.Unlock()
+				return p.back.queued == 0
+			})
 		})
 	}
 }

@@ -80,6 +80,9 @@ type Sink interface {
 // time.
 func (op *Op) Progress() (bytes uint64) { return op.State.Bytes.Load() }
 
+// Pending reports whether the operation was submitted and has not ended. Any goroutine may call it at any time.
+func (op *Op) Pending() bool { return op.State.Runs.Load()%2 == 1 }
+
 // Failed returns the first block that has not ended in success, and how many of its bytes have. It is valid in Sink.End and after
 // it. Without an error block is len(Blocks).
 func (op *Op) Failed() (block int, offset uint64) { return op.State.DoneBlock, op.State.DoneOffset }

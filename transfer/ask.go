@@ -1,0 +1,94 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"ibverbx/internal/seat"
+)
+
+// ready waits until the peer's process is known and connected, or until want, if it is not nil, is dead. live ends with the session.
+func (p *Peer) ready(ctx context.Context, want *process) (proc *process, s seat.Session, live context.Context, err error) {
+	var ended chan struct{}
+	if want != nil {
+		ended = want.ended
+	}
+	for {
+		p.mu.Lock()
+		proc, s, live, err = p.proc, p.session, p.ctx, p.err
+		greeted, changed := p.greeted, p.changed
+		switch {
+		case want != nil && want.dead != nil:
+			err = want.dead
+		case p.engine.isClosed():
+			err = ErrClosed
+		}
+		p.mu.Unlock()
+		if err != nil || greeted {
+			return proc, s, live, err
+		}
+		select {
+		case <-changed:
+		case <-ended:
+		case <-p.engine.done:
+			return nil, nil, nil, ErrClosed
+		case <-ctx.Done():
+			return nil, nil, nil, fmt.Errorf("the peer is not connected or has no transfer engine: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// answer hands an answer to the request that waits for it. Others are ignored: their callers have gone.
+func (proc *process) answer(id uint32, m any) {
+	proc.peer.mu.Lock()
+	defer proc.peer.mu.Unlock()
+	if call := proc.calls[id]; call != nil {
+		delete(proc.calls, id)
+		call <- m
+	}
+}
+
+// ask sends a request and returns the answer. If the session ends meanwhile it asks again in the next one.
+func (p *Peer) ask(ctx context.Context, proc *process, request func(id uint32) []byte) (any, error) {
+	select {
+	case p.asks <- struct{}{}:
+		defer func() { <-p.asks }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	for {
+		_, s, live, err := p.ready(ctx, proc)
+		if err != nil {
+			return nil, err
+		}
+		call := make(chan any, 1)
+		p.mu.Lock()
+		proc.lastID++
+		id := proc.lastID
+		proc.calls[id] = call
+		p.mu.Unlock()
+		_ = s.Send(ctx, seat.TransferID, request(id)) // if it fails, the session or ctx has ended
+		var m any
+		select {
+		case m = <-call:
+		case <-live.Done():
+		case <-proc.ended:
+		case <-ctx.Done():
+		}
+		p.mu.Lock()
+		delete(proc.calls, id)
+		dead := proc.dead
+		p.mu.Unlock()
+		switch m := m.(type) {
+		case *refusal:
+			return nil, fmt.Errorf("%w (the peer says: %s)", m.code.err(), m.text)
+		case nil:
+			if err := errors.Join(dead, context.Cause(ctx)); err != nil {
+				return nil, err
+			}
+		default:
+			return m, nil
+		}
+	}
+}

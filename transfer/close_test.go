@@ -1,0 +1,209 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"ibverbx/internal/seat"
+	"ibverbx/node"
+)
+
+// wallSession is a session whose peer takes no messages: they wait until the session ends.
+type wallSession struct {
+	seat.Session
+	peer   *Peer
+	ended  chan struct{}
+	end    func()
+	lossy  bool // messages are lost instead
+	before func(body []byte)
+}
+
+func (s *wallSession) Send(ctx context.Context, id seat.ID, body []byte) error {
+	switch {
+	case s.before != nil:
+		s.before(body)
+		return s.Session.Send(ctx, id, body)
+	case s.lossy:
+		return nil
+	}
+	select {
+	case <-s.ended:
+		return node.ErrLost
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *wallSession) End(cause error) {
+	s.end()
+	s.peer.unwall(s) // so that the end of the session is noticed
+	s.Session.End(cause)
+}
+
+// wall makes a peer unreachable for messages in its present session.
+func (p *Peer) wall(lossy bool) *wallSession {
+	s := &wallSession{Session: p.seat.Session(), peer: p, ended: make(chan struct{}), lossy: lossy}
+	s.end = sync.OnceFunc(func() { close(s.ended) })
+	p.mu.Lock()
+	p.session = s
+	p.mu.Unlock()
+	return s
+}
+
+// unwall undoes wall.
+func (p *Peer) unwall(s *wallSession) {
+	p.mu.Lock()
+	if p.session == seat.Session(s) {
+		p.session = s.Session
+	}
+	p.mu.Unlock()
+}
+
+// named returns the peer of a host with a name.
+func (h *host) named(name string) (p *Peer) {
+	h.t.Helper()
+	eventually(h.t, name+" is connected", func() bool {
+		for _, p = range h.Peers() {
+			if p.Node().Identity().Name == name {
+				return true
+			}
+		}
+		return false
+	})
+	return p
+}
+
+// TestCloseRudeAndPolite: of the peers that hold a segment some take no messages. They lose their session when the time is over, and the
+// others do not.
+func TestCloseRudeAndPolite(t *testing.T) {
+	n := memoryNetwork(1)
+	b := n.start(t, hostConfig{name: "b"})
+	target := b.alloc("target", 4096, Read|Write)
+	var rude []*wallSession
+	for _, name := range []string{"rude 1", "polite", "rude 2"} {
+		p := n.start(t, hostConfig{name: name}).to(b)
+		open2(t, p, "target", Read)
+		if back := b.named(name); name != "polite" {
+			rude = append(rude, back.wall(false))
+		}
+	}
+	polite := b.named("polite")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- target.Close(ctx) }()
+	eventually(t, "the polite peer has answered", func() bool {
+		polite.mu.Lock()
+		defer polite.mu.Unlock()
+		return len(polite.proc.lent) == 1 // that of the mailbox
+	})
+	cancel()
+	wantOK(t, "Close", <-done)
+	for _, s := range rude {
+		<-s.ended
+	}
+	if polite.seat.Session().Number() != 1 {
+		t.Error("the polite peer has lost its session")
+	}
+}
+
+// TestCutOffPeerIsTold: a peer loses its session because it has not answered. It learns in the next one that the segment is gone.
+func TestCutOffPeerIsTold(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	p.back.wall(true)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	wantOK(t, "Close", p.target.Close(ctx))
+	eventually(t, "the segment is revoked", func() bool {
+		err := p.peer.Put(soon(t), p.remote.At(0), p.local.Slice(0, 0)).Wait(soon(t))
+		return errors.Is(err, ErrRevoked)
+	})
+}
+
+// TestRevokeFollowsGrant: a segment is closed while the answer that lends it is being sent. The peer gets the answer first.
+func TestRevokeFollowsGrant(t *testing.T) {
+	n := memoryNetwork(1)
+	a, b := n.start(t, hostConfig{name: "a"}), n.start(t, hostConfig{name: "b"})
+	target := b.alloc("target", 4096, Read)
+	a.to(b)
+	back := b.named("a")
+	granting, release := make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	var kinds []kind
+	s := back.wall(false)
+	s.before = func(body []byte) {
+		if kind(body[0]) == kindGrant {
+			close(granting)
+			<-release
+		}
+		mu.Lock()
+		kinds = append(kinds, kind(body[0]))
+		mu.Unlock()
+	}
+	wantOK(t, "open", back.message(s, &open{id: 77, want: Read, name: "target"}))
+	<-granting
+	closed := make(chan error, 1)
+	go func() { closed <- target.Close(soon(t)) }()
+	eventually(t, "the segment is being closed", func() bool { return target.uses.Load() < 0 })
+	time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
+	back.unwall(s)                    // for the answer
+	close(release)
+	wantOK(t, "Close", <-closed)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(kinds) != 2 || kinds[0] != kindGrant || kinds[1] != kindRevoke {
+		t.Errorf("the owner sent %x, want a grant and then a revocation", kinds)
+	}
+}
+
+// TestCloseWithWaitingNotes closes an Engine whose notifications wait for room at the peer.
+func TestCloseWithWaitingNotes(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	var transfers []*Transfer
+	for i := range maxNotes + 50 {
+		transfers = append(transfers, p.peer.Batch().Notify(number(i)).Submit(soon(t)))
+	}
+	wantOK(t, "Close", p.here.Close(soon(t)))
+	wantErr(t, "Wait", transfers[maxNotes+49].Wait(soon(t)), ErrClosed)
+}
+
+// TestShutdownAfterClose: a Node whose Engine is closed has nothing to wait for, although a peer is lost.
+func TestShutdownAfterClose(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	wantOK(t, "Close", p.there.node.Close())
+	sessionLost(t, p.peer)
+	put := p.peer.Batch().Put(p.remote.At(0), p.local.Slice(0, 8)).Notify([]byte("never")).Submit(soon(t))
+	note := p.peer.Batch().Notify([]byte("never")).Submit(soon(t))
+	wantOK(t, "Close", p.here.Close(soon(t)))
+	wantErr(t, "Wait", put.Wait(soon(t)), ErrClosed)
+	wantErr(t, "Wait", note.Wait(soon(t)), ErrClosed)
+	wantOK(t, "Shutdown", p.here.node.Shutdown(soon(t)))
+	p.here.down = true
+}
+
+// TestCloseEnded closes segments with a context that has ended. Nothing uses them, so that does not matter.
+func TestCloseEnded(t *testing.T) {
+	h := memoryNetwork(1).start(t, hostConfig{})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 20 {
+		wantOK(t, "Close", h.alloc("a", 4096, Read).Close(ctx))
+	}
+}
+
+// TestLendCloses: Config.Lend closes the segment that it decides on.
+func TestLendCloses(t *testing.T) {
+	n := memoryNetwork(1)
+	var target *Segment
+	b := n.start(t, hostConfig{name: "b", engine: Config{
+		Lend: func(ctx context.Context, _ *nodePeer, _ string, want Access) (Access, error) {
+			return want, target.Close(ctx)
+		},
+	}})
+	target = b.alloc("target", 4096, 0)
+	_, err := n.start(t, hostConfig{name: "a"}).to(b).Open(soon(t), "target", Read)
+	wantErr(t, "Open", err, ErrNotFound)
+}
