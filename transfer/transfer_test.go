@@ -131,8 +131,33 @@ func TestProgress(t *testing.T) {
 		}
 		last = s
 	}
+	if len(last.Rails) != 1 || last.Rails[0].Bytes < size || last.Rails[0].Name == "" {
+		t.Errorf("the rails are %+v, want one that has read %d bytes", last.Rails, size)
+	}
 	if last.Phase != Done || last.Bytes != size || count < 4 {
 		t.Errorf("the last of %d statuses is %v with %d bytes, want done with %d", count, last.Phase, last.Bytes, size)
 	}
 	wantOK(t, "Err", tr.Err())
+}
+
+// TestStatusString: a Status says what there is to say, and nothing else.
+func TestStatusString(t *testing.T) {
+	for _, c := range []struct {
+		status Status
+		want   string
+	}{
+		{Status{Phase: Notifying}, "notifying"},
+		{Status{Bytes: 999, Total: 1_000_000}, "moving 0%, 999 B of 1.00 MB"},
+		{Status{Phase: Done, Bytes: 30_000_000_000, Total: 30_000_000_000}, "done 100%, 30.0 GB of 30.0 GB"},
+		{Status{
+			Bytes: 17_100_000_000, Total: 30_000_000_000, Rate: 3.9e9, Left: 3300 * time.Millisecond,
+			Rails: []RailStatus{{Name: "mlx5_0", Rate: 1.9e9}, {Name: "mlx5_1", Rate: 2e9}},
+		}, "moving 57%, 17.1 GB of 30.0 GB, 3.90 GB/s (mlx5_0 1.90 GB/s, mlx5_1 2.00 GB/s), 3s left"},
+		{Status{Bytes: 1, Total: 2, Rate: 999.9}, "moving 50%, 1 B of 2 B, 1000 B/s"},
+		{Status{Bytes: 1_234_567_890_123_456, Total: 1_234_567_890_123_456}, "moving 100%, 1234.6 TB of 1234.6 TB"},
+	} {
+		if got := c.status.String(); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
 }
