@@ -8,8 +8,14 @@ import (
 	"ibverbx/internal/seat"
 )
 
-// ready waits until the peer's process is known and connected, or until want, if it is not nil, is dead. live ends with the session.
-func (p *Peer) ready(ctx context.Context, want *process) (proc *process, s seat.Session, live context.Context, err error) {
+// ready waits until the peer's process is known and connected.
+func (p *Peer) ready(ctx context.Context) (*process, seat.Session, error) {
+	proc, s, _, err := p.connected(ctx, nil)
+	return proc, s, err
+}
+
+// connected is ready that also ends when want, if it is not nil, is dead. live ends with the session.
+func (p *Peer) connected(ctx context.Context, want *process) (proc *process, s seat.Session, live context.Context, err error) {
 	var ended chan struct{}
 	if want != nil {
 		ended = want.ended
@@ -32,7 +38,6 @@ func (p *Peer) ready(ctx context.Context, want *process) (proc *process, s seat.
 		case <-changed:
 		case <-ended:
 		case <-p.engine.done:
-			return nil, nil, nil, ErrClosed
 		case <-ctx.Done():
 			return nil, nil, nil, fmt.Errorf("the peer is not connected or has no transfer engine: %w", context.Cause(ctx))
 		}
@@ -58,7 +63,7 @@ func (p *Peer) ask(ctx context.Context, proc *process, request func(id uint32) [
 		return nil, context.Cause(ctx)
 	}
 	for {
-		_, s, live, err := p.ready(ctx, proc)
+		_, s, live, err := p.connected(ctx, proc)
 		if err != nil {
 			return nil, err
 		}

@@ -85,7 +85,7 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	if np.State() == node.StateClosed { // Gone may have been called before p was there
 		p.gone(np.Err())
 	}
-	if _, _, _, err := p.ready(ctx, nil); err != nil {
+	if _, _, err := p.ready(ctx); err != nil {
 		return nil, newError("connect", p, "", err)
 	}
 	return p, nil

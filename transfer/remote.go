@@ -53,7 +53,7 @@ func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, err
 	if want == 0 || want&^(Read|Write) != 0 {
 		return nil, newError("open", p, name, fmt.Errorf("%w: %v", ErrDenied, want))
 	}
-	proc, _, _, err := p.ready(ctx, nil)
+	proc, _, err := p.ready(ctx)
 	if err != nil {
 		return nil, newError("open", p, name, err)
 	}
@@ -92,6 +92,7 @@ type lending struct {
 	number  uint32
 	segment *Segment // nil for the mailbox
 	access  Access
+	region  *ibverbx.Region
 	// granting is how many answers with the segment are being sent. The peer is told to stop after them.
 	granting int
 	// revoking says that the peer must stop, and cut that it did not in time. Peer.mu guards these three.
@@ -155,18 +156,19 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 		e.seat.Log().Error("transfer: a segment cannot be lent", "segment", s.name, "peer", p.String(), "error", err)
 		return refuse(codeBusy, ErrBusy)
 	}
-	l := p.lendingOf(proc, s, m.want)
-	return l, (&grant{id: m.id, number: l.number, access: l.access, region: *region.Remote()}).encode()
+	l := p.lendingOf(proc, s, m.want, region)
+	p.mu.Lock()
+	l.granting++ // nothing is revoked before leave
+	p.mu.Unlock()
+	return l, (&grant{id: m.id, number: l.number, access: l.access, region: *l.region.Remote()}).encode()
 }
 
-// lendingOf returns what a process has of a segment, which is about to be granted. It has one number for each kind of access, however often
-// it asks.
-func (p *Peer) lendingOf(proc *process, s *Segment, access Access) *lending {
+// lendingOf returns what a process has of a segment. It has one number for each kind of access, however often it asks.
+func (p *Peer) lendingOf(proc *process, s *Segment, access Access, region *ibverbx.Region) *lending {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range proc.lent {
 		if l.segment == s && l.access == access {
-			l.granting++
 			return l
 		}
 	}
@@ -174,7 +176,7 @@ func (p *Peer) lendingOf(proc *process, s *Segment, access Access) *lending {
 	p.engine.grants++
 	number := p.engine.grants
 	p.engine.mu.Unlock()
-	l := &lending{number: number, segment: s, access: access, granting: 1, stopped: make(chan struct{})}
+	l := &lending{number: number, segment: s, access: access, region: region, stopped: make(chan struct{})}
 	proc.lent[number] = l
 	return l
 }
