@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -30,8 +29,9 @@ func newRaw(b *testing.B, n *network) *raw {
 		h := &host{t: b, net: n}
 		return peer.Config{
 			Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: h.open, Unsealed: true,
-			Regions: []peer.RegionConfig{{Name: "raw", Size: benchSize}},
-			Schemes: []ibverbx.Scheme{ibverbx.Tally}, QP: ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 128, LaneDepth: 32},
+			PeerNetworks: nullNetworks, // of no meaning to others
+			Regions:      []peer.RegionConfig{{Name: "raw", Size: benchSize}},
+			Schemes:      []ibverbx.Scheme{ibverbx.Tally}, QP: ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 128, LaneDepth: 32},
 		}
 	}
 	l, err := peer.Listen(soon(b), "127.0.0.1:0", side())
@@ -162,17 +162,4 @@ func BenchmarkPutBatch(b *testing.B) {
 		}
 		alternate(b, benchSize, func() { r.write(b, benchSize/size, blocks, size) }, batches)
 	})
-}
-
-// BenchmarkPutSmall is a Put of 8 bytes with 64 under way.
-func BenchmarkPutSmall(b *testing.B) {
-	for _, depth := range []int{1, 64} {
-		b.Run(fmt.Sprintf("depth=%d", depth), func(b *testing.B) {
-			p := newPair(b, memoryNetwork(1), benchSize)
-			window := make([]*Transfer, depth)
-			b.ReportAllocs()
-			b.ResetTimer()
-			p.puts(b, window, b.N, 8)
-		})
-	}
 }

@@ -15,9 +15,11 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/internal/nullnic"
 	"ibverbx/internal/property"
 	"ibverbx/node"
 	"ibverbx/peer"
+	"ibverbx/reliable"
 	"ibverbx/softnic"
 )
 
@@ -29,8 +31,17 @@ func TestMain(m *testing.M) {
 // network is what hosts are connected by: a link in memory for each rail, or UDP on the loopback if there is none.
 type network struct {
 	links []softnic.Link
+	// null makes the NICs move nothing.
+	null bool
+	// wrapped says that rails are UC QPs that package reliable makes RC QPs of.
+	wrapped bool
 	// node changes the Nodes of a pair.
 	node func(*node.Config)
+}
+
+func (n *network) wrap() *network {
+	n.wrapped = true
+	return n
 }
 
 func memoryNetwork(rails int) *network {
@@ -108,6 +119,10 @@ func (n *network) start(t testing.TB, cfg hostConfig) *host {
 }
 
 func (h *host) open() (nics peer.NICs, err error) {
+	if h.net.null {
+		nics.Rails = []ibverbx.RailConfig{{Context: nullnic.New("null0", 0x11)}}
+		return nics, nil
+	}
 	if len(h.net.links) == 0 {
 		return peer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
 	}
@@ -124,6 +139,9 @@ func (h *host) open() (nics peer.NICs, err error) {
 		}
 		h.nics = append(h.nics, nic)
 		ctx, err := nic.Open()
+		if err == nil && h.net.wrapped {
+			ctx, err = reliable.Wrap(ctx, reliable.Config{Paths: 2})
+		}
 		if err != nil {
 			return nics, err
 		}
@@ -208,11 +226,7 @@ func newPair(t testing.TB, n *network, size int64) *pair {
 	a, b := n.start(t, hostConfig{name: "a", node: n.node}), n.start(t, hostConfig{name: "b", node: n.node})
 	p := &pair{here: a, there: b, local: a.alloc("local", size, 0), target: b.alloc("target", size, Read|Write), peer: a.to(b)}
 	p.remote = open2(t, p.peer, "target", Read|Write)
-	b.mu.Lock()
-	for _, back := range b.peers {
-		p.back = back
-	}
-	b.mu.Unlock()
+	p.back = b.named("a")
 	return p
 }
 

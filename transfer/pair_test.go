@@ -1,0 +1,136 @@
+package transfer
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"ibverbx/softnic"
+)
+
+// trouble is what befalls a pair while it sends notifications.
+var troubles = map[string]func(p *pair, i int){
+	"lanes": func(p *pair, i int) {
+		h := []*host{p.here, p.there}[i%2]
+		lanes := p.peer.Node().Detail().QP.Lanes
+		if i%2 == 1 {
+			lanes = p.back.Node().Detail().QP.Lanes
+		}
+		if len(lanes) == 0 || i > 8 {
+			return
+		}
+		l := lanes[rand.IntN(len(lanes))]
+		_ = h.nics[l.Rail].FailQP(l.QPN) // it may be gone already
+	},
+	"NICs": func(p *pair, i int) {
+		h := []*host{p.here, p.there}[i/2%2]
+		switch {
+		case i >= 8:
+		case i%2 == 0:
+			h.nics[i/4%2].Fail()
+		default:
+			h.nics[i/4%2].Recover()
+		}
+	},
+	"sessions": func(p *pair, i int) {
+		if i == 1 || i == 20 { // the time between attempts doubles
+			lose([]*Peer{p.peer, p.back}[i%2])
+		}
+	},
+}
+
+// TestNotifyAcrossTrouble wants every notification once, in order and after its block, whatever dies meanwhile.
+func TestNotifyAcrossTrouble(t *testing.T) {
+	lossy := softnic.Impairment{Loss: 0.002, Reorder: 0.01, Duplicate: 0.001, Delay: 20 * time.Microsecond}
+	for link, network := range map[string]func() *network{
+		"memory":  func() *network { return memoryNetwork(2) },
+		"fault":   func() *network { return faultNetwork(t, 2, lossy) },
+		"wrapped": func() *network { return faultNetwork(t, 2, lossy).wrap() },
+	} {
+		for what, disturb := range troubles {
+			t.Run(fmt.Sprintf("%s/%s", link, what), func(t *testing.T) {
+				p := newPair(t, network(), 1<<20)
+				steadyNotes(t, p, 300, func(i int) { disturb(p, i) })
+			})
+		}
+	}
+}
+
+// TestNotifyAcrossRestarts restarts both sides in turn while notifications are sent. A process gets only those that were meant for it, from the first one on,
+// once, in order and after their blocks. None is lost of which the sender was told that it has arrived, unless the receiver was restarted.
+func TestNotifyAcrossRestarts(t *testing.T) {
+	for link, network := range map[string]func() *network{
+		"memory":  func() *network { return memoryNetwork(2) },
+		"wrapped": func() *network { return faultNetwork(t, 2, softnic.Impairment{Loss: 0.001}).wrap() },
+	} {
+		t.Run(link, func(t *testing.T) {
+			n := network()
+			a, b := n.start(t, hostConfig{name: "a"}), n.start(t, hostConfig{name: "b"})
+			for round := range 4 {
+				receiver := round%2 == 1 // is restarted in this round
+				sent, got := roundOfNotes(t, a, b, round, func() (more bool) {
+					if receiver {
+						b = b.restart()
+					} else {
+						a = a.restart()
+					}
+					return !receiver
+				})
+				if !receiver && got < sent {
+					t.Errorf("round %d: %d notifications came, want those %d that were sent before the restart", round, got, sent)
+				}
+			}
+		})
+	}
+}
+
+// roundOfNotes sends notifications from a to b, and calls restart after some, which says whether more may come. It returns how many the sender was told that they have
+// arrived, and how many came.
+func roundOfNotes(t *testing.T, a, b *host, round int, restart func() (more bool)) (sent, got int) {
+	t.Helper()
+	const size, count = 64, 200
+	target, local := b.alloc(fmt.Sprint("target ", round), count*size, Read|Write), a.alloc("", count*size, 0)
+	p := a.to(b)
+	remote := open2(t, p, target.Name(), Write)
+	body := func(i int) string { return fmt.Sprintf("round %d note %d", round, i) }
+	done := make(chan int, 1)
+	go func() {
+		arrived := 0
+		for i := range count {
+			fill(local.Bytes()[i*size:][:size], uint64(i))
+			b := p.Batch().Put(remote.At(int64(i*size)), local.Slice(int64(i*size), size)).Notify([]byte(body(i)))
+			if b.Do(soon(t)) != nil {
+				break
+			}
+			arrived++
+		}
+		done <- arrived
+	}()
+	want := make([]byte, size)
+	take := func(i int) bool {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		note, err := b.Recv(ctx)
+		if err != nil {
+			return false
+		}
+		if string(note.Body) != body(i) || note.Seq != uint64(i) {
+			t.Fatalf("got %q with number %d, want %q with number %d", note.Body, note.Seq, body(i), i)
+		}
+		fill(want, uint64(i))
+		wantSame(t, "the block of a notification", target.Bytes()[i*size:][:size], want)
+		return true
+	}
+	for got < count/2 {
+		if take(got) {
+			got++
+		}
+	}
+	more := restart()
+	for sent = <-done; more && take(got); {
+		got++
+	}
+	return sent, got
+}
