@@ -109,8 +109,8 @@ func roundOfNotes(t *testing.T, a, b *host, round int, restart func() (more bool
 		done <- arrived
 	}()
 	want := make([]byte, size)
-	take := func(i int) bool {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	take := func(i int, wait time.Duration) bool {
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
 		defer cancel()
 		note, err := b.Recv(ctx)
 		if err != nil {
@@ -123,13 +123,14 @@ func roundOfNotes(t *testing.T, a, b *host, round int, restart func() (more bool
 		wantSame(t, "the block of a notification", target.Bytes()[i*size:][:size], want)
 		return true
 	}
-	for got < count/2 {
-		if take(got) {
-			got++
-		}
+	for got < count/2 && take(got, time.Minute) {
+		got++
 	}
 	more := restart()
-	for sent = <-done; more && take(got); {
+	for sent = <-done; more && got < sent && take(got, time.Minute); {
+		got++
+	}
+	for more && take(got, 20*time.Millisecond) { // of the last one the sender may not have heard
 		got++
 	}
 	return sent, got

@@ -1,0 +1,63 @@
+package transfer
+
+import (
+	"testing"
+
+	"ibverbx/softnic"
+)
+
+// TestNotifyAcknowledgmentLost: a notification has arrived, and the session ends before the sender knows. The peer's hello says it.
+func TestNotifyAcknowledgmentLost(t *testing.T) {
+	n := faultNetwork(t, 1, softnic.Impairment{})
+	p := newPair(t, n, 4096)
+	release := n.hold(p.there, p.here, 0)
+	defer release()
+	tr := p.peer.Batch().Notify([]byte("arrived")).Submit(soon(t))
+	wantNote(t, p.there, "arrived")
+	lose(p.peer)
+	sessionLost(t, p.peer)
+	release()
+	wantOK(t, "Wait", tr.Wait(soon(t)))
+	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("next")))
+	wantNote(t, p.there, "next")
+}
+
+// TestTakenBeforeHello: the program takes all notifications after this side's hello of a session and before that of the peer. The peer still learns
+// that it has room.
+func TestTakenBeforeHello(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	var transfers []*Transfer
+	for i := range maxNotes + 10 {
+		transfers = append(transfers, p.peer.Batch().Notify(number(i)).Submit(soon(t)))
+	}
+	wantOK(t, "Wait", transfers[maxNotes-1].Wait(soon(t)))
+	b := p.back
+	b.mu.Lock()
+	b.greeted, b.met, b.told = false, false, b.proc.id // as after up
+	m := hello{lowest: version, highest: version, id: b.proc.id, seen: b.id, mailbox: b.proc.mailbox}
+	b.mu.Unlock()
+	for i := range maxNotes {
+		wantNote(t, p.there, string(number(i)))
+	}
+	wantOK(t, "hello", b.hello(b.seat.Session(), &m))
+	for i := maxNotes; i < len(transfers); i++ {
+		wantNote(t, p.there, string(number(i)))
+	}
+}
+
+// TestNotifySubmittedLate: a notification was to be sent in one session, and the goroutine that submits it runs only in the next one.
+func TestNotifySubmittedLate(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	tr := &Transfer{peer: p.peer, name: "notify", load: &load{body: []byte("late")}}
+	list, err := p.peer.admit(soon(t), tr, true, true)
+	wantOK(t, "admit", err)
+	lose(p.peer)
+	eventually(t, "there is another session", func() bool {
+		p.peer.mu.Lock()
+		defer p.peer.mu.Unlock()
+		return p.peer.number == 2 && p.peer.greeted
+	})
+	tr.begin(list, false, true)
+	wantNote(t, p.there, "late")
+	wantOK(t, "Wait", tr.Wait(soon(t)))
+}
