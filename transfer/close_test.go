@@ -207,3 +207,32 @@ func TestLendCloses(t *testing.T) {
 	_, err := n.start(t, hostConfig{name: "a"}).to(b).Open(soon(t), "target", Read)
 	wantErr(t, "Open", err, ErrNotFound)
 }
+
+// TestOpenWhileLeaving: an Engine is closed while a request has no answer. The peer learns that the Engine is gone, not that the segment is.
+func TestOpenWhileLeaving(t *testing.T) {
+	n := memoryNetwork(1)
+	asked, release := make(chan struct{}), make(chan struct{})
+	b := n.start(t, hostConfig{name: "b", engine: Config{
+		Lend: func(_ context.Context, _ *nodePeer, _ string, want Access) (Access, error) {
+			close(asked)
+			<-release
+			return want, nil
+		},
+	}})
+	target := b.alloc("target", 4096, 0)
+	target.enter() // holds up Close
+	p := n.start(t, hostConfig{name: "a"}).to(b)
+	opened, closed := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := p.Open(soon(t), "target", Read)
+		opened <- err
+	}()
+	<-asked
+	go func() { closed <- b.Close(soon(t)) }()
+	eventually(t, "the engine is being closed", b.isClosed)
+	close(release)
+	time.Sleep(10 * time.Millisecond) // lets it fail, and proves nothing
+	target.leave()
+	wantErr(t, "Open", <-opened, ErrPeerGone)
+	wantOK(t, "Close", <-closed)
+}

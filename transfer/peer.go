@@ -263,7 +263,7 @@ func (p *Peer) serve(s seat.Session, f func(ctx context.Context) []byte) error {
 		return fmt.Errorf("%w: %d requests without an answer", errProtocol, maxServing)
 	}
 	go func() {
-		if body := f(ctx); body != nil {
+		if body := f(ctx); body != nil && !p.engine.isClosed() { // one that leaves says so instead
 			_ = s.Send(ctx, seat.TransferID, body) // without the session the peer asks again
 		}
 		<-serving
