@@ -83,7 +83,7 @@ func (d *dqplb) moving(*entry) (_ entry, _ bool)   { return entry{}, false }
 func (d *dqplb) moved(_, _ *lane)                  { d.mixed = true }
 func (d *dqplb) wire(op verbs.Opcode) verbs.Opcode { return op }
 
-func (d *dqplb) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
+func (d *dqplb) recvSGEs(_ *lane, _ uint32, chain []verbs.RecvWR) { noSGEs(chain) }
 
 // wireImm converts a number to an immediate, and back. torchcomms passes its number to the NIC in host
 // order, which is little-endian wherever it runs, so the lowest byte comes first on the wire. Providers

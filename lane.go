@@ -49,6 +49,7 @@ type lane struct {
 	recvHead  uint32 // the number of the oldest receive that the NIC has
 	recvTail  uint32 // the number of the next receive
 	recvDepth uint32 // how many receives the QP holds; 0 if they come from an SRQ
+	recvLow   uint32 // how many used ones are posted again together
 	latest    uint64 // the number of the message that came last, as the scheme counts
 	// starved says that receives were not posted again. It is counted in receiver.starved.
 	starved bool
@@ -120,7 +121,7 @@ func newLane(u *setup, lc laneConfig) (*lane, error) {
 	}
 	l := &lane{
 		owner: u.owner, qp: qp, num: qp.Num(), index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role,
-		depth: uint32(u.cfg.LaneDepth), recvDepth: uint32(lc.recvs),
+		depth: uint32(u.cfg.LaneDepth), recvDepth: uint32(lc.recvs), recvLow: uint32(min(chainMax, (lc.recvs+1)/2)),
 	}
 	l.setLedger(lc.ledger)
 	l.life.home = l.rail
@@ -346,6 +347,9 @@ func (s laneSet) moveTo(to laneSet) (n int) {
 	return n
 }
 
+// low reports whether so many receives were used that posting them again is worth a call.
+func (l *lane) low() bool { return l.recvDepth-(l.recvTail-l.recvHead) >= l.recvLow }
+
 // A tag is the wr_id of every physical request of a VirtualQP that tracks its requests. Routing needs
 // only the tag, and the rail and the QP number of a completion. It never reads the opcode, which is not
 // valid in a failed completion (ibv_poll_cq(3)).
@@ -373,6 +377,9 @@ const (
 
 // maxLanes is how many lanes the lane field of a tag can name.
 const maxLanes = 1 << 12
+
+// maxEntry is the entry field of a tag.
+const maxEntry = 1<<32 - 1
 
 func newTag(generation uint16, k kind, lane uint16, entry uint32) tag {
 	return tag(generation)<<48 | tag(k)<<44 | tag(lane)<<32 | tag(entry)

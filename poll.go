@@ -192,19 +192,25 @@ func (c *VirtualCQ) giveKept(dst []WC) int {
 func (c *VirtualCQ) process(rail int, wcs []verbs.WC, dst []WC, n int) int {
 	c.stats.cqes.Add(uint64(len(wcs)))
 	for len(wcs) > 0 {
-		// Completions come in runs of one lane.
+		l := c.routes[rail].Find(wcs[0].QPN)
+		if l != nil && !l.owner.setup.direct {
+			c.touch(l.owner)
+			if got := l.owner.recv.receivedRun(rail, wcs); got > 0 {
+				wcs = wcs[got:]
+				continue
+			}
+		}
+		// Other completions come in runs of one lane.
 		qpn, run := wcs[0].QPN, 1
 		for run < len(wcs) && wcs[run].QPN == qpn {
 			run++
 		}
-		l := c.routes[rail].Find(qpn)
 		switch {
 		case l == nil:
 			c.unknown(rail, wcs[:run])
 		case l.owner.setup.direct:
 			n = c.passUp(l, wcs[:run], dst, n)
 		default:
-			c.touch(l.owner)
 			for i := range wcs[:run] {
 				l.owner.completed(l, &wcs[i])
 			}

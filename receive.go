@@ -196,10 +196,51 @@ func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 		r.flushNotifications()
 		return
 	}
-	if l.recvDepth-(l.recvTail-l.recvHead) >= min(chainMax, (l.recvDepth+1)/2) {
+	if l.low() {
 		r.feed(l)
 	}
 	r.feedStarved()
+}
+
+// receivedRun takes receives from the front of wcs, which come from one rail, and returns how many it took. It takes what is
+// usual: data lanes in service, on receives of their own, that the NIC has filled. The first completion that is something else
+// ends it. The tag names the lane, so that fragments that were spread over lanes are found without a search (BenchmarkMessage,
+// DQPLB, 16 fragments on 16 lanes: 447 to 290 ns).
+func (r *receiver) receivedRun(rail int, wcs []verbs.WC) (n int) {
+	u, f := r.setup, r.failover
+	if u.shared != nil {
+		return 0
+	}
+	lanes, scheme := u.lanes, u.scheme
+	for f.state == stateConnected && n < len(wcs) {
+		wc := &wcs[n]
+		t := tag(wc.WRID)
+		i := int(t.lane())
+		if i >= len(lanes) {
+			break
+		}
+		l := lanes[i]
+		if t&^maxEntry != l.base|kindRecv.tag() || wc.QPN != l.num || int(l.rail) != rail || wc.Status != verbs.StatusSuccess ||
+			l.life.state != laneUp {
+			break
+		}
+		n++
+		l.recvHead++
+		l.life.received++
+		l.counts.cqes.Add(1)
+		scheme.received(l, wc, t.entry())
+		if l.low() {
+			r.feed(l)
+		}
+	}
+	switch {
+	case n == 0:
+	case f.state == stateConnected:
+		r.feedStarved()
+	default:
+		r.flushNotifications()
+	}
+	return n
 }
 
 // receivedShared takes a receive of the SRQ that a lane has filled. Its tag does not name the lane,
@@ -390,10 +431,10 @@ func (r *receiver) replenish(l *lane) error {
 	}
 	for l.recvTail-l.recvHead < l.recvDepth {
 		chain := r.chain[:min(l.recvDepth-(l.recvTail-l.recvHead), chainMax)]
+		u.scheme.recvSGEs(l, l.recvTail, chain)
+		base := l.base | kindRecv.tag()
 		for i := range chain {
-			entry := l.recvTail + uint32(i)
-			u.scheme.recvSGE(l, entry, &chain[i])
-			chain[i].WRID = uint64(newTag(l.generation, kindRecv, l.index, entry))
+			chain[i].WRID = uint64(base | tag(l.recvTail+uint32(i)))
 		}
 		n, err := l.qp.PostRecv(chain)
 		l.recvTail += uint32(n)

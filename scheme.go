@@ -72,8 +72,8 @@ type notifier interface {
 	// ahead reports whether the latest message of l is so far ahead of the oldest missing one that the
 	// lane must be starved until the gap closes.
 	ahead(l *lane) bool
-	// recvSGE sets the SGEs of r, a receive of l.
-	recvSGE(l *lane, entry uint32, r *verbs.RecvWR)
+	// recvSGEs sets the SGEs of receives of l, the first of which has the number entry.
+	recvSGEs(l *lane, entry uint32, chain []verbs.RecvWR)
 	// connected takes the peer's card. It returns how many messages can wait for a message before them,
 	// and become complete together with it.
 	connected(remote *Card) (waiting int)
@@ -101,12 +101,19 @@ type spray struct {
 	next  uint32 // the number of the first request whose data was not seen complete
 }
 
-func (y *spray) connected(*Card) int                        { return 0 }
-func (y *spray) ahead(*lane) bool                           { return false }
-func (y *spray) close() error                               { return nil }
-func (y *spray) moving(*entry) (_ entry, _ bool)            { return entry{}, false }
-func (y *spray) moved(_, _ *lane)                           {}
-func (y *spray) recvSGE(_ *lane, _ uint32, r *verbs.RecvWR) { r.NumSGE = 0 }
+func (y *spray) connected(*Card) int                              { return 0 }
+func (y *spray) ahead(*lane) bool                                 { return false }
+func (y *spray) close() error                                     { return nil }
+func (y *spray) moving(*entry) (_ entry, _ bool)                  { return entry{}, false }
+func (y *spray) moved(_, _ *lane)                                 {}
+func (y *spray) recvSGEs(_ *lane, _ uint32, chain []verbs.RecvWR) { noSGEs(chain) }
+
+// noSGEs makes receives of no bytes, for schemes whose peers send immediates only.
+func noSGEs(chain []verbs.RecvWR) {
+	for i := range chain {
+		chain[i].NumSGE = 0
+	}
+}
 
 func (y *spray) wire(op verbs.Opcode) verbs.Opcode {
 	if op == verbs.OpRDMAWriteWithImm {

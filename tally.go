@@ -253,10 +253,13 @@ func (t *tally) ahead(l *lane) bool {
 	return l.latest != untold && int32(uint32(l.latest)-t.next) >= t.limit
 }
 
-func (t *tally) recvSGE(l *lane, entry uint32, r *verbs.RecvWR) {
-	off := t.place(l, entry)
-	r.SGE[0] = verbs.SGE{Addr: t.region.addr + uint64(off), Length: recordSize, LKey: t.region.lkeys[l.rail]}
-	r.NumSGE = 1
+func (t *tally) recvSGEs(l *lane, entry uint32, chain []verbs.RecvWR) {
+	addr, lkey := t.region.addr, t.region.lkeys[l.rail]
+	for i := range chain {
+		r := &chain[i]
+		r.SGE[0] = verbs.SGE{Addr: addr + uint64(t.place(l, entry+uint32(i))), Length: recordSize, LKey: lkey}
+		r.NumSGE = 1
+	}
 }
 
 // place is the offset of the record of a receive.
