@@ -28,9 +28,7 @@ func TestStatsFindBadPath(t *testing.T) {
 			const bad, size = 5, 32 << 20
 			s := newStar(t, softnic.Impairment{Delay: 5 * time.Microsecond, Rate: 12.5e9}, reliable.Config{WindowBytes: 256 << 10}, 1, 25e9, size)
 			from := s.senders[0]
-			// So many ways that no two paths share one.
-			must(t, s.link.SetPaths(from.nic, s.to.nic, make([]softnic.Path, 4096)...))
-			way := s.link.PathOf(from.nic, s.to.nic, 0, from.qp.(reliable.Counted).Paths()[bad].FlowLabel)
+			way := aloneOnWay(t, s, bad)
 			for round := range 2 {
 				if tt.later == (round == 1) {
 					must(t, s.link.SetPath(from.nic, s.to.nic, way, tt.bad))
@@ -61,6 +59,26 @@ func TestStatsFindBadPath(t *testing.T) {
 				t.Errorf("PathsOf(0) = %v, want none: there is no such QP", got)
 			}
 		})
+	}
+}
+
+// aloneOnWay makes so many ways through the network that no other path takes the one of the path bad, and returns it. Flow labels
+// are drawn, so any fixed number of ways has a draw in which two paths share one.
+func aloneOnWay(t *testing.T, s *star, bad int) (way int) {
+	t.Helper()
+	from := s.senders[0]
+	paths := from.qp.(reliable.Counted).Paths()
+	for ways := 4096; ; ways++ {
+		must(t, s.link.SetPaths(from.nic, s.to.nic, make([]softnic.Path, ways)...))
+		way, shared := s.link.PathOf(from.nic, s.to.nic, 0, paths[bad].FlowLabel), 0
+		for i := range paths {
+			if s.link.PathOf(from.nic, s.to.nic, 0, paths[i].FlowLabel) == way {
+				shared++
+			}
+		}
+		if shared == 1 {
+			return way
+		}
 	}
 }
 
