@@ -1,0 +1,282 @@
+package transfers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/node"
+	"ibverbx/peer"
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/transfer"
+	"ibverbx/verbs"
+)
+
+// host is a machine, on which one process after the other runs.
+type host struct {
+	world *world
+	index int
+	relay *relay
+
+	// mu guards process, the present one. It is held while the process is replaced.
+	mu      sync.Mutex
+	process *process
+
+	// life numbers the process, and taken has the notifications that it has taken. The lock of the world guards both.
+	life  int
+	taken map[notice]bool
+}
+
+// process is one life of a host.
+type process struct {
+	host   *host
+	life   int
+	node   *node.Node
+	engine *transfer.Engine
+	nics   []*softnic.NIC
+	// boxes has the memory that each other host puts blocks into.
+	boxes []*transfer.Segment
+	// ctx ends when the process is killed.
+	ctx  context.Context
+	kill context.CancelFunc
+	work sync.WaitGroup
+	// sent is closed when all senders have finished.
+	sent    chan struct{}
+	senders []*sender
+}
+
+// start makes a process. The lock is held.
+func (h *host) start() error {
+	w := h.world
+	p := &process{host: h, sent: make(chan struct{})}
+	p.ctx, p.kill = context.WithCancel(w.ctx)
+	var err error
+	p.node, err = node.New(w.ctx, node.Config{
+		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true, Name: fmt.Sprintf("host%d", h.index)},
+		Listen: "127.0.0.1:0", Shards: 1, GiveUpAfter: -1, Unsealed: true, Open: p.open,
+	})
+	if err != nil {
+		return err
+	}
+	if p.engine, err = transfer.New(transfer.Config{Node: p.node}); err != nil {
+		return errors.Join(err, p.node.Close())
+	}
+	w.mu.Lock()
+	p.life, h.taken = h.life, map[notice]bool{}
+	w.mu.Unlock()
+	h.process = p
+	if err := p.lend(); err != nil {
+		return err
+	}
+	h.relay.aim(p.node.Addr().String())
+	return nil
+}
+
+// open opens a NIC on each rail.
+func (p *process) open() (nics peer.NICs, err error) {
+	nics.Close = func() (err error) {
+		for _, nic := range p.nics {
+			err = errors.Join(err, nic.Close())
+		}
+		return err
+	}
+	for _, link := range p.host.world.links {
+		nic, err := softnic.New(link, softnic.Config{})
+		if err != nil {
+			return nics, err
+		}
+		p.nics = append(p.nics, nic)
+		var ctx verbs.Context
+		if ctx, err = nic.Open(); err == nil && p.host.world.plan.Wrapped {
+			ctx, err = reliable.Wrap(ctx, reliable.Config{Paths: 2})
+		}
+		if err != nil {
+			return nics, err
+		}
+		nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
+	}
+	return nics, nil
+}
+
+// Segments. The box of each other host has an area for each of its processes, because notifications of an earlier process may
+// be taken after the next one has begun to write.
+const (
+	slotBytes   = 64 << 10
+	slots       = 48
+	areaBytes   = slots * slotBytes
+	boxBytes    = (maxRestarts + 1) * areaBytes
+	sourceName  = "source"
+	sourceBytes = 256 << 10
+)
+
+func boxName(from int) string { return fmt.Sprintf("from-%d", from) }
+
+// lend makes the memory that others use: a box for each of them, and a source that they read.
+func (p *process) lend() error {
+	source, err := p.engine.Alloc(sourceName, sourceBytes, transfer.SegmentConfig{Public: transfer.Read})
+	if err != nil {
+		return err
+	}
+	fill(source.Bytes(), sourceSeed(p.host.index))
+	source.Bytes()[0] = byte(p.life)
+	for from := range p.host.world.hosts {
+		box, err := p.engine.Alloc(boxName(from), boxBytes, transfer.SegmentConfig{Public: transfer.Read | transfer.Write})
+		if err != nil {
+			return err
+		}
+		p.boxes = append(p.boxes, box)
+	}
+	return nil
+}
+
+// begin starts the goroutines of the process. The lock is held.
+func (h *host) begin() {
+	p := h.process
+	for to := range h.world.hosts {
+		if to != h.index {
+			p.senders = append(p.senders, newSender(p, to))
+		}
+	}
+	p.work.Go(p.receive)
+	var sending sync.WaitGroup
+	for _, s := range p.senders {
+		sending.Go(s.run)
+	}
+	p.work.Go(func() {
+		sending.Wait()
+		close(p.sent)
+	})
+}
+
+// end ends the process, with or without a word to the peers. The lock is held.
+func (h *host) end(politely bool) error {
+	p := h.process
+	if p == nil {
+		return nil
+	}
+	p.kill()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var err error
+	if politely { // nothing is under way but answers
+		p.work.Wait()
+		err = errors.Join(p.engine.Close(ctx), p.node.Close())
+	} else {
+		err = p.node.Close()
+		p.work.Wait() // the engine frees the memory
+		err = errors.Join(err, p.engine.Close(ctx))
+	}
+	if err != nil {
+		return fmt.Errorf("close host %d: %w", h.index, err)
+	}
+	return nil
+}
+
+func (h *host) stop() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return errors.Join(h.end(h.world.ctx.Err() == nil), h.relay.close())
+}
+
+// finished waits until the present process has sent everything.
+func (h *host) finished() error {
+	select {
+	case <-h.process.sent:
+		return nil
+	case <-h.world.ctx.Done():
+		return h.world.ctx.Err()
+	}
+}
+
+// suffer does a fault and waits until it is over. It reports whether the fault could be done.
+func (h *host) suffer(f Fault) bool {
+	switch f.Kind {
+	case Restart:
+		return h.restart()
+	case Disconnect:
+		return h.relay.cut() > 0
+	default:
+	}
+	h.mu.Lock()
+	p := h.process
+	nic := p.nics[f.Rail]
+	h.mu.Unlock()
+	var undo func()
+	switch f.Kind {
+	case PortDown:
+		nic.SetPort(false)
+		undo = func() { nic.SetPort(true) }
+	case BlackHole:
+		undo = h.cut(nic, f.Rail)
+	case NICFailure:
+		nic.Fail()
+		undo = nic.Recover
+	case LaneFailure:
+		return p.failLane(nic, f.Rail)
+	default:
+		return false
+	}
+	h.world.sleep(f.For)
+	undo()
+	return true
+}
+
+// cut makes a rail lose everything that a NIC sends to the NICs that are there now.
+func (h *host) cut(nic *softnic.NIC, rail int) (undo func()) {
+	link := h.world.links[rail]
+	var others []*softnic.NIC
+	for _, other := range h.world.hosts {
+		if other == h {
+			continue
+		}
+		other.mu.Lock()
+		others = append(others, other.process.nics[rail])
+		other.mu.Unlock()
+	}
+	for _, o := range others {
+		link.Cut(nic, o)
+	}
+	return func() {
+		for _, o := range others {
+			link.Restore(nic, o)
+		}
+	}
+}
+
+// failLane makes a queue pair on a rail fail.
+func (p *process) failLane(nic *softnic.NIC, rail int) bool {
+	for _, other := range p.node.Peers() {
+		for _, l := range other.Detail().QP.Lanes {
+			if l.Rail == rail && nic.FailQP(l.QPN) == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// restart kills the process and starts another one.
+func (h *host) restart() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.end(false); err != nil {
+		h.world.fail(err)
+		return false
+	}
+	w := h.world
+	w.mu.Lock()
+	h.life++
+	w.mu.Unlock()
+	w.forgive(h.index, h.process.life)
+	if err := h.start(); err != nil {
+		w.fail(fmt.Errorf("start host %d again: %w", h.index, err))
+		return false
+	}
+	h.begin()
+	return true
+}
