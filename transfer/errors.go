@@ -28,8 +28,8 @@ var (
 	ErrDigest = errors.New("the digests differ")
 	// ErrRevoked means that the peer has closed the segment.
 	ErrRevoked = errors.New("revoked by its owner")
-	// ErrBusy means that there is no room for another transfer.
-	ErrBusy = errors.New("too many transfers")
+	// ErrBusy means that there is no room for another transfer, or that the peer cannot lend a segment now: try again later.
+	ErrBusy = errors.New("busy")
 	// ErrMismatch means that the two sides have no version of the protocol in common.
 	ErrMismatch = errors.New("different protocol versions")
 	// ErrTooLong means that a name or a notification has too many bytes.

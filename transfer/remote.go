@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -154,7 +155,7 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 	region, err := s.memory.Region(p.seat, m.want.verbs())
 	if err != nil {
 		e.seat.Log().Error("transfer: a segment cannot be lent", "segment", s.name, "peer", p.String(), "error", err)
-		return refuse(codeBusy, ErrBusy)
+		return refuse(codeBusy, errors.New("the memory cannot be registered with the NICs now"))
 	}
 	l := p.lendingOf(proc, s, m.want, region)
 	p.mu.Lock()

@@ -52,13 +52,13 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify, wait bool) (notes
 	for p.count >= p.engine.cfg.Queue && !p.engine.isClosed() {
 		p.mu.Unlock()
 		if !wait {
-			return nil, newError(t.name, p, "", ErrBusy)
+			return nil, newError(t.name, p, "", fmt.Errorf("%w: %d transfers are under way", ErrBusy, p.engine.cfg.Queue))
 		}
 		select {
 		case <-p.room:
 		case <-p.engine.done:
 		case <-ctx.Done():
-			return nil, newError(t.name, p, "", fmt.Errorf("%w: %w", ErrBusy, context.Cause(ctx)))
+			return nil, newError(t.name, p, "", fmt.Errorf("%w: %d transfers are under way: %w", ErrBusy, p.engine.cfg.Queue, context.Cause(ctx)))
 		}
 		p.mu.Lock()
 	}
