@@ -33,7 +33,7 @@ func TestManyRevocations(t *testing.T) {
 	go func() {
 		var err error
 		for i := uint32(0); i < 100 && err == nil; i++ {
-			err = p.message(s, &revoke{1000 + i})
+			err = p.message(s, &revoke{grant: 1000 + i})
 		}
 		done <- err
 	}()

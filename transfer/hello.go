@@ -52,7 +52,7 @@ func (p *Peer) hello(s seat.Session, m *hello) error {
 	var done []*Transfer
 	var err error
 	var c *credit
-	var revokes []uint32
+	var revokes []*revoke
 	if p.greeted {
 		if notes, done, err = proc.out.resume(m.arrived, m.taken); err == nil {
 			c, revokes = proc.credit(), proc.revokes()
@@ -72,8 +72,8 @@ func (p *Peer) hello(s seat.Session, m *hello) error {
 	if c != nil {
 		p.seat.Submit(&c.op)
 	}
-	for _, number := range revokes {
-		_ = s.Send(context.Background(), seat.TransferID, (&revoke{number}).encode())
+	for _, m := range revokes {
+		_ = s.Send(context.Background(), seat.TransferID, m.encode())
 	}
 	return err
 }
@@ -89,13 +89,13 @@ func (p *Peer) newProcess(incarnation uint64, m *hello) *process {
 }
 
 // revokes returns what the peer has to give back and may not know. mu must be held.
-func (proc *process) revokes() (numbers []uint32) {
+func (proc *process) revokes() (list []*revoke) {
 	for _, l := range proc.lent {
 		if l.revoking {
-			numbers = append(numbers, l.number)
+			list = append(list, proc.revoke(l.number))
 		}
 	}
-	return numbers
+	return list
 }
 
 func sameRegion(a, b *ibverbx.RemoteRegion) bool {

@@ -244,6 +244,19 @@ func (o *outbox) resume(arrived, taken uint64) (list *note, done []*Transfer, er
 	return o.release(list), done, nil
 }
 
+// arrived returns the transfers whose notifications are among the first so many, which have arrived at the peer.
+func (o *outbox) arrived(arrived uint64) (done []*Transfer, err error) {
+	if arrived > o.unplaced {
+		return nil, fmt.Errorf("%w: %d notifications arrived of %d", errProtocol, arrived, o.unplaced)
+	}
+	for i := range o.notes.Len() {
+		if n := *o.notes.At(o.notes.Head() + uint32(i)); n.seq < arrived && n.ready && n.transfer != nil {
+			done = append(done, n.detach())
+		}
+	}
+	return done, nil
+}
+
 // credited handles an immediate with the lower bits of the number of notifications that the peer's program has taken.
 func (p *Peer) credited(s seat.Session, arg uint32) error {
 	p.mu.Lock()

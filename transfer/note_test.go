@@ -51,6 +51,44 @@ func TestNotifyAfterGetIsNotEarly(t *testing.T) {
 	wantOK(t, "Wait", tr.Wait(soon(t)))
 }
 
+// TestNotifyThenPeerCloses: a notification that the peer's program has taken was sent, though the peer closes its Engine before the NIC says so.
+func TestNotifyThenPeerCloses(t *testing.T) {
+	n := faultNetwork(t, 1, softnic.Impairment{})
+	p := newPair(t, n, 4096)
+	release := n.hold(p.there, p.here, 0)
+	defer release()
+	sent := make(chan error, 1)
+	go func() { sent <- p.peer.Notify(soon(t), []byte("last words")) }()
+	wantNote(t, p.there, "last words")
+	p.there.stop()
+	wantOK(t, "Notify", <-sent)
+}
+
+// TestNotifyThenClose: notifications that were sent before this side closes its Engine reach the peer's program, though its shard has not looked.
+func TestNotifyThenClose(t *testing.T) {
+	n := memoryNetwork(1)
+	for range 20 {
+		p := newPair(t, n, 4096)
+		for i := range 10 {
+			wantOK(t, "Notify", p.peer.Notify(soon(t), number(i)))
+		}
+		p.here.stop()
+		for i := range 10 {
+			wantNote(t, p.there, string(number(i)))
+		}
+		p.there.stop()
+	}
+}
+
+// TestGoodbyeWithFalseNumber: a peer that claims notifications that were never sent loses its session.
+func TestGoodbyeWithFalseNumber(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	s := p.peer.seat.Session()
+	wantErr(t, "a false goodbye", p.peer.message(s, &revoke{grant: mailboxGrant, arrived: 1}), errProtocol)
+	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("still here")))
+	wantNote(t, p.there, "still here")
+}
+
 func TestNotifyWithoutPolling(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 8<<20)
 	tr := p.peer.Batch().Get(p.local.Slice(0, 8<<20), p.remote.At(0)).Notify([]byte("read")).Submit(soon(t))

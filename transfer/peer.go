@@ -245,7 +245,7 @@ func (p *Peer) message(s seat.Session, m any) error {
 	case *refusal:
 		proc.answer(m.id, m)
 	case *revoke:
-		p.revoked(s, proc, m.grant)
+		return p.revoked(s, proc, m)
 	case *revoked:
 		p.forget(m.grant)
 	}

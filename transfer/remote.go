@@ -114,10 +114,10 @@ func (p *Peer) lend(ctx context.Context, s seat.Session, proc *process, m *open)
 	_ = s.Send(ctx, seat.TransferID, answer)
 	p.mu.Lock()
 	l.granting--
-	late := l.granting == 0 && l.revoking
+	late, again := l.granting == 0 && l.revoking, proc.revoke(l.number)
 	p.mu.Unlock()
 	if late {
-		_ = s.Send(ctx, seat.TransferID, (&revoke{l.number}).encode())
+		_ = s.Send(ctx, seat.TransferID, again.encode())
 	}
 	return nil
 }
@@ -198,14 +198,15 @@ func (e *Engine) revoke(ctx context.Context, peers []*Peer, which func(*lending)
 func (p *Peer) takeBack(ctx context.Context, which func(*lending) bool) {
 	p.mu.Lock()
 	s, live := p.session, p.ctx
-	var list, told []*lending
+	var list []*lending
+	var told []*revoke
 	if p.proc != nil {
 		for _, l := range p.proc.lent {
 			if l.cut || !which(l) {
 				continue
 			}
 			if list = append(list, l); !l.revoking && l.granting == 0 {
-				told = append(told, l)
+				told = append(told, p.proc.revoke(l.number))
 			}
 			l.revoking = true
 		}
@@ -214,8 +215,8 @@ func (p *Peer) takeBack(ctx context.Context, which func(*lending) bool) {
 	if s == nil {
 		return // the next hello says it
 	}
-	for _, l := range told {
-		_ = s.Send(ctx, seat.TransferID, (&revoke{l.number}).encode()) // if it fails, the answer does not come
+	for _, m := range told {
+		_ = s.Send(ctx, seat.TransferID, m.encode()) // if it fails, the answer does not come
 	}
 	for _, l := range list {
 		select {
@@ -229,6 +230,11 @@ func (p *Peer) takeBack(ctx context.Context, which func(*lending) bool) {
 			return
 		}
 	}
+}
+
+// revoke is the message that takes a grant back. Peer.mu must be held.
+func (proc *process) revoke(number uint32) *revoke {
+	return &revoke{number, proc.in.arrived, proc.out.unplaced}
 }
 
 // cutOff notes what a peer has not given back. It reports whether there is any.
@@ -267,10 +273,10 @@ func (l *lending) stop() {
 
 // revoked stops the use of a segment that its owner takes back, and tells the owner when nothing uses it any more. An answer that can be given
 // at once is sent before the next message is taken, so a peer that does not take answers waits.
-func (p *Peer) revoked(s seat.Session, proc *process, number uint32) {
+func (p *Peer) revoked(s seat.Session, proc *process, m *revoke) error {
+	number := m.grant
 	if number == mailboxGrant {
-		p.left(s, proc)
-		return
+		return p.left(s, proc, m)
 	}
 	p.mu.Lock()
 	r := proc.remotes[number]
@@ -284,21 +290,50 @@ func (p *Peer) revoked(s seat.Session, proc *process, number uint32) {
 	p.mu.Unlock()
 	if done {
 		_ = s.Send(context.Background(), seat.TransferID, (&revoked{number}).encode())
-		return
+		return nil
 	}
 	p.cancelUsers(func(part part) bool { return part.remote == r }, ErrRevoked)
+	return nil
 }
 
-// left ends a process whose Engine is being closed. It has taken back its segments before, and ends the session next.
-func (p *Peer) left(s seat.Session, proc *process) {
+// How long notifications of a process that leaves are waited for, and how long between two looks.
+const (
+	lastWords = 100 * time.Millisecond
+	minPause  = 50 * time.Microsecond
+)
+
+// arrived is how many notifications of a process have arrived.
+func (p *Peer) arrived(proc *process) uint64 {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	return proc.in.arrived
+}
+
+// left ends a process whose Engine is being closed. It has taken back its segments before, and ends the session next. Notifications that have
+// arrived there have been sent, though their requests may not end any more. Those that it has sent are taken from the completion queues first.
+func (p *Peer) left(s seat.Session, proc *process, m *revoke) error {
+	for limit := time.Now().Add(lastWords); p.arrived(proc) < m.sent && time.Now().Before(limit); {
+		if !p.seat.Help() {
+			time.Sleep(minPause)
+		}
+	}
+	p.mu.Lock()
+	done, protocolErr := proc.out.arrived(m.arrived)
+	if protocolErr != nil {
+		p.mu.Unlock()
+		return protocolErr
+	}
 	p.proc, p.greeted = nil, false
 	p.change()
 	p.mu.Unlock()
+	for _, t := range done {
+		t.finish(nil)
+	}
 	err := fmt.Errorf("%w: it has closed its engine", ErrPeerGone)
 	proc.end(err)
 	p.cancelRunning(func(t *Transfer) bool { return t.proc == proc }, err)
 	_ = s.Send(context.Background(), seat.TransferID, (&revoked{mailboxGrant}).encode())
+	return nil
 }
 
 // tell sends the peer that a grant is not used any more. It may be called with the shard's lock.

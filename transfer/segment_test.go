@@ -226,7 +226,7 @@ func TestRevokedWhileOpened(t *testing.T) {
 	p.mu.Unlock()
 	region := ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}
 	wantOK(t, "grant", p.message(s, &grant{id: id, number: number, access: Read, region: region}))
-	wantOK(t, "revoke", p.message(s, &revoke{number}))
+	wantOK(t, "revoke", p.message(s, &revoke{grant: number}))
 	r, ok := (<-answer).(*Remote)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -94,7 +94,12 @@ type refusal struct {
 
 // revoke takes a grant back. revoked says that no request uses it any more.
 type (
-	revoke  struct{ grant uint32 }
+	revoke struct {
+		grant uint32
+		// arrived is how many notifications of the peer have arrived. They have, although the session may end before their
+		// requests do. sent is how many were sent to the peer. They are in its completion queues, unless they have failed.
+		arrived, sent uint64
+	}
 	revoked struct{ grant uint32 }
 )
 
@@ -173,7 +178,10 @@ func (m *refusal) encode() []byte {
 	return append(append(begin(kindRefusal, m.id), byte(m.code)), text...)
 }
 
-func (m *revoke) encode() []byte  { return begin(kindRevoke, m.grant) }
+func (m *revoke) encode() []byte {
+	return little.AppendUint64(little.AppendUint64(begin(kindRevoke, m.grant), m.arrived), m.sent)
+}
+
 func (m *revoked) encode() []byte { return begin(kindRevoked, m.grant) }
 
 func begin(k kind, id uint32) []byte { return little.AppendUint32([]byte{byte(k)}, id) }
@@ -212,7 +220,7 @@ func decode(b []byte) (any, error) {
 	case kindRefusal:
 		m = r.refusal()
 	case kindRevoke:
-		m = &revoke{grant: r.u32()}
+		m = &revoke{grant: r.u32(), arrived: r.u64(), sent: r.u64()}
 	case kindRevoked:
 		m = &revoked{grant: r.u32()}
 	default:

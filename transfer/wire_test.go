@@ -26,7 +26,7 @@ func messages() []encoder {
 		&digest{id: 3, ranges: []digestRange{{1, 1 << 35, maxRange}, {2, 0, 1}}},
 		&digests{id: 3, sums: []uint32{1, math.MaxUint32}},
 		&refusal{id: 4, code: codeDenied, text: "no"},
-		&revoke{5},
+		&revoke{5, 6, 7},
 		&revoked{6},
 	}
 }
@@ -111,7 +111,7 @@ func TestFalseMessages(t *testing.T) {
 		{"digests of what is not lent", (&digest{1, []digestRange{{99, 0, 1}}}).encode(), false},
 		{"digests of the mailbox", (&digest{1, []digestRange{{mailboxGrant, 0, 1}}}).encode(), false},
 		{"digests behind the end", (&digest{1, []digestRange{{1, math.MaxUint64, 1}}}).encode(), false},
-		{"a revocation of nothing", (&revoke{99}).encode(), false},
+		{"a revocation of nothing", (&revoke{grant: 99}).encode(), false},
 		{"an unasked answer to a revocation", (&revoked{1}).encode(), false},
 		{"the mailbox is given up", (&revoked{mailboxGrant}).encode(), false},
 		{"a name that is no name", []byte{byte(kindOpen), 1, 0, 0, 0, 1, 0xff}, true},
