@@ -174,6 +174,15 @@ func (h *host) restart() *host {
 	return h.net.start(h.t, cfg)
 }
 
+// startAgain ends the process as a program does, and begins another one with the same name and address.
+func (h *host) startAgain() *host {
+	h.t.Helper()
+	cfg := h.cfg
+	cfg.listen = h.node.Addr().String()
+	h.stop()
+	return h.net.start(h.t, cfg)
+}
+
 func (h *host) alloc(name string, size int64, public Access) *Segment {
 	h.t.Helper()
 	s, err := h.Alloc(name, size, SegmentConfig{Public: public})
