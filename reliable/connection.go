@@ -173,6 +173,10 @@ func (c *connection) destroy() {
 	c.leavePacer()
 	e.connected = slices.DeleteFunc(e.connected, func(o *connection) bool { return o == c })
 	c.closeAHs()
+	if c.core != nil {
+		stats := c.core.Stats()
+		e.past.Add(&stats)
+	}
 	c.core, c.peer = nil, nil
 	for i := range c.paths {
 		c.paths[i].close()

@@ -32,6 +32,8 @@ type pathContext struct {
 	pds    []*pd       // the open PDs
 	// doorbells counts what the engines of closed PDs have posted to the NIC.
 	doorbells Doorbells
+	// past counts what the connections of closed PDs have done.
+	past core.Stats
 }
 
 var (

@@ -37,6 +37,7 @@ type engine struct {
 	asking    int                // counts the QPs whose side.askAt is set
 	srqs      []*srq             // the open SRQs whose QPs it runs
 	doorbells Doorbells          // counts what was posted to the NIC
+	past      core.Stats         // counts what connections have done that are destroyed
 }
 
 // route is the owner of an inner QP: a path, a control QP, or neither if the QP is unknown.

@@ -120,3 +120,30 @@ func TestStatsFromAnyGoroutine(t *testing.T) {
 		t.Errorf("%d chunks sent, want at least those of 50 messages", got)
 	}
 }
+
+// TestContextStatsNeverGoBack: the counters of a context are those of its connections, and keep what closed
+// ones have done.
+func TestContextStatsNeverGoBack(t *testing.T) {
+	const size = 256 << 10
+	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{}, size)
+	of := a.ctx.(reliable.Counted)
+	var before uint64
+	for range 3 {
+		transfer(t, a, b, verbs.OpRDMAWrite, size)
+		own := a.qp.(reliable.Counted).Stats().Chunks
+		if got := of.Stats().Chunks; own == 0 || got != before+own {
+			t.Errorf("%d chunks of the context, want %d of closed QPs and %d of the open one", got, before, own)
+		}
+		if got, want := len(of.Paths()), len(a.qp.(reliable.Counted).Paths()); got != want {
+			t.Errorf("%d paths of the context, want the %d of its QP", got, want)
+		}
+		before = of.Stats().Chunks
+		must(t, a.qp.Close())
+		must(t, b.qp.Close())
+		if got := of.Stats().Chunks; got != before || len(of.Paths()) != 0 {
+			t.Errorf("%d chunks and %d paths after the QP was closed, want %d and none", got, len(of.Paths()), before)
+		}
+		a.qp, b.qp = a.another(t), b.another(t)
+		connect(t, a, b)
+	}
+}

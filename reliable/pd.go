@@ -54,6 +54,7 @@ func (p *pd) free() {
 	for _, e := range p.engines {
 		e.close()
 		p.ctx.doorbells.add(&e.doorbells)
+		p.ctx.past.Add(&e.past)
 	}
 	p.closed = true
 	p.ctx.pds = slices.DeleteFunc(p.ctx.pds, func(o *pd) bool { return o == p })

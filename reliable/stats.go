@@ -2,11 +2,12 @@ package reliable
 
 import "ibverbx/reliable/core"
 
-// Counted is implemented by wrapped QPs. Any goroutine may call its methods.
+// Counted is implemented by wrapped QPs and by wrapped contexts. Any goroutine may call its methods.
 type Counted interface {
-	// Stats returns the counters of the QP's connection, all zero before it is connected.
+	// Stats returns the counters of the QP's connection, all zero before it is connected. Those of a context
+	// are the sums over all connections that it has or had, so they never go back.
 	Stats() core.Stats
-	// Paths returns the present state of the paths.
+	// Paths returns the present state of the paths: those of the QP, or of every connection of the context.
 	Paths() []PathInfo
 }
 
@@ -31,6 +32,7 @@ type PathInfo struct {
 
 var (
 	_ Counted    = (*qp)(nil)
+	_ Counted    = (*pathContext)(nil)
 	_ PathLister = (*pathContext)(nil)
 )
 
@@ -46,7 +48,32 @@ func (q *qp) Stats() core.Stats {
 func (q *qp) Paths() []PathInfo {
 	q.engine.mu.Lock()
 	defer q.engine.mu.Unlock()
-	return q.pathInfos()
+	return q.conn.infos()
+}
+
+func (ctx *pathContext) Stats() core.Stats {
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	sum := ctx.past
+	ctx.each(func(e *engine) {
+		sum.Add(&e.past)
+		for _, c := range e.connected {
+			stats := c.core.Stats()
+			sum.Add(&stats)
+		}
+	})
+	return sum
+}
+
+func (ctx *pathContext) Paths() (infos []PathInfo) {
+	ctx.mu.Lock()
+	defer ctx.mu.Unlock()
+	ctx.each(func(e *engine) {
+		for _, c := range e.connected {
+			infos = append(infos, c.infos()...)
+		}
+	})
+	return infos
 }
 
 func (ctx *pathContext) PathsOf(qpn uint32) (infos []PathInfo) {
@@ -55,27 +82,27 @@ func (ctx *pathContext) PathsOf(qpn uint32) (infos []PathInfo) {
 	ctx.each(func(e *engine) {
 		for _, q := range e.qps {
 			if q != nil && q.num == qpn {
-				infos = q.pathInfos()
+				infos = q.conn.infos()
 			}
 		}
 	})
 	return infos
 }
 
-// pathInfos returns the present state of the paths, nil if the QP has none. The engine is locked.
-func (q *qp) pathInfos() []PathInfo {
-	if q.conn == nil {
+// infos returns the present state of the paths, nil if there is no connection. The engine is locked.
+func (c *connection) infos() []PathInfo {
+	if c == nil {
 		return nil
 	}
-	infos := make([]PathInfo, len(q.conn.paths))
+	infos := make([]PathInfo, len(c.paths))
 	for i := range infos {
-		p := &q.conn.paths[i]
+		p := &c.paths[i]
 		infos[i].Epoch, infos[i].FlowLabel = p.epoch, p.label
 		if p.qp != nil {
 			infos[i].QPN = p.qp.Num()
 		}
-		if c := q.conn.core; c != nil {
-			infos[i].State, infos[i].PathStats = c.PathState(i), c.PathStats(i)
+		if c.core != nil {
+			infos[i].State, infos[i].PathStats = c.core.PathState(i), c.core.PathStats(i)
 		}
 	}
 	return infos

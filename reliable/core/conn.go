@@ -66,6 +66,23 @@ type Stats struct {
 	BadRecords    uint64 // counts received records that cannot be true
 }
 
+// Add adds what another connection has counted.
+func (s *Stats) Add(o *Stats) {
+	s.Chunks += o.Chunks
+	s.Retransmitted += o.Retransmitted
+	s.SamePathLoss += o.SamePathLoss
+	s.ReorderLoss += o.ReorderLoss
+	s.TimeoutLoss += o.TimeoutLoss
+	s.Probes += o.Probes
+	s.Acks += o.Acks
+	s.Duplicates += o.Duplicates
+	s.Refused += o.Refused
+	s.Fences += o.Fences
+	s.PathsDown += o.PathsDown
+	s.PathsUp += o.PathsUp
+	s.BadRecords += o.BadRecords
+}
+
 // New returns a connection whose paths are all up, in epoch 0.
 func New(cfg Config) (*Conn, error) {
 	cfg, err := cfg.withDefaults()
