@@ -60,6 +60,9 @@ func Listen(ctx context.Context, addr string, cfg Config) (*Listener, error) {
 // Addr is the address that the Listener listens on.
 func (l *Listener) Addr() net.Addr { return l.listener.Addr() }
 
+// Stats returns whom the Listener has let in. Any goroutine may call it.
+func (l *Listener) Stats() bootstrap.ListenerStats { return l.listener.Stats() }
+
 // Accept returns a Session with the next peer that is ready. It connects to several peers at a
 // time, so a slow one delays no other. Those that are not ready when it returns are left to the next
 // call. An error other than ctx's and bootstrap.ErrClosed concerns only one peer; call Accept again

@@ -111,6 +111,10 @@ var blemishes = []struct{ rule, file, text, want string }{
 	{"cgo", "softnic/nic_test.go", "package softnic\n\nimport \"C\"\n", "nic_test.go:3: import \"C\" has no place"},
 	{"unsafe", "softnic/nic.go", "package softnic\n\nimport _ \"unsafe\"\n", "nic.go:3: import \"unsafe\" has no place"},
 	{"unsafe", "verbs/verbs.go", "package verbs\n\nimport _ \"unsafe\"\n", "verbs.go:3: import \"unsafe\" has no place"},
+	{
+		"prometheus", "verbs/verbs.go", "package verbs\n\nimport _ \"github.com/prometheus/client_golang/prometheus\"\n",
+		"verbs.go:3: import \"github.com/prometheus/client_golang/prometheus\" has no place",
+	},
 
 	{"file length", "verbs/long.go", "package verbs\n" + strings.Repeat("\n", 500), "verbs/long.go: 501 lines"},
 	{"function length", "verbs/long.go", "package verbs\n\n" + lines(71), "long.go:3: f has 71 lines"},

@@ -25,6 +25,7 @@ var rules = []rule{
 	{"names", checkNames},
 	{"cgo", checkCgo},
 	{"unsafe", checkUnsafe},
+	{"prometheus", checkPrometheus},
 	{"file length", checkFileLength},
 	{"function length", checkFunctionLength},
 	{"type size", checkTypeSize},
@@ -101,6 +102,7 @@ var arrows = map[string][]string{
 	"peer":              {"all"},
 	"node":              {".", "verbs", "bootstrap", "peer", "internal/seat", "pure"},
 	"transfer":          {".", "verbs", "node", "internal/seat", "pure"},
+	"metrics":           {".", "verbs", "softnic", "reliable", "reliable/core", "bootstrap", "peer"},
 	"dropin":            {"softnic", "verbs", "pure"},
 	"cmd":               {"all"},
 	"examples":          {"all"},
@@ -212,12 +214,18 @@ func checkUnsafe(tr *tree) []string {
 	})
 }
 
-// importers returns a finding for each file that imports p and may not.
+// checkPrometheus keeps the modules of Prometheus away from programs that import another package of ours.
+func checkPrometheus(tr *tree) []string {
+	return tr.importers("github.com/prometheus", func(f *goFile) bool { return f.dir() == "metrics" || f.dir() == "cmd/ibverbx" })
+}
+
+// importers returns a finding for each file that imports p, or a package below it, and may not.
 func (tr *tree) importers(p string, allowed func(*goFile) bool) (findings []string) {
 	for _, f := range tr.files {
 		for _, spec := range f.ast.Imports {
-			if importPath(spec) == p && !allowed(f) {
-				findings = append(findings, tr.at(spec.Pos(), "import %q has no place in this file", p))
+			got := importPath(spec)
+			if (got == p || strings.HasPrefix(got, p+"/")) && !allowed(f) {
+				findings = append(findings, tr.at(spec.Pos(), "import %q has no place in this file", got))
 			}
 		}
 	}

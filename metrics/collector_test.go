@@ -1,0 +1,257 @@
+package metrics_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/internal/rig"
+	"ibverbx/metrics"
+	"ibverbx/peer"
+	"ibverbx/reliable"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+func TestMain(m *testing.M) { rig.Main(m) }
+
+// scrape returns all values by name and labels, as in the text format: name{a="b"}.
+func scrape(t *testing.T, c *metrics.Collector) map[string]float64 {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	rig.Must(t, r.Register(c))
+	families, err := r.Gather()
+	rig.Must(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			got[f.GetName()+"{"+strings.Join(labels, ",")+"}"] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return got
+}
+
+// wantValues compares some values.
+func wantValues(t *testing.T, got, want map[string]float64) {
+	t.Helper()
+	for _, k := range slices.Sorted(maps.Keys(want)) {
+		if v, ok := got[k]; !ok || v != want[k] {
+			t.Errorf("%s = %v (%v), want %v", k, v, ok, want[k])
+		}
+	}
+}
+
+const size = 1 << 20
+
+// write writes 1 MiB from a to b.
+func write(t *testing.T, a, b *rig.Host) {
+	t.Helper()
+	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: b.Region(size).Remote()}
+	wr.SetSGE(a.Region(size).SGE(0, size))
+	a.PostSend(wr)
+	rig.Must(t, a.Wait(1)[0].Err())
+}
+
+// A scrape has what Stats has: of the VirtualQP, of each rail, and of each NIC.
+func TestScrapeHasStats(t *testing.T) {
+	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4, FragmentSize: 64 << 10})
+	c := metrics.NewCollector()
+	remove := c.AddQP("b", a.QP, a.Rails.Configs())
+	write(t, a, b)
+	s, packets := a.QP.Stats(), uint64(0)
+	for _, nic := range a.NICs { // they have the same name
+		packets += nic.Stats().PacketsSent
+	}
+	rail := func(name string) string {
+		return fmt.Sprintf(`ibverbx_rail_%s{device=%q,rail="1",session="b"}`, name, a.NICs[1].Name())
+	}
+	want := map[string]float64{
+		`ibverbx_sessions{session="b"}`:                      1,
+		`ibverbx_sessions_failed{session="b"}`:               0,
+		`ibverbx_session_lanes{session="b"}`:                 float64(len(s.Lanes)),
+		`ibverbx_session_lanes_out{session="b"}`:             0,
+		`ibverbx_session_sends_posted_total{session="b"}`:    1,
+		`ibverbx_session_sends_completed_total{session="b"}`: 1,
+		rail("lanes_up"):        2,
+		rail("bytes_total"):     size / 2,
+		rail("fragments_total"): float64(s.Rails[1].Fragments),
+		fmt.Sprintf(`ibverbx_nic_sent_packets_total{device=%q}`, a.NICs[1].Name()):             float64(packets),
+		fmt.Sprintf(`ibverbx_nic_drops_total{device=%q,reason="port_down"}`, a.NICs[1].Name()): 0,
+	}
+	wantValues(t, scrape(t, c), want)
+	if packets == 0 || s.Rails[1].Fragments == 0 {
+		t.Errorf("%d packets, and %d fragments on rail 1, want some", packets, s.Rails[1].Fragments)
+	}
+	remove()
+	remove()
+	after := scrape(t, c)
+	wantValues(t, after, map[string]float64{rail("bytes_total"): size / 2})
+	if _, ok := after[rail("lanes_up")]; ok {
+		t.Errorf("a removed session has the gauge %s, want its counters only", rail("lanes_up"))
+	}
+}
+
+// Counters of several VirtualQPs of one name, one after the other and at once, add up and never go back. A NIC
+// that they share counts once.
+func TestCountersNeverGoBack(t *testing.T) {
+	links := rig.MemoryLinks(1)
+	a, b := rig.NewRails(t, links), rig.NewRails(t, links)
+	for _, h := range []*rig.Host{a, b} {
+		h.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
+	}
+	c := metrics.NewCollector()
+	bytes := fmt.Sprintf(`ibverbx_rail_bytes_total{device=%q,rail="0",session="b"}`, a.NICs[0].Name())
+	packets := fmt.Sprintf(`ibverbx_nic_sent_packets_total{device=%q}`, a.NICs[0].Name())
+	sent := func() float64 { return float64(a.NICs[0].Stats().PacketsSent) }
+	missed := 0.0 // packets while the NIC was not added
+	for i := range 4 {
+		missed += sent() - scrape(t, c)[packets] - missed
+		a.QP, b.QP = nil, nil
+		rig.Connect(t, a.NewQP(ibverbx.Config{Lanes: 2}), b.NewQP(ibverbx.Config{Lanes: 2}))
+		first := c.AddQP("b", a.QP, a.Rails.Configs())
+		again := c.AddQP("b", a.QP, a.Rails.Configs())
+		write(t, a, b)
+		want := map[string]float64{bytes: float64((i + 1) * size), packets: sent() - missed}
+		wantValues(t, scrape(t, c), want)
+		first()
+		wantValues(t, scrape(t, c), want)
+		again()
+		wantValues(t, scrape(t, c), want)
+		rig.Must(t, a.QP.Close())
+		wantValues(t, scrape(t, c), want)
+	}
+}
+
+// A context of reliable reports its paths.
+func TestScrapeHasPaths(t *testing.T) {
+	links := rig.MemoryLinks(1)
+	host := func() *rig.Host {
+		h := rig.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context {
+			ctx, err := reliable.Wrap(inner, reliable.Config{})
+			rig.Must(t, err)
+			t.Cleanup(func() { rig.Must(t, ctx.Close()) })
+			return ctx
+		})
+		h.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
+		h.NewQP(ibverbx.Config{Lanes: 1})
+		return h
+	}
+	a, b := host(), host()
+	rig.Connect(t, a.QP, b.QP)
+	c := metrics.NewCollector()
+	defer c.AddQP("b", a.QP, a.Rails.Configs())()
+	write(t, a, b)
+	got := scrape(t, c)
+	device := fmt.Sprintf(`{device=%q}`, a.NICs[0].Name())
+	wantValues(t, got, map[string]float64{"ibverbx_paths_up" + device: 16, "ibverbx_paths_down" + device: 0})
+	for _, name := range []string{"ibverbx_path_chunks_total", "ibverbx_path_rtt_median_seconds", "ibverbx_path_rtt_max_seconds", "ibverbx_nic_sent_packets_total"} {
+		if got[name+device] <= 0 {
+			t.Errorf("%s = %v, want more than 0", name+device, got[name+device])
+		}
+	}
+}
+
+// A Session reports its connection, too, and a Listener whom it let in.
+func TestScrapeHasPeers(t *testing.T) {
+	link := softnic.NewMemoryLink(nil)
+	cfg := peer.Config{
+		Auth: bootstrap.Config{Token: []byte("a token of thirty-two bytes: 1234")},
+		Open: func() (peer.NICs, error) {
+			nic, err := softnic.New(link, softnic.Config{})
+			rig.Must(t, err)
+			ctx, err := nic.Open()
+			return peer.NICs{Rails: []ibverbx.RailConfig{{Context: ctx}}, Close: nic.Close}, err
+		},
+	}
+	l, err := peer.Listen(t.Context(), "127.0.0.1:0", cfg)
+	rig.Must(t, err)
+	accepted := make(chan *peer.Session, 1)
+	go func() {
+		s, err := l.Accept(t.Context())
+		if err != nil {
+			t.Errorf("Accept: %v", err)
+		}
+		accepted <- s
+	}()
+	s, err := peer.Dial(t.Context(), l.Addr().String(), cfg)
+	rig.Must(t, err)
+	c := metrics.NewCollector()
+	defer c.AddListener("main", l)()
+	remove := c.AddSession("b", s)
+	rig.Must(t, s.Send(t.Context(), []byte("hello")))
+	wantValues(t, scrape(t, c), map[string]float64{
+		`ibverbx_sessions{session="b"}`:                            1,
+		`ibverbx_peer_connections{session="b"}`:                    1,
+		`ibverbx_peer_messages_total{direction="out",session="b"}`: 1,
+		`ibverbx_listener_half_open{listener="main"}`:              0,
+	})
+	remove()
+	rig.Must(t, s.Close())
+	if other := <-accepted; other != nil {
+		rig.Must(t, other.Close())
+	}
+	rig.Must(t, l.Close())
+}
+
+// Sessions beyond the 256th name are reported as "other", so that the number of labels has a limit.
+func TestNamesAreBounded(t *testing.T) {
+	a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2})
+	c := metrics.NewCollector()
+	from, to := a.Region(8), b.Region(8).Remote()
+	for i := range 300 {
+		remove := c.AddQP(fmt.Sprintf("peer%d\xff", i), a.QP, nil)
+		wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: to}
+		wr.SetSGE(from.SGE(0, 8))
+		a.PostSend(wr)
+		rig.Must(t, a.Wait(1)[0].Err())
+		remove()
+	}
+	seen, total := 0, 0.0
+	for k, v := range scrape(t, c) {
+		if strings.HasPrefix(k, "ibverbx_session_sends_posted_total") {
+			seen++
+			total += v
+		}
+	}
+	if seen != 257 || total != 300 {
+		t.Errorf("%d sessions with %v requests, want 257 with 300", seen, total)
+	}
+}
+
+// Scrapes from another goroutine while requests are posted and polled. The race detector judges it.
+func TestScrapeWhileWriting(t *testing.T) {
+	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4})
+	c := metrics.NewCollector()
+	defer c.AddQP("b", a.QP, a.Rails.Configs())()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for before := 0.0; ; {
+			now := scrape(t, c)[`ibverbx_session_sends_completed_total{session="b"}`]
+			if now < before {
+				t.Errorf("%v requests completed, after %v", now, before)
+			}
+			before = now
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	for range 50 {
+		write(t, a, b)
+	}
+	close(stop)
+	<-stopped
+}

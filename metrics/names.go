@@ -1,0 +1,174 @@
+package metrics
+
+import (
+	"slices"
+	"time"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/reliable"
+	"ibverbx/reliable/core"
+	"ibverbx/softnic"
+)
+
+// tables has a table for each type of part.
+type tables struct {
+	qps       table[qpStats]
+	rails     table[ibverbx.RailStats]
+	nics      table[softnic.Stats]
+	paths     table[pathStats]
+	conns     table[bootstrap.ConnStats]
+	listeners table[bootstrap.ListenerStats]
+}
+
+func newTables() tables {
+	return tables{
+		qps:       table[qpStats]{names: []string{"session"}, metrics: qpMetrics, rows: map[labels]*row{}},
+		rails:     table[ibverbx.RailStats]{names: []string{"session", "rail", "device"}, metrics: railMetrics, rows: map[labels]*row{}},
+		nics:      table[softnic.Stats]{names: []string{"device"}, kindOf: "reason", metrics: nicMetrics, rows: map[labels]*row{}},
+		paths:     table[pathStats]{names: []string{"device"}, kindOf: "cause", metrics: pathMetrics, rows: map[labels]*row{}},
+		conns:     table[bootstrap.ConnStats]{names: []string{"session"}, kindOf: "direction", metrics: connMetrics, rows: map[labels]*row{}},
+		listeners: table[bootstrap.ListenerStats]{names: []string{"listener"}, metrics: listenerMetrics, rows: map[labels]*row{}},
+	}
+}
+
+func (t *tables) clone() tables {
+	return tables{t.qps.clone(), t.rails.clone(), t.nics.clone(), t.paths.clone(), t.conns.clone(), t.listeners.clone()}
+}
+
+func (t *tables) list() []anyTable {
+	return []anyTable{&t.qps, &t.rails, &t.nics, &t.paths, &t.conns, &t.listeners}
+}
+
+// qpStats is what is reported of a VirtualQP.
+type qpStats struct {
+	*ibverbx.Stats
+	failed           bool
+	deaths, replayed uint64 // of all lanes
+}
+
+var qpMetrics = []metric[qpStats]{
+	{"sessions", "Open VirtualQPs.", gauge, "", func(*qpStats) float64 { return 1 }},
+	{"sessions_failed", "Open VirtualQPs that have failed.", gauge, "", func(s *qpStats) float64 {
+		if s.failed {
+			return 1
+		}
+		return 0
+	}},
+	{"session_lanes", "Lanes.", gauge, "", func(s *qpStats) float64 { return float64(len(s.Lanes)) }},
+	{"session_lanes_out", "Lanes that are out of service.", gauge, "", func(s *qpStats) float64 { return float64(s.Out) }},
+	{"session_lane_deaths_total", "Times that a lane went out of service.", counter, "", func(s *qpStats) float64 { return float64(s.deaths) }},
+	{"session_replayed_requests_total", "Physical requests that were sent again after a lane was lost.", counter, "", func(s *qpStats) float64 { return float64(s.replayed) }},
+	{"session_sends_posted_total", "Send requests that were posted.", counter, "", func(s *qpStats) float64 { return float64(s.Posted) }},
+	{"session_sends_completed_total", "Send requests that have ended.", counter, "", func(s *qpStats) float64 { return float64(s.Completed) }},
+	{"session_receives_posted_total", "Receives that were posted.", counter, "", func(s *qpStats) float64 { return float64(s.RecvPosted) }},
+	{"session_receives_completed_total", "Receives that have ended.", counter, "", func(s *qpStats) float64 { return float64(s.RecvCompleted) }},
+	{"session_control_errors_total", "Control messages that could not be sent or read.", counter, "", func(s *qpStats) float64 { return float64(s.ControlErrors) }},
+}
+
+var railMetrics = []metric[ibverbx.RailStats]{
+	{"rail_lanes_up", "Data lanes in service on the rail.", gauge, "", func(s *ibverbx.RailStats) float64 { return float64(s.Up) }},
+	{"rail_bytes_total", "Bytes that this end wrote or read over the rail.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Bytes) }},
+	{"rail_fragments_total", "Physical requests that the NIC took.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Fragments) }},
+	{"rail_doorbells_total", "Posts of which the NIC took something.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Doorbells) }},
+	{"rail_completions_total", "Physical completions.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.CQEs) }},
+	{"rail_refusals_total", "Posts that the NIC took only in part, or not at all.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Refusals) }},
+	{"rail_stale_completions_total", "Completions of an earlier generation of a lane.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Stale) }},
+}
+
+const dropHelp = "Packets that the software NIC dropped."
+
+var nicMetrics = []metric[softnic.Stats]{
+	{"nic_sent_packets_total", "Packets that the software NIC sent.", counter, "", func(s *softnic.Stats) float64 { return float64(s.PacketsSent) }},
+	{"nic_received_packets_total", "Packets that the software NIC received.", counter, "", func(s *softnic.Stats) float64 { return float64(s.PacketsReceived) }},
+	{"nic_direct_transfers_total", "WRITEs and READs on shared memory, without packets.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Direct) }},
+	{"nic_retransmits_total", "Times that a requester went back.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Retransmits) }},
+	{"nic_timeouts_total", "Acknowledgement timers that fired.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Timeouts) }},
+	{"nic_naks_total", "Sequence and fatal NAKs that the NIC sent.", counter, "", func(s *softnic.Stats) float64 { return float64(s.NAKsSent) }},
+	{"nic_rnr_naks_total", "NAKs that the NIC sent because no receive was posted.", counter, "", func(s *softnic.Stats) float64 { return float64(s.RNRNAKsSent) }},
+	{"nic_duplicates_total", "Requests that came again.", counter, "", func(s *softnic.Stats) float64 { return float64(s.Duplicates) }},
+	{"nic_out_of_order_total", "Requests that came behind a gap.", counter, "", func(s *softnic.Stats) float64 { return float64(s.OutOfOrder) }},
+	{"nic_congestion_notices_total", "Congestion notifications (CNPs) that came.", counter, "", func(s *softnic.Stats) float64 { return float64(s.CongestionNotices) }},
+	{"nic_wrong_keys_total", "Requests of peers whose key, range or access right was wrong.", counter, "", func(s *softnic.Stats) float64 { return float64(s.WrongKeys) }},
+	{"nic_receive_errors_total", "Errors of the receiving socket.", counter, "", func(s *softnic.Stats) float64 { return float64(s.ReceiveErrors) }},
+	{"nic_drops_total", dropHelp, counter, "bad_icrc", func(s *softnic.Stats) float64 { return float64(s.BadICRC) }},
+	{"nic_drops_total", dropHelp, counter, "malformed", func(s *softnic.Stats) float64 { return float64(s.Malformed) }},
+	{"nic_drops_total", dropHelp, counter, "no_buffer", func(s *softnic.Stats) float64 { return float64(s.MessagesDropped) }},
+	{"nic_drops_total", dropHelp, counter, "blocked_write", func(s *softnic.Stats) float64 { return float64(s.WritesBlocked) }},
+	{"nic_drops_total", dropHelp, counter, "unknown_qp", func(s *softnic.Stats) float64 { return float64(s.UnknownQP) }},
+	{"nic_drops_total", dropHelp, counter, "not_ready", func(s *softnic.Stats) float64 { return float64(s.NotReady) }},
+	{"nic_drops_total", dropHelp, counter, "wrong_source", func(s *softnic.Stats) float64 { return float64(s.WrongSource) }},
+	{"nic_drops_total", dropHelp, counter, "bad_key", func(s *softnic.Stats) float64 { return float64(s.BadQKey + s.BadPKey) }},
+	{"nic_drops_total", dropHelp, counter, "send", func(s *softnic.Stats) float64 { return float64(s.SendDrops) }},
+	{"nic_drops_total", dropHelp, counter, "unroutable", func(s *softnic.Stats) float64 { return float64(s.Unroutable) }},
+	{"nic_drops_total", dropHelp, counter, "port_down", func(s *softnic.Stats) float64 { return float64(s.PortDownDrops) }},
+	{"nic_drops_total", dropHelp, counter, "seal", func(s *softnic.Stats) float64 {
+		d := &s.Seals
+		return float64(d.Bad + d.Replayed + d.Old + d.Unknown + d.Wrong + d.Plain)
+	}},
+}
+
+// pathStats is what is reported of the paths of a context of reliable.
+type pathStats struct {
+	core.Stats
+	up, down        int
+	typical, slowed time.Duration // the median and the highest of the smoothed round trip times
+}
+
+func readPaths(from reliable.Counted) *pathStats {
+	s := &pathStats{Stats: from.Stats()}
+	var times []int64
+	for _, p := range from.Paths() {
+		if p.State == core.PathUp {
+			s.up++
+		} else {
+			s.down++
+		}
+		if p.RTT > 0 {
+			times = append(times, p.RTT)
+		}
+	}
+	if slices.Sort(times); len(times) > 0 {
+		s.typical, s.slowed = time.Duration(times[len(times)/2]), time.Duration(times[len(times)-1])
+	}
+	return s
+}
+
+const lossHelp = "Transmissions of chunks that were lost."
+
+var pathMetrics = []metric[pathStats]{
+	{"paths_up", "Paths in service.", gauge, "", func(s *pathStats) float64 { return float64(s.up) }},
+	{"paths_down", "Paths out of service.", gauge, "", func(s *pathStats) float64 { return float64(s.down) }},
+	{"path_rtt_median_seconds", "Median over the paths of their smoothed round trip times.", highest, "", func(s *pathStats) float64 { return s.typical.Seconds() }},
+	{"path_rtt_max_seconds", "Highest of the smoothed round trip times of the paths.", highest, "", func(s *pathStats) float64 { return s.slowed.Seconds() }},
+	{"path_chunks_total", "Chunks that were sent for the first time.", counter, "", func(s *pathStats) float64 { return float64(s.Chunks) }},
+	{"path_retransmitted_chunks_total", "Chunks that were sent again.", counter, "", func(s *pathStats) float64 { return float64(s.Retransmitted) }},
+	{"path_lost_chunks_total", lossHelp, counter, "same_path", func(s *pathStats) float64 { return float64(s.SamePathLoss) }},
+	{"path_lost_chunks_total", lossHelp, counter, "reorder", func(s *pathStats) float64 { return float64(s.ReorderLoss) }},
+	{"path_lost_chunks_total", lossHelp, counter, "timeout", func(s *pathStats) float64 { return float64(s.TimeoutLoss) }},
+	{"path_duplicate_chunks_total", "Chunks that came again.", counter, "", func(s *pathStats) float64 { return float64(s.Duplicates) }},
+	{"path_refused_chunks_total", "Chunks that came and were dropped: no room, no receive, or no open flow.", counter, "", func(s *pathStats) float64 { return float64(s.Refused) }},
+	{"path_bad_records_total", "Records that came and cannot be true.", counter, "", func(s *pathStats) float64 { return float64(s.BadRecords) }},
+	{"path_deaths_total", "Times that a path went out of service.", counter, "", func(s *pathStats) float64 { return float64(s.PathsDown) }},
+}
+
+const (
+	messageHelp  = "Messages on the connection to the peer."
+	datagramHelp = "Control messages on the connection to the peer."
+)
+
+var connMetrics = []metric[bootstrap.ConnStats]{
+	{"peer_connections", "Open connections to peers.", gauge, "", func(*bootstrap.ConnStats) float64 { return 1 }},
+	{"peer_messages_total", messageHelp, counter, "in", func(s *bootstrap.ConnStats) float64 { return float64(s.MessagesIn) }},
+	{"peer_messages_total", messageHelp, counter, "out", func(s *bootstrap.ConnStats) float64 { return float64(s.MessagesOut) }},
+	{"peer_datagrams_total", datagramHelp, counter, "in", func(s *bootstrap.ConnStats) float64 { return float64(s.DatagramsIn) }},
+	{"peer_datagrams_total", datagramHelp, counter, "out", func(s *bootstrap.ConnStats) float64 { return float64(s.DatagramsOut) }},
+	{"peer_datagrams_lost_total", "Control messages that this side dropped.", counter, "", func(s *bootstrap.ConnStats) float64 { return float64(s.DatagramsLost) }},
+	{"peer_keepalives_total", "Keepalives that came.", counter, "", func(s *bootstrap.ConnStats) float64 { return float64(s.KeepalivesIn) }},
+}
+
+var listenerMetrics = []metric[bootstrap.ListenerStats]{
+	{"listener_admitted_total", "Peers that were authenticated.", counter, "", func(s *bootstrap.ListenerStats) float64 { return float64(s.Admitted) }},
+	{"listener_rejected_total", "Strangers that were turned away.", counter, "", func(s *bootstrap.ListenerStats) float64 { return float64(s.Rejected) }},
+	{"listener_half_open", "Connections in the handshake.", gauge, "", func(s *bootstrap.ListenerStats) float64 { return float64(s.HalfOpen) }},
+}
