@@ -57,6 +57,9 @@ with -v each lane, stands what its NICs counted at both ends: lost packets, retr
 NAKs, RNRs (no receive was posted), bad ICRCs, drops, and with --transport uc round trip times.
 --json has all of it. Real NICs show no counters here.
 
+--metrics serves counters of sessions, rails, NICs and peers for Prometheus while the test runs, on
+both sides of two processes. What earlier clients of a server did is included.
+
 --check fills every message with its own pattern and compares every byte that arrives. Rates leave
 out the time for that. Atomics are fetch-and-add on 8 bytes.
 
@@ -103,6 +106,8 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf --tclass 104 -x 3      DSCP 26, from row 3 of the GID table
   ibverbx perf --server --token-file t      on node1
   ibverbx perf read node1 --token-file t    on another host: RDMA_READ from node1
+  ibverbx perf --server --token-file t --metrics :9100
+                                      the same, with metrics at http://node1:9100/metrics
   ibverbx perf -n 5 -s 8K node1 --token-file t --pcap roce.pcapng
                                       the packets too, for tshark or Wireshark`
 
@@ -128,6 +133,7 @@ type perfFlags struct {
 	// unsealed turns off the sealing of packets.
 	unsealed bool
 	capture  captureFlags
+	metrics  metricsFlags
 }
 
 // newPerf builds the perf command.
@@ -147,6 +153,11 @@ func newPerf(s streams) *cobra.Command {
 			if err := f.readEnv(cmd, s); err != nil {
 				return err
 			}
+			stop, err := f.metrics.serve(cmd.Context(), s)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, stop()) }()
 			switch {
 			case f.server:
 				return f.captured(cmd.Context(), s, runServer)
@@ -238,6 +249,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote string) error {
 	line := newProgressLine(s.err)
 	o := perf.Observer{Progress: line.show, Paths: pathsOf, Health: healthOf, Measuring: f.capture.measuring, Interval: f.out.span(&f.cfg)}
+	o.Opened = f.metrics.opened(remote)
 	run := runOf(s.args)
 	complete := func(r *perf.Report) {
 		run.Options = r.Run.Options

@@ -59,6 +59,7 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.BoolVar(&f.unsealed, "unsealed", false, "plain packets between software NICs, on both sides: who sees them can read and change all data and end the session")
 	f.auth.define(cmd)
 	f.out.define(fl)
+	f.metrics.define(fl)
 	f.perftest.define(fl, &f.nics)
 	for name, values := range map[string][]string{
 		"scheme": schemeNames(), "policy": policyNames(), "mtu": {"256", "512", "1024", "2048", "4096"},

@@ -158,6 +158,7 @@ func runClient(ctx context.Context, s streams, f *perfFlags) error {
 // closes the connection.
 func (p *partner) takePart(ctx context.Context, s streams, f *perfFlags) (err error) {
 	defer func() { err = errors.Join(err, p.close(err)) }()
+	defer f.metrics.met(p.conn)()
 	newTest := perf.NewServer
 	if p.dialer {
 		newTest = perf.NewClient

@@ -37,6 +37,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 		return err
 	}
 	defer func() { _ = l.Close() }()
+	defer f.metrics.listening(l)()
 	tell.say("listening on %v", l.Addr())
 	q := newQueue()
 	places := make(chan struct{}, maxClients)

@@ -61,6 +61,21 @@ func (r *row) openPair(rails *[2][]ibverbx.RailConfig) (err error) {
 	return err
 }
 
+// announce calls Observer.Opened for the halves of this process.
+func (r *row) announce(opened func(int, *ibverbx.VirtualQP, []ibverbx.RailConfig) func()) {
+	for side, h := range r.halves {
+		if h.end == nil {
+			continue
+		}
+		var qp *ibverbx.VirtualQP
+		if v, ok := h.end.(*virtualEnd); ok {
+			qp = v.qp
+		}
+		closing := opened(side, qp, h.rails)
+		r.closers.Add(func() error { closing(); return nil })
+	}
+}
+
 // memory is the registered memory of one half, from which buffers are cut.
 type memory struct {
 	bytes  []byte // nil if the memory is in another process

@@ -346,3 +346,29 @@ func TestBurstDoesNotAllocate(t *testing.T) {
 		}
 	}
 }
+
+// TestOpened: the observer gets both halves of every row, with their VirtualQPs if there are any, and is called
+// before they are closed.
+func TestOpened(t *testing.T) {
+	for _, conn := range []verbs.QPType{verbs.RC, verbs.UC} {
+		w := newWire()
+		cfg := Config{Connection: conn, Sizes: []int{8, 64}, Iterations: 10, Rails: 1}
+		var sides []int
+		closing := 0
+		_, err := newTest(t, w, cfg).Run(t.Context(), Observer{Opened: func(side int, qp *ibverbx.VirtualQP, rails []ibverbx.RailConfig) func() {
+			sides = append(sides, side)
+			if (qp != nil) != (conn == verbs.RC) || len(rails) != 1 {
+				t.Errorf("%s: VirtualQP %v and %d rails", conn, qp, len(rails))
+			}
+			return func() {
+				closing++
+				if w.open == 0 || qp != nil && len(qp.Stats().Lanes) == 0 {
+					t.Errorf("%s: called after the half was closed", conn)
+				}
+			}
+		}})
+		if err != nil || !slices.Equal(sides, []int{0, 1, 0, 1}) || closing != 4 {
+			t.Errorf("%s: got %v, the sides %v and %d calls before the end, want 0 1 0 1 and 4", conn, err, sides, closing)
+		}
+	}
+}

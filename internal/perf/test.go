@@ -39,6 +39,10 @@ type Observer struct {
 	Interval time.Duration
 	// Span is called with each span when it is over, and the size of its messages.
 	Span func(size int, s Span)
+	// Opened is called when a half of a row is connected: with 0 for the initiator or 1 for the target, its
+	// VirtualQP, nil if the QPs are raw, and its rails. The function that it returns is called before they are
+	// closed.
+	Opened func(side int, qp *ibverbx.VirtualQP, rails []ibverbx.RailConfig) (closing func())
 	// Measuring is called with true when the warm-up of a row is over, and with false after the row. A half
 	// that only receives does not know when the other half has warmed up: its rows have no warm-up.
 	Measuring func(on bool)
@@ -227,6 +231,9 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	defer func() { err = errors.Join(err, r.closers.Close()) }()
 	if err != nil {
 		return res, err
+	}
+	if o.Opened != nil {
+		r.announce(o.Opened)
 	}
 	if t.cfg.Kill.On {
 		r.outage = r.newOutage(rep)

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/pflag"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/metrics"
+)
+
+// metricsFlags say where metrics are served.
+type metricsFlags struct {
+	addr string
+	// collector has everything that is open; nil if metrics are not served.
+	collector *metrics.Collector
+}
+
+func (m *metricsFlags) define(fl *pflag.FlagSet) {
+	fl.StringVar(&m.addr, "metrics", "", "`address` at which metrics are served for Prometheus, such as :9100; everybody who reaches it can read them")
+}
+
+// metricsTimeout limits the time that a scrape may take to ask, and to take its answer.
+const metricsTimeout = 10 * time.Second
+
+// serve serves metrics until stop is called, if the flag is given.
+func (m *metricsFlags) serve(ctx context.Context, s streams) (stop func() error, err error) {
+	if m.addr == "" {
+		return func() error { return nil }, nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", m.addr)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics: %w", err)
+	}
+	m.collector = metrics.NewCollector()
+	r := prometheus.NewRegistry()
+	r.MustRegister(m.collector, buildInfo(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	server := &http.Server{Handler: mux, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	fmt.Fprintf(s.err, "ibverbx: metrics at http://%v/metrics\n", l.Addr())
+	return func() error {
+		err := server.Close()
+		if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+			err = errors.Join(err, ended)
+		}
+		return err
+	}, nil
+}
+
+// buildInfo says which program this is.
+func buildInfo() prometheus.Collector {
+	b := buildVersion()
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ibverbx_build_info", Help: "The program; the value is 1.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.Go},
+	}, func() float64 { return 1 })
+}
+
+// opened returns the function that reports VirtualQPs and their NICs (perf.Observer), nil if metrics are not served.
+// remote is the address of the other process. The session is called by its host, and in one process by the side.
+func (m *metricsFlags) opened(remote string) func(int, *ibverbx.VirtualQP, []ibverbx.RailConfig) func() {
+	if m.collector == nil {
+		return nil
+	}
+	return func(side int, qp *ibverbx.VirtualQP, rails []ibverbx.RailConfig) func() {
+		name := [...]string{"initiator", "target"}[side]
+		if remote != "" {
+			name = hostOf(remote)
+		}
+		return m.collector.AddQP(name, qp, rails)
+	}
+}
+
+// met reports a connection, until the function that it returns is called.
+func (m *metricsFlags) met(conn *bootstrap.Conn) func() {
+	if m.collector == nil {
+		return func() {}
+	}
+	return m.collector.AddConn(hostOf(conn.Peer().Addr.String()), conn)
+}
+
+// listening reports a listener, until the function that it returns is called.
+func (m *metricsFlags) listening(l *bootstrap.Listener) func() {
+	if m.collector == nil {
+		return func() {}
+	}
+	return m.collector.AddListener("perf", l)
+}
+
+// hostOf is an address without its port, which is another one for each connection.
+func hostOf(addr string) string {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		return host
+	}
+	return addr
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// tool returns the path of a program of Debian's package prometheus.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil && os.Getenv("IBVERBX_CI") == "1" {
+		t.Fatalf("LookPath: got %v, want %s: install the Debian package prometheus", err, name)
+	}
+	if err != nil {
+		t.Skipf("needs %s: install the Debian package prometheus", name)
+	}
+	return path
+}
+
+// fetch returns what an address serves.
+func fetch(t *testing.T, from string) (status int, body []byte) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, from, nil)
+	if err != nil {
+		t.Fatalf("%s: got %v, want no error", from, err)
+	}
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatalf("%s: got %v, want no error", from, err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err = io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatalf("%s: got %v, want no error", from, err)
+	}
+	return answer.StatusCode, body
+}
+
+// metricsAt waits until a process serves metrics, and returns their address.
+func (p *process) metricsAt() string {
+	p.t.Helper()
+	_, at, _ := strings.Cut(p.line("metrics at "), "metrics at ")
+	return at
+}
+
+// value returns a value of a scrape, by name and labels.
+func value(t *testing.T, scrape []byte, series string) (v float64) {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(series) + ` (\S+)$`).FindSubmatch(scrape)
+	if found == nil {
+		t.Fatalf("no %s in the scrape\n%s", series, scrape)
+	}
+	if _, err := fmt.Sscan(string(found[1]), &v); err != nil {
+		t.Fatalf("%s = %s: got %v, want a number", series, found[1], err)
+	}
+	return v
+}
+
+// A server keeps what it has counted when a client has left. promtool has no objection to names and texts.
+func TestPerfMetrics(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	p := begin(t, "perf", "--server", "--listen", "127.0.0.1:0", "--token-file", token, "--metrics", "127.0.0.1:0", "--link", "udp")
+	at := p.metricsAt()
+	server, addr := served(t, p)
+	const clients, messages = 2, 100
+	for range clients {
+		status, _, stderr := command(t.Context(), "perf", addr, "--token-file", token, "--imm", "-s", "64,4K", "-n", fmt.Sprint(messages))
+		if status != exitOK {
+			t.Fatalf("perf: status %d, %s", status, stderr)
+		}
+		server.line("done")
+	}
+	status, scrape := fetch(t, at)
+	if status != http.StatusOK {
+		t.Errorf("%s: status %d, want %d", at, status, http.StatusOK)
+	}
+	for series, least := range map[string]float64{
+		`ibverbx_listener_admitted_total{listener="perf"}`:                            clients,
+		`ibverbx_session_receives_completed_total{session="127.0.0.1"}`:               clients * 2 * messages,
+		`ibverbx_rail_completions_total{device="soft1",rail="1",session="127.0.0.1"}`: 1,
+		`ibverbx_peer_messages_total{direction="in",session="127.0.0.1"}`:             clients,
+		`ibverbx_nic_received_packets_total{device="soft0"}`:                          messages,
+		`ibverbx_listener_half_open{listener="perf"}`:                                 0,
+	} {
+		if got := value(t, scrape, series); got < least {
+			t.Errorf("%s = %v, want at least %v", series, got, least)
+		}
+	}
+	if bytes.Contains(scrape, []byte("ibverbx_sessions{")) {
+		t.Errorf("there are open sessions after the last client:\n%s", scrape)
+	}
+	if status, _ := fetch(t, strings.TrimSuffix(at, "/metrics")+"/debug"); status != http.StatusNotFound {
+		t.Errorf("/debug: status %d, want %d", status, http.StatusNotFound)
+	}
+	t.Run("promtool", func(t *testing.T) {
+		check := exec.CommandContext(t.Context(), tool(t, "promtool"), "check", "metrics")
+		check.Stdin = bytes.NewReader(scrape)
+		if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("promtool check metrics: %v\n%s", err, out)
+		}
+	})
+}
+
+// A test in one process serves metrics, too. An address that cannot be used ends the command before it measures.
+func TestPerfMetricsAddress(t *testing.T) {
+	args := []string{"perf", "-n", "5", "-s", "8", "--metrics"}
+	status, _, stderr := command(t.Context(), append(args, "127.0.0.1:0")...)
+	_, at, _ := strings.Cut(strings.TrimSpace(stderr), "metrics at http://")
+	addr, _, _ := strings.Cut(at, "/metrics")
+	if _, err := net.ResolveTCPAddr("tcp", addr); status != exitOK || err != nil {
+		t.Errorf("status %d, %q, want %d and the address of the metrics", status, stderr, exitOK)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer func() { _ = l.Close() }()
+	for _, addr := range []string{l.Addr().String(), "nonsense", "127.0.0.1:66666"} {
+		status, out, stderr := command(t.Context(), append(args, addr)...)
+		if status != exitFailure || out != "" || !strings.Contains(stderr, "--metrics") {
+			t.Errorf("--metrics %s: status %d, %q, %q, want %d and the name of the flag", addr, status, out, stderr, exitFailure)
+		}
+	}
+}
