@@ -58,7 +58,9 @@ type Config struct {
 	// preferences. If both sides set one, the smaller value is used, within the limits of
 	// both. Zero lets the peer choose, but then all lanes together hold about 2^18 requests
 	// at most. Scheme and Control must be zero: use Schemes and NoFailover. Deadline and
-	// KeepAtomics have no effect if the peer has disabled failover (Session.Agreed).
+	// KeepAtomics have no effect if the peer has disabled failover (Session.Agreed). Log also gets
+	// a record when the Session is connected and when it is closed, and all records have the
+	// peer's address.
 	QP ibverbx.Config
 	// Schemes are the schemes that this side accepts, the preferred one first. The dialer's
 	// order decides. Empty means all: Tally, DQPLB, Spray.

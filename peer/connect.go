@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"ibverbx"
@@ -127,6 +128,9 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 		return unsealed(dialer, mine, theirs)
 	}
 	cfg := c.QP
+	if cfg.Log != nil {
+		cfg.Log = cfg.Log.With(slog.String("peer", s.Conn.Peer().Addr.String()))
+	}
 	if cfg.Seal, err = s.seal(secret, dialer, cfg.Seal); err != nil {
 		return err
 	}
@@ -148,7 +152,30 @@ func (s *Session) join(ctx context.Context, dialer bool, c *Config) error {
 			return err
 		}
 	}
-	return s.waitReady(ctx)
+	if err := s.waitReady(ctx); err != nil {
+		return err
+	}
+	s.log(cfg.Log)
+	return nil
+}
+
+// log writes a record of the Session that is connected, and one when it is closed. There is none if to is nil.
+func (s *Session) log(to *slog.Logger) {
+	if to == nil {
+		return
+	}
+	a := &s.Agreed
+	vqp := slog.Uint64("vqp", s.incarnation)
+	to.Info("connected", vqp, slog.String("link", string(s.Link)), slog.Int("rails", s.Rails.Len()), slog.Int("lanes", a.Lanes),
+		slog.String("scheme", a.Scheme.String()), slog.Bool("failover", a.Failover), slog.Bool("sealed", a.Sealed))
+	s.closers.Add(func() error {
+		attrs := []any{vqp}
+		if err := s.QP.Err(); err != nil {
+			attrs = append(attrs, slog.Any("cause", err))
+		}
+		to.Info("closed", attrs...)
+		return nil
+	})
 }
 
 // seal returns the Seal of the Session's packets, which is given unless the two sides have agreed on one.
@@ -238,6 +265,7 @@ func (s *Session) exchangeCards(ctx context.Context, c *Config, rails []OfferRai
 	if err != nil {
 		return nil, err
 	}
+	s.incarnation = mine.Incarnation
 	b, err := mine.Encode()
 	if err != nil {
 		return nil, err

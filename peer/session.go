@@ -48,6 +48,8 @@ type Session struct {
 	aside func(body []byte)
 	// shared says that CQ belongs to the program (Config.On).
 	shared bool
+	// incarnation is the number of the VirtualQP in its card. Records in the log have it.
+	incarnation uint64
 	// peerDone says that the peer has called WaitDone.
 	peerDone bool
 	// peerStopped says that the peer's WaitDone no longer polls.
