@@ -1,6 +1,8 @@
 package ibverbx_test
 
 import (
+	"encoding/json"
+	"expvar"
 	"fmt"
 	"log"
 
@@ -108,6 +110,23 @@ func ExampleVirtualQP_Stats() {
 	// Output:
 	// rail 0: 2097152 bytes in 2 fragments
 	// rail 1: 2097152 bytes in 2 fragments
+}
+
+// Publish the counters with expvar, which needs no other module. A program gives the variable to
+// expvar.Publish, and /debug/vars has it.
+func ExampleVirtualQP_Stats_expvar() {
+	a, b := newPair(ibverbx.Config{Lanes: 2}, ibverbx.Config{Lanes: 2})
+	defer a.close()
+	defer b.close()
+
+	stats := expvar.Func(func() any { return a.qp.Stats() })
+	var got struct {
+		Lanes []struct{ Role, State string }
+	}
+	check(json.Unmarshal([]byte(stats.String()), &got))
+	fmt.Println(got.Lanes)
+	// Output:
+	// [{data up} {data up} {message up}]
 }
 
 // newPair returns two connected sides, each with a NIC on each of two links.

@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 
@@ -199,6 +200,19 @@ type LaneStats struct {
 	// Cause is why the lane is out of service; nil while it is up.
 	Cause error
 	Counts
+}
+
+// MarshalJSON has the text of the cause, if there is one. An error has no form of its own in JSON.
+func (s LaneStats) MarshalJSON() ([]byte, error) {
+	type plain LaneStats // without this method
+	cause := ""
+	if s.Cause != nil {
+		cause = s.Cause.Error()
+	}
+	return json.Marshal(struct {
+		plain
+		Cause string `json:",omitempty"`
+	}{plain(s), cause})
 }
 
 // RailStats is what the lanes on one rail did together.

@@ -2,6 +2,7 @@ package failover_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"log/slog"
 	"maps"
 	"math"
@@ -154,6 +155,15 @@ func TestEventsAndLog(t *testing.T) {
 	s := d.hosts[0].QP.Stats()
 	if l := s.Lanes[1]; l.Cause == nil || l.State == "up" {
 		t.Errorf("lane 1 in Stats is %+v, want it out of service with a cause", l)
+	}
+	b, err := json.Marshal(s) // for expvar
+	rig.Must(t, err)
+	var read struct {
+		Lanes []struct{ Role, State, Cause string }
+	}
+	rig.Must(t, json.Unmarshal(b, &read))
+	if l := read.Lanes[1]; l.Role != "data" || l.State != s.Lanes[1].State || l.Cause != s.Lanes[1].Cause.Error() || read.Lanes[0].Cause != "" {
+		t.Errorf("lanes are %+v in JSON, want lane 1 with the cause %q", read.Lanes, s.Lanes[1].Cause)
 	}
 	if up := s.Rails[1].Up; up != 1 {
 		t.Errorf("rail 1 has %d data lanes in service, want 1", up)
