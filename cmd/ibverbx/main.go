@@ -1,6 +1,7 @@
 // Command ibverbx measures and inspects RDMA NICs. It needs neither RDMA hardware nor
 // root: without them it uses softnic, an RDMA NIC in software.
 //
+//	ibverbx demo             pull a cable under load and watch the transfer go on
 //	ibverbx perf             bandwidth of RDMA_WRITE, next to that of memcpy
 //	ibverbx perf send --lat  latency of SEND
 //	ibverbx perf --server    wait for clients, and on another host: ibverbx perf HOST

@@ -71,7 +71,7 @@ func (softNICs) open(rails int) (*nics, error) {
 	return n, nil
 }
 
-func (n *nics) openSoft(link *softnic.MemoryLink, end int, name string) (*softnic.NIC, error) {
+func (n *nics) openSoft(link softnic.Link, end int, name string) (*softnic.NIC, error) {
 	nic, err := softnic.New(link, softnic.Config{Name: name})
 	if err != nil {
 		return nil, err

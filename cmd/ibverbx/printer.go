@@ -55,12 +55,16 @@ func (p *printer) wrap(indent, text string) {
 
 // colours reports whether the output is a terminal that shows colours, and nobody asked for none.
 func (s *streams) colours() bool {
-	lookup := s.env
-	if lookup == nil {
-		lookup = os.LookupEnv
-	}
 	f, ok := s.out.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) && wantsColours(lookup)
+	return ok && term.IsTerminal(int(f.Fd())) && wantsColours(s.lookup)
+}
+
+// lookup returns a variable of the environment.
+func (s *streams) lookup(name string) (value string, set bool) {
+	if s.env == nil {
+		return os.LookupEnv(name)
+	}
+	return s.env(name)
 }
 
 // wantsColours reports whether the environment allows colours (https://no-color.org).

@@ -80,7 +80,8 @@ func newRoot(s streams) *cobra.Command {
 		Short: "Measure and inspect RDMA NICs, with hardware or without",
 		Long: `ibverbx measures and inspects RDMA NICs. It needs neither RDMA hardware nor root:
 without them it uses softnic, an RDMA NIC in software.`,
-		Example: `  ibverbx perf                 bandwidth of RDMA_WRITE over a sweep of sizes
+		Example: `  ibverbx demo                 pull a cable under load and watch the transfer go on
+  ibverbx perf                 bandwidth of RDMA_WRITE over a sweep of sizes
   ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
   ibverbx perf send --lat      latency of SEND
   ibverbx perf --server        wait for clients; on another host: ibverbx perf HOST
@@ -105,7 +106,7 @@ without them it uses softnic, an RDMA NIC in software.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return wrong(cmd, "%w", err)
 	})
-	root.AddCommand(newPerf(s), newCompare(s), newRun(s), newDevices(s), newDoctor(s), newSim(s), newCert(s), newTokenCommand(s), newVersion(s))
+	root.AddCommand(newDemo(s), newPerf(s), newCompare(s), newRun(s), newDevices(s), newDoctor(s), newSim(s), newCert(s), newTokenCommand(s), newVersion(s))
 	return root
 }
 

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/live"
+	"ibverbx/internal/perf"
+	"ibverbx/verbs"
+)
+
+// liveLanes is how many lanes a sample shows at most. With more it shows rails only.
+const liveLanes = 64
+
+// sampler turns the counters of a VirtualQP into samples and events of a live.Record. It is for one goroutine.
+type sampler struct {
+	rec *live.Record
+	// contexts are the NICs of each rail whose retransmits are counted.
+	contexts [][]verbs.Context
+	// faults returns the actions that are on for a rail. It may be nil.
+	faults func(rail int) []string
+	// health returns the counters of a NIC.
+	health func(ctx verbs.Context, qpn uint32) (perf.Health, bool)
+
+	at    time.Duration       // of the last sample
+	bytes int64               // arrived until then
+	lanes []ibverbx.LaneStats // until then
+	sent  []uint64            // retransmits of each rail before the first sample
+}
+
+// newSampler counts from now on. lanes are those of the VirtualQP at this time.
+func newSampler(rec *live.Record, contexts [][]verbs.Context, lanes []ibverbx.LaneStats) *sampler {
+	s := &sampler{rec: rec, contexts: contexts, health: healthOf, lanes: lanes}
+	for rail := range contexts {
+		s.sent = append(s.sent, s.retransmits(rail))
+	}
+	return s
+}
+
+// retransmits counts those of the NICs of a rail.
+func (s *sampler) retransmits(rail int) (n uint64) {
+	for _, ctx := range s.contexts[rail] {
+		if h, ok := s.health(ctx, 0); ok {
+			n += h.Retransmits
+		}
+	}
+	return n
+}
+
+// take adds a sample, and an event for each rail that has lost lanes or got them back. to has the time, the messages
+// and their latency.
+func (s *sampler) take(at time.Duration, to live.Sample, lanes []ibverbx.LaneStats) {
+	span := (at - s.at).Seconds()
+	if span <= 0 {
+		return
+	}
+	to.At = at.Seconds()
+	to.Rate = float64(to.Bytes-s.bytes) / span
+	to.Rails = make([]live.RailSample, len(s.contexts))
+	lost, back, replayed := make([]int, len(s.contexts)), make([]int, len(s.contexts)), uint64(0)
+	for i := range lanes {
+		now, before := &lanes[i], &s.lanes[i]
+		rate := float64(now.Bytes-before.Bytes) / span
+		rail := &to.Rails[now.Rail]
+		rail.Rate += rate
+		replayed += now.Replayed - before.Replayed
+		if now.Role == "data" {
+			rail.Lanes++
+			if now.State == laneUp {
+				rail.Up++
+			}
+			died := now.Deaths > before.Deaths // more than once if it could not be rebuilt
+			if before.State == laneUp && (died || now.State != laneUp) {
+				lost[before.Rail]++
+			}
+			if now.State == laneUp && (died || before.State != laneUp) {
+				back[now.Rail]++
+			}
+		}
+		if len(lanes) <= liveLanes {
+			to.Lanes = append(to.Lanes, live.LaneSample{Lane: now.Lane, Rail: now.Rail, Rate: rate, State: now.State})
+		}
+	}
+	for rail := range to.Rails {
+		to.Rails[rail].Retransmits = s.retransmits(rail) - s.sent[rail]
+		if s.faults != nil {
+			to.Rails[rail].Faults = s.faults(rail)
+		}
+	}
+	s.at, s.bytes, s.lanes = at, to.Bytes, lanes
+	s.changes(to.At, lost, back, replayed)
+	s.rec.Sample(to)
+}
+
+// laneUp is ibverbx.LaneStats.State of a lane that carries data.
+const laneUp = "up"
+
+// changes adds the events of a sample: lanes that were lost and that are back, by rail.
+func (s *sampler) changes(at float64, lost, back []int, replayed uint64) {
+	for rail := range lost {
+		if n := lost[rail]; n > 0 {
+			s.rec.Event(live.Event{At: at, Rail: rail, Bad: true, Text: fmt.Sprintf(
+				"rail %d lost %s; %s moved to other lanes", rail, plural(n, "lane"), plural(int(replayed), "request"))})
+		}
+		if n := back[rail]; n > 0 {
+			s.rec.Event(live.Event{At: at, Rail: rail, Text: fmt.Sprintf("rail %d has %s in service again", rail, plural(n, "lane"))})
+		}
+	}
+}
