@@ -22,10 +22,21 @@ ends. The receiver compares every byte.
 
 On a terminal it draws the rate of each rail; otherwise it prints a line each second. The exit status is
 0 only if every message arrived once, in order, and every byte was right. --json has all samples and
-events instead.`
+events instead.
+
+--web shows it as a page of this host, until Ctrl-C. The page shows hosts, rails and lanes, rates, latency,
+retransmits and events. Its buttons pull and plug cables, lose and delay packets, and slow a rail down. Only
+who knows the printed address can see the page and press its buttons.`
 
 const demoExample = `  ibverbx demo               nine seconds in the terminal
+  ibverbx demo --web         in a browser, with buttons
   ibverbx demo --json | jq .ended`
+
+// demoFlags are the flags of demo as they are given.
+type demoFlags struct {
+	json bool
+	web  bool
+}
 
 // script is what the demo does, and when.
 type script struct {
@@ -51,7 +62,7 @@ type demoReport struct {
 
 // newDemo builds the demo command.
 func newDemo(s streams) *cobra.Command {
-	asJSON := false
+	var d demoFlags
 	cmd := &cobra.Command{
 		Use:     "demo",
 		Short:   "Pull a cable under load and watch the transfer go on",
@@ -59,10 +70,14 @@ func newDemo(s streams) *cobra.Command {
 		Example: demoExample,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runDemo(cmd.Context(), s, newScript(), asJSON)
+			if d.web {
+				return runDemoWeb(cmd.Context(), s, d)
+			}
+			return runDemo(cmd.Context(), s, d, newScript())
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object with all samples and events at the end")
+	cmd.Flags().BoolVar(&d.web, "web", false, "serve a page with buttons on a port of this host, until Ctrl-C")
+	cmd.Flags().BoolVar(&d.json, "json", false, "print one JSON object with all samples and events at the end")
 	return cmd
 }
 
@@ -78,40 +93,35 @@ func demoSetup(seconds float64) live.Setup {
 }
 
 // runDemo plays a script and shows it.
-func runDemo(ctx context.Context, s streams, play *script, asJSON bool) (err error) {
+func runDemo(ctx context.Context, s streams, d demoFlags, play *script) (err error) {
 	f, err := newFabric()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
 	rec := live.NewRecord(demoSetup(play.end.Seconds()))
-	var out viewer = newDemoText(s)
-	if asJSON {
-		out = silent{}
-	}
 	t, err := newTransfer(f, rec)
-	if err == nil {
-		err = t.run(ctx, func(at time.Duration) (bool, error) {
-			more, err := play.act(at, f, rec)
-			v := rec.View()
-			out.show(&v)
-			return more, err
-		})
+	defer func() { err = errors.Join(err, t.closers.Close()) }()
+	if err != nil {
+		return err
 	}
-	err = errors.Join(err, t.closers.Close())
+	out := newDemoText(s)
+	err = t.run(ctx, func(at time.Duration) (bool, error) {
+		more, err := play.act(at, f, rec)
+		if v := rec.View(); !d.json {
+			out.show(&v)
+		}
+		return more, err
+	})
 	v := rec.View()
 	rec.End(play.sentence(&v, err, ctx.Err() != nil))
-	v = rec.View()
-	switch {
-	case asJSON:
-		err = errors.Join(err, printJSON(s.out, &demoReport{Run: runOf(s.args), View: v, Interrupted: ctx.Err() != nil}))
-	default:
-		out.end(&v)
+	if err := errors.Join(err, out.end(rec.View(), d.json, ctx.Err() != nil)); err != nil {
+		return err
 	}
-	if err == nil && ctx.Err() != nil {
-		err = errInterrupted
+	if ctx.Err() != nil {
+		return errInterrupted
 	}
-	return err
+	return nil
 }
 
 // act does what is due after a sample, and reports whether the transfer goes on.
@@ -140,7 +150,7 @@ func (p *script) sentence(v *live.View, failed error, interrupted bool) string {
 	if n := len(v.Samples); n > 0 {
 		last = v.Samples[n-1]
 	}
-	arrived := fmt.Sprintf("all %d MiB that arrived in %.1f s were compared byte by byte, without an error", last.Bytes/mebibyte, last.At)
+	arrived := arrivedText(&last)
 	switch {
 	case failed != nil:
 		return fmt.Sprintf("The transfer failed after %.1f s: %v.", last.At, failed)
@@ -157,24 +167,16 @@ func (p *script) sentence(v *live.View, failed error, interrupted bool) string {
 		p.pluggedAt-p.pulledAt, before/mebibyte, during/mebibyte, after/mebibyte, arrived)
 }
 
-// viewer shows a transfer while it runs.
-type viewer interface {
-	// show is called after every sample.
-	show(v *live.View)
-	// end is called once, when v has ended.
-	end(v *live.View)
+// arrivedText says what has arrived until a sample.
+func arrivedText(last *live.Sample) string {
+	return fmt.Sprintf("all %d MiB that arrived in %.1f s were compared byte by byte, without an error", last.Bytes/mebibyte, last.At)
 }
-
-// silent shows nothing.
-type silent struct{}
-
-func (silent) show(*live.View) {}
-func (silent) end(*live.View)  {}
 
 // demoText shows a transfer as text. On a terminal a picture is drawn again and again; otherwise events and a sample
 // each second are lines.
 type demoText struct {
 	printer
+	args   []string                   // the command line
 	size   func() (width, height int) // of the terminal; nil if there is none
 	drawn  int                        // lines of the picture
 	events int                        // events that were printed
@@ -182,7 +184,7 @@ type demoText struct {
 }
 
 func newDemoText(s streams) *demoText {
-	d := &demoText{printer: printer{w: s.out, colour: s.colours()}}
+	d := &demoText{printer: printer{w: s.out, colour: s.colours()}, args: s.args}
 	kind, _ := s.lookup("TERM")
 	if f, ok := s.out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && kind != "dumb" {
 		d.size = func() (int, int) {
@@ -201,13 +203,19 @@ func (d *demoText) show(v *live.View) {
 		d.draw(v)
 		return
 	}
-	for ; d.events < len(v.Events); d.events++ {
-		d.println(v.Events[d.events].String())
-	}
+	d.list(v)
 	if s := &v.Samples[len(v.Samples)-1]; int(s.At) > d.second {
 		d.second = int(s.At)
 		d.println(v.Line(s))
 	}
+}
+
+// list prints new events.
+func (d *demoText) list(v *live.View) {
+	for i := max(d.events-v.Dropped, 0); i < len(v.Events); i++ {
+		d.println(v.Events[i].String())
+	}
+	d.events = v.Dropped + len(v.Events)
 }
 
 // draw replaces the picture on the terminal.
@@ -229,9 +237,14 @@ func (d *demoText) draw(v *live.View) {
 	d.printf("%s\x1b[J", b.String())
 }
 
-func (d *demoText) end(v *live.View) {
+// end prints how the transfer ended, or everything as JSON.
+func (d *demoText) end(v live.View, asJSON, interrupted bool) error {
+	if asJSON {
+		return printJSON(d.w, &demoReport{Run: runOf(d.args), View: v, Interrupted: interrupted})
+	}
 	if d.size != nil {
 		d.println("")
 	}
 	d.wrap("", v.Ended)
+	return d.err
 }

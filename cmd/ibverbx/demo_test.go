@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +25,7 @@ func shortDemo() *script {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := runDemo(t.Context(), streams{out: &out}, shortDemo(), false); err != nil {
+	if err := runDemo(t.Context(), streams{out: &out}, demoFlags{}, shortDemo()); err != nil {
 		t.Fatalf("demo: got %v, want no error", err)
 	}
 	last := 0
@@ -42,7 +45,7 @@ func TestDemo(t *testing.T) {
 func TestDemoJSON(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := runDemo(t.Context(), streams{out: &out, args: []string{"demo", "--json"}}, shortDemo(), true); err != nil {
+	if err := runDemo(t.Context(), streams{out: &out, args: []string{"demo", "--json"}}, demoFlags{json: true}, shortDemo()); err != nil {
 		t.Fatalf("demo --json: got %v, want no error", err)
 	}
 	var r demoReport
@@ -67,7 +70,7 @@ func TestDemoInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out bytes.Buffer
-	if err := runDemo(ctx, streams{out: &out}, newScript(), false); !errors.Is(err, errInterrupted) {
+	if err := runDemo(ctx, streams{out: &out}, demoFlags{}, newScript()); !errors.Is(err, errInterrupted) {
 		t.Errorf("demo: got %v, want %v", err, errInterrupted)
 	}
 	if !strings.HasPrefix(out.String(), "Interrupted: all 0 MiB") {
@@ -169,7 +172,7 @@ func TestDemoFaults(t *testing.T) {
 			return s.Rails[1].Up == 0 && s.Rails[1].Rate == 0 && s.Rails[0].Rate > 0 && s.Messages > before.Messages && has(s, faultPull)
 		}},
 		{faultPull, false, healthy},
-		{faultSlow, true, func(s, _ *live.Sample) bool { return s.Rails[0].Rate > 3*s.Rails[1].Rate && has(s, faultSlow) }},
+		{faultSlow, true, func(s, _ *live.Sample) bool { return s.Rails[1].Rate < 2*demoRate/demoSlow && has(s, faultSlow) }},
 		{faultSlow, false, healthy},
 		{faultDelay, true, func(s, _ *live.Sample) bool {
 			return s.P50 > float64(demoMoreDelay.Microseconds()) && has(s, faultDelay)
@@ -246,5 +249,35 @@ func TestDemoDraws(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "\x1b[3") {
 		t.Errorf("the picture has colours, want none")
+	}
+}
+
+// TestDemoWeb: the page of the demo is where it says. Its actions reach the transfer, and Ctrl-C is its normal end.
+func TestDemoWeb(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	said, say := io.Pipe()
+	var out bytes.Buffer
+	ended := make(chan error, 1)
+	go func() { ended <- runDemoWeb(ctx, streams{out: &out, err: say}, demoFlags{json: true}) }()
+	line, err := bufio.NewReader(said).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := strings.Fields(line)[1]
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Post(address+"act", "application/json", strings.NewReader(`{"rail":0,"action":"slow","on":true}`))
+	if err != nil || answer.StatusCode != http.StatusNoContent {
+		t.Fatalf("act: got %v, %v, want %d", answer, err, http.StatusNoContent)
+	}
+	_ = answer.Body.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("demo --web: got %v after Ctrl-C, want no error", err)
+	}
+	var r demoReport
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil || len(r.Events) == 0 || r.Events[0].Text != "rail 0 is slowed to a tenth" || r.Ended == "" {
+		t.Errorf("demo --web --json printed %+v, %v, want the event and the end", r, err)
 	}
 }

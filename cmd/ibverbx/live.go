@@ -65,18 +65,19 @@ func (s *sampler) take(at time.Duration, to live.Sample, lanes []ibverbx.LaneSta
 		rail := &to.Rails[now.Rail]
 		rail.Rate += rate
 		replayed += now.Replayed - before.Replayed
-		if now.Role == "data" {
-			rail.Lanes++
-			if now.State == laneUp {
-				rail.Up++
-			}
-			died := now.Deaths > before.Deaths // more than once if it could not be rebuilt
-			if before.State == laneUp && (died || now.State != laneUp) {
-				lost[before.Rail]++
-			}
-			if now.State == laneUp && (died || before.State != laneUp) {
-				back[now.Rail]++
-			}
+		if now.Role != "data" {
+			continue
+		}
+		rail.Lanes++
+		if now.State == laneUp {
+			rail.Up++
+		}
+		died := now.Deaths > before.Deaths // more than once if it could not be rebuilt
+		if before.State == laneUp && (died || now.State != laneUp) {
+			lost[before.Rail]++
+		}
+		if now.State == laneUp && (died || before.State != laneUp) {
+			back[now.Rail]++
 		}
 		if len(lanes) <= liveLanes {
 			to.Lanes = append(to.Lanes, live.LaneSample{Lane: now.Lane, Rail: now.Rail, Rate: rate, State: now.State})

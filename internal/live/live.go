@@ -1,5 +1,5 @@
 // Package live is what a running transfer shows of itself: a Setup, samples of its rates, and events. A Record holds
-// them. Screen draws a Record for a terminal, Server serves it as a page, and its JSON form is for programs.
+// them. Screen draws a Record for a terminal, Server serves it as a page, and the JSON form of a View is for programs.
 //
 // Times are in seconds since the transfer began, rates in bytes per second.
 package live
@@ -106,6 +106,7 @@ type Record struct {
 	setup    Setup
 	samples  []Sample
 	events   []Event
+	dropped  int    // events that were forgotten
 	ended    string // what was said at the end, empty before
 	watchers map[chan update]struct{}
 }
@@ -134,7 +135,9 @@ func (r *Record) Sample(s Sample) {
 func (r *Record) Event(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.events = trimmed(append(r.events, e), maxEvents)
+	all := append(r.events, e)
+	r.events = trimmed(all, maxEvents)
+	r.dropped += len(all) - len(r.events)
 	r.tell(update{Event: &e})
 }
 
@@ -161,6 +164,8 @@ type View struct {
 	Events  []Event  `json:"events"`
 	// Ended is what was said at the end, empty before.
 	Ended string `json:"ended,omitempty"`
+	// Dropped counts events before those of Events.
+	Dropped int `json:"dropped_events,omitempty"`
 }
 
 // View returns what r holds.
@@ -172,7 +177,7 @@ func (r *Record) View() View {
 
 func (r *Record) view() View {
 	n, m := len(r.samples), len(r.events)
-	return View{Setup: r.setup, Samples: r.samples[:n:n], Events: r.events[:m:m], Ended: r.ended}
+	return View{Setup: r.setup, Samples: r.samples[:n:n], Events: r.events[:m:m], Ended: r.ended, Dropped: r.dropped}
 }
 
 // updatesWaiting is how many updates may wait for a viewer. One that is slower is dropped, and connects again.

@@ -147,7 +147,7 @@ func TestRecordIsBounded(t *testing.T) {
 	if n := len(v.Samples); n < maxSamples || n >= 2*maxSamples || v.Samples[n-1].Messages != 3*maxSamples-1 {
 		t.Errorf("%d samples up to %d, want %d to %d up to %d", n, v.Samples[n-1].Messages, maxSamples, 2*maxSamples, 3*maxSamples-1)
 	}
-	if n := len(v.Events); n < maxEvents || n >= 2*maxEvents {
+	if n := len(v.Events); n < maxEvents || n >= 2*maxEvents || v.Dropped+n != 3*maxSamples {
 		t.Errorf("%d events, want %d to %d", n, maxEvents, 2*maxEvents)
 	}
 }

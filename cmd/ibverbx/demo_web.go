@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"ibverbx/internal/live"
+)
+
+// page is a live.Server at work.
+type page struct {
+	*live.Server
+	ended  chan error
+	cancel context.CancelFunc
+}
+
+// servePage serves a Record in the background. act may be nil. The caller closes the page after the end of the Record.
+func servePage(ctx context.Context, rec *live.Record, act func(rail int, action string, on bool) error) (*page, error) {
+	server, err := live.Listen()
+	if err != nil {
+		return nil, err
+	}
+	server.Record, server.Act = rec, act
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // until close, so that viewers see the end
+	p := &page{Server: server, ended: make(chan error, 1), cancel: cancel}
+	go func() { p.ended <- server.Serve(ctx) }()
+	return p, nil
+}
+
+// close ends the page, and waits until its viewers know.
+func (p *page) close() error {
+	p.cancel()
+	return <-p.ended
+}
+
+// runDemoWeb runs the transfer of the demo until ctx ends. Viewers of its page do the rest.
+func runDemoWeb(ctx context.Context, s streams, d demoFlags) (err error) {
+	f, err := newFabric()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	setup := demoSetup(0)
+	setup.Actions = demoActions()
+	rec := live.NewRecord(setup)
+	t, err := newTransfer(f, rec)
+	defer func() { err = errors.Join(err, t.closers.Close()) }()
+	if err != nil {
+		return err
+	}
+	p, err := servePage(ctx, rec, func(rail int, action string, on bool) error {
+		text, err := f.act(rail, action, on)
+		if text != "" {
+			rec.Event(live.Event{At: t.now().Seconds(), Rail: rail, Bad: on, Text: text})
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.err, "Open %s in a browser of this host. Ctrl-C ends the demo.\n", p.Address())
+	out := newDemoText(s)
+	out.size = nil // lines, not a picture
+	err = t.run(ctx, func(time.Duration) (bool, error) {
+		if v := rec.View(); !d.json {
+			out.list(&v)
+		}
+		return true, nil
+	})
+	v := rec.View()
+	last := v.Samples[max(len(v.Samples)-1, 0):]
+	switch {
+	case err != nil:
+		rec.End(fmt.Sprintf("The transfer failed: %v.", err))
+	case len(last) == 0:
+		rec.End("The demo has ended.")
+	default:
+		rec.End("The demo has ended: " + arrivedText(&last[0]) + ".")
+	}
+	return errors.Join(err, p.close(), out.end(rec.View(), d.json, false))
+}

@@ -1,0 +1,168 @@
+package live
+
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"time"
+)
+
+//go:embed page
+var pageFiles embed.FS
+
+// Server serves a Record as a page on a loopback address, to viewers that know its address. The address has a secret,
+// so that neither other users of the host nor pages of other origins can read the Record or act. Make one with Listen.
+type Server struct {
+	// Record is what is shown. It is set before Serve.
+	Record *Record
+	// Act does what a viewer asks for: it turns an action of a rail on or off. An error is shown to the viewer. Any
+	// goroutine may call it. Nil means that there is nothing to do.
+	Act func(rail int, action string, on bool) error
+
+	listener net.Listener
+	secret   string
+}
+
+// Listen opens a free port of the loopback.
+func Listen() (*Server, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("no port of 127.0.0.1 for the page: %w", err)
+	}
+	return &Server{listener: l, secret: rand.Text()}, nil
+}
+
+// Address is where a browser finds the page.
+func (s *Server) Address() string { return fmt.Sprintf("http://%s/%s/", s.listener.Addr(), s.secret) }
+
+// Close closes the port of a Server that was not served.
+func (s *Server) Close() error { return s.listener.Close() }
+
+// lastWords is how long viewers have at the end to get what was shown last.
+const lastWords = time.Second
+
+// Serve serves viewers until ctx ends.
+func (s *Server) Serve(ctx context.Context) error {
+	h := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10}
+	ended := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+		defer cancel()
+		if h.Shutdown(last) != nil {
+			_ = h.Close()
+		}
+		ended <- nil
+	})
+	err := h.Serve(s.listener)
+	if !stop() {
+		return <-ended
+	}
+	return err
+}
+
+// handler serves the page, its stream and its actions below the secret.
+func (s *Server) handler() http.Handler {
+	files, _ := fs.Sub(pageFiles, "page") // the name is right
+	mux := http.NewServeMux()
+	root := "/" + s.secret + "/"
+	mux.Handle("GET "+root, http.StripPrefix(root, http.FileServerFS(files)))
+	mux.HandleFunc("GET "+root+"stream", s.stream)
+	mux.HandleFunc("POST "+root+"act", s.act)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		head := w.Header()
+		head.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "+
+			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		head.Set("X-Content-Type-Options", "nosniff")
+		head.Set("Referrer-Policy", "no-referrer")
+		head.Set("Cache-Control", "no-store")
+		if own := s.listener.Addr().String(); r.Host != own || !sameOrigin(r, own) {
+			http.Error(w, "this page is for "+own+" only", http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// sameOrigin reports whether a request does not come from a page of another origin. Programs that are not browsers send
+// neither header.
+func sameOrigin(r *http.Request, own string) bool {
+	origin, site := r.Header.Get("Origin"), r.Header.Get("Sec-Fetch-Site")
+	return (origin == "" || origin == "http://"+own) && (site == "" || site == "same-origin" || site == "none")
+}
+
+// viewSamples is how many samples a viewer gets at first.
+const viewSamples = 600
+
+// stream sends what the Record holds and what follows, as server-sent events.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
+	now, next, stop := s.Record.watch()
+	defer stop()
+	now.Samples = now.Samples[max(len(now.Samples)-viewSamples, 0):]
+	w.Header().Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(w)
+	send := func(name string, v any) error {
+		b, err := json.Marshal(v)
+		if err == nil {
+			_, err = fmt.Fprintf(w, "event: %s\ndata: %s\n\n", name, b)
+		}
+		return errors.Join(err, out.Flush())
+	}
+	for err := send("view", now); err == nil; {
+		select {
+		case u, ok := <-next:
+			if !ok {
+				return
+			}
+			err = send("update", u)
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// maxOrder is how long an order may be, in bytes.
+const maxOrder = 1 << 10
+
+// order is what a viewer asks for.
+type order struct {
+	Rail   int    `json:"rail"`
+	Action string `json:"action"`
+	On     bool   `json:"on"`
+}
+
+// decodeOrder reads an order strictly.
+func decodeOrder(r io.Reader) (o order, err error) {
+	d := json.NewDecoder(r)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil {
+		return o, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return o, errors.New("there is more than one object")
+	}
+	return o, nil
+}
+
+// act does what a viewer asks for.
+func (s *Server) act(w http.ResponseWriter, r *http.Request) {
+	if s.Act == nil {
+		http.Error(w, "nothing can be done here", http.StatusNotFound)
+		return
+	}
+	o, err := decodeOrder(http.MaxBytesReader(w, r.Body, maxOrder))
+	if err == nil {
+		err = s.Act(o.Rail, o.Action, o.On)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
