@@ -17,16 +17,12 @@ type page struct {
 }
 
 // servePage serves a Record in the background. act may be nil. The caller closes the page after the end of the Record.
-func servePage(ctx context.Context, rec *live.Record, act func(rail int, action string, on bool) error) (*page, error) {
-	server, err := live.Listen()
-	if err != nil {
-		return nil, err
-	}
+func servePage(ctx context.Context, server *live.Server, rec *live.Record, act func(rail int, action string, on bool) error) *page {
 	server.Record, server.Act = rec, act
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // until close, so that viewers see the end
 	p := &page{Server: server, ended: make(chan error, 1), cancel: cancel}
 	go func() { p.ended <- server.Serve(ctx) }()
-	return p, nil
+	return p
 }
 
 // close ends the page, and waits until its viewers know.
@@ -50,16 +46,17 @@ func runDemoWeb(ctx context.Context, s streams, d demoFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	p, err := servePage(ctx, rec, func(rail int, action string, on bool) error {
+	server, err := live.Listen()
+	if err != nil {
+		return err
+	}
+	p := servePage(ctx, server, rec, func(rail int, action string, on bool) error {
 		text, err := f.act(rail, action, on)
 		if text != "" {
 			rec.Event(live.Event{At: t.now().Seconds(), Rail: rail, Bad: on, Text: text})
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
 	fmt.Fprintf(s.err, "Open %s in a browser of this host. Ctrl-C ends the demo.\n", p.Address())
 	out := newDemoText(s)
 	out.size = nil // lines, not a picture

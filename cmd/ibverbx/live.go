@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -26,16 +27,29 @@ type sampler struct {
 	at    time.Duration       // of the last sample
 	bytes int64               // arrived until then
 	lanes []ibverbx.LaneStats // until then
-	sent  []uint64            // retransmits of each rail before the first sample
+	sent  []uint64            // retransmits of each rail that do not count; they wrap
 }
 
 // newSampler counts from now on. lanes are those of the VirtualQP at this time.
 func newSampler(rec *live.Record, contexts [][]verbs.Context, lanes []ibverbx.LaneStats) *sampler {
-	s := &sampler{rec: rec, contexts: contexts, health: healthOf, lanes: lanes}
-	for rail := range contexts {
-		s.sent = append(s.sent, s.retransmits(rail))
-	}
+	s := &sampler{rec: rec, health: healthOf, sent: make([]uint64, len(contexts))}
+	s.follow(contexts, lanes)
 	return s
+}
+
+// follow goes on with another VirtualQP over as many rails.
+func (s *sampler) follow(contexts [][]verbs.Context, lanes []ibverbx.LaneStats) {
+	counted := make([]uint64, len(s.contexts))
+	for rail := range s.contexts {
+		counted[rail] = s.retransmits(rail) - s.sent[rail]
+	}
+	s.contexts, s.lanes = contexts, lanes
+	for rail := range contexts {
+		s.sent[rail] = s.retransmits(rail)
+		if rail < len(counted) {
+			s.sent[rail] -= counted[rail]
+		}
+	}
 }
 
 // retransmits counts those of the NICs of a rail.
@@ -65,22 +79,22 @@ func (s *sampler) take(at time.Duration, to live.Sample, lanes []ibverbx.LaneSta
 		rail := &to.Rails[now.Rail]
 		rail.Rate += rate
 		replayed += now.Replayed - before.Replayed
-		if now.Role != "data" {
+		if now.Role == "message" || now.Role == "notify" {
 			continue
 		}
 		rail.Lanes++
-		if now.State == laneUp {
+		if up(now) {
 			rail.Up++
 		}
 		died := now.Deaths > before.Deaths // more than once if it could not be rebuilt
-		if before.State == laneUp && (died || now.State != laneUp) {
+		if up(before) && (died || !up(now)) {
 			lost[before.Rail]++
 		}
-		if now.State == laneUp && (died || before.State != laneUp) {
+		if up(now) && (died || !up(before)) {
 			back[now.Rail]++
 		}
 		if len(lanes) <= liveLanes {
-			to.Lanes = append(to.Lanes, live.LaneSample{Lane: now.Lane, Rail: now.Rail, Rate: rate, State: now.State})
+			to.Lanes = append(to.Lanes, live.LaneSample{Lane: now.Lane, Rail: now.Rail, Rate: rate, State: cmp.Or(now.State, "up")})
 		}
 	}
 	for rail := range to.Rails {
@@ -94,8 +108,8 @@ func (s *sampler) take(at time.Duration, to live.Sample, lanes []ibverbx.LaneSta
 	s.rec.Sample(to)
 }
 
-// laneUp is ibverbx.LaneStats.State of a lane that carries data.
-const laneUp = "up"
+// up reports whether a lane carries data. UC and UD QPs without a VirtualQP have no state.
+func up(l *ibverbx.LaneStats) bool { return l.State == "up" || l.State == "" }
 
 // changes adds the events of a sample: lanes that were lost and that are back, by rail.
 func (s *sampler) changes(at float64, lost, back []int, replayed uint64) {

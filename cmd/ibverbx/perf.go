@@ -28,9 +28,10 @@ Latency (--lat): one message is in flight. For write, read and atomic it is the 
 to the completion, a full round trip. For send, and write with --imm, it is half of the round trip
 of a ping-pong, as ib_send_lat. t_typical is the median; percentiles are exact.
 
---interval prints the rate of each rail while a size is measured. --json has the same as a
-timeline, for --lat a histogram, and where, when and with which options the test ran. --csv has a
-line for each size.
+--interval prints the rate of each rail while a size is measured. --web shows rates, latency,
+retransmits and events of rails and lanes as a page of this host, at an address that it prints.
+--json has the rates as a timeline, for --lat a histogram, and where, when and with which options
+the test ran. --csv has a line for each size.
 
 Lanes: write and read are cut and spread by --policy. send and atomic use one extra lane, the
 message lane. --imm notifies the receiver of each write (WRITE_WITH_IMM), by --scheme: tally sends
@@ -102,6 +103,7 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
                                       lose a NIC under load, go on, take it back
   ibverbx perf -s 1M -D 60 --interval 1s
                                       the rate of each rail every second
+  ibverbx perf -s 1M -D 600 --web     the same in a browser
   ibverbx perf --json | jq .per_rail  for programs
   ibverbx perf --tclass 104 -x 3      DSCP 26, from row 3 of the GID table
   ibverbx perf --server --token-file t      on node1
@@ -194,6 +196,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "--lat is for the client: --server measures what clients ask for")
 	case f.server && f.cfg.Transport != "":
 		return wrong(cmd, "--transport is for the client: --server measures what clients ask for")
+	case f.server && f.out.web:
+		return wrong(cmd, "--web is for the client: use it where the test is started")
 	case !f.server && (f.listen != "" || f.once || f.cfg.Lend != 0):
 		return wrong(cmd, "--listen, --once and --lend are for --server")
 	case f.out.json && f.out.csv:
@@ -247,27 +251,40 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 // show runs a test and prints it. remote is the address of the other process, empty if there is
 // none. If ctx ends early what was measured is printed, and the error is errInterrupted.
 func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote string) error {
+	web, err := newPerfPage(f.out.web)
+	if err != nil {
+		return err
+	}
 	line := newProgressLine(s.err)
 	o := perf.Observer{Progress: line.show, Paths: pathsOf, Health: healthOf, Measuring: f.capture.measuring, Interval: f.out.span(&f.cfg)}
 	o.Opened = f.metrics.opened(remote)
+	if web != nil {
+		o.Look = web.look
+	}
 	run := runOf(s.args)
 	complete := func(r *perf.Report) {
 		run.Options = r.Run.Options
 		r.Run, r.Remote, r.Settings = run, remote, f.given()
 	}
 	var t *perfTable
-	if !f.out.machine() {
-		o.Head = func(r perf.Report) {
-			line.clear()
-			complete(&r)
+	o.Head = func(r perf.Report) {
+		line.clear()
+		complete(&r)
+		web.head(ctx, s, &r)
+		if !f.out.machine() {
 			t = newPerfTable(s, r, f)
 		}
+	}
+	if !f.out.machine() && f.out.interval > 0 {
 		o.Span = func(size int, span perf.Span) { line.clear(); t.span(size, span) }
+	}
+	if !f.out.machine() {
 		o.Result = func(r perf.Result) { line.clear(); t.row(r) }
 	}
 	report, err := test.Run(ctx, o)
 	line.clear()
 	complete(&report)
+	err = web.end(&report, err)
 	ended := ctx.Err() != nil && len(report.Results) > 0 // a server that is stopped has an error, and the rows before it
 	report.Interrupted = report.Interrupted || ended && err != nil
 	switch {

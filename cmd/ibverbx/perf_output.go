@@ -20,12 +20,14 @@ type outputFlags struct {
 	gbits    bool
 	verbose  bool
 	interval time.Duration
+	web      bool
 }
 
 func (o *outputFlags) define(fl *pflag.FlagSet) {
 	fl.BoolVar(&o.gbits, "report_gbits", false, "rates in Gb/sec instead of MiB/sec")
 	fl.BoolVarP(&o.verbose, "verbose", "v", false, "also all parameters, as perftest prints them, a line for every lane, and with --transport uc for every path")
 	fl.Func("interval", "print the rate of each rail every so much `time`, such as 1s, while a size is measured", seconds(&o.interval))
+	fl.BoolVar(&o.web, "web", false, "show the test as a page on a port of this host, while it runs")
 	fl.BoolVar(&o.json, "json", false, "print one JSON object; bytes and seconds, not MiB")
 	fl.BoolVar(&o.csv, "csv", false, "print a line of comma-separated values for each size, after one with their names, as in --json")
 }
@@ -41,10 +43,17 @@ const (
 
 // span is how long a span of the timeline is.
 func (o *outputFlags) span(cfg *perf.Config) time.Duration {
-	if o.interval == 0 && o.json {
+	switch {
+	case o.interval > 0:
+		return o.interval
+	case o.web && cfg.Duration > webLong:
+		return webSpanLong
+	case o.web:
+		return webSpan
+	case o.json:
 		return max(cfg.Duration/jsonSpans, jsonSpanMin)
 	}
-	return o.interval
+	return 0
 }
 
 // print prints a report for programs.

@@ -39,3 +39,23 @@ func TestHistogramOfThinned(t *testing.T) {
 		t.Errorf("%d samples, want about 256", n)
 	}
 }
+
+// TestRecentTimes: recent takes each sample once, in microseconds.
+func TestRecentTimes(t *testing.T) {
+	s := newSamples()
+	want := func(p50, p99 float64) {
+		t.Helper()
+		if a, b := s.recent(0.5); a != p50 || b != p99 {
+			t.Errorf("recent = %v, %v, want %v, %v", a, b, p50, p99)
+		}
+	}
+	want(0, 0)
+	for _, us := range []int{4, 2, 600} {
+		s.add(time.Duration(us) * time.Microsecond)
+	}
+	want(2, 300)
+	want(0, 0)
+	s.flush()
+	s.add(10 * time.Microsecond)
+	want(5, 5)
+}

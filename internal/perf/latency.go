@@ -18,6 +18,7 @@ func (r *row) latency(mine *outcome) error {
 		one, scale = r.pingPong, 0.5
 	}
 	s := newSamples()
+	r.recent = func() (p50, p99 float64) { return s.recent(scale) }
 	err := r.sample(s, one)
 	if s.flush(); s.count > 0 {
 		mine.Messages, mine.Latency, mine.histogram = s.count, s.result(scale), s.histogram(scale)

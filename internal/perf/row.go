@@ -41,6 +41,9 @@ type row struct {
 	talk   *talk    // nil if both halves are in this process
 	outage *outage  // nil unless a rail is to be lost
 	series *series  // nil if nobody wants rates over time
+	// recent returns the median and the 99th percentile of the times since its last call. It is nil unless latency is
+	// measured.
+	recent func() (p50, p99 float64)
 
 	wcs   [pollBatch]ibverbx.WC
 	round int

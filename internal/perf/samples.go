@@ -21,6 +21,7 @@ type samples struct {
 	limit int             // how many are kept at most
 	every int             // each every-th sample is kept
 	skip  int             // samples to drop before the next is kept
+	seen  int             // samples of the batch that recent has seen
 
 	count    int64         // samples so far
 	min, max time.Duration // of all samples
@@ -56,7 +57,20 @@ func (s *samples) flush() {
 		}
 		s.skip = s.every - 1
 	}
-	s.batch = s.batch[:0]
+	s.batch, s.seen = s.batch[:0], 0
+}
+
+// recent returns the median and the 99th percentile in microseconds of the samples since the last call, as far as
+// they are not flushed. They are 0 if there are none.
+func (s *samples) recent(scale float64) (p50, p99 float64) {
+	fresh := slices.Clone(s.batch[s.seen:])
+	s.seen = len(s.batch)
+	if len(fresh) == 0 {
+		return 0, 0
+	}
+	slices.Sort(fresh)
+	us := func(ns float64) float64 { return round(ns*scale/1e3, 4) }
+	return us(median(fresh)), us(float64(percentile(fresh, 99, 100)))
 }
 
 // thin keeps every second of the kept samples.

@@ -1,6 +1,10 @@
 package perf
 
-import "time"
+import (
+	"time"
+
+	"ibverbx/verbs"
+)
 
 // series takes the rate of a row over time. The goroutine of the row drives it. A nil series takes nothing.
 type series struct {
@@ -8,8 +12,10 @@ type series struct {
 	every time.Duration
 	due   time.Duration // when the present span ends
 	last  snapshot      // the start of the present span
+	first int64         // messages before the first span
 	spans []Span
 	tell  func(size int, s Span) // called with each span, may be nil
+	show  func(Look)             // Observer.Look
 }
 
 // start begins the first span.
@@ -17,6 +23,8 @@ func (s *series) start() {
 	if s != nil {
 		s.last, s.due = s.snap(), s.every
 		s.last.at, s.last.busy = 0, 0
+		s.first = s.last.messages
+		s.present()
 	}
 }
 
@@ -42,6 +50,33 @@ func (s *series) take() {
 	if s.tell != nil {
 		s.tell(s.row.plan.size, span)
 	}
+	s.present()
+}
+
+// present shows the state of the row.
+func (s *series) present() {
+	if s.show == nil {
+		return
+	}
+	r := s.row
+	l := Look{Size: r.plan.size, At: s.last.at, Messages: s.last.messages - s.first, Contexts: make([][]verbs.Context, len(r.own().rails))}
+	if r.recent != nil {
+		l.P50, l.P99 = r.recent()
+	}
+	for _, h := range r.halves {
+		for i := range h.rails {
+			if i < len(l.Contexts) {
+				l.Contexts[i] = append(l.Contexts[i], h.rails[i].Context)
+			}
+		}
+	}
+	l.Lanes = r.own().lanes()
+	if other := r.halves[1-r.side]; other.end != nil && other.out != nil {
+		for i, lane := range other.lanes() {
+			l.Lanes[i].Bytes += lane.Bytes
+		}
+	}
+	s.show(l)
 }
 
 // snap returns what has come through until now.

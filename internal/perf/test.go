@@ -43,6 +43,8 @@ type Observer struct {
 	// VirtualQP, nil if the QPs are raw, and its rails. The function that it returns is called before they are
 	// closed.
 	Opened func(side int, qp *ibverbx.VirtualQP, rails []ibverbx.RailConfig) (closing func())
+	// Look is called at the start of a row, and with each span when it is over.
+	Look func(Look)
 	// Measuring is called with true when the warm-up of a row is over, and with false after the row. A half
 	// that only receives does not know when the other half has warmed up: its rows have no warm-up.
 	Measuring func(on bool)
@@ -54,6 +56,24 @@ type Observer struct {
 	// Health returns the counters of a NIC, by its context, and 0 for qpn, or those of an open QP of it. ok is
 	// false if there are none. If Health is nil, nothing is known.
 	Health func(ctx verbs.Context, qpn uint32) (h Health, ok bool)
+}
+
+// Look is the state of a row while it is measured. Its slices are not changed later.
+type Look struct {
+	// Size is that of its messages in bytes.
+	Size int
+	// At is the time since its start, without copies.
+	At time.Duration
+	// Messages counts those that came through.
+	Messages int64
+	// P50 is the median of the times since the last look in microseconds, 0 if there are none.
+	P50 float64
+	// P99 is the 99th percentile of these times.
+	P99 float64
+	// Lanes are the counters of the lanes of this side. If both ends are here and send, bytes are sums.
+	Lanes []ibverbx.LaneStats
+	// Contexts are the NICs in this process, by rail.
+	Contexts [][]verbs.Context
 }
 
 // Progress is how far a test is.
@@ -240,7 +260,7 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	}
 	r.readHealth = o.Health
 	if o.Interval > 0 {
-		r.series = &series{row: r, every: o.Interval, tell: o.Span}
+		r.series = &series{row: r, every: o.Interval, tell: o.Span, show: o.Look}
 	}
 	if r.talk != nil && len(rep.Results) == 0 {
 		rep.agree(r.talk.link)

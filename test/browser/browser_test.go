@@ -314,3 +314,18 @@ func TestOtherOrigin(t *testing.T) {
 	p.waitFor("no event", `!document.querySelector("#events").textContent.includes("pulled")`)
 	p.clean(demo.origin())
 }
+
+// TestPerfPage: a running test shows its rails, has no buttons, and says how it ended.
+func TestPerfPage(t *testing.T) {
+	test := begin(t, "perf", "--web", "-s", "1M", "-D", "600", "--provider", "softnic", "--interval", "100ms")
+	p := open(newBrowser(t), t, test.address)
+	p.waitFor("both rails", bothUp()+` && !document.querySelector("button") && document.title === "ibverbx perf: RDMA_Write BW Test"`)
+	p.waitFor("lanes", `document.querySelectorAll("#rail0 .lanes li").length === 4`)
+	p.shoot("perf")
+	if err := test.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("the end", `document.querySelector("#state").textContent === "ended" && document.querySelector("#events").textContent.includes("interrupted. Verdict: healthy")`)
+	p.clean(test.origin())
+	<-test.ended
+}

@@ -21,6 +21,7 @@ function node(parent, name, attributes = {}, text) {
 
 const colour = (rail) => `var(--r${rail % 8})`;
 const rate = (x) => (x / mib).toFixed(1);
+const time = (us) => us < 1000 ? `${us.toFixed(1)} \u00b5s` : `${(us / 1000).toFixed(1)} ms`;
 const count = (n) => n.toLocaleString("en");
 
 function state(text, off) {
@@ -145,7 +146,7 @@ function totals(s) {
   put("Total rate", `${rate(s.bytes_per_second)} MiB/s`);
   put(setup.checked ? "Arrived, every byte compared" : "Arrived", `${count(Math.round(s.bytes / mib))} MiB`);
   put("Messages", count(s.messages));
-  if (s.p50_us) put("Latency p50 / p99", `${(s.p50_us / 1000).toFixed(1)} / ${(s.p99_us / 1000).toFixed(1)} ms`);
+  if (s.p50_us) put("Latency p50 / p99", `${time(s.p50_us)} / ${time(s.p99_us)}`);
   put("Retransmits", count(s.rails.reduce((n, r) => n + r.retransmits, 0)));
 }
 
