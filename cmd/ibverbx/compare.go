@@ -33,25 +33,29 @@ const (
 
 // newCompare builds the compare command.
 func newCompare(s streams) *cobra.Command {
-	return &cobra.Command{
+	html := ""
+	cmd := &cobra.Command{
 		Use:   "compare BASE.json OTHER.json...",
 		Short: "Compare results of perf --json, and tell differences from chance",
 		Long:  compareLong,
 		Example: `  for i in 1 2 3 4 5 6; do ibverbx perf -s 64K --json >> a.json; done
   for i in 1 2 3 4 5 6; do ibverbx perf -s 64K -q 2 --json >> b.json; done
-  ibverbx compare a.json b.json`,
+  ibverbx compare a.json b.json
+  ibverbx compare a.json b.json --html c.html`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return wrong(cmd, "compare needs two files or more, got %d", len(args))
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error { return runCompare(s, args) },
+		RunE: func(_ *cobra.Command, args []string) error { return runCompare(s, args, html) },
 	}
+	cmd.Flags().StringVar(&html, "html", "", "also write the tables to `file`, which needs nothing else")
+	return cmd
 }
 
-// runCompare prints a table for each file but the first.
-func runCompare(s streams, names []string) error {
+// runCompare prints a table for each file but the first, and writes them to the file html if it is not empty.
+func runCompare(s streams, names []string, html string) error {
 	sets := make([]*compare.Set, len(names))
 	for i, name := range names {
 		f, err := os.Open(name)
@@ -69,6 +73,9 @@ func runCompare(s streams, names []string) error {
 	}
 	for i := range sets[1:] {
 		printDifferences(p, [2]string{names[0], names[i+1]}, compare.Sets(sets[0], sets[i+1]))
+	}
+	if html != "" {
+		return errors.Join(p.err, saveDocument(html, compareDocument(names, sets)))
 	}
 	return p.err
 }

@@ -30,6 +30,7 @@ of a ping-pong, as ib_send_lat. t_typical is the median; percentiles are exact.
 
 --interval prints the rate of each rail while a size is measured. --web shows rates, latency,
 retransmits and events of rails and lanes as a page of this host, at an address that it prints.
+--html writes set-up, tables and charts to one file that can be mailed.
 --json has the rates as a timeline, for --lat a histogram, and where, when and with which options
 the test ran. --csv has a line for each size.
 
@@ -104,6 +105,7 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf -s 1M -D 60 --interval 1s
                                       the rate of each rail every second
   ibverbx perf -s 1M -D 600 --web     the same in a browser
+  ibverbx perf --lat --html lat.html  a report with charts
   ibverbx perf --json | jq .per_rail  for programs
   ibverbx perf --tclass 104 -x 3      DSCP 26, from row 3 of the GID table
   ibverbx perf --server --token-file t      on node1
@@ -196,8 +198,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "--lat is for the client: --server measures what clients ask for")
 	case f.server && f.cfg.Transport != "":
 		return wrong(cmd, "--transport is for the client: --server measures what clients ask for")
-	case f.server && f.out.web:
-		return wrong(cmd, "--web is for the client: use it where the test is started")
+	case f.server && (f.out.web || f.out.html != ""):
+		return wrong(cmd, "--web and --html are for the client: use them where the test is started")
 	case !f.server && (f.listen != "" || f.once || f.cfg.Lend != 0):
 		return wrong(cmd, "--listen, --once and --lend are for --server")
 	case f.out.json && f.out.csv:
@@ -251,6 +253,9 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 // show runs a test and prints it. remote is the address of the other process, empty if there is
 // none. If ctx ends early what was measured is printed, and the error is errInterrupted.
 func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote string) error {
+	if err := f.out.writable(); err != nil {
+		return err
+	}
 	web, err := newPerfPage(f.out.web)
 	if err != nil {
 		return err
@@ -292,6 +297,9 @@ func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote 
 		err = errors.Join(err, f.out.print(s.out, &report))
 	case t != nil:
 		err = errors.Join(err, t.end(report, err))
+	}
+	if err == nil || ended {
+		err = errors.Join(err, f.out.save(&report))
 	}
 	if err == nil && report.Interrupted && !f.server {
 		err = fmt.Errorf("%w: measured %d of %d sizes, the last perhaps in part", errInterrupted, len(report.Results), len(test.Sizes()))

@@ -12,6 +12,7 @@ const wantJSON = `{
     "time": "T",
     "host": "H",
     "platform": "P",
+    "kernel": "K",
     "cpus": N,
     "version": "V",
     "go": "G",
@@ -216,7 +217,7 @@ const wantJSON = `{
 func TestPerfJSONGolden(t *testing.T) {
 	out := succeed(t, "perf", "-s", "64K", "-n", "100", "--rails", "2", "-q", "2", "--imm", "--scheme", "spray", "--check", "--json")
 	out = regexp.MustCompile(`(": )[0-9][0-9.e+-]*`).ReplaceAllString(out, "${1}N")
-	for name, letter := range map[string]string{"time": "T", "host": "H", "platform": "P", "version": "V", "go": "G"} {
+	for name, letter := range map[string]string{"time": "T", "host": "H", "platform": "P", "kernel": "K", "version": "V", "go": "G"} {
 		out = regexp.MustCompile(`("`+name+`": )"[^"]*"`).ReplaceAllString(out, `${1}"`+letter+`"`)
 	}
 	out = regexp.MustCompile(`(?s)("timeline": )\[.*?\n      \]`).ReplaceAllString(out, "${1}[S]")

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -21,6 +22,7 @@ type outputFlags struct {
 	verbose  bool
 	interval time.Duration
 	web      bool
+	html     string
 }
 
 func (o *outputFlags) define(fl *pflag.FlagSet) {
@@ -28,6 +30,7 @@ func (o *outputFlags) define(fl *pflag.FlagSet) {
 	fl.BoolVarP(&o.verbose, "verbose", "v", false, "also all parameters, as perftest prints them, a line for every lane, and with --transport uc for every path")
 	fl.Func("interval", "print the rate of each rail every so much `time`, such as 1s, while a size is measured", seconds(&o.interval))
 	fl.BoolVar(&o.web, "web", false, "show the test as a page on a port of this host, while it runs")
+	fl.StringVar(&o.html, "html", "", "also write a report with charts to `file`, which needs nothing else")
 	fl.BoolVar(&o.json, "json", false, "print one JSON object; bytes and seconds, not MiB")
 	fl.BoolVar(&o.csv, "csv", false, "print a line of comma-separated values for each size, after one with their names, as in --json")
 }
@@ -35,7 +38,7 @@ func (o *outputFlags) define(fl *pflag.FlagSet) {
 // machine reports whether programs read the output.
 func (o *outputFlags) machine() bool { return o.json || o.csv }
 
-// Spans of the timeline in --json, unless --interval is given: at most so many, and none shorter.
+// Spans of the timeline in --json and --html, unless --interval is given: at most so many, and none shorter.
 const (
 	jsonSpans   = 100
 	jsonSpanMin = 100 * time.Millisecond
@@ -50,7 +53,7 @@ func (o *outputFlags) span(cfg *perf.Config) time.Duration {
 		return webSpanLong
 	case o.web:
 		return webSpan
-	case o.json:
+	case o.json || o.html != "":
 		return max(cfg.Duration/jsonSpans, jsonSpanMin)
 	}
 	return 0
@@ -72,6 +75,9 @@ func runOf(args []string) perf.Run {
 		r.Version += " " + b.Revision
 	}
 	r.Host, _ = os.Hostname() // empty if it has none
+	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		r.Kernel = strings.TrimSpace(string(kernel))
+	}
 	return r
 }
 

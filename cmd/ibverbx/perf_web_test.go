@@ -125,7 +125,7 @@ func TestPerfWebOthers(t *testing.T) {
 
 func TestPerfWebRefused(t *testing.T) {
 	status, _, stderr := command(t.Context(), "perf", "--server", "--web", "--token-file", "x")
-	if status != exitUsage || !strings.Contains(stderr, "--web is for the client") {
+	if status != exitUsage || !strings.Contains(stderr, "--web and --html are for the client") {
 		t.Errorf("perf --server --web: status %d, stderr %q, want %d", status, stderr, exitUsage)
 	}
 }

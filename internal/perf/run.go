@@ -10,6 +10,8 @@ type Run struct {
 	Host string `json:"host"`
 	// Platform is the operating system and the architecture.
 	Platform string `json:"platform"`
+	// Kernel is the release of the system's kernel, empty if it is not known.
+	Kernel string `json:"kernel"`
 	// CPUs is how many the program may use.
 	CPUs int `json:"cpus"`
 	// Version is that of the program, with its revision if that is known.

@@ -329,3 +329,26 @@ func TestPerfPage(t *testing.T) {
 	p.clean(test.origin())
 	<-test.ended
 }
+
+// TestReports: the files of perf --html open without a complaint and ask for nothing. Charts have curves and bars.
+func TestReports(t *testing.T) {
+	browser := newBrowser(t)
+	for _, tt := range []struct {
+		name, args string
+		want       string // an expression that is true on the page
+	}{
+		{"report-bw", "perf -s 64K,1M,4M -D 1", `document.querySelectorAll("svg").length === 2 && document.querySelectorAll("path.curve").length === 4`},
+		{"report-lat", "perf --lat -s 8,64K -D 1", `document.querySelectorAll("svg").length === 5 && document.querySelectorAll("rect.bar").length > 10`},
+		{"report-kill", "perf --kill-rail 1", `document.querySelectorAll("line.mark.bad").length === 1`},
+	} {
+		file := filepath.Join(t.TempDir(), tt.name+".html")
+		args := append(strings.Fields(tt.args), "--provider", "softnic", "--html", file)
+		if out, err := exec.Command(tool, args...).CombinedOutput(); err != nil {
+			t.Fatalf("ibverbx %s: %v, %s", strings.Join(args, " "), err, out)
+		}
+		p := open(browser, t, "file://"+file)
+		p.waitFor(tt.name, tt.want+` && document.documentElement.scrollWidth <= innerWidth`)
+		p.shoot(tt.name)
+		p.clean("file://" + file)
+	}
+}

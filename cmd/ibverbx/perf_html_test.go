@@ -1,0 +1,101 @@
+package main
+
+import (
+	"html"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// htmlOf runs a command line with --html and returns the file.
+func htmlOf(t *testing.T, args ...string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "report.html")
+	succeed(t, append(args, "--html", file)...)
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return html.UnescapeString(string(b))
+}
+
+// TestPerfHTML: the file has results, rates over time, what rails and lanes carried, set-up and environment.
+func TestPerfHTML(t *testing.T) {
+	t.Parallel()
+	text := htmlOf(t, "perf", "-s", "64K,1M", "-D", "0.3", "--check", "--tclass", "104")
+	for _, want := range []string{
+		"<h1>ibverbx perf: RDMA_Write BW Test</h1>", "Verdict: healthy", "Every byte was compared", "<td class=\"\">64 KiB</td>", "<td class=\"\">1 MiB</td>",
+		"Average rate by size", "Rate of each rail", "rail 1, soft2 -> soft3", "7 on rail 1, data", "<dt>NICs</dt><dd>soft0,soft2 → soft1,soft3</dd>",
+		"<dt>tclass</dt><dd>104", "<dt>Version</dt>", "<dt>Kernel</dt>", "<dt>Command</dt><dd>ibverbx perf -s 64K,1M -D 0.3 --check",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the file has no %q", want)
+		}
+	}
+	if strings.Contains(text, "by time") {
+		t.Errorf("the file has a histogram, want none without --lat")
+	}
+}
+
+// TestPerfHTMLLatency: the file of --lat has a histogram of each size and a CDF.
+func TestPerfHTMLLatency(t *testing.T) {
+	t.Parallel()
+	text := htmlOf(t, "perf", "send", "--lat", "-s", "8,4K", "-n", "2000")
+	for _, want := range []string{
+		"Send Latency Test", "<th>99.9 % µs</th>", "Latency by size", "Messages that took no longer", "Messages of 8 B by time", "Messages of 4 KiB by time",
+		`<rect class="bar"`, ">median ",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the file has no %q", want)
+		}
+	}
+}
+
+// TestPerfHTMLFailover: the file of --kill-rail marks when the rail was lost and when it was back.
+func TestPerfHTMLFailover(t *testing.T) {
+	t.Parallel()
+	text := htmlOf(t, "perf", "--kill-rail", "1", "--at", "0.2", "--back", "0.2")
+	for _, want := range []string{
+		"The loss of rail 1", `<line class="mark bad"`, ">ports of rail 1 down: soft2 and soft3</text>", ">ports of rail 1 up: soft2 and soft3</text>",
+		">recovered: all lanes are in service</text>", "<td class=\"\">during</td>",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the file has no %q", want)
+		}
+	}
+}
+
+// TestHTMLUnwritable: a file that cannot be written is reported before the test.
+func TestHTMLUnwritable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "none", "report.html")
+	status, out, stderr := command(t.Context(), "perf", "-D", "600", "--html", file)
+	if status != exitFailure || out != "" || !strings.Contains(stderr, "--html: open "+file) {
+		t.Errorf("perf --html %s: status %d, stdout %q, stderr %q, want %d at once", file, status, out, stderr, exitFailure)
+	}
+}
+
+// TestCompareHTML: the file has the files, and a table of each metric. What is worse is marked.
+func TestCompareHTML(t *testing.T) {
+	a := reportFile(t, "<before>.json", 1, 1.01, 1.02, 1.03, 1.04, 1.05)
+	b := reportFile(t, "after.json", 1.5, 1.51, 1.52, 1.53, 1.54, 1.55)
+	file := filepath.Join(t.TempDir(), "c.html")
+	succeed(t, "compare", a, b, "--html", file)
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(raw), "<before>") {
+		t.Errorf("the name of a file is not escaped")
+	}
+	text := html.UnescapeString(string(raw))
+	for _, want := range []string{
+		"12 reports, 2026-01-02 03:04:05 on node1", "Send Latency Test: t_typical [usec], less is better",
+		`<td class="bad">+48.78% (p=0.002 n=6+6)</td>`, `<td class="good">+48.78% (p=0.002 n=6+6)</td>`, `<td class="">~ (p=1.000 n=6+6)</td>`,
+		`<td class="">205.00 +-2%</td>`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the file has no %q", want)
+		}
+	}
+}
