@@ -12,7 +12,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots test-rxe test-dropin test-browser nightly steady cover clean
+.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin test-browser nightly steady cover clean
 
 all: vet test lint
 
@@ -105,6 +105,10 @@ scenarios:
 # The pictures of docs/reliable.md, from the scenarios themselves.
 plots:
 	$(GO) run ./docs/plot
+
+# The picture of the demo in README.md, from a demo that runs now, on an idle machine.
+demo-picture:
+	$(GO) run ./cmd/ibverbx demo --json | $(GO) run ./docs/plot -demo
 
 cover:
 	$(GO) test -count=1 -coverpkg=./... -coverprofile=cover.out ./...

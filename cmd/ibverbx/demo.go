@@ -16,7 +16,7 @@ import (
 )
 
 const demoLong = `Pull a cable under load and watch the transfer go on. Two hosts in this process are joined by two
-rails, each a pair of software NICs with a wire of 256 MiB/s. One host writes messages to the other over
+rails, each a pair of software NICs with a wire of 128 MiB/s. One host writes messages to the other over
 both. After 3 s the cable of rail 1 is pulled, after 6 s it is plugged in again, and after 9 s the demo
 ends. The receiver compares every byte.
 
@@ -169,7 +169,7 @@ func (p *script) sentence(v *live.View, failed error, interrupted bool) string {
 
 // arrivedText says what has arrived until a sample.
 func arrivedText(last *live.Sample) string {
-	return fmt.Sprintf("all %d MiB that arrived in %.1f s were compared byte by byte, without an error", last.Bytes/mebibyte, last.At)
+	return fmt.Sprintf("all %.0f MiB that arrived in %.1f s were compared byte by byte, without an error", float64(last.Bytes)/mebibyte, last.At)
 }
 
 // demoText shows a transfer as text. On a terminal a picture is drawn again and again; otherwise events and a sample

@@ -15,7 +15,7 @@ import (
 // The network of the demo: two rails with the speed and the delay of a wire, so that a viewer sees what each carries.
 const (
 	demoRails     = 2
-	demoRate      = 256 << 20 // bytes per second and rail
+	demoRate      = 128 << 20 // bytes per second and rail: a small machine can do more
 	demoDelay     = 50 * time.Microsecond
 	demoLoss      = 0.01
 	demoMoreDelay = 5 * time.Millisecond

@@ -1,7 +1,8 @@
 // Command plot draws the pictures of docs/reliable.md. It runs the measured scenarios, on virtual
-// time, and writes SVG files.
+// time, and writes SVG files. With -demo it draws the screen of a demo instead.
 //
 //	go run ./docs/plot [-o docs/img] [-seeds 5]
+//	go run ./cmd/ibverbx demo --json | go run ./docs/plot -demo
 package main
 
 import (
@@ -31,8 +32,13 @@ type measured func(name string) (*measure.Result, error)
 func main() {
 	dir := flag.String("o", filepath.Join("docs", "img"), "directory for the pictures")
 	seeds := flag.Uint64("seeds", 5, "number of seeds for the medians")
+	demo := flag.Bool("demo", false, "draw demo.svg from what ibverbx demo --json prints")
 	flag.Parse()
-	if err := run(*dir, *seeds); err != nil {
+	draw := func() error { return run(*dir, *seeds) }
+	if *demo {
+		draw = func() error { return demoPicture(os.Stdin, filepath.Join(*dir, "demo.svg")) }
+	}
+	if err := draw(); err != nil {
 		fmt.Fprintln(os.Stderr, "plot:", err)
 		os.Exit(1)
 	}

@@ -253,7 +253,7 @@ func TestDemoPage(t *testing.T) {
 	p.waitFor("rail 1 at work", bothUp())
 
 	p.press("2", "s")
-	p.waitFor("rail 1 slow", rateOf(1)+" < 52 && "+statusOf(1, "up, slow,"))
+	p.waitFor("rail 1 slow", rateOf(1)+" < 26 && "+statusOf(1, "up, slow,"))
 	p.press("s")
 	p.waitFor("rail 1 at full speed", bothUp())
 	p.press("d")
