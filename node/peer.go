@@ -108,6 +108,9 @@ func (p *Peer) Identity() bootstrap.Peer {
 	return p.identity
 }
 
+// Node is the Node that the Peer belongs to.
+func (p *Peer) Node() *Node { return p.node }
+
 // Realm is the realm that the peer was admitted to.
 func (p *Peer) Realm() string { return p.realm.name }
 

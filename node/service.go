@@ -82,6 +82,17 @@ func (n seatNode) Detach(id seat.ID) {
 	}
 }
 
+// Attached implements seat.Node.
+func (n seatNode) Attached(id seat.ID) seat.Handler {
+	if id >= seat.IDs {
+		return nil
+	}
+	if s := n.services.Load().byID[id]; s != nil {
+		return s.Handler
+	}
+	return nil
+}
+
 // gone calls Gone of all services. calling is held.
 func (p *Peer) gone(err error) {
 	for _, sv := range p.node.services.Load().byID {

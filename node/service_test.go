@@ -196,3 +196,26 @@ func TestSendEndsWithSession(t *testing.T) {
 	}
 	b.mu.Unlock()
 }
+
+// TestAttached: a service finds itself on its Node, and the Node of a Peer.
+func TestAttached(t *testing.T) {
+	net := newNetwork(1)
+	a, b := net.start(t), net.start(t)
+	p, err := a.node.Peer(soon(t), b.node.Addr().String())
+	if err != nil || p.Node() != a.node {
+		t.Fatalf("Peer: got error %v and a Peer of %p, want one of %p", err, p.Node(), a.node)
+	}
+	n := a.node.Seat()
+	if h := n.Attached(guestID); h != nil || n.Attached(seat.IDs) != nil {
+		t.Errorf("Attached before Attach: got %v, want nothing", h)
+	}
+	g := &guest{t: t}
+	g.attach(a.node)
+	if h := n.Attached(guestID); h != seat.Handler(g) {
+		t.Errorf("Attached: got %v, want the service", h)
+	}
+	g.detach(a.node)
+	if h := n.Attached(guestID); h != nil {
+		t.Errorf("Attached after Detach: got %v, want nothing", h)
+	}
+}

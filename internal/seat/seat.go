@@ -105,6 +105,9 @@ type Node interface {
 	// Detach ends what Attach began. Down is not called. When it returns, no method of the Handler is running and
 	// none will be called. It must not be called by a Handler or a Sink.
 	Detach(id ID)
+	// Attached returns the Handler of a service, nil if there is none. A service that programs use without making it first finds
+	// itself so.
+	Attached(id ID) Handler
 	// Register makes memory usable with peers. It registers nothing yet. The caller keeps the memory and frees it after
 	// Memory.Close.
 	Register(m *verbs.Memory) Memory
