@@ -102,6 +102,7 @@ var arrows = map[string][]string{
 	"peer":              {"all"},
 	"node":              {".", "verbs", "bootstrap", "peer", "internal/seat", "pure"},
 	"transfer":          {".", "verbs", "node", "internal/seat", "pure"},
+	"stream":            {".", "verbs", "bootstrap", "node", "internal/seat", "pure"},
 	"metrics":           {".", "verbs", "softnic", "reliable", "reliable/core", "bootstrap", "peer"},
 	"dropin":            {"softnic", "verbs", "pure"},
 	"cmd":               {"all"},

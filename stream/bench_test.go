@@ -1,0 +1,289 @@
+package stream
+
+import (
+	"context"
+	"io"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	ibpeer "ibverbx/peer"
+	"ibverbx/verbs"
+)
+
+// TestNoAllocations wants Read and Write to allocate nothing.
+func TestNoAllocations(t *testing.T) {
+	if testing.CoverMode() != "" || raceEnabled {
+		t.Skip("instrumented code allocates")
+	}
+	for _, size := range []int{1, 4096, 200_000} {
+		here, there := newPair(t, memoryNetwork(2), Config{}).dial(t)
+		b := make([]byte, size)
+		run := func() {
+			if _, err := here.Write(b); err != nil {
+				t.Fatalf("Write: got %v, want no error", err)
+			}
+			if _, err := io.ReadFull(there, b); err != nil {
+				t.Fatalf("Read: got %v, want no error", err)
+			}
+		}
+		for range 1000 {
+			run()
+		}
+		if got := testing.AllocsPerRun(1000, run); got > 0 {
+			t.Errorf("%v allocations for a Write and a Read of %d bytes, want none", got, size)
+		}
+	}
+}
+
+// rawPair is a VirtualQP between two sides, without a Node, with which the benchmarks compare.
+type rawPair struct{ here, there *ibpeer.Session }
+
+const rawSize = 16 << 20
+
+func newRaw(b *testing.B, n *network) *rawPair {
+	b.Helper()
+	side := func() ibpeer.Config {
+		s := &side{net: n}
+		return ibpeer.Config{
+			Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: s.open, Unsealed: true,
+			Regions: []ibpeer.RegionConfig{{Name: "raw", Size: rawSize}},
+			Schemes: []ibverbx.Scheme{ibverbx.Tally}, QP: ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 128, LaneDepth: 32},
+		}
+	}
+	l, err := ibpeer.Listen(soon(b), "127.0.0.1:0", side())
+	wantOK(b, "Listen", err)
+	defer l.Close()
+	r := &rawPair{}
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		r.there, err = l.Accept(soon(b))
+		done <- err
+	}()
+	r.here, err = ibpeer.Dial(soon(b), l.Addr().String(), side())
+	wantOK(b, "Dial", err)
+	wantOK(b, "Accept", <-done)
+	b.Cleanup(func() {
+		wantOK(b, "Close", r.here.Close())
+		wantOK(b, "Close", r.there.Close())
+	})
+	return r
+}
+
+// write writes count messages of 1 MiB, 8 at a time.
+func (r *rawPair) write(b *testing.B, count int) {
+	var wcs [64]ibverbx.WC
+	for posted, ended := 0, 0; ended < count; {
+		for posted < count && posted-ended < 8 {
+			off := uint64(posted<<20) % rawSize
+			wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: r.here.Remote("raw"), RemoteOffset: off}
+			wr.SetSGE(r.here.Local("raw").SGE(off, 1<<20))
+			if _, err := r.here.QP.PostSend([]ibverbx.SendWR{wr}); err != nil {
+				b.Fatalf("PostSend: got %v, want no error", err)
+			}
+			posted++
+		}
+		n, err := r.here.CQ.Poll(wcs[:])
+		if err != nil {
+			b.Fatalf("Poll: got %v, want no error", err)
+		}
+		ended += n
+	}
+}
+
+// post sends a message of 64 bytes from one side, which expects another one.
+func (r *rawPair) post(s *ibpeer.Session) error {
+	if _, err := s.QP.PostRecv([]ibverbx.RecvWR{{WRID: 1}}); err != nil {
+		return err
+	}
+	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: s.Remote("raw")}
+	wr.SetSGE(s.Local("raw").SGE(0, 64))
+	_, err := s.QP.PostSend([]ibverbx.SendWR{wr})
+	return err
+}
+
+// await waits for a message.
+func (r *rawPair) await(ctx context.Context, s *ibpeer.Session) error {
+	var wcs [8]ibverbx.WC
+	for {
+		n, err := s.CQ.Wait(ctx, wcs[:])
+		if err != nil {
+			return err
+		}
+		for _, wc := range wcs[:n] {
+			if wc.WRID == 1 {
+				return nil
+			}
+		}
+	}
+}
+
+// tcpPair returns the two ends of a TCP connection on the loopback.
+func tcpPair(b testing.TB) (here, there net.Conn) {
+	b.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	wantOK(b, "Listen", err)
+	defer func() { _ = l.Close() }()
+	here, err = net.Dial("tcp", l.Addr().String())
+	wantOK(b, "Dial", err)
+	there, err = l.Accept()
+	wantOK(b, "Accept", err)
+	b.Cleanup(func() {
+		_ = here.Close()
+		_ = there.Close()
+	})
+	return here, there
+}
+
+// alternate runs a function in turn with others and reports its speed, and the median of how fast it was in comparison with each.
+func alternate(b *testing.B, bytes int64, f func(), others map[string]func()) {
+	b.Helper()
+	timed := func(f func()) time.Duration {
+		begin := time.Now()
+		f()
+		return time.Since(begin)
+	}
+	f()
+	for _, other := range others {
+		other()
+	}
+	ratios := map[string][]float64{}
+	var times []time.Duration
+	b.ResetTimer()
+	for b.Loop() {
+		for name, other := range others {
+			x, y := timed(f), timed(other)
+			times = append(times, x)
+			ratios[name] = append(ratios[name], float64(y)/float64(x))
+		}
+	}
+	slices.Sort(times)
+	mid := times[len(times)/2]
+	if bytes > 0 {
+		b.ReportMetric(float64(bytes)/mid.Seconds()/1e6, "MB/s")
+	} else {
+		b.ReportMetric(float64(mid.Nanoseconds())/pings, "ns/round-trip")
+	}
+	b.ReportMetric(0, "ns/op")
+	for name, r := range ratios {
+		slices.Sort(r)
+		b.ReportMetric(r[len(r)/2], "x-"+name)
+	}
+}
+
+// counter counts bytes that are written to it, and says so for every count of them.
+type counter struct {
+	sum, count int
+	reached    chan struct{}
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	for c.sum += len(b); c.sum >= c.count; c.sum -= c.count {
+		c.reached <- struct{}{}
+	}
+	return len(b), nil
+}
+
+// copies returns a function that writes bytes to one end of a connection, 1 MiB at a time, while io.Copy reads from the other.
+func copies(b *testing.B, here, there net.Conn, bytes int) func() {
+	block := make([]byte, 1<<20)
+	c := &counter{count: bytes, reached: make(chan struct{}, 1)}
+	go func() { _, _ = io.Copy(c, there) }()
+	return func() {
+		for range bytes >> 20 {
+			if _, err := here.Write(block); err != nil {
+				b.Fatalf("Write: got %v, want no error", err)
+			}
+		}
+		<-c.reached
+	}
+}
+
+// benchLinks runs a benchmark on the links that have figures.
+func benchLinks(b *testing.B, f func(b *testing.B, n *network)) {
+	for _, l := range []struct {
+		name string
+		n    func() *network
+	}{{"memory", func() *network { return memoryNetwork(1) }}, {"udp", func() *network { return &network{} }}} {
+		b.Run("link="+l.name, func(b *testing.B) { f(b, l.n()) })
+	}
+}
+
+// BenchmarkStream copies through a stream. x-raw is its speed in comparison with WRITEs of a VirtualQP, x-tcp with that of TCP on the loopback.
+func BenchmarkStream(b *testing.B) {
+	benchLinks(b, func(b *testing.B, n *network) {
+		const bytes = 32 << 20
+		here, there := newPair(b, n, Config{}).dial(b)
+		r := newRaw(b, n)
+		tcpHere, tcpThere := tcpPair(b)
+		alternate(b, bytes, copies(b, here, there, bytes), map[string]func(){
+			"raw": func() { r.write(b, bytes>>20) }, "tcp": copies(b, tcpHere, tcpThere, bytes),
+		})
+	})
+}
+
+const pings = 500
+
+// pingPong returns a function that sends 64 bytes to and fro.
+func pingPong(b *testing.B, here, there net.Conn) func() {
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			if _, err := io.ReadFull(there, buf); err != nil {
+				return
+			}
+			if _, err := there.Write(buf); err != nil {
+				return
+			}
+		}
+	}()
+	buf := make([]byte, 64)
+	return func() {
+		for range pings {
+			if _, err := here.Write(buf); err != nil {
+				b.Fatalf("Write: got %v, want no error", err)
+			}
+			if _, err := io.ReadFull(here, buf); err != nil {
+				b.Fatalf("Read: got %v, want no error", err)
+			}
+		}
+	}
+}
+
+// BenchmarkStreamPingPong sends 64 bytes to and fro. x-raw compares with a VirtualQP whose two ends wait for completions.
+func BenchmarkStreamPingPong(b *testing.B) {
+	benchLinks(b, func(b *testing.B, n *network) {
+		here, there := newPair(b, n, Config{}).dial(b)
+		tcpHere, tcpThere := tcpPair(b)
+		r := newRaw(b, n)
+		ctx := context.Background()
+		raw := func() {
+			done := make(chan error, 1)
+			go func() {
+				for range pings {
+					if err := r.await(ctx, r.there); err != nil {
+						done <- err
+						return
+					}
+					if err := r.post(r.there); err != nil {
+						done <- err
+						return
+					}
+				}
+				done <- nil
+			}()
+			for range pings {
+				wantOK(b, "post", r.post(r.here))
+				wantOK(b, "await", r.await(ctx, r.here))
+			}
+			wantOK(b, "the other side", <-done)
+		}
+		_, err := r.there.QP.PostRecv([]ibverbx.RecvWR{{WRID: 1}})
+		wantOK(b, "PostRecv", err)
+		alternate(b, 0, pingPong(b, here, there), map[string]func(){"raw": raw, "tcp": pingPong(b, tcpHere, tcpThere)})
+	})
+}

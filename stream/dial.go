@@ -1,0 +1,81 @@
+package stream
+
+import (
+	"context"
+	"net"
+	"strings"
+
+	"ibverbx/node"
+)
+
+// defaultService is what addresses without a service mean.
+const defaultService = "http"
+
+// Dial is as the function, with this Config.
+func (cfg Config) Dial(ctx context.Context, p *node.Peer, service string) (*Conn, error) {
+	c, err := cfg.dial(ctx, p, service)
+	if err != nil {
+		host := ""
+		if at := p.Identity().Addr; at != nil {
+			host = at.String()
+		}
+		return nil, &net.OpError{Op: "dial", Net: Addr{}.Network(), Addr: Addr{Host: host, Service: service}, Err: err}
+	}
+	return c, nil
+}
+
+func (cfg Config) dial(ctx context.Context, np *node.Peer, service string) (*Conn, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkService(service); err != nil {
+		return nil, err
+	}
+	h, err := hostOf(np.Node())
+	if err != nil {
+		return nil, err
+	}
+	p := h.peer(np.Seat())
+	if np.State() == node.StateClosed { // Gone may have been called before p was there
+		h.Gone(np.Seat(), np.Err())
+	}
+	s, err := p.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := p.newConn(&cfg, s, service)
+	if err != nil {
+		return nil, err
+	}
+	c.dialed = true
+	if err := p.request(ctx, c); err != nil {
+		c.abandon()
+		return nil, err
+	}
+	h.counts.dialed.Add(1)
+	return c, nil
+}
+
+// abandon closes a stream that the program never had, without waiting. If it was dialed, the peer's answer may still come.
+func (c *Conn) abandon() {
+	c.mu.Lock()
+	c.cut()
+	c.mu.Unlock()
+	_ = c.Close()
+}
+
+// Dialer is as the function, with this Config.
+func (cfg Config) Dialer(n *node.Node) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, _, addr string) (net.Conn, error) {
+		host, service, found := strings.Cut(addr, "/")
+		if !found {
+			service = defaultService
+		}
+		p, err := n.Peer(ctx, host)
+		if err != nil {
+			return nil, &net.OpError{Op: "dial", Net: Addr{}.Network(), Addr: Addr{Host: host, Service: service}, Err: err}
+		}
+		return cfg.Dial(ctx, p, service)
+	}
+}

@@ -1,0 +1,197 @@
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ibverbx/internal/clock"
+	"ibverbx/internal/seat"
+	"ibverbx/node"
+	"ibverbx/verbs"
+)
+
+// host is the service of a Node. It is made by the first Listen or Dial and stays as long as the Node.
+//
+// Locks: a shard's lock, then a Conn's mu, then a peer's mu, a pool's mu or mu. No method of seat is called with one of the latter.
+type host struct {
+	node *node.Node
+	seat seat.Node
+	now  func() int64
+	// linger is how long Close waits until the peer has all bytes. reap is how long the peer may then take to end its
+	// direction. An honest peer does so at once.
+	linger, reap time.Duration
+
+	mu        sync.RWMutex
+	peers     map[seat.Peer]*peer
+	listeners map[string]*Listener
+	used      int64 // bytes of all slabs
+	counts    counts
+}
+
+// counts are the counters of Stats.
+type counts struct {
+	streams                           atomic.Int64
+	dialed, accepted, refused, resets atomic.Uint64
+	sent, received, unclaimed         atomic.Uint64
+}
+
+// hostOf returns the service of a Node, and attaches it if it is not.
+func hostOf(n *node.Node) (*host, error) {
+	for {
+		select {
+		case <-n.Seat().Done():
+			return nil, node.ErrClosed
+		default:
+		}
+		if h, ok := n.Seat().Attached(seat.StreamID).(*host); ok {
+			return h, nil
+		}
+		h := &host{
+			node: n, seat: n.Seat(), now: clock.Monotonic(), linger: lingerTime, reap: reapTime,
+			peers: map[seat.Peer]*peer{}, listeners: map[string]*Listener{},
+		}
+		err := h.seat.Attach(seat.Service{ID: seat.StreamID, Classes: 1<<classData | 1<<classCredit, Handler: h})
+		if err == nil {
+			return h, nil
+		}
+		if h.seat.Attached(seat.StreamID) == nil || !errors.Is(err, verbs.ErrBusy) {
+			return nil, err
+		}
+	}
+}
+
+// addr is the address of a service of this side.
+func (h *host) addr(service string) Addr {
+	a := Addr{Service: service}
+	if at := h.node.Addr(); at != nil {
+		a.Host = at.String()
+	}
+	return a
+}
+
+// opError is the error of a method.
+func (h *host) opError(op, service string, remote net.Addr, err error) error {
+	return &net.OpError{Op: op, Net: Addr{}.Network(), Source: h.addr(service), Addr: remote, Err: err}
+}
+
+// peer returns what is known of a peer, and makes it if it is new.
+func (h *host) peer(s seat.Peer) *peer {
+	h.mu.RLock()
+	p := h.peers[s]
+	h.mu.RUnlock()
+	if p != nil {
+		return p
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p = h.peers[s]; p == nil {
+		p = newPeer(h, s)
+		h.peers[s] = p
+	}
+	return p
+}
+
+// reserve counts memory that is to be allocated, and reports whether there may be so much. It frees what is not used if
+// that helps.
+func (h *host) reserve(bytes, limit int64) bool {
+	for range 2 {
+		h.mu.Lock()
+		ok := h.used+bytes <= limit
+		if ok {
+			h.used += bytes
+		}
+		var pools []*pool
+		for _, p := range h.peers {
+			pools = append(pools, &p.pool)
+		}
+		h.mu.Unlock()
+		if ok {
+			return true
+		}
+		for _, q := range pools {
+			h.free(q.sweep()...)
+		}
+	}
+	return false
+}
+
+func (h *host) unreserve(bytes int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.used -= bytes
+}
+
+// reserved returns how many bytes all slabs have.
+func (h *host) reserved() int64 {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.used
+}
+
+// free frees slabs that are in no pool any more. It must not be called with the shard's lock.
+func (h *host) free(slabs ...*slab) {
+	for _, s := range slabs {
+		if err := errors.Join(s.memory.Close(), s.mem.Free()); err != nil {
+			h.seat.Log().Error("stream: rings cannot be freed", "error", err)
+		}
+		h.unreserve(s.bytes())
+	}
+}
+
+// Up implements seat.Handler.
+func (h *host) Up(s seat.Session) { h.peer(s.Peer()).up(s) }
+
+// Down implements seat.Handler.
+func (h *host) Down(s seat.Session, cause error) { h.peer(s.Peer()).down(s, cause) }
+
+// Gone implements seat.Handler.
+func (h *host) Gone(s seat.Peer, cause error) {
+	h.mu.Lock()
+	p := h.peers[s]
+	if node.Of(s).State() == node.StateClosed {
+		delete(h.peers, s)
+	}
+	h.mu.Unlock()
+	if p != nil {
+		p.gone(cause)
+	}
+}
+
+// Message implements seat.Handler.
+func (h *host) Message(s seat.Session, body []byte) {
+	m, err := decode(body)
+	if err == nil {
+		err = h.peer(s.Peer()).message(s, m)
+	}
+	if err != nil {
+		s.End(fmt.Errorf("stream: %w", err))
+	}
+}
+
+// Immediate implements seat.Handler.
+func (h *host) Immediate(s seat.Session, imm, length uint32) {
+	p := h.peer(s.Peer())
+	var err error
+	switch seat.Class(imm) {
+	case classData:
+		var d data
+		if d, err = decodeData(imm); err != nil {
+			break
+		}
+		if c := p.find(s, d.id); c != nil {
+			err = c.arrived(length, d)
+		}
+	case classCredit:
+		m := decodeCredit(imm)
+		if c := p.find(s, m.id); c != nil {
+			err = c.credited(m)
+		}
+	}
+	if err != nil {
+		s.End(fmt.Errorf("stream: %w", err))
+	}
+}

@@ -1,0 +1,120 @@
+package stream
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"unicode/utf8"
+
+	"ibverbx/node"
+	"ibverbx/verbs"
+)
+
+// Listener accepts the streams of peers to one service. It implements net.Listener.
+type Listener struct {
+	host    *host
+	cfg     Config
+	service string
+	queue   chan *Conn
+	done    chan struct{}
+
+	// mu guards closed, and is held while a stream is put into the queue.
+	mu     sync.Mutex
+	closed bool
+}
+
+// Listen is as the function, with this Config.
+func (cfg Config) Listen(n *node.Node, service string) (net.Listener, error) {
+	l, err := cfg.listen(n, service)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: Addr{}.Network(), Addr: Addr{Service: service}, Err: err}
+	}
+	return l, nil
+}
+
+func (cfg Config) listen(n *node.Node, service string) (*Listener, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkService(service); err != nil {
+		return nil, err
+	}
+	h, err := hostOf(n)
+	if err != nil {
+		return nil, err
+	}
+	l := &Listener{host: h, cfg: cfg, service: service, queue: make(chan *Conn, cfg.Backlog), done: make(chan struct{})}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.listeners[service] != nil {
+		return nil, fmt.Errorf("%w: the Node has this service already", verbs.ErrBusy)
+	}
+	h.listeners[service] = l
+	return l, nil
+}
+
+func checkService(name string) error {
+	if len(name) > MaxService || !utf8.ValidString(name) {
+		return verbs.Invalidf("service %q: want at most %d bytes of UTF-8", name, MaxService)
+	}
+	return nil
+}
+
+// offer gives a stream to Accept. It reports whether there was room.
+func (l *Listener) offer(c *Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	select {
+	case l.queue <- c:
+		return true
+	default:
+		return false
+	}
+}
+
+// Accept waits for the next stream.
+func (l *Listener) Accept() (net.Conn, error) {
+	err := net.ErrClosed
+	select {
+	case <-l.done:
+	default:
+		select {
+		case c := <-l.queue:
+			return c, nil
+		case <-l.done:
+		case <-l.host.seat.Done():
+			err = node.ErrClosed
+		}
+	}
+	return nil, l.host.opError("accept", l.service, nil, err)
+}
+
+// Close ends the service. Streams that nobody has accepted are reset. Others stay.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return l.host.opError("close", l.service, nil, net.ErrClosed)
+	}
+	l.closed = true
+	close(l.done)
+	l.mu.Unlock()
+	l.host.mu.Lock()
+	delete(l.host.listeners, l.service)
+	l.host.mu.Unlock()
+	for {
+		select {
+		case c := <-l.queue:
+			c.abandon()
+		default:
+			return nil
+		}
+	}
+}
+
+// Addr returns an Addr.
+func (l *Listener) Addr() net.Addr { return l.host.addr(l.service) }

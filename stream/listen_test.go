@@ -1,0 +1,239 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"ibverbx/node"
+	"ibverbx/verbs"
+)
+
+// TestRefused: a service that is not there is refused, as by TCP.
+func TestRefused(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{})
+	_, err := Dial(soon(t), p.peer, "other")
+	wantErr(t, "Dial", err, syscall.ECONNREFUSED)
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Op != "dial" || op.Addr.String() != p.there.Addr().String()+"/other" {
+		t.Errorf("Dial: got %#v, want an OpError with the address", err)
+	}
+	_, err = Listen(p.there.Node, "test")
+	wantErr(t, "Listen again", err, verbs.ErrBusy)
+	wantOK(t, "Close", p.l.Close())
+	wantErr(t, "Close again", p.l.Close(), net.ErrClosed)
+	_, err = p.l.Accept()
+	wantErr(t, "Accept", err, net.ErrClosed)
+	_, err = Dial(soon(t), p.peer, "test")
+	wantErr(t, "Dial", err, syscall.ECONNREFUSED)
+	p.l, err = Listen(p.there.Node, "test")
+	wantOK(t, "Listen", err)
+	p.dial(t)
+}
+
+// TestConfig: what is out of range is refused.
+func TestConfig(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{})
+	for _, c := range []Config{{Ring: MinRing - 1}, {Ring: 3 * MinRing}, {Ring: 2 * MaxRing}, {Ring: -1}, {Memory: -1}, {Backlog: -1}, {Backlog: 1 << 30}} {
+		_, err := c.Listen(p.there.Node, "x")
+		wantErr(t, fmt.Sprintf("Listen with %+v", c), err, verbs.ErrInvalid)
+		_, err = c.Dial(soon(t), p.peer, "x")
+		wantErr(t, fmt.Sprintf("Dial with %+v", c), err, verbs.ErrInvalid)
+	}
+	for _, name := range []string{"\xff", string(make([]byte, MaxService+1))} {
+		_, err := Dial(soon(t), p.peer, name)
+		wantErr(t, "Dial", err, verbs.ErrInvalid)
+	}
+}
+
+// TestBacklog: streams that nobody accepts are bounded. They are reset when the service ends.
+func TestBacklog(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing, Backlog: 3})
+	var all []*Conn
+	for range 3 {
+		c, err := p.cfg.Dial(soon(t), p.peer, "test")
+		wantOK(t, "Dial", err)
+		all = append(all, c)
+	}
+	_, err := p.cfg.Dial(soon(t), p.peer, "test")
+	wantErr(t, "Dial", err, ErrBusy)
+	wantOK(t, "Close", p.l.Close())
+	for _, c := range all {
+		_, err := c.Read(make([]byte, 1))
+		wantErr(t, "Read", err, syscall.ECONNRESET)
+		wantOK(t, "Close", c.Close())
+	}
+	p.wantNone(t)
+}
+
+// TestMemoryLimit: rings are bounded on both sides, and memory that is given back can be used for rings of another size.
+func TestMemoryLimit(t *testing.T) {
+	for _, limited := range []string{"dialer", "listener"} {
+		t.Run(limited, func(t *testing.T) {
+			p := newPair(t, memoryNetwork(1), Config{Ring: MinRing, Memory: 8 * MinRing})
+			if limited == "listener" {
+				p.cfg.Memory = 0
+			}
+			var all []*Conn
+			for range 4 {
+				a, b := p.dial(t)
+				all = append(all, a, b)
+			}
+			_, err := p.cfg.Dial(soon(t), p.peer, "test")
+			wantErr(t, "Dial", err, ErrBusy)
+			for _, c := range all {
+				wantOK(t, "Close", c.Close())
+			}
+			p.wantNone(t)
+			p.cfg.Ring = 4 * MinRing
+			if limited == "dialer" {
+				p.dial(t)
+			}
+			for _, s := range []*side{p.here, p.there} {
+				eventually(t, "the memory is bounded", func() bool { return StatsOf(s.Node).Memory <= 8*MinRing || s == p.here && p.cfg.Memory == 0 })
+			}
+		})
+	}
+}
+
+// TestThousandStreams: a peer has MaxStreams streams, and a thousand of them are used at a time. More are refused.
+func TestThousandStreams(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing, Memory: 4 << 30, Backlog: MaxStreams})
+	go func() {
+		for {
+			c, err := p.l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	conns := make([]*Conn, MaxStreams)
+	if raceEnabled {
+		conns = conns[:MaxStreams/16] // it is slow
+	}
+	for i := range conns {
+		c, err := p.cfg.Dial(soon(t), p.peer, "test")
+		wantOK(t, "Dial", err)
+		conns[i] = c
+	}
+	if len(conns) == MaxStreams {
+		_, err := p.cfg.Dial(soon(t), p.peer, "test")
+		wantErr(t, "Dial", err, ErrBusy)
+	}
+	var all sync.WaitGroup
+	for i, c := range conns {
+		all.Go(func() {
+			defer func() { _ = c.Close() }()
+			if i%4 != 0 {
+				return
+			}
+			want := fmt.Sprintf("stream %d", i)
+			for range 4 {
+				_, _ = io.WriteString(c, want)
+				if got := string(readAll(t, c, len(want))); got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
+			}
+		})
+	}
+	all.Wait()
+	p.wantNone(t)
+	wantOK(t, "Close", p.l.Close())
+}
+
+// TestDialCanceled: a Dial whose context ends leaves nothing behind, whether the peer answers or not.
+func TestDialCanceled(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing, Backlog: 1000})
+	for i := range 100 {
+		ctx, cancel := context.WithCancel(soon(t))
+		time.AfterFunc(time.Duration(i)*2*time.Microsecond, cancel)
+		if c, err := p.cfg.Dial(ctx, p.peer, "test"); err == nil {
+			wantOK(t, "Close", c.Close())
+		} else {
+			wantErr(t, "Dial", err, context.Canceled)
+		}
+	}
+	wantOK(t, "Close", p.l.Close())
+	p.wantNone(t)
+}
+
+// TestPeerWithoutStreams: Dial waits for a peer that has no streams yet.
+func TestPeerWithoutStreams(t *testing.T) {
+	n := memoryNetwork(1)
+	a, b := n.start(t, nil), n.start(t, nil)
+	p, err := a.Peer(soon(t), b.Addr().String())
+	wantOK(t, "Peer", err)
+	ctx, cancel := context.WithTimeout(soon(t), 10*time.Millisecond)
+	defer cancel()
+	_, err = Dial(ctx, p, "late")
+	wantErr(t, "Dial", err, context.DeadlineExceeded)
+	done := make(chan error, 1)
+	go func() {
+		c, err := Dial(soon(t), p, "late")
+		if err == nil {
+			err = c.Close()
+		}
+		done <- err
+	}()
+	l, err := Listen(b.Node, "late")
+	wantOK(t, "Listen", err)
+	wantOK(t, "Dial", <-done)
+	c, err := l.Accept()
+	wantOK(t, "Accept", err)
+	wantOK(t, "Close", c.Close())
+}
+
+// TestNodeCloses: everything ends when a Node is closed.
+func TestNodeCloses(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{})
+	here, there := p.dial(t)
+	accepted := make(chan error, 1)
+	go func() {
+		_, err := p.l.Accept()
+		accepted <- err
+	}()
+	read := make(chan error, 1)
+	go func() {
+		_, err := there.Read(make([]byte, 1))
+		read <- err
+	}()
+	wantOK(t, "Close", p.there.Close())
+	wantErr(t, "Accept", <-accepted, node.ErrClosed)
+	wantErr(t, "Read", <-read, syscall.ECONNRESET)
+	_, err := io.Copy(io.Discard, here)
+	wantErr(t, "Read", err, syscall.ECONNRESET)
+	_, err = Listen(p.there.Node, "after")
+	wantErr(t, "Listen", err, node.ErrClosed)
+	wantOK(t, "Peer.Close", p.peer.Close())
+	_, err = Dial(soon(t), p.peer, "test")
+	wantErr(t, "Dial", err, node.ErrClosed)
+}
+
+// TestDialer: addresses name the service.
+func TestDialer(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{})
+	l, err := Listen(p.there.Node, "http")
+	wantOK(t, "Listen", err)
+	for addr, l := range map[string]net.Listener{"": l, "/test": p.l, "/http": l} {
+		c, err := Dialer(p.here.Node)(soon(t), "tcp", p.there.Addr().String()+addr)
+		wantOK(t, "Dial "+addr, err)
+		d, err := l.Accept()
+		wantOK(t, "Accept", err)
+		wantOK(t, "Close", errors.Join(c.Close(), d.Close()))
+	}
+	_, err = Dialer(p.here.Node)(soon(t), "tcp", "127.0.0.1:1/test")
+	var op *net.OpError
+	if !errors.As(err, &op) {
+		t.Errorf("Dial: got %v, want an OpError", err)
+	}
+}

@@ -1,0 +1,122 @@
+package stream
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"ibverbx/softnic"
+)
+
+// TestLaneDiesMidStream: NICs are lost and come back, and one is lost for good. The program notices nothing.
+func TestLaneDiesMidStream(t *testing.T) {
+	p := newPair(t, faultNetwork(t, 2, softnic.Impairment{Loss: 0.001, Delay: 20 * time.Microsecond}), Config{})
+	here, there := p.dial(t)
+	want := random(10, 8<<20)
+	go func() {
+		for i := range 8 {
+			_, _ = here.Write(want[i<<20:][:1<<20])
+			switch i {
+			case 1, 2, 3, 4:
+				s := []*side{p.here, p.there}[i%2]
+				s.nics[i/3].Reset()
+			case 5:
+				p.here.nics[1].Fail() // for good
+			}
+		}
+		_ = here.CloseWrite()
+	}()
+	got, err := io.ReadAll(there)
+	wantOK(t, "ReadAll", err)
+	if !bytes.Equal(got, want) {
+		t.Errorf("%d bytes came that differ from the %d that were written", len(got), len(want))
+	}
+	if n := p.peer.Detail().Sessions; n != 1 {
+		t.Errorf("there were %d sessions, want 1", n)
+	}
+}
+
+// TestSessionLostIsReset: the streams of a lost session end at both sides, also while they are used. What had arrived can be read. Then
+// streams can be dialed again.
+func TestSessionLostIsReset(t *testing.T) {
+	onLinks(t, func(t *testing.T, n *network) {
+		p := newPair(t, n, Config{Ring: MinRing})
+		for round := range 2 {
+			here, there := p.dial(t)
+			quiet, _ := p.dial(t)
+			_, err := here.Write([]byte("before"))
+			wantOK(t, "Write", err)
+			if got := string(readAll(t, there, 3)); got != "bef" {
+				t.Errorf("got %q, want bef", got)
+			}
+			var all sync.WaitGroup
+			all.Go(func() {
+				var err error
+				for err == nil {
+					_, err = there.Write(make([]byte, 10_000))
+				}
+				wantErrIn(t, "Write", err)
+			})
+			all.Go(func() {
+				_, err := io.Copy(io.Discard, here)
+				wantErrIn(t, "Read", err)
+			})
+			all.Go(func() {
+				_, err := quiet.Read(make([]byte, 1))
+				wantErrIn(t, "Read", err)
+			})
+			time.Sleep(time.Duration(round) * time.Millisecond) // at another point
+			p.lose()
+			all.Wait()
+			b, err := io.ReadAll(there)
+			wantErr(t, "Read", err, syscall.ECONNRESET)
+			if string(b) != "ore" {
+				t.Errorf("got %q, want what had come before", b)
+			}
+		}
+		p.dial(t)
+	})
+}
+
+// wantErrIn is wantErr for goroutines: the stream was reset.
+func wantErrIn(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
+		t.Errorf("%s: got error %v, want %v", what, err, syscall.ECONNRESET)
+	}
+}
+
+// TestEndSurvivesSession: a stream that has ended is read to its end although the peer has gone.
+func TestEndSurvivesSession(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{})
+	here, there := p.dial(t)
+	_, err := there.Write([]byte("last words"))
+	wantOK(t, "Write", err)
+	wantOK(t, "Close", there.Close())
+	wantOK(t, "Node.Close", p.there.Close())
+	eventually(t, "the session is lost", func() bool { return p.peer.Detail().QP.Lanes == nil })
+	b, err := io.ReadAll(here)
+	if err != nil || string(b) != "last words" {
+		t.Errorf("ReadAll: got %q and %v, want the last words", b, err)
+	}
+}
+
+// TestNoReset: a peer that does not end its direction loses the session after a while, and cannot keep the memory.
+func TestNoReset(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
+	p.setLinger(t, 20*time.Millisecond)
+	here, there := p.dial(t)
+	there.mu.Lock()
+	there.out.pushing = true // never sends anything
+	there.mu.Unlock()
+	wantOK(t, "Close", here.Close())
+	eventually(t, "the session has ended", func() bool { return p.peer.Detail().Sessions > 1 })
+	eventually(t, "there are no streams", func() bool { return StatsOf(p.here.Node).Streams == 0 })
+	there.mu.Lock()
+	there.out.pushing = false
+	there.mu.Unlock()
+}

@@ -1,0 +1,287 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"ibverbx/internal/seat"
+	"ibverbx/internal/table"
+	"ibverbx/node"
+)
+
+// maxAsks is how many streams of this side wait for the peer's answer. More wait for their turn.
+const maxAsks = 256
+
+// peer is a peer and the streams with it.
+type peer struct {
+	host *host
+	seat seat.Peer
+	pool pool
+	asks chan struct{}
+
+	mu sync.Mutex
+	// session is the present session, nil if there is none.
+	session seat.Session
+	// greeted says that the peer's hello of this session has come.
+	greeted bool
+	// err says why there will be no session soon, or why the peer cannot have streams.
+	err error
+	// changed is closed and replaced when one of the fields above changes.
+	changed chan struct{}
+	// conns are the streams of the session by id.
+	conns  table.Table[*Conn]
+	lastID uint16
+}
+
+func newPeer(h *host, s seat.Peer) *peer {
+	p := &peer{host: h, seat: s, asks: make(chan struct{}, maxAsks), changed: make(chan struct{})}
+	p.pool.peer = p
+	return p
+}
+
+// change wakes those who wait for another state. mu is held.
+func (p *peer) change() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// ready waits until there is a session in which the peer has greeted.
+func (p *peer) ready(ctx context.Context) (seat.Session, error) {
+	for {
+		p.mu.Lock()
+		s, greeted, err, changed := p.session, p.greeted, p.err, p.changed
+		p.mu.Unlock()
+		switch {
+		case err != nil:
+			return nil, err
+		case s != nil && greeted:
+			return s, nil
+		}
+		select {
+		case <-changed:
+		case <-p.host.seat.Done():
+			return nil, node.ErrClosed
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the peer is not connected or has no streams: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// up begins a session.
+func (p *peer) up(s seat.Session) {
+	p.pool.close(false)
+	p.mu.Lock()
+	p.session, p.greeted, p.err = s, false, nil
+	p.change()
+	p.mu.Unlock()
+	p.greet(s, false)
+}
+
+// greet sends a hello. If it cannot be sent, the session has ended.
+func (p *peer) greet(s seat.Session, seen bool) {
+	_ = s.Send(context.Background(), seat.StreamID, (&hello{version, version, seen}).encode())
+}
+
+// down ends a session and its streams.
+func (p *peer) down(s seat.Session, cause error) {
+	p.mu.Lock()
+	if p.session != s {
+		p.mu.Unlock()
+		return
+	}
+	p.session, p.greeted = nil, false
+	var lost []*Conn
+	p.conns.DeleteFunc(func(_ uint32, c *Conn) bool {
+		lost = append(lost, c)
+		return true
+	})
+	p.change()
+	p.mu.Unlock()
+	err := reset(cause)
+	for _, c := range lost {
+		c.lose(err)
+	}
+}
+
+// reset is the error of a stream whose session is lost. It does not wrap the cause, which may be an io.EOF of the connection: a program would take
+// that for the end of the stream.
+func reset(cause error) error { return fmt.Errorf("%w: %s", syscall.ECONNRESET, cause.Error()) }
+
+// gone notes that there will be no session soon.
+func (p *peer) gone(cause error) {
+	p.mu.Lock()
+	p.err = cause
+	p.change()
+	p.mu.Unlock()
+	p.pool.close(true)
+	p.host.free(p.pool.sweep()...)
+}
+
+// find returns a stream of a session by its id. If it is nil, the stream is closed.
+func (p *peer) find(s seat.Session, id uint16) (c *Conn) {
+	p.mu.Lock()
+	if p.session == s {
+		c = p.conns.Find(uint32(id))
+	}
+	p.mu.Unlock()
+	if c == nil {
+		p.host.counts.unclaimed.Add(1)
+	}
+	return c
+}
+
+// add makes a stream of the session known, and gives it an id.
+func (p *peer) add(c *Conn) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.session != c.session:
+		return node.ErrLost
+	case p.conns.Len() >= MaxStreams:
+		return fmt.Errorf("%w: the peer has %d", ErrBusy, MaxStreams)
+	}
+	for p.lastID++; p.conns.Find(uint32(p.lastID)) != nil; {
+		p.lastID++
+	}
+	c.id = p.lastID
+	p.conns.Set(uint32(c.id), c)
+	return nil
+}
+
+// remove forgets a stream whose memory nobody uses any more. It may be called with the shard's lock.
+func (p *peer) remove(c *Conn) {
+	p.mu.Lock()
+	if p.conns.Find(uint32(c.id)) == c {
+		p.conns.Delete(uint32(c.id))
+	}
+	p.mu.Unlock()
+	p.pool.give(c.block)
+	p.host.counts.streams.Add(-1)
+}
+
+// message handles a message of a session. An error ends the session.
+func (p *peer) message(s seat.Session, m any) error {
+	switch m := m.(type) {
+	case *hello:
+		return p.hello(s, m)
+	case *open:
+		answer := p.serve(s, m)
+		_ = s.Send(context.Background(), seat.StreamID, answer) // without the session the stream is lost
+	case *accept:
+		c := p.dialing(s, m.to)
+		if c == nil {
+			return fmt.Errorf("%w: stream %d was not asked for", errProtocol, m.to)
+		}
+		c.establish(m.from, m.ring)
+		c.push()
+		c.tell()
+	case *refuse:
+		c := p.dialing(s, m.to)
+		if c == nil {
+			return fmt.Errorf("%w: stream %d was not asked for", errProtocol, m.to)
+		}
+		var err error = syscall.ECONNREFUSED
+		if m.code == codeBusy {
+			err = ErrBusy
+		}
+		c.lose(fmt.Errorf("%w (the peer says: %s)", err, m.text))
+	}
+	return nil
+}
+
+// dialing returns a stream that waits for the peer's answer.
+func (p *peer) dialing(s seat.Session, id uint16) *Conn {
+	c := p.find(s, id)
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open || c.err != nil {
+		return nil
+	}
+	return c
+}
+
+// hello takes the peer's greeting.
+func (p *peer) hello(s seat.Session, m *hello) error {
+	p.mu.Lock()
+	if p.session != s {
+		p.mu.Unlock()
+		return nil
+	}
+	if p.greeted = true; m.lowest > version {
+		p.err = fmt.Errorf("the peer speaks versions %d to %d of the stream protocol, this side %d", m.lowest, m.highest, version)
+	}
+	p.change()
+	p.mu.Unlock()
+	if !m.seen {
+		p.greet(s, true)
+	}
+	return nil
+}
+
+// serve returns the answer to a peer that asks for a stream.
+func (p *peer) serve(s seat.Session, m *open) []byte {
+	p.host.mu.RLock()
+	l := p.host.listeners[m.service]
+	p.host.mu.RUnlock()
+	if l == nil {
+		p.host.counts.refused.Add(1)
+		return (&refuse{m.from, codeUnknown, "there is no such service"}).encode()
+	}
+	c, err := p.newConn(&l.cfg, s, m.service)
+	if err == nil {
+		answer := (&accept{to: m.from, from: c.id, ring: c.block.lent()}).encode()
+		c.establish(m.from, m.ring)
+		if l.offer(c) {
+			p.host.counts.accepted.Add(1)
+			return answer
+		}
+		c.lose(ErrBusy)
+		c.abandon()
+	}
+	p.host.counts.refused.Add(1)
+	return (&refuse{m.from, codeBusy, "try again later"}).encode()
+}
+
+// newConn makes a stream of a session.
+func (p *peer) newConn(cfg *Config, s seat.Session, service string) (*Conn, error) {
+	b, err := p.pool.take(cfg.Ring, cfg.Memory)
+	if err != nil {
+		return nil, err
+	}
+	c := newConn(p, s, service, b)
+	if err := p.add(c); err != nil {
+		p.pool.give(b)
+		return nil, err
+	}
+	p.host.counts.streams.Add(1)
+	return c, nil
+}
+
+// request asks the peer for a stream.
+func (p *peer) request(ctx context.Context, c *Conn) error {
+	select {
+	case p.asks <- struct{}{}:
+		defer func() { <-p.asks }()
+	case <-ctx.Done():
+		c.lose(context.Cause(ctx))
+		return context.Cause(ctx)
+	}
+	m := open{from: c.id, ring: c.block.lent(), service: c.service}
+	if err := c.session.Send(ctx, seat.StreamID, m.encode()); err != nil {
+		c.lose(err)
+		return err
+	}
+	select {
+	case <-c.answered:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,205 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/internal/property"
+	"ibverbx/node"
+	ibpeer "ibverbx/peer"
+	"ibverbx/softnic"
+)
+
+func TestMain(m *testing.M) {
+	property.Seed()
+	goleak.VerifyTestMain(m)
+}
+
+// network is what Nodes are connected by: a link for each rail, or UDP on the loopback if there is none.
+type network struct{ links []softnic.Link }
+
+func memoryNetwork(rails int) *network {
+	n := &network{}
+	for range rails {
+		n.links = append(n.links, softnic.NewMemoryLink(nil))
+	}
+	return n
+}
+
+func faultNetwork(t testing.TB, rails int, imp softnic.Impairment) *network {
+	t.Helper()
+	n := &network{}
+	for i := range rails {
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i + 1), Impairment: imp})
+		wantOK(t, "NewFaultLink", err)
+		n.links = append(n.links, link)
+	}
+	return n
+}
+
+// side is a Node of a test.
+type side struct {
+	*node.Node
+	net  *network
+	nics []*softnic.NIC
+}
+
+// start makes a Node, which is closed at the end of the test.
+func (n *network) start(t testing.TB, change func(*node.Config)) *side {
+	t.Helper()
+	s := &side{net: n}
+	cfg := node.Config{
+		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true},
+		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Open: s.open, Unsealed: true,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	s.Node, err = node.New(soon(t), cfg)
+	wantOK(t, "node.New", err)
+	t.Cleanup(func() { wantOK(t, "Node.Close", s.Close()) })
+	return s
+}
+
+func (s *side) open() (nics ibpeer.NICs, err error) {
+	if len(s.net.links) == 0 {
+		return ibpeer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
+	}
+	nics.Close = func() (err error) {
+		for _, nic := range s.nics {
+			err = errors.Join(err, nic.Close())
+		}
+		return err
+	}
+	for _, link := range s.net.links {
+		nic, err := softnic.New(link, softnic.Config{})
+		if err != nil {
+			return nics, err
+		}
+		s.nics = append(s.nics, nic)
+		ctx, err := nic.Open()
+		if err != nil {
+			return nics, err
+		}
+		nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
+	}
+	return nics, nil
+}
+
+// pair is two Nodes, of which the first dials the second.
+type pair struct {
+	here, there *side
+	peer        *node.Peer
+	l           net.Listener
+	cfg         Config
+}
+
+func newPair(t testing.TB, n *network, cfg Config) *pair {
+	t.Helper()
+	p := &pair{here: n.start(t, nil), there: n.start(t, nil), cfg: cfg}
+	var err error
+	p.l, err = cfg.Listen(p.there.Node, "test")
+	wantOK(t, "Listen", err)
+	p.peer, err = p.here.Peer(soon(t), p.there.Addr().String())
+	wantOK(t, "Peer", err)
+	return p
+}
+
+// dial opens a stream and returns both ends. They are closed at the end of the test.
+func (p *pair) dial(t testing.TB) (here, there *Conn) {
+	t.Helper()
+	here, err := p.cfg.Dial(soon(t), p.peer, "test")
+	wantOK(t, "Dial", err)
+	c, err := p.l.Accept()
+	wantOK(t, "Accept", err)
+	there = c.(*Conn)
+	t.Cleanup(func() {
+		var both sync.WaitGroup // one that waits for the other to read takes seconds
+		both.Go(func() { _ = here.Close() })
+		both.Go(func() { _ = there.Close() })
+		both.Wait()
+	})
+	return here, there
+}
+
+// lose ends the session.
+func (p *pair) lose() {
+	if s := p.peer.Seat().Session(); s != nil {
+		s.End(fmt.Errorf("planted: %w", io.EOF))
+	}
+}
+
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func wantOK(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: got %v, want no error", what, err)
+	}
+}
+
+func wantErr(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("%s: got error %v, want %v", what, err, want)
+	}
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("after a minute it is not true that %s", what)
+		}
+	}
+}
+
+// within fails if f does not return soon enough.
+func within(t testing.TB, limit time.Duration, what string, f func()) {
+	t.Helper()
+	began := time.Now()
+	f()
+	if d := time.Since(began); d > limit {
+		t.Errorf("%s took %v, want at most %v", what, d, limit)
+	}
+}
+
+// random returns n bytes that depend on a seed.
+func random(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{byte(seed)}).Read(b)
+	return b
+}
+
+// readAll reads n bytes.
+func readAll(t testing.TB, r io.Reader, n int) []byte {
+	t.Helper()
+	b := make([]byte, n)
+	_, err := io.ReadFull(r, b)
+	wantOK(t, "Read", err)
+	return b
+}
+
+// onLinks runs a test on a network in memory with two rails, and on UDP.
+func onLinks(t *testing.T, f func(t *testing.T, n *network)) {
+	t.Run("memory", func(t *testing.T) { f(t, memoryNetwork(2)) })
+	t.Run("udp", func(t *testing.T) { f(t, &network{}) })
+}

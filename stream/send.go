@@ -1,0 +1,293 @@
+package stream
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"ibverbx/internal/seat"
+	"ibverbx/verbs"
+)
+
+const (
+	// chunkBytes is how much is copied before it is sent, and a message below it is small: while one is under way, less than that
+	// waits and grows.
+	chunkBytes = 64 << 10
+	// maxFlight is how many messages of a stream are under way at most.
+	maxFlight = 8
+	// sampleEvery is how many messages there are for one whose time is taken.
+	sampleEvery = 16
+)
+
+// outbound is the direction to the peer. Conn.mu guards it.
+type outbound struct {
+	ring []byte
+	// tail is how many bytes were written, posted how many were handed over, and done how many have arrived. The ring holds those from
+	// done to tail. acked is how many the peer has read, so posted is at most acked + Conn.ring.Length.
+	tail, posted, done, acked uint64
+	// end says that nothing more will be written, ending that the peer was told, and ended that this has arrived.
+	end, ending, ended bool
+	// cut says that bytes were dropped, and stopped that the peer does not read.
+	cut, stopped bool
+	// copying says that a goroutine writes to the ring without mu, and pushing that one submits messages.
+	copying, pushing bool
+	// messages are used in turn. flight are under way, of which small are small.
+	messages      [maxFlight]message
+	count         uint64
+	flight, small int
+	flow          seat.Flow
+	// rtt is the smoothed time from handing a message over until it has arrived, in ns.
+	rtt int64
+
+	deadline deadline
+	// wake has a token if the goroutine that waits should look again.
+	wake chan struct{}
+}
+
+// message is an operation that sends bytes.
+type message struct {
+	conn   *Conn
+	op     seat.Op
+	block  [1]seat.Block
+	length uint64
+	small  bool
+	last   bool
+	// at is when it was submitted, 0 if its time is not taken.
+	at int64
+}
+
+func (o *outbound) init(c *Conn) {
+	o.ring, o.wake = c.block.send(), make(chan struct{}, 1)
+}
+
+// bind makes messages for the peer's ring.
+func (o *outbound) bind(c *Conn) {
+	for i := range o.messages {
+		m := &o.messages[i]
+		m.conn, m.block[0] = c, seat.Block{Local: c.block.region, Remote: &c.ring, Opcode: verbs.OpRDMAWrite}
+		m.op = seat.Op{
+			Blocks: m.block[:], Notify: true, Incarnation: c.session.Incarnation(), Session: c.session.Number(), Flow: &o.flow, Sink: m,
+		}
+	}
+}
+
+// next prepares the next message. It returns nil if there is none, or if it must wait. mu is held.
+func (c *Conn) next() *message {
+	o := &c.out
+	if c.err != nil || !c.open || o.ending || o.flight == maxFlight {
+		return nil
+	}
+	pending := o.tail - o.posted
+	size, far := uint64(len(o.ring)), c.ring.Length
+	n := min(pending, o.acked+far-o.posted, size-o.posted&(size-1), far-o.posted&(far-1), seat.MaxNotify)
+	last := o.end && n == pending && (!o.copying || c.closed)
+	small := pending < min(chunkBytes, size/4)
+	if n == 0 && !last || small && o.small > 0 && !last {
+		return nil
+	}
+	m := &o.messages[o.count%maxFlight]
+	m.length, m.small, m.last, m.at = n, small, last, 0
+	if o.count%sampleEvery == 0 {
+		m.at = c.peer.host.now()
+	}
+	m.block[0].LocalOffset = uint64(c.block.offset) + size + o.posted&(size-1)
+	m.block[0].RemoteOffset = o.posted & (far - 1)
+	m.block[0].Length = n
+	m.op.Imm = data{id: c.far, end: last, cut: last && o.cut}.encode()
+	o.count++
+	o.flight++
+	if small {
+		o.small++
+	}
+	o.posted += n
+	o.ending = last
+	return m
+}
+
+// push submits the messages that may be sent. One goroutine does so at a time, so that they keep their order. It reports whether bytes
+// wait for a message that is under way.
+func (c *Conn) push() (waits bool) {
+	o := &c.out
+	c.mu.Lock()
+	for !o.pushing {
+		m := c.next()
+		if m == nil {
+			break
+		}
+		o.pushing = true
+		c.mu.Unlock()
+		c.peer.seat.Submit(&m.op)
+		c.mu.Lock()
+		o.pushing = false
+	}
+	waits = o.small > 0 && o.tail > o.posted
+	c.unlock()
+	return waits
+}
+
+// Posted implements seat.Sink.
+func (m *message) Posted(*seat.Op) {}
+
+// End implements seat.Sink.
+func (m *message) End(_ *seat.Op, err error) {
+	c := m.conn
+	c.mu.Lock()
+	o := &c.out
+	o.flight--
+	if m.small {
+		o.small--
+	}
+	if err != nil {
+		c.fail(reset(err))
+	} else {
+		o.done += m.length
+		c.peer.host.counts.sent.Add(m.length)
+		if m.last {
+			o.ended = true
+			shut(c.drained)
+		}
+	}
+	if m.at != 0 {
+		d := c.peer.host.now() - m.at
+		if o.rtt == 0 {
+			o.rtt = d
+		}
+		o.rtt += (d - o.rtt) / 8
+	}
+	signal(o.wake)
+	c.unlock()
+	c.push()
+}
+
+// credited takes what the peer says that it has read. It is called with the shard's lock. An error ends the session.
+func (c *Conn) credited(m credit) error {
+	c.mu.Lock()
+	o := &c.out
+	switch {
+	case c.released:
+		c.mu.Unlock()
+		return nil
+	case !c.open:
+		c.mu.Unlock()
+		return fmt.Errorf("%w: credit for stream %d, which is not open", errProtocol, c.id)
+	case m.stop:
+		o.stopped = true
+		c.cut()
+	default:
+		unit := c.ring.Length / creditUnits
+		more := (uint64(m.count) - o.acked/unit) & countMask * unit
+		if o.acked+more > o.posted {
+			c.mu.Unlock()
+			return fmt.Errorf("%w: stream %d: the peer has read %d bytes of %d", errProtocol, c.id, o.acked+more, o.posted)
+		}
+		o.acked += more
+	}
+	c.unlock()
+	c.push()
+	return nil
+}
+
+// cut drops the bytes that are not handed over and ends the direction. mu is held.
+func (c *Conn) cut() {
+	o := &c.out
+	o.cut = o.cut || !o.ending
+	o.end, o.tail = true, o.posted
+	shut(c.drained)
+	signal(o.wake)
+}
+
+// Write copies b into the send ring, and waits for room. If it fails, n bytes may still reach the peer.
+func (c *Conn) Write(b []byte) (n int, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	for first := true; first || n < len(b); first = false {
+		room, err := c.room(len(b) > 0)
+		if err != nil {
+			return n, c.opError("write", err)
+		}
+		k := copy(room, b[n:])
+		if err := c.filled(k); err != nil {
+			return n, c.opError("write", err)
+		}
+		n += k
+	}
+	return n, nil
+}
+
+// ReadFrom writes everything that r has, which it reads straight into the send ring.
+func (c *Conn) ReadFrom(r io.Reader) (sum int64, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	for {
+		room, err := c.room(true)
+		if err != nil {
+			return sum, c.opError("write", err)
+		}
+		n, err := r.Read(room)
+		if n < 0 || n > len(room) {
+			n, err = 0, io.ErrShortBuffer
+		}
+		if err := c.filled(n); err != nil {
+			return sum, c.opError("write", err)
+		}
+		sum += int64(n)
+		if err == io.EOF { //nolint:errorlint // a Reader returns EOF itself, and an error that wraps it is another one
+			return sum, nil
+		} else if err != nil {
+			return sum, err
+		}
+	}
+}
+
+// room returns a part of the ring that is free, at most a chunk. It waits until there is some, if wait is set. Without an error, filled must
+// follow. The caller has writing.
+func (c *Conn) room(wait bool) ([]byte, error) {
+	o := &c.out
+	for round := 0; ; round++ {
+		c.mu.Lock()
+		size := uint64(len(o.ring))
+		free := size - (o.tail - o.done)
+		var err error
+		switch {
+		case c.closed:
+			err = net.ErrClosed
+		case o.deadline.expired:
+			err = os.ErrDeadlineExceeded
+		case c.err != nil:
+			err = c.err
+		case o.end:
+			err = syscall.EPIPE
+		case free > 0 || !wait:
+			at := o.tail & (size - 1)
+			o.copying = true
+			c.mu.Unlock()
+			return o.ring[at:][:min(free, size-at, chunkBytes)], nil
+		}
+		c.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		c.await(round, o.wake)
+	}
+}
+
+// filled says that n bytes of what room has returned are to be sent. If the stream has ended meanwhile, they are not.
+func (c *Conn) filled(n int) (err error) {
+	c.mu.Lock()
+	o := &c.out
+	switch o.copying = false; {
+	case c.closed:
+		err = net.ErrClosed
+	case o.cut:
+		err = syscall.EPIPE
+	default:
+		o.tail += uint64(n)
+	}
+	c.mu.Unlock()
+	if c.push() {
+		c.peer.seat.Help() // what is under way may have arrived
+	}
+	return err
+}

@@ -1,0 +1,149 @@
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"ibverbx"
+	"ibverbx/internal/seat"
+	"ibverbx/verbs"
+)
+
+// slabBytes is the size of the largest slab of rings that are smaller.
+const slabBytes = 16 << 20
+
+// slab is registered memory with the rings of several streams with one peer. The peer may write to all of it: it gets keys only for what is
+// its own to spoil.
+type slab struct {
+	mem    *verbs.Memory
+	memory seat.Memory
+	region *ibverbx.Region
+	// ring is the size of a ring. A block has one for each direction.
+	ring int
+	// free are the offsets of the blocks that are not used, of so many. The pool's mu guards free.
+	free   []int
+	blocks int
+}
+
+// block is the memory of a stream: the receive ring, and behind it the send ring.
+type block struct {
+	*slab
+	offset int
+}
+
+func (b block) receive() []byte { return b.mem.Bytes()[b.offset:][:b.ring:b.ring] }
+func (b block) send() []byte    { return b.mem.Bytes()[b.offset+b.ring:][:b.ring:b.ring] }
+
+// lent returns the receive ring as the peer uses it.
+func (b block) lent() ibverbx.RemoteRegion {
+	r := b.region.Remote()
+	return ibverbx.RemoteRegion{Addr: r.Addr + uint64(b.offset), Length: uint64(b.ring), RKeys: r.RKeys}
+}
+
+func (s *slab) bytes() int64 { return int64(s.blocks) * int64(s.ring) * 2 }
+func (s *slab) empty() bool  { return len(s.free) == s.blocks }
+
+// pool has the slabs of a peer.
+type pool struct {
+	peer *peer
+
+	mu    sync.Mutex
+	slabs []*slab
+	// closed means that slabs go when they are empty.
+	closed bool
+}
+
+// take returns memory for a stream with rings of a size. All slabs of the Node may have limit bytes.
+func (q *pool) take(ring int, limit int64) (block, error) {
+	q.mu.Lock()
+	b, ok := q.find(ring)
+	used := 0
+	for _, s := range q.slabs {
+		if s.ring == ring {
+			used += s.blocks - len(s.free)
+		}
+	}
+	q.mu.Unlock()
+	if ok {
+		return b, nil
+	}
+	h := q.peer.host
+	n := max(1, min(used, slabBytes/(2*ring)))
+	if !h.reserve(int64(n*ring*2), limit) {
+		if n = 1; !h.reserve(int64(ring*2), limit) {
+			return b, fmt.Errorf("%w: rings have %d bytes, and may have %d", ErrBusy, h.reserved(), limit)
+		}
+	}
+	s, err := q.make(ring, n)
+	if err != nil {
+		h.unreserve(int64(n * ring * 2))
+		return b, err
+	}
+	b = block{s, s.free[n-1]}
+	s.free = s.free[:n-1]
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.slabs = append(q.slabs, s)
+	return b, nil
+}
+
+// find returns a block that is free. mu is held.
+func (q *pool) find(ring int) (block, bool) {
+	for _, s := range q.slabs {
+		if n := len(s.free); s.ring == ring && n > 0 {
+			b := block{s, s.free[n-1]}
+			s.free = s.free[:n-1]
+			return b, true
+		}
+	}
+	return block{}, false
+}
+
+// make makes a slab of n blocks.
+func (q *pool) make(ring, n int) (*slab, error) {
+	mem, err := verbs.AllocMemory(n*ring*2, nil)
+	if err != nil {
+		return nil, err
+	}
+	s := &slab{mem: mem, memory: q.peer.host.seat.Register(mem), ring: ring, blocks: n}
+	if s.region, err = s.memory.Region(q.peer.seat, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
+		return nil, errors.Join(err, s.memory.Close(), mem.Free())
+	}
+	for i := range n {
+		s.free = append(s.free, i*ring*2)
+	}
+	return s, nil
+}
+
+// give takes a block back. It may be called with the shard's lock. A peer keeps one slab that is empty.
+func (q *pool) give(b block) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	b.free = append(b.free, b.offset)
+	if b.empty() && (q.closed || len(q.slabs) > 1) {
+		q.slabs = slices.DeleteFunc(q.slabs, func(s *slab) bool { return s == b.slab })
+		go q.peer.host.free(b.slab) // it would block the shard
+	}
+}
+
+// close says whether slabs go when they are empty.
+func (q *pool) close(closed bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = closed
+}
+
+// sweep removes the slabs that are empty and returns them.
+func (q *pool) sweep() (empty []*slab) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.slabs = slices.DeleteFunc(q.slabs, func(s *slab) bool {
+		if s.empty() {
+			empty = append(empty, s)
+		}
+		return s.empty()
+	})
+	return empty
+}

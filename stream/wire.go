@@ -1,0 +1,245 @@
+package stream
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"unicode/utf8"
+
+	"ibverbx"
+	"ibverbx/internal/seat"
+)
+
+// version is the version of the protocol that this package speaks. Both sides say the lowest and the highest that they know.
+const version = 1
+
+// kind is the type of a message, its first byte. All numbers are little-endian. Each side names a stream by an id of its own, and
+// messages and immediates carry the id of their receiver.
+type kind uint8
+
+const (
+	kindHello  kind = 1 + iota // lowest u16, highest u16, seen u8
+	kindOpen                   // from u16, ring, service
+	kindAccept                 // to u16, from u16, ring
+	kindRefuse                 // to u16, code u8, text
+)
+
+// hello is the first message of both sides in a session.
+type hello struct {
+	lowest, highest uint16
+	// seen says that the sender has got the receiver's hello. A side that gets one without it sends its own again.
+	seen bool
+}
+
+// open asks for a stream to a service. The peer writes into ring.
+type open struct {
+	from    uint16
+	ring    ibverbx.RemoteRegion
+	service string
+}
+
+// accept answers open.
+type accept struct {
+	to, from uint16
+	ring     ibverbx.RemoteRegion
+}
+
+// refuse answers open too.
+type refuse struct {
+	to   uint16
+	code code
+	text string
+}
+
+// code says why a stream was refused.
+type code uint8
+
+const (
+	codeUnknown code = 1 + iota // there is no such service
+	codeBusy
+	maxText = 256 // bytes of a text
+)
+
+// Classes of immediates, and their arguments. The lower 16 bits are the id of the receiver.
+const (
+	// classData comes with bytes of a stream.
+	classData = 3
+	// flagEnd says that nothing follows, and flagCut that bytes are missing at the end.
+	flagEnd = 1 << 16
+	flagCut = 1 << 17
+
+	// classCredit says how many bytes were taken from the ring since the stream was opened, in ring/creditUnits, modulo countMask+1.
+	// flagStop says instead that no more bytes are wanted.
+	classCredit = 4
+	creditUnits = 64
+	countShift  = 16
+	countMask   = 1<<11 - 1
+	flagStop    = 1 << 27
+
+	idMask = 1<<16 - 1
+)
+
+// Most of the ids of a side are free, so that one is not used again soon: an immediate may still come for a stream that is closed.
+var _ = [1]struct{}{}[MaxStreams*16-(idMask+1)]
+
+var little = binary.LittleEndian
+
+func (m *hello) encode() []byte {
+	b := little.AppendUint16([]byte{byte(kindHello)}, m.lowest)
+	b = little.AppendUint16(b, m.highest)
+	if m.seen {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+func (m *open) encode() []byte {
+	return append(appendRing(little.AppendUint16([]byte{byte(kindOpen)}, m.from), &m.ring), m.service...)
+}
+
+func (m *accept) encode() []byte {
+	b := little.AppendUint16([]byte{byte(kindAccept)}, m.to)
+	return appendRing(little.AppendUint16(b, m.from), &m.ring)
+}
+
+func (m *refuse) encode() []byte {
+	return append(append(little.AppendUint16([]byte{byte(kindRefuse)}, m.to), byte(m.code)), m.text...)
+}
+
+// appendRing appends address, length, number of keys and keys.
+func appendRing(b []byte, r *ibverbx.RemoteRegion) []byte {
+	b = little.AppendUint64(b, r.Addr)
+	b = little.AppendUint32(b, uint32(r.Length))
+	b = append(b, byte(len(r.RKeys)))
+	for _, key := range r.RKeys {
+		b = little.AppendUint32(b, key)
+	}
+	return b
+}
+
+// decode returns the message in b: a pointer to one of the types above. Its values are in the range of their type, but may be false.
+func decode(b []byte) (any, error) {
+	r := reader{b: b}
+	var m any
+	switch kind(r.u8()) {
+	case kindHello:
+		m = r.hello()
+	case kindOpen:
+		o := &open{from: r.u16(), ring: r.ring()}
+		o.service = r.text(MaxService)
+		m = o
+	case kindAccept:
+		m = &accept{to: r.u16(), from: r.u16(), ring: r.ring()}
+	case kindRefuse:
+		f := &refuse{to: r.u16(), code: code(r.u8()), text: r.text(maxText)}
+		r.check(f.code != 0)
+		m = f
+	default:
+		r.bad = true
+	}
+	if r.bad || len(r.b) > 0 {
+		return nil, fmt.Errorf("%w: a message of %d bytes that begins with %x", errProtocol, len(b), b[:min(len(b), 1)])
+	}
+	return m, nil
+}
+
+// reader takes a message apart. After a value that is not there or not allowed, bad is set.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+// take returns the next n bytes.
+func (r *reader) take(n int) []byte {
+	if len(r.b) < n {
+		r.bad, r.b = true, nil
+		return make([]byte, n)
+	}
+	b := r.b[:n]
+	r.b = r.b[n:]
+	return b
+}
+
+func (r *reader) u8() uint8   { return r.take(1)[0] }
+func (r *reader) u16() uint16 { return little.Uint16(r.take(2)) }
+func (r *reader) u32() uint32 { return little.Uint32(r.take(4)) }
+func (r *reader) u64() uint64 { return little.Uint64(r.take(8)) }
+
+// check sets bad unless ok.
+func (r *reader) check(ok bool) { r.bad = r.bad || !ok }
+
+// text takes the rest, which must be UTF-8 of at most limit bytes.
+func (r *reader) text(limit int) string {
+	s := string(r.take(len(r.b)))
+	r.check(len(s) <= limit && utf8.ValidString(s))
+	return s
+}
+
+func (r *reader) ring() ibverbx.RemoteRegion {
+	g := ibverbx.RemoteRegion{Addr: r.u64(), Length: uint64(r.u32())}
+	keys := int(r.u8())
+	r.check(g.Length >= MinRing && g.Length <= MaxRing && bits.OnesCount64(g.Length) == 1 && g.Addr <= math.MaxUint64-g.Length)
+	r.check(keys > 0 && keys <= ibverbx.MaxRails)
+	if r.bad {
+		return g
+	}
+	for range keys {
+		g.RKeys = append(g.RKeys, r.u32())
+	}
+	return g
+}
+
+// hello takes a greeting. A peer that speaks a higher version too may say more.
+func (r *reader) hello() *hello {
+	m := &hello{lowest: r.u16(), highest: r.u16()}
+	seen := r.u8()
+	r.check(m.lowest > 0 && m.lowest <= m.highest && seen <= 1)
+	if m.seen = seen == 1; m.highest > version {
+		r.b = nil
+	}
+	return m
+}
+
+// data is a classData, and credit a classCredit, taken apart.
+type data struct {
+	id       uint16
+	end, cut bool
+}
+
+type credit struct {
+	id    uint16
+	stop  bool
+	count uint32
+}
+
+func (d data) encode() uint32 {
+	arg := uint32(d.id)
+	if d.end {
+		arg |= flagEnd
+	}
+	if d.cut {
+		arg |= flagCut
+	}
+	return seat.Immediate(classData, arg)
+}
+
+func decodeData(imm uint32) (data, error) {
+	d := data{id: uint16(imm & idMask), end: imm&flagEnd != 0, cut: imm&flagCut != 0}
+	if d.encode() != imm || d.cut && !d.end {
+		return d, fmt.Errorf("%w: immediate %#x", errProtocol, imm)
+	}
+	return d, nil
+}
+
+func (c credit) encode() uint32 {
+	arg := uint32(c.id) | c.count&countMask<<countShift
+	if c.stop {
+		arg |= flagStop
+	}
+	return seat.Immediate(classCredit, arg)
+}
+
+func decodeCredit(imm uint32) credit {
+	return credit{id: uint16(imm & idMask), stop: imm&flagStop != 0, count: imm >> countShift & countMask}
+}
