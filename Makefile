@@ -12,7 +12,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin test-browser nightly steady cover clean
+.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin test-browser test-stream nightly steady cover clean
 
 all: vet test lint
 
@@ -71,6 +71,13 @@ test-dropin:
 # The pages of ibverbx in a headless Chromium. The test is a module of its own.
 test-browser:
 	cd test/browser && $(GO) vet ./... && $(GO) test -count=1 -timeout 10m ./...
+
+# nettest, net/http and gRPC on streams (docs/stream.md), in a module of their own. nettest is meant to run many times.
+REPEAT ?= 3
+test-stream:
+	cd test/stream && $(GO) mod tidy -diff && $(GO) vet ./...
+	cd test/stream && CGO_ENABLED=1 $(GO) test -race -count=$(REPEAT) -timeout 20m -run TestConn .
+	cd test/stream && $(GO) test -count=1 -timeout 20m -skip TestConn .
 
 # .ci/run with every suite in full.
 nightly:

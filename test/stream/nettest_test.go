@@ -1,0 +1,33 @@
+package stream_test
+
+import (
+	"net"
+	"sync"
+	"testing"
+
+	"golang.org/x/net/nettest"
+
+	"ibverbx/stream"
+)
+
+// TestConn runs what golang.org/x/net expects of every net.Conn.
+func TestConn(t *testing.T) {
+	onNetworks(t, func(t *testing.T, p *pair) {
+		l := p.listen(t, "conn")
+		nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
+			c1, err = stream.Dialer(p.client)(soon(t), "", p.addr("conn"))
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			if c2, err = l.Accept(); err != nil {
+				return nil, nil, nil, err
+			}
+			return c1, c2, func() {
+				var both sync.WaitGroup // one that waits for the other to read takes seconds
+				both.Go(func() { _ = c1.Close() })
+				both.Go(func() { _ = c2.Close() })
+				both.Wait()
+			}, nil
+		})
+	})
+}
