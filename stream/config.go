@@ -71,7 +71,7 @@ func Listen(n *node.Node, service string) (net.Listener, error) {
 }
 
 // Dial opens a stream to a service of a peer, with the default Config. It waits until the peer is connected, and uses streams itself,
-// or ctx ends. If the peer has no such service, the error wraps syscall.ECONNREFUSED.
+// or ctx ends. If the session is lost meanwhile, it tries again in the next one. If the peer has no such service, the error wraps syscall.ECONNREFUSED.
 func Dial(ctx context.Context, p *node.Peer, service string) (*Conn, error) {
 	return Config{}.Dial(ctx, p, service)
 }

@@ -2,9 +2,11 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 
+	"ibverbx/internal/seat"
 	"ibverbx/node"
 )
 
@@ -40,11 +42,21 @@ func (cfg Config) dial(ctx context.Context, np *node.Peer, service string) (*Con
 	if np.State() == node.StateClosed { // Gone may have been called before p was there
 		h.Gone(np.Seat(), np.Err())
 	}
-	s, err := p.ready(ctx)
-	if err != nil {
-		return nil, err
+	for s := seat.Session(nil); ; {
+		if s, err = p.ready(ctx, s); err != nil {
+			return nil, err
+		}
+		c, err := p.try(ctx, &cfg, s, service)
+		if err == nil || ctx.Err() != nil || p.has(s) && !errors.Is(err, node.ErrLost) {
+			return c, err
+		}
+		// The session was lost meanwhile, and the stream with it, if the peer has made one.
 	}
-	c, err := p.newConn(&cfg, s, service)
+}
+
+// try opens a stream in a session.
+func (p *peer) try(ctx context.Context, cfg *Config, s seat.Session, service string) (*Conn, error) {
+	c, err := p.newConn(cfg, s, service)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +65,7 @@ func (cfg Config) dial(ctx context.Context, np *node.Peer, service string) (*Con
 		c.abandon()
 		return nil, err
 	}
-	h.counts.dialed.Add(1)
+	p.host.counts.dialed.Add(1)
 	return c, nil
 }
 

@@ -90,6 +90,32 @@ func wantErrIn(t *testing.T, what string, err error) {
 	}
 }
 
+// TestDialAcrossSessions: Dial does not fail because sessions are lost while it waits.
+func TestDialAcrossSessions(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing, Backlog: 1000})
+	stop, lost := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(lost)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+				p.lose()
+			}
+		}
+	}()
+	for sessions := uint64(0); sessions < 3; sessions = p.peer.Detail().Sessions {
+		c, err := p.cfg.Dial(soon(t), p.peer, "test")
+		wantOK(t, "Dial", err)
+		wantOK(t, "Close", c.Close())
+	}
+	close(stop)
+	<-lost
+	wantOK(t, "Close", p.l.Close())
+	p.wantNone(t)
+}
+
 // TestEndSurvivesSession: a stream that has ended is read to its end although the peer has gone.
 func TestEndSurvivesSession(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})

@@ -47,8 +47,8 @@ func (p *peer) change() {
 	p.changed = make(chan struct{})
 }
 
-// ready waits until there is a session in which the peer has greeted.
-func (p *peer) ready(ctx context.Context) (seat.Session, error) {
+// ready waits until there is a session in which the peer has greeted, and that is not lost.
+func (p *peer) ready(ctx context.Context, lost seat.Session) (seat.Session, error) {
 	for {
 		p.mu.Lock()
 		s, greeted, err, changed := p.session, p.greeted, p.err, p.changed
@@ -56,7 +56,7 @@ func (p *peer) ready(ctx context.Context) (seat.Session, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case s != nil && greeted:
+		case s != nil && s != lost && greeted:
 			return s, nil
 		}
 		select {
@@ -67,6 +67,13 @@ func (p *peer) ready(ctx context.Context) (seat.Session, error) {
 			return nil, fmt.Errorf("the peer is not connected or has no streams: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// has reports whether a session is the present one.
+func (p *peer) has(s seat.Session) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.session == s
 }
 
 // up begins a session.
