@@ -3,7 +3,6 @@ package stream
 import (
 	"fmt"
 	"net"
-	"runtime"
 	"sync"
 	"time"
 
@@ -14,8 +13,6 @@ import (
 const (
 	lingerTime = 4 * time.Second
 	reapTime   = 30 * time.Second
-	// helpRounds is how often a goroutine that waits drives the shard before it sleeps.
-	helpRounds = 64
 )
 
 // Conn is a stream. It implements net.Conn.
@@ -125,15 +122,14 @@ func (c *Conn) fail(err error) {
 	signal(c.out.wake)
 }
 
-// await waits for a token. It drives the shard for some rounds before that.
+// await waits for a token. In the first round it drives the shard instead, because what it waits for may be there. It does so once: a goroutine
+// that polls takes the processor from the other side if both are on one host, and the shard's own goroutine is as quick.
 func (c *Conn) await(round int, wake chan struct{}) {
-	if round < helpRounds {
-		if !c.peer.seat.Help() {
-			runtime.Gosched()
-		}
+	switch round {
+	case 0:
+		c.peer.seat.Help()
 		return
-	}
-	if round == helpRounds {
+	case 1:
 		c.peer.seat.Leave()
 	}
 	<-wake
@@ -159,16 +155,7 @@ func (c *Conn) Close() error {
 	c.unlock()
 	c.push()
 	c.tell()
-	for range helpRounds {
-		select {
-		case <-c.drained:
-			return nil
-		default:
-		}
-		if !c.peer.seat.Help() {
-			runtime.Gosched()
-		}
-	}
+	c.peer.seat.Help()
 	c.peer.seat.Leave()
 	<-c.drained
 	return nil
