@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"ibverbx/bootstrap"
+	"ibverbx/internal/seat"
 	"ibverbx/node"
 )
 
@@ -61,8 +62,8 @@ type Stats struct {
 
 // StatsOf returns the counters of all streams of a Node. They are zero if it has had none.
 func StatsOf(n *node.Node) Stats {
-	h, err := hostOf(n)
-	if err != nil {
+	h, ok := n.Seat().Attached(seat.StreamID).(*host)
+	if !ok {
 		return Stats{}
 	}
 	c := &h.counts

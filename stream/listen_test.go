@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/seat"
 	"ibverbx/node"
 	"ibverbx/verbs"
 )
@@ -173,6 +174,9 @@ func TestPeerWithoutStreams(t *testing.T) {
 	a, b := n.start(t, nil), n.start(t, nil)
 	p, err := a.Peer(soon(t), b.Addr().String())
 	wantOK(t, "Peer", err)
+	if s := StatsOf(b.Node); s != (Stats{}) || b.Seat().Attached(seat.StreamID) != nil {
+		t.Errorf("StatsOf a Node without streams: got %+v, want zero, and no streams afterwards", s)
+	}
 	ctx, cancel := context.WithTimeout(soon(t), 10*time.Millisecond)
 	defer cancel()
 	_, err = Dial(ctx, p, "late")
