@@ -118,11 +118,17 @@ func runDemo(ctx context.Context, s streams, d demoFlags, play *script) (err err
 	if err := errors.Join(err, out.end(rec.View(), d.json, ctx.Err() != nil)); err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return errInterrupted
+	case play.backAt == 0:
+		return errNotBack
 	}
 	return nil
 }
+
+// errNotBack ends a demo that has not shown what it is for. Its sentence says so too.
+var errNotBack = errors.New("the rail did not come back")
 
 // act does what is due after a sample, and reports whether the transfer goes on.
 func (p *script) act(at time.Duration, f *fabric, rec *live.Record) (more bool, err error) {
@@ -156,6 +162,8 @@ func (p *script) sentence(v *live.View, failed error, interrupted bool) string {
 		return fmt.Sprintf("The transfer failed after %.1f s: %v.", last.At, failed)
 	case interrupted && p.backAt == 0:
 		return fmt.Sprintf("Interrupted: %s.", arrived)
+	case p.pluggedAt == 0:
+		return fmt.Sprintf("The cable of rail %d was not plugged in; %s.", p.rail, arrived)
 	case p.backAt == 0:
 		return fmt.Sprintf("Rail %d is not back %.0f s after its cable was plugged in; %s.", p.rail, last.At-p.pluggedAt, arrived)
 	}

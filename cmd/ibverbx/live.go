@@ -8,6 +8,7 @@ import (
 	"ibverbx"
 	"ibverbx/internal/live"
 	"ibverbx/internal/perf"
+	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
 
@@ -52,11 +53,14 @@ func (s *sampler) follow(contexts [][]verbs.Context, lanes []ibverbx.LaneStats) 
 	}
 }
 
-// retransmits counts those of the NICs of a rail.
+// retransmits counts those of the NICs of a rail, and of package reliable above them.
 func (s *sampler) retransmits(rail int) (n uint64) {
 	for _, ctx := range s.contexts[rail] {
 		if h, ok := s.health(ctx, 0); ok {
 			n += h.Retransmits
+		}
+		if c, ok := ctx.(reliable.Counted); ok {
+			n += c.Stats().Retransmitted
 		}
 	}
 	return n
