@@ -24,7 +24,7 @@ type Conn struct {
 	// id is that of this side.
 	id     uint16
 	dialed bool
-	// reading is held by Read and WriteTo, and writing by Write and ReadFrom, also while they wait.
+	// reading is held by Read and WriteTo, and writing by Write and ReadFrom, also while they wait or call the program's Reader or Writer.
 	reading, writing sync.Mutex
 	// answered is closed when a stream that was dialed is open or has failed, drained when all bytes that were written have
 	// reached the peer or never will.
@@ -177,14 +177,15 @@ func (c *Conn) linger() {
 		c.mu.Unlock()
 		return
 	}
-	again := c.lingered
+	// Without the end of both directions the peer is late. Otherwise a goroutine of this side is in ReadFrom or WriteTo.
+	again, late := c.lingered, !c.in.ended || !c.out.ended
 	c.lingered = true
 	c.cut()
 	if !again {
 		c.reaper.Reset(c.peer.host.reap)
 	}
 	c.unlock()
-	if c.push(); again {
+	if c.push(); again && late {
 		c.session.End(fmt.Errorf("stream: %w: the peer does not close stream %d", errProtocol, c.id))
 	}
 }

@@ -39,8 +39,9 @@ func (cfg Config) dial(ctx context.Context, np *node.Peer, service string) (*Con
 		return nil, err
 	}
 	p := h.peer(np.Seat())
-	if np.State() == node.StateClosed { // Gone may have been called before p was there
-		h.Gone(np.Seat(), np.Err())
+	if np.State() == node.StateClosed { // Gone may have been called before p was there, or is still to come
+		h.forget(p)
+		return nil, np.Err()
 	}
 	for s := seat.Session(nil); ; {
 		if s, err = p.ready(ctx, s); err != nil {

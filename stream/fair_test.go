@@ -7,7 +7,8 @@ import (
 )
 
 // TestBulkAndPing: while streams carry as much as they can, a short message on another one waits behind at most a window of their bytes, which
-// is 8 MiB unless node.Config says otherwise. What counts is bytes, because time depends on the machine.
+// is 8 MiB unless node.Config says otherwise. What counts is bytes, because time depends on the machine. So does one ping of a hundred, which may wait
+// for a processor: one quiet round of several shows the promise, and a queue that is too long would spoil them all.
 func TestBulkAndPing(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		p := newPair(t, n, Config{})
@@ -35,26 +36,37 @@ func TestBulkAndPing(t *testing.T) {
 		}
 		here, there := p.dial(t)
 		go func() { _, _ = io.Copy(there, there) }()
-		var waits []uint64
-		b := make([]byte, 8)
-		pings := 200
+		const window, rounds = 8 << 20, 20
+		pings := 100
 		if raceEnabled {
 			pings = 20 // it is slow
 		}
-		for range pings {
-			before := sent()
-			_, err := here.Write(b)
-			wantOK(t, "Write", err)
-			_, err = io.ReadFull(here, b)
-			wantOK(t, "Read", err)
-			waits = append(waits, sent()-before)
-		}
-		slices.Sort(waits)
-		median, p99 := waits[pings/2], waits[pings*99/100]
-		t.Logf("bulk bytes during a ping: median %d KiB, p99 %d KiB", median>>10, p99>>10)
-		const window = 8 << 20
-		if sent() == 0 || median > window || p99 > 4*window { // a busy machine may keep the ping waiting for a processor
-			t.Errorf("a ping waited for %d bytes, and one of a hundred for %d", median, p99)
+		for round := range rounds {
+			median, p99 := ping(t, here, pings, sent)
+			t.Logf("bulk bytes during a ping: median %d KiB, p99 %d KiB", median>>10, p99>>10)
+			if sent() > 0 && p99 <= window {
+				return
+			}
+			if round == rounds-1 {
+				t.Errorf("in each of %d rounds one ping of a hundred waited for more than a window, in the last one for %d bytes", rounds, p99)
+			}
 		}
 	})
+}
+
+// ping sends short messages that come back, and returns how much others had sent until then.
+func ping(t *testing.T, c *Conn, pings int, sent func() uint64) (median, p99 uint64) {
+	t.Helper()
+	var waits []uint64
+	b := make([]byte, 8)
+	for range pings {
+		before := sent()
+		_, err := c.Write(b)
+		wantOK(t, "Write", err)
+		_, err = io.ReadFull(c, b)
+		wantOK(t, "Read", err)
+		waits = append(waits, sent()-before)
+	}
+	slices.Sort(waits)
+	return waits[pings/2], waits[pings*99/100]
 }

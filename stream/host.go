@@ -95,6 +95,17 @@ func (h *host) peer(s seat.Peer) *peer {
 	return p
 }
 
+// forget removes a closed peer that has no session, so that no Down or Gone of it is to come.
+func (h *host) forget(p *peer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.session == nil && p.conns.Len() == 0 && h.peers[p.seat] == p {
+		delete(h.peers, p.seat)
+	}
+}
+
 // reserve counts memory that is to be allocated, and reports whether there may be so much. It frees what is not used if
 // that helps.
 func (h *host) reserve(bytes, limit int64) bool {
@@ -150,9 +161,10 @@ func (h *host) Down(s seat.Session, cause error) { h.peer(s.Peer()).down(s, caus
 
 // Gone implements seat.Handler.
 func (h *host) Gone(s seat.Peer, cause error) {
+	closed := node.Of(s).State() == node.StateClosed
 	h.mu.Lock()
 	p := h.peers[s]
-	if node.Of(s).State() == node.StateClosed {
+	if closed {
 		delete(h.peers, s)
 	}
 	h.mu.Unlock()

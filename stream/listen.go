@@ -76,6 +76,12 @@ func (l *Listener) offer(c *Conn) bool {
 	}
 }
 
+func (l *Listener) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
 // Accept waits for the next stream.
 func (l *Listener) Accept() (net.Conn, error) {
 	err := net.ErrClosed
@@ -95,6 +101,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // Close ends the service. Streams that nobody has accepted are reset. Others stay.
 func (l *Listener) Close() error {
+	l.host.mu.Lock()
+	if l.host.listeners[l.service] == l {
+		delete(l.host.listeners, l.service) // first, so that the peer is told that there is no such service
+	}
+	l.host.mu.Unlock()
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
@@ -103,9 +114,6 @@ func (l *Listener) Close() error {
 	l.closed = true
 	close(l.done)
 	l.mu.Unlock()
-	l.host.mu.Lock()
-	delete(l.host.listeners, l.service)
-	l.host.mu.Unlock()
 	for {
 		select {
 		case c := <-l.queue:

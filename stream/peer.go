@@ -251,6 +251,9 @@ func (p *peer) serve(s seat.Session, m *open) []byte {
 		c.abandon()
 	}
 	p.host.counts.refused.Add(1)
+	if l.isClosed() {
+		return (&refuse{m.from, codeUnknown, "there is no such service any more"}).encode()
+	}
 	return (&refuse{m.from, codeBusy, "try again later"}).encode()
 }
 

@@ -131,6 +131,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 func (c *Conn) WriteTo(w io.Writer) (sum int64, err error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
+	defer c.stopCopying(&c.in.copying) // w may panic
 	for {
 		from, err := c.unread(true)
 		switch {
@@ -139,9 +140,12 @@ func (c *Conn) WriteTo(w io.Writer) (sum int64, err error) {
 		case err != nil:
 			return sum, c.readError(err)
 		}
-		n, err := w.Write(from[:min(len(from), chunkBytes)])
+		from = from[:min(len(from), chunkBytes)]
+		n, err := w.Write(from)
 		if n < 0 || n > len(from) {
 			n, err = 0, io.ErrShortWrite
+		} else if n < len(from) && err == nil {
+			err = io.ErrShortWrite
 		}
 		sum += int64(n)
 		c.taken(n)

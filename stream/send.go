@@ -82,7 +82,7 @@ func (c *Conn) next() *message {
 	pending := o.tail - o.posted
 	size, far := uint64(len(o.ring)), c.ring.Length
 	n := min(pending, o.acked+far-o.posted, size-o.posted&(size-1), far-o.posted&(far-1), seat.MaxNotify)
-	last := o.end && n == pending && (!o.copying || c.closed)
+	last := o.end && n == pending && (!o.copying || c.closed || o.cut) // filled drops what is copied after a cut
 	small := pending < min(chunkBytes, size/4)
 	if n == 0 && !last || small && o.small > 0 && !last {
 		return nil
@@ -169,12 +169,12 @@ func (c *Conn) credited(m credit) error {
 	case c.released:
 		c.mu.Unlock()
 		return nil
+	case m.stop: // it may overtake the peer's answer
+		o.stopped = true
+		c.cut()
 	case !c.open:
 		c.mu.Unlock()
 		return fmt.Errorf("%w: credit for stream %d, which is not open", errProtocol, c.id)
-	case m.stop:
-		o.stopped = true
-		c.cut()
 	default:
 		unit := c.ring.Length / creditUnits
 		more := (uint64(m.count) - o.acked/unit) & countMask * unit
@@ -216,10 +216,12 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// ReadFrom writes everything that r has, which it reads straight into the send ring.
+// ReadFrom writes everything that r has, which it reads straight into the send ring. A Write at the same time waits until it has returned, whatever its
+// deadline.
 func (c *Conn) ReadFrom(r io.Reader) (sum int64, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	defer c.stopCopying(&c.out.copying) // r may panic
 	for {
 		room, err := c.room(true)
 		if err != nil {
@@ -239,6 +241,13 @@ func (c *Conn) ReadFrom(r io.Reader) (sum int64, err error) {
 			return sum, err
 		}
 	}
+}
+
+// stopCopying notes that the program does not use a ring any more.
+func (c *Conn) stopCopying(copying *bool) {
+	c.mu.Lock()
+	*copying = false
+	c.unlock()
 }
 
 // room returns a part of the ring that is free, at most a chunk. It waits until there is some, if wait is set. Without an error, filled must

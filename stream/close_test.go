@@ -1,0 +1,172 @@
+package stream
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"ibverbx/node"
+)
+
+// oneSession fails if the session of a pair was lost. A dial needs one.
+func (p *pair) oneSession(t *testing.T) {
+	t.Helper()
+	here, there := p.dial(t)
+	closeAll(t, here, there)
+	if n := p.peer.Detail().Sessions; n != 1 {
+		t.Errorf("%d sessions, want 1: closing a stream has cost the others theirs", n)
+	}
+}
+
+func closeAll(t *testing.T, conns ...*Conn) {
+	t.Helper()
+	for _, c := range conns {
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: got %v, want no error", err)
+		}
+	}
+}
+
+// TestAcceptedAndClosedAtOnce: a stream that is closed as soon as it is accepted is no mistake of the peer, though the end may overtake the
+// answer to Dial.
+func TestAcceptedAndClosedAtOnce(t *testing.T) {
+	onLinks(t, func(t *testing.T, n *network) {
+		p := newPair(t, n, Config{Ring: MinRing})
+		const dials = 100
+		accepted := make(chan error, 1)
+		go func() {
+			for range dials {
+				c, err := p.l.Accept()
+				if err != nil {
+					accepted <- err
+					return
+				}
+				_ = c.Close()
+			}
+			accepted <- nil
+		}()
+		for range dials {
+			c, err := p.cfg.Dial(soon(t), p.peer, "test")
+			if err != nil {
+				t.Fatalf("Dial: got %v, want no error", err)
+			}
+			_ = c.Close()
+		}
+		if err := <-accepted; err != nil {
+			t.Errorf("Accept: got %v, want no error", err)
+		}
+		p.oneSession(t)
+	})
+}
+
+// TestPeerLeavesIdleReadFrom: the peer closes a stream while this side is in ReadFrom, whose Reader has nothing. The stream ends at once.
+func TestPeerLeavesIdleReadFrom(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
+	here, there := p.dial(t)
+	end, done := idleReadFrom(t, there)
+	closeAll(t, here)
+	eventually(t, "the stream has ended here", func() bool { return StatsOf(p.here.Node).Streams == 0 })
+	p.oneSession(t)
+	end()
+	<-done
+	closeAll(t, there)
+}
+
+// TestCloseInReadFrom: a side whose own Reader has nothing closes the stream. The session does not suffer for it.
+func TestCloseInReadFrom(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
+	p.setLinger(t, 20*time.Millisecond)
+	here, there := p.dial(t)
+	end, done := idleReadFrom(t, here)
+	closeAll(t, here, there)
+	eventually(t, "the stream was lingered over", func() bool {
+		here.mu.Lock()
+		defer here.mu.Unlock()
+		return here.lingered
+	})
+	time.Sleep(100 * time.Millisecond) // so that a mistake shows; it proves nothing
+	p.oneSession(t)
+	end()
+	<-done
+	eventually(t, "the memory is back", func() bool { return StatsOf(p.here.Node).Streams == 0 })
+}
+
+// idleReadFrom makes a stream read from a Reader that has nothing, until end is called.
+func idleReadFrom(t *testing.T, c *Conn) (end func(), done chan error) {
+	t.Helper()
+	r, w := io.Pipe()
+	done = make(chan error, 1)
+	go func() {
+		_, err := c.ReadFrom(r)
+		done <- err
+	}()
+	eventually(t, "ReadFrom reads", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.out.copying
+	})
+	return func() { _ = w.Close() }, done
+}
+
+type panicky struct{}
+
+func (panicky) Read([]byte) (int, error)  { panic("planted") }
+func (panicky) Write([]byte) (int, error) { panic("planted") }
+
+// TestReaderPanics: a Reader or Writer of the program that panics leaves no stream behind.
+func TestReaderPanics(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
+	here, there := p.dial(t)
+	if _, err := there.Write([]byte("for WriteTo")); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []func(){
+		func() { _, _ = here.ReadFrom(panicky{}) },
+		func() { _, _ = here.WriteTo(panicky{}) },
+	} {
+		func() {
+			defer func() { _ = recover() }()
+			f()
+			t.Error("it did not panic")
+		}()
+	}
+	closeAll(t, here, there)
+	eventually(t, "no stream is left", func() bool { return StatsOf(p.here.Node).Streams == 0 && StatsOf(p.there.Node).Streams == 0 })
+	p.oneSession(t)
+}
+
+// TestDialWhilePeerCloses: a Dial to a peer that is being closed fails, and leaves the peer's other streams their reset.
+func TestDialWhilePeerCloses(t *testing.T) {
+	for range 10 {
+		p := newPair(t, memoryNetwork(2), Config{Ring: MinRing})
+		here, _ := p.dial(t)
+		read, dialed := make(chan error, 1), make(chan struct{})
+		go func() {
+			_, err := here.Read(make([]byte, 1))
+			read <- err
+		}()
+		go func() {
+			defer close(dialed)
+			for p.peer.State() != node.StateClosed {
+				time.Sleep(10 * time.Microsecond)
+			}
+			for range 100 {
+				if c, err := p.cfg.Dial(soon(t), p.peer, "test"); err == nil {
+					t.Errorf("Dial to a closed peer: got %v, want an error", c)
+				}
+			}
+		}()
+		if err := p.peer.Close(); err != nil {
+			t.Errorf("Close: got %v, want no error", err)
+		}
+		<-dialed
+		select {
+		case err := <-read:
+			if err == nil {
+				t.Error("Read of a stream whose peer is closed: got no error")
+			}
+		case <-soon(t).Done():
+			t.Fatal("Read has not returned a minute after its peer was closed")
+		}
+	}
+}
