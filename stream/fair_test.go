@@ -7,8 +7,8 @@ import (
 )
 
 // TestBulkAndPing: while streams carry as much as they can, a short message on another one waits behind at most a window of their bytes, which
-// is 8 MiB unless node.Config says otherwise. What counts is bytes, because time depends on the machine. So does one ping of a hundred, which may wait
-// for a processor: one quiet round of several shows the promise, and a queue that is too long would spoil them all.
+// is 8 MiB unless node.Config says otherwise. What counts is bytes, because time depends on the machine. One ping of a hundred also waits for a processor, behind
+// the goroutines of the others, so the median is what must hold. The order of what waits for the NICs is a test of package node.
 func TestBulkAndPing(t *testing.T) {
 	onLinks(t, func(t *testing.T, n *network) {
 		p := newPair(t, n, Config{})
@@ -36,20 +36,15 @@ func TestBulkAndPing(t *testing.T) {
 		}
 		here, there := p.dial(t)
 		go func() { _, _ = io.Copy(there, there) }()
-		const window, rounds = 8 << 20, 20
-		pings := 100
+		const window = 8 << 20
+		pings := 200
 		if raceEnabled {
 			pings = 20 // it is slow
 		}
-		for round := range rounds {
-			median, p99 := ping(t, here, pings, sent)
-			t.Logf("bulk bytes during a ping: median %d KiB, p99 %d KiB", median>>10, p99>>10)
-			if sent() > 0 && p99 <= window {
-				return
-			}
-			if round == rounds-1 {
-				t.Errorf("in each of %d rounds one ping of a hundred waited for more than a window, in the last one for %d bytes", rounds, p99)
-			}
+		median, p99 := ping(t, here, pings, sent)
+		t.Logf("bulk bytes during a ping: median %d KiB, p99 %d KiB", median>>10, p99>>10)
+		if sent() == 0 || median > window {
+			t.Errorf("half of the pings waited for more than %d bytes", median)
 		}
 	})
 }
