@@ -1,0 +1,100 @@
+package chunk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// Source is a regular file that is read in chunks. Its methods may be called from any goroutine.
+type Source struct {
+	root *os.Root
+	name string
+	file *os.File
+	info fs.FileInfo
+	// sparse says that the file may have holes.
+	sparse bool
+}
+
+// OpenSource opens a file below root. name has slashes, and is relative. Partial files are not found.
+func OpenSource(root *os.Root, name string) (*Source, error) {
+	if hasPartial(name) {
+		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|openNoWait, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: %w: want a regular file", name, ErrKind)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &Source{root: root, name: name, file: f, info: info, sparse: isSparse(info)}, nil
+}
+
+// Size is the length of the file when it was opened.
+func (s *Source) Size() int64 { return s.info.Size() }
+
+// Mode has the permissions of the file.
+func (s *Source) Mode() fs.FileMode { return s.info.Mode().Perm() }
+
+// ModTime is when the file was last changed.
+func (s *Source) ModTime() time.Time { return s.info.ModTime() }
+
+// Read reads chunk k to the beginning of b, which must have room for it, and returns its length and digest. zero says that all
+// bytes are zero. A file that has become shorter is ErrChanged.
+func (s *Source) Read(k int64, b []byte) (n int, digest uint32, zero bool, err error) {
+	size := s.Size()
+	if k < 0 || k >= Count(size) {
+		return 0, 0, false, fmt.Errorf("%s: there is no chunk %d of %d", s.name, k, Count(size))
+	}
+	n = Len(size, k)
+	b = b[:n]
+	if s.sparse && isHole(s.file, k*Size, int64(n)) {
+		clear(b)
+		return n, Digest(b), true, nil
+	}
+	if _, err := s.file.ReadAt(b, k*Size); errors.Is(err, io.EOF) {
+		return 0, 0, false, s.changed("it has become shorter than %d bytes", size)
+	} else if err != nil {
+		return 0, 0, false, err
+	}
+	return n, Digest(b), Zero(b), nil
+}
+
+// Check returns ErrChanged if the file is not the one that was opened, or was written to since then. On Linux a file whose permissions or links
+// have changed counts as well: the system has one time for both.
+func (s *Source) Check() error {
+	now, err := s.file.Stat()
+	if err != nil {
+		return err
+	}
+	if !sameVersion(now, s.info) {
+		return s.changed("it had %d bytes and was changed at %v, it has %d and was changed at %v",
+			s.Size(), s.ModTime(), now.Size(), now.ModTime())
+	}
+	if there, err := s.root.Lstat(s.name); err == nil && os.SameFile(there, now) {
+		return nil
+	} else if link, err := s.root.Stat(s.name); err == nil && os.SameFile(link, now) {
+		return nil // by way of a symbolic link
+	}
+	return s.changed("another file has its name")
+}
+
+// sameVersion reports whether two looks at a file found it unchanged.
+func sameVersion(a, b fs.FileInfo) bool {
+	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && changeTime(a) == changeTime(b)
+}
+
+func (s *Source) changed(format string, args ...any) error {
+	return fmt.Errorf("%s: %w while it was read: %s", s.name, ErrChanged, fmt.Sprintf(format, args...))
+}
+
+// Close closes the file.
+func (s *Source) Close() error { return s.file.Close() }
