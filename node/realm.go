@@ -155,16 +155,31 @@ func (m *memory) Region(p seat.Peer, access verbs.Access) (*ibverbx.Region, erro
 	if access == 0 {
 		access = verbs.AccessLocalWrite
 	}
-	key := registration{Of(p).realm, access}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.region(registration{Of(p).realm, access})
+}
+
+// Remote implements seat.Memory.
+func (m *memory) Remote(p seat.Peer, access verbs.Access) (ibverbx.RemoteRegion, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g, err := m.region(registration{Of(p).realm, access})
+	if err != nil {
+		return ibverbx.RemoteRegion{}, err
+	}
+	return *g.Remote(), nil
+}
+
+// region returns a registration, and makes it if it is new. mu must be held.
+func (m *memory) region(key registration) (*ibverbx.Region, error) {
 	if m.closed {
 		return nil, fmt.Errorf("register memory: %w", ErrClosed)
 	}
 	if g := m.regions[key]; g != nil {
 		return g, nil
 	}
-	g, err := key.realm.rails.Register(m.mem, access)
+	g, err := key.realm.rails.Register(m.mem, key.access)
 	if err == nil {
 		m.regions[key] = g
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -165,6 +166,10 @@ func TestRegisteredOnce(t *testing.T) {
 		if err != nil {
 			t.Fatalf("Region: got %v, want no error", err)
 		}
+		remote, err := m.Remote(p, access)
+		if err != nil || access != 0 && !slices.Equal(remote.RKeys, g.Remote().RKeys) {
+			t.Fatalf("Remote: got %+v, %v, want that of the Region", remote, err)
+		}
 		return g.Remote().RKeys[0]
 	}
 	red1, red2, blue, read := region(peers[0], 0), region(peers[1], 0), region(peers[2], 0), region(peers[0], verbs.AccessRemoteRead)
@@ -176,6 +181,34 @@ func TestRegisteredOnce(t *testing.T) {
 	}
 	if _, err := m.Region(peers[0], 0); !errors.Is(err, ErrClosed) {
 		t.Errorf("Region after Close: got %v, want ErrClosed", err)
+	}
+}
+
+// TestRemoteWhileClosed: what a peer is told of a registration can be asked for while the Node closes it.
+func TestRemoteWhileClosed(t *testing.T) {
+	n := newNetwork(1)
+	server := n.start(t)
+	_, here := n.start(t).meet(server)
+	mem, err := verbs.AllocMemory(4096, nil)
+	if err != nil {
+		t.Fatalf("AllocMemory: got %v, want no error", err)
+	}
+	m := server.node.Seat().Register(mem)
+	begun, ended := make(chan struct{}), make(chan error)
+	go func() {
+		_, err := m.Remote(here.Seat(), verbs.AccessRemoteRead)
+		for close(begun); err == nil; {
+			_, err = m.Remote(here.Seat(), verbs.AccessRemoteRead)
+		}
+		ended <- err
+	}()
+	<-begun
+	err = m.Close()
+	if last := <-ended; err != nil || !errors.Is(last, ErrClosed) {
+		t.Errorf("Close: got %v, and Remote %v, want ErrClosed from Remote only", err, last)
+	}
+	if err := mem.Free(); err != nil {
+		t.Errorf("Free: got %v, want no error", err)
 	}
 }
 

@@ -121,8 +121,10 @@ type Node interface {
 // all peers of the realm. The key of a registration with less access does not open the others.
 type Memory interface {
 	// Region returns the registration for a peer. Access 0 means verbs.AccessLocalWrite: this side's own
-	// requests. Only a Region with remote access is lent to a peer (Region.Remote), over Session.Send.
+	// requests. Only a Region with remote access is lent to a peer, over Session.Send.
 	Region(p Peer, access verbs.Access) (*ibverbx.Region, error)
+	// Remote returns what a peer needs to use the registration. Unlike Region.Remote it may be called while the Node is closed.
+	Remote(p Peer, access verbs.Access) (ibverbx.RemoteRegion, error)
 	// Close ends all registrations. Keys of them are invalid when it returns. No operation that uses one may be under way, and
 	// none may follow.
 	Close() error
