@@ -54,14 +54,28 @@ func (proc *process) answer(id uint32, m any) {
 	}
 }
 
-// ask sends a request and returns the answer. If the session ends meanwhile it asks again in the next one.
-func (p *Peer) ask(ctx context.Context, proc *process, request func(id uint32) []byte) (any, error) {
+// outwait gives back the token of a request that the caller has given up, when the peer has answered or the session has ended.
+func (proc *process) outwait(limit chan struct{}, id uint32, call chan any, live context.Context) {
 	select {
-	case p.asks <- struct{}{}:
-		defer func() { <-p.asks }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	case <-call:
+	case <-live.Done():
+	case <-proc.ended:
 	}
+	proc.peer.mu.Lock()
+	delete(proc.calls, id)
+	proc.peer.mu.Unlock()
+	<-limit
+}
+
+// ask sends a request and returns the answer. If the session ends meanwhile it asks again in the next one. limit, which is asks or puts, has a
+// token for each request that the peer has not answered. One that the caller has given up keeps its token: the peer still serves it, and ends the
+// session of a side that asks for too much.
+func (p *Peer) ask(ctx context.Context, limit chan struct{}, proc *process, request func(id uint32) []byte) (any, error) {
+	if err := takeToken(ctx, limit); err != nil {
+		return nil, err
+	}
+	release := func() { <-limit }
+	defer func() { release() }()
 	for {
 		_, s, live, err := p.connected(ctx, proc)
 		if err != nil {
@@ -73,13 +87,17 @@ func (p *Peer) ask(ctx context.Context, proc *process, request func(id uint32) [
 		id := proc.lastID
 		proc.calls[id] = call
 		p.mu.Unlock()
-		_ = s.Send(ctx, seat.TransferID, request(id)) // if it fails, the session or ctx has ended
+		sent := s.Send(ctx, seat.TransferID, request(id)) == nil // otherwise the session or ctx has ended
 		var m any
 		select {
 		case m = <-call:
 		case <-live.Done():
 		case <-proc.ended:
 		case <-ctx.Done():
+			if sent {
+				release = func() { go proc.outwait(limit, id, call, live) }
+				return nil, context.Cause(ctx)
+			}
 		}
 		p.mu.Lock()
 		delete(proc.calls, id)
@@ -87,7 +105,7 @@ func (p *Peer) ask(ctx context.Context, proc *process, request func(id uint32) [
 		p.mu.Unlock()
 		switch m := m.(type) {
 		case *refusal:
-			return nil, fmt.Errorf("%w (the peer says: %s)", m.code.err(), m.text)
+			return nil, fmt.Errorf("%w (the peer says %q)", m.code.err(), m.text)
 		case nil:
 			if err := errors.Join(dead, context.Cause(ctx)); err != nil {
 				return nil, err

@@ -92,7 +92,7 @@ func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err
 		}
 		own <- sums
 	}()
-	m, err := t.peer.ask(ctx, t.proc, func(id uint32) []byte { return (&digest{id, ranges}).encode() })
+	m, err := t.peer.ask(ctx, t.peer.asks, t.proc, func(id uint32) []byte { return (&digest{id, ranges}).encode() })
 	sums := <-own // the memory is in use until then
 	if err != nil {
 		return 0, err

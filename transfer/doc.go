@@ -32,5 +32,10 @@
 // A peer reaches the segments that were lent to it, and keeps that access until Segment.Close. Config.Lend decides for each peer and
 // name. A peer that may not have a name gets the same answer as if it did not exist.
 //
+// # Files
+//
+// [Engine.Export] lets peers read a file or a directory, and [Peer.GetFile] gets it. [Peer.PutFile] gives one to a peer. Every chunk has a
+// digest. A transfer that was interrupted, even by a kill of either process, continues with what is there.
+//
 // All methods but those of Batch may be called from any goroutine. A Batch belongs to one goroutine at a time.
 package transfer

@@ -24,6 +24,7 @@ type Engine struct {
 	workers chan struct{}
 	loads   sync.Pool // of *load
 	waiters sync.Pool // of *waiter
+	files   *files
 	inbox   inbox
 	// done is closed when Close begins.
 	done chan struct{}
@@ -65,12 +66,18 @@ func newEngine(cfg Config, n seat.Node) (*Engine, error) {
 		workers:  make(chan struct{}, max(1, min(runtime.GOMAXPROCS(0)/2, maxWorkers))),
 		inbox:    inbox{more: make(chan struct{}, 1)},
 		done:     make(chan struct{}),
+		files:    newFiles(),
 		segments: map[string]*Segment{}, all: map[*Segment]struct{}{}, peers: map[seat.Peer]*Peer{},
 	}
 	e.loads.New = func() any { return &load{} }
 	e.waiters.New = func() any { return &waiter{wake: make(chan struct{}, 1)} }
+	for _, x := range cfg.Exports {
+		if _, err := e.Export(x); err != nil {
+			return nil, errors.Join(err, e.files.close(context.Background()))
+		}
+	}
 	if err := n.Attach(seat.Service{ID: seat.TransferID, Classes: 1<<classNote | 1<<classCredit, Handler: e}); err != nil {
-		return nil, newError("new", nil, "", err)
+		return nil, errors.Join(newError("new", nil, "", err), e.files.close(context.Background()))
 	}
 	return e, nil
 }
@@ -145,13 +152,15 @@ func (e *Engine) Close(ctx context.Context) error {
 		e.closed = true
 		close(e.done)
 	}
+	e.mu.Unlock()
+	errs := []error{e.files.close(ctx)}
+	e.mu.Lock()
 	peers := e.peerList()
 	segments := slices.Collect(maps.Keys(e.all))
 	e.mu.Unlock()
 	for _, p := range peers {
 		p.cancelRunning(func(*Transfer) bool { return true }, ErrClosed)
 	}
-	var errs []error
 	for _, s := range segments {
 		errs = append(errs, s.stop(ctx, peers))
 	}

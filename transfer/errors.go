@@ -18,18 +18,20 @@ var (
 	ErrCanceled = node.ErrCanceled
 	// ErrClosed means that this side has closed the Engine, the segment or the Node.
 	ErrClosed = node.ErrClosed
-	// ErrNotFound means that the peer has no such segment, or none that it lends to this side.
+	// ErrNotFound means that the peer has no such segment or file, or none that it lends to this side.
 	ErrNotFound = errors.New("not found")
-	// ErrDenied means that a segment is not lent, or not usable, for what was asked.
+	// ErrDenied means that a segment or an Export is not lent, or a file not usable, for what was asked.
 	ErrDenied = errors.New("access denied")
 	// ErrRange means that bytes lie outside a segment.
 	ErrRange = errors.New("out of range")
-	// ErrDigest means that the bytes on the two sides differ after a transfer with Verify.
+	// ErrDigest means that the bytes on the two sides differ after a transfer of files, or one with Verify.
 	ErrDigest = errors.New("the digests differ")
 	// ErrRevoked means that the peer has closed the segment.
 	ErrRevoked = errors.New("revoked by its owner")
 	// ErrBusy means that there is no room for another transfer, or that the peer cannot lend a segment now: try again later.
 	ErrBusy = errors.New("busy")
+	// ErrFailed means that the peer could not do it, for a reason of its own, such as a full disk.
+	ErrFailed = errors.New("the peer failed")
 	// ErrMismatch means that the two sides have no version of the protocol in common.
 	ErrMismatch = errors.New("different protocol versions")
 	// ErrTooLong means that a name or a notification has too many bytes.
@@ -63,7 +65,9 @@ func (e *Error) Error() string {
 	if e.Peer != "" {
 		fmt.Fprintf(&s, " with peer %s", e.Peer)
 	}
-	if e.Name != "" {
+	if strings.HasSuffix(e.Op, " file") {
+		fmt.Fprintf(&s, " %q", e.Name)
+	} else if e.Name != "" {
 		fmt.Fprintf(&s, ": segment %q", e.Name)
 	}
 	if e.Index >= 0 {

@@ -22,8 +22,12 @@ type Peer struct {
 	name atomic.Pointer[string]
 	// room has a token if a goroutine that waits for room should look again.
 	room chan struct{}
-	// asks bounds how many requests of this side wait for an answer.
-	asks chan struct{}
+	// asks bounds how many requests of this side wait for an answer. puts does so for those to fetch a file: the peer asks this side before it
+	// answers them.
+	asks, puts chan struct{}
+	// staging has a token for each slot of transfers from the peer, opens for each file of the peer that this side has open, and trees for each
+	// directory that is received.
+	staging, opens, trees chan struct{}
 	// digesting is held by the goroutine that computes digests for the peer.
 	digesting chan struct{}
 
@@ -78,16 +82,19 @@ type process struct {
 	in      arrivals
 }
 
-// maxAsks and maxServing bound the requests without an answer, on the side that asks and on the other.
+// maxAsks, maxPuts and maxServing bound the requests without an answer, on the side that asks and on the other. A request that was answered may
+// count at the other side for a moment, while the next one is there already.
 const (
 	maxAsks    = 32
-	maxServing = 64
+	maxPuts    = 16
+	maxServing = 2 * (maxAsks + maxPuts)
 )
 
 func newPeer(e *Engine, s seat.Peer) *Peer {
 	p := &Peer{
 		engine: e, seat: s, node: e.node(s), id: newID(),
-		room: make(chan struct{}, 1), asks: make(chan struct{}, maxAsks), digesting: make(chan struct{}, 1), changed: make(chan struct{}),
+		room: make(chan struct{}, 1), asks: make(chan struct{}, maxAsks), puts: make(chan struct{}, maxPuts),
+		staging: make(chan struct{}, peerStaging), opens: make(chan struct{}, maxOpens), trees: make(chan struct{}, maxTrees), digesting: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
 	if p.node != nil {
 		p.realm = p.node.Realm()
@@ -192,6 +199,16 @@ func (p *Peer) end(err error) {
 	proc.end(err)
 }
 
+// over reports whether the process is of no more use.
+func (proc *process) over() bool {
+	select {
+	case <-proc.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // end ends all that waits for the process. Operations that are under way are ended by the Node.
 func (proc *process) end(err error) {
 	if proc == nil {
@@ -248,15 +265,20 @@ func (p *Peer) message(s seat.Session, m any) error {
 		return p.revoked(s, proc, m)
 	case *revoked:
 		p.forget(m.grant)
+	default:
+		return p.fileMessage(s, proc, m)
 	}
 	return nil
 }
 
-// serve answers a request in a goroutine of its own, unless f returns nil. ctx ends with the session.
+// serve answers a request in a goroutine of its own, unless f returns nil. ctx ends with the session of the request.
 func (p *Peer) serve(s seat.Session, f func(ctx context.Context) []byte) error {
 	p.mu.Lock()
-	ctx, serving := p.ctx, p.serving
+	ctx, serving, stale := p.ctx, p.serving, p.session != s
 	p.mu.Unlock()
+	if stale {
+		return nil
+	}
 	select {
 	case serving <- struct{}{}:
 	default:

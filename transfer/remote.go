@@ -58,7 +58,7 @@ func (p *Peer) Open(ctx context.Context, name string, want Access) (*Remote, err
 	if err != nil {
 		return nil, newError("open", p, name, err)
 	}
-	m, err := p.ask(ctx, proc, func(id uint32) []byte { return (&open{id: id, want: want, name: name}).encode() })
+	m, err := p.ask(ctx, p.asks, proc, func(id uint32) []byte { return (&open{id: id, want: want, name: name}).encode() })
 	if err != nil {
 		return nil, newError("open", p, name, err)
 	}
@@ -93,7 +93,8 @@ type lending struct {
 	number  uint32
 	segment *Segment // nil for the mailbox
 	access  Access
-	region  *ibverbx.Region
+	// region is what the peer gets. It is kept because a Node that is being closed closes its registrations.
+	region ibverbx.RemoteRegion
 	// granting is how many answers with the segment are being sent. The peer is told to stop after them.
 	granting int
 	// revoking says that the peer must stop, and cut that it did not in time. Peer.mu guards these three.
@@ -152,7 +153,7 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 		return refuse(codeNotFound, ErrNotFound)
 	}
 	defer s.leave()
-	region, err := s.memory.Region(p.seat, m.want.verbs())
+	region, err := s.memory.Remote(p.seat, m.want.verbs())
 	if err != nil {
 		e.seat.Log().Error("transfer: a segment cannot be lent", "segment", s.name, "peer", p.String(), "error", err)
 		return refuse(codeBusy, errors.New("the memory cannot be registered with the NICs now"))
@@ -161,11 +162,11 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 	p.mu.Lock()
 	l.granting++ // nothing is revoked before leave
 	p.mu.Unlock()
-	return l, (&grant{id: m.id, number: l.number, access: l.access, region: *l.region.Remote()}).encode()
+	return l, (&grant{id: m.id, number: l.number, access: l.access, region: l.region}).encode()
 }
 
 // lendingOf returns what a process has of a segment. It has one number for each kind of access, however often it asks.
-func (p *Peer) lendingOf(proc *process, s *Segment, access Access, region *ibverbx.Region) *lending {
+func (p *Peer) lendingOf(proc *process, s *Segment, access Access, region ibverbx.RemoteRegion) *lending {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range proc.lent {

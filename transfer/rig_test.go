@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -24,6 +25,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(asServer); dir != "" {
+		os.Exit(serveDir(dir))
+	}
 	property.Seed()
 	goleak.VerifyTestMain(m)
 }

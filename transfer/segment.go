@@ -174,10 +174,15 @@ func (s *Segment) Close(ctx context.Context) error {
 	e.mu.Lock()
 	peers := e.peerList()
 	e.mu.Unlock()
+	return s.close(ctx, peers)
+}
+
+// close is Close of a segment that no other peers use.
+func (s *Segment) close(ctx context.Context, peers []*Peer) error {
 	if err := s.stop(ctx, peers); err != nil {
 		return err
 	}
-	e.revoke(ctx, peers, func(l *lending) bool { return l.segment == s })
+	s.engine.revoke(ctx, peers, func(l *lending) bool { return l.segment == s })
 	return s.free()
 }
 

@@ -19,9 +19,11 @@ const (
 	// Notifying means that the data is in place and the notification is on its way, or waits for room at the peer.
 	Notifying
 	Done
+	// Checking means that digests of what is there already are computed.
+	Checking
 )
 
-var phaseNames = [...]string{"moving", "verifying", "notifying", "done"}
+var phaseNames = [...]string{"moving", "verifying", "notifying", "done", "checking"}
 
 // String names the phase.
 func (p Phase) String() string {
@@ -42,6 +44,15 @@ type Status struct {
 	Left time.Duration
 	// Rails are the NICs that carry the session with the peer, none if there is no session.
 	Rails []RailStatus
+
+	// The rest is about files.
+
+	// Name is the file that was begun last.
+	Name string
+	// Kept is the part of Bytes that was there already.
+	Kept int64
+	// Chunks counts the chunks that were verified, and Bad those that had a wrong digest and were asked for again.
+	Chunks, Bad int64
 }
 
 // RailStatus says what a NIC does for the session with a peer: for all transfers, not for one.

@@ -112,6 +112,10 @@ const (
 	codeRange
 	codeUnknown
 	codeBusy
+	codeChanged
+	codeDigest
+	codeRevoked
+	codeFailed
 )
 
 // err returns the error for a code, of which later versions may have more.
@@ -125,6 +129,14 @@ func (c code) err() error {
 		return ErrRange
 	case codeBusy:
 		return ErrBusy
+	case codeChanged:
+		return ErrChanged
+	case codeDigest:
+		return ErrDigest
+	case codeRevoked:
+		return ErrRevoked
+	case codeFailed:
+		return ErrFailed
 	case codeUnknown:
 	}
 	return ErrMismatch
@@ -224,6 +236,9 @@ func decode(b []byte) (any, error) {
 	case kindRevoked:
 		m = &revoked{grant: r.u32()}
 	default:
+		if m = r.file(k); m != nil {
+			break
+		}
 		if k == 0 || k >= answer {
 			m = nil
 		} else {

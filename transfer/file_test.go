@@ -1,0 +1,404 @@
+package transfer
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"ibverbx/internal/chunk"
+	"ibverbx/node"
+)
+
+// depot is a host that exports a directory, and one that gets files.
+type depot struct {
+	here, there *host
+	peer        *Peer
+	// dir is what is exported as "d", and to where files go.
+	dir, to string
+}
+
+func newDepot(t testing.TB, n *network, public Access) *depot {
+	t.Helper()
+	d := &depot{dir: t.TempDir(), to: t.TempDir()}
+	exports := []ExportConfig{{Name: "d", Path: d.dir, Public: public}}
+	d.there = n.start(t, hostConfig{name: "there", node: n.node, engine: Config{Exports: exports}})
+	d.here = n.start(t, hostConfig{name: "here", node: n.node})
+	d.peer = d.here.to(d.there)
+	return d
+}
+
+// restart restarts the host that exports.
+func (d *depot) restart() { d.there = d.there.restart() }
+
+// write makes a file of the exported directory.
+func (d *depot) write(t testing.TB, name string, size int, seed uint64) []byte {
+	t.Helper()
+	b := make([]byte, size)
+	fill(b, seed)
+	writeFile(t, filepath.Join(d.dir, name), b)
+	return b
+}
+
+func writeFile(t testing.TB, name string, b []byte) {
+	t.Helper()
+	wantOK(t, "MkdirAll", os.MkdirAll(filepath.Dir(name), 0o700))
+	wantOK(t, "WriteFile", os.WriteFile(name, b, 0o640))
+	wantOK(t, "Chtimes", os.Chtimes(name, time.Time{}, someDay))
+}
+
+var someDay = time.Date(2024, 5, 6, 7, 8, 9, 10, time.UTC)
+
+// wantFile compares a file with what it should hold, and looks for partial files beside it.
+func wantFile(t testing.TB, name string, want []byte) {
+	t.Helper()
+	wantBytes(t, name, want)
+	if left := partials(t, filepath.Dir(name)); len(left) > 0 {
+		t.Errorf("there are partial files %q, want none", left)
+	}
+}
+
+func partials(t testing.TB, dir string) []string {
+	t.Helper()
+	left, err := filepath.Glob(filepath.Join(dir, ".*.ibx-partial"))
+	wantOK(t, "Glob", err)
+	return left
+}
+
+const manyChunks = 5*chunk.Size + 4711
+
+// TestGetFile gets files of several sizes over every kind of link: bytes, permissions and time are those of the source.
+func TestGetFile(t *testing.T) {
+	onLinks(t, func(t *testing.T, n *network) {
+		d := newDepot(t, n, Read)
+		for i, size := range []int{0, 1, chunk.Size, manyChunks, 40 * chunk.Size} {
+			want := d.write(t, "f", size, uint64(i))
+			dest := filepath.Join(d.to, "g")
+			x := d.peer.GetFile("d/f", dest, FileConfig{})
+			wantOK(t, "GetFile", x.Wait(soon(t)))
+			wantFile(t, dest, want)
+			info, err := os.Stat(dest)
+			wantOK(t, "Stat", err)
+			if info.Mode().Perm() != 0o640 || !info.ModTime().Equal(someDay) {
+				t.Errorf("the file has %v and %v, want those of the source", info.Mode(), info.ModTime())
+			}
+			s := x.Status()
+			if s.Phase != Done || s.Bytes != int64(size) || s.Total != int64(size) || s.Chunks != chunk.Count(int64(size)) || s.Bad != 0 {
+				t.Errorf("Status() = %+v after %d bytes", s, size)
+			}
+		}
+		wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, FileConfig{Sync: SyncDir}).Wait(soon(t)))
+		if _, err := os.Stat(filepath.Join(d.to, "f")); err != nil {
+			t.Errorf("a file for a directory: %v", err)
+		}
+	})
+}
+
+// TestServedFileTruncated: a file that becomes shorter while it is served is an error.
+func TestServedFileTruncated(t *testing.T) {
+	testChangedFile(t, func(t *testing.T, name string) { wantOK(t, "Truncate", os.Truncate(name, chunk.Size)) })
+}
+
+// TestServedFileReplaced: a file that is replaced while it is served is an error, and so is one that was written to.
+func TestServedFileReplaced(t *testing.T) {
+	testChangedFile(t, func(t *testing.T, name string) {
+		writeFile(t, name+"2", make([]byte, manyChunks))
+		wantOK(t, "Rename", os.Rename(name+"2", name))
+	})
+	testChangedFile(t, func(t *testing.T, name string) {
+		wantOK(t, "WriteFile", os.WriteFile(name, make([]byte, manyChunks), 0o600))
+	})
+}
+
+func testChangedFile(t *testing.T, change func(t *testing.T, name string)) {
+	t.Helper()
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "f", manyChunks, 1)
+	changed := false
+	d.here.files.arrived = func(k int64, _ []byte) {
+		if k == 0 && !changed {
+			changed = true
+			change(t, filepath.Join(d.dir, "f"))
+		}
+	}
+	dest := filepath.Join(d.to, "f")
+	err := d.peer.GetFile("d/f", dest, FileConfig{}).Wait(soon(t))
+	wantErr(t, "GetFile of a file that changes", err, ErrChanged)
+	if _, err := os.Stat(dest); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Stat of the target: got %v, want that it does not exist", err)
+	}
+}
+
+// TestFileDigest: a chunk that arrives damaged is asked for once more, and is an error if it is damaged again.
+func TestFileDigest(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", manyChunks, 1)
+	left := 1
+	d.here.files.arrived = func(k int64, b []byte) {
+		if k == 3 && left > 0 {
+			left--
+			b[7]++
+		}
+	}
+	dest := filepath.Join(d.to, "f")
+	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	wantOK(t, "GetFile with one damaged chunk", x.Wait(soon(t)))
+	wantFile(t, dest, want)
+	if s := x.Status(); s.Bad != 1 {
+		t.Errorf("Status() = %+v, want 1 bad chunk", s)
+	}
+	left = 2
+	wantErr(t, "GetFile with a chunk that is damaged twice", d.peer.GetFile("d/f", dest, FileConfig{Fresh: true}).Wait(soon(t)), ErrDigest)
+	wantBytes(t, dest, want)
+}
+
+// wantBytes compares a file with what it should hold.
+func wantBytes(t testing.TB, name string, want []byte) {
+	t.Helper()
+	got, err := os.ReadFile(name)
+	wantOK(t, "ReadFile", err)
+	wantSame(t, name, got, want)
+}
+
+// TestResumeOfWrongContent: chunks of a partial file, and of the file that has the name, are used only if they are the same.
+func TestResumeOfWrongContent(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", manyChunks, 1)
+	for _, name := range []string{".f.ibx-partial", "f"} {
+		have := bytes.Clone(want[:3*chunk.Size+100]) // chunk 3 is not complete
+		have[chunk.Size+5]++
+		writeFile(t, filepath.Join(d.to, name), have)
+		x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), FileConfig{})
+		wantOK(t, "GetFile", x.Wait(soon(t)))
+		wantFile(t, filepath.Join(d.to, "f"), want)
+		if s := x.Status(); s.Kept != 2*chunk.Size || s.Bytes != manyChunks {
+			t.Errorf("with %s: Status() = %+v, want 2 chunks kept", name, s)
+		}
+		wantOK(t, "Remove", os.Remove(filepath.Join(d.to, "f")))
+	}
+	writeFile(t, filepath.Join(d.to, ".f.ibx-partial"), want)
+	x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), FileConfig{Fresh: true})
+	wantOK(t, "GetFile", x.Wait(soon(t)))
+	if s := x.Status(); s.Kept != 0 {
+		t.Errorf("with Fresh: Status() = %+v, want nothing kept", s)
+	}
+}
+
+// sameDigest returns other bytes that have the same Digest. The CRC is linear, so each bit of the last four bytes changes it by a value
+// of its own, and some of them together undo the change of the first byte.
+func sameDigest(b []byte) []byte {
+	want := chunk.Digest(b)
+	b = bytes.Clone(b)
+	b[0]++
+	type bits struct{ change, set uint32 }
+	var basis []bits
+	diff := chunk.Digest(b)
+	last := b[len(b)-4:]
+	for i := range uint32(32) {
+		little.PutUint32(last, little.Uint32(last)^1<<i)
+		v := bits{chunk.Digest(b) ^ diff, 1 << i}
+		little.PutUint32(last, little.Uint32(last)^1<<i)
+		for _, w := range basis {
+			if v.change^w.change < v.change {
+				v.change, v.set = v.change^w.change, v.set^w.set
+			}
+		}
+		basis = append(basis, v)
+		slices.SortFunc(basis, func(a, b bits) int { return cmp.Compare(b.change, a.change) })
+	}
+	set := uint32(0)
+	diff ^= want
+	for _, w := range basis {
+		if diff^w.change < diff {
+			diff, set = diff^w.change, set^w.set
+		}
+	}
+	little.PutUint32(last, little.Uint32(last)^set)
+	return b
+}
+
+// TestResumeOfSameDigest: a chunk of an old version that has the CRC32C of the new one by chance is not taken for it.
+func TestResumeOfSameDigest(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", 3*chunk.Size, 1)
+	old := bytes.Clone(want)
+	copy(old[chunk.Size:], sameDigest(want[chunk.Size:2*chunk.Size]))
+	if chunk.Digest(old[chunk.Size:2*chunk.Size]) != chunk.Digest(want[chunk.Size:2*chunk.Size]) || bytes.Equal(old, want) {
+		t.Fatal("the chunks do not have the same digest")
+	}
+	dest := filepath.Join(d.to, "f")
+	writeFile(t, dest, old)
+	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	wantOK(t, "GetFile", x.Wait(soon(t)))
+	wantFile(t, dest, want)
+	if s := x.Status(); s.Kept != 2*chunk.Size {
+		t.Errorf("Status() = %+v, want 2 chunks kept", s)
+	}
+}
+
+// TestFileAcrossSessions: a transfer goes on when the session is lost, and when the peer is restarted with the same file. Another
+// file of the name is an error.
+func TestFileAcrossSessions(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", 24*chunk.Size, 1)
+	get := func(event func()) (*FileTransfer, error) {
+		met, resume := make(chan struct{}), make(chan struct{})
+		d.here.files.arrived = func(k int64, _ []byte) {
+			if k == 5 {
+				select {
+				case <-met:
+				default:
+					close(met)
+					<-resume
+				}
+			}
+		}
+		x := d.peer.GetFile("d/f", filepath.Join(d.to, "f"), FileConfig{Fresh: true})
+		<-met
+		event()
+		close(resume)
+		return x, x.Wait(soon(t))
+	}
+	_, err := get(func() { lose(d.peer) })
+	wantOK(t, "GetFile across a lost session", err)
+	wantFile(t, filepath.Join(d.to, "f"), want)
+	_, err = get(func() { d.restart() })
+	wantOK(t, "GetFile across a restart", err)
+	wantFile(t, filepath.Join(d.to, "f"), want)
+	_, err = get(func() {
+		d.restart()
+		writeFile(t, filepath.Join(d.dir, "f"), make([]byte, 3))
+	})
+	wantErr(t, "GetFile of another file", err, ErrChanged)
+}
+
+// TestRestartSendsNothingTwice: after a restart of the peer the chunks that have arrived are compared and not sent again.
+func TestRestartSendsNothingTwice(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	const chunks = 2 * stageSlots
+	want := d.write(t, "f", chunks*chunk.Size, 1)
+	var once sync.Once
+	d.here.files.arrived = func(k int64, _ []byte) {
+		if k == chunks-1 { // it was asked for when half of the others had been stored
+			once.Do(d.restart)
+		}
+	}
+	dest := filepath.Join(d.to, "f")
+	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	wantOK(t, "GetFile", x.Wait(soon(t)))
+	wantFile(t, dest, want)
+	if s := x.Status(); s.Bytes != chunks*chunk.Size || s.Kept != 0 {
+		t.Errorf("Status() = %+v, want that everything was sent once", s)
+	}
+	if sent := d.there.named("here").Node().Detail().Counters.BytesWritten; sent > (chunks-stageSlots)*chunk.Size {
+		t.Errorf("%d chunks were sent after the restart, want at most %d", sent/chunk.Size, chunks-stageSlots)
+	}
+}
+
+// TestFilePeerGone: without the peer a transfer ends, and what has arrived is used by the next one.
+func TestFilePeerGone(t *testing.T) {
+	n := memoryNetwork(1)
+	n.node = func(c *node.Config) { c.GiveUpAfter = 50 * time.Millisecond }
+	d := newDepot(t, n, Read)
+	want := d.write(t, "f", manyChunks, 1)
+	d.here.files.arrived = func(k int64, _ []byte) {
+		if k == 4 { // it is stored, but the request for the digest of the whole has no answer
+			wantOK(t, "Close", d.there.node.Close())
+		}
+	}
+	dest := filepath.Join(d.to, "f")
+	wantErr(t, "GetFile", d.peer.GetFile("d/f", dest, FileConfig{}).Wait(soon(t)), ErrPeerGone)
+	d.here.files.arrived = nil
+	d.restart()
+	x := d.here.to(d.there).GetFile("d/f", dest, FileConfig{})
+	wantOK(t, "GetFile", x.Wait(soon(t)))
+	wantFile(t, dest, want)
+	if s := x.Status(); s.Kept == 0 {
+		t.Errorf("Status() = %+v, want that something was kept", s)
+	}
+}
+
+// TestFileEngineClosed: a peer that closes its Engine and returns is waited for. Close of this side's Engine ends a transfer.
+func TestFileEngineClosed(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", 24*chunk.Size, 1)
+	dest := filepath.Join(d.to, "f")
+	met, resume := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	d.here.files.arrived = func(k int64, _ []byte) {
+		if k == 5 {
+			once.Do(func() { close(met) })
+			<-resume
+		}
+	}
+	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	<-met
+	d.there = d.there.startAgain()
+	close(resume)
+	wantOK(t, "GetFile", x.Wait(soon(t)))
+	wantFile(t, dest, want)
+
+	met = make(chan struct{})
+	d.here.files.arrived = func(k int64, _ []byte) {
+		if k == 5 {
+			close(met)
+			<-d.here.files.ctx.Done()
+		}
+	}
+	x = d.peer.GetFile("d/f", dest, FileConfig{Fresh: true})
+	<-met
+	d.here.stop()
+	wantErr(t, "GetFile when the Engine is closed", x.Wait(soon(t)), ErrClosed)
+	wantErr(t, "GetFile of a closed Engine", d.peer.GetFile("d/f", dest, FileConfig{}).Wait(soon(t)), ErrClosed)
+}
+
+// TestCancelFile: what has arrived stays.
+func TestCancelFile(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", manyChunks, 1)
+	var x *FileTransfer
+	began := make(chan struct{})
+	d.here.files.arrived = func(k int64, _ []byte) {
+		if <-began; k == 5 {
+			x.Cancel()
+		}
+	}
+	dest := filepath.Join(d.to, "f")
+	x = d.peer.GetFile("d/f", dest, FileConfig{})
+	close(began)
+	wantErr(t, "GetFile that is canceled", x.Wait(soon(t)), ErrCanceled)
+	d.here.files.arrived = nil
+	wantOK(t, "GetFile", d.peer.GetFile("d/f", dest, FileConfig{}).Wait(soon(t)))
+	wantFile(t, dest, want)
+	d.noneOpen(t)
+	if len(d.here.files.staging) != 0 {
+		t.Errorf("%d slots are in use, want none", len(d.here.files.staging))
+	}
+}
+
+// TestCancelChecking: a transfer that is canceled while digests of what is there are computed ends as any other.
+func TestCancelChecking(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	b := d.write(t, "f", manyChunks, 1)
+	writeFile(t, filepath.Join(d.to, "f"), b)
+	l := &pull{peer: d.peer, counts: &fileCounts{}}
+	root, err := os.OpenRoot(d.to)
+	wantOK(t, "OpenRoot", err)
+	defer root.Close()
+	target, err := chunk.Create(root, "f", manyChunks, false)
+	wantOK(t, "Create", err)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(ErrCanceled)
+	have := chunk.NewTable[known](chunk.Count(manyChunks))
+	if err := l.check(ctx, target, &have); err != ErrCanceled { //nolint:errorlint // it is not joined with others
+		t.Errorf("check: got %v, want ErrCanceled only", err)
+	}
+	wantOK(t, "Close", target.Close())
+}

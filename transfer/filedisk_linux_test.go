@@ -1,0 +1,96 @@
+package transfer
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"ibverbx/internal/chunk"
+)
+
+// blocks returns how many bytes of the disk a file uses.
+func blocks(t testing.TB, name string) int64 {
+	t.Helper()
+	info, err := os.Stat(name)
+	wantOK(t, "Stat", err)
+	return info.Sys().(*syscall.Stat_t).Blocks * 512
+}
+
+// TestResumeSparse: holes of a file are not sent and use no room, also if the target had bytes there.
+func TestResumeSparse(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := make([]byte, 40*chunk.Size)
+	fill(want[3*chunk.Size:4*chunk.Size], 1)
+	fill(want[30*chunk.Size:31*chunk.Size], 2)
+	name, dest := filepath.Join(d.dir, "f"), filepath.Join(d.to, "f")
+	f, err := os.Create(name)
+	wantOK(t, "Create", err)
+	wantOK(t, "Truncate", f.Truncate(int64(len(want))))
+	for _, k := range []int64{3, 30} {
+		_, err = f.WriteAt(want[k*chunk.Size:][:chunk.Size], k*chunk.Size)
+		wantOK(t, "WriteAt", err)
+	}
+	wantOK(t, "Close", f.Close())
+	if blocks(t, name) > 4*chunk.Size {
+		t.Skip("the file system has no holes")
+	}
+	have := bytes.Clone(want)
+	fill(have[10*chunk.Size:12*chunk.Size], 3)
+	for _, partial := range [][]byte{nil, have} {
+		_ = os.Remove(dest)
+		if partial != nil {
+			writeFile(t, filepath.Join(d.to, ".f.ibx-partial"), partial)
+		}
+		x := d.peer.GetFile("d/f", dest, FileConfig{})
+		wantOK(t, "GetFile", x.Wait(soon(t)))
+		wantFile(t, dest, want)
+		if used := blocks(t, dest); partial == nil && used > 4*chunk.Size {
+			t.Errorf("the file uses %d bytes, want about 2 chunks", used)
+		}
+	}
+	if sent := d.peer.Node().Detail().Counters.BytesRead; sent != 0 {
+		t.Errorf("%d bytes were read by requests of this side", sent)
+	}
+	d.there.mu.Lock()
+	defer d.there.mu.Unlock()
+	for _, p := range d.there.peers {
+		if sent := p.Node().Detail().Counters.BytesWritten; sent != 2*chunk.Size {
+			t.Errorf("%d bytes were sent, want 2 chunks", sent)
+		}
+	}
+}
+
+// TestDiskFull: a full disk ends the transfer, and what was written is of use.
+func TestDiskFull(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	if err := syscall.Mount("none", d.to, "tmpfs", 0, "size=6m"); err != nil {
+		t.Skipf("no file system that can be filled: %v", err)
+	}
+	t.Cleanup(func() { wantOK(t, "Unmount", syscall.Unmount(d.to, 0)) })
+	ballast := filepath.Join(d.to, "ballast")
+	writeFile(t, ballast, make([]byte, 3*chunk.Size))
+	want := d.write(t, "f", 5*chunk.Size, 1)
+	dest := filepath.Join(d.to, "f")
+	wantErr(t, "GetFile", d.peer.GetFile("d/f", dest, FileConfig{}).Wait(soon(t)), syscall.ENOSPC)
+	wantOK(t, "Remove", os.Remove(ballast))
+	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	wantOK(t, "GetFile", x.Wait(soon(t)))
+	wantFile(t, dest, want)
+	if s := x.Status(); s.Kept == 0 {
+		t.Errorf("Status() = %+v, want that something was kept", s)
+	}
+}
+
+// TestListPipe: a name that is neither a file nor a directory is not listed as one.
+func TestListPipe(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	wantOK(t, "Mkfifo", syscall.Mkfifo(filepath.Join(d.dir, "pipe"), 0o600))
+	list, err := d.peer.List(soon(t), "d")
+	if wantOK(t, "List", err); len(list) != 0 {
+		t.Errorf("List found %+v, want nothing", list)
+	}
+	_, err = d.peer.List(soon(t), "d/pipe")
+	wantErr(t, "List of a pipe", err, ErrDenied)
+}

@@ -1,0 +1,41 @@
+package transfer
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// TestRenameIsAtomic: until a file is complete the name has the old file, and then the new one. A reader never sees anything else.
+func TestRenameIsAtomic(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	old := []byte("old")
+	want := d.write(t, "f", manyChunks, 1)
+	dest := filepath.Join(d.to, "f")
+	writeFile(t, dest, old)
+	stop := make(chan struct{})
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for {
+			b, err := os.ReadFile(dest)
+			if err != nil || len(b) != len(old) && len(b) != len(want) {
+				t.Errorf("ReadFile during GetFile: %d bytes, %v", len(b), err)
+				return
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	for range 5 {
+		wantOK(t, "GetFile", d.peer.GetFile("d/f", dest, FileConfig{Sync: SyncNever}).Wait(soon(t)))
+		wantBytes(t, dest, want)
+		writeFile(t, dest+"2", old)
+		wantOK(t, "Rename", os.Rename(dest+"2", dest))
+	}
+	close(stop)
+	reader.Wait()
+}

@@ -1,0 +1,218 @@
+package transfer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"time"
+
+	"ibverbx/internal/chunk"
+)
+
+// list answers a request for entries.
+func (v fileServer) list(ctx context.Context, m *fileList) []byte {
+	var entries []fileEntry
+	var err error
+	if m.name == "" {
+		entries, err = v.exported(ctx, m.after)
+	} else {
+		entries, err = v.listDir(ctx, m.name, m.after)
+	}
+	if err != nil {
+		return refuseFile(m.id, err)
+	}
+	answer := fileEntries{id: m.id, more: len(entries) > maxEntries}
+	size := 0
+	for i := range entries[:min(len(entries), maxEntries)] {
+		if size += len(entries[i].append(nil)); size > maxPage {
+			answer.more = true
+			break
+		}
+		answer.entries = entries[:i+1]
+	}
+	return answer.encode()
+}
+
+// listDir returns one entry more than fits an answer.
+func (v fileServer) listDir(ctx context.Context, name, after string) ([]fileEntry, error) {
+	x, inside, err := v.resolve(ctx, name, Read)
+	if err != nil {
+		return nil, err
+	}
+	info, err := x.root.Stat(inside)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		if after != "" {
+			return nil, nil
+		}
+		if !info.Mode().IsRegular() {
+			return nil, fmt.Errorf("%w: %s", chunk.ErrKind, info.Mode().Type())
+		}
+		e, err := chunk.Describe(x.root, inside, info)
+		e.Name = name
+		return []fileEntry{{Entry: e, access: Read}}, err
+	}
+	listing, err := v.listing(ctx, x, inside, after != "")
+	if err != nil {
+		return nil, err
+	}
+	list, err := listing.After(after, maxEntries+1)
+	if len(list) <= maxEntries {
+		v.dropListing(listing)
+	}
+	entries := make([]fileEntry, len(list))
+	for i, e := range list {
+		entries[i].Entry = e
+	}
+	return entries, err
+}
+
+// listing returns what is in a directory. If the peer goes on with it, that is what was in it at first. One directory is read at a time.
+func (v fileServer) listing(ctx context.Context, x *Export, dir string, goesOn bool) (*chunk.Listing, error) {
+	f := v.peer.engine.files
+	is := func(l listing) bool { return l.export == x && l.dir == dir }
+	f.mu.Lock()
+	if v.proc.over() {
+		f.mu.Unlock()
+		return nil, ErrPeerGone
+	}
+	o := f.opened(v.proc)
+	if i := slices.IndexFunc(o.listings, is); i >= 0 && goesOn {
+		defer f.mu.Unlock()
+		return o.listings[i].Listing, nil
+	}
+	f.mu.Unlock()
+	if err := takeToken(ctx, o.listing); err != nil {
+		return nil, err
+	}
+	defer func() { <-o.listing }()
+	l, err := chunk.List(x.root, dir, maxTree)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o.listings = append(slices.DeleteFunc(o.listings, is), listing{x, dir, l})
+	names := 0
+	for i := len(o.listings) - 1; i >= 0; i-- {
+		if names += o.listings[i].Len(); names > maxTree {
+			o.listings = slices.Delete(o.listings, 0, i+1)
+			break
+		}
+	}
+	return l, nil
+}
+
+// dropListing forgets a directory that the peer has seen the end of.
+func (v fileServer) dropListing(l *chunk.Listing) {
+	f := v.peer.engine.files
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o := f.open[v.proc]; o != nil {
+		o.listings = slices.DeleteFunc(o.listings, func(have listing) bool { return have.Listing == l })
+	}
+}
+
+// exported returns the Exports that the peer may use.
+func (v fileServer) exported(ctx context.Context, after string) (entries []fileEntry, err error) {
+	f := v.peer.engine.files
+	f.mu.Lock()
+	all := make([]*Export, 0, len(f.exports))
+	for _, x := range f.exports {
+		if x.offered == nil && x.cfg.Name > after {
+			all = append(all, x)
+		}
+	}
+	f.mu.Unlock()
+	slices.SortFunc(all, func(a, b *Export) int { return cmp.Compare(a.cfg.Name, b.cfg.Name) })
+	for _, x := range all {
+		access := v.mayUse(ctx, x, Read) & (Read | Write)
+		info, err := x.root.Stat(cmp.Or(x.file, "."))
+		if access == 0 || err != nil || !info.IsDir() && !info.Mode().IsRegular() {
+			continue
+		}
+		entry := fileEntry{access: access}
+		if entry.Entry, err = chunk.Describe(x.root, ".", info); err != nil {
+			continue
+		}
+		entry.Name = x.cfg.Name
+		entries = append(entries, entry)
+	}
+	return entries, nil
+}
+
+// Info describes a file of a peer.
+type Info struct {
+	// Name is what GetFile takes.
+	Name string
+	// Mode has the type (a file, a directory or a symbolic link) and the permissions.
+	Mode fs.FileMode
+	// Size is the length of a file in bytes.
+	Size    int64
+	ModTime time.Time
+	// Link is what a symbolic link points to.
+	Link string
+	// Access is what this side may do, if it asked for Exports or for a file. It is 0 for what is in a directory.
+	Access Access
+}
+
+// List returns the files and directories in a directory of the peer, the file itself if name is one, and all Exports that
+// this side may use if name is empty. They are in the order of their names.
+func (p *Peer) List(ctx context.Context, name string) ([]Info, error) {
+	entries, err := p.entries(ctx, name, &treeRoom{})
+	if err != nil {
+		return nil, newError("list file", p, name, err)
+	}
+	list := make([]Info, len(entries))
+	for i, e := range entries {
+		list[i] = Info{Name: path.Join(name, e.Name), Mode: e.Mode, Size: e.Size, ModTime: e.ModTime, Link: e.Link, Access: e.access}
+		if e.access != 0 {
+			list[i].Name = e.Name
+		}
+	}
+	return list, nil
+}
+
+// entries returns all entries of a directory, and all exports if name is empty. They take their room.
+func (p *Peer) entries(ctx context.Context, name string, room *treeRoom) (all []fileEntry, err error) {
+	if name != "" {
+		if err := checkPath(name); err != nil {
+			return nil, err
+		}
+	}
+	for after := ""; ; {
+		m, _, err := askAny[*fileEntries](ctx, p, p.asks, func(id uint32) []byte { return (&fileList{id, name, after}).encode() })
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range m.entries {
+			if e.Name <= after {
+				return nil, fmt.Errorf("%w: entries are not in order", errProtocol)
+			}
+			after = e.Name
+			if err := room.take(len(name) + len(e.Name) + len(e.Link)); err != nil {
+				return nil, err
+			}
+		}
+		if all = append(all, m.entries...); !m.more {
+			return all, nil
+		}
+	}
+}
+
+// treeRoom is how many entries, and bytes of names, have been taken of maxTree and maxTreeNames.
+type treeRoom struct{ entries, names int }
+
+// take takes room for one entry.
+func (r *treeRoom) take(names int) error {
+	r.entries++
+	if r.names += names; r.entries > maxTree || r.names > maxTreeNames {
+		return fmt.Errorf("%w: more than %d entries, or %d MiB of names", ErrTooLong, maxTree, maxTreeNames>>20)
+	}
+	return nil
+}

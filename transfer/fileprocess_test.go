@@ -1,0 +1,279 @@
+package transfer
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/bootstrap"
+	"ibverbx/internal/chunk"
+	"ibverbx/node"
+	"ibverbx/peer"
+)
+
+// asServer makes the test binary a process that exports a directory, and asClient one that gets a file from there.
+const (
+	asServer  = "IBVERBX_TEST_SERVES"
+	asClient  = "IBVERBX_TEST_GETS"
+	asPartner = "IBVERBX_TEST_ADDR"
+	asSealed  = "IBVERBX_TEST_SEALED"
+)
+
+// processNode is the Node of a process of these tests, with a software NIC on UDP.
+func processNode(name, listen string, sealed bool, exports ...ExportConfig) (*node.Node, *Engine, error) {
+	cfg := node.Config{
+		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true, Name: name},
+		Listen: listen, Unsealed: !sealed, Open: peer.SoftNICs(netip.MustParseAddr("127.0.0.1")),
+	}
+	n, err := node.New(context.Background(), cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	e, err := New(Config{Node: n, Exports: exports})
+	return n, e, err
+}
+
+// serveDir is the main function of a process that exports a directory as "d", by an Engine and by HTTP, until its standard input ends. Its first
+// line says where.
+func serveDir(dir string) int {
+	if name := os.Getenv(asClient); name != "" {
+		return getTo(dir, name)
+	}
+	n, _, err := processNode("server", os.Getenv(asPartner), os.Getenv(asSealed) != "", ExportConfig{Name: "d", Path: dir, Public: Read | Write})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	files := http.FileServer(http.Dir(dir))
+	plain, secure := httptest.NewServer(files), httptest.NewTLSServer(files)
+	fmt.Println(n.Addr(), plain.URL, secure.URL)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return 0
+}
+
+// getTo is the main function of a process that gets a file, or puts one if its name begins with a slash. It prints how many bytes were there
+// already.
+func getTo(dir, name string) int {
+	n, e, err := processNode("", "", false)
+	if err == nil {
+		p, lost := e.Peer(context.Background(), os.Getenv(asPartner))
+		for lost != nil { // the server is being started again
+			time.Sleep(10 * time.Millisecond)
+			p, lost = e.Peer(context.Background(), os.Getenv(asPartner))
+		}
+		var x *FileTransfer
+		if filepath.IsAbs(name) {
+			x = p.PutFile(name, "d/put", FileConfig{})
+		} else {
+			x = p.GetFile(name, dir, FileConfig{})
+		}
+		err = x.Wait(context.Background())
+		fmt.Println(x.Status().Kept)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	_ = errors.Join(e.Close(context.Background()), n.Close())
+	return 0
+}
+
+// child is a process of these tests.
+type child struct {
+	cmd                 *exec.Cmd
+	stdin               io.WriteCloser
+	err                 error // of the process, valid when ended is closed
+	ended               chan struct{}
+	out                 bytes.Buffer // of a client, valid when ended is closed
+	addr, plain, secure string
+}
+
+// spawn starts a process.
+func spawn(t testing.TB, env ...string) *child {
+	t.Helper()
+	c := &child{cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	c.cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), env...)
+	c.cmd.Stderr = os.Stderr
+	var err error
+	c.stdin, err = c.cmd.StdinPipe()
+	wantOK(t, "StdinPipe", err)
+	if strings.Contains(strings.Join(env, " "), asClient) {
+		c.cmd.Stdout = &c.out
+		wantOK(t, "Start", c.cmd.Start())
+		t.Cleanup(c.kill)
+	} else {
+		out, err := c.cmd.StdoutPipe()
+		wantOK(t, "StdoutPipe", err)
+		wantOK(t, "Start", c.cmd.Start())
+		t.Cleanup(c.kill)
+		line, err := bufio.NewReader(out).ReadString('\n')
+		wantOK(t, "the first line of a server", err)
+		_, err = fmt.Sscan(line, &c.addr, &c.plain, &c.secure)
+		wantOK(t, "the addresses of a server", err)
+	}
+	go func() {
+		c.err = c.cmd.Wait()
+		close(c.ended)
+	}()
+	return c
+}
+
+// kill kills the process, and waits until it has gone.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	<-c.ended
+	_ = c.stdin.Close()
+}
+
+// awaitChunks waits until more than some chunks of a file have arrived, or the process has ended. It returns how many there are.
+func (c *child) awaitChunks(t testing.TB, file string, more int) (n int) {
+	t.Helper()
+	eventually(t, "some of a file has arrived", func() bool {
+		n = chunksIn(file)
+		select {
+		case <-c.ended:
+			return true
+		default:
+			return n > more
+		}
+	})
+	return n
+}
+
+// chunksIn returns how many chunks of the partial file beside a file have arrived, at least in part. Their first bytes are not zero.
+func chunksIn(file string) (n int) {
+	f, err := os.Open(filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".ibx-partial"))
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	var b [64]byte
+	for off := int64(0); ; off += chunk.Size {
+		if _, err := f.ReadAt(b[:], off); err != nil {
+			return n
+		}
+		if b != [64]byte{} {
+			n++
+		}
+	}
+}
+
+// TestResumeAfterKill9 kills the process that receives, or the one that sends, at random moments of GetFile and of PutFile. The next attempt
+// goes on with what is there, and in the end the file is right.
+func TestResumeAfterKill9(t *testing.T) {
+	dir, to := t.TempDir(), t.TempDir()
+	want := make([]byte, 32*chunk.Size+99)
+	fill(want, 1)
+	writeFile(t, filepath.Join(dir, "f"), want)
+	writeFile(t, filepath.Join(to, "put"), want)
+	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))) // see network.start
+	wantOK(t, "Listen", err)
+	addr := l.Addr().String()
+	wantOK(t, "Close", l.Close())
+	server := spawn(t, asServer+"="+dir, asPartner+"="+addr)
+	for _, c := range []struct{ name, result string }{
+		{"d/f", filepath.Join(to, "f")},
+		{filepath.Join(to, "put"), filepath.Join(dir, "put")},
+	} {
+		there := 0
+		for kills := 0; ; kills++ {
+			client := spawn(t, asServer+"="+to, asClient+"="+c.name, asPartner+"="+server.addr)
+			if kills < 4 {
+				client.awaitChunks(t, c.result, there+2)
+				time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+				if kills%2 == 0 { // the next one goes on
+					client.kill()
+					there = chunksIn(c.result)
+					continue
+				}
+				server.kill()
+				server = spawn(t, asServer+"="+dir, asPartner+"="+addr)
+			}
+			if <-client.ended; client.err != nil {
+				t.Errorf("%s: the process that was not killed: %v", c.name, client.err)
+			}
+			wantFile(t, c.result, want)
+			var kept int
+			if _, err := fmt.Sscan(client.out.String(), &kept); err != nil || kept < (there-1)*chunk.Size {
+				t.Errorf("%s: %d bytes were there already, %v, want at least %d chunks", c.name, kept, err, there-1)
+			}
+			there = 0
+			if kills >= 4 {
+				break
+			}
+			wantOK(t, "Remove", os.Remove(c.result))
+		}
+	}
+}
+
+// benchFile is where BenchmarkGetFile has its files: in memory if there is a place.
+func benchDir(b *testing.B) string {
+	if dir, err := os.MkdirTemp("/dev/shm", "ibverbx"); err == nil {
+		b.Cleanup(func() { _ = os.RemoveAll(dir) })
+		return dir
+	}
+	return b.TempDir()
+}
+
+// BenchmarkGetFile compares GetFile between two processes over UDP with a download of net/http to a file, in turns.
+func BenchmarkGetFile(b *testing.B) {
+	const size = 256 << 20
+	for _, sealed := range []bool{false, true} {
+		name := map[bool]string{false: "against=http", true: "against=https/sealed"}[sealed]
+		b.Run(name, func(b *testing.B) {
+			dir, to := b.TempDir(), benchDir(b)
+			content := make([]byte, size)
+			fill(content, 1)
+			writeFile(b, filepath.Join(dir, "f"), content)
+			env := []string{asServer + "=" + dir, asPartner + "=127.0.0.1:0"}
+			if sealed {
+				env = append(env, asSealed+"=1")
+			}
+			server := spawn(b, env...)
+			n, e, err := processNode("client", "", sealed)
+			wantOK(b, "New", err)
+			defer func() { wantOK(b, "Close", errors.Join(e.Close(soon(b)), n.Close())) }()
+			p, err := e.Peer(soon(b), server.addr)
+			wantOK(b, "Peer", err)
+			url := server.plain
+			if sealed {
+				url = server.secure
+			}
+			client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+			defer client.CloseIdleConnections()
+			download := func() { wantOK(b, "download", httpGet(client, url+"/f", filepath.Join(to, "http"))) }
+			get := func() {
+				wantOK(b, "GetFile", p.GetFile("d/f", filepath.Join(to, "rdma"), FileConfig{Fresh: true}).Wait(soon(b)))
+			}
+			alternate(b, size, download, get)
+		})
+	}
+}
+
+func httpGet(c *http.Client, url, dest string) error {
+	r, err := c.Get(url)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(dest)
+	if err != nil {
+		return errors.Join(err, r.Body.Close())
+	}
+	_, err = io.Copy(f, r.Body)
+	return errors.Join(err, r.Body.Close(), f.Close())
+}

@@ -1,0 +1,294 @@
+package transfer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"ibverbx/internal/chunk"
+)
+
+// pull receives a file or a tree from a peer.
+type pull struct {
+	peer  *Peer
+	cfg   FileConfig
+	stage *stage
+	// counts is what the transfer reports.
+	counts *fileCounts
+	// room is how much more of a tree fits.
+	room treeRoom
+	// left are what was left out of a tree.
+	left omissions
+}
+
+// fileCounts is how far a transfer of files is.
+type fileCounts struct {
+	// total, moved, kept and checked are in bytes. kept is the part of moved that was there already.
+	total, moved, kept, checked, toCheck atomic.Int64
+	// chunks were verified, and bad ones asked for again.
+	chunks, bad atomic.Int64
+	// checking is how many files are being checked.
+	checking atomic.Int32
+	// name is the file that was begun last.
+	name atomic.Pointer[string]
+}
+
+// source is an open file of the peer, or a directory. It is zero if nothing was opened.
+type source struct {
+	proc   *process
+	handle uint32
+	entry  fileEntry
+	// release gives back the token of an open file. It may be called again.
+	release func()
+}
+
+// open opens a file or a directory of the peer. It waits while too many files are open.
+func (l *pull) open(ctx context.Context, name string) (source, error) {
+	if err := checkPath(name); err != nil {
+		return source{}, err
+	}
+	opens := l.peer.opens
+	if err := takeToken(ctx, opens); err != nil {
+		return source{}, err
+	}
+	release := sync.OnceFunc(func() { <-opens })
+	handle, asked := l.peer.engine.files.lastHandle.Add(1), false
+	m, proc, err := askAny[*fileOpened](ctx, l.peer, l.peer.asks, func(id uint32) []byte {
+		asked = true
+		return (&fileOpen{id, handle, name}).encode()
+	})
+	switch {
+	case err == nil && m.entry.Mode.Type()&^fs.ModeDir != 0:
+		err = fmt.Errorf("%w: it is neither a file nor a directory", errProtocol)
+	case err == nil && m.entry.Mode.IsDir():
+		release()
+		return source{proc: proc, entry: m.entry}, nil
+	case err == nil:
+		return source{proc, handle, m.entry, release}, nil
+	case asked && proc != nil && ctx.Err() != nil:
+		l.giveUp(source{proc: proc, handle: handle, release: release}) // the peer may have opened it, or will
+		return source{}, err
+	}
+	release()
+	return source{}, err
+}
+
+// file receives a file that is open, and stores it below root. If the peer is restarted meanwhile, the file is opened again by its name.
+func (l *pull) file(ctx context.Context, from source, name string, root *os.Root, local string) error {
+	l.counts.name.Store(&name)
+	size, modified, mode := from.entry.Size, from.entry.ModTime, from.entry.Mode
+	if size > MaxFile {
+		l.giveUp(from)
+		return fmt.Errorf("%w: the file has %d bytes, at most %d", ErrTooLong, size, int64(MaxFile))
+	}
+	target, err := chunk.Create(root, local, size, l.cfg.Fresh)
+	if err != nil {
+		l.giveUp(from)
+		return err
+	}
+	have := chunk.NewTable[known](chunk.Count(size))
+	err = l.check(ctx, target, &have)
+	var sum chunk.Sum
+	for err == nil {
+		if err = l.chunks(ctx, from, target, &have); err == nil {
+			sum, err = l.done(ctx, from)
+		}
+		if !l.peer.mayReturn(err) {
+			break
+		}
+		from.release() // its process has ended
+		if from, err = l.open(ctx, name); err == nil && (from.entry.Mode.IsDir() || from.entry.Size != size || !from.entry.ModTime.Equal(modified)) {
+			err = fmt.Errorf("%w: the peer was restarted and has another file of that name", ErrChanged)
+		}
+	}
+	if err != nil {
+		l.giveUp(from)
+		return errors.Join(err, target.Close())
+	}
+	if err := target.Commit(sum, mode, modified, chunk.Sync(l.cfg.Sync)); err != nil {
+		return errors.Join(err, target.Close())
+	}
+	return nil
+}
+
+// giveUp tells the peer that a file is not used any more. It does not wait, but goes on until the peer knows, or its process has ended.
+func (l *pull) giveUp(from source) {
+	if from.release == nil {
+		return // it is a directory, or nothing
+	}
+	f := l.peer.engine.files
+	f.work.Go(func() {
+		_, _ = l.done(f.ctx, from) // without the peer there is nothing to tell
+		from.release()
+	})
+}
+
+// done ends the use of an open file, and returns the digest of the whole.
+func (l *pull) done(ctx context.Context, from source) (sum chunk.Sum, err error) {
+	m, err := askFor[*fileEnded](ctx, l.peer, l.peer.asks, from.proc, func(id uint32) []byte { return (&fileDone{id, from.handle}).encode() })
+	if err != nil {
+		return sum, err
+	}
+	from.release()
+	if !m.known {
+		return sum, fmt.Errorf("%w: no digest of the whole file", errProtocol)
+	}
+	return m.sum, nil
+}
+
+// MaxFile is how many bytes a file has at most.
+const MaxFile = 1 << 43
+
+// known is what is known of a chunk that is there.
+type known struct {
+	have  have
+	print chunk.Fingerprint
+	// counted says that the chunk counts as moved.
+	counted bool
+}
+
+// check computes the Fingerprints of what is there.
+func (l *pull) check(ctx context.Context, target *chunk.Target, have *chunk.Table[known]) error {
+	if !target.There() {
+		return nil
+	}
+	c := l.counts
+	c.toCheck.Add(target.Size())
+	c.checking.Add(1)
+	defer c.checking.Add(-1)
+	var next atomic.Int64
+	workers := max(1, min(runtime.GOMAXPROCS(0), maxWorkers, int(have.Len())))
+	errs := make(chan error, workers)
+	for range workers {
+		go func() {
+			b := make([]byte, chunk.Size)
+			for k := next.Add(1) - 1; k < have.Len(); k = next.Add(1) - 1 {
+				fingerprint, ok, err := target.Have(k, b)
+				if err == nil {
+					err = context.Cause(ctx)
+				}
+				if err != nil {
+					errs <- err
+					return
+				}
+				if ok {
+					*have.At(k) = known{have: haveFingerprint, print: fingerprint}
+				}
+				c.checked.Add(int64(chunk.Len(target.Size(), k)))
+			}
+			errs <- nil
+		}()
+	}
+	var err error
+	for range workers {
+		err = cmp.Or(err, <-errs)
+	}
+	return err
+}
+
+// chunks asks for all chunks, as many at a time as there are slots. Those that are there already are only compared.
+func (l *pull) chunks(ctx context.Context, from source, target *chunk.Target, have *chunk.Table[known]) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var work sync.WaitGroup
+	defer work.Wait()
+	for k := range have.Len() {
+		select {
+		case slot := <-l.stage.free:
+			work.Go(func() {
+				if err := l.chunk(ctx, from, target, k, have.At(k), slot); err != nil {
+					cancel(err)
+				}
+				l.stage.free <- slot
+			})
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	work.Wait()
+	return context.Cause(ctx)
+}
+
+// chunk asks for a chunk and stores it. If a request has no answer, the peer may still write to the slot, so its memory is not used again.
+func (l *pull) chunk(ctx context.Context, from source, target *chunk.Target, k int64, have *known, s *slot) error {
+	if err := s.lend(l.peer, from.proc); err != nil {
+		return err
+	}
+	if !s.segment.enter() {
+		return ErrClosed
+	}
+	answered, err := l.fetch(ctx, from, target, k, have, s)
+	s.segment.leave()
+	if !answered {
+		err = errors.Join(err, s.drop())
+	}
+	return err
+}
+
+// fetch asks for a chunk and stores it. One that arrives with a wrong digest is asked for once more.
+func (l *pull) fetch(ctx context.Context, from source, target *chunk.Target, k int64, have *known, s *slot) (answered bool, err error) {
+	request := fileChunk{
+		handle: from.handle, index: uint64(k), have: have.have, print: have.print, grant: s.lent.number, stage: s.lent.region,
+	}
+	b := s.segment.Bytes()[:chunk.Len(target.Size(), k)]
+	for again := false; ; again = true {
+		m, err := askFor[*fileChunked](ctx, l.peer, l.peer.asks, from.proc, func(id uint32) []byte {
+			request.id = id
+			return request.encode()
+		})
+		if err != nil {
+			return false, err
+		}
+		switch {
+		case m.how == chunkSame && request.have != haveNone && m.digest == request.print.Digest():
+			err = target.Keep(k, m.digest)
+		case m.how == chunkSame:
+			return true, fmt.Errorf("%w: a chunk that is not there is the same", errProtocol)
+		case m.how == chunkZero:
+			err = target.WriteZero(k)
+		default:
+			if f := l.peer.engine.files.arrived; f != nil {
+				f(k, b)
+			}
+			err = target.Write(k, b, m.digest)
+		}
+		if errors.Is(err, chunk.ErrDigest) {
+			l.counts.bad.Add(1)
+			if request.have = haveNone; !again {
+				continue
+			}
+		}
+		if err == nil {
+			l.count(have, m, len(b))
+		}
+		return true, err
+	}
+}
+
+// count counts a chunk that is stored.
+func (l *pull) count(have *known, m *fileChunked, n int) {
+	c := l.counts
+	c.chunks.Add(1)
+	if !have.counted {
+		have.counted = true
+		c.moved.Add(int64(n))
+		if m.how == chunkSame {
+			c.kept.Add(int64(n))
+		}
+	}
+	switch m.how { // a peer that is restarted is asked for all chunks again
+	case chunkWritten:
+		have.have, have.print = haveDigest, chunk.Fingerprint(m.digest)<<32
+	case chunkZero:
+		have.have = haveNone
+	case chunkSame:
+	}
+}

@@ -1,0 +1,190 @@
+package transfer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+
+	"ibverbx/internal/chunk"
+	"ibverbx/internal/seat"
+)
+
+// fileServer answers the requests of a peer's process about files.
+type fileServer struct {
+	peer *Peer
+	proc *process
+}
+
+// fileMessage handles a message about files.
+func (p *Peer) fileMessage(s seat.Session, proc *process, m any) error {
+	v := fileServer{p, proc}
+	switch m := m.(type) {
+	case *fileOpen:
+		file, err := p.engine.files.reserve(proc, m.handle, m.name) // before the next message, which may give it up
+		return p.serve(s, func(ctx context.Context) []byte {
+			if err != nil {
+				return refuseFile(m.id, err)
+			}
+			return v.open(ctx, m, file)
+		})
+	case *fileList:
+		return p.serve(s, func(ctx context.Context) []byte { return v.list(ctx, m) })
+	case *fileChunk:
+		r, err := v.stage(m) // before the next message, which may revoke it
+		if err != nil {
+			return err
+		}
+		return p.serve(s, func(ctx context.Context) []byte { return v.chunk(ctx, r, m) })
+	case *fileDone:
+		return p.serve(s, func(context.Context) []byte { return v.done(m) })
+	case *filePut:
+		return p.serve(s, func(ctx context.Context) []byte { return v.store(ctx, m) })
+	case *fileOpened:
+		proc.answer(m.id, m)
+	case *fileEntries:
+		proc.answer(m.id, m)
+	case *fileChunked:
+		proc.answer(m.id, m)
+	case *fileEnded:
+		proc.answer(m.id, m)
+	case *fileStored:
+		proc.answer(m.id, m)
+	}
+	return nil
+}
+
+// refuseFile answers a request that failed. What the operating system says about names is not told, apart from what a peer
+// needs to know.
+func refuseFile(id uint32, err error) []byte {
+	c, text := codeFailed, err.Error()
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		text = fmt.Sprintf("%s: %v", e.Op, e.Err) // the path is that of this host
+	}
+	switch {
+	case errors.Is(err, ErrDenied), errors.Is(err, fs.ErrPermission), errors.Is(err, chunk.ErrKind), errors.Is(err, chunk.ErrName):
+		c = codeDenied
+	case errors.Is(err, ErrChanged):
+		c = codeChanged
+	case errors.Is(err, ErrDigest), errors.Is(err, chunk.ErrDigest):
+		c = codeDigest
+	case errors.Is(err, ErrBusy), errors.Is(err, chunk.ErrBusy):
+		c = codeBusy
+	case errors.Is(err, ErrRevoked):
+		c = codeRevoked
+	case errors.Is(err, ErrNotFound), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), isEscape(err):
+		c, text = codeNotFound, ErrNotFound.Error()
+	}
+	return (&refusal{id: id, code: c, text: text}).encode()
+}
+
+// isEscape reports whether an os.Root refused a path that leaves it. The error has no name.
+func isEscape(err error) bool {
+	var e *fs.PathError
+	return errors.As(err, &e) && e.Err.Error() == "path escapes from parent"
+}
+
+// stage returns the memory that a request for a chunk lends.
+func (v fileServer) stage(m *fileChunk) (*Remote, error) {
+	v.peer.mu.Lock()
+	defer v.peer.mu.Unlock()
+	r := v.proc.remotes[m.grant]
+	switch {
+	case r == nil && len(v.proc.remotes) >= maxRemotes:
+		return nil, fmt.Errorf("%w: %d segments were lent", errProtocol, maxRemotes)
+	case r == nil:
+		r = &Remote{peer: v.peer, proc: v.proc, number: m.grant, name: "files", access: Write, region: m.stage}
+		v.proc.remotes[m.grant] = r
+	case !sameRegion(&r.region, &m.stage) || r.access&Write == 0:
+		return nil, fmt.Errorf("%w: the stage has changed", errProtocol)
+	}
+	return r, nil
+}
+
+// maxRemotes is how many segments of a process this side keeps that it has not asked for.
+const maxRemotes = 4096
+
+// has reports whether the asking side has the bytes, which have a digest.
+func (m *fileChunk) has(b []byte, digest uint32) bool {
+	if m.have == haveNone || m.print.Digest() != digest {
+		return false
+	}
+	return m.have == haveDigest || m.print == chunk.FingerprintOf(b, digest)
+}
+
+// chunk answers the request for a chunk: it reads the chunk, and writes it to the peer's memory unless the peer has it.
+func (v fileServer) chunk(ctx context.Context, r *Remote, m *fileChunk) []byte {
+	f := v.peer.engine.files
+	file, open := f.lookup(v.proc, m.handle)
+	switch {
+	case file == nil || !file.isOpen():
+		return refuseFile(m.id, fmt.Errorf("%w: no such open file", ErrRevoked))
+	case file.export.closed.Load():
+		return refuseFile(m.id, fmt.Errorf("%w: the export is closed", ErrRevoked))
+	case int64(m.index) >= chunk.Count(file.source.Size()):
+		return refuseFile(m.id, fmt.Errorf("%w: chunk %d", ErrRange, m.index))
+	}
+	release, err := v.claim(ctx, m.grant)
+	if err != nil {
+		return refuseFile(m.id, err)
+	}
+	defer release()
+	slot, err := f.reading.take(ctx, v.peer.engine, open.reading)
+	if err != nil {
+		return refuseFile(m.id, err)
+	}
+	defer f.reading.release(slot, open.reading)
+	n, digest, zero, err := file.source.Read(int64(m.index), slot.bytes())
+	if err != nil {
+		return refuseFile(m.id, err)
+	}
+	answer := fileChunked{id: m.id, digest: digest}
+	switch {
+	case m.has(slot.bytes()[:n], digest):
+		answer.how = chunkSame
+	case zero:
+		answer.how = chunkZero
+	default:
+		err = v.peer.Batch().Put(r.At(0), slot.view(n)).Do(ctx)
+	}
+	if err != nil {
+		return refuseFile(m.id, err)
+	}
+	file.note(int64(m.index), digest, n)
+	return answer.encode()
+}
+
+// claim keeps the memory of a grant for one request, until release. After a lost session the peer asks again while the first request may
+// still be served. The second one waits for its end. One whose session has ended gets nothing, because the peer may use the memory for
+// another chunk by now. So a late write never falls into memory that is used again.
+func (v fileServer) claim(ctx context.Context, grant uint32) (release func(), err error) {
+	f := v.peer.engine.files
+	mine := make(chan struct{})
+	for {
+		f.mu.Lock()
+		o := f.open[v.proc]
+		if o == nil || ctx.Err() != nil {
+			f.mu.Unlock()
+			return nil, cmp.Or(context.Cause(ctx), ErrRestarted)
+		}
+		other := o.claimed[grant]
+		if other == nil {
+			o.claimed[grant] = mine
+		}
+		f.mu.Unlock()
+		if other == nil {
+			return func() {
+				f.mu.Lock()
+				delete(o.claimed, grant)
+				f.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		select {
+		case <-other:
+		case <-ctx.Done():
+		}
+	}
+}

@@ -1,0 +1,279 @@
+package transfer
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"ibverbx/internal/chunk"
+)
+
+// server is the side that serves the files of a depot, as handlers see it.
+func (d *depot) server(t testing.TB) fileServer {
+	t.Helper()
+	p := d.there.named("here")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return fileServer{p, p.proc}
+}
+
+// stall makes all requests for chunks wait, as those for a disk that does not answer do, until resume.
+func (d *depot) stall(t testing.TB) (resume func()) {
+	t.Helper()
+	v, f := d.server(t), d.there.files
+	f.mu.Lock()
+	reading := f.opened(v.proc).reading
+	f.mu.Unlock()
+	for range cap(reading) {
+		reading <- struct{}{}
+	}
+	return func() {
+		for range cap(reading) {
+			<-reading
+		}
+	}
+}
+
+// opening returns a pull that has a file of a depot open, with one slot.
+func (d *depot) opening(t testing.TB, name string) (*pull, source) {
+	t.Helper()
+	l := &pull{peer: d.peer, counts: &fileCounts{}}
+	from, err := l.open(soon(t), name)
+	wantOK(t, "open", err)
+	wantOK(t, "staged", l.staged(soon(t), 1))
+	t.Cleanup(func() { wantOK(t, "close", l.stage.close()) })
+	return l, from
+}
+
+// TestLateChunkRequest: a request that is served after its session has ended writes nothing. The peer has asked again, and has another chunk in
+// the same memory by now.
+func TestLateChunkRequest(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", 2*chunk.Size, 1)
+	l, from := d.opening(t, "d/f")
+	s := <-l.stage.free
+	defer func() { l.stage.free <- s }()
+	wantOK(t, "lend", s.lend(d.peer, from.proc))
+	v := d.server(t)
+	serve := func(ctx context.Context, k uint64) []byte {
+		m := &fileChunk{id: 1000, handle: from.handle, index: k, grant: s.lent.number, stage: s.lent.region}
+		r, err := v.stage(m)
+		wantOK(t, "stage", err)
+		return v.chunk(ctx, r, m)
+	}
+	ended, end := context.WithCancel(context.Background())
+	end()
+	if m, err := decode(serve(soon(t), 1)); err != nil {
+		t.Fatalf("a request is answered with %+v, %v", m, err)
+	}
+	wantSame(t, "the slot", s.segment.Bytes(), want[chunk.Size:])
+	for range 20 {
+		serve(ended, 0)
+		wantSame(t, "the slot after a late request", s.segment.Bytes(), want[chunk.Size:])
+	}
+}
+
+// TestUnansweredSlot: memory that a request without an answer has named is taken back before the slot is used for another chunk.
+func TestUnansweredSlot(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", 2*chunk.Size, 1)
+	l, from := d.opening(t, "d/f")
+	root, err := os.OpenRoot(d.to)
+	wantOK(t, "OpenRoot", err)
+	defer root.Close()
+	target, err := chunk.Create(root, "f", 2*chunk.Size, false)
+	wantOK(t, "Create", err)
+	s := <-l.stage.free
+	resume := d.stall(t)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	ended := make(chan error, 1)
+	go func() { ended <- l.chunk(ctx, from, target, 0, &known{}, s) }()
+	v := d.server(t)
+	waiting := func() (n int) {
+		d.there.files.mu.Lock()
+		defer d.there.files.mu.Unlock()
+		return len(d.there.files.open[v.proc].claimed)
+	}
+	eventually(t, "the request is being served", func() bool { return waiting() == 1 })
+	cancel(ErrCanceled)
+	wantErr(t, "a chunk", <-ended, ErrCanceled)
+	if s.segment != nil {
+		t.Error("a slot whose request has no answer keeps its memory")
+	}
+	resume()
+	eventually(t, "the first request has ended", func() bool { return waiting() == 0 })
+	wantOK(t, "the next chunk", l.chunk(soon(t), from, target, 1, &known{}, s))
+	wantSame(t, "the slot", s.segment.Bytes(), want[chunk.Size:])
+	l.stage.free <- s
+	l.giveUp(from)
+	wantOK(t, "Close", target.Close())
+}
+
+// TestGetFileFromStoppedServer: requests that are being served when the Engine is closed get no answer, because an error would end the
+// transfer of a peer that can wait for the next Engine.
+func TestGetFileFromStoppedServer(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", manyChunks, 1)
+	resume := d.stall(t)
+	dest := filepath.Join(d.to, "f")
+	x := d.peer.GetFile("d/f", dest, FileConfig{})
+	v, old := d.server(t), d.there
+	eventually(t, "requests are being served", func() bool {
+		old.files.mu.Lock()
+		defer old.files.mu.Unlock()
+		return len(old.files.open[v.proc].claimed) == 6
+	})
+	old.files.work.Go(func() { // Close waits until they have ended
+		<-old.done
+		resume()
+		eventually(t, "no request is being served", func() bool {
+			v.peer.mu.Lock()
+			defer v.peer.mu.Unlock()
+			return len(v.peer.serving) == 0
+		})
+	})
+	d.there = old.startAgain()
+	wantOK(t, "GetFile", x.Wait(soon(t)))
+	wantFile(t, dest, want)
+}
+
+// noneOpen waits until the peer has closed all files.
+func (d *depot) noneOpen(t testing.TB) {
+	t.Helper()
+	eventually(t, "no file is open", func() bool {
+		f := d.there.files
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, o := range f.open {
+			if len(o.files) != len(o.ended) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// TestOpenedFilesAreClosed: a file whose answer has no taker is closed: that of a transfer that was canceled, or of a request that was
+// repeated in the next session.
+func TestOpenedFilesAreClosed(t *testing.T) {
+	n := memoryNetwork(1)
+	asked, gate := make(chan struct{}, 10), make(chan struct{})
+	d := &depot{dir: t.TempDir(), to: t.TempDir()}
+	lend := func(context.Context, *nodePeer, string, Access) (Access, error) {
+		asked <- struct{}{}
+		<-gate
+		return Read, nil
+	}
+	d.there = n.start(t, hostConfig{name: "there", engine: Config{Lend: lend, Exports: []ExportConfig{{Name: "d", Path: d.dir}}}})
+	d.here = n.start(t, hostConfig{name: "here"})
+	d.peer = d.here.to(d.there)
+	want := d.write(t, "f", 100, 1)
+	x := d.peer.GetFile("d/f", d.to, FileConfig{})
+	<-asked
+	x.Cancel()
+	wantErr(t, "GetFile that is canceled", x.Wait(soon(t)), ErrCanceled)
+	d.noneOpen(t)
+	x = d.peer.GetFile("d/f", d.to, FileConfig{})
+	<-asked
+	lose(d.peer)
+	<-asked
+	close(gate)
+	wantOK(t, "GetFile", x.Wait(soon(t)))
+	wantFile(t, filepath.Join(d.to, "f"), want)
+	d.noneOpen(t)
+}
+
+// TestStuckPeerLeavesSlots: transfers from a peer that does not answer leave memory for those from others.
+func TestStuckPeerLeavesSlots(t *testing.T) {
+	n := memoryNetwork(1)
+	d := newDepot(t, n, Read)
+	want := d.write(t, "f", 20*chunk.Size, 1)
+	other := n.start(t, hostConfig{name: "other"})
+	_, err := other.Export(ExportConfig{Name: "d", Path: d.dir, Public: Read})
+	wantOK(t, "Export", err)
+	p := d.here.to(other)
+	resume := d.stall(t)
+	var stuck []*FileTransfer
+	for range stagingSlots / stageSlots {
+		stuck = append(stuck, d.peer.GetFile("d/f", t.TempDir(), FileConfig{}))
+	}
+	eventually(t, "the stuck transfers have what they get", func() bool { return len(d.here.files.staging) == peerStaging })
+	x := p.GetFile("d/f", d.to, FileConfig{})
+	wantOK(t, "GetFile from another peer", x.Wait(soon(t)))
+	wantFile(t, filepath.Join(d.to, "f"), want)
+	resume()
+	for _, x := range stuck {
+		wantOK(t, "GetFile", x.Wait(soon(t)))
+	}
+	if got := len(d.here.files.staging) + len(d.peer.staging); got != 0 {
+		t.Errorf("%d tokens are left, want none", got)
+	}
+}
+
+// TestCanceledRequestsCount: a side that gives up requests and asks again never has more of them at the peer than the peer takes.
+func TestCanceledRequestsCount(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "f", chunk.Size, 1)
+	l, from := d.opening(t, "d/f")
+	resume := d.stall(t)
+	session := d.peer.seat.Session()
+	for range maxServing + 10 {
+		s := &slot{}
+		wantOK(t, "lend", s.lend(d.peer, from.proc))
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		_, err := l.fetch(ctx, from, &chunk.Target{}, 0, &known{}, s)
+		cancel()
+		wantErr(t, "a request that is given up", err, context.DeadlineExceeded)
+		wantOK(t, "drop", s.drop())
+	}
+	resume()
+	eventually(t, "all requests are answered", func() bool { return len(d.peer.asks) == 0 })
+	if d.peer.seat.Session() != session {
+		t.Error("the session has ended")
+	}
+	l.giveUp(from)
+	d.noneOpen(t)
+}
+
+// TestHandleOfAnotherFile: a peer that asks for another file with the handle of an open one is refused, and the open one stays known.
+func TestHandleOfAnotherFile(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "f", 100, 1)
+	l, from := d.opening(t, "d/f")
+	for _, name := range []string{"d", "d/none", "d/f"} {
+		_, _, err := askAny[*fileOpened](soon(t), d.peer, d.peer.asks, func(id uint32) []byte {
+			return (&fileOpen{id, from.handle, name}).encode()
+		})
+		if name == "d/f" {
+			wantOK(t, "the same file again", err)
+		} else {
+			wantErr(t, name, err, ErrDenied)
+		}
+	}
+	if file, _ := d.there.files.lookup(d.server(t).proc, from.handle); file == nil || !file.isOpen() {
+		t.Error("the file is not known any more, want it open")
+	}
+	l.giveUp(from)
+	d.noneOpen(t)
+}
+
+// TestManyFiles: more files than a peer may have open wait for each other.
+func TestManyFiles(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	const n = maxOpen + 50
+	for i := range n {
+		d.write(t, fmt.Sprintf("t/%d", i), 100, 1)
+	}
+	all := []*FileTransfer{d.peer.GetFile("d/t", filepath.Join(d.to, "tree"), FileConfig{Sync: SyncNever, Parallel: n})}
+	for i := range n {
+		all = append(all, d.peer.GetFile(fmt.Sprintf("d/t/%d", i), filepath.Join(d.to, fmt.Sprint(i)), FileConfig{Sync: SyncNever}))
+	}
+	for _, x := range all {
+		wantOK(t, x.name, x.Wait(soon(t)))
+	}
+	eventually(t, "all files are given up", func() bool { return len(d.peer.opens) == 0 })
+}

@@ -1,0 +1,203 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"sync"
+
+	"ibverbx/internal/chunk"
+)
+
+// Bounds of a tree.
+const (
+	maxTree      = 1 << 20   // entries
+	maxTreeNames = 256 << 20 // bytes of names
+	maxDepth     = 128       // directories in directories
+	maxTrees     = 4         // that are received from one peer at a time
+)
+
+// treeTo receives a directory to a path of the system.
+func (l *pull) treeTo(ctx context.Context, name, dest string) error {
+	if dest == "" {
+		dest = path.Base(name)
+	}
+	holders := newHolders(dest)
+	if err := os.MkdirAll(dest, 0o777); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dest)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(l.tree(ctx, name, root), root.Close())
+	for i := 0; err == nil && l.cfg.Sync == SyncDir && i < len(holders); i++ {
+		err = syncDir(holders[i])
+	}
+	return err
+}
+
+// newHolders returns the directories that get a name when dir and those that it is in are made: none if dir is there.
+func newHolders(dir string) (holders []string) {
+	for dir = filepath.Clean(dir); ; {
+		if _, err := os.Lstat(dir); err == nil || dir == filepath.Dir(dir) {
+			return holders
+		}
+		dir = filepath.Dir(dir)
+		holders = append(holders, dir)
+	}
+}
+
+// syncDir writes the names in a directory to the disk.
+func syncDir(name string) error {
+	d, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// tree receives a directory. What cannot be received is left out, and the rest is received.
+func (l *pull) tree(ctx context.Context, name string, root *os.Root) error {
+	if err := takeToken(ctx, l.peer.trees); err != nil {
+		return err
+	}
+	defer func() { <-l.peer.trees }()
+	entries, err := l.walk(ctx, name, ".", 0, nil)
+	if err != nil {
+		return err
+	}
+	if err := l.staged(ctx, stageSlots); err != nil {
+		return err
+	}
+	if err := errors.Join(l.receive(ctx, name, root, entries), l.stage.close()); err != nil {
+		return err
+	}
+	return l.left.err()
+}
+
+// walk returns what is in a directory of the peer, and in those in it. A directory comes before what is in it.
+func (l *pull) walk(ctx context.Context, name, dir string, depth int, all []chunk.Entry) ([]chunk.Entry, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("%s: %w: more than %d directories in each other", dir, ErrTooLong, maxDepth)
+	}
+	list, err := l.peer.entries(ctx, path.Join(name, dir), &l.room)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range list {
+		e.Name = path.Join(dir, e.Name)
+		if e.access != 0 {
+			return nil, fmt.Errorf("%s: %w: it was a directory", dir, ErrChanged)
+		}
+		if err := e.Check(); err != nil {
+			l.left.add(err)
+			continue
+		}
+		all = append(all, e.Entry)
+		l.counts.total.Add(e.Size)
+		if e.Mode.IsDir() {
+			if all, err = l.walk(ctx, name, e.Name, depth+1, all); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+// receive makes directories and links, and receives files, some at a time.
+func (l *pull) receive(ctx context.Context, name string, root *os.Root, entries []chunk.Entry) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	parallel := l.cfg.Parallel
+	if parallel <= 0 {
+		parallel = defaultParallel
+	}
+	places := make(chan struct{}, parallel)
+	var work sync.WaitGroup
+	var dirs []chunk.Entry
+	for i := range entries {
+		e := &entries[i]
+		if err := chunk.Make(root, e); err != nil {
+			cancel(err)
+			break
+		}
+		if e.Mode.IsDir() {
+			dirs = append(dirs, *e)
+		}
+		if !e.Mode.IsRegular() {
+			continue
+		}
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		work.Go(func() {
+			if err := l.one(ctx, path.Join(name, e.Name), root, e); err != nil {
+				if err = fmt.Errorf("%s: %w", e.Name, err); !omits(err) || ctx.Err() != nil {
+					cancel(err)
+				}
+				l.left.add(err)
+			}
+			<-places
+		})
+	}
+	work.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return chunk.Finish(root, dirs, chunk.Sync(l.cfg.Sync))
+}
+
+// omissions is what was left out of a tree, and why.
+type omissions struct {
+	mu    sync.Mutex
+	count int
+	first []error // not all: there can be a million
+}
+
+// add leaves something out.
+func (o *omissions) add(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.count++; len(o.first) < 8 {
+		o.first = append(o.first, err)
+	}
+}
+
+// err returns nil if nothing was left out.
+func (o *omissions) err() error {
+	if o.count == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d left out, the rest is there: %w", o.count, errors.Join(o.first...))
+}
+
+// omits reports whether an error is that of one file, which other files of the tree do not have.
+func omits(err error) bool {
+	for _, cause := range []error{ErrNotFound, ErrDenied, ErrChanged, ErrDigest, ErrTooLong, chunk.ErrDigest, chunk.ErrKind, chunk.ErrName, chunk.ErrBusy} {
+		if errors.Is(err, cause) {
+			return true
+		}
+	}
+	return false
+}
+
+// one receives a file of a tree.
+func (l *pull) one(ctx context.Context, name string, root *os.Root, e *chunk.Entry) error {
+	from, err := l.open(ctx, name)
+	if err != nil {
+		return err
+	}
+	if from.entry.Mode.IsDir() {
+		return fmt.Errorf("%w: it has become a directory", ErrChanged)
+	}
+	l.counts.total.Add(from.entry.Size - e.Size)
+	return l.file(ctx, from, name, root, e.Name)
+}

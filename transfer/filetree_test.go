@@ -1,0 +1,482 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"ibverbx/bootstrap"
+	"ibverbx/internal/chunk"
+	"ibverbx/node"
+)
+
+// makeTree makes a tree with files of many sizes, an empty directory, a link, and more entries than an answer has.
+func makeTree(t testing.TB, dir string) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	for i := range maxEntries + 10 {
+		files[fmt.Sprintf("many/%d", i)] = fmt.Appendf(nil, "file %d", i)
+	}
+	for i, size := range []int{0, 1, chunk.Size, chunk.Size + 1, 3 * chunk.Size} {
+		b := make([]byte, size)
+		fill(b, uint64(i))
+		files[fmt.Sprintf("a/b/%d", i)] = b
+	}
+	for name, b := range files {
+		writeFile(t, filepath.Join(dir, name), b)
+	}
+	wantOK(t, "Mkdir", os.Mkdir(filepath.Join(dir, "empty"), 0o750))
+	wantOK(t, "Symlink", os.Symlink("../nowhere", filepath.Join(dir, "a/link")))
+	return files
+}
+
+func wantTree(t testing.TB, dir string, files map[string][]byte) {
+	t.Helper()
+	for name, b := range files {
+		wantBytes(t, filepath.Join(dir, name), b)
+	}
+	if link, err := os.Readlink(filepath.Join(dir, "a/link")); link != "../nowhere" {
+		t.Errorf("the link is to %q, %v", link, err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "empty")); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("the empty directory: %v, %v", info, err)
+	}
+	wantOK(t, "WalkDir", filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
+		if match, _ := filepath.Match(".*.ibx-partial", filepath.Base(name)); match {
+			t.Errorf("there is %s", name)
+		}
+		return err
+	}))
+}
+
+// TestGetTree gets a directory, and gets it again when a part is there.
+func TestGetTree(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	files := makeTree(t, filepath.Join(d.dir, "top"))
+	dest := filepath.Join(d.to, "new")
+	x := d.peer.GetFile("d/top", dest, FileConfig{Sync: SyncNever})
+	wantOK(t, "GetFile of a directory", x.Wait(soon(t)))
+	wantTree(t, dest, files)
+	if s := x.Status(); s.Bytes != s.Total || s.Total < 5*chunk.Size || s.Kept != 0 {
+		t.Errorf("Status() = %+v", s)
+	}
+	wantOK(t, "Remove", os.Remove(filepath.Join(dest, "a/b/4")))
+	x = d.peer.GetFile("d/top", dest, FileConfig{Sync: SyncNever})
+	wantOK(t, "GetFile of a directory", x.Wait(soon(t)))
+	wantTree(t, dest, files)
+	if s := x.Status(); s.Total-s.Kept != 3*chunk.Size {
+		t.Errorf("Status() = %+v, want all but 3 chunks kept", s)
+	}
+}
+
+// TestPutFile puts a file and a directory.
+func TestPutFile(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read|Write)
+	b := make([]byte, manyChunks)
+	fill(b, 1)
+	writeFile(t, filepath.Join(d.to, "f"), b)
+	x := d.peer.PutFile(filepath.Join(d.to, "f"), "d/new/g", FileConfig{})
+	wantOK(t, "PutFile", x.Wait(soon(t)))
+	wantFile(t, filepath.Join(d.dir, "new/g"), b)
+	if s := x.Status(); s.Bytes != manyChunks || s.Total != manyChunks || s.Chunks != 6 || s.Kept != 0 {
+		t.Errorf("Status() = %+v", s)
+	}
+	x = d.peer.PutFile(filepath.Join(d.to, "f"), "d/new/g", FileConfig{})
+	wantOK(t, "PutFile", x.Wait(soon(t)))
+	if s := x.Status(); s.Kept != manyChunks {
+		t.Errorf("Status() of another PutFile = %+v, want everything kept", s)
+	}
+	files := makeTree(t, filepath.Join(d.to, "top"))
+	wantOK(t, "PutFile of a directory", d.peer.PutFile(filepath.Join(d.to, "top"), "d/tree", FileConfig{}).Wait(soon(t)))
+	wantTree(t, filepath.Join(d.dir, "tree"), files)
+	wantErr(t, "PutFile to an export itself", d.peer.PutFile(filepath.Join(d.to, "f"), "d", FileConfig{}).Wait(soon(t)), ErrDenied)
+	wantErr(t, "PutFile to no export", d.peer.PutFile(filepath.Join(d.to, "f"), "e/f", FileConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "PutFile of nothing", d.peer.PutFile(filepath.Join(d.to, "no"), "d/f", FileConfig{}).Wait(soon(t)), fs.ErrNotExist)
+	d.here.files.mu.Lock()
+	defer d.here.files.mu.Unlock()
+	if n := len(d.here.files.exports); n != 0 {
+		t.Errorf("%d exports of PutFile are left", n)
+	}
+}
+
+// TestPutFileAcrossSessions: a put goes on after a lost session and a restart of the peer, and once more after a Cancel.
+func TestPutFileAcrossSessions(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Write)
+	b := make([]byte, 24*chunk.Size)
+	fill(b, 1)
+	name := filepath.Join(d.to, "f")
+	writeFile(t, name, b)
+	put := func(event func(x *FileTransfer)) error {
+		met, resume := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		d.there.files.arrived = func(k int64, _ []byte) {
+			if k == 5 {
+				once.Do(func() { close(met) })
+				<-resume
+			}
+		}
+		x := d.peer.PutFile(name, "d/f", FileConfig{Fresh: true})
+		<-met
+		event(x)
+		close(resume)
+		return x.Wait(soon(t))
+	}
+	wantOK(t, "PutFile across a lost session", put(func(*FileTransfer) { lose(d.peer) }))
+	wantFile(t, filepath.Join(d.dir, "f"), b)
+	wantErr(t, "PutFile that is canceled", put((*FileTransfer).Cancel), ErrCanceled)
+	d.there.files.arrived = nil
+	x := d.peer.PutFile(name, "d/f", FileConfig{})
+	wantOK(t, "PutFile after a Cancel", x.Wait(soon(t)))
+	if s := x.Status(); s.Kept == 0 {
+		t.Errorf("Status() = %+v, want that something was kept", s)
+	}
+	wantFile(t, filepath.Join(d.dir, "f"), b)
+	old := d.there
+	met := make(chan struct{})
+	old.files.arrived = func(k int64, _ []byte) {
+		if k == 5 {
+			close(met)
+			<-old.files.ctx.Done()
+		}
+	}
+	x = d.peer.PutFile(name, "d/f", FileConfig{Fresh: true})
+	<-met
+	d.restart()
+	wantOK(t, "PutFile across a restart", x.Wait(soon(t)))
+	wantFile(t, filepath.Join(d.dir, "f"), b)
+	old, met = d.there, make(chan struct{})
+	old.files.arrived = func(k int64, _ []byte) {
+		if k == 5 {
+			close(met)
+			<-old.files.ctx.Done()
+		}
+	}
+	x = d.peer.PutFile(name, "d/f", FileConfig{Fresh: true})
+	<-met
+	d.there = old.startAgain()
+	wantOK(t, "PutFile to a server that is stopped and started", x.Wait(soon(t)))
+	wantFile(t, filepath.Join(d.dir, "f"), b)
+}
+
+// TestTreeEscapes: neither names of a request nor symbolic links lead out of an exported directory, and an entry of a peer's tree leads nowhere
+// but below the target.
+func TestTreeEscapes(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read|Write)
+	outside := t.TempDir()
+	writeFile(t, filepath.Join(outside, "secret"), []byte("secret"))
+	wantOK(t, "Symlink", os.Symlink(outside, filepath.Join(d.dir, "out")))
+	wantOK(t, "Symlink", os.Symlink(filepath.Join(outside, "secret"), filepath.Join(d.dir, "link")))
+	writeFile(t, filepath.Join(d.to, "f"), []byte("f"))
+	for _, name := range []string{"d/out/secret", "d/link", "d/../x", "..", "/etc/passwd", "d//f", "d/./f", ""} {
+		err := d.peer.GetFile(name, filepath.Join(d.to, "got"), FileConfig{}).Wait(soon(t))
+		wantErr(t, "GetFile of "+name, err, ErrNotFound)
+	}
+	for _, name := range []string{"d/out", "d/out/secret"} {
+		_, err := d.peer.List(soon(t), name)
+		wantErr(t, "List of "+name, err, ErrNotFound)
+	}
+	for _, name := range []string{"d/out/f", "d/out/new/f", "d/link", "d/../f", "/f", "d/.f.ibx-partial"} {
+		if err := d.peer.PutFile(filepath.Join(d.to, "f"), name, FileConfig{}).Wait(soon(t)); err == nil {
+			t.Errorf("PutFile to %q: got no error", name)
+		}
+	}
+	left, err := os.ReadDir(outside)
+	wantBytes(t, filepath.Join(outside, "secret"), []byte("secret"))
+	if err != nil || len(left) != 1 {
+		t.Errorf("outside there is %v, %v", left, err)
+	}
+	// What is there is not followed either.
+	wantOK(t, "Symlink", os.Symlink(outside, filepath.Join(d.to, "sub")))
+	writeFile(t, filepath.Join(d.dir, "tree/sub/f"), []byte("f"))
+	if err := d.peer.GetFile("d/tree", d.to, FileConfig{}).Wait(soon(t)); err == nil {
+		t.Error("GetFile of a tree through a link: got no error")
+	}
+	if left, err := os.ReadDir(outside); err != nil || len(left) != 1 {
+		t.Errorf("outside there is %v, %v", left, err)
+	}
+}
+
+// TestFileNamesHidden: a name that a peer may not have is answered like one that does not exist, and is not listed.
+func TestFileNamesHidden(t *testing.T) {
+	n := memoryNetwork(1)
+	d := newDepot(t, n, Read)
+	d.write(t, "f", 10, 1)
+	for name, public := range map[string]Access{"hidden": 0, "in": Write, "both": Read | Write} {
+		_, err := d.there.Export(ExportConfig{Name: name, Path: d.dir, Public: public})
+		wantOK(t, "Export", err)
+	}
+	list, err := d.peer.List(soon(t), "")
+	wantOK(t, "List", err)
+	if names := namesOf(list); !slices.Equal(names, []string{"both", "d", "in"}) {
+		t.Errorf("List found %q", names)
+	}
+	hidden := d.peer.GetFile("hidden/f", d.to, FileConfig{}).Wait(soon(t))
+	absent := d.peer.GetFile("absent/f", d.to, FileConfig{}).Wait(soon(t))
+	wantErr(t, "GetFile of a hidden name", hidden, ErrNotFound)
+	if a, b := errors.Unwrap(hidden).Error(), errors.Unwrap(absent).Error(); a != b {
+		t.Errorf("a hidden name is answered with %q, one that does not exist with %q", a, b)
+	}
+	wantErr(t, "PutFile to a hidden name", d.peer.PutFile(filepath.Join(d.dir, "f"), "hidden/g", FileConfig{}).Wait(soon(t)), ErrNotFound)
+	wantErr(t, "PutFile to what can be read", d.peer.PutFile(filepath.Join(d.dir, "f"), "d/g", FileConfig{}).Wait(soon(t)), ErrDenied)
+	wantErr(t, "GetFile of what can be written", d.peer.GetFile("in/f", d.to, FileConfig{}).Wait(soon(t)), ErrDenied)
+	list, err = d.peer.List(soon(t), "d")
+	wantOK(t, "List", err)
+	if names := namesOf(list); !slices.Equal(names, []string{"d/f"}) || list[0].Size != 10 {
+		t.Errorf("List found %+v", list)
+	}
+	list, err = d.peer.List(soon(t), "d/f")
+	wantOK(t, "List of a file", err)
+	if names := namesOf(list); !slices.Equal(names, []string{"d/f"}) {
+		t.Errorf("List found %+v", list)
+	}
+}
+
+// TestLendExports: Config.Lend decides on an Export and everything in it. A symbolic link, also one that the peer puts there, reaches nothing
+// that the decision is not about.
+func TestLendExports(t *testing.T) {
+	n := memoryNetwork(1)
+	dir, to := t.TempDir(), t.TempDir()
+	writeFile(t, filepath.Join(dir, "private/f"), []byte("secret"))
+	writeFile(t, filepath.Join(dir, "open/f"), []byte("open"))
+	names := make(chan string, 100)
+	lend := func(_ context.Context, _ *nodePeer, name string, _ Access) (Access, error) {
+		if names <- name; name == "open" {
+			return Read | Write, nil
+		}
+		return 0, fs.ErrPermission
+	}
+	there, here := n.start(t, hostConfig{name: "there", engine: Config{Lend: lend}}), n.start(t, hostConfig{name: "here"})
+	for _, name := range []string{"open", "private"} {
+		_, err := there.Export(ExportConfig{Name: name, Path: filepath.Join(dir, name), Public: Read | Write})
+		wantOK(t, "Export", err)
+	}
+	p := here.to(there)
+	wantOK(t, "GetFile", p.GetFile("open/f", to, FileConfig{}).Wait(soon(t)))
+	wantErr(t, "GetFile of what Lend hides", p.GetFile("private/f", to, FileConfig{}).Wait(soon(t)), ErrNotFound)
+	list, err := p.List(soon(t), "")
+	wantOK(t, "List", err)
+	if names := namesOf(list); !slices.Equal(names, []string{"open"}) {
+		t.Errorf("List found %q, want the export that is lent", names)
+	}
+	tree := filepath.Join(t.TempDir(), "t")
+	writeFile(t, filepath.Join(tree, "w"), []byte("written"))
+	wantOK(t, "Symlink", os.Symlink("../../private", filepath.Join(tree, "x")))
+	wantOK(t, "PutFile of a link", p.PutFile(tree, "open/t", FileConfig{}).Wait(soon(t)))
+	wantErr(t, "GetFile through a link", p.GetFile("open/t/x/f", to, FileConfig{}).Wait(soon(t)), ErrNotFound)
+	if err := p.PutFile(filepath.Join(tree, "w"), "open/t/x/f", FileConfig{}).Wait(soon(t)); err == nil {
+		t.Error("PutFile through a link: got no error")
+	}
+	wantBytes(t, filepath.Join(dir, "private/f"), []byte("secret"))
+	close(names)
+	for name := range names {
+		if name != "open" && name != "private" {
+			t.Errorf("Lend was asked for %q, want names of exports", name)
+		}
+	}
+}
+
+func namesOf(list []Info) (names []string) {
+	for _, i := range list {
+		names = append(names, i.Name)
+	}
+	return names
+}
+
+// TestLongFileNames: a name that no request can have is an error at once. The peer would end the session because of it, again and again.
+func TestLongFileNames(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read|Write)
+	want := d.write(t, "f", 10, 1)
+	long := "d/" + strings.Repeat("x/", maxPath/2) + "f"
+	s := d.peer.seat.Session()
+	_, err := d.peer.List(soon(t), long)
+	wantErr(t, "List", err, ErrTooLong)
+	wantErr(t, "GetFile", d.peer.GetFile(long, d.to, FileConfig{}).Wait(soon(t)), ErrTooLong)
+	wantErr(t, "PutFile", d.peer.PutFile(filepath.Join(d.dir, "f"), long, FileConfig{}).Wait(soon(t)), ErrTooLong)
+	root, err := os.OpenRoot(d.dir)
+	wantOK(t, "OpenRoot", err)
+	defer root.Close()
+	deep := strings.Repeat(strings.Repeat("x", 240)+"/", 18) + "f" // no system call takes it, but a peer may
+	wantOK(t, "MkdirAll", root.MkdirAll(filepath.Dir(deep), 0o700))
+	wantErr(t, "GetFile of a deep tree", d.peer.GetFile("d", filepath.Join(d.to, "deep"), FileConfig{}).Wait(soon(t)), ErrTooLong)
+	if d.peer.seat.Session() != s {
+		t.Error("the session has ended")
+	}
+	wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, FileConfig{}).Wait(soon(t)))
+	wantFile(t, filepath.Join(d.to, "f"), want)
+}
+
+// TestPutsBothWays: puts that wait for the peer leave room for the requests by which this side fetches the files of the peer's puts.
+func TestPutsBothWays(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read|Write)
+	_, err := d.here.Export(ExportConfig{Name: "h", Path: d.to, Public: Read | Write})
+	wantOK(t, "Export", err)
+	source := filepath.Join(t.TempDir(), "f")
+	writeFile(t, source, []byte("some bytes"))
+	back := d.there.named("here")
+	var all []*FileTransfer
+	for i := range maxAsks + 8 {
+		all = append(all, d.peer.PutFile(source, fmt.Sprintf("d/%d", i), FileConfig{}), back.PutFile(source, fmt.Sprintf("h/%d", i), FileConfig{}))
+	}
+	for _, x := range all {
+		wantOK(t, "PutFile", x.Wait(soon(t)))
+	}
+}
+
+// TestConfigExports: a peer that asks as soon as it can finds the exports of Config. An Engine that cannot export them is not made.
+func TestConfigExports(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", 100, 1)
+	for i := range 3 {
+		x := make(chan *FileTransfer, 1)
+		d.there.stop()
+		go func() { x <- d.peer.GetFile("d/f", filepath.Join(d.to, fmt.Sprint(i)), FileConfig{}) }()
+		d.there = d.there.startAgain()
+		wantOK(t, "GetFile", (<-x).Wait(soon(t)))
+		wantFile(t, filepath.Join(d.to, fmt.Sprint(i)), want)
+	}
+	here := d.here
+	here.stop()
+	n, err := node.New(soon(t), node.Config{Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: here.open})
+	wantOK(t, "node.New", err)
+	_, err = New(Config{Node: n, Exports: []ExportConfig{{Name: "d", Path: d.dir}, {Name: "e", Path: d.dir + "/no"}}})
+	wantErr(t, "New", err, fs.ErrNotExist)
+	wantOK(t, "Close", n.Close())
+}
+
+// TestTooLongFile: a file that is longer than MaxFile is refused by the side that has it.
+func TestTooLongFile(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "f", 0, 1)
+	if err := os.Truncate(filepath.Join(d.dir, "f"), MaxFile+1); err != nil {
+		t.Skipf("no file of that length: %v", err)
+	}
+	err := d.peer.GetFile("d/f", d.to, FileConfig{}).Wait(soon(t))
+	if wantErr(t, "GetFile", err, ErrFailed); !strings.Contains(err.Error(), "too long") {
+		t.Errorf("GetFile: got %v, want that it says why", err)
+	}
+	d.noneOpen(t)
+}
+
+// TestListInPages: a directory is read once for all answers about it, however many there are, and is forgotten at the end. So a
+// name that comes meanwhile is not listed. Another list of the directory has it.
+func TestListInPages(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	for i := range 2*maxEntries + 10 {
+		writeFile(t, filepath.Join(d.dir, fmt.Sprintf("dir/%05d", i)), nil)
+	}
+	v := d.server(t)
+	page := func(after string) *fileEntries {
+		m, err := decode(v.list(soon(t), &fileList{1, "d/dir", after}))
+		entries, ok := m.(*fileEntries)
+		if err != nil || !ok {
+			t.Fatalf("list: got %+v, %v, want entries", m, err)
+		}
+		return entries
+	}
+	m := page("")
+	writeFile(t, filepath.Join(d.dir, "dir/99999"), nil)
+	n := len(m.entries)
+	for m.more {
+		m = page(m.entries[len(m.entries)-1].Name)
+		n += len(m.entries)
+	}
+	if want := 2*maxEntries + 10; n != want {
+		t.Errorf("%d entries, want the %d of the first look", n, want)
+	}
+	d.there.files.mu.Lock()
+	if left := len(d.there.files.open[v.proc].listings); left != 0 {
+		t.Errorf("%d lists are kept, want none", left)
+	}
+	d.there.files.mu.Unlock()
+	list, err := d.peer.List(soon(t), "d/dir")
+	if wantOK(t, "List", err); len(list) != n+1 {
+		t.Errorf("List found %d names, want %d", len(list), n+1)
+	}
+}
+
+// TestPutLinkToFile: the path of PutFile and of an Export may be a symbolic link that leads anywhere.
+func TestPutLinkToFile(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read|Write)
+	want := []byte("some bytes")
+	writeFile(t, filepath.Join(d.to, "a/f"), want)
+	wantOK(t, "Mkdir", os.Mkdir(filepath.Join(d.to, "b"), 0o700))
+	for name, to := range map[string]string{"file": "../a/f", "dir": "../a"} {
+		wantOK(t, "Symlink", os.Symlink(to, filepath.Join(d.to, "b", name)))
+		x := d.peer.PutFile(filepath.Join(d.to, "b", name), "d/"+name, FileConfig{})
+		wantOK(t, "PutFile", x.Wait(soon(t)))
+		if s := x.Status(); s.Total != int64(len(want)) {
+			t.Errorf("Status() = %+v, want the size of the file", s)
+		}
+	}
+	wantFile(t, filepath.Join(d.dir, "file"), want)
+	wantFile(t, filepath.Join(d.dir, "dir/f"), want)
+}
+
+// TestSyncDir: a tree in new directories, with all names on the disk.
+func TestSyncDir(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "top/a/f", 10, 1)
+	dest := filepath.Join(d.to, "x/y")
+	if got, want := newHolders(dest), []string{filepath.Join(d.to, "x"), d.to}; !slices.Equal(got, want) {
+		t.Errorf("newHolders() = %q, want %q", got, want)
+	}
+	wantOK(t, "GetFile", d.peer.GetFile("d/top", dest, FileConfig{Sync: SyncDir}).Wait(soon(t)))
+	wantFile(t, filepath.Join(dest, "a/f"), want)
+	if got := newHolders(dest); len(got) != 0 {
+		t.Errorf("newHolders() of what is there = %q, want none", got)
+	}
+}
+
+// TestTreeWithBadFile: a file that cannot be received is left out of a tree, and the error names it.
+func TestTreeWithBadFile(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "t/a", 100, 1)
+	d.write(t, "t/c/d", 100, 2)
+	long := strings.Repeat("b", 250) // its partial file would have too long a name
+	d.write(t, "t/"+long, 100, 3)
+	err := d.peer.GetFile("d/t", d.to, FileConfig{}).Wait(soon(t))
+	wantErr(t, "GetFile", err, ErrDenied)
+	if !strings.Contains(err.Error(), long) || !strings.Contains(err.Error(), "1 left out, the rest is there") {
+		t.Errorf("got %q, want the name of the file that was left out", err)
+	}
+	for _, name := range []string{"a", "c/d"} {
+		if _, err := os.Stat(filepath.Join(d.to, name)); err != nil {
+			t.Errorf("got %v, want the other files", err)
+		}
+	}
+}
+
+// TestPutAgainAfterRestart: a client with a name that was killed while it put a file, and is back at once, is not refused while its old put ends.
+func TestPutAgainAfterRestart(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read|Write)
+	b := make([]byte, 8*chunk.Size)
+	fill(b, 1)
+	name := filepath.Join(d.to, "f")
+	writeFile(t, name, b)
+	met, resume := make(chan struct{}, 100), make(chan struct{})
+	d.there.files.arrived = func(int64, []byte) { // a slow disk
+		met <- struct{}{}
+		<-resume
+	}
+	d.peer.PutFile(name, "d/f", FileConfig{})
+	<-met
+	d.here = d.here.restart()
+	d.peer = d.here.to(d.there)
+	x := d.peer.PutFile(name, "d/f", FileConfig{})
+	eventually(t, "the new put is being served, or refused", func() bool {
+		p := d.there.named("here")
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.serving) > 0 || x.Err() != nil
+	})
+	close(resume)
+	wantOK(t, "PutFile of the successor", x.Wait(soon(t)))
+	wantFile(t, filepath.Join(d.dir, "f"), b)
+}

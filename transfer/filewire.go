@@ -1,0 +1,308 @@
+package transfer
+
+import (
+	"io/fs"
+	"math"
+	"strings"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/chunk"
+)
+
+// Messages about files. The side that receives a file asks for each chunk. The other side writes it to the memory that the
+// request names and answers when it is there.
+const (
+	kindFileOpen  kind = 0x10 // id, handle u32, name
+	kindFileList  kind = 0x11 // id, length of name u16, name, after
+	kindFileChunk kind = 0x12 // id, handle u32, index u64, have u8, fingerprint u64, grant u32, region
+	kindFileDone  kind = 0x13 // id, handle u32
+	kindFilePut   kind = 0x14 // id, fresh u8, length of source u16, source, name
+
+	kindFileOpened  kind = 0x90 // id, entry
+	kindFileEntries kind = 0x91 // id, more u8, entries
+	kindFileChunked kind = 0x92 // id, how u8, digest u32
+	kindFileEnded   kind = 0x93 // id, known u8, sum of 32 bytes
+	kindFileStored  kind = 0x94 // id, kept u64, chunks u64, bad u64
+
+	maxPath    = 4096                 // bytes of a name with directories, and of the target of a link
+	maxEntries = 512                  // entries of an answer
+	maxIndex   = MaxFile / chunk.Size // chunks of a file
+	maxPage    = 512 << 10            // bytes of entries of an answer, after which no more are added
+)
+
+// fileOpen asks for a file or a directory. It is answered by fileOpened. The asking side chooses the handle of the file. So it can ask
+// again after a lost session, and give up a file without having the answer.
+type fileOpen struct {
+	id, handle uint32
+	name       string
+}
+
+// fileOpened describes what was opened. A directory has no handle.
+type fileOpened struct {
+	id    uint32
+	entry fileEntry
+}
+
+// fileList asks for the entries of a directory after a name. An empty name means all exports.
+type fileList struct {
+	id          uint32
+	name, after string
+}
+
+// fileEntries has entries in the order of their names. more means that there are others after the last one.
+type fileEntries struct {
+	id      uint32
+	more    bool
+	entries []fileEntry
+}
+
+// fileEntry is an entry of a directory. Its name may be anything without a slash and without a zero byte. If access is not 0, it
+// is an export or a file that was asked for, and its name is a path.
+type fileEntry struct {
+	chunk.Entry
+	// access is what the peer may do.
+	access Access
+}
+
+// fileChunk asks for a chunk of an open file. It is written to memory that the request lends. If the asking side has a chunk with that Fingerprint,
+// it need not be written.
+type fileChunk struct {
+	id, handle uint32
+	index      uint64
+	have       have
+	print      chunk.Fingerprint
+	grant      uint32
+	stage      ibverbx.RemoteRegion
+}
+
+// have is what the asking side knows of the chunk that it has.
+type have uint8
+
+const (
+	haveNone        have = iota // it has none
+	haveFingerprint             // its Fingerprint: it may be of another version of the file
+	haveDigest                  // the upper half of its Fingerprint: it came from this version
+)
+
+// fileChunked says that the chunk with that digest is where how says.
+type fileChunked struct {
+	id     uint32
+	how    how
+	digest uint32
+}
+
+// how is where a chunk is.
+type how uint8
+
+const (
+	chunkWritten how = iota // in the memory of the request
+	chunkSame               // the asking side has it
+	chunkZero               // nowhere: all bytes are zero
+)
+
+// fileDone ends the use of an open file. It is answered by fileEnded, which has the digest of the whole if all chunks were read.
+type (
+	fileDone  struct{ id, handle uint32 }
+	fileEnded struct {
+		id    uint32
+		known bool
+		sum   chunk.Sum
+	}
+)
+
+// filePut asks the peer to fetch the export source of this side, and to store it as name. It is answered by fileStored, with the
+// bytes that were there already, the chunks that were verified, and those that were wrong at first.
+type (
+	filePut struct {
+		id           uint32
+		fresh        bool
+		source, name string
+	}
+	fileStored struct {
+		id                uint32
+		kept, chunks, bad uint64
+	}
+)
+
+func (m *fileOpen) encode() []byte {
+	return append(little.AppendUint32(begin(kindFileOpen, m.id), m.handle), m.name...)
+}
+
+func (m *fileOpened) encode() []byte { return m.entry.append(begin(kindFileOpened, m.id)) }
+
+func (m *fileList) encode() []byte {
+	return append(appendText(begin(kindFileList, m.id), m.name), m.after...)
+}
+
+func (m *fileEntries) encode() []byte {
+	b := append(begin(kindFileEntries, m.id), flag(m.more))
+	for i := range m.entries {
+		b = m.entries[i].append(b)
+	}
+	return b
+}
+
+func (m *fileChunk) encode() []byte {
+	b := little.AppendUint32(begin(kindFileChunk, m.id), m.handle)
+	b = little.AppendUint64(b, m.index)
+	b = little.AppendUint64(append(b, byte(m.have)), uint64(m.print))
+	return appendRegion(little.AppendUint32(b, m.grant), &m.stage)
+}
+
+func (m *fileChunked) encode() []byte {
+	return little.AppendUint32(append(begin(kindFileChunked, m.id), byte(m.how)), m.digest)
+}
+
+func (m *fileDone) encode() []byte {
+	return little.AppendUint32(begin(kindFileDone, m.id), m.handle)
+}
+
+func (m *fileEnded) encode() []byte {
+	return append(append(begin(kindFileEnded, m.id), flag(m.known)), m.sum[:]...)
+}
+
+func (m *filePut) encode() []byte {
+	return append(appendText(append(begin(kindFilePut, m.id), flag(m.fresh)), m.source), m.name...)
+}
+
+func (m *fileStored) encode() []byte {
+	b := little.AppendUint64(begin(kindFileStored, m.id), m.kept)
+	return little.AppendUint64(little.AppendUint64(b, m.chunks), m.bad)
+}
+
+func flag(on bool) byte {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// appendText appends text of at most 64 KiB with its length.
+func appendText(b []byte, s string) []byte {
+	return append(little.AppendUint16(b, uint16(len(s))), s...)
+}
+
+// Types of entries.
+const (
+	entryFile uint8 = iota
+	entryDir
+	entryLink
+)
+
+// append appends type, permissions, access, size, time, name and link.
+func (e *fileEntry) append(b []byte) []byte {
+	t := entryFile
+	switch {
+	case e.Mode.IsDir():
+		t = entryDir
+	case e.Mode.Type() == fs.ModeSymlink:
+		t = entryLink
+	}
+	b = append(b, t)
+	b = append(little.AppendUint16(b, uint16(e.Mode.Perm())), byte(e.access))
+	b = little.AppendUint64(b, uint64(e.Size))
+	b = little.AppendUint64(b, uint64(e.ModTime.UnixNano()))
+	return appendText(appendText(b, e.Name), e.Link)
+}
+
+// file takes the rest of a message about files. It is nil if there is no such kind.
+func (r *reader) file(k kind) any {
+	switch k {
+	case kindFileOpen:
+		return &fileOpen{id: r.u32(), handle: r.u32(), name: r.path()}
+	case kindFileOpened:
+		return &fileOpened{id: r.u32(), entry: r.entry()}
+	case kindFileList:
+		return &fileList{id: r.u32(), name: r.string(maxPath), after: r.rest(maxPath)}
+	case kindFileEntries:
+		return r.entries()
+	case kindFileChunk:
+		return r.fileChunk()
+	case kindFileChunked:
+		m := &fileChunked{id: r.u32(), how: how(r.u8()), digest: r.u32()}
+		r.check(m.how <= chunkZero)
+		return m
+	case kindFileDone:
+		return &fileDone{id: r.u32(), handle: r.u32()}
+	case kindFileEnded:
+		m := &fileEnded{id: r.u32(), known: r.flag()}
+		copy(m.sum[:], r.take(len(m.sum)))
+		return m
+	case kindFilePut:
+		return &filePut{id: r.u32(), fresh: r.flag(), source: r.string(MaxName), name: r.path()}
+	case kindFileStored:
+		return &fileStored{id: r.u32(), kept: r.u64(), chunks: r.u64(), bad: r.u64()}
+	default:
+		return nil
+	}
+}
+
+// path takes the rest, which is a name that may not be valid.
+func (r *reader) path() string {
+	s := r.rest(maxPath)
+	r.check(s != "")
+	return s
+}
+
+// string takes text with its length before it.
+func (r *reader) string(limit int) string {
+	n := int(r.u16())
+	r.check(n <= limit)
+	if r.bad {
+		return ""
+	}
+	return string(r.take(n))
+}
+
+// rest takes all that is left.
+func (r *reader) rest(limit int) string {
+	r.check(len(r.b) <= limit)
+	return string(r.take(len(r.b)))
+}
+
+func (r *reader) flag() bool {
+	v := r.u8()
+	r.check(v <= 1)
+	return v == 1
+}
+
+func (r *reader) fileChunk() *fileChunk {
+	m := &fileChunk{id: r.u32(), handle: r.u32(), index: r.u64(), have: have(r.u8()), print: chunk.Fingerprint(r.u64()), grant: r.u32()}
+	m.stage = r.region()
+	r.check(m.index < maxIndex && m.have <= haveDigest && m.grant != mailboxGrant)
+	return m
+}
+
+func (r *reader) entries() *fileEntries {
+	m := &fileEntries{id: r.u32(), more: r.flag()}
+	for len(r.b) > 0 && !r.bad {
+		m.entries = append(m.entries, r.entry())
+		r.check(len(m.entries) <= maxEntries)
+	}
+	r.check(len(m.entries) > 0 || !m.more)
+	return m
+}
+
+func (r *reader) entry() (e fileEntry) {
+	t, perm, access := r.u8(), r.u16(), r.u8()
+	size, at := r.u64(), int64(r.u64())
+	e.Name, e.Link = r.string(maxPath), r.string(maxPath)
+	e.Size, e.ModTime, e.access = int64(size), time.Unix(0, at), Access(access)
+	e.Mode = fs.FileMode(perm)
+	r.check(t <= entryLink && e.Mode&^fs.ModePerm == 0 && e.access&^(Read|Write) == 0 && size <= math.MaxInt64)
+	r.check(t == entryFile || size == 0)
+	r.check((t == entryLink) == (e.Link != ""))
+	if e.access != 0 {
+		r.check(fs.ValidPath(e.Name) && e.Name != ".")
+	} else {
+		r.check(e.Name != "" && e.Name != "." && e.Name != ".." && !strings.ContainsAny(e.Name, "/\x00"))
+	}
+	switch t {
+	case entryDir:
+		e.Mode |= fs.ModeDir
+	case entryLink:
+		e.Mode |= fs.ModeSymlink
+	}
+	return e
+}
