@@ -1,7 +1,10 @@
-// Command ibverbx measures and inspects RDMA NICs. It needs neither RDMA hardware nor
-// root: without them it uses softnic, an RDMA NIC in software.
+// Command ibverbx moves files between hosts by RDMA, and measures and inspects RDMA NICs. It needs
+// neither RDMA hardware nor root: without them it uses softnic, an RDMA NIC in software.
 //
 //	ibverbx demo             pull a cable under load and watch the transfer go on
+//	ibverbx serve PATH       let other hosts get files, and on another host: ibverbx get HOST NAME
+//	ibverbx put HOST PATH    give a file or a directory to another host
+//	ibverbx ls HOST          list what another host serves
 //	ibverbx perf             bandwidth of RDMA_WRITE, next to that of memcpy
 //	ibverbx perf send --lat  latency of SEND
 //	ibverbx perf --server    wait for clients, and on another host: ibverbx perf HOST
@@ -15,7 +18,8 @@
 //	ibverbx version
 //
 // The exit status is 0 on success, 1 if something failed, 2 if the command line is wrong, and 130
-// if Ctrl-C or SIGTERM ended a measurement. In that case the results so far are printed.
+// if Ctrl-C or SIGTERM ended a measurement. In that case the results so far are printed. The statuses
+// of transfers of files are in the help of ibverbx get.
 package main
 
 import (

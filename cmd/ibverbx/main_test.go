@@ -71,7 +71,7 @@ func TestUsageErrors(t *testing.T) {
 		args string
 		want []string // parts of stderr
 	}{
-		{"prf", []string{`no command "prf"`, "did you mean perf?", "Run 'ibverbx --help'"}},
+		{"prf", []string{`no command "prf"`, "did you mean perf or put?", "Run 'ibverbx --help'"}},
 		{"xyzzy", []string{`no command "xyzzy"`, "cert", "devices", "doctor", "perf", "sim", "token", "or version"}},
 		{"perf push", []string{`operation "push"`, "write, read, send or atomic", "Run 'ibverbx perf --help'"}},
 		{"perf read write", []string{"one operation", "Run 'ibverbx perf --help'"}},
@@ -118,6 +118,8 @@ func TestHelpTeaches(t *testing.T) {
 		"devices -h":   "ibv_devinfo",
 		"help perf":    "--bidirectional",
 		"version -h":   "--json",
+		"get --help":   "run the same\ncommand again",
+		"serve --help": "nothing can be written",
 		"help devices": "--ib-dev",
 	} {
 		if out := succeed(t, strings.Fields(args)...); !strings.Contains(out, want) {

@@ -24,14 +24,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 		return err
 	}
 	tell := &teller{s: s}
-	auth.Rejected = func(from net.Addr, err error) { tell.say("turned away %v: %v", from, err) }
-	auth.Reloaded = func(err error) {
-		if err != nil {
-			tell.say("a changed file is not used: %v", err)
-			return
-		}
-		tell.say("using the changed files of --token-file, --token-dir, --ca, --cert or --key")
-	}
+	tell.watch(&auth)
 	l, err := bootstrap.Listen(ctx, withPort(cmp.Or(f.listen, ":"+defaultPort)), auth)
 	if err != nil {
 		return err
@@ -117,8 +110,20 @@ type teller struct {
 	s  streams
 }
 
+// watch tells who is turned away, and when files have changed.
+func (t *teller) watch(auth *bootstrap.Config) {
+	auth.Rejected = func(from net.Addr, err error) { t.say("turned away %v: %v", from, err) }
+	auth.Reloaded = func(err error) {
+		if err != nil {
+			t.say("a changed file is not used: %v", err)
+			return
+		}
+		t.say("using the changed files of --token-file, --token-dir, --ca, --cert or --key")
+	}
+}
+
 func (t *teller) say(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	fmt.Fprintf(t.s.err, "ibverbx: "+format+"\n", args...)
+	fmt.Fprintf(t.s.err, "ibverbx: %s\n", printableLines(fmt.Sprintf(format, args...)))
 }

@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintf(s.err, "ibverbx: %v\n", err)
+	fmt.Fprintf(s.err, "ibverbx: %s\n", printableLines(err.Error()))
 	var usage *usageError
 	var config *perf.ConfigError
 	switch {
@@ -70,17 +70,34 @@ func run(ctx context.Context, args []string, s streams) int {
 		fmt.Fprintf(s.err, "Run '%s --help' for flags and examples.\n", cmd.CommandPath())
 		return exitUsage
 	}
-	return exitFailure
+	return fileStatus(err)
+}
+
+// Groups of commands in the help.
+const (
+	groupFiles   = "files"
+	groupMeasure = "measure"
+	groupInspect = "inspect"
+	groupSecrets = "secrets"
+)
+
+// group puts commands into a group.
+func group(id string, commands ...*cobra.Command) []*cobra.Command {
+	for _, c := range commands {
+		c.GroupID = id
+	}
+	return commands
 }
 
 // newRoot builds the command tree.
 func newRoot(s streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ibverbx",
-		Short: "Measure and inspect RDMA NICs, with hardware or without",
-		Long: `ibverbx measures and inspects RDMA NICs. It needs neither RDMA hardware nor root:
-without them it uses softnic, an RDMA NIC in software.`,
+		Short: "Move files by RDMA, and measure RDMA NICs, with hardware or without",
+		Long: `ibverbx moves files between hosts by RDMA, and measures and inspects RDMA NICs. It needs neither
+RDMA hardware nor root: without them it uses softnic, an RDMA NIC in software.`,
 		Example: `  ibverbx demo                 pull a cable under load and watch the transfer go on
+  ibverbx serve /models        let other hosts get files; there: ibverbx get HOST models/v7
   ibverbx perf                 bandwidth of RDMA_WRITE over a sweep of sizes
   ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
   ibverbx perf send --lat      latency of SEND
@@ -106,7 +123,14 @@ without them it uses softnic, an RDMA NIC in software.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return wrong(cmd, "%w", err)
 	})
-	root.AddCommand(newDemo(s), newPerf(s), newCompare(s), newRun(s), newDevices(s), newDoctor(s), newSim(s), newCert(s), newTokenCommand(s), newVersion(s))
+	root.AddGroup(
+		&cobra.Group{ID: groupFiles, Title: "Move files between hosts:"}, &cobra.Group{ID: groupMeasure, Title: "Measure and run:"},
+		&cobra.Group{ID: groupInspect, Title: "Inspect this machine:"}, &cobra.Group{ID: groupSecrets, Title: "Make secrets for two hosts:"},
+	)
+	root.AddCommand(group(groupFiles, newServe(s), newGet(s), newPut(s), newLs(s))...)
+	root.AddCommand(group(groupMeasure, newDemo(s), newPerf(s), newCompare(s), newRun(s), newSim(s))...)
+	root.AddCommand(group(groupInspect, newDevices(s), newDoctor(s), newVersion(s))...)
+	root.AddCommand(group(groupSecrets, newTokenCommand(s), newCert(s))...)
 	return root
 }
 

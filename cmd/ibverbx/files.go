@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ibverbx/bootstrap"
+	"ibverbx/internal/perf"
+	"ibverbx/node"
+	"ibverbx/peer"
+	"ibverbx/transfer"
+)
+
+// Exit statuses of serve, get, put and ls, beyond those of all commands.
+const (
+	exitNotFound   = 3
+	exitChanged    = 4
+	exitPeer       = 5
+	exitTerminated = 143 // as a shell reports a process ended by SIGTERM
+)
+
+// errTerminated says that SIGTERM ended a transfer early.
+var errTerminated = errors.New("terminated")
+
+// peerError says that the peer cannot be reached.
+type peerError struct{ err error }
+
+func (e *peerError) Error() string { return e.err.Error() }
+func (e *peerError) Unwrap() error { return e.err }
+
+// fileStatus returns the exit status of an error of a transfer.
+func fileStatus(err error) int {
+	var unreachable *peerError
+	switch {
+	case errors.Is(err, errTerminated):
+		return exitTerminated
+	case errors.Is(err, transfer.ErrChanged), errors.Is(err, transfer.ErrDigest):
+		return exitChanged
+	case errors.Is(err, transfer.ErrNotFound), errors.Is(err, transfer.ErrDenied):
+		return exitNotFound
+	case errors.Is(err, bootstrap.ErrAuth), errors.Is(err, bootstrap.ErrConfig):
+		return exitFailure
+	case errors.As(err, &unreachable), errors.Is(err, transfer.ErrPeerGone):
+		return exitPeer
+	}
+	return exitFailure
+}
+
+// fileFlags are the flags that serve, get, put and ls have in common.
+type fileFlags struct {
+	auth     authFlags
+	nics     providerFlags
+	addrs    []string
+	lanes    int
+	unsealed bool
+	json     bool
+	quiet    bool
+	verbose  bool
+}
+
+func (f *fileFlags) define(cmd *cobra.Command, s streams) {
+	f.auth.define(cmd)
+	f.nics.define(cmd, s)
+	fl := cmd.Flags()
+	fl.StringSliceVar(&f.addrs, "addr", nil, "`IPs` of this host for software NICs, one rail each (default one that reaches the peer)")
+	fl.IntVar(&f.lanes, "lanes", 0, "`number` of lanes with each peer (default one per rail, at least 2)")
+	fl.BoolVar(&f.unsealed, "unsealed", false, "do not encrypt packets of software NICs; both sides must say it")
+	fl.BoolVar(&f.json, "json", false, "print one JSON object per line")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print errors only")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "also print what happens to connections")
+}
+
+// engine is a Node and an Engine of this process.
+type engine struct {
+	node *node.Node
+	*transfer.Engine
+}
+
+// closeTime is how long peers have to stop using what this side has lent.
+const closeTime = 5 * time.Second
+
+func (e *engine) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	return errors.Join(e.Close(ctx), e.node.Close())
+}
+
+// open makes the Engine. local is an address of this host that reaches peers.
+func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local netip.Addr, exports ...transfer.ExportConfig) (*engine, error) {
+	cfg.Lanes, cfg.Unsealed = f.lanes, f.unsealed
+	if f.verbose {
+		cfg.Log = slog.New(slog.NewTextHandler(s.err, nil))
+	}
+	var err error
+	if cfg.Open, err = f.openNICs(local); err != nil {
+		return nil, err
+	}
+	n, err := node.New(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	e, err := transfer.New(transfer.Config{Node: n, Exports: exports})
+	if err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return &engine{n, e}, nil
+}
+
+// openNICs returns what opens the NICs: real ones if there are any, otherwise software ones.
+func (f *fileFlags) openNICs(local netip.Addr) (func() (peer.NICs, error), error) {
+	on, err := nicAddrs(&net.TCPAddr{IP: local.AsSlice()}, f.addrs)
+	if err != nil {
+		return nil, err
+	}
+	soft, real := peer.SoftNICs(on...), peer.Devices(f.nics.devices)
+	switch {
+	case f.nics.name == providerRDMACore || f.nics.devices != "":
+		return real, nil
+	case f.nics.name == providerSoftNIC || len(f.addrs) > 0:
+		return soft, nil
+	case f.nics.name != providerAuto:
+		_, err := f.nics.choose(nil)
+		return nil, err
+	}
+	return func() (peer.NICs, error) {
+		if nics, err := real(); err == nil {
+			return nics, nil
+		}
+		return soft()
+	}, nil
+}
+
+// connectTime is how long a peer has to be there.
+const connectTime = 30 * time.Second
+
+// connect returns the peer at a host. The caller closes the engine.
+func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engine, *transfer.Peer, error) {
+	auth, err := f.auth.config("the host " + host)
+	if err != nil {
+		return nil, nil, err
+	}
+	addr := withFilePort(host)
+	local, err := localAddr(ctx, addr)
+	if err != nil {
+		return nil, nil, &peerError{err}
+	}
+	e, err := f.open(ctx, s, node.Config{Auth: auth}, local)
+	if err != nil {
+		return nil, nil, err
+	}
+	limit, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	p, err := e.Peer(limit, addr)
+	if err != nil {
+		return nil, nil, errors.Join(&peerError{err}, e.close())
+	}
+	return e, p, nil
+}
+
+// withFilePort adds the port of serve to a host that has none.
+func withFilePort(host string) string {
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	return net.JoinHostPort(strings.Trim(host, "[]"), node.DefaultPort)
+}
+
+// localAddr returns the address of this host from which packets to addr leave. Nothing is sent.
+func localAddr(ctx context.Context, addr string) (netip.Addr, error) {
+	conn, err := (&net.Dialer{Timeout: connectTime}).DialContext(ctx, "udp", addr)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer func() { _ = conn.Close() }()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
+}
+
+// stopped returns why a transfer ended: because of a signal, or because of err.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	if strings.HasPrefix(context.Cause(ctx).Error(), syscall.SIGTERM.String()) {
+		return errTerminated
+	}
+	return errInterrupted
+}
+
+// serverName is the name of a server, so that one that was started again is known again.
+func serverName(listen string) string {
+	host, err := os.Hostname()
+	if _, port, _ := net.SplitHostPort(listen); err != nil || port == "0" {
+		return "" // another process may have the same
+	}
+	return nameOf(host, listen)
+}
+
+// nameOf returns a name for a server on a host, of at most 64 bytes.
+func nameOf(host, listen string) string {
+	name := fmt.Sprintf("serve %s %s", host, listen)
+	if len(name) > 64 {
+		sum := sha256.Sum256([]byte(name))
+		name = fmt.Sprintf("serve %.24s %x", host, sum[:16])
+	}
+	return name
+}
+
+// wantArgs refuses a command line with too few or too many arguments.
+func wantArgs(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < least || len(args) > most {
+			return wrong(cmd, "%s wants %s, got %d arguments", cmd.Name(), what, len(args))
+		}
+		return nil
+	}
+}
+
+// refuse is the error of a flag's value.
+func refuse(flag, problem, fix string) error {
+	return &perf.ConfigError{Where: flag, Problem: problem, Fix: fix}
+}

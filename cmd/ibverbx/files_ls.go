@@ -1,0 +1,87 @@
+package main
+
+import (
+	"encoding/json"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const lsLong = `List what ibverbx serve serves on another host: without a NAME everything by its name, otherwise what is in
+that directory. A name that is listed with w takes files of ibverbx put.`
+
+const lsExample = `  ibverbx ls node1 --token-file t
+  ibverbx ls node1 models/v7 --token-file t
+  ibverbx ls node1 --token-file t --json`
+
+// listed is a file as --json prints it.
+type listed struct {
+	Name     string    `json:"name"`
+	Kind     string    `json:"kind"` // file, dir or link
+	Size     int64     `json:"size,omitempty"`
+	Mode     string    `json:"mode"`
+	Modified time.Time `json:"modified"`
+	Link     string    `json:"link,omitempty"`
+	Access   string    `json:"access,omitempty"`
+}
+
+func newLs(s streams) *cobra.Command {
+	f := &fileFlags{}
+	cmd := &cobra.Command{
+		Use:     "ls HOST[:PORT] [NAME]",
+		Short:   "List the files that another host serves",
+		Long:    lsLong,
+		Example: lsExample,
+		Args:    wantArgs(1, 2, "a host and perhaps a name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			e, p, err := f.connect(ctx, s, args[0])
+			if err != nil {
+				return stopped(ctx, err)
+			}
+			list, err := p.List(ctx, strings.TrimSuffix(strings.Join(args[1:], ""), "/"))
+			if closed := e.close(); err == nil {
+				err = closed
+			}
+			if err != nil {
+				return stopped(ctx, err)
+			}
+			out := printer{w: s.out}
+			for _, i := range list {
+				l := listed{Name: i.Name, Kind: "file", Size: i.Size, Mode: i.Mode.Perm().String(), Modified: i.ModTime, Link: i.Link}
+				if i.Access != 0 {
+					l.Access = i.Access.String()
+				}
+				mark := ""
+				switch {
+				case i.Mode.IsDir():
+					l.Kind, mark = "dir", "/"
+				case i.Mode.Type() == fs.ModeSymlink:
+					l.Kind, mark = "link", " -> "+i.Link
+				}
+				if f.json {
+					b, err := json.Marshal(l)
+					if err != nil {
+						return err
+					}
+					out.println(string(b))
+					continue
+				}
+				out.printf("%-10s %12d  %s  %s%s\n", l.Mode[1:]+access(l.Access), i.Size, i.ModTime.Format(time.DateTime), printable(i.Name), printable(mark))
+			}
+			return out.err
+		},
+	}
+	f.define(cmd, s)
+	return cmd
+}
+
+// access is a letter behind the mode of a name that takes files.
+func access(text string) string {
+	if strings.Contains(text, "write") {
+		return "w"
+	}
+	return ""
+}

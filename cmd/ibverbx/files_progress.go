@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"ibverbx/node"
+	"ibverbx/transfer"
+)
+
+// How often progress is shown.
+const (
+	everyOnTerminal = 500 * time.Millisecond
+	everyElsewhere  = 10 * time.Second
+	everyJSON       = time.Second
+)
+
+// fileShow shows a transfer: on a terminal in a line that is overwritten, elsewhere in a line now and then, and with --json in objects.
+type fileShow struct {
+	f    *fileFlags
+	line *progressLine
+	out  io.Writer
+	err  io.Writer
+	peer *transfer.Peer
+	// began is the start, and lost when the peer was seen to be lost, zero if it is there.
+	began, lost time.Time
+}
+
+func newFileShow(s streams, f *fileFlags, p *transfer.Peer) *fileShow {
+	return &fileShow{f: f, line: newProgressLine(s.err), out: s.out, err: s.err, peer: p, began: time.Now()}
+}
+
+// fileReport is a line of --json.
+type fileReport struct {
+	Phase   string  `json:"phase"`
+	Name    string  `json:"name"`
+	Bytes   int64   `json:"bytes"`
+	Total   int64   `json:"total"`
+	Kept    int64   `json:"kept"` // of Bytes: what was there already
+	Rate    float64 `json:"bytes_per_second"`
+	Left    float64 `json:"seconds_left,omitempty"`
+	Seconds float64 `json:"seconds"`
+	Chunks  int64   `json:"chunks"`
+	Bad     int64   `json:"bad"`
+	State   string  `json:"peer"`
+	Error   string  `json:"error,omitempty"`
+}
+
+// run shows a transfer until it ends, or cancels it when ctx ends, and returns its error.
+func (w *fileShow) run(ctx context.Context, t *transfer.FileTransfer) error {
+	every := everyElsewhere
+	switch {
+	case w.f.json:
+		every = everyJSON
+	case w.line.w != nil:
+		every = everyOnTerminal
+	}
+	var last transfer.Status
+	for last = range t.Progress(ctx, every) {
+		if last.Phase != transfer.Done {
+			w.step(last)
+		}
+	}
+	w.line.clear()
+	if ctx.Err() != nil {
+		t.Cancel()
+	}
+	err := t.Wait(context.Background())
+	if ctx.Err() != nil && err != nil {
+		err = fmt.Errorf("%w: %s that have arrived stay; run it again to continue", stopped(ctx, err), formatBytes(t.Status().Bytes))
+	} else if err != nil && fileStatus(err) == exitPeer {
+		err = fmt.Errorf("%w; %s that have arrived stay; run it again to continue", err, formatBytes(t.Status().Bytes))
+	}
+	return errors.Join(err, w.end(t.Status(), err))
+}
+
+// step shows how far a transfer is.
+func (w *fileShow) step(s transfer.Status) {
+	if w.peer.Node().State() != node.StateLost {
+		w.lost = time.Time{}
+	} else if w.lost.IsZero() {
+		w.lost = time.Now()
+	}
+	switch {
+	case w.f.json:
+		_ = w.report(s, nil) // the end reports the error
+	case w.f.quiet:
+	case w.line.w != nil:
+		w.line.write(w.text(s))
+	default:
+		fmt.Fprintln(w.err, w.text(s))
+	}
+}
+
+// text is a line of at most 80 columns.
+func (w *fileShow) text(s transfer.Status) string {
+	done := 0.0
+	if s.Total > 0 { // a file that changes has other sizes than it had
+		done = min(max(float64(s.Bytes)/float64(s.Total), 0), 1)
+	}
+	name := shorten(printable(path.Base(s.Name)), 24)
+	switch {
+	case !w.lost.IsZero():
+		return fmt.Sprintf("%s  ... 0 B/s  peer lost %v ago, trying again (%s safe)", name, time.Since(w.lost).Round(time.Second), formatBytes(s.Bytes))
+	case s.Phase == transfer.Checking:
+		return fmt.Sprintf("checking  %s  %3.0f%%  %s  %s", name, done*100, formatOf(s.Bytes, s.Total), rate(s))
+	}
+	const cells = 10
+	text := fmt.Sprintf("%s  [%-*s] %3.0f%%  %s  ", name, cells, strings.Repeat("#", int(done*cells)), done*100, formatOf(s.Bytes, s.Total))
+	if whole := text + rate(s); len(whole) <= columns {
+		return whole
+	}
+	s.Rails = nil
+	return text + rate(s)
+}
+
+// rate says how fast a transfer is, what each NIC of this side sends, and how long it will take.
+func rate(s transfer.Status) string {
+	text := formatBytes(int64(s.Rate)) + "/s"
+	unit, size := scale(int64(s.Rate))
+	for i, r := range s.Rails {
+		if r.Rate > 0 && unit != "B" {
+			text += fmt.Sprintf("%s%s %.1f", []string{"  ", " "}[min(i, 1)], r.Name, r.Rate/size)
+		}
+	}
+	if s.Left > 0 {
+		text += fmt.Sprintf("  %v left", max(s.Left.Round(time.Second), time.Second))
+	}
+	return text
+}
+
+// end shows the result.
+func (w *fileShow) end(s transfer.Status, err error) error {
+	took := time.Since(w.began)
+	s.Rate = float64(s.Bytes-s.Kept) / max(took.Seconds(), 1e-9)
+	switch {
+	case w.f.json:
+		return w.report(s, err)
+	case w.f.quiet || err != nil:
+		return nil
+	}
+	_, err = fmt.Fprintf(w.out, "%s in %.1f s (%s/s), %s were there already, %s chunks verified, %d bad\n",
+		formatBytes(s.Bytes), took.Seconds(), formatBytes(int64(float64(s.Bytes)/max(took.Seconds(), 1e-9))), formatBytes(s.Kept), thousands(s.Chunks), s.Bad)
+	return err
+}
+
+func (w *fileShow) report(s transfer.Status, err error) error {
+	r := fileReport{
+		Phase: s.Phase.String(), Name: s.Name, Bytes: s.Bytes, Total: s.Total, Kept: s.Kept, Rate: s.Rate, Left: s.Left.Seconds(),
+		Seconds: time.Since(w.began).Seconds(), Chunks: s.Chunks, Bad: s.Bad, State: w.peer.Node().State().String(),
+	}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	return json.NewEncoder(w.out).Encode(r)
+}
+
+// shorten cuts the front of a name that has more than n characters.
+func shorten(name string, n int) string {
+	if r := []rune(name); len(r) > n {
+		return "..." + string(r[len(r)-n+3:])
+	}
+	return name
+}
+
+var byteUnits = [...]string{"B", "kB", "MB", "GB", "TB", "PB", "EB"}
+
+// scale returns the unit for a number of bytes, and how many bytes it has.
+func scale(n int64) (unit string, size float64) {
+	size = 1
+	i := 0
+	for ; float64(n) >= 999.95*size && i < len(byteUnits)-1; i++ {
+		size *= 1000
+	}
+	return byteUnits[i], size
+}
+
+// formatBytes returns a number of bytes with its unit, such as 30.0 GB.
+func formatBytes(n int64) string {
+	unit, size := scale(n)
+	if size == 1 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", float64(n)/size, unit)
+}
+
+// formatOf returns how much of how much, such as 17.1/30.0 GB.
+func formatOf(n, total int64) string {
+	unit, size := scale(total)
+	if size == 1 {
+		return fmt.Sprintf("%d/%d B", n, total)
+	}
+	return fmt.Sprintf("%.1f/%.1f %s", float64(n)/size, float64(total)/size, unit)
+}
+
+// thousands writes a number with commas.
+func thousands(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}

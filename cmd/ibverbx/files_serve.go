@@ -1,0 +1,184 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"ibverbx/bootstrap"
+	"ibverbx/node"
+	"ibverbx/transfer"
+)
+
+const serveLong = `Let other hosts get files and directories of this one, with ibverbx get. Each PATH is known to
+others by its last element, or by NAME. Nothing else can be read, symbolic links that lead elsewhere
+are not followed, and nothing can be written, unless --write names a directory for ibverbx put.
+
+Both sides need --token-file with the same secret (ibverbx token makes one), or certificates (ibverbx
+cert). Everybody with the secret, or a certificate of the authority, can read everything that is
+served. --allow lets in only some of them: by the common name of their certificate, or by the name of
+their file in --token-dir.
+
+Files are read when they are asked for. One that changes while it is read is an error at the other
+side. Ctrl-C and SIGTERM end the server with status 0. Clients continue when it is back.`
+
+const serveExample = `  ibverbx token t                           make a secret, and copy it to the other host
+  ibverbx serve /models --token-file t      others get models/...
+  ibverbx serve /data/v7=models/v7 --token-file t
+  ibverbx serve --write /incoming --token-file t
+                                            others put incoming/...
+  ibverbx serve /models --ca ca.pem --cert server.pem --key server.key --allow CN=trainer
+  ibverbx get node1 models/v7 --token-file t
+                                            on another host`
+
+// serveFlags are the flags of serve.
+type serveFlags struct {
+	fileFlags
+	listen string
+	allow  []string
+	write  []string
+}
+
+func newServe(s streams) *cobra.Command {
+	f := &serveFlags{}
+	cmd := &cobra.Command{
+		Use:     "serve PATH[=NAME]... [flags]",
+		Short:   "Serve files and directories to other hosts",
+		Long:    serveLong,
+		Example: serveExample,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args)+len(f.write) == 0 {
+				return wrong(cmd, "name a file or a directory to serve, or a directory with --write")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), s, args) },
+	}
+	f.define(cmd, s)
+	fl := cmd.Flags()
+	fl.StringVar(&f.listen, "listen", ":"+node.DefaultPort, "`address` to listen on")
+	fl.StringSliceVar(&f.allow, "allow", nil, "let in only peers with this `name`: CN=NAME of a certificate, or a file of --token-dir")
+	fl.StringArrayVar(&f.write, "write", nil, "`DIR[=NAME]`: others may put files there, replace those that are there, and read them")
+	return cmd
+}
+
+func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err error) {
+	auth, err := f.auth.config("serve")
+	if err != nil {
+		return err
+	}
+	tell := &teller{s: s}
+	tell.watch(&auth)
+	listen := withFilePort(f.listen)
+	auth.Name = serverName(listen)
+	cfg := node.Config{Auth: auth, Listen: listen, Authorize: f.authorize()}
+	local, err := hostAddr(listen)
+	if err != nil {
+		return err
+	}
+	read, err := exports(paths, transfer.Read)
+	if err != nil {
+		return err
+	}
+	written, err := exports(f.write, transfer.Read|transfer.Write)
+	if err != nil {
+		return err
+	}
+	all := append(read, written...)
+	e, err := f.open(ctx, s, cfg, local, all...) // a client that waits for this server may ask at once
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	for _, x := range all {
+		if !f.quiet {
+			tell.say("serving %s as %s (%v)", x.Path, x.Name, x.Public)
+		}
+	}
+	tell.say("listening on %v", e.node.Addr())
+	<-ctx.Done() // Ctrl-C is the normal end of a server
+	return nil
+}
+
+// exports returns what to export for arguments, each with a name or under its own.
+func exports(args []string, access transfer.Access) (list []transfer.ExportConfig, err error) {
+	for _, arg := range args {
+		path, name, named := cutName(arg)
+		abs, err := filepath.Abs(path)
+		if err != nil {
+			return nil, err
+		}
+		if !named {
+			name = filepath.Base(abs)
+		}
+		if info, err := os.Stat(abs); err != nil {
+			return nil, err
+		} else if access&transfer.Write != 0 && !info.IsDir() {
+			return nil, refuse("--write "+arg, "this is not a directory", "name a directory")
+		}
+		list = append(list, transfer.ExportConfig{Name: name, Path: abs, Public: access})
+	}
+	return list, nil
+}
+
+// cutName splits PATH=NAME. A path that exists is never split.
+func cutName(arg string) (path, name string, named bool) {
+	if _, err := os.Stat(arg); err == nil {
+		return arg, "", false
+	}
+	if i := strings.LastIndex(arg, "="); i > 0 {
+		return arg[:i], arg[i+1:], true
+	}
+	return arg, "", false
+}
+
+// authorize returns what lets in peers, nil for all.
+func (f *serveFlags) authorize() func(bootstrap.Peer) (node.Admission, error) {
+	if len(f.allow) == 0 {
+		return nil
+	}
+	return func(p bootstrap.Peer) (node.Admission, error) {
+		if c := p.Certificate; c != nil && slices.Contains(f.allow, "CN="+c.Subject.CommonName) {
+			return node.Admission{}, nil
+		}
+		if p.Token != "" && slices.Contains(f.allow, p.Token) {
+			return node.Admission{}, nil
+		}
+		return node.Admission{}, fmt.Errorf("%v is not named by --allow", p.Addr)
+	}
+}
+
+// hostAddr returns an address of this host for software NICs: that of listen, or the first one that others reach.
+func hostAddr(listen string) (netip.Addr, error) {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return netip.Addr{}, refuse("--listen "+listen, err.Error(), "use HOST:PORT or :PORT")
+	}
+	if a, err := net.ResolveIPAddr("ip", cmp.Or(host, "0.0.0.0")); err == nil && !a.IP.IsUnspecified() {
+		addr, _ := netip.AddrFromSlice(a.IP)
+		return addr.Unmap(), nil
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	best := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() && (p.Addr().Is4() || best.IsLoopback()) {
+			best = p.Addr()
+			if best.Is4() {
+				break
+			}
+		}
+	}
+	return best, nil
+}

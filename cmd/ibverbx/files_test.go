@@ -1,0 +1,305 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/transfer"
+)
+
+// content writes a file of random bytes.
+func content(t testing.TB, name string, size int) []byte {
+	t.Helper()
+	b := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		t.Fatalf("MkdirAll: got %v, want no error", err)
+	}
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		t.Fatalf("WriteFile: got %v, want no error", err)
+	}
+	return b
+}
+
+func wantContent(t testing.TB, name string, want []byte) {
+	t.Helper()
+	if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("%s: %d bytes, error %v, want the %d bytes of the source", name, len(got), err, len(want))
+	}
+}
+
+// serveFiles starts a server of files and returns its address.
+func serveFiles(t testing.TB, listen string, args ...string) (*process, string) {
+	t.Helper()
+	return served(t, begin(t, append([]string{"serve", "--provider", "softnic", "--listen", listen}, args...)...))
+}
+
+// freeAddr returns an address that a server can use again after its end: no other process has the IP, so none takes the port.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)))
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Files and directories go both ways between two processes, and are listed.
+func TestFilesTwoProcesses(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, in, to := t.TempDir(), t.TempDir(), t.TempDir()
+	want := content(t, filepath.Join(from, "v7/model"), 5<<20+17)
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=models", "--write", in+"=in")
+	if out := succeed(t, "get", addr, "models/v7", to, "--token-file", token, "-q"); out != "" {
+		t.Errorf("get -q prints %q, want nothing", out)
+	}
+	wantContent(t, filepath.Join(to, "model"), want)
+	out := succeed(t, "get", addr, "models/v7/model", filepath.Join(to, "model"), "--token-file", token)
+	if !strings.Contains(out, "5.2 MB in ") || !strings.Contains(out, "5.2 MB were there already, 6 chunks verified, 0 bad") {
+		t.Errorf("get prints %q", out)
+	}
+	succeed(t, "put", addr, filepath.Join(to, "model"), "--token-file", token)
+	wantContent(t, filepath.Join(in, "model"), want)
+	succeed(t, "put", addr, from, "in/a/tree", "--token-file", token)
+	wantContent(t, filepath.Join(in, "a/tree/v7/model"), want)
+	if out := succeed(t, "ls", addr, "--token-file", token); !strings.Contains(out, "w            0") || !strings.Contains(out, " in/\n") || !strings.Contains(out, " models/\n") {
+		t.Errorf("ls prints %q", out)
+	}
+	var l listed
+	if err := json.Unmarshal([]byte(succeed(t, "ls", addr, "models/v7", "--token-file", token, "--json")), &l); err != nil || l.Name != "models/v7/model" || l.Size != 5<<20+17 {
+		t.Errorf("ls --json prints %+v, %v", l, err)
+	}
+}
+
+// chunksIn returns how many chunks of a partial file have arrived, at least in part. Their first bytes are not zero.
+func chunksIn(name string) (n int) {
+	f, err := os.Open(name)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	var b [64]byte
+	for off := int64(0); ; off += 1 << 20 {
+		if _, err := f.ReadAt(b[:], off); err != nil {
+			return n
+		}
+		if b != [64]byte{} {
+			n++
+		}
+	}
+}
+
+// TestGetResumesAfterKill: a get that was killed goes on with what is there, and a server that was killed is waited for.
+func TestGetResumesAfterKill(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, to := t.TempDir(), t.TempDir()
+	want := content(t, filepath.Join(from, "f"), 64<<20)
+	listen := freeAddr(t)
+	server, addr := serveFiles(t, listen, "--token-file", token, from+"=d")
+	args := []string{"get", addr, "d/f", to, "--token-file", token, "--provider", "softnic", "--json"}
+	partial, whole := filepath.Join(to, ".f.ibx-partial"), filepath.Join(to, "f")
+	// kill kills a process when more than so many chunks have arrived, and returns how many there are then.
+	kill := func(p *process, more int) int {
+		for limit := time.Now().Add(time.Minute); time.Now().Before(limit) && chunksIn(partial) <= more; time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(whole); err == nil {
+				break
+			}
+		}
+		if err := p.cmd.Process.Kill(); err != nil {
+			t.Fatalf("Kill: got %v, want no error", err)
+		}
+		p.end()
+		return chunksIn(partial)
+	}
+	there := 0
+	for try := 0; there < 4; try++ { // the whole file may arrive before the process is killed
+		if try == 20 {
+			t.Fatal("the file has always arrived before the process was killed")
+		}
+		_ = os.Remove(whole)
+		there = kill(begin(t, args...), 4)
+	}
+	p := begin(t, args...)
+	kill(server, there)
+	serveFiles(t, listen, "--token-file", token, from+"=d")
+	status := p.end()
+	if status == exitPeer { // it had not connected when the server was killed
+		p = begin(t, args...)
+		status = p.end()
+	}
+	if status != exitOK {
+		t.Fatalf("get ended with status %d: %s", status, p.said)
+	}
+	wantContent(t, whole, want)
+	lines := strings.Split(strings.TrimSpace(p.stdout.String()), "\n")
+	var last fileReport
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || last.Kept < int64(there-1)<<20 {
+		t.Errorf("get ends with %q, %v, want at least %d chunks that were there already", lines[len(lines)-1], err, there-1)
+	}
+}
+
+// TestExitCodes: every kind of failure has its exit status, and says what to do.
+func TestExitCodes(t *testing.T) {
+	token, other := newToken(t, "a secret of this test, long enough"), newToken(t, "another secret, also long enough")
+	from, to := t.TempDir(), t.TempDir()
+	content(t, filepath.Join(from, "f"), 100)
+	server, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
+	if err := os.Mkdir(filepath.Join(to, "dir"), 0o700); err != nil {
+		t.Fatalf("Mkdir: got %v, want no error", err)
+	}
+	for _, tt := range []struct {
+		args   string
+		status int
+		want   string
+	}{
+		{"get ADDR d/f TO", exitOK, ""},
+		{"get ADDR d/g TO", exitNotFound, "not found"},
+		{"get ADDR e TO", exitNotFound, "not found"},
+		{"get ADDR ../f TO", exitNotFound, "relative path"},
+		{"ls ADDR d/g", exitNotFound, "not found"},
+		{"put ADDR TO/f d/x", exitNotFound, "only read is allowed"},
+		{"put ADDR TO/f", exitNotFound, "takes no files"},
+		{"put ADDR TO/no d/x", exitFailure, "no such file"},
+		{"get ADDR d/f TO/no/f", exitFailure, "no such file"},
+		{"get 127.0.0.1:1 d/f TO", exitPeer, "refused"},
+		{"get ADDR", exitUsage, "a name"},
+		{"get ADDR d/f TO --sync often", exitUsage, "never, file or dir"},
+		{"serve", exitUsage, "--write"},
+		{"get ADDR d/f TO --token-file OTHER", exitFailure, "not authenticated"},
+	} {
+		args := strings.Fields(strings.NewReplacer("ADDR", addr, "TO", to, "OTHER", other).Replace(tt.args))
+		if !slices.Contains(args, "--token-file") {
+			args = append(args, "--token-file", token)
+		}
+		status, _, stderr := command(t.Context(), args...)
+		if status != tt.status || !strings.Contains(stderr, tt.want) {
+			t.Errorf("%s: status %d, stderr %q, want %d and %q", tt.args, status, stderr, tt.status, tt.want)
+		}
+	}
+	if status := server.interrupt(); status != exitOK {
+		t.Errorf("the server ended with status %d, want %d", status, exitOK)
+	}
+	for err, want := range map[error]int{
+		transfer.ErrChanged: exitChanged, transfer.ErrDigest: exitChanged, transfer.ErrPeerGone: exitPeer, transfer.ErrDenied: exitNotFound,
+		errTerminated: exitTerminated, transfer.ErrFailed: exitFailure,
+	} {
+		if got := fileStatus(&transfer.Error{Op: "get file", Err: err}); got != want {
+			t.Errorf("%v: status %d, want %d", err, got, want)
+		}
+	}
+}
+
+// TestProgressNotATerminal: without a terminal there is no line that is overwritten, and --json prints objects only.
+func TestProgressNotATerminal(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from, to := t.TempDir(), t.TempDir()
+	content(t, filepath.Join(from, "f"), 3<<20)
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
+	status, out, stderr := command(t.Context(), "get", addr, "d/f", to, "--token-file", token)
+	if status != exitOK || stderr != "" || strings.ContainsAny(out, "\r\x1b") || strings.Count(out, "\n") != 1 {
+		t.Errorf("get: status %d, stdout %q, stderr %q, want one line", status, out, stderr)
+	}
+	out = succeed(t, "get", addr, "d/f", to, "--token-file", token, "--json", "--fresh")
+	var last fileReport
+	for d := json.NewDecoder(strings.NewReader(out)); d.More(); {
+		if err := d.Decode(&last); err != nil {
+			t.Fatalf("get --json prints %q: %v", out, err)
+		}
+	}
+	if last.Phase != "done" || last.Bytes != 3<<20 || last.Total != 3<<20 || last.Chunks != 3 || last.Error != "" {
+		t.Errorf("get --json ends with %+v", last)
+	}
+	w := fileShow{}
+	for _, tt := range []struct {
+		status transfer.Status
+		want   string
+	}{
+		{
+			transfer.Status{Name: "d/model.safetensors", Bytes: 17_100_000_000, Total: 30_000_000_000, Rate: 3.9e9, Left: 3 * time.Second},
+			"model.safetensors  [#####     ]  57%  17.1/30.0 GB  3.9 GB/s  3s left",
+		},
+		{
+			transfer.Status{Phase: transfer.Checking, Name: "f", Bytes: 12_300_000_000, Total: 30_000_000_000, Rate: 6.1e9, Left: 3 * time.Second},
+			"checking  f   41%  12.3/30.0 GB  6.1 GB/s  3s left",
+		},
+		{
+			transfer.Status{Name: strings.Repeat("x", 100), Bytes: 5, Total: 10},
+			"..." + strings.Repeat("x", 21) + "  [#####     ]  50%  5/10 B  0 B/s",
+		},
+	} {
+		if got := w.text(tt.status); got != tt.want || len(got) > columns {
+			t.Errorf("text(%+v) = %q, want %q", tt.status, got, tt.want)
+		}
+	}
+	rails := []transfer.RailStatus{{Name: "soft0", Rate: 1.9e9}, {Name: "soft1", Rate: 2e9}}
+	if got, want := w.text(transfer.Status{Name: "f", Bytes: 17_100_000_000, Total: 30_000_000_000, Rate: 3.9e9, Left: 3 * time.Second, Rails: rails}),
+		"f  [#####     ]  57%  17.1/30.0 GB  3.9 GB/s  soft0 1.9 soft1 2.0  3s left"; got != want {
+		t.Errorf("text of two rails = %q, want %q", got, want)
+	}
+	w.lost = time.Now().Add(-4 * time.Second)
+	if got, want := w.text(transfer.Status{Name: "f", Bytes: 12_000_000_000}), "f  ... 0 B/s  peer lost 4s ago, trying again (12.0 GB safe)"; got != want {
+		t.Errorf("text of a lost peer = %q, want %q", got, want)
+	}
+}
+
+// TestPrintable: what a peer chooses cannot control the terminal.
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                       "",
+		"d/modèl-7 \"x\".bin":    "d/modèl-7 \"x\".bin",
+		`a\b`:                    `a\b`,
+		"d/\x1b]0;title\a":       `d/\x1b]0;title\a`,
+		"line\r\nnext\t\\":       `line\r\nnext\t\\`,
+		"\u202egpj.exe":          `\u202egpj.exe`,
+		"bad \xff\xfe":           `bad \xff\xfe`,
+		"the rune \ufffd itself": "the rune \ufffd itself",
+	} {
+		if got := printable(text); got != want {
+			t.Errorf("printable(%q) = %q, want %q", text, got, want)
+		}
+	}
+	if got, want := printableLines("a\x1b\nb"), "a\\x1b\nb"; got != want {
+		t.Errorf("printableLines = %q, want %q", got, want)
+	}
+	w := fileShow{}
+	if got, want := w.text(transfer.Status{Name: "d/\x1b[2J", Bytes: 1, Total: 1}), `\x1b[2J  [##########] 100%  1/1 B  0 B/s`; got != want {
+		t.Errorf("text = %q, want %q", got, want)
+	}
+}
+
+// TestProgressOfFalseSizes: a peer that says something else than before does not end the process.
+func TestProgressOfFalseSizes(t *testing.T) {
+	w := fileShow{}
+	for _, s := range []transfer.Status{
+		{Name: "f", Bytes: 1 << 62, Total: 1},
+		{Name: "f", Bytes: -1, Total: 1},
+		{Name: "f", Bytes: 1, Total: -1},
+		{Phase: transfer.Checking, Name: "f", Bytes: 1 << 62, Total: 1},
+	} {
+		if got := w.text(s); len(got) > columns {
+			t.Errorf("text(%+v) has %d columns, want at most %d", s, len(got), columns)
+		}
+	}
+}
+
+// TestServerNames: servers on hosts with long names have names that are short enough, and different ones.
+func TestServerNames(t *testing.T) {
+	host := strings.Repeat("h", 64)
+	names := map[string]bool{}
+	for _, name := range []string{nameOf("node7", ":18510"), nameOf(host, ":18510"), nameOf(host, ":18511"), nameOf(host+"2", ":18510")} {
+		if len(name) > 64 || names[name] {
+			t.Errorf("got the name %q of %d bytes, want another one, of at most 64", name, len(name))
+		}
+		names[name] = true
+	}
+}

@@ -1,0 +1,77 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"ibverbx/transfer"
+)
+
+// TestTokenMode: a token file that others can read is refused on both sides.
+func TestTokenMode(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	if err := os.Chmod(token, 0o644); err != nil {
+		t.Fatalf("Chmod: got %v, want no error", err)
+	}
+	for _, args := range [][]string{{"serve", t.TempDir()}, {"get", "127.0.0.1", "d"}, {"put", "127.0.0.1", token}, {"ls", "127.0.0.1"}} {
+		status, _, stderr := command(t.Context(), append(args, "--token-file", token)...)
+		if status != exitFailure || !strings.Contains(stderr, "can be read") || !strings.Contains(stderr, "chmod 600") {
+			t.Errorf("%s: status %d, stderr %q, want %d and what to do", args[0], status, stderr, exitFailure)
+		}
+	}
+}
+
+// TestGetSIGTERM: a get that gets SIGTERM, or Ctrl-C, ends with the status of the signal and says that the partial file stays.
+func TestGetSIGTERM(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	from := t.TempDir()
+	name := filepath.Join(from, "f")
+	content(t, name, 0)
+	if err := os.Truncate(name, 1<<40); err != nil { // a hole that takes minutes
+		t.Fatalf("Truncate: got %v, want no error", err)
+	}
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
+	for signal, want := range map[os.Signal]int{syscall.SIGTERM: exitTerminated, os.Interrupt: exitInterrupted} {
+		to := t.TempDir()
+		p := begin(t, "get", addr, "d/f", to, "--token-file", token, "--provider", "softnic")
+		for limit := time.Now().Add(time.Minute); time.Now().Before(limit); time.Sleep(time.Millisecond) {
+			if some, _ := filepath.Glob(filepath.Join(to, ".f.*")); len(some) > 0 {
+				break
+			}
+		}
+		if err := p.cmd.Process.Signal(signal); err != nil {
+			t.Fatalf("Signal: got %v, want no error", err)
+		}
+		if status := p.end(); status != want || !strings.Contains(strings.Join(p.said, "\n"), "run it again") {
+			t.Errorf("after %v: status %d, %q, want %d", signal, status, p.said, want)
+		}
+	}
+}
+
+// TestSignalBeforeTransfer: a signal that comes while a put asks the host for names has its exit status too.
+func TestSignalBeforeTransfer(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, t.TempDir()+"=d")
+	for cause, want := range map[string]int{"terminated signal received": exitTerminated, "interrupt signal received": exitInterrupted} {
+		f := &transferFlags{sync: "file"}
+		f.auth.token, f.nics.name = token, providerSoftNIC
+		ctx, cancel := context.WithCancelCause(t.Context())
+		err := f.transfer(ctx, streams{out: io.Discard, err: io.Discard}, addr, func(ctx context.Context, p *transfer.Peer) (*transfer.FileTransfer, error) {
+			cancel(errors.New(cause))
+			_, err := p.List(ctx, "")
+			return nil, err
+		})
+		if status := fileStatus(err); status != want && (want != exitInterrupted || !errors.Is(err, errInterrupted)) {
+			t.Errorf("%s: %v with status %d, want %d", cause, err, status, want)
+		}
+	}
+}
