@@ -128,16 +128,16 @@ func (q *qp) response(p *packet, op uint8) {
 	last, ends := p.PSN == w.last, true
 	var s verbs.Status
 	if op == roce.OpAtomicAck {
-		b := q.nic.placed[:8]
+		b := q.nic.stage.placed[:8]
 		binary.NativeEndian.PutUint64(b, p.Original)
-		s = q.scatterBytes(w.sge[:w.numSGE], 0, b)
+		s = q.scatterBytes(q.sges(q.sqHead), 0, b)
 	} else {
 		off, part := uint32(p.PSN.Sub(w.first))*q.seg, q.core.traits.readAhead
 		// An answer ends where its request ended: see sendRequest.
 		ends = last || (part > 0 && (off/q.seg+1)%part == 0)
 		s = verbs.StatusBadRespErr
 		if p.length == min(q.seg, w.length-off) && (traits[op]&opEnds != 0) == ends {
-			s = q.scatter(w.sge[:w.numSGE], off, p)
+			s = q.scatter(q.sges(q.sqHead), off, p)
 		}
 	}
 	if s != verbs.StatusSuccess {

@@ -20,6 +20,7 @@ const (
 	maxWR       = 1 << 15
 	maxCQE      = 1 << 22
 	maxInline   = 1024
+	maxSGE      = 16
 	maxRdAtomic = 16
 	maxEvents   = 4096
 	pkeys       = 1 // rows of the P_Key table: the default partition

@@ -46,7 +46,7 @@ func (q *qp) quiet() bool {
 func (q *qp) datagram(wr *verbs.SendWR) bool {
 	a := q.nic.ahs.get(uint32(wr.AH))
 	if a == nil || wr.AH>>32 != 0 || a.pd != q.pd || a.path.sealing != nil || q.sealing != nil ||
-		q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
+		q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.sge.own || !wr.Flags.Valid() {
 		return false
 	}
 	var segs [verbs.MaxSGE][]byte
@@ -67,8 +67,8 @@ func (q *qp) datagram(wr *verbs.SendWR) bool {
 		return false
 	}
 	sges := recv.sge[:recv.numSGE]
-	putGRH(&to.placed, a.path, length)
-	if peer.scatterBytes(sges, 0, to.placed[:]) != verbs.StatusSuccess {
+	putGRH(&to.stage.placed, a.path, length)
+	if peer.scatterBytes(sges, 0, to.stage.placed[:]) != verbs.StatusSuccess {
 		return false
 	}
 	off := uint32(verbs.GRHLen)

@@ -61,7 +61,7 @@ func (q *qp) flushReceives() {
 	if q.srq != nil {
 		return // the receives belong to the SRQ
 	}
-	for q.rq.pop(&q.cur) {
+	for q.rq.pop(&q.cur, &q.curList) {
 		q.completeRecv(verbs.StatusWRFlushErr, true)
 	}
 }
@@ -98,6 +98,7 @@ func (q *qp) reset() {
 	q.snd, q.una, q.maxPSN = 0, 0, 0
 	q.charge()
 	q.rq.ring.Truncate(q.rq.ring.Head())
+	q.rq.lists.Truncate(q.rq.lists.Head())
 	if q.rq.used != nil {
 		q.rq.used.clear()
 	}

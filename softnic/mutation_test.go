@@ -50,7 +50,7 @@ var mutations = []struct {
 	{"the send queue loses its requests when it grows", "qp.go", "		*s.wqe(i) = old[from]\n", ""},
 	{"the send queue loses inline bytes when it grows", "qp.go", "			copy(s.inlineOf(i), bytes[from*int(s.maxInline):][:s.maxInline])\n", ""},
 	{"the receive queue takes one too many", "srq.go", "if i >= free {", "if i > free {"},
-	{"inline bytes are not taken at post time", "post.go", "			q.copyInline(wr)\n", "			q.inline = make([]byte, len(q.sq)*int(q.maxInline))\n"},
+	{"inline bytes are not taken at post time", "post.go", "			q.copyInline(sges)\n", "			q.inline = make([]byte, len(q.sq)*int(q.maxInline))\n"},
 	{"a request after the refused one is posted", "post.go", "return i, q.explainSend(i, wr)", "continue"},
 	{"the immediate is turned around", "place.go", "wc.Flags, wc.Imm = verbs.WCWithImm, p.Imm", "wc.Flags, wc.Imm = verbs.WCWithImm, p.Imm>>8|p.Imm<<24"},
 	{"a WRITE_WITH_IMM needs no receive", "place.go", "	if t&opHasImm != 0 && !q.takeRecv() {\n", "	if false {\n"},

@@ -43,8 +43,7 @@ type NIC struct {
 	patience uint8
 	// scratch is the packet being built.
 	scratch packet
-	// placed is the GRH of a datagram, or the result of an atomic, on its way to memory.
-	placed [verbs.GRHLen]byte
+	stage   staging
 	// observe sees every access to memory. Nil means none.
 	observe func(Touch)
 	// egress is the port of a switch that leads to the NIC. Nil means none.

@@ -66,9 +66,9 @@ func (q *qp) touch(kind TouchKind, addr uint64, n uint32) {
 }
 
 // touchInline reports the pieces of an INLINE request to the observer.
-func (q *qp) touchInline(wr *verbs.SendWR) {
-	for k := range wr.NumSGE {
-		if s := &wr.SGE[k]; s.Length > 0 {
+func (q *qp) touchInline(sges []verbs.SGE) {
+	for k := range sges {
+		if s := &sges[k]; s.Length > 0 {
 			q.touch(TouchInline, s.Addr, s.Length)
 		}
 	}

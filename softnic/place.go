@@ -56,7 +56,7 @@ func (q *qp) placeSend(p *packet, t opTraits) placement {
 	}
 	s := verbs.StatusLocLenErr
 	if q.placed+p.length <= maxMsgSize {
-		s = q.scatter(q.cur.sge[:q.cur.numSGE], q.placed, p)
+		s = q.scatter(q.recvSGEs(), q.placed, p)
 	}
 	switch s {
 	case verbs.StatusSuccess:

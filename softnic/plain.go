@@ -95,7 +95,7 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 // reports false if the request is not plain. Then nothing but bytes has changed, which the packets will
 // place again.
 func (q *qp) perform(peer *qp, wr *verbs.SendWR, in *inbox) bool {
-	if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
+	if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.sge.own || !wr.Flags.Valid() {
 		return false
 	}
 	var segs [verbs.MaxSGE][]byte
@@ -186,7 +186,7 @@ func (q *qp) hasResources(peer *qp) bool {
 // atomicPlain does an atomic, which has that PSN. It reports false, and nothing has changed, if the packets
 // must do it.
 func (q *qp) atomicPlain(peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
-	if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() || !q.hasResources(peer) ||
+	if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.sge.own || !wr.Flags.Valid() || !q.hasResources(peer) ||
 		wr.RemoteAddr%8 != 0 || peer.attr.Access&verbs.AccessRemoteAtomic == 0 {
 		return false
 	}
@@ -211,23 +211,23 @@ func (q *qp) atomicPlain(peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
 	return true
 }
 
-// nextRecv returns the receive that the next message uses, nil if there is none. It stays in the queue of
+// nextRecv returns the receive that the next message uses, nil if there is none or if it has a list. It stays in the queue of
 // the QP until the message completes it. One of an SRQ is taken, and leaves a limit event to the packets.
 func (q *qp) nextRecv() *recvWQE {
 	switch s := q.srq; {
 	case q.hasCur:
-		return &q.cur
+		return q.cur.alone()
 	case s != nil:
 		s.Lock()
 		defer s.Unlock()
 		if (s.limit > 0 && uint32(s.ring.Len()) <= s.limit) || !q.takeRecv() {
 			return nil
 		}
-		return &q.cur
+		return q.cur.alone()
 	case q.rq.ring.Len() == 0:
 		return nil
 	}
-	return q.rq.ring.Front()
+	return q.rq.ring.Front().alone()
 }
 
 // reportPlain completes requests that run has done. A CQ without room ends that: see handBack.
@@ -267,7 +267,7 @@ func (q *qp) handBack(wrs []verbs.SendWR) {
 		w := q.wqe(q.sqTail)
 		w.set(&wrs[i], uint32(wrs[i].Length()))
 		if w.flags&verbs.SendInline != 0 {
-			q.copyInline(&wrs[i])
+			q.copyInline(wrs[i].SGE[:wrs[i].NumSGE])
 		}
 		w.first = q.snd.Add(uint32(i))
 		w.last = w.first

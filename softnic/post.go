@@ -89,12 +89,15 @@ func (q *qp) enqueue(wrs []verbs.SendWR, n int) (int, error) {
 		if i >= free {
 			return i, verbs.ErrQueueFull
 		}
-		if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.maxSendSGE || !wr.Flags.Valid() {
-			return i, q.explainSend(i, wr)
+		sges := wr.SGE[:min(wr.NumSGE, verbs.MaxSGE)]
+		if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.sge.own || !wr.Flags.Valid() {
+			if sges = q.takeList(wr); sges == nil {
+				return i, q.explainSend(i, wr)
+			}
 		}
 		var length uint64
-		for k := range min(wr.NumSGE, verbs.MaxSGE) {
-			length += uint64(wr.SGE[k].Length)
+		for k := range sges {
+			length += uint64(sges[k].Length)
 		}
 		if length > maxMsgSize || wr.Opcode > verbs.OpRDMAWriteWithImm || wr.Flags&verbs.SendInline != 0 {
 			if err := q.checkSend(i, wr, length); err != nil {
@@ -103,7 +106,7 @@ func (q *qp) enqueue(wrs []verbs.SendWR, n int) (int, error) {
 		}
 		ring[int(q.sqTail)&(len(ring)-1)].set(wr, uint32(length))
 		if wr.Flags&verbs.SendInline != 0 {
-			q.copyInline(wr)
+			q.copyInline(sges)
 		}
 		q.sqTail++
 	}
@@ -132,8 +135,10 @@ func (q *qp) explainSend(i int, wr *verbs.SendWR) error {
 	switch {
 	case q.legal>>wr.Opcode&1 == 0:
 		return verbs.Invalidf("send %d of the chain: opcode %s is not legal on a %s QP", i, wr.Opcode, q.typ)
-	case wr.NumSGE > q.maxSendSGE:
-		return verbs.Invalidf("send %d of the chain: %d SGEs, the QP allows %d", i, wr.NumSGE, q.maxSendSGE)
+	case wr.NumSGE > max(q.sge.own, q.sge.list):
+		return verbs.Invalidf("send %d of the chain: %d SGEs, the QP allows %d", i, wr.NumSGE, max(q.sge.own, q.sge.list))
+	case wr.NumSGE > q.sge.own:
+		return errNotListed("send", i, wr.NumSGE)
 	}
 	return verbs.Invalidf("send %d of the chain: unknown flags %s", i, wr.Flags)
 }
@@ -165,16 +170,16 @@ func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
 }
 
 // copyInline copies the bytes of the INLINE request at tail at post time.
-func (q *qp) copyInline(wr *verbs.SendWR) {
+func (q *qp) copyInline(sges []verbs.SGE) {
 	if q.nic.observe != nil {
-		q.touchInline(wr)
+		q.touchInline(sges)
 	}
 	if q.inline == nil {
 		q.inline = make([]byte, len(q.sq)*int(q.maxInline))
 	}
 	dst := q.inlineOf(q.sqTail)
-	for k := range wr.NumSGE {
-		if s := &wr.SGE[k]; s.Length > 0 {
+	for k := range sges {
+		if s := &sges[k]; s.Length > 0 {
 			dst = dst[copy(dst, bytesAt(s.Addr, s.Length)):]
 		}
 	}

@@ -99,7 +99,7 @@ type sendQueue struct {
 	// unreported is how many completed requests have no completion yet.
 	unreported uint32
 	maxSend    uint32
-	maxSendSGE uint8
+	sge        elements
 	// inline holds the bytes of INLINE requests: maxInline bytes per slot. It is nil before the first one.
 	inline    []byte
 	maxInline uint32
@@ -162,16 +162,22 @@ func (s *sendQueue) reserve(n int) {
 
 // grow makes the ring one of at least n slots.
 func (s *sendQueue) grow(n int) {
-	old, bytes := s.sq, s.inline
+	old, bytes, lists := s.sq, s.inline, s.sge.lists
 	s.sq = make([]sendWQE, ring.CeilPow2(n))
 	if bytes != nil {
 		s.inline = make([]byte, len(s.sq)*int(s.maxInline))
+	}
+	if lists != nil {
+		s.sge.lists = make([]sgeList, len(s.sq))
 	}
 	for i := s.sqHead; i != s.sqTail; i++ {
 		from := int(i) & (len(old) - 1)
 		*s.wqe(i) = old[from]
 		if bytes != nil {
 			copy(s.inlineOf(i), bytes[from*int(s.maxInline):][:s.maxInline])
+		}
+		if lists != nil {
+			*s.listOf(i) = lists[from]
 		}
 	}
 }
@@ -259,7 +265,7 @@ func (d *pd) createQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	}
 	q.sqUsed = &slotCount{cq: q.sendCQ}
 	q.maxSend = uint32(cfg.MaxSendWR)
-	q.maxSendSGE = uint8(max(cfg.MaxSendSGE, 1))
+	q.sge.own, q.sge.list = splitSGE(cfg.MaxSendSGE)
 	q.maxInline = uint32(cfg.MaxInline)
 	q.sq = make([]sendWQE, ring.CeilPow2(min(cfg.MaxSendWR, fewWR)))
 	if cfg.SRQ != nil {
@@ -307,8 +313,8 @@ func (d *pd) checkQPConfig(cfg verbs.QPConfig) (sgidIndex int, err error) {
 	if err := checkRanges("QPConfig",
 		bounded{"MaxSendWR", cfg.MaxSendWR, maxWR},
 		bounded{"MaxRecvWR", cfg.MaxRecvWR, maxWR},
-		bounded{"MaxSendSGE", cfg.MaxSendSGE, verbs.MaxSGE},
-		bounded{"MaxRecvSGE", cfg.MaxRecvSGE, verbs.MaxSGE},
+		bounded{"MaxSendSGE", cfg.MaxSendSGE, maxSGE},
+		bounded{"MaxRecvSGE", cfg.MaxRecvSGE, maxSGE},
 		bounded{"MaxInline", cfg.MaxInline, maxInline},
 		bounded{"Port", int(cfg.Port), 1}); err != nil {
 		return 0, err

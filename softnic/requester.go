@@ -180,7 +180,7 @@ func (q *qp) sendRequest(w *sendWQE) bool {
 			end, last = next, w.first.Add(next/q.seg-1)
 		}
 	}
-	if !q.writable(w) {
+	if !q.writable() {
 		q.failLocal(verbs.StatusLocProtErr)
 		return false
 	}
@@ -219,8 +219,12 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 		return true
 	}
 	p.length, p.numSegs = n, 0
-	for k := range w.numSGE {
-		s := &w.sge[k]
+	sges := q.sges(q.sqNext)
+	if len(sges) > verbs.MaxSGE {
+		return q.gatherList(sges, off, n, p)
+	}
+	for k := range sges {
+		s := &sges[k]
 		if off >= s.Length {
 			off -= s.Length
 			continue
@@ -244,10 +248,9 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 	return true
 }
 
-// writable reports whether an answer can be put into the SGEs of w.
-func (q *qp) writable(w *sendWQE) bool {
-	for k := range w.numSGE {
-		s := &w.sge[k]
+// writable reports whether an answer can be put into the SGEs of request next.
+func (q *qp) writable() bool {
+	for _, s := range q.sges(q.sqNext) {
 		if s.Length == 0 {
 			continue
 		}

@@ -46,6 +46,8 @@ type responder struct {
 	// cur is the receive that the message being received has taken. It is valid if hasCur is set.
 	cur    recvWQE
 	hasCur bool
+	// curList has the SGEs of cur if they are a list.
+	curList *sgeList
 
 	// jobs are the answers to READs and atomics that are still to be sent.
 	jobs ring.Ring[job]
@@ -235,10 +237,10 @@ func (q *qp) takeRecv() bool {
 		return true
 	}
 	if q.srq == nil {
-		q.hasCur = q.rq.pop(&q.cur)
+		q.hasCur = q.rq.pop(&q.cur, &q.curList)
 		return q.hasCur
 	}
-	if q.hasCur = q.srq.pop(&q.cur); q.hasCur {
+	if q.hasCur = q.srq.pop(&q.cur, &q.curList); q.hasCur {
 		q.srq.checkLimit()
 	}
 	return q.hasCur

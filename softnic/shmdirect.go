@@ -82,7 +82,7 @@ func (l *ShmLink) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32
 	default:
 		return transferPackets
 	}
-	if w.length == 0 || access&need == 0 {
+	if w.length == 0 || access&need == 0 || w.numSGE > verbs.MaxSGE {
 		return transferPackets
 	}
 	r := l.reach(domain, w.rkey, w.remoteAddr, w.length, need)
@@ -94,7 +94,7 @@ func (l *ShmLink) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32
 	case q.sqHead != q.sqNext:
 		return transferPackets
 	}
-	if need == verbs.AccessRemoteRead && (q.attr.MaxRdAtomic == 0 || !q.writable(w)) {
+	if need == verbs.AccessRemoteRead && (q.attr.MaxRdAtomic == 0 || !q.writable()) {
 		return transferPackets
 	}
 	p := &q.nic.scratch

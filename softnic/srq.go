@@ -19,14 +19,19 @@ type recvQueue struct {
 	ring ring.Ring[recvWQE]
 	// used counts the receives whose completion has not been polled, waiting ones included. It is
 	// allocated separately because completions that were not polled point to it.
-	used   *slotCount
-	maxWR  uint32
-	maxSGE uint8
+	used  *slotCount
+	maxWR uint32
+	// lists has the SGEs of the waiting receives that have more than fit a recvWQE, in the same order.
+	lists ring.Ring[sgeList]
+	// maxSGE is how many SGEs a receive may hold itself, and maxList how many in a list.
+	maxSGE, maxList uint8
 }
 
 // newRecvQueue returns a queue whose completions go to c, or to several CQs if c is nil.
 func newRecvQueue(maxWR, maxSGE int, c *cq) recvQueue {
-	return recvQueue{ring: ring.New[recvWQE](min(maxWR, fewWR)), used: &slotCount{cq: c}, maxWR: uint32(maxWR), maxSGE: uint8(max(maxSGE, 1))}
+	r := recvQueue{ring: ring.New[recvWQE](min(maxWR, fewWR)), used: &slotCount{cq: c}, maxWR: uint32(maxWR)}
+	r.maxSGE, r.maxList = splitSGE(maxSGE)
+	return r
 }
 
 // post takes receives until one does not fit or is not legal.
@@ -45,7 +50,9 @@ func (r *recvQueue) enqueue(wrs []verbs.RecvWR) (int, error) {
 			return i, verbs.ErrQueueFull
 		}
 		if wr.NumSGE > r.maxSGE {
-			return i, verbs.Invalidf("receive %d of the chain has %d SGEs, the queue allows %d", i, wr.NumSGE, r.maxSGE)
+			if err := r.takeList(i, wr); err != nil {
+				return i, err
+			}
 		}
 		w := r.ring.Extend()
 		w.wrid, w.numSGE = wr.WRID, wr.NumSGE
@@ -56,8 +63,8 @@ func (r *recvQueue) enqueue(wrs []verbs.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-// pop moves the oldest receive into w and reports whether there was one.
-func (r *recvQueue) pop(w *recvWQE) bool {
+// pop moves the oldest receive into w, and its list, if it has one, into *list. It reports whether there was a receive.
+func (r *recvQueue) pop(w *recvWQE, list **sgeList) bool {
 	if r.ring.Len() == 0 {
 		return false
 	}
@@ -66,6 +73,12 @@ func (r *recvQueue) pop(w *recvWQE) bool {
 	w.wrid, w.numSGE, w.sge[0] = f.wrid, f.numSGE, f.sge[0]
 	if f.numSGE > 1 {
 		w.sge = f.sge
+	}
+	if f.numSGE > verbs.MaxSGE {
+		if *list == nil {
+			*list = new(sgeList)
+		}
+		**list = r.lists.Pop()
 	}
 	r.ring.Drop(1)
 	return true
@@ -89,8 +102,8 @@ func (d *pd) createSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
 	switch {
 	case cfg.MaxWR <= 0 || cfg.MaxWR > maxWR:
 		return nil, verbs.Invalidf("SRQConfig.MaxWR is %d: want 1 to %d", cfg.MaxWR, maxWR)
-	case cfg.MaxSGE < 0 || cfg.MaxSGE > verbs.MaxSGE:
-		return nil, verbs.Invalidf("SRQConfig.MaxSGE is %d: want 0 to %d", cfg.MaxSGE, verbs.MaxSGE)
+	case cfg.MaxSGE < 0 || cfg.MaxSGE > maxSGE:
+		return nil, verbs.Invalidf("SRQConfig.MaxSGE is %d: want 0 to %d", cfg.MaxSGE, maxSGE)
 	case cfg.Limit < 0 || cfg.Limit > cfg.MaxWR:
 		return nil, verbs.Invalidf("SRQConfig.Limit is %d: want 0 to MaxWR, %d", cfg.Limit, cfg.MaxWR)
 	case d.srqs.len() >= maxSRQ:

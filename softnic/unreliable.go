@@ -75,9 +75,9 @@ func (q *qp) receiveDatagram(p *packet) {
 		q.dropMessage()
 		return
 	}
-	putGRH(&q.nic.placed, p.path, p.length)
-	sges := q.cur.sge[:q.cur.numSGE]
-	s := q.scatterBytes(sges, 0, q.nic.placed[:])
+	putGRH(&q.nic.stage.placed, p.path, p.length)
+	sges := q.recvSGEs()
+	s := q.scatterBytes(sges, 0, q.nic.stage.placed[:])
 	if s == verbs.StatusSuccess {
 		s = q.scatter(sges, verbs.GRHLen, p)
 	}

@@ -32,7 +32,7 @@ type DeviceAttr struct {
 	MaxPD      int
 	MaxQP      int
 	MaxQPWR    int // work requests in one send or receive queue
-	MaxSGE     int // scatter-gather elements in one work request; at most the package's MaxSGE
+	MaxSGE     int // scatter-gather elements in one work request; more than the package's MaxSGE only as a list (SendWR.Listed)
 	MaxInline  int // inline bytes in one send; 0 if unknown until a QP exists
 	MaxCQ      int
 	MaxCQE     int

@@ -38,11 +38,13 @@ func TestLayout(t *testing.T) {
 		{"SendWR.Opcode", unsafe.Offsetof(send.Opcode), 56},
 		{"SendWR.Flags", unsafe.Offsetof(send.Flags), 57},
 		{"SendWR.NumSGE", unsafe.Offsetof(send.NumSGE), 58},
+		{"SendWR.Listed", unsafe.Offsetof(send.Listed), 59},
 		{"SendWR.SGE", unsafe.Offsetof(send.SGE), 64},
 
 		{"sizeof(RecvWR)", unsafe.Sizeof(recv), 80},
 		{"RecvWR.WRID", unsafe.Offsetof(recv.WRID), 0},
 		{"RecvWR.NumSGE", unsafe.Offsetof(recv.NumSGE), 8},
+		{"RecvWR.Listed", unsafe.Offsetof(recv.Listed), 9},
 		{"RecvWR.SGE", unsafe.Offsetof(recv.SGE), 16},
 
 		{"sizeof(WC)", unsafe.Sizeof(wc), 48},

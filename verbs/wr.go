@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// MaxSGE is the most scatter-gather elements of a work request. Devices may allow
-// fewer (DeviceAttr.MaxSGE).
+// MaxSGE is the most scatter-gather elements that a work request holds itself. Devices may allow
+// fewer (DeviceAttr.MaxSGE), or more in a list beside the request (SendWR.Listed).
 const MaxSGE = 4
 
 // SGE is a scatter-gather element: Length bytes at Addr, in the region of LKey.
@@ -89,7 +89,7 @@ func (f SendFlags) String() string {
 //
 //	 0 WRID       8 RemoteAddr  16 CompareAdd  24 Swap
 //	32 AH        40 Imm         44 RKey        48 RemoteQPN  52 RemoteQKey
-//	56 Opcode    57 Flags       58 NumSGE      59 (zero)     64 SGE[0..3]
+//	56 Opcode    57 Flags       58 NumSGE      59 Listed     64 SGE[0..3]
 type SendWR struct {
 	// WRID comes back in the completion.
 	WRID uint64
@@ -112,17 +112,21 @@ type SendWR struct {
 	Flags      SendFlags
 	// NumSGE is how many elements of SGE are used; 0 is a zero-length operation.
 	NumSGE uint8
-	_      [5]byte
+	// Listed is 1 if the elements are more than MaxSGE and in an array at SGE[0].Addr. The rest of SGE is not
+	// used. The array must be readable memory of the process that does not move, so not on a
+	// goroutine's stack. It may be reused when PostSend returns.
+	Listed uint8
+	_      [4]byte
 	SGE    [MaxSGE]SGE
 }
 
 // SetSGE sets the elements of w. With more than MaxSGE, a post refuses w.
 func (w *SendWR) SetSGE(sges ...SGE) {
 	copy(w.SGE[:], sges)
-	w.NumSGE = uint8(min(len(sges), math.MaxUint8))
+	w.NumSGE, w.Listed = uint8(min(len(sges), math.MaxUint8)), 0
 }
 
-// Length returns the total length of w's elements in bytes.
+// Length returns the total length of the elements that w holds itself in bytes.
 func (w *SendWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {
@@ -137,17 +141,19 @@ type RecvWR struct {
 	WRID uint64
 	// NumSGE is how many elements of SGE are used; 0 receives no bytes.
 	NumSGE uint8
-	_      [7]byte
+	// Listed is that of SendWR.
+	Listed uint8
+	_      [6]byte
 	SGE    [MaxSGE]SGE
 }
 
 // SetSGE sets the elements of w. With more than MaxSGE, a post refuses w.
 func (w *RecvWR) SetSGE(sges ...SGE) {
 	copy(w.SGE[:], sges)
-	w.NumSGE = uint8(min(len(sges), math.MaxUint8))
+	w.NumSGE, w.Listed = uint8(min(len(sges), math.MaxUint8)), 0
 }
 
-// Length returns the total length of w's elements in bytes.
+// Length returns the total length of the elements that w holds itself in bytes.
 func (w *RecvWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {

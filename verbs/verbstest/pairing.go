@@ -195,8 +195,8 @@ func (e *env) inlineSize() int {
 	return 64 // not known before a QP is made; every device at hand takes this
 }
 
-// sgeLimit is how many elements both devices take.
-func (e *env) sgeLimit() int { return min(e.a.attr.MaxSGE, e.b.attr.MaxSGE) }
+// sgeLimit is how many elements both devices take in a request itself.
+func (e *env) sgeLimit() int { return min(e.a.attr.MaxSGE, e.b.attr.MaxSGE, verbs.MaxSGE) }
 
 // Work requests. All are signaled; silent makes one that is not.
 

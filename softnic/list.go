@@ -1,0 +1,130 @@
+package softnic
+
+import (
+	"ibverbx/internal/bulk"
+	"ibverbx/verbs"
+)
+
+// sgeList has the SGEs of a request with more than verbs.MaxSGE of them. Few requests have, so lists lie beside the queues.
+type sgeList [maxSGE]verbs.SGE
+
+// splitSGE returns how many SGEs a request of a queue may hold itself, and how many in a list: 0 if it may not have one.
+func splitSGE(n int) (own, list uint8) {
+	if n > verbs.MaxSGE {
+		return verbs.MaxSGE, uint8(n)
+	}
+	return uint8(max(n, 1)), 0
+}
+
+// elements says how many SGEs a send may have, and holds those that it does not hold itself.
+type elements struct {
+	// own is how many SGEs a request may hold itself, and list how many in a list.
+	own, list uint8
+	// lists has the SGEs of requests with a list, one per slot of the queue. It is nil before the first one.
+	lists []sgeList
+}
+
+// staging has bytes on their way between packets and memory.
+type staging struct {
+	// placed is the GRH of a datagram, or the result of an atomic.
+	placed [verbs.GRHLen]byte
+	// gathered is the payload of a packet from more pieces than a packet refers to.
+	gathered []byte
+}
+
+func errNotListed(what string, i int, n uint8) error {
+	return verbs.Invalidf("%s %d of the chain: %d SGEs do not fit the request; put them into a list and set Listed to 1", what, i, n)
+}
+
+// takeList copies the list of a request to the slot at tail and returns it. It returns nil if the request has none, or is not legal
+// for another reason.
+func (q *qp) takeList(wr *verbs.SendWR) []verbs.SGE {
+	if wr.Listed != 1 || wr.NumSGE <= verbs.MaxSGE || wr.NumSGE > q.sge.list || q.legal>>wr.Opcode&1 == 0 || !wr.Flags.Valid() {
+		return nil
+	}
+	if q.sge.lists == nil {
+		q.sge.lists = make([]sgeList, len(q.sq))
+	}
+	list := q.listOf(q.sqTail)[:wr.NumSGE]
+	copy(list, sgesAt(wr.SGE[0].Addr, wr.NumSGE))
+	return list
+}
+
+// listOf returns the list of the request with sequence number i.
+func (s *sendQueue) listOf(i uint32) *sgeList { return &s.sge.lists[int(i)&(len(s.sq)-1)] }
+
+// sges returns the SGEs of the request with sequence number i.
+func (s *sendQueue) sges(i uint32) []verbs.SGE {
+	w := s.wqe(i)
+	if w.numSGE > verbs.MaxSGE {
+		return s.listOf(i)[:w.numSGE]
+	}
+	return w.sge[:w.numSGE]
+}
+
+// maxGathered is how many bytes of staging are kept. A packet of a memory link may have any length.
+const maxGathered = 1 << 16
+
+// gatherList is gather for a list: it copies, because a packet refers to a few pieces of memory only.
+func (q *qp) gatherList(sges []verbs.SGE, off, n uint32, p *packet) bool {
+	b := q.nic.stage.gathered
+	if len(b) < int(n) {
+		b = make([]byte, n)
+		if n <= maxGathered {
+			q.nic.stage.gathered = b
+		}
+	}
+	b = b[:n]
+	p.setPayload(b)
+	for k := range sges {
+		s := &sges[k]
+		if off >= s.Length {
+			off -= s.Length
+			continue
+		}
+		take := min(s.Length-off, uint32(len(b)))
+		if take == 0 {
+			break
+		}
+		src, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), take, 0)
+		if !ok {
+			q.failLocal(verbs.StatusLocProtErr)
+			return false
+		}
+		if q.nic.observe != nil {
+			q.touch(TouchGather, s.Addr+uint64(off), take)
+		}
+		b, off = b[bulk.Copy(b, src):], 0
+	}
+	return true
+}
+
+// takeList queues the list of receive i of a chain.
+func (r *recvQueue) takeList(i int, wr *verbs.RecvWR) error {
+	if limit := max(r.maxSGE, r.maxList); wr.NumSGE > limit {
+		return verbs.Invalidf("receive %d of the chain has %d SGEs, the queue allows %d", i, wr.NumSGE, limit)
+	}
+	if wr.Listed != 1 {
+		return errNotListed("receive", i, wr.NumSGE)
+	}
+	var list sgeList
+	copy(list[:], sgesAt(wr.SGE[0].Addr, wr.NumSGE))
+	r.lists.Push(list)
+	return nil
+}
+
+// recvSGEs returns the SGEs of cur.
+func (q *qp) recvSGEs() []verbs.SGE {
+	if q.cur.numSGE > verbs.MaxSGE {
+		return q.curList[:q.cur.numSGE]
+	}
+	return q.cur.sge[:q.cur.numSGE]
+}
+
+// alone returns w, nil if its SGEs are in a list.
+func (w *recvWQE) alone() *recvWQE {
+	if w.numSGE > verbs.MaxSGE {
+		return nil
+	}
+	return w
+}

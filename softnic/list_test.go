@@ -1,0 +1,268 @@
+package softnic_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"unsafe"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+)
+
+// listMost is the MaxSGE of a softnic.
+const listMost = 16
+
+// listed returns an array of n SGEs of uneven lengths that cover a region from its start, and their length in bytes.
+func listed(mr verbs.MR, n int) ([]verbs.SGE, int) {
+	sges, at := make([]verbs.SGE, n), uint64(0)
+	for i := range sges {
+		k := uint32(i*37%11) * 51 // some have no bytes
+		sges[i] = verbs.SGE{Addr: mr.Addr() + at, Length: k, LKey: mr.LKey()}
+		at += uint64(k) + 1 // a gap behind each
+	}
+	total := 0
+	for _, s := range sges {
+		total += int(s.Length)
+	}
+	return sges, total
+}
+
+// listAddr is what SGE[0] of a request with a list names.
+func listAddr(sges []verbs.SGE) [verbs.MaxSGE]verbs.SGE {
+	return [verbs.MaxSGE]verbs.SGE{{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(sges))))}}
+}
+
+// listBytes returns the bytes that a list names.
+func listBytes(m *verbs.Memory, mr verbs.MR, sges []verbs.SGE) (b []byte) {
+	for _, s := range sges {
+		b = append(b, m.Bytes()[s.Addr-mr.Addr():][:s.Length]...)
+	}
+	return b
+}
+
+// listRig has a QP pair that takes lists, and a region on each side.
+type listRig struct {
+	*rig
+	qa, qb   verbs.QP
+	cqa, cqb verbs.CQ
+	ma, mb   *verbs.Memory
+	ra, rb   verbs.MR
+}
+
+func newListRig(t *testing.T, on *rig, typ verbs.QPType) *listRig {
+	r := &listRig{rig: on}
+	r.cqa, r.cqb = newCQ(t, r.ca, 64), newCQ(t, r.cb, 64)
+	r.ma, r.ra = memory(t, r.pa, 1<<14)
+	r.mb, r.rb = memory(t, r.pb, 1<<14)
+	for i := range r.ma.Bytes() {
+		r.ma.Bytes()[i], r.mb.Bytes()[i] = byte(i*7), 0xee
+	}
+	create := func(pd verbs.PD, cq verbs.CQ) verbs.QP {
+		qp, err := pd.CreateQP(verbs.QPConfig{
+			Type: typ, SendCQ: cq, RecvCQ: cq, MaxSendWR: 32, MaxRecvWR: 32, MaxSendSGE: listMost, MaxRecvSGE: listMost, MaxInline: 1024,
+		})
+		must(t, err)
+		t.Cleanup(func() { must(t, qp.Close()) })
+		return qp
+	}
+	r.qa, r.qb = create(r.pa, r.cqa), create(r.pb, r.cqb)
+	connect(t, r.qa, r.qb)
+	return r
+}
+
+// ended polls one completion and checks its status.
+func (r *listRig) ended(t *testing.T, cq verbs.CQ, what string) {
+	t.Helper()
+	if wcs := await(t, cq, 1); wcs[0].Status != verbs.StatusSuccess {
+		t.Fatalf("%s ended with %v", what, wcs[0].Status)
+	}
+}
+
+// TestListedRequests: requests with more elements than they can hold name them in a list, on both sides and for every operation. The
+// array can be reused when the post returns.
+func TestListedRequests(t *testing.T) {
+	links := map[string]func(t *testing.T) *rig{
+		"memory": func(t *testing.T) *rig { return newRig(t, softnic.NewMemoryLink(nil)) },
+		"udp":    func(t *testing.T) *rig { return newUDPRig(t, softnic.UDPConfig{}).rig },
+		"shm":    func(t *testing.T) *rig { return shmRig(t) },
+	}
+	for name, link := range links {
+		t.Run(name, func(t *testing.T) {
+			r := newListRig(t, link(t), verbs.RC)
+			for n := verbs.MaxSGE + 1; n <= listMost; n++ {
+				src, length := listed(r.ra, n)
+				want := listBytes(r.ma, r.ra, src)
+				post := func(wr verbs.SendWR, sges []verbs.SGE) {
+					t.Helper()
+					array := append([]verbs.SGE(nil), sges...)
+					wr.NumSGE, wr.Listed, wr.SGE = uint8(n), 1, listAddr(array)
+					wr.RemoteAddr, wr.RKey, wr.Flags = r.rb.Addr(), r.rb.RKey(), wr.Flags|verbs.SendSignaled
+					_, err := r.qa.PostSend([]verbs.SendWR{wr})
+					must(t, err)
+					clear(array)
+				}
+				_, err := r.qb.PostRecv([]verbs.RecvWR{{}})
+				must(t, err)
+				post(verbs.SendWR{Opcode: verbs.OpRDMAWriteWithImm}, src)
+				r.ended(t, r.cqa, "WRITE")
+				r.ended(t, r.cqb, "WRITE at the peer")
+				if !bytes.Equal(r.mb.Bytes()[:length], want) {
+					t.Fatalf("%d elements: the WRITE placed other bytes", n)
+				}
+				into, _ := listed(r.ra, n)
+				for i := range into {
+					into[i].Addr += 8192
+				}
+				post(verbs.SendWR{Opcode: verbs.OpRDMARead}, into)
+				r.ended(t, r.cqa, "READ")
+				if !bytes.Equal(listBytes(r.ma, r.ra, into), want) {
+					t.Fatalf("%d elements: the READ placed other bytes", n)
+				}
+				dst, _ := listed(r.rb, n)
+				for i := range dst {
+					dst[i].Addr += 8192
+				}
+				array := append([]verbs.SGE(nil), dst...)
+				_, err = r.qb.PostRecv([]verbs.RecvWR{{NumSGE: uint8(n), Listed: 1, SGE: listAddr(array)}, {}})
+				must(t, err)
+				clear(array)
+				post(verbs.SendWR{Opcode: verbs.OpSend}, src)
+				r.ended(t, r.cqa, "SEND")
+				r.ended(t, r.cqb, "receive")
+				if !bytes.Equal(listBytes(r.mb, r.rb, dst), want) {
+					t.Fatalf("%d elements: the SEND placed other bytes", n)
+				}
+				_, err = r.qa.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}})
+				must(t, err)
+				r.ended(t, r.cqb, "receive behind a list")
+			}
+		})
+	}
+}
+
+// TestListedInline: the pieces of an INLINE request can be in a list, and are copied when it is posted.
+func TestListedInline(t *testing.T) {
+	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
+	sges := make([]verbs.SGE, 10)
+	for i := range sges {
+		sges[i] = verbs.SGE{Addr: r.ra.Addr() + uint64(i*100), Length: uint32(i)}
+	}
+	want := listBytes(r.ma, r.ra, sges)
+	wr := verbs.SendWR{
+		Opcode: verbs.OpRDMAWrite, Flags: verbs.SendInline | verbs.SendSignaled, NumSGE: 10, Listed: 1, SGE: listAddr(sges),
+		RemoteAddr: r.rb.Addr(), RKey: r.rb.RKey(),
+	}
+	_, err := r.qa.PostSend([]verbs.SendWR{wr})
+	must(t, err)
+	r.ended(t, r.cqa, "WRITE")
+	if !bytes.Equal(r.mb.Bytes()[:len(want)], want) {
+		t.Error("the WRITE placed other bytes")
+	}
+}
+
+// TestListedSurvivesGrowth: lists stay with their requests when the queues grow and when receives are flushed.
+func TestListedSurvivesGrowth(t *testing.T) {
+	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
+	const n = 20 // more than a queue begins with
+	var arrays [n][]verbs.SGE
+	for i := range arrays {
+		sges := make([]verbs.SGE, verbs.MaxSGE+1)
+		for k := range sges {
+			sges[k] = verbs.SGE{Addr: r.rb.Addr() + uint64(i*100+k), Length: 1, LKey: r.rb.LKey()}
+		}
+		arrays[i] = sges
+		_, err := r.qb.PostRecv([]verbs.RecvWR{{NumSGE: verbs.MaxSGE + 1, Listed: 1, SGE: listAddr(sges)}})
+		must(t, err)
+	}
+	for i := range n / 2 {
+		wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendInline}
+		wr.SetSGE(verbs.SGE{Addr: r.ra.Addr() + uint64(i), Length: verbs.MaxSGE + 1})
+		_, err := r.qa.PostSend([]verbs.SendWR{wr})
+		must(t, err)
+		r.ended(t, r.cqb, "receive")
+		if got, want := listBytes(r.mb, r.rb, arrays[i]), r.ma.Bytes()[i:][:verbs.MaxSGE+1]; !bytes.Equal(got, want) {
+			t.Fatalf("receive %d has % x, want % x", i, got, want)
+		}
+	}
+	must(t, r.qb.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState))
+	for _, wc := range await(t, r.cqb, n/2) {
+		if wc.Status != verbs.StatusWRFlushErr {
+			t.Fatalf("a waiting receive ended with %v", wc.Status)
+		}
+	}
+}
+
+// TestListedRefused: a list needs a QP that was made for it, and elements beyond MaxSGE need a list.
+func TestListedRefused(t *testing.T) {
+	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
+	small, _ := r.pair(verbs.RC, r.cqa, r.cqb, 8)
+	sges, _ := listed(r.ra, listMost)
+	for what, f := range map[string]func() error{
+		"a list on a QP for one element": func() error {
+			_, err := small.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, NumSGE: listMost, Listed: 1, SGE: listAddr(sges)}})
+			return err
+		},
+		"more elements than the QP allows": func() error {
+			_, err := r.qa.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, NumSGE: listMost + 1, Listed: 1, SGE: listAddr(sges)}})
+			return err
+		},
+		"elements that are not in a list": func() error {
+			wr := verbs.SendWR{Opcode: verbs.OpSend}
+			wr.SetSGE(sges...)
+			_, err := r.qa.PostSend([]verbs.SendWR{wr})
+			return err
+		},
+		"a list with an opcode that does not exist": func() error {
+			_, err := r.qa.PostSend([]verbs.SendWR{{Opcode: 99, NumSGE: listMost, Listed: 1, SGE: listAddr(sges)}})
+			return err
+		},
+		"a receive with more elements than the QP allows": func() error {
+			_, err := r.qb.PostRecv([]verbs.RecvWR{{NumSGE: listMost + 1, Listed: 1, SGE: listAddr(sges)}})
+			return err
+		},
+		"a receive whose elements are not in a list": func() error {
+			wr := verbs.RecvWR{}
+			wr.SetSGE(sges...)
+			_, err := r.qb.PostRecv([]verbs.RecvWR{wr})
+			return err
+		},
+	} {
+		if err := f(); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%s: %v, want %v", what, err, verbs.ErrInvalid)
+		}
+	}
+	sges[7].LKey++
+	_, err := r.qa.PostSend([]verbs.SendWR{{
+		Opcode: verbs.OpRDMAWrite, NumSGE: listMost, Listed: 1, SGE: listAddr(sges), RemoteAddr: r.rb.Addr(), RKey: r.rb.RKey(),
+	}})
+	must(t, err)
+	if wcs := await(t, r.cqa, 1); wcs[0].Status != verbs.StatusLocProtErr {
+		t.Errorf("a list with a wrong key ended with %v, want %v", wcs[0].Status, verbs.StatusLocProtErr)
+	}
+}
+
+// TestListedDatagram: a datagram is gathered from a list and scattered into one, the GRH first.
+func TestListedDatagram(t *testing.T) {
+	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.UD)
+	src, length := listed(r.ra, 8)
+	peer, err := r.cb.QueryGID(1, 1)
+	must(t, err)
+	ah, err := r.pa.CreateAH(verbs.AHAttr{DGID: peer.GID, SGIDIndex: 1})
+	must(t, err)
+	t.Cleanup(func() { must(t, ah.Close()) })
+	dst := make([]verbs.SGE, listMost)
+	for i := range dst {
+		dst[i] = verbs.SGE{Addr: r.rb.Addr() + uint64(i*1000), Length: 512, LKey: r.rb.LKey()}
+	}
+	_, err = r.qb.PostRecv([]verbs.RecvWR{{NumSGE: listMost, Listed: 1, SGE: listAddr(dst)}})
+	must(t, err)
+	_, err = r.qa.PostSend([]verbs.SendWR{{
+		Opcode: verbs.OpSend, NumSGE: 8, Listed: 1, SGE: listAddr(src), AH: ah.Handle(), RemoteQPN: r.qb.Num(), RemoteQKey: verbs.DefaultQKey,
+	}})
+	must(t, err)
+	r.ended(t, r.cqb, "receive")
+	if got := listBytes(r.mb, r.rb, dst)[verbs.GRHLen:][:length]; !bytes.Equal(got, listBytes(r.ma, r.ra, src)) {
+		t.Error("the datagram placed other bytes")
+	}
+}
