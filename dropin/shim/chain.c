@@ -11,7 +11,7 @@ struct chain {
 	int err;
 	int used, size;
 	struct ibx_send *sends;
-	// bytes hold inline data: those of request i begin at starts[i].
+	// bytes hold inline data and long lists of SGEs: those of request i begin at starts[i].
 	size_t filled, room;
 	char *bytes;
 	size_t *starts;
@@ -35,7 +35,7 @@ static int wr_complete(struct ibv_qp_ex *ex)
 	int err = c->err;
 	int32_t posted;
 	for (int i = 0; i < c->used; i++)
-		if (c->sends[i].flags & IBV_SEND_INLINE && c->sends[i].num_sge)
+		if ((c->sends[i].flags & IBV_SEND_INLINE && c->sends[i].num_sge) || c->sends[i].listed)
 			c->sends[i].sge[0].addr = (uintptr_t)(c->bytes + c->starts[i]);
 	if (!err && c->used)
 		err = core.post_send(ex->qp_base.handle, c->sends, c->used, &posted);
@@ -143,16 +143,42 @@ static void wr_set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn
 	}
 }
 
+// stash returns room for n bytes of the last request, or NULL after an error.
+static char *stash(struct chain *c, size_t n)
+{
+	size_t begin = (c->filled + 7) & ~(size_t)7; // aligned for SGEs
+	if (begin + n > c->room) {
+		size_t room = 2 * (begin + n);
+		char *bytes = realloc(c->bytes, room);
+		if (!bytes) {
+			c->err = ENOMEM;
+			return NULL;
+		}
+		c->bytes = bytes;
+		c->room = room;
+	}
+	c->starts[c->used - 1] = begin;
+	c->filled = begin + n;
+	return c->bytes + begin;
+}
+
 static void wr_set_sge_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_sge *list)
 {
 	struct ibx_send *s = last(ex);
 	if (!s)
 		return;
-	if (n > IBX_MAX_SGE) {
+	if (n > UINT8_MAX) {
 		chain_of(ex)->err = EINVAL;
 		return;
 	}
 	s->num_sge = (uint8_t)n;
+	s->listed = n > IBX_MAX_SGE;
+	if (s->listed) {
+		char *at = stash(chain_of(ex), n * sizeof(*list));
+		if (at)
+			memcpy(at, list, n * sizeof(*list));
+		return;
+	}
 	for (size_t i = 0; i < n; i++)
 		s->sge[i] = (struct ibx_sge){.addr = list[i].addr, .length = list[i].length, .lkey = list[i].lkey};
 }
@@ -176,20 +202,12 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *ex, size_t n, const struct
 		c->err = EINVAL;
 		return;
 	}
-	if (c->filled + total > c->room) {
-		size_t room = 2 * (c->filled + total);
-		char *bytes = realloc(c->bytes, room);
-		if (!bytes) {
-			c->err = ENOMEM;
-			return;
-		}
-		c->bytes = bytes;
-		c->room = room;
-	}
-	c->starts[c->used - 1] = c->filled;
+	char *at = stash(c, total);
+	if (!at)
+		return;
 	for (size_t i = 0; i < n; i++) {
-		memcpy(c->bytes + c->filled, list[i].addr, list[i].length);
-		c->filled += list[i].length;
+		memcpy(at, list[i].addr, list[i].length);
+		at += list[i].length;
 	}
 	s->flags |= IBV_SEND_INLINE;
 	s->num_sge = total > 0;

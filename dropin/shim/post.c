@@ -6,14 +6,22 @@
 
 enum { post_batch = 16 };
 
-// set_sges copies SGEs. It returns false if there are more than a request can have.
-static bool set_sges(struct ibx_sge *to, uint8_t *count, const struct ibv_sge *from, int n)
+_Static_assert(sizeof(struct ibv_sge) == sizeof(struct ibx_sge) && offsetof(struct ibv_sge, length) == offsetof(struct ibx_sge, length) &&
+		       offsetof(struct ibv_sge, lkey) == offsetof(struct ibx_sge, lkey), "a list crosses the seam as it is");
+
+// set_sges copies SGEs, or refers to them if they are many. It returns false if there are more than the core can count.
+static bool set_sges(struct ibx_sge *to, uint8_t *count, uint8_t *listed, const struct ibv_sge *from, int n)
 {
-	if (n < 0 || n > IBX_MAX_SGE)
+	if (n < 0 || n > UINT8_MAX)
 		return false;
+	*count = (uint8_t)n;
+	*listed = n > IBX_MAX_SGE;
+	if (*listed) {
+		to[0].addr = (uintptr_t)from;
+		return true;
+	}
 	for (int i = 0; i < n; i++)
 		to[i] = (struct ibx_sge){.addr = from[i].addr, .length = from[i].length, .lkey = from[i].lkey};
-	*count = (uint8_t)n;
 	return true;
 }
 
@@ -54,7 +62,7 @@ static bool set_send(struct ibx_send *to, const struct ibv_send_wr *wr, enum ibv
 	default:
 		return false;
 	}
-	return set_sges(to->sge, &to->num_sge, wr->sg_list, wr->num_sge);
+	return set_sges(to->sge, &to->num_sge, &to->listed, wr->sg_list, wr->num_sge);
 }
 
 static int post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
@@ -92,7 +100,7 @@ static int post_recvs(int32_t (*post)(uint32_t, struct ibx_recv *, int32_t, int3
 		int err = 0;
 		for (; next && n < post_batch; next = next->next, n++) {
 			batch[n].wr_id = next->wr_id;
-			if (!set_sges(batch[n].sge, &batch[n].num_sge, next->sg_list, next->num_sge)) {
+			if (!set_sges(batch[n].sge, &batch[n].num_sge, &batch[n].listed, next->sg_list, next->num_sge)) {
 				err = EINVAL;
 				break;
 			}

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 // IBX_SEAM changes whenever this file does, so that a shim never uses the core of another build.
-#define IBX_SEAM 1
+#define IBX_SEAM 2
 
 #define IBX_MAX_DEVICES 16
 #define IBX_MAX_SGE 4
@@ -57,17 +57,18 @@ struct ibx_sge {
 	uint32_t length, lkey;
 };
 
-// Layouts of verbs.SendWR, verbs.RecvWR and verbs.WC.
+// Layouts of verbs.SendWR, verbs.RecvWR and verbs.WC. With more than IBX_MAX_SGE elements listed is 1, and sge[0].addr is the address of
+// an array of them.
 struct ibx_send {
 	uint64_t wr_id, remote_addr, compare_add, swap, ah;
 	uint32_t imm, rkey, remote_qpn, remote_qkey;
-	uint8_t opcode, flags, num_sge, reserved[5];
+	uint8_t opcode, flags, num_sge, listed, reserved[4];
 	struct ibx_sge sge[IBX_MAX_SGE];
 };
 
 struct ibx_recv {
 	uint64_t wr_id;
-	uint8_t num_sge, reserved[7];
+	uint8_t num_sge, listed, reserved[6];
 	struct ibx_sge sge[IBX_MAX_SGE];
 };
 

@@ -329,13 +329,60 @@ static void memory(void)
 	destroy(&g);
 }
 
+// lists: requests with as many SGEs as the device allows, by both ways of posting. The array can be reused at once.
+static void lists(void)
+{
+	enum { most = 16 };
+	struct guest g = make();
+	struct ibv_device_attr dev;
+	CHECK(!ibv_query_device(g.ctx, &dev) && dev.max_sge == most && dev.max_srq_sge == most);
+	CHECK(!ibv_destroy_qp(g.qp));
+	struct ibv_qp_init_attr_ex init = {.send_cq = g.cq, .recv_cq = g.cq, .qp_type = IBV_QPT_RC, .pd = g.pd,
+					   .cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = most, .max_recv_sge = most},
+					   .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+					   .send_ops_flags = IBV_QP_EX_WITH_SEND};
+	CHECK((g.qp = ibv_create_qp_ex(g.ctx, &init)));
+	connect_self(&g);
+	struct ibv_sge from[most], to[most];
+	for (int round = 0; round < 2; round++) {
+		memset(g.buf + size, 0, size);
+		for (int i = 0; i < most; i++) {
+			from[i] = (struct ibv_sge){.addr = (uintptr_t)g.buf + i, .length = 1, .lkey = g.mr->lkey};
+			to[i] = (struct ibv_sge){.addr = (uintptr_t)g.buf + size + 10 * i, .length = 1, .lkey = g.mr->lkey};
+			g.buf[i] = (char)(round * 100 + i + 1);
+		}
+		struct ibv_recv_wr recv = {.sg_list = to, .num_sge = most}, *bad_recv;
+		CHECK(!ibv_post_recv(g.qp, &recv, &bad_recv));
+		if (round) {
+			struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(g.qp);
+			ibv_wr_start(ex);
+			ex->wr_flags = IBV_SEND_SIGNALED;
+			ibv_wr_send(ex);
+			ibv_wr_set_sge_list(ex, most, from);
+			memset(from, 0, sizeof(from));
+			CHECK(!ibv_wr_complete(ex));
+		} else {
+			struct ibv_send_wr wr = {.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .sg_list = from, .num_sge = most}, *bad;
+			CHECK(!ibv_post_send(g.qp, &wr, &bad));
+			wr.num_sge = most + 1;
+			CHECK(ibv_post_send(g.qp, &wr, &bad) == EINVAL && bad == &wr);
+			memset(from, 0, sizeof(from));
+		}
+		await_one(&g);
+		await_one(&g);
+		for (int i = 0; i < most; i++)
+			CHECK(g.buf[size + 10 * i] == g.buf[i]);
+	}
+	destroy(&g);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
 	} tests[] = {{"order", order}, {"fork", forks}, {"signals", sig}, {"stack", stack}, {"spin", spin}, {"events", events},
-		     {"stale", stale}, {"async", async}, {"dlopen", dl}, {"memory", memory}};
+		     {"stale", stale}, {"async", async}, {"dlopen", dl}, {"memory", memory}, {"lists", lists}};
 	for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)
 		if (argc == 2 && !strcmp(argv[1], tests[i].name)) {
 			tests[i].run();
