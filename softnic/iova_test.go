@@ -70,3 +70,57 @@ func TestRegisterMemoryAtTheEnd(t *testing.T) {
 	}
 	must(t, m.Free())
 }
+
+// TestReregisterMemoryAt: a region that takes the place of another has its key, and other memory, rights and PD. A refusal leaves
+// the old one as it was.
+func TestReregisterMemoryAt(t *testing.T) {
+	r := newRig(t, softnic.NewMemoryLink(nil))
+	_, src := memory(t, r.pa, 64)
+	_, old := registerAt(t, r.pb, 64, 0x1000)
+	cq := newCQ(t, r.ca, 8)
+	write := func(want verbs.Status) {
+		t.Helper()
+		qa, _ := r.pair(verbs.RC, cq, newCQ(t, r.cb, 8), 8)
+		if _, err := qa.PostSend([]verbs.SendWR{writeWR(src, old, 8)}); err != nil {
+			t.Fatal(err)
+		}
+		if wcs := poll(t, cq); len(wcs) != 1 || wcs[0].Status != want {
+			t.Fatalf("a WRITE ended with %v, want %v", wcs, want)
+		}
+	}
+	other, err := verbs.AllocMemory(64, nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, other.Free()) })
+	again := func(pd verbs.PD, was verbs.MR, access verbs.Access) (verbs.MR, error) {
+		mr, err := pd.(interface {
+			ReregisterMemoryAt(old verbs.MR, m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error)
+		}).ReregisterMemoryAt(was, other, 0x1000, access)
+		if err == nil {
+			t.Cleanup(func() { must(t, mr.Close()) })
+		}
+		return mr, err
+	}
+	if _, err := again(r.pb, old, verbs.AccessRemoteWrite); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("remote write without local write: %v, want %v", err, verbs.ErrInvalid)
+	}
+	if _, err := again(r.pa, old, verbs.AccessAll); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("a region of another NIC: %v, want %v", err, verbs.ErrInvalid)
+	}
+	write(verbs.StatusSuccess)
+	second, err := again(r.pb, old, verbs.AccessLocalWrite)
+	must(t, err)
+	if second.RKey() != old.RKey() {
+		t.Errorf("key %#x, want that of the old region, %#x", second.RKey(), old.RKey())
+	}
+	write(verbs.StatusRemAccessErr)
+	must(t, old.Close()) // it is gone already
+	third, err := again(r.pb, second, verbs.AccessAll)
+	must(t, err)
+	write(verbs.StatusSuccess)
+	if third.RKey() != old.RKey() {
+		t.Errorf("key %#x, want that of the old region, %#x", third.RKey(), old.RKey())
+	}
+	if _, err := again(r.pb, second, verbs.AccessAll); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("a region that is gone: %v, want %v", err, verbs.ErrInvalid)
+	}
+}

@@ -57,9 +57,9 @@ func (m *mr) destroy() {
 	m.release()
 }
 
-// registerMemory registers memory that work requests address from iova, or from its own address if iova is nil. The lock
-// is held.
-func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access) (verbs.MR, error) {
+// registerMemory registers memory that work requests address from iova, or from its own address if iova is nil. The region takes the
+// place and the key of old, unless that is nil. The lock is held.
+func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access, old *mr) (verbs.MR, error) {
 	if mem == nil || mem.Len() == 0 {
 		return nil, verbs.Invalidf("no memory")
 	}
@@ -76,6 +76,10 @@ func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access
 			return nil, verbs.Invalidf("%d bytes from address %#x on are more than can be addressed", m.length, *iova)
 		}
 		m.addr, m.mem = *iova, nil // the peer of a ShmLink reaches memory by its own address only
+	}
+	if old != nil {
+		m.key = old.key
+		old.destroy()
 	}
 	if err := m.enlist(); err != nil {
 		return nil, err
@@ -154,7 +158,7 @@ func (t *keyTable) place(key uint32) *atomic.Pointer[mr] {
 	return &regions[int(key)&(len(regions)-1)]
 }
 
-// add gives m a key, which is not 0. It reports false if there is no room.
+// add gives m a key, which is not 0, unless it has one whose place is free. It reports false if there is no room.
 func (t *keyTable) add(m *mr) bool {
 	if t.used == maxMR {
 		return false
@@ -162,7 +166,6 @@ func (t *keyTable) add(m *mr) bool {
 	if n := len(*t.regions.Load()); 2*t.used >= n {
 		t.grow(2 * n)
 	}
-	m.key = t.rng.Uint32()
 	for m.key == 0 || t.place(m.key).Load() != t.none {
 		m.key = t.rng.Uint32()
 	}

@@ -30,13 +30,25 @@ func (d *pd) usable() error {
 }
 
 func (d *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
-	return locked(d.ctx, d, "register memory", func() (verbs.MR, error) { return d.registerMemory(m, nil, access) })
+	return locked(d.ctx, d, "register memory", func() (verbs.MR, error) { return d.registerMemory(m, nil, access, nil) })
 }
 
 // RegisterMemoryAt is RegisterMemory for memory that work requests address from iova on (ibv_reg_mr_iova(3)). INLINE requests
 // use the real addresses. It is not part of verbs.PD; callers assert for it.
 func (d *pd) RegisterMemoryAt(m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error) {
-	return locked(d.ctx, d, "register memory", func() (verbs.MR, error) { return d.registerMemory(m, &iova, access) })
+	return locked(d.ctx, d, "register memory", func() (verbs.MR, error) { return d.registerMemory(m, &iova, access, nil) })
+}
+
+// ReregisterMemoryAt is RegisterMemoryAt for a region that takes the place of another one of the NIC, which ends, and its key
+// (ibv_rereg_mr(3)). If it fails, the other one stays. The caller sees to it that the region is not in use. It is not part of verbs.PD either.
+func (d *pd) ReregisterMemoryAt(old verbs.MR, m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error) {
+	return locked(d.ctx, d, "register memory again", func() (verbs.MR, error) {
+		o, ok := old.(*mr)
+		if !ok || o == nil || o.closed || o.pd.ctx.nic != d.ctx.nic {
+			return nil, verbs.Invalidf("the region is nil, closed or of another NIC")
+		}
+		return d.registerMemory(m, &iova, access, o)
+	})
 }
 
 // RegisterDMABuf implements verbs.PD. The software NIC maps the dma-buf, so its exporter must allow that:
