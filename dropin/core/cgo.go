@@ -154,6 +154,14 @@ func ibx_reg_mr(pd uint32, addr unsafe.Pointer, length, iova uint64, access uint
 	return errno(err)
 }
 
+//export ibx_rereg_mr
+func ibx_rereg_mr(mr, pd uint32, addr unsafe.Pointer, length, iova uint64, access uint32) int32 {
+	if addr == nil || length == 0 || length > 1<<47 {
+		return int32(syscall.EINVAL)
+	}
+	return errno(process.reregister(mr, pd, unsafe.Slice((*byte)(addr), length), iova, verbs.Access(access)))
+}
+
 //export ibx_dereg_mr
 func ibx_dereg_mr(n uint32) int32 { return errno(process.deregister(n)) }
 

@@ -33,6 +33,7 @@ func (l *library) deallocPD(n uint32) error {
 // mapper is implemented by PDs of softnic.
 type mapper interface {
 	RegisterMemoryAt(m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error)
+	ReregisterMemoryAt(old verbs.MR, m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error)
 }
 
 // register registers memory of the program. The program keeps it mapped while it is registered.
@@ -50,6 +51,24 @@ func (l *library) register(pd uint32, b []byte, iova uint64, access verbs.Access
 		return 0, 0, err
 	}
 	return l.mrs.add(&region{mr}), mr.LKey(), nil
+}
+
+// reregister changes a region. Its number and its key stay.
+func (l *library) reregister(n, pd uint32, b []byte, iova uint64, access verbs.Access) error {
+	r, d := l.mrs.get(n), l.pds.get(pd)
+	if r == nil || d == nil {
+		return gone
+	}
+	m, err := verbs.AdoptMemory(b)
+	if err != nil {
+		return err
+	}
+	mr, err := d.PD.(mapper).ReregisterMemoryAt(r.MR, m, iova, access)
+	if err != nil {
+		return err
+	}
+	r.MR = mr
+	return nil
 }
 
 func (l *library) deregister(n uint32) error {

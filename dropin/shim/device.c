@@ -71,7 +71,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *d)
 		return fail(err);
 	}
 	base->device = d;
-	base->cmd_fd = -1;
+	base->cmd_fd = fcntl(base->async_fd, F_DUPFD_CLOEXEC, 0); // commands to a kernel have none; programs may duplicate it
 	base->num_comp_vectors = 1;
 	base->abi_compat = __VERBS_ABI_IS_EXTENDED;
 	pthread_mutex_init(&base->mutex, NULL);
@@ -94,9 +94,13 @@ int ibv_close_device(struct ibv_context *base)
 		return -1;
 	}
 	close(base->async_fd);
+	if (base->cmd_fd >= 0)
+		close(base->cmd_fd);
 	free(c);
 	return 0;
 }
+
+enum { no_vendor = 0xffffff }; // what Soft-RoCE reports too
 
 int ibv_query_device(struct ibv_context *base, struct ibv_device_attr *a)
 {
@@ -109,6 +113,7 @@ int ibv_query_device(struct ibv_context *base, struct ibv_device_attr *a)
 		.sys_image_guid = htobe64(d.guid),
 		.max_mr_size = d.max_mr_size,
 		.page_size_cap = 0xfffff000,
+		.vendor_id = no_vendor,
 		.max_qp = d.max_qp,
 		.max_qp_wr = d.max_qp_wr,
 		.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_RC_RNR_NAK_GEN |

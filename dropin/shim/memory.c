@@ -84,6 +84,7 @@ static bool access_flags(unsigned int access, uint32_t *flags)
 struct mr {
 	struct ibv_mr base;
 	unsigned int access;
+	uint64_t iova;
 };
 
 // reg registers memory that work requests address from iova.
@@ -100,6 +101,7 @@ static int reg(struct mr *mr, struct ibv_pd *pd, void *addr, size_t length, uint
 	mr->base = (struct ibv_mr){
 		.context = pd->context, .pd = pd, .addr = addr, .length = length, .handle = handle, .lkey = key, .rkey = key};
 	mr->access = access;
+	mr->iova = iova;
 	return 0;
 }
 
@@ -147,12 +149,10 @@ int ibv_dereg_mr(struct ibv_mr *mr)
 	return err;
 }
 
-// ibv_rereg_mr registers the new region before it gives up the old one, which stays valid if that fails. The keys
-// change, as the call allows.
+// ibv_rereg_mr changes a region, whose keys stay. If it fails, the region stays as it was.
 int ibv_rereg_mr(struct ibv_mr *base, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	struct mr *mr = container_of(base, struct mr, base);
-	uint32_t old = base->handle;
 	if (!flags || flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || (flags & IBV_REREG_MR_CHANGE_PD && !pd) ||
 	    (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!addr || !length)) || (flags & IBV_REREG_MR_CHANGE_ACCESS && access < 0)) {
 		errno = EINVAL;
@@ -160,14 +160,25 @@ int ibv_rereg_mr(struct ibv_mr *base, int flags, struct ibv_pd *pd, void *addr, 
 	}
 	if (!(flags & IBV_REREG_MR_CHANGE_PD))
 		pd = base->pd;
-	if (!(flags & IBV_REREG_MR_CHANGE_TRANSLATION))
+	uint64_t iova = mr->iova;
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION)
+		iova = (uintptr_t)addr;
+	else
 		addr = base->addr, length = base->length;
-	int err = reg(mr, pd, addr, length, (uintptr_t)addr, flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access);
+	unsigned int rights = flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access;
+	uint32_t known;
+	if (rights & IBV_ACCESS_ZERO_BASED)
+		iova = 0;
+	int err = access_flags(rights, &known) ? core.rereg_mr(base->handle, pd->handle, addr, length, iova, known) : EOPNOTSUPP;
 	if (err) {
 		errno = err;
 		return IBV_REREG_MR_ERR_INPUT;
 	}
-	core.dereg_mr(old);
+	base->pd = pd;
+	base->addr = addr;
+	base->length = length;
+	mr->access = rights;
+	mr->iova = iova;
 	return 0;
 }
 

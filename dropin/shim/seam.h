@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 // IBX_SEAM changes whenever this file does, so that a shim never uses the core of another build.
-#define IBX_SEAM 2
+#define IBX_SEAM 3
 
 #define IBX_MAX_DEVICES 16
 #define IBX_MAX_SGE 4
@@ -109,6 +109,7 @@ struct ibx_delivered {
 	X(alloc_pd, (uint32_t context, uint32_t *pd)) \
 	X(dealloc_pd, (uint32_t pd)) \
 	X(reg_mr, (uint32_t pd, void *addr, uint64_t length, uint64_t iova, uint32_t access, uint32_t *mr, uint32_t *key)) \
+	X(rereg_mr, (uint32_t mr, uint32_t pd, void *addr, uint64_t length, uint64_t iova, uint32_t access)) \
 	X(dereg_mr, (uint32_t mr)) \
 	X(create_channel, (uint32_t context, int32_t fd, uint32_t *channel)) \
 	X(destroy_channel, (uint32_t channel)) \
