@@ -12,7 +12,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin test-browser test-stream nightly steady cover clean
+.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin dropin-table test-browser test-stream nightly steady cover clean
 
 all: vet test lint
 
@@ -67,6 +67,10 @@ test-rxe:
 # Unmodified RDMA programs on software NICs (docs/dropin.md). The first build of the library takes half a minute.
 test-dropin:
 	IBVERBX_DROPIN=1 $(GO) test -count=1 -timeout 20m ./dropin
+
+# The same, and the table of docs/dropin.md says what ran, with the versions of this machine.
+dropin-table:
+	IBVERBX_DROPIN_TABLE=../docs/dropin.md $(MAKE) -s test-dropin
 
 # The pages of ibverbx in a headless Chromium. The test is a module of its own.
 test-browser:

@@ -110,8 +110,10 @@ func (t *tools) compile(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	preload := filepath.Join(t.source, "shim", "preload.c")
-	sources = slices.DeleteFunc(sources, func(s string) bool { return s == preload })
+	preload, err := filepath.Glob(filepath.Join(t.source, "preload", "*.c"))
+	if err != nil {
+		return err
+	}
 	flags := []string{"-std=gnu11", "-O2", "-g", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Wno-missing-field-initializers"}
 	if err := t.run(ctx, dir, t.cc, slices.Concat(flags, []string{"-nostdlib", "-r", "-o", at("shim.o")}, sources)...); err != nil {
 		return err
@@ -126,7 +128,7 @@ func (t *tools) compile(ctx context.Context, dir string) error {
 	if err := t.run(ctx, dir, t.cc, slices.Concat(flags, link)...); err != nil {
 		return err
 	}
-	if err := t.run(ctx, dir, t.cc, slices.Concat(flags, []string{"-shared", "-o", at(preloadFile), preload, "-ldl"})...); err != nil {
+	if err := t.run(ctx, dir, t.cc, slices.Concat(flags, []string{"-shared", "-o", at(preloadFile)}, preload, []string{"-ldl"})...); err != nil {
 		return err
 	}
 	if err := t.run(ctx, filepath.Join(t.source, "core"), t.gocmd, "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", at(coreFile), "."); err != nil {

@@ -50,6 +50,12 @@ var build = sync.OnceValues(func() (dropin.Library, error) {
 
 func TestMain(m *testing.M) {
 	status := m.Run()
+	if document := os.Getenv("IBVERBX_DROPIN_TABLE"); document != "" {
+		if err := programsRan.write(document); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			status = 1
+		}
+	}
 	if os.Getenv("IBVERBX_DROPIN") == "1" {
 		if l, err := build(); err == nil {
 			_ = os.RemoveAll(filepath.Dir(l.Dir))
@@ -74,9 +80,14 @@ func library(t *testing.T) dropin.Library {
 	return l
 }
 
-// command returns a program with the library, as a user without rights if the test may choose.
+// command returns a program with the library, as a user without rights if the test may choose. Variables may stand in front of
+// its name, as in a shell.
 func command(t *testing.T, l dropin.Library, o dropin.Options, name string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
+	var set []string
+	for strings.Contains(name, "=") {
+		set, name, args = append(set, name), args[0], args[1:]
+	}
 	path, err := exec.LookPath(name)
 	if err != nil {
 		missing(t, name)
@@ -86,7 +97,7 @@ func command(t *testing.T, l dropin.Library, o dropin.Options, name string, args
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Env = append(append(os.Environ(), "HOME=/nonexistent"), append(vars, o.Env()...)...)
+	cmd.Env = slices.Concat(os.Environ(), []string{"HOME=/nonexistent"}, vars, o.Env(), set)
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}}
 	}
@@ -154,9 +165,12 @@ func tryBetween(t *testing.T, o dropin.Options, name string, args ...string) (se
 	t.Helper()
 	l := library(t)
 	port := freePort(t)
-	args = append(args, "-p", fmt.Sprint(port))
-	srv, srvOut := command(t, l, o, name, args...)
-	cli, cliOut := command(t, l, o, name, append(args, "127.0.0.1")...)
+	serverPort, clientPort := "-p", "-p"
+	if name == "fi_pingpong" {
+		serverPort, clientPort = "-B", "-P"
+	}
+	srv, srvOut := command(t, l, o, name, slices.Concat(args, []string{serverPort, fmt.Sprint(port)})...)
+	cli, cliOut := command(t, l, o, name, slices.Concat(args, []string{clientPort, fmt.Sprint(port), "127.0.0.1"})...)
 	ended := serve(t, srv, port)
 	limit := patience
 	if mayLose(name, args) {
@@ -205,6 +219,12 @@ var programs = []string{
 	"ib_send_bw -n 1000", "ib_send_bw -a -n 20", "ib_send_bw -e -n 1000", "ib_send_bw --use-srq -n 1000", "ib_send_bw -b -n 500",
 	"ib_send_bw -c UC -n 1000", "ib_send_bw -c UD -n 1000", "ib_send_lat -n 1000", "ib_send_lat -e -n 500", "ib_send_lat -c UC -n 1000", "ib_send_lat -c UD -n 1000",
 	"ib_atomic_bw -n 1000", "ib_atomic_bw -A CMP_AND_SWAP -n 1000", "ib_atomic_lat -n 1000",
+
+	"UCX_TLS=rc_v ucx_perftest -t tag_lat -n 500", "UCX_TLS=rc_v ucx_perftest -t tag_bw -s 65536 -n 200", "UCX_TLS=rc_v ucx_perftest -t ucp_put_bw -s 65536 -n 200",
+	"UCX_TLS=rc_v ucx_perftest -t ucp_get -n 200", "UCX_TLS=rc_v ucx_perftest -t ucp_add -s 8 -n 200",
+	"UCX_TLS=rc_v ucx_perftest -t tag_lat -D iov -s 32,32,32,32,32,32 -n 200", // more pieces than a request holds itself
+	"UCX_TLS=ud_v ucx_perftest -t tag_lat -n 200", "UCX_TLS=ud_v ucx_perftest -t tag_bw -s 65536 -n 50",
+	"fi_pingpong -p verbs;ofi_rxd -e rdm -c -I 20",
 }
 
 // TestPrograms: unmodified programs of the distribution run between two processes without any right.
@@ -212,6 +232,8 @@ func TestPrograms(t *testing.T) {
 	for _, line := range programs {
 		t.Run(line, func(t *testing.T) {
 			words := strings.Fields(line)
+			name := words[slices.IndexFunc(words, func(w string) bool { return !strings.Contains(w, "=") })]
+			programsRan.add(t, name, strings.Join(slices.DeleteFunc(strings.Fields(line), func(w string) bool { return w == name }), " "))
 			between(t, dropin.Options{}, words[0], words[1:]...)
 		})
 	}
@@ -219,6 +241,7 @@ func TestPrograms(t *testing.T) {
 
 // TestDevinfo: the devices that a program lists are those that were asked for.
 func TestDevinfo(t *testing.T) {
+	programsRan.add(t, "ibv_devinfo", "-v")
 	cmd, out := command(t, library(t), dropin.Options{Devices: 3, MTU: 3}, "ibv_devinfo", "-v")
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -69,6 +69,9 @@ func defined(name string) (found map[string]bool, err error) {
 	return found, nil
 }
 
+// ownVersion is that of the function that the library has for its own parts.
+const ownVersion = "IBVERBX"
+
 // pointers begin the names of functions that return a pointer. The others return an int.
 var pointers = []string{"ibv_import_", "ibv_alloc_", "ibv_create_", "ibv_open_", "ibv_reg_", "ibv_get_device_", "verbs_open_", "_verbs_init_"}
 
@@ -115,6 +118,7 @@ func stubs(library []symbol, shim map[string]bool) (source, versions string) {
 		}
 		m.WriteString("};\n")
 	}
+	fmt.Fprintf(&m, "%s {\nglobal:\n\tibx_path;\n};\n", ownVersion) // for preload/path.c
 	return c.String(), m.String()
 }
 

@@ -45,6 +45,10 @@ global:
 	verbs_open_device;
 	verbs_flag;
 };
+IBVERBX {
+global:
+	ibx_path;
+};
 `
 	if m != want {
 		t.Errorf("the version script is\n%s\nwant\n%s", m, want)

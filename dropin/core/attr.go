@@ -2,7 +2,28 @@
 
 package main
 
-import "ibverbx/verbs"
+import (
+	"errors"
+
+	"ibverbx/verbs"
+)
+
+// describe fills in what the shim knows about a NIC that nobody has opened.
+func (d *seamDevice) describe(nic verbs.Device) error {
+	d.guid = uint64(nic.GUID())
+	copy(d.name[:len(d.name)-1], nic.Name())
+	ctx, err := nic.Open()
+	if err != nil {
+		return err
+	}
+	port, err := ctx.QueryPort(1)
+	if err != nil {
+		return errors.Join(err, ctx.Close())
+	}
+	row, err := ctx.QueryGID(1, 0)
+	d.gids, d.ifindex = uint32(port.GIDs), interfaceOf(row.GID.Addr())
+	return errors.Join(err, ctx.Close())
+}
 
 func (l *library) queryDevice(n uint32, to *seamDeviceAttr) error {
 	x := l.contexts.get(n)

@@ -23,6 +23,7 @@ type wantZero [1]struct{}
 // fields before it are in the same order.
 var (
 	_ = wantZero{}[unsafe.Sizeof(seamDevice{})-C.sizeof_struct_ibx_device]
+	_ = wantZero{}[unsafe.Offsetof(seamDevice{}.ifindex)-unsafe.Offsetof(C.struct_ibx_device{}.ifindex)]
 	_ = wantZero{}[unsafe.Sizeof(seamDeviceAttr{})-C.sizeof_struct_ibx_device_attr]
 	_ = wantZero{}[unsafe.Offsetof(seamDeviceAttr{}.maxInline)-unsafe.Offsetof(C.struct_ibx_device_attr{}.max_inline)]
 	_ = wantZero{}[unsafe.Sizeof(seamPortAttr{})-C.sizeof_struct_ibx_port_attr]
@@ -66,9 +67,9 @@ func ibx_start(devices unsafe.Pointer, n int32) int32 {
 		return -errno(err)
 	}
 	for i, d := range unsafe.Slice((*seamDevice)(devices), n)[:len(process.nics)] {
-		nic := process.nics[i]
-		d.guid = uint64(nic.GUID())
-		copy(d.name[:len(d.name)-1], nic.Name())
+		if err := d.describe(process.nics[i]); err != nil {
+			return -errno(err)
+		}
 		unsafe.Slice((*seamDevice)(devices), n)[i] = d
 	}
 	return int32(len(process.nics))

@@ -5,8 +5,9 @@ package main
 // The structures of dropin/shim/seam.h, field by field. cgo.go compares the layouts.
 
 type seamDevice struct {
-	name [64]byte
-	guid uint64
+	name          [64]byte
+	guid          uint64
+	gids, ifindex uint32
 }
 
 type seamDeviceAttr struct {

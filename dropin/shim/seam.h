@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 // IBX_SEAM changes whenever this file does, so that a shim never uses the core of another build.
-#define IBX_SEAM 3
+#define IBX_SEAM 4
 
 #define IBX_MAX_DEVICES 16
 #define IBX_MAX_SGE 4
@@ -15,6 +15,8 @@
 struct ibx_device {
 	char name[64];
 	uint64_t guid;
+	// gids is the number of rows of the GID table, and ifindex the network interface of the port, 0 if it is not known.
+	uint32_t gids, ifindex;
 };
 
 struct ibx_device_attr {

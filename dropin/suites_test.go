@@ -1,0 +1,114 @@
+//go:build linux
+
+package dropin_test
+
+import (
+	"compress/gzip"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"ibverbx/dropin"
+)
+
+// finish runs a command for as long as two processes may take, and returns its error.
+func finish(t *testing.T, cmd *exec.Cmd) error {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	defer stop.Stop()
+	return cmd.Wait()
+}
+
+// TestMPI: OpenMPI over UCX, with two and with four ranks. Every rank compares what it gets.
+func TestMPI(t *testing.T) {
+	l := library(t)
+	ring := filepath.Join(filepath.Dir(l.Dir), "ring")
+	cc, err := exec.LookPath("mpicc")
+	if err != nil {
+		missing(t, "mpicc")
+	}
+	if out, err := exec.CommandContext(t.Context(), cc, "-O2", "-o", ring, "testdata/ring.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, ranks := range []int{2, 4} {
+		t.Run(fmt.Sprint(ranks), func(t *testing.T) {
+			programsRan.add(t, "mpirun", fmt.Sprintf("UCX_TLS=rc_v -np %d", ranks))
+			// Only verbs: neither shared memory nor TCP may carry the messages.
+			cmd, out := command(t, l, dropin.Options{Stats: true}, "UCX_TLS=rc_v,self", "mpirun", "--oversubscribe", "-np", fmt.Sprint(ranks),
+				"--mca", "pml", "ucx", "--mca", "btl", "self", "--mca", "osc", "ucx", ring)
+			cmd.Dir = os.TempDir()
+			err := finish(t, cmd)
+			if want := fmt.Sprintf("%d ranks, sum %d\n", ranks, ranks*(ranks+1)/2); err != nil || !strings.Contains(out.String(), want) {
+				t.Fatalf("%v, want a line %q\n%s", err, want, out)
+			}
+			if n := len(regexp.MustCompile(`PacketsSent:[1-9]\d{2,}`).FindAllString(out.String(), -1)); n != ranks {
+				t.Errorf("%d processes sent packets, want %d\n%s", n, ranks, out)
+			}
+		})
+	}
+}
+
+// pyverbsTests is where Debian's python3-pyverbs has the test suite of its rdma-core.
+const pyverbsTests = "/usr/share/doc/rdma-core/tests"
+
+// unpack copies the suite to dir. Debian compresses large files of the folder.
+func unpack(t *testing.T, dir string) {
+	t.Helper()
+	files, _ := filepath.Glob(filepath.Join(pyverbsTests, "*"))
+	if len(files) == 0 {
+		missing(t, "rdma-core's tests in "+pyverbsTests+" (python3-pyverbs)")
+	}
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		var from io.Reader = f
+		if strings.HasSuffix(name, ".gz") {
+			if from, err = gzip.NewReader(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b, err := io.ReadAll(from)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, strings.TrimSuffix(filepath.Base(name), ".gz")), b, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// pyverbsPassed is how many tests of the suite must pass at least. The others are skipped by the suite: they ask for hardware of a vendor, or
+// for what RC, UC and UD do not have. Some draw lots.
+const pyverbsPassed = 80
+
+// TestPyverbs: the test suite of rdma-core itself has no failure.
+func TestPyverbs(t *testing.T) {
+	row := programsRan.add(t, "python3-pyverbs", "rdma-core's own tests")
+	l := library(t)
+	dir := filepath.Join(filepath.Dir(l.Dir), "pyverbs", "tests") // the suite wants this name
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unpack(t, dir)
+	// The module is one of Debian's python3, which need not be the first in the path.
+	cmd, out := command(t, l, dropin.Options{}, "PYTHONDONTWRITEBYTECODE=1", "/usr/bin/python3", "tests/run_tests.py", "-v")
+	cmd.Dir = filepath.Dir(dir)
+	err := finish(t, cmd)
+	if passed := strings.Count(out.String(), "... ok\n"); err != nil || passed < pyverbsPassed {
+		t.Errorf("%v, %d tests passed, want at least %d\n%s", err, passed, pyverbsPassed, out)
+	} else {
+		row.note = fmt.Sprintf("%d tests passed, %d skipped by the suite, none failed", passed, strings.Count(out.String(), "... skipped"))
+	}
+}

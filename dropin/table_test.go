@@ -1,0 +1,100 @@
+//go:build linux
+
+package dropin_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ran is what one program did in this run of the tests.
+type ran struct {
+	program       string
+	with, without []string // what it ran with, and what it failed or was not there for
+	note          string
+}
+
+// report is what the programs did, in order. Tests that add to it do not run in parallel.
+type report []*ran
+
+// programsRan is the report of this run, for the table of docs/dropin.md.
+var programsRan report
+
+// add records how a test ends that runs a program with some options.
+func (r *report) add(t *testing.T, program, options string) *ran {
+	i := slices.IndexFunc(*r, func(p *ran) bool { return p.program == program })
+	if i < 0 {
+		i = len(*r)
+		*r = append(*r, &ran{program: program})
+	}
+	p := (*r)[i]
+	t.Cleanup(func() {
+		if t.Failed() || t.Skipped() {
+			p.without = append(p.without, options)
+		} else {
+			p.with = append(p.with, options)
+		}
+	})
+	return p
+}
+
+// versionOf returns the package that a program came with, and its version. The program may be the name of a package.
+func versionOf(program string) string {
+	name := program
+	if path, err := exec.LookPath(program); err == nil {
+		path, _ = filepath.EvalSymlinks(path) // /etc/alternatives belongs to no package
+		owner, _ := exec.Command("dpkg-query", "-S", path).Output()
+		name, _, _ = strings.Cut(string(owner), ":")
+	}
+	version, err := exec.Command("dpkg-query", "-W", "-f", "${source:Upstream-Version}", name).Output()
+	if err != nil {
+		return "unknown"
+	}
+	return name + " " + string(version)
+}
+
+// String returns the report as the rows of a table.
+func (r report) String() string {
+	var b strings.Builder
+	b.WriteString("| Program | Package | With | Result |\n|---|---|---|---|\n")
+	for _, p := range r {
+		options := make([]string, len(p.with))
+		for i, o := range p.with {
+			options[i] = "plain"
+			if o != "" {
+				options[i] = "`" + o + "`"
+			}
+		}
+		result := "yes"
+		if len(p.without) > 0 {
+			result = "not with " + strings.Join(p.without, ", ")
+		}
+		if p.note != "" {
+			result += "; " + p.note
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", p.program, versionOf(p.program), strings.Join(options, ", "), result)
+	}
+	return b.String()
+}
+
+// The table of a document is between these lines.
+const tableBegins, tableEnds = "<!-- make dropin-table writes this table -->\n", "<!-- end of the table -->\n"
+
+// write puts the report into a document in place of an earlier one.
+func (r report) write(document string) error {
+	text, err := os.ReadFile(document)
+	if err != nil {
+		return err
+	}
+	before, rest, begins := strings.Cut(string(text), tableBegins)
+	_, after, ends := strings.Cut(rest, tableEnds)
+	if !begins || !ends {
+		return fmt.Errorf("%s has no place for a table", document)
+	}
+	return os.WriteFile(document, []byte(before+tableBegins+r.String()+tableEnds+after), 0o644)
+}
