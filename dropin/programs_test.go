@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -250,6 +251,16 @@ func TestDevinfo(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("ibv_devinfo does not print %q:\n%s", want, out)
 		}
+	}
+}
+
+// TestSharedAddress: processes share an address that a user gives them. All but one have another UDP port, which programs exchange as
+// their LID.
+func TestSharedAddress(t *testing.T) {
+	o := dropin.Options{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.77")}}
+	for _, line := range []string{"ibv_rc_pingpong -g 0 -c -n 100", "ibv_ud_pingpong -g 0 -n 100", "ib_write_bw -n 200", "ib_send_bw -n 200"} {
+		words := strings.Fields(line)
+		between(t, o, words[0], words[1:]...)
 	}
 }
 
