@@ -14,7 +14,7 @@ import (
 )
 
 // TestGuest: the library behaves in a process that forks, handles signals, has small stacks, spins on memory, closes things in
-// the wrong order and loads libraries by name (testdata/guest.c).
+// the wrong order, looks for the files of a kernel and loads libraries by name (testdata/guest.c).
 func TestGuest(t *testing.T) {
 	l := library(t)
 	guest := filepath.Join(filepath.Dir(l.Dir), "guest")
@@ -22,7 +22,7 @@ func TestGuest(t *testing.T) {
 	if out, err := cc.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, name := range []string{"order", "fork", "signals", "stack", "spin", "events", "stale", "async", "dlopen", "memory", "lists"} {
+	for _, name := range []string{"order", "fork", "signals", "stack", "spin", "events", "stale", "async", "dlopen", "memory", "lists", "files"} {
 		t.Run(name, func(t *testing.T) {
 			cmd, out := command(t, l, dropin.Options{}, guest, name)
 			if err := cmd.Start(); err != nil {

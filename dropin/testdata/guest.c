@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <limits.h>
 #include <poll.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -376,13 +378,39 @@ static void lists(void)
 	destroy(&g);
 }
 
+// files: what a kernel with RDMA would have in /dev and /sys is there for a program that has listed the devices, and nothing else changes.
+static void files(void)
+{
+	const char *type = "/sys/class/infiniband/soft0/ports/1/gid_attrs/types/0";
+	const char *none = "/sys/class/infiniband/soft0/ports/1/gid_attrs/types/99";
+	struct stat st;
+	char text[64] = "", made[] = "/tmp/ibverbx-guest-XXXXXX";
+	CHECK(stat("/dev/infiniband/uverbs0", &st) && errno == ENOENT);
+	CHECK(!ibv_close_device(open_first()));
+	CHECK(!stat("/dev/infiniband/uverbs0", &st) && S_ISCHR(st.st_mode) && !access("/dev/infiniband/uverbs0", R_OK | W_OK));
+	CHECK(stat("/dev/infiniband/uverbs16", &st) && errno == ENOENT);
+	CHECK(open("/dev/infiniband/uverbs0", O_RDWR) < 0 && errno == ENXIO);
+	CHECK(!stat(type, &st) && S_ISREG(st.st_mode) && st.st_size == 8 && !access(type, R_OK) && access(type, W_OK) && errno == EACCES);
+	int fd = open(type, O_RDONLY | O_CLOEXEC);
+	CHECK(fd >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC && read(fd, text, sizeof(text)) == 8 && !strcmp(text, "RoCE v2\n"));
+	CHECK(!close(fd));
+	FILE *f = fopen("/sys/class/infiniband/soft0/ports/1/gid_attrs/ndevs/0", "r");
+	CHECK(f && fgets(text, sizeof(text), f) && !strcmp(text, "lo\n") && !fclose(f));
+	CHECK(open(type, O_WRONLY) < 0 && errno == EACCES && !fopen(type, "w") && errno == EACCES);
+	CHECK(open(none, O_RDONLY) < 0 && errno == ENOENT && !fopen(none, "r") && errno == ENOENT);
+	CHECK((fd = mkstemp(made)) >= 0 && !close(fd) && !unlink(made));
+	umask(0);
+	CHECK((fd = open(made, O_CREAT | O_RDWR, 0640)) >= 0 && !stat(made, &st) && (st.st_mode & 0777) == 0640);
+	CHECK(!close(fd) && (f = fopen(made, "w")) && !fclose(f) && !access(made, R_OK) && !unlink(made));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
 	} tests[] = {{"order", order}, {"fork", forks}, {"signals", sig}, {"stack", stack}, {"spin", spin}, {"events", events},
-		     {"stale", stale}, {"async", async}, {"dlopen", dl}, {"memory", memory}, {"lists", lists}};
+		     {"stale", stale}, {"async", async}, {"dlopen", dl}, {"memory", memory}, {"lists", lists}, {"files", files}};
 	for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)
 		if (argc == 2 && !strcmp(argv[1], tests[i].name)) {
 			tests[i].run();
