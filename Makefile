@@ -12,7 +12,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin dropin-table test-browser test-stream nightly steady cover clean
+.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin dropin-table test-browser test-stream test-gpu nightly steady cover clean
 
 all: vet test lint
 
@@ -63,6 +63,10 @@ bench-smoke:
 # The tests that need a real kernel RDMA device, in a virtual machine (test/rxe/README.md).
 test-rxe:
 	test/rxe/all
+
+# The tests that need an NVIDIA GPU, and what its copies cost.
+test-gpu:
+	IBVERBX_TEST_GPU=1 $(GO) test -count=1 -v -run TestGPU -bench GPU ./cuda
 
 # Unmodified RDMA programs on software NICs (docs/dropin.md). The first build of the library takes half a minute.
 test-dropin:

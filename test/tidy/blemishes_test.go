@@ -29,6 +29,7 @@ var goodTree = map[string]string{
 	"softnic/nic_test.go": "package softnic_test\n\nimport (\n\t\"testing\"\n\n\t_ \"ibverbx/internal/perf\"\n\t_ \"ibverbx/internal/rig\"\n\t_ \"unsafe\"\n)\n\n" +
 		"var n int\n\nfunc TestX(t *testing.T) { n++; go func() {}(); t.Skip(\"no hardware\") }\n",
 	"rdmacore/cgo.go":         "// Package rdmacore is real.\npackage rdmacore\n\nimport \"C\"\n",
+	"cuda/cgo.go":             "// Package cuda is for GPUs.\npackage cuda\n\nimport (\n\t\"C\"\n\t_ \"unsafe\"\n)\n",
 	"cmd/ibverbx/main.go":     "// Ibverbx is the tool.\npackage main\n\nimport (\n\t_ \"ibverbx/internal/perf\"\n\t_ \"ibverbx/softnic\"\n)\n",
 	"examples/pingpong/go.go": "// Command pingpong shows one thing.\npackage main\n",
 	"testdata/util.go":        "this is not looked at",
@@ -93,6 +94,7 @@ var blemishes = []struct{ rule, file, text, want string }{
 	{"arrows", "verbs/verbstest/verbstest.go", "package verbstest\n\nimport _ \"ibverbx/softnic\"\n", "verbs/verbstest may not import softnic"},
 	{"arrows", "softnic/nic.go", "package softnic\n\nimport _ \"ibverbx/rdmacore\"\n", "softnic may not import rdmacore"},
 	{"arrows", "softnic/nic.go", "package softnic\n\nimport _ \"ibverbx\"\n", "softnic may not import ."},
+	{"arrows", "cuda/gpu.go", "package cuda\n\nimport _ \"ibverbx/softnic\"\n", "cuda may not import softnic"},
 	{"arrows", "internal/ring/ring.go", "package ring\n\nimport _ \"ibverbx/verbs\"\n", "internal/ring may not import verbs"},
 	{"arrows", "internal/ring/ring.go", "package ring\n\nimport _ \"ibverbx/internal/other\"\n", "internal/ring may not import internal/other"},
 	{"arrows", "internal/perf/perf.go", "package perf\n\nimport _ \"ibverbx/softnic\"\n", "internal/perf may not import softnic"},
@@ -108,8 +110,10 @@ var blemishes = []struct{ rule, file, text, want string }{
 	{"names", "internal/ring/ring.go", "package types\n", "ring.go:1: a package is not called types"},
 
 	{"cgo", "rdmacore/device.go", "package rdmacore\n\nimport \"C\"\n", "device.go:3: import \"C\" has no place"},
+	{"cgo", "cuda/gpu.go", "package cuda\n\nimport \"C\"\n", "gpu.go:3: import \"C\" has no place"},
 	{"cgo", "softnic/nic_test.go", "package softnic\n\nimport \"C\"\n", "nic_test.go:3: import \"C\" has no place"},
 	{"unsafe", "softnic/nic.go", "package softnic\n\nimport _ \"unsafe\"\n", "nic.go:3: import \"unsafe\" has no place"},
+	{"unsafe", "cuda/gpu.go", "package cuda\n\nimport _ \"unsafe\"\n", "gpu.go:3: import \"unsafe\" has no place"},
 	{"unsafe", "verbs/verbs.go", "package verbs\n\nimport _ \"unsafe\"\n", "verbs.go:3: import \"unsafe\" has no place"},
 	{
 		"prometheus", "verbs/verbs.go", "package verbs\n\nimport _ \"github.com/prometheus/client_golang/prometheus\"\n",

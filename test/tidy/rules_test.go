@@ -87,6 +87,7 @@ var arrows = map[string][]string{
 	"verbs/verbstest":   {"verbs", "pure"},
 	"softnic":           {"verbs", "pure"},
 	"rdmacore":          {"verbs", "pure"},
+	"cuda":              {"verbs", "pure"},
 	"bootstrap":         {"pure"},
 	"reliable":          {"verbs", "pure"},
 	"settings":          {".", "verbs", "reliable"},
@@ -201,9 +202,12 @@ func checkNames(tr *tree) (findings []string) {
 	return findings
 }
 
+// cgoFiles are the files with cgo: real NICs, GPUs, and the drop-in library for programs in C.
+var cgoFiles = []string{"rdmacore/cgo.go", "cuda/cgo.go", "dropin/core/cgo.go"}
+
 // checkCgo confines cgo to one file of each package that talks to C.
 func checkCgo(tr *tree) []string {
-	return tr.importers("C", func(f *goFile) bool { return f.path == "rdmacore/cgo.go" || f.path == "dropin/core/cgo.go" })
+	return tr.importers("C", func(f *goFile) bool { return slices.Contains(cgoFiles, f.path) })
 }
 
 // checkUnsafe confines unsafe to files that say so, and to the places whose business
@@ -211,7 +215,7 @@ func checkCgo(tr *tree) []string {
 func checkUnsafe(tr *tree) []string {
 	return tr.importers("unsafe", func(f *goFile) bool {
 		return f.isTest() || strings.HasSuffix(f.path, "_unsafe.go") || strings.HasPrefix(f.path, "verbs/memory") ||
-			f.dir() == "internal/bulk" || f.dir() == "rdmacore" || f.path == "dropin/core/cgo.go"
+			f.dir() == "internal/bulk" || f.dir() == "rdmacore" || slices.Contains(cgoFiles, f.path)
 	})
 }
 

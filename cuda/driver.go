@@ -1,0 +1,123 @@
+package cuda
+
+import (
+	"fmt"
+	"strings"
+
+	"ibverbx/verbs"
+)
+
+// DefaultLibrary is the name that Load passes to the dynamic linker.
+const DefaultLibrary = "libcuda.so.1"
+
+// Config configures access to libcuda. The zero value means the system's library.
+type Config struct {
+	// Library is the file to open instead of DefaultLibrary. It is a path, or a name that the dynamic
+	// linker searches for.
+	Library string
+}
+
+// Driver is libcuda, opened at run time. It is safe for concurrent use and needs no Close.
+type Driver struct {
+	lib            *library
+	version, count int
+}
+
+// loadResult is the outcome of cLoad.
+type loadResult int
+
+const (
+	loaded loadResult = iota
+	noLibrary
+	oldLibrary
+	noBuild
+)
+
+// Load opens libcuda and initializes it. The error wraps ErrNoDriver or ErrNoDevice and says why. The
+// library stays loaded until the process ends.
+func Load(cfg Config) (*Driver, error) {
+	const op = "load libcuda"
+	path := cfg.Library
+	if path == "" {
+		path = DefaultLibrary
+	}
+	lib, text, res := cLoad(path)
+	switch res {
+	case loaded:
+	case oldLibrary:
+		return nil, verbs.NewOpError(op, "", 0, fmt.Errorf("%w: %s has no %s; update the NVIDIA driver", ErrNoDriver, path, text))
+	case noBuild:
+		return nil, verbs.NewOpError(op, "", 0, fmt.Errorf("%w: %s", ErrNoDriver, text))
+	case noLibrary:
+		return nil, verbs.NewOpError(op, "", 0, fmt.Errorf("%w: %s; install the NVIDIA driver, or start the container with --gpus all", ErrNoDriver, text))
+	}
+	d := &Driver{lib: lib}
+	var o outcome
+	d.version, d.count, o = cStart(lib)
+	if err := d.failed(o); err != nil {
+		return nil, verbs.NewOpError(op, "", 0, err)
+	}
+	return d, nil
+}
+
+// Version is the newest CUDA version that the driver supports, such as 13.0.
+func (d *Driver) Version() string { return fmt.Sprintf("%d.%d", d.version/1000, d.version%1000/10) }
+
+// Device describes a GPU.
+type Device struct {
+	// Ordinal is the number of the GPU for Open. CUDA_VISIBLE_DEVICES changes the numbers.
+	Ordinal int
+	Name    string
+	// PCI is the address as sysfs writes it, such as 0000:18:00.0.
+	PCI string
+	// Memory is the total memory in bytes.
+	Memory uint64
+	// Compute is the compute capability, such as 9.0.
+	Compute string
+	// DMABuf reports whether the driver can export memory as dma-buf (Memory.DMABuf).
+	DMABuf bool
+	// GPUDirect reports whether NICs can access the memory (GPUDirect RDMA).
+	GPUDirect bool
+}
+
+// deviceInfo is a Device in the form of the driver.
+type deviceInfo struct {
+	name, pci    string
+	bytes        uint64
+	major, minor int
+	dmaBuf, rdma bool
+}
+
+// Devices returns the GPUs in the order of the driver. The list may be empty.
+func (d *Driver) Devices() ([]Device, error) {
+	devices := make([]Device, d.count)
+	for i := range devices {
+		info, o := cDescribe(d.lib, i)
+		if err := d.failed(o); err != nil {
+			return nil, verbs.NewOpError("list GPUs", gpuName(i), 0, err)
+		}
+		devices[i] = Device{
+			Ordinal: i, Name: info.name, PCI: strings.ToLower(info.pci), Memory: info.bytes,
+			Compute: fmt.Sprintf("%d.%d", info.major, info.minor), DMABuf: info.dmaBuf, GPUDirect: info.rdma,
+		}
+	}
+	return devices, nil
+}
+
+// Devices returns the GPUs of the system's driver.
+func Devices() ([]Device, error) {
+	d, err := Load(Config{})
+	if err != nil {
+		return nil, err
+	}
+	return d.Devices()
+}
+
+// Open opens a GPU of the system's driver.
+func Open(ordinal int) (*GPU, error) {
+	d, err := Load(Config{})
+	if err != nil {
+		return nil, err
+	}
+	return d.Open(ordinal)
+}

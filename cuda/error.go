@@ -1,0 +1,93 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"ibverbx/verbs"
+)
+
+// Reasons for errors of this package. Test with errors.Is; the wrapping error has the details. Errors
+// also wrap verbs.ErrInvalid, verbs.ErrNotSupported, verbs.ErrBusy and verbs.ErrClosed.
+var (
+	// ErrNoDriver means that libcuda cannot be opened or is too old.
+	ErrNoDriver = fmt.Errorf("%w: no CUDA driver", verbs.ErrNotSupported)
+	// ErrNoDevice means that the driver works but has no such GPU.
+	ErrNoDevice = fmt.Errorf("%w: no GPU", verbs.ErrNotFound)
+	// ErrOutOfMemory means that the GPU, or the host on its behalf, has too little memory left.
+	ErrOutOfMemory = fmt.Errorf("%w: out of memory", verbs.ErrLimit)
+	// ErrDeviceLost means that the GPU or the process's context on it has failed. CUDA then refuses all
+	// further work of the process on it. The contents of its memory are lost.
+	ErrDeviceLost = fmt.Errorf("%w: GPU lost", verbs.ErrDeviceFatal)
+)
+
+// errRefused is the sentinel for results without a more specific meaning.
+var errRefused = errors.New("the CUDA driver refused")
+
+// Error is a failed call of the CUDA driver. errors.Is finds the sentinel of this package or of verbs
+// that the code stands for.
+type Error struct {
+	// Call is the function, such as cuMemAlloc.
+	Call string
+	// Code is the CUresult.
+	Code int
+	// Name is CUDA's name of the code, such as CUDA_ERROR_OUT_OF_MEMORY.
+	Name string
+	// Text is CUDA's description of the code.
+	Text string
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s: %s: %s (%s, %d)", e.Unwrap(), e.Call, e.Text, e.Name, e.Code)
+}
+
+// Unwrap returns the sentinel. A lost GPU is one of the codes after which, by CUDA's documentation, the
+// process must end before it can use CUDA again, or a context that is gone.
+func (e *Error) Unwrap() error {
+	switch e.Code {
+	case 2: // CUDA_ERROR_OUT_OF_MEMORY
+		return ErrOutOfMemory
+	case 100, 101: // NO_DEVICE, INVALID_DEVICE
+		return ErrNoDevice
+	case 1, 201, 400: // INVALID_VALUE, INVALID_CONTEXT, INVALID_HANDLE
+		return verbs.ErrInvalid
+	case 4, 214, 220, 226, 700, 702, 709, 714, 715, 716, 717, 718, 719:
+		// DEINITIALIZED, ECC_UNCORRECTABLE, NVLINK_UNCORRECTABLE, CONTAINED, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT,
+		// CONTEXT_IS_DESTROYED, HARDWARE_STACK_ERROR, ILLEGAL_INSTRUCTION, MISALIGNED_ADDRESS,
+		// INVALID_ADDRESS_SPACE, INVALID_PC, LAUNCH_FAILED
+		return ErrDeviceLost
+	case 34, 217, 801, 803, 804:
+		// STUB_LIBRARY, PEER_ACCESS_UNSUPPORTED, NOT_SUPPORTED, SYSTEM_DRIVER_MISMATCH,
+		// COMPAT_NOT_SUPPORTED_ON_DEVICE
+		return verbs.ErrNotSupported
+	}
+	return errRefused
+}
+
+// outcome is the result of a call into C. A code of 0 is success.
+type outcome struct {
+	code int
+	call string // the CUDA function; "" on success
+}
+
+// absent is the code of a function that the library does not have.
+const absent = -1
+
+// failed reports a failed call as an error; nil for success.
+func (d *Driver) failed(o outcome) error {
+	switch o.code {
+	case 0:
+		return nil
+	case absent:
+		return fmt.Errorf("%w: the driver has no %s; update the NVIDIA driver", verbs.ErrNotSupported, o.call)
+	}
+	name, text := cExplain(d.lib, o.code)
+	if name == "" {
+		name, text = "unknown to this driver", "error"
+	}
+	return &Error{Call: o.call, Code: o.code, Name: name, Text: text}
+}
+
+// lost reports whether an error means that the GPU is gone, and everything on it.
+func lost(err error) bool { return errors.Is(err, ErrDeviceLost) }

@@ -1,0 +1,182 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package cuda_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"ibverbx/cuda"
+)
+
+// Calls of the driver, as in testdata/fakecuda.c.
+const (
+	callInit = iota
+	callVersion
+	callCount
+	callDevice
+	callName
+	callTotal
+	callAttribute
+	callPCI
+	callRetain
+	callRelease
+	callPush
+	callPop
+	callAlloc
+	callFree
+	callRange
+	callPointer
+	callPin
+	callUnpin
+	callCopy
+	callStream
+	callSync
+	callDestroy
+	callDMABuf
+	callIPCGet
+	callIPCOpen
+	callIPCClose
+)
+
+// fake is struct state of testdata/fakecuda.c. Both sides map it.
+type fake struct {
+	fail, after, calls              [32]int64
+	gpus, total, noDMABuf           int64
+	lost, gate, waiting             int64
+	contexts, allocs, streams, pins int64
+	opened, bytes, depth, copied    int64
+	memoryType, managed, ordinal    int64
+	foreign, foreignBytes           int64
+}
+
+// failWith makes a call fail from now on; 0 stops that.
+func (f *fake) failWith(call int, code int64) { f.fail[call], f.after[call] = code, 0 }
+
+// settled fails the test if something of the driver is alive.
+func (f *fake) settled(tb testing.TB) {
+	tb.Helper()
+	if f.contexts != 0 || f.allocs != 0 || f.streams != 0 || f.pins != 0 || f.opened != 0 || f.bytes != 0 || f.depth != 0 {
+		tb.Errorf("alive at the end: %d contexts, %d allocations of %d bytes, %d streams, %d pins, %d opened handles, %d pushed contexts; want none",
+			f.contexts, f.allocs, f.bytes, f.streams, f.pins, f.opened, f.depth)
+	}
+}
+
+// compile compiles the stand-in for libcuda with additional arguments.
+func compile(tb testing.TB, args ...string) []byte {
+	tb.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		tb.Skipf("needs a C compiler for the stand-in of libcuda: %v", err)
+	}
+	path := filepath.Join(tb.TempDir(), "libfake.so")
+	args = append(args, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", path, "testdata/fakecuda.c", "-lpthread")
+	if out, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
+		tb.Fatalf("compile the stand-in: %v\n%s", err, out)
+	}
+	b, err := os.ReadFile(path)
+	ok(tb, err, "ReadFile")
+	return b
+}
+
+// usual is the stand-in of most tests, compiled once.
+var usual struct {
+	sync.Once
+	library []byte
+}
+
+// place writes a library to a file of its own, so that the dynamic linker takes it for another one, and
+// returns its path and its state.
+func place(tb testing.TB, library []byte) (string, *fake) {
+	tb.Helper()
+	file := filepath.Join(tb.TempDir(), "state")
+	ok(tb, os.WriteFile(file, make([]byte, unsafe.Sizeof(fake{})), 0o600), "WriteFile")
+	fd, err := unix.Open(file, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	ok(tb, err, "open the state")
+	defer unix.Close(fd)
+	b, err := unix.Mmap(fd, 0, int(unsafe.Sizeof(fake{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	ok(tb, err, "map the state")
+	tb.Cleanup(func() { _ = unix.Munmap(b) })
+	f := (*fake)(unsafe.Pointer(unsafe.SliceData(b)))
+	f.gpus, f.total, f.memoryType = 2, 64<<20, 2
+	tb.Setenv("IBVERBX_TEST_CUDA", file) // read when the library is loaded
+	path := filepath.Join(tb.TempDir(), "libfake.so")
+	ok(tb, os.WriteFile(path, library, 0o600), "WriteFile")
+	return path, f
+}
+
+// standIn returns the path of a new stand-in with two GPUs of 64 MiB, and its state.
+func standIn(tb testing.TB) (string, *fake) {
+	tb.Helper()
+	usual.Do(func() { usual.library = compile(tb) })
+	if usual.library == nil {
+		tb.Skip("needs a C compiler for the stand-in of libcuda")
+	}
+	return place(tb, usual.library)
+}
+
+// load loads a new stand-in.
+func load(tb testing.TB) (*cuda.Driver, *fake) {
+	tb.Helper()
+	path, f := standIn(tb)
+	d, err := cuda.Load(cuda.Config{Library: path})
+	ok(tb, err, "Load")
+	return d, f
+}
+
+// open opens the first GPU of a new stand-in. At the end nothing of the driver may be alive.
+func open(tb testing.TB) (*cuda.GPU, *fake) {
+	tb.Helper()
+	d, f := load(tb)
+	g, err := d.Open(0)
+	ok(tb, err, "Open")
+	tb.Cleanup(func() {
+		if f.lost == 0 {
+			ok(tb, g.Close(), "Close")
+		}
+		f.settled(tb)
+	})
+	return g, f
+}
+
+// alloc allocates memory until the end of the test.
+func alloc(tb testing.TB, g *cuda.GPU, size int) *cuda.Memory {
+	tb.Helper()
+	m, err := g.Alloc(size)
+	ok(tb, err, "Alloc")
+	tb.Cleanup(func() { ok(tb, m.Free(), "Free") })
+	return m
+}
+
+func ok(tb testing.TB, err error, what string) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatalf("%s = %v, want nil", what, err)
+	}
+}
+
+// shut closes the gate of synchronizations; the result opens it.
+func (f *fake) shut() (open func()) {
+	atomic.StoreInt64(&f.gate, 1)
+	return func() { atomic.StoreInt64(&f.gate, 0) }
+}
+
+// awaitSynchronization waits until a synchronization waits for the gate. done gets the result of the call
+// that synchronizes.
+func (f *fake) awaitSynchronization(tb testing.TB, done <-chan error) {
+	tb.Helper()
+	for atomic.LoadInt64(&f.waiting) == 0 {
+		if len(done) > 0 {
+			tb.Fatalf("the call returns %v without a synchronization", <-done)
+		}
+		runtime.Gosched()
+	}
+}

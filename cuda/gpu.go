@@ -1,0 +1,91 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"ibverbx/verbs"
+)
+
+// GPU is an open GPU. It is safe for concurrent use. It uses the primary context of the GPU, as the
+// CUDA runtime and PyTorch do, so it can use their memory.
+type GPU struct {
+	driver  *Driver
+	ordinal int
+	device  int     // CUdevice
+	context uintptr // CUcontext
+	copies  *Stream // of copies that return when they are done
+
+	mu     sync.Mutex
+	open   int // number of streams, pins and pieces of memory
+	closed bool
+}
+
+func gpuName(ordinal int) string { return fmt.Sprintf("cuda:%d", ordinal) }
+
+// Open opens a GPU. The first use of a GPU in a process takes a few hundred milliseconds.
+func (d *Driver) Open(ordinal int) (*GPU, error) {
+	g := &GPU{driver: d, ordinal: ordinal}
+	if ordinal < 0 || ordinal >= d.count {
+		return nil, g.wrong("open", fmt.Errorf("%w %d; the driver has %d", ErrNoDevice, ordinal, d.count))
+	}
+	var o outcome
+	g.context, g.device, o = cRetain(d.lib, ordinal)
+	if err := d.failed(o); err != nil {
+		return nil, g.wrong("open", err)
+	}
+	copies, err := g.newStream("open")
+	if err != nil {
+		return nil, errors.Join(err, d.failed(cRelease(d.lib, g.device)))
+	}
+	g.copies = copies
+	return g, nil
+}
+
+// Name is the name of the GPU in errors and on command lines, such as cuda:0.
+func (g *GPU) Name() string { return gpuName(g.ordinal) }
+
+// wrong wraps an error of an operation; nil stays nil.
+func (g *GPU) wrong(op string, err error) error {
+	if err == nil {
+		return nil // without making the name
+	}
+	return verbs.NewOpError(op, g.Name(), 0, err)
+}
+
+// use counts an object, so that Close cannot release the context while it is in use.
+func (g *GPU) use() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return verbs.ErrClosed
+	}
+	g.open++
+	return nil
+}
+
+func (g *GPU) unuse() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open--
+}
+
+// Close releases the GPU. It returns verbs.ErrBusy while memory, pins or streams of it are open. A
+// second Close does nothing. Errors of a lost GPU are reported, and the GPU is closed.
+func (g *GPU) Close() error {
+	const op = "close"
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil
+	}
+	if g.open > 0 {
+		return g.wrong(op, fmt.Errorf("%w: %d pieces of memory, pins or streams are open", verbs.ErrBusy, g.open))
+	}
+	if err := g.copies.destroy(); err != nil && !lost(err) {
+		return g.wrong(op, err)
+	}
+	g.closed = true
+	return g.wrong(op, g.driver.failed(cRelease(g.driver.lib, g.device)))
+}

@@ -1,0 +1,56 @@
+package cuda
+
+import (
+	"sync"
+
+	"ibverbx/verbs"
+)
+
+// Pin is host memory that is locked for the GPU, so that its copy engines access it directly.
+type Pin struct {
+	gpu *GPU
+	mem *verbs.Memory
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// Pin locks host memory, which then cannot be freed until Pin.Close. Each piece of memory can be pinned
+// once in a process. Pinning takes about as long as allocating the pages.
+func (g *GPU) Pin(mem *verbs.Memory) (*Pin, error) {
+	const op = "pin memory"
+	if mem == nil {
+		return nil, g.wrong(op, verbs.Invalidf("no memory"))
+	}
+	if err := g.use(); err != nil {
+		return nil, g.wrong(op, err)
+	}
+	err := mem.Retain()
+	if err == nil {
+		if err = g.driver.failed(cPin(g, mem.Addr(), mem.Len())); err != nil {
+			mem.Release()
+		}
+	}
+	if err != nil {
+		g.unuse()
+		return nil, g.wrong(op, err)
+	}
+	return &Pin{gpu: g, mem: mem}, nil
+}
+
+// Close unlocks the memory. The caller has synchronized the streams that use it. A second Close does
+// nothing. If the GPU is lost, Close reports that, and the memory counts as unlocked.
+func (p *Pin) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.gpu == nil {
+		return nil
+	}
+	err := p.gpu.driver.failed(cUnpin(p.gpu, p.mem.Addr()))
+	if err == nil || lost(err) {
+		p.closed = true
+		p.mem.Release()
+		p.gpu.unuse()
+	}
+	return p.gpu.wrong("unpin memory", err)
+}

@@ -1,0 +1,201 @@
+package cuda
+
+import (
+	"fmt"
+	"sync"
+
+	"ibverbx/verbs"
+)
+
+// maxQueued is the number of copies that a Stream accepts between two calls of Synchronize.
+const maxQueued = 1024
+
+// Stream runs copies in order, at the same time as those of other streams. It is safe for concurrent
+// use. Calls wait while another one synchronizes.
+//
+// A copy has happened when Synchronize returns without an error, and not earlier. Until then the
+// stream keeps the memory of the GPU from being freed. Host bytes must stay mapped and unchanged, and
+// bytes that are read into must not be looked at. Copies from and to host memory that is not pinned
+// (GPU.Pin) are slower, and may block the caller.
+type Stream struct {
+	gpu *GPU
+
+	mu     sync.Mutex
+	stream uintptr // CUstream
+	queued []hold
+	closed bool
+}
+
+// hold is what a queued copy uses.
+type hold struct {
+	a, b *Memory // nil for the host's side
+	host []byte  // stays reachable, and therefore where it is
+}
+
+func (h *hold) give() {
+	if h.a != nil {
+		h.a.give()
+	}
+	if h.b != nil {
+		h.b.give()
+	}
+	*h = hold{}
+}
+
+// NewStream returns a stream.
+func (g *GPU) NewStream() (*Stream, error) {
+	const op = "create stream"
+	if err := g.use(); err != nil {
+		return nil, g.wrong(op, err)
+	}
+	s, err := g.newStream(op)
+	if err != nil {
+		g.unuse()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (g *GPU) newStream(op string) (*Stream, error) {
+	h, o := cStream(g)
+	if err := g.driver.failed(o); err != nil {
+		return nil, g.wrong(op, err)
+	}
+	return &Stream{gpu: g, stream: h, queued: make([]hold, 0, maxQueued)}, nil
+}
+
+// Write queues a copy of src to dst at off.
+func (s *Stream) Write(dst *Memory, off int, src []byte) error {
+	to, err := dst.take(off, len(src))
+	if err != nil {
+		return s.wrong(err)
+	}
+	return s.queue(to, 0, len(src), hold{a: dst, host: src})
+}
+
+// Read queues a copy of src at off to dst.
+func (s *Stream) Read(dst []byte, src *Memory, off int) error {
+	from, err := src.take(off, len(dst))
+	if err != nil {
+		return s.wrong(err)
+	}
+	return s.queue(0, from, len(dst), hold{a: src, host: dst})
+}
+
+// Copy queues a copy of n bytes of src, which may be memory of another GPU, to dst.
+func (s *Stream) Copy(dst *Memory, off int, src *Memory, srcOff, n int) error {
+	to, err := dst.take(off, n)
+	if err != nil {
+		return s.wrong(err)
+	}
+	from, err := src.take(srcOff, n)
+	if err != nil {
+		dst.give()
+		return s.wrong(err)
+	}
+	return s.queue(to, from, n, hold{a: dst, b: src})
+}
+
+func (s *Stream) wrong(err error) error {
+	if s.gpu == nil {
+		return verbs.NewOpError("copy memory", "", 0, err)
+	}
+	return s.gpu.wrong("copy memory", err)
+}
+
+// queue queues a copy, and keeps what it uses until it has happened. An address of 0 stands for h.host,
+// which is stored before its address is used.
+func (s *Stream) queue(to, from uint64, n int, h hold) error {
+	s.mu.Lock()
+	err := s.ready()
+	if err == nil && n > 0 {
+		s.queued = append(s.queued, h)
+		if to == 0 {
+			to = hostAddr(h.host)
+		}
+		if from == 0 {
+			from = hostAddr(h.host)
+		}
+		err = s.gpu.driver.failed(cCopy(s.gpu, to, from, n, s.stream))
+		if err == nil {
+			s.mu.Unlock()
+			return nil
+		}
+		s.queued = s.queued[:len(s.queued)-1]
+	}
+	s.mu.Unlock()
+	h.give()
+	if err == nil {
+		return nil
+	}
+	return s.wrong(err)
+}
+
+// ready returns why nothing can be queued, with the lock held.
+func (s *Stream) ready() error {
+	switch {
+	case s.closed || s.gpu == nil:
+		return verbs.ErrClosed
+	case len(s.queued) == maxQueued:
+		return fmt.Errorf("%w: %d copies wait; synchronize the stream first", verbs.ErrQueueFull, maxQueued)
+	}
+	return nil
+}
+
+// Synchronize waits until all copies have happened. After an error their bytes are undefined. They are
+// still in use unless the error is ErrDeviceLost: try again, or close the stream.
+func (s *Stream) Synchronize() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.gpu == nil {
+		return verbs.NewOpError("synchronize stream", "", 0, verbs.ErrClosed)
+	}
+	return s.gpu.wrong("synchronize stream", s.synchronize())
+}
+
+func (s *Stream) synchronize() error {
+	err := s.gpu.driver.failed(cSynchronize(s.gpu, s.stream))
+	if err != nil && !lost(err) {
+		return err
+	}
+	for i := range s.queued {
+		s.queued[i].give()
+	}
+	s.queued = s.queued[:0]
+	return err
+}
+
+// run queues a copy and waits for it.
+func (s *Stream) run(queue func(*Stream) error) error {
+	if err := queue(s); err != nil {
+		return err
+	}
+	return s.Synchronize()
+}
+
+// Close waits for the copies and destroys the stream. A second Close does nothing. If the GPU is lost,
+// Close reports that, and the stream is closed.
+func (s *Stream) Close() error {
+	if s.gpu == nil {
+		return nil // a zero Stream
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	err := s.synchronize()
+	if err == nil || lost(err) {
+		if e := s.destroy(); e != nil {
+			err = e
+		}
+	}
+	if err == nil || lost(err) {
+		s.closed = true
+		s.gpu.unuse()
+	}
+	return s.gpu.wrong("close stream", err)
+}
+
+// destroy destroys a stream that has no copies.
+func (s *Stream) destroy() error { return s.gpu.driver.failed(cDestroy(s.gpu, s.stream)) }
