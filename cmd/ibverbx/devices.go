@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ibverbx/cuda"
 	"ibverbx/verbs"
 )
 
@@ -20,10 +21,11 @@ func newDevices(s streams) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "devices",
-		Short: "List devices, ports, GIDs and limits",
+		Short: "List devices, ports, GIDs, limits and GPUs",
 		Long: `List the RDMA devices that this program can use, in the layout of ibv_devinfo(1).
 Without RDMA hardware these are soft0 and soft1, software NICs on a memory link inside
-this process: the first rail of perf.`,
+this process: the first rail of perf. NVIDIA GPUs follow, each with the NICs that are
+closest to it by PCIe.`,
 		Example: `  ibverbx devices                   what there is
   ibverbx devices -v -d soft0       limits and GID table of one device
   ibverbx devices --json | jq .`,
@@ -46,15 +48,26 @@ this process: the first rail of perf.`,
 			if err != nil {
 				return err
 			}
+			gpus := []gpu{}
+			if name == "" && !list {
+				host := thisHost()
+				gpus, err = host.found()
+				if err != nil && !errors.Is(err, cuda.ErrNoDriver) && !errors.Is(err, cuda.ErrNoDevice) {
+					fmt.Fprintf(notes, "No GPU is usable: %v.\n", err)
+				}
+			}
 			p := printer{w: s.out}
 			switch {
 			case asJSON:
-				return printJSON(s.out, map[string]any{"devices": found})
+				return printJSON(s.out, map[string]any{"devices": found, "gpus": gpus})
 			case list:
 				printNames(&p, found)
 			default:
 				for i := range found {
 					printDevice(&p, &found[i], verbose)
+				}
+				for i := range gpus {
+					printGPU(&p, &gpus[i])
 				}
 			}
 			return p.err

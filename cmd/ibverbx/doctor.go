@@ -23,10 +23,11 @@ func newDoctor(s streams) *cobra.Command {
 		Long: `Check everything that RDMA through libibverbs needs on this machine: kernel modules,
 devices, device files, ports, GIDs, MTU, the library, its providers, the limit on locked memory, and
 the container around this process. It also shows the environment variables that are set for ibverbx
-(ibverbx perf --help lists them). Each finding says what it means and what to do. Problems come
+(ibverbx perf --help lists them), and NVIDIA GPUs: whether their memory can be exported to NICs, and
+which NIC is closest. Each finding says what it means and what to do. Problems come
 first, the likeliest cause before its consequences.
 
-It reads files and opens device files. It changes nothing and needs no root. Run it as the user of
+It reads files, opens device files and allocates a little memory of each GPU. It changes nothing and needs no root. Run it as the user of
 your program, because limits and permissions depend on the user.
 
 The exit status is 0 if this user can use at least one port of one RDMA device, otherwise 1.
@@ -48,7 +49,8 @@ With --json there is one object with the fields
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			r := doctor.Examine(doctor.Host())
-			withEnv(&r, judgeEnv(os.Environ()))
+			gpus := thisHost()
+			withFindings(&r, append(judgeEnv(os.Environ()), gpus.judge()...))
 			if err := printReport(s, &r, asJSON); err != nil {
 				return err
 			}

@@ -44,8 +44,8 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 	return found
 }
 
-// withEnv adds findings to a report, which stays sorted by level.
-func withEnv(r *doctor.Report, found []doctor.Finding) {
+// withFindings adds findings to a report, which stays sorted by level.
+func withFindings(r *doctor.Report, found []doctor.Finding) {
 	levels := []doctor.Level{doctor.Problem, doctor.Warning, doctor.Note, doctor.OK}
 	r.Findings = append(r.Findings, found...)
 	slices.SortStableFunc(r.Findings, func(a, b doctor.Finding) int {
