@@ -54,6 +54,7 @@ func TestSIGTERMPrintsResults(t *testing.T) {
 		"one process, JSON":  {report, "perf -s 64K -D 600 --provider softnic --json"},
 		"latency, JSON":      {report, "perf -s 64K -D 600 --provider softnic --lat --json"},
 		"two processes":      {table, "perf -s 64K -D 600 HOST"},
+		"both ways":          {table, "perf -b -s 64K -D 600 HOST"},
 		"two processes JSON": {report, "perf -s 64K -D 600 HOST --json"},
 		"sim, JSON":          {sim, "sim --seeds 100000000 --json"},
 	} {

@@ -163,10 +163,10 @@ func (r *row) burst(t *tally, n int64, d time.Duration) error {
 		if r.outage != nil {
 			r.outage.observe(now, busy, done-before)
 		}
+		r.tell(now, t.done)
 		if err != nil || r.idle() {
 			return err
 		}
-		r.tell(now, t.done)
 		over, err := r.over(now-start, d)
 		if err != nil {
 			return err

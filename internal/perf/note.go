@@ -32,7 +32,9 @@ type note struct {
 	First int64    `json:"first,omitempty"`
 	N     int64    `json:"n,omitempty"`
 	Text  string   `json:"text,omitempty"`
-	Over  *outcome `json:"over,omitempty"`
+	// Stop, in a done, says that the user has ended the test: the partner stops sending too.
+	Stop bool     `json:"stop,omitempty"`
+	Over *outcome `json:"over,omitempty"`
 }
 
 // outcome is what one half found in a row.
@@ -64,6 +66,8 @@ func (n *note) check() error {
 		return fmt.Errorf("a note %q of the partner makes no sense", n.Kind)
 	case (n.Over != nil) != (n.Kind == noteOver):
 		return fmt.Errorf("a note %q of the partner lacks its result, or has one too early", n.Kind)
+	case n.Stop && n.Kind != noteDone:
+		return fmt.Errorf("a note %q of the partner cannot end the test", n.Kind)
 	case n.Over != nil && (n.Over.Messages < 0 || n.Over.Elapsed < 0 || n.Over.Peak < 0 || len(n.Over.Lanes) > maxLanes+2):
 		return errors.New("the partner's result makes no sense")
 	}

@@ -23,7 +23,7 @@ func TestBriefText(t *testing.T) {
 // Whatever a partner says is refused, or makes sense and is written just so.
 func FuzzNote(f *testing.F) {
 	for _, v := range []any{
-		&note{Kind: noteStart}, &note{Kind: noteCompare, First: 3, N: 4}, &note{Kind: noteOver, Over: &outcome{Messages: 5, Lanes: []Lane{{Role: "data"}}}},
+		&note{Kind: noteStart}, &note{Kind: noteCompare, First: 3, N: 4}, &note{Kind: noteDone, N: 4, Stop: true}, &note{Kind: noteOver, Over: &outcome{Messages: 5, Lanes: []Lane{{Role: "data"}}}},
 		specOf(&Config{Op: Write, Mode: Bandwidth, Iterations: 5, Rails: 2, QPs: 8}, []int{8, 64}),
 		hostInfo{Devices: []string{"soft0"}, Reads: 16},
 	} {
@@ -71,6 +71,7 @@ func TestNotesRefused(t *testing.T) {
 		"a result too early":  {Kind: noteDone, Over: &outcome{}},
 		"less than nothing":   {Kind: noteDone, N: -1},
 		"more than there is":  {Kind: noteCompare, First: 1 << 62, N: 1 << 62},
+		"an end too early":    {Kind: noteProgress, Stop: true},
 		"a role":              {Kind: noteOver, Over: &outcome{Lanes: []Lane{{Role: "\x1b[2J"}}}},
 		"a lane":              {Kind: noteOver, Over: &outcome{Lanes: []Lane{{Lane: 7, Role: "data"}}}},
 		"paths":               {Kind: noteOver, Over: &outcome{Lanes: []Lane{{Role: "data", Paths: make([]Path, 1)}}}},

@@ -260,11 +260,17 @@ func TestRemoteCheckOneBurst(t *testing.T) {
 	}
 }
 
-// The client may have had enough; both ends report what there is.
+// The client may have had enough; both ends stop, also one that sends too, and report what there is.
 func TestRemoteInterrupted(t *testing.T) {
-	for _, mode := range []perf.Mode{perf.Bandwidth, perf.Latency} {
+	for name, cfg := range map[string]perf.Config{
+		"bandwidth":    {},
+		"both ways":    {Bidirectional: true},
+		"both checked": {Bidirectional: true, Check: true},
+		"both sends":   {Op: perf.Send, Bidirectional: true},
+		"latency":      {Mode: perf.Latency},
+	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		cfg := perf.Config{Mode: mode, Rails: 1, QPs: 2, Sizes: []int{64, 128}, Duration: time.Hour}
+		cfg.Rails, cfg.QPs, cfg.Sizes, cfg.Duration = 1, 2, []int{64, 128}, time.Hour
 		client, server := observed(ctx, partners(t, 1), cfg, perf.Config{}, perf.Observer{Progress: func(p perf.Progress) {
 			if p.Done > 0 {
 				cancel()
@@ -273,7 +279,7 @@ func TestRemoteInterrupted(t *testing.T) {
 		cancel()
 		for _, o := range []outcome{client, server} {
 			if o.err != nil || !o.report.Interrupted || len(o.report.Results) != 1 || o.report.Results[0].Iterations == 0 {
-				t.Errorf("%s: got %+v and %v, want one row, interrupted", mode, o.report.Results, o.err)
+				t.Errorf("%s: got %+v and %v, want one row, interrupted", name, o.report.Results, o.err)
 			}
 		}
 	}
@@ -343,7 +349,7 @@ func TestRemoteLends(t *testing.T) {
 
 // spec is what a client sends, with one field changed.
 func spec(change string) string {
-	s := `{"version":3,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
+	s := `{"version":4,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
 		`"bidirectional":false,"check":false,"rails":1,"lanes":1,"fragment":0}`
 	name, _, _ := strings.Cut(change, ":")
 	if name == "" {

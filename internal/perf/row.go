@@ -127,17 +127,29 @@ func (r *row) run() (found [2]*outcome, err error) {
 	if r.own().out != nil && r.pace.began > 0 {
 		r.series.end()
 	}
-	if errors.Is(err, errCancelled) {
-		err = nil
+	if r.talk == nil && (err == nil || errors.Is(err, errCancelled)) {
+		r.count(&found)
+		return found, nil
 	}
-	if err == nil && r.talk != nil {
-		found[1-r.side], err = r.part(mine)
-	} else if err == nil {
-		for i, h := range r.halves {
+	if err == nil {
+		err = r.part(&found)
+	}
+	if errors.Is(err, errCancelled) { // the partner is silent: what this half has found counts
+		if err = nil; !mine.Interrupted {
+			r.count(&found)
+		}
+		mine.Interrupted = true
+	}
+	return found, err
+}
+
+// count takes what the lanes and the NICs of this process have done since the warm-up. It is called once.
+func (r *row) count(found *[2]*outcome) {
+	for i, h := range r.halves {
+		if h.end != nil {
 			found[i].Lanes, found[i].Vitals = h.carried(), r.vitalsOf(h)
 		}
 	}
-	return found, err
 }
 
 // begin ends the warm-up: it starts the clock of what is measured, and lanes are counted from here.

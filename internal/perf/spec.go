@@ -14,7 +14,7 @@ import (
 
 // Bounds of what a partner can ask for.
 const (
-	specVersion  = 3
+	specVersion  = 4
 	maxNote      = 1 << 20 // bytes of a note
 	maxRows      = 64
 	remoteBytes  = 2 << 30 // memory of one half

@@ -21,6 +21,8 @@ const (
 	progressEvery = time.Second
 	// newsAfter is how long a half waits for any note of its partner.
 	newsAfter = 90 * time.Second
+	// partAfter is how long a client that the user has ended waits for any note of its partner.
+	partAfter = 3 * time.Second
 	// lastWordsAfter is how long the result of a partner may take that has closed its VirtualQP.
 	lastWordsAfter = 10 * time.Second
 	// reasonAfter is how long the reason of a partner may take that has closed its VirtualQP.
@@ -117,8 +119,11 @@ func (r *row) attend() error {
 			return err
 		}
 	}
-	if now-t.news > newsAfter {
+	switch silent := now - t.news; {
+	case silent > newsAfter:
 		return fmt.Errorf("the partner has sent nothing about the test for %v", newsAfter)
+	case silent > partAfter && r.side == 0 && r.cancelled.Load():
+		return errCancelled
 	}
 	return nil
 }
@@ -205,6 +210,9 @@ func (r *row) heard(h *heard) error {
 		t.answer = n
 	case noteDone:
 		t.peerDone, t.peerSent = true, n.N
+		if n.Stop {
+			r.cancelled.Store(true)
+		}
 	case noteOver:
 		t.theirs = n.Over
 	}
@@ -270,42 +278,45 @@ func (r *row) meet() error {
 	return r.until(func() bool { return r.talk.started })
 }
 
-// part ends the row when both halves are done, and returns what the partner found.
-func (r *row) part(mine *outcome) (theirs *outcome, err error) {
-	t, h := r.talk, r.own()
+// part ends the row when both halves are done, and takes what the partner found.
+func (r *row) part(found *[2]*outcome) error {
+	t, h, mine := r.talk, r.own(), found[r.side]
 	var sent int64
 	if h.out != nil {
 		sent = h.out.sent
 		if err := r.until(func() bool { return h.out.inFlight == 0 }); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	mine.Lanes, mine.Vitals, mine.Interrupted = h.carried(), r.vitalsOf(h), r.cancelled.Load()
+	r.count(found)
+	mine.Interrupted = r.cancelled.Load()
 	if len(mine.Vitals.Lanes) > maxVitals {
 		mine.Vitals.Lanes = []Health{}
 	}
-	if err := t.say(&note{Kind: noteDone, N: sent}); err != nil {
-		return nil, err
+	if err := t.say(&note{Kind: noteDone, N: sent, Stop: mine.Interrupted}); err != nil {
+		return err
 	}
-	err = r.until(func() bool {
+	err := r.until(func() bool {
 		return t.peerDone && t.pending == nil && (h.in == nil || h.in.recvs == 0 || h.in.received >= t.peerSent)
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	t.parted = true // a later note would be taken for one of the next row
 	if err := t.say(&note{Kind: noteOver, Over: mine}); err != nil {
-		return nil, err
+		return err
 	}
 	for t.theirs == nil {
 		if err := r.turn(); errors.Is(err, ibverbx.ErrPeerGone) {
 			err = r.lastWords()
-			return t.theirs, err
+			found[1-r.side] = t.theirs
+			return err
 		} else if err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return t.theirs, nil
+	found[1-r.side] = t.theirs
+	return nil
 }
 
 // lastWords waits for the result of a partner that has closed its VirtualQP: the close can be
