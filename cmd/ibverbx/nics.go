@@ -24,7 +24,7 @@ type provider interface {
 type nics struct {
 	// ends are the rails of the initiator and of the target.
 	ends [2][]ibverbx.RailConfig
-	// setPort takes the ports of both NICs of a rail down or up. It is nil if this program
+	// setPort takes the ports of all NICs of a rail down or up. It is nil if this program
 	// cannot do that.
 	setPort func(rail int, up bool)
 	// closers close the NICs.

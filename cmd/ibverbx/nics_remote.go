@@ -61,26 +61,29 @@ type udpNICs struct {
 
 func (u udpNICs) openEnd(rails int) (*nics, error) {
 	n := &nics{}
+	ports := make([]*softnic.NIC, rails)
 	for i := range rails {
-		if err := n.openUDP(i, u.addrs[i%len(u.addrs)], u.capture); err != nil {
+		var err error
+		if ports[i], err = n.openUDP(i, u.addrs[i%len(u.addrs)], u.capture); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 	}
+	n.setPort = func(rail int, up bool) { ports[rail].SetPort(up) }
 	return n, nil
 }
 
-func (n *nics) openUDP(i int, addr netip.Addr, capture *captureFlags) error {
+func (n *nics) openUDP(i int, addr netip.Addr, capture *captureFlags) (*softnic.NIC, error) {
 	name := fmt.Sprintf("soft%d", i)
 	link, err := softnic.NewUDPLink(capture.udpConfig(i, name, addr))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	nic, err := softnic.New(link, softnic.Config{Name: name, Addr: addr})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n.closers.Add(nic.Close)
-	return n.openRail(nic, 0, 0)
+	return nic, n.openRail(nic, 0, 0)
 }
 
 // openEnd opens the chosen devices in order, at most so many.

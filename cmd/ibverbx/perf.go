@@ -73,7 +73,8 @@ Warm-up is left out, except at a server that only receives.
 again --back later, or as soon after that as there was traffic to judge by. Every byte is compared. The lanes of the other rails go on, replay what was in
 flight, and share the load again when the rail is back. The report shows the rate of each rail over
 time, the rates before, during and after the outage, and all events. Software NICs use the core of
-the caller, so one rail alone moves as much as two.
+the caller, so one rail alone moves as much as two. With HOST, the port of the client's NIC goes down.
+Ports of real NICs cannot be taken down here: leave --kill-rail out, use --interval, and pull a cable.
 
 Two processes: --server waits for clients on port 18515 and serves them one after the other until
 Ctrl-C or SIGTERM. HOST makes this the client, which decides what is measured. Both sides need --token-file

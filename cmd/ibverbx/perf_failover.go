@@ -37,7 +37,10 @@ func (t *perfTable) failover(r *perf.Report) {
 		messages += r.Results[i].Iterations
 	}
 	t.printf(" lanes out of service: %d; requests that other lanes took over: %d\n", f.LanesDown, f.Replayed)
-	if messages > 0 {
+	switch {
+	case messages > 0 && r.Remote != "":
+		t.printf(" every byte of %d messages was compared\n", messages)
+	case messages > 0:
 		t.printf(" every byte of %d messages was compared, the last of them twice\n", messages)
 	}
 }
@@ -153,6 +156,8 @@ func eventText(r *perf.Report, e *foldedEvent) string {
 	switch {
 	case e.lanes != nil:
 		text = fmt.Sprintf("%s %s (rail %d)", laneList(e.lanes), strings.TrimPrefix(e.Event, "lane "), e.Rail)
+	case strings.HasPrefix(e.Event, "port ") && e.End != "both":
+		text = fmt.Sprintf("port of rail %d %s: %s", e.Rail, strings.TrimPrefix(e.Event, "port "), r.PerRail[e.Rail].Device)
 	case e.End == "both":
 		rail := &r.PerRail[e.Rail]
 		text = fmt.Sprintf("ports of rail %d %s: %s and %s", e.Rail, strings.TrimPrefix(e.Event, "port "), rail.Device, rail.Peer)

@@ -12,6 +12,7 @@ import (
 	"ibverbx/internal/perf"
 	"ibverbx/peer"
 	"ibverbx/settings"
+	"ibverbx/softnic"
 )
 
 // partner is the other process of a test.
@@ -127,8 +128,21 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 	return &perf.Link{
 		QP: one.QP, CQ: one.CQ, Local: one.Local(lent), Remote: one.Remote(lent), Rails: one.Rails.Configs(), Lanes: one.Agreed.Lanes,
 		Name: string(one.Link), Reason: one.LinkReason, Fragment: one.Agreed.FragmentSize, MTU: one.Agreed.MTU.Bytes(),
-		Scheme: one.Agreed.Scheme, Sealed: one.Agreed.Sealed, Close: one.Close,
+		Scheme: one.Agreed.Scheme, Sealed: one.Agreed.Sealed, Close: one.Close, SetPort: p.setPort(one),
 	}, nil
+}
+
+// setPort returns what takes the port of a rail down or up. Over shared memory the Session has NICs of its own.
+func (p *partner) setPort(one *peer.Session) func(rail int, up bool) {
+	if one.Link != peer.LinkShm {
+		return p.nics.setPort
+	}
+	rails := one.Rails.Configs()
+	return func(rail int, up bool) {
+		if nic, ok := rails[rail].Context.Device().(*softnic.NIC); ok {
+			nic.SetPort(up)
+		}
+	}
 }
 
 // runClient measures against a server.

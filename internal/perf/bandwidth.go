@@ -2,6 +2,7 @@ package perf
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"time"
 )
@@ -132,8 +133,8 @@ func (r *row) transfer(t *tally, n int64, d time.Duration) error {
 		if n != endless {
 			n -= part
 		}
-		if d > 0 && r.now()-start >= d {
-			break
+		if over, err := r.outage.lasted(r.now()-start, d); over || err != nil {
+			return errors.Join(err, r.answered())
 		}
 	}
 	return r.answered()
@@ -161,7 +162,7 @@ func (r *row) burst(t *tally, n int64, d time.Duration) error {
 			t.add(elapsed+busy, moved)
 		}
 		if r.outage != nil {
-			r.outage.observe(now, busy, done-before)
+			r.outage.observe(now, elapsed+busy, done-before)
 		}
 		r.tell(now, t.done)
 		if err != nil || r.idle() {
@@ -185,13 +186,16 @@ func (r *row) burst(t *tally, n int64, d time.Duration) error {
 }
 
 // over reports whether a burst that has lasted so long ends. With Check a burst is short and is
-// sent in full.
+// sent in full, unless the check rolls.
 func (r *row) over(lasted, d time.Duration) (bool, error) {
-	cancelled := r.cancelled.Load()
-	if r.outage != nil && !cancelled {
-		return r.outage.over()
+	whole := r.cfg.Check && !r.flows[0].rolling()
+	switch {
+	case r.cancelled.Load():
+		return !whole, nil
+	case whole:
+		return false, nil
 	}
-	return d > 0 && lasted >= d || cancelled && (!r.cfg.Check || r.outage != nil), nil
+	return r.outage.lasted(lasted, d)
 }
 
 // add counts messages that were complete when the row had transferred for so long. Between

@@ -152,7 +152,7 @@ func (f *flow) compareCounter(place []byte, queue int, message int64, want uint6
 // rolling reports whether messages are checked without pauses: those of a chain get their
 // patterns right before they are posted and are compared as soon as they are complete, while
 // others are in flight.
-func (f *flow) rolling() bool { return f.cfg.Kill.On }
+func (f *flow) rolling() bool { return f.cfg.Kill.On && f.target.here() && f.source.here() }
 
 // renew makes the next n messages of a queue recognisable. It reports false if their places still
 // hold messages that were not compared.

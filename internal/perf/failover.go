@@ -48,7 +48,7 @@ type Failover struct {
 type FailoverEvent struct {
 	// At is the time in seconds.
 	At float64 `json:"at"`
-	// End is "initiator", "target" or, for what the test did itself, "both".
+	// End is "initiator" or "target". For what the test did itself in one process it is "both".
 	End string `json:"end"`
 	// Event is "port down" or "port up", which the test did, or the name of an
 	// ibverbx.EventKind.
@@ -78,6 +78,15 @@ type Span struct {
 func (r *row) failover(mine *outcome) error {
 	o := r.outage
 	defer o.setPort(true) // also after an error
+	if r.talk != nil {
+		t := tally{atLeast: remotePeakSpan}
+		o.start()
+		err := r.transfer(&t, endless, 0)
+		o.end()
+		o.rep.Failover = o.report(r.plan.size)
+		mine.take(&t, nil)
+		return err
+	}
 	places := r.places()
 	copies := r.copies(places, nil)
 	t := tally{atLeast: peakSpan}

@@ -18,7 +18,7 @@ const (
 )
 
 // Kill makes the test lose a rail under load and get it back: the ports of both NICs of the rail
-// go down and, later, up. It needs a VirtualQP with lanes on several rails, and implies Check.
+// go down and, later, up. Between processes only the port of the client does, and Link.SetPort takes it down. It needs a VirtualQP with lanes on several rails, and implies Check.
 // There is one row.
 type Kill struct {
 	// On means that a rail is to be lost. Otherwise all else must be zero.
@@ -48,4 +48,10 @@ func (k *Kill) withDefaults(c *Config) {
 		c.Duration = k.At + k.Back + max(k.At, afterMin)
 	}
 	c.Check = true
+}
+
+// refuse is the error of NICs whose ports this program does not control.
+func (k *Kill) refuse() error {
+	return refuse("kill-rail", k.Rail, "this program cannot take the ports of real NICs down",
+		"use --provider softnic, or leave it out and pull a cable: the test goes on, and --interval shows it")
 }

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"slices"
 	"time"
 
 	"ibverbx"
@@ -11,6 +12,8 @@ const (
 	bucketLong = 100 * time.Millisecond
 	// bucketsMin is how many spans there are at least; those of short rows are shorter.
 	bucketsMin = 20
+	// loadWithin is how long the loss waits for a moment with something in flight. Over shared memory there is none.
+	loadWithin = 100 * time.Millisecond
 	// laneInService is ibverbx.LaneStats.State of a lane that carries data.
 	laneInService = "up"
 )
@@ -22,8 +25,8 @@ var endNames = [...]string{"initiator", "target"}
 type outage struct {
 	row  *row
 	kill *Kill
-	ends [2]*virtualEnd
-	rep  *Report // PerRail and PerLane are kept up to date
+	ends []*virtualEnd // those in this process
+	rep  *Report       // PerRail and PerLane are kept up to date, unless the other half is in another process
 
 	now      time.Duration // time of the last look
 	busy     time.Duration // now without the time for patterns
@@ -56,8 +59,10 @@ type snapshot struct {
 // newOutage prepares the loss of a rail.
 func (r *row) newOutage(rep *Report) *outage {
 	o := &outage{row: r, kill: &r.cfg.Kill, rep: rep, width: min(bucketLong, r.cfg.Duration/bucketsMin), events: []FailoverEvent{}}
-	for i, h := range r.halves {
-		o.ends[i] = h.end.(*virtualEnd) // Config.validate allows no other
+	for _, h := range r.halves {
+		if h.end != nil {
+			o.ends = append(o.ends, h.end.(*virtualEnd)) // Config.validate allows no other
+		}
 	}
 	return o
 }
@@ -80,16 +85,29 @@ func (o *outage) setPort(up bool) {
 // act takes the rail down or up if it is time.
 func (o *outage) act() {
 	switch now := o.row.spent(o.row.now()); {
-	case o.killedAt == 0 && now >= o.kill.At && o.moved():
+	case o.killedAt == 0 && now >= o.kill.At && o.moved() && (o.loaded() || now >= o.kill.At+loadWithin):
 		o.now, o.killedAt = now, now
 		o.setPort(false)
-		o.add(&FailoverEvent{End: "both", Event: "port down", Rail: o.kill.Rail})
+		o.add(&FailoverEvent{End: o.killed(), Event: "port down", Rail: o.kill.Rail})
 		o.phases = append(o.phases, o.snap())
 	case o.down && now >= o.killedAt+o.kill.Back && o.moved():
 		o.now, o.backAt = now, now
 		o.setPort(true)
-		o.add(&FailoverEvent{End: "both", Event: "port up", Rail: o.kill.Rail})
+		o.add(&FailoverEvent{End: o.killed(), Event: "port up", Rail: o.kill.Rail})
 	}
+}
+
+// loaded reports whether something is in flight. Between two bursts of a check nothing is.
+func (o *outage) loaded() bool {
+	return slices.ContainsFunc(o.row.flows, func(f *flow) bool { return f.inFlight > 0 })
+}
+
+// killed is the end whose ports go down.
+func (o *outage) killed() string {
+	if len(o.ends) > 1 {
+		return "both"
+	}
+	return endNames[0]
 }
 
 // moved reports whether enough came through in the present phase.
@@ -158,7 +176,7 @@ func (o *outage) add(e *FailoverEvent) {
 // isRecovered reports whether all lanes are in service again at both ends. With very many lanes
 // some events are dropped. Then the state of the lanes decides, if look allows to ask for it.
 func (o *outage) isRecovered(look bool) bool {
-	if o.recovered[0] > 0 && o.recovered[1] > 0 {
+	if !slices.Contains(o.recovered[:len(o.ends)], 0) {
 		return true
 	}
 	if !look {
@@ -176,6 +194,14 @@ func (o *outage) isRecovered(look bool) bool {
 	return deaths > 0
 }
 
+// lasted reports whether a transfer has lasted long enough. o is nil if no rail is to be lost.
+func (o *outage) lasted(lasted, d time.Duration) (bool, error) {
+	if o != nil {
+		return o.over()
+	}
+	return d > 0 && lasted >= d, nil
+}
+
 // over reports whether the row has lasted long enough: for its duration, and some time after the
 // rail is back. A rail that does not come back is an error.
 func (o *outage) over() (bool, error) {
@@ -189,8 +215,12 @@ func (o *outage) over() (bool, error) {
 	return false, nil
 }
 
-// sample brings what lanes and rails carried up to date.
+// sample brings what lanes and rails carried up to date. Between processes that is done when the row ends, because the
+// partner is told the sum.
 func (o *outage) sample() {
+	if o.row.talk != nil {
+		return
+	}
 	for side, h := range o.row.halves {
 		o.rep.add(side, h.carried())
 	}
@@ -200,6 +230,11 @@ func (o *outage) sample() {
 func (o *outage) snap() snapshot {
 	o.sample()
 	s := snapshot{at: o.now, busy: o.busy, messages: o.messages}
+	if o.row.talk != nil {
+		s.rails = make([]uint64, len(o.row.own().rails))
+		o.row.own().addRails(s.rails)
+		return s
+	}
 	for i := range o.rep.PerRail {
 		s.rails = append(s.rails, o.rep.PerRail[i].Bytes)
 	}

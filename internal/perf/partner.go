@@ -49,5 +49,7 @@ type Link struct {
 	MTU      int                  // bytes
 	Scheme   ibverbx.Scheme
 	Sealed   bool // packets are encrypted and authenticated
-	Close    func() error
+	// SetPort takes the port of this side's NIC of a rail down or up. It is nil if this program cannot do that.
+	SetPort func(rail int, up bool)
+	Close   func() error
 }

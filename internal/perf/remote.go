@@ -20,11 +20,8 @@ func NewClient(ctx context.Context, p Partner, cfg Config) (*Test, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case !cfg.virtual():
+	if !cfg.virtual() {
 		return nil, refuse("connection", cfg.Connection, "tests between processes use VirtualQPs, which are made of RC QPs", "drop it")
-	case cfg.Kill.On:
-		return nil, refuse("kill-rail", cfg.Kill.Rail, "it takes down the ports of both ends, and one end is in another process", "drop the host")
 	}
 	sizes, err := cfg.rows(min(cfg.limit(maxFragment, 0), remoteBytes))
 	if err != nil {
@@ -164,6 +161,13 @@ func (t *Test) openRemote(ctx context.Context, r *row) error {
 	if need := uint64(r.plan.endBytes(1 - t.side)); link.Remote.Length < need {
 		return fmt.Errorf("the partner lends %d bytes, and this row needs %d", link.Remote.Length, need)
 	}
+	if r.cfg.Kill.On && r.cfg.Kill.Rail >= len(link.Rails) {
+		return refuse("kill-rail", r.cfg.Kill.Rail, fmt.Sprintf("the two sides agreed on %d rails", len(link.Rails)), "use a smaller rail")
+	}
+	if r.cfg.Kill.On && link.SetPort == nil {
+		return r.cfg.Kill.refuse()
+	}
+	r.cfg.Kill.SetPort = link.SetPort
 	mine.end = &virtualEnd{row: r, cq: link.CQ, qp: link.QP, nics: len(link.Rails)}
 	mine.rails = link.Rails
 	mine.memory = memory{bytes: link.Local.Bytes(), region: link.Local, device: deviceNames(t.rails[t.side])}

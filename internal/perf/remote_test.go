@@ -290,7 +290,6 @@ func TestRemoteRefused(t *testing.T) {
 	var config *perf.ConfigError
 	for name, cfg := range map[string]perf.Config{
 		"--connection UD": {Op: perf.Send, Connection: verbs.UD},
-		"--kill-rail 0":   {Kill: perf.Kill{On: true}},
 		"--size":          {Sizes: []int{3 << 30}},
 	} {
 		_, err := perf.NewClient(t.Context(), partners(t, 1)[0], cfg)
@@ -317,6 +316,15 @@ func TestRemoteRefused(t *testing.T) {
 		if _, err := perf.NewServer(t.Context(), ends[1], perf.Config{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want it refused for %q", text, err, want)
 		}
+	}
+}
+
+// A rail whose NIC has no port that this program controls is not lost, and the user is told what to do.
+func TestRemoteKillRefused(t *testing.T) {
+	client, _ := both(t.Context(), partners(t, 2), perf.Config{Kill: perf.Kill{On: true}}, perf.Config{})
+	var config *perf.ConfigError
+	if !errors.As(client.err, &config) || !strings.Contains(client.err.Error(), "pull a cable") {
+		t.Errorf("got %v, want it refused with what to do instead", client.err)
 	}
 }
 

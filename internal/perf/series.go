@@ -85,18 +85,22 @@ func (s *series) snap() snapshot {
 	at := r.spent(r.now())
 	shot := snapshot{at: at, busy: at, messages: r.done(), rails: make([]uint64, len(r.own().rails))}
 	for _, h := range r.halves {
-		if h.end == nil || h.out == nil {
-			continue
-		}
-		if v, ok := h.end.(*virtualEnd); ok {
-			for _, rail := range v.qp.Stats().Rails {
-				shot.rails[rail.Rail] += rail.Bytes
-			}
-			continue
-		}
-		for _, l := range h.lanes() {
-			shot.rails[l.Rail] += l.Bytes
+		if h.end != nil && h.out != nil {
+			h.addRails(shot.rails)
 		}
 	}
 	return shot
+}
+
+// addRails adds what each rail of the half has carried.
+func (h *half) addRails(rails []uint64) {
+	if v, ok := h.end.(*virtualEnd); ok {
+		for _, rail := range v.qp.Stats().Rails {
+			rails[rail.Rail] += rail.Bytes
+		}
+		return
+	}
+	for _, l := range h.lanes() {
+		rails[l.Rail] += l.Bytes
+	}
 }

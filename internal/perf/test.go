@@ -100,7 +100,7 @@ func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 		return nil, fmt.Errorf("%d and %d rails were opened, want %d at each end", len(initiator), len(target), cfg.Rails)
 	}
 	if cfg.Kill.On && cfg.Kill.SetPort == nil {
-		return nil, refuse("kill-rail", cfg.Kill.Rail, "this program cannot take the ports of these NICs down", "use --provider softnic")
+		return nil, cfg.Kill.refuse()
 	}
 	t := &Test{cfg: cfg, own: cfg, rails: [2][]ibverbx.RailConfig{initiator, target}, maxWR: math.MaxInt}
 	var hosts [2]hostInfo
