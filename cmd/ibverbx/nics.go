@@ -6,6 +6,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/closer"
+	"ibverbx/internal/perf"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -17,7 +18,7 @@ type provider interface {
 	// open opens so many rails for each of two ends. Rail i of one end reaches rail i of the
 	// other. Rails share nothing that separate NICs would not share. After an error nothing
 	// is left open.
-	open(rails int) (*nics, error)
+	open(rails int, impair []perf.Impair) (*nics, error)
 }
 
 // nics are open NICs of both ends. The caller closes them.
@@ -48,9 +49,32 @@ func (n *nics) close() error { return n.closers.Close() }
 // softNICs opens software NICs. Rail i has its own memory link between soft2i and soft2i+1.
 type softNICs struct{}
 
-func (p softNICs) all() (*nics, error) { return p.open(1) }
+func (p softNICs) all() (*nics, error) { return p.open(1, nil) }
 
-func (softNICs) open(rails int) (*nics, error) {
+// railLink is a link in memory. One that impairs packets is slower than a plain one.
+func railLink(rail int, impair []perf.Impair) (softnic.Link, error) {
+	imp := impairmentOf(rail, impair)
+	if imp == (softnic.Impairment{}) {
+		return softnic.NewMemoryLink(nil), nil
+	}
+	return softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp})
+}
+
+// impairmentOf is what happens to the packets of a rail. What is said about that rail overrides what is said about all.
+func impairmentOf(rail int, list []perf.Impair) (imp softnic.Impairment) {
+	for _, all := range []bool{true, false} {
+		for i := range list {
+			if f := &list[i]; f.Does(rail) && (f.Rail < 0) == all {
+				imp = softnic.Impairment{
+					Loss: f.Loss, Duplicate: f.Duplicate, Reorder: f.Reorder, Corrupt: f.Corrupt, Delay: f.Delay, Jitter: f.Jitter, Rate: float64(f.Rate),
+				}
+			}
+		}
+	}
+	return imp
+}
+
+func (softNICs) open(rails int, impair []perf.Impair) (*nics, error) {
 	n := &nics{}
 	pairs := make([][2]*softnic.NIC, rails)
 	n.setPort = func(rail int, up bool) {
@@ -59,7 +83,10 @@ func (softNICs) open(rails int) (*nics, error) {
 		}
 	}
 	for i := range rails {
-		link := softnic.NewMemoryLink(nil)
+		link, err := railLink(i, impair)
+		if err != nil {
+			return nil, errors.Join(err, n.close())
+		}
 		for end := range n.ends {
 			nic, err := n.openSoft(link, end, fmt.Sprintf("soft%d", 2*i+end))
 			if err != nil {

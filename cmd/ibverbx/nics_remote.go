@@ -26,9 +26,9 @@ func (f *perfFlags) remote(local net.Addr) (opener, error) {
 	return nil, err
 }
 
-// opener opens NICs of one end: so many, or fewer if there are no more.
+// opener opens NICs of one end: so many as the wish says, or fewer if there are no more.
 type opener interface {
-	openEnd(rails int) (*nics, error)
+	openEnd(w perf.Wish) (*nics, error)
 }
 
 // nicAddrs returns the addresses of software NICs, in the order of the rails.
@@ -59,12 +59,12 @@ type udpNICs struct {
 	capture *captureFlags
 }
 
-func (u udpNICs) openEnd(rails int) (*nics, error) {
+func (u udpNICs) openEnd(w perf.Wish) (*nics, error) {
 	n := &nics{}
-	ports := make([]*softnic.NIC, rails)
-	for i := range rails {
+	ports := make([]*softnic.NIC, w.Rails)
+	for i := range ports {
 		var err error
-		if ports[i], err = n.openUDP(i, u.addrs[i%len(u.addrs)], u.capture); err != nil {
+		if ports[i], err = n.openUDP(i, u.addrs[i%len(u.addrs)], u.capture, impairmentOf(i, w.Impair)); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 	}
@@ -72,9 +72,11 @@ func (u udpNICs) openEnd(rails int) (*nics, error) {
 	return n, nil
 }
 
-func (n *nics) openUDP(i int, addr netip.Addr, capture *captureFlags) (*softnic.NIC, error) {
+func (n *nics) openUDP(i int, addr netip.Addr, capture *captureFlags, imp softnic.Impairment) (*softnic.NIC, error) {
 	name := fmt.Sprintf("soft%d", i)
-	link, err := softnic.NewUDPLink(capture.udpConfig(i, name, addr))
+	cfg := capture.udpConfig(i, name, addr)
+	cfg.Seed, cfg.Impairment = uint64(i+1), imp
+	link, err := softnic.NewUDPLink(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -87,10 +89,13 @@ func (n *nics) openUDP(i int, addr netip.Addr, capture *captureFlags) (*softnic.
 }
 
 // openEnd opens the chosen devices in order, at most so many.
-func (r rdmaNICs) openEnd(rails int) (*nics, error) {
+func (r rdmaNICs) openEnd(w perf.Wish) (*nics, error) {
+	if err := unimpaired(w.Impair); err != nil {
+		return nil, err
+	}
 	active, err := r.found()
 	if err != nil {
 		return nil, err
 	}
-	return openRails(active[:min(rails, len(active))])
+	return openRails(active[:min(w.Rails, len(active))])
 }

@@ -76,6 +76,10 @@ time, the rates before, during and after the outage, and all events. Software NI
 the caller, so one rail alone moves as much as two. With HOST, the port of the client's NIC goes down.
 Ports of real NICs cannot be taken down here: leave --kill-rail out, use --interval, and pull a cable.
 
+--impair makes software NICs lose, duplicate, reorder, corrupt or delay packets, or limits their rate,
+on one rail or on all, in both directions. With HOST the server's NICs do the same, over UDP. Packets of
+real NICs do not pass through this program, so they cannot be impaired.
+
 Two processes: --server waits for clients on port 18515 and serves them one after the other until
 Ctrl-C or SIGTERM. HOST makes this the client, which decides what is measured. Both sides need --token-file
 with the same secret (ibverbx token makes one), or certificates (ibverbx cert). If the flags of the two
@@ -103,6 +107,8 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf --check -b             both directions at once, every byte compared
   ibverbx perf -D 6 --kill-rail 1 --at 2s
                                       lose a NIC under load, go on, take it back
+  ibverbx perf --impair rail=1,loss=1%,delay=1ms
+                                      one rail loses and delays packets
   ibverbx perf -s 1M -D 60 --interval 1s
                                       the rate of each rail every second
   ibverbx perf -s 1M -D 600 --web     the same in a browser
@@ -201,6 +207,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "--transport is for the client: --server measures what clients ask for")
 	case f.server && (f.out.web || f.out.html != ""):
 		return wrong(cmd, "--web and --html are for the client: use them where the test is started")
+	case f.server && len(f.cfg.Impair) > 0:
+		return wrong(cmd, "--impair is for the client: its packets and those of the server are impaired")
 	case !f.server && (f.listen != "" || f.once || f.cfg.Lend != 0):
 		return wrong(cmd, "--listen, --once and --lend are for --server")
 	case f.out.json && f.out.csv:
@@ -215,8 +223,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "--snaplen needs --pcap or --pcap-wire")
 	case f.host == "" && !f.server && (f.auth != authFlags{} || len(f.addrs)+len(f.networks) > 0 || f.link != "" || f.unsealed):
 		return wrong(cmd, "the flags for authentication, --link, --addr, --peer-network and --unsealed need a host or --server")
-	case f.link == peer.LinkShm && (f.capture.on() || len(f.addrs) > 0):
-		return wrong(cmd, "--addr, --pcap and --pcap-wire are for --link udp")
+	case f.link == peer.LinkShm && (f.capture.on() || len(f.addrs)+len(f.cfg.Impair) > 0):
+		return wrong(cmd, "--addr, --impair, --pcap and --pcap-wire are for --link udp")
 	}
 	return f.usePort(cmd)
 }
@@ -235,7 +243,7 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	n, err := from.open(cfg.Rails)
+	n, err := from.open(cfg.Rails, cfg.Impair)
 	if err != nil {
 		return err
 	}

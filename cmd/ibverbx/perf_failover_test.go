@@ -224,7 +224,7 @@ func TestFoldEvents(t *testing.T) {
 
 // The ports of a rail are those of its two NICs, and nobody else's.
 func TestSetPort(t *testing.T) {
-	n, err := softNICs{}.open(2)
+	n, err := softNICs{}.open(2, nil)
 	if err != nil {
 		t.Fatalf("open: got %v, want no error", err)
 	}

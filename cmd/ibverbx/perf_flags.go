@@ -43,6 +43,8 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.Func("kill-rail", "lose this `rail`, 0 to --rails less 1, under load and take it back; implies --check (default size 1MiB)", rail(&c.Kill))
 	fl.Func("at", "`time` after the start at which --kill-rail takes the rail down (default 1s)", seconds(&c.Kill.At))
 	fl.Func("back", "`time` after the loss at which --kill-rail takes the rail up (default 1s)", seconds(&c.Kill.Back))
+	fl.Func("impair", "`faults` of software NICs, for all rails or for one, such as rail=1,loss=1%,delay=1ms: also duplicate, reorder, corrupt, jitter and rate=100MiB; "+
+		"once for each rail", impairs(&c.Impair))
 	fl.BoolVar(&f.lat, "lat", false, "measure latency instead of bandwidth")
 	f.nics.define(cmd, s)
 	fl.BoolVar(&f.server, "server", false, "wait for clients and serve them one after the other, until Ctrl-C or SIGTERM")
@@ -148,6 +150,15 @@ func rail(to *perf.Kill) func(string) error {
 		}
 		to.On, to.Rail = true, int(n)
 		return nil
+	}
+}
+
+// impairs takes the faults of a rail.
+func impairs(to *[]perf.Impair) func(string) error {
+	return func(s string) error {
+		i, err := perf.ParseImpair(s)
+		*to = append(*to, i)
+		return err
 	}
 }
 

@@ -58,3 +58,57 @@ func TestPerfKillRailTwoProcesses(t *testing.T) {
 		})
 	}
 }
+
+// TestPerfImpair: packets of one rail are lost, in one process and at both sides of two, and every byte is right.
+func TestPerfImpair(t *testing.T) {
+	const args = "write -s 64K -n 400 --check --impair rail=1,loss=2%,delay=100us --ack-timeout 12"
+	lossy := func(name string, r *perf.Report) {
+		if len(r.PerRail) != 2 || r.PerRail[0].Health == nil || r.PerRail[1].Health == nil {
+			t.Fatalf("%s: the rails are %+v, want two with health", name, r.PerRail)
+		}
+		if n := r.PerRail[1].Health.Retransmits; n == 0 {
+			t.Errorf("%s: rail 1 retransmitted nothing, want that 2 %% of its packets are lost", name)
+		}
+		if i := r.Run.Options.Impair; len(i) != 1 || i[0].Rail != 1 || i[0].Loss != 0.02 {
+			t.Errorf("%s: the options have %+v, want the faults", name, i)
+		}
+	}
+	t.Run("one process", func(t *testing.T) {
+		var r perf.Report
+		if err := json.Unmarshal([]byte(succeed(t, strings.Fields("perf --json "+args)...)), &r); err != nil {
+			t.Fatalf("Unmarshal: got %v, want no error", err)
+		}
+		lossy("one process", &r)
+	})
+	t.Run("two processes", func(t *testing.T) {
+		client, server := withServer(t, args)
+		lossy("the client", &client)
+		lossy("the server", &server)
+		if client.Link != "udp" {
+			t.Errorf("the link is %s, want udp: shared memory has no packets to lose", client.Link)
+		}
+	})
+}
+
+// TestPerfImpairReachesServer: READs are answered by the server, so only its NICs can delay the answers.
+func TestPerfImpairReachesServer(t *testing.T) {
+	client, _ := withServer(t, "read --lat -s 8 -n 20 --impair delay=5ms")
+	if got := client.Results[0].Min; got < 10_000 {
+		t.Errorf("a READ took %.0f us, want at least 10000: 5 ms in each direction", got)
+	}
+}
+
+func TestPerfImpairErrors(t *testing.T) {
+	for args, want := range map[string]string{
+		"--impair loss=200%":                               "part of the packets",
+		"--impair rail=5,loss=1%":                          "use rail=0 to rail=1",
+		"--impair loss=1% --provider rdmacore":             "use --provider softnic",
+		"--impair loss=1% --server --token-file T":         "for the client",
+		"--impair loss=1% --link shm node1 --token-file T": "--link udp",
+	} {
+		status, out, stderr := command(t.Context(), append([]string{"perf"}, strings.Fields(args)...)...)
+		if status != exitUsage || out != "" || !strings.Contains(stderr, want) {
+			t.Errorf("perf %s: status %d, %q, %q, want %d and an error that says %q", args, status, out, stderr, exitUsage, want)
+		}
+	}
+}

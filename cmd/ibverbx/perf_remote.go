@@ -44,7 +44,7 @@ func newPartner(conn *bootstrap.Conn, dialer bool, f *perfFlags) (*partner, erro
 		conn: conn, dialer: dialer, from: from, settings: &f.settings,
 		link: cmp.Or(f.link, peer.LinkAuto), unsealed: f.unsealed,
 	}
-	if len(f.addrs) > 0 || f.capture.on() {
+	if len(f.addrs)+len(f.cfg.Impair) > 0 || f.capture.on() {
 		p.link = peer.LinkUDP
 	}
 	for _, n := range f.networks {
@@ -96,7 +96,7 @@ func (p *partner) Open(w perf.Wish) ([]ibverbx.RailConfig, error) {
 			return nil, err
 		}
 	}
-	n, err := p.from.openEnd(w.Rails)
+	n, err := p.from.openEnd(w)
 	if err != nil {
 		return nil, err
 	}

@@ -97,6 +97,13 @@ func (t *perfTable) brief() {
 		parts = append(parts, "times in usec")
 	}
 	t.wrap("", strings.Join(parts, ", "))
+	if imp := r.Run.Options.Impair; len(imp) > 0 {
+		texts := make([]string, len(imp))
+		for i := range imp {
+			texts[i] = imp[i].String()
+		}
+		t.wrap("", "impaired: "+strings.Join(texts, "; "))
+	}
 	if len(r.Settings) > 0 {
 		t.wrap("", "settings: "+settingsText(r.Settings))
 	}

@@ -180,7 +180,7 @@ func TestPerfCompletesValues(t *testing.T) {
 
 // Software NICs of a rail share a link, and rails share none.
 func TestSoftNICs(t *testing.T) {
-	n, err := softNICs{}.open(3)
+	n, err := softNICs{}.open(3, nil)
 	if err != nil {
 		t.Fatalf("open: got %v, want no error", err)
 	}

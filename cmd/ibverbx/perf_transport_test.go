@@ -139,7 +139,7 @@ func (c withoutUC) QueryDevice() (verbs.DeviceAttr, error) {
 
 // A NIC without UC is refused in words that say what to do.
 func TestPerfTransportNoUC(t *testing.T) {
-	n, err := softNICs{}.open(1)
+	n, err := softNICs{}.open(1, nil)
 	if err != nil {
 		t.Fatalf("open: got %v, want no error", err)
 	}
@@ -171,7 +171,7 @@ func (c withoutSRQ) QueryDevice() (verbs.DeviceAttr, error) {
 
 // A NIC whose UC QPs cannot share a receive queue gets more receives, enough for all lanes.
 func TestPerfTransportNoSRQ(t *testing.T) {
-	n, err := softNICs{}.open(1)
+	n, err := softNICs{}.open(1, nil)
 	if err != nil {
 		t.Fatalf("open: got %v, want no error", err)
 	}
@@ -202,7 +202,7 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 // An end that has fewer NICs than the test wishes for has all lanes on those, and receives for
 // them.
 func TestPerfTransportFewerRails(t *testing.T) {
-	n, err := softNICs{}.open(1)
+	n, err := softNICs{}.open(1, nil)
 	if err != nil {
 		t.Fatalf("open: got %v, want no error", err)
 	}
@@ -229,7 +229,7 @@ func TestPerfTransportLends(t *testing.T) {
 		lanes, memory int
 		fits          bool
 	}{{8, 64 << 20, true}, {4000, 256 << 20, false}, {100, 16 << 20, false}, {4000, 0, true}} {
-		n, err := softNICs{}.open(2)
+		n, err := softNICs{}.open(2, nil)
 		if err != nil {
 			t.Fatalf("open: got %v, want no error", err)
 		}

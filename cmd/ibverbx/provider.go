@@ -136,7 +136,21 @@ func openRails(chosen []choice) (*nics, error) {
 	return n, nil
 }
 
-func (r rdmaNICs) open(rails int) (*nics, error) {
+// unimpaired refuses what only software NICs do.
+func unimpaired(impair []perf.Impair) error {
+	if len(impair) == 0 {
+		return nil
+	}
+	return &perf.ConfigError{
+		Where: "--impair " + impair[0].String(), Problem: "packets of real NICs do not pass through this program",
+		Fix: "use --provider softnic, or impair a switch on their way (Soft-RoCE: tc qdisc add dev DEVICE root netem loss 1%)",
+	}
+}
+
+func (r rdmaNICs) open(rails int, impair []perf.Impair) (*nics, error) {
+	if err := unimpaired(impair); err != nil {
+		return nil, err
+	}
 	active, err := r.found()
 	if err != nil {
 		return nil, err

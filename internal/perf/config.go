@@ -70,6 +70,9 @@ type Config struct {
 	// UC and UD.
 	Transport Transport `json:"transport,omitempty"`
 
+	// Impair makes software NICs lose, delay or damage packets, at both sides.
+	Impair []Impair `json:"impair,omitempty"`
+
 	// Connection is the type of the QPs. If zero, RC: the QPs are lanes of one VirtualQP. UC
 	// and UD QPs, which a VirtualQP cannot use, are measured without one, on one rail.
 	Connection verbs.QPType `json:"-"`

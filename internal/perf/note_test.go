@@ -24,7 +24,7 @@ func TestBriefText(t *testing.T) {
 func FuzzNote(f *testing.F) {
 	for _, v := range []any{
 		&note{Kind: noteStart}, &note{Kind: noteCompare, First: 3, N: 4}, &note{Kind: noteDone, N: 4, Stop: true}, &note{Kind: noteOver, Over: &outcome{Messages: 5, Lanes: []Lane{{Role: "data"}}}},
-		specOf(&Config{Op: Write, Mode: Bandwidth, Iterations: 5, Rails: 2, QPs: 8}, []int{8, 64}),
+		specOf(&Config{Op: Write, Mode: Bandwidth, Iterations: 5, Rails: 2, QPs: 8, Impair: []Impair{{Rail: 1, Loss: 0.01}}}, []int{8, 64}),
 		hostInfo{Devices: []string{"soft0"}, Reads: 16},
 	} {
 		b, err := json.Marshal(v)

@@ -45,7 +45,11 @@ type Wish struct {
 	// Memory is the most that receives of wrapped NICs may take, in bytes. Zero means no
 	// limit.
 	Memory int
+	// Impair is what the NICs do to the packets that they send.
+	Impair []Impair
 }
 
 // Wish returns what a completed Config wants of the NICs of an end.
-func (c *Config) Wish() Wish { return Wish{Rails: c.Rails, Transport: c.Transport, Lanes: c.QPs} }
+func (c *Config) Wish() Wish {
+	return Wish{Rails: c.Rails, Transport: c.Transport, Lanes: c.QPs, Impair: c.Impair}
+}

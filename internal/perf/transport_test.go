@@ -2,6 +2,7 @@ package perf_test
 
 import (
 	"errors"
+	"reflect"
 	"testing"
 
 	"ibverbx"
@@ -67,7 +68,7 @@ func TestTransportIsTheClients(t *testing.T) {
 			t.Errorf("the server lends its NICs %d bytes, want what its buffers leave of 256 MiB", lent)
 		}
 		wishes[1].Memory = 0
-		if wishes[0] != want || wishes[1] != want {
+		if !reflect.DeepEqual(wishes[0], want) || !reflect.DeepEqual(wishes[1], want) {
 			t.Errorf("the ends opened NICs for %+v and %+v, want %+v", wishes[0], wishes[1], want)
 		}
 	}
