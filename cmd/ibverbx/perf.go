@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -270,7 +271,8 @@ func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote 
 		return err
 	}
 	line := newProgressLine(s.err)
-	o := perf.Observer{Progress: line.show, Paths: pathsOf, Health: healthOf, Measuring: f.capture.measuring, Interval: f.out.span(&f.cfg)}
+	var progress perfProgress
+	o := perf.Observer{Progress: func(p perf.Progress) { line.write(progress.text(p, time.Now())) }, Paths: pathsOf, Health: healthOf, Measuring: f.capture.measuring, Interval: f.out.span(&f.cfg)}
 	o.Opened = f.metrics.opened(remote)
 	if web != nil {
 		o.Look = web.look

@@ -40,22 +40,64 @@ func (l *progressLine) write(text string) {
 	l.width = max(l.width, len(text))
 }
 
-// show says how far a test is.
-func (l *progressLine) show(p perf.Progress) {
-	l.write(fmt.Sprintf(" %d/%d  %-8s %s", p.Row+1, p.Rows, perf.FormatSize(p.Size), bar(p.Done)))
+// perfProgress says how far a test is. The part that is done is that of all sizes, so that it never goes back.
+type perfProgress struct {
+	began time.Time     // when it first said something
+	row   int           // of the last rate
+	at    time.Duration // of the last rate, within its row
+	sent  int64         // messages until then
+	rate  float64       // bytes per second
+}
+
+// rateSpan is the shortest time over which progress shows a rate.
+const rateSpan = 500 * time.Millisecond
+
+// text is a line of less than 80 columns.
+func (g *perfProgress) text(p perf.Progress, now time.Time) string {
+	if g.began.IsZero() {
+		g.began = now
+	}
+	if p.Row != g.row {
+		*g = perfProgress{began: g.began, row: p.Row}
+	}
+	if span := p.At - g.at; span >= rateSpan {
+		g.rate = float64(p.Messages-g.sent) * float64(p.Size) / span.Seconds()
+		g.at, g.sent = p.At, p.Messages
+	}
+	head := fmt.Sprintf(" %d/%d  %-8s ", p.Row+1, p.Rows, perf.FormatSize(p.Size))
+	if p.Passive {
+		return head + "the other side measures"
+	}
+	done := (float64(p.Row) + p.Done) / float64(p.Rows)
+	text := head + bar(done, 10)
+	switch {
+	case p.Stalled > 0:
+		text += fmt.Sprintf("  stalled for %v", p.Stalled.Truncate(time.Second))
+	case g.rate > 0:
+		text += fmt.Sprintf("  %.1f MiB/s", g.rate/mebibyte)
+	}
+	if p.Lost > 0 {
+		text += fmt.Sprintf("  lanes: %d lost, %d back", p.Lost, p.Rebuilt)
+	}
+	if p.Stalled == 0 && done >= 0.01 && done < 1 {
+		left := time.Duration(float64(now.Sub(g.began)) * (1 - done) / done)
+		if whole := text + fmt.Sprintf("  %v left", max(left.Round(time.Second), time.Second)); len(whole) < columns {
+			return whole
+		}
+	}
+	return text
 }
 
 // bar draws how much is done, 0 to 1.
-func bar(done float64) string {
-	const cells = 20
-	return fmt.Sprintf("[%-*s] %3.0f%%", cells, strings.Repeat("#", int(done*cells)), done*100)
+func bar(done float64, cells int) string {
+	return fmt.Sprintf("[%-*s] %3d%%", cells, strings.Repeat("#", int(done*float64(cells))), int(done*100))
 }
 
 // simProgress says how far a run of many seeds is, how fast, and how long it will take.
 func simProgress(s sim.Summary, took time.Duration) string {
 	rate := float64(s.Seeds) / max(took.Seconds(), 1e-3)
 	left := time.Duration(float64(s.Of-s.Seeds) / max(rate, 1e-3) * float64(time.Second))
-	text := fmt.Sprintf(" seed %d/%d  %s  %.0f seeds/s  %s left", s.Seeds, s.Of, bar(float64(s.Seeds)/float64(s.Of)), rate, left.Round(time.Second))
+	text := fmt.Sprintf(" seed %d/%d  %s  %.0f seeds/s  %s left", s.Seeds, s.Of, bar(float64(s.Seeds)/float64(s.Of), 20), rate, left.Round(time.Second))
 	if n := s.Failed; n > 0 {
 		text += fmt.Sprintf("  %d FAILED", n)
 	}

@@ -85,7 +85,7 @@ func TestControlOnlyWithKill(t *testing.T) {
 		if on {
 			cfg.Kill = Kill{On: true, Rail: 1, SetPort: noPorts}
 		}
-		r, err := newTest(t, newWire(), cfg).openRow(t.Context(), 64, new(atomic.Bool), func(float64) {})
+		r, err := newTest(t, newWire(), cfg).openRow(t.Context(), 64, new(atomic.Bool))
 		if err != nil {
 			t.Fatalf("openRow: got %v, want no error", err)
 		}
@@ -133,7 +133,7 @@ func TestRollingCheckFindsCorruption(t *testing.T) {
 func TestVerifyAgainFindsLateWrite(t *testing.T) {
 	for _, op := range []Op{Write, WriteImm, Read, Send} {
 		t.Run(string(op), func(t *testing.T) {
-			r, err := newTest(t, newWire(), killed(op)).openRow(t.Context(), 100, new(atomic.Bool), func(float64) {})
+			r, err := newTest(t, newWire(), killed(op)).openRow(t.Context(), 100, new(atomic.Bool))
 			if err != nil {
 				t.Fatalf("openRow: got %v, want no error", err)
 			}
@@ -164,7 +164,7 @@ func TestVerifyAgainFindsLateWrite(t *testing.T) {
 // A place is not used again before what stands in it was compared, even if the sender could
 // go on: a notified write is complete there before the target has been polled.
 func TestRollingWaitsForCompare(t *testing.T) {
-	r, err := newTest(t, newWire(), killed(WriteImm)).openRow(t.Context(), 100, new(atomic.Bool), func(float64) {})
+	r, err := newTest(t, newWire(), killed(WriteImm)).openRow(t.Context(), 100, new(atomic.Bool))
 	if err != nil {
 		t.Fatalf("openRow: got %v, want no error", err)
 	}
@@ -195,7 +195,7 @@ func TestRailNotBack(t *testing.T) {
 	cfg := killed(Write)
 	cfg.Duration = 2 * time.Hour
 	cfg.Kill.Back = time.Minute
-	r, err := newTest(t, newWire(), cfg).openRow(t.Context(), 100, new(atomic.Bool), func(float64) {})
+	r, err := newTest(t, newWire(), cfg).openRow(t.Context(), 100, new(atomic.Bool))
 	if err != nil {
 		t.Fatalf("openRow: got %v, want no error", err)
 	}
@@ -231,7 +231,7 @@ func TestRailNotBack(t *testing.T) {
 
 // Events are kept with their time and place, and both ends must have recovered.
 func TestOutageEvents(t *testing.T) {
-	r, err := newTest(t, newWire(), killed(Write)).openRow(t.Context(), 100, new(atomic.Bool), func(float64) {})
+	r, err := newTest(t, newWire(), killed(Write)).openRow(t.Context(), 100, new(atomic.Bool))
 	if err != nil {
 		t.Fatalf("openRow: got %v, want no error", err)
 	}

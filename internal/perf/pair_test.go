@@ -30,7 +30,7 @@ func TestMTU(t *testing.T) {
 		cfg.MTU = 512
 		w := newWire()
 		test := newTest(t, w, cfg)
-		r, err := test.openRow(t.Context(), 64, new(atomic.Bool), func(float64) {})
+		r, err := test.openRow(t.Context(), 64, new(atomic.Bool))
 		if err != nil {
 			t.Fatalf("openRow: got %v, want no error", err)
 		}

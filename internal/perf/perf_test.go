@@ -329,7 +329,7 @@ func TestBurstDoesNotAllocate(t *testing.T) {
 		{QPs: 2, Op: Send, Connection: verbs.UD},
 	} {
 		test := newTest(t, newWire(), cfg)
-		r, err := test.openRow(t.Context(), 8, new(atomic.Bool), func(float64) {})
+		r, err := test.openRow(t.Context(), 8, new(atomic.Bool))
 		if err != nil {
 			t.Fatalf("openRow: got %v, want no error", err)
 		}

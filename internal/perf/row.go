@@ -26,6 +26,10 @@ const (
 	// quietRounds is how many rounds a quiet half is not polled. A VirtualQP must be polled
 	// while it is connected, but not all the time.
 	quietRounds = 64
+	// stallShort is after how long without a message a row is shown as stalled, and stallRate the bytes per second that
+	// every path should have, for messages that are larger.
+	stallShort = time.Second
+	stallRate  = 64 << 20
 	// tellEvery is how often progress is reported.
 	tellEvery = 100 * time.Millisecond
 )
@@ -60,20 +64,24 @@ type row struct {
 
 // pace is how far a row is.
 type pace struct {
-	progress func(fraction float64)
+	// progress takes how far the row is, nil if nobody wants to know.
+	progress func(Progress)
 	// measuring is called when the warm-up is over. It may be nil.
 	measuring func(on bool)
 	goal      int64         // messages to send, 0 if a time ends the row
 	began     time.Duration // when the measurement began, 0 before
 	copying   time.Duration // time since then that was spent on copies
 	told      time.Duration // when progress was last reported
+	done      int64         // messages that were measured
+	moved     time.Duration // when done last grew
+	shown     float64       // the part that was last reported
 }
 
 // openRow makes everything that a row needs. After an error the caller closes the row too.
-func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool, progress func(float64)) (*row, error) {
+func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool) (*row, error) {
 	r := &row{
 		plan: newPlan(&t.cfg, size, t.maxWR), cfg: &t.cfg, side: t.side, halves: [2]*half{{}, {}},
-		cancelled: cancelled, epoch: time.Now(), pace: pace{progress: progress},
+		cancelled: cancelled, epoch: time.Now(),
 	}
 	var err error
 	if t.partner != nil {
@@ -162,7 +170,7 @@ func (r *row) begin() {
 	r.mark()
 	r.measuring()
 	now := r.now()
-	r.pace.began, r.pace.told, r.pace.copying = now, now, 0
+	r.pace.began, r.pace.told, r.pace.copying, r.pace.moved = now, now, 0, now
 	r.series.start()
 }
 
@@ -193,11 +201,34 @@ func (r *row) tell(now time.Duration, done int64) {
 		return
 	}
 	r.series.look(r.spent(now))
-	if now-p.told < tellEvery {
+	if done > p.done {
+		p.done, p.moved = done, now
+	}
+	if now-p.told < tellEvery || p.progress == nil {
 		return
 	}
 	p.told = now
-	p.progress(max(fraction(done, p.goal), fraction(int64(r.spent(now)), int64(r.cfg.Duration))))
+	at := r.spent(now)
+	seen := Progress{At: at, Messages: p.done, Done: p.shown}
+	if quiet := now - p.moved; quiet >= r.plan.stall() {
+		seen.Stalled = quiet
+	} else {
+		p.shown = max(p.shown, min(max(fraction(p.done, p.goal), fraction(int64(at), int64(r.cfg.Duration))), 1))
+		seen.Done = p.shown
+	}
+	for _, l := range r.own().lanes() {
+		seen.Lost += int(l.Deaths)
+		seen.Rebuilt += int(l.Deaths)
+		if l.Deaths > 0 && l.State != laneInService {
+			seen.Rebuilt--
+		}
+	}
+	p.progress(seen)
+}
+
+// stall is how long nothing must have come through before a row is stalled. A large message takes a while.
+func (p *plan) stall() time.Duration {
+	return max(stallShort, time.Duration(float64(p.size)/stallRate*float64(time.Second)))
 }
 
 // spent is the time of the measurement without copies.

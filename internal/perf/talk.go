@@ -113,6 +113,7 @@ func (r *row) attend() error {
 		return err
 	}
 	now, t := r.now(), r.talk
+	r.tell(now, r.pace.done)
 	if now-t.spoke >= t.every && !t.parted {
 		t.spoke = now
 		if err := t.say(&note{Kind: noteProgress}); err != nil {

@@ -84,8 +84,20 @@ type Progress struct {
 	Rows int
 	// Size is the message size of the row in bytes.
 	Size int
-	// Done is the part of the row that is measured, 0 to 1.
+	// Done is the part of the row that is measured, 0 to 1. It never falls, and stands still while the row is stalled.
 	Done float64
+	// At is the time since the start of the row, without copies.
+	At time.Duration
+	// Messages counts those of this side that came through.
+	Messages int64
+	// Stalled is for how long nothing has come through, 0 if that is not worth a word.
+	Stalled time.Duration
+	// Lost counts how often a lane of this side was lost.
+	Lost int
+	// Rebuilt counts how often a lost lane was in service again.
+	Rebuilt int
+	// Passive means that this side only lends its memory or receives, and does not know how far the other is.
+	Passive bool
 }
 
 // New checks a Config against the rails of two ends in this process. Each end must have as many
@@ -242,12 +254,7 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 // runRow opens, measures and closes one row. It sets Interrupted if a user has ended the test.
 func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, cancelled *atomic.Bool) (res Result, err error) {
 	size := t.sizes[row]
-	progress := func(done float64) {
-		if o.Progress != nil {
-			o.Progress(Progress{Row: row, Rows: len(t.sizes), Size: size, Done: min(done, 1)})
-		}
-	}
-	r, err := t.openRow(ctx, size, cancelled, progress)
+	r, err := t.openRow(ctx, size, cancelled)
 	defer func() { err = errors.Join(err, r.closers.Close()) }()
 	if err != nil {
 		return res, err
@@ -271,7 +278,13 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 			o.Head(*rep)
 		}
 	}
-	progress(0)
+	if o.Progress != nil {
+		r.pace.progress = func(p Progress) {
+			p.Row, p.Rows, p.Size, p.Passive = row, len(t.sizes), size, r.own().out == nil
+			o.Progress(p)
+		}
+		r.pace.progress(Progress{})
+	}
 	if o.Measuring != nil {
 		r.pace.measuring = o.Measuring
 		defer o.Measuring(false)

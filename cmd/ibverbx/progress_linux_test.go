@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal is a terminal of the kernel, of 80 columns, and what was written to it.
+type terminal struct {
+	file *os.File // for the process
+
+	mu      sync.Mutex
+	written bytes.Buffer
+}
+
+func newTerminal(t *testing.T) *terminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("this system has no terminals: %v", err)
+	}
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Skipf("this system has no terminals: %v", err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Skipf("this system has no terminals: %v", err)
+	}
+	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
+		t.Fatalf("TIOCSWINSZ: got %v, want no error", err)
+	}
+	file, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("this system has no terminals: %v", err)
+	}
+	term := &terminal{file: file}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for b := make([]byte, 4096); ; {
+			n, err := master.Read(b)
+			if err != nil {
+				return
+			}
+			term.mu.Lock()
+			term.written.Write(b[:n])
+			term.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = file.Close()
+		<-read // every process that had the terminal has ended, and so its last bytes are read
+		_ = master.Close()
+	})
+	return term
+}
+
+func (x *terminal) text() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.written.String()
+}
+
+// shows waits until the terminal has shown a text that matches, behind the first n bytes, and returns how many bytes it
+// has shown by then.
+func (x *terminal) shows(t *testing.T, n int, match string) int {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		text := x.text()
+		if at := regexp.MustCompile(match).FindStringIndex(text[n:]); at != nil {
+			return n + at[1]
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("in a minute the terminal did not show %q:\n%q", match, text[max(n, len(text)-400):])
+		}
+	}
+}
+
+// TestPerfProgressFrozenServer: the line of a client shows its rate. When the server is stopped it shows that the test is
+// stalled, and the bar stands still. When the server goes on there is a rate again. The bar never goes back.
+func TestPerfProgressFrozenServer(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	server, addr := serve(t, "--token-file", token, "--once")
+	x := newTerminal(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "perf", addr, "--token-file", token, "-s", "64K,128K", "-D", "30", "--link", "udp")
+	cmd.Env = append(cmd.Environ(), asCommand+"=1")
+	cmd.Stderr = x.file
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("Start: got %v, want no error", err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	x.shows(t, 0, `%  [0-9.]+ MiB/s  [0-9]+m?[0-9]*s left`)
+	if err := server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatalf("Signal: got %v, want no error", err)
+	}
+	from := x.shows(t, 0, `stalled for 1s`)
+	to := x.shows(t, from, `stalled for 2s`)
+	if stalled := x.text()[from:to]; strings.Contains(stalled, "MiB/s") || strings.Contains(stalled, "left") {
+		t.Errorf("a stalled test shows a rate: %q", stalled)
+	}
+	if err := server.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatalf("Signal: got %v, want no error", err)
+	}
+	x.shows(t, to, `MiB/s`)
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatalf("Signal: got %v, want no error", err)
+	}
+	_ = cmd.Wait()
+	if status := cmd.ProcessState.ExitCode(); status != exitInterrupted {
+		t.Errorf("the client ended with status %d, want %d", status, exitInterrupted)
+	}
+	last := 0
+	for _, m := range regexp.MustCompile(`([0-9]+)%`).FindAllStringSubmatch(x.text(), -1) {
+		n, _ := strconv.Atoi(m[1])
+		if n < last {
+			t.Errorf("the bar went from %d %% back to %d %%", last, n)
+		}
+		last = n
+	}
+}
