@@ -180,13 +180,18 @@ var _ prometheus.Collector = (*Collector)(nil)
 func (t *tables) addQP(session string, qp *ibverbx.VirtualQP, devices names, by sign) {
 	stats := qp.Stats()
 	q := &qpStats{Stats: &stats, failed: qp.Err() != nil}
+	lanes := make([]int, len(stats.Rails))
 	for i := range stats.Lanes {
-		q.deaths += stats.Lanes[i].Deaths
-		q.replayed += stats.Lanes[i].Replayed
+		l := &stats.Lanes[i]
+		q.deaths += l.Deaths
+		q.replayed += l.Replayed
+		if l.Role == "data" && l.Rail < len(lanes) {
+			lanes[l.Rail]++
+		}
 	}
 	t.qps.add(labels{session}, q, by)
 	for i := range stats.Rails {
-		rail := &stats.Rails[i]
+		rail := &railStats{RailStats: stats.Rails[i], lanes: lanes[i]}
 		t.rails.add(labels{session, strconv.Itoa(rail.Rail), devices.label(rail.Device)}, rail, by)
 	}
 }

@@ -83,6 +83,7 @@ func TestScrapeHasStats(t *testing.T) {
 		`ibverbx_session_sends_posted_total{session="b"}`:    1,
 		`ibverbx_session_sends_completed_total{session="b"}`: 1,
 		rail("lanes_up"):        2,
+		rail("sessions_down"):   0,
 		rail("bytes_total"):     size / 2,
 		rail("fragments_total"): float64(s.Rails[1].Fragments),
 		fmt.Sprintf(`ibverbx_nic_sent_packets_total{device=%q}`, a.NICs[1].Name()):             float64(packets),
@@ -254,4 +255,36 @@ func TestScrapeWhileWriting(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
+}
+
+// A rail without a lane in service counts as down, for the VirtualQP that has lanes there. A rail that has no lanes is
+// not down.
+func TestScrapeHasLostRail(t *testing.T) {
+	links := rig.MemoryLinks(3)
+	control, other := ibverbx.ControlPair()
+	a, b := rig.NewRails(t, links), rig.NewRails(t, links)
+	for _, h := range []*rig.Host{a, b} {
+		h.NewCQ(ibverbx.CQConfig{Waker: verbs.NewWaker()})
+	}
+	rig.Connect(t, a.NewQP(ibverbx.Config{Lanes: 2, Control: control}), b.NewQP(ibverbx.Config{Lanes: 2, Control: other}))
+	c := metrics.NewCollector()
+	c.AddQP("b", a.QP, nil)
+	down := func() (total float64) {
+		for name, v := range scrape(t, c) {
+			if strings.HasPrefix(name, "ibverbx_rail_sessions_down{") {
+				total += v
+			}
+		}
+		return total
+	}
+	if n := down(); n != 0 {
+		t.Errorf("%v rails are down, want none", n)
+	}
+	a.NICs[1].SetPort(false)
+	for down() != 1 {
+		_, err := a.CQ.Poll(make([]ibverbx.WC, 1))
+		rig.Must(t, err)
+		_, err = b.CQ.Poll(make([]ibverbx.WC, 1))
+		rig.Must(t, err)
+	}
 }

@@ -14,7 +14,7 @@ import (
 // tables has a table for each type of part.
 type tables struct {
 	qps       table[qpStats]
-	rails     table[ibverbx.RailStats]
+	rails     table[railStats]
 	nics      table[softnic.Stats]
 	paths     table[pathStats]
 	conns     table[bootstrap.ConnStats]
@@ -24,7 +24,7 @@ type tables struct {
 func newTables() tables {
 	return tables{
 		qps:       table[qpStats]{names: []string{"session"}, metrics: qpMetrics, rows: map[labels]*row{}},
-		rails:     table[ibverbx.RailStats]{names: []string{"session", "rail", "device"}, metrics: railMetrics, rows: map[labels]*row{}},
+		rails:     table[railStats]{names: []string{"session", "rail", "device"}, metrics: railMetrics, rows: map[labels]*row{}},
 		nics:      table[softnic.Stats]{names: []string{"device"}, kindOf: "reason", metrics: nicMetrics, rows: map[labels]*row{}},
 		paths:     table[pathStats]{names: []string{"device"}, kindOf: "cause", metrics: pathMetrics, rows: map[labels]*row{}},
 		conns:     table[bootstrap.ConnStats]{names: []string{"session"}, kindOf: "direction", metrics: connMetrics, rows: map[labels]*row{}},
@@ -66,17 +66,29 @@ var qpMetrics = []metric[qpStats]{
 	{"session_control_errors_total", "Control messages that could not be sent or read.", counter, "", func(s *qpStats) float64 { return float64(s.ControlErrors) }},
 }
 
-var railMetrics = []metric[ibverbx.RailStats]{
-	{"rail_lanes_up", "Data lanes in service on the rail.", gauge, "", func(s *ibverbx.RailStats) float64 { return float64(s.Up) }},
-	{"rail_bytes_total", "Bytes that this end wrote or read over the rail.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Bytes) }},
-	{"rail_fragments_total", "Physical requests that the NIC took.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Fragments) }},
-	{"rail_doorbells_total", "Posts of which the NIC took something.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Doorbells) }},
-	{"rail_completions_total", "Physical completions.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.CQEs) }},
-	{"rail_refusals_total", "Posts that the NIC took only in part, or not at all.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Refusals) }},
-	{"rail_stale_completions_total", "Completions of an earlier generation of a lane.", counter, "", func(s *ibverbx.RailStats) float64 { return float64(s.Stale) }},
+// railStats is what is reported of a rail of a VirtualQP.
+type railStats struct {
+	ibverbx.RailStats
+	lanes int // data lanes on the rail, in service or not
 }
 
-const dropHelp = "Packets that the software NIC dropped."
+var railMetrics = []metric[railStats]{
+	{"rail_lanes_up", "Data lanes in service on the rail.", gauge, "", func(s *railStats) float64 { return float64(s.Up) }},
+	{"rail_sessions_down", "VirtualQPs that have lanes on the rail, none of them in service.", gauge, "", func(s *railStats) float64 {
+		if s.lanes > 0 && s.Up == 0 {
+			return 1
+		}
+		return 0
+	}},
+	{"rail_bytes_total", "Bytes that this end wrote or read over the rail.", counter, "", func(s *railStats) float64 { return float64(s.Bytes) }},
+	{"rail_fragments_total", "Physical requests that the NIC took.", counter, "", func(s *railStats) float64 { return float64(s.Fragments) }},
+	{"rail_doorbells_total", "Posts of which the NIC took something.", counter, "", func(s *railStats) float64 { return float64(s.Doorbells) }},
+	{"rail_completions_total", "Physical completions.", counter, "", func(s *railStats) float64 { return float64(s.CQEs) }},
+	{"rail_refusals_total", "Posts that the NIC took only in part, or not at all.", counter, "", func(s *railStats) float64 { return float64(s.Refusals) }},
+	{"rail_stale_completions_total", "Completions of an earlier generation of a lane.", counter, "", func(s *railStats) float64 { return float64(s.Stale) }},
+}
+
+const dropHelp = "Packets that the software NIC dropped. Reason no_buffer counts UC and UD messages without a receive, not packets."
 
 var nicMetrics = []metric[softnic.Stats]{
 	{"nic_sent_packets_total", "Packets that the software NIC sent.", counter, "", func(s *softnic.Stats) float64 { return float64(s.PacketsSent) }},

@@ -46,7 +46,7 @@ func (m *metricsFlags) serve(ctx context.Context, s streams) (stop func() error,
 	r.MustRegister(m.collector, buildInfo(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
-	server := &http.Server{Handler: mux, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout}
+	server := &http.Server{Handler: mux, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout, IdleTimeout: time.Minute}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	fmt.Fprintf(s.err, "ibverbx: metrics at http://%v/metrics\n", l.Addr())

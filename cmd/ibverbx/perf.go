@@ -263,9 +263,11 @@ func runPerf(ctx context.Context, s streams, f *perfFlags) (err error) {
 // show runs a test and prints it. remote is the address of the other process, empty if there is
 // none. If ctx ends early what was measured is printed, and the error is errInterrupted.
 func show(ctx context.Context, s streams, f *perfFlags, test *perf.Test, remote string) error {
-	if err := f.out.writable(); err != nil {
+	tidy, err := f.out.writable()
+	if err != nil {
 		return err
 	}
+	defer tidy()
 	web, err := newPerfPage(f.out.web)
 	if err != nil {
 		return err

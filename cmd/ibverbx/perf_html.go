@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -11,16 +13,27 @@ import (
 	"ibverbx/internal/report"
 )
 
-// writable reports now, before a long test, if the file of --html cannot be written.
-func (o *outputFlags) writable() error {
+// writable reports now, before a long test, if the file of --html cannot be written. tidy removes the file if writable
+// has made it and nothing was written.
+func (o *outputFlags) writable() (tidy func(), err error) {
+	tidy = func() {}
 	if o.html == "" {
-		return nil
+		return tidy, nil
 	}
-	f, err := os.OpenFile(o.html, os.O_WRONLY|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(o.html, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err == nil {
+		tidy = func() {
+			if info, err := os.Stat(o.html); err == nil && info.Size() == 0 {
+				_ = os.Remove(o.html)
+			}
+		}
+	} else if errors.Is(err, fs.ErrExist) {
+		f, err = os.OpenFile(o.html, os.O_WRONLY, 0o644)
+	}
 	if err != nil {
-		return fmt.Errorf("--html: %w", err)
+		return nil, fmt.Errorf("--html: %w", err)
 	}
-	return f.Close()
+	return tidy, f.Close()
 }
 
 // save writes the file of --html.

@@ -75,6 +75,26 @@ func TestHTMLUnwritable(t *testing.T) {
 	}
 }
 
+// TestHTMLOfFailedTest: a test that fails leaves no empty file, and a file that was there stays as it is.
+func TestHTMLOfFailedTest(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "report.html")
+	failing := []string{"perf", "send", "-c", "UC", "--lat", "-s", "8", "-n", "10", "--impair", "loss=100%", "--html", file}
+	for _, before := range []string{"", "an earlier report"} {
+		if before != "" {
+			if err := os.WriteFile(file, []byte(before), 0o644); err != nil {
+				t.Fatalf("WriteFile: got %v, want no error", err)
+			}
+		}
+		if status, _, stderr := command(t.Context(), failing...); status != exitFailure {
+			t.Fatalf("perf: status %d, stderr %q, want %d", status, stderr, exitFailure)
+		}
+		after, err := os.ReadFile(file)
+		if string(after) != before || (err == nil) != (before != "") {
+			t.Errorf("after a test that failed the file has %q (%v), want %q", after, err, before)
+		}
+	}
+}
+
 // TestCompareHTML: the file has the files, and a table of each metric. What is worse is marked.
 func TestCompareHTML(t *testing.T) {
 	a := reportFile(t, "<before>.json", 1, 1.01, 1.02, 1.03, 1.04, 1.05)

@@ -50,7 +50,7 @@ const lastWords = time.Second
 
 // Serve serves viewers until ctx ends.
 func (s *Server) Serve(ctx context.Context) error {
-	h := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10}
+	h := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	ended := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)

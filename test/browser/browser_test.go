@@ -261,6 +261,9 @@ func TestDemoPage(t *testing.T) {
 	p.waitFor("rail 0 loses packets", `samples.at(-1).rails[0].retransmits > 3 && document.querySelector('#rail0 [data-action="lossy"]').getAttribute("aria-pressed") === "true"`)
 	p.press(" ")
 	p.waitFor("both rails", bothUp())
+	// A stream that connects again sends everything, and the page is made again.
+	p.do(chromedp.Evaluate[chromedp.Void](`stream.dispatchEvent(new MessageEvent("view", { data: JSON.stringify({ setup, samples, events }) }))`))
+	p.waitFor("the focus where it was", `document.activeElement.dataset.rail === "0" && document.activeElement.dataset.action === "lossy"`)
 
 	dark := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}}
 	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, dark); err != nil {

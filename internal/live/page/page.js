@@ -34,7 +34,10 @@ const stream = new EventSource("stream");
 stream.addEventListener("view", (m) => {
   const v = JSON.parse(m.data);
   ({ setup, samples, events } = v);
+  const had = document.activeElement.dataset; // of a button that build replaces when the stream connects again
   build();
+  const button = had && buttons.get(`${had.rail} ${had.action}`);
+  if (button) button.focus();
   draw();
   list();
   if (v.ended) end(v.ended);
