@@ -26,7 +26,8 @@ events instead.
 
 --web shows it as a page of this host, until Ctrl-C. The page shows hosts, rails and lanes, rates, latency,
 retransmits and events. Its buttons pull and plug cables, lose and delay packets, and slow a rail down. Only
-who knows the printed address can see the page and press its buttons.`
+who knows the printed address can see the page and press its buttons. --metrics serves counters of both hosts
+for Prometheus meanwhile.`
 
 const demoExample = `  ibverbx demo               nine seconds in the terminal
   ibverbx demo --web         in a browser, with buttons
@@ -34,8 +35,9 @@ const demoExample = `  ibverbx demo               nine seconds in the terminal
 
 // demoFlags are the flags of demo as they are given.
 type demoFlags struct {
-	json bool
-	web  bool
+	json    bool
+	web     bool
+	metrics metricsFlags
 }
 
 // script is what the demo does, and when.
@@ -69,7 +71,12 @@ func newDemo(s streams) *cobra.Command {
 		Long:    demoLong,
 		Example: demoExample,
 		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			stop, err := d.metrics.serve(cmd.Context(), s)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, stop()) }()
 			if d.web {
 				return runDemoWeb(cmd.Context(), s, d)
 			}
@@ -78,7 +85,18 @@ func newDemo(s streams) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&d.web, "web", false, "serve a page with buttons on a port of this host, until Ctrl-C")
 	cmd.Flags().BoolVar(&d.json, "json", false, "print one JSON object with all samples and events at the end")
+	d.metrics.define(cmd.Flags())
 	return cmd
+}
+
+// watched serves the metrics of a transfer until the function that it returns is called.
+func (d *demoFlags) watched(t *demoTransfer) (stop func()) {
+	opened := d.metrics.opened("")
+	if opened == nil {
+		return func() {}
+	}
+	sender, receiver := opened(0, t.ends[0].qp, t.ends[0].rails.Configs()), opened(1, t.ends[1].qp, t.ends[1].rails.Configs())
+	return func() { sender(); receiver() }
 }
 
 // demoSetup describes the demo. seconds is how long it takes, 0 if a user ends it.
@@ -105,6 +123,7 @@ func runDemo(ctx context.Context, s streams, d demoFlags, play *script) (err err
 	if err != nil {
 		return err
 	}
+	defer d.watched(t)()
 	out := newDemoText(s)
 	err = t.run(ctx, func(at time.Duration) (bool, error) {
 		more, err := play.act(at, f, rec)

@@ -46,6 +46,7 @@ func runDemoWeb(ctx context.Context, s streams, d demoFlags) (err error) {
 	if err != nil {
 		return err
 	}
+	defer d.watched(t)()
 	server, err := live.Listen()
 	if err != nil {
 		return err

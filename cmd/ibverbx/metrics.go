@@ -32,8 +32,8 @@ func (m *metricsFlags) define(fl *pflag.FlagSet) {
 // metricsTimeout limits the time that a scrape may take to ask, and to take its answer.
 const metricsTimeout = 10 * time.Second
 
-// serve serves metrics until stop is called, if the flag is given.
-func (m *metricsFlags) serve(ctx context.Context, s streams) (stop func() error, err error) {
+// serve serves metrics until stop is called, if the flag is given. more are those that only this command has.
+func (m *metricsFlags) serve(ctx context.Context, s streams, more ...prometheus.Collector) (stop func() error, err error) {
 	if m.addr == "" {
 		return func() error { return nil }, nil
 	}
@@ -44,6 +44,7 @@ func (m *metricsFlags) serve(ctx context.Context, s streams) (stop func() error,
 	m.collector = metrics.NewCollector()
 	r := prometheus.NewRegistry()
 	r.MustRegister(m.collector, buildInfo(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(more...)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
 	server := &http.Server{Handler: mux, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout, IdleTimeout: time.Minute}

@@ -131,3 +131,26 @@ func TestPerfMetricsAddress(t *testing.T) {
 		}
 	}
 }
+
+// Every command that runs long serves metrics while it does: the demo those of both hosts, sim how far it is.
+func TestLongCommandsServeMetrics(t *testing.T) {
+	for args, series := range map[string]string{
+		"demo --web": `ibverbx_rail_bytes_total{device="soft2",rail="1",session="initiator"}`,
+		"sim --scenario bad-key --seeds 100000000 --json": `ibverbx_sim_seeds_total`,
+	} {
+		t.Run(args, func(t *testing.T) {
+			p := begin(t, append(strings.Fields(args), "--metrics", "127.0.0.1:0")...)
+			at := p.metricsAt()
+			for {
+				status, scrape := fetch(t, at)
+				if status != http.StatusOK {
+					t.Fatalf("%s: status %d, want %d", at, status, http.StatusOK)
+				}
+				if strings.Contains(string(scrape), "\n"+series) && value(t, scrape, series) > 0 {
+					break
+				}
+			}
+			p.interrupt()
+		})
+	}
+}

@@ -69,6 +69,7 @@ type simFlags struct {
 	json     bool
 	list     bool
 	measured bool
+	metrics  metricsFlags
 }
 
 // newSim builds the sim command.
@@ -90,10 +91,11 @@ func newSim(s streams) *cobra.Command {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	flags.BoolVar(&f.list, "list", false, "list the scenarios that are built in")
 	flags.BoolVar(&f.measured, "measured", false, "run all measured scenarios, and fail if an aim is missed")
+	f.metrics.define(flags)
 	return cmd
 }
 
-func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) error {
+func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) (err error) {
 	if f.list {
 		return listScenarios(s)
 	}
@@ -103,6 +105,12 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) err
 	if f.measured && (f.trace != "" || cmd.Flags().Changed("scenario")) {
 		return wrong(cmd, "--measured runs all measured scenarios: drop --scenario and --trace")
 	}
+	var m simGauges
+	stop, err := f.metrics.serve(ctx, s, m.collectors()...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	if f.measured {
 		return runAllMeasured(ctx, s, f)
 	}
@@ -122,7 +130,10 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) err
 	if f.trace != "" {
 		sum, err = traceSeed(scenario, f)
 	} else {
-		progress := func(sum sim.Summary) { line.write(simProgress(sum, time.Since(start))) }
+		progress := func(sum sim.Summary) {
+			m.take(&sum)
+			line.write(simProgress(sum, time.Since(start)))
+		}
 		runner := sim.Runner{Scenario: scenario, First: f.seed, Seeds: f.seeds, Progress: progress}
 		sum, err = runner.Run(ctx)
 	}

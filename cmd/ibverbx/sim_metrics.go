@@ -1,0 +1,35 @@
+package main
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"ibverbx/sim"
+)
+
+// simGauges is how far a run of many seeds is. Any goroutine may call its methods.
+type simGauges struct {
+	of, seeds, worlds, failed atomic.Uint64
+}
+
+// take takes how far the run is.
+func (m *simGauges) take(s *sim.Summary) {
+	m.of.Store(s.Of)
+	m.seeds.Store(s.Seeds)
+	m.worlds.Store(uint64(s.Worlds))
+	m.failed.Store(uint64(s.Failed))
+}
+
+// collectors report it to Prometheus.
+func (m *simGauges) collectors() []prometheus.Collector {
+	counter := func(name, help string, v *atomic.Uint64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ibverbx_sim_" + name, Help: help}, func() float64 { return float64(v.Load()) })
+	}
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ibverbx_sim_seeds_wanted", Help: "Seeds to run."}, func() float64 { return float64(m.of.Load()) }),
+		counter("seeds_total", "Seeds that are done.", &m.seeds),
+		counter("worlds_total", "Worlds that were run.", &m.worlds),
+		counter("failed_worlds_total", "Worlds that broke a promise.", &m.failed),
+	}
+}
