@@ -27,12 +27,14 @@ over memcpy.
 
 Latency (--lat): one message is in flight. For write, read and atomic it is the time from the post
 to the completion, a full round trip. For send, and write with --imm, it is half of the round trip
-of a ping-pong, as ib_send_lat. t_typical is the median; percentiles are exact.
+of a ping-pong, as ib_send_lat. t_typical is the median. Percentiles are exact for up to 2 million
+messages, and have three digits beyond that.
 
 --interval prints the rate of each rail while a size is measured. --web shows rates, latency,
 retransmits and events of rails and lanes as a page of this host, at an address that it prints.
 --html writes set-up, tables and charts to one file that can be mailed.
---json has the rates as a timeline, for --lat a histogram, and where, when and with which options
+--json has the rates as a timeline, for --lat histograms ("hdr" is for libraries of HdrHistogram, which add
+up those of several runs), and where, when and with which options
 the test ran. --csv has a line for each size.
 
 Lanes: write and read are cut and spread by --policy. send and atomic use one extra lane, the

@@ -3,10 +3,13 @@ package main
 import (
 	"encoding/csv"
 	"encoding/json"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"ibverbx/internal/perf"
 )
@@ -70,6 +73,10 @@ func TestPerfHistogram(t *testing.T) {
 	first, last := res.Histogram[0], res.Histogram[len(res.Histogram)-1]
 	if n != 500 || res.Min < first.From || res.Min >= first.To || res.Max < last.From || res.Max >= last.To {
 		t.Errorf("%d samples from %+v to %+v, want 500 from %v to %v", n, first, last, res.Min, res.Max)
+	}
+	all, err := hdrhistogram.Decode([]byte(res.HDR))
+	if err != nil || all.TotalCount() != 500 || math.Abs(float64(all.Max())/1e3-res.Max) > res.Max/500 {
+		t.Errorf("hdr is %.40q (%v), want 500 samples up to %v us", res.HDR, err, res.Max)
 	}
 }
 

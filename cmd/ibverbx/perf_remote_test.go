@@ -214,7 +214,7 @@ func results(t *testing.T, r perf.Report) string {
 	t.Helper()
 	rows := slices.Clone(r.Results)
 	for i := range rows { // only the side that measured has these
-		rows[i].Timeline, rows[i].Histogram = nil, nil
+		rows[i].Timeline, rows[i].Histogram, rows[i].HDR = nil, nil, ""
 	}
 	b, err := json.Marshal(rows)
 	if err != nil {

@@ -279,14 +279,14 @@ func TestFormatSize(t *testing.T) {
 }
 
 func TestPercentiles(t *testing.T) {
-	s := newSamples()
+	s := newSamples(1)
 	for i := 1000; i >= 1; i-- {
 		if s.add(time.Duration(i) * time.Microsecond) {
 			s.flush()
 		}
 	}
 	s.flush()
-	r := s.result(1)
+	r := s.result()
 	got := []float64{r.Min, r.Typical, r.P99, r.P999, r.Max, r.Avg, r.Stdev}
 	if want := []float64{1, 500.5, 990, 999, 1000, 500.5, 288.675}; !slices.Equal(got, want) {
 		t.Errorf("min, median, 99%%, 99.9%%, max, avg, stdev = %v, want %v", got, want)
@@ -297,7 +297,7 @@ func TestPercentiles(t *testing.T) {
 }
 
 func TestSamplesBeyondWhatIsKept(t *testing.T) {
-	s := newSamples()
+	s := newSamples(0.5)
 	s.limit = 1 << 12
 	n := int64(3*s.limit + 5)
 	for i := range n {
@@ -306,7 +306,7 @@ func TestSamplesBeyondWhatIsKept(t *testing.T) {
 		}
 	}
 	s.flush()
-	r := s.result(0.5)
+	r := s.result()
 	if s.count != n || r.Min != 0.5 || r.Max != 0.5495 || r.Typical < 0.52 || r.Typical > 0.53 {
 		t.Errorf("result of %d samples: %+v, %d iterations", n, *r, s.count)
 	}

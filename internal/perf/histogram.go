@@ -3,6 +3,8 @@ package perf
 import (
 	"math/bits"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // Bucket is how many samples of a latency test were in a range of times.
@@ -31,14 +33,14 @@ func bucketFrom(bucket int) time.Duration {
 	return time.Duration(bucket-shift<<bucketBits) << shift
 }
 
-// histogram returns the buckets with samples, in order. A time is scale times that of a sample. All samples must be
-// flushed. If some were thinned out, those kept stand for them.
-func (s *samples) histogram(scale float64) []Bucket {
-	counts := make([]int64, bucketOf(1<<62)+1)
-	for _, d := range s.kept {
-		counts[bucketOf(d)] += int64(s.every)
+// histogram returns the buckets with samples, in order. All samples must be flushed. No class of the finer histogram lies
+// in two of them, because both divide powers of two.
+func (s *samples) histogram() []Bucket {
+	counts := make([]int64, bucketOf(hdrLongest)+1)
+	for _, bar := range s.hdr.Distribution() {
+		counts[bucketOf(time.Duration(bar.From))] += bar.Count
 	}
-	us := func(d time.Duration) float64 { return round(float64(d)*scale/1e3, 4) }
+	us := func(d time.Duration) float64 { return float64(d) / 1e3 }
 	var list []Bucket
 	for i, n := range counts {
 		if n > 0 {
@@ -46,4 +48,11 @@ func (s *samples) histogram(scale float64) []Bucket {
 		}
 	}
 	return list
+}
+
+// encoded is the histogram in the V2 format of HdrHistogram, compressed and in base64, in nanoseconds. Those of several runs
+// can be added up.
+func (s *samples) encoded() (string, error) {
+	b, err := s.hdr.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	return string(b), err
 }

@@ -1,8 +1,11 @@
 package perf
 
 import (
+	"math"
 	"testing"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // TestBuckets: buckets have no gaps, hold the times they begin with, and are at most an eighth wide.
@@ -18,34 +21,68 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// TestHistogramOfThinned: samples that were thinned out are counted by those that were kept.
-func TestHistogramOfThinned(t *testing.T) {
-	s := newSamples()
-	s.limit = 64
-	for i := range 256 {
-		if s.add(time.Duration(1000 + i)) {
-			s.flush()
+// TestHistogramOfMany: samples beyond those that are kept cost no more memory, and all are counted. Percentiles have three
+// digits. Histograms of two runs add up.
+func TestHistogramOfMany(t *testing.T) {
+	const limit, count = 64, 100_000
+	run := func(from time.Duration) *samples {
+		s := newSamples(0.5)
+		s.limit = limit
+		for i := range time.Duration(count) {
+			if s.add(from + i) {
+				s.flush()
+			}
 		}
+		s.flush()
+		return s
 	}
-	s.flush()
+	s := run(100_000)
+	if s.kept != nil || s.count != count {
+		t.Errorf("%d of %d samples are kept, want none of %d", len(s.kept), s.count, count)
+	}
 	n := int64(0)
-	for _, b := range s.histogram(0.5) {
+	for _, b := range s.histogram() {
 		n += b.Count
-		if b.From < 0.4 || b.To > 0.7 {
-			t.Errorf("a bucket %+v, want half of 1 to 1.256 us", b)
+		if b.From < 49 || b.To > 115 {
+			t.Errorf("a bucket %+v, want half of 100 to 200 us", b)
 		}
 	}
-	if n < 200 || n > 320 {
-		t.Errorf("%d samples, want about 256", n)
+	if n != count {
+		t.Errorf("the buckets have %d samples, want %d", n, count)
+	}
+	r := s.result()
+	for name, got := range map[string][2]float64{"median": {r.Typical, 75}, "99 %": {r.P99, 99.5}, "99.9 %": {r.P999, 99.95}} {
+		if math.Abs(got[0]-got[1]) > got[1]/1000 {
+			t.Errorf("the %s is %v us, want %v with three digits", name, got[0], got[1])
+		}
+	}
+	var sum *hdrhistogram.Histogram
+	for _, s := range []*samples{s, run(200_000)} {
+		text, err := s.encoded()
+		if err != nil {
+			t.Fatalf("encoded: got %v, want no error", err)
+		}
+		one, err := hdrhistogram.Decode([]byte(text))
+		if err != nil {
+			t.Fatalf("Decode: got %v, want no error", err)
+		}
+		if sum == nil {
+			sum = one
+		} else if dropped := sum.Merge(one); dropped != 0 {
+			t.Errorf("Merge dropped %d samples", dropped)
+		}
+	}
+	if n, median := sum.TotalCount(), float64(sum.ValueAtPercentile(50)); n != 2*count || math.Abs(median-100_000) > 100 {
+		t.Errorf("two runs have %d samples with a median of %.0f ns, want %d and 100000", n, median, 2*count)
 	}
 }
 
 // TestRecentTimes: recent takes each sample once, in microseconds.
 func TestRecentTimes(t *testing.T) {
-	s := newSamples()
+	s := newSamples(0.5)
 	want := func(p50, p99 float64) {
 		t.Helper()
-		if a, b := s.recent(0.5); a != p50 || b != p99 {
+		if a, b := s.recent(); a != p50 || b != p99 {
 			t.Errorf("recent = %v, %v, want %v, %v", a, b, p50, p99)
 		}
 	}

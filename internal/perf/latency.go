@@ -1,5 +1,7 @@
 package perf
 
+import "errors"
+
 // A ping-pong posts one message at a time but asks for a send completion only with
 // every pingChain-th, of which pingWindow may be outstanding.
 const (
@@ -17,11 +19,14 @@ func (r *row) latency(mine *outcome) error {
 	if r.cfg.op().received() {
 		one, scale = r.pingPong, 0.5
 	}
-	s := newSamples()
-	r.recent = func() (p50, p99 float64) { return s.recent(scale) }
+	s := newSamples(scale)
+	r.recent = s.recent
 	err := r.sample(s, one)
 	if s.flush(); s.count > 0 {
-		mine.Messages, mine.Latency, mine.histogram = s.count, s.result(scale), s.histogram(scale)
+		var failed error
+		mine.Messages, mine.Latency, mine.histogram = s.count, s.result(), s.histogram()
+		mine.hdr, failed = s.encoded()
+		err = errors.Join(err, failed)
 	}
 	return err
 }

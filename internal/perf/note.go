@@ -56,6 +56,7 @@ type outcome struct {
 
 	lost      int64 // messages that did not arrive
 	histogram []Bucket
+	hdr       string  // Result.HDR
 	copyRate  float64 // of Go's copy in bytes per second, 0 if it was not measured
 }
 

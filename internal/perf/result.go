@@ -99,6 +99,9 @@ type Result struct {
 	Timeline []Span `json:"timeline,omitempty"`
 	// Histogram is that of the times, empty unless this side measured latency.
 	Histogram []Bucket `json:"histogram,omitempty"`
+	// HDR is the same with three digits: nanoseconds in the V2 format of HdrHistogram, compressed and in base64. Its
+	// libraries add up those of several runs.
+	HDR string `json:"hdr,omitempty"`
 }
 
 // BandwidthResult holds rates per second. Bytes are bytes, not MiB.

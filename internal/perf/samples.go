@@ -4,24 +4,30 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 const (
 	sampleBatch = 1 << 15
 	sampleLimit = 1 << 21
+
+	// hdrDigits is how many digits of a time the histogram keeps, and hdrLongest the longest time.
+	hdrDigits  = 3
+	hdrLongest = time.Hour
 )
 
 // samples collects the times of a latency test. Adding is one store; flush does the arithmetic,
 // outside of what is timed. Minimum, maximum, average and deviation are of all samples.
-// Percentiles are exact for up to limit samples. Beyond that every second, fourth, ... sample is
-// kept for them.
+// Percentiles are exact for up to limit samples. Beyond that they come from the histogram, which has
+// all samples with three digits.
 type samples struct {
-	batch []time.Duration // Invariant: len < cap between calls
-	kept  []time.Duration // for percentiles
-	limit int             // how many are kept at most
-	every int             // each every-th sample is kept
-	skip  int             // samples to drop before the next is kept
-	seen  int             // samples of the batch that recent has seen
+	scale float64                 // a time of the result is scale times that of a sample
+	batch []time.Duration         // Invariant: len < cap between calls
+	kept  []time.Duration         // all samples, for percentiles; nil if there are more than limit
+	limit int                     // how many are kept at most
+	seen  int                     // samples of the batch that recent has seen
+	hdr   *hdrhistogram.Histogram // scaled samples in nanoseconds
 
 	count    int64         // samples so far
 	min, max time.Duration // of all samples
@@ -29,8 +35,11 @@ type samples struct {
 	m2       float64       // Welford's sum of squared deviations
 }
 
-func newSamples() *samples {
-	return &samples{batch: make([]time.Duration, 0, sampleBatch), limit: sampleLimit, every: 1, min: math.MaxInt64}
+func newSamples(scale float64) *samples {
+	return &samples{
+		scale: scale, batch: make([]time.Duration, 0, sampleBatch), limit: sampleLimit, min: math.MaxInt64,
+		hdr: hdrhistogram.New(1, int64(hdrLongest), hdrDigits),
+	}
 }
 
 // add takes a sample and reports whether flush must be called before the next.
@@ -47,55 +56,42 @@ func (s *samples) flush() {
 		delta := float64(d) - s.mean
 		s.mean += delta / float64(s.count)
 		s.m2 += delta * (float64(d) - s.mean)
-		if s.skip > 0 {
-			s.skip--
-			continue
+		// The only error is a time beyond the longest.
+		_ = s.hdr.RecordValue(min(int64(math.Round(float64(d)*s.scale)), int64(hdrLongest)))
+		if s.count <= int64(s.limit) {
+			s.kept = append(s.kept, d)
+		} else {
+			s.kept = nil
 		}
-		s.kept = append(s.kept, d)
-		if len(s.kept) == s.limit {
-			s.thin()
-		}
-		s.skip = s.every - 1
 	}
 	s.batch, s.seen = s.batch[:0], 0
 }
 
 // recent returns the median and the 99th percentile in microseconds of the samples since the last call, as far as
 // they are not flushed. They are 0 if there are none.
-func (s *samples) recent(scale float64) (p50, p99 float64) {
+func (s *samples) recent() (p50, p99 float64) {
 	fresh := slices.Clone(s.batch[s.seen:])
 	s.seen = len(s.batch)
 	if len(fresh) == 0 {
 		return 0, 0
 	}
 	slices.Sort(fresh)
-	us := func(ns float64) float64 { return round(ns*scale/1e3, 4) }
+	us := func(ns float64) float64 { return round(ns*s.scale/1e3, 4) }
 	return us(median(fresh)), us(float64(percentile(fresh, 99, 100)))
 }
 
-// thin keeps every second of the kept samples.
-func (s *samples) thin() {
-	for i := range s.kept[:len(s.kept)/2] {
-		s.kept[i] = s.kept[2*i]
+// result returns what was measured. There must be at least one sample, and all must be flushed.
+func (s *samples) result() *LatencyResult {
+	us := func(ns float64) float64 { return round(ns*s.scale/1e3, 4) }
+	r := &LatencyResult{Min: us(float64(s.min)), Max: us(float64(s.max)), Avg: us(s.mean), Stdev: us(math.Sqrt(s.m2 / float64(s.count)))}
+	if s.kept == nil {
+		at := func(percent float64) float64 { return round(float64(s.hdr.ValueAtPercentile(percent))/1e3, 4) }
+		r.Typical, r.P99, r.P999 = at(50), at(99), at(99.9)
+		return r
 	}
-	s.kept = s.kept[:len(s.kept)/2]
-	s.every *= 2
-}
-
-// result returns what was measured; a time is scale times that of a sample. There must be at
-// least one sample, and all must be flushed.
-func (s *samples) result(scale float64) *LatencyResult {
 	slices.Sort(s.kept)
-	us := func(ns float64) float64 { return round(ns*scale/1e3, 4) }
-	return &LatencyResult{
-		Min:     us(float64(s.min)),
-		Max:     us(float64(s.max)),
-		Typical: us(median(s.kept)),
-		Avg:     us(s.mean),
-		Stdev:   us(math.Sqrt(s.m2 / float64(s.count))),
-		P99:     us(float64(percentile(s.kept, 99, 100))),
-		P999:    us(float64(percentile(s.kept, 999, 1000))),
-	}
+	r.Typical, r.P99, r.P999 = us(median(s.kept)), us(float64(percentile(s.kept, 99, 100))), us(float64(percentile(s.kept, 999, 1000)))
+	return r
 }
 
 // number is a type that median works on.

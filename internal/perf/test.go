@@ -297,7 +297,7 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 		return res, err
 	}
 	res = t.cfg.settle(size, found)
-	res.Histogram = found[t.side].histogram
+	res.Histogram, res.HDR = found[t.side].histogram, found[t.side].hdr
 	if r.series != nil {
 		res.Timeline = r.series.spans
 	}

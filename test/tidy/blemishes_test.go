@@ -119,6 +119,10 @@ var blemishes = []struct{ rule, file, text, want string }{
 		"prometheus", "verbs/verbs.go", "package verbs\n\nimport _ \"github.com/prometheus/client_golang/prometheus\"\n",
 		"verbs.go:3: import \"github.com/prometheus/client_golang/prometheus\" has no place",
 	},
+	{
+		"prometheus", "vqp.go", "package ibverbx\n\nimport _ \"github.com/HdrHistogram/hdrhistogram-go\"\n",
+		"vqp.go:3: import \"github.com/HdrHistogram/hdrhistogram-go\" has no place",
+	},
 
 	{"file length", "verbs/long.go", "package verbs\n" + strings.Repeat("\n", 500), "verbs/long.go: 501 lines"},
 	{"function length", "verbs/long.go", "package verbs\n\n" + lines(71), "long.go:3: f has 71 lines"},

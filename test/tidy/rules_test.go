@@ -219,9 +219,11 @@ func checkUnsafe(tr *tree) []string {
 	})
 }
 
-// checkPrometheus keeps the modules of Prometheus away from programs that import another package of ours.
+// checkPrometheus keeps the modules of Prometheus, and of histograms, away from programs that import another package of ours.
 func checkPrometheus(tr *tree) []string {
-	return tr.importers("github.com/prometheus", func(f *goFile) bool { return f.dir() == "metrics" || f.dir() == "cmd/ibverbx" })
+	return append(
+		tr.importers("github.com/prometheus", func(f *goFile) bool { return f.dir() == "metrics" || f.dir() == "cmd/ibverbx" }),
+		tr.importers("github.com/HdrHistogram", func(f *goFile) bool { return f.dir() == "internal/perf" || f.dir() == "cmd/ibverbx" })...)
 }
 
 // importers returns a finding for each file that imports p, or a package below it, and may not.
