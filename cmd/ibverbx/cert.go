@@ -24,7 +24,7 @@ Each side needs ca.pem and its own certificate and key. Only their owner can rea
 ca.key signs further certificates and is not needed otherwise: keep it, or delete it. The
 certificate of the server names the hosts that clients may dial (--host).`
 
-const certExample = `  ibverbx cert                            certs/ for this host, localhost, 127.0.0.1 and ::1
+const certExample = `  ibverbx cert                            certs/ for this host and localhost
   ibverbx cert --host node1 --host 10.0.0.1
   ibverbx cert /tmp/try --days 1 --force`
 

@@ -39,12 +39,13 @@ With --json there is one object with the fields
   findings   check, level (problem, warning, note or ok), found, means, do
   system     os, kernel, distro, container
   modules    name, loaded
-  devices    name, driver, file, file_error, usable, and ports with state, netdev, mtu, gids
+  devices    name, driver, file, file_error, usable, and ports with state,
+             netdev, mtu, gids
   library    path, version, provider_abi
   providers  name, path
   memlock    soft_bytes, hard_bytes (-1 is unlimited), exempt`,
 		Example: `  ibverbx doctor
-  ibverbx doctor --json | jq -r '.findings[] | select(.level == "problem").found'
+  ibverbx doctor --json | jq -r '.findings[].found'
   ibverbx doctor >/dev/null && ibverbx perf`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -75,21 +76,21 @@ func printReport(s streams, r *doctor.Report, asJSON bool) error {
 	}
 	p.println("")
 	p.println(verdict(r))
-	p.println("softnic, the NIC in software, works here as everywhere: ibverbx perf measures it.")
+	p.println("softnic, the NIC in software, works anyway: ibverbx perf measures it.")
 	return p.err
 }
 
 // printFinding prints one finding: a line if all is well, a paragraph if not.
 func printFinding(p *printer, f *doctor.Finding) {
 	const width = 11 // of the column of levels
-	p.printf("%-*s%s: %s\n", width, f.Level, f.Check, f.Found)
+	p.hang(string(f.Level), width, fmt.Sprintf("%s: %s", f.Check, f.Found))
 	if f.Level == doctor.OK {
 		return
 	}
 	indent := strings.Repeat(" ", width)
-	p.printf("%s%s\n", indent, f.Means)
+	p.wrap(indent, f.Means)
 	for _, step := range f.Do {
-		p.printf("%s- %s\n", indent, step)
+		p.printf("%s- %s\n", indent, step) // in one line, because it may be a command to copy
 	}
 	p.println("")
 }

@@ -31,12 +31,12 @@ their file in --token-dir.
 Files are read when they are asked for. One that changes while it is read is an error at the other
 side. Ctrl-C and SIGTERM end the server with status 0. Clients continue when it is back.`
 
-const serveExample = `  ibverbx token t                           make a secret, and copy it to the other host
+const serveExample = `  ibverbx token t                           make a secret; copy it to the others
   ibverbx serve /models --token-file t      others get models/...
   ibverbx serve /data/v7=models/v7 --token-file t
   ibverbx serve --write /incoming --token-file t
                                             others put incoming/...
-  ibverbx serve /models --ca ca.pem --cert server.pem --key server.key --allow CN=trainer
+  ibverbx serve /models --ca ca.pem --cert s.pem --key s.key --allow CN=trainer
   ibverbx get node1 models/v7 --token-file t
                                             on another host`
 

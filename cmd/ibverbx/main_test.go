@@ -8,9 +8,13 @@ import (
 	"flag"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 )
 
@@ -118,14 +122,47 @@ func TestHelpTeaches(t *testing.T) {
 		"devices -h":   "ibv_devinfo",
 		"help perf":    "--bidirectional",
 		"version -h":   "--json",
-		"get --help":   "run the same\ncommand again",
+		"get --help":   "run the same command again",
 		"serve --help": "nothing can be written",
 		"help devices": "--ib-dev",
 	} {
-		if out := succeed(t, strings.Fields(args)...); !strings.Contains(out, want) {
+		out := succeed(t, strings.Fields(args)...)
+		if !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
 			t.Errorf("ibverbx %s does not say %q:\n%s", args, want, out)
 		}
 	}
+}
+
+// TestHelpFits: the help of every command fits 80 columns, begins with the usage, has an example, and says what each flag
+// does.
+func TestHelpFits(t *testing.T) {
+	var visit func(path []string, cmd *cobra.Command)
+	visit = func(path []string, cmd *cobra.Command) {
+		out := succeed(t, append(slices.Clone(path), "--help")...)
+		name := cmd.CommandPath()
+		for line := range strings.SplitSeq(out, "\n") {
+			if n := utf8.RuneCountInString(line); n > columns {
+				t.Errorf("%s --help has a line of %d columns, want at most %d: %q", name, n, columns, line)
+			}
+		}
+		if !strings.HasPrefix(out, "Usage:\n  "+name) {
+			t.Errorf("%s --help begins with %.40q, want the usage", name, out)
+		}
+		if !strings.Contains(out, "\nExamples:\n") {
+			t.Errorf("%s --help has no example", name)
+		}
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden && (f.Usage == "" || !strings.Contains(out, "--"+f.Name)) {
+				t.Errorf("%s --help does not say what --%s does", name, f.Name)
+			}
+		})
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() {
+				visit(append(slices.Clone(path), c.Name()), c)
+			}
+		}
+	}
+	visit(nil, newRoot(streams{in: strings.NewReader(""), out: io.Discard, err: io.Discard}))
 }
 
 // full is a disk without room.

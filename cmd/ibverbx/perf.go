@@ -96,7 +96,7 @@ to use instead.
 Units: MiB = 2^20 bytes, Gb = 10^9 bits, Mpps = 10^6 messages per second, usec = 10^-6 s.
 Ctrl-C and SIGTERM print what was measured so far and end with status 130; a server ends with 0.`
 
-const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16 MiB, two rails, eight lanes
+const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16 MiB, eight lanes
   ibverbx perf -q 1                   the same over one QP
   ibverbx perf --rails 4 -q 64 -s 1M  64 lanes on four rails
   ibverbx perf --imm --scheme dqplb   notified writes, numbered fragments
@@ -104,10 +104,10 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf -s 16M --fragment 64K --policy least-bytes
   ibverbx perf read -s 64KiB -D 5     RDMA_READ of 64 KiB for 5 seconds
   ibverbx perf send -c UD -a          SEND over UD, every size up to the MTU
-  ibverbx perf --transport uc --check every lane is made of 16 UC QPs, reliable in software
+  ibverbx perf --transport uc --check every lane is made of 16 UC QPs
   ibverbx perf -c UC -q 16            16 raw UC QPs, nothing is retransmitted
   ibverbx perf -s 8,4K,1M -n 5000     three sizes, 5000 messages each
-  ibverbx perf --check -b             both directions at once, every byte compared
+  ibverbx perf --check -b             both directions, every byte compared
   ibverbx perf -D 6 --kill-rail 1 --at 2s
                                       lose a NIC under load, go on, take it back
   ibverbx perf --impair rail=1,loss=1%,delay=1ms
@@ -119,9 +119,9 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf --json | jq .per_rail  for programs
   ibverbx perf --tclass 104 -x 3      DSCP 26, from row 3 of the GID table
   ibverbx perf --server --token-file t      on node1
-  ibverbx perf read node1 --token-file t    on another host: RDMA_READ from node1
+  ibverbx perf read node1 --token-file t    elsewhere: RDMA_READ from node1
   ibverbx perf --server --token-file t --metrics :9100
-                                      the same, with metrics at http://node1:9100/metrics
+                                      the same, with node1:9100/metrics
   ibverbx perf -n 5 -s 8K node1 --token-file t --pcap roce.pcapng
                                       the packets too, for tshark or Wireshark`
 

@@ -63,6 +63,12 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	f.out.define(fl)
 	f.metrics.define(fl)
 	f.perftest.define(fl, &f.nics)
+	for first, title := range map[string]string{
+		"size": "How much", "rails": "Lanes and QPs", "tclass": "Settings of the fabric", "bidirectional": "What is measured, and what goes wrong",
+		"provider": "NICs", "server": "Two processes", "report_gbits": "Output",
+	} {
+		_ = fl.SetAnnotation(first, helpGroup, []string{title}) // the only error is a flag that is not there
+	}
 	for name, values := range map[string][]string{
 		"scheme": schemeNames(), "policy": policyNames(), "mtu": {"256", "512", "1024", "2048", "4096"},
 		"connection": {"RC", "UC", "UD"}, "transport": {"rc", "uc"}, "link": {"auto", "shm", "udp"},

@@ -117,7 +117,7 @@ func TestPerfTransportErrors(t *testing.T) {
 
 // The help tells --transport uc from -c UC.
 func TestPerfTransportHelp(t *testing.T) {
-	out := succeed(t, "perf", "--help")
+	out := strings.Join(strings.Fields(succeed(t, "perf", "--help")), " ")
 	for _, want := range []string{
 		"--transport uc differs from -c UC", "measure raw QPs", "of 16 UC QPs", "raw UC is -c UC",
 		"ibverbx perf --transport uc --check", "ibverbx perf -c UC -q 16",

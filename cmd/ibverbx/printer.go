@@ -84,6 +84,15 @@ func (p *printer) wrap(indent, text string) {
 	p.println(line)
 }
 
+// hang prints words as wrap does, in lines that begin at a column. The first one begins with head, which is shorter.
+func (p *printer) hang(head string, column int, text string) {
+	indent := strings.Repeat(" ", column)
+	var b strings.Builder
+	lines := printer{w: &b}
+	lines.wrap(indent, text)
+	p.printf("%-*s%s", column, head, strings.TrimPrefix(b.String(), indent))
+}
+
 // colours reports whether the output is a terminal that shows colours, and nobody asked for none.
 func (s *streams) colours() bool {
 	f, ok := s.out.(*os.File)

@@ -96,12 +96,14 @@ func newRoot(s streams) *cobra.Command {
 		Short: "Move files by RDMA, and measure RDMA NICs, with hardware or without",
 		Long: `ibverbx moves files between hosts by RDMA, and measures and inspects RDMA NICs. It needs neither
 RDMA hardware nor root: without them it uses softnic, an RDMA NIC in software.`,
-		Example: `  ibverbx demo                 pull a cable under load and watch the transfer go on
-  ibverbx serve /models        let other hosts get files; there: ibverbx get HOST models/v7
+		Example: `  ibverbx demo                 pull a cable under load, and the transfer goes on
+  ibverbx serve /models        let other hosts get files
+  ibverbx get HOST models/v7   on another host: get them
   ibverbx perf                 bandwidth of RDMA_WRITE over a sweep of sizes
   ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
   ibverbx perf send --lat      latency of SEND
-  ibverbx perf --server        wait for clients; on another host: ibverbx perf HOST
+  ibverbx perf --server        wait for clients
+  ibverbx perf HOST            on another host: measure against that server
   ibverbx compare a.json b.json  tell a difference of two results from chance
   ibverbx run -- ib_write_bw   run any RDMA program on software NICs
   ibverbx token FILE           make a secret for client and server
@@ -123,6 +125,7 @@ RDMA hardware nor root: without them it uses softnic, an RDMA NIC in software.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return wrong(cmd, "%w", err)
 	})
+	setHelp(root)
 	root.AddGroup(
 		&cobra.Group{ID: groupFiles, Title: "Move files between hosts:"}, &cobra.Group{ID: groupMeasure, Title: "Measure and run:"},
 		&cobra.Group{ID: groupInspect, Title: "Inspect this machine:"}, &cobra.Group{ID: groupSecrets, Title: "Make secrets for two hosts:"},

@@ -50,7 +50,7 @@ which needs Go, a C compiler and rdma-core's headers. Flags also apply to the pr
   ibverbx run -- ib_write_bw                in one terminal, and in another:
   ibverbx run -- ib_write_bw 127.0.0.1
   ibverbx run --loss 0.1% -- ./my-test      with lost packets
-  ibverbx run --env                         print the variables, for a Dockerfile or a CI job`,
+  ibverbx run --env                         the variables, for a Dockerfile`,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, s, args) },
 	}
 	fl := cmd.Flags()

@@ -34,9 +34,9 @@ the scenarios that are built in, and any file can be one:
 
   about A lane dies while a large message is under way.
   rails 2                                       # a value, or a range: 1..3
-  connection 0 lanes 4 scheme tally             # of one connection; or for all: lanes 4
+  connection 0 lanes 4 scheme tally             # of one; or for all: lanes 4
   end 0a messages 1                             # of one end, a or b
-  rail 1 loss 2% delay 5us..20us rate 1GB/s     # of one network; or for all: loss 2%
+  rail 1 loss 2% delay 5us..20us rate 1GB/s     # of one; or for all: loss 2%
   ops write imm                                 # of write imm read send atomic
   sizes 64KiB..256KiB
   fault lane-error end 0a lane 1 at 20us

@@ -49,7 +49,9 @@ func newVersion(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, the revision and the Go release",
-		Args:  noArgs,
+		Example: `  ibverbx version
+  ibverbx version --json | jq -r .revision`,
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := buildVersion()
 			if asJSON {
