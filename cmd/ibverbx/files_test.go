@@ -277,6 +277,26 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
+// TestProgressOfGet: the line of a transfer, as it runs, checks what is there, and waits for a lost peer. All fit 80 columns.
+func TestProgressOfGet(t *testing.T) {
+	running := transfer.Status{Phase: transfer.Moving, Name: "models/v7/weights.bin", Bytes: 17_100_000_000, Total: 30_000_000_000, Rate: 2.5e9, Left: 5200 * time.Millisecond}
+	checking := running
+	checking.Phase = transfer.Checking
+	for _, tt := range []struct {
+		show   fileShow
+		status transfer.Status
+		want   string
+	}{
+		{fileShow{}, running, "weights.bin  [#####     ]  57%  17.1/30.0 GB  2.5 GB/s  5s left"},
+		{fileShow{}, checking, "checking  weights.bin   57%  17.1/30.0 GB  2.5 GB/s  5s left"},
+		{fileShow{lost: time.Now().Add(-3 * time.Second)}, running, "weights.bin  ... 0 B/s  peer lost 3s ago, trying again (17.1 GB safe)"},
+	} {
+		if got := tt.show.text(tt.status); got != tt.want || len(got) > columns {
+			t.Errorf("text = %q, want %q", got, tt.want)
+		}
+	}
+}
+
 // TestProgressOfFalseSizes: a peer that says something else than before does not end the process.
 func TestProgressOfFalseSizes(t *testing.T) {
 	w := fileShow{}

@@ -16,15 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a terminal of the kernel, of 80 columns, and what was written to it.
+// terminal is a terminal of the kernel, and what was written to it.
 type terminal struct {
-	file *os.File // for the process
+	file *os.File      // for the process
+	read chan struct{} // closed when no process has the terminal any more, and all was read
 
 	mu      sync.Mutex
 	written bytes.Buffer
 }
 
-func newTerminal(t *testing.T) *terminal {
+func newTerminal(t *testing.T, width, height uint16) *terminal {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -37,17 +38,16 @@ func newTerminal(t *testing.T) *terminal {
 	if err != nil {
 		t.Skipf("this system has no terminals: %v", err)
 	}
-	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
+	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width}); err != nil {
 		t.Fatalf("TIOCSWINSZ: got %v, want no error", err)
 	}
 	file, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("this system has no terminals: %v", err)
 	}
-	term := &terminal{file: file}
-	read := make(chan struct{})
+	term := &terminal{file: file, read: make(chan struct{})}
 	go func() {
-		defer close(read)
+		defer close(term.read)
 		for b := make([]byte, 4096); ; {
 			n, err := master.Read(b)
 			if err != nil {
@@ -59,11 +59,16 @@ func newTerminal(t *testing.T) *terminal {
 		}
 	}()
 	t.Cleanup(func() {
-		_ = file.Close()
-		<-read // every process that had the terminal has ended, and so its last bytes are read
+		term.end()
 		_ = master.Close()
 	})
 	return term
+}
+
+// end waits until all is read that processes, which have ended, have written.
+func (x *terminal) end() {
+	_ = x.file.Close()
+	<-x.read
 }
 
 func (x *terminal) text() string {
@@ -92,7 +97,7 @@ func (x *terminal) shows(t *testing.T, n int, match string) int {
 func TestPerfProgressFrozenServer(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	server, addr := serve(t, "--token-file", token, "--once")
-	x := newTerminal(t)
+	x := newTerminal(t, 80, 24)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "perf", addr, "--token-file", token, "-s", "64K,128K", "-D", "30", "--link", "udp")
 	cmd.Env = append(cmd.Environ(), asCommand+"=1")
 	cmd.Stderr = x.file

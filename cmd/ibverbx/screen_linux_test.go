@@ -1,0 +1,86 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+var rewrite = flag.Bool("update", false, "write the golden files")
+
+// screenOf is what a terminal shows after all was written to it. A line may have been written several times, and
+// numbers, which are never the same twice, are N.
+func screenOf(written string) string {
+	var lines []string
+	for line := range strings.SplitSeq(strings.ReplaceAll(written, "\r\n", "\n"), "\n") {
+		var shown []rune
+		for part := range strings.SplitSeq(line, "\r") {
+			over := []rune(part)
+			shown = append(over, shown[min(len(over), len(shown)):]...)
+		}
+		lines = append(lines, strings.TrimRight(string(shown), " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// numberless replaces numbers, and columns that depend on their widths. Lines that are then alike are one.
+func numberless(screen string) string {
+	screen = regexp.MustCompile(`\b(0x)?[0-9a-f]*[0-9][0-9a-f.:]*\b`).ReplaceAllString(screen, "N")
+	screen = regexp.MustCompile(` +`).ReplaceAllString(strings.ReplaceAll(screen, "\x1b", "^["), " ")
+	return strings.Join(slices.Compact(strings.Split(screen, "\n")), "\n")
+}
+
+// TestScreens: what commands show on a terminal fits it, has no rest of a progress line, and is as it was. The golden files
+// are testdata/screen-NAME.txt; go test -update writes them.
+func TestScreens(t *testing.T) {
+	for name, args := range map[string]string{
+		"perf":     "perf -s 64,64K -n 200 -q 2 --provider softnic",
+		"lat":      "perf --lat -s 8 -n 200 --provider softnic",
+		"interval": "perf -s 64K -D 0.25 --interval 0.1 --provider softnic",
+		"devices":  "devices --provider softnic",
+		"doctor":   "doctor", // what it finds depends on the machine
+	} {
+		for _, size := range [][2]uint16{{80, 24}, {120, 40}} {
+			t.Run(name, func(t *testing.T) {
+				x := newTerminal(t, size[0], size[1])
+				cmd := exec.CommandContext(t.Context(), os.Args[0], strings.Fields(args)...)
+				cmd.Env = append(cmd.Environ(), asCommand+"=1", "TERM=xterm", "NO_COLOR=")
+				cmd.Stdout, cmd.Stderr = x.file, x.file
+				if err := cmd.Run(); err != nil && name != "doctor" {
+					t.Fatalf("ibverbx %s: got %v, want no error:\n%s", args, err, x.text())
+				}
+				x.end()
+				screen := screenOf(x.text())
+				for line := range strings.SplitSeq(screen, "\n") {
+					plain := regexp.MustCompile(`\x1b\[[0-9]*m`).ReplaceAllString(line, "")
+					if n := utf8.RuneCountInString(plain); n > columns && !strings.HasPrefix(plain, "           - ") { // a command to copy
+						t.Errorf("ibverbx %s: a line of %d columns, want at most %d: %q", args, n, columns, plain)
+					}
+				}
+				if name != "doctor" {
+					goldenScreen(t, name, numberless(screen))
+				}
+			})
+		}
+	}
+}
+
+// goldenScreen compares a screen with its golden file.
+func goldenScreen(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", "screen-"+name+".txt")
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatalf("WriteFile: got %v, want no error", err)
+		}
+	}
+	if want := read(t, file); got != want {
+		t.Errorf("the screen is\n%s\nwant\n%s", got, want)
+	}
+}
