@@ -34,7 +34,8 @@
 // With Config.Kill the ports of a rail go down during one long transfer and come up again. There are
 // no pauses: a message gets its pattern right before it is posted and is compared when it is
 // complete, while others are in flight. At the end all places are compared once more. Rates leave
-// out the time for patterns. The row lasts until the rail is back, even beyond Config.Duration.
+// out the time for patterns. The row lasts until the rail is back, even beyond Config.Duration. Between
+// processes only the client's port goes down, and messages are checked in bursts as without Config.Kill.
 //
 // # Two processes
 //
