@@ -1,3 +1,5 @@
+//go:build linux
+
 package softnic_test
 
 import (

@@ -4,12 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"ibverbx/internal/live"
@@ -44,12 +42,9 @@ func watchOnce(t *testing.T, words ...string) (v live.View, ok bool) {
 	go func() { _, _ = io.Copy(io.Discard, said) }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Get(strings.Fields(line)[1] + "stream")
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		<-ended
+	if err != nil { // refused, or cut off in the middle
+		t.Logf("a test ended with status %d before its viewer had an answer: %v", <-ended, err)
 		return v, false
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 	defer func() { _ = answer.Body.Close() }()
 	lines := bufio.NewScanner(answer.Body)
