@@ -4,6 +4,7 @@ package cuda_test
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -168,8 +169,15 @@ func TestOutOfMemory(t *testing.T) {
 }
 
 // TestDeviceLost: a GPU that is lost during a copy fails the copy. Everything is released, and reports the
-// loss once.
+// loss once. The codes are those after which CUDA refuses all work of the process.
 func TestDeviceLost(t *testing.T) {
+	for _, code := range []int64{4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810} {
+		t.Run(strconv.FormatInt(code, 10), func(t *testing.T) { checkLost(t, code) })
+	}
+}
+
+func checkLost(t *testing.T, code int64) {
+	t.Helper()
 	g, f := open(t)
 	m, err := g.Alloc(100)
 	ok(t, err, "Alloc")
@@ -184,7 +192,7 @@ func TestDeviceLost(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.Synchronize() }()
 	f.awaitSynchronization(t, done)
-	atomic.StoreInt64(&f.lost, 719)
+	atomic.StoreInt64(&f.lost, code)
 	reopen()
 	for what, err := range map[string]error{
 		"Synchronize": <-done, "WriteAt": errorOf(m.WriteAt([]byte("a"), 0)), "Alloc": errorOf(g.Alloc(1)),

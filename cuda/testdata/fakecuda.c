@@ -80,6 +80,9 @@ static int inside(int call)
 	return code ? code : !depth ? 201 : (int)GET(lost);
 }
 
+// gone reports whether a call fails because the GPU is lost. What it releases is then gone too.
+static int gone(int code) { return code && code == (int)GET(lost); }
+
 static struct block *find(uint64_t address)
 {
 	for (int i = 0; i < BLOCKS; i++)
@@ -201,7 +204,7 @@ int cuMemFree_v2(uint64_t address)
 {
 	int code = inside(C_FREE);
 
-	if (!code || code == 719)
+	if (!code || gone(code))
 		(void)(drop(address, 0) && !code && (code = 1));
 	return code;
 }
@@ -256,7 +259,7 @@ int cuMemHostUnregister(void *host)
 {
 	int code = inside(C_UNPIN);
 
-	if (!code || code == 719)
+	if (!code || gone(code))
 		ADD(pins, -1);
 	return code;
 }
@@ -284,7 +287,7 @@ int cuStreamDestroy_v2(void *stream)
 {
 	int code = inside(C_DESTROY);
 
-	if (!code || code == 719) {
+	if (!code || gone(code)) {
 		pthread_mutex_lock(&lock);
 		((struct stream *)stream)->alive = 0;
 		st->streams--;
@@ -335,7 +338,7 @@ int cuStreamSynchronize(void *stream)
 			memmove(where(s->copies[i].to), where(s->copies[i].from), s->copies[i].n);
 			st->copied++;
 		}
-	if (!code || code == 719)
+	if (!code || gone(code))
 		s->count = 0;
 	pthread_mutex_unlock(&lock);
 	return code;
@@ -384,6 +387,8 @@ int cuIpcCloseMemHandle(uint64_t address)
 {
 	int code = inside(C_IPC_CLOSE);
 
+	if (gone(code))
+		(void)drop(address, 1);
 	return code ? code : drop(address, 1);
 }
 #endif
