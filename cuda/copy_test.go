@@ -152,6 +152,41 @@ func TestCopyReturnsAfterTheStream(t *testing.T) {
 	ok(t, <-done, "WriteAt")
 }
 
+// TestCopiesDuringClose: goroutines copy while another one frees the memory and closes the GPU. Each copy
+// succeeds or returns ErrClosed, and none uses the stream after its end.
+func TestCopiesDuringClose(t *testing.T) {
+	d, f := load(t)
+	for range 100 {
+		g, err := d.Open(0)
+		ok(t, err, "Open")
+		m, err := g.Alloc(100)
+		ok(t, err, "Alloc")
+		var wg, writing sync.WaitGroup
+		writing.Add(3)
+		for w := range 3 {
+			wg.Go(func() {
+				b := make([]byte, 10)
+				_, err := m.WriteAt(b, int64(w*10))
+				writing.Done()
+				for i := 0; i < 50 && err == nil; i++ { // bounded, because Free gets its turn between copies only
+					_, err = m.WriteAt(b, int64(w*10))
+				}
+				if err != nil && !errors.Is(err, verbs.ErrClosed) {
+					t.Errorf("WriteAt = %v, want nil or ErrClosed", err)
+				}
+			})
+		}
+		writing.Wait()
+		for err = m.Free(); errors.Is(err, verbs.ErrBusy); err = m.Free() {
+			runtime.Gosched()
+		}
+		ok(t, err, "Free")
+		ok(t, g.Close(), "Close")
+		wg.Wait()
+	}
+	f.settled(t)
+}
+
 // TestStreamLimits: a stream takes a bounded number of copies, and keeps their memory.
 func TestStreamLimits(t *testing.T) {
 	g, _ := open(t)

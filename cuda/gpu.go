@@ -39,6 +39,7 @@ func (d *Driver) Open(ordinal int) (*GPU, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.failed(cRelease(d.lib, g.device)))
 	}
+	copies.waits = true
 	g.copies = copies
 	return g, nil
 }
@@ -71,10 +72,13 @@ func (g *GPU) unuse() {
 	g.open--
 }
 
-// Close releases the GPU. It returns verbs.ErrBusy while memory, pins or streams of it are open. A
-// second Close does nothing. Errors of a lost GPU are reported, and the GPU is closed.
+// Close releases the GPU. It waits for WriteAt, ReadAt and CopyFrom that are under way, and returns
+// verbs.ErrBusy while memory, pins or streams of the GPU are open. A second Close does nothing. Errors of
+// a lost GPU are reported, and the GPU is closed.
 func (g *GPU) Close() error {
 	const op = "close"
+	g.copies.mu.Lock() // the last copy may have given its memory back and not returned
+	defer g.copies.mu.Unlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -86,6 +90,6 @@ func (g *GPU) Close() error {
 	if err := g.copies.destroy(); err != nil && !lost(err) {
 		return g.wrong(op, err)
 	}
-	g.closed = true
+	g.closed, g.copies.closed = true, true
 	return g.wrong(op, g.driver.failed(cRelease(g.driver.lib, g.device)))
 }

@@ -139,12 +139,12 @@ func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
 	return m.finish(p, func(s *Stream) error { return s.Read(p, m, int(off)) })
 }
 
-// finish queues one copy between p and the memory and waits for it.
-func (m *Memory) finish(p []byte, queue func(*Stream) error) (int, error) {
+// finish does one copy between p and the memory.
+func (m *Memory) finish(p []byte, do func(*Stream) error) (int, error) {
 	if m.gpu == nil {
 		return 0, verbs.NewOpError("copy memory", "", 0, verbs.Invalidf("no GPU memory"))
 	}
-	if err := m.gpu.copies.run(queue); err != nil {
+	if err := do(m.gpu.copies); err != nil {
 		return 0, err
 	}
 	return len(p), nil

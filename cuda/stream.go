@@ -18,10 +18,11 @@ const maxQueued = 1024
 // bytes that are read into must not be looked at. Copies from and to host memory that is not pinned
 // (GPU.Pin) are slower, and may block the caller.
 type Stream struct {
-	gpu *GPU
+	gpu   *GPU
+	waits bool // each copy has happened when it returns without an error
 
-	mu     sync.Mutex
-	stream uintptr // CUstream
+	mu     sync.Mutex // taken before those of Memory and GPU
+	stream uintptr    // CUstream
 	queued []hold
 	closed bool
 }
@@ -96,17 +97,20 @@ func (s *Stream) Copy(dst *Memory, off int, src *Memory, srcOff, n int) error {
 	return s.queue(to, from, n, hold{a: dst, b: src})
 }
 
+// wrong wraps an error of a copy; nil stays nil.
 func (s *Stream) wrong(err error) error {
-	if s.gpu == nil {
+	if err != nil && s.gpu == nil {
 		return verbs.NewOpError("copy memory", "", 0, err)
 	}
 	return s.gpu.wrong("copy memory", err)
 }
 
 // queue queues a copy, and keeps what it uses until it has happened. An address of 0 stands for h.host,
-// which is stored before its address is used.
+// which is stored before its address is used. A stream that waits is locked until the copy has happened:
+// as soon as the copy gives its memory back the GPU can be closed, and the stream with it.
 func (s *Stream) queue(to, from uint64, n int, h hold) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	err := s.ready()
 	if err == nil && n > 0 {
 		s.queued = append(s.queued, h)
@@ -118,16 +122,15 @@ func (s *Stream) queue(to, from uint64, n int, h hold) error {
 		}
 		err = s.gpu.driver.failed(cCopy(s.gpu, to, from, n, s.stream))
 		if err == nil {
-			s.mu.Unlock()
-			return nil
+			if s.waits {
+				err = s.synchronize()
+			}
+			return s.wrong(err)
 		}
+		s.queued[len(s.queued)-1] = hold{}
 		s.queued = s.queued[:len(s.queued)-1]
 	}
-	s.mu.Unlock()
 	h.give()
-	if err == nil {
-		return nil
-	}
 	return s.wrong(err)
 }
 
@@ -163,14 +166,6 @@ func (s *Stream) synchronize() error {
 	}
 	s.queued = s.queued[:0]
 	return err
-}
-
-// run queues a copy and waits for it.
-func (s *Stream) run(queue func(*Stream) error) error {
-	if err := queue(s); err != nil {
-		return err
-	}
-	return s.Synchronize()
 }
 
 // Close waits for the copies and destroys the stream. A second Close does nothing. If the GPU is lost,

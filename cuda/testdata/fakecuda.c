@@ -289,8 +289,11 @@ int cuStreamDestroy_v2(void *stream)
 
 	if (!code || gone(code)) {
 		pthread_mutex_lock(&lock);
+		if (((struct stream *)stream)->alive)
+			st->streams--;
+		else
+			code = 400;
 		((struct stream *)stream)->alive = 0;
-		st->streams--;
 		pthread_mutex_unlock(&lock);
 	}
 	return code;
@@ -304,7 +307,9 @@ int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void *stream)
 	if (code)
 		return code;
 	pthread_mutex_lock(&lock);
-	if (s->count < 2048)
+	if (!s->alive)
+		code = 400;
+	else if (s->count < 2048)
 		s->copies[s->count++] = (struct copy){to, from, n};
 	else
 		code = 1;
@@ -333,6 +338,8 @@ int cuStreamSynchronize(void *stream)
 		code = code ? code : (int)GET(lost); // it may be lost meanwhile
 	}
 	pthread_mutex_lock(&lock);
+	if (!s->alive)
+		code = 400;
 	if (!code)
 		for (int i = 0; i < s->count; i++) {
 			memmove(where(s->copies[i].to), where(s->copies[i].from), s->copies[i].n);
