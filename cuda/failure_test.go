@@ -152,6 +152,23 @@ func TestReleaseCanFail(t *testing.T) {
 	}
 }
 
+// TestFreeAfterFailedCopy: a copy whose synchronization fails may still use the memory. Free synchronizes,
+// and frees the memory if that succeeds.
+func TestFreeAfterFailedCopy(t *testing.T) {
+	g, f := open(t)
+	m, err := g.Alloc(100)
+	ok(t, err, "Alloc")
+	f.failWith(callSync, 304)
+	if _, err := m.WriteAt([]byte("abcd"), 0); err == nil {
+		t.Error("WriteAt with a failed synchronization = nil, want its error")
+	}
+	if err := m.Free(); !errors.Is(err, verbs.ErrBusy) {
+		t.Errorf("Free while the synchronization fails = %v, want ErrBusy", err)
+	}
+	f.failWith(callSync, 0)
+	ok(t, m.Free(), "Free")
+}
+
 // TestOutOfMemory: the error says so, and memory that is freed can be allocated again.
 func TestOutOfMemory(t *testing.T) {
 	g, _ := open(t)

@@ -177,12 +177,22 @@ func (m *Memory) DMABuf() (file *os.File, offset uint64, err error) {
 	return os.NewFile(uintptr(fd), "dma-buf of "+m.gpu.Name()), addr - first, nil
 }
 
-// Free gives the memory back. It returns verbs.ErrBusy while copies of a Stream use it. A second Free
-// does nothing. If the GPU is lost, Free reports that, and the memory counts as freed.
+func (m *Memory) inUse() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.refs > 0
+}
+
+// Free gives the memory back. It returns verbs.ErrBusy while copies use it: those that are under way, and
+// those of a Stream that is not synchronized. A copy that failed can be under way. Free then waits for
+// it. A second Free does nothing. If the GPU is lost, Free reports that, and the memory counts as freed.
 func (m *Memory) Free() error {
 	const op = "free memory"
 	if m.gpu == nil {
 		return nil // a zero Memory
+	}
+	if m.inUse() {
+		m.gpu.copies.settle()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -168,6 +168,18 @@ func (s *Stream) synchronize() error {
 	return err
 }
 
+// settle synchronizes a stream that waits, if a failed synchronization has left copies in it and none is
+// under way. An error leaves them there.
+func (s *Stream) settle() {
+	if !s.mu.TryLock() {
+		return // a copy is under way, and will do the same
+	}
+	defer s.mu.Unlock()
+	if !s.closed && len(s.queued) > 0 {
+		_ = s.synchronize()
+	}
+}
+
 // Close waits for the copies and destroys the stream. A second Close does nothing. If the GPU is lost,
 // Close reports that, and the stream is closed.
 func (s *Stream) Close() error {
