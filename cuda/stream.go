@@ -17,6 +17,9 @@ const maxQueued = 1024
 // stream keeps the memory of the GPU from being freed. Host bytes must stay mapped and unchanged, and
 // bytes that are read into must not be looked at. Copies from and to host memory that is not pinned
 // (GPU.Pin) are slower, and may block the caller.
+//
+// The stream keeps host bytes of the Go heap alive, and nothing keeps the stream alive. Synchronize or
+// close it before the last reference to it goes: otherwise the GPU may access memory that Go has reused.
 type Stream struct {
 	gpu   *GPU
 	waits bool // each copy has happened when it returns without an error
