@@ -16,7 +16,8 @@ import (
 type gpuHost struct {
 	sys  fs.FS // the directory /sys
 	list func() ([]cuda.Device, error)
-	// export allocates memory of a GPU and exports it as dma-buf.
+	// export allocates memory of a GPU and exports it as dma-buf. It returns errExport if the export is
+	// what fails.
 	export func(ordinal int) error
 }
 
@@ -24,6 +25,9 @@ type gpuHost struct {
 func thisHost() gpuHost {
 	return gpuHost{sys: os.DirFS("/sys"), list: cuda.Devices, export: exportDMABuf}
 }
+
+// errExport is the failure of a dma-buf export, after all that it needs worked.
+var errExport = errors.New("dma-buf export fails")
 
 // exportDMABuf exports memory of a GPU, which is more than what its attributes say.
 func exportDMABuf(ordinal int) (err error) {
@@ -39,7 +43,7 @@ func exportDMABuf(ordinal int) (err error) {
 	defer func() { err = errors.Join(err, m.Free()) }()
 	file, _, err := m.DMABuf()
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errExport, err)
 	}
 	return file.Close()
 }
@@ -114,15 +118,21 @@ func (h *gpuHost) judge() (found []doctor.Finding) {
 	}
 	for i := range gpus {
 		g := &gpus[i]
-		text := fmt.Sprintf("%s is an %s (PCI %s, %.1f GiB); closest NIC: %s", g.Name, g.Model, g.PCI, float64(g.Memory)/(1<<30), g.nearest())
-		if err := h.export(g.ordinal); err != nil {
+		text := fmt.Sprintf("%s: %s (PCI %s, %.1f GiB); closest NIC: %s; ", g.Name, g.Model, g.PCI, float64(g.Memory)/(1<<30), g.nearest())
+		switch err := h.export(g.ordinal); {
+		case err == nil:
+			add(doctor.Finding{Level: doctor.OK, Found: text + "dma-buf export works"})
+		case errors.Is(err, errExport):
 			add(doctor.Finding{
-				Level: doctor.Note, Found: text + "; dma-buf export fails: " + err.Error(), Means: "NICs cannot register memory of this GPU.",
+				Level: doctor.Note, Found: text + err.Error(), Means: "NICs cannot register memory of this GPU.",
 				Do: []string{"Use the open kernel modules of the NVIDIA driver (515 or later) on Linux 5.12 or later."},
 			})
-			continue
+		default:
+			add(doctor.Finding{
+				Level: doctor.Note, Found: text + "dma-buf export could not be tried: " + err.Error(), Means: "Memory of this GPU cannot be used now.",
+				Do: []string{"nvidia-smi shows whether the GPU works, and which processes use its memory."},
+			})
 		}
-		add(doctor.Finding{Level: doctor.OK, Found: text + "; dma-buf export works"})
 	}
 	return found
 }

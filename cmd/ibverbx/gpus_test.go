@@ -33,7 +33,7 @@ func gpuServer() gpuHost {
 		},
 		export: func(ordinal int) error {
 			if ordinal == 1 {
-				return errors.New("not supported")
+				return fmt.Errorf("%w: not supported", errExport)
 			}
 			return nil
 		},
@@ -56,18 +56,25 @@ func TestGPUText(t *testing.T) {
 	}
 }
 
-// TestDoctorGPUs: one line per GPU that works, and one line on a machine without.
+// TestDoctorGPUs: one line per GPU that works, and one line on a machine without. The dma-buf export is
+// blamed only if it fails itself.
 func TestDoctorGPUs(t *testing.T) {
 	fails := func(err error) gpuHost {
 		return gpuHost{sys: fstest.MapFS{}, list: func() ([]cuda.Device, error) { return nil, err }}
 	}
+	full := gpuServer()
+	full.export = func(int) error { return errors.New("out of memory") }
 	for _, tt := range []struct {
 		host gpuHost
 		want []string
 	}{
 		{gpuServer(), []string{
-			"ok cuda:0 is an NVIDIA H200 (PCI 0000:18:00.0, 140.0 GiB); closest NIC: mlx5_0 (same PCIe switch, 2 hops); dma-buf export works",
-			"note cuda:1 is an NVIDIA T4 (PCI 0000:98:00.0, 15.0 GiB); closest NIC: mlx5_0 (across NUMA nodes); dma-buf export fails: not supported",
+			"ok cuda:0: NVIDIA H200 (PCI 0000:18:00.0, 140.0 GiB); closest NIC: mlx5_0 (same PCIe switch, 2 hops); dma-buf export works",
+			"note cuda:1: NVIDIA T4 (PCI 0000:98:00.0, 15.0 GiB); closest NIC: mlx5_0 (across NUMA nodes); dma-buf export fails: not supported",
+		}},
+		{full, []string{
+			"note cuda:0: NVIDIA H200 (PCI 0000:18:00.0, 140.0 GiB); closest NIC: mlx5_0 (same PCIe switch, 2 hops); dma-buf export could not be tried: out of memory",
+			"note cuda:1: NVIDIA T4 (PCI 0000:98:00.0, 15.0 GiB); closest NIC: mlx5_0 (across NUMA nodes); dma-buf export could not be tried: out of memory",
 		}},
 		{fails(nil), []string{"ok no GPU: the NVIDIA driver has none"}},
 		{fails(fmt.Errorf("load: %w", cuda.ErrNoDevice)), []string{"ok no GPU: the NVIDIA driver has none"}},
