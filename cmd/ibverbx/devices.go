@@ -25,7 +25,7 @@ func newDevices(s streams) *cobra.Command {
 		Long: `List the RDMA devices that this program can use, in the layout of ibv_devinfo(1).
 Without RDMA hardware these are soft0 and soft1, software NICs on a memory link inside
 this process: the first rail of perf. NVIDIA GPUs follow, each with the NICs that are
-closest to it by PCIe.`,
+closest to it by PCIe, unless --provider softnic asks for software only.`,
 		Example: `  ibverbx devices                   what there is
   ibverbx devices -v -d soft0       limits and GID table of one device
   ibverbx devices --json | jq .`,
@@ -49,7 +49,7 @@ closest to it by PCIe.`,
 				return err
 			}
 			gpus := []gpu{}
-			if name == "" && !list {
+			if name == "" && !list && nics.name != providerSoftNIC {
 				host := thisHost()
 				gpus, err = host.found()
 				if err != nil && !errors.Is(err, cuda.ErrNoDriver) && !errors.Is(err, cuda.ErrNoDevice) {

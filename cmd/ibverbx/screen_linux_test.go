@@ -84,3 +84,34 @@ func goldenScreen(t *testing.T, name, got string) {
 		t.Errorf("the screen is\n%s\nwant\n%s", got, want)
 	}
 }
+
+// TestDevicesOfSoftware: devices --provider softnic does not use the NVIDIA driver, here one that does not start. So its
+// screen is the same on every machine.
+func TestDevicesOfSoftware(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skipf("needs a C compiler for the stand-in of libcuda: %v", err)
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command(cc, "-shared", "-fPIC", "-o", filepath.Join(dir, "libcuda.so.1"), "../../cuda/testdata/fakecuda.c", "-lpthread").CombinedOutput(); err != nil {
+		t.Fatalf("compile the stand-in: got %v, want no error:\n%s", err, out)
+	}
+	state := make([]byte, 4096)
+	state[0] = 3 // what cuInit returns: CUDA_ERROR_NOT_INITIALIZED
+	if err := os.WriteFile(filepath.Join(dir, "state"), state, 0o600); err != nil {
+		t.Fatalf("WriteFile: got %v, want no error", err)
+	}
+	devices := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"devices"}, args...)...)
+		cmd.Env = append(cmd.Environ(), asCommand+"=1", "LD_LIBRARY_PATH="+dir, "IBVERBX_TEST_CUDA="+filepath.Join(dir, "state"))
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	const complaint = "No GPU is usable"
+	if out, err := devices(); !strings.Contains(out, complaint) {
+		t.Skipf("this build opens no libcuda, or the NICs of this machine are not usable: %v", err)
+	}
+	if out, err := devices("--provider", "softnic"); err != nil || strings.Contains(out, complaint) {
+		t.Errorf("devices --provider softnic: got %v, want no error and nothing about GPUs:\n%s", err, out)
+	}
+}
