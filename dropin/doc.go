@@ -2,8 +2,9 @@
 //
 // A program finds its NICs through libibverbs.so.1. The drop-in is a library of that name whose devices are softnics:
 //
-//	shim/   the ABI of libibverbs in C. It builds against the headers of the installed rdma-core.
-//	core/   softnic behind the functions of shim/seam.h, as a shared library with a Go runtime
+//	shim/    the ABI of libibverbs in C. It builds against the headers of the installed rdma-core.
+//	preload/ what a preloaded library adds: handlers of signals, and the files that a kernel with RDMA has
+//	core/    softnic behind the functions of shim/seam.h, as a shared library with a Go runtime
 //
 // The shim is preloaded, so it also satisfies dlopen("libibverbs.so.1"). It loads the core at the first
 // ibv_get_device_list. Shells and launchers that inherit LD_PRELOAD therefore carry no Go runtime.

@@ -108,6 +108,7 @@ func (ctx *pathContext) QueryDevice() (verbs.DeviceAttr, error) {
 	a, err := ctx.inner.QueryDevice()
 	a.Provider = "reliable over " + a.Provider
 	a.MaxQP = min(a.MaxQP/(ctx.cfg.Paths+ctx.cfg.Flows+1), ctx.maxConnections()) * ctx.cfg.Flows
+	a.MaxSGE = min(a.MaxSGE, verbs.MaxSGE)
 	a.MaxInline = maxInline // of the wrapper's own memory
 	a.MaxMsgSize = ctx.maxMsg()
 	a.Atomic = verbs.AtomicHCA // by the CPU; an unwrapped QP has the NIC's

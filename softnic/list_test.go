@@ -30,7 +30,18 @@ func listed(mr verbs.MR, n int) ([]verbs.SGE, int) {
 	return sges, total
 }
 
-// listAddr is what SGE[0] of a request with a list names.
+// pinned returns a copy of a list in memory that does not move and stays until the test has ended.
+func pinned(t *testing.T, sges []verbs.SGE) []verbs.SGE {
+	t.Helper()
+	m, err := verbs.AllocMemory(len(sges)*int(unsafe.Sizeof(verbs.SGE{})), nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, m.Free()) })
+	array := unsafe.Slice((*verbs.SGE)(unsafe.Pointer(unsafe.SliceData(m.Bytes()))), len(sges))
+	copy(array, sges)
+	return array
+}
+
+// listAddr is what SGE[0] of a request with a list names. The list is pinned.
 func listAddr(sges []verbs.SGE) [verbs.MaxSGE]verbs.SGE {
 	return [verbs.MaxSGE]verbs.SGE{{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(sges))))}}
 }
@@ -97,7 +108,7 @@ func TestListedRequests(t *testing.T) {
 				want := listBytes(r.ma, r.ra, src)
 				post := func(wr verbs.SendWR, sges []verbs.SGE) {
 					t.Helper()
-					array := append([]verbs.SGE(nil), sges...)
+					array := pinned(t, sges)
 					wr.NumSGE, wr.Listed, wr.SGE = uint8(n), 1, listAddr(array)
 					wr.RemoteAddr, wr.RKey, wr.Flags = r.rb.Addr(), r.rb.RKey(), wr.Flags|verbs.SendSignaled
 					_, err := r.qa.PostSend([]verbs.SendWR{wr})
@@ -125,7 +136,7 @@ func TestListedRequests(t *testing.T) {
 				for i := range dst {
 					dst[i].Addr += 8192
 				}
-				array := append([]verbs.SGE(nil), dst...)
+				array := pinned(t, dst)
 				_, err = r.qb.PostRecv([]verbs.RecvWR{{NumSGE: uint8(n), Listed: 1, SGE: listAddr(array)}, {}})
 				must(t, err)
 				clear(array)
@@ -152,7 +163,7 @@ func TestListedInline(t *testing.T) {
 	}
 	want := listBytes(r.ma, r.ra, sges)
 	wr := verbs.SendWR{
-		Opcode: verbs.OpRDMAWrite, Flags: verbs.SendInline | verbs.SendSignaled, NumSGE: 10, Listed: 1, SGE: listAddr(sges),
+		Opcode: verbs.OpRDMAWrite, Flags: verbs.SendInline | verbs.SendSignaled, NumSGE: 10, Listed: 1, SGE: listAddr(pinned(t, sges)),
 		RemoteAddr: r.rb.Addr(), RKey: r.rb.RKey(),
 	}
 	_, err := r.qa.PostSend([]verbs.SendWR{wr})
@@ -174,7 +185,7 @@ func TestListedSurvivesGrowth(t *testing.T) {
 			sges[k] = verbs.SGE{Addr: r.rb.Addr() + uint64(i*100+k), Length: 1, LKey: r.rb.LKey()}
 		}
 		arrays[i] = sges
-		_, err := r.qb.PostRecv([]verbs.RecvWR{{NumSGE: verbs.MaxSGE + 1, Listed: 1, SGE: listAddr(sges)}})
+		_, err := r.qb.PostRecv([]verbs.RecvWR{{NumSGE: verbs.MaxSGE + 1, Listed: 1, SGE: listAddr(pinned(t, sges))}})
 		must(t, err)
 	}
 	for i := range n / 2 {
@@ -202,11 +213,11 @@ func TestListedRefused(t *testing.T) {
 	sges, _ := listed(r.ra, listMost)
 	for what, f := range map[string]func() error{
 		"a list on a QP for one element": func() error {
-			_, err := small.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, NumSGE: listMost, Listed: 1, SGE: listAddr(sges)}})
+			_, err := small.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, NumSGE: listMost, Listed: 1, SGE: listAddr(pinned(t, sges))}})
 			return err
 		},
 		"more elements than the QP allows": func() error {
-			_, err := r.qa.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, NumSGE: listMost + 1, Listed: 1, SGE: listAddr(sges)}})
+			_, err := r.qa.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, NumSGE: listMost + 1, Listed: 1, SGE: listAddr(pinned(t, sges))}})
 			return err
 		},
 		"elements that are not in a list": func() error {
@@ -216,11 +227,11 @@ func TestListedRefused(t *testing.T) {
 			return err
 		},
 		"a list with an opcode that does not exist": func() error {
-			_, err := r.qa.PostSend([]verbs.SendWR{{Opcode: 99, NumSGE: listMost, Listed: 1, SGE: listAddr(sges)}})
+			_, err := r.qa.PostSend([]verbs.SendWR{{Opcode: 99, NumSGE: listMost, Listed: 1, SGE: listAddr(pinned(t, sges))}})
 			return err
 		},
 		"a receive with more elements than the QP allows": func() error {
-			_, err := r.qb.PostRecv([]verbs.RecvWR{{NumSGE: listMost + 1, Listed: 1, SGE: listAddr(sges)}})
+			_, err := r.qb.PostRecv([]verbs.RecvWR{{NumSGE: listMost + 1, Listed: 1, SGE: listAddr(pinned(t, sges))}})
 			return err
 		},
 		"a receive whose elements are not in a list": func() error {
@@ -236,7 +247,7 @@ func TestListedRefused(t *testing.T) {
 	}
 	sges[7].LKey++
 	_, err := r.qa.PostSend([]verbs.SendWR{{
-		Opcode: verbs.OpRDMAWrite, NumSGE: listMost, Listed: 1, SGE: listAddr(sges), RemoteAddr: r.rb.Addr(), RKey: r.rb.RKey(),
+		Opcode: verbs.OpRDMAWrite, NumSGE: listMost, Listed: 1, SGE: listAddr(pinned(t, sges)), RemoteAddr: r.rb.Addr(), RKey: r.rb.RKey(),
 	}})
 	must(t, err)
 	if wcs := await(t, r.cqa, 1); wcs[0].Status != verbs.StatusLocProtErr {
@@ -257,14 +268,77 @@ func TestListedDatagram(t *testing.T) {
 	for i := range dst {
 		dst[i] = verbs.SGE{Addr: r.rb.Addr() + uint64(i*1000), Length: 512, LKey: r.rb.LKey()}
 	}
-	_, err = r.qb.PostRecv([]verbs.RecvWR{{NumSGE: listMost, Listed: 1, SGE: listAddr(dst)}})
+	_, err = r.qb.PostRecv([]verbs.RecvWR{{NumSGE: listMost, Listed: 1, SGE: listAddr(pinned(t, dst))}})
 	must(t, err)
 	_, err = r.qa.PostSend([]verbs.SendWR{{
-		Opcode: verbs.OpSend, NumSGE: 8, Listed: 1, SGE: listAddr(src), AH: ah.Handle(), RemoteQPN: r.qb.Num(), RemoteQKey: verbs.DefaultQKey,
+		Opcode: verbs.OpSend, NumSGE: 8, Listed: 1, SGE: listAddr(pinned(t, src)), AH: ah.Handle(), RemoteQPN: r.qb.Num(), RemoteQKey: verbs.DefaultQKey,
 	}})
 	must(t, err)
 	r.ended(t, r.cqb, "receive")
 	if got := listBytes(r.mb, r.rb, dst)[verbs.GRHLen:][:length]; !bytes.Equal(got, listBytes(r.ma, r.ra, src)) {
 		t.Error("the datagram placed other bytes")
+	}
+}
+
+// TestListedSendsSurviveGrowth: lists stay with their requests when the send queue grows.
+func TestListedSendsSurviveGrowth(t *testing.T) {
+	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
+	const n, k = 20, verbs.MaxSGE + 1
+	for i := range n { // they wait for receives
+		sges := make([]verbs.SGE, k)
+		for j := range sges {
+			sges[j] = verbs.SGE{Addr: r.ra.Addr() + uint64(i*100+j*3), Length: 1, LKey: r.ra.LKey()}
+		}
+		_, err := r.qa.PostSend([]verbs.SendWR{{
+			Opcode: verbs.OpSend, Flags: verbs.SendSignaled, NumSGE: k, Listed: 1, SGE: listAddr(pinned(t, sges)),
+		}})
+		must(t, err)
+	}
+	for i := range n {
+		wr := verbs.RecvWR{}
+		wr.SetSGE(verbs.SGE{Addr: r.rb.Addr() + uint64(i*k), Length: k, LKey: r.rb.LKey()})
+		_, err := r.qb.PostRecv([]verbs.RecvWR{wr})
+		must(t, err)
+	}
+	for _, wc := range append(await(t, r.cqa, n), await(t, r.cqb, n)...) {
+		if wc.Status != verbs.StatusSuccess {
+			t.Fatalf("a %v ended with %v", wc.Opcode, wc.Status)
+		}
+	}
+	for i := range n {
+		for j := range k {
+			if got, want := r.mb.Bytes()[i*k+j], r.ma.Bytes()[i*100+j*3]; got != want {
+				t.Fatalf("byte %d of message %d is %d, want %d", j, i, got, want)
+			}
+		}
+	}
+}
+
+// TestListedReset: a QP that is reset forgets lists with their receives.
+func TestListedReset(t *testing.T) {
+	r := newListRig(t, newRig(t, softnic.NewMemoryLink(nil)), verbs.RC)
+	const k = verbs.MaxSGE + 1
+	receive := func(at uint64) {
+		sges := make([]verbs.SGE, k)
+		for j := range sges {
+			sges[j] = verbs.SGE{Addr: r.rb.Addr() + at + uint64(j), Length: 1, LKey: r.rb.LKey()}
+		}
+		_, err := r.qb.PostRecv([]verbs.RecvWR{{NumSGE: k, Listed: 1, SGE: listAddr(pinned(t, sges))}})
+		must(t, err)
+	}
+	receive(1000)
+	receive(2000)
+	for _, qp := range []verbs.QP{r.qa, r.qb} {
+		must(t, qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
+	}
+	connect(t, r.qa, r.qb)
+	receive(3000)
+	wr := verbs.SendWR{Opcode: verbs.OpSend}
+	wr.SetSGE(verbs.SGE{Addr: r.ra.Addr() + 50, Length: k, LKey: r.ra.LKey()})
+	_, err := r.qa.PostSend([]verbs.SendWR{wr})
+	must(t, err)
+	r.ended(t, r.cqb, "receive")
+	if got, want := r.mb.Bytes()[3000:][:k], r.ma.Bytes()[50:][:k]; !bytes.Equal(got, want) {
+		t.Errorf("the receive after the reset has % x, want % x", got, want)
 	}
 }

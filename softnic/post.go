@@ -137,7 +137,7 @@ func (q *qp) explainSend(i int, wr *verbs.SendWR) error {
 		return verbs.Invalidf("send %d of the chain: opcode %s is not legal on a %s QP", i, wr.Opcode, q.typ)
 	case wr.NumSGE > max(q.sge.own, q.sge.list):
 		return verbs.Invalidf("send %d of the chain: %d SGEs, the QP allows %d", i, wr.NumSGE, max(q.sge.own, q.sge.list))
-	case wr.NumSGE > q.sge.own:
+	case wr.NumSGE > q.sge.own && wr.Flags.Valid():
 		return errNotListed("send", i, wr.NumSGE)
 	}
 	return verbs.Invalidf("send %d of the chain: unknown flags %s", i, wr.Flags)

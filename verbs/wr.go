@@ -110,11 +110,11 @@ type SendWR struct {
 	RemoteQKey uint32
 	Opcode     Opcode
 	Flags      SendFlags
-	// NumSGE is how many elements of SGE are used; 0 is a zero-length operation.
+	// NumSGE is how many elements of SGE, or of the list, are used; 0 is a zero-length operation.
 	NumSGE uint8
 	// Listed is 1 if the elements are more than MaxSGE and in an array at SGE[0].Addr. The rest of SGE is not
 	// used. The array must be readable memory of the process that does not move, so not on a
-	// goroutine's stack. It may be reused when PostSend returns.
+	// goroutine's stack, and must stay until PostSend returns. It may be reused then.
 	Listed uint8
 	_      [4]byte
 	SGE    [MaxSGE]SGE
@@ -126,7 +126,7 @@ func (w *SendWR) SetSGE(sges ...SGE) {
 	w.NumSGE, w.Listed = uint8(min(len(sges), math.MaxUint8)), 0
 }
 
-// Length returns the total length of the elements that w holds itself in bytes.
+// Length returns the total length of the elements in bytes. Of a request with a list it says nothing.
 func (w *SendWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {
@@ -139,7 +139,7 @@ func (w *SendWR) Length() uint64 {
 type RecvWR struct {
 	// WRID comes back in the completion.
 	WRID uint64
-	// NumSGE is how many elements of SGE are used; 0 receives no bytes.
+	// NumSGE is how many elements of SGE, or of the list, are used; 0 receives no bytes.
 	NumSGE uint8
 	// Listed is that of SendWR.
 	Listed uint8
@@ -153,7 +153,7 @@ func (w *RecvWR) SetSGE(sges ...SGE) {
 	w.NumSGE, w.Listed = uint8(min(len(sges), math.MaxUint8)), 0
 }
 
-// Length returns the total length of the elements that w holds itself in bytes.
+// Length returns the total length of the elements in bytes. Of a request with a list it says nothing.
 func (w *RecvWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {

@@ -68,6 +68,7 @@ func ibx_start(devices unsafe.Pointer, n int32) int32 {
 	}
 	for i, d := range unsafe.Slice((*seamDevice)(devices), n)[:len(process.nics)] {
 		if err := d.describe(process.nics[i]); err != nil {
+			fmt.Fprintf(os.Stderr, "ibverbx: software NIC %d: %v\n", i, err)
 			return -errno(err)
 		}
 		unsafe.Slice((*seamDevice)(devices), n)[i] = d

@@ -19,6 +19,9 @@ import (
 
 // start makes the NICs that the environment asks for.
 func (l *library) start() error {
+	if len(l.nics) > 0 {
+		return nil // an earlier call came so far, and then failed
+	}
 	var o dropin.Options
 	if err := o.ReadEnv(os.LookupEnv); err != nil {
 		return err
