@@ -1,7 +1,10 @@
 package stream
 
 import (
+	"errors"
 	"io"
+	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -57,6 +60,56 @@ func TestAcceptedAndClosedAtOnce(t *testing.T) {
 		}
 		p.oneSession(t)
 	})
+}
+
+// TestReset: the peer reads what was written before a Reset, and then that it was no proper end. Its Write fails, and nothing is left.
+func TestReset(t *testing.T) {
+	onLinks(t, func(t *testing.T, n *network) {
+		p := newPair(t, n, Config{Ring: MinRing})
+		here, there := p.dial(t)
+		_, err := here.Write([]byte("last words"))
+		wantOK(t, "Write", err)
+		wantOK(t, "Reset", here.Reset())
+		wantErr(t, "Close", here.Close(), net.ErrClosed)
+		b, err := io.ReadAll(there)
+		wantErr(t, "Read", err, syscall.ECONNRESET)
+		if string(b) != "last words" {
+			t.Errorf("got %q, want the last words", b)
+		}
+		eventually(t, "Write fails", func() bool { _, err := there.Write([]byte("x")); return errors.Is(err, syscall.EPIPE) })
+		closeAll(t, there)
+
+		here, there = p.dial(t)
+		wantOK(t, "CloseWrite", there.CloseWrite())
+		wantOK(t, "Reset", there.Reset())
+		if b, err := io.ReadAll(here); err != nil || len(b) > 0 {
+			t.Errorf("after CloseWrite and Reset: got %d bytes and %v, want the end", len(b), err)
+		}
+		closeAll(t, here)
+		p.oneSession(t)
+		p.wantNone(t)
+	})
+}
+
+// TestIdleStreamIsParked: the queue pairs of an idle session are closed. Its streams stay, and the next Write brings the queue pairs back.
+func TestIdleStreamIsParked(t *testing.T) {
+	n := memoryNetwork(1)
+	park := func(cfg *node.Config) { cfg.IdleAfter = 20 * time.Millisecond }
+	p := &pair{here: n.start(t, park), there: n.start(t, park)}
+	var err error
+	p.l, err = Listen(p.there.Node, "test")
+	wantOK(t, "Listen", err)
+	p.peer, err = p.here.Peer(soon(t), p.there.Addr().String())
+	wantOK(t, "Peer", err)
+	here, there := p.dial(t)
+	for range 3 {
+		eventually(t, "the session is parked", func() bool { return p.peer.State() == node.StateParked })
+		_, err = here.Write([]byte("after a pause"))
+		wantOK(t, "Write", err)
+		if got := string(readAll(t, there, 13)); got != "after a pause" {
+			t.Errorf("got %q, want what was written", got)
+		}
+	}
 }
 
 // TestPeerLeavesIdleReadFrom: the peer closes a stream while this side is in ReadFrom, whose Reader has nothing. The stream ends at once.

@@ -136,7 +136,13 @@ func (c *Conn) await(round int, wake chan struct{}) {
 }
 
 // Close ends both directions, see the package comment.
-func (c *Conn) Close() error {
+func (c *Conn) Close() error { return c.close(false) }
+
+// Reset is Close for a program that gives up: behind what was written, the peer reads syscall.ECONNRESET instead of io.EOF. A direction that
+// CloseWrite has ended stays ended.
+func (c *Conn) Reset() error { return c.close(true) }
+
+func (c *Conn) close(reset bool) error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -144,7 +150,7 @@ func (c *Conn) Close() error {
 	}
 	c.closed = true
 	c.in.stopped, c.out.end = true, true
-	if c.in.head != c.in.tail {
+	if reset || c.in.head != c.in.tail {
 		c.unwanted()
 	}
 	c.in.deadline.stop()
@@ -161,8 +167,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// unwanted notes that Close throws bytes of the peer away. What the peer has no room for is dropped: a peer that waits for this side to
-// read would not make room. mu is held.
+// unwanted notes that the stream does not end well, for example because Close throws bytes of the peer away. What the peer has no room for is
+// dropped: a peer that waits for this side to read would not make room. mu is held.
 func (c *Conn) unwanted() {
 	if o := &c.out; !o.ending {
 		o.cut = true

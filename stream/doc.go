@@ -25,7 +25,7 @@
 // CloseWrite ends one direction: the peer reads what was written before, then io.EOF. Close ends both. It returns when the peer's
 // NIC has all bytes, after at most 4 seconds: then the peer reads what has arrived and gets syscall.ECONNRESET. That
 // also happens if Close throws away bytes that were not read, as with TCP. A Write to a peer that does not read any more returns
-// syscall.EPIPE.
+// syscall.EPIPE. Reset is a Close that the peer cannot take for a proper end.
 //
 // Errors are of type *net.OpError, apart from io.EOF. All functions and methods may be called from any goroutine.
 package stream
