@@ -1,0 +1,107 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	// MaxConns is how many connections a Client, or a Server, has at a time. Further ones wait to be accepted.
+	MaxConns = 1024
+	// firstPause is how long an accept loop waits after an error, and longestPause after several in a row.
+	firstPause, longestPause = 5 * time.Millisecond, time.Second
+)
+
+// Say prints a line for the user. It may be called from any goroutine.
+type Say func(format string, args ...any)
+
+// door accepts connections, a bounded number at a time.
+type door struct {
+	say    Say
+	places chan struct{} // holds a token for each connection
+	full   problem
+}
+
+func newDoor(say Say) door { return door{say: say, places: make(chan struct{}, MaxConns)} }
+
+// serve calls handle for every connection of l, until ctx ends or l is closed. When it returns, l is closed and all calls of handle
+// have returned, whose context ends before. It returns an error if l was closed by somebody else.
+func (d *door) serve(ctx context.Context, l net.Listener, handle func(context.Context, net.Conn)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	for {
+		if !d.enter(ctx) {
+			return nil
+		}
+		c, err := d.accept(ctx, l)
+		if err != nil || ctx.Err() != nil {
+			if c != nil {
+				reset(c)
+			}
+			<-d.places
+			if ctx.Err() != nil {
+				return nil
+			}
+			_ = l.Close()
+			return err
+		}
+		all.Go(func() {
+			defer func() { <-d.places }()
+			handle(ctx, c)
+		})
+	}
+}
+
+// enter waits until there is room for another connection. It reports whether there is.
+func (d *door) enter(ctx context.Context) bool {
+	select {
+	case d.places <- struct{}{}:
+		d.full.gone()
+		return true
+	default:
+	}
+	if d.full.is() {
+		d.say("there are %d connections: more must wait", MaxConns)
+	}
+	select {
+	case d.places <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// accept waits for the next connection. An error of the system, such as too many open files, may pass: it is told once and waited for.
+func (d *door) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		c, err := l.Accept()
+		var system syscall.Errno
+		if err == nil || ctx.Err() != nil || !errors.As(err, &system) {
+			return c, err
+		}
+		if pause == firstPause {
+			d.say("%v: trying again", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// problem is told once, until it has gone.
+type problem struct{ known atomic.Bool }
+
+// is reports whether the problem is new.
+func (p *problem) is() bool { return !p.known.Swap(true) }
+
+// gone reports whether there was a problem, which has gone.
+func (p *problem) gone() bool { return p.known.Load() && p.known.Swap(false) }

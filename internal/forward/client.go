@@ -1,0 +1,97 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// ErrUnnamed means that the Server's user has not named the target.
+var ErrUnnamed = errors.New("the host does not forward to it")
+
+const (
+	// dialTime is how long the host may take to accept a stream. It may have to be connected again first.
+	dialTime = 10 * time.Second
+	// replyTime is how long the host may take to reply. It may wait for the target meanwhile.
+	replyTime = targetTime + dialTime
+)
+
+// Client forwards connections of this host's programs.
+type Client struct {
+	door
+	dial func(context.Context) (net.Conn, error)
+}
+
+// NewClient makes a Client. dial opens a stream to the Service of the host.
+func NewClient(dial func(context.Context) (net.Conn, error), say Say) *Client {
+	return &Client{door: newDoor(say), dial: dial}
+}
+
+// Check asks if the host forwards to a target. If it does not, the error wraps ErrUnnamed. The host does not connect to the target.
+func (c *Client) Check(ctx context.Context, t Target) error {
+	s, err := c.ask(ctx, request{wantCheck, t})
+	if err == nil {
+		_ = s.Close()
+	}
+	return err
+}
+
+// Serve forwards the connections that l accepts to a target, until ctx ends or l is closed. Then it resets all connections.
+func (c *Client) Serve(ctx context.Context, l net.Listener, t Target) error {
+	var down problem
+	return c.serve(ctx, l, func(ctx context.Context, local net.Conn) {
+		s, err := c.ask(ctx, request{wantConnection, t})
+		if err != nil {
+			if ctx.Err() == nil && down.is() {
+				c.say("no connection to %s: %v", t, err)
+			}
+			reset(local)
+			return
+		}
+		if down.gone() {
+			c.say("connections to %s work again", t)
+		}
+		join(ctx, local, s)
+	})
+}
+
+// ask opens a stream and sends a request. With a reply that all is well it returns the stream.
+func (c *Client) ask(ctx context.Context, q request) (net.Conn, error) {
+	limit, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	s, err := c.dial(limit)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { reset(s) })()
+	_ = s.SetDeadline(time.Now().Add(replyTime))
+	var r reply
+	if _, err = s.Write(q.encode()); err == nil {
+		r, err = readReply(s)
+	}
+	if err == nil {
+		err = r.err(q.target)
+	}
+	if err == nil {
+		err = s.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		reset(s)
+		return nil, err
+	}
+	return s, nil
+}
+
+// err is what a reply means.
+func (r reply) err(t Target) error {
+	switch r.status {
+	case statusUnnamed:
+		return fmt.Errorf("%s: %w: name it there with ibverbx serve --forward %s", t, ErrUnnamed, t)
+	case statusFailed:
+		return fmt.Errorf("the host cannot reach it: %s", r.text)
+	case statusOK:
+	}
+	return nil
+}

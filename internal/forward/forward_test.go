@@ -1,0 +1,310 @@
+package forward_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"ibverbx/internal/forward"
+	"ibverbx/stream"
+)
+
+// TestForwardHalfClose: a program ends its direction, and the target answers after that.
+func TestForwardHalfClose(t *testing.T) {
+	to := target(t, func(c *net.TCPConn) {
+		b, _ := io.ReadAll(c) // until the program has ended its direction
+		_, _ = c.Write(bytes.ToUpper(b))
+	})
+	r := newRig(t, to)
+	c := dial(t, r.forward(to))
+	want := bytes.Repeat([]byte("ABCD"), 1<<18)
+	go func() {
+		_, _ = c.Write(bytes.ToLower(want))
+		_ = c.CloseWrite()
+	}()
+	got, err := io.ReadAll(c)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("got %d bytes and %v, want %d", len(got), err, len(want))
+	}
+	r.wantNone()
+}
+
+// TestForwardReset: a reset of the program reaches the target, and the other way round. Bytes before it arrive.
+func TestForwardReset(t *testing.T) {
+	ends := make(chan error, 1)
+	to := target(t, func(c *net.TCPConn) {
+		b := make([]byte, 5)
+		_, _ = io.ReadFull(c, b)
+		if string(b) == "leave" {
+			_ = c.SetLinger(0)
+			return
+		}
+		_, _ = c.Write(b)
+		_, err := c.Read(b)
+		ends <- err
+	})
+	r := newRig(t, to)
+	addr := r.forward(to)
+	c := dial(t, addr)
+	say(t, c, "hello")
+	_ = c.SetLinger(0)
+	_ = c.Close()
+	wantErr(t, "Read of the target", <-ends, syscall.ECONNRESET)
+	c = dial(t, addr)
+	_, err := c.Write([]byte("leave"))
+	wantOK(t, "Write", err)
+	_, err = c.Read(make([]byte, 1))
+	wantErr(t, "Read of the program", err, syscall.ECONNRESET)
+	r.wantNone()
+}
+
+// TestForwardUnlisted: a target that the server's user has not named is refused, at the start and for each connection, and told once.
+func TestForwardUnlisted(t *testing.T) {
+	reached := make(chan struct{}, 100)
+	secret := target(t, func(*net.TCPConn) { reached <- struct{}{} })
+	open := target(t, echo)
+	for name, named := range map[string][]forward.Target{"other": {open}, "none": nil} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, named...)
+			for _, to := range []forward.Target{secret, "", "localhost:1", forward.Target(bytes.Repeat([]byte("x"), 255))} {
+				wantErr(t, "Check", r.client.Check(soon(t), to), forward.ErrUnnamed)
+			}
+			for _, to := range named {
+				wantOK(t, "Check", r.client.Check(soon(t), to))
+			}
+			addr := r.forward(secret)
+			for range 3 {
+				wantReset(t, addr)
+			}
+			r.stop()
+			if here, there := r.said.count("--forward "+string(secret)), r.saidFar.count("asked for"); here != 1 || there != 1 {
+				t.Errorf("told %d and %d times, want once on each side: %q, %q", here, there, r.said.lines, r.saidFar.lines)
+			}
+		})
+	}
+	select {
+	case <-reached:
+		t.Error("the target that was not named was reached")
+	default:
+	}
+}
+
+// TestForwardTargetDown: a target that is not up is a reset for the program. Each side tells it once, and that it is back.
+func TestForwardTargetDown(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	r := newRig(t, forward.Target(path))
+	addr := r.forward(forward.Target(path))
+	for range 3 {
+		wantReset(t, addr)
+	}
+	l, err := net.Listen("unix", path)
+	wantOK(t, "Listen", err)
+	defer func() { _ = l.Close() }()
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			_, _ = io.Copy(c, c)
+			_ = c.Close()
+		}
+	}()
+	c := dial(t, addr)
+	say(t, c, "hello")
+	_ = c.CloseWrite()
+	if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
+		t.Errorf("Read: got %q and %v, want the end", b, err)
+	}
+	r.stop()
+	for text, s := range map[string]*said{"the host cannot reach it": &r.said, "work again": &r.said, "cannot be reached": &r.saidFar, "is back": &r.saidFar} {
+		if s.count(text) != 1 {
+			t.Errorf("%q was told %d times, want once: %q", text, s.count(text), s.lines)
+		}
+	}
+}
+
+// TestForwardNICDies: connections go on when a NIC fails for good while they are used.
+func TestForwardNICDies(t *testing.T) {
+	to := target(t, echo)
+	r := newRig(t, to)
+	c := dial(t, r.forward(to))
+	say(t, c, "connected")
+	want := make([]byte, 8<<20)
+	_, _ = rand.NewChaCha8([32]byte{7}).Read(want)
+	go func() {
+		for i := range 8 {
+			_, _ = c.Write(want[i<<20:][:1<<20])
+			switch i {
+			case 2:
+				r.there.nics[0].Reset()
+			case 4:
+				r.here.nics[1].Fail()
+			}
+		}
+		_ = c.CloseWrite()
+	}()
+	got, err := io.ReadAll(c)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("got %d bytes and %v, want the %d that were sent", len(got), err, len(want))
+	}
+	if n := r.here.Stats().Sessions; n != 1 {
+		t.Errorf("%d sessions, want 1", n)
+	}
+}
+
+// TestForwardSessionLost: a lost session is a reset for the program and for the target, and the next connection works.
+func TestForwardSessionLost(t *testing.T) {
+	ends := make(chan error, 1)
+	to := target(t, func(c *net.TCPConn) {
+		_, err := io.Copy(c, c)
+		ends <- err
+	})
+	r := newRig(t, to)
+	addr := r.forward(to)
+	for range 3 {
+		c := dial(t, addr)
+		say(t, c, "hello")
+		r.lose()
+		_, err := c.Read(make([]byte, 1))
+		wantErr(t, "Read of the program", err, syscall.ECONNRESET)
+		wantErr(t, "Read of the target", <-ends, syscall.ECONNRESET)
+	}
+	say(t, dial(t, addr), "again")
+}
+
+// TestForwardManyConnections: many connections at once, each with its own bytes, and more than may wait to be accepted.
+func TestForwardManyConnections(t *testing.T) {
+	to := target(t, echo)
+	r := newRig(t, to)
+	addr := r.forward(to)
+	var all sync.WaitGroup
+	for i := range 200 {
+		c := dial(t, addr)
+		all.Go(func() {
+			want := bytes.Repeat([]byte(fmt.Sprintf("%07d\n", i)), 4000)
+			go func() {
+				_, _ = c.Write(want)
+				_ = c.CloseWrite()
+			}()
+			if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("connection %d: got %d bytes and %v, want its own %d", i, len(got), err, len(want))
+			}
+		})
+	}
+	all.Wait()
+	r.wantNone()
+}
+
+// TestForwardStops: connections that are idle are reset when the context ends, on both sides.
+func TestForwardStops(t *testing.T) {
+	ends := make(chan error, 1)
+	to := target(t, func(c *net.TCPConn) {
+		_, err := io.Copy(c, c)
+		ends <- err
+	})
+	r := newRig(t, to)
+	addr := r.forward(to)
+	c := dial(t, addr)
+	say(t, c, "hello")
+	r.stop()
+	_, err := c.Read(make([]byte, 1))
+	wantErr(t, "Read of the program", err, syscall.ECONNRESET)
+	wantErr(t, "Read of the target", <-ends, syscall.ECONNRESET)
+	if c, err := net.Dial("tcp", addr); err == nil {
+		_ = c.Close()
+		t.Error("the port is still open")
+	}
+	r.wantNone()
+}
+
+// TestForwardReaderStops: a program that does not read stops its target, and no other connection.
+func TestForwardReaderStops(t *testing.T) {
+	endless := target(t, func(c *net.TCPConn) { _, _ = io.Copy(c, zeros{}) })
+	quick := target(t, echo)
+	r := newRig(t, endless, quick)
+	full := dial(t, r.forward(endless))
+	_, err := full.Read(make([]byte, 1))
+	wantOK(t, "Read", err)
+	for c, i := dial(t, r.forward(quick)), 0; i < 100; i++ {
+		say(t, c, "ping")
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// TestFalseRequests: what is no request ends its stream and nothing else.
+func TestFalseRequests(t *testing.T) {
+	to := target(t, echo)
+	r := newRig(t, to)
+	p, err := r.here.Peer(soon(t), r.there.Addr().String())
+	wantOK(t, "Peer", err)
+	for _, bad := range [][]byte{{0, 0}, {3, 1, 'x'}, {1, 3, 'a', 'b', '\n'}, {1, 1, 0xff}, bytes.Repeat([]byte{0xff}, 1000)} {
+		c, err := stream.Dial(soon(t), p, forward.Service)
+		wantOK(t, "Dial", err)
+		_, _ = c.Write(bad)
+		if b, err := io.ReadAll(c); !errors.Is(err, syscall.ECONNRESET) || len(b) > 0 {
+			t.Errorf("%q: got %q and %v, want %v", bad, b, err, syscall.ECONNRESET)
+		}
+		_ = c.Close()
+	}
+	say(t, dial(t, r.forward(to)), "hello")
+	if n := p.Detail().Sessions; n != 1 {
+		t.Errorf("%d sessions, want 1", n)
+	}
+}
+
+// failing is a Listener whose Accept fails a number of times with an error of the system.
+type failing struct {
+	net.Listener
+	left int
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	if f.left > 0 {
+		f.left--
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return f.Listener.Accept()
+}
+
+// TestForwardAcceptErrors: errors of the system pass and are told once. A Listener that is closed ends Serve.
+func TestForwardAcceptErrors(t *testing.T) {
+	to := target(t, echo)
+	r := newRig(t, to)
+	l := listen(t)
+	done := make(chan error, 1)
+	go func() { done <- r.client.Serve(r.ctx, &failing{l, 3}, to) }()
+	say(t, dial(t, l.Addr().String()), "hello")
+	if n := r.said.count("too many open files"); n != 1 {
+		t.Errorf("told %d times, want once: %q", n, r.said.lines)
+	}
+	_ = l.Close()
+	select {
+	case err := <-done:
+		wantErr(t, "Serve", err, net.ErrClosed)
+	case <-soon(t).Done():
+		t.Error("Serve has not returned a minute after its Listener was closed")
+	}
+}
+
+// TestCheckEnds: a host that accepts a stream and says nothing does not hold up a Check longer than its context.
+func TestCheckEnds(t *testing.T) {
+	l := listen(t)
+	client := forward.NewClient(func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+	}, t.Logf)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := client.Check(ctx, "db:1"); err == nil {
+		t.Error("Check of a silent host: got no error")
+	}
+}

@@ -1,0 +1,260 @@
+package forward_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"ibverbx"
+	"ibverbx/bootstrap"
+	"ibverbx/internal/forward"
+	"ibverbx/node"
+	"ibverbx/peer"
+	"ibverbx/softnic"
+	"ibverbx/stream"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// side is a Node of a test, with two NICs.
+type side struct {
+	*node.Node
+	nics []*softnic.NIC
+}
+
+func newSide(t *testing.T, links []softnic.Link) *side {
+	t.Helper()
+	s := &side{}
+	var err error
+	s.Node, err = node.New(soon(t), node.Config{
+		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true},
+		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Unsealed: true,
+		Open: func() (nics peer.NICs, err error) {
+			nics.Close = func() (err error) {
+				for _, nic := range s.nics {
+					err = errors.Join(err, nic.Close())
+				}
+				return err
+			}
+			for _, link := range links {
+				nic, err := softnic.New(link, softnic.Config{})
+				if err != nil {
+					return nics, err
+				}
+				s.nics = append(s.nics, nic)
+				ctx, err := nic.Open()
+				if err != nil {
+					return nics, err
+				}
+				nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
+			}
+			return nics, nil
+		},
+	})
+	wantOK(t, "node.New", err)
+	t.Cleanup(func() { wantOK(t, "Node.Close", s.Close()) })
+	return s
+}
+
+// said are the lines that one side has printed.
+type said struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (s *said) say(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, fmt.Sprintf(format, args...))
+}
+
+// count returns how many lines have a text.
+func (s *said) count(text string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lines {
+		if strings.Contains(l, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// rig is a Client and a Server on two Nodes.
+type rig struct {
+	t             *testing.T
+	here, there   *side
+	client        *forward.Client
+	said, saidFar said
+	// ctx is that of everything that runs, and stop ends it and waits.
+	ctx  context.Context
+	stop func()
+	runs sync.WaitGroup
+}
+
+// newRig makes a Server of some targets and a Client of it.
+func newRig(t *testing.T, targets ...forward.Target) *rig {
+	t.Helper()
+	r := &rig{t: t}
+	links := []softnic.Link{softnic.NewMemoryLink(nil), softnic.NewMemoryLink(nil)}
+	r.here, r.there = newSide(t, links), newSide(t, links)
+	ctx, cancel := context.WithCancel(soon(t))
+	r.ctx = ctx
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		r.runs.Wait()
+	})
+	t.Cleanup(r.stop)
+	cfg := stream.Config{Ring: stream.MinRing, Backlog: forward.MaxConns}
+	l, err := cfg.Listen(r.there.Node, forward.Service)
+	wantOK(t, "Listen", err)
+	server := forward.NewServer(targets, r.saidFar.say)
+	r.run(func() error { return server.Serve(ctx, l) })
+	addr := r.there.Addr().String() + "/" + forward.Service
+	r.client = forward.NewClient(func(ctx context.Context) (net.Conn, error) { return cfg.Dialer(r.here.Node)(ctx, "", addr) }, r.said.say)
+	return r
+}
+
+// run runs a Serve, which must end without an error.
+func (r *rig) run(f func() error) {
+	r.runs.Go(func() {
+		if err := f(); err != nil {
+			r.t.Errorf("Serve: got %v, want no error", err)
+		}
+	})
+}
+
+// forward makes the Client forward to a target, and returns where it listens.
+func (r *rig) forward(target forward.Target) string {
+	r.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // Serve closes it
+	wantOK(r.t, "Listen", err)
+	r.run(func() error { return r.client.Serve(r.ctx, l, target) })
+	return l.Addr().String()
+}
+
+// lose ends the session.
+func (r *rig) lose() {
+	for _, p := range r.here.Peers() {
+		if s := p.Seat().Session(); s != nil {
+			s.End(fmt.Errorf("planted: %w", io.EOF))
+		}
+	}
+}
+
+// target starts a server on TCP that handles every connection with f.
+func target(t *testing.T, f func(*net.TCPConn)) forward.Target {
+	t.Helper()
+	l := listen(t)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer func() { _ = c.Close() }()
+				f(c.(*net.TCPConn))
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait()
+	})
+	return forward.Target(l.Addr().String())
+}
+
+// echo sends back what it gets.
+func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	wantOK(t, "Listen", err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// dial connects to an address. The connection is closed at the end of the test.
+func dial(t *testing.T, addr string) *net.TCPConn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	wantOK(t, "Dial", err)
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	t.Cleanup(func() { _ = c.Close() })
+	return c.(*net.TCPConn)
+}
+
+// wantReset connects to an address and wants the connection to be reset. The reset may come before Dial has returned.
+func wantReset(t *testing.T, addr string) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err == nil {
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		_, err = io.ReadAll(c)
+		_ = c.Close()
+	}
+	wantErr(t, "Dial and Read", err, syscall.ECONNRESET)
+}
+
+// say sends a text, which must come back.
+func say(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	_, err := c.Write([]byte(text))
+	wantOK(t, "Write", err)
+	b := make([]byte, len(text))
+	_, err = io.ReadFull(c, b)
+	wantOK(t, "Read", err)
+	if string(b) != text {
+		t.Errorf("got %q, want %q", b, text)
+	}
+}
+
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func wantOK(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: got %v, want no error", what, err)
+	}
+}
+
+func wantErr(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: got error %v, want %v", what, err, want)
+	}
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("after a minute it is not true that %s", what)
+		}
+	}
+}
+
+// wantNone waits until no stream is left.
+func (r *rig) wantNone() {
+	r.t.Helper()
+	for _, s := range []*side{r.here, r.there} {
+		eventually(r.t, "there are no streams", func() bool { return stream.StatsOf(s.Node).Streams == 0 })
+	}
+}

@@ -1,0 +1,45 @@
+package forward
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// Target is where a connection leads, as the Server's host sees it: "host:port", or the path of a Unix socket. Targets are equal if they are
+// spelled the same: a host and its address are two targets.
+type Target string
+
+// maxTarget is how many bytes a Target has at most.
+const maxTarget = 255
+
+// ParseTarget reads "HOST:PORT", "[IPv6]:PORT" or an absolute path.
+func ParseTarget(text string) (Target, error) {
+	if len(text) > maxTarget || printable(text) != text {
+		return "", fmt.Errorf("%q: want at most %d bytes of printable text", text, maxTarget)
+	}
+	if strings.HasPrefix(text, "/") {
+		return Target(text), nil
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return "", fmt.Errorf("%w: want HOST:PORT or the path of a socket", err)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	switch {
+	case err != nil || n == 0:
+		return "", fmt.Errorf("%q: the port is not a number from 1 to 65535", text)
+	case host == "":
+		return "", fmt.Errorf("%q: there is no host", text)
+	}
+	return Target(net.JoinHostPort(strings.ToLower(host), strconv.FormatUint(n, 10))), nil
+}
+
+// network is the network of the Target, for net.Dial.
+func (t Target) network() string {
+	if strings.HasPrefix(string(t), "/") {
+		return "unix"
+	}
+	return "tcp"
+}
