@@ -16,13 +16,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/bootstrap"
+	"ibverbx/internal/forward"
 	"ibverbx/internal/perf"
 	"ibverbx/node"
 	"ibverbx/peer"
 	"ibverbx/transfer"
 )
 
-// Exit statuses of serve, get, put and ls, beyond those of all commands.
+// Exit statuses of serve, get, put, ls and forward, beyond those of all commands.
 const (
 	exitNotFound   = 3
 	exitChanged    = 4
@@ -47,7 +48,7 @@ func fileStatus(err error) int {
 		return exitTerminated
 	case errors.Is(err, transfer.ErrChanged), errors.Is(err, transfer.ErrDigest):
 		return exitChanged
-	case errors.Is(err, transfer.ErrNotFound), errors.Is(err, transfer.ErrDenied):
+	case errors.Is(err, transfer.ErrNotFound), errors.Is(err, transfer.ErrDenied), errors.Is(err, forward.ErrUnnamed):
 		return exitNotFound
 	case errors.Is(err, bootstrap.ErrAuth), errors.Is(err, bootstrap.ErrConfig):
 		return exitFailure
@@ -57,7 +58,7 @@ func fileStatus(err error) int {
 	return exitFailure
 }
 
-// fileFlags are the flags that serve, get, put and ls have in common.
+// fileFlags are the flags that serve, get, put, ls and forward have in common.
 type fileFlags struct {
 	auth     authFlags
 	nics     providerFlags

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/bootstrap"
+	"ibverbx/internal/forward"
 	"ibverbx/node"
 	"ibverbx/transfer"
 )
@@ -23,8 +24,11 @@ const serveLong = `Let other hosts get files and directories of this one, with i
 others by its last element, or by NAME. Nothing else can be read, symbolic links that lead elsewhere
 are not followed, and nothing can be written, unless --write names a directory for ibverbx put.
 
+With --forward others can also connect to a TCP port that this host reaches, with ibverbx forward, and to
+no other.
+
 Both sides need --token-file with the same secret (ibverbx token makes one), or certificates (ibverbx
-cert). Everybody with the secret, or a certificate of the authority, can read everything that is
+cert). Everybody with the secret, or a certificate of the authority, can use everything that is
 served. --allow lets in only some of them: by the common name of their certificate, or by the name of
 their file in --token-dir.
 
@@ -36,6 +40,8 @@ const serveExample = `  ibverbx token t                           make a secret;
   ibverbx serve /data/v7=models/v7 --token-file t
   ibverbx serve --write /incoming --token-file t
                                             others put incoming/...
+  ibverbx serve --forward 127.0.0.1:5432 --token-file t
+                                            others connect to a database here
   ibverbx serve /models --ca ca.pem --cert s.pem --key s.key --allow CN=trainer
   ibverbx get node1 models/v7 --token-file t
                                             on another host`
@@ -46,18 +52,20 @@ type serveFlags struct {
 	listen string
 	allow  []string
 	write  []string
+	// targets are the values of --forward.
+	targets []string
 }
 
 func newServe(s streams) *cobra.Command {
 	f := &serveFlags{}
 	cmd := &cobra.Command{
-		Use:     "serve PATH[=NAME]... [flags]",
-		Short:   "Serve files and directories to other hosts",
+		Use:     "serve [PATH[=NAME]...] [flags]",
+		Short:   "Serve files, directories and TCP ports to other hosts",
 		Long:    serveLong,
 		Example: serveExample,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args)+len(f.write) == 0 {
-				return wrong(cmd, "name a file or a directory to serve, or a directory with --write")
+			if len(args)+len(f.write)+len(f.targets) == 0 {
+				return wrong(cmd, "name a file or a directory to serve, a directory with --write, or a target with --forward")
 			}
 			return nil
 		},
@@ -68,6 +76,7 @@ func newServe(s streams) *cobra.Command {
 	fl.StringVar(&f.listen, "listen", ":"+node.DefaultPort, "`address` to listen on")
 	fl.StringSliceVar(&f.allow, "allow", nil, "let in only peers with this `name`: CN=NAME of a certificate, or a file of --token-dir")
 	fl.StringArrayVar(&f.write, "write", nil, "`DIR[=NAME]`: others may put files there, replace those that are there, and read them")
+	fl.StringArrayVar(&f.targets, "forward", nil, "`HOST:PORT`, or the path of a socket: others may connect to it with ibverbx forward; can be repeated")
 	return cmd
 }
 
@@ -94,19 +103,41 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 		return err
 	}
 	all := append(read, written...)
+	targets, err := f.forwards()
+	if err != nil {
+		return err
+	}
 	e, err := f.open(ctx, s, cfg, local, all...) // a client that waits for this server may ask at once
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	for _, x := range all {
-		if !f.quiet {
+	l, err := forwardStreams().Listen(e.node, forward.Service) // also without targets, so that clients are told
+	if err != nil {
+		return err
+	}
+	if !f.quiet {
+		for _, x := range all {
 			tell.say("serving %s as %s (%v)", x.Path, x.Name, x.Public)
+		}
+		for _, t := range targets {
+			tell.say("forwarding to %s", t)
 		}
 	}
 	tell.say("listening on %v", e.node.Addr())
-	<-ctx.Done() // Ctrl-C is the normal end of a server
-	return nil
+	return forward.NewServer(targets, tell.say).Serve(ctx, l) // until Ctrl-C, the normal end of a server
+}
+
+// forwards returns the targets of --forward.
+func (f *serveFlags) forwards() (list []forward.Target, err error) {
+	for _, text := range f.targets {
+		t, err := forward.ParseTarget(text)
+		if err != nil {
+			return nil, refuse("--forward "+text, err.Error(), "use for example --forward 127.0.0.1:5432")
+		}
+		list = append(list, t)
+	}
+	return list, nil
 }
 
 // exports returns what to export for arguments, each with a name or under its own.

@@ -5,6 +5,7 @@
 //	ibverbx serve PATH       let other hosts get files, and on another host: ibverbx get HOST NAME
 //	ibverbx put HOST PATH    give a file or a directory to another host
 //	ibverbx ls HOST          list what another host serves
+//	ibverbx forward HOST     carry TCP connections to another host, as ssh -L does
 //	ibverbx perf             bandwidth of RDMA_WRITE, next to that of memcpy
 //	ibverbx perf send --lat  latency of SEND
 //	ibverbx perf --server    wait for clients, and on another host: ibverbx perf HOST

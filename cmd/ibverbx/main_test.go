@@ -124,6 +124,7 @@ func TestHelpTeaches(t *testing.T) {
 		"version -h":   "--json",
 		"get --help":   "run the same command again",
 		"serve --help": "nothing can be written",
+		"forward -h":   "ssh -L does",
 		"help devices": "--ib-dev",
 	} {
 		out := succeed(t, strings.Fields(args)...)

@@ -94,11 +94,14 @@ func newRoot(s streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ibverbx",
 		Short: "Move files by RDMA, and measure RDMA NICs, with hardware or without",
-		Long: `ibverbx moves files between hosts by RDMA, and measures and inspects RDMA NICs. It needs neither
-RDMA hardware nor root: without them it uses softnic, an RDMA NIC in software.`,
+		Long: `ibverbx moves files and TCP connections between hosts by RDMA, and measures and
+inspects RDMA NICs. It needs neither RDMA hardware nor root: without them it uses
+softnic, an RDMA NIC in software.`,
 		Example: `  ibverbx demo                 pull a cable under load, and the transfer goes on
   ibverbx serve /models        let other hosts get files
   ibverbx get HOST models/v7   on another host: get them
+  ibverbx forward -L 5432:127.0.0.1:5432 HOST
+                               carry TCP connections, as ssh -L does
   ibverbx perf                 bandwidth of RDMA_WRITE over a sweep of sizes
   ibverbx perf read -s 64KiB   bandwidth of RDMA_READ at one size
   ibverbx perf send --lat      latency of SEND
@@ -127,10 +130,10 @@ RDMA hardware nor root: without them it uses softnic, an RDMA NIC in software.`,
 	})
 	setHelp(root)
 	root.AddGroup(
-		&cobra.Group{ID: groupFiles, Title: "Move files between hosts:"}, &cobra.Group{ID: groupMeasure, Title: "Measure and run:"},
+		&cobra.Group{ID: groupFiles, Title: "Move files and connections between hosts:"}, &cobra.Group{ID: groupMeasure, Title: "Measure and run:"},
 		&cobra.Group{ID: groupInspect, Title: "Inspect this machine:"}, &cobra.Group{ID: groupSecrets, Title: "Make secrets for two hosts:"},
 	)
-	root.AddCommand(group(groupFiles, newServe(s), newGet(s), newPut(s), newLs(s))...)
+	root.AddCommand(group(groupFiles, newServe(s), newGet(s), newPut(s), newLs(s), newForward(s))...)
 	root.AddCommand(group(groupMeasure, newDemo(s), newPerf(s), newCompare(s), newRun(s), newSim(s))...)
 	root.AddCommand(group(groupInspect, newDevices(s), newDoctor(s), newVersion(s))...)
 	root.AddCommand(group(groupSecrets, newTokenCommand(s), newCert(s))...)

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"ibverbx/internal/forward"
+	"ibverbx/node"
+	"ibverbx/stream"
+)
+
+const forwardLong = `Let programs of this host connect to targets that another host reaches, over all NICs of both hosts, as
+ssh -L does. The programs need no change: they connect to a port of this host. The other host must run
+ibverbx serve --forward HOST:PORT with the same HOST:PORT as -L. No other target can be reached.
+
+-L [BIND:]PORT:HOST:PORT listens on PORT and connects to HOST:PORT as the other host sees it. BIND is the
+address of this host to listen on, 127.0.0.1 if it is missing; * means all addresses. Everybody who
+reaches the port can use it. PORT 0 picks a free port. HOST:PORT can be the path of a Unix socket.
+
+A line per -L says when programs can connect. If a NIC is lost, connections go on. If the other host is
+lost, they are reset, and new ones work when it is back. Ctrl-C and SIGTERM reset all connections and end
+the command with status 0.
+
+Exit status: 0 ended by a signal; 1 failed; 2 wrong command line; 3 the host does not forward to the
+target; 5 the host cannot be reached.`
+
+const forwardExample = `  ibverbx serve --forward 127.0.0.1:5432 --token-file t         on host db
+  ibverbx forward -L 5432:127.0.0.1:5432 db --token-file t
+  psql -h 127.0.0.1
+
+  ibverbx forward -L 0:redis1:6379 -L 0:redis2:6379 gateway --token-file t
+                                            picks two ports and prints them
+  ibverbx forward -L 10.0.0.5:8080:127.0.0.1:80 node1 --token-file t
+                                            for other hosts, too`
+
+// forwardStreams is what streams of forwarded connections are like.
+func forwardStreams() stream.Config {
+	const ring = 256 << 10
+	return stream.Config{Ring: ring, Backlog: forward.MaxConns, Memory: forward.MaxConns * 2 * ring}
+}
+
+// forwardFlags are the flags of forward.
+type forwardFlags struct {
+	fileFlags
+	local []string
+}
+
+func newForward(s streams) *cobra.Command {
+	f := &forwardFlags{}
+	cmd := &cobra.Command{
+		Use:     "forward -L [BIND:]PORT:HOST:PORT HOST[:PORT] [flags]",
+		Short:   "Carry TCP connections to another host, as ssh -L does",
+		Long:    forwardLong,
+		Example: forwardExample,
+		Args:    wantArgs(1, 1, "a host"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(f.local) == 0 {
+				return wrong(cmd, "name what to forward, such as -L 5432:127.0.0.1:5432")
+			}
+			return f.run(cmd.Context(), s, args[0])
+		},
+	}
+	f.define(cmd, s)
+	cmd.Flags().StringArrayVarP(&f.local, "local", "L", nil, "`[BIND:]PORT:HOST:PORT`: connections to PORT of this host go to HOST:PORT of the other; can be repeated")
+	return cmd
+}
+
+// localForward is an -L.
+type localForward struct {
+	listen string
+	target forward.Target
+	l      net.Listener
+}
+
+// parseLocal reads [BIND:]PORT:TARGET.
+func parseLocal(text string) (*localForward, error) {
+	bind, rest := "127.0.0.1", text
+	if i := strings.IndexByte(rest, ':'); i < 0 || !isPort(rest[:i]) {
+		if host, after, ok := strings.Cut(rest, "]:"); ok && strings.HasPrefix(host, "[") {
+			bind, rest = host[1:], after
+		} else if bind, rest, _ = strings.Cut(rest, ":"); bind == "*" {
+			bind = ""
+		}
+	}
+	port, to, ok := strings.Cut(rest, ":")
+	if !isPort(port) || !ok {
+		return nil, refuse("-L "+text, "it is not [BIND:]PORT:HOST:PORT", "use for example -L 5432:127.0.0.1:5432")
+	}
+	target, err := forward.ParseTarget(to)
+	if err != nil {
+		return nil, refuse("-L "+text, "its target is wrong: "+err.Error(), "use for example -L 5432:127.0.0.1:5432")
+	}
+	return &localForward{listen: net.JoinHostPort(bind, port), target: target}, nil
+}
+
+func isPort(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 16)
+	return err == nil
+}
+
+// forwarded is an -L as --json prints it.
+type forwarded struct {
+	Event  string `json:"event"` // listening
+	Listen string `json:"listen"`
+	Target string `json:"target"`
+	Host   string `json:"host"`
+}
+
+func (f *forwardFlags) run(ctx context.Context, s streams, host string) (err error) {
+	var all []*localForward
+	for _, text := range f.local {
+		x, err := parseLocal(text)
+		if err != nil {
+			return err
+		}
+		if x.l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", x.listen); err != nil {
+			return err
+		}
+		defer func() { _ = x.l.Close() }()
+		all = append(all, x)
+	}
+	e, _, err := f.connect(ctx, s, host)
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	addr := withFilePort(host)
+	p, err := e.node.Peer(ctx, addr) // it is connected
+	if err != nil {
+		return stopped(ctx, &peerError{err})
+	}
+	tell := &teller{s: s}
+	client := forward.NewClient(func(ctx context.Context) (net.Conn, error) { return forwardStreams().Dial(ctx, p, forward.Service) }, tell.say)
+	for _, x := range all {
+		if err := client.Check(ctx, x.target); err != nil {
+			return stopped(ctx, err)
+		}
+	}
+	if err := f.ready(s, all, addr); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var serving sync.WaitGroup
+	ended := make(chan error, len(all))
+	for _, x := range all {
+		serving.Go(func() {
+			defer cancel()
+			ended <- client.Serve(ctx, x.l, x.target)
+		})
+	}
+	serving.Go(func() { watchPeer(ctx, p, addr, tell.say) })
+	serving.Wait()
+	close(ended)
+	for e := range ended {
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// ready says that programs can connect.
+func (f *forwardFlags) ready(s streams, all []*localForward, addr string) error {
+	out := printer{w: s.out}
+	for _, x := range all {
+		switch {
+		case f.json:
+			b, err := json.Marshal(forwarded{"listening", x.l.Addr().String(), string(x.target), addr})
+			if err != nil {
+				return err
+			}
+			out.println(string(b))
+		case !f.quiet:
+			out.printf("%v is %s of %s\n", x.l.Addr(), x.target, addr)
+		}
+	}
+	return out.err
+}
+
+// watchPeer tells when a peer is lost, and when it is back.
+func watchPeer(ctx context.Context, p *node.Peer, addr string, say forward.Say) {
+	for lost := false; ctx.Err() == nil; {
+		changed := p.Changed()
+		switch state := p.State(); {
+		case !lost && state == node.StateLost:
+			lost = true
+			say("%s is lost, its connections are reset; trying again", addr)
+		case lost && state == node.StateReady:
+			lost = false
+			say("%s is back", addr)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// echoServer answers every connection with what it gets, and returns its address.
+func echoServer(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait()
+	})
+	return l.Addr().String()
+}
+
+// forwarding starts a forward with --json and returns it with the addresses on which it listens.
+func forwarding(t *testing.T, targets int, args ...string) (*process, []string) {
+	t.Helper()
+	p := begin(t, append([]string{"forward", "--provider", "softnic", "--json"}, args...)...)
+	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.end() })
+	var at []string
+	for limit := time.Now().Add(time.Minute); strings.Count(p.stdout.String(), "\n") < targets; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("in a minute forward printed %q", p.stdout.String())
+		}
+	}
+	for line := range strings.Lines(p.stdout.String()) {
+		var x forwarded
+		if err := json.Unmarshal([]byte(line), &x); err != nil || x.Event != "listening" {
+			t.Fatalf("forward printed %q: %v", line, err)
+		}
+		at = append(at, x.Listen)
+	}
+	return p, at
+}
+
+// exchange sends a text through a connection, ends its direction, and returns what comes back.
+func exchange(addr, text string) (string, error) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := io.WriteString(c, text); err != nil {
+		return "", err
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		return "", err
+	}
+	b, err := io.ReadAll(c)
+	return string(b), err
+}
+
+// TestForwardCommand: two processes carry connections to two targets. What the server has not named is refused. A signal ends each with status
+// 0 and resets what is open, and a server that is started again is found again.
+func TestForwardCommand(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	one, two, secret := echoServer(t), echoServer(t), echoServer(t)
+	listen := freeAddr(t)
+	args := []string{"--token-file", token, "--forward", one, "--forward", two}
+	server, addr := serveFiles(t, listen, args...)
+	p, at := forwarding(t, 2, "-L", "0:"+one, "-L", "127.0.0.1:0:"+two, addr, "--token-file", token)
+	check := func() {
+		t.Helper()
+		for _, a := range at {
+			if got, err := exchange(a, "hello"); err != nil || got != "hello" {
+				t.Fatalf("%s: got %q and %v, want what was sent", a, got, err)
+			}
+		}
+	}
+	check()
+	status, out, stderr := command(t.Context(), "forward", "-L", "0:"+secret, addr, "--token-file", token)
+	if status != exitNotFound || out != "" || !strings.Contains(stderr, secret) || !strings.Contains(stderr, "--forward "+secret) {
+		t.Errorf("a target that was not named: status %d, %q, %q, want %d and what to do", status, out, stderr, exitNotFound)
+	}
+	if status := server.interrupt(); status != exitOK {
+		t.Errorf("the server ended with status %d, want %d: %q", status, exitOK, server.said)
+	}
+	p.line("is lost")
+	serveFiles(t, listen, args...)
+	p.line("is back")
+	check()
+	c, err := net.Dial("tcp", at[0])
+	if err != nil {
+		t.Fatalf("Dial: got %v, want no error", err)
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := fmt.Fprint(c, "x"); err != nil {
+		t.Fatalf("Write: got %v, want no error", err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatalf("Read: got %v, want no error", err)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatalf("Signal: got %v, want no error", err)
+	}
+	if status := p.end(); status != exitOK {
+		t.Errorf("forward ended with status %d, want %d: %q", status, exitOK, p.said)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
+		t.Errorf("Read after the end: got %v, want a reset", err)
+	}
+}
+
+// TestForwardExitCodes: every kind of failure has its exit status.
+func TestForwardExitCodes(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, t.TempDir()+"=d")
+	used := echoServer(t)
+	_, port, _ := strings.Cut(used, ":")
+	for _, tt := range []struct {
+		args   string
+		status int
+		want   string
+	}{
+		{"forward ADDR", exitUsage, "-L 5432:127.0.0.1:5432"},
+		{"forward -L 0:db:1", exitUsage, "a host"},
+		{"forward -L db:1 ADDR", exitUsage, "[BIND:]PORT:HOST:PORT"},
+		{"forward -L 0:db ADDR", exitUsage, "target is wrong"},
+		{"forward -L 0:db:x ADDR", exitUsage, "from 1 to 65535"},
+		{"forward -L 0:db:1 127.0.0.1:1", exitPeer, "refused"},
+		{"forward -L 0:db:1 ADDR", exitNotFound, "--forward db:1"},
+		{"forward -L " + port + ":db:1 ADDR", exitFailure, "in use"},
+		{"serve --forward db", exitUsage, "--forward db"},
+	} {
+		status, out, stderr := command(t.Context(), append(strings.Fields(strings.ReplaceAll(tt.args, "ADDR", addr)), "--token-file", token)...)
+		if status != tt.status || out != "" || !strings.Contains(stderr, tt.want) {
+			t.Errorf("%s: status %d, stdout %q, stderr %q, want %d and %q", tt.args, status, out, stderr, tt.status, tt.want)
+		}
+	}
+}
+
+func TestParseLocal(t *testing.T) {
+	for text, want := range map[string][2]string{
+		"5432:db:5433":           {"127.0.0.1:5432", "db:5433"},
+		"10.0.0.1:5432:db:5433":  {"10.0.0.1:5432", "db:5433"},
+		"*:5432:[::1]:5433":      {":5432", "[::1]:5433"},
+		"[::1]:5432:[::1]:5433":  {"[::1]:5432", "[::1]:5433"},
+		"0:/run/db.sock":         {"127.0.0.1:0", "/run/db.sock"},
+		"host:0:/run/db:2.sock":  {"host:0", "/run/db:2.sock"},
+		"5432:DB.example:005433": {"127.0.0.1:5432", "db.example:5433"},
+	} {
+		x, err := parseLocal(text)
+		if err != nil {
+			t.Errorf("parseLocal(%q): got %v, want no error", text, err)
+		} else if x.listen != want[0] || string(x.target) != want[1] {
+			t.Errorf("parseLocal(%q) = %q to %q, want %q", text, x.listen, x.target, want)
+		}
+	}
+	for _, text := range []string{"", "5432", "5432:", "db:5432", "5432:db", "65536:db:1", "x:y:db:1", "::1:5432:db:1", "[::1:5432:db:1", "5432:db:0"} {
+		if x, err := parseLocal(text); err == nil {
+			t.Errorf("parseLocal(%q) = %q to %q, want an error", text, x.listen, x.target)
+		}
+	}
+}
