@@ -13,6 +13,9 @@ import (
 const (
 	// MaxConns is how many connections a Client, or a Server, has at a time. Further ones wait to be accepted.
 	MaxConns = 1024
+	// patience is how long an accept loop waits until a connection has reached its target before it takes the next one, so that
+	// connections reach the target in the order in which programs have made them.
+	patience = 100 * time.Millisecond
 	// firstPause is how long an accept loop waits after an error, and longestPause after several in a row.
 	firstPause, longestPause = 5 * time.Millisecond, time.Second
 )
@@ -25,13 +28,20 @@ type door struct {
 	say    Say
 	places chan struct{} // holds a token for each connection
 	full   problem
+	// patience is how long the next connection waits until handle has called next.
+	patience time.Duration
 }
 
-func newDoor(say Say) door { return door{say: say, places: make(chan struct{}, MaxConns)} }
+func newDoor(say Say) door {
+	return door{say: say, places: make(chan struct{}, MaxConns), patience: patience}
+}
+
+// handle serves a connection. It may call next to let the next one in.
+type handle func(ctx context.Context, c net.Conn, next func())
 
 // serve calls handle for every connection of l, until ctx ends or l is closed. When it returns, l is closed and all calls of handle
 // have returned, whose context ends before. It returns an error if l was closed by somebody else.
-func (d *door) serve(ctx context.Context, l net.Listener, handle func(context.Context, net.Conn)) error {
+func (d *door) serve(ctx context.Context, l net.Listener, handle handle) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -53,10 +63,18 @@ func (d *door) serve(ctx context.Context, l net.Listener, handle func(context.Co
 			_ = l.Close()
 			return err
 		}
+		turn := make(chan struct{})
+		next := sync.OnceFunc(func() { close(turn) })
 		all.Go(func() {
 			defer func() { <-d.places }()
-			handle(ctx, c)
+			defer next()
+			handle(ctx, c, next)
 		})
+		select {
+		case <-turn:
+		case <-time.After(d.patience):
+		case <-ctx.Done():
+		}
 	}
 }
 

@@ -41,8 +41,9 @@ func (c *Client) Check(ctx context.Context, t Target) error {
 // Serve forwards the connections that l accepts to a target, until ctx ends or l is closed. Then it resets all connections.
 func (c *Client) Serve(ctx context.Context, l net.Listener, t Target) error {
 	var down problem
-	return c.serve(ctx, l, func(ctx context.Context, local net.Conn) {
+	return c.serve(ctx, l, func(ctx context.Context, local net.Conn, next func()) {
 		s, err := c.ask(ctx, request{wantConnection, t})
+		next()
 		if err != nil {
 			if ctx.Err() == nil && down.is() {
 				c.say("no connection to %s: %v", t, err)

@@ -202,6 +202,32 @@ func TestForwardManyConnections(t *testing.T) {
 	r.wantNone()
 }
 
+// TestForwardOrder: connections reach the target in the order in which the program has made them. Programs with several connections, such as
+// iperf3 --bidir, depend on it.
+func TestForwardOrder(t *testing.T) {
+	l := listen(t)
+	to := forward.Target(l.Addr().String())
+	r := newRig(t, to)
+	r.client.SetPatience(time.Minute)
+	addr := r.forward(to)
+	const conns = 50
+	for i := range conns {
+		_, err := dial(t, addr).Write([]byte{byte(i)})
+		wantOK(t, "Write", err)
+	}
+	for i := range conns {
+		c, err := l.Accept()
+		wantOK(t, "Accept", err)
+		b := make([]byte, 1)
+		_, err = c.Read(b)
+		wantOK(t, "Read", err)
+		_ = c.Close()
+		if int(b[0]) != i {
+			t.Fatalf("connection %d came at place %d", b[0], i)
+		}
+	}
+}
+
 // TestForwardStops: connections that are idle are reset when the context ends, on both sides.
 func TestForwardStops(t *testing.T) {
 	ends := make(chan error, 1)

@@ -37,8 +37,9 @@ func NewServer(targets []Target, say Say) *Server {
 // Serve serves the streams that l accepts, until ctx ends or l is closed. Then it resets all connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.serve(ctx, l, s.handle) }
 
-// handle serves a stream.
-func (s *Server) handle(ctx context.Context, c net.Conn) {
+// handle serves a stream. Those of a Client come in order: it waits for the reply.
+func (s *Server) handle(ctx context.Context, c net.Conn, next func()) {
+	next()
 	b, answer := s.meet(ctx, c)
 	if answer == nil {
 		reset(c)
