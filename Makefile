@@ -12,7 +12,7 @@ LINT_VERSION := v2.14.0
 CACHE        ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ibverbx
 LINT         := $(CACHE)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin dropin-table test-browser test-stream test-gpu nightly steady cover clean
+.PHONY: all build test race race-rest heapmem vet cross fmt lint bench bench-smoke fuzz-smoke mutate planted seeds scenarios plots demo-picture test-rxe test-dropin dropin-table test-browser test-stream test-gpu test-forward nightly steady cover clean
 
 all: vet test lint
 
@@ -86,6 +86,10 @@ test-stream:
 	cd test/stream && $(GO) mod tidy -diff && $(GO) vet ./...
 	cd test/stream && CGO_ENABLED=1 $(GO) test -race -count=$(REPEAT) -timeout 20m -run TestConn .
 	cd test/stream && $(GO) test -count=1 -timeout 20m -skip TestConn .
+
+# redis, PostgreSQL and iperf3 through ibverbx forward (docs/forward.md).
+test-forward:
+	IBVERBX_FORWARD=1 $(GO) test -count=1 -timeout 10m ./test/forward
 
 # .ci/run with every suite in full.
 nightly:
