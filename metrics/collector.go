@@ -9,9 +9,11 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
+	"ibverbx/node"
 	"ibverbx/peer"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
+	"ibverbx/stream"
 	"ibverbx/verbs"
 )
 
@@ -124,6 +126,17 @@ func (c *Collector) AddListener(name string, l Listener) (remove func()) {
 	return c.add(l, func(to *tables, by sign) {
 		stats := l.Stats()
 		to.listeners.add(labels{c.listeners.label(name)}, &stats, by)
+	})
+}
+
+// AddStreams adds the streams of a Node. Those with the peers of a host have the label "session", which is the address of the host.
+func (c *Collector) AddStreams(n *node.Node) (remove func()) {
+	return c.add(n, func(to *tables, by sign) {
+		for host, stats := range stream.StatsByHost(n) {
+			to.streams.add(labels{c.sessions.label(host)}, &stats, by)
+		}
+		all := stream.StatsOf(n)
+		to.streamNodes.add(labels{}, &all, by)
 	})
 }
 

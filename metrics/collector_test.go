@@ -2,10 +2,12 @@ package metrics_test
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -13,9 +15,11 @@ import (
 	"ibverbx/bootstrap"
 	"ibverbx/internal/rig"
 	"ibverbx/metrics"
+	"ibverbx/node"
 	"ibverbx/peer"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
+	"ibverbx/stream"
 	"ibverbx/verbs"
 )
 
@@ -286,5 +290,60 @@ func TestScrapeHasLostRail(t *testing.T) {
 		rig.Must(t, err)
 		_, err = b.CQ.Poll(make([]ibverbx.WC, 1))
 		rig.Must(t, err)
+	}
+}
+
+// Streams are reported by the host of the peer, and count on when a Node is added again.
+func TestScrapeHasStreams(t *testing.T) {
+	link := softnic.NewMemoryLink(nil)
+	start := func() *node.Node {
+		n, err := node.New(t.Context(), node.Config{
+			Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Listen: "127.0.0.1:0", Unsealed: true,
+			Open: func() (peer.NICs, error) {
+				nic, err := softnic.New(link, softnic.Config{})
+				rig.Must(t, err)
+				ctx, err := nic.Open()
+				return peer.NICs{Rails: []ibverbx.RailConfig{{Context: ctx}}, Close: nic.Close}, err
+			},
+		})
+		rig.Must(t, err)
+		t.Cleanup(func() { rig.Must(t, n.Close()) })
+		return n
+	}
+	a, b := start(), start()
+	l, err := stream.Listen(b, "test")
+	rig.Must(t, err)
+	c := metrics.NewCollector()
+	remove := c.AddStreams(b)
+	p, err := a.Peer(t.Context(), b.Addr().String())
+	rig.Must(t, err)
+	for i := range 2 {
+		from, err := stream.Dial(t.Context(), p, "test")
+		rig.Must(t, err)
+		to, err := l.Accept()
+		rig.Must(t, err)
+		_, err = from.Write([]byte("hello"))
+		rig.Must(t, err)
+		_, err = io.ReadFull(to, make([]byte, 5))
+		rig.Must(t, err)
+		wantValues(t, scrape(t, c), map[string]float64{
+			`ibverbx_streams{session="127.0.0.1"}`:                            1,
+			`ibverbx_stream_bytes_total{direction="in",session="127.0.0.1"}`:  float64(5 * (i + 1)),
+			`ibverbx_stream_bytes_total{direction="out",session="127.0.0.1"}`: 0,
+			`ibverbx_stream_resets_total{session="127.0.0.1"}`:                0,
+			`ibverbx_streams_opened_total{direction="in"}`:                    float64(i + 1),
+			`ibverbx_streams_refused_total{}`:                                 0,
+			`ibverbx_stream_memory_bytes{}`:                                   float64(stream.StatsOf(b).Memory),
+		})
+		rig.Must(t, from.Close())
+		rig.Must(t, to.Close())
+		for stream.StatsOf(b).Streams > 0 {
+			time.Sleep(time.Millisecond)
+		}
+		remove()
+		if _, ok := scrape(t, c)[`ibverbx_streams{session="127.0.0.1"}`]; ok {
+			t.Error("a Node that was removed has streams, want its counters only")
+		}
+		remove = c.AddStreams(b)
 	}
 }

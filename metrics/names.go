@@ -9,6 +9,7 @@ import (
 	"ibverbx/reliable"
 	"ibverbx/reliable/core"
 	"ibverbx/softnic"
+	"ibverbx/stream"
 )
 
 // tables has a table for each type of part.
@@ -19,6 +20,9 @@ type tables struct {
 	paths     table[pathStats]
 	conns     table[bootstrap.ConnStats]
 	listeners table[bootstrap.ListenerStats]
+	// streams are those with the peers of a host, streamNodes those of a Node.
+	streams     table[stream.HostStats]
+	streamNodes table[stream.Stats]
 }
 
 func newTables() tables {
@@ -29,15 +33,21 @@ func newTables() tables {
 		paths:     table[pathStats]{names: []string{"device"}, kindOf: "cause", metrics: pathMetrics, rows: map[labels]*row{}},
 		conns:     table[bootstrap.ConnStats]{names: []string{"session"}, kindOf: "direction", metrics: connMetrics, rows: map[labels]*row{}},
 		listeners: table[bootstrap.ListenerStats]{names: []string{"listener"}, metrics: listenerMetrics, rows: map[labels]*row{}},
+		streams:   table[stream.HostStats]{names: []string{"session"}, kindOf: "direction", metrics: streamMetrics, rows: map[labels]*row{}},
+
+		streamNodes: table[stream.Stats]{kindOf: "direction", metrics: streamNodeMetrics, rows: map[labels]*row{}},
 	}
 }
 
 func (t *tables) clone() tables {
-	return tables{t.qps.clone(), t.rails.clone(), t.nics.clone(), t.paths.clone(), t.conns.clone(), t.listeners.clone()}
+	return tables{
+		t.qps.clone(), t.rails.clone(), t.nics.clone(), t.paths.clone(), t.conns.clone(), t.listeners.clone(),
+		t.streams.clone(), t.streamNodes.clone(),
+	}
 }
 
 func (t *tables) list() []anyTable {
-	return []anyTable{&t.qps, &t.rails, &t.nics, &t.paths, &t.conns, &t.listeners}
+	return []anyTable{&t.qps, &t.rails, &t.nics, &t.paths, &t.conns, &t.listeners, &t.streams, &t.streamNodes}
 }
 
 // qpStats is what is reported of a VirtualQP.
@@ -183,4 +193,23 @@ var listenerMetrics = []metric[bootstrap.ListenerStats]{
 	{"listener_admitted_total", "Peers that were authenticated.", counter, "", func(s *bootstrap.ListenerStats) float64 { return float64(s.Admitted) }},
 	{"listener_rejected_total", "Strangers that were turned away.", counter, "", func(s *bootstrap.ListenerStats) float64 { return float64(s.Rejected) }},
 	{"listener_half_open", "Connections in the handshake.", gauge, "", func(s *bootstrap.ListenerStats) float64 { return float64(s.HalfOpen) }},
+}
+
+const (
+	streamBytesHelp = "Bytes of streams that have arrived: of peers (in), and at peers (out)."
+	openedHelp      = "Streams that were opened: by peers (in), and by this side (out)."
+)
+
+var streamMetrics = []metric[stream.HostStats]{
+	{"streams", "Streams that are open.", gauge, "", func(s *stream.HostStats) float64 { return float64(s.Streams) }},
+	{"stream_bytes_total", streamBytesHelp, counter, "in", func(s *stream.HostStats) float64 { return float64(s.Received) }},
+	{"stream_bytes_total", streamBytesHelp, counter, "out", func(s *stream.HostStats) float64 { return float64(s.Sent) }},
+	{"stream_resets_total", "Streams that were lost with their session, or cut off by the peer.", counter, "", func(s *stream.HostStats) float64 { return float64(s.Resets) }},
+}
+
+var streamNodeMetrics = []metric[stream.Stats]{
+	{"streams_opened_total", openedHelp, counter, "in", func(s *stream.Stats) float64 { return float64(s.Accepted) }},
+	{"streams_opened_total", openedHelp, counter, "out", func(s *stream.Stats) float64 { return float64(s.Dialed) }},
+	{"streams_refused_total", "Streams of peers that were refused.", counter, "", func(s *stream.Stats) float64 { return float64(s.Refused) }},
+	{"stream_memory_bytes", "Memory of the rings of all streams.", gauge, "", func(s *stream.Stats) float64 { return float64(s.Memory) }},
 }

@@ -114,7 +114,7 @@ func (c *Conn) fail(err error) {
 		return
 	}
 	if c.err = err; c.open && !c.closed {
-		c.peer.host.counts.resets.Add(1)
+		c.peer.traffic.resets.Add(1)
 	}
 	shut(c.answered)
 	shut(c.drained)

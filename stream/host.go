@@ -29,14 +29,37 @@ type host struct {
 	peers     map[seat.Peer]*peer
 	listeners map[string]*Listener
 	used      int64 // bytes of all slabs
-	counts    counts
+	// traffic has the counters of streams by the host of the peer, at most maxHosts. None is ever removed, so that sums never go back.
+	traffic map[string]*traffic
+	counts  counts
 }
 
-// counts are the counters of Stats.
-type counts struct {
-	streams                           atomic.Int64
-	dialed, accepted, refused, resets atomic.Uint64
-	sent, received, unclaimed         atomic.Uint64
+// counts are the counters of Stats that are not those of a peer's host.
+type counts struct{ dialed, accepted, refused, unclaimed atomic.Uint64 }
+
+// traffic counts the streams with the peers of a host.
+type traffic struct {
+	streams                atomic.Int64
+	resets, sent, received atomic.Uint64
+}
+
+const (
+	maxHosts  = 256
+	otherHost = "other"
+)
+
+// trafficOf returns the counters of a host. mu is held.
+func (h *host) trafficOf(name string) *traffic {
+	t := h.traffic[name]
+	if t == nil && len(h.traffic) >= maxHosts {
+		name = otherHost
+		t = h.traffic[name]
+	}
+	if t == nil {
+		t = &traffic{}
+		h.traffic[name] = t
+	}
+	return t
 }
 
 // hostOf returns the service of a Node, and attaches it if it is not.
@@ -52,7 +75,7 @@ func hostOf(n *node.Node) (*host, error) {
 		}
 		h := &host{
 			node: n, seat: n.Seat(), now: clock.Monotonic(), linger: lingerTime, reap: reapTime,
-			peers: map[seat.Peer]*peer{}, listeners: map[string]*Listener{},
+			peers: map[seat.Peer]*peer{}, listeners: map[string]*Listener{}, traffic: map[string]*traffic{},
 		}
 		err := h.seat.Attach(seat.Service{ID: seat.StreamID, Classes: 1<<classData | 1<<classCredit, Handler: h})
 		if err == nil {
@@ -80,19 +103,37 @@ func (h *host) opError(op, service string, remote net.Addr, err error) error {
 
 // peer returns what is known of a peer, and makes it if it is new.
 func (h *host) peer(s seat.Peer) *peer {
-	h.mu.RLock()
-	p := h.peers[s]
-	h.mu.RUnlock()
+	p := h.known(s)
 	if p != nil {
 		return p
 	}
+	name := hostName(s.Identity().Addr)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p = h.peers[s]; p == nil {
-		p = newPeer(h, s)
+		p = newPeer(h, s, h.trafficOf(name))
 		h.peers[s] = p
 	}
 	return p
+}
+
+// known returns what is known of a peer, nil if it is new or forgotten.
+func (h *host) known(s seat.Peer) *peer {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.peers[s]
+}
+
+// hostName is an address without its port.
+func hostName(addr net.Addr) string {
+	if addr == nil {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return addr.String()
+	}
+	return host
 }
 
 // forget removes a closed peer that has no session, so that no Down or Gone of it is to come.
@@ -184,9 +225,13 @@ func (h *host) Message(s seat.Session, body []byte) {
 	}
 }
 
-// Immediate implements seat.Handler.
+// Immediate implements seat.Handler. It is called with the shard's lock.
 func (h *host) Immediate(s seat.Session, imm, length uint32) {
-	p := h.peer(s.Peer())
+	p := h.known(s.Peer())
+	if p == nil {
+		h.counts.unclaimed.Add(1)
+		return
+	}
 	var err error
 	switch seat.Class(imm) {
 	case classData:

@@ -33,7 +33,7 @@ func TestHostilePeer(t *testing.T) {
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		s := &stage{Session: victim.seat.Session()}
-		fresh := newPeer(h, victim.seat)
+		fresh := newPeer(h, victim.seat, victim.traffic)
 		fresh.up(s)
 		h.mu.Lock()
 		h.peers[victim.seat] = fresh
@@ -50,7 +50,7 @@ func TestHostilePeer(t *testing.T) {
 		h.mu.Lock()
 		h.peers[victim.seat] = victim
 		h.mu.Unlock()
-		eventually(t, "all streams but one are gone", func() bool { return h.counts.streams.Load() == 1 })
+		eventually(t, "all streams but one are gone", func() bool { return StatsOf(h.node).Streams == 1 })
 	})
 }
 

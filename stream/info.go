@@ -67,8 +67,37 @@ func StatsOf(n *node.Node) Stats {
 		return Stats{}
 	}
 	c := &h.counts
-	return Stats{
-		Streams: int(c.streams.Load()), Memory: h.reserved(), Dialed: c.dialed.Load(), Accepted: c.accepted.Load(), Refused: c.refused.Load(),
-		Resets: c.resets.Load(), Sent: c.sent.Load(), Received: c.received.Load(), Unclaimed: c.unclaimed.Load(),
+	all := Stats{Memory: h.reserved(), Dialed: c.dialed.Load(), Accepted: c.accepted.Load(), Refused: c.refused.Load(), Unclaimed: c.unclaimed.Load()}
+	for _, t := range h.byHost() {
+		all.Streams += t.Streams
+		all.Resets += t.Resets
+		all.Sent += t.Sent
+		all.Received += t.Received
 	}
+	return all
+}
+
+// HostStats says how the streams with the peers of one host are. The fields are those of Stats.
+type HostStats struct {
+	Streams                int
+	Resets, Sent, Received uint64
+}
+
+// StatsByHost returns the counters of the streams of a Node by the address of the peer's host. What peers that have left have counted stays. From the
+// 257th host on, streams count as those of host "other".
+func StatsByHost(n *node.Node) map[string]HostStats {
+	if h, ok := n.Seat().Attached(seat.StreamID).(*host); ok {
+		return h.byHost()
+	}
+	return nil
+}
+
+func (h *host) byHost() map[string]HostStats {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	all := make(map[string]HostStats, len(h.traffic))
+	for name, t := range h.traffic {
+		all[name] = HostStats{Streams: int(t.streams.Load()), Resets: t.resets.Load(), Sent: t.sent.Load(), Received: t.received.Load()}
+	}
+	return all
 }

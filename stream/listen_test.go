@@ -241,3 +241,39 @@ func TestDialer(t *testing.T) {
 		t.Errorf("Dial: got %v, want an OpError", err)
 	}
 }
+
+// TestStatsByHost: streams count by the host of their peer. What a peer that has left has counted stays, and the number of hosts has a bound.
+func TestStatsByHost(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
+	for round := range uint64(2) {
+		here, there := p.dial(t)
+		_, err := here.Write([]byte("hello"))
+		wantOK(t, "Write", err)
+		readAll(t, there, 5)
+		got := StatsByHost(p.there.Node)["127.0.0.1"]
+		if want := (HostStats{Streams: 1, Received: 5 * (round + 1), Resets: round}); got != want {
+			t.Errorf("StatsByHost: got %+v, want %+v", got, want)
+		}
+		wantOK(t, "Peer.Close", p.there.Peers()[0].Close())
+		closeAll(t, here, there)
+		p.wantNone(t)
+		p.peer, err = p.here.Peer(soon(t), p.there.Addr().String())
+		wantOK(t, "Peer", err)
+	}
+	h, err := hostOf(p.here.Node)
+	wantOK(t, "hostOf", err)
+	h.mu.Lock()
+	for i := range 2 * maxHosts {
+		h.trafficOf(fmt.Sprint(i)).resets.Add(1)
+	}
+	h.mu.Unlock()
+	all, resets := StatsByHost(p.here.Node), uint64(0)
+	for name, s := range all {
+		if name != "127.0.0.1" {
+			resets += s.Resets
+		}
+	}
+	if len(all) != maxHosts+1 || resets != 2*maxHosts {
+		t.Errorf("%d hosts with %d resets, want %d with %d", len(all), resets, maxHosts+1, 2*maxHosts)
+	}
+}

@@ -18,8 +18,10 @@ const maxAsks = 256
 type peer struct {
 	host *host
 	seat seat.Peer
-	pool pool
-	asks chan struct{}
+	// traffic has the counters of the host that the peer was on first.
+	traffic *traffic
+	pool    pool
+	asks    chan struct{}
 
 	mu sync.Mutex
 	// session is the present session, nil if there is none.
@@ -35,8 +37,8 @@ type peer struct {
 	lastID uint16
 }
 
-func newPeer(h *host, s seat.Peer) *peer {
-	p := &peer{host: h, seat: s, asks: make(chan struct{}, maxAsks), changed: make(chan struct{})}
+func newPeer(h *host, s seat.Peer, t *traffic) *peer {
+	p := &peer{host: h, seat: s, traffic: t, asks: make(chan struct{}, maxAsks), changed: make(chan struct{})}
 	p.pool.peer = p
 	return p
 }
@@ -165,7 +167,7 @@ func (p *peer) remove(c *Conn) {
 	}
 	p.mu.Unlock()
 	p.pool.give(c.block)
-	p.host.counts.streams.Add(-1)
+	p.traffic.streams.Add(-1)
 }
 
 // message handles a message of a session. An error ends the session.
@@ -268,7 +270,7 @@ func (p *peer) newConn(cfg *Config, s seat.Session, service string) (*Conn, erro
 		p.pool.give(b)
 		return nil, err
 	}
-	p.host.counts.streams.Add(1)
+	p.traffic.streams.Add(1)
 	return c, nil
 }
 

@@ -54,9 +54,9 @@ func (c *Conn) arrived(length uint32, d data) error {
 	}
 	in.tail += uint64(length)
 	in.ended, in.cut = d.end, d.cut
-	c.peer.host.counts.received.Add(uint64(length))
+	c.peer.traffic.received.Add(uint64(length))
 	if d.cut && !in.stopped {
-		c.peer.host.counts.resets.Add(1)
+		c.peer.traffic.resets.Add(1)
 	}
 	late := c.closed && length > 0
 	if late {

@@ -143,7 +143,7 @@ func (m *message) End(_ *seat.Op, err error) {
 		c.fail(reset(err))
 	} else {
 		o.done += m.length
-		c.peer.host.counts.sent.Add(m.length)
+		c.peer.traffic.sent.Add(m.length)
 		if m.last {
 			o.ended = true
 			shut(c.drained)

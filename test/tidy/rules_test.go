@@ -104,7 +104,7 @@ var arrows = map[string][]string{
 	"node":              {".", "verbs", "bootstrap", "peer", "internal/seat", "pure"},
 	"transfer":          {".", "verbs", "node", "internal/seat", "pure"},
 	"stream":            {".", "verbs", "bootstrap", "node", "internal/seat", "pure"},
-	"metrics":           {".", "verbs", "softnic", "reliable", "reliable/core", "bootstrap", "peer"},
+	"metrics":           {".", "verbs", "softnic", "reliable", "reliable/core", "bootstrap", "peer", "node", "stream"},
 	"dropin":            {"softnic", "verbs", "pure"},
 	"cmd":               {"all"},
 	"examples":          {"all"},
