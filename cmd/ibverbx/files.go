@@ -68,6 +68,8 @@ type fileFlags struct {
 	json     bool
 	quiet    bool
 	verbose  bool
+	// metrics are those of serve and forward, and not served by other commands.
+	metrics metricsFlags
 }
 
 func (f *fileFlags) define(cmd *cobra.Command, s streams) {
@@ -86,6 +88,8 @@ func (f *fileFlags) define(cmd *cobra.Command, s streams) {
 type engine struct {
 	node *node.Node
 	*transfer.Engine
+	// uncount ends the report of streams in metrics.
+	uncount func()
 }
 
 // closeTime is how long peers have to stop using what this side has lent.
@@ -94,6 +98,7 @@ const closeTime = 5 * time.Second
 func (e *engine) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
+	e.uncount()
 	return errors.Join(e.Close(ctx), e.node.Close())
 }
 
@@ -107,6 +112,8 @@ func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local 
 	if cfg.Open, err = f.openNICs(local); err != nil {
 		return nil, err
 	}
+	open, streams := f.metrics.node(cfg.Open)
+	cfg.Open = open
 	n, err := node.New(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -115,7 +122,7 @@ func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local 
 	if err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
-	return &engine{n, e}, nil
+	return &engine{n, e, streams(n)}, nil
 }
 
 // openNICs returns what opens the NICs: real ones if there are any, otherwise software ones.

@@ -76,6 +76,7 @@ func newServe(s streams) *cobra.Command {
 	fl.StringVar(&f.listen, "listen", ":"+node.DefaultPort, "`address` to listen on")
 	fl.StringSliceVar(&f.allow, "allow", nil, "let in only peers with this `name`: CN=NAME of a certificate, or a file of --token-dir")
 	fl.StringArrayVar(&f.write, "write", nil, "`DIR[=NAME]`: others may put files there, replace those that are there, and read them")
+	f.metrics.define(fl)
 	fl.StringArrayVar(&f.targets, "forward", nil, "`HOST:PORT`, or the path of a socket: others may connect to it with ibverbx forward; can be repeated")
 	return cmd
 }
@@ -107,6 +108,11 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	if err != nil {
 		return err
 	}
+	stop, err := f.metrics.serve(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	e, err := f.open(ctx, s, cfg, local, all...) // a client that waits for this server may ask at once
 	if err != nil {
 		return err

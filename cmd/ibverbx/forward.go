@@ -68,6 +68,7 @@ func newForward(s streams) *cobra.Command {
 		},
 	}
 	f.define(cmd, s)
+	f.metrics.define(cmd.Flags())
 	cmd.Flags().StringArrayVarP(&f.local, "local", "L", nil, "`[BIND:]PORT:HOST:PORT`: connections to PORT of this host go to HOST:PORT of the other; can be repeated")
 	return cmd
 }
@@ -126,6 +127,11 @@ func (f *forwardFlags) run(ctx context.Context, s streams, host string) (err err
 		defer func() { _ = x.l.Close() }()
 		all = append(all, x)
 	}
+	stop, err := f.metrics.serve(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	e, _, err := f.connect(ctx, s, host)
 	if err != nil {
 		return stopped(ctx, err)

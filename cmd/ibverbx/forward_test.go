@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -128,6 +130,47 @@ func TestForwardCommand(t *testing.T) {
 	}
 	if _, err := c.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
 		t.Errorf("Read after the end: got %v, want a reset", err)
+	}
+}
+
+// TestForwardMetrics: both sides report their streams and NICs. promtool has no objection.
+func TestForwardMetrics(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	to := echoServer(t)
+	server := begin(t, "serve", "--provider", "softnic", "--listen", "127.0.0.1:0", "--token-file", token, "--forward", to, "--metrics", "127.0.0.1:0")
+	there := server.metricsAt()
+	_, addr := served(t, server)
+	p, at := forwarding(t, 1, "-L", "0:"+to, addr, "--token-file", token, "--metrics", "127.0.0.1:0")
+	if got, err := exchange(at[0], "hello"); err != nil || got != "hello" {
+		t.Fatalf("got %q and %v, want what was sent", got, err)
+	}
+	for side, url := range map[string]string{"server": there, "client": p.metricsAt()} {
+		// Bytes count as sent when the NIC has reported it. That may be after they were read.
+		const least = 2*2 + 5 // two replies and the text
+		sent := `ibverbx_stream_bytes_total{direction="out",session="127.0.0.1"}`
+		_, scrape := fetch(t, url)
+		for limit := time.Now().Add(time.Minute); value(t, scrape, sent) < least && time.Now().Before(limit); _, scrape = fetch(t, url) {
+			time.Sleep(time.Millisecond)
+		}
+		opened := map[string]string{"server": "in", "client": "out"}[side]
+		for series, least := range map[string]float64{
+			`ibverbx_streams{session="127.0.0.1"}`:                           0,
+			`ibverbx_stream_bytes_total{direction="in",session="127.0.0.1"}`: least,
+			sent: least,
+			`ibverbx_streams_opened_total{direction="` + opened + `"}`: 2, // the check and the connection
+			`ibverbx_nic_received_packets_total{device="soft0"}`:       1,
+		} {
+			if got := value(t, scrape, series); got < least {
+				t.Errorf("%s: %s = %v, want at least %v", side, series, got, least)
+			}
+		}
+		t.Run(side+"/promtool", func(t *testing.T) {
+			check := exec.CommandContext(t.Context(), tool(t, "promtool"), "check", "metrics")
+			check.Stdin = bytes.NewReader(scrape)
+			if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
+				t.Errorf("promtool check metrics: %v\n%s", err, out)
+			}
+		})
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/metrics"
+	"ibverbx/node"
+	"ibverbx/peer"
 )
 
 // metricsFlags say where metrics are served.
@@ -82,6 +84,26 @@ func (m *metricsFlags) opened(remote string) func(int, *ibverbx.VirtualQP, []ibv
 		}
 		return m.collector.AddQP(name, qp, rails)
 	}
+}
+
+// node reports the NICs that open opens until they are closed. The function that it returns reports the streams of their Node, until the one that that
+// returns is called.
+func (m *metricsFlags) node(open func() (peer.NICs, error)) (counted func() (peer.NICs, error), streams func(*node.Node) func()) {
+	if m.collector == nil {
+		return open, func(*node.Node) func() { return func() {} }
+	}
+	return func() (peer.NICs, error) {
+		nics, err := open()
+		if err != nil {
+			return nics, err
+		}
+		remove, shut := m.collector.AddQP("", nil, nics.Rails), nics.Close
+		nics.Close = func() error {
+			remove()
+			return shut()
+		}
+		return nics, nil
+	}, m.collector.AddStreams
 }
 
 // met reports a connection, until the function that it returns is called.
