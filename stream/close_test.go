@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -89,6 +90,72 @@ func TestReset(t *testing.T) {
 		p.oneSession(t)
 		p.wantNone(t)
 	})
+}
+
+// TestResetDrops: a peer that has not read gets what it has room for, and no more. That is no proper end, also after CloseWrite.
+func TestResetDrops(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
+		here, there := p.dial(t)
+		want := random(1, 2*MinRing)
+		_, err := here.Write(want)
+		wantOK(t, "Write", err)
+		if ended {
+			wantOK(t, "CloseWrite", here.CloseWrite())
+		}
+		wantOK(t, "Reset", here.Reset())
+		b, err := io.ReadAll(there)
+		wantErr(t, "Read", err, syscall.ECONNRESET)
+		if !bytes.Equal(b, want[:MinRing]) {
+			t.Errorf("got %d bytes, want the first %d", len(b), MinRing)
+		}
+		closeAll(t, there)
+		p.oneSession(t)
+	}
+}
+
+// TestDone: a stream is done when its end has come to the peer, and not before, however long the peer takes to read. It is also done
+// when the peer does not read any more, and when the session is lost, while ReadFrom waits for its Reader.
+func TestDone(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
+	wait := func(c *Conn) {
+		t.Helper()
+		select {
+		case <-c.Done():
+		case <-soon(t).Done():
+			t.Fatal("the stream is not done after a minute")
+		}
+	}
+	here, there := p.dial(t)
+	want := random(2, 2*MinRing)
+	_, err := here.Write(want)
+	wantOK(t, "Write", err)
+	wantOK(t, "CloseWrite", here.CloseWrite())
+	select {
+	case <-here.Done():
+		t.Error("the stream is done, and the peer has not read")
+	case <-time.After(10 * time.Millisecond):
+	}
+	if b, err := io.ReadAll(there); err != nil || !bytes.Equal(b, want) {
+		t.Errorf("got %d bytes and %v, want all %d", len(b), err, len(want))
+	}
+	wait(here)
+	closeAll(t, here, there)
+
+	for name, leave := range map[string]func(*Conn){
+		"CloseRead": func(c *Conn) { wantOK(t, "CloseRead", c.CloseRead()) },
+		"Reset":     func(c *Conn) { wantOK(t, "Reset", c.Reset()) },
+		"lost":      func(*Conn) { p.lose() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			here, there := p.dial(t)
+			end, done := idleReadFrom(t, here)
+			leave(there)
+			wait(here)
+			end()
+			<-done
+		})
+	}
 }
 
 // TestIdleStreamIsParked: the queue pairs of an idle session are closed. Its streams stay, and the next Write brings the queue pairs back.

@@ -138,8 +138,8 @@ func (c *Conn) await(round int, wake chan struct{}) {
 // Close ends both directions, see the package comment.
 func (c *Conn) Close() error { return c.close(false) }
 
-// Reset is Close for a program that gives up: behind what was written, the peer reads syscall.ECONNRESET instead of io.EOF. A direction that
-// CloseWrite has ended stays ended.
+// Reset is Close for a program that gives up: behind those bytes that the peer has room for, it reads syscall.ECONNRESET instead of io.EOF. The rest
+// is dropped. A direction that CloseWrite has ended stays ended, unless bytes of it still wait for room.
 func (c *Conn) Reset() error { return c.close(true) }
 
 func (c *Conn) close(reset bool) error {
@@ -223,6 +223,10 @@ func (c *Conn) CloseWrite() error {
 	c.push()
 	return nil
 }
+
+// Done returns a channel that is closed when the peer will get nothing more: it has all bytes up to the end of CloseWrite, it does not read any
+// more, or the session is lost. A ReadFrom that waits for its Reader does not notice that. Close does not wait afterwards.
+func (c *Conn) Done() <-chan struct{} { return c.drained }
 
 // LocalAddr is the address of this side's Node, with the service.
 func (c *Conn) LocalAddr() net.Addr { return c.peer.host.addr(c.service) }
