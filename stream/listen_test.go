@@ -103,6 +103,40 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
+// TestMemoryOfManyDials: streams that are dialed at the same time share a slab. If each made its own, the memory for them all would be used up by a
+// few.
+func TestMemoryOfManyDials(t *testing.T) {
+	const streams = 32 // as many as a slab has
+	p := newPair(t, memoryNetwork(1), Config{})
+	h, err := hostOf(p.here.Node)
+	wantOK(t, "hostOf", err)
+	q := &h.peer(p.peer.Seat()).pool
+	blocks := make([]block, 2*streams)
+	take := func(i int) {
+		var err error
+		if blocks[i], err = q.take(slabBytes/(2*streams), 1<<40); err != nil {
+			t.Errorf("take: got %v, want no error", err)
+		}
+	}
+	for i := range streams {
+		take(i)
+	}
+	h.mu.Lock() // a slab cannot be made, so that all see that there is no room
+	var all sync.WaitGroup
+	for i := range streams {
+		all.Go(func() { take(streams + i) })
+	}
+	time.Sleep(20 * time.Millisecond) // so that a mistake shows; it proves nothing
+	h.mu.Unlock()
+	all.Wait()
+	if got := h.reserved(); got != 2*slabBytes {
+		t.Errorf("%d streams have %d bytes of rings, want %d", 2*streams, got, 2*slabBytes)
+	}
+	for _, b := range blocks {
+		q.give(b)
+	}
+}
+
 // TestThousandStreams: a peer has MaxStreams streams, and a thousand of them are used at a time. More are refused.
 func TestThousandStreams(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing, Memory: 4 << 30, Backlog: MaxStreams})

@@ -48,6 +48,8 @@ func (s *slab) empty() bool  { return len(s.free) == s.blocks }
 // pool has the slabs of a peer.
 type pool struct {
 	peer *peer
+	// growing is held while a slab is made. It is locked before mu.
+	growing sync.Mutex
 
 	mu    sync.Mutex
 	slabs []*slab
@@ -59,6 +61,14 @@ type pool struct {
 func (q *pool) take(ring int, limit int64) (block, error) {
 	q.mu.Lock()
 	b, ok := q.find(ring)
+	q.mu.Unlock()
+	if ok {
+		return b, nil
+	}
+	q.growing.Lock()
+	defer q.growing.Unlock()
+	q.mu.Lock()
+	b, ok = q.find(ring) // of a slab that was made meanwhile
 	used := 0
 	for _, s := range q.slabs {
 		if s.ring == ring {
