@@ -54,7 +54,7 @@ func (c *Client) Serve(ctx context.Context, l net.Listener, t Target) error {
 		if down.gone() {
 			c.say("connections to %s work again", t)
 		}
-		join(ctx, local, s)
+		join(ctx, s, local)
 	})
 }
 

@@ -179,6 +179,106 @@ func TestForwardSessionLost(t *testing.T) {
 	say(t, dial(t, addr), "again")
 }
 
+// TestForwardHalfClosedEnds: a connection of which one direction has ended is reset on both sides when the session is lost, and when the client ends.
+// The direction that is left has nothing to send, so nobody would notice.
+func TestForwardHalfClosedEnds(t *testing.T) {
+	for end, f := range map[string]func(*rig){"session": (*rig).lose, "client": func(r *rig) { r.stopClient() }} {
+		for _, first := range []string{"program", "target"} {
+			t.Run(first+"/"+end, func(t *testing.T) {
+				t.Parallel()
+				accepted := make(chan *net.TCPConn)
+				done := make(chan struct{})
+				defer close(done)
+				to := target(t, func(c *net.TCPConn) {
+					accepted <- c
+					<-done
+				})
+				r := newRig(t, to)
+				ended := dial(t, r.forward(to))
+				waits := <-accepted
+				_ = waits.SetDeadline(time.Now().Add(time.Minute))
+				if first == "target" {
+					ended, waits = waits, ended
+				}
+				wantOK(t, "CloseWrite", ended.CloseWrite())
+				_, err := io.Copy(io.Discard, waits)
+				wantOK(t, "Read of the end", err)
+				f(r)
+				r.wantNone()
+				_, err = ended.Read(make([]byte, 1))
+				wantErr(t, "Read", err, syscall.ECONNRESET)
+				eventually(t, "Write fails behind the end of reading", func() bool {
+					_, err := waits.Write([]byte("x"))
+					return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
+				})
+			})
+		}
+	}
+}
+
+// TestForwardSlowReader: a program that pauses for longer than a stream lingers gets every byte, though both directions have ended long ago. It uses a
+// Unix socket, of which the system holds little. How much is not known, so there are several sizes: for some of them, the last bytes wait in the send
+// ring of the server.
+func TestForwardSlowReader(t *testing.T) {
+	t.Parallel()
+	const unit, least, most = stream.MinRing / 2, 3, 14
+	all := make([]byte, most*unit)
+	_, _ = rand.NewChaCha8([32]byte{9}).Read(all)
+	to := target(t, func(c *net.TCPConn) {
+		b, _ := io.ReadAll(c)
+		_, _ = c.Write(all[:len(b)*unit])
+	})
+	r := newRig(t, to)
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
+	wantOK(t, "Listen", err)
+	addr := r.forwardOn(l, to)
+	var conns [most + 1]net.Conn
+	for i := least; i <= most; i++ {
+		c, err := net.Dial("unix", addr)
+		wantOK(t, "Dial", err)
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		_, err = c.Write(make([]byte, i))
+		wantOK(t, "Write", err)
+		wantOK(t, "CloseWrite", c.(*net.UnixConn).CloseWrite())
+		conns[i] = c
+	}
+	time.Sleep(4500 * time.Millisecond) // longer than Close waits
+	for i := least; i <= most; i++ {
+		if got, err := io.ReadAll(conns[i]); err != nil || !bytes.Equal(got, all[:i*unit]) {
+			t.Errorf("got %d bytes and %v, want all %d", len(got), err, i*unit)
+		}
+	}
+	r.wantNone()
+}
+
+// TestForwardEarlyAnswer: a target that answers and closes before it has read everything. The program gets the whole answer, though it reads it only after
+// its upload.
+func TestForwardEarlyAnswer(t *testing.T) {
+	t.Parallel()
+	answer := bytes.Repeat([]byte("answer.."), 4000) // the target's system sends so much although its socket is closed
+	to := target(t, func(c *net.TCPConn) {
+		_, _ = io.ReadFull(c, make([]byte, 1000))
+		_, _ = c.Write(answer)
+	})
+	r := newRig(t, to)
+	addr := r.forward(to)
+	for range 20 {
+		c := dial(t, addr)
+		for range 100 {
+			if _, err := c.Write(make([]byte, 64<<10)); err != nil {
+				break
+			}
+		}
+		got, err := io.ReadAll(c)
+		if !bytes.Equal(got, answer) {
+			t.Errorf("got %d bytes of the answer and %v, want %d", len(got), err, len(answer))
+		}
+		_ = c.Close()
+	}
+	r.wantNone()
+}
+
 // TestForwardManyConnections: many connections at once, each with its own bytes, and more than may wait to be accepted.
 func TestForwardManyConnections(t *testing.T) {
 	to := target(t, echo)

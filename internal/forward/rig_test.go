@@ -95,9 +95,9 @@ type rig struct {
 	here, there   *side
 	client        *forward.Client
 	said, saidFar said
-	// ctx is that of everything that runs, and stop ends it and waits.
-	ctx  context.Context
-	stop func()
+	// ctx is that of the Client, which stopClient ends. stop ends the Server too, and waits for both.
+	ctx              context.Context
+	stop, stopClient func()
 	runs sync.WaitGroup
 }
 
@@ -108,7 +108,7 @@ func newRig(t *testing.T, targets ...forward.Target) *rig {
 	links := []softnic.Link{softnic.NewMemoryLink(nil), softnic.NewMemoryLink(nil)}
 	r.here, r.there = newSide(t, links), newSide(t, links)
 	ctx, cancel := context.WithCancel(soon(t))
-	r.ctx = ctx
+	r.ctx, r.stopClient = context.WithCancel(ctx)
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		r.runs.Wait()
@@ -136,8 +136,13 @@ func (r *rig) run(f func() error) {
 // forward makes the Client forward to a target, and returns where it listens.
 func (r *rig) forward(target forward.Target) string {
 	r.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // Serve closes it
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	wantOK(r.t, "Listen", err)
+	return r.forwardOn(l, target)
+}
+
+// forwardOn is forward with a Listener, which Serve closes.
+func (r *rig) forwardOn(l net.Listener, target forward.Target) string {
 	r.run(func() error { return r.client.Serve(r.ctx, l, target) })
 	return l.Addr().String()
 }
