@@ -104,25 +104,33 @@ func (e *engine) close() error {
 
 // open makes the Engine. local is an address of this host that reaches peers.
 func (f *fileFlags) open(ctx context.Context, s streams, cfg node.Config, local netip.Addr, exports ...transfer.ExportConfig) (*engine, error) {
-	cfg.Lanes, cfg.Unsealed = f.lanes, f.unsealed
-	if f.verbose {
-		cfg.Log = slog.New(slog.NewTextHandler(s.err, nil))
-	}
-	var err error
-	if cfg.Open, err = f.openNICs(local); err != nil {
-		return nil, err
-	}
-	open, streams := f.metrics.node(cfg.Open)
-	cfg.Open = open
-	n, err := node.New(ctx, cfg)
+	n, uncount, err := f.openNode(ctx, s, cfg, local)
 	if err != nil {
 		return nil, err
 	}
 	e, err := transfer.New(transfer.Config{Node: n, Exports: exports})
 	if err != nil {
+		uncount()
 		return nil, errors.Join(err, n.Close())
 	}
-	return &engine{n, e, streams(n)}, nil
+	return &engine{n, e, uncount}, nil
+}
+
+// openNode makes the Node. uncount ends the report of its streams in metrics.
+func (f *fileFlags) openNode(ctx context.Context, s streams, cfg node.Config, local netip.Addr) (n *node.Node, uncount func(), err error) {
+	cfg.Lanes, cfg.Unsealed = f.lanes, f.unsealed
+	if f.verbose {
+		cfg.Log = slog.New(slog.NewTextHandler(s.err, nil))
+	}
+	if cfg.Open, err = f.openNICs(local); err != nil {
+		return nil, nil, err
+	}
+	open, streams := f.metrics.node(cfg.Open)
+	cfg.Open = open
+	if n, err = node.New(ctx, cfg); err != nil {
+		return nil, nil, err
+	}
+	return n, streams(n), nil
 }
 
 // openNICs returns what opens the NICs: real ones if there are any, otherwise software ones.

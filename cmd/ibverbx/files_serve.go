@@ -117,7 +117,14 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
+	defer func() {
+		closed := e.close()
+		if errors.Is(closed, context.DeadlineExceeded) { // that a peer does not answer is no failure of this server
+			tell.say("a peer does not answer and is left")
+			closed = nil
+		}
+		err = errors.Join(err, closed)
+	}()
 	l, err := forwardStreams().Listen(e.node, forward.Service) // also without targets, so that clients are told
 	if err != nil {
 		return err

@@ -132,27 +132,47 @@ func (f *forwardFlags) run(ctx context.Context, s streams, host string) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	e, _, err := f.connect(ctx, s, host)
-	if err != nil {
-		return stopped(ctx, err)
+	err = f.forward(ctx, s, host, all)
+	if ctx.Err() != nil {
+		return nil // a signal is the normal end, also while the host is being connected
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
-	addr := withFilePort(host)
-	p, err := e.node.Peer(ctx, addr) // it is connected
+	return err
+}
+
+// forward connects to the host and forwards until ctx ends.
+func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all []*localForward) (err error) {
+	auth, err := f.auth.config("the host " + host)
 	if err != nil {
-		return stopped(ctx, &peerError{err})
+		return err
+	}
+	addr := withFilePort(host)
+	local, err := localAddr(ctx, addr)
+	if err != nil {
+		return &peerError{err}
+	}
+	n, uncount, err := f.openNode(ctx, s, node.Config{Auth: auth}, local)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	defer uncount()
+	limit, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	p, err := n.Peer(limit, addr)
+	if err != nil {
+		return &peerError{err}
 	}
 	tell := &teller{s: s}
 	client := forward.NewClient(func(ctx context.Context) (net.Conn, error) { return forwardStreams().Dial(ctx, p, forward.Service) }, tell.say)
 	for _, x := range all {
 		if err := client.Check(ctx, x.target); err != nil {
-			return stopped(ctx, err)
+			return err
 		}
 	}
 	if err := f.ready(s, all, addr); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel = context.WithCancel(ctx)
 	defer cancel()
 	var serving sync.WaitGroup
 	ended := make(chan error, len(all))
