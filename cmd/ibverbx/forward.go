@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -40,10 +41,11 @@ const forwardExample = `  ibverbx serve --forward 127.0.0.1:5432 --token-file t 
   ibverbx forward -L 10.0.0.5:8080:127.0.0.1:80 node1 --token-file t
                                             for other hosts, too`
 
-// forwardStreams is what streams of forwarded connections are like.
+// forwardStreams is what streams of forwarded connections are like. Besides those that are connected, there is memory for those that wait and those
+// that are being closed.
 func forwardStreams() stream.Config {
-	const ring = 256 << 10
-	return stream.Config{Ring: ring, Backlog: forward.MaxConns, Memory: forward.MaxConns * 2 * ring}
+	const ring, backlog = 256 << 10, forward.MaxConns / 2
+	return stream.Config{Ring: ring, Backlog: backlog, Memory: 2 * forward.MaxConns * 2 * ring}
 }
 
 // forwardFlags are the flags of forward.
@@ -163,7 +165,13 @@ func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all 
 		return &peerError{err}
 	}
 	tell := &teller{s: s}
-	client := forward.NewClient(func(ctx context.Context) (net.Conn, error) { return forwardStreams().Dial(ctx, p, forward.Service) }, tell.say)
+	client := forward.NewClient(func(ctx context.Context) (net.Conn, error) {
+		c, err := forwardStreams().Dial(ctx, p, forward.Service)
+		if errors.Is(err, stream.ErrBusy) {
+			err = fmt.Errorf("%w: %w", forward.ErrBusy, err)
+		}
+		return c, err
+	}, tell.say)
 	for _, x := range all {
 		if err := client.Check(ctx, x.target); err != nil {
 			return err

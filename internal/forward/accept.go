@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// MaxConns is how many connections a Client, or a Server, has at a time. Further ones wait to be accepted.
+	// MaxConns is how many connections a Client, or a Server with all its Clients, has at a time. Those of programs wait until the Client accepts
+	// them, without a limit. Those that wait for the Server are reset after replyTime.
 	MaxConns = 1024
 	// patience is how long an accept loop waits until a connection has reached its target before it takes the next one, so that
 	// connections reach the target in the order in which programs have made them.

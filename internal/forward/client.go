@@ -8,11 +8,15 @@ import (
 	"time"
 )
 
-// ErrUnnamed means that the Server's user has not named the target.
-var ErrUnnamed = errors.New("the host does not forward to it")
+var (
+	// ErrUnnamed means that the Server's user has not named the target.
+	ErrUnnamed = errors.New("the host does not forward to it")
+	// ErrBusy means that there is no room for a stream now. The dial of a Client returns it, and is called again.
+	ErrBusy = errors.New("too many connections")
+)
 
 const (
-	// dialTime is how long the host may take to accept a stream. It may have to be connected again first.
+	// dialTime is how long the host may take to accept a stream. It may have to be connected again first, or have no room for a while.
 	dialTime = 10 * time.Second
 	// replyTime is how long the host may take to reply. It may wait for the target meanwhile.
 	replyTime = targetTime + dialTime
@@ -63,6 +67,9 @@ func (c *Client) ask(ctx context.Context, q request) (net.Conn, error) {
 	limit, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	s, err := c.dial(limit)
+	for pause := firstPause; errors.Is(err, ErrBusy) && sleep(limit, pause); pause = min(2*pause, longestPause) {
+		s, err = c.dial(limit)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -83,6 +90,16 @@ func (c *Client) ask(ctx context.Context, q request) (net.Conn, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// sleep waits for a while. It reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // err is what a reply means.

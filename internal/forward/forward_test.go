@@ -422,6 +422,20 @@ func TestForwardAcceptErrors(t *testing.T) {
 	}
 }
 
+// TestForwardBusyHost: a connection waits for a host that has no room for a while.
+func TestForwardBusyHost(t *testing.T) {
+	to := target(t, echo)
+	r := newRig(t, to)
+	dials := 0
+	busy := forward.NewClient(func(ctx context.Context) (net.Conn, error) {
+		if dials++; dials <= 3 {
+			return nil, fmt.Errorf("planted: %w", forward.ErrBusy)
+		}
+		return stream.Config{Ring: stream.MinRing}.Dialer(r.here.Node)(ctx, "", r.there.Addr().String()+"/"+forward.Service)
+	}, r.said.say)
+	wantOK(t, "Check", busy.Check(soon(t), to))
+}
+
 // TestCheckEnds: a host that accepts a stream and says nothing does not hold up a Check longer than its context.
 func TestCheckEnds(t *testing.T) {
 	l := listen(t)

@@ -98,7 +98,7 @@ type rig struct {
 	// ctx is that of the Client, which stopClient ends. stop ends the Server too, and waits for both.
 	ctx              context.Context
 	stop, stopClient func()
-	runs sync.WaitGroup
+	runs             sync.WaitGroup
 }
 
 // newRig makes a Server of some targets and a Client of it.
