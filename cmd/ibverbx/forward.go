@@ -88,17 +88,20 @@ func parseLocal(text string) (*localForward, error) {
 	if i := strings.IndexByte(rest, ':'); i < 0 || !isPort(rest[:i]) {
 		if host, after, ok := strings.Cut(rest, "]:"); ok && strings.HasPrefix(host, "[") {
 			bind, rest = host[1:], after
-		} else if bind, rest, _ = strings.Cut(rest, ":"); bind == "*" {
-			bind = ""
+		} else {
+			bind, rest, _ = strings.Cut(rest, ":")
 		}
 	}
 	port, to, ok := strings.Cut(rest, ":")
-	if !isPort(port) || !ok {
+	if !isPort(port) || !ok || bind == "" {
 		return nil, refuse("-L "+text, "it is not [BIND:]PORT:HOST:PORT", "use for example -L 5432:127.0.0.1:5432")
 	}
 	target, err := forward.ParseTarget(to)
 	if err != nil {
 		return nil, refuse("-L "+text, "its target is wrong: "+err.Error(), "use for example -L 5432:127.0.0.1:5432")
+	}
+	if bind == "*" {
+		bind = ""
 	}
 	return &localForward{listen: net.JoinHostPort(bind, port), target: target}, nil
 }
@@ -124,7 +127,7 @@ func (f *forwardFlags) run(ctx context.Context, s streams, host string) (err err
 			return err
 		}
 		if x.l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", x.listen); err != nil {
-			return err
+			return fmt.Errorf("-L %s: %w", text, err)
 		}
 		defer func() { _ = x.l.Close() }()
 		all = append(all, x)

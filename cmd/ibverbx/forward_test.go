@@ -193,6 +193,7 @@ func TestForwardExitCodes(t *testing.T) {
 		{"forward -L 0:db:1 127.0.0.1:1", exitPeer, "refused"},
 		{"forward -L 0:db:1 ADDR", exitNotFound, "--forward db:1"},
 		{"forward -L " + port + ":db:1 ADDR", exitFailure, "in use"},
+		{"forward -L no.such.host.invalid:0:db:1 ADDR", exitFailure, "-L no.such.host.invalid:0:db:1"},
 		{"serve --forward db", exitUsage, "--forward db"},
 	} {
 		status, out, stderr := command(t.Context(), append(strings.Fields(strings.ReplaceAll(tt.args, "ADDR", addr)), "--token-file", token)...)
@@ -219,7 +220,7 @@ func TestParseLocal(t *testing.T) {
 			t.Errorf("parseLocal(%q) = %q to %q, want %q", text, x.listen, x.target, want)
 		}
 	}
-	for _, text := range []string{"", "5432", "5432:", "db:5432", "5432:db", "65536:db:1", "x:y:db:1", "::1:5432:db:1", "[::1:5432:db:1", "5432:db:0"} {
+	for _, text := range []string{"", "5432", "5432:", "db:5432", "5432:db", "65536:db:1", "x:y:db:1", "::1:5432:db:1", "[::1:5432:db:1", "5432:db:0", ":5432:db:1", "[]:5432:db:1"} {
 		if x, err := parseLocal(text); err == nil {
 			t.Errorf("parseLocal(%q) = %q to %q, want an error", text, x.listen, x.target)
 		}
