@@ -2,6 +2,7 @@ package perf
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -74,6 +75,26 @@ func TestHistogramOfMany(t *testing.T) {
 	}
 	if n, median := sum.TotalCount(), float64(sum.ValueAtPercentile(50)); n != 2*count || math.Abs(median-100_000) > 100 {
 		t.Errorf("two runs have %d samples with a median of %.0f ns, want %d and 100000", n, median, 2*count)
+	}
+}
+
+// TestPercentilesOfManyInOrder: percentiles of a histogram lie between the shortest and the longest sample.
+func TestPercentilesOfManyInOrder(t *testing.T) {
+	for _, times := range [][]time.Duration{{1_000_001}, {1_000_001, 1_000_003}, {5, 3_333_333}, {2 * hdrLongest}} {
+		for _, scale := range []float64{0.5, 1} {
+			s := newSamples(scale)
+			s.limit = 0
+			for range 1000 {
+				for _, d := range times {
+					s.add(d)
+				}
+			}
+			s.flush()
+			r := s.result()
+			if order := []float64{r.Min, r.Typical, r.P99, r.P999, r.Max}; !slices.IsSorted(order) {
+				t.Errorf("%v times %v: minimum, median, 99 %%, 99.9 %% and maximum are %v, want them in order", times, scale, order)
+			}
+		}
 	}
 }
 

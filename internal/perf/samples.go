@@ -20,7 +20,7 @@ const (
 // samples collects the times of a latency test. Adding is one store; flush does the arithmetic,
 // outside of what is timed. Minimum, maximum, average and deviation are of all samples.
 // Percentiles are exact for up to limit samples. Beyond that they come from the histogram, which has
-// all samples with three digits.
+// all samples with three digits, and lie between minimum and maximum.
 type samples struct {
 	scale float64                 // a time of the result is scale times that of a sample
 	batch []time.Duration         // Invariant: len < cap between calls
@@ -85,7 +85,10 @@ func (s *samples) result() *LatencyResult {
 	us := func(ns float64) float64 { return round(ns*s.scale/1e3, 4) }
 	r := &LatencyResult{Min: us(float64(s.min)), Max: us(float64(s.max)), Avg: us(s.mean), Stdev: us(math.Sqrt(s.m2 / float64(s.count)))}
 	if s.kept == nil {
-		at := func(percent float64) float64 { return round(float64(s.hdr.ValueAtPercentile(percent))/1e3, 4) }
+		// The histogram returns the end of a class, which may lie beyond the longest sample.
+		at := func(percent float64) float64 {
+			return min(max(round(float64(s.hdr.ValueAtPercentile(percent))/1e3, 4), r.Min), r.Max)
+		}
 		r.Typical, r.P99, r.P999 = at(50), at(99), at(99.9)
 		return r
 	}
