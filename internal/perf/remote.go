@@ -175,7 +175,7 @@ func (t *Test) openRemote(ctx context.Context, r *row) error {
 	clear(mine.bytes)
 	r.talk = &talk{
 		ctx: ctx, partner: t.partner, link: link, notes: make(chan heard, 64), ended: make(chan struct{}),
-		timer: time.NewTimer(time.Hour), every: progressEvery,
+		timer: time.NewTimer(time.Hour), every: progressEvery, news: r.now(), moved: r.now(),
 	}
 	if t.every > 0 {
 		r.talk.every = t.every

@@ -59,6 +59,12 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 func partners(t *testing.T, n int) [2]*partner {
 	t.Helper()
 	_, _, ends := rails(t, n, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
+	return partnersOn(t, ends)
+}
+
+// partnersOn are a client and a server with these rails.
+func partnersOn(t *testing.T, ends [2][]ibverbx.RailConfig) [2]*partner {
+	t.Helper()
 	door := bootstrap.Config{InsecurePlaintextOnLoopback: true}
 	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", door)
 	if err != nil {

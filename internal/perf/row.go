@@ -51,7 +51,8 @@ type row struct {
 
 	wcs   [pollBatch]ibverbx.WC
 	round int
-	moved bool // the last round found a completion
+	moved bool  // the last round found a completion
+	taken int64 // completions so far
 
 	// readHealth is Observer.Health.
 	readHealth func(verbs.Context, uint32) (Health, bool)
@@ -273,6 +274,7 @@ func (r *row) poll(h *half) error {
 			return h.failure(err)
 		}
 		r.moved = r.moved || n > 0
+		r.taken += int64(n)
 		for i := range n {
 			wc := &r.wcs[i]
 			switch {

@@ -21,7 +21,8 @@ const (
 	progressEvery = time.Second
 	// newsAfter is how long a half waits for any note of its partner.
 	newsAfter = 90 * time.Second
-	// partAfter is how long a client that the user has ended waits for any note of its partner.
+	// partAfter is how long a client that the user has ended waits while nothing moves. A note that the partner is alive
+	// moves nothing.
 	partAfter = 3 * time.Second
 	// lastWordsAfter is how long the result of a partner may take that has closed its VirtualQP.
 	lastWordsAfter = 10 * time.Second
@@ -41,6 +42,8 @@ type talk struct {
 	every   time.Duration // between two notes that this half is alive
 	spoke   time.Duration // when it last sent one
 	news    time.Duration // when the partner last sent anything
+	moved   time.Duration // when a completion or a note last moved the row, or it was not yet cancelled
+	taken   int64         // completions by then
 
 	waiting  bool     // this half has nothing to do before the partner sends a note
 	parted   bool     // this half has sent its last note of the row
@@ -120,10 +123,13 @@ func (r *row) attend() error {
 			return err
 		}
 	}
-	switch silent := now - t.news; {
-	case silent > newsAfter:
+	if r.taken != t.taken || !r.cancelled.Load() {
+		t.taken, t.moved = r.taken, now
+	}
+	switch {
+	case now-t.news > newsAfter:
 		return fmt.Errorf("the partner has sent nothing about the test for %v", newsAfter)
-	case silent > partAfter && r.side == 0 && r.cancelled.Load():
+	case now-t.moved > partAfter && r.side == 0:
 		return errCancelled
 	}
 	return nil
@@ -193,6 +199,9 @@ func (r *row) heard(h *heard) error {
 	}
 	t, n := r.talk, &h.note
 	t.news = r.now()
+	if n.Kind != noteProgress {
+		t.moved = t.news
+	}
 	switch n.Kind {
 	case noteStart:
 		t.started = true

@@ -210,8 +210,8 @@ func (t *Test) describe(hosts [2]hostInfo) {
 func (t *Test) Sizes() []int { return t.sizes }
 
 // Run measures row by row. When ctx ends it stops within milliseconds and returns what it has,
-// with Interrupted set and no error. If a client stops, the server stops too; a server that sends no word for 3 s
-// is not waited for. The end of ctx at a server is an error. After an error the report holds the rows before it.
+// with Interrupted set and no error. If a client stops, the server stops too; it is not waited for once nothing
+// has moved for 3 s. The end of ctx at a server is an error. After an error the report holds the rows before it.
 func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 	var cancelled atomic.Bool
 	defer context.AfterFunc(ctx, func() { cancelled.Store(true) })()

@@ -1,0 +1,93 @@
+package perf_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"ibverbx/internal/perf"
+	"ibverbx/softnic"
+)
+
+// wrapped is a client's end with a connection that a test changes.
+type wrapped struct {
+	*partner
+	rows int
+	// hear, if not nil, changes a note of the server. An empty one is left out.
+	hear func(note string) string
+	// connect, if not nil, is called before each row, with its number.
+	connect func(ctx context.Context, row int) error
+}
+
+func (w *wrapped) Recv(ctx context.Context) ([]byte, error) {
+	for {
+		b, err := w.partner.Recv(ctx)
+		if err != nil || w.hear == nil {
+			return b, err
+		}
+		if note := w.hear(string(b)); note != "" {
+			return []byte(note), nil
+		}
+	}
+}
+
+func (w *wrapped) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error) {
+	w.rows++
+	if w.connect != nil {
+		if err := w.connect(ctx, w.rows-1); err != nil {
+			return nil, err
+		}
+	}
+	return w.partner.Connect(ctx, s)
+}
+
+// stopped runs a client, and a server that lives for as long. What the server finds does not matter.
+func stopped(ctx context.Context, t *testing.T, client *wrapped, server *partner, cfg perf.Config, o perf.Observer) (rep perf.Report, err error) {
+	t.Helper()
+	serving, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if r, err := perf.NewServer(serving, server, perf.Config{}); err == nil {
+			r.Chatter(100 * time.Millisecond)
+			_, _ = r.Run(serving, perf.Observer{})
+		}
+	}()
+	r, err := perf.NewClient(t.Context(), client, cfg)
+	if err == nil {
+		rep, err = r.Run(ctx, o)
+	}
+	stop()
+	_ = client.conn.Close()
+	<-done
+	return rep, err
+}
+
+// TestRemoteInterruptedDeadPath: a client that the user ends does not wait for requests whose path is dead, although the
+// server goes on to say that it is alive. What was measured before counts.
+func TestRemoteInterruptedDeadPath(t *testing.T) {
+	for name, cfg := range map[string]perf.Config{
+		"bandwidth": {},
+		"latency":   {Mode: perf.Latency},
+		"ping-pong": {Mode: perf.Latency, Op: perf.Send},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			links, nics, rails := faulty(t, 1, softnic.Impairment{})
+			ends := partnersOn(t, rails)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			cfg.Rails, cfg.QPs, cfg.Sizes, cfg.Duration = 1, 2, []int{64, 128}, time.Hour
+			rep, err := stopped(ctx, t, &wrapped{partner: ends[0]}, ends[1], cfg, perf.Observer{Progress: func(p perf.Progress) {
+				if p.Messages > 0 && ctx.Err() == nil {
+					links[0].Cut(nics[0][0], nics[0][1])
+					links[0].Cut(nics[0][1], nics[0][0])
+					cancel()
+				}
+			}})
+			if err != nil || !rep.Interrupted || len(rep.Results) != 1 {
+				t.Errorf("got %d rows, interrupted %t, and %v, want one row, interrupted", len(rep.Results), rep.Interrupted, err)
+			}
+		})
+	}
+}
