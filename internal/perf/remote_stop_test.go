@@ -2,6 +2,7 @@ package perf_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,5 +90,24 @@ func TestRemoteInterruptedDeadPath(t *testing.T) {
 				t.Errorf("got %d rows, interrupted %t, and %v, want one row, interrupted", len(rep.Results), rep.Interrupted, err)
 			}
 		})
+	}
+}
+
+// TestRemoteInterruptedMeeting: a client that the user ends before its server is ready is interrupted, which is no error.
+func TestRemoteInterruptedMeeting(t *testing.T) {
+	t.Parallel()
+	ends := partners(t, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	client := &wrapped{partner: ends[0], hear: func(note string) string {
+		if strings.Contains(note, `"kind":"start"`) {
+			return ""
+		}
+		return note
+	}}
+	cfg := perf.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128}, Duration: time.Hour}
+	rep, err := stopped(ctx, t, client, ends[1], cfg, perf.Observer{Progress: func(perf.Progress) { cancel() }})
+	if err != nil || !rep.Interrupted || len(rep.Results) != 0 {
+		t.Errorf("got %d rows, interrupted %t, and %v, want none, interrupted", len(rep.Results), rep.Interrupted, err)
 	}
 }

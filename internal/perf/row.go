@@ -117,11 +117,10 @@ func (r *row) run() (found [2]*outcome, err error) {
 	mine := found[r.side]
 	r.mark()
 	if r.talk != nil {
-		if err := r.meet(); err != nil {
-			return found, err
-		}
+		err = r.meet()
 	}
 	switch {
+	case err != nil:
 	case r.outage != nil:
 		err = r.failover(mine)
 	case r.own().out == nil: // this half only lends its memory, or receives
