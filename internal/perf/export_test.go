@@ -8,6 +8,9 @@ import (
 // Chatter makes a half tell its partner more often that it is alive.
 func (t *Test) Chatter(every time.Duration) { t.every = every }
 
+// Impatient makes a client that was ended give up earlier.
+func (t *Test) Impatient(after time.Duration) { t.part = after }
+
 // NewServerWithin is NewServer with another limit for the client.
 func NewServerWithin(ctx context.Context, p Partner, limit time.Duration) (*Test, error) {
 	return newServer(ctx, p, Config{}, limit)

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -175,10 +176,8 @@ func (t *Test) openRemote(ctx context.Context, r *row) error {
 	clear(mine.bytes)
 	r.talk = &talk{
 		ctx: ctx, partner: t.partner, link: link, notes: make(chan heard, 64), ended: make(chan struct{}),
-		timer: time.NewTimer(time.Hour), every: progressEvery, news: r.now(), moved: r.now(),
-	}
-	if t.every > 0 {
-		r.talk.every = t.every
+		timer: time.NewTimer(time.Hour), every: cmp.Or(t.every, progressEvery), part: cmp.Or(t.part, partAfter),
+		news: r.now(), moved: r.now(),
 	}
 	r.closers.Add(r.talk.open())
 	return nil

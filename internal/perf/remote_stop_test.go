@@ -56,6 +56,7 @@ func stopped(ctx context.Context, t *testing.T, client *wrapped, server *partner
 	}()
 	r, err := perf.NewClient(t.Context(), client, cfg)
 	if err == nil {
+		r.Impatient(300 * time.Millisecond)
 		rep, err = r.Run(ctx, o)
 	}
 	stop()

@@ -40,6 +40,7 @@ type talk struct {
 	ended   chan struct{} // closed when the goroutine has ended
 	timer   *time.Timer
 	every   time.Duration // between two notes that this half is alive
+	part    time.Duration // partAfter, or what a test wants
 	spoke   time.Duration // when it last sent one
 	news    time.Duration // when the partner last sent anything
 	moved   time.Duration // when a completion or a note last moved the row, or it was not yet cancelled
@@ -129,7 +130,7 @@ func (r *row) attend() error {
 	switch {
 	case now-t.news > newsAfter:
 		return fmt.Errorf("the partner has sent nothing about the test for %v", newsAfter)
-	case now-t.moved > partAfter && r.side == 0:
+	case now-t.moved > t.part && r.side == 0:
 		return errCancelled
 	}
 	return nil

@@ -27,6 +27,7 @@ type Test struct {
 	maxWR   int // requests that a queue of any of the devices holds
 	head    Report
 	every   time.Duration // between two notes that a half is alive; zero means progressEvery
+	part    time.Duration // how long a client that was ended waits while nothing moves; zero means partAfter
 }
 
 // Observer follows a test, in the goroutine that runs it. Nil functions are not called.
