@@ -154,8 +154,14 @@ func (t *Test) open(w Wish) (h hostInfo, err error) {
 // as the partner does.
 func (t *Test) openRemote(ctx context.Context, r *row) error {
 	link, err := t.partner.Connect(ctx, t.shape(&r.plan))
+	if err != nil && t.side == 0 && ctx.Err() != nil {
+		return errCancelled
+	}
 	if err != nil {
 		return err
+	}
+	if t.side == 0 {
+		ctx = context.WithoutCancel(ctx) // a row that is connected tells the server that it ends
 	}
 	r.closers.Add(link.Close)
 	mine, theirs := r.halves[t.side], r.halves[1-t.side]

@@ -2,6 +2,7 @@ package perf_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -110,5 +111,30 @@ func TestRemoteInterruptedMeeting(t *testing.T) {
 	rep, err := stopped(ctx, t, client, ends[1], cfg, perf.Observer{Progress: func(perf.Progress) { cancel() }})
 	if err != nil || !rep.Interrupted || len(rep.Results) != 0 {
 		t.Errorf("got %d rows, interrupted %t, and %v, want none, interrupted", len(rep.Results), rep.Interrupted, err)
+	}
+}
+
+// TestRemoteInterruptedConnecting: a client that the user ends does not wait until the next row is connected, and reports
+// the rows before it.
+func TestRemoteInterruptedConnecting(t *testing.T) {
+	t.Parallel()
+	ends := partners(t, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	client := &wrapped{partner: ends[0], connect: func(connecting context.Context, row int) error {
+		if row == 0 {
+			return nil
+		}
+		cancel()
+		select {
+		case <-connecting.Done():
+			return connecting.Err()
+		case <-time.After(time.Minute):
+			return errors.New("nobody has ended this for a minute")
+		}
+	}}
+	rep, err := stopped(ctx, t, client, ends[1], perf.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128}, Iterations: 100}, perf.Observer{})
+	if err != nil || !rep.Interrupted || len(rep.Results) != 1 {
+		t.Errorf("got %d rows, interrupted %t, and %v, want one row, interrupted", len(rep.Results), rep.Interrupted, err)
 	}
 }

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -218,9 +219,11 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 	defer context.AfterFunc(ctx, func() { cancelled.Store(true) })()
 	talk, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	if t.side == 1 {
-		defer context.AfterFunc(ctx, cancel)()
+	wait := time.Duration(0)
+	if t.side == 0 {
+		wait = cmp.Or(t.part, partAfter)
 	}
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(wait, cancel) })()
 	report := t.head
 	report.Results = make([]Result, 0, len(t.sizes))
 	report.Run.Options.Sizes = t.sizes
@@ -257,6 +260,10 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	size := t.sizes[row]
 	r, err := t.openRow(ctx, size, cancelled)
 	defer func() { err = errors.Join(err, r.closers.Close()) }()
+	if errors.Is(err, errCancelled) {
+		rep.Interrupted = true
+		return res, nil
+	}
 	if err != nil {
 		return res, err
 	}
