@@ -32,7 +32,7 @@ type note struct {
 	First int64    `json:"first,omitempty"`
 	N     int64    `json:"n,omitempty"`
 	Text  string   `json:"text,omitempty"`
-	// Stop, in a done, says that the user has ended the test: the partner stops sending too.
+	// Stop, in a done of a client, says that the user has ended the test: the server stops sending too.
 	Stop bool     `json:"stop,omitempty"`
 	Over *outcome `json:"over,omitempty"`
 }

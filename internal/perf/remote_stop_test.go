@@ -138,3 +138,16 @@ func TestRemoteInterruptedConnecting(t *testing.T) {
 		t.Errorf("got %d rows, interrupted %t, and %v, want one row, interrupted", len(rep.Results), rep.Interrupted, err)
 	}
 }
+
+// TestRemoteServerCannotInterrupt: a client measures all rows, and is not interrupted, whatever a server says of a user.
+func TestRemoteServerCannotInterrupt(t *testing.T) {
+	ends := partners(t, 1)
+	client := &wrapped{partner: ends[0], hear: strings.NewReplacer(
+		`"kind":"done"`, `"kind":"done","stop":true`, `"interrupted":false`, `"interrupted":true`,
+	).Replace}
+	cfg := perf.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128, 256}, Iterations: 100}
+	rep, err := stopped(t.Context(), t, client, ends[1], cfg, perf.Observer{})
+	if err != nil || rep.Interrupted || len(rep.Results) != 3 {
+		t.Errorf("got %d rows, interrupted %t, and %v, want 3 rows and no interruption", len(rep.Results), rep.Interrupted, err)
+	}
+}

@@ -221,7 +221,7 @@ func (r *row) heard(h *heard) error {
 		t.answer = n
 	case noteDone:
 		t.peerDone, t.peerSent = true, n.N
-		if n.Stop {
+		if n.Stop && r.side == 1 {
 			r.cancelled.Store(true)
 		}
 	case noteOver:

@@ -309,8 +309,8 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	if r.series != nil {
 		res.Timeline = r.series.spans
 	}
+	rep.Interrupted = rep.Interrupted || found[0].Interrupted // only the user of a client ends a test
 	for side, half := range found {
-		rep.Interrupted = rep.Interrupted || half.Interrupted
 		if res.Iterations > 0 {
 			rep.add(side, half.Lanes)
 			rep.examine(&half.Vitals)
