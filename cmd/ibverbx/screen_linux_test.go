@@ -50,7 +50,7 @@ func TestScreens(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				x := newTerminal(t, size[0], size[1])
 				cmd := exec.CommandContext(t.Context(), os.Args[0], strings.Fields(args)...)
-				cmd.Env = append(cmd.Environ(), asCommand+"=1", "TERM=xterm", "NO_COLOR=")
+				cmd.Env = append(slices.DeleteFunc(cmd.Environ(), isSetting), asCommand+"=1", "TERM=xterm", "NO_COLOR=")
 				cmd.Stdout, cmd.Stderr = x.file, x.file
 				if err := cmd.Run(); err != nil && name != "doctor" {
 					t.Fatalf("ibverbx %s: got %v, want no error:\n%s", args, err, x.text())
@@ -70,6 +70,9 @@ func TestScreens(t *testing.T) {
 		}
 	}
 }
+
+// isSetting reports whether a variable changes what commands show.
+func isSetting(variable string) bool { return strings.HasPrefix(variable, "IBVERBX_") }
 
 // goldenScreen compares a screen with its golden file.
 func goldenScreen(t *testing.T, name, got string) {
