@@ -63,3 +63,25 @@ func survivesStop(t *testing.T, check bool) {
 		t.Errorf("the server ended with status %d: %s, want %d", status, strings.Join(server.said, "\n"), exitOK)
 	}
 }
+
+// TestPerfSecondSignal: a second signal ends a client at once, whatever it waits for. It is SIGTERM, because a shell has jobs in the
+// background ignore SIGINT.
+func TestPerfSecondSignal(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	server, addr := serve(t, "--token-file", token, "--once")
+	client := begin(t, "perf", addr, "--token-file", token, "-D", "60", "--link", "udp", "--impair", "delay=10s")
+	server.prints("TX depth")
+	ended := make(chan int, 1)
+	go func() { ended <- client.end() }()
+	for {
+		_ = client.cmd.Process.Signal(syscall.SIGTERM) // an error if it has ended
+		select {
+		case <-ended:
+			if status, _ := client.cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGTERM {
+				t.Errorf("the client ended with %v, want by the second signal", client.cmd.ProcessState)
+			}
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
