@@ -87,9 +87,13 @@ func (t *talk) listen(ctx context.Context) {
 		}
 		h.err = err
 		select {
-		case t.notes <- h:
-		case <-ctx.Done():
-			return
+		case t.notes <- h: // also if ctx has ended: the row must hear of it
+		default:
+			select {
+			case t.notes <- h:
+			case <-ctx.Done():
+				return
+			}
 		}
 		if h.err != nil || h.Kind == noteOver {
 			return
