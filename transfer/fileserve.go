@@ -57,8 +57,11 @@ func (p *Peer) fileMessage(s seat.Session, proc *process, m any) error {
 }
 
 // refuseFile answers a request that failed. What the operating system says about names is not told, apart from what a peer
-// needs to know.
+// needs to know. If this side is leaving there is no answer: the peer hears that, and asks the next process.
 func refuseFile(id uint32, err error) []byte {
+	if errors.Is(err, ErrClosed) {
+		return nil
+	}
 	c, text := codeFailed, err.Error()
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		text = fmt.Sprintf("%s: %v", e.Op, e.Err) // the path is that of this host

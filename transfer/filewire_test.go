@@ -3,6 +3,7 @@ package transfer
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"strings"
@@ -130,5 +131,16 @@ func TestFalseFileMessages(t *testing.T) {
 				t.Error("the session has ended")
 			}
 		})
+	}
+}
+
+// TestLeavingRefusesNothing: a chunk that cannot be sent because the Node is being closed is no failure of the file. An answer would end the
+// transfer, which goes on with the next process.
+func TestLeavingRefusesNothing(t *testing.T) {
+	if b := refuseFile(1, fmt.Errorf("put: %w", ErrClosed)); b != nil {
+		t.Errorf("got an answer of %d bytes, want none", len(b))
+	}
+	if b := refuseFile(1, ErrChanged); b == nil {
+		t.Error("a file that has changed: got no answer, want one")
 	}
 }
