@@ -147,6 +147,20 @@ func TestBothDial(t *testing.T) {
 	}
 }
 
+// TestCloseAsASessionBegins: a Node that is closed while the other side begins to use the session leaves no VirtualQP.
+func TestCloseAsASessionBegins(t *testing.T) {
+	for range 16 {
+		n := newNetwork(1)
+		a, b := n.start(t), n.start(t)
+		if _, err := a.node.Peer(soon(t), b.node.Addr().String()); err != nil {
+			t.Fatalf("Peer: got %v, want no error", err)
+		}
+		if err := errors.Join(b.node.Close(), a.node.Close()); err != nil {
+			t.Fatalf("Close: got %v, want no error", err)
+		}
+	}
+}
+
 // TestShutdownWaits: Shutdown waits for operations, Close does not.
 func TestShutdownWaits(t *testing.T) {
 	n := newNetwork(1)

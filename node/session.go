@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,13 +173,11 @@ func (s *session) join() (*ibpeer.Session, error) {
 		}
 	}
 	made, err := ibpeer.Connect(s.ctx, s.conn, s.dialed(), cfg)
-	switch {
-	case err == nil && s.ctx.Err() != nil:
+	if err != nil {
+		return nil, cmp.Or(context.Cause(s.ctx), err)
+	}
+	if s.ctx.Err() != nil {
 		return nil, errors.Join(context.Cause(s.ctx), made.Close())
-	case s.ctx.Err() != nil:
-		return nil, context.Cause(s.ctx)
-	case err != nil:
-		return nil, err
 	}
 	s.raise()
 	n.ready(s, made)
