@@ -42,8 +42,11 @@ type Edit struct{ File, Old, New string }
 // variable turns mutations on. It is empty in the tests that run on a mutant.
 const variable = "IBVERBX_MUTATE"
 
-// limit is how long the tests of a mutant may take.
-const limit = 5 * time.Minute
+// limit is how long building and testing a mutant may take. A test that hangs has caught it: go test ends after timeout and names the test.
+const (
+	limit   = 6 * time.Minute
+	timeout = "3m"
+)
 
 // Run makes every change in turn and runs the tests of the package in the working directory.
 // Each change must make a test fail. Every change is checked to apply in any case. The tests run
@@ -147,7 +150,7 @@ func (c *Change) caughtBy(t *testing.T, overlay string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	args := []string{"test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", "-run", c.Tests}
+	args := []string{"test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", "-timeout", timeout, "-run", c.Tests}
 	env := append(os.Environ(), variable+"=", slice.Env+"=0/1", "IBVERBX_SIM_SEEDS=")
 	if c.Race {
 		args, env = append(args, "-race", "-tags", "heapmem"), append(env, "CGO_ENABLED=1")
@@ -164,6 +167,9 @@ func (c *Change) caughtBy(t *testing.T, overlay string) string {
 	report := regexp.MustCompile(c.Report).FindString(string(out))
 	if report == "" && c.Report != "" {
 		t.Fatalf("the tests failed, but the output does not match %q:\n%s", c.Report, out)
+	}
+	if hung := regexp.MustCompile(`(?m)^panic: test timed out.*\n.*running tests:\n\s*(\S+)`).FindStringSubmatch(string(out)); hung != nil {
+		return hung[1] + ", which hung"
 	}
 	if found := regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`).FindAllStringSubmatch(string(out), -1); found != nil {
 		return strings.TrimSpace(found[len(found)-1][1] + " " + report)
