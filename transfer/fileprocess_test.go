@@ -230,38 +230,83 @@ func benchDir(b *testing.B) string {
 	return b.TempDir()
 }
 
-// BenchmarkGetFile compares GetFile between two processes over UDP with a download of net/http to a file, in turns.
+// BenchmarkGetFile compares GetFile between two processes over UDP with others that fetch the same file, in turns.
 func BenchmarkGetFile(b *testing.B) {
 	const size = 256 << 20
-	for _, sealed := range []bool{false, true} {
-		name := map[bool]string{false: "against=http", true: "against=https/sealed"}[sealed]
-		b.Run(name, func(b *testing.B) {
+	for _, c := range []struct {
+		name   string
+		sealed bool
+		other  func(b *testing.B, server *child, dir string) (get func(dest string))
+	}{
+		{"against=http", false, func(b *testing.B, server *child, _ string) func(string) { return httpGetter(b, server.plain) }},
+		{"against=https/sealed", true, func(b *testing.B, server *child, _ string) func(string) { return httpGetter(b, server.secure) }},
+		{"against=scp/sealed", true, func(b *testing.B, _ *child, dir string) func(string) { return scpGetter(b, dir) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
 			dir, to := b.TempDir(), benchDir(b)
 			content := make([]byte, size)
 			fill(content, 1)
 			writeFile(b, filepath.Join(dir, "f"), content)
 			env := []string{asServer + "=" + dir, asPartner + "=127.0.0.1:0"}
-			if sealed {
+			if c.sealed {
 				env = append(env, asSealed+"=1")
 			}
 			server := spawn(b, env...)
-			n, e, err := processNode("client", "", sealed)
+			n, e, err := processNode("client", "", c.sealed)
 			wantOK(b, "New", err)
 			defer func() { wantOK(b, "Close", errors.Join(e.Close(soon(b)), n.Close())) }()
 			p, err := e.Peer(soon(b), server.addr)
 			wantOK(b, "Peer", err)
-			url := server.plain
-			if sealed {
-				url = server.secure
-			}
-			client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-			defer client.CloseIdleConnections()
-			download := func() { wantOK(b, "download", httpGet(client, url+"/f", filepath.Join(to, "http"))) }
-			get := func() {
+			other := c.other(b, server, dir)
+			alternate(b, size, func() { other(filepath.Join(to, "other")) }, func() {
 				wantOK(b, "GetFile", p.GetFile("d/f", filepath.Join(to, "rdma"), FileConfig{Fresh: true}).Wait(soon(b)))
-			}
-			alternate(b, size, download, get)
+			})
 		})
+	}
+}
+
+// httpGetter returns a function that downloads the file f of a server of net/http.
+func httpGetter(b *testing.B, url string) func(dest string) {
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	b.Cleanup(client.CloseIdleConnections)
+	return func(dest string) { wantOK(b, "download", httpGet(client, url+"/f", dest)) }
+}
+
+// scpGetter starts an SSH server and returns a function that copies the file f of a directory with scp.
+func scpGetter(b *testing.B, dir string) func(dest string) {
+	sshd, err := exec.LookPath("/usr/sbin/sshd")
+	if _, missing := exec.LookPath("scp"); err != nil || missing != nil {
+		b.Skip("needs OpenSSH's sshd and scp (Debian: openssh-server)")
+	}
+	_ = os.Mkdir("/run/sshd", 0o755) // where a daemon that runs as root locks its children in
+	key := filepath.Join(b.TempDir(), "key")
+	out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput()
+	wantOK(b, "ssh-keygen: "+string(out), err)
+	public, err := os.ReadFile(key + ".pub")
+	wantOK(b, "ReadFile", err)
+	writeFile(b, key+".known", append([]byte("* "), public...))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	wantOK(b, "Listen", err)
+	port := fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+	wantOK(b, "Close", l.Close())
+	daemon := exec.Command(sshd, "-D", "-e", "-f", "/dev/null", "-h", key, "-p", port, "-o", "ListenAddress=127.0.0.1", "-o", "LogLevel=ERROR",
+		"-o", "AuthorizedKeysFile="+key+".pub", "-o", "StrictModes=no", "-o", "PidFile=none", "-o", "Subsystem=sftp internal-sftp")
+	daemon.Stderr = os.Stderr
+	wantOK(b, "sshd", daemon.Start())
+	b.Cleanup(func() { _, _ = daemon.Process.Kill(), daemon.Wait() })
+	args := []string{
+		"-q", "-F", "/dev/null", "-P", port, "-i", key, "-o", "UserKnownHostsFile=" + key + ".known", "-o", "IdentitiesOnly=yes",
+		"-o", "BatchMode=yes", "-o", "ConnectionAttempts=100",
+	}
+	get := func(dest string) ([]byte, error) {
+		return exec.Command("scp", append(args, "127.0.0.1:"+filepath.Join(dir, "f"), dest)...).CombinedOutput()
+	}
+	if out, err := get(filepath.Join(b.TempDir(), "first")); err != nil {
+		b.Skipf("scp from this host fails: %v: %s", err, out)
+	}
+	return func(dest string) {
+		out, err := get(dest)
+		wantOK(b, "scp: "+string(out), err)
 	}
 }
 
