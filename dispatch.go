@@ -156,7 +156,7 @@ func (s *sender) stripe(r *sendSlot, end uint32, d *dqplb) bool {
 		if d != nil {
 			imm = wireImm(d.number())
 			s.carried.remove(l.index)
-		} else if marks {
+		} else if marks && count < len(lanes) { // after that every lane with room has had one
 			s.carried.add(l.index)
 		}
 		n := min(r.cut, r.length-sent)
