@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,20 +15,22 @@ import (
 	"ibverbx/internal/perf"
 )
 
-const compareLong = `Compare results of ibverbx perf --json. The first file is the base; each other one is held against it.
+const compareLong = `Compare results of ibverbx perf --json. The first side is the base; each other one is held against it.
 
-A file holds one report, or several one after the other: append with >>. With several, each report
-is a sample. With one, the spans of its timeline are: use -D 10 or more for enough of them.
+A side is a file, or several with commas between them. A file holds one report, or several one after
+the other: append with >>. With several reports, each is a sample. With one, the spans of its
+timeline are: use -D 10 or more for enough of them.
 
-Values are medians. The +- is how far the true median may be, with a confidence of 95 %; it needs 6
-samples. The change has the probability p that it is chance, by the Mann-Whitney U test, and the
-numbers of samples. ~ means that p is 0.05 or more, so that no difference is shown. With fewer
-than 4 samples on a side none ever is.`
+Values are medians. Percentiles of latency are those of all times of all reports of a side: their
+histograms are added up. The +- is how far the true value may be, with a confidence of 95 %; it
+needs 6 samples. The change has the probability p that it is chance, by the Mann-Whitney U test,
+and the numbers of samples. ~ means that p is 0.05 or more, so that no difference is shown. With
+fewer than 4 samples on a side none ever is.`
 
 const (
 	compareHead = " %-10s %-20s %-20s %s\n"
 	compareRow  = " %-10d %-20s %-20s %s\n"
-	// compareName is how many letters of the name of a file are a head.
+	// compareName is how many letters of the name of a side are a head.
 	compareName = 20
 )
 
@@ -35,16 +38,17 @@ const (
 func newCompare(s streams) *cobra.Command {
 	html := ""
 	cmd := &cobra.Command{
-		Use:   "compare BASE.json OTHER.json...",
+		Use:   "compare BASE.json[,BASE2.json...] OTHER.json...",
 		Short: "Compare results of perf --json, and tell differences from chance",
 		Long:  compareLong,
 		Example: `  for i in 1 2 3 4 5 6; do ibverbx perf -s 64K --json >> a.json; done
   for i in 1 2 3 4 5 6; do ibverbx perf -s 64K -q 2 --json >> b.json; done
   ibverbx compare a.json b.json
+  ibverbx compare monday.json,tuesday.json wednesday.json
   ibverbx compare a.json b.json --html c.html`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				return wrong(cmd, "compare needs two files or more, got %d", len(args))
+				return wrong(cmd, "compare needs two sides or more, got %d: those of one side have commas between them", len(args))
 			}
 			return nil
 		},
@@ -54,17 +58,15 @@ func newCompare(s streams) *cobra.Command {
 	return cmd
 }
 
-// runCompare prints a table for each file but the first, and writes them to the file html if it is not empty.
+// runCompare prints a table for each side but the first, and writes them to the file html if it is not empty.
 func runCompare(s streams, names []string, html string) error {
 	sets := make([]*compare.Set, len(names))
 	for i, name := range names {
-		f, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		sets[i], err = compare.Read(f)
-		if err := errors.Join(err, f.Close()); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+		sets[i] = new(compare.Set)
+		for file := range strings.SplitSeq(name, ",") {
+			if err := readReports(sets[i], file); err != nil {
+				return err
+			}
 		}
 	}
 	p := &printer{w: s.out}
@@ -80,7 +82,19 @@ func runCompare(s streams, names []string, html string) error {
 	return p.err
 }
 
-// setText is where and when a file was made.
+// readReports adds the reports of a file to a side.
+func readReports(to *compare.Set, name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(to.Read(f), f.Close()); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// setText is where and when a side was measured.
 func setText(s *compare.Set) string {
 	text := "1 report"
 	if s.Reports > 1 {
@@ -116,9 +130,13 @@ func printDifferences(p *printer, names [2]string, list []compare.Difference) {
 	}
 }
 
-// headName is the name of a file as a head.
+// headName is the name of a side as a head: its first file.
 func headName(name string) string {
-	name = filepath.Base(name)
+	first, rest, several := strings.Cut(name, ",")
+	name = filepath.Base(first)
+	if several {
+		name += fmt.Sprint(" +", strings.Count(rest, ",")+1)
+	}
 	if len(name) > compareName {
 		name = name[:compareName-2] + ".."
 	}
@@ -131,13 +149,14 @@ func metricText(k *compare.Key) string {
 		compare.Rate:    "BW average [MiB/sec], more is better",
 		compare.Typical: "t_typical [usec], less is better",
 		compare.P99:     "99% percentile [usec], less is better",
+		compare.P999:    "99.9% percentile [usec], less is better",
 	}[k.Metric]
 	return title(perf.Report{Op: perf.Op(k.Op), Mode: perf.Mode(k.Mode)}) + ": " + text
 }
 
-// valueText is a median and how far off it may be.
+// valueText is a value and how far off it may be.
 func valueText(v *compare.Value, metric string) string {
-	x := v.Median
+	x := v.Center
 	if metric == compare.Rate {
 		x /= mebibyte
 	}

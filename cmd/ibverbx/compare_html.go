@@ -7,13 +7,13 @@ import (
 	"ibverbx/internal/report"
 )
 
-// compareDocument has the files, and a table of each metric for each file but the first.
+// compareDocument has the files, and a table of each metric for each side but the first.
 func compareDocument(names []string, sets []*compare.Set) *report.Document {
 	files := report.Section{Title: "Files"}
 	for i, name := range names {
 		files.Facts = append(files.Facts, report.Fact{Name: name, Value: setText(sets[i])})
 	}
-	d := &report.Document{Title: "ibverbx compare", Summary: "Values are medians, with how far off they may be at a confidence of 95 %. " +
+	d := &report.Document{Title: "ibverbx compare", Summary: "Values are medians, or percentiles of all times, with how far off they may be at a confidence of 95 %. " +
 		"A change has the probability p that it is chance; ~ means that none is shown.", Sections: []report.Section{files}}
 	for i := range sets[1:] {
 		s := report.Section{Title: fmt.Sprintf("%s and %s", names[0], names[i+1])}

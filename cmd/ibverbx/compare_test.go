@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,7 +25,7 @@ func reportFile(t *testing.T, name string, factors ...float64) string {
 			{Size: 64, BandwidthResult: &perf.BandwidthResult{BytesPerSecond: x * 200 * mebibyte}},
 			{Size: 8388608, BandwidthResult: &perf.BandwidthResult{BytesPerSecond: 123456 * mebibyte}},
 		}}
-		latency := perf.Report{Op: perf.Send, Mode: perf.Latency, Results: []perf.Result{{Size: 8, LatencyResult: &perf.LatencyResult{Typical: 2 * x, P99: 5}}}}
+		latency := perf.Report{Op: perf.Send, Mode: perf.Latency, Results: []perf.Result{{Size: 8, LatencyResult: &perf.LatencyResult{Typical: 2 * x, P99: 5, P999: 9}}}}
 		for _, r := range []*perf.Report{&bandwidth, &latency} {
 			r.Run = perf.Run{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Host: "node1"}
 			if err := json.NewEncoder(f).Encode(r); err != nil {
@@ -55,6 +56,10 @@ Send Latency Test: 99% percentile [usec], less is better
  #bytes     before.json          a name that is lon.. change
  8          5.00 +-0%            5.00 +-0%            ~ (p=1.000 n=6+6)
 
+Send Latency Test: 99.9% percentile [usec], less is better
+ #bytes     before.json          a name that is lon.. change
+ 8          9.00 +-0%            9.00 +-0%            ~ (p=1.000 n=6+6)
+
 RDMA_Write BW Test: BW average [MiB/sec], more is better
  #bytes     before.json          a name that is lon.. change
  64         205.00 +-2%          305.00 +-2%          +48.78% (p=0.002 n=6+6)
@@ -78,23 +83,30 @@ func TestCompareFew(t *testing.T) {
 	}
 }
 
-// TestComparePerf: what perf prints can be compared.
+// TestComparePerf: what perf prints can be compared. Files of one side add up, with their histograms of times.
 func TestComparePerf(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "a.json")
-	if err := os.WriteFile(file, []byte(succeed(t, "perf", "-s", "64,64K", "-n", "50", "--json")), 0o600); err != nil {
-		t.Fatalf("WriteFile: got %v, want no error", err)
+	var files []string
+	for i, mode := range []string{"--lat=false", "--lat", "--lat"} {
+		files = append(files, filepath.Join(t.TempDir(), fmt.Sprint(i, ".json")))
+		if err := os.WriteFile(files[i], []byte(succeed(t, "perf", mode, "-s", "64,64K", "-n", "50", "--json")), 0o600); err != nil {
+			t.Fatalf("WriteFile: got %v, want no error", err)
+		}
 	}
-	if out := succeed(t, "compare", file, file); strings.Count(out, "~ (p=1.000 n=1+1)") != 2 {
+	if out := succeed(t, "compare", files[0], files[0]); strings.Count(out, "~ (p=1.000 n=1+1)") != 2 {
 		t.Errorf("compare of a file with itself prints\n%s\nwant two sizes without a change", out)
+	}
+	both := files[1] + "," + files[2]
+	if out := succeed(t, "compare", both, both); strings.Count(out, "~ (p=1.000 n=2+2)") != 6 || !strings.Contains(out, "1.json +1") || !strings.Contains(out, "99.9% percentile") {
+		t.Errorf("compare of two files with themselves prints\n%s\nwant two sizes, with three percentiles each", out)
 	}
 }
 
 func TestCompareErrors(t *testing.T) {
 	file := reportFile(t, "a.json", 1)
 	for want, args := range map[string][]string{
-		"two files":    {"compare", file},
-		"no such file": {"compare", file, "/no/such/file"},
-		"report 1":     {"compare", file, "compare.go"},
+		"two sides":            {"compare", file},
+		"no such file":         {"compare", file, "/no/such/file"},
+		"compare.go: report 1": {"compare", file, file + ",compare.go"},
 	} {
 		if status, _, stderr := command(t.Context(), args...); status == exitOK || !strings.Contains(stderr, want) {
 			t.Errorf("%v: status %d, %s, want an error about %q", args, status, stderr, want)

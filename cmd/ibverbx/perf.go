@@ -33,9 +33,9 @@ messages, and have three digits beyond that.
 --interval prints the rate of each rail while a size is measured. --web shows rates, latency,
 retransmits and events of rails and lanes as a page of this host, at an address that it prints.
 --html writes set-up, tables and charts to one file that can be mailed.
---json has the rates as a timeline, for --lat histograms ("hdr" is for libraries of HdrHistogram, which add
-up those of several runs), and where, when and with which options
-the test ran. --csv has a line for each size.
+--json has the rates as a timeline, for --lat histograms ("hdr" is for libraries of HdrHistogram;
+"ibverbx compare" adds up those of several runs), and where, when and with which options the test
+ran. --csv has a line for each size.
 
 Lanes: write and read are cut and spread by --policy. send and atomic use one extra lane, the
 message lane. --imm notifies the receiver of each write (WRITE_WITH_IMM), by --scheme: tally sends

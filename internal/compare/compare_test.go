@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // TestMannWhitney checks probabilities of published tables, and the two ways of computing them against each other.
@@ -84,7 +87,7 @@ func TestInterval(t *testing.T) {
 }
 
 // file makes a file of reports with these rates.
-func file(t *testing.T, rates ...float64) string {
+func file(t testing.TB, rates ...float64) string {
 	t.Helper()
 	var b strings.Builder
 	for _, rate := range rates {
@@ -95,8 +98,8 @@ func file(t *testing.T, rates ...float64) string {
 
 func read(t *testing.T, text string) *Set {
 	t.Helper()
-	s, err := Read(strings.NewReader(text))
-	if err != nil {
+	s := new(Set)
+	if err := s.Read(strings.NewReader(text)); err != nil {
 		t.Fatalf("Read: got %v, want no error", err)
 	}
 	return s
@@ -106,7 +109,7 @@ func read(t *testing.T, text string) *Set {
 func TestSets(t *testing.T) {
 	old := read(t, file(t, 100, 101, 102, 103, 104, 105))
 	list := Sets(old, read(t, file(t, 205, 203, 204, 202, 201, 200)))
-	if len(list) != 1 || !list[0].Significant() || !list[0].Enough() || math.Abs(list[0].Change-0.9756) > 1e-4 || list[0].Old.Median != 102.5 {
+	if len(list) != 1 || !list[0].Significant() || !list[0].Enough() || math.Abs(list[0].Change-0.9756) > 1e-4 || list[0].Old.Center != 102.5 {
 		t.Errorf("Sets = %+v, want one difference of 97.56 %%", list)
 	}
 	if list := Sets(old, old); list[0].Significant() || list[0].Change != 0 {
@@ -124,9 +127,67 @@ func TestSpansAreSamples(t *testing.T) {
 		spans = append(spans, fmt.Sprintf(`{"bytes_per_second":%d}`, i))
 	}
 	s := read(t, `{"op":"write","mode":"bandwidth","results":[{"size":64,"bytes_per_second":9,"timeline":[`+strings.Join(spans, ",")+`]}]}`)
-	if got := Sets(s, s)[0].Old; got.N != 6 || got.Median != 3.5 {
+	if got := Sets(s, s)[0].Old; got.N != 6 || got.Center != 3.5 {
 		t.Errorf("%+v, want the 6 spans after the first", got)
 	}
+}
+
+// latencies makes a report with these times in microseconds and their histogram.
+func latencies(t testing.TB, times ...int64) string {
+	t.Helper()
+	h := hdrhistogram.New(1, int64(time.Hour), 3)
+	for _, us := range times {
+		if err := h.RecordValue(us * 1000); err != nil {
+			t.Fatalf("RecordValue: got %v, want no error", err)
+		}
+	}
+	hdr, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		t.Fatalf("Encode: got %v, want no error", err)
+	}
+	at := func(percent float64) float64 { return float64(h.ValueAtPercentile(percent)) / 1e3 }
+	return fmt.Sprintf(`{"op":"write","mode":"latency","results":[{"size":8,"t_typical_us":%v,"t_p99_us":%v,"t_p999_us":%v,"hdr":%q}]}`,
+		at(50), at(99), at(99.9), hdr)
+}
+
+// TestHistogramsAddUp: percentiles are those of all times of all files of a side, whether a file has one report or several. A
+// report without a histogram leaves the medians of the reports.
+func TestHistogramsAddUp(t *testing.T) {
+	fast := latencies(t, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10)
+	slow := latencies(t, 500)
+	old, now := new(Set), read(t, strings.Repeat(latencies(t, 20), 8))
+	for _, text := range []string{fast + fast, fast + fast, fast + fast + fast, slow} {
+		if err := old.Read(strings.NewReader(text)); err != nil {
+			t.Fatalf("Read: got %v, want no error", err)
+		}
+	}
+	list := Sets(old, now)
+	if len(list) != 3 || list[0].Metric != Typical || list[1].Metric != P99 || list[2].Metric != P999 {
+		t.Fatalf("Sets = %+v, want three percentiles", list)
+	}
+	for i, want := range []float64{10, 10, 500} { // 70 times of 10 us and one of 500
+		if d := list[i]; math.Abs(d.Old.Center-want) > want/500 || d.Old.N != 8 || math.Abs(d.New.Center-20) > 0.1 {
+			t.Errorf("%s is %v of %d reports and %v, want %v of 8 and 20", d.Metric, d.Old.Center, d.Old.N, d.New.Center, want)
+		}
+		if !list[i].Significant() {
+			t.Errorf("%s: the probability of chance is %v, want a difference: 7 of 8 reports have 10 us", list[i].Metric, list[i].P)
+		}
+	}
+	bare := `{"op":"write","mode":"latency","results":[{"size":8,"t_p99_us":500}]}`
+	if got := Sets(read(t, fast+fast+bare), now)[1].Old; got.N != 3 || math.Abs(got.Center-10) > 0.1 {
+		t.Errorf("%+v, want the median of three reports", got)
+	}
+}
+
+// FuzzRead: no file makes Read or Sets panic.
+func FuzzRead(f *testing.F) {
+	f.Add(file(f, 1, 2, 3))
+	f.Add(latencies(f, 1, 2, 3) + latencies(f, 4))
+	f.Fuzz(func(_ *testing.T, text string) {
+		if s := new(Set); s.Read(strings.NewReader(text)) == nil {
+			Sets(s, s)
+		}
+	})
 }
 
 func TestReadErrors(t *testing.T) {
@@ -135,9 +196,10 @@ func TestReadErrors(t *testing.T) {
 		"{":                    "report 1",
 		"{}":                   "no result of ibverbx perf --json",
 		file(t, 1) + "trouble": "report 2",
-		`{"op":"write","mode":"bandwidth","results":[]}`: "no result",
+		`{"op":"write","mode":"bandwidth","results":[]}`:                           "no result",
+		`{"op":"write","mode":"latency","results":[{"size":8,"hdr":"HISTOGRAM"}]}`: "report 1: hdr of 8 bytes",
 	} {
-		if _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if err := new(Set).Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Read(%q) = %v, want %q", text, err, want)
 		}
 	}

@@ -223,7 +223,9 @@ func checkUnsafe(tr *tree) []string {
 func checkPrometheus(tr *tree) []string {
 	return append(
 		tr.importers("github.com/prometheus", func(f *goFile) bool { return f.dir() == "metrics" || f.dir() == "cmd/ibverbx" }),
-		tr.importers("github.com/HdrHistogram", func(f *goFile) bool { return f.dir() == "internal/perf" || f.dir() == "cmd/ibverbx" })...)
+		tr.importers("github.com/HdrHistogram", func(f *goFile) bool {
+			return slices.Contains([]string{"internal/perf", "internal/compare", "cmd/ibverbx"}, f.dir())
+		})...)
 }
 
 // importers returns a finding for each file that imports p, or a package below it, and may not.
