@@ -137,6 +137,7 @@ func TestLongCommandsServeMetrics(t *testing.T) {
 	for args, series := range map[string]string{
 		"demo --web": `ibverbx_rail_bytes_total{device="soft2",rail="1",session="initiator"}`,
 		"sim --scenario bad-key --seeds 100000000 --json": `ibverbx_sim_seeds_total`,
+		"sim --measured --seeds 1000":                     `ibverbx_sim_worlds_total`,
 	} {
 		t.Run(args, func(t *testing.T) {
 			p := begin(t, append(strings.Fields(args), "--metrics", "127.0.0.1:0")...)

@@ -112,10 +112,10 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) (er
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	if f.measured {
-		return runAllMeasured(ctx, s, f)
+		return runAllMeasured(ctx, s, f, &m)
 	}
-	if m, ok := measure.Named(f.scenario); ok {
-		return runMeasured(ctx, cmd, s, f, m)
+	if scenario, ok := measure.Named(f.scenario); ok {
+		return runMeasured(ctx, cmd, s, f, scenario, &m)
 	}
 	if f.trace != "" && f.seeds != 1 {
 		return wrong(cmd, "--trace is for one seed, not for --seeds %d", f.seeds)
@@ -126,17 +126,19 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) (er
 	}
 	line := newProgressLine(s.err)
 	start := time.Now()
-	var sum sim.Summary
+	runner := sim.Runner{Scenario: scenario, First: f.seed, Seeds: f.seeds, Progress: func(sum sim.Summary) {
+		m.take(&sum)
+		line.write(simProgress(sum, time.Since(start)))
+	}}
 	if f.trace != "" {
-		sum, err = traceSeed(scenario, f)
-	} else {
-		progress := func(sum sim.Summary) {
-			m.take(&sum)
-			line.write(simProgress(sum, time.Since(start)))
+		file, e := os.Create(f.trace)
+		if e != nil {
+			return e
 		}
-		runner := sim.Runner{Scenario: scenario, First: f.seed, Seeds: f.seeds, Progress: progress}
-		sum, err = runner.Run(ctx)
+		defer func() { err = errors.Join(err, file.Close()) }()
+		runner.Workers, runner.Trace = 1, file
 	}
+	sum, err := runner.Run(ctx)
 	line.clear()
 	if err != nil {
 		return err
@@ -179,15 +181,4 @@ func listScenarios(s streams) error {
 		p.printf(scenarioLine, m.Name, "Measured: "+m.About)
 	}
 	return p.err
-}
-
-// traceSeed runs the worlds of one seed and writes all events to a file.
-func traceSeed(scenario *sim.Scenario, f *simFlags) (sum sim.Summary, err error) {
-	file, err := os.Create(f.trace)
-	if err != nil {
-		return sum, err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	runner := sim.Runner{Scenario: scenario, First: f.seed, Seeds: 1, Workers: 1, Trace: file}
-	return runner.Run(context.Background())
 }

@@ -15,11 +15,12 @@ import (
 var errAims = errors.New("not every aim is reached")
 
 // runMeasured runs one measured scenario and prints its result, or the medians of several seeds.
-func runMeasured(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags, scenario *measure.Scenario) error {
+func runMeasured(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags, scenario *measure.Scenario, m *simGauges) error {
 	if f.trace != "" {
 		return wrong(cmd, "--trace is not for scenario %s, which is measured", scenario.Name)
 	}
-	result, err := measureSeeds(ctx, f, scenario)
+	m.of.Store(f.seeds)
+	result, err := measureSeeds(ctx, f, scenario, m)
 	if err != nil {
 		return err
 	}
@@ -35,8 +36,8 @@ func runMeasured(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags
 }
 
 // measureSeeds runs the seeds of the flags until ctx ends.
-func measureSeeds(ctx context.Context, f *simFlags, scenario *measure.Scenario) (*measure.Result, error) {
-	r, err := scenario.RunSeeds(ctx, measure.Options{Seed: f.seed}, f.seeds)
+func measureSeeds(ctx context.Context, f *simFlags, scenario *measure.Scenario, m *simGauges) (*measure.Result, error) {
+	r, err := scenario.RunSeeds(ctx, measure.Options{Seed: f.seed, Done: m.done}, f.seeds)
 	if errors.Is(err, context.Canceled) {
 		return nil, fmt.Errorf("%w: %w", errInterrupted, err)
 	}
@@ -86,15 +87,17 @@ func printMeasured(s streams, r *measure.Result) error {
 }
 
 // runAllMeasured runs every measured scenario and prints a table. It fails if an aim is missed.
-func runAllMeasured(ctx context.Context, s streams, f *simFlags) error {
+func runAllMeasured(ctx context.Context, s streams, f *simFlags, m *simGauges) error {
 	var results []*measure.Result
 	var missed []string
 	p := printer{w: s.out}
 	if !f.json {
 		p.printf("%-32s %8s %8s %9s %9s %9s %9s  %s\n", "scenario", "goodput", "Gb/s", "p50 us", "p99 us", "p99.9 us", "cost us", "aims")
 	}
-	for _, scenario := range measure.Scenarios() {
-		r, err := measureSeeds(ctx, f, &scenario)
+	scenarios := measure.Scenarios()
+	m.of.Store(f.seeds * uint64(len(scenarios)))
+	for i := range scenarios {
+		r, err := measureSeeds(ctx, f, &scenarios[i], m)
 		if err != nil {
 			return err
 		}

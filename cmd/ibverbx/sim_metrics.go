@@ -21,6 +21,12 @@ func (m *simGauges) take(s *sim.Summary) {
 	m.failed.Store(uint64(s.Failed))
 }
 
+// done counts a seed of a measured scenario, which has one world.
+func (m *simGauges) done() {
+	m.seeds.Add(1)
+	m.worlds.Add(1)
+}
+
 // collectors report it to Prometheus.
 func (m *simGauges) collectors() []prometheus.Collector {
 	counter := func(name, help string, v *atomic.Uint64) prometheus.Collector {

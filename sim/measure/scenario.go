@@ -23,6 +23,8 @@ type Options struct {
 	Seed uint64
 	// Bytes is the payload to move. Zero means that of the scenario. The aims are valid only for that.
 	Bytes int
+	// Done is called after each run. It may be nil.
+	Done func()
 }
 
 // bytes returns the payload to move, n by default.
@@ -53,6 +55,9 @@ func (s *Scenario) Run(o Options) (*Result, error) {
 		return nil, fmt.Errorf("scenario %s, seed %d: %w", s.Name, o.Seed, err)
 	}
 	r.judge()
+	if o.Done != nil {
+		o.Done()
+	}
 	return r, nil
 }
 
