@@ -118,26 +118,38 @@ func (r *row) transfer(t *tally, n int64, d time.Duration) error {
 	if r.talk != nil {
 		burst = int64(r.plan.chain) * int64(max(1, r.plan.window/2))
 	}
-	start := r.now()
+	start, proven := r.now(), *t
 	for n > 0 && !r.cancelled.Load() {
-		part := min(n, burst)
-		if err := r.prepare(part); err != nil {
-			return err
+		part, before := min(n, burst), *t
+		err := r.prepare(part)
+		if err == nil {
+			err = r.burst(t, part, 0)
 		}
-		if err := r.burst(t, part, 0); err != nil {
-			return err
+		if err == nil {
+			err = r.verify(part)
 		}
-		if err := r.verify(part); err != nil {
-			return err
+		if err != nil {
+			return t.keep(&proven, err)
+		}
+		if proven = *t; r.talk != nil {
+			proven = before // the partner compares the last burst now
 		}
 		if n != endless {
 			n -= part
 		}
 		if over, err := r.outage.lasted(r.now()-start, d); over || err != nil {
-			return errors.Join(err, r.answered())
+			return errors.Join(err, t.keep(&proven, r.answered()))
 		}
 	}
-	return r.answered()
+	return t.keep(&proven, r.answered())
+}
+
+// keep leaves out messages that were not compared when a check was given up.
+func (t *tally) keep(proven *tally, err error) error {
+	if errors.Is(err, errCancelled) {
+		*t = *proven
+	}
+	return err
 }
 
 // burst sends n messages on every QP, or as many as it can if d is above zero or a rail is to be
@@ -168,7 +180,7 @@ func (r *row) burst(t *tally, n int64, d time.Duration) error {
 		if err != nil || r.idle() {
 			return err
 		}
-		over, err := r.over(now-start, d)
+		over, err := r.over(now, now-start, d)
 		if err != nil {
 			return err
 		}
@@ -186,12 +198,12 @@ func (r *row) burst(t *tally, n int64, d time.Duration) error {
 }
 
 // over reports whether a burst that has lasted so long ends. With Check a burst is short and is
-// sent in full, unless the check rolls.
-func (r *row) over(lasted, d time.Duration) (bool, error) {
+// sent in full, unless the check rolls. An error gives up what is in flight.
+func (r *row) over(now, lasted, d time.Duration) (bool, error) {
 	whole := r.cfg.Check && !r.flows[0].rolling()
 	switch {
 	case r.cancelled.Load():
-		return !whole, nil
+		return !whole, r.drain.over(now, true)
 	case whole:
 		return false, nil
 	}

@@ -182,8 +182,7 @@ func (t *Test) openRemote(ctx context.Context, r *row) error {
 	clear(mine.bytes)
 	r.talk = &talk{
 		ctx: ctx, partner: t.partner, link: link, notes: make(chan heard, 64), ended: make(chan struct{}),
-		timer: time.NewTimer(time.Hour), every: cmp.Or(t.every, progressEvery), part: cmp.Or(t.part, partAfter),
-		news: r.now(), moved: r.now(),
+		timer: time.NewTimer(time.Hour), every: cmp.Or(t.every, progressEvery), news: r.now(),
 	}
 	r.closers.Add(r.talk.open())
 	return nil

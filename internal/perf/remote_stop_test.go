@@ -151,3 +151,56 @@ func TestRemoteServerCannotInterrupt(t *testing.T) {
 		t.Errorf("got %d rows, interrupted %t, and %v, want 3 rows and no interruption", len(rep.Results), rep.Interrupted, err)
 	}
 }
+
+// TestInterruptedSlowPath: a test that the user ends does not wait until a slow path has delivered all that is in flight, although
+// messages come through all the time. What came through counts, and with Check what was compared.
+func TestInterruptedSlowPath(t *testing.T) {
+	for name, tt := range map[string]struct{ remote, check bool }{
+		"one process": {}, "one process, check": {check: true}, "two processes": {remote: true}, "two processes, check": {remote: true, check: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			links, nics, rails := faulty(t, 1, softnic.Impairment{})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			cfg := perf.Config{Rails: 1, QPs: 1, Sizes: []int{32 << 10}, TxDepth: 2048, CQMod: 1, Duration: time.Hour, Check: tt.check}
+			slow, before := false, int64(0)
+			o := perf.Observer{Progress: func(p perf.Progress) {
+				switch {
+				case p.Messages == 0 || ctx.Err() != nil:
+				case slow: // and the queue is full: it takes 2 s until all of it has arrived
+					before = p.Messages
+					cancel()
+				default:
+					slow = true
+					if err := links[0].Impair(nics[0][0], nics[0][1], softnic.Impairment{Rate: 32e6}); err != nil {
+						t.Errorf("Impair: got %v, want no error", err)
+					}
+				}
+			}}
+			var rep perf.Report
+			var err error
+			if tt.remote {
+				ends := partnersOn(t, rails)
+				rep, err = stopped(ctx, t, &wrapped{partner: ends[0]}, ends[1], cfg, o)
+			} else if test, bad := perf.New(rails[0], rails[1], cfg); bad != nil {
+				t.Fatalf("New: got %v, want no error", bad)
+			} else {
+				test.Impatient(20 * time.Millisecond)
+				rep, err = test.Run(ctx, o)
+			}
+			if err != nil || !rep.Interrupted || len(rep.Results) != 1 && !tt.check { // a row of which nothing was compared is left out
+				t.Fatalf("got %d rows, interrupted %t, and %v, want one row, interrupted", len(rep.Results), rep.Interrupted, err)
+			}
+			most := int64(cfg.TxDepth / 2)
+			if tt.check {
+				most = 0
+			}
+			for _, r := range rep.Results {
+				if after := r.Iterations - before; after > most {
+					t.Errorf("%d messages count that came through after the end, want at most %d of %d in flight", after, most, cfg.TxDepth)
+				}
+			}
+		})
+	}
+}

@@ -1,9 +1,11 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -19,8 +21,10 @@ const (
 	stallAfter = 10 * time.Second
 	// lossAfter is how long UC and UD wait for a message that may be lost.
 	lossAfter = 50 * time.Millisecond
-	// cancelAfter is how long a cancelled row waits for what is in flight.
+	// cancelAfter is how long a cancelled row in one process waits for what is in flight while nothing completes.
 	cancelAfter = 20 * time.Millisecond
+	// drainAfter is how long a cancelled row waits for what is in flight, however much of it completes.
+	drainAfter = 2 * time.Second
 	// pollsPerYield is how many polls in a row may find nothing before other goroutines run.
 	pollsPerYield = 64
 	// quietRounds is how many rounds a quiet half is not polled. A VirtualQP must be polled
@@ -51,16 +55,34 @@ type row struct {
 
 	wcs   [pollBatch]ibverbx.WC
 	round int
-	moved bool  // the last round found a completion
-	taken int64 // completions so far
+	moved bool // the last round found a completion
 
 	// readHealth is Observer.Health.
 	readHealth func(verbs.Context, uint32) (Health, bool)
 
 	cancelled *atomic.Bool
+	drain     drain
 	epoch     time.Time
 	pace      pace
 	closers   closer.Stack
+}
+
+// drain is how long a cancelled row waits for what is in flight.
+type drain struct {
+	began time.Duration // when the row first saw that it was cancelled, 0 before
+	limit time.Duration // from then on
+}
+
+// over returns an error if a row was cancelled so long ago that what is in flight is given up.
+func (d *drain) over(now time.Duration, cancelled bool) error {
+	switch {
+	case !cancelled:
+	case d.began == 0:
+		d.began = now
+	case now-d.began > d.limit:
+		return errCancelled
+	}
+	return nil
 }
 
 // pace is how far a row is.
@@ -82,7 +104,10 @@ type pace struct {
 func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool) (*row, error) {
 	r := &row{
 		plan: newPlan(&t.cfg, size, t.maxWR), cfg: &t.cfg, side: t.side, halves: [2]*half{{}, {}},
-		cancelled: cancelled, epoch: time.Now(),
+		cancelled: cancelled, drain: drain{limit: cmp.Or(t.drain, drainAfter)}, epoch: time.Now(),
+	}
+	if t.side == 1 {
+		r.drain.limit = math.MaxInt64 // a server waits for its client
 	}
 	var err error
 	if t.partner != nil {
@@ -273,7 +298,6 @@ func (r *row) poll(h *half) error {
 			return h.failure(err)
 		}
 		r.moved = r.moved || n > 0
-		r.taken += int64(n)
 		for i := range n {
 			wc := &r.wcs[i]
 			switch {

@@ -21,9 +21,6 @@ const (
 	progressEvery = time.Second
 	// newsAfter is how long a half waits for any note of its partner.
 	newsAfter = 90 * time.Second
-	// partAfter is how long a client that the user has ended waits while nothing moves. A note that the partner is alive
-	// moves nothing.
-	partAfter = 3 * time.Second
 	// lastWordsAfter is how long the result of a partner may take that has closed its VirtualQP.
 	lastWordsAfter = 10 * time.Second
 	// reasonAfter is how long the reason of a partner may take that has closed its VirtualQP.
@@ -40,11 +37,8 @@ type talk struct {
 	ended   chan struct{} // closed when the goroutine has ended
 	timer   *time.Timer
 	every   time.Duration // between two notes that this half is alive
-	part    time.Duration // partAfter, or what a test wants
 	spoke   time.Duration // when it last sent one
 	news    time.Duration // when the partner last sent anything
-	moved   time.Duration // when a completion or a note last moved the row, or it was not yet cancelled
-	taken   int64         // completions by then
 
 	waiting  bool     // this half has nothing to do before the partner sends a note
 	parted   bool     // this half has sent its last note of the row
@@ -128,16 +122,10 @@ func (r *row) attend() error {
 			return err
 		}
 	}
-	if r.taken != t.taken || !r.cancelled.Load() {
-		t.taken, t.moved = r.taken, now
-	}
-	switch {
-	case now-t.news > newsAfter:
+	if now-t.news > newsAfter {
 		return fmt.Errorf("the partner has sent nothing about the test for %v", newsAfter)
-	case now-t.moved > t.part && r.side == 0:
-		return errCancelled
 	}
-	return nil
+	return r.drain.over(now, r.cancelled.Load())
 }
 
 // listen takes one note, if there is one, and does what was asked for when it can.
@@ -204,9 +192,6 @@ func (r *row) heard(h *heard) error {
 	}
 	t, n := r.talk, &h.note
 	t.news = r.now()
-	if n.Kind != noteProgress {
-		t.moved = t.news
-	}
 	switch n.Kind {
 	case noteStart:
 		t.started = true

@@ -28,7 +28,7 @@ type Test struct {
 	maxWR   int // requests that a queue of any of the devices holds
 	head    Report
 	every   time.Duration // between two notes that a half is alive; zero means progressEvery
-	part    time.Duration // how long a client that was ended waits while nothing moves; zero means partAfter
+	drain   time.Duration // how long a row that was ended waits for what is in flight; zero means drainAfter
 }
 
 // Observer follows a test, in the goroutine that runs it. Nil functions are not called.
@@ -211,9 +211,9 @@ func (t *Test) describe(hosts [2]hostInfo) {
 // Sizes returns the message sizes that will be measured, in order.
 func (t *Test) Sizes() []int { return t.sizes }
 
-// Run measures row by row. When ctx ends it stops within milliseconds and returns what it has,
-// with Interrupted set and no error. If a client stops, the server stops too; it is not waited for once nothing
-// has moved for 3 s. The end of ctx at a server is an error. After an error the report holds the rows before it.
+// Run measures row by row. When ctx ends it stops and returns what it has, with Interrupted set and no error. It waits
+// for what is in flight, for at most 2 s. If a client stops, the server stops too. The end of ctx at a server is an
+// error. After an error the report holds the rows before it.
 func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 	var cancelled atomic.Bool
 	defer context.AfterFunc(ctx, func() { cancelled.Store(true) })()
@@ -221,7 +221,7 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 	defer cancel()
 	wait := time.Duration(0)
 	if t.side == 0 {
-		wait = cmp.Or(t.part, partAfter)
+		wait = cmp.Or(t.drain, drainAfter)
 	}
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(wait, cancel) })()
 	report := t.head
