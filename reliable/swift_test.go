@@ -19,7 +19,7 @@ func TestSwiftActs(t *testing.T) {
 			s.write(t, i, size)
 		}
 		s.until(t, s.now+int64(time.Millisecond), 0)
-		must(t, s.link.Bottleneck(s.to.nic, rate, 1<<30)) // count anew
+		must(t, s.link.Bottleneck(s.to.nic, rate, 1<<30)) // count again
 		for _, wc := range s.until(t, int64(time.Second), senders) {
 			must(t, wc.Err())
 		}

@@ -71,7 +71,7 @@ func (c *chaos) replace(a *actor) {
 	c.connect(a)
 }
 
-// upkeep takes events, and now and then registers the memory anew, under a new key.
+// upkeep takes events, and now and then registers the memory again, under a new key.
 func (c *chaos) upkeep(s *station) {
 	var events [8]verbs.Event
 	if _, err := s.ctx.Events(events[:]); err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestReset: a NIC that was reset has its QPs in the error state, tells so, and carries
-// traffic again once they are connected anew, with the regions that it had.
+// traffic again once they are connected again, with the regions that it had.
 func TestReset(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	mem, src := memory(t, r.pa, 64)

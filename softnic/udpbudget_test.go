@@ -120,7 +120,7 @@ func TestUDPPeerBudget(t *testing.T) {
 	}
 }
 
-// TestUDPPeerBudgetMoves: a QP that is connected anew counts toward its new peer only.
+// TestUDPPeerBudgetMoves: a QP that is connected again counts toward its new peer only.
 func TestUDPPeerBudgetMoves(t *testing.T) {
 	seen := &lastOf{count: make(map[uint32]int), last: make(map[uint32]roce.Header)}
 	q := silentPeers(t, seen, 1, 1<<20)[0]
