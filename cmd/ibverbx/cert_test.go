@@ -20,11 +20,7 @@ func certConfig(dir, side string) bootstrap.Config {
 func TestCertMeet(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "certs")
 	out := succeed(t, "cert", dir, "--host", "node7", "--host", "127.0.0.1")
-	for _, want := range []string{"perf --server --ca", "perf node7 --ca", "certificate of the server (node7, 127.0.0.1)"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("cert does not print %q:\n%s", want, out)
-		}
-	}
+	says(t, out, "perf --server --ca", "perf node7 --ca", "certificate of the server (node7, 127.0.0.1)")
 	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", certConfig(dir, "server"))
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)

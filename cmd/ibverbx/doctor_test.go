@@ -132,9 +132,7 @@ func TestDoctorOutputErrors(t *testing.T) {
 			t.Errorf("ibverbx %v: status %d, stderr %q; want %d and the reason", args, status, stderr.String(), exitFailure)
 		}
 	}
-	if status, _, stderr := command(t.Context(), "doctor", "mlx5_0"); status != exitUsage || !strings.Contains(stderr, "no arguments") {
-		t.Errorf("ibverbx doctor mlx5_0: status %d, stderr %q; want %d and the reason", status, stderr, exitUsage)
-	}
+	refused(t, "doctor mlx5_0", "no arguments")
 }
 
 // TestDoctorShowsVariables: doctor shows the variables that are set, and warns of bad values and of

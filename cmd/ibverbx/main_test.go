@@ -46,6 +46,26 @@ func succeed(t *testing.T, args ...string) string {
 	return out
 }
 
+// says checks that a text has every part that is wanted.
+func says(t *testing.T, text string, want ...string) {
+	t.Helper()
+	for _, part := range want {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, text)
+		}
+	}
+}
+
+// refused runs a command line that is wrong: nothing is printed, and stderr says what is wanted.
+func refused(t *testing.T, args string, want ...string) {
+	t.Helper()
+	status, out, stderr := command(t.Context(), strings.Fields(args)...)
+	if status != exitUsage || out != "" || !strings.HasPrefix(stderr, "ibverbx: ") {
+		t.Errorf("ibverbx %s: status %d, stdout %q, stderr %q; want %d, nothing, and the name first", args, status, out, stderr, exitUsage)
+	}
+	says(t, stderr, append(want, "Run 'ibverbx")...)
+}
+
 // lineWith returns the first line that has the text.
 func lineWith(out, text string) string {
 	for line := range strings.Lines(out) {
@@ -99,18 +119,7 @@ func TestUsageErrors(t *testing.T) {
 		{"devices soft0", []string{"no arguments", "Run 'ibverbx devices --help'"}},
 		{"version now", []string{"no arguments"}},
 	} {
-		status, out, stderr := command(t.Context(), strings.Fields(tt.args)...)
-		if status != exitUsage || out != "" {
-			t.Errorf("ibverbx %s: status %d, stdout %q; want %d and nothing", tt.args, status, out, exitUsage)
-		}
-		if !strings.HasPrefix(stderr, "ibverbx: ") {
-			t.Errorf("ibverbx %s: stderr %q does not begin with the name", tt.args, stderr)
-		}
-		for _, want := range tt.want {
-			if !strings.Contains(stderr, want) {
-				t.Errorf("ibverbx %s: stderr %q does not say %q", tt.args, stderr, want)
-			}
-		}
+		refused(t, tt.args, tt.want...)
 	}
 }
 

@@ -23,7 +23,7 @@ func TestPerfKillRail(t *testing.T) {
 			t.Run(args, func(t *testing.T) {
 				t.Parallel()
 				out := succeed(t, strings.Fields(args)...)
-				for _, want := range []string{
+				says(t, out,
 					fmt.Sprintf("both       ports of rail %d down: soft%d and soft%d\n", rail, 2*rail, 2*rail+1),
 					fmt.Sprintf("both       ports of rail %d up: soft%d and soft%d\n", rail, 2*rail, 2*rail+1),
 					fmt.Sprintf("initiator  rail %d down\n", rail),
@@ -31,11 +31,7 @@ func TestPerfKillRail(t *testing.T) {
 					"initiator  recovered: all lanes are in service\n",
 					"target     recovered: all lanes are in service\n",
 					"every byte of ",
-				} {
-					if !strings.Contains(out, want) {
-						t.Errorf("no %q in\n%s", want, out)
-					}
-				}
+				)
 			})
 		}
 	}
@@ -49,7 +45,7 @@ func TestPerfKillRailTable(t *testing.T) {
 	lines = regexp.MustCompile(`\b[0-9]+\.[0-9]+\b`).ReplaceAllString(lines, "N")
 	lines = regexp.MustCompile(`\b[0-9]+ (ms|messages)`).ReplaceAllString(lines, "N $1")
 	lines = strings.ReplaceAll(lines, tableRule, "---")
-	for _, want := range []string{
+	says(t, lines,
 		" rail 0 soft0 -> soft1 |blocks|\n rail 1 soft2 -> soft3 |blocks|\n a column is N ms, a full block N MiB/sec\n---\n",
 		" phase from[s] to[s] BW average[MiB/sec] rail 0[%] rail 1[%]\n before N N N N N\n during N N N N N\n after N N N N N\n---\n time[s] end event\n",
 		" N both ports of rail 1 down: soft2 and soft3\n",
@@ -57,11 +53,7 @@ func TestPerfKillRailTable(t *testing.T) {
 		" N target lane 1 up (rail 1)\n",
 		" lanes out of service: 1; requests that other lanes took over: ", "\n every byte of N messages was compared",
 		" memcpy at 64 KiB: ", "\n data check: N messages, ",
-	} {
-		if !strings.Contains(lines, want) {
-			t.Errorf("no %q in\n%s", want, lines)
-		}
-	}
+	)
 }
 
 // wantFailover is what --json adds, with N for every number and E and S for what the lists
@@ -149,15 +141,7 @@ func TestPerfKillFlagErrors(t *testing.T) {
 		"--at 1s":                     {"--at 1s", "add --kill-rail"},
 		"--back 1s":                   {"--back 1s", "add --kill-rail"},
 	} {
-		status, out, stderr := command(t.Context(), append([]string{"perf"}, strings.Fields(args)...)...)
-		if status != exitUsage || out != "" {
-			t.Errorf("perf %s: status %d, stdout %q; want %d and nothing", args, status, out, exitUsage)
-		}
-		for _, want := range append(wants, "Run 'ibverbx perf --help'") {
-			if !strings.Contains(stderr, want) {
-				t.Errorf("perf %s: stderr %q does not say %q", args, stderr, want)
-			}
-		}
+		refused(t, "perf "+args, append(wants, "Run 'ibverbx perf --help'")...)
 	}
 }
 

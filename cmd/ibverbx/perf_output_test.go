@@ -100,7 +100,5 @@ func TestPerfCSV(t *testing.T) {
 			t.Errorf("%s: the second row is %v, want values of its mode only", args, row)
 		}
 	}
-	if status, _, stderr := command(t.Context(), "perf", "--csv", "--json"); status != exitUsage || !strings.Contains(stderr, "one of --json and --csv") {
-		t.Errorf("--csv --json: status %d, %s, want a refusal", status, stderr)
-	}
+	refused(t, "perf --csv --json", "one of --json and --csv")
 }

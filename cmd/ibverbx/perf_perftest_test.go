@@ -34,10 +34,7 @@ func TestPerftestAnswers(t *testing.T) {
 		"-p 1 --listen :2 --server --token-file x": "a port already",
 		"write node1:1 -p 2 --token-file x":        "a port already",
 	} {
-		status, out, stderr := command(t.Context(), append([]string{"perf"}, strings.Fields(args)...)...)
-		if status != exitUsage || out != "" || !strings.Contains(stderr, want) {
-			t.Errorf("perf %s: status %d, %q, want %d and %q", args, status, stderr, exitUsage, want)
-		}
+		refused(t, "perf "+args, want)
 	}
 }
 

@@ -103,29 +103,17 @@ func TestPerfTransportErrors(t *testing.T) {
 		{"send --transport uc -c UD", []string{"--transport uc", "--connection UD measures raw QPs", "drop --connection UD"}},
 		{"--server --transport uc", []string{"--server", "--transport is for the client"}},
 	} {
-		status, out, stderr := command(t.Context(), append([]string{"perf"}, strings.Fields(tt.args)...)...)
-		if status != exitUsage || out != "" {
-			t.Errorf("perf %s: status %d, stdout %q; want %d and nothing", tt.args, status, out, exitUsage)
-		}
-		for _, want := range tt.want {
-			if !strings.Contains(stderr, want) {
-				t.Errorf("perf %s: stderr %q does not say %q", tt.args, stderr, want)
-			}
-		}
+		refused(t, "perf "+tt.args, tt.want...)
 	}
 }
 
 // The help tells --transport uc from -c UC.
 func TestPerfTransportHelp(t *testing.T) {
 	out := strings.Join(strings.Fields(succeed(t, "perf", "--help")), " ")
-	for _, want := range []string{
+	says(t, out,
 		"--transport uc differs from -c UC", "measure raw QPs", "of 16 UC QPs", "raw UC is -c UC",
 		"ibverbx perf --transport uc --check", "ibverbx perf -c UC -q 16",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("the help of perf does not say %q:\n%s", want, out)
-		}
-	}
+	)
 }
 
 // withoutUC is a NIC that has no UC QPs.
@@ -153,11 +141,7 @@ func TestPerfTransportNoUC(t *testing.T) {
 	if !errors.Is(err, reliable.ErrNoUC) {
 		t.Errorf("wrap of a NIC without UC: got %v, want ErrNoUC", err)
 	}
-	for _, want := range []string{"--transport uc: ", "soft1", "has no UC QPs", "use --transport rc"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("wrap of a NIC without UC: got %v, want an error that says %q", err, want)
-		}
-	}
+	says(t, fmt.Sprint(err), "--transport uc: ", "soft1", "has no UC QPs", "use --transport rc")
 }
 
 // withoutSRQ is a NIC whose UC QPs cannot share a receive queue.
@@ -247,11 +231,7 @@ func TestPerfTransportLends(t *testing.T) {
 // A rail is lost and comes back under lanes that are made of UC QPs.
 func TestPerfTransportKillRail(t *testing.T) {
 	out := succeed(t, "perf", "--transport", "uc", "-s", "256K", "-D", "1.5", "--kill-rail", "1", "--at", "0.3", "--back", "0.3")
-	for _, want := range []string{"ports of rail 1 down", "recovered: all lanes are in service", "every byte of "} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
-	}
+	says(t, out, "ports of rail 1 down", "recovered: all lanes are in service", "every byte of ")
 }
 
 // Two processes measure over UDP with lanes that are made of UC QPs; the client says so, and

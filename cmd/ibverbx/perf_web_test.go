@@ -136,8 +136,5 @@ func TestPerfWebOthers(t *testing.T) {
 }
 
 func TestPerfWebRefused(t *testing.T) {
-	status, _, stderr := command(t.Context(), "perf", "--server", "--web", "--token-file", "x")
-	if status != exitUsage || !strings.Contains(stderr, "--web and --html are for the client") {
-		t.Errorf("perf --server --web: status %d, stderr %q, want %d", status, stderr, exitUsage)
-	}
+	refused(t, "perf --server --web --token-file x", "--web and --html are for the client")
 }
