@@ -208,15 +208,7 @@ func TestFoldEvents(t *testing.T) {
 
 // The ports of a rail are those of its two NICs, and nobody else's.
 func TestSetPort(t *testing.T) {
-	n, err := softNICs{}.open(2, nil)
-	if err != nil {
-		t.Fatalf("open: got %v, want no error", err)
-	}
-	defer func() {
-		if err := n.close(); err != nil {
-			t.Errorf("close: got %v, want no error", err)
-		}
-	}()
+	n := softRails(t, 2)
 	states := func() (text string) {
 		for _, ctx := range n.contexts() {
 			p, err := ctx.QueryPort(1)

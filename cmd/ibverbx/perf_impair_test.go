@@ -14,12 +14,7 @@ func withServer(t *testing.T, args string) (client, server perf.Report) {
 	t.Helper()
 	token := newToken(t, "a secret of this test, long enough")
 	other, addr := serve(t, "--token-file", token, "--json", "--once")
-	words := append([]string{"perf"}, strings.Fields(args)...)
-	words = append(words, addr, "--token-file", token, "--json")
-	status, out, stderr := command(t.Context(), words...)
-	if err := json.Unmarshal([]byte(out), &client); status != exitOK || err != nil {
-		t.Fatalf("perf %s: status %d, %s, %v, want a report", args, status, stderr, err)
-	}
+	client = reportOf(t, append(strings.Fields(args), addr, "--token-file", token)...)
 	if status := other.end(); status != exitOK {
 		t.Fatalf("perf %s: the server ended with status %d: %q", args, status, other.said)
 	}
@@ -74,10 +69,7 @@ func TestPerfImpair(t *testing.T) {
 		}
 	}
 	t.Run("one process", func(t *testing.T) {
-		var r perf.Report
-		if err := json.Unmarshal([]byte(succeed(t, strings.Fields("perf --json "+args)...)), &r); err != nil {
-			t.Fatalf("Unmarshal: got %v, want no error", err)
-		}
+		r := reportOf(t, strings.Fields(args)...)
 		lossy("one process", &r)
 	})
 	t.Run("two processes", func(t *testing.T) {

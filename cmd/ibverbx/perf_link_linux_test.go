@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,15 +11,10 @@ import (
 	"ibverbx/internal/perf"
 )
 
-// reportOf runs a short test against a server and returns its report.
-func reportOf(t *testing.T, args ...string) perf.Report {
+// shortReport runs a short test against a server and returns its report.
+func shortReport(t *testing.T, args ...string) perf.Report {
 	t.Helper()
-	status, out, stderr := command(t.Context(), append([]string{"perf", "-s", "64K", "-n", "50", "--check", "--json"}, args...)...)
-	var r perf.Report
-	if err := json.Unmarshal([]byte(out), &r); status != exitOK || err != nil {
-		t.Fatalf("perf %q: status %d, %s, %v", args, status, stderr, err)
-	}
-	return r
+	return reportOf(t, append([]string{"-s", "64K", "-n", "50", "--check"}, args...)...)
 }
 
 // TestPerfLink: two processes of one user use shared memory unless a side wants UDP. They say why it is UDP, and a side that must
@@ -56,7 +50,7 @@ func TestPerfLink(t *testing.T) {
 				server.end()
 				return
 			}
-			if r := reportOf(t, args...); r.Link != tt.link || r.LinkReason != tt.reason {
+			if r := shortReport(t, args...); r.Link != tt.link || r.LinkReason != tt.reason {
 				t.Errorf("over %q because of %q, want %q and %q", r.Link, r.LinkReason, tt.link, tt.reason)
 			}
 			if status := server.end(); status != exitOK {
@@ -107,7 +101,7 @@ func TestPerfOtherUser(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), binary, serverArgs(token)...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	_, addr := served(t, start(t, cmd))
-	if r := reportOf(t, addr, "--token-file", newToken(t, "a secret of this test, long enough")); r.Link != "udp" || !strings.Contains(r.LinkReason, "permission denied") {
+	if r := shortReport(t, addr, "--token-file", newToken(t, "a secret of this test, long enough")); r.Link != "udp" || !strings.Contains(r.LinkReason, "permission denied") {
 		t.Errorf("over %q because of %q, want udp because permission was denied", r.Link, r.LinkReason)
 	}
 }
@@ -128,7 +122,7 @@ func TestPerfContainer(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "unshare", append(unshare, append([]string{"sh", "-c", tt.script, binary}, serverArgs(token)...)...)...)
 			cmd.Env = append(os.Environ(), "D="+os.TempDir())
 			_, addr := served(t, start(t, cmd))
-			if r := reportOf(t, addr, "--token-file", token); r.Link != tt.link || !strings.Contains(r.LinkReason, tt.reason) {
+			if r := shortReport(t, addr, "--token-file", token); r.Link != tt.link || !strings.Contains(r.LinkReason, tt.reason) {
 				t.Errorf("over %q because of %q, want %q because of %q", r.Link, r.LinkReason, tt.link, tt.reason)
 			}
 		})

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"math"
 	"regexp"
 	"strconv"
@@ -10,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
-
-	"ibverbx/internal/perf"
 )
 
 // TestPerfInterval: while a size is measured there is a line for each interval and rail, and shares add up. The rest after the last interval may have
@@ -37,11 +34,8 @@ func TestPerfInterval(t *testing.T) {
 
 // TestPerfTimeline: --json has the rate over time. Its spans have no gaps, and together carried what the row did.
 func TestPerfTimeline(t *testing.T) {
-	for _, args := range []string{"perf -s 64K -D 0.3 --interval 0.05 --json", "perf -s 64K -D 0.3 -b --interval 0.05 --json", "perf -c UC -q 2 -s 64K -D 0.2 --interval 0.05 --json"} {
-		var r perf.Report
-		if err := json.Unmarshal([]byte(succeed(t, strings.Fields(args)...)), &r); err != nil {
-			t.Fatalf("Unmarshal: got %v, want no error", err)
-		}
+	for _, args := range []string{"-s 64K -D 0.3 --interval 0.05", "-s 64K -D 0.3 -b --interval 0.05", "-c UC -q 2 -s 64K -D 0.2 --interval 0.05"} {
+		r := reportOf(t, strings.Fields(args)...)
 		at, bytes, rails := 0.0, 0.0, 0.0
 		line := r.Results[0].Timeline
 		for _, s := range line {
@@ -64,11 +58,7 @@ func TestPerfTimeline(t *testing.T) {
 
 // TestPerfHistogram: the buckets of --json hold all samples.
 func TestPerfHistogram(t *testing.T) {
-	var r perf.Report
-	if err := json.Unmarshal([]byte(succeed(t, "perf", "--lat", "-s", "8", "-n", "500", "--json")), &r); err != nil {
-		t.Fatalf("Unmarshal: got %v, want no error", err)
-	}
-	n, res := int64(0), r.Results[0]
+	n, res := int64(0), reportOf(t, "--lat", "-s", "8", "-n", "500").Results[0]
 	for _, b := range res.Histogram {
 		n += b.Count
 	}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -173,15 +172,13 @@ func twoProcesses(t *testing.T, link string) {
 		"write -q 1 -s 4K", "write --rails 1 -q 3 -s 1M --fragment 64K", "write -b -s 64,64K", "send -b -s 4K", "write -m 1024 -s 64K",
 		"write --lat -s 8,4K", "read --lat -s 8", "send --lat -s 8", "atomic --lat", "write --lat --imm -s 8",
 	}
+	if link == "udp" {
+		tests = append(tests, "write -s 64,64K --transport uc", "write -s 64K", "write --imm -s 64K --transport uc", "read -s 64K --transport uc",
+			"send -b -s 4K --transport uc", "atomic --transport uc", "write --lat -s 8 --transport uc")
+	}
 	var clients []perf.Report
 	for _, args := range tests {
-		words := append([]string{"perf"}, strings.Fields(args)...)
-		words = append(words, addr, "--token-file", token, "--json", "--check", "-n", "64")
-		status, out, stderr := command(t.Context(), words...)
-		var r perf.Report
-		if err := json.Unmarshal([]byte(out), &r); status != exitOK || err != nil {
-			t.Fatalf("perf %s: status %d, %s, %v", args, status, stderr, err)
-		}
+		r := reportOf(t, append(strings.Fields(args), addr, "--token-file", token, "--check", "-n", "64")...)
 		if r.Role != "client" || r.Remote != addr || !r.Checked || r.Link != link {
 			t.Errorf("perf %s: role %s of %s, checked %v, over %s, want a checked client of %s over %s", args, r.Role, r.Remote, r.Checked, r.Link, addr, link)
 		}
@@ -197,8 +194,21 @@ func twoProcesses(t *testing.T, link string) {
 		if err := d.Decode(&s); err != nil {
 			t.Fatalf("report %d of the server: got %v, want no error", i, err)
 		}
-		if s.Role != "server" || fmt.Sprint(results(t, s)) != fmt.Sprint(results(t, c)) || !reflect.DeepEqual(s.PerLane, c.PerLane) {
-			t.Errorf("perf %s: the server reports\n%v\n%v\nand the client\n%v\n%v", tests[i], results(t, s), s.PerLane, results(t, c), c.PerLane)
+		want := perf.TransportRC
+		if strings.Contains(tests[i], "--transport uc") {
+			want = perf.TransportUC
+		}
+		if s.Transport != want || c.Transport != want || s.Provider != c.Provider {
+			t.Errorf("perf %s: the server has %s on %s and the client %s on %s, want %s on the same", tests[i], s.Transport, s.Provider, c.Transport, c.Provider, want)
+		}
+		if s.Role != "server" || results(t, s) != results(t, c) {
+			t.Errorf("perf %s: the %s reports\n%v\nand the client\n%v", tests[i], s.Role, results(t, s), results(t, c))
+		}
+		if want == perf.TransportUC {
+			continue // only the client knows its paths
+		}
+		if !reflect.DeepEqual(s.PerLane, c.PerLane) {
+			t.Errorf("perf %s: the server reports\n%v\nand the client\n%v", tests[i], s.PerLane, c.PerLane)
 		}
 		if !reflect.DeepEqual(s.PerRail, c.PerRail) || c.PerRail[0].Health == nil || (c.PerRail[0].Addr != "") != (link == "udp") {
 			t.Errorf("perf %s: the server has the rails\n%+v\nand the client\n%+v\nwant the same, with health, and addresses over udp", tests[i], s.PerRail, c.PerRail)

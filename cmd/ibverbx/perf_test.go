@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"ibverbx/internal/perf"
 )
 
 func TestPerfRows(t *testing.T) {
@@ -166,17 +168,34 @@ func TestPerfCompletesValues(t *testing.T) {
 	}
 }
 
-// Software NICs of a rail share a link, and rails share none.
-func TestSoftNICs(t *testing.T) {
-	n, err := softNICs{}.open(3, nil)
+// reportOf runs perf and returns its report.
+func reportOf(t *testing.T, args ...string) (r perf.Report) {
+	t.Helper()
+	status, out, stderr := command(t.Context(), append([]string{"perf", "--json"}, args...)...)
+	if err := json.Unmarshal([]byte(out), &r); status != exitOK || err != nil {
+		t.Fatalf("perf %q: status %d, %s, %v", args, status, stderr, err)
+	}
+	return r
+}
+
+// softRails opens software NICs of both ends, until the test ends.
+func softRails(t *testing.T, rails int) *nics {
+	t.Helper()
+	n, err := softNICs{}.open(rails, nil)
 	if err != nil {
 		t.Fatalf("open: got %v, want no error", err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := n.close(); err != nil {
 			t.Errorf("close: got %v, want no error", err)
 		}
-	}()
+	})
+	return n
+}
+
+// Software NICs of a rail share a link, and rails share none.
+func TestSoftNICs(t *testing.T) {
+	n := softRails(t, 3)
 	var names []string
 	for _, ctx := range n.contexts() {
 		names = append(names, ctx.Device().Name())

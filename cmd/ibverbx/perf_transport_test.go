@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -127,17 +125,9 @@ func (c withoutUC) QueryDevice() (verbs.DeviceAttr, error) {
 
 // A NIC without UC is refused in words that say what to do.
 func TestPerfTransportNoUC(t *testing.T) {
-	n, err := softNICs{}.open(1, nil)
-	if err != nil {
-		t.Fatalf("open: got %v, want no error", err)
-	}
-	defer func() {
-		if err := n.close(); err != nil {
-			t.Errorf("close: got %v, want no error", err)
-		}
-	}()
+	n := softRails(t, 1)
 	n.ends[1][0] = ibverbx.RailConfig{Context: withoutUC{n.ends[1][0].Context}}
-	err = n.wrap(perf.Wish{Rails: 1, Transport: perf.TransportUC, Lanes: 1}, &reliable.Config{})
+	err := n.wrap(perf.Wish{Rails: 1, Transport: perf.TransportUC, Lanes: 1}, &reliable.Config{})
 	if !errors.Is(err, reliable.ErrNoUC) {
 		t.Errorf("wrap of a NIC without UC: got %v, want ErrNoUC", err)
 	}
@@ -155,15 +145,7 @@ func (c withoutSRQ) QueryDevice() (verbs.DeviceAttr, error) {
 
 // A NIC whose UC QPs cannot share a receive queue gets more receives, enough for all lanes.
 func TestPerfTransportNoSRQ(t *testing.T) {
-	n, err := softNICs{}.open(1, nil)
-	if err != nil {
-		t.Fatalf("open: got %v, want no error", err)
-	}
-	defer func() {
-		if err := n.close(); err != nil {
-			t.Errorf("close: got %v, want no error", err)
-		}
-	}()
+	n := softRails(t, 1)
 	for end := range n.ends {
 		n.ends[end][0] = ibverbx.RailConfig{Context: withoutSRQ{n.ends[end][0].Context}}
 	}
@@ -186,15 +168,7 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 // An end that has fewer NICs than the test wishes for has all lanes on those, and receives for
 // them.
 func TestPerfTransportFewerRails(t *testing.T) {
-	n, err := softNICs{}.open(1, nil)
-	if err != nil {
-		t.Fatalf("open: got %v, want no error", err)
-	}
-	defer func() {
-		if err := n.close(); err != nil {
-			t.Errorf("close: got %v, want no error", err)
-		}
-	}()
+	n := softRails(t, 1)
 	const lanes = 64
 	if err := n.wrap(perf.Wish{Rails: 8, Transport: perf.TransportUC, Lanes: lanes}, &reliable.Config{}); err != nil {
 		t.Fatalf("wrap: got %v, want no error", err)
@@ -213,17 +187,10 @@ func TestPerfTransportLends(t *testing.T) {
 		lanes, memory int
 		fits          bool
 	}{{8, 64 << 20, true}, {4000, 256 << 20, false}, {100, 16 << 20, false}, {4000, 0, true}} {
-		n, err := softNICs{}.open(2, nil)
-		if err != nil {
-			t.Fatalf("open: got %v, want no error", err)
-		}
-		err = n.wrap(perf.Wish{Rails: 2, Transport: perf.TransportUC, Lanes: tt.lanes, Memory: tt.memory}, &reliable.Config{})
+		err := softRails(t, 2).wrap(perf.Wish{Rails: 2, Transport: perf.TransportUC, Lanes: tt.lanes, Memory: tt.memory}, &reliable.Config{})
 		var refused *perf.ConfigError
 		if tt.fits && err != nil || !tt.fits && (!errors.As(err, &refused) || !strings.Contains(err.Error(), "larger --lend")) {
 			t.Errorf("%d lanes with %d bytes lent: got %v, want them to fit: %v", tt.lanes, tt.memory, err, tt.fits)
-		}
-		if err := n.close(); err != nil {
-			t.Errorf("close: got %v, want no error", err)
 		}
 	}
 }
@@ -232,47 +199,4 @@ func TestPerfTransportLends(t *testing.T) {
 func TestPerfTransportKillRail(t *testing.T) {
 	out := succeed(t, "perf", "--transport", "uc", "-s", "256K", "-D", "1.5", "--kill-rail", "1", "--at", "0.3", "--back", "0.3")
 	says(t, out, "ports of rail 1 down", "recovered: all lanes are in service", "every byte of ")
-}
-
-// Two processes measure over UDP with lanes that are made of UC QPs; the client says so, and
-// the same server serves clients of either transport.
-func TestPerfTransportTwoProcesses(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
-	server, addr := serve(t, "--token-file", token, "--json", "--link", "udp")
-	tests := []string{
-		"write -s 64,64K --transport uc", "write -s 64K", "write --imm -s 64K --transport uc", "read -s 64K --transport uc",
-		"send -b -s 4K --transport uc", "atomic --transport uc", "write --lat -s 8 --transport uc",
-	}
-	var clients []perf.Report
-	for _, args := range tests {
-		words := append([]string{"perf"}, strings.Fields(args)...)
-		words = append(words, addr, "--token-file", token, "--json", "--check", "-n", "64")
-		status, out, stderr := command(t.Context(), words...)
-		var r perf.Report
-		if err := json.Unmarshal([]byte(out), &r); status != exitOK || err != nil {
-			t.Fatalf("perf %s: status %d, %s, %v", args, status, stderr, err)
-		}
-		want := perf.TransportRC
-		if slices.Contains(words, "uc") {
-			want = perf.TransportUC
-		}
-		if r.Transport != want || !r.Checked || r.Link != "udp" {
-			t.Errorf("perf %s: transport %s, checked %v, over %s, want %s, checked, over udp", args, r.Transport, r.Checked, r.Link, want)
-		}
-		clients = append(clients, r)
-		server.line("done")
-	}
-	if status := server.interrupt(); status != exitOK {
-		t.Errorf("the server ended with status %d, want %d", status, exitOK)
-	}
-	d := json.NewDecoder(&server.stdout)
-	for i, c := range clients {
-		var s perf.Report
-		if err := d.Decode(&s); err != nil {
-			t.Fatalf("report %d of the server: got %v, want no error", i, err)
-		}
-		if s.Transport != c.Transport || s.Provider != c.Provider || fmt.Sprint(results(t, s)) != fmt.Sprint(results(t, c)) {
-			t.Errorf("perf %s: the server reports %s on %s\n%v\nand the client %s on %s\n%v", tests[i], s.Transport, s.Provider, results(t, s), c.Transport, c.Provider, results(t, c))
-		}
-	}
 }
