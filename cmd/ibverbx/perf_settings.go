@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,11 +34,7 @@ func (f *perfFlags) defineSettings(fl *pflag.FlagSet) {
 
 // readEnv takes the settings that no flag has set from the environment.
 func (f *perfFlags) readEnv(cmd *cobra.Command, s streams) error {
-	lookup := s.env
-	if lookup == nil {
-		lookup = os.LookupEnv
-	}
-	if err := f.settings.ReadEnv(lookup); err != nil {
+	if err := f.settings.ReadEnv(s.lookup); err != nil {
 		return wrong(cmd, "%w", err)
 	}
 	return nil

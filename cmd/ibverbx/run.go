@@ -63,12 +63,8 @@ which needs Go, a C compiler and rdma-core's headers. Flags also apply to the pr
 }
 
 func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
-	lookup := s.env
-	if lookup == nil {
-		lookup = os.LookupEnv
-	}
 	var o dropin.Options
-	if err := o.ReadEnv(lookup); err != nil {
+	if err := o.ReadEnv(s.lookup); err != nil {
 		return err
 	}
 	for _, option := range f.options {
@@ -92,7 +88,7 @@ func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
 			return err
 		}
 	}
-	lib, err := dropin.Find(cmd.Context(), lookup, s.err)
+	lib, err := dropin.Find(cmd.Context(), s.lookup, s.err)
 	if err != nil {
 		return err
 	}
