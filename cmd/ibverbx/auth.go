@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/bootstrap"
-	"ibverbx/internal/perf"
 )
 
 // defaultPort is where the server of perf listens. perftest uses the same.
@@ -35,10 +34,8 @@ func (f *authFlags) define(cmd *cobra.Command) {
 // them.
 func (f *authFlags) config(where string) (bootstrap.Config, error) {
 	if *f == (authFlags{}) || (*f == authFlags{name: f.name}) {
-		return bootstrap.Config{}, &perf.ConfigError{
-			Where: where, Problem: "it needs --token-file (the same secret on both hosts), or --ca, --cert and --key",
-			Fix: "make a secret with ibverbx token FILE, or certificates with ibverbx cert",
-		}
+		return bootstrap.Config{}, refuse(where, "it needs --token-file (the same secret on both hosts), or --ca, --cert and --key",
+			"make a secret with ibverbx token FILE, or certificates with ibverbx cert")
 	}
 	return bootstrap.Config{
 		TokenFile: f.token, TokenDir: f.tokens, CertFile: f.cert, KeyFile: f.key, CAFile: f.ca, ServerName: f.name,

@@ -17,7 +17,6 @@ import (
 
 	"ibverbx/bootstrap"
 	"ibverbx/internal/forward"
-	"ibverbx/internal/perf"
 	"ibverbx/node"
 	"ibverbx/peer"
 	"ibverbx/transfer"
@@ -230,19 +229,4 @@ func nameOf(host, listen string) string {
 		name = fmt.Sprintf("serve %.24s %x", host, sum[:16])
 	}
 	return name
-}
-
-// wantArgs refuses a command line with too few or too many arguments.
-func wantArgs(least, most int, what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < least || len(args) > most {
-			return wrong(cmd, "%s wants %s, got %d arguments", cmd.Name(), what, len(args))
-		}
-		return nil
-	}
-}
-
-// refuse is the error of a flag's value.
-func refuse(flag, problem, fix string) error {
-	return &perf.ConfigError{Where: flag, Problem: problem, Fix: fix}
 }

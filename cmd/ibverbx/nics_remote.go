@@ -37,7 +37,7 @@ func nicAddrs(local net.Addr, addrs []string) (on []netip.Addr, err error) {
 		for part := range strings.SplitSeq(list, ",") {
 			a, err := netip.ParseAddr(part)
 			if err != nil {
-				return nil, &perf.ConfigError{Where: "--addr " + part, Problem: "this is not an IP address", Fix: "use an address of this host, such as 10.0.0.1"}
+				return nil, refuse("--addr "+part, "this is not an IP address", "use an address of this host, such as 10.0.0.1")
 			}
 			on = append(on, a)
 		}

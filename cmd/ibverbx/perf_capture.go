@@ -8,7 +8,6 @@ import (
 	"net/netip"
 
 	"ibverbx/internal/pcap"
-	"ibverbx/internal/perf"
 	"ibverbx/softnic"
 )
 
@@ -38,10 +37,7 @@ func (c *captureFlags) measuring(on bool) {
 func (f *perfFlags) captured(ctx context.Context, s streams, run func(context.Context, streams, *perfFlags) error) (err error) {
 	c := &f.capture
 	if c.on() && f.nics.name == providerRDMACore {
-		return &perf.ConfigError{
-			Where: "--pcap", Problem: "the packets of real NICs do not pass through this program",
-			Fix: "use --provider softnic, or capture at the port",
-		}
+		return refuse("--pcap", "the packets of real NICs do not pass through this program", "use --provider softnic, or capture at the port")
 	}
 	defer func() { err = errors.Join(err, c.close(s.err)) }()
 	if err := c.open(); err != nil {

@@ -94,11 +94,9 @@ func lendReceives(w perf.Wish, rails []ibverbx.RailConfig, cfg *reliable.Config,
 		bytes += recvs * wrapChunk
 	}
 	if bytes > w.Memory {
-		return &perf.ConfigError{
-			Where:   fmt.Sprintf("--transport uc with %d lanes", w.Lanes),
-			Problem: fmt.Sprintf("the receives would take %d MiB of the server, which has %d left to lend", bytes>>20, w.Memory>>20),
-			Fix:     "use a smaller --qp or fewer --rails, or start the server with a larger --lend",
-		}
+		return refuse(fmt.Sprintf("--transport uc with %d lanes", w.Lanes),
+			fmt.Sprintf("the receives would take %d MiB of the server, which has %d left to lend", bytes>>20, w.Memory>>20),
+			"use a smaller --qp or fewer --rails, or start the server with a larger --lend")
 	}
 	return nil
 }

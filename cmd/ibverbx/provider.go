@@ -56,9 +56,7 @@ func (f *providerFlags) choose(notes io.Writer) (provider, error) {
 		fmt.Fprintln(notes, why+"; using software NICs (run `ibverbx doctor` for details).")
 		return softNICs{}, nil
 	}
-	return nil, &perf.ConfigError{
-		Where: "--provider " + f.name, Problem: "there is no such provider", Fix: "use softnic, rdmacore or auto",
-	}
+	return nil, refuse("--provider "+f.name, "there is no such provider", "use softnic, rdmacore or auto")
 }
 
 // rdmaNICs opens real NICs. Rail i of one end is the device at 2i of those chosen, and of the other
@@ -141,10 +139,8 @@ func unimpaired(impair []perf.Impair) error {
 	if len(impair) == 0 {
 		return nil
 	}
-	return &perf.ConfigError{
-		Where: "--impair " + impair[0].String(), Problem: "packets of real NICs do not pass through this program",
-		Fix: "use --provider softnic, or impair a switch on their way (Soft-RoCE: tc qdisc add dev DEVICE root netem loss 1%)",
-	}
+	return refuse("--impair "+impair[0].String(), "packets of real NICs do not pass through this program",
+		"use --provider softnic, or impair a switch on their way (Soft-RoCE: tc qdisc add dev DEVICE root netem loss 1%)")
 }
 
 func (r rdmaNICs) open(rails int, impair []perf.Impair) (*nics, error) {

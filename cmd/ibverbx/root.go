@@ -48,6 +48,11 @@ func wrong(cmd *cobra.Command, format string, args ...any) error {
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
+// refuse is the error of a flag's value, or of another part of the command line.
+func refuse(flag, problem, fix string) error {
+	return &perf.ConfigError{Where: flag, Problem: problem, Fix: fix}
+}
+
 // run runs a command line and returns its exit status. Only run prints errors.
 func run(ctx context.Context, args []string, s streams) int {
 	s.args = args
@@ -164,4 +169,14 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	return wrong(cmd, "%s takes no arguments, got %q", cmd.Name(), args[0])
+}
+
+// wantArgs refuses a command line with too few or too many arguments.
+func wantArgs(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < least || len(args) > most {
+			return wrong(cmd, "%s wants %s, got %d arguments", cmd.Name(), what, len(args))
+		}
+		return nil
+	}
 }
