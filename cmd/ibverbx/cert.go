@@ -43,21 +43,12 @@ func newCert(s streams) *cobra.Command {
 		Short:   "Make certificates for tests between two hosts",
 		Long:    certLong,
 		Example: certExample,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return wrong(cmd, "one directory at a time, got %q and %q", args[0], args[1])
-			}
-			return nil
-		},
+		Args:    wantArgs(0, 1, "at most one directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dir := "certs"
-			if len(args) == 1 {
-				dir = args[0]
-			}
 			if f.days < 1 || f.days > 3650 {
 				return wrong(cmd, "--days %d: use 1 to 3650", f.days)
 			}
-			return runCert(s, dir, &f)
+			return runCert(s, append(args, "certs")[0], &f)
 		},
 	}
 	fl := cmd.Flags()

@@ -46,12 +46,7 @@ func newCompare(s streams) *cobra.Command {
   ibverbx compare a.json b.json
   ibverbx compare monday.json,tuesday.json wednesday.json
   ibverbx compare a.json b.json --html c.html`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) < 2 {
-				return wrong(cmd, "compare needs two sides or more, got %d: those of one side have commas between them", len(args))
-			}
-			return nil
-		},
+		Args: wantArgs(2, math.MaxInt, "two sides or more, with commas between the files of one side"),
 		RunE: func(_ *cobra.Command, args []string) error { return runCompare(s, args, html) },
 	}
 	cmd.Flags().StringVar(&html, "html", "", "also write the tables to `file`, which needs nothing else")

@@ -165,17 +165,14 @@ func noCommand(cmd *cobra.Command, args []string) error {
 
 // noArgs refuses arguments to a command that has none.
 func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	return wrong(cmd, "%s takes no arguments, got %q", cmd.Name(), args[0])
+	return wantArgs(0, 0, "no arguments")(cmd, args)
 }
 
 // wantArgs refuses a command line with too few or too many arguments.
 func wantArgs(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || len(args) > most {
-			return wrong(cmd, "%s wants %s, got %d arguments", cmd.Name(), what, len(args))
+			return wrong(cmd, "%s wants %s, got %d: %q", cmd.Name(), what, len(args), args)
 		}
 		return nil
 	}

@@ -32,13 +32,8 @@ func newTokenCommand(s streams) *cobra.Command {
 		Short:   "Make a file with a secret that two hosts share",
 		Long:    tokenLong,
 		Example: tokenExample,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return wrong(cmd, "name one file for the token, got %d names", len(args))
-			}
-			return nil
-		},
-		RunE: func(_ *cobra.Command, args []string) error { return runToken(s, args[0]) },
+		Args:    wantArgs(1, 1, "the name of one file"),
+		RunE:    func(_ *cobra.Command, args []string) error { return runToken(s, args[0]) },
 	}
 }
 
