@@ -43,10 +43,10 @@ func (f *authFlags) config(where string) (bootstrap.Config, error) {
 	}, nil
 }
 
-// withPort adds the default port to a host that has none.
-func withPort(host string) string {
+// withPort adds a port to a host that has none.
+func withPort(host, port string) string {
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host
 	}
-	return net.JoinHostPort(strings.Trim(host, "[]"), defaultPort)
+	return net.JoinHostPort(strings.Trim(host, "[]"), port)
 }

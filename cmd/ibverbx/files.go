@@ -165,7 +165,7 @@ func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engin
 	if err != nil {
 		return nil, nil, err
 	}
-	addr := withFilePort(host)
+	addr := withPort(host, node.DefaultPort)
 	local, err := localAddr(ctx, addr)
 	if err != nil {
 		return nil, nil, &peerError{err}
@@ -181,14 +181,6 @@ func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engin
 		return nil, nil, errors.Join(&peerError{err}, e.close())
 	}
 	return e, p, nil
-}
-
-// withFilePort adds the port of serve to a host that has none.
-func withFilePort(host string) string {
-	if _, _, err := net.SplitHostPort(host); err == nil {
-		return host
-	}
-	return net.JoinHostPort(strings.Trim(host, "[]"), node.DefaultPort)
 }
 
 // localAddr returns the address of this host from which packets to addr leave. Nothing is sent.

@@ -88,7 +88,7 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	}
 	tell := &teller{s: s}
 	tell.watch(&auth)
-	listen := withFilePort(f.listen)
+	listen := withPort(f.listen, node.DefaultPort)
 	auth.Name = serverName(listen)
 	cfg := node.Config{Auth: auth, Listen: listen, Authorize: f.authorize()}
 	local, err := hostAddr(listen)

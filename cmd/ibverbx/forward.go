@@ -150,7 +150,7 @@ func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all 
 	if err != nil {
 		return err
 	}
-	addr := withFilePort(host)
+	addr := withPort(host, node.DefaultPort)
 	local, err := localAddr(ctx, addr)
 	if err != nil {
 		return &peerError{err}

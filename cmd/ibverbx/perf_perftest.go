@@ -2,9 +2,7 @@ package main
 
 import (
 	"errors"
-	"net"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -68,12 +66,12 @@ func (f *perfFlags) usePort(cmd *cobra.Command) error {
 	if port == "" {
 		return nil
 	}
-	_, _, err := net.SplitHostPort(f.host)
+	at := withPort(f.host, port)
 	switch {
 	case f.server && f.listen == "":
 		f.listen = ":" + port
-	case f.host != "" && err != nil:
-		f.host = net.JoinHostPort(strings.Trim(f.host, "[]"), port)
+	case f.host != "" && at != f.host:
+		f.host = at
 	case f.host == "" && !f.server:
 		return wrong(cmd, "-p needs a host or --server")
 	default:

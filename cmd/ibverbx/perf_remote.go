@@ -154,7 +154,7 @@ func runClient(ctx context.Context, s streams, f *perfFlags) error {
 	if err != nil {
 		return err
 	}
-	conn, err := bootstrap.Dial(ctx, withPort(f.host), auth)
+	conn, err := bootstrap.Dial(ctx, withPort(f.host, defaultPort), auth)
 	if err != nil {
 		return err
 	}

@@ -356,7 +356,7 @@ func TestWithPort(t *testing.T) {
 	for host, want := range map[string]string{
 		"node1": "node1:18515", "node1:1": "node1:1", "10.0.0.1": "10.0.0.1:18515", "fe80::1": "[fe80::1]:18515", "[::1]:7": "[::1]:7", "[::1]": "[::1]:18515", ":5": ":5",
 	} {
-		if got := withPort(host); got != want {
+		if got := withPort(host, defaultPort); got != want {
 			t.Errorf("withPort(%q) = %q, want %q", host, got, want)
 		}
 	}

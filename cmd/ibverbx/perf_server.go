@@ -25,7 +25,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	}
 	tell := &teller{s: s}
 	tell.watch(&auth)
-	l, err := bootstrap.Listen(ctx, withPort(cmp.Or(f.listen, ":"+defaultPort)), auth)
+	l, err := bootstrap.Listen(ctx, withPort(cmp.Or(f.listen, ":"+defaultPort), defaultPort), auth)
 	if err != nil {
 		return err
 	}
