@@ -3,6 +3,8 @@ package main
 import (
 	"encoding"
 	"errors"
+	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,7 +38,7 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.FuncP("cq-mod", "Q", "`messages` posted at once, with one completion (default by size, at most 64)", count(&c.CQMod))
 	fl.FuncP("mtu", "m", "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096 (default that of the ports; the memory link cuts nothing)", count(&c.MTU))
 	fl.FuncP("connection", "c", "`type` of QP: RC, or raw UC (write, send) or UD (send) without a VirtualQP (default RC)", connection(&c.Connection))
-	fl.Func("transport", "`what` makes RC QPs reliable: rc, the NIC, or uc, software over many UC QPs each (default rc; raw UC is -c UC)", transport(&c.Transport))
+	fl.Func("transport", "`what` makes RC QPs reliable: rc, the NIC, or uc, software over many UC QPs each (default rc; raw UC is -c UC)", word(&c.Transport, perf.TransportRC, perf.TransportUC))
 	f.defineSettings(fl)
 	fl.BoolVarP(&c.Bidirectional, "bidirectional", "b", false, "both ends send at once; rates are sums")
 	fl.BoolVar(&c.Check, "check", false, "compare every byte that arrives")
@@ -52,11 +54,11 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	fl.BoolVar(&f.once, "once", false, "end --server after one client")
 	fl.Func("lend", "`memory` that --server takes for the buffers of a client, at most 2GiB (default 256MiB)", sizeOrZero(&c.Lend))
 	fl.Func("link", "`what` joins software NICs of two processes: shm, shared memory, udp, or auto, shm if both are of one user on one host "+
-		"(default auto; udp with --addr or --pcap)", link(&f.link))
+		"(default auto; udp with --addr or --pcap)", word(&f.link, peer.LinkAuto, peer.LinkShm, peer.LinkUDP))
 	fl.StringArrayVar(&f.addrs, "addr", nil, "local `addresses` of software NICs between processes, one for each rail (default that of the connection)")
 	fl.StringVar(&f.capture.pcap, "pcap", "", "write the packets of software NICs between processes, before they are sealed, to `file` for Wireshark")
 	fl.StringVar(&f.capture.wire, "pcap-wire", "", "the same as they are on the wire, sealed and with their real ports, to `file`")
-	fl.Func("snaplen", "`bytes` of each packet that --pcap and --pcap-wire keep, 1 to 65535, IP header included (default all)", snapLen(&f.capture.snapLen))
+	fl.Func("snaplen", "`bytes` of each packet that --pcap and --pcap-wire keep, 1 to 65535, IP header included (default all)", number(&f.capture.snapLen, 1, math.MaxUint16))
 	fl.IPNetSliceVar(&f.networks, "peer-network", nil, "`networks` of the other side's NICs if they are not on a network of this host, such as 10.1.0.0/16")
 	fl.BoolVar(&f.unsealed, "unsealed", false, "plain packets between software NICs, on both sides: who sees them can read and change all data and end the session")
 	f.auth.define(cmd)
@@ -109,23 +111,14 @@ func sizeOrZero(to *int) func(string) error {
 }
 
 // count takes a whole number above 0.
-func count(to *int) func(string) error {
-	return func(s string) error {
-		n, err := strconv.ParseInt(s, 10, 32)
-		if err != nil || n < 1 {
-			return errors.New("want a whole number from 1 to 2147483647")
-		}
-		*to = int(n)
-		return nil
-	}
-}
+func count(to *int) func(string) error { return number(to, 1, math.MaxInt32) }
 
-// snapLen takes how many bytes of a packet are kept.
-func snapLen(to *int) func(string) error {
+// number takes a whole number within bounds.
+func number(to *int, least, most int64) func(string) error {
 	return func(s string) error {
-		n, err := strconv.ParseUint(s, 10, 16)
-		if err != nil || n < 1 {
-			return errors.New("want a whole number from 1 to 65535")
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < least || n > most {
+			return fmt.Errorf("want a whole number from %d to %d", least, most)
 		}
 		*to = int(n)
 		return nil
@@ -150,12 +143,8 @@ func seconds(to *time.Duration) func(string) error {
 // rail takes the number of a rail to lose.
 func rail(to *perf.Kill) func(string) error {
 	return func(s string) error {
-		n, err := strconv.ParseInt(s, 10, 32)
-		if err != nil || n < 0 {
-			return errors.New("want the number of a rail: 0, 1 and so on")
-		}
-		to.On, to.Rail = true, int(n)
-		return nil
+		to.On = true
+		return number(&to.Rail, 0, ibverbx.MaxRails-1)(s)
 	}
 }
 
@@ -170,55 +159,39 @@ func impairs(to *[]perf.Impair) func(string) error {
 
 // connection takes the name of a type of QP.
 func connection(to *verbs.QPType) func(string) error {
-	return func(s string) error {
-		for _, t := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
-			if strings.EqualFold(s, t.String()) {
-				*to = t
-				return nil
-			}
-		}
-		return errors.New("want RC, UC or UD")
-	}
+	types := []verbs.QPType{verbs.RC, verbs.UC, verbs.UD}
+	return one([]string{"RC", "UC", "UD"}, func(i int) { *to = types[i] })
 }
 
-// transport takes the name of what makes QPs reliable.
-func transport(to *perf.Transport) func(string) error {
-	return func(s string) error {
-		t, err := perf.ParseTransport(s)
-		if err != nil {
-			return errors.New("want rc or uc")
-		}
-		*to = t
-		return nil
-	}
-}
-
-// link takes the name of a link.
-func link(to *peer.Link) func(string) error {
-	return func(s string) error {
-		*to = peer.Link(strings.ToLower(s))
-		if *to != peer.LinkAuto && *to != peer.LinkShm && *to != peer.LinkUDP {
-			return errors.New("want auto, shm or udp")
-		}
-		return nil
-	}
+// word takes one of a few names as it is.
+func word[T ~string](to *T, names ...T) func(string) error {
+	return one(names, func(i int) { *to = names[i] })
 }
 
 // named takes one of a few names.
 func named(to encoding.TextUnmarshaler, names []string) func(string) error {
+	return one(names, func(i int) { _ = to.UnmarshalText([]byte(names[i])) }) // the only error is another name
+}
+
+// one takes one of a few names, in any case.
+func one[T ~string](names []T, take func(i int)) func(string) error {
 	return func(s string) error {
-		s = strings.ToLower(s)
-		if !slices.Contains(names, s) {
+		i := slices.IndexFunc(names, func(name T) bool { return strings.EqualFold(s, string(name)) })
+		if i < 0 {
 			return errors.New("want " + oneOf(names))
 		}
-		return to.UnmarshalText([]byte(s))
+		take(i)
+		return nil
 	}
 }
 
 // oneOf lists two or more names: "a, b or c".
-func oneOf(names []string) string {
-	last := len(names) - 1
-	return strings.Join(names[:last], ", ") + " or " + names[last]
+func oneOf[T ~string](names []T) string {
+	text := string(names[0])
+	for _, name := range names[1 : len(names)-1] {
+		text += ", " + string(name)
+	}
+	return text + " or " + string(names[len(names)-1])
 }
 
 func schemeNames() []string {
