@@ -71,16 +71,13 @@ func newDemo(s streams) *cobra.Command {
 		Long:    demoLong,
 		Example: demoExample,
 		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			stop, err := d.metrics.serve(cmd.Context(), s)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, stop()) }()
-			if d.web {
-				return runDemoWeb(cmd.Context(), s, d)
-			}
-			return runDemo(cmd.Context(), s, d, newScript())
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return d.metrics.during(cmd.Context(), s, func() error {
+				if d.web {
+					return runDemoWeb(cmd.Context(), s, d)
+				}
+				return runDemo(cmd.Context(), s, d, newScript())
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&d.web, "web", false, "serve a page with buttons on a port of this host, until Ctrl-C")

@@ -69,7 +69,9 @@ func newServe(s streams) *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), s, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args) })
+		},
 	}
 	f.define(cmd, s)
 	fl := cmd.Flags()
@@ -108,11 +110,6 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	if err != nil {
 		return err
 	}
-	stop, err := f.metrics.serve(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
 	e, err := f.open(ctx, s, cfg, local, all...) // a client that waits for this server may ask at once
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ func newForward(s streams) *cobra.Command {
 			if len(f.local) == 0 {
 				return wrong(cmd, "name what to forward, such as -L 5432:127.0.0.1:5432")
 			}
-			return f.run(cmd.Context(), s, args[0])
+			return f.metrics.during(cmd.Context(), s, func() error { return f.run(cmd.Context(), s, args[0]) })
 		},
 	}
 	f.define(cmd, s)
@@ -119,7 +119,7 @@ type forwarded struct {
 	Host   string `json:"host"`
 }
 
-func (f *forwardFlags) run(ctx context.Context, s streams, host string) (err error) {
+func (f *forwardFlags) run(ctx context.Context, s streams, host string) error {
 	var all []*localForward
 	for _, text := range f.local {
 		x, err := parseLocal(text)
@@ -132,12 +132,7 @@ func (f *forwardFlags) run(ctx context.Context, s streams, host string) (err err
 		defer func() { _ = x.l.Close() }()
 		all = append(all, x)
 	}
-	stop, err := f.metrics.serve(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	err = f.forward(ctx, s, host, all)
+	err := f.forward(ctx, s, host, all)
 	if ctx.Err() != nil {
 		return nil // a signal is the normal end, also while the host is being connected
 	}

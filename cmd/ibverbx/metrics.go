@@ -34,14 +34,14 @@ func (m *metricsFlags) define(fl *pflag.FlagSet) {
 // metricsTimeout limits the time that a scrape may take to ask, and to take its answer.
 const metricsTimeout = 10 * time.Second
 
-// serve serves metrics until stop is called, if the flag is given. more are those that only this command has.
-func (m *metricsFlags) serve(ctx context.Context, s streams, more ...prometheus.Collector) (stop func() error, err error) {
+// during runs a command and serves metrics meanwhile, if the flag is given. more are those that only this command has.
+func (m *metricsFlags) during(ctx context.Context, s streams, run func() error, more ...prometheus.Collector) error {
 	if m.addr == "" {
-		return func() error { return nil }, nil
+		return run()
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", m.addr)
 	if err != nil {
-		return nil, fmt.Errorf("--metrics: %w", err)
+		return fmt.Errorf("--metrics: %w", err)
 	}
 	m.collector = metrics.NewCollector()
 	r := prometheus.NewRegistry()
@@ -53,13 +53,11 @@ func (m *metricsFlags) serve(ctx context.Context, s streams, more ...prometheus.
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	fmt.Fprintf(s.err, "ibverbx: metrics at http://%v/metrics\n", l.Addr())
-	return func() error {
-		err := server.Close()
-		if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
-			err = errors.Join(err, ended)
-		}
-		return err
-	}, nil
+	err = errors.Join(run(), server.Close())
+	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+	return err
 }
 
 // buildInfo says which program this is.

@@ -160,25 +160,21 @@ func newPerf(s streams) *cobra.Command {
 		Example:   perfExample,
 		ValidArgs: []string{string(perf.Write), string(perf.Read), string(perf.Send), string(perf.Atomic)},
 		Args:      func(cmd *cobra.Command, args []string) error { return f.arguments(cmd, args) },
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.lat {
 				f.cfg.Mode = perf.Latency
 			}
 			if err := f.readEnv(cmd, s); err != nil {
 				return err
 			}
-			stop, err := f.metrics.serve(cmd.Context(), s)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, stop()) }()
+			run := runPerf
 			switch {
 			case f.server:
-				return f.captured(cmd.Context(), s, runServer)
+				run = runServer
 			case f.host != "":
-				return f.captured(cmd.Context(), s, runClient)
+				run = runClient
 			}
-			return runPerf(cmd.Context(), s, &f)
+			return f.metrics.during(cmd.Context(), s, func() error { return f.captured(cmd.Context(), s, run) })
 		},
 	}
 	f.define(cmd, s)

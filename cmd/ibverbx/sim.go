@@ -81,7 +81,10 @@ func newSim(s streams) *cobra.Command {
 		Long:    simLong,
 		Example: simExample,
 		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runSim(cmd.Context(), cmd, s, &f) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var m simGauges
+			return f.metrics.during(cmd.Context(), s, func() error { return runSim(cmd.Context(), cmd, s, &f, &m) }, m.collectors()...)
+		},
 	}
 	flags := cmd.Flags()
 	flags.Uint64Var(&f.seed, "seed", 1, "the first seed")
@@ -95,7 +98,7 @@ func newSim(s streams) *cobra.Command {
 	return cmd
 }
 
-func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) (err error) {
+func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags, m *simGauges) (err error) {
 	if f.list {
 		return listScenarios(s)
 	}
@@ -105,17 +108,11 @@ func runSim(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags) (er
 	if f.measured && (f.trace != "" || cmd.Flags().Changed("scenario")) {
 		return wrong(cmd, "--measured runs all measured scenarios: drop --scenario and --trace")
 	}
-	var m simGauges
-	stop, err := f.metrics.serve(ctx, s, m.collectors()...)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
 	if f.measured {
-		return runAllMeasured(ctx, s, f, &m)
+		return runAllMeasured(ctx, s, f, m)
 	}
 	if scenario, ok := measure.Named(f.scenario); ok {
-		return runMeasured(ctx, cmd, s, f, scenario, &m)
+		return runMeasured(ctx, cmd, s, f, scenario, m)
 	}
 	if f.trace != "" && f.seeds != 1 {
 		return wrong(cmd, "--trace is for one seed, not for --seeds %d", f.seeds)
