@@ -67,7 +67,7 @@ type fileFlags struct {
 	json     bool
 	quiet    bool
 	verbose  bool
-	// metrics are those of serve and forward, and not served by other commands.
+	// metrics are not served by ls.
 	metrics metricsFlags
 }
 

@@ -94,13 +94,14 @@ func newPut(s streams) *cobra.Command {
 func (f *transferFlags) define(cmd *cobra.Command, s streams) {
 	f.fileFlags.define(cmd, s)
 	cmd.Flags().BoolVar(&f.cfg.Fresh, "fresh", false, "begin again: use nothing that is there")
+	f.metrics.define(cmd.Flags())
 }
 
 // syncs are the values of --sync.
 var syncs = map[string]transfer.Sync{"never": transfer.SyncNever, "file": transfer.SyncFile, "dir": transfer.SyncDir}
 
 // transfer connects to a host, transfers files, and shows how far that is.
-func (f *transferFlags) transfer(ctx context.Context, s streams, host string, begin func(context.Context, *transfer.Peer) (*transfer.FileTransfer, error)) (err error) {
+func (f *transferFlags) transfer(ctx context.Context, s streams, host string, begin func(context.Context, *transfer.Peer) (*transfer.FileTransfer, error)) error {
 	ok := false
 	if f.cfg.Sync, ok = syncs[f.sync]; !ok {
 		return refuse("--sync "+f.sync, "there is no such value", "use never, file or dir")
@@ -108,20 +109,22 @@ func (f *transferFlags) transfer(ctx context.Context, s streams, host string, be
 	if f.cfg.Parallel < 0 {
 		return refuse("--jobs", "the number is below 1", "use 1 or more")
 	}
-	e, p, err := f.connect(ctx, s, host)
-	if err != nil {
-		return stopped(ctx, err)
-	}
-	t, err := begin(ctx, p)
-	if err != nil {
-		err = stopped(ctx, err)
-	} else {
-		err = newFileShow(s, &f.fileFlags, p).run(ctx, t)
-	}
-	if closed := e.close(); err == nil {
-		err = closed
-	}
-	return err
+	return f.metrics.during(ctx, s, func() error {
+		e, p, err := f.connect(ctx, s, host)
+		if err != nil {
+			return stopped(ctx, err)
+		}
+		t, err := begin(ctx, p)
+		if err != nil {
+			err = stopped(ctx, err)
+		} else {
+			err = newFileShow(s, &f.fileFlags, p).run(ctx, t)
+		}
+		if closed := e.close(); err == nil {
+			err = closed
+		}
+		return err
+	})
 }
 
 // putName returns the name of a file that is put: the one that was given, or below a directory of the peer.

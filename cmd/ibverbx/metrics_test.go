@@ -132,14 +132,23 @@ func TestPerfMetricsAddress(t *testing.T) {
 	}
 }
 
-// Every command that runs long serves metrics while it does: the demo those of both hosts, sim how far it is.
+// Every command that runs long serves metrics while it does: the demo those of both hosts, sim how far it is, and transfers of files those
+// of their NICs, here while they wait for a host that does not answer.
 func TestLongCommandsServeMetrics(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer func() { _ = silent.Close() }()
+	host := silent.Addr().String() + " x --provider softnic --token-file " + newToken(t, "a secret of this test, long enough")
 	for args, series := range map[string]string{
-		"demo --web": `ibverbx_rail_bytes_total{device="soft2",rail="1",session="initiator"}`,
+		"get " + host: `go_goroutines`,
+		"put " + host: `go_goroutines`,
+		"demo --web":  `ibverbx_rail_bytes_total{device="soft2",rail="1",session="initiator"}`,
 		"sim --scenario bad-key --seeds 100000000 --json": `ibverbx_sim_seeds_total`,
 		"sim --measured --seeds 1000":                     `ibverbx_sim_worlds_total`,
 	} {
-		t.Run(args, func(t *testing.T) {
+		t.Run(strings.Fields(args)[0], func(t *testing.T) {
 			p := begin(t, append(strings.Fields(args), "--metrics", "127.0.0.1:0")...)
 			at := p.metricsAt()
 			for {
@@ -147,7 +156,8 @@ func TestLongCommandsServeMetrics(t *testing.T) {
 				if status != http.StatusOK {
 					t.Fatalf("%s: status %d, want %d", at, status, http.StatusOK)
 				}
-				if strings.Contains(string(scrape), "\n"+series) && value(t, scrape, series) > 0 {
+				nics := strings.Contains(string(scrape), "\nibverbx_nic_sent_packets_total{")
+				if strings.Contains(string(scrape), "\n"+series) && value(t, scrape, series) > 0 && (nics || series != "go_goroutines") {
 					break
 				}
 			}
