@@ -12,25 +12,31 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/property"
+	"ibverbx/internal/rig"
 	"ibverbx/node"
 	"ibverbx/peer"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
+	"ibverbx/verbs"
 )
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(asServer); dir != "" {
 		os.Exit(serveDir(dir))
 	}
-	property.Seed()
-	goleak.VerifyTestMain(m)
+	rig.Main(m)
 }
+
+// What tests of several packages share.
+var (
+	soon       = rig.Soon
+	wantOK     = rig.WantOK
+	wantErr    = rig.WantErr
+	eventually = rig.Eventually
+)
 
 // network is what hosts are connected by: a link in memory for each rail, or UDP on the loopback if there is none.
 type network struct {
@@ -130,28 +136,12 @@ func (h *host) open() (nics peer.NICs, err error) {
 	if len(h.net.links) == 0 {
 		return peer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
 	}
-	nics.Close = func() (err error) {
-		for _, nic := range h.nics {
-			err = errors.Join(err, nic.Close())
-		}
-		return err
+	var wrap func(verbs.Context) (verbs.Context, error)
+	if h.net.wrapped {
+		wrap = func(ctx verbs.Context) (verbs.Context, error) { return reliable.Wrap(ctx, reliable.Config{Paths: 2}) }
 	}
-	for _, link := range h.net.links {
-		nic, err := softnic.New(link, softnic.Config{})
-		if err != nil {
-			return nics, err
-		}
-		h.nics = append(h.nics, nic)
-		ctx, err := nic.Open()
-		if err == nil && h.net.wrapped {
-			ctx, err = reliable.Wrap(ctx, reliable.Config{Paths: 2})
-		}
-		if err != nil {
-			return nics, err
-		}
-		nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
-	}
-	return nics, nil
+	h.nics, nics.Rails, nics.Close, err = rig.OpenNICs(h.net.links, wrap)
+	return nics, err
 }
 
 // stop closes the host as a program does.
@@ -243,32 +233,11 @@ func newPair(t testing.TB, n *network, size int64) *pair {
 	return p
 }
 
-func soon(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // fill fills b with bytes that depend on a seed.
 func fill(b []byte, seed uint64) {
 	var key [32]byte
 	little.PutUint64(key[:], seed)
 	_, _ = rand.NewChaCha8(key).Read(b)
-}
-
-func wantOK(t testing.TB, what string, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%s: got %v, want no error", what, err)
-	}
-}
-
-func wantErr(t testing.TB, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Fatalf("%s: got error %v, want %v", what, err, want)
-	}
 }
 
 func wantSame(t testing.TB, what string, got, want []byte) {
@@ -289,15 +258,6 @@ func wantNote(t testing.TB, h *host, want string) Notification {
 		t.Fatalf("Recv: got %q and error %v, want %q", n.Body, err, want)
 	}
 	return n
-}
-
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("after a minute it is not true that %s", what)
-		}
-	}
 }
 
 // links runs a test on a network in memory with two rails, and on UDP.
