@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,11 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/property"
+	"ibverbx/internal/rig"
 	"ibverbx/internal/seat"
 	"ibverbx/peer"
 	"ibverbx/softnic"
@@ -23,9 +20,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	property.Seed()
-	goleak.VerifyTestMain(m)
+	rig.Main(m)
 }
+
+// What tests of several packages share.
+var (
+	soon       = rig.Soon
+	eventually = rig.Eventually
+)
 
 // network is a set of rails in memory. Every host has a NIC on each.
 type network []softnic.Link
@@ -46,25 +48,8 @@ type host struct {
 // open returns a Config.Open for a host.
 func (n network) open(h *host) func() (peer.NICs, error) {
 	return func() (nics peer.NICs, err error) {
-		nics.Close = func() (err error) {
-			for _, nic := range h.nics {
-				err = errors.Join(err, nic.Close())
-			}
-			return err
-		}
-		for _, link := range n {
-			nic, err := softnic.New(link, softnic.Config{})
-			if err != nil {
-				return nics, err
-			}
-			h.nics = append(h.nics, nic)
-			ctx, err := nic.Open()
-			if err != nil {
-				return nics, err
-			}
-			nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
-		}
-		return nics, nil
+		h.nics, nics.Rails, nics.Close, err = rig.OpenNICs(n, nil)
+		return nics, err
 	}
 }
 
@@ -100,13 +85,6 @@ func idleAfter(d time.Duration) func(*Config) { return func(c *Config) { c.IdleA
 // named gives a host a name.
 func named(name string) func(*Config) { return func(c *Config) { c.Auth.Name = name } }
 
-func soon(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // meet makes h dial another host and returns both Peers, when both services have what the other has lent.
 func (h *host) meet(other *host) (there, here *Peer) {
 	h.t.Helper()
@@ -131,15 +109,6 @@ func (h *host) meet(other *host) (there, here *Peer) {
 func (h *host) eventually(what string, f func() bool) {
 	h.t.Helper()
 	eventually(h.t, what, f)
-}
-
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("after a minute it is not true that %s", what)
-		}
-	}
 }
 
 // wait waits until a Peer has a state.
