@@ -1,8 +1,6 @@
 package stream
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,20 +10,22 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/property"
+	"ibverbx/internal/rig"
 	"ibverbx/node"
 	ibpeer "ibverbx/peer"
 	"ibverbx/softnic"
 )
 
-func TestMain(m *testing.M) {
-	property.Seed()
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { rig.Main(m) }
+
+// What tests of several packages share.
+var (
+	soon       = rig.Soon
+	wantOK     = rig.WantOK
+	wantErr    = rig.WantErr
+	eventually = rig.Eventually
+)
 
 // network is what Nodes are connected by: a link for each rail, or UDP on the loopback if there is none.
 type network struct{ links []softnic.Link }
@@ -78,25 +78,8 @@ func (s *side) open() (nics ibpeer.NICs, err error) {
 	if len(s.net.links) == 0 {
 		return ibpeer.SoftNICs(netip.MustParseAddr("127.0.0.1"))()
 	}
-	nics.Close = func() (err error) {
-		for _, nic := range s.nics {
-			err = errors.Join(err, nic.Close())
-		}
-		return err
-	}
-	for _, link := range s.net.links {
-		nic, err := softnic.New(link, softnic.Config{})
-		if err != nil {
-			return nics, err
-		}
-		s.nics = append(s.nics, nic)
-		ctx, err := nic.Open()
-		if err != nil {
-			return nics, err
-		}
-		nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
-	}
-	return nics, nil
+	s.nics, nics.Rails, nics.Close, err = rig.OpenNICs(s.net.links, nil)
+	return nics, err
 }
 
 // pair is two Nodes, of which the first dials the second.
@@ -139,36 +122,6 @@ func (p *pair) dial(t testing.TB) (here, there *Conn) {
 func (p *pair) lose() {
 	if s := p.peer.Seat().Session(); s != nil {
 		s.End(fmt.Errorf("planted: %w", io.EOF))
-	}
-}
-
-func soon(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func wantOK(t testing.TB, what string, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%s: got %v, want no error", what, err)
-	}
-}
-
-func wantErr(t testing.TB, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Fatalf("%s: got error %v, want %v", what, err, want)
-	}
-}
-
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("after a minute it is not true that %s", what)
-		}
 	}
 }
 
