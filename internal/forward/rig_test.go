@@ -2,7 +2,6 @@ package forward_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,9 +13,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/internal/forward"
+	rigs "ibverbx/internal/rig"
 	"ibverbx/node"
 	"ibverbx/peer"
 	"ibverbx/softnic"
@@ -24,6 +23,14 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// What tests of several packages share.
+var (
+	soon       = rigs.Soon
+	wantOK     = rigs.WantOK
+	wantErr    = rigs.WantErr
+	eventually = rigs.Eventually
+)
 
 // side is a Node of a test, with two NICs.
 type side struct {
@@ -39,25 +46,8 @@ func newSide(t *testing.T, links []softnic.Link) *side {
 		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true},
 		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Unsealed: true,
 		Open: func() (nics peer.NICs, err error) {
-			nics.Close = func() (err error) {
-				for _, nic := range s.nics {
-					err = errors.Join(err, nic.Close())
-				}
-				return err
-			}
-			for _, link := range links {
-				nic, err := softnic.New(link, softnic.Config{})
-				if err != nil {
-					return nics, err
-				}
-				s.nics = append(s.nics, nic)
-				ctx, err := nic.Open()
-				if err != nil {
-					return nics, err
-				}
-				nics.Rails = append(nics.Rails, ibverbx.RailConfig{Context: ctx})
-			}
-			return nics, nil
+			s.nics, nics.Rails, nics.Close, err = rigs.OpenNICs(links, nil)
+			return nics, err
 		},
 	})
 	wantOK(t, "node.New", err)
@@ -223,36 +213,6 @@ func say(t *testing.T, c net.Conn, text string) {
 	wantOK(t, "Read", err)
 	if string(b) != text {
 		t.Errorf("got %q, want %q", b, text)
-	}
-}
-
-func soon(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func wantOK(t testing.TB, what string, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%s: got %v, want no error", what, err)
-	}
-}
-
-func wantErr(t testing.TB, what string, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: got error %v, want %v", what, err, want)
-	}
-}
-
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("after a minute it is not true that %s", what)
-		}
 	}
 }
 
