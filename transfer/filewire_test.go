@@ -1,7 +1,6 @@
 package transfer
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -38,20 +37,7 @@ func fileMessages() []encoder {
 
 func TestFileMessages(t *testing.T) {
 	for _, m := range fileMessages() {
-		b := m.encode()
-		got, err := decode(b)
-		if err != nil {
-			t.Errorf("decode(%+v): got %v, want no error", m, err)
-			continue
-		}
-		if again := got.(encoder).encode(); !bytes.Equal(again, b) {
-			t.Errorf("decode(%T) = %+v, which is encoded as %x, not %x", m, got, again, b)
-		}
-		for n := range b {
-			if got, err := decode(b[:n]); err == nil && !bytes.Equal(got.(encoder).encode(), b[:n]) {
-				t.Errorf("decode of %d of %d bytes of %T = %+v, want an error", n, len(b), m, got)
-			}
-		}
+		wantStrict(t, m)
 	}
 	for _, m := range []encoder{
 		&fileOpen{1, 2, ""},
@@ -83,18 +69,7 @@ func FuzzDecodeFile(f *testing.F) {
 		if len(b) > 0 { // only kinds of files
 			b[0] = b[0]&0x87 | 0x10
 		}
-		m, err := decode(b)
-		if err != nil {
-			if !errors.Is(err, errProtocol) {
-				t.Errorf("decode(%x): got error %v, want %v", b, err, errProtocol)
-			}
-			return
-		}
-		if e, ok := m.(encoder); ok {
-			if again := e.encode(); !bytes.Equal(again, b) {
-				t.Errorf("decode(%x) = %+v, which is encoded as %x", b, m, again)
-			}
-		}
+		wantDecoded(t, b)
 	})
 }
 

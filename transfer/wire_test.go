@@ -31,22 +31,43 @@ func messages() []encoder {
 	}
 }
 
+// wantStrict checks that a message is decoded to what is encoded the same, and that no part of it is taken for another.
+func wantStrict(t *testing.T, m encoder) {
+	t.Helper()
+	b := m.encode()
+	if got, err := decode(b); err != nil {
+		t.Errorf("decode(%+v): got %v, want no error", m, err)
+	} else if again := got.(encoder).encode(); !bytes.Equal(again, b) {
+		t.Errorf("decode(%T) = %+v, which is encoded as %x, not %x", m, got, again, b)
+	}
+	for n := range b {
+		if got, err := decode(b[:n]); err == nil && !bytes.Equal(got.(encoder).encode(), b[:n]) {
+			t.Errorf("decode of %d of %d bytes of %T = %+v, want an error", n, len(b), m, got)
+		}
+	}
+}
+
+// wantDecoded checks that bytes of a peer are refused as errProtocol, or decoded to what is encoded the same.
+func wantDecoded(t *testing.T, b []byte) {
+	t.Helper()
+	m, err := decode(b)
+	if err != nil {
+		if !errors.Is(err, errProtocol) {
+			t.Errorf("decode(%x): got error %v, want %v", b, err, errProtocol)
+		}
+		return
+	}
+	h, isHello := m.(*hello)
+	if e, ok := m.(encoder); ok && (!isHello || h.highest == version) { // a later hello may have more
+		if again := e.encode(); !bytes.Equal(again, b) {
+			t.Errorf("decode(%x) = %+v, which is encoded as %x", b, m, again)
+		}
+	}
+}
+
 func TestMessages(t *testing.T) {
 	for _, m := range messages() {
-		b := m.encode()
-		got, err := decode(b)
-		if err != nil {
-			t.Errorf("decode(%T): got %v, want no error", m, err)
-			continue
-		}
-		if again := got.(encoder).encode(); !bytes.Equal(again, b) {
-			t.Errorf("decode(%T) = %+v, which is encoded as %x, not %x", m, got, again, b)
-		}
-		for n := range b {
-			if got, err := decode(b[:n]); err == nil && !bytes.Equal(got.(encoder).encode(), b[:n]) {
-				t.Errorf("decode of %d of %d bytes of %T = %+v, want an error", n, len(b), m, got)
-			}
-		}
+		wantStrict(t, m)
 		if h, ok := m.(*hello); ok {
 			later := *h
 			later.highest = 9
@@ -54,7 +75,7 @@ func TestMessages(t *testing.T) {
 				t.Errorf("decode of a later hello: got %v, want no error", err)
 			}
 		}
-		if _, err := decode(append(b, 0)); err == nil && m.encode()[0] != byte(kindRefusal) && m.encode()[0] != byte(kindOpen) {
+		if _, err := decode(append(m.encode(), 0)); err == nil && m.encode()[0] != byte(kindRefusal) && m.encode()[0] != byte(kindOpen) {
 			t.Errorf("decode of %T and a byte: got no error", m)
 		}
 	}
@@ -65,21 +86,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(m.encode())
 	}
 	f.Add([]byte{0x3f, 1, 2, 3, 4, 5})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := decode(b)
-		if err != nil {
-			if !errors.Is(err, errProtocol) {
-				t.Errorf("decode(%x): got error %v, want %v", b, err, errProtocol)
-			}
-			return
-		}
-		h, isHello := m.(*hello)
-		if e, ok := m.(encoder); ok && (!isHello || h.highest == version) {
-			if again := e.encode(); !bytes.Equal(again, b) {
-				t.Errorf("decode(%x) = %+v, which is encoded as %x", b, m, again)
-			}
-		}
-	})
+	f.Fuzz(func(t *testing.T, b []byte) { wantDecoded(t, b) })
 }
 
 func FuzzDecodeNote(f *testing.F) {
