@@ -158,7 +158,8 @@ func TestDone(t *testing.T) {
 	}
 }
 
-// TestIdleStreamIsParked: the queue pairs of an idle session are closed. Its streams stay, and the next Write brings the queue pairs back.
+// TestIdleStreamIsParked: the queue pairs of an idle session are closed. Its streams stay, and the next Write of either side brings
+// the queue pairs back.
 func TestIdleStreamIsParked(t *testing.T) {
 	n := memoryNetwork(1)
 	park := func(cfg *node.Config) { cfg.IdleAfter = 20 * time.Millisecond }
@@ -169,13 +170,14 @@ func TestIdleStreamIsParked(t *testing.T) {
 	p.peer, err = p.here.Peer(soon(t), p.there.Addr().String())
 	wantOK(t, "Peer", err)
 	here, there := p.dial(t)
-	for range 3 {
+	for i := range 6 { // both sides in turn
 		eventually(t, "the session is parked", func() bool { return p.peer.State() == node.StateParked })
 		_, err = here.Write([]byte("after a pause"))
 		wantOK(t, "Write", err)
 		if got := string(readAll(t, there, 13)); got != "after a pause" {
-			t.Errorf("got %q, want what was written", got)
+			t.Errorf("write %d: got %q, want what was written", i, got)
 		}
+		here, there = there, here
 	}
 }
 

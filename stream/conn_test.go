@@ -15,7 +15,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"ibverbx/node"
 	"ibverbx/softnic"
 )
 
@@ -419,26 +418,5 @@ func TestInfo(t *testing.T) {
 	}
 	if got, want := fmt.Sprintf("%v %s", there.LocalAddr(), p.l.Addr().Network()), p.there.Addr().String()+"/test ibverbx"; got != want {
 		t.Errorf("LocalAddr: got %q, want %q", got, want)
-	}
-}
-
-// TestParked: a stream survives that its session is parked.
-func TestParked(t *testing.T) {
-	n := memoryNetwork(1)
-	idle := func(c *node.Config) { c.IdleAfter = 10 * time.Millisecond }
-	p := &pair{here: n.start(t, idle), there: n.start(t, idle)}
-	var err error
-	p.l, err = Listen(p.there.Node, "test")
-	wantOK(t, "Listen", err)
-	p.peer, err = p.here.Peer(soon(t), p.there.Addr().String())
-	wantOK(t, "Peer", err)
-	here, there := p.dial(t)
-	for i := range byte(3) {
-		eventually(t, "the session is parked", func() bool { return p.peer.State() == node.StateParked })
-		_, err := there.Write([]byte{i})
-		wantOK(t, "Write", err)
-		if got := readAll(t, here, 1); got[0] != i {
-			t.Errorf("got %d, want %d", got[0], i)
-		}
 	}
 }
