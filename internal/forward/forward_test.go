@@ -161,13 +161,7 @@ func TestForwardNICDies(t *testing.T) {
 
 // TestForwardSessionLost: a lost session is a reset for the program and for the target, and the next connection works.
 func TestForwardSessionLost(t *testing.T) {
-	ends := make(chan error, 1)
-	to := target(t, func(c *net.TCPConn) {
-		_, err := io.Copy(c, c)
-		ends <- err
-	})
-	r := newRig(t, to)
-	addr := r.forward(to)
+	r, addr, ends := newEchoRig(t)
 	for range 3 {
 		c := dial(t, addr)
 		say(t, c, "hello")
@@ -330,13 +324,7 @@ func TestForwardOrder(t *testing.T) {
 
 // TestForwardStops: connections that are idle are reset when the context ends, on both sides.
 func TestForwardStops(t *testing.T) {
-	ends := make(chan error, 1)
-	to := target(t, func(c *net.TCPConn) {
-		_, err := io.Copy(c, c)
-		ends <- err
-	})
-	r := newRig(t, to)
-	addr := r.forward(to)
+	r, addr, ends := newEchoRig(t)
 	c := dial(t, addr)
 	say(t, c, "hello")
 	r.stop()

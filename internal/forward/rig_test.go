@@ -114,6 +114,18 @@ func newRig(t *testing.T, targets ...forward.Target) *rig {
 	return r
 }
 
+// newEchoRig forwards addr to a target that sends back what it gets. ends has the error of each connection of the target.
+func newEchoRig(t *testing.T) (r *rig, addr string, ends chan error) {
+	t.Helper()
+	ends = make(chan error, 1)
+	to := target(t, func(c *net.TCPConn) {
+		_, err := io.Copy(c, c)
+		ends <- err
+	})
+	r = newRig(t, to)
+	return r, r.forward(to), ends
+}
+
 // run runs a Serve, which must end without an error.
 func (r *rig) run(f func() error) {
 	r.runs.Go(func() {
