@@ -53,7 +53,7 @@ func missedAims(missed []string) error {
 
 func printMeasured(s streams, r *measure.Result) error {
 	p := printer{w: s.out}
-	p.printf("scenario %s: %s in %.1f us of virtual time\n", r.Scenario, bytesText(r.Bytes), r.VirtualUS)
+	p.printf("scenario %s: %s in %.1f us of virtual time\n", r.Scenario, formatBytes(int64(r.Bytes)), r.VirtualUS)
 	if r.Seeds > 1 {
 		p.printf("medians of %d seeds from %d; counters are of the first\n", r.Seeds, r.Seed)
 	}
@@ -66,7 +66,7 @@ func printMeasured(s streams, r *measure.Result) error {
 		p.printf("of the worst flow; all: %.3f\n", r.FlowRatios)
 	}
 	if r.QueueBytes > 0 {
-		p.printf("longest queue where flows meet: %s\n", bytesText(int(r.QueueBytes)))
+		p.printf("longest queue where flows meet: %s\n", formatBytes(int64(r.QueueBytes)))
 	}
 	c := &r.Counters
 	p.printf("%d packets, %d lost, %.2f%% of what was sent was sent again\n", c.Packets, c.PacketsLost, r.RetransmitRatio*100)

@@ -116,7 +116,7 @@ func shrinkAll(reports []*sim.Report, f *simFlags) (failures []simFailure, err e
 func printSim(w io.Writer, sum sim.Summary, failures []simFailure, took time.Duration) error {
 	p := printer{w: w}
 	p.printf("scenario %s: %d seeds from %d, %d worlds, %d messages, %s in %.1f s (%.0f seeds/s)\n",
-		sum.Scenario, sum.Seeds, sum.First, sum.Worlds, sum.Messages, bytesText(sum.Bytes), took.Seconds(), float64(sum.Seeds)/took.Seconds())
+		sum.Scenario, sum.Seeds, sum.First, sum.Worlds, sum.Messages, formatBytes(int64(sum.Bytes)), took.Seconds(), float64(sum.Seeds)/took.Seconds())
 	p.printf("%.3f s of virtual time, %d packets, %d times sent again, %d timeouts, %d RNR NAKs\n",
 		sum.Virtual.Seconds(), sum.Packets, sum.Resent, sum.Timeouts, sum.RNRs)
 	p.printf("%d lanes died and %d requests of theirs went over others, %d VirtualQPs ended in an error\n", sum.Deaths, sum.Replayed, sum.FailedQPs)
@@ -152,14 +152,4 @@ func counts(of map[string]int) string {
 		list = append(list, fmt.Sprintf("%s %d", name, of[name]))
 	}
 	return strings.Join(list, ", ")
-}
-
-func bytesText(n int) string {
-	switch {
-	case n >= 1<<30:
-		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%d bytes", n)
 }
