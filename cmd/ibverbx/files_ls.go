@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"io/fs"
 	"strings"
 	"time"
@@ -62,11 +61,7 @@ func newLs(s streams) *cobra.Command {
 					l.Kind, mark = "link", " -> "+i.Link
 				}
 				if f.json {
-					b, err := json.Marshal(l)
-					if err != nil {
-						return err
-					}
-					out.println(string(b))
+					out.json(l)
 					continue
 				}
 				out.printf("%-10s %12d  %s  %s%s\n", l.Mode[1:]+access(l.Access), i.Size, i.ModTime.Format(time.DateTime), printable(i.Name), printable(mark))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -203,11 +202,7 @@ func (f *forwardFlags) ready(s streams, all []*localForward, addr string) error 
 	for _, x := range all {
 		switch {
 		case f.json:
-			b, err := json.Marshal(forwarded{"listening", x.l.Addr().String(), string(x.target), addr})
-			if err != nil {
-				return err
-			}
-			out.println(string(b))
+			out.json(forwarded{"listening", x.l.Addr().String(), string(x.target), addr})
 		case !f.quiet:
 			out.printf("%v is %s of %s\n", x.l.Addr(), x.target, addr)
 		}

@@ -122,6 +122,13 @@ func (p *printer) printf(format string, args ...any) {
 
 func (p *printer) println(s string) { p.printf("%s\n", s) }
 
+// json prints a value in one line.
+func (p *printer) json(v any) {
+	if p.err == nil {
+		p.err = json.NewEncoder(p.w).Encode(v)
+	}
+}
+
 // printJSON writes one value, indented for people.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
