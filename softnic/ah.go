@@ -53,6 +53,9 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing, a *associat
 	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr, datagrams: datagrams, sealing: g}
 	if n.core.wire == nil {
 		n.core.find(p)
+		if l := n.core.traits.shm; l != nil && p.dgid == l.from.sgid {
+			p.near = &l.neighbor
+		}
 		return p, nil
 	}
 	if err := n.port(g).route(p, a); err != nil {

@@ -39,6 +39,9 @@ type core struct {
 	lists  workLists
 	timers timers
 
+	// neighbors are the processes that may touch memory of the core's NIC, and whose memory it may touch.
+	neighbors []*neighbor
+
 	nics map[verbs.GID]*NIC
 	// count is the number of NICs ever attached.
 	count uint32

@@ -21,9 +21,7 @@ func (q *qp) enterError() {
 		return
 	}
 	q.state = verbs.StateErr
-	if l := q.core.traits.shm; l != nil {
-		l.grant(q)
-	}
+	q.core.grant(q)
 	q.core.timers.drop(q)
 	q.stopResponder()
 	q.flushSends()
@@ -89,9 +87,7 @@ func (q *qp) reset() {
 		q.recvCQ.discard(q)
 	}
 	q.state = verbs.StateReset
-	if l := q.core.traits.shm; l != nil {
-		l.grant(q)
-	}
+	q.core.grant(q)
 	q.sqHead, q.sqNext, q.sqMax, q.sqTail, q.unreported = 0, 0, 0, 0, 0
 	q.sqUsed.clear()
 	q.sqOff, q.reads, q.drained, q.wentBack, q.probed = 0, 0, false, false, false

@@ -18,8 +18,6 @@ type mr struct {
 	bytes  []byte
 	// mem is the memory. It is nil if the region is a dma-buf, or if work requests use other addresses.
 	mem *verbs.Memory
-	// lent says that the peer of a ShmLink has the file of mem.
-	lent bool
 	// release gives back what the region holds: the memory, or the mapping of a dma-buf.
 	release func()
 	closed  bool
@@ -47,8 +45,8 @@ func (m *mr) destroy() {
 		return
 	}
 	m.closed = true
-	if l := m.pd.ctx.core.traits.shm; l != nil {
-		l.recall(m)
+	for _, b := range m.pd.ctx.core.neighbors {
+		b.recall(m)
 	}
 	m.pd.ctx.nic.mrs.remove(m.key)
 	m.pd.mrs.remove(m)
@@ -106,8 +104,8 @@ func (m *mr) enlist() error {
 		return verbs.ErrLimit
 	}
 	m.pd.mrs.add(m)
-	if l := m.pd.ctx.core.traits.shm; l != nil {
-		l.lend(m)
+	for _, b := range m.pd.ctx.core.neighbors {
+		b.lend(m)
 	}
 	return nil
 }

@@ -174,9 +174,7 @@ func (n *NIC) SetPort(up bool) {
 		return
 	}
 	n.portUp = up
-	if l := n.core.traits.shm; l != nil {
-		l.admit()
-	}
+	n.admit()
 	typ := verbs.EventPortErr
 	if up {
 		typ = verbs.EventPortActive

@@ -55,9 +55,7 @@ func (n *NIC) Observe(f func(Touch)) {
 	n.core.mu.Lock()
 	defer n.core.mu.Unlock()
 	n.observe = f
-	if l := n.core.traits.shm; l != nil {
-		l.admit()
-	}
+	n.admit()
 }
 
 // touch reports an access to the observer. The caller checks that there is one.

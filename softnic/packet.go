@@ -56,6 +56,8 @@ type path struct {
 	peer *NIC
 	// way is the route of the path over UDP. Only a UDPLink uses it.
 	way *udpWay
+	// near is the peer's process if its memory can be touched directly, otherwise nil.
+	near *neighbor
 	// sealing is that of the QPs that may use the path. Nil means plain packets.
 	sealing *sealing
 }

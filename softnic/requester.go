@@ -45,8 +45,8 @@ func (q *qp) transmit() {
 func (q *qp) sendMessages() {
 	for q.sqNext != q.sqTail && !q.rnrWait {
 		w := q.wqe(q.sqNext)
-		if l := q.core.traits.shm; l != nil {
-			if t := l.direct(q); t == transferDone {
+		if b := q.path.near; b != nil {
+			if t := b.direct(q); t == transferDone {
 				continue
 			} else if t == transferWait {
 				return

@@ -29,12 +29,12 @@ const (
 // does what packets would do, with the same checks, by what the peer has granted. The requests before them
 // must be acknowledged: they may still fail, and then nothing behind them may happen. A WRITE with an immediate still needs
 // a packet, without payload.
-func (l *ShmLink) direct(q *qp) transfer {
+func (b *neighbor) direct(q *qp) transfer {
 	n := q.nic
-	if q.typ != verbs.RC || q.state != verbs.StateRTS || q.path.dgid != l.from.sgid {
+	if q.typ != verbs.RC || q.state != verbs.StateRTS {
 		return transferPackets
 	}
-	if l.gone.Load() {
+	if b.gone.Load() {
 		if q.sqHead == q.sqNext { // else lost is about to end it
 			q.failSend(verbs.StatusRetryExcErr)
 		}
@@ -43,12 +43,12 @@ func (l *ShmLink) direct(q *qp) transfer {
 	if q.sqNext != q.sqMax || !n.portUp || n.observe != nil { // a request that has been sent keeps its PSNs
 		return transferPackets
 	}
-	l.in.Add(1)
-	access, domain := l.granted(q)
+	b.in.Add(1)
+	access, domain := b.granted(q)
 	did, moved := transferPackets, uint32(0)
 	for q.sqNext != q.sqTail && moved < shmStretch {
 		w := q.wqe(q.sqNext)
-		t := l.directly(q, w, access, domain)
+		t := b.directly(q, w, access, domain)
 		if t != transferDone {
 			if did == transferPackets {
 				did = t
@@ -60,19 +60,12 @@ func (l *ShmLink) direct(q *qp) transfer {
 		q.sqMax++
 		q.completeSend(w, verbs.StatusSuccess)
 	}
-	l.leave()
+	b.leave()
 	return did
 }
 
-// leave ends the use of the peer's memory, unless it has ended.
-func (l *ShmLink) leave() {
-	if l.in.Load()&1 == 1 {
-		l.in.Add(1)
-	}
-}
-
 // directly does one request. It takes no PSN.
-func (l *ShmLink) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32) transfer {
+func (b *neighbor) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32) transfer {
 	var need verbs.Access
 	switch w.opcode {
 	case verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm:
@@ -85,9 +78,9 @@ func (l *ShmLink) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32
 	if w.length == 0 || access&need == 0 || w.numSGE > verbs.MaxSGE {
 		return transferPackets
 	}
-	r := l.reach(domain, w.rkey, w.remoteAddr, w.length, need)
+	r := b.reach(domain, w.rkey, w.remoteAddr, w.length, need)
 	switch {
-	case r == nil || (r.bytes == nil && (l.process == nil || w.length < shmKernel)):
+	case r == nil || (r.bytes == nil && (b.process == nil || w.length < shmKernel)):
 		return transferPackets
 	case q.sqHead != q.sqNext && w.length >= shmPatience:
 		return transferWait
@@ -101,7 +94,7 @@ func (l *ShmLink) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32
 	if !q.gather(w, 0, w.length, p) {
 		return transferWait // the request has failed
 	}
-	if !l.move(r, w.remoteAddr, p.segs[:p.numSegs], need == verbs.AccessRemoteRead) {
+	if !b.move(r, w.remoteAddr, p.segs[:p.numSegs], need == verbs.AccessRemoteRead) {
 		return transferPackets
 	}
 	q.nic.stats.Direct++
@@ -113,21 +106,21 @@ func (l *ShmLink) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32
 
 // move copies pieces of this side's memory to the peer's region at addr, or the other way. It reports false if the kernel refuses:
 // then some bytes may have been copied.
-func (l *ShmLink) move(r *shmRegion, addr uint64, pieces [][]byte, read bool) bool {
+func (b *neighbor) move(r *shmRegion, addr uint64, pieces [][]byte, read bool) bool {
 	switch {
 	case r.bytes == nil && read:
-		return l.process.Read(addr, pieces)
+		return b.process.Read(addr, pieces)
 	case r.bytes == nil:
-		return l.process.Write(addr, pieces)
+		return b.process.Write(addr, pieces)
 	}
-	b := r.bytes[addr-r.addr:]
+	there := r.bytes[addr-r.addr:]
 	for _, piece := range pieces {
 		if read {
-			bulk.Copy(piece, b)
+			bulk.Copy(piece, there)
 		} else {
-			bulk.Copy(b, piece)
+			bulk.Copy(there, piece)
 		}
-		b = b[len(piece):]
+		there = there[len(piece):]
 	}
 	return true
 }

@@ -1,13 +1,15 @@
 package softnic
 
 import (
+	"sync/atomic"
+
 	"ibverbx/internal/roce"
 	"ibverbx/internal/shm"
 	"ibverbx/verbs"
 )
 
 // A side lets the peer touch its memory by two words of its segment: the grant of the QP and the key of the
-// region. A side that touches the peer's memory makes ShmLink.in odd, then looks at these words. A side that takes
+// region. A side that touches the peer's memory makes neighbor.in odd, then looks at these words. A side that takes
 // one back clears it, then waits until the peer's word changes if it is odd. So no access under the
 // grant runs when that wait ends.
 //
@@ -15,8 +17,15 @@ import (
 //
 //	33 protection domain | 31 access | 7 PSN of its first request | 0 high bits of its number
 
-// grant publishes what the peer may do through q, in its present state.
-func (l *ShmLink) grant(q *qp) {
+// grant publishes what all neighbors may do through q, in its present state.
+func (c *core) grant(q *qp) {
+	for _, b := range c.neighbors {
+		b.grant(q)
+	}
+}
+
+// grant publishes what the peer may do through q.
+func (b *neighbor) grant(q *qp) {
 	var want uint64
 	if q.typ == verbs.RC && (q.state == verbs.StateRTS || q.state == verbs.StateSQD) && q.nic.portUp && q.nic.observe == nil {
 		access := q.attr.Access & shmRemote
@@ -25,20 +34,22 @@ func (l *ShmLink) grant(q *qp) {
 		}
 		want = shmGrant(q.pd.id, access, q.attr.RQPSN, q.num)
 	}
-	word := shm.Word64(l.own, shmQPs+8*int(q.num%shmPlaces))
+	word := shm.Word64(b.own, shmQPs+8*int(q.num%shmPlaces))
 	if have := word.Load(); have != want {
 		word.Store(0)
 		if have != 0 {
-			l.grace()
+			b.grace()
 		}
 		word.Store(want)
 	}
 }
 
 // admit grants again what all QPs may do: the port or the observer has changed.
-func (l *ShmLink) admit() {
-	for q := range l.nic.qps.all() {
-		l.grant(q)
+func (n *NIC) admit() {
+	for _, b := range n.core.neighbors {
+		for q := range n.qps.all() {
+			b.grant(q)
+		}
 	}
 }
 
@@ -55,8 +66,8 @@ const shmPlaceQPN = slotBits - shmPlaceBits
 
 // granted returns what q may do directly through its peer, and the protection domain of the peer. Without a grant
 // the access is 0.
-func (l *ShmLink) granted(q *qp) (access verbs.Access, domain uint32) {
-	g := shm.Word64(l.peers, shmQPs+8*int(q.attr.DestQPN%shmPlaces)).Load()
+func (b *neighbor) granted(q *qp) (access verbs.Access, domain uint32) {
+	g := shm.Word64(b.peers, shmQPs+8*int(q.attr.DestQPN%shmPlaces)).Load()
 	domain = uint32(g >> 33)
 	if g == 0 || (g^shmGrant(domain, 0, q.attr.SQPSN, q.attr.DestQPN))&^(3<<31) != 0 {
 		return 0, 0
@@ -93,7 +104,7 @@ type shmRegion struct {
 const maxShmFiles = 1 << 12
 
 // lend publishes a region of memory.
-func (l *ShmLink) lend(m *mr) {
+func (b *neighbor) lend(m *mr) {
 	access := m.access & shmRemote
 	if m.mem == nil || access == 0 {
 		return
@@ -103,37 +114,42 @@ func (l *ShmLink) lend(m *mr) {
 	if !ok || !shm.Share(fd, access&verbs.AccessRemoteWrite != 0) {
 		kind, fd = shm.Name, -1
 	}
-	m.lent = l.recallAll() && l.conn.Send(shm.Message{
+	if b.recallAll() && b.conn.Send(shm.Message{
 		Kind: kind, Access: uint16(access), Key: m.key, Domain: m.pd.id, Addr: m.addr, Size: m.length,
-	}, fd)
-	if m.lent {
-		shm.Word32(l.own, shmMRs+4*int(m.key%shmPlaces)).Store(m.key)
+	}, fd) {
+		b.lent(m).Store(m.key)
 	}
 }
 
+// lent is the word for a region: its key if the peer has it. Another region may have the same word, but not the same key.
+func (b *neighbor) lent(m *mr) *atomic.Uint32 {
+	return shm.Word32(b.own, shmMRs+4*int(m.key%shmPlaces))
+}
+
 // recall takes a region back. When it returns the peer does not touch the memory through the region.
-func (l *ShmLink) recall(m *mr) {
-	if !m.lent {
+func (b *neighbor) recall(m *mr) {
+	word := b.lent(m)
+	if word.Load() != m.key {
 		return
 	}
-	shm.Word32(l.own, shmMRs+4*int(m.key%shmPlaces)).Store(0)
-	l.grace()
-	l.files.recalls = append(l.files.recalls, m.key)
-	l.recallAll()
+	word.Store(0)
+	b.grace()
+	b.files.recalls = append(b.files.recalls, m.key)
+	b.recallAll()
 }
 
 // recallAll asks the peer to unmap what it was not asked to yet, and reports whether it could. Nothing is lent before
 // that, so the queue is no longer than the number of regions.
-func (l *ShmLink) recallAll() bool {
-	s := &l.files
-	for len(s.recalls) > 0 && l.conn.Send(shm.Message{Kind: shm.Recall, Key: s.recalls[0]}, -1) {
+func (b *neighbor) recallAll() bool {
+	s := &b.files
+	for len(s.recalls) > 0 && b.conn.Send(shm.Message{Kind: shm.Recall, Key: s.recalls[0]}, -1) {
 		s.recalls = s.recalls[1:]
 	}
 	return len(s.recalls) == 0
 }
 
 // hear takes a message of the peer. It reports false if the peer does not keep to the protocol.
-func (l *ShmLink) hear(m shm.Message, fd int) bool {
+func (b *neighbor) hear(m shm.Message, fd int) bool {
 	access := verbs.Access(m.Access)
 	if m.Kind == shm.Hello || m.Key == 0 || access&^shmRemote != 0 {
 		shm.Close(fd)
@@ -150,9 +166,10 @@ func (l *ShmLink) hear(m shm.Message, fd int) bool {
 		r = shmRegion{}
 	case shm.Name, shm.Hello: // there is no file
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.files.set(m.Key, r) {
+	c := b.nic.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !b.files.set(m.Key, r) {
 		shm.Unmap(r.bytes)
 	}
 	return true
@@ -184,8 +201,8 @@ func (s *shmFiles) set(key uint32, r shmRegion) bool {
 }
 
 // reach returns the peer's region under a key if n bytes at addr of it can be touched directly, otherwise nil.
-func (l *ShmLink) reach(domain, key uint32, addr uint64, n uint32, need verbs.Access) *shmRegion {
-	regions := l.files.regions
+func (b *neighbor) reach(domain, key uint32, addr uint64, n uint32, need verbs.Access) *shmRegion {
+	regions := b.files.regions
 	if len(regions) == 0 {
 		return nil
 	}
@@ -194,7 +211,7 @@ func (l *ShmLink) reach(domain, key uint32, addr uint64, n uint32, need verbs.Ac
 	if r.key != key || r.domain != domain || r.access&need != need || off > r.size || uint64(n) > r.size-off {
 		return nil
 	}
-	if shm.Word32(l.peers, shmMRs+4*int(key%shmPlaces)).Load() != key {
+	if shm.Word32(b.peers, shmMRs+4*int(key%shmPlaces)).Load() != key {
 		return nil
 	}
 	return r

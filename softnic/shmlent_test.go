@@ -39,7 +39,7 @@ func (d *lentPD) RegisterMemory(mem *verbs.Memory, access verbs.Access) (verbs.M
 	if err != nil {
 		return nil, err
 	}
-	if m := m.(*mr); m.lent {
+	if m := m.(*mr); m.pd.ctx.core.neighbors[0].lent(m).Load() == m.key {
 		d.x.await(m.key)
 	}
 	return m, nil

@@ -2,9 +2,7 @@ package softnic
 
 import (
 	"encoding/binary"
-	"math/rand/v2"
 	"net"
-	"sync/atomic"
 
 	"ibverbx/internal/roce"
 	"ibverbx/internal/shm"
@@ -21,25 +19,15 @@ import (
 // chooses its address.
 type ShmLink struct {
 	core
-	conn *shm.Conn
-	// own is this side's segment, peers the other's, which this side only reads.
-	own, peers []byte
-	writer     shm.Writer
-	reader     shm.Reader
-	bell       shm.Bell
+	neighbor
+	writer shm.Writer
+	reader shm.Reader
+	bell   shm.Bell
 	// dirty says that the peer has to look at its ring since the bell was last rung.
 	dirty bool
-	nic   *NIC
 	// from is the path of packets of the peer.
 	from path
-	// in is odd while this side touches the peer's memory, theirIn while the peer touches this side's.
-	in, theirIn *atomic.Uint32
-	files       shmFiles
-	// process is the peer if its memory can be reached without files, otherwise nil.
-	process *shm.Process
-	ends    shmReader
-	// gone says that the peer has ended.
-	gone atomic.Bool
+	ends shmReader
 }
 
 // A segment: words, what the peer may do directly, and a ring of packets.
@@ -91,50 +79,19 @@ func newShmLink(conn *net.UnixConn) (*ShmLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &ShmLink{conn: c}
-	if err := l.meet(); err != nil {
-		shm.Unmap(l.own)
+	l := &ShmLink{neighbor: neighbor{conn: c}}
+	id, theirs, err := l.meet(shmSize)
+	if err != nil {
 		return nil, err
 	}
+	l.from.sgid, l.from.dgid = shmAddr(theirs), shmAddr(id)
+	l.from.attr = verbs.AHAttr{DGID: l.from.dgid, HopLimit: 64, Port: 1}
 	l.init(l, linkTraits{kind: "shm", window: shmWindow, shm: l}, nil)
 	l.writer.Init(l.own[shmRing:], shm.Word32(l.peers, shmTaken))
 	l.reader.Init(l.peers[shmRing:], shm.Word32(l.own, shmTaken))
 	l.bell.Init(l.own, l.peers)
-	l.in, l.theirIn = shm.Word32(l.own, shmIn), shm.Word32(l.peers, shmIn)
 	l.ends.init()
 	return l, nil
-}
-
-// meet exchanges segments and addresses with the peer.
-func (l *ShmLink) meet() error {
-	own, fd, err := shm.Create(shmSize, true)
-	if err != nil {
-		return err
-	}
-	l.own = own
-	id := rand.Uint64()
-	shm.Word64(own, shmSelf).Store(shm.Addr(own))
-	shm.Word64(own, shmSelf+8).Store(id)
-	sent := l.conn.Send(shm.Message{Kind: shm.Hello, Key: shm.Pid(), Addr: id, Size: shmSize}, fd)
-	shm.Close(fd)
-	if !sent {
-		return verbs.Invalidf("the connection takes no message")
-	}
-	m, fd, err := l.expect()
-	if err != nil {
-		return err
-	}
-	if m.Kind != shm.Hello || m.Size != shmSize || m.Addr == id {
-		shm.Close(fd)
-		return verbs.Invalidf("the peer's first message is %+v, want a hello with %d bytes", m, shmSize)
-	}
-	if l.peers, err = shm.Map(fd, shmSize, false); err != nil {
-		return err
-	}
-	l.process = shm.NewProcess(m.Key, shm.Word64(l.peers, shmSelf).Load()+shmSelf+8, binary.NativeEndian.AppendUint64(nil, m.Addr))
-	l.from.sgid, l.from.dgid = shmAddr(m.Addr), shmAddr(id)
-	l.from.attr = verbs.AHAttr{DGID: l.from.dgid, HopLimit: 64, Port: 1}
-	return nil
 }
 
 // shmAddr returns the address of the side with a number: one of IPv6 that is never routed (RFC 4193).
@@ -149,7 +106,7 @@ func (l *ShmLink) plug(n *NIC) error {
 	if l.nic != nil {
 		return verbs.Invalidf("a ShmLink takes one NIC, and %s has been on it", l.nic.name)
 	}
-	l.nic = n
+	l.nic, l.neighbors = n, []*neighbor{&l.neighbor}
 	n.gids = []verbs.GIDEntry{{GID: l.from.dgid, Index: 0, Type: verbs.GIDTypeRoCEv2}}
 	l.ends.start(l)
 	return nil

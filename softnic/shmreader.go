@@ -29,8 +29,6 @@ type shmReader struct {
 }
 
 const (
-	// shmHello is how long the peer may take for its first message.
-	shmHello = 10 * time.Second
 	// shmSpin is how long the goroutine looks for more packets before it sleeps.
 	shmSpin = 20 * time.Microsecond
 	// shmYield is how many polls may find nothing before the program yields its processor.
@@ -49,7 +47,7 @@ func (r *shmReader) start(l *ShmLink) {
 		defer close(r.done)
 		r.run(l)
 	}()
-	r.stopped.Go(l.listen)
+	r.stopped.Go(l.watch)
 }
 
 // close ends the goroutines and unmaps everything. The core's lock must not be held, and the NIC is closed.
@@ -71,12 +69,7 @@ func (l *ShmLink) close() error {
 	r.stopped.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range l.files.regions {
-		shm.Unmap(l.files.regions[i].bytes)
-	}
-	l.files.regions = nil
-	shm.Unmap(l.own)
-	shm.Unmap(l.peers)
+	l.unmap()
 	return err
 }
 
@@ -186,45 +179,13 @@ func (l *ShmLink) drain() bool {
 	return ready
 }
 
-// expect waits for the first message of the peer.
-func (l *ShmLink) expect() (m shm.Message, fd int, err error) {
-	if err = l.conn.SetReadDeadline(time.Now().Add(shmHello)); err != nil {
-		return m, -1, err
-	}
-	if m, fd, err = l.conn.Receive(); err != nil {
-		return m, -1, err
-	}
-	return m, fd, l.conn.SetReadDeadline(time.Time{})
-}
-
-// listen serves the socket until the peer ends.
-func (l *ShmLink) listen() {
-	for {
-		m, fd, err := l.conn.Receive()
-		if err != nil || !l.hear(m, fd) {
-			break
-		}
-	}
-	l.gone.Store(true)
-	_ = l.conn.Close() // the peer has closed it or does not keep to the protocol
+// watch serves the socket until the peer ends, and then ends what was under way.
+func (l *ShmLink) watch() {
+	l.listen()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.nic.closed {
 		l.lost()
-	}
-}
-
-// grace waits until the peer no longer touches memory under a grant that was just removed. That is the time of
-// one chain of requests, or longer if the peer is stopped in the middle of one.
-func (l *ShmLink) grace() {
-	l.leave() // a request that fails ends its QP; both sides may be waiting here
-	in := l.theirIn.Load()
-	for spins := 0; in&1 == 1 && l.theirIn.Load() == in && !l.gone.Load(); spins++ {
-		if spins < 1000 {
-			runtime.Gosched()
-		} else {
-			time.Sleep(20 * time.Microsecond)
-		}
 	}
 }
 

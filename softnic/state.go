@@ -54,9 +54,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if mask&verbs.AttrState != 0 {
 		q.enter(to)
 	}
-	if l := q.core.traits.shm; l != nil {
-		l.grant(q)
-	}
+	q.core.grant(q)
 	return nil
 }
 
