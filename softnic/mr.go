@@ -16,7 +16,8 @@ type mr struct {
 	length uint64
 	access verbs.Access
 	bytes  []byte
-	// mem is the memory. It is nil if the region is a dma-buf, or if work requests use other addresses.
+	// mem is the memory that neighbors may get. It is nil for a dma-buf, for other addresses than its own, and for a key that was
+	// that of another region.
 	mem *verbs.Memory
 	// release gives back what the region holds: the memory, or the mapping of a dma-buf.
 	release func()
@@ -73,10 +74,10 @@ func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access
 			mem.Release()
 			return nil, verbs.Invalidf("%d bytes from address %#x on are more than can be addressed", m.length, *iova)
 		}
-		m.addr, m.mem = *iova, nil // the peer of a ShmLink reaches memory by its own address only
+		m.addr, m.mem = *iova, nil // a neighbor reaches memory by its own address only
 	}
 	if old != nil {
-		m.key = old.key
+		m.key, m.mem = old.key, nil // a neighbor may still have the key as that of old
 		old.destroy()
 	}
 	if err := m.enlist(); err != nil {

@@ -344,3 +344,30 @@ func TestShmNotGranted(t *testing.T) {
 		}
 	}
 }
+
+// TestShmReregister: a region that keeps its key and allows less is refused what it allowed before. The peer may still have
+// the key with the old access.
+func TestShmReregister(t *testing.T) {
+	noRaces(t)
+	r := shmRig(t)
+	cqA := newCQ(t, r.ca, 64)
+	qa, _ := r.pair(verbs.RC, cqA, newCQ(t, r.cb, 64), 16)
+	_, mrA := memory(t, r.pa, 4096)
+	mem, mrB := memoryWith(t, r.pb, 4096, &verbs.MemoryConfig{Shared: true})
+	x := &shmSide{tb: t, nic: r.a, cq: cqA, qp: qa, peer: shmCard{Addr: mrB.Addr(), RKey: mrB.RKey()}, mr: mrA}
+	x.lent()
+	pd := r.pb.(interface {
+		ReregisterMemoryAt(old verbs.MR, m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error)
+	})
+	changed, err := pd.ReregisterMemoryAt(mrB, mem, mem.Addr(), verbs.AccessRemoteRead)
+	must(t, err)
+	defer func() { must(t, changed.Close()) }()
+	x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 4096)})
+	wcs := x.poll()
+	for len(wcs) == 0 {
+		wcs = x.poll()
+	}
+	if wcs[0].Status != verbs.StatusRemAccessErr {
+		t.Errorf("a WRITE to a region that no longer allows it ends with %v, want %v", wcs[0].Status, verbs.StatusRemAccessErr)
+	}
+}
