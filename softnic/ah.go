@@ -54,7 +54,7 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing, a *associat
 	if n.core.wire == nil {
 		n.core.find(p)
 		if l := n.core.traits.shm; l != nil && p.dgid == l.from.sgid {
-			p.near = &l.neighbor
+			p.near = &l.near
 		}
 		return p, nil
 	}

@@ -7,4 +7,4 @@ func SetLoose(l *MemoryLink, need uint32) { l.mu.need, l.mu.least = need, need }
 const NeverLoose = neverLoose
 
 // ReachesProcess reports whether the kernel copies between the link's process and the peer.
-func ReachesProcess(l *ShmLink) bool { return l.process != nil }
+func ReachesProcess(l *ShmLink) bool { return l.near.process != nil }

@@ -1,6 +1,7 @@
 package softnic
 
 import (
+	"iter"
 	"math"
 	"math/rand/v2"
 	"sync/atomic"
@@ -184,6 +185,18 @@ func (t *keyTable) get(key uint32) *mr {
 		return m
 	}
 	return t.none
+}
+
+// all returns all regions.
+func (t *keyTable) all() iter.Seq[*mr] {
+	return func(yield func(*mr) bool) {
+		regions := *t.regions.Load()
+		for i := range regions {
+			if m := regions[i].Load(); m != t.none && !yield(m) {
+				return
+			}
+		}
+	}
 }
 
 // find returns the n bytes at addr of the region if it belongs to d, holds all of them and allows need.

@@ -76,7 +76,7 @@ var mutations = []struct {
 	{"no event tells that the last WQE is reached", "flush.go", "		q.raise(verbs.EventLastWQEReached)\n", ""},
 	{"a PD closes with regions in it", "pd.go", "n := d.mrs.len() + d.qps.len()", "n := d.qps.len()"},
 	{"a deregistered region keeps its memory", "mr.go", "	m.bytes = nil\n	m.release()\n", "	m.bytes = nil\n"},
-	{"a region of a ShmLink is taken back while the peer is in it", "neighbor.go", "in&1 == 1 && b.theirIn", "false && b.theirIn"},
+	{"a region of a ShmLink is taken back while the peer is in it", "shmreader.go", "in&1 == 1 && b.theirIn", "false && b.theirIn"},
 	{"a direct request overtakes one that is not acknowledged", "shmdirect.go", "case q.sqHead != q.sqNext:", "case false:"},
 	{"a direct request ignores the protection domain", "shmgrant.go", "r.domain != domain ||", "r.domain+domain == 0 ||"},
 	{"a direct request ignores the access flags of the region", "shmgrant.go", "r.access&need != need ||", "r.access == 0 ||"},
@@ -88,6 +88,7 @@ var mutations = []struct {
 		"a QP that has failed still grants direct requests", "flush.go",
 		"q.state = verbs.StateErr\n	q.core.grant(q)\n", "q.state = verbs.StateErr\n",
 	},
+	{"a neighbor gets a region with the key of an earlier one", "mr.go", "m.key, m.mem = old.key, nil", "m.key = old.key"},
 	{"completions of a closed QP stay", "flush.go", "	q.sendCQ.discard(q)\n", ""},
 	{"an illegal transition is taken", "state.go", "	if err := verbs.CheckTransition(q.typ, q.state, to, mask); err != nil {\n		return err\n	}\n", ""},
 }

@@ -3,9 +3,8 @@ package softnic
 import (
 	"encoding/binary"
 	"math/rand/v2"
-	"runtime"
+	"net/netip"
 	"sync/atomic"
-	"time"
 
 	"ibverbx/internal/shm"
 	"ibverbx/verbs"
@@ -24,16 +23,15 @@ type neighbor struct {
 	files       shmFiles
 	// process is the peer if its memory can be reached without files, otherwise nil.
 	process *shm.Process
+	// at is where the peer's NIC receives over UDP. It is the zero value on a ShmLink, where packets have no other way.
+	at netip.AddrPort
 	// gone says that the peer has ended.
 	gone atomic.Bool
 }
 
-// shmHello is how long the peer may take for its first message.
-const shmHello = 10 * time.Second
-
-// meet exchanges segments of size bytes with the peer, and the random numbers by which the sides know each other. After an error
-// the neighbor has no segments.
-func (b *neighbor) meet(size int) (id, theirs uint64, err error) {
+// meet exchanges segments of size bytes with the peer, and the random numbers by which the sides know each other. The peer finds at in the
+// segment. After an error the neighbor has no segments.
+func (b *neighbor) meet(size int, at netip.AddrPort) (id, theirs uint64, err error) {
 	defer func() {
 		if err != nil {
 			b.unmap()
@@ -47,6 +45,7 @@ func (b *neighbor) meet(size int) (id, theirs uint64, err error) {
 	id = rand.Uint64()
 	shm.Word64(own, shmSelf).Store(shm.Addr(own))
 	shm.Word64(own, shmSelf+8).Store(id)
+	shmPutAt(own, at)
 	sent := b.conn.Send(shm.Message{Kind: shm.Hello, Key: shm.Pid(), Addr: id, Size: uint64(size)}, fd)
 	shm.Close(fd)
 	if !sent {
@@ -68,15 +67,26 @@ func (b *neighbor) meet(size int) (id, theirs uint64, err error) {
 	return id, m.Addr, nil
 }
 
-// expect waits for the first message of the peer.
-func (b *neighbor) expect() (m shm.Message, fd int, err error) {
-	if err = b.conn.SetReadDeadline(time.Now().Add(shmHello)); err != nil {
-		return m, -1, err
+// shmPutAt writes the address of a NIC into its segment.
+func shmPutAt(segment []byte, at netip.AddrPort) {
+	if at.IsValid() {
+		ip := at.Addr().As16()
+		binary.NativeEndian.PutUint16(segment[shmSelf+16+copy(segment[shmSelf+16:], ip[:]):], at.Port())
 	}
-	if m, fd, err = b.conn.Receive(); err != nil {
-		return m, -1, err
+}
+
+// shmAt reads it.
+func shmAt(segment []byte) netip.AddrPort {
+	ip := netip.AddrFrom16([16]byte(segment[shmSelf+16:]))
+	return netip.AddrPortFrom(ip.Unmap(), binary.NativeEndian.Uint16(segment[shmSelf+32:]))
+}
+
+// leadsTo reports whether the peer of q is the neighbor's NIC.
+func (b *neighbor) leadsTo(q *qp) bool {
+	if !b.at.IsValid() {
+		return true
 	}
-	return m, fd, b.conn.SetReadDeadline(time.Time{})
+	return q.path != nil && q.path.sealing == nil && q.path.way.dest.Addr() == b.at
 }
 
 // listen serves the socket until the peer ends. The core's lock must not be held.
@@ -106,21 +116,5 @@ func (b *neighbor) unmap() {
 func (b *neighbor) leave() {
 	if b.in.Load()&1 == 1 {
 		b.in.Add(1)
-	}
-}
-
-// grace waits until the peer no longer touches memory under a grant that was just removed. That is the time of
-// one chain of requests, or longer if the peer is stopped in the middle of one.
-func (b *neighbor) grace() {
-	for _, other := range b.nic.core.neighbors {
-		other.leave() // a request that fails ends its QP; many sides may be waiting here
-	}
-	in := b.theirIn.Load()
-	for spins := 0; in&1 == 1 && b.theirIn.Load() == in && !b.gone.Load(); spins++ {
-		if spins < 1000 {
-			runtime.Gosched()
-		} else {
-			time.Sleep(20 * time.Microsecond)
-		}
 	}
 }

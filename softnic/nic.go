@@ -159,6 +159,9 @@ func (n *NIC) Close() error {
 	for _, u := range n.ports {
 		err = errors.Join(err, u.close())
 	}
+	if w := n.core.wire; w != nil {
+		w.neighborhood.close(n.core)
+	}
 	if l := n.core.traits.shm; l != nil {
 		err = errors.Join(err, l.close())
 	}

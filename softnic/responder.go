@@ -280,5 +280,6 @@ func (q *qp) established() {
 	if !q.commEst {
 		q.commEst = true
 		q.raise(verbs.EventCommEst)
+		q.core.grant(q)
 	}
 }

@@ -34,6 +34,9 @@ func (b *neighbor) direct(q *qp) transfer {
 	if q.typ != verbs.RC || q.state != verbs.StateRTS {
 		return transferPackets
 	}
+	if b.gone.Load() && b.at.IsValid() {
+		return transferPackets
+	}
 	if b.gone.Load() {
 		if q.sqHead == q.sqNext { // else lost is about to end it
 			q.failSend(verbs.StatusRetryExcErr)
@@ -68,7 +71,12 @@ func (b *neighbor) direct(q *qp) transfer {
 func (b *neighbor) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32) transfer {
 	var need verbs.Access
 	switch w.opcode {
-	case verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm:
+	case verbs.OpRDMAWrite:
+		need = verbs.AccessRemoteWrite
+	case verbs.OpRDMAWriteWithImm:
+		if b.at.IsValid() {
+			return transferPackets // a datagram cannot say that the payload is at its place
+		}
 		need = verbs.AccessRemoteWrite
 	case verbs.OpRDMARead:
 		need = verbs.AccessRemoteRead

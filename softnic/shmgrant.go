@@ -27,7 +27,8 @@ func (c *core) grant(q *qp) {
 // grant publishes what the peer may do through q.
 func (b *neighbor) grant(q *qp) {
 	var want uint64
-	if q.typ == verbs.RC && (q.state == verbs.StateRTS || q.state == verbs.StateSQD) && q.nic.portUp && q.nic.observe == nil {
+	begun := q.state == verbs.StateRTS || q.state == verbs.StateSQD || (q.state == verbs.StateRTR && q.commEst) // after the event
+	if q.typ == verbs.RC && begun && q.nic.portUp && q.nic.observe == nil && b.leadsTo(q) {
 		access := q.attr.Access & shmRemote
 		if q.attr.MaxDestRdAtomic == 0 {
 			access &^= verbs.AccessRemoteRead

@@ -50,7 +50,7 @@ func (x *lentContext) await(key uint32) {
 	x.tb.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Microsecond) {
 		x.peer.mu.Lock()
-		mapped := slices.ContainsFunc(x.peer.files.regions, func(r shmRegion) bool { return r.key == key })
+		mapped := slices.ContainsFunc(x.peer.near.files.regions, func(r shmRegion) bool { return r.key == key })
 		x.peer.mu.Unlock()
 		if mapped {
 			return

@@ -3,6 +3,7 @@ package softnic
 import (
 	"encoding/binary"
 	"net"
+	"net/netip"
 
 	"ibverbx/internal/roce"
 	"ibverbx/internal/shm"
@@ -19,7 +20,8 @@ import (
 // chooses its address.
 type ShmLink struct {
 	core
-	neighbor
+	// near is the other process.
+	near   neighbor
 	writer shm.Writer
 	reader shm.Reader
 	bell   shm.Bell
@@ -35,7 +37,7 @@ const (
 	shmTaken = shm.BellSize         // how many packets the owner has read
 	shmWants = shmTaken + shm.Line  // 1 while the owner waits for room in its ring
 	shmIn    = shmWants + shm.Line  // ShmLink.in of the owner
-	shmSelf  = shmIn + shm.Line     // address of the segment in the owner's memory, and the number in its hello
+	shmSelf  = shmIn + shm.Line     // address of the segment in the owner's memory, the number in its hello, and where its NIC receives over UDP
 	shmQPs   = 4096                 // grants to QPs, by the low bits of their numbers
 	shmMRs   = shmQPs + 8*shmPlaces // keys of lent regions, by their low bits
 	shmRing  = shmMRs + 4*shmPlaces
@@ -79,17 +81,17 @@ func newShmLink(conn *net.UnixConn) (*ShmLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &ShmLink{neighbor: neighbor{conn: c}}
-	id, theirs, err := l.meet(shmSize)
+	l := &ShmLink{near: neighbor{conn: c}}
+	id, theirs, err := l.near.meet(shmSize, netip.AddrPort{})
 	if err != nil {
 		return nil, err
 	}
 	l.from.sgid, l.from.dgid = shmAddr(theirs), shmAddr(id)
 	l.from.attr = verbs.AHAttr{DGID: l.from.dgid, HopLimit: 64, Port: 1}
 	l.init(l, linkTraits{kind: "shm", window: shmWindow, shm: l}, nil)
-	l.writer.Init(l.own[shmRing:], shm.Word32(l.peers, shmTaken))
-	l.reader.Init(l.peers[shmRing:], shm.Word32(l.own, shmTaken))
-	l.bell.Init(l.own, l.peers)
+	l.writer.Init(l.near.own[shmRing:], shm.Word32(l.near.peers, shmTaken))
+	l.reader.Init(l.near.peers[shmRing:], shm.Word32(l.near.own, shmTaken))
+	l.bell.Init(l.near.own, l.near.peers)
 	l.ends.init()
 	return l, nil
 }
@@ -103,10 +105,10 @@ func shmAddr(id uint64) (g verbs.GID) {
 
 // plug starts the link for its NIC.
 func (l *ShmLink) plug(n *NIC) error {
-	if l.nic != nil {
-		return verbs.Invalidf("a ShmLink takes one NIC, and %s has been on it", l.nic.name)
+	if l.near.nic != nil {
+		return verbs.Invalidf("a ShmLink takes one NIC, and %s has been on it", l.near.nic.name)
 	}
-	l.nic, l.neighbors = n, []*neighbor{&l.neighbor}
+	l.near.nic, l.neighbors = n, []*neighbor{&l.near}
 	n.gids = []verbs.GIDEntry{{GID: l.from.dgid, Index: 0, Type: verbs.GIDTypeRoCEv2}}
 	l.ends.start(l)
 	return nil
@@ -120,7 +122,7 @@ func (l *ShmLink) send(from *NIC, p *packet) {
 		from.receive(p)
 	case p.path.dgid != l.from.sgid:
 		from.stats.Unroutable++
-	case l.gone.Load() || !l.writer.Room(1):
+	case l.near.gone.Load() || !l.writer.Room(1):
 		from.stats.SendDrops++ // the second cannot happen: see room
 	default:
 		l.write(p)
@@ -159,21 +161,21 @@ func (l *ShmLink) room(q *qp) bool { return l.hasRoom(q, 1+shmReserve) }
 func (l *ShmLink) ackRoom(q *qp) bool { return l.hasRoom(q, 2) }
 
 func (l *ShmLink) hasRoom(q *qp, n uint32) bool {
-	if l.gone.Load() || l.writer.Room(n) {
+	if l.near.gone.Load() || l.writer.Room(n) {
 		return true
 	}
-	l.nic.waiting.push(q)
-	shm.Word32(l.own, shmWants).Store(1)
+	l.near.nic.waiting.push(q)
+	shm.Word32(l.near.own, shmWants).Store(1)
 	return l.writer.Room(n) // the peer may have read before it could see the word
 }
 
 // resume schedules the QPs that wait for room if there is some.
 func (l *ShmLink) resume() {
-	w := &l.nic.waiting
+	w := &l.near.nic.waiting
 	if w.empty() || !l.writer.Room(1+shmReserve) {
 		return
 	}
-	shm.Word32(l.own, shmWants).Store(0)
+	shm.Word32(l.near.own, shmWants).Store(0)
 	for q := w.pop(); q != nil; q = w.pop() {
 		l.lists.tx.push(q)
 		if q.ackDue || q.nakSyndrome != 0 {
@@ -191,10 +193,10 @@ func (l *ShmLink) take() {
 			break
 		}
 		if !sound || !l.serve(header, payload) {
-			l.nic.stats.Malformed++
+			l.near.nic.stats.Malformed++
 		}
 	}
-	if l.reader.Release() && shm.Word32(l.peers, shmWants).Load() != 0 {
+	if l.reader.Release() && shm.Word32(l.near.peers, shmWants).Load() != 0 {
 		l.dirty = true // the peer waits for room
 	}
 	l.resume()
@@ -217,6 +219,6 @@ func (l *ShmLink) serve(header *[shm.Header]byte, payload []byte) bool {
 		return false
 	}
 	p.path = &l.from
-	l.nic.receive(p)
+	l.near.nic.receive(p)
 	return true
 }

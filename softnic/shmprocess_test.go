@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"testing"
@@ -26,6 +27,8 @@ const (
 	shmSleep = "sleep" // the same, but sleeps in between
 	shmFlood = "flood" // writes to the near side's memory without end
 	shmPlain = "plain" // nothing, and its memory has no file
+	shmNear  = "near"  // the same, on a UDPLink with SharedMemory
+	shmChild = "child" // flood, and a child of the process has its socket too
 )
 
 // shmDepth is the depth of the queues of a side.
@@ -42,6 +45,7 @@ type shmCard struct {
 type shmSide struct {
 	tb    testing.TB
 	nic   *softnic.NIC
+	pd    verbs.PD
 	cq    verbs.CQ
 	waker *verbs.Waker
 	qp    verbs.QP
@@ -53,25 +57,27 @@ type shmSide struct {
 	wcs    [64]verbs.WC
 }
 
-func newShmSide(tb testing.TB, link *softnic.ShmLink, size int) *shmSide {
+func newShmSide(tb testing.TB, link softnic.Link, size int) *shmSide {
 	tb.Helper()
 	return newShmSideWith(tb, link, size, &verbs.MemoryConfig{Shared: true})
 }
 
 // newShmSideWith makes a side with memory of the given kind.
-func newShmSideWith(tb testing.TB, link *softnic.ShmLink, size int, cfg *verbs.MemoryConfig) *shmSide {
+func newShmSideWith(tb testing.TB, link softnic.Link, size int, cfg *verbs.MemoryConfig) *shmSide {
 	tb.Helper()
 	s := &shmSide{tb: tb, waker: verbs.NewWaker()}
 	var ctx verbs.Context
-	var pd verbs.PD
-	s.nic, ctx, pd = plug(tb, link)
-	s.mem, s.mr = memoryWith(tb, pd, size, cfg)
+	s.nic, ctx, s.pd = plug(tb, link)
+	s.mem, s.mr = memoryWith(tb, s.pd, size, cfg)
 	var err error
 	s.cq, err = ctx.CreateCQ(verbs.CQConfig{Depth: 4 * shmDepth, Waker: s.waker})
 	must(tb, err)
-	s.qp, err = pd.CreateQP(verbs.QPConfig{
-		Type: verbs.RC, MaxSendWR: shmDepth, MaxRecvWR: shmDepth, MaxSendSGE: 4, SendCQ: s.cq, RecvCQ: s.cq,
-		Path: verbs.PathConfig{AckTimeout: verbs.ExplicitZero}, // only an answer or an end ends a request
+	path := verbs.PathConfig{AckTimeout: verbs.ExplicitZero} // only an answer or an end ends a request
+	if _, udp := link.(*softnic.UDPLink); udp {
+		path.AckTimeout = 12 // 17 ms
+	}
+	s.qp, err = s.pd.CreateQP(verbs.QPConfig{
+		Type: verbs.RC, MaxSendWR: shmDepth, MaxRecvWR: shmDepth, MaxSendSGE: 4, SendCQ: s.cq, RecvCQ: s.cq, Path: path,
 	})
 	must(tb, err)
 	return s
@@ -162,6 +168,18 @@ func (s *shmSide) await(n int) {
 	}
 }
 
+// fails polls until a request has ended, which must be with a status.
+func (s *shmSide) fails(want verbs.Status) {
+	s.tb.Helper()
+	wcs := s.poll()
+	for len(wcs) == 0 {
+		wcs = s.poll()
+	}
+	if wcs[0].Status != want {
+		s.tb.Errorf("the request ends with %v, want %v", wcs[0].Status, want)
+	}
+}
+
 // TestShmFarSide is the other process of the tests that need one.
 func TestShmFarSide(t *testing.T) {
 	mode := os.Getenv(shmFarEnv)
@@ -170,9 +188,12 @@ func TestShmFarSide(t *testing.T) {
 	}
 	conn, err := net.FileConn(os.NewFile(3, "socket"))
 	must(t, err)
-	link, err := softnic.NewShmLink(conn.(*net.UnixConn))
-	must(t, err)
-	cfg := &verbs.MemoryConfig{Shared: mode != shmPlain}
+	var link softnic.Link = nearLink(t, true)
+	if mode != shmNear {
+		link, err = softnic.NewShmLink(conn.(*net.UnixConn))
+		must(t, err)
+	}
+	cfg := &verbs.MemoryConfig{Shared: mode != shmPlain && mode != shmNear}
 	s := newShmSideWith(t, link, shmFarMemory, cfg)
 	out := json.NewEncoder(os.Stdout)
 	must(t, out.Encode(s.card()))
@@ -193,9 +214,9 @@ func TestShmFarSide(t *testing.T) {
 		cancel()
 	}()
 	switch mode {
-	case shmIdle, shmPlain:
+	case shmIdle, shmPlain, shmNear:
 		<-ctx.Done()
-	case shmFlood:
+	case shmFlood, shmChild:
 		s.flood(ctx)
 	default:
 		s.echo(ctx, recvs, mode == shmSleep)
@@ -245,6 +266,14 @@ func (s *shmSide) echo(ctx context.Context, recvs []verbs.RecvWR, sleep bool) {
 	}
 }
 
+// nearLink returns a UDPLink, whose NICs may look for others on the host.
+func nearLink(tb testing.TB, look bool) *softnic.UDPLink {
+	tb.Helper()
+	l, err := softnic.NewUDPLink(&softnic.UDPConfig{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.9")}, SharedMemory: look})
+	must(tb, err)
+	return l
+}
+
 // shmFarMemory is the size of the far side's region.
 const shmFarMemory = 4 << 20
 
@@ -268,13 +297,21 @@ func startFar(tb testing.TB, mode string) (*shmSide, *shmFar) {
 	out, err := cmd.StdoutPipe()
 	must(tb, err)
 	must(tb, cmd.Start())
-	must(tb, file.Close())
+	if mode != shmChild {
+		must(tb, file.Close())
+	}
 	far := &shmFar{cmd, in}
 	tb.Cleanup(far.end)
-	link, err := softnic.NewShmLink(a)
-	must(tb, err)
-	s := newShmSide(tb, link, shmFarMemory)
-	s.kernel = softnic.ReachesProcess(link)
+	var s *shmSide
+	if mode == shmNear {
+		must(tb, a.Close())
+		s = newShmSide(tb, nearLink(tb, true), shmFarMemory)
+	} else {
+		link, err := softnic.NewShmLink(a)
+		must(tb, err)
+		s = newShmSide(tb, link, shmFarMemory)
+		s.kernel = softnic.ReachesProcess(link)
+	}
 	var card shmCard
 	cards := json.NewDecoder(out)
 	must(tb, cards.Decode(&card))

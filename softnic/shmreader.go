@@ -29,6 +29,8 @@ type shmReader struct {
 }
 
 const (
+	// shmHello is how long the peer may take for its first message.
+	shmHello = 10 * time.Second
 	// shmSpin is how long the goroutine looks for more packets before it sleeps.
 	shmSpin = 20 * time.Microsecond
 	// shmYield is how many polls may find nothing before the program yields its processor.
@@ -62,14 +64,14 @@ func (l *ShmLink) close() error {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	err := l.conn.Close()
-	if l.gone.Load() {
+	err := l.near.conn.Close()
+	if l.near.gone.Load() {
 		err = nil // listen has closed it
 	}
 	r.stopped.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.unmap()
+	l.near.unmap()
 	return err
 }
 
@@ -126,14 +128,14 @@ func (r *shmReader) attend(l *ShmLink, pause *time.Timer) bool {
 func (l *ShmLink) read() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.nic.closed && l.drain()
+	return !l.near.nic.closed && l.drain()
 }
 
 // poll serves packets for a program that has found its CQ empty, and reports whether there were any.
 // watched says that the program will sleep rather than poll again. The core's lock is held. poll may
 // release it for a while.
 func (l *ShmLink) poll(watched bool) bool {
-	if l.nic.closed {
+	if l.near.nic.closed {
 		return false
 	}
 	r := &l.ends
@@ -172,27 +174,54 @@ func (l *ShmLink) awaited() {
 // lock is held.
 func (l *ShmLink) drain() bool {
 	ready := l.reader.Ready()
-	if ready || !l.nic.waiting.empty() || !l.lists.acks.empty() {
+	if ready || !l.near.nic.waiting.empty() || !l.lists.acks.empty() {
 		l.take()
 		l.settle()
 	}
 	return ready
 }
 
+// expect waits for the first message of the peer.
+func (b *neighbor) expect() (m shm.Message, fd int, err error) {
+	if err = b.conn.SetReadDeadline(time.Now().Add(shmHello)); err != nil {
+		return m, -1, err
+	}
+	if m, fd, err = b.conn.Receive(); err != nil {
+		return m, -1, err
+	}
+	return m, fd, b.conn.SetReadDeadline(time.Time{})
+}
+
 // watch serves the socket until the peer ends, and then ends what was under way.
 func (l *ShmLink) watch() {
-	l.listen()
+	l.near.listen()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.nic.closed {
+	if !l.near.nic.closed {
 		l.lost()
+	}
+}
+
+// grace waits until the peer no longer touches memory under a grant that was just removed. That is the time of
+// one chain of requests, or longer if the peer is stopped in the middle of one.
+func (b *neighbor) grace() {
+	for _, other := range b.nic.core.neighbors {
+		other.leave() // a request that fails ends its QP; many sides may be waiting here
+	}
+	in := b.theirIn.Load()
+	for spins := 0; in&1 == 1 && b.theirIn.Load() == in && !b.gone.Load(); spins++ {
+		if spins < 1000 {
+			runtime.Gosched()
+		} else if time.Sleep(20 * time.Microsecond); b.process != nil && !b.process.Is() {
+			return // a child that it forked may keep the socket open
+		}
 	}
 }
 
 // lost ends the requests to a peer that has ended, and takes the port down. What the peer had sent
 // counts.
 func (l *ShmLink) lost() {
-	n := l.nic
+	n := l.near.nic
 	for l.reader.Ready() {
 		l.take()
 		l.work()

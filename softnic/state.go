@@ -46,6 +46,9 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 			q.assoc = p.way.assoc
 		}
 		q.headFor(p)
+		if q.core.wire != nil {
+			q.core.wire.approach(q)
+		}
 	}
 	if to == verbs.StateSQD && q.state == verbs.StateRTS {
 		q.attr.SQDNotify = false // it must be requested each time

@@ -55,6 +55,7 @@ func TestConformanceUDP(t *testing.T) {
 		{"ipv4 two links", softnic.UDPConfig{}, verbs.MTU256, "127.0.0.3", "127.0.0.3"},
 		{"ipv6 two links", softnic.UDPConfig{}, 0, "::1", "::1"},
 		{"ipv6 plain", plain, verbs.MTU2048, "::1", "::1"},
+		{"shared memory", softnic.UDPConfig{SharedMemory: true}, 0, "127.0.0.3", "127.0.0.3"},
 	}
 	if heapMemory {
 		// Two links share no lock, and the race detector does not see that a packet comes after it
@@ -67,7 +68,9 @@ func TestConformanceUDP(t *testing.T) {
 		}
 		t.Run(v.name, func(t *testing.T) {
 			verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
-				return openUDP(tb, &v.cfg, softnic.Config{MTU: v.mtu}, v.a, v.b)
+				p := openUDP(tb, &v.cfg, softnic.Config{MTU: v.mtu}, v.a, v.b)
+				p.Memory = &verbs.MemoryConfig{Shared: v.cfg.SharedMemory}
+				return p
 			})
 		})
 	}

@@ -3,6 +3,7 @@ package softnic
 import (
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
@@ -50,6 +51,10 @@ type UDPConfig struct {
 	// exchange their own addresses, and never an Endpoint, otherwise get the small window of a stranger. It must be false
 	// if a peer may be another kind of NIC. It concerns plain packets only: whether a QP is sealed does not depend on it.
 	AssumeSoftNICs bool
+	// SharedMemory lets plain RC QPs do WRITEs and READs on the memory of the peer, without packets, if its NIC belongs to
+	// another process of this user on this host and has SharedMemory too. Captures, Impairment and Cut do not see them. Systems
+	// other than Linux ignore it.
+	SharedMemory bool
 	// Seed decides what Impairment does to each packet.
 	Seed uint64
 	// Impairment applies to packets that NICs send, as on a FaultLink. Zero is none.
@@ -132,6 +137,7 @@ func (cfg *UDPConfig) complete() error {
 	setDefault(&cfg.NICWindow, defaultUDPNICWindow)
 	setDefault(&cfg.Port, roce.Port)
 	setDefault(&cfg.Spin, defaultUDPSpin)
+	cfg.SharedMemory = cfg.SharedMemory && runtime.GOOS == "linux"
 	if err := checkRanges("UDPConfig",
 		bounded{"Sockets", cfg.Sockets, 1024},
 		bounded{"Buffer", cfg.Buffer, 1 << 30},
@@ -152,7 +158,7 @@ func (l *UDPLink) Impair(from *NIC, to netip.Addr, imp Impairment) error {
 	if w == nil {
 		return verbs.NewOpError("impair", "", 0, verbs.Invalidf("the NIC is nil or belongs to another link"))
 	}
-	return w.impair(toward(from, verbs.GIDFromAddr(to)), imp)
+	return w.faults.impair(toward(from, verbs.GIDFromAddr(to)), imp)
 }
 
 // wireOf returns the wire of a NIC, nil if the NIC is not on the link.
@@ -171,14 +177,14 @@ func (l *UDPLink) Restore(from *NIC, to netip.Addr) { l.setCut(from, to, false) 
 
 func (l *UDPLink) setCut(from *NIC, to netip.Addr, cut bool) {
 	if w := l.wireOf(from); w != nil {
-		w.change(toward(from, verbs.GIDFromAddr(to)), func(d *direction) { d.cut = cut })
+		w.faults.change(toward(from, verbs.GIDFromAddr(to)), func(d *direction) { d.cut = cut })
 	}
 }
 
 // FaultStats returns what happened to packets from a NIC of the link to an address.
 func (l *UDPLink) FaultStats(from *NIC, to netip.Addr) (s FaultStats) {
 	if w := l.wireOf(from); w != nil {
-		s = w.statsOf(toward(from, verbs.GIDFromAddr(to)))
+		s = w.faults.statsOf(toward(from, verbs.GIDFromAddr(to)))
 	}
 	return s
 }

@@ -9,7 +9,7 @@ func (w *udpWire) send(from *NIC, p *packet) {
 	case !from.portUp:
 		from.stats.PortDownDrops++
 	case w.queue != nil:
-		w.carry(w.direction(toward(from, p.path.dgid)), nil, from, nil, p)
+		w.faults.carry(w.faults.direction(toward(from, p.path.dgid)), nil, from, nil, p)
 	default:
 		from.port(p.path.sealing).write(p, false)
 	}
@@ -25,7 +25,7 @@ func (w *udpWire) land(f *flight) {
 		f.dir.stats.Delivered++
 		f.from.port(f.packet.path.sealing).write(&f.packet, f.corrupt)
 	}
-	w.recycle(f)
+	w.faults.recycle(f)
 }
 
 // flush hands all collected packets to the kernel, unless somebody collects more. It is called before the

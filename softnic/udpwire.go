@@ -15,8 +15,9 @@ type udpWire struct {
 	// dirty says that the NIC has packets to flush.
 	dirty bool
 	// corks counts the goroutines that collect packets: see verbs.Corked.
-	corks int
-	faults
+	corks        int
+	faults       faults
+	neighborhood neighborhood
 }
 
 // newWire makes the wire of a NIC. The link's mu is held.
@@ -26,7 +27,7 @@ func (l *UDPLink) newWire(n *NIC) *udpWire {
 		t.window, t.windowBytes = defaultUDPWindow, defaultUDPInFlight
 	}
 	w := &udpWire{link: l, nic: n}
-	w.core.init(w, t, nil)
+	w.init(w, t, nil)
 	w.nonce, w.count, w.wire = l.nonce, l.count, w
 	w.faults.init(&w.core, l.cfg.Seed+uint64(l.count), udpQueue, l.cfg.Impairment, w.land)
 	if l.cfg.Impairment != (Impairment{}) {

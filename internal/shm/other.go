@@ -46,6 +46,9 @@ func Pid() uint32 { return 0 }
 // NewProcess is only for Linux.
 func NewProcess(uint32, uint64, []byte) *Process { return nil }
 
+// Is is only for Linux.
+func (*Process) Is() bool { return false }
+
 // Read is only for Linux.
 func (*Process) Read(uint64, [][]byte) bool { return false }
 

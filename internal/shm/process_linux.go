@@ -10,7 +10,10 @@ import (
 // Process is another process, whose memory this one can reach as a debugger can (process_vm_readv(2)). Calls must not
 // overlap.
 type Process struct {
-	pid    int
+	pid int
+	// want is what the process has at addr.
+	want   []byte
+	addr   uint64
 	local  [maxPieces]unix.Iovec
 	remote [1]unix.RemoteIovec
 }
@@ -22,15 +25,17 @@ func Pid() uint32 { return uint32(os.Getpid()) }
 // returns nil. Numbers differ between namespaces, and a system may forbid the access. It is always nil for this process:
 // a peer must not make this process write its own memory.
 func NewProcess(pid uint32, addr uint64, want []byte) *Process {
-	p := &Process{pid: int(pid)}
-	if pid == Pid() {
-		return nil
-	}
-	got := make([]byte, len(want))
-	if !p.Read(addr, [][]byte{got}) || !bytes.Equal(got, want) {
+	p := &Process{pid: int(pid), want: want, addr: addr}
+	if pid == Pid() || !p.Is() {
 		return nil
 	}
 	return p
+}
+
+// Is reports whether the process still runs. Another one may have its number by now.
+func (p *Process) Is() bool {
+	got := make([]byte, len(p.want))
+	return p.Read(p.addr, [][]byte{got}) && bytes.Equal(got, p.want)
 }
 
 // Read copies bytes at addr of the process to the pieces, of which there are at most four and none is empty. It reports whether all

@@ -1,0 +1,107 @@
+//go:build linux
+
+package softnic_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+	"time"
+
+	"ibverbx/verbs"
+)
+
+// nearPair returns two connected sides on UDPLinks. The first looks for others, and the second if look is set.
+func nearPair(t *testing.T, look bool) (x, y *shmSide) {
+	t.Helper()
+	x, y = newShmSide(t, nearLink(t, true), 64<<10), newShmSide(t, nearLink(t, look), 64<<10)
+	x.connect(y.card())
+	y.connect(x.card())
+	return x, y
+}
+
+// TestNeighbors: NICs on UDPLinks that find each other do WRITEs and READs on each other's memory. Everything else travels as packets. A
+// region that is closed, and a NIC that is closed, can no longer be reached.
+func TestNeighbors(t *testing.T) {
+	noRaces(t)
+	x, y := nearPair(t, true)
+	x.lent()
+	y.lent()
+	was := x.nic.Stats()
+	copy(x.mem.Bytes(), "to the neighbor")
+	x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 64<<10)})
+	x.await(1)
+	if now := x.nic.Stats(); now.Direct != was.Direct+1 || now.PacketsSent != was.PacketsSent {
+		t.Errorf("a WRITE: %d direct and %d packets, want 1 and none", now.Direct-was.Direct, now.PacketsSent-was.PacketsSent)
+	}
+	y.receive(make([]verbs.RecvWR, 2))
+	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWriteWithImm} {
+		was := x.nic.Stats().PacketsSent
+		n := 64 << 10
+		if op == verbs.OpSend {
+			n = 0
+		}
+		x.send([]verbs.SendWR{x.request(op, n)})
+		x.await(1)
+		y.await(1)
+		if x.nic.Stats().PacketsSent == was {
+			t.Errorf("%v: no packets, want some", op)
+		}
+	}
+	if !bytes.Equal(x.mem.Bytes(), y.mem.Bytes()) {
+		t.Error("the memory of the neighbor is not what was written")
+	}
+	late, mr := memoryWith(t, y.pd, 4096, &verbs.MemoryConfig{Shared: true})
+	x.peer.Addr, x.peer.RKey = late.Addr(), mr.RKey()
+	x.lent()
+	must(t, mr.Close())
+	x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 4096)})
+	x.fails(verbs.StatusRemAccessErr)
+	must(t, y.nic.Close())
+	must(t, x.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState))
+	x.connect(x.peer)
+	x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 4096)})
+	x.fails(verbs.StatusRetryExcErr)
+}
+
+// TestNoNeighbors: a NIC that does not look for others is reached by packets only.
+func TestNoNeighbors(t *testing.T) {
+	noRaces(t)
+	x, _ := nearPair(t, false)
+	for range 100 {
+		x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 64<<10)})
+		x.await(1)
+	}
+	if n := x.nic.Stats().Direct; n != 0 {
+		t.Errorf("%d requests to a NIC without SharedMemory were direct", n)
+	}
+}
+
+// TestNeighborProcess: the kernel copies between processes whose NICs are on UDPLinks, until one is killed. Then requests
+// end as they do for any peer that no longer answers.
+func TestNeighborProcess(t *testing.T) {
+	s, far := startFar(t, shmNear)
+	for begin := time.Now(); s.nic.Stats().Direct < 100; {
+		s.send([]verbs.SendWR{s.request(verbs.OpRDMAWrite, 64<<10), s.request(verbs.OpRDMARead, 64<<10)})
+		s.await(2)
+		if time.Since(begin) > 10*time.Second {
+			must(t, far.Process.Signal(os.Kill))
+			t.Skip("the system does not allow process_vm_writev")
+		}
+	}
+	must(t, far.Process.Signal(os.Kill))
+	wrs := []verbs.SendWR{s.request(verbs.OpRDMAWrite, 64<<10)}
+	status := verbs.StatusSuccess
+	for status == verbs.StatusSuccess {
+		s.send(wrs)
+		wcs := s.poll()
+		for len(wcs) == 0 {
+			wcs = s.poll()
+		}
+		status = wcs[0].Status
+	}
+	if status != verbs.StatusRetryExcErr {
+		t.Errorf("a request to a process that was killed ends with %v, want %v", status, verbs.StatusRetryExcErr)
+	}
+	must(t, s.mr.Close())
+}
