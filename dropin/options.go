@@ -24,6 +24,9 @@ type Options struct {
 	// AnyPeer says that peers may be other NICs than softnics, such as hardware. The NIC then does without what only
 	// softnics understand, and is slower.
 	AnyPeer bool
+	// OnlyPackets keeps programs from using shared memory with others of the user on the host. Impairment and Capture, which concern
+	// packets, do so too.
+	OnlyPackets bool
 	// Impairment is what happens to the packets that a program sends.
 	Impairment softnic.Impairment
 	// Capture is a file for the packets of a process. %p in the name stands for the process number. Empty means none.
@@ -72,6 +75,9 @@ var variables = []variable{
 	{"MTU", "MTU of the ports: 256, 512, 1024, 2048 or 4096 bytes", setMTU, func(o *Options) string { return orEmpty(o.MTU != 0, o.MTU.Bytes()) }},
 	{"PEERS", "softnic if all peers are software NICs of this kind (the default), any otherwise", setPeers, func(o *Options) string {
 		return orEmpty(o.AnyPeer, "any")
+	}},
+	{"LINK", "auto to use shared memory with programs of the same user on the host (the default), udp otherwise", setLink, func(o *Options) string {
+		return orEmpty(o.OnlyPackets, "udp")
 	}},
 	{"LOSS", "share of packets that are lost, such as 0.1%", setShare(func(o *Options) *float64 { return &o.Impairment.Loss }), func(o *Options) string {
 		return orEmpty(o.Impairment.Loss != 0, o.Impairment.Loss)
@@ -169,6 +175,14 @@ func setPeers(o *Options, value string) error {
 		return errValue
 	}
 	o.AnyPeer = value == "any"
+	return nil
+}
+
+func setLink(o *Options, value string) error {
+	if value != "auto" && value != "udp" {
+		return errValue
+	}
+	o.OnlyPackets = value == "udp"
 	return nil
 }
 

@@ -264,6 +264,28 @@ func TestSharedAddress(t *testing.T) {
 	}
 }
 
+// TestSharedMemory: long WRITEs between processes of one user are copied by the kernel, unless the options concern packets.
+func TestSharedMemory(t *testing.T) {
+	if scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil && string(scope) != "0\n" {
+		t.Skip("the system restricts ptrace")
+	}
+	slow := dropin.Options{}
+	slow.Impairment.Delay = time.Microsecond
+	for _, tt := range []struct {
+		o      dropin.Options
+		direct bool
+	}{{dropin.Options{}, true}, {dropin.Options{OnlyPackets: true}, false}, {slow, false}} {
+		tt.o.Stats = true
+		for _, line := range []string{"ib_write_bw -n 2000", "ib_read_bw -n 2000"} {
+			words := strings.Fields(line)
+			_, client := between(t, tt.o, words[0], words[1:]...)
+			if none := strings.Contains(client, "Direct:0 "); none == tt.direct {
+				t.Errorf("%s with %q: want direct transfers: %v\n%s", line, tt.o.Env(), tt.direct, client)
+			}
+		}
+	}
+}
+
 // TestLossyPrograms: lost and reordered packets cost time and no data.
 func TestLossyPrograms(t *testing.T) {
 	var o dropin.Options

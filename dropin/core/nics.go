@@ -26,7 +26,10 @@ func (l *library) start() error {
 	if err := o.ReadEnv(os.LookupEnv); err != nil {
 		return err
 	}
-	cfg := softnic.UDPConfig{AssumeSoftNICs: !o.AnyPeer, Impairment: o.Impairment}
+	cfg := softnic.UDPConfig{
+		AssumeSoftNICs: !o.AnyPeer, Impairment: o.Impairment,
+		SharedMemory: !o.OnlyPackets && o.Impairment == (softnic.Impairment{}) && o.Capture == "",
+	}
 	if o.Capture != "" {
 		w, err := pcap.Create(strings.ReplaceAll(o.Capture, "%p", strconv.Itoa(os.Getpid())), pcap.Config{})
 		if err != nil {
