@@ -50,6 +50,9 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing, a *associat
 	case attr.FlowLabel >= 1<<20:
 		return nil, verbs.Invalidf("address vector: flow label %#x has more than 20 bits", attr.FlowLabel)
 	}
+	if gid, port := splitGID(attr.DGID); port != 0 && n.core.wire != nil {
+		attr.DGID, attr.DLID = gid, port
+	}
 	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr, datagrams: datagrams, sealing: g}
 	if n.core.wire == nil {
 		n.core.find(p)

@@ -136,7 +136,11 @@ func (x *hostContext) QueryGID(port, index int) (verbs.GIDEntry, error) {
 		if index < 0 || index >= len(x.nic.gids) {
 			return e, verbs.ErrNotFound
 		}
-		return x.nic.gids[index], nil
+		e = x.nic.gids[index]
+		if x.nic.portGIDs() {
+			e.GID = portGID(e.GID, x.nic.udp.conn.Addr().Port())
+		}
+		return e, nil
 	})
 }
 

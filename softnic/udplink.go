@@ -51,6 +51,9 @@ type UDPConfig struct {
 	// exchange their own addresses, and never an Endpoint, otherwise get the small window of a stranger. It must be false
 	// if a peer may be another kind of NIC. It concerns plain packets only: whether a QP is sealed does not depend on it.
 	AssumeSoftNICs bool
+	// PortGIDs makes QueryGID, and the GRH of datagrams, name IPv4 addresses together with UDP ports. Programs that exchange GIDs and no
+	// LIDs then reach several processes on one address. Every NIC on a UDPLink understands such a GID. Other NICs do not.
+	PortGIDs bool
 	// SharedMemory lets plain RC QPs do WRITEs and READs on the memory of the peer, without packets, if its NIC belongs to
 	// another process of this user on this host and has SharedMemory too. Captures, Impairment and Cut do not see them. Systems
 	// other than Linux ignore it.

@@ -75,7 +75,12 @@ func (q *qp) receiveDatagram(p *packet) {
 		q.dropMessage()
 		return
 	}
-	putGRH(&q.nic.stage.placed, p.path, p.length)
+	if q.nic.portGIDs() {
+		from := p.path.shown(q.nic)
+		putGRH(&q.nic.stage.placed, &from, p.length)
+	} else {
+		putGRH(&q.nic.stage.placed, p.path, p.length)
+	}
 	sges := q.recvSGEs()
 	s := q.scatterBytes(sges, 0, q.nic.stage.placed[:])
 	if s == verbs.StatusSuccess {
