@@ -24,6 +24,8 @@ type Options struct {
 	// AnyPeer says that peers may be other NICs than softnics, such as hardware. The NIC then does without what only
 	// softnics understand, and is slower.
 	AnyPeer bool
+	// PortGIDs makes the GIDs of devices with IPv4 addresses carry their UDP ports.
+	PortGIDs bool
 	// OnlyPackets keeps programs from using shared memory with others of the user on the host. Impairment and Capture, which concern
 	// packets, do so too.
 	OnlyPackets bool
@@ -75,6 +77,9 @@ var variables = []variable{
 	{"MTU", "MTU of the ports: 256, 512, 1024, 2048 or 4096 bytes", setMTU, func(o *Options) string { return orEmpty(o.MTU != 0, o.MTU.Bytes()) }},
 	{"PEERS", "softnic if all peers are software NICs of this kind (the default), any otherwise", setPeers, func(o *Options) string {
 		return orEmpty(o.AnyPeer, "any")
+	}},
+	{"GIDS", "port if GIDs carry the UDP port, for several processes on one address; ip otherwise (the default)", setGIDs, func(o *Options) string {
+		return orEmpty(o.PortGIDs, "port")
 	}},
 	{"LINK", "auto to use shared memory with programs of the same user on the host (the default), udp otherwise", setLink, func(o *Options) string {
 		return orEmpty(o.OnlyPackets, "udp")
@@ -175,6 +180,14 @@ func setPeers(o *Options, value string) error {
 		return errValue
 	}
 	o.AnyPeer = value == "any"
+	return nil
+}
+
+func setGIDs(o *Options, value string) error {
+	if value != "ip" && value != "port" {
+		return errValue
+	}
+	o.PortGIDs = value == "port"
 	return nil
 }
 

@@ -29,7 +29,7 @@ func lookup(env []string) func(string) (string, bool) {
 func TestOptionsTravel(t *testing.T) {
 	for _, want := range []dropin.Options{
 		{},
-		{Devices: 3, MTU: verbs.MTU1024, AnyPeer: true, OnlyPackets: true, Capture: "/tmp/%p.pcap", Stats: true},
+		{Devices: 3, MTU: verbs.MTU1024, AnyPeer: true, PortGIDs: true, OnlyPackets: true, Capture: "/tmp/%p.pcap", Stats: true},
 		{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::2")}},
 		{Impairment: softnic.Impairment{Loss: 0.001, Reorder: 0.5, Delay: 50 * time.Microsecond}},
 	} {
@@ -53,7 +53,7 @@ func TestOptionsInWords(t *testing.T) {
 // TestBadOptions: a bad value is refused, and the error names the variable and what it wants.
 func TestBadOptions(t *testing.T) {
 	for _, v := range []string{
-		"ADDR=host", "ADDR=fe80::1%eth0", "DEVICES=0", "DEVICES=17", "DEVICES=x", "MTU=1500", "PEERS=hardware", "LINK=shm", "LOSS=2", "LOSS=-1%",
+		"ADDR=host", "ADDR=fe80::1%eth0", "DEVICES=0", "DEVICES=17", "DEVICES=x", "MTU=1500", "PEERS=hardware", "LINK=shm", "GIDS=ipv6", "LOSS=2", "LOSS=-1%",
 		"LOSS=NaN", "REORDER=101%", "DELAY=5", "DELAY=-1s", "DELAY=2h", "STATS=maybe",
 	} {
 		var o dropin.Options
@@ -78,7 +78,7 @@ func TestVariables(t *testing.T) {
 		names = append(names, v.Name)
 	}
 	all := dropin.Options{
-		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Devices: 1, MTU: 1, AnyPeer: true, OnlyPackets: true, Capture: "x", Stats: true,
+		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Devices: 1, MTU: 1, AnyPeer: true, PortGIDs: true, OnlyPackets: true, Capture: "x", Stats: true,
 		Impairment: softnic.Impairment{Loss: 1, Reorder: 1, Delay: 1},
 	}
 	for _, v := range all.Env() {

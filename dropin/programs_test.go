@@ -262,6 +262,14 @@ func TestSharedAddress(t *testing.T) {
 		words := strings.Fields(line)
 		between(t, o, words[0], words[1:]...)
 	}
+	o.PortGIDs = true // UCX and libfabric exchange GIDs and no LIDs
+	for _, line := range []string{
+		"ibv_rc_pingpong -g 0 -c -n 100", "ibv_ud_pingpong -g 0 -n 100", "ib_write_bw -n 200", "UCX_TLS=rc_v ucx_perftest -t tag_bw -s 65536 -n 200",
+		"UCX_TLS=ud_v ucx_perftest -t tag_lat -n 200", "fi_pingpong -p verbs;ofi_rxd -e rdm -c -I 20",
+	} {
+		words := strings.Fields(line)
+		between(t, o, words[0], words[1:]...)
+	}
 }
 
 // TestSharedMemory: long WRITEs between processes of one user are copied by the kernel, unless the options concern packets.

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,7 +29,7 @@ func finish(t *testing.T, cmd *exec.Cmd) error {
 	return cmd.Wait()
 }
 
-// TestMPI: OpenMPI over UCX, with two and with four ranks. Every rank compares what it gets.
+// TestMPI: OpenMPI over UCX, with two ranks, with four, and with three on one address. Every rank compares what it gets.
 func TestMPI(t *testing.T) {
 	l := library(t)
 	ring := filepath.Join(filepath.Dir(l.Dir), "ring")
@@ -39,11 +40,17 @@ func TestMPI(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), cc, "-O2", "-o", ring, "testdata/ring.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, ranks := range []int{2, 4} {
+	shared := []netip.Addr{netip.MustParseAddr("127.0.0.78")}
+	for ranks, o := range []dropin.Options{2: {OnlyPackets: true}, 3: {Addrs: shared, PortGIDs: true}, 4: {}} {
+		if ranks < 2 {
+			continue
+		}
 		t.Run(fmt.Sprint(ranks), func(t *testing.T) {
-			programsRan.add(t, "mpirun", fmt.Sprintf("UCX_TLS=rc_v -np %d", ranks))
+			if o.Stats = true; !o.PortGIDs {
+				programsRan.add(t, "mpirun", fmt.Sprintf("UCX_TLS=rc_v -np %d", ranks))
+			}
 			// Only verbs: neither shared memory of MPI nor TCP may carry the messages. Two ranks do without that of the library too.
-			cmd, out := command(t, l, dropin.Options{Stats: true, OnlyPackets: ranks == 2}, "UCX_TLS=rc_v,self", "mpirun", "--oversubscribe", "-np", fmt.Sprint(ranks),
+			cmd, out := command(t, l, o, "UCX_TLS=rc_v,self", "mpirun", "--oversubscribe", "-np", fmt.Sprint(ranks),
 				"--mca", "pml", "ucx", "--mca", "btl", "self", "--mca", "osc", "ucx", ring)
 			cmd.Dir = os.TempDir()
 			err := finish(t, cmd)

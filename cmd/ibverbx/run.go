@@ -31,6 +31,7 @@ func newRun(s streams) *cobra.Command {
 		{flag: "devices", variable: "DEVICES", usage: "`number` of devices, 1 to 16 (default 1)"},
 		{flag: "mtu", variable: "MTU", usage: "`bytes` of payload in a packet: 256, 512, 1024, 2048 or 4096 (default what fits)"},
 		{flag: "peers", variable: "PEERS", usage: "`kind` of the peers: softnic, or any if some are hardware or Soft-RoCE (default softnic)"},
+		{flag: "gids", variable: "GIDS", usage: "`kind` of GIDs: ip, or port if they carry the UDP port, for several processes on one address (default ip)"},
 		{flag: "link", variable: "LINK", usage: "`way` to programs of the user on the host: auto for shared memory if it is possible, or udp (default auto)"},
 		{flag: "loss", variable: "LOSS", usage: "`share` of the packets that get lost, such as 0.1%"},
 		{flag: "reorder", variable: "REORDER", usage: "`share` of the packets that later ones overtake, such as 1%"},

@@ -9,10 +9,10 @@ import (
 )
 
 // describe fills in what the shim knows about a NIC that nobody has opened.
-func (d *seamDevice) describe(nic verbs.Device) error {
-	d.guid = uint64(nic.GUID())
-	copy(d.name[:len(d.name)-1], nic.Name())
-	ctx, err := nic.Open()
+func (d *seamDevice) describe(of device) error {
+	d.guid = uint64(of.nic.GUID())
+	copy(d.name[:len(d.name)-1], of.nic.Name())
+	ctx, err := of.nic.Open()
 	if err != nil {
 		return err
 	}
@@ -20,9 +20,8 @@ func (d *seamDevice) describe(nic verbs.Device) error {
 	if err != nil {
 		return errors.Join(err, ctx.Close())
 	}
-	row, err := ctx.QueryGID(1, 0)
-	d.gids, d.ifindex = uint32(port.GIDs), interfaceOf(row.GID.Addr())
-	return errors.Join(err, ctx.Close())
+	d.gids, d.ifindex = uint32(port.GIDs), interfaceOf(of.addr)
+	return ctx.Close()
 }
 
 func (l *library) queryDevice(n uint32, to *seamDeviceAttr) error {

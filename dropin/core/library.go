@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"net/netip"
 	"sync"
 	"syscall"
 
@@ -14,7 +15,7 @@ import (
 
 // library is everything that a process has made through the shim.
 type library struct {
-	nics []*softnic.NIC
+	nics []device
 	// capture takes the packets, nil if they are not captured.
 	capture *pcap.Writer
 	// stats says that finish prints the counters of the NICs.
@@ -32,6 +33,12 @@ type library struct {
 	// events is held while an asynchronous event is taken and while an object that has events is destroyed. So an event
 	// never names an object that is gone.
 	events sync.Mutex
+}
+
+// device is a NIC and its address.
+type device struct {
+	nic  *softnic.NIC
+	addr netip.Addr
 }
 
 type context struct {
@@ -98,16 +105,11 @@ func (l *library) open(device, fd int32) (uint32, error) {
 	if device < 0 || int(device) >= len(l.nics) {
 		return 0, syscall.ENODEV
 	}
-	c, err := l.nics[device].Open()
+	c, err := l.nics[device].nic.Open()
 	if err != nil {
 		return 0, err
 	}
-	x := &context{Context: c, fd: int(fd)}
-	row, err := c.QueryGID(1, 0)
-	if err != nil {
-		return 0, errors.Join(err, c.Close())
-	}
-	x.ifindex = interfaceOf(row.GID.Addr())
+	x := &context{Context: c, fd: int(fd), ifindex: interfaceOf(l.nics[device].addr)}
 	if err := c.NotifyEvents(verbs.NewWakerFunc(func() { signal(x.fd) })); err != nil {
 		return 0, errors.Join(err, c.Close())
 	}

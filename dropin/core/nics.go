@@ -27,7 +27,7 @@ func (l *library) start() error {
 		return err
 	}
 	cfg := softnic.UDPConfig{
-		AssumeSoftNICs: !o.AnyPeer, Impairment: o.Impairment,
+		AssumeSoftNICs: !o.AnyPeer, Impairment: o.Impairment, PortGIDs: o.PortGIDs,
 		SharedMemory: !o.OnlyPackets && o.Impairment == (softnic.Impairment{}) && o.Capture == "",
 	}
 	if o.Capture != "" {
@@ -52,7 +52,7 @@ func (l *library) start() error {
 		if err != nil {
 			return err
 		}
-		l.nics = append(l.nics, n)
+		l.nics = append(l.nics, device{n, nic.Addr})
 	}
 	l.stats = o.Stats
 	return nil
@@ -60,9 +60,9 @@ func (l *library) start() error {
 
 // finish completes the capture and prints the counters. The process is about to exit.
 func (l *library) finish(out io.Writer) error {
-	for _, n := range l.nics {
+	for _, d := range l.nics {
 		if l.stats {
-			fmt.Fprintf(out, "ibverbx: process %d: %s: %+v\n", os.Getpid(), n.Name(), n.Stats())
+			fmt.Fprintf(out, "ibverbx: process %d: %s: %+v\n", os.Getpid(), d.nic.Name(), d.nic.Stats())
 		}
 	}
 	if l.capture != nil {

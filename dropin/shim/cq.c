@@ -136,9 +136,16 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 
 static int req_notify_cq(struct ibv_cq *cq, int solicited) { return core.arm_cq(cq->handle, solicited); }
 
-enum { ipv4_sl = 0xa }; // mlx5 reports the kind of the header here, and UCX reads it
+// service_level returns what mlx5 reports here for datagrams: the kind of their header. UCX reads it.
+static uint8_t service_level(struct ibv_context *base, const struct ibx_wc *wc)
+{
+	enum { ipv6 = 0x9, ipv4 = 0xa };
+	if (!(wc->flags & IBV_WC_GRH))
+		return wc->sl;
+	return to_context(base)->ipv6 ? ipv6 : ipv4;
+}
 
-static void set_wc(struct ibv_wc *to, const struct ibx_wc *from)
+static void set_wc(struct ibv_context *base, struct ibv_wc *to, const struct ibx_wc *from)
 {
 	*to = (struct ibv_wc){
 		.wr_id = from->wr_id,
@@ -152,7 +159,7 @@ static void set_wc(struct ibv_wc *to, const struct ibx_wc *from)
 		.wc_flags = from->flags,
 		.pkey_index = from->pkey_index,
 		.slid = from->slid,
-		.sl = from->flags & IBV_WC_GRH ? ipv4_sl : from->sl,
+		.sl = service_level(base, from),
 	};
 }
 
@@ -168,7 +175,7 @@ static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 		if (got < 0)
 			return done ? done : got;
 		for (int i = 0; i < got; i++)
-			set_wc(&wc[done++], &batch[i]);
+			set_wc(cq->context, &wc[done++], &batch[i]);
 		if (got < want)
 			break;
 	}
@@ -220,8 +227,7 @@ static uint64_t read_completion_ts(struct ibv_cq_ex *ex) { return from_ex(ex)->w
 
 static uint8_t read_sl(struct ibv_cq_ex *ex)
 {
-	const struct ibx_wc *wc = &from_ex(ex)->wc;
-	return wc->flags & IBV_WC_GRH ? ipv4_sl : wc->sl;
+	return service_level(ex->context, &from_ex(ex)->wc);
 }
 
 static struct ibv_cq_ex *create_cq_ex(struct ibv_context *base, struct ibv_cq_init_attr_ex *attr)

@@ -36,6 +36,8 @@ extern bool ibx_forked;
 struct context {
 	struct verbs_context verbs;
 	uint32_t handle;
+	// ipv6 says that the GRH of datagrams is a header of IPv6.
+	bool ipv6;
 };
 
 struct pd {
