@@ -5,7 +5,9 @@ package softnic_test
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
+	"time"
 	"unsafe"
 
 	"ibverbx/softnic"
@@ -61,25 +63,34 @@ type listRig struct {
 	cqa, cqb verbs.CQ
 	ma, mb   *verbs.Memory
 	ra, rb   verbs.MR
+	// srq has the receives of qb. Nil means that qb has them itself.
+	srq verbs.SRQ
 }
 
 func newListRig(t *testing.T, on *rig, typ verbs.QPType) *listRig {
-	r := &listRig{rig: on}
+	return (&listRig{rig: on}).furnish(t, typ)
+}
+
+func (r *listRig) furnish(t *testing.T, typ verbs.QPType) *listRig {
 	r.cqa, r.cqb = newCQ(t, r.ca, 64), newCQ(t, r.cb, 64)
 	r.ma, r.ra = memory(t, r.pa, 1<<14)
 	r.mb, r.rb = memory(t, r.pb, 1<<14)
 	for i := range r.ma.Bytes() {
 		r.ma.Bytes()[i], r.mb.Bytes()[i] = byte(i*7), 0xee
 	}
-	create := func(pd verbs.PD, cq verbs.CQ) verbs.QP {
-		qp, err := pd.CreateQP(verbs.QPConfig{
-			Type: typ, SendCQ: cq, RecvCQ: cq, MaxSendWR: 32, MaxRecvWR: 32, MaxSendSGE: listMost, MaxRecvSGE: listMost, MaxInline: 1024,
-		})
+	create := func(pd verbs.PD, cq verbs.CQ, srq verbs.SRQ) verbs.QP {
+		cfg := verbs.QPConfig{
+			Type: typ, SendCQ: cq, RecvCQ: cq, MaxSendWR: 32, MaxRecvWR: 32, MaxSendSGE: listMost, MaxRecvSGE: listMost, MaxInline: 1024, SRQ: srq,
+		}
+		if srq != nil {
+			cfg.MaxRecvWR = 0
+		}
+		qp, err := pd.CreateQP(cfg)
 		must(t, err)
 		t.Cleanup(func() { must(t, qp.Close()) })
 		return qp
 	}
-	r.qa, r.qb = create(r.pa, r.cqa), create(r.pb, r.cqb)
+	r.qa, r.qb = create(r.pa, r.cqa, nil), create(r.pb, r.cqb, r.srq)
 	connect(t, r.qa, r.qb)
 	return r
 }
@@ -151,6 +162,73 @@ func TestListedRequests(t *testing.T) {
 				r.ended(t, r.cqb, "receive behind a list")
 			}
 		})
+	}
+}
+
+// TestListedInParts: messages from and into lists that need many packets, which may get lost, on RC, on UC and with an SRQ.
+func TestListedInParts(t *testing.T) {
+	for name, v := range map[string]struct {
+		typ  verbs.QPType
+		loss float64
+		srq  bool
+	}{"rc": {verbs.RC, 0.1, false}, "uc": {verbs.UC, 0, false}, "srq": {verbs.RC, 0.1, true}} {
+		t.Run(name, func(t *testing.T) {
+			link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 7, Impairment: softnic.Impairment{Loss: v.loss}, ProbeAfter: time.Millisecond})
+			must(t, err)
+			r := &listRig{rig: &rig{tb: t}}
+			r.a, r.ca, r.pa = plugConfig(t, link, softnic.Config{MTU: verbs.MTU256})
+			r.b, r.cb, r.pb = plugConfig(t, link, softnic.Config{MTU: verbs.MTU256})
+			t.Cleanup(func() { must(t, errors.Join(r.a.Close(), r.b.Close())) })
+			if v.srq {
+				r.srq, err = r.pb.CreateSRQ(verbs.SRQConfig{MaxWR: 32, MaxSGE: listMost})
+				must(t, err)
+			}
+			r.furnish(t, v.typ)
+			for n := verbs.MaxSGE + 1; n <= listMost; n++ {
+				r.exchange(t, v.typ, n)
+			}
+			if s := r.a.Stats(); v.loss > 0 && s.Retransmits == 0 {
+				t.Error("nothing was sent again")
+			}
+		})
+	}
+}
+
+// exchange sends from a list into a list of n elements, and reads it back into another one on RC.
+func (r *listRig) exchange(t *testing.T, typ verbs.QPType, n int) {
+	t.Helper()
+	src, length := listed(r.ra, n)
+	dst, _ := listed(r.rb, n)
+	slices.Reverse(dst)
+	recv := []verbs.RecvWR{{NumSGE: uint8(n), Listed: 1, SGE: listAddr(pinned(t, dst))}}
+	post := r.qb.PostRecv
+	if r.srq != nil {
+		post = r.srq.PostRecv
+	}
+	_, err := post(recv)
+	must(t, err)
+	wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, NumSGE: uint8(n), Listed: 1, SGE: listAddr(pinned(t, src))}
+	_, err = r.qa.PostSend([]verbs.SendWR{wr})
+	must(t, err)
+	r.ended(t, r.cqa, "SEND")
+	r.ended(t, r.cqb, "receive")
+	want := listBytes(r.ma, r.ra, src)
+	if !bytes.Equal(listBytes(r.mb, r.rb, dst), want) {
+		t.Fatalf("%d elements: the SEND placed other bytes", n)
+	}
+	if typ != verbs.RC {
+		return
+	}
+	copy(r.mb.Bytes()[8192:], want)
+	for i := range dst {
+		dst[i].Addr, dst[i].LKey = dst[i].Addr-r.rb.Addr()+r.ra.Addr()+8192, r.ra.LKey()
+	}
+	wr.Opcode, wr.SGE, wr.RemoteAddr, wr.RKey = verbs.OpRDMARead, listAddr(pinned(t, dst)), r.rb.Addr()+8192, r.rb.RKey()
+	_, err = r.qa.PostSend([]verbs.SendWR{wr})
+	must(t, err)
+	r.ended(t, r.cqa, "READ")
+	if !bytes.Equal(listBytes(r.ma, r.ra, dst), want) || len(want) != length {
+		t.Fatalf("%d elements: the READ placed other bytes", n)
 	}
 }
 

@@ -88,6 +88,8 @@ var mutations = []struct {
 		"a QP that has failed still grants direct requests", "flush.go",
 		"q.state = verbs.StateErr\n	q.core.grant(q)\n", "q.state = verbs.StateErr\n",
 	},
+	{"a packet of a list begins at the start of each piece", "list.go", "find(q.pd, s.Addr+uint64(off), take, 0)", "find(q.pd, s.Addr, take, 0)"},
+	{"the lists of receives are taken in the wrong order", "srq.go", "**list = r.lists.Pop()", "**list = *r.lists.At(r.lists.Tail() - 1)\n		r.lists.Drop(1)"},
 	{"a neighbor gets a region with the key of an earlier one", "mr.go", "m.key, m.mem = old.key, nil", "m.key = old.key"},
 	{"completions of a closed QP stay", "flush.go", "	q.sendCQ.discard(q)\n", ""},
 	{"an illegal transition is taken", "state.go", "	if err := verbs.CheckTransition(q.typ, q.state, to, mask); err != nil {\n		return err\n	}\n", ""},
