@@ -51,7 +51,7 @@ var build = sync.OnceValues(func() (dropin.Library, error) {
 
 func TestMain(m *testing.M) {
 	status := m.Run()
-	if document := os.Getenv("IBVERBX_DROPIN_TABLE"); document != "" {
+	if document := os.Getenv("IBVERBX_DROPIN_TABLE"); document != "" && status == 0 {
 		if err := programsRan.write(document); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			status = 1

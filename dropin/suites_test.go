@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,8 +25,11 @@ func finish(t *testing.T, cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	stop := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	// A signal that it can handle: mpirun ends its ranks, which are not of its process group.
+	stop := time.AfterFunc(patience, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	defer stop.Stop()
+	kill := time.AfterFunc(patience+patience/9, func() { _ = cmd.Process.Kill() })
+	defer kill.Stop()
 	return cmd.Wait()
 }
 

@@ -108,10 +108,13 @@ OPEN(open64)
 #define FOPEN(name) \
 	FILE *name(const char *restrict path, const char *restrict mode) \
 	{ \
-		int fd = opened(path, strpbrk(mode, "wa+") ? O_RDWR : O_RDONLY); \
+		int fd = opened(path, (strpbrk(mode, "wa+") ? O_RDWR : O_RDONLY) | (strchr(mode, 'e') ? O_CLOEXEC : 0)); \
 		if (fd == -2) \
 			return next(FILE *(const char *, const char *), #name)(path, mode); \
-		return fd < 0 ? NULL : fdopen(fd, mode); \
+		FILE *f = fd < 0 ? NULL : fdopen(fd, mode); \
+		if (fd >= 0 && !f) \
+			close(fd); \
+		return f; \
 	}
 FOPEN(fopen)
 FOPEN(fopen64)
