@@ -104,7 +104,7 @@ func command(t *testing.T, l dropin.Library, o dropin.Options, name string, args
 	}
 	out := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = patience / 9 // a loaded machine may be slow to read what a program has printed
 	return cmd, out
 }
 
