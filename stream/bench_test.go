@@ -42,19 +42,23 @@ func TestNoAllocations(t *testing.T) {
 // rawPair is a VirtualQP between two sides, without a Node, with which the benchmarks compare.
 type rawPair struct{ here, there *ibpeer.Session }
 
-const rawSize = 16 << 20
+const (
+	rawSize = 16 << 20
+	// benchBytes is how much is copied in a turn.
+	benchBytes = 32 << 20
+)
+
+func rawConfig(n *network) ibpeer.Config {
+	return ibpeer.Config{
+		Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: (&side{net: n}).open, Unsealed: true,
+		Regions: []ibpeer.RegionConfig{{Name: "raw", Size: rawSize}},
+		Schemes: []ibverbx.Scheme{ibverbx.Tally}, QP: ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 128, LaneDepth: 32},
+	}
+}
 
 func newRaw(b *testing.B, n *network) *rawPair {
 	b.Helper()
-	side := func() ibpeer.Config {
-		s := &side{net: n}
-		return ibpeer.Config{
-			Auth: bootstrap.Config{InsecurePlaintextOnLoopback: true}, Open: s.open, Unsealed: true,
-			Regions: []ibpeer.RegionConfig{{Name: "raw", Size: rawSize}},
-			Schemes: []ibverbx.Scheme{ibverbx.Tally}, QP: ibverbx.Config{Lanes: 2, SendDepth: 64, RecvDepth: 128, LaneDepth: 32},
-		}
-	}
-	l, err := ibpeer.Listen(soon(b), "127.0.0.1:0", side())
+	l, err := ibpeer.Listen(soon(b), "127.0.0.1:0", rawConfig(n))
 	wantOK(b, "Listen", err)
 	defer l.Close()
 	r := &rawPair{}
@@ -64,7 +68,7 @@ func newRaw(b *testing.B, n *network) *rawPair {
 		r.there, err = l.Accept(soon(b))
 		done <- err
 	}()
-	r.here, err = ibpeer.Dial(soon(b), l.Addr().String(), side())
+	r.here, err = ibpeer.Dial(soon(b), l.Addr().String(), rawConfig(n))
 	wantOK(b, "Dial", err)
 	wantOK(b, "Accept", <-done)
 	b.Cleanup(func() {
@@ -175,34 +179,6 @@ func alternate(b *testing.B, bytes int64, f func(), others map[string]func()) {
 	}
 }
 
-// counter counts bytes that are written to it, and says so for every count of them.
-type counter struct {
-	sum, count int
-	reached    chan struct{}
-}
-
-func (c *counter) Write(b []byte) (int, error) {
-	for c.sum += len(b); c.sum >= c.count; c.sum -= c.count {
-		c.reached <- struct{}{}
-	}
-	return len(b), nil
-}
-
-// copies returns a function that writes bytes to one end of a connection, 1 MiB at a time, while io.Copy reads from the other.
-func copies(b *testing.B, here, there net.Conn, bytes int) func() {
-	block := make([]byte, 1<<20)
-	c := &counter{count: bytes, reached: make(chan struct{}, 1)}
-	go func() { _, _ = io.Copy(c, there) }()
-	return func() {
-		for range bytes >> 20 {
-			if _, err := here.Write(block); err != nil {
-				b.Fatalf("Write: got %v, want no error", err)
-			}
-		}
-		<-c.reached
-	}
-}
-
 // benchLinks runs a benchmark on the links that have figures.
 func benchLinks(b *testing.B, f func(b *testing.B, n *network)) {
 	for _, l := range []struct {
@@ -213,17 +189,22 @@ func benchLinks(b *testing.B, f func(b *testing.B, n *network)) {
 	}
 }
 
-// BenchmarkStream copies through a stream. x-raw is its speed in comparison with WRITEs of a VirtualQP, x-tcp with that of TCP on the loopback.
+// BenchmarkStream copies through a stream, over UDP between two processes. x-raw is its speed in comparison with WRITEs of a VirtualQP, x-tcp
+// with that of TCP on the loopback, and x-tls with that of TLS.
 func BenchmarkStream(b *testing.B) {
-	benchLinks(b, func(b *testing.B, n *network) {
-		const bytes = 32 << 20
+	b.Run("link=memory", func(b *testing.B) {
+		n := memoryNetwork(1)
 		here, there := newPair(b, n, Config{}).dial(b)
 		r := newRaw(b, n)
 		tcpHere, tcpThere := tcpPair(b)
-		alternate(b, bytes, copies(b, here, there, bytes), map[string]func(){
-			"raw": func() { r.write(b, bytes>>20) }, "tcp": copies(b, tcpHere, tcpThere, bytes),
+		go count(there)
+		go count(tcpThere)
+		alternate(b, benchBytes, copies(b, here, nil), map[string]func(){
+			"raw": func() { r.write(b, benchBytes>>20) }, "tcp": copies(b, tcpHere, nil),
 		})
 	})
+	b.Run("link=udp", benchUDP)
+	b.Run("link=udp/sealed", benchSealed)
 }
 
 const pings = 500

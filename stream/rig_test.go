@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +18,12 @@ import (
 	"ibverbx/softnic"
 )
 
-func TestMain(m *testing.M) { rig.Main(m) }
+func TestMain(m *testing.M) {
+	if kind := os.Getenv(asSink); kind != "" {
+		os.Exit(sink(kind))
+	}
+	rig.Main(m)
+}
 
 // What tests of several packages share.
 var (
@@ -56,14 +62,19 @@ type side struct {
 	nics []*softnic.NIC
 }
 
+// config is that of a Node of a test.
+func (s *side) config(sealed bool) node.Config {
+	return node.Config{
+		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true},
+		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Open: s.open, Unsealed: !sealed,
+	}
+}
+
 // start makes a Node, which is closed at the end of the test.
 func (n *network) start(t testing.TB, change func(*node.Config)) *side {
 	t.Helper()
 	s := &side{net: n}
-	cfg := node.Config{
-		Auth:   bootstrap.Config{InsecurePlaintextOnLoopback: true},
-		Listen: "127.0.0.1:0", IdleAfter: -1, Shards: 1, Open: s.open, Unsealed: true,
-	}
+	cfg := s.config(false)
 	if change != nil {
 		change(&cfg)
 	}
