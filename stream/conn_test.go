@@ -158,6 +158,30 @@ func TestOneByteWrites(t *testing.T) {
 	}
 }
 
+// TestLongWriteGrows wants messages of a long Write to be longer the more are under way. The last bytes wait for none of them.
+func TestLongWriteGrows(t *testing.T) {
+	n := faultNetwork(t, 1, softnic.Impairment{})
+	p := newPair(t, n, Config{Ring: 1 << 20})
+	here, there := p.dial(t)
+	release := p.hold()
+	want := random(5, 1<<20)
+	_, err := here.Write(want)
+	wantOK(t, "Write", err)
+	here.mu.Lock()
+	posted := here.out.posted
+	here.mu.Unlock()
+	if posted != uint64(len(want)) {
+		t.Errorf("%d bytes were sent before the first has arrived, want all %d", posted, len(want))
+	}
+	release()
+	if got := readAll(t, there, len(want)); !bytes.Equal(got, want) {
+		t.Error("bytes differ")
+	}
+	if sent := p.peer.Detail().Counters.Notified; sent > 7 {
+		t.Errorf("%d messages for %d bytes, want at most 7", sent, len(want))
+	}
+}
+
 // hold keeps back all packets between the two sides until release.
 func (p *pair) hold() (release func()) {
 	each := func(f func(l *softnic.FaultLink, from, to *softnic.NIC)) {

@@ -13,7 +13,7 @@ import (
 
 const (
 	// chunkBytes is how much is copied before it is sent, and a message below it is small: while one is under way, less than that
-	// waits and grows.
+	// waits and grows. While a call goes on, twice as much for each message that is under way waits.
 	chunkBytes = 64 << 10
 	// maxFlight is how many messages of a stream are under way at most.
 	maxFlight = 8
@@ -29,6 +29,8 @@ type outbound struct {
 	tail, posted, done, acked uint64
 	// end says that nothing more will be written, ending that the peer was told, and ended that this has arrived.
 	end, ending, ended bool
+	// more says that the call that has written the bytes up to tail goes on.
+	more bool
 	// cut says that bytes were dropped, and stopped that the peer does not read.
 	cut, stopped bool
 	// copying says that a goroutine writes to the ring without mu, and pushing that one submits messages.
@@ -84,7 +86,8 @@ func (c *Conn) next() *message {
 	n := min(pending, o.acked+far-o.posted, size-o.posted&(size-1), far-o.posted&(far-1), seat.MaxNotify)
 	last := o.end && n == pending && (!o.copying || c.closed || o.cut) // filled drops what is copied after a cut
 	small := pending < min(chunkBytes, size/4)
-	if n == 0 && !last || small && o.small > 0 && !last {
+	grows := o.more && pending < min(2*chunkBytes*uint64(o.flight), size/4)
+	if !last && (n == 0 || grows || small && o.small > 0) {
 		return nil
 	}
 	m := &o.messages[o.count%maxFlight]
@@ -208,7 +211,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 			return n, c.opError("write", err)
 		}
 		k := copy(room, b[n:])
-		if err := c.filled(k); err != nil {
+		if err := c.filled(k, n+k < len(b)); err != nil {
 			return n, c.opError("write", err)
 		}
 		n += k
@@ -231,7 +234,7 @@ func (c *Conn) ReadFrom(r io.Reader) (sum int64, err error) {
 		if n < 0 || n > len(room) {
 			n, err = 0, io.ErrShortBuffer
 		}
-		if err := c.filled(n); err != nil {
+		if err := c.filled(n, n == len(room)); err != nil {
 			return sum, c.opError("write", err)
 		}
 		sum += int64(n)
@@ -282,8 +285,9 @@ func (c *Conn) room(wait bool) ([]byte, error) {
 	}
 }
 
-// filled says that n bytes of what room has returned are to be sent. If the stream has ended meanwhile, they are not.
-func (c *Conn) filled(n int) (err error) {
+// filled says that n bytes of what room has returned are to be sent, and whether more will follow at once. If the stream has ended meanwhile, they
+// are not.
+func (c *Conn) filled(n int, more bool) (err error) {
 	c.mu.Lock()
 	o := &c.out
 	switch o.copying = false; {
@@ -293,6 +297,7 @@ func (c *Conn) filled(n int) (err error) {
 		err = syscall.EPIPE
 	default:
 		o.tail += uint64(n)
+		o.more = more
 	}
 	c.mu.Unlock()
 	if c.push() {
