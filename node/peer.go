@@ -248,7 +248,7 @@ func (p seatPeer) Cancel(op *seat.Op) {
 func (p seatPeer) Help() bool { return p.shard.help() }
 
 // Leave implements seat.Peer.
-func (p seatPeer) Leave() { p.shard.waker.Wake() }
+func (p seatPeer) Leave() { p.shard.leave() }
 
 // Hold implements seat.Peer.
 func (p seatPeer) Hold() { p.held.Add(1) }

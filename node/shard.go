@@ -79,6 +79,9 @@ type shard struct {
 	flight int
 	// posts is how many operations were submitted since the last poll.
 	posts int
+	// armed means that the keeper sleeps until a completion comes, or until wakes.
+	armed bool
+	wakes int64
 	// helped counts how often goroutines other than the keeper have driven the shard.
 	helped uint64
 	wrs    [32]ibverbx.SendWR
@@ -180,6 +183,18 @@ func (s *shard) help() bool {
 	s.turn()
 	s.unlock()
 	return true
+}
+
+// leave makes the keeper drive the shard. One that sleeps until a completion comes does so anyway.
+func (s *shard) leave() {
+	if s.mu.TryLock() {
+		asleep := s.armed && s.ready == nil && s.wakes <= s.cq.Due()
+		s.unlock()
+		if asleep {
+			return
+		}
+	}
+	s.waker.Wake()
 }
 
 // turn posts what is to be posted and polls once. It returns how much happened.
@@ -284,6 +299,7 @@ func (s *shard) keep() {
 			s.mu.Unlock()
 			return
 		}
+		s.armed = false
 		n := s.turn()
 		now := s.now()
 		if n > 0 {
@@ -296,6 +312,7 @@ func (s *shard) keep() {
 		case s.flight > 0 && now-active < int64(spinTime):
 		case s.arm() == 0:
 			nap = s.nap()
+			s.armed, s.wakes = true, s.now()+int64(nap)
 		}
 		helped = s.helped
 		s.unlock()
