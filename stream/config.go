@@ -26,8 +26,8 @@ const (
 	MinRing = 64 << 10
 	MaxRing = 16 << 20
 
-	defaultRing    = 512 << 10
-	defaultMemory  = 512 << 20
+	defaultRing    = 1 << 20
+	defaultMemory  = 1 << 30
 	defaultBacklog = 128
 	maxBacklog     = 1 << 16
 )
@@ -35,10 +35,10 @@ const (
 // Config describes streams. The zero value is what Listen, Dial and Dialer use.
 type Config struct {
 	// Ring is how many bytes a stream buffers in each direction, on each side. It is a power of two from MinRing to MaxRing. Zero
-	// means 512 KiB. A stream whose bytes travel for long needs more.
+	// means 1 MiB. A stream whose bytes travel for long needs more.
 	Ring int
 	// Memory bounds the rings of all streams of the Node, in bytes. Above it, Dial returns ErrBusy and a Listener refuses. Zero
-	// means 512 MiB. A stream takes twice Ring.
+	// means 1 GiB. A stream takes twice Ring.
 	Memory int64
 	// Backlog is how many streams may wait for Accept. More are refused. Zero means 128.
 	Backlog int
