@@ -5,6 +5,9 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"path/filepath"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,15 +26,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // network is a kind of link between two Nodes.
 type network struct {
 	name string
-	// links makes a link for each rail. Nil means UDP on the loopback.
-	links func(t testing.TB) []softnic.Link
+	// links makes the links of the client's NICs and of the server's. Nil means UDP on the loopback.
+	links func(t testing.TB) (client, server []softnic.Link)
 }
 
 var networks = []network{
-	{"memory", func(testing.TB) []softnic.Link {
-		return []softnic.Link{softnic.NewMemoryLink(nil), softnic.NewMemoryLink(nil)}
+	{"memory", func(testing.TB) (client, server []softnic.Link) {
+		links := []softnic.Link{softnic.NewMemoryLink(nil), softnic.NewMemoryLink(nil)}
+		return links, links
 	}},
-	{"fault", func(t testing.TB) (links []softnic.Link) {
+	{"fault", func(t testing.TB) (client, server []softnic.Link) {
+		var links []softnic.Link
 		for i := range 2 {
 			imp := softnic.Impairment{Loss: 0.001, Reorder: 0.01, Delay: 10 * time.Microsecond}
 			link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i + 1), Impairment: imp})
@@ -40,9 +45,39 @@ var networks = []network{
 			}
 			links = append(links, link)
 		}
-		return links
+		return links, links
 	}},
 	{"udp", nil},
+	{"shm", shmLinks},
+}
+
+// shmLinks makes the two ends of a link of shared memory, which does not mind that both are in one process.
+func shmLinks(t testing.TB) (client, server []softnic.Link) {
+	if runtime.GOOS != "linux" {
+		t.Skip("shared memory is for Linux")
+	}
+	l, err := net.Listen("unixpacket", filepath.Join(t.TempDir(), "socket"))
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer l.Close()
+	var ends [2]softnic.Link
+	var errs [2]error
+	end := func(i int, open func() (net.Conn, error)) {
+		c, err := open()
+		if err == nil {
+			ends[i], err = softnic.NewShmLink(c.(*net.UnixConn))
+		}
+		errs[i] = err
+	}
+	var both sync.WaitGroup // each end waits for the other
+	both.Go(func() { end(0, func() (net.Conn, error) { return net.Dial("unixpacket", l.Addr().String()) }) })
+	both.Go(func() { end(1, l.Accept) })
+	both.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatalf("NewShmLink: got %v, want no error", err)
+	}
+	return ends[:1], ends[1:]
 }
 
 // pair is two Nodes.
@@ -51,11 +86,11 @@ type pair struct{ client, server *node.Node }
 // connect makes two Nodes, which are closed at the end of the test.
 func connect(t testing.TB, n network) *pair {
 	t.Helper()
-	var links []softnic.Link
+	var client, server []softnic.Link
 	if n.links != nil {
-		links = n.links(t)
+		client, server = n.links(t)
 	}
-	return &pair{start(t, links), start(t, links)}
+	return &pair{start(t, client), start(t, server)}
 }
 
 // start makes a Node with a NIC on each link.
