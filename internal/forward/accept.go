@@ -34,7 +34,7 @@ type door struct {
 }
 
 func newDoor(say Say) door {
-	return door{say: say, places: make(chan struct{}, MaxConns), patience: patience}
+	return door{say: (&limiter{to: say, period: period}).say, places: make(chan struct{}, MaxConns), patience: patience}
 }
 
 // handle serves a connection. It may call next to let the next one in.

@@ -424,6 +424,27 @@ func TestForwardBusyHost(t *testing.T) {
 	wantOK(t, "Check", busy.Check(soon(t), to))
 }
 
+// TestForwardFloodOfFailures: connections that fail and work in turns print a bounded number of lines.
+func TestForwardFloodOfFailures(t *testing.T) {
+	to := target(t, echo)
+	r := newRig(t, to)
+	dials := 0
+	r.client = forward.NewClient(func(ctx context.Context) (net.Conn, error) {
+		if dials++; dials%2 == 1 {
+			return nil, errors.New("planted")
+		}
+		return stream.Config{Ring: stream.MinRing}.Dialer(r.here.Node)(ctx, "", r.there.Addr().String()+"/"+forward.Service)
+	}, r.said.say)
+	addr := r.forward(to)
+	for range 15 {
+		wantReset(t, addr)
+		say(t, dial(t, addr), "hello")
+	}
+	if n := r.said.count(""); n != 20 {
+		t.Errorf("%d lines for 15 failures, want 20: %q", n, r.said.lines)
+	}
+}
+
 // TestCheckEnds: a host that accepts a stream and says nothing does not hold up a Check longer than its context.
 func TestCheckEnds(t *testing.T) {
 	l := listen(t)
