@@ -155,7 +155,7 @@ func (n *Node) peerOf(id bootstrap.Peer, realm *realm, r *route) (*Peer, error) 
 	case id.Incarnation == n.auth.Incarnation:
 		return nil, fmt.Errorf("%w: the address is that of this Node", ErrRefused)
 	case r != nil && r.peer != nil && r.peer.base != base:
-		return nil, fmt.Errorf("%w: at %s is another peer than before", ErrRefused, r.addr)
+		return nil, fmt.Errorf("%w: at %s is %w", ErrRefused, r.addr, ErrOther)
 	case p == nil && r != nil && r.peer != nil && r.peer.state != StateClosed:
 		p = r.peer // a process without a name was restarted
 		delete(n.peers, p.key)

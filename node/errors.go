@@ -16,6 +16,9 @@ var (
 	ErrClosed = errors.New("closed")
 	// ErrRefused means that this side or the peer does not want the session.
 	ErrRefused = errors.New("refused")
+	// ErrOther means that another peer answers at the address of a lost one. It may be the same program with another certificate or
+	// name. It becomes a Peer when the lost one is closed.
+	ErrOther = errors.New("another peer than before")
 )
 
 // RequestError is the error of an operation of which a NIC or the peer has refused a request.

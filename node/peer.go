@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -130,7 +131,8 @@ func (p *Peer) State() State {
 	return p.state
 }
 
-// Changed returns a channel that is closed at the next change of the state. Call it before State, so that no change is missed.
+// Changed returns a channel that is closed at the next change of the state, and when Err becomes ErrOther. Call it before State, so that no change is
+// missed.
 func (p *Peer) Changed() <-chan struct{} {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
@@ -149,6 +151,15 @@ func (p *Peer) become(s State, err error) {
 	p.err = err
 	if p.state != s {
 		p.state = s
+		close(p.changed)
+		p.changed = make(chan struct{})
+	}
+}
+
+// other notes that another peer answers at the address of this one. The Node's lock is held.
+func (p *Peer) other(err error) {
+	if p.state == StateLost && !errors.Is(p.err, ErrOther) {
+		p.err = err
 		close(p.changed)
 		p.changed = make(chan struct{})
 	}

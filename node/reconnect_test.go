@@ -253,3 +253,36 @@ func TestGiveUp(t *testing.T) {
 		t.Errorf("the Peer that was dialed is %v, want lost", there.State())
 	}
 }
+
+// TestOtherPeerAtAddress: a peer with another name answers at the address of one that is lost. The lost one says so. When it is closed, the
+// other can be met.
+func TestOtherPeerAtAddress(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t, alone, named("b"))
+	addr := b.node.Addr()
+	p, _ := a.meet(b)
+	if err := b.node.Close(); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	c := n.start(t, at(addr), named("c"))
+	for !errors.Is(p.Err(), ErrOther) {
+		changed := p.Changed()
+		if errors.Is(p.Err(), ErrOther) {
+			break
+		}
+		select {
+		case <-changed:
+		case <-soon(t).Done():
+			t.Fatalf("after a minute the error is %v, want ErrOther", p.Err())
+		}
+	}
+	if got := p.State(); got != StateLost {
+		t.Errorf("State: got %v, want %v", got, StateLost)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	if q, _ := a.meet(c); q.Identity().Name != "c" {
+		t.Errorf("the peer that was met is %q, want the other one", q.Identity().Name)
+	}
+}

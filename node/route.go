@@ -111,6 +111,9 @@ func (n *Node) travel(r *route) {
 		if p == nil && (!duplicate(err) || attempts == maxDuplicates) {
 			r.err = err
 		}
+		if p != nil && errors.Is(err, ErrOther) {
+			p.other(err)
+		}
 		failed := r.err != nil
 		n.mu.Unlock()
 		if failed || r.ctx.Err() != nil {
