@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -39,6 +41,9 @@ const forwardExample = `  ibverbx serve --forward 127.0.0.1:5432 --token-file t 
                                             picks two ports and prints them
   ibverbx forward -L 10.0.0.5:8080:127.0.0.1:80 node1 --token-file t
                                             for other hosts, too`
+
+// replaceTime is how long forward waits before it tries again to meet a host that is another one than before.
+const replaceTime = time.Second
 
 // forwardStreams is what streams of forwarded connections are like. Besides those that are connected, there is memory for those that wait and those
 // that are being closed.
@@ -162,9 +167,11 @@ func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all 
 		return &peerError{err}
 	}
 	tell := &teller{s: s}
+	far := &forwardHost{node: n, addr: addr, say: tell.say}
+	far.peer.Store(p)
 	client := forward.NewClient(func(ctx context.Context) (net.Conn, error) {
-		c, err := forwardStreams().Dial(ctx, p, forward.Service)
-		if errors.Is(err, stream.ErrBusy) {
+		c, err := forwardStreams().Dial(ctx, far.peer.Load(), forward.Service)
+		if errors.Is(err, stream.ErrBusy) || errors.Is(err, node.ErrClosed) { // there will be room, or the peer is being replaced
 			err = fmt.Errorf("%w: %w", forward.ErrBusy, err)
 		}
 		return c, err
@@ -187,7 +194,7 @@ func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all 
 			ended <- client.Serve(ctx, x.l, x.target)
 		})
 	}
-	serving.Go(func() { watchPeer(ctx, p, addr, tell.say) })
+	serving.Go(func() { far.watch(ctx) })
 	serving.Wait()
 	close(ended)
 	for e := range ended {
@@ -210,21 +217,54 @@ func (f *forwardFlags) ready(s streams, all []*localForward, addr string) error 
 	return out.err
 }
 
-// watchPeer tells when a peer is lost, and when it is back.
-func watchPeer(ctx context.Context, p *node.Peer, addr string, say forward.Say) {
+// forwardHost is the host of a forward.
+type forwardHost struct {
+	node *node.Node
+	addr string
+	say  forward.Say
+	// peer is the Peer that answered at the address last.
+	peer atomic.Pointer[node.Peer]
+}
+
+// watch tells when the host is lost, and when it is back. If another one answers at the address, it becomes the host: whoever
+// passes the authentication that the user has asked for is right.
+func (h *forwardHost) watch(ctx context.Context) {
 	for lost := false; ctx.Err() == nil; {
+		p := h.peer.Load()
 		changed := p.Changed()
 		switch state := p.State(); {
 		case !lost && state == node.StateLost:
 			lost = true
-			say("%s is lost, its connections are reset; trying again", addr)
+			h.say("%s is lost, its connections are reset; trying again", h.addr)
 		case lost && state == node.StateReady:
 			lost = false
-			say("%s is back", addr)
+			h.say("%s is back", h.addr)
+		}
+		if lost && errors.Is(p.Err(), node.ErrOther) {
+			lost = !h.replace(ctx, p)
+			continue
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 		}
 	}
+}
+
+// replace meets the peer that answers in place of an old one. It reports whether it has, which it tries until ctx ends.
+func (h *forwardHost) replace(ctx context.Context, old *node.Peer) bool {
+	_ = old.Close() // never fails
+	for ctx.Err() == nil {
+		p, err := h.node.Peer(ctx, h.addr)
+		if err == nil {
+			h.peer.Store(p)
+			h.say("%s is back under another identity: %v instead of %v", h.addr, p, old)
+			return true
+		}
+		select {
+		case <-time.After(replaceTime):
+		case <-ctx.Done():
+		}
+	}
+	return false
 }

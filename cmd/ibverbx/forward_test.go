@@ -133,6 +133,25 @@ func TestForwardCommand(t *testing.T) {
 	}
 }
 
+// TestForwardOtherIdentity: a server with another name answers at the address of one that has ended. The client says so and goes on with it.
+func TestForwardOtherIdentity(t *testing.T) {
+	token, to, listen := newToken(t, "a secret of this test, long enough"), echoServer(t), freeAddr(t)
+	server, addr := serveFiles(t, listen, "--token-file", token, "--forward", to)
+	p, at := forwarding(t, 1, "-L", "0:"+to, addr, "--token-file", token)
+	if status := server.interrupt(); status != exitOK {
+		t.Errorf("the server ended with status %d, want %d: %q", status, exitOK, server.said)
+	}
+	p.line("is lost")
+	other := strings.Replace(listen, ":", ":0", 1) // the same address, but a server is named after what it was told to listen on
+	serveFiles(t, other, "--token-file", token, "--forward", to)
+	if line := p.line("another identity"); !strings.Contains(line, listen) {
+		t.Errorf("forward printed %q, want the address", line)
+	}
+	if got, err := exchange(at[0], "hello"); err != nil || got != "hello" {
+		t.Errorf("got %q and %v, want what was sent", got, err)
+	}
+}
+
 // TestForwardMetrics: both sides report their streams and NICs. promtool has no objection.
 func TestForwardMetrics(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
