@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// MaxConns is how many connections a Client, or a Server with all its Clients, has at a time. Those of programs wait until the Client accepts
-	// them, without a limit. Those that wait for the Server are reset after replyTime.
+	// MaxConns is how many connections a Client has at a time. Those of programs wait until the Client accepts them, without a limit. A Server
+	// has twice as many with all its Clients, in shares. Those that wait for the Server are reset after dialTime.
 	MaxConns = 1024
 	// patience is how long an accept loop waits until a connection has reached its target before it takes the next one, so that
 	// connections reach the target in the order in which programs have made them.
@@ -33,8 +33,8 @@ type door struct {
 	patience time.Duration
 }
 
-func newDoor(say Say) door {
-	return door{say: (&limiter{to: say, period: period}).say, places: make(chan struct{}, MaxConns), patience: patience}
+func newDoor(say Say, places int) door {
+	return door{say: (&limiter{to: say, period: period}).say, places: make(chan struct{}, places), patience: patience}
 }
 
 // handle serves a connection. It may call next to let the next one in.
@@ -88,7 +88,7 @@ func (d *door) enter(ctx context.Context) bool {
 	default:
 	}
 	if d.full.is() {
-		d.say("there are %d connections: more must wait", MaxConns)
+		d.say("there are %d connections: more must wait", cap(d.places))
 	}
 	select {
 	case d.places <- struct{}{}:

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ type Client struct {
 
 // NewClient makes a Client. dial opens a stream to the Service of the host.
 func NewClient(dial func(context.Context) (net.Conn, error), say Say) *Client {
-	return &Client{door: newDoor(say), dial: dial}
+	return &Client{door: newDoor(say, MaxConns), dial: dial}
 }
 
 // Check asks if the host forwards to a target. If it does not, the error wraps ErrUnnamed. The host does not connect to the target.
@@ -62,24 +63,30 @@ func (c *Client) Serve(ctx context.Context, l net.Listener, t Target) error {
 	})
 }
 
-// ask opens a stream and sends a request. With a reply that all is well it returns the stream.
+// ask opens a stream and sends a request. With a reply that all is well it returns the stream. It tries again while the host has no room.
 func (c *Client) ask(ctx context.Context, q request) (net.Conn, error) {
 	limit, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	s, err := c.dial(limit)
-	for pause := firstPause; errors.Is(err, ErrBusy) && sleep(limit, pause); pause = min(2*pause, longestPause) {
-		s, err = c.dial(limit)
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		s, err := c.dial(limit)
+		if err == nil {
+			s, err = c.request(ctx, s, q)
+		}
+		if !errors.Is(err, ErrBusy) || !sleep(limit, pause) {
+			return s, err
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
+}
+
+// request sends a request on a stream. Without a reply that all is well it resets the stream.
+func (c *Client) request(ctx context.Context, s net.Conn, q request) (net.Conn, error) {
 	defer context.AfterFunc(ctx, func() { reset(s) })()
 	_ = s.SetDeadline(time.Now().Add(replyTime))
-	var r reply
-	if _, err = s.Write(q.encode()); err == nil {
-		r, err = readReply(s)
-	}
-	if err == nil {
+	_, unsent := s.Write(q.encode()) // a Server without room replies before it has read the request
+	r, err := readReply(s)
+	if err != nil {
+		err = cmp.Or(unsent, err)
+	} else {
 		err = r.err(q.target)
 	}
 	if err == nil {
@@ -109,6 +116,8 @@ func (r reply) err(t Target) error {
 		return fmt.Errorf("%s: %w: name it there with ibverbx serve --forward %s", t, ErrUnnamed, t)
 	case statusFailed:
 		return fmt.Errorf("the host cannot reach it: %s", r.text)
+	case statusBusy:
+		return fmt.Errorf("the host has no room: %w", ErrBusy)
 	case statusOK:
 	}
 	return nil

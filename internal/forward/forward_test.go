@@ -424,6 +424,27 @@ func TestForwardBusyHost(t *testing.T) {
 	wantOK(t, "Check", busy.Check(soon(t), to))
 }
 
+// TestForwardGreedyClient: a Client gets its share of a Server's connections. More wait until there is room.
+func TestForwardGreedyClient(t *testing.T) {
+	to := target(t, echo)
+	r := newRig(t, to)
+	r.server.SetPlaces(8)
+	addr := r.forward(to)
+	var open []*net.TCPConn
+	for range 4 {
+		c := dial(t, addr)
+		say(t, c, "hello")
+		open = append(open, c)
+	}
+	waits := dial(t, addr)
+	eventually(t, "the server says that the client has its share", func() bool { return r.saidFar.count("its share of 8") == 1 })
+	_ = open[0].Close()
+	say(t, waits, "hello")
+	for _, c := range open[1:] {
+		say(t, c, "still there")
+	}
+}
+
 // TestForwardFloodOfFailures: connections that fail and work in turns print a bounded number of lines.
 func TestForwardFloodOfFailures(t *testing.T) {
 	to := target(t, echo)

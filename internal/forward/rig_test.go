@@ -84,6 +84,7 @@ type rig struct {
 	t             *testing.T
 	here, there   *side
 	client        *forward.Client
+	server        *forward.Server
 	said, saidFar said
 	// ctx is that of the Client, which stopClient ends. stop ends the Server too, and waits for both.
 	ctx              context.Context
@@ -107,8 +108,8 @@ func newRig(t *testing.T, targets ...forward.Target) *rig {
 	cfg := stream.Config{Ring: stream.MinRing, Backlog: forward.MaxConns}
 	l, err := cfg.Listen(r.there.Node, forward.Service)
 	wantOK(t, "Listen", err)
-	server := forward.NewServer(targets, r.saidFar.say)
-	r.run(func() error { return server.Serve(ctx, l) })
+	r.server = forward.NewServer(targets, r.saidFar.say)
+	r.run(func() error { return r.server.Serve(ctx, l) })
 	addr := r.there.Addr().String() + "/" + forward.Service
 	r.client = forward.NewClient(func(ctx context.Context) (net.Conn, error) { return cfg.Dialer(r.here.Node)(ctx, "", addr) }, r.said.say)
 	return r

@@ -21,13 +21,17 @@ const Service = "forward"
 type Server struct {
 	door
 	targets map[Target]*problem
+	shares  shares
+	// crowded is that a Client has asked for more than its share.
+	crowded problem
 	// strangers is that a Client has asked for another target.
 	strangers problem
 }
 
 // NewServer makes a Server. Without targets it refuses every request.
 func NewServer(targets []Target, say Say) *Server {
-	s := &Server{door: newDoor(say), targets: map[Target]*problem{}}
+	const places = 2 * MaxConns
+	s := &Server{door: newDoor(say, places), targets: map[Target]*problem{}, shares: shares{total: places, by: map[string]int{}}}
 	for _, t := range targets {
 		s.targets[t] = &problem{}
 	}
@@ -40,6 +44,17 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.ser
 // handle serves a stream. Those of a Client come in order: it waits for the reply.
 func (s *Server) handle(ctx context.Context, c net.Conn, next func()) {
 	next()
+	peer := c.RemoteAddr().String() // that of the session: all streams of a Client have the same
+	if !s.shares.take(peer) {
+		if s.crowded.is() {
+			s.say("%v has its share of %d connections: more must wait", c.RemoteAddr(), s.shares.total)
+		}
+		_, _ = c.Write(reply{status: statusBusy}.encode())
+		_ = c.Close()
+		return
+	}
+	defer s.shares.give(peer)
+	s.crowded.gone()
 	b, answer := s.meet(ctx, c)
 	if answer == nil {
 		reset(c)

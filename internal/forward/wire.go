@@ -27,6 +27,7 @@ const (
 	statusOK      status = 0 // bytes of the target follow, or nothing if it was a check
 	statusUnnamed status = 1 // the Server's user has not named the target
 	statusFailed  status = 2 // the target cannot be reached
+	statusBusy    status = 3 // there is no place for the Client now
 )
 
 // errProtocol means that the peer has sent what no honest peer sends.
@@ -84,7 +85,7 @@ func readReply(from io.Reader) (r reply, err error) {
 		return r, err
 	}
 	r = reply{status(first), text}
-	if r.status > statusFailed || r.status == statusOK && text != "" {
+	if r.status > statusBusy || r.status == statusOK && text != "" {
 		return r, fmt.Errorf("%w: status %d with %q", errProtocol, first, text)
 	}
 	return r, nil
