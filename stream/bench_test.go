@@ -11,6 +11,7 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	ibpeer "ibverbx/peer"
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -267,4 +268,20 @@ func BenchmarkStreamPingPong(b *testing.B) {
 		wantOK(b, "PostRecv", err)
 		alternate(b, 0, pingPong(b, here, there), map[string]func(){"raw": raw, "tcp": pingPong(b, tcpHere, tcpThere)})
 	})
+}
+
+// BenchmarkStreamUnequalRails copies over two rails, of which one has a tenth of the speed. x-alone compares with the fast one alone, of which TCP
+// would get at most as much.
+func BenchmarkStreamUnequalRails(b *testing.B) {
+	const fast = 100e6 // bytes per second
+	run := func(rates ...float64) func() {
+		n := &network{}
+		for _, rate := range rates {
+			n.links = append(n.links, faultNetwork(b, 1, softnic.Impairment{Rate: rate}).links...)
+		}
+		here, there := newPair(b, n, Config{}).dial(b)
+		go count(there)
+		return copies(b, here, nil)
+	}
+	alternate(b, benchBytes, run(fast, fast/10), map[string]func(){"alone": run(fast)})
 }
