@@ -25,8 +25,8 @@ func TestFalseMessagesWhileConnecting(t *testing.T) {
 	defer func() { _ = c.Close() }()
 	hello := message{kind: kindHello, lowest: version, highest: version, session: 1}
 	for _, m := range []message{hello, {kind: kindPark}, {kind: kindBusy}} {
-		if err := c.Send(soon(t), bootstrap.KindService, m.encode()); err != nil {
-			t.Fatalf("Send: got %v, want no error", err)
+		if err == nil { // the second one may have ended the session before the third is sent
+			err = c.Send(soon(t), bootstrap.KindService, m.encode())
 		}
 	}
 	for err == nil {
