@@ -219,9 +219,9 @@ func TestBadRanges(t *testing.T) {
 	ok(t, err, "NewStream")
 	b, big := make([]byte, 10), int(^uint(0)>>1)
 	for i, err := range []error{
-		s.Write(m, 91, b), s.Write(m, -1, b), s.Write(m, big, b), s.Read(b, m, 91), s.Read(b, nil, 0), s.Write(&cuda.Memory{}, 0, b),
+		s.Write(m, 91, b), s.Write(m, -1, b), s.Write(m, big, b), s.Read(b, m, 91), s.Read(b, nil, 0), s.Write(&verbs.Memory{}, 0, b),
 		s.Copy(m, 0, other, 0, 11), s.Copy(other, 0, m, 0, 11), s.Copy(m, 0, m, 0, -1), s.Copy(m, 0, nil, 0, 1), s.Copy(m, big, m, 0, big),
-		errorOf(m.WriteAt(b, 91)), errorOf(m.ReadAt(b, -1)), m.CopyFrom(0, nil, 0, 1), errorOf(new(cuda.Memory).WriteAt(b, 0)),
+		errorOf(m.WriteAt(b, 91)), errorOf(m.ReadAt(b, -1)), m.CopyFrom(0, nil, 0, 1), errorOf(new(verbs.Memory).WriteAt(b, 0)),
 		errorOf(g.Alloc(0)), errorOf(g.Alloc(-1)), errorOf(g.Adopt(0, 1)), errorOf(g.Adopt(1<<63, big)), errorOf(g.Adopt(m.Addr(), 0)), errorOf(g.Pin(nil)),
 	} {
 		if !errors.Is(err, verbs.ErrInvalid) {

@@ -4,8 +4,9 @@
 //	gpu, err := cuda.Open(0)
 //	mem, err := gpu.Alloc(1 << 30)
 //	_, err = mem.WriteAt(bytes, 0)
-//	file, offset, err := mem.DMABuf()
-//	region, err := rails.RegisterDMABuf(int(file.Fd()), offset, uint64(mem.Len()), verbs.AccessAll)
+//	region, err := pd.RegisterMemory(mem, verbs.AccessAll)
+//
+// The memory is a [verbs.Memory] without Bytes, because the CPU cannot access it.
 //
 // # The library
 //

@@ -22,7 +22,7 @@ func checkDMABuf(t *testing.T, g *cuda.GPU) {
 		m := alloc(t, g, size)
 		part, err := g.Adopt(m.Addr()+64, size-64)
 		ok(t, err, "Adopt")
-		for _, m := range []*cuda.Memory{m, part} {
+		for _, m := range []*verbs.Memory{m, part} {
 			file, offset, err := m.DMABuf()
 			ok(t, err, "DMABuf")
 			end, err := file.Seek(0, 2)
@@ -102,7 +102,7 @@ func TestIPC(t *testing.T) {
 	m := alloc(t, g, 1<<20)
 	part, err := g.Adopt(m.Addr()+1000, 5000)
 	ok(t, err, "Adopt")
-	h, err := part.IPCHandle()
+	h, err := g.IPCHandle(part)
 	ok(t, err, "IPCHandle")
 	ok(t, part.Free(), "Free")
 	if h.Offset != 1000 || h.Size != 5000 {
@@ -149,7 +149,7 @@ func TestOldDriver(t *testing.T) {
 	m, err := g.Alloc(10)
 	ok(t, err, "Alloc")
 	_, _, err = m.DMABuf()
-	for _, err := range []error{err, errorOf(m.IPCHandle()), errorOf(g.OpenIPC(cuda.IPCHandle{Size: 1}))} {
+	for _, err := range []error{err, errorOf(g.IPCHandle(m)), errorOf(g.OpenIPC(cuda.IPCHandle{Size: 1}))} {
 		if !errors.Is(err, verbs.ErrNotSupported) || !strings.Contains(err.Error(), "update the NVIDIA driver") {
 			t.Errorf("%v, want ErrNotSupported", err)
 		}

@@ -54,7 +54,7 @@ func everything(d *cuda.Driver) (err error) {
 		return err
 	}
 	defer closing(file.Close)
-	h, err := m.IPCHandle()
+	h, err := g.IPCHandle(m)
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func TestReleaseCanFail(t *testing.T) {
 	for what, err := range map[string]error{
 		"Alloc": errorOf(g.Alloc(1)), "Adopt": errorOf(g.Adopt(1, 1)), "NewStream": errorOf(g.NewStream()), "OpenIPC": errorOf(g.OpenIPC(cuda.IPCHandle{Size: 1})),
 		"Pin": errorOf(g.Pin(host)), "Write": s.Write(m, 0, nil), "Synchronize": s.Synchronize(), "WriteAt": errorOf(m.WriteAt(nil, 0)),
-		"IPCHandle": errorOf(m.IPCHandle()),
+		"IPCHandle": errorOf(g.IPCHandle(m)),
 	} {
 		if !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("%s after Close = %v, want ErrClosed", what, err)

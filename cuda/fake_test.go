@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ibverbx/cuda"
+	"ibverbx/verbs"
 )
 
 // Calls of the driver, as in testdata/fakecuda.c.
@@ -148,7 +149,7 @@ func open(tb testing.TB) (*cuda.GPU, *fake) {
 }
 
 // alloc allocates memory until the end of the test.
-func alloc(tb testing.TB, g *cuda.GPU, size int) *cuda.Memory {
+func alloc(tb testing.TB, g *cuda.GPU, size int) *verbs.Memory {
 	tb.Helper()
 	m, err := g.Alloc(size)
 	ok(tb, err, "Alloc")

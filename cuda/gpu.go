@@ -15,12 +15,14 @@ type GPU struct {
 	ordinal int
 	device  int     // CUdevice
 	context uintptr // CUcontext
-	copies  *Stream // of copies that return when they are done
+	copies  *Stream // of Copy, which returns when the copies are done
 
 	mu     sync.Mutex
 	open   int // number of streams, pins and pieces of memory
 	closed bool
 }
+
+var _ verbs.MemoryDevice = (*GPU)(nil)
 
 func gpuName(ordinal int) string { return fmt.Sprintf("cuda:%d", ordinal) }
 
@@ -39,7 +41,6 @@ func (d *Driver) Open(ordinal int) (*GPU, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.failed(cRelease(d.lib, g.device)))
 	}
-	copies.waits = true
 	g.copies = copies
 	return g, nil
 }
@@ -72,7 +73,7 @@ func (g *GPU) unuse() {
 	g.open--
 }
 
-// Close releases the GPU. It waits for WriteAt, ReadAt and CopyFrom that are under way, and returns
+// Close releases the GPU. It waits for calls of Copy that are under way, and returns
 // verbs.ErrBusy while memory, pins or streams of the GPU are open. A second Close does nothing. Errors of
 // a lost GPU are reported, and the GPU is closed.
 func (g *GPU) Close() error {

@@ -76,7 +76,7 @@ func childTask(task string) error {
 		if err != nil {
 			return err
 		}
-		h, err := m.IPCHandle()
+		h, err := g.IPCHandle(m)
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func TestGPUProcesses(t *testing.T) {
 	m := alloc(t, g, 8<<20)
 	part, err := g.Adopt(m.Addr()+5000, 100)
 	ok(t, err, "Adopt")
-	h, err := part.IPCHandle()
+	h, err := g.IPCHandle(part)
 	ok(t, err, "IPCHandle")
 	task, err := json.Marshal(h)
 	ok(t, err, "Marshal")

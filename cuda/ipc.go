@@ -17,26 +17,30 @@ type IPCHandle struct {
 	Size uint64
 }
 
-// IPCHandle returns a handle of the memory for OpenIPC in another process. Memory that is itself opened
-// from a handle has none.
-func (m *Memory) IPCHandle() (IPCHandle, error) {
+// IPCHandle returns a handle of memory for OpenIPC in another process. Memory that is itself opened from a
+// handle has none.
+func (g *GPU) IPCHandle(m *verbs.Memory) (IPCHandle, error) {
 	const op = "export memory to processes"
-	addr, err := m.take(0, m.size)
+	addr, err := take(m, 0, 0)
 	if err != nil {
-		return IPCHandle{}, verbs.NewOpError(op, "", 0, err)
+		return IPCHandle{}, g.wrong(op, err)
 	}
-	defer m.give()
-	h, o := cIPCGet(m.gpu, m.base)
-	if err := m.gpu.driver.failed(o); err != nil {
-		return IPCHandle{}, m.gpu.wrong(op, err)
+	defer m.Release()
+	base, err := g.within(addr, uint64(m.Len()))
+	if err != nil {
+		return IPCHandle{}, g.wrong(op, err)
 	}
-	return IPCHandle{Handle: h, Offset: addr - m.base, Size: uint64(m.size)}, nil
+	h, o := cIPCGet(g, base)
+	if err := g.driver.failed(o); err != nil {
+		return IPCHandle{}, g.wrong(op, err)
+	}
+	return IPCHandle{Handle: h, Offset: addr - base, Size: uint64(m.Len())}, nil
 }
 
 // OpenIPC opens memory of another process. The GPU must be the same one, or one with peer access to it.
 // The handle need not be trusted: a range outside of the allocation is refused. The other process must
 // not free the memory before Free.
-func (g *GPU) OpenIPC(h IPCHandle) (*Memory, error) {
+func (g *GPU) OpenIPC(h IPCHandle) (*verbs.Memory, error) {
 	const op = "open memory of another process"
 	if h.Size == 0 || h.Size > 1<<62 || h.Offset > 1<<62 {
 		return nil, g.wrong(op, verbs.Invalidf("%d bytes at %d", h.Size, h.Offset))
@@ -49,14 +53,13 @@ func (g *GPU) OpenIPC(h IPCHandle) (*Memory, error) {
 		g.unuse()
 		return nil, g.wrong(op, fmt.Errorf("the other process must be alive, on this host, and not this process: %w", err))
 	}
-	m := &Memory{gpu: g, addr: base + h.Offset, base: base, size: int(h.Size), release: cIPCClose}
 	if err := g.opened(base, h); err != nil {
-		if e := m.Free(); e != nil {
+		if e := g.free(base, cIPCClose); e != nil {
 			err = fmt.Errorf("%w; then %w", err, e)
 		}
 		return nil, g.wrong(op, err)
 	}
-	return m, nil
+	return g.memory(base+h.Offset, int(h.Size), base, cIPCClose)
 }
 
 // opened checks that the allocation at base has the bytes of the handle.

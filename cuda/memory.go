@@ -3,30 +3,15 @@ package cuda
 import (
 	"fmt"
 	"os"
-	"sync"
 
 	"ibverbx/verbs"
 )
 
-// Memory is memory of a GPU. The CPU cannot touch it: copies move its bytes. It is safe for concurrent
-// use, but the caller orders copies that overlap.
-//
-// A copy does not wait for kernels and copies that other libraries have queued on their streams.
-// Synchronize those first.
-type Memory struct {
-	gpu     *GPU
-	addr    uint64
-	size    int
-	base    uint64                     // beginning of the allocation that addr is in
-	release func(*GPU, uint64) outcome // gives base back; nil for adopted memory
-
-	mu    sync.Mutex
-	refs  int // copies and exports under way
-	freed bool
-}
-
 // Alloc returns size bytes of the GPU. Their contents are undefined.
-func (g *GPU) Alloc(size int) (*Memory, error) {
+//
+// Copies do not wait for kernels and copies that other libraries have queued on their streams. Synchronize
+// those first.
+func (g *GPU) Alloc(size int) (*verbs.Memory, error) {
 	const op = "allocate memory"
 	if size <= 0 {
 		return nil, g.wrong(op, verbs.Invalidf("size %d: want at least 1 byte", size))
@@ -39,7 +24,28 @@ func (g *GPU) Alloc(size int) (*Memory, error) {
 		g.unuse()
 		return nil, g.wrong(op, fmt.Errorf("%d bytes: %w", size, err))
 	}
-	return &Memory{gpu: g, addr: addr, base: addr, size: size, release: cFree}, nil
+	return g.memory(addr, size, addr, cFree)
+}
+
+// memory makes a range of the GPU usable. Free passes base to release, unless that is nil.
+func (g *GPU) memory(addr uint64, size int, base uint64, release func(*GPU, uint64) outcome) (*verbs.Memory, error) {
+	return verbs.NewDeviceMemory(g, addr, size, func() error { return g.free(base, release) })
+}
+
+// free gives memory back that nothing uses, unless a copy that failed may be under way. An error of a lost
+// GPU is returned once the memory is gone.
+func (g *GPU) free(base uint64, release func(*GPU, uint64) outcome) error {
+	if err := g.copies.settle(); err != nil {
+		return fmt.Errorf("%w: a copy that failed may still be under way: %w", verbs.ErrBusy, err)
+	}
+	var err error
+	if release != nil {
+		if err = g.driver.failed(release(g, base)); err != nil && !lost(err) {
+			return err
+		}
+	}
+	g.unuse()
+	return err
 }
 
 // pointerKind has the attributes of a pointer (CUpointer_attribute).
@@ -51,7 +57,7 @@ const deviceMemory = 2
 // Adopt makes memory that another library allocated on the GPU usable, such as a tensor of PyTorch. The
 // range must lie in one allocation. The memory must stay allocated until Free, which does not free the
 // allocation.
-func (g *GPU) Adopt(addr uint64, size int) (*Memory, error) {
+func (g *GPU) Adopt(addr uint64, size int) (*verbs.Memory, error) {
 	const op = "adopt memory"
 	if addr == 0 || size <= 0 || addr+uint64(size) < addr {
 		return nil, g.wrong(op, verbs.Invalidf("%d bytes at %#x", size, addr))
@@ -59,32 +65,32 @@ func (g *GPU) Adopt(addr uint64, size int) (*Memory, error) {
 	if err := g.use(); err != nil {
 		return nil, g.wrong(op, err)
 	}
-	base, err := g.locate(addr, uint64(size))
-	if err != nil {
+	if err := g.locate(addr, uint64(size)); err != nil {
 		g.unuse()
 		return nil, g.wrong(op, fmt.Errorf("%d bytes at %#x: %w", size, addr, err))
 	}
-	return &Memory{gpu: g, addr: addr, base: base, size: size}, nil
+	return g.memory(addr, size, 0, nil)
 }
 
-// locate checks that a range is memory of the GPU and in one allocation, whose beginning it returns.
-func (g *GPU) locate(addr, size uint64) (base uint64, err error) {
+// locate checks that a range is memory of the GPU and in one allocation.
+func (g *GPU) locate(addr, size uint64) error {
 	kind, o := cKind(g, addr)
 	if err := g.driver.failed(o); err != nil {
-		return 0, fmt.Errorf("CUDA does not know this address, or it was freed: %w", err)
+		return fmt.Errorf("CUDA does not know this address, or it was freed: %w", err)
 	}
 	switch {
 	case kind.memoryType != deviceMemory:
-		return 0, verbs.Invalidf("this is host memory; use verbs.AdoptMemory")
+		return verbs.Invalidf("this is host memory; use verbs.AdoptMemory")
 	case kind.managed != 0:
-		return 0, verbs.Invalidf("this is managed memory, which moves; allocate it with cudaMalloc")
+		return verbs.Invalidf("this is managed memory, which moves; allocate it with cudaMalloc")
 	case kind.ordinal != g.ordinal:
-		return 0, verbs.Invalidf("this is memory of %s", gpuName(kind.ordinal))
+		return verbs.Invalidf("this is memory of %s", gpuName(kind.ordinal))
 	}
-	return g.within(addr, size)
+	_, err := g.within(addr, size)
+	return err
 }
 
-// within checks that a range is in one allocation.
+// within checks that a range is in one allocation, whose beginning it returns.
 func (g *GPU) within(addr, size uint64) (base uint64, err error) {
 	base, length, o := cRange(g, addr)
 	if err := g.driver.failed(o); err != nil {
@@ -96,119 +102,35 @@ func (g *GPU) within(addr, size uint64) (base uint64, err error) {
 	return base, nil
 }
 
-// Addr is the address of the first byte on the GPU. The CPU must not access it.
-func (m *Memory) Addr() uint64 { return m.addr }
-
-// Len is the number of bytes.
-func (m *Memory) Len() int { return m.size }
-
-// GPU is the GPU that has the memory.
-func (m *Memory) GPU() *GPU { return m.gpu }
-
-// take prevents Free until give, and returns the address of n bytes at off.
-func (m *Memory) take(off, n int) (uint64, error) {
-	if m == nil || m.gpu == nil {
-		return 0, verbs.Invalidf("no GPU memory")
+// take prevents Free of memory until Release, and returns the address of n bytes at off.
+func take(m *verbs.Memory, off, n int) (uint64, error) {
+	if m == nil {
+		return 0, verbs.Invalidf("no memory")
 	}
-	if off < 0 || n < 0 || off > m.size-n {
-		return 0, verbs.Invalidf("%d bytes at %d of %d", n, off, m.size)
+	if _, ok := m.Device().(*GPU); !ok {
+		return 0, verbs.Invalidf("this is host memory; want memory of a GPU")
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.freed {
-		return 0, verbs.ErrClosed
+	if off < 0 || n < 0 || off > m.Len()-n {
+		return 0, verbs.Invalidf("%d bytes at %d of %d", n, off, m.Len())
 	}
-	m.refs++
-	return m.addr + uint64(off), nil
-}
-
-// give undoes one take.
-func (m *Memory) give() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.refs--
-}
-
-// WriteAt copies p to the memory at off. All of it is in place when WriteAt returns without an error.
-func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
-	return m.finish(p, func(s *Stream) error { return s.Write(m, int(off), p) })
-}
-
-// ReadAt copies the memory at off to p. Unlike io.ReaderAt it reads all of p or fails.
-func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
-	return m.finish(p, func(s *Stream) error { return s.Read(p, m, int(off)) })
-}
-
-// finish does one copy between p and the memory.
-func (m *Memory) finish(p []byte, do func(*Stream) error) (int, error) {
-	if m.gpu == nil {
-		return 0, verbs.NewOpError("copy memory", "", 0, verbs.Invalidf("no GPU memory"))
-	}
-	if err := do(m.gpu.copies); err != nil {
+	if err := m.Retain(); err != nil {
 		return 0, err
 	}
-	return len(p), nil
+	return m.Addr() + uint64(off), nil
 }
 
-// CopyFrom copies n bytes of src, which may be memory of another GPU, to the memory at off. All of them
-// are in place when CopyFrom returns without an error.
-func (m *Memory) CopyFrom(off int, src *Memory, srcOff, n int) error {
-	_, err := m.finish(nil, func(s *Stream) error { return s.Copy(m, off, src, srcOff, n) })
-	return err
+// Copy implements verbs.MemoryDevice.
+func (g *GPU) Copy(copies []verbs.DeviceCopy) error {
+	return g.wrong("copy memory", g.copies.do(copies))
 }
 
-// DMABuf exports the memory as dma-buf, for RegisterDMABuf of a verbs.PD. The memory begins at offset
-// of it, because a dma-buf has whole pages. The caller closes the file, and may do so once it is
-// registered. The memory must not be freed before all its registrations are closed.
-func (m *Memory) DMABuf() (file *os.File, offset uint64, err error) {
-	const op = "export dma-buf"
-	addr, err := m.take(0, m.size)
-	if err != nil {
-		return nil, 0, verbs.NewOpError(op, "", 0, err)
-	}
-	defer m.give()
+// DMABuf implements verbs.MemoryDevice.
+func (g *GPU) DMABuf(addr, n uint64) (file *os.File, offset uint64, err error) {
 	page := uint64(os.Getpagesize())
-	first := addr &^ (page - 1)
-	end := (addr + uint64(m.size) + page - 1) &^ (page - 1)
-	fd, o := cDMABuf(m.gpu, first, end-first)
-	if err := m.gpu.driver.failed(o); err != nil {
-		return nil, 0, m.gpu.wrong(op, err)
+	first, end := addr&^(page-1), (addr+n+page-1)&^(page-1)
+	fd, o := cDMABuf(g, first, end-first)
+	if err := g.driver.failed(o); err != nil {
+		return nil, 0, g.wrong("export dma-buf", err)
 	}
-	return os.NewFile(uintptr(fd), "dma-buf of "+m.gpu.Name()), addr - first, nil
-}
-
-func (m *Memory) inUse() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.refs > 0
-}
-
-// Free gives the memory back. It returns verbs.ErrBusy while copies use it: those that are under way, and
-// those of a Stream that is not synchronized. A copy that failed can be under way. Free then waits for
-// it. A second Free does nothing. If the GPU is lost, Free reports that, and the memory counts as freed.
-func (m *Memory) Free() error {
-	const op = "free memory"
-	if m.gpu == nil {
-		return nil // a zero Memory
-	}
-	if m.inUse() {
-		m.gpu.copies.settle()
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.freed {
-		return nil
-	}
-	if m.refs > 0 {
-		return m.gpu.wrong(op, fmt.Errorf("%w: copies use it; synchronize their stream first", verbs.ErrBusy))
-	}
-	var err error
-	if m.release != nil {
-		if err = m.gpu.driver.failed(m.release(m.gpu, m.base)); err != nil && !lost(err) {
-			return m.gpu.wrong(op, err)
-		}
-	}
-	m.freed = true
-	m.gpu.unuse()
-	return m.gpu.wrong(op, err)
+	return os.NewFile(uintptr(fd), "dma-buf of "+g.Name()), addr - first, nil
 }

@@ -22,6 +22,9 @@ func (g *GPU) Pin(mem *verbs.Memory) (*Pin, error) {
 	if mem == nil {
 		return nil, g.wrong(op, verbs.Invalidf("no memory"))
 	}
+	if d := mem.Device(); d != nil {
+		return nil, g.wrong(op, verbs.Invalidf("this is memory of %s; only host memory is pinned", d.Name()))
+	}
 	if err := g.use(); err != nil {
 		return nil, g.wrong(op, err)
 	}

@@ -21,8 +21,7 @@ const maxQueued = 1024
 // The stream keeps host bytes of the Go heap alive, and nothing keeps the stream alive. Synchronize or
 // close it before the last reference to it goes: otherwise the GPU may access memory that Go has reused.
 type Stream struct {
-	gpu   *GPU
-	waits bool // each copy has happened when it returns without an error
+	gpu *GPU
 
 	mu     sync.Mutex // taken before those of Memory and GPU
 	stream uintptr    // CUstream
@@ -32,16 +31,16 @@ type Stream struct {
 
 // hold is what a queued copy uses.
 type hold struct {
-	a, b *Memory // nil for the host's side
-	host []byte  // stays reachable, and therefore where it is
+	a, b *verbs.Memory // kept from Free; nil for the host's side
+	host []byte        // stays reachable, and therefore where it is
 }
 
 func (h *hold) give() {
 	if h.a != nil {
-		h.a.give()
+		h.a.Release()
 	}
 	if h.b != nil {
-		h.b.give()
+		h.b.Release()
 	}
 	*h = hold{}
 }
@@ -69,8 +68,8 @@ func (g *GPU) newStream(op string) (*Stream, error) {
 }
 
 // Write queues a copy of src to dst at off.
-func (s *Stream) Write(dst *Memory, off int, src []byte) error {
-	to, err := dst.take(off, len(src))
+func (s *Stream) Write(dst *verbs.Memory, off int, src []byte) error {
+	to, err := take(dst, off, len(src))
 	if err != nil {
 		return s.wrong(err)
 	}
@@ -78,8 +77,8 @@ func (s *Stream) Write(dst *Memory, off int, src []byte) error {
 }
 
 // Read queues a copy of src at off to dst.
-func (s *Stream) Read(dst []byte, src *Memory, off int) error {
-	from, err := src.take(off, len(dst))
+func (s *Stream) Read(dst []byte, src *verbs.Memory, off int) error {
+	from, err := take(src, off, len(dst))
 	if err != nil {
 		return s.wrong(err)
 	}
@@ -87,14 +86,14 @@ func (s *Stream) Read(dst []byte, src *Memory, off int) error {
 }
 
 // Copy queues a copy of n bytes of src, which may be memory of another GPU, to dst.
-func (s *Stream) Copy(dst *Memory, off int, src *Memory, srcOff, n int) error {
-	to, err := dst.take(off, n)
+func (s *Stream) Copy(dst *verbs.Memory, off int, src *verbs.Memory, srcOff, n int) error {
+	to, err := take(dst, off, n)
 	if err != nil {
 		return s.wrong(err)
 	}
-	from, err := src.take(srcOff, n)
+	from, err := take(src, srcOff, n)
 	if err != nil {
-		dst.give()
+		dst.Release()
 		return s.wrong(err)
 	}
 	return s.queue(to, from, n, hold{a: dst, b: src})
@@ -108,33 +107,69 @@ func (s *Stream) wrong(err error) error {
 	return s.gpu.wrong("copy memory", err)
 }
 
-// queue queues a copy, and keeps what it uses until it has happened. An address of 0 stands for h.host,
-// which is stored before its address is used. A stream that waits is locked until the copy has happened:
-// as soon as the copy gives its memory back the GPU can be closed, and the stream with it.
+// queue queues a copy, and keeps what it uses until it has happened.
 func (s *Stream) queue(to, from uint64, n int, h hold) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.ready()
 	if err == nil && n > 0 {
-		s.queued = append(s.queued, h)
-		if to == 0 {
-			to = hostAddr(h.host)
+		if err = s.push(to, from, n, h); err == nil {
+			return nil
 		}
-		if from == 0 {
-			from = hostAddr(h.host)
-		}
-		err = s.gpu.driver.failed(cCopy(s.gpu, to, from, n, s.stream))
-		if err == nil {
-			if s.waits {
-				err = s.synchronize()
-			}
-			return s.wrong(err)
-		}
-		s.queued[len(s.queued)-1] = hold{}
-		s.queued = s.queued[:len(s.queued)-1]
 	}
 	h.give()
 	return s.wrong(err)
+}
+
+// push queues a copy, with the lock held. An address of 0 stands for h.host, which is stored before its
+// address is used. After an error the caller gives h back.
+func (s *Stream) push(to, from uint64, n int, h hold) error {
+	s.queued = append(s.queued, h)
+	if to == 0 {
+		to = hostAddr(h.host)
+	}
+	if from == 0 {
+		from = hostAddr(h.host)
+	}
+	err := s.gpu.driver.failed(cCopy(s.gpu, to, from, n, s.stream))
+	if err != nil {
+		s.queued[len(s.queued)-1] = hold{}
+		s.queued = s.queued[:len(s.queued)-1]
+	}
+	return err
+}
+
+// do does copies, and returns when they have happened. The stream is locked until then: as soon as the caller
+// gives the memory back the GPU can be closed, and the stream with it. The caller keeps the memory. If the
+// synchronization fails the copies stay queued, and settle tries it again.
+func (s *Stream) do(copies []verbs.DeviceCopy) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return verbs.ErrClosed
+	}
+	var err error
+	for i := range copies {
+		c := &copies[i]
+		if c.Len == 0 {
+			continue
+		}
+		if len(s.queued) == maxQueued {
+			err = s.synchronize()
+		}
+		if err == nil {
+			err = s.push(c.To, c.From, int(c.Len), hold{host: c.Host})
+		}
+		if err != nil {
+			break
+		}
+	}
+	if len(s.queued) > 0 {
+		if e := s.synchronize(); err == nil {
+			err = e
+		}
+	}
+	return err
 }
 
 // ready returns why nothing can be queued, with the lock held.
@@ -171,16 +206,18 @@ func (s *Stream) synchronize() error {
 	return err
 }
 
-// settle synchronizes a stream that waits, if a failed synchronization has left copies in it and none is
-// under way. An error leaves them there.
-func (s *Stream) settle() {
-	if !s.mu.TryLock() {
-		return // a copy is under way, and will do the same
-	}
+// settle waits for copies that a failed synchronization of do has left in the stream. An error leaves them
+// there, unless the GPU is lost.
+func (s *Stream) settle() error {
+	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.closed && len(s.queued) > 0 {
-		_ = s.synchronize()
+	if s.closed || len(s.queued) == 0 {
+		return nil
 	}
+	if err := s.synchronize(); err != nil && !lost(err) {
+		return err
+	}
+	return nil
 }
 
 // Close waits for the copies and destroys the stream. A second Close does nothing. If the GPU is lost,

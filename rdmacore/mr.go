@@ -45,6 +45,9 @@ func (d *pd) register(m *verbs.Memory, access verbs.Access) (*mr, error) {
 	if err := checkAccess(access); err != nil {
 		return nil, err
 	}
+	if dev := m.Device(); dev != nil {
+		return nil, fmt.Errorf("%w: this is memory of %s; export it with DMABuf and register that with RegisterDMABuf", verbs.ErrNotSupported, dev.Name())
+	}
 	if err := m.Retain(); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,9 @@ package softnic
 
 import (
 	"iter"
+
+	"fmt"
+
 	"math"
 	"math/rand/v2"
 	"sync/atomic"
@@ -65,6 +68,9 @@ func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access
 	}
 	if err := checkAccess(access); err != nil {
 		return nil, err
+	}
+	if dev := mem.Device(); dev != nil {
+		return nil, fmt.Errorf("%w: a software NIC cannot copy memory of %s; register host memory", verbs.ErrNotSupported, dev.Name())
 	}
 	if err := mem.Retain(); err != nil {
 		return nil, err

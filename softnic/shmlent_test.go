@@ -102,6 +102,8 @@ func TestConformanceShmLent(t *testing.T) {
 			}
 			ctx[i] = &lentContext{x, x.(verbs.Clocked), tb, links[1-i]}
 		}
-		return verbstest.Pair{A: ctx[0], B: ctx[1], Memory: &verbs.MemoryConfig{Shared: true}}
+		return verbstest.Pair{A: ctx[0], B: ctx[1], Alloc: func(size int) (*verbs.Memory, error) {
+			return verbs.AllocMemory(size, &verbs.MemoryConfig{Shared: true})
+		}}
 	})
 }

@@ -69,7 +69,9 @@ func TestConformanceUDP(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 				p := openUDP(tb, &v.cfg, softnic.Config{MTU: v.mtu}, v.a, v.b)
-				p.Memory = &verbs.MemoryConfig{Shared: v.cfg.SharedMemory}
+				p.Alloc = func(size int) (*verbs.Memory, error) {
+					return verbs.AllocMemory(size, &verbs.MemoryConfig{Shared: v.cfg.SharedMemory})
+				}
 				return p
 			})
 		})

@@ -28,7 +28,7 @@ func ExampleAllocMemory() {
 	fmt.Println(m.Free())
 	// Output:
 	// 1048576 0
-	// free memory: in use by other objects: 1 memory regions are registered on it
+	// free memory: in use by other objects: 1 memory regions or copies use it
 	// <nil>
 }
 

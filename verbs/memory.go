@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -23,6 +24,9 @@ type MemoryConfig struct {
 // Memory is memory that NICs may touch: page-aligned, zeroed, never moved, not on
 // the Go heap, and freed explicitly. Registered memory cannot be freed.
 //
+// Memory of a device, such as a GPU, is neither aligned nor zeroed, and the CPU cannot access it. Package
+// cuda makes it. It has no Bytes: WriteAt, ReadAt and CopyFrom move them.
+//
 // Its methods are safe for concurrent use. The caller synchronizes access to the bytes.
 type Memory struct {
 	b    []byte
@@ -31,8 +35,12 @@ type Memory struct {
 	fd   int
 	root *Memory // the allocation that a view belongs to; nil on an allocation itself
 
+	device MemoryDevice // has the bytes instead of b; nil if the CPU can access them
+	addr   uint64       // address on device
+	size   int          // number of bytes on device
+
 	mu    sync.Mutex // guards refs and freed; used on the root only
-	refs  int        // number of registrations; used on the root only
+	refs  int        // number of registrations and copies; used on the root only
 	freed bool       // set once by Free; used on the root only
 	unmap func() error
 }
@@ -77,8 +85,11 @@ func AdoptMemory(b []byte) (*Memory, error) {
 // Slice returns a view of n bytes at off that can be registered separately. A view is
 // freed with its root.
 func (m *Memory) Slice(off, n int) (*Memory, error) {
-	if off < 0 || n <= 0 || off > len(m.b)-n {
-		return nil, NewOpError("slice memory", "", 0, Invalidf("%d bytes at %d of %d", n, off, len(m.b)))
+	if off < 0 || n <= 0 || off > m.Len()-n {
+		return nil, NewOpError("slice memory", "", 0, Invalidf("%d bytes at %d of %d", n, off, m.Len()))
+	}
+	if m.device != nil {
+		return &Memory{device: m.device, addr: m.addr + uint64(off), size: n, root: m.top()}, nil
 	}
 	return &Memory{b: m.b[off : off+n : off+n], huge: m.huge, root: m.top()}, nil
 }
@@ -90,14 +101,19 @@ func (m *Memory) top() *Memory {
 	return m
 }
 
-// Bytes returns the memory. It must not be used after Free.
+// Bytes returns the memory. It must not be used after Free. It is nil if a device has the memory.
 func (m *Memory) Bytes() []byte { return m.b }
 
 // Len is the number of bytes.
-func (m *Memory) Len() int { return len(m.b) }
+func (m *Memory) Len() int { return len(m.b) + m.size }
 
 // Addr is the address of the first byte, as used in work requests.
-func (m *Memory) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.b)))) }
+func (m *Memory) Addr() uint64 {
+	if m.device != nil {
+		return m.addr
+	}
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.b))))
+}
 
 // HugePages reports whether the memory was mapped with explicit huge pages.
 func (m *Memory) HugePages() bool { return m.huge }
@@ -131,11 +147,13 @@ func (m *Memory) Release() {
 	r.refs--
 }
 
-// Free returns the memory to the system. It returns ErrBusy while the memory is
-// registered. A second Free does nothing.
+// Free returns the memory to the system, or to its device. It returns ErrBusy while the memory is
+// registered or a copy uses it. A second Free does nothing. If the device is lost, Free reports that, and the
+// memory counts as freed.
 func (m *Memory) Free() error {
+	const op = "free memory"
 	if m.root != nil {
-		return NewOpError("free memory", "", 0, Invalidf("a view is freed with its root"))
+		return NewOpError(op, "", 0, Invalidf("a view is freed with its root"))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,11 +161,12 @@ func (m *Memory) Free() error {
 		return nil
 	}
 	if m.refs > 0 {
-		return NewOpError("free memory", "", 0, fmt.Errorf("%w: %d memory regions are registered on it", ErrBusy, m.refs))
+		return NewOpError(op, m.on(), 0, fmt.Errorf("%w: %d memory regions or copies use it", ErrBusy, m.refs))
 	}
 	if m.unmap != nil { // nil on a zero Memory
 		if err := m.unmap(); err != nil {
-			return NewOpError("free memory", "", 0, err)
+			m.freed = errors.Is(err, ErrDeviceFatal)
+			return NewOpError(op, m.on(), 0, err)
 		}
 	}
 	m.freed = true

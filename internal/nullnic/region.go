@@ -1,6 +1,10 @@
 package nullnic
 
-import "ibverbx/verbs"
+import (
+	"fmt"
+
+	"ibverbx/verbs"
+)
 
 // remoteBit distinguishes a remote key from the local key of the same region.
 const remoteBit = 1 << 31
@@ -15,6 +19,9 @@ type mr struct {
 }
 
 func (d *pd) RegisterMemory(m *verbs.Memory, _ verbs.Access) (verbs.MR, error) {
+	if dev := m.Device(); dev != nil {
+		return nil, fmt.Errorf("%w: a NIC of nullnic cannot copy memory of %s; register host memory", verbs.ErrNotSupported, dev.Name())
+	}
 	if err := m.Retain(); err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ var atomicTests = []test{
 // word is the number at off, in host order.
 func (b *buf) word(off int) uint64 { return binary.NativeEndian.Uint64(b.bytes()[off:]) }
 
-func (b *buf) putWord(off int, v uint64) { binary.NativeEndian.PutUint64(b.bytes()[off:], v) }
+func (b *buf) putWord(off int, v uint64) { b.put(off, binary.NativeEndian.AppendUint64(nil, v)) }
 
 // atomicOn does w on the word at 16 of target, which holds old. The atomic must return
 // that and leave want.

@@ -167,7 +167,7 @@ func (e *env) contextGone(ctx verbs.Context, port int) {
 // side posts receives, and the last requests wait behind the first.
 func (e *env) busy(cfg connConfig, local, remote *buf) *conn {
 	e.Helper()
-	c, n := e.conn(cfg), len(local.bytes())
+	c, n := e.conn(cfg), local.mem.Len()
 	e.post(c.a, send(1, local.sge(0, n)), write(2, remote, 0, local.sge(0, n)), read(3, remote, 0, local.sge(0, n)))
 	e.post(c.b, send(4, remote.sge(0, n)), write(5, local, 0, remote.sge(0, n)))
 	return c

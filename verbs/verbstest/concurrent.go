@@ -103,7 +103,7 @@ func receiveAll(q *end, n int, use func(wc verbs.WC) error) error {
 
 // converse writes over c, sends a message, and checks at the other end that both came.
 func converse(c *conn, src, dst *buf, rounds int) error {
-	size := len(src.bytes())
+	size := src.mem.Len()
 	for i := range rounds {
 		want := payload(uint64(c.a.Num())<<32|uint64(i), size)
 		src.put(0, want)

@@ -140,10 +140,19 @@ func (e *env) needUD() { e.Helper(); e.needCap(verbs.CapUD, "CapUD") }
 
 func (e *env) needAtomics() {
 	e.Helper()
+	e.needHost("atomics are instructions of the CPU")
 	for _, s := range []*side{e.a, e.b} {
 		if s.attr.Atomic == verbs.AtomicNone {
 			e.Skipf("device %s has no atomics", s.ctx.Device().Name())
 		}
+	}
+}
+
+// needHost skips the test if a device has the memory.
+func (e *env) needHost(why string) {
+	e.Helper()
+	if e.pair.Device {
+		e.Skipf("a device has the memory: %s", why)
 	}
 }
 
@@ -233,8 +242,12 @@ func (e *env) bufWith(pd verbs.PD, size int, access verbs.Access) *buf {
 
 func (e *env) memory(size int) *verbs.Memory {
 	e.Helper()
-	mem, err := verbs.AllocMemory(size, e.pair.Memory)
-	e.must(err, "AllocMemory(%d)", size)
+	alloc := e.pair.Alloc
+	if alloc == nil {
+		alloc = func(size int) (*verbs.Memory, error) { return verbs.AllocMemory(size, nil) }
+	}
+	mem, err := alloc(size)
+	e.must(err, "allocate %d bytes", size)
 	e.Cleanup(func() {
 		if err := mem.Free(); err != nil {
 			e.Errorf("free memory at the end of the test: %v", err)
@@ -251,7 +264,17 @@ func (e *env) register(pd verbs.PD, mem *verbs.Memory, access verbs.Access) verb
 	return mr
 }
 
-func (b *buf) bytes() []byte { return b.mem.Bytes() }
+// bytes returns the memory, or a copy of it if a device has it.
+func (b *buf) bytes() []byte {
+	if b.mem.Device() == nil {
+		return b.mem.Bytes()
+	}
+	p := make([]byte, b.mem.Len())
+	if _, err := b.mem.ReadAt(p, 0); err != nil {
+		panic(err) // a test that makes copies fail does not look at their bytes
+	}
+	return p
+}
 
 // at is the address of the byte at off.
 func (b *buf) at(off int) uint64 { return b.mr.Addr() + uint64(off) }
@@ -273,18 +296,17 @@ func (b *buf) part(off, n int) []verbs.SGE {
 const guard = 0xa5
 
 // paint fills the memory with guard bytes.
-func (b *buf) paint() { b.paintAt(0, len(b.bytes())) }
+func (b *buf) paint() { b.paintAt(0, b.mem.Len()) }
 
 // paintAt fills n bytes at off with guard bytes.
-func (b *buf) paintAt(off, n int) {
-	at := b.bytes()[off : off+n]
-	for i := range at {
-		at[i] = guard
-	}
-}
+func (b *buf) paintAt(off, n int) { b.put(off, bytes.Repeat([]byte{guard}, n)) }
 
 // put stores p at off.
-func (b *buf) put(off int, p []byte) { copy(b.bytes()[off:off+len(p)], p) }
+func (b *buf) put(off int, p []byte) {
+	if _, err := b.mem.WriteAt(p, int64(off)); err != nil {
+		panic(err)
+	}
+}
 
 // holds fails the test unless the memory holds want at off and guard bytes, as paint
 // left them, everywhere else.
@@ -292,7 +314,7 @@ func (e *env) holds(b *buf, off int, want []byte) {
 	e.Helper()
 	e.same(b.bytes()[off:off+len(want)], want)
 	e.guarded(b, 0, off)
-	e.guarded(b, off+len(want), len(b.bytes()))
+	e.guarded(b, off+len(want), b.mem.Len())
 }
 
 // guarded fails the test unless the bytes in [from,to) are as paint left them.

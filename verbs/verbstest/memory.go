@@ -155,7 +155,7 @@ func memoryFreeRefused(e *env) {
 	e.refused("Free of memory with two regions", mem.Free(), verbs.ErrBusy)
 	e.must(first.Close(), "Close")
 	e.refused("Free of memory with one region", mem.Free(), verbs.ErrBusy)
-	mem.Bytes()[4095] = 7 // still mapped
+	e.must(errorOf(mem.WriteAt([]byte{7}, 4095)), "WriteAt") // still mapped
 	e.must(second.Close(), "Close")
 	e.must(second.Close(), "Close a second time")
 	e.must(mem.Free(), "Free")

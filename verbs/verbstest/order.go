@@ -34,7 +34,7 @@ func orderMixed(e *env) {
 	}
 	e.do(c.a, chain(count, func(i int) verbs.SendWR {
 		w := kinds[(i*5+i/8)%len(kinds)]
-		if e.a.attr.Atomic == verbs.AtomicNone && w.Opcode > verbs.OpRDMARead {
+		if (e.a.attr.Atomic == verbs.AtomicNone || e.pair.Device) && w.Opcode > verbs.OpRDMARead {
 			w = kinds[1]
 		}
 		w.WRID = uint64(i)

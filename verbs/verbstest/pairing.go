@@ -189,6 +189,8 @@ func (e *env) ah(from, to *end) verbs.AH {
 
 // inlineSize is how many inline bytes the tests ask for.
 func (e *env) inlineSize() int {
+	e.Helper()
+	e.needHost("the CPU copies INLINE bytes")
 	if n := e.a.attr.MaxInline; n > 0 {
 		return min(n, 256)
 	}

@@ -45,8 +45,11 @@ type Pair struct {
 	// what RC repairs is tested, and a requester whose peer went to the error state
 	// may find its retries exceeded instead of the peer's answer, which was lost.
 	Lossy bool
-	// Memory is how memory is allocated. Nil means the defaults.
-	Memory *verbs.MemoryConfig
+	// Alloc allocates memory, filled with zeroes. Nil means verbs.AllocMemory.
+	Alloc func(size int) (*verbs.Memory, error)
+	// Device says that Alloc may return memory of a device. Tests that need memory which the CPU can access
+	// are skipped.
+	Device bool
 
 	// PortA and PortB are the ports to use; zero means 1.
 	PortA, PortB uint8
