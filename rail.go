@@ -191,12 +191,17 @@ type RemoteRegion struct {
 	RKeys []uint32 `json:"rkeys"`
 }
 
-// Register registers m on every rail.
+// Register registers m on every rail. If a device has the memory, such as a GPU, Bytes of the region returns
+// nil, and requests with verbs.SendInline cannot use it.
 func (r *Rails) Register(m *verbs.Memory, access verbs.Access) (*Region, error) {
 	if m == nil {
 		return nil, fmt.Errorf("register: %w", verbs.Invalidf("no memory"))
 	}
-	return r.register(m, func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterMemory(m, access) })
+	cpu := m
+	if m.Device() != nil {
+		cpu = nil
+	}
+	return r.register(cpu, func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterMemory(m, access) })
 }
 
 // RegisterDMABuf registers length bytes of a dma-buf, from offset on, on every rail: memory of a GPU or of
@@ -207,7 +212,8 @@ func (r *Rails) RegisterDMABuf(fd int, offset, length uint64, access verbs.Acces
 	return r.register(nil, func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterDMABuf(fd, offset, length, offset, access) })
 }
 
-// register makes the region of m, or of a dma-buf if m is nil, by registering it on every rail with on.
+// register makes a region by registering it on every rail with on. m is the memory, nil if the CPU cannot
+// access it.
 func (r *Rails) register(m *verbs.Memory, on func(verbs.PD) (verbs.MR, error)) (*Region, error) {
 	g := &Region{rails: r, memory: m}
 	for i := range r.rails {
@@ -243,7 +249,7 @@ func (g *Region) free() error {
 	return g.memory.Free()
 }
 
-// Bytes returns the memory. It is nil if the region is closed or a dma-buf.
+// Bytes returns the memory. It is nil if the region is closed, a dma-buf, or memory of a device.
 func (g *Region) Bytes() []byte {
 	if g.rails == nil || g.memory == nil {
 		return nil

@@ -160,7 +160,7 @@ func (u *setup) check(wr *SendWR) (length uint64, err error) {
 			return 0, fmt.Errorf("SGE %d: %w", i, err)
 		}
 		if inline && e.Region.memory == nil {
-			return 0, verbs.Invalidf("SGE %d: INLINE bytes are copied by the CPU, which cannot access the dma-buf of the region", i)
+			return 0, verbs.Invalidf("SGE %d: INLINE bytes are copied by the CPU, which cannot access the dma-buf or the device of the region", i)
 		}
 	}
 	atomic, message := isAtomic(wr.Opcode), isMessage(wr.Opcode)

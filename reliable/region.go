@@ -2,6 +2,7 @@ package reliable
 
 import (
 	"errors"
+	"slices"
 
 	"ibverbx/internal/table"
 	"ibverbx/verbs"
@@ -13,7 +14,8 @@ type region struct {
 	verbs.MR
 	pd     *pd
 	access verbs.Access  // what RegisterMemory or RegisterDMABuf was asked for
-	mem    *verbs.Memory // the whole region, nil for a dma-buf, which only the NIC can access
+	mem    *verbs.Memory // the whole region, nil for a dma-buf and for memory of a device, which only the NIC can access
+	device string        // names the device that has the memory; "" for the host and for a dma-buf
 	lkey   uint32        // the local key, kept here, like addr and size, because find looks at every element
 	addr   uint64        // the address of the first byte
 	size   uint64        // the length in bytes
@@ -25,7 +27,8 @@ var _ verbs.MR = (*region)(nil)
 type regions struct {
 	byLKey table.Table[*region]
 	byRKey table.Table[*region]
-	recent *region // the region that was last found by its local key, or nil
+	recent *region   // the region that was last found by its local key, or nil
+	device []*region // the regions of memory of devices
 }
 
 func (p *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
@@ -35,10 +38,14 @@ func (p *pd) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, err
 	}
 	p.ctx.mu.Lock()
 	defer p.ctx.mu.Unlock()
-	return p.enlist(mr, m, access), nil
+	r := &region{MR: mr, access: access, mem: m}
+	if d := m.Device(); d != nil {
+		r.mem, r.device = nil, d.Name()
+	}
+	return p.enlist(r)
 }
 
-// RegisterDMABuf implements verbs.PD. The first one makes the copiers of engines that have a QP.
+// RegisterDMABuf implements verbs.PD.
 func (p *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
 	mr, err := p.inner.RegisterDMABuf(fd, offset, length, iova, access)
 	if err != nil {
@@ -46,20 +53,24 @@ func (p *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Ac
 	}
 	p.ctx.mu.Lock()
 	defer p.ctx.mu.Unlock()
-	p.dmaBufs = true
-	p.each(func(e *engine) { err = errors.Join(err, e.hub.takesDMABufs()) })
-	if err != nil {
-		return nil, errors.Join(err, mr.Close())
-	}
-	return p.enlist(mr, nil, access), nil
+	return p.enlist(&region{MR: mr, access: access})
 }
 
-// enlist makes a region known by its keys. mem is nil for a dma-buf.
-func (p *pd) enlist(mr verbs.MR, mem *verbs.Memory, access verbs.Access) *region {
-	r := &region{MR: mr, pd: p, access: access, mem: mem, lkey: mr.LKey(), addr: mr.Addr(), size: mr.Len()}
+// enlist makes a region known by its keys. The first one that only the NIC can access makes the copiers of
+// engines that have a QP. If that fails, the region is closed.
+func (p *pd) enlist(r *region) (verbs.MR, error) {
+	r.pd, r.lkey, r.addr, r.size = p, r.LKey(), r.Addr(), r.Len()
+	if r.mem == nil {
+		var err error
+		p.dmaBufs = true
+		p.each(func(e *engine) { err = errors.Join(err, e.hub.takesDMABufs()) })
+		if err != nil {
+			return nil, errors.Join(err, r.MR.Close())
+		}
+	}
 	p.regions.add(r)
 	p.each(func(e *engine) { e.regions.add(r) })
-	return r
+	return r, nil
 }
 
 // Close implements verbs.MR. Nothing is copied through the region after it returns.
@@ -74,13 +85,16 @@ func (r *region) Close() error {
 
 // clone returns a copy.
 func (s *regions) clone() regions {
-	return regions{byLKey: s.byLKey.Clone(), byRKey: s.byRKey.Clone()}
+	return regions{byLKey: s.byLKey.Clone(), byRKey: s.byRKey.Clone(), device: slices.Clone(s.device)}
 }
 
 // add makes a region known.
 func (s *regions) add(r *region) {
 	s.byLKey.Set(r.lkey, r)
 	s.byRKey.Set(r.RKey(), r)
+	if r.device != "" {
+		s.device = append(s.device, r)
+	}
 }
 
 // remove forgets a region. If it was closed before, its keys may already belong to another region, which
@@ -95,6 +109,19 @@ func (s *regions) remove(r *region) {
 	if s.recent == r {
 		s.recent = nil
 	}
+	s.device = slices.DeleteFunc(s.device, func(d *region) bool { return d == r })
+}
+
+// deviceOf names the device that has some of the bytes of the elements, whatever their keys; "" if none has.
+func (s *regions) deviceOf(sges []verbs.SGE) string {
+	for _, r := range s.device {
+		for k := range sges {
+			if g := &sges[k]; g.Length > 0 && g.Addr < r.addr+r.size && g.Addr+uint64(g.Length) > r.addr {
+				return r.device
+			}
+		}
+	}
+	return ""
 }
 
 // holds reports whether n bytes at addr are all in the region.
@@ -104,7 +131,7 @@ func (r *region) holds(addr uint64, n uint32) bool {
 }
 
 // remote returns the region that a peer names and its bytes, or nil if the peer does not have that access to
-// them. A dma-buf has no bytes.
+// them. A region that only the NIC can access has no bytes.
 func (s *regions) remote(rkey uint32, addr uint64, n uint32, access verbs.Access) (*region, []byte) {
 	r := s.byRKey.Find(rkey)
 	if r == nil || r.access&access == 0 || !r.holds(addr, n) {
@@ -117,7 +144,7 @@ func (s *regions) remote(rkey uint32, addr uint64, n uint32, access verbs.Access
 }
 
 // covers reports whether the local keys of all elements cover their bytes; see find. With write, it also
-// reports whether one of them is in a dma-buf.
+// reports whether one of them is in a region that only the NIC can access.
 func (s *regions) covers(sges []verbs.SGE, write bool) (ok, dmaBuf bool) {
 	for k := range sges {
 		if g := &sges[k]; g.Length > 0 {

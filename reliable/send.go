@@ -62,6 +62,9 @@ func (q *qp) checkSend(wr *verbs.SendWR) error {
 		return verbs.Invalidf("%v cannot be inline", wr.Opcode)
 	case wr.Flags&verbs.SendInline != 0 && n > uint64(q.cfg.MaxInline):
 		return verbs.Invalidf("%d inline bytes, the QP was made for %d", n, q.cfg.MaxInline)
+	case wr.Flags&verbs.SendInline != 0 && q.engine.regions.deviceOf(wr.SGE[:wr.NumSGE]) != "":
+		return verbs.Invalidf("INLINE bytes are copied by the CPU, which cannot access memory of %s; send them without INLINE",
+			q.engine.regions.deviceOf(wr.SGE[:wr.NumSGE]))
 	}
 	return nil
 }
