@@ -28,7 +28,7 @@ type elements struct {
 type staging struct {
 	// placed is the GRH of a datagram, or the result of an atomic.
 	placed [verbs.GRHLen]byte
-	// gathered is the payload of a packet from more pieces than a packet refers to.
+	// gathered is the payload of a packet from more pieces than a packet refers to, or from memory of a device.
 	gathered []byte
 }
 
@@ -67,14 +67,7 @@ const maxGathered = 1 << 16
 
 // gatherList is gather for a list: it copies, because a packet refers to a few pieces of memory only.
 func (q *qp) gatherList(sges []verbs.SGE, off, n uint32, p *packet) bool {
-	b := q.nic.stage.gathered
-	if len(b) < int(n) {
-		b = make([]byte, n)
-		if n <= maxGathered {
-			q.nic.stage.gathered = b
-		}
-	}
-	b = b[:n]
+	b := q.nic.stage.room(n)
 	p.setPayload(b)
 	for k := range sges {
 		s := &sges[k]
@@ -88,13 +81,16 @@ func (q *qp) gatherList(sges []verbs.SGE, off, n uint32, p *packet) bool {
 		}
 		src, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), take, 0)
 		if !ok {
-			q.failLocal(verbs.StatusLocProtErr)
-			return false
+			if status := q.load(b[:take], s.LKey, s.Addr+uint64(off), 0); status != verbs.StatusSuccess {
+				q.failLocal(status)
+				return false
+			}
 		}
 		if q.nic.observe != nil {
 			q.touch(TouchGather, s.Addr+uint64(off), take)
 		}
-		b, off = b[bulk.Copy(b, src):], 0
+		bulk.Copy(b, src)
+		b, off = b[take:], 0
 	}
 	return true
 }

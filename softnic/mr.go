@@ -2,11 +2,9 @@ package softnic
 
 import (
 	"iter"
-
-	"fmt"
-
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 
 	"ibverbx/verbs"
@@ -20,8 +18,11 @@ type mr struct {
 	length uint64
 	access verbs.Access
 	bytes  []byte
-	// mem is the memory that neighbors may get. It is nil for a dma-buf, for other addresses than its own, and for a key that was
-	// that of another region.
+	// device has the bytes, and bytes is nil, if the CPU cannot access them. Their addresses on it begin with base.
+	device verbs.MemoryDevice
+	base   uint64
+	// mem is the memory that neighbors may get. It is nil for a dma-buf, for memory of a device, for other addresses than its own,
+	// and for a key that was that of another region.
 	mem *verbs.Memory
 	// release gives back what the region holds: the memory, or the mapping of a dma-buf.
 	release func()
@@ -53,7 +54,7 @@ func (m *mr) destroy() {
 	for _, b := range m.pd.ctx.core.neighbors {
 		b.recall(m)
 	}
-	m.pd.ctx.nic.mrs.remove(m.key)
+	m.pd.ctx.nic.mrs.remove(m)
 	m.pd.mrs.remove(m)
 	m.pd.ctx.core.mu.drain() // a copy may be under way
 	m.bytes = nil
@@ -69,13 +70,13 @@ func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access
 	if err := checkAccess(access); err != nil {
 		return nil, err
 	}
-	if dev := mem.Device(); dev != nil {
-		return nil, fmt.Errorf("%w: a software NIC cannot copy memory of %s; register host memory", verbs.ErrNotSupported, dev.Name())
-	}
 	if err := mem.Retain(); err != nil {
 		return nil, err
 	}
 	m := &mr{pd: d, addr: mem.Addr(), length: uint64(mem.Len()), access: access, bytes: mem.Bytes(), mem: mem, release: mem.Release}
+	if m.device = mem.Device(); m.device != nil {
+		m.base, m.mem = m.addr, nil
+	}
 	if iova != nil && *iova != m.addr {
 		if m.length-1 > math.MaxUint64-*iova {
 			mem.Release()
@@ -131,6 +132,8 @@ type keyTable struct {
 	// used is how many places have a region.
 	used int
 	rng  *rand.Rand
+	// devices are the regions whose bytes a device has; nil without any. The slice is replaced, never changed.
+	devices atomic.Pointer[[]*mr]
 }
 
 // minKeys is the size of an empty table.
@@ -177,12 +180,18 @@ func (t *keyTable) add(m *mr) bool {
 	}
 	t.place(m.key).Store(m)
 	t.used++
+	if m.device != nil {
+		t.setDevices(append(t.onDevices(), m))
+	}
 	return true
 }
 
-func (t *keyTable) remove(key uint32) {
-	t.place(key).Store(t.none)
+func (t *keyTable) remove(m *mr) {
+	t.place(m.key).Store(t.none)
 	t.used--
+	if m.device != nil {
+		t.setDevices(slices.DeleteFunc(t.onDevices(), func(d *mr) bool { return d == m }))
+	}
 }
 
 // get returns the region under key, none if there is no such region.
@@ -206,11 +215,11 @@ func (t *keyTable) all() iter.Seq[*mr] {
 }
 
 // find returns the n bytes at addr of the region if it belongs to d, holds all of them and allows need.
-// Otherwise it returns nil and false. It and get are small enough to be inlined, which makes an 8-byte
-// WRITE measurably faster.
+// Otherwise it returns nil and false, and so it does if a device has the bytes: see onDevice. It and get are
+// small enough to be inlined, which makes an 8-byte WRITE measurably faster.
 func (m *mr) find(d *pd, addr uint64, n uint32, need verbs.Access) ([]byte, bool) {
 	off := addr - m.addr
-	if m.pd == d && m.access&need == need && off <= m.length && uint64(n) <= m.length-off {
+	if size := uint64(len(m.bytes)); m.pd == d && m.access&need == need && off <= size && uint64(n) <= size-off {
 		return m.bytes[off : off+uint64(n)], true
 	}
 	return nil, false

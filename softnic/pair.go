@@ -17,7 +17,9 @@ type pair struct {
 	done uint64
 	// waits says that the pair is in coreLock.waiting.
 	waits bool
-	_     [48]byte // pairs of different goroutines share no cache line
+	// copies are those of memory of devices. It is nil before the first one.
+	copies *copies
+	_      [40]byte // pairs of different goroutines share no cache line
 }
 
 // packetCount counts the packets of requests and those that answer them.

@@ -16,6 +16,7 @@ const (
 	placeNoAccess           // wrong key, range or access right of the region
 	placeTooLong            // the message is longer than its receive
 	placeBadRecv            // an SGE of the receive is not writable memory of the PD
+	placeFailed             // the device that has the memory cannot copy it
 )
 
 // wellFormed checks that a packet continues the message before it, and has the length that its
@@ -62,6 +63,8 @@ func (q *qp) placeSend(p *packet, t opTraits) placement {
 	case verbs.StatusSuccess:
 	case verbs.StatusLocLenErr:
 		return placeTooLong
+	case verbs.StatusGeneralErr:
+		return placeFailed
 	default:
 		return placeBadRecv
 	}
@@ -87,12 +90,15 @@ func (q *qp) placeWrite(p *packet, t opTraits) placement {
 		return placeInvalid
 	}
 	var dst []byte
+	m, to := q.nic.mrs.get(rkey), uint64(0)
 	if left > 0 {
 		// The region must hold the whole rest, not only this packet's part. A WRITE of no bytes
 		// does not check its key (IBTA 1.4 section 9.4.3.1.1).
 		var ok bool
-		if dst, ok = q.nic.mrs.get(rkey).find(q.pd, va, left, verbs.AccessRemoteWrite); !ok {
-			return placeNoAccess
+		if dst, ok = m.find(q.pd, va, left, verbs.AccessRemoteWrite); !ok {
+			if to, ok = m.onDevice(q.pd, va, left, verbs.AccessRemoteWrite); !ok {
+				return placeNoAccess
+			}
 		}
 	}
 	if t&opHasImm != 0 && !q.takeRecv() {
@@ -101,8 +107,14 @@ func (q *qp) placeWrite(p *packet, t opTraits) placement {
 	if q.nic.observe != nil && p.length > 0 {
 		q.touch(TouchRemoteWrite, va, p.length)
 	}
-	for k := range p.numSegs {
-		dst = dst[bulk.Copy(dst, p.segs[k]):]
+	if to != 0 {
+		if !m.storePacket(to, p) {
+			return placeFailed
+		}
+	} else {
+		for k := range p.numSegs {
+			dst = dst[bulk.Copy(dst, p.segs[k]):]
+		}
 	}
 	done += p.length
 	if t&opEnds != 0 {
@@ -153,7 +165,9 @@ func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte) verbs.Status {
 		n := min(uint64(s.Length-off), uint64(len(b)))
 		dst, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), uint32(n), verbs.AccessLocalWrite)
 		if !ok {
-			return verbs.StatusLocProtErr
+			if status := q.store(s.LKey, s.Addr+uint64(off), b[:n], verbs.AccessLocalWrite); status != verbs.StatusSuccess {
+				return status
+			}
 		}
 		if q.nic.observe != nil {
 			q.touch(TouchScatter, s.Addr+uint64(off), uint32(n))

@@ -69,6 +69,9 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 		signaled |= int(wr.Flags & verbs.SendSignaled)
 	}
 	in.leave()
+	if n == 0 {
+		n, reads, signaled = p.runDevice(q, wrs)
+	}
 	if n > 0 {
 		reads += atomics
 		t := &p.traffic[index(p.qps[1] == q)]
@@ -150,7 +153,7 @@ func (q *qp) segments(wr *verbs.SendWR, segs *[verbs.MaxSGE][]byte) (length uint
 			if segs[k], ok = q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, need); !ok {
 				return 0, false
 			}
-		case sum > uint64(q.maxInline) || need != 0:
+		case sum > uint64(q.maxInline) || need != 0 || q.nic.mrs.deviceOf(s.Addr, s.Length) != nil:
 			return 0, false
 		default:
 			segs[k] = bytesAt(s.Addr, s.Length)

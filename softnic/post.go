@@ -103,6 +103,11 @@ func (q *qp) enqueue(wrs []verbs.SendWR, n int) (int, error) {
 			if err := q.checkSend(i, wr, length); err != nil {
 				return i, err
 			}
+			if wr.Flags&verbs.SendInline != 0 {
+				if err := q.checkInline(i, sges); err != nil {
+					return i, err
+				}
+			}
 		}
 		ring[int(q.sqTail)&(len(ring)-1)].set(wr, uint32(length))
 		if wr.Flags&verbs.SendInline != 0 {

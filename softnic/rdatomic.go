@@ -107,8 +107,7 @@ func (q *qp) readable(p *packet) bool {
 	if p.DMALen == 0 {
 		return true
 	}
-	_, ok := q.nic.mrs.get(p.RKey).find(q.pd, p.VA, p.DMALen, verbs.AccessRemoteRead)
-	return ok
+	return q.nic.mrs.get(p.RKey).holds(q.pd, p.VA, p.DMALen, verbs.AccessRemoteRead)
 }
 
 // serveAtomic executes a new atomic and remembers its result.
@@ -205,10 +204,10 @@ func (q *qp) respond() bool {
 			p.noPayload()
 			p.Opcode, p.Original = roce.RC|roce.OpAtomicAck, j.original
 			q.endJob(j)
-		} else if !q.readPacket(j, p) {
+		} else if nak := q.readPacket(j, p); nak != 0 {
 			q.dropJobs()
 			q.epsn, q.asked = j.psn, 0 // later requests are not served
-			q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
+			q.refuse(nak, verbs.StatusSuccess)
 			return false
 		}
 		q.emit(p)
@@ -219,16 +218,23 @@ func (q *qp) respond() bool {
 	return true
 }
 
-// readPacket makes p the next packet of a READ answer. It reports false if the memory has been
-// deregistered meanwhile.
-func (q *qp) readPacket(j *job, p *packet) bool {
+// readPacket makes p the next packet of a READ answer. It returns the NAK to send instead if the memory has been
+// deregistered meanwhile or cannot be copied, otherwise 0.
+func (q *qp) readPacket(j *job, p *packet) (nak uint8) {
 	n := min(j.length-j.off, q.seg)
 	if n == 0 {
 		p.noPayload()
 	} else {
 		src, ok := q.nic.mrs.get(j.rkey).find(q.pd, j.va+uint64(j.off), n, verbs.AccessRemoteRead)
 		if !ok {
-			return false
+			var status verbs.Status
+			switch src, status = q.fetch(j.rkey, j.va+uint64(j.off), n, verbs.AccessRemoteRead, 0, n); status {
+			case verbs.StatusSuccess:
+			case verbs.StatusGeneralErr:
+				return roce.NAKRemoteOperation
+			default:
+				return roce.NAKRemoteAccess
+			}
 		}
 		if q.nic.observe != nil {
 			q.touch(TouchRemoteRead, j.va+uint64(j.off), n)
@@ -242,7 +248,7 @@ func (q *qp) readPacket(j *job, p *packet) bool {
 	if last {
 		q.endJob(j)
 	}
-	return true
+	return 0
 }
 
 // endJob takes the oldest answer, j, out of the queue.

@@ -232,8 +232,11 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 		take := min(s.Length-off, n)
 		b, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), take, 0)
 		if !ok {
-			q.failLocal(verbs.StatusLocProtErr)
-			return false
+			var status verbs.Status
+			if b, status = q.fetch(s.LKey, s.Addr+uint64(off), take, 0, p.length-n, p.length); status != verbs.StatusSuccess {
+				q.failLocal(status)
+				return false
+			}
 		}
 		if q.nic.observe != nil {
 			q.touch(TouchGather, s.Addr+uint64(off), take)
@@ -254,7 +257,7 @@ func (q *qp) writable() bool {
 		if s.Length == 0 {
 			continue
 		}
-		if _, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, verbs.AccessLocalWrite); !ok {
+		if !q.nic.mrs.get(s.LKey).holds(q.pd, s.Addr, s.Length, verbs.AccessLocalWrite) {
 			return false
 		}
 	}

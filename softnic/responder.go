@@ -117,6 +117,8 @@ func (q *qp) reject(r placement) {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusLocLenErr)
 	case placeBadRecv:
 		q.refuse(roce.NAKRemoteOperation, verbs.StatusLocProtErr)
+	case placeFailed:
+		q.refuse(roce.NAKRemoteOperation, verbs.StatusGeneralErr)
 	default:
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
 	}

@@ -83,7 +83,7 @@ func (b *neighbor) directly(q *qp, w *sendWQE, access verbs.Access, domain uint3
 	default:
 		return transferPackets
 	}
-	if w.length == 0 || access&need == 0 || w.numSGE > verbs.MaxSGE {
+	if w.length == 0 || access&need == 0 || w.numSGE > verbs.MaxSGE || q.usesDevice(w.sge[:w.numSGE]) {
 		return transferPackets
 	}
 	r := b.reach(domain, w.rkey, w.remoteAddr, w.length, need)

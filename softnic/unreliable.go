@@ -40,6 +40,12 @@ func (q *qp) receiveUC(p *packet, op uint8) {
 	case placed:
 	case placeBadRecv:
 		q.failRecv(verbs.StatusLocProtErr)
+	case placeFailed:
+		if !q.hasCur {
+			q.dropMessage() // a WRITE
+			return
+		}
+		q.failRecv(verbs.StatusGeneralErr)
 	case placeNoAccess:
 		q.wrongKey()
 		q.dropMessage()

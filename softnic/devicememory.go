@@ -1,0 +1,252 @@
+package softnic
+
+import (
+	"slices"
+
+	"ibverbx/internal/bulk"
+	"ibverbx/verbs"
+)
+
+// Memory of a device, such as a GPU, is copied by the device. find does not return it, so host memory pays
+// nothing for it: what follows runs where find has failed. docs/softnic.md describes it.
+
+// onDevices returns a copy of devices.
+func (t *keyTable) onDevices() []*mr {
+	if l := t.devices.Load(); l != nil {
+		return slices.Clone(*l)
+	}
+	return nil
+}
+
+func (t *keyTable) setDevices(l []*mr) {
+	if len(l) == 0 {
+		t.devices.Store(nil)
+	} else {
+		t.devices.Store(&l)
+	}
+}
+
+// onDevice returns where n bytes at addr of the region are on its device, under the rules of find.
+func (m *mr) onDevice(d *pd, addr uint64, n uint32, need verbs.Access) (uint64, bool) {
+	off := addr - m.addr
+	if m.device == nil || m.pd != d || m.access&need != need || off > m.length || uint64(n) > m.length-off {
+		return 0, false
+	}
+	return m.base + off, true
+}
+
+// holds reports whether the region has n bytes at addr, wherever, under the rules of find.
+func (m *mr) holds(d *pd, addr uint64, n uint32, need verbs.Access) bool {
+	if _, ok := m.find(d, addr, n, need); ok {
+		return true
+	}
+	_, ok := m.onDevice(d, addr, n, need)
+	return ok
+}
+
+// deviceOf returns the device that has some of n bytes at a real address, nil if none has.
+func (t *keyTable) deviceOf(addr uint64, n uint32) verbs.MemoryDevice {
+	l := t.devices.Load()
+	if l == nil || n == 0 {
+		return nil
+	}
+	for _, m := range *l {
+		if addr < m.base+m.length && addr+uint64(n) > m.base {
+			return m.device
+		}
+	}
+	return nil
+}
+
+// checkInline refuses INLINE bytes that the CPU cannot read. Their keys do not count, so only memory that is
+// registered on the NIC is recognized.
+func (q *qp) checkInline(i int, sges []verbs.SGE) error {
+	for k := range sges {
+		if d := q.nic.mrs.deviceOf(sges[k].Addr, sges[k].Length); d != nil {
+			return verbs.Invalidf("send %d of the chain: INLINE bytes are copied by the CPU, which cannot access memory of %s; send them without INLINE", i, d.Name())
+		}
+	}
+	return nil
+}
+
+// usesDevice reports whether an SGE names memory of a device.
+func (q *qp) usesDevice(sges []verbs.SGE) bool {
+	if q.nic.mrs.devices.Load() == nil {
+		return false
+	}
+	return slices.ContainsFunc(sges, func(s verbs.SGE) bool { return q.nic.mrs.get(s.LKey).device != nil })
+}
+
+// The statuses of a copy: success, no such memory, or a copy that the device refuses.
+func copied(err error) verbs.Status {
+	if err != nil {
+		return verbs.StatusGeneralErr
+	}
+	return verbs.StatusSuccess
+}
+
+// load copies bytes at addr of a region on a device to b.
+func (q *qp) load(b []byte, key uint32, addr uint64, need verbs.Access) verbs.Status {
+	m := q.nic.mrs.get(key)
+	from, ok := m.onDevice(q.pd, addr, uint32(len(b)), need)
+	if !ok {
+		return verbs.StatusLocProtErr
+	}
+	return copied(m.device.Copy([]verbs.DeviceCopy{{From: from, Host: b, Len: uint64(len(b))}}))
+}
+
+// store copies b to addr of a region on a device.
+func (q *qp) store(key uint32, addr uint64, b []byte, need verbs.Access) verbs.Status {
+	m := q.nic.mrs.get(key)
+	to, ok := m.onDevice(q.pd, addr, uint32(len(b)), need)
+	if !ok {
+		return verbs.StatusLocProtErr
+	}
+	return copied(m.device.Copy([]verbs.DeviceCopy{{To: to, Host: b, Len: uint64(len(b))}}))
+}
+
+// storePacket copies the payload of a packet to its place on the region's device.
+func (m *mr) storePacket(to uint64, p *packet) bool {
+	list := make([]verbs.DeviceCopy, p.numSegs)
+	for k := range list {
+		list[k] = verbs.DeviceCopy{To: to, Host: p.segs[k], Len: uint64(len(p.segs[k]))}
+		to += uint64(len(p.segs[k]))
+	}
+	return m.device.Copy(list) == nil
+}
+
+// fetch returns a copy of n bytes at addr of a region on a device. They are off bytes after the beginning of a packet of
+// total bytes, and valid as long as the packet.
+func (q *qp) fetch(key uint32, addr uint64, n uint32, need verbs.Access, off, total uint32) ([]byte, verbs.Status) {
+	if _, ok := q.nic.mrs.get(key).onDevice(q.pd, addr, n, need); !ok {
+		return nil, verbs.StatusLocProtErr
+	}
+	b := q.nic.stage.room(total)[off:][:n]
+	return b, q.load(b, key, addr, need)
+}
+
+// room returns n bytes for the payload of a packet.
+func (s *staging) room(n uint32) []byte {
+	b := s.gathered
+	if len(b) < int(n) {
+		b = make([]byte, n)
+		if n <= maxGathered {
+			s.gathered = b
+		}
+	}
+	return b[:n]
+}
+
+// piece is a piece of registered memory, or of INLINE bytes.
+type piece struct {
+	bytes  []byte             // nil if a device has them
+	device verbs.MemoryDevice // nil if bytes has them
+	addr   uint64             // address on device
+	length uint32
+}
+
+// pieceOf returns n bytes at addr of the region under key, under the rules of find.
+func (q *qp) pieceOf(key uint32, addr uint64, n uint32, need verbs.Access) (piece, bool) {
+	m := q.nic.mrs.get(key)
+	if b, ok := m.find(q.pd, addr, n, need); ok {
+		return piece{bytes: b, length: n}, true
+	}
+	at, ok := m.onDevice(q.pd, addr, n, need)
+	return piece{device: m.device, addr: at, length: n}, ok
+}
+
+// first returns the first n bytes, and cuts them off.
+func (p *piece) first(n uint32) piece {
+	f := *p
+	if f.length = n; p.device == nil {
+		f.bytes, p.bytes = p.bytes[:n], p.bytes[n:]
+	}
+	p.addr += uint64(n)
+	p.length -= n
+	return f
+}
+
+// pieces are the SGEs of a request.
+type pieces struct {
+	list   [verbs.MaxSGE]piece
+	n      int
+	length uint64
+	device bool // a device has some of the bytes
+}
+
+func (s *pieces) add(p piece) {
+	s.list[s.n] = p
+	s.n++
+	s.length += uint64(p.length)
+	s.device = s.device || p.device != nil
+}
+
+// collect adds SGEs. It reports false if one names memory that it may not.
+func (s *pieces) collect(q *qp, sges []verbs.SGE, need verbs.Access) bool {
+	for k := range sges {
+		e := &sges[k]
+		if e.Length == 0 {
+			continue
+		}
+		p, ok := q.pieceOf(e.LKey, e.Addr, e.Length, need)
+		if !ok {
+			return false
+		}
+		s.add(p)
+	}
+	return true
+}
+
+// maxCopies is how many copies are given to a device at a time.
+const maxCopies = 1024
+
+// copies are copies that a device does together.
+type copies struct {
+	device verbs.MemoryDevice
+	list   []verbs.DeviceCopy
+	// failed says that the device has refused some.
+	failed bool
+}
+
+// flush does the copies. It reports whether they and those before them are in place.
+func (c *copies) flush() bool {
+	if len(c.list) > 0 {
+		c.failed = c.device.Copy(c.list) != nil || c.failed
+		clear(c.list)
+		c.list = c.list[:0]
+	}
+	return !c.failed
+}
+
+// move queues copies of all of src to the first bytes of dst, which has room for them. Host memory is copied
+// at once, after the copies that are queued.
+func (c *copies) move(dst, src *pieces) {
+	for to, from := 0, 0; from < src.n; {
+		d, s := &dst.list[to], &src.list[from]
+		n := min(d.length, s.length)
+		c.add(d.first(n), s.first(n))
+		to += index(d.length == 0)
+		from += index(s.length == 0)
+	}
+}
+
+func (c *copies) add(dst, src piece) {
+	one := verbs.DeviceCopy{To: dst.addr, From: src.addr, Host: dst.bytes, Len: uint64(dst.length)}
+	device := dst.device
+	switch {
+	case dst.device == nil && src.device == nil:
+		if c.flush() {
+			bulk.Copy(dst.bytes, src.bytes)
+		}
+		return
+	case dst.device == nil:
+		one.To, device = 0, src.device
+	case src.device == nil:
+		one.From, one.Host = 0, src.bytes
+	}
+	if len(c.list) == maxCopies || device != c.device {
+		c.flush()
+	}
+	c.device = device
+	c.list = append(c.list, one)
+}
