@@ -64,6 +64,31 @@ func TestNeighbors(t *testing.T) {
 	x.fails(verbs.StatusRetryExcErr)
 }
 
+// TestNeighborPatience: a WRITE behind a SEND that is not acknowledged is direct if it is long, or if those before it add up. Others travel as packets:
+// to wait for an acknowledgement would take longer.
+func TestNeighborPatience(t *testing.T) {
+	noRaces(t)
+	x, y := nearPair(t, true)
+	x.lent()
+	for _, c := range []struct{ sends, writes, size, direct int }{{1, 1, 64 << 10, 1}, {1, 4, 16 << 10, 1}, {6, 1, 16 << 10, 0}} {
+		y.receive(make([]verbs.RecvWR, c.sends))
+		var wrs []verbs.SendWR
+		for range c.sends {
+			wrs = append(wrs, x.request(verbs.OpSend, 0))
+			for range c.writes {
+				wrs = append(wrs, x.request(verbs.OpRDMAWrite, c.size))
+			}
+		}
+		was := x.nic.Stats().Direct
+		x.send(wrs)
+		x.await(len(wrs))
+		y.await(c.sends)
+		if n := int(x.nic.Stats().Direct - was); n != c.direct {
+			t.Errorf("%+v: %d requests were direct", c, n)
+		}
+	}
+}
+
 // TestNoNeighbors: a NIC that does not look for others is reached by packets only.
 func TestNoNeighbors(t *testing.T) {
 	noRaces(t)

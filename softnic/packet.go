@@ -58,6 +58,8 @@ type path struct {
 	way *udpWay
 	// near is the peer's process if its memory can be touched directly, otherwise nil.
 	near *neighbor
+	// missed is how many bytes the last requests have that near could have done, had those before them been acknowledged.
+	missed uint32
 	// sealing is that of the QPs that may use the path. Nil means plain packets.
 	sealing *sealing
 }

@@ -7,8 +7,10 @@ import (
 
 const (
 	// shmPatience is the length from which a request that could be done directly waits until those before it
-	// are acknowledged. A shorter one goes through the ring.
+	// are acknowledged. A shorter one travels as packets.
 	shmPatience = 2048
+	// nearPatience is shmPatience over UDP, where packets carry as much while an acknowledgement is under way. Requests in a row add up.
+	nearPatience = 64 << 10
 	// shmKernel is the length from which the kernel copies to memory without a file. Shorter requests are faster through
 	// the ring, which needs no system call.
 	shmKernel = 16 << 10
@@ -70,6 +72,8 @@ func (b *neighbor) direct(q *qp) transfer {
 // directly does one request. It takes no PSN.
 func (b *neighbor) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32) transfer {
 	var need verbs.Access
+	missed := q.path.missed
+	q.path.missed = 0
 	switch w.opcode {
 	case verbs.OpRDMAWrite:
 		need = verbs.AccessRemoteWrite
@@ -90,10 +94,8 @@ func (b *neighbor) directly(q *qp, w *sendWQE, access verbs.Access, domain uint3
 	switch {
 	case r == nil || (r.bytes == nil && (b.process == nil || w.length < shmKernel)):
 		return transferPackets
-	case q.sqHead != q.sqNext && w.length >= shmPatience:
-		return transferWait
 	case q.sqHead != q.sqNext:
-		return transferPackets
+		return b.behind(q, w, missed)
 	}
 	if need == verbs.AccessRemoteRead && (q.attr.MaxRdAtomic == 0 || !q.writable()) {
 		return transferPackets
@@ -110,6 +112,20 @@ func (b *neighbor) directly(q *qp, w *sendWQE, access verbs.Access, domain uint3
 		return transferPackets
 	}
 	return transferDone
+}
+
+// behind decides about a request that could be done directly once those before it are acknowledged. missed is the path's before the
+// request.
+func (b *neighbor) behind(q *qp, w *sendWQE, missed uint32) transfer {
+	long := w.length >= shmPatience
+	if b.at.IsValid() {
+		q.path.missed = min(missed+w.length, nearPatience)
+		long = q.path.missed == nearPatience
+	}
+	if long {
+		return transferWait
+	}
+	return transferPackets
 }
 
 // move copies pieces of this side's memory to the peer's region at addr, or the other way. It reports false if the kernel refuses:
