@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 
 	"ibverbx/internal/shm"
@@ -89,8 +90,20 @@ func (b *neighbor) leadsTo(q *qp) bool {
 	return q.path != nil && q.path.sealing == nil && q.path.way.dest.Addr() == b.at
 }
 
-// listen serves the socket until the peer ends. The core's lock must not be held.
+// listen serves the socket until the peer ends. The core's lock must not be held. A child of the peer may keep the socket open, so the
+// end of the process counts too: afterwards another process may get its number, and must not be written.
 func (b *neighbor) listen() {
+	var watch sync.WaitGroup
+	if b.process != nil {
+		watch.Go(func() {
+			if b.process.Ended() {
+				b.gone.Store(true)
+				_ = b.conn.Close() // the loop below ends
+			}
+		})
+	}
+	defer watch.Wait()
+	defer b.process.Close()
 	for {
 		m, fd, err := b.conn.Receive()
 		if err != nil || !b.hear(m, fd) {
@@ -110,6 +123,7 @@ func (b *neighbor) unmap() {
 	shm.Unmap(b.own)
 	shm.Unmap(b.peers)
 	b.own, b.peers = nil, nil
+	b.process.Close()
 }
 
 // leave ends the use of the peer's memory, unless it has ended.

@@ -160,3 +160,29 @@ func TestShmPeerKilledAsleep(t *testing.T) {
 		t.Errorf("the QP is in %v, want ERR", s.qp.State())
 	}
 }
+
+// TestShmPeerKilledSocketKept: requests to a process that was killed fail although another process keeps its socket open, and also if they need
+// only shared memory, which is still there.
+func TestShmPeerKilledSocketKept(t *testing.T) {
+	noRaces(t)
+	s, far := startFar(t, shmChild)
+	if !s.kernel {
+		t.Skip("the system does not allow process_vm_readv, and nothing else tells of the end of a process whose socket lives")
+	}
+	must(t, far.Process.Signal(os.Kill))
+	wrs := []verbs.SendWR{s.request(verbs.OpRDMAWrite, 64<<10)}
+	wrs[0].RemoteAddr += 1 << 20
+	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
+		s.send(wrs)
+		wcs := s.poll()
+		for len(wcs) == 0 {
+			wcs = s.poll()
+		}
+		if wcs[0].Status == verbs.StatusRetryExcErr {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a request to a process that was killed ends with %v, want %v", wcs[0].Status, verbs.StatusRetryExcErr)
+		}
+	}
+}

@@ -49,6 +49,12 @@ func NewProcess(uint32, uint64, []byte) *Process { return nil }
 // Is is only for Linux.
 func (*Process) Is() bool { return false }
 
+// Ended is only for Linux.
+func (*Process) Ended() bool { return false }
+
+// Close is only for Linux.
+func (*Process) Close() {}
+
 // Read is only for Linux.
 func (*Process) Read(uint64, [][]byte) bool { return false }
 

@@ -11,6 +11,8 @@ import (
 // overlap.
 type Process struct {
 	pid int
+	// file is a pidfd of the process, nil if the system has none.
+	file *os.File
 	// want is what the process has at addr.
 	want   []byte
 	addr   uint64
@@ -26,10 +28,38 @@ func Pid() uint32 { return uint32(os.Getpid()) }
 // a peer must not make this process write its own memory.
 func NewProcess(pid uint32, addr uint64, want []byte) *Process {
 	p := &Process{pid: int(pid), want: want, addr: addr}
-	if pid == Pid() || !p.Is() {
+	if fd, err := unix.PidfdOpen(p.pid, unix.PIDFD_NONBLOCK); err == nil {
+		p.file = os.NewFile(uintptr(fd), "pidfd")
+	}
+	if pid == Pid() || !p.Is() { // file is that of the process if it is there after file was opened
+		p.Close()
 		return nil
 	}
 	return p
+}
+
+// Ended waits until the process has ended. It reports false if it was closed before, or if the system cannot tell.
+func (p *Process) Ended() (ended bool) {
+	if p.file == nil {
+		return false
+	}
+	raw, err := p.file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		ended = n == 1 && err == nil
+		return ended
+	})
+	return ended && err == nil
+}
+
+// Close makes Ended return. It may be called more than once, and on nil.
+func (p *Process) Close() {
+	if p != nil && p.file != nil {
+		_ = p.file.Close() // it may be closed already
+	}
 }
 
 // Is reports whether the process still runs. Another one may have its number by now.
