@@ -13,7 +13,7 @@ import (
 type mr struct {
 	pd         *pd
 	h          handle
-	mem        *verbs.Memory // nil for a dma-buf
+	mem        *verbs.Memory // nil for a dma-buf of the caller
 	addr, size uint64
 	lkey, rkey uint32
 	closed     bool
@@ -45,45 +45,59 @@ func (d *pd) register(m *verbs.Memory, access verbs.Access) (*mr, error) {
 	if err := checkAccess(access); err != nil {
 		return nil, err
 	}
-	if dev := m.Device(); dev != nil {
-		return nil, fmt.Errorf("%w: this is memory of %s; export it with DMABuf and register that with RegisterDMABuf", verbs.ErrNotSupported, dev.Name())
-	}
 	if err := m.Retain(); err != nil {
 		return nil, err
 	}
 	size := uint64(m.Len())
-	got, errno := cRegMR(d.ctx.lib, d.h, m.Addr(), size, access)
-	if errno != 0 {
+	var got region
+	var err error
+	if m.Device() != nil {
+		got, err = d.registerDevice(m, access)
+	} else {
+		var errno syscall.Errno
+		if got, errno = cRegMR(d.ctx.lib, d.h, m.Addr(), size, access); errno != 0 {
+			err = registerError(errno, size)
+		}
+	}
+	if err != nil {
 		m.Release()
-		return nil, registerError(errno, size)
+		return nil, err
 	}
 	return d.addMR(&mr{pd: d, h: got.mr, mem: m, addr: m.Addr(), size: size, lkey: got.lkey, rkey: got.rkey}), nil
 }
 
 func (d *pd) RegisterDMABuf(fd int, offset, length, iova uint64, access verbs.Access) (verbs.MR, error) {
 	return result(d.create, "register dma-buf", func() (verbs.MR, error) {
-		if d.ctx.capabilities()&verbs.CapDMABuf == 0 {
-			return nil, fmt.Errorf("%w: the device or the library does not support dma-buf registration", verbs.ErrNotSupported)
-		}
 		if err := checkAccess(access); err != nil {
 			return nil, err
 		}
-		if length == 0 {
-			return nil, verbs.Invalidf("no bytes of the dma-buf")
-		}
-		got, errno := cRegDMABuf(d.ctx.lib, d.h, offset, length, iova, fd, access)
-		switch errno {
-		case 0:
-		case syscall.EBADF:
-			return nil, fmt.Errorf("%w: fd %d is not open: %w", verbs.ErrInvalid, fd, errno)
-		case syscall.EINVAL:
-			return nil, fmt.Errorf("%w: fd %d is no dma-buf, it does not have %d bytes at %d, or the offset and the iova %#x have different places in a page",
-				inWords(errno), fd, length, offset, iova)
-		default:
-			return nil, registerError(errno, length)
+		got, err := d.registerDMABuf(fd, offset, length, iova, access)
+		if err != nil {
+			return nil, err
 		}
 		return d.addMR(&mr{pd: d, h: got.mr, addr: iova, size: length, lkey: got.lkey, rkey: got.rkey}), nil
 	})
+}
+
+func (d *pd) registerDMABuf(fd int, offset, length, iova uint64, access verbs.Access) (region, error) {
+	if d.ctx.capabilities()&verbs.CapDMABuf == 0 {
+		return region{}, fmt.Errorf("%w: the device or the library does not support dma-buf registration", verbs.ErrNotSupported)
+	}
+	if length == 0 {
+		return region{}, verbs.Invalidf("no bytes of the dma-buf")
+	}
+	got, errno := cRegDMABuf(d.ctx.lib, d.h, offset, length, iova, fd, access)
+	switch errno {
+	case 0:
+		return got, nil
+	case syscall.EBADF:
+		return region{}, fmt.Errorf("%w: fd %d is not open: %w", verbs.ErrInvalid, fd, errno)
+	case syscall.EINVAL:
+		return region{}, fmt.Errorf("%w: fd %d is no dma-buf, it does not have %d bytes at %d, or the offset and the iova %#x have different places in a page",
+			inWords(errno), fd, length, offset, iova)
+	default:
+		return region{}, registerError(errno, length)
+	}
 }
 
 func (d *pd) addMR(m *mr) *mr {

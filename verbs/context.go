@@ -33,7 +33,8 @@ type Context interface {
 type PD interface {
 	// RegisterMemory registers m with the NIC. Registered memory cannot be freed.
 	// AccessRemoteWrite and AccessRemoteAtomic require AccessLocalWrite
-	// (ibv_reg_mr(3)).
+	// (ibv_reg_mr(3)). A NIC that cannot reach memory of a device returns ErrNotSupported, and
+	// INLINE requests cannot use such memory.
 	RegisterMemory(m *Memory, access Access) (MR, error)
 	// RegisterDMABuf registers length bytes of a dma-buf, starting at offset. Work
 	// requests address them from iova, which must have the same place in a page as

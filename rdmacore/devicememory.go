@@ -1,0 +1,42 @@
+//go:build linux && cgo && !386 && !arm && !mips && !mipsle
+
+package rdmacore
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"ibverbx/verbs"
+)
+
+// registerDevice registers memory of a device, such as a GPU: as a dma-buf, or without support for that by its
+// address, which needs a kernel module for peer memory. Addresses in work requests are those of the device.
+func (d *pd) registerDevice(m *verbs.Memory, access verbs.Access) (region, error) {
+	got, err := d.registerExport(m, access)
+	if !errors.Is(err, verbs.ErrNotSupported) {
+		return got, err
+	}
+	// No address of a device is one of the CPU, so a kernel without the module finds nothing there (EFAULT).
+	got, errno := cRegMR(d.ctx.lib, d.h, m.Addr(), uint64(m.Len()), access)
+	switch errno {
+	case 0:
+		return got, nil
+	case syscall.EFAULT, syscall.EINVAL, syscall.EOPNOTSUPP:
+		return region{}, fmt.Errorf("memory of %s: %w; without dma-bufs the NIC needs the kernel module nvidia-peermem, and that is not loaded or has no such memory (%w): "+
+			"load it, update kernel, rdma-core and GPU driver for dma-bufs, or use software NICs", m.Device().Name(), err, errno)
+	default:
+		return region{}, registerError(errno, uint64(m.Len()))
+	}
+}
+
+// registerExport registers memory of a device as a dma-buf.
+func (d *pd) registerExport(m *verbs.Memory, access verbs.Access) (region, error) {
+	file, offset, err := m.DMABuf()
+	if err != nil {
+		return region{}, err
+	}
+	got, err := d.registerDMABuf(int(file.Fd()), offset, uint64(m.Len()), m.Addr(), access)
+	_ = file.Close() // the registration keeps the dma-buf
+	return got, err
+}
