@@ -282,10 +282,12 @@ func (q *queue) happened(e *ibverbx.Event) {
 	q.fail(e.Err)
 }
 
-// blames reports whether a status is the fault of the request. Others are that of the session.
+// blames reports whether a status is the fault of the request. Others are that of the session. A NIC that cannot copy memory of a device
+// reports StatusGeneralErr, and would again in the next session.
 func blames(s verbs.Status) bool {
 	switch s {
-	case verbs.StatusRemAccessErr, verbs.StatusRemInvReqErr, verbs.StatusRemOpErr, verbs.StatusLocProtErr, verbs.StatusLocLenErr, verbs.StatusLocAccessErr:
+	case verbs.StatusRemAccessErr, verbs.StatusRemInvReqErr, verbs.StatusRemOpErr, verbs.StatusLocProtErr, verbs.StatusLocLenErr, verbs.StatusLocAccessErr,
+		verbs.StatusGeneralErr:
 		return true
 	default:
 		return false
