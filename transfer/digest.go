@@ -83,20 +83,17 @@ func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err
 	for i, c := range pieces {
 		ranges[i] = digestRange{t.load.parts[c.block].remote.number, t.load.blocks[c.block].RemoteOffset + c.offset, c.length}
 	}
-	own := make(chan []uint32, 1)
-	go func() {
-		sums := make([]uint32, len(pieces))
-		for i, c := range pieces {
-			b := t.load.parts[c.block].segment.Bytes()[t.load.blocks[c.block].LocalOffset+c.offset:]
-			sums[i] = t.peer.engine.crc(ctx, b[:c.length])
-		}
-		own <- sums
-	}()
+	own := make(chan ownSums, 1)
+	go func() { own <- t.sumPieces(ctx, pieces) }()
 	m, err := t.peer.ask(ctx, t.peer.asks, t.proc, func(id uint32) []byte { return (&digest{id, ranges}).encode() })
-	sums := <-own // the memory is in use until then
-	if err != nil {
-		return 0, err
+	ours := <-own // the memory is in use until then
+	if err == nil {
+		at, err = ours.at, ours.err
 	}
+	if err != nil {
+		return at, err
+	}
+	sums := ours.sums
 	theirs, ok := m.(*digests)
 	if !ok || len(theirs.sums) != len(sums) {
 		return 0, fmt.Errorf("%w: the peer's answer", errProtocol)
@@ -109,17 +106,45 @@ func (t *Transfer) compareSome(ctx context.Context, pieces []piece) (at int, err
 	return 0, nil
 }
 
-// crc returns the digest of b, and nothing of use when ctx has ended. At most cap(e.workers) goroutines compute at a time.
-func (e *Engine) crc(ctx context.Context, b []byte) uint32 {
+// ownSums are the digests of this side. err is why that of a piece could not be computed.
+type ownSums struct {
+	sums []uint32
+	at   int
+	err  error
+}
+
+func (t *Transfer) sumPieces(ctx context.Context, pieces []piece) ownSums {
+	own := ownSums{sums: make([]uint32, len(pieces))}
+	for i, c := range pieces {
+		off := t.load.blocks[c.block].LocalOffset + c.offset
+		if own.sums[i], own.err = t.peer.engine.crc(ctx, t.load.parts[c.block].segment.mem, off, c.length); own.err != nil {
+			own.at = i
+			break
+		}
+	}
+	return own
+}
+
+// crc returns the digest of n bytes at off, at most maxRange, and nothing of use when ctx has ended. Memory of a device is copied first. At
+// most cap(e.workers) goroutines compute at a time.
+func (e *Engine) crc(ctx context.Context, mem *verbs.Memory, off uint64, n uint32) (uint32, error) {
 	select {
 	case e.workers <- struct{}{}:
 		defer func() { <-e.workers }()
 	case <-ctx.Done():
 	}
 	if ctx.Err() != nil {
-		return 0
+		return 0, nil
 	}
-	return crc32.Checksum(b, castagnoli)
+	if mem.Device() == nil {
+		return crc32.Checksum(mem.Bytes()[off:][:n], castagnoli), nil
+	}
+	stage := e.stages.Get().(*[maxRange]byte)
+	defer e.stages.Put(stage)
+	if _, err := mem.ReadAt(stage[:n], int64(off)); err != nil {
+		return 0, fmt.Errorf("copy memory of %s for its digest: %w", mem.Device().Name(), err)
+	}
+	return crc32.Checksum(stage[:n], castagnoli), nil
 }
 
 // sum answers a request for digests. The peer must have been lent the segments for reading. It has one goroutine at a time.
@@ -139,13 +164,16 @@ func (p *Peer) sum(ctx context.Context, proc *process, m *digest) []byte {
 		if !ok {
 			return (&refusal{id: m.id, code: codeNotFound, text: "the segment is not lent for reading"}).encode()
 		}
-		b := l.segment.Bytes()
-		if r.offset > uint64(len(b)) || uint64(r.length) > uint64(len(b))-r.offset {
+		if size := uint64(l.segment.Len()); r.offset > size || uint64(r.length) > size-r.offset {
 			l.segment.leave()
 			return (&refusal{id: m.id, code: codeRange, text: "a range is outside its segment"}).encode()
 		}
-		sums[i] = p.engine.crc(ctx, b[r.offset:r.offset+uint64(r.length)])
+		var err error
+		sums[i], err = p.engine.crc(ctx, l.segment.mem, r.offset, r.length)
 		l.segment.leave()
+		if err != nil {
+			return (&refusal{id: m.id, code: codeFailed, text: "the device cannot copy the memory of the segment"}).encode()
+		}
 		if ctx.Err() != nil {
 			return nil // the session has ended
 		}

@@ -24,6 +24,7 @@ type Engine struct {
 	workers chan struct{}
 	loads   sync.Pool // of *load
 	waiters sync.Pool // of *waiter
+	stages  sync.Pool // of *[maxRange]byte, for digests of memory of devices
 	files   *files
 	inbox   inbox
 	// done is closed when Close begins.
@@ -70,6 +71,7 @@ func newEngine(cfg Config, n seat.Node) (*Engine, error) {
 		segments: map[string]*Segment{}, all: map[*Segment]struct{}{}, peers: map[seat.Peer]*Peer{},
 	}
 	e.loads.New = func() any { return &load{} }
+	e.stages.New = func() any { return new([maxRange]byte) }
 	e.waiters.New = func() any { return &waiter{wake: make(chan struct{}, 1)} }
 	for _, x := range cfg.Exports {
 		if _, err := e.Export(x); err != nil {

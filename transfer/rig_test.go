@@ -21,6 +21,7 @@ import (
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
 )
 
 func TestMain(m *testing.M) {
@@ -186,6 +187,19 @@ func (h *host) alloc(name string, size int64, public Access) *Segment {
 	return s
 }
 
+// on is alloc on a device, if d is one.
+func (h *host) on(d *verbstest.MemoryDevice, name string, size int64, public Access) *Segment {
+	h.t.Helper()
+	if d == nil {
+		return h.alloc(name, size, public)
+	}
+	mem, err := d.Alloc(int(size))
+	wantOK(h.t, "Alloc on a device", err)
+	s, err := h.Adopt(name, mem, SegmentConfig{Public: public})
+	wantOK(h.t, "Adopt", err)
+	return s
+}
+
 // to connects to another host.
 func (h *host) to(other *host) *Peer {
 	h.t.Helper()
@@ -226,8 +240,14 @@ func (p *pair) publish(t testing.TB, seed uint64) {
 
 func newPair(t testing.TB, n *network, size int64) *pair {
 	t.Helper()
+	return newPairOn(t, n, size, nil, nil)
+}
+
+// newPairOn makes a pair whose segments are memory of devices, or of the host where there is none.
+func newPairOn(t testing.TB, n *network, size int64, here, there *verbstest.MemoryDevice) *pair {
+	t.Helper()
 	a, b := n.start(t, hostConfig{name: "a", node: n.node}), n.start(t, hostConfig{name: "b", node: n.node})
-	p := &pair{here: a, there: b, local: a.alloc("local", size, 0), target: b.alloc("target", size, Read|Write), peer: a.to(b)}
+	p := &pair{here: a, there: b, local: a.on(here, "local", size, 0), target: b.on(there, "target", size, Read|Write), peer: a.to(b)}
 	p.remote = open2(t, p.peer, "target", Read|Write)
 	p.back = b.named("a")
 	return p

@@ -24,7 +24,8 @@ type Segment struct {
 	readOnly bool
 	mem      *verbs.Memory
 	memory   seat.Memory
-	unmap    func() error
+	// release gives mem back when nothing is registered any more.
+	release func() error
 	// last is the registration for requests of this side that was used last.
 	last atomic.Pointer[realmRegion]
 	// uses counts the transfers and answers that use the memory. closing is added when no more may begin.
@@ -33,7 +34,7 @@ type Segment struct {
 	closing  sync.Once
 	idle     chan struct{}
 	idleOnce sync.Once
-	// freeMu guards freed, which is true once the memory is free.
+	// freeMu guards freed, which is true once the memory was given back.
 	freeMu sync.Mutex
 	freed  bool
 }
@@ -58,17 +59,23 @@ func (e *Engine) Alloc(name string, size int64, cfg SegmentConfig) (*Segment, er
 	if err != nil {
 		return nil, newError("alloc", nil, name, err)
 	}
-	return e.add("alloc", &Segment{name: name, cfg: cfg, mem: mem, unmap: func() error { return nil }})
+	return e.add("alloc", &Segment{name: name, cfg: cfg, mem: mem, release: mem.Free})
 }
 
-// Adopt makes a segment of memory that the caller mapped. It must not be on the Go heap, and must stay mapped until Close
-// returns.
-func (e *Engine) Adopt(name string, mem []byte, cfg SegmentConfig) (*Segment, error) {
-	m, err := verbs.AdoptMemory(mem)
-	if err != nil {
-		return nil, newError("adopt", nil, name, err)
+// Adopt makes a segment of memory of the program, which may be memory of a device such as a GPU. Close does not free it. Until Close has
+// returned, mem.Free returns verbs.ErrBusy.
+func (e *Engine) Adopt(name string, mem *verbs.Memory, cfg SegmentConfig) (*Segment, error) {
+	if mem == nil || mem.Len() == 0 {
+		return nil, newError("adopt", nil, name, verbs.Invalidf("no memory"))
 	}
-	return e.add("adopt", &Segment{name: name, cfg: cfg, mem: m, unmap: func() error { return nil }})
+	if err := mem.Retain(); err != nil {
+		return nil, newError("adopt", nil, name, fmt.Errorf("the memory: %w", err))
+	}
+	release := func() error {
+		mem.Release()
+		return nil
+	}
+	return e.add("adopt", &Segment{name: name, cfg: cfg, mem: mem, release: release})
 }
 
 // MapFile makes a segment of a file that is mapped read-only. The file must not become shorter while it is mapped: an access behind its end
@@ -82,10 +89,10 @@ func (e *Engine) MapFile(name, path string, cfg SegmentConfig) (*Segment, error)
 	if err != nil {
 		return nil, newError("map file", nil, name, errors.Join(err, unmap()))
 	}
-	return e.add("map file", &Segment{name: name, cfg: cfg, readOnly: true, mem: m, unmap: unmap})
+	return e.add("map file", &Segment{name: name, cfg: cfg, readOnly: true, mem: m, release: unmap})
 }
 
-// add makes a segment known by its name. If that fails, the memory is freed.
+// add makes a segment known by its name. If that fails, the memory is given back.
 func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 	var err error
 	s.engine, s.idle = e, make(chan struct{})
@@ -111,7 +118,7 @@ func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 	}
 	e.mu.Unlock()
 	if err != nil {
-		return nil, newError(op, nil, s.name, errors.Join(err, s.memory.Close(), s.mem.Free(), s.unmap()))
+		return nil, newError(op, nil, s.name, errors.Join(err, s.memory.Close(), s.release()))
 	}
 	return s, nil
 }
@@ -122,7 +129,8 @@ func (s *Segment) Name() string { return s.name }
 // Len is the number of bytes.
 func (s *Segment) Len() int64 { return int64(s.mem.Len()) }
 
-// Bytes returns the memory. Read what a transfer wrote only after its end, or after its notification. It must not be used after Close.
+// Bytes returns the memory. Read what a transfer wrote only after its end, or after its notification. It must not be used after Close. It is
+// nil if a device has the memory: use ReadAt and WriteAt of what was adopted.
 func (s *Segment) Bytes() []byte { return s.mem.Bytes() }
 
 // View is a part of a segment on this side.
@@ -165,7 +173,7 @@ func (s *Segment) local(p *Peer) (*ibverbx.Region, error) {
 	return region, err
 }
 
-// Close takes the segment back and frees it. Transfers of this side that use it are canceled. Peers that were lent it are told to stop, and
+// Close takes the segment back and frees it, unless it was adopted. Transfers of this side that use it are canceled. Peers that were lent it are told to stop, and
 // have 5 s, or until ctx ends. The sessions of those that do not answer are ended. They connect again, and nothing of theirs reaches the
 // memory. A peer that is not connected is told when it is. If transfers cannot be ended before ctx ends, Close returns an error,
 // nothing is freed, and it can be called again.
@@ -214,7 +222,7 @@ func (s *Segment) stop(ctx context.Context, peers []*Peer) error {
 	}
 }
 
-// free ends the registrations, so that no key works any more, and frees the memory.
+// free ends the registrations, so that no key works any more, and gives the memory back.
 func (s *Segment) free() error {
 	s.freeMu.Lock()
 	defer s.freeMu.Unlock()
@@ -223,10 +231,7 @@ func (s *Segment) free() error {
 	}
 	err := s.memory.Close()
 	if err == nil {
-		err = s.mem.Free()
-	}
-	if err == nil {
-		err = s.unmap()
+		err = s.release()
 	}
 	if err != nil {
 		return newError("close", nil, s.name, err)

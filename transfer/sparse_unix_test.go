@@ -8,17 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ibverbx/softnic"
+	"ibverbx/verbs"
 )
 
 // sparse maps memory of which only the pages that are touched take any.
-func sparse(t *testing.T, size int) []byte {
+func sparse(t *testing.T, size int) *verbs.Memory {
 	t.Helper()
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 	if err != nil {
 		t.Skipf("no memory of %d bytes can be mapped: %v", size, err)
 	}
 	t.Cleanup(func() { _ = unix.Munmap(b) })
-	return b
+	m, err := verbs.AdoptMemory(b)
+	wantOK(t, "AdoptMemory", err)
+	return m
 }
 
 // TestFiveGiB uses offsets and lengths that do not fit 32 bits.
