@@ -1,17 +1,13 @@
 package failover_test
 
 import (
-	"bytes"
 	"errors"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"ibverbx"
 	"ibverbx/internal/rig"
-	"ibverbx/reliable"
-	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -19,56 +15,17 @@ import (
 // lost on the way. Every byte arrives.
 func TestDMABufFailsOver(t *testing.T) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		dmaBufTransfer(t, newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096}))
+		remoteTransfer(t, newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096}), dmaBuf)
 	})
 }
 
-// dmaBufTransfer writes and sends from host 0 to host 1, reads back, and loses rail 1 on the way.
-func dmaBufTransfer(t *testing.T, d *duo) {
+// dmaBuf returns a region of n bytes of a dma-buf, and the bytes.
+func dmaBuf(t *testing.T, h *rig.Host, n int) (*ibverbx.Region, *verbs.Memory) {
 	t.Helper()
-	const messages, size, half = 8, 40_000, 8 * 40_000
-	local, sent := d.hosts[0].DMABufRegion(2 * half)
-	remote, arrived := d.hosts[1].DMABufRegion(2 * half)
-	rig.Fill(sent, 4)
-	for i := range messages {
-		at := uint64(i * size)
-		wr := ibverbx.SendWR{WRID: uint64(2 * i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote(), RemoteOffset: at}
-		wr.SetSGE(local.SGE(at, size))
-		d.hosts[1].PostRecv(ibverbx.RecvWR{WRID: uint64(2 * i)})
-		d.hosts[0].PostSend(wr)
-		recv := ibverbx.RecvWR{WRID: uint64(2*i + 1)}
-		recv.SetSGE(remote.SGE(half+at, size/2), remote.SGE(half+at+size/2, size/2))
-		d.hosts[1].PostRecv(recv)
-		wr = ibverbx.SendWR{WRID: uint64(2*i + 1), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-		wr.SetSGE(local.SGE(half+at, size))
-		d.hosts[0].PostSend(wr)
-		if d.step(); i == messages/2 {
-			d.links[1].Cut(d.hosts[0].NICs[1], d.hosts[1].NICs[1])
-			d.links[1].Cut(d.hosts[1].NICs[1], d.hosts[0].NICs[1])
-		}
-	}
-	d.until("all have arrived", func() bool { return len(d.got[0]) == 2*messages && len(d.got[1]) == 2*messages })
-	for i, side := range d.got {
-		for k, wc := range side {
-			if wc.Err() != nil || wc.WRID != uint64(k) {
-				t.Fatalf("completion %d of host %d is of %d: %v", k, i, wc.WRID, wc.Err())
-			}
-		}
-	}
-	if !bytes.Equal(sent, arrived) {
-		t.Fatalf("WRITEs and SENDs differ at %d of %d", rig.FirstDifference(sent, arrived), len(sent))
-	}
-	rig.Fill(arrived, 5)
-	read := ibverbx.SendWR{WRID: 2 * messages, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, Remote: remote.Remote()}
-	read.SetSGE(local.SGE(0, 2*half))
-	d.hosts[0].PostSend(read)
-	d.until("the READ has ended", func() bool { return len(d.got[0]) > 2*messages })
-	if wc := d.got[0][2*messages]; wc.Err() != nil || !bytes.Equal(sent, arrived) {
-		t.Errorf("READ = %v, and the bytes differ at %d", wc.Err(), rig.FirstDifference(sent, arrived))
-	}
-	d.links[1].Restore(d.hosts[0].NICs[1], d.hosts[1].NICs[1])
-	d.links[1].Restore(d.hosts[1].NICs[1], d.hosts[0].NICs[1])
-	d.until("all lanes are back", d.up)
+	r, b := h.DMABufRegion(n)
+	m, err := verbs.AdoptMemory(b)
+	rig.Must(t, err)
+	return r, m
 }
 
 // TestDMABufRegion: a dma-buf is registered on every rail or on none, from any offset. The CPU gets no bytes of
@@ -143,16 +100,5 @@ func (d *noDMABufPD) RegisterDMABuf(int, uint64, uint64, uint64, verbs.Access) (
 
 // TestDMABufOverReliable: the same with rails that package reliable wraps, one of two or both.
 func TestDMABufOverReliable(t *testing.T) {
-	wrap := &reliable.Config{Paths: 4, ChunkBytes: 4096, GiveUp: int64(100 * time.Millisecond)}
-	for name, wraps := range map[string][]*reliable.Config{"both": {wrap, wrap}, "one": {nil, wrap}} {
-		t.Run(name, func(t *testing.T) {
-			d, _ := newDuoOver(t, wraps, ibverbx.Config{Lanes: 4, FragmentSize: 16384}, ibverbx.CQConfig{Waker: verbs.NewWaker()})
-			for i, l := range d.links { // 1 % of all packets between the hosts
-				for k := range 2 {
-					rig.Must(t, l.Impair(d.hosts[k].NICs[i], d.hosts[1-k].NICs[i], softnic.Impairment{Delay: 30 * time.Microsecond, Loss: 0.01}))
-				}
-			}
-			dmaBufTransfer(t, d)
-		})
-	}
+	wrappedTransfer(t, dmaBuf)
 }
