@@ -125,6 +125,25 @@ func cCopy(g *GPU, to, from uint64, n int, stream uintptr) outcome {
 	return result(C.gpu_copy(g.driver.lib.c(), C.uintptr_t(g.context), C.uint64_t(to), C.uint64_t(from), C.size_t(n), C.uintptr_t(stream)))
 }
 
+// cKernel loads a kernel from its PTX.
+func cKernel(g *GPU, text, name string) (module, function uintptr, o outcome) {
+	t, n := C.CString(text), C.CString(name)
+	defer C.free(unsafe.Pointer(t))
+	defer C.free(unsafe.Pointer(n))
+	var m, f C.uintptr_t
+	o = result(C.gpu_kernel(g.driver.lib.c(), C.uintptr_t(g.context), C.int(g.device), t, n, &m, &f))
+	return uintptr(m), uintptr(f), o
+}
+
+// cLaunch queues a kernel with one group of threads for each of n entries of a list.
+func cLaunch(g *GPU, function uintptr, list uint64, n int, stream uintptr) outcome {
+	return result(C.gpu_launch(g.driver.lib.c(), C.uintptr_t(g.context), C.uintptr_t(function), C.uint64_t(list), C.uint(n), C.uintptr_t(stream)))
+}
+
+func cUnload(g *GPU, module uintptr) outcome {
+	return result(C.gpu_unload(g.driver.lib.c(), C.uintptr_t(g.context), C.uintptr_t(module)))
+}
+
 func cSynchronize(g *GPU, stream uintptr) outcome {
 	return result(C.gpu_synchronize(g.driver.lib.c(), C.uintptr_t(g.context), C.uintptr_t(stream)))
 }

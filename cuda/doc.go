@@ -28,6 +28,11 @@
 // of the GPU, and those from host memory that is not pinned. This package queues every copy on a
 // stream and synchronizes the stream. A copy that is reported as done is done.
 //
+// Each copy by a copy engine takes a few microseconds. A kernel therefore does the small copies of a batch of
+// requests: eight or more in a row of at most 256 KiB each, at addresses that are multiples of 16, between
+// memory of Alloc and of Pin. The first such batch compiles the kernel, which takes about 0.2 s. The kernel
+// needs free multiprocessors, so it waits for a kernel of another library that occupies the whole GPU.
+//
 // # Failure
 //
 // Errors have CUDA's name and text ([Error]). After [ErrDeviceLost] CUDA refuses everything. Free and

@@ -46,6 +46,10 @@ const (
 	callIPCGet
 	callIPCOpen
 	callIPCClose
+	callLoad
+	callFunction
+	callLaunch
+	callUnload
 )
 
 // fake is struct state of testdata/fakecuda.c. Both sides map it.
@@ -57,6 +61,7 @@ type fake struct {
 	opened, bytes, depth, copied    int64
 	memoryType, managed, ordinal    int64
 	foreign, foreignBytes           int64
+	modules, noHostPointers         int64
 }
 
 // failWith makes a call fail from now on; 0 stops that.
@@ -65,9 +70,9 @@ func (f *fake) failWith(call int, code int64) { f.fail[call], f.after[call] = co
 // settled fails the test if something of the driver is alive.
 func (f *fake) settled(tb testing.TB) {
 	tb.Helper()
-	if f.contexts != 0 || f.allocs != 0 || f.streams != 0 || f.pins != 0 || f.opened != 0 || f.bytes != 0 || f.depth != 0 {
-		tb.Errorf("alive at the end: %d contexts, %d allocations of %d bytes, %d streams, %d pins, %d opened handles, %d pushed contexts; want none",
-			f.contexts, f.allocs, f.bytes, f.streams, f.pins, f.opened, f.depth)
+	if f.contexts != 0 || f.allocs != 0 || f.streams != 0 || f.pins != 0 || f.opened != 0 || f.bytes != 0 || f.depth != 0 || f.modules != 0 {
+		tb.Errorf("alive at the end: %d contexts, %d allocations of %d bytes, %d streams, %d pins, %d opened handles, %d pushed contexts, %d modules; want none",
+			f.contexts, f.allocs, f.bytes, f.streams, f.pins, f.opened, f.depth, f.modules)
 	}
 }
 

@@ -88,6 +88,9 @@ func (g *GPU) Close() error {
 	if g.open > 0 {
 		return g.wrong(op, fmt.Errorf("%w: %d pieces of memory, pins or streams are open", verbs.ErrBusy, g.open))
 	}
+	if err := g.copies.unload(); err != nil {
+		return g.wrong(op, err)
+	}
 	if err := g.copies.destroy(); err != nil && !lost(err) {
 		return g.wrong(op, err)
 	}

@@ -33,7 +33,7 @@ func TestGPU(t *testing.T) {
 	ok(t, err, "Devices")
 	t.Logf("%+v", devices)
 	for name, check := range map[string]func(*testing.T, *cuda.GPU){
-		"copies": checkCopies, "stream": checkStream, "threads": checkThreads, "adopt": checkAdopt,
+		"copies": checkCopies, "blocks": checkBlocks, "stream": checkStream, "threads": checkThreads, "adopt": checkAdopt,
 	} {
 		t.Run(name, func(t *testing.T) { check(t, g) })
 	}

@@ -24,6 +24,7 @@ func (g *GPU) Alloc(size int) (*verbs.Memory, error) {
 		g.unuse()
 		return nil, g.wrong(op, fmt.Errorf("%d bytes: %w", size, err))
 	}
+	g.copies.allow(addr, size)
 	return g.memory(addr, size, addr, cFree)
 }
 
@@ -35,8 +36,8 @@ func (g *GPU) memory(addr uint64, size int, base uint64, release func(*GPU, uint
 // free gives memory back that nothing uses, unless a copy that failed may be under way. An error of a lost
 // GPU is returned once the memory is gone.
 func (g *GPU) free(base uint64, release func(*GPU, uint64) outcome) error {
-	if err := g.copies.settle(); err != nil {
-		return fmt.Errorf("%w: a copy that failed may still be under way: %w", verbs.ErrBusy, err)
+	if err := g.copies.settle(base); err != nil {
+		return err
 	}
 	var err error
 	if release != nil {

@@ -38,16 +38,21 @@ func (g *GPU) Pin(mem *verbs.Memory) (*Pin, error) {
 		g.unuse()
 		return nil, g.wrong(op, err)
 	}
+	g.copies.allow(mem.Addr(), mem.Len())
 	return &Pin{gpu: g, mem: mem}, nil
 }
 
-// Close unlocks the memory. The caller has synchronized the streams that use it. A second Close does
-// nothing. If the GPU is lost, Close reports that, and the memory counts as unlocked.
+// Close unlocks the memory. The caller has synchronized the streams that use it. Close waits for copies of
+// Memory and of NICs. A second Close does nothing. If the GPU is lost, Close reports that, and the memory counts as
+// unlocked.
 func (p *Pin) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || p.gpu == nil {
 		return nil
+	}
+	if err := p.gpu.copies.settle(p.mem.Addr()); err != nil {
+		return p.gpu.wrong("unpin memory", err)
 	}
 	err := p.gpu.driver.failed(cUnpin(p.gpu, p.mem.Addr()))
 	if err == nil || lost(err) {

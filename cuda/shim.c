@@ -131,7 +131,7 @@ struct outcome gpu_attribute(struct library *lib, uintptr_t context, int attribu
 
 struct outcome gpu_pin(struct library *lib, uintptr_t context, uintptr_t host, size_t bytes)
 {
-	return WITHIN(cuMemHostRegister, (void *)host, bytes, HOST_REGISTER_PORTABLE);
+	return WITHIN(cuMemHostRegister, (void *)host, bytes, HOST_REGISTER_PORTABLE | HOST_REGISTER_DEVICEMAP);
 }
 
 struct outcome gpu_unpin(struct library *lib, uintptr_t context, uintptr_t host)
@@ -147,6 +147,37 @@ struct outcome gpu_stream(struct library *lib, uintptr_t context, uintptr_t *str
 struct outcome gpu_copy(struct library *lib, uintptr_t context, uint64_t to, uint64_t from, size_t bytes, uintptr_t stream)
 {
 	return WITHIN(cuMemcpyAsync, to, from, bytes, (void *)stream);
+}
+
+struct outcome gpu_kernel(struct library *lib, uintptr_t context, int device, const char *text, const char *name,
+			  uintptr_t *module, uintptr_t *function)
+{
+	struct outcome o;
+	int direct = 0;
+
+	TRY(cuDeviceGetAttribute, &direct, ATTR_USE_HOST_POINTER, device);
+	if (direct != 1 || !lib->cuLaunchKernel || !lib->cuModuleGetFunction || !lib->cuModuleUnload)
+		return (struct outcome){ABSENT, "cuLaunchKernel"};
+	o = WITHIN(cuModuleLoadData, (void **)module, text);
+	if (o.code)
+		return o;
+	o = WITHIN(cuModuleGetFunction, (void **)function, (void *)*module, name);
+	if (o.code)
+		(void)WITHIN(cuModuleUnload, (void *)*module);
+	return o;
+}
+
+struct outcome gpu_launch(struct library *lib, uintptr_t context, uintptr_t function, uint64_t list, unsigned int groups,
+			  uintptr_t stream)
+{
+	void *args[] = {&list};
+
+	return WITHIN(cuLaunchKernel, (void *)function, groups, 1, 1, GROUP_THREADS, 1, 1, 0, (void *)stream, args, NULL);
+}
+
+struct outcome gpu_unload(struct library *lib, uintptr_t context, uintptr_t module)
+{
+	return WITHIN(cuModuleUnload, (void *)module);
 }
 
 struct outcome gpu_synchronize(struct library *lib, uintptr_t context, uintptr_t stream)

@@ -13,6 +13,7 @@
 enum {
 	ATTR_COMPUTE_MAJOR = 75, // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 	ATTR_COMPUTE_MINOR = 76,
+	ATTR_USE_HOST_POINTER = 91, // CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
 	ATTR_GPU_DIRECT_RDMA = 116,
 	ATTR_DMA_BUF = 124,
 
@@ -22,6 +23,7 @@ enum {
 
 	STREAM_NON_BLOCKING = 1,
 	HOST_REGISTER_PORTABLE = 1,
+	HOST_REGISTER_DEVICEMAP = 2,
 	RANGE_HANDLE_DMA_BUF_FD = 1,
 	IPC_LAZY_ENABLE_PEER_ACCESS = 1,
 };
@@ -59,6 +61,12 @@ struct ipc_handle {
 	X(cuStreamCreate, "cuStreamCreate", 1, (void **stream, unsigned int flags))                                            \
 	X(cuStreamSynchronize, "cuStreamSynchronize", 1, (void *stream))                                                       \
 	X(cuStreamDestroy, "cuStreamDestroy_v2", 1, (void *stream))                                                            \
+	X(cuModuleLoadData, "cuModuleLoadData", 0, (void **module, const void *text))                                          \
+	X(cuModuleGetFunction, "cuModuleGetFunction", 0, (void **function, void *module, const char *name))                    \
+	X(cuModuleUnload, "cuModuleUnload", 0, (void *module))                                                                 \
+	X(cuLaunchKernel, "cuLaunchKernel", 0,                                                                                 \
+	  (void *function, unsigned int groups, unsigned int y, unsigned int z, unsigned int threads, unsigned int ty,         \
+	   unsigned int tz, unsigned int shared, void *stream, void **args, void **extra))                                     \
 	X(cuMemGetHandleForAddressRange, "cuMemGetHandleForAddressRange", 0,                                                   \
 	  (void *handle, uint64_t address, size_t bytes, int type, unsigned long long flags))                                  \
 	X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 0, (struct ipc_handle * handle, uint64_t address))                           \
@@ -80,7 +88,7 @@ struct outcome {
 	const char *call;
 };
 
-enum { ABSENT = -1 };
+enum { ABSENT = -1, GROUP_THREADS = 512 };
 
 enum { GPU_LOADED, GPU_NO_LIBRARY, GPU_OLD_LIBRARY };
 
@@ -110,6 +118,12 @@ struct outcome gpu_pin(struct library *lib, uintptr_t context, uintptr_t host, s
 struct outcome gpu_unpin(struct library *lib, uintptr_t context, uintptr_t host);
 struct outcome gpu_stream(struct library *lib, uintptr_t context, uintptr_t *stream);
 struct outcome gpu_copy(struct library *lib, uintptr_t context, uint64_t to, uint64_t from, size_t bytes, uintptr_t stream);
+// gpu_kernel loads a kernel. It fails if the GPU cannot use the addresses of pinned host memory.
+struct outcome gpu_kernel(struct library *lib, uintptr_t context, int device, const char *text, const char *name,
+			  uintptr_t *module, uintptr_t *function);
+struct outcome gpu_launch(struct library *lib, uintptr_t context, uintptr_t function, uint64_t list, unsigned int groups,
+			  uintptr_t stream);
+struct outcome gpu_unload(struct library *lib, uintptr_t context, uintptr_t module);
 struct outcome gpu_synchronize(struct library *lib, uintptr_t context, uintptr_t stream);
 struct outcome gpu_destroy(struct library *lib, uintptr_t context, uintptr_t stream);
 struct outcome gpu_dmabuf(struct library *lib, uintptr_t context, uint64_t address, size_t bytes, int *fd);

@@ -26,6 +26,7 @@ type Stream struct {
 	mu     sync.Mutex // taken before those of Memory and GPU
 	stream uintptr    // CUstream
 	queued []hold
+	blocks blocks // of do
 	closed bool
 }
 
@@ -149,28 +150,45 @@ func (s *Stream) do(copies []verbs.DeviceCopy) error {
 		return verbs.ErrClosed
 	}
 	var err error
-	for i := range copies {
-		c := &copies[i]
-		if c.Len == 0 {
-			continue
+	for err == nil && len(copies) > 0 {
+		n, apart := s.blocks.gather(copies)
+		if apart && s.load() {
+			err = s.launch()
+		} else {
+			n = max(n, 1)
+			err = s.each(copies[:n])
 		}
-		if len(s.queued) == maxQueued {
-			err = s.synchronize()
-		}
-		if err == nil {
-			err = s.push(c.To, c.From, int(c.Len), hold{host: c.Host})
-		}
-		if err != nil {
-			break
-		}
+		copies = copies[n:]
 	}
-	if len(s.queued) > 0 {
+	if s.busy() {
 		if e := s.synchronize(); err == nil {
 			err = e
 		}
 	}
 	return err
 }
+
+// each queues copies one by one.
+func (s *Stream) each(copies []verbs.DeviceCopy) error {
+	for i := range copies {
+		c := &copies[i]
+		if c.Len == 0 {
+			continue
+		}
+		if len(s.queued) == maxQueued {
+			if err := s.synchronize(); err != nil {
+				return err
+			}
+		}
+		if err := s.push(c.To, c.From, int(c.Len), hold{host: c.Host}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// busy reports whether something is queued.
+func (s *Stream) busy() bool { return len(s.queued) > 0 || s.blocks.used > 0 }
 
 // ready returns why nothing can be queued, with the lock held.
 func (s *Stream) ready() error {
@@ -203,20 +221,22 @@ func (s *Stream) synchronize() error {
 		s.queued[i].give()
 	}
 	s.queued = s.queued[:0]
+	s.blocks.used = 0
 	return err
 }
 
-// settle waits for copies that a failed synchronization of do has left in the stream. An error leaves them
-// there, unless the GPU is lost.
-func (s *Stream) settle() error {
+// settle is called before the memory at addr is unmapped. It waits for copies that are under way, and for
+// those that a failed synchronization of do has left in the stream. An error leaves them there, unless the
+// GPU is lost. The kernel does not use the memory afterwards.
+func (s *Stream) settle(addr uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(s.queued) == 0 {
-		return nil
+	if s.busy() {
+		if err := s.synchronize(); err != nil && !lost(err) {
+			return fmt.Errorf("%w: a copy that failed may still be under way: %w", verbs.ErrBusy, err)
+		}
 	}
-	if err := s.synchronize(); err != nil && !lost(err) {
-		return err
-	}
+	s.blocks.forbid(addr)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 // A stand-in for libcuda. Memory of the GPU has addresses that no CPU can access. A copy is executed when
-// its stream is synchronized, and not earlier: the latest moment that CUDA allows. Every call is
-// counted and can be made to fail. The state is in a file that the test maps too.
+// its stream is synchronized, and not earlier: the latest moment that CUDA allows. A kernel copies its blocks
+// then, the last one first, because they have no order. An address that is not mapped or not aligned ends the
+// use of the GPU, as in CUDA. Every call is counted and can be made to fail. The state is in a file that the test maps too.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -17,7 +18,7 @@
 enum {
 	C_INIT, C_VERSION, C_COUNT, C_DEVICE, C_NAME, C_TOTAL, C_ATTRIBUTE, C_PCI, C_RETAIN, C_RELEASE, C_PUSH, C_POP, C_ALLOC,
 	C_FREE, C_RANGE, C_POINTER, C_PIN, C_UNPIN, C_COPY, C_STREAM, C_SYNC, C_DESTROY, C_DMABUF, C_IPC_GET, C_IPC_OPEN,
-	C_IPC_CLOSE, C_CALLS = 32
+	C_IPC_CLOSE, C_LOAD, C_FUNCTION, C_LAUNCH, C_UNLOAD, C_CALLS = 32
 };
 
 struct state {
@@ -34,6 +35,8 @@ struct state {
 	int64_t copied;                           // executed copies
 	int64_t memory_type, managed, ordinal;    // of foreign pointers
 	int64_t foreign, foreign_bytes;           // an allocation of another library
+	int64_t modules;                          // alive
+	int64_t no_host_pointers;                 // kernels cannot use the addresses of the host
 };
 
 static struct state *st;
@@ -41,12 +44,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread int depth; // of this thread's stack of contexts
 
 struct block { uint64_t base; size_t size; char *bytes; int alias; };
-struct copy { uint64_t to, from; size_t n; };
+struct copy { uint64_t to, from; size_t n; int kernel; }; // a kernel has n entries at from
 struct stream { int alive, count; struct copy copies[2048]; };
 
 enum { BLOCKS = 4096, STREAMS = 64 };
 static struct block blocks[BLOCKS];
 static struct stream streams[STREAMS];
+static struct block pinned[BLOCKS];
 static uint64_t next = 0xd00000000000;
 
 __attribute__((constructor)) static void start(void)
@@ -83,13 +87,15 @@ static int inside(int call)
 // gone reports whether a call fails because the GPU is lost. What it releases is then gone too.
 static int gone(int code) { return code && code == (int)GET(lost); }
 
-static struct block *find(uint64_t address)
+static struct block *among(struct block *all, uint64_t address)
 {
 	for (int i = 0; i < BLOCKS; i++)
-		if (blocks[i].base && address >= blocks[i].base && address < blocks[i].base + blocks[i].size)
-			return &blocks[i];
+		if (all[i].base && address >= all[i].base && address < all[i].base + all[i].size)
+			return &all[i];
 	return NULL;
 }
+
+static struct block *find(uint64_t address) { return among(blocks, address); }
 
 // make returns a new block. Small ones are not at the beginning of a page, as in CUDA.
 static struct block *make(size_t size, char *bytes)
@@ -113,7 +119,7 @@ int cuDeviceGetPCIBusId(char *id, int n, int device) { snprintf(id, n, "0000:%02
 
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
-	*value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 116 ? 1 : attribute == 124 ? !st->no_dmabuf : -1;
+	*value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 91 ? !st->no_host_pointers : attribute == 116 ? 1 : attribute == 124 ? !st->no_dmabuf : -1;
 	return enter(C_ATTRIBUTE);
 }
 
@@ -250,17 +256,31 @@ int cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags)
 {
 	int code = inside(C_PIN);
 
-	if (!code)
-		ADD(pins, 1);
-	return code;
+	if (code)
+		return code;
+	ADD(pins, 1);
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < BLOCKS; i++)
+		if (!pinned[i].base) {
+			pinned[i] = (struct block){(uintptr_t)host, flags & 2 ? bytes : 0};
+			break;
+		}
+	pthread_mutex_unlock(&lock);
+	return 0;
 }
 
 int cuMemHostUnregister(void *host)
 {
 	int code = inside(C_UNPIN);
 
-	if (!code || gone(code))
-		ADD(pins, -1);
+	if (code && !gone(code))
+		return code;
+	ADD(pins, -1);
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < BLOCKS; i++)
+		if (pinned[i].base == (uintptr_t)host)
+			pinned[i].base = 0;
+	pthread_mutex_unlock(&lock);
 	return code;
 }
 
@@ -299,22 +319,24 @@ int cuStreamDestroy_v2(void *stream)
 	return code;
 }
 
-int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void *stream)
+static int queue(struct stream *s, struct copy c, int code)
 {
-	struct stream *s = stream;
-	int code = inside(C_COPY);
-
 	if (code)
 		return code;
 	pthread_mutex_lock(&lock);
 	if (!s->alive)
 		code = 400;
 	else if (s->count < 2048)
-		s->copies[s->count++] = (struct copy){to, from, n};
+		s->copies[s->count++] = c;
 	else
 		code = 1;
 	pthread_mutex_unlock(&lock);
 	return code;
+}
+
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void *stream)
+{
+	return queue(stream, (struct copy){to, from, n}, inside(C_COPY));
 }
 
 // where returns the bytes at an address, of the GPU or of the host.
@@ -323,6 +345,36 @@ static char *where(uint64_t address)
 	struct block *b = find(address);
 
 	return b ? b->bytes + (address - b->base) : (char *)(uintptr_t)address;
+}
+
+// reach returns the bytes at an address that a kernel uses, NULL if they are not mapped.
+static char *reach(uint64_t address, size_t n)
+{
+	struct block *b = find(address);
+
+	if (b && b->alias)
+		return NULL; // of another process: nothing says when it is unmapped
+	b = b ? b : among(pinned, address);
+	return b && address + n <= b->base + b->size ? where(address) : NULL;
+}
+
+// run runs a kernel.
+static int run(const struct copy *c)
+{
+	uint64_t *list = (uint64_t *)reach(c->from, c->n * 24);
+
+	for (size_t i = c->n; list && i-- > 0;) {
+		uint64_t *e = list + 3 * i;
+		char *to = reach(e[0], e[2]), *from = reach(e[1], e[2]);
+
+		if (!to || !from)
+			return 700;
+		if ((e[0] | e[1]) % 16 || !e[2] || e[2] > 65536)
+			return 716;
+		memmove(to, from, e[2]);
+		st->copied++;
+	}
+	return list ? 0 : 700;
 }
 
 int cuStreamSynchronize(void *stream)
@@ -342,6 +394,11 @@ int cuStreamSynchronize(void *stream)
 		code = 400;
 	if (!code)
 		for (int i = 0; i < s->count; i++) {
+			if (s->copies[i].kernel) {
+				if ((code = run(&s->copies[i])))
+					st->lost = code;
+				continue;
+			}
 			memmove(where(s->copies[i].to), where(s->copies[i].from), s->copies[i].n);
 			st->copied++;
 		}
@@ -352,6 +409,42 @@ int cuStreamSynchronize(void *stream)
 }
 
 #ifndef OLD
+int cuModuleLoadData(void **module, const char *text)
+{
+	int code = inside(C_LOAD);
+
+	if (code || strncmp(text, ".version", 8))
+		return code ? code : 218;
+	ADD(modules, 1);
+	*module = (void *)0x3000;
+	return 0;
+}
+
+int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+	*function = (void *)0x4000;
+	return strcmp(name, "copy_blocks") ? 500 : inside(C_FUNCTION);
+}
+
+int cuModuleUnload(void *module)
+{
+	int code = inside(C_UNLOAD);
+
+	if (!code || gone(code))
+		ADD(modules, -1);
+	return code;
+}
+
+int cuLaunchKernel(void *function, unsigned int groups, unsigned int y, unsigned int z, unsigned int threads, unsigned int ty,
+		   unsigned int tz, unsigned int shared, void *stream, void **args, void **extra)
+{
+	int code = inside(C_LAUNCH);
+
+	if (!code && (function != (void *)0x4000 || !groups || y != 1 || z != 1 || threads < 16 || threads > 1024 || ty != 1 || tz != 1))
+		code = 1;
+	return queue(stream, (struct copy){0, *(uint64_t *)args[0], groups, 1}, code);
+}
+
 int cuMemGetHandleForAddressRange(int *fd, uint64_t address, size_t bytes, int type, unsigned long long flags)
 {
 	int code = inside(C_DMABUF);
