@@ -221,16 +221,21 @@ func (c *copies) flush() bool {
 // move queues copies of all of src to the first bytes of dst, which has room for them. Host memory is copied
 // at once, after the copies that are queued.
 func (c *copies) move(dst, src *pieces) {
+	if src.n == 1 && dst.list[0].length == src.list[0].length { // nearly always
+		c.add(&dst.list[0], &src.list[0])
+		return
+	}
 	for to, from := 0, 0; from < src.n; {
 		d, s := &dst.list[to], &src.list[from]
 		n := min(d.length, s.length)
-		c.add(d.first(n), s.first(n))
+		x, y := d.first(n), s.first(n)
+		c.add(&x, &y)
 		to += index(d.length == 0)
 		from += index(s.length == 0)
 	}
 }
 
-func (c *copies) add(dst, src piece) {
+func (c *copies) add(dst, src *piece) {
 	one := verbs.DeviceCopy{To: dst.addr, From: src.addr, Host: dst.bytes, Len: uint64(dst.length)}
 	device := dst.device
 	switch {
