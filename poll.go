@@ -405,10 +405,16 @@ func (c *VirtualCQ) Serve(ctx context.Context, each func(WC)) error {
 }
 
 // Due is the time, by Config.Now, by which Poll wants to be called although nothing need have come:
-// for the next step of a lane, or a deadline. It is math.MaxInt64 if there is no such time. Due is
-// for callers with an event loop of their own, which must also poll when the CQ of a rail or a
-// Control has something. Wait does all that.
-func (c *VirtualCQ) Due() int64 { return c.ready.due() }
+// for the next step of a lane, a deadline, or at once because a NIC has refused a request. It is
+// math.MaxInt64 if there is no such time. Due is for callers with an event loop of their own, which must
+// also poll when the CQ of a rail or a Control has something. Wait does all that.
+func (c *VirtualCQ) Due() int64 {
+	due := c.ready.due()
+	for _, q := range c.touched {
+		due = min(due, q.time.now)
+	}
+	return due
+}
 
 // requestDue is when the VirtualQP wants to look at its oldest request; math.MaxInt64 if there is none.
 func (f *failover) requestDue() int64 {

@@ -124,6 +124,20 @@ func TestDue(t *testing.T) {
 	}
 }
 
+// TestDueRefused: a NIC that has refused a request reports no completion for it, so the VirtualCQ wants to be polled at once.
+func TestDueRefused(t *testing.T) {
+	x := rig.NewFreeInstrument(t, ibverbx.Config{Lanes: 2, FragmentSize: 4096})
+	x.NIC.QPs()[0].RefuseAt(0, verbs.ErrQueueFull)
+	x.PostSend(x.Request(1, verbs.OpRDMAWrite, 64<<10))
+	if due := x.CQ.Due(); due == math.MaxInt64 {
+		t.Error("Due with a request that a NIC has refused = never, want now")
+	}
+	x.Settle()
+	if due := x.CQ.Due(); due != math.MaxInt64 {
+		t.Errorf("Due with nothing outstanding = %d, want never", due)
+	}
+}
+
 // TestDeadlineNever: a Deadline beyond the range of the clock never expires.
 func TestDeadlineNever(t *testing.T) {
 	d := newDuo(t, 1, ibverbx.Config{Lanes: 2, Deadline: math.MaxInt64})
