@@ -79,8 +79,9 @@ type shard struct {
 	flight int
 	// posts is how many operations were submitted since the last poll.
 	posts int
-	// armed means that the keeper sleeps until a completion comes, or until wakes.
+	// armed means that the next completion on any rail wakes the keeper, if it is not awake.
 	armed bool
+	// wakes is when an armed keeper wakes up by itself.
 	wakes int64
 	// helped counts how often goroutines other than the keeper have driven the shard.
 	helped uint64
@@ -185,10 +186,13 @@ func (s *shard) help() bool {
 	return true
 }
 
-// leave makes the keeper drive the shard. One that sleeps until a completion comes does so anyway.
+// leave makes the keeper drive the shard. A keeper that a completion wakes is not disturbed, unless the VirtualCQ must be polled before it wakes
+// up by itself.
 func (s *shard) leave() {
 	if s.mu.TryLock() {
-		asleep := s.armed && s.ready == nil && s.wakes <= s.cq.Due()
+		s.take() // what the caller waits for may be in the inbox, and Due counts only what is posted
+		s.post()
+		asleep := s.armed && s.wakes <= s.cq.Due()
 		s.unlock()
 		if asleep {
 			return
@@ -312,7 +316,7 @@ func (s *shard) keep() {
 		case s.flight > 0 && now-active < int64(spinTime):
 		case s.arm() == 0:
 			nap = s.nap()
-			s.armed, s.wakes = true, s.now()+int64(nap)
+			s.wakes = s.now() + int64(nap)
 		}
 		helped = s.helped
 		s.unlock()
@@ -327,7 +331,7 @@ func (s *shard) keep() {
 }
 
 // arm makes the next completion wake the keeper. A completion that came before does not, so arm polls again. It returns how much
-// happened.
+// happened, and sets armed.
 func (s *shard) arm() int {
 	failed := false
 	for rail := range s.cq.Rails().Len() {
@@ -340,6 +344,7 @@ func (s *shard) arm() int {
 	if failed {
 		s.failures.Add(1)
 	}
+	s.armed = !failed
 	return s.turn()
 }
 
