@@ -45,11 +45,11 @@ const forwardExample = `  ibverbx serve --forward 127.0.0.1:5432 --token-file t 
 // replaceTime is how long forward waits before it tries again to meet a host that is another one than before.
 const replaceTime = time.Second
 
-// forwardStreams is what streams of forwarded connections are like. Besides those that are connected, there is memory for those that wait and those
-// that are being closed.
+// forwardStreams is what streams of forwarded connections are like. Besides those that a server has connected, there is memory for those that wait, those
+// that are being closed, and what the slabs of several clients leave unused.
 func forwardStreams() stream.Config {
 	const ring, backlog = 256 << 10, forward.MaxConns / 2
-	return stream.Config{Ring: ring, Backlog: backlog, Memory: 2 * forward.MaxConns * 2 * ring}
+	return stream.Config{Ring: ring, Backlog: backlog, Memory: (forward.MaxServed + 2*backlog) * 2 * ring}
 }
 
 // forwardFlags are the flags of forward.
@@ -226,8 +226,8 @@ type forwardHost struct {
 	peer atomic.Pointer[node.Peer]
 }
 
-// watch tells when the host is lost, and when it is back. If another one answers at the address, it becomes the host: whoever
-// passes the authentication that the user has asked for is right.
+// watch tells when the host is lost, and when it is back. If another one answers at the address, it becomes the host: it has
+// passed the authentication that the user has asked for.
 func (h *forwardHost) watch(ctx context.Context) {
 	for lost := false; ctx.Err() == nil; {
 		p := h.peer.Load()

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"ibverbx/internal/forward"
 )
 
 // echoServer answers every connection with what it gets, and returns its address.
@@ -243,5 +245,13 @@ func TestParseLocal(t *testing.T) {
 		if x, err := parseLocal(text); err == nil {
 			t.Errorf("parseLocal(%q) = %q to %q, want an error", text, x.listen, x.target)
 		}
+	}
+}
+
+// TestForwardMemory: a server has memory for all its connections, and for as many as may wait besides.
+func TestForwardMemory(t *testing.T) {
+	cfg := forwardStreams()
+	if want := int64(forward.MaxServed+cfg.Backlog) * int64(2*cfg.Ring); cfg.Memory < want {
+		t.Errorf("Memory is %d bytes, want at least %d", cfg.Memory, want)
 	}
 }

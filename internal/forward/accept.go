@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	// MaxConns is how many connections a Client has at a time. Those of programs wait until the Client accepts them, without a limit. A Server
-	// has twice as many with all its Clients, in shares. Those that wait for the Server are reset after dialTime.
+	// MaxConns is how many connections a Client has at a time. Those of programs wait until the Client accepts them, without a limit.
 	MaxConns = 1024
+	// MaxServed is how many connections a Server has at a time with all its Clients, in shares. Those that wait for a share are reset after dialTime.
+	MaxServed = 2 * MaxConns
 	// patience is how long an accept loop waits until a connection has reached its target before it takes the next one, so that
 	// connections reach the target in the order in which programs have made them.
 	patience = 100 * time.Millisecond

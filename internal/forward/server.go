@@ -30,8 +30,7 @@ type Server struct {
 
 // NewServer makes a Server. Without targets it refuses every request.
 func NewServer(targets []Target, say Say) *Server {
-	const places = 2 * MaxConns
-	s := &Server{door: newDoor(say, places), targets: map[Target]*problem{}, shares: shares{total: places, by: map[string]int{}}}
+	s := &Server{door: newDoor(say, MaxServed), targets: map[Target]*problem{}, shares: shares{total: MaxServed, by: map[string]int{}}}
 	for _, t := range targets {
 		s.targets[t] = &problem{}
 	}

@@ -2,8 +2,8 @@ package forward
 
 import "sync"
 
-// shares divides places among peers. A peer may have as many as are free: one alone gets half of them, and two get a third each. So
-// peers that take all they can get leave places for others.
+// shares divides places among peers. A peer gets another place while it has fewer than are free: one alone gets half of them, and the next one then a
+// quarter. So peers that take all they can get leave places for others.
 type shares struct {
 	mu    sync.Mutex
 	total int
