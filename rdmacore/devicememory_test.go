@@ -89,10 +89,14 @@ func TestRegisterDeviceMemoryRefused(t *testing.T) {
 		want       error
 		words      []string
 	}{
-		{"a NIC without dma-bufs and peer memory", syscall.EOPNOTSUPP, syscall.EFAULT, nil, verbs.AccessAll, verbs.ErrNotSupported,
-			[]string{"memory of fake:0", "dma-buf", "nvidia-peermem", "software NICs", "bad address"}},
-		{"a device without dma-bufs", 0, syscall.EFAULT, fmt.Errorf("%w: no dma-bufs", verbs.ErrNotSupported), verbs.AccessAll, syscall.EFAULT,
-			[]string{"no dma-bufs", "nvidia-peermem"}},
+		{
+			"a NIC without dma-bufs and peer memory", syscall.EOPNOTSUPP, syscall.EFAULT, nil, verbs.AccessAll, verbs.ErrNotSupported,
+			[]string{"memory of fake:0", "dma-buf", "nvidia-peermem", "software NICs", "bad address"},
+		},
+		{
+			"a device without dma-bufs", 0, syscall.EFAULT, fmt.Errorf("%w: no dma-bufs", verbs.ErrNotSupported), verbs.AccessAll, syscall.EFAULT,
+			[]string{"no dma-bufs", "nvidia-peermem"},
+		},
 		{"a device that is lost", 0, 0, verbs.ErrDeviceFatal, verbs.AccessAll, verbs.ErrDeviceFatal, nil},
 		{"no memory for keys", 0, syscall.ENOMEM, nil, verbs.AccessAll, verbs.ErrLimit, []string{"RLIMIT_MEMLOCK"}},
 		{"no memory for keys by address", syscall.EOPNOTSUPP, syscall.ENOMEM, nil, verbs.AccessAll, verbs.ErrLimit, []string{"RLIMIT_MEMLOCK"}},

@@ -117,7 +117,7 @@ func TestDigestsOfDevices(t *testing.T) {
 				d.FailAfter(-1)
 				wantErr(t, c.what, err, c.want)
 				var e *Error
-				if !errors.As(err, &e) || e.Op != "put" || e.Name != "target" || e.Index != 0 || c.want == ErrDigest && e.Offset != 2<<20 {
+				if !errors.As(err, &e) || e.Op != "put" || e.Name != "target" || e.Index != 0 || errors.Is(c.want, ErrDigest) && e.Offset != 2<<20 {
 					t.Errorf("%s: got error %v, want an Error of put that names target and block 0", c.what, err)
 				}
 			}
