@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -13,6 +14,9 @@ import (
 func TestSecretsAreNotPrinted(t *testing.T) {
 	cfg := tokenConfig()
 	d, l := newDoor(t, cfg).meet(t, cfg)
+	if err := errors.Join(d.Close(), l.Close()); err != nil { // their goroutines write what is printed
+		t.Fatalf("Close: got %v, want no error", err)
+	}
 	type holder struct {
 		Conn   *Conn
 		hidden *Conn
