@@ -187,7 +187,7 @@ func (c *Card) validateLanes() error {
 
 // Connect connects every lane to the peer's lane of the same index. If a lane cannot be connected, the
 // error says which and why. The VirtualQP can then be connected again, with its receives still
-// posted, but its card has changed.
+// posted, but its card has changed. With Config.Control, lanes whose port is down begin out of service.
 func (q *VirtualQP) Connect(remote *Card) error {
 	if remote == nil {
 		return q.setup.opError("connect", verbs.Invalidf("no card"))
@@ -212,7 +212,8 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 		}
 	}
 	for i, l := range q.setup.all {
-		if err := one(l, remote.Lanes[i].endpoint()); err != nil {
+		err := one(l, remote.Lanes[i].endpoint())
+		if err != nil && (q.setup.cfg.Control == nil || !q.setup.rails.rails[l.rail].down()) {
 			return q.setup.opError("connect", errors.Join(fmt.Errorf("lane %d on rail %d (%s): %w", i, l.rail, q.setup.rails.rails[l.rail].name, err), q.disconnect(i)))
 		}
 		l.remoteRail = uint8(remote.Lanes[i].Rail)
@@ -234,8 +235,8 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 	}
 	q.failover.state = stateConnected
 	if q.setup.cfg.Control != nil {
-		q.failover.skipEvents()
 		q.time.tick()
+		q.failover.begin()
 		q.setup.cfg.Control.Notify(q.wake)
 		q.wake() // for messages that came before that
 	}

@@ -68,9 +68,7 @@ func (f *failover) survives(l *lane, status verbs.Status) bool {
 		return true
 	default:
 	}
-	r := &f.setup.rails.rails[l.rail].cfg
-	port, err := r.Context.QueryPort(int(r.Port))
-	return err == nil && port.State != verbs.PortActive
+	return f.setup.rails.rails[l.rail].down()
 }
 
 // laneBroken handles a lane whose NIC takes no requests any more.
@@ -397,7 +395,7 @@ func (f *failover) watchRails() {
 		seen := f.seen[i]
 		f.seen[i] = f.setup.rails.watch.rails[i].losses()
 		if f.seen[i].falls != seen.falls {
-			f.railDown(i, fmt.Errorf("rail %d (%s) is down", i, f.setup.rails.rails[i].name))
+			f.portDown(i)
 		}
 		if f.seen[i].deaths != seen.deaths {
 			f.inspect(i)
@@ -405,12 +403,21 @@ func (f *failover) watchRails() {
 	}
 }
 
-// skipEvents ignores the events that the rails had before the VirtualQP was connected.
-func (f *failover) skipEvents() {
+// begin starts to watch the rails when the VirtualQP is connected. Events of before do not count, but lanes of a port that is down
+// are out of service from the beginning. They come back like any other.
+func (f *failover) begin() {
 	f.setup.rails.watch.look()
 	for i := range f.setup.rails.rails {
 		f.seen[i] = f.setup.rails.watch.rails[i].losses()
+		if f.setup.rails.rails[i].down() {
+			f.portDown(i)
+		}
 	}
+}
+
+// portDown takes all lanes on a rail that has lost its port or its device out of service.
+func (f *failover) portDown(rail int) {
+	f.railDown(rail, fmt.Errorf("rail %d (%s) is down", rail, f.setup.rails.rails[rail].name))
 }
 
 // inspect takes the lanes on a rail out of service whose QPs have failed. A lane with nothing in

@@ -107,6 +107,12 @@ func (r *rail) open(cfg RailConfig) error {
 	return nil
 }
 
+// down reports whether the port of the rail is not active. A port that cannot be queried is not known to be down.
+func (r *rail) down() bool {
+	port, err := r.cfg.Context.QueryPort(int(r.cfg.Port))
+	return err == nil && port.State != verbs.PortActive
+}
+
 // policy is what AutoPolicy begins with on these rails.
 func (r *Rails) policy() Policy {
 	for i := range r.rails {

@@ -105,9 +105,6 @@ func (c *Config) newOffer(rails []ibverbx.RailConfig, secret bool) (*Offer, erro
 		if err != nil {
 			return nil, fmt.Errorf("rail %d: %w", i, err)
 		}
-		if p.State != verbs.PortActive {
-			return nil, verbs.Invalidf("rail %d: port %d of %s is %s, not %s", i, port, ctx.Device().Name(), p.State, verbs.PortActive)
-		}
 		if attr.Capabilities&verbs.CapSeal == 0 {
 			o.Seal = sealUnable
 		}

@@ -156,6 +156,9 @@ func (s *Session) take(ctx context.Context, kind bootstrap.Kind) ([]byte, error)
 // build registers the memory and creates the VirtualQP with cfg and the agreed values. The connection
 // carries its control channel.
 func (s *Session) build(c *Config, cfg ibverbx.Config, rails []ibverbx.RailConfig) (err error) {
+	if err := checkPorts(rails, s.Agreed.Failover); err != nil {
+		return err
+	}
 	if !s.shared {
 		if c.base != nil && s.Link != LinkShm {
 			s.Rails, err = c.base.Fork()

@@ -50,6 +50,15 @@ func newDuoOver(t *testing.T, wraps []*reliable.Config, cfg ibverbx.Config, cqcf
 // newDuoWithin is newDuoOver with the limits of the NIC of each rail.
 func newDuoWithin(t *testing.T, limits []rig.Limits, wraps []*reliable.Config, cfg ibverbx.Config, cqcfg ibverbx.CQConfig) (*duo, [2]*tapped) {
 	t.Helper()
+	over := func(rail int, nic verbs.Context) verbs.Context { return limits[rail].Over(nic) }
+	d, taps := newStrangers(t, over, wraps, cfg, cqcfg)
+	rig.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
+	return d, taps
+}
+
+// newStrangers is a duo that is not connected yet. over wraps the NIC of each rail.
+func newStrangers(t *testing.T, over func(int, verbs.Context) verbs.Context, wraps []*reliable.Config, cfg ibverbx.Config, cqcfg ibverbx.CQConfig) (*duo, [2]*tapped) {
+	t.Helper()
 	d := &duo{t: t}
 	clock := func() int64 { return d.now }
 	var links []softnic.Link
@@ -64,7 +73,7 @@ func newDuoWithin(t *testing.T, limits []rig.Limits, wraps []*reliable.Config, c
 	for i := range taps {
 		cfg.Control, cfg.Now, cfg.Incarnation = taps[i], clock, uint64(100+i)
 		d.hosts[i] = rig.NewRailsOver(t, links, func(rail int, inner verbs.Context) verbs.Context {
-			inner = limits[rail].Over(inner)
+			inner = over(rail, inner)
 			if wraps[rail] == nil {
 				return inner
 			}
@@ -78,7 +87,6 @@ func newDuoWithin(t *testing.T, limits []rig.Limits, wraps []*reliable.Config, c
 		d.hosts[i].NewCQ(cqcfg)
 		d.hosts[i].NewQP(cfg)
 	}
-	rig.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
 	return d, taps
 }
 

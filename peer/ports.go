@@ -1,0 +1,31 @@
+package peer
+
+import (
+	"fmt"
+	"strings"
+
+	"ibverbx"
+	"ibverbx/verbs"
+)
+
+// checkPorts returns an error if a port is down. With failover one that is active suffices: lanes on the others come into service later.
+func checkPorts(rails []ibverbx.RailConfig, failover bool) error {
+	var down []string
+	for i := range rails {
+		ctx, port := rails[i].Context, max(int(rails[i].Port), 1)
+		p, err := ctx.QueryPort(port)
+		if err != nil {
+			return fmt.Errorf("rail %d: %w", i, err)
+		}
+		if p.State != verbs.PortActive {
+			down = append(down, fmt.Sprintf("rail %d: port %d of %s is %s, not %s", i, port, ctx.Device().Name(), p.State, verbs.PortActive))
+		}
+	}
+	switch {
+	case len(down) == 0 || failover && len(down) < len(rails):
+		return nil
+	case failover:
+		return verbs.Invalidf("no port is active: %s", strings.Join(down, "; "))
+	}
+	return verbs.Invalidf("without failover all ports must be active: %s", strings.Join(down, "; "))
+}

@@ -1,0 +1,144 @@
+package failover_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/rig"
+	"ibverbx/reliable"
+	"ibverbx/verbs"
+)
+
+// cabled is a device that connects no QP while its port is down, as a NIC that must find the peer's address first.
+type cabled struct{ verbs.Context }
+
+// AllocPD implements verbs.Context.
+func (c cabled) AllocPD() (verbs.PD, error) {
+	pd, err := c.Context.AllocPD()
+	return cabledPD{pd, c.Context}, err
+}
+
+type cabledPD struct {
+	verbs.PD
+	ctx verbs.Context
+}
+
+// CreateQP implements verbs.PD.
+func (p cabledPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	qp, err := p.PD.CreateQP(cfg)
+	return cabledQP{qp, p.ctx}, err
+}
+
+type cabledQP struct {
+	verbs.QP
+	ctx verbs.Context
+}
+
+var errNoCarrier = errors.New("no carrier")
+
+// Connect implements verbs.QP.
+func (q cabledQP) Connect(to verbs.Endpoint) error {
+	port, err := q.ctx.QueryPort(1)
+	if err == nil && port.State != verbs.PortActive {
+		err = errNoCarrier
+	}
+	if err != nil {
+		return err
+	}
+	return q.QP.Connect(to)
+}
+
+// TestConnectWithPortDown: a port of one side, or of both, is down when a VirtualQP is connected. Its lanes begin out of service, at once and
+// not after a timeout. WRITEs and SENDs use the other rail, and atomics wait if their rail is down. When the port is active, all lanes come into service.
+func TestConnectWithPortDown(t *testing.T) {
+	plain := func(_ int, nic verbs.Context) verbs.Context { return nic }
+	strict := func(_ int, nic verbs.Context) verbs.Context { return cabled{nic} }
+	wrap := &reliable.Config{Paths: 4, ChunkBytes: 4096, GiveUp: int64(100 * time.Millisecond)}
+	for name, c := range map[string]struct {
+		over  func(int, verbs.Context) verbs.Context
+		wraps []*reliable.Config
+	}{
+		"plain":                {plain, make([]*reliable.Config, 2)},
+		"connect needs a port": {strict, make([]*reliable.Config, 2)},
+		"over reliable":        {plain, []*reliable.Config{wrap, wrap}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+				if c.wraps[0] != nil && scheme != ibverbx.Tally {
+					return // it takes long, and the lanes do not know the scheme
+				}
+				for rail := range 2 {
+					for _, hosts := range [][]int{{0}, {1}, {0, 1}} {
+						t.Run(fmt.Sprintf("rail=%d/hosts=%v", rail, hosts), func(t *testing.T) {
+							d, _ := newStrangers(t, c.over, c.wraps, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096}, ibverbx.CQConfig{Waker: verbs.NewWaker()})
+							for _, h := range hosts {
+								d.hosts[h].NICs[rail].SetPort(false)
+							}
+							rig.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
+							for _, h := range hosts {
+								if r := d.hosts[h].QP.Stats().Rails; r[rail].Up != 0 || r[1-rail].Up != 2 {
+									t.Errorf("host %d: %d data lanes are in service on the rail that is down and %d on the other, want 0 and 2", h, r[rail].Up, r[1-rail].Up)
+								}
+							}
+							beginWith(t, d)
+							for _, h := range hosts {
+								d.hosts[h].NICs[rail].SetPort(true)
+							}
+							d.until("all lanes are in service", d.up)
+							d.until("the atomic has ended", func() bool { return len(d.got[0]) == beginMessages+2 })
+							if wc := d.got[0][beginMessages+1]; wc.Err() != nil || wc.WRID != beginMessages+1 {
+								t.Errorf("the completion of the atomic is of %d: %v", wc.WRID, wc.Err())
+							}
+						})
+					}
+				}
+			})
+		})
+	}
+}
+
+// beginMessages is how many WRITEs beginWith posts, before a SEND and an atomic.
+const beginMessages = 8
+
+// beginWith sends messages of every kind from host 0 to host 1. It does not wait for the atomic.
+func beginWith(t *testing.T, d *duo) {
+	t.Helper()
+	const messages, size = beginMessages, 40_000
+	local, remote := d.hosts[0].Region(messages*size), d.hosts[1].Region(messages*size)
+	rig.Fill(local.Bytes(), 7)
+	d.post(0, messages, size, local, remote)
+	d.until("the WRITEs have arrived", func() bool { return len(d.got[0]) == messages && len(d.got[1]) == messages })
+	d.check(messages, local, remote)
+	recv := ibverbx.RecvWR{WRID: messages}
+	recv.SetSGE(remote.SGE(0, size))
+	d.hosts[1].PostRecv(recv)
+	send := ibverbx.SendWR{WRID: messages, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	send.SetSGE(local.SGE(0, size))
+	add := ibverbx.SendWR{WRID: messages + 1, Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 1, Remote: remote.Remote()}
+	add.SetSGE(local.SGE(0, 8))
+	d.hosts[0].PostSend(send)
+	d.hosts[0].PostSend(add)
+	d.until("the SEND has ended", func() bool { return len(d.got[0]) > messages && len(d.got[1]) > messages })
+	for i, side := range d.got {
+		for k, wc := range side {
+			if wc.Err() != nil || wc.WRID != uint64(k) {
+				t.Errorf("completion %d of host %d is of %d: %v", k, i, wc.WRID, wc.Err())
+			}
+		}
+	}
+}
+
+// TestConnectWithPortDownAndNoControl: without failover, a lane that cannot be connected is an error.
+func TestConnectWithPortDownAndNoControl(t *testing.T) {
+	d, _ := newStrangers(t, func(_ int, nic verbs.Context) verbs.Context { return cabled{nic} }, make([]*reliable.Config, 2), ibverbx.Config{Lanes: 2}, ibverbx.CQConfig{})
+	q := d.hosts[0].NewQP(ibverbx.Config{Lanes: 2})
+	card, err := d.hosts[1].QP.Card()
+	rig.Must(t, err)
+	d.hosts[0].NICs[1].SetPort(false)
+	if err := q.Connect(card); !errors.Is(err, errNoCarrier) {
+		t.Errorf("Connect: got %v, want %v", err, errNoCarrier)
+	}
+}
