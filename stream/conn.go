@@ -122,12 +122,11 @@ func (c *Conn) fail(err error) {
 	signal(c.out.wake)
 }
 
-// await waits for a token. In the first round it drives the shard instead, because what it waits for may be there. It does so once: a goroutine
-// that polls takes the processor from the other side if both are on one host, and the shard's own goroutine is as quick.
-func (c *Conn) await(round int, wake chan struct{}) {
+// await waits for a token. In the first round it drives the shard instead, because what it waits for may be there: once, or for a while if p says so.
+func (c *Conn) await(round int, p *patience, wake chan struct{}) {
 	switch round {
 	case 0:
-		c.peer.seat.Help()
+		c.peer.help(p, wake)
 		return
 	case 1:
 		c.peer.seat.Leave()

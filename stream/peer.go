@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"ibverbx/internal/seat"
@@ -22,6 +23,8 @@ type peer struct {
 	traffic *traffic
 	pool    pool
 	asks    chan struct{}
+	// polled says that a goroutine polls for a while. Others leave it to that one.
+	polled atomic.Bool
 
 	mu sync.Mutex
 	// session is the present session, nil if there is none.

@@ -29,6 +29,8 @@ type inbound struct {
 	telling bool
 
 	deadline deadline
+	// patience belongs to the goroutine that reads.
+	patience patience
 	// wake has a token if the goroutine that waits should look again.
 	wake chan struct{}
 }
@@ -193,7 +195,7 @@ func (c *Conn) unread(wait bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.await(round, in.wake)
+		c.await(round, &in.patience, in.wake)
 	}
 }
 

@@ -281,7 +281,7 @@ func (c *Conn) room(wait bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.await(round, o.wake)
+		c.await(round, nil, o.wake)
 	}
 }
 
