@@ -31,7 +31,11 @@ const wantJSON = `{
       "rails": N,
       "lanes": N,
       "fragment": N,
-      "transport": "rc"
+      "transport": "rc",
+      "memory": [
+        "host",
+        "host"
+      ]
     }
   },
   "op": "writeimm",

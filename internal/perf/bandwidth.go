@@ -79,7 +79,7 @@ func (r *row) warmUp() error {
 func (r *row) stretches(t *tally) (copies []float64, err error) {
 	left, total := cmp.Or(int64(r.cfg.Iterations), endless), r.cfg.Duration
 	part, span := left, total
-	var places []place
+	var places *places
 	if r.talk == nil {
 		places = r.places()
 		span = min(total/stretches, stretchLong)
@@ -89,7 +89,11 @@ func (r *row) stretches(t *tally) (copies []float64, err error) {
 	}
 	for left > 0 && !r.cancelled.Load() {
 		if places != nil {
-			copies = append(copies, r.copyRate(places, cmp.Or(span/5, copyShort)))
+			rate, err := r.copyRate(places, cmp.Or(span/5, copyShort))
+			if err != nil {
+				return copies, err
+			}
+			copies = append(copies, rate)
 		}
 		rest := total - r.spent(r.now())
 		if left == endless && total > 0 && rest <= 0 {

@@ -21,34 +21,40 @@ func (r *row) prepare(n int64) error {
 			continue
 		}
 		for i := range f.queues {
-			f.prepare(i, n)
+			if err := f.prepare(i, n); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
 // prepare makes the next n messages of a queue recognisable.
-func (f *flow) prepare(queue int, n int64) {
+func (f *flow) prepare(queue int, n int64) error {
 	q := &f.queues[queue]
 	switch {
 	case f.op != Atomic:
-		f.fill(queue, q.sent, q.sent+n)
+		return f.fill(queue, q.sent, q.sent+n)
 	case f.target.here():
 		q.counter = binary.NativeEndian.Uint64(f.target.message(queue, 0))
 	default:
 		q.counter = uint64(q.sent) // the partner cleared its memory, and each message adds one
 	}
+	return nil
 }
 
 // fill writes the patterns of the messages from first up to end of a queue to their places at the
 // source.
-func (f *flow) fill(queue int, first, end int64) {
+func (f *flow) fill(queue int, first, end int64) error {
 	for m := first; m < end; m++ {
-		fillPattern(f.source.message(queue, m), seed(f.index, queue, m))
+		if err := f.source.fill(queue, m, seed(f.index, queue, m)); err != nil {
+			return err
+		}
 		if f.op == WriteImm {
 			f.queues[queue].request(m).Imm = uint32(m)
 		}
 	}
+	return nil
 }
 
 // verify compares the last n messages of every flow, which prepare has made and which are
@@ -117,7 +123,10 @@ func (f *flow) verify(n int64) error {
 // compare compares the messages from first up to end of a queue with their patterns.
 func (f *flow) compare(queue int, first, end int64) error {
 	for m := first; m < end; m++ {
-		b := f.target.message(queue, m)
+		b, err := f.target.load(queue, m)
+		if err != nil {
+			return err
+		}
 		if off, want, ok := checkPattern(b, seed(f.index, queue, m)); !ok {
 			return f.mismatch(fmt.Sprintf("byte %d", off), queue, m, uint64(b[off]), uint64(want))
 		}
@@ -131,7 +140,11 @@ func (f *flow) verifyAtomics(queue int, n int64) error {
 	q := &f.queues[queue]
 	for i := range n {
 		m := q.sent - n + i
-		if err := f.compareCounter(f.source.message(queue, m), queue, m, q.counter+uint64(i)); err != nil {
+		answer, err := f.source.load(queue, m)
+		if err == nil {
+			err = f.compareCounter(answer, queue, m, q.counter+uint64(i))
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -156,15 +169,15 @@ func (f *flow) rolling() bool { return f.cfg.Kill.On && f.target.here() && f.sou
 
 // renew makes the next n messages of a queue recognisable. It reports false if their places still
 // hold messages that were not compared.
-func (f *flow) renew(queue, n int) bool {
+func (f *flow) renew(queue, n int) (bool, error) {
 	q := &f.queues[queue]
 	if q.sent+int64(n)-q.checked > int64(f.depth()) {
-		return false
+		return false, nil
 	}
 	start := f.now()
-	f.fill(queue, q.sent, q.sent+int64(n))
+	err := f.fill(queue, q.sent, q.sent+int64(n))
 	f.patterns += f.now() - start
-	return true
+	return err == nil, err
 }
 
 // compareNext compares the next n messages of a queue, which are complete.

@@ -73,6 +73,10 @@ type Config struct {
 	// Impair makes software NICs lose, delay or damage packets, at both sides.
 	Impair []Impair `json:"impair,omitempty"`
 
+	// Memory is where the buffers of the initiator and of the target are. Between processes each side sets its own:
+	// a client the first, a server the second. It is not sent.
+	Memory [2]Memory `json:"memory,omitzero"`
+
 	// Connection is the type of the QPs. If zero, RC: the QPs are lanes of one VirtualQP. UC
 	// and UD QPs, which a VirtualQP cannot use, are measured without one, on one rail.
 	Connection verbs.QPType `json:"-"`

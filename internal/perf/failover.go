@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -88,10 +89,13 @@ func (r *row) failover(mine *outcome) error {
 		return err
 	}
 	places := r.places()
-	copies := r.copies(places, nil)
+	copies, err := r.copies(places, nil)
+	if err != nil {
+		return err
+	}
 	t := tally{atLeast: peakSpan}
 	o.start()
-	err := r.burst(&t, endless, 0)
+	err = r.burst(&t, endless, 0)
 	for _, f := range r.flows {
 		if err == nil {
 			err = f.verifyAgain()
@@ -99,16 +103,21 @@ func (r *row) failover(mine *outcome) error {
 	}
 	o.end()
 	o.rep.Failover = o.report(r.plan.size)
-	mine.take(&t, r.copies(places, copies))
-	return err
+	copies, failed := r.copies(places, copies)
+	mine.take(&t, copies)
+	return errors.Join(err, failed)
 }
 
 // copies adds the rates of a few copies.
-func (r *row) copies(places []place, rates []float64) []float64 {
+func (r *row) copies(p *places, rates []float64) ([]float64, error) {
 	for range copiesEach {
-		rates = append(rates, r.copyRate(places, warmUp))
+		rate, err := r.copyRate(p, warmUp)
+		if err != nil {
+			return rates, err
+		}
+		rates = append(rates, rate)
 	}
-	return rates
+	return rates, nil
 }
 
 // lateError names the lanes that are not back in service.

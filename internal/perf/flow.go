@@ -250,8 +250,10 @@ func (f *flow) post(q *queue) error {
 	if f.recvs > 0 && q.credits < len(chain) {
 		return nil
 	}
-	if f.rolling() && !f.renew(queueOf(chain[0].WRID), len(chain)) {
-		return nil
+	if f.rolling() {
+		if ready, err := f.renew(queueOf(chain[0].WRID), len(chain)); !ready {
+			return err
+		}
 	}
 	if f.recvs > 0 {
 		q.credits -= len(chain)

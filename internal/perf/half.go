@@ -55,7 +55,7 @@ func (r *row) openPair(rails *[2][]ibverbx.RailConfig) (err error) {
 	for side, h := range r.halves {
 		h.rails = rails[side]
 		if err == nil {
-			err = r.allocate(h, r.plan.endBytes(side), deviceNames(rails[side]))
+			err = r.allocate(h, &r.cfg.Memory[side], r.plan.endBytes(side), deviceNames(rails[side]))
 		}
 	}
 	return err
@@ -76,61 +76,15 @@ func (r *row) announce(opened func(int, *ibverbx.VirtualQP, []ibverbx.RailConfig
 	}
 }
 
-// memory is the registered memory of one half, from which buffers are cut.
-type memory struct {
-	bytes  []byte // nil if the memory is in another process
-	used   int    // bytes that buffers were cut from
-	region *ibverbx.Region
-	remote *ibverbx.RemoteRegion
-	device string // names of the NICs, for errors
-}
-
-// allocate allocates, registers and touches the memory of a half.
-func (r *row) allocate(h *half, size int, device string) error {
-	mem, err := verbs.AllocMemory(size, nil)
+// allocate allocates and registers the memory of a half. nics are the names of its NICs.
+func (r *row) allocate(h *half, from *Memory, size int, nics string) error {
+	mem, err := from.take(size, &r.closers)
 	if err != nil {
 		return err
 	}
-	r.closers.Add(mem.Free)
 	if h.region, h.remote, err = h.register(mem); err != nil {
 		return err
 	}
-	h.bytes, h.device = mem.Bytes(), device
-	clear(h.bytes) // the system does its work at the first touch, before the measurement
-	return nil
-}
-
-// buffer is places for messages in the memory of one half.
-type buffer struct {
-	*memory
-	base   int // offset of the first place in the memory
-	places int // per QP
-	stride int // bytes from one place to the next
-	head   int // bytes of a place before the message
-	size   int // bytes of a message
-}
-
-// buffer cuts so many places per QP from the memory.
-func (m *memory) buffer(p *plan, places int) *buffer {
-	b := &buffer{memory: m, base: m.used, places: places, stride: p.stride, head: p.head, size: p.size}
-	m.used += p.areaBytes(places)
-	return b
-}
-
-// here reports whether the buffer is in this process.
-func (b *buffer) here() bool { return b.bytes != nil }
-
-func (b *buffer) offset(queue int, message int64) int {
-	return b.base + (queue*b.places+int(message%int64(b.places)))*b.stride + b.head
-}
-
-// message returns the place of a message.
-func (b *buffer) message(queue int, message int64) []byte {
-	off := b.offset(queue, message)
-	return b.bytes[off : off+b.size : off+b.size]
-}
-
-// sge names the place of a message, with grh bytes before it.
-func (b *buffer) sge(queue int, message int64, grh int) ibverbx.SGE {
-	return ibverbx.SGE{Region: b.region, Offset: uint64(b.offset(queue, message) - grh), Length: uint32(b.size + grh)}
+	h.nics = nics
+	return h.attach(mem.Bytes(), mem, r.plan.size)
 }

@@ -120,3 +120,17 @@ func TestAskedTooMuch(t *testing.T) {
 		t.Errorf("a compare: got %v, want it taken up", err)
 	}
 }
+
+// What a client asks for says nothing of its memory, which older servers do not know. What a client says of a server's memory does not count.
+func TestSpecWithoutMemory(t *testing.T) {
+	c := Config{Memory: [2]Memory{{Device: "cuda:0"}}}.withDefaults()
+	b, err := json.Marshal(specOf(&c, []int{8}))
+	if err != nil || strings.Contains(string(b), "memory") {
+		t.Fatalf("the spec is %s (%v), want no memory", b, err)
+	}
+	s := specOf(&c, []int{8})
+	s.Op, s.Memory = Atomic, [2]Memory{{}, {Device: "cuda:0"}}
+	if got, err := s.config(); err != nil || got.onDevice() {
+		t.Errorf("the Config has memory %v (%v), want that of the host", got.Memory, err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"ibverbx"
+	"ibverbx/verbs"
 )
 
 // Partner leads to the process of the other half.
@@ -33,6 +34,8 @@ type Shape struct {
 	Direct bool
 	// Bytes is how much memory this half has.
 	Bytes int
+	// Memory is memory of this half, which Connect registers. Nil means that Connect allocates it on the host.
+	Memory *verbs.Memory
 }
 
 // Link is a VirtualQP that is connected, and what the two sides agreed on.

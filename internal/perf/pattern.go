@@ -79,5 +79,5 @@ func (e *MismatchError) Error() string {
 
 // mismatch says that a value of a message is wrong.
 func (f *flow) mismatch(what string, queue int, message int64, got, want uint64) error {
-	return &MismatchError{Op: f.op, Size: f.size, What: what, Device: f.target.device, QP: queue, Message: message, Want: want, Got: got}
+	return &MismatchError{Op: f.op, Size: f.size, What: what, Device: f.target.nics, QP: queue, Message: message, Want: want, Got: got}
 }

@@ -16,6 +16,9 @@ const (
 	// chainBytes bounds a chain, so that one post does not run for milliseconds on a
 	// NIC that works inside the call.
 	chainBytes = 256 << 10
+	// deviceChainBytes is chainBytes if a device has memory: it copies a chain with one synchronization, which takes as
+	// long as a copy of some hundred KiB.
+	deviceChainBytes = 4 << 20
 	// windowBytes bounds what a QP has in flight if TxDepth was not asked for. No path holds
 	// as much.
 	windowBytes = 16 << 20
@@ -86,6 +89,9 @@ func newPlan(c *Config, size, maxWR int) plan {
 	}
 	depth := p.chain * p.window
 	p.slots = max(1, min(p.chain, cycleBytes/p.stride))
+	if c.onDevice() { // which copies the messages of a chain at the same time if each has its own place
+		p.slots = max(1, min(p.chain, deviceChainBytes/p.stride))
+	}
 	if c.Check {
 		p.slots = depth
 	}
@@ -132,7 +138,11 @@ func (p *plan) setWindow(c *Config) {
 	}
 	p.chain = c.CQMod
 	if p.chain == 0 {
-		p.chain = max(1, min(maxChain, depth/2, chainBytes/p.stride))
+		limit := chainBytes
+		if c.onDevice() {
+			limit = deviceChainBytes
+		}
+		p.chain = max(1, min(maxChain, depth/2, limit/p.stride))
 	}
 	if c.Check {
 		places := max(1, checkBytes/(p.stride*p.qps))

@@ -86,6 +86,9 @@ func newServer(ctx context.Context, p Partner, own Config, limit time.Duration) 
 		return nil, err
 	}
 	t.describe([2]hostInfo{theirs, mine})
+	if _, err := t.own.lends(&t.cfg, s.Sizes); err != nil { // memory of a device takes more
+		return nil, err
+	}
 	t.partner, t.head.Role = p.(*patient).Partner, "server"
 	return t, nil
 }
@@ -111,6 +114,10 @@ func (p *patient) Recv(ctx context.Context) ([]byte, error) {
 // accept takes a client's test, or refuses it, and opens NICs for it.
 func (t *Test) accept(s *spec) (mine hostInfo, err error) {
 	if t.cfg, err = s.config(); err != nil {
+		return mine, err
+	}
+	t.cfg.Memory = t.own.Memory
+	if err := firstBroken(t.cfg.memoryRules()); err != nil {
 		return mine, err
 	}
 	wish := t.cfg.Wish()
@@ -146,6 +153,7 @@ func (t *Test) open(w Wish) (h hostInfo, err error) {
 	if t.rails[t.side], err = t.partner.Open(w); err != nil {
 		return h, err
 	}
+	h.Memory = t.own.Memory[t.side].Device
 	_, err = t.query(t.side, &h)
 	return h, err
 }
@@ -153,7 +161,15 @@ func (t *Test) open(w Wish) (h hostInfo, err error) {
 // openRemote connects this half of a row to the one in the other process. The memory is laid out
 // as the partner does.
 func (t *Test) openRemote(ctx context.Context, r *row) error {
-	link, err := t.partner.Connect(ctx, t.shape(&r.plan))
+	shape := t.shape(&r.plan)
+	if from := &t.own.Memory[t.side]; from.Alloc != nil {
+		mem, err := from.take(max(shape.Bytes, 1), &r.closers)
+		if err != nil {
+			return err
+		}
+		shape.Memory = mem
+	}
+	link, err := t.partner.Connect(ctx, shape)
 	if err != nil && t.side == 0 && ctx.Err() != nil {
 		return errCancelled
 	}
@@ -177,9 +193,11 @@ func (t *Test) openRemote(ctx context.Context, r *row) error {
 	r.cfg.Kill.SetPort = link.SetPort
 	mine.end = &virtualEnd{row: r, cq: link.CQ, qp: link.QP, nics: len(link.Rails)}
 	mine.rails = link.Rails
-	mine.memory = memory{bytes: link.Local.Bytes(), region: link.Local, device: deviceNames(t.rails[t.side])}
-	theirs.memory = memory{remote: link.Remote, device: "the partner"}
-	clear(mine.bytes)
+	mine.memory = memory{region: link.Local, nics: deviceNames(t.rails[t.side])}
+	theirs.memory = memory{remote: link.Remote, nics: "the partner"}
+	if err := mine.attach(link.Local.Bytes(), shape.Memory, r.plan.size); err != nil {
+		return err
+	}
 	r.talk = &talk{
 		ctx: ctx, partner: t.partner, link: link, notes: make(chan heard, 64), ended: make(chan struct{}),
 		timer: time.NewTimer(time.Hour), every: cmp.Or(t.every, progressEvery), news: r.now(),

@@ -40,7 +40,7 @@ func (p *partner) Open(w perf.Wish) ([]ibverbx.RailConfig, error) {
 func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error) {
 	one, err := peer.Connect(ctx, p.conn, p.dialer, peer.Config{
 		Rails: p.nics, QP: s.QP, Schemes: s.Schemes, MTU: s.MTU, NoFailover: s.Direct,
-		Regions: []peer.RegionConfig{{Size: max(s.Bytes, 1)}},
+		Regions: []peer.RegionConfig{{Memory: s.Memory, Size: max(s.Bytes, 1)}},
 	})
 	if err != nil {
 		return nil, err

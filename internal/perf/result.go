@@ -109,8 +109,8 @@ type BandwidthResult struct {
 	BytesPerSecond     float64 `json:"bytes_per_second"`
 	PeakBytesPerSecond float64 `json:"peak_bytes_per_second"`
 	MessagesPerSecond  float64 `json:"messages_per_second"`
-	// CopyBytesPerSecond is the rate of Go's copy between the same buffers: the median of
-	// several stretches between those of the transfer. It is 0 between processes.
+	// CopyBytesPerSecond is the rate of a copy between the same buffers, by Go or by the device that has one of
+	// them: the median of several stretches between those of the transfer. It is 0 between processes.
 	CopyBytesPerSecond float64 `json:"copy_bytes_per_second"`
 	// RatioToCopy is BytesPerSecond over CopyBytesPerSecond.
 	RatioToCopy float64 `json:"ratio_to_copy"`

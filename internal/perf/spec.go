@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,7 +32,7 @@ type spec struct {
 // specOf describes a completed Config, whose rows are known. TransportRC is left out.
 func specOf(c *Config, sizes []int) spec {
 	s := spec{Version: specVersion, Config: *c}
-	s.Sizes = sizes
+	s.Sizes, s.Memory = sizes, [2]Memory{}
 	if s.Transport == TransportRC {
 		s.Transport = ""
 	}
@@ -41,6 +42,7 @@ func specOf(c *Config, sizes []int) spec {
 // config returns the Config that a client's spec means, or an error if it is refused.
 func (s *spec) config() (Config, error) {
 	c := s.Config
+	c.Memory = [2]Memory{}
 	c.Connection, c.Transport = verbs.RC, cmp.Or(s.Transport, TransportRC)
 	switch {
 	case s.Version != specVersion:
@@ -103,6 +105,8 @@ type hostInfo struct {
 	Devices []string `json:"devices"`
 	// Reads is how many READs or atomics a QP may have outstanding.
 	Reads int `json:"reads"`
+	// Memory is the name of the device that has this side's buffers, empty for the host.
+	Memory string `json:"memory,omitempty"`
 	// Text is the reason why this side refuses the test, empty if it takes it.
 	Text string `json:"text"`
 }
@@ -111,9 +115,9 @@ func (h *hostInfo) check() error {
 	if len(h.Devices) > ibverbx.MaxRails || (len(h.Devices) == 0 && h.Text == "") || len(h.Text) > maxTextBytes {
 		return errors.New("the partner's description of its NICs makes no sense")
 	}
-	for _, d := range h.Devices {
+	for _, d := range slices.Concat(h.Devices, []string{h.Memory}) {
 		if len(d) > 64 || strconv.Quote(d) != `"`+d+`"` {
-			return errors.New("the name of a NIC of the partner makes no sense")
+			return errors.New("the name of a NIC or of the memory of the partner makes no sense")
 		}
 	}
 	return nil

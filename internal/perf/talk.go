@@ -202,8 +202,7 @@ func (r *row) heard(h *heard) error {
 			return fmt.Errorf("the partner asks for %s of %d messages, which makes no sense here", n.Kind, n.N)
 		}
 		if n.Kind == noteFill {
-			in.fill(0, n.First, n.First+n.N)
-			return t.say(&note{Kind: noteAnswer})
+			return t.say(&note{Kind: noteAnswer, Text: brief(errorText(in.fill(0, n.First, n.First+n.N)))})
 		}
 		t.pending = n
 	case noteAnswer:

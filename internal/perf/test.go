@@ -120,6 +120,7 @@ func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 	var hosts [2]hostInfo
 	var attrs []verbs.DeviceAttr
 	for side := range hosts {
+		hosts[side].Memory = cfg.Memory[side].Device
 		found, err := t.query(side, &hosts[side])
 		if err != nil {
 			return nil, err
@@ -187,6 +188,7 @@ func (t *Test) describe(hosts [2]hostInfo) {
 	c, h := &t.cfg, &t.head
 	h.Op, h.Mode, h.Connection, h.Transport = c.op(), c.Mode, c.Connection.String(), c.transport()
 	h.Device, h.Peer = strings.Join(hosts[0].Devices, ","), strings.Join(hosts[1].Devices, ",")
+	c.Memory[0].Device, c.Memory[1].Device = hosts[0].Memory, hosts[1].Memory
 	h.QPs, h.Rails, h.Scheme = c.QPs, len(t.rails[t.side]), "none"
 	if c.virtual() {
 		h.Lanes, h.Scheme = c.QPs, t.own.Scheme.String()
@@ -194,6 +196,9 @@ func (t *Test) describe(hosts [2]hostInfo) {
 	h.TxDepth, h.CQMod, h.Bidirectional, h.Checked = c.TxDepth, c.CQMod, c.Bidirectional, c.Check
 	h.Table.Policy, h.Table.Fragment, h.Table.OutstandingReads = t.own.Policy.String(), c.Fragment, min(hosts[0].Reads, hosts[1].Reads)
 	h.Results, h.PerLane, h.Run.Options = []Result{}, []Lane{}, *c
+	for i := range c.Memory {
+		h.Run.Options.Memory[i] = Memory{Device: c.Memory[i].String()}
+	}
 	if c.MTU > 0 {
 		h.MTU = c.MTU
 	}

@@ -35,7 +35,7 @@ func (c *Config) validate() error {
 		return &ConfigError{Where: "mode " + quote(string(c.Mode)), Problem: "there is no such mode", Fix: "use bandwidth or latency"}
 	}
 	return firstBroken(slices.Concat(
-		c.qpRules(), c.plainRules(), c.fragmentRules(), c.sizeRules(), c.amountRules(), c.latencyRules(), c.killRules(), c.impairRules()))
+		c.qpRules(), c.plainRules(), c.fragmentRules(), c.sizeRules(), c.amountRules(), c.latencyRules(), c.killRules(), c.impairRules(), c.memoryRules()))
 }
 
 func firstBroken(rules []rule) error {

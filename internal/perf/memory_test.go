@@ -1,0 +1,235 @@
+package perf_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ibverbx"
+	"ibverbx/internal/perf"
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
+)
+
+// device is memory of a device that stands in for a GPU. At the end of the test all of it must have been given back.
+func device(t *testing.T) (*verbstest.MemoryDevice, perf.Memory) {
+	t.Helper()
+	d := new(verbstest.MemoryDevice)
+	var lent atomic.Int32
+	t.Cleanup(func() {
+		if n := lent.Load(); n != 0 {
+			t.Errorf("%d pieces of memory were not given back", n)
+		}
+	})
+	return d, perf.Memory{Device: d.Name(), Alloc: func(size int) (*verbs.Memory, func() error, error) {
+		mem, err := d.Alloc(size)
+		lent.Add(1)
+		return mem, func() error { lent.Add(-1); return mem.Free() }, err
+	}}
+}
+
+// names are where a report says that the buffers were.
+func names(r *perf.Report) [2]string {
+	return [2]string{r.Run.Options.Memory[0].String(), r.Run.Options.Memory[1].String()}
+}
+
+// memoryTest makes a test between two ends in this process.
+func memoryTest(t *testing.T, cfg perf.Config) (*perf.Test, error) {
+	t.Helper()
+	cfg, err := cfg.Complete()
+	if err != nil {
+		return nil, err
+	}
+	_, nics, ends := rails(t, cfg.Rails, func(int) *softnic.MemoryLink { return softnic.NewMemoryLink(nil) })
+	cfg.Kill.SetPort = func(rail int, up bool) {
+		for _, nic := range nics[rail] {
+			nic.SetPort(up)
+		}
+	}
+	return perf.New(ends[0], ends[1], cfg)
+}
+
+// TestDeviceMemory measures every operation with memory of a device at either end and at both. Every byte is compared, the
+// report names the memory, and the rate of a copy is that of the device.
+func TestDeviceMemory(t *testing.T) {
+	for name, on := range map[string][2]bool{"from": {true, false}, "to": {false, true}, "both": {true, true}} {
+		for _, cfg := range []perf.Config{
+			{},
+			{QPs: 1},
+			{Bidirectional: true},
+			{Imm: true},
+			{Imm: true, Scheme: ibverbx.Spray},
+			{Op: perf.Read},
+			{Op: perf.Send},
+			{Mode: perf.Latency},
+			{Mode: perf.Latency, Imm: true},
+			{Mode: perf.Latency, Op: perf.Read},
+			{Connection: verbs.UC, QPs: 2},
+			{Connection: verbs.UD, Op: perf.Send},
+			{Op: perf.Atomic},
+			{Op: perf.Atomic, Mode: perf.Latency},
+			{QPs: 4, Rails: 2, Duration: 30 * time.Millisecond, Kill: perf.Kill{On: true, At: 10 * time.Millisecond, Back: 10 * time.Millisecond}},
+		} {
+			if cfg.Op == perf.Atomic && on[1] {
+				continue // TestDeviceMemoryRefused
+			}
+			t.Run(fmt.Sprintf("%s/%s/%s/imm=%v/%s/lanes=%d", name, cfg.Op, cfg.Mode, cfg.Imm, cfg.Connection, cfg.QPs), func(t *testing.T) {
+				d, memory := device(t)
+				want := [2]string{perf.HostMemory, perf.HostMemory}
+				for side := range on {
+					if on[side] {
+						cfg.Memory[side], want[side] = memory, d.Name()
+					}
+				}
+				cfg.Check = true
+				switch {
+				case cfg.Kill.On:
+					cfg.Sizes = []int{10_000}
+				case cfg.Op == perf.Atomic:
+					cfg.Iterations = 70
+				default:
+					cfg.Sizes, cfg.Iterations = []int{8, 4000}, 70
+				}
+				test, err := memoryTest(t, cfg)
+				if err != nil {
+					t.Fatalf("New: got %v, want no error", err)
+				}
+				rep, err := test.Run(t.Context(), perf.Observer{})
+				if err != nil {
+					t.Fatalf("Run: got %v, want no error", err)
+				}
+				if got := names(&rep); got != want {
+					t.Errorf("the report has memory of %v, want %v", got, want)
+				}
+				for _, r := range rep.Results {
+					if r.BandwidthResult != nil && r.CopyBytesPerSecond == 0 {
+						t.Errorf("size %d has no rate of copies", r.Size)
+					}
+				}
+				if d.Count().Copies == 0 {
+					t.Error("the device has copied nothing")
+				}
+			})
+		}
+	}
+}
+
+// TestDeviceChains: without --cq-mod a chain is a batch for the device, with a place for each of its messages. The rate of copies
+// comes from batches of the same size.
+func TestDeviceChains(t *testing.T) {
+	d, memory := device(t)
+	test, err := memoryTest(t, perf.Config{QPs: 1, Sizes: []int{16 << 10}, Iterations: 640, Memory: [2]perf.Memory{memory, memory}})
+	if err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	if _, err := test.Run(t.Context(), perf.Observer{}); err != nil {
+		t.Fatalf("Run: got %v, want no error", err)
+	}
+	const clearing = 2 // each end clears its buffer with one copy
+	if c := d.Count(); c.Copies-clearing != 64*(c.Calls-clearing) || c.Calls == clearing {
+		t.Errorf("%d copies in %d calls, want 64 in each", c.Copies-clearing, c.Calls-clearing)
+	}
+}
+
+// TestDeviceMemoryFails: the error of a device ends the test, whichever of its copies fails: that of the transfer, of a pattern, of the
+// comparison or of the rate.
+func TestDeviceMemoryFails(t *testing.T) {
+	for _, check := range []bool{false, true} {
+		for after := range 40 {
+			d, memory := device(t)
+			test, err := memoryTest(t, perf.Config{QPs: 1, Sizes: []int{100}, Iterations: 4, TxDepth: 2, Check: check, Memory: [2]perf.Memory{memory, memory}})
+			if err != nil {
+				t.Fatalf("New: got %v, want no error", err)
+			}
+			d.FailAfter(after)
+			_, err = test.Run(t.Context(), perf.Observer{})
+			var wc *verbs.WCError
+			if done := d.Count().Calls; done < after {
+				t.Fatalf("%d calls succeeded of %d that may: %v", done, after, err)
+			} else if err == nil || !errors.Is(err, verbstest.ErrCopy) && !errors.As(err, &wc) {
+				t.Errorf("check %v, failure after %d copies: got %v, want an error of the device", check, after, err)
+			}
+		}
+	}
+}
+
+// TestDeviceMemoryRefused: atomics on memory of a device are refused before anything is opened.
+func TestDeviceMemoryRefused(t *testing.T) {
+	_, memory := device(t)
+	for _, cfg := range []perf.Config{{Memory: [2]perf.Memory{{}, memory}}, {Memory: [2]perf.Memory{memory}, Bidirectional: true}} {
+		cfg.Op = perf.Atomic
+		_, err := memoryTest(t, cfg)
+		var config *perf.ConfigError
+		if !errors.As(err, &config) || config.Where != "--memory fake:0" || !strings.Contains(err.Error(), "--memory host at the target") {
+			t.Errorf("%+v: got %v, want it refused", cfg.Memory, err)
+		}
+	}
+	client, server := both(t.Context(), partners(t, 1), perf.Config{Op: perf.Atomic}, perf.Config{Memory: [2]perf.Memory{{}, memory}})
+	if client.err == nil || server.err == nil || !strings.Contains(client.err.Error(), "no atomics on memory of a device") {
+		t.Errorf("got %v and %v, want the server's refusal", client.err, server.err)
+	}
+}
+
+// TestRemoteDeviceMemory: each of two processes chooses its memory, and both reports name both.
+func TestRemoteDeviceMemory(t *testing.T) {
+	for name, on := range map[string][2]bool{"client": {true, false}, "server": {false, true}, "both": {true, true}} {
+		for _, cfg := range []perf.Config{{}, {Op: perf.Read}, {Op: perf.Send}, {Imm: true, Bidirectional: true}, {Op: perf.Read, Mode: perf.Latency}} {
+			t.Run(fmt.Sprintf("%s/%s/%s", name, cfg.Op, cfg.Mode), func(t *testing.T) {
+				d, memory := device(t)
+				var serve perf.Config
+				want := [2]string{perf.HostMemory, perf.HostMemory}
+				if on[0] {
+					cfg.Memory[0], want[0] = memory, d.Name()
+				}
+				if on[1] {
+					serve.Memory[1], want[1] = memory, d.Name()
+				}
+				cfg.Rails, cfg.QPs, cfg.Sizes, cfg.Iterations, cfg.Check = 1, 2, []int{64, 40_000}, 70, true
+				client, server := both(t.Context(), partners(t, 1), cfg, serve)
+				if client.err != nil || server.err != nil {
+					t.Fatalf("got %v and %v, want no errors", client.err, server.err)
+				}
+				for _, r := range []perf.Report{client.report, server.report} {
+					if got := names(&r); got != want {
+						t.Errorf("the report of the %s has memory of %v, want %v", r.Role, got, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestRemoteDeviceCheckFinds: wrong bytes on a device are found. The client is given an address that is one message off.
+func TestRemoteDeviceCheckFinds(t *testing.T) {
+	for _, op := range []perf.Op{perf.Write, perf.Read} {
+		_, memory := device(t)
+		ends := partners(t, 1)
+		ends[0].spoil = func(l *perf.Link) {
+			l.Remote = &ibverbx.RemoteRegion{Addr: l.Remote.Addr + 64, Length: l.Remote.Length, RKeys: l.Remote.RKeys}
+		}
+		cfg := perf.Config{Op: op, Rails: 1, QPs: 2, Sizes: []int{64}, Iterations: 64, Check: true, Memory: [2]perf.Memory{memory}}
+		client, server := both(t.Context(), ends, cfg, perf.Config{Memory: [2]perf.Memory{{}, memory}})
+		if client.err == nil || !strings.Contains(client.err.Error(), "--check") || server.err == nil {
+			t.Errorf("%s: got %v and %v, want what --check found", op, client.err, server.err)
+		}
+	}
+}
+
+// TestDeviceLend: memory of a device counts as what a server lends.
+func TestDeviceLend(t *testing.T) {
+	_, memory := device(t)
+	cfg := perf.Config{Rails: 1, QPs: 1, Sizes: []int{64 << 10}, Iterations: 10}
+	for _, tt := range []struct {
+		serve perf.Config
+		ok    bool
+	}{{perf.Config{Lend: 1 << 20}, true}, {perf.Config{Lend: 1 << 20, Memory: [2]perf.Memory{{}, memory}}, false}} {
+		client, server := both(t.Context(), partners(t, 1), cfg, tt.serve)
+		if ok := client.err == nil && server.err == nil; ok != tt.ok {
+			t.Errorf("a server that lends 1 MiB of %v: got %v and %v, want success: %v", tt.serve.Memory[1], client.err, server.err, tt.ok)
+		}
+	}
+}
