@@ -1,0 +1,134 @@
+// Package cudatest gives tests of any package a GPU. With make test-gpu it is the first one of the machine. Elsewhere it
+// is that of a stand-in for libcuda, which a C compiler builds (cuda/testdata/fakecuda.c).
+package cudatest
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"ibverbx/cuda"
+	"ibverbx/verbs"
+)
+
+// Real reports whether tests use a GPU of the machine, with make test-gpu.
+func Real() bool { return os.Getenv("IBVERBX_TEST_GPU") != "" }
+
+// Open opens a GPU until the end of the test. All of its memory must be free then. Without a GPU, and without a compiler or cgo for the
+// stand-in, the test is skipped.
+func Open(tb testing.TB) *cuda.GPU {
+	tb.Helper()
+	var cfg cuda.Config
+	if !Real() {
+		file, dir := standIn(tb, 1)
+		tb.Setenv(stateVariable, file) // the stand-in reads it when it is loaded
+		cfg.Library = filepath.Join(dir, cuda.DefaultLibrary)
+	}
+	d, err := cuda.Load(cfg)
+	if !Real() && errors.Is(err, cuda.ErrNoDriver) {
+		tb.Skipf("needs a GPU (make test-gpu) or cgo for the stand-in: %v", err)
+	}
+	if err != nil {
+		tb.Fatalf("Load = %v, want nil", err)
+	}
+	g, err := d.Open(0)
+	if err != nil {
+		tb.Fatalf("Open = %v, want nil", err)
+	}
+	tb.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			tb.Errorf("Close of the GPU = %v, want nil", err)
+		}
+	})
+	return g
+}
+
+// Alloc allocates memory of a GPU until the end of the test.
+func Alloc(tb testing.TB, g *cuda.GPU, size int) *verbs.Memory {
+	tb.Helper()
+	m, err := g.Alloc(size)
+	if err != nil {
+		tb.Fatalf("Alloc = %v, want nil", err)
+	}
+	tb.Cleanup(func() {
+		if err := m.Free(); err != nil {
+			tb.Errorf("Free = %v, want nil", err)
+		}
+	})
+	return m
+}
+
+// Environ returns variables with which a new process finds so many GPUs, or those of the machine with make test-gpu. GPUs of the
+// stand-in have 1 GiB each, and processes do not share their memory.
+func Environ(tb testing.TB, gpus int) []string {
+	tb.Helper()
+	if Real() {
+		return nil
+	}
+	file, dir := standIn(tb, gpus)
+	return []string{stateVariable + "=" + file, "LD_LIBRARY_PATH=" + dir}
+}
+
+const (
+	// stateVariable names the file with the state of the stand-in.
+	stateVariable = "IBVERBX_TEST_CUDA"
+	// Numbers of fields of the state, in words of 8 bytes.
+	stateGPUs, stateBytes, stateKind = 96, 97, 110
+	stateSize                        = 4096
+)
+
+// build compiles the stand-in, once in a process.
+var build = sync.OnceValues(compile)
+
+// standIn returns the state and the directory of a new stand-in with so many GPUs.
+func standIn(tb testing.TB, gpus int) (file, dir string) {
+	tb.Helper()
+	library, err := build()
+	if errors.Is(err, exec.ErrNotFound) {
+		tb.Skipf("needs a GPU (make test-gpu) or a C compiler for the stand-in: %v", err)
+	}
+	if err != nil {
+		tb.Fatalf("compile the stand-in: %v", err)
+	}
+	dir = tb.TempDir() // a file of its own, which the dynamic linker takes for another library
+	state := make([]byte, stateSize)
+	for field, value := range map[int]int{stateGPUs: gpus, stateBytes: 1 << 30, stateKind: 2} {
+		binary.NativeEndian.PutUint64(state[8*field:], uint64(value))
+	}
+	file = filepath.Join(dir, "state")
+	err = errors.Join(os.WriteFile(file, state, 0o600), os.WriteFile(filepath.Join(dir, cuda.DefaultLibrary), library, 0o600))
+	if err != nil {
+		tb.Fatalf("write the stand-in: %v", err)
+	}
+	return file, dir
+}
+
+// compile compiles the stand-in, whose source is found from the directory of any package of the module.
+func compile() (library []byte, err error) {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		return nil, err
+	}
+	root := "."
+	for range 8 {
+		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			break
+		}
+		root = filepath.Join(root, "..")
+	}
+	dir, err := os.MkdirTemp("", "cudatest")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	path := filepath.Join(dir, "libcuda.so")
+	cmd := exec.Command(cc, "-O2", "-shared", "-fPIC", "-o", path, filepath.Join(root, "cuda", "testdata", "fakecuda.c"), "-lpthread")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, errors.Join(err, errors.New(string(out)))
+	}
+	return os.ReadFile(path)
+}
