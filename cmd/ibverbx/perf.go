@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,6 +66,14 @@ NAKs, RNRs (no receive was posted), bad ICRCs, drops, and with --transport uc ro
 --metrics serves counters of sessions, rails, NICs and peers for Prometheus while the test runs, on
 both sides of two processes. What earlier clients of a server did is included.
 
+--memory cuda:0 has the buffers of both ends in memory of the first GPU ("ibverbx devices" lists GPUs).
+host,cuda:0 has those of the initiator in memory of the host, and those of the target on the GPU. Between
+processes each side has its own --memory. A completion means that the bytes are in place on the GPU. GPU copy is the rate at which
+the GPU copies between the same buffers, in one process; memory of the host is pinned for it. A GPU copies the
+messages of a chain together, so a chain has up to 4 MiB unless --cq-mod is given. --check copies each
+message to or from the host. Real NICs register the memory as dma-buf ("ibverbx doctor" says whether
+that works). Atomics on memory of a GPU are refused.
+
 --check fills every message with its own pattern and compares every byte that arrives. Rates leave
 out the time for that. Atomics are fetch-and-add on 8 bytes.
 
@@ -117,6 +126,8 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
   ibverbx perf -s 1M -D 600 --web     the same in a browser
   ibverbx perf --lat --html lat.html  a report with charts
   ibverbx perf --json | jq .per_rail  for programs
+  ibverbx perf --memory cuda:0 -q 1   between buffers of a GPU
+  ibverbx perf --memory host,cuda:0   from the host to a GPU
   ibverbx perf --tclass 104 -x 3      DSCP 26, from row 3 of the GID table
   ibverbx perf --server --token-file t      on node1
   ibverbx perf read node1 --token-file t    elsewhere: RDMA_READ from node1
@@ -129,6 +140,8 @@ const perfExample = `  ibverbx perf                        RDMA_WRITE, 8 B to 16
 type perfFlags struct {
 	cfg  perf.Config
 	nics providerFlags
+	// memory is where the buffers are.
+	memory memoryFlag
 	// settings are those of flags and, from readEnv on, of the environment.
 	settings settings.Settings
 	lat      bool
@@ -167,6 +180,9 @@ func newPerf(s streams) *cobra.Command {
 			if err := f.readEnv(cmd, s); err != nil {
 				return err
 			}
+			if err := f.placed(); err != nil {
+				return err
+			}
 			run := runPerf
 			switch {
 			case f.server:
@@ -174,7 +190,11 @@ func newPerf(s streams) *cobra.Command {
 			case f.host != "":
 				run = runClient
 			}
-			return f.metrics.during(cmd.Context(), s, func() error { return f.captured(cmd.Context(), s, run) })
+			gpus, err := f.openMemory()
+			if err == nil {
+				err = f.metrics.during(cmd.Context(), s, func() error { return f.captured(cmd.Context(), s, run) })
+			}
+			return errors.Join(err, gpus.Close())
 		},
 	}
 	f.define(cmd, s)
@@ -222,6 +242,8 @@ func (f *perfFlags) arguments(cmd *cobra.Command, args []string) error {
 		return wrong(cmd, "--snaplen needs --pcap or --pcap-wire")
 	case f.host == "" && !f.server && (f.auth != authFlags{} || len(f.addrs)+len(f.networks) > 0 || f.link != "" || f.unsealed):
 		return wrong(cmd, "the flags for authentication, --link, --addr, --peer-network and --unsealed need a host or --server")
+	case len(f.memory) > 1 && (f.host != "" || f.server):
+		return wrong(cmd, "--memory %s: two places are for both ends in one process; give each of two processes its own", strings.Join(f.memory, ","))
 	case f.link == peer.LinkShm && (f.capture.on() || len(f.addrs)+len(f.cfg.Impair) > 0):
 		return wrong(cmd, "--addr, --impair, --pcap and --pcap-wire are for --link udp")
 	}

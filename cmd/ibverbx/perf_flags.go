@@ -49,6 +49,7 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 		"once for each rail", impairs(&c.Impair))
 	fl.BoolVar(&f.lat, "lat", false, "measure latency instead of bandwidth")
 	f.nics.define(cmd, s)
+	fl.Func("memory", "`where` buffers are: host, or a GPU such as cuda:0; in one process also two, of the initiator and of the target: host,cuda:0 (default host)", f.memory.set)
 	fl.BoolVar(&f.server, "server", false, "wait for clients and serve them one after the other, until Ctrl-C or SIGTERM")
 	fl.StringVar(&f.listen, "listen", "", "`address` at which --server waits (default :18515)")
 	fl.BoolVar(&f.once, "once", false, "end --server after one client")
@@ -67,10 +68,11 @@ func (f *perfFlags) define(cmd *cobra.Command, s streams) {
 	f.perftest.define(fl, &f.nics)
 	for first, title := range map[string]string{
 		"size": "How much", "rails": "Lanes and QPs", "tclass": "Settings of the fabric", "bidirectional": "What is measured, and what goes wrong",
-		"provider": "NICs", "server": "Two processes", "report_gbits": "Output",
+		"provider": "NICs and memory", "server": "Two processes", "report_gbits": "Output",
 	} {
 		_ = fl.SetAnnotation(first, helpGroup, []string{title}) // the only error is a flag that is not there
 	}
+	_ = cmd.RegisterFlagCompletionFunc("memory", completeMemory)
 	for name, values := range map[string][]string{
 		"scheme": schemeNames(), "policy": policyNames(), "mtu": {"256", "512", "1024", "2048", "4096"},
 		"connection": {"RC", "UC", "UD"}, "transport": {"rc", "uc"}, "link": {"auto", "shm", "udp"},

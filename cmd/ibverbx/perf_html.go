@@ -78,11 +78,11 @@ func perfDocument(r *perf.Report) *report.Document {
 
 // resultSection has a row for each size and, for several sizes, a chart.
 func resultSection(r *perf.Report) report.Section {
-	t := report.Table{Head: []string{"Size", "Messages", "Peak MiB/s", "Average MiB/s", "Messages/s", "memcpy MiB/s", "Ratio"}}
+	t := report.Table{Head: []string{"Size", "Messages", "Peak MiB/s", "Average MiB/s", "Messages/s", copyName(r) + " MiB/s", "Ratio"}}
 	if r.Mode == perf.Latency {
 		t.Head = []string{"Size", "Messages", "min µs", "median µs", "mean µs", "99 % µs", "99.9 % µs", "max µs"}
 	}
-	c := report.Chart{Title: "Average rate by size", X: "bytes", Y: "MiB/s", Log: true, Lines: []report.Line{{Name: string(r.Op)}, {Name: "memcpy"}}}
+	c := report.Chart{Title: "Average rate by size", X: "bytes", Y: "MiB/s", Log: true, Lines: []report.Line{{Name: string(r.Op)}, {Name: copyName(r)}}}
 	if r.Mode == perf.Latency {
 		c = report.Chart{Title: "Latency by size", X: "bytes", Y: "µs", Log: true, Lines: []report.Line{{Name: "median"}, {Name: "99 %"}}}
 	}
@@ -262,6 +262,7 @@ func setupSection(r *perf.Report) report.Section {
 		{Name: "Provider", Value: r.Provider},
 		{Name: "Link", Value: r.Link},
 		{Name: "NICs", Value: r.Device + " → " + r.Peer},
+		{Name: "Memory", Value: memoryText(r)},
 		{Name: "Connection", Value: r.Connection},
 		{Name: "Transport", Value: string(r.Transport)},
 		{Name: "Rails", Value: fmt.Sprint(r.Rails)},

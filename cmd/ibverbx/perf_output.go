@@ -83,7 +83,7 @@ func runOf(args []string) perf.Run {
 
 // csvHead are the columns of --csv. Those of the other mode are empty.
 var csvHead = []string{
-	"time", "host", "version", "op", "mode", "transport", "link", "rails", "lanes", "size", "iterations",
+	"time", "host", "version", "op", "mode", "transport", "link", "memory", "peer_memory", "rails", "lanes", "size", "iterations",
 	"bytes_per_second", "peak_bytes_per_second", "messages_per_second", "copy_bytes_per_second", "lost_messages",
 	"t_min_us", "t_max_us", "t_typical_us", "t_avg_us", "t_stdev_us", "t_p99_us", "t_p999_us",
 }
@@ -96,7 +96,7 @@ func printCSV(out io.Writer, r *perf.Report) error {
 	for i := range r.Results {
 		res := &r.Results[i]
 		line := []string{
-			r.Run.Time.Format(time.RFC3339), r.Run.Host, r.Run.Version, string(r.Op), string(r.Mode), string(r.Transport), r.Link,
+			r.Run.Time.Format(time.RFC3339), r.Run.Host, r.Run.Version, string(r.Op), string(r.Mode), string(r.Transport), r.Link, r.Run.Options.Memory[0].String(), r.Run.Options.Memory[1].String(),
 			strconv.Itoa(r.Rails), strconv.Itoa(r.Lanes), strconv.Itoa(res.Size), strconv.FormatInt(res.Iterations, 10),
 		}
 		values := make([]string, len(csvHead)-len(line))

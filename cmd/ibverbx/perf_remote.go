@@ -113,7 +113,7 @@ func (p *partner) Connect(ctx context.Context, s perf.Shape) (*perf.Link, error)
 		Rails: p.nics.ends[0], QP: s.QP, Schemes: s.Schemes, MTU: s.MTU, NoFailover: s.Direct,
 		Minimum:      peer.Limits{SendDepth: s.QP.SendDepth, RecvDepth: s.QP.RecvDepth},
 		PeerNetworks: p.networks, Link: p.link, Unsealed: p.unsealed,
-		Regions: []peer.RegionConfig{{Name: lent, Size: max(s.Bytes, 1)}},
+		Regions: []peer.RegionConfig{{Name: lent, Memory: s.Memory, Size: max(s.Bytes, 1)}},
 	}
 	if s.Direct {
 		cfg.Minimum.LaneDepth = s.QP.SendDepth

@@ -93,6 +93,9 @@ func (t *perfTable) brief() {
 	if r.Lanes > 1 {
 		parts = append(parts, "scheme "+r.Scheme, "policy "+r.Table.Policy)
 	}
+	if memory := memoryText(r); memory != perf.HostMemory {
+		parts = append(parts, "memory "+memory)
+	}
 	if r.Mode == perf.Latency {
 		parts = append(parts, "times in usec")
 	}
@@ -146,6 +149,7 @@ func (t *perfTable) parameters() {
 	both("Number of qps", strconv.Itoa(r.QPs), "Transport type", "IB")
 	both("Connection type", r.Connection, "Using SRQ", "OFF")
 	both("Provider", r.Provider, "Link", r.Link)
+	t.printf(" Memory          : %s\n", memoryText(r))
 	if r.Link == "udp" && r.LinkReason != "" {
 		t.printf(" No shm          : %s\n", r.LinkReason)
 	}
@@ -293,8 +297,13 @@ func (t *perfTable) verdicts(r *perf.Report, failed error) {
 func (t *perfTable) memcpy(rows []perf.Result) {
 	largest := &rows[0]
 	say := func(r *perf.Result) {
-		t.printf(" memcpy at %s: %.2f %s (%.2f GB/s); ratio is BW average to memcpy\n",
-			perf.FormatSize(r.Size), r.CopyBytesPerSecond*t.scale, t.unit, r.CopyBytesPerSecond/1e9)
+		name := copyName(&t.head)
+		to := name
+		if name == gpuCopy { // its rates are wide
+			to = "it"
+		}
+		t.printf(" %s at %s: %.2f %s (%.2f GB/s); ratio is BW average to %s\n",
+			name, perf.FormatSize(r.Size), r.CopyBytesPerSecond*t.scale, t.unit, r.CopyBytesPerSecond/1e9, to)
 	}
 	for i := range rows {
 		if r := &rows[i]; r.Size == mebibyte {
