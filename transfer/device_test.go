@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"ibverbx/cuda/cudatest"
 	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
 )
@@ -40,20 +41,24 @@ func (s *Segment) flip(t *testing.T, at int64) {
 }
 
 // onDevices runs a test with memory of a device on one side and on both, on every link.
-func onDevices(t *testing.T, size int64, f func(t *testing.T, p *pair, here, there *verbstest.MemoryDevice)) {
+func onDevices(t *testing.T, d device, size int64, f func(t *testing.T, p *pair, here, there bool)) {
 	onLinks(t, func(t *testing.T, n *network) {
-		d := new(verbstest.MemoryDevice) // one, because devices of one process do not have the same addresses
-		t.Run("from a device", func(t *testing.T) { f(t, newPairOn(t, n, size, d, nil), d, nil) })
-		t.Run("to a device", func(t *testing.T) { f(t, newPairOn(t, n, size, nil, d), nil, d) })
-		t.Run("between devices", func(t *testing.T) { f(t, newPairOn(t, n, size, d, d), d, d) })
+		t.Run("from a device", func(t *testing.T) { f(t, newPairOn(t, n, size, d, nil), true, false) })
+		t.Run("to a device", func(t *testing.T) { f(t, newPairOn(t, n, size, nil, d), false, true) })
+		t.Run("between devices", func(t *testing.T) { f(t, newPairOn(t, n, size, d, d), true, true) })
 	})
 }
 
 // TestDeviceSegments moves blocks between memory of devices and of hosts, in both directions, with notifications and digests.
-func TestDeviceSegments(t *testing.T) {
+func TestDeviceSegments(t *testing.T) { checkSegments(t, new(verbstest.MemoryDevice)) }
+
+// TestGPUSegments is TestDeviceSegments with memory of a GPU.
+func TestGPUSegments(t *testing.T) { checkSegments(t, cudatest.Open(t)) }
+
+func checkSegments(t *testing.T, d device) {
 	const size, block = 3<<20 + 17, 4096
-	onDevices(t, size, func(t *testing.T, p *pair, here, there *verbstest.MemoryDevice) {
-		if (p.local.Bytes() == nil) != (here != nil) || (p.target.Bytes() == nil) != (there != nil) {
+	onDevices(t, d, size, func(t *testing.T, p *pair, here, there bool) {
+		if (p.local.Bytes() == nil) != here || (p.target.Bytes() == nil) != there {
 			t.Error("Bytes: want nil for memory of devices, and only for that")
 		}
 		want := p.local.write(t, 0, size, 1)
@@ -131,12 +136,13 @@ func TestDigestsOfDevices(t *testing.T) {
 // when it has recovered.
 func TestDeviceFails(t *testing.T) {
 	const size = 4 << 20
-	onDevices(t, size, func(t *testing.T, p *pair, here, there *verbstest.MemoryDevice) {
-		broken, want := here, []verbs.Status{verbs.StatusGeneralErr, verbs.StatusRemOpErr}
+	broken := new(verbstest.MemoryDevice)
+	onDevices(t, broken, size, func(t *testing.T, p *pair, here, there bool) {
+		want := []verbs.Status{verbs.StatusGeneralErr, verbs.StatusRemOpErr}
 		switch {
-		case here == nil:
-			broken, want = there, want[1:]
-		case there == nil:
+		case !here:
+			want = want[1:]
+		case !there:
 			want = want[:1]
 		}
 		after := 0 // one batch of copies may be all, and half of one that fails is done
@@ -168,15 +174,28 @@ func TestDeviceFails(t *testing.T) {
 
 // TestCloseAdopted: memory that was adopted cannot be freed while it is a segment, and can be used afterwards. Peers lose it.
 func TestCloseAdopted(t *testing.T) {
-	const size = 1 << 20
+	onHost, err := verbs.AllocMemory(closedSize, nil)
+	wantOK(t, "AllocMemory", err)
+	onDevice, err := new(verbstest.MemoryDevice).Alloc(closedSize)
+	wantOK(t, "Alloc", err)
+	closeAdopted(t, map[string]*verbs.Memory{"host": onHost, "device": onDevice})
+}
+
+// TestGPUCloseAdopted is TestCloseAdopted with memory of a GPU.
+func TestGPUCloseAdopted(t *testing.T) {
+	mem, err := cudatest.Open(t).Alloc(closedSize)
+	wantOK(t, "Alloc", err)
+	closeAdopted(t, map[string]*verbs.Memory{"GPU": mem})
+}
+
+const closedSize = 1 << 20
+
+func closeAdopted(t *testing.T, memory map[string]*verbs.Memory) {
+	const size = closedSize
 	n := memoryNetwork(1)
 	a, b := n.start(t, hostConfig{}), n.start(t, hostConfig{})
 	p, local := a.to(b), a.alloc("", size, 0)
-	onHost, err := verbs.AllocMemory(size, nil)
-	wantOK(t, "AllocMemory", err)
-	onDevice, err := new(verbstest.MemoryDevice).Alloc(size)
-	wantOK(t, "Alloc", err)
-	for name, mem := range map[string]*verbs.Memory{"host": onHost, "device": onDevice} {
+	for name, mem := range memory {
 		t.Run(name, func(t *testing.T) {
 			s, err := b.Adopt(name, mem, SegmentConfig{Public: Read | Write})
 			wantOK(t, "Adopt", err)
@@ -201,6 +220,6 @@ func TestCloseAdopted(t *testing.T) {
 			wantErr(t, "Adopt of memory that is free", err, verbs.ErrClosed)
 		})
 	}
-	_, err = b.Adopt("none", nil, SegmentConfig{})
+	_, err := b.Adopt("none", nil, SegmentConfig{})
 	wantErr(t, "Adopt of nothing", err, verbs.ErrInvalid)
 }

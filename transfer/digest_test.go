@@ -3,6 +3,8 @@ package transfer
 import (
 	"errors"
 	"testing"
+
+	"ibverbx/cuda/cudatest"
 )
 
 // freeze makes a host compute no digests, until thaw.
@@ -40,21 +42,27 @@ func TestVerify(t *testing.T) {
 }
 
 // TestDigestCatchesFlippedByte changes one byte after it was moved: at the peer, and in the source.
-func TestDigestCatchesFlippedByte(t *testing.T) {
+func TestDigestCatchesFlippedByte(t *testing.T) { catchesFlippedByte(t, nil) }
+
+// TestGPUDigestCatchesFlippedByte is TestDigestCatchesFlippedByte with memory of a GPU.
+func TestGPUDigestCatchesFlippedByte(t *testing.T) { catchesFlippedByte(t, cudatest.Open(t)) }
+
+func catchesFlippedByte(t *testing.T, d device) {
 	const size, at = 3 << 20, 2<<20 + 5
-	p := newPair(t, memoryNetwork(2), size)
+	p := newPairOn(t, memoryNetwork(2), size, d, d)
+	p.local.write(t, 0, size, 1)
 	for _, c := range []struct {
-		name string
-		host *host
-		mem  []byte
+		name    string
+		host    *host
+		segment *Segment
 	}{
-		{"at the peer", p.there, p.target.Bytes()},
-		{"in the source", p.here, p.local.Bytes()},
+		{"at the peer", p.there, p.target},
+		{"in the source", p.here, p.local},
 	} {
 		thaw := c.host.freeze()
 		tr := p.peer.Batch().Verify().Put(p.remote.At(0), p.local.Slice(0, size)).Notify([]byte("wrong")).Submit(soon(t))
 		verifying(t, tr)
-		c.mem[at] ^= 1
+		c.segment.flip(t, at)
 		thaw()
 		err := tr.Wait(soon(t))
 		wantErr(t, c.name, err, ErrDigest)
@@ -62,7 +70,7 @@ func TestDigestCatchesFlippedByte(t *testing.T) {
 		if !errors.As(err, &e) || e.Op != "put" || e.Name != "target" || e.Index != 0 || e.Offset != 2<<20 {
 			t.Errorf("%s: got %+v, want an Error of put that names target, block 0 and offset %d", c.name, e, 2<<20)
 		}
-		c.mem[at] ^= 1
+		c.segment.flip(t, at)
 	}
 	wantOK(t, "Notify", p.peer.Notify(soon(t), []byte("right")))
 	wantNote(t, p.there, "right")

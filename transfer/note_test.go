@@ -151,7 +151,11 @@ func steadyNotes(t *testing.T, p *pair, count int, disturb func(i int)) {
 		var transfers []*Transfer
 		for i := range count {
 			off := int64(i) * size
-			fill(p.local.Bytes()[off:off+size], uint64(i))
+			var block [size]byte
+			fill(block[:], uint64(i))
+			if _, err := p.local.mem.WriteAt(block[:], off); err != nil {
+				t.Errorf("WriteAt: got %v, want no error", err)
+			}
 			b := p.peer.Batch().Put(p.remote.At(off), p.local.Slice(off, size))
 			if i%7 == 0 {
 				b.Get(p.local.Slice(p.local.Len()-size, size), p.remote.At(p.remote.Len()-size))
@@ -171,7 +175,7 @@ func steadyNotes(t *testing.T, p *pair, count int, disturb func(i int)) {
 	for i := range count {
 		wantNote(t, p.there, string(number(i)))
 		fill(want, uint64(i))
-		wantSame(t, "the block of a notification", p.target.Bytes()[i*size:][:size], want)
+		p.target.wantBytes(t, "the block of a notification", int64(i)*size, want)
 	}
 	quiet(t, p.there, "twice")
 }

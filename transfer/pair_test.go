@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/cuda/cudatest"
 	"ibverbx/softnic"
 )
 
@@ -42,7 +43,12 @@ var troubles = map[string]func(p *pair, i int){
 }
 
 // TestNotifyAcrossTrouble wants every notification once, in order and after its block, whatever dies meanwhile.
-func TestNotifyAcrossTrouble(t *testing.T) {
+func TestNotifyAcrossTrouble(t *testing.T) { acrossTrouble(t, nil) }
+
+// TestGPUAcrossTrouble is TestNotifyAcrossTrouble with blocks of a GPU at both sides.
+func TestGPUAcrossTrouble(t *testing.T) { acrossTrouble(t, cudatest.Open(t)) }
+
+func acrossTrouble(t *testing.T, d device) {
 	lossy := softnic.Impairment{Loss: 0.002, Reorder: 0.01, Duplicate: 0.001, Delay: 20 * time.Microsecond}
 	for link, network := range map[string]func() *network{
 		"memory":  func() *network { return memoryNetwork(2) },
@@ -51,7 +57,7 @@ func TestNotifyAcrossTrouble(t *testing.T) {
 	} {
 		for what, disturb := range troubles {
 			t.Run(fmt.Sprintf("%s/%s", link, what), func(t *testing.T) {
-				p := newPair(t, network(), 1<<20)
+				p := newPairOn(t, network(), 1<<20, d, d)
 				steadyNotes(t, p, 300, func(i int) { disturb(p, i) })
 			})
 		}

@@ -21,7 +21,6 @@ import (
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
-	"ibverbx/verbs/verbstest"
 )
 
 func TestMain(m *testing.M) {
@@ -187,8 +186,13 @@ func (h *host) alloc(name string, size int64, public Access) *Segment {
 	return s
 }
 
-// on is alloc on a device, if d is one.
-func (h *host) on(d *verbstest.MemoryDevice, name string, size int64, public Access) *Segment {
+// device has memory that the CPU cannot access: a GPU, or what stands in for one.
+type device interface {
+	Alloc(size int) (*verbs.Memory, error)
+}
+
+// on is alloc on a device, if d is one. The memory is freed at the end of the test.
+func (h *host) on(d device, name string, size int64, public Access) *Segment {
 	h.t.Helper()
 	if d == nil {
 		return h.alloc(name, size, public)
@@ -197,6 +201,10 @@ func (h *host) on(d *verbstest.MemoryDevice, name string, size int64, public Acc
 	wantOK(h.t, "Alloc on a device", err)
 	s, err := h.Adopt(name, mem, SegmentConfig{Public: public})
 	wantOK(h.t, "Adopt", err)
+	h.t.Cleanup(func() {
+		wantOK(h.t, "Close of a segment on a device", s.Close(soon(h.t)))
+		wantOK(h.t, "Free", mem.Free())
+	})
 	return s
 }
 
@@ -244,7 +252,7 @@ func newPair(t testing.TB, n *network, size int64) *pair {
 }
 
 // newPairOn makes a pair whose segments are memory of devices, or of the host where there is none.
-func newPairOn(t testing.TB, n *network, size int64, here, there *verbstest.MemoryDevice) *pair {
+func newPairOn(t testing.TB, n *network, size int64, here, there device) *pair {
 	t.Helper()
 	a, b := n.start(t, hostConfig{name: "a", node: n.node}), n.start(t, hostConfig{name: "b", node: n.node})
 	p := &pair{here: a, there: b, local: a.on(here, "local", size, 0), target: b.on(there, "target", size, Read|Write), peer: a.to(b)}
