@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/cuda/cudatest"
 	"ibverbx/internal/rig"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
@@ -12,13 +13,18 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// onDevice returns an allocator of memory that only a device can access.
-func onDevice() allocator {
-	device := new(verbstest.MemoryDevice)
+// device has memory that the CPU cannot access.
+type device interface {
+	Alloc(n int) (*verbs.Memory, error)
+}
+
+// onDevice returns an allocator of memory of a device.
+func onDevice(d device) allocator {
 	return func(t *testing.T, h *rig.Host, n int) (*ibverbx.Region, *verbs.Memory) {
 		t.Helper()
-		m, err := device.Alloc(n)
+		m, err := d.Alloc(n)
 		rig.Must(t, err)
+		t.Cleanup(func() { rig.Must(t, m.Free()) })
 		r, err := h.Rails.Register(m, verbs.AccessAll)
 		rig.Must(t, err)
 		t.Cleanup(func() { rig.Must(t, r.Close()) })
@@ -28,16 +34,22 @@ func onDevice() allocator {
 
 // TestDeviceFailsOver: WRITEs, SENDs and READs between memory of a device, over two rails of which one is lost on
 // the way. The lanes of the other rail read the source again, and every byte arrives.
-func TestDeviceFailsOver(t *testing.T) {
+func TestDeviceFailsOver(t *testing.T) { failOverOn(t, onDevice(new(verbstest.MemoryDevice))) }
+
+// TestGPUFailsOver is TestDeviceFailsOver between two buffers of a GPU.
+func TestGPUFailsOver(t *testing.T) { failOverOn(t, onDevice(cudatest.Open(t))) }
+
+func failOverOn(t *testing.T, alloc allocator) {
 	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		remoteTransfer(t, newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096}), onDevice())
+		remoteTransfer(t, newDuo(t, 2, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096}), alloc)
 	})
 }
 
 // TestDeviceOverReliable: the same with rails that package reliable wraps, one of two or both.
-func TestDeviceOverReliable(t *testing.T) {
-	wrappedTransfer(t, onDevice())
-}
+func TestDeviceOverReliable(t *testing.T) { wrappedTransfer(t, onDevice(new(verbstest.MemoryDevice))) }
+
+// TestGPUOverReliable is TestDeviceOverReliable between two buffers of a GPU.
+func TestGPUOverReliable(t *testing.T) { wrappedTransfer(t, onDevice(cudatest.Open(t))) }
 
 // allocator returns a region of n bytes of a host that the engine cannot access, and the memory.
 type allocator func(t *testing.T, h *rig.Host, n int) (*ibverbx.Region, *verbs.Memory)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/cuda/cudatest"
 	"ibverbx/internal/rig"
 	"ibverbx/internal/slice"
 	"ibverbx/verbs"
@@ -148,36 +149,71 @@ func writeElements(t *testing.T, b []byte, element string) {
 
 // matrixMemory is what the messages are made of, by type, and where they go.
 type matrixMemory struct {
-	sources map[string]*verbs.Memory
-	target  *verbs.Memory
+	contents map[string][]byte // of the sources
+	sources  map[string]*verbs.Memory
+	target   *verbs.Memory
 }
 
-func newMatrixMemory(t *testing.T, rows []matrixRow) *matrixMemory {
+// onHost allocates memory of the host.
+func onHost(n int) (*verbs.Memory, error) { return verbs.AllocMemory(n, nil) }
+
+func newMatrixMemory(t *testing.T, rows []matrixRow, from func(n int) (*verbs.Memory, error)) *matrixMemory {
 	t.Helper()
 	size := 0
 	for i := range rows {
 		size = max(size, rows[i].bytes)
 	}
 	alloc := func(n int) *verbs.Memory {
-		mem, err := verbs.AllocMemory(n, nil)
+		mem, err := from(n)
 		rig.Must(t, err)
 		t.Cleanup(func() { rig.Must(t, mem.Free()) })
 		return mem
 	}
-	m := &matrixMemory{sources: make(map[string]*verbs.Memory), target: alloc(size + matrixGuard)}
+	m := &matrixMemory{contents: make(map[string][]byte), sources: make(map[string]*verbs.Memory), target: alloc(size + matrixGuard)}
 	for i := range rows {
 		if element := rows[i].element; m.sources[element] == nil {
-			m.sources[element] = alloc(size)
-			writeElements(t, m.sources[element].Bytes(), element)
+			source := alloc(size)
+			content := source.Bytes()
+			if source.Device() != nil {
+				content = make([]byte, size)
+			}
+			writeElements(t, content, element)
+			_, err := source.WriteAt(content, 0)
+			rig.Must(t, err)
+			m.contents[element], m.sources[element] = content, source
 		}
 	}
 	return m
+}
+
+// clear clears n bytes of the target.
+func (m *matrixMemory) clear(t *testing.T, n int) {
+	t.Helper()
+	if m.target.Device() == nil {
+		clear(m.target.Bytes()[:n])
+		return
+	}
+	_, err := m.target.WriteAt(make([]byte, n), 0)
+	rig.Must(t, err)
+}
+
+// got returns n bytes of the target.
+func (m *matrixMemory) got(t *testing.T, n int) []byte {
+	t.Helper()
+	if m.target.Device() == nil {
+		return m.target.Bytes()[:n]
+	}
+	b := make([]byte, n)
+	_, err := m.target.ReadAt(b, 0)
+	rig.Must(t, err)
+	return b
 }
 
 // matrixRig is two hosts on so many rails, the writer that has the data and the reader
 // that gets it, and the VirtualQPs between them, of which there is a pair at a time.
 type matrixRig struct {
 	rails          int
+	mem            *matrixMemory
 	writer, reader *rig.Host
 	sources        map[string]*ibverbx.Region
 	target         *ibverbx.Region
@@ -197,7 +233,7 @@ func newMatrixRig(t *testing.T, rails int, mem *matrixMemory) *matrixRig {
 	t.Helper()
 	links := rig.MemoryLinks(rails)
 	g := &matrixRig{
-		rails: rails, sources: make(map[string]*ibverbx.Region),
+		rails: rails, mem: mem, sources: make(map[string]*ibverbx.Region),
 		writer: rig.NewHost(t, links, ibverbx.Config{Lanes: 1}), reader: rig.NewHost(t, links, ibverbx.Config{Lanes: 1}),
 	}
 	register := func(h *rig.Host, m *verbs.Memory) *ibverbx.Region {
@@ -259,8 +295,8 @@ func (g *matrixRig) disconnect(t *testing.T) {
 // run moves the message of a row and looks at everything that comes of it.
 func (g *matrixRig) run(t *testing.T, row *matrixRow) {
 	p := g.connect(t, row)
-	want, got := g.sources[row.element], g.target.Bytes()[:row.bytes+matrixGuard]
-	clear(got)
+	want := g.sources[row.element]
+	g.mem.clear(t, row.bytes+matrixGuard)
 	g.id++
 	wr := ibverbx.SendWR{WRID: g.id<<32 | 1, Opcode: row.opcode, Flags: verbs.SendSignaled, Imm: matrixImm}
 	recv := ibverbx.RecvWR{WRID: g.id<<32 | 2}
@@ -291,8 +327,9 @@ func (g *matrixRig) run(t *testing.T, row *matrixRow) {
 	if told != nil {
 		checkMatrixReceive(t, row, received, told.qp, recv.WRID)
 	}
-	if !bytes.Equal(got[:row.bytes], want.Bytes()[:row.bytes]) {
-		t.Errorf("byte %d is not as it was sent", rig.FirstDifference(got, want.Bytes()[:row.bytes]))
+	got, content := g.mem.got(t, row.bytes+matrixGuard), g.mem.contents[row.element][:row.bytes]
+	if !bytes.Equal(got[:row.bytes], content) {
+		t.Errorf("byte %d is not as it was sent", rig.FirstDifference(got, content))
 	}
 	if !bytes.Equal(got[row.bytes:], make([]byte, matrixGuard)) {
 		t.Errorf("bytes behind the %d of the message were written", row.bytes)
@@ -381,9 +418,14 @@ func (g *matrixRig) checkRails(t *testing.T, row *matrixRow, before, after ibver
 // compares all bytes. A row posts one message and gets one completion for it. Rows that
 // need the same VirtualQPs share them; a row that fails leaves new ones to the next. The
 // rows of 1 GiB move 64 MiB unless IBVERBX_LONG is 1, and say so in their names.
-func TestMatrix(t *testing.T) {
+func TestMatrix(t *testing.T) { runMatrix(t, onHost) }
+
+// TestGPUMatrix is TestMatrix between two buffers of a GPU.
+func TestGPUMatrix(t *testing.T) { runMatrix(t, cudatest.Open(t).Alloc) }
+
+func runMatrix(t *testing.T, from func(n int) (*verbs.Memory, error)) {
 	rows := loadMatrix(t)
-	mem := newMatrixMemory(t, rows)
+	mem := newMatrixMemory(t, rows, from)
 	for _, rails := range []int{1, 2} {
 		rig := newMatrixRig(t, rails, mem)
 		for i := range rows {
