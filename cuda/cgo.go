@@ -121,8 +121,8 @@ func cStream(g *GPU) (stream uintptr, o outcome) {
 
 // cCopy queues a copy. Host memory is passed by its address, because it is in use after the call. The
 // stream keeps it alive.
-func cCopy(g *GPU, to, from uint64, n int, stream uintptr) outcome {
-	return result(C.gpu_copy(g.driver.lib.c(), C.uintptr_t(g.context), C.uint64_t(to), C.uint64_t(from), C.size_t(n), C.uintptr_t(stream)))
+func cCopy(g *GPU, d direction, to, from uint64, n int, stream uintptr) outcome {
+	return result(C.gpu_copy(g.driver.lib.c(), C.uintptr_t(g.context), C.int(d), C.uint64_t(to), C.uint64_t(from), C.size_t(n), C.uintptr_t(stream)))
 }
 
 // cKernel loads a kernel from its PTX.

@@ -163,9 +163,9 @@ func TestOldDriver(t *testing.T) {
 func TestLoadErrors(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "libcuda.so.1")
 	ok(t, os.WriteFile(text, []byte("text"), 0o600), "WriteFile")
-	ancient, _ := place(t, compile(t, "-DcuMemcpyAsync=absent"))
+	ancient, _ := place(t, compile(t, "-DcuMemcpyHtoDAsync_v2=absent"))
 	for path, want := range map[string]string{
-		"/nonexistent/libcuda.so.1": "install the NVIDIA driver", text: "install the NVIDIA driver", ancient: "has no cuMemcpyAsync",
+		"/nonexistent/libcuda.so.1": "install the NVIDIA driver", text: "install the NVIDIA driver", ancient: "has no cuMemcpyHtoDAsync_v2",
 	} {
 		if _, err := cuda.Load(cuda.Config{Library: path}); !errors.Is(err, cuda.ErrNoDriver) || !errors.Is(err, verbs.ErrNotSupported) || !strings.Contains(err.Error(), want) {
 			t.Errorf("Load = %v, want ErrNoDriver and %q", err, want)

@@ -77,7 +77,7 @@ func TestEveryCallCanFail(t *testing.T) {
 	names := []string{
 		callDevice: "cuDeviceGet", callName: "cuDeviceGetName", callTotal: "cuDeviceTotalMem", callAttribute: "cuDeviceGetAttribute", callPCI: "cuDeviceGetPCIBusId",
 		callRetain: "cuDevicePrimaryCtxRetain", callPush: "cuCtxPushCurrent", callAlloc: "cuMemAlloc", callRange: "cuMemGetAddressRange",
-		callPointer: "cuPointerGetAttribute", callPin: "cuMemHostRegister", callCopy: "cuMemcpyAsync", callStream: "cuStreamCreate",
+		callPointer: "cuPointerGetAttribute", callPin: "cuMemHostRegister", callCopy: "cuMemcpyHtoDAsync", callStream: "cuStreamCreate",
 		callDMABuf: "cuMemGetHandleForAddressRange", callIPCGet: "cuIpcGetMemHandle", callIPCOpen: "cuIpcOpenMemHandle",
 	}
 	for call, name := range names {

@@ -33,7 +33,7 @@ func cStream(*GPU) (uintptr, outcome)                                    { retur
 func cKernel(*GPU, string, string) (module, function uintptr, o outcome) { return 0, 0, refused() }
 func cLaunch(*GPU, uintptr, uint64, int, uintptr) outcome                { return refused() }
 func cUnload(*GPU, uintptr) outcome                                      { return refused() }
-func cCopy(*GPU, uint64, uint64, int, uintptr) outcome                   { return refused() }
+func cCopy(*GPU, direction, uint64, uint64, int, uintptr) outcome        { return refused() }
 func cSynchronize(*GPU, uintptr) outcome                                 { return refused() }
 func cDestroy(*GPU, uintptr) outcome                                     { return refused() }
 func cDMABuf(*GPU, uint64, uint64) (int, outcome)                        { return 0, refused() }

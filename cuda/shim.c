@@ -144,9 +144,16 @@ struct outcome gpu_stream(struct library *lib, uintptr_t context, uintptr_t *str
 	return WITHIN(cuStreamCreate, (void **)stream, STREAM_NON_BLOCKING);
 }
 
-struct outcome gpu_copy(struct library *lib, uintptr_t context, uint64_t to, uint64_t from, size_t bytes, uintptr_t stream)
+struct outcome gpu_copy(struct library *lib, uintptr_t context, int direction, uint64_t to, uint64_t from, size_t bytes,
+			uintptr_t stream)
 {
-	return WITHIN(cuMemcpyAsync, to, from, bytes, (void *)stream);
+	switch (direction) {
+	case TO_GPU:
+		return WITHIN(cuMemcpyHtoDAsync, to, (const void *)(uintptr_t)from, bytes, (void *)stream);
+	case FROM_GPU:
+		return WITHIN(cuMemcpyDtoHAsync, (void *)(uintptr_t)to, from, bytes, (void *)stream);
+	}
+	return WITHIN(cuMemcpyDtoDAsync, to, from, bytes, (void *)stream);
 }
 
 struct outcome gpu_kernel(struct library *lib, uintptr_t context, int device, const char *text, const char *name,

@@ -57,7 +57,9 @@ struct ipc_handle {
 	X(cuPointerGetAttribute, "cuPointerGetAttribute", 1, (void *value, int attribute, uint64_t address))                   \
 	X(cuMemHostRegister, "cuMemHostRegister_v2", 1, (void *host, size_t bytes, unsigned int flags))                        \
 	X(cuMemHostUnregister, "cuMemHostUnregister", 1, (void *host))                                                         \
-	X(cuMemcpyAsync, "cuMemcpyAsync", 1, (uint64_t to, uint64_t from, size_t bytes, void *stream))                         \
+	X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", 1, (uint64_t to, const void *from, size_t bytes, void *stream))           \
+	X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", 1, (void *to, uint64_t from, size_t bytes, void *stream))                 \
+	X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", 1, (uint64_t to, uint64_t from, size_t bytes, void *stream))              \
 	X(cuStreamCreate, "cuStreamCreate", 1, (void **stream, unsigned int flags))                                            \
 	X(cuStreamSynchronize, "cuStreamSynchronize", 1, (void *stream))                                                       \
 	X(cuStreamDestroy, "cuStreamDestroy_v2", 1, (void *stream))                                                            \
@@ -117,7 +119,12 @@ struct outcome gpu_attribute(struct library *lib, uintptr_t context, int attribu
 struct outcome gpu_pin(struct library *lib, uintptr_t context, uintptr_t host, size_t bytes);
 struct outcome gpu_unpin(struct library *lib, uintptr_t context, uintptr_t host);
 struct outcome gpu_stream(struct library *lib, uintptr_t context, uintptr_t *stream);
-struct outcome gpu_copy(struct library *lib, uintptr_t context, uint64_t to, uint64_t from, size_t bytes, uintptr_t stream);
+
+// gpu_copy queues a copy. Its direction says which addresses are those of a GPU, and the driver refuses one that is not. cuMemcpyAsync
+// would take it for host memory and access it.
+enum { TO_GPU, FROM_GPU, WITHIN_GPU };
+struct outcome gpu_copy(struct library *lib, uintptr_t context, int direction, uint64_t to, uint64_t from, size_t bytes,
+			uintptr_t stream);
 // gpu_kernel loads a kernel. It fails if the GPU cannot use the addresses of pinned host memory.
 struct outcome gpu_kernel(struct library *lib, uintptr_t context, int device, const char *text, const char *name,
 			  uintptr_t *module, uintptr_t *function);

@@ -122,17 +122,28 @@ func (s *Stream) queue(to, from uint64, n int, h hold) error {
 	return s.wrong(err)
 }
 
+// direction says which addresses of a copy are those of a GPU.
+type direction int
+
+// The order is that of shim.h.
+const (
+	toGPU direction = iota
+	fromGPU
+	withinGPU
+)
+
 // push queues a copy, with the lock held. An address of 0 stands for h.host, which is stored before its
 // address is used. After an error the caller gives h back.
 func (s *Stream) push(to, from uint64, n int, h hold) error {
 	s.queued = append(s.queued, h)
+	d := withinGPU
 	if to == 0 {
-		to = hostAddr(h.host)
+		to, d = hostAddr(h.host), fromGPU
 	}
 	if from == 0 {
-		from = hostAddr(h.host)
+		from, d = hostAddr(h.host), toGPU
 	}
-	err := s.gpu.driver.failed(cCopy(s.gpu, to, from, n, s.stream))
+	err := s.gpu.driver.failed(cCopy(s.gpu, d, to, from, n, s.stream))
 	if err != nil {
 		s.queued[len(s.queued)-1] = hold{}
 		s.queued = s.queued[:len(s.queued)-1]

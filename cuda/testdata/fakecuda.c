@@ -334,10 +334,20 @@ static int queue(struct stream *s, struct copy c, int code)
 	return code;
 }
 
-int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void *stream)
+// copy queues a copy. An address of the GPU that is not allocated is refused.
+static int copy(uint64_t to, uint64_t from, uint64_t a, uint64_t b, size_t n, void *stream)
 {
-	return queue(stream, (struct copy){to, from, n}, inside(C_COPY));
+	int code = inside(C_COPY), known;
+
+	pthread_mutex_lock(&lock);
+	known = find(a) && find(b);
+	pthread_mutex_unlock(&lock);
+	return queue(stream, (struct copy){to, from, n}, code ? code : known ? 0 : 1);
 }
+
+int cuMemcpyHtoDAsync_v2(uint64_t to, void *from, size_t n, void *stream) { return copy(to, (uintptr_t)from, to, to, n, stream); }
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *stream) { return copy((uintptr_t)to, from, from, from, n, stream); }
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, void *stream) { return copy(to, from, to, from, n, stream); }
 
 // where returns the bytes at an address, of the GPU or of the host.
 static char *where(uint64_t address)
