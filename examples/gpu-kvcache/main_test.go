@@ -1,0 +1,68 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"ibverbx/cuda"
+	"ibverbx/cuda/cudatest"
+)
+
+// asCommand makes the test binary the command itself.
+const asCommand = "GPU_KVCACHE_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// command runs the example, which starts its decoder, and returns what it prints.
+func command(t *testing.T, env []string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(append(os.Environ(), env...), asCommand+"=1")
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("gpu-kvcache %v: %v, %q", args, err, said.String())
+	}
+	return out.String()
+}
+
+// wantAll holds that all requests were handed over in memory of a place.
+func wantAll(t *testing.T, out, place string) {
+	t.Helper()
+	if want := "24 requests handed over in memory of " + place + ": "; !strings.HasPrefix(out, want) || !strings.Contains(out, "all right") {
+		t.Errorf("got %q, want 24 requests in memory of %s that are all right", out, place)
+	}
+}
+
+// TestHost hands all requests over in memory of the host.
+func TestHost(t *testing.T) { wantAll(t, command(t, nil, "-memory", "host"), "the host") }
+
+// TestGPU hands all requests over from one buffer of a GPU to another.
+func TestGPU(t *testing.T) {
+	cudatest.Open(t) // skips the test where the example has no GPU
+	wantAll(t, command(t, cudatest.Environ(t, 1)), "cuda:0")
+}
+
+// TestWithoutDriver: without a GPU the program says what is missing and what to do, and succeeds.
+func TestWithoutDriver(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, cuda.DefaultLibrary), []byte("no library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := command(t, []string{"LD_LIBRARY_PATH=" + dir})
+	if !strings.HasPrefix(out, "no GPU to use: ") || !strings.Contains(out, "-memory host") {
+		t.Errorf("got %q, want the reason and what to do", out)
+	}
+}
