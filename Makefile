@@ -5,6 +5,8 @@ GO   ?= go
 FUZZ ?= 20000x
 # The packages that race and heapmem run.
 RACE    ?= ./...
+# The packages that run tests on a GPU, beside cuda.
+GPU     := ./cuda/cudatest ./transfer ./stream ./test/engine/matrix ./test/engine/failover ./cmd/ibverbx ./examples/gpu-kvcache
 HEAPMEM := . ./test/engine/... ./verbs/... ./softnic/...
 
 # golangci-lint is built from source at this version and kept between runs.
@@ -64,9 +66,10 @@ bench-smoke:
 test-rxe:
 	test/rxe/all
 
-# The tests that need an NVIDIA GPU, and what its copies cost.
+# The tests that need an NVIDIA GPU, those that use one in place of the stand-in, and what copies cost.
 test-gpu:
 	IBVERBX_TEST_GPU=1 $(GO) test -count=1 -v -run TestGPU -bench GPU ./cuda
+	IBVERBX_TEST_GPU=1 $(GO) test -count=1 -p 1 -run 'TestGPU|TestPerfMemory|TestCompleteMemory' $(GPU)
 
 # Unmodified RDMA programs on software NICs (docs/dropin.md). The first build of the library takes half a minute.
 test-dropin:
