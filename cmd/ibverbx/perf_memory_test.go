@@ -61,11 +61,11 @@ MTU 4096, TX depth 128, memory `+shown+`
 func TestPerfMemoryOperations(t *testing.T) {
 	for _, args := range []string{
 		"write", "write --imm --scheme spray", "read -b", "send", "send -c UD -s 64", "write -c UC -s 8K", "write --transport uc -s 100K -n 5",
-		"write --lat", "send --lat", "read --lat", "atomic --memory cuda:0,host", "write -D 0.3 --kill-rail 1 --at 100ms --back 100ms -s 64K",
+		"write --lat", "send --lat", "atomic --memory cuda:0,host",
 	} {
 		t.Run(args, func(t *testing.T) {
 			words := append([]string{"perf", "--provider", "softnic", "--memory", "cuda:0", "--json", "--check"}, strings.Fields(args)...)
-			if !slices.Contains(words, "-n") && !slices.Contains(words, "-D") {
+			if !slices.Contains(words, "-n") {
 				words = append(words, "-n", "50")
 			}
 			if !slices.Contains(words, "-s") && !slices.Contains(words, "atomic") {
@@ -127,8 +127,10 @@ func TestPerfMemoryWithoutGPU(t *testing.T) {
 // TestPerfMemoryProcesses: each of two processes has its own --memory, on every link, and both name both.
 func TestPerfMemoryProcesses(t *testing.T) {
 	token := newToken(t, "a secret of more than 16 bytes")
-	for _, link := range []string{"shm", "udp"} {
-		for _, memory := range [][2]string{{"cuda:0", "cuda:0"}, {"cuda:0", "host"}, {"host", "cuda:0"}} {
+	for link, list := range map[string][][2]string{
+		"shm": {{"cuda:0", "cuda:0"}, {"host", "cuda:0"}}, "udp": {{"cuda:0", "cuda:0"}, {"cuda:0", "host"}},
+	} {
+		for _, memory := range list {
 			t.Run(link+"/"+memory[0]+"/"+memory[1], func(t *testing.T) {
 				server := start(t, withGPUs(t, cudatest.Environ(t, 1), "perf", "--server", "--once", "--listen", "127.0.0.1:0", "--token-file", token, "--memory", memory[1], "--json"))
 				_, addr, _ := strings.Cut(server.line("listening on "), "listening on ")
@@ -145,6 +147,20 @@ func TestPerfMemoryProcesses(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestPerfMemoryRefusedByServer: a client is told that the server's memory cannot do what it asks for.
+func TestPerfMemoryRefusedByServer(t *testing.T) {
+	token := newToken(t, "a secret of more than 16 bytes")
+	server := start(t, withGPUs(t, cudatest.Environ(t, 1), "perf", "--server", "--once", "--listen", "127.0.0.1:0", "--token-file", token, "--memory", "cuda:0"))
+	_, addr, _ := strings.Cut(server.line("listening on "), "listening on ")
+	client := begin(t, "perf", "atomic", addr, "--token-file", token)
+	if status := client.end(); status == exitOK || !strings.Contains(strings.Join(client.said, " "), "no atomics on memory of a device") {
+		t.Errorf("the client ends with %d and says %q, want the reason of the server", status, client.said)
+	}
+	if status := server.end(); status == exitOK {
+		t.Error("the server ends with success, want its refusal")
 	}
 }
 
