@@ -44,10 +44,6 @@ func (c *Conn) open(cfg *Config) (err error) {
 	if c.recv, c.port, err = c.bindFrom(cfg.Port, cfg.Buffer); err != nil {
 		return err
 	}
-	c.gro = !cfg.NoCoalesce && unix.SetsockoptInt(c.recv, unix.SOL_UDP, unix.UDP_GRO, 1) == nil
-	if c.buffer, err = unix.GetsockoptInt(c.recv, unix.SOL_SOCKET, unix.SO_RCVBUF); err != nil {
-		return os.NewSyscallError("getsockopt", err)
-	}
 	for range cfg.Sockets {
 		fd, port, err := c.bindSource(cfg.Buffer)
 		if err != nil {
@@ -59,6 +55,15 @@ func (c *Conn) open(cfg *Config) (err error) {
 	c.segments.Store(1)
 	if !cfg.NoSegment && unix.SetsockoptInt(c.send[0], unix.SOL_UDP, unix.UDP_SEGMENT, 0) == nil {
 		c.segments.Store(segmentsOf(release()))
+	}
+	return c.listen(cfg)
+}
+
+// listen makes the receiving socket ready for a Reader.
+func (c *Conn) listen(cfg *Config) (err error) {
+	c.gro = !cfg.NoCoalesce && unix.SetsockoptInt(c.recv, unix.SOL_UDP, unix.UDP_GRO, 1) == nil
+	if c.buffer, err = unix.GetsockoptInt(c.recv, unix.SOL_SOCKET, unix.SO_RCVBUF); err != nil {
+		return os.NewSyscallError("getsockopt", err)
 	}
 	c.bell, err = newBell(c.recv)
 	return err
@@ -116,11 +121,11 @@ func enlarge(fd, force, plain, size int) {
 	}
 }
 
-// bindFrom returns a socket on the first free port from port on.
-func (c *Conn) bindFrom(port uint16, buffer int) (int, uint16, error) {
+// receiver returns a socket for receiving, without an address.
+func (c *Conn) receiver(buffer int) (int, error) {
 	fd, err := c.socket(buffer)
 	if err != nil {
-		return -1, 0, err
+		return -1, err
 	}
 	enlarge(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, buffer)
 	if c.addr.Is6() {
@@ -128,8 +133,17 @@ func (c *Conn) bindFrom(port uint16, buffer int) (int, uint16, error) {
 		// drops such datagrams. The ICRC protects them.
 		if err := unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
 			_ = unix.Close(fd)
-			return -1, 0, os.NewSyscallError("setsockopt UDP_NO_CHECK6_RX", err)
+			return -1, os.NewSyscallError("setsockopt UDP_NO_CHECK6_RX", err)
 		}
+	}
+	return fd, nil
+}
+
+// bindFrom returns a socket on the first free port from port on.
+func (c *Conn) bindFrom(port uint16, buffer int) (int, uint16, error) {
+	fd, err := c.receiver(buffer)
+	if err != nil {
+		return -1, 0, err
 	}
 	for k := range uint16(portTries) {
 		err = unix.Bind(fd, c.sockaddr(port+k))

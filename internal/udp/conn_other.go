@@ -10,6 +10,9 @@ type Conn struct{}
 // Open returns ErrNotSupported.
 func Open(Config) (*Conn, error) { return nil, ErrNotSupported }
 
+// OpenGroup returns ErrNotSupported.
+func OpenGroup(Config, netip.Addr) (*Conn, error) { return nil, ErrNotSupported }
+
 // The methods below are never reached: there is no Conn.
 
 // Addr returns the address and port on which the Conn receives.
@@ -38,6 +41,9 @@ func (c *Conn) Interrupt() error { return nil }
 
 // Close closes the sockets.
 func (c *Conn) Close() error { return nil }
+
+// AimAt makes the sockets send to multicast groups.
+func (c *Conn) AimAt(netip.Addr) error { return ErrNotSupported }
 
 // NewReader returns a Reader of the Conn's datagrams.
 func (c *Conn) NewReader() *Reader { return &Reader{} }

@@ -87,12 +87,21 @@ type Datagram struct {
 	Port uint16
 }
 
-// InterfaceMTU returns the MTU of the interface that has addr, and the interface's name. An
-// address of a loopback network belongs to the loopback interface, as it does for the kernel.
+// InterfaceMTU returns the MTU of the interface that has addr, and the interface's name.
 func InterfaceMTU(addr netip.Addr) (mtu int, name string, err error) {
+	in, err := interfaceOf(addr)
+	if err != nil {
+		return 0, "", err
+	}
+	return in.MTU, in.Name, nil
+}
+
+// interfaceOf returns the interface that has addr. An address of a loopback network belongs to the loopback interface, as it does
+// for the kernel.
+func interfaceOf(addr netip.Addr) (*net.Interface, error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
-		return 0, "", fmt.Errorf("udp: list interfaces: %w", err)
+		return nil, fmt.Errorf("udp: list interfaces: %w", err)
 	}
 	for i := range interfaces {
 		in := &interfaces[i]
@@ -107,9 +116,9 @@ func InterfaceMTU(addr netip.Addr) (mtu int, name string, err error) {
 			}
 			own := prefix.Addr().Unmap()
 			if own == addr || (in.Flags&net.FlagLoopback != 0 && prefix.Contains(addr)) {
-				return in.MTU, in.Name, nil
+				return in, nil
 			}
 		}
 	}
-	return 0, "", fmt.Errorf("udp: no interface of this host has the address %s", addr)
+	return nil, fmt.Errorf("udp: no interface of this host has the address %s", addr)
 }
