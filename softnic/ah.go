@@ -53,6 +53,11 @@ func (n *NIC) newPath(attr verbs.AHAttr, datagrams bool, g *sealing, a *associat
 	if gid, port := splitGID(attr.DGID); port != 0 && n.core.wire != nil {
 		attr.DGID, attr.DLID = gid, port
 	}
+	if n.core.wire != nil && attr.DGID.Addr().IsMulticast() {
+		if err := n.aim(&attr, datagrams, g); err != nil {
+			return nil, err
+		}
+	}
 	p := &path{sgid: n.gids[attr.SGIDIndex].GID, dgid: attr.DGID, attr: attr, datagrams: datagrams, sealing: g}
 	if n.core.wire == nil {
 		n.core.find(p)

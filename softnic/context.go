@@ -162,9 +162,9 @@ func (x *hostContext) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 
 func (x *hostContext) Close() error {
 	x.core.mu.Lock()
-	defer x.core.mu.Unlock()
 	x.destroy()
-	return nil
+	x.core.mu.Unlock()
+	return verbs.NewOpError("close context", x.nic.name, 0, x.nic.leaveGroups())
 }
 
 // destroy closes the context and everything in it.

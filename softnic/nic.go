@@ -54,7 +54,7 @@ type NIC struct {
 	pds uint32
 	// sealed are those for sealed packets, nil until the first sealed QP.
 	sealed *udpPort
-	// ports are udp and sealed, without nil.
+	// ports are udp and sealed, without nil, and those of multicast groups.
 	ports []*udpPort
 	// polled are those of ports that have QPs. The slice is replaced, never changed.
 	polled []*udpPort

@@ -14,9 +14,10 @@ import (
 //	fd69:6276:7800:PORT:0:ffff:a.b.c.d
 var gidWithPort = [6]byte{0xfd, 'i', 'b', 'v', 'x', 0}
 
-// portGID adds a port to the GID of an IPv4 address. A GID of IPv6 has no room for it and is returned as it is.
+// portGID adds a port to the GID of an IPv4 address. A GID of IPv6 has no room for it, and a group has no port of its own: they are
+// returned as they are.
 func portGID(g verbs.GID, port uint16) verbs.GID {
-	if g.Addr().Is4() {
+	if a := g.Addr(); a.Is4() && !a.IsMulticast() {
 		copy(g[:], gidWithPort[:])
 		binary.BigEndian.PutUint16(g[6:], port)
 	}

@@ -373,6 +373,9 @@ func (q *qp) opError(op string, err error) error {
 func (q *qp) Close() error {
 	q.core.mu.Lock()
 	defer q.core.mu.Unlock()
+	if !q.closed && q.attached() {
+		return q.opError("close QP", fmt.Errorf("%w: it is attached to a multicast group", verbs.ErrBusy))
+	}
 	q.destroy()
 	q.core.settle()
 	return nil
@@ -383,6 +386,9 @@ func (q *qp) destroy() {
 		return
 	}
 	q.reset()
+	for _, g := range q.nic.joined() {
+		g.drop(q)
+	}
 	q.closed = true
 	q.sendCQ.users--
 	q.recvCQ.users--

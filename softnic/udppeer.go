@@ -296,7 +296,7 @@ func (u *udpPort) hear(from *udpSource, qpn uint32) {
 	if len(u.heard) >= maxUDPSources {
 		clear(u.heard)
 	}
-	back := &path{sgid: from.path.dgid, dgid: from.path.sgid, datagrams: true}
+	back := &path{sgid: u.nic.gids[0].GID, dgid: from.path.sgid, datagrams: true}
 	if way, err := u.way(back, from.addr, nil); err == nil {
 		u.heard[s] = way
 	}

@@ -111,6 +111,14 @@ func (w *udpWire) openPort(n *NIC, port uint16, overhead int) (*udpPort, error) 
 	if err != nil {
 		return nil, err
 	}
+	u := w.newPort(n, conn, mtu, overhead)
+	l.remember(u)
+	u.start()
+	return u, nil
+}
+
+// newPort adds a port to a NIC. It does not run yet.
+func (w *udpWire) newPort(n *NIC, conn *udp.Conn, mtu verbs.MTU, overhead int) *udpPort {
 	u := &udpPort{
 		nic: n, wire: w, conn: conn, writer: conn.NewWriter(), reader: conn.NewReader(),
 		peers: make(map[udpAddr]*udpPeer), heard: make(map[udpSpeaker]*udpWay),
@@ -118,9 +126,7 @@ func (w *udpWire) openPort(n *NIC, port uint16, overhead int) (*udpPort, error) 
 		mtu: mtu, slot: mtu.Bytes() + slotHeader + overhead, sealed: overhead > 0,
 	}
 	n.ports = append(n.ports, u)
-	l.remember(u)
-	u.start()
-	return u, nil
+	return u
 }
 
 // fitMTU returns the largest MTU whose packets fit the interface, at most the configured one. A configured MTU must

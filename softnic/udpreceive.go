@@ -187,6 +187,15 @@ func (u *udpPort) serveOne(from *udpSource, b []byte) {
 	} else {
 		p.setPayload(payload)
 	}
+	if u == u.nic.udp {
+		u.pass(from, p)
+	} else {
+		u.spread(from, p)
+	}
+}
+
+// pass gives a packet to the NIC.
+func (u *udpPort) pass(from *udpSource, p *packet) {
 	port := from.addr.port
 	if p.Opcode&roce.TransportMask == roce.UD && port < udp.FirstSourcePort && port != roce.Port && u.nic.expects(p) {
 		u.hear(from, p.SrcQPN)
@@ -227,6 +236,7 @@ func (u *udpPort) meet(addr udpAddr) *udpSource {
 		clear(u.sources)
 	}
 	from := &udpSource{addr: addr, flow: flow, path: u.nic.pathFrom(addr)}
+	from.path.dgid = verbs.GIDFromAddr(u.conn.Addr().Addr()) // or the group's
 	if u.wire.link.cfg.AssumeSoftNICs && !u.sealed {
 		from.path.back = u.back(addr)
 	}
@@ -246,7 +256,7 @@ func (u *udpPort) back(addr udpAddr) *path {
 	if addr.port >= udp.FirstSourcePort {
 		addr.port = roce.Port
 	}
-	from := udpAddr{u.nic.gids[0].GID, u.conn.SourcePort(0)}
+	from := udpAddr{u.nic.gids[0].GID, u.nic.udp.conn.SourcePort(0)}
 	flow, err := roce.NewFlow(from.addrPort(), addr.addrPort())
 	if err != nil {
 		return nil

@@ -18,6 +18,8 @@ type udpWire struct {
 	corks        int
 	faults       faults
 	neighborhood neighborhood
+	// groups are the multicast groups that the NIC has joined.
+	groups []*group
 }
 
 // newWire makes the wire of a NIC. The link's mu is held.
