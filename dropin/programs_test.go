@@ -219,6 +219,7 @@ var programs = []string{
 	"ib_read_bw -n 1000", "ib_read_bw -b -q 8 -n 200", "ib_read_lat -n 1000",
 	"ib_send_bw -n 1000", "ib_send_bw -a -n 20", "ib_send_bw -e -n 1000", "ib_send_bw --use-srq -n 1000", "ib_send_bw -b -n 500",
 	"ib_send_bw -c UC -n 1000", "ib_send_bw -c UD -n 1000", "ib_send_lat -n 1000", "ib_send_lat -e -n 500", "ib_send_lat -c UC -n 1000", "ib_send_lat -c UD -n 1000",
+	"ib_send_bw -c UD -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:79:1:1 -n 1000", "ib_send_lat -c UD -g -n 500",
 	"ib_atomic_bw -n 1000", "ib_atomic_bw -A CMP_AND_SWAP -n 1000", "ib_atomic_lat -n 1000",
 
 	"UCX_TLS=rc_v ucx_perftest -t tag_lat -n 500", "UCX_TLS=rc_v ucx_perftest -t tag_bw -s 65536 -n 200", "UCX_TLS=rc_v ucx_perftest -t ucp_put_bw -s 65536 -n 200",

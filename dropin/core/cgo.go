@@ -318,6 +318,20 @@ func ibx_post_recv(n uint32, wrs unsafe.Pointer, count int32, posted *int32) int
 	return errno(err)
 }
 
+//export ibx_attach_mcast
+func ibx_attach_mcast(n uint32, mgid unsafe.Pointer) int32 {
+	err := process.multicast(n, *(*verbs.GID)(mgid), multicaster.AttachMulticast)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "ibverbx: %v\n", err) // an errno does not say which groups there can be
+	}
+	return errno(err)
+}
+
+//export ibx_detach_mcast
+func ibx_detach_mcast(n uint32, mgid unsafe.Pointer) int32 {
+	return errno(process.multicast(n, *(*verbs.GID)(mgid), multicaster.DetachMulticast))
+}
+
 //export ibx_destroy_qp
 func ibx_destroy_qp(n uint32, out unsafe.Pointer) int32 {
 	async, err := process.destroyQP(n)

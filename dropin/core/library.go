@@ -226,6 +226,21 @@ func (l *library) createQP(pd uint32, c *seamQPConfig) (n, qpn uint32, err error
 	return l.qps.add(&qpair{QP: q, cookie: c.cookie}), q.Num(), nil
 }
 
+// multicaster is implemented by QPs of softnic.
+type multicaster interface {
+	AttachMulticast(mgid verbs.GID) error
+	DetachMulticast(mgid verbs.GID) error
+}
+
+// multicast attaches a QP to a group or detaches it.
+func (l *library) multicast(n uint32, mgid verbs.GID, change func(multicaster, verbs.GID) error) error {
+	q := l.qps.get(n)
+	if q == nil {
+		return gone
+	}
+	return change(q.QP.(multicaster), mgid)
+}
+
 func (l *library) destroyQP(n uint32) (async uint32, err error) {
 	q := l.qps.get(n)
 	if q == nil {

@@ -12,12 +12,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+// first_version is that of the oldest symbols of glibc. New programs are not linked with some of them, and dlsym does not find those.
+#ifdef __x86_64__
+#define first_version "GLIBC_2.2.5"
+#else
+#define first_version "GLIBC_2.17"
+#endif
+
 // next returns the function of libc behind one of this file.
 #define next(type, name) \
 	({ \
 		static __typeof__(type) *found; \
 		if (!found) \
 			found = (__typeof__(found))dlsym(RTLD_NEXT, name); \
+		if (!found) \
+			found = (__typeof__(found))dlvsym(RTLD_NEXT, name, first_version); \
 		found; \
 	})
 
@@ -44,28 +53,67 @@ static int described(const char *path, struct stat *to)
 	return 1;
 }
 
-int stat(const char *restrict path, struct stat *restrict to)
-{
-	return described(path, to) ? 0 : next(int(const char *, struct stat *), "stat")(path, to);
-}
+_Static_assert(sizeof(struct stat) == sizeof(struct stat64), "64-bit systems have one struct stat");
 
-int stat64(const char *restrict path, struct stat64 *restrict to)
-{
-	_Static_assert(sizeof(struct stat) == sizeof(struct stat64), "64-bit systems have one struct stat");
-	return described(path, (struct stat *)to) ? 0 : next(int(const char *, struct stat64 *), "stat64")(path, to);
-}
+// STAT defines a function that describes a file by its path alone.
+#define STAT(name, type) \
+	int name(const char *restrict path, struct type *restrict to) \
+	{ \
+		return described(path, (struct stat *)to) ? 0 : next(int(const char *, struct type *), #name)(path, to); \
+	}
+STAT(stat, stat)
+STAT(stat64, stat64)
+STAT(lstat, stat)
+STAT(lstat64, stat64)
 
-int access(const char *path, int mode)
+// FSTATAT defines one that may begin at a directory. The paths of the library do not.
+#define FSTATAT(name, type) \
+	int name(int at, const char *restrict path, struct type *restrict to, int flags) \
+	{ \
+		return described(path, (struct stat *)to) ? 0 : next(int(int, const char *, struct type *, int), #name)(at, path, to, flags); \
+	}
+FSTATAT(fstatat, stat)
+FSTATAT(fstatat64, stat64)
+
+// XSTAT defines one that programs call which were built for glibc before 2.33.
+#define XSTAT(name, type) \
+	int name(int version, const char *path, struct type *to) \
+	{ \
+		return described(path, (struct stat *)to) ? 0 : next(int(int, const char *, struct type *), #name)(version, path, to); \
+	}
+int __xstat(int version, const char *path, struct stat *to);
+int __xstat64(int version, const char *path, struct stat64 *to);
+int __lxstat(int version, const char *path, struct stat *to);
+int __lxstat64(int version, const char *path, struct stat64 *to);
+XSTAT(__xstat, stat)
+XSTAT(__xstat64, stat64)
+XSTAT(__lxstat, stat)
+XSTAT(__lxstat64, stat64)
+
+// allowed returns what access says of a file of the library, -2 if it is none.
+static int allowed(const char *path, int mode)
 {
 	char text[most];
 	int n = contents(path, text);
 	if (n < 0)
-		return next(int(const char *, int), "access")(path, mode);
+		return -2;
 	if (mode & (n ? W_OK | X_OK : X_OK)) {
 		errno = EACCES;
 		return -1;
 	}
 	return 0;
+}
+
+int access(const char *path, int mode)
+{
+	int n = allowed(path, mode);
+	return n != -2 ? n : next(int(const char *, int), "access")(path, mode);
+}
+
+int faccessat(int at, const char *path, int mode, int flags)
+{
+	int n = allowed(path, mode);
+	return n != -2 ? n : next(int(int, const char *, int, int), "faccessat")(at, path, mode, flags);
 }
 
 // opened returns a descriptor of a file of the library, -1 and errno, or -2 if it is none.
@@ -88,22 +136,50 @@ static int opened(const char *path, int flags)
 	return fd;
 }
 
-// OPEN defines open or open64. Only some flags come with a mode.
-#define OPEN(name) \
-	int name(const char *path, int flags, ...) \
-	{ \
+// mode_of is the mode in the arguments behind flags. Only some flags come with one.
+#define mode_of(flags) \
+	({ \
 		mode_t mode = 0; \
-		if (flags & (O_CREAT | __O_TMPFILE)) { \
+		if ((flags) & (O_CREAT | __O_TMPFILE)) { \
 			va_list rest; \
 			va_start(rest, flags); \
 			mode = va_arg(rest, mode_t); \
 			va_end(rest); \
 		} \
+		mode; \
+	})
+
+#define OPEN(name) \
+	int name(const char *path, int flags, ...) \
+	{ \
+		mode_t mode = mode_of(flags); \
 		int fd = opened(path, flags); \
 		return fd != -2 ? fd : next(int(const char *, int, ...), #name)(path, flags, mode); \
 	}
 OPEN(open)
 OPEN(open64)
+
+#define OPENAT(name) \
+	int name(int at, const char *path, int flags, ...) \
+	{ \
+		mode_t mode = mode_of(flags); \
+		int fd = opened(path, flags); \
+		return fd != -2 ? fd : next(int(int, const char *, int, ...), #name)(at, path, flags, mode); \
+	}
+OPENAT(openat)
+OPENAT(openat64)
+
+// OPEN_2 defines what FORTIFY_SOURCE makes of open and open64 without a mode.
+#define OPEN_2(name) \
+	int name(const char *path, int flags) \
+	{ \
+		int fd = opened(path, flags); \
+		return fd != -2 ? fd : next(int(const char *, int), #name)(path, flags); \
+	}
+int __open_2(const char *path, int flags);
+int __open64_2(const char *path, int flags);
+OPEN_2(__open_2)
+OPEN_2(__open64_2)
 
 #define FOPEN(name) \
 	FILE *name(const char *restrict path, const char *restrict mode) \

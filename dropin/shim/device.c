@@ -104,7 +104,10 @@ int ibv_close_device(struct ibv_context *base)
 	return 0;
 }
 
-enum { no_vendor = 0xffffff }; // what Soft-RoCE reports too
+enum {
+	no_vendor = 0xffffff, // what Soft-RoCE reports too
+	max_groups = 64, // of softnic
+};
 
 int ibv_query_device(struct ibv_context *base, struct ibv_device_attr *a)
 {
@@ -136,6 +139,9 @@ int ibv_query_device(struct ibv_context *base, struct ibv_device_attr *a)
 		.max_srq = d.max_srq,
 		.max_srq_wr = d.max_srq_wr,
 		.max_srq_sge = d.max_srq_sge,
+		.max_mcast_grp = max_groups,
+		.max_mcast_qp_attach = d.max_qp,
+		.max_total_mcast_qp_attach = max_groups * d.max_qp,
 		.max_pkeys = 1,
 		.phys_port_cnt = 1,
 	};

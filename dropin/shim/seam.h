@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 // IBX_SEAM changes whenever this file does, so that a shim never uses the core of another build.
-#define IBX_SEAM 4
+#define IBX_SEAM 5
 
 #define IBX_MAX_DEVICES 16
 #define IBX_MAX_SGE 4
@@ -130,6 +130,8 @@ struct ibx_delivered {
 	X(query_qp, (uint32_t qp, struct ibx_qp_attr * attr)) \
 	X(post_send, (uint32_t qp, struct ibx_send * wrs, int32_t n, int32_t *posted)) \
 	X(post_recv, (uint32_t qp, struct ibx_recv * wrs, int32_t n, int32_t *posted)) \
+	X(attach_mcast, (uint32_t qp, const uint8_t *mgid)) \
+	X(detach_mcast, (uint32_t qp, const uint8_t *mgid)) \
 	X(destroy_qp, (uint32_t qp, struct ibx_delivered * delivered)) \
 	X(create_ah, (uint32_t pd, struct ibx_ah_attr * attr, uint32_t *ah, uint64_t *number)) \
 	X(destroy_ah, (uint32_t ah))

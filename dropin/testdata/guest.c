@@ -380,6 +380,63 @@ static void lists(void)
 	destroy(&g);
 }
 
+// multicast: QPs of a group get what is sent to it. A QP leaves its groups before it is destroyed.
+static void multicast(void)
+{
+	struct guest g = make();
+	struct ibv_device_attr dev;
+	union ibv_gid mgid = {.raw = {[10] = 0xff, [11] = 0xff, [12] = 239, [13] = 78}};
+	CHECK(ibv_attach_mcast(g.qp, &mgid, 0) == EINVAL); // an RC QP
+	struct ibv_qp_init_attr init = {.send_cq = g.cq, .recv_cq = g.cq, .qp_type = IBV_QPT_UD, .sq_sig_all = 1,
+					.cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1}};
+	struct ibv_qp *qps[2];
+	struct ibv_sge sge = {.addr = (uintptr_t)g.buf, .length = 100, .lkey = g.mr->lkey};
+	for (int i = 0; i < 2; i++) {
+		CHECK((qps[i] = ibv_create_qp(g.pd, &init)));
+		struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 7};
+		CHECK(!ibv_modify_qp(qps[i], &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+		a.qp_state = IBV_QPS_RTR;
+		CHECK(!ibv_modify_qp(qps[i], &a, IBV_QP_STATE));
+		a.qp_state = IBV_QPS_RTS;
+		CHECK(!ibv_modify_qp(qps[i], &a, IBV_QP_STATE | IBV_QP_SQ_PSN));
+		struct ibv_recv_wr recv = {.sg_list = &sge, .num_sge = 1}, *bad;
+		CHECK(!ibv_post_recv(qps[i], &recv, &bad));
+		CHECK(!ibv_attach_mcast(qps[i], &mgid, 0xc001) && !ibv_attach_mcast(qps[i], &mgid, 0xc001));
+	}
+	struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .dlid = 0xc001, .grh = {.dgid = mgid}};
+	struct ibv_ah *ah = ibv_create_ah(g.pd, &to);
+	CHECK(ah);
+	sge.length = 10;
+	struct ibv_send_wr wr = {.opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1}, *bad;
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qpn = 0xffffff;
+	wr.wr.ud.remote_qkey = 7;
+	CHECK(!ibv_post_send(qps[0], &wr, &bad));
+	for (int i = 0; i < 3; i++) // the send and two receives
+		await_one(&g);
+	CHECK(ibv_destroy_qp(qps[0]) == EBUSY && !ibv_detach_mcast(qps[0], &mgid, 0xc001));
+	CHECK(ibv_detach_mcast(qps[0], &mgid, 0xc001) == EINVAL && !ibv_destroy_qp(qps[0]));
+	CHECK(!ibv_query_device(g.ctx, &dev) && dev.max_mcast_grp > 0);
+	for (int i = 1; i < dev.max_mcast_grp; i++) {
+		mgid.raw[15] = (uint8_t)i;
+		CHECK(!ibv_attach_mcast(qps[1], &mgid, 0));
+	}
+	mgid.raw[14] = 1;
+	CHECK(ibv_attach_mcast(qps[1], &mgid, 0) == ENOMEM);
+	CHECK(!ibv_destroy_ah(ah)); // the context ends the memberships that are left
+	CHECK(!ibv_close_device(g.ctx));
+}
+
+// Programs that were built for glibc before 2.33 call this in place of stat.
+int __xstat(int version, const char *path, struct stat *to);
+#ifdef __x86_64__
+__asm__(".symver __xstat,__xstat@GLIBC_2.2.5");
+enum { stat_version = 1 };
+#else
+__asm__(".symver __xstat,__xstat@GLIBC_2.17");
+enum { stat_version = 0 };
+#endif
+
 // files: what a kernel with RDMA would have in /dev and /sys is there for a program that has listed the devices, and nothing else changes.
 static void files(void)
 {
@@ -392,18 +449,22 @@ static void files(void)
 	CHECK(!ibv_close_device(open_first()));
 	CHECK(!stat("/dev/infiniband/uverbs0", &st) && S_ISCHR(st.st_mode) && !access("/dev/infiniband/uverbs0", R_OK | W_OK));
 	CHECK(stat("/dev/infiniband/uverbs16", &st) && errno == ENOENT);
+	CHECK(!lstat("/dev/infiniband/uverbs0", &st) && S_ISCHR(st.st_mode) && !faccessat(AT_FDCWD, "/dev/infiniband/uverbs0", R_OK, 0));
+	CHECK(!fstatat(AT_FDCWD, type, &st, AT_SYMLINK_NOFOLLOW) && st.st_size == 8 && fstatat(AT_FDCWD, none, &st, 0) && errno == ENOENT);
 	CHECK(open("/dev/infiniband/uverbs0", O_RDWR) < 0 && errno == ENXIO);
 	CHECK(!stat(type, &st) && S_ISREG(st.st_mode) && st.st_size == 8 && !access(type, R_OK) && access(type, W_OK) && errno == EACCES);
 	int fd = open(type, O_RDONLY | O_CLOEXEC);
 	CHECK(fd >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC && read(fd, text, sizeof(text)) == 8 && !strcmp(text, "RoCE v2\n"));
-	CHECK(!close(fd));
+	CHECK(!close(fd) && (fd = openat(AT_FDCWD, type, O_RDONLY)) >= 0 && read(fd, text, sizeof(text)) == 8 && !close(fd));
 	FILE *f = fopen("/sys/class/infiniband/soft0/ports/1/gid_attrs/ndevs/0", "re");
 	CHECK(f && fcntl(fileno(f), F_GETFD) == FD_CLOEXEC && fgets(text, sizeof(text), f) && !strcmp(text, "lo\n") && !fclose(f));
 	CHECK(open(type, O_WRONLY) < 0 && errno == EACCES && !fopen(type, "w") && errno == EACCES);
 	CHECK(open(none, O_RDONLY) < 0 && errno == ENOENT && !fopen(none, "r") && errno == ENOENT);
-	CHECK((fd = mkstemp(made)) >= 0 && !close(fd) && !unlink(made));
+	CHECK((fd = mkstemp(made)) >= 0 && !close(fd) && !lstat(made, &st) && !faccessat(AT_FDCWD, made, R_OK, 0) && !unlink(made));
+	CHECK((fd = openat(AT_FDCWD, made, O_CREAT | O_RDWR, 0604)) >= 0 && !fstatat(AT_FDCWD, made, &st, 0) && !close(fd) && !unlink(made));
 	umask(0);
 	CHECK((fd = open(made, O_CREAT | O_RDWR, 0640)) >= 0 && !stat(made, &st) && (st.st_mode & 0777) == 0640);
+	CHECK(!__xstat(stat_version, type, &st) && st.st_size == 8 && !__xstat(stat_version, made, &st) && (st.st_mode & 0777) == 0640);
 	CHECK(!close(fd) && (f = fopen(made, "w")) && !fclose(f) && !access(made, R_OK) && !unlink(made));
 }
 
@@ -413,7 +474,8 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(void);
 	} tests[] = {{"order", order}, {"fork", forks}, {"signals", sig}, {"stack", stack}, {"spin", spin}, {"events", events},
-		     {"stale", stale}, {"async", async}, {"dlopen", dl}, {"memory", memory}, {"lists", lists}, {"files", files}};
+		     {"stale", stale}, {"async", async}, {"dlopen", dl}, {"memory", memory}, {"lists", lists}, {"files", files},
+		     {"multicast", multicast}};
 	for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)
 		if (argc == 2 && !strcmp(argv[1], tests[i].name)) {
 			tests[i].run();
