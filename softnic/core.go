@@ -36,6 +36,9 @@ type core struct {
 	// at is the time of the last look at the clock.
 	at int64
 
+	// turns counts the posts that settle until their QP is no longer on lists.later.
+	turns int
+
 	lists  workLists
 	timers timers
 
@@ -239,7 +242,7 @@ func (c *core) expire() bool {
 
 // next returns the time at which something is due, never if nothing is.
 func (c *core) next() int64 {
-	if !c.lists.later.empty() {
+	if !c.lists.later.empty() && c.turns == 0 {
 		return c.at
 	}
 	at := c.timers.Next()

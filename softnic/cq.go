@@ -196,7 +196,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 		}
 		k.mu.Lock()
 	}
-	if n == 0 && (k.queue != nil || (!k.distant() && k.timers.Len() > 0)) { // else the helper runs timers
+	if n == 0 && (k.queue != nil || (!k.lists.later.empty() && k.turns == 0) || (!k.distant() && k.timers.Len() > 0)) { // else the helper runs timers
 		k.mu.shut()
 		k.settle()
 		n = c.take(dst)

@@ -1,10 +1,28 @@
 package softnic
 
+import "ibverbx/verbs"
+
 // SetLoose makes the gates of a link open after need calls: 0 opens them at once, and again and again.
 func SetLoose(l *MemoryLink, need uint32) { l.mu.need, l.mu.least = need, need }
 
 // NeverLoose keeps the gates of a link shut.
 const NeverLoose = neverLoose
+
+// PostTurn posts a request to each of some QPs of a NIC and gives each of them a turn. Nothing else runs before all have had it.
+func PostTurn(qps []verbs.QP, wrs []verbs.SendWR) error {
+	c := qps[0].(*qp).core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, v := range qps {
+		q := v.(*qp)
+		if _, err := q.postLocked(wrs[i:i+1], 0); err != nil {
+			return err
+		}
+		c.lists.tx.push(q)
+	}
+	c.settle()
+	return nil
+}
 
 // ReachesProcess reports whether the kernel copies between the link's process and the peer.
 func ReachesProcess(l *ShmLink) bool { return l.near.process != nil }

@@ -127,7 +127,7 @@ func (w *udpWire) part(b *neighbor) {
 	w.neighbors = slices.DeleteFunc(w.neighbors, func(other *neighbor) bool { return other == b })
 	for q := range w.nic.qps.all() {
 		if q.path != nil && q.path.near == b {
-			q.path.near = nil
+			q.path.near, q.path.moved = nil, 0
 			w.lists.tx.push(q)
 		}
 	}

@@ -60,6 +60,8 @@ type path struct {
 	near *neighbor
 	// missed is how many bytes the last requests have that near could have done, had those before them been acknowledged.
 	missed uint32
+	// moved is how many bytes of the next request near has moved. The request counts as begun if it is not 0.
+	moved uint32
 	// sealing is that of the QPs that may use the path. Nil means plain packets.
 	sealing *sealing
 }

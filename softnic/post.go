@@ -37,6 +37,9 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	if n > 0 {
 		c.lists.tx.push(q)
 		c.settle()
+		if q.lists&onLater != 0 {
+			q.finishTurns()
+		}
 	}
 	c.mu.Unlock()
 	if err != nil {

@@ -1,6 +1,8 @@
 package softnic
 
 import (
+	"runtime"
+
 	"ibverbx/internal/bulk"
 	"ibverbx/verbs"
 )
@@ -14,7 +16,7 @@ const (
 	// shmKernel is the length from which the kernel copies to memory without a file. Shorter requests are faster through
 	// the ring, which needs no system call.
 	shmKernel = 16 << 10
-	// shmStretch is how many bytes are moved before the peer may take back a grant.
+	// shmStretch is how many bytes are moved before the peer may take back a grant and other QPs of the NIC have their turn.
 	shmStretch = 1 << 20
 )
 
@@ -30,10 +32,12 @@ const (
 // direct does the next requests of q on the peer's memory as long as they are WRITEs and READs that need no packets. It
 // does what packets would do, with the same checks, by what the peer has granted. The requests before them
 // must be acknowledged: they may still fail, and then nothing behind them may happen. A WRITE with an immediate still needs
-// a packet, without payload.
+// a packet, without payload. After shmStretch bytes the rest waits for another turn, and if packets must do it, they do all of the request.
 func (b *neighbor) direct(q *qp) transfer {
 	n := q.nic
-	if q.typ != verbs.RC || q.state != verbs.StateRTS {
+	done := q.path.moved // of the first request
+	q.path.moved = 0
+	if q.typ != verbs.RC || (q.state != verbs.StateRTS && (q.state != verbs.StateSQD || done == 0)) {
 		return transferPackets
 	}
 	if b.gone.Load() && b.at.IsValid() {
@@ -50,17 +54,25 @@ func (b *neighbor) direct(q *qp) transfer {
 	}
 	b.in.Add(1)
 	access, domain := b.granted(q)
-	did, moved := transferPackets, uint32(0)
-	for q.sqNext != q.sqTail && moved < shmStretch {
+	did, left := transferPackets, uint32(shmStretch)
+	for q.sqNext != q.sqTail && (q.state == verbs.StateRTS || done > 0) {
 		w := q.wqe(q.sqNext)
-		t := b.directly(q, w, access, domain)
+		part := min(w.length-done, left)
+		t := b.directly(q, w, done, part, access, domain)
+		if t == transferWait || did == transferPackets {
+			did = t
+		}
 		if t != transferDone {
-			if did == transferPackets {
-				did = t
-			}
 			break
 		}
-		did, moved = transferDone, moved+w.length
+		if left -= part; done+part < w.length {
+			q.path.moved = done + part
+			q.core.lists.later.push(q)
+			did = transferWait
+			break
+		}
+		q.nic.stats.Direct++
+		done = 0
 		q.sqNext++
 		q.sqMax++
 		q.completeSend(w, verbs.StatusSuccess)
@@ -69,8 +81,24 @@ func (b *neighbor) direct(q *qp) transfer {
 	return did
 }
 
-// directly does one request. It takes no PSN.
-func (b *neighbor) directly(q *qp, w *sendWQE, access verbs.Access, domain uint32) transfer {
+// finishTurns goes on with what q moves directly, with a turn for others after each of its own. The core's lock is held, and released in
+// between. A helper would do the same, but every turn would wake it.
+func (q *qp) finishTurns() {
+	c := q.core
+	c.turns++
+	for q.lists&onLater != 0 && q.path != nil && q.path.near != nil && !q.closed {
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+		c.settle()
+	}
+	if c.turns--; !c.lists.later.empty() {
+		c.helper.wakeBy(c.at)
+	}
+}
+
+// directly does n bytes of a request from off on. It takes no PSN.
+func (b *neighbor) directly(q *qp, w *sendWQE, off, n uint32, access verbs.Access, domain uint32) transfer {
 	var need verbs.Access
 	missed := q.path.missed
 	q.path.missed = 0
@@ -100,15 +128,18 @@ func (b *neighbor) directly(q *qp, w *sendWQE, access verbs.Access, domain uint3
 	if need == verbs.AccessRemoteRead && (q.attr.MaxRdAtomic == 0 || !q.writable()) {
 		return transferPackets
 	}
+	if n == 0 {
+		return transferDone // it has no more turn
+	}
 	p := &q.nic.scratch
-	if !q.gather(w, 0, w.length, p) {
+	if !q.gather(w, off, n, p) {
 		return transferWait // the request has failed
 	}
-	if !b.move(r, w.remoteAddr, p.segs[:p.numSegs], need == verbs.AccessRemoteRead) {
+	if !b.move(r, w.remoteAddr+uint64(off), p.segs[:p.numSegs], need == verbs.AccessRemoteRead) {
 		return transferPackets
 	}
-	q.nic.stats.Direct++
-	if w.placed = w.opcode == verbs.OpRDMAWriteWithImm; w.placed {
+	if w.placed = w.opcode == verbs.OpRDMAWriteWithImm && off+n == w.length; w.placed {
+		q.nic.stats.Direct++
 		return transferPackets
 	}
 	return transferDone

@@ -45,6 +45,7 @@ type shmCard struct {
 type shmSide struct {
 	tb    testing.TB
 	nic   *softnic.NIC
+	ctx   verbs.Context
 	pd    verbs.PD
 	cq    verbs.CQ
 	waker *verbs.Waker
@@ -66,11 +67,10 @@ func newShmSide(tb testing.TB, link softnic.Link, size int) *shmSide {
 func newShmSideWith(tb testing.TB, link softnic.Link, size int, cfg *verbs.MemoryConfig) *shmSide {
 	tb.Helper()
 	s := &shmSide{tb: tb, waker: verbs.NewWaker()}
-	var ctx verbs.Context
-	s.nic, ctx, s.pd = plug(tb, link)
+	s.nic, s.ctx, s.pd = plug(tb, link)
 	s.mem, s.mr = memoryWith(tb, s.pd, size, cfg)
 	var err error
-	s.cq, err = ctx.CreateCQ(verbs.CQConfig{Depth: 4 * shmDepth, Waker: s.waker})
+	s.cq, err = s.ctx.CreateCQ(verbs.CQConfig{Depth: 4 * shmDepth, Waker: s.waker})
 	must(tb, err)
 	path := verbs.PathConfig{AckTimeout: verbs.ExplicitZero} // only an answer or an end ends a request
 	if _, udp := link.(*softnic.UDPLink); udp {
