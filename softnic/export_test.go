@@ -24,5 +24,14 @@ func PostTurn(qps []verbs.QP, wrs []verbs.SendWR) error {
 	return nil
 }
 
+// PartNeighbors ends the connections of a NIC with its neighbors, which still run.
+func PartNeighbors(n *NIC) {
+	n.core.mu.Lock()
+	defer n.core.mu.Unlock()
+	for _, b := range n.core.neighbors {
+		_ = b.conn.Close()
+	}
+}
+
 // ReachesProcess reports whether the kernel copies between the link's process and the peer.
 func ReachesProcess(l *ShmLink) bool { return l.near.process != nil }

@@ -91,6 +91,11 @@ var mutations = []struct {
 	{"a packet of a list begins at the start of each piece", "list.go", "find(q.pd, s.Addr+uint64(off), take, 0)", "find(q.pd, s.Addr, take, 0)"},
 	{"the lists of receives are taken in the wrong order", "srq.go", "**list = r.lists.Pop()", "**list = *r.lists.At(r.lists.Tail() - 1)\n		r.lists.Drop(1)"},
 	{"a neighbor gets a region with the key of an earlier one", "mr.go", "m.key, m.mem = old.key, nil", "m.key = old.key"},
+	{"a QP is drained in the middle of a direct request", "state.go", " || (q.path != nil && q.path.moved > 0)", ""},
+	{"a long direct request leaves others no turn", "shmdirect.go", "part := min(w.length-done, left)", "part := w.length - done"},
+	{"a QP that is attached twice gets two copies", "multicast.go", "case slices.Contains(g.members, q):", "case false:"},
+	{"a sealed QP joins a group", "multicast.go", "	case q.sealing != nil:", "	case false:"},
+	{"a NIC stays in a group without members", "multicast.go", "empty := len(g.members) == 0 && !n.closed", "empty := false"},
 	{"completions of a closed QP stay", "flush.go", "	q.sendCQ.discard(q)\n", ""},
 	{"an illegal transition is taken", "state.go", "	if err := verbs.CheckTransition(q.typ, q.state, to, mask); err != nil {\n		return err\n	}\n", ""},
 }

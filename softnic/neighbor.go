@@ -26,6 +26,8 @@ type neighbor struct {
 	process *shm.Process
 	// at is where the peer's NIC receives over UDP. It is the zero value on a ShmLink, where packets have no other way.
 	at netip.AddrPort
+	// used says that requests were done on the peer's memory.
+	used bool
 	// gone says that the peer has ended.
 	gone atomic.Bool
 }
@@ -47,7 +49,11 @@ func (b *neighbor) meet(size int, at netip.AddrPort) (id, theirs uint64, err err
 	shm.Word64(own, shmSelf).Store(shm.Addr(own))
 	shm.Word64(own, shmSelf+8).Store(id)
 	shmPutAt(own, at)
-	sent := b.conn.Send(shm.Message{Kind: shm.Hello, Key: shm.Pid(), Addr: id, Size: uint64(size)}, fd)
+	hello := shm.Message{Kind: shm.Hello, Addr: id, Size: uint64(size)}
+	if !at.IsValid() {
+		hello.Key = shm.Pid()
+	}
+	sent := b.conn.Send(hello, fd)
 	shm.Close(fd)
 	if !sent {
 		return 0, 0, verbs.Invalidf("the connection takes no message")
@@ -64,7 +70,11 @@ func (b *neighbor) meet(size int, at netip.AddrPort) (id, theirs uint64, err err
 		return 0, 0, err
 	}
 	b.in, b.theirIn = shm.Word32(b.own, shmIn), shm.Word32(b.peers, shmIn)
-	b.process = shm.NewProcess(m.Key, shm.Word64(b.peers, shmSelf).Load()+shmSelf+8, binary.NativeEndian.AppendUint64(nil, m.Addr))
+	pid := b.conn.Peer
+	if !at.IsValid() {
+		pid = m.Key // another process may have made the sockets of a ShmLink
+	}
+	b.process = shm.NewProcess(pid, shm.Word64(b.peers, shmSelf).Load()+shmSelf+8, binary.NativeEndian.AppendUint64(nil, m.Addr))
 	return id, m.Addr, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -100,6 +101,45 @@ func TestNoNeighbors(t *testing.T) {
 	}
 	if n := x.nic.Stats().Direct; n != 0 {
 		t.Errorf("%d requests to a NIC without SharedMemory were direct", n)
+	}
+}
+
+// TestNeighborAgain: QPs whose neighbor has been lost find it again if its process still runs, as often as they use it.
+func TestNeighborAgain(t *testing.T) {
+	noRaces(t)
+	x, y := nearPair(t, true)
+	for range 3 {
+		x.lent()
+		y.lent()
+		softnic.PartNeighbors(x.nic)
+	}
+	x.lent()
+	copy(x.mem.Bytes(), "again")
+	x.send([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 64<<10)})
+	x.await(1)
+	if !bytes.Equal(x.mem.Bytes(), y.mem.Bytes()) {
+		t.Error("the memory of the neighbor is not what was written")
+	}
+}
+
+// TestNeighborWrongQP: a QP to which the peer's QP is not connected does nothing directly, even with the PSN of the one that is.
+func TestNeighborWrongQP(t *testing.T) {
+	noRaces(t)
+	x, y := nearPair(t, true)
+	x.lent()
+	other, err := x.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, MaxSendWR: 8, MaxRecvWR: 8, SendCQ: x.cq, RecvCQ: x.cq})
+	must(t, err)
+	attr := verbs.ConnectAttr(x.card().Endpoint, y.card().Endpoint, 1, 0)
+	attr.Timeout, attr.RetryCount = 8, 1 // nobody need answer
+	must(t, verbs.ConnectWith(other, attr))
+	was := x.nic.Stats().Direct
+	if _, err := other.PostSend([]verbs.SendWR{x.request(verbs.OpRDMAWrite, 64<<10)}); err != nil {
+		t.Fatal(err)
+	}
+	for len(x.poll()) == 0 {
+	}
+	if n := x.nic.Stats().Direct - was; n != 0 {
+		t.Errorf("%d requests of a QP that is not the peer were direct", n)
 	}
 }
 

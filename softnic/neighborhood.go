@@ -119,15 +119,22 @@ func (w *udpWire) settleIn(b *neighbor) bool {
 	return true
 }
 
-// part ends a neighbor. Packets carry what its QPs have left.
+// part ends a neighbor. Its QPs look for it again, since its process may still be there. Until they have found it packets carry what they have left.
 func (w *udpWire) part(b *neighbor) {
 	_ = b.conn.Close() // it may be closed already
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.neighbors = slices.DeleteFunc(w.neighbors, func(other *neighbor) bool { return other == b })
+	b.withdraw()
 	for q := range w.nic.qps.all() {
 		if q.path != nil && q.path.near == b {
 			q.path.near, q.path.moved = nil, 0
+			if b.used && !w.nic.closed { // otherwise two sides that cannot keep a connection would go on forever
+				w.approach(q)
+			}
+			if q.path.near != nil {
+				q.path.near.used = true // it takes the place of b, and may end like it
+			}
 			w.lists.tx.push(q)
 		}
 	}

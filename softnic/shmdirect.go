@@ -72,7 +72,7 @@ func (b *neighbor) direct(q *qp) transfer {
 			break
 		}
 		q.nic.stats.Direct++
-		done = 0
+		done, b.used = 0, true
 		q.sqNext++
 		q.sqMax++
 		q.completeSend(w, verbs.StatusSuccess)

@@ -88,7 +88,7 @@ func FuzzShmPeer(f *testing.F) {
 		}
 		q := s.qps[0]
 		copy(p.segment[shmMRs+int(table0(table))*4:], table)
-		shm.Word64(p.segment, shmQPs+8*0x99).Store(shmGrant(1, shmRemote, q.attr.SQPSN, 0x99))
+		shm.Word64(p.segment, shmQPs+8*0x99).Store(shmGrant(1, shmRemote, q.attr.SQPSN+q.num, 0x99))
 		for k := 0; len(messages) >= 3 && k < 8; k++ {
 			p.send(messages)
 			messages = messages[3:]

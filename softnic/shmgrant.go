@@ -15,7 +15,9 @@ import (
 //
 // The grant of a QP, 0 if there is none:
 //
-//	33 protection domain | 31 access | 7 PSN of its first request | 0 high bits of its number
+//	33 protection domain | 31 access | 7 PSN of its first request and number of its peer, added up | 0 high bits of its number
+//
+// RC packets do not name the QP that sends them. The sum keeps a QP that is not the peer from doing more by grants than by packets.
 
 // grant publishes what all neighbors may do through q, in its present state.
 func (c *core) grant(q *qp) {
@@ -33,7 +35,7 @@ func (b *neighbor) grant(q *qp) {
 		if q.attr.MaxDestRdAtomic == 0 {
 			access &^= verbs.AccessRemoteRead
 		}
-		want = shmGrant(q.pd.id, access, q.attr.RQPSN, q.num)
+		want = shmGrant(q.pd.id, access, q.attr.RQPSN+q.attr.DestQPN, q.num)
 	}
 	word := shm.Word64(b.own, shmQPs+8*int(q.num%shmPlaces))
 	if have := word.Load(); have != want {
@@ -57,9 +59,9 @@ func (n *NIC) admit() {
 // shmRemote are the accesses that can be granted.
 const shmRemote = verbs.AccessRemoteRead | verbs.AccessRemoteWrite
 
-func shmGrant(domain uint32, access verbs.Access, psn, qpn uint32) uint64 {
+func shmGrant(domain uint32, access verbs.Access, from, qpn uint32) uint64 {
 	bits := uint64(index(access&verbs.AccessRemoteRead != 0) | index(access&verbs.AccessRemoteWrite != 0)<<1)
-	return uint64(domain)<<33 | bits<<31 | uint64(psn&roce.PSNMask)<<shmPlaceQPN | uint64(qpn>>shmPlaceBits)
+	return uint64(domain)<<33 | bits<<31 | uint64(from&roce.PSNMask)<<shmPlaceQPN | uint64(qpn>>shmPlaceBits)
 }
 
 // shmPlaceQPN is how many bits of a QP number do not name its place.
@@ -70,7 +72,7 @@ const shmPlaceQPN = slotBits - shmPlaceBits
 func (b *neighbor) granted(q *qp) (access verbs.Access, domain uint32) {
 	g := shm.Word64(b.peers, shmQPs+8*int(q.attr.DestQPN%shmPlaces)).Load()
 	domain = uint32(g >> 33)
-	if g == 0 || (g^shmGrant(domain, 0, q.attr.SQPSN, q.attr.DestQPN))&^(3<<31) != 0 {
+	if g == 0 || (g^shmGrant(domain, 0, q.attr.SQPSN+q.num, q.attr.DestQPN))&^(3<<31) != 0 {
 		return 0, 0
 	}
 	if g>>31&1 != 0 {

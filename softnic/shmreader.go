@@ -218,6 +218,25 @@ func (b *neighbor) grace() {
 	}
 }
 
+// withdrawLimit is how long withdraw waits for a process whose end nobody reports.
+const withdrawLimit = time.Second
+
+// withdraw takes back all grants to a peer whose connection has ended. If its process still runs, it may be inside.
+func (b *neighbor) withdraw() {
+	if b.own == nil {
+		return
+	}
+	for q := range b.nic.qps.all() {
+		shm.Word64(b.own, shmQPs+8*int(q.num%shmPlaces)).Store(0)
+	}
+	in := b.theirIn.Load()
+	for end := time.Now().Add(withdrawLimit); in&1 == 1 && b.theirIn.Load() == in && time.Now().Before(end); {
+		if time.Sleep(20 * time.Microsecond); b.process != nil && !b.process.Is() {
+			return
+		}
+	}
+}
+
 // lost ends the requests to a peer that has ended, and takes the port down. What the peer had sent
 // counts.
 func (l *ShmLink) lost() {

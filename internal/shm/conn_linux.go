@@ -25,7 +25,7 @@ func NewConn(c *net.UnixConn) (*Conn, error) {
 	if own := os.Geteuid(); cred.Uid != uint32(own) {
 		return nil, fmt.Errorf("the peer is user %d, this process user %d", int32(cred.Uid), own)
 	}
-	return &Conn{c}, nil
+	return &Conn{c, uint32(cred.Pid)}, nil
 }
 
 // Send sends a message, with a descriptor unless fd is negative. It does not wait: it reports false if the

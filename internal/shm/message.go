@@ -27,7 +27,7 @@ type Message struct {
 	Kind Kind
 	// Access is what the peer may do with the region.
 	Access uint16
-	// Key and Domain name the region. In a Hello, Key is the number of the process.
+	// Key and Domain name the region. In a Hello of a ShmLink, whose sockets may be a pair, Key is the number of the process.
 	Key, Domain uint32
 	// Addr is where the region is. In a Hello it is a random number.
 	Addr uint64
@@ -42,7 +42,12 @@ const (
 )
 
 // Conn carries messages and descriptors between two processes of one user.
-type Conn struct{ *net.UnixConn }
+type Conn struct {
+	*net.UnixConn
+	// Peer is the number of the process at the other end when the sockets were connected, as the kernel knows it in this namespace. It is 0 if
+	// the process is not visible here. For a pair of sockets it is the process that made both.
+	Peer uint32
+}
 
 func (m Message) encode() (b [messageLen]byte) {
 	copy(b[:], magic)
