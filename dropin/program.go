@@ -12,12 +12,15 @@ import (
 var ErrProgram = errors.New("this program cannot use the library")
 
 // CheckProgram returns an error if the dynamic linker of a program would not load the library. Scripts pass: what they start is not known.
-func CheckProgram(path string) (err error) {
+func CheckProgram(path string) error { return checkProgram(path, os.Getuid()) }
+
+// checkProgram is CheckProgram for a user.
+func checkProgram(path string, uid int) (err error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 && os.Getuid() != 0 {
+	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 && uid != 0 {
 		return fmt.Errorf("%w: %s is setuid or setgid, and such programs ignore LD_PRELOAD; make a copy without that bit", ErrProgram, path)
 	}
 	f, err := elf.Open(path)
