@@ -85,7 +85,6 @@ func (w *udpWire) plug(n *NIC) (err error) {
 		return err
 	}
 	n.cfg.MTU = n.udp.mtu
-	n.polled = n.ports
 	n.budget.set(uint32(w.link.cfg.NICWindow), uint32(w.link.cfg.NICWindow))
 	// Over UDP the only address is the host's: there is no link-local row.
 	n.gids = []verbs.GIDEntry{{GID: verbs.GIDFromAddr(n.udp.conn.Addr().Addr()), Index: 0, Type: verbs.GIDTypeRoCEv2}}

@@ -3,6 +3,7 @@
 package softnic
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -42,5 +43,29 @@ func TestUDPLongAnswer(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d packets of the answer after 2 minutes, want %d", s.nic.Stats().PacketsSent, packets)
 		}
+	}
+}
+
+// TestUDPPollWithoutQPs: a poll makes no system call if no QP could get anything, and reads the sockets of those that could.
+func TestUDPPollWithoutQPs(t *testing.T) {
+	link, err := NewUDPLink(&UDPConfig{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.12")}})
+	check(t, err)
+	s := newStation(t, link, 4, Config{})
+	var wcs [1]verbs.WC
+	polls := func() uint32 {
+		_, err := s.cq.Poll(wcs[:])
+		check(t, err)
+		return s.nic.udp.polls.Load()
+	}
+	if n := polls(); n != 0 {
+		t.Errorf("%d polls read the socket of a NIC without QPs", n)
+	}
+	q := s.qp(verbs.UD, 1)
+	if n := polls(); n != 1 {
+		t.Errorf("%d polls read the socket of a NIC with a QP, want 1", n)
+	}
+	check(t, q.Close())
+	if n := polls(); n != 1 {
+		t.Errorf("%d polls read the socket, want none after the QP was closed", n-1)
 	}
 }
