@@ -76,7 +76,7 @@ var mutations = []struct {
 	{"no event tells that the last WQE is reached", "flush.go", "		q.raise(verbs.EventLastWQEReached)\n", ""},
 	{"a PD closes with regions in it", "pd.go", "n := d.mrs.len() + d.qps.len()", "n := d.qps.len()"},
 	{"a deregistered region keeps its memory", "mr.go", "	m.bytes = nil\n	m.release()\n", "	m.bytes = nil\n"},
-	{"a region of a ShmLink is taken back while the peer is in it", "shmreader.go", "in&1 == 1 && b.theirIn.Load() == in && !b.gone", "false && !b.gone"},
+	{"a region of a ShmLink is taken back while the peer is in it", "shmreader.go", "in&1 == 1 && b.theirIn.Load() == in && !b.gone", "in&1 == 2 && b.theirIn.Load() == in && !b.gone"},
 	{"a direct request overtakes one that is not acknowledged", "shmdirect.go", "case q.sqHead != q.sqNext:", "case false:"},
 	{"a direct request ignores the protection domain", "shmgrant.go", "r.domain != domain ||", "r.domain+domain == 0 ||"},
 	{"a direct request ignores the access flags of the region", "shmgrant.go", "r.access&need != need ||", "r.access == 0 ||"},
