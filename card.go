@@ -211,10 +211,14 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 			return q.setup.opError("connect", err)
 		}
 	}
+	var apart []*lane // those that the NIC could not connect because their port is down
 	for i, l := range q.setup.all {
 		err := one(l, remote.Lanes[i].endpoint())
 		if err != nil && (q.setup.cfg.Control == nil || !q.setup.rails.rails[l.rail].down()) {
 			return q.setup.opError("connect", errors.Join(fmt.Errorf("lane %d on rail %d (%s): %w", i, l.rail, q.setup.rails.rails[l.rail].name, err), q.disconnect(i)))
+		}
+		if err != nil {
+			apart = append(apart, l)
 		}
 		l.remoteRail = uint8(remote.Lanes[i].Rail)
 		l.life.remoteHome = l.remoteRail
@@ -236,7 +240,7 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 	q.failover.state = stateConnected
 	if q.setup.cfg.Control != nil {
 		q.time.tick()
-		q.failover.begin()
+		q.failover.begin(apart)
 		q.setup.cfg.Control.Notify(q.wake)
 		q.wake() // for messages that came before that
 	}

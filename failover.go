@@ -404,8 +404,8 @@ func (f *failover) watchRails() {
 }
 
 // begin starts to watch the rails when the VirtualQP is connected. Events of before do not count, but lanes of a port that is down
-// are out of service from the beginning. They come back like any other.
-func (f *failover) begin() {
+// are out of service from the beginning. So are those apart, which are not connected, even if the port is active by now. They come back like any other.
+func (f *failover) begin(apart []*lane) {
 	f.setup.rails.watch.look()
 	for i := range f.setup.rails.rails {
 		f.seen[i] = f.setup.rails.watch.rails[i].losses()
@@ -413,7 +413,12 @@ func (f *failover) begin() {
 			f.portDown(i)
 		}
 	}
+	for _, l := range apart {
+		f.laneDown(l, errApart)
+	}
 }
+
+var errApart = errors.New("its port was down when it was to be connected")
 
 // portDown takes all lanes on a rail that has lost its port or its device out of service.
 func (f *failover) portDown(rail int) {

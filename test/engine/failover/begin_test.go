@@ -142,3 +142,48 @@ func TestConnectWithPortDownAndNoControl(t *testing.T) {
 		t.Errorf("Connect: got %v, want %v", err, errNoCarrier)
 	}
 }
+
+// flickering is a cabled device whose port is active again when it was queried often enough.
+type flickering struct {
+	cabled
+	queries int // how often QueryPort still sees the port down; below 1 it changes nothing
+	up      func()
+}
+
+// QueryPort implements verbs.Context.
+func (c *flickering) QueryPort(port int) (verbs.PortAttr, error) {
+	a, err := c.cabled.QueryPort(port)
+	if c.queries--; c.queries == 0 {
+		c.up()
+	}
+	return a, err
+}
+
+// TestConnectWhilePortComesUp: a port is active again right after the NIC could not connect its lanes. They have no peer, so they begin out of
+// service nevertheless, and come into service later.
+func TestConnectWhilePortComesUp(t *testing.T) {
+	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		const lanes, rail = 4, 1
+		var d *duo
+		var port *flickering
+		over := func(r int, nic verbs.Context) verbs.Context {
+			if r != rail || port != nil { // host 0 is first
+				return nic
+			}
+			port = &flickering{cabled: cabled{nic}, up: func() { d.hosts[0].NICs[rail].SetPort(true) }}
+			return port
+		}
+		d, _ = newStrangers(t, over, make([]*reliable.Config, 2), ibverbx.Config{Lanes: lanes, Scheme: scheme, FragmentSize: 4096}, ibverbx.CQConfig{Waker: verbs.NewWaker()})
+		d.hosts[0].NICs[rail].SetPort(false)
+		port.queries = lanes / 2
+		rig.Connect(t, d.hosts[0].QP, d.hosts[1].QP)
+		if port.queries > 0 {
+			t.Fatalf("the port is down, and its state was not queried %d times", lanes/2)
+		}
+		if up := d.hosts[0].QP.Stats().Rails[rail].Up; up != 0 {
+			t.Errorf("%d lanes that were not connected are in service, want 0", up)
+		}
+		beginWith(t, d)
+		d.until("all lanes are in service", d.up)
+	})
+}
