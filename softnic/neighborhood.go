@@ -128,7 +128,7 @@ func (w *udpWire) part(b *neighbor) {
 	b.withdraw()
 	for q := range w.nic.qps.all() {
 		if q.path != nil && q.path.near == b {
-			q.path.near, q.path.moved = nil, 0
+			q.path.near = nil
 			if b.used && !w.nic.closed { // otherwise two sides that cannot keep a connection would go on forever
 				w.approach(q)
 			}

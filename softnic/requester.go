@@ -96,7 +96,7 @@ func (q *qp) emit(p *packet) {
 // mayStart reports whether request next can begin. It numbers the packets of a request that
 // begins for the first time.
 func (q *qp) mayStart(w *sendWQE) bool {
-	if q.state != verbs.StateRTS && q.sqNext == q.sqMax {
+	if q.state != verbs.StateRTS && q.sqNext == q.sqMax && q.path.moved == 0 {
 		return false // in SQD no request begins
 	}
 	if q.reads > 0 && w.flags&verbs.SendFence != 0 {
@@ -109,6 +109,7 @@ func (q *qp) mayStart(w *sendWQE) bool {
 		return false
 	}
 	if q.sqNext == q.sqMax {
+		q.path.moved = 0
 		w.first = q.snd
 		w.last = q.snd
 		if w.length > q.seg && w.opcode < verbs.OpAtomicCmpAndSwp && !w.placed {

@@ -32,11 +32,10 @@ const (
 // direct does the next requests of q on the peer's memory as long as they are WRITEs and READs that need no packets. It
 // does what packets would do, with the same checks, by what the peer has granted. The requests before them
 // must be acknowledged: they may still fail, and then nothing behind them may happen. A WRITE with an immediate still needs
-// a packet, without payload. After shmStretch bytes the rest waits for another turn, and if packets must do it, they do all of the request.
+// a packet, without payload. After shmStretch bytes the rest waits for another turn, and if packets must do it, they do all of the request (mayStart).
 func (b *neighbor) direct(q *qp) transfer {
 	n := q.nic
 	done := q.path.moved // of the first request
-	q.path.moved = 0
 	if q.typ != verbs.RC || (q.state != verbs.StateRTS && (q.state != verbs.StateSQD || done == 0)) {
 		return transferPackets
 	}
@@ -72,7 +71,7 @@ func (b *neighbor) direct(q *qp) transfer {
 			break
 		}
 		q.nic.stats.Direct++
-		done, b.used = 0, true
+		done, q.path.moved, b.used = 0, 0, true
 		q.sqNext++
 		q.sqMax++
 		q.completeSend(w, verbs.StatusSuccess)

@@ -101,19 +101,24 @@ func TestShmTurnTakenBack(t *testing.T) {
 	})
 }
 
+// drained takes the QP of a side to SQD and waits until it is drained.
+func drained(t *testing.T, x *shmSide) {
+	t.Helper()
+	must(t, x.qp.Modify(verbs.QPAttr{State: verbs.StateSQD, SQDNotify: true}, verbs.AttrState|verbs.AttrSQDNotify))
+	for over := false; !over; {
+		var e [1]verbs.Event
+		n, err := x.ctx.Events(e[:])
+		must(t, err)
+		over = n == 1 && e[0].Type == verbs.EventSQDrained
+	}
+}
+
 // TestShmTurnDrain: a request that has begun ends before a QP in SQD is drained.
 func TestShmTurnDrain(t *testing.T) {
 	bothWays(t, func(t *testing.T, x, y *shmSide, _ verbs.QP) {
 		long := x.request(verbs.OpRDMAWrite, x.mem.Len())
 		must(t, softnic.PostTurn([]verbs.QP{x.qp, x.qp}, []verbs.SendWR{long, long}))
-		must(t, x.qp.Modify(verbs.QPAttr{State: verbs.StateSQD, SQDNotify: true}, verbs.AttrState|verbs.AttrSQDNotify))
-		drained := false
-		for !drained {
-			var e [1]verbs.Event
-			n, err := x.ctx.Events(e[:])
-			must(t, err)
-			drained = n == 1 && e[0].Type == verbs.EventSQDrained
-		}
+		drained(t, x)
 		done := len(x.poll()) // the second may have begun too, but not ended in part
 		if done == 0 {
 			t.Fatal("the QP is drained, and the request that has begun is not complete")
@@ -123,5 +128,27 @@ func TestShmTurnDrain(t *testing.T) {
 		}
 		must(t, x.qp.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState))
 		x.await(2 - done)
+	})
+}
+
+// TestShmTurnDrainPackets: the same if packets must end the request: that of an immediate, or all of them because the grant has ended.
+func TestShmTurnDrainPackets(t *testing.T) {
+	bothWays(t, func(t *testing.T, x, y *shmSide, _ verbs.QP) {
+		for _, op := range []verbs.Opcode{verbs.OpRDMAWriteWithImm, verbs.OpRDMAWrite} {
+			postRecv(t, y.qp, []verbs.RecvWR{{}})
+			clear(y.mem.Bytes())
+			must(t, softnic.PostTurn([]verbs.QP{x.qp}, []verbs.SendWR{x.request(op, x.mem.Len())}))
+			if op == verbs.OpRDMAWrite {
+				y.nic.Observe(func(softnic.Touch) {})
+			}
+			drained(t, x)
+			if n := len(x.poll()); n != 1 {
+				t.Errorf("%v: the QP is drained, and %d requests are complete, want 1", op, n)
+			}
+			if !bytes.Equal(x.mem.Bytes(), y.mem.Bytes()) {
+				t.Errorf("%v: the memory of the two sides differs", op)
+			}
+			must(t, x.qp.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState))
+		}
 	})
 }
