@@ -65,7 +65,8 @@ func onUDP(tb testing.TB) [2]verbs.Context {
 func TestConformance(t *testing.T) {
 	g, f := open(t)
 	f.total = 1 << 30
-	checkConformance(t, g, onMemoryLink)
+	t.Run("memory", func(t *testing.T) { checkConformance(t, g, onMemoryLink) })
+	t.Run("udp", func(t *testing.T) { checkConformance(t, g, onUDP) })
 }
 
 // TestGPUConformance runs the suite on a GPU.

@@ -62,3 +62,12 @@ func (p *Pin) Close() error {
 	}
 	return p.gpu.wrong("unpin memory", err)
 }
+
+// PinHost implements verbs.MemoryDevice.
+func (g *GPU) PinHost(mem *verbs.Memory) (unpin func() error, err error) {
+	p, err := g.Pin(mem)
+	if err != nil {
+		return nil, err
+	}
+	return p.Close, nil
+}

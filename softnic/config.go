@@ -52,6 +52,9 @@ type Config struct {
 	// Seed makes keys, packet sequence numbers and QP numbers repeatable, for simulations. The QP numbers
 	// are then the same on every NIC. Zero means random ones that cannot be guessed.
 	Seed uint64
+	// Staging is how many bytes of host memory the NIC uses, per device, to move memory of devices (verbs.Memory.Device) over UDP and
+	// between processes. It is taken when it is needed. Other links need none. Zero means 32 MiB, less than 1 MiB means 1 MiB.
+	Staging int
 }
 
 func (cfg Config) withDefaults(ordinal uint32) Config {
@@ -59,12 +62,17 @@ func (cfg Config) withDefaults(ordinal uint32) Config {
 		cfg.Name = fmt.Sprintf("soft%d", ordinal-1)
 	}
 	setDefault(&cfg.MTU, verbs.MTU4096)
+	setDefault(&cfg.Staging, defaultStaging)
+	cfg.Staging = max(cfg.Staging, minStaging)
 	return cfg
 }
 
 func (cfg Config) validate() error {
 	if cfg.MTU != 0 && cfg.MTU.Bytes() == 0 {
 		return verbs.Invalidf("Config.MTU is code %d: want verbs.MTU256 to verbs.MTU4096", uint8(cfg.MTU))
+	}
+	if cfg.Staging < 0 {
+		return verbs.Invalidf("Config.Staging is %d: want 0 or more", cfg.Staging)
 	}
 	return nil
 }

@@ -42,6 +42,9 @@ type core struct {
 	lists  workLists
 	timers timers
 
+	// depots are what the core's NIC has for devices with registered memory, if it leads to other processes.
+	depots []*depot
+
 	// neighbors are the processes that may touch memory of the core's NIC, and whose memory it may touch.
 	neighbors []*neighbor
 
@@ -111,9 +114,15 @@ func (c *core) settle() {
 	for q := c.lists.later.pop(); q != nil; q = c.lists.later.pop() {
 		c.lists.tx.push(q)
 	}
+	for _, d := range c.depots {
+		d.reap()
+	}
 	c.work()
 	if !c.lists.watch.empty() || c.timers.Len() > 0 || c.queue != nil || !c.lists.later.empty() {
 		c.settleTimed()
+	}
+	for _, d := range c.depots {
+		d.depart(false)
 	}
 	if c.wire != nil {
 		c.wire.flush()

@@ -201,6 +201,10 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 		k.settle()
 		n = c.take(dst)
 	}
+	if n == 0 && len(k.depots) > 0 && k.arrived() {
+		k.settle()
+		n = c.take(dst)
+	}
 	if n == 0 && k.traits.shm != nil && k.traits.shm.poll(c.armed != disarmed) {
 		n = c.take(dst)
 	}

@@ -68,12 +68,12 @@ func (q *qp) datagram(wr *verbs.SendWR) bool {
 	}
 	sges := recv.sge[:recv.numSGE]
 	putGRH(&to.stage.placed, a.path, length)
-	if peer.scatterBytes(sges, 0, to.stage.placed[:]) != verbs.StatusSuccess {
+	if peer.scatterBytes(sges, 0, to.stage.placed[:], ofPeer) != verbs.StatusSuccess {
 		return false
 	}
 	off := uint32(verbs.GRHLen)
 	for _, b := range segs[:wr.NumSGE] {
-		if peer.scatterBytes(sges, off, b) != verbs.StatusSuccess {
+		if peer.scatterBytes(sges, off, b, ofPeer) != verbs.StatusSuccess {
 			return false
 		}
 		off += uint32(len(b))

@@ -8,7 +8,7 @@ import (
 )
 
 // Memory of a device, such as a GPU, is copied by the device. find does not return it, so host memory pays
-// nothing for it: what follows runs where find has failed. docs/softnic.md describes it.
+// nothing for it: what follows runs where find has failed. On links to other processes a depot stages it. docs/softnic.md describes it.
 
 // onDevices returns a copy of devices.
 func (t *keyTable) onDevices() []*mr {
@@ -85,44 +85,42 @@ func copied(err error) verbs.Status {
 	return verbs.StatusSuccess
 }
 
-// load copies bytes at addr of a region on a device to b.
-func (q *qp) load(b []byte, key uint32, addr uint64, need verbs.Access) verbs.Status {
-	m := q.nic.mrs.get(key)
-	from, ok := m.onDevice(q.pd, addr, uint32(len(b)), need)
-	if !ok {
-		return verbs.StatusLocProtErr
-	}
+// load copies bytes at an address of the region's device to b.
+func (m *mr) load(b []byte, from uint64) verbs.Status {
 	return copied(m.device.Copy([]verbs.DeviceCopy{{From: from, Host: b, Len: uint64(len(b))}}))
 }
 
-// store copies b to addr of a region on a device.
-func (q *qp) store(key uint32, addr uint64, b []byte, need verbs.Access) verbs.Status {
+// store copies b to addr of a region on a device, at once or soon: see land.
+func (q *qp) store(key uint32, addr uint64, b []byte, whose side) verbs.Status {
 	m := q.nic.mrs.get(key)
-	to, ok := m.onDevice(q.pd, addr, uint32(len(b)), need)
+	to, ok := m.onDevice(q.pd, addr, uint32(len(b)), verbs.AccessLocalWrite)
 	if !ok {
 		return verbs.StatusLocProtErr
 	}
-	return copied(m.device.Copy([]verbs.DeviceCopy{{To: to, Host: b, Len: uint64(len(b))}}))
+	return q.land(m, to, b, whose)
 }
 
-// storePacket copies the payload of a packet to its place on the region's device.
-func (m *mr) storePacket(to uint64, p *packet) bool {
-	list := make([]verbs.DeviceCopy, p.numSegs)
-	for k := range list {
-		list[k] = verbs.DeviceCopy{To: to, Host: p.segs[k], Len: uint64(len(p.segs[k]))}
-		to += uint64(len(p.segs[k]))
+// supply returns n bytes from off on of an SGE of request next, on a device. They are at bytes after the beginning of a packet of total
+// bytes, which begins first bytes after that of the request, and valid as long as the packet. It returns nil if the
+// QP must wait for them, or has failed because of them.
+func (q *qp) supply(s *verbs.SGE, off, n, first, at, total uint32) []byte {
+	m := q.nic.mrs.get(s.LKey)
+	from, ok := m.onDevice(q.pd, s.Addr+uint64(off), n, 0)
+	if !ok {
+		q.failLocal(verbs.StatusLocProtErr)
+		return nil
 	}
-	return m.device.Copy(list) == nil
-}
-
-// fetch returns a copy of n bytes at addr of a region on a device. They are off bytes after the beginning of a packet of
-// total bytes, and valid as long as the packet.
-func (q *qp) fetch(key uint32, addr uint64, n uint32, need verbs.Access, off, total uint32) ([]byte, verbs.Status) {
-	if _, ok := q.nic.mrs.get(key).onDevice(q.pd, addr, n, need); !ok {
-		return nil, verbs.StatusLocProtErr
+	if m.depot != nil {
+		if b, state := q.feeding().requests.bytes(m, q.sqNext, first, first+at, n); state != supplyRefused {
+			return b
+		}
 	}
-	b := q.nic.stage.room(total)[off:][:n]
-	return b, q.load(b, key, addr, need)
+	b := q.nic.stage.room(total)[at:][:n]
+	if status := m.load(b, from); status != verbs.StatusSuccess {
+		q.failLocal(status)
+		return nil
+	}
+	return b
 }
 
 // room returns n bytes for the payload of a packet.

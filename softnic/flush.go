@@ -41,6 +41,9 @@ func (q *qp) stopResponder() {
 
 // flushSends ends all posted sends with a flush error.
 func (q *qp) flushSends() {
+	if q.feeds != nil {
+		q.feeds.requests.drop(0)
+	}
 	for q.sqHead != q.sqTail {
 		q.completeSend(q.wqe(q.sqHead), verbs.StatusWRFlushErr)
 	}
@@ -79,6 +82,10 @@ func (q *qp) reset() {
 	q.unpair()
 	q.core.timers.drop(q)
 	q.stopResponder()
+	q.abandon()
+	if q.feeds != nil {
+		q.feeds.requests.drop(0)
+	}
 	if q.hasCur && q.srq != nil {
 		q.srq.used.free(1)
 	}

@@ -67,7 +67,7 @@ const maxGathered = 1 << 16
 
 // gatherList is gather for a list: it copies, because a packet refers to a few pieces of memory only.
 func (q *qp) gatherList(sges []verbs.SGE, off, n uint32, p *packet) bool {
-	b := q.nic.stage.room(n)
+	b, first := q.nic.stage.room(n), off
 	p.setPayload(b)
 	for k := range sges {
 		s := &sges[k]
@@ -81,8 +81,7 @@ func (q *qp) gatherList(sges []verbs.SGE, off, n uint32, p *packet) bool {
 		}
 		src, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), take, 0)
 		if !ok {
-			if status := q.load(b[:take], s.LKey, s.Addr+uint64(off), 0); status != verbs.StatusSuccess {
-				q.failLocal(status)
+			if src = q.supply(s, off, take, first, p.length-uint32(len(b)), p.length); src == nil {
 				return false
 			}
 		}

@@ -21,6 +21,8 @@ type mr struct {
 	// device has the bytes, and bytes is nil, if the CPU cannot access them. Their addresses on it begin with base.
 	device verbs.MemoryDevice
 	base   uint64
+	// depot stages the bytes for packets. It is nil for memory of the host, and on links within the process.
+	depot *depot
 	// mem is the memory that neighbors may get. It is nil for a dma-buf, for memory of a device, for other addresses than its own,
 	// and for a key that was that of another region.
 	mem *verbs.Memory
@@ -43,6 +45,9 @@ func (m *mr) Close() error {
 	c.mu.hold()
 	defer c.mu.Unlock()
 	m.destroy()
+	if m.depot != nil {
+		c.settle() // its last bytes have landed
+	}
 	return nil
 }
 
@@ -58,6 +63,9 @@ func (m *mr) destroy() {
 	m.pd.mrs.remove(m)
 	m.pd.ctx.core.mu.drain() // a copy may be under way
 	m.bytes = nil
+	if m.depot != nil {
+		m.depot.leave()
+	}
 	m.release()
 }
 
@@ -113,6 +121,7 @@ func (m *mr) enlist() error {
 		return verbs.ErrLimit
 	}
 	m.pd.mrs.add(m)
+	m.depot = m.pd.ctx.nic.depotOf(m.device)
 	for _, b := range m.pd.ctx.core.neighbors {
 		b.lend(m)
 	}

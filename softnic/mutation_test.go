@@ -44,7 +44,7 @@ var mutations = []struct {
 	{"unsignaled requests complete loudly", "completer.go", "w.flags&verbs.SendSignaled == 0 && ", "false && "},
 	{"slots of unsignaled requests are not given back", "completer.go", "q.sendCQ.push(q.sqUsed, q.unreported,", "q.sendCQ.push(q.sqUsed, 1,"},
 	{"receives are not flushed", "flush.go", "	q.flushSends()\n	q.flushReceives()\n", "	q.flushSends()\n"},
-	{"FENCE is ignored", "requester.go", "if q.reads > 0 && w.flags&verbs.SendFence != 0 {", "if false {"},
+	{"FENCE is ignored", "requester.go", "if w.flags&verbs.SendFence != 0 && (q.reads > 0 || q.docked()) {", "if false {"},
 	{"the READ limit is ignored", "requester.go", "if w.isRequest() && q.reads >= q.attr.MaxRdAtomic {", "if w.isRequest() && q.attr.MaxRdAtomic == 0 {"},
 	{"the send queue takes one too many", "post.go", "if i >= free {", "if i > free {"},
 	{"the send queue loses its requests when it grows", "qp.go", "		*s.wqe(i) = old[from]\n", ""},
@@ -75,9 +75,9 @@ var mutations = []struct {
 	{"no event tells that communication is established", "responder.go", "		q.raise(verbs.EventCommEst)\n", ""},
 	{"no event tells that the last WQE is reached", "flush.go", "		q.raise(verbs.EventLastWQEReached)\n", ""},
 	{"a PD closes with regions in it", "pd.go", "n := d.mrs.len() + d.qps.len()", "n := d.qps.len()"},
-	{"a deregistered region keeps its memory", "mr.go", "	m.bytes = nil\n	m.release()\n", "	m.bytes = nil\n"},
+	{"a deregistered region keeps its memory", "mr.go", "		m.depot.leave()\n	}\n	m.release()\n", "		m.depot.leave()\n	}\n"},
 	{"a region of a ShmLink is taken back while the peer is in it", "shmreader.go", "in&1 == 1 && b.theirIn.Load() == in && !b.gone", "in&1 == 2 && b.theirIn.Load() == in && !b.gone"},
-	{"a direct request overtakes one that is not acknowledged", "shmdirect.go", "case q.sqHead != q.sqNext:", "case false:"},
+	{"a direct request overtakes one that is not acknowledged", "shmdirect.go", "case q.sqHead != q.sqNext || q.docked():", "case false:"},
 	{"a direct request ignores the protection domain", "shmgrant.go", "r.domain != domain ||", "r.domain+domain == 0 ||"},
 	{"a direct request ignores the access flags of the region", "shmgrant.go", "r.access&need != need ||", "r.access == 0 ||"},
 	{
@@ -124,6 +124,25 @@ var raceMutations = []mutant.Change{
 	{Name: "a call that waited does not see that the gate opened", File: "pair.go", Old: "	if p := q.pair.Load(); p != nil && p.enter() { // it opened while this call waited\n		q.core.mu.Unlock()\n		return p\n	}\n"},
 }
 
+// stagedMutations break how packets wait for memory of devices.
+var stagedMutations = []mutant.Change{
+	{Name: "completions do not wait for a device", File: "dock.go", Old: "func (q *qp) docked() bool { return q.dock != nil &&", New: "func (q *qp) docked() bool { return q == nil &&"},
+	{Name: "an acknowledgement does not wait for a device", File: "responder.go", Old: "if p := q.dock.unplaced(); p != nil {", New: "if p := q.dock.unplaced(); false {"},
+	{Name: "an acknowledgement covers what has not landed", File: "dock.go", Old: "a := q.answer(p.ack)", New: "a := q.answer(q.ackPSN())"},
+	{Name: "the answer to a READ does not wait for a device", File: "dock.go", Old: "return d != nil && d.parts.Len() > 0 && int32(after-d.parts.Head()) > 0", New: "return false"},
+	{Name: "bytes behind a fence are fetched", File: "feed.go", Old: "if w.flags&verbs.SendFence != 0 && f.seq != q.sqNext {", New: "if false {"},
+	{Name: "a feed keeps to what it has when the QP goes back", File: "feed.go", Old: "		f.seq, f.off = seq, packet\n"},
+	{Name: "nothing is fetched ahead", File: "feed.go", Old: "const maxLoads = 3", New: "const maxLoads = 1"},
+	{Name: "a QP that cannot send keeps its buffers", File: "feed.go", Old: "		oldest.feed.yield(oldest)\n"},
+	{Name: "deregistering does not wait for landings", File: "depot.go", Old: "	d.depart(true)\n	d.lander.drain()\n"},
+	{Name: "deregistering does not wait for fetches", File: "depot.go", Old: "	d.fetcher.drain()\n"},
+	{Name: "a landing that failed is a success", File: "dock.go", Old: "p.done, p.failed = true, r.failed", New: "p.done = true"},
+	{Name: "a failed landing ends the QPs beside it", File: "copier.go", Old: "len(g.parts) == 1 || device.Copy(g.copies[p.from:end]) != nil", New: "true || end == 0"},
+	{Name: "a READ that failed keeps silent", File: "dock.go", Old: "h.wc.Status, h.silent, h.solicited = status, false, true", New: "h.wc.Status, h.solicited = status, true"},
+	{Name: "a failed fetch is sent", File: "feed.go", Old: "			case g.failed:\n				return nil, supplyRefused\n"},
+	{Name: "staging is not bounded", File: "depot.go", Old: "if len(p.all) == p.limit {", New: "if false {"},
+}
+
 // TestMutations breaks softnic in one place at a time and wants the tests to notice.
 func TestMutations(t *testing.T) {
 	var changes []mutant.Change
@@ -132,6 +151,10 @@ func TestMutations(t *testing.T) {
 	}
 	for _, c := range raceMutations {
 		c.Race, c.Tests = true, "Gate|Torture"
+		changes = append(changes, c)
+	}
+	for _, c := range stagedMutations {
+		c.Tests = "Staged|DeviceCopyFails"
 		changes = append(changes, c)
 	}
 	mutant.Run(t, changes)

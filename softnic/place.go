@@ -57,7 +57,7 @@ func (q *qp) placeSend(p *packet, t opTraits) placement {
 	}
 	s := verbs.StatusLocLenErr
 	if q.placed+p.length <= maxMsgSize {
-		s = q.scatter(q.recvSGEs(), q.placed, p)
+		s = q.scatter(q.recvSGEs(), q.placed, p, ofPeer)
 	}
 	switch s {
 	case verbs.StatusSuccess:
@@ -108,8 +108,11 @@ func (q *qp) placeWrite(p *packet, t opTraits) placement {
 		q.touch(TouchRemoteWrite, va, p.length)
 	}
 	if to != 0 {
-		if !m.storePacket(to, p) {
-			return placeFailed
+		for k := range p.numSegs {
+			if q.land(m, to, p.segs[k], ofPeer) != verbs.StatusSuccess {
+				return placeFailed
+			}
+			to += uint64(len(p.segs[k]))
 		}
 	} else {
 		for k := range p.numSegs {
@@ -140,9 +143,9 @@ func (q *qp) endMessage(p *packet, t opTraits, op verbs.WCOpcode) {
 }
 
 // scatter puts the payload of p into the SGEs, off bytes after their start.
-func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet) verbs.Status {
+func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet, whose side) verbs.Status {
 	for k := range p.numSegs {
-		if s := q.scatterBytes(sges, off, p.segs[k]); s != verbs.StatusSuccess {
+		if s := q.scatterBytes(sges, off, p.segs[k], whose); s != verbs.StatusSuccess {
 			return s
 		}
 		off += uint32(len(p.segs[k]))
@@ -152,7 +155,7 @@ func (q *qp) scatter(sges []verbs.SGE, off uint32, p *packet) verbs.Status {
 
 // scatterBytes puts b into the SGEs, off bytes after their start. It writes nothing beyond them
 // and nothing where the region does not allow local writes.
-func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte) verbs.Status {
+func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte, whose side) verbs.Status {
 	for k := range sges {
 		s := &sges[k]
 		if off >= s.Length {
@@ -165,7 +168,7 @@ func (q *qp) scatterBytes(sges []verbs.SGE, off uint32, b []byte) verbs.Status {
 		n := min(uint64(s.Length-off), uint64(len(b)))
 		dst, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), uint32(n), verbs.AccessLocalWrite)
 		if !ok {
-			if status := q.store(s.LKey, s.Addr+uint64(off), b[:n], verbs.AccessLocalWrite); status != verbs.StatusSuccess {
+			if status := q.store(s.LKey, s.Addr+uint64(off), b[:n], whose); status != verbs.StatusSuccess {
 				return status
 			}
 		}

@@ -128,7 +128,7 @@ func (q *qp) perform(peer *qp, wr *verbs.SendWR, in *inbox) bool {
 	for _, b := range segs[:wr.NumSGE] {
 		if isWrite {
 			dst = dst[bulk.Copy(dst, b):]
-		} else if peer.scatterBytes(recv.sge[:recv.numSGE], off, b) != verbs.StatusSuccess {
+		} else if peer.scatterBytes(recv.sge[:recv.numSGE], off, b, ofPeer) != verbs.StatusSuccess {
 			return false
 		}
 		off += uint32(len(b))

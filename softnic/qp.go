@@ -17,7 +17,7 @@ const firstQPN = 0x11
 //
 // Its parts have their own files: state.go moves it between states, post.go fills its queues,
 // requester.go sends requests, completer.go takes the answers, responder.go serves the peer,
-// place.go puts payloads into memory, unreliable.go receives UC and UD, flush.go ends it.
+// place.go puts payloads into memory, unreliable.go receives UC and UD, flush.go ends it. feed.go and dock.go are for memory of devices.
 type qp struct {
 	pd        *pd
 	nic       *NIC
@@ -68,6 +68,11 @@ type qp struct {
 	sealing *sealing
 	// assoc is that of path, or of the peer's endpoint before there is a path. It is nil for plain packets and on UD.
 	assoc *association
+
+	// dock is what waits for bytes to land in memory of devices, nil before the first ones.
+	dock *dock
+	// feeds are bytes of devices that are fetched before they are sent, nil before the first ones.
+	feeds *feeds
 
 	sendQueue
 	rq recvQueue

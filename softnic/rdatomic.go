@@ -21,6 +21,8 @@ type job struct {
 	off uint32
 	// original is the value that an atomic found.
 	original uint64
+	// after is the number of the first part of the QP's dock that came after the request.
+	after uint32
 }
 
 // atomicResult remembers what an atomic returned.
@@ -67,6 +69,7 @@ func (q *qp) addJob(j job) *job {
 		return nil
 	}
 	*kin++
+	j.after = q.dock.arrivals()
 	q.jobs.Push(j)
 	q.core.lists.tx.push(q)
 	return q.jobs.At(q.jobs.Tail() - 1)
@@ -199,12 +202,17 @@ func (q *qp) respond() bool {
 			return false
 		}
 		j := q.jobs.Front()
+		if q.dock.lacks(j.after) {
+			return false
+		}
 		p := q.answer(j.psn)
 		if j.atomic {
 			p.noPayload()
 			p.Opcode, p.Original = roce.RC|roce.OpAtomicAck, j.original
 			q.endJob(j)
-		} else if nak := q.readPacket(j, p); nak != 0 {
+		} else if nak, due := q.readPacket(j, p); due {
+			return false
+		} else if nak != 0 {
 			q.dropJobs()
 			q.epsn, q.asked = j.psn, 0 // later requests are not served
 			q.refuse(nak, verbs.StatusSuccess)
@@ -219,21 +227,31 @@ func (q *qp) respond() bool {
 }
 
 // readPacket makes p the next packet of a READ answer. It returns the NAK to send instead if the memory has been
-// deregistered meanwhile or cannot be copied, otherwise 0.
-func (q *qp) readPacket(j *job, p *packet) (nak uint8) {
+// deregistered meanwhile or cannot be copied, otherwise 0. due says that the bytes are still to come from their device.
+func (q *qp) readPacket(j *job, p *packet) (nak uint8, due bool) {
 	n := min(j.length-j.off, q.seg)
 	if n == 0 {
 		p.noPayload()
 	} else {
 		src, ok := q.nic.mrs.get(j.rkey).find(q.pd, j.va+uint64(j.off), n, verbs.AccessRemoteRead)
 		if !ok {
-			var status verbs.Status
-			switch src, status = q.fetch(j.rkey, j.va+uint64(j.off), n, verbs.AccessRemoteRead, 0, n); status {
-			case verbs.StatusSuccess:
-			case verbs.StatusGeneralErr:
-				return roce.NAKRemoteOperation
-			default:
-				return roce.NAKRemoteAccess
+			m := q.nic.mrs.get(j.rkey)
+			from, ok := m.onDevice(q.pd, j.va+uint64(j.off), n, verbs.AccessRemoteRead)
+			if !ok {
+				return roce.NAKRemoteAccess, false
+			}
+			s := supplyRefused
+			if m.depot != nil {
+				src, s = q.feeding().answers.bytes(m, q.jobs.Head(), j.off, j.off, n)
+			}
+			if s == supplyDue {
+				return 0, true
+			}
+			if s == supplyRefused {
+				src = q.nic.stage.room(n)
+				if m.load(src, from) != verbs.StatusSuccess {
+					return roce.NAKRemoteOperation, false
+				}
 			}
 		}
 		if q.nic.observe != nil {
@@ -248,7 +266,7 @@ func (q *qp) readPacket(j *job, p *packet) (nak uint8) {
 	if last {
 		q.endJob(j)
 	}
-	return 0
+	return 0, false
 }
 
 // endJob takes the oldest answer, j, out of the queue.
@@ -259,6 +277,9 @@ func (q *qp) endJob(j *job) {
 
 // dropJobs takes all answers out of the queue.
 func (q *qp) dropJobs() {
+	if q.feeds != nil {
+		q.feeds.answers.drop(0)
+	}
 	q.jobs.Drop(q.jobs.Len())
 	q.jobCount = [2]uint8{}
 }

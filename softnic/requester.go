@@ -38,6 +38,9 @@ func (q *qp) transmit() {
 	if q.una != q.snd && q.timerIdx < 0 {
 		q.core.lists.watch.push(q)
 	}
+	if q.feeds != nil {
+		q.trimFeeds()
+	}
 	q.checkDrained()
 }
 
@@ -99,7 +102,7 @@ func (q *qp) mayStart(w *sendWQE) bool {
 	if q.state != verbs.StateRTS && q.sqNext == q.sqMax && q.path.moved == 0 {
 		return false // in SQD no request begins
 	}
-	if q.reads > 0 && w.flags&verbs.SendFence != 0 {
+	if w.flags&verbs.SendFence != 0 && (q.reads > 0 || q.docked()) {
 		return false
 	}
 	if w.isRequest() && q.reads >= q.attr.MaxRdAtomic {
@@ -209,7 +212,7 @@ func (q *qp) sendRequest(w *sendWQE) bool {
 }
 
 // gather makes n bytes of request next from off on the payload of p. If an SGE is not within a
-// region of the PD, it fails the request and reports false.
+// region of the PD, it fails the request and reports false. It also reports false if the QP must wait for bytes of a device.
 func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 	if n == 0 {
 		p.noPayload()
@@ -220,7 +223,7 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 		return true
 	}
 	p.length, p.numSegs = n, 0
-	sges := q.sges(q.sqNext)
+	first, sges := off, q.sges(q.sqNext)
 	if len(sges) > verbs.MaxSGE {
 		return q.gatherList(sges, off, n, p)
 	}
@@ -233,9 +236,7 @@ func (q *qp) gather(w *sendWQE, off, n uint32, p *packet) bool {
 		take := min(s.Length-off, n)
 		b, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr+uint64(off), take, 0)
 		if !ok {
-			var status verbs.Status
-			if b, status = q.fetch(s.LKey, s.Addr+uint64(off), take, 0, p.length-n, p.length); status != verbs.StatusSuccess {
-				q.failLocal(status)
+			if b = q.supply(s, off, take, first, p.length-n, p.length); b == nil {
 				return false
 			}
 		}

@@ -140,6 +140,10 @@ func (q *qp) flushAck() {
 	if l := q.core.traits.shm; l != nil && !l.ackRoom(q) {
 		return // it stays due
 	}
+	if p := q.dock.unplaced(); p != nil {
+		q.ackBefore(p) // the rest follows when all is in place
+		return
+	}
 	syndrome, psn := q.nakSyndrome, q.nakPSN
 	if syndrome == roce.NAKSequence {
 		// The missing packet may have come meanwhile. The packets behind it were dropped and are
@@ -192,6 +196,9 @@ func (q *qp) ready() {
 	softnic := q.core.traits.shm != nil || (q.core.wire != nil && q.path.way != nil && q.path.way.dest.Runs())
 	if q.rnrSent && softnic && (!q.paced || !q.fewReceives()) {
 		q.rnrSent = false
+		if q.nakSyndrome&roce.SyndromeKind == roce.SyndromeRNR {
+			q.nakSyndrome = roce.NAKSequence // it has not left: the peer need not wait
+		}
 		q.owe()
 		q.core.settle()
 	}
@@ -255,7 +262,13 @@ func (q *qp) completeRecv(status verbs.Status, solicited bool) *verbs.WC {
 	if q.srq != nil {
 		used = q.srq.used
 	}
-	wc := q.recvCQ.push(used, 1, solicited || status != verbs.StatusSuccess)
+	solicited = solicited || status != verbs.StatusSuccess
+	var wc *verbs.WC
+	if q.docked() {
+		wc = q.dock.hold(heldWC{side: ofPeer, solicited: solicited, cq: q.recvCQ, used: used})
+	} else {
+		wc = q.recvCQ.push(used, 1, solicited)
+	}
 	wc.WRID, wc.Status, wc.QPN = q.cur.wrid, status, q.num
 	wc.Opcode, wc.Flags, wc.SL, wc.VendorErr, wc.ByteLen, wc.Imm, wc.SrcQPN = verbs.WCRecv, 0, 0, 0, 0, 0, 0
 	return wc

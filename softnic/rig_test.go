@@ -9,10 +9,12 @@ import (
 
 // rig is two NICs on a link, a context on each, and what tests need of them.
 type rig struct {
-	tb     testing.TB
-	a, b   *softnic.NIC
-	ca, cb verbs.Context
-	pa, pb verbs.PD
+	// ackTimeout is that of PathConfig.
+	ackTimeout int8
+	tb         testing.TB
+	a, b       *softnic.NIC
+	ca, cb     verbs.Context
+	pa, pb     verbs.PD
 	// sa and sb seal the QPs of pair, unless they are nil.
 	sa, sb verbs.Seal
 }
@@ -75,7 +77,7 @@ func newCQ(tb testing.TB, ctx verbs.Context, depth int) verbs.CQ {
 // pair returns two connected QPs whose completions go to the given CQs.
 func (r *rig) pair(typ verbs.QPType, cqA, cqB verbs.CQ, depth int) (qa, qb verbs.QP) {
 	r.tb.Helper()
-	cfg := verbs.QPConfig{Type: typ, MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: verbs.MaxSGE, MaxRecvSGE: verbs.MaxSGE, MaxInline: 64}
+	cfg := verbs.QPConfig{Type: typ, Path: verbs.PathConfig{AckTimeout: r.ackTimeout}, MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: verbs.MaxSGE, MaxRecvSGE: verbs.MaxSGE, MaxInline: 64}
 	cfg.SendCQ, cfg.RecvCQ, cfg.Path.Seal = cqA, cqA, r.sa
 	qa, err := r.pa.CreateQP(cfg)
 	must(r.tb, err)

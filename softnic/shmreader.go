@@ -143,7 +143,7 @@ func (l *ShmLink) poll(watched bool) bool {
 		r.misses = 0
 		l.take()
 		// Acknowledgements alone can wait for the next call, which perhaps has something better for the peer.
-		if l.dirty || l.lists.busy() {
+		if l.dirty || l.lists.busy() || len(l.depots) > 0 {
 			l.settle()
 		}
 		return true

@@ -88,9 +88,9 @@ func (q *qp) receiveDatagram(p *packet) {
 		putGRH(&q.nic.stage.placed, p.path, p.length)
 	}
 	sges := q.recvSGEs()
-	s := q.scatterBytes(sges, 0, q.nic.stage.placed[:])
+	s := q.scatterBytes(sges, 0, q.nic.stage.placed[:], ofPeer)
 	if s == verbs.StatusSuccess {
-		s = q.scatter(sges, verbs.GRHLen, p)
+		s = q.scatter(sges, verbs.GRHLen, p, ofPeer)
 	}
 	switch s {
 	case verbs.StatusSuccess:

@@ -1,7 +1,7 @@
 package softnic
 
 // listBits says on which work lists a QP is. A QP is on each list at most once.
-type listBits uint8
+type listBits uint16
 
 const (
 	onAcks    listBits = 1 << iota // owes the peer an acknowledgement
@@ -12,6 +12,7 @@ const (
 	onFailing                      // UC or UD: a bad receive has ended it
 	onStarved                      // waits for a budget
 	onWaiting                      // waits for room in the link's queue
+	onDepot                        // waits for a staging buffer
 )
 
 // workLists are the QPs of a link that have something to do. listBits says what each list is for.

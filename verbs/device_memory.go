@@ -15,6 +15,10 @@ type MemoryDevice interface {
 	// destinations are undefined, and no copy counts as done. It keeps no reference to the slice.
 	Copy(copies []DeviceCopy) error
 
+	// PinHost makes copies from and to mem, which is memory of the host, as fast as they can be. They are slower
+	// without. The caller calls unpin before it frees the memory.
+	PinHost(mem *Memory) (unpin func() error, err error)
+
 	// DMABuf exports n bytes at addr as dma-buf. They begin at offset of it. The caller closes the file.
 	DMABuf(addr, n uint64) (file *os.File, offset uint64, err error)
 }

@@ -21,7 +21,12 @@ type MemoryDevice struct {
 	after  int
 	gate   chan struct{}
 	inside chan struct{}
+	broken span
+	pinned int
 }
+
+// span is a range of addresses, from addr up to end.
+type span struct{ addr, end uint64 }
 
 var _ verbs.MemoryDevice = (*MemoryDevice)(nil)
 
@@ -94,6 +99,23 @@ func (d *MemoryDevice) FailAfter(n int) {
 	}
 }
 
+// FailAt makes copies from and to memory of the device fail. Nil ends that.
+func (d *MemoryDevice) FailAt(m *verbs.Memory) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.broken = span{}
+	if m != nil {
+		d.broken = span{m.Addr(), m.Addr() + uint64(m.Len())}
+	}
+}
+
+// Pinned returns how many bytes of host memory are pinned.
+func (d *MemoryDevice) Pinned() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pinned
+}
+
 // Hold makes calls of Copy wait until release is called. The channel tells of each that waits.
 func (d *MemoryDevice) Hold() (waits <-chan struct{}, release func()) {
 	d.mu.Lock()
@@ -160,12 +182,30 @@ func (d *MemoryDevice) Copy(copies []verbs.DeviceCopy) error {
 
 // at returns the bytes at an address.
 func (d *MemoryDevice) at(addr, n uint64) ([]byte, error) {
+	if addr < d.broken.end && addr+n > d.broken.addr {
+		return nil, ErrCopy
+	}
 	for _, b := range d.blocks {
 		if off := addr - b.addr; off <= uint64(len(b.bytes)) && n <= uint64(len(b.bytes))-off {
 			return b.bytes[off:][:n], nil
 		}
 	}
 	return nil, fmt.Errorf("%w: %d bytes at %#x are not allocated", verbs.ErrInvalid, n, addr)
+}
+
+// PinHost implements verbs.MemoryDevice. All memory is equally fast. The memory cannot be freed before unpin.
+func (d *MemoryDevice) PinHost(mem *verbs.Memory) (unpin func() error, err error) {
+	if err := mem.Retain(); err != nil {
+		return nil, err
+	}
+	d.pin(mem.Len())
+	return func() error { d.pin(-mem.Len()); mem.Release(); return nil }, nil
+}
+
+func (d *MemoryDevice) pin(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pinned += n
 }
 
 // DMABuf implements verbs.MemoryDevice. There is none.
