@@ -174,3 +174,35 @@ func (c *copier) run(stop <-chan struct{}, report chan<- struct{}) {
 		}
 	}
 }
+
+// remind makes tell look for cargoes that were copied without the goroutines.
+func (d *depot) remind() {
+	select {
+	case d.report <- struct{}{}:
+	default:
+	}
+}
+
+// start starts the goroutines of a depot. There is none on virtual time, because links to other processes have none.
+func (d *depot) start() {
+	go d.fetcher.run(d.stop, d.report)
+	go d.lander.run(d.stop, d.report)
+	go d.tell()
+}
+
+// tell settles the core when cargoes have been copied and no call does.
+func (d *depot) tell() {
+	for {
+		select {
+		case <-d.report:
+		case <-d.stop:
+			return
+		}
+		if d.arrived() {
+			c := d.nic.core
+			c.mu.Lock()
+			c.settle()
+			c.mu.Unlock()
+		}
+	}
+}

@@ -43,7 +43,7 @@ type core struct {
 	timers timers
 
 	// depots are what the core's NIC has for devices with registered memory, if it leads to other processes.
-	depots []*depot
+	depots depots
 
 	// neighbors are the processes that may touch memory of the core's NIC, and whose memory it may touch.
 	neighbors []*neighbor

@@ -201,7 +201,7 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 		k.settle()
 		n = c.take(dst)
 	}
-	if n == 0 && len(k.depots) > 0 && k.arrived() {
+	if n == 0 && len(k.depots) > 0 && k.depots.arrived() {
 		k.settle()
 		n = c.take(dst)
 	}

@@ -79,9 +79,10 @@ func (p *bufferPool) get(device verbs.MemoryDevice) *buffer {
 // free gives the memory of all buffers back. Memory that the device may still access stays.
 func (p *bufferPool) free() {
 	for _, b := range p.all {
-		if b.unpin == nil || b.unpin() == nil {
-			_ = b.mem.Free() // refused while it is pinned
+		if b.unpin != nil {
+			_ = b.unpin() // of a lost device it fails, and unpins
 		}
+		_ = b.mem.Free() // refused while it is pinned
 	}
 	p.all, p.idle = nil, nil
 }
@@ -105,28 +106,9 @@ func (n *NIC) depotOf(device verbs.MemoryDevice) *depot {
 	d.waiting.bit = onDepot
 	d.fetcher.init()
 	d.lander.init()
-	go d.fetcher.run(d.stop, d.report)
-	go d.lander.run(d.stop, d.report)
-	go d.tell()
+	d.start()
 	c.depots = append(c.depots, d)
 	return d
-}
-
-// tell settles the core when cargoes have been copied and no call does.
-func (d *depot) tell() {
-	for {
-		select {
-		case <-d.report:
-		case <-d.stop:
-			return
-		}
-		if d.arrived() {
-			c := d.nic.core
-			c.mu.Lock()
-			c.settle()
-			c.mu.Unlock()
-		}
-	}
 }
 
 // leave is called for each region that is deregistered. When it returns no copy uses the region. The last one ends the depot.
@@ -134,6 +116,7 @@ func (d *depot) leave() {
 	d.depart(true)
 	d.lander.drain()
 	d.fetcher.drain()
+	d.remind()
 	if d.users--; d.users > 0 {
 		return
 	}
@@ -159,9 +142,12 @@ func (d *depot) leave() {
 // arrived reports whether cargoes have been copied and not been taken.
 func (d *depot) arrived() bool { return d.fetcher.ready.Load() != 0 || d.lander.ready.Load() != 0 }
 
-// arrived reports whether settle has something to do for memory of devices.
-func (c *core) arrived() bool {
-	for _, d := range c.depots {
+// depots are those of a NIC, one for each device.
+type depots []*depot
+
+// arrived reports whether settle has something to do for one of them.
+func (l depots) arrived() bool {
+	for _, d := range l {
 		if d.arrived() {
 			return true
 		}
@@ -254,6 +240,7 @@ func (d *depot) room() *cargo {
 	}
 	if d.open == nil {
 		d.lander.drain()
+		d.remind()
 		d.unload()
 		d.open = d.load(d.incoming.get(d.device))
 	}

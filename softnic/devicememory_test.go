@@ -59,6 +59,7 @@ func TestConformanceDevice(t *testing.T) {
 	for _, link := range []string{"memory", "udp", "shm"} {
 		run(link, link, (*verbstest.MemoryDevice).Alloc)
 	}
+	run("mixed-udp", "udp", (*verbstest.MemoryDevice).Alternate)
 }
 
 // deviceRig is two connected QPs with memory of a device, and of the host, on each side.

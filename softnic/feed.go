@@ -2,8 +2,12 @@ package softnic
 
 import "ibverbx/verbs"
 
-// maxLoads is how many cargoes a feed has: one that is being sent, and others that are fetched meanwhile.
-const maxLoads = 3
+const (
+	// maxLoads is how many cargoes a feed has: some that are being sent, and others that are fetched meanwhile.
+	maxLoads = 4
+	// fewLoads is how many it has at most when it fetches more. Two at a time wake the copier once.
+	fewLoads = 2
+)
 
 // feeds are what a QP sends from memory of devices: that of its requests, numbered as in the send queue, and that of its answers
 // to READs, numbered as in jobs.
@@ -138,7 +142,7 @@ func (f *feed) yield(g *cargo) {
 
 // fill fetches what comes next, as far as there are buffers.
 func (f *feed) fill() {
-	if len(f.loads) == maxLoads {
+	if len(f.loads) > fewLoads {
 		return
 	}
 	if f == &f.q.feeds.requests {

@@ -196,8 +196,8 @@ func (q *qp) ready() {
 	softnic := q.core.traits.shm != nil || (q.core.wire != nil && q.path.way != nil && q.path.way.dest.Runs())
 	if q.rnrSent && softnic && (!q.paced || !q.fewReceives()) {
 		q.rnrSent = false
-		if q.nakSyndrome&roce.SyndromeKind == roce.SyndromeRNR {
-			q.nakSyndrome = roce.NAKSequence // it has not left: the peer need not wait
+		if q.typ == verbs.RC && q.nakSyndrome&roce.SyndromeKind == roce.SyndromeRNR {
+			q.nakSyndrome = roce.NAKSequence // it waits for bytes to land, so the peer need not
 		}
 		q.owe()
 		q.core.settle()
