@@ -1,6 +1,7 @@
 package softnic
 
 import (
+	"runtime"
 	"sync/atomic"
 
 	"ibverbx/internal/ring"
@@ -209,10 +210,13 @@ func (c *cq) Poll(dst []verbs.WC) (int, error) {
 		n = c.take(dst)
 	}
 	err := c.pollError(n, len(dst))
-	ports, watched := c.ctx.nic.polled, c.armed != disarmed
+	ports, watched, copying := c.ctx.nic.polled, c.armed != disarmed, k.depots.copying()
 	k.mu.Unlock()
 	if n > 0 || err != nil {
 		return n, err
+	}
+	if copying {
+		runtime.Gosched() // the copiers may need the processor
 	}
 	came := false
 	for _, u := range ports {

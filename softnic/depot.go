@@ -36,8 +36,8 @@ type depot struct {
 	outgoing, incoming bufferPool
 	// open is the landing that takes the next bytes, nil if there is none.
 	open *cargo
-	// landing is how many landings the copier has.
-	landing int
+	// landing and fetching are how many cargoes the copiers have, or have done since the last reap.
+	landing, fetching int
 	// waiting are QPs that wait for a buffer of outgoing.
 	waiting workList
 	// fetches counts the cargoes that have been fetched.
@@ -155,11 +155,22 @@ func (l depots) arrived() bool {
 	return false
 }
 
+// copying reports whether a cargo is under way.
+func (l depots) copying() bool {
+	for _, d := range l {
+		if d.landing+d.fetching > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // reap schedules the QPs whose bytes have been fetched, and completes what waits for bytes that have landed.
 func (d *depot) reap() {
 	if d.fetcher.ready.Load() != 0 {
 		d.taken[0] = d.fetcher.take(d.taken[0])
 		for _, g := range d.taken[0] {
+			d.fetching--
 			g.fetched, g.age = true, d.fetches
 			d.fetches++
 			if g.feed == nil {
@@ -194,11 +205,12 @@ func (d *depot) load(b *buffer) *cargo {
 	if b == nil {
 		return nil
 	}
-	g := &cargo{depot: d}
-	if n := len(d.spare); n > 0 {
-		g = d.spare[n-1]
-		d.spare = d.spare[:n-1]
+	n := len(d.spare)
+	if n == 0 {
+		return &cargo{depot: d, buffer: b}
 	}
+	g := d.spare[n-1]
+	d.spare = d.spare[:n-1]
 	g.buffer = b
 	return g
 }

@@ -156,7 +156,9 @@ func (f *feed) fill() {
 // submit gives the last cargo to the copier, if it has not got it.
 func (f *feed) submit() {
 	if n := len(f.loads); n > 0 && !f.loads[n-1].submitted {
-		f.loads[n-1].depot.fetcher.submit(f.loads[n-1])
+		d := f.loads[n-1].depot
+		d.fetcher.submit(f.loads[n-1])
+		d.fetching++
 	}
 }
 

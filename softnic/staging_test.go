@@ -357,8 +357,9 @@ func TestStagedIsolation(t *testing.T) {
 			r := newDeviceRig(t, link, verbs.RC)
 			cq := newCQ(t, r.ca, 4)
 			qa, _ := r.pair(verbs.RC, cq, newCQ(t, r.cb, 4), 4)
-			bad, wr := r.register(r.pa, r.device.Alloc), verbs.SendWR{}
-			if wr = r.hostRemote.request(verbs.OpRDMAWrite, 0, bad.sge(0, 100)); incoming {
+			bad := r.register(r.pa, r.device.Alloc)
+			wr := r.hostRemote.request(verbs.OpRDMAWrite, 0, bad.sge(0, 100))
+			if incoming {
 				bad = r.register(r.pb, r.device.Alloc)
 				wr = bad.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 100))
 			}

@@ -7,23 +7,33 @@ import (
 
 	"ibverbx/softnic"
 	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
 )
 
-// TestUDPNoAllocations holds the way over UDP, there and back, to zero allocations, sealed or not.
+// TestUDPNoAllocations holds the way over UDP, there and back, to zero allocations, sealed or not, and from and to memory of devices.
 func TestUDPNoAllocations(t *testing.T) {
 	u := newUDPRig(t, softnic.UDPConfig{})
-	t.Run("plain", func(t *testing.T) { udpNoAllocations(t, u) })
-	u.sa, u.sb = newSeals(t)
-	t.Run("sealed", func(t *testing.T) { udpNoAllocations(t, u) })
-}
-
-func udpNoAllocations(t *testing.T, u *udpRig) {
 	_, src := memory(t, u.pa, 64*kib)
 	_, dst := memory(t, u.pb, 64*kib)
+	t.Run("plain", func(t *testing.T) { udpNoAllocations(t, u, src, dst) })
+	t.Run("device", func(t *testing.T) {
+		device := new(verbstest.MemoryDevice)
+		udpNoAllocations(t, u, bigPiece(t, u.pa, device, 64*kib).mr, dst)
+		udpNoAllocations(t, u, src, bigPiece(t, u.pb, device, 64*kib).mr)
+	})
+	u.sa, u.sb = newSeals(t)
+	t.Run("sealed", func(t *testing.T) { udpNoAllocations(t, u, src, dst) })
+}
+
+func udpNoAllocations(t *testing.T, u *udpRig, src, dst verbs.MR) {
 	cq := newCQ(t, u.ca, 64)
 	qa, _ := u.pair(verbs.RC, cq, newCQ(t, u.cb, 64), 64)
 	wcs := make([]verbs.WC, 64)
-	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpAtomicFetchAndAdd} {
+	ops := []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead}
+	if dst.Addr() < 1<<47 { // a device has no atomics
+		ops = append(ops, verbs.OpAtomicFetchAndAdd)
+	}
+	for _, op := range ops {
 		for _, size := range []uint32{8, 64 * kib} {
 			if op == verbs.OpAtomicFetchAndAdd && size > 8 {
 				continue
