@@ -210,10 +210,18 @@ func (q *qp) cannotLand(p *part) {
 	}
 }
 
-// abandon gives up what the QP holds back: it is being reset. Its bytes land nevertheless.
+// abandon gives up what the QP holds back: it is being reset. Its bytes land before abandon returns, because nothing may change memory
+// for a QP that has been reset.
 func (q *qp) abandon() {
 	if q.dock == nil {
 		return
+	}
+	if q.docked() {
+		for _, d := range q.core.depots {
+			d.depart(true)
+			d.lander.drain()
+			d.remind()
+		}
 	}
 	for d := q.dock; d.held.Len() > 0; {
 		if h := d.held.Pop(); q.srq != nil && h.used == q.srq.used {

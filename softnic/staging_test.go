@@ -258,11 +258,31 @@ func TestStagedReset(t *testing.T) {
 		if wc := await(t, r.cqb, 1)[0]; wc.WRID != 2 || wc.Status != verbs.StatusSuccess || !bytes.Equal(r.remote.read(t, 1000, 100), want[:100]) {
 			t.Errorf("receive after the reset = %+v, want success of 2", wc)
 		}
-		waits, release = hold(t, r.device)
-		r.post(r.remote.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 100)))
-		<-waits
-		must(t, r.qb.Close())
-		release()
+	})
+}
+
+// TestStagedResetWaits: a QP is not reset or closed before its bytes are in place. Whoever takes its place may use the memory, and
+// a late copy would overwrite that.
+func TestStagedResetWaits(t *testing.T) {
+	onStaged(t, func(t *testing.T, link string) {
+		for _, end := range []func(q verbs.QP) error{
+			func(q verbs.QP) error { return q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) },
+			func(q verbs.QP) error { return q.Close() },
+		} {
+			r := newDeviceRig(t, link, verbs.RC)
+			waits, release := hold(t, r.device)
+			r.post(r.remote.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 100)))
+			<-waits
+			ended := make(chan error, 1)
+			go func() { ended <- end(r.qb) }()
+			for range 1000 {
+				if runtime.Gosched(); len(ended) > 0 {
+					t.Fatal("the QP ends while its bytes land")
+				}
+			}
+			release()
+			must(t, <-ended)
+		}
 	})
 }
 
