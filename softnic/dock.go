@@ -197,9 +197,9 @@ func (q *qp) cannotLand(p *part) {
 		} else if q.state == verbs.StateRTS || q.state == verbs.StateSQD {
 			q.failSend(verbs.StatusGeneralErr) // the oldest request is the READ
 		}
-	case !receivable[q.state]:
+	case !receivable[q.state], q.dying && q.nakPSN.Sub(p.psn) <= 0: // a request before it has ended the QP
 	case q.typ == verbs.RC:
-		q.dropJobs()
+		q.dropJobsAfter(q.dock.parts.Head())
 		q.epsn, q.asked, q.nakSyndrome = p.psn, 0, 0
 		q.refuse(roce.NAKRemoteOperation, verbs.StatusGeneralErr)
 	case hit:

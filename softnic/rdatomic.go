@@ -276,10 +276,24 @@ func (q *qp) endJob(j *job) {
 }
 
 // dropJobs takes all answers out of the queue.
-func (q *qp) dropJobs() {
+func (q *qp) dropJobs() { q.dropJobsFrom(q.jobs.Head()) }
+
+// dropJobsAfter takes the answers to requests that came after a part of the dock out of the queue.
+func (q *qp) dropJobsAfter(part uint32) {
+	seq := q.jobs.Head()
+	for seq != q.jobs.Tail() && int32(q.jobs.At(seq).after-part) <= 0 {
+		seq++
+	}
+	q.dropJobsFrom(seq)
+}
+
+// dropJobsFrom takes the answers from number seq on out of the queue.
+func (q *qp) dropJobsFrom(seq uint32) {
 	if q.feeds != nil {
 		q.feeds.answers.drop(0)
 	}
-	q.jobs.Drop(q.jobs.Len())
-	q.jobCount = [2]uint8{}
+	for i := seq; i != q.jobs.Tail(); i++ {
+		q.jobCount[index(q.jobs.At(i).again)]--
+	}
+	q.jobs.Truncate(seq)
 }

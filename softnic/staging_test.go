@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 
@@ -453,4 +454,58 @@ func TestStagingConfig(t *testing.T) {
 	if _, err := softnic.New(softnic.NewMemoryLink(nil), softnic.Config{Staging: -1}); err == nil {
 		t.Error("New with a negative Staging = nil, want an error")
 	}
+}
+
+// received waits until the NIC of a context has received n packets since before.
+func received(ctx verbs.Context, before uint64, n int) {
+	for ctx.Device().(*softnic.NIC).Stats().PacketsReceived < before+uint64(n) {
+		runtime.Gosched()
+	}
+}
+
+// TestStagedFailures: if several landings of a QP fail, the first of their requests ends with an error. None of them succeeds.
+func TestStagedFailures(t *testing.T) {
+	onStaged(t, func(t *testing.T, link string) {
+		r := newDeviceRig(t, link, verbs.RC)
+		before := r.cb.Device().(*softnic.NIC).Stats().PacketsReceived
+		waits, release := hold(t, r.device)
+		r.post(r.remote.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 100)))
+		<-waits
+		r.post(r.remote.request(verbs.OpRDMAWrite, 100, r.hostLocal.sge(0, 100))) // in the next landing
+		received(r.cb, before, 2)
+		r.device.FailAt(r.remote.Memory)
+		release()
+		wcs := await(t, r.cqa, 2)
+		if wcs[0].Status != verbs.StatusRemOpErr || wcs[1].Status != verbs.StatusWRFlushErr {
+			t.Errorf("the WRITEs whose copies fail = %v and %v, want REM_OP_ERR and a flush", wcs[0].Status, wcs[1].Status)
+		}
+		r.device.FailAt(nil)
+	})
+}
+
+// TestStagedReadBeforeFailure: a READ before a WRITE whose landing fails is answered.
+func TestStagedReadBeforeFailure(t *testing.T) {
+	onStaged(t, func(t *testing.T, link string) {
+		r := newDeviceRig(t, link, verbs.RC)
+		slow := new(verbstest.MemoryDevice)
+		source := r.register(r.pb, slow.Alloc)
+		want := source.fill(t, 3)
+		eventTypes(t, r.cb)
+		waits, release := hold(t, slow)
+		r.device.FailAt(r.remote.Memory)
+		r.post(source.request(verbs.OpRDMARead, 0, r.hostLocal.sge(0, 100)), r.remote.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(200, 100)))
+		<-waits
+		for !slices.Contains(eventTypes(t, r.cb), verbs.EventQPReqErr) { // the landing has failed
+			runtime.Gosched()
+		}
+		release()
+		wcs := await(t, r.cqa, 2)
+		if wcs[0].Status != verbs.StatusSuccess || wcs[1].Status != verbs.StatusRemOpErr {
+			t.Errorf("the READ and the WRITE = %v and %v, want success and REM_OP_ERR", wcs[0].Status, wcs[1].Status)
+		}
+		if !bytes.Equal(r.hostLocal.read(t, 0, 100), want[:100]) {
+			t.Error("the READ brings other bytes")
+		}
+		r.device.FailAt(nil)
+	})
 }
