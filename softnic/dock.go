@@ -135,6 +135,9 @@ func (d *dock) advance() {
 	}
 	d.release(d.parts.Head())
 	q := d.q
+	if q.state == verbs.StateErr && !q.docked() {
+		q.lastWQE()
+	}
 	if q.ackDue || q.nakSyndrome != 0 {
 		q.core.lists.acks.push(q)
 	}
@@ -157,6 +160,19 @@ func (d *dock) release(landed uint32) {
 		h.wc.Timestamp = wc.Timestamp
 		*wc = h.wc
 	}
+}
+
+// withholds reports whether a completion of a side is held back.
+func (d *dock) withholds(s side) bool {
+	if d == nil {
+		return false
+	}
+	for i := d.held.Head(); i != d.held.Tail(); i++ {
+		if d.held.At(i).side == s {
+			return true
+		}
+	}
+	return false
 }
 
 // hold returns the slot of a completion that is held back.
@@ -231,13 +247,13 @@ func (q *qp) abandon() {
 	q.dock.q, q.dock = nil, nil
 }
 
-// unplaced returns the oldest part of the peer's requests, nil if all are in place.
-func (d *dock) unplaced() *part {
+// unplaced returns the oldest part of a side, nil if all are in place.
+func (d *dock) unplaced(s side) *part {
 	if d == nil {
 		return nil
 	}
 	for i := d.parts.Head(); i != d.parts.Tail(); i++ {
-		if p := d.parts.At(i); p.side == ofPeer {
+		if p := d.parts.At(i); p.side == s {
 			return p
 		}
 	}

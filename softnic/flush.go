@@ -26,6 +26,13 @@ func (q *qp) enterError() {
 	q.stopResponder()
 	q.flushSends()
 	q.flushReceives()
+	if !q.docked() { // else advance goes on when all receives have completed
+		q.lastWQE()
+	}
+}
+
+// lastWQE tells that a QP in the error state takes nothing more from its SRQ and has completed what it took.
+func (q *qp) lastWQE() {
 	if q.srq != nil {
 		q.raise(verbs.EventLastWQEReached)
 	}

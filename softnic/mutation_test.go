@@ -44,7 +44,7 @@ var mutations = []struct {
 	{"unsignaled requests complete loudly", "completer.go", "w.flags&verbs.SendSignaled == 0 && ", "false && "},
 	{"slots of unsignaled requests are not given back", "completer.go", "q.sendCQ.push(q.sqUsed, q.unreported,", "q.sendCQ.push(q.sqUsed, 1,"},
 	{"receives are not flushed", "flush.go", "	q.flushSends()\n	q.flushReceives()\n", "	q.flushSends()\n"},
-	{"FENCE is ignored", "requester.go", "if w.flags&verbs.SendFence != 0 && (q.reads > 0 || q.docked()) {", "if false {"},
+	{"FENCE is ignored", "requester.go", "if w.flags&verbs.SendFence != 0 && (q.reads > 0 || q.dock.unplaced(ofOwn) != nil) {", "if false {"},
 	{"the READ limit is ignored", "requester.go", "if w.isRequest() && q.reads >= q.attr.MaxRdAtomic {", "if w.isRequest() && q.attr.MaxRdAtomic == 0 {"},
 	{"the send queue takes one too many", "post.go", "if i >= free {", "if i > free {"},
 	{"the send queue loses its requests when it grows", "qp.go", "		*s.wqe(i) = old[from]\n", ""},
@@ -77,7 +77,7 @@ var mutations = []struct {
 	{"a PD closes with regions in it", "pd.go", "n := d.mrs.len() + d.qps.len()", "n := d.qps.len()"},
 	{"a deregistered region keeps its memory", "mr.go", "		m.depot.leave()\n	}\n	m.release()\n", "		m.depot.leave()\n	}\n"},
 	{"a region of a ShmLink is taken back while the peer is in it", "shmreader.go", "in&1 == 1 && b.theirIn.Load() == in && !b.gone", "in&1 == 2 && b.theirIn.Load() == in && !b.gone"},
-	{"a direct request overtakes one that is not acknowledged", "shmdirect.go", "case q.sqHead != q.sqNext || q.docked():", "case false:"},
+	{"a direct request overtakes one that is not acknowledged", "shmdirect.go", "case q.sqHead != q.sqNext || q.dock.unplaced(ofOwn) != nil:", "case false:"},
 	{"a direct request ignores the protection domain", "shmgrant.go", "r.domain != domain ||", "r.domain+domain == 0 ||"},
 	{"a direct request ignores the access flags of the region", "shmgrant.go", "r.access&need != need ||", "r.access == 0 ||"},
 	{
@@ -127,7 +127,7 @@ var raceMutations = []mutant.Change{
 // stagedMutations break how packets wait for memory of devices.
 var stagedMutations = []mutant.Change{
 	{Name: "completions do not wait for a device", File: "dock.go", Old: "func (q *qp) docked() bool { return q.dock != nil &&", New: "func (q *qp) docked() bool { return q == nil &&"},
-	{Name: "an acknowledgement does not wait for a device", File: "responder.go", Old: "if p := q.dock.unplaced(); p != nil {", New: "if p := q.dock.unplaced(); false {"},
+	{Name: "an acknowledgement does not wait for a device", File: "responder.go", Old: "if p := q.dock.unplaced(ofPeer); p != nil {", New: "if p := q.dock.unplaced(ofPeer); false {"},
 	{Name: "an acknowledgement covers what has not landed", File: "dock.go", Old: "a := q.answer(p.ack)", New: "a := q.answer(q.ackPSN())"},
 	{Name: "the answer to a READ does not wait for a device", File: "dock.go", Old: "return d != nil && d.parts.Len() > 0 && int32(after-d.parts.Head()) > 0", New: "return false"},
 	{Name: "bytes behind a fence are fetched", File: "feed.go", Old: "if w.flags&verbs.SendFence != 0 && f.seq != q.sqNext {", New: "if false {"},

@@ -102,7 +102,7 @@ func (q *qp) mayStart(w *sendWQE) bool {
 	if q.state != verbs.StateRTS && q.sqNext == q.sqMax && q.path.moved == 0 {
 		return false // in SQD no request begins
 	}
-	if w.flags&verbs.SendFence != 0 && (q.reads > 0 || q.docked()) {
+	if w.flags&verbs.SendFence != 0 && (q.reads > 0 || q.dock.unplaced(ofOwn) != nil) {
 		return false
 	}
 	if w.isRequest() && q.reads >= q.attr.MaxRdAtomic {

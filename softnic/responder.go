@@ -140,7 +140,7 @@ func (q *qp) flushAck() {
 	if l := q.core.traits.shm; l != nil && !l.ackRoom(q) {
 		return // it stays due
 	}
-	if p := q.dock.unplaced(); p != nil {
+	if p := q.dock.unplaced(ofPeer); p != nil {
 		q.ackBefore(p) // the rest follows when all is in place
 		return
 	}

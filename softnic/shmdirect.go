@@ -121,7 +121,7 @@ func (b *neighbor) directly(q *qp, w *sendWQE, off, n uint32, access verbs.Acces
 	switch {
 	case r == nil || (r.bytes == nil && (b.process == nil || w.length < shmKernel)):
 		return transferPackets
-	case q.sqHead != q.sqNext || q.docked():
+	case q.sqHead != q.sqNext || q.dock.unplaced(ofOwn) != nil:
 		return b.behind(q, w, missed)
 	}
 	if need == verbs.AccessRemoteRead && (q.attr.MaxRdAtomic == 0 || !q.writable()) {
