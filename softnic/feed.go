@@ -20,6 +20,16 @@ type feed struct {
 	loads []*cargo
 	// seq and off are the request and the offset in it where fetching goes on. The offset is that of a packet.
 	seq, off uint32
+	// lent is what the packet being made has of the cargoes.
+	lent lent
+}
+
+// lent says that bytes of the packet at offset packet of request seq, up to end, are in use. There are none if end is 0.
+type lent struct{ seq, packet, end uint32 }
+
+// before reports whether bytes of the packet that are in use come before off.
+func (l *lent) before(seq, packet, off uint32) bool {
+	return l.end != 0 && l.seq == seq && l.packet == packet && l.end <= off
 }
 
 // extent is where n bytes of a request are, off bytes from its start.
@@ -61,6 +71,9 @@ func (f *feed) bytes(m *mr, seq, packet, off, n uint32) ([]byte, supply) {
 	}
 	f.trim(seq, packet)
 	b, s := f.find(m, seq, off, n)
+	if s == noSupply && f.lent.before(seq, packet, off) {
+		return nil, supplyRefused // the packet is in the cargoes, and another device has no buffer for the rest
+	}
 	if s == noSupply { // the QP has gone back, or has sent other memory since
 		f.drop(0)
 		f.seq, f.off = seq, packet
@@ -68,6 +81,9 @@ func (f *feed) bytes(m *mr, seq, packet, off, n uint32) ([]byte, supply) {
 	f.fill()
 	if s == noSupply {
 		b, s = f.find(m, seq, off, n)
+	}
+	if s == supplied {
+		f.lent = lent{seq, packet, off + n}
 	}
 	if s == noSupply {
 		s = supplyRefused
@@ -128,13 +144,16 @@ func (f *feed) drop(i int) {
 	}
 }
 
-// yield drops a cargo and those behind it. They are fetched again when they are needed.
+// yield drops a cargo and those behind it. They are fetched again when they are needed. The QP may be waiting for one of them, so it is
+// scheduled when the depot has a buffer.
 func (f *feed) yield(g *cargo) {
 	for i := range f.loads {
 		if f.loads[i] == g {
 			e := &g.extents[g.first]
 			f.seq, f.off = e.seq, e.off/f.q.seg*f.q.seg
+			d := g.depot
 			f.drop(i)
+			d.waiting.push(f.q)
 			return
 		}
 	}
