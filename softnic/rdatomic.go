@@ -169,7 +169,7 @@ func (q *qp) duplicate(p *packet, op uint8) {
 	switch op {
 	case roce.OpReadRequest:
 		last := p.PSN.Add(q.responsePackets(p.DMALen) - 1)
-		if p.DMALen <= maxMsgSize && last.Sub(q.epsn) < 0 && (q.core.traits.immediate || q.wasServed(p)) && q.readable(p) {
+		if p.DMALen <= maxMsgSize && last.Sub(q.epsn) < 0 && !q.answers(p.PSN) && (q.core.traits.immediate || q.wasServed(p)) && q.readable(p) {
 			q.addJob(job{again: true, rkey: p.RKey, psn: p.PSN, va: p.VA, length: p.DMALen})
 		}
 	case roce.OpCompareSwap, roce.OpFetchAdd:
@@ -183,6 +183,18 @@ func (q *qp) duplicate(p *packet, op uint8) {
 	default:
 		q.owe()
 	}
+}
+
+// answers reports whether the answer with a PSN is still to be sent. The peer may have asked again because the bytes take long to come from a
+// device.
+func (q *qp) answers(psn roce.PSN) bool {
+	for i := q.jobs.Head(); i != q.jobs.Tail(); i++ {
+		j := q.jobs.At(i)
+		if d := psn.Sub(j.psn); !j.atomic && d >= 0 && uint32(d) < q.responsePackets(j.length-j.off) {
+			return true
+		}
+	}
+	return false
 }
 
 // respondBudget bounds the packets of answers that a QP sends in one call over UDP. A peer other

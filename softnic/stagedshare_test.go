@@ -94,3 +94,25 @@ func TestStagedTwoDevices(t *testing.T) {
 		t.Error("the bytes are not right")
 	}
 }
+
+// TestStagedReadAskedAgain: a READ that the peer asks for again while its bytes come from a device is answered once.
+func TestStagedReadAskedAgain(t *testing.T) {
+	const asked = 3
+	r := newDeviceRig(t, "udp", verbs.RC)
+	nic := r.cb.Device().(*softnic.NIC)
+	want, before := r.remote.fill(t, 1), nic.Stats()
+	waits, release := hold(t, r.device)
+	r.post(r.remote.request(verbs.OpRDMARead, 0, r.hostLocal.sge(0, 100)))
+	<-waits
+	for nic.Stats().Duplicates < before.Duplicates+asked { // probes
+		runtime.Gosched()
+	}
+	release()
+	succeeded(t, await(t, r.cqa, 1))
+	if n := nic.Stats().PacketsSent - before.PacketsSent; n > asked { // the peer may ask once more when the answer is on its way
+		t.Errorf("%d answers to a READ of one packet that was asked for %d times, want one", n, 1+asked)
+	}
+	if !bytes.Equal(r.hostLocal.read(t, 0, 100), want[:100]) {
+		t.Error("the READ brings other bytes")
+	}
+}
