@@ -1,0 +1,128 @@
+//go:build linux
+
+package softnic_test
+
+import (
+	"bytes"
+	"runtime"
+	"slices"
+	"testing"
+
+	"ibverbx/softnic"
+	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
+)
+
+// received waits until the NIC of a context has received n packets since before.
+func received(ctx verbs.Context, before uint64, n int) {
+	for ctx.Device().(*softnic.NIC).Stats().PacketsReceived < before+uint64(n) {
+		runtime.Gosched()
+	}
+}
+
+// TestStagedFailures: if several landings of a QP fail, the first of their requests ends with an error. None of them succeeds.
+func TestStagedFailures(t *testing.T) {
+	onStaged(t, func(t *testing.T, link string) {
+		r := newDeviceRig(t, link, verbs.RC)
+		before := r.cb.Device().(*softnic.NIC).Stats().PacketsReceived
+		waits, release := hold(t, r.device)
+		r.post(r.remote.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 100)))
+		<-waits
+		r.post(r.remote.request(verbs.OpRDMAWrite, 100, r.hostLocal.sge(0, 100))) // in the next landing
+		received(r.cb, before, 2)
+		r.device.FailAt(r.remote.Memory)
+		release()
+		wcs := await(t, r.cqa, 2)
+		if wcs[0].Status != verbs.StatusRemOpErr || wcs[1].Status != verbs.StatusWRFlushErr {
+			t.Errorf("the WRITEs whose copies fail = %v and %v, want REM_OP_ERR and a flush", wcs[0].Status, wcs[1].Status)
+		}
+		r.device.FailAt(nil)
+	})
+}
+
+// TestStagedReadBeforeFailure: a READ before a WRITE whose landing fails is answered.
+func TestStagedReadBeforeFailure(t *testing.T) {
+	onStaged(t, func(t *testing.T, link string) {
+		r := newDeviceRig(t, link, verbs.RC)
+		slow := new(verbstest.MemoryDevice)
+		source := r.register(r.pb, slow.Alloc)
+		want := source.fill(t, 3)
+		eventTypes(t, r.cb)
+		waits, release := hold(t, slow)
+		r.device.FailAt(r.remote.Memory)
+		r.post(source.request(verbs.OpRDMARead, 0, r.hostLocal.sge(0, 100)), r.remote.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(200, 100)))
+		<-waits
+		for !slices.Contains(eventTypes(t, r.cb), verbs.EventQPReqErr) { // the landing has failed
+			runtime.Gosched()
+		}
+		release()
+		wcs := await(t, r.cqa, 2)
+		if wcs[0].Status != verbs.StatusSuccess || wcs[1].Status != verbs.StatusRemOpErr {
+			t.Errorf("the READ and the WRITE = %v and %v, want success and REM_OP_ERR", wcs[0].Status, wcs[1].Status)
+		}
+		if !bytes.Equal(r.hostLocal.read(t, 0, 100), want[:100]) {
+			t.Error("the READ brings other bytes")
+		}
+		r.device.FailAt(nil)
+	})
+}
+
+// TestStagedOwnRequests: bytes that land for the peer do not keep the QP from requests of its own, whether fenced or done directly,
+// and the send queue counts as drained.
+func TestStagedOwnRequests(t *testing.T) {
+	onStaged(t, func(t *testing.T, link string) {
+		r := newDeviceRig(t, link, verbs.RC)
+		must2(t)(r.qa.PostRecv([]verbs.RecvWR{{WRID: 3}}))
+		waits, release := hold(t, r.device)
+		r.post(r.remote.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 100)))
+		<-waits
+		eventTypes(t, r.cb)
+		must(t, r.qb.Modify(verbs.QPAttr{State: verbs.StateSQD, SQDNotify: true}, verbs.AttrState|verbs.AttrSQDNotify))
+		if e := eventTypes(t, r.cb); !slices.Contains(e, verbs.EventSQDrained) {
+			t.Errorf("events of an idle send queue = %v, want that it is drained", e)
+		}
+		must(t, r.qb.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState))
+		must2(t)(r.qb.PostSend([]verbs.SendWR{
+			r.hostLocal.request(verbs.OpRDMAWrite, 0, r.hostRemote.sge(0, 10_000)), // long enough to be done directly
+			{Opcode: verbs.OpSend, Flags: verbs.SendFence | verbs.SendSignaled},
+		}))
+		if wc := await(t, r.cqa, 1)[0]; wc.WRID != 3 || wc.Status != verbs.StatusSuccess {
+			t.Errorf("completion = %+v, want the receive of the fenced SEND", wc)
+		}
+		release()
+		succeeded(t, await(t, r.cqa, 1))
+		succeeded(t, await(t, r.cqb, 2))
+	})
+}
+
+// TestStagedLastWQE: the event of the last WQE of an SRQ comes after the completions that waited for bytes to land.
+func TestStagedLastWQE(t *testing.T) {
+	onStaged(t, func(t *testing.T, link string) {
+		r := newDeviceRig(t, link, verbs.RC)
+		srq, err := r.pb.CreateSRQ(verbs.SRQConfig{MaxWR: 4, MaxSGE: 1})
+		must(t, err)
+		cq := newCQ(t, r.cb, 4)
+		qb, err := r.pb.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, SRQ: srq, MaxSendWR: 1})
+		must(t, err)
+		qa, err := r.pa.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: r.cqa, RecvCQ: r.cqa, MaxSendWR: 4, MaxSendSGE: 1, Path: verbs.PathConfig{AckTimeout: heldTimeout}})
+		must(t, err)
+		connect(t, qa, qb)
+		wr := verbs.RecvWR{WRID: 6, NumSGE: 1}
+		wr.SGE[0] = r.remote.sge(0, 100)
+		must2(t)(srq.PostRecv([]verbs.RecvWR{wr}))
+		waits, release := hold(t, r.device)
+		must2(t)(qa.PostSend([]verbs.SendWR{r.remote.request(verbs.OpSend, 0, r.hostLocal.sge(0, 100))}))
+		<-waits
+		must(t, qb.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState))
+		if e := eventTypes(t, r.cb); slices.Contains(e, verbs.EventLastWQEReached) {
+			t.Fatalf("events before the receive has completed = %v, want none of the last WQE", e)
+		}
+		release()
+		if wc := await(t, cq, 1)[0]; wc.WRID != 6 || wc.Status != verbs.StatusSuccess {
+			t.Errorf("receive = %+v, want success of 6", wc)
+		}
+		for !slices.Contains(eventTypes(t, r.cb), verbs.EventLastWQEReached) {
+			runtime.Gosched()
+		}
+	})
+}
