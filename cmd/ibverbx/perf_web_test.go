@@ -118,8 +118,9 @@ func TestPerfWeb(t *testing.T) {
 func TestPerfWebOthers(t *testing.T) {
 	t.Parallel()
 	v := watchPerf(t, "send", "--lat", "-s", "64", "-D", "0.4")
-	if last := v.Samples[len(v.Samples)-1]; last.P50 <= 0 || last.P99 < last.P50 {
-		t.Errorf("the last sample of --lat is %+v, want latencies", last)
+	// A sample of a time in which no message ended has none.
+	if !slices.ContainsFunc(v.Samples, func(s live.Sample) bool { return s.P50 > 0 && s.P99 >= s.P50 }) {
+		t.Errorf("the samples of --lat are %+v, want latencies", v.Samples)
 	}
 	v = watchPerf(t, "-c", "UC", "-q", "2", "-s", "64K", "-D", "0.3")
 	if last := v.Samples[len(v.Samples)-1]; len(last.Lanes) != 2 || last.Rails[0].Up != 2 {
