@@ -35,9 +35,10 @@ func (s *sourcePorts) Packet(_ int64, src, _ netip.AddrPort, _ uint16, _, _ uint
 // collect adds the source ports of the packets to the paths of a QP. Each path must have one.
 func (s *sourcePorts) collect(t *testing.T, to verbs.QP, ports map[uint16]bool) {
 	t.Helper()
+	paths := to.(reliable.Counted).Paths() // without mu: a NIC calls Packet with its locks held
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range to.(reliable.Counted).Paths() {
+	for _, p := range paths {
 		if len(s.by[p.QPN]) > 1 {
 			t.Fatalf("packets to the path with QP %#x come from the ports %v, want one", p.QPN, s.by[p.QPN])
 		}
