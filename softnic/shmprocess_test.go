@@ -315,8 +315,8 @@ func startFar(tb testing.TB, mode string) (*shmSide, *shmFar) {
 	var card shmCard
 	cards := json.NewDecoder(out)
 	must(tb, cards.Decode(&card))
+	s.connect(card) // before the far side can send: nothing is sent twice
 	must(tb, json.NewEncoder(in).Encode(s.card()))
-	s.connect(card)
 	must(tb, cards.Decode(&card)) // the far side is ready
 	return s, far
 }
