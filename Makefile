@@ -60,7 +60,7 @@ bench:
 
 # Every benchmark runs; what it prints means nothing.
 bench-smoke:
-	$(GO) test -run '^$$' -bench . -benchtime 10x ./...
+	$(GO) test -run '^$$' -bench . -benchtime 3x ./...
 
 # The tests that need a real kernel RDMA device, in a virtual machine (test/rxe/README.md).
 test-rxe:

@@ -3,7 +3,7 @@ package stream
 const (
 	// polls is how often a goroutine polls before it sleeps. Waking up takes longer than an answer from a peer that has a processor of its own.
 	polls = 64
-	// pollAgain is how many times a goroutine does not poll for a while after it was in vain.
+	// pollAgain is how many times a goroutine sleeps at once after it has polled and found nothing.
 	pollAgain = 32
 )
 

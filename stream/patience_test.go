@@ -21,7 +21,7 @@ func (s *shy) Help() bool {
 	return true
 }
 
-// TestPatience: a reader polls until its answer is there, and goes on with that as long as it is not in vain. A token of before is no answer. One reader
+// TestPatience: a reader polls until its answer is there, and goes on with that as long as it finds answers. A token of before is no answer. One reader
 // polls at a time, and a writer never does.
 func TestPatience(t *testing.T) {
 	s, wake := &shy{}, make(chan struct{}, 1)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"ibverbx/internal/perf"
+	"ibverbx/internal/slice"
 )
 
 // shortReport runs a short test against a server and returns its report.
@@ -22,11 +23,12 @@ func shortReport(t *testing.T, args ...string) perf.Report {
 func TestPerfLink(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	t.Setenv("TMPDIR", t.TempDir())
-	for _, tt := range []struct {
+	type test struct {
 		server, client string // flags
 		link, reason   string
 		fails          string
-	}{
+	}
+	for _, tt := range slice.Pick(t, []test{
 		{"", "", "shm", "", ""},
 		{"--link shm", "", "shm", "", ""},
 		{"", "--link shm --rails 1", "shm", "", ""},
@@ -38,7 +40,7 @@ func TestPerfLink(t *testing.T) {
 		{"--link udp", "--link shm", "", "", "link: the dialer wants shm, the listener wants udp"},
 		{"--link shm", "--link udp", "", "", "link: the dialer wants udp, the listener wants shm"},
 		{"--link shm", "--transport uc", "", "", "rail 0 is not a plain software NIC"},
-	} {
+	}) {
 		t.Run(tt.server+" "+tt.client, func(t *testing.T) {
 			server, addr := serve(t, append([]string{"--token-file", token, "--once"}, strings.Fields(tt.server)...)...)
 			args := append([]string{addr, "--token-file", token}, strings.Fields(tt.client)...)

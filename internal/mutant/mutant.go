@@ -42,10 +42,12 @@ type Edit struct{ File, Old, New string }
 // variable turns mutations on. It is empty in the tests that run on a mutant.
 const variable = "IBVERBX_MUTATE"
 
-// limit is how long building and testing a mutant may take. A test that hangs has caught it: go test ends after timeout and names the test.
+// limit is how long building and testing a mutant may take. A test that hangs has caught it: go test ends after timeout, or after someTimeout
+// if only some tests run, and names the test.
 const (
-	limit   = 6 * time.Minute
-	timeout = "3m"
+	limit       = 6 * time.Minute
+	timeout     = "3m"
+	someTimeout = "1m"
 )
 
 // Run makes every change in turn and runs the tests of the package in the working directory.
@@ -150,7 +152,10 @@ func (c *Change) caughtBy(t *testing.T, overlay string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	args := []string{"test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", "-timeout", timeout, "-run", c.Tests}
+	args := []string{"test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", "-run", c.Tests, "-timeout", timeout}
+	if c.Tests != "" {
+		args[len(args)-1] = someTimeout
+	}
 	env := append(os.Environ(), variable+"=", slice.Env+"=0/1", "IBVERBX_SIM_SEEDS=")
 	if c.Race {
 		args, env = append(args, "-race", "-tags", "heapmem"), append(env, "CGO_ENABLED=1")

@@ -47,6 +47,18 @@ func (s Slice) Whole() bool { return s.parts <= 1 }
 // one part, and every part has at least one entry.
 func (s Slice) Has(i, n int) bool { return s.Whole() || i%s.parts == s.index%min(n, s.parts) }
 
+// Pick returns the entries of a list that are in the part of a test.
+func Pick[T any](tb testing.TB, all []T) (mine []T) {
+	tb.Helper()
+	part := Of(tb)
+	for i, v := range all {
+		if part.Has(i, len(all)) {
+			mine = append(mine, v)
+		}
+	}
+	return mine
+}
+
 // First returns the number of the first repetition that this part does, counted from 0, of a check
 // that a full run repeats full times. The parts follow each other.
 func (s Slice) First(full int) int { return s.index * s.Count(full) }

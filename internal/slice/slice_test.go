@@ -65,3 +65,19 @@ func TestParts(t *testing.T) {
 		}
 	}
 }
+
+// TestPick: the parts of a test have all entries of a list together.
+func TestPick(t *testing.T) {
+	all, picked := []string{"a", "b", "c", "d", "e"}, map[string]int{}
+	for _, part := range []string{"0/3", "1/3", "2/3"} {
+		t.Setenv(Env, part)
+		for _, v := range Pick(t, all) {
+			picked[v]++
+		}
+	}
+	for _, v := range all {
+		if picked[v] != 1 {
+			t.Errorf("%q is in %d parts, want 1", v, picked[v])
+		}
+	}
+}
