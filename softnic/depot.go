@@ -108,6 +108,9 @@ func (n *NIC) depotOf(device verbs.MemoryDevice) *depot {
 	d.lander.init()
 	d.start()
 	c.depots = append(c.depots, d)
+	if c.wire != nil {
+		c.wire.alone.Store(true)
+	}
 	return d
 }
 

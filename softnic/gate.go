@@ -80,6 +80,15 @@ func (l *coreLock) Lock() {
 	l.shut()
 }
 
+// TryLock is Lock if nobody holds the mutex, and otherwise reports false.
+func (l *coreLock) TryLock() bool {
+	if !l.Mutex.TryLock() {
+		return false
+	}
+	l.shut()
+	return true
+}
+
 // hold locks the mutex and leaves gates open. The caller may read what changes only under Lock, and
 // change what has no open gate and is not used inside of one.
 func (l *coreLock) hold() { l.Mutex.Lock() }

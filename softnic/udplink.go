@@ -117,11 +117,13 @@ type UDPLink struct {
 	// plain is where a packet for cfg.CapturePlain is made.
 	plain []byte
 	order kernelOrder
+	watch udpWatch
 }
 
 // NewUDPLink returns a link without NICs. A nil cfg means the defaults.
 func NewUDPLink(cfg *UDPConfig) (*UDPLink, error) {
 	l := &UDPLink{nonce: newRand(0).Uint32(), nics: make(map[verbs.GID]*NIC), senders: make(map[udpAddr]*NIC)}
+	l.watch.init()
 	if cfg != nil {
 		l.cfg = *cfg
 	}

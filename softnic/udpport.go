@@ -3,7 +3,6 @@ package softnic
 import (
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"ibverbx/internal/roce"
@@ -53,7 +52,9 @@ type udpPort struct {
 	// batch is how many bytes the last read found, of those that found some.
 	batch int
 	// midway says that the last packet read was not the last of its message.
-	midway  bool
+	midway bool
+	// seen is what polls was when another port's goroutine read it last.
+	seen    uint32
 	sources map[udpAddr]*udpSource
 	// last is the source of the last packet.
 	last   *udpSource
@@ -62,13 +63,7 @@ type udpPort struct {
 	reason  roce.Reason
 	explain roce.Explainer
 
-	// polls counts empty polls of the program. The port's goroutine reads it to learn whether
-	// the program polls.
-	polls atomic.Uint32
-	// alarm tells the goroutine that the program has stopped polling and waits.
-	alarm   chan struct{}
-	stop    chan struct{}
-	stopped sync.WaitGroup
+	attendant attendant // the goroutine
 }
 
 // udpHeader is the length of a UDP header.
@@ -181,12 +176,15 @@ func (q *qp) mtu() verbs.MTU {
 	return q.nic.cfg.MTU
 }
 
-// use counts QPs that use the port. Programs that poll read the ports that QPs use.
+// use counts QPs that use the port. Programs that poll, and goroutines that look for packets, read the ports that QPs use.
 func (u *udpPort) use(more int) {
 	if u == nil {
 		return
 	}
-	u.users += more
+	used := u.users > 0
+	if u.users += more; used == (u.users > 0) {
+		return
+	}
 	var polled []*udpPort
 	for _, p := range u.nic.ports {
 		if p.users > 0 {
@@ -194,6 +192,10 @@ func (u *udpPort) use(more int) {
 		}
 	}
 	u.nic.polled = polled
+	l := u.wire.link
+	l.mu.Lock()
+	l.watch.set(u, !used)
+	l.mu.Unlock()
 }
 
 // onCaller reports whether a post moves its data within the call. On the loopback the kernel hands a

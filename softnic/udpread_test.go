@@ -55,7 +55,7 @@ func TestUDPPollWithoutQPs(t *testing.T) {
 	polls := func() uint32 {
 		_, err := s.cq.Poll(wcs[:])
 		check(t, err)
-		return s.nic.udp.polls.Load()
+		return s.nic.udp.attendant.polls.Load()
 	}
 	if n := polls(); n != 0 {
 		t.Errorf("%d polls read the socket of a NIC without QPs", n)

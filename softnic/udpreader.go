@@ -7,8 +7,8 @@ import (
 	"ibverbx/internal/udp"
 )
 
-// pollPause is how long a port's goroutine stays away while the program polls. Meanwhile packets
-// wake no goroutine, which would cost the program a core.
+// pollPause is how long a port's goroutine stays away while the program polls, or while another goroutine reads the port.
+// Meanwhile packets wake no goroutine, which would cost them a core.
 const pollPause = time.Millisecond
 
 // yieldAfter is how many reads of a polling program may find nothing before it yields its
@@ -35,8 +35,8 @@ func (u *udpPort) start() {
 	if u.sealed {
 		u.ticker = time.AfterFunc(sealTick, u.tick)
 	}
-	u.alarm, u.stop = make(chan struct{}, 1), make(chan struct{})
-	u.stopped.Add(1)
+	u.attendant.alarm, u.attendant.stop = make(chan struct{}, 1), make(chan struct{})
+	u.attendant.stopped.Add(1)
 	go u.run()
 }
 
@@ -45,15 +45,15 @@ func (u *udpPort) end() error {
 	if u.ticker != nil {
 		u.ticker.Stop()
 	}
-	close(u.stop)
+	close(u.attendant.stop)
 	err := u.conn.Interrupt()
-	u.stopped.Wait()
+	u.attendant.stopped.Wait()
 	return err
 }
 
 // run serves packets that come while the program does not poll.
 func (u *udpPort) run() {
-	defer u.stopped.Done()
+	defer u.attendant.stopped.Done()
 	pause := time.NewTimer(time.Hour)
 	defer pause.Stop()
 	for u.attend(pause) {
@@ -63,35 +63,48 @@ func (u *udpPort) run() {
 	}
 }
 
-// attend reads until no packet has come for a while. It reports false when the port is closed.
+// attend looks for packets until none has come for a while. It reports false when the port is closed.
 func (u *udpPort) attend(pause *time.Timer) bool {
-	polls := u.polls.Load()
+	w := &u.wire.link.watch
+	defer w.end(u)
+	select {
+	case <-u.attendant.alarm: // it is awake
+	default:
+	}
+	polls := u.attendant.polls.Load()
 	idle, misses := time.Now(), 0
-	for {
+	for reads := 1; ; reads++ {
 		select {
-		case <-u.stop:
+		case <-u.attendant.stop:
 			return false
 		default:
 		}
 		u.reading.Lock()
-		some := u.read()
-		stream := u.batch >= streamBytes
-		midway := stream && u.midway && u.reader.Drained() && u.wire.link.cfg.Spin >= midPause
+		s := u.sight()
 		u.reading.Unlock()
-		if now := u.polls.Load(); now != polls {
-			pause.Reset(pollPause)
-			select {
-			case <-pause.C:
-			case <-u.alarm:
-			case <-u.stop:
+		if u.attendant.polls.Load() != polls {
+			w.end(u)
+			if u.stayAway(pause) == closed {
 				return false
 			}
-			polls, idle = u.polls.Load(), time.Now()
+			polls, idle = u.attendant.polls.Load(), time.Now()
 			continue
 		}
-		if some {
+		if !w.begin(u) {
+			if s.some {
+				continue // who looks may have no time for it
+			}
+			if why := w.stayAway(u, pause); why != paused {
+				return why == alarmed
+			}
+			continue
+		}
+		if u.attendant.looks.Load() && (!s.some || reads%othersEvery == 0) {
+			s.add(w.others(u))
+		}
+		if s.some {
 			idle, misses = time.Now(), 0
-			for midway && time.Since(idle) < midPause {
+			for s.midway && time.Since(idle) < midPause {
 				runtime.Gosched()
 			}
 			continue
@@ -99,10 +112,32 @@ func (u *udpPort) attend(pause *time.Timer) bool {
 		if time.Since(idle) >= u.wire.link.cfg.Spin {
 			return true
 		}
-		if misses++; stream && misses > streamYield {
+		if misses++; s.stream && misses > streamYield {
 			udp.Yield()
 		}
 		runtime.Gosched()
+	}
+}
+
+// wakening is why a goroutine has come back.
+type wakening uint8
+
+const (
+	paused  wakening = iota // pollPause is over
+	alarmed                 // who has read the port stops
+	closed                  // the port is closed
+)
+
+// stayAway waits until the port may need its goroutine.
+func (u *udpPort) stayAway(pause *time.Timer) wakening {
+	pause.Reset(pollPause)
+	select {
+	case <-pause.C:
+		return paused
+	case <-u.attendant.alarm:
+		return alarmed
+	case <-u.attendant.stop:
+		return closed
 	}
 }
 
@@ -110,7 +145,7 @@ func (u *udpPort) attend(pause *time.Timer) bool {
 // says that the program will sleep rather than poll again.
 func (u *udpPort) poll(watched bool) bool {
 	if !watched {
-		u.polls.Add(1)
+		u.attendant.polls.Add(1)
 	}
 	if !u.reading.TryLock() {
 		return true // the other reader may have found something
@@ -129,10 +164,10 @@ func (u *udpPort) poll(watched bool) bool {
 	return some
 }
 
-// awaited makes the goroutine read: the program is about to sleep.
+// awaited calls the goroutine back: the program, or a goroutine that has read for it, is about to sleep.
 func (u *udpPort) awaited() {
 	select {
-	case u.alarm <- struct{}{}:
+	case u.attendant.alarm <- struct{}{}:
 	default:
 	}
 }

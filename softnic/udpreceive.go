@@ -25,17 +25,34 @@ func (u *udpPort) read() bool {
 		return false
 	}
 	n, err := u.reader.Read()
-	c := u.nic.core
-	if err != nil {
-		c.mu.Lock()
-		u.nic.stats.ReceiveErrors++
-		c.mu.Unlock()
+	if n == 0 && err == nil {
 		return false
+	}
+	c := u.nic.core
+	c.mu.Lock()
+	u.serveBatch(n, err)
+	c.mu.Unlock()
+	return n > 0
+}
+
+// readLocked is read with the core's lock held.
+func (u *udpPort) readLocked() bool {
+	if u.closed {
+		return false
+	}
+	n, err := u.reader.Read()
+	u.serveBatch(n, err)
+	return n > 0
+}
+
+// serveBatch serves the n packets that were read, or counts an error.
+func (u *udpPort) serveBatch(n int, err error) {
+	if err != nil {
+		u.nic.stats.ReceiveErrors++
 	}
 	if n == 0 {
-		return false
+		return
 	}
-	c.mu.Lock()
 	u.batch = 0
 	for i := range n {
 		d := u.reader.Datagram(i)
@@ -45,10 +62,8 @@ func (u *udpPort) read() bool {
 	t := traits[u.packet.Opcode&roce.OperationMask]
 	u.midway = t&(opIsSend|opIsWrite) != 0 && t&opEnds == 0
 	u.served = true
-	c.settle()
+	u.nic.core.settle()
 	u.served = false
-	c.mu.Unlock()
-	return true
 }
 
 // pump reads and serves some batches of packets of the NIC. It reports whether there were any and whether

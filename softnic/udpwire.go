@@ -2,6 +2,7 @@ package softnic
 
 import (
 	"maps"
+	"sync/atomic"
 
 	"ibverbx/verbs"
 )
@@ -12,6 +13,8 @@ type udpWire struct {
 	core
 	link *UDPLink
 	nic  *NIC
+	// alone says that the NIC may wait for a device or a neighbor while it serves packets: see udpWatch.
+	alone atomic.Bool
 	// dirty says that the NIC has packets to flush.
 	dirty bool
 	// corks counts the goroutines that collect packets: see verbs.Corked.
@@ -29,6 +32,7 @@ func (l *UDPLink) newWire(n *NIC) *udpWire {
 		t.window, t.windowBytes = defaultUDPWindow, defaultUDPInFlight
 	}
 	w := &udpWire{link: l, nic: n}
+	w.alone.Store(l.cfg.SharedMemory)
 	w.init(w, t, nil)
 	w.nonce, w.count, w.wire = l.nonce, l.count, w
 	w.faults.init(&w.core, l.cfg.Seed+uint64(l.count), udpQueue, l.cfg.Impairment, w.land)
@@ -86,6 +90,9 @@ func (l *UDPLink) remember(u *udpPort) {
 func (l *UDPLink) detach(n *NIC) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, u := range n.ports {
+		l.watch.set(u, false)
+	}
 	maps.DeleteFunc(l.nics, func(_ verbs.GID, other *NIC) bool { return other == n })
 	maps.DeleteFunc(l.senders, func(_ udpAddr, other *NIC) bool { return other == n })
 }

@@ -53,18 +53,28 @@ func nicAddrs(local net.Addr, addrs []string) (on []netip.Addr, err error) {
 }
 
 // udpNICs opens software NICs that speak RoCE v2 over UDP. Rail i is on address i, starting again
-// after the last one. Every rail has its own link.
+// after the last one. Rails share a link, so that one goroutine can look for the packets of all. A rail has
+// its own if packets are captured or impaired, which is said of a link, or if its address is taken.
 type udpNICs struct {
 	addrs   []netip.Addr
 	capture *captureFlags
 }
 
-func (u udpNICs) openEnd(w perf.Wish) (*nics, error) {
+func (u udpNICs) openEnd(w perf.Wish) (_ *nics, err error) {
 	n := &nics{}
+	var link *softnic.UDPLink
+	var on map[netip.Addr]bool // the addresses of the link
 	ports := make([]*softnic.NIC, w.Rails)
 	for i := range ports {
-		var err error
-		if ports[i], err = n.openUDP(i, u.addrs[i%len(u.addrs)], u.capture, impairmentOf(i, w.Impair)); err != nil {
+		addr := u.addrs[i%len(u.addrs)].Unmap()
+		if link == nil || on[addr] || u.capture.on() || len(w.Impair) > 0 {
+			if link, err = u.link(i, w.Impair); err != nil {
+				return nil, errors.Join(err, n.close())
+			}
+			on = make(map[netip.Addr]bool)
+		}
+		on[addr] = true
+		if ports[i], err = n.openUDP(link, softnic.Config{Name: softName(i), Addr: addr}); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 	}
@@ -72,15 +82,18 @@ func (u udpNICs) openEnd(w perf.Wish) (*nics, error) {
 	return n, nil
 }
 
-func (n *nics) openUDP(i int, addr netip.Addr, capture *captureFlags, imp softnic.Impairment) (*softnic.NIC, error) {
-	name := fmt.Sprintf("soft%d", i)
-	cfg := capture.udpConfig(i, name, addr)
-	cfg.Seed, cfg.Impairment = uint64(i+1), imp
-	link, err := softnic.NewUDPLink(cfg)
-	if err != nil {
-		return nil, err
-	}
-	nic, err := softnic.New(link, softnic.Config{Name: name, Addr: addr})
+// softName is the name of the software NIC of a rail.
+func softName(rail int) string { return fmt.Sprintf("soft%d", rail) }
+
+// link makes a link for a rail, and for those after it that need none of their own.
+func (u udpNICs) link(rail int, impair []perf.Impair) (*softnic.UDPLink, error) {
+	cfg := u.capture.udpConfig(rail, softName(rail), u.addrs[rail%len(u.addrs)])
+	cfg.Seed, cfg.Impairment = uint64(rail+1), impairmentOf(rail, impair)
+	return softnic.NewUDPLink(cfg)
+}
+
+func (n *nics) openUDP(link *softnic.UDPLink, cfg softnic.Config) (*softnic.NIC, error) {
+	nic, err := softnic.New(link, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"ibverbx/internal/perf"
+	"ibverbx/internal/slice"
 )
 
 // process is a command that runs in a process of its own.
@@ -176,6 +177,7 @@ func twoProcesses(t *testing.T, link string) {
 		tests = append(tests, "write -s 64,64K --transport uc", "write -s 64K", "write --imm -s 64K --transport uc", "read -s 64K --transport uc",
 			"send -b -s 4K --transport uc", "atomic --transport uc", "write --lat -s 8 --transport uc")
 	}
+	tests = slice.Pick(t, tests)
 	var clients []perf.Report
 	for _, args := range tests {
 		r := reportOf(t, append(strings.Fields(args), addr, "--token-file", token, "--check", "-n", "64")...)
@@ -359,5 +361,15 @@ func TestWithPort(t *testing.T) {
 		if got := withPort(host, defaultPort); got != want {
 			t.Errorf("withPort(%q) = %q, want %q", host, got, want)
 		}
+	}
+}
+
+// TestPerfSameAddress: rails may share an address.
+func TestPerfSameAddress(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	_, addr := serve(t, "--token-file", token, "--link", "udp")
+	r := reportOf(t, "write", "-s", "64", "-n", "64", "--rails", "3", "--addr", "127.0.0.1,127.0.0.1,::ffff:127.0.0.1", addr, "--token-file", token, "--check")
+	if r.Rails != 3 || !r.Checked {
+		t.Errorf("%d rails, checked %t, want 3 checked ones", r.Rails, r.Checked)
 	}
 }

@@ -1,0 +1,140 @@
+package softnic
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// attendant is the goroutine of a port, as others see it.
+type attendant struct {
+	// polls counts empty polls of the program. The goroutine reads it to learn whether the program polls.
+	polls atomic.Uint32
+	// looks says that the goroutine looks for packets: see udpWatch.
+	looks atomic.Bool
+	// waits says that it stays away until another one stops looking.
+	waits atomic.Bool
+	// alarm tells the goroutine that it is needed again.
+	alarm   chan struct{}
+	stop    chan struct{}
+	stopped sync.WaitGroup
+}
+
+// othersEvery is how many reads a goroutine does on its own port, at most, before it reads the others.
+const othersEvery = 8
+
+// udpWatch says who looks for packets of a link. A goroutine looks by reading again and again. If every
+// port's goroutine did so, a machine with few processors would have none left for the senders, and one that
+// sleeps wakes late because nothing is free to run it. So at most half as many look as there are processors.
+// Each of them also reads the ports whose own goroutine does not look. The others stay away until one stops.
+//
+// NICs do not wait for each other: a port whose NIC is busy is left out. A NIC that may wait for a device or for a
+// neighbor while it serves packets is alone (udpWire.alone). Its goroutine always looks, and nobody else reads its ports.
+type udpWatch struct {
+	// most is how many goroutines may look at a time, at least 1.
+	most int32
+	// looking is how many do.
+	looking atomic.Int32
+	// ports are those that QPs use. The slice is replaced, never changed.
+	ports atomic.Pointer[[]*udpPort]
+}
+
+func (w *udpWatch) init() {
+	w.most = int32(max(runtime.GOMAXPROCS(0)/2, 1))
+	w.ports.Store(new([]*udpPort))
+}
+
+// set notes whether QPs use a port. Who calls it holds the link's mu.
+func (w *udpWatch) set(u *udpPort, used bool) {
+	ports := slices.DeleteFunc(slices.Clone(*w.ports.Load()), func(p *udpPort) bool { return p == u })
+	if used {
+		ports = append(ports, u)
+	}
+	w.ports.Store(&ports)
+}
+
+// begin reports whether u's goroutine may look, or does so already.
+func (w *udpWatch) begin(u *udpPort) bool {
+	if u.wire.alone.Load() {
+		w.end(u)
+		return true
+	}
+	if u.attendant.looks.Load() {
+		return true
+	}
+	for {
+		n := w.looking.Load()
+		if n >= w.most {
+			return false
+		}
+		if w.looking.CompareAndSwap(n, n+1) {
+			u.attendant.looks.Store(true)
+			return true
+		}
+	}
+}
+
+// end makes u's goroutine stop looking, if it does, and wakes those that stay away.
+func (w *udpWatch) end(u *udpPort) {
+	if !u.attendant.looks.Load() {
+		return
+	}
+	u.attendant.looks.Store(false)
+	w.looking.Add(-1)
+	for _, o := range *w.ports.Load() {
+		if o.attendant.waits.Load() {
+			o.awaited()
+		}
+	}
+}
+
+// stayAway makes u's goroutine, which may not look, stay away until it may. It reports why it has come back.
+func (w *udpWatch) stayAway(u *udpPort, pause *time.Timer) wakening {
+	u.attendant.waits.Store(true)
+	defer u.attendant.waits.Store(false)
+	if w.begin(u) { // another one stopped before it could see waits
+		return paused
+	}
+	return u.stayAway(pause)
+}
+
+// others reads the ports for which nobody looks, for u's goroutine.
+func (w *udpWatch) others(u *udpPort) (s sighting) {
+	for _, o := range *w.ports.Load() {
+		if o == u || o.attendant.looks.Load() || o.wire.alone.Load() || !o.reading.TryLock() {
+			continue
+		}
+		if polls := o.attendant.polls.Load(); polls != o.seen {
+			o.seen = polls // the program reads it
+		} else if c := o.nic.core; c.mu.TryLock() {
+			s.add(o.sighted(o.readLocked()))
+			c.mu.Unlock()
+		}
+		o.reading.Unlock()
+	}
+	return s
+}
+
+// sighting is what a goroutine that looks for packets has seen.
+type sighting struct {
+	some   bool // there were packets
+	stream bool // the last ones belong to a long message
+	midway bool // more packets of it will come soon
+}
+
+func (s *sighting) add(o sighting) {
+	s.some, s.stream, s.midway = s.some || o.some, s.stream || o.stream, s.midway || o.midway
+}
+
+// sight reads and serves a batch of packets. The port's reading is held.
+func (u *udpPort) sight() sighting { return u.sighted(u.read()) }
+
+// sighted says what a read has found. The port's reading is held.
+func (u *udpPort) sighted(some bool) (s sighting) {
+	s.some = some
+	s.stream = u.batch >= streamBytes
+	s.midway = s.some && s.stream && u.midway && u.reader.Drained() && u.wire.link.cfg.Spin >= midPause
+	return s
+}

@@ -1,0 +1,167 @@
+//go:build linux
+
+package softnic
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"ibverbx/verbs"
+)
+
+// watchedPorts makes a link with NICs that QPs use, and of whose goroutines so many may look for packets.
+func watchedPorts(t *testing.T, most int32, cfg UDPConfig, nics int) (*udpWatch, []*udpPort) {
+	t.Helper()
+	link, err := NewUDPLink(&cfg)
+	check(t, err)
+	link.watch.most = most
+	ports := make([]*udpPort, nics)
+	for i := range ports {
+		s := newStation(t, link, 4, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, byte(70 + i)})})
+		s.qp(verbs.UD, 1)
+		ports[i] = s.nic.udp
+	}
+	return &link.watch, ports
+}
+
+// TestUDPWatchTurns: so many goroutines look as may. One that stops calls the others back.
+func TestUDPWatchTurns(t *testing.T) {
+	w := &udpWatch{}
+	w.init()
+	w.most = 2
+	ports := []*udpPort{{}, {}, {}}
+	for _, u := range ports {
+		u.wire = &udpWire{}
+		u.attendant.alarm = make(chan struct{}, 1)
+		w.set(u, true)
+	}
+	a, b, c := ports[0], ports[1], ports[2]
+	for i, u := range []*udpPort{a, a, b, c} {
+		if w.begin(u) != (u != c) {
+			t.Errorf("call %d of begin is %t", i, u == c)
+		}
+	}
+	w.end(c) // it does not look
+	if w.begin(c) || len(a.attendant.alarm)+len(b.attendant.alarm) > 0 {
+		t.Error("the end of one that does not look changes something")
+	}
+	c.attendant.waits.Store(true)
+	w.end(a)
+	if len(c.attendant.alarm) != 1 || len(b.attendant.alarm) != 0 {
+		t.Errorf("%d and %d alarms of c, which waits, and b, which does not: want 1 and 0", len(c.attendant.alarm), len(b.attendant.alarm))
+	}
+	if !w.begin(c) || w.begin(a) {
+		t.Error("c may not look after a has stopped, or a may look again")
+	}
+	w.set(b, false)
+	if n := len(*w.ports.Load()); n != 2 {
+		t.Errorf("%d ports are listed, want 2", n)
+	}
+}
+
+// TestUDPWatchOthers: one that looks reads the ports for which nobody looks, but not those that the program reads.
+func TestUDPWatchOthers(t *testing.T) {
+	w, ports := watchedPorts(t, 0, UDPConfig{}, 2) // no goroutine looks: each reads its port once in a while
+	a, b := ports[0], ports[1]
+	conn, err := net.Dial("udp", b.conn.Addr().String())
+	check(t, err)
+	t.Cleanup(func() { check(t, conn.Close()) })
+	try := func() bool {
+		_, err := conn.Write([]byte("no packet"))
+		check(t, err)
+		return w.others(a).some
+	}
+	for deadline := time.Now().Add(2 * time.Minute); !try(); { // the goroutine may have been first
+		if time.Now().After(deadline) {
+			t.Fatal("packets of another port are not read")
+		}
+	}
+	for range 100 {
+		b.attendant.polls.Add(1)
+		if try() {
+			t.Fatal("a port is read although the program reads it")
+		}
+	}
+}
+
+// say sends a datagram to a port, which counts it as malformed.
+func say(t *testing.T, u *udpPort) {
+	t.Helper()
+	conn, err := net.Dial("udp", u.conn.Addr().String())
+	check(t, err)
+	_, err = conn.Write([]byte("no packet"))
+	check(t, err)
+	check(t, conn.Close())
+}
+
+// until waits for something that must come.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(50 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(what)
+		}
+	}
+}
+
+// TestUDPWatchBusyNIC: a NIC that is busy, here for ever, keeps others of its link neither from serving packets nor from closing.
+func TestUDPWatchBusyNIC(t *testing.T) {
+	_, ports := watchedPorts(t, 1, UDPConfig{Spin: time.Hour}, 2)
+	a, b := ports[0], ports[1]
+	until(t, "nobody looks", func() bool { say(t, a); return a.attendant.looks.Load() || b.attendant.looks.Load() })
+	if b.attendant.looks.Load() {
+		a, b = b, a
+	}
+	b.nic.core.mu.Lock()
+	defer b.nic.core.mu.Unlock()
+	for range 10 {
+		say(t, b)
+		before := a.nic.Stats().Malformed
+		say(t, a)
+		until(t, "a serves no packets while b is busy", func() bool { return a.nic.Stats().Malformed > before })
+	}
+	check(t, a.nic.Close())
+}
+
+// TestUDPWatchAlone: a NIC that may wait for a device is served by its own goroutine, whoever looks, and by no other.
+func TestUDPWatchAlone(t *testing.T) {
+	w, ports := watchedPorts(t, 0, UDPConfig{Spin: time.Hour}, 2)
+	a, b := ports[0], ports[1]
+	b.wire.alone.Store(true)
+	before := b.nic.Stats().Malformed
+	for n := range uint64(100) {
+		say(t, b)
+		if w.others(a).some {
+			t.Fatal("another goroutine reads the port")
+		}
+		until(t, "its goroutine does not read the port", func() bool { return b.nic.Stats().Malformed > before+n })
+	}
+	if b.attendant.looks.Load() || w.looking.Load() != 0 {
+		t.Error("it counts among those that look")
+	}
+}
+
+// TestUDPWatchServes: packets to all NICs of a link are served, however many goroutines may look, and also if those that
+// look never stop.
+func TestUDPWatchServes(t *testing.T) {
+	for _, most := range []int32{1, 2, 3} {
+		for _, spin := range []time.Duration{-1, 0, time.Hour} {
+			_, ports := watchedPorts(t, most, UDPConfig{Spin: spin}, 3)
+			for round := range 50 {
+				u := ports[round*7%3]
+				say(t, u)
+				want := uint64(0)
+				for r := range round + 1 {
+					want += uint64(index(ports[r*7%3] == u))
+				}
+				until(t, fmt.Sprintf("a datagram is not read: %d may look, for %v", most, spin), func() bool { return u.nic.Stats().Malformed >= want })
+			}
+			for _, u := range ports {
+				check(t, u.nic.Close())
+			}
+		}
+	}
+}
