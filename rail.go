@@ -44,7 +44,9 @@ type rail struct {
 	mtu      int    // of the port, in bytes
 	mbps     uint32 // speed of the port; 0 if it is not known
 	onCaller bool   // posting moves the data, on the caller's core
-	pd       verbs.PD
+	// deviceCopies is verbs.PortAttr.DeviceCopies.
+	deviceCopies bool
+	pd           verbs.PD
 }
 
 // NewRails allocates a protection domain on every NIC.
@@ -103,7 +105,7 @@ func (r *rail) open(cfg RailConfig) error {
 	}
 	attr.MaxSGE = min(attr.MaxSGE, MaxSGE)
 	r.cfg, r.name, r.attr, r.pd = cfg, cfg.Context.Device().Name(), attr, pd
-	r.mtu, r.mbps, r.onCaller = port.ActiveMTU.Bytes(), port.SpeedMbps, port.OnCaller
+	r.mtu, r.mbps, r.onCaller, r.deviceCopies = port.ActiveMTU.Bytes(), port.SpeedMbps, port.OnCaller, port.DeviceCopies
 	return nil
 }
 
@@ -186,6 +188,7 @@ type Region struct {
 	addr   uint64
 	length uint64 // 0 if the region is closed
 	lkeys  [MaxRails]uint32
+	device bool // a device has the memory, such as a GPU
 }
 
 // RemoteRegion is what a peer needs to access a Region. Send it to the peer by any means. A post copies
@@ -195,6 +198,8 @@ type RemoteRegion struct {
 	Length uint64 `json:"length"`
 	// RKeys are the keys by rail of the owner.
 	RKeys []uint32 `json:"rkeys"`
+	// Device says that a device has the memory, such as a GPU. It decides only how requests are cut.
+	Device bool `json:"device,omitempty"`
 }
 
 // Register registers m on every rail. If a device has the memory, such as a GPU, Bytes of the region returns
@@ -207,7 +212,11 @@ func (r *Rails) Register(m *verbs.Memory, access verbs.Access) (*Region, error) 
 	if m.Device() != nil {
 		cpu = nil
 	}
-	return r.register(cpu, func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterMemory(m, access) })
+	g, err := r.register(cpu, func(pd verbs.PD) (verbs.MR, error) { return pd.RegisterMemory(m, access) })
+	if err == nil {
+		g.device = cpu == nil
+	}
+	return g, err
 }
 
 // RegisterDMABuf registers length bytes of a dma-buf, from offset on, on every rail: memory of a GPU or of
@@ -268,7 +277,7 @@ func (g *Region) Len() uint64 { return g.length }
 
 // Remote returns what the peer needs.
 func (g *Region) Remote() *RemoteRegion {
-	m := &RemoteRegion{Addr: g.addr, Length: g.length}
+	m := &RemoteRegion{Addr: g.addr, Length: g.length, Device: g.device}
 	for _, mr := range g.mrs {
 		m.RKeys = append(m.RKeys, mr.RKey())
 	}

@@ -92,9 +92,12 @@ func (s *sender) setDeadlines(n uint32) {
 // takePlain puts a plain request into a slot.
 func (s *sender) takePlain(r *sendSlot, wr *SendWR) {
 	e, m, u := &wr.SGE[0], wr.Remote, s.setup
-	g := e.Region
+	g, cut := e.Region, u.fragmentSize(e.Length)
+	if e.Length > cut {
+		cut = u.keepWhole(wr, e.Length, cut)
+	}
 	r.id, r.local, r.target = wr.WRID, g.addr+e.Offset, m.Addr+wr.RemoteOffset
-	r.length, r.sent, r.pending, r.cut = e.Length, 0, 1, u.fragmentSize(e.Length)
+	r.length, r.sent, r.pending, r.cut = e.Length, 0, 1, cut
 	r.op, r.wire, r.flags, r.status, r.numSGE = wr.Opcode, s.wire[wr.Opcode&7], wr.Flags, verbs.StatusSuccess, 1
 	r.plain, r.begun, r.owes, r.refused = true, false, false, false
 	r.imm = wr.Imm
@@ -112,6 +115,9 @@ func (s *sender) takeOther(wr *SendWR) error {
 		id: wr.WRID, length: uint32(length), pending: 1, cut: s.setup.fragmentSize(uint32(length)),
 		op: wr.Opcode, wire: s.wire[wr.Opcode&7], flags: wr.Flags, numSGE: wr.NumSGE,
 		imm: wr.Imm, compareAdd: wr.CompareAdd, swap: wr.Swap, sge: wr.SGE,
+	}
+	if r.length > r.cut {
+		r.cut = s.setup.keepWhole(wr, r.length, r.cut)
 	}
 	if !isMessage(wr.Opcode) && length > 0 {
 		r.target = wr.Remote.Addr + wr.RemoteOffset

@@ -42,6 +42,9 @@ type setup struct {
 	// minCut is the size of the smallest fragment that is worth its doorbell, in bytes.
 	minCut uint32
 	maxSGE uint8 // how many SGEs every device allows
+	// keepsWhole says that requests on memory of a device are not cut: on every rail the device copies them, and
+	// every fragment would wait for it (verbs.PortAttr.DeviceCopies). Config.FragmentSize is 0.
+	keepsWhole bool
 }
 
 // touch makes the next report look at the VirtualQP.
@@ -76,6 +79,15 @@ func (u *setup) fragmentSize(length uint32) uint32 {
 	part := (uint64(length)-1)/uint64(len(u.lanes)) + 1
 	part = (part + uint64(u.mtu) - 1) / uint64(u.mtu) * uint64(u.mtu)
 	return uint32(min(max(part, uint64(u.minCut)), wantFragment, uint64(u.maxMsg)))
+}
+
+// keepWhole returns the size of the fragments of a request that would be cut. It is larger if a device has some of the
+// memory and such requests are not cut.
+func (u *setup) keepWhole(wr *SendWR, length, cut uint32) uint32 {
+	if u.keepsWhole && wr.usesDevice() {
+		return min(length, u.maxMsg)
+	}
+	return cut
 }
 
 // plan returns the lanes of a VirtualQP: data lanes spread over the rails, then the message lane

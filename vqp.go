@@ -82,7 +82,7 @@ func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 	u, f := &q.setup, &q.failover
 	*u = setup{
 		owner: q, num: c.qpCount, incarnation: cfg.Incarnation, cfg: cfg, rails: c.rails, cq: c,
-		direct: cfg.Lanes == 1 && !cfg.TrackSingleLane, maxMsg: maxMessage, mtu: 4096, minCut: wantFragment,
+		direct: cfg.Lanes == 1 && !cfg.TrackSingleLane, maxMsg: maxMessage, mtu: 4096, minCut: wantFragment, keepsWhole: cfg.FragmentSize == 0,
 		maxSGE: uint8(c.rails.least(func(a *verbs.DeviceAttr) int { return a.MaxSGE })),
 	}
 	for i := range c.rails.rails {
@@ -92,6 +92,7 @@ func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 		if !r.onCaller {
 			u.minCut = minFragment
 		}
+		u.keepsWhole = u.keepsWhole && r.deviceCopies
 	}
 	q.time = callClock{read: cfg.Now, failover: cfg.Control != nil}
 	q.send = sender{
@@ -337,6 +338,16 @@ type SendWR struct {
 func (w *SendWR) SetSGE(sges ...SGE) {
 	copy(w.SGE[:], sges)
 	w.NumSGE = uint8(min(len(sges), math.MaxUint8))
+}
+
+// usesDevice reports whether a device has some of the memory at either end.
+func (w *SendWR) usesDevice() bool {
+	for i := range w.NumSGE {
+		if w.SGE[i].Region.device {
+			return true
+		}
+	}
+	return w.Remote != nil && w.Remote.Device
 }
 
 // Length returns the sum of the lengths of the pieces.

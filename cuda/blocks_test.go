@@ -193,7 +193,6 @@ func TestBlocksOfMappedMemory(t *testing.T) {
 		ok(t, err, "IPCHandle")
 		opened, err := g.OpenIPC(h)
 		ok(t, err, "OpenIPC")
-		t.Cleanup(func() { ok(t, opened.Free(), "Free of the opened handle") })
 		shift := func(list []verbs.DeviceCopy) []verbs.DeviceCopy {
 			for i := range list {
 				list[i].To++
@@ -202,7 +201,6 @@ func TestBlocksOfMappedMemory(t *testing.T) {
 		}
 		for name, list := range map[string][]verbs.DeviceCopy{
 			"another GPU":       batch(m, far, 10, 1024),
-			"another process":   batch(opened, host, 10, 1024),
 			"not pinned":        batch(m, plain, 32, 2048)[16:],
 			"odd addresses":     shift(batch(m, host, 10, 1024)),
 			"few":               batch(m, host, 7, 1024),
@@ -220,6 +218,12 @@ func TestBlocksOfMappedMemory(t *testing.T) {
 		ok(t, g.Copy(batch(m, plain, 8, 4096)), "Copy of memory that is no longer pinned")
 		if f.calls[callLaunch] != 1 {
 			t.Errorf("%d launches, want one, of the list in pinned memory", f.calls[callLaunch])
+		}
+		list := batch(opened, host, 10, 1024)
+		ok(t, g.Copy(list), "Copy of memory that is open by its handle")
+		ok(t, opened.Free(), "Free of the opened memory")
+		if err := g.Copy(list); err == nil || f.calls[callLaunch] != 2 {
+			t.Errorf("Copy of memory that is no longer open = %v after %d launches, want an error and 2", err, f.calls[callLaunch])
 		}
 	})
 	ok(t, g.Close(), "Close")

@@ -52,6 +52,9 @@ const (
 	callUnload
 )
 
+// stateVariable names the file with the state of the stand-in.
+const stateVariable = "IBVERBX_TEST_CUDA"
+
 // fake is struct state of testdata/fakecuda.c. Both sides map it.
 type fake struct {
 	fail, after, calls              [32]int64
@@ -62,6 +65,7 @@ type fake struct {
 	memoryType, managed, ordinal    int64
 	foreign, foreignBytes           int64
 	modules, noHostPointers         int64
+	ownHandles, noAlias             int64
 }
 
 // failWith makes a call fail from now on; 0 stops that.
@@ -112,11 +116,21 @@ func place(tb testing.TB, library []byte) (string, *fake) {
 	ok(tb, err, "map the state")
 	tb.Cleanup(func() { _ = unix.Munmap(b) })
 	f := (*fake)(unsafe.Pointer(unsafe.SliceData(b)))
-	f.gpus, f.total, f.memoryType = 2, 64<<20, 2
-	tb.Setenv("IBVERBX_TEST_CUDA", file) // read when the library is loaded
+	f.gpus, f.total, f.memoryType, f.ownHandles = 2, 64<<20, 2, 1
+	tb.Setenv(stateVariable, file) // read when the library is loaded
 	path := filepath.Join(tb.TempDir(), "libfake.so")
 	ok(tb, os.WriteFile(path, library, 0o600), "WriteFile")
 	return path, f
+}
+
+// standInEnv returns the environment of another process with a new stand-in, and its state.
+func standInEnv(tb testing.TB) ([]string, *fake) {
+	tb.Helper()
+	own := os.Getenv(stateVariable)
+	path, f := standIn(tb)
+	env := []string{stateVariable + "=" + os.Getenv(stateVariable), libraryVariable + "=" + path}
+	tb.Setenv(stateVariable, own)
+	return env, f
 }
 
 // standIn returns the path of a new stand-in with two GPUs of 64 MiB, and its state.

@@ -14,12 +14,18 @@ import (
 	"ibverbx/verbs"
 )
 
-// onGPU opens the first GPU of this machine, with make test-gpu.
-func onGPU(tb testing.TB) *cuda.GPU {
+// skipWithoutGPU skips a test unless make test-gpu runs it.
+func skipWithoutGPU(tb testing.TB) {
 	tb.Helper()
 	if os.Getenv("IBVERBX_TEST_GPU") == "" {
 		tb.Skip("needs a GPU; make test-gpu runs it")
 	}
+}
+
+// onGPU opens the first GPU of this machine, with make test-gpu.
+func onGPU(tb testing.TB) *cuda.GPU {
+	tb.Helper()
+	skipWithoutGPU(tb)
 	g, err := cuda.Open(0)
 	ok(tb, err, "Open")
 	tb.Cleanup(func() { ok(tb, g.Close(), "Close") })
@@ -52,13 +58,37 @@ func TestGPU(t *testing.T) {
 	})
 }
 
-// child is the other process of TestGPUProcesses. It reports whether this process is it.
+const (
+	// childVariable holds the task of another process of a test.
+	childVariable = "IBVERBX_TEST_GPU_CHILD"
+	// libraryVariable names the stand-in that it uses. Without one it uses the GPU of the machine.
+	libraryVariable = "IBVERBX_TEST_CUDA_LIBRARY"
+)
+
+// openChild opens the GPU of another process.
+func openChild() (*cuda.GPU, error) {
+	path := os.Getenv(libraryVariable)
+	if path == "" {
+		return cuda.Open(0)
+	}
+	d, err := cuda.Load(cuda.Config{Library: path})
+	if err != nil {
+		return nil, err
+	}
+	return d.Open(0)
+}
+
+// child is the other process of a test. It reports whether this process is one.
 func child() bool {
-	task := os.Getenv("IBVERBX_TEST_GPU_CHILD")
+	task := os.Getenv(childVariable)
 	if task == "" {
 		return false
 	}
-	if err := childTask(task); err != nil {
+	run := childTask
+	if task == farTask {
+		run = func(string) error { return far() }
+	}
+	if err := run(task); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -67,7 +97,7 @@ func child() bool {
 
 // childTask makes a handle and ends, or writes to the memory of a handle.
 func childTask(task string) error {
-	g, err := cuda.Open(0)
+	g, err := openChild()
 	if err != nil {
 		return err
 	}
@@ -95,11 +125,20 @@ func childTask(task string) error {
 }
 
 // TestGPUProcesses shares memory with another process, and opens the handle of one that has ended.
-func TestGPUProcesses(t *testing.T) {
-	g := onGPU(t)
+func TestGPUProcesses(t *testing.T) { checkProcesses(t, onGPU(t), nil) }
+
+// TestProcesses does the same on the stand-in.
+func TestProcesses(t *testing.T) {
+	g, _ := open(t)
+	env, _ := standInEnv(t)
+	checkProcesses(t, g, env)
+}
+
+func checkProcesses(t *testing.T, g *cuda.GPU, env []string) {
+	t.Helper()
 	run := func(task string) []byte {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env, cmd.Stderr = append(os.Environ(), "IBVERBX_TEST_GPU_CHILD="+task), os.Stderr
+		cmd.Env, cmd.Stderr = append(append(os.Environ(), env...), childVariable+"="+task), os.Stderr
 		out, err := cmd.Output()
 		ok(t, err, "the other process")
 		return out

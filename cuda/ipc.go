@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"ibverbx/verbs"
@@ -26,15 +27,49 @@ func (g *GPU) IPCHandle(m *verbs.Memory) (IPCHandle, error) {
 		return IPCHandle{}, g.wrong(op, err)
 	}
 	defer m.Release()
-	base, err := g.within(addr, uint64(m.Len()))
+	h, err := g.handle(addr, uint64(m.Len()))
+	return h, g.wrong(op, err)
+}
+
+// handle returns a handle of n bytes at addr, which the caller keeps from being freed.
+func (g *GPU) handle(addr, n uint64) (IPCHandle, error) {
+	base, err := g.within(addr, n)
 	if err != nil {
-		return IPCHandle{}, g.wrong(op, err)
+		return IPCHandle{}, err
 	}
 	h, o := cIPCGet(g, base)
 	if err := g.driver.failed(o); err != nil {
-		return IPCHandle{}, g.wrong(op, err)
+		return IPCHandle{}, err
 	}
-	return IPCHandle{Handle: h, Offset: addr - base, Size: uint64(m.Len())}, nil
+	return IPCHandle{Handle: h, Offset: addr - base, Size: n}, nil
+}
+
+// A handle of ExportMemory: 0 "cuda" | 4 Handle 64 | 68 Offset 8 | 76 Size 8, in the order of the host.
+const (
+	handleMagic = "cuda"
+	handleLen   = 84
+)
+
+// ExportMemory implements verbs.MemoryDevice.
+func (g *GPU) ExportMemory(addr, n uint64) ([]byte, error) {
+	h, err := g.handle(addr, n)
+	if err != nil {
+		return nil, g.wrong("export memory to processes", err)
+	}
+	b := append(make([]byte, 0, handleLen), handleMagic...)
+	b = append(b, h.Handle[:]...)
+	b = binary.NativeEndian.AppendUint64(b, h.Offset)
+	return binary.NativeEndian.AppendUint64(b, h.Size), nil
+}
+
+// OpenMemory implements verbs.MemoryDevice.
+func (g *GPU) OpenMemory(handle []byte) (*verbs.Memory, error) {
+	if len(handle) != handleLen || string(handle[:4]) != handleMagic {
+		return nil, g.wrong("open memory of another process", verbs.Invalidf("%d bytes are no handle of a GPU's memory", len(handle)))
+	}
+	return g.OpenIPC(IPCHandle{
+		Handle: [64]byte(handle[4:]), Offset: binary.NativeEndian.Uint64(handle[68:]), Size: binary.NativeEndian.Uint64(handle[76:]),
+	})
 }
 
 // OpenIPC opens memory of another process. The GPU must be the same one, or one with peer access to it.
@@ -53,23 +88,25 @@ func (g *GPU) OpenIPC(h IPCHandle) (*verbs.Memory, error) {
 		g.unuse()
 		return nil, g.wrong(op, fmt.Errorf("the other process must be alive, on this host, and not this process: %w", err))
 	}
-	if err := g.opened(base, h); err != nil {
+	length, err := g.opened(base, h)
+	if err != nil {
 		if e := g.free(base, cIPCClose); e != nil {
 			err = fmt.Errorf("%w; then %w", err, e)
 		}
 		return nil, g.wrong(op, err)
 	}
+	g.copies.allow(base, length)
 	return g.memory(base+h.Offset, int(h.Size), base, cIPCClose)
 }
 
-// opened checks that the allocation at base has the bytes of the handle.
-func (g *GPU) opened(base uint64, h IPCHandle) error {
+// opened checks that the allocation at base has the bytes of the handle, and returns its length.
+func (g *GPU) opened(base uint64, h IPCHandle) (int, error) {
 	start, length, o := cRange(g, base)
 	if err := g.driver.failed(o); err != nil {
-		return err
+		return 0, err
 	}
 	if start != base || h.Offset > length || h.Size > length-h.Offset {
-		return verbs.Invalidf("%d bytes at %d of an allocation of %d", h.Size, h.Offset, length)
+		return 0, verbs.Invalidf("%d bytes at %d of an allocation of %d", h.Size, h.Offset, length)
 	}
-	return nil
+	return int(length), nil
 }

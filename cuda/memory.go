@@ -122,7 +122,12 @@ func take(m *verbs.Memory, off, n int) (uint64, error) {
 
 // Copy implements verbs.MemoryDevice.
 func (g *GPU) Copy(copies []verbs.DeviceCopy) error {
-	return g.wrong("copy memory", g.copies.do(copies))
+	return g.wrong("copy memory", g.copies.do(copies, true))
+}
+
+// Start implements verbs.MemoryDevice.
+func (g *GPU) Start(copies []verbs.DeviceCopy) error {
+	return g.wrong("copy memory", g.copies.do(copies, false))
 }
 
 // DMABuf implements verbs.MemoryDevice.

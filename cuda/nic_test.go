@@ -114,12 +114,22 @@ func newWire(tb testing.TB, x [2]verbs.Context, from, to *verbs.Memory) *wire {
 
 // write writes blocks of n bytes with one post, and returns the status of the last.
 func (w *wire) write(tb testing.TB, wrs []verbs.SendWR, n int) verbs.Status {
+	w.fill(wrs, n)
+	return w.post(tb, wrs)
+}
+
+// fill makes WRITEs of blocks of n bytes. The last one is signaled.
+func (w *wire) fill(wrs []verbs.SendWR, n int) {
 	for i := range wrs {
 		off := uint64(i * n)
 		wrs[i] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: w.to.Addr() + off, RKey: w.to.RKey(), NumSGE: 1}
 		wrs[i].SGE[0] = verbs.SGE{Addr: w.from.Addr() + off, Length: uint32(n), LKey: w.from.LKey()}
 	}
 	wrs[len(wrs)-1].Flags = verbs.SendSignaled
+}
+
+// post posts requests and returns the status of the first completion.
+func (w *wire) post(tb testing.TB, wrs []verbs.SendWR) verbs.Status {
 	if k, err := w.qp.PostSend(wrs); k != len(wrs) || err != nil {
 		tb.Errorf("PostSend = %d, %v, want %d and nil", k, err, len(wrs))
 		return verbs.StatusGeneralErr
@@ -168,17 +178,18 @@ func checkWrites(t *testing.T, g *cuda.GPU) {
 func TestWrites(t *testing.T)    { g, _ := open(t); checkWrites(t, g) }
 func TestGPUWrites(t *testing.T) { checkWrites(t, onGPU(t)) }
 
-// TestWriteWaitsForTheStream: a completion is not there before the synchronization of its copies, and a
-// chain has one.
+// TestWriteWaitsForTheStream: a completion is not there before the synchronization of its copies. A chain has
+// one synchronization, and the GPU begins before it has all copies.
 func TestWriteWaitsForTheStream(t *testing.T) {
 	g, f := open(t)
-	w := newWire(t, onMemoryLink(t), alloc(t, g, 1<<16), alloc(t, g, 1<<16))
+	const chain, block = 1000, 1024
+	w := newWire(t, onMemoryLink(t), alloc(t, g, chain*block), alloc(t, g, chain*block))
 	before := atomic.LoadInt64(&f.calls[callSync])
 	reopen := f.shut()
 	done := make(chan verbs.Status, 1)
 	waits := make(chan error, 1) // for awaitSynchronization, which a completion would end
 	go func() {
-		s := w.write(t, make([]verbs.SendWR, 64), 1024)
+		s := w.write(t, make([]verbs.SendWR, chain), block)
 		waits <- fmt.Errorf("completion with %v", s)
 		done <- s
 	}()
@@ -190,8 +201,8 @@ func TestWriteWaitsForTheStream(t *testing.T) {
 	if s := <-done; s != verbs.StatusSuccess {
 		t.Errorf("the WRITEs end with %v, want success", s)
 	}
-	if n := atomic.LoadInt64(&f.calls[callSync]) - before; n != 1 || f.copied != 64 {
-		t.Errorf("%d copies with %d synchronizations, want 64 with 1", f.copied, n)
+	if n := atomic.LoadInt64(&f.calls[callSync]) - before; n != 1 || f.copied != chain || f.calls[callLaunch] < 2 {
+		t.Errorf("%d copies with %d launches and %d synchronizations, want %d with several and 1", f.copied, f.calls[callLaunch], n, chain)
 	}
 }
 
@@ -236,7 +247,8 @@ func checkWriteFails(t *testing.T, open func(testing.TB) [2]verbs.Context, fail 
 	f.settled(t)
 }
 
-// BenchmarkGPUWrite compares WRITEs over the memory link with copies of a stream. The host's memory is pinned.
+// BenchmarkGPUWrite compares WRITEs over the memory link with copies of a stream. The host's memory is pinned. The requests
+// are made once.
 func BenchmarkGPUWrite(b *testing.B) {
 	g := onGPU(b)
 	const most = 64 << 20
@@ -269,10 +281,11 @@ func BenchmarkGPUWrite(b *testing.B) {
 			})
 			b.Run(name+"/write", func(b *testing.B) {
 				w, wrs := newWire(b, onMemoryLink(b), v.from, v.to), make([]verbs.SendWR, c.count)
+				w.fill(wrs, c.size)
 				b.SetBytes(int64(c.count * c.size))
 				b.ReportAllocs()
 				for b.Loop() {
-					if s := w.write(b, wrs, c.size); s != verbs.StatusSuccess {
+					if s := w.post(b, wrs); s != verbs.StatusSuccess {
 						b.Fatal(s)
 					}
 				}

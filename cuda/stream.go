@@ -27,6 +27,8 @@ type Stream struct {
 	stream uintptr    // CUstream
 	queued []hold
 	blocks blocks // of do
+	// busy says that copies were queued since the last synchronization that succeeded.
+	busy   bool
 	closed bool
 }
 
@@ -148,13 +150,18 @@ func (s *Stream) push(to, from uint64, n int, h hold) error {
 		s.queued[len(s.queued)-1] = hold{}
 		s.queued = s.queued[:len(s.queued)-1]
 	}
+	s.busy = s.busy || err == nil
 	return err
 }
 
-// do does copies, and returns when they have happened. The stream is locked until then: as soon as the caller
-// gives the memory back the GPU can be closed, and the stream with it. The caller keeps the memory. If the
-// synchronization fails the copies stay queued, and settle tries it again.
-func (s *Stream) do(copies []verbs.DeviceCopy) error {
+// do queues copies. With wait, or after an error, it returns when they and those before them have happened.
+// The stream is locked until then: as soon as the caller gives the memory back the GPU can be closed, and the
+// stream with it. The caller keeps the memory. If the synchronization fails the copies stay queued, and settle
+// tries it again.
+//
+// Several callers may have copies in the stream. A synchronization that succeeds is one of all copies. CUDA
+// reports a copy or kernel that fails to all calls from then on, so each caller learns of it.
+func (s *Stream) do(copies []verbs.DeviceCopy, wait bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -171,7 +178,7 @@ func (s *Stream) do(copies []verbs.DeviceCopy) error {
 		}
 		copies = copies[n:]
 	}
-	if s.busy() {
+	if s.busy && (wait || err != nil) {
 		if e := s.synchronize(); err == nil {
 			err = e
 		}
@@ -197,9 +204,6 @@ func (s *Stream) each(copies []verbs.DeviceCopy) error {
 	}
 	return nil
 }
-
-// busy reports whether something is queued.
-func (s *Stream) busy() bool { return len(s.queued) > 0 || s.blocks.used > 0 }
 
 // ready returns why nothing can be queued, with the lock held.
 func (s *Stream) ready() error {
@@ -233,6 +237,7 @@ func (s *Stream) synchronize() error {
 	}
 	s.queued = s.queued[:0]
 	s.blocks.used = 0
+	s.busy = err != nil // a lost GPU fails every synchronization
 	return err
 }
 
@@ -242,7 +247,7 @@ func (s *Stream) synchronize() error {
 func (s *Stream) settle(addr uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busy() {
+	if s.busy {
 		if err := s.synchronize(); err != nil && !lost(err) {
 			return fmt.Errorf("%w: a copy that failed may still be under way: %w", verbs.ErrBusy, err)
 		}

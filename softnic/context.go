@@ -114,6 +114,8 @@ func (x *hostContext) QueryPort(port int) (verbs.PortAttr, error) {
 			MaxMsg:    maxMsgSize,
 			LinkLayer: verbs.LinkLayerEthernet,
 			OnCaller:  x.nic.core.onCaller(),
+
+			DeviceCopies: x.nic.core.traits.immediate,
 		}
 		if u := x.nic.udp; u != nil {
 			attr.LID = u.lid()

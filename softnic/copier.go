@@ -1,6 +1,7 @@
 package softnic
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -25,8 +26,10 @@ type cargo struct {
 	copies []verbs.DeviceCopy
 	// submitted says that the copier has the cargo, or has had it.
 	submitted bool
-	// failed says that the device refused copies. They may still be under way, so the buffer is not used again.
+	// failed says that the device refused copies.
 	failed bool
+	// stuck says that copies which failed may still be under way. The buffer is not used again.
+	stuck bool
 
 	// The fields below are those of bytes that a feed fetches.
 
@@ -73,7 +76,8 @@ func (g *cargo) splits() bool {
 }
 
 // run does the copies. If they fail, those of each QP are tried by themselves: one with memory that its owner has freed must
-// not end the others.
+// not end the others. A device that then waits for all copies, or is lost, does not use the buffer any more. One that does neither
+// may do so at any time, and keeps the buffer.
 func (g *cargo) run() {
 	device := g.depot.device
 	if device.Copy(g.copies) == nil {
@@ -88,6 +92,8 @@ func (g *cargo) run() {
 		p := &g.parts[i]
 		p.failed = len(g.parts) == 1 || device.Copy(g.copies[p.from:end]) != nil
 	}
+	err := device.Copy(nil)
+	g.stuck = err != nil && !errors.Is(err, verbs.ErrDeviceFatal)
 }
 
 // copier copies cargoes one after the other, in the order in which they were submitted. Its goroutine does it, without the lock of the

@@ -44,6 +44,8 @@ type core struct {
 
 	// depots are what the core's NIC has for devices with registered memory, if it leads to other processes.
 	depots depots
+	// devices counts the depots ever made.
+	devices uint32
 
 	// neighbors are the processes that may touch memory of the core's NIC, and whose memory it may touch.
 	neighbors []*neighbor

@@ -8,6 +8,8 @@ const (
 	// cargoSize is the size of a staging buffer in bytes. Copies of that size reach most of a GPU's rate, and
 	// a few of them per QP keep wire and copy engine busy.
 	cargoSize = 256 << 10
+	// maxCopies is how many copies a cargo has.
+	maxCopies = 1024
 	// maxExtents is how many pieces of memory a cargo has.
 	maxExtents = 512
 	// defaultStaging is Config.Staging if that is 0.
@@ -111,6 +113,7 @@ func (n *NIC) depotOf(device verbs.MemoryDevice) *depot {
 	if c.wire != nil {
 		c.wire.alone.Store(true)
 	}
+	c.devices++
 	return d
 }
 
@@ -138,6 +141,9 @@ func (d *depot) leave() {
 	}
 	d.resume()
 	close(d.stop)
+	for _, b := range c.neighbors {
+		b.files.closeOn(d.device)
+	}
 	d.outgoing.free()
 	d.incoming.free()
 }
@@ -225,7 +231,7 @@ func (d *depot) recycle(g *cargo) {
 		if b.load != nil {
 			b.load, pool = nil, &d.outgoing
 		}
-		if !g.failed {
+		if !g.stuck {
 			pool.idle = append(pool.idle, b)
 		}
 	}
@@ -244,8 +250,8 @@ func (d *depot) resume() {
 	}
 }
 
-// room returns a landing with room for more bytes. It may wait for copies. It returns nil if the device has failed so often that no
-// buffer is left.
+// room returns a landing with room for more bytes. It may wait for copies. It returns nil if copies that failed may still use all
+// buffers.
 func (d *depot) room() *cargo {
 	if g := d.open; g != nil && (g.used == cargoSize || len(g.copies) == maxCopies) {
 		d.depart(true)
@@ -268,7 +274,7 @@ func (d *depot) unload() {
 	d.lander.mu.Lock()
 	defer d.lander.mu.Unlock()
 	for _, g := range d.lander.done {
-		if g.buffer != nil && !g.failed {
+		if g.buffer != nil && !g.stuck {
 			d.incoming.idle = append(d.incoming.idle, g.buffer)
 			g.buffer = nil
 		}

@@ -8,7 +8,8 @@ import (
 )
 
 // Memory of a device, such as a GPU, is copied by the device. find does not return it, so host memory pays
-// nothing for it: what follows runs where find has failed. On links to other processes a depot stages it. docs/softnic.md describes it.
+// nothing for it: what follows runs where find has failed. On links to other processes a depot stages it, unless a device reaches both ends:
+// see shmRun. docs/softnic.md describes it.
 
 // onDevices returns a copy of devices.
 func (t *keyTable) onDevices() []*mr {
@@ -139,18 +140,8 @@ func (s *staging) room(n uint32) []byte {
 type piece struct {
 	bytes  []byte             // nil if a device has them
 	device verbs.MemoryDevice // nil if bytes has them
-	addr   uint64             // address on device
+	addr   uint64             // address on device, 0 without one
 	length uint32
-}
-
-// pieceOf returns n bytes at addr of the region under key, under the rules of find.
-func (q *qp) pieceOf(key uint32, addr uint64, n uint32, need verbs.Access) (piece, bool) {
-	m := q.nic.mrs.get(key)
-	if b, ok := m.find(q.pd, addr, n, need); ok {
-		return piece{bytes: b, length: n}, true
-	}
-	at, ok := m.onDevice(q.pd, addr, n, need)
-	return piece{device: m.device, addr: at, length: n}, ok
 }
 
 // first returns the first n bytes, and cuts them off.
@@ -158,13 +149,14 @@ func (p *piece) first(n uint32) piece {
 	f := *p
 	if f.length = n; p.device == nil {
 		f.bytes, p.bytes = p.bytes[:n], p.bytes[n:]
+	} else {
+		p.addr += uint64(n)
 	}
-	p.addr += uint64(n)
 	p.length -= n
 	return f
 }
 
-// pieces are the SGEs of a request.
+// pieces are the SGEs of a request. They are filled in place, without a copy of each: a chain has many requests.
 type pieces struct {
 	list   [verbs.MaxSGE]piece
 	n      int
@@ -172,48 +164,77 @@ type pieces struct {
 	device bool // a device has some of the bytes
 }
 
-func (s *pieces) add(p piece) {
-	s.list[s.n] = p
+// reset removes all pieces.
+func (s *pieces) reset() { s.n, s.length, s.device = 0, 0, false }
+
+// next adds a piece of n bytes, whose other fields the caller sets.
+func (s *pieces) next(n uint32) *piece {
+	p := &s.list[s.n]
 	s.n++
-	s.length += uint64(p.length)
-	s.device = s.device || p.device != nil
+	s.length += uint64(n)
+	p.length = n
+	return p
+}
+
+// add adds n bytes at addr of the region under key, under the rules of find. It reports false if there are no such bytes.
+func (s *pieces) add(q *qp, key uint32, addr uint64, n uint32, need verbs.Access) (ok bool) {
+	m, p := q.nic.mrs.get(key), s.next(n)
+	if p.device = m.device; m.device == nil {
+		p.addr = 0
+		p.bytes, ok = m.find(q.pd, addr, n, need)
+		return ok
+	}
+	s.device, p.bytes = true, nil
+	p.addr, ok = m.onDevice(q.pd, addr, n, need)
+	return ok
 }
 
 // collect adds SGEs. It reports false if one names memory that it may not.
 func (s *pieces) collect(q *qp, sges []verbs.SGE, need verbs.Access) bool {
 	for k := range sges {
-		e := &sges[k]
-		if e.Length == 0 {
-			continue
-		}
-		p, ok := q.pieceOf(e.LKey, e.Addr, e.Length, need)
-		if !ok {
+		if e := &sges[k]; e.Length > 0 && !s.add(q, e.LKey, e.Addr, e.Length, need) {
 			return false
 		}
-		s.add(p)
 	}
 	return true
 }
 
-// maxCopies is how many copies are given to a device at a time.
-const maxCopies = 1024
+// startCopies is how many copies of a batch a device begins with while the NIC collects the next ones. A GPU
+// copies as many blocks of 64 KiB in 10 us, and the call that begins takes 4: fewer at a time cost more calls.
+const startCopies = 256
 
-// copies are copies that a device does together.
+// copies are a batch: copies that a device does together.
 type copies struct {
 	device verbs.MemoryDevice
-	list   []verbs.DeviceCopy
-	// failed says that the device has refused some.
-	failed bool
+	// list has those that the device has not begun.
+	list []verbs.DeviceCopy
+	// failed says that a device, culprit, has refused some. Those that follow are left out.
+	failed  bool
+	culprit verbs.MemoryDevice
+	// local and remote are the memory of the request that is being queued.
+	local, remote pieces
 }
 
-// flush does the copies. It reports whether they and those before them are in place.
+// flush waits for the copies. It reports whether they and those before them are in place.
 func (c *copies) flush() bool {
-	if len(c.list) > 0 {
-		c.failed = c.device.Copy(c.list) != nil || c.failed
-		clear(c.list)
-		c.list = c.list[:0]
+	if len(c.list) > 0 { // else none has been started: hand starts copies before next adds one
+		c.took(c.device.Copy(c.list))
 	}
 	return !c.failed
+}
+
+// ended reports, after a failure, that no copy is under way.
+func (c *copies) ended() bool {
+	return c.culprit.Copy(nil) == nil && (c.device == c.culprit || c.device.Copy(nil) == nil)
+}
+
+// took empties the list, which the device has taken.
+func (c *copies) took(err error) {
+	if err != nil && !c.failed {
+		c.failed, c.culprit = true, c.device
+	}
+	clear(c.list)
+	c.list = c.list[:0]
 }
 
 // move queues copies of all of src to the first bytes of dst, which has room for them. Host memory is copied
@@ -233,23 +254,41 @@ func (c *copies) move(dst, src *pieces) {
 	}
 }
 
+// add queues a copy of src to dst, which have the same length.
 func (c *copies) add(dst, src *piece) {
-	one := verbs.DeviceCopy{To: dst.addr, From: src.addr, Host: dst.bytes, Len: uint64(dst.length)}
-	device := dst.device
-	switch {
-	case dst.device == nil && src.device == nil:
+	if c.failed {
+		return
+	}
+	device, host := dst.device, src.bytes
+	if device == nil {
+		device, host = src.device, dst.bytes
+	}
+	if device == nil {
 		if c.flush() {
 			bulk.Copy(dst.bytes, src.bytes)
 		}
 		return
-	case dst.device == nil:
-		one.To, device = 0, src.device
-	case src.device == nil:
-		one.From, one.Host = 0, src.bytes
 	}
-	if len(c.list) == maxCopies || device != c.device {
-		c.flush()
+	one := c.next(device)
+	one.To, one.From, one.Host, one.Len = dst.addr, src.addr, host, uint64(dst.length)
+}
+
+// next adds a copy to the batch. The caller sets its fields, which are zero.
+func (c *copies) next(device verbs.MemoryDevice) *verbs.DeviceCopy {
+	if n := len(c.list); device != c.device || n == startCopies {
+		c.hand(device)
 	}
+	n := len(c.list)
+	c.list = c.list[:n+1]
+	return &c.list[n]
+}
+
+// hand gives the list to the device. It waits for the batch if the next copy is one of another device.
+func (c *copies) hand(device verbs.MemoryDevice) {
+	if device == c.device {
+		c.took(c.device.Start(c.list))
+		return
+	}
+	c.flush()
 	c.device = device
-	c.list = append(c.list, one)
 }

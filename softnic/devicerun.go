@@ -11,11 +11,16 @@ func (p *pair) runDevice(q *qp, wrs []verbs.SendWR) (n, reads, signaled int) {
 		return 0, 0, 0
 	}
 	if p.copies == nil {
-		p.copies = &copies{list: make([]verbs.DeviceCopy, 0, maxCopies)}
+		p.copies = &copies{list: make([]verbs.DeviceCopy, 0, startCopies)}
 	}
 	c, placed := p.copies, 0
 	c.failed = false
-	for ; n < len(wrs); n++ {
+	for n < len(wrs) && !c.failed {
+		if k, flags := c.stretch(q, peer, wrs[n:]); k > 0 {
+			n += k
+			signaled |= int(flags & verbs.SendSignaled)
+			continue
+		}
 		wr := &wrs[n]
 		recv, length, ok := c.request(q, peer, wr)
 		if !ok {
@@ -33,15 +38,45 @@ func (p *pair) runDevice(q *qp, wrs []verbs.SendWR) (n, reads, signaled int) {
 			}
 			placed = n + 1
 		}
+		n++
+		reads += index(wr.Opcode == verbs.OpRDMARead)
+		signaled |= int(wr.Flags & verbs.SendSignaled)
 	}
-	if !c.flush() {
-		n = placed
+	if c.flush() {
+		return n, reads, signaled
 	}
-	for i := range wrs[:n] {
+	reads, signaled = 0, 0
+	for i := range wrs[:placed] {
 		reads += index(wrs[i].Opcode == verbs.OpRDMARead)
 		signaled |= int(wrs[i].Flags & verbs.SendSignaled)
 	}
-	return n, reads, signaled
+	return placed, reads, signaled
+}
+
+// stretch queues the first WRITEs of one piece of memory each, from one region on a device to another, as long chains have. It
+// returns how many they are and their flags. request would do the same for each in four times the time.
+func (c *copies) stretch(q, peer *qp, wrs []verbs.SendWR) (n int, flags verbs.SendFlags) {
+	lkey, rkey := wrs[0].SGE[0].LKey, wrs[0].RKey
+	src, dst := q.nic.mrs.get(lkey), peer.nic.mrs.get(rkey)
+	_, ok := src.onDevice(q.pd, src.addr, 0, 0)
+	_, found := dst.onDevice(peer.pd, dst.addr, 0, verbs.AccessRemoteWrite)
+	if !ok || !found || peer.attr.Access&verbs.AccessRemoteWrite == 0 {
+		return 0, 0
+	}
+	for n < len(wrs) && !c.failed {
+		wr := &wrs[n]
+		e := &wr.SGE[0]
+		length, from, to := uint64(e.Length), e.Addr-src.addr, wr.RemoteAddr-dst.addr
+		if wr.Opcode != verbs.OpRDMAWrite || wr.NumSGE != 1 || wr.Flags&^plainFlags != 0 || e.LKey != lkey || wr.RKey != rkey ||
+			length-1 >= maxMsgSize || from > src.length || length > src.length-from || to > dst.length || length > dst.length-to {
+			break
+		}
+		one := c.next(dst.device)
+		one.To, one.From, one.Len = dst.base+to, src.base+from, length
+		flags |= wr.Flags
+		n++
+	}
+	return n, flags
 }
 
 // request queues the copies of a request, and returns the peer's receive for it, if it needs one. It reports
@@ -51,7 +86,9 @@ func (c *copies) request(q, peer *qp, wr *verbs.SendWR) (recv *recvWQE, length u
 	if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.sge.own || !wr.Flags.Valid() || wr.Opcode > verbs.OpRDMARead {
 		return nil, 0, false
 	}
-	var local, remote pieces
+	local, remote := &c.local, &c.remote
+	local.reset()
+	remote.reset()
 	if !local.request(q, wr) || local.length > maxMsgSize {
 		return nil, 0, false
 	}
@@ -61,11 +98,9 @@ func (c *copies) request(q, peer *qp, wr *verbs.SendWR) (recv *recvWQE, length u
 		access = verbs.AccessRemoteRead
 	}
 	if !isSend {
-		far, found := peer.pieceOf(wr.RKey, wr.RemoteAddr, length, access)
-		if !found || length == 0 || peer.attr.Access&access == 0 || (isRead && !q.hasResources(peer)) {
+		if length == 0 || !remote.add(peer, wr.RKey, wr.RemoteAddr, length, access) || peer.attr.Access&access == 0 || (isRead && !q.hasResources(peer)) {
 			return nil, 0, false
 		}
-		remote.add(far)
 	}
 	if isSend || wr.Opcode == verbs.OpRDMAWriteWithImm {
 		if recv = peer.nextRecv(); recv == nil {
@@ -79,11 +114,11 @@ func (c *copies) request(q, peer *qp, wr *verbs.SendWR) (recv *recvWQE, length u
 		return nil, 0, false
 	}
 	if isRead {
-		c.move(&local, &remote)
+		c.move(local, remote)
 	} else {
-		c.move(&remote, &local)
+		c.move(remote, local)
 	}
-	return recv, length, !c.failed
+	return recv, length, true
 }
 
 // request adds the local bytes of a request. It reports false if the request breaks a rule of checkSend or
@@ -101,7 +136,8 @@ func (s *pieces) request(q *qp, wr *verbs.SendWR) bool {
 	_, ok := q.segments(wr, &segs)
 	for _, b := range segs[:wr.NumSGE] {
 		if len(b) > 0 {
-			s.add(piece{bytes: b, length: uint32(len(b))})
+			p := s.next(uint32(len(b)))
+			p.bytes, p.device, p.addr = b, nil, 0
 		}
 	}
 	return ok

@@ -23,7 +23,7 @@ type mr struct {
 	base   uint64
 	// depot stages the bytes for packets. It is nil for memory of the host, and on links within the process.
 	depot *depot
-	// mem is the memory that neighbors may get. It is nil for a dma-buf, for memory of a device, for other addresses than its own,
+	// mem is the memory that neighbors may get. It is nil for a dma-buf, for host memory with other addresses than its own,
 	// and for a key that was that of another region.
 	mem *verbs.Memory
 	// release gives back what the region holds: the memory, or the mapping of a dma-buf.
@@ -83,14 +83,16 @@ func (d *pd) registerMemory(mem *verbs.Memory, iova *uint64, access verbs.Access
 	}
 	m := &mr{pd: d, addr: mem.Addr(), length: uint64(mem.Len()), access: access, bytes: mem.Bytes(), mem: mem, release: mem.Release}
 	if m.device = mem.Device(); m.device != nil {
-		m.base, m.mem = m.addr, nil
+		m.base = m.addr
 	}
 	if iova != nil && *iova != m.addr {
 		if m.length-1 > math.MaxUint64-*iova {
 			mem.Release()
 			return nil, verbs.Invalidf("%d bytes from address %#x on are more than can be addressed", m.length, *iova)
 		}
-		m.addr, m.mem = *iova, nil // a neighbor reaches memory by its own address only
+		if m.addr = *iova; m.device == nil {
+			m.mem = nil // a neighbor reaches host memory by its own address only
+		}
 	}
 	if old != nil {
 		m.key, m.mem = old.key, nil // a neighbor may still have the key as that of old

@@ -77,7 +77,7 @@ var mutations = []struct {
 	{"a PD closes with regions in it", "pd.go", "n := d.mrs.len() + d.qps.len()", "n := d.qps.len()"},
 	{"a deregistered region keeps its memory", "mr.go", "		m.depot.leave()\n	}\n	m.release()\n", "		m.depot.leave()\n	}\n"},
 	{"a region of a ShmLink is taken back while the peer is in it", "shmreader.go", "in&1 == 1 && b.theirIn.Load() == in && !b.gone", "in&1 == 2 && b.theirIn.Load() == in && !b.gone"},
-	{"a direct request overtakes one that is not acknowledged", "shmdirect.go", "case q.sqHead != q.sqNext || q.dock.unplaced(ofOwn) != nil:", "case false:"},
+	{"a direct request overtakes one that is not acknowledged", "shmdirect.go", "case (q.sqHead != q.sqNext && !b.run.busy) || q.dock.unplaced(ofOwn) != nil:", "case false:"},
 	{"a direct request ignores the protection domain", "shmgrant.go", "r.domain != domain ||", "r.domain+domain == 0 ||"},
 	{"a direct request ignores the access flags of the region", "shmgrant.go", "r.access&need != need ||", "r.access == 0 ||"},
 	{
@@ -92,7 +92,7 @@ var mutations = []struct {
 	{"the lists of receives are taken in the wrong order", "srq.go", "**list = r.lists.Pop()", "**list = *r.lists.At(r.lists.Tail() - 1)\n		r.lists.Drop(1)"},
 	{"a neighbor gets a region with the key of an earlier one", "mr.go", "m.key, m.mem = old.key, nil", "m.key = old.key"},
 	{"a QP is drained in the middle of a direct request", "state.go", " || (q.path != nil && q.path.moved > 0)", ""},
-	{"a long direct request leaves others no turn", "shmdirect.go", "part := min(w.length-done, left)", "part := w.length - done"},
+	{"a long direct request leaves others no turn", "shmdirect.go", "part := min(w.length-done, left<<shift)", "part := w.length - done"},
 	{"a QP that is attached twice gets two copies", "multicast.go", "case slices.Contains(g.members, q):", "case false:"},
 	{"a sealed QP joins a group", "multicast.go", "	case q.sealing != nil:", "	case false:"},
 	{"a NIC stays in a group without members", "multicast.go", "empty := len(g.members) == 0 && !n.closed", "empty := false"},
@@ -144,7 +144,22 @@ var stagedMutations = []mutant.Change{
 	{Name: "a failed landing ends the QPs beside it", File: "copier.go", Old: "len(g.parts) == 1 || device.Copy(g.copies[p.from:end]) != nil", New: "true || end == 0"},
 	{Name: "a READ that failed keeps silent", File: "dock.go", Old: "h.wc.Status, h.silent, h.solicited = status, false, true", New: "h.wc.Status, h.solicited = status, true"},
 	{Name: "a failed fetch is sent", File: "feed.go", Old: "			case g.failed:\n				return nil, supplyRefused\n"},
+	{Name: "a buffer that a device may still use is used again", File: "copier.go", Old: "	g.stuck = err != nil &&", New: "	g.stuck = err == nil &&"},
+	{Name: "a batch of copies is not waited for", File: "devicememory.go", Old: "c.took(c.device.Copy(c.list))", New: "c.took(c.device.Start(c.list))"},
+	{Name: "a slice of a batch that failed counts as done", File: "devicememory.go", Old: "c.took(c.device.Start(c.list))", New: "_ = c.device.Start(c.list)\n\t\tc.took(nil)"},
 	{Name: "staging is not bounded", File: "depot.go", Old: "if len(p.all) == p.limit {", New: "if false {"},
+}
+
+// farMutations break how a device copies memory of the peer.
+var farMutations = []mutant.Change{
+	{Name: "a direct copy of a device that failed is a success", File: "shmdevice.go", Old: "	if u.copies.flush() {\n", New: "	if u.copies.flush() || true {\n"},
+	{Name: "a request completes before the device has copied", File: "shmdirect.go", Old: "		if !b.run.busy {\n", New: "		if true {\n"},
+	{Name: "an immediate does not wait for the device", File: "shmdirect.go", Old: "		if t := b.finish(q); t != transferDone {\n			return t\n		}\n		w.placed = true\n", New: "		w.placed = true\n"},
+	{Name: "a request on host memory passes copies of a device", File: "shmdirect.go", Old: "	if !device || w.flags&verbs.SendFence != 0 {", New: "	if w.flags&verbs.SendFence != 0 {"},
+	{Name: "a fence does not end a batch", File: "shmdirect.go", Old: "	if !device || w.flags&verbs.SendFence != 0 {", New: "	if !device {"},
+	{Name: "memory of a region that is gone stays open", File: "shmgrant.go", Old: "	s.closeFar(old.far)\n"},
+	{Name: "memory of the peer stays open on a device that is not used", File: "depot.go", Old: "		b.files.closeOn(d.device)\n", New: "		_ = b\n"},
+	{Name: "a request goes on where a failed copy ended", File: "shmdevice.go", Old: "	q.sqNext, q.path.moved = u.first, u.moved\n", New: "	q.path.moved = u.moved\n"},
 }
 
 // TestMutations breaks softnic in one place at a time and wants the tests to notice.
@@ -158,7 +173,11 @@ func TestMutations(t *testing.T) {
 		changes = append(changes, c)
 	}
 	for _, c := range stagedMutations {
-		c.Tests = "Staged|DeviceCopyFails"
+		c.Tests = "Staged|DeviceCopyFails|DeviceSlice"
+		changes = append(changes, c)
+	}
+	for _, c := range farMutations {
+		c.Tests = "FarDevice"
 		changes = append(changes, c)
 	}
 	mutant.Run(t, changes)

@@ -22,6 +22,8 @@ type neighbor struct {
 	// in is odd while this side touches the peer's memory, theirIn while the peer touches this side's.
 	in, theirIn *atomic.Uint32
 	files       shmFiles
+	// run is what a device copies for a call of direct. Between calls it is empty.
+	run shmRun
 	// process is the peer if its memory can be reached without files, otherwise nil.
 	process *shm.Process
 	// at is where the peer's NIC receives over UDP. It is the zero value on a ShmLink, where packets have no other way.
@@ -126,6 +128,7 @@ func (b *neighbor) listen() {
 
 // unmap forgets all memory of the peer, and this side's segment.
 func (b *neighbor) unmap() {
+	b.files.closeOn(nil)
 	for i := range b.files.regions {
 		shm.Unmap(b.files.regions[i].bytes)
 	}

@@ -42,3 +42,26 @@ func TestShmNoAllocations(t *testing.T) {
 		}
 	}
 }
+
+// TestFarDeviceNoAllocations does it with memory of a device.
+func TestFarDeviceNoAllocations(t *testing.T) {
+	noRaces(t)
+	r := newFarRig(t, "shm")
+	var wcs [16]verbs.WC
+	wrs := []verbs.SendWR{
+		r.remote.request(verbs.OpRDMAWrite, 0, r.local.sge(0, 5000)), r.remote.request(verbs.OpRDMARead, 0, r.hostLocal.sge(0, 100), r.local.sge(0, 5000)),
+	}
+	allocs := testing.AllocsPerRun(50, func() {
+		if n, err := r.qa.PostSend(wrs); n != len(wrs) {
+			t.Fatalf("PostSend = %d, %v, want %d", n, err, len(wrs))
+		}
+		for n := 0; n < len(wrs); {
+			k, err := r.cqa.Poll(wcs[:])
+			must(t, err)
+			n += k
+		}
+	})
+	if allocs >= 1 {
+		t.Errorf("%v allocations, want 0", allocs)
+	}
+}

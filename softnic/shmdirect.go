@@ -16,8 +16,13 @@ const (
 	// shmKernel is the length from which the kernel copies to memory without a file. Shorter requests are faster through
 	// the ring, which needs no system call.
 	shmKernel = 16 << 10
+	// shmDevice is the length from which a device copies to and from host memory of the peer, which is not pinned for it. Shorter
+	// requests are as fast or faster through staging buffers.
+	shmDevice = 64 << 10
 	// shmStretch is how many bytes are moved before the peer may take back a grant and other QPs of the NIC have their turn.
 	shmStretch = 1 << 20
+	// deviceShift is the logarithm of how much more a device copies in a turn, because each turn needs a synchronization.
+	deviceShift = 4
 )
 
 // transfer is what became of a request.
@@ -27,6 +32,7 @@ const (
 	transferPackets transfer = iota // it needs packets
 	transferWait                    // it must wait
 	transferDone
+	transferAgain // what a device was to copy is to be done again, in another way
 )
 
 // direct does the next requests of q on the peer's memory as long as they are WRITEs and READs that need no packets. It
@@ -56,27 +62,40 @@ func (b *neighbor) direct(q *qp) transfer {
 	did, left := transferPackets, uint32(shmStretch)
 	for q.sqNext != q.sqTail && (q.state == verbs.StateRTS || done > 0) {
 		w := q.wqe(q.sqNext)
-		part := min(w.length-done, left)
-		t := b.directly(q, w, done, part, access, domain)
-		if t == transferWait || did == transferPackets {
+		r, shift, t := b.target(q, w, access, domain)
+		part := min(w.length-done, left<<shift)
+		if r != nil {
+			t = b.directly(q, w, r, done, part, shift > 0)
+		}
+		if t == transferWait || t == transferAgain || did == transferPackets {
 			did = t
 		}
-		if t != transferDone {
+		if t != transferDone || b.run.busy && b.run.copies.failed {
 			break
 		}
-		if left -= part; done+part < w.length {
-			q.path.moved = done + part
-			q.core.lists.later.push(q)
-			did = transferWait
+		if left -= (part + 1<<shift - 1) >> shift; done+part < w.length {
+			if did = b.finish(q); did == transferDone {
+				q.path.moved = done + part
+				q.core.lists.later.push(q)
+				did = transferWait
+			}
 			break
 		}
-		q.nic.stats.Direct++
 		done, q.path.moved, b.used = 0, 0, true
 		q.sqNext++
 		q.sqMax++
-		q.completeSend(w, verbs.StatusSuccess)
+		if !b.run.busy {
+			q.nic.stats.Direct++
+			q.completeSend(w, verbs.StatusSuccess)
+		}
+	}
+	if t := b.finish(q); t != transferDone {
+		did = t
 	}
 	b.leave()
+	if did == transferAgain {
+		did = transferDone // the caller looks at the next request, which is the first one of those
+	}
 	return did
 }
 
@@ -96,8 +115,9 @@ func (q *qp) finishTurns() {
 	}
 }
 
-// directly does n bytes of a request from off on. It takes no PSN.
-func (b *neighbor) directly(q *qp, w *sendWQE, off, n uint32, access verbs.Access, domain uint32) transfer {
+// target returns the peer's region of a request that can be done directly now. For others r is nil, and t is what becomes of them. The device
+// that a request needs copies shmStretch<<shift bytes in a turn. Its side of the region is open.
+func (b *neighbor) target(q *qp, w *sendWQE, access verbs.Access, domain uint32) (r *shmRegion, shift uint, t transfer) {
 	var need verbs.Access
 	missed := q.path.missed
 	q.path.missed = 0
@@ -106,38 +126,64 @@ func (b *neighbor) directly(q *qp, w *sendWQE, off, n uint32, access verbs.Acces
 		need = verbs.AccessRemoteWrite
 	case verbs.OpRDMAWriteWithImm:
 		if b.at.IsValid() {
-			return transferPackets // a datagram cannot say that the payload is at its place
+			return nil, 0, transferPackets // a datagram cannot say that the payload is at its place
 		}
 		need = verbs.AccessRemoteWrite
 	case verbs.OpRDMARead:
 		need = verbs.AccessRemoteRead
 	default:
-		return transferPackets
+		return nil, 0, transferPackets
 	}
-	if w.length == 0 || access&need == 0 || w.numSGE > verbs.MaxSGE || q.usesDevice(w.sge[:w.numSGE]) {
-		return transferPackets
+	if w.length == 0 || w.placed || access&need == 0 || w.numSGE > verbs.MaxSGE {
+		return nil, 0, transferPackets
 	}
-	r := b.reach(domain, w.rkey, w.remoteAddr, w.length, need)
+	if r = b.reach(domain, w.rkey, w.remoteAddr, w.length, need); r == nil {
+		return nil, 0, transferPackets
+	}
+	device := r.far != nil || q.fromDevice(w)
 	switch {
-	case r == nil || (r.bytes == nil && (b.process == nil || w.length < shmKernel)):
-		return transferPackets
-	case q.sqHead != q.sqNext || q.dock.unplaced(ofOwn) != nil:
-		return b.behind(q, w, missed)
+	case device && !b.opened(q, w, r):
+		return nil, 0, transferPackets
+	case !device && r.bytes == nil && (b.process == nil || w.length < shmKernel):
+		return nil, 0, transferPackets
+	case (q.sqHead != q.sqNext && !b.run.busy) || q.dock.unplaced(ofOwn) != nil:
+		return nil, 0, b.behind(q, w, missed, device)
+	case need == verbs.AccessRemoteRead && (q.attr.MaxRdAtomic == 0 || !q.writable()):
+		return nil, 0, transferPackets
+	case device:
+		return r, deviceShift, transferDone
 	}
-	if need == verbs.AccessRemoteRead && (q.attr.MaxRdAtomic == 0 || !q.writable()) {
-		return transferPackets
-	}
+	return r, 0, transferDone
+}
+
+// directly does n bytes of a request from off on. It takes no PSN. What a device copies is done when finish returns.
+func (b *neighbor) directly(q *qp, w *sendWQE, r *shmRegion, off, n uint32, device bool) transfer {
 	if n == 0 {
 		return transferDone // it has no more turn
 	}
-	p := &q.nic.scratch
-	if !q.gather(w, off, n, p) {
-		return transferWait // the request has failed
+	if !device || w.flags&verbs.SendFence != 0 { // a READ before a fence is not done again
+		if t := b.finish(q); t != transferDone {
+			return t
+		}
 	}
-	if !b.move(r, w.remoteAddr+uint64(off), p.segs[:p.numSegs], need == verbs.AccessRemoteRead) {
-		return transferPackets
+	if device {
+		if !b.queue(q, w, r, off, n) {
+			return transferPackets
+		}
+	} else {
+		p := &q.nic.scratch
+		if !q.gather(w, off, n, p) {
+			return transferWait // the request has failed
+		}
+		if !b.move(r, w.remoteAddr+uint64(off), p.segs[:p.numSegs], w.opcode == verbs.OpRDMARead) {
+			return transferPackets
+		}
 	}
-	if w.placed = w.opcode == verbs.OpRDMAWriteWithImm && off+n == w.length; w.placed {
+	if w.opcode == verbs.OpRDMAWriteWithImm && off+n == w.length {
+		if t := b.finish(q); t != transferDone {
+			return t
+		}
+		w.placed = true
 		q.nic.stats.Direct++
 		return transferPackets
 	}
@@ -145,14 +191,14 @@ func (b *neighbor) directly(q *qp, w *sendWQE, off, n uint32, access verbs.Acces
 }
 
 // behind decides about a request that could be done directly once those before it are acknowledged. missed is the path's before the
-// request.
-func (b *neighbor) behind(q *qp, w *sendWQE, missed uint32) transfer {
+// request. One that needs a device waits in any case: packets would take longer.
+func (b *neighbor) behind(q *qp, w *sendWQE, missed uint32, device bool) transfer {
 	long := w.length >= shmPatience
 	if b.at.IsValid() {
 		q.path.missed = min(missed+w.length, nearPatience)
 		long = q.path.missed == nearPatience
 	}
-	if long {
+	if long || device {
 		return transferWait
 	}
 	return transferPackets

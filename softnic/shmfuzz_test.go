@@ -78,7 +78,7 @@ func FuzzShmPeer(f *testing.F) {
 		shmEntry(roce.Header{Opcode: roce.UC | roce.OpSendFirst, DestQPN: qpn + 1}, 256, 0),
 		shmEntry(roce.Header{Opcode: roce.RC | roce.OpAck, DestQPN: qpn, Syndrome: roce.SyndromeAck}, 0, 0),
 	} {
-		f.Add(append(bytes.Clone(e), e...), []byte{1, 0, 0, 0}, []byte{byte(shm.Lend), 1, 1})
+		f.Add(append(bytes.Clone(e), e...), []byte{1, 0, 0, 0}, []byte{byte(shm.Lend), 1, 1, byte(shm.Device), 1, 1})
 	}
 	f.Fuzz(func(t *testing.T, entries, table, messages []byte) {
 		s, p := newShmBesieged(t)
@@ -124,8 +124,11 @@ func table0(b []byte) uint32 {
 // send sends the message that three fuzzed bytes describe, with a descriptor of memory that is its own.
 func (p *shmBesieger) send(b []byte) {
 	m := shm.Message{Kind: shm.Kind(b[0]), Access: uint16(b[1]), Key: uint32(b[2]), Domain: 1, Addr: uint64(b[2]) << 8, Size: uint64(b[1]) << 9}
+	if m.Kind == shm.Device {
+		m.Handle = string(b)
+	}
 	fd := -1
-	if b[1]&2 == 0 {
+	if b[1]&2 == 0 && m.Kind != shm.Device {
 		var err error
 		var bytes []byte
 		if bytes, fd, err = shm.Create(8192, true); err != nil {

@@ -88,10 +88,12 @@ func (b *neighbor) granted(q *qp) (access verbs.Access, domain uint32) {
 type shmFiles struct {
 	// regions are the peer's, by the low bits of their keys. Its length is a power of two, or 0.
 	regions []shmRegion
-	// used is how many of them are mapped, at most maxShmFiles.
+	// used is how many of them are mapped or on a device, at most maxShmFiles.
 	used int
 	// recalls are keys of this side that the peer was not told to unmap, because the socket was full.
 	recalls []uint32
+	// stuck is memory of the peer that a device of this side could not close.
+	stuck []*verbs.Memory
 }
 
 // shmRegion is a region of the peer.
@@ -99,11 +101,15 @@ type shmRegion struct {
 	key, domain uint32
 	access      verbs.Access
 	addr, size  uint64
-	// bytes is where it is mapped. Nil means that only the kernel can copy to and from it.
+	// bytes is where it is mapped. Nil means that only the kernel, or a device, can copy to and from it.
 	bytes []byte
+	// far is the memory if it is that of a device, otherwise nil.
+	far *farMemory
+	// refused says that a device has failed to copy to or from it. Packets do what needs a device.
+	refused bool
 }
 
-// maxShmFiles is how many regions of the peer are mapped at a time. Packets serve the others.
+// maxShmFiles is how many regions of the peer are known at a time. Packets serve the others.
 const maxShmFiles = 1 << 12
 
 // lend publishes a region of memory.
@@ -112,13 +118,18 @@ func (b *neighbor) lend(m *mr) {
 	if m.mem == nil || access == 0 {
 		return
 	}
-	kind := shm.Lend
-	fd, ok := m.mem.File()
-	if !ok || !shm.Share(fd, access&verbs.AccessRemoteWrite != 0) {
-		kind, fd = shm.Name, -1
+	kind, fd, handle := shm.Name, -1, []byte(nil)
+	if m.device != nil {
+		var err error
+		if handle, err = m.device.ExportMemory(m.base, m.length); err != nil || len(handle) == 0 || len(handle) > shm.MaxHandle {
+			return // packets serve what has no handle
+		}
+		kind = shm.Device
+	} else if f, ok := m.mem.File(); ok && shm.Share(f, access&verbs.AccessRemoteWrite != 0) {
+		kind, fd = shm.Lend, f
 	}
 	if b.recallAll() && b.conn.Send(shm.Message{
-		Kind: kind, Access: uint16(access), Key: m.key, Domain: m.pd.id, Addr: m.addr, Size: m.length,
+		Kind: kind, Access: uint16(access), Key: m.key, Domain: m.pd.id, Addr: m.addr, Size: m.length, Handle: string(handle),
 	}, fd) {
 		b.lent(m).Store(m.key)
 	}
@@ -165,6 +176,8 @@ func (b *neighbor) hear(m shm.Message, fd int) bool {
 		if r.bytes, err = shm.Map(fd, m.Size, access&verbs.AccessRemoteWrite != 0); err != nil {
 			return true // packets carry what cannot be mapped
 		}
+	case shm.Device:
+		r.far = &farMemory{handle: []byte(m.Handle)}
 	case shm.Recall:
 		r = shmRegion{}
 	case shm.Name, shm.Hello: // there is no file
@@ -199,19 +212,29 @@ func (s *shmFiles) set(key uint32, r shmRegion) bool {
 	}
 	s.used += index(r.key != 0) - index(old.key != 0)
 	shm.Unmap(old.bytes)
+	s.closeFar(old.far)
 	*old = r
 	return true
 }
 
+// under returns the region of a key, nil if there is none.
+func (s *shmFiles) under(key uint32) *shmRegion {
+	if len(s.regions) > 0 {
+		if r := &s.regions[int(key)&(len(s.regions)-1)]; r.key == key {
+			return r
+		}
+	}
+	return nil
+}
+
 // reach returns the peer's region under a key if n bytes at addr of it can be touched directly, otherwise nil.
 func (b *neighbor) reach(domain, key uint32, addr uint64, n uint32, need verbs.Access) *shmRegion {
-	regions := b.files.regions
-	if len(regions) == 0 {
+	r := b.files.under(key)
+	if r == nil {
 		return nil
 	}
-	r := &regions[int(key)&(len(regions)-1)]
 	off := addr - r.addr
-	if r.key != key || r.domain != domain || r.access&need != need || off > r.size || uint64(n) > r.size-off {
+	if r.domain != domain || r.access&need != need || off > r.size || uint64(n) > r.size-off {
 		return nil
 	}
 	if shm.Word32(b.peers, shmMRs+4*int(key%shmPlaces)).Load() != key {

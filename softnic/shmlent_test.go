@@ -87,6 +87,32 @@ func shmEnds(tb testing.TB) (links [2]*ShmLink) {
 // TestConformanceShmLent runs the suite over shared memory, with every region lent before it is used. Requests that can be done
 // directly are, right from the start.
 func TestConformanceShmLent(t *testing.T) {
+	conformLent(t, false, func(size int) (*verbs.Memory, error) {
+		return verbs.AllocMemory(size, &verbs.MemoryConfig{Shared: true})
+	})
+}
+
+// TestConformanceShmLentDevice does the same with memory of a device, and with memory of the device and of the host by turns.
+func TestConformanceShmLentDevice(t *testing.T) {
+	d := new(verbstest.MemoryDevice)
+	d.Share(verbstest.Sharing{Export: true, Open: true, Copy: true})
+	t.Run("device", func(t *testing.T) { conformLent(t, true, d.Alloc) })
+	turns := 0
+	t.Run("mixed", func(t *testing.T) {
+		conformLent(t, true, func(size int) (*verbs.Memory, error) {
+			if turns++; turns%2 == 0 {
+				return d.Alloc(size)
+			}
+			return verbs.AllocMemory(size, &verbs.MemoryConfig{Shared: true})
+		})
+	})
+	if n := d.Opened(); n != 0 {
+		t.Errorf("%d regions are open at the end, want none", n)
+	}
+}
+
+func conformLent(t *testing.T, device bool, alloc func(size int) (*verbs.Memory, error)) {
+	t.Helper()
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		links := shmEnds(tb)
 		var ctx [2]verbs.Context
@@ -102,8 +128,6 @@ func TestConformanceShmLent(t *testing.T) {
 			}
 			ctx[i] = &lentContext{x, x.(verbs.Clocked), tb, links[1-i]}
 		}
-		return verbstest.Pair{A: ctx[0], B: ctx[1], Alloc: func(size int) (*verbs.Memory, error) {
-			return verbs.AllocMemory(size, &verbs.MemoryConfig{Shared: true})
-		}}
+		return verbstest.Pair{A: ctx[0], B: ctx[1], Device: device, Alloc: alloc}
 	})
 }

@@ -241,6 +241,7 @@ func (b *neighbor) withdraw() {
 // counts.
 func (l *ShmLink) lost() {
 	n := l.near.nic
+	l.near.files.closeOn(nil)
 	for l.reader.Ready() {
 		l.take()
 		l.work()

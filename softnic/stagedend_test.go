@@ -40,6 +40,38 @@ func TestStagedFailures(t *testing.T) {
 	})
 }
 
+// TestStagedBufferAfterFailure: a staging buffer whose copies fail is used again once the device has waited for them, or is lost.
+// Otherwise the device keeps it.
+func TestStagedBufferAfterFailure(t *testing.T) {
+	const failures = 3
+	for _, tt := range []struct {
+		name    string
+		fail    func(r *deviceRig)
+		buffers int
+	}{
+		{"a copy is refused", func(r *deviceRig) { r.device.FailAt(r.remote.Memory) }, 1},
+		{"the device is lost", func(r *deviceRig) { r.device.Lose() }, 1},
+		{"the device does not wait", func(r *deviceRig) { r.device.FailAfter(0) }, failures},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newDeviceRig(t, "udp", verbs.RC)
+			tt.fail(r)
+			for range failures {
+				r.post(r.remote.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 100)))
+				if wc := await(t, r.cqa, 1)[0]; wc.Status != verbs.StatusRemOpErr {
+					t.Fatalf("a WRITE whose landing fails = %v, want REM_OP_ERR", wc.Status)
+				}
+				r.qa, r.qb = r.pair(verbs.RC, r.cqa, r.cqb, 16)
+			}
+			if n, want := r.device.Pinned(), tt.buffers*256<<10; n != want {
+				t.Errorf("after %d failures %d bytes are pinned, want %d: %d buffers", failures, n, want, tt.buffers)
+			}
+			r.device.FailAfter(-1)
+			r.device.FailAt(nil)
+		})
+	}
+}
+
 // TestStagedReadBeforeFailure: a READ before a WRITE whose landing fails is answered.
 func TestStagedReadBeforeFailure(t *testing.T) {
 	onStaged(t, func(t *testing.T, link string) {

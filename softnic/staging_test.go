@@ -47,6 +47,29 @@ func (r *deviceRig) nothing(what string) {
 	}
 }
 
+// TestStagedPartlyLanded: a request that has landed is acknowledged, and the one behind it, on a slower device, is not.
+func TestStagedPartlyLanded(t *testing.T) {
+	onStaged(t, func(t *testing.T, link string) {
+		r := newDeviceRig(t, link, verbs.RC)
+		slow := new(verbstest.MemoryDevice)
+		far := r.register(r.pb, slow.Alloc)
+		first, release := hold(t, r.device)
+		second, releaseSlow := hold(t, slow)
+		r.post(r.remote.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 100)), far.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 100)))
+		<-first
+		<-second
+		release()
+		wcs := await(t, r.cqa, 1)
+		succeeded(t, wcs)
+		if len(wcs) != 1 {
+			t.Errorf("%d completions, want that of the first WRITE", len(wcs))
+		}
+		r.nothing("the second WRITE")
+		releaseSlow()
+		succeeded(t, await(t, r.cqa, 1))
+	})
+}
+
 // recv posts a receive of memory on side B.
 func (r *deviceRig) recv(id uint64, sges ...verbs.SGE) {
 	r.tb.Helper()
@@ -372,6 +395,7 @@ func must2(tb testing.TB) func(int, error) {
 
 // TestStagedIsolation: a copy that fails ends only the QP whose memory it is, on either side.
 func TestStagedIsolation(t *testing.T) {
+	const busy = 4 // landings, after which those that follow land together
 	onStaged(t, func(t *testing.T, link string) {
 		for _, incoming := range []bool{false, true} {
 			r := newDeviceRig(t, link, verbs.RC)
@@ -383,16 +407,31 @@ func TestStagedIsolation(t *testing.T) {
 				bad = r.register(r.pb, r.device.Alloc)
 				wr = bad.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 100))
 			}
-			good := r.remote.request(verbs.OpRDMAWrite, 0, r.local.sge(0, 100))
 			first := r.remote.request(verbs.OpRDMAWrite, 200, r.hostLocal.sge(0, 100))
 			waits, release := hold(t, r.device)
-			r.post(first, first, first) // the copier is busy, so the others may land together
+			nic := r.cb.Device().(*softnic.NIC)
+			came := func() uint64 { s := nic.Stats(); return s.PacketsReceived - s.Duplicates } // without probes
+			sent := func(q verbs.QP, wr verbs.SendWR) {                                         // and received
+				before := came()
+				must2(t)(q.PostSend([]verbs.SendWR{wr}))
+				for came() == before {
+					runtime.Gosched()
+				}
+			}
+			for range busy {
+				sent(r.qa, first)
+			}
 			<-waits
 			r.device.FailAt(bad.Memory)
-			must2(t)(qa.PostSend([]verbs.SendWR{wr}))
-			r.post(good)
+			if incoming {
+				sent(qa, wr)
+				sent(r.qa, first)
+			} else {
+				must2(t)(qa.PostSend([]verbs.SendWR{wr}))
+				r.post(r.remote.request(verbs.OpRDMAWrite, 0, r.local.sge(0, 100)))
+			}
 			release()
-			succeeded(t, await(t, r.cqa, 4))
+			succeeded(t, await(t, r.cqa, busy+1))
 			want := verbs.StatusGeneralErr
 			if incoming {
 				want = verbs.StatusRemOpErr

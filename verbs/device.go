@@ -170,4 +170,7 @@ type PortAttr struct {
 	// OnCaller says that posting moves the data, on the caller's core. Several such ports carry no more
 	// than one of them.
 	OnCaller bool
+	// DeviceCopies says that a device copies its own memory for the port (MemoryDevice), and that each request
+	// on such memory waits for the device. It is fastest in one piece.
+	DeviceCopies bool
 }

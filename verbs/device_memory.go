@@ -12,8 +12,14 @@ type MemoryDevice interface {
 	Name() string
 
 	// Copy does the copies in order, and returns when all bytes are in place. After an error the bytes of all
-	// destinations are undefined, and no copy counts as done. It keeps no reference to the slice.
+	// destinations are undefined, and no copy counts as done. Copies of earlier calls that failed may still be
+	// under way, until a Copy, which may be one without copies, returns without an error or with ErrDeviceFatal. It keeps no reference to the slice.
 	Copy(copies []DeviceCopy) error
+
+	// Start begins copies, and may return before they are done. The next Copy of the caller ends them: it does
+	// its copies behind them, and its result is that of all. The caller keeps their memory until then. An error
+	// of Start is that of such a Copy. It keeps no reference to the slice.
+	Start(copies []DeviceCopy) error
 
 	// PinHost makes copies from and to mem, which is memory of the host, as fast as they can be. They are slower
 	// without. The caller calls unpin before it frees the memory.
@@ -21,7 +27,19 @@ type MemoryDevice interface {
 
 	// DMABuf exports n bytes at addr as dma-buf. They begin at offset of it. The caller closes the file.
 	DMABuf(addr, n uint64) (file *os.File, offset uint64, err error)
+
+	// ExportMemory returns a handle with which other processes of the host open n bytes at addr. The handle has at most
+	// MaxMemoryHandle bytes. It is of no use once the memory is freed.
+	ExportMemory(addr, n uint64) (handle []byte, err error)
+
+	// OpenMemory opens memory of another process by its handle. The handle need not be trusted: one that is wrong, of this
+	// process or of another kind of device is refused, and so is one of more bytes than there are. The caller frees the
+	// memory, which closes it here.
+	OpenMemory(handle []byte) (*Memory, error)
 }
+
+// MaxMemoryHandle is the most bytes that a handle of MemoryDevice.ExportMemory has.
+const MaxMemoryHandle = 95
 
 // DeviceCopy is a copy from or to memory of a MemoryDevice, or between two places of it. The source may be
 // memory of another device of the same kind.

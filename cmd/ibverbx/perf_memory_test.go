@@ -13,6 +13,7 @@ import (
 	"ibverbx/cuda"
 	"ibverbx/cuda/cudatest"
 	"ibverbx/internal/perf"
+	"ibverbx/internal/slice"
 )
 
 // withGPUs makes a command that runs in a process of its own, which has two GPUs.
@@ -31,7 +32,13 @@ func withGPUs(t *testing.T, env []string, args ...string) *exec.Cmd {
 // onGPUs runs a command that must succeed in a process with two GPUs, and returns what it prints.
 func onGPUs(t *testing.T, args ...string) string {
 	t.Helper()
-	p := start(t, withGPUs(t, cudatest.Environ(t, 2), args...))
+	return onGPUsOf(t, cudatest.Environ(t, 2), args...)
+}
+
+// onGPUsOf does it with the GPUs of an environment.
+func onGPUsOf(t *testing.T, env []string, args ...string) string {
+	t.Helper()
+	p := start(t, withGPUs(t, env, args...))
 	if status := p.end(); status != exitOK {
 		t.Fatalf("ibverbx %s: status %d, stderr %q", strings.Join(args, " "), status, p.said)
 	}
@@ -59,10 +66,10 @@ MTU 4096, TX depth 128, memory `+shown+`
 
 // TestPerfMemoryOperations: what makes sense in memory of a GPU is measured, and every byte is compared.
 func TestPerfMemoryOperations(t *testing.T) {
-	for _, args := range []string{
+	for _, args := range slice.Pick(t, []string{
 		"write", "write --imm --scheme spray", "read -b", "send", "send -c UD -s 64", "write -c UC -s 8K", "write --transport uc -s 100K -n 5",
 		"write --lat", "send --lat", "atomic --memory cuda:0,host",
-	} {
+	}) {
 		t.Run(args, func(t *testing.T) {
 			words := append([]string{"perf", "--provider", "softnic", "--memory", "cuda:0", "--json", "--check"}, strings.Fields(args)...)
 			if !slices.Contains(words, "-n") {
@@ -124,7 +131,8 @@ func TestPerfMemoryWithoutGPU(t *testing.T) {
 	}
 }
 
-// TestPerfMemoryProcesses: each of two processes has its own --memory, on every link, and both name both.
+// TestPerfMemoryProcesses: each of two processes has its own --memory, on every link, and both name both. Over shared memory the client's GPU
+// opens the server's memory.
 func TestPerfMemoryProcesses(t *testing.T) {
 	token := newToken(t, "a secret of more than 16 bytes")
 	for link, list := range map[string][][2]string{
@@ -134,9 +142,13 @@ func TestPerfMemoryProcesses(t *testing.T) {
 			t.Run(link+"/"+memory[0]+"/"+memory[1], func(t *testing.T) {
 				server := start(t, withGPUs(t, cudatest.Environ(t, 1), "perf", "--server", "--once", "--listen", "127.0.0.1:0", "--token-file", token, "--memory", memory[1], "--json"))
 				_, addr, _ := strings.Cut(server.line("listening on "), "listening on ")
-				out := onGPUs(t, "perf", "read", addr, "--token-file", token, "--memory", memory[0], "--link", link, "-s", "64,100K", "-n", "50", "--check", "--json")
+				env := cudatest.Environ(t, 2)
+				out := onGPUsOf(t, env, "perf", "read", addr, "--token-file", token, "--memory", memory[0], "--link", link, "-s", "64,100K", "-n", "50", "--check", "--json")
 				if status := server.end(); status != exitOK {
 					t.Fatalf("the server ends with %d: %q", status, server.said)
+				}
+				if want := link == "shm" && memory[0] == "cuda:0"; !cudatest.Real() && cudatest.Opened(t, env) > 0 != want {
+					t.Errorf("the client's GPU opens memory of the server: %v, want %v", !want, want)
 				}
 				for who, text := range map[string]string{"client": out, "server": server.stdout.String()} {
 					var r perf.Report

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -63,7 +64,7 @@ func Alloc(tb testing.TB, g *cuda.GPU, size int) *verbs.Memory {
 }
 
 // Environ returns variables with which a new process finds so many GPUs, or those of the machine with make test-gpu. GPUs of the
-// stand-in have 1 GiB each, and processes do not share their memory.
+// stand-in have 1 GiB each. Processes reach each other's memory by handles only.
 func Environ(tb testing.TB, gpus int) []string {
 	tb.Helper()
 	if Real() {
@@ -73,12 +74,23 @@ func Environ(tb testing.TB, gpus int) []string {
 	return []string{stateVariable + "=" + file, "LD_LIBRARY_PATH=" + dir}
 }
 
+// Opened returns how many handles of memory the processes with an environment of Environ have opened. Only the stand-in counts them.
+func Opened(tb testing.TB, env []string) int {
+	tb.Helper()
+	_, file, _ := strings.Cut(env[0], "=")
+	state, err := os.ReadFile(file)
+	if err != nil {
+		tb.Fatalf("the state of the stand-in: %v", err)
+	}
+	return int(binary.NativeEndian.Uint64(state[8*stateIPCOpen:]))
+}
+
 const (
 	// stateVariable names the file with the state of the stand-in.
 	stateVariable = "IBVERBX_TEST_CUDA"
 	// Numbers of fields of the state, in words of 8 bytes.
-	stateGPUs, stateBytes, stateKind = 96, 97, 110
-	stateSize                        = 4096
+	stateIPCOpen, stateGPUs, stateBytes, stateKind = 88, 96, 97, 110
+	stateSize                                      = 4096
 )
 
 // build compiles the stand-in, once in a process.

@@ -2,6 +2,9 @@
 // its stream is synchronized, and not earlier: the latest moment that CUDA allows. A kernel copies its blocks
 // then, the last one first, because they have no order. An address that is not mapped or not aligned ends the
 // use of the GPU, as in CUDA. Every call is counted and can be made to fail. The state is in a file that the test maps too.
+//
+// The bytes of the GPU's memory are in a file of the process without a name. A handle says where in it, so another process of
+// the user opens the file while the process lives (proc(5), /proc/PID/fd). Memory that has been freed reads as zeros there.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -12,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // Calls, in the order of fake_test.go.
@@ -37,13 +41,15 @@ struct state {
 	int64_t foreign, foreign_bytes;           // an allocation of another library
 	int64_t modules;                          // alive
 	int64_t no_host_pointers;                 // kernels cannot use the addresses of the host
+	int64_t own_handles;                      // a process can open its own handles; CUDA refuses them
+	int64_t no_alias;                         // copies of opened memory are refused
 };
 
 static struct state *st;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread int depth; // of this thread's stack of contexts
 
-struct block { uint64_t base; size_t size; char *bytes; int alias; };
+struct block { uint64_t base; size_t size; char *bytes; int alias; uint64_t offset; };
 struct copy { uint64_t to, from; size_t n; int kernel; }; // a kernel has n entries at from
 struct stream { int alive, count; struct copy copies[2048]; };
 
@@ -52,6 +58,7 @@ static struct block blocks[BLOCKS];
 static struct stream streams[STREAMS];
 static struct block pinned[BLOCKS];
 static uint64_t next = 0xd00000000000;
+static int memory = -1; // the file
 
 __attribute__((constructor)) static void start(void)
 {
@@ -63,6 +70,11 @@ __attribute__((constructor)) static void start(void)
 		st = calloc(1, sizeof(*st));
 	if (fd >= 0)
 		close(fd);
+	memory = memfd_create("fakecuda", MFD_CLOEXEC);
+	if (memory >= 0 && ftruncate(memory, (off_t)1 << 46)) {
+		close(memory);
+		memory = -1;
+	}
 }
 
 #define ADD(field, n) __atomic_add_fetch(&st->field, n, __ATOMIC_SEQ_CST)
@@ -97,12 +109,20 @@ static struct block *among(struct block *all, uint64_t address)
 
 static struct block *find(uint64_t address) { return among(blocks, address); }
 
-// make returns a new block. Small ones are not at the beginning of a page, as in CUDA.
-static struct block *make(size_t size, char *bytes)
+// page rounds up to whole pages.
+static size_t page(size_t size) { return (size + 4095) & ~(size_t)4095; }
+
+// make returns a new block, with bytes of the file at offset, of this process if fd is memory. Small ones are not at the beginning
+// of a page, as in CUDA.
+static struct block *make(size_t size, int fd, uint64_t offset, int alias)
 {
 	for (int i = 0; i < BLOCKS; i++)
 		if (!blocks[i].base) {
-			blocks[i] = (struct block){next + (size < 65536 ? 512 : 0), size, bytes ? bytes : calloc(1, size), bytes != NULL};
+			char *bytes = mmap(NULL, page(size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
+
+			if (bytes == MAP_FAILED)
+				return NULL;
+			blocks[i] = (struct block){next + (size < 65536 ? 512 : 0), size, bytes, alias, offset};
 			next += (size + (4 << 20)) & ~(uint64_t)((2 << 20) - 1);
 			return &blocks[i];
 		}
@@ -174,7 +194,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes)
 	if (code)
 		return code;
 	pthread_mutex_lock(&lock);
-	if (bytes <= (size_t)(st->total - st->bytes) && (b = make(bytes, NULL))) {
+	if (bytes <= (size_t)(st->total - st->bytes) && (b = make(bytes, memory, next - 0xd00000000000, 0))) {
 		*address = b->base;
 		st->bytes += bytes;
 		st->allocs++;
@@ -191,10 +211,11 @@ static int drop(uint64_t address, int alias)
 	pthread_mutex_lock(&lock);
 	b = find(address);
 	if (b && b->base == address && b->alias == alias) {
+		munmap(b->bytes, page(b->size));
 		if (alias) {
 			st->opened--;
 		} else {
-			free(b->bytes);
+			fallocate(memory, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, b->offset, page(b->size));
 			st->bytes -= b->size;
 			st->allocs--;
 		}
@@ -340,7 +361,7 @@ static int copy(uint64_t to, uint64_t from, uint64_t a, uint64_t b, size_t n, vo
 	int code = inside(C_COPY), known;
 
 	pthread_mutex_lock(&lock);
-	known = find(a) && find(b);
+	known = find(a) && find(b) && !(st->no_alias && (find(a)->alias || find(b)->alias));
 	pthread_mutex_unlock(&lock);
 	return queue(stream, (struct copy){to, from, n}, code ? code : known ? 0 : 1);
 }
@@ -362,8 +383,6 @@ static char *reach(uint64_t address, size_t n)
 {
 	struct block *b = find(address);
 
-	if (b && b->alias)
-		return NULL; // of another process: nothing says when it is unmapped
 	b = b ? b : among(pinned, address);
 	return b && address + n <= b->base + b->size ? where(address) : NULL;
 }
@@ -467,29 +486,54 @@ int cuMemGetHandleForAddressRange(int *fd, uint64_t address, size_t bytes, int t
 	return ftruncate(*fd, bytes) ? 304 : 0;
 }
 
-int cuIpcGetMemHandle(char *handle, uint64_t address)
+struct handle { uint64_t words[8]; };
+
+// identity is a number of the file that no other file has at the same time.
+static uint64_t identity(int fd)
 {
-	memset(handle, 0, 64);
-	memcpy(handle, &address, 8);
-	return inside(C_IPC_GET);
+	struct stat s;
+
+	return fd < 0 || fstat(fd, &s) ? 0 : s.st_ino;
 }
 
-struct handle { uint64_t words[8]; };
+int cuIpcGetMemHandle(struct handle *handle, uint64_t address)
+{
+	int code = inside(C_IPC_GET);
+	struct block *b;
+
+	pthread_mutex_lock(&lock);
+	b = find(address);
+	if (!code && (!b || b->base != address || b->alias))
+		code = 1;
+	if (!code)
+		*handle = (struct handle){{getpid(), memory, identity(memory), b->offset, b->size}};
+	pthread_mutex_unlock(&lock);
+	return code;
+}
 
 int cuIpcOpenMemHandle_v2(uint64_t *address, struct handle handle, unsigned int flags)
 {
-	int code = inside(C_IPC_OPEN);
-	struct block *b, *alias = NULL;
+	int code = inside(C_IPC_OPEN), fd;
+	struct block *alias = NULL;
+	struct stat s;
+	char path[64];
 
 	if (code)
 		return code;
+	if (handle.words[0] == (uint64_t)getpid() && !st->own_handles)
+		return 201;
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)handle.words[0], (int)handle.words[1]);
+	fd = open(path, O_RDWR | O_CLOEXEC);
 	pthread_mutex_lock(&lock);
-	b = find(handle.words[0]);
-	if (b && b->base == handle.words[0] && (alias = make(b->size, b->bytes))) {
+	if (identity(fd) == handle.words[2] && handle.words[2] && !fstat(fd, &s) && handle.words[4] && handle.words[3] % 4096 == 0 &&
+	    handle.words[3] < (uint64_t)s.st_size && handle.words[4] <= s.st_size - handle.words[3] &&
+	    (alias = make(handle.words[4], fd, handle.words[3], 1))) {
 		*address = alias->base;
 		st->opened++;
 	}
 	pthread_mutex_unlock(&lock);
+	if (fd >= 0)
+		close(fd);
 	return alias ? 0 : 1;
 }
 

@@ -71,7 +71,7 @@ type ownCore struct{ verbs.Context }
 
 func (c ownCore) QueryPort(port int) (verbs.PortAttr, error) {
 	attr, err := c.Context.QueryPort(port)
-	attr.OnCaller = false
+	attr.OnCaller, attr.DeviceCopies = false, false
 	return attr, err
 }
 

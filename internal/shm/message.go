@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -18,11 +19,16 @@ const (
 	Name
 	// Recall asks the peer to forget a region and to unmap its file.
 	Recall
+	// Device tells the peer of a region on a device, and gives it a handle with which its own device can open the region.
+	Device
 )
+
+// MaxHandle is the most bytes that a handle has.
+const MaxHandle = messageLen - 33
 
 // Message is a message on the socket. All have the same length:
 //
-//	0 "ibvx" | 4 version | 5 kind | 6 access 2 | 8 key 4 | 12 domain 4 | 16 address 8 | 24 size 8
+//	0 "ibvx" | 4 version | 5 kind | 6 access 2 | 8 key 4 | 12 domain 4 | 16 address 8 | 24 size 8 | 32 length of the handle | 33 handle
 type Message struct {
 	Kind Kind
 	// Access is what the peer may do with the region.
@@ -31,13 +37,15 @@ type Message struct {
 	Key, Domain uint32
 	// Addr is where the region is. In a Hello it is a random number.
 	Addr uint64
-	// Size is the number of bytes of the file.
+	// Size is the number of bytes of the file, or of the memory on a device.
 	Size uint64
+	// Handle is for the peer's device. Only a Device has one, of 1 to MaxHandle bytes.
+	Handle string
 }
 
 const (
-	messageLen = 32
-	version    = 1
+	messageLen = 128
+	version    = 2
 	magic      = "ibvx"
 )
 
@@ -57,20 +65,24 @@ func (m Message) encode() (b [messageLen]byte) {
 	binary.LittleEndian.PutUint32(b[12:], m.Domain)
 	binary.LittleEndian.PutUint64(b[16:], m.Addr)
 	binary.LittleEndian.PutUint64(b[24:], m.Size)
+	b[32] = byte(copy(b[33:], m.Handle))
 	return b
 }
 
 func decode(b []byte) (m Message, err error) {
 	switch {
-	case len(b) != messageLen || string(b[:4]) != magic:
+	case len(b) < 5 || string(b[:4]) != magic || (b[4] == version && len(b) != messageLen):
 		return m, fmt.Errorf("the peer sent %q, which is no message of a shared-memory link", b)
-	case b[4] != version:
+	case b[4] != version: // its messages may have another length
 		return m, fmt.Errorf("the peer has version %d of the shared-memory link, this side %d", b[4], version)
-	case b[5] < byte(Hello) || b[5] > byte(Recall):
+	case b[5] < byte(Hello) || b[5] > byte(Device):
 		return m, fmt.Errorf("the peer sent message %d, which does not exist", b[5])
+	case b[32] > MaxHandle || (b[32] > 0) != (Kind(b[5]) == Device) || len(bytes.TrimRight(b[33+int(b[32]):], "\x00")) > 0:
+		return m, fmt.Errorf("the peer sent message %d with a handle of %d bytes", b[5], b[32])
 	}
 	return Message{
 		Kind: Kind(b[5]), Access: binary.LittleEndian.Uint16(b[6:]), Key: binary.LittleEndian.Uint32(b[8:]),
 		Domain: binary.LittleEndian.Uint32(b[12:]), Addr: binary.LittleEndian.Uint64(b[16:]), Size: binary.LittleEndian.Uint64(b[24:]),
+		Handle: string(b[33:][:b[32]]),
 	}, nil
 }

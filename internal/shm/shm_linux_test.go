@@ -113,6 +113,8 @@ func TestReceiveRefuses(t *testing.T) {
 	hello := Message{Kind: Hello}.encode()
 	bad := good
 	bad[5] = 9
+	without, long, with, old := good, Message{Kind: Device, Handle: "handle"}.encode(), good, good
+	without[5], long[32], with[32], old[4] = byte(Device), MaxHandle+1, 1, 1
 	rights := func() []byte { return unix.UnixRights(0) }
 	for _, tt := range []struct {
 		name   string
@@ -121,6 +123,10 @@ func TestReceiveRefuses(t *testing.T) {
 	}{
 		{"another kind", bad[:], nil},
 		{"half a message", good[:10], nil},
+		{"a device without a handle", without[:], nil},
+		{"a handle that is too long", long[:], nil},
+		{"a recall with a handle", with[:], nil},
+		{"another version", old[:32], nil},
 		{"another protocol", []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), nil},
 		{"a recall with a descriptor", good[:], rights()},
 		{"a hello without one", hello[:], nil},

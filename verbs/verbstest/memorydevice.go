@@ -1,6 +1,7 @@
 package verbstest
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,8 @@ import (
 )
 
 // MemoryDevice stands in for a GPU: its memory has addresses that no CPU can access, and copies are all that
-// moves its bytes. A test can make copies wait or fail. It is safe for concurrent use.
+// moves its bytes. Copies that are started are done by the next call of Copy: the latest moment that is
+// allowed. A test can make copies wait or fail. It is safe for concurrent use.
 type MemoryDevice struct {
 	mu     sync.Mutex
 	turns  int // calls of Alternate
@@ -23,6 +25,21 @@ type MemoryDevice struct {
 	inside chan struct{}
 	broken span
 	pinned int
+	// started are copies that the next Copy does.
+	started []verbs.DeviceCopy
+	shares  Sharing
+	opened  int
+}
+
+// Sharing says what processes can do with each other's memory. The zero value is that of a new MemoryDevice. All of them are in
+// this process and have the same MemoryDevice.
+type Sharing struct {
+	// Export gives memory handles.
+	Export bool
+	// Open makes them valid.
+	Open bool
+	// Copy lets copies from and to opened memory succeed.
+	Copy bool
 }
 
 // span is a range of addresses, from addr up to end.
@@ -34,7 +51,7 @@ var _ verbs.MemoryDevice = (*MemoryDevice)(nil)
 type Copies struct {
 	// Calls is the number of calls of Copy that succeeded.
 	Calls int
-	// Copies is the number of copies in them.
+	// Copies is the number of copies in them, and of those that were started before.
 	Copies int
 	// Bytes is the number of bytes in them.
 	Bytes uint64
@@ -42,8 +59,9 @@ type Copies struct {
 
 // block is an allocation.
 type block struct {
-	addr  uint64
-	bytes []byte
+	addr   uint64
+	bytes  []byte
+	opened bool // by its handle
 }
 
 // ErrCopy is the error of a MemoryDevice that fails.
@@ -56,13 +74,21 @@ func (d *MemoryDevice) Name() string { return "fake:0" }
 func (d *MemoryDevice) Alloc(size int) (*verbs.Memory, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.add(make([]byte, size), false)
+}
+
+// add makes bytes memory of the device.
+func (d *MemoryDevice) add(b []byte, opened bool) (*verbs.Memory, error) {
 	if d.next == 0 {
 		d.next = 0xd000_0000_0000 // no address of a process
 	}
 	addr := d.next + 0x200
-	d.next += (uint64(size) + 0x1fff) &^ 0xfff
-	d.blocks = append(d.blocks, block{addr, make([]byte, size)})
-	return verbs.NewDeviceMemory(d, addr, size, func() error { return d.free(addr) })
+	d.next += (uint64(len(b)) + 0x1fff) &^ 0xfff
+	d.blocks = append(d.blocks, block{addr, b, opened})
+	if opened {
+		d.opened++
+	}
+	return verbs.NewDeviceMemory(d, addr, len(b), func() error { return d.free(addr) })
 }
 
 // Alternate returns memory of the host and of the device by turns, for Pair.Alloc.
@@ -82,6 +108,9 @@ func (d *MemoryDevice) free(addr uint64) error {
 	defer d.mu.Unlock()
 	for i := range d.blocks {
 		if d.blocks[i].addr == addr {
+			if d.blocks[i].opened {
+				d.opened--
+			}
 			d.blocks[i] = d.blocks[len(d.blocks)-1]
 			d.blocks = d.blocks[:len(d.blocks)-1]
 			return nil
@@ -90,13 +119,20 @@ func (d *MemoryDevice) free(addr uint64) error {
 	return fmt.Errorf("%w: nothing at %#x", verbs.ErrInvalid, addr)
 }
 
-// FailAfter makes calls of Copy fail after n more. A negative n ends that.
+// FailAfter makes calls of Copy and Start fail after n more. A negative n ends that.
 func (d *MemoryDevice) FailAfter(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.fail, d.after = ErrCopy, n; n < 0 {
 		d.fail = nil
 	}
+}
+
+// Lose makes all copies fail as those of a device that is lost.
+func (d *MemoryDevice) Lose() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fail, d.after = verbs.ErrDeviceFatal, 0
 }
 
 // FailAt makes copies from and to memory of the device fail. Nil ends that.
@@ -116,7 +152,7 @@ func (d *MemoryDevice) Pinned() int {
 	return d.pinned
 }
 
-// Hold makes calls of Copy wait until release is called. The channel tells of each that waits.
+// Hold makes calls of Copy from now on wait until release is called. The channel tells of each that waits.
 func (d *MemoryDevice) Hold() (waits <-chan struct{}, release func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -125,7 +161,9 @@ func (d *MemoryDevice) Hold() (waits <-chan struct{}, release func()) {
 	return d.inside, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.gate = nil
+		if d.gate == gate {
+			d.gate = nil
+		}
 		close(gate)
 	}
 }
@@ -150,34 +188,71 @@ func (d *MemoryDevice) Copy(copies []verbs.DeviceCopy) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var fail error
+	if err := d.begin(copies); err != nil {
+		return err
+	}
+	d.counts.Calls++
+	d.counts.Copies += len(d.started)
+	for i := range d.started {
+		d.counts.Bytes += d.started[i].Len
+	}
+	return d.finish()
+}
+
+// Start implements verbs.MemoryDevice. A call that fails has done half of its copies.
+func (d *MemoryDevice) Start(copies []verbs.DeviceCopy) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.begin(copies)
+}
+
+// begin takes copies, or does half of them and fails.
+func (d *MemoryDevice) begin(copies []verbs.DeviceCopy) error {
+	var err error
 	if d.fail != nil {
 		if d.after--; d.after < 0 {
-			copies, fail = copies[:len(copies)/2], d.fail
+			copies, err = copies[:len(copies)/2], d.fail
 		}
 	}
-	n := uint64(0)
-	for _, c := range copies {
-		to, from := c.Host, c.Host
-		var err error
-		if c.To != 0 {
-			to, err = d.at(c.To, c.Len)
+	for i := range copies {
+		if _, _, e := d.ends(&copies[i]); e != nil {
+			copies, err = copies[:i], e
+			break
 		}
-		if c.From != 0 && err == nil {
-			from, err = d.at(c.From, c.Len)
-		}
-		if err != nil || uint64(len(to)) != c.Len || uint64(len(from)) != c.Len || c.To == c.From {
-			return errors.Join(fmt.Errorf("%w: a copy of %d bytes, %d of them on the host", verbs.ErrInvalid, c.Len, len(c.Host)), err)
-		}
+	}
+	d.started = append(d.started, copies...)
+	if err != nil {
+		_ = d.finish() // err is what the caller gets
+	}
+	return err
+}
+
+// finish does the copies that are started.
+func (d *MemoryDevice) finish() error {
+	var err error
+	for i := range d.started {
+		to, from, e := d.ends(&d.started[i])
+		err = errors.Join(err, e)
 		copy(to, from)
-		n += c.Len
 	}
-	if fail == nil {
-		d.counts.Calls++
-		d.counts.Copies += len(copies)
-		d.counts.Bytes += n
+	clear(d.started)
+	d.started = d.started[:0]
+	return err
+}
+
+// ends returns the two sides of a copy.
+func (d *MemoryDevice) ends(c *verbs.DeviceCopy) (to, from []byte, err error) {
+	to, from = c.Host, c.Host
+	if c.To != 0 {
+		to, err = d.at(c.To, c.Len)
 	}
-	return fail
+	if c.From != 0 && err == nil {
+		from, err = d.at(c.From, c.Len)
+	}
+	if err != nil || uint64(len(to)) != c.Len || uint64(len(from)) != c.Len || c.To == c.From {
+		return nil, nil, errors.Join(fmt.Errorf("%w: a copy of %d bytes, %d of them on the host", verbs.ErrInvalid, c.Len, len(c.Host)), err)
+	}
+	return to, from, nil
 }
 
 // at returns the bytes at an address.
@@ -187,6 +262,9 @@ func (d *MemoryDevice) at(addr, n uint64) ([]byte, error) {
 	}
 	for _, b := range d.blocks {
 		if off := addr - b.addr; off <= uint64(len(b.bytes)) && n <= uint64(len(b.bytes))-off {
+			if b.opened && !d.shares.Copy {
+				return nil, ErrCopy
+			}
 			return b.bytes[off:][:n], nil
 		}
 	}
@@ -211,4 +289,44 @@ func (d *MemoryDevice) pin(n int) {
 // DMABuf implements verbs.MemoryDevice. There is none.
 func (d *MemoryDevice) DMABuf(uint64, uint64) (*os.File, uint64, error) {
 	return nil, 0, fmt.Errorf("%w: %s exports no dma-bufs", verbs.ErrNotSupported, d.Name())
+}
+
+// Share says from now on what processes can do with each other's memory.
+func (d *MemoryDevice) Share(s Sharing) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shares = s
+}
+
+// Opened returns how many pieces of memory are open by their handles.
+func (d *MemoryDevice) Opened() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.opened
+}
+
+// ExportMemory implements verbs.MemoryDevice.
+func (d *MemoryDevice) ExportMemory(addr, n uint64) ([]byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.shares.Export {
+		return nil, fmt.Errorf("%w: %s has no handles", verbs.ErrNotSupported, d.Name())
+	}
+	return binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, addr), n), nil
+}
+
+// OpenMemory implements verbs.MemoryDevice.
+func (d *MemoryDevice) OpenMemory(handle []byte) (*verbs.Memory, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(handle) != 16 || !d.shares.Open {
+		return nil, fmt.Errorf("%w: a handle of %d bytes that is not valid", verbs.ErrInvalid, len(handle))
+	}
+	addr, n := binary.NativeEndian.Uint64(handle), binary.NativeEndian.Uint64(handle[8:])
+	for _, b := range d.blocks {
+		if off := addr - b.addr; off < uint64(len(b.bytes)) && n > 0 && n <= uint64(len(b.bytes))-off {
+			return d.add(b.bytes[off:][:n:n], true)
+		}
+	}
+	return nil, fmt.Errorf("%w: %d bytes at %#x are not allocated", verbs.ErrInvalid, n, addr)
 }

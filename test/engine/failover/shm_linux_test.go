@@ -17,6 +17,7 @@ import (
 	"ibverbx/internal/shm"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
 )
 
 // mixed is two hosts with rail 0 on shared memory and rail 1 on UDP.
@@ -77,16 +78,24 @@ func newMixed(t *testing.T, cfg ibverbx.Config) *mixed {
 	return m
 }
 
-// region registers shared memory on both rails of a host.
-func (m *mixed) region(t *testing.T, side, n int) *ibverbx.Region {
+// region registers memory on both rails of a host.
+func (m *mixed) region(t *testing.T, side int, mem *verbs.Memory, err error) (*ibverbx.Region, *verbs.Memory) {
 	t.Helper()
-	mem, err := verbs.AllocMemory(n, &verbs.MemoryConfig{Shared: true})
 	rig.Must(t, err)
 	t.Cleanup(func() { rig.Must(t, mem.Free()) })
 	r, err := m.hosts[side].Rails.Register(mem, verbs.AccessAll)
 	rig.Must(t, err)
 	t.Cleanup(func() { rig.Must(t, r.Close()) })
-	return r
+	return r, mem
+}
+
+// bytesOf returns n bytes of memory at off.
+func bytesOf(t *testing.T, m *verbs.Memory, off, n int) []byte {
+	t.Helper()
+	b := make([]byte, n)
+	_, err := m.ReadAt(b, int64(off))
+	rig.Must(t, err)
+	return b
 }
 
 // succeeded polls a host. Everything that has ended must be a success.
@@ -102,6 +111,21 @@ func succeeded(t *testing.T, h *rig.Host) []ibverbx.WC {
 // TestShmBesideUDP: when the rail of shared memory or that of UDP dies in the midst of notified writes, the other one carries
 // everything. Nothing is lost, comes twice, or comes out of order.
 func TestShmBesideUDP(t *testing.T) {
+	besideUDP(t, func(n int) (*verbs.Memory, error) { return verbs.AllocMemory(n, &verbs.MemoryConfig{Shared: true}) })
+}
+
+// TestShmBesideUDPDevice does it with memory of a device, which opens that of the other host.
+func TestShmBesideUDPDevice(t *testing.T) {
+	d := new(verbstest.MemoryDevice)
+	d.Share(verbstest.Sharing{Export: true, Open: true, Copy: true})
+	besideUDP(t, d.Alloc)
+	if n := d.Opened(); n != 0 {
+		t.Errorf("%d regions are open at the end, want none", n)
+	}
+}
+
+func besideUDP(t *testing.T, alloc func(n int) (*verbs.Memory, error)) {
+	t.Helper()
 	for name, die := range map[string]struct {
 		rail int
 		kill func(m *mixed)
@@ -119,8 +143,14 @@ func TestShmBesideUDP(t *testing.T) {
 			rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
 				const messages, size = 200, 20_000
 				m := newMixed(t, ibverbx.Config{Lanes: 4, Scheme: scheme, FragmentSize: 4096})
-				from, to := m.region(t, 0, messages*size), m.region(t, 1, messages*size)
-				rig.Fill(from.Bytes(), 1)
+				mem, err := alloc(messages * size)
+				from, source := m.region(t, 0, mem, err)
+				mem, err = alloc(messages * size)
+				to, target := m.region(t, 1, mem, err)
+				want := make([]byte, messages*size)
+				rig.Fill(want, 1)
+				_, err = source.WriteAt(want, 0)
+				rig.Must(t, err)
 				sent, done, got := 0, 0, 0
 				post := func() {
 					for ; sent < messages && sent-done < 32; sent++ {
@@ -135,7 +165,7 @@ func TestShmBesideUDP(t *testing.T) {
 				for end := time.Now().Add(time.Minute); !killed || done < messages || got < messages; post() {
 					done += len(succeeded(t, m.hosts[0]))
 					for _, wc := range succeeded(t, m.hosts[1]) {
-						if at := got * size; wc.Imm != uint32(got) && scheme != ibverbx.DQPLB || !bytes.Equal(to.Bytes()[at:at+size], from.Bytes()[at:at+size]) {
+						if at := got * size; wc.Imm != uint32(got) && scheme != ibverbx.DQPLB || !bytes.Equal(bytesOf(t, target, at, size), want[at:at+size]) {
 							t.Fatalf("notice %d has immediate %d, or comes before its data", got, wc.Imm)
 						}
 						got++
@@ -148,8 +178,8 @@ func TestShmBesideUDP(t *testing.T) {
 						t.Fatalf("%d of %d writes have ended, and %d notices arrived", done, messages, got)
 					}
 				}
-				if !bytes.Equal(from.Bytes(), to.Bytes()) {
-					t.Errorf("byte %d that arrived differs", rig.FirstDifference(from.Bytes(), to.Bytes()))
+				if all := bytesOf(t, target, 0, messages*size); !bytes.Equal(all, want) {
+					t.Errorf("byte %d that arrived differs", rig.FirstDifference(all, want))
 				}
 				poll(t, m.hosts, "the lanes of the dead rail are lost", func(int, int) bool { return m.hosts[0].QP.Stats().Rails[die.rail].Up == 0 })
 				if up := m.hosts[0].QP.Stats().Rails[1-die.rail].Up; up != 2 {

@@ -10,6 +10,7 @@ import (
 	"ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
+	"ibverbx/verbs/verbstest"
 )
 
 // TestThousandLanes: 1,024 lanes over two rails carry a message in fragments of 4 KiB, and every
@@ -165,6 +166,64 @@ func TestNoCutOnCallersCore(t *testing.T) {
 					t.Errorf("%d bytes left as %d fragments, want %d", length, got, want)
 				}
 				a.Wait(1)
+			}
+		})
+	}
+}
+
+// TestNoCutOnDevices: where devices copy their own memory, a request with memory of one at either end is not cut.
+// Host memory, a NIC without that trait and a fragment size change that. Virtual time does not.
+func TestNoCutOnDevices(t *testing.T) {
+	const size = 16 << 20
+	device := new(verbstest.MemoryDevice)
+	still := &softnic.MemoryConfig{Now: func() int64 { return 0 }}
+	wire, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: 1})
+	rig.Must(t, err)
+	for _, tt := range []struct {
+		name  string
+		links []softnic.Link
+		cut   uint32
+		// want are the fragments of a request: within the device, to it, from it, on the host, of both kinds.
+		want [5]uint64
+	}{
+		{"memory", rig.MemoryLinks(1), 0, [5]uint64{1, 1, 1, 16, 1}},
+		{"virtual time", []softnic.Link{softnic.NewMemoryLink(still)}, 0, [5]uint64{1, 1, 1, 16, 1}},
+		{"fragment size", rig.MemoryLinks(1), 4 << 20, [5]uint64{4, 4, 4, 4, 4}},
+		{"memory and a wire", []softnic.Link{softnic.NewMemoryLink(nil), wire}, 0, [5]uint64{16, 16, 16, 16, 16}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := onCaller(t, tt.links, tt.cut), onCaller(t, tt.links, tt.cut)
+			rig.Connect(t, a.QP, b.QP)
+			on := func(h *rig.Host) *ibverbx.Region {
+				m, err := device.Alloc(size)
+				rig.Must(t, err)
+				t.Cleanup(func() { rig.Must(t, m.Free()) })
+				r, err := h.Rails.Register(m, verbs.AccessAll)
+				rig.Must(t, err)
+				t.Cleanup(func() { rig.Must(t, r.Close()) })
+				return r
+			}
+			local, remote, hostLocal, hostRemote := on(a), on(b), a.Region(size), b.Region(size)
+			for i, c := range []struct {
+				to   *ibverbx.Region
+				from []ibverbx.SGE
+			}{
+				{remote, []ibverbx.SGE{local.SGE(0, size)}},
+				{remote, []ibverbx.SGE{hostLocal.SGE(0, size)}},
+				{hostRemote, []ibverbx.SGE{local.SGE(0, size)}},
+				{hostRemote, []ibverbx.SGE{hostLocal.SGE(0, size)}},
+				{hostRemote, []ibverbx.SGE{hostLocal.SGE(0, size/2), local.SGE(0, size/2)}},
+			} {
+				for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {
+					before := a.QP.Stats().Fragments
+					wr := ibverbx.SendWR{Opcode: op, Flags: verbs.SendSignaled, Remote: c.to.Remote()}
+					wr.SetSGE(c.from...)
+					a.PostSend(wr)
+					a.Wait(1)
+					if got := a.QP.Stats().Fragments - before; got != tt.want[i] {
+						t.Errorf("%s, case %d: %d fragments, want %d", op, i, got, tt.want[i])
+					}
+				}
 			}
 		})
 	}
