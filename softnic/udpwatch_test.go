@@ -107,7 +107,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestUDPWatchBusyNIC: a NIC that is busy, here for ever, keeps others of its link neither from serving packets nor from closing.
+// TestUDPWatchBusyNIC: the other NICs of a link serve packets and close while one NIC is busy. Here it is busy until the test ends.
 func TestUDPWatchBusyNIC(t *testing.T) {
 	_, ports := watchedPorts(t, 1, UDPConfig{Spin: time.Hour}, 2)
 	a, b := ports[0], ports[1]
@@ -126,7 +126,7 @@ func TestUDPWatchBusyNIC(t *testing.T) {
 	check(t, a.nic.Close())
 }
 
-// TestUDPWatchAlone: a NIC that may wait for a device is served by its own goroutine, whoever looks, and by no other.
+// TestUDPWatchAlone: only its own goroutine reads the ports of a NIC that may wait for a device.
 func TestUDPWatchAlone(t *testing.T) {
 	w, ports := watchedPorts(t, 0, UDPConfig{Spin: time.Hour}, 2)
 	a, b := ports[0], ports[1]
