@@ -231,9 +231,7 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 	q.setup.remoteRails = remote.Rails
 	q.setup.peer = remote.Incarnation
 	q.setup.maxMsg = uint32(min(uint64(q.setup.maxMsg), remote.MaxMsgSize))
-	// The peer takes RecvDepth messages without a receive of its user. With a longer interval, none of
-	// these might ask for a completion.
-	q.setup.cfg.SignalInterval = min(q.setup.cfg.SignalInterval, remote.Limits.RecvDepth)
+	q.setup.remoteRecvs = remote.Limits.RecvDepth
 	if q.setup.scheme != nil {
 		q.recv.connected(q.setup.scheme.connected(remote))
 	}

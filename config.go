@@ -75,8 +75,9 @@ type Config struct {
 	// MaxInline is how many bytes an inline request may carry. Zero means 64, or less if a device takes
 	// less. verbs.ExplicitZero means none: then the engine sends nothing inline either.
 	MaxInline int
-	// SignalInterval is how many physical requests of a lane share one completion at most. Zero
-	// means 16. SENDs, atomics and notifications of Spray share none.
+	// SignalInterval is how many physical requests of a lane share one completion at most. Zero means 16, or
+	// all of a doorbell that has at most 8 KiB and no messages. SENDs, atomics and notifications of Spray share
+	// none. The peer's RecvDepth is a limit for messages that use receives.
 	SignalInterval int
 	// Now is a clock in nanoseconds, for the policy TwoChoices and for Control. It is read a few times in a
 	// post or a poll. AutoPolicy on equal rails reads it in few of them. The VirtualQPs of a VirtualCQ must have the same
@@ -136,7 +137,6 @@ func (c Config) withDefaults(r *Rails, inline int) Config {
 	def(&c.LaneDepth, min(128, queue))
 	def(&c.NotifyDepth, min(64, queue))
 	def(&c.MaxInline, min(wantInline, inline))
-	def(&c.SignalInterval, 16)
 	if c.Deadline == 0 && c.Control != nil {
 		c.Deadline = time.Minute
 	}
@@ -156,7 +156,7 @@ func (c *Config) validate() error {
 		{"LaneDepth", c.LaneDepth, 1, maxDepth},
 		{"NotifyDepth", c.NotifyDepth, 1, maxDepth},
 		{"MaxInline", c.MaxInline, verbs.ExplicitZero, maxInline},
-		{"SignalInterval", c.SignalInterval, 1, maxDepth},
+		{"SignalInterval", c.SignalInterval, 0, maxDepth},
 		{"FragmentSize", int(c.FragmentSize), 0, maxFragment},
 	} {
 		if f.v < f.min || f.v > f.max {

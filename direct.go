@@ -28,17 +28,18 @@ func (p *passthrough) post(wrs []SendWR) (n int, err error) {
 	for n < len(wrs) {
 		chain := p.chain[:min(len(wrs)-n, len(p.chain))]
 		var bytes uint64
-		for i := range chain {
-			wr := &wrs[n+i]
-			if p.setup.isPlain(wr) {
-				passPlain(wr, l, &chain[i])
-				bytes += uint64(wr.SGE[0].Length)
-				continue
+		for i := 0; i < len(chain); i++ {
+			for end := i + p.setup.plains(wrs[n+i:n+len(chain)]); i < end; i++ {
+				passPlain(&wrs[n+i], l, &chain[i])
+				bytes += uint64(wrs[n+i].SGE[0].Length)
 			}
-			if err := p.setup.translate(wr, l, &chain[i]); err != nil {
+			if i == len(chain) {
+				break
+			}
+			if err := p.setup.translate(&wrs[n+i], l, &chain[i]); err != nil {
 				return p.postChain(l, chain[:i], n, 0, p.setup.opError("post send", fmt.Errorf("request %d of the chain: %w", n+i, err)))
 			}
-			bytes += wr.Length()
+			bytes += wrs[n+i].Length()
 		}
 		k, err := p.postChain(l, chain, n, bytes, nil)
 		if k < n+len(chain) || err != nil {

@@ -176,62 +176,108 @@ func (s *sender) stripe(r *sendSlot, end uint32, d *dqplb) bool {
 	return sent >= end
 }
 
-// postRun takes a run of requests from the front of wrs and posts it, in one pass: slot, ledger entry and
-// physical request of each. It returns how many it took: 0 if the first cannot be in a run, because a
-// request waits before it, or no lane has room. What the NIC refuses is staged, as after a dispatch.
+// postRun takes the requests from the front of wrs that can be in a run, and posts them in chains. It returns how many it took. That is 0
+// while a request waits before them or a lane is out of service. It is fewer than there are if no lane has room. What a NIC refuses
+// is staged, as after a dispatch.
 func (s *sender) postRun(wrs []SendWR) (n int) {
-	r, f, p := &s.sends, s.failover, &s.picker
-	if r.dispatched != r.posted || len(s.staged) > 0 || f.state != stateConnected || f.out > 0 || !s.setup.inRun(&wrs[0]) {
+	f := s.failover
+	if s.sends.dispatched != s.sends.posted || f.state != stateConnected || f.out > 0 {
 		return 0
 	}
-	s.time.tick()
-	l := p.pick(wrs[0].SGE[0].Length, true)
-	if l == nil {
-		return 0
+	wrs = wrs[:s.setup.run(wrs)]
+	if len(wrs) > 0 {
+		s.time.tick()
 	}
-	chain := s.chain[:min(len(wrs), int(l.depth-l.load()), chainMax)]
-	rail, remoteRail := l.rail&(MaxRails-1), l.remoteRail&(MaxRails-1)
-	bytes, carries := uint64(0), false
-	for {
-		wr, one, to := &wrs[n], r.slot(r.posted), &chain[n]
-		s.takePlain(one, wr)
-		carries = carries || one.op != verbs.OpRDMARead
-		bytes += uint64(one.length)
-		to.WRID, to.Flags, to.Imm = uint64(l.base|kindPlain.tag()|tag(l.tail)), 0, 0
-		to.Opcode, to.NumSGE = one.wire, 1
-		to.RemoteAddr, to.RKey = one.target, one.keys[remoteRail].remote
-		g := &to.SGE[0]
-		g.Addr, g.Length, g.LKey = one.local, one.length, one.keys[rail].local
-		l.put(entryHead(r.index(r.posted), kindPlain, 0), 0, one.length, 0)
-		r.posted++
-		if n++; n == len(chain) || !s.setup.inRun(&wrs[n]) || p.again(wrs[n].SGE[0].Length) != l {
+	for n < len(wrs) && len(s.staged) == 0 {
+		l := s.picker.pick(wrs[n].SGE[0].Length, true)
+		if l == nil {
 			break
 		}
+		k := 1 + s.picker.share(l, wrs[n+1:])
+		chain := s.chain[:k]
+		bytes, carries := s.fill(l, wrs[n:n+k], chain)
+		s.inflight += k
+		if carries {
+			s.carried.add(l.index)
+		}
+		s.signal(l, chain, bytes, 0)
+		if !s.postChain(l, chain, bytes) {
+			s.list(l)
+		}
+		l.counts.highWater.Raise(uint64(l.load()))
+		n += k
 	}
-	r.dispatched = r.posted
-	s.inflight += n
-	if carries {
-		s.carried.add(l.index)
-	}
-	s.signal(l, chain[:n])
-	if !s.postChain(l, chain[:n], bytes) {
-		s.list(l)
-	}
-	l.counts.highWater.Raise(uint64(l.load()))
 	return n
 }
 
-// inRun reports whether a request is a plain WRITE or READ that is neither cut nor fenced.
-func (u *setup) inRun(wr *SendWR) bool {
-	return runOps>>wr.Opcode&1 != 0 && wr.Flags&verbs.SendFence == 0 && u.isPlain(wr) && wr.SGE[0].Length <= u.fragmentSize(wr.SGE[0].Length)
+// fill makes the slots, the ledger entries and the physical requests of a chain in one pass. The lane has room for it. fill returns how many
+// bytes the chain has, and whether some go to the peer. Like setup.front, it is a loop without calls.
+func (s *sender) fill(l *lane, wrs []SendWR, chain []verbs.SendWR) (bytes uint64, carries bool) {
+	r, u := &s.sends, s.setup
+	slots, ledger, seq, tail, mask := r.slots, l.ledger, r.posted, l.tail, r.depth-1
+	var keys [MaxRails]keyPair // those of from and into
+	var from *Region
+	var into *RemoteRegion
+	var lkey, rkey uint32 // those of the lane
+	rails := max(u.rails.Len(), u.remoteRails)
+	id := uint64(l.base | kindPlain.tag())
+	chain = chain[:len(wrs)]
+	for i := range wrs {
+		wr, one, to, e := &wrs[i], &slots[int(seq)&(len(slots)-1)], &chain[i], &ledger[int(tail)&(len(ledger)-1)]
+		g, m := &wr.SGE[0], wr.Remote
+		region, length := g.Region, g.Length
+		local, target := region.addr+g.Offset, m.Addr+wr.RemoteOffset
+		bytes += uint64(length)
+		carries = carries || wr.Opcode != verbs.OpRDMARead
+
+		one.id, one.local, one.target = wr.WRID, local, target
+		one.length, one.sent, one.pending, one.cut = length, 0, 1, length
+		one.op, one.wire, one.flags, one.status = wr.Opcode, wr.Opcode, wr.Flags, verbs.StatusSuccess
+		one.plain, one.begun, one.owes, one.refused = true, false, false, false
+		if region != from || m != into {
+			from, into = region, m
+			u.setKeys(&keys, region, m)
+			lkey, rkey = keys[l.rail&(MaxRails-1)].local, keys[l.remoteRail&(MaxRails-1)].remote
+		}
+		for k := range rails {
+			one.keys[k&(MaxRails-1)] = keys[k&(MaxRails-1)]
+		}
+
+		e.head, e.off, e.bytes, e.imm = entryHead(uint16(seq&mask), kindPlain, 0), 0, length, 0
+
+		to.WRID, to.Flags, to.Imm = id|uint64(tail), 0, 0
+		to.Opcode, to.NumSGE = wr.Opcode, 1
+		to.RemoteAddr, to.RKey = target, rkey
+		sge := &to.SGE[0]
+		sge.Addr, sge.Length, sge.LKey = local, length, lkey
+		seq++
+		tail++
+	}
+	r.posted, r.dispatched = seq, seq
+	l.tail = tail
+	l.bytes += bytes
+	return bytes, carries
 }
 
-const runOps = uint32(1<<verbs.OpRDMAWrite | 1<<verbs.OpRDMARead)
+// A completion costs as much as several short requests, so the requests of a chain share one. A chain of more than signalBytes, or
+// one with messages, has one for every signalRequests: the sender can fill its window again before the whole chain has arrived.
+const (
+	signalBytes    = 8 << 10
+	signalRequests = 16
+)
 
-// signal makes requests of a chain ask for a completion: the last one and every SignalInterval-th before
-// it, and the first one if the lane is silent.
-func (s *sender) signal(l *lane, chain []verbs.SendWR) {
+// signal makes requests of a chain of so many bytes ask for a completion: the last one, those before it at intervals, and the
+// first one if the lane is silent. consuming is how many of them use up a receive of the peer.
+func (s *sender) signal(l *lane, chain []verbs.SendWR, bytes uint64, consuming uint32) {
 	interval := s.setup.cfg.SignalInterval
+	if interval == 0 {
+		if interval = signalRequests; bytes <= signalBytes && consuming == 0 {
+			interval = chainMax
+		}
+	}
+	if consuming > 0 { // if the peer has few receives, one of the messages that it takes must ask
+		interval = min(interval, s.setup.remoteRecvs)
+	}
 	first := interval - 1
 	if l.silent {
 		first = 0

@@ -164,7 +164,7 @@ func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming 
 		g := &wr.SGE[0]
 		g.Addr, g.Length, g.LKey = r.local+off, e.bytes, r.keys[rail].local
 	}
-	s.signal(l, chain)
+	s.signal(l, chain, bytes, consuming)
 	return bytes, consuming
 }
 

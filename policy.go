@@ -99,6 +99,21 @@ func (p *picker) again(n uint32) *lane {
 	return p.runLane
 }
 
+// share returns how many of the next requests, which are whole, share l with the one that pick has just given to it.
+func (p *picker) share(l *lane, wrs []SendWR) (n int) {
+	if p.runLane != l {
+		return 0
+	}
+	wrs = wrs[:min(len(wrs), p.runLeft, int(l.space-l.load())-1)]
+	room := p.runRoom
+	for n < len(wrs) && wrs[n].SGE[0].Length <= room {
+		room -= wrs[n].SGE[0].Length
+		n++
+	}
+	p.runLeft, p.runRoom = p.runLeft-n, room
+	return n
+}
+
 // choose applies the policy.
 func (p *picker) choose(n uint32) *lane {
 	switch p.policy {

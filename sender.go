@@ -55,7 +55,7 @@ func (s *sender) post(wrs []SendWR) (n int, err error) {
 			continue
 		}
 		wr := &wrs[n]
-		if u.isPlain(wr) {
+		if u.plains(wrs[n:n+1]) == 1 {
 			s.takePlain(r.slot(r.posted), wr)
 		} else if err = s.takeOther(wr); err != nil {
 			err = u.opError("post send", fmt.Errorf("request %d of the chain: %w", n, err))
@@ -98,10 +98,10 @@ func (s *sender) takePlain(r *sendSlot, wr *SendWR) {
 	}
 	r.id, r.local, r.target = wr.WRID, g.addr+e.Offset, m.Addr+wr.RemoteOffset
 	r.length, r.sent, r.pending, r.cut = e.Length, 0, 1, cut
-	r.op, r.wire, r.flags, r.status, r.numSGE = wr.Opcode, s.wire[wr.Opcode&7], wr.Flags, verbs.StatusSuccess, 1
+	r.op, r.wire, r.flags, r.status = wr.Opcode, s.wire[wr.Opcode&7], wr.Flags, verbs.StatusSuccess
 	r.plain, r.begun, r.owes, r.refused = true, false, false, false
 	r.imm = wr.Imm
-	u.setKeys(r, g, m)
+	u.setKeys(&r.keys, g, m)
 }
 
 // takeOther checks a request in full and puts it into the slot at posted.
@@ -121,7 +121,7 @@ func (s *sender) takeOther(wr *SendWR) error {
 	}
 	if !isMessage(wr.Opcode) && length > 0 {
 		r.target = wr.Remote.Addr + wr.RemoteOffset
-		s.setup.setKeys(r, nil, wr.Remote)
+		s.setup.setKeys(&r.keys, nil, wr.Remote)
 	}
 	switch {
 	case wr.Flags&verbs.SendInline != 0:
@@ -129,7 +129,7 @@ func (s *sender) takeOther(wr *SendWR) error {
 	case wr.NumSGE == 1 && length > 0:
 		e := &wr.SGE[0]
 		r.plain, r.local = true, e.Region.addr+e.Offset
-		s.setup.setKeys(r, e.Region, nil)
+		s.setup.setKeys(&r.keys, e.Region, nil)
 	}
 	return nil
 }
@@ -336,7 +336,6 @@ type sendSlot struct {
 	wire    verbs.Opcode // the opcode of the fragments
 	flags   verbs.SendFlags
 	status  verbs.Status
-	numSGE  uint8
 	plain   bool // the bytes are one piece of memory, neither inline nor empty
 	begun   bool // a part of the request was handed to lanes
 	// owes says that the notification of Spray was not sent. It is counted in sender.owed.
@@ -346,12 +345,13 @@ type sendSlot struct {
 	keys    [MaxRails]keyPair // the memory keys by rail
 
 	imm        uint32
+	numSGE     uint8  // of a request that is not plain
 	vendor     uint32 // the vendor error of a request that failed
 	deadline   int64  // when the request must have ended; with Config.Control only
 	compareAdd uint64
 	swap       uint64
 	sge        [MaxSGE]SGE // the pieces of a request that is not plain
-	_          [16]byte    // makes 256 bytes, so that no slot shares a cache line
+	_          [8]byte     // makes 256 bytes, so that no slot shares a cache line
 }
 
 // keyPair is the key of the local memory on one of our rails, and of the remote memory on the

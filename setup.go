@@ -34,6 +34,8 @@ type setup struct {
 
 	// remoteRails is the number of the peer's rails, by which its keys are counted; 0 before Connect.
 	remoteRails int
+	// remoteRecvs is how many messages the peer takes without a receive of its user.
+	remoteRecvs int
 	// remoteGIDs are the addresses of the peer's lanes in its card. Rebuilt lanes have no others.
 	remoteGIDs []verbs.GID
 	// maxMsg is the size of the largest fragment that every lane and the peer can take, in bytes.
@@ -81,6 +83,17 @@ func (u *setup) fragmentSize(length uint32) uint32 {
 	return uint32(min(max(part, uint64(u.minCut)), wantFragment, uint64(u.maxMsg)))
 }
 
+// whole returns the length in bytes up to which no request is cut.
+func (u *setup) whole() uint32 {
+	switch {
+	case u.cfg.FragmentSize != 0:
+		return min(u.cfg.FragmentSize, u.maxMsg)
+	case len(u.lanes) == 1:
+		return min(wantFragment, u.maxMsg)
+	}
+	return min(u.minCut, u.maxMsg)
+}
+
 // keepWhole returns the size of the fragments of a request that would be cut. It is larger if a device has some of the
 // memory and such requests are not cut.
 func (u *setup) keepWhole(wr *SendWR, length, cut uint32) uint32 {
@@ -122,16 +135,32 @@ func (u *setup) plan() (lanes []laneConfig) {
 	return append(lanes, message, notify)
 }
 
-// isPlain reports whether a request is legal and a WRITE or READ of one piece of memory without
+// plains returns how many requests at the front of wrs are legal and WRITEs or READs of one piece of memory without
 // special flags. All other requests take the slower way through check.
-func (u *setup) isPlain(wr *SendWR) bool {
-	e, m := &wr.SGE[0], wr.Remote
-	r := e.Region
-	length := uint64(e.Length)
-	return wr.NumSGE == 1 && plainOps>>wr.Opcode&1 != 0 && wr.Flags&^plainFlags == 0 &&
-		r != nil && m != nil && r.rails == u.rails && length != 0 &&
-		e.Offset <= r.length && length <= r.length-e.Offset &&
-		wr.RemoteOffset <= m.Length && length <= m.Length-wr.RemoteOffset && len(m.RKeys) >= u.remoteRails
+func (u *setup) plains(wrs []SendWR) int { return u.front(wrs, plainOps, plainFlags, math.MaxUint32) }
+
+// run returns how many requests at the front of wrs can be in a run: plain ones without an immediate that are neither cut nor fenced.
+func (u *setup) run(wrs []SendWR) int {
+	return u.front(wrs, plainOps&^(1<<verbs.OpRDMAWriteWithImm), plainFlags&^verbs.SendFence, u.whole())
+}
+
+// front returns how many requests at the front of wrs are plain, with these opcodes, no other flags, and at most most bytes. Every
+// short request passes it, so it is one loop without calls.
+func (u *setup) front(wrs []SendWR, ops uint32, flags verbs.SendFlags, most uint32) int {
+	rails, remoteRails := u.rails, u.remoteRails
+	for i := range wrs {
+		wr := &wrs[i]
+		e, m := &wr.SGE[0], wr.Remote
+		r := e.Region
+		length := uint64(e.Length)
+		if wr.NumSGE != 1 || ops>>wr.Opcode&1 == 0 || wr.Flags&^flags != 0 ||
+			r == nil || m == nil || r.rails != rails || length == 0 || e.Length > most ||
+			e.Offset > r.length || length > r.length-e.Offset ||
+			wr.RemoteOffset > m.Length || length > m.Length-wr.RemoteOffset || len(m.RKeys) < remoteRails {
+			return i
+		}
+	}
+	return len(wrs)
 }
 
 const (
@@ -140,15 +169,15 @@ const (
 )
 
 // setKeys notes the keys of a request for every rail that lanes use.
-func (u *setup) setKeys(s *sendSlot, r *Region, m *RemoteRegion) {
+func (u *setup) setKeys(keys *[MaxRails]keyPair, r *Region, m *RemoteRegion) {
 	if r != nil {
 		for i := range u.rails.rails {
-			s.keys[i&(MaxRails-1)].local = r.lkeys[i&(MaxRails-1)]
+			keys[i&(MaxRails-1)].local = r.lkeys[i&(MaxRails-1)]
 		}
 	}
 	if m != nil {
 		for i, key := range m.RKeys[:u.remoteRails] {
-			s.keys[i&(MaxRails-1)].remote = key
+			keys[i&(MaxRails-1)].remote = key
 		}
 	}
 }

@@ -76,7 +76,7 @@ type EndPlan struct {
 	RecvDepth      int // receives outstanding
 	LaneDepth      int // physical requests of a lane
 	NotifyDepth    int // receives that the engine keeps on a lane
-	SignalInterval int // physical requests that share a completion
+	SignalInterval int // physical requests that share a completion; 0 means as ibverbx.Config says
 	Receives       int // receives of each kind that the application keeps posted
 	Messages       int // requests that the application makes
 }

@@ -85,7 +85,7 @@ var (
 		{"recv-depth", unitCount, 1, 4096, oneOf(1, 4, 16, 64)},
 		{"lane-depth", unitCount, 1, 4096, oneOf(1, 2, 8, 32, 128)},
 		{"notify-depth", unitCount, 1, 4096, oneOf(1, 2, 8, 64)},
-		{"signal-interval", unitCount, 1, 4096, oneOf(1, 4, 16, 64)},
+		{"signal-interval", unitCount, 0, 4096, oneOf(1, 4, 16, 0)},
 		{"receives", unitCount, 1, 4096, func(d *drawer) int64 { return 1 + d.Int64N(int64(d.end.RecvDepth)) }},
 		{"messages", unitCount, 0, 100000, func(d *drawer) int64 { return int64(d.messages) }},
 	}

@@ -74,7 +74,7 @@ func drawModelConfig(t *rapid.T, scheme ibverbx.Scheme) ibverbx.Config {
 		LaneDepth:       rapid.SampledFrom([]int{1, 2, 7, 64}).Draw(t, "lane depth"),
 		NotifyDepth:     rapid.SampledFrom([]int{1, 2, 8}).Draw(t, "notify depth"),
 		FragmentSize:    rapid.SampledFrom([]uint32{0, 100, 700}).Draw(t, "fragment"),
-		SignalInterval:  rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "interval"),
+		SignalInterval:  rapid.SampledFrom([]int{0, 1, 3, 16}).Draw(t, "interval"),
 		TrackSingleLane: true,
 		Now:             func() int64 { now += 1000; return now },
 	}
