@@ -45,7 +45,7 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 	for ; n < len(wrs) && atomics < maxRdAtomic; n++ {
 		wr := &wrs[n]
 		s := &wr.SGE[0]
-		if wr.Opcode == verbs.OpRDMAWrite && wr.NumSGE == 1 && wr.Flags&^plainFlags == 0 && s.Length-1 < maxMsgSize && writes {
+		if wr.Opcode <= verbs.OpRDMAWriteWithImm && wr.NumSGE == 1 && wr.Flags&^plainFlags == 0 && s.Length-1 < maxMsgSize && writes {
 			src, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, 0)
 			if !ok {
 				break
@@ -55,7 +55,16 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 				break
 			}
 			in.leaveFor(s.Length)
+			var recv *recvWQE
+			if wr.Opcode == verbs.OpRDMAWriteWithImm {
+				if recv = peer.nextRecv(); recv == nil {
+					break
+				}
+			}
 			bulk.Copy(dst, src)
+			if recv != nil && in.complete(peer, wr, recv.wrid, s.Length) == nil {
+				break
+			}
 		} else if wr.Opcode >= verbs.OpAtomicCmpAndSwp {
 			if !q.atomicPlain(peer, wr, q.snd.Add(uint32(n))) {
 				break

@@ -90,7 +90,7 @@ func shortRNR(a *verbs.QPAttr) { a.RNRRetry, a.MinRNRTimer = 1, 1 }
 // notReady posts a request that finds no receive.
 func (e *env) notReady(wr func(target *buf) verbs.SendWR) {
 	e.Helper()
-	c := e.conn(connConfig{tweak: shortRNR})
+	c := e.conn(connConfig{sges: 2, tweak: shortRNR})
 	target := e.buf(e.b, 64)
 	e.post(c.a, wr(target), send(2))
 	e.breaks(c.a, e.answer(verbs.StatusRNRRetryExcErr), 1, 2)
@@ -105,8 +105,10 @@ func retryRNRExceeded(e *env) {
 	e.notReady(func(*buf) verbs.SendWR { return send(1) })
 }
 
-// WRITE_WITH_IMM needs a receive, and fails in the same way without one.
+// WRITE_WITH_IMM needs a receive, and fails in the same way without one, however many pieces its bytes have.
 func retryRNRExceededOnImm(e *env) {
 	src := e.buf(e.a, 64)
 	e.notReady(func(target *buf) verbs.SendWR { return writeImm(1, 5, target, 0, src.sge(0, 64)) })
+	e.notReady(func(target *buf) verbs.SendWR { return writeImm(1, 5, target, 0, src.sge(0, 24), src.sge(24, 40)) })
+	e.notReady(func(target *buf) verbs.SendWR { return writeImm(1, 5, target, 0) })
 }
