@@ -94,15 +94,17 @@ func (r *receiver) post(wrs []RecvWR) (n int, err error) {
 func (r *receiver) take(wrs []RecvWR) (n int, err error) {
 	for n = range wrs {
 		wr := &wrs[n]
-		length, bad := r.setup.checkRecv(wr)
-		if bad != nil {
-			return n, r.setup.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n, bad))
-		}
-		if length > 0 {
-			if err := r.takeData(wr); err != nil {
-				return n, err
+		if wr.NumSGE > 0 {
+			length, bad := r.setup.checkRecv(wr)
+			if bad != nil {
+				return n, r.setup.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n, bad))
 			}
-			continue
+			if length > 0 {
+				if err := r.takeData(wr); err != nil {
+					return n, err
+				}
+				continue
+			}
 		}
 		if r.full(r.notifications.Len()) {
 			return n, verbs.ErrQueueFull
@@ -271,18 +273,18 @@ func (r *receiver) receivedShared(l *lane, wc *verbs.WC, index uint32) {
 }
 
 // end adds a receive to those to be reported.
-func (r *receiver) end(id uint64) *WC {
+func (r *receiver) end(id uint64, status verbs.Status) *WC {
 	wc := r.done.Extend()
-	*wc = WC{WRID: id, QP: r.setup.owner}
+	*wc = WC{WRID: id, QP: r.setup.owner, Status: status}
 	r.completed.Add(1)
 	return wc
 }
 
 // endData ends the oldest data receive.
 func (r *receiver) endData(wc *verbs.WC) {
-	out := r.end(r.data.Front().WRID)
+	out := r.end(r.data.Front().WRID, wc.Status)
 	r.data.Drop(1)
-	out.Status, out.VendorErr = wc.Status, wc.VendorErr
+	out.VendorErr = wc.VendorErr
 	if wc.Status != verbs.StatusSuccess {
 		r.failover.shown = true
 		return
@@ -310,9 +312,12 @@ var errTooEarly = errors.New("more messages than receives were posted for, by mo
 
 // notify ends the oldest notification receive with a message.
 func (r *receiver) notify(m *message) {
-	wc := r.end(*r.notifications.Front())
-	wc.Opcode, wc.Flags, wc.Imm, wc.ByteLen = verbs.WCRecvRDMAWithImm, m.flags, m.imm, m.length
+	wc := r.done.Extend() // field by field: a literal is made elsewhere and copied, which waits for its parts
+	wc.WRID, wc.QP = *r.notifications.Front(), r.setup.owner
+	wc.Status, wc.Opcode, wc.Flags, wc.VendorErr = verbs.StatusSuccess, verbs.WCRecvRDMAWithImm, m.flags, 0
+	wc.ByteLen, wc.Imm = m.length, m.imm
 	r.notifications.Drop(1)
+	r.completed.Add(1)
 }
 
 // report writes the receives that have ended and returns how many it wrote.
@@ -354,7 +359,7 @@ func (r *receiver) flushNotifications() {
 
 // endFlushed ends a receive of a VirtualQP that has failed.
 func (r *receiver) endFlushed(id uint64) {
-	r.end(id).Status = verbs.StatusWRFlushErr
+	r.end(id, verbs.StatusWRFlushErr)
 	r.failover.shown = true
 }
 

@@ -254,11 +254,14 @@ func (t *tally) ahead(l *lane) bool {
 }
 
 func (t *tally) recvSGEs(l *lane, entry uint32, chain []verbs.RecvWR) {
-	addr, lkey := t.region.addr, t.region.lkeys[l.rail]
+	places := uint32(ring.CeilPow2(t.setup.cfg.NotifyDepth))
+	addr, lkey := t.region.addr+uint64(l.index)*uint64(places)*recordSize, t.region.lkeys[l.rail]
 	for i := range chain {
 		r := &chain[i]
-		r.SGE[0] = verbs.SGE{Addr: addr + uint64(t.place(l, entry+uint32(i))), Length: recordSize, LKey: lkey}
+		g := &r.SGE[0]
+		g.Addr, g.Length, g.LKey = addr+uint64(entry&(places-1))*recordSize, recordSize, lkey
 		r.NumSGE = 1
+		entry++
 	}
 }
 
@@ -276,7 +279,13 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 			t.recv.protocol(l, "a message without a record, and the lane had none before it")
 			return
 		}
-		t.count(l, uint32(l.latest)+1, tallied{want: 1, imm: wc.Imm, length: wc.ByteLen})
+		next := uint32(l.latest) + 1
+		if next != t.next || t.window[int(next)&(len(t.window)-1)].got > 0 {
+			t.count(l, next, tallied{want: 1, imm: wc.Imm, length: wc.ByteLen})
+			return
+		}
+		l.latest = uint64(next)
+		t.complete(message{imm: wc.Imm, length: wc.ByteLen, flags: WCHasImm | WCHasLength})
 		return
 	}
 	if wc.ByteLen != recordSize || wc.Opcode != verbs.WCRecv {
@@ -310,15 +319,24 @@ func (t *tally) count(l *lane, seq uint32, got tallied) {
 		return
 	}
 	l.latest = uint64(seq)
-	got.got = m.got + 1
-	*m = got
+	if got.got = m.got + 1; ahead > 0 || got.got < want {
+		*m = got
+		return
+	}
+	*m = tallied{}
+	t.complete(message{imm: got.imm, length: got.length, flags: WCHasImm | WCHasLength})
+}
+
+// complete completes the message at next, which is not in the window any more, and those behind it that wait for it.
+func (t *tally) complete(one message) {
 	for {
+		t.next++
+		t.recv.arrived(one)
 		m := &t.window[int(t.next)&(len(t.window)-1)]
 		if m.got == 0 || m.got < m.want {
 			return
 		}
-		t.recv.arrived(message{imm: m.imm, length: m.length, flags: WCHasImm | WCHasLength})
+		one.imm, one.length = m.imm, m.length
 		*m = tallied{}
-		t.next++
 	}
 }
