@@ -149,10 +149,7 @@ func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming 
 		r := &sends[int(uint16(head))&(len(sends)-1)]
 		if k := kind(head >> 16); k != kindPlain {
 			if k == kindRecord {
-				wr.Opcode, wr.NumSGE = verbs.OpSend, 1
-				wr.Flags |= s.records.flags
-				g := &wr.SGE[0]
-				g.Addr, g.Length, g.LKey = s.records.addr+uint64(uint16(head))*recordSize, recordSize, s.records.lkeys[rail]
+				s.record(l, head, n-1, wr)
 				continue
 			}
 			s.renderOther(l, r, e, wr)
@@ -166,6 +163,15 @@ func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming 
 	}
 	s.signal(l, chain, bytes, consuming)
 	return bytes, consuming
+}
+
+// record makes the request of a record of Tally, which has this head and number in the ledger.
+func (s *sender) record(l *lane, head, n uint32, wr *verbs.SendWR) {
+	wr.WRID = uint64(l.base | kindRecord.tag() | tag(n))
+	wr.Opcode, wr.NumSGE, wr.Imm = verbs.OpSend, 1, 0
+	wr.Flags = verbs.SendFlags(head>>24&0x7f) | s.records.flags
+	g := &wr.SGE[0]
+	g.Addr, g.Length, g.LKey = s.records.addr+uint64(uint16(head))*recordSize, recordSize, s.records.lkeys[l.rail&(MaxRails-1)]
 }
 
 // renderOther makes a request that is neither a plain fragment nor a record.

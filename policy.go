@@ -11,15 +11,12 @@ type picker struct {
 	policy Policy     // the policy in use, never AutoPolicy
 	lanes  []*lane    // the data lanes, in the order of their indices
 	time   *callClock // the time of the current call
-	cursor int        // the index of the lane that round robin tries next
+	turn
 	// random draws lanes for TwoChoices.
 	random xorshift.Source
 	// fastest is the highest rate of a lane in bytes per nanosecond. It decays, so that it follows
 	// lanes that have become slower.
 	fastest float64
-	runLane *lane  // the lane that whole requests share; valid while runLeft is not 0
-	runLeft int    // how many more requests may share runLane
-	runRoom uint32 // how many more bytes may share runLane
 	// runBytes is how many bytes of whole requests may share a lane.
 	runBytes uint32
 
@@ -27,23 +24,12 @@ type picker struct {
 	adapter adapter // changes policy for AutoPolicy
 }
 
-// callClock is the time of a call: it stands still until the next tick.
-type callClock struct {
-	now  int64        // in nanoseconds; valid while the clock runs
-	read func() int64 // Config.Now
-	runs bool         // something needs the time
-	// failover says that failover needs the time, whatever the policy does.
-	failover bool
-}
-
-// run starts the clock, or stops it unless failover needs it.
-func (c *callClock) run(on bool) { c.runs = on || c.failover }
-
-// tick reads the clock if something needs the time.
-func (c *callClock) tick() {
-	if c.runs {
-		c.now = c.read()
-	}
+// turn is whose turn it is. It is put back where a pick comes to nothing.
+type turn struct {
+	cursor  int    // the index of the lane that round robin tries next
+	runLane *lane  // the lane that whole requests share; valid while runLeft is not 0
+	runLeft int    // how many more requests may share runLane
+	runRoom uint32 // how many more bytes may share runLane
 }
 
 // begin sets the lanes and the policy.

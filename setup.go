@@ -49,6 +49,25 @@ type setup struct {
 	keepsWhole bool
 }
 
+// callClock is the time of a call: it stands still until the next tick.
+type callClock struct {
+	now  int64        // in nanoseconds; valid while the clock runs
+	read func() int64 // Config.Now
+	runs bool         // something needs the time
+	// failover says that failover needs the time, whatever the policy does.
+	failover bool
+}
+
+// run starts the clock, or stops it unless failover needs it.
+func (c *callClock) run(on bool) { c.runs = on || c.failover }
+
+// tick reads the clock if something needs the time.
+func (c *callClock) tick() {
+	if c.runs {
+		c.now = c.read()
+	}
+}
+
 // touch makes the next report look at the VirtualQP.
 func (u *setup) touch() { u.cq.touch(u.owner) }
 
@@ -139,9 +158,14 @@ func (u *setup) plan() (lanes []laneConfig) {
 // special flags. All other requests take the slower way through check.
 func (u *setup) plains(wrs []SendWR) int { return u.front(wrs, plainOps, plainFlags, math.MaxUint32) }
 
-// run returns how many requests at the front of wrs can be in a run: plain ones without an immediate that are neither cut nor fenced.
+// run returns how many requests at the front of wrs can be in a run: plain ones that are neither cut nor fenced. Either all of them have an
+// immediate, or none.
 func (u *setup) run(wrs []SendWR) int {
-	return u.front(wrs, plainOps&^(1<<verbs.OpRDMAWriteWithImm), plainFlags&^verbs.SendFence, u.whole())
+	ops := uint32(1 << verbs.OpRDMAWriteWithImm)
+	if wrs[0].Opcode != verbs.OpRDMAWriteWithImm {
+		ops = plainOps &^ ops
+	}
+	return u.front(wrs, ops, plainFlags&^verbs.SendFence, u.whole())
 }
 
 // front returns how many requests at the front of wrs are plain, with these opcodes, no other flags, and at most most bytes. Every

@@ -157,6 +157,60 @@ func (t *tally) follow(s *sendSlot) bool {
 	return true
 }
 
+// run makes the chain of notified requests that are whole and for which l has room. It returns those that it took, the
+// chain, and its bytes. All of them are sent without a record, except the first one if it does not follow the message
+// before it on the lane. It takes none if the first one covers data of other lanes, or its record has no room. As follow,
+// it writes all records.
+func (t *tally) run(l *lane, wrs []SendWR, chain []verbs.SendWR) (taken []SendWR, made []verbs.SendWR, bytes uint64) {
+	send := t.send
+	leads := t.told[l.index]+1 != int64(t.seq) || send.carried.has(l.index)
+	if leads { // it needs room for its record
+		wrs = wrs[:min(len(wrs), int(l.space-l.load())-1)]
+	}
+	if len(wrs) == 0 || !send.carried.within(l.index) {
+		return nil, nil, 0
+	}
+	t.writeRun(wrs)
+	first := 0 // of those without a record
+	if leads {
+		first, bytes = 1, t.lead(l, wrs[:1], chain[:2])
+	}
+	more, _ := send.fill(l, wrs[first:], chain[2*first:], true)
+	t.told[l.index] = int64(t.seq - 1)
+	return wrs, chain[:first+len(wrs)], bytes + more
+}
+
+// lead makes the two requests of a message with a record, which covers no other lane than l.
+func (t *tally) lead(l *lane, wr []SendWR, chain []verbs.SendWR) (bytes uint64) {
+	send := t.send
+	data, seq := l.at(l.tail), send.sends.posted
+	bytes, _ = send.fill(l, wr, chain[:1], false)
+	s := send.sends.slot(seq)
+	s.wire, s.pending = verbs.OpRDMAWrite, 2
+	data.imm = 0
+	chain[0].Opcode, chain[0].Imm = verbs.OpRDMAWrite, 0
+	head := entryHead(data.slot(), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
+	send.record(l, head, l.tail, &chain[1])
+	l.put(head, 0, 0, 0)
+	send.carried.remove(l.index)
+	return bytes
+}
+
+// writeRun numbers requests that are taken next, and writes their records, each of which is sent at most once.
+func (t *tally) writeRun(wrs []SendWR) {
+	r, all, seq := &t.send.sends, t.send.records.bytes, t.seq
+	at, mask := r.posted, r.depth-1
+	for i := range wrs {
+		wr := &wrs[i]
+		b := all[int(at&mask)*recordSize:][:recordSize]
+		binary.LittleEndian.PutUint64(b[0:], uint64(seq)|1<<32)
+		binary.LittleEndian.PutUint64(b[8:], uint64(wr.Imm)|uint64(wr.SGE[0].Length)<<32)
+		at++
+		seq++
+	}
+	t.seq = seq
+}
+
 // finish stages the records of a message whose data is staged, on every lane that carried data since the
 // last notification.
 func (t *tally) finish(s *sendSlot) bool {
@@ -254,7 +308,7 @@ func (t *tally) ahead(l *lane) bool {
 }
 
 func (t *tally) recvSGEs(l *lane, entry uint32, chain []verbs.RecvWR) {
-	places := uint32(ring.CeilPow2(t.setup.cfg.NotifyDepth))
+	places := uint32(ring.CeilPow2(t.setup.cfg.NotifyDepth)) // the loop computes place
 	addr, lkey := t.region.addr+uint64(l.index)*uint64(places)*recordSize, t.region.lkeys[l.rail]
 	for i := range chain {
 		r := &chain[i]
@@ -327,7 +381,7 @@ func (t *tally) count(l *lane, seq uint32, got tallied) {
 	t.complete(message{imm: got.imm, length: got.length, flags: WCHasImm | WCHasLength})
 }
 
-// complete completes the message at next, which is not in the window any more, and those behind it that wait for it.
+// complete completes the message at next, which has no entry in the window, and those behind it that wait for it.
 func (t *tally) complete(one message) {
 	for {
 		t.next++

@@ -121,6 +121,9 @@ func (e *end) work() bool {
 			return false
 		}
 		n := 1 + w.rng.IntN(w.plan.Work.Burst)
+		if e.burstOp = 0; w.rng.IntN(2) == 0 {
+			e.burstOp = w.drawOp()
+		}
 		for range min(n, e.budget) {
 			r := e.makeRequest()
 			if r == nil {

@@ -26,9 +26,11 @@ type end struct {
 	head      int        // index of the first request that has not ended
 	backlog   []*request // requests that were made and not taken
 	wrs       []ibverbx.SendWR
-	blocked   int             // turns for which the end does not try to post
-	budget    int             // requests left to make
-	nextBurst int64           // time of the next post
+	blocked   int   // turns for which the end does not try to post
+	budget    int   // requests left to make
+	nextBurst int64 // time of the next post
+	// burstOp is the kind of all requests of the burst, none of them fenced, inline or scattered; 0 if they are mixed.
+	burstOp   OpSet
 	silentRun int             // unsignaled requests made since the last signaled one
 	receives  [2]recvQueue    // by kind
 	messages  [2]messageQueue // to the peer, by kind of its receive

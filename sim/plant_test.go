@@ -71,6 +71,24 @@ var sown = []struct {
 		[]string{"progress", "first error", "notifications"},
 	},
 	{
+		// The receiver is notified before the data of other lanes has arrived.
+		mutant.Change{
+			Name: "a run of Tally covers no other lane", File: "../tally.go",
+			Old: " || !send.carried.within(l.index)", New: "",
+		},
+		"failover-atomics",
+		[]string{"notifications"},
+	},
+	{
+		// Both ends disagree on how many messages have arrived.
+		mutant.Change{
+			Name: "a run does not count its messages", File: "../dispatch.go",
+			Old: "consumes, passed = entryConsumes,", New: "consumes, passed = 0,",
+		},
+		"failover",
+		[]string{"first error", "notifications"},
+	},
+	{
 		// The request never ends, or ends without its bytes.
 		mutant.Change{
 			Name: "drop a refused fragment", File: "../*.go",

@@ -59,14 +59,18 @@ func (e *end) makeRequest() *request {
 	if !percent(p.Silent) || e.mustSignal() {
 		r.wr.Flags |= verbs.SendSignaled
 	}
-	if percent(p.Fence) {
+	plain := e.burstOp != 0
+	if percent(p.Fence) && !plain {
 		r.wr.Flags |= verbs.SendFence
 	}
 	if percent(1000) {
 		r.wr.Flags |= verbs.SendSolicited
 	}
 	r.wr.WRID, r.wr.Imm = r.id, rng.Uint32()
-	op := w.drawOp()
+	op := e.burstOp
+	if !plain {
+		op = w.drawOp()
+	}
 	r.length = w.drawSize(op)
 	switch op {
 	case OpWrite, OpImm:
@@ -86,7 +90,7 @@ func (e *end) makeRequest() *request {
 		r.wr.Opcode = verbs.OpAtomicCmpAndSwp + verbs.Opcode(rng.IntN(2))
 		r.wr.Remote = e.peer.host.remote
 	}
-	if !e.fill(r, percent(p.Inline), percent(p.Scatter)) {
+	if !e.fill(r, percent(p.Inline) && !plain, percent(p.Scatter) && !plain) {
 		if r.remote != nil {
 			r.remote.ended = true
 			r.remote.zone.release()

@@ -92,6 +92,8 @@ type modelEnd struct {
 	region *ibverbx.Region
 	lanes  []*nullnic.QP
 	roles  []string
+	inRun  bool         // the requests of the chain are a run
+	runOp  verbs.Opcode // their opcode; valid in a run
 }
 
 // modelNICs returns NICs that all begin with the same QP number.
@@ -203,25 +205,41 @@ type modelRequest struct {
 	ordinal int
 }
 
+// drawChain draws how many requests a chain has, at most most. In two of three cases they are a run: one opcode and one
+// short piece of memory each.
+func (e *modelEnd) drawChain(most int) int {
+	if e.inRun = !oneIn(e.t, "mixed chain", 3); !e.inRun {
+		return min(drawInt(e.t, "chain", 1, 6), most)
+	}
+	e.runOp = rapid.SampledFrom([]verbs.Opcode{
+		verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead,
+	}).Draw(e.t, "opcode of the run")
+	return min(drawInt(e.t, "run", 1, 12), most)
+}
+
 // drawRequest draws a request with the given index. Its local bytes lie in slot index of
 // region at base, in up to four pieces, and hold modelByte; its target is slot index of
 // remote at target.
 func (e *modelEnd) drawRequest(index, base int, remote *ibverbx.RemoteRegion, target int) *modelRequest {
-	t := e.t
-	op := rapid.SampledFrom([]verbs.Opcode{
-		verbs.OpRDMAWrite, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm,
-		verbs.OpRDMARead, verbs.OpSend, verbs.OpSendWithImm, verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp,
-	}).Draw(t, "opcode")
+	t, op := e.t, e.runOp
+	if !e.inRun {
+		op = rapid.SampledFrom([]verbs.Opcode{
+			verbs.OpRDMAWrite, verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm,
+			verbs.OpRDMARead, verbs.OpSend, verbs.OpSendWithImm, verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp,
+		}).Draw(t, "opcode")
+	}
 	r := &modelRequest{index: index, notified: op == verbs.OpRDMAWriteWithImm, message: isMessage(op)}
 	r.wr = ibverbx.SendWR{WRID: uint64(index), Opcode: op, Imm: uint32(index)<<8 | 0x5a, Remote: remote, RemoteOffset: uint64(target + index*modelSlot)}
 	if !oneIn(t, "unsignaled", 3) {
 		r.wr.Flags |= verbs.SendSignaled
 	}
-	if oneIn(t, "fence", 8) {
+	if !e.inRun && oneIn(t, "fence", 8) {
 		r.wr.Flags |= verbs.SendFence
 	}
 	var lengths []int
 	switch {
+	case e.inRun:
+		lengths = []int{drawInt(t, "bytes in a run", 1, 100)}
 	case op >= verbs.OpAtomicCmpAndSwp:
 		lengths = []int{8}
 	case op != verbs.OpRDMARead && oneIn(t, "inline", 5):

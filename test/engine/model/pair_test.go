@@ -80,7 +80,7 @@ func (s *modelSide) post() {
 	var chain []*modelRequest
 	var wrs []ibverbx.SendWR
 	remote := s.peer.region.Remote()
-	count, news := min(drawInt(s.t, "chain", 1, 6), modelRequests-len(s.requests)), 0
+	count, news := s.drawChain(modelRequests-len(s.requests)), 0
 	for i := range count {
 		r := s.drawRequest(len(s.requests)+i, 0, remote, sideTarget)
 		if r.notified {

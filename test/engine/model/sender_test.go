@@ -65,7 +65,7 @@ func (s *modelSender) post() {
 	}
 	var chain []*sentRequest
 	var wrs []ibverbx.SendWR
-	count := min(drawInt(s.t, "chain", 1, 6), modelRequests-len(s.requests))
+	count := s.drawChain(modelRequests - len(s.requests))
 	bad := count
 	if oneIn(s.t, "with a bad request", 12) {
 		bad = drawInt(s.t, "bad request", 0, count)
