@@ -163,6 +163,13 @@ var farMutations = []mutant.Change{
 	{Name: "a request goes on where a failed copy ended", File: "shmdevice.go", Old: "	q.sqNext, q.path.moved = u.first, u.moved\n", New: "	q.path.moved = u.moved\n"},
 }
 
+// watchMutations break how goroutines share the work of looking for packets.
+var watchMutations = []mutant.Change{
+	{Name: "more goroutines look for packets than may", File: "udpwatch.go", Old: "		if n >= w.most {", New: "		if false {"},
+	{Name: "a goroutine that stops looking wakes nobody", File: "udpwatch.go", Old: "		if o.attendant.waits.Load() {", New: "		if false {"},
+	{Name: "nobody reads a port whose goroutine stays away", File: "udpwatch.go", Old: "s.add(o.sighted(o.readLocked()))", New: "s.add(sighting{})"},
+}
+
 // TestMutations breaks softnic in one place at a time and wants the tests to notice.
 func TestMutations(t *testing.T) {
 	var changes []mutant.Change
@@ -179,6 +186,10 @@ func TestMutations(t *testing.T) {
 	}
 	for _, c := range farMutations {
 		c.Tests = "FarDevice"
+		changes = append(changes, c)
+	}
+	for _, c := range watchMutations {
+		c.Tests = "UDPWatch"
 		changes = append(changes, c)
 	}
 	mutant.Run(t, changes)
