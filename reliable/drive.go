@@ -143,7 +143,9 @@ func (e *engine) drive() {
 		}
 	}
 	for i := 0; i < len(e.dirty); i++ {
-		e.dirty[i].step(&core.Event{Kind: core.EvFlush})
+		if c := e.dirty[i]; c.core != nil && (len(c.queue) > 0 || c.core.Owes()) {
+			c.step(&core.Event{Kind: core.EvFlush})
+		}
 	}
 	e.grant() // after EvFlush, which reports what has arrived
 	if e.overran.Load() {

@@ -65,6 +65,9 @@ func (c *Conn) askSoon(f *flow) {
 // chain of posts with EvFlush in this case.
 func (c *Conn) Asks() bool { return c.control.asks }
 
+// Owes reports whether EvFlush has anything to do: a flow owes an acknowledgement, or has to ask for receives.
+func (c *Conn) Owes() bool { return len(c.owing) > 0 }
+
 // askAgainAt is when askReceives tells the peer again, or never.
 func (s *sender) askAgainAt() int64 {
 	if s.ask.shared && s.noRecv && s.una < s.nxt {

@@ -36,7 +36,7 @@ const (
 	// EvReceives says: the user has posted Count more receives on Flow, or as many shared ones are promised
 	// to the peer.
 	EvReceives
-	// EvFlush says: a batch of arrivals ends, or a chain of posts after which Asks is true.
+	// EvFlush says: a batch of arrivals ends, or a chain of posts after which Asks is true. Without Owes it does nothing.
 	EvFlush
 	// EvCredit says: from now on the peer may use Count receives, in place of Config.RecvCredit.
 	EvCredit

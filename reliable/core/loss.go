@@ -44,13 +44,15 @@ func (f *flow) findLost() {
 // that has arrived. A path does not reorder, and an acknowledgement that covers the later chunk would
 // cover the earlier one too.
 func (f *flow) loseBefore(p *path) {
+	p.sweep() // without a loss nothing before the chunk that has arrived is left
 	last := f.send.acked[p.index]
-	if last-p.low <= p.next-p.low {
-		for k := p.low; k != last; k++ {
-			if e := p.entry(k); e.flow == f.number && p.outstanding(k) {
-				f.c.stats.SamePathLoss++
-				f.c.lose(e, false)
-			}
+	if last == p.low || last-p.low > p.next-p.low {
+		return
+	}
+	for k := p.low; k != last; k++ {
+		if e := p.entry(k); e.flow == f.number && p.outstanding(k) {
+			f.c.stats.SamePathLoss++
+			f.c.lose(e, false)
 		}
 	}
 	p.sweep()
@@ -91,11 +93,11 @@ func (c *Conn) loseLate() {
 			}
 			c.stats.ReorderLoss++
 			c.lose(e, false)
+			p.sweep()
 			if p.blame(e.sentAt) {
 				break
 			}
 		}
-		p.sweep()
 		// A timeout counts against the path too, once an answer has shown that the peer's flow was
 		// not the cause.
 		if p.silent && p.carries() && p.silentAt+reorder <= c.flows[p.silentFlow].send.rackAt && c.now >= p.silentAt+p.patience()+reorder {

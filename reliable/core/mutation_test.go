@@ -58,6 +58,14 @@ var mutations = []mutant.Change{
 		Old: "	if a.done != a.taken {\n		f.recv.ackNow = true\n	}\n", New: "",
 	},
 	{
+		Name: "an acknowledgement that is owed is not flushed", Tests: "Owed", File: "ask.go",
+		Old: "return len(c.owing) > 0", New: "return false",
+	},
+	{
+		Name: "the timer of a path is forgotten", Tests: "Path", File: "timer.go",
+		Old: "if len(c.up) < len(c.paths) {", New: "if len(c.up) == 0 {",
+	},
+	{
 		Name: "an answer makes no room", Tests: "Answer", File: "fetch.go",
 		Old: "		c.sweep()\n", New: "",
 	},

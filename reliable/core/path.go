@@ -57,7 +57,7 @@ type path struct {
 	silentFlow uint16 // the flow of the transmission that made the path silent
 
 	// The fields below are about bringing the path back; see recover.go.
-	timerAt   int64  // when onTimer is due, or never
+	timerAt   int64  // when onTimer is due, or never; never in PathUp
 	attempts  uint8  // counts the pauses since the path last carried something, at most 6
 	tries     uint8  // counts the offers or pings that have not been answered
 	pongs     uint8  // counts the answered pings of this epoch

@@ -195,15 +195,24 @@ func (r *rig) receiveOn(i, flow, size int) {
 	r.step(i, Event{Kind: EvReceives, Flow: uint16(flow), Count: 1})
 }
 
-// step steps end i and carries out its actions, and what follows from them.
+// step steps end i and carries out its actions, and what follows from them. As the driver, it leaves out an
+// EvFlush that has nothing to do.
 func (r *rig) step(i int, ev Event) {
 	e := &r.ends[i]
+	if ev.Kind == EvFlush && !e.conn.Owes() {
+		return
+	}
 	e.events = append(e.events, ev)
 	for len(e.events) > 0 {
 		next := e.events[0]
 		e.events = e.events[1:]
 		for _, a := range e.conn.Step(r.now, &next) {
 			r.carry(i, &next, &a)
+		}
+		for k := range e.conn.paths {
+			if p := &e.conn.paths[k]; p.state == PathUp && p.timerAt != never {
+				violatef("path %d is up and has a timer, which Deadline does not see", k)
+			}
 		}
 	}
 }

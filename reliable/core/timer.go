@@ -6,8 +6,10 @@ const Never int64 = never
 // Deadline is the time at which EvTick is due, or Never.
 func (c *Conn) Deadline() int64 {
 	d := min(c.rack.reorderAt, c.credits.askAt, c.nextFlowTimer(), c.nextPaced())
-	for i := range c.paths {
-		d = min(d, c.paths[i].timerAt)
+	if len(c.up) < len(c.paths) { // a path that is up has no timer
+		for i := range c.paths {
+			d = min(d, c.paths[i].timerAt)
+		}
 	}
 	return d
 }
