@@ -3,6 +3,7 @@ package reliable
 import (
 	"encoding/binary"
 
+	"ibverbx/reliable/core"
 	"ibverbx/reliable/wire"
 	"ibverbx/verbs"
 )
@@ -186,9 +187,11 @@ func (c *card) check(n int, cfg *Config) error {
 		want += echoLen
 	}
 	switch {
-	case c.pathCount != cfg.Paths || c.window != cfg.Window || int64(c.chunk) != int64(cfg.ChunkBytes):
-		return verbs.Invalidf("the peer has %d paths, a window of %d and chunks of %d bytes, this end %d, %d and %d: give both the same Config",
-			c.pathCount, c.window, c.chunk, cfg.Paths, cfg.Window, cfg.ChunkBytes)
+	case c.pathCount != cfg.Paths || c.window != cfg.Window:
+		return verbs.Invalidf("the peer has %d paths and a window of %d, this end %d and %d: give both the same Config",
+			c.pathCount, c.window, cfg.Paths, cfg.Window)
+	case c.chunk < minChunk || c.chunk > core.MaxChunk:
+		return verbs.Invalidf("the peer has chunks of %d bytes: want %d to %d", c.chunk, minChunk, core.MaxChunk)
 	case n != want:
 		return verbs.Invalidf("the peer's Extra has %d bytes, want %d for %d paths", n, want, c.pathCount)
 	case (c.kind == cardWhole) != (cfg.Flows == 1) || int(c.flow) >= cfg.Flows || (c.kind == cardBare && int(c.flow) != cfg.Flows-1):

@@ -34,7 +34,7 @@ func TestCard(t *testing.T) {
 	if got, err := decodeCard(b, &cfg); err != nil || got.conn != 7 || got.psn != 0x654321 || got.paths[1] != c.paths[1] {
 		t.Fatalf("decodeCard = %+v, %v, want the same card", got, err)
 	}
-	for i, set := range map[int]byte{0: 1, 1: 8, 3: 3, 5: 65, 7: 0, 10: 17, 13: 0x10, 16: 1, 19: 0, 24: 1, 28: 1, 31: 0, 32: 1} {
+	for i, set := range map[int]byte{0: 1, 1: 8, 3: 3, 5: 65, 7: 0, 8: 1, 10: 0, 13: 0x10, 16: 1, 19: 0, 24: 1, 28: 1, 31: 0, 32: 1} {
 		bad := bytes.Clone(b)
 		bad[i] = set
 		if got, err := decodeCard(bad, &cfg); !errors.Is(err, verbs.ErrInvalid) {

@@ -18,8 +18,8 @@ type Config struct {
 	// together, with the first request of either: an end without room for another connection (see
 	// RecvDepth) fails the QP and raises EventQPFatal.
 	Flows int
-	// ChunkBytes is the payload limit of one message on a path. Zero means 32 KiB. Both ends need
-	// the same value.
+	// ChunkBytes is the payload limit of one message on a path, at least 256. If the ends differ, the smaller
+	// value counts. Zero means 32 KiB, or 64 KiB on a device whose port 1 has verbs.PortAttr.OnCaller.
 	ChunkBytes int
 	// Window is the number of chunks of a QP that may be unacknowledged: a power of two, at most
 	// 256. Zero means 256. Both ends need the same value.
@@ -39,7 +39,7 @@ type Config struct {
 	// port stays short. The ends may differ.
 	NoCredits bool
 	// RecvDepth is the number of receive buffers of ChunkBytes that the connections of a PD share. Each
-	// needs 16, so more than RecvDepth/16 connections are refused. Zero means 512, which is 16 MiB. QPs
+	// needs 16, so more than RecvDepth/16 connections are refused. Zero means 512, which is 16 or 32 MiB. QPs
 	// with different send CQs have buffers of their own, up to four times as many in all.
 	RecvDepth int
 	// PathRecv is the number of these buffers that each path keeps on devices whose UC QPs cannot
@@ -64,6 +64,13 @@ type Config struct {
 }
 
 const (
+	// wireChunk is the default of Config.ChunkBytes: a lost packet costs a chunk.
+	wireChunk = 32 << 10
+	// callerChunk is the default where posting moves the data on the caller's core. There is no wire that loses
+	// packets, and every chunk costs time of that core. Chunks of 128 KiB gain nothing more.
+	callerChunk = 64 << 10
+	// minChunk is the limit of Config.ChunkBytes.
+	minChunk = 256
 	// minShare is the number of receive buffers that a connection needs.
 	minShare = 16
 	// minPathRecv and maxPathRecv bound Config.PathRecv.
@@ -86,7 +93,7 @@ func (cfg *Config) pathShare() int { return cfg.Paths * cfg.PathRecv }
 func (cfg Config) withDefaults() (Config, error) {
 	cfg.Paths = cmp.Or(cfg.Paths, 16)
 	cfg.Flows = cmp.Or(cfg.Flows, 1)
-	cfg.ChunkBytes = cmp.Or(cfg.ChunkBytes, 32<<10)
+	cfg.ChunkBytes = cmp.Or(cfg.ChunkBytes, wireChunk)
 	cfg.Window = cmp.Or(cfg.Window, 256)
 	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 4<<20)
 	cfg.RecvDepth = cmp.Or(cfg.RecvDepth, 512)
@@ -98,7 +105,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	}{
 		{"RecvDepth", cfg.RecvDepth, minShare, 1 << 15},
 		{"PathRecv", cfg.PathRecv, minPathRecv, maxPathRecv},
-		{"ChunkBytes", cfg.ChunkBytes, 256, core.MaxChunk},
+		{"ChunkBytes", cfg.ChunkBytes, minChunk, core.MaxChunk},
 	} {
 		if f.value < f.low || f.value > f.top {
 			return cfg, verbs.Invalidf("Config.%s is %d: want %d to %d", f.name, f.value, f.low, f.top)
@@ -111,6 +118,17 @@ func (cfg Config) withDefaults() (Config, error) {
 		return cfg, verbs.Invalidf("Config: %v", err)
 	}
 	return cfg, nil
+}
+
+// ChunkOn returns the ChunkBytes of Wrap(inner, cfg).
+func (cfg Config) ChunkOn(inner verbs.Context) int {
+	if cfg.ChunkBytes != 0 {
+		return cfg.ChunkBytes
+	}
+	if port, err := inner.QueryPort(1); err == nil && port.OnCaller {
+		return callerChunk
+	}
+	return wireChunk
 }
 
 // congestion returns what makes the congestion control of a path, nil if there is none.

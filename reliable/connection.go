@@ -263,7 +263,9 @@ func (c *connection) begin() {
 // start starts the protocol of a connection that is connected. Its core may send from now on.
 func (c *connection) start(flow core.FlowConfig) (err error) {
 	ctx := c.ctx
-	cfg := ctx.cfg.core(flow.SendDepth, c.share, c.peer.credit)
+	agreed := ctx.cfg
+	agreed.ChunkBytes = min(agreed.ChunkBytes, int(c.peer.chunk))
+	cfg := agreed.core(flow.SendDepth, c.share, c.peer.credit)
 	cfg.PathCredit, cfg.PeerGrants = c.peer.perPath, c.peer.grants
 	if ctx.cfg.Flows == 1 {
 		cfg.RecvPatience = flow.RecvPatience

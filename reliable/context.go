@@ -49,6 +49,7 @@ var (
 // still owns it. With Config.FallBackToRC a device without UC is no error: the QPs of the context
 // that Wrap returns are those of inner; see [Carrier].
 func Wrap(inner verbs.Context, cfg Config) (verbs.Context, error) {
+	cfg.ChunkBytes = cfg.ChunkOn(inner)
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, verbs.NewOpError("wrap context", "", 0, err)

@@ -67,6 +67,10 @@ var mutations = []mutant.Change{
 		Old: "	remote.Extra = inner\n", New: "	_, remote.Extra = inner, nil\n",
 	},
 	{
+		Name: "an end sends chunks that its peer has no room for", Tests: "TestSmallerChunkCounts", File: "connection.go",
+		Old: "min(agreed.ChunkBytes, int(c.peer.chunk))", New: "agreed.ChunkBytes",
+	},
+	{
 		Name: "every request rings the bell", Tests: "TestOneDoorbell", File: "send.go",
 		Old: "		q.enqueue(&wrs[i])\n", New: "		q.enqueue(&wrs[i])\n		e.flush()\n",
 	},

@@ -86,7 +86,8 @@ func aloneOnWay(t *testing.T, s *star, bad int) (way int) {
 // judges it.
 func TestStatsFromAnyGoroutine(t *testing.T) {
 	const size = 256 << 10
-	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{}, size)
+	const chunk = 32 << 10
+	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{ChunkBytes: chunk}, size)
 	last := func() (sent uint64) {
 		for _, p := range a.ctx.(reliable.PathLister).PathsOf(a.qp.Num()) {
 			sent += p.Sent
@@ -116,7 +117,7 @@ func TestStatsFromAnyGoroutine(t *testing.T) {
 	}
 	close(done)
 	<-reader
-	if got := last(); got < 50*size/(32<<10) {
+	if got := last(); got < 50*size/chunk {
 		t.Errorf("%d chunks sent, want at least those of 50 messages", got)
 	}
 }

@@ -23,7 +23,6 @@ const (
 	maxWrapRecvs = 1 << 15
 	// wrapMoreLanes are the message lane, the notify lane and one that is being replaced.
 	wrapMoreLanes = 3
-	wrapChunk     = 32 << 10
 )
 
 // wrapPaths is how many UC QPs an RC QP has.
@@ -91,7 +90,7 @@ func lendReceives(w perf.Wish, rails []ibverbx.RailConfig, cfg *reliable.Config,
 		if err != nil {
 			return err
 		}
-		bytes += recvs * wrapChunk
+		bytes += recvs * cfg.ChunkOn(rails[i].Context)
 	}
 	if bytes > w.Memory {
 		return refuse(fmt.Sprintf("--transport uc with %d lanes", w.Lanes),
@@ -117,7 +116,7 @@ func wrapContext(ctx verbs.Context, cfg reliable.Config, lanes int) (verbs.Conte
 	if err != nil {
 		return nil, err
 	}
-	cfg.PathRecv, cfg.RecvDepth, cfg.ChunkBytes = wrapPathRecvs, recvs, wrapChunk
+	cfg.PathRecv, cfg.RecvDepth = wrapPathRecvs, recvs
 	wrapped, err := reliable.Wrap(ctx, cfg)
 	name := ctx.Device().Name()
 	switch {

@@ -78,7 +78,7 @@ func TestPerfPaths(t *testing.T) {
 			t.Errorf("path %d is %v, want one that is up, with a round trip time", i, p)
 		}
 	}
-	if sent < 40*32 { // 32 chunks each
+	if sent < 40*16 { // 16 chunks each
 		t.Errorf("%v chunks on all paths, want those of 40 messages at least", sent)
 	}
 	table := func(args ...string) int { return strings.Count(succeed(t, args...), " UP ") }
