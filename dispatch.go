@@ -181,8 +181,9 @@ func (s *sender) stripe(r *sendSlot, end uint32, d *dqplb) bool {
 const leastRun = 32
 
 // postRun takes the requests from the front of wrs that can be in a run, and posts them in chains. It returns how many it took. That is 0
-// while a request waits before them or a lane is out of service, if fewer than leastRun of them come before others, and if the scheme
-// has no runs of notified requests. It is fewer than there are if no lane has room. What a NIC refuses is staged, as after a dispatch.
+// while a request waits before them or a lane is out of service, if fewer than leastRun of them come before others, and for notified requests
+// that have to cover data before them, or whose scheme has no runs. It is fewer than there are if no lane has room. What a NIC refuses is
+// staged, as after a dispatch.
 func (s *sender) postRun(wrs []SendWR) (n int) {
 	f := s.failover
 	if s.sends.dispatched != s.sends.posted || f.state != stateConnected || f.out > 0 {
@@ -190,7 +191,7 @@ func (s *sender) postRun(wrs []SendWR) (n int) {
 	}
 	notified := wrs[0].Opcode == verbs.OpRDMAWriteWithImm
 	t, isTally := s.setup.scheme.(*tally)
-	if notified && (!isTally || s.messages > 0) {
+	if notified && (!isTally || s.messages > 0 || s.carried.first() >= 0) {
 		return 0
 	}
 	k := s.setup.run(wrs)

@@ -337,19 +337,6 @@ func (s laneSet) first() int {
 	return -1
 }
 
-// within reports whether the set has no other index than lane.
-func (s laneSet) within(lane uint16) bool {
-	for i, w := range s {
-		if i == int(lane>>6) {
-			w &^= 1 << (lane & 63)
-		}
-		if w != 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // moveTo moves all indices to another set of the same size, which must be empty, and returns how
 // many there are.
 func (s laneSet) moveTo(to laneSet) (n int) {

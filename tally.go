@@ -157,18 +157,15 @@ func (t *tally) follow(s *sendSlot) bool {
 	return true
 }
 
-// run makes the chain of notified requests that are whole and for which l has room. It returns those that it took, the
-// chain, and its bytes. All of them are sent without a record, except the first one if it does not follow the message
-// before it on the lane. It takes none if the first one covers data of other lanes, or its record has no room. As follow,
-// it writes all records.
+// run makes the chain of notified requests that are whole and cover no other data, on a lane with room for them. It returns
+// those that it took, the chain, and its bytes. All of them are sent without a record, except the first one if it does not
+// follow the message before it on the lane. It takes none if that record has no room. As follow, it writes all records.
 func (t *tally) run(l *lane, wrs []SendWR, chain []verbs.SendWR) (taken []SendWR, made []verbs.SendWR, bytes uint64) {
-	send := t.send
-	leads := t.told[l.index]+1 != int64(t.seq) || send.carried.has(l.index)
-	if leads { // it needs room for its record
-		wrs = wrs[:min(len(wrs), int(l.space-l.load())-1)]
-	}
-	if len(wrs) == 0 || !send.carried.within(l.index) {
-		return nil, nil, 0
+	send, leads := t.send, t.told[l.index]+1 != int64(t.seq)
+	if leads {
+		if wrs = wrs[:min(len(wrs), int(l.space-l.load())-1)]; len(wrs) == 0 {
+			return nil, nil, 0
+		}
 	}
 	t.writeRun(wrs)
 	first := 0 // of those without a record
@@ -180,7 +177,7 @@ func (t *tally) run(l *lane, wrs []SendWR, chain []verbs.SendWR) (taken []SendWR
 	return wrs, chain[:first+len(wrs)], bytes + more
 }
 
-// lead makes the two requests of a message with a record, which covers no other lane than l.
+// lead makes the two requests of a message with a record.
 func (t *tally) lead(l *lane, wr []SendWR, chain []verbs.SendWR) (bytes uint64) {
 	send := t.send
 	data, seq := l.at(l.tail), send.sends.posted
@@ -192,7 +189,6 @@ func (t *tally) lead(l *lane, wr []SendWR, chain []verbs.SendWR) (bytes uint64) 
 	head := entryHead(data.slot(), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
 	send.record(l, head, l.tail, &chain[1])
 	l.put(head, 0, 0, 0)
-	send.carried.remove(l.index)
 	return bytes
 }
 
@@ -334,6 +330,7 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 			return
 		}
 		next := uint32(l.latest) + 1
+		// The message that is due needs no entry: without this way a notified write in memory takes 3 % longer.
 		if next != t.next || t.window[int(next)&(len(t.window)-1)].got > 0 {
 			t.count(l, next, tallied{want: 1, imm: wc.Imm, length: wc.ByteLen})
 			return

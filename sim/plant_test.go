@@ -71,10 +71,10 @@ var sown = []struct {
 		[]string{"progress", "first error", "notifications"},
 	},
 	{
-		// The receiver is notified before the data of other lanes has arrived.
+		// The receiver is notified before the data before it, on other lanes, has arrived.
 		mutant.Change{
-			Name: "a run of Tally covers no other lane", File: "../tally.go",
-			Old: " || !send.carried.within(l.index)", New: "",
+			Name: "a run of Tally covers no data before it", File: "../dispatch.go",
+			Old: " || s.carried.first() >= 0)", New: ")",
 		},
 		"failover-atomics",
 		[]string{"notifications"},
