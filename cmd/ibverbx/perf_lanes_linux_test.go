@@ -45,11 +45,16 @@ func BenchmarkLanesOverUDP(b *testing.B) {
 // measured runs a measurement of one size and returns the messages per second.
 func measured(b *testing.B, args ...string) float64 {
 	b.Helper()
-	p := begin(b, args...)
+	return messageRate(begin(b, args...))
+}
+
+// messageRate waits for a client that measures one size, and returns the messages per second.
+func messageRate(p *process) float64 {
+	p.t.Helper()
 	status := p.end()
 	var r perf.Report
 	if err := json.Unmarshal(p.stdout.Bytes(), &r); err != nil || status != exitOK || len(r.Results) != 1 {
-		b.Fatalf("the client ended with status %d, %v: %q, want one row", status, err, p.said)
+		p.t.Fatalf("the client ended with status %d, %v: %q, want one row", status, err, p.said)
 	}
 	return r.Results[0].MessagesPerSecond
 }
