@@ -13,8 +13,9 @@ import (
 // TestSecretsAreNotPrinted: no verb prints the secret of a Conn or the token of a Config.
 func TestSecretsAreNotPrinted(t *testing.T) {
 	cfg := tokenConfig()
-	d, l := newDoor(t, cfg).meet(t, cfg)
-	if err := errors.Join(d.Close(), l.Close()); err != nil { // their goroutines write what is printed
+	door := newDoor(t, cfg)
+	d, l := door.meet(t, cfg)
+	if err := errors.Join(d.Close(), l.Close(), door.Close()); err != nil { // their goroutines write what is printed
 		t.Fatalf("Close: got %v, want no error", err)
 	}
 	type holder struct {
