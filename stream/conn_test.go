@@ -406,6 +406,7 @@ func TestCloseDuringReadFrom(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		_, err := here.ReadFrom(r)
+		_ = r.Close() // the Write after Close may find nobody reading
 		done <- err
 	}()
 	_, err := w.Write([]byte("x"))
