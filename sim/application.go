@@ -121,8 +121,10 @@ func (e *end) work() bool {
 			return false
 		}
 		n := 1 + w.rng.IntN(w.plan.Work.Burst)
-		if e.burstOp = 0; w.rng.IntN(2) == 0 {
-			e.burstOp = w.drawOp()
+		if e.burstOp, e.burstSize = 0, -1; w.rng.IntN(2) == 0 {
+			if e.burstOp = w.drawOp(); w.rng.IntN(2) == 0 {
+				e.burstSize = w.drawSize(e.burstOp, 2)
+			}
 		}
 		for range min(n, e.budget) {
 			r := e.makeRequest()

@@ -31,6 +31,7 @@ type end struct {
 	nextBurst int64 // time of the next post
 	// burstOp is the kind of all requests of the burst, none of them fenced, inline or scattered; 0 if they are mixed.
 	burstOp   OpSet
+	burstSize int             // the length of all requests of the burst in bytes; -1 if they differ
 	silentRun int             // unsignaled requests made since the last signaled one
 	receives  [2]recvQueue    // by kind
 	messages  [2]messageQueue // to the peer, by kind of its receive

@@ -71,7 +71,9 @@ func (e *end) makeRequest() *request {
 	if !plain {
 		op = w.drawOp()
 	}
-	r.length = w.drawSize(op)
+	if r.length = e.burstSize; r.length < 0 {
+		r.length = w.drawSize(op, 8)
+	}
 	switch op {
 	case OpWrite, OpImm:
 		r.wr.Opcode = verbs.OpRDMAWrite
@@ -125,15 +127,15 @@ func (w *world) drawOp() OpSet {
 	}
 }
 
-// drawSize draws a length. Most are small, one in eight is anything that the plan allows.
-func (w *world) drawSize(op OpSet) int {
+// drawSize draws a length. Most are small, one in oddly is anything that the plan allows.
+func (w *world) drawSize(op OpSet, oddly int) int {
 	low, high := w.plan.Work.Sizes[0], w.plan.Work.Sizes[1]
 	if op == OpSend {
 		high = w.maxSend()
 	}
 	small := low + (high-low)/16
 	n := low + w.rng.IntN(small-low+1)
-	if w.rng.IntN(8) == 0 {
+	if w.rng.IntN(oddly) == 0 {
 		n = low + w.rng.IntN(high-low+1)
 	}
 	switch op {

@@ -94,6 +94,7 @@ type modelEnd struct {
 	roles  []string
 	inRun  bool         // the requests of the chain are a run
 	runOp  verbs.Opcode // their opcode; valid in a run
+	runLen [2]int       // the range of their lengths in bytes; valid in a run
 }
 
 // modelNICs returns NICs that all begin with the same QP number.
@@ -205,8 +206,8 @@ type modelRequest struct {
 	ordinal int
 }
 
-// drawChain draws how many requests a chain has, at most most. In two of three cases they are a run: one opcode and one
-// short piece of memory each.
+// drawChain draws how many requests a chain has, at most most. In two of three cases they are a run: one opcode and one piece of memory
+// each. All of these are short, or cut into equally many fragments, or anything.
 func (e *modelEnd) drawChain(most int) int {
 	if e.inRun = !oneIn(e.t, "mixed chain", 3); !e.inRun {
 		return min(drawInt(e.t, "chain", 1, 6), most)
@@ -214,6 +215,7 @@ func (e *modelEnd) drawChain(most int) int {
 	e.runOp = rapid.SampledFrom([]verbs.Opcode{
 		verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead,
 	}).Draw(e.t, "opcode of the run")
+	e.runLen = rapid.SampledFrom([][2]int{{1, 100}, {1, 100}, {201, 300}, {801, 900}, {1, 900}}).Draw(e.t, "lengths of the run")
 	return min(drawInt(e.t, "run", 1, 12), most)
 }
 
@@ -239,7 +241,7 @@ func (e *modelEnd) drawRequest(index, base int, remote *ibverbx.RemoteRegion, ta
 	var lengths []int
 	switch {
 	case e.inRun:
-		lengths = []int{drawInt(t, "bytes in a run", 1, 100)}
+		lengths = []int{drawInt(t, "bytes in a run", e.runLen[0], e.runLen[1])}
 	case op >= verbs.OpAtomicCmpAndSwp:
 		lengths = []int{8}
 	case op != verbs.OpRDMARead && oneIn(t, "inline", 5):
