@@ -1,8 +1,12 @@
 package ibverbx
 
-import "ibverbx/verbs"
+import (
+	"math"
 
-// dispatch hands requests to lanes, strictly in order and all of one before the next, as far as
+	"ibverbx/verbs"
+)
+
+// dispatch hands requests to lanes, strictly in order and all of one before the next (or of a stripe), as far as
 // lanes have room. What goes to one lane is collected and posted as one chain.
 func (s *sender) dispatch() {
 	f, r, scheme := s.failover, &s.sends, s.setup.scheme
@@ -18,8 +22,13 @@ func (s *sender) dispatch() {
 	}
 	for r.dispatched != r.posted {
 		one := r.slot(r.dispatched)
-		if !one.begun && !s.mayStart(one) {
-			break
+		if !one.begun {
+			if one.length > one.cut && s.stripe() {
+				continue
+			}
+			if !s.mayStart(one) {
+				break
+			}
 		}
 		if one.isMessage() {
 			if !s.sendMessage(one) {
@@ -110,9 +119,6 @@ func (s *sender) sendMessage(r *sendSlot) bool {
 // bytes is one fragment. spread returns false if the lanes have no room for all of it.
 func (s *sender) spread(r *sendSlot) bool {
 	whole := r.length <= r.cut
-	if !whole && s.picker.policy == RoundRobin {
-		return s.stripe(r, r.length, nil)
-	}
 	head := entryHead(s.sends.index(s.sends.dispatched), r.dataKind(), 0)
 	for r.sent < r.length || (r.length == 0 && !r.begun && r.op != verbs.OpRDMAWriteWithImm) {
 		n := min(r.cut, r.length-r.sent)
@@ -132,48 +138,153 @@ func (s *sender) spread(r *sendSlot) bool {
 	return true
 }
 
-// stripe is spread for round robin, up to the byte at end. A long request spends most of its time
-// here, so stripe is written by hand and does not use pick and add. If d is not nil, every fragment
-// takes one of its numbers, and there must be enough of them.
-func (s *sender) stripe(r *sendSlot, end uint32, d *dqplb) bool {
-	lanes, cursor := s.picker.lanes, s.picker.cursor
-	head := entryHead(s.sends.index(s.sends.dispatched), r.dataKind(), 0)
-	sent, count, full, imm := r.sent, 0, 0, uint32(0)
-	if d != nil {
-		head |= entryConsumes
+// stripe is a stretch of requests of one opcode that are cut into equally many fragments, which go to the lanes in turn. It is handed over
+// lane by lane.
+type stripe struct {
+	op    verbs.Opcode
+	from  uint32 // the number of the first request
+	count uint32 // how many requests there are
+	cuts  uint32 // how many fragments each of them has
+	share uint32 // how many entries a lane gets at most
+	// numbered says that every fragment takes a number of DQPLB, and recorded that every lane sends a record of Tally behind its fragments
+	// of a request. number is that of the first fragment, or of the first message.
+	numbered, recorded bool
+	number             uint32
+}
+
+// stripe hands over requests from dispatched on that are plain, cut and not fenced, and reports whether it did. It does so if lanes are
+// taken in turn, and none is out of service or has something staged. If others wait behind them, the chains must be worth their doorbells.
+func (s *sender) stripe() bool {
+	r, p := &s.sends, &s.picker
+	if p.policy != RoundRobin || len(s.staged) > 0 || s.failover.out > 0 {
+		return false
 	}
-	marks := r.op != verbs.OpRDMARead && d == nil
-	for sent < end && full < len(lanes) {
-		l := lanes[cursor]
-		if cursor++; cursor == len(lanes) {
-			cursor = 0
+	t := s.stretch()
+	if t.count == 0 || (t.from+t.count != r.posted && t.share < leastRun) {
+		return false
+	}
+	for i := range t.count {
+		one := r.slot(t.from + i)
+		one.pending, one.sent, one.begun = t.cuts, one.length, true
+	}
+	if t.op == verbs.OpRDMAWriteWithImm {
+		t = s.setup.scheme.notifyStripe(t)
+	}
+	total, lanes := t.count*t.cuts, uint32(len(p.lanes))
+	used := min(lanes, total)
+	for first := range used {
+		s.weave(p.next(), &t, first)
+	}
+	p.cursor = int((uint32(p.cursor) + total - used) % lanes)
+	r.dispatched += t.count
+	return true
+}
+
+// stretch finds the requests of a stripe, as many as the lanes have room for.
+func (s *sender) stretch() (t stripe) {
+	r, p, lanes := &s.sends, &s.picker, uint32(len(s.picker.lanes))
+	first := r.slot(r.dispatched)
+	t.op, t.from, t.cuts = first.op, r.dispatched, first.fragments()
+	limit, records := uint32(math.MaxUint32), false
+	if t.op == verbs.OpRDMAWriteWithImm {
+		if s.messages > 0 || !p.lanes[p.cursor].room() {
+			return t
 		}
-		if !l.room() {
-			full++
-			continue
+		limit, records = s.setup.scheme.stripeLimit()
+	}
+	limit = min(limit, lanes*chainMax)
+	next, looked, room := p.cursor, uint32(0), uint32(chainMax) // room is what each of the lanes that were looked at has
+	for t.from+t.count != r.posted {
+		one, count := r.slot(t.from+t.count), t.count+1
+		if one.op != t.op || !one.plain || one.isMessage() || one.flags&verbs.SendFence != 0 || one.length <= one.cut ||
+			((one.length != first.length || one.cut != first.cut) && one.fragments() != t.cuts) { // most are alike, and a division takes 3 ns
+			break
 		}
-		full = 0
-		if d != nil {
-			imm = wireImm(d.number())
-			s.carried.remove(l.index)
-		} else if marks && count < len(lanes) { // after that every lane with room has had one
-			s.carried.add(l.index)
+		total := uint64(count) * uint64(t.cuts)
+		if total > uint64(limit) {
+			break
 		}
-		n := min(r.cut, r.length-sent)
-		l.put(head, sent, n, imm)
-		sent += n
-		count++
-		if !l.listed {
-			s.list(l)
-		} else if l.full() {
-			s.ringLane(l)
+		for ; looked < min(uint32(total), lanes); looked++ {
+			l := p.lanes[next]
+			if next++; next == len(p.lanes) {
+				next = 0
+			}
+			if !l.room() {
+				return t
+			}
+			room = min(room, l.space-l.load())
+		}
+		share := (uint32(total) + lanes - 1) / lanes
+		if records {
+			share += min(share, count)
+		}
+		if share > room {
+			break
+		}
+		t.count, t.share = count, share
+	}
+	return t
+}
+
+// weave gives a lane its fragments of a stripe: the one with the number first, counted from the start of the stripe, and from there on one in
+// each round of the lanes. Ledger entry and physical request are made in one pass (BenchmarkMessage, WRITE, 16 fragments on 16 lanes: 206
+// to 154 ns).
+func (s *sender) weave(l *lane, t *stripe, first uint32) {
+	slots, ledger, tail, mask, chain := s.sends.slots, l.ledger, l.tail, s.sends.depth-1, s.chain
+	id, rail, remoteRail := uint64(l.base|kindPlain.tag()), l.rail&(MaxRails-1), l.remoteRail&(MaxRails-1)
+	lanes, cuts := uint32(len(s.picker.lanes)), t.cuts
+	rounds := (t.count*cuts - first + lanes - 1) / lanes
+	hop, rest := lanes/cuts, lanes%cuts // from a fragment of the lane to its next one: so many requests, and fragments
+	seq, at := t.from+first/cuts, first%cuts
+	n, bytes := 0, uint64(0)
+	for range rounds {
+		one, e, to := &slots[int(seq)&(len(slots)-1)], &ledger[int(tail)&(len(ledger)-1)], &chain[n]
+		head, imm := entryHead(uint16(seq&mask), kindPlain, 0), uint32(0)
+		if t.numbered {
+			imm = numberAfter(t.number, (seq-t.from)*cuts+at)
+			head |= entryConsumes
+			if at == cuts-1 {
+				imm |= dqplbLast
+				head |= uint32(one.flags&verbs.SendSolicited) << 24
+			}
+			imm = wireImm(imm)
+		}
+		off := at * one.cut
+		size := min(one.cut, one.length-off)
+		e.head, e.off, e.bytes, e.imm = head, off, size, imm
+		to.WRID, to.Flags, to.Imm = id|uint64(tail), verbs.SendFlags(head>>24&0x7f), imm
+		to.Opcode, to.NumSGE = one.wire, 1
+		to.RemoteAddr, to.RKey = one.target+uint64(off), one.keys[remoteRail].remote
+		g := &to.SGE[0]
+		g.Addr, g.Length, g.LKey = one.local+uint64(off), size, one.keys[rail].local
+		bytes += uint64(size)
+		tail++
+		n++
+		if t.recorded && at+lanes >= cuts { // the next one is of another request
+			head = entryHead(uint16(seq&mask), kindRecord, one.flags&verbs.SendSolicited) | entryConsumes
+			e, to = &ledger[int(tail)&(len(ledger)-1)], &chain[n]
+			e.head, e.off, e.bytes, e.imm = head, 0, 0, 0
+			s.record(l, head, tail, to)
+			l.told = int64(t.number + seq - t.from)
+			tail++
+			n++
+		}
+		seq += hop
+		if at += rest; at >= cuts {
+			at -= cuts
+			seq++
 		}
 	}
-	s.inflight += count
-	r.pending += uint32(count)
-	r.begun = r.begun || count > 0
-	r.sent, s.picker.cursor = sent, cursor
-	return sent >= end
+	l.tail = tail
+	l.bytes += bytes
+	consuming := uint32(n) - rounds // the records
+	switch {
+	case t.numbered:
+		consuming = rounds
+	case t.op == verbs.OpRDMAWrite:
+		s.carried.add(l.index)
+	}
+	s.send(l, chain[:n], bytes, consuming)
 }
 
 // leastRun is how many requests of one kind are worth a doorbell of their own if others follow in the same post. With 8, posts of
@@ -221,14 +332,7 @@ func (s *sender) postRun(wrs []SendWR) (n int) {
 				s.carried.add(l.index)
 			}
 		}
-		s.inflight += len(chain)
-		s.signal(l, chain, bytes, consuming)
-		if s.postChain(l, chain, bytes) {
-			l.life.sent += consuming
-		} else {
-			s.list(l)
-		}
-		l.counts.highWater.Raise(uint64(l.load()))
+		s.send(l, chain, bytes, consuming)
 		n += len(run)
 	}
 	return n
@@ -289,33 +393,4 @@ func (s *sender) fill(l *lane, wrs []SendWR, chain []verbs.SendWR, notifies bool
 	l.tail = tail
 	l.bytes += bytes
 	return bytes, carries
-}
-
-// A completion costs as much as several short requests, so the requests of a chain share one. A chain of more than signalBytes, or
-// one with messages, has one for every signalRequests: the sender can fill its window again before the whole chain has arrived.
-const (
-	signalBytes    = 8 << 10
-	signalRequests = 16
-)
-
-// signal makes requests of a chain of so many bytes ask for a completion: the last one, those before it at intervals, and the
-// first one if the lane is silent. consuming is how many of them use up a receive of the peer.
-func (s *sender) signal(l *lane, chain []verbs.SendWR, bytes uint64, consuming uint32) {
-	interval := s.setup.cfg.SignalInterval
-	if interval == 0 {
-		if interval = signalRequests; bytes <= signalBytes && consuming == 0 {
-			interval = chainMax
-		}
-	}
-	if consuming > 0 { // if the peer has few receives, one of the messages that it takes must ask
-		interval = min(interval, s.setup.remoteRecvs)
-	}
-	first := interval - 1
-	if l.silent {
-		first = 0
-	}
-	for i := first; i < len(chain); i += interval {
-		chain[i].Flags |= verbs.SendSignaled
-	}
-	chain[len(chain)-1].Flags |= verbs.SendSignaled
 }

@@ -26,14 +26,15 @@ func (s *sender) list(l *lane) {
 // full reports whether a lane has a full chain staged, which is posted at once.
 func (l *lane) full() bool { return l.tail-l.posted >= chainMax }
 
-// ring rings the doorbells of all lanes that have staged entries.
+// ring rings the doorbells of all lanes that have staged entries, except those that were refused in this call.
 func (s *sender) ring() {
 	s.picker.runLeft = 0
 	keep := s.staged[:0]
 	for _, l := range s.staged {
-		if l.posted != l.tail && !l.out() {
+		if l.barred&barJust == 0 && l.posted != l.tail && !l.out() {
 			s.ringLane(l)
 		}
+		l.barred &^= barJust
 		if l.posted != l.tail && s.failover.state == stateConnected && !l.out() {
 			keep = append(keep, l)
 		} else {
@@ -65,6 +66,19 @@ func (s *sender) ringLane(l *lane) {
 		l.life.sent += consuming
 	}
 	l.counts.highWater.Raise(uint64(l.tail - l.head))
+}
+
+// send posts a chain that was made together with its entries on a lane without staged ones. What the NIC refuses is staged, and not tried
+// again in this call.
+func (s *sender) send(l *lane, chain []verbs.SendWR, bytes uint64, consuming uint32) {
+	s.inflight += len(chain)
+	s.signal(l, chain, bytes, consuming)
+	if s.postChain(l, chain, bytes) {
+		l.life.sent += consuming
+	} else {
+		s.list(l)
+	}
+	l.counts.highWater.Raise(uint64(l.load()))
 }
 
 // postChain posts a chain of so many bytes, which was made from the entries of a lane from posted on. It
@@ -104,7 +118,7 @@ func (l *lane) keep(chain []verbs.SendWR, n int, err error) error {
 		l.life.sent += e.head >> 31
 		l.posted++
 	}
-	l.barred |= barRefused
+	l.barred |= barRefused | barJust
 	if isBackPressure(err) {
 		return nil
 	}
@@ -163,6 +177,35 @@ func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming 
 	}
 	s.signal(l, chain, bytes, consuming)
 	return bytes, consuming
+}
+
+// A completion costs as much as several short requests, so the requests of a chain share one. A chain of more than signalBytes, or
+// one with messages, has one for every signalRequests: the sender can fill its window again before the whole chain has arrived.
+const (
+	signalBytes    = 8 << 10
+	signalRequests = 16
+)
+
+// signal makes requests of a chain of so many bytes ask for a completion: the last one, those before it at intervals, and the
+// first one if the lane is silent. consuming is how many of them use up a receive of the peer.
+func (s *sender) signal(l *lane, chain []verbs.SendWR, bytes uint64, consuming uint32) {
+	interval := s.setup.cfg.SignalInterval
+	if interval == 0 {
+		if interval = signalRequests; bytes <= signalBytes && consuming == 0 {
+			interval = chainMax
+		}
+	}
+	if consuming > 0 { // if the peer has few receives, one of the messages that it takes must ask
+		interval = min(interval, s.setup.remoteRecvs)
+	}
+	first := interval - 1
+	if l.silent {
+		first = 0
+	}
+	for i := first; i < len(chain); i += interval {
+		chain[i].Flags |= verbs.SendSignaled
+	}
+	chain[len(chain)-1].Flags |= verbs.SendSignaled
 }
 
 // record makes the request of a record of Tally, which has this head and number in the ledger.

@@ -113,12 +113,6 @@ func (d *dqplb) handOver(r *sendSlot) bool {
 		if (last && !d.cover(r)) || !d.room() {
 			return false
 		}
-		if !last && s.picker.policy == RoundRobin {
-			if !s.stripe(r, d.reach(r), d) {
-				return false
-			}
-			continue
-		}
 		l := s.picker.pick(n, whole)
 		if l == nil {
 			return false
@@ -140,22 +134,42 @@ func (d *dqplb) handOver(r *sendSlot) bool {
 	}
 }
 
-// reach is the offset up to which fragments may be sent now: as far as the window has numbers, and not
-// the last fragment, which may have to wait for others.
-func (d *dqplb) reach(s *sendSlot) uint32 {
-	numbers := uint64(d.window - distance(d.oldest, d.seq))
-	lastAt := (s.length - 1) / s.cut * s.cut
-	return uint32(min(uint64(s.sent)+numbers*uint64(s.cut), uint64(lastAt)))
+// stripeLimit is how many numbers fit the window, if no lane with plain WRITEs has to be covered first.
+func (d *dqplb) stripeLimit() (uint32, bool) {
+	if d.send.carried.first() >= 0 {
+		return 0, false
+	}
+	if d.left() < d.window/2 {
+		d.advanceOldest()
+	}
+	return d.left(), false
+}
+
+func (d *dqplb) notifyStripe(t stripe) stripe {
+	t.numbered, t.number = true, d.seq
+	d.seq = numberAfter(d.seq, t.count*t.cuts)
+	return t
+}
+
+// numberAfter is the number that is n after another one. n is less than the modulus.
+func numberAfter(number, n uint32) uint32 {
+	if number += n; number >= dqplbModulus {
+		number -= dqplbModulus
+	}
+	return number
 }
 
 // room reports whether one more number fits the window.
 func (d *dqplb) room() bool {
-	if distance(d.oldest, d.seq) < d.window {
+	if d.left() > 0 {
 		return true
 	}
 	d.advanceOldest()
-	return distance(d.oldest, d.seq) < d.window
+	return d.left() > 0
 }
+
+// left is how many more numbers fit the window, as far as oldest tells.
+func (d *dqplb) left() uint32 { return d.window - distance(d.oldest, d.seq) }
 
 // advanceOldest looks for the oldest number that a lane has outstanding. Lanes complete in order and
 // numbers are assigned in order, so it is the first one of some lane. If a lane has taken over from
@@ -196,9 +210,7 @@ func (d *dqplb) cover(r *sendSlot) bool {
 // number returns the next number.
 func (d *dqplb) number() uint32 {
 	n := d.seq
-	if d.seq++; d.seq == dqplbModulus {
-		d.seq = 0
-	}
+	d.seq = numberAfter(n, 1)
 	return n
 }
 

@@ -19,7 +19,7 @@ const chainMax = runMax + 1
 // The NIC has those below posted. The others are staged: they wait for the doorbell, or the NIC
 // refused them. RC completes in order, so a completion of one entry ends all entries before it.
 // The physical requests are rendered from the ledger at the doorbell (doorbell.go), or made together with
-// it (sender.fill), in memory that all lanes share: chains of sixteen lanes would not fit the first-level cache.
+// it (sender.fill, sender.weave), in memory that all lanes share: chains of sixteen lanes would not fit the first-level cache.
 type lane struct {
 	// ledger is the ring. Its length is a power of two.
 	ledger     []entry
@@ -51,6 +51,7 @@ type lane struct {
 	recvDepth uint32 // how many receives the QP holds; 0 if they come from an SRQ
 	recvLow   uint32 // how many used ones are posted again together
 	latest    uint64 // the number of the message that came last, as the scheme counts
+	told      int64  // with Tally, the last number that the receiver will have from the lane; noNumber if that cannot be said
 	// starved says that receives were not posted again. It is counted in receiver.starved.
 	starved bool
 
@@ -90,6 +91,7 @@ const (
 	barRefused  bar = 1 << iota // The NIC refused the staged requests. They are posted again later.
 	barOut                      // The lane is out of service: see life.
 	barReserved                 // The rest of another lane is to be moved here.
+	barJust                     // The NIC refused in this call, which does not try again.
 )
 
 // role is what a lane carries.
@@ -120,7 +122,7 @@ func newLane(u *setup, lc laneConfig) (*lane, error) {
 		return nil, err
 	}
 	l := &lane{
-		owner: u.owner, qp: qp, num: qp.Num(), index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role,
+		owner: u.owner, qp: qp, num: qp.Num(), told: noNumber, index: uint16(lc.index), rail: uint8(lc.rail), role: lc.role,
 		depth: uint32(u.cfg.LaneDepth), recvDepth: uint32(lc.recvs), recvLow: uint32(min(chainMax, (lc.recvs+1)/2)),
 	}
 	l.setLedger(lc.ledger)

@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"fmt"
+	"math"
 
 	"ibverbx/verbs"
 )
@@ -60,6 +61,12 @@ type notifier interface {
 	// handOver gives a WRITE or READ to lanes, with its notification. It returns false if lanes have no
 	// room. Then it is called again later and continues where it stopped.
 	handOver(s *sendSlot) bool
+	// stripeLimit is how many fragments of notified requests a stripe may have now, 0 if something else has to be covered first, and
+	// whether it has records.
+	stripeLimit() (fragments uint32, records bool)
+	// notifyStripe is called before the notified requests of a stripe are handed over. It returns the stripe with what notifies the
+	// receiver.
+	notifyStripe(t stripe) stripe
 	// advance is called by dispatch before doorbells are rung.
 	advance()
 	// moving is called with each entry of a lane out of service before another lane takes it over. The new
@@ -127,11 +134,25 @@ func (y *spray) handOver(s *sendSlot) bool {
 		return false
 	}
 	if s.op == verbs.OpRDMAWriteWithImm {
-		s.owes = true
-		s.pending++
-		y.send.owed++
+		y.owe(s)
 	}
 	return true
+}
+
+func (y *spray) stripeLimit() (uint32, bool) { return math.MaxUint32, false }
+
+func (y *spray) notifyStripe(t stripe) stripe {
+	for i := range t.count {
+		y.owe(y.send.sends.slot(t.from + i))
+	}
+	return t
+}
+
+// owe notes that a notification follows the data of a request.
+func (y *spray) owe(s *sendSlot) {
+	s.owes = true
+	s.pending++
+	y.send.owed++
 }
 
 // advance notifies the receiver of requests whose data is complete, in order. The receiver is not notified

@@ -411,6 +411,9 @@ func (r *sendSlot) dataKind() kind {
 	return kindData
 }
 
+// fragments is how many fragments the request is cut into. It is not empty.
+func (r *sendSlot) fragments() uint32 { return (r.length-1)/r.cut + 1 }
+
 // fail notes an error of the request. The first one counts.
 func (r *sendSlot) fail(status verbs.Status, vendor uint32) {
 	if r.status == verbs.StatusSuccess {

@@ -2,6 +2,7 @@ package ibverbx
 
 import (
 	"encoding/binary"
+	"math"
 	"math/bits"
 
 	"ibverbx/internal/ring"
@@ -25,9 +26,6 @@ type tally struct {
 	send  *sender
 	recv  *receiver
 
-	// told has, for each data lane, the last number that the receiver will have from it; noNumber if that
-	// cannot be said.
-	told    []int64
 	closing laneSet // the lanes that must still send a record of the message being closed
 	seq     uint32  // the number of the message being closed, or of the next one
 	open    bool    // a message is being closed: some of its records were not handed to lanes
@@ -45,7 +43,7 @@ type tally struct {
 
 const (
 	recordSize = 16
-	noNumber   = -2      // a value of told that no message follows
+	noNumber   = -2      // a value of lane.told that no message follows
 	untold     = 1 << 63 // a value of lane.latest: no number has come
 )
 
@@ -69,10 +67,7 @@ type tallied struct {
 
 func newTally(q *VirtualQP) (*tally, error) {
 	u := &q.setup
-	t := &tally{setup: u, send: &q.send, recv: &q.recv, closing: newLaneSet(u.cfg.Lanes), told: make([]int64, u.cfg.Lanes)}
-	for i := range t.told {
-		t.told[i] = noNumber
-	}
+	t := &tally{setup: u, send: &q.send, recv: &q.recv, closing: newLaneSet(u.cfg.Lanes)}
 	places := 0
 	if u.shared == nil {
 		places = u.cfg.Lanes * ring.CeilPow2(u.cfg.NotifyDepth) * recordSize
@@ -141,17 +136,17 @@ func (t *tally) handOver(s *sendSlot) bool {
 // sent if another lane takes over the message.
 func (t *tally) follow(s *sendSlot) bool {
 	send, p := t.send, &t.send.picker
-	if s.begun || s.length > s.cut || p.runLeft == 0 || t.told[p.runLane.index]+1 != int64(t.seq) || send.carried.first() >= 0 {
+	if s.begun || s.length > s.cut || p.runLeft == 0 || p.runLane.told+1 != int64(t.seq) || send.carried.first() >= 0 {
 		return false
 	}
 	l := p.again(s.length)
 	if l == nil {
 		return false
 	}
-	t.write(s, 1)
+	t.write(send.sends.dispatched, s, 1)
 	s.wire = verbs.OpRDMAWriteWithImm
 	s.pending++
-	t.told[l.index] = int64(t.seq)
+	l.told = int64(t.seq)
 	t.seq++
 	send.add(l, entryHead(send.sends.index(send.sends.dispatched), s.dataKind(), s.flags&verbs.SendSolicited)|entryConsumes, 0, s.length, s.imm)
 	return true
@@ -161,7 +156,7 @@ func (t *tally) follow(s *sendSlot) bool {
 // those that it took, the chain, and its bytes. All of them are sent without a record, except the first one if it does not
 // follow the message before it on the lane. It takes none if that record has no room. As follow, it writes all records.
 func (t *tally) run(l *lane, wrs []SendWR, chain []verbs.SendWR) (taken []SendWR, made []verbs.SendWR, bytes uint64) {
-	send, leads := t.send, t.told[l.index]+1 != int64(t.seq)
+	send, leads := t.send, l.told+1 != int64(t.seq)
 	if leads {
 		if wrs = wrs[:min(len(wrs), int(l.space-l.load())-1)]; len(wrs) == 0 {
 			return nil, nil, 0
@@ -173,7 +168,7 @@ func (t *tally) run(l *lane, wrs []SendWR, chain []verbs.SendWR) (taken []SendWR
 		first, bytes = 1, t.lead(l, wrs[:1], chain[:2])
 	}
 	more, _ := send.fill(l, wrs[first:], chain[2*first:], true)
-	t.told[l.index] = int64(t.seq - 1)
+	l.told = int64(t.seq - 1)
 	return wrs, chain[:first+len(wrs)], bytes + more
 }
 
@@ -207,6 +202,26 @@ func (t *tally) writeRun(wrs []SendWR) {
 	t.seq = seq
 }
 
+func (t *tally) stripeLimit() (uint32, bool) {
+	if t.send.carried.first() >= 0 {
+		return 0, true // records must cover other data too
+	}
+	return math.MaxUint32, true
+}
+
+// notifyStripe numbers the requests and writes their records.
+func (t *tally) notifyStripe(w stripe) stripe {
+	n := min(w.cuts, uint32(len(t.setup.lanes)))
+	w.recorded, w.number = true, t.seq
+	for i := range w.count {
+		one := t.send.sends.slot(w.from + i)
+		one.pending += n
+		t.write(w.from+i, one, int(n))
+		t.seq++
+	}
+	return w
+}
+
 // finish stages the records of a message whose data is staged, on every lane that carried data since the
 // last notification.
 func (t *tally) finish(s *sendSlot) bool {
@@ -226,7 +241,7 @@ func (t *tally) finish(s *sendSlot) bool {
 				}
 			}
 			l.put(head, 0, 0, 0)
-			t.told[l.index] = int64(t.seq)
+			l.told = int64(t.seq)
 			count++
 			if !l.listed {
 				send.list(l)
@@ -257,15 +272,14 @@ func (t *tally) begin(s *sendSlot) bool {
 		t.closing.add(l.index)
 		n = 1
 	}
-	t.write(s, n)
+	t.write(t.send.sends.dispatched, s, n)
 	s.begun, t.open = true, true
 	return true
 }
 
-// write writes the record of the request at dispatched, of which there are n.
-func (t *tally) write(s *sendSlot, n int) {
-	r := &t.send.sends
-	b := (*[recordSize]byte)(t.send.records.bytes[int(r.index(r.dispatched))*recordSize:])
+// write writes the record of the request with the number at, of which there are n.
+func (t *tally) write(at uint32, s *sendSlot, n int) {
+	b := (*[recordSize]byte)(t.send.records.bytes[int(t.send.sends.index(at))*recordSize:])
 	binary.LittleEndian.PutUint64(b[0:], uint64(t.seq)|uint64(n)<<32)
 	binary.LittleEndian.PutUint32(b[8:], s.imm)
 	binary.LittleEndian.PutUint32(b[12:], s.length)
@@ -288,7 +302,7 @@ func (t *tally) moving(e *entry) (behind entry, ok bool) {
 // moved stages the record that a lane still owes of the message being closed behind the fragments that it
 // covers.
 func (t *tally) moved(from, to *lane) {
-	t.told[from.index], t.told[to.index] = noNumber, noNumber
+	from.told, to.told = noNumber, noNumber
 	if !t.open || !t.closing.has(from.index) {
 		return
 	}

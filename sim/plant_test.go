@@ -56,7 +56,7 @@ var sown = []struct {
 		// As above.
 		mutant.Change{
 			Name: "Tally loses a number", File: "../tally.go",
-			Old: "write(s *sendSlot, n int) {\n", New: "write(s *sendSlot, n int) {\nif t.seq%16 == 15 {\n t.seq++\n}\n",
+			Old: "s *sendSlot, n int) {\n", New: "s *sendSlot, n int) {\nif t.seq%16 == 15 {\n t.seq++\n}\n",
 		},
 		"mixed",
 		[]string{"progress", "first error"},
@@ -89,10 +89,28 @@ var sown = []struct {
 		[]string{"first error", "notifications"},
 	},
 	{
+		// As above.
+		mutant.Change{
+			Name: "a stripe does not count its messages", File: "../dispatch.go",
+			Old: "s.send(l, chain[:n], bytes, consuming)", New: "s.send(l, chain[:n], bytes, 0*consuming)",
+		},
+		"failover-atomics",
+		[]string{"first error", "notifications", "bytes"},
+	},
+	{
+		// The receiver is notified after the first fragment.
+		mutant.Change{
+			Name: "a stripe of DQPLB ends a message early", File: "../dispatch.go",
+			Old: "if at == cuts-1 {", New: "if at == 0 {",
+		},
+		"mixed",
+		[]string{"notifications"},
+	},
+	{
 		// The request never ends, or ends without its bytes.
 		mutant.Change{
 			Name: "drop a refused fragment", File: "../*.go",
-			Old: "l.barred |= barRefused\n", New: "l.posted++\nl.barred |= barRefused\n",
+			Old: "l.barred |= barRefused | barJust\n", New: "l.posted++\nl.barred |= barRefused | barJust\n",
 		},
 		"mixed",
 		[]string{"progress", "bytes", "notifications", "first error", "leaks"},
