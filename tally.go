@@ -57,6 +57,13 @@ type records struct {
 	lkeys [MaxRails]uint32
 }
 
+// put writes the record of a slot, of which there are n.
+func (r *records) put(slot int, seq uint32, n int, imm, length uint32) {
+	b := (*[recordSize]byte)(r.bytes[slot*recordSize:])
+	binary.LittleEndian.PutUint64(b[0:], uint64(seq)|uint64(n)<<32)
+	binary.LittleEndian.PutUint64(b[8:], uint64(imm)|uint64(length)<<32)
+}
+
 // tallied counts the records of one message.
 type tallied struct {
 	got    uint16 // records that have arrived
@@ -189,13 +196,11 @@ func (t *tally) lead(l *lane, wr []SendWR, chain []verbs.SendWR) (bytes uint64) 
 
 // writeRun numbers requests that are taken next, and writes their records, each of which is sent at most once.
 func (t *tally) writeRun(wrs []SendWR) {
-	r, all, seq := &t.send.sends, t.send.records.bytes, t.seq
+	r, all, seq := &t.send.sends, &t.send.records, t.seq
 	at, mask := r.posted, r.depth-1
 	for i := range wrs {
 		wr := &wrs[i]
-		b := all[int(at&mask)*recordSize:][:recordSize]
-		binary.LittleEndian.PutUint64(b[0:], uint64(seq)|1<<32)
-		binary.LittleEndian.PutUint64(b[8:], uint64(wr.Imm)|uint64(wr.SGE[0].Length)<<32)
+		all.put(int(at&mask), seq, 1, wr.Imm, wr.SGE[0].Length)
 		at++
 		seq++
 	}
@@ -279,10 +284,7 @@ func (t *tally) begin(s *sendSlot) bool {
 
 // write writes the record of the request with the number at, of which there are n.
 func (t *tally) write(at uint32, s *sendSlot, n int) {
-	b := (*[recordSize]byte)(t.send.records.bytes[int(t.send.sends.index(at))*recordSize:])
-	binary.LittleEndian.PutUint64(b[0:], uint64(t.seq)|uint64(n)<<32)
-	binary.LittleEndian.PutUint32(b[8:], s.imm)
-	binary.LittleEndian.PutUint32(b[12:], s.length)
+	t.send.records.put(int(t.send.sends.index(at)), t.seq, n, s.imm, s.length)
 }
 
 func (t *tally) advance() {}
