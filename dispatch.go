@@ -146,8 +146,8 @@ type stripe struct {
 	count uint32 // how many requests there are
 	cuts  uint32 // how many fragments each of them has
 	share uint32 // how many entries a lane gets at most
-	// numbered says that every fragment takes a number of DQPLB, and recorded that every lane sends a record of Tally behind its fragments
-	// of a request. number is that of the first fragment, or of the first message.
+	// recorded says that every lane sends a record of Tally behind its fragments of a request, and numbered that every fragment takes a
+	// number of DQPLB. number is that of the first message, or of the first fragment.
 	numbered, recorded bool
 	number             uint32
 }
@@ -185,12 +185,12 @@ func (s *sender) stretch() (t stripe) {
 	r, p, lanes := &s.sends, &s.picker, uint32(len(s.picker.lanes))
 	first := r.slot(r.dispatched)
 	t.op, t.from, t.cuts = first.op, r.dispatched, first.fragments()
-	limit, records := uint32(math.MaxUint32), false
+	limit := uint32(math.MaxUint32)
 	if t.op == verbs.OpRDMAWriteWithImm {
 		if s.messages > 0 || !p.lanes[p.cursor].room() {
 			return t
 		}
-		limit, records = s.setup.scheme.stripeLimit()
+		limit, t.recorded = s.setup.scheme.stripeLimit()
 	}
 	limit = min(limit, lanes*chainMax)
 	next, looked, room := p.cursor, uint32(0), uint32(chainMax) // room is what each of the lanes that were looked at has
@@ -215,7 +215,7 @@ func (s *sender) stretch() (t stripe) {
 			room = min(room, l.space-l.load())
 		}
 		share := (uint32(total) + lanes - 1) / lanes
-		if records {
+		if t.recorded {
 			share += min(share, count)
 		}
 		if share > room {

@@ -372,7 +372,7 @@ func (f *failover) retireGeneration(l *lane) {
 	l.become(laneGone, f.time.now, nil)
 	l.nextGeneration()
 	l.recvHead = l.recvTail
-	l.barred &^= barRefused | barJust
+	l.barred &^= barRefused
 	l.silent = false
 	f.recv.setStarved(l, false)
 	l.life.received, l.life.failing = 0, false

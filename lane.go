@@ -91,7 +91,7 @@ const (
 	barRefused  bar = 1 << iota // The NIC refused the staged requests. They are posted again later.
 	barOut                      // The lane is out of service: see life.
 	barReserved                 // The rest of another lane is to be moved here.
-	barJust                     // The NIC refused in this call, which does not try again.
+	barJust                     // The NIC refused in this call, which does not try again: see sender.ring.
 )
 
 // role is what a lane carries.

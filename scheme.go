@@ -62,10 +62,9 @@ type notifier interface {
 	// room. Then it is called again later and continues where it stopped.
 	handOver(s *sendSlot) bool
 	// stripeLimit is how many fragments of notified requests a stripe may have now, 0 if something else has to be covered first, and
-	// whether it has records.
-	stripeLimit() (fragments uint32, records bool)
-	// notifyStripe is called before the notified requests of a stripe are handed over. It returns the stripe with what notifies the
-	// receiver.
+	// whether lanes send records with them.
+	stripeLimit() (fragments uint32, recorded bool)
+	// notifyStripe is called before the notified requests of a stripe are handed over. It returns the stripe with its numbers.
 	notifyStripe(t stripe) stripe
 	// advance is called by dispatch before doorbells are rung.
 	advance()

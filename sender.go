@@ -411,7 +411,7 @@ func (r *sendSlot) dataKind() kind {
 	return kindData
 }
 
-// fragments is how many fragments the request is cut into. It is not empty.
+// fragments is how many fragments the request is cut into. The request is not empty.
 func (r *sendSlot) fragments() uint32 { return (r.length-1)/r.cut + 1 }
 
 // fail notes an error of the request. The first one counts.

@@ -217,7 +217,7 @@ func (t *tally) stripeLimit() (uint32, bool) {
 // notifyStripe numbers the requests and writes their records.
 func (t *tally) notifyStripe(w stripe) stripe {
 	n := min(w.cuts, uint32(len(t.setup.lanes)))
-	w.recorded, w.number = true, t.seq
+	w.number = t.seq
 	for i := range w.count {
 		one := t.send.sends.slot(w.from + i)
 		one.pending += n
