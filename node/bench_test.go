@@ -6,7 +6,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/nullnic"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/peer"
 	"ibverbx/verbs"
 )
@@ -24,9 +24,9 @@ func overNull() func(*Config) {
 // counting is a Sink that counts ends.
 type counting struct{ ended int }
 
-func (*counting) Posted(*seat.Op) {}
+func (*counting) Posted(*service.Op) {}
 
-func (c *counting) End(_ *seat.Op, err error) {
+func (c *counting) End(_ *service.Op, err error) {
 	if err != nil {
 		panic(err)
 	}
@@ -48,16 +48,16 @@ func BenchmarkSubmit(b *testing.B) {
 				b.Fatal(err)
 			}
 			proto := near.job(there, verbs.OpRDMAWrite, 0, 8)
-			var blocks []seat.Block
+			var blocks []service.Block
 			for range bench.blocks {
 				blocks = append(blocks, proto.Blocks[0])
 			}
 			sink := &counting{}
-			ops := make([]seat.Op, 64)
+			ops := make([]service.Op, 64)
 			for i := range ops {
-				ops[i] = seat.Op{Blocks: blocks, Replay: true, Sink: sink}
+				ops[i] = service.Op{Blocks: blocks, Replay: true, Sink: sink}
 			}
-			p := there.Seat()
+			p := there.Service()
 			submitted := 0
 			b.ReportAllocs()
 			for b.Loop() {
@@ -80,4 +80,4 @@ func BenchmarkSubmit(b *testing.B) {
 	}
 }
 
-func ended(op *seat.Op) bool { return op.State.Runs.Load()%2 == 0 }
+func ended(op *service.Op) bool { return op.State.Runs.Load()%2 == 0 }

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"ibverbx/bootstrap"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/peer"
 	"ibverbx/verbs"
 )
@@ -110,7 +110,7 @@ func TestThousandIdlePeers(t *testing.T) {
 	}
 	for _, p := range c.one.node.Peers() {
 		j := &job{done: make(chan error, 1)}
-		j.Op = seat.Op{Blocks: []seat.Block{{Opcode: verbs.OpRDMAWrite}}, Sink: j}
+		j.Op = service.Op{Blocks: []service.Block{{Opcode: verbs.OpRDMAWrite}}, Sink: j}
 		c.one.do(p, j)
 	}
 	if s := c.one.node.Stats(); s.Ready != count || s.Losses != 0 {

@@ -13,7 +13,7 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/internal/closer"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	ibpeer "ibverbx/peer"
 )
 
@@ -311,5 +311,5 @@ func (n *Node) close() error {
 	return errors.Join(append(errs, n.opened.Close())...)
 }
 
-// Seat is for packages on top of this one, such as transfer.
-func (n *Node) Seat() seat.Node { return seatNode{n} }
+// Service is for packages on top of this one, such as transfer.
+func (n *Node) Service() service.Node { return serviceNode{n} }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"ibverbx/bootstrap"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -169,7 +169,7 @@ func TestShutdownWaits(t *testing.T) {
 	jobs := make([]*job, 32)
 	for i := range jobs {
 		jobs[i] = a.job(there, verbs.OpRDMAWrite, 0, slabBytes)
-		there.Seat().Submit(&jobs[i].Op)
+		there.Service().Submit(&jobs[i].Op)
 	}
 	if err := a.node.Shutdown(soon(t)); err != nil {
 		t.Errorf("Shutdown: got %v, want no error", err)
@@ -181,8 +181,8 @@ func TestShutdownWaits(t *testing.T) {
 	}
 	wait(t, here, StateLost)
 	j := &job{done: make(chan error, 1)}
-	j.Op = seat.Op{Blocks: jobs[0].Blocks, Sink: j}
-	there.Seat().Submit(&j.Op)
+	j.Op = service.Op{Blocks: jobs[0].Blocks, Sink: j}
+	there.Service().Submit(&j.Op)
 	if err := j.result(t); !errors.Is(err, ErrClosed) {
 		t.Errorf("an operation after Shutdown ended with %v, want ErrClosed", err)
 	}
@@ -194,7 +194,7 @@ func TestShutdownWaitsForInbox(t *testing.T) {
 	j := a.job(there, verbs.OpRDMAWrite, 0, 8)
 	hold()
 	there.shard.mu.Lock()
-	there.Seat().Submit(&j.Op)
+	there.Service().Submit(&j.Op)
 	there.shard.mu.Unlock() // unlike unlock it leaves the operation in the inbox
 	time.AfterFunc(10*time.Millisecond, release)
 	if err := a.node.Shutdown(soon(t)); err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/peer"
 	"ibverbx/verbs"
 )
@@ -54,7 +54,7 @@ func TestHoldPreventsParking(t *testing.T) {
 	a, b := n.start(t, idleAfter(time.Millisecond)), n.start(t, idleAfter(time.Millisecond))
 	there, here := a.meet(b)
 	for _, p := range []*Peer{there, here} {
-		p.Seat().Hold()
+		p.Service().Hold()
 		a.do(there, a.write(there, 0, 8, 1)) // a hold does not bring a session back
 		wait(t, p, StateReady)
 		for range 30 {
@@ -62,7 +62,7 @@ func TestHoldPreventsParking(t *testing.T) {
 				t.Fatalf("a session that is held is %v, want ready", p.State())
 			}
 		}
-		p.Seat().Release()
+		p.Service().Release()
 		wait(t, p, StateParked)
 	}
 }
@@ -78,7 +78,7 @@ func TestParkDuringTraffic(t *testing.T) {
 		p *Peer
 	}{{a, there}, {b, here}} {
 		all.Go(func() {
-			flow := &seat.Flow{}
+			flow := &service.Flow{}
 			for i := range 150 {
 				j := side.h.job(side.p, verbs.OpRDMAWrite, 0, 0)
 				j.Replay, j.Flow = false, flow // a lost session would end it

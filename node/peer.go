@@ -10,7 +10,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	ibpeer "ibverbx/peer"
 )
 
@@ -30,7 +30,7 @@ type Peer struct {
 	// calling is held during calls of Handlers, apart from Immediate, and by those who change up.
 	calling sync.Mutex
 	// up has the services that have got Up of the present session.
-	up [seat.IDs]atomic.Pointer[seat.Service]
+	up [service.IDs]atomic.Pointer[service.Service]
 
 	// The lock of the Node guards everything below.
 
@@ -230,17 +230,17 @@ func (p *Peer) idle() bool {
 	return p.held.Load() == 0 && p.queue.counts.activity.Load() == p.seen && p.node.cfg.IdleAfter > 0
 }
 
-// Seat is for packages on top of this one, such as transfer.
-func (p *Peer) Seat() seat.Peer { return seatPeer{p} }
+// Service is for packages on top of this one, such as transfer.
+func (p *Peer) Service() service.Peer { return servicePeer{p} }
 
 // Of returns the Peer that a service knows as p.
-func Of(p seat.Peer) *Peer { return p.(seatPeer).Peer }
+func Of(p service.Peer) *Peer { return p.(servicePeer).Peer }
 
-// seatPeer is a Peer as a seat.Peer. It hides what has other names there.
-type seatPeer struct{ *Peer }
+// servicePeer is a Peer as a service.Peer. It hides what has other names there.
+type servicePeer struct{ *Peer }
 
-// Submit implements seat.Peer.
-func (p seatPeer) Submit(op *seat.Op) {
+// Submit implements service.Peer.
+func (p servicePeer) Submit(op *service.Op) {
 	if op.State.Owner != any(p.Peer) {
 		op.State.Owner = p.Peer
 	}
@@ -248,27 +248,27 @@ func (p seatPeer) Submit(op *seat.Op) {
 	p.shard.submit(op)
 }
 
-// Cancel implements seat.Peer.
-func (p seatPeer) Cancel(op *seat.Op) {
+// Cancel implements service.Peer.
+func (p servicePeer) Cancel(op *service.Op) {
 	if run := op.State.Runs.Load(); run%2 == 1 {
 		p.shard.cancel(cancelation{op, p.Peer, run})
 	}
 }
 
-// Help implements seat.Peer.
-func (p seatPeer) Help() bool { return p.shard.help() }
+// Help implements service.Peer.
+func (p servicePeer) Help() bool { return p.shard.help() }
 
-// Leave implements seat.Peer.
-func (p seatPeer) Leave() { p.shard.leave() }
+// Leave implements service.Peer.
+func (p servicePeer) Leave() { p.shard.leave() }
 
-// Hold implements seat.Peer.
-func (p seatPeer) Hold() { p.held.Add(1) }
+// Hold implements service.Peer.
+func (p servicePeer) Hold() { p.held.Add(1) }
 
-// Release implements seat.Peer.
-func (p seatPeer) Release() { p.held.Add(-1) }
+// Release implements service.Peer.
+func (p servicePeer) Release() { p.held.Add(-1) }
 
-// Session implements seat.Peer.
-func (p seatPeer) Session() seat.Session {
+// Session implements service.Peer.
+func (p servicePeer) Session() service.Session {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	if s := p.current; s != nil && (p.state == StateReady || p.state == StateParked) {

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -25,7 +25,7 @@ const (
 
 // entry is a piece that is posted.
 type entry struct {
-	op     *seat.Op
+	op     *service.Op
 	length uint32
 	// last means that it is the last piece of the operation.
 	last bool
@@ -34,7 +34,7 @@ type entry struct {
 }
 
 // turn returns the Flow whose piece is posted next, and its list. It is nil if none may post.
-func (q *queue) turn() (f *seat.Flow, from *flowList) {
+func (q *queue) turn() (f *service.Flow, from *flowList) {
 	room := q.depth - q.ledger.Len()
 	u, b := q.urgent.head, q.bulk.head
 	for b != nil && b.State.Deficit <= 0 {
@@ -64,11 +64,11 @@ func (q *queue) turn() (f *seat.Flow, from *flowList) {
 }
 
 // pieceOf returns the length of an operation's next piece.
-func pieceOf(op *seat.Op) uint64 {
+func pieceOf(op *service.Op) uint64 {
 	return min(pieceBytes, op.Blocks[op.State.Block].Length-op.State.Offset)
 }
 
-func begun(op *seat.Op) bool { return op.State.Block > 0 || op.State.Offset > 0 }
+func begun(op *service.Op) bool { return op.State.Block > 0 || op.State.Offset > 0 }
 
 // gather puts the next pieces into the ledger and their requests into wrs. It returns how many there are.
 func (q *queue) gather(wrs []ibverbx.SendWR) (n int) {
@@ -93,7 +93,7 @@ func (q *queue) gather(wrs []ibverbx.SendWR) (n int) {
 }
 
 // unhead removes the first operation of a Flow.
-func (q *queue) unhead(f *seat.Flow) {
+func (q *queue) unhead(f *service.Flow) {
 	op := f.State.Head
 	if f.State.Head = op.State.Next; f.State.Head == nil {
 		f.State.Tail, f.State.Deficit = nil, 0
@@ -102,7 +102,7 @@ func (q *queue) unhead(f *seat.Flow) {
 }
 
 // render makes the request of an operation's next piece. It reports whether it is the last one.
-func (q *queue) render(op *seat.Op, wr *ibverbx.SendWR) (last bool) {
+func (q *queue) render(op *service.Op, wr *ibverbx.SendWR) (last bool) {
 	st := &op.State
 	b := &op.Blocks[st.Block]
 	length := uint32(pieceOf(op))

@@ -6,7 +6,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/ring"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -61,9 +61,9 @@ type queue struct {
 }
 
 // flowList is a list of Flows, linked by FlowState.Next.
-type flowList struct{ head, tail *seat.Flow }
+type flowList struct{ head, tail *service.Flow }
 
-func (l *flowList) push(f *seat.Flow) {
+func (l *flowList) push(f *service.Flow) {
 	f.State.Waiting, f.State.Next = true, nil
 	if l.tail == nil {
 		l.head = f
@@ -73,7 +73,7 @@ func (l *flowList) push(f *seat.Flow) {
 	l.tail = f
 }
 
-func (l *flowList) pop() *seat.Flow {
+func (l *flowList) pop() *service.Flow {
 	f := l.head
 	if l.head = f.State.Next; l.head == nil {
 		l.tail = nil
@@ -83,7 +83,7 @@ func (l *flowList) pop() *seat.Flow {
 }
 
 // remove unlinks a Flow, if it is in the list.
-func (l *flowList) remove(f *seat.Flow) {
+func (l *flowList) remove(f *service.Flow) {
 	var rest flowList
 	for l.head != nil {
 		if other := l.pop(); other != f {
@@ -93,7 +93,7 @@ func (l *flowList) remove(f *seat.Flow) {
 	*l = rest
 }
 
-func flowOf(op *seat.Op) *seat.Flow {
+func flowOf(op *service.Op) *service.Flow {
 	if op.Flow != nil {
 		return op.Flow
 	}
@@ -101,7 +101,7 @@ func flowOf(op *seat.Op) *seat.Flow {
 }
 
 // add takes an operation that was submitted.
-func (q *queue) add(op *seat.Op) {
+func (q *queue) add(op *service.Op) {
 	q.ops++
 	q.counts.activity.Add(1)
 	st := &op.State
@@ -126,7 +126,7 @@ func (q *queue) add(op *seat.Op) {
 }
 
 // check returns how many bytes an operation has, or what is wrong with it.
-func check(op *seat.Op) (total uint64, err error) {
+func check(op *service.Op) (total uint64, err error) {
 	for i := range op.Blocks {
 		b := &op.Blocks[i]
 		switch {
@@ -150,14 +150,14 @@ func check(op *seat.Op) (total uint64, err error) {
 	if len(op.Blocks) == 0 {
 		return 0, verbs.Invalidf("an operation without blocks")
 	}
-	if last := &op.Blocks[len(op.Blocks)-1]; op.Notify && (last.Opcode != verbs.OpRDMAWrite || last.Length > seat.MaxNotify) {
+	if last := &op.Blocks[len(op.Blocks)-1]; op.Notify && (last.Opcode != verbs.OpRDMAWrite || last.Length > service.MaxNotify) {
 		return 0, verbs.Invalidf("the last block cannot notify: %s of %d bytes", last.Opcode, last.Length)
 	}
 	return total, nil
 }
 
 // enqueue appends an operation to its Flow.
-func (q *queue) enqueue(op *seat.Op) {
+func (q *queue) enqueue(op *service.Op) {
 	f := flowOf(op)
 	op.State.Next, op.State.Queued = nil, true
 	if f.State.Head == nil {
@@ -170,7 +170,7 @@ func (q *queue) enqueue(op *seat.Op) {
 }
 
 // list makes a Flow with operations wait for its turn.
-func (q *queue) list(f *seat.Flow) {
+func (q *queue) list(f *service.Flow) {
 	switch {
 	case f.State.Waiting || f.State.Head == nil:
 	case f.State.Head.State.Left <= urgentBytes:
@@ -195,7 +195,7 @@ func (q *queue) stir() {
 }
 
 // drop makes an operation post nothing more. It ends with err when its pieces have ended.
-func (q *queue) drop(op *seat.Op, err error) {
+func (q *queue) drop(op *service.Op, err error) {
 	st := &op.State
 	if st.Queued {
 		f := flowOf(op)
@@ -224,7 +224,7 @@ func (q *queue) drop(op *seat.Op, err error) {
 	q.stir()
 }
 
-// cancel is seat.Peer.Cancel. The operation may have ended. Then it may belong to another shard.
+// cancel is service.Peer.Cancel. The operation may have ended. Then it may belong to another shard.
 func (q *queue) cancel(c cancelation) {
 	st := &c.op.State
 	if st.Runs.Load() != c.run {
@@ -278,7 +278,7 @@ func (q *queue) pause() bool {
 }
 
 // end ends an operation that has no piece in the ledger and is in no Flow.
-func (q *queue) end(op *seat.Op, err error) {
+func (q *queue) end(op *service.Op, err error) {
 	q.ops--
 	q.counts.operations.Add(1)
 	if err != nil {
@@ -295,7 +295,7 @@ func (q *queue) attach(s *session) {
 	if q.session, q.incarnation = s, s.incarnation; !q.closed {
 		q.refuse = nil
 	}
-	q.sift(func(op *seat.Op) error {
+	q.sift(func(op *service.Op) error {
 		if restarted || (op.Incarnation != 0 && op.Incarnation != s.incarnation) {
 			return ErrRestarted
 		}
@@ -315,7 +315,7 @@ func (q *queue) detach() {
 func (q *queue) lost(cause error) {
 	q.session = nil
 	err := fmt.Errorf("%w: %w", ErrLost, cause)
-	q.sift(func(op *seat.Op) error {
+	q.sift(func(op *service.Op) error {
 		if op.Replay {
 			return nil
 		}
@@ -328,14 +328,14 @@ func (q *queue) lost(cause error) {
 func (q *queue) refuseAll(err error) {
 	q.refuse = err
 	if q.session == nil {
-		q.sift(func(*seat.Op) error { return err })
+		q.sift(func(*service.Op) error { return err })
 	}
 }
 
 // sift takes back all pieces and ends the operations for which why returns an error. There must be no VirtualQP.
-func (q *queue) sift(why func(*seat.Op) error) {
+func (q *queue) sift(why func(*service.Op) error) {
 	q.takeBack(q.ledger.Head())
-	var all []*seat.Op
+	var all []*service.Op
 	for _, l := range []*flowList{&q.urgent, &q.bulk} {
 		for l.head != nil {
 			f := l.pop()
@@ -366,7 +366,7 @@ func (q *queue) sift(why func(*seat.Op) error) {
 	q.stir()
 }
 
-func whyOf(op *seat.Op, why func(*seat.Op) error) error {
+func whyOf(op *service.Op, why func(*service.Op) error) error {
 	switch {
 	case op.State.Err != nil:
 		return op.State.Err

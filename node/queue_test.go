@@ -29,7 +29,7 @@ func TestNoEndBeforeQPIsClosed(t *testing.T) {
 	a, there, hold, _ := held(t)
 	hold()
 	j := a.job(there, verbs.OpRDMAWrite, 0, 64<<10)
-	there.Seat().Submit(&j.Op)
+	there.Service().Submit(&j.Op)
 	there.shard.do(func() {
 		if j.State.Flight == 0 {
 			t.Error("the operation is not posted")
@@ -74,7 +74,7 @@ func TestFullQueue(t *testing.T) {
 					b.LocalOffset, b.RemoteOffset = 1<<20+8*i, 1<<20+8*i
 					j.Blocks = append(j.Blocks, b)
 				}
-				there.Seat().Submit(&j.Op)
+				there.Service().Submit(&j.Op)
 				jobs = append(jobs, j)
 				return j
 			}
@@ -93,7 +93,7 @@ func TestFullQueue(t *testing.T) {
 						t.Errorf("there is room for %d pieces and %d have not asked for a completion, want none and some", room, there.queue.quiet)
 					}
 				})
-				there.Seat().Cancel(&canceled.Op)
+				there.Service().Cancel(&canceled.Op)
 			}
 			for range 40 {
 				submit(1)
@@ -120,8 +120,8 @@ func TestCancelIsNotLost(t *testing.T) {
 		var other sync.WaitGroup
 		var submitted atomic.Bool
 		other.Go(func() {
-			there.Seat().Submit(&j.Op)
-			there.Seat().Cancel(&j.Op)
+			there.Service().Submit(&j.Op)
+			there.Service().Cancel(&j.Op)
 			submitted.Store(true)
 		})
 		for !submitted.Load() {
@@ -146,7 +146,7 @@ func TestStaleCancel(t *testing.T) {
 	second, _ := a.meet(n.start(t))
 	j := a.job(first, verbs.OpRDMAWrite, 0, 8)
 	other := a.job(second, verbs.OpRDMAWrite, 0, 8)
-	first.Seat().Submit(&j.Op)
+	first.Service().Submit(&j.Op)
 	first.shard.mu.Lock()
 	for len(j.done) == 0 {
 		first.shard.turn()
@@ -156,7 +156,7 @@ func TestStaleCancel(t *testing.T) {
 	first.shard.cancels.any.Store(true)
 	second.shard.mu.Lock()
 	j.Blocks = other.Blocks
-	second.Seat().Submit(&j.Op)
+	second.Service().Submit(&j.Op)
 	second.shard.take()
 	first.shard.unlock()
 	second.shard.unlock()
@@ -170,8 +170,8 @@ func TestCancelIsRemembered(t *testing.T) {
 	a, there, hold, release := held(t)
 	hold()
 	j := a.job(there, verbs.OpRDMAWrite, 0, 8)
-	there.Seat().Submit(&j.Op)
-	there.Seat().Cancel(&j.Op)
+	there.Service().Submit(&j.Op)
+	there.Service().Cancel(&j.Op)
 	lose(there)
 	if err := j.result(t); !errors.Is(err, ErrCanceled) {
 		t.Errorf("the operation ended with %v, want ErrCanceled", err)
@@ -184,20 +184,20 @@ func TestCancelIsRemembered(t *testing.T) {
 // TestOpOfAnotherSession: an operation that belongs to a session is submitted late, when there is another one.
 func TestOpOfAnotherSession(t *testing.T) {
 	a, there, _, _ := held(t)
-	first := there.Seat().Session().Number()
+	first := there.Service().Session().Number()
 	lose(there)
 	a.eventually("there is another session", func() bool {
-		s := there.Seat().Session()
+		s := there.Service().Session()
 		return s != nil && s.Number() > first
 	})
 	remote := a.lentBy(there)
 	late := a.jobOn(there, remote, verbs.OpRDMAWrite, 0, 8)
 	late.Session = first
-	there.Seat().Submit(&late.Op)
+	there.Service().Submit(&late.Op)
 	if err := late.result(t); !errors.Is(err, ErrLost) {
 		t.Errorf("an operation of the session before ended with %v, want %v", err, ErrLost)
 	}
 	right := a.jobOn(there, remote, verbs.OpRDMAWrite, 0, 8)
-	right.Session = there.Seat().Session().Number()
+	right.Session = there.Service().Session().Number()
 	a.do(there, right)
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -134,7 +134,7 @@ func (r *realm) close() error {
 	return errors.Join(append(errs, r.rails.Close())...)
 }
 
-// memory is a seat.Memory.
+// memory is a service.Memory.
 type memory struct {
 	node *Node
 	mem  *verbs.Memory
@@ -150,8 +150,8 @@ type registration struct {
 	access verbs.Access
 }
 
-// Region implements seat.Memory.
-func (m *memory) Region(p seat.Peer, access verbs.Access) (*ibverbx.Region, error) {
+// Region implements service.Memory.
+func (m *memory) Region(p service.Peer, access verbs.Access) (*ibverbx.Region, error) {
 	if access == 0 {
 		access = verbs.AccessLocalWrite
 	}
@@ -160,8 +160,8 @@ func (m *memory) Region(p seat.Peer, access verbs.Access) (*ibverbx.Region, erro
 	return m.region(registration{Of(p).realm, access})
 }
 
-// Remote implements seat.Memory.
-func (m *memory) Remote(p seat.Peer, access verbs.Access) (ibverbx.RemoteRegion, error) {
+// Remote implements service.Memory.
+func (m *memory) Remote(p service.Peer, access verbs.Access) (ibverbx.RemoteRegion, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	g, err := m.region(registration{Of(p).realm, access})
@@ -186,7 +186,7 @@ func (m *memory) region(key registration) (*ibverbx.Region, error) {
 	return g, err
 }
 
-// Close implements seat.Memory. The Node forgets the memory last, so that a Node.Close at the same time waits for the registrations.
+// Close implements service.Memory. The Node forgets the memory last, so that a Node.Close at the same time waits for the registrations.
 func (m *memory) Close() error {
 	defer m.node.forget(m)
 	return m.close()

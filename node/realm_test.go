@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"ibverbx/bootstrap"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -29,7 +29,7 @@ func TestRealmsCannotReadEachOther(t *testing.T) {
 	stolen := blue.lentBy(fromBlue)
 	copy(server.mem.Bytes(), "secret")
 	j := red.jobOn(fromRed, stolen, verbs.OpRDMARead, 0, 6)
-	fromRed.Seat().Submit(&j.Op)
+	fromRed.Service().Submit(&j.Op)
 	var wc *verbs.WCError
 	if err := j.result(t); !errors.As(err, &wc) || wc.Status != verbs.StatusRemAccessErr {
 		t.Errorf("a read with a key of another realm ended with %v, want %v", err, verbs.StatusRemAccessErr)
@@ -64,7 +64,7 @@ func TestBadKeyEndsOnlyItsOperation(t *testing.T) {
 	}
 	there.shard.mu.Lock()
 	for _, j := range jobs {
-		there.Seat().Submit(&j.Op)
+		there.Service().Submit(&j.Op)
 	}
 	there.shard.unlock()
 	for i, j := range jobs {
@@ -151,17 +151,17 @@ func TestRegisteredOnce(t *testing.T) {
 			return Admission{Realm: strings.TrimRight(p.Name, "12")}, nil
 		}
 	})
-	var peers []seat.Peer
+	var peers []service.Peer
 	for _, name := range []string{"red1", "red2", "blue"} {
 		_, here := n.start(t, named(name)).meet(server)
-		peers = append(peers, here.Seat())
+		peers = append(peers, here.Service())
 	}
 	mem, err := verbs.AllocMemory(4096, nil)
 	if err != nil {
 		t.Fatalf("AllocMemory: got %v, want no error", err)
 	}
-	m := server.node.Seat().Register(mem)
-	region := func(p seat.Peer, access verbs.Access) uint32 {
+	m := server.node.Service().Register(mem)
+	region := func(p service.Peer, access verbs.Access) uint32 {
 		g, err := m.Region(p, access)
 		if err != nil {
 			t.Fatalf("Region: got %v, want no error", err)
@@ -193,12 +193,12 @@ func TestRemoteWhileClosed(t *testing.T) {
 	if err != nil {
 		t.Fatalf("AllocMemory: got %v, want no error", err)
 	}
-	m := server.node.Seat().Register(mem)
+	m := server.node.Service().Register(mem)
 	begun, ended := make(chan struct{}), make(chan error)
 	go func() {
-		_, err := m.Remote(here.Seat(), verbs.AccessRemoteRead)
+		_, err := m.Remote(here.Service(), verbs.AccessRemoteRead)
 		for close(begun); err == nil; {
-			_, err = m.Remote(here.Seat(), verbs.AccessRemoteRead)
+			_, err = m.Remote(here.Service(), verbs.AccessRemoteRead)
 		}
 		ended <- err
 	}()

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -92,7 +92,7 @@ func TestReconnectStorm(t *testing.T) {
 	}()
 	var all sync.WaitGroup
 	for _, j := range jobs {
-		all.Go(func() { there.Seat().Submit(&j.Op) })
+		all.Go(func() { there.Service().Submit(&j.Op) })
 	}
 	first, last := <-dials, time.Time{}
 	for range 7 {
@@ -138,7 +138,7 @@ func TestOldSessionCannotWriteAfterReady(t *testing.T) {
 	copy(a.mem.Bytes(), "the old bytes")
 	old := a.job(there, verbs.OpRDMAWrite, 0, 13)
 	old.Replay = false
-	there.Seat().Submit(&old.Op)
+	there.Service().Submit(&old.Op)
 	eventually(t, "packets are held", func() bool { return link.Held(a.nics[0], b.nics[0]) > 0 })
 	sessions := here.Detail().Sessions
 	lose(there)
@@ -166,9 +166,9 @@ func TestNewSessionWaitsForOld(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
 	there, here := a.meet(b)
-	old := here.Seat().Session().(*session)
+	old := here.Service().Session().(*session)
 	b.mu.Lock() // makes Message and Down of b's service wait
-	if err := there.Seat().Session().Send(soon(t), seat.IDs-1, []byte("wait")); err != nil {
+	if err := there.Service().Session().Send(soon(t), service.IDs-1, []byte("wait")); err != nil {
 		t.Errorf("Send: got %v, want no error", err)
 	}
 	lose(there)
@@ -205,11 +205,11 @@ func TestRestartedPeerDropsKeys(t *testing.T) {
 		t.Fatalf("Close: got %v, want no error", err)
 	}
 	wait(t, there, StateLost)
-	there.Seat().Submit(&waits.Op)
-	there.Seat().Submit(&vague.Op)
+	there.Service().Submit(&waits.Op)
+	there.Service().Submit(&vague.Op)
 	again := n.start(t, named("b"), at(addr))
 	wait(t, there, StateReady)
-	there.Seat().Submit(&late.Op)
+	there.Service().Submit(&late.Op)
 	for _, j := range []*job{waits, vague, late} {
 		if err := j.result(t); !errors.Is(err, ErrRestarted) {
 			t.Errorf("an operation for the old process ended with %v, want ErrRestarted", err)
@@ -237,11 +237,11 @@ func TestGiveUp(t *testing.T) {
 		t.Fatalf("Close: got %v, want no error", err)
 	}
 	wait(t, there, StateLost)
-	there.Seat().Submit(&jobs[0].Op)
-	inbound.Seat().Submit(&jobs[1].Op)
+	there.Service().Submit(&jobs[0].Op)
+	inbound.Service().Submit(&jobs[1].Op)
 	for i, j := range jobs {
 		if i == 2 {
-			there.Seat().Submit(&j.Op) // after the end of the wait
+			there.Service().Submit(&j.Op) // after the end of the wait
 		}
 		if err := j.result(t); !errors.Is(err, ErrPeerGone) {
 			t.Errorf("operation %d ended with %v, want ErrPeerGone", i, err)

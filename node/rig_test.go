@@ -13,7 +13,7 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/internal/rig"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -41,7 +41,7 @@ func newNetwork(rails int) (n network) {
 
 // host is a Node on a network, with the service of the tests.
 type host struct {
-	*service
+	*testService
 	nics []*softnic.NIC
 }
 
@@ -67,7 +67,7 @@ func (n network) start(t testing.TB, change ...func(*Config)) *host {
 		t.Fatalf("New: got %v, want no error", err)
 	}
 	node.backoff = backoff{first: time.Millisecond, most: 50 * time.Millisecond, health: time.Second}
-	h.service = newService(t, node)
+	h.testService = newService(t, node)
 	return h
 }
 
@@ -129,16 +129,16 @@ func wait(t testing.TB, p *Peer, want State) {
 }
 
 // service is a service that lends its memory to every peer: slab bytes that peers may write and read.
-type service struct {
+type testService struct {
 	t    testing.TB
 	node *Node
 	mem  *verbs.Memory
-	slab seat.Memory
+	slab service.Memory
 
 	mu   sync.Mutex
 	lent map[*Peer]*ibverbx.RemoteRegion
 	// sessions are those that are up.
-	sessions map[*Peer]seat.Session
+	sessions map[*Peer]service.Session
 	ups      int
 	downs    int
 	gone     []error // the causes
@@ -151,15 +151,15 @@ const slabBytes = 4 << 20
 // testClass is the class of immediates of the tests.
 const testClass = 9
 
-func newService(t testing.TB, n *Node) *service {
+func newService(t testing.TB, n *Node) *testService {
 	t.Helper()
-	sv := &service{t: t, node: n, lent: map[*Peer]*ibverbx.RemoteRegion{}, sessions: map[*Peer]seat.Session{}}
+	sv := &testService{t: t, node: n, lent: map[*Peer]*ibverbx.RemoteRegion{}, sessions: map[*Peer]service.Session{}}
 	var err error
 	if sv.mem, err = verbs.AllocMemory(slabBytes, nil); err != nil {
 		t.Fatalf("AllocMemory: got %v, want no error", err)
 	}
-	sv.slab = n.Seat().Register(sv.mem)
-	if err := n.Seat().Attach(seat.Service{ID: seat.IDs - 1, Classes: 1 << testClass, Handler: sv}); err != nil {
+	sv.slab = n.Service().Register(sv.mem)
+	if err := n.Service().Attach(service.Service{ID: service.IDs - 1, Classes: 1 << testClass, Handler: sv}); err != nil {
 		t.Fatalf("Attach: got %v, want no error", err)
 	}
 	t.Cleanup(func() {
@@ -171,7 +171,7 @@ func newService(t testing.TB, n *Node) *service {
 }
 
 // Up lends the slab to the peer.
-func (sv *service) Up(s seat.Session) {
+func (sv *testService) Up(s service.Session) {
 	p := Of(s.Peer())
 	sv.mu.Lock()
 	sv.ups++
@@ -187,14 +187,14 @@ func (sv *service) Up(s seat.Session) {
 	}
 	b, err := json.Marshal(g.Remote())
 	if err == nil {
-		err = s.Send(soon(sv.t), seat.IDs-1, b)
+		err = s.Send(soon(sv.t), service.IDs-1, b)
 	}
 	if err != nil && !errors.Is(err, ErrLost) && sv.t.Context().Err() == nil {
 		sv.t.Errorf("Send: got %v, want no error", err)
 	}
 }
 
-func (sv *service) Down(s seat.Session, _ error) {
+func (sv *testService) Down(s service.Session, _ error) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
 	p := Of(s.Peer())
@@ -206,7 +206,7 @@ func (sv *service) Down(s seat.Session, _ error) {
 	delete(sv.lent, p)
 }
 
-func (sv *service) Gone(p seat.Peer, cause error) {
+func (sv *testService) Gone(p service.Peer, cause error) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
 	if s := sv.sessions[Of(p)]; s != nil {
@@ -215,7 +215,7 @@ func (sv *service) Gone(p seat.Peer, cause error) {
 	sv.gone = append(sv.gone, cause)
 }
 
-func (sv *service) Message(s seat.Session, body []byte) {
+func (sv *testService) Message(s service.Session, body []byte) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
 	var m ibverbx.RemoteRegion
@@ -226,10 +226,10 @@ func (sv *service) Message(s seat.Session, body []byte) {
 	sv.messages = append(sv.messages, string(body))
 }
 
-func (sv *service) Immediate(_ seat.Session, imm, _ uint32) {
+func (sv *testService) Immediate(_ service.Session, imm, _ uint32) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
-	sv.imms = append(sv.imms, imm&seat.ArgMask)
+	sv.imms = append(sv.imms, imm&service.ArgMask)
 }
 
 // lose ends the connection of a Peer's session as a network does that has lost it.
@@ -243,7 +243,7 @@ func lose(p *Peer) {
 }
 
 // lentBy waits for what a peer has lent.
-func (sv *service) lentBy(p *Peer) (m *ibverbx.RemoteRegion) {
+func (sv *testService) lentBy(p *Peer) (m *ibverbx.RemoteRegion) {
 	sv.t.Helper()
 	eventually(sv.t, "the peer has lent its memory", func() bool {
 		sv.mu.Lock()
@@ -255,7 +255,7 @@ func (sv *service) lentBy(p *Peer) (m *ibverbx.RemoteRegion) {
 }
 
 // count returns the immediates that have come.
-func (sv *service) count() int {
+func (sv *testService) count() int {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
 	return len(sv.imms)
@@ -263,39 +263,39 @@ func (sv *service) count() int {
 
 // job is an operation that a test waits for.
 type job struct {
-	seat.Op
+	service.Op
 	posted int
 	done   chan error
 }
 
-func (j *job) Posted(*seat.Op) { j.posted++ }
+func (j *job) Posted(*service.Op) { j.posted++ }
 
-func (j *job) End(_ *seat.Op, err error) { j.done <- err }
+func (j *job) End(_ *service.Op, err error) { j.done <- err }
 
 // job returns an operation with one block, which moves bytes between the same places of both slabs.
-func (sv *service) job(p *Peer, op verbs.Opcode, offset, length uint64) *job {
+func (sv *testService) job(p *Peer, op verbs.Opcode, offset, length uint64) *job {
 	sv.t.Helper()
 	return sv.jobOn(p, sv.lentBy(p), op, offset, length)
 }
 
 // jobOn is job with what the peer has lent.
-func (sv *service) jobOn(p *Peer, remote *ibverbx.RemoteRegion, op verbs.Opcode, offset, length uint64) *job {
+func (sv *testService) jobOn(p *Peer, remote *ibverbx.RemoteRegion, op verbs.Opcode, offset, length uint64) *job {
 	sv.t.Helper()
-	g, err := sv.slab.Region(p.Seat(), 0)
+	g, err := sv.slab.Region(p.Service(), 0)
 	if err != nil {
 		sv.t.Fatalf("Region: got %v, want no error", err)
 	}
 	j := &job{done: make(chan error, 1)}
-	j.Blocks = []seat.Block{{Opcode: op, Local: g, LocalOffset: offset, Remote: remote, RemoteOffset: offset, Length: length}}
+	j.Blocks = []service.Block{{Opcode: op, Local: g, LocalOffset: offset, Remote: remote, RemoteOffset: offset, Length: length}}
 	j.Replay, j.Sink = true, j
 	return j
 }
 
 // write returns a job that writes and notifies.
-func (sv *service) write(p *Peer, offset, length uint64, imm uint32) *job {
+func (sv *testService) write(p *Peer, offset, length uint64, imm uint32) *job {
 	sv.t.Helper()
 	j := sv.job(p, verbs.OpRDMAWrite, offset, length)
-	j.Notify, j.Imm = true, seat.Immediate(testClass, imm)
+	j.Notify, j.Imm = true, service.Immediate(testClass, imm)
 	return j
 }
 
@@ -312,9 +312,9 @@ func (j *job) result(t testing.TB) error {
 }
 
 // do submits a job and wants it to succeed.
-func (sv *service) do(p *Peer, j *job) {
+func (sv *testService) do(p *Peer, j *job) {
 	sv.t.Helper()
-	p.Seat().Submit(&j.Op)
+	p.Service().Submit(&j.Op)
 	if err := j.result(sv.t); err != nil {
 		sv.t.Fatalf("an operation ended with %v, want no error", err)
 	}

@@ -7,28 +7,28 @@ import (
 	"slices"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
 // serviceTable has the services that are attached. It is replaced as a whole.
 type serviceTable struct {
-	byID    [seat.IDs]*seat.Service
-	byClass [16]*seat.Service
+	byID    [service.IDs]*service.Service
+	byClass [16]*service.Service
 }
 
-// seatNode is a Node as a seat.Node.
-type seatNode struct{ *Node }
+// serviceNode is a Node as a service.Node.
+type serviceNode struct{ *Node }
 
-// Attach implements seat.Node.
-func (n seatNode) Attach(s seat.Service) error {
+// Attach implements service.Node.
+func (n serviceNode) Attach(s service.Service) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	t := *n.services.Load()
 	switch {
 	case n.ctx.Err() != nil:
 		return fmt.Errorf("attach service %d: %w", s.ID, ErrClosed)
-	case s.ID == seat.NodeID || s.ID >= seat.IDs || s.Handler == nil:
+	case s.ID == service.NodeID || s.ID >= service.IDs || s.Handler == nil:
 		return fmt.Errorf("attach service %d: %w", s.ID, verbs.Invalidf("no such service, or no Handler"))
 	case t.byID[s.ID] != nil:
 		return fmt.Errorf("attach service %d: %w: the Node has it already", s.ID, verbs.ErrBusy)
@@ -52,11 +52,11 @@ func (n seatNode) Attach(s seat.Service) error {
 	return nil
 }
 
-// Detach implements seat.Node.
-func (n seatNode) Detach(id seat.ID) {
+// Detach implements service.Node.
+func (n serviceNode) Detach(id service.ID) {
 	n.mu.Lock()
 	t := *n.services.Load()
-	if id >= seat.IDs || t.byID[id] == nil {
+	if id >= service.IDs || t.byID[id] == nil {
 		n.mu.Unlock()
 		return
 	}
@@ -82,9 +82,9 @@ func (n seatNode) Detach(id seat.ID) {
 	}
 }
 
-// Attached implements seat.Node.
-func (n seatNode) Attached(id seat.ID) seat.Handler {
-	if id >= seat.IDs {
+// Attached implements service.Node.
+func (n serviceNode) Attached(id service.ID) service.Handler {
+	if id >= service.IDs {
 		return nil
 	}
 	if s := n.services.Load().byID[id]; s != nil {
@@ -97,7 +97,7 @@ func (n seatNode) Attached(id seat.ID) seat.Handler {
 func (p *Peer) gone(err error) {
 	for _, sv := range p.node.services.Load().byID {
 		if sv != nil {
-			sv.Handler.Gone(seatPeer{p}, err)
+			sv.Handler.Gone(servicePeer{p}, err)
 		}
 	}
 }
@@ -109,8 +109,8 @@ func (n *Node) calls(p *Peer, more int) {
 	}
 }
 
-// Register implements seat.Node.
-func (n seatNode) Register(mem *verbs.Memory) seat.Memory {
+// Register implements service.Node.
+func (n serviceNode) Register(mem *verbs.Memory) service.Memory {
 	m := &memory{node: n.Node, mem: mem, regions: map[registration]*ibverbx.Region{}}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -127,8 +127,8 @@ func (n *Node) forget(m *memory) {
 	delete(n.memory, m)
 }
 
-// Log implements seat.Node.
-func (n seatNode) Log() *slog.Logger { return n.log }
+// Log implements service.Node.
+func (n serviceNode) Log() *slog.Logger { return n.log }
 
-// Done implements seat.Node.
-func (n seatNode) Done() <-chan struct{} { return n.ctx.Done() }
+// Done implements service.Node.
+func (n serviceNode) Done() <-chan struct{} { return n.ctx.Done() }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"ibverbx/bootstrap"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
 // TestFalseMessagesWhileConnecting: a peer sends messages that no honest peer sends before the session is made. The first one ends
@@ -50,13 +50,13 @@ const guestID, guestClass = 5, 5
 
 func (g *guest) attach(n *Node) {
 	g.attached.Store(true)
-	if err := n.Seat().Attach(seat.Service{ID: guestID, Classes: 1 << guestClass, Handler: g}); err != nil {
+	if err := n.Service().Attach(service.Service{ID: guestID, Classes: 1 << guestClass, Handler: g}); err != nil {
 		g.t.Errorf("Attach: got %v, want no error", err)
 	}
 }
 
 func (g *guest) detach(n *Node) {
-	n.Seat().Detach(guestID)
+	n.Service().Detach(guestID)
 	g.attached.Store(false)
 }
 
@@ -66,16 +66,16 @@ func (g *guest) called(what string) {
 	}
 }
 
-func (g *guest) Up(seat.Session) {
+func (g *guest) Up(service.Session) {
 	g.called("Up")
 	g.ups.Add(1)
 }
 
-func (g *guest) Down(seat.Session, error) { g.called("Down") }
+func (g *guest) Down(service.Session, error) { g.called("Down") }
 
-func (g *guest) Gone(seat.Peer, error) { g.called("Gone") }
+func (g *guest) Gone(service.Peer, error) { g.called("Gone") }
 
-func (g *guest) Message(seat.Session, []byte) {
+func (g *guest) Message(service.Session, []byte) {
 	if g.ups.Load() == 0 {
 		g.t.Error("Message was called before Up")
 	}
@@ -85,7 +85,7 @@ func (g *guest) Message(seat.Session, []byte) {
 	g.called("Message")
 }
 
-func (g *guest) Immediate(seat.Session, uint32, uint32) { g.called("Immediate") }
+func (g *guest) Immediate(service.Session, uint32, uint32) { g.called("Immediate") }
 
 // TestDetachDuringMessages: a service comes and goes while a peer sends it messages.
 func TestDetachDuringMessages(t *testing.T) {
@@ -96,7 +96,7 @@ func TestDetachDuringMessages(t *testing.T) {
 	var sender sync.WaitGroup
 	sender.Go(func() {
 		ctx := soon(t)
-		for s := there.Seat().Session(); !enough.Load(); {
+		for s := there.Service().Session(); !enough.Load(); {
 			if err := s.Send(ctx, guestID, []byte("hello")); err != nil {
 				t.Errorf("Send: got %v, want no error", err)
 			}
@@ -122,7 +122,7 @@ func TestDetachWaitsForClosedPeer(t *testing.T) {
 		<-release
 	}}
 	g.attach(b.node)
-	if err := there.Seat().Session().Send(soon(t), guestID, []byte("wait")); err != nil {
+	if err := there.Service().Session().Send(soon(t), guestID, []byte("wait")); err != nil {
 		t.Fatalf("Send: got %v, want no error", err)
 	}
 	<-begun
@@ -167,19 +167,19 @@ func TestSendEndsWithSession(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
 	there, _ := a.meet(b)
-	s := there.Seat().Session()
+	s := there.Service().Session()
 	sent := make(chan error, 1)
 	g := &guest{t: t, message: func() {
 		var err error
 		for err == nil {
-			err = s.Send(context.Background(), seat.IDs-1, make([]byte, 64<<10-1))
+			err = s.Send(context.Background(), service.IDs-1, make([]byte, 64<<10-1))
 		}
 		sent <- err
 	}}
 	g.attach(a.node)
 	b.mu.Lock() // makes Message of b's service wait
 	for _, p := range b.node.Peers() {
-		if err := p.Seat().Session().Send(soon(t), guestID, []byte("begin")); err != nil {
+		if err := p.Service().Session().Send(soon(t), guestID, []byte("begin")); err != nil {
 			t.Errorf("Send: got %v, want no error", err)
 		}
 	}
@@ -205,13 +205,13 @@ func TestAttached(t *testing.T) {
 	if err != nil || p.Node() != a.node {
 		t.Fatalf("Peer: got error %v and a Peer of %p, want one of %p", err, p.Node(), a.node)
 	}
-	n := a.node.Seat()
-	if h := n.Attached(guestID); h != nil || n.Attached(seat.IDs) != nil {
+	n := a.node.Service()
+	if h := n.Attached(guestID); h != nil || n.Attached(service.IDs) != nil {
 		t.Errorf("Attached before Attach: got %v, want nothing", h)
 	}
 	g := &guest{t: t}
 	g.attach(a.node)
-	if h := n.Attached(guestID); h != seat.Handler(g) {
+	if h := n.Attached(guestID); h != service.Handler(g) {
 		t.Errorf("Attached: got %v, want the service", h)
 	}
 	g.detach(a.node)

@@ -11,7 +11,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/bootstrap"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	ibpeer "ibverbx/peer"
 )
 
@@ -62,20 +62,20 @@ func newSession(ctx context.Context, conn *bootstrap.Conn, r *route, id uint64) 
 // dialed reports whether this side has dialed.
 func (s *session) dialed() bool { return s.route != nil }
 
-// End implements seat.Session.
+// End implements service.Session.
 func (s *session) End(cause error) { s.cancel(cause) }
 
-// Peer implements seat.Session.
-func (s *session) Peer() seat.Peer { return seatPeer{s.peer} }
+// Peer implements service.Session.
+func (s *session) Peer() service.Peer { return servicePeer{s.peer} }
 
-// Number implements seat.Session.
+// Number implements service.Session.
 func (s *session) Number() uint64 { return s.number }
 
-// Incarnation implements seat.Session.
+// Incarnation implements service.Session.
 func (s *session) Incarnation() uint64 { return s.incarnation }
 
-// Send implements seat.Session.
-func (s *session) Send(ctx context.Context, id seat.ID, body []byte) error {
+// Send implements service.Session.
+func (s *session) Send(ctx context.Context, id service.ID, body []byte) error {
 	if s.ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ErrLost, context.Cause(s.ctx))
 	}
@@ -227,7 +227,7 @@ func (s *session) attend() error {
 			continue
 		case err != nil:
 			return err
-		case seat.ID(body[0]) != seat.NodeID:
+		case service.ID(body[0]) != service.NodeID:
 			s.dispatch(body)
 			continue
 		}
@@ -297,7 +297,7 @@ func (s *session) rest() error {
 			continue
 		case err != nil:
 			return err
-		case seat.ID(body[0]) != seat.NodeID:
+		case service.ID(body[0]) != service.NodeID:
 			s.dispatch(body)
 			continue
 		}
@@ -319,7 +319,7 @@ func (s *session) aside(body []byte) error {
 	switch {
 	case len(body) == 0:
 		return violation("a message without bytes")
-	case seat.ID(body[0]) != seat.NodeID:
+	case service.ID(body[0]) != service.NodeID:
 		s.dispatch(body)
 		return nil
 	}
@@ -366,7 +366,7 @@ func (s *session) dispatch(body []byte) {
 	defer s.peer.calling.Unlock()
 	t := s.raiseHeld()
 	id := body[0]
-	if id >= seat.IDs || t.byID[id] == nil {
+	if id >= service.IDs || t.byID[id] == nil {
 		s.peer.unclaimed.Add(1)
 		return
 	}
@@ -375,7 +375,7 @@ func (s *session) dispatch(body []byte) {
 
 // immediate gives an immediate to its service, with the lock of the shard.
 func (s *session) immediate(imm, length uint32) {
-	sv := s.peer.node.services.Load().byClass[seat.Class(imm)]
+	sv := s.peer.node.services.Load().byClass[service.Class(imm)]
 	if sv == nil || s.peer.up[sv.ID].Load() != sv {
 		s.peer.unclaimed.Add(1)
 		return

@@ -9,7 +9,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/clock"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/internal/table"
 	"ibverbx/verbs"
 )
@@ -40,7 +40,7 @@ const (
 
 // cancelation is a call of Cancel.
 type cancelation struct {
-	op   *seat.Op
+	op   *service.Op
 	peer *Peer
 	// run is State.Runs of the operation when it was called.
 	run uint64
@@ -59,7 +59,7 @@ type shard struct {
 	failures atomic.Uint64
 
 	// inbox has the operations that were submitted, newest first, linked by State.Next.
-	inbox atomic.Pointer[seat.Op]
+	inbox atomic.Pointer[service.Op]
 	// cancels has the calls of Cancel that are not handled. Its lock is taken with and without that of the shard.
 	cancels struct {
 		any atomic.Bool
@@ -146,7 +146,7 @@ func (s *shard) unlock() {
 }
 
 // submit puts an operation into the inbox and drives the shard, unless another goroutine does.
-func (s *shard) submit(op *seat.Op) {
+func (s *shard) submit(op *service.Op) {
 	for {
 		head := s.inbox.Load()
 		op.State.Next = head
@@ -218,7 +218,7 @@ func (s *shard) turn() int {
 func (s *shard) take() (n int) {
 	cancels := s.takeCancels()
 	if s.inbox.Load() != nil {
-		var oldest *seat.Op
+		var oldest *service.Op
 		for op := s.inbox.Swap(nil); op != nil; n++ {
 			next := op.State.Next
 			op.State.Next, oldest = oldest, op

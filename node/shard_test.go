@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -75,9 +75,9 @@ func TestDeviceFatalWithTwoShards(t *testing.T) {
 // blocker is a Sink that holds the lock of its shard.
 type blocker struct{ begun, release chan struct{} }
 
-func (*blocker) Posted(*seat.Op) {}
+func (*blocker) Posted(*service.Op) {}
 
-func (b *blocker) End(*seat.Op, error) {
+func (b *blocker) End(*service.Op, error) {
 	close(b.begun)
 	<-b.release
 }
@@ -91,13 +91,13 @@ func TestSlowShardDoesNotStopOthers(t *testing.T) {
 	j := a.job(slow, verbs.OpRDMAWrite, 0, 8)
 	b := &blocker{make(chan struct{}), make(chan struct{})}
 	j.Sink = b
-	go slow.Seat().Submit(&j.Op)
+	go slow.Service().Submit(&j.Op)
 	<-b.begun
 	for range 100 {
 		a.do(quick, a.write(quick, 0, 8, 1))
 	}
 	waits := a.job(slow, verbs.OpRDMAWrite, 64, 8)
-	slow.Seat().Submit(&waits.Op)
+	slow.Service().Submit(&waits.Op)
 	if s := a.node.Stats(); s.Ready != 2 || slow.Detail().State != StateReady {
 		t.Errorf("Stats: got %+v, want 2 peers that are ready", s)
 	}
@@ -118,14 +118,14 @@ func TestNotificationBurst(t *testing.T) {
 	n := newNetwork(2)
 	a, b := n.start(t), n.start(t)
 	there, _ := a.meet(b)
-	flow := &seat.Flow{}
+	flow := &service.Flow{}
 	jobs := make([]*job, count)
 	for i := range jobs {
 		jobs[i] = a.write(there, 0, 0, uint32(i))
 		jobs[i].Flow = flow
 	}
 	for _, j := range jobs {
-		there.Seat().Submit(&j.Op)
+		there.Service().Submit(&j.Op)
 	}
 	for _, j := range jobs {
 		if err := j.result(t); err != nil {
@@ -157,7 +157,7 @@ func TestSmallBehindHuge(t *testing.T) {
 		for range 31 {
 			huge[i].Blocks = append(huge[i].Blocks, huge[i].Blocks[0])
 		}
-		there.Seat().Submit(&huge[i].Op)
+		there.Service().Submit(&huge[i].Op)
 	}
 	ended := func() (bytes uint64) {
 		for _, j := range huge {
@@ -171,7 +171,7 @@ func TestSmallBehindHuge(t *testing.T) {
 		small.Sink = sinkFunc(func(error) { results <- ended() })
 		there.shard.mu.Lock() // so that nothing ends between the look and Submit
 		before := ended()
-		there.Seat().Submit(&small.Op)
+		there.Service().Submit(&small.Op)
 		there.shard.unlock()
 		if after := <-results; after-before > window+256<<10 {
 			t.Errorf("%d bytes of long operations ended while a short one waited, want at most a window of %d", after-before, window)
@@ -187,9 +187,9 @@ func TestSmallBehindHuge(t *testing.T) {
 // sinkFunc is a Sink that calls a function at the end.
 type sinkFunc func(error)
 
-func (sinkFunc) Posted(*seat.Op) {}
+func (sinkFunc) Posted(*service.Op) {}
 
-func (f sinkFunc) End(_ *seat.Op, err error) { f(err) }
+func (f sinkFunc) End(_ *service.Op, err error) { f(err) }
 
 // TestFlowsShare: two long operations get about the same share.
 func TestFlowsShare(t *testing.T) {
@@ -209,8 +209,8 @@ func TestFlowsShare(t *testing.T) {
 	}
 	there.shard.mu.Lock()
 	var both sync.WaitGroup
-	both.Go(func() { there.Seat().Submit(&one.Op) })
-	both.Go(func() { there.Seat().Submit(&two.Op) })
+	both.Go(func() { there.Service().Submit(&one.Op) })
+	both.Go(func() { there.Service().Submit(&two.Op) })
 	both.Wait()
 	there.shard.unlock()
 	if other := <-ends; other < 32<<20 {
@@ -224,7 +224,7 @@ func TestCancel(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
 	there, _ := a.meet(b)
-	flow := &seat.Flow{}
+	flow := &service.Flow{}
 	jobs := make([]*job, 60)
 	for i := range jobs {
 		jobs[i] = a.job(there, verbs.OpRDMAWrite, 0, slabBytes)
@@ -234,11 +234,11 @@ func TestCancel(t *testing.T) {
 	}
 	there.shard.mu.Lock() // so that they wait
 	for _, j := range jobs {
-		there.Seat().Submit(&j.Op)
+		there.Service().Submit(&j.Op)
 	}
 	for i, j := range jobs {
 		if i%3 == 0 {
-			there.Seat().Cancel(&j.Op)
+			there.Service().Cancel(&j.Op)
 		}
 	}
 	there.shard.unlock()
@@ -255,7 +255,7 @@ func TestCancel(t *testing.T) {
 	if canceled == 0 {
 		t.Error("no operation was canceled")
 	}
-	there.Seat().Cancel(&jobs[0].Op) // it has ended
+	there.Service().Cancel(&jobs[0].Op) // it has ended
 	a.do(there, a.write(there, 0, 8, 1))
 }
 
@@ -275,9 +275,9 @@ func TestBadOperations(t *testing.T) {
 		"remote overflow":          func(j *job) { j.Blocks[0].RemoteOffset = 1<<64 - 4 },
 		"length overflow":          func(j *job) { j.Blocks[0].Length = 1<<64 - 1 },
 		"notify after a read":      func(j *job) { j.Blocks[0].Opcode, j.Notify = verbs.OpRDMARead, true },
-		"notify with a long write": func(j *job) { j.Blocks[0].Length, j.Notify = seat.MaxNotify+1, true },
+		"notify with a long write": func(j *job) { j.Blocks[0].Length, j.Notify = service.MaxNotify+1, true },
 		"a region of another realm": func(j *job) {
-			g, err := b.slab.Region(here.Seat(), 0) // of another Node
+			g, err := b.slab.Region(here.Service(), 0) // of another Node
 			if err != nil {
 				t.Fatalf("Region: got %v, want no error", err)
 			}
@@ -287,7 +287,7 @@ func TestBadOperations(t *testing.T) {
 	} {
 		j := a.job(there, verbs.OpRDMAWrite, 0, 8)
 		change(j)
-		there.Seat().Submit(&j.Op)
+		there.Service().Submit(&j.Op)
 		if err := j.result(t); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("%s: the operation ended with %v, want verbs.ErrInvalid", name, err)
 		}
@@ -314,7 +314,7 @@ func TestManyGoroutines(t *testing.T) {
 			for range each {
 				at := uint64(g) * 8
 				j := h.job(p, verbs.OpRDMAWrite, at, 8)
-				p.Seat().Submit(&j.Op)
+				p.Service().Submit(&j.Op)
 				for waits := true; waits; {
 					select {
 					case err := <-j.done:
@@ -323,7 +323,7 @@ func TestManyGoroutines(t *testing.T) {
 						}
 						waits = false
 					default:
-						p.Seat().Help()
+						p.Service().Help()
 					}
 				}
 			}
@@ -347,7 +347,7 @@ func TestStatsRace(t *testing.T) {
 		all.Go(func() {
 			for !enough.Load() {
 				for _, p := range append(a.node.Peers(), b.node.Peers()...) {
-					_ = fmt.Sprint(p, p.State(), p.Err(), p.Realm(), p.Detail(), p.Seat().Session() == nil, p.Changed() == nil)
+					_ = fmt.Sprint(p, p.State(), p.Err(), p.Realm(), p.Detail(), p.Service().Session() == nil, p.Changed() == nil)
 				}
 				_ = fmt.Sprint(a.node.Stats(), b.node.Stats())
 			}
@@ -369,9 +369,9 @@ func TestMessages(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t, idleAfter(1e6)), n.start(t, idleAfter(1e6))
 	there, _ := a.meet(b)
-	s := there.Seat().Session()
+	s := there.Service().Session()
 	for i := range count {
-		if err := s.Send(soon(t), seat.IDs-1, binary.BigEndian.AppendUint32([]byte("message "), uint32(i))); err != nil {
+		if err := s.Send(soon(t), service.IDs-1, binary.BigEndian.AppendUint32([]byte("message "), uint32(i))); err != nil {
 			t.Fatalf("Send: got %v, want no error", err)
 		}
 		if i%10 == 0 {
@@ -477,7 +477,7 @@ func TestLeaveLetsKeeperSleep(t *testing.T) {
 	eventually(t, "the keeper sleeps", func() bool { return plan() != 0 })
 	woken, last := 0, plan()
 	for range 100 {
-		p.Seat().Leave()
+		p.Service().Leave()
 		time.Sleep(100 * time.Microsecond) // it may wake up
 		if now := plan(); now != last {
 			woken, last = woken+1, now

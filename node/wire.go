@@ -5,10 +5,10 @@ import (
 	"fmt"
 
 	"ibverbx/bootstrap"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
-// Messages of this package, bootstrap.KindService with seat.NodeID. Numbers are little-endian.
+// Messages of this package, bootstrap.KindService with service.NodeID. Numbers are little-endian.
 //
 //	0        1      2
 //	| NodeID | type | fields ...
@@ -72,7 +72,7 @@ var refusals = [refusalEnd]string{
 const version = 1
 
 func (m *message) encode() []byte {
-	b := append(make([]byte, 0, lengths[kindHello]), byte(seat.NodeID), byte(m.kind))
+	b := append(make([]byte, 0, lengths[kindHello]), byte(service.NodeID), byte(m.kind))
 	le := binary.LittleEndian
 	switch m.kind {
 	case kindHello:
@@ -94,7 +94,7 @@ func (m *message) encode() []byte {
 
 // decode decodes a message of a peer, with its service. Later versions may make hello longer.
 func decode(b []byte) (m message, err error) {
-	if len(b) < 2 || b[0] != byte(seat.NodeID) || b[1] == 0 || b[1] >= byte(kindEnd) {
+	if len(b) < 2 || b[0] != byte(service.NodeID) || b[1] == 0 || b[1] >= byte(kindEnd) {
 		return m, violation("a message of %d bytes is not one of this package", len(b))
 	}
 	m.kind = messageKind(b[1])

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
 const (
@@ -18,7 +18,7 @@ const (
 // Conn is a stream. It implements net.Conn.
 type Conn struct {
 	peer    *peer
-	session seat.Session
+	session service.Session
 	service string
 	block   block
 	// id is that of this side.
@@ -48,7 +48,7 @@ type Conn struct {
 	out      outbound
 }
 
-func newConn(p *peer, s seat.Session, service string, b block) *Conn {
+func newConn(p *peer, s service.Session, service string, b block) *Conn {
 	c := &Conn{
 		peer: p, session: s, service: service, block: b, answered: make(chan struct{}), drained: make(chan struct{}),
 	}
@@ -129,7 +129,7 @@ func (c *Conn) await(round int, p *patience, wake chan struct{}) {
 		c.peer.help(p, wake)
 		return
 	case 1:
-		c.peer.seat.Leave()
+		c.peer.service.Leave()
 	}
 	<-wake
 }
@@ -160,8 +160,8 @@ func (c *Conn) close(reset bool) error {
 	c.unlock()
 	c.push()
 	c.tell()
-	c.peer.seat.Help()
-	c.peer.seat.Leave()
+	c.peer.service.Help()
+	c.peer.service.Leave()
 	<-c.drained
 	return nil
 }
@@ -236,7 +236,7 @@ func (c *Conn) RemoteAddr() net.Addr { return c.peer.addr(c.service) }
 // addr is the address of a service of the peer.
 func (p *peer) addr(service string) Addr {
 	a := Addr{Service: service}
-	if at := p.seat.Identity().Addr; at != nil {
+	if at := p.service.Identity().Addr; at != nil {
 		a.Host = at.String()
 	}
 	return a

@@ -6,7 +6,7 @@ import (
 	"net"
 	"strings"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/node"
 )
 
@@ -26,28 +26,28 @@ func (cfg Config) Dial(ctx context.Context, p *node.Peer, service string) (*Conn
 	return c, nil
 }
 
-func (cfg Config) dial(ctx context.Context, np *node.Peer, service string) (*Conn, error) {
+func (cfg Config) dial(ctx context.Context, np *node.Peer, name string) (*Conn, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	if err := checkService(service); err != nil {
+	if err := checkService(name); err != nil {
 		return nil, err
 	}
 	h, err := hostOf(np.Node())
 	if err != nil {
 		return nil, err
 	}
-	p := h.peer(np.Seat())
+	p := h.peer(np.Service())
 	if np.State() == node.StateClosed { // Gone may have been called before p was there, or is still to come
 		h.forget(p)
 		return nil, np.Err()
 	}
-	for s := seat.Session(nil); ; {
+	for s := service.Session(nil); ; {
 		if s, err = p.ready(ctx, s); err != nil {
 			return nil, err
 		}
-		c, err := p.try(ctx, &cfg, s, service)
+		c, err := p.try(ctx, &cfg, s, name)
 		if err == nil || ctx.Err() != nil || p.has(s) && !errors.Is(err, node.ErrLost) {
 			return c, err
 		}
@@ -56,8 +56,8 @@ func (cfg Config) dial(ctx context.Context, np *node.Peer, service string) (*Con
 }
 
 // try opens a stream in a session.
-func (p *peer) try(ctx context.Context, cfg *Config, s seat.Session, service string) (*Conn, error) {
-	c, err := p.newConn(cfg, s, service)
+func (p *peer) try(ctx context.Context, cfg *Config, s service.Session, name string) (*Conn, error) {
+	c, err := p.newConn(cfg, s, name)
 	if err != nil {
 		return nil, err
 	}

@@ -9,24 +9,24 @@ import (
 	"time"
 
 	"ibverbx/internal/clock"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/verbs"
 )
 
 // host is the service of a Node. It is made by the first Listen or Dial and stays as long as the Node.
 //
-// Locks: a shard's lock, then a Conn's mu, then a peer's mu, a pool's mu or mu. No method of seat is called with one of the latter.
+// Locks: a shard's lock, then a Conn's mu, then a peer's mu, a pool's mu or mu. No method of package service is called with one of the latter.
 type host struct {
-	node *node.Node
-	seat seat.Node
-	now  func() int64
+	node    *node.Node
+	service service.Node
+	now     func() int64
 	// linger is how long Close waits until the peer has all bytes. reap is how long the peer may then take to end its
 	// direction. An honest peer does so at once.
 	linger, reap time.Duration
 
 	mu        sync.RWMutex
-	peers     map[seat.Peer]*peer
+	peers     map[service.Peer]*peer
 	listeners map[string]*Listener
 	used      int64 // bytes of all slabs
 	// traffic has the counters of streams by the host of the peer, at most maxHosts. None is ever removed, so that sums never go back.
@@ -66,22 +66,22 @@ func (h *host) trafficOf(name string) *traffic {
 func hostOf(n *node.Node) (*host, error) {
 	for {
 		select {
-		case <-n.Seat().Done():
+		case <-n.Service().Done():
 			return nil, node.ErrClosed
 		default:
 		}
-		if h, ok := n.Seat().Attached(seat.StreamID).(*host); ok {
+		if h, ok := n.Service().Attached(service.StreamID).(*host); ok {
 			return h, nil
 		}
 		h := &host{
-			node: n, seat: n.Seat(), now: clock.Monotonic(), linger: lingerTime, reap: reapTime,
-			peers: map[seat.Peer]*peer{}, listeners: map[string]*Listener{}, traffic: map[string]*traffic{},
+			node: n, service: n.Service(), now: clock.Monotonic(), linger: lingerTime, reap: reapTime,
+			peers: map[service.Peer]*peer{}, listeners: map[string]*Listener{}, traffic: map[string]*traffic{},
 		}
-		err := h.seat.Attach(seat.Service{ID: seat.StreamID, Classes: 1<<classData | 1<<classCredit, Handler: h})
+		err := h.service.Attach(service.Service{ID: service.StreamID, Classes: 1<<classData | 1<<classCredit, Handler: h})
 		if err == nil {
 			return h, nil
 		}
-		if h.seat.Attached(seat.StreamID) == nil || !errors.Is(err, verbs.ErrBusy) {
+		if h.service.Attached(service.StreamID) == nil || !errors.Is(err, verbs.ErrBusy) {
 			return nil, err
 		}
 	}
@@ -102,7 +102,7 @@ func (h *host) opError(op, service string, remote net.Addr, err error) error {
 }
 
 // peer returns what is known of a peer, and makes it if it is new.
-func (h *host) peer(s seat.Peer) *peer {
+func (h *host) peer(s service.Peer) *peer {
 	p := h.known(s)
 	if p != nil {
 		return p
@@ -118,7 +118,7 @@ func (h *host) peer(s seat.Peer) *peer {
 }
 
 // known returns what is known of a peer, nil if it is new or forgotten.
-func (h *host) known(s seat.Peer) *peer {
+func (h *host) known(s service.Peer) *peer {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.peers[s]
@@ -142,8 +142,8 @@ func (h *host) forget(p *peer) {
 	defer h.mu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.session == nil && p.conns.Len() == 0 && h.peers[p.seat] == p {
-		delete(h.peers, p.seat)
+	if p.session == nil && p.conns.Len() == 0 && h.peers[p.service] == p {
+		delete(h.peers, p.service)
 	}
 }
 
@@ -188,20 +188,20 @@ func (h *host) reserved() int64 {
 func (h *host) free(slabs ...*slab) {
 	for _, s := range slabs {
 		if err := errors.Join(s.memory.Close(), s.mem.Free()); err != nil {
-			h.seat.Log().Error("stream: rings cannot be freed", "error", err)
+			h.service.Log().Error("stream: rings cannot be freed", "error", err)
 		}
 		h.unreserve(s.bytes())
 	}
 }
 
-// Up implements seat.Handler.
-func (h *host) Up(s seat.Session) { h.peer(s.Peer()).up(s) }
+// Up implements service.Handler.
+func (h *host) Up(s service.Session) { h.peer(s.Peer()).up(s) }
 
-// Down implements seat.Handler.
-func (h *host) Down(s seat.Session, cause error) { h.peer(s.Peer()).down(s, cause) }
+// Down implements service.Handler.
+func (h *host) Down(s service.Session, cause error) { h.peer(s.Peer()).down(s, cause) }
 
-// Gone implements seat.Handler.
-func (h *host) Gone(s seat.Peer, cause error) {
+// Gone implements service.Handler.
+func (h *host) Gone(s service.Peer, cause error) {
 	closed := node.Of(s).State() == node.StateClosed
 	h.mu.Lock()
 	p := h.peers[s]
@@ -214,8 +214,8 @@ func (h *host) Gone(s seat.Peer, cause error) {
 	}
 }
 
-// Message implements seat.Handler.
-func (h *host) Message(s seat.Session, body []byte) {
+// Message implements service.Handler.
+func (h *host) Message(s service.Session, body []byte) {
 	m, err := decode(body)
 	if err == nil {
 		err = h.peer(s.Peer()).message(s, m)
@@ -225,15 +225,15 @@ func (h *host) Message(s seat.Session, body []byte) {
 	}
 }
 
-// Immediate implements seat.Handler. It is called with the shard's lock.
-func (h *host) Immediate(s seat.Session, imm, length uint32) {
+// Immediate implements service.Handler. It is called with the shard's lock.
+func (h *host) Immediate(s service.Session, imm, length uint32) {
 	p := h.known(s.Peer())
 	if p == nil {
 		h.counts.unclaimed.Add(1)
 		return
 	}
 	var err error
-	switch seat.Class(imm) {
+	switch service.Class(imm) {
 	case classData:
 		var d data
 		if d, err = decodeData(imm); err != nil {

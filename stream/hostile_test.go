@@ -8,17 +8,17 @@ import (
 	"pgregory.net/rapid"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
 // stage is a session of which a test sees the end. What it sends is lost.
 type stage struct {
-	seat.Session
+	service.Session
 	ended bool
 }
 
-func (s *stage) End(error)                                   { s.ended = true }
-func (s *stage) Send(context.Context, seat.ID, []byte) error { return nil }
+func (s *stage) End(error)                                      { s.ended = true }
+func (s *stage) Send(context.Context, service.ID, []byte) error { return nil }
 
 // TestHostilePeer feeds a host messages and immediates that are nearly right, in any order. Nothing may panic, memory stays below its limit, and
 // nothing is left when the session has ended.
@@ -32,11 +32,11 @@ func TestHostilePeer(t *testing.T) {
 	for _, victim = range h.peers {
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		s := &stage{Session: victim.seat.Session()}
-		fresh := newPeer(h, victim.seat, victim.traffic)
+		s := &stage{Session: victim.service.Session()}
+		fresh := newPeer(h, victim.service, victim.traffic)
 		fresh.up(s)
 		h.mu.Lock()
-		h.peers[victim.seat] = fresh
+		h.peers[victim.service] = fresh
 		h.mu.Unlock()
 		actors := &actors{rt: rt, h: h, s: s, p: fresh, ring: ring, l: p.l.(*Listener)}
 		for !s.ended && actors.step() {
@@ -48,7 +48,7 @@ func TestHostilePeer(t *testing.T) {
 		actors.closeAll()
 		fresh.gone(errors.New("gone"))
 		h.mu.Lock()
-		h.peers[victim.seat] = victim
+		h.peers[victim.service] = victim
 		h.mu.Unlock()
 		eventually(t, "all streams but one are gone", func() bool { return StatsOf(h.node).Streams == 1 })
 	})
@@ -95,7 +95,7 @@ func (a *actors) step() bool {
 		a.h.Immediate(a.s, c.encode(), 0)
 	case 14:
 		class := rapid.SampledFrom([]uint8{classData, classCredit}).Draw(a.rt, "class")
-		a.h.Immediate(a.s, seat.Immediate(class, rapid.Uint32().Draw(a.rt, "argument")), 0)
+		a.h.Immediate(a.s, service.Immediate(class, rapid.Uint32().Draw(a.rt, "argument")), 0)
 	case 15:
 		answer := []encoder{&accept{to: a.id(), from: a.id(), ring: a.ring}, &refuse{a.id(), codeBusy, "no"}, &hello{1, 1, false}}
 		a.h.Message(a.s, rapid.SampledFrom(answer).Draw(a.rt, "answer").encode())

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"ibverbx/bootstrap"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/node"
 )
 
@@ -32,7 +32,7 @@ type Info struct {
 
 // Info describes the stream as it is.
 func (c *Conn) Info() Info {
-	p := node.Of(c.peer.seat)
+	p := node.Of(c.peer.service)
 	d := p.Detail()
 	i := Info{
 		Peer: p, Identity: p.Identity(), Service: c.service, Dialed: c.dialed, Rails: len(d.QP.Rails), Sealed: d.Agreed.Sealed,
@@ -62,7 +62,7 @@ type Stats struct {
 
 // StatsOf returns the counters of all streams of a Node. They are zero if it has had none.
 func StatsOf(n *node.Node) Stats {
-	h, ok := n.Seat().Attached(seat.StreamID).(*host)
+	h, ok := n.Service().Attached(service.StreamID).(*host)
 	if !ok {
 		return Stats{}
 	}
@@ -86,7 +86,7 @@ type HostStats struct {
 // StatsByHost returns the counters of the streams of a Node by the address of the peer's host. What peers that have left have counted stays. From the
 // 257th host on, streams count as those of host "other".
 func StatsByHost(n *node.Node) map[string]HostStats {
-	if h, ok := n.Seat().Attached(seat.StreamID).(*host); ok {
+	if h, ok := n.Service().Attached(service.StreamID).(*host); ok {
 		return h.byHost()
 	}
 	return nil

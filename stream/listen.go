@@ -92,7 +92,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		case c := <-l.queue:
 			return c, nil
 		case <-l.done:
-		case <-l.host.seat.Done():
+		case <-l.host.service.Done():
 			err = node.ErrClosed
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/verbs"
 )
@@ -110,7 +110,7 @@ func TestMemoryOfManyDials(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	h, err := hostOf(p.here.Node)
 	wantOK(t, "hostOf", err)
-	q := &h.peer(p.peer.Seat()).pool
+	q := &h.peer(p.peer.Service()).pool
 	blocks := make([]block, 2*streams)
 	take := func(i int) {
 		var err error
@@ -208,7 +208,7 @@ func TestPeerWithoutStreams(t *testing.T) {
 	a, b := n.start(t, nil), n.start(t, nil)
 	p, err := a.Peer(soon(t), b.Addr().String())
 	wantOK(t, "Peer", err)
-	if s := StatsOf(b.Node); s != (Stats{}) || b.Seat().Attached(seat.StreamID) != nil {
+	if s := StatsOf(b.Node); s != (Stats{}) || b.Service().Attached(service.StreamID) != nil {
 		t.Errorf("StatsOf a Node without streams: got %+v, want zero, and no streams afterwards", s)
 	}
 	ctx, cancel := context.WithTimeout(soon(t), 10*time.Millisecond)

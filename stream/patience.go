@@ -22,7 +22,7 @@ func (p *peer) help(patient *patience, wake chan struct{}) {
 		patient = nil
 	}
 	if patient == nil || !p.polled.CompareAndSwap(false, true) {
-		p.seat.Help()
+		p.service.Help()
 		return
 	}
 	select {
@@ -31,7 +31,7 @@ func (p *peer) help(patient *patience, wake chan struct{}) {
 	}
 	k := 0
 	for ; k < polls && len(wake) == 0; k++ {
-		p.seat.Help()
+		p.service.Help()
 	}
 	if k == polls {
 		patient.pause = pollAgain

@@ -3,12 +3,12 @@ package stream
 import (
 	"testing"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
-// shy is a seat.Peer that counts how often it is driven.
+// shy is a service.Peer that counts how often it is driven.
 type shy struct {
-	seat.Peer
+	service.Peer
 	helped int
 	// answer is called each time.
 	answer func(helped int)
@@ -25,7 +25,7 @@ func (s *shy) Help() bool {
 // polls at a time, and a writer never does.
 func TestPatience(t *testing.T) {
 	s, wake := &shy{}, make(chan struct{}, 1)
-	p := &peer{seat: s}
+	p := &peer{service: s}
 	help := func(what string, patient *patience, want int) {
 		t.Helper()
 		s.helped = 0

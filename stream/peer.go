@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/internal/table"
 	"ibverbx/node"
 )
@@ -17,8 +17,8 @@ const maxAsks = 256
 
 // peer is a peer and the streams with it.
 type peer struct {
-	host *host
-	seat seat.Peer
+	host    *host
+	service service.Peer
 	// traffic has the counters of the host that the peer was on first.
 	traffic *traffic
 	pool    pool
@@ -28,7 +28,7 @@ type peer struct {
 
 	mu sync.Mutex
 	// session is the present session, nil if there is none.
-	session seat.Session
+	session service.Session
 	// greeted says that the peer's hello of this session has come.
 	greeted bool
 	// err says why there will be no session soon, or why the peer cannot have streams.
@@ -40,8 +40,8 @@ type peer struct {
 	lastID uint16
 }
 
-func newPeer(h *host, s seat.Peer, t *traffic) *peer {
-	p := &peer{host: h, seat: s, traffic: t, asks: make(chan struct{}, maxAsks), changed: make(chan struct{})}
+func newPeer(h *host, s service.Peer, t *traffic) *peer {
+	p := &peer{host: h, service: s, traffic: t, asks: make(chan struct{}, maxAsks), changed: make(chan struct{})}
 	p.pool.peer = p
 	return p
 }
@@ -53,7 +53,7 @@ func (p *peer) change() {
 }
 
 // ready waits until there is a session in which the peer has greeted, and that is not lost.
-func (p *peer) ready(ctx context.Context, lost seat.Session) (seat.Session, error) {
+func (p *peer) ready(ctx context.Context, lost service.Session) (service.Session, error) {
 	for {
 		p.mu.Lock()
 		s, greeted, err, changed := p.session, p.greeted, p.err, p.changed
@@ -66,7 +66,7 @@ func (p *peer) ready(ctx context.Context, lost seat.Session) (seat.Session, erro
 		}
 		select {
 		case <-changed:
-		case <-p.host.seat.Done():
+		case <-p.host.service.Done():
 			return nil, node.ErrClosed
 		case <-ctx.Done():
 			return nil, fmt.Errorf("the peer is not connected or has no streams: %w", context.Cause(ctx))
@@ -75,14 +75,14 @@ func (p *peer) ready(ctx context.Context, lost seat.Session) (seat.Session, erro
 }
 
 // has reports whether a session is the present one.
-func (p *peer) has(s seat.Session) bool {
+func (p *peer) has(s service.Session) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.session == s
 }
 
 // up begins a session.
-func (p *peer) up(s seat.Session) {
+func (p *peer) up(s service.Session) {
 	p.pool.close(false)
 	p.mu.Lock()
 	p.session, p.greeted, p.err = s, false, nil
@@ -92,12 +92,12 @@ func (p *peer) up(s seat.Session) {
 }
 
 // greet sends a hello. If it cannot be sent, the session has ended.
-func (p *peer) greet(s seat.Session, seen bool) {
-	_ = s.Send(context.Background(), seat.StreamID, (&hello{version, version, seen}).encode())
+func (p *peer) greet(s service.Session, seen bool) {
+	_ = s.Send(context.Background(), service.StreamID, (&hello{version, version, seen}).encode())
 }
 
 // down ends a session and its streams.
-func (p *peer) down(s seat.Session, cause error) {
+func (p *peer) down(s service.Session, cause error) {
 	p.mu.Lock()
 	if p.session != s {
 		p.mu.Unlock()
@@ -132,7 +132,7 @@ func (p *peer) gone(cause error) {
 }
 
 // find returns a stream of a session by its id. If it is nil, the stream is closed.
-func (p *peer) find(s seat.Session, id uint16) (c *Conn) {
+func (p *peer) find(s service.Session, id uint16) (c *Conn) {
 	p.mu.Lock()
 	if p.session == s {
 		c = p.conns.Find(uint32(id))
@@ -174,13 +174,13 @@ func (p *peer) remove(c *Conn) {
 }
 
 // message handles a message of a session. An error ends the session.
-func (p *peer) message(s seat.Session, m any) error {
+func (p *peer) message(s service.Session, m any) error {
 	switch m := m.(type) {
 	case *hello:
 		return p.hello(s, m)
 	case *open:
 		answer := p.serve(s, m)
-		_ = s.Send(context.Background(), seat.StreamID, answer) // without the session the stream is lost
+		_ = s.Send(context.Background(), service.StreamID, answer) // without the session the stream is lost
 	case *accept:
 		c := p.dialing(s, m.to)
 		if c == nil {
@@ -204,7 +204,7 @@ func (p *peer) message(s seat.Session, m any) error {
 }
 
 // dialing returns a stream that waits for the peer's answer.
-func (p *peer) dialing(s seat.Session, id uint16) *Conn {
+func (p *peer) dialing(s service.Session, id uint16) *Conn {
 	c := p.find(s, id)
 	if c == nil {
 		return nil
@@ -218,7 +218,7 @@ func (p *peer) dialing(s seat.Session, id uint16) *Conn {
 }
 
 // hello takes the peer's greeting.
-func (p *peer) hello(s seat.Session, m *hello) error {
+func (p *peer) hello(s service.Session, m *hello) error {
 	p.mu.Lock()
 	if p.session != s {
 		p.mu.Unlock()
@@ -236,7 +236,7 @@ func (p *peer) hello(s seat.Session, m *hello) error {
 }
 
 // serve returns the answer to a peer that asks for a stream.
-func (p *peer) serve(s seat.Session, m *open) []byte {
+func (p *peer) serve(s service.Session, m *open) []byte {
 	p.host.mu.RLock()
 	l := p.host.listeners[m.service]
 	p.host.mu.RUnlock()
@@ -263,7 +263,7 @@ func (p *peer) serve(s seat.Session, m *open) []byte {
 }
 
 // newConn makes a stream of a session.
-func (p *peer) newConn(cfg *Config, s seat.Session, service string) (*Conn, error) {
+func (p *peer) newConn(cfg *Config, s service.Session, service string) (*Conn, error) {
 	b, err := p.pool.take(cfg.Ring, cfg.Memory)
 	if err != nil {
 		return nil, err
@@ -287,7 +287,7 @@ func (p *peer) request(ctx context.Context, c *Conn) error {
 		return context.Cause(ctx)
 	}
 	m := open{from: c.id, ring: c.block.lent(), service: c.service}
-	if err := c.session.Send(ctx, seat.StreamID, m.encode()); err != nil {
+	if err := c.session.Send(ctx, service.StreamID, m.encode()); err != nil {
 		c.lose(err)
 		return err
 	}

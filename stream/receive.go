@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -38,8 +38,8 @@ type inbound struct {
 func (in *inbound) init(c *Conn) {
 	in.ring, in.wake = c.block.receive(), make(chan struct{}, 1)
 	t := &in.teller
-	t.conn, t.block[0] = c, seat.Block{Local: c.block.region, Remote: &c.ring, Opcode: verbs.OpRDMAWrite}
-	t.op = seat.Op{Blocks: t.block[:], Notify: true, Incarnation: c.session.Incarnation(), Session: c.session.Number(), Sink: t}
+	t.conn, t.block[0] = c, service.Block{Local: c.block.region, Remote: &c.ring, Opcode: verbs.OpRDMAWrite}
+	t.op = service.Op{Blocks: t.block[:], Notify: true, Incarnation: c.session.Incarnation(), Session: c.session.Number(), Sink: t}
 }
 
 // arrived takes bytes that have come. It is called with the shard's lock. An error ends the session.
@@ -75,8 +75,8 @@ func (c *Conn) arrived(length uint32, d data) error {
 // teller is an operation that tells the peer what was read.
 type teller struct {
 	conn  *Conn
-	op    seat.Op
-	block [1]seat.Block
+	op    service.Op
+	block [1]service.Block
 }
 
 // tell tells the peer what was read, if it is enough and nothing is being told.
@@ -97,14 +97,14 @@ func (c *Conn) tell() {
 	in.telling, in.told = true, in.stopped
 	in.teller.op.Imm = credit{id: c.far, stop: in.stopped, count: uint32(in.credited / unit)}.encode()
 	c.mu.Unlock()
-	c.peer.seat.Submit(&in.teller.op)
+	c.peer.service.Submit(&in.teller.op)
 }
 
-// Posted implements seat.Sink.
-func (t *teller) Posted(*seat.Op) {}
+// Posted implements service.Sink.
+func (t *teller) Posted(*service.Op) {}
 
-// End implements seat.Sink.
-func (t *teller) End(_ *seat.Op, err error) {
+// End implements service.Sink.
+func (t *teller) End(_ *service.Op, err error) {
 	c := t.conn
 	c.mu.Lock()
 	if c.in.telling = false; err != nil {

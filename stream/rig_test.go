@@ -131,7 +131,7 @@ func (p *pair) dial(t testing.TB) (here, there *Conn) {
 
 // lose ends the session.
 func (p *pair) lose() {
-	if s := p.peer.Seat().Session(); s != nil {
+	if s := p.peer.Service().Session(); s != nil {
 		s.End(fmt.Errorf("planted: %w", io.EOF))
 	}
 }

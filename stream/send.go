@@ -7,7 +7,7 @@ import (
 	"os"
 	"syscall"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -39,7 +39,7 @@ type outbound struct {
 	messages      [maxFlight]message
 	count         uint64
 	flight, small int
-	flow          seat.Flow
+	flow          service.Flow
 	// rtt is the smoothed time from handing a message over until it has arrived, in ns.
 	rtt int64
 
@@ -51,8 +51,8 @@ type outbound struct {
 // message is an operation that sends bytes.
 type message struct {
 	conn   *Conn
-	op     seat.Op
-	block  [1]seat.Block
+	op     service.Op
+	block  [1]service.Block
 	length uint64
 	small  bool
 	last   bool
@@ -68,8 +68,8 @@ func (o *outbound) init(c *Conn) {
 func (o *outbound) bind(c *Conn) {
 	for i := range o.messages {
 		m := &o.messages[i]
-		m.conn, m.block[0] = c, seat.Block{Local: c.block.region, Remote: &c.ring, Opcode: verbs.OpRDMAWrite}
-		m.op = seat.Op{
+		m.conn, m.block[0] = c, service.Block{Local: c.block.region, Remote: &c.ring, Opcode: verbs.OpRDMAWrite}
+		m.op = service.Op{
 			Blocks: m.block[:], Notify: true, Incarnation: c.session.Incarnation(), Session: c.session.Number(), Flow: &o.flow, Sink: m,
 		}
 	}
@@ -83,7 +83,7 @@ func (c *Conn) next() *message {
 	}
 	pending := o.tail - o.posted
 	size, far := uint64(len(o.ring)), c.ring.Length
-	n := min(pending, o.acked+far-o.posted, size-o.posted&(size-1), far-o.posted&(far-1), seat.MaxNotify)
+	n := min(pending, o.acked+far-o.posted, size-o.posted&(size-1), far-o.posted&(far-1), service.MaxNotify)
 	last := o.end && n == pending && (!o.copying || c.closed || o.cut) // filled drops what is copied after a cut
 	small := pending < min(chunkBytes, size/4)
 	grows := o.more && pending < min(2*chunkBytes*uint64(o.flight), size/4)
@@ -121,7 +121,7 @@ func (c *Conn) push() (waits bool) {
 		}
 		o.pushing = true
 		c.mu.Unlock()
-		c.peer.seat.Submit(&m.op)
+		c.peer.service.Submit(&m.op)
 		c.mu.Lock()
 		o.pushing = false
 	}
@@ -130,11 +130,11 @@ func (c *Conn) push() (waits bool) {
 	return waits
 }
 
-// Posted implements seat.Sink.
-func (m *message) Posted(*seat.Op) {}
+// Posted implements service.Sink.
+func (m *message) Posted(*service.Op) {}
 
-// End implements seat.Sink.
-func (m *message) End(_ *seat.Op, err error) {
+// End implements service.Sink.
+func (m *message) End(_ *service.Op, err error) {
 	c := m.conn
 	c.mu.Lock()
 	o := &c.out
@@ -301,7 +301,7 @@ func (c *Conn) filled(n int, more bool) (err error) {
 	}
 	c.mu.Unlock()
 	if c.push() {
-		c.peer.seat.Help() // what is under way may have arrived
+		c.peer.service.Help() // what is under way may have arrived
 	}
 	return err
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -18,7 +18,7 @@ const slabBytes = 16 << 20
 // its own to spoil.
 type slab struct {
 	mem    *verbs.Memory
-	memory seat.Memory
+	memory service.Memory
 	region *ibverbx.Region
 	// ring is the size of a ring. A block has one for each direction.
 	ring int
@@ -117,8 +117,8 @@ func (q *pool) make(ring, n int) (*slab, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &slab{mem: mem, memory: q.peer.host.seat.Register(mem), ring: ring, blocks: n}
-	if s.region, err = s.memory.Region(q.peer.seat, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
+	s := &slab{mem: mem, memory: q.peer.host.service.Register(mem), ring: ring, blocks: n}
+	if s.region, err = s.memory.Region(q.peer.service, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
 		return nil, errors.Join(err, s.memory.Close(), mem.Free())
 	}
 	for i := range n {

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
 // version is the version of the protocol that this package speaks. Both sides say the lowest and the highest that they know.
@@ -221,7 +221,7 @@ func (d data) encode() uint32 {
 	if d.cut {
 		arg |= flagCut
 	}
-	return seat.Immediate(classData, arg)
+	return service.Immediate(classData, arg)
 }
 
 func decodeData(imm uint32) (data, error) {
@@ -237,7 +237,7 @@ func (c credit) encode() uint32 {
 	if c.stop {
 		arg |= flagStop
 	}
-	return seat.Immediate(classCredit, arg)
+	return service.Immediate(classCredit, arg)
 }
 
 func decodeCredit(imm uint32) credit {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -71,7 +71,7 @@ func FuzzImmediates(f *testing.F) {
 	f.Add(data{id: 1, end: true}.encode())
 	f.Add(credit{id: 0xffff, count: 5, stop: true}.encode())
 	f.Fuzz(func(t *testing.T, imm uint32) {
-		switch seat.Class(imm) {
+		switch service.Class(imm) {
 		case classData:
 			if d, err := decodeData(imm); err == nil && d.encode() != imm {
 				t.Errorf("decodeData(%#x) = %+v", imm, d)
@@ -109,7 +109,7 @@ func TestFalseMessages(t *testing.T) {
 			t.Parallel()
 			p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
 			p.dial(t)
-			wantOK(t, "Send", p.peer.Seat().Session().Send(soon(t), seat.StreamID, c.body))
+			wantOK(t, "Send", p.peer.Service().Session().Send(soon(t), service.StreamID, c.body))
 			if c.ends {
 				eventually(t, "the session has ended", func() bool { return p.peer.Detail().Sessions > 1 })
 			}
@@ -170,19 +170,19 @@ func (p *pair) redial(t *testing.T) {
 
 // raw is an operation of a false peer.
 type raw struct {
-	seat.Op
+	service.Op
 	done chan error
 }
 
-func (o *raw) Posted(*seat.Op)           {}
-func (o *raw) End(_ *seat.Op, err error) { o.done <- err }
+func (o *raw) Posted(*service.Op)           {}
+func (o *raw) End(_ *service.Op, err error) { o.done <- err }
 
 // inject sends an immediate with so many bytes to the peer of a stream.
 func inject(c *Conn, imm uint32, length int) error {
 	o := &raw{done: make(chan error, 1)}
-	o.Blocks = []seat.Block{{Local: c.block.region, Remote: &c.ring, Length: uint64(length), Opcode: verbs.OpRDMAWrite}}
+	o.Blocks = []service.Block{{Local: c.block.region, Remote: &c.ring, Length: uint64(length), Opcode: verbs.OpRDMAWrite}}
 	o.Notify, o.Imm, o.Sink = true, imm, o
-	c.peer.seat.Submit(&o.Op)
+	c.peer.service.Submit(&o.Op)
 	return <-o.done
 }
 
@@ -250,7 +250,7 @@ func TestAnotherVersion(t *testing.T) {
 	h, err := hostOf(p.there.Node)
 	wantOK(t, "hostOf", err)
 	for s := range h.peers {
-		wantOK(t, "Send", s.Session().Send(soon(t), seat.StreamID, (&hello{2, 3, true}).encode()))
+		wantOK(t, "Send", s.Session().Send(soon(t), service.StreamID, (&hello{2, 3, true}).encode()))
 	}
 	eventually(t, "Dial fails", func() bool {
 		c, err := Dial(soon(t), p.peer, "test")

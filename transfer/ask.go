@@ -5,17 +5,17 @@ import (
 	"errors"
 	"fmt"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
 // ready waits until the peer's process is known and connected.
-func (p *Peer) ready(ctx context.Context) (*process, seat.Session, error) {
+func (p *Peer) ready(ctx context.Context) (*process, service.Session, error) {
 	proc, s, _, err := p.connected(ctx, nil)
 	return proc, s, err
 }
 
 // connected is ready that also ends when want, if it is not nil, is dead. live ends with the session.
-func (p *Peer) connected(ctx context.Context, want *process) (proc *process, s seat.Session, live context.Context, err error) {
+func (p *Peer) connected(ctx context.Context, want *process) (proc *process, s service.Session, live context.Context, err error) {
 	var ended chan struct{}
 	if want != nil {
 		ended = want.ended
@@ -87,7 +87,7 @@ func (p *Peer) ask(ctx context.Context, limit chan struct{}, proc *process, requ
 		id := proc.lastID
 		proc.calls[id] = call
 		p.mu.Unlock()
-		sent := s.Send(ctx, seat.TransferID, request(id)) == nil // otherwise the session or ctx has ended
+		sent := s.Send(ctx, service.TransferID, request(id)) == nil // otherwise the session or ctx has ended
 		var m any
 		select {
 		case m = <-call:

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -21,7 +21,7 @@ type Batch struct {
 
 // load is what a transfer moves. Loads are used again.
 type load struct {
-	blocks []seat.Block
+	blocks []service.Block
 	parts  []part // by block
 	body   []byte
 	bytes  uint64
@@ -114,7 +114,7 @@ func (b *Batch) add(op string, opcode verbs.Opcode, place Place, view View) {
 	} else {
 		err = verbs.Invalidf("a place or a view is zero")
 	}
-	block := seat.Block{LocalOffset: uint64(view.off), RemoteOffset: uint64(place.off), Length: uint64(view.n), Opcode: opcode}
+	block := service.Block{LocalOffset: uint64(view.off), RemoteOffset: uint64(place.off), Length: uint64(view.n), Opcode: opcode}
 	if err == nil {
 		block.Remote = &r.region
 		block.Local, err = s.local(b.peer)

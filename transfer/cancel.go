@@ -26,7 +26,7 @@ func (t *Transfer) cancel(cause error) {
 		return
 	}
 	t.state.Or(stateCanceled)
-	t.peer.seat.Cancel(&t.op)
+	t.peer.service.Cancel(&t.op)
 	if stop != nil {
 		stop(cause)
 	}
@@ -66,7 +66,7 @@ func (t *Transfer) watch(progress uint64) {
 			return
 		}
 		now := t.op.Progress()
-		if s := t.peer.seat.Session(); s != nil && now == progress && t.op.Pending() {
+		if s := t.peer.service.Session(); s != nil && now == progress && t.op.Pending() {
 			s.End(fmt.Errorf("transfer: the peer has not answered for %v since a transfer was canceled", cancelTimeout))
 		}
 		t.watch(now)
@@ -109,7 +109,7 @@ func (p *Peer) drain(ctx context.Context, ended bool) error {
 		if !busy {
 			return nil
 		}
-		p.seat.Help()
+		p.service.Help()
 		select {
 		case <-ctx.Done():
 			return newError("close", p, "", fmt.Errorf("transfers are under way: %w", context.Cause(ctx)))

@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/node"
 )
 
 // wallSession is a session whose peer takes no messages: they wait until the session ends.
 type wallSession struct {
-	seat.Session
+	service.Session
 	peer   *Peer
 	ended  chan struct{}
 	end    func()
@@ -21,7 +21,7 @@ type wallSession struct {
 	before func(body []byte)
 }
 
-func (s *wallSession) Send(ctx context.Context, id seat.ID, body []byte) error {
+func (s *wallSession) Send(ctx context.Context, id service.ID, body []byte) error {
 	switch {
 	case s.before != nil:
 		s.before(body)
@@ -45,7 +45,7 @@ func (s *wallSession) End(cause error) {
 
 // wall makes a peer unreachable for messages in its present session.
 func (p *Peer) wall(lossy bool) *wallSession {
-	s := &wallSession{Session: p.seat.Session(), peer: p, ended: make(chan struct{}), lossy: lossy}
+	s := &wallSession{Session: p.service.Session(), peer: p, ended: make(chan struct{}), lossy: lossy}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
 	p.mu.Lock()
 	p.session = s
@@ -56,7 +56,7 @@ func (p *Peer) wall(lossy bool) *wallSession {
 // unwall undoes wall.
 func (p *Peer) unwall(s *wallSession) {
 	p.mu.Lock()
-	if p.session == seat.Session(s) {
+	if p.session == service.Session(s) {
 		p.session = s.Session
 	}
 	p.mu.Unlock()
@@ -105,7 +105,7 @@ func TestCloseRudeAndPolite(t *testing.T) {
 	for _, s := range rude {
 		<-s.ended
 	}
-	if polite.seat.Session().Number() != 1 {
+	if polite.service.Session().Number() != 1 {
 		t.Error("the polite peer has lost its session")
 	}
 }

@@ -9,17 +9,17 @@ import (
 	"slices"
 	"sync"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/verbs"
 )
 
 // Engine moves memory between this process and its peers.
 //
-// Locks: a shard's lock, then a Peer's mu, then mu or the inbox's mu. No method of seat is called with one of the latter three.
+// Locks: a shard's lock, then a Peer's mu, then mu or the inbox's mu. No method of package service is called with one of the latter three.
 type Engine struct {
-	cfg  Config
-	seat seat.Node
+	cfg     Config
+	service service.Node
 	// workers bounds how many goroutines compute digests.
 	workers chan struct{}
 	loads   sync.Pool // of *load
@@ -34,7 +34,7 @@ type Engine struct {
 	closed   bool
 	segments map[string]*Segment
 	all      map[*Segment]struct{} // those without a name too
-	peers    map[seat.Peer]*Peer
+	peers    map[service.Peer]*Peer
 	grants   uint32 // the number of the last grant
 }
 
@@ -52,10 +52,10 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Node == nil {
 		return nil, newError("new", nil, "", verbs.Invalidf("Config.Node is not set"))
 	}
-	return newEngine(cfg, cfg.Node.Seat())
+	return newEngine(cfg, cfg.Node.Service())
 }
 
-func newEngine(cfg Config, n seat.Node) (*Engine, error) {
+func newEngine(cfg Config, n service.Node) (*Engine, error) {
 	if cfg.Queue < 0 || cfg.Queue > maxQueue {
 		return nil, newError("new", nil, "", verbs.Invalidf("Queue %d: want 0 to %d", cfg.Queue, maxQueue))
 	}
@@ -63,12 +63,12 @@ func newEngine(cfg Config, n seat.Node) (*Engine, error) {
 		cfg.Queue = defaultQueue
 	}
 	e := &Engine{
-		cfg: cfg, seat: n,
+		cfg: cfg, service: n,
 		workers:  make(chan struct{}, max(1, min(runtime.GOMAXPROCS(0)/2, maxWorkers))),
 		inbox:    inbox{more: make(chan struct{}, 1)},
 		done:     make(chan struct{}),
 		files:    newFiles(),
-		segments: map[string]*Segment{}, all: map[*Segment]struct{}{}, peers: map[seat.Peer]*Peer{},
+		segments: map[string]*Segment{}, all: map[*Segment]struct{}{}, peers: map[service.Peer]*Peer{},
 	}
 	e.loads.New = func() any { return &load{} }
 	e.stages.New = func() any { return new([maxRange]byte) }
@@ -78,7 +78,7 @@ func newEngine(cfg Config, n seat.Node) (*Engine, error) {
 			return nil, errors.Join(err, e.files.close(context.Background()))
 		}
 	}
-	if err := n.Attach(seat.Service{ID: seat.TransferID, Classes: 1<<classNote | 1<<classCredit, Handler: e}); err != nil {
+	if err := n.Attach(service.Service{ID: service.TransferID, Classes: 1<<classNote | 1<<classCredit, Handler: e}); err != nil {
 		return nil, errors.Join(newError("new", nil, "", err), e.files.close(context.Background()))
 	}
 	return e, nil
@@ -90,7 +90,7 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	if err != nil {
 		return nil, newError("connect", nil, "", err)
 	}
-	p := e.peer(np.Seat())
+	p := e.peer(np.Service())
 	if np.State() == node.StateClosed { // Gone may have been called before p was there
 		p.gone(np.Err())
 	}
@@ -100,8 +100,8 @@ func (e *Engine) Peer(ctx context.Context, addr string) (*Peer, error) {
 	return p, nil
 }
 
-// peer returns the Peer of a seat, and makes it if it is new.
-func (e *Engine) peer(s seat.Peer) *Peer {
+// peer returns the Peer for a service.Peer and creates it if it is new.
+func (e *Engine) peer(s service.Peer) *Peer {
 	if p := e.known(s); p != nil {
 		return p
 	}
@@ -116,8 +116,8 @@ func (e *Engine) peer(s seat.Peer) *Peer {
 	return p
 }
 
-// known returns the Peer of a seat, nil if there is none. It may be called with the shard's lock.
-func (e *Engine) known(s seat.Peer) *Peer {
+// known returns the Peer for a service.Peer, or nil. It may be called with the shard's lock.
+func (e *Engine) known(s service.Peer) *Peer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.peers[s]
@@ -180,7 +180,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	e.seat.Detach(seat.TransferID)
+	e.service.Detach(service.TransferID)
 	for _, s := range segments {
 		errs = append(errs, s.free())
 	}
@@ -205,33 +205,33 @@ func (p *Peer) leave(ctx context.Context) error {
 	return p.drain(ctx, true)
 }
 
-// Up implements seat.Handler.
-func (e *Engine) Up(s seat.Session) { e.check(s, e.peer(s.Peer()).up(s)) }
+// Up implements service.Handler.
+func (e *Engine) Up(s service.Session) { e.check(s, e.peer(s.Peer()).up(s)) }
 
 // check ends a session because of an error.
-func (e *Engine) check(s seat.Session, err error) {
+func (e *Engine) check(s service.Session, err error) {
 	if err != nil {
 		s.End(fmt.Errorf("transfer: %w", err))
 	}
 }
 
-// Down implements seat.Handler.
-func (e *Engine) Down(s seat.Session, cause error) {
+// Down implements service.Handler.
+func (e *Engine) Down(s service.Session, cause error) {
 	_ = cause
 	if p := e.known(s.Peer()); p != nil {
 		p.down(s)
 	}
 }
 
-// Gone implements seat.Handler.
-func (e *Engine) Gone(s seat.Peer, cause error) {
+// Gone implements service.Handler.
+func (e *Engine) Gone(s service.Peer, cause error) {
 	if p := e.known(s); p != nil {
 		p.gone(cause)
 	}
 }
 
-// Message implements seat.Handler.
-func (e *Engine) Message(s seat.Session, body []byte) {
+// Message implements service.Handler.
+func (e *Engine) Message(s service.Session, body []byte) {
 	p := e.known(s.Peer())
 	if p == nil {
 		return
@@ -243,13 +243,13 @@ func (e *Engine) Message(s seat.Session, body []byte) {
 	e.check(s, err)
 }
 
-// Immediate implements seat.Handler.
-func (e *Engine) Immediate(s seat.Session, imm, length uint32) {
+// Immediate implements service.Handler.
+func (e *Engine) Immediate(s service.Session, imm, length uint32) {
 	p := e.known(s.Peer())
 	if p == nil {
 		return
 	}
-	switch arg := imm & seat.ArgMask; seat.Class(imm) {
+	switch arg := imm & service.ArgMask; service.Class(imm) {
 	case classNote:
 		e.check(s, p.noteArrived(s, arg, length))
 	case classCredit:
@@ -257,8 +257,8 @@ func (e *Engine) Immediate(s seat.Session, imm, length uint32) {
 	}
 }
 
-// node returns the node.Peer of a seat, nil in tests that have no Node.
-func (e *Engine) node(s seat.Peer) *node.Peer {
+// node returns the node.Peer behind a service.Peer, or nil in tests without a Node.
+func (e *Engine) node(s service.Peer) *node.Peer {
 	if e.cfg.Node == nil {
 		return nil
 	}

@@ -133,7 +133,7 @@ func (v fileServer) beginStoring(ctx context.Context, m *filePut) (*storing, err
 		switch {
 		case err != nil:
 			return nil, err
-		case other != nil && other.peer.seat.Session() != nil && !other.proc.over():
+		case other != nil && other.peer.service.Session() != nil && !other.proc.over():
 			return nil, fmt.Errorf("%w: %q is being received from %s", ErrBusy, m.name, other.peer)
 		case other != nil: // its process is lost: it was perhaps killed, and this is its successor
 			other.cancel()

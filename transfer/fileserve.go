@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"ibverbx/internal/chunk"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
 // fileServer answers the requests of a peer's process about files.
@@ -19,7 +19,7 @@ type fileServer struct {
 }
 
 // fileMessage handles a message about files.
-func (p *Peer) fileMessage(s seat.Session, proc *process, m any) error {
+func (p *Peer) fileMessage(s service.Session, proc *process, m any) error {
 	v := fileServer{p, proc}
 	switch m := m.(type) {
 	case *fileOpen:

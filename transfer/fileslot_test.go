@@ -220,7 +220,7 @@ func TestCanceledRequestsCount(t *testing.T) {
 	d.write(t, "f", chunk.Size, 1)
 	l, from := d.opening(t, "d/f")
 	resume := d.stall(t)
-	session := d.peer.seat.Session()
+	session := d.peer.service.Session()
 	for range maxServing + 10 {
 		s := &slot{}
 		wantOK(t, "lend", s.lend(d.peer, from.proc))
@@ -232,7 +232,7 @@ func TestCanceledRequestsCount(t *testing.T) {
 	}
 	resume()
 	eventually(t, "all requests are answered", func() bool { return len(d.peer.asks) == 0 })
-	if d.peer.seat.Session() != session {
+	if d.peer.service.Session() != session {
 		t.Error("the session has ended")
 	}
 	l.giveUp(from)

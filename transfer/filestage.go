@@ -93,7 +93,7 @@ func (s *slot) lend(p *Peer, proc *process) error {
 	if err != nil {
 		return err
 	}
-	region, err := segment.memory.Remote(p.seat, Write.verbs())
+	region, err := segment.memory.Remote(p.service, Write.verbs())
 	if err != nil {
 		return errors.Join(err, segment.free())
 	}

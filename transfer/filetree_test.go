@@ -294,7 +294,7 @@ func TestLongFileNames(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
 	want := d.write(t, "f", 10, 1)
 	long := "d/" + strings.Repeat("x/", maxPath/2) + "f"
-	s := d.peer.seat.Session()
+	s := d.peer.service.Session()
 	_, err := d.peer.List(soon(t), long)
 	wantErr(t, "List", err, ErrTooLong)
 	wantErr(t, "GetFile", d.peer.GetFile(long, d.to, FileConfig{}).Wait(soon(t)), ErrTooLong)
@@ -305,7 +305,7 @@ func TestLongFileNames(t *testing.T) {
 	deep := strings.Repeat(strings.Repeat("x", 240)+"/", 18) + "f" // no system call takes it, but a peer may
 	wantOK(t, "MkdirAll", root.MkdirAll(filepath.Dir(deep), 0o700))
 	wantErr(t, "GetFile of a deep tree", d.peer.GetFile("d", filepath.Join(d.to, "deep"), FileConfig{}).Wait(soon(t)), ErrTooLong)
-	if d.peer.seat.Session() != s {
+	if d.peer.service.Session() != s {
 		t.Error("the session has ended")
 	}
 	wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, FileConfig{}).Wait(soon(t)))

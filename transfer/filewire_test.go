@@ -10,7 +10,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/chunk"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
 // fileMessages returns one of each kind.
@@ -95,14 +95,14 @@ func TestFalseFileMessages(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d := newDepot(t, n, Read|Write)
 			want := d.write(t, "f", 100, 1)
-			s := d.peer.seat.Session()
-			wantOK(t, "Send", s.Send(soon(t), seat.TransferID, c.m.encode()))
+			s := d.peer.service.Session()
+			wantOK(t, "Send", s.Send(soon(t), service.TransferID, c.m.encode()))
 			if c.ends {
 				eventually(t, "the session has ended", func() bool { return d.peer.Node().Detail().Sessions > 1 })
 			}
 			wantOK(t, "GetFile", d.peer.GetFile("d/f", d.to, FileConfig{}).Wait(soon(t)))
 			wantFile(t, d.to+"/f", want)
-			if !c.ends && d.peer.seat.Session() != s {
+			if !c.ends && d.peer.service.Session() != s {
 				t.Error("the session has ended")
 			}
 		})

@@ -6,17 +6,17 @@ import (
 	"testing"
 	"time"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
 // slowSession is a session whose peer takes no messages.
 type slowSession struct {
-	seat.Session
+	service.Session
 	release chan struct{}
 	sending atomic.Int32
 }
 
-func (s *slowSession) Send(context.Context, seat.ID, []byte) error {
+func (s *slowSession) Send(context.Context, service.ID, []byte) error {
 	s.sending.Add(1)
 	<-s.release
 	return nil
@@ -25,7 +25,7 @@ func (s *slowSession) Send(context.Context, seat.ID, []byte) error {
 // TestManyRevocations: a peer revokes what it has not lent, again and again, and does not take the answers. They wait one after the other.
 func TestManyRevocations(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096).peer
-	s := &slowSession{Session: p.seat.Session(), release: make(chan struct{})}
+	s := &slowSession{Session: p.service.Session(), release: make(chan struct{})}
 	p.mu.Lock()
 	p.session = s
 	p.mu.Unlock()
@@ -53,7 +53,7 @@ func TestManyRevocations(t *testing.T) {
 // is bounded.
 func TestNotesOfManyEngines(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096).back
-	s := p.seat.Session()
+	s := p.service.Session()
 	b := p.mailbox.mem.Bytes()
 	var err error
 	for id := uint64(1); id < 20 && err == nil; id++ {

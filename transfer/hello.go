@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
 // Both sides begin a session with a hello. It has the id of the sender, and that of the peer as far as the sender knows it. A side that gets
@@ -14,7 +14,7 @@ import (
 // become of its notifications. A peer whose id is another one than before has forgotten everything: both sides begin from zero.
 
 // greet sends a hello. If it cannot be sent, the session has ended.
-func (p *Peer) greet(s seat.Session) {
+func (p *Peer) greet(s service.Session) {
 	p.mu.Lock()
 	m := hello{lowest: version, highest: version, id: p.id, mailbox: p.mailbox.remote()}
 	if proc := p.proc; proc != nil {
@@ -24,11 +24,11 @@ func (p *Peer) greet(s seat.Session) {
 	p.told = m.seen
 	ctx := p.ctx
 	p.mu.Unlock()
-	_ = s.Send(ctx, seat.TransferID, m.encode())
+	_ = s.Send(ctx, service.TransferID, m.encode())
 }
 
 // hello takes the peer's greeting. There are at most two in a session.
-func (p *Peer) hello(s seat.Session, m *hello) error {
+func (p *Peer) hello(s service.Session, m *hello) error {
 	p.mu.Lock()
 	if m.lowest > version {
 		p.err = fmt.Errorf("%w: the peer speaks %d to %d, this side %d", ErrMismatch, m.lowest, m.highest, version)
@@ -70,10 +70,10 @@ func (p *Peer) hello(s seat.Session, m *hello) error {
 	}
 	p.submitNotes(notes)
 	if c != nil {
-		p.seat.Submit(&c.op)
+		p.service.Submit(&c.op)
 	}
 	for _, m := range revokes {
-		_ = s.Send(context.Background(), seat.TransferID, m.encode())
+		_ = s.Send(context.Background(), service.TransferID, m.encode())
 	}
 	return err
 }

@@ -9,7 +9,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/ring"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -29,7 +29,7 @@ const maxQueued = 4 * mailboxSize
 // write to the latter too, and change what it gets itself. It is made once for each Peer.
 type mailbox struct {
 	mem    *verbs.Memory
-	memory seat.Memory
+	memory service.Memory
 	region *ibverbx.Region
 }
 
@@ -42,8 +42,8 @@ func (m *mailbox) make(p *Peer) error {
 	if err != nil {
 		return err
 	}
-	memory := p.engine.seat.Register(mem)
-	region, err := memory.Region(p.seat, Write.verbs())
+	memory := p.engine.service.Register(mem)
+	region, err := memory.Region(p.service, Write.verbs())
 	if err != nil {
 		return errors.Join(err, memory.Close(), mem.Free())
 	}
@@ -96,7 +96,7 @@ type arrival struct {
 func (a *arrival) size() int { return (noteHeader + len(a.Body) + slotSize - 1) &^ (slotSize - 1) }
 
 // noteArrived takes a notification out of the mailbox. It is called with the shard's lock. An error ends the session.
-func (p *Peer) noteArrived(s seat.Session, arg, length uint32) error {
+func (p *Peer) noteArrived(s service.Session, arg, length uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	proc := p.proc
@@ -169,15 +169,15 @@ func (a *arrival) took() {
 	c := a.proc.credit()
 	p.mu.Unlock()
 	if c != nil {
-		p.seat.Submit(&c.op)
+		p.service.Submit(&c.op)
 	}
 }
 
 // credit is an operation that tells the peer how many notifications were taken. If it is lost, the next hello does.
 type credit struct {
 	proc  *process
-	op    seat.Op
-	block [1]seat.Block
+	op    service.Op
+	block [1]service.Block
 }
 
 // credit returns the operation to be submitted, nil if there is none. The Peer's mu must be held.
@@ -190,17 +190,17 @@ func (proc *process) credit() *credit {
 	in.flying, in.owed = true, 0
 	p.ops++
 	c.proc = proc
-	c.block[0] = seat.Block{Local: p.mailbox.region, Remote: &proc.mailbox, Opcode: verbs.OpRDMAWrite}
-	c.op.Blocks, c.op.Notify, c.op.Imm = c.block[:], true, seat.Immediate(classCredit, uint32(in.taken))
+	c.block[0] = service.Block{Local: p.mailbox.region, Remote: &proc.mailbox, Opcode: verbs.OpRDMAWrite}
+	c.op.Blocks, c.op.Notify, c.op.Imm = c.block[:], true, service.Immediate(classCredit, uint32(in.taken))
 	c.op.Session, c.op.Sink = p.number, c
 	return c
 }
 
-// Posted implements seat.Sink.
-func (c *credit) Posted(*seat.Op) {}
+// Posted implements service.Sink.
+func (c *credit) Posted(*service.Op) {}
 
-// End implements seat.Sink.
-func (c *credit) End(*seat.Op, error) {
+// End implements service.Sink.
+func (c *credit) End(*service.Op, error) {
 	proc := c.proc
 	p := proc.peer
 	p.mu.Lock()
@@ -209,7 +209,7 @@ func (c *credit) End(*seat.Op, error) {
 	next := proc.credit()
 	p.mu.Unlock()
 	if next != nil {
-		p.seat.Submit(&next.op)
+		p.service.Submit(&next.op)
 	}
 }
 

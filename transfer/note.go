@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"ibverbx/internal/ring"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -47,8 +47,8 @@ type note struct {
 	flying bool
 	// transfer waits for it, and is nil if none does.
 	transfer *Transfer
-	op       seat.Op
-	block    [1]seat.Block
+	op       service.Op
+	block    [1]service.Block
 	// next links notes that are to be submitted, or free ones.
 	next *note
 }
@@ -117,7 +117,7 @@ func (o *outbox) write(n *note) {
 	little.PutUint16(b[8:], uint16(length))
 	b[10] = k
 	copy(b[noteHeader:], n.body[:length])
-	n.block[0] = seat.Block{
+	n.block[0] = service.Block{
 		Local: m.region, Remote: &o.proc.mailbox, LocalOffset: uint64(mailboxSize + n.off), RemoteOffset: uint64(n.off),
 		Length: uint64(noteHeader + length), Opcode: verbs.OpRDMAWrite,
 	}
@@ -125,7 +125,7 @@ func (o *outbox) write(n *note) {
 
 // imm is the immediate of a notification that has a place.
 func (n *note) imm() uint32 {
-	return seat.Immediate(classNote, uint32(uint16(n.seq))<<placeBits|uint32(n.off/slotSize))
+	return service.Immediate(classNote, uint32(uint16(n.seq))<<placeBits|uint32(n.off/slotSize))
 }
 
 // post adds a notification to the list of those to submit, if it can be posted now.
@@ -148,15 +148,15 @@ func (p *Peer) submitNotes(list *note) {
 		n := list
 		list = n.next // End may use the note again
 		n.next = nil
-		p.seat.Submit(&n.op)
+		p.service.Submit(&n.op)
 	}
 }
 
-// Posted implements seat.Sink.
-func (n *note) Posted(*seat.Op) {}
+// Posted implements service.Sink.
+func (n *note) Posted(*service.Op) {}
 
-// End implements seat.Sink. A notification that has failed waits for the next session, if that is not there already.
-func (n *note) End(op *seat.Op, err error) {
+// End implements service.Sink. A notification that has failed waits for the next session, if that is not there already.
+func (n *note) End(op *service.Op, err error) {
 	proc := n.proc
 	p := proc.peer
 	p.mu.Lock()
@@ -258,13 +258,13 @@ func (o *outbox) arrived(arrived uint64) (done []*Transfer, err error) {
 }
 
 // credited handles an immediate with the lower bits of the number of notifications that the peer's program has taken.
-func (p *Peer) credited(s seat.Session, arg uint32) error {
+func (p *Peer) credited(s service.Session, arg uint32) error {
 	p.mu.Lock()
 	var list *note
 	var err error
 	if p.session == s && p.proc != nil {
 		o := &p.proc.out
-		more := int32((arg-uint32(o.taken))<<(32-seat.ClassShift)) >> (32 - seat.ClassShift)
+		more := int32((arg-uint32(o.taken))<<(32-service.ClassShift)) >> (32 - service.ClassShift)
 		if more > 0 {
 			list, err = o.take(o.taken + uint64(more))
 		}

@@ -8,16 +8,16 @@ import (
 	"sync/atomic"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/node"
 )
 
 // Peer is another process with an Engine. It outlives its sessions and its processes.
 type Peer struct {
-	engine *Engine
-	seat   seat.Peer
-	node   *node.Peer
-	realm  string
+	engine  *Engine
+	service service.Peer
+	node    *node.Peer
+	realm   string
 	// name describes the peer as it authenticated last.
 	name atomic.Pointer[string]
 	// room has a token if a goroutine that waits for room should look again.
@@ -35,7 +35,7 @@ type Peer struct {
 	// id tells the peer whether this side still knows what it knew. It is random, and another one when this side has forgotten.
 	id uint64
 	// session is the present session, nil if there is none, and number its number. ctx ends with it.
-	session seat.Session
+	session service.Session
 	number  uint64
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -90,9 +90,9 @@ const (
 	maxServing = 2 * (maxAsks + maxPuts)
 )
 
-func newPeer(e *Engine, s seat.Peer) *Peer {
+func newPeer(e *Engine, s service.Peer) *Peer {
 	p := &Peer{
-		engine: e, seat: s, node: e.node(s), id: newID(),
+		engine: e, service: s, node: e.node(s), id: newID(),
 		room: make(chan struct{}, 1), asks: make(chan struct{}, maxAsks), puts: make(chan struct{}, maxPuts),
 		staging: make(chan struct{}, peerStaging), opens: make(chan struct{}, maxOpens), trees: make(chan struct{}, maxTrees), digesting: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
@@ -113,7 +113,7 @@ func (p *Peer) Node() *node.Peer { return p.node }
 func (p *Peer) String() string { return *p.name.Load() }
 
 func (p *Peer) setName() {
-	id := p.seat.Identity()
+	id := p.service.Identity()
 	name := id.Name
 	switch {
 	case name != "" && id.Addr != nil:
@@ -131,7 +131,7 @@ func (p *Peer) change() {
 }
 
 // up begins a session.
-func (p *Peer) up(s seat.Session) error {
+func (p *Peer) up(s service.Session) error {
 	if err := p.mailbox.make(p); err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (p *Peer) up(s seat.Session) error {
 }
 
 // down ends a session.
-func (p *Peer) down(s seat.Session) {
+func (p *Peer) down(s service.Session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.session == s {
@@ -178,13 +178,13 @@ func (p *Peer) gone(err error) {
 	e := p.engine
 	forget := p.node.State() == node.StateClosed
 	e.mu.Lock()
-	if forget = forget && !e.closed && e.peers[p.seat] == p; forget { // otherwise Close frees it
-		delete(e.peers, p.seat)
+	if forget = forget && !e.closed && e.peers[p.service] == p; forget { // otherwise Close frees it
+		delete(e.peers, p.service)
 	}
 	e.mu.Unlock()
 	if forget {
 		if err := p.mailbox.free(); err != nil {
-			e.seat.Log().Error("transfer: a mailbox cannot be freed", "peer", p.String(), "error", err)
+			e.service.Log().Error("transfer: a mailbox cannot be freed", "peer", p.String(), "error", err)
 		}
 	}
 }
@@ -233,7 +233,7 @@ func (proc *process) end(err error) {
 }
 
 // message handles a message of a session. An error ends the session.
-func (p *Peer) message(s seat.Session, m any) error {
+func (p *Peer) message(s service.Session, m any) error {
 	p.mu.Lock()
 	proc := p.proc
 	stale := p.session != s
@@ -272,7 +272,7 @@ func (p *Peer) message(s seat.Session, m any) error {
 }
 
 // serve answers a request in a goroutine of its own, unless f returns nil. ctx ends with the session of the request.
-func (p *Peer) serve(s seat.Session, f func(ctx context.Context) []byte) error {
+func (p *Peer) serve(s service.Session, f func(ctx context.Context) []byte) error {
 	p.mu.Lock()
 	ctx, serving, stale := p.ctx, p.serving, p.session != s
 	p.mu.Unlock()
@@ -286,7 +286,7 @@ func (p *Peer) serve(s seat.Session, f func(ctx context.Context) []byte) error {
 	}
 	go func() {
 		if body := f(ctx); body != nil && !p.engine.isClosed() { // one that leaves says so instead
-			_ = s.Send(ctx, seat.TransferID, body) // without the session the peer asks again
+			_ = s.Send(ctx, service.TransferID, body) // without the session the peer asks again
 		}
 		<-serving
 	}()

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 )
 
 // Remote is a segment of a peer that was lent to this side. It is valid until the peer closes the segment or its process ends, also
@@ -107,18 +107,18 @@ type lending struct {
 const openTimeout = 10 * time.Second
 
 // lend answers the request for a segment. It returns nil if it has sent the answer itself.
-func (p *Peer) lend(ctx context.Context, s seat.Session, proc *process, m *open) []byte {
+func (p *Peer) lend(ctx context.Context, s service.Session, proc *process, m *open) []byte {
 	l, answer := p.allow(ctx, proc, m)
 	if l == nil {
 		return answer
 	}
-	_ = s.Send(ctx, seat.TransferID, answer)
+	_ = s.Send(ctx, service.TransferID, answer)
 	p.mu.Lock()
 	l.granting--
 	late, again := l.granting == 0 && l.revoking, proc.revoke(l.number)
 	p.mu.Unlock()
 	if late {
-		_ = s.Send(ctx, seat.TransferID, again.encode())
+		_ = s.Send(ctx, service.TransferID, again.encode())
 	}
 	return nil
 }
@@ -153,9 +153,9 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 		return refuse(codeNotFound, ErrNotFound)
 	}
 	defer s.leave()
-	region, err := s.memory.Remote(p.seat, m.want.verbs())
+	region, err := s.memory.Remote(p.service, m.want.verbs())
 	if err != nil {
-		e.seat.Log().Error("transfer: a segment cannot be lent", "segment", s.name, "peer", p.String(), "error", err)
+		e.service.Log().Error("transfer: a segment cannot be lent", "segment", s.name, "peer", p.String(), "error", err)
 		return refuse(codeBusy, errors.New("the memory cannot be registered with the NICs now"))
 	}
 	l := p.lendingOf(proc, s, m.want, region)
@@ -217,7 +217,7 @@ func (p *Peer) takeBack(ctx context.Context, which func(*lending) bool) {
 		return // the next hello says it
 	}
 	for _, m := range told {
-		_ = s.Send(ctx, seat.TransferID, m.encode()) // if it fails, the answer does not come
+		_ = s.Send(ctx, service.TransferID, m.encode()) // if it fails, the answer does not come
 	}
 	for _, l := range list {
 		select {
@@ -274,7 +274,7 @@ func (l *lending) stop() {
 
 // revoked stops the use of a segment that its owner takes back, and tells the owner when nothing uses it any more. An answer that can be given
 // at once is sent before the next message is taken, so a peer that does not take answers waits.
-func (p *Peer) revoked(s seat.Session, proc *process, m *revoke) error {
+func (p *Peer) revoked(s service.Session, proc *process, m *revoke) error {
 	number := m.grant
 	if number == mailboxGrant {
 		return p.left(s, proc, m)
@@ -290,7 +290,7 @@ func (p *Peer) revoked(s seat.Session, proc *process, m *revoke) error {
 	}
 	p.mu.Unlock()
 	if done {
-		_ = s.Send(context.Background(), seat.TransferID, (&revoked{number}).encode())
+		_ = s.Send(context.Background(), service.TransferID, (&revoked{number}).encode())
 		return nil
 	}
 	p.cancelUsers(func(part part) bool { return part.remote == r }, ErrRevoked)
@@ -312,9 +312,9 @@ func (p *Peer) arrived(proc *process) uint64 {
 
 // left ends a process whose Engine is being closed. It has taken back its segments before, and ends the session next. Notifications that have
 // arrived there have been sent, though their requests may not end any more. Those that it has sent are taken from the completion queues first.
-func (p *Peer) left(s seat.Session, proc *process, m *revoke) error {
+func (p *Peer) left(s service.Session, proc *process, m *revoke) error {
 	for limit := time.Now().Add(lastWords); p.arrived(proc) < m.sent && time.Now().Before(limit); {
-		if !p.seat.Help() {
+		if !p.service.Help() {
 			time.Sleep(minPause)
 		}
 	}
@@ -333,7 +333,7 @@ func (p *Peer) left(s seat.Session, proc *process, m *revoke) error {
 	err := fmt.Errorf("%w: it has closed its engine", ErrPeerGone)
 	proc.end(err)
 	p.cancelRunning(func(t *Transfer) bool { return t.proc == proc }, err)
-	_ = s.Send(context.Background(), seat.TransferID, (&revoked{mailboxGrant}).encode())
+	_ = s.Send(context.Background(), service.TransferID, (&revoked{mailboxGrant}).encode())
 	return nil
 }
 
@@ -343,6 +343,6 @@ func (p *Peer) tell(number uint32) {
 	s, ctx := p.session, p.ctx
 	p.mu.Unlock()
 	if s != nil {
-		go func() { _ = s.Send(ctx, seat.TransferID, (&revoked{number}).encode()) }()
+		go func() { _ = s.Send(ctx, service.TransferID, (&revoked{number}).encode()) }()
 	}
 }

@@ -39,7 +39,7 @@ func TestTakenBeforeHello(t *testing.T) {
 	for i := range maxNotes {
 		wantNote(t, p.there, string(number(i)))
 	}
-	wantOK(t, "hello", b.hello(b.seat.Session(), &m))
+	wantOK(t, "hello", b.hello(b.service.Session(), &m))
 	for i := maxNotes; i < len(transfers); i++ {
 		wantNote(t, p.there, string(number(i)))
 	}

@@ -311,7 +311,7 @@ func quiet(t testing.TB, h *host, what string) {
 
 // lose ends the session with a peer.
 func lose(p *Peer) {
-	if s := p.seat.Session(); s != nil {
+	if s := p.service.Session(); s != nil {
 		s.End(errors.New("planted"))
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -23,7 +23,7 @@ type Segment struct {
 	// readOnly memory is the source of transfers and is lent for reading only.
 	readOnly bool
 	mem      *verbs.Memory
-	memory   seat.Memory
+	memory   service.Memory
 	// release gives mem back when nothing is registered any more.
 	release func() error
 	// last is the registration for requests of this side that was used last.
@@ -97,7 +97,7 @@ func (e *Engine) add(op string, s *Segment) (*Segment, error) {
 	var err error
 	s.engine, s.idle = e, make(chan struct{})
 	s.cfg.Local = s.cfg.Local || s.name == ""
-	s.memory = e.seat.Register(s.mem)
+	s.memory = e.service.Register(s.mem)
 	e.mu.Lock()
 	switch {
 	case len(s.name) > MaxName:
@@ -166,7 +166,7 @@ func (s *Segment) local(p *Peer) (*ibverbx.Region, error) {
 	if s.readOnly {
 		access = Read.verbs()
 	}
-	region, err := s.memory.Region(p.seat, access)
+	region, err := s.memory.Region(p.service, access)
 	if err == nil {
 		s.last.Store(&realmRegion{p.realm, region})
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -73,7 +73,7 @@ func TestCloseSegmentWhileRead(t *testing.T) {
 		p := newPair(t, n, 4<<20)
 		p.there.alloc("other", 1<<20, Read)
 		kept := open2(t, p.peer, "other", Read)
-		session := p.peer.seat.Session()
+		session := p.peer.service.Session()
 		results := make(chan error, 4)
 		for i := range int64(4) {
 			go func() {
@@ -96,7 +96,7 @@ func TestCloseSegmentWhileRead(t *testing.T) {
 		_, err := p.peer.Open(soon(t), "target", Read)
 		wantErr(t, "Open of a segment that was closed", err, ErrNotFound)
 		wantOK(t, "Get of another segment", p.peer.Get(soon(t), p.local.Slice(0, 1<<20), kept.At(0)).Wait(soon(t)))
-		if p.peer.seat.Session() != session {
+		if p.peer.service.Session() != session {
 			t.Error("the session was lost")
 		}
 	})
@@ -172,14 +172,14 @@ func TestOneBadPieceDoesNotEndOthers(t *testing.T) {
 
 // smallOp is an operation of 8 bytes that notes how far another transfer is when it ends.
 type smallOp struct {
-	seat.Op
+	service.Op
 	huge  *Transfer
 	bytes uint64
 	next  func()
 }
 
-func (o *smallOp) Posted(*seat.Op) {}
-func (o *smallOp) End(*seat.Op, error) {
+func (o *smallOp) Posted(*service.Op) {}
+func (o *smallOp) End(*service.Op, error) {
 	o.bytes = o.huge.op.State.Done
 	o.next()
 }
@@ -197,14 +197,14 @@ func TestSmallBehindHuge(t *testing.T) {
 	huge := b.Submit(soon(t))
 	small := func(next func()) *smallOp {
 		o := &smallOp{huge: huge, next: next}
-		o.Blocks = []seat.Block{{Local: region, Remote: &p.remote.region, LocalOffset: size - 8, RemoteOffset: size - 8, Length: 8, Opcode: verbs.OpRDMAWrite}}
+		o.Blocks = []service.Block{{Local: region, Remote: &p.remote.region, LocalOffset: size - 8, RemoteOffset: size - 8, Length: 8, Opcode: verbs.OpRDMAWrite}}
 		o.Sink = o
 		return o
 	}
 	done := make(chan struct{})
 	second := small(func() { close(done) })
-	first := small(func() { p.peer.seat.Submit(&second.Op) })
-	p.peer.seat.Submit(&first.Op)
+	first := small(func() { p.peer.service.Submit(&second.Op) })
+	p.peer.service.Submit(&first.Op)
 	<-done
 	if d := second.bytes - first.bytes; d > 2*window || second.bytes == 4<<30 {
 		t.Errorf("8 bytes moved when %d of others had, of %d in all, want at most two windows of %d", d, int64(4<<30), window)

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/verbs"
 )
@@ -25,7 +25,7 @@ type Transfer struct {
 	// retried says that op was submitted a second time, because digests differed.
 	retried bool
 	total   uint64
-	op      seat.Op
+	op      service.Op
 	// state has bits, and phase is a Phase.
 	state, phase atomic.Uint32
 	// next and prev link the running transfers of the peer. Peer.mu guards them.
@@ -168,17 +168,17 @@ func (t *Transfer) begin(notes *note, blocks, notify bool) {
 
 // submit submits the blocks. A Cancel that came before has not met the operation.
 func (t *Transfer) submit() {
-	t.peer.seat.Submit(&t.op)
+	t.peer.service.Submit(&t.op)
 	if t.state.Load()&stateCanceled != 0 {
-		t.peer.seat.Cancel(&t.op)
+		t.peer.service.Cancel(&t.op)
 	}
 }
 
-// Posted implements seat.Sink.
-func (t *Transfer) Posted(*seat.Op) {}
+// Posted implements service.Sink.
+func (t *Transfer) Posted(*service.Op) {}
 
-// End implements seat.Sink: all blocks are there, or one has failed.
-func (t *Transfer) End(op *seat.Op, err error) {
+// End implements service.Sink: all blocks are there, or one has failed.
+func (t *Transfer) End(op *service.Op, err error) {
 	if err != nil {
 		block, offset := op.Failed()
 		t.finish(t.blockError(block, offset, t.reason(err)))

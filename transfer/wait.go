@@ -44,11 +44,11 @@ func (t *Transfer) Wait(ctx context.Context) error {
 		if t.isDone() {
 			return t.err
 		}
-		if !t.peer.seat.Help() {
+		if !t.peer.service.Help() {
 			runtime.Gosched()
 		}
 	}
-	t.peer.seat.Leave()
+	t.peer.service.Leave()
 	w := t.peer.engine.waiters.Get().(*waiter)
 	t.mu.Lock()
 	if t.isDone() {

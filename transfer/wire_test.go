@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"ibverbx"
-	"ibverbx/internal/seat"
+	"ibverbx/internal/service"
 	"ibverbx/verbs"
 )
 
@@ -126,14 +126,14 @@ func TestFalseMessages(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPair(t, n, 4096)
-			s := p.peer.seat.Session()
-			wantOK(t, "Send", s.Send(soon(t), seat.TransferID, c.body))
+			s := p.peer.service.Session()
+			wantOK(t, "Send", s.Send(soon(t), service.TransferID, c.body))
 			if c.ends {
 				eventually(t, "the session has ended", func() bool { return p.peer.Node().Detail().Sessions > 1 })
 			}
 			remote := open2(t, p.peer, "target", Read|Write)
 			wantOK(t, "Put", p.peer.Put(soon(t), remote.At(0), p.local.Slice(0, 4096)).Wait(soon(t)))
-			if !c.ends && p.peer.seat.Session() != s {
+			if !c.ends && p.peer.service.Session() != s {
 				t.Error("the session has ended")
 			}
 		})
@@ -142,12 +142,12 @@ func TestFalseMessages(t *testing.T) {
 
 // rawNote writes to the mailbox of a peer and notifies it.
 type rawNote struct {
-	seat.Op
+	service.Op
 	done chan error
 }
 
-func (o *rawNote) Posted(*seat.Op)           {}
-func (o *rawNote) End(_ *seat.Op, err error) { o.done <- err }
+func (o *rawNote) Posted(*service.Op)           {}
+func (o *rawNote) End(_ *service.Op, err error) { o.done <- err }
 
 // TestFalseNotes sends notifications that no honest peer sends.
 func TestFalseNotes(t *testing.T) {
@@ -179,9 +179,9 @@ func TestFalseNotes(t *testing.T) {
 			wantOK(t, "Region", err)
 			copy(p.local.Bytes(), c.body)
 			o := &rawNote{done: make(chan error, 1)}
-			o.Blocks = []seat.Block{{Local: region, Remote: &p.peer.proc.mailbox, Length: uint64(len(c.body)), Opcode: verbs.OpRDMAWrite}}
-			o.Notify, o.Imm, o.Sink = true, seat.Immediate(classNote, c.arg), o
-			p.peer.seat.Submit(&o.Op)
+			o.Blocks = []service.Block{{Local: region, Remote: &p.peer.proc.mailbox, Length: uint64(len(c.body)), Opcode: verbs.OpRDMAWrite}}
+			o.Notify, o.Imm, o.Sink = true, service.Immediate(classNote, c.arg), o
+			p.peer.service.Submit(&o.Op)
 			if err := <-o.done; !c.ends { // otherwise the end of the session may be faster
 				wantOK(t, "a false notification", err)
 			}
@@ -204,7 +204,7 @@ func TestFalseNotes(t *testing.T) {
 func TestAnotherVersion(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	later := hello{lowest: 2, highest: 3}
-	wantOK(t, "Send", p.back.seat.Session().Send(soon(t), seat.TransferID, later.encode()))
+	wantOK(t, "Send", p.back.service.Session().Send(soon(t), service.TransferID, later.encode()))
 	eventually(t, "the peer is of another version", func() bool {
 		_, err := p.peer.Open(context.Background(), "target", Read)
 		return errors.Is(err, ErrMismatch)

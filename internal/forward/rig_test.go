@@ -153,7 +153,7 @@ func (r *rig) forwardOn(l net.Listener, target forward.Target) string {
 // lose ends the session.
 func (r *rig) lose() {
 	for _, p := range r.here.Peers() {
-		if s := p.Seat().Session(); s != nil {
+		if s := p.Service().Session(); s != nil {
 			s.End(fmt.Errorf("planted: %w", io.EOF))
 		}
 	}

@@ -1,4 +1,4 @@
-package seat
+package service
 
 import (
 	"sync/atomic"

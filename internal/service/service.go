@@ -1,5 +1,5 @@
-// Package seat is the contract between package node and the packages on top of it, such as transfer and stream. Those are
-// called services here. Programs do not use it: node.Node.Seat and node.Peer.Seat return its interfaces.
+// Package service is the contract between package node and the packages on top of it, such as transfer and stream. Those are
+// called services here. Programs do not use it: node.Node.Service and node.Peer.Service return its interfaces.
 //
 // # What a service does
 //
@@ -27,7 +27,7 @@
 //	Gone          after Down, if no session follows for long
 //
 // The bytes of an operation and the messages of the connection are not ordered with each other.
-package seat
+package service
 
 import (
 	"context"
