@@ -3,12 +3,11 @@ package stream
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"math/bits"
-	"unicode/utf8"
 
 	"ibverbx"
 	"ibverbx/internal/service"
+	"ibverbx/internal/wire"
 )
 
 // version is the version of the protocol that this package speaks. Both sides say the lowest and the highest that they know.
@@ -87,11 +86,7 @@ var little = binary.LittleEndian
 
 func (m *hello) encode() []byte {
 	b := little.AppendUint16([]byte{byte(kindHello)}, m.lowest)
-	b = little.AppendUint16(b, m.highest)
-	if m.seen {
-		return append(b, 1)
-	}
-	return append(b, 0)
+	return wire.AppendFlag(little.AppendUint16(b, m.highest), m.seen)
 }
 
 func (m *open) encode() []byte {
@@ -107,96 +102,51 @@ func (m *refuse) encode() []byte {
 	return append(append(little.AppendUint16([]byte{byte(kindRefuse)}, m.to), byte(m.code)), m.text...)
 }
 
-// appendRing appends address, length, number of keys and keys.
 func appendRing(b []byte, r *ibverbx.RemoteRegion) []byte {
-	b = little.AppendUint64(b, r.Addr)
-	b = little.AppendUint32(b, uint32(r.Length))
-	b = append(b, byte(len(r.RKeys)))
-	for _, key := range r.RKeys {
-		b = little.AppendUint32(b, key)
-	}
-	return b
+	return service.AppendRegion(b, r, service.Length32)
 }
 
 // decode returns the message in b: a pointer to one of the types above. Its values are in the range of their type, but may be false.
 func decode(b []byte) (any, error) {
-	r := reader{b: b}
+	r := reader{wire.NewReader(b)}
 	var m any
-	switch kind(r.u8()) {
+	switch kind(r.U8()) {
 	case kindHello:
 		m = r.hello()
 	case kindOpen:
-		o := &open{from: r.u16(), ring: r.ring()}
-		o.service = r.text(MaxService)
+		o := &open{from: r.U16(), ring: r.ring()}
+		o.service = r.Text(MaxService)
 		m = o
 	case kindAccept:
-		m = &accept{to: r.u16(), from: r.u16(), ring: r.ring()}
+		m = &accept{to: r.U16(), from: r.U16(), ring: r.ring()}
 	case kindRefuse:
-		f := &refuse{to: r.u16(), code: code(r.u8()), text: r.text(maxText)}
-		r.check(f.code != 0)
+		f := &refuse{to: r.U16(), code: code(r.U8()), text: r.Text(maxText)}
+		r.Check(f.code != 0)
 		m = f
 	default:
-		r.bad = true
+		r.Check(false)
 	}
-	if r.bad || len(r.b) > 0 {
+	if !r.End() {
 		return nil, fmt.Errorf("%w: a message of %d bytes that begins with %x", errProtocol, len(b), b[:min(len(b), 1)])
 	}
 	return m, nil
 }
 
-// reader takes a message apart. After a value that is not there or not allowed, bad is set.
-type reader struct {
-	b   []byte
-	bad bool
-}
-
-// take returns the next n bytes.
-func (r *reader) take(n int) []byte {
-	if len(r.b) < n {
-		r.bad, r.b = true, nil
-		return make([]byte, n)
-	}
-	b := r.b[:n]
-	r.b = r.b[n:]
-	return b
-}
-
-func (r *reader) u8() uint8   { return r.take(1)[0] }
-func (r *reader) u16() uint16 { return little.Uint16(r.take(2)) }
-func (r *reader) u32() uint32 { return little.Uint32(r.take(4)) }
-func (r *reader) u64() uint64 { return little.Uint64(r.take(8)) }
-
-// check sets bad unless ok.
-func (r *reader) check(ok bool) { r.bad = r.bad || !ok }
-
-// text takes the rest, which must be UTF-8 of at most limit bytes.
-func (r *reader) text(limit int) string {
-	s := string(r.take(len(r.b)))
-	r.check(len(s) <= limit && utf8.ValidString(s))
-	return s
-}
+// reader takes a message apart.
+type reader struct{ wire.Reader }
 
 func (r *reader) ring() ibverbx.RemoteRegion {
-	g := ibverbx.RemoteRegion{Addr: r.u64(), Length: uint64(r.u32())}
-	keys := int(r.u8())
-	r.check(g.Length >= MinRing && g.Length <= MaxRing && bits.OnesCount64(g.Length) == 1 && g.Addr <= math.MaxUint64-g.Length)
-	r.check(keys > 0 && keys <= ibverbx.MaxRails)
-	if r.bad {
-		return g
-	}
-	for range keys {
-		g.RKeys = append(g.RKeys, r.u32())
-	}
+	g := service.ReadRegion(&r.Reader, service.Length32)
+	r.Check(g.Length >= MinRing && g.Length <= MaxRing && bits.OnesCount64(g.Length) == 1)
 	return g
 }
 
 // hello takes a greeting. A peer that speaks a higher version too may say more.
 func (r *reader) hello() *hello {
-	m := &hello{lowest: r.u16(), highest: r.u16()}
-	seen := r.u8()
-	r.check(m.lowest > 0 && m.lowest <= m.highest && seen <= 1)
-	if m.seen = seen == 1; m.highest > version {
-		r.b = nil
+	m := &hello{lowest: r.U16(), highest: r.U16()}
+	m.seen = r.Flag()
+	if r.Check(m.lowest > 0 && m.lowest <= m.highest); m.highest > version {
+		r.Skip()
 	}
 	return m
 }

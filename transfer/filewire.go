@@ -8,6 +8,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/wire"
 )
 
 // Messages about files. The side that receives a file asks for each chunk. The other side writes it to the memory that the
@@ -132,11 +133,11 @@ func (m *fileOpen) encode() []byte {
 func (m *fileOpened) encode() []byte { return m.entry.append(begin(kindFileOpened, m.id)) }
 
 func (m *fileList) encode() []byte {
-	return append(appendText(begin(kindFileList, m.id), m.name), m.after...)
+	return append(wire.AppendString(begin(kindFileList, m.id), m.name), m.after...)
 }
 
 func (m *fileEntries) encode() []byte {
-	b := append(begin(kindFileEntries, m.id), flag(m.more))
+	b := wire.AppendFlag(begin(kindFileEntries, m.id), m.more)
 	for i := range m.entries {
 		b = m.entries[i].append(b)
 	}
@@ -159,28 +160,16 @@ func (m *fileDone) encode() []byte {
 }
 
 func (m *fileEnded) encode() []byte {
-	return append(append(begin(kindFileEnded, m.id), flag(m.known)), m.sum[:]...)
+	return append(wire.AppendFlag(begin(kindFileEnded, m.id), m.known), m.sum[:]...)
 }
 
 func (m *filePut) encode() []byte {
-	return append(appendText(append(begin(kindFilePut, m.id), flag(m.fresh)), m.source), m.name...)
+	return append(wire.AppendString(wire.AppendFlag(begin(kindFilePut, m.id), m.fresh), m.source), m.name...)
 }
 
 func (m *fileStored) encode() []byte {
 	b := little.AppendUint64(begin(kindFileStored, m.id), m.kept)
 	return little.AppendUint64(little.AppendUint64(b, m.chunks), m.bad)
-}
-
-func flag(on bool) byte {
-	if on {
-		return 1
-	}
-	return 0
-}
-
-// appendText appends text of at most 64 KiB with its length.
-func appendText(b []byte, s string) []byte {
-	return append(little.AppendUint16(b, uint16(len(s))), s...)
 }
 
 // Types of entries.
@@ -203,36 +192,36 @@ func (e *fileEntry) append(b []byte) []byte {
 	b = append(little.AppendUint16(b, uint16(e.Mode.Perm())), byte(e.access))
 	b = little.AppendUint64(b, uint64(e.Size))
 	b = little.AppendUint64(b, uint64(e.ModTime.UnixNano()))
-	return appendText(appendText(b, e.Name), e.Link)
+	return wire.AppendString(wire.AppendString(b, e.Name), e.Link)
 }
 
 // file takes the rest of a message about files. It is nil if there is no such kind.
 func (r *reader) file(k kind) any {
 	switch k {
 	case kindFileOpen:
-		return &fileOpen{id: r.u32(), handle: r.u32(), name: r.path()}
+		return &fileOpen{id: r.U32(), handle: r.U32(), name: r.path()}
 	case kindFileOpened:
-		return &fileOpened{id: r.u32(), entry: r.entry()}
+		return &fileOpened{id: r.U32(), entry: r.entry()}
 	case kindFileList:
-		return &fileList{id: r.u32(), name: r.string(maxPath), after: r.rest(maxPath)}
+		return &fileList{id: r.U32(), name: r.String(maxPath), after: r.Rest(maxPath)}
 	case kindFileEntries:
 		return r.entries()
 	case kindFileChunk:
 		return r.fileChunk()
 	case kindFileChunked:
-		m := &fileChunked{id: r.u32(), how: how(r.u8()), digest: r.u32()}
-		r.check(m.how <= chunkZero)
+		m := &fileChunked{id: r.U32(), how: how(r.U8()), digest: r.U32()}
+		r.Check(m.how <= chunkZero)
 		return m
 	case kindFileDone:
-		return &fileDone{id: r.u32(), handle: r.u32()}
+		return &fileDone{id: r.U32(), handle: r.U32()}
 	case kindFileEnded:
-		m := &fileEnded{id: r.u32(), known: r.flag()}
-		copy(m.sum[:], r.take(len(m.sum)))
+		m := &fileEnded{id: r.U32(), known: r.Flag()}
+		copy(m.sum[:], r.Take(len(m.sum)))
 		return m
 	case kindFilePut:
-		return &filePut{id: r.u32(), fresh: r.flag(), source: r.string(MaxName), name: r.path()}
+		return &filePut{id: r.U32(), fresh: r.Flag(), source: r.String(MaxName), name: r.path()}
 	case kindFileStored:
-		return &fileStored{id: r.u32(), kept: r.u64(), chunks: r.u64(), bad: r.u64()}
+		return &fileStored{id: r.U32(), kept: r.U64(), chunks: r.U64(), bad: r.U64()}
 	default:
 		return nil
 	}
@@ -240,63 +229,41 @@ func (r *reader) file(k kind) any {
 
 // path takes the rest, which is a name that may not be valid.
 func (r *reader) path() string {
-	s := r.rest(maxPath)
-	r.check(s != "")
+	s := r.Rest(maxPath)
+	r.Check(s != "")
 	return s
 }
 
-// string takes text with its length before it.
-func (r *reader) string(limit int) string {
-	n := int(r.u16())
-	r.check(n <= limit)
-	if r.bad {
-		return ""
-	}
-	return string(r.take(n))
-}
-
-// rest takes all that is left.
-func (r *reader) rest(limit int) string {
-	r.check(len(r.b) <= limit)
-	return string(r.take(len(r.b)))
-}
-
-func (r *reader) flag() bool {
-	v := r.u8()
-	r.check(v <= 1)
-	return v == 1
-}
-
 func (r *reader) fileChunk() *fileChunk {
-	m := &fileChunk{id: r.u32(), handle: r.u32(), index: r.u64(), have: have(r.u8()), print: chunk.Fingerprint(r.u64()), grant: r.u32()}
+	m := &fileChunk{id: r.U32(), handle: r.U32(), index: r.U64(), have: have(r.U8()), print: chunk.Fingerprint(r.U64()), grant: r.U32()}
 	m.stage = r.region()
-	r.check(m.index < maxIndex && m.have <= haveDigest && m.grant != mailboxGrant)
+	r.Check(m.index < maxIndex && m.have <= haveDigest && m.grant != mailboxGrant)
 	return m
 }
 
 func (r *reader) entries() *fileEntries {
-	m := &fileEntries{id: r.u32(), more: r.flag()}
-	for len(r.b) > 0 && !r.bad {
+	m := &fileEntries{id: r.U32(), more: r.Flag()}
+	for r.Len() > 0 && r.OK() {
 		m.entries = append(m.entries, r.entry())
-		r.check(len(m.entries) <= maxEntries)
+		r.Check(len(m.entries) <= maxEntries)
 	}
-	r.check(len(m.entries) > 0 || !m.more)
+	r.Check(len(m.entries) > 0 || !m.more)
 	return m
 }
 
 func (r *reader) entry() (e fileEntry) {
-	t, perm, access := r.u8(), r.u16(), r.u8()
-	size, at := r.u64(), int64(r.u64())
-	e.Name, e.Link = r.string(maxPath), r.string(maxPath)
+	t, perm, access := r.U8(), r.U16(), r.U8()
+	size, at := r.U64(), int64(r.U64())
+	e.Name, e.Link = r.String(maxPath), r.String(maxPath)
 	e.Size, e.ModTime, e.access = int64(size), time.Unix(0, at), Access(access)
 	e.Mode = fs.FileMode(perm)
-	r.check(t <= entryLink && e.Mode&^fs.ModePerm == 0 && e.access&^(Read|Write) == 0 && size <= math.MaxInt64)
-	r.check(t == entryFile || size == 0)
-	r.check((t == entryLink) == (e.Link != ""))
+	r.Check(t <= entryLink && e.Mode&^fs.ModePerm == 0 && e.access&^(Read|Write) == 0 && size <= math.MaxInt64)
+	r.Check(t == entryFile || size == 0)
+	r.Check((t == entryLink) == (e.Link != ""))
 	if e.access != 0 {
-		r.check(fs.ValidPath(e.Name) && e.Name != ".")
+		r.Check(fs.ValidPath(e.Name) && e.Name != ".")
 	} else {
-		r.check(e.Name != "" && e.Name != "." && e.Name != ".." && !strings.ContainsAny(e.Name, "/\x00"))
+		r.Check(e.Name != "" && e.Name != "." && e.Name != ".." && !strings.ContainsAny(e.Name, "/\x00"))
 	}
 	switch t {
 	case entryDir:

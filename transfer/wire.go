@@ -3,10 +3,11 @@ package transfer
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"unicode/utf8"
 
 	"ibverbx"
+	"ibverbx/internal/service"
+	"ibverbx/internal/wire"
 )
 
 // version is the version of the protocol that this package speaks. Both sides say the lowest and the highest that they know, and
@@ -198,15 +199,8 @@ func (m *revoked) encode() []byte { return begin(kindRevoked, m.grant) }
 
 func begin(k kind, id uint32) []byte { return little.AppendUint32([]byte{byte(k)}, id) }
 
-// appendRegion appends address, length, number of keys and keys.
 func appendRegion(b []byte, r *ibverbx.RemoteRegion) []byte {
-	b = little.AppendUint64(b, r.Addr)
-	b = little.AppendUint64(b, r.Length)
-	b = append(b, byte(len(r.RKeys)))
-	for _, key := range r.RKeys {
-		b = little.AppendUint32(b, key)
-	}
-	return b
+	return service.AppendRegion(b, r, service.Length64)
 }
 
 // unknown is a request of a kind that this version does not have.
@@ -215,8 +209,8 @@ type unknown struct{ id uint32 }
 // decode returns the message in b: a pointer to one of the types above, or nil for one to be ignored. What it returns is in the range of its
 // type, but may still be false.
 func decode(b []byte) (any, error) {
-	r := reader{b: b}
-	k := kind(r.u8())
+	r := reader{wire.NewReader(b)}
+	k := kind(r.U8())
 	var m any
 	switch k {
 	case kindHello:
@@ -224,7 +218,7 @@ func decode(b []byte) (any, error) {
 	case kindOpen:
 		m = r.open()
 	case kindGrant:
-		m = &grant{id: r.u32(), number: r.u32(), access: r.access(), region: r.region()}
+		m = &grant{id: r.U32(), number: r.U32(), access: r.access(), region: r.region()}
 	case kindDigest:
 		m = r.digest()
 	case kindDigests:
@@ -232,9 +226,9 @@ func decode(b []byte) (any, error) {
 	case kindRefusal:
 		m = r.refusal()
 	case kindRevoke:
-		m = &revoke{grant: r.u32(), arrived: r.u64(), sent: r.u64()}
+		m = &revoke{grant: r.U32(), arrived: r.U64(), sent: r.U64()}
 	case kindRevoked:
-		m = &revoked{grant: r.u32()}
+		m = &revoked{grant: r.U32()}
 	default:
 		if m = r.file(k); m != nil {
 			break
@@ -242,117 +236,78 @@ func decode(b []byte) (any, error) {
 		if k == 0 || k >= answer {
 			m = nil
 		} else {
-			m = &unknown{id: r.u32()}
+			m = &unknown{id: r.U32()}
 		}
-		r.b = r.b[len(r.b):]
+		r.Skip()
 	}
-	if r.bad || len(r.b) > 0 || len(b) == 0 || k == 0 {
+	if !r.End() || k == 0 {
 		return nil, fmt.Errorf("%w: message %#02x of %d bytes", errProtocol, uint8(k), len(b))
 	}
 	return m, nil
 }
 
-// reader takes a message apart. After a value that is not there or not allowed, bad is set.
-type reader struct {
-	b   []byte
-	bad bool
-}
-
-// take returns the next n bytes.
-func (r *reader) take(n int) []byte {
-	if len(r.b) < n {
-		r.bad, r.b = true, nil
-		return make([]byte, n)
-	}
-	b := r.b[:n]
-	r.b = r.b[n:]
-	return b
-}
-
-func (r *reader) u8() uint8   { return r.take(1)[0] }
-func (r *reader) u16() uint16 { return little.Uint16(r.take(2)) }
-func (r *reader) u32() uint32 { return little.Uint32(r.take(4)) }
-func (r *reader) u64() uint64 { return little.Uint64(r.take(8)) }
-
-// check sets bad unless ok.
-func (r *reader) check(ok bool) { r.bad = r.bad || !ok }
+// reader takes a message apart.
+type reader struct{ wire.Reader }
 
 func (r *reader) access() Access {
-	a := Access(r.u8())
-	r.check(a != 0 && a&^(Read|Write) == 0)
+	a := Access(r.U8())
+	r.Check(a != 0 && a&^(Read|Write) == 0)
 	return a
 }
 
-// text takes the rest, which must be UTF-8 of at most limit bytes.
-func (r *reader) text(limit int) string {
-	s := string(r.take(len(r.b)))
-	r.check(len(s) <= limit && utf8.ValidString(s))
-	return s
-}
-
 func (r *reader) region() ibverbx.RemoteRegion {
-	g := ibverbx.RemoteRegion{Addr: r.u64(), Length: r.u64()}
-	keys := int(r.u8())
-	r.check(g.Length > 0 && g.Length <= math.MaxInt64 && g.Addr <= math.MaxUint64-g.Length)
-	r.check(keys > 0 && keys <= ibverbx.MaxRails)
-	if r.bad {
-		return g
-	}
-	for range keys {
-		g.RKeys = append(g.RKeys, r.u32())
-	}
-	return g
+	return service.ReadRegion(&r.Reader, service.Length64)
 }
 
 // hello takes a greeting. If the peer speaks no version of ours, only the versions are valid. If it speaks a higher one too, there may
 // be more behind what version 1 has.
 func (r *reader) hello() *hello {
-	m := &hello{lowest: r.u16(), highest: r.u16()}
-	r.check(m.lowest > 0 && m.lowest <= m.highest)
-	if r.bad || m.lowest > version {
-		r.b = nil
+	m := &hello{lowest: r.U16(), highest: r.U16()}
+	r.Check(m.lowest > 0 && m.lowest <= m.highest)
+	if !r.OK() || m.lowest > version {
+		r.Skip()
 		return m
 	}
-	m.features = r.u32()
-	m.id, m.seen, m.arrived, m.taken = r.u64(), r.u64(), r.u64(), r.u64()
+	m.features = r.U32()
+	m.id, m.seen, m.arrived, m.taken = r.U64(), r.U64(), r.U64(), r.U64()
 	m.mailbox = r.region()
-	r.check(m.id != 0 && m.taken <= m.arrived && m.mailbox.Length == mailboxSize)
+	r.Check(m.id != 0 && m.taken <= m.arrived && m.mailbox.Length == mailboxSize)
 	if m.highest > version {
-		r.b = nil
+		r.Skip()
 	}
 	return m
 }
 
 func (r *reader) open() *open {
-	m := &open{id: r.u32(), want: r.access(), name: r.text(MaxName)}
-	r.check(m.name != "")
+	m := &open{id: r.U32(), want: r.access(), name: r.Text(MaxName)}
+	r.Check(m.name != "")
 	return m
 }
 
 func (r *reader) digest() *digest {
-	m := &digest{id: r.u32()}
-	n := len(r.b) / 16
-	r.check(n > 0 && n <= maxRanges)
-	for ; n > 0 && !r.bad; n-- {
-		g := digestRange{grant: r.u32(), offset: r.u64(), length: r.u32()}
-		r.check(g.length > 0 && g.length <= maxRange)
+	m := &digest{id: r.U32()}
+	n := r.Len() / 16
+	r.Check(n > 0 && n <= maxRanges)
+	for ; n > 0 && r.OK(); n-- {
+		g := digestRange{grant: r.U32(), offset: r.U64(), length: r.U32()}
+		r.Check(g.length > 0 && g.length <= maxRange)
 		m.ranges = append(m.ranges, g)
 	}
 	return m
 }
 
 func (r *reader) digests() *digests {
-	m := &digests{id: r.u32()}
-	n := len(r.b) / 4
-	r.check(n > 0 && n <= maxRanges)
-	for ; n > 0 && !r.bad; n-- {
-		m.sums = append(m.sums, r.u32())
+	m := &digests{id: r.U32()}
+	n := r.Len() / 4
+	r.Check(n > 0 && n <= maxRanges)
+	for ; n > 0 && r.OK(); n-- {
+		m.sums = append(m.sums, r.U32())
 	}
 	return m
 }
 
 func (r *reader) refusal() *refusal {
-	m := &refusal{id: r.u32(), code: code(r.u8()), text: r.text(maxText)}
-	r.check(m.code != 0)
+	m := &refusal{id: r.U32(), code: code(r.U8()), text: r.Text(maxText)}
+	r.Check(m.code != 0)
 	return m
 }
