@@ -2,9 +2,9 @@ package transfer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
+	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 )
 
@@ -44,74 +44,23 @@ func (p *Peer) connected(ctx context.Context, want *process) (proc *process, s s
 	}
 }
 
-// answer hands an answer to the request that waits for it. Others are ignored: their callers have gone.
-func (proc *process) answer(id uint32, m any) {
+// Connected implements rpc.Process.
+func (proc *process) Connected(ctx context.Context) (service.Session, context.Context, error) {
+	_, s, live, err := proc.peer.connected(ctx, proc)
+	return s, live, err
+}
+
+// Ended implements rpc.Process.
+func (proc *process) Ended() <-chan struct{} { return proc.ended }
+
+// Dead implements rpc.Process.
+func (proc *process) Dead() error {
 	proc.peer.mu.Lock()
 	defer proc.peer.mu.Unlock()
-	if call := proc.calls[id]; call != nil {
-		delete(proc.calls, id)
-		call <- m
-	}
+	return proc.dead
 }
 
-// outwait gives back the token of a request that the caller has given up, when the peer has answered or the session has ended.
-func (proc *process) outwait(limit chan struct{}, id uint32, call chan any, live context.Context) {
-	select {
-	case <-call:
-	case <-live.Done():
-	case <-proc.ended:
-	}
-	proc.peer.mu.Lock()
-	delete(proc.calls, id)
-	proc.peer.mu.Unlock()
-	<-limit
-}
-
-// ask sends a request and returns the answer. If the session ends meanwhile it asks again in the next one. limit, which is asks or puts, has a
-// token for each request that the peer has not answered. One that the caller has given up keeps its token: the peer still serves it, and ends the
-// session of a side that asks for too much.
-func (p *Peer) ask(ctx context.Context, limit chan struct{}, proc *process, request func(id uint32) []byte) (any, error) {
-	if err := takeToken(ctx, limit); err != nil {
-		return nil, err
-	}
-	release := func() { <-limit }
-	defer func() { release() }()
-	for {
-		_, s, live, err := p.connected(ctx, proc)
-		if err != nil {
-			return nil, err
-		}
-		call := make(chan any, 1)
-		p.mu.Lock()
-		proc.lastID++
-		id := proc.lastID
-		proc.calls[id] = call
-		p.mu.Unlock()
-		sent := s.Send(ctx, service.TransferID, request(id)) == nil // otherwise the session or ctx has ended
-		var m any
-		select {
-		case m = <-call:
-		case <-live.Done():
-		case <-proc.ended:
-		case <-ctx.Done():
-			if sent {
-				release = func() { go proc.outwait(limit, id, call, live) }
-				return nil, context.Cause(ctx)
-			}
-		}
-		p.mu.Lock()
-		delete(proc.calls, id)
-		dead := proc.dead
-		p.mu.Unlock()
-		switch m := m.(type) {
-		case *refusal:
-			return nil, fmt.Errorf("%w (the peer says %q)", m.code.err(), m.text)
-		case nil:
-			if err := errors.Join(dead, context.Cause(ctx)); err != nil {
-				return nil, err
-			}
-		default:
-			return m, nil
-		}
-	}
+// ask sends a request to a process and returns the response. limit is asks or puts.
+func (p *Peer) ask(ctx context.Context, limit rpc.Limit, proc *process, request func(id uint32) []byte) (any, error) {
+	return proc.calls.Ask(ctx, proc, service.TransferID, limit, request)
 }

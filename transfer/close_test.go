@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 	"ibverbx/node"
 )
@@ -132,15 +133,15 @@ func TestRevokeFollowsGrant(t *testing.T) {
 	back := b.named("a")
 	granting, release := make(chan struct{}), make(chan struct{})
 	var mu sync.Mutex
-	var kinds []kind
+	var kinds []rpc.Kind
 	s := back.wall(false)
 	s.before = func(body []byte) {
-		if kind(body[0]) == kindGrant {
+		if rpc.Kind(body[0]) == kindGrant {
 			close(granting)
 			<-release
 		}
 		mu.Lock()
-		kinds = append(kinds, kind(body[0]))
+		kinds = append(kinds, rpc.Kind(body[0]))
 		mu.Unlock()
 	}
 	wantOK(t, "open", back.message(s, &open{id: 77, want: Read, name: "target"}))

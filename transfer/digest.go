@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 
+	"ibverbx/internal/rpc"
 	"ibverbx/verbs"
 )
 
@@ -162,17 +163,17 @@ func (p *Peer) sum(ctx context.Context, proc *process, m *digest) []byte {
 		ok := l != nil && l.segment != nil && !l.revoking && l.access&Read != 0 && l.segment.enter()
 		p.mu.Unlock()
 		if !ok {
-			return (&refusal{id: m.id, code: codeNotFound, text: "the segment is not lent for reading"}).encode()
+			return (&rpc.Refusal{ID: m.id, Code: rpc.NotFound, Text: "the segment is not lent for reading"}).Encode()
 		}
 		if size := uint64(l.segment.Len()); r.offset > size || uint64(r.length) > size-r.offset {
 			l.segment.leave()
-			return (&refusal{id: m.id, code: codeRange, text: "a range is outside its segment"}).encode()
+			return (&rpc.Refusal{ID: m.id, Code: rpc.Range, Text: "a range is outside its segment"}).Encode()
 		}
 		var err error
 		sums[i], err = p.engine.crc(ctx, l.segment.mem, r.offset, r.length)
 		l.segment.leave()
 		if err != nil {
-			return (&refusal{id: m.id, code: codeFailed, text: "the device cannot copy the memory of the segment"}).encode()
+			return (&rpc.Refusal{ID: m.id, Code: rpc.Failed, Text: "the device cannot copy the memory of the segment"}).Encode()
 		}
 		if ctx.Err() != nil {
 			return nil // the session has ended

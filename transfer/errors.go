@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"ibverbx/internal/rpc"
 	"ibverbx/node"
 )
 
@@ -19,25 +20,25 @@ var (
 	// ErrClosed means that this side has closed the Engine, the segment or the Node.
 	ErrClosed = node.ErrClosed
 	// ErrNotFound means that the peer has no such segment or file, or none that it lends to this side.
-	ErrNotFound = errors.New("not found")
+	ErrNotFound = rpc.ErrNotFound
 	// ErrDenied means that a segment or an Export is not lent, or a file not usable, for what was asked.
-	ErrDenied = errors.New("access denied")
+	ErrDenied = rpc.ErrDenied
 	// ErrRange means that bytes lie outside a segment.
-	ErrRange = errors.New("out of range")
+	ErrRange = rpc.ErrRange
 	// ErrDigest means that the bytes on the two sides differ after a transfer of files, or one with Verify.
-	ErrDigest = errors.New("the digests differ")
+	ErrDigest = rpc.ErrDigest
 	// ErrRevoked means that the peer has closed the segment.
-	ErrRevoked = errors.New("revoked by its owner")
+	ErrRevoked = rpc.ErrRevoked
 	// ErrBusy means that there is no room for another transfer, or that the peer cannot lend a segment now: try again later.
-	ErrBusy = errors.New("busy")
+	ErrBusy = rpc.ErrBusy
 	// ErrFailed means that the peer could not do it, for a reason of its own, such as a full disk.
-	ErrFailed = errors.New("the peer failed")
+	ErrFailed = rpc.ErrFailed
 	// ErrMismatch means that the two sides have no version of the protocol in common.
-	ErrMismatch = errors.New("different protocol versions")
+	ErrMismatch = rpc.ErrMismatch
 	// ErrTooLong means that a name or a notification has too many bytes.
 	ErrTooLong = errors.New("too long")
 	// errProtocol means that a peer sent what no honest peer sends. It ends the session.
-	errProtocol = errors.New("protocol violation")
+	errProtocol = rpc.ErrProtocol
 )
 
 // Error says what failed and where. Index and the fields after it describe the first block that did not succeed.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rpc"
 	"ibverbx/verbs"
 )
 
@@ -54,7 +55,7 @@ type files struct {
 	// reading is memory for chunks that are sent.
 	reading readPool
 	// staging has a token for each slot in use, for chunks that are received.
-	staging chan struct{}
+	staging rpc.Limit
 	// lastHandle is the handle of the file of a peer that was opened last.
 	lastHandle atomic.Uint32
 	// arrived, if it is set, may damage chunks that have arrived. It is for tests.
@@ -78,7 +79,7 @@ const (
 
 func newFiles() *files {
 	f := &files{
-		staging: make(chan struct{}, stagingSlots),
+		staging: make(rpc.Limit, stagingSlots),
 		exports: map[string]*Export{}, open: map[*process]*openFiles{}, storing: map[string]*storing{},
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -234,7 +235,7 @@ func (v fileServer) mayUse(ctx context.Context, x *Export, want Access) Access {
 const returnTimeout = time.Minute
 
 // askAny asks the process that the peer is, and if that ends the next one. It returns the process that answered.
-func askAny[M any](ctx context.Context, p *Peer, limit chan struct{}, request func(id uint32) []byte) (answer M, proc *process, err error) {
+func askAny[M any](ctx context.Context, p *Peer, limit rpc.Limit, request func(id uint32) []byte) (answer M, proc *process, err error) {
 	for again := false; ; again = true {
 		wait, cancel := ctx, func() {}
 		if again {
@@ -263,16 +264,8 @@ func (p *Peer) mayReturn(err error) bool {
 }
 
 // askFor asks for an answer of a type.
-func askFor[M any](ctx context.Context, p *Peer, limit chan struct{}, proc *process, request func(id uint32) []byte) (answer M, err error) {
-	m, err := p.ask(ctx, limit, proc, request)
-	if err != nil {
-		return answer, err
-	}
-	answer, ok := m.(M)
-	if !ok {
-		return answer, fmt.Errorf("%w: the peer's answer", errProtocol)
-	}
-	return answer, nil
+func askFor[M any](ctx context.Context, p *Peer, limit rpc.Limit, proc *process, request func(id uint32) []byte) (answer M, err error) {
+	return rpc.As[M](p.ask(ctx, limit, proc, request))
 }
 
 // secret returns a name that no other peer guesses.

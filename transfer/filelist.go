@@ -87,7 +87,7 @@ func (v fileServer) listing(ctx context.Context, x *Export, dir string, goesOn b
 		return o.listings[i].Listing, nil
 	}
 	f.mu.Unlock()
-	if err := takeToken(ctx, o.listing); err != nil {
+	if err := o.listing.Take(ctx); err != nil {
 		return nil, err
 	}
 	defer func() { <-o.listing }()

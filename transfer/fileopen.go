@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rpc"
 )
 
 // openFiles are the files that a process of a peer has open at this side. The mutex of files guards it.
@@ -22,9 +23,9 @@ type openFiles struct {
 	// storing are the files that the peer puts here, by the name of the peer's Export.
 	storing map[string]*storing
 	// reading has a token for each chunk that is being read and sent.
-	reading chan struct{}
+	reading rpc.Limit
 	// listing has a token while a directory is read.
-	listing chan struct{}
+	listing rpc.Limit
 	// listings are the directories of which the peer has seen a part, the oldest first.
 	listings []listing
 }
@@ -70,8 +71,8 @@ func (f *files) opened(proc *process) *openFiles {
 	o := f.open[proc]
 	if o == nil {
 		o = &openFiles{
-			files: map[uint32]*openFile{}, claimed: map[uint32]chan struct{}{}, storing: map[string]*storing{}, reading: make(chan struct{}, peerSlots),
-			listing: make(chan struct{}, 1),
+			files: map[uint32]*openFile{}, claimed: map[uint32]chan struct{}{}, storing: map[string]*storing{}, reading: make(rpc.Limit, peerSlots),
+			listing: make(rpc.Limit, 1),
 		}
 		f.open[proc] = o
 		go func() {

@@ -54,7 +54,7 @@ func (l *pull) open(ctx context.Context, name string) (source, error) {
 		return source{}, err
 	}
 	opens := l.peer.opens
-	if err := takeToken(ctx, opens); err != nil {
+	if err := opens.Take(ctx); err != nil {
 		return source{}, err
 	}
 	release := sync.OnceFunc(func() { <-opens })

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 )
 
@@ -43,15 +44,15 @@ func (p *Peer) fileMessage(s service.Session, proc *process, m any) error {
 	case *filePut:
 		return p.serve(s, func(ctx context.Context) []byte { return v.store(ctx, m) })
 	case *fileOpened:
-		proc.answer(m.id, m)
+		proc.calls.Answer(m.id, m)
 	case *fileEntries:
-		proc.answer(m.id, m)
+		proc.calls.Answer(m.id, m)
 	case *fileChunked:
-		proc.answer(m.id, m)
+		proc.calls.Answer(m.id, m)
 	case *fileEnded:
-		proc.answer(m.id, m)
+		proc.calls.Answer(m.id, m)
 	case *fileStored:
-		proc.answer(m.id, m)
+		proc.calls.Answer(m.id, m)
 	}
 	return nil
 }
@@ -62,25 +63,25 @@ func refuseFile(id uint32, err error) []byte {
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}
-	c, text := codeFailed, err.Error()
+	c, text := rpc.Failed, err.Error()
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		text = fmt.Sprintf("%s: %v", e.Op, e.Err) // the path is that of this host
 	}
 	switch {
 	case errors.Is(err, ErrDenied), errors.Is(err, fs.ErrPermission), errors.Is(err, chunk.ErrKind), errors.Is(err, chunk.ErrName):
-		c = codeDenied
-	case errors.Is(err, ErrChanged):
-		c = codeChanged
+		c = rpc.Denied
+	case errors.Is(err, ErrChanged), errors.Is(err, chunk.ErrChanged):
+		c = rpc.Changed
 	case errors.Is(err, ErrDigest), errors.Is(err, chunk.ErrDigest):
-		c = codeDigest
+		c = rpc.Digest
 	case errors.Is(err, ErrBusy), errors.Is(err, chunk.ErrBusy):
-		c = codeBusy
+		c = rpc.Busy
 	case errors.Is(err, ErrRevoked):
-		c = codeRevoked
+		c = rpc.Revoked
 	case errors.Is(err, ErrNotFound), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), isEscape(err):
-		c, text = codeNotFound, ErrNotFound.Error()
+		c, text = rpc.NotFound, ErrNotFound.Error()
 	}
-	return (&refusal{id: id, code: c, text: text}).encode()
+	return (&rpc.Refusal{ID: id, Code: c, Text: text}).Encode()
 }
 
 // isEscape reports whether an os.Root refused a path that leaves it. The error has no name.

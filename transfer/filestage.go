@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rpc"
 )
 
 // readPool is memory for chunks that are read from files and written to peers. It is made when it is first needed, and stays until
@@ -31,8 +32,8 @@ func (s readSlot) bytes() []byte {
 func (s readSlot) view(n int) View { return s.segment.Slice(int64(s.number)*chunk.Size, int64(n)) }
 
 // take returns a slot, and waits for one. share has a token for each slot of the same peer.
-func (r *readPool) take(ctx context.Context, e *Engine, share chan struct{}) (slot readSlot, err error) {
-	if err := takeToken(ctx, share); err != nil {
+func (r *readPool) take(ctx context.Context, e *Engine, share rpc.Limit) (slot readSlot, err error) {
+	if err := share.Take(ctx); err != nil {
 		return readSlot{}, err
 	}
 	if slot, err = r.slot(ctx, e); err != nil {
@@ -67,7 +68,7 @@ func (r *readPool) slot(ctx context.Context, e *Engine) (readSlot, error) {
 	}
 }
 
-func (r *readPool) release(s readSlot, share chan struct{}) {
+func (r *readPool) release(s readSlot, share rpc.Limit) {
 	s.segment.leave()
 	r.free <- s.number
 	<-share
@@ -128,16 +129,16 @@ type stage struct {
 // newStage returns a stage of at most so many slots, and of at most half of those that are free. It waits for one slot.
 func (p *Peer) newStage(ctx context.Context, slots int) (*stage, error) {
 	all := p.engine.files.staging
-	if err := takeToken(ctx, p.staging); err != nil {
+	if err := p.staging.Take(ctx); err != nil {
 		return nil, err
 	}
-	if err := takeToken(ctx, all); err != nil {
+	if err := all.Take(ctx); err != nil {
 		<-p.staging
 		return nil, err
 	}
 	s := &stage{peer: p, slots: 1}
-	for most := min(slots, 1+(cap(all)-len(all))/2); s.slots < most && tryToken(p.staging); s.slots++ {
-		if !tryToken(all) {
+	for most := min(slots, 1+(cap(all)-len(all))/2); s.slots < most && p.staging.Try(); s.slots++ {
+		if !all.Try() {
 			<-p.staging
 			break
 		}
@@ -147,26 +148,6 @@ func (p *Peer) newStage(ctx context.Context, slots int) (*stage, error) {
 		s.free <- &slot{}
 	}
 	return s, nil
-}
-
-// takeToken puts a token into a channel, and waits for room until ctx ends.
-func takeToken(ctx context.Context, c chan struct{}) error {
-	select {
-	case c <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// tryToken puts a token into a channel if there is room.
-func tryToken(c chan struct{}) bool {
-	select {
-	case c <- struct{}{}:
-		return true
-	default:
-		return false
-	}
 }
 
 // close takes all slots back. Those whose memory cannot be freed stay in use.

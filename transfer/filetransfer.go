@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rpc"
 )
 
 // FileConfig describes a transfer of files. The zero value is usual.
@@ -40,7 +41,7 @@ const (
 )
 
 // ErrChanged means that a file was changed, truncated or replaced while it was transferred.
-var ErrChanged = chunk.ErrChanged
+var ErrChanged = rpc.ErrChanged
 
 const defaultParallel = 8
 
@@ -164,6 +165,8 @@ func (t *FileTransfer) end(err error) {
 // fileError makes errors of files those of this package.
 func fileError(err error) error {
 	switch {
+	case errors.Is(err, chunk.ErrChanged):
+		return fmt.Errorf("%w: %w", ErrChanged, err)
 	case errors.Is(err, chunk.ErrDigest):
 		return fmt.Errorf("%w: %w", ErrDigest, err)
 	case errors.Is(err, chunk.ErrBusy):

@@ -62,7 +62,7 @@ func syncDir(name string) error {
 
 // tree receives a directory. What cannot be received is left out, and the rest is received.
 func (l *pull) tree(ctx context.Context, name string, root *os.Root) error {
-	if err := takeToken(ctx, l.peer.trees); err != nil {
+	if err := l.peer.trees.Take(ctx); err != nil {
 		return err
 	}
 	defer func() { <-l.peer.trees }()

@@ -8,23 +8,24 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rpc"
 	"ibverbx/internal/wire"
 )
 
 // Messages about files. The side that receives a file asks for each chunk. The other side writes it to the memory that the
 // request names and answers when it is there.
 const (
-	kindFileOpen  kind = 0x10 // id, handle u32, name
-	kindFileList  kind = 0x11 // id, length of name u16, name, after
-	kindFileChunk kind = 0x12 // id, handle u32, index u64, have u8, fingerprint u64, grant u32, region
-	kindFileDone  kind = 0x13 // id, handle u32
-	kindFilePut   kind = 0x14 // id, fresh u8, length of source u16, source, name
+	kindFileOpen  rpc.Kind = 0x10 // id, handle u32, name
+	kindFileList  rpc.Kind = 0x11 // id, length of name u16, name, after
+	kindFileChunk rpc.Kind = 0x12 // id, handle u32, index u64, have u8, fingerprint u64, grant u32, region
+	kindFileDone  rpc.Kind = 0x13 // id, handle u32
+	kindFilePut   rpc.Kind = 0x14 // id, fresh u8, length of source u16, source, name
 
-	kindFileOpened  kind = 0x90 // id, entry
-	kindFileEntries kind = 0x91 // id, more u8, entries
-	kindFileChunked kind = 0x92 // id, how u8, digest u32
-	kindFileEnded   kind = 0x93 // id, known u8, sum of 32 bytes
-	kindFileStored  kind = 0x94 // id, kept u64, chunks u64, bad u64
+	kindFileOpened  rpc.Kind = 0x90 // id, entry
+	kindFileEntries rpc.Kind = 0x91 // id, more u8, entries
+	kindFileChunked rpc.Kind = 0x92 // id, how u8, digest u32
+	kindFileEnded   rpc.Kind = 0x93 // id, known u8, sum of 32 bytes
+	kindFileStored  rpc.Kind = 0x94 // id, kept u64, chunks u64, bad u64
 
 	maxPath    = 4096                 // bytes of a name with directories, and of the target of a link
 	maxEntries = 512                  // entries of an answer
@@ -127,17 +128,17 @@ type (
 )
 
 func (m *fileOpen) encode() []byte {
-	return append(little.AppendUint32(begin(kindFileOpen, m.id), m.handle), m.name...)
+	return append(little.AppendUint32(rpc.Begin(kindFileOpen, m.id), m.handle), m.name...)
 }
 
-func (m *fileOpened) encode() []byte { return m.entry.append(begin(kindFileOpened, m.id)) }
+func (m *fileOpened) encode() []byte { return m.entry.append(rpc.Begin(kindFileOpened, m.id)) }
 
 func (m *fileList) encode() []byte {
-	return append(wire.AppendString(begin(kindFileList, m.id), m.name), m.after...)
+	return append(wire.AppendString(rpc.Begin(kindFileList, m.id), m.name), m.after...)
 }
 
 func (m *fileEntries) encode() []byte {
-	b := wire.AppendFlag(begin(kindFileEntries, m.id), m.more)
+	b := wire.AppendFlag(rpc.Begin(kindFileEntries, m.id), m.more)
 	for i := range m.entries {
 		b = m.entries[i].append(b)
 	}
@@ -145,30 +146,30 @@ func (m *fileEntries) encode() []byte {
 }
 
 func (m *fileChunk) encode() []byte {
-	b := little.AppendUint32(begin(kindFileChunk, m.id), m.handle)
+	b := little.AppendUint32(rpc.Begin(kindFileChunk, m.id), m.handle)
 	b = little.AppendUint64(b, m.index)
 	b = little.AppendUint64(append(b, byte(m.have)), uint64(m.print))
 	return appendRegion(little.AppendUint32(b, m.grant), &m.stage)
 }
 
 func (m *fileChunked) encode() []byte {
-	return little.AppendUint32(append(begin(kindFileChunked, m.id), byte(m.how)), m.digest)
+	return little.AppendUint32(append(rpc.Begin(kindFileChunked, m.id), byte(m.how)), m.digest)
 }
 
 func (m *fileDone) encode() []byte {
-	return little.AppendUint32(begin(kindFileDone, m.id), m.handle)
+	return little.AppendUint32(rpc.Begin(kindFileDone, m.id), m.handle)
 }
 
 func (m *fileEnded) encode() []byte {
-	return append(wire.AppendFlag(begin(kindFileEnded, m.id), m.known), m.sum[:]...)
+	return append(wire.AppendFlag(rpc.Begin(kindFileEnded, m.id), m.known), m.sum[:]...)
 }
 
 func (m *filePut) encode() []byte {
-	return append(wire.AppendString(wire.AppendFlag(begin(kindFilePut, m.id), m.fresh), m.source), m.name...)
+	return append(wire.AppendString(wire.AppendFlag(rpc.Begin(kindFilePut, m.id), m.fresh), m.source), m.name...)
 }
 
 func (m *fileStored) encode() []byte {
-	b := little.AppendUint64(begin(kindFileStored, m.id), m.kept)
+	b := little.AppendUint64(rpc.Begin(kindFileStored, m.id), m.kept)
 	return little.AppendUint64(little.AppendUint64(b, m.chunks), m.bad)
 }
 
@@ -196,7 +197,7 @@ func (e *fileEntry) append(b []byte) []byte {
 }
 
 // file takes the rest of a message about files. It is nil if there is no such kind.
-func (r *reader) file(k kind) any {
+func (r *reader) file(k rpc.Kind) any {
 	switch k {
 	case kindFileOpen:
 		return &fileOpen{id: r.U32(), handle: r.U32(), name: r.path()}

@@ -81,7 +81,7 @@ func (p *Peer) hello(s service.Session, m *hello) error {
 func (p *Peer) newProcess(incarnation uint64, m *hello) *process {
 	proc := &process{
 		peer: p, incarnation: incarnation, id: m.id, mailbox: m.mailbox, ended: make(chan struct{}),
-		remotes: map[uint32]*Remote{}, lent: map[uint32]*lending{}, calls: map[uint32]chan any{},
+		remotes: map[uint32]*Remote{}, lent: map[uint32]*lending{},
 	}
 	proc.out.proc = proc
 	proc.lent[mailboxGrant] = &lending{number: mailboxGrant, stopped: make(chan struct{})}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"ibverbx"
+	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 	"ibverbx/node"
 )
@@ -24,10 +25,10 @@ type Peer struct {
 	room chan struct{}
 	// asks bounds how many requests of this side wait for an answer. puts does so for those to fetch a file: the peer asks this side before it
 	// answers them.
-	asks, puts chan struct{}
+	asks, puts rpc.Limit
 	// staging has a token for each slot of transfers from the peer, opens for each file of the peer that this side has open, and trees for each
 	// directory that is received.
-	staging, opens, trees chan struct{}
+	staging, opens, trees rpc.Limit
 	// digesting is held by the goroutine that computes digests for the peer.
 	digesting chan struct{}
 
@@ -60,7 +61,7 @@ type Peer struct {
 	// queued is how many bytes of notifications the program has not taken, of all processes of the peer.
 	queued int
 	// serving has a token for each request of this session that has no answer yet.
-	serving chan struct{}
+	serving rpc.Limit
 }
 
 // process is what is known of a peer, until one of the two sides forgets. The Peer's mu guards its fields, apart from those that do not
@@ -76,8 +77,7 @@ type process struct {
 
 	remotes map[uint32]*Remote  // what the peer has lent, by number
 	lent    map[uint32]*lending // what the peer was lent, by number
-	calls   map[uint32]chan any // requests that wait for an answer, by id
-	lastID  uint32
+	calls   rpc.Calls
 	out     outbox
 	in      arrivals
 }
@@ -93,8 +93,8 @@ const (
 func newPeer(e *Engine, s service.Peer) *Peer {
 	p := &Peer{
 		engine: e, service: s, node: e.node(s), id: newID(),
-		room: make(chan struct{}, 1), asks: make(chan struct{}, maxAsks), puts: make(chan struct{}, maxPuts),
-		staging: make(chan struct{}, peerStaging), opens: make(chan struct{}, maxOpens), trees: make(chan struct{}, maxTrees), digesting: make(chan struct{}, 1), changed: make(chan struct{}),
+		room: make(chan struct{}, 1), asks: make(rpc.Limit, maxAsks), puts: make(rpc.Limit, maxPuts),
+		staging: make(rpc.Limit, peerStaging), opens: make(rpc.Limit, maxOpens), trees: make(rpc.Limit, maxTrees), digesting: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
 	if p.node != nil {
 		p.realm = p.node.Realm()
@@ -153,7 +153,7 @@ func (p *Peer) up(s service.Session) error {
 	}
 	p.session, p.number, p.told, p.met, p.greeted, p.err = s, s.Number(), 0, false, false, nil
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.serving = make(chan struct{}, maxServing)
+	p.serving = make(rpc.Limit, maxServing)
 	p.change()
 	p.mu.Unlock()
 	old.end(ErrRestarted)
@@ -252,15 +252,17 @@ func (p *Peer) message(s service.Session, m any) error {
 		return p.serve(s, func(ctx context.Context) []byte { return p.lend(ctx, s, proc, m) })
 	case *digest:
 		return p.serve(s, func(ctx context.Context) []byte { return p.sum(ctx, proc, m) })
-	case *unknown:
+	case *rpc.Unknown:
 		text := fmt.Sprintf("this side speaks version %d", version)
-		return p.serve(s, func(context.Context) []byte { return (&refusal{m.id, codeUnknown, text}).encode() })
+		return p.serve(s, func(context.Context) []byte {
+			return (&rpc.Refusal{ID: m.ID, Code: rpc.UnknownRequest, Text: text}).Encode()
+		})
 	case *grant:
-		proc.answer(m.id, p.granted(proc, m))
+		proc.calls.Answer(m.id, p.granted(proc, m))
 	case *digests:
-		proc.answer(m.id, m)
-	case *refusal:
-		proc.answer(m.id, m)
+		proc.calls.Answer(m.id, m)
+	case *rpc.Refusal:
+		proc.calls.Answer(m.ID, m)
 	case *revoke:
 		return p.revoked(s, proc, m)
 	case *revoked:
@@ -279,16 +281,5 @@ func (p *Peer) serve(s service.Session, f func(ctx context.Context) []byte) erro
 	if stale {
 		return nil
 	}
-	select {
-	case serving <- struct{}{}:
-	default:
-		return fmt.Errorf("%w: %d requests without an answer", errProtocol, maxServing)
-	}
-	go func() {
-		if body := f(ctx); body != nil && !p.engine.isClosed() { // one that leaves says so instead
-			_ = s.Send(ctx, service.TransferID, body) // without the session the peer asks again
-		}
-		<-serving
-	}()
-	return nil
+	return rpc.Serve(ctx, s, service.TransferID, serving, p.engine.done, f)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 )
 
@@ -81,7 +82,7 @@ func (p *Peer) granted(proc *process, m *grant) *Remote {
 	r := proc.remotes[m.number]
 	if r == nil {
 		r = &Remote{peer: p, proc: proc, number: m.number, access: m.access, region: m.region}
-		if proc.calls[m.id] != nil {
+		if proc.calls.Waiting(m.id) {
 			proc.remotes[m.number] = r
 		}
 	}
@@ -126,14 +127,14 @@ func (p *Peer) lend(ctx context.Context, s service.Session, proc *process, m *op
 // allow decides on a request for a segment. It returns the answer, and what is lent, if anything is.
 func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []byte) {
 	e := p.engine
-	refuse := func(c code, err error) (*lending, []byte) {
-		return nil, (&refusal{id: m.id, code: c, text: err.Error()}).encode()
+	refuse := func(c rpc.Code, err error) (*lending, []byte) {
+		return nil, (&rpc.Refusal{ID: m.id, Code: c, Text: err.Error()}).Encode()
 	}
 	e.mu.Lock()
 	s := e.segments[m.name]
 	e.mu.Unlock()
 	if s == nil || s.cfg.Local {
-		return refuse(codeNotFound, ErrNotFound)
+		return refuse(rpc.NotFound, ErrNotFound)
 	}
 	access, err := s.cfg.Public, error(nil)
 	if e.cfg.Lend != nil {
@@ -146,17 +147,17 @@ func (p *Peer) allow(ctx context.Context, proc *process, m *open) (*lending, []b
 	}
 	switch {
 	case err != nil || access&(Read|Write) == 0:
-		return refuse(codeNotFound, ErrNotFound)
+		return refuse(rpc.NotFound, ErrNotFound)
 	case access&m.want != m.want:
-		return refuse(codeDenied, fmt.Errorf("%w: only %v is allowed", ErrDenied, access))
+		return refuse(rpc.Denied, fmt.Errorf("%w: only %v is allowed", ErrDenied, access))
 	case !s.enter(): // not earlier, because Lend may take its time
-		return refuse(codeNotFound, ErrNotFound)
+		return refuse(rpc.NotFound, ErrNotFound)
 	}
 	defer s.leave()
 	region, err := s.memory.Remote(p.service, m.want.verbs())
 	if err != nil {
 		e.service.Log().Error("transfer: a segment cannot be lent", "segment", s.name, "peer", p.String(), "error", err)
-		return refuse(codeBusy, errors.New("the memory cannot be registered with the NICs now"))
+		return refuse(rpc.Busy, errors.New("the memory cannot be registered with the NICs now"))
 	}
 	l := p.lendingOf(proc, s, m.want, region)
 	p.mu.Lock()

@@ -218,12 +218,18 @@ func TestSmallBehindHuge(t *testing.T) {
 // TestRevokedWhileOpened: a segment is revoked before the goroutine that opens it has seen the answer. It is not used then.
 func TestRevokedWhileOpened(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096).peer
-	const id, number = 1 << 20, 1 << 20
-	answer := make(chan any, 1)
-	p.mu.Lock()
-	proc, s := p.proc, p.session
-	proc.calls[id] = answer
-	p.mu.Unlock()
+	const number = 1 << 20
+	s := p.wall(true) // the peer does not get the request
+	defer p.unwall(s)
+	asked, answer := make(chan uint32, 1), make(chan any, 1)
+	go func() {
+		m, _ := p.ask(soon(t), p.asks, p.proc, func(id uint32) []byte {
+			asked <- id
+			return nil
+		})
+		answer <- m
+	}()
+	id := <-asked
 	region := ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}
 	wantOK(t, "grant", p.message(s, &grant{id: id, number: number, access: Read, region: region}))
 	wantOK(t, "revoke", p.message(s, &revoke{grant: number}))

@@ -3,9 +3,9 @@ package transfer
 import (
 	"encoding/binary"
 	"fmt"
-	"unicode/utf8"
 
 	"ibverbx"
+	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 	"ibverbx/internal/wire"
 )
@@ -14,26 +14,19 @@ import (
 // speak the highest that they have in common.
 const version = 1
 
-// kind is the type of a message, its first byte. All numbers are little-endian. Requests are below answer: the four bytes behind the
-// kind are an id that the asking side chose and that the answer repeats. A request of an unknown kind is refused, and
-// an unknown message from answer on is ignored, so that later versions can add kinds. 0x10 to 0x3f are for files.
-type kind uint8
-
+// Kinds of messages, see package rpc. 0x10 to 0x3f are for files.
 const (
-	kindOpen   kind = 0x01 // id, want u8, name
-	kindDigest kind = 0x02 // id, ranges of {grant u32, offset u64, length u32}
+	kindOpen   rpc.Kind = 0x01 // id, want u8, name
+	kindDigest rpc.Kind = 0x02 // id, ranges of {grant u32, offset u64, length u32}
 
-	answer       kind = 0x80
-	kindHello    kind = 0x80 // lowest u16, highest u16, features u32, id u64, seen u64, arrived u64, taken u64, mailbox
-	kindGrant    kind = 0x81 // id, grant u32, access u8, region
-	kindDigests  kind = 0x82 // id, sums of u32
-	kindRefusal  kind = 0x83 // id, code u8, text
-	kindRevoke   kind = 0x84 // grant u32
-	kindRevoked  kind = 0x85 // grant u32
-	maxText           = 256  // bytes of a refusal's text
-	maxRanges         = 4096 // ranges of a kindDigest
-	maxRange          = 1 << 20
-	mailboxGrant      = 0 // the grant that stands for the mailbox: the Engine is being closed
+	kindHello    rpc.Kind = 0x80 // lowest u16, highest u16, features u32, id u64, seen u64, arrived u64, taken u64, mailbox
+	kindGrant    rpc.Kind = 0x81 // id, grant u32, access u8, region
+	kindDigests  rpc.Kind = 0x82 // id, sums of u32
+	kindRevoke   rpc.Kind = 0x84 // grant u32, arrived u64, sent u64
+	kindRevoked  rpc.Kind = 0x85 // grant u32
+	maxRanges             = 4096 // ranges of a kindDigest
+	maxRange              = 1 << 20
+	mailboxGrant          = 0 // the grant that stands for the mailbox: the Engine is being closed
 )
 
 // MaxName is how many bytes the name of a segment has at most.
@@ -86,13 +79,6 @@ type digests struct {
 	sums []uint32
 }
 
-// refusal answers a request that failed.
-type refusal struct {
-	id   uint32
-	code code
-	text string
-}
-
 // revoke takes a grant back. revoked says that no request uses it any more.
 type (
 	revoke struct {
@@ -103,45 +89,6 @@ type (
 	}
 	revoked struct{ grant uint32 }
 )
-
-// code says why a request was refused.
-type code uint8
-
-const (
-	codeNotFound code = 1 + iota
-	codeDenied
-	codeRange
-	codeUnknown
-	codeBusy
-	codeChanged
-	codeDigest
-	codeRevoked
-	codeFailed
-)
-
-// err returns the error for a code, of which later versions may have more.
-func (c code) err() error {
-	switch c {
-	case codeNotFound:
-		return ErrNotFound
-	case codeDenied:
-		return ErrDenied
-	case codeRange:
-		return ErrRange
-	case codeBusy:
-		return ErrBusy
-	case codeChanged:
-		return ErrChanged
-	case codeDigest:
-		return ErrDigest
-	case codeRevoked:
-		return ErrRevoked
-	case codeFailed:
-		return ErrFailed
-	case codeUnknown:
-	}
-	return ErrMismatch
-}
 
 var little = binary.LittleEndian
 
@@ -157,16 +104,16 @@ func (m *hello) encode() []byte {
 }
 
 func (m *open) encode() []byte {
-	return append(append(begin(kindOpen, m.id), byte(m.want)), m.name...)
+	return append(append(rpc.Begin(kindOpen, m.id), byte(m.want)), m.name...)
 }
 
 func (m *grant) encode() []byte {
-	b := little.AppendUint32(begin(kindGrant, m.id), m.number)
+	b := little.AppendUint32(rpc.Begin(kindGrant, m.id), m.number)
 	return appendRegion(append(b, byte(m.access)), &m.region)
 }
 
 func (m *digest) encode() []byte {
-	b := begin(kindDigest, m.id)
+	b := rpc.Begin(kindDigest, m.id)
 	for _, r := range m.ranges {
 		b = little.AppendUint32(b, r.grant)
 		b = little.AppendUint64(b, r.offset)
@@ -176,41 +123,28 @@ func (m *digest) encode() []byte {
 }
 
 func (m *digests) encode() []byte {
-	b := begin(kindDigests, m.id)
+	b := rpc.Begin(kindDigests, m.id)
 	for _, sum := range m.sums {
 		b = little.AppendUint32(b, sum)
 	}
 	return b
 }
 
-func (m *refusal) encode() []byte {
-	text := m.text[:min(len(m.text), maxText)]
-	for !utf8.ValidString(text) {
-		text = text[:len(text)-1]
-	}
-	return append(append(begin(kindRefusal, m.id), byte(m.code)), text...)
-}
-
 func (m *revoke) encode() []byte {
-	return little.AppendUint64(little.AppendUint64(begin(kindRevoke, m.grant), m.arrived), m.sent)
+	return little.AppendUint64(little.AppendUint64(rpc.Begin(kindRevoke, m.grant), m.arrived), m.sent)
 }
 
-func (m *revoked) encode() []byte { return begin(kindRevoked, m.grant) }
-
-func begin(k kind, id uint32) []byte { return little.AppendUint32([]byte{byte(k)}, id) }
+func (m *revoked) encode() []byte { return rpc.Begin(kindRevoked, m.grant) }
 
 func appendRegion(b []byte, r *ibverbx.RemoteRegion) []byte {
 	return service.AppendRegion(b, r, service.Length64)
 }
 
-// unknown is a request of a kind that this version does not have.
-type unknown struct{ id uint32 }
-
-// decode returns the message in b: a pointer to one of the types above, or nil for one to be ignored. What it returns is in the range of its
+// decode returns the message in b: a pointer to one of the types above or of package rpc, or nil for one to be ignored. What it returns is in the range of its
 // type, but may still be false.
 func decode(b []byte) (any, error) {
 	r := reader{wire.NewReader(b)}
-	k := kind(r.U8())
+	k := rpc.Kind(r.U8())
 	var m any
 	switch k {
 	case kindHello:
@@ -223,24 +157,18 @@ func decode(b []byte) (any, error) {
 		m = r.digest()
 	case kindDigests:
 		m = r.digests()
-	case kindRefusal:
-		m = r.refusal()
+	case rpc.KindRefusal:
+		m = rpc.ReadRefusal(&r.Reader)
 	case kindRevoke:
 		m = &revoke{grant: r.U32(), arrived: r.U64(), sent: r.U64()}
 	case kindRevoked:
 		m = &revoked{grant: r.U32()}
 	default:
-		if m = r.file(k); m != nil {
-			break
+		if m = r.file(k); m == nil {
+			m = rpc.ReadUnknown(k, &r.Reader)
 		}
-		if k == 0 || k >= answer {
-			m = nil
-		} else {
-			m = &unknown{id: r.U32()}
-		}
-		r.Skip()
 	}
-	if !r.End() || k == 0 {
+	if !r.End() {
 		return nil, fmt.Errorf("%w: message %#02x of %d bytes", errProtocol, uint8(k), len(b))
 	}
 	return m, nil
@@ -303,11 +231,5 @@ func (r *reader) digests() *digests {
 	for ; n > 0 && r.OK(); n-- {
 		m.sums = append(m.sums, r.U32())
 	}
-	return m
-}
-
-func (r *reader) refusal() *refusal {
-	m := &refusal{id: r.U32(), code: code(r.U8()), text: r.Text(maxText)}
-	r.Check(m.code != 0)
 	return m
 }

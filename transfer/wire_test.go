@@ -25,7 +25,6 @@ func messages() []encoder {
 		&grant{id: 1, number: 2, access: Write, region: region},
 		&digest{id: 3, ranges: []digestRange{{1, 1 << 35, maxRange}, {2, 0, 1}}},
 		&digests{id: 3, sums: []uint32{1, math.MaxUint32}},
-		&refusal{id: 4, code: codeDenied, text: "no"},
 		&revoke{5, 6, 7},
 		&revoked{6},
 	}
@@ -75,7 +74,7 @@ func TestMessages(t *testing.T) {
 				t.Errorf("decode of a later hello: got %v, want no error", err)
 			}
 		}
-		if _, err := decode(append(m.encode(), 0)); err == nil && m.encode()[0] != byte(kindRefusal) && m.encode()[0] != byte(kindOpen) {
+		if _, err := decode(append(m.encode(), 0)); err == nil && m.encode()[0] != byte(kindOpen) {
 			t.Errorf("decode of %T and a byte: got no error", m)
 		}
 	}

@@ -1,0 +1,237 @@
+// Package rpc carries requests and responses between a service and its counterpart in a peer's process, over the sessions of package node.
+//
+// # Messages
+//
+// The first byte of a message is its kind. Kinds below Response are requests: the next four bytes are an id chosen by the client, which
+// the response repeats. An unknown request is refused, and an unknown message from Response on is ignored, so that later versions can add
+// kinds. A Refusal is the response to a request that failed.
+//
+// # Sessions
+//
+// A request outlives its session: Calls.Ask sends it again in the next session with the same process. So every request must be
+// idempotent. A request fails with its process (Process.Dead).
+package rpc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"unicode/utf8"
+
+	"ibverbx/internal/service"
+	"ibverbx/internal/wire"
+)
+
+// Kind is the type of a message, its first byte.
+type Kind uint8
+
+const (
+	// Response is the first kind that is not a request.
+	Response Kind = 0x80
+	// KindRefusal is the kind of a Refusal in all services: id, code u8, text.
+	KindRefusal Kind = 0x83
+
+	maxText = 256 // bytes of a Refusal's text
+)
+
+// Begin returns the first bytes of a request or a response.
+func Begin(k Kind, id uint32) []byte { return binary.LittleEndian.AppendUint32([]byte{byte(k)}, id) }
+
+// Refusal is the response to a failed request.
+type Refusal struct {
+	ID   uint32
+	Code Code
+	Text string
+}
+
+// Encode returns the message. A long text is cut.
+func (m *Refusal) Encode() []byte {
+	text := m.Text[:min(len(m.Text), maxText)]
+	for !utf8.ValidString(text) {
+		text = text[:len(text)-1]
+	}
+	return append(append(Begin(KindRefusal, m.ID), byte(m.Code)), text...)
+}
+
+// ReadRefusal decodes a Refusal behind its kind.
+func ReadRefusal(r *wire.Reader) *Refusal {
+	m := &Refusal{ID: r.U32(), Code: Code(r.U8()), Text: r.Text(maxText)}
+	r.Check(m.Code != 0)
+	return m
+}
+
+// Unknown is a request of an unknown kind.
+type Unknown struct{ ID uint32 }
+
+// ReadUnknown decodes a message of an unknown kind, behind the kind. It returns an *Unknown, or nil for a message to be ignored.
+func ReadUnknown(k Kind, r *wire.Reader) (m any) {
+	if r.Check(k != 0); k < Response {
+		m = &Unknown{ID: r.U32()}
+	}
+	r.Skip()
+	return m
+}
+
+// Process is one process of a peer.
+type Process interface {
+	// Connected waits for a session in which the process takes requests. live is canceled when that session ends.
+	Connected(ctx context.Context) (s service.Session, live context.Context, err error)
+	// Ended is closed when the process can no longer be used. Dead then returns the reason.
+	Ended() <-chan struct{}
+	Dead() error
+}
+
+// Calls holds the outstanding requests to one process. The zero value is ready.
+type Calls struct {
+	mu      sync.Mutex
+	last    uint32
+	waiting map[uint32]chan any
+}
+
+// Ask sends a request to service id of a process and returns the response. If the session ends first, Ask sends the request again in the
+// next one. An error for a Refusal wraps the error of its code.
+//
+// limit has a token for each request without a response. A request whose caller gives up keeps its token until the peer responds:
+// the peer still serves it, and closes the session of a client with too many requests.
+func (c *Calls) Ask(ctx context.Context, p Process, id service.ID, limit Limit, request func(id uint32) []byte) (any, error) {
+	if err := limit.Take(ctx); err != nil {
+		return nil, err
+	}
+	release := limit.Give
+	defer func() { release() }()
+	for {
+		s, live, err := p.Connected(ctx)
+		if err != nil {
+			return nil, err
+		}
+		number, call := c.begin()
+		sent := s.Send(ctx, id, request(number)) == nil // otherwise the session or ctx has ended
+		var m any
+		select {
+		case m = <-call:
+		case <-live.Done():
+		case <-p.Ended():
+		case <-ctx.Done():
+			if sent {
+				release = func() { go c.outwait(live, p, limit, number, call) }
+				return nil, context.Cause(ctx)
+			}
+		}
+		c.end(number)
+		switch m := m.(type) {
+		case *Refusal:
+			return nil, fmt.Errorf("%w (the peer says %q)", m.Code.Err(), m.Text)
+		case nil:
+			if err := errors.Join(p.Dead(), context.Cause(ctx)); err != nil {
+				return nil, err
+			}
+		default:
+			return m, nil
+		}
+	}
+}
+
+// begin registers a request.
+func (c *Calls) begin() (id uint32, call chan any) {
+	call = make(chan any, 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting == nil {
+		c.waiting = map[uint32]chan any{}
+	}
+	c.last++
+	c.waiting[c.last] = call
+	return c.last, call
+}
+
+func (c *Calls) end(id uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, id)
+}
+
+// outwait returns the token of an abandoned request once the peer has responded or the session has ended.
+func (c *Calls) outwait(live context.Context, p Process, limit Limit, id uint32, call chan any) {
+	select {
+	case <-call:
+	case <-live.Done():
+	case <-p.Ended():
+	}
+	c.end(id)
+	limit.Give()
+}
+
+// Answer hands a response to its request. It ignores responses without one.
+func (c *Calls) Answer(id uint32, m any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if call := c.waiting[id]; call != nil {
+		delete(c.waiting, id)
+		call <- m
+	}
+}
+
+// Waiting reports whether a request waits for its response.
+func (c *Calls) Waiting(id uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.waiting[id] != nil
+}
+
+// As returns a response as a message of type M. It takes the results of Calls.Ask.
+func As[M any](m any, err error) (M, error) {
+	answer, ok := m.(M)
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: the peer's response is a %T", ErrProtocol, m)
+	}
+	return answer, err
+}
+
+// Serve runs f in a new goroutine and sends the message that it returns, unless that is nil or done is closed. ctx, which f gets, must be canceled
+// when session s ends. serving has a token for each request being served; an error means that the peer exceeds it.
+func Serve(ctx context.Context, s service.Session, id service.ID, serving Limit, done <-chan struct{}, f func(ctx context.Context) []byte) error {
+	if !serving.Try() {
+		return fmt.Errorf("%w: %d requests without a response", ErrProtocol, cap(serving))
+	}
+	go func() {
+		defer serving.Give()
+		body := f(ctx)
+		select {
+		case <-done: // a service that closes notifies the peer instead
+			return
+		default:
+		}
+		if body != nil {
+			_ = s.Send(ctx, id, body) // without the session the peer sends the request again
+		}
+	}()
+	return nil
+}
+
+// Limit bounds concurrent use of something: it holds a token for each user.
+type Limit chan struct{}
+
+// Take adds a token, and waits for space until ctx is done.
+func (l Limit) Take(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Try adds a token unless the limit is reached.
+func (l Limit) Try() bool {
+	select {
+	case l <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// Give removes a token.
+func (l Limit) Give() { <-l }
