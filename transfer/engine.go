@@ -163,6 +163,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	for _, p := range peers {
 		p.cancelRunning(func(*Transfer) bool { return true }, ErrClosed)
 	}
+	errs = append(errs, e.files.reading.close(ctx))
 	for _, s := range segments {
 		errs = append(errs, s.stop(ctx, peers))
 	}

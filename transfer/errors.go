@@ -39,6 +39,7 @@ var (
 	ErrTooLong = errors.New("too long")
 	// errProtocol means that a peer sent what no honest peer sends. It ends the session.
 	errProtocol = rpc.ErrProtocol
+	errNoEngine = fmt.Errorf("%w: it has no transfer engine now", ErrPeerGone)
 )
 
 // Error says what failed and where. Index and the fields after it describe the first block that did not succeed.

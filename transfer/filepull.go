@@ -222,11 +222,7 @@ func (l *pull) chunk(ctx context.Context, from source, target *chunk.Target, k i
 	if err := s.lend(l.peer, from.proc); err != nil {
 		return err
 	}
-	if !s.segment.enter() {
-		return ErrClosed
-	}
 	answered, err := l.fetch(ctx, from, target, k, have, s)
-	s.segment.leave()
 	if !answered {
 		err = errors.Join(err, s.drop())
 	}
@@ -236,9 +232,9 @@ func (l *pull) chunk(ctx context.Context, from source, target *chunk.Target, k i
 // fetch asks for a chunk and stores it. One that arrives with a wrong digest is asked for once more.
 func (l *pull) fetch(ctx context.Context, from source, target *chunk.Target, k int64, have *known, s *slot) (answered bool, err error) {
 	request := fileChunk{
-		handle: from.handle, index: uint64(k), have: have.have, print: have.print, grant: s.lent.number, stage: s.lent.region,
+		handle: from.handle, index: uint64(k), have: have.have, print: have.print, grant: s.loan.Number(), stage: s.loan.Region(),
 	}
-	b := s.segment.Bytes()[:chunk.Len(target.Size(), k)]
+	b := s.buffer.mem.Bytes()[:chunk.Len(target.Size(), k)]
 	for again := false; ; again = true {
 		m, err := askFor[*fileChunked](ctx, l.peer, l.peer.asks, from.proc, func(id uint32) []byte {
 			request.id = id

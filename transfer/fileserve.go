@@ -34,7 +34,7 @@ func (p *Peer) fileMessage(s service.Session, proc *process, m any) error {
 	case *fileList:
 		return p.serve(s, func(ctx context.Context) []byte { return v.list(ctx, m) })
 	case *fileChunk:
-		r, err := v.stage(m) // before the next message, which may revoke it
+		r, err := v.peer.Borrow(m.grant, &m.stage, Write) // before the next message, which may revoke it
 		if err != nil {
 			return err
 		}
@@ -89,26 +89,6 @@ func isEscape(err error) bool {
 	var e *fs.PathError
 	return errors.As(err, &e) && e.Err.Error() == "path escapes from parent"
 }
-
-// stage returns the memory that a request for a chunk lends.
-func (v fileServer) stage(m *fileChunk) (*Remote, error) {
-	v.peer.mu.Lock()
-	defer v.peer.mu.Unlock()
-	r := v.proc.remotes[m.grant]
-	switch {
-	case r == nil && len(v.proc.remotes) >= maxRemotes:
-		return nil, fmt.Errorf("%w: %d segments were lent", errProtocol, maxRemotes)
-	case r == nil:
-		r = &Remote{peer: v.peer, proc: v.proc, number: m.grant, name: "files", access: Write, region: m.stage}
-		v.proc.remotes[m.grant] = r
-	case !sameRegion(&r.region, &m.stage) || r.access&Write == 0:
-		return nil, fmt.Errorf("%w: the stage has changed", errProtocol)
-	}
-	return r, nil
-}
-
-// maxRemotes is how many segments of a process this side keeps that it has not asked for.
-const maxRemotes = 4096
 
 // has reports whether the asking side has the bytes, which have a digest.
 func (m *fileChunk) has(b []byte, digest uint32) bool {

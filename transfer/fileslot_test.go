@@ -59,9 +59,9 @@ func TestLateChunkRequest(t *testing.T) {
 	wantOK(t, "lend", s.lend(d.peer, from.proc))
 	v := d.server(t)
 	serve := func(ctx context.Context, k uint64) []byte {
-		m := &fileChunk{id: 1000, handle: from.handle, index: k, grant: s.lent.number, stage: s.lent.region}
-		r, err := v.stage(m)
-		wantOK(t, "stage", err)
+		m := &fileChunk{id: 1000, handle: from.handle, index: k, grant: s.loan.Number(), stage: s.loan.Region()}
+		r, err := v.peer.Borrow(m.grant, &m.stage, Write)
+		wantOK(t, "Borrow", err)
 		return v.chunk(ctx, r, m)
 	}
 	ended, end := context.WithCancel(context.Background())
@@ -69,10 +69,10 @@ func TestLateChunkRequest(t *testing.T) {
 	if m, err := decode(serve(soon(t), 1)); err != nil {
 		t.Fatalf("a request is answered with %+v, %v", m, err)
 	}
-	wantSame(t, "the slot", s.segment.Bytes(), want[chunk.Size:])
+	wantSame(t, "the slot", s.buffer.mem.Bytes(), want[chunk.Size:])
 	for range 20 {
 		serve(ended, 0)
-		wantSame(t, "the slot after a late request", s.segment.Bytes(), want[chunk.Size:])
+		wantSame(t, "the slot after a late request", s.buffer.mem.Bytes(), want[chunk.Size:])
 	}
 }
 
@@ -101,13 +101,13 @@ func TestUnansweredSlot(t *testing.T) {
 	eventually(t, "the request is being served", func() bool { return waiting() == 1 })
 	cancel(ErrCanceled)
 	wantErr(t, "a chunk", <-ended, ErrCanceled)
-	if s.segment != nil {
+	if s.buffer != nil {
 		t.Error("a slot whose request has no answer keeps its memory")
 	}
 	resume()
 	eventually(t, "the first request has ended", func() bool { return waiting() == 0 })
 	wantOK(t, "the next chunk", l.chunk(soon(t), from, target, 1, &known{}, s))
-	wantSame(t, "the slot", s.segment.Bytes(), want[chunk.Size:])
+	wantSame(t, "the slot", s.buffer.mem.Bytes(), want[chunk.Size:])
 	l.stage.free <- s
 	l.giveUp(from)
 	wantOK(t, "Close", target.Close())

@@ -9,27 +9,60 @@ import (
 
 	"ibverbx/internal/chunk"
 	"ibverbx/internal/rpc"
+	"ibverbx/verbs"
 )
 
-// readPool is memory for chunks that are read from files and written to peers. It is made when it is first needed, and stays until
-// the Engine is closed.
-type readPool struct {
-	mu      sync.Mutex
+// buffer is memory of this package that is a segment too. It outlives the segment, so a chunk can be read from it and written to it at any
+// time before close.
+type buffer struct {
+	mem     *verbs.Memory
 	segment *Segment
-	free    chan uint32 // slots
+}
+
+func newBuffer(e *Engine, size int) (*buffer, error) {
+	mem, err := verbs.AllocMemory(size, nil)
+	if err != nil {
+		return nil, err
+	}
+	segment, err := e.Adopt("", mem, SegmentConfig{})
+	if err != nil {
+		return nil, errors.Join(err, mem.Free())
+	}
+	return &buffer{mem, segment}, nil
+}
+
+// close revokes the memory and frees it. If that fails, it can be called again.
+func (b *buffer) close(ctx context.Context) error {
+	if err := b.segment.Close(ctx); err != nil {
+		return fmt.Errorf("the memory for chunks: %w", err)
+	}
+	return b.mem.Free()
+}
+
+// readPool is memory for chunks that are read from files and written to peers. It is made when it is first needed, and stays until
+// close.
+type readPool struct {
+	closing sync.Mutex // held by close
+
+	mu     sync.Mutex
+	closed bool
+	buffer *buffer
+	free   chan uint32 // slots
 }
 
 // readSlot is a slot of a readPool.
 type readSlot struct {
-	segment *Segment
-	number  uint32
+	buffer *buffer
+	number uint32
 }
 
 func (s readSlot) bytes() []byte {
-	return s.segment.Bytes()[int64(s.number)*chunk.Size:][:chunk.Size]
+	return s.buffer.mem.Bytes()[int64(s.number)*chunk.Size:][:chunk.Size]
 }
 
-func (s readSlot) view(n int) View { return s.segment.Slice(int64(s.number)*chunk.Size, int64(n)) }
+func (s readSlot) view(n int) View {
+	return s.buffer.segment.Slice(int64(s.number)*chunk.Size, int64(n))
+}
 
 // take returns a slot, and waits for one. share has a token for each slot of the same peer.
 func (r *readPool) take(ctx context.Context, e *Engine, share rpc.Limit) (slot readSlot, err error) {
@@ -37,68 +70,104 @@ func (r *readPool) take(ctx context.Context, e *Engine, share rpc.Limit) (slot r
 		return readSlot{}, err
 	}
 	if slot, err = r.slot(ctx, e); err != nil {
-		<-share
+		share.Give()
 	}
 	return slot, err
 }
 
 func (r *readPool) slot(ctx context.Context, e *Engine) (readSlot, error) {
-	r.mu.Lock()
-	if r.segment == nil {
-		segment, err := e.Alloc("", readSlots*chunk.Size, SegmentConfig{})
-		if err != nil {
-			r.mu.Unlock()
-			return readSlot{}, err
-		}
-		r.segment, r.free = segment, make(chan uint32, readSlots)
-		for i := range uint32(readSlots) {
-			r.free <- i
-		}
+	b, err := r.make(e)
+	if err != nil {
+		return readSlot{}, err
 	}
-	r.mu.Unlock()
 	select {
 	case n := <-r.free:
-		if !r.segment.enter() {
-			r.free <- n
-			return readSlot{}, ErrClosed
-		}
-		return readSlot{r.segment, n}, nil
+		return readSlot{b, n}, nil
 	case <-ctx.Done():
 		return readSlot{}, context.Cause(ctx)
 	}
 }
 
+// make returns the memory, and allocates it the first time.
+func (r *readPool) make(e *Engine) (*buffer, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, ErrClosed
+	}
+	if r.buffer == nil {
+		b, err := newBuffer(e, readSlots*chunk.Size)
+		if err != nil {
+			return nil, err
+		}
+		r.buffer, r.free = b, make(chan uint32, readSlots)
+		for i := range uint32(readSlots) {
+			r.free <- i
+		}
+	}
+	return r.buffer, nil
+}
+
 func (r *readPool) release(s readSlot, share rpc.Limit) {
-	s.segment.leave()
 	r.free <- s.number
-	<-share
+	share.Give()
+}
+
+// close waits until no slot is in use, and frees the memory. If that fails, it can be called again.
+func (r *readPool) close(ctx context.Context) error {
+	r.closing.Lock()
+	defer r.closing.Unlock()
+	r.mu.Lock()
+	r.closed = true
+	b := r.buffer
+	r.mu.Unlock()
+	if b == nil {
+		return nil
+	}
+	for i := range readSlots {
+		select {
+		case <-r.free:
+		case <-ctx.Done():
+			for n := range uint32(i) { // which ones they are is of no interest: no slot is taken any more
+				r.free <- n
+			}
+			return fmt.Errorf("chunks are being read: %w", context.Cause(ctx))
+		}
+	}
+	err := b.close(ctx)
+	if err == nil {
+		r.mu.Lock()
+		r.buffer = nil
+		r.mu.Unlock()
+	}
+	return err
 }
 
 // slot is memory for one chunk that a peer writes to. Each has a key of its own, which no other peer gets. One goroutine has it at a time.
 type slot struct {
-	// segment is nil until a chunk needs it. proc was lent it, and lent is what it was lent.
-	segment *Segment
-	proc    *process
-	lent    *lending
+	// buffer is nil until a chunk needs it. loan is what proc was lent.
+	buffer *buffer
+	proc   *process
+	loan   *Loan
 }
 
 // lend gets memory, unless the slot has some, and lends it to a process. A slot that another process was lent gets new memory.
 func (s *slot) lend(p *Peer, proc *process) error {
-	if s.proc == proc {
+	if s.proc == proc && !s.loan.Ended() {
 		return nil
 	}
 	if err := s.drop(); err != nil {
 		return err
 	}
-	segment, err := p.engine.Alloc("", chunk.Size, SegmentConfig{})
+	b, err := newBuffer(p.engine, chunk.Size)
 	if err != nil {
 		return err
 	}
-	region, err := segment.memory.Remote(p.service, Write.verbs())
+	loan, err := p.Lend(b.segment, Write)
 	if err != nil {
-		return errors.Join(err, segment.free())
+		return errors.Join(err, b.close(context.Background()))
 	}
-	s.segment, s.proc, s.lent = segment, proc, p.lendingOf(proc, segment, Write, region)
+	s.buffer, s.proc, s.loan = b, proc, loan
 	return nil
 }
 
@@ -107,15 +176,15 @@ const slotTimeout = 10 * time.Second
 
 // drop takes the memory back and frees it. After that nothing that the peer does reaches a chunk of this side.
 func (s *slot) drop() error {
-	if s.segment == nil {
+	if s.buffer == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), slotTimeout)
 	defer cancel()
-	if err := s.segment.close(ctx, []*Peer{s.proc.peer}); err != nil {
-		return fmt.Errorf("the memory for chunks: %w", err)
+	if err := s.buffer.close(ctx); err != nil {
+		return err
 	}
-	s.segment, s.proc, s.lent = nil, nil, nil
+	s.buffer, s.proc, s.loan = nil, nil, nil
 	return nil
 }
 
@@ -133,13 +202,13 @@ func (p *Peer) newStage(ctx context.Context, slots int) (*stage, error) {
 		return nil, err
 	}
 	if err := all.Take(ctx); err != nil {
-		<-p.staging
+		p.staging.Give()
 		return nil, err
 	}
 	s := &stage{peer: p, slots: 1}
 	for most := min(slots, 1+(cap(all)-len(all))/2); s.slots < most && p.staging.Try(); s.slots++ {
 		if !all.Try() {
-			<-p.staging
+			p.staging.Give()
 			break
 		}
 	}
@@ -158,8 +227,8 @@ func (s *stage) close() error {
 		slot := <-s.free
 		work.Go(func() {
 			if errs[i] = slot.drop(); errs[i] == nil {
-				<-s.peer.engine.files.staging
-				<-s.peer.staging
+				s.peer.engine.files.staging.Give()
+				s.peer.staging.Give()
 			}
 		})
 	}

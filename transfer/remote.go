@@ -191,43 +191,54 @@ func (e *Engine) revoke(ctx context.Context, peers []*Peer, which func(*lending)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, p := range peers {
-		wg.Go(func() { p.takeBack(ctx, which) })
+		if r := p.recall(which); r.session != nil && len(r.list) > 0 {
+			wg.Go(func() { p.takeBack(ctx, r) })
+		}
 	}
 	wg.Wait()
 }
 
-// takeBack is revoke for one peer.
-func (p *Peer) takeBack(ctx context.Context, which func(*lending) bool) {
+// recall is what a peer has to give back: list, of which it is told now by messages of a session. Without a session the next hello says it.
+type recall struct {
+	session service.Session
+	live    context.Context
+	list    []*lending
+	told    []*revoke
+}
+
+// recall marks what a peer has to give back.
+func (p *Peer) recall(which func(*lending) bool) recall {
 	p.mu.Lock()
-	s, live := p.session, p.ctx
-	var list []*lending
-	var told []*revoke
-	if p.proc != nil {
-		for _, l := range p.proc.lent {
-			if l.cut || !which(l) {
-				continue
-			}
-			if list = append(list, l); !l.revoking && l.granting == 0 {
-				told = append(told, p.proc.revoke(l.number))
-			}
-			l.revoking = true
+	defer p.mu.Unlock()
+	r := recall{session: p.session, live: p.ctx}
+	if p.proc == nil {
+		return r
+	}
+	for _, l := range p.proc.lent {
+		if l.cut || !which(l) {
+			continue
 		}
+		if r.list = append(r.list, l); !l.revoking && l.granting == 0 {
+			r.told = append(r.told, p.proc.revoke(l.number))
+		}
+		l.revoking = true
 	}
-	p.mu.Unlock()
-	if s == nil {
-		return // the next hello says it
+	return r
+}
+
+// takeBack waits until a peer has given back what it has to.
+func (p *Peer) takeBack(ctx context.Context, r recall) {
+	for _, m := range r.told {
+		_ = r.session.Send(ctx, service.TransferID, m.encode()) // if it fails, the answer does not come
 	}
-	for _, m := range told {
-		_ = s.Send(ctx, service.TransferID, m.encode()) // if it fails, the answer does not come
-	}
-	for _, l := range list {
+	for _, l := range r.list {
 		select {
 		case <-l.stopped:
-		case <-live.Done():
+		case <-r.live.Done():
 			return // the next hello says it
 		case <-ctx.Done():
-			if p.cutOff(list) {
-				s.End(fmt.Errorf("%w: the peer did not stop using a segment that is closed", ErrRevoked))
+			if p.cutOff(r.list) {
+				r.session.End(fmt.Errorf("%w: the peer did not stop using a segment that is closed", ErrRevoked))
 			}
 			return
 		}

@@ -182,15 +182,10 @@ func (s *Segment) Close(ctx context.Context) error {
 	e.mu.Lock()
 	peers := e.peerList()
 	e.mu.Unlock()
-	return s.close(ctx, peers)
-}
-
-// close is Close of a segment that no other peers use.
-func (s *Segment) close(ctx context.Context, peers []*Peer) error {
 	if err := s.stop(ctx, peers); err != nil {
 		return err
 	}
-	s.engine.revoke(ctx, peers, func(l *lending) bool { return l.segment == s })
+	e.revoke(ctx, peers, func(l *lending) bool { return l.segment == s })
 	return s.free()
 }
 
@@ -206,13 +201,13 @@ func (s *Segment) stop(ctx context.Context, peers []*Peer) error {
 		s.uses.Add(closing + 1)
 		s.leave()
 	})
-	for _, p := range peers {
-		p.cancelUsers(func(part part) bool { return part.segment == s }, ErrClosed)
-	}
 	select {
 	case <-s.idle:
 		return nil
 	default:
+	}
+	for _, p := range peers {
+		p.cancelUsers(func(part part) bool { return part.segment == s }, ErrClosed)
 	}
 	select {
 	case <-s.idle:

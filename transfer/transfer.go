@@ -95,7 +95,7 @@ func (p *Peer) usable(t *Transfer) error {
 	case len(t.load.parts) > 0: // enter compares their process with the present one
 		return nil
 	case p.proc == nil:
-		err = fmt.Errorf("%w: it has no transfer engine now", ErrPeerGone)
+		err = errNoEngine
 	default:
 		return nil
 	}

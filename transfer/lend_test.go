@@ -1,0 +1,64 @@
+package transfer
+
+import (
+	"errors"
+	"testing"
+
+	"ibverbx"
+)
+
+// TestLend: a segment that was not opened is written to by the peer that it is lent to, until it is closed.
+func TestLend(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	s := p.here.alloc("", 4096, 0)
+	loan, err := p.peer.Lend(s, Write)
+	wantOK(t, "Lend", err)
+	if again, err := p.peer.Lend(s, Write); err != nil || again.Number() != loan.Number() {
+		t.Errorf("Lend again: got %v and %v, want loan %d", again, err, loan.Number())
+	}
+	region := loan.Region()
+	r, err := p.back.Borrow(loan.Number(), &region, Write)
+	wantOK(t, "Borrow", err)
+	from := p.there.alloc("", 4096, 0)
+	fill(from.Bytes(), 1)
+	wantOK(t, "Put", p.back.Put(soon(t), r.At(0), from.Slice(0, 4096)).Wait(soon(t)))
+	wantSame(t, "the segment", s.Bytes(), from.Bytes())
+	wantErr(t, "Get", p.back.Get(soon(t), from.Slice(0, 1), r.At(0)).Wait(soon(t)), ErrDenied)
+	wantOK(t, "Close", s.Close(soon(t)))
+	wantErr(t, "Put after Close", p.back.Put(soon(t), r.At(0), from.Slice(0, 1)).Wait(soon(t)), ErrRevoked)
+	_, err = p.peer.Lend(s, Write)
+	wantErr(t, "Lend after Close", err, ErrClosed)
+	if loan.Ended() {
+		t.Error("the peer's process has ended")
+	}
+	p.there = p.there.restart()
+	eventually(t, "the process that was lent the segment has ended", loan.Ended)
+}
+
+// TestBorrowLies: a peer that names the mailbox, changes a loan or lends too much breaks the protocol.
+func TestBorrowLies(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096).peer
+	region := ibverbx.RemoteRegion{Addr: 4096, Length: 4096, RKeys: []uint32{1}}
+	other := region
+	other.Addr++
+	const first = 1 << 20
+	_, err := p.Borrow(first, &region, Write)
+	wantOK(t, "Borrow", err)
+	for name, try := range map[string]func() error{
+		"another region": func() error { _, err := p.Borrow(first, &other, Write); return err },
+		"more access":    func() error { _, err := p.Borrow(first, &region, Read|Write); return err },
+		"the mailbox":    func() error { _, err := p.Borrow(mailboxGrant, &region, Write); return err },
+		"too many": func() error {
+			for i := range uint32(maxRemotes) {
+				if _, err := p.Borrow(first+i, &region, Write); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	} {
+		if err := try(); !errors.Is(err, errProtocol) {
+			t.Errorf("%s: got %v, want %v", name, err, errProtocol)
+		}
+	}
+}
