@@ -306,34 +306,64 @@ func (c *VirtualCQ) Wait(ctx context.Context, dst []WC) (n int, err error) {
 				return n, err
 			}
 		}
-		for rail, cq := range c.cqs {
-			if err := cq.Arm(false); err != nil {
-				return 0, fmt.Errorf("wait: rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
-			}
-		}
-		// A completion between the last poll and Arm does not wake.
-		idle := c.idle
-		if n, err = c.Poll(dst); n > 0 || err != nil {
+		n, sleep, err := c.Arm(dst)
+		if n > 0 || err != nil {
 			return n, err
 		}
 		if q := c.failedIdle(); q != nil {
 			q.failover.shown = true
 			return 0, fmt.Errorf("wait: %w", q.failover.err)
 		}
-		if len(c.touched) > 0 || c.ready.marks.Load() || !c.emptySince(&idle) {
-			// A NIC refused something, a Control may have more, or a queue was too long for one poll. Nothing need come
-			// that wakes.
+		if sleep == 0 {
 			runtime.Gosched()
 			if err := ctx.Err(); err != nil {
 				return 0, err
 			}
 			continue
 		}
-		if err := c.sleep(ctx); err != nil {
+		if err := c.waker.Sleep(ctx, sleep); err != nil {
 			return 0, err
 		}
 	}
 	return 0, nil
+}
+
+// Arm is the last step before a sleep on CQConfig.Waker, for callers with their own loop; Wait is such a loop. It arms every
+// rail, so the next completion wakes the Waker, and then polls into dst, because an earlier completion does not wake it. n is
+// as in Poll.
+//
+// sleep limits the sleep (verbs.Waker.Sleep). It is 0 if the caller must poll again at once, and math.MaxInt64 if only a wake-up
+// matters. Otherwise a deadline or the next recovery step of a lane is due by then. err is an error of Poll, the error of a rail
+// that could not be armed, or verbs.ErrNotSupported without a Waker. With an error, sleep is at most 1 ms, because completions
+// may not wake the Waker.
+//
+// The sleep does not use the VirtualCQ, so another goroutine may use it in the meantime. If that goroutine posts, Due may
+// precede the end of the sleep: then it must wake the Waker or poll by Due itself.
+func (c *VirtualCQ) Arm(dst []WC) (n int, sleep time.Duration, err error) {
+	if c.waker == nil {
+		return 0, busySleep, fmt.Errorf("arm: %w: the virtual CQ has no Waker", verbs.ErrNotSupported)
+	}
+	var failed error
+	for rail, cq := range c.cqs {
+		if err := cq.Arm(false); err != nil && failed == nil {
+			failed = fmt.Errorf("arm rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
+		}
+	}
+	idle := c.idle
+	if n, err = c.Poll(dst); n > 0 {
+		return n, 0, nil
+	}
+	if err == nil {
+		err = failed
+	}
+	switch {
+	case err != nil:
+		return 0, busySleep, err
+	case len(c.touched) > 0 || c.ready.marks.Load() || !c.emptySince(&idle):
+		// A NIC refused a request, a Control may have more, or a queue was too long for one poll. A wake-up is not guaranteed.
+		return 0, 0, nil
+	}
+	return 0, c.longestSleep(), nil
 }
 
 // emptySince reports whether a poll has found every rail's queue empty since idle was copied.
@@ -358,14 +388,14 @@ func (c *VirtualCQ) failedIdle() *VirtualQP {
 	return nil
 }
 
-// Bounds of Wait's sleep while a VirtualQP has something to do at a time.
+// Limits of a sleep while a VirtualQP needs to be driven at a certain time.
 const (
 	busySleep = time.Millisecond      // longest sleep while a VirtualQP is restless
 	minSleep  = 20 * time.Microsecond // what a timer costs
 )
 
-// sleep waits for the Waker, until a VirtualQP must be driven at most.
-func (c *VirtualCQ) sleep(ctx context.Context) error {
+// longestSleep is the time until a VirtualQP must be driven.
+func (c *VirtualCQ) longestSleep() time.Duration {
 	r := &c.ready
 	due, longest := r.due(), time.Duration(math.MaxInt64)
 	var first *VirtualQP
@@ -375,15 +405,9 @@ func (c *VirtualCQ) sleep(ctx context.Context) error {
 	case r.timers.Len() > 0:
 		first = r.timers.Front()
 	default:
-		return c.waker.Wait(ctx)
+		return longest
 	}
-	limit := min(longest, max(time.Duration(due-first.setup.cfg.Now()), minSleep))
-	bounded, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	if err := c.waker.Wait(bounded); err != nil && bounded.Err() == nil {
-		return err
-	}
-	return ctx.Err()
+	return min(longest, max(time.Duration(due-first.setup.cfg.Now()), minSleep))
 }
 
 // Serve drives the virtual CQ of a side whose application only lends its memory. It polls and sleeps until
@@ -407,7 +431,7 @@ func (c *VirtualCQ) Serve(ctx context.Context, each func(WC)) error {
 // Due is the time, by Config.Now, by which Poll wants to be called although nothing need have come:
 // for the next step of a lane, a deadline, or at once because a NIC has refused a request. It is
 // math.MaxInt64 if there is no such time. Due is for callers with an event loop of their own, which must
-// also poll when the CQ of a rail or a Control has something. Wait does all that.
+// also poll when the CQ of a rail or a Control has something. Wait and Arm do all that.
 func (c *VirtualCQ) Due() int64 {
 	due := c.ready.due()
 	for _, q := range c.touched {

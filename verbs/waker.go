@@ -2,7 +2,9 @@ package verbs
 
 import (
 	"context"
+	"math"
 	"sync"
+	"time"
 )
 
 // Waker lets one goroutine sleep until something happens. It holds at most one token:
@@ -15,7 +17,8 @@ import (
 type Waker struct {
 	once  sync.Once
 	token chan struct{}
-	call  func() // called by Wake in place of adding the token; nil if there is none
+	timer *time.Timer // of Sleep; nil before the first timed one
+	call  func()      // called by Wake in place of adding the token; nil if there is none
 }
 
 // NewWaker returns a Waker without a token.
@@ -53,6 +56,34 @@ func (w *Waker) Wait(ctx context.Context) error {
 	}
 	select {
 	case <-token:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Sleep is Wait for at most limit; math.MaxInt64 means no limit. It returns nil after a Wake and after limit, and ctx.Err() if
+// ctx is done first.
+func (w *Waker) Sleep(ctx context.Context, limit time.Duration) error {
+	if limit == math.MaxInt64 {
+		return w.Wait(ctx)
+	}
+	token := w.tokens()
+	select {
+	case <-token:
+		return nil
+	default:
+	}
+	if w.timer == nil {
+		w.timer = time.NewTimer(limit)
+	} else {
+		w.timer.Reset(limit)
+	}
+	defer w.timer.Stop()
+	select {
+	case <-token:
+		return nil
+	case <-w.timer.C:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -3,6 +3,7 @@ package verbs_test
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -152,4 +153,32 @@ func TestWakerFunc(t *testing.T) {
 	if err := w.Wait(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait = %v, want %v: there is no token", err, context.Canceled)
 	}
+}
+
+// TestWakerSleep: Sleep returns after a Wake, after its limit, and with the error of a finished context.
+func TestWakerSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := verbs.NewWaker()
+		for _, limit := range []time.Duration{time.Second, time.Minute} { // the second one uses the timer again
+			start := time.Now()
+			if err := w.Sleep(t.Context(), limit); err != nil || time.Since(start) != limit {
+				t.Errorf("Sleep(%v) = %v after %v", limit, err, time.Since(start))
+			}
+			w.Wake()
+			start = time.Now()
+			if err := w.Sleep(t.Context(), limit); err != nil || time.Since(start) != 0 {
+				t.Errorf("Sleep(%v) after a Wake = %v after %v", limit, err, time.Since(start))
+			}
+		}
+		time.AfterFunc(time.Second, w.Wake)
+		start := time.Now()
+		if err := w.Sleep(t.Context(), math.MaxInt64); err != nil || time.Since(start) != time.Second {
+			t.Errorf("Sleep without a limit = %v after %v, want nil after 1s", err, time.Since(start))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.Sleep(ctx, time.Minute); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Sleep = %v, want %v", err, context.DeadlineExceeded)
+		}
+	})
 }

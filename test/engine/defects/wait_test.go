@@ -2,6 +2,8 @@ package defects_test
 
 import (
 	"context"
+	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -75,4 +77,67 @@ func TestWaitEmptiesLongQueues(t *testing.T) {
 	if n, err := a.CQ.Wait(ctx, wcs); n != 1 || err != nil || wcs[0].WRID != requests-1 {
 		t.Fatalf("Wait = %d, %v, WRID %d; want the request %d", n, err, wcs[0].WRID, requests-1)
 	}
+}
+
+// TestArm: Arm returns completions that precede it and 0 for the sleep, a limit for the sleep otherwise, and a completion
+// that follows it wakes the Waker. A rail that cannot be armed is reported once its completions are returned.
+func TestArm(t *testing.T) {
+	links := rig.MemoryLinks(2)
+	a, b := rig.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context { return unarmed{inner} }), rig.NewRails(t, links)
+	waker := verbs.NewWaker()
+	for _, h := range []*rig.Host{a, b} {
+		h.NewCQ(ibverbx.CQConfig{Waker: waker})
+		h.QP = h.NewQP(ibverbx.Config{Lanes: 2})
+	}
+	rig.Connect(t, a.QP, b.QP)
+	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: b.Region(8).Remote()}
+	wr.SetSGE(ibverbx.SGE{Region: a.Region(8), Length: 8})
+	dst := make([]ibverbx.WC, 4)
+	b.PostRecv(ibverbx.RecvWR{}, ibverbx.RecvWR{})
+
+	if n, sleep, err := b.CQ.Arm(dst); n != 0 || sleep != math.MaxInt64 || err != nil {
+		t.Errorf("Arm of an idle queue = %d, %v, %v; want 0 and no limit for the sleep", n, sleep, err)
+	}
+	a.PostSend(wr)
+	rig.WantOK(t, "Sleep after a completion", waker.Sleep(rig.Soon(t), math.MaxInt64))
+	if n, sleep, err := b.CQ.Arm(dst); n != 1 || sleep != 0 || err != nil {
+		t.Errorf("Arm with a completion = %d, %v, %v; want 1 completion and no sleep", n, sleep, err)
+	}
+	if n, _, err := a.CQ.Arm(dst); n != 1 || err != nil {
+		t.Errorf("Arm of rails that cannot be armed, with a completion = %d, %v; want 1", n, err)
+	}
+	if n, sleep, err := a.CQ.Arm(dst); n != 0 || sleep <= 0 || sleep > time.Millisecond || !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("Arm of rails that cannot be armed = %d, %v, %v; want a short sleep and %v", n, sleep, err, verbs.ErrClosed)
+	}
+	if n, err := a.CQ.Wait(t.Context(), dst); n != 0 || !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("Wait on rails that cannot be armed = %d, %v; want %v", n, err, verbs.ErrClosed)
+	}
+	without := rig.NewRails(t, links)
+	without.NewCQ(ibverbx.CQConfig{})
+	_, _, err := without.CQ.Arm(dst)
+	rig.WantErr(t, "Arm without a Waker", err, verbs.ErrNotSupported)
+}
+
+// unarmed is a context whose CQs cannot be armed.
+type unarmed struct{ verbs.Context }
+
+func (x unarmed) CreateCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
+	cq, err := x.Context.CreateCQ(cfg)
+	return unarmedCQ{cq}, err
+}
+
+func (x unarmed) AllocPD() (verbs.PD, error) {
+	pd, err := x.Context.AllocPD()
+	return unarmedPD{pd}, err
+}
+
+type unarmedCQ struct{ verbs.CQ }
+
+func (unarmedCQ) Arm(bool) error { return verbs.ErrClosed }
+
+type unarmedPD struct{ verbs.PD }
+
+func (d unarmedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
+	cfg.SendCQ, cfg.RecvCQ = cfg.SendCQ.(unarmedCQ).CQ, cfg.RecvCQ.(unarmedCQ).CQ
+	return d.PD.CreateQP(cfg)
 }
