@@ -68,10 +68,18 @@ func (c *Conn) establish(far uint16, ring ibverbx.RemoteRegion) {
 
 // shut closes a channel, once.
 func shut(c chan struct{}) {
+	if !isShut(c) {
+		close(c)
+	}
+}
+
+// isShut reports whether a channel without values is closed.
+func isShut(c <-chan struct{}) bool {
 	select {
 	case <-c:
+		return true
 	default:
-		close(c)
+		return false
 	}
 }
 
@@ -122,14 +130,10 @@ func (c *Conn) fail(err error) {
 	signal(c.out.wake)
 }
 
-// await waits for a token. In the first round it drives the shard instead, because what it waits for may be there: once, or for a while if p says so.
-func (c *Conn) await(round int, p *patience, wake chan struct{}) {
-	switch round {
-	case 0:
-		c.peer.help(p, wake)
-		return
-	case 1:
-		c.peer.service.Leave()
+// await waits for a token. The caller then looks again: a token may be older than its last look.
+func (c *Conn) await(p *patience, wake chan struct{}) {
+	if len(wake) == 0 {
+		c.peer.drive(p, func() bool { return len(wake) > 0 })
 	}
 	<-wake
 }
@@ -160,8 +164,7 @@ func (c *Conn) close(reset bool) error {
 	c.unlock()
 	c.push()
 	c.tell()
-	c.peer.service.Help()
-	c.peer.service.Leave()
+	c.peer.drive(nil, func() bool { return isShut(c.drained) })
 	<-c.drained
 	return nil
 }

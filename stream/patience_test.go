@@ -9,7 +9,7 @@ import (
 // shy is a service.Peer that counts how often it is driven.
 type shy struct {
 	service.Peer
-	helped int
+	helped, left int
 	// answer is called each time.
 	answer func(helped int)
 }
@@ -21,38 +21,36 @@ func (s *shy) Help() bool {
 	return true
 }
 
-// TestPatience: a reader polls until its answer is there, and goes on with that as long as it finds answers. A token of before is no answer. One reader
-// polls at a time, and a writer never does.
+func (s *shy) Leave() { s.left++ }
+
+// TestPatience: a reader polls until its answer is there, and goes on with that as long as it finds answers. One reader polls at a time, and a writer never
+// does. Whoever finds no answer leaves the shard before it sleeps.
 func TestPatience(t *testing.T) {
-	s, wake := &shy{}, make(chan struct{}, 1)
+	s, found := &shy{}, false
 	p := &peer{service: s}
-	help := func(what string, patient *patience, want int) {
+	drive := func(what string, patient *patience, want int) {
 		t.Helper()
-		s.helped = 0
-		p.help(patient, wake)
-		if s.helped != want {
-			t.Errorf("%s: driven %d times, want %d", what, s.helped, want)
+		s.helped, s.left, found = 0, 0, false
+		p.drive(patient, func() bool { return found })
+		if left := s.left == 1; s.helped != want || left == found {
+			t.Errorf("%s: driven %d times and left %d times, want %d and left only without an answer", what, s.helped, s.left, want)
 		}
 	}
 	var reader, other patience
-	help("a writer", nil, 1)
-	s.answer = func(helped int) {
-		if helped == 10 {
-			signal(wake)
-		}
-	}
-	for range 3 * pollAgain { // the token of the last one is still there
-		help("a reader whose answers come soon", &reader, 10)
+	drive("a writer", nil, 1)
+	s.answer = func(helped int) { found = helped == 10 }
+	for range 3 * pollAgain {
+		drive("a reader whose answers come soon", &reader, 10)
 	}
 	s.answer = nil
 	for range 2 {
-		help("a reader without an answer", &reader, polls)
+		drive("a reader without an answer", &reader, service.Rounds)
 		for range pollAgain {
-			help("a reader after that", &reader, 1)
+			drive("a reader after that", &reader, 1)
 		}
 	}
 	p.polled.Store(true)
-	help("a reader beside one that polls", &other, 1)
+	drive("a reader beside one that polls", &other, 1)
 	p.polled.Store(false)
-	help("a reader when that one is done", &other, polls)
+	drive("a reader when that one is done", &other, service.Rounds)
 }

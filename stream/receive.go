@@ -169,7 +169,7 @@ func (c *Conn) readError(err error) error {
 // has reading.
 func (c *Conn) unread(wait bool) ([]byte, error) {
 	in := &c.in
-	for round := 0; ; round++ {
+	for {
 		c.mu.Lock()
 		var err error
 		switch n := in.tail - in.head; {
@@ -195,7 +195,7 @@ func (c *Conn) unread(wait bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.await(round, &in.patience, in.wake)
+		c.await(&in.patience, in.wake)
 	}
 }
 

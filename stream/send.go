@@ -257,7 +257,7 @@ func (c *Conn) stopCopying(copying *bool) {
 // follow. The caller has writing.
 func (c *Conn) room(wait bool) ([]byte, error) {
 	o := &c.out
-	for round := 0; ; round++ {
+	for {
 		c.mu.Lock()
 		size := uint64(len(o.ring))
 		free := size - (o.tail - o.done)
@@ -281,7 +281,7 @@ func (c *Conn) room(wait bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.await(round, nil, o.wake)
+		c.await(nil, o.wake)
 	}
 }
 
