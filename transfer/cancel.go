@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"ibverbx/internal/service"
 )
 
 // cancelTimeout is how long a transfer that was canceled may make no progress before the session is ended.
@@ -102,20 +104,15 @@ func (p *Peer) cancelRunning(which func(*Transfer) bool, cause error) {
 
 // drain waits until no operation of this side is under way, and there is no session if ended is true.
 func (p *Peer) drain(ctx context.Context, ended bool) error {
-	for {
+	err := service.Await(ctx, p.service, func() bool {
 		p.mu.Lock()
-		busy := p.count > 0 || ended && (p.ops > 0 || p.session != nil)
-		p.mu.Unlock()
-		if !busy {
-			return nil
-		}
-		p.service.Help()
-		select {
-		case <-ctx.Done():
-			return newError("close", p, "", fmt.Errorf("transfers are under way: %w", context.Cause(ctx)))
-		case <-time.After(time.Millisecond):
-		}
+		defer p.mu.Unlock()
+		return p.count == 0 && (!ended || p.ops == 0 && p.session == nil)
+	})
+	if err != nil {
+		return newError("close", p, "", fmt.Errorf("transfers are under way: %w", err))
 	}
+	return nil
 }
 
 // transferList is a list of transfers.

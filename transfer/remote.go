@@ -309,11 +309,8 @@ func (p *Peer) revoked(s service.Session, proc *process, m *revoke) error {
 	return nil
 }
 
-// How long notifications of a process that leaves are waited for, and how long between two looks.
-const (
-	lastWords = 100 * time.Millisecond
-	minPause  = 50 * time.Microsecond
-)
+// lastWords bounds the wait for notifications of a process that leaves.
+const lastWords = 100 * time.Millisecond
 
 // arrived is how many notifications of a process have arrived.
 func (p *Peer) arrived(proc *process) uint64 {
@@ -325,11 +322,9 @@ func (p *Peer) arrived(proc *process) uint64 {
 // left ends a process whose Engine is being closed. It has taken back its segments before, and ends the session next. Notifications that have
 // arrived there have been sent, though their requests may not end any more. Those that it has sent are taken from the completion queues first.
 func (p *Peer) left(s service.Session, proc *process, m *revoke) error {
-	for limit := time.Now().Add(lastWords); p.arrived(proc) < m.sent && time.Now().Before(limit); {
-		if !p.service.Help() {
-			time.Sleep(minPause)
-		}
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+	defer cancel()
+	_ = service.Await(ctx, p.service, func() bool { return p.arrived(proc) >= m.sent }) // others are lost
 	p.mu.Lock()
 	done, protocolErr := proc.out.arrived(m.arrived)
 	if protocolErr != nil {

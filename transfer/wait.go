@@ -2,11 +2,9 @@ package transfer
 
 import (
 	"context"
-	"runtime"
-)
 
-// helpRounds is how often a goroutine that waits drives the shard before it sleeps.
-const helpRounds = 64
+	"ibverbx/internal/service"
+)
 
 // waiter is a goroutine that sleeps until a transfer ends.
 type waiter struct {
@@ -40,15 +38,9 @@ func (t *Transfer) Done() <-chan struct{} {
 // Wait waits until the transfer has ended, and returns its error. If ctx ends before, the transfer goes on, and its memory must
 // not be used: see Cancel.
 func (t *Transfer) Wait(ctx context.Context) error {
-	for range helpRounds {
-		if t.isDone() {
-			return t.err
-		}
-		if !t.peer.service.Help() {
-			runtime.Gosched()
-		}
+	if service.Drive(t.peer.service, service.Rounds, t.isDone) {
+		return t.err
 	}
-	t.peer.service.Leave()
 	w := t.peer.engine.waiters.Get().(*waiter)
 	t.mu.Lock()
 	if t.isDone() {
