@@ -26,12 +26,8 @@ const (
 	spinTime = 20 * time.Microsecond
 	// helpedSleep is how long it sleeps while other goroutines drive the shard.
 	helpedSleep = 50 * time.Microsecond
-	// busySleep is its longest sleep while requests are outstanding. A completion wakes it earlier.
-	busySleep = time.Millisecond
-	// idleSleep is its longest sleep otherwise.
+	// idleSleep is its longest sleep otherwise. A completion wakes it earlier.
 	idleSleep = time.Second
-	// minSleep is what a timer costs.
-	minSleep = 20 * time.Microsecond
 	// pollEvery is how many operations are submitted before one polls. A goroutine that waits for one polls anyway.
 	pollEvery = 16
 	// rounds is how often a goroutine takes what others have submitted before it leaves that to the keeper.
@@ -265,6 +261,12 @@ func (s *shard) poll() int {
 	if err != nil {
 		s.failures.Add(1)
 	}
+	s.handle(n)
+	return n
+}
+
+// handle gives n completions, and the events, to their queues.
+func (s *shard) handle(n int) {
 	for i := range s.wcs[:n] {
 		wc := &s.wcs[i]
 		q := s.queues.Find(wc.QP.Num())
@@ -289,13 +291,10 @@ func (s *shard) poll() int {
 		}
 		more = k == len(s.events)
 	}
-	return n
 }
 
 // keep is the keeper. It drives the shard while nobody else does: it polls for a while, then arms the CQs and sleeps.
 func (s *shard) keep() {
-	timer := time.AfterFunc(time.Hour, s.waker.Wake)
-	defer timer.Stop()
 	active, helped := s.now(), uint64(0)
 	for {
 		s.mu.Lock()
@@ -314,9 +313,8 @@ func (s *shard) keep() {
 		case s.flight > 0 && s.helped != helped:
 			nap = helpedSleep
 		case s.flight > 0 && now-active < int64(spinTime):
-		case s.arm() == 0:
-			nap = s.nap()
-			s.wakes = s.now() + int64(nap)
+		default:
+			nap = s.arm()
 		}
 		helped = s.helped
 		s.unlock()
@@ -324,35 +322,21 @@ func (s *shard) keep() {
 			runtime.Gosched()
 			continue
 		}
-		timer.Reset(nap)
-		_ = s.waker.Wait(context.Background()) // without a deadline there is no error
+		_ = s.waker.Sleep(context.Background(), nap) // its context never ends
 		active = s.now()
 	}
 }
 
-// arm makes the next completion wake the keeper. A completion that came before does not, so arm polls again. It returns how much
-// happened, and sets armed.
-func (s *shard) arm() int {
-	failed := false
-	for rail := range s.cq.Rails().Len() {
-		cq, err := s.cq.CQ(rail)
-		if err == nil {
-			err = cq.Arm(false)
-		}
-		failed = failed || err != nil
-	}
-	if failed {
+// arm makes the next completion wake the keeper, and sets armed. It returns how long the keeper may sleep: 0 if there was a completion.
+func (s *shard) arm() time.Duration {
+	n, nap, err := s.cq.Arm(s.wcs[:])
+	if err != nil {
 		s.failures.Add(1)
 	}
-	s.armed = !failed
-	return s.turn()
-}
-
-// nap is how long the keeper sleeps.
-func (s *shard) nap() time.Duration {
-	longest := idleSleep
-	if s.flight > 0 || s.ready != nil {
-		longest = busySleep
-	}
-	return min(longest, max(time.Duration(s.cq.Due()-s.now()), minSleep))
+	s.armed = err == nil
+	s.handle(n)
+	s.post()
+	nap = min(nap, idleSleep)
+	s.wakes = s.now() + int64(nap)
+	return nap
 }
