@@ -59,20 +59,36 @@ func (n *Node) sayHello(ctx context.Context, conn *bootstrap.Conn, r *route) (*s
 		return nil, err
 	}
 	defer context.AfterFunc(s.ctx, cancel)() // another session may replace this one
-	hello := message{kind: kindHello, lowest: version, highest: version, session: s.id, resume: resume}
+	hello := s.hello(nil)
+	hello.resume = resume
 	if err := conn.Send(ctx, bootstrap.KindService, hello.encode()); err != nil {
 		return s, err
 	}
 	m, err := takeMessage(ctx, conn)
-	switch {
-	case err != nil:
-		return s, err
-	case m.kind == kindRefuse:
-		return s, &refusedError{code: m.code, byPeer: true}
-	case m.kind != kindWelcome || m.highest != version || m.session != s.id:
-		return s, violation("the answer to a hello is of type %d, version %d", m.kind, m.highest)
+	if err == nil {
+		err = s.welcomed(&m)
 	}
-	return s, nil
+	if err != nil {
+		return s, err
+	}
+	hello = s.hello(s.introduce())
+	return s, conn.Send(ctx, bootstrap.KindService, hello.encode())
+}
+
+// welcomed takes the response to the dialer's hello.
+func (s *session) welcomed(m *message) error {
+	switch {
+	case m.kind == kindRefuse && m.code == refusedVersion:
+		m.lowest, m.highest = silentVersion, silentVersion
+	case m.kind == kindRefuse:
+		return &refusedError{code: m.code, byPeer: true}
+	case m.kind != kindHello:
+		return violation("the response to a hello is of type %d", m.kind)
+	}
+	if err := agree(m); err != nil {
+		return err
+	}
+	return s.meet(m)
 }
 
 // takeHello is greet of the listener.
@@ -85,10 +101,11 @@ func (n *Node) takeHello(ctx context.Context, conn *bootstrap.Conn) (*session, e
 		return nil, violation("the first message is of type %d, want a hello", m.kind)
 	}
 	s := newSession(n.ctx, conn, nil, m.session)
-	if m.lowest > version {
-		err = &refusedError{code: refusedVersion}
-	} else {
+	if err = agree(&m); err == nil {
 		_, err = n.admit(s, m.resume)
+	} else if m.highest > silentVersion { // the others get the reason with the end of the connection
+		hello := s.hello(nil)
+		_ = conn.Send(ctx, bootstrap.KindService, hello.encode()) // err is returned anyway
 	}
 	var refused *refusedError
 	if errors.As(err, &refused) {
@@ -98,8 +115,11 @@ func (n *Node) takeHello(ctx context.Context, conn *bootstrap.Conn) (*session, e
 		s.cancel(err)
 		return nil, err
 	}
-	welcome := message{kind: kindWelcome, highest: version, session: s.id}
-	return s, conn.Send(ctx, bootstrap.KindService, welcome.encode())
+	if err := s.meet(&m); err != nil {
+		return s, err
+	}
+	hello := s.hello(s.introduce())
+	return s, conn.Send(ctx, bootstrap.KindService, hello.encode())
 }
 
 // takeMessage receives a message of this package.

@@ -1,6 +1,10 @@
 package node
 
-import "errors"
+import (
+	"errors"
+
+	"ibverbx/internal/service"
+)
 
 // Errors. Returned errors wrap one of these and add details.
 var (
@@ -16,6 +20,8 @@ var (
 	ErrClosed = errors.New("closed")
 	// ErrRefused means that this side or the peer does not want the session.
 	ErrRefused = errors.New("refused")
+	// ErrVersion means that the two sides speak different versions of a protocol. The text names both.
+	ErrVersion = service.ErrVersion
 	// ErrOther means that another peer answers at the address of a lost one. It may be the same program with another certificate or
 	// name. It becomes a Peer when the lost one is closed.
 	ErrOther = errors.New("another peer than before")

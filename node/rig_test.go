@@ -1,7 +1,6 @@
 package node
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,6 +13,7 @@ import (
 	"ibverbx/bootstrap"
 	"ibverbx/internal/rig"
 	"ibverbx/internal/service"
+	"ibverbx/internal/wire"
 	"ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -159,7 +159,7 @@ func newService(t testing.TB, n *Node) *testService {
 		t.Fatalf("AllocMemory: got %v, want no error", err)
 	}
 	sv.slab = n.Service().Register(sv.mem)
-	if err := n.Service().Attach(service.Service{ID: service.IDs - 1, Classes: 1 << testClass, Handler: sv}); err != nil {
+	if err := n.Service().Attach(service.Service{ID: service.IDs - 1, Version: 1, Classes: 1 << testClass, Handler: sv}); err != nil {
 		t.Fatalf("Attach: got %v, want no error", err)
 	}
 	t.Cleanup(func() {
@@ -170,8 +170,25 @@ func newService(t testing.TB, n *Node) *testService {
 	return sv
 }
 
-// Up lends the slab to the peer.
-func (sv *testService) Up(s service.Session) {
+// Hello lends the slab to the peer.
+func (sv *testService) Hello(s service.Session) ([]byte, bool) {
+	g, err := sv.slab.Region(s.Peer(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
+	if err != nil {
+		if !errors.Is(err, ErrClosed) {
+			sv.t.Errorf("Region: got %v, want no error", err)
+		}
+		return nil, false
+	}
+	return service.AppendRegion(nil, g.Remote(), service.Length64), true
+}
+
+// Up takes what the peer lends.
+func (sv *testService) Up(s service.Session, body []byte) {
+	r := wire.NewReader(body)
+	m := service.ReadRegion(&r, service.Length64)
+	if !r.End() {
+		sv.t.Errorf("Up: got %x, want a region", body)
+	}
 	p := Of(s.Peer())
 	sv.mu.Lock()
 	sv.ups++
@@ -179,19 +196,8 @@ func (sv *testService) Up(s service.Session) {
 		sv.t.Errorf("session %d is up while session %d is", s.Number(), old.Number())
 	}
 	sv.sessions[p] = s
+	sv.lent[p] = &m
 	sv.mu.Unlock()
-	g, err := sv.slab.Region(s.Peer(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
-	if err != nil {
-		sv.t.Errorf("Region: got %v, want no error", err)
-		return
-	}
-	b, err := json.Marshal(g.Remote())
-	if err == nil {
-		err = s.Send(soon(sv.t), service.IDs-1, b)
-	}
-	if err != nil && !errors.Is(err, ErrLost) && sv.t.Context().Err() == nil {
-		sv.t.Errorf("Send: got %v, want no error", err)
-	}
 }
 
 func (sv *testService) Down(s service.Session, _ error) {
@@ -215,14 +221,9 @@ func (sv *testService) Gone(p service.Peer, cause error) {
 	sv.gone = append(sv.gone, cause)
 }
 
-func (sv *testService) Message(s service.Session, body []byte) {
+func (sv *testService) Message(_ service.Session, body []byte) {
 	sv.mu.Lock()
 	defer sv.mu.Unlock()
-	var m ibverbx.RemoteRegion
-	if json.Unmarshal(body, &m) == nil {
-		sv.lent[Of(s.Peer())] = &m
-		return
-	}
 	sv.messages = append(sv.messages, string(body))
 }
 

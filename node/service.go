@@ -28,8 +28,8 @@ func (n serviceNode) Attach(s service.Service) error {
 	switch {
 	case n.ctx.Err() != nil:
 		return fmt.Errorf("attach service %d: %w", s.ID, ErrClosed)
-	case s.ID == service.NodeID || s.ID >= service.IDs || s.Handler == nil:
-		return fmt.Errorf("attach service %d: %w", s.ID, verbs.Invalidf("no such service, or no Handler"))
+	case s.ID == service.NodeID || s.ID >= service.IDs || s.Handler == nil || s.Version == 0:
+		return fmt.Errorf("attach service %d: %w", s.ID, verbs.Invalidf("no such service, no Version or no Handler"))
 	case t.byID[s.ID] != nil:
 		return fmt.Errorf("attach service %d: %w: the Node has it already", s.ID, verbs.ErrBusy)
 	}
@@ -74,6 +74,12 @@ func (n serviceNode) Detach(id service.ID) {
 	for _, p := range callers { // wait for calls that are under way
 		p.calling.Lock()
 		p.up[id].CompareAndSwap(gone, nil) // another one may be attached by now
+		n.mu.Lock()
+		s := p.current
+		n.mu.Unlock()
+		if s != nil {
+			s.withdraw(gone)
+		}
 		p.calling.Unlock()
 		shards[p.shard] = struct{}{}
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -50,7 +51,7 @@ const guestID, guestClass = 5, 5
 
 func (g *guest) attach(n *Node) {
 	g.attached.Store(true)
-	if err := n.Service().Attach(service.Service{ID: guestID, Classes: 1 << guestClass, Handler: g}); err != nil {
+	if err := n.Service().Attach(service.Service{ID: guestID, Version: 1, Classes: 1 << guestClass, Handler: g}); err != nil {
 		g.t.Errorf("Attach: got %v, want no error", err)
 	}
 }
@@ -66,7 +67,12 @@ func (g *guest) called(what string) {
 	}
 }
 
-func (g *guest) Up(service.Session) {
+func (g *guest) Hello(service.Session) ([]byte, bool) {
+	g.called("Hello")
+	return nil, true
+}
+
+func (g *guest) Up(service.Session, []byte) {
 	g.called("Up")
 	g.ups.Add(1)
 }
@@ -92,19 +98,28 @@ func TestDetachDuringMessages(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
 	there, _ := a.meet(b)
+	(&guest{t: t}).attach(a.node)
 	var enough atomic.Bool
 	var sender sync.WaitGroup
 	sender.Go(func() {
 		ctx := soon(t)
-		for s := there.Service().Session(); !enough.Load(); {
-			if err := s.Send(ctx, guestID, []byte("hello")); err != nil {
+		for !enough.Load() {
+			s := there.Service().Session()
+			if s == nil {
+				runtime.Gosched()
+			} else if err := s.Send(ctx, guestID, []byte("hello")); err != nil && !errors.Is(err, ErrLost) {
 				t.Errorf("Send: got %v, want no error", err)
 			}
 		}
 	})
+	ups := 0
 	for range 1000 {
 		g := &guest{t: t}
 		g.attach(b.node)
+		if ups < 10 {
+			eventually(t, "the service is up", func() bool { return g.ups.Load() > 0 })
+			ups++
+		}
 		g.detach(b.node)
 	}
 	enough.Store(true)
@@ -121,7 +136,9 @@ func TestDetachWaitsForClosedPeer(t *testing.T) {
 		close(begun)
 		<-release
 	}}
+	(&guest{t: t}).attach(a.node)
 	g.attach(b.node)
+	eventually(t, "the service is up", func() bool { return g.ups.Load() > 0 })
 	if err := there.Service().Session().Send(soon(t), guestID, []byte("wait")); err != nil {
 		t.Fatalf("Send: got %v, want no error", err)
 	}
@@ -177,6 +194,8 @@ func TestSendEndsWithSession(t *testing.T) {
 		sent <- err
 	}}
 	g.attach(a.node)
+	(&guest{t: t}).attach(b.node)
+	eventually(t, "the service is up", func() bool { return g.ups.Load() > 0 })
 	b.mu.Lock() // makes Message of b's service wait
 	for _, p := range b.node.Peers() {
 		if err := p.Service().Session().Send(soon(t), guestID, []byte("begin")); err != nil {

@@ -40,6 +40,11 @@ type session struct {
 	// done is closed when the VirtualQP is closed, and nothing of this session is posted or lands any more.
 	done chan struct{}
 
+	// services are those of both sides.
+	services services
+	// early are the immediates that wait for Up. The lock of the shard guards them.
+	early []early
+
 	// mu guards the two below.
 	mu sync.Mutex
 	// rouse ends the wait for a message. It is nil if no wait is under way.
@@ -254,6 +259,8 @@ func (s *session) handle(body []byte) error {
 			return err
 		}
 		return errParked
+	case m.kind == kindHello:
+		return s.meet(&m)
 	case m.kind == kindBusy && s.parking:
 		s.parking = false
 		s.peer.shard.do(s.peer.queue.resume)
@@ -304,6 +311,10 @@ func (s *session) rest() error {
 		switch m, err := decode(body); {
 		case err != nil:
 			return err
+		case m.kind == kindHello:
+			if err := s.meet(&m); err != nil {
+				return err
+			}
 		case m.kind != kindWake:
 			return violation("a message of type %d in a session that is parked", m.kind)
 		case s.dialed():
@@ -324,63 +335,15 @@ func (s *session) aside(body []byte) error {
 		return nil
 	}
 	m, err := decode(body)
-	if err == nil && (m.kind != kindWake || !s.dialed()) {
-		err = violation("a message of type %d while connecting", m.kind)
+	switch {
+	case err != nil:
+		return err
+	case m.kind == kindHello:
+		return s.meet(&m)
+	case m.kind != kindWake || !s.dialed():
+		return violation("a message of type %d while connecting", m.kind)
 	}
-	return err
-}
-
-// raise calls Up of the services that have not got it.
-func (s *session) raise() {
-	s.peer.calling.Lock()
-	defer s.peer.calling.Unlock()
-	s.raiseHeld()
-}
-
-// raiseHeld is raise if calling is held. It returns the services.
-func (s *session) raiseHeld() *serviceTable {
-	t := s.peer.node.services.Load()
-	for id, sv := range t.byID {
-		if up := &s.peer.up[id]; sv != nil && up.Load() != sv {
-			sv.Handler.Up(s)
-			up.Store(sv)
-		}
-	}
-	return t
-}
-
-// lower calls Down of the services that have got Up.
-func (s *session) lower(cause error) {
-	s.peer.calling.Lock()
-	defer s.peer.calling.Unlock()
-	for id, sv := range s.peer.node.services.Load().byID {
-		if up := &s.peer.up[id]; sv != nil && up.Swap(nil) == sv {
-			sv.Handler.Down(s, cause)
-		}
-	}
-}
-
-// dispatch gives a message to its service.
-func (s *session) dispatch(body []byte) {
-	s.peer.calling.Lock()
-	defer s.peer.calling.Unlock()
-	t := s.raiseHeld()
-	id := body[0]
-	if id >= service.IDs || t.byID[id] == nil {
-		s.peer.unclaimed.Add(1)
-		return
-	}
-	t.byID[id].Handler.Message(s, body[1:])
-}
-
-// immediate gives an immediate to its service, with the lock of the shard.
-func (s *session) immediate(imm, length uint32) {
-	sv := s.peer.node.services.Load().byClass[service.Class(imm)]
-	if sv == nil || s.peer.up[sv.ID].Load() != sv {
-		s.peer.unclaimed.Add(1)
-		return
-	}
-	sv.Handler.Immediate(s, imm, length)
+	return nil
 }
 
 // finish ends a session that was admitted.

@@ -77,7 +77,7 @@ func hostOf(n *node.Node) (*host, error) {
 			node: n, service: n.Service(), now: clock.Monotonic(), linger: lingerTime, reap: reapTime,
 			peers: map[service.Peer]*peer{}, listeners: map[string]*Listener{}, traffic: map[string]*traffic{},
 		}
-		err := h.service.Attach(service.Service{ID: service.StreamID, Classes: 1<<classData | 1<<classCredit, Handler: h})
+		err := h.service.Attach(service.Service{ID: service.StreamID, Version: version, Classes: 1<<classData | 1<<classCredit, Handler: h})
 		if err == nil {
 			return h, nil
 		}
@@ -194,8 +194,14 @@ func (h *host) free(slabs ...*slab) {
 	}
 }
 
+// Hello implements service.Handler. It has no fields yet.
+func (h *host) Hello(s service.Session) ([]byte, bool) {
+	h.peer(s.Peer()).hello()
+	return nil, true
+}
+
 // Up implements service.Handler.
-func (h *host) Up(s service.Session) { h.peer(s.Peer()).up(s) }
+func (h *host) Up(s service.Session, _ []byte) { h.peer(s.Peer()).up(s) }
 
 // Down implements service.Handler.
 func (h *host) Down(s service.Session, cause error) { h.peer(s.Peer()).down(s, cause) }

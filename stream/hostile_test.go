@@ -97,7 +97,7 @@ func (a *actors) step() bool {
 		class := rapid.SampledFrom([]uint8{classData, classCredit}).Draw(a.rt, "class")
 		a.h.Immediate(a.s, service.Immediate(class, rapid.Uint32().Draw(a.rt, "argument")), 0)
 	case 15:
-		answer := []encoder{&accept{to: a.id(), from: a.id(), ring: a.ring}, &refuse{a.id(), codeBusy, "no"}, &hello{1, 1, false}}
+		answer := []encoder{&accept{to: a.id(), from: a.id(), ring: a.ring}, &refuse{a.id(), codeBusy, "no"}}
 		a.h.Message(a.s, rapid.SampledFrom(answer).Draw(a.rt, "answer").encode())
 	case 16, 17, 18:
 		if n := len(a.conns); n > 0 {

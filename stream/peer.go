@@ -27,10 +27,8 @@ type peer struct {
 	polled atomic.Bool
 
 	mu sync.Mutex
-	// session is the present session, nil if there is none.
+	// session is the present session, nil if there is none in which both sides have streams.
 	session service.Session
-	// greeted says that the peer's hello of this session has come.
-	greeted bool
 	// err says why there will be no session soon, or why the peer cannot have streams.
 	err error
 	// changed is closed and replaced when one of the fields above changes.
@@ -52,16 +50,16 @@ func (p *peer) change() {
 	p.changed = make(chan struct{})
 }
 
-// ready waits until there is a session in which the peer has greeted, and that is not lost.
+// ready waits until there is a session in which the peer has streams, and that is not lost.
 func (p *peer) ready(ctx context.Context, lost service.Session) (service.Session, error) {
 	for {
 		p.mu.Lock()
-		s, greeted, err, changed := p.session, p.greeted, p.err, p.changed
+		s, err, changed := p.session, p.err, p.changed
 		p.mu.Unlock()
 		switch {
 		case err != nil:
 			return nil, err
-		case s != nil && s != lost && greeted:
+		case s != nil && s != lost:
 			return s, nil
 		}
 		select {
@@ -81,19 +79,21 @@ func (p *peer) has(s service.Session) bool {
 	return p.session == s
 }
 
+// hello notes that there may be a session soon.
+func (p *peer) hello() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = nil
+	p.change()
+}
+
 // up begins a session.
 func (p *peer) up(s service.Session) {
 	p.pool.close(false)
 	p.mu.Lock()
-	p.session, p.greeted, p.err = s, false, nil
+	p.session, p.err = s, nil
 	p.change()
 	p.mu.Unlock()
-	p.greet(s, false)
-}
-
-// greet sends a hello. If it cannot be sent, the session has ended.
-func (p *peer) greet(s service.Session, seen bool) {
-	_ = s.Send(context.Background(), service.StreamID, (&hello{version, version, seen}).encode())
 }
 
 // down ends a session and its streams.
@@ -103,7 +103,7 @@ func (p *peer) down(s service.Session, cause error) {
 		p.mu.Unlock()
 		return
 	}
-	p.session, p.greeted = nil, false
+	p.session = nil
 	var lost []*Conn
 	p.conns.DeleteFunc(func(_ uint32, c *Conn) bool {
 		lost = append(lost, c)
@@ -176,8 +176,6 @@ func (p *peer) remove(c *Conn) {
 // message handles a message of a session. An error ends the session.
 func (p *peer) message(s service.Session, m any) error {
 	switch m := m.(type) {
-	case *hello:
-		return p.hello(s, m)
 	case *open:
 		answer := p.serve(s, m)
 		_ = s.Send(context.Background(), service.StreamID, answer) // without the session the stream is lost
@@ -215,24 +213,6 @@ func (p *peer) dialing(s service.Session, id uint16) *Conn {
 		return nil
 	}
 	return c
-}
-
-// hello takes the peer's greeting.
-func (p *peer) hello(s service.Session, m *hello) error {
-	p.mu.Lock()
-	if p.session != s {
-		p.mu.Unlock()
-		return nil
-	}
-	if p.greeted = true; m.lowest > version {
-		p.err = fmt.Errorf("the peer speaks versions %d to %d of the stream protocol, this side %d", m.lowest, m.highest, version)
-	}
-	p.change()
-	p.mu.Unlock()
-	if !m.seen {
-		p.greet(s, true)
-	}
-	return nil
 }
 
 // serve returns the answer to a peer that asks for a stream.

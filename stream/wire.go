@@ -10,26 +10,19 @@ import (
 	"ibverbx/internal/wire"
 )
 
-// version is the version of the protocol that this package speaks. Both sides say the lowest and the highest that they know.
-const version = 1
+// version is the version of the protocol that this package speaks.
+const version = 2
 
 // kind is the type of a message, its first byte. All numbers are little-endian. Each side names a stream by an id of its own, and
 // messages and immediates carry the id of their receiver.
 type kind uint8
 
 const (
-	kindHello  kind = 1 + iota // lowest u16, highest u16, seen u8
+	_          kind = 1 + iota // the greeting of version 1
 	kindOpen                   // from u16, ring, service
 	kindAccept                 // to u16, from u16, ring
 	kindRefuse                 // to u16, code u8, text
 )
-
-// hello is the first message of both sides in a session.
-type hello struct {
-	lowest, highest uint16
-	// seen says that the sender has got the receiver's hello. A side that gets one without it sends its own again.
-	seen bool
-}
 
 // open asks for a stream to a service. The peer writes into ring.
 type open struct {
@@ -84,11 +77,6 @@ var _ = [1]struct{}{}[MaxStreams*16-(idMask+1)]
 
 var little = binary.LittleEndian
 
-func (m *hello) encode() []byte {
-	b := little.AppendUint16([]byte{byte(kindHello)}, m.lowest)
-	return wire.AppendFlag(little.AppendUint16(b, m.highest), m.seen)
-}
-
 func (m *open) encode() []byte {
 	return append(appendRing(little.AppendUint16([]byte{byte(kindOpen)}, m.from), &m.ring), m.service...)
 }
@@ -111,8 +99,6 @@ func decode(b []byte) (any, error) {
 	r := reader{wire.NewReader(b)}
 	var m any
 	switch kind(r.U8()) {
-	case kindHello:
-		m = r.hello()
 	case kindOpen:
 		o := &open{from: r.U16(), ring: r.ring()}
 		o.service = r.Text(MaxService)
@@ -139,16 +125,6 @@ func (r *reader) ring() ibverbx.RemoteRegion {
 	g := service.ReadRegion(&r.Reader, service.Length32)
 	r.Check(g.Length >= MinRing && g.Length <= MaxRing && bits.OnesCount64(g.Length) == 1)
 	return g
-}
-
-// hello takes a greeting. A peer that speaks a higher version too may say more.
-func (r *reader) hello() *hello {
-	m := &hello{lowest: r.U16(), highest: r.U16()}
-	m.seen = r.Flag()
-	if r.Check(m.lowest > 0 && m.lowest <= m.highest); m.highest > version {
-		r.Skip()
-	}
-	return m
 }
 
 // data is a classData, and credit a classCredit, taken apart.

@@ -8,10 +8,10 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"ibverbx"
 	"ibverbx/internal/service"
+	"ibverbx/node"
 	"ibverbx/verbs"
 )
 
@@ -21,7 +21,6 @@ type encoder interface{ encode() []byte }
 func messages() []encoder {
 	ring := ibverbx.RemoteRegion{Addr: 1 << 40, Length: MinRing, RKeys: []uint32{1, 2}}
 	return []encoder{
-		&hello{version, version, false}, &hello{version, version, true},
 		&open{from: 7, ring: ring, service: "grpc"},
 		&accept{to: 7, from: 8, ring: ring},
 		&refuse{to: 7, code: codeBusy, text: "later"},
@@ -41,9 +40,6 @@ func TestMessages(t *testing.T) {
 			}
 		}
 	}
-	if m, err := decode(append((&hello{1, 9, true}).encode(), "more"...)); err != nil {
-		t.Errorf("decode of a later hello: got %+v and %v, want no error", m, err)
-	}
 }
 
 func FuzzDecode(f *testing.F) {
@@ -56,9 +52,6 @@ func FuzzDecode(f *testing.F) {
 			if !errors.Is(err, errProtocol) {
 				t.Errorf("decode(%x): got error %v, want %v", b, err, errProtocol)
 			}
-			return
-		}
-		if h, ok := m.(*hello); ok && h.highest > version {
 			return
 		}
 		if again := m.(encoder).encode(); !bytes.Equal(again, b) {
@@ -94,8 +87,7 @@ func TestFalseMessages(t *testing.T) {
 	}{
 		{"nothing", nil, true},
 		{"an unknown kind", []byte{99}, true},
-		{"a short hello", []byte{byte(kindHello), 1}, true},
-		{"many hellos", (&hello{version, version, false}).encode(), false},
+		{"the greeting of version 1", []byte{1, 1, 0, 1, 0, 0}, true},
 		{"a stream that was not asked for", (&accept{to: 1, from: 2, ring: ring}).encode(), true},
 		{"a refusal of nothing", (&refuse{to: 1, code: codeBusy}).encode(), true},
 		{"a ring that is no power of two", (&open{1, ibverbx.RemoteRegion{Length: MinRing + 1, RKeys: []uint32{1}}, "test"}).encode(), true},
@@ -243,22 +235,33 @@ func TestBytesBehindEnd(t *testing.T) {
 	eventually(t, "the session has ended", func() bool { return p.peer.Detail().Sessions > 1 })
 }
 
-// TestAnotherVersion meets a peer that speaks only later versions.
+// later is the service of a peer that speaks a later version.
+type later struct{ service.Handler }
+
+func (later) Hello(service.Session) ([]byte, bool) { return []byte("fields of a later version"), true }
+func (later) Gone(service.Peer, error)             {}
+
+// TestAnotherVersion meets a peer that speaks a later version. Dial fails at once, with both versions. The next peer at the address may speak the
+// same one again.
 func TestAnotherVersion(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{})
 	p.dial(t)
-	h, err := hostOf(p.there.Node)
-	wantOK(t, "hostOf", err)
-	for s := range h.peers {
-		wantOK(t, "Send", s.Session().Send(soon(t), service.StreamID, (&hello{2, 3, true}).encode()))
-	}
+	there := p.there.Service()
+	host := there.Attached(service.StreamID)
+	there.Detach(service.StreamID)
+	wantOK(t, "Attach", there.Attach(service.Service{ID: service.StreamID, Version: version + 1, Handler: later{}}))
 	eventually(t, "Dial fails", func() bool {
+		_, err := Dial(soon(t), p.peer, "test")
+		return errors.Is(err, node.ErrVersion) && strings.Contains(err.Error(), "peer speaks stream protocol 3, this side 2")
+	})
+	there.Detach(service.StreamID)
+	wantOK(t, "Attach", there.Attach(service.Service{ID: service.StreamID, Version: version, Handler: host}))
+	eventually(t, "Dial succeeds", func() bool {
 		c, err := Dial(soon(t), p.peer, "test")
-		if err == nil {
-			_ = c.Close()
-			_, _ = p.l.Accept()
-			time.Sleep(time.Millisecond)
+		if err != nil {
+			return false
 		}
-		return err != nil && strings.Contains(err.Error(), "versions 2 to 3")
+		_ = c.Reset()
+		return true
 	})
 }

@@ -10,12 +10,12 @@ import (
 
 // ready waits until the peer's process is known and connected.
 func (p *Peer) ready(ctx context.Context) (*process, service.Session, error) {
-	proc, s, _, err := p.connected(ctx, nil)
+	proc, s, _, err := p.reach(ctx, nil)
 	return proc, s, err
 }
 
-// connected is ready that also ends when want, if it is not nil, is dead. live ends with the session.
-func (p *Peer) connected(ctx context.Context, want *process) (proc *process, s service.Session, live context.Context, err error) {
+// reach is ready that also ends when want, if it is not nil, is dead. live ends with the session.
+func (p *Peer) reach(ctx context.Context, want *process) (proc *process, s service.Session, live context.Context, err error) {
 	var ended chan struct{}
 	if want != nil {
 		ended = want.ended
@@ -23,7 +23,7 @@ func (p *Peer) connected(ctx context.Context, want *process) (proc *process, s s
 	for {
 		p.mu.Lock()
 		proc, s, live, err = p.proc, p.session, p.ctx, p.err
-		greeted, changed := p.greeted, p.changed
+		connected, changed := p.connected(), p.changed
 		switch {
 		case want != nil && want.dead != nil:
 			err = want.dead
@@ -31,7 +31,7 @@ func (p *Peer) connected(ctx context.Context, want *process) (proc *process, s s
 			err = ErrClosed
 		}
 		p.mu.Unlock()
-		if err != nil || greeted {
+		if err != nil || connected {
 			return proc, s, live, err
 		}
 		select {
@@ -46,7 +46,7 @@ func (p *Peer) connected(ctx context.Context, want *process) (proc *process, s s
 
 // Connected implements rpc.Process.
 func (proc *process) Connected(ctx context.Context) (service.Session, context.Context, error) {
-	_, s, live, err := proc.peer.connected(ctx, proc)
+	_, s, live, err := proc.peer.reach(ctx, proc)
 	return s, live, err
 }
 

@@ -78,7 +78,7 @@ func newEngine(cfg Config, n service.Node) (*Engine, error) {
 			return nil, errors.Join(err, e.files.close(context.Background()))
 		}
 	}
-	if err := n.Attach(service.Service{ID: service.TransferID, Classes: 1<<classNote | 1<<classCredit, Handler: e}); err != nil {
+	if err := n.Attach(service.Service{ID: service.TransferID, Version: version, Classes: 1<<classNote | 1<<classCredit, Handler: e}); err != nil {
 		return nil, errors.Join(newError("new", nil, "", err), e.files.close(context.Background()))
 	}
 	return e, nil
@@ -132,7 +132,7 @@ func (e *Engine) Peers() []*Peer {
 	return slices.DeleteFunc(all, func(p *Peer) bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return !p.greeted
+		return !p.connected()
 	})
 }
 
@@ -206,8 +206,23 @@ func (p *Peer) leave(ctx context.Context) error {
 	return p.drain(ctx, true)
 }
 
+// Hello implements service.Handler.
+func (e *Engine) Hello(s service.Session) ([]byte, bool) {
+	m, err := e.peer(s.Peer()).hello(s)
+	if e.check(s, err); m == nil {
+		return nil, false
+	}
+	return m.encode(), true
+}
+
 // Up implements service.Handler.
-func (e *Engine) Up(s service.Session) { e.check(s, e.peer(s.Peer()).up(s)) }
+func (e *Engine) Up(s service.Session, body []byte) {
+	m, err := decodeHello(body)
+	if err == nil {
+		err = e.peer(s.Peer()).up(s, m)
+	}
+	e.check(s, err)
+}
 
 // check ends a session because of an error.
 func (e *Engine) check(s service.Session, err error) {

@@ -33,7 +33,7 @@ var (
 	ErrBusy = rpc.ErrBusy
 	// ErrFailed means that the peer could not do it, for a reason of its own, such as a full disk.
 	ErrFailed = rpc.ErrFailed
-	// ErrMismatch means that the two sides have no version of the protocol in common.
+	// ErrMismatch means that the two sides speak different versions of the protocol.
 	ErrMismatch = rpc.ErrMismatch
 	// ErrTooLong means that a name or a notification has too many bytes.
 	ErrTooLong = errors.New("too long")

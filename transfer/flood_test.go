@@ -57,11 +57,7 @@ func TestNotesOfManyEngines(t *testing.T) {
 	b := p.mailbox.mem.Bytes()
 	var err error
 	for id := uint64(1); id < 20 && err == nil; id++ {
-		p.mu.Lock()
-		p.met, p.greeted, p.told = false, false, id // as in another session
-		seen := p.id
-		p.mu.Unlock()
-		wantOK(t, "hello", p.hello(s, &hello{lowest: version, highest: version, id: id, seen: seen, mailbox: p.mailbox.remote()}))
+		wantOK(t, "up", p.up(s, &hello{id: id, seen: p.id, mailbox: p.mailbox.remote()}))
 		for seq := uint32(0); seq < maxNotes && err == nil; seq++ {
 			little.PutUint64(b[seq*slotSize:], uint64(seq))
 			err = p.noteArrived(s, seq<<placeBits|seq, noteHeader)

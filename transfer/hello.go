@@ -6,65 +6,78 @@ import (
 	"slices"
 
 	"ibverbx"
+	"ibverbx/internal/rpc"
 	"ibverbx/internal/service"
 )
 
-// Both sides begin a session with a hello. It has the id of the sender, and that of the peer as far as the sender knows it. A side that gets
-// the hello of a peer whose id it has not named yet says hello again. So each side gets one that names it, and says what has
-// become of its notifications. A peer whose id is another one than before has forgotten everything: both sides begin from zero.
+// Both sides of a session introduce themselves with a hello. It has the id of the sender, that of the peer as far as the sender knows it, and how
+// many of that peer's notifications have arrived. An id stands for all that a side knows of the other. So a hello with an unknown id is from a
+// side that has forgotten everything, and one that does not name this side's id is from a side that will begin from zero when it gets this side's hello.
 
-// greet sends a hello. If it cannot be sent, the session has ended.
-func (p *Peer) greet(s service.Session) {
+// hello begins a session. It returns the hello, nil if this side takes no part in the session.
+func (p *Peer) hello(s service.Session) (*hello, error) {
+	if err := p.mailbox.make(p); err != nil {
+		return nil, err
+	}
+	p.setName()
 	p.mu.Lock()
-	m := hello{lowest: version, highest: version, id: p.id, mailbox: p.mailbox.remote()}
+	old, queued := p.proc, p.queued
+	if old != nil && old.incarnation != s.Incarnation() {
+		p.proc = nil
+	} else {
+		old = nil
+	}
+	m := &hello{id: p.id, mailbox: p.mailbox.remote()}
 	if proc := p.proc; proc != nil {
 		m.seen, m.arrived, m.taken = proc.id, proc.in.arrived, proc.in.taken
 		proc.in.owed = 0
 	}
-	p.told = m.seen
-	ctx := p.ctx
+	p.err = nil
+	p.change()
 	p.mu.Unlock()
-	_ = s.Send(ctx, service.TransferID, m.encode())
+	old.end(ErrRestarted)
+	switch {
+	case p.engine.isClosed():
+		return nil, nil
+	case queued > maxQueued:
+		return nil, fmt.Errorf("%w: the program takes no notifications", ErrBusy)
+	}
+	return m, nil
 }
 
-// hello takes the peer's greeting. There are at most two in a session.
-func (p *Peer) hello(s service.Session, m *hello) error {
+// up takes the peer's hello.
+func (p *Peer) up(s service.Session, m *hello) error {
 	p.mu.Lock()
-	if m.lowest > version {
-		p.err = fmt.Errorf("%w: the peer speaks %d to %d, this side %d", ErrMismatch, m.lowest, m.highest, version)
-		p.change()
+	if p.engine.isClosed() {
 		p.mu.Unlock()
-		return nil
+		return ErrClosed
 	}
 	old, proc := p.proc, p.proc
-	same := proc != nil && proc.id == m.id
-	if p.greeted || p.met && !same || same && !sameRegion(&proc.mailbox, &m.mailbox) {
-		p.mu.Unlock()
-		return fmt.Errorf("%w: a hello of another peer, or one too many", errProtocol)
-	}
-	if same {
+	if proc != nil && proc.id == m.id {
 		old = nil
 	} else {
 		proc = p.newProcess(s.Incarnation(), m)
 	}
-	p.proc, p.met, p.greeted, p.err = proc, true, m.seen == p.id, nil
-	var notes *note
-	var done []*Transfer
-	var err error
+	if !sameRegion(&proc.mailbox, &m.mailbox) {
+		p.mu.Unlock()
+		return fmt.Errorf("%w: another mailbox than before", errProtocol)
+	}
+	var arrived, taken uint64
+	if m.seen == p.id {
+		arrived, taken = m.arrived, m.taken
+	}
+	p.session, p.number, p.proc, p.err = s, s.Number(), proc, nil
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.serving = make(rpc.Limit, maxServing)
 	var c *credit
 	var revokes []*revoke
-	if p.greeted {
-		if notes, done, err = proc.out.resume(m.arrived, m.taken); err == nil {
-			c, revokes = proc.credit(), proc.revokes()
-		}
+	notes, done, err := proc.out.resume(arrived, taken)
+	if err == nil {
+		c, revokes = proc.credit(), proc.revokes()
 	}
-	again := p.told != m.id
 	p.change()
 	p.mu.Unlock()
 	old.end(ErrRestarted)
-	if again {
-		p.greet(s)
-	}
 	for _, t := range done {
 		t.finish(nil)
 	}
@@ -77,6 +90,9 @@ func (p *Peer) hello(s service.Session, m *hello) error {
 	}
 	return err
 }
+
+// connected reports whether there is a session with a process that is known. mu must be held.
+func (p *Peer) connected() bool { return p.session != nil && p.proc != nil }
 
 func (p *Peer) newProcess(incarnation uint64, m *hello) *process {
 	proc := &process{

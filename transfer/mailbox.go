@@ -183,7 +183,7 @@ type credit struct {
 // credit returns the operation to be submitted, nil if there is none. The Peer's mu must be held.
 func (proc *process) credit() *credit {
 	in, p := &proc.in, proc.peer
-	if in.flying || in.owed < mailboxSize/4 || proc.dead != nil || !p.greeted {
+	if in.flying || in.owed < mailboxSize/4 || proc.dead != nil || !p.connected() {
 		return nil
 	}
 	c := &in.credit

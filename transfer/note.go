@@ -131,7 +131,7 @@ func (n *note) imm() uint32 {
 // post adds a notification to the list of those to submit, if it can be posted now.
 func (n *note) post(list *note) *note {
 	p := n.proc.peer
-	if !n.placed || !n.ready || n.flying || n.proc.dead != nil || !p.greeted {
+	if !n.placed || !n.ready || n.flying || n.proc.dead != nil || !p.connected() {
 		return list
 	}
 	n.flying = true

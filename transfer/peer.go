@@ -40,11 +40,6 @@ type Peer struct {
 	number  uint64
 	ctx     context.Context
 	cancel  context.CancelFunc
-	// told is the id of the peer in the last hello to it in this session.
-	told uint64
-	// met says that the peer's hello of this session has come, and greeted that it named id. The peer knows of this side then, and
-	// takes notifications.
-	met, greeted bool
 	// proc is the peer's process, nil if none is known.
 	proc *process
 	// err says why there is no process, or why it is of no use.
@@ -130,43 +125,12 @@ func (p *Peer) change() {
 	p.changed = make(chan struct{})
 }
 
-// up begins a session.
-func (p *Peer) up(s service.Session) error {
-	if err := p.mailbox.make(p); err != nil {
-		return err
-	}
-	p.setName()
-	p.mu.Lock()
-	if p.engine.isClosed() {
-		p.mu.Unlock()
-		return nil // the peer gets no hello
-	}
-	if p.queued > maxQueued {
-		p.mu.Unlock()
-		return fmt.Errorf("%w: the program takes no notifications", ErrBusy)
-	}
-	old := p.proc
-	if old != nil && old.incarnation != s.Incarnation() {
-		p.proc = nil
-	} else {
-		old = nil
-	}
-	p.session, p.number, p.told, p.met, p.greeted, p.err = s, s.Number(), 0, false, false, nil
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.serving = make(rpc.Limit, maxServing)
-	p.change()
-	p.mu.Unlock()
-	old.end(ErrRestarted)
-	p.greet(s)
-	return nil
-}
-
 // down ends a session.
 func (p *Peer) down(s service.Session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.session == s {
-		p.session, p.greeted = nil, false
+		p.session = nil
 		p.cancel()
 		p.change()
 	}
@@ -193,7 +157,7 @@ func (p *Peer) gone(err error) {
 func (p *Peer) end(err error) {
 	p.mu.Lock()
 	proc := p.proc
-	p.proc, p.greeted, p.id, p.err = nil, false, newID(), err
+	p.proc, p.id, p.err = nil, newID(), err
 	p.change()
 	p.mu.Unlock()
 	proc.end(err)
@@ -241,11 +205,8 @@ func (p *Peer) message(s service.Session, m any) error {
 	if stale {
 		return nil
 	}
-	if m, ok := m.(*hello); ok {
-		return p.hello(s, m)
-	}
 	if proc == nil {
-		return nil // it has left, or has never greeted
+		return nil // it has left
 	}
 	switch m := m.(type) {
 	case *open:

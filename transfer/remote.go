@@ -331,7 +331,7 @@ func (p *Peer) left(s service.Session, proc *process, m *revoke) error {
 		p.mu.Unlock()
 		return protocolErr
 	}
-	p.proc, p.greeted = nil, false
+	p.proc = nil
 	p.change()
 	p.mu.Unlock()
 	for _, t := range done {

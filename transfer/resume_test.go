@@ -32,14 +32,16 @@ func TestTakenBeforeHello(t *testing.T) {
 	}
 	wantOK(t, "Wait", transfers[maxNotes-1].Wait(soon(t)))
 	b := p.back
-	b.mu.Lock()
-	b.greeted, b.met, b.told = false, false, b.proc.id // as after up
-	m := hello{lowest: version, highest: version, id: b.proc.id, seen: b.id, mailbox: b.proc.mailbox}
-	b.mu.Unlock()
+	s := b.service.Session()
+	eventually(t, "all that fit have arrived", func() bool { return b.arrived(b.proc) == maxNotes })
+	b.down(s)
+	_, err := b.hello(s)
+	wantOK(t, "hello", err)
+	m := hello{id: b.proc.id, seen: b.id, mailbox: b.proc.mailbox}
 	for i := range maxNotes {
 		wantNote(t, p.there, string(number(i)))
 	}
-	wantOK(t, "hello", b.hello(b.service.Session(), &m))
+	wantOK(t, "up", b.up(s, &m))
 	for i := maxNotes; i < len(transfers); i++ {
 		wantNote(t, p.there, string(number(i)))
 	}
@@ -55,7 +57,7 @@ func TestNotifySubmittedLate(t *testing.T) {
 	eventually(t, "there is another session", func() bool {
 		p.peer.mu.Lock()
 		defer p.peer.mu.Unlock()
-		return p.peer.number == 2 && p.peer.greeted
+		return p.peer.number == 2 && p.peer.connected()
 	})
 	tr.begin(list, false, true)
 	wantNote(t, p.there, "late")

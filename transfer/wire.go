@@ -10,16 +10,14 @@ import (
 	"ibverbx/internal/wire"
 )
 
-// version is the version of the protocol that this package speaks. Both sides say the lowest and the highest that they know, and
-// speak the highest that they have in common.
-const version = 1
+// version is the version of the protocol that this package speaks.
+const version = 2
 
 // Kinds of messages, see package rpc. 0x10 to 0x3f are for files.
 const (
 	kindOpen   rpc.Kind = 0x01 // id, want u8, name
 	kindDigest rpc.Kind = 0x02 // id, ranges of {grant u32, offset u64, length u32}
 
-	kindHello    rpc.Kind = 0x80 // lowest u16, highest u16, features u32, id u64, seen u64, arrived u64, taken u64, mailbox
 	kindGrant    rpc.Kind = 0x81 // id, grant u32, access u8, region
 	kindDigests  rpc.Kind = 0x82 // id, sums of u32
 	kindRevoke   rpc.Kind = 0x84 // grant u32, arrived u64, sent u64
@@ -32,11 +30,8 @@ const (
 // MaxName is how many bytes the name of a segment has at most.
 const MaxName = 255
 
-// hello is the first message of both sides in a session. It is repeated once if it did not name the peer.
+// hello introduces an Engine to a peer: id u64, seen u64, arrived u64, taken u64, mailbox. Bytes behind it are from a later version.
 type hello struct {
-	lowest, highest uint16
-	// features are for later versions, which may set bits that others ignore.
-	features uint32
 	// id stands for all that the sender knows of the peer, and is not 0. A sender that has forgotten has another one. seen is the id of
 	// the peer as far as the sender knows it, or 0.
 	id, seen uint64
@@ -92,15 +87,21 @@ type (
 
 var little = binary.LittleEndian
 
-func (m *hello) encode() []byte {
-	b := []byte{byte(kindHello)}
-	b = little.AppendUint16(b, m.lowest)
-	b = little.AppendUint16(b, m.highest)
-	b = little.AppendUint32(b, m.features)
+func (m *hello) encode() (b []byte) {
 	for _, v := range [...]uint64{m.id, m.seen, m.arrived, m.taken} {
 		b = little.AppendUint64(b, v)
 	}
 	return appendRegion(b, &m.mailbox)
+}
+
+// decodeHello decodes the hello of a peer.
+func decodeHello(b []byte) (*hello, error) {
+	r := reader{wire.NewReader(b)}
+	m := &hello{id: r.U64(), seen: r.U64(), arrived: r.U64(), taken: r.U64(), mailbox: r.region()}
+	if r.Check(m.id != 0 && m.taken <= m.arrived && m.mailbox.Length == mailboxSize); !r.OK() {
+		return nil, fmt.Errorf("%w: a hello of %d bytes", errProtocol, len(b))
+	}
+	return m, nil
 }
 
 func (m *open) encode() []byte {
@@ -147,8 +148,6 @@ func decode(b []byte) (any, error) {
 	k := rpc.Kind(r.U8())
 	var m any
 	switch k {
-	case kindHello:
-		m = r.hello()
 	case kindOpen:
 		m = r.open()
 	case kindGrant:
@@ -185,25 +184,6 @@ func (r *reader) access() Access {
 
 func (r *reader) region() ibverbx.RemoteRegion {
 	return service.ReadRegion(&r.Reader, service.Length64)
-}
-
-// hello takes a greeting. If the peer speaks no version of ours, only the versions are valid. If it speaks a higher one too, there may
-// be more behind what version 1 has.
-func (r *reader) hello() *hello {
-	m := &hello{lowest: r.U16(), highest: r.U16()}
-	r.Check(m.lowest > 0 && m.lowest <= m.highest)
-	if !r.OK() || m.lowest > version {
-		r.Skip()
-		return m
-	}
-	m.features = r.U32()
-	m.id, m.seen, m.arrived, m.taken = r.U64(), r.U64(), r.U64(), r.U64()
-	m.mailbox = r.region()
-	r.Check(m.id != 0 && m.taken <= m.arrived && m.mailbox.Length == mailboxSize)
-	if m.highest > version {
-		r.Skip()
-	}
-	return m
 }
 
 func (r *reader) open() *open {

@@ -2,9 +2,9 @@ package transfer
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -18,9 +18,7 @@ type encoder interface{ encode() []byte }
 // messages returns one of each kind.
 func messages() []encoder {
 	region := ibverbx.RemoteRegion{Addr: 1 << 40, Length: 1 << 33, RKeys: []uint32{1, 2}}
-	mailbox := ibverbx.RemoteRegion{Addr: 4096, Length: mailboxSize, RKeys: []uint32{7}}
 	return []encoder{
-		&hello{lowest: 1, highest: 1, features: 3, id: 4, seen: 5, arrived: 7, taken: 6, mailbox: mailbox},
 		&open{id: 1, want: Read | Write, name: "kv"},
 		&grant{id: 1, number: 2, access: Write, region: region},
 		&digest{id: 3, ranges: []digestRange{{1, 1 << 35, maxRange}, {2, 0, 1}}},
@@ -56,8 +54,7 @@ func wantDecoded(t *testing.T, b []byte) {
 		}
 		return
 	}
-	h, isHello := m.(*hello)
-	if e, ok := m.(encoder); ok && (!isHello || h.highest == version) { // a later hello may have more
+	if e, ok := m.(encoder); ok {
 		if again := e.encode(); !bytes.Equal(again, b) {
 			t.Errorf("decode(%x) = %+v, which is encoded as %x", b, m, again)
 		}
@@ -67,13 +64,6 @@ func wantDecoded(t *testing.T, b []byte) {
 func TestMessages(t *testing.T) {
 	for _, m := range messages() {
 		wantStrict(t, m)
-		if h, ok := m.(*hello); ok {
-			later := *h
-			later.highest = 9
-			if _, err := decode(append(later.encode(), "more"...)); err != nil {
-				t.Errorf("decode of a later hello: got %v, want no error", err)
-			}
-		}
 		if _, err := decode(append(m.encode(), 0)); err == nil && m.encode()[0] != byte(kindOpen) {
 			t.Errorf("decode of %T and a byte: got no error", m)
 		}
@@ -86,6 +76,47 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add([]byte{0x3f, 1, 2, 3, 4, 5})
 	f.Fuzz(func(t *testing.T, b []byte) { wantDecoded(t, b) })
+}
+
+// someHello is a hello that is sent and taken.
+var someHello = hello{id: 4, seen: 5, arrived: 7, taken: 6, mailbox: ibverbx.RemoteRegion{Addr: 4096, Length: mailboxSize, RKeys: []uint32{7}}}
+
+// TestHello: a hello is decoded to what was encoded, bytes of a later version are ignored, and what no honest peer sends is refused.
+func TestHello(t *testing.T) {
+	b := someHello.encode()
+	if len(b) > service.MaxHello {
+		t.Errorf("a hello has %d bytes, want at most %d", len(b), service.MaxHello)
+	}
+	for _, more := range []string{"", "fields of a later version"} {
+		if got, err := decodeHello(append(b[:len(b):len(b)], more...)); err != nil || !reflect.DeepEqual(*got, someHello) {
+			t.Errorf("decodeHello with %q behind it = %+v and %v, want %+v", more, got, err, someHello)
+		}
+	}
+	for n := range b {
+		_, err := decodeHello(b[:n])
+		wantErr(t, "decodeHello of a part", err, errProtocol)
+	}
+	for _, change := range []func(*hello){
+		func(m *hello) { m.id = 0 },
+		func(m *hello) { m.taken = m.arrived + 1 },
+		func(m *hello) { m.mailbox.Length++ },
+		func(m *hello) { m.mailbox.RKeys = nil },
+	} {
+		m := someHello
+		change(&m)
+		_, err := decodeHello(m.encode())
+		wantErr(t, "decodeHello", err, errProtocol)
+	}
+}
+
+// FuzzHello: arbitrary bytes are refused, or begin with exactly a hello.
+func FuzzHello(f *testing.F) {
+	f.Add(someHello.encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if m, err := decodeHello(b); err == nil && !bytes.HasPrefix(b, m.encode()) {
+			t.Errorf("decodeHello(%x) = %+v, which is encoded as %x", b, m, m.encode())
+		}
+	})
 }
 
 func FuzzDecodeNote(f *testing.F) {
@@ -109,8 +140,6 @@ func TestFalseMessages(t *testing.T) {
 	}{
 		{"nothing", nil, true},
 		{"no kind", []byte{0}, true},
-		{"a short hello", []byte{byte(kindHello), 1}, true},
-		{"another hello", messages()[0].encode(), true},
 		{"an unknown request", []byte{0x3f, 1, 0, 0, 0}, false},
 		{"an unknown answer", []byte{0xff}, false},
 		{"an answer to nothing", (&grant{id: 77, number: 1, access: Read, region: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}}).encode(), false},
@@ -199,14 +228,37 @@ func TestFalseNotes(t *testing.T) {
 	}
 }
 
-// TestAnotherVersion meets a peer that speaks only later versions.
+// later is the service of a peer that speaks a later version, or garbage.
+type later struct {
+	service.Handler
+	body []byte
+}
+
+func (l later) Hello(service.Session) ([]byte, bool) { return l.body, true }
+func (later) Up(service.Session, []byte)             {}
+func (later) Down(service.Session, error)            {}
+func (later) Gone(service.Peer, error)               {}
+
+// TestAnotherVersion meets a peer that speaks a later version. What uses it fails at once, with both versions.
 func TestAnotherVersion(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
-	later := hello{lowest: 2, highest: 3}
-	wantOK(t, "Send", p.back.service.Session().Send(soon(t), service.TransferID, later.encode()))
+	there := p.there.node.Service()
+	wantOK(t, "Close", p.there.Engine.Close(soon(t)))
+	wantOK(t, "Attach", there.Attach(service.Service{ID: service.TransferID, Version: version + 1, Handler: later{}}))
 	eventually(t, "the peer is of another version", func() bool {
-		_, err := p.peer.Open(context.Background(), "target", Read)
-		return errors.Is(err, ErrMismatch)
+		_, err := p.peer.Open(soon(t), "target", Read)
+		return errors.Is(err, ErrMismatch) && strings.Contains(err.Error(), "peer speaks transfer protocol 3, this side 2")
 	})
-	wantErr(t, "Put", p.peer.Put(soon(t), p.remote.At(0), p.local.Slice(0, 1)).Wait(soon(t)), ErrMismatch)
+	there.Detach(service.TransferID)
+}
+
+// TestFalseHello: a peer introduces itself with garbage. The session ends.
+func TestFalseHello(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	there := p.there.node.Service()
+	wantOK(t, "Close", p.there.Engine.Close(soon(t)))
+	before := p.peer.node.Detail().Sessions
+	wantOK(t, "Attach", there.Attach(service.Service{ID: service.TransferID, Version: version, Handler: later{body: []byte("garbage")}}))
+	eventually(t, "sessions end", func() bool { return p.peer.node.Detail().Sessions > before+1 })
+	there.Detach(service.TransferID)
 }

@@ -1,13 +1,17 @@
 package rpc
 
-import "errors"
+import (
+	"errors"
+
+	"ibverbx/internal/service"
+)
 
 // Errors that a Refusal carries. The services export them.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrDenied   = errors.New("access denied")
 	ErrRange    = errors.New("out of range")
-	ErrMismatch = errors.New("different protocol versions")
+	ErrMismatch = service.ErrVersion
 	ErrBusy     = errors.New("busy")
 	ErrChanged  = errors.New("the file has changed")
 	ErrDigest   = errors.New("the digests differ")

@@ -3,8 +3,8 @@
 //
 // # What a service does
 //
-// A service attaches itself to a Node once (Node.Attach). It then hears of every session with every peer (Handler), sends and
-// gets messages over the authenticated connection (Session.Send, Handler.Message), hands operations to the shard of a peer
+// A service attaches itself to a Node once (Node.Attach). The Node introduces it to every peer (Handler.Hello). The service then
+// hears of every session with a peer that has the same service (Handler.Up), sends and gets messages over the authenticated connection (Session.Send, Handler.Message), hands operations to the shard of a peer
 // (Peer.Submit), and gets the immediates of its classes (Handler.Immediate). Keys go over the connection, never elsewhere.
 //
 // # Locks
@@ -14,12 +14,13 @@
 // of this package, and call nothing of this package but Submit, Cancel, Op methods and Hold. All other methods may be
 // called from any goroutine, without the lock.
 //
-// Handler.Up, Down, Message and Gone of one Peer are called one after the other, without a lock. Different Peers call them at
+// Handler.Hello, Up, Down, Message and Gone of one Peer are called one after the other, without a lock. Different Peers call them at
 // the same time.
 //
 // # Order
 //
-//	Up            before everything else of a session
+//	Hello         before everything else of a session
+//	Up            when the peer's Hello has come, before everything below
 //	Message       in the order in which the peer sent them
 //	Immediate     in the order in which the peer posted them; all bytes that the peer wrote before are in memory
 //	Sink.End      when no NIC of this side touches the memory of the operation any more
@@ -31,12 +32,17 @@ package service
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/verbs"
 )
+
+// ErrVersion means that the two sides speak different versions of a protocol.
+var ErrVersion = errors.New("protocol versions differ")
 
 // ID names a service. It is the first byte of its messages.
 type ID uint8
@@ -49,6 +55,16 @@ const (
 	// IDs is how many services there can be.
 	IDs = 16
 )
+
+var names = [...]string{NodeID: "node", TransferID: "transfer", StreamID: "stream"}
+
+// String names the service in errors.
+func (id ID) String() string {
+	if int(id) < len(names) {
+		return names[id]
+	}
+	return fmt.Sprintf("service %d", uint8(id))
+}
 
 // MaxMessage is how many bytes a message of a service has at most.
 const MaxMessage = bootstrap.MaxMessage - 1
@@ -65,10 +81,16 @@ func Class(imm uint32) uint8 { return uint8(imm >> ClassShift) }
 // Immediate returns the immediate of a class and an argument, of which the lower 28 bits count.
 func Immediate(class uint8, arg uint32) uint32 { return uint32(class)<<ClassShift | arg&ArgMask }
 
+// MaxHello is the maximum length of Handler.Hello.
+const MaxHello = 1024
+
 // Service describes a service to a Node.
 type Service struct {
 	// ID is the service. There is one service of an ID on a Node.
 	ID ID
+	// Version is the version of its protocol, from 1. Both sides must have the same one. A service that only adds to the end of
+	// Hello keeps its version.
+	Version uint16
 	// Classes has bit c set if the service gets immediates of class c. No two services have a class in common.
 	Classes uint16
 	// Handler is what the Node calls.
@@ -78,15 +100,21 @@ type Service struct {
 // Handler is what a Node calls in a service. Nothing in the arguments can be trusted: peers choose messages, immediates and
 // lengths. A Handler does not close the Node or a Peer: that would wait for the Handler. Session.End does not.
 type Handler interface {
-	// Up says that a session has begun. If the peer's process is another one than before, s.Incarnation differs. Then all keys
-	// and state of the earlier process are worthless. An attached service also gets Up for sessions that were there before.
-	Up(s Session)
+	// Hello returns the body that introduces the service to the peer, at most MaxHello bytes. The Node calls it once for each
+	// session and sends it to the peer's service, which gets it with Up. From then on the peer's service may use all keys in it,
+	// and its immediates wait for Up of this side. Hello must not call Send. Without ok the service does not take part in the session.
+	Hello(s Session) (body []byte, ok bool)
+	// Up says that both sides of a session have the service. body is the Hello of the peer's service. Bytes behind those that
+	// the service knows are from a later version and must be ignored. If the peer's process is another one than before,
+	// s.Incarnation differs. Then all keys and state of the earlier process are worthless.
+	Up(s Session, body []byte)
 	// Down says that a session has ended, and why. Messages that were sent may not have arrived. The Peer may
 	// come back with another session.
 	Down(s Session, cause error)
 	// Gone says that the Node has given up a peer: it was lost for node.Config.GiveUpAfter, or is closed. cause wraps
 	// node.ErrPeerGone or node.ErrClosed, and so do the errors of all its operations from now on. It comes after the last Down. A Peer that is not
-	// closed may come back, with an Up. The service may never have got an Up of the Peer.
+	// closed may come back, with an Up. The service may never have got an Up of the Peer. If cause wraps node.ErrVersion instead, the
+	// peer's service has another Version, and there is no Up in this session.
 	Gone(p Peer, cause error)
 	// Message is a message of the peer's service, without its ID. The service keeps body if it likes. Message must return
 	// soon: the next message of the peer waits for it. It may call Send for an answer, if the service bounds what
@@ -99,11 +127,11 @@ type Handler interface {
 
 // Node is a node.Node as services see it.
 type Node interface {
-	// Attach makes a service known. Peers that are connected get an Up soon. Messages that came before are lost. An error
-	// means that the ID or a class is taken, or that the Node is closed.
+	// Attach makes a service known, also to peers that are connected. An error means that the ID or a class is taken, or that the
+	// Node is closed.
 	Attach(s Service) error
-	// Detach ends what Attach began. Down is not called. When it returns, no method of the Handler is running and
-	// none will be called. It must not be called by a Handler or a Sink.
+	// Detach ends what Attach began, and the sessions in which peers know the service. Down is not called. When it returns, no
+	// method of the Handler is running and none will be called. It must not be called by a Handler or a Sink.
 	Detach(id ID)
 	// Attached returns the Handler of a service, nil if there is none. A service that programs use without making it first finds
 	// itself so.

@@ -1,0 +1,234 @@
+package node
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"ibverbx/bootstrap"
+	"ibverbx/internal/service"
+	"ibverbx/internal/wire"
+)
+
+// A hello opens a session and introduces services. Both sides send at least one:
+//
+//	lowest version u16, highest version u16, 0 u32, session u64, resume u64, introductions
+//
+// The first one of the dialer has no introductions, so that a peer of any version can read it. The listener responds with its
+// services, and the dialer then sends its own. A service attached later is introduced by another hello. Each side introduces a
+// service once in a session. An introduction is:
+//
+//	service u8, version u16, length u16, body
+//
+// Introductions of unknown services are ignored. Those of service.NodeID are for optional fields of later versions.
+
+// Versions of the messages of this package. Version 1 had no introductions.
+const (
+	version       = 2
+	silentVersion = 1
+)
+
+// introduction is a service of one side of a session.
+type introduction struct {
+	id      service.ID
+	version uint16
+	body    []byte
+}
+
+// appendIntroductions encodes a list.
+func appendIntroductions(b []byte, list []introduction) []byte {
+	for _, i := range list {
+		b = binary.LittleEndian.AppendUint16(append(b, byte(i.id)), i.version)
+		b = binary.LittleEndian.AppendUint16(b, uint16(len(i.body)))
+		b = append(b, i.body...)
+	}
+	return b
+}
+
+// readIntroductions returns the introductions of services that there can be, each at most once.
+func readIntroductions(r *wire.Reader) (list []introduction) {
+	var seen [service.IDs]bool
+	for r.OK() && r.Len() > 0 {
+		i := introduction{id: service.ID(r.U8()), version: r.U16()}
+		i.body = r.Take(int(r.U16()))
+		if i.id == service.NodeID || i.id >= service.IDs {
+			continue
+		}
+		r.Check(i.version > 0 && len(i.body) <= service.MaxHello && !seen[i.id])
+		seen[i.id] = true
+		list = append(list, i)
+	}
+	return list
+}
+
+// mismatch is an ErrVersion that names the versions of both sides.
+func mismatch(protocol string, lowest, highest, ours uint16) error {
+	theirs := fmt.Sprint(lowest)
+	if highest != lowest {
+		theirs = fmt.Sprintf("%d to %d", lowest, highest)
+	}
+	return fmt.Errorf("%w: peer speaks %s protocol %s, this side %d", ErrVersion, protocol, theirs, ours)
+}
+
+// agree checks the versions in a hello.
+func agree(m *message) error {
+	if m.lowest > version || m.highest < version {
+		return fmt.Errorf("%w: %w", ErrRefused, mismatch(service.NodeID.String(), m.lowest, m.highest, version))
+	}
+	return nil
+}
+
+// hello returns a hello of this side.
+func (s *session) hello(list []introduction) message {
+	return message{kind: kindHello, lowest: version, highest: version, session: s.id, services: list}
+}
+
+// services are those that the two sides of a session have introduced. Peer.calling guards them.
+type services struct {
+	// mine has the services of this side whose Hello was called, and said the bits of those that took part.
+	mine [service.IDs]*service.Service
+	said uint16
+	// theirs has the services of the peer.
+	theirs [service.IDs]*introduction
+	// refused has the bits of those whose versions differ.
+	refused uint16
+}
+
+// meet takes the introductions of the peer's hello.
+func (s *session) meet(m *message) error {
+	if m.session != s.id {
+		return violation("a hello of session %d in session %d", m.session, s.id)
+	}
+	s.peer.calling.Lock()
+	defer s.peer.calling.Unlock()
+	for i := range m.services {
+		known := &s.services.theirs[m.services[i].id]
+		if *known != nil {
+			return violation("service %d is introduced twice", m.services[i].id)
+		}
+		*known = &m.services[i]
+	}
+	return nil
+}
+
+// introduce returns the services that the peer does not know. The caller sends them.
+func (s *session) introduce() []introduction {
+	s.peer.calling.Lock()
+	defer s.peer.calling.Unlock()
+	return s.introduceHeld()
+}
+
+// introduceHeld is introduce if calling is held. A service that replaces one that was introduced waits for the next session.
+func (s *session) introduceHeld() (list []introduction) {
+	v := &s.services
+	for id, sv := range s.peer.node.services.Load().byID {
+		if sv == nil || v.mine[id] == sv || v.said&(1<<id) != 0 {
+			continue
+		}
+		v.mine[id] = sv
+		body, ok := sv.Handler.Hello(s)
+		switch {
+		case !ok:
+			continue
+		case len(body) > service.MaxHello:
+			s.End(fmt.Errorf("%w: the hello of service %d has %d bytes, want at most %d", bootstrap.ErrTooLong, id, len(body), service.MaxHello))
+			return nil
+		}
+		v.said |= 1 << id
+		list = append(list, introduction{service.ID(id), sv.Version, body})
+	}
+	return list
+}
+
+// raise introduces new services, and calls Up of the services that both sides have.
+func (s *session) raise() {
+	s.peer.calling.Lock()
+	defer s.peer.calling.Unlock()
+	s.raiseHeld()
+}
+
+// raiseHeld is raise if calling is held. It returns the services of this side.
+func (s *session) raiseHeld() *serviceTable {
+	t := s.peer.node.services.Load()
+	if list := s.introduceHeld(); len(list) > 0 {
+		_ = s.say(s.hello(list)) // if it fails, the session has ended
+	}
+	v := &s.services
+	for id, sv := range t.byID {
+		theirs := v.theirs[id]
+		switch {
+		case sv == nil || theirs == nil || v.mine[id] != sv || v.said&(1<<id) == 0 || s.peer.up[id].Load() == sv:
+		case theirs.version == sv.Version:
+			sv.Handler.Up(s, theirs.body)
+			s.raised(sv)
+		case v.refused&(1<<id) == 0:
+			v.refused |= 1 << id
+			sv.Handler.Gone(servicePeer{s.peer}, mismatch(sv.ID.String(), theirs.version, theirs.version, sv.Version))
+		}
+	}
+	return t
+}
+
+// lower calls Down of the services that have got Up.
+func (s *session) lower(cause error) {
+	s.peer.calling.Lock()
+	defer s.peer.calling.Unlock()
+	for id, sv := range s.peer.node.services.Load().byID {
+		if up := &s.peer.up[id]; sv != nil && up.Swap(nil) == sv {
+			sv.Handler.Down(s, cause)
+		}
+	}
+}
+
+// withdraw ends the session if the peer knows a service that is detached. calling is held.
+func (s *session) withdraw(sv *service.Service) {
+	if s.services.mine[sv.ID] == sv && s.services.said&(1<<sv.ID) != 0 {
+		s.End(fmt.Errorf("%w: service %d is detached", ErrLost, sv.ID))
+	}
+}
+
+// early is an immediate that arrives before Up. A service of the peer may send one as soon as it knows this side, and immediates
+// overtake the hello by which this side learns of it.
+type early struct{ imm, length uint32 }
+
+// maxEarly limits the immediates before Up. Services bound their unanswered immediates to fewer.
+const maxEarly = 1024
+
+// raised delivers the immediates that have waited for Up.
+func (s *session) raised(sv *service.Service) {
+	s.peer.shard.do(func() {
+		s.peer.up[sv.ID].Store(sv)
+		waiting := s.early
+		s.early = nil
+		for _, e := range waiting {
+			s.immediate(e.imm, e.length)
+		}
+	})
+}
+
+// dispatch gives a message to its service.
+func (s *session) dispatch(body []byte) {
+	s.peer.calling.Lock()
+	defer s.peer.calling.Unlock()
+	t := s.raiseHeld()
+	id := body[0]
+	if id >= service.IDs || t.byID[id] == nil || s.peer.up[id].Load() != t.byID[id] {
+		s.peer.unclaimed.Add(1)
+		return
+	}
+	t.byID[id].Handler.Message(s, body[1:])
+}
+
+// immediate gives an immediate to its service, with the lock of the shard.
+func (s *session) immediate(imm, length uint32) {
+	sv := s.peer.node.services.Load().byClass[service.Class(imm)]
+	switch {
+	case sv == nil:
+		s.peer.unclaimed.Add(1)
+	case s.peer.up[sv.ID].Load() == sv:
+		sv.Handler.Immediate(s, imm, length)
+	case len(s.early) < maxEarly:
+		s.early = append(s.early, early{imm, length})
+	default:
+		s.End(violation("%d immediates for service %d, which the peer has not introduced", maxEarly, sv.ID))
+	}
+}
