@@ -108,10 +108,11 @@ func (q *VirtualQP) Card() (*Card, error) {
 // Encode returns the card as JSON.
 func (c *Card) Encode() ([]byte, error) { return json.Marshal(c) }
 
-// DecodeCard reads a card and checks it. The error names the field that is wrong.
+// DecodeCard reads a card and checks it. The error names the field that is wrong. Unknown fields are ignored: later versions may
+// add optional ones.
 func DecodeCard(b []byte) (*Card, error) {
 	c := &Card{}
-	if err := strictjson.Decode(b, maxCardBytes, c); err != nil {
+	if err := strictjson.DecodeKnown(b, maxCardBytes, c); err != nil {
 		return nil, fmt.Errorf("decode card: %w: %w", verbs.ErrInvalid, err)
 	}
 	if err := c.validate(); err != nil {

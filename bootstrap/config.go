@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -109,8 +110,8 @@ func (c *Config) validate() error {
 		return badConfig("MaxHandshakes is %d: want 1 or more", c.MaxHandshakes)
 	case c.Backlog < 1:
 		return badConfig("Backlog is %d: want 1 or more", c.Backlog)
-	case len(c.Name) > maxName || !utf8.ValidString(c.Name):
-		return badConfig("Name has %d bytes: want at most %d of UTF-8", len(c.Name), maxName)
+	case len(c.Name) > maxName || !utf8.ValidString(c.Name) || strings.Contains(c.Name, "\x00"):
+		return badConfig("Name %q: want at most %d bytes of UTF-8 without NUL", c.Name, maxName)
 	case c.Incarnation > maxIncarnate:
 		return badConfig("Incarnation is %d: want less than 2^53", c.Incarnation)
 	}

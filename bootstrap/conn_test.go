@@ -464,6 +464,23 @@ func TestBadHellos(t *testing.T) {
 	}
 }
 
+// TestLaterHello: fields of a later version behind the name are ignored.
+func TestLaterHello(t *testing.T) {
+	want := hello{incarnation: 1, deadAfter: time.Second, window: window, name: "x"}
+	for _, more := range []string{"\x00", "\x00\xff\x00fields of a later version", "\x00" + strings.Repeat("x", 1024)} {
+		if got, err := decodeHello(append(want.encode(), more...)); err != nil || got != want {
+			t.Errorf("decodeHello with %.40q behind it = %+v, %v, want %+v", more, got, err, want)
+		}
+	}
+	if got, err := decodeHello(append(want.encode(), strings.Repeat("\x00", helloMax)...)); !errors.Is(err, ErrProtocol) {
+		t.Errorf("decodeHello of too many bytes = %+v, %v, want %v", got, err, ErrProtocol)
+	}
+	cfg := Config{Token: Secret("0123456789abcdef"), Name: "a\x00b"}
+	if _, err := NewDialer(cfg); err == nil || !strings.Contains(err.Error(), "without NUL") {
+		t.Errorf("NewDialer with a NUL in the name: got %v, want an error", err)
+	}
+}
+
 // wires is a pipe whose ends have TCP-like addresses, for fuzzing without a network.
 type wires struct{ net.Conn }
 

@@ -47,6 +47,7 @@ const (
 	maxText     = 256
 	prefaceLen  = 12
 	helloMin    = 16
+	helloMax    = helloMin + maxName + 1024 // with optional fields of later versions
 	windowLen   = 4
 )
 
@@ -79,7 +80,7 @@ func decodeHeader(b *[headerLen]byte) (h header, err error) {
 	case frameProof:
 		least, most = proofLen, proofLen
 	case frameHello:
-		least, most = helloMin, helloMin+maxName
+		least, most = helloMin, helloMax
 	case frameRefusal:
 		least, most = 1, 1+maxText
 	case frameMessage:

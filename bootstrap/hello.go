@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -45,9 +46,9 @@ func decodePreface(b []byte) (p preface, err error) {
 // hello identifies a side and states its limits:
 //
 //	0             8            12         16
-//	| incarnation | dead after | window   | name ...
+//	| incarnation | dead after | window   | name ... [0 | optional fields ...]
 //
-// dead after is in milliseconds. window is how many bytes of messages may be sent before the
+// This version has no optional fields, and ignores those of others. dead after is in milliseconds. window is how many bytes of messages may be sent before the
 // first frameWindow.
 type hello struct {
 	incarnation uint64
@@ -64,12 +65,13 @@ func (h *hello) encode() []byte {
 }
 
 func decodeHello(b []byte) (h hello, err error) {
-	if len(b) < helloMin || len(b) > helloMin+maxName {
+	if len(b) < helloMin || len(b) > helloMax {
 		return h, violation("a hello has %d bytes", len(b))
 	}
+	name, _, _ := strings.Cut(string(b[helloMin:]), "\x00")
 	h = hello{
 		incarnation: binary.BigEndian.Uint64(b), deadAfter: time.Duration(binary.BigEndian.Uint32(b[8:])) * time.Millisecond,
-		window: binary.BigEndian.Uint32(b[12:]), name: string(b[helloMin:]),
+		window: binary.BigEndian.Uint32(b[12:]), name: name,
 	}
 	switch {
 	case h.incarnation == 0 || h.incarnation > maxIncarnate:
@@ -78,8 +80,8 @@ func decodeHello(b []byte) (h hello, err error) {
 		return h, violation("the peer's DeadAfter is %v: want %v to %v", h.deadAfter, minDeadAfter, maxDeadAfter)
 	case h.window < minWindow || h.window > maxWindow:
 		return h, violation("a window of %d bytes: want %d to %d", h.window, minWindow, maxWindow)
-	case !utf8.ValidString(h.name):
-		return h, violation("the peer's name is not UTF-8")
+	case len(h.name) > maxName || !utf8.ValidString(h.name):
+		return h, violation("the peer's name has %d bytes: want at most %d of UTF-8", len(h.name), maxName)
 	}
 	return h, nil
 }

@@ -216,6 +216,26 @@ func TestDeepLanesAreBounded(t *testing.T) {
 	}
 }
 
+// TestLaterMessages: optional fields of a later version are ignored in offers and regions, at every depth.
+func TestLaterMessages(t *testing.T) {
+	good, err := json.Marshal(offer())
+	if err != nil {
+		t.Fatalf("Marshal: got %v, want no error", err)
+	}
+	want, err := peer.DecodeOffer(good)
+	if err != nil {
+		t.Fatalf("DecodeOffer: got %v, want no error", err)
+	}
+	later := strings.NewReplacer(`{"version":`, `{"colour":{"red":[1]},"version":`, `{"device":`, `{"colour":"red","device":`, `{"want":`, `{"colour":null,"want":`)
+	if got, err := peer.DecodeOffer([]byte(later.Replace(string(good)))); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("DecodeOffer of a later offer: got %+v, %v, want %+v", got, err, want)
+	}
+	const regions = `{"colour":1,"regions":[{"colour":2,"name":"a","addr":4096,"length":4096,"rkeys":[1,2]}]}`
+	if got, err := peer.DecodeRegions([]byte(regions), 2); err != nil || got["a"].Length != 4096 {
+		t.Errorf("DecodeRegions of later regions: got %+v, %v, want no error", got, err)
+	}
+}
+
 // A peer's offer is either rejected or valid and survives a round trip.
 func FuzzOffer(f *testing.F) {
 	good, err := json.Marshal(offer())

@@ -179,10 +179,10 @@ func (o *Offer) Validate() error {
 	return nil
 }
 
-// decodeOffer decodes and validates a peer's offer.
+// decodeOffer decodes and validates a peer's offer. It ignores fields of later versions.
 func decodeOffer(b []byte) (*Offer, error) {
 	o := &Offer{}
-	if err := strictjson.Decode(b, maxOffer, o); err != nil {
+	if err := strictjson.DecodeKnown(b, maxOffer, o); err != nil {
 		return nil, fmt.Errorf("decode offer: %w: %w", verbs.ErrInvalid, err)
 	}
 	if err := o.Validate(); err != nil {

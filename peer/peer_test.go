@@ -305,11 +305,13 @@ func TestSessionOfSilence(t *testing.T) {
 	n := newNetwork(1)
 	cfg := config(n.open(1, softnic.Config{}))
 	for name, say := range map[string]func(c *bootstrap.Conn) error{
-		"deadline":       func(*bootstrap.Conn) error { return nil },
-		"decode offer":   func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, []byte("{}")) },
-		"of kind":        func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindCard, []byte("{}")) },
-		"version 3":      func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, newer(t)) },
-		`no field "x"`:   func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, []byte(`{"x":1}`)) },
+		"deadline":     func(*bootstrap.Conn) error { return nil },
+		"decode offer": func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, []byte("{}")) },
+		"of kind":      func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindCard, []byte("{}")) },
+		"version 3":    func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, newer(t)) },
+		`no field "VER`: func(c *bootstrap.Conn) error {
+			return c.Send(t.Context(), bootstrap.KindOffer, []byte(`{"VERSION":1}`))
+		},
 		"at most 16384 ": func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, make([]byte, 20000)) },
 	} {
 		if cfg.Timeout = 0; name == "deadline" {

@@ -44,7 +44,7 @@ func encodeRegions(cfgs []RegionConfig, local map[string]*ibverbx.Region) ([]byt
 // keyed by name.
 func decodeRegions(b []byte, rails int) (map[string]*ibverbx.RemoteRegion, error) {
 	var list regionList
-	if err := strictjson.Decode(b, bootstrap.MaxMessage, &list); err != nil {
+	if err := strictjson.DecodeKnown(b, bootstrap.MaxMessage, &list); err != nil {
 		return nil, fmt.Errorf("decode regions: %w: %w", verbs.ErrInvalid, err)
 	}
 	if list.Regions == nil || len(list.Regions) > maxRegions {

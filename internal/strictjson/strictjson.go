@@ -18,7 +18,15 @@ import (
 // under their exact names, each at most once and no others. A field is required unless its tag
 // says omitempty or omitzero, and only pointers and slices may be null. An error names the field. Maps and
 // types that decode themselves are left to encoding/json. After an error v holds parts of the text.
-func Decode(text []byte, limit int, v any) error {
+func Decode(text []byte, limit int, v any) error { return decode(text, limit, v, checker{}) }
+
+// DecodeKnown is Decode for texts to which later versions add optional fields: it ignores fields that v does not have, unless
+// their name differs from a known one in case only.
+func DecodeKnown(text []byte, limit int, v any) error {
+	return decode(text, limit, v, checker{ignore: true})
+}
+
+func decode(text []byte, limit int, v any, c checker) error {
 	if len(text) > limit {
 		return fmt.Errorf("%d bytes, at most %d are allowed", len(text), limit)
 	}
@@ -28,11 +36,19 @@ func Decode(text []byte, limit int, v any) error {
 	if err := json.Unmarshal(text, v); err != nil {
 		return err
 	}
-	return check(json.NewDecoder(bytes.NewReader(text)), reflect.TypeOf(v).Elem(), false)
+	c.Decoder = json.NewDecoder(bytes.NewReader(text))
+	return c.check(reflect.TypeOf(v).Elem(), false)
+}
+
+// checker reads a text again to find what encoding/json lets pass.
+type checker struct {
+	*json.Decoder
+	// ignore means that unknown fields are allowed.
+	ignore bool
 }
 
 // check reads one value, which is known to fit its type.
-func check(dec *json.Decoder, t reflect.Type, nullable bool) error {
+func (c checker) check(t reflect.Type, nullable bool) error {
 	p := reflect.PointerTo(t)
 	kind := t.Kind()
 	if p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
@@ -40,14 +56,14 @@ func check(dec *json.Decoder, t reflect.Type, nullable bool) error {
 	}
 	switch {
 	case kind == reflect.Pointer:
-		return check(dec, t.Elem(), true)
+		return c.check(t.Elem(), true)
 	case kind == reflect.Struct:
-		return checkStruct(dec, fieldsOf(t), nullable)
+		return c.checkStruct(fieldsOf(t), nullable)
 	case kind == reflect.Array, kind == reflect.Slice && t.Elem().Kind() != reflect.Uint8:
-		return checkList(dec, t.Elem(), nullable || kind == reflect.Slice)
+		return c.checkList(t.Elem(), nullable || kind == reflect.Slice)
 	}
 	var raw json.RawMessage
-	if err := dec.Decode(&raw); err != nil {
+	if err := c.Decode(&raw); err != nil {
 		return err
 	}
 	if string(raw) == "null" && !nullable && kind != reflect.Slice {
@@ -59,48 +75,58 @@ func check(dec *json.Decoder, t reflect.Type, nullable bool) error {
 var errNull = errors.New("null is not allowed")
 
 // open reads the beginning of an object or a list and reports whether it is not null.
-func open(dec *json.Decoder, nullable bool) (bool, error) {
-	token, err := dec.Token()
+func (c checker) open(nullable bool) (bool, error) {
+	token, err := c.Token()
 	if err == nil && token == nil && !nullable {
 		err = errNull
 	}
 	return err == nil && token != nil, err
 }
 
-func checkList(dec *json.Decoder, element reflect.Type, nullable bool) error {
-	some, err := open(dec, nullable)
+func (c checker) checkList(element reflect.Type, nullable bool) error {
+	some, err := c.open(nullable)
 	if !some {
 		return err
 	}
-	for i := 0; dec.More(); i++ {
-		if err := check(dec, element, false); err != nil {
+	for i := 0; c.More(); i++ {
+		if err := c.check(element, false); err != nil {
 			return fmt.Errorf("element %d: %w", i, err)
 		}
 	}
-	_, err = dec.Token()
+	_, err = c.Token()
 	return err
 }
 
-func checkStruct(dec *json.Decoder, fields []field, nullable bool) error {
-	some, err := open(dec, nullable)
+func (c checker) checkStruct(fields []field, nullable bool) error {
+	some, err := c.open(nullable)
 	if !some {
 		return err
 	}
-	for dec.More() {
-		name, err := dec.Token()
+	for c.More() {
+		token, err := c.Token()
 		if err != nil {
 			return err
 		}
+		name, _ := token.(string) // the name of a field is always one
 		i := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
 		if i < 0 {
-			return fmt.Errorf("there is no field %q", name)
+			// encoding/json takes a name in another case for the field.
+			folded := slices.ContainsFunc(fields, func(f field) bool { return strings.EqualFold(f.name, name) })
+			if folded || !c.ignore {
+				return fmt.Errorf("there is no field %q", name)
+			}
+			var raw json.RawMessage
+			if err := c.Decode(&raw); err != nil {
+				return err
+			}
+			continue
 		}
 		f := &fields[i]
 		if f.seen {
 			return fmt.Errorf("field %q occurs twice", name)
 		}
 		f.seen = true
-		if err := check(dec, f.value, false); err != nil {
+		if err := c.check(f.value, false); err != nil {
 			return fmt.Errorf("field %q: %w", name, err)
 		}
 	}
@@ -109,7 +135,7 @@ func checkStruct(dec *json.Decoder, fields []field, nullable bool) error {
 			return fmt.Errorf("field %q is missing", f.name)
 		}
 	}
-	_, err = dec.Token()
+	_, err = c.Token()
 	return err
 }
 

@@ -74,13 +74,42 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// TestDecodeKnown: unknown fields are ignored, at every depth. Everything else is refused as before.
+func TestDecodeKnown(t *testing.T) {
+	const good = `{"name":"n","in":{"a":1},"list":[{"a":2,"b":"AQ=="}],"ptr":{"a":3},"key":7}`
+	var want outer
+	if err := strictjson.Decode([]byte(good), 1000, &want); err != nil {
+		t.Fatalf("Decode = %v, want no error", err)
+	}
+	edit := func(old, text string) string { return strings.Replace(good, old, text, 1) }
+	for text, wrong := range map[string]string{
+		good: "",
+		edit(`"name"`, `"later":{"deep":[1,{"name":2}]},"later":null,"name"`): "",
+		edit(`{"a":1}`, `{"later":"x","a":1}`):                                "",
+		edit(`{"a":2,`, `{"a":2,"later":[],`):                                 "",
+		edit(`{"a":3}`, `{"later":1e9,"a":3}`):                                "",
+		edit(`"name"`, `"NAME":"m","name"`):                                   `there is no field "NAME"`,
+		edit(`"key"`, `"\u212aey":9,"key"`):                                   "there is no field",
+		edit(`"key":7`, `"later":7`):                                          `field "key" is missing`,
+		edit(`"name"`, `"name":"m","name"`):                                   `field "name" occurs twice`,
+		edit(`"name"`, `"later":[,"name"`):                                    "invalid character",
+	} {
+		var got outer
+		err := strictjson.DecodeKnown([]byte(text), 1000, &got)
+		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) || err == nil && !reflect.DeepEqual(got, want) {
+			t.Errorf("DecodeKnown(%s) = %+v, %v, want %+v, %q", text, got, err, want, wrong)
+		}
+	}
+}
+
 // A text that is taken means the same to encoding/json, and what that writes is taken again.
 func FuzzDecode(f *testing.F) {
 	f.Add(`{"name":"n","in":{"a":1},"list":[{"a":2,"b":"AQ=="}],"ptr":null,"key":7}`)
 	f.Add(`{"name":"\ud800","in":{"a":1e1},"list":null,"ptr":{"a":-0},"key":7,"word":"x"}`)
+	f.Add(`{"later":{},"name":"n","in":{"a":1},"list":null,"ptr":null,"key":7}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		var got, want, again outer
-		if strictjson.Decode([]byte(text), 1<<16, &got) != nil {
+		if strictjson.DecodeKnown([]byte(text), 1<<16, &got) != nil {
 			return
 		}
 		if err := json.Unmarshal([]byte(text), &want); err != nil || !reflect.DeepEqual(got, want) {

@@ -2,6 +2,7 @@ package connect_test
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -36,7 +37,6 @@ func TestDecodeCard(t *testing.T) {
 		"notify lane":     {`"notify_lane":-1`, `"notify_lane":2`},
 		"send depth":      {`"send_depth":256`, `"send_depth":0`},
 		"limits":          {`"recv_depth":128`, `"recv_depth":-1`},
-		"unknown field":   {`"rails":2`, `"rails":2,"colour":"red"`},
 		"field twice":     {`"rails":2`, `"rails":2,"rails":2`},
 		"field of a lane": {`"psn":5`, `"psn":5,"psn":6`},
 		"other case":      {`"rails":2`, `"rails":2,"RAILS":2`},
@@ -61,6 +61,16 @@ func TestDecodeCard(t *testing.T) {
 	}
 	if _, err := ibverbx.DecodeCard(make([]byte, 2<<20)); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("DecodeCard of 2 MiB = %v, want %v", err, verbs.ErrInvalid)
+	}
+}
+
+// TestLaterCard: optional fields of a later version are ignored, those of a card and those of its lanes.
+func TestLaterCard(t *testing.T) {
+	want, err := ibverbx.DecodeCard([]byte(rig.GoodCard))
+	rig.Must(t, err)
+	later := strings.ReplaceAll(strings.Replace(rig.GoodCard, `"rails":2`, `"rails":2,"colour":{"red":[1]}`, 1), `{"rail":`, `{"colour":"red","rail":`)
+	if got, err := ibverbx.DecodeCard([]byte(later)); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("DecodeCard(%s) = %+v, %v; want %+v", later, got, err, want)
 	}
 }
 
