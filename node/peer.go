@@ -241,16 +241,16 @@ type servicePeer struct{ *Peer }
 
 // Submit implements service.Peer.
 func (p servicePeer) Submit(op *service.Op) {
-	if op.State.Owner != any(p.Peer) {
-		op.State.Owner = p.Peer
+	if stateOf(op).Owner != any(p.Peer) {
+		stateOf(op).Owner = p.Peer
 	}
-	op.State.Runs.Add(1)
+	stateOf(op).Runs.Add(1)
 	p.shard.submit(op)
 }
 
 // Cancel implements service.Peer.
 func (p servicePeer) Cancel(op *service.Op) {
-	if run := op.State.Runs.Load(); run%2 == 1 {
+	if run := stateOf(op).Runs.Load(); run%2 == 1 {
 		p.shard.cancel(cancelation{op, p.Peer, run})
 	}
 }

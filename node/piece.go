@@ -37,8 +37,8 @@ type entry struct {
 func (q *queue) turn() (f *service.Flow, from *flowList) {
 	room := q.depth - q.ledger.Len()
 	u, b := q.urgent.head, q.bulk.head
-	for b != nil && b.State.Deficit <= 0 {
-		b.State.Deficit += turnBytes
+	for b != nil && flowState(b).Deficit <= 0 {
+		flowState(b).Deficit += turnBytes
 		q.bulk.push(q.bulk.pop())
 		b = q.bulk.head
 	}
@@ -46,14 +46,14 @@ func (q *queue) turn() (f *service.Flow, from *flowList) {
 	case b == nil:
 	case room <= q.depth/4:
 		b = nil
-	case q.bytes > 0 && q.bytes+int(pieceOf(b.State.Head)) > q.window:
+	case q.bytes > 0 && q.bytes+int(pieceOf(flowState(b).Head)) > q.window:
 		b = nil
 		q.flush = q.flush || q.quiet >= q.ledger.Len() // otherwise a completion comes anyway
 	}
 	switch {
 	case room <= 0: // less than 0 after mark
 		return nil, nil
-	case u != nil && (b == nil || !q.favored || begun(u.State.Head)):
+	case u != nil && (b == nil || !q.favored || begun(flowState(u).Head)):
 		q.favored = true
 		return u, &q.urgent
 	case b != nil:
@@ -65,10 +65,10 @@ func (q *queue) turn() (f *service.Flow, from *flowList) {
 
 // pieceOf returns the length of an operation's next piece.
 func pieceOf(op *service.Op) uint64 {
-	return min(pieceBytes, op.Blocks[op.State.Block].Length-op.State.Offset)
+	return min(pieceBytes, op.Blocks[stateOf(op).Block].Length-stateOf(op).Offset)
 }
 
-func begun(op *service.Op) bool { return op.State.Block > 0 || op.State.Offset > 0 }
+func begun(op *service.Op) bool { return stateOf(op).Block > 0 || stateOf(op).Offset > 0 }
 
 // gather puts the next pieces into the ledger and their requests into wrs. It returns how many there are.
 func (q *queue) gather(wrs []ibverbx.SendWR) (n int) {
@@ -77,11 +77,11 @@ func (q *queue) gather(wrs []ibverbx.SendWR) (n int) {
 		if f == nil {
 			break
 		}
-		op := f.State.Head
+		op := flowState(f).Head
 		last := q.render(op, &wrs[n])
 		n++
 		if from == &q.bulk {
-			f.State.Deficit -= int(wrs[n-1].SGE[0].Length)
+			flowState(f).Deficit -= int(wrs[n-1].SGE[0].Length)
 		}
 		if last {
 			from.pop()
@@ -94,16 +94,16 @@ func (q *queue) gather(wrs []ibverbx.SendWR) (n int) {
 
 // unhead removes the first operation of a Flow.
 func (q *queue) unhead(f *service.Flow) {
-	op := f.State.Head
-	if f.State.Head = op.State.Next; f.State.Head == nil {
-		f.State.Tail, f.State.Deficit = nil, 0
+	op := flowState(f).Head
+	if flowState(f).Head = stateOf(op).Next; flowState(f).Head == nil {
+		flowState(f).Tail, flowState(f).Deficit = nil, 0
 	}
-	op.State.Next, op.State.Queued = nil, false
+	stateOf(op).Next, stateOf(op).Queued = nil, false
 }
 
 // render makes the request of an operation's next piece. It reports whether it is the last one.
 func (q *queue) render(op *service.Op, wr *ibverbx.SendWR) (last bool) {
-	st := &op.State
+	st := stateOf(op)
 	b := &op.Blocks[st.Block]
 	length := uint32(pieceOf(op))
 	wr.WRID, wr.Opcode, wr.Flags, wr.Imm = uint64(q.ledger.Tail()), b.Opcode, 0, 0
@@ -200,7 +200,7 @@ func (q *queue) takeBack(seq uint32) {
 		if e.op == nil {
 			continue
 		}
-		st := &e.op.State
+		st := stateOf(e.op)
 		st.Flight--
 		if st.Offset == 0 {
 			st.Block--
@@ -210,10 +210,10 @@ func (q *queue) takeBack(seq uint32) {
 		st.Left += uint64(e.length)
 		if !st.Queued {
 			f := flowOf(e.op)
-			if st.Next, st.Queued = f.State.Head, true; f.State.Head == nil {
-				f.State.Tail = e.op
+			if st.Next, st.Queued = flowState(f).Head, true; flowState(f).Head == nil {
+				flowState(f).Tail = e.op
 			}
-			f.State.Head = e.op
+			flowState(f).Head = e.op
 			q.list(f)
 		}
 	}
@@ -233,7 +233,7 @@ func (q *queue) complete(seq uint32) {
 		if e.op == nil {
 			continue
 		}
-		op, st := e.op, &e.op.State
+		op, st := e.op, stateOf(e.op)
 		b := &op.Blocks[st.DoneBlock]
 		if b.Opcode == verbs.OpRDMARead {
 			q.counts.read.Add(uint64(e.length))
@@ -266,7 +266,7 @@ func (q *queue) failed(wc *ibverbx.WC) {
 	err := wc.Err()
 	if e := q.ledger.At(seq); e.op != nil && blames(wc.Status) {
 		q.blamed = &RequestError{Rail: q.rail, Err: err}
-		e.op.State.Err = q.blamed
+		stateOf(e.op).Err = q.blamed
 	}
 	q.fail(err)
 }

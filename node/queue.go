@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"ibverbx"
+	"ibverbx/internal/opaque"
 	"ibverbx/internal/ring"
 	"ibverbx/internal/service"
 	"ibverbx/verbs"
@@ -64,21 +65,21 @@ type queue struct {
 type flowList struct{ head, tail *service.Flow }
 
 func (l *flowList) push(f *service.Flow) {
-	f.State.Waiting, f.State.Next = true, nil
+	flowState(f).Waiting, flowState(f).Next = true, nil
 	if l.tail == nil {
 		l.head = f
 	} else {
-		l.tail.State.Next = f
+		flowState(l.tail).Next = f
 	}
 	l.tail = f
 }
 
 func (l *flowList) pop() *service.Flow {
 	f := l.head
-	if l.head = f.State.Next; l.head == nil {
+	if l.head = flowState(f).Next; l.head == nil {
 		l.tail = nil
 	}
-	f.State.Waiting, f.State.Next = false, nil
+	flowState(f).Waiting, flowState(f).Next = false, nil
 	return f
 }
 
@@ -93,18 +94,24 @@ func (l *flowList) remove(f *service.Flow) {
 	*l = rest
 }
 
+// stateOf returns what this package knows of an operation.
+func stateOf(op *service.Op) *service.State { return opaque.Open(&op.State) }
+
+// flowState returns what this package knows of a Flow.
+func flowState(f *service.Flow) *service.FlowState { return opaque.Open(&f.State) }
+
 func flowOf(op *service.Op) *service.Flow {
 	if op.Flow != nil {
 		return op.Flow
 	}
-	return &op.State.Own
+	return &stateOf(op).Own
 }
 
 // add takes an operation that was submitted.
 func (q *queue) add(op *service.Op) {
 	q.ops++
 	q.counts.activity.Add(1)
-	st := &op.State
+	st := stateOf(op)
 	st.Next, st.Block, st.Offset, st.DoneBlock, st.DoneOffset, st.Done, st.Flight = nil, 0, 0, 0, 0, 0, 0
 	st.Queued, st.Canceled, st.Tried, st.Err = false, false, false, nil
 	st.Bytes.Store(0)
@@ -159,21 +166,21 @@ func check(op *service.Op) (total uint64, err error) {
 // enqueue appends an operation to its Flow.
 func (q *queue) enqueue(op *service.Op) {
 	f := flowOf(op)
-	op.State.Next, op.State.Queued = nil, true
-	if f.State.Head == nil {
-		f.State.Head = op
+	stateOf(op).Next, stateOf(op).Queued = nil, true
+	if flowState(f).Head == nil {
+		flowState(f).Head = op
 	} else {
-		f.State.Tail.State.Next = op
+		stateOf(flowState(f).Tail).Next = op
 	}
-	f.State.Tail = op
+	flowState(f).Tail = op
 	q.list(f)
 }
 
 // list makes a Flow with operations wait for its turn.
 func (q *queue) list(f *service.Flow) {
 	switch {
-	case f.State.Waiting || f.State.Head == nil:
-	case f.State.Head.State.Left <= urgentBytes:
+	case flowState(f).Waiting || flowState(f).Head == nil:
+	case stateOf(flowState(f).Head).Left <= urgentBytes:
 		q.urgent.push(f)
 	default:
 		q.bulk.push(f)
@@ -196,17 +203,17 @@ func (q *queue) stir() {
 
 // drop makes an operation post nothing more. It ends with err when its pieces have ended.
 func (q *queue) drop(op *service.Op, err error) {
-	st := &op.State
+	st := stateOf(op)
 	if st.Queued {
 		f := flowOf(op)
 		q.urgent.remove(f)
 		q.bulk.remove(f)
-		all := f.State.Head
-		f.State.Head, f.State.Tail, f.State.Waiting = nil, nil, false
+		all := flowState(f).Head
+		flowState(f).Head, flowState(f).Tail, flowState(f).Waiting = nil, nil, false
 		st.Queued = false
 		for all != nil {
 			other := all
-			all = all.State.Next
+			all = stateOf(all).Next
 			if other != op {
 				q.enqueue(other)
 			}
@@ -226,7 +233,7 @@ func (q *queue) drop(op *service.Op, err error) {
 
 // cancel is service.Peer.Cancel. The operation may have ended. Then it may belong to another shard.
 func (q *queue) cancel(c cancelation) {
-	st := &c.op.State
+	st := stateOf(c.op)
 	if st.Runs.Load() != c.run {
 		return
 	}
@@ -284,8 +291,8 @@ func (q *queue) end(op *service.Op, err error) {
 	if err != nil {
 		q.counts.failed.Add(1)
 	}
-	op.State.Bytes.Store(op.State.Done)
-	op.State.Runs.Add(1)
+	stateOf(op).Bytes.Store(stateOf(op).Done)
+	stateOf(op).Runs.Add(1)
 	op.Sink.End(op, err)
 }
 
@@ -339,28 +346,28 @@ func (q *queue) sift(why func(*service.Op) error) {
 	for _, l := range []*flowList{&q.urgent, &q.bulk} {
 		for l.head != nil {
 			f := l.pop()
-			for f.State.Head != nil {
-				all = append(all, f.State.Head)
+			for flowState(f).Head != nil {
+				all = append(all, flowState(f).Head)
 				q.unhead(f)
 			}
 		}
 	}
 	q.favored = false
 	for _, op := range all { // first, because those that stay may share a Flow with one that ends
-		op.State.Err = whyOf(op, why)
+		stateOf(op).Err = whyOf(op, why)
 	}
 	for _, op := range all {
-		if op.State.Err == nil {
-			if op.State.Tried {
-				op.State.Tried = false
+		if stateOf(op).Err == nil {
+			if stateOf(op).Tried {
+				stateOf(op).Tried = false
 				q.counts.replays.Add(1)
 			}
 			q.enqueue(op)
 		}
 	}
 	for _, op := range all {
-		if op.State.Err != nil && !op.State.Queued {
-			q.end(op, op.State.Err)
+		if stateOf(op).Err != nil && !stateOf(op).Queued {
+			q.end(op, stateOf(op).Err)
 		}
 	}
 	q.stir()
@@ -368,9 +375,9 @@ func (q *queue) sift(why func(*service.Op) error) {
 
 func whyOf(op *service.Op, why func(*service.Op) error) error {
 	switch {
-	case op.State.Err != nil:
-		return op.State.Err
-	case op.State.Canceled:
+	case stateOf(op).Err != nil:
+		return stateOf(op).Err
+	case stateOf(op).Canceled:
 		return ErrCanceled
 	}
 	return why(op)

@@ -31,7 +31,7 @@ func TestNoEndBeforeQPIsClosed(t *testing.T) {
 	j := a.job(there, verbs.OpRDMAWrite, 0, 64<<10)
 	there.Service().Submit(&j.Op)
 	there.shard.do(func() {
-		if j.State.Flight == 0 {
+		if stateOf(&j.Op).Flight == 0 {
 			t.Error("the operation is not posted")
 		}
 		there.queue.detach() // as session.part does

@@ -145,7 +145,7 @@ func (s *shard) unlock() {
 func (s *shard) submit(op *service.Op) {
 	for {
 		head := s.inbox.Load()
-		op.State.Next = head
+		stateOf(op).Next = head
 		if s.inbox.CompareAndSwap(head, op) {
 			break
 		}
@@ -216,13 +216,13 @@ func (s *shard) take() (n int) {
 	if s.inbox.Load() != nil {
 		var oldest *service.Op
 		for op := s.inbox.Swap(nil); op != nil; n++ {
-			next := op.State.Next
-			op.State.Next, oldest = oldest, op
+			next := stateOf(op).Next
+			stateOf(op).Next, oldest = oldest, op
 			op = next
 		}
 		for op := oldest; op != nil; {
-			next := op.State.Next
-			op.State.Owner.(*Peer).queue.add(op)
+			next := stateOf(op).Next
+			stateOf(op).Owner.(*Peer).queue.add(op)
 			op = next
 		}
 	}

@@ -161,7 +161,7 @@ func TestSmallBehindHuge(t *testing.T) {
 	}
 	ended := func() (bytes uint64) {
 		for _, j := range huge {
-			bytes += j.State.Done
+			bytes += stateOf(&j.Op).Done
 		}
 		return bytes
 	}
@@ -205,7 +205,7 @@ func TestFlowsShare(t *testing.T) {
 	}
 	ends := make(chan uint64, 2)
 	for _, pair := range [][2]*job{{one, two}, {two, one}} {
-		pair[0].Sink = sinkFunc(func(error) { ends <- pair[1].State.Done })
+		pair[0].Sink = sinkFunc(func(error) { ends <- stateOf(&pair[1].Op).Done })
 	}
 	there.shard.mu.Lock()
 	var both sync.WaitGroup

@@ -180,7 +180,7 @@ type smallOp struct {
 
 func (o *smallOp) Posted(*service.Op) {}
 func (o *smallOp) End(*service.Op, error) {
-	o.bytes = o.huge.op.State.Done
+	o.bytes = o.huge.op.Progress()
 	o.next()
 }
 

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"ibverbx"
+	"ibverbx/internal/opaque"
 	"ibverbx/verbs"
 )
 
@@ -40,7 +41,7 @@ type Op struct {
 	Sink Sink
 
 	// State belongs to the Node.
-	State State
+	State opaque.Box[State]
 }
 
 // MaxNotify is how many bytes the last block of an Op with Notify has at most.
@@ -78,16 +79,20 @@ type Sink interface {
 
 // Progress returns how many bytes have ended in success. It lags behind a little until End. Any goroutine may call it at any
 // time.
-func (op *Op) Progress() (bytes uint64) { return op.State.Bytes.Load() }
+func (op *Op) Progress() (bytes uint64) { return opaque.Open(&op.State).Bytes.Load() }
 
 // Pending reports whether the operation was submitted and has not ended. Any goroutine may call it at any time.
-func (op *Op) Pending() bool { return op.State.Runs.Load()%2 == 1 }
+func (op *Op) Pending() bool { return opaque.Open(&op.State).Runs.Load()%2 == 1 }
 
 // Failed returns the first block that has not ended in success, and how many of its bytes have. It is valid in Sink.End and after
 // it. Without an error block is len(Blocks).
-func (op *Op) Failed() (block int, offset uint64) { return op.State.DoneBlock, op.State.DoneOffset }
+func (op *Op) Failed() (block int, offset uint64) {
+	st := opaque.Open(&op.State)
+	return st.DoneBlock, st.DoneOffset
+}
 
-// State is what a Node knows of an Op. Services leave it alone. Those that never cancel an Op may set it to zero between End and Submit.
+// State is what a Node knows of an Op. Only package node opens its box. Services that never cancel an Op may set the box to zero between
+// End and Submit.
 type State struct {
 	// Runs is odd from Submit until the call of Sink.End. It counts both, so a Cancel knows for which Submit it is.
 	Runs atomic.Uint64
@@ -125,7 +130,7 @@ type State struct {
 // Peer.
 type Flow struct {
 	// State belongs to the Node.
-	State FlowState
+	State opaque.Box[FlowState]
 }
 
 // FlowState is what a Node knows of a Flow.
