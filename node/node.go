@@ -194,15 +194,6 @@ func (n *Node) unready(s *session) {
 	}
 }
 
-// parked notes that a session is parked.
-func (n *Node) parked(s *session) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if s.peer.current == s && s.peer.state == StateReady {
-		s.peer.become(StateParked, nil)
-	}
-}
-
 // lost notes that a session has ended. Its VirtualQP is closed. The next one begins when this one is done, so the queue and the Peer need not
 // change at the same time.
 func (n *Node) lost(s *session, cause error) {
@@ -232,22 +223,6 @@ func (n *Node) lost(s *session, cause error) {
 	if made {
 		n.stats.Losses++
 		n.log.Warn("peer lost", "peer", p.identity.Name, "addr", p.identity.Addr, "cause", cause)
-	}
-}
-
-// look parks idle sessions: those without activity in two looks.
-func (n *Node) look() {
-	for waitFor(n.ctx, n.cfg.IdleAfter/2) {
-		n.mu.Lock()
-		for _, p := range n.peers {
-			if activity := p.queue.counts.activity.Load(); activity != p.seen || p.held.Load() > 0 {
-				p.seen, p.quiet = activity, 0
-			} else if p.quiet++; p.quiet >= 2 && p.state == StateReady {
-				p.current.park.Store(true)
-				p.current.poke()
-			}
-		}
-		n.mu.Unlock()
 	}
 }
 

@@ -223,13 +223,6 @@ func (p *Peer) Close() error {
 	return nil
 }
 
-// idle reports whether the Peer was not used since the Node looked last.
-func (p *Peer) idle() bool {
-	p.node.mu.Lock()
-	defer p.node.mu.Unlock()
-	return p.held.Load() == 0 && p.queue.counts.activity.Load() == p.seen && p.node.cfg.IdleAfter > 0
-}
-
 // Service is for packages on top of this one, such as transfer.
 func (p *Peer) Service() service.Peer { return servicePeer{p} }
 

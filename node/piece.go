@@ -304,12 +304,3 @@ func (q *queue) fail(err error) {
 		q.session.End(err)
 	}
 }
-
-// resume posts again after a pause.
-func (q *queue) resume() {
-	q.paused = false
-	if q.broken {
-		q.session.End(ErrLost)
-	}
-	q.stir()
-}

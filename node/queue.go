@@ -275,15 +275,6 @@ func (q *queue) install(qp *ibverbx.VirtualQP, depth int) {
 	q.stir()
 }
 
-// pause stops posting if there is nothing to post, and reports whether it did.
-func (q *queue) pause() bool {
-	if q.ops > 0 || q.qp == nil || q.broken {
-		return false
-	}
-	q.paused = true
-	return true
-}
-
 // end ends an operation that has no piece in the ledger and is in no Flow.
 func (q *queue) end(op *service.Op, err error) {
 	q.ops--

@@ -216,9 +216,6 @@ func (s *session) part() {
 	p.node.unready(s)
 }
 
-// errParked ends attend: both sides close the VirtualQP.
-var errParked = errors.New("parked")
-
 // attend handles messages while there is a VirtualQP.
 func (s *session) attend() error {
 	for {
@@ -248,81 +245,10 @@ func (s *session) handle(body []byte) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case m.kind == kindPark && s.parking, m.kind == kindParked && s.parking:
-		return errParked
-	case m.kind == kindPark:
-		if !s.peer.idle() || !s.pause() {
-			return s.say(message{kind: kindBusy})
-		}
-		if err := s.say(message{kind: kindParked}); err != nil {
-			return err
-		}
-		return errParked
-	case m.kind == kindHello:
+	if m.kind == kindHello {
 		return s.meet(&m)
-	case m.kind == kindBusy && s.parking:
-		s.parking = false
-		s.peer.shard.do(s.peer.queue.resume)
-		return nil
 	}
-	return violation("a message of type %d in a session that is not parked", m.kind)
-}
-
-// pause stops posting if nothing is under way.
-func (s *session) pause() (paused bool) {
-	s.peer.shard.do(func() { paused = s.peer.queue.pause() })
-	return paused
-}
-
-// suggestPark asks the peer to park the session, if it shall be parked and nothing is under way.
-func (s *session) suggestPark() error {
-	if !s.park.Swap(false) || s.parking || s.peer.held.Load() > 0 || !s.pause() {
-		return nil
-	}
-	s.parking = true
-	return s.say(message{kind: kindPark})
-}
-
-// rest handles messages until the session is no longer parked.
-func (s *session) rest() error {
-	s.parking = false
-	asked := false
-	for {
-		s.raise()
-		wanted := false
-		s.peer.shard.do(func() { wanted = s.peer.queue.ops > 0 })
-		if wanted && !asked {
-			asked = true
-			if err := s.say(message{kind: kindWake}); err != nil || s.dialed() {
-				return err
-			}
-		}
-		body, err := s.next()
-		switch {
-		case errors.Is(err, errPoked):
-			continue
-		case err != nil:
-			return err
-		case service.ID(body[0]) != service.NodeID:
-			s.dispatch(body)
-			continue
-		}
-		switch m, err := decode(body); {
-		case err != nil:
-			return err
-		case m.kind == kindHello:
-			if err := s.meet(&m); err != nil {
-				return err
-			}
-		case m.kind != kindWake:
-			return violation("a message of type %d in a session that is parked", m.kind)
-		case s.dialed():
-			return s.say(message{kind: kindWake})
-		default:
-			return nil
-		}
-	}
+	return s.parkMessage(m.kind)
 }
 
 // aside takes a message that arrives while a VirtualQP is made.

@@ -1,0 +1,139 @@
+package node
+
+import (
+	"errors"
+
+	"ibverbx/internal/service"
+)
+
+// An idle session is parked: both sides close its VirtualQP and keep the connection. See wire.go for the messages.
+
+// look parks idle sessions: those without activity in two looks.
+func (n *Node) look() {
+	for waitFor(n.ctx, n.cfg.IdleAfter/2) {
+		n.mu.Lock()
+		for _, p := range n.peers {
+			if activity := p.queue.counts.activity.Load(); activity != p.seen || p.held.Load() > 0 {
+				p.seen, p.quiet = activity, 0
+			} else if p.quiet++; p.quiet >= 2 && p.state == StateReady {
+				p.current.park.Store(true)
+				p.current.poke()
+			}
+		}
+		n.mu.Unlock()
+	}
+}
+
+// parked notes that a session is parked.
+func (n *Node) parked(s *session) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s.peer.current == s && s.peer.state == StateReady {
+		s.peer.become(StateParked, nil)
+	}
+}
+
+// idle reports whether the Peer was not used since the Node looked last.
+func (p *Peer) idle() bool {
+	p.node.mu.Lock()
+	defer p.node.mu.Unlock()
+	return p.held.Load() == 0 && p.queue.counts.activity.Load() == p.seen && p.node.cfg.IdleAfter > 0
+}
+
+// errParked ends attend: both sides close the VirtualQP.
+var errParked = errors.New("parked")
+
+// parkMessage handles a message about parking while there is a VirtualQP.
+func (s *session) parkMessage(kind messageKind) error {
+	switch {
+	case kind == kindPark && s.parking, kind == kindParked && s.parking:
+		return errParked
+	case kind == kindPark:
+		if !s.peer.idle() || !s.pause() {
+			return s.say(message{kind: kindBusy})
+		}
+		if err := s.say(message{kind: kindParked}); err != nil {
+			return err
+		}
+		return errParked
+	case kind == kindBusy && s.parking:
+		s.parking = false
+		s.peer.shard.do(s.peer.queue.resume)
+		return nil
+	}
+	return violation("a message of type %d in a session that is not parked", kind)
+}
+
+// pause stops posting if nothing is under way.
+func (s *session) pause() (paused bool) {
+	s.peer.shard.do(func() { paused = s.peer.queue.pause() })
+	return paused
+}
+
+// suggestPark asks the peer to park the session, if it shall be parked and nothing is under way.
+func (s *session) suggestPark() error {
+	if !s.park.Swap(false) || s.parking || s.peer.held.Load() > 0 || !s.pause() {
+		return nil
+	}
+	s.parking = true
+	return s.say(message{kind: kindPark})
+}
+
+// rest handles messages until the session is no longer parked.
+func (s *session) rest() error {
+	s.parking = false
+	asked := false
+	for {
+		s.raise()
+		wanted := false
+		s.peer.shard.do(func() { wanted = s.peer.queue.ops > 0 })
+		if wanted && !asked {
+			asked = true
+			if err := s.say(message{kind: kindWake}); err != nil || s.dialed() {
+				return err
+			}
+		}
+		body, err := s.next()
+		switch {
+		case errors.Is(err, errPoked):
+			continue
+		case err != nil:
+			return err
+		case service.ID(body[0]) != service.NodeID:
+			s.dispatch(body)
+			continue
+		}
+		switch m, err := decode(body); {
+		case err != nil:
+			return err
+		case m.kind == kindHello:
+			if err := s.meet(&m); err != nil {
+				return err
+			}
+		case m.kind != kindWake:
+			return violation("a message of type %d in a session that is parked", m.kind)
+		case s.dialed():
+			return s.say(message{kind: kindWake})
+		default:
+			return nil
+		}
+	}
+}
+
+// pause stops posting if there is nothing to post, and reports whether it did.
+func (q *queue) pause() bool {
+	if q.ops > 0 || q.qp == nil || q.broken {
+		return false
+	}
+	q.paused = true
+	return true
+}
+
+// resume posts again after a pause.
+func (q *queue) resume() {
+	q.paused = false
+	if q.broken {
+		q.session.End(ErrLost)
+	}
+	q.stir()
+}
