@@ -144,34 +144,13 @@ func (q *qp) target(h *wire.Header, token uint32, to *verbs.RecvWR) {
 		}
 	case wire.OpEager:
 		wr := q.recvs.At(h.Message)
-		to.NumSGE = uint8(pieces(to.SGE[:], wr.SGE[:wr.NumSGE], h.Offset, h.Len))
+		to.NumSGE = uint8(verbs.CutSGE(to.SGE[:], wr.SGE[:wr.NumSGE], h.Offset, h.Len))
 	case wire.OpAnswer:
 		wr := &q.sends.At(token).wr
-		to.NumSGE = uint8(pieces(to.SGE[:], wr.SGE[:wr.NumSGE], h.Offset, h.Len))
+		to.NumSGE = uint8(verbs.CutSGE(to.SGE[:], wr.SGE[:wr.NumSGE], h.Offset, h.Len))
 	case wire.OpFetch:
 	case wire.OpNotify:
 	}
-}
-
-// pieces sets to to n bytes at off of the elements from, and returns how many elements that takes.
-func pieces(to, from []verbs.SGE, off, n uint32) (count int) {
-	for k := range from {
-		g := from[k]
-		if off >= g.Length {
-			off -= g.Length
-			continue
-		}
-		if n == 0 {
-			break
-		}
-		g.Addr += uint64(off)
-		g.Length = min(g.Length-off, n)
-		off = 0
-		n -= g.Length
-		to[count] = g
-		count++
-	}
-	return count
 }
 
 // deliver completes the oldest receive.

@@ -158,7 +158,7 @@ func (q *qp) transmit(a *core.Action) {
 	if a.Imm.Kind == wire.KindData {
 		s := q.sends.At(a.Token)
 		wr.Opcode, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWriteWithImm, s.wr.RemoteAddr+uint64(a.Offset), s.wr.RKey
-		wr.NumSGE += uint8(pieces(wr.SGE[wr.NumSGE:], s.wr.SGE[:s.wr.NumSGE], a.Offset, a.Len))
+		wr.NumSGE += uint8(verbs.CutSGE(wr.SGE[wr.NumSGE:], s.wr.SGE[:s.wr.NumSGE], a.Offset, a.Len))
 		return
 	}
 	h, b, n := &a.Header, q.conn.headers.slot(slot), wire.HeaderLen
@@ -173,7 +173,7 @@ func (q *qp) transmit(a *core.Action) {
 		if h.Op == wire.OpWrite {
 			h.Addr, h.RKey = s.wr.RemoteAddr+uint64(a.Offset), s.wr.RKey
 		}
-		wr.NumSGE += uint8(pieces(wr.SGE[wr.NumSGE:], s.wr.SGE[:s.wr.NumSGE], a.Offset, a.Len))
+		wr.NumSGE += uint8(verbs.CutSGE(wr.SGE[wr.NumSGE:], s.wr.SGE[:s.wr.NumSGE], a.Offset, a.Len))
 	}
 	h.Put(b)
 	wr.SGE[0] = q.conn.headers.sge(slot, n)
