@@ -25,18 +25,24 @@ type passthrough struct {
 // post posts requests.
 func (p *passthrough) post(wrs []SendWR) (n int, err error) {
 	l := p.setup.lanes[0]
+	rail, remoteRail := l.rail, l.remoteRail
 	for n < len(wrs) {
 		chain := p.chain[:min(len(wrs)-n, len(p.chain))]
 		var bytes uint64
 		for i := 0; i < len(chain); i++ {
-			for end := i + p.setup.plains(wrs[n+i:n+len(chain)]); i < end; i++ {
-				passPlain(&wrs[n+i], l, &chain[i])
-				bytes += uint64(wrs[n+i].SGE[0].Length)
+			plain := wrs[n+i:][:p.setup.plains(wrs[n+i:n+len(chain)])]
+			to := chain[i:][:len(plain)]
+			for k := range plain {
+				wr := &plain[k]
+				e, m := &wr.SGE[0], wr.Remote
+				dataWR(&to[k], wr.WRID, wr.Opcode, wr.Flags, wr.Imm, 0, e.Length,
+					e.Region.addr+e.Offset, e.Region.lkeys[rail], m.Addr+wr.RemoteOffset, m.RKeys[remoteRail])
+				bytes += uint64(e.Length)
 			}
-			if i == len(chain) {
+			if i += len(plain); i == len(chain) {
 				break
 			}
-			if err := p.setup.translate(&wrs[n+i], l, &chain[i]); err != nil {
+			if err := p.pass(&wrs[n+i], l, &chain[i]); err != nil {
 				return p.postChain(l, chain[:i], n, 0, p.setup.opError("post send", fmt.Errorf("request %d of the chain: %w", n+i, err)))
 			}
 			bytes += wrs[n+i].Length()
@@ -83,32 +89,17 @@ func (p *passthrough) postChain(l *lane, chain []verbs.SendWR, n int, bytes uint
 	return n + k, bad
 }
 
-// passPlain makes a physical request from a plain one.
-func passPlain(wr *SendWR, l *lane, p *verbs.SendWR) {
-	e, m := &wr.SGE[0], wr.Remote
-	p.WRID, p.Opcode, p.Flags, p.NumSGE, p.Imm = wr.WRID, wr.Opcode, wr.Flags, 1, wr.Imm
-	p.RemoteAddr, p.RKey = m.Addr+wr.RemoteOffset, m.RKeys[l.remoteRail]
-	g := &p.SGE[0]
-	g.Addr, g.Length, g.LKey = e.Region.addr+e.Offset, e.Length, e.Region.lkeys[l.rail]
-}
-
-// translate makes a physical request from a virtual one.
-func (u *setup) translate(wr *SendWR, l *lane, p *verbs.SendWR) error {
-	length, err := u.check(wr)
+// pass checks a request that is not plain and makes the physical one.
+func (p *passthrough) pass(wr *SendWR, l *lane, to *verbs.SendWR) error {
+	length, err := p.setup.check(wr)
 	if err != nil {
 		return err
 	}
-	p.WRID, p.Opcode, p.Flags, p.NumSGE, p.Imm = wr.WRID, wr.Opcode, wr.Flags, wr.NumSGE, wr.Imm
-	for i := range wr.NumSGE {
-		e := &wr.SGE[i]
-		p.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[l.rail]}
+	otherWR(to, wr.WRID, wr.Opcode, wr.Flags, wr.Imm, wr.SGE[:wr.NumSGE], l.rail)
+	if !isMessage(wr.Opcode) && length > 0 {
+		to.RemoteAddr, to.RKey = wr.Remote.Addr+wr.RemoteOffset, wr.Remote.RKeys[l.remoteRail]
+		to.CompareAdd, to.Swap = wr.CompareAdd, wr.Swap
 	}
-	if isMessage(wr.Opcode) || length == 0 {
-		p.RemoteAddr, p.RKey = 0, 0
-		return nil // it names no memory of the peer
-	}
-	p.RemoteAddr, p.RKey = wr.Remote.Addr+wr.RemoteOffset, wr.Remote.RKeys[l.remoteRail]
-	p.CompareAdd, p.Swap = wr.CompareAdd, wr.Swap
 	return nil
 }
 

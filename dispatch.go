@@ -251,20 +251,17 @@ func (s *sender) weave(l *lane, t *stripe, first uint32) {
 		}
 		off := at * one.cut
 		size := min(one.cut, one.length-off)
-		e.head, e.off, e.bytes, e.imm = head, off, size, imm
-		to.WRID, to.Flags, to.Imm = id|uint64(tail), verbs.SendFlags(head>>24&0x7f), imm
-		to.Opcode, to.NumSGE = one.wire, 1
-		to.RemoteAddr, to.RKey = one.target+uint64(off), one.keys[remoteRail].remote
-		g := &to.SGE[0]
-		g.Addr, g.Length, g.LKey = one.local+uint64(off), size, one.keys[rail].local
+		e.head, e.off, e.bytes, e.imm = head, off, size, imm // by hand: with set, 16 fragments take 3 % longer
+		dataWR(to, id|uint64(tail), one.wire, verbs.SendFlags(head>>24&0x7f), imm, off, size,
+			one.local, one.keys[rail].local, one.target, one.keys[remoteRail].remote)
 		bytes += uint64(size)
 		tail++
 		n++
 		if t.recorded && at+lanes >= cuts { // the next one is of another request
 			head = entryHead(uint16(seq&mask), kindRecord, one.flags&verbs.SendSolicited) | entryConsumes
 			e, to = &ledger[int(tail)&(len(ledger)-1)], &chain[n]
-			e.head, e.off, e.bytes, e.imm = head, 0, 0, 0
-			s.record(l, head, tail, to)
+			e.set(head, 0, 0, 0)
+			s.recordWR(to, l, head, tail)
 			l.told = int64(t.number + seq - t.from)
 			tail++
 			n++
@@ -365,10 +362,7 @@ func (s *sender) fill(l *lane, wrs []SendWR, chain []verbs.SendWR, notifies bool
 		bytes += uint64(length)
 		carries = carries || wr.Opcode != verbs.OpRDMARead
 
-		one.id, one.local, one.target = wr.WRID, local, target
-		one.length, one.sent, one.pending, one.cut = length, 0, 1, length
-		one.op, one.wire, one.flags, one.status = wr.Opcode, wr.Opcode, wr.Flags, verbs.StatusSuccess
-		one.plain, one.begun, one.owes, one.refused = true, false, false, false
+		one.fill(wr, wr.Opcode, length, length, local, target)
 		if region != from || m != into {
 			from, into = region, m
 			u.setKeys(&keys, region, m)
@@ -379,13 +373,8 @@ func (s *sender) fill(l *lane, wrs []SendWR, chain []verbs.SendWR, notifies bool
 			one.keys[k&(MaxRails-1)] = keys[k&(MaxRails-1)]
 		}
 
-		e.head, e.off, e.bytes, e.imm = entryHead(uint16(seq&mask), kindPlain, flags)|consumes, 0, length, wr.Imm
-
-		to.WRID, to.Flags, to.Imm = id|uint64(tail), flags, wr.Imm
-		to.Opcode, to.NumSGE = wr.Opcode, 1
-		to.RemoteAddr, to.RKey = target, rkey
-		sge := &to.SGE[0]
-		sge.Addr, sge.Length, sge.LKey = local, length, lkey
+		e.set(entryHead(uint16(seq&mask), kindPlain, flags)|consumes, 0, length, wr.Imm)
+		dataWR(to, id|uint64(tail), wr.Opcode, flags, wr.Imm, 0, length, local, lkey, target, rkey)
 		seq++
 		tail++
 	}

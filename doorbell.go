@@ -135,9 +135,7 @@ func (s *sender) mark(l *lane) {
 	if !l.silent || l.load() >= uint32(len(l.ledger)) {
 		return
 	}
-	chain := s.chain[:1]
-	chain[0] = verbs.SendWR{WRID: uint64(l.base | kindControl.tag() | tag(l.tail)), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-	if n, _ := l.qp.PostSend(chain); n == 1 {
+	if l.postControl(s.chain, kindControl, verbs.OpSend) == nil {
 		l.put(entryHead(0, kindControl, 0), 0, 0, 0)
 		l.posted++
 		s.inflight++
@@ -154,26 +152,37 @@ func (s *sender) render(l *lane, chain []verbs.SendWR) (bytes uint64, consuming 
 	for i := range chain {
 		e, wr := &ledger[int(n)&(len(ledger)-1)], &chain[i]
 		head := e.head
-		wr.WRID = uint64(base | tag(head>>16&0xff)<<44 | tag(n))
-		wr.Flags = verbs.SendFlags(head >> 24 & 0x7f)
+		id, flags := uint64(base|tag(head>>16&0xff)<<44|tag(n)), verbs.SendFlags(head>>24&0x7f)
 		consuming += head >> 31
-		n++
-		wr.Imm = e.imm
 		bytes += uint64(e.bytes)
 		r := &sends[int(uint16(head))&(len(sends)-1)]
-		if k := kind(head >> 16); k != kindPlain {
-			if k == kindRecord {
-				s.record(l, head, n-1, wr)
-				continue
+		switch k := kind(head >> 16); k {
+		case kindPlain:
+			dataWR(wr, id, r.wire, flags, e.imm, e.off, e.bytes, r.local, r.keys[rail].local, r.target, r.keys[remoteRail].remote)
+		case kindRecord:
+			s.recordWR(wr, l, head, n)
+		default:
+			wr.CompareAdd, wr.Swap = r.compareAdd, r.swap
+			if k == kindNotify || e.bytes == 0 { // it names no memory (IBTA C9-88)
+				op := r.wire
+				if k == kindNotify {
+					op = verbs.OpRDMAWriteWithImm
+				}
+				otherWR(wr, id, op, flags, e.imm, nil, rail)
+				break
 			}
-			s.renderOther(l, r, e, wr)
-			continue
+			otherWR(wr, id, r.wire, flags, e.imm, r.sge[:r.numSGE], rail)
+			if e.bytes < r.length {
+				wr.NumSGE = uint8(verbs.CutSGE(wr.SGE[:], wr.SGE[:wr.NumSGE], e.off, e.bytes))
+			}
+			if !isMessage(r.op) {
+				wr.RemoteAddr, wr.RKey = r.target+uint64(e.off), r.keys[remoteRail].remote
+			}
+			if r.flags&verbs.SendInline != 0 {
+				wr.SetInline(s.inlineOf(uint32(e.slot()))[e.off:][:e.bytes])
+			}
 		}
-		off := uint64(e.off)
-		wr.Opcode, wr.NumSGE = r.wire, 1
-		wr.RemoteAddr, wr.RKey = r.target+off, r.keys[remoteRail].remote
-		g := &wr.SGE[0]
-		g.Addr, g.Length, g.LKey = r.local+off, e.bytes, r.keys[rail].local
+		n++
 	}
 	s.signal(l, chain, bytes, consuming)
 	return bytes, consuming
@@ -206,62 +215,4 @@ func (s *sender) signal(l *lane, chain []verbs.SendWR, bytes uint64, consuming u
 		chain[i].Flags |= verbs.SendSignaled
 	}
 	chain[len(chain)-1].Flags |= verbs.SendSignaled
-}
-
-// record makes the request of a record of Tally, which has this head and number in the ledger.
-func (s *sender) record(l *lane, head, n uint32, wr *verbs.SendWR) {
-	wr.WRID = uint64(l.base | kindRecord.tag() | tag(n))
-	wr.Opcode, wr.NumSGE, wr.Imm = verbs.OpSend, 1, 0
-	wr.Flags = verbs.SendFlags(head>>24&0x7f) | s.records.flags
-	g := &wr.SGE[0]
-	g.Addr, g.Length, g.LKey = s.records.addr+uint64(uint16(head))*recordSize, recordSize, s.records.lkeys[l.rail&(MaxRails-1)]
-}
-
-// renderOther makes a request that is neither a plain fragment nor a record.
-func (s *sender) renderOther(l *lane, r *sendSlot, e *entry, wr *verbs.SendWR) {
-	wr.NumSGE, wr.RemoteAddr, wr.RKey = 0, 0, 0
-	switch e.kind() {
-	case kindNotify:
-		wr.Opcode = verbs.OpRDMAWriteWithImm
-		return
-	case kindAtomic:
-		wr.CompareAdd, wr.Swap = r.compareAdd, r.swap
-	default:
-	}
-	wr.Opcode = r.wire
-	if e.bytes == 0 {
-		return
-	}
-	if !isMessage(r.op) {
-		wr.RemoteAddr, wr.RKey = r.target+uint64(e.off), r.keys[l.remoteRail].remote
-	}
-	switch {
-	case r.flags&verbs.SendInline != 0:
-		wr.SetInline(s.inlineOf(uint32(e.slot()))[e.off:][:e.bytes])
-	case r.plain:
-		wr.NumSGE = 1
-		wr.SGE[0] = verbs.SGE{Addr: r.local + uint64(e.off), Length: e.bytes, LKey: r.keys[l.rail].local}
-	default:
-		gather(wr, r, l.rail, e.off, e.bytes)
-	}
-}
-
-// gather sets the SGEs of a physical request to n bytes of r, from offset off on.
-func gather(wr *verbs.SendWR, r *sendSlot, rail uint8, off, n uint32) {
-	k := uint8(0)
-	for i := range r.numSGE {
-		e := &r.sge[i]
-		if off >= e.Length {
-			off -= e.Length
-			continue
-		}
-		take := min(n, e.Length-off)
-		wr.SGE[k] = verbs.SGE{Addr: e.Region.addr + e.Offset + uint64(off), Length: take, LKey: e.Region.lkeys[rail]}
-		k++
-		if n -= take; n == 0 {
-			break
-		}
-		off = 0
-	}
-	wr.NumSGE = k
 }

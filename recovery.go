@@ -240,9 +240,7 @@ func (f *failover) meet(l *lane) {
 // probe sends a WRITE of no bytes. It names no memory, and completes if the path and the peer's QP
 // work.
 func (f *failover) probe(l *lane) {
-	chain := f.send.chain[:1]
-	chain[0] = verbs.SendWR{WRID: uint64(l.base | kindProbe.tag()), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
-	if _, err := l.qp.PostSend(chain); err != nil {
+	if err := l.postControl(f.send.chain, kindProbe, verbs.OpRDMAWrite); err != nil {
 		f.laneDown(l, err)
 		return
 	}

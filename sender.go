@@ -96,32 +96,27 @@ func (s *sender) takePlain(r *sendSlot, wr *SendWR) {
 	if e.Length > cut {
 		cut = u.keepWhole(wr, e.Length, cut)
 	}
-	r.id, r.local, r.target = wr.WRID, g.addr+e.Offset, m.Addr+wr.RemoteOffset
-	r.length, r.sent, r.pending, r.cut = e.Length, 0, 1, cut
-	r.op, r.wire, r.flags, r.status = wr.Opcode, s.wire[wr.Opcode&7], wr.Flags, verbs.StatusSuccess
-	r.plain, r.begun, r.owes, r.refused = true, false, false, false
+	r.fill(wr, s.wire[wr.Opcode&7], e.Length, cut, g.addr+e.Offset, m.Addr+wr.RemoteOffset)
 	r.imm = wr.Imm
 	u.setKeys(&r.keys, g, m)
 }
 
 // takeOther checks a request in full and puts it into the slot at posted.
 func (s *sender) takeOther(wr *SendWR) error {
-	length, err := s.setup.check(wr)
+	u := s.setup
+	length, err := u.check(wr)
 	if err != nil {
 		return err
 	}
-	r := s.sends.slot(s.sends.posted)
-	*r = sendSlot{
-		id: wr.WRID, length: uint32(length), pending: 1, cut: s.setup.fragmentSize(uint32(length)),
-		op: wr.Opcode, wire: s.wire[wr.Opcode&7], flags: wr.Flags, numSGE: wr.NumSGE,
-		imm: wr.Imm, compareAdd: wr.CompareAdd, swap: wr.Swap, sge: wr.SGE,
+	r, cut := s.sends.slot(s.sends.posted), u.fragmentSize(uint32(length))
+	if uint32(length) > cut {
+		cut = u.keepWhole(wr, uint32(length), cut)
 	}
-	if r.length > r.cut {
-		r.cut = s.setup.keepWhole(wr, r.length, r.cut)
-	}
+	r.fill(wr, s.wire[wr.Opcode&7], uint32(length), cut, 0, 0)
+	r.plain, r.imm, r.numSGE, r.compareAdd, r.swap, r.sge = false, wr.Imm, wr.NumSGE, wr.CompareAdd, wr.Swap, wr.SGE
 	if !isMessage(wr.Opcode) && length > 0 {
 		r.target = wr.Remote.Addr + wr.RemoteOffset
-		s.setup.setKeys(&r.keys, nil, wr.Remote)
+		u.setKeys(&r.keys, nil, wr.Remote)
 	}
 	switch {
 	case wr.Flags&verbs.SendInline != 0:
@@ -129,7 +124,7 @@ func (s *sender) takeOther(wr *SendWR) error {
 	case wr.NumSGE == 1 && length > 0:
 		e := &wr.SGE[0]
 		r.plain, r.local = true, e.Region.addr+e.Offset
-		s.setup.setKeys(&r.keys, e.Region, nil)
+		u.setKeys(&r.keys, e.Region, nil)
 	}
 	return nil
 }
@@ -395,6 +390,15 @@ func (r *sendRing) oldest() (seq uint32, ok bool) {
 // reportable reports whether the oldest request has ended.
 func (r *sendRing) reportable() bool {
 	return r.reported != r.posted && r.slot(r.reported).pending == 0
+}
+
+// fill sets the first 64 bytes of the slot, except for the keys, for a plain request. Runs call it once per request, so it must be
+// inlined.
+func (r *sendSlot) fill(wr *SendWR, wire verbs.Opcode, length, cut uint32, local, target uint64) {
+	r.id, r.local, r.target = wr.WRID, local, target
+	r.length, r.sent, r.pending, r.cut = length, 0, 1, cut
+	r.op, r.wire, r.flags, r.status = wr.Opcode, wire, wr.Flags, verbs.StatusSuccess
+	r.plain, r.begun, r.owes, r.refused = true, false, false, false
 }
 
 // isMessage reports whether the request goes over the message lane.

@@ -189,7 +189,7 @@ func (t *tally) lead(l *lane, wr []SendWR, chain []verbs.SendWR) (bytes uint64) 
 	data.imm = 0
 	chain[0].Opcode, chain[0].Imm = verbs.OpRDMAWrite, 0
 	head := entryHead(data.slot(), kindRecord, s.flags&verbs.SendSolicited) | entryConsumes
-	send.record(l, head, l.tail, &chain[1])
+	send.recordWR(&chain[1], l, head, l.tail)
 	l.put(head, 0, 0, 0)
 	return bytes
 }
