@@ -85,7 +85,8 @@ type Config struct {
 	Now func() int64
 	// Control is how the two ends agree on lanes that are lost and bring them back. With it, both ends
 	// must poll as long as they are connected, and the Rails take the events of their Contexts
-	// (verbs.Context.Events, NotifyEvents). Nil means that the loss of a lane ends the VirtualQP.
+	// (verbs.Context.Events, NotifyEvents). Nil means that the loss of a lane ends the VirtualQP, and that a
+	// single lane passes requests straight through, without a ring and a ledger.
 	Control Control
 	// Deadline is how long a request may take, recovery included, before the VirtualQP ends in
 	// ErrDeadline. Zero means 60 s. It needs Control: without it, NewQP refuses another value than zero.
@@ -106,10 +107,6 @@ type Config struct {
 	CxxPeer bool
 	// Incarnation is the number of this VirtualQP in its card. Zero means a random one.
 	Incarnation uint64
-	// TrackSingleLane makes a VirtualQP with one lane keep a ring and a ledger of its requests, as one
-	// with several lanes does. Otherwise a single lane passes requests straight through. Control
-	// implies it.
-	TrackSingleLane bool
 }
 
 // Bounds of a Config.
@@ -140,7 +137,6 @@ func (c Config) withDefaults(r *Rails, inline int) Config {
 	if c.Deadline == 0 && c.Control != nil {
 		c.Deadline = time.Minute
 	}
-	c.TrackSingleLane = c.TrackSingleLane || c.Control != nil
 	return c
 }
 
@@ -180,9 +176,6 @@ func (c *Config) validate() error {
 	}
 	if c.CxxPeer && c.Scheme == Tally {
 		return verbs.Invalidf("Config.Scheme is tally: a C++ peer knows dqplb and spray")
-	}
-	if c.CxxPeer && c.TrackSingleLane && c.Lanes == 1 {
-		return verbs.Invalidf("Config.TrackSingleLane: a C++ peer does not track a single lane")
 	}
 	if c.Incarnation >= 1<<53 {
 		return verbs.Invalidf("Config.Incarnation is %d: want less than 2^53", c.Incarnation)

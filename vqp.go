@@ -82,7 +82,7 @@ func newQP(c *VirtualCQ, cfg Config) *VirtualQP {
 	u, f := &q.setup, &q.failover
 	*u = setup{
 		owner: q, num: c.qpCount, incarnation: cfg.Incarnation, cfg: cfg, rails: c.rails, cq: c,
-		direct: cfg.Lanes == 1 && !cfg.TrackSingleLane, maxMsg: maxMessage, mtu: 4096, minCut: wantFragment, keepsWhole: cfg.FragmentSize == 0,
+		direct: cfg.Lanes == 1 && cfg.Control == nil, maxMsg: maxMessage, mtu: 4096, minCut: wantFragment, keepsWhole: cfg.FragmentSize == 0,
 		maxSGE: uint8(c.rails.least(func(a *verbs.DeviceAttr) int { return a.MaxSGE })),
 	}
 	for i := range c.rails.rails {

@@ -32,10 +32,9 @@ type Agreement struct {
 	Scheme                                 ibverbx.Scheme
 	Lanes, SendDepth, RecvDepth, LaneDepth int
 	// FragmentSize is in bytes; 0 means that it depends on the length of each request.
-	FragmentSize    int
-	MTU             verbs.MTU
-	Failover        bool
-	TrackSingleLane bool
+	FragmentSize int
+	MTU          verbs.MTU
+	Failover     bool
 	// Sealed says that all packets are encrypted and authenticated.
 	Sealed bool
 }
@@ -69,7 +68,6 @@ func Negotiate(dialer, listener *Offer) (a Agreement, err error) {
 		return a, err
 	}
 	a.Failover = dialer.Failover && listener.Failover
-	a.TrackSingleLane = dialer.TrackSingleLane || listener.TrackSingleLane || a.Failover
 	lanes := min(lanesPerRail*max(len(dialer.Rails), len(listener.Rails)), maxLanes)
 	mtu := 0
 	for _, f := range [...]struct {

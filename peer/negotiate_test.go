@@ -33,7 +33,7 @@ func drawRange(t *rapid.T, name string, limit int) peer.Range {
 
 func drawOffer(t *rapid.T, name string) *peer.Offer {
 	o := &peer.Offer{
-		Version: peer.OfferVersion, Failover: rapid.Bool().Draw(t, name+" failover"), TrackSingleLane: rapid.Bool().Draw(t, name+" track"),
+		Version: peer.OfferVersion, Failover: rapid.Bool().Draw(t, name+" failover"),
 		Lanes: drawRange(t, name+" lanes", 64), SendDepth: drawRange(t, name+" send", 1<<16), RecvDepth: drawRange(t, name+" recv", 1<<16),
 		LaneDepth: drawRange(t, name+" lane depth", 1<<10), Fragment: drawRange(t, name+" fragment", 1<<30),
 	}
@@ -94,8 +94,8 @@ func TestNegotiateProperty(t *testing.T) {
 		if a.Sealed != (d.Seal == "on" && l.Seal == "on") {
 			t.Fatalf("sealed %v of %q and %q", a.Sealed, d.Seal, l.Seal)
 		}
-		if a.Failover != (d.Failover && l.Failover) || a.TrackSingleLane != (d.TrackSingleLane || l.TrackSingleLane || a.Failover) {
-			t.Fatalf("failover %v and track %v of %+v and %+v", a.Failover, a.TrackSingleLane, d, l)
+		if a.Failover != (d.Failover && l.Failover) {
+			t.Fatalf("failover %v of %+v and %+v", a.Failover, d, l)
 		}
 	})
 }
@@ -243,7 +243,7 @@ func FuzzOffer(f *testing.F) {
 		f.Fatalf("Marshal: got %v, want no error", err)
 	}
 	f.Add(good)
-	f.Add([]byte(strings.Replace(string(good), `"version":2`, `"version":2,"version":2`, 1)))
+	f.Add([]byte(strings.Replace(string(good), `"version":3`, `"version":3,"version":3`, 1)))
 	f.Add([]byte(strings.Replace(string(good), `"max":64`, `"max":64000`, 1)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		o, err := peer.DecodeOffer(b)

@@ -10,7 +10,7 @@ import (
 )
 
 // OfferVersion is the version of the offers that this package encodes and decodes.
-const OfferVersion = 2
+const OfferVersion = 3
 
 // maxOffer bounds an offer in bytes.
 const maxOffer = 16 << 10
@@ -41,8 +41,6 @@ type Offer struct {
 	MTU       Range            `json:"mtu"`      // bytes
 	// Failover reports whether the side can rebuild lanes.
 	Failover bool `json:"failover"`
-	// TrackSingleLane requests tracking even with a single lane.
-	TrackSingleLane bool `json:"track"`
 	// Link is about shared memory.
 	Link OfferLink `json:"link,omitzero"`
 	// Seal is "on" if the side wants sealed packets, "off" if it does not want them, and "unable" if one of its
@@ -87,7 +85,7 @@ func network(attr *verbs.DeviceAttr, port *verbs.PortAttr) string {
 // newOffer builds this side's offer from its Config and the capabilities of its NICs. secret says that the two sides
 // share one.
 func (c *Config) newOffer(rails []ibverbx.RailConfig, secret bool) (*Offer, error) {
-	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, TrackSingleLane: c.QP.TrackSingleLane, Seal: sealOn}
+	o := &Offer{Version: OfferVersion, Schemes: c.Schemes, Failover: !c.NoFailover, Seal: sealOn}
 	if !secret {
 		o.Seal = sealUnable
 	}

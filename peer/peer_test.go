@@ -164,20 +164,20 @@ func TestSession(t *testing.T) {
 		want   peer.Agreement
 	}{
 		{"as it is", func(*peer.Config, *peer.Config) {}, peer.Agreement{
-			Lanes: 8, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true, TrackSingleLane: true,
+			Lanes: 8, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true,
 		}},
 		{"wishes of both", func(d, l *peer.Config) {
 			d.QP = ibverbx.Config{Lanes: 16, SendDepth: 64, FragmentSize: 64 << 10}
 			l.QP = ibverbx.Config{Lanes: 6, LaneDepth: 32}
 			l.MTU, d.Schemes, l.Schemes = 1024, []ibverbx.Scheme{ibverbx.Spray, ibverbx.DQPLB}, []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB}
 		}, peer.Agreement{
-			Scheme: ibverbx.DQPLB, Lanes: 6, SendDepth: 64, RecvDepth: 256, LaneDepth: 32, FragmentSize: 64 << 10, MTU: verbs.MTU1024, Failover: true, TrackSingleLane: true,
+			Scheme: ibverbx.DQPLB, Lanes: 6, SendDepth: 64, RecvDepth: 256, LaneDepth: 32, FragmentSize: 64 << 10, MTU: verbs.MTU1024, Failover: true,
 		}},
 		{"one lane, straight through", func(d, l *peer.Config) { d.QP.Lanes, l.NoFailover = 1, true }, peer.Agreement{
 			Lanes: 1, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096,
 		}},
 		{"one lane with failover", func(d, _ *peer.Config) { d.QP.Lanes = 1 }, peer.Agreement{
-			Lanes: 1, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true, TrackSingleLane: true,
+			Lanes: 1, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true,
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestSessionOfSilence(t *testing.T) {
 		"deadline":     func(*bootstrap.Conn) error { return nil },
 		"decode offer": func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, []byte("{}")) },
 		"of kind":      func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindCard, []byte("{}")) },
-		"version 3":    func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, newer(t)) },
+		"version 4":    func(c *bootstrap.Conn) error { return c.Send(t.Context(), bootstrap.KindOffer, newer(t)) },
 		`no field "VER`: func(c *bootstrap.Conn) error {
 			return c.Send(t.Context(), bootstrap.KindOffer, []byte(`{"VERSION":1}`))
 		},
@@ -340,9 +340,9 @@ func TestSessionOfSilence(t *testing.T) {
 // newer returns an offer of another version.
 func newer(t *testing.T) []byte {
 	t.Helper()
-	return []byte(`{"version":3,"rails":null,"schemes":null,"lanes":{"want":0,"min":0,"max":0},"send_depth":{"want":0,"min":0,"max":0},` +
+	return []byte(`{"version":4,"rails":null,"schemes":null,"lanes":{"want":0,"min":0,"max":0},"send_depth":{"want":0,"min":0,"max":0},` +
 		`"recv_depth":{"want":0,"min":0,"max":0},"lane_depth":{"want":0,"min":0,"max":0},"fragment":{"want":0,"min":0,"max":0},` +
-		`"mtu":{"want":0,"min":0,"max":0},"failover":false,"track":false,"seal":"on"}`)
+		`"mtu":{"want":0,"min":0,"max":0},"failover":false,"seal":"on"}`)
 }
 
 func TestConfigRefused(t *testing.T) {

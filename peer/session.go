@@ -180,7 +180,7 @@ func (s *Session) build(c *Config, cfg ibverbx.Config, rails []ibverbx.RailConfi
 	}
 	a := &s.Agreed
 	cfg.Lanes, cfg.SendDepth, cfg.RecvDepth, cfg.LaneDepth = a.Lanes, a.SendDepth, a.RecvDepth, a.LaneDepth
-	cfg.Scheme, cfg.FragmentSize, cfg.TrackSingleLane = a.Scheme, uint32(a.FragmentSize), a.TrackSingleLane
+	cfg.Scheme, cfg.FragmentSize = a.Scheme, uint32(a.FragmentSize)
 	if a.Failover {
 		cfg.Control = &control{Control: s.Conn.Control(), conn: s.Conn}
 	} else {

@@ -145,7 +145,7 @@ func (e *end) join() {
 func (w *world) config(e *end) ibverbx.Config {
 	c, p := e.conn, e.plan
 	cfg := ibverbx.Config{
-		Lanes: c.Lanes, TrackSingleLane: c.TrackSingleLane, Scheme: c.Scheme, Policy: c.Policy, FragmentSize: c.Fragment,
+		Lanes: c.Lanes, Scheme: c.Scheme, Policy: c.Policy, FragmentSize: c.Fragment,
 		SendDepth: p.SendDepth, RecvDepth: p.RecvDepth, LaneDepth: p.LaneDepth, NotifyDepth: p.NotifyDepth,
 		SignalInterval: p.SignalInterval, MaxInline: maxInline,
 		Incarnation: w.plan.Seed%(1<<40)<<8 + uint64(e.index) + 1,

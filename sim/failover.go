@@ -61,4 +61,4 @@ func (e *end) mayDoubt() bool { return e.w.plan.Failover && e.w.plan.KeepAtomics
 
 // straight reports whether the VirtualQPs of a connection pass requests through to their only lane.
 // With failover they never do.
-func (e *end) straight() bool { return e.conn.direct() && !e.w.plan.Failover }
+func (e *end) straight() bool { return e.conn.Lanes == 1 && !e.w.plan.Failover }

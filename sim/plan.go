@@ -60,14 +60,13 @@ type TransportPlan struct {
 
 // ConnectPlan describes a connection of two VirtualQPs.
 type ConnectPlan struct {
-	From            int            // host of end a
-	To              int            // host of end b
-	Lanes           int            // data lanes
-	TrackSingleLane bool           // Config.TrackSingleLane
-	Scheme          ibverbx.Scheme // Config.Scheme
-	Policy          ibverbx.Policy // Config.Policy
-	Fragment        uint32         // Config.FragmentSize in bytes
-	Ends            [2]EndPlan     // ends a and b
+	From     int            // host of end a
+	To       int            // host of end b
+	Lanes    int            // data lanes
+	Scheme   ibverbx.Scheme // Config.Scheme
+	Policy   ibverbx.Policy // Config.Policy
+	Fragment uint32         // Config.FragmentSize in bytes
+	Ends     [2]EndPlan     // ends a and b
 }
 
 // EndPlan describes one end of a connection.
@@ -151,9 +150,6 @@ func (p *Plan) railKinds() []string {
 	}
 	return kinds
 }
-
-// direct reports whether a connection passes requests through to its only lane, without failover.
-func (c *ConnectPlan) direct() bool { return c.Lanes == 1 && !c.TrackSingleLane }
 
 // completions is how many completions a CQ must hold for one end of the connection.
 func (c *ConnectPlan) completions(e *EndPlan) int {

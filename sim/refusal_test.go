@@ -18,8 +18,8 @@ unsignaled 0%
 fence 0%
 faults 0
 rail 0 loss 0% duplicate 0% reorder 0% corrupt 0% delay 25us jitter 0s rate none port-rate 1GB/s port-queue 64KiB paths 1 in-turn off
-connection 0 from 1 to 2 lanes 1 track off scheme tally policy auto fragment 0
-connection 1 from 0 to 2 lanes 1 track off scheme tally policy auto fragment 0
+connection 0 from 1 to 2 lanes 1 scheme tally policy auto fragment 0
+connection 1 from 0 to 2 lanes 1 scheme tally policy auto fragment 0
 end 0a send-depth 4 recv-depth 64 lane-depth 2 messages 0
 end 0b send-depth 4 recv-depth 1 lane-depth 8 messages 5
 end 1a send-depth 64 recv-depth 64 lane-depth 64 messages 3000

@@ -75,7 +75,6 @@ var (
 		{"from", unitCount, 0, 3, func(d *drawer) int64 { return int64(len(d.p.Connects) % (d.p.Hosts - 1)) }},
 		{"to", unitCount, 0, 3, func(d *drawer) int64 { return int64(d.p.Hosts - 1) }},
 		{"lanes", unitCount, 1, 64, func(d *drawer) int64 { return oneOf(1, 2, 3, 4, 4, 8, 1+d.Int64N(16))(d) }},
-		{"track", unitSwitch, 0, 1, oneOf(0, 0, 1)},
 		{"scheme", unitScheme, 0, 2, oneOf(0, 1, 2)},
 		{"policy", unitPolicy, 0, 3, oneOf(0, 1, 2, 3)},
 		{"fragment", unitBytes, 0, 1 << 30, oneOf(0, 0, 256, 1024, 4096)},
@@ -127,7 +126,7 @@ func (t *TransportPlan) fields() []any {
 }
 
 func (c *ConnectPlan) fields() []any {
-	return []any{&c.From, &c.To, &c.Lanes, &c.TrackSingleLane, &c.Scheme, &c.Policy, &c.Fragment}
+	return []any{&c.From, &c.To, &c.Lanes, &c.Scheme, &c.Policy, &c.Fragment}
 }
 
 func (e *EndPlan) fields() []any {

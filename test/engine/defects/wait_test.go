@@ -54,7 +54,7 @@ func (d latePD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 func TestWaitEmptiesLongQueues(t *testing.T) {
 	const requests = 6000
 	links := []softnic.Link{softnic.NewMemoryLink(nil)}
-	cfg := ibverbx.Config{Lanes: 1, TrackSingleLane: true, SendDepth: 8192, LaneDepth: 8192, SignalInterval: 1}
+	cfg := ibverbx.Config{Lanes: 1, Control: rig.Deaf{}, SendDepth: 8192, LaneDepth: 8192, SignalInterval: 1}
 	a := rig.NewRailsOver(t, links, func(_ int, inner verbs.Context) verbs.Context { return lateContext{inner} })
 	b := rig.NewRails(t, links)
 	for _, h := range []*rig.Host{a, b} {

@@ -66,17 +66,16 @@ func modelSteps(t *rapid.T, steps map[string]func()) {
 func drawModelConfig(t *rapid.T, scheme ibverbx.Scheme) ibverbx.Config {
 	now := int64(0)
 	return ibverbx.Config{
-		Scheme:          scheme,
-		Lanes:           drawInt(t, "lanes", 1, 9),
-		Policy:          ibverbx.Policy(drawOf(t, "policy", 3)),
-		SendDepth:       rapid.SampledFrom([]int{1, 4, 32}).Draw(t, "depth"),
-		RecvDepth:       rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "receive depth"),
-		LaneDepth:       rapid.SampledFrom([]int{1, 2, 7, 64}).Draw(t, "lane depth"),
-		NotifyDepth:     rapid.SampledFrom([]int{1, 2, 8}).Draw(t, "notify depth"),
-		FragmentSize:    rapid.SampledFrom([]uint32{0, 100, 700}).Draw(t, "fragment"),
-		SignalInterval:  rapid.SampledFrom([]int{0, 1, 3, 16}).Draw(t, "interval"),
-		TrackSingleLane: true,
-		Now:             func() int64 { now += 1000; return now },
+		Scheme:         scheme,
+		Lanes:          drawInt(t, "lanes", 2, 9),
+		Policy:         ibverbx.Policy(drawOf(t, "policy", 3)),
+		SendDepth:      rapid.SampledFrom([]int{1, 4, 32}).Draw(t, "depth"),
+		RecvDepth:      rapid.SampledFrom([]int{1, 3, 16}).Draw(t, "receive depth"),
+		LaneDepth:      rapid.SampledFrom([]int{1, 2, 7, 64}).Draw(t, "lane depth"),
+		NotifyDepth:    rapid.SampledFrom([]int{1, 2, 8}).Draw(t, "notify depth"),
+		FragmentSize:   rapid.SampledFrom([]uint32{0, 100, 700}).Draw(t, "fragment"),
+		SignalInterval: rapid.SampledFrom([]int{0, 1, 3, 16}).Draw(t, "interval"),
+		Now:            func() int64 { now += 1000; return now },
 	}
 }
 

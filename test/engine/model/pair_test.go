@@ -52,7 +52,7 @@ func newModelPair(t *rapid.T, scheme ibverbx.Scheme) [2]*modelSide {
 	nics := [2][]*nullnic.NIC{modelNICs("a", drawInt(t, "rails", 1, 3)), modelNICs("b", drawInt(t, "rails", 1, 3))}
 	nullnic.Join(append(append([]*nullnic.NIC{}, nics[0]...), nics[1]...)...)
 	var sides [2]*modelSide
-	lanes := drawInt(t, "lanes", 1, 6)
+	lanes := drawInt(t, "lanes", 2, 6)
 	for i := range sides {
 		cfg := drawModelConfig(t, scheme)
 		cfg.Lanes = lanes

@@ -47,11 +47,11 @@ func TestSmallDevices(t *testing.T) {
 	for name, devices := range map[string][]device{
 		"one": {small}, "two": {small, small}, "mixed": {bare, small, little}, "inline20": {little}, "wrapped": {wrapped, wrapped},
 	} {
-		for _, cfg := range []ibverbx.Config{{Lanes: 1}, {Lanes: 1, TrackSingleLane: true}, {Lanes: 5}, {Lanes: 5, MaxInline: verbs.ExplicitZero}} {
+		for _, cfg := range []ibverbx.Config{{Lanes: 1}, {Lanes: 1, Control: rig.Deaf{}}, {Lanes: 5}, {Lanes: 5, MaxInline: verbs.ExplicitZero}} {
 			for _, shared := range []int{0, 16} {
 				for _, scheme := range rig.Schemes {
 					cfg.Scheme, cfg.FragmentSize = scheme, 700
-					t.Run(fmt.Sprintf("%s/%s/lanes=%d/track=%t/inline=%d/shared=%d", name, scheme, cfg.Lanes, cfg.TrackSingleLane, cfg.MaxInline, shared), func(t *testing.T) {
+					t.Run(fmt.Sprintf("%s/%s/lanes=%d/track=%t/inline=%d/shared=%d", name, scheme, cfg.Lanes, cfg.Control != nil, cfg.MaxInline, shared), func(t *testing.T) {
 						links := rig.MemoryLinks(len(devices))
 						var hosts [2]*rig.Host
 						for i := range hosts {

@@ -13,9 +13,9 @@ import (
 // forEachWidth runs a test with one lane, with one lane that is tracked, and with four in every scheme.
 func forEachWidth(t *testing.T, run func(t *testing.T, cfg ibverbx.Config)) {
 	for _, cfg := range []ibverbx.Config{
-		{Lanes: 1}, {Lanes: 1, TrackSingleLane: true}, {Lanes: 4}, {Lanes: 4, Scheme: ibverbx.DQPLB}, {Lanes: 4, Scheme: ibverbx.Spray},
+		{Lanes: 1}, {Lanes: 1, Control: rig.Deaf{}}, {Lanes: 4}, {Lanes: 4, Scheme: ibverbx.DQPLB}, {Lanes: 4, Scheme: ibverbx.Spray},
 	} {
-		t.Run(fmt.Sprintf("%s/lanes=%d/track=%v", cfg.Scheme, cfg.Lanes, cfg.TrackSingleLane), func(t *testing.T) { run(t, cfg) })
+		t.Run(fmt.Sprintf("%s/lanes=%d/track=%v", cfg.Scheme, cfg.Lanes, cfg.Control != nil), func(t *testing.T) { run(t, cfg) })
 	}
 }
 

@@ -32,7 +32,7 @@ func sharedPairs(t *testing.T, a, b *rig.Host) []*sharedQP {
 		{Lanes: 3, Scheme: ibverbx.DQPLB, FragmentSize: 1100},
 		{Lanes: 2, Scheme: ibverbx.Spray, FragmentSize: 900},
 		{Lanes: 1}, // passes through
-		{Lanes: 1, Scheme: ibverbx.DQPLB, TrackSingleLane: true},
+		{Lanes: 1, Scheme: ibverbx.DQPLB, Control: rig.Deaf{}},
 		{Lanes: 5, Scheme: ibverbx.DQPLB, FragmentSize: 600},
 	} {
 		cfg.SendDepth, cfg.RecvDepth = 32, sharedMessages+1

@@ -33,7 +33,7 @@ func TestSharedCompletions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := tt.n
 			a, b := rig.NewPair(t, newStill(1).links, ibverbx.Config{
-				Lanes: 1, TrackSingleLane: true, RecvDepth: tt.recvs, FragmentSize: tt.fragment, SignalInterval: tt.interval,
+				Lanes: 1, Control: rig.Deaf{}, RecvDepth: tt.recvs, FragmentSize: tt.fragment, SignalInterval: tt.interval,
 			})
 			local, remote := a.Region(n*tt.size), b.Region(n*tt.size)
 			rig.Stamp(local.Bytes(), 1, 1)

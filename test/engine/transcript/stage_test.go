@@ -117,15 +117,17 @@ func (st *stage) build(a *args) []string {
 // join adds a VirtualQP.
 func (st *stage) join(a *args) []string {
 	cfg := ibverbx.Config{
-		Lanes:           a.number("lanes", 4),
-		SendDepth:       a.number("depth", 16),
-		RecvDepth:       a.number("recv-depth", 16),
-		LaneDepth:       a.number("lane-depth", 32),
-		NotifyDepth:     a.number("notify-depth", 8),
-		FragmentSize:    uint32(a.number("fragment", 0)),
-		MaxInline:       a.number("inline", 64),
-		SignalInterval:  a.number("interval", 16),
-		TrackSingleLane: a.has("track"),
+		Lanes:          a.number("lanes", 4),
+		SendDepth:      a.number("depth", 16),
+		RecvDepth:      a.number("recv-depth", 16),
+		LaneDepth:      a.number("lane-depth", 32),
+		NotifyDepth:    a.number("notify-depth", 8),
+		FragmentSize:   uint32(a.number("fragment", 0)),
+		MaxInline:      a.number("inline", 64),
+		SignalInterval: a.number("interval", 16),
+	}
+	if a.has("track") {
+		cfg.Control = rig.Deaf{}
 	}
 	rig.Must(st.tb, cfg.Scheme.UnmarshalText([]byte(a.text("scheme", "tally"))))
 	rig.Must(st.tb, cfg.Policy.UnmarshalText([]byte(a.text("policy", "round-robin"))))
