@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"ibverbx/internal/ring"
 	"ibverbx/verbs"
 )
 
@@ -152,18 +153,17 @@ func decodeControl(b []byte) (m ctlMessage, err error) {
 // pipe is one end of a ControlPair.
 type pipe struct {
 	mu   sync.Mutex
-	in   [][]byte
+	in   ring.Datagrams
 	peer *pipe
-	wake func() // nil if there is none
+	wake func() // nil before Notify
 }
 
-// pipeDepth is how many datagrams a pipe holds. More are lost.
-const pipeDepth = 256
-
-// ControlPair returns the two ends of a Control within one process.
+// ControlPair returns the two ends of a Control within one process. An end holds 256 datagrams; when it is full, the oldest is lost.
 func ControlPair() (Control, Control) {
 	x, y := &pipe{}, &pipe{}
 	x.peer, y.peer = y, x
+	x.in.Open()
+	y.in.Open()
 	return x, y
 }
 
@@ -171,11 +171,7 @@ func ControlPair() (Control, Control) {
 func (p *pipe) Send(b []byte) error {
 	to := p.peer
 	to.mu.Lock()
-	if len(to.in) == pipeDepth {
-		to.mu.Unlock()
-		return verbs.ErrQueueFull
-	}
-	to.in = append(to.in, append([]byte(nil), b...))
+	to.in.Put(b)
 	wake := to.wake
 	to.mu.Unlock()
 	if wake != nil {
@@ -195,12 +191,7 @@ func (p *pipe) Notify(wake func()) {
 func (p *pipe) Recv(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.in) == 0 {
-		return 0, nil
-	}
-	n := copy(b, p.in[0])
-	p.in = append(p.in[:0], p.in[1:]...)
-	return n, nil
+	return p.in.Take(b), nil
 }
 
 // watchdog watches the oldest request that has not ended. It finds out whether the request has

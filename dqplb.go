@@ -32,9 +32,8 @@ type dqplb struct {
 	// witness is the index of a data lane that has delivered no number after next. It may still bring
 	// next. Kept with Config.CxxPeer only.
 	witness int
-	// got is a ring of the numbers from next on. Its length is a power of two.
-	got    []numbered
-	length uint32 // the sum of the fragments of the message being received, in bytes
+	got     ring.Window[numbered] // the numbers from next on, by consumed
+	length  uint32                // the sum of the fragments of the message being received, in bytes
 }
 
 const (
@@ -55,7 +54,7 @@ func newDQPLB(q *VirtualQP) *dqplb {
 	// The peer runs at most the window ahead of the acknowledged numbers. These may wait in the CQ of one
 	// rail while that of another is polled, until its lanes are starved (ahead). After that, the
 	// receives that are posted on them can still be filled.
-	d.got = make([]numbered, 4*ring.CeilPow2(max(int(d.setup.dqplbWindow()), d.setup.receives())))
+	d.got = ring.NewWindow[numbered](few, 4*ring.CeilPow2(max(int(d.setup.dqplbWindow()), d.setup.receives())))
 	return d
 }
 
@@ -66,7 +65,7 @@ func (u *setup) dqplbWindow() uint32 {
 
 func (d *dqplb) connected(remote *Card) int {
 	d.window = min(remote.Window, maxDQPLBWindow)
-	return len(d.got)
+	return int(d.got.Limit())
 }
 
 // maxDQPLBWindow is how many numbers a sender has outstanding at most, whatever the peer allows.
@@ -224,7 +223,7 @@ func (d *dqplb) received(l *lane, wc *verbs.WC, _ uint32) {
 	imm := wireImm(wc.Imm)
 	seq := imm & dqplbMask
 	ahead := distance(d.next, seq)
-	if seq >= dqplbModulus || ahead >= uint32(len(d.got)) || d.at(ahead).here {
+	if seq >= dqplbModulus || !d.got.Reach(uint32(d.consumed), ahead) || d.at(ahead).here {
 		d.recv.protocol(l, "number %d, %d is expected", seq, d.next)
 		return
 	}
@@ -258,7 +257,7 @@ func (d *dqplb) hopeless(l *lane) bool {
 
 // at is the place of a number by its distance from next.
 func (d *dqplb) at(ahead uint32) *numbered {
-	return &d.got[int(d.consumed+uint64(ahead))&(len(d.got)-1)]
+	return d.got.At(uint32(d.consumed) + ahead)
 }
 
 // consume takes the number that was expected, and those that waited for it.

@@ -30,12 +30,9 @@ type tally struct {
 	seq     uint32  // the number of the message being closed, or of the next one
 	open    bool    // a message is being closed: some of its records were not handed to lanes
 
-	// window is a ring of the messages from next on. Its length is a power of two. It grows with the messages
-	// that wait for one before them, to windowMax at most.
-	window    []tallied
-	windowMax uint32 // a power of two
-	next      uint32 // the number of the oldest message that is not complete
-	limit     int32  // how far a lane may be ahead of next before it is starved
+	window ring.Window[tallied] // the messages from next on
+	next   uint32               // the number of the oldest message that is not complete
+	limit  int32                // how far a lane may be ahead of next before it is starved
 	// region has the records of the send ring. If the receives are not shared, it begins with the places
 	// where records arrive.
 	region *Region
@@ -106,19 +103,8 @@ func (t *tally) connected(remote *Card) int {
 		l.latest = untold
 	}
 	t.limit = int32(max(t.setup.cfg.RecvDepth, remote.Limits.SendDepth))
-	t.windowMax = uint32(ring.CeilPow2(int(t.limit) + remote.Limits.SendDepth + t.setup.receives()))
-	t.window = make([]tallied, min(few, t.windowMax))
-	return int(t.windowMax)
-}
-
-// widen makes room in the window for the message that is so many ahead of next.
-func (t *tally) widen(ahead uint32) {
-	larger := make([]tallied, ring.CeilPow2(int(ahead)+1))
-	for i := range t.window {
-		seq := int(t.next) + i
-		larger[seq&(len(larger)-1)] = t.window[seq&(len(t.window)-1)]
-	}
-	t.window = larger
+	t.window = ring.NewWindow[tallied](few, int(t.limit)+remote.Limits.SendDepth+t.setup.receives())
+	return int(t.window.Limit())
 }
 
 func (t *tally) wire(op verbs.Opcode) verbs.Opcode {
@@ -347,7 +333,7 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 		}
 		next := uint32(l.latest) + 1
 		// The message that is due needs no entry: without this way a notified write in memory takes 3 % longer.
-		if next != t.next || t.window[int(next)&(len(t.window)-1)].got > 0 {
+		if next != t.next || t.window.At(next).got > 0 {
 			t.count(l, next, tallied{want: 1, imm: wc.Imm, length: wc.ByteLen})
 			return
 		}
@@ -373,14 +359,11 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 // count counts what came of a message, and completes messages.
 func (t *tally) count(l *lane, seq uint32, got tallied) {
 	want, ahead := got.want, seq-t.next
-	if ahead >= t.windowMax {
+	if !t.window.Reach(t.next, ahead) {
 		t.recv.protocol(l, "record of message %d, %d is expected", seq, t.next)
 		return
 	}
-	if ahead >= uint32(len(t.window)) {
-		t.widen(ahead)
-	}
-	m := &t.window[int(seq)&(len(t.window)-1)]
+	m := t.window.At(seq)
 	if want == 0 || int(want) > len(t.setup.lanes) || (m.got > 0 && (m.want != want || m.got == want)) {
 		t.recv.protocol(l, "message %d claims %d records", seq, want)
 		return
@@ -399,7 +382,7 @@ func (t *tally) complete(one message) {
 	for {
 		t.next++
 		t.recv.arrived(one)
-		m := &t.window[int(t.next)&(len(t.window)-1)]
+		m := t.window.At(t.next)
 		if m.got == 0 || m.got < m.want {
 			return
 		}

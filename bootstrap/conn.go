@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"ibverbx/internal/ring"
 )
 
 // Flow control of messages, in bytes. A message costs its length plus messageCost, so that
@@ -62,7 +64,7 @@ type Conn struct {
 	outbox [][]byte
 	queued int // cost of the messages in outbox, at most window
 
-	datagrams struct{ in, out datagrams }
+	datagrams struct{ in, out ring.Datagrams }
 	onDatum   func()
 	stats     ConnStats
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"runtime"
@@ -12,8 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"ibverbx/internal/ring"
 )
 
 // A peer that vanishes, or that sends only single bytes, is dead after DeadAfter.
@@ -149,30 +146,6 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// A full queue of datagrams drops the oldest.
-func TestDatagramsLost(t *testing.T) {
-	var r datagrams
-	if !r.put([]byte("x")) || r.take(make([]byte, 1)) != 0 {
-		t.Errorf("a queue without capacity keeps a datagram, want it lost")
-	}
-	r.Ring = ring.New[[]byte](fewDatagrams)
-	lost := 0
-	for i := range maxDatagrams + 10 {
-		if r.put(fmt.Append(nil, i)) {
-			lost++
-		}
-	}
-	b := make([]byte, MaxDatagram)
-	for i := 10; i < maxDatagrams+10; i++ {
-		if got := string(b[:r.take(b)]); got != fmt.Sprint(i) {
-			t.Fatalf("datagram %q comes out, want %d", got, i)
-		}
-	}
-	if n := r.take(b); n != 0 || lost != 10 {
-		t.Errorf("%d bytes are left and %d datagrams were lost, want 0 and 10", n, lost)
-	}
-}
-
 // A Conn whose control channel is open and idle takes less than 12 KiB: 8 KiB of them are for reading. After a few
 // datagrams it takes little more.
 func TestIdleConnIsSmall(t *testing.T) {
@@ -200,8 +173,8 @@ func TestIdleConnIsSmall(t *testing.T) {
 	b := make([]byte, 100)
 	if n := allocated(func(i int) {
 		for range 1000 {
-			all[i].datagrams.in.put(b)
-			all[i].datagrams.in.take(b)
+			all[i].datagrams.in.Put(b)
+			all[i].datagrams.in.Take(b)
 		}
 	}); n > 1<<10 {
 		t.Errorf("1,000 datagrams in turn take %d bytes, want at most 1 KiB", n)

@@ -1,47 +1,6 @@
 package bootstrap
 
-import (
-	"fmt"
-
-	"ibverbx/internal/ring"
-)
-
-const (
-	// maxDatagrams is the number of datagrams that a queue holds.
-	maxDatagrams = 256
-	// fewDatagrams is how many it holds before it grows. Most connections never need more.
-	fewDatagrams = 4
-)
-
-// datagrams is a bounded queue of datagrams. It has no capacity until Conn.Control is called.
-// The queue and its slots grow with the datagrams that they hold.
-type datagrams struct{ ring.Ring[[]byte] }
-
-// put adds a datagram. It reports whether one was lost: the oldest one if the queue is full, this
-// one if the queue has no capacity.
-func (q *datagrams) put(b []byte) (lost bool) {
-	if q.Cap() == 0 {
-		return true
-	}
-	if q.Full() && q.Cap() < maxDatagrams {
-		q.Grow()
-	} else if lost = q.Full(); lost {
-		q.Drop(1)
-	}
-	d := q.Extend()
-	*d = append((*d)[:0], b...)
-	return lost
-}
-
-// take moves the oldest datagram to b and returns its length, or 0 if there is none.
-func (q *datagrams) take(b []byte) int {
-	if q.Len() == 0 {
-		return 0
-	}
-	n := copy(b, *q.Front())
-	q.Drop(1)
-	return n
-}
+import "fmt"
 
 // Control carries datagrams of the engine beside the messages of a Conn. It implements
 // ibverbx.Control and never blocks. When a queue is full the oldest datagram is lost.
@@ -52,9 +11,8 @@ type Control struct{ conn *Conn }
 func (c *Conn) Control() *Control {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.datagrams.in.Cap() == 0 {
-		c.datagrams.in.Ring, c.datagrams.out.Ring = ring.New[[]byte](fewDatagrams), ring.New[[]byte](fewDatagrams)
-	}
+	c.datagrams.in.Open()
+	c.datagrams.out.Open()
 	return &Control{conn: c}
 }
 
@@ -77,7 +35,7 @@ func (k *Control) Send(b []byte) error {
 	if c.err != nil || c.closing {
 		return ErrClosed
 	}
-	if c.datagrams.out.put(b) {
+	if c.datagrams.out.Put(b) {
 		c.stats.DatagramsLost++
 	}
 	c.nudge()
@@ -89,7 +47,7 @@ func (k *Control) Recv(b []byte) (n int, err error) {
 	c := k.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n = c.datagrams.in.take(b); n == 0 && c.err != nil {
+	if n = c.datagrams.in.Take(b); n == 0 && c.err != nil {
 		return 0, ErrClosed
 	}
 	return n, nil

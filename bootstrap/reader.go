@@ -97,7 +97,7 @@ func (c *Conn) readDatagram(h header) error {
 	c.mu.Lock()
 	wake := c.onDatum
 	c.stats.DatagramsIn++
-	if c.datagrams.in.put(b[:h.length]) {
+	if c.datagrams.in.Put(b[:h.length]) {
 		c.stats.DatagramsLost++
 	}
 	c.mu.Unlock()

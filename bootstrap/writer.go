@@ -53,7 +53,7 @@ func (c *Conn) collect(batch []byte) (_ []byte, last bool) {
 	defer c.mu.Unlock()
 	var b [MaxDatagram]byte
 	for len(batch) < batchBytes {
-		n := c.datagrams.out.take(b[:])
+		n := c.datagrams.out.Take(b[:])
 		if n == 0 {
 			break
 		}

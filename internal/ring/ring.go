@@ -1,4 +1,5 @@
-// Package ring provides a first-in, first-out queue in a slice whose length is a power of two.
+// Package ring provides queues and windows in slices whose length is a power of two: a first-in, first-out queue, a bounded queue of
+// datagrams, and values by sequence number.
 package ring
 
 import "math/bits"
