@@ -32,12 +32,7 @@ var (
 // network is a set of rails in memory. Every host has a NIC on each.
 type network []softnic.Link
 
-func newNetwork(rails int) (n network) {
-	for range rails {
-		n = append(n, softnic.NewMemoryLink(nil))
-	}
-	return n
-}
+func newNetwork(rails int) network { return rig.MemoryLinks(rails) }
 
 // host is a Node on a network, with the service of the tests.
 type host struct {

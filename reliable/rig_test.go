@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/rig"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -46,12 +47,8 @@ func (s *side) shelf(tb testing.TB, n int, seed byte) shelf {
 	return shelf{mem, mr}
 }
 
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatalf("error %v, want none", err)
-	}
-}
+// must ends the test after an error.
+var must = rig.Must
 
 // newSide opens a wrapped context on a new NIC of the link. It is closed with the test.
 func newSide(tb testing.TB, link softnic.Link, cfg reliable.Config, size int) *side {

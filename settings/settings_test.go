@@ -9,17 +9,14 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/rig"
 	"ibverbx/settings"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("got %v, want no error", err)
-	}
-}
+// must ends the test after an error.
+var must = rig.Must
 
 // env returns a lookup in some variables.
 func env(vars map[string]string) func(string) (string, bool) {

@@ -3,6 +3,7 @@ package softnic_test
 import (
 	"testing"
 
+	enginerig "ibverbx/internal/rig"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
@@ -40,12 +41,8 @@ func plug(tb testing.TB, link softnic.Link) (*softnic.NIC, verbs.Context, verbs.
 	return nic, ctx, pd
 }
 
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
+// must ends the test after an error.
+var must = enginerig.Must
 
 // memory returns n touched bytes, registered for everything.
 func memory(tb testing.TB, pd verbs.PD, n int) (*verbs.Memory, verbs.MR) {

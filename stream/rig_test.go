@@ -36,23 +36,11 @@ var (
 // network is what Nodes are connected by: a link for each rail, or UDP on the loopback if there is none.
 type network struct{ links []softnic.Link }
 
-func memoryNetwork(rails int) *network {
-	n := &network{}
-	for range rails {
-		n.links = append(n.links, softnic.NewMemoryLink(nil))
-	}
-	return n
-}
+func memoryNetwork(rails int) *network { return &network{links: rig.MemoryLinks(rails)} }
 
 func faultNetwork(t testing.TB, rails int, imp softnic.Impairment) *network {
 	t.Helper()
-	n := &network{}
-	for i := range rails {
-		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i + 1), Impairment: imp})
-		wantOK(t, "NewFaultLink", err)
-		n.links = append(n.links, link)
-	}
-	return n
+	return &network{links: rig.FaultLinks(t, rails, imp)}
 }
 
 // side is a Node of a test.

@@ -54,25 +54,11 @@ func (n *network) wrap() *network {
 	return n
 }
 
-func memoryNetwork(rails int) *network {
-	n := &network{}
-	for range rails {
-		n.links = append(n.links, softnic.NewMemoryLink(nil))
-	}
-	return n
-}
+func memoryNetwork(rails int) *network { return &network{links: rig.MemoryLinks(rails)} }
 
 func faultNetwork(t testing.TB, rails int, imp softnic.Impairment) *network {
 	t.Helper()
-	n := &network{}
-	for i := range rails {
-		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i + 1), Impairment: imp})
-		if err != nil {
-			t.Fatalf("NewFaultLink: got %v, want no error", err)
-		}
-		n.links = append(n.links, link)
-	}
-	return n
+	return &network{links: rig.FaultLinks(t, rails, imp)}
 }
 
 // hold keeps back the packets from one host to another on a rail, until release.

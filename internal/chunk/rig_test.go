@@ -8,14 +8,12 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"ibverbx/internal/rig"
 )
 
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatalf("error %v, want none", err)
-	}
-}
+// must ends the test after an error.
+var must = rig.Must
 
 func wants(tb testing.TB, err, want error, when string) {
 	tb.Helper()

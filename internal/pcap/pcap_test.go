@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"ibverbx/internal/pcap"
+	"ibverbx/internal/rig"
 )
 
 var (
@@ -23,12 +24,8 @@ var (
 	to6   = netip.MustParseAddrPort("[fd00::2]:4791")
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("got the error %v, want none", err)
-	}
-}
+// must ends the test after an error.
+var must = rig.Must
 
 // newWriter returns a Writer with one interface.
 func newWriter(t *testing.T, out io.Writer, cfg pcap.Config) (*pcap.Writer, *pcap.Interface) {

@@ -177,6 +177,18 @@ func MemoryLinks(n int) []softnic.Link {
 	return links
 }
 
+// FaultLinks returns n links with the same impairment. Link i has the seed i+1.
+func FaultLinks(tb testing.TB, n int, imp softnic.Impairment) []softnic.Link {
+	tb.Helper()
+	links := make([]softnic.Link, n)
+	for i := range links {
+		link, err := softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(i + 1), Impairment: imp})
+		Must(tb, err)
+		links[i] = link
+	}
+	return links
+}
+
 // Connect connects two VirtualQPs with each other's encoded cards.
 func Connect(tb testing.TB, a, b *ibverbx.VirtualQP) {
 	tb.Helper()

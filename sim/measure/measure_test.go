@@ -6,18 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/rig"
 	"ibverbx/internal/slice"
 	"ibverbx/reliable"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-func must(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatalf("error %v, want none", err)
-	}
-}
+// must ends the test after an error.
+var must = rig.Must
 
 // TestAims checks that every scenario reaches its aims with the default seed of the tool. A slice has some
 // of them (make scenarios runs them all). Under the race detector it runs a part of each.
