@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestDecodeCard: a card with anything wrong in it is refused with a reason.
+// TestDecodeCard (G13, G14): a card with anything wrong in it is refused with a reason.
 func TestDecodeCard(t *testing.T) {
 	c, err := ibverbx.DecodeCard([]byte(rig.GoodCard))
 	if err != nil || len(c.Lanes) != 2 || c.Lanes[1].Rail != 1 {
@@ -26,6 +26,11 @@ func TestDecodeCard(t *testing.T) {
 		"QPN 0":           {`"qpn":17,"psn":5`, `"qpn":0,"psn":5`},
 		"QPN too large":   {`"qpn":17,"psn":5`, `"qpn":16777216,"psn":5`},
 		"QPN a string":    {`"qpn":17,"psn":5`, `"qpn":"17","psn":5`},
+		"QPN negative":    {`"qpn":17,"psn":5`, `"qpn":-1,"psn":5`},
+		"QPN of 33 bits":  {`"qpn":17,"psn":5`, `"qpn":4294967313,"psn":5`},
+		"QPN a fraction":  {`"qpn":17,"psn":5`, `"qpn":17.5,"psn":5`},
+		"QPN null":        {`"qpn":17,"psn":5`, `"qpn":null,"psn":5`},
+		"QPN a list":      {`"qpn":17,"psn":5`, `"qpn":[17],"psn":5`},
 		"PSN too large":   {`"psn":5`, `"psn":16777216`},
 		"MTU":             {`"mtu":5,"max_rd_atomic":16,"max_dest_rd_atomic":16},`, `"mtu":9,"max_rd_atomic":16,"max_dest_rd_atomic":16},`},
 		"max_msg_sz 0":    {`"max_msg_sz":1048576`, `"max_msg_sz":0`},
@@ -74,7 +79,7 @@ func TestLaterCard(t *testing.T) {
 	}
 }
 
-// TestConnectRefusals: Connect refuses a card that does not match, and the VirtualQP can still be
+// TestConnectRefusals (G14): Connect refuses a card that does not match, and the VirtualQP can still be
 // connected afterwards.
 func TestConnectRefusals(t *testing.T) {
 	a := rig.NewHost(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2})
@@ -84,11 +89,18 @@ func TestConnectRefusals(t *testing.T) {
 	if err := a.QP.Connect(card); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("Connect to three lanes = %v, want %v", err, verbs.ErrInvalid)
 	}
-	if err := a.QP.Connect(nil); !errors.Is(err, verbs.ErrInvalid) {
-		t.Errorf("Connect(nil) = %v, want %v", err, verbs.ErrInvalid)
-	}
 	own, err := a.QP.Card()
 	rig.Must(t, err)
+	empty := *own
+	empty.Lanes = nil
+	for _, card := range []*ibverbx.Card{nil, {}, &empty} {
+		if err := a.QP.Connect(card); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("Connect(%+v) = %v, want %v", card, err, verbs.ErrInvalid)
+		}
+	}
+	if _, err := a.QP.PostSend([]ibverbx.SendWR{{Opcode: verbs.OpSend}}); !errors.Is(err, verbs.ErrState) {
+		t.Errorf("PostSend without a peer = %v, want %v", err, verbs.ErrState)
+	}
 	broken := *own
 	broken.Lanes = append([]ibverbx.CardLane(nil), own.Lanes...)
 	broken.Lanes[1].QPN = 0

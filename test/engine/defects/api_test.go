@@ -3,7 +3,6 @@ package defects_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -11,29 +10,6 @@ import (
 	"ibverbx/internal/rig"
 	"ibverbx/verbs"
 )
-
-// TestDefectG11MissingKeyThrows: a request without a key for one of the devices threw an
-// exception out of the original, and so did every later one. It is refused, and the next
-// one goes through.
-func TestDefectG11MissingKeyThrows(t *testing.T) {
-	for _, lanes := range []int{1, 4} {
-		t.Run(fmt.Sprintf("lanes=%d", lanes), func(t *testing.T) {
-			a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: lanes})
-			local, remote := a.Region(64), b.Region(64)
-			wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
-			wr.SetSGE(local.SGE(0, 64))
-			wr.Remote.RKeys = wr.Remote.RKeys[:1]
-			if n, err := a.QP.PostSend([]ibverbx.SendWR{wr}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
-				t.Fatalf("PostSend without a key = %d, %v; want 0, %v", n, err, verbs.ErrInvalid)
-			}
-			wr.WRID, wr.Remote = 2, remote.Remote()
-			b.PostRecv(ibverbx.RecvWR{WRID: 3})
-			a.PostSend(wr)
-			wantIDs(t, a.Wait(1), 2)
-			wantIDs(t, b.Wait(1), 3)
-		})
-	}
-}
 
 // TestDefectG12UnknownQPAborts: a completion of a QP that was not registered ended the
 // original's process. It is counted and told as an error; completions around it come as if
@@ -66,77 +42,6 @@ func TestDefectG12UnknownQPAborts(t *testing.T) {
 	}
 	if x.QP.Err() != nil {
 		t.Errorf("Err = %v, want none", x.QP.Err())
-	}
-}
-
-// TestDefectG13CardNumbers: the original took "12abc", "-1" and 2^32+1 for QP numbers, and
-// ended the process at a number where it wanted a string. A card holds numbers, and one
-// that is no QP number is refused.
-func TestDefectG13CardNumbers(t *testing.T) {
-	for _, number := range []string{`-1`, `4294967313`, `16777216`, `0`, `"17"`, `"12abc"`, `17.5`, `1e400`, `null`, `true`, `[17]`, `{}`} {
-		t.Run(number, func(t *testing.T) {
-			text := strings.Replace(rig.GoodCard, `"qpn":17`, `"qpn":`+number, 1)
-			if text == rig.GoodCard {
-				t.Fatal("the card has no QP number 17 to be replaced")
-			}
-			if c, err := ibverbx.DecodeCard([]byte(text)); !errors.Is(err, verbs.ErrInvalid) {
-				t.Errorf("DecodeCard = %+v, %v; want %v", c, err, verbs.ErrInvalid)
-			}
-		})
-	}
-}
-
-// TestDefectG14EmptyCard: the original took an empty card for none, and left the QPs without
-// a peer. It is refused, decoded and as it is.
-func TestDefectG14EmptyCard(t *testing.T) {
-	text := rig.GoodCard[:strings.Index(rig.GoodCard, `"lanes"`)] + `"lanes":[]}`
-	if c, err := ibverbx.DecodeCard([]byte(text)); !errors.Is(err, verbs.ErrInvalid) {
-		t.Errorf("DecodeCard of a card without lanes = %+v, %v; want %v", c, err, verbs.ErrInvalid)
-	}
-	a := rig.NewHost(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2})
-	own, err := a.QP.Card()
-	rig.Must(t, err)
-	empty := *own
-	empty.Lanes = nil
-	for _, card := range []*ibverbx.Card{{}, &empty, nil} {
-		if err := a.QP.Connect(card); !errors.Is(err, verbs.ErrInvalid) {
-			t.Errorf("Connect(%+v) = %v, want %v", card, err, verbs.ErrInvalid)
-		}
-	}
-	if _, err := a.QP.PostSend([]ibverbx.SendWR{{Opcode: verbs.OpSend}}); !errors.Is(err, verbs.ErrState) {
-		t.Errorf("PostSend on a VirtualQP without a peer = %v, want %v", err, verbs.ErrState)
-	}
-	rig.Must(t, a.QP.Connect(own)) // the refused cards have changed nothing
-}
-
-// TestDefectG15NoValidation: fragments of 0 bytes, no QPs or a depth of 0 crashed or hung the
-// original. Zero means a default that works, and what is less is refused by its name.
-func TestDefectG15NoValidation(t *testing.T) {
-	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{})
-	local, remote := a.Region(100_000), b.Region(100_000)
-	rig.Stamp(local.Bytes(), 1, 2)
-	b.PostRecv(ibverbx.RecvWR{WRID: 1})
-	wr := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
-	wr.SetSGE(local.SGE(0, 100_000))
-	a.PostSend(wr)
-	wantIDs(t, a.Wait(1), 2)
-	wantIDs(t, b.Wait(1), 1)
-	if !slices.Equal(local.Bytes(), remote.Bytes()) {
-		t.Error("the bytes did not arrive as they were sent")
-	}
-	for field, cfg := range map[string]ibverbx.Config{
-		"Lanes":          {Lanes: -1},
-		"LaneDepth":      {LaneDepth: -1},
-		"NotifyDepth":    {NotifyDepth: -1},
-		"SendDepth":      {SendDepth: -1},
-		"RecvDepth":      {RecvDepth: -1},
-		"SignalInterval": {SignalInterval: -1},
-		"MaxInline":      {MaxInline: -2},
-		"Scheme":         {Scheme: 99},
-	} {
-		if _, err := a.CQ.NewQP(cfg); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), field) {
-			t.Errorf("NewQP(%+v) = %v, want %v that names %s", cfg, err, verbs.ErrInvalid, field)
-		}
 	}
 }
 
@@ -175,58 +80,6 @@ func TestDefectG16HalfPostedReceives(t *testing.T) {
 				}
 			}
 			rig.Must(t, q.Close())
-		}
-	})
-}
-
-// TestDefectG17SendsNotCounted: SENDs and atomics did not count against the depth of a QP in
-// the original, and overran it. No lane ever has more than its depth outstanding, and what
-// waits goes out in order.
-func TestDefectG17SendsNotCounted(t *testing.T) {
-	const depth, requests = 4, 40
-	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp} {
-		t.Run(op.String(), func(t *testing.T) {
-			x := rig.NewInstrument(t, ibverbx.Config{Lanes: 2, LaneDepth: depth})
-			for i := range requests {
-				x.PostSend(x.Request(uint64(i), op, 8))
-			}
-			most := 0
-			wcs := x.SettleWith(func() {
-				for _, q := range x.NIC.QPs() {
-					if most = max(most, len(q.Posted())); len(q.Posted()) > 0 {
-						q.Complete(1)
-					}
-				}
-			})
-			wantIDs(t, wcs, upTo(requests)...)
-			if most != depth {
-				t.Errorf("%d requests were outstanding on a lane, want %d", most, depth)
-			}
-		})
-	}
-}
-
-// TestDefectG18ImmAndLengthLost: the original's receiver got neither the immediate nor the
-// length, and the immediate had the byte order of the host. It gets what the scheme can
-// carry, as a number, and the flags say what that is.
-func TestDefectG18ImmAndLengthLost(t *testing.T) {
-	const imm = 0x01020304
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		for _, length := range []uint32{0, 1, 1000} {
-			a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 3, Scheme: scheme, FragmentSize: 100})
-			local, remote := a.Region(1000), b.Region(1000)
-			b.PostRecv(ibverbx.RecvWR{WRID: 1})
-			wr := ibverbx.SendWR{WRID: 2, Opcode: verbs.OpRDMAWriteWithImm, Imm: imm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
-			wr.SetSGE(local.SGE(0, length))
-			a.PostSend(wr)
-			a.Wait(1)
-			wc := b.Wait(1)[0]
-			want := map[ibverbx.Scheme]ibverbx.WCFlags{
-				ibverbx.Tally: ibverbx.WCHasImm | ibverbx.WCHasLength, ibverbx.DQPLB: ibverbx.WCHasLength, ibverbx.Spray: ibverbx.WCHasImm,
-			}[scheme]
-			if wc.Flags != want || (want&ibverbx.WCHasImm != 0 && wc.Imm != imm) || (want&ibverbx.WCHasLength != 0 && wc.ByteLen != length) {
-				t.Errorf("receive = %+v; want flags %#x, immediate %#x, %d bytes", wc, want, imm, length)
-			}
 		}
 	})
 }

@@ -10,18 +10,28 @@ import (
 )
 
 // The tests are named after the defects of the original, the C++ implementation: T were found
-// by its authors, G by running it. Defects without a test of their own:
+// by its authors, G by running it. Defects whose test is elsewhere, or which cannot exist here:
 //
+//	T3      a fragment that is refused for a time: TestModelSender (test/engine/model)
 //	T8-T14  are listed in a document of the original that was never published
-//	G13     for cards of the original itself: TestBusinessCardRefusals (test/engine/connect)
+//	T15     unsignaled WRITE_WITH_IMM: TestMixedOpcodes (test/engine/traffic), TestModelSender
+//	G2      plain requests that take numbers: TestModelPair (test/engine/model)
+//	G4      more messages than receives: TestReceivesRunOut (test/engine/traffic)
+//	G5      data receives beside notifications: TestMessages (test/engine/traffic)
+//	G11     a missing key: TestSameRefusalsOnOneLaneAndMany (test/engine/traffic)
+//	G13     numbers in cards: TestDecodeCard, and for cards of the original itself
+//	        TestBusinessCardRefusals (test/engine/connect)
+//	G14     an empty card: TestDecodeCard, TestConnectRefusals (test/engine/connect)
+//	G15     values that are not checked: TestBadConfig (test/engine/traffic)
+//	G17     SENDs and atomics beyond the depth of a lane: TestModelSender, TestModelPair
+//	G18     immediate and length: TestNotification
 //	G24     device filter: belongs to the provider for real NICs
 //	G25     calls that return -1 and not errno: the same
 //	G26     symbols that are missing at run time: the same
 //	G27     probe for data-direct memory: the same
 //	G28     over-read of a CQ's memory: needs a GPU that reads it; nothing here does
 //	G29     exceptions out of functions that promise none: Go has neither
-//	G33     completions copied into new vectors: TestNoAllocations (test/engine/traffic) for
-//	        sends, and TestDefectG33ReceivesAllocate for receives
+//	G33     completions copied into new vectors: TestNoAllocations (test/engine/traffic)
 //
 // G21 and G22 are about moves and destructors of C++. In Go, Close must give everything back,
 // and the order of closing must not matter.

@@ -59,28 +59,6 @@ func TestDefectG1NoNewsBehindFailure(t *testing.T) {
 	}
 }
 
-// TestDefectG2PlainRequestsTakeNumbers: in the original's DQPLB a plain WRITE or READ took a
-// number of the sequence, and the receiver waited for it forever. Only what carries an
-// immediate takes one.
-func TestDefectG2PlainRequestsTakeNumbers(t *testing.T) {
-	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 3, Scheme: ibverbx.DQPLB, FragmentSize: 100})
-	local, remote := a.Region(1000), b.Region(1000)
-	b.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2})
-	var wrs []ibverbx.SendWR
-	for i, op := range []verbs.Opcode{verbs.OpRDMAWriteWithImm, verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpRDMAWriteWithImm, verbs.OpRDMAWriteWithImm} {
-		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote()}
-		wr.SetSGE(local.SGE(0, 950))
-		wrs = append(wrs, wr)
-	}
-	a.PostSend(wrs...)
-	var sent, told []ibverbx.WC
-	for range 2000 {
-		sent, told = append(sent, a.Poll()...), append(told, b.Poll()...)
-	}
-	wantIDs(t, sent, upTo(5)...)
-	wantIDs(t, told, upTo(3)...)
-}
-
 // TestDefectG2PeerGivesNumberToPlainRequest: a C++ peer does give numbers to plain requests. When every
 // lane has delivered a later number, the missing one cannot arrive. The receiver fails with an error that
 // says so, and not before that: one lane may still bring the number.
@@ -157,64 +135,6 @@ func TestDefectG3RefusedPostLosesNumber(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestDefectG4MoreMessagesThanReceives: one message more than there were receives ended the
-// original's receiving process. Here it waits until a receive is posted.
-func TestDefectG4MoreMessagesThanReceives(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme})
-		b.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1})
-		for i := range 3 {
-			a.PostSend(ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled})
-		}
-		var told []ibverbx.WC
-		for range 1000 {
-			a.Poll()
-			told = append(told, b.Poll()...)
-		}
-		wantIDs(t, told, 0, 1)
-		if n, err := b.QP.PostRecv([]ibverbx.RecvWR{{WRID: 2}}); n != 1 || err != nil || b.QP.Err() != nil {
-			t.Fatalf("PostRecv = %d, %v; Err = %v; want 1 and none", n, err, b.QP.Err())
-		}
-		wantIDs(t, b.Wait(1), 2)
-	})
-}
-
-// TestDefectG5DataReceivesMixWithNotifications: in the original a WRITE_WITH_IMM took a
-// receive that was meant for a SEND, or a SEND one that had no room. Each takes its own,
-// whatever the order in which they were posted.
-func TestDefectG5DataReceivesMixWithNotifications(t *testing.T) {
-	rig.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
-		for first := range 2 {
-			a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 2, Scheme: scheme})
-			local, remote := a.Region(64), b.Region(128)
-			rig.Stamp(local.Bytes(), 5, 5)
-			data := ibverbx.RecvWR{WRID: 1}
-			data.SetSGE(remote.SGE(64, 64))
-			recvs := []ibverbx.RecvWR{data, {WRID: 0}}
-			b.PostRecv(recvs...)
-			write := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: remote.Remote()}
-			write.SetSGE(local.SGE(0, 64))
-			send := ibverbx.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-			send.SetSGE(local.SGE(0, 64))
-			wrs := []ibverbx.SendWR{write, send}
-			if first == 1 {
-				slices.Reverse(wrs)
-			}
-			a.PostSend(wrs...)
-			a.Wait(2)
-			for _, wc := range b.Wait(2) {
-				want := []verbs.WCOpcode{verbs.WCRecvRDMAWithImm, verbs.WCRecv}[wc.WRID]
-				if err := wc.Err(); err != nil || wc.Opcode != want {
-					t.Errorf("receive %d ended with %v, %v; want %v", wc.WRID, wc.Opcode, err, want)
-				}
-			}
-			if want := rig.Stamped(64, 5, 5); !slices.Equal(remote.Bytes()[:64], want) || !slices.Equal(remote.Bytes()[64:], want) {
-				t.Error("the bytes of the WRITE or of the SEND are not in their place")
-			}
-		}
-	})
 }
 
 // TestDefectG6UnlimitedDepthPostsNoReceives: a depth of -1 made the original's DQPLB post no

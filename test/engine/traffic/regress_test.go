@@ -71,28 +71,6 @@ func TestUnknownOpcodes(t *testing.T) {
 	}
 }
 
-// TestRefusedCloseChangesNothing: a VirtualCQ in use refuses to close and still works, also if only
-// one of its rails has QPs, or its receives are shared.
-func TestRefusedCloseChangesNothing(t *testing.T) {
-	h := rig.NewHost(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 2})
-	for name, cfg := range map[string]ibverbx.CQConfig{"own receives": {}, "shared receives": {SharedReceives: 16}} {
-		t.Run(name, func(t *testing.T) {
-			cq, err := h.Rails.NewCQ(cfg)
-			rig.Must(t, err)
-			q, err := cq.NewQP(ibverbx.Config{Lanes: 1})
-			rig.Must(t, err)
-			if err := cq.Close(); !errors.Is(err, verbs.ErrBusy) {
-				t.Errorf("Close of a VirtualCQ in use = %v, want %v", err, verbs.ErrBusy)
-			}
-			if n, err := cq.Poll(make([]ibverbx.WC, 4)); n != 0 || err != nil {
-				t.Errorf("Poll after a Close that was refused = %d, %v; want nothing", n, err)
-			}
-			rig.Must(t, q.Close())
-			rig.Must(t, cq.Close())
-		})
-	}
-}
-
 // TestDirectStats: Stats counts requests that pass through a single lane.
 func TestDirectStats(t *testing.T) {
 	a, b := rig.NewPair(t, rig.MemoryLinks(1), ibverbx.Config{Lanes: 1})

@@ -19,8 +19,8 @@ func forEachWidth(t *testing.T, run func(t *testing.T, cfg ibverbx.Config)) {
 	}
 }
 
-// TestSameRefusalsOnOneLaneAndMany: a request that is not legal is refused by the post, on one lane as on
-// several, and the VirtualQP still works.
+// TestSameRefusalsOnOneLaneAndMany (G11): a request that is not legal is refused by the post, on one lane as
+// on several. Nothing of it is posted, and the VirtualQP still works.
 func TestSameRefusalsOnOneLaneAndMany(t *testing.T) {
 	forEachWidth(t, func(t *testing.T, cfg ibverbx.Config) {
 		a, b := rig.NewPair(t, rig.MemoryLinks(2), cfg)
@@ -36,6 +36,9 @@ func TestSameRefusalsOnOneLaneAndMany(t *testing.T) {
 			"no remote":            func(wr *ibverbx.SendWR) { wr.Remote = nil },
 			"beyond the remote":    func(wr *ibverbx.SendWR) { wr.RemoteOffset = 4090 },
 			"remote without keys":  func(wr *ibverbx.SendWR) { wr.Remote = &ibverbx.RemoteRegion{Length: 4096} },
+			"remote key missing":   func(wr *ibverbx.SendWR) { wr.Remote.RKeys = wr.Remote.RKeys[:1] },
+			"offset wraps":         func(wr *ibverbx.SendWR) { wr.SGE[0].Offset = 1<<64 - 1 },
+			"4 GiB":                func(wr *ibverbx.SendWR) { wr.NumSGE, wr.SGE[0].Length, wr.SGE[1].Length = 4, 1<<31, 1<<31 },
 			"atomic of 4 bytes":    func(wr *ibverbx.SendWR) { wr.Opcode, wr.SGE[0].Length = verbs.OpAtomicFetchAndAdd, 4 },
 			"atomic of no bytes":   func(wr *ibverbx.SendWR) { wr.Opcode, wr.NumSGE = verbs.OpAtomicCmpAndSwp, 0 },
 			"inline READ":          func(wr *ibverbx.SendWR) { wr.Opcode, wr.Flags = verbs.OpRDMARead, verbs.SendInline },
@@ -50,6 +53,9 @@ func TestSameRefusalsOnOneLaneAndMany(t *testing.T) {
 			if n, err := a.QP.PostSend([]ibverbx.SendWR{wr}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
 				t.Errorf("%s: PostSend = %d, %v; want %v", name, n, err, verbs.ErrInvalid)
 			}
+		}
+		if wcs, s := a.Poll(), a.QP.Stats(); len(wcs) > 0 || s.Posted > 0 || s.Fragments > 0 {
+			t.Errorf("refused requests have %d completions and %d fragments, and %d count as posted; want none", len(wcs), s.Fragments, s.Posted)
 		}
 		recv := ibverbx.RecvWR{}
 		recv.SetSGE(make([]ibverbx.SGE, 5)...)

@@ -2,7 +2,6 @@ package traffic_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -116,53 +115,6 @@ func pollOnce(t *testing.T, h *rig.Host, next int) int {
 	return len(wcs)
 }
 
-// TestMoreMessagesThanReceives (G4): the engine holds a bounded number of messages, then
-// the sender waits. When receives are posted, every message is notified once and in order.
-func TestMoreMessagesThanReceives(t *testing.T) {
-	each(t, 3, func(t *testing.T, scheme ibverbx.Scheme, links func() []softnic.Link) {
-		a, b := rig.NewPair(t, links(), ibverbx.Config{Lanes: 3, Scheme: scheme, RecvDepth: 8, NotifyDepth: 4, SendDepth: 512})
-		// Each has a place of its own: two rails write without knowing of each other.
-		const messages = 300
-		local, remote := a.Region(messages*64), b.Region(messages*64)
-		for i := range messages {
-			wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(i), Remote: remote.Remote(), RemoteOffset: uint64(i * 64)}
-			wr.SetSGE(local.SGE(uint64(i*64), 64))
-			a.PostSend(wr)
-		}
-		for range 200 {
-			b.Poll()
-		}
-		completed := pollOnce(t, a, 0)
-		if completed == messages {
-			t.Fatal("all messages completed although the peer posts no receives: the sender is not held back")
-		}
-		told := 0
-		for told < messages {
-			n, err := b.QP.PostRecv([]ibverbx.RecvWR{{WRID: uint64(told)}})
-			if n == 0 && err != verbs.ErrQueueFull { //nolint:errorlint // it must come bare
-				t.Fatal(err)
-			}
-			for {
-				completed += pollOnce(t, a, completed)
-				wcs := b.Poll()
-				for _, wc := range wcs {
-					if wc.Status != verbs.StatusSuccess || wc.WRID != uint64(told) || (wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(told)) {
-						t.Fatalf("message %d = %+v; %v, %v", told, wc, a.QP.Err(), b.QP.Err())
-					}
-					told++
-				}
-				if len(wcs) > 0 {
-					break
-				}
-			}
-		}
-		for completed < messages {
-			completed += pollOnce(t, a, completed)
-			b.Poll()
-		}
-	})
-}
-
 // TestMessages: SENDs and data receives beside notifications: two queues that do not
 // disturb each other (G5), and a SEND that finds the WRITEs before it done.
 func TestMessages(t *testing.T) {
@@ -207,27 +159,6 @@ func TestMessages(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestAtomics: they stay on one rail, in order with what was posted before them.
-func TestAtomics(t *testing.T) {
-	a, b := rig.NewPair(t, rig.MemoryLinks(2), ibverbx.Config{Lanes: 4})
-	result, counter := a.Region(8), b.Region(8)
-	const adds = 50
-	for i := range adds {
-		wr := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpAtomicFetchAndAdd, Flags: verbs.SendSignaled, CompareAdd: 3, Remote: counter.Remote()}
-		wr.SetSGE(result.SGE(0, 8))
-		a.PostSend(wr)
-		if wc := a.Wait(1)[0]; wc.Err() != nil || wc.Opcode != verbs.WCFetchAdd {
-			t.Fatalf("completion = %+v", wc)
-		}
-		if got := binary.NativeEndian.Uint64(result.Bytes()); got != uint64(3*i) {
-			t.Fatalf("addition %d returned %d, want %d", i, got, 3*i)
-		}
-	}
-	if got := binary.NativeEndian.Uint64(counter.Bytes()); got != 3*adds {
-		t.Errorf("counter = %d, want %d", got, 3*adds)
-	}
 }
 
 // TestCxxPeerNumbersComeLate: the receiver of Config.CxxPeer gives up a number that cannot arrive. Two
