@@ -3,13 +3,12 @@
 package mutant
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -42,21 +41,32 @@ type Edit struct{ File, Old, New string }
 // variable turns mutations on. It is empty in the tests that run on a mutant.
 const variable = "IBVERBX_MUTATE"
 
-// limit is how long building and testing a mutant may take. A test that hangs has caught it: go test ends after timeout, or after someTimeout
-// if only some tests run, and names the test.
+// limit bounds building, and testing one mutant. A test that hangs has caught it: the binary exits after timeout, or after
+// someTimeout if only some tests run without the race detector, and names the test.
 const (
 	limit       = 6 * time.Minute
-	timeout     = "3m"
-	someTimeout = "1m"
+	timeout     = 3 * time.Minute
+	someTimeout = 30 * time.Second
 )
 
 // Run makes every change in turn and runs the tests of the package in the working directory.
 // Each change must make a test fail. Every change is checked to apply in any case. The tests run
-// only on demand (make mutate), because the package is built again for every change; a slice
-// runs its part of the list.
+// only on demand (make mutate); a slice runs its part of the list.
+//
+// One binary holds all changes of function bodies, and the environment selects one of them. Other
+// changes are built alone.
 func Run(t *testing.T, changes []Change) {
 	t.Helper()
 	part := slice.Of(t)
+	var mine []numbered
+	if os.Getenv(variable) != "" {
+		for i, c := range changes {
+			if part.Has(i, len(changes)) {
+				mine = append(mine, numbered{i + 1, c})
+			}
+		}
+	}
+	b := prepare(t, mine)
 	for i, c := range changes {
 		t.Run(strings.ReplaceAll(c.Name, " ", "-"), func(t *testing.T) {
 			files, err := c.apply()
@@ -69,7 +79,7 @@ func Run(t *testing.T, changes []Change) {
 			case !part.Has(i, len(changes)):
 				t.Skipf("not in slice %s", os.Getenv(slice.Env))
 			}
-			t.Logf("caught by %s", c.caughtBy(t, writeOverlay(t, files)))
+			t.Logf("caught by %s", c.caughtBy(t, b, i+1, files))
 		})
 	}
 }
@@ -128,7 +138,7 @@ func writeOverlay(t *testing.T, files map[string]string) string {
 	tmp := t.TempDir()
 	replace := map[string]string{}
 	for name, text := range files {
-		replace[name] = filepath.Join(tmp, filepath.Base(name))
+		replace[name] = filepath.Join(tmp, strconv.Itoa(len(replace))+filepath.Base(name)) // two directories may have the same name in them
 		must(t, os.WriteFile(replace[name], []byte(text), 0o600))
 	}
 	j, err := json.Marshal(map[string]map[string]string{"Replace": replace})
@@ -145,39 +155,31 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// caughtBy runs the tests of a change with an overlay and returns the first that failed. A
-// mutant that does not compile, that every test passes, or that fails in another way than
-// Report says, fails the test.
-func (c *Change) caughtBy(t *testing.T, overlay string) string {
+// caughtBy runs the tests of a change and returns the first that failed. A mutant that every test passes, or that fails
+// in another way than Report says, fails the test. So does a test that fails without the change.
+func (c *Change) caughtBy(t *testing.T, b *binaries, number int, files map[string]string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	args := []string{"test", "-overlay", overlay, "-failfast", "-count=1", "-vet=off", "-run", c.Tests, "-timeout", timeout}
-	if c.Tests != "" {
-		args[len(args)-1] = someTimeout
+	binary := b.holding(t, c, number, files)
+	most := timeout
+	if c.Tests != "" && !c.Race {
+		most = someTimeout
 	}
-	env := append(os.Environ(), variable+"=", slice.Env+"=0/1", "IBVERBX_SIM_SEEDS=")
-	if c.Race {
-		args, env = append(args, "-race", "-tags", "heapmem"), append(env, "CGO_ENABLED=1")
-	}
-	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
-	cmd.Env = env
-	out, err := cmd.CombinedOutput()
-	switch {
-	case err == nil:
+	out, err := runTests(t, binary, c.Tests, most, number)
+	if err == nil {
 		t.Fatal("survived: no test failed")
-	case strings.Contains(string(out), "[build failed]") || ctx.Err() != nil:
-		t.Fatalf("no verdict: %v\n%s", err, out)
 	}
-	report := regexp.MustCompile(c.Report).FindString(string(out))
+	report := regexp.MustCompile(c.Report).FindString(out)
 	if report == "" && c.Report != "" {
 		t.Fatalf("the tests failed, but the output does not match %q:\n%s", c.Report, out)
 	}
-	if hung := regexp.MustCompile(`(?m)^panic: test timed out.*\n.*running tests:\n\s*(\S+)`).FindStringSubmatch(string(out)); hung != nil {
+	if c.Report == "" {
+		b.control(t, binary, c.Tests)
+	}
+	if hung := regexp.MustCompile(`(?m)^panic: test timed out.*\n.*running tests:\n\s*(\S+)`).FindStringSubmatch(out); hung != nil {
 		return hung[1] + ", which hung"
 	}
-	if found := regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`).FindAllStringSubmatch(string(out), -1); found != nil {
+	if found := regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`).FindAllStringSubmatch(out, -1); found != nil {
 		return strings.TrimSpace(found[len(found)-1][1] + " " + report)
 	}
-	return strings.SplitN(string(out), "\n", 2)[0]
+	return strings.SplitN(out, "\n", 2)[0]
 }
