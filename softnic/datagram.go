@@ -41,20 +41,25 @@ func (q *qp) quiet() bool {
 	return q.state == verbs.StateRTS && q.lists == 0 && !q.dying && q.injected == nil && q.nic.observe == nil && q.nic.portUp
 }
 
-// datagram does one datagram. It reports false if the packets must do it. Then nothing but bytes of the receive
-// has changed, which the packets will place again.
+// datagram executes one datagram. It reports false if the packets must do it. Then only bytes of the receive were written, which the
+// packets write again.
 func (q *qp) datagram(wr *verbs.SendWR) bool {
 	a := q.nic.ahs.get(uint32(wr.AH))
-	if a == nil || wr.AH>>32 != 0 || a.pd != q.pd || a.path.sealing != nil || q.sealing != nil ||
-		q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.sge.own || !wr.Flags.Valid() {
+	if a == nil || wr.AH>>32 != 0 || a.pd != q.pd || a.path.sealing != nil || q.sealing != nil {
 		return false
 	}
-	var segs [verbs.MaxSGE][]byte
-	length, ok := q.segments(wr, &segs)
 	to := q.core.find(a.path)
-	if !ok || length > uint32(q.mtu().Bytes()) || to == nil {
+	if to == nil {
 		return false
 	}
+	c := &q.nic.stage.copies
+	c.local.reset()
+	c.remote.reset()
+	c.local.host(to.stage.placed[:])
+	if !c.local.request(q, wr) || c.local.length > uint64(verbs.GRHLen+q.mtu().Bytes()) {
+		return false
+	}
+	length := uint32(c.local.length)
 	peer, key := to.qps.get(wr.RemoteQPN), wr.RemoteQKey
 	if key>>31 != 0 {
 		key = q.attr.QKey // as sendDatagrams does
@@ -63,23 +68,15 @@ func (q *qp) datagram(wr *verbs.SendWR) bool {
 		return false
 	}
 	recv := peer.nextRecv()
-	if recv == nil {
+	if recv == nil || !c.remote.take(peer, recv.sge[:recv.numSGE], 0, length, verbs.AccessLocalWrite) {
 		return false
 	}
-	sges := recv.sge[:recv.numSGE]
-	putGRH(&to.stage.placed, a.path, length)
-	if peer.scatterBytes(sges, 0, to.stage.placed[:], ofPeer) != verbs.StatusSuccess {
+	putGRH(&to.stage.placed, a.path, length-verbs.GRHLen)
+	if c.move(&c.remote, &c.local); c.queued() && !c.settle() {
 		return false
-	}
-	off := uint32(verbs.GRHLen)
-	for _, b := range segs[:wr.NumSGE] {
-		if peer.scatterBytes(sges, off, b, ofPeer) != verbs.StatusSuccess {
-			return false
-		}
-		off += uint32(len(b))
 	}
 	in := inbox{cq: peer.recvCQ}
-	wc := in.complete(peer, wr, recv.wrid, off)
+	wc := in.complete(peer, wr, recv.wrid, length)
 	if wc != nil {
 		to.stats.PacketsReceived++
 		wc.Flags, wc.SrcQPN, wc.SL = wc.Flags|verbs.WCGRH, q.num, a.path.attr.SL

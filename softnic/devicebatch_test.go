@@ -125,7 +125,7 @@ func TestDeviceSlicesEnd(t *testing.T) {
 }
 
 // TestDeviceSliceFails: a copy that fails in whichever slice ends its request with an error. Those before it
-// succeed with their bytes in place, and those behind it are flushed.
+// succeed with their bytes in place, and those behind it are flushed. A host WRITE behind it changes nothing.
 func TestDeviceSliceFails(t *testing.T) {
 	for _, bad := range []int{0, 60, 200, batchSize / 2, batchSize - 1} {
 		t.Run(fmt.Sprint(bad), func(t *testing.T) {
@@ -133,6 +133,11 @@ func TestDeviceSliceFails(t *testing.T) {
 			broken := r.register(r.pb, r.device.Alloc)
 			want, wrs := r.local.fill(t, 1), r.slices()
 			wrs[bad] = broken.request(verbs.OpRDMAWrite, 0, r.local.sge(0, 64))
+			r.hostLocal.fill(t, 2)
+			host := r.hostRemote.fill(t, 3)
+			if bad+1 < batchSize {
+				wrs[bad+1] = r.hostRemote.request(verbs.OpRDMAWrite, 0, r.hostLocal.sge(0, 64))
+			}
 			for i := range wrs {
 				wrs[i].WRID, wrs[i].Flags = uint64(i), verbs.SendSignaled
 			}
@@ -151,6 +156,9 @@ func TestDeviceSliceFails(t *testing.T) {
 			}
 			if !bytes.Equal(r.remote.read(t, 0, bad*64), want[:bad*64]) {
 				t.Error("requests succeeded, and their bytes are not in place")
+			}
+			if !bytes.Equal(r.hostRemote.read(t, 0, 64), host[:64]) {
+				t.Error("a flushed host WRITE has changed memory")
 			}
 		})
 	}

@@ -30,6 +30,8 @@ type staging struct {
 	placed [verbs.GRHLen]byte
 	// gathered is the payload of a packet from more pieces than a packet refers to, or from memory of a device.
 	gathered []byte
+	// copies has the operands and device copies of datagrams on a link that delivers at once.
+	copies copies
 }
 
 func errNotListed(what string, i int, n uint8) error {

@@ -17,7 +17,7 @@ type pair struct {
 	done uint64
 	// waits says that the pair is in coreLock.waiting.
 	waits bool
-	// copies are those of memory of devices. It is nil before the first one.
+	// copies has the operands and device copies of requests. Nil until burst needs it: host WRITEs do not.
 	copies *copies
 	_      [40]byte // pairs of different goroutines share no cache line
 }

@@ -32,57 +32,59 @@ func (p *pair) run(q *qp, wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// burst is run without the limit of the queue. It ends early after maxRdAtomic atomics: handBack needs
-// their results.
+// burst is run without the queue's limit. It stops after maxRdAtomic atomics because handBack needs
+// their results. All its device copies form one batch.
 func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 	peer := p.other(q)
 	if q.typ == verbs.UC && peer.pd.guesses.wrong >= maxGuesses {
 		return 0 // the packets find out whether WRITEs are still blocked
 	}
-	writes := peer.attr.Access&verbs.AccessRemoteWrite != 0
-	reads, atomics, signaled := 0, 0, 0
+	var reads, atomics int
+	var signaled verbs.SendFlags
+	var queued bool // device copies are pending
+	var placed int  // requests in place whatever becomes of the pending copies
 	in := inbox{cq: peer.recvCQ}
-	for ; n < len(wrs) && atomics < maxRdAtomic; n++ {
+	for n < len(wrs) && atomics < maxRdAtomic {
 		wr := &wrs[n]
-		s := &wr.SGE[0]
-		if wr.Opcode <= verbs.OpRDMAWriteWithImm && wr.NumSGE == 1 && wr.Flags&^plainFlags == 0 && s.Length-1 < maxMsgSize && writes {
-			src, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, 0)
-			if !ok {
+		if wr.Opcode <= verbs.OpRDMAWriteWithImm && !queued {
+			k, flags := q.hostWrites(peer, wrs[n:], &in)
+			signaled |= flags
+			if n += k; n == len(wrs) {
 				break
 			}
-			dst, ok := peer.nic.mrs.get(wr.RKey).find(peer.pd, wr.RemoteAddr, s.Length, verbs.AccessRemoteWrite)
-			if !ok {
-				break
-			}
-			in.leaveFor(s.Length)
-			var recv *recvWQE
-			if wr.Opcode == verbs.OpRDMAWriteWithImm {
-				if recv = peer.nextRecv(); recv == nil {
-					break
-				}
-			}
-			bulk.Copy(dst, src)
-			if recv != nil && in.complete(peer, wr, recv.wrid, s.Length) == nil {
-				break
-			}
-		} else if wr.Opcode >= verbs.OpAtomicCmpAndSwp {
-			if !q.atomicPlain(peer, wr, q.snd.Add(uint32(n))) {
-				break
-			}
-			atomics++
-		} else if !q.perform(peer, wr, &in) {
-			break
-		} else if wr.Opcode == verbs.OpRDMARead {
-			reads++
+			wr = &wrs[n]
 		}
-		signaled |= int(wr.Flags & verbs.SendSignaled)
+		if !queued {
+			placed = n
+		}
+		c, k, flags := p.batch(), 0, wr.Flags
+		if wr.Opcode > verbs.OpRDMARead {
+			k = index(c.flush() && c.atomic(q, peer, wr, q.snd.Add(uint32(n))))
+			atomics++
+		} else {
+			if wr.Opcode == verbs.OpRDMAWrite && q.nic.mrs.get(wr.SGE[0].LKey).device != nil {
+				in.leave()
+				k, flags = c.withinDevice(q, peer, wrs[n:])
+			}
+			if k == 0 {
+				k, flags = index(c.request(q, peer, wr, &in)), wr.Flags
+			}
+		}
+		if queued = c.queued(); k == 0 {
+			break
+		}
+		n += k
+		reads += index(wr.Opcode >= verbs.OpRDMARead)
+		signaled |= flags
 	}
 	in.leave()
-	if n == 0 {
-		n, reads, signaled = p.runDevice(q, wrs)
+	if queued && !p.copies.settle() {
+		n, reads, signaled = placed, 0, verbs.SendSignaled
+		for i := range wrs[:n] {
+			reads += index(wrs[i].Opcode >= verbs.OpRDMARead)
+		}
 	}
 	if n > 0 {
-		reads += atomics
 		t := &p.traffic[index(p.qps[1] == q)]
 		t.requests += uint64(n)
 		if q.typ == verbs.RC {
@@ -94,7 +96,7 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 		q.retryLeft, q.rnrLeft = q.attr.RetryCount, q.attr.RNRRetry
 		peer.msn += uint32(n)
 		peer.filled()
-		if signaled != 0 || q.signalAll {
+		if signaled&verbs.SendSignaled != 0 || q.signalAll {
 			q.reportPlain(wrs[:n])
 		} else {
 			q.unreported += uint32(n)
@@ -103,91 +105,119 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 	return n
 }
 
-// perform does one plain request of any kind: it moves the bytes and completes the peer's receive. It
-// reports false if the request is not plain. Then nothing but bytes has changed, which the packets will
-// place again.
-func (q *qp) perform(peer *qp, wr *verbs.SendWR, in *inbox) bool {
-	if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.sge.own || !wr.Flags.Valid() {
+// hostWrites executes the WRITEs of a single SGE between host memories at the start of wrs, and returns their number and
+// flags. request would do the same for each in three times the time.
+func (q *qp) hostWrites(peer *qp, wrs []verbs.SendWR, in *inbox) (n int, flags verbs.SendFlags) {
+	if peer.attr.Access&verbs.AccessRemoteWrite == 0 {
+		return 0, 0
+	}
+	for ; n < len(wrs); n++ {
+		wr := &wrs[n]
+		s := &wr.SGE[0]
+		if wr.Opcode > verbs.OpRDMAWriteWithImm || wr.NumSGE != 1 || wr.Flags&^plainFlags != 0 || s.Length-1 >= maxMsgSize {
+			break
+		}
+		src, ok := q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, 0)
+		if !ok {
+			break
+		}
+		dst, ok := peer.nic.mrs.get(wr.RKey).find(peer.pd, wr.RemoteAddr, s.Length, verbs.AccessRemoteWrite)
+		if !ok {
+			break
+		}
+		in.leaveFor(s.Length)
+		var recv *recvWQE
+		if wr.Opcode == verbs.OpRDMAWriteWithImm {
+			if recv = peer.nextRecv(); recv == nil {
+				break
+			}
+		}
+		bulk.Copy(dst, src)
+		if recv != nil && in.complete(peer, wr, recv.wrid, s.Length) == nil {
+			break
+		}
+		flags |= wr.Flags
+	}
+	return n, flags
+}
+
+// batch returns the device batch of the pair, and its operands.
+func (p *pair) batch() *copies {
+	if p.copies == nil {
+		p.copies = &copies{}
+	}
+	return p.copies
+}
+
+// withinDevice queues the WRITEs of a single SGE at the start of wrs that share a source and a destination region, both on
+// devices, and returns their number and flags. Long chains consist of them, and request would take four times as long for each.
+func (c *copies) withinDevice(q, peer *qp, wrs []verbs.SendWR) (n int, flags verbs.SendFlags) {
+	lkey, rkey := wrs[0].SGE[0].LKey, wrs[0].RKey
+	src, dst := q.nic.mrs.get(lkey), peer.nic.mrs.get(rkey)
+	_, ok := src.onDevice(q.pd, src.addr, 0, 0)
+	_, found := dst.onDevice(peer.pd, dst.addr, 0, verbs.AccessRemoteWrite)
+	if !ok || !found || peer.attr.Access&verbs.AccessRemoteWrite == 0 {
+		return 0, 0
+	}
+	for n < len(wrs) && !c.failed {
+		wr := &wrs[n]
+		e := &wr.SGE[0]
+		length, from, to := uint64(e.Length), e.Addr-src.addr, wr.RemoteAddr-dst.addr
+		if wr.Opcode != verbs.OpRDMAWrite || wr.NumSGE != 1 || wr.Flags&^plainFlags != 0 || e.LKey != lkey || wr.RKey != rkey ||
+			length-1 >= maxMsgSize || from > src.length || length > src.length-from || to > dst.length || length > dst.length-to {
+			break
+		}
+		one := c.next(dst.device)
+		one.To, one.From, one.Len = dst.base+to, src.base+from, length
+		flags |= wr.Flags
+		n++
+	}
+	return n, flags
+}
+
+// request executes one SEND, WRITE or READ: it moves the bytes and completes the peer's receive. Device copies may remain
+// queued. It reports false if the packets must execute the request. Then only payload bytes were written, and the packets write them again.
+func (c *copies) request(q, peer *qp, wr *verbs.SendWR, in *inbox) bool {
+	local, remote := &c.local, &c.remote
+	local.reset()
+	remote.reset()
+	if !local.request(q, wr) {
 		return false
 	}
-	var segs [verbs.MaxSGE][]byte
-	length, ok := q.segments(wr, &segs)
-	if !ok {
-		return false
-	}
-	in.leaveFor(length)
-	if wr.Opcode == verbs.OpRDMARead {
-		return q.readPlain(peer, wr, length, segs[:wr.NumSGE])
-	}
-	var dst []byte
-	isWrite := wr.Opcode <= verbs.OpRDMAWriteWithImm
-	if isWrite && length > 0 { // a WRITE of no bytes does not check its key
-		dst, ok = peer.nic.mrs.get(wr.RKey).find(peer.pd, wr.RemoteAddr, length, verbs.AccessRemoteWrite)
-	}
-	if !ok || (isWrite && peer.attr.Access&verbs.AccessRemoteWrite == 0) {
-		return false
+	length, read := uint32(local.length), wr.Opcode == verbs.OpRDMARead
+	if read || wr.Opcode <= verbs.OpRDMAWriteWithImm {
+		access := verbs.AccessRemoteWrite
+		if read {
+			access = verbs.AccessRemoteRead
+		}
+		switch {
+		case peer.attr.Access&access == 0, read && !q.hasResources(peer):
+			return false
+		case length > 0 && !remote.add(peer, wr.RKey, wr.RemoteAddr, length, access): // empty requests ignore the key
+			return false
+		}
 	}
 	var recv *recvWQE
-	if wr.Opcode != verbs.OpRDMAWrite {
+	if wr.Opcode != verbs.OpRDMAWrite && !read {
 		if recv = peer.nextRecv(); recv == nil {
 			return false
 		}
-	}
-	off := uint32(0)
-	for _, b := range segs[:wr.NumSGE] {
-		if isWrite {
-			dst = dst[bulk.Copy(dst, b):]
-		} else if peer.scatterBytes(recv.sge[:recv.numSGE], off, b, ofPeer) != verbs.StatusSuccess {
+		if wr.Opcode != verbs.OpRDMAWriteWithImm && !remote.take(peer, recv.sge[:recv.numSGE], 0, length, verbs.AccessLocalWrite) {
 			return false
 		}
-		off += uint32(len(b))
 	}
-	return recv == nil || in.complete(peer, wr, recv.wrid, length) != nil
-}
-
-// segments finds the local bytes of a request and returns their number. It reports false if the request
-// breaks a rule of checkSend or names memory that it may not use.
-func (q *qp) segments(wr *verbs.SendWR, segs *[verbs.MaxSGE][]byte) (length uint32, ok bool) {
-	inline, need := wr.Flags&verbs.SendInline != 0, verbs.Access(0)
-	if wr.Opcode >= verbs.OpRDMARead {
-		need = verbs.AccessLocalWrite
+	if in.leaveFor(length); local.device || remote.device {
+		in.leave()
 	}
-	var sum uint64
-	for k := range wr.NumSGE {
-		s := &wr.SGE[k]
-		sum += uint64(s.Length)
-		switch {
-		case s.Length == 0:
-		case !inline:
-			if segs[k], ok = q.nic.mrs.get(s.LKey).find(q.pd, s.Addr, s.Length, need); !ok {
-				return 0, false
-			}
-		case sum > uint64(q.maxInline) || need != 0 || q.nic.mrs.deviceOf(s.Addr, s.Length) != nil:
-			return 0, false
-		default:
-			segs[k] = bytesAt(s.Addr, s.Length)
-		}
+	if read {
+		c.move(local, remote)
+	} else {
+		c.move(remote, local)
 	}
-	return uint32(sum), sum <= maxMsgSize
-}
-
-// readPlain copies what a READ asks for into segs. It leaves READs that the peer may not have room for to
-// the packets.
-func (q *qp) readPlain(peer *qp, wr *verbs.SendWR, length uint32, segs [][]byte) bool {
-	if !q.hasResources(peer) || peer.attr.Access&verbs.AccessRemoteRead == 0 {
-		return false
+	if recv == nil {
+		return !c.failed
 	}
-	if length == 0 { // a READ of no bytes does not check its key
-		return true
-	}
-	src, ok := peer.nic.mrs.get(wr.RKey).find(peer.pd, wr.RemoteAddr, length, verbs.AccessRemoteRead)
-	if !ok {
-		return false
-	}
-	for _, dst := range segs {
-		src = src[bulk.Copy(dst, src):]
-	}
-	return true
+	return c.flush() && in.complete(peer, wr, recv.wrid, length) != nil // the completion covers the requests before it
 }
 
 // hasResources reports whether the peer has room for every READ and atomic that q may send.
@@ -195,31 +225,29 @@ func (q *qp) hasResources(peer *qp) bool {
 	return q.attr.MaxRdAtomic > 0 && q.attr.MaxRdAtomic <= peer.attr.MaxDestRdAtomic
 }
 
-// atomicPlain does an atomic, which has that PSN. It reports false, and nothing has changed, if the packets
-// must do it.
-func (q *qp) atomicPlain(peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
-	if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.sge.own || !wr.Flags.Valid() || !q.hasResources(peer) ||
-		wr.RemoteAddr%8 != 0 || peer.attr.Access&verbs.AccessRemoteAtomic == 0 {
+// atomic executes an atomic with the given PSN. It reports false, without effect, if the packets must do it. A result on
+// a device is left to them.
+func (c *copies) atomic(q, peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
+	if !q.hasResources(peer) || wr.RemoteAddr%8 != 0 || peer.attr.Access&verbs.AccessRemoteAtomic == 0 {
 		return false
 	}
-	var segs [verbs.MaxSGE][]byte
-	if length, ok := q.segments(wr, &segs); !ok || length != 8 {
+	local, remote := &c.local, &c.remote
+	local.reset()
+	remote.reset()
+	if !local.request(q, wr) || local.length != 8 || local.device {
 		return false
 	}
 	mem, ok := peer.nic.mrs.get(wr.RKey).find(peer.pd, wr.RemoteAddr, 8, verbs.AccessRemoteAtomic)
 	if !ok {
 		return false
 	}
-	var result [8]byte
 	if wr.Opcode == verbs.OpAtomicFetchAndAdd {
-		binary.NativeEndian.PutUint64(result[:], peer.execute(psn, mem, roce.OpFetchAdd, 0, wr.CompareAdd))
+		binary.NativeEndian.PutUint64(c.word[:], peer.execute(psn, mem, roce.OpFetchAdd, 0, wr.CompareAdd))
 	} else {
-		binary.NativeEndian.PutUint64(result[:], peer.execute(psn, mem, roce.OpCompareSwap, wr.CompareAdd, wr.Swap))
+		binary.NativeEndian.PutUint64(c.word[:], peer.execute(psn, mem, roce.OpCompareSwap, wr.CompareAdd, wr.Swap))
 	}
-	rest := result[:]
-	for _, dst := range segs[:wr.NumSGE] {
-		rest = rest[copy(dst, rest):]
-	}
+	remote.host(c.word[:])
+	c.move(local, remote)
 	return true
 }
 

@@ -120,15 +120,13 @@ func (b *neighbor) queue(q *qp, w *sendWQE, r *shmRegion, off, n uint32) bool {
 		return false
 	}
 	at := w.remoteAddr - r.addr + uint64(off)
-	if p := far.next(n); r.far != nil {
+	if r.far != nil {
+		p := far.next(n)
 		p.bytes, p.device, p.addr = nil, r.far.mem.Device(), r.far.mem.Addr()+at
 	} else {
-		p.bytes, p.device, p.addr = r.bytes[at:][:n], nil, 0
+		far.host(r.bytes[at:][:n])
 	}
 	if !u.busy {
-		if u.copies.list == nil {
-			u.copies.list = make([]verbs.DeviceCopy, 0, startCopies)
-		}
 		u.busy, u.first, u.moved, u.copies.failed = true, q.sqNext, q.path.moved, false
 	}
 	u.end = q.sqNext + 1
@@ -141,31 +139,16 @@ func (b *neighbor) queue(q *qp, w *sendWQE, r *shmRegion, off, n uint32) bool {
 }
 
 // part adds n bytes of request next from off on. It reports false if an SGE names memory that it may not.
-func (s *pieces) part(q *qp, w *sendWQE, off, n uint32, read bool) bool {
+func (o *operand) part(q *qp, w *sendWQE, off, n uint32, read bool) bool {
 	if w.flags&verbs.SendInline != 0 {
-		p := s.next(n)
-		p.bytes, p.device, p.addr = q.inlineOf(q.sqNext)[off:][:n], nil, 0
+		o.host(q.inlineOf(q.sqNext)[off:][:n])
 		return true
 	}
 	need := verbs.Access(0)
 	if read {
 		need = verbs.AccessLocalWrite
 	}
-	for _, e := range q.sges(q.sqNext) {
-		if off >= e.Length {
-			off -= e.Length
-			continue
-		}
-		take := min(e.Length-off, n)
-		if take == 0 {
-			break
-		}
-		if !s.add(q, e.LKey, e.Addr+uint64(off), take, need) {
-			return false
-		}
-		n, off = n-take, 0
-	}
-	return true
+	return o.take(q, q.sges(q.sqNext), off, n, need)
 }
 
 // finish does the copies that are queued, and completes the requests before sqNext. If the device has failed, the requests are as if they had
