@@ -281,7 +281,7 @@ func (c *cq) Arm(solicitedOnly bool) error {
 		c.armed = armedSolicited
 	}
 	for _, u := range c.ctx.nic.ports {
-		u.awaited()
+		u.attendant.call()
 	}
 	if l := c.core.traits.shm; l != nil {
 		l.awaited()

@@ -92,7 +92,6 @@ func newShmLink(conn *net.UnixConn) (*ShmLink, error) {
 	l.writer.Init(l.near.own[shmRing:], shm.Word32(l.near.peers, shmTaken))
 	l.reader.Init(l.near.peers[shmRing:], shm.Word32(l.near.own, shmTaken))
 	l.bell.Init(l.near.own, l.near.peers)
-	l.ends.init()
 	return l, nil
 }
 
@@ -110,7 +109,7 @@ func (l *ShmLink) plug(n *NIC) error {
 	}
 	l.near.nic, l.neighbors = n, []*neighbor{&l.near}
 	n.gids = []verbs.GIDEntry{{GID: l.from.dgid, Index: 0, Type: verbs.GIDTypeRoCEv2}}
-	l.ends.start(l)
+	l.start()
 	return nil
 }
 

@@ -3,15 +3,14 @@ package softnic
 import (
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"ibverbx/internal/shm"
+	"ibverbx/internal/udp"
 	"ibverbx/verbs"
 )
 
-// shmReader is what reads packets of a ShmLink while the program does not poll, and what listens on the
-// socket.
+// shmReader is the reading side of a ShmLink.
 type shmReader struct {
 	// The core's lock guards the fields from here to misses.
 	header [shm.Header]byte
@@ -19,13 +18,11 @@ type shmReader struct {
 	// misses counts empty polls since the last packet.
 	misses int
 
-	// polls counts empty polls. The goroutine reads it to learn whether the program polls.
-	polls atomic.Uint32
-	// alarm tells the goroutine that the program has stopped polling and waits.
-	alarm   chan struct{}
-	stop    chan struct{}
-	done    chan struct{}
-	stopped sync.WaitGroup
+	attendant attendant // reads packets
+	// busy is ShmLink.busy. A method value per sleep would be an allocation.
+	busy func() bool
+	// watching is the goroutine that serves the socket.
+	watching sync.WaitGroup
 }
 
 const (
@@ -39,27 +36,26 @@ const (
 	shmBatch = 256
 )
 
-func (r *shmReader) init() {
-	r.alarm, r.stop, r.done = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-}
-
 // start starts the goroutines of the link.
-func (r *shmReader) start(l *ShmLink) {
-	go func() {
-		defer close(r.done)
-		r.run(l)
-	}()
-	r.stopped.Go(l.watch)
+func (l *ShmLink) start() {
+	l.ends.busy = l.busy
+	l.ends.attendant.start(l, shmSpin)
+	l.ends.watching.Go(l.watch)
 }
 
 // close ends the goroutines and unmaps everything. The core's lock must not be held, and the NIC is closed.
 func (l *ShmLink) close() error {
-	r := &l.ends
-	close(r.stop)
+	a := &l.ends.attendant
+	close(a.stop)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.stopped.Wait()
+	}()
 	for ended := false; !ended; { // the goroutine may be just about to sleep
 		l.bell.Disturb()
 		select {
-		case <-r.done:
+		case <-done:
 			ended = true
 		case <-time.After(time.Millisecond):
 		}
@@ -68,61 +64,35 @@ func (l *ShmLink) close() error {
 	if l.near.gone.Load() {
 		err = nil // listen has closed it
 	}
-	r.stopped.Wait()
+	l.ends.watching.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.near.unmap()
 	return err
 }
 
-// run serves packets that come while the program does not poll.
-func (r *shmReader) run(l *ShmLink) {
-	pause := time.NewTimer(time.Hour)
-	defer pause.Stop()
-	busy := func() bool {
-		select {
-		case <-r.stop:
-			return true
-		default:
-		}
-		return l.reader.Ready() || l.read()
-	}
-	for r.attend(l, pause) {
-		l.bell.Sleep(busy)
-	}
+// look implements source. A fresh look also serves what a polling program has left, such as deferred acknowledgements.
+func (l *ShmLink) look(fresh bool) sighting {
+	return sighting{some: (fresh || l.reader.Ready()) && l.read()}
 }
 
-// attend reads until no packet has come for a while. It reports false when the NIC is closed.
-func (r *shmReader) attend(l *ShmLink, pause *time.Timer) bool {
-	polls := r.polls.Load()
-	idle := time.Now()
-	for {
-		select {
-		case <-r.stop:
-			return false
-		default:
-		}
-		some := l.reader.Ready() && l.read()
-		if now := r.polls.Load(); now != polls {
-			pause.Reset(pollPause)
-			select {
-			case <-pause.C:
-			case <-r.alarm:
-			case <-r.stop:
-				return false
-			}
-			l.read() // what the program has left
-			polls, idle = r.polls.Load(), time.Now()
-			continue
-		}
-		if some {
-			idle = time.Now()
-		} else if time.Since(idle) >= shmSpin {
-			return true
-		}
-		runtime.Gosched()
-	}
+// share implements source. The ring has one reader.
+func (l *ShmLink) share(s sighting, _ int) (sighting, bool) { return s, true }
+
+// stayAway implements source.
+func (l *ShmLink) stayAway(pause *time.Timer) wakening { return l.ends.attendant.stayAway(pause) }
+
+// rest implements source.
+func (l *ShmLink) rest() {}
+
+// sleep implements source.
+func (l *ShmLink) sleep() bool {
+	l.bell.Sleep(l.ends.busy)
+	return true
 }
+
+// busy reports whether the link's goroutine must not sleep.
+func (l *ShmLink) busy() bool { return l.ends.attendant.ended() || l.reader.Ready() || l.read() }
 
 // read serves packets and reports whether there were any.
 func (l *ShmLink) read() bool {
@@ -150,12 +120,12 @@ func (l *ShmLink) poll(watched bool) bool {
 	}
 	l.drain()
 	if !watched {
-		r.polls.Add(1)
+		r.attendant.polls.Add(1)
 	}
 	if r.misses++; r.misses%shmYield == 0 {
 		l.mu.Unlock()
 		runtime.Gosched()
-		shm.Yield()
+		udp.Yield()
 		l.mu.Lock()
 	}
 	return false
@@ -164,10 +134,7 @@ func (l *ShmLink) poll(watched bool) bool {
 // awaited makes the goroutine read: the program is about to sleep. The core's lock is held.
 func (l *ShmLink) awaited() {
 	l.drain()
-	select {
-	case l.ends.alarm <- struct{}{}:
-	default:
-	}
+	l.ends.attendant.call()
 }
 
 // drain serves the packets that are there, some at a time, and reports whether there were any. The core's

@@ -3,24 +3,9 @@ package softnic
 import (
 	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 )
-
-// attendant is the goroutine of a port, as others see it.
-type attendant struct {
-	// polls counts empty polls of the program. The goroutine reads it to learn whether the program polls.
-	polls atomic.Uint32
-	// looks says that the goroutine looks for packets: see udpWatch.
-	looks atomic.Bool
-	// waits says that it stays away until another one stops looking.
-	waits atomic.Bool
-	// alarm tells the goroutine that it is needed again.
-	alarm   chan struct{}
-	stop    chan struct{}
-	stopped sync.WaitGroup
-}
 
 // othersEvery is how many reads a goroutine does on its own port, at most, before it reads the others.
 const othersEvery = 8
@@ -85,7 +70,7 @@ func (w *udpWatch) end(u *udpPort) {
 	w.looking.Add(-1)
 	for _, o := range *w.ports.Load() {
 		if o.attendant.waits.Load() {
-			o.awaited()
+			o.attendant.call()
 		}
 	}
 }
@@ -97,7 +82,7 @@ func (w *udpWatch) stayAway(u *udpPort, pause *time.Timer) wakening {
 	if w.begin(u) { // another one stopped before it could see waits
 		return paused
 	}
-	return u.stayAway(pause)
+	return u.attendant.stayAway(pause)
 }
 
 // others reads the ports for which nobody looks, for u's goroutine.
@@ -116,20 +101,6 @@ func (w *udpWatch) others(u *udpPort) (s sighting) {
 	}
 	return s
 }
-
-// sighting is what a goroutine that looks for packets has seen.
-type sighting struct {
-	some   bool // there were packets
-	stream bool // the last ones belong to a long message
-	midway bool // more packets of it will come soon
-}
-
-func (s *sighting) add(o sighting) {
-	s.some, s.stream, s.midway = s.some || o.some, s.stream || o.stream, s.midway || o.midway
-}
-
-// sight reads and serves a batch of packets. The port's reading is held.
-func (u *udpPort) sight() sighting { return u.sighted(u.read()) }
 
 // sighted says what a read has found. The port's reading is held.
 func (u *udpPort) sighted(some bool) (s sighting) {

@@ -24,6 +24,3 @@ func wait(word *atomic.Uint32, value uint32) {
 func wake(word *atomic.Uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1, 0, 0, 0)
 }
-
-// Yield lets another thread of the system run.
-func Yield() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

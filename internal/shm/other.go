@@ -34,9 +34,6 @@ func Unmap([]byte) {}
 // Close is only for Linux.
 func Close(int) {}
 
-// Yield is only for Linux.
-func Yield() {}
-
 // Process is only for Linux.
 type Process struct{}
 

@@ -290,7 +290,7 @@ func hasReason(doc *ast.CommentGroup) bool {
 
 // clockFiles are the files of softnic in which real time and goroutines live. The rest
 // is driven from outside, so that a simulation can drive it on virtual time.
-var clockFiles = []string{helperFile, "softnic/clock.go", "softnic/udpreader.go", "softnic/shmreader.go", "softnic/copier.go"}
+var clockFiles = []string{helperFile, "softnic/clock.go", "softnic/reader.go", "softnic/udpreader.go", "softnic/shmreader.go", "softnic/copier.go"}
 
 var clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
 
